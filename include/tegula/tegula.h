@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: MIT
+ * tegula.h - the whole public API. core.h says how calls, errors and settings work; then one header per domain. */
+#ifndef TEGULA_TEGULA_H
+#define TEGULA_TEGULA_H
+
+#include "tegula/core.h"
+#include "tegula/transpose.h"
+
+#endif

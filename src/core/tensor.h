@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ * tensor.h - checks of the tensors that a call gets. Each returns TGL_OK, or TGL_ERR_ARGUMENT with a message "name: ... is ..., want ...".
+ * They read the DLTensor only, never the data. */
+#ifndef TEGULA_TENSOR_H
+#define TEGULA_TENSOR_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+enum { TGL_MAX_DIMS = 8 };
+
+typedef enum {
+    TGL_PACKED,  /* row-major without gaps; dimensions of size 1, and empty tensors, may have any stride */
+    TGL_ROWS,    /* the last dimension is packed; the others have any stride >= 0, with rows that do not overlap */
+    TGL_STRIDED  /* any stride, 0 and negative ones too */
+} tgl_layout;
+
+/* Not NULL, of one of `dtypes`, with `ndim` dimensions, laid out like `layout`, sizes >= 0, a byte count that fits in 63 bits, on a device
+ * that the library serves, data aligned to its element (to 8 bytes for wider ones) and not NULL unless the tensor is empty (or the thread prepares). */
+tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int ndim, tgl_layout layout);
+
+/* Each dimension within [low, high]. `dims` has t->ndim entries. */
+typedef struct { int64_t low, high; } tgl_dim;
+tgl_status tgl_expect_shape(const char *name, const DLTensor *t, const tgl_dim *dims);
+
+tgl_status tgl_expect_same_device(const char *name, const DLTensor *t, const DLTensor *other);
+tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other);
+
+/* No byte belongs to both. Exact for packed tensors and for row windows of one buffer (equal row strides); otherwise by address ranges. */
+tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other);
+
+/* The address is a multiple of `bytes`: for what a kernel cannot do without. */
+tgl_status tgl_expect_aligned(const char *name, const DLTensor *t, int bytes);
+
+/* The rest is for tensors that passed tgl_expect. */
+
+static inline void *tgl_data(const DLTensor *t) { return t->data ? (char *)t->data + t->byte_offset : NULL; }
+
+/* In elements; the packed one where strides is NULL. */
+int64_t tgl_stride(const DLTensor *t, int dim);
+
+int64_t tgl_num_elements(const DLTensor *t);
+static inline bool tgl_is_empty(const DLTensor *t) { return tgl_num_elements(t) == 0; }
+
+static inline bool tgl_on_cpu(const DLTensor *t)
+{
+    return (int)t->device.device_type == TGL_DL_CPU || (int)t->device.device_type == TGL_DL_CUDA_HOST;
+}
+
+/* "bf16 [8064, 7168] strides [14336, 1] on cuda:0", for messages and the log. */
+void tgl_describe(const DLTensor *t, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT */
+#include "test.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+
+enum { MAX_BLOCKS = 1024, MAX_REPORTS = 20 };   /* reports per block: a wrong tensor would fill the screen */
+
+static struct { const char *name; void (*run)(void); } blocks[MAX_BLOCKS];
+static int num_blocks, failures;
+static bool skipped;
+
+void test_register(const char *name, void (*run)(void))
+{
+    if (num_blocks == MAX_BLOCKS) abort();
+    blocks[num_blocks].name = name;
+    blocks[num_blocks++].run = run;
+}
+
+bool test_check(bool ok, const char *file, int line, const char *format, ...)
+{
+    if (ok) return true;
+    if (failures++ < MAX_REPORTS) {
+        va_list args;
+        va_start(args, format);
+        printf("  %s:%d: ", file, line);
+        vprintf(format, args);
+        printf("\n");
+        va_end(args);
+    }
+    return false;
+}
+
+bool test_check_int(int64_t seen, int64_t want, const char *file, int line, const char *what)
+{
+    return test_check(seen == want, file, line, "%s is %" PRId64 ", want %" PRId64, what, seen, want);
+}
+
+bool test_check_text(const char *seen, const char *want, const char *file, int line, const char *what)
+{
+    if (!seen) seen = "(null)";
+    return test_check(!strcmp(seen, want), file, line, "%s is \"%s\", want \"%s\"", what, seen, want);
+}
+
+bool test_check_status(tgl_status seen, tgl_status want, const char *message, const char *file, int line, const char *what)
+{
+    if (seen != want)
+        return test_check(false, file, line, "%s gives %s (%s), want %s", what, tgl_status_name(seen),
+                          seen == TGL_OK ? "no message" : tgl_last_error(), tgl_status_name(want));
+    return !message || test_check(!strcmp(tgl_last_error(), message), file, line, "%s says \"%s\", want \"%s\"", what,
+                                  tgl_last_error(), message);
+}
+
+void test_skip(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    printf("  skipped: ");
+    vprintf(format, args);
+    printf("\n");
+    va_end(args);
+    skipped = true;
+}
+
+test_random test_seed(const char *name)         /* FNV-1a */
+{
+    uint64_t h = 14695981039346656037u;
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
+    return (test_random){ h };
+}
+
+uint64_t test_bits(test_random *r)              /* splitmix64 */
+{
+    uint64_t z = r->state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+int64_t test_below(test_random *r, int64_t n) { return (int64_t)(test_bits(r) % (uint64_t)n); }
+
+bool test_slow(void)
+{
+    const char *s = getenv("TEGULA_TEST_SLOW");
+    return s && *s && strcmp(s, "0");
+}
+
+int main(int argc, char **argv)
+{
+    int passed = 0, failed = 0, num_skipped = 0;
+    for (int i = 0; i < num_blocks; i++) {
+        bool wanted = argc < 2;
+        for (int k = 1; k < argc; k++) wanted |= strstr(blocks[i].name, argv[k]) != NULL;
+        if (!wanted) continue;
+        failures = 0;
+        skipped = false;
+        printf("%s\n", blocks[i].name);
+        fflush(stdout);
+        blocks[i].run();
+        if (failures > MAX_REPORTS) printf("  and %d more failed checks\n", failures - MAX_REPORTS);
+        if (failures) failed++;
+        else if (skipped) num_skipped++;
+        else passed++;
+    }
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, num_skipped);
+    return failed || passed + num_skipped == 0;
+}
