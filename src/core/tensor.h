@@ -11,13 +11,17 @@ enum { TGL_MAX_DIMS = 8 };
 
 typedef enum {
     TGL_PACKED,  /* row-major without gaps; dimensions of size 1, and empty tensors, may have any stride */
-    TGL_ROWS,    /* the last dimension is packed; the others have any stride >= 0, with rows that do not overlap */
+    TGL_ROWS,    /* the last dimension is packed; the others have any stride >= 0 */
     TGL_STRIDED  /* any stride, 0 and negative ones too */
 } tgl_layout;
 
 /* Not NULL, of one of `dtypes`, with `ndim` dimensions, laid out like `layout`, sizes >= 0, a byte count that fits in 63 bits, on a device
- * that the library serves, data aligned to its element (to 8 bytes for wider ones) and not NULL unless the tensor is empty (or the thread prepares). */
+ * that the library serves, data aligned to its element (to 8 bytes for wider ones) and not NULL unless the tensor is empty (or the thread prepares).
+ * Of an empty tensor neither strides nor data are looked at. */
 tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int ndim, tgl_layout layout);
+
+/* Lets data be NULL on this thread: prepare mode. */
+void tgl_set_data_optional(bool optional);
 
 /* Each dimension within [low, high]. `dims` has t->ndim entries. */
 typedef struct { int64_t low, high; } tgl_dim;

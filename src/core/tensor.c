@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/tensor.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "core/settings.h"
+
+static _Thread_local bool data_optional;
+
+void tgl_set_data_optional(bool optional) { data_optional = optional; }
+
+/* ---- text ---- */
+
+typedef struct { char *text; size_t bytes, used; } writer;
+
+__attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...)
+{
+    if (w->used >= w->bytes) return;            /* full: cut, as snprintf does */
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(w->text + w->used, w->bytes - w->used, format, args);
+    va_end(args);
+    if (n > 0) w->used += (size_t)n;
+}
+
+static void put_list(writer *w, const int64_t *values, int count)
+{
+    put(w, "[");
+    for (int i = 0; i < count && i < TGL_MAX_DIMS; i++) put(w, "%s%" PRId64, i ? ", " : "", values[i]);
+    put(w, count > TGL_MAX_DIMS ? ", ...]" : "]");
+}
+
+static void put_dtype(writer *w, DLDataType dtype)
+{
+    const char *name = tgl_dtype_name(tgl_dtype_of(dtype));
+    if (name) put(w, "%s", name);
+    else put(w, "code %d with %d bits and %d lanes", dtype.code, dtype.bits, dtype.lanes);
+}
+
+static void put_dtypes(writer *w, tgl_dtype set)
+{
+    if (set == TGL_ANY) {
+        put(w, "elements of 1, 2, 4, 8 or 16 bytes");
+        return;
+    }
+    for (tgl_dtype bit = 1; bit && bit <= set; bit <<= 1) {
+        if (!(set & bit)) continue;
+        const bool is_first = !(set & (bit - 1)), is_last = set < bit << 1;
+        put(w, "%s%s", is_first ? "" : is_last ? " or " : ", ", tgl_dtype_name(bit));
+    }
+}
+
+static void put_device(writer *w, DLDevice device)
+{
+    switch ((int)device.device_type) {
+    case TGL_DL_CPU: put(w, "cpu"); break;
+    case TGL_DL_CUDA_HOST: put(w, "cuda_host"); break;
+    case TGL_DL_CUDA: put(w, "cuda:%d", device.device_id); break;
+    case TGL_DL_CUDA_MANAGED: put(w, "cuda_managed:%d", device.device_id); break;
+    default: put(w, "type %d", (int)device.device_type); break;
+    }
+}
+
+/* A message in parts: what it is, then what was wanted. */
+typedef struct { char is[256], want[256]; writer w; } sentence;
+static writer *is(sentence *s) { return s->is[0] = 0, s->w = (writer){ s->is, sizeof s->is, 0 }, &s->w; }
+static writer *want(sentence *s) { return s->want[0] = 0, s->w = (writer){ s->want, sizeof s->want, 0 }, &s->w; }
+static tgl_status fail(const char *name, const char *what, const sentence *s)
+{
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: %s %s, want %s", name, what, s->is, s->want);
+}
+
+void tgl_describe(const DLTensor *t, char *text, size_t bytes)
+{
+    writer w = { text, bytes, 0 };
+    if (!t) {
+        put(&w, "NULL");
+        return;
+    }
+    put_dtype(&w, t->dtype);
+    put(&w, " ");
+    if (t->ndim < 0 || (t->ndim > 0 && !t->shape)) put(&w, "rank %d without a shape", t->ndim);
+    else put_list(&w, t->shape, t->ndim);
+    if (t->strides && t->ndim > 0) {
+        put(&w, " strides ");
+        put_list(&w, t->strides, t->ndim);
+    }
+    put(&w, " on ");
+    put_device(&w, t->device);
+}
+
+/* ---- layout ---- */
+
+int64_t tgl_stride(const DLTensor *t, int dim)
+{
+    if (t->strides) return t->strides[dim];
+    uint64_t stride = 1;                        /* unsigned: the sizes of an empty tensor may overflow */
+    for (int i = dim + 1; i < t->ndim; i++) stride *= (uint64_t)t->shape[i];
+    return (int64_t)stride;
+}
+
+int64_t tgl_num_elements(const DLTensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++)
+        if (t->shape[i] == 0) return 0;         /* the other sizes may be anything */
+    for (int i = 0; i < t->ndim; i++) n *= t->shape[i];
+    return n;
+}
+
+static int element_bytes(const DLTensor *t) { return tgl_dtype_bits(t->dtype) / 8; }
+
+/* Bytes that the elements lie within, before and after the first one. False if an offset does not fit in 63 bits. */
+typedef struct { int64_t before, after; } extent;
+static bool extent_of(const DLTensor *t, extent *e)
+{
+    int64_t low = 0, high = 0;
+    for (int i = 0; i < t->ndim; i++) {
+        int64_t reach;
+        if (__builtin_mul_overflow(tgl_stride(t, i), t->shape[i] - 1, &reach)) return false;
+        if (__builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) return false;
+    }
+    if (__builtin_mul_overflow(low, element_bytes(t), &e->before)) return false;
+    return !__builtin_add_overflow(high, 1, &high) && !__builtin_mul_overflow(high, element_bytes(t), &e->after);
+}
+
+static bool is_packed(const DLTensor *t)
+{
+    if (!t->strides) return true;
+    int64_t wanted = 1;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[i] != 1 && t->strides[i] != wanted) return false;
+        wanted *= t->shape[i];
+    }
+    return true;
+}
+
+static bool is_rows(const DLTensor *t)
+{
+    bool ok = t->ndim == 0 || t->shape[t->ndim - 1] == 1 || t->strides[t->ndim - 1] == 1;
+    for (int i = 0; i < t->ndim - 1; i++) ok &= t->shape[i] == 1 || t->strides[i] >= 0;
+    return ok;
+}
+
+/* ---- checks ----
+ * They stand before every launch, so text is made only once a check has failed: a passing tgl_expect takes some 10 ns. */
+
+static bool is_known_device(DLDevice d)
+{
+    const int type = (int)d.device_type;
+    if (type == TGL_DL_CPU || type == TGL_DL_CUDA_HOST) return true;
+    return (type == TGL_DL_CUDA || type == TGL_DL_CUDA_MANAGED) && d.device_id >= 0 && d.device_id < TGL_MAX_DEVICES;
+}
+
+static tgl_status expect_layout(const char *name, const DLTensor *t, tgl_layout layout)
+{
+    extent e;
+    if (!t->strides) return TGL_OK;
+    const bool fits = layout == TGL_STRIDED || (layout == TGL_PACKED ? is_packed(t) : is_rows(t));
+    if (fits && extent_of(t, &e)) return TGL_OK;
+    sentence s;
+    put_list(is(&s), t->strides, t->ndim);
+    if (fits) {
+        put(want(&s), "offsets that fit in 63 bits");
+    } else if (layout == TGL_ROWS) {
+        put(want(&s), "1 in the last dimension and >= 0 in the others");
+    } else {
+        const DLTensor packed = { .ndim = t->ndim, .shape = t->shape };
+        int64_t wanted[TGL_MAX_DIMS];
+        for (int i = 0; i < t->ndim; i++) wanted[i] = tgl_stride(&packed, i);
+        put_list(want(&s), wanted, t->ndim);
+    }
+    return fail(name, "strides are", &s);
+}
+
+tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int ndim, tgl_layout layout)
+{
+    sentence s;
+    if (!t) return tgl_fail(TGL_ERR_ARGUMENT, "%s: is NULL, want a tensor", name);
+    if (!(tgl_dtype_of(t->dtype) & dtypes)) {
+        put_dtype(is(&s), t->dtype);
+        put_dtypes(want(&s), dtypes);
+        return fail(name, "dtype is", &s);
+    }
+    if (t->ndim != ndim) return tgl_fail(TGL_ERR_ARGUMENT, "%s: rank is %d, want %d", name, t->ndim, ndim);
+    if (ndim > 0 && !t->shape) return tgl_fail(TGL_ERR_ARGUMENT, "%s: shape is NULL, want %d sizes", name, ndim);
+    int64_t bytes = element_bytes(t);
+    bool is_negative = false, is_too_large = false, is_empty = false;
+    for (int i = 0; i < ndim; i++) {
+        is_negative |= t->shape[i] < 0;
+        is_empty |= t->shape[i] == 0;
+        is_too_large |= __builtin_mul_overflow(bytes, t->shape[i], &bytes);
+    }
+    if (is_negative || (is_too_large && !is_empty)) {
+        put_list(is(&s), t->shape, ndim);
+        put(want(&s), is_negative ? "sizes >= 0" : "fewer than 2^63 bytes");
+        return fail(name, "shape is", &s);
+    }
+    if (!is_known_device(t->device)) {
+        put_device(is(&s), t->device);
+        put(want(&s), "cpu or cuda:0..%d", TGL_MAX_DEVICES - 1);
+        return fail(name, "device is", &s);
+    }
+    if (is_empty) return TGL_OK;                /* strides and data mean nothing */
+    TGL_TRY(expect_layout(name, t, layout));
+    if (!t->data && data_optional) return TGL_OK;
+    if (!t->data) return tgl_fail(TGL_ERR_ARGUMENT, "%s: data is NULL, want %" PRId64 " bytes", name, bytes);
+    return tgl_expect_aligned(name, t, element_bytes(t) < 8 ? element_bytes(t) : 8);
+}
+
+tgl_status tgl_expect_aligned(const char *name, const DLTensor *t, int bytes)
+{
+    const uintptr_t past = (uintptr_t)tgl_data(t) % (uintptr_t)bytes;
+    if (past == 0) return TGL_OK;
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: data is %d bytes past a multiple of %d, want 0", name, (int)past, bytes);
+}
+
+tgl_status tgl_expect_shape(const char *name, const DLTensor *t, const tgl_dim *dims)
+{
+    sentence s;
+    bool fits = true;
+    for (int i = 0; i < t->ndim; i++) fits &= t->shape[i] >= dims[i].low && t->shape[i] <= dims[i].high;
+    if (fits) return TGL_OK;
+    put_list(is(&s), t->shape, t->ndim);
+    writer *w = want(&s);
+    for (int i = 0; i < t->ndim; i++) {
+        put(w, "%s%" PRId64, i ? ", " : "[", dims[i].low);
+        if (dims[i].high != dims[i].low) put(w, "..%" PRId64, dims[i].high);
+    }
+    put(w, "]");
+    return fail(name, "shape is", &s);
+}
+
+tgl_status tgl_expect_same_device(const char *name, const DLTensor *t, const DLTensor *other)
+{
+    sentence s;
+    if (tgl_on_cpu(t) && tgl_on_cpu(other)) return TGL_OK;
+    if (!tgl_on_cpu(t) && !tgl_on_cpu(other) && t->device.device_id == other->device.device_id) return TGL_OK;
+    put_device(is(&s), t->device);
+    put_device(want(&s), other->device);
+    return fail(name, "device is", &s);
+}
+
+tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other)
+{
+    sentence s;
+    const DLDataType a = t->dtype, b = other->dtype;
+    if (a.code == b.code && a.bits == b.bits && a.lanes == b.lanes) return TGL_OK;
+    put_dtype(is(&s), a);
+    writer *w = want(&s);
+    put_dtype(w, b);
+    put(w, " as %s", other_name);
+    return fail(name, "dtype is", &s);
+}
+
+/* A tensor as rows that lie `pitch` bytes apart, each `width` bytes wide; false if it has no such form. */
+typedef struct { int64_t pitch, width; } row_window;
+static bool row_window_of(const DLTensor *t, row_window *rows)
+{
+    if (t->ndim < 2 || tgl_stride(t, t->ndim - 1) != 1) return false;
+    const int64_t pitch = tgl_stride(t, t->ndim - 2), width = t->shape[t->ndim - 1];
+    for (int i = 0; i < t->ndim - 2; i++)
+        if (tgl_stride(t, i) % (pitch ? pitch : 1)) return false;
+    *rows = (row_window){ pitch * element_bytes(t), width * element_bytes(t) };
+    return pitch > 0 && rows->width <= rows->pitch;
+}
+
+tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other)
+{
+    if (tgl_is_empty(t) || tgl_is_empty(other) || !t->data || !other->data) return TGL_OK;
+    extent a, b;
+    if (!extent_of(t, &a) || !extent_of(other, &b))
+        return tgl_fail(TGL_ERR_INTERNAL, "%s: was not checked before", name);
+    /* as integers: pointers into different buffers must not be subtracted */
+    const uintptr_t at = (uintptr_t)tgl_data(t), from = (uintptr_t)tgl_data(other);
+    if (at + (uintptr_t)a.after <= from + (uintptr_t)b.before || from + (uintptr_t)b.after <= at + (uintptr_t)a.before)
+        return TGL_OK;
+    row_window r, q;
+    if (row_window_of(t, &r) && row_window_of(other, &q) && r.pitch == q.pitch) {
+        /* where t's rows begin, seen from the other's rows; neither may reach into the next row of the other */
+        const int64_t shift = (int64_t)((at % (uintptr_t)r.pitch + (uintptr_t)r.pitch - from % (uintptr_t)r.pitch) % (uintptr_t)r.pitch);
+        if (shift >= q.width && shift + r.width <= r.pitch) return TGL_OK;
+    }
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: memory is shared with %s, want no overlap", name, other_name);
+}

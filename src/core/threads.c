@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/threads.h"
+
+#include <fenv.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* Below this many bytes per thread, starting threads costs more than it saves (a wake-up is some 5 us, a core moves 10 GB/s). */
+enum { GRAIN_BYTES = 64 << 10 };
+
+/* ---- floating-point mode ---- */
+
+/* Casts rely on subnormals and on rounding to nearest; torch.set_flush_denormal() and -ffast-math libraries change both for a whole thread. */
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+typedef unsigned float_mode;
+enum { MXCSR_FTZ = 0x8000, MXCSR_DAZ = 0x0040, MXCSR_ROUNDING = 0x6000 };
+static float_mode get_mode(void) { return _mm_getcsr(); }
+static void set_mode(float_mode mode) { _mm_setcsr(mode); }
+static float_mode plain(float_mode mode) { return mode & ~(unsigned)(MXCSR_FTZ | MXCSR_DAZ | MXCSR_ROUNDING); }
+#elif defined(__aarch64__)
+typedef uint64_t float_mode;
+static const float_mode FPCR_CHANGED = 3u << 22 | 1u << 24 | 1u << 19 | 1u << 1 | 1u << 0; /* RMode, FZ, FZ16, AH, FIZ */
+static float_mode get_mode(void)
+{
+    float_mode mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+}
+static void set_mode(float_mode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
+static float_mode plain(float_mode mode) { return mode & ~FPCR_CHANGED; }
+#else
+typedef int float_mode;                                     /* C has no name for flush-to-zero: rounding only */
+static float_mode get_mode(void) { return fegetround(); }
+static void set_mode(float_mode mode) { fesetround(mode); }
+static float_mode plain(float_mode mode) { (void)mode; return FE_TONEAREST; }
+#endif
+
+static void run_chunk(tgl_rows_function f, const void *context, int64_t begin, int64_t end)
+{
+    const float_mode before = get_mode(), wanted = plain(before);
+    if (wanted != before) set_mode(wanted);
+    f(context, begin, end);
+    if (wanted != before) set_mode(before);
+}
+
+/* ---- threads ---- */
+
+#ifdef _OPENMP
+/* libgomp's thread pool does not survive a fork: its threads are gone, and the next region of the child would wait for them. A child of a process that
+ * never used threads may use them. */
+static atomic_bool pool_used, forked;
+static void after_fork_in_child(void) { if (atomic_load(&pool_used)) atomic_store(&forked, true); }
+static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
+
+static int threads_for(int64_t rows, int64_t row_bytes)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    if (omp_in_parallel() || atomic_load(&forked)) return 1;
+    int64_t most = tgl_get_num_threads();
+    if (most > rows) most = rows;
+    if (row_bytes < 1) row_bytes = 1;
+    const int64_t rows_per_grain = (GRAIN_BYTES + row_bytes - 1) / row_bytes, grains = rows / rows_per_grain;
+    return grains < 2 || most < 2 ? 1 : (int)(grains < most ? grains : most);
+}
+#endif
+
+tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context)
+{
+    if (rows <= 0) return TGL_OK;
+#ifdef _OPENMP
+    const int threads = threads_for(rows, row_bytes);
+    if (threads > 1) {
+        atomic_store(&pool_used, true);
+#pragma omp parallel num_threads(threads)
+        {
+            /* OpenMP may give fewer threads than asked for */
+            const int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
+            const int64_t each = rows / n, rest = rows % n;
+            const int64_t begin = i * each + (i < rest ? i : rest);
+            run_chunk(f, context, begin, begin + each + (i < rest));
+        }
+        return TGL_OK;
+    }
+#else
+    (void)row_bytes;
+#endif
+    run_chunk(f, context, 0, rows);
+    return TGL_OK;
+}
