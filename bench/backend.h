@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ * backend.h - memory of the device that cases run on: the CPU, or CUDA through the driver table. The emulated device is CUDA too: TEGULA_LIBCUDA names it. */
+#ifndef TEGULA_BACKEND_H
+#define TEGULA_BACKEND_H
+
+#include "tegula/core.h"
+
+typedef struct backend {
+    char name[16];              /* "cpu", "cuda:0" */
+    DLDevice device;
+    tgl_stream stream;          /* its own, not the default one; NULL on the CPU */
+    bool is_emulated;
+} backend;
+
+/* "cpu", "cuda" or "cuda:1". TGL_ERR_DEVICE where there is no such device. */
+tgl_status backend_open(const char *name, backend *out);
+void backend_close(backend *b);
+
+/* The backends that the tests run on: what TEGULA_TEST_DEVICE names (cpu or cuda), else the CPU and, where there is one, the first CUDA device. Opened
+ * once; NULL past the last. Why CUDA is not among them is printed once. */
+const backend *backend_of_tests(int i);
+
+static inline bool backend_is_cpu(const backend *b) { return (int)b->device.device_type == TGL_DL_CPU; }
+
+/* 256-byte aligned. Copies wait until they are done. */
+tgl_status backend_alloc(const backend *b, size_t bytes, void **out);
+void backend_free(const backend *b, void *memory);
+tgl_status backend_upload(const backend *b, void *to, const void *from, size_t bytes);
+tgl_status backend_download(const backend *b, void *to, const void *from, size_t bytes);
+
+/* Waits for all that was enqueued on a stream; the CPU has nothing to wait for. */
+tgl_status backend_wait(const backend *b, tgl_stream stream);
+
+tgl_status backend_stream_create(const backend *b, tgl_stream *out);
+void backend_stream_destroy(const backend *b, tgl_stream stream);
+
+/* Captures what `call` enqueues on the backend's stream as a graph and gives its status; replays it `times` times and waits. Calls it directly on the CPU. */
+tgl_status backend_replay(const backend *b, tgl_status (*call)(void *context), void *context, int times);
+
+#endif

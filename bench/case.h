@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT
+ * case.h - one table of cases per domain, bench/<domain>.c. It says for every op how to make its tensors, call it, compute what must come out and count
+ * the bytes it moves. The C tests, `tegula check`, `tegula bench`, the emulated device and the compile of all kernels read the same rows.
+ *
+ * A case is an op and a line of parameters, "num_rows=64 num_cols=7168 dtype=bf16". Lists of cases are lines whose values may be lists, which stand for all
+ * combinations: "num_rows=64,128 dtype=e4m3,bf16" is four cases.
+ *
+ *     for (int64_t i = 0; i < case_count(op->lists[CASE_CHECK]); i++) {
+ *         case_params params;
+ *         case_report report;
+ *         case_at(op, op->lists[CASE_CHECK], i, &params);
+ *         case_check(op, &params, &backend, &report);        // everything: inputs, guard bytes, two calls, comparison
+ *     }
+ *
+ * To time calls, take the steps of case_check() one by one: case_open, case_poison, case_call, case_verify, case_close. */
+#ifndef TEGULA_CASE_H
+#define TEGULA_CASE_H
+
+#include <stdio.h>
+
+#include "backend.h"
+#include "core/dtype.h"
+#include "tegula/core.h"
+
+enum { CASE_MAX_PARAMS = 16, CASE_MAX_TENSORS = 24, CASE_MAX_DIMS = 8, CASE_WORD = 32, CASE_LABEL = 512, CASE_SCALARS = 256 };
+
+/* ---- parameters ---- */
+
+typedef struct {
+    int count;
+    struct { char name[CASE_WORD], value[CASE_WORD]; } item[CASE_MAX_PARAMS];   /* in the order of the op's `params` */
+} case_params;
+
+/* ---- tensors ---- */
+
+typedef enum { CASE_IN, CASE_OUT, CASE_INOUT } case_role;
+
+/* How an output is compared. In all but bits with nan_payload a NaN matches any NaN; an infinity always matches only itself. */
+typedef enum {
+    CASE_BITS,          /* the same bits */
+    CASE_CLOSE,         /* |seen - want| <= atol + rtol * |want| */
+    CASE_CALC_DIFF,     /* 1 - 2 * sum(seen * want) / sum(seen^2 + want^2) < max, in double, over the whole tensor */
+    CASE_BF16           /* equal, or within `ulp` steps, or within `atol`; at most 1 + mismatch * count elements may differ in bits */
+} case_mode;
+
+typedef struct {
+    case_mode mode;
+    bool nan_payload;
+    double atol, rtol, max, mismatch;
+    int ulp;
+} case_compare;
+
+typedef struct case_problem case_problem;
+typedef struct case_tensor case_tensor;
+
+/* Writes the values of an input: all `slots` of its storage, gaps between rows included, so that any strides are served. The seed is the case's and tensor's. */
+typedef void (*case_fill)(const case_problem *c, case_tensor *t, uint64_t seed);
+
+struct case_tensor {
+    const char *name;               /* as the header calls the argument; NULL: an optional tensor that is not given */
+    case_role role;
+    tgl_dtype dtype;
+    int ndim;
+    int64_t shape[CASE_MAX_DIMS], strides[CASE_MAX_DIMS];   /* strides in elements */
+    int64_t offset;                 /* of the data inside its allocation, in elements: 0 is 256-byte aligned, 1 is one element off */
+    case_fill fill;                 /* inputs; NULL: random bits */
+    double low, high;               /* for fills that take a range */
+    case_compare compare;           /* outputs */
+    const bool *open_rows;          /* shape[0] flags, or NULL: rows whose contents the op leaves open */
+
+    /* made by case_open(): host memory. `data` is element [0, 0, ...]; with negative strides it is not the first slot. An input's values, and for
+     * an output what the oracle says. */
+    char *data, *storage;
+    int64_t slots, element_bytes;
+    char *initial;                  /* CASE_INOUT: the values before the call; the oracle turns those in `storage` into those after it */
+};
+
+struct case_problem {
+    case_params params;
+    int num_tensors;
+    case_tensor tensors[CASE_MAX_TENSORS];
+    _Alignas(16) unsigned char scalars[CASE_SCALARS];   /* of setup, for run: a params struct */
+    char label[CASE_LABEL];                             /* "transpose num_rows=64 ...": stable, the name of a bench row and the seed */
+};
+
+/* What `run` gets: tensors on a device, by the numbers that setup gave them (NULL where not given). */
+typedef struct {
+    const case_problem *problem;
+    DLTensor *arg[CASE_MAX_TENSORS];
+    void *workspace;
+    size_t workspace_bytes;
+    tgl_stream stream;
+} case_arguments;
+
+/* ---- ops ---- */
+
+typedef enum { CASE_CHECK, CASE_SLOW, CASE_BENCH, CASE_KERNELS, CASE_NUM_LISTS } case_list;
+
+typedef struct {
+    const char *name;           /* "transpose": the op is tgl_<name> */
+    const char *params;         /* all it has, with defaults: "num_rows= num_cols= dtype= offset=0". Those without a default must be given. */
+    tgl_status (*setup)(case_problem *c);                   /* parameters -> tensors and scalars */
+    tgl_status (*run)(const case_arguments *a);             /* the public function */
+    void (*oracle)(case_problem *c);                        /* writes the outputs' data on the host; shares no code with src/ */
+    int64_t (*bytes)(const case_problem *c);                /* that the op has to move: each input read once, each output written once */
+    size_t (*workspace)(const case_arguments *a);           /* NULL: needs none */
+    /* Lines, ended by NULL (a list may be NULL).
+     *   check    correctness, everywhere, on the emulated device too: small
+     *   slow     correctness, for make test-slow: more than 2^31 elements, the whole matrix of sizes
+     *   bench    the rows that are timed and compared between versions
+     *   kernels  in prepare mode these compile every variant of the op's kernels */
+    const char *const *lists[CASE_NUM_LISTS];
+} case_op;
+
+/* All ops of all domains, in the order of bench/domains.c. NULL past the end. */
+const case_op *case_op_at(int i);
+const case_op *case_find(const char *name);         /* NULL: there is none */
+
+/* ---- lists ---- */
+
+int64_t case_count(const char *const *lines);
+/* Case i of a list, with the defaults of the op filled in. TGL_ERR_ARGUMENT for a parameter that the op has not, one that is missing, a malformed line. A line
+ * from a command line is a list too: (const char *const[]){ "num_rows=64,128 num_cols=7168 dtype=bf16", NULL }. */
+tgl_status case_at(const case_op *op, const char *const *lines, int64_t i, case_params *params);
+/* "num_rows=64 num_cols=7168 dtype=bf16": parameters that differ from the defaults, in the op's order. */
+void case_params_text(const case_op *op, const case_params *params, char *text, size_t bytes);
+
+/* ---- for setup ---- */
+
+/* Abort if the op's `params` has no such name: that is a mistake in the table. case_dtype gives 0, and case_int's value may be anything, for a word that is
+ * not one; setup has to refuse what makes no sense. */
+int64_t case_int(const case_problem *c, const char *name);
+const char *case_text(const case_problem *c, const char *name);
+tgl_dtype case_dtype(const case_problem *c, const char *name);
+
+/* Tensor number `index`, packed, offset 0; change the rest in what it returns. */
+case_tensor *case_add(case_problem *c, int index, const char *name, case_role role, tgl_dtype dtype, int ndim, const int64_t *shape);
+
+/* Bytes of the elements of a tensor, each counted once: a broadcast dimension (stride 0) reads its element once. */
+int64_t case_tensor_bytes(const case_tensor *t);
+
+/* Fills. Numbers are rounded to the tensor's dtype. */
+void case_fill_bits(const case_problem *c, case_tensor *t, uint64_t seed);      /* any bits: NaN, infinities, subnormals among them */
+void case_fill_normal(const case_problem *c, case_tensor *t, uint64_t seed);    /* mean 0, deviation 1 */
+void case_fill_uniform(const case_problem *c, case_tensor *t, uint64_t seed);   /* low <= v < high; integers for integer dtypes */
+
+/* The i-th random number of a seed, and a seed from a name. */
+uint64_t case_random(uint64_t seed, int64_t i);
+uint64_t case_seed(const char *name);
+
+/* ---- for oracles ---- */
+
+/* The address of an element on the host. */
+static inline void *case_element(const case_tensor *t, const int64_t *index)
+{
+    int64_t offset = 0;
+    for (int d = 0; d < t->ndim; d++) offset += index[d] * t->strides[d];
+    return t->data + offset * t->element_bytes;
+}
+
+/* A number of any real dtype as a double, exactly (64-bit integers: rounded), and a double rounded to a dtype: floats to nearest even, e4m3 and e5m2
+ * saturating, integers towards zero and saturating. Written from the formats, not from src/numerics. */
+double case_decode(tgl_dtype dtype, const void *element);
+void case_encode(tgl_dtype dtype, double value, void *element);
+
+/* Calls f for chunks of 0 .. n - 1 on all cores: for oracles and fills of large cases. */
+void case_parallel(int64_t n, void (*f)(void *context, int64_t begin, int64_t end), void *context);
+
+/* ---- one case on one device ---- */
+
+typedef enum { CASE_PASSED, CASE_FAILED, CASE_SKIPPED } case_result;
+
+typedef struct {
+    case_result result;
+    char text[1024];        /* why it failed or was skipped: "out[3, 5]: is 0x3f80 (1), want 0x0000 (0); 12 of 4096 elements differ" */
+} case_report;
+
+/* A problem laid out on a device, with guard bytes around every tensor. */
+typedef struct {
+    const case_op *op;
+    const backend *on;
+    case_problem problem;
+    case_arguments arguments;
+    DLTensor tensors[CASE_MAX_TENSORS];
+    int64_t shape[CASE_MAX_TENSORS][CASE_MAX_DIMS], strides[CASE_MAX_TENSORS][CASE_MAX_DIMS];
+    void *memory[CASE_MAX_TENSORS];         /* the allocations, with their guards */
+    size_t memory_bytes[CASE_MAX_TENSORS];
+} case_instance;
+
+/* Makes inputs, asks the oracle (if `with_oracle`), copies to the device. TGL_ERR_MEMORY where host or device has too little: for a caller that is a skip.
+ * The stream of the arguments is the backend's. After a failure there is nothing to close. */
+tgl_status case_open(const case_op *op, const case_params *params, const backend *on, bool with_oracle, case_instance **out);
+/* The same from a problem whose tensors have shape and strides and whose values `load` writes (golden data). */
+tgl_status case_open_problem(const case_op *op, const case_problem *problem, tgl_status (*load)(case_problem *c, void *context), void *context,
+                             const backend *on, case_instance **out);
+void case_close(case_instance *k);
+
+/* Outputs, gaps and guards get the poison of this round (rounds differ), CASE_INOUT its initial values. */
+tgl_status case_poison(case_instance *k, int round);
+/* One call of the op: enqueued, not waited for. */
+static inline tgl_status case_call(case_instance *k) { return k->op->run(&k->arguments); }
+/* Waits, copies back, compares: every output, all bytes between and around their elements, and that inputs are what they were. `round` is that of the
+ * poison. `hash` (may be NULL) gets a hash of the outputs' bits: two rounds of a deterministic op agree. */
+tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_t *hash);
+
+/* All of it: two calls with different poison, which must also agree with each other. Never returns without a report. */
+case_result case_check(const case_op *op, const case_params *params, const backend *on, case_report *report);
+
+/* The call alone, on CUDA tensors without data: between tgl_prepare_begin and tgl_prepare_end it compiles the kernels of the case. */
+tgl_status case_prepare(const case_op *op, const case_params *params, int device);
+
+/* Bytes of host and device memory that case_open() would take. */
+tgl_status case_footprint(const case_op *op, const case_params *params, int64_t *host_bytes, int64_t *device_bytes);
+
+/* Compares one output; `seen` is laid out as t->storage. False, with the first difference in the report. */
+bool case_compare_tensor(const case_tensor *t, const void *seen, case_report *report);
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT
+ * domains.c - the tables of all domains. A new domain adds a line here; a new op only a row in its domain's table. */
+#include <string.h>
+
+#include "case.h"
+
+extern const case_op transpose_ops[];   /* each ends with a row without a name */
+
+static const case_op *const domains[] = {
+    transpose_ops,
+};
+
+const case_op *case_op_at(int i)
+{
+    for (size_t d = 0; d < sizeof domains / sizeof *domains; d++)
+        for (const case_op *op = domains[d]; op->name; op++)
+            if (i-- == 0) return op;
+    return NULL;
+}
+
+const case_op *case_find(const char *name)
+{
+    const case_op *op;
+    for (int i = 0; (op = case_op_at(i)); i++)
+        if (!strcmp(op->name, name)) return op;
+    return NULL;
+}
