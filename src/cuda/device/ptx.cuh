@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: MIT
+ * ptx.cuh - everything kernels say in PTX, and how they declare shared memory.
+ *
+ * No other file has inline assembly or a __shared__ declaration. That is what lets the same kernel source run on the
+ * emulated device (tests/emulator): it has a file with the same names in plain C++, ptx.hpp, and a wrapper added here
+ * is added there as well (a test compares the two). Rules that follow for kernels:
+ *   - shared memory through SHARED and SHARED_DYNAMIC;
+ *   - a loop that waits for another block reads through load_relaxed_* or load_acquire_*, for an mbarrier through
+ *     mbar_wait: on the emulated device these let the other threads run, a plain load in a loop would hang it;
+ *   - no __activemask(), no CUDA header, one `extern "C" __global__ void __launch_bounds__(...) name(` per .cu.
+ *
+ * An address of shared memory is a u32 (shared_address); of global memory a pointer, aligned to what is accessed.
+ * Wrappers exist from the architecture named in their section on; sm_80 where none is named. */
+#ifndef TEGULA_PTX_CUH
+#define TEGULA_PTX_CUH
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef signed char i8;
+typedef short i16;
+typedef int i32;
+typedef long long i64;
+
+#define DEV static __device__ __forceinline__
+#define FULL 0xffffffffu                        /* all lanes of a warp */
+
+/* ---- shared memory ----
+ * SHARED(u32[BINS], count);         an array or a variable, aligned to 16 bytes at least; several per kernel
+ * SHARED_DYNAMIC(memory, 1024);     the launch's dynamic shared memory as unsigned char *, aligned to 1024 at most */
+template <class T> struct shared_type { typedef T type; };
+#define SHARED(T, name) __shared__ __align__(16) shared_type<T>::type name
+#define SHARED_DYNAMIC(name, align) extern __shared__ __align__(align) unsigned char name[]
+
+DEV u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
+DEV u32 shared_load_u8(u32 a)
+{
+    u32 v;                                      /* a register has no 8-bit form: ld widens */
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(a) : "memory");
+    return v;
+}
+DEV u32 shared_load_u16(u32 a)
+{
+    u16 v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(a) : "memory");
+    return v;
+}
+DEV u32 shared_load_u32(u32 a)
+{
+    u32 v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(a) : "memory");
+    return v;
+}
+DEV u64 shared_load_u64(u32 a)
+{
+    u64 v;
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(v) : "r"(a) : "memory");
+    return v;
+}
+DEV uint2 shared_load_u32x2(u32 a)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(a) : "memory");
+    return v;
+}
+DEV uint4 shared_load_u32x4(u32 a)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(a) : "memory");
+    return v;
+}
+DEV float shared_load_f32(u32 a)
+{
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(a) : "memory");
+    return v;
+}
+DEV float4 shared_load_f32x4(u32 a)
+{
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(a) : "memory");
+    return v;
+}
+DEV void shared_store_u8(u32 a, u32 v) { asm volatile("st.shared.u8 [%0], %1;" :: "r"(a), "r"(v) : "memory"); }
+DEV void shared_store_u16(u32 a, u32 v) { asm volatile("st.shared.u16 [%0], %1;" :: "r"(a), "h"((u16)v) : "memory"); }
+DEV void shared_store_u32(u32 a, u32 v) { asm volatile("st.shared.u32 [%0], %1;" :: "r"(a), "r"(v) : "memory"); }
+DEV void shared_store_u64(u32 a, u64 v) { asm volatile("st.shared.u64 [%0], %1;" :: "r"(a), "l"(v) : "memory"); }
+DEV void shared_store_u32x2(u32 a, uint2 v)
+{
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" :: "r"(a), "r"(v.x), "r"(v.y) : "memory");
+}
+DEV void shared_store_u32x4(u32 a, uint4 v)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" :: "r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+DEV void shared_store_f32(u32 a, float v) { asm volatile("st.shared.f32 [%0], %1;" :: "r"(a), "f"(v) : "memory"); }
+DEV void shared_store_f32x2(u32 a, float x, float y)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(a), "f"(x), "f"(y) : "memory");
+}
+
+/* ---- 8x8 matrices of 16-bit elements, by all lanes of a warp ----
+ * In registers, lane l holds elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4, the first in the low half. In shared
+ * memory a row is 16 bytes, aligned to 16; lane i gives the address of row i % 8 of matrix i / 8 (other lanes' addresses
+ * are not used). _trans: the matrix in registers is the transpose of the one in memory. */
+DEV void ldmatrix_x1(u32 &d, u32 a)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(d) : "r"(a) : "memory");
+}
+DEV void ldmatrix_x1_trans(u32 &d, u32 a)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(d) : "r"(a) : "memory");
+}
+DEV void ldmatrix_x2(u32 (&d)[2], u32 a)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(d[0]), "=r"(d[1]) : "r"(a) : "memory");
+}
+DEV void ldmatrix_x2_trans(u32 (&d)[2], u32 a)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(d[0]), "=r"(d[1]) : "r"(a) : "memory");
+}
+DEV void ldmatrix_x4(u32 (&d)[4], u32 a)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a) : "memory");
+}
+DEV void ldmatrix_x4_trans(u32 (&d)[4], u32 a)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a) : "memory");
+}
+DEV u32 movmatrix_trans(u32 v)                  /* register to register */
+{
+    u32 d;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(v));
+    return d;
+}
+#if __CUDA_ARCH__ >= 900
+DEV void stmatrix_x1(u32 a, u32 d)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" :: "r"(a), "r"(d) : "memory");
+}
+DEV void stmatrix_x1_trans(u32 a, u32 d)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" :: "r"(a), "r"(d) : "memory");
+}
+DEV void stmatrix_x2(u32 a, const u32 (&d)[2])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" :: "r"(a), "r"(d[0]), "r"(d[1]) : "memory");
+}
+DEV void stmatrix_x2_trans(u32 a, const u32 (&d)[2])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
+                 :: "r"(a), "r"(d[0]), "r"(d[1]) : "memory");
+}
+DEV void stmatrix_x4(u32 a, const u32 (&d)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :: "r"(a), "r"(d[0]), "r"(d[1]), "r"(d[2]), "r"(d[3]) : "memory");
+}
+DEV void stmatrix_x4_trans(u32 a, const u32 (&d)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :: "r"(a), "r"(d[0]), "r"(d[1]), "r"(d[2]), "r"(d[3]) : "memory");
+}
+#endif
+
+/* ---- warp: reductions over all 32 lanes, which all must call ---- */
+DEV int warp_max_s32(int v)
+{
+    int r;
+    asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v));
+    return r;
+}
+DEV u32 warp_max_u32(u32 v)
+{
+    u32 r;
+    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v));
+    return r;
+}
+DEV u32 warp_min_u32(u32 v)
+{
+    u32 r;
+    asm volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v));
+    return r;
+}
+DEV u32 warp_add_u32(u32 v)
+{
+    u32 r;
+    asm volatile("redux.sync.add.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v));
+    return r;
+}
+DEV u32 lanes_below(void)                       /* mask of the lanes before this one */
+{
+    u32 m;
+    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(m));
+    return m;
+}
+
+/* ---- approximations, subnormals flushed (but tanh); errors are the PTX ISA's ---- */
+DEV float ex2_fast(float x)                     /* relative 2^-22 */
+{
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+DEV float lg2_fast(float x)                     /* relative 2^-22; absolute 2^-22 for x in (0.5, 2) */
+{
+    float r;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+DEV float rcp_fast(float x)                     /* relative 2^-23 */
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+DEV float sqrt_fast(float x)                    /* relative 2^-23 */
+{
+    float r;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+DEV float tanh_fast(float x)                    /* relative 2^-11 */
+{
+    float r;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+/* ---- global memory: streaming ----
+ * load_stream_*: data read once by this kernel and written by nobody while it runs (.nc): not kept in L1.
+ * store_stream_*: data not read again soon: first to leave L2.
+ * load_hint_* and store_hint_* take an L2 policy made by policy_*. */
+DEV u64 policy_evict_first(void)
+{
+    u64 p;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
+    return p;
+}
+DEV u64 policy_evict_last(void)
+{
+    u64 p;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
+    return p;
+}
+DEV u32 load_stream_u8(const void *p)
+{
+    u32 v;
+    asm volatile("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+DEV u32 load_stream_u16(const void *p)
+{
+    u16 v;
+    asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(p));
+    return v;
+}
+DEV u32 load_stream_u32(const void *p)
+{
+    u32 v;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+DEV uint2 load_stream_u32x2(const void *p)
+{
+    uint2 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
+DEV uint4 load_stream_u32x4(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+DEV uint4 load_hint_u32x4(const void *p, u64 policy)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p), "l"(policy));
+    return v;
+}
+DEV void store_stream_u8(void *p, u32 v) { asm volatile("st.global.cs.u8 [%0], %1;" :: "l"(p), "r"(v) : "memory"); }
+DEV void store_stream_u16(void *p, u32 v)
+{
+    asm volatile("st.global.cs.u16 [%0], %1;" :: "l"(p), "h"((u16)v) : "memory");
+}
+DEV void store_stream_u32(void *p, u32 v) { asm volatile("st.global.cs.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory"); }
+DEV void store_stream_u32x2(void *p, uint2 v)
+{
+    asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" :: "l"(p), "r"(v.x), "r"(v.y) : "memory");
+}
+DEV void store_stream_u32x4(void *p, uint4 v)
+{
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+DEV void store_hint_u32x4(void *p, uint4 v, u64 policy)
+{
+    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;"
+                 :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(policy) : "memory");
+}
+
+/* ---- global memory: between blocks ----
+ * Relaxed accesses go to L2, never to a stale line of L1, and order nothing else. 16 bytes are four atomic words.
+ * atomic_inc_*: old value; the new one is 0 after `last`, so a counter is back at 0 when everyone has come. */
+DEV u32 load_relaxed_u32(const void *p)
+{
+    u32 v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+DEV uint4 load_relaxed_u32x4(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+    return v;
+}
+DEV u32 load_acquire_u32(const void *p)
+{
+    u32 v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+DEV void store_relaxed_u16(void *p, u32 v)
+{
+    asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" :: "l"(p), "h"((u16)v) : "memory");
+}
+DEV void store_relaxed_u32(void *p, u32 v)
+{
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
+}
+DEV void store_relaxed_u32x4(void *p, uint4 v)
+{
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+DEV void store_release_u32(void *p, u32 v)
+{
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
+}
+DEV u32 atomic_inc_relaxed(u32 *p, u32 last)
+{
+    u32 r;
+    asm volatile("atom.inc.relaxed.gpu.global.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(last) : "memory");
+    return r;
+}
+DEV u32 atomic_inc_acq_rel(u32 *p, u32 last)
+{
+    u32 r;
+    asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(last) : "memory");
+    return r;
+}
+
+/* ---- cp.async: global to shared memory, in groups; the data is there after the wait and, for other threads, a barrier.
+ * copy_async_zfill_16: `bytes` (0 .. 16) from memory, zeros for the rest. ---- */
+DEV void copy_async_4(u32 to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(from) : "memory");
+}
+DEV void copy_async_8(u32 to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" :: "r"(to), "l"(from) : "memory");
+}
+DEV void copy_async_16(u32 to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
+}
+DEV void copy_async_zfill_16(u32 to, const void *from, u32 bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
+}
+DEV void copy_async_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> DEV void copy_async_wait(void)  /* until at most the newest N groups are under way */
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
+
+/* ---- named barriers 1 .. 15 (0 is __syncthreads'); THREADS_ counts those that sync and those that arrive ---- */
+template <int ID, int THREADS_> DEV void barrier_sync(void)
+{
+    asm volatile("bar.sync %0, %1;" :: "n"(ID), "n"(THREADS_) : "memory");
+}
+template <int ID, int THREADS_> DEV void barrier_arrive(void)
+{
+    asm volatile("bar.arrive %0, %1;" :: "n"(ID), "n"(THREADS_) : "memory");
+}
+
+/* ---- programmatic dependent launch: nothing in a launch without the attribute, and below sm_90 ---- */
+#if __CUDA_ARCH__ >= 900
+DEV void pdl_wait(void) { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+DEV void pdl_trigger(void) { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+#else
+DEV void pdl_wait(void) { }
+DEV void pdl_trigger(void) { }
+#endif
+
+/* ---- conversions, to nearest even; the FP8 ones saturate and exist from sm_89 on. lo goes to the low half. ---- */
+DEV u32 pack_bf16(float lo, float hi)
+{
+    u32 d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+    return d;
+}
+#if __CUDA_ARCH__ >= 890
+DEV u32 pack_e4m3(float lo, float hi)
+{
+    u16 d;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(hi), "f"(lo));
+    return d;
+}
+DEV u32 pack_e5m2(float lo, float hi)
+{
+    u16 d;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(d) : "f"(hi), "f"(lo));
+    return d;
+}
+#endif
+
+/* ---- c += a b on a 16x8 tile; a is 16 x K by rows, b K x 8 by columns; K is 16 for bf16, 8 for tf32 ---- */
+DEV void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+DEV void mma_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#if __CUDA_ARCH__ >= 900
+/* ---- clusters: arrive, then wait, by every thread of the cluster ---- */
+DEV u32 cluster_rank(void)
+{
+    u32 r;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+DEV u32 cluster_map(u32 a, u32 rank)            /* the same address in that block of the cluster */
+{
+    u32 r;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(rank));
+    return r;
+}
+DEV u32 cluster_load_u32(u32 a)
+{
+    u32 v;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(a) : "memory");
+    return v;
+}
+DEV void cluster_arrive(void) { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+/* A release would wait for all of the thread's global stores; enough where only initialised mbarriers are published. */
+DEV void cluster_arrive_relaxed(void) { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEV void cluster_wait(void) { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+/* ---- mbarriers: 8 bytes of shared memory; a phase ends when `count` arrivals and all expected bytes have come ---- */
+DEV void mbar_init(u32 bar, u32 count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(bar), "r"(count) : "memory");
+}
+DEV void mbar_init_fence(void)                  /* makes initialised mbarriers known to the copy engine and the cluster */
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+DEV void mbar_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory"); }
+DEV void mbar_expect(u32 bar, u32 bytes)        /* one arrival, and this many bytes to come */
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(bar), "r"(bytes) : "memory");
+}
+DEV void mbar_wait(u32 bar, u32 parity)         /* until the phase of that parity (0 first) has ended */
+{
+    u32 done = 0;
+    while (!done)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+}
+DEV void cluster_store_async(u32 addr, float4 v, u32 bar)  /* 16 bytes into another block, counted on its mbarrier */
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+                 :: "r"(addr), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(bar) : "memory");
+}
+
+/* ---- bulk copies: addresses and bytes are multiples of 16. Loads are counted on an mbarrier; stores come in groups.
+ * bulk_fence: what this thread wrote to shared memory may now be read by a bulk or tensor store (a barrier follows).
+ * bulk_wait<N>: the stores but the newest N groups are done; bulk_wait_read<N>: they have read their shared memory. ---- */
+DEV void bulk_load(u32 to, const void *from, u32 bytes, u32 bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
+}
+DEV void bulk_store(void *to, u32 from, u32 bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" :: "l"(to), "r"(from), "r"(bytes) : "memory");
+}
+DEV void bulk_fence(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEV void bulk_commit(void) { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int N> DEV void bulk_wait(void) { asm volatile("cp.async.bulk.wait_group %0;" :: "n"(N) : "memory"); }
+template <int N> DEV void bulk_wait_read(void) { asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory"); }
+
+/* ---- tensor copies: a box of a tensor map (a `const __grid_constant__ tensor_map` parameter), c0 along the contiguous
+ * dimension. Shared memory is aligned to 128 bytes, with a swizzle to 8 times its width. Loads fill what lies outside the
+ * tensor with zeros (and count it in the bytes); stores leave it out and wait like bulk stores. ---- */
+typedef struct __align__(64) { u64 opaque[16]; } tensor_map;   /* CUtensorMap */
+DEV void tensor_prefetch(const tensor_map *map)                /* the map itself, before its first use */
+{
+    asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+}
+DEV void tensor_load_2d(u32 to, const tensor_map *map, int c0, int c1, u32 bar, u64 policy)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3}], [%4], %5;"
+                 :: "r"(to), "l"(map), "r"(c0), "r"(c1), "r"(bar), "l"(policy) : "memory");
+}
+DEV void tensor_load_3d(u32 to, const tensor_map *map, int c0, int c1, int c2, u32 bar, u64 policy)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4}], [%5], %6;"
+                 :: "r"(to), "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(bar), "l"(policy) : "memory");
+}
+DEV void tensor_store_2d(const tensor_map *map, int c0, int c1, u32 from)
+{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+                 :: "l"(map), "r"(c0), "r"(c1), "r"(from) : "memory");
+}
+DEV void tensor_store_3d(const tensor_map *map, int c0, int c1, int c2, u32 from)
+{
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"
+                 :: "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(from) : "memory");
+}
+
+/* ---- registers of a warp group (all four warps call): sm_90a, sm_100a ... ---- */
+template <int N> DEV void registers_up(void) { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
+template <int N> DEV void registers_down(void) { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
+#endif
+
+#endif
