@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * test.h - the harness of the C tests. A test program is a file of TEST(name) { ... } blocks, linked with test.c, which has main():
+ * test.h - the harness of the C tests. A test program is a file of TEST(name) { ... } blocks,
+ * linked with test.c, which has main():
  *
  *     test_tensor [NAME...]      runs the blocks whose names contain one of NAME (all without)
  *
- * A failed check prints file, line and what was seen, and the block goes on; the last line is "N passed, N failed, N skipped" over blocks. */
+ * A failed check prints file, line and what was seen, and the block goes on; the last line is "N
+ * passed, N failed, N skipped" over blocks. */
 #ifndef TEGULA_TEST_H
 #define TEGULA_TEST_H
 

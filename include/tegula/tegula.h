@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * tegula.h - the whole public API. core.h says how calls, errors and settings work; then one header per domain. */
+ * tegula.h - the whole public API. core.h says how calls, errors and settings work; then one header
+ * per domain. */
 #ifndef TEGULA_TEGULA_H
 #define TEGULA_TEGULA_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * dtype.h - element types as the library names them. Each is one bit, so that a set of them is a mask: TGL_F32 | TGL_BF16. Kernels get the same
- * numbers as macros (device/types.cuh repeats them; a test compares). */
+ * dtype.h - element types as the library names them. Each is one bit, so that a set of them is a mask:
+ * TGL_F32 | TGL_BF16. */
 #ifndef TEGULA_DTYPE_H
 #define TEGULA_DTYPE_H
 

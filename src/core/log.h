@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * log.h - lines on stderr, if TEGULA_LOG asks for them: off (default), error, info (compilations, cache), call (every op). */
+ * log.h - lines on stderr, if TEGULA_LOG asks for them: off (default), error, info (compilations,
+ * cache), call (every op). */
 #ifndef TEGULA_LOG_H
 #define TEGULA_LOG_H
 
@@ -12,8 +13,8 @@ void tgl_log(tgl_log_level level, const char *format, ...) __attribute__((format
 /* Is a line of this level wanted? One load; lets a caller skip the work of making it. */
 bool tgl_log_wants(tgl_log_level level);
 
-/* An op's call with its tensors: "tgl_transpose(x bf16 [8064, 7168] cuda:0, out bf16 [7168, 8064] cuda:0)". Ends with NULL:
- *     tgl_log_call("tgl_transpose", "x", x, "out", out, NULL) */
+/* An op's call with its tensors: "tgl_transpose(x bf16 [3, 5] on cuda:0, out bf16 [5, 3] on cuda:0)".
+ *     tgl_log_call("tgl_transpose", "x", x, "out", out, NULL); */
 void tgl_log_call(const char *op, ...) __attribute__((sentinel));
 
 #endif

@@ -14,7 +14,8 @@
 #include "core/log.h"
 #include "core/status.h"
 
-/* What calls can change lives in atomics, the cache folder behind a lock; the rest is read once and constant. -1 in num_sms: not set for this device. */
+/* What calls can change lives in atomics, the cache folder behind a lock; the rest is read once and
+ * constant. -1 in num_sms: not set for this device. */
 static tgl_settings settings;
 static atomic_int num_threads, default_num_sms, num_sms[TGL_MAX_DEVICES];
 static atomic_bool pdl;
@@ -29,7 +30,8 @@ static const char *const switch_words[] = { "0", "1" };
 
 /* ---- reading the environment ---- */
 
-/* Bad values are not errors of any call, so they are reported once, on stderr if TEGULA_LOG lets, and the default stays. */
+/* Bad values are not errors of any call, so they are reported once, on stderr if TEGULA_LOG lets,
+ * and the default stays. */
 static char complaints[512];
 static void complain(const char *variable, const char *value, const char *want)
 {

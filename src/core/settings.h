@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * settings.h - every TEGULA_* variable, read here and nowhere else, once, at the first use of any. docs/environment.md is its manual. */
+ * settings.h - every TEGULA_* variable, read here and nowhere else, once, at the first use of any.
+ * docs/environment.md is its manual. */
 #ifndef TEGULA_SETTINGS_H
 #define TEGULA_SETTINGS_H
 
@@ -7,7 +8,8 @@
 
 enum { TGL_PATH_BYTES = 4096, TGL_MAX_DEVICES = 64 };
 
-/* What was read; folders and library files are "" where they are not named. Strings live as long as the process. */
+/* What was read; folders and library files are "" where they are not named. Strings live as long as
+ * the process. */
 typedef struct {
     int log_level;              /* TEGULA_LOG */
     const char *libcuda;        /* TEGULA_LIBCUDA */
@@ -25,7 +27,8 @@ int tgl_settings_num_sms(int device, int device_num_sms);
 /* The cache folder wanted: what was set, or the default, or "" for none. Copies into `path`. */
 void tgl_settings_cache_dir(char path[TGL_PATH_BYTES]);
 
-/* For `tegula info`: row i of the table of settings, false past its end. `value` is what is in force, as text. */
+/* For `tegula info`: row i of the table of settings, false past its end. `value` is what is in
+ * force, as text. */
 typedef struct { const char *variable, *meaning; char value[TGL_PATH_BYTES]; bool from_environment; } tgl_setting_row;
 bool tgl_settings_row(int i, tgl_setting_row *row);
 

@@ -12,7 +12,7 @@
         if (tgl_try_status != TGL_OK) return tgl_try_status; \
     } while (0)
 
-/* Sets this thread's message (cut at TGL_MESSAGE_BYTES) and returns `status`, so that a failure is one line:
+/* Sets this thread's message (cut at TGL_MESSAGE_BYTES) and returns `status`; a failure is one line:
  *     return tgl_fail(TGL_ERR_ARGUMENT, "num_topk: is %d, want 1..%d", k, n); */
 enum { TGL_MESSAGE_BYTES = 1024 };
 tgl_status tgl_fail(tgl_status status, const char *format, ...) __attribute__((format(printf, 2, 3), cold));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * tensor.h - checks of the tensors that a call gets. Each returns TGL_OK, or TGL_ERR_ARGUMENT with a message "name: ... is ..., want ...".
- * They read the DLTensor only, never the data. */
+ * tensor.h - checks of the tensors that a call gets. Each returns TGL_OK, or TGL_ERR_ARGUMENT with
+ * a message "name: ... is ..., want ...". They read the DLTensor only, never the data. */
 #ifndef TEGULA_TENSOR_H
 #define TEGULA_TENSOR_H
 
@@ -15,9 +15,10 @@ typedef enum {
     TGL_STRIDED  /* any stride, 0 and negative ones too */
 } tgl_layout;
 
-/* Not NULL, of one of `dtypes`, with `ndim` dimensions, laid out like `layout`, sizes >= 0, a byte count that fits in 63 bits, on a device
- * that the library serves, data aligned to its element (to 8 bytes for wider ones) and not NULL unless the tensor is empty (or the thread prepares).
- * Of an empty tensor neither strides nor data are looked at. */
+/* Not NULL, of one of `dtypes`, with `ndim` dimensions, laid out like `layout`, sizes >= 0, a byte
+ * count that fits in 63 bits, on a device that the library serves, data aligned to its element (to
+ * 8 bytes for wider ones) and not NULL unless the tensor is empty (or the thread prepares). Of an
+ * empty tensor neither strides nor data are looked at. */
 tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int ndim, tgl_layout layout);
 
 /* Lets data be NULL on this thread: prepare mode. */
@@ -30,7 +31,8 @@ tgl_status tgl_expect_shape(const char *name, const DLTensor *t, const tgl_dim *
 tgl_status tgl_expect_same_device(const char *name, const DLTensor *t, const DLTensor *other);
 tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other);
 
-/* No byte belongs to both. Exact for packed tensors and for row windows of one buffer (equal row strides); otherwise by address ranges. */
+/* No byte belongs to both. Exact for packed tensors and for row windows of one buffer (equal row
+ * strides); otherwise by address ranges. */
 tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other);
 
 /* The address is a multiple of `bytes`: for what a kernel cannot do without. */

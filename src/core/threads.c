@@ -8,12 +8,13 @@
 #include <omp.h>
 #endif
 
-/* Below this many bytes per thread, starting threads costs more than it saves (a wake-up is some 5 us, a core moves 10 GB/s). */
+/* Below this many bytes per thread, waking threads costs more than it saves. */
 enum { GRAIN_BYTES = 64 << 10 };
 
 /* ---- floating-point mode ---- */
 
-/* Casts rely on subnormals and on rounding to nearest; torch.set_flush_denormal() and -ffast-math libraries change both for a whole thread. */
+/* Casts rely on subnormals and on rounding to nearest; torch.set_flush_denormal() and -ffast-math
+ * libraries change both for a whole thread. */
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 typedef unsigned float_mode;
@@ -50,16 +51,18 @@ static void run_chunk(tgl_rows_function f, const void *context, int64_t begin, i
 /* ---- threads ---- */
 
 #ifdef _OPENMP
-/* libgomp's thread pool does not survive a fork: its threads are gone, and the next region of the child would wait for them. A child of a process that
- * never used threads may use them. */
-static atomic_bool pool_used, forked;
-static void after_fork_in_child(void) { if (atomic_load(&pool_used)) atomic_store(&forked, true); }
-static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
+/* libgomp's thread pool does not survive a fork: its threads are gone, and the child's next region
+ * would wait for them. Somebody else in the process may have made the pool, so every child stays
+ * serial, and the handler is there from the moment the library is loaded. */
+static atomic_bool forked;
+static void after_fork_in_child(void) { atomic_store(&forked, true); }
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
 
 static int threads_for(int64_t rows, int64_t row_bytes)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
     if (omp_in_parallel() || atomic_load(&forked)) return 1;
     int64_t most = tgl_get_num_threads();
     if (most > rows) most = rows;
@@ -75,7 +78,6 @@ tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function 
 #ifdef _OPENMP
     const int threads = threads_for(rows, row_bytes);
     if (threads > 1) {
-        atomic_store(&pool_used, true);
 #pragma omp parallel num_threads(threads)
         {
             /* OpenMP may give fewer threads than asked for */
