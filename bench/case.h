@@ -1,28 +1,35 @@
 /* SPDX-License-Identifier: MIT
- * case.h - one table of cases per domain, bench/<domain>.c. It says for every op how to make its tensors, call it, compute what must come out and count
- * the bytes it moves. The C tests, `tegula check`, `tegula bench`, the emulated device and the compile of all kernels read the same rows.
+ * case.h - one table of cases per domain, bench/<domain>.c. It says for every op how to make its tensors, call it,
+ * compute what must come out and count the bytes it moves. The C tests, `tegula check`, `tegula bench`, the emulated
+ * device and the compile of all kernels read the same rows.
  *
- * A case is an op and a line of parameters, "num_rows=64 num_cols=7168 dtype=bf16". Lists of cases are lines whose values may be lists, which stand for all
- * combinations: "num_rows=64,128 dtype=e4m3,bf16" is four cases.
+ * A case is an op and a line of parameters, "num_rows=64 num_cols=7168 dtype=bf16". Lists of cases are lines whose
+ * values may be lists, which stand for all combinations: "num_rows=64,128 dtype=e4m3,bf16" is four cases.
  *
  *     for (int64_t i = 0; i < case_count(op->lists[CASE_CHECK]); i++) {
  *         case_params params;
  *         case_report report;
  *         case_at(op, op->lists[CASE_CHECK], i, &params);
- *         case_check(op, &params, &backend, &report);        // everything: inputs, guard bytes, two calls, comparison
+ *         case_check(op, &params, &backend, &report);      // all of it: inputs, guard bytes, two calls, comparison
  *     }
  *
- * To time calls, take the steps of case_check() one by one: case_open, case_poison, case_call, case_verify, case_close. */
+ * To time calls, take the steps of case_check() one by one: case_open, case_poison, case_call, case_verify,
+ * case_close. */
 #ifndef TEGULA_CASE_H
 #define TEGULA_CASE_H
-
-#include <stdio.h>
 
 #include "backend.h"
 #include "core/dtype.h"
 #include "tegula/core.h"
 
-enum { CASE_MAX_PARAMS = 16, CASE_MAX_TENSORS = 24, CASE_MAX_DIMS = 8, CASE_WORD = 32, CASE_LABEL = 512, CASE_SCALARS = 256 };
+enum {
+    CASE_MAX_PARAMS = 16,
+    CASE_MAX_TENSORS = 24,
+    CASE_MAX_DIMS = 8,
+    CASE_WORD = 32,         /* bytes of a parameter's name, and of its value */
+    CASE_LABEL = 512,
+    CASE_SCALARS = 256
+};
 
 /* ---- parameters ---- */
 
@@ -35,12 +42,14 @@ typedef struct {
 
 typedef enum { CASE_IN, CASE_OUT, CASE_INOUT } case_role;
 
-/* How an output is compared. In all but bits with nan_payload a NaN matches any NaN; an infinity always matches only itself. */
+/* How an output is compared. But in bits with nan_payload, a NaN matches any NaN; an infinity matches only itself. */
 typedef enum {
     CASE_BITS,          /* the same bits */
     CASE_CLOSE,         /* |seen - want| <= atol + rtol * |want| */
-    CASE_CALC_DIFF,     /* 1 - 2 * sum(seen * want) / sum(seen^2 + want^2) < max, in double, over the whole tensor */
-    CASE_BF16           /* equal, or within `ulp` steps, or within `atol`; at most 1 + mismatch * count elements may differ in bits */
+    CASE_CALC_DIFF,     /* 1 - 2 * sum(seen * want) / sum(seen^2 + want^2) < max, in double, over the whole tensor;
+                         * here a NaN never matches: it would hide the rest */
+    CASE_BF16           /* equal, or within `ulp` steps, or within `atol`; and at most 1 + mismatch * count elements
+                         * differ in bits, so that a wrong rounding shows */
 } case_mode;
 
 typedef struct {
@@ -53,34 +62,36 @@ typedef struct {
 typedef struct case_problem case_problem;
 typedef struct case_tensor case_tensor;
 
-/* Writes the values of an input: all `slots` of its storage, gaps between rows included, so that any strides are served. The seed is the case's and tensor's. */
+/* Writes the values of an input: all `slots` of its storage, gaps between rows included, so any strides are served.
+ * The seed is that of the case and the tensor. */
 typedef void (*case_fill)(const case_problem *c, case_tensor *t, uint64_t seed);
 
 struct case_tensor {
-    const char *name;               /* as the header calls the argument; NULL: an optional tensor that is not given */
+    const char *name;               /* as the header calls the argument; NULL: an optional one that is not given */
     case_role role;
     tgl_dtype dtype;
     int ndim;
     int64_t shape[CASE_MAX_DIMS], strides[CASE_MAX_DIMS];   /* strides in elements */
-    int64_t offset;                 /* of the data inside its allocation, in elements: 0 is 256-byte aligned, 1 is one element off */
-    case_fill fill;                 /* inputs; NULL: random bits */
+    int64_t offset;                 /* of the data from a 256-byte boundary, in elements */
+    case_fill fill;                 /* inputs; NULL: case_fill_bits */
     double low, high;               /* for fills that take a range */
     case_compare compare;           /* outputs */
     const bool *open_rows;          /* shape[0] flags, or NULL: rows whose contents the op leaves open */
 
-    /* made by case_open(): host memory. `data` is element [0, 0, ...]; with negative strides it is not the first slot. An input's values, and for
-     * an output what the oracle says. */
+    /* Host memory, made by case_open(): an input's values; for an output what the oracle says. `data` is element
+     * [0, 0, ...]; with negative strides it is not the first slot of `storage`. */
     char *data, *storage;
     int64_t slots, element_bytes;
-    char *initial;                  /* CASE_INOUT: the values before the call; the oracle turns those in `storage` into those after it */
+    char *initial;                  /* CASE_INOUT: `storage` before the call; the oracle makes it what it is after */
 };
 
 struct case_problem {
     case_params params;
     int num_tensors;
     case_tensor tensors[CASE_MAX_TENSORS];
-    _Alignas(16) unsigned char scalars[CASE_SCALARS];   /* of setup, for run: a params struct */
-    char label[CASE_LABEL];                             /* "transpose num_rows=64 ...": stable, the name of a bench row and the seed */
+    _Alignas(16) unsigned char scalars[CASE_SCALARS];   /* from setup to run: a params struct, say */
+    char label[CASE_LABEL];         /* "transpose num_rows=64 ...": stable, names a bench row, seeds the inputs */
+    char error[128];                /* of a parameter that setup could not read */
 };
 
 /* What `run` gets: tensors on a device, by the numbers that setup gave them (NULL where not given). */
@@ -98,12 +109,12 @@ typedef enum { CASE_CHECK, CASE_SLOW, CASE_BENCH, CASE_KERNELS, CASE_NUM_LISTS }
 
 typedef struct {
     const char *name;           /* "transpose": the op is tgl_<name> */
-    const char *params;         /* all it has, with defaults: "num_rows= num_cols= dtype= offset=0". Those without a default must be given. */
-    tgl_status (*setup)(case_problem *c);                   /* parameters -> tensors and scalars */
-    tgl_status (*run)(const case_arguments *a);             /* the public function */
-    void (*oracle)(case_problem *c);                        /* writes the outputs' data on the host; shares no code with src/ */
-    int64_t (*bytes)(const case_problem *c);                /* that the op has to move: each input read once, each output written once */
-    size_t (*workspace)(const case_arguments *a);           /* NULL: needs none */
+    const char *params;         /* all, with defaults: "num_rows= offset=0". One without must be given. */
+    tgl_status (*setup)(case_problem *c);           /* parameters -> tensors and scalars */
+    tgl_status (*run)(const case_arguments *a);     /* the public function */
+    void (*oracle)(case_problem *c);                /* writes the outputs' data on the host; shares no code with src/ */
+    int64_t (*bytes)(const case_problem *c);        /* moved at least: inputs read once, outputs written once */
+    size_t (*workspace)(const case_arguments *a);   /* NULL: needs none */
     /* Lines, ended by NULL (a list may be NULL).
      *   check    correctness, everywhere, on the emulated device too: small
      *   slow     correctness, for make test-slow: more than 2^31 elements, the whole matrix of sizes
@@ -119,30 +130,34 @@ const case_op *case_find(const char *name);         /* NULL: there is none */
 /* ---- lists ---- */
 
 int64_t case_count(const char *const *lines);
-/* Case i of a list, with the defaults of the op filled in. TGL_ERR_ARGUMENT for a parameter that the op has not, one that is missing, a malformed line. A line
- * from a command line is a list too: (const char *const[]){ "num_rows=64,128 num_cols=7168 dtype=bf16", NULL }. */
+
+/* Case i of a list, with the defaults of the op filled in. TGL_ERR_ARGUMENT for a parameter that the op has not, one
+ * that is missing, a malformed line. What a user typed is a list too:
+ * (const char *const[]){ "num_rows=64,128 num_cols=7168 dtype=bf16", NULL }. */
 tgl_status case_at(const case_op *op, const char *const *lines, int64_t i, case_params *params);
-/* "num_rows=64 num_cols=7168 dtype=bf16": parameters that differ from the defaults, in the op's order. */
+
+/* "num_rows=64 num_cols=7168 dtype=bf16": the parameters that differ from the defaults, in the op's order. */
 void case_params_text(const case_op *op, const case_params *params, char *text, size_t bytes);
 
 /* ---- for setup ---- */
 
-/* Abort if the op's `params` has no such name: that is a mistake in the table. case_dtype gives 0, and case_int's value may be anything, for a word that is
- * not one; setup has to refuse what makes no sense. */
-int64_t case_int(const case_problem *c, const char *name);
+/* A parameter's value. A name that the op's `params` lacks is a mistake in the table and aborts; a value that is no
+ * number or no dtype gives 0 and makes case_open() fail with a message. */
 const char *case_text(const case_problem *c, const char *name);
-tgl_dtype case_dtype(const case_problem *c, const char *name);
+int64_t case_int(case_problem *c, const char *name);
+tgl_dtype case_dtype(case_problem *c, const char *name);
 
-/* Tensor number `index`, packed, offset 0; change the rest in what it returns. */
-case_tensor *case_add(case_problem *c, int index, const char *name, case_role role, tgl_dtype dtype, int ndim, const int64_t *shape);
+/* Tensor number `index`: packed, offset 0, compared by bits with NaN payload. Change what differs in what comes back. */
+case_tensor *case_add(case_problem *c, int index, const char *name, case_role role, tgl_dtype dtype, int ndim,
+                      const int64_t *shape);
 
-/* Bytes of the elements of a tensor, each counted once: a broadcast dimension (stride 0) reads its element once. */
+/* Bytes of a tensor's elements, each counted once: a dimension of stride 0 repeats its elements. */
 int64_t case_tensor_bytes(const case_tensor *t);
 
 /* Fills. Numbers are rounded to the tensor's dtype. */
-void case_fill_bits(const case_problem *c, case_tensor *t, uint64_t seed);      /* any bits: NaN, infinities, subnormals among them */
+void case_fill_bits(const case_problem *c, case_tensor *t, uint64_t seed);      /* any: NaN, infinities, subnormals */
 void case_fill_normal(const case_problem *c, case_tensor *t, uint64_t seed);    /* mean 0, deviation 1 */
-void case_fill_uniform(const case_problem *c, case_tensor *t, uint64_t seed);   /* low <= v < high; integers for integer dtypes */
+void case_fill_uniform(const case_problem *c, case_tensor *t, uint64_t seed);   /* low <= v < high; integers if ints */
 
 /* The i-th random number of a seed, and a seed from a name. */
 uint64_t case_random(uint64_t seed, int64_t i);
@@ -158,13 +173,14 @@ static inline void *case_element(const case_tensor *t, const int64_t *index)
     return t->data + offset * t->element_bytes;
 }
 
-/* A number of any real dtype as a double, exactly (64-bit integers: rounded), and a double rounded to a dtype: floats to nearest even, e4m3 and e5m2
- * saturating, integers towards zero and saturating. Written from the formats, not from src/numerics. */
+/* An element of a real dtype as a double (exact but for 64-bit integers), and a double rounded to a dtype: floats to
+ * nearest even, e4m3 and e5m2 saturating; integers towards zero, saturating. Written from the formats' definitions,
+ * not from src/numerics. Abort for dtypes that are no single real number. */
 double case_decode(tgl_dtype dtype, const void *element);
 void case_encode(tgl_dtype dtype, double value, void *element);
 
-/* Calls f for chunks of 0 .. n - 1 on all cores: for oracles and fills of large cases. */
-void case_parallel(int64_t n, void (*f)(void *context, int64_t begin, int64_t end), void *context);
+/* Calls f for chunks of 0 .. n - 1, on all cores where n * item_bytes is worth it: for fills and oracles. */
+void case_parallel(int64_t n, int64_t item_bytes, void (*f)(void *context, int64_t begin, int64_t end), void *context);
 
 /* ---- one case on one device ---- */
 
@@ -172,7 +188,7 @@ typedef enum { CASE_PASSED, CASE_FAILED, CASE_SKIPPED } case_result;
 
 typedef struct {
     case_result result;
-    char text[1024];        /* why it failed or was skipped: "out[3, 5]: is 0x3f80 (1), want 0x0000 (0); 12 of 4096 elements differ" */
+    char text[1024];        /* of a failure: "out[3, 5]: is 0x3f80 (1), want 0x0000 (0); 12 of 4096 elements differ" */
 } case_report;
 
 /* A problem laid out on a device, with guard bytes around every tensor. */
@@ -182,35 +198,42 @@ typedef struct {
     case_problem problem;
     case_arguments arguments;
     DLTensor tensors[CASE_MAX_TENSORS];
-    int64_t shape[CASE_MAX_TENSORS][CASE_MAX_DIMS], strides[CASE_MAX_TENSORS][CASE_MAX_DIMS];
-    void *memory[CASE_MAX_TENSORS];         /* the allocations, with their guards */
+    char *memory[CASE_MAX_TENSORS];         /* the allocations, guards included; on the device */
     size_t memory_bytes[CASE_MAX_TENSORS];
 } case_instance;
 
-/* Makes inputs, asks the oracle (if `with_oracle`), copies to the device. TGL_ERR_MEMORY where host or device has too little: for a caller that is a skip.
- * The stream of the arguments is the backend's. After a failure there is nothing to close. */
-tgl_status case_open(const case_op *op, const case_params *params, const backend *on, bool with_oracle, case_instance **out);
-/* The same from a problem whose tensors have shape and strides and whose values `load` writes (golden data). */
-tgl_status case_open_problem(const case_op *op, const case_problem *problem, tgl_status (*load)(case_problem *c, void *context), void *context,
-                             const backend *on, case_instance **out);
+/* Makes the inputs, asks the oracle (if `with_oracle`), copies to the device. TGL_ERR_MEMORY where host or device has
+ * too little: a skip, for most callers. After a failure there is nothing to close. */
+tgl_status case_open(const case_op *op, const case_params *params, const backend *on, bool with_oracle,
+                     case_instance **out);
+/* The same from a problem whose tensors are laid out already and whose values (inputs, and outputs as wanted) `load`
+ * writes: recorded data. Only `run` and `workspace` of the op are used. */
+tgl_status case_open_problem(const case_op *op, const case_problem *problem,
+                             tgl_status (*load)(case_problem *c, void *context), void *context, const backend *on,
+                             case_instance **out);
 void case_close(case_instance *k);
 
-/* Outputs, gaps and guards get the poison of this round (rounds differ), CASE_INOUT its initial values. */
+/* Writes outputs, gaps and guards with the poison of this round (0 or 1), and initial values. */
 tgl_status case_poison(case_instance *k, int round);
-/* One call of the op: enqueued, not waited for. */
+
+/* One call of the op: enqueued on k->arguments.stream (the backend's, unless changed), not waited for. */
 static inline tgl_status case_call(case_instance *k) { return k->op->run(&k->arguments); }
-/* Waits, copies back, compares: every output, all bytes between and around their elements, and that inputs are what they were. `round` is that of the
- * poison. `hash` (may be NULL) gets a hash of the outputs' bits: two rounds of a deterministic op agree. */
+
+/* Waits, copies back and compares: every output, all bytes between and around its elements, inputs and workspace as
+ * they were. `round` is that of the poison. `hash` (may be NULL) gets a hash of the outputs' bits. The status is that
+ * of waiting and copying. */
 tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_t *hash);
 
-/* All of it: two calls with different poison, which must also agree with each other. Never returns without a report. */
+/* All of it: two calls with different poison, which must also agree with each other. */
 case_result case_check(const case_op *op, const case_params *params, const backend *on, case_report *report);
 
-/* The call alone, on CUDA tensors without data: between tgl_prepare_begin and tgl_prepare_end it compiles the kernels of the case. */
+/* The call alone, on CUDA tensors without data: between tgl_prepare_begin and tgl_prepare_end it compiles the kernels
+ * of the case. */
 tgl_status case_prepare(const case_op *op, const case_params *params, int device);
 
-/* Bytes of host and device memory that case_open() would take. */
-tgl_status case_footprint(const case_op *op, const case_params *params, int64_t *host_bytes, int64_t *device_bytes);
+/* Facts of a case without making it: its label, the bytes it moves, the bytes that case_open() takes. */
+typedef struct { char label[CASE_LABEL]; int64_t bytes, host_bytes, device_bytes; } case_facts;
+tgl_status case_describe(const case_op *op, const case_params *params, const backend *on, case_facts *facts);
 
 /* Compares one output; `seen` is laid out as t->storage. False, with the first difference in the report. */
 bool case_compare_tensor(const case_tensor *t, const void *seen, case_report *report);
