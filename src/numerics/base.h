@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ * base.h - what the number formats need from their surroundings: fixed-width integers, one word for
+ * "inline", and the bits of a float. The headers of this folder are read as C11, as C++17 (kernels on
+ * the emulated device) and as CUDA C++ by NVRTC, which has no standard headers. They are the definition
+ * of the formats; device/ptx.cuh may use an instruction in their place where it gives the same bits. */
+#ifndef TEGULA_NUMERICS_BASE_H
+#define TEGULA_NUMERICS_BASE_H
+
+#ifdef __CUDACC_RTC__
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#else
+#include <stdint.h>
+#include <string.h>
+#endif
+
+#ifdef __CUDACC__
+#define TGL_INLINE static __device__ __forceinline__
+#else
+#define TGL_INLINE static inline
+#endif
+
+/* The 32 bits of a float, and the float of 32 bits. */
+TGL_INLINE uint32_t tgl_f32_to_bits(float value)
+{
+#ifdef __CUDACC__
+    return __float_as_uint(value);
+#else
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+#endif
+}
+
+TGL_INLINE float tgl_f32_from_bits(uint32_t bits)
+{
+#ifdef __CUDACC__
+    return __uint_as_float(bits);
+#else
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+#endif
+}
+
+/* condition ? yes : no, both worked out. On a host ?: may become a branch around a float operation
+ * in `yes` or `no`, which gcc then keeps (the operation might trap), and so leaves the loop scalar. */
+TGL_INLINE uint32_t tgl_select(int condition, uint32_t yes, uint32_t no)
+{
+#ifdef __CUDACC__
+    return condition ? yes : no;
+#else
+    const uint32_t mask = 0u - (uint32_t)(condition != 0);
+    return (yes & mask) | (no & ~mask);
+#endif
+}
+
+#endif
