@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+# The few commands of every day; CMake does the work (CMakePresets.json).
+.DEFAULT_GOAL := help
+.PHONY: help configure build run test test-slow clean
+
+# Commands that scripts/setup had to install go last, so that the machine's own win.
+export PATH := $(PATH):$(CURDIR)/.venv/bin
+JOBS := $(shell getconf _NPROCESSORS_ONLN)
+PYTHON := $(or $(wildcard $(CURDIR)/.venv/bin/python),$(shell python3 -c 'import sys; print(sys.executable)'))
+
+help:
+	@echo 'make build      build/bin/tegula, build/lib/libtegula.so, build/python/tegula'
+	@echo 'make run        builds, then shows what it can do on the best device here'
+	@echo 'make test       all that can be tested on this machine, in some minutes'
+	@echo 'make test-slow  the same without shortcuts: hours'
+	@echo 'make clean      removes what was built; .venv stays'
+
+configure:
+	@scripts/setup build
+	@cmake --preset release -DPython_EXECUTABLE=$(PYTHON) --log-level=WARNING
+
+build: configure
+	@cmake --build build --parallel $(JOBS)
+
+run: configure
+	@cmake --build build --parallel $(JOBS) --target tegula_tool
+	build/bin/tegula demo
+
+test:
+	@python3 tests/run
+
+test-slow:
+	@python3 tests/run --slow
+
+clean:
+	rm -rf build build-debug build-asan build-tsan build-fuzz dist
