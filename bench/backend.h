@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * backend.h - memory of the device that cases run on: the CPU, or CUDA through the driver table. The emulated device is CUDA too: TEGULA_LIBCUDA names it. */
+ * backend.h - memory of the device that cases run on: the CPU, or CUDA through the driver table. The emulated device
+ * is CUDA too: TEGULA_LIBCUDA names its driver. */
 #ifndef TEGULA_BACKEND_H
 #define TEGULA_BACKEND_H
 
@@ -16,13 +17,13 @@ typedef struct backend {
 tgl_status backend_open(const char *name, backend *out);
 void backend_close(backend *b);
 
-/* The backends that the tests run on: what TEGULA_TEST_DEVICE names (cpu or cuda), else the CPU and, where there is one, the first CUDA device. Opened
- * once; NULL past the last. Why CUDA is not among them is printed once. */
+/* The backends that the tests run on: what TEGULA_TEST_DEVICE names (cpu or cuda; it must be there), else the CPU and,
+ * where there is one, the first CUDA device. Opened at the first call; NULL past the last. */
 const backend *backend_of_tests(int i);
 
 static inline bool backend_is_cpu(const backend *b) { return (int)b->device.device_type == TGL_DL_CPU; }
 
-/* 256-byte aligned. Copies wait until they are done. */
+/* 256-byte aligned. Copies wait for what is on the backend's stream, and until they are done. */
 tgl_status backend_alloc(const backend *b, size_t bytes, void **out);
 void backend_free(const backend *b, void *memory);
 tgl_status backend_upload(const backend *b, void *to, const void *from, size_t bytes);
@@ -34,7 +35,9 @@ tgl_status backend_wait(const backend *b, tgl_stream stream);
 tgl_status backend_stream_create(const backend *b, tgl_stream *out);
 void backend_stream_destroy(const backend *b, tgl_stream stream);
 
-/* Captures what `call` enqueues on the backend's stream as a graph and gives its status; replays it `times` times and waits. Calls it directly on the CPU. */
+/* Captures what `call` enqueues on the backend's stream as a graph, replays it `times` times and waits. The CPU has no
+ * graphs, and an emulated driver may have none. */
+bool backend_has_graphs(const backend *b);
 tgl_status backend_replay(const backend *b, tgl_status (*call)(void *context), void *context, int times);
 
 #endif

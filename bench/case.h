@@ -147,7 +147,7 @@ const char *case_text(const case_problem *c, const char *name);
 int64_t case_int(case_problem *c, const char *name);
 tgl_dtype case_dtype(case_problem *c, const char *name);
 
-/* Tensor number `index`: packed, offset 0, compared by bits with NaN payload. Change what differs in what comes back. */
+/* Tensor number `index`: packed, offset 0, compared by bits with NaN payload. Change in it what differs. */
 case_tensor *case_add(case_problem *c, int index, const char *name, case_role role, tgl_dtype dtype, int ndim,
                       const int64_t *shape);
 
@@ -172,6 +172,11 @@ static inline void *case_element(const case_tensor *t, const int64_t *index)
     for (int d = 0; d < t->ndim; d++) offset += index[d] * t->strides[d];
     return t->data + offset * t->element_bytes;
 }
+
+/* Calls f for every run of elements that lie in consecutive slots of the storage; `element` counts them in row-major
+ * order. Rows that are left open are passed over. */
+void case_runs(const case_tensor *t, void (*f)(void *context, int64_t element, int64_t slot, int64_t run),
+               void *context);
 
 /* An element of a real dtype as a double (exact but for 64-bit integers), and a double rounded to a dtype: floats to
  * nearest even, e4m3 and e5m2 saturating; integers towards zero, saturating. Written from the formats' definitions,
@@ -200,6 +205,7 @@ typedef struct {
     DLTensor tensors[CASE_MAX_TENSORS];
     char *memory[CASE_MAX_TENSORS];         /* the allocations, guards included; on the device */
     size_t memory_bytes[CASE_MAX_TENSORS];
+    char *workspace_memory;
 } case_instance;
 
 /* Makes the inputs, asks the oracle (if `with_oracle`), copies to the device. TGL_ERR_MEMORY where host or device has

@@ -1,0 +1,589 @@
+/* SPDX-License-Identifier: MIT */
+#include "case.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+
+/* ---- lists of parameters ---- */
+
+/* A word of a line, "num_rows=64,128". False at the line's end. */
+typedef struct { const char *name, *values; int name_bytes, values_bytes; } word;
+static bool next_word(const char **line, word *w)
+{
+    *line += strspn(*line, " ");
+    if (!**line) return false;
+    const int bytes = (int)strcspn(*line, " ");
+    const char *equals = memchr(*line, '=', (size_t)bytes);
+    w->name = *line;
+    w->name_bytes = equals ? (int)(equals - *line) : bytes;
+    w->values = equals ? equals + 1 : *line + bytes;
+    w->values_bytes = (int)(*line + bytes - w->values);
+    *line += bytes;
+    return true;
+}
+
+static int64_t num_values(const word *w)
+{
+    int64_t n = 1;
+    for (int i = 0; i < w->values_bytes; i++) n += w->values[i] == ',';
+    return n;
+}
+
+static int64_t count_line(const char *line)
+{
+    int64_t n = 1;
+    for (word w; next_word(&line, &w);) n *= num_values(&w);
+    return n;
+}
+
+int64_t case_count(const char *const *lines)
+{
+    int64_t n = 0;
+    for (; lines && *lines; lines++) n += count_line(*lines);
+    return n;
+}
+
+static bool is_named(const word *w, const char *name)
+{
+    return (int)strlen(name) == w->name_bytes && !memcmp(w->name, name, (size_t)w->name_bytes);
+}
+
+static tgl_status put_value(char value[CASE_WORD], const word *w, int64_t choice)
+{
+    const char *from = w->values, *end = w->values + w->values_bytes;
+    while (choice-- > 0) from = (const char *)memchr(from, ',', (size_t)(end - from)) + 1;
+    const char *comma = memchr(from, ',', (size_t)(end - from));
+    const int bytes = (int)((comma ? comma : end) - from);
+    if (bytes == 0 || bytes >= CASE_WORD)
+        return tgl_fail(TGL_ERR_ARGUMENT, "%.*s: is \"%.*s\", want a value of 1 to %d characters", w->name_bytes,
+                        w->name, bytes, from, CASE_WORD - 1);
+    memcpy(value, from, (size_t)bytes);
+    value[bytes] = 0;
+    return TGL_OK;
+}
+
+tgl_status case_at(const case_op *op, const char *const *lines, int64_t i, case_params *params)
+{
+    *params = (case_params){ 0 };
+    const char *declared = op->params;
+    for (word w; next_word(&declared, &w); params->count++) {
+        if (params->count == CASE_MAX_PARAMS || w.name_bytes >= CASE_WORD || w.values_bytes >= CASE_WORD)
+            return tgl_fail(TGL_ERR_INTERNAL, "%s: too many parameters, or too long ones", op->name);
+        memcpy(params->item[params->count].name, w.name, (size_t)w.name_bytes);
+        memcpy(params->item[params->count].value, w.values, (size_t)w.values_bytes);
+    }
+    for (; lines && *lines && i >= count_line(*lines); lines++) i -= count_line(*lines);
+    if (!lines || !*lines || i < 0) return tgl_fail(TGL_ERR_ARGUMENT, "%s: no such case", op->name);
+    int64_t combinations = count_line(*lines);
+    const char *line = *lines;
+    for (word w; next_word(&line, &w);) {       /* the last parameter changes fastest */
+        combinations /= num_values(&w);
+        const int64_t choice = i / combinations % num_values(&w);
+        int p = 0;
+        while (p < params->count && !is_named(&w, params->item[p].name)) p++;
+        if (p == params->count)
+            return tgl_fail(TGL_ERR_ARGUMENT, "%.*s: is no parameter of %s, want some of %s", w.name_bytes, w.name,
+                            op->name, op->params);
+        TGL_TRY(put_value(params->item[p].value, &w, choice));
+    }
+    for (int p = 0; p < params->count; p++)
+        if (!params->item[p].value[0])
+            return tgl_fail(TGL_ERR_ARGUMENT, "%s: is not given, want a value", params->item[p].name);
+    return TGL_OK;
+}
+
+void case_params_text(const case_op *op, const case_params *params, char *text, size_t bytes)
+{
+    const char *declared = op->params;
+    size_t n = 0;
+    text[0] = 0;
+    word w;
+    for (int p = 0; p < params->count && next_word(&declared, &w); p++) {
+        const char *value = params->item[p].value;
+        const bool is_default = (int)strlen(value) == w.values_bytes && !memcmp(value, w.values, strlen(value));
+        if (is_default || n >= bytes) continue;
+        n += (size_t)snprintf(text + n, bytes - n, "%s%s=%s", n ? " " : "", params->item[p].name, value);
+    }
+}
+
+/* ---- for setup ---- */
+
+const char *case_text(const case_problem *c, const char *name)
+{
+    for (int p = 0; p < c->params.count; p++)
+        if (!strcmp(c->params.item[p].name, name)) return c->params.item[p].value;
+    fprintf(stderr, "%s: the table asks for a parameter \"%s\" that it does not declare\n", c->label, name);
+    abort();
+}
+
+static void refuse(case_problem *c, const char *name, const char *want)
+{
+    if (!c->error[0]) snprintf(c->error, sizeof c->error, "%s: is \"%s\", want %s", name, case_text(c, name), want);
+}
+
+int64_t case_int(case_problem *c, const char *name)
+{
+    char *end;
+    const int64_t value = strtoll(case_text(c, name), &end, 10);
+    if (!*end) return value;
+    refuse(c, name, "a whole number");
+    return 0;
+}
+
+tgl_dtype case_dtype(case_problem *c, const char *name)
+{
+    const tgl_dtype dtype = tgl_dtype_named(case_text(c, name));
+    if (!dtype) refuse(c, name, "a dtype such as bf16, e4m3, f32, i64");
+    return dtype;
+}
+
+case_tensor *case_add(case_problem *c, int index, const char *name, case_role role, tgl_dtype dtype, int ndim,
+                      const int64_t *shape)
+{
+    if (index < 0 || index >= CASE_MAX_TENSORS || ndim < 0 || ndim > CASE_MAX_DIMS) abort();
+    if (index >= c->num_tensors) c->num_tensors = index + 1;
+    case_tensor *t = &c->tensors[index];
+    *t = (case_tensor){ .name = name, .role = role, .dtype = dtype, .ndim = ndim, .compare = { .nan_payload = true } };
+    uint64_t stride = 1;            /* unsigned: sizes that make no sense are refused later, by layout_of() */
+    for (int d = ndim - 1; d >= 0; d--) {
+        t->shape[d] = shape[d];
+        t->strides[d] = (int64_t)stride;
+        stride *= (uint64_t)shape[d];
+    }
+    return t;
+}
+
+int64_t case_tensor_bytes(const case_tensor *t)
+{
+    int64_t n = tgl_dtype_bits(tgl_dtype_to_dlpack(t->dtype)) / 8;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->strides[d] != 0 || t->shape[d] == 0) n *= t->shape[d];
+    return n;
+}
+
+/* ---- memory ---- */
+
+/* An allocation: guard bytes, `offset` elements that count as guard too, the slots, guard bytes. */
+enum { GUARD = 4096 };
+
+/* Rounds differ, so that an element left unwritten, or a guard overwritten with the poison of one round, shows in the
+ * other: first all ones, which is NaN in every float format, then bytes that differ from their neighbours. */
+static unsigned char poison(int64_t i, int round) { return (unsigned char)(round == 0 ? 0xff : i * 157 + 59); }
+
+static int64_t front_bytes(const case_tensor *t) { return GUARD + t->offset * t->element_bytes; }
+static int64_t slot_bytes(const case_tensor *t) { return t->slots * t->element_bytes; }
+static int64_t allocation_bytes(const case_tensor *t) { return front_bytes(t) + slot_bytes(t) + GUARD; }
+
+/* Slots, and where among them element [0, 0, ...] is. */
+static tgl_status layout_of(case_tensor *t, int64_t *first)
+{
+    int64_t low = 0, high = 0, bytes;
+    bool is_empty = false, fits = true;
+    t->element_bytes = tgl_dtype_bits(tgl_dtype_to_dlpack(t->dtype)) / 8;
+    for (int d = 0; d < t->ndim; d++) {
+        int64_t reach = 0;
+        if (t->shape[d] < 0)
+            return tgl_fail(TGL_ERR_ARGUMENT, "%s: size %d is %" PRId64 ", want >= 0", t->name, d, t->shape[d]);
+        is_empty |= t->shape[d] == 0;
+        fits &= !__builtin_mul_overflow(t->shape[d] - 1, t->strides[d], &reach);
+        fits &= !__builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high);
+    }
+    if (is_empty) low = 0, high = -1;
+    fits &= !__builtin_sub_overflow(high, low, &t->slots) && !__builtin_add_overflow(t->slots, 1, &t->slots);
+    fits &= !__builtin_mul_overflow(t->slots, t->element_bytes, &bytes) && bytes < (int64_t)1 << 60;
+    if (!is_empty && !fits) return tgl_fail(TGL_ERR_ARGUMENT, "%s: is too large", t->name);
+    *first = -low;
+    return TGL_OK;
+}
+
+static int64_t free_host_bytes(void)
+{
+    int64_t kilobytes = INT64_MAX / 1024;       /* where nobody says, malloc has to */
+    FILE *f = fopen("/proc/meminfo", "r");
+    char line[128];
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %" SCNd64, &kilobytes) == 1) break;
+    if (f) fclose(f);
+    return kilobytes * 1024;
+}
+
+/* On the host: values, what was before, and for a device a copy of one tensor at a time to compare. */
+static void footprint(const case_problem *c, const backend *on, int64_t *host, int64_t *device)
+{
+    int64_t largest = 0;
+    *host = *device = 0;
+    for (int i = 0; i < c->num_tensors; i++) {
+        const case_tensor *t = &c->tensors[i];
+        if (!t->name) continue;
+        *host += slot_bytes(t) * (t->role == CASE_INOUT ? 2 : 1);
+        *device += allocation_bytes(t);
+        if (allocation_bytes(t) > largest) largest = allocation_bytes(t);
+    }
+    *host += largest;
+    if (backend_is_cpu(on)) *host += *device;
+}
+
+/* The parameters of a case made into tensors, without memory. */
+static tgl_status make_problem(const case_op *op, const case_params *params, case_problem *c)
+{
+    *c = (case_problem){ .params = *params };
+    const int n = snprintf(c->label, sizeof c->label, "%s ", op->name);
+    case_params_text(op, params, c->label + n, sizeof c->label - (size_t)n);
+    TGL_TRY(op->setup(c));
+    return c->error[0] ? tgl_fail(TGL_ERR_ARGUMENT, "%s", c->error) : TGL_OK;
+}
+
+static tgl_status lay_out(case_problem *c, int64_t first[CASE_MAX_TENSORS])
+{
+    for (int i = 0; i < c->num_tensors; i++)
+        if (c->tensors[i].name) TGL_TRY(layout_of(&c->tensors[i], &first[i]));
+    return TGL_OK;
+}
+
+static tgl_status allocate(case_instance *k)
+{
+    case_problem *c = &k->problem;
+    int64_t first[CASE_MAX_TENSORS] = { 0 }, host, device;
+    TGL_TRY(lay_out(c, first));
+    footprint(c, k->on, &host, &device);
+    if (host > free_host_bytes())
+        return tgl_fail(TGL_ERR_MEMORY, "needs %.1f GB of host memory, %.1f GB are free", (double)host * 1e-9,
+                        (double)free_host_bytes() * 1e-9);
+    for (int i = 0; i < c->num_tensors; i++) {
+        case_tensor *t = &c->tensors[i];
+        if (!t->name) continue;
+        t->storage = calloc((size_t)slot_bytes(t) + 16, 1);     /* never NULL for an empty one */
+        if (t->role == CASE_INOUT) t->initial = malloc((size_t)slot_bytes(t) + 16);
+        if (!t->storage || (t->role == CASE_INOUT && !t->initial)) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
+        t->data = t->storage + first[i] * t->element_bytes;
+        void *memory;
+        TGL_TRY(backend_alloc(k->on, (size_t)allocation_bytes(t), &memory));
+        k->memory[i] = memory;
+        k->memory_bytes[i] = (size_t)allocation_bytes(t);
+        /* the distance from the aligned start is given as byte_offset, so that ops have to honour it; an empty tensor
+         * has no data at all */
+        k->tensors[i] = (DLTensor){ t->slots ? k->memory[i] + GUARD : NULL, k->on->device, t->ndim,
+                                    tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides,
+                                    t->slots ? (uint64_t)((t->offset + first[i]) * t->element_bytes) : 0 };
+        k->arguments.arg[i] = &k->tensors[i];
+    }
+    k->arguments.problem = c;
+    k->arguments.stream = k->on->stream;
+    return TGL_OK;
+}
+
+/* The whole allocation of a tensor: poison around `slots`, or instead of it where that is NULL. */
+static tgl_status upload(case_instance *k, int i, const char *slots, int round)
+{
+    const case_tensor *t = &k->problem.tensors[i];
+    char *image = malloc(k->memory_bytes[i]);
+    if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
+    for (size_t b = 0; b < k->memory_bytes[i]; b++) image[b] = (char)poison((int64_t)b, round);
+    if (slots) memcpy(image + front_bytes(t), slots, (size_t)slot_bytes(t));
+    const tgl_status status = backend_upload(k->on, k->memory[i], image, k->memory_bytes[i]);
+    free(image);
+    return status;
+}
+
+static tgl_status upload_inputs(case_instance *k)
+{
+    for (int i = 0; i < k->problem.num_tensors; i++) {
+        const case_tensor *t = &k->problem.tensors[i];
+        if (t->name && t->role == CASE_IN) TGL_TRY(upload(k, i, t->storage, 1));
+    }
+    return TGL_OK;
+}
+
+/* Zeros between guards. */
+static tgl_status make_workspace(case_instance *k)
+{
+    case_arguments *a = &k->arguments;
+    a->workspace_bytes = k->op->workspace ? k->op->workspace(a) : 0;
+    if (a->workspace_bytes == 0) return TGL_OK;
+    const size_t bytes = a->workspace_bytes + 2 * GUARD;
+    void *memory;
+    TGL_TRY(backend_alloc(k->on, bytes, &memory));
+    k->workspace_memory = memory;
+    a->workspace = k->workspace_memory + GUARD;
+    unsigned char *image = malloc(bytes);
+    if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
+    for (size_t b = 0; b < bytes; b++) image[b] = poison((int64_t)b, 1);
+    memset(image + GUARD, 0, a->workspace_bytes);
+    const tgl_status status = backend_upload(k->on, memory, image, bytes);
+    free(image);
+    return status;
+}
+
+static case_instance *new_instance(const case_op *op, const backend *on)
+{
+    case_instance *k = calloc(1, sizeof *k);
+    if (k) k->op = op, k->on = on;
+    else tgl_fail(TGL_ERR_MEMORY, "no host memory");
+    return k;
+}
+
+static tgl_status finish_open(case_instance *k, tgl_status status, case_instance **out)
+{
+    if (status == TGL_OK) status = upload_inputs(k);
+    if (status == TGL_OK) status = make_workspace(k);
+    if (status == TGL_OK) *out = k;
+    else case_close(k);
+    return status;
+}
+
+static void make_values(case_problem *c)
+{
+    char name[CASE_LABEL + 64];
+    for (int i = 0; i < c->num_tensors; i++) {
+        case_tensor *t = &c->tensors[i];
+        if (!t->name || t->role == CASE_OUT) continue;
+        snprintf(name, sizeof name, "%s %s", c->label, t->name);
+        (t->fill ? t->fill : case_fill_bits)(c, t, case_seed(name));
+        if (t->initial) memcpy(t->initial, t->storage, (size_t)slot_bytes(t));
+    }
+}
+
+tgl_status case_open(const case_op *op, const case_params *params, const backend *on, bool with_oracle,
+                     case_instance **out)
+{
+    case_instance *k = new_instance(op, on);
+    if (!k) return TGL_ERR_MEMORY;
+    tgl_status status = make_problem(op, params, &k->problem);
+    if (status == TGL_OK) status = allocate(k);
+    if (status == TGL_OK) make_values(&k->problem);
+    if (status == TGL_OK && with_oracle) op->oracle(&k->problem);
+    return finish_open(k, status, out);
+}
+
+tgl_status case_open_problem(const case_op *op, const case_problem *problem,
+                             tgl_status (*load)(case_problem *c, void *context), void *context, const backend *on,
+                             case_instance **out)
+{
+    case_instance *k = new_instance(op, on);
+    if (!k) return TGL_ERR_MEMORY;
+    k->problem = *problem;
+    tgl_status status = allocate(k);
+    if (status == TGL_OK) status = load(&k->problem, context);
+    return finish_open(k, status, out);
+}
+
+void case_close(case_instance *k)
+{
+    if (!k) return;
+    for (int i = 0; i < k->problem.num_tensors; i++) {
+        free(k->problem.tensors[i].storage);
+        free(k->problem.tensors[i].initial);
+        backend_free(k->on, k->memory[i]);
+    }
+    backend_free(k->on, k->workspace_memory);
+    free(k);
+}
+
+tgl_status case_poison(case_instance *k, int round)
+{
+    for (int i = 0; i < k->problem.num_tensors; i++) {
+        const case_tensor *t = &k->problem.tensors[i];
+        if (t->name && t->role != CASE_IN) TGL_TRY(upload(k, i, t->initial, round));
+    }
+    return TGL_OK;
+}
+
+/* ---- verification ---- */
+
+static bool note(case_report *report, const char *name, const char *where, int64_t at, unsigned char is,
+                 unsigned char was)
+{
+    snprintf(report->text, sizeof report->text, "%s: byte %" PRId64 " %s changed: is 0x%02x, was 0x%02x", name, at,
+             where, is, was);
+    report->result = CASE_FAILED;
+    return false;
+}
+
+/* Bytes begin .. end - 1 of an allocation still have their poison. Positions are told from `origin`. */
+static bool is_poison(const unsigned char *image, int64_t begin, int64_t end, int round, int64_t origin,
+                      const char *where, const char *name, case_report *report)
+{
+    for (int64_t b = begin; b < end; b++)
+        if (image[b] != poison(b, round)) return note(report, name, where, b - origin, image[b], poison(b, round));
+    return true;
+}
+
+static void mark_run(void *context, int64_t element, int64_t slot, int64_t run)
+{
+    (void)element;
+    memset((char *)context + slot, 1, (size_t)run);
+}
+
+/* Slots of an output that belong to no element are as they were: poison, or the initial values. */
+static bool gaps_are_kept(const case_tensor *t, const unsigned char *image, int round, case_report *report)
+{
+    int64_t count = 1;
+    for (int d = 0; d < t->ndim; d++) count *= t->shape[d];
+    if (t->slots == count) return true;
+    char *is_element = calloc((size_t)t->slots + 1, 1);
+    if (!is_element) abort();
+    case_tensor all = *t;
+    all.open_rows = NULL;           /* open rows may be written */
+    case_runs(&all, mark_run, is_element);
+    const int64_t front = front_bytes(t), size = t->element_bytes;
+    bool ok = true;
+    for (int64_t s = 0; ok && s < t->slots; s++) {
+        if (is_element[s]) continue;
+        const int64_t at = front + s * size;
+        if (!t->initial) ok = is_poison(image, at, at + size, round, front, "between the rows", t->name, report);
+        for (int64_t b = 0; ok && t->initial && b < size; b++) {
+            const unsigned char was = (unsigned char)t->initial[s * size + b];
+            if (image[at + b] != was) ok = note(report, t->name, "between the rows", s * size + b, image[at + b], was);
+        }
+    }
+    free(is_element);
+    return ok;
+}
+
+static bool inputs_are_kept(const case_tensor *t, const unsigned char *image, case_report *report)
+{
+    const unsigned char *seen = image + front_bytes(t), *was = (const unsigned char *)t->storage;
+    if (!memcmp(seen, was, (size_t)slot_bytes(t))) return true;
+    int64_t b = 0;
+    while (seen[b] == was[b]) b++;
+    return note(report, t->name, "of the input", b, seen[b], was[b]);
+}
+
+typedef struct { const case_tensor *t; const char *seen; uint64_t hash; } hashing;
+
+static void hash_run(void *context, int64_t element, int64_t slot, int64_t run)
+{
+    (void)element;
+    hashing *h = context;
+    const char *from = h->seen + slot * h->t->element_bytes;
+    for (int64_t bytes = run * h->t->element_bytes; bytes > 0; bytes -= 8, from += 8) {
+        uint64_t part = 0;
+        memcpy(&part, from, (size_t)(bytes < 8 ? bytes : 8));
+        h->hash = (h->hash ^ part) * 0x9e3779b97f4a7c15u;
+        h->hash ^= h->hash >> 29;
+    }
+}
+
+static bool verify_tensor(const case_tensor *t, const unsigned char *image, int round, case_report *report,
+                          uint64_t *hash)
+{
+    const int64_t front = front_bytes(t), back = front + slot_bytes(t), end = allocation_bytes(t);
+    const int guard_round = t->role == CASE_IN ? 1 : round;
+    const char *seen = (const char *)image + front;
+    if (!is_poison(image, 0, front, guard_round, front, "before the data", t->name, report)) return false;
+    if (!is_poison(image, back, end, guard_round, back, "after the data", t->name, report)) return false;
+    if (t->role == CASE_IN) return inputs_are_kept(t, image, report);
+    if (!gaps_are_kept(t, image, round, report)) return false;
+    hashing h = { t, seen, *hash };
+    case_runs(t, hash_run, &h);
+    *hash = h.hash;
+    return case_compare_tensor(t, seen, report);
+}
+
+static tgl_status verify_workspace(const case_instance *k, case_report *report)
+{
+    const int64_t bytes = (int64_t)k->arguments.workspace_bytes;
+    unsigned char *image = malloc((size_t)bytes + 2 * GUARD);
+    if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
+    const tgl_status status = backend_download(k->on, image, k->workspace_memory, (size_t)bytes + 2 * GUARD);
+    bool ok = status == TGL_OK && is_poison(image, 0, GUARD, 1, GUARD, "before it", "workspace", report);
+    for (int64_t b = 0; ok && b < bytes; b++)
+        if (image[GUARD + b]) ok = note(report, "workspace", "of it", b, image[GUARD + b], 0);
+    if (ok) is_poison(image, GUARD + bytes, bytes + 2 * GUARD, 1, GUARD + bytes, "after it", "workspace", report);
+    free(image);
+    return status;
+}
+
+tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_t *hash)
+{
+    *report = (case_report){ .result = CASE_PASSED };
+    uint64_t all = case_seed(k->problem.label);
+    TGL_TRY(backend_wait(k->on, k->arguments.stream));
+    for (int i = 0; i < k->problem.num_tensors && report->result == CASE_PASSED; i++) {
+        const case_tensor *t = &k->problem.tensors[i];
+        if (!t->name) continue;
+        unsigned char *image = backend_is_cpu(k->on) ? (unsigned char *)k->memory[i] : malloc(k->memory_bytes[i]);
+        if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
+        tgl_status status = TGL_OK;
+        if (!backend_is_cpu(k->on)) status = backend_download(k->on, image, k->memory[i], k->memory_bytes[i]);
+        if (status == TGL_OK) verify_tensor(t, image, round, report, &all);
+        if (!backend_is_cpu(k->on)) free(image);
+        TGL_TRY(status);
+    }
+    if (report->result == CASE_PASSED && k->arguments.workspace) TGL_TRY(verify_workspace(k, report));
+    if (hash) *hash = all;
+    return TGL_OK;
+}
+
+/* ---- one case ---- */
+
+static tgl_status one_round(case_instance *k, int round, case_report *report, uint64_t *hash)
+{
+    TGL_TRY(case_poison(k, round));
+    TGL_TRY(case_call(k));
+    return case_verify(k, round, report, hash);
+}
+
+case_result case_check(const case_op *op, const case_params *params, const backend *on, case_report *report)
+{
+    case_instance *k;
+    uint64_t hash[2] = { 0 };
+    *report = (case_report){ .result = CASE_PASSED };
+    tgl_status status = case_open(op, params, on, true, &k);
+    if (status != TGL_OK) {
+        report->result = status == TGL_ERR_MEMORY ? CASE_SKIPPED : CASE_FAILED;
+        snprintf(report->text, sizeof report->text, "%s", tgl_last_error());
+        return report->result;
+    }
+    for (int round = 0; round < 2 && status == TGL_OK && report->result == CASE_PASSED; round++)
+        status = one_round(k, round, report, &hash[round]);
+    if (status != TGL_OK) {
+        report->result = CASE_FAILED;
+        snprintf(report->text, sizeof report->text, "%s: %s", tgl_status_name(status), tgl_last_error());
+    } else if (report->result == CASE_PASSED && hash[0] != hash[1]) {
+        report->result = CASE_FAILED;
+        snprintf(report->text, sizeof report->text, "two calls gave different bits");
+    }
+    case_close(k);
+    return report->result;
+}
+
+tgl_status case_prepare(const case_op *op, const case_params *params, int device)
+{
+    case_problem *c = malloc(sizeof *c);
+    DLTensor tensors[CASE_MAX_TENSORS];
+    case_arguments a = { .problem = c };
+    if (!c) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
+    tgl_status status = make_problem(op, params, c);
+    for (int i = 0; status == TGL_OK && i < c->num_tensors; i++) {
+        case_tensor *t = &c->tensors[i];
+        if (!t->name) continue;
+        tensors[i] = (DLTensor){ NULL, { (DLDeviceType)TGL_DL_CUDA, device }, t->ndim, tgl_dtype_to_dlpack(t->dtype),
+                                 t->shape, t->strides, 0 };
+        a.arg[i] = &tensors[i];
+    }
+    if (status == TGL_OK && op->workspace) a.workspace_bytes = op->workspace(&a);
+    if (status == TGL_OK) status = op->run(&a);
+    free(c);
+    return status;
+}
+
+tgl_status case_describe(const case_op *op, const case_params *params, const backend *on, case_facts *facts)
+{
+    case_problem *c = malloc(sizeof *c);
+    int64_t first[CASE_MAX_TENSORS];
+    if (!c) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
+    tgl_status status = make_problem(op, params, c);
+    if (status == TGL_OK) status = lay_out(c, first);
+    if (status == TGL_OK) {
+        memcpy(facts->label, c->label, sizeof facts->label);
+        facts->bytes = op->bytes(c);
+        footprint(c, on, &facts->host_bytes, &facts->device_bytes);
+    }
+    free(c);
+    return status;
+}
