@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: MIT
+ * _tegula.c - the extension module: two builtins per row, the settings, and what torch's half binds. */
+#include "glue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef GLUE_MODULE /* the tests build the same glue over rows of their own */
+#define GLUE_MODULE _tegula
+#define GLUE_PACKAGE "tegula"
+#endif
+#define GLUE_TEXT_(x) #x
+#define GLUE_TEXT(x) GLUE_TEXT_(x)
+#define GLUE_INIT_(x) PyInit_##x
+#define GLUE_INIT(x) GLUE_INIT_(x)
+#define GLUE_NAME GLUE_PACKAGE "." GLUE_TEXT(GLUE_MODULE)
+
+static PyObject *done_or_raise(tgl_status status)
+{
+    if (status != TGL_OK) return raise_status(status);
+    Py_RETURN_NONE;
+}
+
+/* ---- for tegula/_torch.py ---- */
+
+static PyObject *table(PyObject *m, PyObject *none) /* [(text, module, is_differentiable)] */
+{
+    (void)m, (void)none;
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < num_rows; i++) {
+        PyObject *t = Py_BuildValue("(ssN)", rows[i].text, rows[i].module, PyBool_FromLong(rows[i].is_differentiable));
+        if (!t || PyList_Append(list, t)) Py_CLEAR(list);
+        Py_XDECREF(t);
+    }
+    return list;
+}
+
+static PyObject *bind_torch(PyObject *m, PyObject *args) /* torch_table's members, in order */
+{
+    (void)m;
+    torch_table t;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu, &t.strided_cuda, &t.device, &t.dtypes,
+                          &t.dispatch_depth, &t.is_grad_enabled, &t.has_transform, &t.forward_ad, &t.increment_version))
+        return NULL;
+    Py_INCREF(args); /* with everything in it, for the life of the process */
+    torch = t;
+    forget_types();  /* which types are plain is known only now */
+    Py_RETURN_NONE;
+}
+
+static PyObject *bind_op(PyObject *m, PyObject *args) /* name, dispatch, gradient or None, transform or None */
+{
+    (void)m;
+    const char *name;
+    PyObject *dispatch, *gradient, *transform;
+    if (!PyArg_ParseTuple(args, "sOOO", &name, &dispatch, &gradient, &transform)) return NULL;
+    for (int i = 0; i < num_rows; i++)
+        if (!strcmp(rows[i].name, name)) {
+            Py_INCREF(args); /* as above */
+            rows[i].gradient = gradient;
+            rows[i].transform = transform;
+            rows[i].dispatch = dispatch;
+            Py_RETURN_NONE;
+        }
+    return PyErr_Format(PyExc_KeyError, "no op %s", name);
+}
+
+static PyObject *describe(PyObject *m, PyObject *object) /* a tensor as the glue sees it, for tests and bug reports */
+{
+    (void)m;
+    tensor_ref ref;
+    PyObject *name = PyUnicode_FromString("tensor"), *shape = NULL, *strides = NULL, *answer = NULL;
+    if (!name) return NULL;
+    const bool is_read = read_tensor(name, object, entry_of(object), &ref);
+    Py_DECREF(name);
+    if (!is_read) return drop_tensor(&ref), NULL;
+    const DLTensor *t = &ref.tensor;
+    shape = PyList_New(0);
+    strides = t->strides ? PyList_New(0) : Py_BuildValue("");
+    for (int d = 0; shape && strides && d < t->ndim; d++) {
+        PyObject *size = PyLong_FromLongLong(t->shape[d]), *stride = t->strides ? PyLong_FromLongLong(t->strides[d]) : NULL;
+        if (!size || PyList_Append(shape, size) || (t->strides && (!stride || PyList_Append(strides, stride)))) Py_CLEAR(shape);
+        Py_XDECREF(size);
+        Py_XDECREF(stride);
+    }
+    if (shape && strides)
+        answer = Py_BuildValue("{sKsKs(ii)s(iii)sOsOsN}", "data", (unsigned long long)(uintptr_t)t->data, "byte_offset",
+                               (unsigned long long)t->byte_offset, "device", (int)t->device.device_type, (int)t->device.device_id, "dtype",
+                               t->dtype.code, t->dtype.bits, t->dtype.lanes, "shape", shape, "strides", strides, "is_read_only",
+                               PyBool_FromLong(ref.is_read_only));
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    drop_tensor(&ref);
+    return answer;
+}
+
+/* ---- settings: core.h, one to one ---- */
+
+static PyObject *version(PyObject *m, PyObject *none) { return (void)m, (void)none, PyUnicode_FromString(tgl_version()); }
+
+static PyObject *set_num_sms(PyObject *m, PyObject *args)
+{
+    (void)m;
+    int device, num_sms;
+    return PyArg_ParseTuple(args, "ii", &device, &num_sms) ? done_or_raise(tgl_set_num_sms(device, num_sms)) : NULL;
+}
+static PyObject *get_num_sms(PyObject *m, PyObject *device)
+{
+    (void)m;
+    const long index = PyLong_AsLong(device);
+    if (index == -1 && PyErr_Occurred()) return NULL;
+    return PyLong_FromLong(tgl_get_num_sms((int)index));
+}
+static PyObject *get_device_num_sms(PyObject *m, PyObject *device)
+{
+    (void)m;
+    int num_sms;
+    const long index = PyLong_AsLong(device);
+    if (index == -1 && PyErr_Occurred()) return NULL;
+    const tgl_status status = tgl_get_device_num_sms((int)index, &num_sms);
+    return status == TGL_OK ? PyLong_FromLong(num_sms) : raise_status(status);
+}
+static PyObject *get_max_smem_per_sm(PyObject *m, PyObject *device)
+{
+    (void)m;
+    int64_t bytes;
+    const long index = PyLong_AsLong(device);
+    if (index == -1 && PyErr_Occurred()) return NULL;
+    const tgl_status status = tgl_get_max_smem_per_sm((int)index, &bytes);
+    return status == TGL_OK ? PyLong_FromLongLong(bytes) : raise_status(status);
+}
+static PyObject *set_num_threads(PyObject *m, PyObject *number)
+{
+    (void)m;
+    const long num_threads = PyLong_AsLong(number);
+    if (num_threads == -1 && PyErr_Occurred()) return NULL;
+    return done_or_raise(tgl_set_num_threads((int)num_threads));
+}
+static PyObject *get_num_threads(PyObject *m, PyObject *none) { return (void)m, (void)none, PyLong_FromLong(tgl_get_num_threads()); }
+static PyObject *set_pdl(PyObject *m, PyObject *on)
+{
+    (void)m;
+    const int is_on = PyObject_IsTrue(on);
+    return is_on < 0 ? NULL : done_or_raise(tgl_set_pdl(is_on));
+}
+static PyObject *get_pdl(PyObject *m, PyObject *none) { return (void)m, (void)none, PyBool_FromLong(tgl_get_pdl()); }
+static PyObject *set_jit_mode(PyObject *m, PyObject *mode)
+{
+    (void)m;
+    const long number = PyLong_AsLong(mode);
+    if (number == -1 && PyErr_Occurred()) return NULL;
+    return done_or_raise(tgl_set_jit_mode((tgl_jit_mode)number));
+}
+static PyObject *get_jit_mode(PyObject *m, PyObject *none) { return (void)m, (void)none, PyLong_FromLong((long)tgl_get_jit_mode()); }
+static PyObject *set_cache_dir(PyObject *m, PyObject *path) /* str, or None for the default */
+{
+    (void)m;
+    if (path == Py_None) return done_or_raise(tgl_set_cache_dir(NULL));
+    PyObject *bytes = NULL;
+    if (!PyUnicode_FSConverter(path, &bytes)) return NULL;
+    PyObject *answer = done_or_raise(tgl_set_cache_dir(PyBytes_AsString(bytes)));
+    Py_DECREF(bytes);
+    return answer;
+}
+static PyObject *get_cache_dir(PyObject *m, PyObject *none) { return (void)m, (void)none, PyUnicode_DecodeFSDefault(tgl_get_cache_dir()); }
+
+static PyObject *prepare_begin(PyObject *m, PyObject *args)
+{
+    (void)m;
+    int device;
+    const char *architecture;
+    return PyArg_ParseTuple(args, "iz", &device, &architecture) ? done_or_raise(tgl_prepare_begin(device, architecture)) : NULL;
+}
+static PyObject *prepare_end(PyObject *m, PyObject *none) { return (void)m, (void)none, done_or_raise(tgl_prepare_end()); }
+static PyObject *compile_count(PyObject *m, PyObject *none)
+{
+    return (void)m, (void)none, PyLong_FromUnsignedLongLong(tgl_compile_count());
+}
+
+static PyMethodDef methods[] = {
+    { "table", table, METH_NOARGS, NULL },
+    { "bind_torch", bind_torch, METH_VARARGS, NULL },
+    { "bind_op", bind_op, METH_VARARGS, NULL },
+    { "describe", describe, METH_O, NULL },
+    { "version", version, METH_NOARGS, NULL },
+    { "set_num_sms", set_num_sms, METH_VARARGS, NULL },
+    { "get_num_sms", get_num_sms, METH_O, NULL },
+    { "get_device_num_sms", get_device_num_sms, METH_O, NULL },
+    { "get_max_smem_per_sm", get_max_smem_per_sm, METH_O, NULL },
+    { "set_num_threads", set_num_threads, METH_O, NULL },
+    { "get_num_threads", get_num_threads, METH_NOARGS, NULL },
+    { "set_pdl", set_pdl, METH_O, NULL },
+    { "get_pdl", get_pdl, METH_NOARGS, NULL },
+    { "set_jit_mode", set_jit_mode, METH_O, NULL },
+    { "get_jit_mode", get_jit_mode, METH_NOARGS, NULL },
+    { "set_cache_dir", set_cache_dir, METH_O, NULL },
+    { "get_cache_dir", get_cache_dir, METH_NOARGS, NULL },
+    { "prepare_begin", prepare_begin, METH_VARARGS, NULL },
+    { "prepare_end", prepare_end, METH_NOARGS, NULL },
+    { "compile_count", compile_count, METH_NOARGS, NULL },
+    { NULL, NULL, 0, NULL },
+};
+
+/* ---- the builtins of the rows ---- */
+
+static PyObject *str_importlib, *str_import_module;
+
+static void op_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+/* Python pickles a builtin as getattr(self, name). Ours pickles as getattr(this module, name), so that a function can be handed to another process. */
+static PyObject *op_reduce(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    PyObject *importlib = PyImport_Import(str_importlib), *import_module = NULL, *answer = NULL;
+    if (importlib) import_module = PyObject_GetAttr(importlib, str_import_module);
+    if (import_module) answer = Py_BuildValue("O(s)", import_module, GLUE_NAME);
+    Py_XDECREF(import_module);
+    Py_XDECREF(importlib);
+    return answer;
+}
+
+static PyMethodDef op_methods[] = { { "__reduce__", op_reduce, METH_NOARGS, NULL }, { NULL, NULL, 0, NULL } };
+static PyType_Slot op_slots[] = { { Py_tp_dealloc, op_dealloc }, { Py_tp_methods, op_methods }, { 0, NULL } };
+static PyType_Spec op_spec = { GLUE_NAME ".row", sizeof(op_object), 0, Py_TPFLAGS_DEFAULT, op_slots };
+
+/* "name(x, group=128, *, out=None)\n--\n\ndoc": what inspect.signature() and help() read. Lives as long as the process. */
+static char *make_doc(const op_row *row)
+{
+    enum { BYTES = 2048 };
+    char *text = malloc(BYTES);
+    PyObject *line = PyUnicode_FromFormat("%s(", row->name);
+    for (int i = 0; line && i < row->num_params; i++) {
+        const param *p = &row->params[i];
+        PyObject *standard = NULL, *next = NULL;
+        if (p->has_default && (p->kind == 't' || !p->fallback.given)) standard = PyUnicode_FromString("None");
+        else if (p->has_default && p->kind == 'f') {
+            PyObject *number = PyFloat_FromDouble(p->fallback.f);
+            standard = number ? PyObject_Repr(number) : NULL;
+            Py_XDECREF(number);
+        } else if (p->has_default && p->kind == 'i') standard = PyUnicode_FromFormat("%lld", (long long)p->fallback.i);
+        else if (p->has_default && p->kind == 'b') standard = PyUnicode_FromString(p->fallback.i ? "True" : "False");
+        else if (p->has_default) standard = PyObject_Repr(p->words[p->fallback.i]);
+        next = PyUnicode_FromFormat("%U%s%U%s%V", line, i ? ", " : "", p->name, p->has_default ? "=" : "", standard, "");
+        Py_XDECREF(standard);
+        Py_DECREF(line);
+        line = next;
+    }
+    const char *utf8 = line ? PyUnicode_AsUTF8AndSize(line, NULL) : NULL;
+    if (text && utf8)
+        snprintf(text, BYTES, "%s%s)\n--\n\n%s\n\n%s", utf8, row->num_results ? ", *, out=None" : "", row->text, row->doc ? row->doc : "");
+    Py_XDECREF(line);
+    return text && utf8 ? text : (free(text), NULL);
+}
+
+static bool add_row(PyObject *m, PyTypeObject *type, op_row *row)
+{
+    if (!parse_row(row)) return PyErr_Format(PyExc_SystemError, "bad row: %s", row->text), false;
+    PyMethodDef *method = calloc(1, sizeof *method);                 /* lives as long as the process */
+    if (!method || !(method->ml_doc = make_doc(row))) return free(method), PyErr_NoMemory(), false;
+    method->ml_name = row->name;
+    method->ml_meth = (PyCFunction)(void (*)(void))call_op;
+    method->ml_flags = METH_FASTCALL | METH_KEYWORDS;
+    PyObject *module = PyUnicode_FromFormat("%s.%s", GLUE_PACKAGE, row->module);
+    bool ok = module;
+    for (int is_guarded = 0; ok && is_guarded < 2; is_guarded++) {
+        char name[64];
+        snprintf(name, sizeof name, is_guarded ? "%s" : "%s_raw", row->name);
+        op_object *self = (op_object *)PyType_GenericAlloc(type, 0);
+        PyObject *function = NULL;
+        if (self) {
+            self->row = row;
+            self->is_guarded = is_guarded;
+            function = PyCFunction_NewEx(method, (PyObject *)self, module);
+            Py_DECREF(self);
+        }
+        ok = function && PyModule_AddObjectRef(m, name, function) == 0;
+        Py_XDECREF(function);
+    }
+    Py_XDECREF(module);
+    return ok;
+}
+
+static PyModuleDef definition = { PyModuleDef_HEAD_INIT, GLUE_NAME, NULL, -1, methods, NULL, NULL, NULL, NULL };
+
+PyMODINIT_FUNC GLUE_INIT(GLUE_MODULE)(void);
+
+PyMODINIT_FUNC GLUE_INIT(GLUE_MODULE)(void)
+{
+    PyObject *m = PyModule_Create(&definition);
+    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(&op_spec);
+    str_importlib = PyUnicode_InternFromString("importlib");
+    str_import_module = PyUnicode_InternFromString("import_module");
+    error_type = PyErr_NewExceptionWithDoc("tegula.Error", "What the library could not do; .status names the reason, as in tegula/core.h.",
+                                           PyExc_RuntimeError, NULL);
+    bool ok = m && type && str_importlib && str_import_module && error_type && init_tensors() && init_calls()
+           && PyModule_AddObjectRef(m, "Error", error_type) == 0;
+    for (int i = 0; ok && i < num_rows; i++) ok = add_row(m, type, &rows[i]);
+    Py_XDECREF(type);
+    if (!ok) Py_CLEAR(m);
+    return m;
+}

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: MIT
+ * call.c - call_op, the function behind every op: arguments, guards, tensors, outputs, the call.
+ *
+ * Each row has two builtins. The public one asks first whether torch has to see the call (a subclass, a mode, a gradient) and hands it over if so.
+ * The raw one does not ask: it is what torch's dispatcher calls in the end. */
+#include "glue.h"
+
+#include <string.h>
+
+PyObject *error_type;
+static PyObject *str_out, *str_requires_grad, *str_status, *str_current_level;
+
+bool init_calls(void)
+{
+    return (str_out = PyUnicode_InternFromString("out")) && (str_requires_grad = PyUnicode_InternFromString("requires_grad"))
+        && (str_status = PyUnicode_InternFromString("status")) && (str_current_level = PyUnicode_InternFromString("_current_level"));
+}
+
+PyObject *raise_status(tgl_status status)
+{
+    const char *message = tgl_last_error();
+    if (status == TGL_ERR_ARGUMENT) return PyErr_SetString(PyExc_ValueError, message), NULL;
+    if (status == TGL_ERR_MEMORY) return PyErr_SetString(PyExc_MemoryError, message), NULL;
+    PyObject *error = PyObject_CallFunction(error_type, "s", message);
+    const char *name = tgl_status_name(status);
+    PyObject *text = PyUnicode_FromString(name ? name : "TGL_ERR_INTERNAL");
+    if (error && text && PyObject_SetAttr(error, str_status, text) == 0) PyErr_SetObject(error_type, error);
+    Py_XDECREF(text);
+    Py_XDECREF(error);
+    return NULL;
+}
+
+/* ---- arguments ---- */
+
+static int find_keyword(const op_row *row, PyObject *key)
+{
+    for (int i = 0; i < row->num_params; i++)
+        if (row->params[i].name == key) return i;                    /* both interned: nearly always */
+    for (int i = 0; i < row->num_params; i++)
+        if (PyUnicode_Compare(row->params[i].name, key) == 0) return i;
+    return -1;
+}
+
+/* Positions, then keywords, into object[]: borrowed, NULL where not given. */
+static bool sort_arguments(const op_row *row, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **object, PyObject **out)
+{
+    if (n > row->num_params)
+        return PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments, got %zd", row->name, row->num_params, n), false;
+    for (Py_ssize_t i = 0; i < n; i++) object[i] = args[i];
+    for (Py_ssize_t i = n; i < row->num_params; i++) object[i] = NULL;
+    *out = NULL;
+    for (Py_ssize_t k = 0, num_keywords = kwnames ? PyTuple_Size(kwnames) : 0; k < num_keywords; k++) {
+        PyObject *key = PyTuple_GetItem(kwnames, k), *given = args[n + k];
+        const int i = find_keyword(row, key);
+        if (i < 0 && row->num_results && (key == str_out || PyUnicode_Compare(key, str_out) == 0)) {
+            *out = given == Py_None ? NULL : given;
+            continue;
+        }
+        if (i < 0) return PyErr_Format(PyExc_TypeError, "%s() has no argument %R", row->name, key), false;
+        if (object[i]) return PyErr_Format(PyExc_TypeError, "%s(): %U is given twice", row->name, key), false;
+        object[i] = given;
+    }
+    return true;
+}
+
+static void raise_unknown_word(const param *p, PyObject *object)
+{
+    PyObject *list = PyUnicode_FromString("");
+    for (int i = 0; list && i < p->num_words; i++) {
+        PyObject *longer = PyUnicode_FromFormat("%U%s%R", list, i ? ", " : "", p->words[i]);
+        Py_DECREF(list);
+        list = longer;
+    }
+    if (list) PyErr_Format(PyExc_ValueError, "%U: is %R, want one of %U", p->name, object, list);
+    Py_XDECREF(list);
+}
+
+static bool read_scalar(const param *p, PyObject *object, value *v)
+{
+    v->given = !(object == Py_None && p->optional);
+    if (!v->given) return v->i = 0, true;
+    switch (p->kind) {
+    case 'i': v->i = PyLong_AsLongLong(object); break;
+    case 'f': v->f = PyFloat_AsDouble(object); break;
+    case 'b':
+        v->i = object == Py_True;
+        if (!v->i && object != Py_False) PyErr_Format(PyExc_TypeError, "%U: is %R, want True or False", p->name, object);
+        break;
+    default:
+        for (int i = 0; i < p->num_words; i++)
+            if (p->words[i] == object) return v->i = i, true;
+        for (int i = 0; PyUnicode_Check(object) && i < p->num_words; i++)
+            if (PyUnicode_Compare(p->words[i], object) == 0) return v->i = i, true;
+        raise_unknown_word(p, object);
+    }
+    return !PyErr_Occurred();
+}
+
+/* ---- the other ways of a call ---- */
+
+/* A Function's apply takes no keywords: every argument by position, defaults written out. */
+static PyObject *call_function(const op_row *row, PyObject *function, PyObject *const *object)
+{
+    PyObject *args = PyTuple_New(row->num_params), *answer = NULL;
+    for (int i = 0; args && i < row->num_params; i++) {
+        const param *p = &row->params[i];
+        PyObject *o = object[i];
+        if (!o && (p->kind == 't' || !p->fallback.given)) o = Py_None;
+        if (!o && p->kind == 'e') o = p->words[p->fallback.i];
+        if (o) Py_INCREF(o);
+        else if (p->kind == 'f') o = PyFloat_FromDouble(p->fallback.f);
+        else if (p->kind == 'i') o = PyLong_FromLongLong(p->fallback.i);
+        else o = PyBool_FromLong((long)p->fallback.i);
+        if (!o || PyTuple_SetItem(args, i, o)) Py_CLEAR(args);
+    }
+    if (args) answer = PyObject_Call(function, args, NULL);
+    Py_XDECREF(args);
+    return answer;
+}
+
+static PyObject *call_dispatcher(const op_row *row, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    const Py_ssize_t num_keywords = kwnames ? PyTuple_Size(kwnames) : 0;
+    PyObject *positions = PyTuple_New(n), *kw = PyDict_New(), *answer = NULL;
+    for (Py_ssize_t i = 0; positions && i < n; i++) {
+        Py_INCREF(args[i]);
+        PyTuple_SetItem(positions, i, args[i]);
+    }
+    for (Py_ssize_t k = 0; kw && k < num_keywords; k++)
+        if (PyDict_SetItem(kw, PyTuple_GetItem(kwnames, k), args[n + k])) Py_CLEAR(kw);
+    if (positions && kw) answer = PyObject_Call(row->dispatch, positions, kw);
+    Py_XDECREF(positions);
+    Py_XDECREF(kw);
+    return answer;
+}
+
+static bool says_true(PyObject *function)                            /* a torch builtin without arguments: 20 to 40 ns */
+{
+    PyObject *answer = PyObject_CallNoArgs(function);
+    const bool yes = answer == Py_True;
+    Py_XDECREF(answer);
+    return yes;
+}
+
+static bool requires_grad(PyObject *object)
+{
+    PyObject *answer = PyObject_GetAttr(object, str_requires_grad);
+    const bool yes = answer == Py_True;
+    Py_XDECREF(answer);
+    PyErr_Clear();                                                   /* another library's array has no such attribute */
+    return yes;
+}
+
+/* Inside `with torch.autograd.forward_ad.dual_level():` a tensor may carry a tangent, which nothing cheap tells. */
+static bool is_forward_ad(void)
+{
+    PyObject *level = PyDict_GetItemWithError(torch.forward_ad, str_current_level); /* borrowed; -1 outside */
+    const bool yes = level && PyLong_AsLong(level) >= 0;
+    PyErr_Clear();
+    return yes;
+}
+
+typedef enum { DIRECT, DISPATCH, GRADIENT, TRANSFORM, NO_GRADIENT } route;
+
+/* With a dispatch mode active (a fake, a tracer, a counter) the dispatcher must see the call; otherwise only a wanted gradient keeps it from going
+ * straight to C. Function modes do not count: torch.set_default_device() is one, and every call would take the slow way. */
+static route choose_route(const op_row *row, PyObject *const *object, PyObject *out)
+{
+    PyObject *depth = PyObject_CallNoArgs(torch.dispatch_depth);
+    const bool has_mode = !depth || PyLong_AsLong(depth) > 0;
+    Py_XDECREF(depth);
+    PyErr_Clear();
+    if (has_mode) return DISPATCH;
+    if (row->is_differentiable && is_forward_ad()) return out ? NO_GRADIENT : TRANSFORM;
+    bool wanted = false;
+    for (int i = 0; row->is_differentiable && !wanted && i < row->num_params; i++)
+        wanted = row->params[i].kind == 't' && object[i] && object[i] != Py_None && requires_grad(object[i]);
+    for (int i = 0; out && !wanted && i < row->num_results; i++)
+        wanted = requires_grad(PyTuple_Check(out) && i < PyTuple_Size(out) ? PyTuple_GetItem(out, i) : out);
+    if (!wanted || !says_true(torch.is_grad_enabled)) return DIRECT;
+    if (out) return NO_GRADIENT;
+    return says_true(torch.has_transform) ? TRANSFORM : GRADIENT;
+}
+
+/* ---- outputs ---- */
+
+static bool evaluate(const extent *e, const frame *f, int64_t *out)
+{
+    int64_t size = 1;
+    for (int k = 0; k < e->count; k++) {
+        const factor *q = &e->f[k];
+        const value *v = q->param < 0 ? NULL : &f->arg[q->param];
+        const int64_t x = !v ? q->constant : q->axis < 0 ? v->i : v->tensor->shape[q->axis];
+        if (q->op == '/') {
+            if (x <= 0) return false;
+            size = size / x + (size % x != 0);
+        } else if (__builtin_mul_overflow(size, x, &size)) return false;
+    }
+    *out = size;
+    return size >= 0;
+}
+
+/* What the row says of output i: dtype, shape and strides; dims has room for both. */
+static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *want, int64_t dims[2 * MAX_DIMS])
+{
+    const result *o = &row->results[i];
+    *want = (DLTensor){ .device = f->arg[row->first_tensor].tensor->device, .ndim = o->ndim, .dtype = o->dtype, .shape = dims,
+                        .strides = dims + MAX_DIMS };
+    if ((int)want->device.device_type == TGL_DL_CUDA_HOST) want->device = (DLDevice){ kDLCPU, 0 };
+    if (o->dtype_from >= 0) {
+        const param *p = &row->params[o->dtype_from];
+        const value *v = &f->arg[o->dtype_from];
+        want->dtype = p->kind == 't' ? v->tensor->dtype : p->word_dtype[v->i];
+    }
+    int64_t step = 1;
+    for (int d = o->ndim - 1; d >= 0; d--) {
+        const bool sized = evaluate(&o->size[d], f, &want->shape[d]);
+        want->strides[d] = step;
+        if (!sized || (!o->is_packed && !evaluate(&o->stride[d], f, &want->strides[d]))
+            || __builtin_mul_overflow(step, want->shape[d] > 1 ? want->shape[d] : 1, &step))
+            return PyErr_Format(PyExc_ValueError, "%s(): output %d would have an impossible size", row->name, i), false;
+    }
+    return true;
+}
+
+static bool take_output(const op_row *row, PyObject *given, int i, tensor_ref *out)
+{
+    out->object = out->capsule = NULL;
+    PyObject *object = given;
+    if (row->num_results > 1) {
+        if (!PyTuple_Check(given) || PyTuple_Size(given) != row->num_results)
+            return PyErr_Format(PyExc_TypeError, "out: is a %R, want a tuple of %d tensors", (PyObject *)Py_TYPE(given), row->num_results), false;
+        object = PyTuple_GetItem(given, i);
+    }
+    if (!read_tensor(str_out, object, entry_of(object), out)) return false;
+    if (out->is_read_only) return PyErr_SetString(PyExc_ValueError, "out: is read-only, want writable memory"), false;
+    Py_INCREF(object);
+    out->object = object;
+    return true;
+}
+
+/* autograd finds out that a tensor it saved was overwritten by its version counter. */
+static void count_writes(PyObject *given)
+{
+    PyObject *list = PyTuple_Check(given) ? given : PyTuple_Pack(1, given);
+    PyObject *none = list ? PyObject_CallFunctionObjArgs(torch.increment_version, list, NULL) : NULL;
+    if (list != given) Py_XDECREF(list);
+    Py_XDECREF(none);
+    PyErr_Clear();                                                   /* another library's array has no counter */
+}
+
+/* ---- the call ---- */
+
+/* What can make a call compile: dtypes, scalars, and sizes but the first, which counts tokens and is never part of a kernel's key. A wrong guess is
+ * harmless: the GIL is released or held without need. */
+static uint64_t signature_of(const op_row *row, const frame *f)
+{
+    uint64_t h = (uint64_t)f->arg[row->first_tensor].tensor->device.device_id + 1;
+    for (int i = 0; i < row->num_params; i++) {
+        const DLTensor *t = row->params[i].kind == 't' ? f->arg[i].tensor : NULL;
+        uint64_t v = t ? (uint64_t)t->dtype.code << 8 | t->dtype.bits : row->params[i].kind == 't' ? 0 : (uint64_t)f->arg[i].i;
+        for (int d = 0; ; d++) {
+            h = (h ^ v) * 0x9E3779B97F4A7C15u;
+            h ^= h >> 29;
+            if (!t || d + 1 >= t->ndim) break;
+            v = (uint64_t)t->shape[d + 1];
+        }
+    }
+    return h | 1;                                                    /* 0 marks an empty slot */
+}
+
+/* A launch takes less time than giving the GIL away costs when another thread wants it, so warm CUDA calls keep it. CPU work gives it away, and so does a
+ * CUDA call of a kind that has not run before: it may have to compile for a tenth of a second. */
+static tgl_status run(op_row *row, frame *f, tensor_ref *in, tensor_ref *out)
+{
+    const int device_type = (int)f->arg[row->first_tensor].tensor->device.device_type;
+    const uint64_t signature = signature_of(row, f);
+    uint64_t *warm = &row->warm[signature >> 32 & (WARM_CALLS - 1)];
+    if ((device_type == TGL_DL_CUDA || device_type == TGL_DL_CUDA_MANAGED) && *warm == signature) return row->call(f);
+    for (int i = 0; i < row->num_params; i++)
+        if (row->params[i].kind == 't' && f->arg[i].tensor) hold_dims(&in[i]);
+    for (int i = 0; i < row->num_results; i++) hold_dims(&out[i]);
+    tgl_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = row->call(f);
+    Py_END_ALLOW_THREADS
+    if (status == TGL_OK) *warm = signature;
+    return status;
+}
+
+/* One output as it is, several as a tuple; the references in out[] pass to it. */
+static PyObject *pack_answer(const op_row *row, tensor_ref *out)
+{
+    if (row->num_results == 0) Py_RETURN_NONE;
+    PyObject *answer = row->num_results == 1 ? out[0].object : PyTuple_New(row->num_results);
+    for (int i = 0; row->num_results > 1 && answer && i < row->num_results; i++) PyTuple_SetItem(answer, i, out[i].object);
+    for (int i = 0; answer && i < row->num_results; i++) out[i].object = NULL;
+    return answer;
+}
+
+PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    op_row *row = ((op_object *)self)->row;
+    const bool is_guarded = ((op_object *)self)->is_guarded && row->dispatch;
+    PyObject *object[MAX_PARAMS], *given, *answer = NULL;
+    type_entry entry[MAX_PARAMS];
+    frame f;
+    if (!sort_arguments(row, args, n, kwnames, object, &given)) return NULL;
+
+    for (int i = 0; i < row->num_params; i++) {
+        const param *p = &row->params[i];
+        if (!object[i]) {
+            if (!p->has_default) return PyErr_Format(PyExc_TypeError, "%s(): %U is missing", row->name, p->name);
+            f.arg[i] = p->fallback;
+        } else if (p->kind != 't') {
+            if (!read_scalar(p, object[i], &f.arg[i])) return NULL;
+        } else if (object[i] == Py_None && p->optional) {
+            f.arg[i] = p->fallback;
+        } else {
+            entry[i] = entry_of(object[i]);
+            if (is_guarded && entry[i].kind == OVERRIDES) return call_dispatcher(row, args, n, kwnames);
+        }
+    }
+    if (is_guarded) {
+        switch (choose_route(row, object, given)) {
+        case DIRECT: break;
+        case GRADIENT: return call_function(row, row->gradient, object);
+        case TRANSFORM: return call_function(row, row->transform, object);
+        case NO_GRADIENT:
+            return PyErr_Format(PyExc_RuntimeError, "%s(): out= has no gradient, but an argument requires one", row->name);
+        case DISPATCH: return call_dispatcher(row, args, n, kwnames);
+        }
+    }
+
+    tensor_ref in[MAX_PARAMS], out[MAX_RESULTS];
+    int num_in = 0, num_out = 0;                                     /* how many of them to drop in the end */
+    for (; num_in < row->num_params; num_in++) {
+        const param *p = &row->params[num_in];
+        tensor_ref *ref = &in[num_in];
+        ref->object = ref->capsule = NULL;
+        if (p->kind != 't' || !object[num_in] || (object[num_in] == Py_None && p->optional)) continue;
+        const bool is_read = read_tensor(p->name, object[num_in], entry[num_in], ref);
+        if (is_guarded && entry[num_in].kind == PLAIN && (!is_read || is_lazily_negated(object[num_in], &ref->tensor))) {
+            PyErr_Clear();   /* torch.func's wrappers have torch.Tensor's type but no storage; meta and sparse tensors neither */
+            num_in++;
+            answer = row->is_differentiable && !given && says_true(torch.has_transform) ? call_function(row, row->transform, object)
+                                                                                        : call_dispatcher(row, args, n, kwnames);
+            goto done;
+        }
+        if (!is_read) { num_in++; goto done; }
+        f.arg[num_in].tensor = &ref->tensor;
+        if (ref->tensor.ndim != p->ndim) {
+            PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want %d", p->name, ref->tensor.ndim, p->ndim);
+            num_in++;
+            goto done;
+        }
+    }
+    const tensor_ref *first = &in[row->first_tensor];
+    if (!stream_of(first, &f.stream)) goto done;
+
+    for (; num_out < row->num_results; num_out++) {
+        int64_t dims[2 * MAX_DIMS];
+        DLTensor want;
+        tensor_ref *ref = &out[num_out];
+        if (!given && !describe_output(row, num_out, &f, &want, dims)) goto done;
+        if (given ? !take_output(row, given, num_out, ref)
+                  : !make_output(first, object[row->first_tensor], &want, &row->memos[num_out], ref)) {
+            num_out++;
+            goto done;
+        }
+        f.out[num_out] = &ref->tensor;
+    }
+
+    const tgl_status status = run(row, &f, in, out);
+    if (status != TGL_OK) raise_status(status);
+    else {
+        if (given && torch.tensor) count_writes(given);
+        answer = pack_answer(row, out);
+    }
+done:
+    for (int i = 0; i < num_out; i++) drop_tensor(&out[i]);
+    for (int i = 0; i < num_in; i++) drop_tensor(&in[i]);
+    return answer;
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ * glue.h - what the files of the extension module share.
+ *
+ * One row of text per op is the whole binding (rows.c). It is parsed at import (parse.c); one function, call_op (call.c), serves every row, reading
+ * tensors and making outputs with tensor.c. The Python side (tegula/_torch.py) makes the torch operator from the same text. */
+#ifndef TEGULA_GLUE_H
+#define TEGULA_GLUE_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000 /* Python 3.10 and newer load one binary */
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tegula/core.h"
+
+enum { MAX_PARAMS = 24, MAX_RESULTS = 8, MAX_DIMS = 6, MAX_WORDS = 8, MAX_FACTORS = 4, WARM_CALLS = 32 };
+
+/* ---- one call, as the thunk of a row sees it ---- */
+
+typedef struct {
+    const DLTensor *tensor; /* NULL where an optional tensor is absent */
+    union {
+        int64_t i;          /* int; bool; a word's place in {a|b} */
+        double f;
+    };
+    bool given;             /* false: None */
+} value;
+
+typedef struct { value arg[MAX_PARAMS]; DLTensor *out[MAX_RESULTS]; tgl_stream stream; } frame;
+
+/* ---- a row ---- */
+
+typedef struct { signed char param, axis; char op; int64_t constant; } factor; /* axis -1: the argument's own value */
+typedef struct { int count; factor f[MAX_FACTORS]; } extent;                   /* evaluated from left to right */
+
+typedef struct {
+    PyObject *name;          /* interned */
+    char kind;               /* 't' tensor, 'i' int, 'f' float, 'b' bool, 'e' one of words */
+    bool optional, has_default;
+    int ndim, num_words;
+    value fallback;
+    PyObject *words[MAX_WORDS];
+    DLDataType word_dtype[MAX_WORDS];
+} param;
+
+typedef struct {
+    int dtype_from;          /* a parameter, or -1: dtype */
+    DLDataType dtype;
+    int ndim;
+    bool is_packed;
+    extent size[MAX_DIMS], stride[MAX_DIMS];
+} result;
+
+/* Arguments of the allocating function for an output's last shape. A decoder asks for the same shape again and again,
+ * and making the tuples costs 75 to 120 ns an output. */
+typedef struct { int ndim; int64_t shape[MAX_DIMS], strides[MAX_DIMS]; DLDataType dtype; PyObject *args; } memo;
+
+typedef struct {
+    const char *module, *text, *doc;
+    tgl_status (*call)(const frame *);
+    bool is_differentiable;
+    /* from here on: filled at import */
+    char name[48];
+    int num_params, num_results, first_tensor;
+    param params[MAX_PARAMS];
+    result results[MAX_RESULTS];
+    memo memos[MAX_RESULTS];
+    uint64_t warm[WARM_CALLS]; /* signatures that have run: their kernels are compiled */
+    PyObject *dispatch;        /* the op as torch knows it: for subclasses, modes, torch.func */
+    PyObject *gradient;        /* an autograd.Function's apply: where nothing but a gradient is wanted */
+    PyObject *transform;       /* the same for torch.func; with setup_context, four times as slow */
+} op_row;
+
+extern op_row rows[];
+extern const int num_rows;
+
+bool parse_row(op_row *row);
+bool dtype_is(DLDataType a, DLDataType b);
+
+/* ---- tensors ---- */
+
+/* DLPack's C exchange API: what the capsule __dlpack_c_exchange_api__ of a tensor type points to, for the life of the
+ * process. Functions return 0, or -1 with a Python exception set, and do not synchronise. */
+typedef struct { uint32_t major, minor; } pack_version;
+typedef struct exchange_api {
+    pack_version version;                                           /* the layout below is major 1's */
+    struct exchange_api *older;                                     /* the same for an older major version, or NULL */
+    void (*allocate)(void), (*export_owned)(void), (*import_owned)(void); /* not called here: see make_output() */
+    int (*borrow)(void *object, DLTensor *out);                     /* may be NULL; valid while the object is held */
+    int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
+} exchange_api;
+
+typedef enum {
+    FOREIGN,   /* another library's array, read through __dlpack__() */
+    PLAIN,     /* exactly torch.Tensor or Parameter: straight to C */
+    OVERRIDES  /* a subclass, or an object with __torch_function__: torch's dispatcher must see it */
+} type_kind;
+typedef struct { PyTypeObject *type; const exchange_api *api; type_kind kind; } type_entry;
+
+/* What Python bound with bind_torch(); all NULL before. */
+typedef struct {
+    PyObject *tensor, *parameter, *empty_strided, *strided_cpu, *strided_cuda, *device, *dtypes, *dispatch_depth, *is_grad_enabled, *has_transform,
+        *forward_ad, *increment_version;
+} torch_table;
+extern torch_table torch;
+
+typedef struct {
+    DLTensor tensor;
+    PyObject *object, *capsule; /* references held for the call, or NULL */
+    const exchange_api *api;
+    bool is_torch, is_read_only;
+    int64_t dims[2 * MAX_DIMS]; /* a copy of shape and strides, once hold_dims() was called */
+} tensor_ref;
+
+bool init_tensors(void);
+type_entry entry_of(PyObject *object);
+void forget_types(void);
+bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tensor_ref *ref);
+bool stream_of(const tensor_ref *ref, tgl_stream *stream);
+void hold_dims(tensor_ref *ref);
+bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, memo *memory, tensor_ref *out);
+bool is_lazily_negated(PyObject *object, const DLTensor *t);
+void drop_tensor(tensor_ref *ref);
+
+/* ---- calls ---- */
+
+extern PyObject *error_type; /* tegula.Error */
+PyObject *raise_status(tgl_status status);
+bool init_calls(void);
+PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+typedef struct { PyObject_HEAD op_row *row; bool is_guarded; } op_object; /* `self` of the builtins: no look-up by name */
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT
+ * parse.c - the text of a row (its grammar is in rows.c) to an op_row, once, at import. */
+#include "glue.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct { const char *word; DLDataType dtype; } dtype_words[] = {
+    { "f32", { TGL_DL_FLOAT, 32, 1 } },   { "f16", { TGL_DL_FLOAT, 16, 1 } },    { "bf16", { TGL_DL_BFLOAT, 16, 1 } },
+    { "i64", { TGL_DL_INT, 64, 1 } },     { "i32", { TGL_DL_INT, 32, 1 } },      { "i8", { TGL_DL_INT, 8, 1 } },
+    { "u8", { TGL_DL_UINT, 8, 1 } },      { "bool", { TGL_DL_BOOL, 8, 1 } },     { "e4m3", { TGL_DL_E4M3FN, 8, 1 } },
+    { "e5m2", { TGL_DL_E5M2, 8, 1 } },    { "e8m0", { TGL_DL_E8M0FNU, 8, 1 } },  { "e2m1x2", { TGL_DL_E2M1FN, 4, 2 } },
+};
+
+bool dtype_is(DLDataType a, DLDataType b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
+
+enum { MAX_NAMED_DIMS = 32, NAME_BYTES = 48 };
+typedef struct {
+    const char *p;
+    struct { char name[NAME_BYTES]; signed char param, axis; } dims[MAX_NAMED_DIMS];
+    int num_dims;
+} reader;
+
+static void skip_spaces(reader *r) { while (*r->p == ' ') r->p++; }
+
+static bool take(reader *r, const char *token)
+{
+    skip_spaces(r);
+    const size_t n = strlen(token);
+    if (strncmp(r->p, token, n)) return false;
+    r->p += n;
+    return true;
+}
+
+static bool take_word(reader *r, char out[NAME_BYTES])
+{
+    size_t n = 0;
+    skip_spaces(r);
+    for (; isalnum((unsigned char)*r->p) || *r->p == '_'; r->p++) {
+        if (n + 1 == NAME_BYTES) return false;
+        out[n++] = *r->p;
+    }
+    out[n] = 0;
+    return n > 0;
+}
+
+static bool dtype_named(const char *word, DLDataType *out)
+{
+    for (size_t i = 0; i < sizeof dtype_words / sizeof dtype_words[0]; i++)
+        if (!strcmp(word, dtype_words[i].word)) return *out = dtype_words[i].dtype, true;
+    return false;
+}
+
+static int param_named(const op_row *row, const char *word)
+{
+    for (int i = 0; i < row->num_params; i++)
+        if (PyUnicode_CompareWithASCIIString(row->params[i].name, word) == 0) return i;
+    return -1;
+}
+
+static bool parse_tensor(reader *r, const op_row *row, param *p)     /* behind the `[` */
+{
+    char w[NAME_BYTES];
+    p->kind = 't';
+    do {
+        if (p->ndim == MAX_DIMS || r->num_dims == MAX_NAMED_DIMS || !take_word(r, w)) return false;
+        memcpy(r->dims[r->num_dims].name, w, sizeof w);
+        r->dims[r->num_dims].param = (signed char)(row->num_params - 1);
+        r->dims[r->num_dims++].axis = (signed char)p->ndim++;
+    } while (take(r, ","));
+    if (!take(r, "]")) return false;
+    p->optional = p->has_default = take(r, "?");
+    if (!p->optional) take(r, "!");                                  /* in place: only torch's schema wants to know */
+    return true;
+}
+
+static bool parse_default(reader *r, param *p)                       /* behind the `=` */
+{
+    char w[NAME_BYTES], *end;
+    p->has_default = true;
+    if (take(r, "None")) return p->optional;
+    p->fallback.given = true;
+    skip_spaces(r);
+    if (p->kind == 'f' || p->kind == 'i') {
+        if (p->kind == 'f') p->fallback.f = strtod(r->p, &end);
+        else p->fallback.i = strtoll(r->p, &end, 10);
+        const bool some = end > r->p;
+        r->p = end;
+        return some;
+    }
+    if (!take_word(r, w)) return false;
+    if (p->kind == 'b') return p->fallback.i = !strcmp(w, "True"), p->fallback.i || !strcmp(w, "False");
+    for (int i = 0; i < p->num_words; i++)
+        if (PyUnicode_CompareWithASCIIString(p->words[i], w) == 0) return p->fallback.i = i, true;
+    return false;
+}
+
+static bool parse_param(reader *r, op_row *row)
+{
+    char w[NAME_BYTES];
+    if (row->num_params == MAX_PARAMS || !take_word(r, w)) return false;
+    param *p = &row->params[row->num_params++];
+    if (!(p->name = PyUnicode_InternFromString(w))) return false;
+    if (take(r, "[")) return parse_tensor(r, row, p);
+    if (!take(r, ":")) return false;
+    if (take(r, "{")) {
+        p->kind = 'e';
+        do {
+            if (p->num_words == MAX_WORDS || !take_word(r, w)) return false;
+            dtype_named(w, &p->word_dtype[p->num_words]);            /* where the word is a dtype, an output may use it */
+            if (!(p->words[p->num_words++] = PyUnicode_InternFromString(w))) return false;
+        } while (take(r, "|"));
+        if (!take(r, "}")) return false;
+    } else {
+        if (!take_word(r, w) || (strcmp(w, "int") && strcmp(w, "float") && strcmp(w, "bool"))) return false;
+        p->kind = w[0];
+    }
+    p->optional = take(r, "?");
+    return !take(r, "=") || parse_default(r, p);
+}
+
+static bool parse_factor(reader *r, const op_row *row, factor *f)
+{
+    char w[NAME_BYTES];
+    if (!take_word(r, w)) return false;
+    if (isdigit((unsigned char)w[0])) return f->constant = atoll(w), f->constant > 0;
+    const int index = param_named(row, w);
+    if (index >= 0) return f->param = (signed char)index, row->params[index].kind == 'i';
+    for (int i = 0; i < r->num_dims; i++)
+        if (!strcmp(r->dims[i].name, w)) {
+            f->param = r->dims[i].param;
+            f->axis = r->dims[i].axis;
+            return !row->params[f->param].optional;                  /* an absent tensor has no sizes */
+        }
+    return false;
+}
+
+static bool parse_extent(reader *r, const op_row *row, extent *e)
+{
+    char op = '*';
+    do {
+        if (e->count == MAX_FACTORS) return false;
+        factor *f = &e->f[e->count++];
+        *f = (factor){ .param = -1, .axis = -1, .op = op };
+        if (!parse_factor(r, row, f)) return false;
+        op = take(r, "*") ? '*' : take(r, "/") ? '/' : 0;
+    } while (op);
+    return true;
+}
+
+static bool parse_result(reader *r, op_row *row)
+{
+    char w[NAME_BYTES];
+    if (row->num_results == MAX_RESULTS || !take_word(r, w)) return false;
+    result *o = &row->results[row->num_results++];
+    o->dtype_from = -1;
+    if (!dtype_named(w, &o->dtype)) {
+        if ((o->dtype_from = param_named(row, w)) < 0) return false;
+        const param *p = &row->params[o->dtype_from];
+        if ((p->kind != 't' && p->kind != 'e') || p->optional) return false;
+        for (int i = 0; i < p->num_words; i++)
+            if (p->word_dtype[i].bits == 0) return false;            /* a word that is no dtype */
+    }
+    if (!take(r, "[")) return false;
+    do if (o->ndim == MAX_DIMS || !parse_extent(r, row, &o->size[o->ndim++])) return false;
+    while (take(r, ","));
+    o->is_packed = !take(r, ";");
+    for (int d = 0; !o->is_packed && d < o->ndim; d++)
+        if ((d > 0 && !take(r, ",")) || !parse_extent(r, row, &o->stride[d])) return false;
+    return take(r, "]");
+}
+
+bool parse_row(op_row *row)
+{
+    reader r = { .p = row->text };
+    if (!take_word(&r, row->name) || !take(&r, "(")) return false;
+    do if (!parse_param(&r, row)) return false;
+    while (take(&r, ","));
+    if (!take(&r, ")") || !take(&r, "->")) return false;
+    row->first_tensor = -1;                                          /* it decides device, stream and kind of the outputs */
+    for (int i = row->num_params - 1; i >= 0; i--)
+        if (row->params[i].kind == 't' && !row->params[i].optional) row->first_tensor = i;
+    if (row->first_tensor < 0) return false;
+    if (!take(&r, "None"))
+        do if (!parse_result(&r, row)) return false;
+        while (take(&r, ","));
+    return *r.p == 0;
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: MIT
+ * tensor.c - Python objects to DLTensors and back: torch through DLPack's C exchange API, others through __dlpack__(). */
+#include "glue.h"
+
+#include <string.h>
+
+torch_table torch;
+static PyObject *str_exchange_api, *str_dlpack, *str_dlpack_device, *str_torch_function, *str_module, *str_is_neg, *str_dtype;
+
+/* The capsules "dltensor" and "dltensor_versioned"; both are DLPack's ABI. */
+typedef struct managed_tensor { DLTensor tensor; void *context; void (*drop)(struct managed_tensor *); } managed_tensor;
+typedef struct managed_versioned {
+    pack_version version;
+    void *context;
+    void (*drop)(struct managed_versioned *);
+    uint64_t flags;
+    DLTensor tensor;
+} managed_versioned;
+enum { FLAG_READ_ONLY = 1 };
+_Static_assert(sizeof(DLTensor) == 48 && sizeof(managed_tensor) == 64 && sizeof(managed_versioned) == 80, "DLPack's ABI");
+_Static_assert(sizeof(exchange_api) == 56, "DLPack's ABI");
+
+bool init_tensors(void)
+{
+    return (str_exchange_api = PyUnicode_InternFromString("__dlpack_c_exchange_api__"))
+        && (str_dlpack = PyUnicode_InternFromString("__dlpack__"))
+        && (str_dlpack_device = PyUnicode_InternFromString("__dlpack_device__"))
+        && (str_torch_function = PyUnicode_InternFromString("__torch_function__"))
+        && (str_module = PyUnicode_InternFromString("__module__")) && (str_is_neg = PyUnicode_InternFromString("is_neg"))
+        && (str_dtype = PyUnicode_InternFromString("dtype"));
+}
+
+/* ---- kinds of objects ---- */
+
+enum { MAX_TYPES = 16 };
+static type_entry types[MAX_TYPES]; /* held for the life of the process, so that an address is never another type */
+static int num_types;
+
+void forget_types(void) { num_types = 0; }
+
+static type_entry learn_type(PyTypeObject *type)
+{
+    type_entry e = { .type = type, .kind = FOREIGN };
+    PyObject *capsule = PyObject_GetAttr((PyObject *)type, str_exchange_api);
+    if (capsule) {
+        e.api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+        Py_DECREF(capsule);                                          /* the table behind it is static */
+        while (e.api && e.api->version.major != 1) e.api = e.api->older;
+        if (e.api && (!e.api->borrow || !e.api->current_stream)) e.api = NULL;
+    }
+    PyErr_Clear();
+    if (torch.tensor) {
+        if ((PyObject *)type == torch.tensor || (PyObject *)type == torch.parameter) e.kind = e.api ? PLAIN : FOREIGN;
+        else if (PyObject_HasAttr((PyObject *)type, str_torch_function)) e.kind = OVERRIDES;
+    }
+    if (num_types < MAX_TYPES) {                                     /* a full table is correct, only slower */
+        Py_INCREF(type);
+        types[num_types++] = e;
+    }
+    return e;
+}
+
+type_entry entry_of(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    for (int i = 0; i < num_types; i++)
+        if (types[i].type == type) return types[i];
+    return learn_type(type);
+}
+
+/* ---- in ---- */
+
+/* Calls object.__dlpack__(). On CUDA the producer is told to make the data ready for the legacy default stream (1 in the protocol), on which the
+ * op then runs: it is the one stream that orders itself with all blocking streams of every library. */
+static PyObject *export_capsule(PyObject *name, PyObject *object)
+{
+    PyObject *method = PyObject_GetAttr(object, str_dlpack), *capsule = NULL, *kw = NULL, *device = NULL;
+    if (!method) {
+        PyErr_Clear();
+        return PyErr_Format(PyExc_TypeError, "%U: is a %R, want a tensor", name, (PyObject *)Py_TYPE(object));
+    }
+    int device_type = TGL_DL_CPU, device_id = 0;
+    PyObject *none = PyTuple_New(0);
+    if (!none) goto done;
+    device = PyObject_CallMethodObjArgs(object, str_dlpack_device, NULL);
+    if (!device) goto done;
+    if (!PyArg_ParseTuple(device, "ii", &device_type, &device_id)) goto done;
+    const bool on_gpu = device_type == TGL_DL_CUDA || device_type == TGL_DL_CUDA_MANAGED;
+    kw = on_gpu ? Py_BuildValue("{s(ii)si}", "max_version", 1, 0, "stream", 1) : Py_BuildValue("{s(ii)}", "max_version", 1, 0);
+    if (!kw) goto done;
+    capsule = PyObject_Call(method, none, kw);
+    if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {       /* a producer older than DLPack 1.0 */
+        PyErr_Clear();
+        Py_DECREF(kw);
+        kw = on_gpu ? Py_BuildValue("{si}", "stream", 1) : NULL;
+        if (kw || !on_gpu) capsule = PyObject_Call(method, none, kw);
+    }
+done:
+    Py_XDECREF(kw);
+    Py_XDECREF(device);
+    Py_XDECREF(none);
+    Py_DECREF(method);
+    return capsule;
+}
+
+/* The capsule is not consumed: it is held for the call, and its own destructor frees it. */
+static bool read_capsule(PyObject *name, PyObject *object, tensor_ref *ref)
+{
+    PyObject *capsule = ref->capsule = export_capsule(name, object);
+    if (!capsule) return false;
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        const managed_versioned *m = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        if (m->version.major != 1)
+            return PyErr_Format(PyExc_BufferError, "%U: speaks DLPack %u, want 1", name, (unsigned)m->version.major), false;
+        ref->tensor = m->tensor;
+        ref->is_read_only = m->flags & FLAG_READ_ONLY;
+    } else {
+        const managed_tensor *m = PyCapsule_GetPointer(capsule, "dltensor");
+        if (!m) return false;
+        ref->tensor = m->tensor;
+    }
+    return true;
+}
+
+/* torch's own message carries a C++ backtrace: keep its first line and say which argument it was. */
+static void shorten_error(PyObject *name)
+{
+    PyObject *type, *error, *trace, *text = NULL, *lines = NULL, *first = NULL;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (error) text = PyObject_Str(error);
+    if (text) lines = PyUnicode_Splitlines(text, 0);
+    if (lines && PyList_Size(lines) > 0) first = PyList_GetItem(lines, 0);
+    PyErr_Format(PyExc_ValueError, "%U: cannot be read: %V", name, first, "unknown reason");
+    Py_XDECREF(lines);
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+}
+
+bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tensor_ref *ref)
+{
+    ref->object = ref->capsule = NULL;
+    ref->api = entry.api;
+    ref->is_torch = entry.api && entry.kind != FOREIGN;
+    ref->is_read_only = false;
+    if (!entry.api) return read_capsule(name, object, ref);
+    if (entry.api->borrow(object, &ref->tensor) == 0) return true;
+    shorten_error(name);
+    return false;
+}
+
+bool stream_of(const tensor_ref *ref, tgl_stream *stream)
+{
+    const DLDevice device = ref->tensor.device;
+    const int type = (int)device.device_type;
+    void *current = NULL;
+    if (ref->api && type != TGL_DL_CPU && ref->api->current_stream(type, device.device_id, &current)) return false;
+    *stream = current;
+    return true;
+}
+
+/* Shape and strides live in the object. While the GIL is released another thread may change it, so the call keeps a copy. */
+void hold_dims(tensor_ref *ref)
+{
+    DLTensor *t = &ref->tensor;
+    if (t->ndim > MAX_DIMS) return;                                  /* the op will refuse it */
+    const size_t bytes = sizeof(int64_t) * (size_t)t->ndim;
+    memcpy(ref->dims, t->shape, bytes);
+    t->shape = ref->dims;
+    if (!t->strides) return;
+    memcpy(ref->dims + MAX_DIMS, t->strides, bytes);
+    t->strides = ref->dims + MAX_DIMS;
+}
+
+/* Of z.conj().imag torch keeps only a note that the numbers are to be negated, and the exchange API says nothing of it. Such a view steps over real
+ * parts: no stride is 1. So packed tensors are not asked, which costs 80 ns. */
+bool is_lazily_negated(PyObject *object, const DLTensor *t)
+{
+    if (t->dtype.code != TGL_DL_FLOAT || t->dtype.bits < 16 || !t->strides) return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->strides[d] == 1 && t->shape[d] > 1) return false;
+    PyObject *answer = PyObject_CallMethodObjArgs(object, str_is_neg, NULL);
+    const bool yes = answer == Py_True;
+    Py_XDECREF(answer);
+    PyErr_Clear();
+    return yes;
+}
+
+void drop_tensor(tensor_ref *ref)
+{
+    Py_XDECREF(ref->object);
+    Py_XDECREF(ref->capsule);
+}
+
+/* ---- out ---- */
+
+static PyObject *tuple_of(const int64_t *v, int n)
+{
+    PyObject *t = PyTuple_New(n);
+    for (int i = 0; t && i < n; i++) {
+        PyObject *number = PyLong_FromLongLong(v[i]);
+        if (!number || PyTuple_SetItem(t, i, number)) Py_CLEAR(t);
+    }
+    return t;
+}
+
+/* torch.dtype of a DLPack one, borrowed. `torch.dtypes` maps code << 24 | bits << 16 | lanes. */
+static PyObject *torch_dtype(DLDataType d)
+{
+    static struct { uint32_t key; PyObject *dtype; } last[8];        /* a few dtypes make all outputs of a program */
+    const uint32_t key = (uint32_t)d.code << 24 | (uint32_t)d.bits << 16 | d.lanes;
+    const unsigned slot = (d.code ^ d.bits >> 3) & 7;
+    if (last[slot].dtype && last[slot].key == key) return last[slot].dtype;
+    PyObject *number = PyLong_FromUnsignedLong(key);
+    if (!number) return NULL;
+    PyObject *dtype = PyDict_GetItemWithError(torch.dtypes, number);
+    Py_DECREF(number);
+    if (dtype) last[slot].key = key, last[slot].dtype = dtype;
+    else if (!PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "torch has no dtype of DLPack code %d with %d bits, %d lanes", d.code, d.bits, d.lanes);
+    return dtype;
+}
+
+static PyObject *torch_arguments(const DLTensor *want, memo *m)      /* (shape, strides, dtype) */
+{
+    const size_t bytes = sizeof(int64_t) * (size_t)want->ndim;
+    if (!m->args || m->ndim != want->ndim || !dtype_is(m->dtype, want->dtype) || memcmp(m->shape, want->shape, bytes)
+        || memcmp(m->strides, want->strides, bytes)) {
+        PyObject *dtype = torch_dtype(want->dtype);
+        if (!dtype) return NULL;
+        PyObject *args = Py_BuildValue("(NNO)", tuple_of(want->shape, want->ndim), tuple_of(want->strides, want->ndim), dtype);
+        if (!args) return NULL;
+        Py_XDECREF(m->args);
+        m->args = args;
+        m->ndim = want->ndim;
+        m->dtype = want->dtype;
+        memcpy(m->shape, want->shape, bytes);
+        memcpy(m->strides, want->strides, bytes);
+    }
+    Py_INCREF(m->args);                                              /* another thread may replace the memo meanwhile */
+    return m->args;
+}
+
+static PyObject *torch_empty_strided(const DLTensor *want, PyObject *args)
+{
+    PyObject *shape, *strides, *dtype, *kw = NULL, *made = NULL;
+    if (!PyArg_ParseTuple(args, "OOO", &shape, &strides, &dtype)) return NULL;
+    PyObject *device = want->device.device_type == kDLCPU ? PyObject_CallFunction(torch.device, "s", "cpu")
+                                                          : PyObject_CallFunction(torch.device, "si", "cuda", want->device.device_id);
+    PyObject *sizes = PyTuple_Pack(2, shape, strides);
+    if (device) kw = Py_BuildValue("{sOsO}", "dtype", dtype, "device", device);
+    if (sizes && kw) made = PyObject_Call(torch.empty_strided, sizes, kw);
+    Py_XDECREF(kw);
+    Py_XDECREF(sizes);
+    Py_XDECREF(device);
+    return made;
+}
+
+/* Made by torch itself and not by the exchange API's allocator, whose tensors ignore record_stream() and cannot be resized. Inductor's function costs
+ * 1.0 us, torch.empty_strided 1.7 us; the former takes the current device, which may be another one. */
+static bool make_torch_output(const tensor_ref *like, const DLTensor *want, memo *m, tensor_ref *out)
+{
+    PyObject *args = torch_arguments(want, m), *fast = want->device.device_type == kDLCPU ? torch.strided_cpu : torch.strided_cuda;
+    if (!args) return false;
+    out->api = like->api;
+    out->object = fast != Py_None ? PyObject_Call(fast, args, NULL) : torch_empty_strided(want, args);
+    bool ok = out->object && out->api->borrow(out->object, &out->tensor) == 0;
+    if (ok && out->tensor.device.device_id != want->device.device_id) {
+        Py_DECREF(out->object);
+        out->object = torch_empty_strided(want, args);
+        ok = out->object && out->api->borrow(out->object, &out->tensor) == 0;
+    }
+    Py_DECREF(args);
+    return ok;
+}
+
+static const char *numpy_name(DLDataType d)
+{
+    static const char *const names[3][4] = { { "int8", "int16", "int32", "int64" },
+                                             { "uint8", "uint16", "uint32", "uint64" },
+                                             { NULL, "float16", "float32", "float64" } };
+    const int log2_bytes = d.bits == 8 ? 0 : d.bits == 16 ? 1 : d.bits == 32 ? 2 : d.bits == 64 ? 3 : -1;
+    if (d.lanes != 1 || log2_bytes < 0) return NULL;
+    if (d.code == TGL_DL_BOOL) return "bool";
+    return d.code <= TGL_DL_FLOAT ? names[d.code][log2_bytes] : NULL;
+}
+
+/* NumPy and CuPy: their own empty(), found through the type's package. Other libraries (JAX's arrays cannot be written) need out=. */
+static bool make_array_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, tensor_ref *out)
+{
+    static PyObject *str_out;
+    if (!str_out && !(str_out = PyUnicode_InternFromString("out"))) return false;
+    PyObject *shape = NULL, *dtype = NULL, *package = NULL, *module = PyObject_GetAttr((PyObject *)Py_TYPE(like_object), str_module);
+    const char *name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8AndSize(module, NULL) : NULL;
+    bool ok = false;
+    int64_t step = 1;
+    for (int d = want->ndim - 1; d >= 0; d--) {
+        if (want->shape[d] > 1 && want->strides[d] != step) name = NULL;     /* empty() makes packed arrays only */
+        step *= want->shape[d] > 1 ? want->shape[d] : 1;
+    }
+    const size_t length = name ? strcspn(name, ".") : 0;
+    if (length == 5 && !strncmp(name, "numpy", 5)) package = PyImport_ImportModule("numpy");
+    else if (length == 4 && !strncmp(name, "cupy", 4)) package = PyImport_ImportModule("cupy");
+    else PyErr_Format(PyExc_TypeError, "no output can be made for a %R: give out=", (PyObject *)Py_TYPE(like_object));
+    const char *word = numpy_name(want->dtype);
+    if (package) {
+        if (dtype_is(want->dtype, like->tensor.dtype)) dtype = PyObject_GetAttr(like_object, str_dtype);
+        else if (word) dtype = PyUnicode_FromString(word);
+        else PyErr_SetString(PyExc_TypeError, "NumPy has no dtype for this output: give out=");
+    }
+    if (dtype) shape = tuple_of(want->shape, want->ndim);
+    if (shape) out->object = PyObject_CallMethod(package, "empty", "OO", shape, dtype);
+    if (out->object) {
+        PyObject *made = out->object;
+        ok = read_tensor(str_out, made, entry_of(made), out);
+        out->object = made;
+    }
+    Py_XDECREF(shape);
+    Py_XDECREF(dtype);
+    Py_XDECREF(package);
+    Py_XDECREF(module);
+    return ok;
+}
+
+bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, memo *memory, tensor_ref *out)
+{
+    out->object = out->capsule = NULL;
+    out->api = NULL;
+    out->is_read_only = false;
+    if (like->is_torch) return make_torch_output(like, want, memory, out);
+    return make_array_output(like, like_object, want, out);
+}

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: MIT
+"""Runs something once another module has been imported, by whom ever. Importing torch takes a second and torch._dynamo another: only
+those who use them should pay, but the ops must be registered with both."""
+import sys
+
+
+class _Finder:
+    """Stands first in sys.meta_path until the module is executed; looking for it alone (importlib.util.find_spec) changes nothing."""
+
+    def __init__(self, name, action):
+        self.name, self.action = name, action
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.name:
+            return None
+        for finder in list(sys.meta_path):
+            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
+                break
+        else:
+            return None
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self.action()
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def run(name, action):
+    """Calls action() now if the module `name` is there, else right after it is first imported."""
+    if name in sys.modules:
+        action()
+    else:
+        sys.meta_path.insert(0, _Finder(name, action))

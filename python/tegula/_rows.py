@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""The Python half of the table of ops: reads a row's text (its grammar is in python/src/rows.c) and computes schemas and shapes from it."""
+import re
+from typing import NamedTuple, Optional
+
+
+class Param(NamedTuple):
+    name: str
+    kind: str                # Tensor, int, float, bool or str
+    dims: tuple              # names of a tensor's dimensions
+    optional: bool
+    in_place: bool
+    default: Optional[str]   # as torch's schema language writes it; None: no default
+
+
+class Result(NamedTuple):
+    dtype: str               # a dtype's word, or the name of a parameter
+    size: tuple              # expressions
+    strides: Optional[tuple]
+
+
+_PARAM = re.compile(r"(\w+)(?:\[([^]]*)\]([?!]?)|: (\{[^}]*\}|\w+)(\??)(?: = ([^,]+))?)(?:, |$)")
+_RESULT = re.compile(r"(\w+)\[([^];]*)(?:; ([^]]*))?\](?:, |$)")
+_TERMS = re.compile(r" ([*/]) ")
+
+
+class Row:
+    def __init__(self, text, differentiable=False):
+        self.text, self.differentiable = text, differentiable
+        self.name, params, results = re.fullmatch(r"(\w+)\((.*)\) -> (.*)", text).groups()
+        self.params = []
+        for name, dims, mark, kind, optional, default in _PARAM.findall(params):
+            if dims:
+                self.params.append(Param(name, "Tensor", tuple(dims.split(", ")), mark == "?", mark == "!", "None" if mark == "?" else None))
+            else:
+                is_word = kind.startswith("{")
+                quoted = f'"{default}"' if is_word and default != "None" else default
+                self.params.append(Param(name, "str" if is_word else kind, (), bool(optional), False, quoted if default else None))
+        self.results = [Result(dtype, tuple(size.split(", ")), tuple(strides.split(", ")) if strides else None)
+                        for dtype, size, strides in _RESULT.findall(results)]
+        self.first = next(p.name for p in self.params if p.kind == "Tensor" and not p.optional)
+        self.out_names = ["out"] if len(self.results) == 1 else [f"out{i}" for i in range(len(self.results))]
+
+    def _schema_params(self):
+        marks = iter("abcdefgh")
+        for p in self.params:
+            kind = f"Tensor({next(marks)}!)" if p.in_place else p.kind + "?" * p.optional
+            yield f"{kind} {p.name}" + (f"={p.default}" if p.default is not None else "")
+
+    def schema(self):
+        """Torch's schema of the op."""
+        results = ", ".join(["Tensor"] * len(self.results))
+        return f"{self.name}({', '.join(self._schema_params())}) -> {results if len(self.results) == 1 else f'({results})'}"
+
+    def out_schema(self):
+        """The same with out=: an overload that writes to tensors it is given and returns nothing."""
+        outs = ", ".join(f"Tensor({mark}!) {name}" for mark, name in zip("stuvwxyz", self.out_names))
+        return f"{self.name}.out({', '.join(self._schema_params())}, *, {outs}) -> ()"
+
+    def describe_outputs(self, values):
+        """[(dtype, size, strides or None)] for arguments by name; sizes may be symbolic. A dtype is a word, or a tensor to take it from."""
+        sizes = {}
+        for p in self.params:
+            tensor = values.get(p.name)
+            if p.kind == "Tensor" and tensor is not None:
+                if len(tensor.shape) != len(p.dims):
+                    raise ValueError(f"{p.name}: has {len(tensor.shape)} dimensions, want {len(p.dims)}")
+                for name, size in zip(p.dims, tensor.shape):
+                    sizes.setdefault(name, size)
+            elif p.kind == "int":
+                sizes[p.name] = tensor
+
+        def evaluate(expression):
+            first, *rest = _TERMS.split(expression)
+            number = [int(t) if t.isdigit() else sizes[t] for t in [first, *rest[1::2]]]
+            value = number[0]
+            for op, x in zip(rest[::2], number[1:]):
+                value = value * x if op == "*" else (value + x - 1) // x
+            return value
+
+        return [(values.get(r.dtype, r.dtype), tuple(map(evaluate, r.size)), r.strides and tuple(map(evaluate, r.strides)))
+                for r in self.results]

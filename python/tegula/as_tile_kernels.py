@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+"""`import tegula.as_tile_kernels` makes this package importable as tile_kernels, so that code written for TileKernels runs unchanged:
+
+    import tegula.as_tile_kernels
+    from tile_kernels.transpose import transpose
+"""
+import importlib
+import importlib.machinery
+import sys
+
+import tegula
+
+_NAME = "tile_kernels"
+
+
+class _Alias:
+    """Finds and loads tile_kernels.x as tegula.x: the same module object under a second name, never a second copy."""
+
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self) if name.startswith(_NAME + ".") else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        sys.modules[module.__name__] = importlib.import_module("tegula" + module.__name__[len(_NAME):])
+
+
+if sys.modules.get(_NAME, tegula) is not tegula:
+    raise ImportError("tile_kernels is already imported: import tegula.as_tile_kernels before it")
+sys.modules[_NAME] = tegula
+if not any(type(finder) is _Alias for finder in sys.meta_path):
+    sys.meta_path.insert(0, _Alias())

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""Settings of the process. Results never depend on them. Each is also an environment variable: docs/environment.md."""
+import sys
+
+from . import _tegula
+
+__all__ = ["get_cache_dir", "get_device_num_sms", "get_jit_mode", "get_max_smem_per_sm", "get_num_sms", "get_num_threads", "get_pdl",
+           "set_cache_dir", "set_jit_mode", "set_num_sms", "set_num_threads", "set_pdl"]
+
+# What an H200 has: reported where there is no GPU, so that code which takes a few SMs away from the count still runs on the CPU.
+_NO_GPU_NUM_SMS = 132
+_NO_GPU_SMEM_PER_SM = 233472
+_no_gpu_num_sms = 0  # what set_num_sms() was told where there is no GPU; 0 means nothing
+
+_JIT_MODES = ("auto", "never")
+
+
+def current_device():
+    """The CUDA device that torch would use now; 0 where torch is not loaded or has not touched CUDA."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else 0
+
+
+def get_device_num_sms():
+    """Multiprocessors of the current device; 132 where there is no GPU."""
+    try:
+        return _tegula.get_device_num_sms(current_device())
+    except _tegula.Error:
+        return _NO_GPU_NUM_SMS
+
+
+def get_max_smem_per_sm():
+    """Bytes of shared memory per multiprocessor of the current device; 233472 where there is no GPU."""
+    try:
+        return _tegula.get_max_smem_per_sm(current_device())
+    except _tegula.Error:
+        return _NO_GPU_SMEM_PER_SM
+
+
+def set_num_sms(num_sms):
+    """Upper bound for the multiprocessors that persistent kernels occupy, on every device: the rest stays free for other work."""
+    global _no_gpu_num_sms
+    assert 0 < num_sms <= get_device_num_sms(), f"num_sms: is {num_sms}, want 1..{get_device_num_sms()}"
+    device = 0
+    try:
+        while True:
+            _tegula.set_num_sms(device, min(num_sms, _tegula.get_device_num_sms(device)))
+            device += 1
+    except _tegula.Error:  # past the last device
+        if device == 0:
+            _no_gpu_num_sms = num_sms
+
+
+def get_num_sms():
+    """The bound in force: what was set, else what the current device has."""
+    try:
+        _tegula.get_device_num_sms(current_device())
+    except _tegula.Error:
+        return _no_gpu_num_sms or _NO_GPU_NUM_SMS
+    return _tegula.get_num_sms(current_device())
+
+
+def set_num_threads(num_threads):
+    """CPU threads of an op; 0 means what OpenMP would use."""
+    _tegula.set_num_threads(num_threads)
+
+
+def get_num_threads():
+    return _tegula.get_num_threads()
+
+
+def set_pdl(use_pdl):
+    """Programmatic dependent launch: a kernel's blocks start while the one before it ends. On by default, where the GPU has it."""
+    _tegula.set_pdl(use_pdl)
+
+
+def get_pdl():
+    return _tegula.get_pdl()
+
+
+def set_jit_mode(mode):
+    """'auto' compiles kernels that are in no cache; 'never' makes them an error that names the kernel."""
+    if mode not in _JIT_MODES:
+        raise ValueError(f"mode: is {mode!r}, want one of {', '.join(map(repr, _JIT_MODES))}")
+    _tegula.set_jit_mode(_JIT_MODES.index(mode))
+
+
+def get_jit_mode():
+    return _JIT_MODES[_tegula.get_jit_mode()]
+
+
+def set_cache_dir(path):
+    """Folder of compiled kernels. None goes back to the default, "" means no disk cache."""
+    _tegula.set_cache_dir(path)
+
+
+def get_cache_dir():
+    """The folder in use, "" where there is none."""
+    return _tegula.get_cache_dir()

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: MIT
+"""Names of benchmark and test cases."""
+import torch
+
+_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float8_e4m3fn: "e4m3", torch.int8: "e2m1"}  # int8 holds packed e2m1
+
+
+def dtype_to_str(dtype):
+    return _NAMES[dtype] if dtype in _NAMES else str(dtype).removeprefix("torch.")
+
+
+def _text(value):
+    return dtype_to_str(value) if isinstance(value, torch.dtype) else str(value)
+
+
+def make_param_id(params):
+    """{"num_tokens": 4001, "dtype": torch.bfloat16} to "num_tokens=4001-dtype=bf16": the id of a test case."""
+    return "-".join(f"{key}={_text(value)}" for key, value in params.items())
+
+
+def make_param_key(params):
+    """The same in sorted order, as one string to look a record up by."""
+    return ",".join(f"{key}={_text(value)}" for key, value in sorted(params.items()))
