@@ -3,8 +3,8 @@
  * format has, made with ldexp in double, and a search for the nearest. Nothing of src/numerics is used.
  *
  * Codes are without sign unless said. values[0 .. num_finite - 1] are the format's finite values and
- * values[num_finite] is the one that would follow, which decides where overflow begins; in formats that have
- * infinity that is its code. Doubles hold all values and all midpoints exactly. */
+ * values[num_finite] is the one that would follow, which decides where overflow begins; it has the code of
+ * infinity where there is one. Doubles hold all values and all midpoints exactly. */
 #ifndef TEGULA_TESTS_ORACLE_H
 #define TEGULA_TESTS_ORACLE_H
 
@@ -33,7 +33,7 @@ static inline oracle oracle_make(oracle format)
         const int exponent = (int)(code >> format.mantissa_bits), one = 1 << format.mantissa_bits;
         const int mantissa = (int)(code % (uint32_t)one), scale = format.bias + format.mantissa_bits;
         format.values[code] = exponent ? ldexp(one + mantissa, exponent - scale) : ldexp(mantissa, 1 - scale);
-        if (code && format.values[code] <= format.values[code - 1]) abort();    /* the search needs the order */
+        if (code && format.values[code] <= format.values[code - 1]) abort(); /* the search needs the order */
     }
     return format;
 }
@@ -45,10 +45,16 @@ static inline double oracle_midpoint(const oracle *o, uint32_t code)
 }
 
 /* Does that midpoint belong to `code`? */
-static inline bool oracle_tie_goes_down(const oracle *o, uint32_t code) { return !o->ties_away && code % 2 == 0; }
+static inline bool oracle_tie_goes_down(const oracle *o, uint32_t code)
+{
+    return !o->ties_away && code % 2 == 0;
+}
 
 /* The highest code that is made. */
-static inline uint32_t oracle_last(const oracle *o) { return o->saturates ? o->num_finite - 1 : o->num_finite; }
+static inline uint32_t oracle_last(const oracle *o)
+{
+    return o->saturates ? o->num_finite - 1 : o->num_finite;
+}
 
 static inline uint32_t oracle_nearest(const oracle *o, double magnitude)
 {
@@ -90,7 +96,8 @@ typedef uint32_t (*encoder)(float value);
 typedef float (*decoder)(uint32_t code);
 typedef uint32_t (*wanted)(const void *context, float value);
 
-static inline void check_encoding(const char *name, encoder encode, wanted want, const void *context, uint32_t bits)
+static inline void check_encoding(const char *name, encoder encode, wanted want, const void *context,
+                                  uint32_t bits)
 {
     const float value = float_of(bits);
     const uint32_t seen = encode(value), right = want(context, value);
@@ -100,7 +107,8 @@ static inline void check_encoding(const char *name, encoder encode, wanted want,
 }
 
 /* A float, its neighbours on either side, and their negatives. */
-static inline void check_around(const char *name, encoder encode, wanted want, const void *context, float value)
+static inline void check_around(const char *name, encoder encode, wanted want, const void *context,
+                                float value)
 {
     for (uint32_t step = 0; step < 5; step++) {
         const uint32_t bits = (bits_of(value) + step - 2) & 0x7FFFFFFF;
@@ -109,8 +117,8 @@ static inline void check_around(const char *name, encoder encode, wanted want, c
     }
 }
 
-/* Every exponent with every mantissa that is one run of ones or one of zeros (so just below, at and just above
- * half of any number of dropped bits), and a million random patterns. */
+/* Every exponent with every mantissa that is one run of ones or one of zeros (so just below, at and just
+ * above half of any number of dropped bits), and a million random patterns. */
 static inline void check_everywhere(const char *name, encoder encode, wanted want, const void *context)
 {
     for (uint32_t upper = 0; upper < 512; upper++)
@@ -125,7 +133,10 @@ static inline void check_everywhere(const char *name, encoder encode, wanted wan
         check_encoding(name, encode, want, context, (uint32_t)test_bits(&random));
 }
 
-static inline uint32_t oracle_want(const void *context, float value) { return oracle_encode(context, value); }
+static inline uint32_t oracle_want(const void *context, float value)
+{
+    return oracle_encode(context, value);
+}
 
 /* The sampled set: around every value and every midpoint of the format, and everywhere. */
 static inline void check_sampled(const oracle *o, const char *name, encoder encode)
@@ -141,7 +152,7 @@ static inline void check_sampled(const oracle *o, const char *name, encoder enco
 ALWAYS_INLINE void check_range(const char *name, encoder encode, uint32_t begin, uint32_t end, uint32_t code,
                                uint32_t negative_code)
 {
-    uint32_t wrong = 0;                             /* no branch: the loop over billions is to be vectorised */
+    uint32_t wrong = 0; /* no branch: the loop over billions is to be vectorised */
     for (uint32_t bits = begin; bits < end; bits++)
         wrong |= (encode(float_of(bits)) ^ code) | (encode(float_of(bits | 0x80000000)) ^ negative_code);
     if (!wrong) return;
@@ -189,8 +200,8 @@ static inline void check_codes(const oracle *o, const char *name, decoder decode
                                         : (double)seen == (sign ? -value : value) && !signbit(seen) == !sign;
         CHECK_THAT(right, "%s(0x%" PRIX32 ") is %a = 0x%08" PRIX32 ", want %a", name, code, (double)seen,
                    bits_of(seen), sign ? -value : value);
-        CHECK_THAT(encode(seen) == again, "encoding %s(0x%" PRIX32 ") gives 0x%" PRIX32 ", want 0x%" PRIX32, name,
-                   code, encode(seen), again);
+        CHECK_THAT(encode(seen) == again, "%s(0x%" PRIX32 ") is encoded as 0x%" PRIX32 ", want 0x%" PRIX32,
+                   name, code, encode(seen), again);
     }
 }
 

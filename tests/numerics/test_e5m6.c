@@ -12,9 +12,9 @@ static oracle make_e5m6(void)
                                  .nan = 0x7FF, .has_infinity = true });
 }
 
-/* Nearest even where the format is normal. Elsewhere the quirk, in real numbers: with magnitude = s * 2^q, where s is
- * a whole number below 2^24 and q the exponent of a float's last bit, the code is the last one not above the
- * magnitude, plus one if the rest of s modulo 2^17 is above 2^16, or is 2^16 and the code is odd. */
+/* Nearest even where the format is normal. Elsewhere the quirk, in real numbers: with magnitude = s * 2^q,
+ * where s is a whole number below 2^24 and q the exponent of a float's last bit, the code is the last one not
+ * above the magnitude, plus one if the rest of s modulo 2^17 is above 2^16, or is 2^16 and the code is odd. */
 static uint32_t want(const void *context, float value)
 {
     const oracle *o = context;
@@ -54,8 +54,8 @@ TEST(e5m6_from_f32_sampled)
     free(o.values);
 }
 
-/* Below 2^-14 each float by the oracle; from there to 65536 as in other formats; above, 2^16 floats that are cut and
- * 2^16 that go one up, in turn. */
+/* Below 2^-14 each float by the oracle; from there to 65536 as in other formats; above, 2^16 floats that are
+ * cut and 2^16 that go one up, in turn. */
 TEST(e5m6_from_f32_all_floats)
 {
     if (!test_slow()) SKIP("2^32 floats are in the slow set");
@@ -96,11 +96,11 @@ TEST(e5m6_examples)
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++)
         CHECK_THAT(tgl_e5m6_from_f32(examples[i].value) == examples[i].code, "example %zu is 0x%03X", i,
                    (unsigned)tgl_e5m6_from_f32(examples[i].value));
-    CHECK_INT(tgl_e5m6_from_f32(float_of(0x7FFFFFFF)), 0x7FF);      /* the rest is above half, but NaN stays NaN */
+    CHECK_INT(tgl_e5m6_from_f32(float_of(0x7FFFFFFF)), 0x7FF); /* the rest is above half, yet NaN stays */
     CHECK_INT(tgl_e5m6_from_f32(float_of(0xFFC00000)), 0x7FF);
 }
 
-/* Bit by bit: bit i of the group, from the highest of the first word on, is bit 11 - i % 12 of code i / 12. */
+/* Bit i of the group, from the highest of the first word on, is bit 11 - i % 12 of code i / 12. */
 TEST(e5m6x8_order)
 {
     test_random random = test_seed("e5m6x8_order");
@@ -110,7 +110,8 @@ TEST(e5m6x8_order)
         for (int i = 0; i < 8; i++)                 /* first each bit alone, then random codes */
             codes[i] = (uint16_t)(round < 96 ? (round / 12 == i) << round % 12 : test_below(&random, 0x1000));
         for (int bit = 0; bit < 96; bit++)
-            if (codes[bit / 12] >> (11 - bit % 12) & 1) want_words[bit / 32] += (uint32_t)1 << (31 - bit % 32);
+            if (codes[bit / 12] >> (11 - bit % 12) & 1)
+                want_words[bit / 32] += (uint32_t)1 << (31 - bit % 32);
         tgl_e5m6x8_pack(codes, words);
         tgl_e5m6x8_unpack(words, again);
         for (int i = 0; i < 3; i++) CHECK_INT(words[i], want_words[i]);

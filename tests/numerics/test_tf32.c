@@ -16,7 +16,8 @@ static float decode(uint32_t code) { return float_of(code << 13); }
 static oracle make_tf32(void)
 {
     return oracle_make((oracle){ .mantissa_bits = 10, .bias = 127, .num_finite = 255 << 10, .sign = 1 << 18,
-                                 .nan = 0x3FFFF, .keeps_nan = true, .has_infinity = true, .ties_away = true });
+                                 .nan = 0x3FFFF, .keeps_nan = true, .has_infinity = true,
+                                 .ties_away = true });
 }
 
 TEST(tf32_codes_stay)
@@ -67,7 +68,7 @@ TEST(tf32_examples)
     }
 }
 
-/* Two bf16 hold any tf32 from 2^-123 on that does not round to infinity as bf16: kernels multiply the halves. */
+/* Two bf16 hold any tf32 from 2^-123 up to where bf16 ends, so kernels may multiply the halves. */
 TEST(tf32_is_two_bf16)
 {
     const oracle o = make_tf32();
@@ -76,7 +77,8 @@ TEST(tf32_is_two_bf16)
         const float value = (float)o.values[code], high = tgl_bf16_to_f32(tgl_bf16_from_f32(value));
         if (isinf(high)) break;                     /* from 3.39e38 on */
         const float low = value - high;
-        CHECK_THAT(tgl_bf16_to_f32(tgl_bf16_from_f32(low)) == low && (double)high + (double)low == (double)value,
+        CHECK_THAT(tgl_bf16_to_f32(tgl_bf16_from_f32(low)) == low &&
+                       (double)high + (double)low == (double)value,
                    "%a is not %a + %a", (double)value, (double)high, (double)low);
         num_split++;
     }

@@ -23,7 +23,8 @@ TEST(ue8m0_to_f32_all_codes)
         CHECK_INT(tgl_ue8m0_from_f32(seen), code < 1 ? 1 : code > 254 ? 254 : code);
         if (code < 1 || code > 254) continue;
         const float inverse = tgl_ue8m0_inverse_to_f32((uint8_t)code);
-        CHECK_THAT((double)inverse == (code == 254 ? 0 : 1 / value), "inverse of code %d is %a", code, (double)inverse);
+        CHECK_THAT((double)inverse == (code == 254 ? 0 : 1 / value), "inverse of code %d is %a", code,
+                   (double)inverse);
     }
 }
 
@@ -37,7 +38,7 @@ TEST(ue8m0_from_f32_sampled)
     CHECK_INT(tgl_ue8m0_from_f32(0.0f), 1);
     CHECK_INT(tgl_ue8m0_from_f32(INFINITY), 254);
     CHECK_INT(tgl_ue8m0_from_f32(NAN), 254);
-    CHECK_INT(tgl_ue8m0_from_f32(float_of(0x346FACAD)), 105);       /* 1e-4 / 448: the smallest scale of e4m3 */
+    CHECK_INT(tgl_ue8m0_from_f32(float_of(0x346FACAD)), 105); /* 1e-4 / 448: the smallest scale of e4m3 */
 }
 
 /* Code E takes the floats above 2^(E - 128) up to 2^(E - 127); the sign is not looked at. */
