@@ -1,21 +1,35 @@
 /* SPDX-License-Identifier: MIT
- * cache.h - compiled kernels on disk. One file per kernel; its name is the hash of everything the image depends on; contents are magic, key, length,
- * checksum, image. Whatever is wrong with a file or a folder is a miss, never an error and never another's code. */
+ * cache.h - compiled kernels on disk. One file per kernel; its name is the hash of everything the image depends on;
+ * contents are magic, key, length, checksum, image. Whatever is wrong with a file or a folder is a miss, never an error
+ * and never another's code. docs/jit-and-cache.md has the rules. */
 #ifndef TEGULA_CACHE_H
 #define TEGULA_CACHE_H
 
+#include "core/settings.h"
 #include "core/status.h"
 
 typedef struct { uint8_t bytes[32]; } tgl_cache_key;    /* SHA-256 */
 
-/* Reads into malloc'd memory; false is a miss. Looks in TEGULA_CACHE_READONLY first, then in the folder of tgl_get_cache_dir(). */
+/* Reads into malloc'd memory; false is a miss. Looks in TEGULA_CACHE_READONLY first, then in the folder of
+ * tgl_get_cache_dir(). */
 bool tgl_cache_get(const tgl_cache_key *key, void **image, size_t *bytes);
 
-/* Writes a private temporary file and renames it. Best effort. */
-void tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes);
+/* Writes a private temporary file and renames it. Best effort: false where nothing was stored. */
+bool tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes);
+
+/* Removes an image that is whole but will not load. Not from the read-only folder. */
+void tgl_cache_remove(const tgl_cache_key *key);
+
+/* "<64 hexadecimal digits>.tgl", the file of a key. */
+enum { TGL_CACHE_NAME_BYTES = 69 };
+void tgl_cache_name(const tgl_cache_key *key, char name[TGL_CACHE_NAME_BYTES]);
 
 /* For `tegula info`: the folder in use ("" and the reason why where there is none), files, bytes. */
-typedef struct { char folder[4096]; char reason[256]; int64_t files, bytes; } tgl_cache_info;
+typedef struct {
+    char folder[TGL_PATH_BYTES];
+    char reason[256];
+    int64_t files, bytes;
+} tgl_cache_info;
 void tgl_cache_describe(tgl_cache_info *info);
 
 /* Removes the files used longest ago until at most `bytes` are left; also old temporary files. Gives what was removed. */

@@ -36,8 +36,9 @@ tgl_status tgl_launch(const tgl_kernel *kernel, const DLTensor *on, const tgl_sh
 /* Is this thread between tgl_prepare_begin and tgl_prepare_end? Ops then launch every kernel of their plan, whatever the token count. */
 bool tgl_preparing(void);
 
-/* For ops whose launch shape depends on the device: SMs to use (tgl_set_num_sms), architecture as major * 10 + minor, shared memory a block may have. In prepare
- * mode for an architecture without a device these are that architecture's. */
+/* For ops whose launch shape depends on the device: SMs to use (tgl_set_num_sms), the architecture that kernels are compiled
+ * for as major * 10 + minor, shared memory a block may have. In prepare mode for an architecture without a device these are
+ * that architecture's. */
 typedef struct { int num_sms, architecture; int64_t max_smem_per_block; } tgl_target;
 tgl_status tgl_target_of(const DLTensor *on, tgl_target *target);
 

@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: MIT
+ * cache.c - compiled kernels on disk.
+ *
+ * What is read here runs on the GPU, so a folder is used only if nobody but this user and root can have written to it.
+ * The folder is opened without following a link and judged by what was opened (its name may mean something else a moment
+ * later); files are opened relative to it and judged the same way. There are no locks: a file appears by rename, whole or
+ * not at all, and the checksum finds what a crash, a full disk or a bad disk left behind. */
+#include "cuda/cache.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "cuda/sha256.h"
+
+enum {
+    MAX_IMAGE_BYTES = 1 << 28,
+    OLD_TEMPORARY_SECONDS = 3600,       /* whoever was writing it is gone */
+    TOUCH_SECONDS = 24 * 3600           /* a hit marks its file as used, at most once a day */
+};
+
+typedef struct {
+    uint8_t magic[8];
+    uint8_t key[32];
+    uint8_t length[8];                  /* of the image, little-endian */
+    uint8_t checksum[32];               /* SHA-256 of key, length and image */
+} header;
+_Static_assert(sizeof(header) == 80, "no padding: it is written as it is");
+static const uint8_t magic[8] = { 'T', 'e', 'g', 'u', 'l', 'a', 0, 1 };
+
+static const char suffix[] = ".tgl", temporary_prefix[] = ".new-";
+
+void tgl_cache_name(const tgl_cache_key *key, char name[TGL_CACHE_NAME_BYTES])
+{
+    static const char digits[] = "0123456789abcdef";
+    for (int i = 0; i < 32; i++) {
+        name[2 * i] = digits[key->bytes[i] >> 4];
+        name[2 * i + 1] = digits[key->bytes[i] & 15];
+    }
+    strcpy(name + 64, suffix);
+}
+
+static bool is_name(const char *name)
+{
+    return strlen(name) == TGL_CACHE_NAME_BYTES - 1 && strspn(name, "0123456789abcdef") == 64 && !strcmp(name + 64, suffix);
+}
+
+static void checksum(const header *h, const void *image, size_t bytes, uint8_t digest[32])
+{
+    tgl_sha256 s;
+    tgl_sha256_begin(&s);
+    tgl_sha256_add(&s, h->key, sizeof h->key);
+    tgl_sha256_add(&s, h->length, sizeof h->length);
+    tgl_sha256_add(&s, image, bytes);
+    tgl_sha256_end(&s, digest);
+}
+
+/* ---- folders ---- */
+
+static bool is_ours(const struct stat *s)
+{
+    return (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* "a/b/", "a/b/." -> "a/b": a slash behind a link would have open() follow it, O_NOFOLLOW or not. */
+static void strip(char *path)
+{
+    for (size_t n = strlen(path); n > 1; n = strlen(path)) {
+        if (path[n - 1] == '/') path[n - 1] = 0;
+        else if (path[n - 1] == '.' && path[n - 2] == '/') path[n - 1] = 0;
+        else return;
+    }
+}
+
+static void make_folders(char *path)        /* those that are missing, for this user alone */
+{
+    for (char *s = strchr(path + 1, '/'); s; s = strchr(s + 1, '/')) {
+        *s = 0;
+        mkdir(path, 0700);
+        *s = '/';
+    }
+    mkdir(path, 0700);
+}
+
+/* A descriptor, or -1 with the reason. `missing` tells a folder that is just not there from one that is refused. */
+static int open_folder(const char *wanted, bool make, char reason[256], bool *missing)
+{
+    char path[TGL_PATH_BYTES];
+    snprintf(path, sizeof path, "%s", wanted);
+    strip(path);
+    const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    int fd = open(path, flags);
+    if (fd < 0 && errno == ENOENT && make) {
+        make_folders(path);
+        fd = open(path, flags);
+    }
+    *missing = fd < 0 && errno == ENOENT;
+    struct stat s;
+    if (fd < 0) {
+        const int error = errno;
+        const bool is_link = !lstat(path, &s) && S_ISLNK(s.st_mode);
+        snprintf(reason, 256, is_link ? "it is a symbolic link" : "%s", strerror(error));
+        return -1;
+    }
+    if (fstat(fd, &s)) snprintf(reason, 256, "%s", strerror(errno));
+    else if (s.st_uid != geteuid() && s.st_uid != 0) snprintf(reason, 256, "it belongs to user %ld", (long)s.st_uid);
+    else if (!is_ours(&s)) snprintf(reason, 256, "others may write to it (mode %03o)", (unsigned)(s.st_mode & 0777));
+    else return fd;
+    close(fd);
+    return -1;
+}
+
+static void report_refusal(const char *path, const char *reason)     /* once a folder */
+{
+    static atomic_uint reported[16];
+    unsigned h = 2166136261u;                                        /* FNV-1a */
+    for (const char *s = path; *s; s++) h = (h ^ (unsigned char)*s) * 16777619u;
+    for (int i = 0; i < 16; i++) {
+        unsigned empty = 0;
+        if (atomic_compare_exchange_strong(&reported[i], &empty, h | 1)) break;
+        if (empty == (h | 1)) return;
+    }
+    tgl_log(TGL_LOG_INFO, "no disk cache in %s: %s", path, reason);
+}
+
+/* The writable folder (`make` creates it), or the read-only one. -1 where there is none to use. */
+static int open_cache(bool make)
+{
+    char path[TGL_PATH_BYTES], reason[256];
+    bool missing;
+    tgl_settings_cache_dir(path);
+    if (!path[0]) return -1;
+    const int fd = open_folder(path, make, reason, &missing);
+    if (fd < 0 && (make || !missing)) report_refusal(path, reason);
+    return fd;
+}
+
+static int open_readonly(void)
+{
+    const char *path = tgl_settings_get()->cache_readonly;
+    char reason[256];
+    bool missing;
+    if (!path[0]) return -1;
+    const int fd = open_folder(path, false, reason, &missing);
+    if (fd < 0) report_refusal(path, reason);
+    return fd;
+}
+
+const char *tgl_get_cache_dir(void)
+{
+    static _Thread_local char path[TGL_PATH_BYTES];
+    char reason[256];
+    bool missing;
+    tgl_settings_cache_dir(path);
+    if (!path[0]) return path;
+    const int fd = open_folder(path, false, reason, &missing);
+    if (fd >= 0) close(fd);
+    else if (!missing) path[0] = 0;         /* a missing one is made when the first kernel is stored */
+    return path;
+}
+
+/* ---- files ---- */
+
+static bool read_all(int fd, void *to, size_t bytes)
+{
+    for (char *p = to; bytes;) {
+        const ssize_t n = read(fd, p, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        p += n, bytes -= (size_t)n;
+    }
+    return true;
+}
+
+static bool write_all(int fd, const void *from, size_t bytes)
+{
+    for (const char *p = from; bytes;) {
+        const ssize_t n = write(fd, p, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        p += n, bytes -= (size_t)n;
+    }
+    return true;
+}
+
+static uint64_t get_length(const header *h)
+{
+    uint64_t n = 0;
+    for (int i = 7; i >= 0; i--) n = n << 8 | h->length[i];
+    return n;
+}
+
+/* The image of an open file if everything about it is right. */
+static bool read_file(int fd, const tgl_cache_key *key, void **image, size_t *bytes)
+{
+    struct stat s;
+    header h;
+    uint8_t digest[32];
+    if (fstat(fd, &s) || !S_ISREG(s.st_mode) || !is_ours(&s)) return false;
+    if (s.st_size <= (off_t)sizeof h || s.st_size > (off_t)sizeof h + MAX_IMAGE_BYTES) return false;
+    const size_t n = (size_t)s.st_size - sizeof h;
+    if (!read_all(fd, &h, sizeof h) || memcmp(h.magic, magic, sizeof magic) || memcmp(h.key, key->bytes, sizeof h.key) ||
+        get_length(&h) != n)
+        return false;
+    void *p = malloc(n);
+    if (!p) return false;
+    if (read_all(fd, p, n)) {
+        checksum(&h, p, n, digest);
+        if (!memcmp(digest, h.checksum, sizeof digest)) {
+            *image = p;
+            *bytes = n;
+            return true;
+        }
+    }
+    free(p);
+    return false;
+}
+
+static void mark_used(int fd)
+{
+    struct stat s;
+    if (!fstat(fd, &s) && time(NULL) - s.st_mtime > TOUCH_SECONDS) futimens(fd, NULL);
+}
+
+static bool get_from(int folder, const tgl_cache_key *key, bool mark, void **image, size_t *bytes)
+{
+    if (folder < 0) return false;
+    char name[TGL_CACHE_NAME_BYTES];
+    tgl_cache_name(key, name);
+    const int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);    /* a FIFO must not hold us */
+    bool found = false;
+    if (fd >= 0) {
+        found = read_file(fd, key, image, bytes);
+        if (found && mark) mark_used(fd);
+        if (!found) tgl_log(TGL_LOG_INFO, "cache: %s is damaged or not ours, so it is not used", name);
+        close(fd);
+    }
+    close(folder);
+    return found;
+}
+
+bool tgl_cache_get(const tgl_cache_key *key, void **image, size_t *bytes)
+{
+    return get_from(open_readonly(), key, false, image, bytes) || get_from(open_cache(false), key, true, image, bytes);
+}
+
+/* Names differ between threads, processes and, sharing a folder over the network, machines. */
+static int open_temporary(int folder, char *name, size_t name_bytes)
+{
+    static atomic_uint count;
+    for (int attempt = 0; attempt < 16; attempt++) {
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        snprintf(name, name_bytes, "%s%lx-%lx%08lx-%x", temporary_prefix, (long)getpid(), (long)now.tv_sec, (long)now.tv_nsec,
+                 atomic_fetch_add(&count, 1));
+        const int fd = openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd >= 0 || errno != EEXIST) return fd;
+    }
+    return -1;
+}
+
+bool tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes)
+{
+    if (bytes == 0 || bytes > MAX_IMAGE_BYTES) return false;
+    const int folder = open_cache(true);
+    if (folder < 0) return false;
+    header h;
+    memcpy(h.magic, magic, sizeof magic);
+    memcpy(h.key, key->bytes, sizeof h.key);
+    for (int i = 0; i < 8; i++) h.length[i] = (uint8_t)((uint64_t)bytes >> 8 * i);
+    checksum(&h, image, bytes, h.checksum);
+
+    char name[TGL_CACHE_NAME_BYTES], temporary[96];
+    tgl_cache_name(key, name);
+    const int fd = open_temporary(folder, temporary, sizeof temporary);
+    bool ok = fd >= 0;
+    int error = errno;
+    if (fd >= 0) {
+        ok = write_all(fd, &h, sizeof h) && write_all(fd, image, bytes);
+        error = errno;
+        if (close(fd) && ok) ok = false, error = errno;          /* a quota may speak up only here */
+        if (ok && renameat(folder, temporary, folder, name)) ok = false, error = errno;
+        if (!ok) unlinkat(folder, temporary, 0);
+    }
+    if (!ok) tgl_log(TGL_LOG_INFO, "cache: cannot store %s: %s", name, strerror(error));
+    close(folder);
+    return ok;
+}
+
+void tgl_cache_remove(const tgl_cache_key *key)
+{
+    const int folder = open_cache(false);
+    if (folder < 0) return;
+    char name[TGL_CACHE_NAME_BYTES];
+    tgl_cache_name(key, name);
+    unlinkat(folder, name, 0);
+    close(folder);
+}
+
+/* ---- for people ---- */
+
+typedef struct { char name[TGL_CACHE_NAME_BYTES]; time_t used; int64_t bytes; } entry;
+
+/* All kernels in a folder; also removes old temporary files if told. Closes `folder`. */
+static entry *list_files(int folder, bool remove_old, int64_t *count)
+{
+    entry *list = NULL;
+    int64_t capacity = 0;
+    *count = 0;
+    DIR *d = fdopendir(folder);
+    if (!d) {
+        close(folder);
+        return NULL;
+    }
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        struct stat s;
+        if (fstatat(folder, e->d_name, &s, AT_SYMLINK_NOFOLLOW) || !S_ISREG(s.st_mode)) continue;
+        if (!strncmp(e->d_name, temporary_prefix, strlen(temporary_prefix))) {
+            if (remove_old && time(NULL) - s.st_mtime > OLD_TEMPORARY_SECONDS) unlinkat(folder, e->d_name, 0);
+            continue;
+        }
+        if (!is_name(e->d_name)) continue;
+        if (*count == capacity) {
+            entry *grown = realloc(list, (size_t)(capacity + 256) * sizeof *list);
+            if (!grown) break;
+            list = grown;
+            capacity += 256;
+        }
+        memcpy(list[*count].name, e->d_name, sizeof list->name);
+        list[*count].used = s.st_mtime;
+        list[(*count)++].bytes = s.st_size;
+    }
+    closedir(d);
+    return list;
+}
+
+void tgl_cache_describe(tgl_cache_info *info)
+{
+    memset(info, 0, sizeof *info);
+    char path[TGL_PATH_BYTES];
+    bool missing;
+    tgl_settings_cache_dir(path);
+    if (!path[0]) {
+        snprintf(info->reason, sizeof info->reason, "none is set, and there is no HOME to put it");
+        return;
+    }
+    const int folder = open_folder(path, false, info->reason, &missing);
+    if (folder >= 0 || missing) {
+        memcpy(info->folder, path, sizeof path);
+        info->reason[0] = 0;
+    } else {
+        char reason[128];
+        snprintf(reason, sizeof reason, "%.127s", info->reason);
+        snprintf(info->reason, sizeof info->reason, "%.100s is refused: %s", path, reason);
+    }
+    if (folder < 0) return;
+    entry *list = list_files(folder, false, &info->files);
+    for (int64_t i = 0; i < info->files; i++) info->bytes += list[i].bytes;
+    free(list);
+}
+
+static int by_last_use(const void *a, const void *b)
+{
+    const entry *x = a, *y = b;
+    return x->used != y->used ? (x->used < y->used ? -1 : 1) : strcmp(x->name, y->name);
+}
+
+tgl_status tgl_cache_prune(int64_t bytes, int64_t *removed_files, int64_t *removed_bytes)
+{
+    *removed_files = *removed_bytes = 0;
+    if (bytes < 0) return tgl_fail(TGL_ERR_ARGUMENT, "bytes: is %lld, want 0 or more", (long long)bytes);
+    const int folder = open_cache(false);
+    if (folder < 0) return TGL_OK;
+    const int listing = fcntl(folder, F_DUPFD_CLOEXEC, 0);
+    int64_t count = 0, total = 0;
+    entry *list = listing < 0 ? NULL : list_files(listing, true, &count);
+    for (int64_t i = 0; i < count; i++) total += list[i].bytes;
+    if (count) qsort(list, (size_t)count, sizeof *list, by_last_use);
+    for (int64_t i = 0; i < count && total > bytes; i++) {
+        if (unlinkat(folder, list[i].name, 0)) continue;
+        total -= list[i].bytes;
+        *removed_bytes += list[i].bytes;
+        ++*removed_files;
+    }
+    free(list);
+    close(folder);
+    return TGL_OK;
+}

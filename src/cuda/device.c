@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT
+ * device.c - what a device has, whose context to use, and the public calls about both. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/driver.h"
+#include "cuda/jit.h"
+
+static struct {
+    tgl_device facts;
+    _Atomic(tgl_cu_context) primary;        /* retained on first need, for the life of the process */
+    atomic_bool has_architecture;
+} devices[TGL_MAX_DEVICES];
+static atomic_int num_devices = -1;         /* -1: not read yet */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void in_child(void) { pthread_mutex_init(&lock, NULL); }     /* as in driver.c */
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+
+static tgl_status read_device(const tgl_driver_table *cu, int i, tgl_device *d)
+{
+    size_t memory = 0;
+    int smem_sm = 0, smem_block = 0, l2 = 0, clusters = 0;
+    TGL_TRY(tgl_driver_check(cu->DeviceGet(&d->handle, i), "cuDeviceGet"));
+    TGL_TRY(tgl_driver_check(cu->DeviceGetName(d->name, sizeof d->name, d->handle), "cuDeviceGetName"));
+    TGL_TRY(tgl_driver_check(cu->DeviceTotalMem(&memory, d->handle), "cuDeviceTotalMem"));
+    const struct { int attribute, *value; } rows[] = {
+        { TGL_CU_DEVICE_MAJOR, &d->major },           { TGL_CU_DEVICE_MINOR, &d->minor },
+        { TGL_CU_DEVICE_NUM_SMS, &d->num_sms },       { TGL_CU_DEVICE_L2_BYTES, &l2 },
+        { TGL_CU_DEVICE_SMEM_PER_SM, &smem_sm },      { TGL_CU_DEVICE_SMEM_PER_BLOCK_OPTIN, &smem_block },
+        { TGL_CU_DEVICE_CLUSTER_LAUNCH, &clusters },
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
+        TGL_TRY(tgl_driver_check(cu->DeviceGetAttribute(rows[k].value, rows[k].attribute, d->handle),
+                                 "cuDeviceGetAttribute"));
+    d->max_smem_per_sm = smem_sm;
+    d->max_smem_per_block_optin = smem_block;
+    d->total_memory = (int64_t)memory;
+    d->l2_bytes = l2;
+    d->has_clusters = clusters != 0;
+    d->is_emulated = !strcmp(d->name, "Tegula emulated device");
+    return TGL_OK;
+}
+
+static tgl_status read_devices(void)
+{
+    const tgl_driver_table *cu;
+    TGL_TRY(tgl_driver(&cu));
+    if (atomic_load_explicit(&num_devices, memory_order_acquire) >= 0) return TGL_OK;
+    pthread_mutex_lock(&lock);
+    int n = 0;
+    tgl_status status = TGL_OK;
+    if (atomic_load(&num_devices) < 0) {
+        status = tgl_driver_check(cu->DeviceGetCount(&n), "cuDeviceGetCount");
+        if (n > TGL_MAX_DEVICES) n = TGL_MAX_DEVICES;
+        for (int i = 0; i < n && status == TGL_OK; i++) status = read_device(cu, i, &devices[i].facts);
+        if (status == TGL_OK) atomic_store_explicit(&num_devices, n, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+tgl_status tgl_device_count(int *count)
+{
+    *count = 0;
+    TGL_TRY(read_devices());
+    *count = atomic_load(&num_devices);
+    return TGL_OK;
+}
+
+static tgl_status find(int device)
+{
+    TGL_TRY(read_devices());
+    const int n = atomic_load_explicit(&num_devices, memory_order_relaxed);
+    if (device >= 0 && device < n) return TGL_OK;
+    return tgl_fail(TGL_ERR_DEVICE, "cuda:%d: no such device, there %s %d", device, n == 1 ? "is" : "are", n);
+}
+
+/* The architecture asks NVRTC what it knows, so it is found apart from the facts that the driver gives. */
+static tgl_status find_architecture(int device)
+{
+    if (atomic_load_explicit(&devices[device].has_architecture, memory_order_acquire)) return TGL_OK;
+    tgl_device *d = &devices[device].facts;
+    char name[sizeof d->architecture];
+    TGL_TRY(tgl_jit_architecture(d->major, d->minor, name));
+    pthread_mutex_lock(&lock);
+    if (!atomic_load(&devices[device].has_architecture)) {
+        memcpy(d->architecture, name, sizeof name);
+        d->architecture_number = tgl_jit_architecture_number(name);
+        atomic_store_explicit(&devices[device].has_architecture, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+    return TGL_OK;
+}
+
+tgl_status tgl_device_get(int device, const tgl_device **out)
+{
+    TGL_TRY(find(device));
+    TGL_TRY(find_architecture(device));
+    *out = &devices[device].facts;
+    return TGL_OK;
+}
+
+/* ---- contexts ---- */
+
+static tgl_status primary_context(const tgl_driver_table *cu, int device, tgl_cu_context *context)
+{
+    *context = atomic_load_explicit(&devices[device].primary, memory_order_acquire);
+    if (*context) return TGL_OK;
+    TGL_TRY(tgl_driver_check(cu->DevicePrimaryCtxRetain(context, devices[device].facts.handle), "cuDevicePrimaryCtxRetain"));
+    atomic_store_explicit(&devices[device].primary, *context, memory_order_release);    /* two threads retain the same one */
+    return TGL_OK;
+}
+
+/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are 1 and 2; they and NULL belong to whichever context is current. */
+static bool names_no_context(tgl_stream stream) { return (uintptr_t)stream <= 2; }
+
+static tgl_status push(const tgl_driver_table *cu, tgl_cu_context context, tgl_context_guard *guard)
+{
+    TGL_TRY(tgl_driver_check(cu->CtxPushCurrent(context), "cuCtxPushCurrent"));
+    guard->context = context;
+    guard->pushed = true;
+    return TGL_OK;
+}
+
+tgl_status tgl_context_enter(int device, tgl_stream stream, tgl_context_guard *guard)
+{
+    const tgl_driver_table *cu;
+    *guard = (tgl_context_guard){ 0 };
+    TGL_TRY(tgl_driver(&cu));
+    TGL_TRY(find(device));
+    const tgl_cu_device want = devices[device].facts.handle;
+    tgl_cu_device seen;
+    if (!cu->CtxGetCurrent(&guard->context) && guard->context && !cu->CtxGetDevice(&seen) && seen == want) return TGL_OK;
+    tgl_cu_context context;
+    if (names_no_context(stream)) {
+        TGL_TRY(primary_context(cu, device, &context));
+        return push(cu, context, guard);
+    }
+    TGL_TRY(tgl_driver_check(cu->StreamGetCtx(stream, &context), "stream: cuStreamGetCtx"));
+    TGL_TRY(push(cu, context, guard));
+    if (!cu->CtxGetDevice(&seen) && seen == want) return TGL_OK;
+    tgl_context_leave(guard);
+    return tgl_fail(TGL_ERR_ARGUMENT, "stream: belongs to another device, want one of cuda:%d, where the tensors are", device);
+}
+
+void tgl_context_leave(tgl_context_guard *guard)
+{
+    const tgl_driver_table *cu;
+    tgl_cu_context context;
+    if (guard->pushed && tgl_driver(&cu) == TGL_OK) cu->CtxPopCurrent(&context);
+    guard->pushed = false;
+}
+
+/* ---- public ---- */
+
+int tgl_get_num_sms(int device)
+{
+    if (find(device) != TGL_OK) return 0;
+    return tgl_settings_num_sms(device, devices[device].facts.num_sms);
+}
+
+tgl_status tgl_get_device_num_sms(int device, int *num_sms)
+{
+    if (!num_sms) return tgl_fail(TGL_ERR_ARGUMENT, "num_sms: is NULL, want the place for the number");
+    TGL_TRY(find(device));
+    *num_sms = devices[device].facts.num_sms;
+    return TGL_OK;
+}
+
+tgl_status tgl_get_max_smem_per_sm(int device, int64_t *bytes)
+{
+    if (!bytes) return tgl_fail(TGL_ERR_ARGUMENT, "bytes: is NULL, want the place for the number");
+    TGL_TRY(find(device));
+    *bytes = devices[device].facts.max_smem_per_sm;
+    return TGL_OK;
+}
+
+tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_stream stream)
+{
+    enum { ALIGNMENT = 256 };
+    if (workspace_bytes == 0) return TGL_OK;
+    if (!workspace) return tgl_fail(TGL_ERR_WORKSPACE, "workspace: is NULL, want %zu bytes of device memory", workspace_bytes);
+    if ((uintptr_t)workspace % ALIGNMENT)
+        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: address is %p, want a multiple of %d", workspace, ALIGNMENT);
+    if (tgl_preparing()) return TGL_OK;
+    const tgl_driver_table *cu;
+    TGL_TRY(tgl_driver(&cu));
+    const tgl_cu_pointer address = (tgl_cu_pointer)(uintptr_t)workspace;
+    int device = -1;
+    if (cu->PointerGetAttribute(&device, TGL_CU_POINTER_DEVICE, address) || device < 0)
+        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: %p is not CUDA memory, want memory of the device", workspace);
+    tgl_context_guard guard;
+    TGL_TRY(tgl_context_enter(device, stream, &guard));
+    const tgl_status status =
+        tgl_driver_check(cu->MemsetD8Async(address, 0, workspace_bytes, stream), "workspace: cuMemsetD8Async");
+    tgl_context_leave(&guard);
+    return status;
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: MIT
+ * jit.c - from a kernel's name and macros to machine code.
+ *
+ * Nothing here holds a lock while it compiles: kernels compile in parallel. (That two threads do not compile the same one
+ * is kernels.c's business.) */
+#include "cuda/jit.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/log.h"
+#include "cuda/nvrtc.h"
+#include "cuda/sha256.h"
+
+/* After -arch and the macros. ptxas -v costs nothing and lets tests read registers and spills from the log; 177 is "declared
+ * but never referenced", as headers' functions are. */
+static const char *const fixed_options[] = { "--std=c++17", "--fmad=false", "--ptxas-options=-v", "--diag-suppress=177" };
+enum { NUM_FIXED = sizeof fixed_options / sizeof fixed_options[0], OPTION_BYTES = 96 };
+
+static atomic_uint_fast64_t compile_count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of what is static and small below */
+static struct { tgl_compile_callback callback; void *context; } reporting;
+
+/* NVRTC has locks of its own, which a child inherits as they are: after a fork in the middle of a compilation the
+ * child must not call it. */
+static atomic_int num_compiling;
+static atomic_bool nvrtc_is_spoiled;
+
+static void in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    if (atomic_load(&num_compiling) > 0) atomic_store(&nvrtc_is_spoiled, true);
+}
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+
+void tgl_image_free(tgl_image *image)
+{
+    free(image->image);
+    free(image->log);
+    *image = (tgl_image){ 0 };
+}
+
+void tgl_macro_text(const tgl_macro macros[TGL_MAX_MACROS], char text[TGL_MACRO_TEXT_BYTES])
+{
+    size_t n = 0;
+    text[0] = 0;
+    for (int i = 0; i < TGL_MAX_MACROS && n < TGL_MACRO_TEXT_BYTES; i++)
+        if (macros[i].name)
+            n += (size_t)snprintf(text + n, TGL_MACRO_TEXT_BYTES - n, "%s%s=%" PRId64, n ? " " : "", macros[i].name,
+                                  macros[i].value);
+}
+
+/* ---- architectures ---- */
+
+int tgl_jit_architecture_number(const char *architecture)
+{
+    const char *s = architecture;
+    if (!strncmp(s, "sm_", 3)) s += 3;
+    else if (!strncmp(s, "compute_", 8)) s += 8;
+    else return 0;
+    const size_t digits = strspn(s, "0123456789");
+    if (digits < 2 || digits > 3) return 0;
+    const char *end = s + digits;
+    if (*end == 'a' || *end == 'f') end++;
+    return *end ? 0 : atoi(s);
+}
+
+void tgl_jit_architecture_given(int major, int minor, const int *known, int num_known, char name[TGL_ARCHITECTURE_BYTES])
+{
+    const int number = major * 10 + minor;
+    int newest = 0;                         /* that NVRTC knows and that is not newer than the device */
+    for (int i = 0; i < num_known; i++)
+        if (known[i] <= number) newest = known[i];
+    if (num_known && newest != number) snprintf(name, TGL_ARCHITECTURE_BYTES, "compute_%d", newest);
+    else snprintf(name, TGL_ARCHITECTURE_BYTES, "sm_%d%s", number, number >= 90 ? "a" : "");
+}
+
+tgl_status tgl_jit_architecture(int major, int minor, char name[TGL_ARCHITECTURE_BYTES])
+{
+    if (major < 8)
+        return tgl_fail(TGL_ERR_DEVICE, "this GPU has compute capability %d.%d, want 8.0 (A100) or newer", major, minor);
+    const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
+    tgl_jit_architecture_given(major, minor, nvrtc ? nvrtc->archs : NULL, nvrtc ? nvrtc->num_archs : 0, name);
+    return TGL_OK;
+}
+
+static bool knows(const tgl_nvrtc_table *nvrtc, int number)
+{
+    for (int i = 0; i < nvrtc->num_archs; i++)
+        if (nvrtc->archs[i] == number) return true;
+    return nvrtc->num_archs == 0;           /* it does not say: let it try */
+}
+
+tgl_status tgl_jit_architectures(const char *const **names, int *count)
+{
+    static const char *const all[] = { "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a" };
+    enum { NUM_ALL = sizeof all / sizeof all[0] };
+    static const char *some[NUM_ALL];
+    static int num_some;
+    const tgl_nvrtc_table *nvrtc;
+    TGL_TRY(tgl_nvrtc(&nvrtc));
+    pthread_mutex_lock(&lock);
+    if (!num_some)
+        for (int i = 0; i < NUM_ALL; i++)
+            if (knows(nvrtc, tgl_jit_architecture_number(all[i]))) some[num_some++] = all[i];
+    pthread_mutex_unlock(&lock);
+    *names = some;
+    *count = num_some;
+    return TGL_OK;
+}
+
+/* ---- the key ---- */
+
+static void add_text(tgl_sha256 *s, const char *text)       /* with its zero byte: "ab" "c" is not "a" "bc" */
+{
+    tgl_sha256_add(s, text, strlen(text) + 1);
+}
+
+void tgl_jit_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS], const char *architecture,
+                 int nvrtc_major, int nvrtc_minor, tgl_cache_key *key)
+{
+    char text[TGL_MACRO_TEXT_BYTES], versions[96];
+    tgl_macro_text(macros, text);
+    snprintf(versions, sizeof versions, "tegula %s nvrtc %d.%d headers %d", tgl_version(), nvrtc_major, nvrtc_minor,
+             source->num_headers);
+    tgl_sha256 s;
+    tgl_sha256_begin(&s);
+    add_text(&s, versions);
+    add_text(&s, architecture);
+    for (int i = 0; i < NUM_FIXED; i++) add_text(&s, fixed_options[i]);
+    add_text(&s, text);
+    add_text(&s, source->name);
+    add_text(&s, source->text);
+    for (int i = 0; i < source->num_headers; i++) {
+        add_text(&s, source->header_names[i]);
+        add_text(&s, source->header_texts[i]);
+    }
+    tgl_sha256_end(&s, key->bytes);
+}
+
+/* ---- compiling ---- */
+
+typedef struct {
+    const tgl_source *source;
+    const tgl_macro *macros;
+    const char *architecture;
+    char what[TGL_MACRO_TEXT_BYTES + 128];      /* "transpose/transpose (ELEMENT_BYTES=2) for sm_90a" */
+} job;
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static char *copy_log(const tgl_nvrtc_table *nvrtc, tgl_nvrtc_program program)
+{
+    size_t bytes = 0;
+    if (nvrtc->GetProgramLogSize(program, &bytes)) bytes = 0;
+    char *log = calloc(1, bytes + 1);
+    if (log && bytes && nvrtc->GetProgramLog(program, log)) log[0] = 0;
+    return log;
+}
+
+/* The line that says what is wrong: the first with "error", else the first. */
+static int first_error(const char *log, const char **line)
+{
+    const char *at = strstr(log, "error");
+    while (at && at > log && at[-1] != '\n') at--;
+    *line = at ? at : log;
+    return (int)strcspn(*line, "\n");
+}
+
+static tgl_status take_image(const tgl_nvrtc_table *nvrtc, tgl_nvrtc_program program, const job *j, tgl_image *out)
+{
+    const bool is_ptx = !strncmp(j->architecture, "compute_", 8);
+    tgl_nvrtc_result (*const get_size)(tgl_nvrtc_program, size_t *) = is_ptx ? nvrtc->GetPTXSize : nvrtc->GetCUBINSize;
+    tgl_nvrtc_result (*const get)(tgl_nvrtc_program, char *) = is_ptx ? nvrtc->GetPTX : nvrtc->GetCUBIN;
+    if (!get_size || !get || get_size(program, &out->bytes) || !out->bytes)
+        return tgl_fail(TGL_ERR_COMPILE, "%s: NVRTC %d.%d gave no %s", j->what, nvrtc->major, nvrtc->minor,
+                        is_ptx ? "PTX" : "cubin");
+    out->image = malloc(out->bytes);
+    if (!out->image) return tgl_fail(TGL_ERR_MEMORY, "%s: no memory for %zu bytes of code", j->what, out->bytes);
+    if (get(program, out->image)) return tgl_fail(TGL_ERR_COMPILE, "%s: NVRTC gave no image", j->what);
+    return TGL_OK;
+}
+
+static tgl_status run_compiler(const tgl_nvrtc_table *nvrtc, const job *j, tgl_image *out)
+{
+    char options[TGL_MAX_MACROS + 1][OPTION_BYTES], name[160];
+    const char *list[TGL_MAX_MACROS + 1 + NUM_FIXED];
+    int n = 0;
+    bool fits = snprintf(options[n], OPTION_BYTES, "--gpu-architecture=%s", j->architecture) < OPTION_BYTES;
+    list[n] = options[n], n++;
+    for (int i = 0; i < TGL_MAX_MACROS; i++) {
+        if (!j->macros[i].name) continue;
+        fits &= snprintf(options[n], OPTION_BYTES, "-D%s=%" PRId64, j->macros[i].name, j->macros[i].value) < OPTION_BYTES;
+        list[n] = options[n], n++;
+    }
+    for (int i = 0; i < NUM_FIXED; i++) list[n++] = fixed_options[i];
+    fits &= snprintf(name, sizeof name, "%s.cu", j->source->name) < (int)sizeof name;
+    if (!fits) return tgl_fail(TGL_ERR_INTERNAL, "%s: a name is too long", j->what);
+
+    tgl_nvrtc_program program;
+    tgl_nvrtc_result result = nvrtc->CreateProgram(&program, j->source->text, name, j->source->num_headers,
+                                                   j->source->header_texts, j->source->header_names);
+    if (result) return tgl_fail(TGL_ERR_COMPILE, "%s: nvrtcCreateProgram: %s", j->what, nvrtc->GetErrorString(result));
+    const double begin = now_ms();
+    result = nvrtc->CompileProgram(program, n, list);
+    out->milliseconds = now_ms() - begin;
+    out->compiled = true;
+    out->log = copy_log(nvrtc, program);
+    tgl_status status;
+    if (!out->log) {
+        status = tgl_fail(TGL_ERR_MEMORY, "%s: no memory for the compiler's log", j->what);
+    } else if (result) {
+        const char *line;
+        const int bytes = first_error(out->log, &line);
+        tgl_log(TGL_LOG_ERROR, "%s: the compiler says:\n%s", j->what, out->log);
+        status = tgl_fail(TGL_ERR_COMPILE, "%s: %s: %.*s", j->what, nvrtc->GetErrorString(result), bytes, line);
+    } else {
+        status = take_image(nvrtc, program, j, out);
+    }
+    nvrtc->DestroyProgram(&program);
+    return status;
+}
+
+static void report(const job *j, double milliseconds)
+{
+    atomic_fetch_add(&compile_count, 1);
+    tgl_log(TGL_LOG_INFO, "compiled %s in %.1f ms", j->what, milliseconds);
+    pthread_mutex_lock(&lock);
+    const tgl_compile_callback callback = reporting.callback;
+    void *context = reporting.context;
+    pthread_mutex_unlock(&lock);
+    if (!callback) return;
+    char text[TGL_MACRO_TEXT_BYTES];
+    tgl_macro_text(j->macros, text);
+    callback(context, j->source->name, text, j->architecture, milliseconds);
+}
+
+static tgl_status compile(const tgl_nvrtc_table *nvrtc, const job *j, tgl_image *out)
+{
+    if (atomic_load(&nvrtc_is_spoiled))
+        return tgl_fail(TGL_ERR_COMPILE, "%s: this process was forked while a thread was compiling, so it cannot compile; "
+                                         "prepare kernels before the fork", j->what);
+    if (!knows(nvrtc, tgl_jit_architecture_number(j->architecture)))
+        return tgl_fail(TGL_ERR_COMPILE, "%s: NVRTC %d.%d (%.200s) does not know this architecture, only sm_%d to sm_%d; "
+                                         "use another NVRTC", j->what, nvrtc->major, nvrtc->minor, nvrtc->path,
+                        nvrtc->archs[0], nvrtc->archs[nvrtc->num_archs - 1]);
+    atomic_fetch_add(&num_compiling, 1);
+    const tgl_status status = run_compiler(nvrtc, j, out);
+    atomic_fetch_sub(&num_compiling, 1);
+    if (status != TGL_OK) return status;
+    report(j, out->milliseconds);
+    return TGL_OK;
+}
+
+/* Without NVRTC a cache that was filled elsewhere still serves: by the newest version that made this kernel. */
+static bool get_of_any_version(const job *j, tgl_image *out)
+{
+    tgl_cache_key key;
+    for (int major = 13; major >= 12; major--)
+        for (int minor = 9; minor >= 0; minor--) {
+            tgl_jit_key(j->source, j->macros, j->architecture, major, minor, &key);
+            if (tgl_cache_get(&key, &out->image, &out->bytes)) return true;
+        }
+    return false;
+}
+
+tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS], const char *architecture,
+                          unsigned how, tgl_image *out)
+{
+    *out = (tgl_image){ 0 };
+    job j = { source, macros, architecture, "" };
+    char text[TGL_MACRO_TEXT_BYTES];
+    tgl_macro_text(macros, text);
+    snprintf(j.what, sizeof j.what, "%.64s%s%s%s for %.16s", source->name, text[0] ? " (" : "", text, text[0] ? ")" : "",
+             architecture);
+    if (!tgl_jit_architecture_number(architecture))
+        return tgl_fail(TGL_ERR_ARGUMENT, "architecture: is \"%.32s\", want one such as sm_90a", architecture);
+
+    const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
+    tgl_cache_key key;
+    if (nvrtc) tgl_jit_key(source, macros, architecture, nvrtc->major, nvrtc->minor, &key);
+    if (nvrtc && how & TGL_JIT_REBUILD) tgl_cache_remove(&key);
+    if (!(how & TGL_JIT_REBUILD) &&
+        (nvrtc ? tgl_cache_get(&key, &out->image, &out->bytes) : get_of_any_version(&j, out))) {
+        tgl_log(TGL_LOG_INFO, "found %s in the cache", j.what);
+        out->log = calloc(1, 1);
+        if (out->log) return TGL_OK;
+        tgl_image_free(out);
+        return tgl_fail(TGL_ERR_MEMORY, "%s: no memory", j.what);
+    }
+    if (tgl_get_jit_mode() == TGL_JIT_NEVER) {
+        const char *folder = tgl_get_cache_dir();
+        return tgl_fail(TGL_ERR_COMPILE, "%s: not in the cache (%.200s), and TEGULA_JIT=never forbids to compile it; fill the "
+                                         "cache with `tegula compile`", j.what, folder[0] ? folder : "there is none");
+    }
+    if (!(how & TGL_JIT_MAY_COMPILE))
+        return tgl_fail(TGL_ERR_CAPTURE, "%s: would have to be compiled during a stream capture; call the op once before the "
+                                         "capture, or between tgl_prepare_begin and tgl_prepare_end", j.what);
+    TGL_TRY(tgl_nvrtc(&nvrtc));
+    const tgl_status status = compile(nvrtc, &j, out);
+    if (status == TGL_OK) tgl_cache_put(&key, out->image, out->bytes);
+    else tgl_image_free(out);
+    return status;
+}
+
+/* ---- embedded kernels ---- */
+
+static const tgl_embedded_file *find_embedded(const char *name)
+{
+    for (int i = 0; i < tgl_num_embedded; i++)
+        if (!strcmp(tgl_embedded[i].name, name)) return &tgl_embedded[i];
+    return NULL;
+}
+
+static tgl_status build(const tgl_kernel *kernel, const char *architecture, unsigned how, tgl_image *out)
+{
+    enum { MAX_HEADERS = 64 };
+    const char *names[MAX_HEADERS], *texts[MAX_HEADERS];
+    *out = (tgl_image){ 0 };
+    const tgl_embedded_file *file = find_embedded(kernel->name);
+    if (!file) return tgl_fail(TGL_ERR_INTERNAL, "%s: no such kernel in this library", kernel->name);
+    int n = 0;
+    for (const int *h = file->headers; *h >= 0; h++, n++) {
+        if (n == MAX_HEADERS) return tgl_fail(TGL_ERR_INTERNAL, "%s: includes more than %d headers", kernel->name, MAX_HEADERS);
+        names[n] = tgl_embedded[*h].name;
+        texts[n] = (const char *)tgl_embedded[*h].text;
+    }
+    const tgl_source source = { kernel->name, (const char *)file->text, n, names, texts };
+    return tgl_jit_source(&source, kernel->macros, architecture, how, out);
+}
+
+tgl_status tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out)
+{
+    return build(kernel, architecture, may_compile ? TGL_JIT_MAY_COMPILE : 0, out);
+}
+
+tgl_status tgl_jit_rebuild(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out)
+{
+    return build(kernel, architecture, TGL_JIT_REBUILD | (may_compile ? TGL_JIT_MAY_COMPILE : 0), out);
+}
+
+/* ---- public ---- */
+
+uint64_t tgl_compile_count(void) { return atomic_load(&compile_count); }
+
+tgl_status tgl_set_compile_callback(tgl_compile_callback callback, void *context)
+{
+    pthread_mutex_lock(&lock);
+    reporting.callback = callback;
+    reporting.context = context;
+    pthread_mutex_unlock(&lock);
+    return TGL_OK;
+}

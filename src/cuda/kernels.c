@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: MIT
+ * kernels.c - the kernels that this process has loaded.
+ *
+ * Two levels. `code` is a library of the driver, one per (kernel, macros, architecture), shared by devices of one kind.
+ * tgl_loaded is what a launch needs on one device. The launch path reads a hash table of the latter: slots are written once,
+ * a full table is replaced by a bigger one and kept, so a reader needs no lock and never waits. */
+#include "cuda/kernels.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "cuda/jit.h"
+
+typedef struct table {
+    size_t num_slots;                       /* a power of two, at least twice the entries */
+    struct table *previous;                 /* a reader may still be in it */
+    _Atomic(tgl_loaded *) slots[];
+} table;
+
+typedef enum { BUILDING, READY, FAILED } state;
+typedef struct code {
+    tgl_kernel kernel;
+    char architecture[TGL_ARCHITECTURE_BYTES];
+    tgl_cu_library library;
+    tgl_cu_kernel handle;
+    state state;
+    tgl_status status;                      /* of a failure, for those who waited */
+    char message[TGL_MESSAGE_BYTES];
+    int num_waiting;
+    struct code *next;
+} code;
+
+static _Atomic(table *) current;
+static size_t num_loaded;                   /* the rest is under the lock */
+static code *codes;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t built = PTHREAD_COND_INITIALIZER;
+
+/* Whoever is forked after the driver was used never comes here: tgl_driver() refuses before. */
+static void in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    pthread_cond_init(&built, NULL);
+}
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+
+/* ---- keys ---- */
+
+static uint64_t hash_of(const tgl_kernel *k, int device)
+{
+    uint64_t h = 14695981039346656037u ^ (uint64_t)device;
+    for (const char *s = k->name; *s; s++) h = (h ^ (unsigned char)*s) * 1099511628211u;
+    for (int i = 0; i < TGL_MAX_MACROS; i++)
+        if (k->macros[i].name) h = (h ^ (uint64_t)k->macros[i].value ^ (uint64_t)i << 56) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 32;
+}
+
+static bool is_same(const tgl_kernel *a, const tgl_kernel *b)
+{
+    if (strcmp(a->name, b->name)) return false;
+    for (int i = 0; i < TGL_MAX_MACROS; i++) {
+        const tgl_macro *x = &a->macros[i], *y = &b->macros[i];
+        if (!x->name && !y->name) continue;
+        if (!x->name || !y->name || x->value != y->value || strcmp(x->name, y->name)) return false;
+    }
+    return true;
+}
+
+static void free_kernel(tgl_kernel *k)
+{
+    free((char *)k->name);
+    for (int i = 0; i < TGL_MAX_MACROS; i++) free((char *)k->macros[i].name);
+}
+
+static bool copy_kernel(tgl_kernel *to, const tgl_kernel *from)
+{
+    *to = (tgl_kernel){ .name = strdup(from->name) };
+    bool ok = to->name != NULL;
+    for (int i = 0; i < TGL_MAX_MACROS; i++) {
+        if (!from->macros[i].name) continue;
+        to->macros[i] = (tgl_macro){ strdup(from->macros[i].name), from->macros[i].value };
+        ok &= to->macros[i].name != NULL;
+    }
+    if (!ok) free_kernel(to);
+    return ok;
+}
+
+/* ---- the table that launches read ---- */
+
+tgl_loaded *tgl_kernels_find(const tgl_kernel *kernel, int device)
+{
+    const table *t = atomic_load_explicit(&current, memory_order_acquire);
+    if (!t) return NULL;
+    const uint64_t hash = hash_of(kernel, device);
+    for (size_t i = hash & (t->num_slots - 1);; i = (i + 1) & (t->num_slots - 1)) {
+        tgl_loaded *e = atomic_load_explicit(&t->slots[i], memory_order_acquire);
+        if (!e) return NULL;
+        if (e->hash == hash && e->device == device && is_same(&e->kernel, kernel)) return e;
+    }
+}
+
+static void put(table *t, tgl_loaded *e)
+{
+    size_t i = e->hash & (t->num_slots - 1);
+    while (atomic_load_explicit(&t->slots[i], memory_order_relaxed)) i = (i + 1) & (t->num_slots - 1);
+    atomic_store_explicit(&t->slots[i], e, memory_order_release);
+}
+
+static bool insert(tgl_loaded *e)           /* with the lock held */
+{
+    table *t = atomic_load(&current);
+    if (!t || 2 * (num_loaded + 1) > t->num_slots) {
+        const size_t n = t ? 2 * t->num_slots : 256;
+        table *bigger = calloc(1, sizeof *bigger + n * sizeof bigger->slots[0]);
+        if (!bigger) return false;
+        bigger->num_slots = n;
+        bigger->previous = t;
+        for (size_t i = 0; t && i < t->num_slots; i++)
+            if (atomic_load(&t->slots[i])) put(bigger, atomic_load(&t->slots[i]));
+        atomic_store_explicit(&current, bigger, memory_order_release);
+        t = bigger;
+    }
+    put(t, e);
+    num_loaded++;
+    return true;
+}
+
+/* ---- loading ---- */
+
+/* Another thread's capture in global mode would forbid this thread to load, and be spoilt by it; relaxed mode says that
+ * we know what we do. */
+typedef struct { const tgl_driver_table *cu; int mode; } relaxed;
+static relaxed relax(const tgl_driver_table *cu)
+{
+    relaxed r = { cu, TGL_CU_CAPTURE_RELAXED };
+    cu->ThreadExchangeStreamCaptureMode(&r.mode);
+    return r;
+}
+static void restore(relaxed r) { r.cu->ThreadExchangeStreamCaptureMode(&r.mode); }
+
+static tgl_status check(tgl_cu_result result, const tgl_kernel *kernel, const char *call)
+{
+    if (!result) return TGL_OK;
+    char text[160];
+    snprintf(text, sizeof text, "%.100s: %s", kernel->name, call);
+    return tgl_driver_check(result, text);
+}
+
+static tgl_status build(const tgl_driver_table *cu, code *c, bool may_compile)
+{
+    tgl_image image;
+    TGL_TRY(tgl_jit_image(&c->kernel, c->architecture, may_compile, &image));
+    relaxed r = relax(cu);
+    tgl_cu_result result = cu->LibraryLoadData(&c->library, image.image, NULL, NULL, 0, NULL, NULL, 0);
+    restore(r);
+    if (result && result != TGL_CU_OUT_OF_MEMORY && !image.compiled) {
+        tgl_log(TGL_LOG_INFO, "%s: the driver refuses what the cache has (error %d), so it is made again", c->kernel.name, result);
+        tgl_image_free(&image);
+        TGL_TRY(tgl_jit_rebuild(&c->kernel, c->architecture, may_compile, &image));
+        r = relax(cu);
+        result = cu->LibraryLoadData(&c->library, image.image, NULL, NULL, 0, NULL, NULL, 0);
+        restore(r);
+    }
+    tgl_image_free(&image);
+    TGL_TRY(check(result, &c->kernel, "cuLibraryLoadData"));
+    const char *slash = strrchr(c->kernel.name, '/');
+    r = relax(cu);
+    result = cu->LibraryGetKernel(&c->handle, c->library, slash ? slash + 1 : c->kernel.name);
+    if (result) cu->LibraryUnload(c->library);
+    restore(r);
+    return check(result, &c->kernel, "cuLibraryGetKernel");
+}
+
+static void forget(code *c)                 /* with the lock held */
+{
+    for (code **at = &codes; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            return;
+        }
+}
+
+static void free_code(code *c)
+{
+    free_kernel(&c->kernel);
+    free(c);
+}
+
+/* With the lock held, which it gives up while it waits. READY: `found`. NULL: there was none, or a failure that this
+ * thread should not share. Else the failure. */
+static tgl_status join(const tgl_kernel *kernel, const char *architecture, bool may_compile, code **found)
+{
+    *found = NULL;
+    code *c = codes;
+    while (c && (strcmp(c->architecture, architecture) || !is_same(&c->kernel, kernel))) c = c->next;
+    if (!c) return TGL_OK;
+    c->num_waiting++;
+    while (c->state == BUILDING) pthread_cond_wait(&built, &lock);
+    c->num_waiting--;
+    if (c->state == READY) {
+        *found = c;
+        return TGL_OK;
+    }
+    tgl_status status = c->status;
+    /* the maker was capturing and so could not compile: this thread can */
+    if (status == TGL_ERR_CAPTURE && may_compile) status = TGL_OK;
+    else tgl_fail(status, "%s", c->message);
+    if (c->num_waiting == 0) free_code(c);
+    return status;
+}
+
+static tgl_status get_code(const tgl_driver_table *cu, const tgl_kernel *kernel, const char *architecture, bool may_compile,
+                           code **out)
+{
+    pthread_mutex_lock(&lock);
+    tgl_status status = join(kernel, architecture, may_compile, out);
+    if (status != TGL_OK || *out) {
+        pthread_mutex_unlock(&lock);
+        return status;
+    }
+    code *c = calloc(1, sizeof *c);
+    if (!c || !copy_kernel(&c->kernel, kernel)) {
+        pthread_mutex_unlock(&lock);
+        free(c);
+        return tgl_fail(TGL_ERR_MEMORY, "%s: no memory to load it", kernel->name);
+    }
+    strcpy(c->architecture, architecture);
+    c->next = codes;
+    codes = c;
+    pthread_mutex_unlock(&lock);
+
+    status = build(cu, c, may_compile);
+
+    pthread_mutex_lock(&lock);
+    if (status == TGL_OK) {
+        c->state = READY;
+        *out = c;
+    } else {
+        forget(c);
+        c->state = FAILED;
+        c->status = status;
+        snprintf(c->message, sizeof c->message, "%s", tgl_last_error());
+    }
+    pthread_cond_broadcast(&built);
+    if (status != TGL_OK && c->num_waiting == 0) free_code(c);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* What a launch may ask of the kernel is allowed here, so that launches need not. */
+static tgl_status set_attributes(const tgl_driver_table *cu, const tgl_device *d, tgl_loaded *e)
+{
+    int shared = 0;
+    TGL_TRY(check(cu->KernelGetAttribute(&shared, TGL_CU_KERNEL_STATIC_SHARED_BYTES, e->handle, d->handle), &e->kernel,
+                  "cuKernelGetAttribute"));
+    e->max_dynamic_shared = d->max_smem_per_block_optin - shared;
+    TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_MAX_DYNAMIC_SHARED_BYTES, (int)e->max_dynamic_shared, e->handle, d->handle),
+                  &e->kernel, "cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES)"));
+    if (d->has_clusters)                    /* up to 16 blocks where the device has room for them */
+        TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_NON_PORTABLE_CLUSTER, 1, e->handle, d->handle), &e->kernel,
+                      "cuKernelSetAttribute(NON_PORTABLE_CLUSTER_SIZE_ALLOWED)"));
+    e->has_clusters = d->has_clusters;
+    e->has_pdl = d->major >= 9;
+    return TGL_OK;
+}
+
+tgl_status tgl_kernels_enter(tgl_loaded *loaded, tgl_cu_context context)
+{
+    const tgl_driver_table *cu;
+    TGL_TRY(tgl_driver(&cu));
+    const relaxed r = relax(cu);
+    tgl_cu_function function;
+    const tgl_cu_result result = cu->KernelGetFunction(&function, loaded->handle);
+    restore(r);
+    TGL_TRY(check(result, &loaded->kernel, "cuKernelGetFunction"));
+    atomic_store_explicit(&loaded->context, context, memory_order_relaxed);
+    return TGL_OK;
+}
+
+tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile, tgl_loaded **out)
+{
+    const tgl_driver_table *cu;
+    const tgl_device *d;
+    code *c;
+    TGL_TRY(tgl_driver(&cu));
+    TGL_TRY(tgl_device_get(device, &d));
+    do TGL_TRY(get_code(cu, kernel, d->architecture, may_compile, &c));
+    while (!c);
+
+    tgl_loaded *e = calloc(1, sizeof *e);
+    if (!e || !copy_kernel(&e->kernel, kernel)) {
+        free(e);
+        return tgl_fail(TGL_ERR_MEMORY, "%s: no memory to load it", kernel->name);
+    }
+    e->hash = hash_of(kernel, device);
+    e->device = device;
+    e->handle = c->handle;
+    tgl_status status = set_attributes(cu, d, e);
+    if (status == TGL_OK) status = tgl_kernels_enter(e, context);
+    pthread_mutex_lock(&lock);
+    *out = tgl_kernels_find(kernel, device);        /* another thread may have been faster */
+    const bool keep = status == TGL_OK && !*out;
+    if (keep && !insert(e)) status = tgl_fail(TGL_ERR_MEMORY, "%s: no memory to load it", kernel->name);
+    pthread_mutex_unlock(&lock);
+    if (keep && status == TGL_OK) {
+        *out = e;
+        return TGL_OK;
+    }
+    free_kernel(&e->kernel);
+    free(e);
+    return status;
+}
