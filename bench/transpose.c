@@ -120,7 +120,7 @@ const case_op transpose_ops[] = {
             "num_rows=64,66 num_cols=128 dtype=e4m3,bf16,f32,i64,c128 offset=1 out_offset=0,1",
             "num_rows=64,66 num_cols=128 dtype=e4m3,bf16,f32 out_offset=1,3",
             "num_rows=33 num_cols=65 dtype=bool,i8,u8,i16,u16,f16,i32,u32,u64,f64,c64,e5m2,ue8m0,e2m1x2",
-            "num_rows=1,300 num_cols=300,1 dtype=e4m3,bf16",
+            "num_rows=1,300 num_cols=1,300 dtype=e4m3,bf16",
             NULL,
         },
 /* end */
@@ -129,7 +129,8 @@ const case_op transpose_ops[] = {
             "num_rows=8064 num_cols=7168 dtype=i64,c128",
             "num_rows=1023 num_cols=4097 dtype=e4m3,bf16,f32,i64,c128 layout=packed,gap,transposed,steps,reversed",
             "num_rows=46349 num_cols=46351 dtype=u8",                               /* 2^31 < elements < 2^32 */
-            "num_rows=1,2147483659 num_cols=2147483659,1 dtype=u8",                 /* one size alone is past 2^31 */
+            "num_rows=1 num_cols=2147483659 dtype=u8",                              /* one size alone is past 2^31 */
+            "num_rows=2147483659 num_cols=1 dtype=u8",
             "num_rows=65537 num_cols=32771 dtype=bf16 layout=repeated_rows",        /* 2^31 elements from few */
             NULL,
         },
