@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * test_flush.c - a thread that flushes subnormal floats to zero gets the same codes and the same values. */
+ * test_flush_to_zero.c - a thread that flushes subnormal floats to zero gets the same codes and the same values. */
 #include "numerics/bf16.h"
 #include "numerics/e2m1.h"
 #include "numerics/e4m3.h"
