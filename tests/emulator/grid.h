@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ * grid.h - runs one grid, for the emulated driver. */
+#ifndef EMU_GRID_H
+#define EMU_GRID_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "emulator.h"
+
+typedef struct {
+    const emu_entry *entry;
+    emu_dim grid, block, cluster;               /* cluster: 1 1 1 if none */
+    size_t dynamic_bytes;
+    int cooperative;
+    void **args;
+} emu_launch;
+
+enum { EMU_STATIC_SHARED = 48 << 10, EMU_REPORT_BYTES = 8192 };
+
+extern emu_runtime emu_rt;
+extern uint32_t emu_starve;                     /* EMU_STARVE */
+extern char emu_report[EMU_REPORT_BYTES];       /* of the last fault */
+extern struct emu_stats { uint64_t launches, threads, switches, faults; double seconds; } emu_stats;
+
+/* 0, or nonzero after a fault; the report is on stderr and in emu_report. One at a time: the driver holds its lock. */
+int emu_run(const emu_launch *launch);
+
+/* For a fault that is found outside a running kernel: the same kind of report. */
+void emu_report_text(const char *kind, const char *kernel, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT
+ * memory.c - device memory comes from the heap, in blocks of exact size, filled with 0xff. Under ASan it is poisoned whenever
+ * no kernel or copy of its device runs, so host code that follows a device pointer is reported, and a kernel that follows
+ * another device's. */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "fiber.h"
+
+static allocation *allocations;
+static int num_allocations, capacity;
+static size_t used[EMU_MAX_DEVICES];
+
+static const allocation *find(deviceptr p, size_t past_end)
+{
+    for (int i = 0; i < num_allocations; i++) {
+        const deviceptr begin = (deviceptr)allocations[i].p;
+        if (p >= begin && p < begin + allocations[i].bytes + past_end) return &allocations[i];
+    }
+    return NULL;
+}
+const allocation *emu_find(deviceptr p) { return find(p, 0); }
+const allocation *emu_find_with_end(deviceptr p)
+{
+    const allocation *a = find(p, 0);
+    return a ? a : find(p, 1);
+}
+void emu_open_memory(int device, int open)
+{
+    if (!emu_has_asan()) return;
+    for (int i = 0; i < num_allocations; i++) {
+        const allocation *a = &allocations[i];
+        if (a->host || a->device != device) continue;
+        if (open) emu_unpoison(a->p, a->bytes);
+        else emu_poison(a->p, a->bytes);
+    }
+}
+
+static result take(void **out, size_t bytes, int host)
+{
+    const int device = emu_current()->device;
+    const result unsafe = emu_unsafe();
+    if (unsafe) return unsafe;
+    if (!out || !bytes) return INVALID_VALUE;
+    if (!host && bytes > emu_device_facts(device).memory - used[device]) return OUT_OF_MEMORY;
+    if (num_allocations == capacity) {
+        allocation *more = realloc(allocations, (size_t)(capacity * 2 + 64) * sizeof *more);
+        if (!more) return OUT_OF_MEMORY;
+        allocations = more;
+        capacity = capacity * 2 + 64;
+    }
+    void *p;
+    if (posix_memalign(&p, 256, bytes)) return OUT_OF_MEMORY;
+    memset(p, 0xff, bytes);
+    if (!host) emu_poison(p, bytes);
+    allocations[num_allocations++] = (allocation){ p, bytes, host, device };
+    if (host) emu_alive.host_allocations++;
+    else emu_alive.allocations++;
+    if (!host) used[device] += bytes;
+    *out = p;
+    return SUCCESS;
+}
+static result give(void *p, int host)
+{
+    const result unsafe = emu_unsafe();
+    if (unsafe) return unsafe;
+    emu_drain(emu_current());
+    if (!p) return SUCCESS;
+    const allocation *a = emu_find((deviceptr)p);
+    if (!a || a->p != p || a->host != host) return INVALID_VALUE;
+    emu_unpoison(a->p, a->bytes);
+    free(a->p);
+    if (host) emu_alive.host_allocations--;
+    else emu_alive.allocations--;
+    if (!host) used[a->device] -= a->bytes;
+    allocations[a - allocations] = allocations[--num_allocations];
+    return SUCCESS;
+}
+API result cuMemAlloc_v2(deviceptr *p, size_t bytes)
+{
+    ENTER();
+    void *q = NULL;
+    const result r = take(&q, bytes, 0);
+    if (p) *p = (deviceptr)q;
+    return p ? r : INVALID_VALUE;
+}
+API result cuMemFree_v2(deviceptr p)
+{
+    ENTER();
+    return give((void *)p, 0);
+}
+API result cuMemAllocManaged(deviceptr *p, size_t bytes, unsigned flags)
+{
+    ENTER();
+    (void)p, (void)bytes, (void)flags;
+    return NOT_SUPPORTED;
+}
+API result cuMemHostAlloc(void **p, size_t bytes, unsigned flags)
+{
+    ENTER();
+    (void)flags;
+    return take(p, bytes, 1);
+}
+API result cuMemAllocHost_v2(void **p, size_t bytes)
+{
+    ENTER();
+    return take(p, bytes, 1);
+}
+API result cuMemFreeHost(void *p)
+{
+    ENTER();
+    return give(p, 1);
+}
+API result cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+    ENTER();
+    const int device = emu_current()->device;
+    *total = emu_device_facts(device).memory;
+    *free_bytes = *total - used[device];
+    return SUCCESS;
+}
+
+/* ---- copies and fills ---- */
+static int inside(const void *p, size_t bytes)
+{
+    const allocation *a = emu_find((deviceptr)p);
+    return a && (deviceptr)p + bytes <= (deviceptr)a->p + a->bytes;
+}
+static int is_pinned(const void *p)
+{
+    const allocation *a = emu_find((deviceptr)p);
+    return a && a->host;
+}
+/* Device memory is checked; the other side of a copy is the caller's. */
+static result copy(void *to, const void *from, size_t bytes, int to_device, int from_device, stream *s, int now)
+{
+    if (!bytes) return SUCCESS;
+    if ((to_device && !inside(to, bytes)) || (from_device && !inside(from, bytes))) return INVALID_VALUE;
+    s = emu_stream(s);
+    work *w = calloc(1, sizeof *w);
+    if (!w) return OUT_OF_MEMORY;
+    *w = (work){ .kind = WORK_COPY, .ctx = s->ctx, .to = to, .from = from, .bytes = bytes };
+    /* a copy from or to pageable memory is done on return, captures apart */
+    const int pageable = (!to_device && !is_pinned(to)) || (!from_device && !is_pinned(from));
+    const result r = emu_submit(s, w);
+    if (r || s->capture) return r;
+    return now || pageable ? emu_drain(s->ctx) : SUCCESS;
+}
+API result cuMemcpyHtoD_v2(deviceptr to, const void *from, size_t bytes)
+{
+    ENTER();
+    const result r = emu_unsafe();
+    return r ? r : copy((void *)to, from, bytes, 1, 0, NULL, 1);
+}
+API result cuMemcpyDtoH_v2(void *to, deviceptr from, size_t bytes)
+{
+    ENTER();
+    const result r = emu_unsafe();
+    return r ? r : copy(to, (void *)from, bytes, 0, 1, NULL, 1);
+}
+API result cuMemcpyDtoD_v2(deviceptr to, deviceptr from, size_t bytes)
+{
+    ENTER();
+    const result r = emu_unsafe();
+    return r ? r : copy((void *)to, (void *)from, bytes, 1, 1, NULL, 1);
+}
+API result cuMemcpyHtoDAsync_v2(deviceptr to, const void *from, size_t bytes, stream *s)
+{
+    ENTER();
+    return copy((void *)to, from, bytes, 1, 0, s, 0);
+}
+API result cuMemcpyDtoHAsync_v2(void *to, deviceptr from, size_t bytes, stream *s)
+{
+    ENTER();
+    return copy(to, (void *)from, bytes, 0, 1, s, 0);
+}
+API result cuMemcpyDtoDAsync_v2(deviceptr to, deviceptr from, size_t bytes, stream *s)
+{
+    ENTER();
+    return copy((void *)to, (void *)from, bytes, 1, 1, s, 0);
+}
+static result fill(deviceptr p, uint32_t value, uint32_t width, size_t n, stream *s)
+{
+    if (!n) return SUCCESS;
+    if (p % width || !inside((void *)p, n * width)) return INVALID_VALUE;
+    s = emu_stream(s);
+    work *w = calloc(1, sizeof *w);
+    if (!w) return OUT_OF_MEMORY;
+    *w = (work){ .kind = WORK_FILL, .ctx = s->ctx, .to = (void *)p, .bytes = n, .value = value, .width = width };
+    return emu_submit(s, w);
+}
+API result cuMemsetD8_v2(deviceptr p, unsigned char v, size_t n)
+{
+    ENTER();
+    return fill(p, v, 1, n, NULL);
+}
+API result cuMemsetD8Async(deviceptr p, unsigned char v, size_t n, stream *s)
+{
+    ENTER();
+    return fill(p, v, 1, n, s);
+}
+API result cuMemsetD16_v2(deviceptr p, unsigned short v, size_t n)
+{
+    ENTER();
+    return fill(p, v, 2, n, NULL);
+}
+API result cuMemsetD16Async(deviceptr p, unsigned short v, size_t n, stream *s)
+{
+    ENTER();
+    return fill(p, v, 2, n, s);
+}
+API result cuMemsetD32_v2(deviceptr p, unsigned v, size_t n)
+{
+    ENTER();
+    return fill(p, v, 4, n, NULL);
+}
+API result cuMemsetD32Async(deviceptr p, unsigned v, size_t n, stream *s)
+{
+    ENTER();
+    return fill(p, v, 4, n, s);
+}
+
+/* ---- what a pointer is ---- */
+enum { POINTER_CONTEXT = 1, POINTER_MEMORY_TYPE = 2, POINTER_DEVICE = 3, POINTER_HOST = 4, POINTER_MANAGED = 8,
+       POINTER_ORDINAL = 9, POINTER_RANGE_START = 11, POINTER_RANGE_SIZE = 12 };
+static result pointer_attribute(void *out, int what, const allocation *a, deviceptr p)
+{
+    switch (what) {
+    case POINTER_MEMORY_TYPE: *(unsigned *)out = !a ? 0 : a->host ? 1 : 2; break;
+    case POINTER_DEVICE: *(deviceptr *)out = a ? p : 0; break;
+    case POINTER_HOST: *(void **)out = a && a->host ? (void *)p : NULL; break;
+    case POINTER_MANAGED: *(unsigned char *)out = 0; break;
+    case POINTER_ORDINAL: *(int *)out = a ? a->device : -2; break;
+    case POINTER_RANGE_START: *(deviceptr *)out = a ? (deviceptr)a->p : 0; break;
+    case POINTER_RANGE_SIZE: *(size_t *)out = a ? a->bytes : 0; break;
+    default: return NOT_SUPPORTED;
+    }
+    return SUCCESS;
+}
+API result cuPointerGetAttribute(void *out, int what, deviceptr p)
+{
+    ENTER();
+    const allocation *a = emu_find(p);
+    return a ? pointer_attribute(out, what, a, p) : INVALID_VALUE;
+}
+API result cuPointerGetAttributes(unsigned n, const int *what, void **out, deviceptr p)    /* of any pointer */
+{
+    ENTER();
+    const allocation *a = emu_find(p);
+    result r = SUCCESS;
+    for (unsigned i = 0; i < n && r == SUCCESS; i++) r = pointer_attribute(out[i], what[i], a, p);
+    return r;
+}
