@@ -1,0 +1,754 @@
+/* SPDX-License-Identifier: MIT
+ * The disk cache: the right bytes or a miss, never another's code, whatever others, crashes or disks do to its folder. */
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sched.h>
+#include <time.h>
+
+#include "cuda/nvrtc.h"
+#include "cuda/sha256.h"
+#include "support.h"
+
+enum { HEADER_BYTES = 80, IMAGE_BYTES = 200 };
+
+static tgl_cache_key key_of(int number)
+{
+    tgl_cache_key key;
+    tgl_sha256 s;
+    tgl_sha256_begin(&s);
+    tgl_sha256_add(&s, &number, sizeof number);
+    tgl_sha256_end(&s, key.bytes);
+    return key;
+}
+
+static void fill(uint8_t *image, size_t bytes, int number)      /* what belongs to that key */
+{
+    char name[32];
+    snprintf(name, sizeof name, "image %d", number);
+    test_random r = test_seed(name);
+    for (size_t i = 0; i < bytes; i++) image[i] = (uint8_t)test_bits(&r);
+}
+
+typedef enum { MISS, RIGHT, WRONG } outcome;
+
+static outcome get_sized(int number, size_t want_bytes)
+{
+    static uint8_t want[1 << 20];
+    fill(want, want_bytes, number);
+    const tgl_cache_key key = key_of(number);
+    void *image = NULL;
+    size_t bytes = 0;
+    if (!tgl_cache_get(&key, &image, &bytes)) return MISS;
+    const bool right = bytes == want_bytes && !memcmp(image, want, bytes);
+    free(image);
+    return right ? RIGHT : WRONG;
+}
+
+static outcome get(int number) { return get_sized(number, IMAGE_BYTES); }
+
+static bool put_sized(int number, size_t bytes)
+{
+    static uint8_t image[1 << 20];
+    fill(image, bytes, number);
+    const tgl_cache_key key = key_of(number);
+    return tgl_cache_put(&key, image, bytes);
+}
+
+static bool put(int number) { return put_sized(number, IMAGE_BYTES); }
+
+static void path_of(const char *folder, int number, char path[4096])
+{
+    char name[TGL_CACHE_NAME_BYTES];
+    const tgl_cache_key key = key_of(number);
+    tgl_cache_name(&key, name);
+    snprintf(path, 4096, "%s/%s", folder, name);
+}
+
+/* A new folder, set as the cache's; `cache` is one that does not exist yet inside it. */
+typedef struct { support_folder outer; char cache[512]; } place;
+
+static place begin(void)
+{
+    place p = { support_make_folder(), "" };
+    snprintf(p.cache, sizeof p.cache, "%s/one/two", p.outer.path);
+    CHECK_OK(tgl_set_cache_dir(p.cache));
+    return p;
+}
+
+static void end(place *p)
+{
+    CHECK_OK(tgl_set_cache_dir(NULL));
+    support_remove(p->outer.path);
+}
+
+static unsigned mode_of(const char *path)
+{
+    struct stat s;
+    return lstat(path, &s) ? 0 : s.st_mode & 07777;
+}
+
+/* Runs f in a child, as an ordinary user if this is root; its checks count by the exit status. */
+static void as_user(void (*f)(const char *), const char *argument)
+{
+    fflush(stdout);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        if (geteuid() == 0 && (setgid(65534) || setuid(65534))) _exit(3);
+        f(argument);
+        _exit(4);                       /* f has to end it */
+    }
+    int status = -1;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK_THAT(status == 0, "a child ended with status 0x%x", (unsigned)status);
+}
+
+/* ---- the plain path ---- */
+
+TEST(what_was_put_is_found)
+{
+    place p = begin();
+    char path[4096];
+    CHECK_INT(get(1), MISS);
+    CHECK_THAT(support_count(p.outer.path, "") == 0, "looking made the folder");
+    CHECK(put(1));
+    CHECK_INT(get(1), RIGHT);
+    CHECK_INT(get(2), MISS);
+    CHECK(put(2));
+    CHECK_INT(get(2), RIGHT);
+    CHECK_INT(get(1), RIGHT);
+    CHECK_INT(support_count(p.cache, ""), 2);
+    path_of(p.cache, 1, path);
+    CHECK_INT(mode_of(path), 0600);
+    CHECK_INT(mode_of(p.cache), 0700);
+    char *slash = strrchr(p.cache, '/');
+    *slash = 0;
+    CHECK_THAT(mode_of(p.cache) == 0700, "a parent made on the way has mode %o", mode_of(p.cache));
+    *slash = '/';
+    CHECK_TEXT(tgl_get_cache_dir(), p.cache);
+    end(&p);
+}
+
+TEST(put_again_replaces)
+{
+    place p = begin();
+    CHECK(put(1));
+    CHECK(put(1));
+    CHECK_INT(support_count(p.cache, ""), 1);
+    CHECK_INT(get(1), RIGHT);
+    end(&p);
+}
+
+TEST(remove_forgets)
+{
+    place p = begin();
+    const tgl_cache_key key = key_of(1);
+    tgl_cache_remove(&key);             /* of what is not there */
+    CHECK(put(1));
+    tgl_cache_remove(&key);
+    CHECK_INT(get(1), MISS);
+    end(&p);
+}
+
+TEST(large_and_tiny_images)
+{
+    place p = begin();
+    CHECK(put_sized(1, 1));
+    CHECK_INT(get_sized(1, 1), RIGHT);
+    CHECK(put_sized(2, 1 << 20));
+    CHECK_INT(get_sized(2, 1 << 20), RIGHT);
+    CHECK(!put_sized(3, 0));
+    CHECK_INT(get_sized(3, 0), MISS);
+    end(&p);
+}
+
+TEST(no_folder)
+{
+    CHECK_OK(tgl_set_cache_dir(""));
+    CHECK(!put(1));
+    CHECK_INT(get(1), MISS);
+    CHECK_TEXT(tgl_get_cache_dir(), "");
+    CHECK_OK(tgl_set_cache_dir(NULL));
+}
+
+/* ---- damage ---- */
+
+TEST(truncated_at_every_byte)
+{
+    place p = begin();
+    char path[4096];
+    path_of(p.cache, 1, path);
+    CHECK(put(1));
+    uint8_t whole[HEADER_BYTES + IMAGE_BYTES];
+    CHECK_INT(support_read(path, whole, sizeof whole), sizeof whole);
+    for (size_t n = 0; n < sizeof whole; n++) {
+        support_write(path, whole, n);
+        CHECK_THAT(get(1) == MISS, "a file cut at byte %zu was used", n);
+    }
+    CHECK(put(1));                      /* and it is made anew */
+    CHECK_INT(get(1), RIGHT);
+    CHECK_INT(support_count(p.cache, ""), 1);
+    end(&p);
+}
+
+TEST(every_bit_flipped)
+{
+    place p = begin();
+    char path[4096];
+    path_of(p.cache, 1, path);
+    CHECK(put(1));
+    uint8_t whole[HEADER_BYTES + IMAGE_BYTES];
+    CHECK_INT(support_read(path, whole, sizeof whole), sizeof whole);
+    for (size_t bit = 0; bit < 8 * sizeof whole; bit++) {
+        whole[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        support_write(path, whole, sizeof whole);
+        CHECK_THAT(get(1) == MISS, "a file with bit %zu flipped was used", bit);
+        whole[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    support_write(path, whole, sizeof whole);
+    CHECK_INT(get(1), RIGHT);           /* so the misses were the flips' doing */
+    end(&p);
+}
+
+TEST(bytes_behind_the_end)
+{
+    place p = begin();
+    char path[4096];
+    path_of(p.cache, 1, path);
+    CHECK(put(1));
+    uint8_t whole[HEADER_BYTES + IMAGE_BYTES + 1] = { 0 };
+    CHECK_INT(support_read(path, whole, sizeof whole), sizeof whole - 1);
+    support_write(path, whole, sizeof whole);
+    CHECK_INT(get(1), MISS);
+    end(&p);
+}
+
+TEST(a_file_of_another_key)
+{
+    place p = begin();
+    char one[4096], two[4096];
+    path_of(p.cache, 1, one);
+    path_of(p.cache, 2, two);
+    CHECK(put(1));
+    CHECK(rename(one, two) == 0);
+    CHECK_INT(get(2), MISS);
+    CHECK(put(2));
+    CHECK_INT(get(2), RIGHT);
+    end(&p);
+}
+
+/* ---- hostile folders and files ---- */
+
+TEST(folders_that_others_may_write)
+{
+    place p = begin();
+    char path[4096];
+    CHECK(put(1));
+    static const unsigned bad[] = { 0777, 0770, 0720, 0702, 01777, 0722 };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        CHECK(chmod(p.cache, bad[i]) == 0);
+        CHECK_THAT(get(1) == MISS, "a folder of mode %o was read", bad[i]);
+        CHECK_THAT(!put(2), "a folder of mode %o was written", bad[i]);
+        CHECK_TEXT(tgl_get_cache_dir(), "");
+    }
+    tgl_cache_info info;
+    tgl_cache_describe(&info);
+    CHECK_TEXT(info.folder, "");
+    CHECK_THAT(strstr(info.reason, "others may write to it (mode 722)"), "the reason is \"%s\"", info.reason);
+    static const unsigned good[] = { 0700, 0755, 0500, 0750 };
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        CHECK(chmod(p.cache, good[i]) == 0);
+        CHECK_INT(get(1), RIGHT);
+    }
+    path_of(p.cache, 2, path);
+    CHECK(access(path, F_OK) != 0);
+    end(&p);
+}
+
+TEST(a_folder_of_someone_else)
+{
+    if (geteuid() != 0) SKIP("only root can make a folder that is someone else's");
+    place p = begin();
+    CHECK(put(1));
+    CHECK(chown(p.cache, 12345, 12345) == 0);
+    CHECK_INT(get(1), MISS);
+    CHECK(!put(2));
+    CHECK_TEXT(tgl_get_cache_dir(), "");
+    end(&p);
+}
+
+static void reads_roots_folder(const char *folder)
+{
+    (void)folder;
+    _exit(get(1) == RIGHT && !put(2) ? 0 : 1);
+}
+
+TEST(a_folder_of_root_serves_users)
+{
+    if (geteuid() != 0) SKIP("only root can make root's folder");
+    place p = begin();
+    char path[4096];
+    CHECK(put(1));
+    path_of(p.cache, 1, path);
+    CHECK(chmod(path, 0644) == 0 && chmod(p.cache, 0755) == 0 && chmod(p.outer.path, 0755) == 0);
+    char *slash = strrchr(p.cache, '/');
+    *slash = 0;
+    CHECK(chmod(p.cache, 0755) == 0);
+    *slash = '/';
+    as_user(reads_roots_folder, p.cache);
+    end(&p);
+}
+
+TEST(a_link_as_the_folder)
+{
+    place p = begin();
+    CHECK(put(1));
+    char link[600], with_slash[610], with_dot[610];
+    snprintf(link, sizeof link, "%s/link", p.outer.path);
+    snprintf(with_slash, sizeof with_slash, "%s//", link);
+    snprintf(with_dot, sizeof with_dot, "%s/./", link);
+    CHECK(symlink(p.cache, link) == 0);
+    const char *names[] = { link, with_slash, with_dot };
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(tgl_set_cache_dir(names[i]));
+        CHECK_THAT(get(1) == MISS, "%s was followed", names[i]);
+        CHECK_THAT(!put(2), "%s was followed", names[i]);
+        CHECK_TEXT(tgl_get_cache_dir(), "");
+    }
+    tgl_cache_info info;
+    tgl_cache_describe(&info);
+    CHECK_THAT(strstr(info.reason, "it is a symbolic link"), "the reason is \"%s\"", info.reason);
+    snprintf(with_slash, sizeof with_slash, "%s//./", p.cache);     /* but slashes alone are fine */
+    CHECK_OK(tgl_set_cache_dir(with_slash));
+    CHECK_INT(get(1), RIGHT);
+    end(&p);
+}
+
+TEST(a_file_as_the_folder)
+{
+    place p = begin();
+    char path[600];
+    snprintf(path, sizeof path, "%s/file", p.outer.path);
+    support_write(path, "x", 1);
+    CHECK_OK(tgl_set_cache_dir(path));
+    CHECK_INT(get(1), MISS);
+    CHECK(!put(1));
+    end(&p);
+}
+
+TEST(a_link_as_the_file)
+{
+    place p = begin();
+    char path[4096], elsewhere[600];
+    path_of(p.cache, 1, path);
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", p.outer.path);
+    CHECK(put(1));
+    CHECK(rename(path, elsewhere) == 0 && symlink(elsewhere, path) == 0);
+    CHECK_INT(get(1), MISS);
+    uint8_t before[512], after[512];
+    const size_t n = support_read(elsewhere, before, sizeof before);
+    CHECK(put(1));                      /* takes the link's place, and does not write through it */
+    CHECK_INT(get(1), RIGHT);
+    struct stat s;
+    CHECK(lstat(path, &s) == 0 && S_ISREG(s.st_mode));
+    CHECK(support_read(elsewhere, after, sizeof after) == n && !memcmp(before, after, n));
+    end(&p);
+}
+
+TEST(a_fifo_as_the_file)
+{
+    place p = begin();
+    char path[4096];
+    path_of(p.cache, 1, path);
+    CHECK(put(2));
+    CHECK(mkfifo(path, 0600) == 0);
+    alarm(20);                          /* nobody writes to it: a reader that waits would wait forever */
+    CHECK_INT(get(1), MISS);
+    CHECK(put(1));
+    CHECK_INT(get(1), RIGHT);
+    alarm(0);
+    end(&p);
+}
+
+TEST(a_folder_as_the_file)
+{
+    place p = begin();
+    char path[4096];
+    path_of(p.cache, 1, path);
+    CHECK(put(2));
+    CHECK(mkdir(path, 0700) == 0);
+    CHECK_INT(get(1), MISS);
+    CHECK(!put(1));
+    CHECK_INT(support_count(p.cache, ""), 2);       /* no temporary file is left */
+    end(&p);
+}
+
+TEST(files_that_others_may_have_written)
+{
+    place p = begin();
+    char path[4096];
+    path_of(p.cache, 1, path);
+    CHECK(put(1));
+    CHECK(chmod(path, 0666) == 0);
+    CHECK_INT(get(1), MISS);
+    CHECK(chmod(path, 0620) == 0);
+    CHECK_INT(get(1), MISS);
+    CHECK(chmod(path, 0644) == 0);
+    CHECK_INT(get(1), RIGHT);
+    if (geteuid() == 0) {
+        CHECK(chown(path, 12345, 12345) == 0);
+        CHECK_INT(get(1), MISS);
+    }
+    end(&p);
+}
+
+/* ---- folders that cannot be written ---- */
+
+static void uses_a_readonly_folder(const char *folder)
+{
+    char full[600], path[4096];
+    snprintf(full, sizeof full, "%s/cache", folder);
+    if (tgl_set_cache_dir(full) || !put(1) || chmod(full, 0500)) _exit(10);
+    if (get(1) != RIGHT) _exit(11);
+    if (put(2) || get(2) != MISS) _exit(12);
+    path_of(full, 2, path);
+    if (access(path, F_OK) == 0 || support_count(full, "") != 1) _exit(13);
+    _exit(0);
+}
+
+TEST(a_readonly_folder)
+{
+    place p = begin();
+    CHECK(chmod(p.outer.path, 0777) == 0);
+    as_user(uses_a_readonly_folder, p.outer.path);
+    end(&p);
+}
+
+static void finds_no_place(const char *folder)
+{
+    char full[600];
+    snprintf(full, sizeof full, "%s/a/b", folder);
+    if (tgl_set_cache_dir(full)) _exit(10);
+    _exit(!put(1) && get(1) == MISS ? 0 : 11);
+}
+
+TEST(a_folder_that_cannot_be_made)
+{
+    place p = begin();
+    CHECK(chmod(p.outer.path, 0500) == 0);
+    as_user(finds_no_place, p.outer.path);
+    CHECK(chmod(p.outer.path, 0700) == 0);
+    end(&p);
+}
+
+TEST(no_home)
+{
+    IN_CHILD("HOME", "XDG_CACHE_HOME", "TEGULA_CACHE_DIR", "TEGULA_CACHE_READONLY");
+    CHECK_TEXT(tgl_get_cache_dir(), "");
+    CHECK(!put(1));
+    CHECK_INT(get(1), MISS);
+    tgl_cache_info info;
+    tgl_cache_describe(&info);
+    CHECK_TEXT(info.folder, "");
+    CHECK(info.reason[0] != 0);
+}
+
+TEST(a_home_that_is_no_folder)
+{
+    IN_CHILD("HOME=/dev/null", "XDG_CACHE_HOME", "TEGULA_CACHE_DIR");
+    CHECK_TEXT(tgl_get_cache_dir(), "");
+    CHECK(!put(1));
+    CHECK_INT(get(1), MISS);
+}
+
+TEST(the_default_folder)
+{
+    support_folder home = support_make_folder();
+    static char variable[300];
+    if (!getenv("TEGULA_TEST_CHILD")) snprintf(variable, sizeof variable, "HOME=%s", home.path);
+    support_remove(home.path);
+    IN_CHILD(variable, "XDG_CACHE_HOME", "TEGULA_CACHE_DIR");
+    char want[300];
+    snprintf(want, sizeof want, "%s/.cache/tegula", getenv("HOME"));
+    CHECK_TEXT(tgl_get_cache_dir(), want);
+    CHECK(put(1));
+    CHECK_INT(get(1), RIGHT);
+    CHECK_INT(support_count(want, ".tgl"), 1);
+    support_remove(getenv("HOME"));
+}
+
+/* The read-only folder comes first, is never written, and is judged like the other. */
+TEST(a_baked_folder)
+{
+    support_folder baked = support_make_folder(), own = support_make_folder();
+    static char readonly[300], writable[300];
+    if (!getenv("TEGULA_TEST_CHILD")) {
+        snprintf(readonly, sizeof readonly, "TEGULA_CACHE_READONLY=%s", baked.path);
+        snprintf(writable, sizeof writable, "TEGULA_CACHE_DIR=%s", own.path);
+    } else {
+        support_remove(baked.path);
+        support_remove(own.path);
+    }
+    IN_CHILD(readonly, writable);
+    const char *first = getenv("TEGULA_CACHE_READONLY"), *second = getenv("TEGULA_CACHE_DIR");
+    CHECK_OK(tgl_set_cache_dir(first));
+    CHECK(put(1));
+    CHECK_OK(tgl_set_cache_dir(NULL));              /* the variable's is gone too: name it again */
+    CHECK_OK(tgl_set_cache_dir(second));
+    CHECK_INT(get(1), RIGHT);
+    CHECK(put(2));
+    CHECK_INT(get(2), RIGHT);
+    CHECK_INT(support_count(first, ""), 1);
+    CHECK_INT(support_count(second, ""), 1);
+    const tgl_cache_key key = key_of(1);
+    tgl_cache_remove(&key);
+    CHECK_INT(get(1), RIGHT);
+    CHECK(chmod(first, 0777) == 0);
+    CHECK_INT(get(1), MISS);
+    CHECK_INT(get(2), RIGHT);
+    support_remove(first);
+    support_remove(second);
+}
+
+/* ---- full disks ---- */
+
+static void hits_a_limit(const char *folder)        /* a file may grow to 8 KB: what a full disk looks like */
+{
+    if (tgl_set_cache_dir(folder)) _exit(10);
+    signal(SIGXFSZ, SIG_IGN);
+    const struct rlimit limit = { 8192, 8192 };
+    if (setrlimit(RLIMIT_FSIZE, &limit)) _exit(11);
+    if (put_sized(1, 100000) || get_sized(1, 100000) != MISS) _exit(12);
+    if (support_count(folder, "") != 0) _exit(13);  /* nothing half-written stays */
+    if (!put_sized(2, 4000) || get_sized(2, 4000) != RIGHT) _exit(14);
+    _exit(0);
+}
+
+TEST(a_write_that_fails_half_way)
+{
+    place p = begin();
+    fflush(stdout);
+    const pid_t pid = fork();
+    if (pid == 0) hits_a_limit(p.cache);
+    int status = -1;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK_THAT(status == 0, "the child ended with status 0x%x", (unsigned)status);
+    end(&p);
+}
+
+TEST(a_full_disk)
+{
+    place p = begin();
+    fflush(stdout);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+            mount("none", p.outer.path, "tmpfs", 0, "size=64k,mode=0700"))
+            _exit(77);
+        bool ok = put_sized(1, 20000) && get_sized(1, 20000) == RIGHT;
+        ok &= !put_sized(2, 200000) && get_sized(2, 200000) == MISS && get_sized(1, 20000) == RIGHT;
+        ok &= support_count(p.cache, "") == 1;
+        _exit(ok ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    end(&p);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) SKIP("a small tmpfs cannot be mounted here");
+    CHECK_THAT(status == 0, "the child ended with status 0x%x", (unsigned)status);
+}
+
+/* ---- many processes ---- */
+
+TEST(killed_while_writing)
+{
+    enum { ROUNDS = 60, BYTES = 1 << 20 };
+    place p = begin();
+    CHECK(put_sized(0, 1));             /* makes the folder */
+    test_random r = test_seed("killed_while_writing");
+    int complete = 0;
+    for (int i = 1; i <= ROUNDS; i++) {
+        static uint8_t image[BYTES];
+        fill(image, BYTES, i);
+        const tgl_cache_key key = key_of(i);
+        const int files_before = support_count(p.cache, "");
+        fflush(stdout);
+        const pid_t pid = fork();
+        if (pid == 0)
+            for (;;) tgl_cache_put(&key, image, BYTES);
+        /* any time, or as soon as a file appears, which is the temporary one, and a little later */
+        if (i % 2) usleep((useconds_t)test_below(&r, 60000));
+        else {
+            while (support_count(p.cache, "") == files_before) { }
+            usleep((useconds_t)test_below(&r, 500));
+        }
+        kill(pid, SIGKILL);
+        int status;
+        waitpid(pid, &status, 0);
+        const outcome o = get_sized(i, BYTES);
+        CHECK_THAT(o != WRONG, "round %d: a wrong image", i);
+        complete += o == RIGHT;
+    }
+    CHECK_INT(support_count(p.cache, ".tgl"), complete + 1);      /* a name is there only with a whole file */
+    CHECK_THAT(complete > 0, "no child came to the end of a write: the rounds test nothing");
+    const int left = support_count(p.cache, "") - complete - 1;
+    CHECK_THAT(left > 0, "no child was killed in the middle of a write: the rounds test nothing");
+
+    int64_t files, bytes;               /* what they left goes once it is old */
+    CHECK_OK(tgl_cache_prune(INT64_MAX, &files, &bytes));
+    CHECK_INT(support_count(p.cache, ""), complete + 1 + left);
+    DIR *d = opendir(p.cache);
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        const struct timespec old[2] = { { time(NULL) - 7200, 0 }, { time(NULL) - 7200, 0 } };
+        if (e->d_name[0] == '.' && e->d_name[1] == 'n') CHECK(utimensat(dirfd(d), e->d_name, old, 0) == 0);
+    }
+    closedir(d);
+    CHECK_OK(tgl_cache_prune(INT64_MAX, &files, &bytes));
+    CHECK_INT(support_count(p.cache, ""), complete + 1);
+    CHECK_INT(files, 0);
+    end(&p);
+}
+
+/* Readers see a whole file or none while writers replace it. */
+TEST(readers_beside_writers)
+{
+    enum { WRITERS = 4, READS = 400 };
+    place p = begin();
+    CHECK(put_sized(1, 1 << 18));
+    pid_t writers[WRITERS];
+    fflush(stdout);
+    for (int i = 0; i < WRITERS; i++)
+        if ((writers[i] = fork()) == 0)
+            for (;;) put_sized(1, 1 << 18);
+    for (int i = 0; i < READS; i++) CHECK_INT(get_sized(1, 1 << 18), RIGHT);
+    for (int i = 0; i < WRITERS; i++) {
+        kill(writers[i], SIGKILL);
+        waitpid(writers[i], NULL, 0);
+    }
+    end(&p);
+}
+
+/* All start at once on a folder that does not exist; each gets the same code, and one file is left. */
+TEST(many_processes_on_an_empty_cache)
+{
+    const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
+    if (!nvrtc) SKIP("no NVRTC is found here");
+    const bool is_real = nvrtc->major < 50;         /* the emulated one takes a C++ compiler a kernel */
+    enum { MOST = 64 };
+    const int count = is_real ? MOST : 8;
+    place p = begin();
+    static const tgl_macro macros[TGL_MAX_MACROS] = { { "FACTOR", 5 } };
+    struct shared { uint8_t digest[MOST][32]; bool done[MOST], compiled[MOST]; } *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int gate[2];
+    REQUIRE(shared != MAP_FAILED && pipe(gate) == 0);
+    pid_t children[MOST];
+    fflush(stdout);
+    for (int i = 0; i < count; i++) {
+        children[i] = fork();
+        if (children[i]) continue;
+        char c;
+        close(gate[1]);
+        if (read(gate[0], &c, 1) != 0) _exit(2);    /* the end of the pipe: go */
+        tgl_image image;
+        if (tgl_jit_source(&support_source, macros, "sm_90a", TGL_JIT_MAY_COMPILE, &image) != TGL_OK) {
+            printf("  child %d: %s\n", i, tgl_last_error());
+            fflush(stdout);
+            _exit(1);
+        }
+        tgl_sha256 s;
+        tgl_sha256_begin(&s);
+        tgl_sha256_add(&s, image.image, image.bytes);
+        tgl_sha256_end(&s, shared->digest[i]);
+        shared->compiled[i] = image.compiled;
+        shared->done[i] = true;
+        _exit(0);
+    }
+    close(gate[0]);
+    close(gate[1]);
+    int compiled = 0;
+    for (int i = 0; i < count; i++) {
+        int status = -1;
+        waitpid(children[i], &status, 0);
+        CHECK_THAT(status == 0 && shared->done[i], "child %d ended with status 0x%x", i, (unsigned)status);
+        compiled += shared->compiled[i];
+    }
+    CHECK(compiled >= 1);
+    CHECK_INT(support_count(p.cache, ""), 1);
+    tgl_image image;
+    CHECK_OK(tgl_jit_source(&support_source, macros, "sm_90a", 0, &image));
+    CHECK(!image.compiled);
+    tgl_sha256 s;
+    uint8_t digest[32];
+    tgl_sha256_begin(&s);
+    tgl_sha256_add(&s, image.image, image.bytes);
+    tgl_sha256_end(&s, digest);
+    tgl_image_free(&image);
+    /* the real compiler gives the same bytes each time; the emulated one names its temporary folder in them */
+    for (int i = 0; is_real && i < count; i++)
+        CHECK_THAT(!memcmp(shared->digest[i], digest, 32), "child %d got other bytes than the file has", i);
+    munmap(shared, sizeof *shared);
+    end(&p);
+}
+
+/* ---- trimming ---- */
+
+static void set_age(const char *folder, int number, int seconds)
+{
+    char path[4096];
+    path_of(folder, number, path);
+    const struct timespec times[2] = { { time(NULL) - seconds, 0 }, { time(NULL) - seconds, 0 } };
+    CHECK(utimensat(AT_FDCWD, path, times, 0) == 0);
+}
+
+static int age_of(const char *folder, int number)
+{
+    char path[4096];
+    struct stat s;
+    path_of(folder, number, path);
+    return stat(path, &s) ? -1 : (int)(time(NULL) - s.st_mtime);
+}
+
+TEST(prune_removes_what_was_used_longest_ago)
+{
+    place p = begin();
+    const int64_t each = HEADER_BYTES + IMAGE_BYTES;
+    int64_t files, bytes;
+    CHECK_OK(tgl_cache_prune(0, &files, &bytes));           /* of no folder */
+    CHECK_INT(files, 0);
+    for (int i = 0; i < 6; i++) CHECK(put(i));
+    static const int age[6] = { 300, 100, 600, 200, 500, 400 };
+    for (int i = 0; i < 6; i++) set_age(p.cache, i, age[i]);
+    char other[600];
+    snprintf(other, sizeof other, "%s/notes.txt", p.cache);
+    support_write(other, "not ours to remove", 18);
+    tgl_cache_info info;
+    tgl_cache_describe(&info);
+    CHECK_TEXT(info.folder, p.cache);
+    CHECK_INT(info.files, 6);
+    CHECK_INT(info.bytes, 6 * each);
+    CHECK_OK(tgl_cache_prune(6 * each, &files, &bytes));
+    CHECK_INT(files, 0);
+    CHECK_OK(tgl_cache_prune(3 * each + 5, &files, &bytes));
+    CHECK_INT(files, 3);
+    CHECK_INT(bytes, 3 * each);
+    for (int i = 0; i < 6; i++) CHECK_THAT((get(i) == RIGHT) == (age[i] <= 300), "file %d of age %d", i, age[i]);
+    CHECK_OK(tgl_cache_prune(0, &files, &bytes));
+    CHECK_INT(files, 3);
+    CHECK_INT(support_count(p.cache, ""), 1);
+    CHECK_FAILS(tgl_cache_prune(-1, &files, &bytes), TGL_ERR_ARGUMENT, "bytes: is -1, want 0 or more");
+    end(&p);
+}
+
+TEST(a_hit_marks_the_file_at_most_once_a_day)
+{
+    place p = begin();
+    CHECK(put(1));
+    set_age(p.cache, 1, 3600);
+    CHECK_INT(get(1), RIGHT);
+    CHECK(age_of(p.cache, 1) >= 3600);
+    set_age(p.cache, 1, 2 * 24 * 3600);
+    CHECK_INT(get(1), RIGHT);
+    CHECK(age_of(p.cache, 1) < 60);
+    end(&p);
+}
