@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT
+ * bench.c - how fast is it? Checks every row, then times it; docs/benchmarking.md explains the numbers. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "cuda/driver.h"
+#include "results.h"
+#include "timer.h"
+
+/* Rows that move more than this are left out on the CPU unless parameters ask for them. */
+static const int64_t cpu_limit = 1ll << 30;
+/* Below this the launch itself matters, so an empty kernel is timed beside the row. */
+static const double small_us = 20;
+
+typedef struct {
+    const case_op *op;
+    case_params params;
+} wanted_row;
+
+typedef struct {
+    backend on;
+    timer *timer;
+    timer_options options;
+    bool with_check, are_named;         /* parameters were given */
+    const char *commit;
+    FILE *json;
+    wanted_row *wanted;
+    int num_wanted, left_out, failed;
+    int label_width;
+    const case_op *shown;               /* whose heading was printed last */
+    tool_rows rows;
+} bench;
+
+static int want(void *context, const case_op *op, const case_params *params)
+{
+    bench *b = context;
+    wanted_row *more = realloc(b->wanted, sizeof *more * (size_t)(b->num_wanted + 1));
+    if (!more) abort();
+    b->wanted = more;
+    case_facts facts;
+    if (!b->are_named && backend_is_cpu(&b->on) && case_describe(op, params, &b->on, &facts) == TGL_OK &&
+        facts.bytes > cpu_limit) {
+        b->left_out++;
+        return 0;
+    }
+    char text[CASE_LABEL];
+    case_params_text(op, params, text, sizeof text);
+    if ((int)strlen(text) > b->label_width) b->label_width = (int)strlen(text);
+    b->wanted[b->num_wanted++] = (wanted_row){ op, *params };
+    return 0;
+}
+
+/* ---- one row ---- */
+
+static void fill_facts(const bench *b, tool_row *row)
+{
+    const tgl_device *device;
+    tool_row_clear(row);
+    snprintf(row->library, sizeof row->library, "%s", tgl_version());
+    snprintf(row->commit, sizeof row->commit, "%.47s", b->commit);
+    snprintf(row->backend, sizeof row->backend, "%s", b->on.name);
+    snprintf(row->timer, sizeof row->timer, "%s", timer_name(b->timer));
+    snprintf(row->flush, sizeof row->flush, "%s", b->options.flush_reads ? "read" : "write");
+    if (backend_is_cpu(&b->on)) {
+        snprintf(row->device, sizeof row->device, "%.127s", tool_cpu_name());
+        row->threads = tgl_get_num_threads();
+    } else if (tgl_device_get(b->on.device.device_id, &device) == TGL_OK) {
+        snprintf(row->device, sizeof row->device, "%s", device->name);
+        snprintf(row->architecture, sizeof row->architecture, "%s", device->architecture);
+        snprintf(row->driver, sizeof row->driver, "%.31s", tool_driver());
+        snprintf(row->nvrtc, sizeof row->nvrtc, "%.15s", tool_nvrtc());
+    }
+}
+
+static void fill_cold(tool_row *row, const timer_stats *cold)
+{
+    row->cold_us = cold->median;
+    row->cold_min_us = cold->min;
+    row->cold_p90_us = cold->p90;
+    row->cold_spread = cold->spread;
+    row->calls = cold->calls;
+    row->gb_per_s = 1e-3 * row->bytes / row->cold_us;
+}
+
+static tgl_status call(void *context) { return case_call(context); }
+
+/* The result is right, guards and all; else TGL_ERR_INTERNAL with what differs. */
+static tgl_status check_row(case_instance *k)
+{
+    case_report report;
+    TGL_TRY(case_poison(k, 0));
+    TGL_TRY(case_call(k));
+    TGL_TRY(case_verify(k, 0, &report, NULL));
+    return report.result == CASE_FAILED ? tgl_fail(TGL_ERR_INTERNAL, "wrong: %s", report.text) : TGL_OK;
+}
+
+static tgl_status time_row(bench *b, case_instance *k, tool_row *row)
+{
+    timer_stats cold, warm, copy, empty;
+    TGL_TRY(timer_cold(b->timer, call, k, (int64_t)row->bytes, &cold));
+    fill_cold(row, &cold);
+    if (row->cold_us < small_us && !backend_is_cpu(&b->on)) {
+        TGL_TRY(timer_empty(b->timer, &empty));
+        row->empty_us = empty.median;
+    }
+    TGL_TRY(timer_copy(b->timer, (int64_t)row->bytes, &copy));
+    row->copy_us = copy.median;
+    row->copy_share = copy.median / cold.median;
+    TGL_TRY(timer_warm(b->timer, call, k, &warm));
+    row->warm_us = warm.median;
+    TGL_TRY(timer_graph(b->timer, call, k, warm.median, &row->graph_us));
+    TGL_TRY(timer_host(b->timer, call, k, warm.median, &row->host_ns));
+    snprintf(row->timer, sizeof row->timer, "%s", timer_name(b->timer)); /* it may have changed its mind */
+    return TGL_OK;
+}
+
+static tgl_status measure_row(bench *b, const wanted_row *w, const char *where, tool_row *row)
+{
+    case_instance *k;
+    fill_facts(b, row);
+    snprintf(row->op, sizeof row->op, "%s", w->op->name);
+    case_params_text(w->op, &w->params, row->params, sizeof row->params);
+    snprintf(row->row, sizeof row->row, "%s %.190s", row->op, row->params);
+    tool_progress("%s %s: inputs", where, row->row);
+    TGL_TRY(case_open(w->op, &w->params, &b->on, b->with_check, &k));
+    row->bytes = (double)w->op->bytes(&k->problem);
+    tgl_status status = TGL_OK;
+    row->checked = b->with_check;
+    if (b->with_check) {
+        tool_progress("%s %s: checking", where, row->row);
+        status = check_row(k);
+    }
+    if (status == TGL_OK) {
+        tool_progress("%s %s: timing", where, row->row);
+        status = time_row(b, k, row);
+    }
+    case_close(k);
+    return status;
+}
+
+/* ---- the table ---- */
+
+static void print_heads(const bench *b)
+{
+    printf("%s%-*s %9s %7s %9s", tool_dim(), b->label_width, "", "cold us", "spread", "warm us");
+    if (!backend_is_cpu(&b->on)) printf(" %9s %9s %9s", "graph us", "host us", "empty us");
+    printf(" %9s %9s%s\n", "GB/s", "of copy", tool_plain());
+}
+
+static void print_row(bench *b, const case_op *op, const tool_row *row)
+{
+    if (op != b->shown) printf("%s%s%s\n", tool_bold(), op->name, tool_plain());
+    b->shown = op;
+    printf("%-*s %9s %5.0f %% %9s", b->label_width, row->params, tool_number(row->cold_us),
+           100 * row->cold_spread, tool_number(row->warm_us));
+    if (!backend_is_cpu(&b->on))
+        printf(" %9s %9s %9s", tool_number(row->graph_us), tool_number(1e-3 * row->host_ns),
+               tool_number(row->empty_us));
+    printf(" %9s ", tool_number(row->gb_per_s));
+    if (isnan(row->copy_share)) printf("%9s\n", "-");
+    else
+        printf("%s%7.0f %%%s\n", row->copy_share >= 0.92 ? tool_green() : "", 100 * row->copy_share,
+               tool_plain());
+    fflush(stdout);
+}
+
+static void keep_row(bench *b, const tool_row *row)
+{
+    tool_rows_add(&b->rows, row);
+    if (!b->json) return;
+    tool_row_write(row, b->json);
+    fflush(b->json);
+}
+
+/* A copy of the size that other libraries' tables give, so that runs on different days can be put side
+ * by side. */
+static tgl_status measure_headline(bench *b)
+{
+    const bool is_small = b->options.quick && backend_is_cpu(&b->on);
+    const int64_t size = is_small ? 4096 : 8192;
+    tool_row row;
+    timer_stats copy;
+    fill_facts(b, &row);
+    snprintf(row.op, sizeof row.op, "copy");
+    snprintf(row.params, sizeof row.params, "num_rows=%lld num_cols=%lld dtype=bf16", (long long)size,
+             (long long)size);
+    snprintf(row.row, sizeof row.row, "%s %.190s", row.op, row.params);
+    row.bytes = (double)(4 * size * size);
+    tool_progress("plain copy");
+    TGL_TRY(timer_copy(b->timer, (int64_t)row.bytes, &copy));
+    tool_progress(NULL);
+    fill_cold(&row, &copy);
+    row.copy_us = row.cold_us;
+    row.copy_share = 1;
+    printf("plain copy of %lldx%lld bf16: %s, %s%s GB/s%s\n", (long long)size, (long long)size,
+           tool_time(row.cold_us), tool_bold(), tool_number(row.gb_per_s), tool_plain());
+    double launch_ns;
+    TGL_TRY(timer_empty_host(b->timer, &launch_ns));
+    if (!isnan(launch_ns))
+        printf("launching an empty kernel through the driver alone takes the host %s\n",
+               tool_time(1e-3 * launch_ns));
+    keep_row(b, &row);
+    return TGL_OK;
+}
+
+static int measure_all(bench *b)
+{
+    tool_row row;
+    fill_facts(b, &row);
+    printf("%s%s%s%s%s, tegula %s%s%s\n", tool_bold(), row.device, tool_plain(),
+           row.driver[0] ? ", driver " : "", row.driver, row.library, row.commit[0] ? ", commit " : "",
+           row.commit);
+    printf("%stimes: %s, caches flushed by a %s before each cold call%s%s%s\n", tool_dim(), row.timer,
+           row.flush, timer_note(b->timer)[0] ? "; " : "", timer_note(b->timer), tool_plain());
+    if (measure_headline(b) != TGL_OK) return tool_failed(&tool_bench, "plain copy: %s", tgl_last_error());
+    printf("\n");
+    print_heads(b);
+    for (int i = 0; i < b->num_wanted; i++) {
+        const wanted_row *w = &b->wanted[i];
+        char where[32];
+        snprintf(where, sizeof where, "[%d/%d]", i + 1, b->num_wanted);
+        const tgl_status status = measure_row(b, w, where, &row);
+        tool_progress(NULL);
+        if (status == TGL_OK) {
+            print_row(b, w->op, &row);
+            keep_row(b, &row);
+        } else if (status == TGL_ERR_MEMORY) {
+            printf("%-*s %sleft out: %s%s\n", b->label_width, row.params, tool_dim(), tgl_last_error(),
+                   tool_plain());
+        } else {
+            printf("%-*s %s%s%s\n", b->label_width, row.params, tool_red(), tgl_last_error(), tool_plain());
+            b->failed++;
+        }
+    }
+    if (b->left_out)
+        printf("%snote: %d rows that move more than %s are left out on the CPU; parameters bring them in%s\n",
+               tool_dim(), b->left_out, tool_size((double)cpu_limit), tool_plain());
+    return b->failed ? TOOL_FAILED : TOOL_OK;
+}
+
+static int run_rows(bench *b, const char *device, const char *json_path, const tool_words *words)
+{
+    int code = tool_open_device(&tool_bench, device, &b->on);
+    if (code != TOOL_OK) return code;
+    b->are_named = words->params[0] != 0;
+    code = tool_each_case(&tool_bench, words, CASE_BENCH, want, b);
+    if (code == TOOL_OK && timer_open(&b->on, &b->options, &b->timer) != TGL_OK)
+        code = tool_failed(&tool_bench, "%s", tgl_last_error());
+    if (code == TOOL_OK && json_path && !(b->json = fopen(json_path, "w")))
+        code = tool_failed(&tool_bench, "%s: %s", json_path, strerror(errno));
+    if (code == TOOL_OK) code = measure_all(b);
+    if (b->json && fclose(b->json) != 0)
+        code = tool_failed(&tool_bench, "%s: %s", json_path, strerror(errno));
+    timer_close(b->timer);
+    backend_close(&b->on);
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    const char *device = NULL, *json = NULL, *html = NULL, *against = NULL, *from = NULL, *flush = "write",
+               *commit = tool_commit();
+    bool quick = false, no_check = false, events = false;
+    const tool_option options[] = {
+        { "device", "NAME", "cpu, cuda or cuda:1 (default: the first GPU, else the CPU)", NULL, &device },
+        { "json", "FILE", "write a JSON line per row", NULL, &json },
+        { "html", "FILE", "write a page with plots, complete in itself", NULL, &html },
+        { "against", "FILE", "compare with JSON lines: an earlier run, or bench/peers", NULL, &against },
+        { "from", "FILE", "take the rows from JSON lines; measure nothing", NULL, &from },
+        { "quick", NULL, "fewer calls per row: for a look, not for the record", &quick, NULL },
+        { "flush", "read|write", "what empties the caches before a cold call (write)", NULL, &flush },
+        { "events", NULL, "time with CUDA events even where CUPTI is there", &events, NULL },
+        { "no-check", NULL, "time results that were not checked", &no_check, NULL },
+        { "commit", "TEXT", "what to write as commit (default: the build's)", NULL, &commit },
+        { 0 },
+    };
+    tool_words words;
+    int code;
+    if (!tool_parse(&tool_bench, options, argc, argv, &words, &code)) return code;
+    if (strcmp(flush, "read") && strcmp(flush, "write"))
+        return tool_usage(&tool_bench, "--flush: is %s, want read or write", flush);
+    if (from && (json || device || words.num_ops || words.params[0]))
+        return tool_usage(&tool_bench, "--from: measures nothing, so it takes no ops, --json or --device");
+    tool_rows other = { 0 };
+    if (against && tool_rows_read(against, &other) != TGL_OK)
+        return tool_usage(&tool_bench, "--against: %s", tgl_last_error());
+
+    bench b = { .options = { quick, !strcmp(flush, "read"), events },
+                .with_check = !no_check,
+                .commit = commit };
+    if (from)
+        code = tool_rows_read(from, &b.rows) == TGL_OK
+                   ? TOOL_OK
+                   : tool_usage(&tool_bench, "--from: %s", tgl_last_error());
+    else code = run_rows(&b, device, json, &words);
+    if (b.rows.count && against && tool_compare(&b.rows, &other, against) && code == TOOL_OK)
+        code = TOOL_FAILED;
+    if (b.rows.count && html && tool_report_html(html, &b.rows, against ? &other : NULL) != TGL_OK)
+        code = tool_failed(&tool_bench, "--html: %s", tgl_last_error());
+    free(b.wanted);
+    tool_rows_free(&b.rows);
+    tool_rows_free(&other);
+    return code;
+}
+
+const tool_command tool_bench = { "bench", "[op...] [k=v ...]",
+                                  "checks, then times: a table, JSON lines, a page with plots", run };

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/driver.h"
+#include "tool.h"
+
+static int complain(const tool_command *command, int code, const char *format, va_list arguments)
+{
+    tool_progress(NULL);
+    fprintf(stderr, "tegula %s: ", command->name);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    return code;
+}
+
+int tool_usage(const tool_command *command, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    complain(command, TOOL_USAGE, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "See: tegula %s --help\n", command->name);
+    return TOOL_USAGE;
+}
+
+int tool_failed(const tool_command *command, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    complain(command, TOOL_FAILED, format, arguments);
+    va_end(arguments);
+    return TOOL_FAILED;
+}
+
+static void help(const tool_command *command, const tool_option *options)
+{
+    printf("usage: tegula %s %s\n%s\n", command->name, command->arguments, command->summary);
+    if (options->name) printf("\noptions\n");
+    for (const tool_option *o = options; o->name; o++) {
+        char left[48];
+        snprintf(left, sizeof left, "--%s%s%s", o->name, o->argument ? " " : "",
+                 o->argument ? o->argument : "");
+        printf("  %-22s %s\n", left, o->help);
+    }
+}
+
+/* Finds the option that `word` ("--json=FILE" or "--json") names; *value is what follows '=', or NULL. */
+static const tool_option *find_option(const tool_option *options, const char *word, const char **value)
+{
+    const char *equals = strchr(word, '=');
+    const size_t length = equals ? (size_t)(equals - word) : strlen(word);
+    *value = equals ? equals + 1 : NULL;
+    for (const tool_option *o = options; o->name; o++)
+        if (strlen(o->name) == length && !strncmp(o->name, word, length)) return o;
+    return NULL;
+}
+
+static bool add_word(const tool_command *command, const char *word, tool_words *words, int *code)
+{
+    if (strchr(word, '=')) {
+        const size_t n = strlen(words->params);
+        if (n + strlen(word) + 2 > sizeof words->params) {
+            *code = tool_usage(command, "%s: too many parameters", word);
+            return false;
+        }
+        snprintf(words->params + n, sizeof words->params - n, "%s%s", n ? " " : "", word);
+        return true;
+    }
+    const case_op *op = case_find(word);
+    if (!op || words->num_ops == TOOL_MAX_OPS) {
+        *code = tool_usage(command, op ? "%s: too many ops" : "%s: no such op; tegula list names them", word);
+        return false;
+    }
+    words->ops[words->num_ops++] = op;
+    return true;
+}
+
+bool tool_parse(const tool_command *command, const tool_option *options, int argc, char **argv,
+                tool_words *words, int *code)
+{
+    if (words) *words = (tool_words){ 0 };
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i], *value;
+        if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
+            help(command, options);
+            *code = TOOL_OK;
+            return false;
+        }
+        if (word[0] != '-') {
+            if (!words) {
+                *code = tool_usage(command, "%s: not understood", word);
+                return false;
+            }
+            if (!add_word(command, word, words, code)) return false;
+            continue;
+        }
+        if (!strcmp(word, "-o")) word = "--output";
+        const tool_option *o = strncmp(word, "--", 2) ? NULL : find_option(options, word + 2, &value);
+        if (!o) {
+            *code = tool_usage(command, "%s: no such option", word);
+            return false;
+        }
+        if (o->flag) {
+            if (value) {
+                *code = tool_usage(command, "--%s: takes no value", o->name);
+                return false;
+            }
+            *o->flag = true;
+            continue;
+        }
+        if (!value && i + 1 < argc) value = argv[++i];
+        if (!value || !*value) {
+            *code = tool_usage(command, "--%s: wants %s", o->name, o->argument);
+            return false;
+        }
+        *o->value = value;
+    }
+    return true;
+}
+
+int64_t tool_bytes(const char *word)
+{
+    char *end;
+    const double n = strtod(word, &end);
+    if (end == word || !(n >= 0) || n > 1e15) return -1;
+    int shift = 0;
+    switch (*end) {
+    case 'K': case 'k': shift = 10; break;
+    case 'M': case 'm': shift = 20; break;
+    case 'G': case 'g': shift = 30; break;
+    case 'T': case 't': shift = 40; break;
+    default: break;
+    }
+    if (shift) end++;
+    if (*end == 'i') end++;
+    if (*end == 'B' || *end == 'b') end++;
+    return *end || n > 9e18 / (double)(1ll << shift) ? -1 : (int64_t)(n * (double)(1ll << shift));
+}
+
+/* Does the case have the values that `wanted`, a parsed line "k=v,w k2=v", names? */
+static bool has_values(const case_params *params, const char *wanted)
+{
+    char line[TOOL_LINE];
+    snprintf(line, sizeof line, "%s", wanted);
+    char *rest = NULL;
+    for (char *pair = strtok_r(line, " ", &rest); pair; pair = strtok_r(NULL, " ", &rest)) {
+        char *values = strchr(pair, '=');
+        *values++ = 0;
+        bool found = false;
+        for (int i = 0; i < params->count && !found; i++) {
+            if (strcmp(params->item[i].name, pair)) continue;
+            char list[TOOL_LINE];
+            snprintf(list, sizeof list, "%s", values);
+            char *more = NULL;
+            for (char *v = strtok_r(list, ",", &more); v && !found; v = strtok_r(NULL, ",", &more))
+                found = !strcmp(v, params->item[i].value);
+        }
+        if (!found) return false;
+    }
+    return true;
+}
+
+/* Is each name of `wanted` a parameter of the op? *missing gets one the op has not. */
+static bool knows(const case_op *op, const char *wanted, char *missing, size_t bytes)
+{
+    for (const char *at = wanted; *at;) {
+        const size_t length = strcspn(at, "=");
+        char name[CASE_WORD];
+        snprintf(name, sizeof name, "%.*s", (int)length, at);
+        bool found = false;
+        for (const char *p = op->params; *p && !found;) {
+            found = !strncmp(p, name, strlen(name)) && p[strlen(name)] == '=';
+            p += strcspn(p, " ");
+            p += strspn(p, " ");
+        }
+        if (!found) {
+            snprintf(missing, bytes, "%s", name);
+            return false;
+        }
+        at += strcspn(at, " ");
+        at += strspn(at, " ");
+    }
+    return true;
+}
+
+static int each_of_op(const tool_command *command, const case_op *op, const char *line, case_list which,
+                      tool_visit visit, void *context, int64_t *visited)
+{
+    char missing[CASE_WORD];
+    if (line[0] && !knows(op, line, missing, sizeof missing))
+        return tool_usage(command, "%s: has no parameter %s; it has: %s", op->name, missing, op->params);
+    case_params params;
+    const char *const given[] = { line, NULL };
+    if (line[0] && case_at(op, given, 0, &params) == TGL_OK) {      /* complete: cases of its own */
+        for (int64_t i = 0; i < case_count(given); i++) {
+            if (case_at(op, given, i, &params) != TGL_OK)
+                return tool_usage(command, "%s: %s", op->name, tgl_last_error());
+            (*visited)++;
+            const int code = visit(context, op, &params);
+            if (code) return code;
+        }
+        return TOOL_OK;
+    }
+    for (int64_t i = 0, n = op->lists[which] ? case_count(op->lists[which]) : 0; i < n; i++) {
+        if (case_at(op, op->lists[which], i, &params) != TGL_OK)
+            return tool_failed(command, "%s: %s", op->name, tgl_last_error());
+        if (!has_values(&params, line)) continue;
+        (*visited)++;
+        const int code = visit(context, op, &params);
+        if (code) return code;
+    }
+    return TOOL_OK;
+}
+
+int tool_each_case(const tool_command *command, const tool_words *words, case_list which, tool_visit visit,
+                   void *context)
+{
+    int64_t visited = 0;
+    if (words->num_ops == 0) {
+        /* Without an op, parameters filter those ops that have them. */
+        const case_op *op;
+        char missing[CASE_WORD];
+        for (int i = 0; (op = case_op_at(i)); i++) {
+            if (!knows(op, words->params, missing, sizeof missing)) continue;
+            const int code = each_of_op(command, op, words->params, which, visit, context, &visited);
+            if (code) return code;
+        }
+    }
+    for (int i = 0; i < words->num_ops; i++) {
+        const int code = each_of_op(command, words->ops[i], words->params, which, visit, context, &visited);
+        if (code) return code;
+    }
+    if (!visited)
+        return tool_usage(command,
+                          "no listed case has %s; to make one, name every parameter that has no default",
+                          words->params[0] ? words->params : "this op");
+    return TOOL_OK;
+}
+
+int tool_open_device(const tool_command *command, const char *name, backend *out)
+{
+    int count = 0;
+    const tgl_device *device;
+    if (!name) {
+        const bool has_gpu = tgl_device_count(&count) == TGL_OK && count > 0 &&
+                             tgl_device_get(0, &device) == TGL_OK && !device->is_emulated;
+        name = has_gpu ? "cuda:0" : "cpu";
+    }
+    const tgl_status status = backend_open(name, out);
+    if (status == TGL_ERR_ARGUMENT)
+        return tool_usage(command, "--device: is %s, want cpu, cuda or cuda:<number>", name);
+    return status == TGL_OK ? TOOL_OK : tool_failed(command, "%s", tgl_last_error());
+}

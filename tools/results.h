@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT
+ * results.h - rows of measurements, as JSON lines: one flat object per line, strings and numbers only.
+ * docs/benchmarking.md explains every field. */
+#ifndef TEGULA_RESULTS_H
+#define TEGULA_RESULTS_H
+
+#include <stdio.h>
+
+#include "tool.h"
+
+/* Numbers that were not measured are NaN, and null in a file. Times are of one call. */
+typedef struct {
+    char op[64], row[256], params[256];     /* row: the case's label, what rows are matched by */
+    char device[128], backend[16], architecture[16], driver[32], nvrtc[16];
+    char library[16], commit[48];           /* of ours; peers' rows have `peer` in place of them */
+    char peer[96];
+    char timer[16], flush[16];              /* "cupti", "events", "clock"; "write", "read" */
+    double bytes;                           /* that the op has to move */
+    double calls;                           /* timed cold */
+    double cold_us, cold_min_us, cold_p90_us;       /* cold_us is the median */
+    double cold_spread;                     /* (90 % point - 10 % point) / median */
+    double warm_us, graph_us, host_ns;
+    double gb_per_s;                        /* bytes / cold_us */
+    double copy_us, copy_share; /* a plain copy of as many bytes, cold, same run; copy_us / cold_us */
+    double empty_us;                        /* an empty kernel of the same grid, cold */
+    double threads;                         /* on the CPU */
+    double checked; /* 1: its result was compared with the oracle's before it was timed */
+} tool_row;
+
+typedef struct {
+    tool_row *rows;
+    int count;
+} tool_rows;
+
+void tool_row_clear(tool_row *row);                             /* texts "", numbers NaN */
+tool_row *tool_rows_add(tool_rows *rows, const tool_row *row);
+const tool_row *tool_rows_find(const tool_rows *rows, const char *label);
+void tool_rows_free(tool_rows *rows);
+
+void tool_row_write(const tool_row *row, FILE *file);           /* a line */
+
+/* Reads what tool_row_write() wrote, and peers' rows in the same form. This is a strict reader of that
+ * form, not of JSON: one object per line, no nesting, no arrays, no booleans, no escapes but \" and \\;
+ * fields that it does not know are passed over. Anything else is an error that names file and line. */
+tgl_status tool_rows_read(const char *path, tool_rows *rows);
+
+/* ---- compare.c ---- */
+
+/* Prints the rows beside those of `other` (the fastest of a label where there are several) with the
+ * verdicts of docs/benchmarking.md. Gives the number of rows that are slower than they must be. */
+int tool_compare(const tool_rows *rows, const tool_rows *other, const char *other_name);
+
+/* The verdict on one row. */
+typedef enum { VERDICT_MET, VERDICT_NOT_MET, VERDICT_NONE } tool_verdict;
+tool_verdict tool_judge(const tool_row *ours, const tool_row *other, char *text, size_t bytes);
+
+/* ---- report_html.c ---- */
+
+/* A page of its own: no scripts, nothing fetched. `other` may be NULL. */
+tgl_status tool_report_html(const char *path, const tool_rows *rows, const tool_rows *other);
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tool.h"
+
+bool tool_is_terminal(void)
+{
+    static int is_terminal = -1;
+    if (is_terminal < 0) {
+        const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+        is_terminal = isatty(STDOUT_FILENO) && !(no_color && *no_color) && !(term && !strcmp(term, "dumb"));
+    }
+    return is_terminal;
+}
+
+const char *tool_bold(void) { return tool_is_terminal() ? "\033[1m" : ""; }
+const char *tool_dim(void) { return tool_is_terminal() ? "\033[2m" : ""; }
+const char *tool_green(void) { return tool_is_terminal() ? "\033[32m" : ""; }
+const char *tool_red(void) { return tool_is_terminal() ? "\033[31m" : ""; }
+const char *tool_plain(void) { return tool_is_terminal() ? "\033[0m" : ""; }
+
+void tool_progress(const char *format, ...)
+{
+    static bool is_shown;
+    if (!isatty(STDERR_FILENO)) return;
+    if (is_shown || format) fprintf(stderr, "\r\033[K");
+    is_shown = format != NULL;
+    if (!format) return;
+    char line[160];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "%.78s", line);         /* a line that wraps could not be overwritten */
+    fflush(stderr);
+}
+
+static char *buffer(void)
+{
+    static char buffers[16][32];
+    static int next;
+    return buffers[next++ % 16];
+}
+
+const char *tool_size(double bytes)
+{
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    int u = 0;
+    while (bytes >= 1024 && u < 4) {
+        bytes /= 1024;
+        u++;
+    }
+    char *text = buffer();
+    snprintf(text, 32,
+             u == 0 || bytes >= 100 ? "%.0f %s"
+             : bytes >= 10          ? "%.1f %s"
+                                    : "%.2f %s",
+             bytes, units[u]);
+    return text;
+}
+
+const char *tool_number(double value)
+{
+    char *text = buffer();
+    const double size = fabs(value);
+    if (isnan(value)) snprintf(text, 32, "-");
+    else snprintf(text, 32, size >= 100 ? "%.0f" : size >= 10 ? "%.1f" : "%.2f", value);
+    return text;
+}
+
+const char *tool_time(double us)
+{
+    char *text = buffer();
+    const double scaled = us >= 1e6 ? us / 1e6 : us >= 1e3 ? us / 1e3 : us;
+    snprintf(text, 32, "%s %s", tool_number(scaled), us >= 1e6 ? "s" : us >= 1e3 ? "ms" : "us");
+    return text;
+}
+
+double tool_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- tables ---- */
+
+enum { MAX_COLUMNS = 16 };
+
+struct tool_table {
+    int columns, rows;
+    bool is_right[MAX_COLUMNS];
+    char **cells;               /* rows of `columns`, the heads first */
+};
+
+static char *copy(const char *text)
+{
+    char *s = strdup(text);
+    if (!s) abort();
+    return s;
+}
+
+tool_table *tool_table_new(int columns, const char *const *heads)
+{
+    tool_table *t = calloc(1, sizeof *t);
+    if (!t || columns > MAX_COLUMNS) abort();
+    t->columns = columns;
+    const char *names[MAX_COLUMNS];
+    for (int c = 0; c < columns; c++) {
+        t->is_right[c] = heads[c][0] == '>';
+        names[c] = heads[c] + t->is_right[c];
+    }
+    tool_table_row(t, names);
+    return t;
+}
+
+void tool_table_row(tool_table *t, const char *const *cells)
+{
+    char **more = realloc(t->cells, sizeof *more * (size_t)(t->rows + 1) * (size_t)t->columns);
+    if (!more) abort();
+    t->cells = more;
+    for (int c = 0; c < t->columns; c++) t->cells[t->rows * t->columns + c] = copy(cells[c]);
+    t->rows++;
+}
+
+/* Columns that a terminal shows: escape sequences and the later bytes of UTF-8 have no width. */
+static int width_of(const char *text)
+{
+    int width = 0;
+    for (const char *c = text; *c; c++) {
+        if (*c == '\033') {
+            while (*c && *c != 'm') c++;
+            if (!*c) break;
+        } else if (((unsigned char)*c & 0xc0) != 0x80) {
+            width++;
+        }
+    }
+    return width;
+}
+
+void tool_table_print(tool_table *t)
+{
+    if (t->rows == 1) t->rows = 0;
+    int width[MAX_COLUMNS] = { 0 };
+    for (int i = 0; i < t->rows * t->columns; i++) {
+        const int w = width_of(t->cells[i]);
+        if (w > width[i % t->columns]) width[i % t->columns] = w;
+    }
+    for (int r = 0; r < t->rows; r++) {
+        printf("%s", r == 0 ? tool_dim() : "");
+        for (int c = 0; c < t->columns; c++) {
+            char *cell = t->cells[r * t->columns + c];
+            const int gap = width[c] - width_of(cell);
+            const bool is_last = c == t->columns - 1;
+            if (t->is_right[c]) printf("%*s%s%s", gap, "", cell, is_last ? "" : "  ");
+            else printf("%s%*s%s", cell, is_last ? 0 : gap, "", is_last ? "" : "  ");
+            free(cell);
+        }
+        printf("%s\n", r == 0 ? tool_plain() : "");
+    }
+    free(t->cells);
+    free(t);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT
+ * timer.h - times of one call on a device. docs/benchmarking.md says what each is and why. */
+#ifndef TEGULA_TIMER_H
+#define TEGULA_TIMER_H
+
+#include "tool.h"
+
+typedef struct {
+    double median, min, p90, spread;        /* us; spread is (90 % point - 10 % point) / median */
+    int calls;
+} timer_stats;
+
+typedef struct {
+    bool quick;                 /* fewer calls: good to a few percent, not for the record */
+    bool flush_reads;           /* cold by reading a large buffer (clean lines); else by overwriting one */
+    bool use_events;            /* do not even try CUPTI */
+} timer_options;
+
+typedef struct timer timer;
+typedef tgl_status (*timer_call)(void *context);        /* enqueues on the backend's stream */
+
+tgl_status timer_open(const backend *on, const timer_options *options, timer **out);
+void timer_close(timer *t);
+
+const char *timer_name(const timer *t);     /* "cupti", "events", "clock" */
+const char *timer_note(const timer *t);     /* why it is not CUPTI, ""; what else a reader should know */
+
+/* The caches hold nothing of the call's data before each of the calls. */
+tgl_status timer_cold(timer *t, timer_call call, void *context, int64_t bytes, timer_stats *out);
+/* Back to back: what fits in the caches is there. */
+tgl_status timer_warm(timer *t, timer_call call, void *context, timer_stats *out);
+/* Per call of a chain of calls in a CUDA graph; NaN on the CPU. */
+tgl_status timer_graph(timer *t, timer_call call, void *context, double expected_us, double *us);
+/* Host time of a call that only enqueues, the device being idle before; NaN on the CPU. */
+tgl_status timer_host(timer *t, timer_call call, void *context, double expected_us, double *ns);
+
+/* A plain copy that reads bytes / 2 and writes as many, cold. NaN with TGL_OK where memory does not
+ * suffice. */
+tgl_status timer_copy(timer *t, int64_t bytes, timer_stats *out);
+/* A kernel that does nothing, launched in the shape of the last kernel that timer_cold() saw (a block
+ * per SM where the timer does not see that), cold. NaN on the CPU. */
+tgl_status timer_empty(timer *t, timer_stats *out);
+/* Host time of launching that kernel through the driver alone. */
+tgl_status timer_empty_host(timer *t, double *ns);
+
+/* ---- for timer_cpu.c and timer_cuda.c ---- */
+
+/* What a device brings; the functions above choose. */
+typedef struct {
+    tgl_status (*cold)(timer *t, timer_call call, void *context, int64_t bytes, timer_stats *out);
+    tgl_status (*warm)(timer *t, timer_call call, void *context, timer_stats *out);
+    tgl_status (*graph)(timer *t, timer_call call, void *context, double expected_us, double *us);
+    tgl_status (*host)(timer *t, timer_call call, void *context, double expected_us, double *ns);
+    tgl_status (*copy)(timer *t, int64_t bytes, timer_stats *out);
+    tgl_status (*empty)(timer *t, timer_stats *out);
+    tgl_status (*empty_host)(timer *t, double *ns);
+    void (*close)(timer *t);
+} timer_methods;
+
+struct timer {
+    const timer_methods *methods;
+    const backend *on;
+    timer_options options;
+    char name[16], note[512];
+};
+
+tgl_status timer_open_cpu(const backend *on, const timer_options *options, timer **out);
+tgl_status timer_open_cuda(const backend *on, const timer_options *options, timer **out);
+
+/* Sorts the times (us). */
+timer_stats timer_stats_of(double *us, int count);
+extern const timer_stats timer_stats_none;      /* NaN */
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ * tool.h - what the parts of bin/tegula share: its commands, their options, output on a terminal.
+ *
+ *   tegula.c       main: picks the command
+ *   options.c      options and words of a command line
+ *   terminal.c     tables, colours, the progress line, numbers for people; facts.c: what machine this is
+ *   info.c list.c check.c compile.c demo.c bench.c     the commands
+ *   timer.c        times of a call: timer_cpu.c, timer_cuda.c; cupti.c: GPU time as NVIDIA's profiler sees it
+ *   results.c      bench rows as JSON lines
+ *   compare.c      rows against earlier ones or other libraries'
+ *   report_html.c  rows as plots */
+#ifndef TEGULA_TOOL_H
+#define TEGULA_TOOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bench/case.h"
+
+/* Exit codes: something failed; the command line makes no sense. */
+enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
+
+typedef struct {
+    const char *name, *arguments, *summary;     /* for the help: "bench", "[op...] [k=v ...]", a line */
+    int (*run)(int argc, char **argv);          /* argv[0] is the command's name */
+} tool_command;
+extern const tool_command tool_info, tool_list, tool_check, tool_bench, tool_compile, tool_demo;
+
+/* ---- options.c ---- */
+
+/* "--name" sets *flag; "--name VALUE" and "--name=VALUE" set *value. Ends with a row without a name. */
+typedef struct {
+    const char *name, *argument, *help;
+    bool *flag;
+    const char **value;
+} tool_option;
+
+/* Words that are not options: ops, and "k=v" joined to one line of parameters for case_at(). */
+enum { TOOL_MAX_OPS = 128, TOOL_LINE = 1024 };
+typedef struct {
+    int num_ops;
+    const case_op *ops[TOOL_MAX_OPS];
+    char params[TOOL_LINE];                     /* "num_rows=64,128 dtype=bf16", "" without any */
+} tool_words;
+
+/* True: go on. False: *code is the exit code (--help was printed, or a sentence on stderr says what is
+ * wrong). `words` NULL: the command takes none. */
+bool tool_parse(const tool_command *command, const tool_option *options, int argc, char **argv,
+                tool_words *words, int *code);
+
+/* Prints "tegula bench: <sentence>" and where the help is; gives TOOL_USAGE. */
+int tool_usage(const tool_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Prints "tegula bench: <sentence>" for what failed; gives TOOL_FAILED. */
+int tool_failed(const tool_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* A size such as 500, 64K, 100M, 2G (powers of 1024); -1 for a word that is none. */
+int64_t tool_bytes(const char *word);
+
+/* The cases that a command line means: of each op in `words` (all ops without any) those of its list
+ * `which`; with parameters, the case that they give where they name all that have no default, else the
+ * cases of the list that have those values. Calls `visit` for each until it gives other than 0. Gives
+ * that, or TOOL_USAGE after a sentence. */
+typedef int (*tool_visit)(void *context, const case_op *op, const case_params *params);
+int tool_each_case(const tool_command *command, const tool_words *words, case_list which, tool_visit visit,
+                   void *context);
+
+/* The device of --device: "cpu", "cuda", "cuda:1"; NULL is the best that is there (the first GPU that is
+ * not emulated, else the CPU). Gives TOOL_OK, or an exit code after a sentence. */
+int tool_open_device(const tool_command *command, const char *name, backend *out);
+
+/* ---- terminal.c ---- */
+
+bool tool_is_terminal(void);                    /* stdout is one, and wants colours */
+const char *tool_bold(void);                    /* escape sequences, "" where stdout is no terminal */
+const char *tool_dim(void);
+const char *tool_green(void);
+const char *tool_red(void);
+const char *tool_plain(void);
+
+/* One line on stderr that the next one overwrites; nothing where stderr is no terminal. NULL clears it. */
+void tool_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Numbers for people, in one of a few static buffers: "12.3 MiB", "3.07 us" or "1.20 ms". */
+const char *tool_size(double bytes);
+const char *tool_time(double us);
+/* A number with three or four significant digits, "-" where it is NaN. */
+const char *tool_number(double value);
+
+/* A table with aligned columns: cells of a row are text; columns whose head begins with '>' are aligned
+ * to the right. */
+typedef struct tool_table tool_table;
+tool_table *tool_table_new(int columns, const char *const *heads);
+void tool_table_row(tool_table *t, const char *const *cells);
+void tool_table_print(tool_table *t);           /* unless it has no rows; and frees it */
+
+double tool_seconds(void);                      /* of a monotonic clock */
+
+/* ---- facts.c ---- */
+
+/* Texts that live as long as the process; "" or "unknown" where a fact is not known. */
+const char *tool_cpu_name(void);                /* "Neoverse-N1, 2 cores" */
+const char *tool_driver(void);                  /* "580.159.04 (CUDA 13.0)" */
+const char *tool_nvrtc(void);                   /* "13.0" */
+const char *tool_commit(void);                  /* of the build */
+int64_t tool_host_memory(void);                 /* bytes */
+
+#endif
