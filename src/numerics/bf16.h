@@ -7,7 +7,7 @@
 #ifndef TEGULA_NUMERICS_BF16_H
 #define TEGULA_NUMERICS_BF16_H
 
-#include "base.h"
+#include "numerics/base.h"
 
 #define TGL_BF16_MAX 0x1.fep127f
 

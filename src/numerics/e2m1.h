@@ -8,7 +8,7 @@
 #ifndef TEGULA_NUMERICS_E2M1_H
 #define TEGULA_NUMERICS_E2M1_H
 
-#include "minifloat.h"
+#include "numerics/minifloat.h"
 
 #define TGL_E2M1_MAX 6.0f
 

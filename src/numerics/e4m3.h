@@ -8,7 +8,7 @@
 #ifndef TEGULA_NUMERICS_E4M3_H
 #define TEGULA_NUMERICS_E4M3_H
 
-#include "minifloat.h"
+#include "numerics/minifloat.h"
 
 #define TGL_E4M3_MAX 448.0f
 

@@ -8,7 +8,7 @@
 #ifndef TEGULA_NUMERICS_E5M2_H
 #define TEGULA_NUMERICS_E5M2_H
 
-#include "f16.h"
+#include "numerics/f16.h"
 
 #define TGL_E5M2_MAX 57344.0f
 

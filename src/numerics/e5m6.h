@@ -16,7 +16,7 @@
 #ifndef TEGULA_NUMERICS_E5M6_H
 #define TEGULA_NUMERICS_E5M6_H
 
-#include "f16.h"
+#include "numerics/f16.h"
 
 #define TGL_E5M6_MAX 65024.0f
 

@@ -8,7 +8,7 @@
 #ifndef TEGULA_NUMERICS_F16_H
 #define TEGULA_NUMERICS_F16_H
 
-#include "minifloat.h"
+#include "numerics/minifloat.h"
 
 #define TGL_F16_MAX 65504.0f
 

@@ -14,7 +14,7 @@
 #ifndef TEGULA_NUMERICS_MINIFLOAT_H
 #define TEGULA_NUMERICS_MINIFLOAT_H
 
-#include "base.h"
+#include "numerics/base.h"
 
 /* The code nearest to a float, ties to the even code. `magnitude` is the float's bits without the sign;
  * not NaN, and not above the power of two that follows the format's largest value. */

@@ -8,7 +8,7 @@
 #ifndef TEGULA_NUMERICS_TF32_H
 #define TEGULA_NUMERICS_TF32_H
 
-#include "base.h"
+#include "numerics/base.h"
 
 TGL_INLINE float tgl_tf32_from_f32(float value)
 {

@@ -10,7 +10,7 @@
 #ifndef TEGULA_NUMERICS_UE8M0_H
 #define TEGULA_NUMERICS_UE8M0_H
 
-#include "base.h"
+#include "numerics/base.h"
 
 TGL_INLINE uint8_t tgl_ue8m0_from_f32(float value)
 {
