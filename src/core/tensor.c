@@ -7,9 +7,10 @@
 
 #include "core/settings.h"
 
-static _Thread_local bool data_optional;
+static _Thread_local bool dry_run;
 
-void tgl_set_data_optional(bool optional) { data_optional = optional; }
+void tgl_set_dry_run(bool on) { dry_run = on; }
+bool tgl_dry_run(void) { return dry_run; }
 
 /* ---- text ---- */
 
@@ -206,7 +207,7 @@ tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int
     }
     if (is_empty) return TGL_OK;                /* strides and data mean nothing */
     TGL_TRY(expect_layout(name, t, layout));
-    if (!t->data && data_optional) return TGL_OK;
+    if (!t->data && dry_run) return TGL_OK;
     if (!t->data) return tgl_fail(TGL_ERR_ARGUMENT, "%s: data is NULL, want %" PRId64 " bytes", name, bytes);
     return tgl_expect_aligned(name, t, element_bytes(t) < 8 ? element_bytes(t) : 8);
 }

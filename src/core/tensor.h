@@ -21,8 +21,10 @@ typedef enum {
  * empty tensor neither strides nor data are looked at. */
 tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int ndim, tgl_layout layout);
 
-/* Lets data be NULL on this thread: prepare mode. */
-void tgl_set_data_optional(bool optional);
+/* A dry run of this thread's calls (prepare mode): arguments are checked, but data may be NULL and is
+ * not touched, on the CPU either. */
+void tgl_set_dry_run(bool on);
+bool tgl_dry_run(void);
 
 /* Each dimension within [low, high]. `dims` has t->ndim entries. */
 typedef struct { int64_t low, high; } tgl_dim;

@@ -4,6 +4,8 @@
 #include <fenv.h>
 #include <pthread.h>
 #include <stdatomic.h>
+
+#include "core/tensor.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -67,14 +69,14 @@ static int threads_for(int64_t rows, int64_t row_bytes)
     int64_t most = tgl_get_num_threads();
     if (most > rows) most = rows;
     if (row_bytes < 1) row_bytes = 1;
-    const int64_t rows_per_grain = (GRAIN_BYTES + row_bytes - 1) / row_bytes, grains = rows / rows_per_grain;
+    const int64_t rows_per_grain = GRAIN_BYTES / row_bytes + 1, grains = rows / rows_per_grain;
     return grains < 2 || most < 2 ? 1 : (int)(grains < most ? grains : most);
 }
 #endif
 
 tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context)
 {
-    if (rows <= 0) return TGL_OK;
+    if (rows <= 0 || tgl_dry_run()) return TGL_OK;
 #ifdef _OPENMP
     const int threads = threads_for(rows, row_bytes);
     if (threads > 1) {

@@ -29,7 +29,7 @@ tgl_status tgl_prepare_begin(int device, const char *architecture)
         TGL_TRY(tgl_device_get(device, &d));
     }
     preparing.active = true;
-    tgl_set_data_optional(true);
+    tgl_set_dry_run(true);
     preparing.device = device;
     strcpy(preparing.architecture, architecture ? architecture : "");
     return TGL_OK;
@@ -40,7 +40,7 @@ tgl_status tgl_prepare_end(void)
     if (!preparing.active)
         return tgl_fail(TGL_ERR_ARGUMENT, "tgl_prepare_end: this thread is not preparing; call tgl_prepare_begin before");
     preparing.active = false;
-    tgl_set_data_optional(false);
+    tgl_set_dry_run(false);
     return TGL_OK;
 }
 
