@@ -4,11 +4,11 @@
 #include <fenv.h>
 #include <pthread.h>
 #include <stdatomic.h>
-
-#include "core/tensor.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+
+#include "core/tensor.h"
 
 /* Below this many bytes per thread, waking threads costs more than it saves. */
 enum { GRAIN_BYTES = 64 << 10 };
