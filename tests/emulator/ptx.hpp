@@ -204,6 +204,7 @@ EMU_LOAD(load_stream_u16, u16, u32)
 EMU_LOAD(load_stream_u32, u32, u32)
 EMU_LOAD(load_stream_u32x2, uint2, uint2)
 EMU_LOAD(load_stream_u32x4, uint4, uint4)
+EMU_LOAD(load_ahead_u32x4, uint4, uint4)
 DEV uint4 load_hint_u32x4(const void *p, u64 policy, EMU_AT)
 {
     emu_policy(policy, "load_hint_u32x4", EMU_SITE);

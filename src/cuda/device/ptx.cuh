@@ -238,6 +238,7 @@ DEV float tanh_fast(float x)                    /* relative 2^-11 */
 /* ---- global memory: streaming ----
  * load_stream_*: data read once by this kernel and written by nobody while it runs (.nc): not kept in L1.
  * store_stream_*: data not read again soon: first to leave L2.
+ * load_ahead_*: L2 fetches the 256 bytes around it, for neighbours that other threads read.
  * load_hint_* and store_hint_* take an L2 policy made by policy_*. */
 DEV u64 policy_evict_first(void)
 {
@@ -280,6 +281,13 @@ DEV uint4 load_stream_u32x4(const void *p)
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+DEV uint4 load_ahead_u32x4(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
 DEV uint4 load_hint_u32x4(const void *p, u64 policy)

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT
+ * tile.cuh - a tile in shared memory, transposed: what transpose.cu and transpose_any.cu have in common.
+ *
+ * The tile has a row per column of x. It is made of vectors (16 bytes); vector k of row j lies at k ^ (j / VECTOR % 8), so that
+ * neither side has bank conflicts: eight threads that store the same vector of columns 0, VECTOR, 2 VECTOR ... and eight that
+ * load vectors 0 .. 7 of one row touch eight different groups of banks. */
+#ifndef TEGULA_TRANSPOSE_TILE_CUH
+#define TEGULA_TRANSPOSE_TILE_CUH
+
+#include "device/ptx.cuh"
+#include "transpose/tile.h"
+
+#ifndef ELEMENT_BYTES
+#ifdef __CUDACC_RTC__
+#error "ELEMENT_BYTES is not defined"
+#endif
+#define ELEMENT_BYTES 2
+#endif
+static_assert(ELEMENT_BYTES == 1 || ELEMENT_BYTES == 2 || ELEMENT_BYTES == 4 || ELEMENT_BYTES == 8 || ELEMENT_BYTES == 16,
+              "ELEMENT_BYTES is 1, 2, 4, 8 or 16");
+
+enum {
+    VECTOR = 16 / ELEMENT_BYTES,                    /* elements */
+    ROWS = TILE_ROWS(ELEMENT_BYTES),
+    COLS = TILE_COLS(ELEMENT_BYTES),
+    THREADS = TILE_THREADS(ELEMENT_BYTES),
+    IN_VECTORS = TILE_IN_VECTORS(ELEMENT_BYTES),
+    OUT_VECTORS = TILE_OUT_VECTORS(ELEMENT_BYTES),
+    PATCH_ROWS = TILE_PATCH_ROWS(ELEMENT_BYTES),
+    PATCHES = TILE_PATCHES(ELEMENT_BYTES),
+    PATCH_BYTES = PATCH_ROWS * ELEMENT_BYTES        /* of a column of a patch: what is stored at a time */
+};
+static_assert(PATCH_BYTES == 8 || PATCH_BYTES == 16, "a column of a patch is half a vector or one");
+static_assert(OUT_VECTORS % 8 == 0 && THREADS % IN_VECTORS == 0 && THREADS % OUT_VECTORS == 0, "tiles divide evenly");
+
+typedef uint4 tile_type[COLS * OUT_VECTORS];
+
+/* Index of vector k of column j. */
+DEV int tile_index(int j, int k) { return j * OUT_VECTORS + (k ^ (j / VECTOR & 7)); }
+
+DEV u32 word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+/* Word h of column k of a patch: the elements of rows h * 4 / ELEMENT_BYTES and on, the first in the low bits. k and h are known
+ * after unrolling, so what is left is byte permutes for 1 and 2 bytes (the compiler shares those that columns have in common:
+ * 8 for 4x4 bytes, 2 for 2x2 halves), and nothing but a choice of registers for the others. */
+DEV u32 patch_word(const uint4 (&v)[PATCH_ROWS], int k, int h)
+{
+#if ELEMENT_BYTES == 1
+    const u32 pick = k & 2 ? 0x7362 : 0x5140;       /* bytes 2 and 3, or 0 and 1, of two rows */
+    const u32 low = __byte_perm(word(v[4 * h], k / 4), word(v[4 * h + 1], k / 4), pick);
+    const u32 high = __byte_perm(word(v[4 * h + 2], k / 4), word(v[4 * h + 3], k / 4), pick);
+    return __byte_perm(low, high, k & 1 ? 0x7632 : 0x5410);
+#elif ELEMENT_BYTES == 2
+    return __byte_perm(word(v[2 * h], k / 2), word(v[2 * h + 1], k / 2), k & 1 ? 0x7632 : 0x5410);
+#else
+    enum { WORDS = ELEMENT_BYTES / 4 };
+    return word(v[h / WORDS], k * WORDS + h % WORDS);
+#endif
+}
+
+/* Puts a patch into the tile: rows row .. row + PATCH_ROWS - 1 of vector `in` of the tile's columns. */
+DEV void tile_put(tile_type &tile, const uint4 (&v)[PATCH_ROWS], int row, int in)
+{
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        uint4 *at = &tile[tile_index(in * VECTOR + k, row / VECTOR)];
+#if TILE_PATCH_ROWS(ELEMENT_BYTES) * ELEMENT_BYTES == 16
+        *at = make_uint4(patch_word(v, k, 0), patch_word(v, k, 1), patch_word(v, k, 2), patch_word(v, k, 3));
+#else
+        ((uint2 *)at)[row * ELEMENT_BYTES / 8 % 2] = make_uint2(patch_word(v, k, 0), patch_word(v, k, 1));
+#endif
+    }
+}
+
+/* Where a block's tile lies. Blocks that follow each other go down the rows of x, so that what is in flight writes whole
+ * rows of out: 3 to 4 % faster than going along the columns, on H200, for 32 matrices of 8064x7168. */
+typedef struct { i64 batch, row, col; } tile_place;
+DEV tile_place tile_of_block(u32 row_tiles, u32 col_tiles)
+{
+    const u32 column = blockIdx.x / row_tiles, batch = column / col_tiles;
+    return { batch, (i64)(blockIdx.x - column * row_tiles) * ROWS, (i64)(column - batch * col_tiles) * COLS };
+}
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ * transpose_copy.cu - out from end to end, each element from where it lies in x: for an x that is a transposed view (its columns
+ * are contiguous, so this is a copy), and for matrices too small to fill tiles.
+ *   computes  out[(i2 * n1 + i1) * n0 + i0] = x[i2][i1][i0], at i2 * x2_bytes + i1 * x1_bytes + i0 * x0_bytes
+ *   launch    grid ceil((bytes of out + 15) / 16 / (COPY_THREADS * COPY_VECTORS)), block COPY_THREADS
+ *   moves     2 * n0 * n1 * n2 * ELEMENT_BYTES bytes, each once (x more than once where its columns are not contiguous
+ *             and a block's part of it exceeds L1)
+ *   macros    ELEMENT_BYTES 1, 2, 4, 8, 16
+ *
+ * A thread writes aligned vectors of out, COPY_THREADS apart, all loads before the first store. One that lies in a contiguous row
+ * of x is loaded as a vector; one that has several rows in it, or an end of out, goes element by element. */
+#include "device/ptx.cuh"
+#include "transpose/tile.h"
+
+#ifndef ELEMENT_BYTES
+#ifdef __CUDACC_RTC__
+#error "ELEMENT_BYTES is not defined"
+#endif
+#define ELEMENT_BYTES 2
+#endif
+static_assert(ELEMENT_BYTES == 1 || ELEMENT_BYTES == 2 || ELEMENT_BYTES == 4 || ELEMENT_BYTES == 8 || ELEMENT_BYTES == 16,
+              "ELEMENT_BYTES is 1, 2, 4, 8 or 16");
+#include "transpose/unaligned.cuh"
+
+/* Indices of an element; i2 has no bound. */
+typedef struct { i64 i0, i1, i2; } place;
+
+/* The place `count` elements further on. The block's first place is found by 64-bit divisions, once; from there on counts are below
+ * 2^15, so what is left to divide after crossing an end is too. */
+DEV place place_after(place p, int count, i64 n0, i64 n1)
+{
+    p.i0 += count;
+    if (p.i0 < n0) return p;
+    const u32 past0 = (u32)(p.i0 - n0), rows = past0 / (u32)min(n0, (i64)1 << 30);
+    p.i0 = n0 > past0 ? past0 : past0 - rows * (u32)n0;
+    p.i1 += 1 + rows;
+    if (p.i1 < n1) return p;
+    const u32 past1 = (u32)(p.i1 - n1), planes = past1 / (u32)min(n1, (i64)1 << 30);
+    p.i1 = n1 > past1 ? past1 : past1 - planes * (u32)n1;
+    p.i2 += 1 + planes;
+    return p;
+}
+
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
+    const u8 *x, u8 *out, i64 n0, i64 n1, i64 n2, i64 x0_bytes, i64 x1_bytes, i64 x2_bytes)
+{
+    /* Windows of 16 bytes of out begin -s, 16 - s, 32 - s ... bytes after its first; this block's begin at `origin`. */
+    const i64 bytes = n0 * n1 * n2 * ELEMENT_BYTES;
+    const i64 origin = (i64)blockIdx.x * (COPY_THREADS * COPY_VECTORS * 16) - misalignment(out);
+    const i64 first = max(origin, (i64)0) / ELEMENT_BYTES;
+    const place start = { first % n0, first / n0 % n1, first / n0 / n1 };
+    const bool is_contiguous = x0_bytes == ELEMENT_BYTES;
+    pdl_wait();
+
+    uint4 v[COPY_VECTORS];
+    u32 loaded = 0;                                 /* bit k: v[k] holds window k */
+#pragma unroll
+    for (int k = 0; k < COPY_VECTORS; k++) {
+        const i64 begin = origin + (k * COPY_THREADS + (int)threadIdx.x) * 16;
+        if (!is_contiguous || begin < 0 || begin + 16 > bytes) continue;
+        const place p = place_after(start, (int)(begin / ELEMENT_BYTES - first), n0, n1);
+        const u8 *row = x + p.i2 * x2_bytes + p.i1 * x1_bytes;
+        const u8 *from = row + p.i0 * ELEMENT_BYTES + begin % ELEMENT_BYTES;
+        if (!can_load_vector(from, row, row + n0 * ELEMENT_BYTES)) continue;
+        v[k] = load_vector(from);
+        loaded |= 1u << k;
+    }
+#pragma unroll
+    for (int k = 0; k < COPY_VECTORS; k++)
+        if (loaded >> k & 1) *(uint4 *)(out + origin + (k * COPY_THREADS + (int)threadIdx.x) * 16) = v[k];
+
+#pragma unroll 1
+    for (int k = 0; k < COPY_VECTORS; k++) {
+        const i64 begin = origin + (k * COPY_THREADS + (int)threadIdx.x) * 16, end = min(begin + 16, bytes);
+        i64 b = max(begin, (i64)0);
+        if (loaded >> k & 1 || b >= end) continue;
+        place p = place_after(start, (int)(b / ELEMENT_BYTES - first), n0, n1);
+#pragma unroll 1
+        for (; b < end; b += PART_BYTES) {
+            const int part = (int)(b % ELEMENT_BYTES);
+            copy_part(out + b, x + p.i2 * x2_bytes + p.i1 * x1_bytes + p.i0 * x0_bytes + part);
+            if (part + PART_BYTES == ELEMENT_BYTES) p = place_after(p, 1, n0, n1);
+        }
+    }
+    pdl_trigger();
+}
