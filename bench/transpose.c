@@ -120,7 +120,8 @@ const case_op transpose_ops[] = {
             "num_rows=64,66 num_cols=128 dtype=e4m3,bf16,f32,i64,c128 offset=1 out_offset=0,1",
             "num_rows=64,66 num_cols=128 dtype=e4m3,bf16,f32 out_offset=1,3",
             "num_rows=33 num_cols=65 dtype=bool,i8,u8,i16,u16,f16,i32,u32,u64,f64,c64,e5m2,ue8m0,e2m1x2",
-            "num_rows=1,300 num_cols=1,300 dtype=e4m3,bf16",
+            "num_rows=300 num_cols=1,300 dtype=e4m3,bf16",
+            "num_rows=1 num_cols=300 dtype=e4m3,bf16",
             NULL,
         },
 /* end */

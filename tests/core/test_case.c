@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT
+ * The tests' own tools, bench/case.h: what they must catch, they catch. */
+#include "bench/case.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/status.h"
+#include "test.h"
+
+/* ---- lists ---- */
+
+static tgl_status setup_nothing(case_problem *c) { return (void)c, TGL_OK; }
+static const case_op listed = { .name = "op", .params = "m= n= dtype=bf16 gap=0", .setup = setup_nothing };
+
+static const char *text_at(const char *const *lines, int64_t i)
+{
+    static char text[CASE_LABEL];
+    case_params params;
+    if (!CHECK_OK(case_at(&listed, lines, i, &params))) return "";
+    case_params_text(&listed, &params, text, sizeof text);
+    return text;
+}
+
+TEST(lists_expand)
+{
+    const char *const lines[] = { "m=1,2 n=3 dtype=f32,bf16", "  n=5   m=4 gap=7 ", NULL };
+    CHECK_INT(case_count(lines), 5);
+    CHECK_TEXT(text_at(lines, 0), "m=1 n=3 dtype=f32");
+    CHECK_TEXT(text_at(lines, 1), "m=1 n=3");               /* the default is left out */
+    CHECK_TEXT(text_at(lines, 2), "m=2 n=3 dtype=f32");
+    CHECK_TEXT(text_at(lines, 3), "m=2 n=3");
+    CHECK_TEXT(text_at(lines, 4), "m=4 n=5 gap=7");         /* in the op's order */
+    CHECK_INT(case_count(NULL), 0);
+}
+
+TEST(bad_lists)
+{
+    case_params p;
+#define AT(line) case_at(&listed, (const char *const[]){ line, NULL }, 0, &p)
+    CHECK_FAILS(AT("m=1 n=2 k=3"), TGL_ERR_ARGUMENT, "k: is no parameter of op, want some of m= n= dtype=bf16 gap=0");
+    CHECK_FAILS(AT("m=1"), TGL_ERR_ARGUMENT, "n: is not given, want a value");
+    CHECK_FAILS(AT("m=1 n="), TGL_ERR_ARGUMENT, "n: is \"\", want a value of 1 to 31 characters");
+    CHECK_OK(AT("m=1,,2 n=1"));         /* case 0 is fine, case 1 is not */
+    CHECK_FAILS(case_at(&listed, (const char *const[]){ "m=1,,2 n=1", NULL }, 1, &p), TGL_ERR_ARGUMENT,
+                "m: is \"\", want a value of 1 to 31 characters");
+    CHECK_FAILS(case_at(&listed, (const char *const[]){ "m=1 n=1", NULL }, 1, &p), TGL_ERR_ARGUMENT, "op: no such case");
+    CHECK_FAILS(case_at(&listed, NULL, 0, &p), TGL_ERR_ARGUMENT, "op: no such case");
+#undef AT
+}
+
+/* ---- formats: known values, then every code there and back ---- */
+
+TEST(known_numbers)
+{
+    static const struct { tgl_dtype dtype; unsigned code; double value; } rows[] = {
+        { TGL_BF16, 0x3f80, 1 }, { TGL_BF16, 0xc2f7, -123.5 }, { TGL_BF16, 0x0001, 0x1p-133 }, { TGL_BF16, 0x7f7f, 0x1.fep127 },
+        { TGL_F16, 0x3c00, 1 }, { TGL_F16, 0x7bff, 65504 }, { TGL_F16, 0x8001, -0x1p-24 }, { TGL_F16, 0x0400, 0x1p-14 },
+        { TGL_E4M3, 0x38, 1 }, { TGL_E4M3, 0x7e, 448 }, { TGL_E4M3, 0x01, 0x1p-9 }, { TGL_E4M3, 0x88, -0x1p-6 },
+        { TGL_E5M2, 0x3c, 1 }, { TGL_E5M2, 0x7b, 57344 }, { TGL_E5M2, 0x01, 0x1p-16 }, { TGL_UE8M0, 127, 1 },
+        { TGL_UE8M0, 0, 0x1p-127 }, { TGL_I8, 0x80, -128 }, { TGL_U8, 0x80, 128 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        CHECK_THAT(case_decode(rows[i].dtype, &rows[i].code) == rows[i].value, "%s 0x%x is %g, want %g",
+                   tgl_dtype_name(rows[i].dtype), rows[i].code, case_decode(rows[i].dtype, &rows[i].code), rows[i].value);
+    CHECK(isinf(case_decode(TGL_BF16, &(uint16_t){ 0x7f80 })) && isnan(case_decode(TGL_BF16, &(uint16_t){ 0x7f81 })));
+    CHECK(isinf(case_decode(TGL_E5M2, &(uint8_t){ 0xfc })) && isnan(case_decode(TGL_E5M2, &(uint8_t){ 0x7d })));
+    CHECK(isnan(case_decode(TGL_E4M3, &(uint8_t){ 0x7f })) && isnan(case_decode(TGL_UE8M0, &(uint8_t){ 255 })));
+}
+
+TEST(rounding)
+{
+    const tgl_dtype dtypes[] = { TGL_F16, TGL_BF16, TGL_E4M3, TGL_E5M2 };
+    for (int k = 0; k < 4; k++) {
+        const int codes = k < 2 ? 0x8000 : 0x80;
+        for (unsigned code = 0; code < (unsigned)codes; code++) {
+            unsigned back = 0, between = 0, next = code + 1;
+            const double value = case_decode(dtypes[k], &code), above = case_decode(dtypes[k], &next);
+            if (isnan(value) || isinf(value)) continue;
+            case_encode(dtypes[k], value, &back);
+            if (back != code) CHECK_THAT(false, "%s 0x%x came back as 0x%x", tgl_dtype_name(dtypes[k]), code, back);
+            if (isnan(above) || isinf(above)) continue;
+            case_encode(dtypes[k], (value + above) / 2, &between);      /* halfway: to the even code */
+            if (between != (code & 1 ? next : code)) CHECK_THAT(false, "%s 0x%x and a half is 0x%x", tgl_dtype_name(dtypes[k]), code, between);
+        }
+    }
+    unsigned out = 0;
+    case_encode(TGL_E4M3, 1e9, &out), CHECK_INT(out, 0x7e);         /* saturates */
+    case_encode(TGL_E5M2, -INFINITY, &out), CHECK_INT(out, 0xfb);
+    case_encode(TGL_F16, 65520, &out), CHECK_INT(out, 0x7c00);
+    case_encode(TGL_F16, 65519, &out), CHECK_INT(out, 0x7bff);
+    case_encode(TGL_BF16, -1e300, &out), CHECK_INT(out, 0xff80);
+    case_encode(TGL_BF16, -0.0, &out), CHECK_INT(out, 0x8000);
+    int64_t wide;
+    case_encode(TGL_I64, 1e30, &wide), CHECK(wide > INT64_MAX - 2048);
+    case_encode(TGL_I64, -3.9, &wide), CHECK_INT(wide, -3);
+}
+
+/* ---- comparison ---- */
+
+static case_report report;
+static bool same(tgl_dtype dtype, case_compare how, const void *seen, const void *want, int64_t count)
+{
+    case_tensor t = { .name = "out", .role = CASE_OUT, .dtype = dtype, .ndim = 1, .shape = { count }, .strides = { 1 },
+                      .compare = how, .slots = count };
+    t.element_bytes = tgl_dtype_bits(tgl_dtype_to_dlpack(dtype)) / 8;
+    t.storage = t.data = (char *)(uintptr_t)want;
+    return case_compare_tensor(&t, seen, &report);
+}
+#define F(...) ((float[]){ __VA_ARGS__ })
+#define U16(...) ((uint16_t[]){ __VA_ARGS__ })
+
+TEST(compare_bits)
+{
+    const case_compare payload = { .nan_payload = true }, any_nan = { .nan_payload = false };
+    CHECK(same(TGL_BF16, payload, U16(1, 0x7fc1), U16(1, 0x7fc1), 2));
+    CHECK(!same(TGL_BF16, payload, U16(1, 0x7fc1), U16(1, 0x7fc2), 2));
+    CHECK_TEXT(report.text, "out[1]: is 0x7fc1 (nan), want 0x7fc2 (nan); 1 of 2 elements differ");
+    CHECK(same(TGL_BF16, any_nan, U16(1, 0x7fc1), U16(1, 0xffc2), 2));
+    CHECK(!same(TGL_BF16, any_nan, U16(0x8000), U16(0x0000), 1));
+    CHECK_TEXT(report.text, "out[0]: is 0x8000 (-0), want 0x0000 (0); 1 of 1 elements differ");
+    CHECK(!same(TGL_BF16, any_nan, U16(0x7f80), U16(0x7fc0), 1));
+    CHECK(same(TGL_BF16, any_nan, NULL, NULL, 0));
+}
+
+TEST(compare_close)
+{
+    const case_compare how = { .mode = CASE_CLOSE, .atol = 0.5, .rtol = 0.25 };
+    CHECK(same(TGL_F32, how, F(10, 13), F(10, 10), 2));
+    CHECK(!same(TGL_F32, how, F(10, 13.1f), F(10, 10), 2));
+    CHECK_TEXT(report.text, "out[1]: is 0x4151999a (13.1000004), want 0x41200000 (10); 1 of 2 elements differ too much");
+    CHECK(same(TGL_F32, how, F(NAN, INFINITY, -INFINITY), F(-NAN, INFINITY, -INFINITY), 3));
+    CHECK(!same(TGL_F32, how, F(NAN), F(1), 1) && !same(TGL_F32, how, F(1), F(NAN), 1));
+    CHECK(!same(TGL_F32, how, F(INFINITY), F(-INFINITY), 1) && !same(TGL_F32, how, F(3e38f), F(INFINITY), 1));
+}
+
+TEST(compare_calc_diff)
+{
+    /* [1, 2] against [1, 2.01] is 9.96e-6 */
+    CHECK(same(TGL_F32, (case_compare){ .mode = CASE_CALC_DIFF, .max = 9.97e-6 }, F(1, 2), F(1, 2.01f), 2));
+    CHECK(!same(TGL_F32, (case_compare){ .mode = CASE_CALC_DIFF, .max = 9.95e-6 }, F(1, 2), F(1, 2.01f), 2));
+    CHECK(same(TGL_F32, (case_compare){ .mode = CASE_CALC_DIFF, .max = 1e-30 }, F(0, 0), F(0, 0), 2));
+    CHECK(!same(TGL_F32, (case_compare){ .mode = CASE_CALC_DIFF, .max = 9 }, F(NAN, 0), F(NAN, 0), 2));
+}
+
+TEST(compare_bf16)
+{
+    const case_compare how = { .mode = CASE_BF16, .ulp = 1, .mismatch = 0.25 };
+    const uint16_t want[8] = { 0x3f80, 0x4000, 0xbf80, 0, 0x3f80, 0x4000, 0xbf80, 0 };
+    uint16_t seen[8];
+    memcpy(seen, want, sizeof seen);
+    seen[0]++, seen[1]--, seen[2]++;                                /* 3 of 8: 1 + 0.25 * 8 */
+    CHECK(same(TGL_BF16, how, seen, want, 8));
+    seen[4]++;
+    CHECK(!same(TGL_BF16, how, seen, want, 8));
+    CHECK_TEXT(report.text, "out[0]: is 0x3f81 (1.0078125), want 0x3f80 (1); 4 of 8 elements differ in bits, want 3");
+    CHECK(!same(TGL_BF16, how, U16(0x3f82), U16(0x3f80), 1));       /* two steps */
+    CHECK(same(TGL_BF16, (case_compare){ .mode = CASE_BF16, .ulp = 1, .atol = 0.02 }, U16(0x3f82), U16(0x3f80), 1));
+    CHECK(same(TGL_BF16, how, U16(0x8001), U16(0x0000), 1) && !same(TGL_BF16, how, U16(0x8001), U16(0x0001), 1));
+    CHECK(!same(TGL_BF16, how, U16(0x7f80), U16(0x7f7f), 1));       /* infinity is no neighbour */
+    CHECK(same(TGL_BF16, how, U16(0xffc0), U16(0x7fc1), 1));
+}
+
+/* ---- what case_check catches ---- */
+
+typedef enum { RIGHT, WRONG_ELEMENT, UNWRITTEN, BEFORE, AFTER, GAP, INPUT, RANDOM, FAILS, DIRTY_WORKSPACE, OPEN_ROW } deed;
+static deed now;
+static const bool second_row_open[2] = { false, true };
+
+static tgl_status setup_copy(case_problem *c)       /* out [2, 3] with rows 4 apart is x + 1; y is doubled in place */
+{
+    case_add(c, 0, "x", CASE_IN, case_dtype(c, "dtype"), 2, (int64_t[]){ 2, 3 })->offset = 1;
+    case_tensor *out = case_add(c, 2, "out", CASE_OUT, TGL_U8, 2, (int64_t[]){ 2, 3 });     /* 1: optional, not given */
+    out->strides[0] = 4;
+    if (now == OPEN_ROW) out->open_rows = second_row_open;
+    case_tensor *y = case_add(c, 3, "y", CASE_INOUT, TGL_U8, 1, (int64_t[]){ 5 });
+    y->strides[0] = -2;
+    return TGL_OK;
+}
+
+static void oracle_copy(case_problem *c)
+{
+    for (int64_t i = 0; i < 6; i++) {
+        const int64_t index[2] = { i / 3, i % 3 };
+        *(uint8_t *)case_element(&c->tensors[2], index) = (uint8_t)(*(uint8_t *)case_element(&c->tensors[0], index) + 1);
+    }
+    for (int64_t i = 0; i < 5; i++) *(uint8_t *)case_element(&c->tensors[3], &i) *= 2;
+}
+
+static tgl_status run_copy(const case_arguments *a)
+{
+    static uint8_t changes;
+    uint8_t *x = (uint8_t *)a->arg[0]->data + a->arg[0]->byte_offset, *out = (uint8_t *)a->arg[2]->data + a->arg[2]->byte_offset;
+    uint8_t *y = (uint8_t *)a->arg[3]->data + a->arg[3]->byte_offset;
+    if (a->arg[1]) return tgl_fail(TGL_ERR_INTERNAL, "there is a tensor that was not given");
+    if (now == FAILS) return tgl_fail(TGL_ERR_CUDA, "said so");
+    for (int i = 0; i < 6; i++)
+        if (!(now == UNWRITTEN && i == 4)) out[i / 3 * 4 + i % 3] = (uint8_t)(x[i] + 1);
+    for (int i = 0; i < 5; i++) y[-2 * i] = (uint8_t)(2 * y[-2 * i]);
+    if (now == WRONG_ELEMENT) out[6] ^= 1;
+    if (now == OPEN_ROW) out[4] ^= 1;
+    if (now == BEFORE) out[-1] ^= 1;
+    if (now == AFTER) out[7 + 4000] ^= 1;
+    if (now == GAP) out[3] ^= 1;
+    if (now == INPUT) x[2] ^= 1;
+    if (now == RANDOM) out[4] = changes++;
+    ((uint8_t *)a->workspace)[a->workspace_bytes - 1] = now == DIRTY_WORKSPACE;
+    return TGL_OK;
+}
+
+static size_t workspace_of_copy(const case_arguments *a) { return a->arg[0] ? 100 : 0; }
+
+TEST(check_catches)
+{
+    static const case_op op = { "copy", "dtype=u8", setup_copy, run_copy, oracle_copy, NULL, workspace_of_copy, { NULL } };
+    static const struct { deed what; const char *begin; } deeds[] = {
+        { RIGHT, "" }, { WRONG_ELEMENT, "out[1, 2]: is 0x" }, { UNWRITTEN, "out[1, 1]: is 0xff (255), want 0x" },
+        { BEFORE, "out: byte -1 before the data changed: is 0xfe, was 0xff" },
+        { AFTER, "out: byte 4000 after the data changed: is 0xfe, was 0xff" },
+        { GAP, "out: byte 3 between the rows changed: is 0xfe, was 0xff" },
+        { INPUT, "x: byte 2 of the input changed: is 0x" }, { RANDOM, "out[1, 0]: is 0x" }, { FAILS, "TGL_ERR_CUDA: said so" },
+        { DIRTY_WORKSPACE, "workspace: byte 99 of it changed: is 0x01, was 0x00" }, { OPEN_ROW, "" },
+    };
+    backend cpu;
+    case_params params;
+    CHECK_OK(backend_open("cpu", &cpu));
+    CHECK_OK(case_at(&op, (const char *const[]){ "", NULL }, 0, &params));
+    for (size_t i = 0; i < sizeof deeds / sizeof *deeds; i++) {
+        now = deeds[i].what;
+        const case_result result = case_check(&op, &params, &cpu, &report);
+        CHECK_INT(result, *deeds[i].begin ? CASE_FAILED : CASE_PASSED);
+        CHECK_THAT(!strncmp(report.text, deeds[i].begin, strlen(deeds[i].begin)) && (*deeds[i].begin || !report.text[0]),
+                   "says \"%s\", want \"%s\"", report.text, deeds[i].begin);
+    }
+    now = RIGHT;
+    CHECK_OK(case_at(&op, (const char *const[]){ "dtype=u9", NULL }, 0, &params));
+    CHECK_INT(case_check(&op, &params, &cpu, &report), CASE_FAILED);
+    CHECK_TEXT(report.text, "dtype: is \"u9\", want a dtype such as bf16, e4m3, f32, i64");
+}
+
+TEST(inputs_come_from_the_name)
+{
+    const case_op *op = case_find("transpose");
+    backend cpu;
+    case_params params;
+    case_instance *a, *b, *other;
+    CHECK_OK(backend_open("cpu", &cpu));
+    CHECK_OK(case_at(op, (const char *const[]){ "num_rows=9 num_cols=7 dtype=f32", NULL }, 0, &params));
+    REQUIRE(CHECK_OK(case_open(op, &params, &cpu, true, &a)) && CHECK_OK(case_open(op, &params, &cpu, true, &b)));
+    CHECK_OK(case_at(op, (const char *const[]){ "num_rows=9 num_cols=7 dtype=i32", NULL }, 0, &params));
+    REQUIRE(CHECK_OK(case_open(op, &params, &cpu, true, &other)));
+    CHECK_TEXT(a->problem.label, "transpose num_rows=9 num_cols=7 dtype=f32");
+    CHECK(!memcmp(a->problem.tensors[0].storage, b->problem.tensors[0].storage, 9 * 7 * 4));
+    CHECK(memcmp(a->problem.tensors[0].storage, other->problem.tensors[0].storage, 9 * 7 * 4));
+    case_close(a), case_close(b), case_close(other);
+}
+
+TEST(every_row_of_every_table)      /* can be made; names are unique within a list */
+{
+    const case_op *op;
+    backend cpu;
+    CHECK_OK(backend_open("cpu", &cpu));
+    for (int i = 0; (op = case_op_at(i)); i++)
+        for (int list = 0; list < CASE_NUM_LISTS; list++) {
+            const int64_t count = case_count(op->lists[list]);
+            char (*labels)[CASE_LABEL] = calloc((size_t)count + 1, CASE_LABEL);
+            CHECK_THAT(count > 0 || list == CASE_SLOW, "%s: list %d is empty", op->name, list);
+            for (int64_t k = 0; k < count; k++) {
+                case_params params;
+                case_facts facts;
+                if (!CHECK_OK(case_at(op, op->lists[list], k, &params)) || !CHECK_OK(case_describe(op, &params, &cpu, &facts))) continue;
+                strcpy(labels[k], facts.label);
+                for (int64_t j = 0; j < k; j++) CHECK_THAT(strcmp(labels[j], labels[k]), "\"%s\" is there twice", labels[k]);
+                if (list == CASE_BENCH) CHECK(facts.bytes > 0);
+            }
+            free(labels);
+        }
+}
+
+TEST(bytes_moved)       /* of the specification: 2 * elements * size */
+{
+    case_params params;
+    case_facts facts;
+    backend cpu;
+    const case_op *op = case_find("batched_transpose");
+    CHECK_OK(backend_open("cpu", &cpu));
+    CHECK_OK(case_at(op, (const char *const[]){ "num_batches=32 num_rows=8064 num_cols=7168 dtype=bf16", NULL }, 0, &params));
+    CHECK_OK(case_describe(op, &params, &cpu, &facts));
+    CHECK_INT(facts.bytes, 2 * (int64_t)32 * 8064 * 7168 * 2);
+    CHECK_TEXT(facts.label, "batched_transpose num_batches=32 num_rows=8064 num_cols=7168 dtype=bf16");
+}

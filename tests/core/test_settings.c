@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT
+ * Every setting: its default, its variable, its setter, values that are none. The environment is read once per process,
+ * so every look at it is a child's. */
+#include "core/settings.h"
+
+#include "child.h"
+#include "core/log.h"
+
+static char text[CHILD_TEXT];
+#define IN_CHILD(f, ...) CHECK(in_child(ENVIRONMENT(__VA_ARGS__), f, text))
+
+static bool cache_dir_is(const char *want)
+{
+    char path[TGL_PATH_BYTES];
+    tgl_settings_cache_dir(path);
+    return CHECK_TEXT(path, want);
+}
+
+/* ---- defaults ---- */
+
+static bool defaults(void)
+{
+    const tgl_settings *s = tgl_settings_get();
+    bool ok = CHECK_INT(s->log_level, TGL_LOG_OFF) & CHECK_TEXT(s->libcuda, "") & CHECK_TEXT(s->libnvrtc, "");
+    ok &= CHECK_TEXT(s->cache_readonly, "") & CHECK_TEXT(s->home, "") & CHECK_TEXT(s->xdg_cache_home, "");
+    ok &= CHECK(tgl_get_num_threads() >= 1) & CHECK_INT(tgl_settings_num_sms(0, 132), 132);
+    ok &= CHECK(tgl_get_pdl()) & CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
+    return ok & cache_dir_is("");
+}
+
+TEST(defaults)
+{
+    CHECK(in_child(NO_ENVIRONMENT, defaults, text));
+    CHECK_TEXT(text, "");
+    /* a variable that is set and empty is as good as not set */
+    IN_CHILD(defaults, "TEGULA_LOG=", "TEGULA_NUM_THREADS=", "TEGULA_NUM_SMS=", "TEGULA_PDL=", "TEGULA_JIT=", "TEGULA_LIBCUDA=",
+             "TEGULA_LIBNVRTC=", "TEGULA_CACHE_READONLY=", "HOME=", "XDG_CACHE_HOME=");
+    CHECK_TEXT(text, "");
+}
+
+/* ---- threads ---- */
+
+static bool has_threads(void)       /* without OpenMP there is always one */
+{
+    const int before = tgl_get_num_threads();
+    tgl_set_num_threads(before + 2);
+    const bool changed = tgl_get_num_threads() == before + 2;
+    tgl_set_num_threads(0);
+    return changed;
+}
+
+static bool threads_from_environment(void)
+{
+    const int seen = tgl_get_num_threads();
+    return CHECK_INT(seen, has_threads() ? 3 : 1);
+}
+
+static bool thread_setter(void)
+{
+    if (!has_threads()) return CHECK_INT(tgl_get_num_threads(), 1);
+    const int otherwise = tgl_get_num_threads();
+    bool ok = CHECK_OK(tgl_set_num_threads(5)) & CHECK_INT(tgl_get_num_threads(), 5);
+    ok &= CHECK_FAILS(tgl_set_num_threads(-1), TGL_ERR_ARGUMENT, "num_threads: is -1, want 0 (the default) or more");
+    ok &= CHECK_INT(tgl_get_num_threads(), 5);
+    return ok & CHECK_OK(tgl_set_num_threads(0)) & CHECK_INT(tgl_get_num_threads(), otherwise);
+}
+
+TEST(num_threads)
+{
+    IN_CHILD(threads_from_environment, "TEGULA_NUM_THREADS=3");
+    IN_CHILD(thread_setter, "TEGULA_LOG=off");
+}
+
+static bool default_threads(void)
+{
+    const int seen = tgl_get_num_threads();
+    tgl_set_num_threads(0);
+    return CHECK_INT(seen, tgl_get_num_threads());
+}
+
+TEST(bad_values_fall_back_with_a_line)
+{
+    static const char *const words[] = { "-1", "abc", "3x", "99999999999", "1.5", " " };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char variable[64], line[128];
+        snprintf(variable, sizeof variable, "TEGULA_NUM_THREADS=%s", words[i]);
+        snprintf(line, sizeof line, "tegula: TEGULA_NUM_THREADS: is \"%s\", want a number >= 0\n", words[i]);
+        IN_CHILD(default_threads, variable, "TEGULA_LOG=error");
+        CHECK_TEXT(text, line);
+        IN_CHILD(default_threads, variable);            /* nothing is printed unless asked for */
+        CHECK_TEXT(text, "");
+    }
+    IN_CHILD(defaults, "TEGULA_LOG=loud");
+    IN_CHILD(default_threads, "TEGULA_LOG=error", "TEGULA_NUM_SMS=many", "TEGULA_PDL=yes", "TEGULA_JIT=Never");
+    CHECK_TEXT(text, "tegula: TEGULA_NUM_SMS: is \"many\", want a number >= 0; TEGULA_PDL: is \"yes\", want 0 or 1; "
+                     "TEGULA_JIT: is \"Never\", want auto or never\n");
+}
+
+static bool defaults_but_log(void)
+{
+    bool ok = CHECK_INT(tgl_settings_num_sms(0, 132), 132) & CHECK(tgl_get_pdl());
+    return ok & CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
+}
+
+TEST(bad_values_change_nothing)
+{
+    IN_CHILD(defaults_but_log, "TEGULA_NUM_SMS=-4", "TEGULA_PDL=2", "TEGULA_JIT=always");
+}
+
+/* ---- SMs ---- */
+
+static bool twenty_sms(void)
+{
+    bool ok = CHECK_INT(tgl_settings_num_sms(0, 132), 20) & CHECK_INT(tgl_settings_num_sms(63, 16), 16);
+    ok &= CHECK_OK(tgl_set_num_sms(1, 64)) & CHECK_INT(tgl_settings_num_sms(1, 132), 64);
+    ok &= CHECK_INT(tgl_settings_num_sms(0, 132), 20);                                   /* the others as before */
+    ok &= CHECK_OK(tgl_set_num_sms(1, 500)) & CHECK_INT(tgl_settings_num_sms(1, 132), 132);
+    ok &= CHECK_OK(tgl_set_num_sms(1, 0)) & CHECK_INT(tgl_settings_num_sms(1, 132), 132);   /* 0 is all: it wins too */
+    ok &= CHECK_FAILS(tgl_set_num_sms(0, -1), TGL_ERR_ARGUMENT, "num_sms: is -1, want 0 (all) or more");
+    ok &= CHECK_FAILS(tgl_set_num_sms(-1, 4), TGL_ERR_ARGUMENT, "device: is -1, want 0..63");
+    ok &= CHECK_FAILS(tgl_set_num_sms(64, 4), TGL_ERR_ARGUMENT, "device: is 64, want 0..63");
+    return ok & CHECK_INT(tgl_settings_num_sms(0, 132), 20);
+}
+
+TEST(num_sms) { IN_CHILD(twenty_sms, "TEGULA_NUM_SMS=20"); }
+
+/* ---- switches ---- */
+
+static bool switched(void)
+{
+    bool ok = CHECK(!tgl_get_pdl()) & CHECK_INT(tgl_get_jit_mode(), TGL_JIT_NEVER);
+    ok &= CHECK_OK(tgl_set_pdl(true)) & CHECK(tgl_get_pdl());
+    ok &= CHECK_OK(tgl_set_jit_mode(TGL_JIT_AUTO)) & CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
+    ok &= CHECK_FAILS(tgl_set_jit_mode((tgl_jit_mode)2), TGL_ERR_ARGUMENT, "mode: is 2, want TGL_JIT_AUTO or TGL_JIT_NEVER");
+    return ok & CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
+}
+
+TEST(switches) { IN_CHILD(switched, "TEGULA_PDL=0", "TEGULA_JIT=never"); }
+
+/* ---- folders and files ---- */
+
+static bool from_xdg(void) { return cache_dir_is("/x/cache/tegula"); }
+static bool from_home(void) { return cache_dir_is("/home/me/.cache/tegula"); }
+static bool named(void) { return cache_dir_is("/some/folder"); }
+static bool no_folder(void) { return cache_dir_is(""); }
+
+static bool folder_setter(void)
+{
+    bool ok = CHECK_OK(tgl_set_cache_dir("/a/b")) & cache_dir_is("/a/b");
+    ok &= CHECK_OK(tgl_set_cache_dir("")) & cache_dir_is("");
+    char long_path[TGL_PATH_BYTES + 1];
+    memset(long_path, 'p', TGL_PATH_BYTES);
+    long_path[TGL_PATH_BYTES] = 0;
+    ok &= CHECK_FAILS(tgl_set_cache_dir(long_path), TGL_ERR_ARGUMENT, "path: has 4096 bytes, want fewer than 4096") & cache_dir_is("");
+    long_path[TGL_PATH_BYTES - 1] = 0;
+    ok &= CHECK_OK(tgl_set_cache_dir(long_path)) & cache_dir_is(long_path);
+    return ok & CHECK_OK(tgl_set_cache_dir(NULL)) & cache_dir_is("/home/me/.cache/tegula");
+}
+
+TEST(cache_dir)
+{
+    IN_CHILD(from_xdg, "HOME=/home/me", "XDG_CACHE_HOME=/x/cache");
+    IN_CHILD(from_home, "HOME=/home/me");
+    IN_CHILD(from_home, "HOME=/home/me", "XDG_CACHE_HOME=relative");     /* its specification: to be ignored */
+    IN_CHILD(no_folder, "HOME=relative");
+    IN_CHILD(named, "HOME=/home/me", "TEGULA_CACHE_DIR=/some/folder");
+    IN_CHILD(no_folder, "HOME=/home/me", "TEGULA_CACHE_DIR=");           /* set and empty: no disk cache */
+    IN_CHILD(folder_setter, "HOME=/home/me", "TEGULA_CACHE_DIR=/some/folder");
+    static char long_variable[TGL_PATH_BYTES + 64] = "TEGULA_CACHE_DIR=/";
+    memset(long_variable + strlen(long_variable), 'p', TGL_PATH_BYTES);
+    IN_CHILD(from_home, "HOME=/home/me", long_variable);
+}
+
+static bool files(void)
+{
+    const tgl_settings *s = tgl_settings_get();
+    setenv("TEGULA_LIBCUDA", "/changed/since", 1);          /* read once */
+    return CHECK_TEXT(s->libcuda, "/l/libcuda.so") & CHECK_TEXT(s->libnvrtc, "/l/libnvrtc.so") &
+           CHECK_TEXT(s->cache_readonly, "/baked") & CHECK_TEXT(tgl_settings_get()->libcuda, "/l/libcuda.so");
+}
+
+TEST(library_files)
+{
+    IN_CHILD(files, "TEGULA_LIBCUDA=/l/libcuda.so", "TEGULA_LIBNVRTC=/l/libnvrtc.so", "TEGULA_CACHE_READONLY=/baked");
+}
+
+/* ---- the table for people ---- */
+
+static bool rows(void)
+{
+    static const struct { const char *variable, *value; } want[] = {
+        { "TEGULA_LOG", "off" }, { "TEGULA_NUM_THREADS", NULL }, { "TEGULA_NUM_SMS", "7" }, { "TEGULA_PDL", "0" },
+        { "TEGULA_JIT", "never" }, { "TEGULA_CACHE_DIR", "/some/folder" }, { "TEGULA_CACHE_READONLY", "/baked" },
+        { "TEGULA_LIBCUDA", "/l/libcuda.so" }, { "TEGULA_LIBNVRTC", "" },
+    };
+    bool ok = true;
+    static tgl_setting_row row;
+    for (int i = 0; i < 9; i++) {
+        ok &= CHECK(tgl_settings_row(i, &row)) && CHECK_TEXT(row.variable, want[i].variable);
+        ok &= !want[i].value || CHECK_TEXT(row.value, want[i].value);
+        ok &= CHECK(row.meaning && *row.meaning);
+        ok &= CHECK_INT(row.from_environment, i != 0 && i != 1 && i != 8);
+    }
+    return ok & CHECK(!tgl_settings_row(9, &row)) & CHECK(!tgl_settings_row(-1, &row));
+}
+
+TEST(table)
+{
+    IN_CHILD(rows, "TEGULA_NUM_SMS=7", "TEGULA_PDL=0", "TEGULA_JIT=never", "TEGULA_CACHE_DIR=/some/folder",
+             "TEGULA_CACHE_READONLY=/baked", "TEGULA_LIBCUDA=/l/libcuda.so");
+}
