@@ -6,15 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef GLUE_MODULE /* the tests build the same glue over rows of their own */
-#define GLUE_MODULE _tegula
+#ifndef GLUE_NAME /* the tests build the same glue over rows of their own */
+#define GLUE_NAME "tegula._tegula"
 #define GLUE_PACKAGE "tegula"
+#define GLUE_INIT PyInit__tegula
 #endif
-#define GLUE_TEXT_(x) #x
-#define GLUE_TEXT(x) GLUE_TEXT_(x)
-#define GLUE_INIT_(x) PyInit_##x
-#define GLUE_INIT(x) GLUE_INIT_(x)
-#define GLUE_NAME GLUE_PACKAGE "." GLUE_TEXT(GLUE_MODULE)
 
 static PyObject *done_or_raise(tgl_status status)
 {
@@ -289,9 +285,9 @@ static bool add_row(PyObject *m, PyTypeObject *type, op_row *row)
 
 static PyModuleDef definition = { PyModuleDef_HEAD_INIT, GLUE_NAME, NULL, -1, methods, NULL, NULL, NULL, NULL };
 
-PyMODINIT_FUNC GLUE_INIT(GLUE_MODULE)(void);
+PyMODINIT_FUNC GLUE_INIT(void);
 
-PyMODINIT_FUNC GLUE_INIT(GLUE_MODULE)(void)
+PyMODINIT_FUNC GLUE_INIT(void)
 {
     PyObject *m = PyModule_Create(&definition);
     PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(&op_spec);

@@ -340,7 +340,7 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
         ref->object = ref->capsule = NULL;
         if (p->kind != 't' || !object[num_in] || (object[num_in] == Py_None && p->optional)) continue;
         const bool is_read = read_tensor(p->name, object[num_in], entry[num_in], ref);
-        if (is_guarded && entry[num_in].kind == PLAIN && (!is_read || is_lazily_negated(object[num_in], &ref->tensor))) {
+        if (is_guarded && entry[num_in].kind == PLAIN && (!is_read || is_lazy(object[num_in], &ref->tensor))) {
             PyErr_Clear();   /* torch.func's wrappers have torch.Tensor's type but no storage; meta and sparse tensors neither */
             num_in++;
             answer = row->is_differentiable && !given && says_true(torch.has_transform) ? call_function(row, row->transform, object)

@@ -121,7 +121,7 @@ bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tensor_ref 
 bool stream_of(const tensor_ref *ref, tgl_stream *stream);
 void hold_dims(tensor_ref *ref);
 bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, memo *memory, tensor_ref *out);
-bool is_lazily_negated(PyObject *object, const DLTensor *t);
+bool is_lazy(PyObject *object, const DLTensor *t);
 void drop_tensor(tensor_ref *ref);
 
 /* ---- calls ---- */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 torch_table torch;
-static PyObject *str_exchange_api, *str_dlpack, *str_dlpack_device, *str_torch_function, *str_module, *str_is_neg, *str_dtype;
+static PyObject *str_exchange_api, *str_dlpack, *str_dlpack_device, *str_torch_function, *str_module, *str_is_neg, *str_is_conj, *str_dtype;
 
 /* The capsules "dltensor" and "dltensor_versioned"; both are DLPack's ABI. */
 typedef struct managed_tensor { DLTensor tensor; void *context; void (*drop)(struct managed_tensor *); } managed_tensor;
@@ -27,6 +27,7 @@ bool init_tensors(void)
         && (str_dlpack_device = PyUnicode_InternFromString("__dlpack_device__"))
         && (str_torch_function = PyUnicode_InternFromString("__torch_function__"))
         && (str_module = PyUnicode_InternFromString("__module__")) && (str_is_neg = PyUnicode_InternFromString("is_neg"))
+        && (str_is_conj = PyUnicode_InternFromString("is_conj"))
         && (str_dtype = PyUnicode_InternFromString("dtype"));
 }
 
@@ -145,6 +146,8 @@ bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tensor_ref 
     ref->api = entry.api;
     ref->is_torch = entry.api && entry.kind != FOREIGN;
     ref->is_read_only = false;
+    if (!entry.api && torch.tensor && PyObject_IsInstance(object, torch.tensor) == 1)
+        return PyErr_Format(PyExc_TypeError, "%U: tensors are read from torch 2.10 or newer", name), false;
     if (!entry.api) return read_capsule(name, object, ref);
     if (entry.api->borrow(object, &ref->tensor) == 0) return true;
     shorten_error(name);
@@ -174,18 +177,24 @@ void hold_dims(tensor_ref *ref)
     t->strides = ref->dims + MAX_DIMS;
 }
 
-/* Of z.conj().imag torch keeps only a note that the numbers are to be negated, and the exchange API says nothing of it. Such a view steps over real
- * parts: no stride is 1. So packed tensors are not asked, which costs 80 ns. */
-bool is_lazily_negated(PyObject *object, const DLTensor *t)
+static bool says_true(PyObject *object, PyObject *method)
 {
-    if (t->dtype.code != TGL_DL_FLOAT || t->dtype.bits < 16 || !t->strides) return false;
-    for (int d = 0; d < t->ndim; d++)
-        if (t->strides[d] == 1 && t->shape[d] > 1) return false;
-    PyObject *answer = PyObject_CallMethodObjArgs(object, str_is_neg, NULL);
+    PyObject *answer = PyObject_CallMethodObjArgs(object, method, NULL);
     const bool yes = answer == Py_True;
     Py_XDECREF(answer);
     PyErr_Clear();
     return yes;
+}
+
+/* z.conj() is to be conjugated and z.conj().imag to be negated by whoever reads them, and the exchange API says nothing of it. Real tensors of that
+ * kind step over real parts, so that no stride is 1: packed ones are not asked, which would cost 80 ns. */
+bool is_lazy(PyObject *object, const DLTensor *t)
+{
+    if (t->dtype.code == TGL_DL_COMPLEX) return says_true(object, str_is_conj) || says_true(object, str_is_neg);
+    if (t->dtype.code != TGL_DL_FLOAT || !t->strides) return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->strides[d] == 1 && t->shape[d] > 1) return false;
+    return says_true(object, str_is_neg);
 }
 
 void drop_tensor(tensor_ref *ref)

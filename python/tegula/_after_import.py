@@ -13,8 +13,8 @@ class _Finder:
     def find_spec(self, name, path=None, target=None):
         if name != self.name:
             return None
-        for finder in list(sys.meta_path):
-            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1:]:
+            if (spec := finder.find_spec(name, path, target)) is not None:
                 break
         else:
             return None

@@ -147,12 +147,12 @@ def _linear(function, vmap):
 
 
 def _transpose_vmap(info, in_dims, x):
-    return _tegula.batched_transpose(x.movedim(in_dims[0], 0)), 0
+    return torch.ops.tegula.batched_transpose(x.movedim(in_dims[0], 0)), 0
 
 
 def _batched_transpose_vmap(info, in_dims, x):
     x = x.movedim(in_dims[0], 0)
-    return _tegula.batched_transpose(x.flatten(0, 1)).unflatten(0, x.shape[:2]), 0
+    return torch.ops.tegula.batched_transpose(x.flatten(0, 1)).unflatten(0, x.shape[:2]), 0
 
 
 library = register(_tegula, "tegula", {

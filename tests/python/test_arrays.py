@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""Arrays of other libraries: NumPy, and anything with __dlpack__()."""
+import sys
+
+import pytest
+
+numpy = pytest.importorskip("numpy")
+from tegula import _tegula                                      # noqa: E402
+from tegula.transpose import batched_transpose, transpose       # noqa: E402
+
+
+@pytest.mark.parametrize("dtype", "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split())
+def test_dtypes(dtype):
+    x = numpy.random.default_rng(0).integers(0, 100, (31, 37)).astype(dtype)
+    y = transpose(x)
+    assert type(y) is numpy.ndarray and y.dtype == x.dtype and y.flags.c_contiguous
+    assert (y == x.T).all()
+
+
+@pytest.mark.parametrize("view", [lambda a: a[:, ::-1], lambda a: a[::-2, 1:], lambda a: a.T, lambda a: a[:0], lambda a: numpy.broadcast_to(a[:1], (9, 37))],
+                         ids=["columns reversed", "rows reversed", "transposed", "empty", "broadcast"])
+def test_strides(view):
+    x = view(numpy.arange(31 * 37.0).reshape(31, 37))
+    assert (transpose(x) == x.T).all() and transpose(x).shape == x.T.shape
+
+
+def test_batched():
+    x = numpy.arange(2 * 3 * 5).reshape(2, 3, 5)
+    assert (batched_transpose(x) == x.transpose(0, 2, 1)).all()
+
+
+def test_read_only():
+    x = numpy.ones((3, 5))
+    x.flags.writeable = False
+    assert (transpose(x) == 1).all()
+    out = numpy.zeros((5, 3))
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="out: is read-only"):
+        transpose(x, out=out)
+    assert (out == 0).all()
+
+
+def test_out():
+    x, out = numpy.arange(15.0).reshape(3, 5), numpy.empty((5, 3))
+    assert transpose(x, out=out) is out and (out == x.T).all()
+    with pytest.raises(ValueError, match=r"out: shape is \[3, 5\], want \[5, 3\]"):
+        transpose(x, out=numpy.empty((3, 5)))
+
+
+def test_references():
+    x = numpy.ones((3, 5))
+    count = sys.getrefcount(x)
+    for _ in range(100):
+        transpose(x)
+        with pytest.raises(ValueError):
+            batched_transpose(x)
+    assert sys.getrefcount(x) == count
+
+
+class Producer:
+    """An array of a library that knows nothing of us."""
+
+    def __init__(self, array, device=(1, 0), is_old=False):
+        self.array, self.device, self.is_old, self.asked = array, device, is_old, []
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, **kwargs):
+        self.asked.append(kwargs)
+        if self.is_old and "max_version" in kwargs:
+            raise TypeError("no such argument")
+        if self.device[0] != 1:
+            raise BufferError("this GPU is made of paper")
+        return self.array.__dlpack__(**kwargs)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_any_producer(is_old):
+    x, out = Producer(numpy.arange(15.0).reshape(3, 5), is_old=is_old), numpy.empty((5, 3))
+    assert transpose(x, out=out) is out and (out == x.array.T).all()
+    assert x.asked == [{"max_version": (1, 0)}] + [{}] * is_old
+    with pytest.raises(TypeError, match="no output can be made for a <class .*Producer'>: give out="):
+        transpose(x)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_cuda_producer_is_told_the_stream(is_old):
+    """The legacy default stream is number 1 in DLPack's protocol. What the producer raises is what the caller sees."""
+    x = Producer(None, device=(2, 0), is_old=is_old)
+    with pytest.raises(BufferError, match="made of paper"):
+        transpose(x)
+    assert x.asked == [{"max_version": (1, 0), "stream": 1}] + [{"stream": 1}] * is_old
+
+
+def test_unreadable():
+    with pytest.raises(TypeError, match="x: is a <class 'object'>, want a tensor"):
+        transpose(object())
+    with pytest.raises(Exception):
+        transpose(numpy.array([["text"]]))
+
+
+def test_describe():
+    seen = _tegula.describe(numpy.zeros((3, 5), numpy.int16)[1:, ::2])
+    assert seen["dtype"] == (0, 16, 1) and seen["shape"] == [2, 3] and seen["strides"] == [5, 2] and seen["device"] == (1, 0)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""What importing the package does and does not do; tile_kernels by another name. Each in a process of its own."""
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+has_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch here")
+has_numpy = pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="no NumPy here")
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+BLOCK = """if True:
+    import sys
+    class Block:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in {}: raise ImportError(name + " is blocked")
+    sys.meta_path.insert(0, Block())
+"""
+
+
+@has_numpy
+def test_without_torch():
+    run(BLOCK.format(["torch"]) + """
+    import numpy, tegula
+    assert (tegula.transpose.transpose(numpy.ones((2, 3))) == 1).all()
+    assert tegula.config.get_num_threads() >= 1
+    try: tegula.torch
+    except ImportError: pass
+    else: raise AssertionError""")
+
+
+def test_without_torch_and_numpy():
+    run(BLOCK.format(["torch", "numpy"]) + """
+    import tegula
+    assert tegula.__version__ and tegula.transpose.transpose and tegula.compile_count() == 0""")
+
+
+def test_imports_nothing_large():
+    run("import sys, tegula; assert not {'torch', 'numpy'} & set(sys.modules)")
+
+
+@has_torch
+def test_import_time():
+    """Under 50 ms beyond torch's own import: the best of three processes, in each of which torch is already there."""
+    code = "import torch, time; t = time.perf_counter(); import tegula; tegula.transpose.transpose; print(time.perf_counter() - t)"
+    assert min(float(run(code)) for _ in range(3)) < 0.050
+
+
+def test_attributes():
+    import tegula
+    assert {"config", "transpose", "testing", "torch", "warmup", "compile_count", "Error", "get_num_sms"} <= set(dir(tegula))
+    assert tegula.__version__.count(".") == 2
+    assert issubclass(tegula.Error, RuntimeError)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        tegula.nonsense
+
+
+@has_torch
+def test_as_tile_kernels():
+    run("""if True:
+        import tegula.as_tile_kernels
+        import tile_kernels, tegula, torch
+        from tile_kernels.transpose import transpose, batched_transpose
+        from tile_kernels.testing.numeric import assert_equal
+        from tile_kernels.torch import transpose as reference
+        import tile_kernels.config as config
+        assert tile_kernels is tegula and config is tegula.config and transpose is tegula.transpose.transpose
+        assert tile_kernels.testing.generator is tegula.testing.generator
+        assert tegula.testing.__spec__.name == "tegula.testing"
+        assert tile_kernels.get_num_sms() == config.get_num_sms()
+        import tegula.as_tile_kernels
+        x = torch.randn(64, 192)[:, :128]
+        assert_equal(transpose(x), x.T.contiguous())
+        assert_equal(reference(x), x.T.contiguous())
+        try: import tile_kernels.nonsense
+        except ModuleNotFoundError as e: assert "nonsense" in str(e)
+        else: raise AssertionError""")
+
+
+def test_as_tile_kernels_does_not_replace_the_real_one():
+    run("""if True:
+        import sys, types
+        sys.modules["tile_kernels"] = real = types.ModuleType("tile_kernels")
+        try: import tegula.as_tile_kernels
+        except ImportError: pass
+        else: raise AssertionError
+        assert sys.modules["tile_kernels"] is real""")

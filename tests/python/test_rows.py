@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: MIT
+"""The table's grammar, over toy rows (toy_rows.c): optional tensors, scalars of every kind, several outputs, strided ones, in-place ops, in C
+and as torch operators."""
+import inspect
+
+import pytest
+import torch
+
+toy = pytest.importorskip("_toy", reason="the toy rows were not built")
+from tegula import _torch               # noqa: E402
+from tegula._rows import Row            # noqa: E402
+
+OPS = torch.ops.tegula_toy
+LIBRARY = _torch.register(toy, "tegula_toy", {})
+
+
+def test_signatures():
+    assert str(inspect.signature(toy.cast)) == "(x, group=128, fmt='e4m3', round_sf=False, eps=0.0001, *, out=None)"
+    assert str(inspect.signature(toy.scale)) == "(x, weight=None, bias=None, clamp=None, *, out=None)"
+    assert str(inspect.signature(toy.add_inplace)) == "(x, number)"
+
+
+def test_schemas():
+    assert str(OPS.cast.default._schema) == \
+        'tegula_toy::cast(Tensor x, int group=128, str fmt="e4m3", bool round_sf=False, float eps=0.0001) -> (Tensor, Tensor)'
+    assert str(OPS.scale.default._schema) == \
+        "tegula_toy::scale(Tensor x, Tensor? weight=None, Tensor? bias=None, float? clamp=None) -> Tensor"
+    assert str(OPS.add_inplace.default._schema) == "tegula_toy::add_inplace(Tensor(a!) x, int number) -> ()"
+    assert str(OPS.cast.out._schema).endswith("*, Tensor(s!) out0, Tensor(t!) out1) -> ()")
+
+
+@pytest.mark.parametrize("call", [toy.cast, OPS.cast, torch.compile(lambda *a, **k: toy.cast(*a, **k), fullgraph=True, backend="aot_eager")],
+                         ids=["eager", "op", "compiled"])
+def test_several_outputs(call):
+    x = torch.zeros(6, 10)
+    out, sf = call(x, 4)
+    assert (out.shape, out.dtype, sf.shape, sf.dtype, sf.stride()) == ((6, 10), torch.float8_e4m3fn, (6, 3), torch.float32, (1, 8))
+    assert (out.view(torch.uint8) == 1).all() and torch.equal(sf[2], torch.tensor([4.0001, 1004.0001, 2004.0001]))
+    out, sf = call(x, group=3, fmt="e5m2", round_sf=True, eps=2)
+    assert out.dtype == torch.float8_e5m2 and (out.view(torch.uint8) == 12).all() and sf.shape == (6, 4) and (sf[:, 0] == 5).all()
+    assert call(x[:0])[1].shape == (0, 1)
+
+
+@pytest.mark.parametrize("call", [toy.scale, OPS.scale, torch.compile(lambda *a, **k: toy.scale(*a, **k), fullgraph=True, backend="aot_eager")],
+                         ids=["eager", "op", "compiled"])
+def test_optional_tensors(call):
+    x, w, b = torch.randn(3, 4), torch.randn(4), torch.randn(4)
+    assert torch.equal(call(x), x)
+    assert torch.equal(call(x, w), x * w)
+    assert torch.equal(call(x, None, b), x + b)
+    assert torch.equal(call(x, bias=b, weight=w, clamp=0.5), (x * w + b).clamp(max=0.5))
+    assert torch.equal(call(x, clamp=None), x)
+
+
+@pytest.mark.parametrize("call", [toy.add_inplace, OPS.add_inplace], ids=["eager", "op"])
+def test_in_place(call):
+    x = torch.arange(5)
+    assert call(x, 10) is None
+    assert torch.equal(x, torch.arange(10, 15))
+
+
+def test_in_place_compiled():
+    x = torch.arange(5)
+    torch.compile(lambda x: toy.add_inplace(x, 10), fullgraph=True, backend="aot_eager")(x)
+    assert torch.equal(x, torch.arange(10, 15))
+
+
+def test_out_tuple():
+    x = torch.zeros(6, 10)
+    outs = torch.empty(6, 10, dtype=torch.float8_e4m3fn), torch.empty(6, 3)
+    got = toy.cast(x, 4, out=outs)
+    assert got[0] is outs[0] and got[1] is outs[1] and (outs[1][:, 2] == 2004.0001).all()
+    for bad in (outs[0], outs[:1], list(outs)):
+        with pytest.raises(TypeError, match="out: is a <class .*>, want a tuple of 2 tensors"):
+            toy.cast(x, 4, out=bad)
+    with pytest.raises(TypeError, match=r"add_inplace\(\) has no argument 'out'"):
+        toy.add_inplace(torch.arange(5), 1, out=outs)
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda x: toy.cast(x, 1.5), TypeError, "float"),
+    (lambda x: toy.cast(x, "4"), TypeError, "str"),
+    (lambda x: toy.cast(x, 2**63), OverflowError, "too (big|large)"),
+    (lambda x: toy.cast(x, None), TypeError, "NoneType"),
+    (lambda x: toy.cast(x, fmt="e9"), ValueError, "fmt: is 'e9', want one of 'e4m3', 'e5m2'"),
+    (lambda x: toy.cast(x, fmt=3), ValueError, "fmt: is 3, want one of 'e4m3', 'e5m2'"),
+    (lambda x: toy.cast(x, round_sf=1), TypeError, "round_sf: is 1, want True or False"),
+    (lambda x: toy.cast(x, eps="x"), TypeError, "must be real number, not str"),
+    (lambda x: toy.cast(x, 0), ValueError, "output 1 would have an impossible size"),
+    (lambda x: toy.cast(x, -3), ValueError, "output 1 would have an impossible size"),
+    (lambda x: toy.scale(x, 3), TypeError, "weight: is a <class 'int'>, want a tensor"),
+    (lambda x: toy.scale(x, x), ValueError, "weight: has 2 dimensions, want 1"),
+    (lambda x: toy.scale(x, clamp="x"), TypeError, "must be real number, not str"),
+    (lambda x: toy.scale(None), TypeError, "x: is a <class 'NoneType'>"),
+], ids=range(14))
+def test_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call(torch.zeros(6, 10))
+
+
+def test_integers_of_other_libraries():
+    numpy = pytest.importorskip("numpy")
+    assert toy.cast(torch.zeros(6, 10), numpy.int64(4))[1].shape == (6, 3)
+
+
+def test_statuses():
+    """Every status of the C API as an exception."""
+    x = torch.zeros(3)
+    assert toy.fail(x, 0).shape == (6,)
+    names = [None, None, "WORKSPACE", "DEVICE", "COMPILE", "CAPTURE", None, "CUDA", "PEER", "INTERNAL"]
+    for status, name in enumerate(names):
+        if name:
+            with pytest.raises(toy.Error) as raised:
+                toy.fail(x, status)
+            assert raised.value.status == "TGL_ERR_" + name
+    with pytest.raises(ValueError):
+        toy.fail(x, 1)
+    with pytest.raises(MemoryError):
+        toy.fail(x, 6)
+
+
+def test_numpy_outputs():
+    numpy = pytest.importorskip("numpy")
+    x = numpy.ones((3, 4), numpy.float32)
+    assert (toy.scale(x, numpy.full(4, 2, numpy.float32)) == 2).all()
+    assert toy.fail(x[0], 0).dtype == numpy.int64
+    with pytest.raises(TypeError, match="give out="):
+        toy.cast(x)
+
+
+def test_opcheck():
+    x = torch.randn(6, 10)
+    torch.library.opcheck(OPS.cast.default, (x, 4))
+    torch.library.opcheck(OPS.scale.out, (x,), {"out": torch.empty(6, 10)})
+    torch.library.opcheck(OPS.scale.default, (x, None, torch.randn(10)), {"clamp": 0.5})
+    torch.library.opcheck(OPS.add_inplace.default, (torch.arange(5), 3))
+
+
+def test_fake_matches_real():
+    """Shapes, strides and dtypes that Python computes from a row are those that C makes."""
+    for t, h, group in ((6, 10, 4), (0, 10, 3), (5, 0, 128), (1, 1, 1), (7, 129, 128)):
+        for fmt in ("e4m3", "e5m2"):
+            real = toy.cast(torch.zeros(t, h), group, fmt)
+            fake = OPS.cast(torch.empty(t, h, device="meta"), group, fmt)
+            for r, f in zip(real, fake):
+                assert (r.shape, r.stride(), r.dtype) == (f.shape, f.stride(), f.dtype)
+
+
+def test_row_reader():
+    row = Row("f(x[T, H], w[H]?, n: int = -1, s: {a|b}? = None, y[T]!) -> x[H / 2 * 4, n], f32[T; 2]")
+    assert [p.name for p in row.params] == ["x", "w", "n", "s", "y"] and row.first == "x"
+    assert row.schema() == "f(Tensor x, Tensor? w=None, int n=-1, str? s=None, Tensor(a!) y) -> (Tensor, Tensor)"
+    made = row.describe_outputs({"x": torch.empty(3, 5), "w": None, "n": 9, "s": "a", "y": torch.empty(3)})
+    assert [(size, strides) for _, size, strides in made] == [((12, 9), None), ((3,), (2,))]

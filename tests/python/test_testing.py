@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""The helpers of tegula.testing: names and meanings are TileKernels'."""
+import pytest
+import torch
+
+import tegula.testing as testing
+from tegula.testing import bench, generator, numeric, quant
+
+
+def test_assert_equal(device):
+    x = torch.tensor([[1.0, float("nan")], [-0.0, 3.0]], device=device)
+    numeric.assert_equal(x, x.clone())
+    for y, message in [(x.double(), "dtype is torch.float32, want torch.float64"), (x[:1], r"shape is \[2, 2\], want \[1, 2\]"),
+                       (x.t().contiguous().t(), r"strides are \(2, 1\), want \(1, 2\)"),
+                       (x.abs(), r"1 of 4 elements differ, first at \[1, 0\]: 0x80000000, want 0x00000000")]:
+        with pytest.raises(AssertionError, match=message):
+            numeric.assert_equal(x, y)
+    numeric.assert_equal(x, x.t().contiguous().t(), check_stride=False)
+    numeric.assert_equal(x, x.view(torch.int32), check_dtype=False)
+    numeric.assert_equal(x, x.flatten(), check_shape=False, check_stride=False)
+    numeric.assert_equal(x[:, :0], x.t()[:, :0], check_stride=True)
+
+
+def test_calc_diff():
+    assert numeric.calc_diff(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.01], dtype=torch.float64)) == pytest.approx(9.96e-6, rel=1e-3)
+    assert numeric.calc_diff(torch.zeros(3), torch.zeros(3)) == 0 == numeric.calc_diff(torch.zeros(0), torch.zeros(0))
+    assert numeric.calc_diff(torch.ones(3), -torch.ones(3)) == 2 and numeric.calc_diff(torch.ones(3), torch.zeros(3)) == 1
+    assert not numeric.calc_diff(torch.tensor([float("nan")]), torch.ones(1)) < 1e9
+
+
+def test_check_bias():
+    ref = torch.randn(100000, dtype=torch.float64)
+    numeric.check_bias(ref.float(), ref)
+    numeric.check_bias(ref, ref)
+    with pytest.raises(AssertionError, match="1.0000 of 100000 elements are below"):
+        numeric.check_bias(ref - 1e-9, ref)
+
+
+def test_count_bytes():
+    x = torch.zeros(3, 5)
+    assert testing.count_bytes(x, None, (x.half(), [x.bool()])) == 60 + 30 + 15
+    assert testing.count_bytes(x[:, :2]) == 24
+
+
+def test_generators(monkeypatch):
+    monkeypatch.delenv("TK_FULL_TEST", raising=False)
+    assert generator.generate_num_tokens() == [4001, 8001]
+    assert generator.generate_num_tokens(alignment=64) == [4032, 8064]
+    assert generator.generate_hidden_sizes() == [576, 2048, 2560, 3072, 4096, 6144, 7168]
+    assert generator.generate_hidden_sizes(128) == [2048, 2560, 3072, 4096, 6144, 7168]
+    low, high = generator.generate_num_sms()
+    assert high - low == 20
+    monkeypatch.setenv("TK_FULL_TEST", "1")
+    assert generator.generate_num_tokens(64) == [0, 4032, 8064]
+    assert generator.generate_num_tokens(64, is_benchmark=True) == [4032, 8064]
+    assert generator.generate_num_sms() == [1, low, high]
+
+
+def test_names():
+    assert bench.make_param_id({"num_tokens": 4001, "dtype": torch.bfloat16}) == "num_tokens=4001-dtype=bf16"
+    assert bench.make_param_key({"num_tokens": 4001, "dtype": torch.int8}) == "dtype=e2m1,num_tokens=4001"
+    assert [bench.dtype_to_str(t) for t in (torch.float32, torch.float8_e4m3fn, torch.float16)] == ["fp32", "e4m3", "float16"]
+
+
+def test_clear_unused_sf():
+    sf = torch.full((3, 2), 0x01020304, dtype=torch.int32)      # 5 groups of 128 in 8 bytes a row
+    rows = quant.clear_unused_sf(sf, 600, 128)
+    assert rows.tolist() == [[4, 3, 2, 1, 4, 0, 0, 0]] * 3 and (sf == 0x01020304).all()
+    assert testing.clear_unused_sf is quant.clear_unused_sf

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""transpose and batched_transpose from Python: results, layouts, dtypes, out=, errors."""
+import os
+import sys
+
+import pytest
+import torch
+
+import tegula
+from tegula.testing import assert_equal, generator
+from tegula.testing.bench import make_param_id
+from tegula.transpose import batched_transpose, transpose
+
+DTYPES = [torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64, torch.int64, torch.float16,
+          torch.bfloat16, torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128, torch.float8_e4m3fn,
+          torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2]
+
+
+def random_bits(shape, dtype, device):
+    """Any bit pattern, NaNs of all payloads and -0 among them; but a bool is 0 or 1."""
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, device=device).bool()
+    *lead, last = shape
+    if last == 0:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.randint(0, 256, (*lead, last * dtype.itemsize), dtype=torch.uint8, device=device).view(dtype)
+
+
+def oracle(x):
+    """Elements as rows of bytes, moved by numpy-style indexing: shares nothing with the library."""
+    bytes_of = x.contiguous().view(torch.uint8).view(*x.shape, x.element_size())
+    return bytes_of.transpose(-3, -2).contiguous().flatten(-2).view(x.dtype) if x.numel() else x.new_empty(*x.shape[:-2], x.shape[-1], x.shape[-2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: str(t)[6:])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 33), (65, 1), (31, 37), (64, 128), (0, 5), (5, 0), (3, 31, 37), (2, 64, 64), (0, 4, 4), (7, 0, 3)],
+                         ids=str)
+def test_dtypes(dtype, shape, device):
+    x = random_bits(shape, dtype, device)
+    out = (transpose if len(shape) == 2 else batched_transpose)(x)
+    assert_equal(out, oracle(x))
+    assert out.is_contiguous()
+
+
+@pytest.mark.parametrize("params", [{"num_tokens": n, "hidden": h, "dtype": t} for n in generator.generate_num_tokens(64) for h in (576, 2048)
+                                    for t in (torch.float8_e4m3fn, torch.bfloat16, torch.float32)], ids=make_param_id)
+def test_left_half(params, device):
+    """TileKernels' own test: x is the left half of a wider matrix."""
+    wide = random_bits((params["num_tokens"], 2 * params["hidden"]), params["dtype"], device)
+    x = wide[:, :params["hidden"]]
+    assert_equal(transpose(x), oracle(x))
+    assert_equal(transpose(transpose(x)), x.contiguous())
+
+
+@pytest.mark.parametrize("name, view", [
+    ("transposed", lambda b: b[0].t()),
+    ("every other column", lambda b: b[0, :, ::2]),
+    ("every third row", lambda b: b[0, ::3]),
+    ("from the second element", lambda b: b[0, 1:, 1:]),
+    ("row broadcast", lambda b: b[0, :1].expand(40, 50)),
+    ("element broadcast", lambda b: b[0, :1, :1].expand(40, 50)),
+    ("diagonal windows", lambda b: b.flatten().as_strided((20, 20), (1, 1))),
+    ("size 1 with an odd stride", lambda b: b.as_strided((1, 50), (7, 1))),
+], ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128], ids=lambda t: str(t)[6:])
+def test_strides(name, view, dtype, device):
+    buffer = random_bits((4, 40, 50), dtype, device)
+    assert_equal(transpose(view(buffer)), oracle(view(buffer)))
+
+
+@pytest.mark.parametrize("name, view", [
+    ("batches reversed in order of dims", lambda b: b.permute(2, 1, 0)),
+    ("transposed", lambda b: b.transpose(1, 2)),
+    ("gaps", lambda b: b[::2, 1:, ::3]),
+    ("one batch for all", lambda b: b[:1].expand(5, 40, 50)),
+], ids=lambda v: v if isinstance(v, str) else "")
+def test_batched_strides(name, view, device):
+    buffer = random_bits((4, 40, 50), torch.bfloat16, device)
+    assert_equal(batched_transpose(view(buffer)), oracle(view(buffer)))
+
+
+def test_many_small_batches(device):
+    x = random_bits((70000, 2, 3), torch.int16, device)
+    assert_equal(batched_transpose(x), oracle(x))
+
+
+def test_out(device):
+    x, out = torch.randn(5, 7, device=device), torch.empty(7, 5, device=device)
+    assert transpose(x, out=out) is out
+    assert_equal(out, x.t().contiguous())
+    assert transpose(x, out=None) is not None
+    assert transpose(x=x, out=out) is out
+    batch, outs = torch.randn(2, 5, 7, device=device), torch.empty(2, 7, 5, device=device)
+    assert batched_transpose(batch, out=outs) is outs
+    assert_equal(outs, batch.transpose(1, 2).contiguous())
+
+
+def test_out_counts_as_a_write(device):
+    """autograd must notice that a tensor which it saved was overwritten."""
+    w, out = torch.ones(7, 5, device=device, requires_grad=True), torch.empty(7, 5, device=device)
+    y = (w * out).sum()
+    transpose(torch.randn(5, 7, device=device), out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda x: transpose(), TypeError, r"transpose\(\): x is missing"),
+    (lambda x: transpose(x, x), TypeError, r"transpose\(\) takes 1 positional arguments, got 2"),
+    (lambda x: transpose(x, y=1), TypeError, r"transpose\(\) has no argument 'y'"),
+    (lambda x: transpose(x, x=x), TypeError, r"x is given twice"),
+    (lambda x: transpose(None), TypeError, r"x: is a <class 'NoneType'>, want a tensor"),
+    (lambda x: transpose([[1, 2]]), TypeError, r"x: is a <class 'list'>, want a tensor"),
+    (lambda x: transpose(x[0]), ValueError, r"x: has 1 dimensions, want 2"),
+    (lambda x: transpose(x.sum()), ValueError, r"x: has 0 dimensions, want 2"),
+    (lambda x: batched_transpose(x), ValueError, r"x: has 2 dimensions, want 3"),
+    (lambda x: transpose(x, out=3), TypeError, r"out: is a <class 'int'>, want a tensor"),
+    (lambda x: transpose(x, out=torch.empty(5, 7, device=x.device)), ValueError, r"^out: shape is \[5, 7\], want \[7, 5\]"),
+    (lambda x: transpose(x, out=torch.empty(7, 5, 1, device=x.device)), ValueError, r"^out: "),
+    (lambda x: transpose(x, out=torch.empty(1, 1, 1, 1, 1, 1, 7, 5, device=x.device)), ValueError, r"^out: "),
+    (lambda x: transpose(x, out=torch.empty(7, 5, device=x.device, dtype=torch.int32)), ValueError, r"^out: dtype is i32, want f32"),
+    (lambda x: transpose(x, out=torch.empty(7, 10, device=x.device)[:, ::2]), ValueError, r"^out: "),
+    (lambda x: transpose(x, out=torch.empty(5, 7, device=x.device).t()), ValueError, r"^out: "),
+    (lambda x: transpose(x[:5, :5], out=x[:5, :5]), ValueError, r"out"),
+    (lambda x: transpose(x.to_sparse()), NotImplementedError, r"tegula::transpose"),
+], ids=range(18))
+def test_errors(call, error, message, device):
+    x = torch.randn(5, 7, device=device)
+    references = sys.getrefcount(x)
+    with pytest.raises(error, match=message) as raised:
+        call(x)
+    assert "\n" not in str(raised.value) or error is NotImplementedError
+    del raised
+    assert sys.getrefcount(x) == references
+
+
+def test_lazy_views(device):
+    """Conjugation and negation that torch has only noted down."""
+    z = torch.randn(5, 7, dtype=torch.complex64, device=device)
+    for x in (z.conj(), z.conj().imag, z.conj().real, z.conj()[:, ::2], z.conj().imag.t()):
+        assert torch.equal(transpose(x), x.resolve_conj().resolve_neg().t())
+
+
+def test_help():
+    import inspect
+    assert str(inspect.signature(transpose)) == "(x, *, out=None)"
+    assert transpose.__module__ == "tegula.transpose" and transpose.__name__ == "transpose"
+    assert "out[j, i] = x[i, j]" in transpose.__doc__
+
+
+def test_pickle():
+    import pickle
+    assert pickle.loads(pickle.dumps(transpose)) is transpose
+
+
+def test_reference(device):
+    for dtype in DTYPES:
+        x, b = random_bits((5, 7), dtype, device), random_bits((3, 5, 7), dtype, device)
+        assert_equal(tegula.torch.transpose(x), oracle(x))
+        assert_equal(tegula.torch.batched_transpose(b), oracle(b))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("TEGULA_TEST_SLOW"), reason="needs 9 GB: TEGULA_TEST_SLOW=1")
+def test_more_than_2_to_31_elements(device):
+    x = torch.randint(0, 256, (46341, 46343), dtype=torch.uint8, device=device)
+    assert torch.equal(transpose(x), x.t())

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT
+ * toy_rows.c - rows that use every part of the table's grammar, on the CPU: the glue is tested with them before any op needs it. */
+#include <time.h>
+
+#include "glue.h"
+
+static void *data(const DLTensor *t) { return (char *)t->data + t->byte_offset; }
+static int64_t stride(const DLTensor *t, int d)
+{
+    int64_t step = 1;
+    for (int i = d + 1; i < t->ndim; i++) step *= t->shape[i];
+    return t->strides ? t->strides[d] : step;
+}
+
+/* out = 1 or 2 by fmt, plus 10 with round_sf; sf = group + eps + 1000 * its column */
+static tgl_status call_cast(const frame *f)
+{
+    const DLTensor *x = f->arg[0].tensor, *out = f->out[0], *sf = f->out[1];
+    for (int64_t t = 0; t < x->shape[0]; t++) {
+        for (int64_t h = 0; h < x->shape[1]; h++)
+            ((uint8_t *)data(out))[t * stride(out, 0) + h] = (uint8_t)(f->arg[2].i + 1 + 10 * f->arg[3].i);
+        for (int64_t g = 0; g < sf->shape[1]; g++)
+            ((float *)data(sf))[t * stride(sf, 0) + g * stride(sf, 1)] = (float)((double)f->arg[1].i + f->arg[4].f + 1000 * (double)g);
+    }
+    return TGL_OK;
+}
+
+/* x * weight + bias, at most clamp; packed f32 */
+static tgl_status call_scale(const frame *f)
+{
+    const DLTensor *x = f->arg[0].tensor, *weight = f->arg[1].tensor, *bias = f->arg[2].tensor;
+    for (int64_t i = 0; i < x->shape[0] * x->shape[1]; i++) {
+        const int64_t h = i % x->shape[1];
+        float y = ((float *)data(x))[i];
+        if (weight) y *= ((float *)data(weight))[h];
+        if (bias) y += ((float *)data(bias))[h];
+        if (f->arg[3].given && y > (float)f->arg[3].f) y = (float)f->arg[3].f;
+        ((float *)data(f->out[0]))[i] = y;
+    }
+    return TGL_OK;
+}
+
+static tgl_status call_add_inplace(const frame *f)
+{
+    const DLTensor *x = f->arg[0].tensor;
+    for (int64_t i = 0; i < x->shape[0]; i++) ((int64_t *)data(x))[i] += f->arg[1].i;
+    return TGL_OK;
+}
+
+static tgl_status call_wait(const frame *f)
+{
+    const struct timespec span = { 0, (long)f->arg[1].i * 1000000 };
+    nanosleep(&span, NULL);
+    return TGL_OK;
+}
+
+static tgl_status call_fail(const frame *f) { return (tgl_status)f->arg[1].i; }
+
+op_row rows[] = {
+    { .module = "toys",
+      .text = "cast(x[T, H], group: int = 128, fmt: {e4m3|e5m2} = e4m3, round_sf: bool = False, eps: float = 1e-4)"
+              " -> fmt[T, H], f32[T, H / group; 1, T / 4 * 4]",
+      .call = call_cast },
+    { .module = "toys", .text = "scale(x[T, H], weight[H]?, bias[H]?, clamp: float? = None) -> x[T, H]", .call = call_scale },
+    { .module = "toys", .text = "add_inplace(x[N]!, number: int) -> None", .call = call_add_inplace },
+    { .module = "toys", .text = "wait(x[N], milliseconds: int) -> None", .call = call_wait },
+    { .module = "toys", .text = "fail(x[N], status: int) -> i64[N * 2]", .call = call_fail },
+};
+const int num_rows = sizeof rows / sizeof rows[0];
