@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT
+ * compile_kernels.c - compiles the kernels of all case tables with the real NVRTC, for every architecture that Tegula
+ * names. Needs no GPU. A kernel fails if it does not compile, if registers spill, or if it uses more local memory than the
+ * top of its file declares with a line
+ *
+ *      *   local     up to 64 bytes a thread: why
+ *
+ * For sm_90a all variants are compiled, elsewhere the first of each kernel; all of them in the slow set. One block per
+ * architecture: `compile_kernels sm_90a`. */
+#include "test.h"
+
+#include <stdlib.h>
+
+#include "bench/case.h"
+#include "cuda/jit.h"
+#include "cuda/nvrtc.h"
+
+enum { MAX_VARIANTS = 4096 };
+static struct { tgl_kernel kernel; char macros[TGL_MACRO_TEXT_BYTES]; } variants[MAX_VARIANTS];
+static int num_variants;
+
+/* The linker puts this in the place of tgl_jit_image() for all callers (--wrap): ops in prepare mode come here with each
+ * kernel of their plan, and it is only noted. So a variant that many cases share is compiled once, below. */
+tgl_status __real_tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out);
+tgl_status __wrap_tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out);
+tgl_status __wrap_tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out)
+{
+    (void)architecture, (void)may_compile;
+    *out = (tgl_image){ 0 };
+    char macros[TGL_MACRO_TEXT_BYTES];
+    tgl_macro_text(kernel->macros, macros);
+    for (int i = 0; i < num_variants; i++)
+        if (!strcmp(variants[i].kernel.name, kernel->name) && !strcmp(variants[i].macros, macros)) return TGL_OK;
+    if (num_variants == MAX_VARIANTS) abort();
+    variants[num_variants].kernel = *kernel;
+    strcpy(variants[num_variants++].macros, macros);
+    return TGL_OK;
+}
+
+/* Fills `variants` with all that the tables' kernel lists need on an architecture. */
+static void collect(const char *architecture)
+{
+    num_variants = 0;
+    const case_op *op;
+    for (int i = 0; (op = case_op_at(i)); i++) {
+        CHECK_THAT(op->lists[CASE_KERNELS] != NULL, "%s has no list of kernels", op->name);
+        if (!op->lists[CASE_KERNELS]) continue;
+        for (int64_t k = 0; k < case_count(op->lists[CASE_KERNELS]); k++) {
+            case_params params;
+            if (!CHECK_OK(case_at(op, op->lists[CASE_KERNELS], k, &params))) continue;
+            CHECK_OK(tgl_prepare_begin(0, architecture));
+            if (!CHECK_OK(case_prepare(op, &params, 0))) {
+                char text[CASE_LABEL];
+                case_params_text(op, &params, text, sizeof text);
+                printf("  in %s %s\n", op->name, text);
+            }
+            CHECK_OK(tgl_prepare_end());
+        }
+    }
+}
+
+/* What ptxas says of an entry. Its lines are
+ *     ptxas info    : Compiling entry function 'transpose' for 'sm_90a'
+ *         0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ *     ptxas info    : Used 32 registers, used 1 barriers, 4352 bytes smem, 400 bytes cmem[0] */
+typedef struct { int registers, shared, stack, spills; } usage;
+
+/* The number before the first `unit` in `text`; -1 if there is none. */
+static int number_before(const char *text, const char *unit)
+{
+    const char *at = strstr(text, unit);
+    if (!at) return -1;
+    while (at > text && at[-1] == ' ') at--;
+    while (at > text && at[-1] >= '0' && at[-1] <= '9') at--;
+    return atoi(at);
+}
+
+static usage read_log(const char *log)
+{
+    const int stores = number_before(log, "bytes spill stores"), loads = number_before(log, "bytes spill loads");
+    const int shared = number_before(log, "bytes smem");
+    return (usage){ number_before(log, "registers"), shared < 0 ? 0 : shared, number_before(log, "bytes stack frame"),
+                    stores < 0 || loads < 0 ? -1 : stores + loads };
+}
+
+/* Local memory that a kernel's top comment allows, in bytes a thread. */
+static int declared_local(const char *name)
+{
+    for (int i = 0; i < tgl_num_embedded; i++) {
+        if (strcmp(tgl_embedded[i].name, name)) continue;
+        const char *line = strstr((const char *)tgl_embedded[i].text, "\n *   local ");
+        return line ? number_before(line, "bytes a thread") : 0;
+    }
+    return 0;
+}
+
+static void compile(int v, const char *architecture)
+{
+    const char *name = variants[v].kernel.name, *macros = variants[v].macros;
+    tgl_image image;
+    if (!CHECK_OK(__real_tgl_jit_image(&variants[v].kernel, architecture, true, &image))) {
+        printf("  in %s %s for %s\n", name, macros, architecture);
+        return;
+    }
+    const usage u = read_log(image.log);
+    const int local = declared_local(name);
+    printf("  %-24s %-8s %8.1f ms %4d registers %7d bytes shared  %s\n", name, architecture, image.milliseconds, u.registers,
+           u.shared, macros);
+    CHECK_THAT(image.compiled, "%s %s for %s: was found in a cache", name, macros, architecture);
+    CHECK_THAT(u.registers > 0 && u.stack >= 0 && u.spills >= 0, "%s %s for %s: no ptxas lines in the log:\n%s", name, macros,
+               architecture, image.log);
+    CHECK_THAT(u.spills <= 0, "%s %s for %s: %d bytes of spills", name, macros, architecture, u.spills);
+    CHECK_THAT(u.stack <= local, "%s %s for %s: %d bytes of local memory a thread, declared are %d", name, macros, architecture,
+               u.stack, local);
+    tgl_image_free(&image);
+}
+
+/* Every kernel in the library is reached from a table: one that is not would never be compiled here. */
+static void check_coverage(void)
+{
+    for (int i = 0; i < tgl_num_embedded; i++) {
+        bool found = strchr(tgl_embedded[i].name, '.') != NULL;     /* a header */
+        for (int v = 0; v < num_variants && !found; v++) found = !strcmp(variants[v].kernel.name, tgl_embedded[i].name);
+        CHECK_THAT(found, "%s is in no case table's list of kernels", tgl_embedded[i].name);
+    }
+}
+
+static void compile_all(const char *architecture, bool every_variant)
+{
+    const char *const *known, *path;
+    int num_known, major, minor;
+    if (tgl_nvrtc_version(&major, &minor, &path) != TGL_OK) SKIP("%s: %s", architecture, tgl_last_error());
+    CHECK_OK(tgl_jit_architectures(&known, &num_known));
+    bool is_known = false;
+    for (int i = 0; i < num_known; i++) is_known |= !strcmp(known[i], architecture);
+    if (!is_known) SKIP("%s: NVRTC %d.%d does not know it", architecture, major, minor);
+    CHECK_OK(tgl_set_cache_dir(""));
+
+    collect(architecture);
+    check_coverage();
+    int compiled = 0;
+    for (int v = 0; v < num_variants; v++) {
+        bool wanted = true;
+        for (int w = 0; w < v && !every_variant; w++) wanted &= strcmp(variants[w].kernel.name, variants[v].kernel.name) != 0;
+        if (!wanted) continue;
+        compile(v, architecture);
+        compiled++;
+    }
+    printf("  %d of %d variants, NVRTC %d.%d, %s\n", compiled, num_variants, major, minor, path);
+    CHECK(compiled > 0);
+}
+
+#define ARCHITECTURE(name, every_variant) TEST(name) { compile_all(#name, (every_variant) || test_slow()); }
+ARCHITECTURE(sm_80, false)
+ARCHITECTURE(sm_86, false)
+ARCHITECTURE(sm_89, false)
+ARCHITECTURE(sm_90a, true)
+ARCHITECTURE(sm_100a, false)
+ARCHITECTURE(sm_103a, false)
+ARCHITECTURE(sm_120a, false)
+ARCHITECTURE(sm_121a, false)
