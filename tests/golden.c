@@ -173,7 +173,8 @@ case_result golden_check(const golden_case *g, golden_run run, const backend *on
         const int i = c->num_tensors;
         r.row[i] = row;
         r.before[i] = row->updates ? row_named(g, row->updates) : NULL;
-        case_tensor *t = case_add(c, i, row->name, row->updates ? CASE_INOUT : row->role, row->dtype, row->ndim, row->shape);
+        case_tensor *t = case_add(c, i, row->name, row->updates ? CASE_INOUT : row->role, row->dtype,
+                                  row->ndim, row->shape);
         memcpy(t->strides, row->strides, sizeof t->strides);
         t->compare = row->compare;
         t->open_rows = open_rows_of(row);

@@ -16,9 +16,11 @@ enum { CHILD_TEXT = 8192 };
  * set. `f` says whether its checks held. `text` (may be NULL) gets what it wrote to stderr. */
 static inline bool in_child(const char *const *environment, bool (*f)(void), char text[CHILD_TEXT])
 {
-    static const char *const cleared[] = { "TEGULA_LOG", "TEGULA_NUM_THREADS", "TEGULA_NUM_SMS", "TEGULA_PDL", "TEGULA_JIT",
-                                           "TEGULA_CACHE_DIR", "TEGULA_CACHE_READONLY", "TEGULA_LIBCUDA",
-                                           "TEGULA_LIBNVRTC", "HOME", "XDG_CACHE_HOME" };
+    static const char *const cleared[] = {
+        "TEGULA_LOG",       "TEGULA_NUM_THREADS",    "TEGULA_NUM_SMS", "TEGULA_PDL",      "TEGULA_JIT",
+        "TEGULA_CACHE_DIR", "TEGULA_CACHE_READONLY", "TEGULA_LIBCUDA", "TEGULA_LIBNVRTC", "HOME",
+        "XDG_CACHE_HOME"
+    };
     int ends[2], status = -1;
     fflush(stdout);
     if (pipe(ends)) return false;

@@ -44,7 +44,8 @@ TEST(bad_lists)
     CHECK_OK(AT("m=1,,2 n=1"));         /* case 0 is fine, case 1 is not */
     CHECK_FAILS(case_at(&listed, (const char *const[]){ "m=1,,2 n=1", NULL }, 1, &p), TGL_ERR_ARGUMENT,
                 "m: is \"\", want a value of 1 to 31 characters");
-    CHECK_FAILS(case_at(&listed, (const char *const[]){ "m=1 n=1", NULL }, 1, &p), TGL_ERR_ARGUMENT, "op: no such case");
+    CHECK_FAILS(case_at(&listed, (const char *const[]){ "m=1 n=1", NULL }, 1, &p), TGL_ERR_ARGUMENT,
+                "op: no such case");
     CHECK_FAILS(case_at(&listed, NULL, 0, &p), TGL_ERR_ARGUMENT, "op: no such case");
 #undef AT
 }
@@ -54,15 +55,21 @@ TEST(bad_lists)
 TEST(known_numbers)
 {
     static const struct { tgl_dtype dtype; unsigned code; double value; } rows[] = {
-        { TGL_BF16, 0x3f80, 1 }, { TGL_BF16, 0xc2f7, -123.5 }, { TGL_BF16, 0x0001, 0x1p-133 }, { TGL_BF16, 0x7f7f, 0x1.fep127 },
-        { TGL_F16, 0x3c00, 1 }, { TGL_F16, 0x7bff, 65504 }, { TGL_F16, 0x8001, -0x1p-24 }, { TGL_F16, 0x0400, 0x1p-14 },
-        { TGL_E4M3, 0x38, 1 }, { TGL_E4M3, 0x7e, 448 }, { TGL_E4M3, 0x01, 0x1p-9 }, { TGL_E4M3, 0x88, -0x1p-6 },
-        { TGL_E5M2, 0x3c, 1 }, { TGL_E5M2, 0x7b, 57344 }, { TGL_E5M2, 0x01, 0x1p-16 }, { TGL_UE8M0, 127, 1 },
-        { TGL_UE8M0, 0, 0x1p-127 }, { TGL_I8, 0x80, -128 }, { TGL_U8, 0x80, 128 },
+        { TGL_BF16, 0x3f80, 1 },        { TGL_BF16, 0xc2f7, -123.5 },
+        { TGL_BF16, 0x0001, 0x1p-133 }, { TGL_BF16, 0x7f7f, 0x1.fep127 },
+        { TGL_F16, 0x3c00, 1 },         { TGL_F16, 0x7bff, 65504 },
+        { TGL_F16, 0x8001, -0x1p-24 },  { TGL_F16, 0x0400, 0x1p-14 },
+        { TGL_E4M3, 0x38, 1 },          { TGL_E4M3, 0x7e, 448 },
+        { TGL_E4M3, 0x01, 0x1p-9 },     { TGL_E4M3, 0x88, -0x1p-6 },
+        { TGL_E5M2, 0x3c, 1 },          { TGL_E5M2, 0x7b, 57344 },
+        { TGL_E5M2, 0x01, 0x1p-16 },    { TGL_UE8M0, 127, 1 },
+        { TGL_UE8M0, 0, 0x1p-127 },     { TGL_I8, 0x80, -128 },
+        { TGL_U8, 0x80, 128 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         CHECK_THAT(case_decode(rows[i].dtype, &rows[i].code) == rows[i].value, "%s 0x%x is %g, want %g",
-                   tgl_dtype_name(rows[i].dtype), rows[i].code, case_decode(rows[i].dtype, &rows[i].code), rows[i].value);
+                   tgl_dtype_name(rows[i].dtype), rows[i].code, case_decode(rows[i].dtype, &rows[i].code),
+                   rows[i].value);
     CHECK(isinf(case_decode(TGL_BF16, &(uint16_t){ 0x7f80 })) && isnan(case_decode(TGL_BF16, &(uint16_t){ 0x7f81 })));
     CHECK(isinf(case_decode(TGL_E5M2, &(uint8_t){ 0xfc })) && isnan(case_decode(TGL_E5M2, &(uint8_t){ 0x7d })));
     CHECK(isnan(case_decode(TGL_E4M3, &(uint8_t){ 0x7f })) && isnan(case_decode(TGL_UE8M0, &(uint8_t){ 255 })));
@@ -81,7 +88,8 @@ TEST(rounding)
             if (back != code) CHECK_THAT(false, "%s 0x%x came back as 0x%x", tgl_dtype_name(dtypes[k]), code, back);
             if (isnan(above) || isinf(above)) continue;
             case_encode(dtypes[k], (value + above) / 2, &between);      /* halfway: to the even code */
-            if (between != (code & 1 ? next : code)) CHECK_THAT(false, "%s 0x%x and a half is 0x%x", tgl_dtype_name(dtypes[k]), code, between);
+            if (between != (code & 1 ? next : code))
+                CHECK_THAT(false, "%s 0x%x and a half is 0x%x", tgl_dtype_name(dtypes[k]), code, between);
         }
     }
     unsigned out = 0;
@@ -128,7 +136,8 @@ TEST(compare_close)
     const case_compare how = { .mode = CASE_CLOSE, .atol = 0.5, .rtol = 0.25 };
     CHECK(same(TGL_F32, how, F(10, 13), F(10, 10), 2));
     CHECK(!same(TGL_F32, how, F(10, 13.1f), F(10, 10), 2));
-    CHECK_TEXT(report.text, "out[1]: is 0x4151999a (13.1000004), want 0x41200000 (10); 1 of 2 elements differ too much");
+    CHECK_TEXT(report.text,
+               "out[1]: is 0x4151999a (13.1000004), want 0x41200000 (10); 1 of 2 elements differ too much");
     CHECK(same(TGL_F32, how, F(NAN, INFINITY, -INFINITY), F(-NAN, INFINITY, -INFINITY), 3));
     CHECK(!same(TGL_F32, how, F(NAN), F(1), 1) && !same(TGL_F32, how, F(1), F(NAN), 1));
     CHECK(!same(TGL_F32, how, F(INFINITY), F(-INFINITY), 1) && !same(TGL_F32, how, F(3e38f), F(INFINITY), 1));
@@ -163,7 +172,8 @@ TEST(compare_bf16)
 
 /* ---- what case_check catches ---- */
 
-typedef enum { RIGHT, WRONG_ELEMENT, UNWRITTEN, BEFORE, AFTER, GAP, INPUT, RANDOM, FAILS, DIRTY_WORKSPACE, OPEN_ROW } deed;
+typedef enum { RIGHT, WRONG_ELEMENT, UNWRITTEN, BEFORE, AFTER, GAP, INPUT, RANDOM, FAILS, DIRTY_WORKSPACE,
+               OPEN_ROW } deed;
 static deed now;
 static const bool second_row_open[2] = { false, true };
 
@@ -182,7 +192,8 @@ static void oracle_copy(case_problem *c)
 {
     for (int64_t i = 0; i < 6; i++) {
         const int64_t index[2] = { i / 3, i % 3 };
-        *(uint8_t *)case_element(&c->tensors[2], index) = (uint8_t)(*(uint8_t *)case_element(&c->tensors[0], index) + 1);
+        *(uint8_t *)case_element(&c->tensors[2], index) =
+            (uint8_t)(*(uint8_t *)case_element(&c->tensors[0], index) + 1);
     }
     for (int64_t i = 0; i < 5; i++) *(uint8_t *)case_element(&c->tensors[3], &i) *= 2;
 }
@@ -190,7 +201,8 @@ static void oracle_copy(case_problem *c)
 static tgl_status run_copy(const case_arguments *a)
 {
     static uint8_t changes;
-    uint8_t *x = (uint8_t *)a->arg[0]->data + a->arg[0]->byte_offset, *out = (uint8_t *)a->arg[2]->data + a->arg[2]->byte_offset;
+    uint8_t *x = (uint8_t *)a->arg[0]->data + a->arg[0]->byte_offset,
+            *out = (uint8_t *)a->arg[2]->data + a->arg[2]->byte_offset;
     uint8_t *y = (uint8_t *)a->arg[3]->data + a->arg[3]->byte_offset;
     if (a->arg[1]) return tgl_fail(TGL_ERR_INTERNAL, "there is a tensor that was not given");
     if (now == FAILS) return tgl_fail(TGL_ERR_CUDA, "said so");
@@ -212,14 +224,20 @@ static size_t workspace_of_copy(const case_arguments *a) { return a->arg[0] ? 10
 
 TEST(check_catches)
 {
-    static const case_op op = { "copy", "dtype=u8", setup_copy, run_copy, oracle_copy, NULL, workspace_of_copy, { NULL } };
+    static const case_op op = { .name = "copy", .params = "dtype=u8", .setup = setup_copy, .run = run_copy,
+                                .oracle = oracle_copy, .workspace = workspace_of_copy };
     static const struct { deed what; const char *begin; } deeds[] = {
-        { RIGHT, "" }, { WRONG_ELEMENT, "out[1, 2]: is 0x" }, { UNWRITTEN, "out[1, 1]: is 0xff (255), want 0x" },
+        { RIGHT, "" },
+        { WRONG_ELEMENT, "out[1, 2]: is 0x" },
+        { UNWRITTEN, "out[1, 1]: is 0xff (255), want 0x" },
         { BEFORE, "out: byte -1 before the data changed: is 0xfe, was 0xff" },
         { AFTER, "out: byte 4000 after the data changed: is 0xfe, was 0xff" },
         { GAP, "out: byte 3 between the rows changed: is 0xfe, was 0xff" },
-        { INPUT, "x: byte 2 of the input changed: is 0x" }, { RANDOM, "out[1, 0]: is 0x" }, { FAILS, "TGL_ERR_CUDA: said so" },
-        { DIRTY_WORKSPACE, "workspace: byte 99 of it changed: is 0x01, was 0x00" }, { OPEN_ROW, "" },
+        { INPUT, "x: byte 2 of the input changed: is 0x" },
+        { RANDOM, "out[1, 0]: is 0x" },
+        { FAILS, "TGL_ERR_CUDA: said so" },
+        { DIRTY_WORKSPACE, "workspace: byte 99 of it changed: is 0x01, was 0x00" },
+        { OPEN_ROW, "" },
     };
     backend cpu;
     case_params params;
@@ -229,7 +247,8 @@ TEST(check_catches)
         now = deeds[i].what;
         const case_result result = case_check(&op, &params, &cpu, &report);
         CHECK_INT(result, *deeds[i].begin ? CASE_FAILED : CASE_PASSED);
-        CHECK_THAT(!strncmp(report.text, deeds[i].begin, strlen(deeds[i].begin)) && (*deeds[i].begin || !report.text[0]),
+        CHECK_THAT(!strncmp(report.text, deeds[i].begin, strlen(deeds[i].begin)) &&
+                       (*deeds[i].begin || !report.text[0]),
                    "says \"%s\", want \"%s\"", report.text, deeds[i].begin);
     }
     now = RIGHT;
@@ -268,9 +287,12 @@ TEST(every_row_of_every_table)      /* can be made; names are unique within a li
             for (int64_t k = 0; k < count; k++) {
                 case_params params;
                 case_facts facts;
-                if (!CHECK_OK(case_at(op, op->lists[list], k, &params)) || !CHECK_OK(case_describe(op, &params, &cpu, &facts))) continue;
+                if (!CHECK_OK(case_at(op, op->lists[list], k, &params)) ||
+                    !CHECK_OK(case_describe(op, &params, &cpu, &facts)))
+                    continue;
                 strcpy(labels[k], facts.label);
-                for (int64_t j = 0; j < k; j++) CHECK_THAT(strcmp(labels[j], labels[k]), "\"%s\" is there twice", labels[k]);
+                for (int64_t j = 0; j < k; j++)
+                    CHECK_THAT(strcmp(labels[j], labels[k]), "\"%s\" is there twice", labels[k]);
                 if (list == CASE_BENCH) CHECK(facts.bytes > 0);
             }
             free(labels);
@@ -284,7 +306,9 @@ TEST(bytes_moved)       /* of the specification: 2 * elements * size */
     backend cpu;
     const case_op *op = case_find("batched_transpose");
     CHECK_OK(backend_open("cpu", &cpu));
-    CHECK_OK(case_at(op, (const char *const[]){ "num_batches=32 num_rows=8064 num_cols=7168 dtype=bf16", NULL }, 0, &params));
+    CHECK_OK(case_at(op,
+                     (const char *const[]){ "num_batches=32 num_rows=8064 num_cols=7168 dtype=bf16", NULL },
+                     0, &params));
     CHECK_OK(case_describe(op, &params, &cpu, &facts));
     CHECK_INT(facts.bytes, 2 * (int64_t)32 * 8064 * 7168 * 2);
     CHECK_TEXT(facts.label, "batched_transpose num_batches=32 num_rows=8064 num_cols=7168 dtype=bf16");

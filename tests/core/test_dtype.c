@@ -42,10 +42,11 @@ TEST(every_code_and_width)
                 tgl_dtype want = 0;
                 if (width == 8 || width == 16 || width == 32 || width == 64 || width == 128) want = TGL_OTHER;
                 for (int i = 0; i < NUM_KNOWN; i++)
-                    if (known[i].code == code && known[i].bits == bits && known[i].lanes == lanes) want = known[i].dtype;
+                    if (known[i].code == code && known[i].bits == bits && known[i].lanes == lanes)
+                        want = known[i].dtype;
                 if (tgl_dtype_of(d) != want)
-                    CHECK_THAT(false, "code %d with %d bits and %d lanes is %u, want %u", code, bits, lanes, tgl_dtype_of(d),
-                               want);
+                    CHECK_THAT(false, "code %d with %d bits and %d lanes is %u, want %u", code, bits, lanes,
+                               tgl_dtype_of(d), want);
             }
     CHECK_INT(tgl_dtype_of((DLDataType){ 2, 255, 65535 }), 0);
     CHECK_INT(tgl_dtype_bits((DLDataType){ 2, 255, 65535 }), 255 * 65535);
@@ -53,7 +54,8 @@ TEST(every_code_and_width)
 
 TEST(no_dtype)
 {
-    CHECK(!tgl_dtype_name(0) && !tgl_dtype_name(TGL_OTHER) && !tgl_dtype_name(TGL_ANY) && !tgl_dtype_name(TGL_F32 | TGL_BF16));
+    CHECK(!tgl_dtype_name(0) && !tgl_dtype_name(TGL_OTHER) && !tgl_dtype_name(TGL_ANY) &&
+          !tgl_dtype_name(TGL_F32 | TGL_BF16));
     CHECK_INT(tgl_dtype_named(""), 0);
     CHECK_INT(tgl_dtype_named("float32"), 0);
     CHECK_INT(tgl_dtype_named("bf1"), 0);

@@ -31,7 +31,8 @@ TEST(levels)
 
 static bool wants_info(void)
 {
-    return CHECK(tgl_log_wants(TGL_LOG_ERROR)) & CHECK(tgl_log_wants(TGL_LOG_INFO)) & CHECK(!tgl_log_wants(TGL_LOG_CALL));
+    return CHECK(tgl_log_wants(TGL_LOG_ERROR)) & CHECK(tgl_log_wants(TGL_LOG_INFO)) &
+           CHECK(!tgl_log_wants(TGL_LOG_CALL));
 }
 
 TEST(wants) { CHECK(in_child(ENVIRONMENT("TEGULA_LOG=info"), wants_info, NULL)); }
@@ -93,7 +94,8 @@ static bool long_lines(void)
     for (int i = 0; i < 8; i++) shape[i] = INT64_MAX;
     const DLTensor t = { NULL, cpu, 8, { TGL_DL_FLOAT, 32, 1 }, shape, shape, 0 };
     const DLTensor *p = &t;
-    tgl_log_call("tgl_op", "a", p, "b", p, "c", p, "d", p, "e", p, "f", p, "g", p, "h", p, "i", p, "j", p, "k", p, "l", p, NULL);
+    tgl_log_call("tgl_op", "a", p, "b", p, "c", p, "d", p, "e", p, "f", p, "g", p, "h", p, "i", p, "j", p,
+                 "k", p, "l", p, NULL);
     char name[4000];
     memset(name, 'n', sizeof name - 1);
     name[sizeof name - 1] = 0;
@@ -117,7 +119,8 @@ TEST(long_lines_are_cut)        /* and stay lines */
 
 static void *log_often(void *context)
 {
-    for (int i = 0; i < 20; i++) tgl_log(TGL_LOG_ERROR, "thread %s says something of some length", (const char *)context);
+    for (int i = 0; i < 20; i++)
+        tgl_log(TGL_LOG_ERROR, "thread %s says something of some length", (const char *)context);
     return NULL;
 }
 

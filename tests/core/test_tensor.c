@@ -9,7 +9,8 @@ typedef struct { DLTensor t; int64_t shape[10], strides[10]; } tensor;
 
 static DLTensor *make(tensor *t, tgl_dtype dtype, int ndim, const int64_t *shape)
 {
-    *t = (tensor){ .t = { memory, { (DLDeviceType)TGL_DL_CPU, 0 }, ndim, tgl_dtype_to_dlpack(dtype), t->shape, t->strides, 0 } };
+    const DLDevice cpu = { (DLDeviceType)TGL_DL_CPU, 0 };
+    *t = (tensor){ .t = { memory, cpu, ndim, tgl_dtype_to_dlpack(dtype), t->shape, t->strides, 0 } };
     int64_t stride = 1;
     for (int d = ndim - 1; d >= 0; d--) {
         t->shape[d] = shape[d];
@@ -45,7 +46,8 @@ TEST(null_dtype_rank)
     FAILS(tgl_expect("x", NULL, TGL_F32, 2, TGL_PACKED), "x: is NULL, want a tensor");
     FAILS(tgl_expect("x", make(&t, TGL_F16, 2, SHAPE(3, 5)), TGL_F32, 2, TGL_PACKED), "x: dtype is f16, want f32");
     FAILS(tgl_expect("x", &t.t, TGL_F32 | TGL_BF16, 2, TGL_PACKED), "x: dtype is f16, want bf16 or f32");
-    FAILS(tgl_expect("x", &t.t, TGL_F32 | TGL_BF16 | TGL_E4M3, 2, TGL_PACKED), "x: dtype is f16, want bf16, f32 or e4m3");
+    FAILS(tgl_expect("x", &t.t, TGL_F32 | TGL_BF16 | TGL_E4M3, 2, TGL_PACKED),
+          "x: dtype is f16, want bf16, f32 or e4m3");
     t.t.dtype = (DLDataType){ 2, 24, 1 };
     FAILS(tgl_expect("x", &t.t, TGL_ANY, 2, TGL_PACKED),
           "x: dtype is code 2 with 24 bits and 1 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
@@ -63,17 +65,21 @@ TEST(null_dtype_rank)
 TEST(sizes)
 {
     tensor t;
-    FAILS(tgl_expect("x", make(&t, TGL_F32, 2, SHAPE(3, -5)), TGL_F32, 2, TGL_PACKED), "x: shape is [3, -5], want sizes >= 0");
-    FAILS(tgl_expect("x", make(&t, TGL_F32, 2, SHAPE(0, -1)), TGL_F32, 2, TGL_PACKED), "x: shape is [0, -1], want sizes >= 0");
+    FAILS(tgl_expect("x", make(&t, TGL_F32, 2, SHAPE(3, -5)), TGL_F32, 2, TGL_PACKED),
+          "x: shape is [3, -5], want sizes >= 0");
+    FAILS(tgl_expect("x", make(&t, TGL_F32, 2, SHAPE(0, -1)), TGL_F32, 2, TGL_PACKED),
+          "x: shape is [0, -1], want sizes >= 0");
     /* 2^63 bytes are one too many, one element fewer is not */
     make(&t, TGL_U8, 2, SHAPE(1, 1));
     t.t.strides = NULL;
     t.shape[0] = (int64_t)1 << 62, t.shape[1] = 2;
-    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_PACKED), "x: shape is [4611686018427387904, 2], want fewer than 2^63 bytes");
+    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_PACKED),
+          "x: shape is [4611686018427387904, 2], want fewer than 2^63 bytes");
     t.shape[0] = INT64_MAX, t.shape[1] = 1;
     CHECK_OK(tgl_expect("x", &t.t, TGL_U8, 2, TGL_PACKED));
     t.t.dtype = tgl_dtype_to_dlpack(TGL_U16);
-    FAILS(tgl_expect("x", &t.t, TGL_U16, 2, TGL_PACKED), "x: shape is [9223372036854775807, 1], want fewer than 2^63 bytes");
+    FAILS(tgl_expect("x", &t.t, TGL_U16, 2, TGL_PACKED),
+          "x: shape is [9223372036854775807, 1], want fewer than 2^63 bytes");
     /* empty: the other sizes may be anything */
     t.shape[0] = INT64_MAX, t.shape[1] = 0;
     CHECK_OK(tgl_expect("x", &t.t, TGL_U16, 2, TGL_PACKED));
@@ -112,10 +118,12 @@ TEST(layouts)
     FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED), "x: strides are [0, 1], want [5, 1]");
     CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS));
     t.strides[0] = -5;
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS), "x: strides are [-5, 1], want 1 in the last dimension and >= 0 in the others");
+    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS),
+          "x: strides are [-5, 1], want 1 in the last dimension and >= 0 in the others");
     CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED));
     t.strides[0] = 10, t.strides[1] = 2;
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS), "x: strides are [10, 2], want 1 in the last dimension and >= 0 in the others");
+    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS),
+          "x: strides are [10, 2], want 1 in the last dimension and >= 0 in the others");
     CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED));
     /* sizes of 1, and empty tensors, have no stride */
     make(&t, TGL_F32, 3, SHAPE(1, 3, 1));
@@ -128,13 +136,17 @@ TEST(layouts)
     /* offsets: in elements, and in bytes */
     make(&t, TGL_U8, 2, SHAPE(3, 5));
     t.strides[0] = INT64_MAX / 2 + 1;
-    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_STRIDED), "x: strides are [4611686018427387904, 1], want offsets that fit in 63 bits");
-    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_ROWS), "x: strides are [4611686018427387904, 1], want offsets that fit in 63 bits");
+    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_STRIDED),
+          "x: strides are [4611686018427387904, 1], want offsets that fit in 63 bits");
+    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_ROWS),
+          "x: strides are [4611686018427387904, 1], want offsets that fit in 63 bits");
     t.strides[0] = INT64_MIN;
-    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_STRIDED), "x: strides are [-9223372036854775808, 1], want offsets that fit in 63 bits");
+    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_STRIDED),
+          "x: strides are [-9223372036854775808, 1], want offsets that fit in 63 bits");
     t.strides[0] = (INT64_MAX - 4) / 2;
     t.t.dtype = tgl_dtype_to_dlpack(TGL_F32);
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED), "x: strides are [4611686018427387901, 1], want offsets that fit in 63 bits");
+    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED),
+          "x: strides are [4611686018427387901, 1], want offsets that fit in 63 bits");
 }
 
 TEST(data)
@@ -142,9 +154,9 @@ TEST(data)
     tensor t;
     make(&t, TGL_F32, 2, SHAPE(3, 5))->data = NULL;
     FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED), "x: data is NULL, want 60 bytes");
-    tgl_set_data_optional(true);                /* as in prepare mode */
+    tgl_set_dry_run(true);                      /* as in prepare mode */
     CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED));
-    tgl_set_data_optional(false);
+    tgl_set_dry_run(false);
     FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED), "x: data is NULL, want 60 bytes");
     t.shape[1] = 0;
     CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED));
@@ -274,7 +286,8 @@ TEST(overlap_is_never_missed)       /* whatever the strides: a shared byte is al
     for (int i = 0; i < 200000; i++) {
         tensor *both[2] = { &a, &b };
         for (int k = 0; k < 2; k++) {
-            make(both[k], test_below(&r, 2) ? TGL_U8 : TGL_BF16, 2, SHAPE(1 + test_below(&r, 4), 1 + test_below(&r, 6)));
+            make(both[k], test_below(&r, 2) ? TGL_U8 : TGL_BF16, 2,
+                 SHAPE(1 + test_below(&r, 4), 1 + test_below(&r, 6)));
             both[k]->strides[0] = test_below(&r, 41) - 20;
             both[k]->strides[1] = test_below(&r, 7) - 3;
             both[k]->t.data = memory + 256 + 2 * test_below(&r, 60);

@@ -24,8 +24,10 @@ static void check_visits(int64_t rows, int64_t row_bytes, int times)
 {
     for (int64_t i = 0; i < rows; i++)
         if (atomic_load(&visits[i]) != times)
-            CHECK_THAT(false, "row %" PRId64 " of %" PRId64 " (%" PRId64 " bytes a row) was visited %d times, want %d", i, rows,
-                       row_bytes, atomic_load(&visits[i]), times);
+            CHECK_THAT(false,
+                       "row %" PRId64 " of %" PRId64 " (%" PRId64
+                       " bytes a row) was visited %d times, want %d",
+                       i, rows, row_bytes, atomic_load(&visits[i]), times);
     for (int64_t i = rows; i <= ROWS; i++)
         if (atomic_load(&visits[i])) CHECK_THAT(false, "row %" PRId64 " of %" PRId64 " was visited", i, rows);
     for (int64_t i = 0; i <= ROWS; i++) atomic_store(&visits[i], 0);
@@ -138,7 +140,8 @@ static void set_flush(bool on) { (void)on; }
 enum { FLUSHES_RESULTS = 1, FLUSHES_OPERANDS = 2, ROUNDS_UP = 4, ROUNDS_DOWN = 8 };
 static int mode_of_thread(void)
 {
-    volatile float smallest_normal = 0x1p-126f, half = 0.5f, subnormal = 0x1p-130f, two_30 = 0x1p30f, one = 1, tiny = 0x1p-40f;
+    volatile float smallest_normal = 0x1p-126f, half = 0.5f, subnormal = 0x1p-130f, two_30 = 0x1p30f, one = 1,
+                   tiny = 0x1p-40f;
     int seen = 0;
     if (smallest_normal * half == 0) seen |= FLUSHES_RESULTS;
     if (subnormal * two_30 == 0) seen |= FLUSHES_OPERANDS;
