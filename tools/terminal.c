@@ -65,12 +65,14 @@ const char *tool_size(double bytes)
     return text;
 }
 
+/* Three or four significant digits. */
+static int digits(double value) { return fabs(value) >= 100 ? 0 : fabs(value) >= 10 ? 1 : 2; }
+
 const char *tool_number(double value)
 {
     char *text = buffer();
-    const double size = fabs(value);
     if (isnan(value)) snprintf(text, 32, "-");
-    else snprintf(text, 32, size >= 100 ? "%.0f" : size >= 10 ? "%.1f" : "%.2f", value);
+    else snprintf(text, 32, "%.*f", digits(value), value);
     return text;
 }
 
@@ -78,7 +80,8 @@ const char *tool_time(double us)
 {
     char *text = buffer();
     const double scaled = us >= 1e6 ? us / 1e6 : us >= 1e3 ? us / 1e3 : us;
-    snprintf(text, 32, "%s %s", tool_number(scaled), us >= 1e6 ? "s" : us >= 1e3 ? "ms" : "us");
+    if (isnan(us)) snprintf(text, 32, "-");
+    else snprintf(text, 32, "%.*f %s", digits(scaled), scaled, us >= 1e6 ? "s" : us >= 1e3 ? "ms" : "us");
     return text;
 }
 

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: MIT
+"""bin/tegula: every command on the CPU, its files, its complaints. TEGULA_TOOL names another binary than build/bin/tegula."""
+import functools
+import html.parser
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = Path(os.environ.get("TEGULA_TOOL", ROOT / "build/bin/tegula"))
+PEERS = ROOT / "bench/peers/tilekernels-1.0.0-h200.jsonl"
+COMMANDS = ["info", "list", "check", "bench", "compile", "demo"]
+SMALL = ["transpose", "num_rows=64,128", "num_cols=96", "dtype=bf16,f32"]      # four rows of no size
+
+
+def run_tool(folder, *words, env=None, timeout=300):
+    """Runs the tool in a folder, with a cache there and no settings from outside."""
+    assert TOOL.exists(), f"{TOOL} was not built"
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("TEGULA_")}
+    clean["TEGULA_CACHE_DIR"] = str(folder / "cache")
+    return subprocess.run([str(TOOL), *map(str, words)], cwd=folder, env={**clean, **(env or {})}, text=True,
+                          capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout)
+
+
+@pytest.fixture
+def tegula(tmp_path):
+    return functools.partial(run_tool, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("measured")
+    done = run_tool(folder, "bench", *SMALL, "--quick", "--device", "cpu", "--json", "rows.jsonl")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return (folder / "rows.jsonl").read_text()
+
+
+@pytest.fixture
+def rows(measured, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(measured)
+    return read_lines(tmp_path / "rows.jsonl")
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_lines(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+# ---- command lines ----
+
+def test_help_names_every_command(tegula):
+    done = tegula("--help")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")] == COMMANDS
+    assert tegula().returncode == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command(tegula, command):
+    done = tegula(command, "--help")
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: tegula {command} ") and not done.stderr
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (["nonsense"], "tegula: nonsense: no such command"),
+    (["info", "--nonsense"], "tegula info: --nonsense: no such option"),
+    (["info", "more"], "tegula info: more: not understood"),
+    (["info", "--prune"], "tegula info: --prune: wants SIZE"),
+    (["info", "--prune", "7Q"], "tegula info: --prune: is 7Q, want a size such as 500K, 64M or 0"),
+    (["info", "--prune", "-1"], "tegula info: --prune: is -1, want a size such as 500K, 64M or 0"),
+    (["list", "nonsense"], "tegula list: nonsense: no such op; tegula list names them"),
+    (["check", "--slow=1"], "tegula check: --slow: takes no value"),
+    (["check", "--device", "gpu"], "tegula check: --device: is gpu, want cpu, cuda or cuda:<number>"),
+    (["check", "transpose", "color=red"], "tegula check: transpose: has no parameter color; it has: "),
+    (["check", "transpose", "num_rows=999999999"], "tegula check: no listed case has num_rows=999999999; "),
+    (["bench", "--flush", "drain"], "tegula bench: --flush: is drain, want read or write"),
+    (["bench", "--against", "nowhere.jsonl"], "tegula bench: --against: nowhere.jsonl: No such file or directory"),
+    (["bench", "--from", "nowhere.jsonl"], "tegula bench: --from: nowhere.jsonl: No such file or directory"),
+    (["bench", "--from", "a", "--json", "b"], "tegula bench: --from: measures nothing, "),
+    (["compile"], "tegula compile: --arch: wants architectures, such as sm_90a,sm_100a"),
+    (["compile", "--arch", "sm_90a", "--model", "gpt-1"], "tegula compile: --model: is gpt-1, want one of "),
+    (["compile", "--arch", "sm_90a", "--model", "deepseek-v3", "transpose"], "tegula compile: --model: names the ops itself"),
+    (["compile", "--arch", "pentium"], "tegula compile: --arch: "),
+    (["demo", "--device", "tpu"], "tegula demo: --device: is tpu, want cpu, cuda or cuda:<number>"),
+])
+def test_a_bad_command_line_gets_a_sentence(tegula, words, sentence):
+    done = tegula(*words)
+    assert done.returncode == 2
+    assert done.stderr.startswith(sentence)
+    assert re.search(r"\nSee: tegula( \w+)? --help\n$", done.stderr)
+    assert not done.stdout
+
+
+# ---- info, list, check, compile, demo ----
+
+def test_info(tegula, tmp_path):
+    done = tegula("info", env={"TEGULA_NUM_THREADS": "1"})
+    assert done.returncode == 0 and not done.stderr
+    facts = dict(re.findall(r"^(\w[\w:]*) +(.+)$", done.stdout.split("\n\n")[0], re.M))
+    header = (ROOT / "include/tegula/core.h").read_text()
+    version = ".".join(re.findall(r"#define TGL_VERSION_\w+ (\d+)", header))
+    assert facts["tegula"].split(",")[0] == version
+    assert ", 1 thread," in facts["cpu"]
+    assert {"driver", "nvrtc", "cupti"} <= facts.keys()
+    assert facts["cache"] == f"{tmp_path}/cache, 0 files, 0 B"
+    settings = [re.split(r"  +", line) for line in done.stdout.split("\n\n")[1].splitlines()]
+    assert ["TEGULA_NUM_THREADS", "1", "environment"] in [row[:3] for row in settings]
+    assert ["TEGULA_JIT", "auto", "default"] in [row[:3] for row in settings]
+
+
+def test_info_says_why_there_is_no_cache(tegula, tmp_path):
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    for folder, reason in ("", "."), (open_to_all, "others may write to it"):
+        done = tegula("info", env={"TEGULA_CACHE_DIR": str(folder)})
+        assert done.returncode == 0 and re.search(rf"^cache +none: .*{reason}", done.stdout, re.M), done.stdout
+
+
+def test_list(tegula):
+    done = tegula("list")
+    assert done.returncode == 0
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert "num_rows= num_cols= dtype=" in lines["transpose"]
+    assert all(int(n) > 0 for n in lines["transpose"].split()[1:5])
+    assert len(tegula("list", "transpose").stdout.splitlines()) == 2
+
+
+def test_check(tegula):
+    done = tegula("check", "transpose", "num_rows=1,37", "num_cols=31", "dtype=e4m3,i64", "--device", "cpu")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[1].split()[:4] == ["transpose", "cpu", "4", "0"]
+
+
+def test_check_picks_listed_cases(tegula):
+    few = tegula("check", "dtype=c128", "--device", "cpu").stdout.splitlines()[1:]
+    all_of_them = tegula("check", "--device", "cpu").stdout.splitlines()[1:]
+    assert [line.split()[0] for line in few] == [line.split()[0] for line in all_of_them]
+    assert all(0 < int(a.split()[2]) < int(b.split()[2]) for a, b in zip(few, all_of_them))
+
+
+def test_compile_fills_a_cache_once(tegula, tmp_path):
+    if not re.search(r"^nvrtc +\d+\.\d+", tegula("info").stdout, re.M):
+        pytest.skip("no NVRTC here")
+    words = ["compile", "--arch", "sm_90a", "transpose", "num_rows=64", "num_cols=64", "dtype=bf16", "-o", "baked"]
+    first, second = tegula(*words), tegula(*words)
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    counts = [re.findall(r"(\d+) kernels? compiled in (\d+) ms; baked: (\d+) files \((\d+) new\), ", done.stdout)
+              for done in (first, second)]
+    compiled, ms, files, new = map(int, counts[0][0])
+    assert compiled == files == new == len(list((tmp_path / "baked").iterdir())) > 0 and ms > 0
+    assert re.search(r"^transpose/\w+ +sm_90a +\d+\.\d ", first.stdout, re.M)
+    assert counts[1] == [("0", "0", str(files), "0")]
+    pruned = tegula("info", "--prune", "0", env={"TEGULA_CACHE_DIR": str(tmp_path / "baked")})
+    assert pruned.stdout.startswith(f"pruned {files} files, ") and not list((tmp_path / "baked").glob("*.tgl"))
+
+
+def test_compile_of_a_model(tegula):
+    if not re.search(r"^nvrtc +\d+\.\d+", tegula("info").stdout, re.M):
+        pytest.skip("no NVRTC here")
+    done = tegula("compile", "--arch", "sm_90a", "--model", "deepseek-v4-flash", "-o", "baked")
+    assert done.returncode == 0 and "sm_90a" in done.stdout, done.stdout + done.stderr
+
+
+def test_demo(tegula):
+    done = tegula("demo", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "every bit is right" in done.stdout and re.search(r"plain copy +[\d.]+ (us|ms)", done.stdout)
+    assert "03 13 23 33" in done.stdout         # a row of the small transpose
+
+
+# ---- rows ----
+
+def test_json_lines(rows):
+    assert [r["row"] for r in rows] == ["copy num_rows=4096 num_cols=4096 dtype=bf16"] + [
+        f"transpose num_rows={m} num_cols=96 dtype={d}" for m in (64, 128) for d in ("bf16", "f32")]
+    for r in rows:
+        assert r["backend"] == "cpu" and r["timer"] == "clock" and r["flush"] == "write" and r["library"]
+        assert 0 < r["cold_min_us"] <= r["cold_us"] <= r["cold_p90_us"] and r["cold_spread"] >= 0 and r["calls"] >= 3
+        assert r["gb_per_s"] == pytest.approx(1e-3 * r["bytes"] / r["cold_us"], rel=0.01, abs=1e-3)
+        assert r["copy_share"] == pytest.approx(r["copy_us"] / r["cold_us"], rel=0.01, abs=1e-3)
+        assert r["graph_us"] is None and r["host_ns"] is None and r["empty_us"] is None
+    assert [r["bytes"] for r in rows[1:]] == [2 * m * 96 * size for m in (64, 128) for size in (2, 4)]
+    assert all(r["checked"] == 1 and r["warm_us"] > 0 for r in rows[1:])
+
+
+def test_bench_without_checking_says_so(tegula, tmp_path):
+    done = tegula("bench", *SMALL, "--quick", "--no-check", "--device", "cpu", "--json", "rows.jsonl", "--commit", "abc")
+    assert done.returncode == 0
+    assert [(r["checked"], r["commit"]) for r in read_lines(tmp_path / "rows.jsonl")[1:]] == [(0, "abc")] * 4
+
+
+def test_every_field_is_documented(rows):
+    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs/benchmarking.md").read_text()))
+    optional = {"architecture", "driver", "nvrtc", "commit", "peer"}
+    assert set(rows[0]) | optional <= documented
+
+
+# ---- the page ----
+
+class Page(html.parser.HTMLParser):
+    """Checks that elements nest, and keeps what a reader of the page sees."""
+    def __init__(self, text):
+        super().__init__()
+        self.stack, self.elements, self.words = [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.stack
+
+    def handle_starttag(self, tag, attrs):
+        self.stack.append(tag)
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.stack and self.stack.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_page(tegula, tmp_path, rows):
+    rows[1]["params"] = "a<b & \"c\""
+    rows[2].update(copy_us=None, copy_share=None)
+    write_lines(tmp_path / "odd.jsonl", rows)
+    assert tegula("bench", "--from", "odd.jsonl", "--html", "page.html").returncode == 0
+    text = (tmp_path / "page.html").read_text()
+    page = Page(text)
+    tags = {tag for tag, _ in page.elements}
+    assert "svg" in tags and not tags & {"script", "link", "img", "iframe", "object"}
+    assert not re.search(r"https?:|src=|href=|url\(|@import", text)
+    assert "prefers-color-scheme:dark" in text
+    words = " ".join(page.words)
+    assert all(r["params"] in words for r in rows[1:])
+    assert "nan" not in words.lower() and "nan" not in " ".join(str(a) for _, a in page.elements).lower()
+
+    # Bars begin at 0 and are as long as their rates.
+    bars = [a for tag, a in page.elements if tag == "rect" and a.get("fill") == "var(--bar)"]
+    assert len(bars) == len(rows) - 1 and len({a["x"] for a in bars}) == 1
+    axis = [a for tag, a in page.elements if tag == "line" and a["class"] == "axis"]
+    assert float(axis[0]["x1"]) == float(bars[0]["x"])
+    scale = [float(a["width"]) / r["gb_per_s"] for a, r in zip(bars, rows[1:])]
+    assert scale == pytest.approx([scale[0]] * len(scale), rel=0.05, abs=1)
+
+
+# ---- comparing ----
+
+def with_time(row, cold_us, **more):
+    return {**row, "cold_us": cold_us, **more}
+
+
+def compare(tegula, tmp_path, ours, theirs):
+    write_lines(tmp_path / "ours.jsonl", [ours])
+    write_lines(tmp_path / "theirs.jsonl", theirs)
+    return tegula("bench", "--from", "ours.jsonl", "--against", "theirs.jsonl")
+
+
+def test_against_itself(tegula, rows):
+    done = tegula("bench", "--from", "rows.jsonl", "--against", "rows.jsonl")
+    assert done.returncode == 0
+    assert "5 rows compared, 0 not met, geometric mean of the ratios 1.000" in done.stdout
+
+
+@pytest.mark.parametrize("ours, theirs, verdict, code", [
+    (100.0, 90.0, "slower", 1), (100.0, 98.0, "same", 0), (100.0, 97.0, "slower", 1), (100.0, 120.0, "faster", 0),
+    (10.6, 10.0, "same", 0), (10.8, 10.0, "slower", 1),        # 7 % below 20 us
+])
+def test_against_an_earlier_run(tegula, tmp_path, rows, ours, theirs, verdict, code):
+    done = compare(tegula, tmp_path, with_time(rows[1], ours), [with_time(rows[1], theirs)])
+    assert re.search(rf" {ours / theirs:.3f} .* {verdict}$", done.stdout, re.M), done.stdout
+    assert done.returncode == code
+
+
+@pytest.mark.parametrize("ours, theirs, copy, verdict, code", [
+    (96.0, 100.0, 50.0, "met: faster", 0),
+    (98.0, 100.0, 50.0, "not met: not faster", 1),
+    (98.0, 100.0, 94.0, "met: not slower, at the copy rate", 0),
+    (102.0, 100.0, 98.0, "met: not slower, at the copy rate", 0),
+    (102.0, 100.0, 97.0, "not met: not faster", 1),
+    (102.0, 100.0, None, "not met: not faster", 1),
+    (104.0, 100.0, 104.0, "not met: slower", 1),
+])
+def test_against_another_library(tegula, tmp_path, rows, ours, theirs, copy, verdict, code):
+    mine = with_time(rows[1], ours, copy_us=copy)
+    done = compare(tegula, tmp_path, mine, [with_time(rows[1], theirs, peer="Tiles 1"), with_time(rows[1], 900, peer="Slow 1")])
+    assert re.search(rf" {verdict}$", done.stdout, re.M), done.stdout
+    assert done.returncode == code
+
+
+def test_rows_without_a_partner_are_a_note(tegula, tmp_path, rows):
+    done = compare(tegula, tmp_path, rows[1], [rows[2]])
+    assert done.returncode == 0
+    assert "0 rows compared, 0 not met\n" in done.stdout
+    assert "note: 1 of our rows are not in theirs.jsonl" in done.stdout
+    assert "note: 1 rows of theirs.jsonl were not run here" in done.stdout
+
+
+def test_another_device_gets_no_verdict(tegula, tmp_path, rows):
+    done = compare(tegula, tmp_path, with_time(rows[1], 500), [with_time(rows[1], 1, device="Abacus")])
+    assert done.returncode == 0 and "another device" in done.stdout and "from another device (Abacus)" in done.stdout
+
+
+@pytest.mark.parametrize("line", [
+    "nonsense", "{", "{}", '{"row": "a b"', '{"row": "a b"} more', '{"row": ["a"]}', '{"row": {"a": 1}}', '{"row": true}',
+    '{"row": "a\\u0041"}', '{"row": "a", "cold_us": "1"}', '{"row": 1}', '{"row": "a", "cold_us": 1e999}',
+    '{"row": "a", "cold_us": nan}', '{"row": "a" "op": "b"}', '{"op": "a"}', '{"row": "%s"}' % ("a" * 5000), '["row"]',
+])
+def test_the_reader_is_strict(tegula, tmp_path, rows, line):
+    (tmp_path / "bad.jsonl").write_text(json.dumps(rows[1]) + "\n" + line + "\n")
+    done = tegula("bench", "--from", "rows.jsonl", "--against", "bad.jsonl")
+    assert done.returncode == 2
+    assert done.stderr.startswith("tegula bench: --against: bad.jsonl:2: not a row as tegula bench --json writes it")
+
+
+def test_the_reader_passes_over_unknown_fields(tegula, tmp_path, rows):
+    done = compare(tegula, tmp_path, rows[1], [{**rows[1], "weather": "fine \"and\" \\ dry", "kernels": -1.5e-3, "x": None}])
+    assert done.returncode == 0 and "1 rows compared" in done.stdout
+
+
+# ---- files beside the tool ----
+
+def test_peers_are_mapped():
+    done = subprocess.run([sys.executable, str(ROOT / "bench/peers/map_tilekernels.py"), "--check"], text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_peers_rows_are_rows_of_ours(tegula, tmp_path):
+    """A mapped row has the name that the tool itself gives to those parameters."""
+    for peer in read_lines(PEERS):
+        if peer["bytes"] > 64 << 20:
+            continue
+        done = tegula("bench", *peer["row"].split(), "--quick", "--device", "cpu", "--json", "one.jsonl")
+        assert done.returncode == 0, done.stderr
+        ours = read_lines(tmp_path / "one.jsonl")[1]
+        assert (ours["row"], ours["params"], ours["bytes"]) == (peer["row"], peer["params"], peer["bytes"])
+
+
+def test_documents_show_what_was_measured():
+    done = subprocess.run([sys.executable, str(ROOT / "scripts/results_tables.py"), "--check"], text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_tables_are_made_from_rows(tmp_path, rows):
+    write_lines(tmp_path / "r.jsonl", rows)
+    page = tmp_path / "page.md"
+    page.write_text(f"# A\n\n<!-- table: {tmp_path}/r.jsonl op=transpose -->\nstale\n<!-- end table -->\nend\n")
+    script = [sys.executable, str(ROOT / "scripts/results_tables.py")]
+    assert subprocess.run([*script, "--check", str(page)], capture_output=True).returncode == 1
+    assert subprocess.run([*script, str(page)], capture_output=True).returncode == 0
+    assert subprocess.run([*script, "--check", str(page)], capture_output=True).returncode == 0
+    text = page.read_text()
+    assert "stale" not in text and text.endswith("<!-- end table -->\nend\n")
+    assert text.count("\n| num_rows=") == 4 and rows[0]["device"] in text
+
+
+def test_environment_page_lists_exactly_the_settings(tegula):
+    page = (ROOT / "docs/environment.md").read_text()
+    documented = re.findall(r"^\| `(TEGULA_\w+)` \|", page, re.M)
+    shown = re.findall(r"^(TEGULA_\w+) ", tegula("info").stdout, re.M)
+    read = set(re.findall(r'"(TEGULA_\w+)"', (ROOT / "src/core/settings.c").read_text()))
+    assert documented == shown and set(shown) == read
+
+
+def test_settings_are_read_in_one_place():
+    readers = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src").glob("**/*.c")
+               if re.search(r"\b(secure_)?getenv\s*\(", path.read_text())}
+    assert readers <= {"src/core/settings.c"}
+
+
+def test_documented_commands_run(tegula, tmp_path):
+    env = {**os.environ, "PATH": f"{TOOL.parent}:{os.environ['PATH']}", "TEGULA_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(["sh", str(ROOT / "tests/tools/commands.sh")], cwd=tmp_path, env=env, text=True,
+                          capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "report.html").exists()
