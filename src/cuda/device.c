@@ -125,6 +125,21 @@ static tgl_status push(const tgl_driver_table *cu, tgl_cu_context context, tgl_c
     return TGL_OK;
 }
 
+/* Without a current context the driver may refuse even to name the stream's: it is asked again from within the primary one. */
+static tgl_status context_of_stream(const tgl_driver_table *cu, int device, tgl_stream stream, tgl_cu_context *context)
+{
+    tgl_cu_result result = cu->StreamGetCtx(stream, context);
+    if (result == TGL_CU_INVALID_CONTEXT) {
+        tgl_context_guard guard;
+        tgl_cu_context primary;
+        TGL_TRY(primary_context(cu, device, &primary));
+        TGL_TRY(push(cu, primary, &guard));
+        result = cu->StreamGetCtx(stream, context);
+        tgl_context_leave(&guard);
+    }
+    return tgl_driver_check(result, "stream: cuStreamGetCtx");
+}
+
 tgl_status tgl_context_enter(int device, tgl_stream stream, tgl_context_guard *guard)
 {
     const tgl_driver_table *cu;
@@ -139,7 +154,7 @@ tgl_status tgl_context_enter(int device, tgl_stream stream, tgl_context_guard *g
         TGL_TRY(primary_context(cu, device, &context));
         return push(cu, context, guard);
     }
-    TGL_TRY(tgl_driver_check(cu->StreamGetCtx(stream, &context), "stream: cuStreamGetCtx"));
+    TGL_TRY(context_of_stream(cu, device, stream, &context));
     TGL_TRY(push(cu, context, guard));
     if (!cu->CtxGetDevice(&seen) && seen == want) return TGL_OK;
     tgl_context_leave(guard);
@@ -178,6 +193,20 @@ tgl_status tgl_get_max_smem_per_sm(int device, int64_t *bytes)
     return TGL_OK;
 }
 
+/* -1 for memory that CUDA does not know. */
+static tgl_status device_of_pointer(const tgl_driver_table *cu, tgl_cu_pointer address, int *device)
+{
+    *device = -1;
+    tgl_cu_result result = cu->PointerGetAttribute(device, TGL_CU_POINTER_DEVICE, address);
+    if (result == TGL_CU_INVALID_CONTEXT) {             /* none is current: as in context_of_stream() */
+        tgl_context_guard guard;
+        TGL_TRY(tgl_context_enter(0, NULL, &guard));
+        result = cu->PointerGetAttribute(device, TGL_CU_POINTER_DEVICE, address);
+        tgl_context_leave(&guard);
+    }
+    return result == TGL_CU_INVALID_VALUE ? TGL_OK : tgl_driver_check(result, "workspace: cuPointerGetAttribute");
+}
+
 tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_stream stream)
 {
     enum { ALIGNMENT = 256 };
@@ -189,8 +218,9 @@ tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_strea
     const tgl_driver_table *cu;
     TGL_TRY(tgl_driver(&cu));
     const tgl_cu_pointer address = (tgl_cu_pointer)(uintptr_t)workspace;
-    int device = -1;
-    if (cu->PointerGetAttribute(&device, TGL_CU_POINTER_DEVICE, address) || device < 0)
+    int device;
+    TGL_TRY(device_of_pointer(cu, address, &device));
+    if (device < 0)
         return tgl_fail(TGL_ERR_WORKSPACE, "workspace: %p is not CUDA memory, want memory of the device", workspace);
     tgl_context_guard guard;
     TGL_TRY(tgl_context_enter(device, stream, &guard));

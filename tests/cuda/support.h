@@ -13,6 +13,7 @@
 
 #include "cuda/cache.h"
 #include "cuda/jit.h"
+#include "cuda/nvrtc.h"
 #include "test.h"
 
 /* At the top of a block: the rest runs in a new process of this program, where nothing of the library is set up yet, with
@@ -131,6 +132,13 @@ static inline size_t support_read(const char *path, void *data, size_t capacity)
 }
 
 /* ---- a kernel of the tests' own ---- */
+
+/* NVIDIA's compiler, and not the emulated one, whose log, PTX and bytes mean nothing. */
+static inline bool support_has_real_nvrtc(void)
+{
+    const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
+    return nvrtc && !strstr(nvrtc->path, "emulated");
+}
 
 static const char *const support_header_names[] = { "device/factor.cuh" };
 static const char *const support_header_texts[] = { "#define SCALED(x) ((x) * FACTOR)\n" };
