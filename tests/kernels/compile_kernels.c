@@ -159,3 +159,37 @@ ARCHITECTURE(sm_100a, false)
 ARCHITECTURE(sm_103a, false)
 ARCHITECTURE(sm_120a, false)
 ARCHITECTURE(sm_121a, false)
+
+/* The checks above can fail: a kernel with an array in local memory, and one with more live values than registers. */
+TEST(spills_are_seen)
+{
+    const char *path;
+    int major, minor;
+    if (tgl_nvrtc_version(&major, &minor, &path) != TGL_OK) SKIP("%s", tgl_last_error());
+    CHECK_OK(tgl_set_cache_dir(""));
+    static const char text[] =
+        "extern \"C\" __global__ void __launch_bounds__(1024) fault(float *x, int k)\n"
+        "{\n"
+        "    float v[N];\n"
+        "    for (int i = 0; i < N; i++) v[i] = x[i * 1024 + threadIdx.x];\n"
+        "#if INDEXED\n"
+        "    for (int i = 0; i < k; i++) v[(k * i) % N] += v[i % N];\n"
+        "    for (int i = 0; i < N; i++) x[i * 1024 + threadIdx.x] = v[i];\n"
+        "#else\n"
+        "    __syncthreads();\n"
+        "    for (int i = 0; i < N; i++) x[i * 1024 + threadIdx.x] = v[N - 1 - i] * v[0];\n"
+        "#endif\n"
+        "}\n";
+    const tgl_source source = { "faults/fault", text, 0, NULL, NULL };
+    const struct { int64_t n, indexed; bool spills, local; } cases[] = { { 8, 0, false, false }, { 8, 1, false, true },
+                                                                         { 128, 0, true, true } };
+    for (int i = 0; i < 3; i++) {
+        const tgl_macro macros[TGL_MAX_MACROS] = { { "N", cases[i].n }, { "INDEXED", cases[i].indexed } };
+        tgl_image image;
+        REQUIRE(CHECK_OK(tgl_jit_source(&source, macros, "sm_90a", TGL_JIT_MAY_COMPILE, &image)));
+        const usage u = read_log(image.log);
+        CHECK_THAT(u.registers > 0 && (u.spills > 0) == cases[i].spills && (u.stack > 0) == cases[i].local,
+                   "case %d: %d registers, %d bytes of spills, %d of stack", i, u.registers, u.spills, u.stack);
+        tgl_image_free(&image);
+    }
+}
