@@ -36,10 +36,11 @@ static PyObject *bind_torch(PyObject *m, PyObject *args) /* torch_table's member
 {
     (void)m;
     torch_table t;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu, &t.strided_cuda, &t.device, &t.dtypes,
-                          &t.dispatch_depth, &t.is_grad_enabled, &t.has_transform, &t.forward_ad, &t.increment_version))
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu, &t.strided_cuda, &t.device, &t.dtypes,
+                          &t.dispatch_depth, &t.is_grad_enabled, &t.has_transform, &t.forward_ad, &t.increment_version, &t.requires_grad))
         return NULL;
     Py_INCREF(args); /* with everything in it, for the life of the process */
+    t.get_requires_grad = (descrgetfunc)PyType_GetSlot(Py_TYPE(t.requires_grad), Py_tp_descr_get);
     torch = t;
     forget_types();  /* which types are plain is known only now */
     Py_RETURN_NONE;

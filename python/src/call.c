@@ -51,7 +51,7 @@ static bool sort_arguments(const op_row *row, PyObject *const *args, Py_ssize_t 
     *out = NULL;
     for (Py_ssize_t k = 0, num_keywords = kwnames ? PyTuple_Size(kwnames) : 0; k < num_keywords; k++) {
         PyObject *key = PyTuple_GetItem(kwnames, k), *given = args[n + k];
-        const int i = find_keyword(row, key);
+        const int i = key == str_out ? -1 : find_keyword(row, key);
         if (i < 0 && row->num_results && (key == str_out || PyUnicode_Compare(key, str_out) == 0)) {
             *out = given == Py_None ? NULL : given;
             continue;
@@ -144,7 +144,8 @@ static bool says_true(PyObject *function)                            /* a torch 
 
 static bool requires_grad(PyObject *object)
 {
-    PyObject *answer = PyObject_GetAttr(object, str_requires_grad);
+    PyObject *answer = torch.get_requires_grad && entry_of(object).kind == PLAIN
+                           ? torch.get_requires_grad(torch.requires_grad, object, NULL) : PyObject_GetAttr(object, str_requires_grad);
     const bool yes = answer == Py_True;
     Py_XDECREF(answer);
     PyErr_Clear();                                                   /* another library's array has no such attribute */

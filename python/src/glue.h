@@ -102,7 +102,8 @@ typedef struct { PyTypeObject *type; const exchange_api *api; type_kind kind; } 
 /* What Python bound with bind_torch(); all NULL before. */
 typedef struct {
     PyObject *tensor, *parameter, *empty_strided, *strided_cpu, *strided_cuda, *device, *dtypes, *dispatch_depth, *is_grad_enabled, *has_transform,
-        *forward_ad, *increment_version;
+        *forward_ad, *increment_version, *requires_grad;
+    descrgetfunc get_requires_grad;
 } torch_table;
 extern torch_table torch;
 

@@ -26,7 +26,8 @@ def _bind(glue):
     glue.bind_torch(torch.Tensor, torch.nn.Parameter, torch.empty_strided, getattr(guards, "_empty_strided_cpu", None),
                     getattr(guards, "_empty_strided_cuda", None), torch.device, DTYPES, torch._C._len_torch_dispatch_stack,
                     torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled,
-                    torch._C._are_functorch_transforms_active, vars(torch.autograd.forward_ad), torch._C._increment_version)
+                    torch._C._are_functorch_transforms_active, vars(torch.autograd.forward_ad), torch._C._increment_version,
+                    torch._C.TensorBase.requires_grad)
 
 
 class Gradient:

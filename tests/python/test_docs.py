@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: MIT
+"""The code blocks of docs/python.md: each is cut from here, between `# doc: name` and `# end`, and runs here."""
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from conftest import needs_cuda
+
+
+def test_first_call():
+    # doc: first
+    import torch
+    import tegula
+
+    x = torch.arange(6.0).view(2, 3)
+    y = tegula.transpose.transpose(x)           # a new tensor, packed, on x's device
+    tegula.transpose.transpose(x, out=y)        # into a tensor of yours
+    # end
+    assert torch.equal(y, x.t())
+
+
+def test_numpy():
+    pytest.importorskip("numpy")
+    # doc: numpy
+    import numpy
+    import tegula
+
+    a = numpy.arange(24).reshape(2, 3, 4)
+    b = tegula.transpose.batched_transpose(a)   # a numpy.ndarray of shape (2, 4, 3)
+    # end
+    assert (b == a.transpose(0, 2, 1)).all()
+
+
+def test_errors():
+    x, tegula = torch.randn(2, 3), pytest.importorskip("tegula")
+    # doc: errors
+    try:
+        tegula.transpose.transpose(x, out=torch.empty(2, 3))
+    except ValueError as e:
+        message = str(e)                        # out: shape is [2, 3], want [3, 2]
+
+    try:
+        with tegula.warmup():
+            tegula.transpose.transpose(x)
+    except tegula.Error as e:
+        status = e.status                       # TGL_ERR_DEVICE: there is no driver here
+    # end
+    assert message == "out: shape is [2, 3], want [3, 2]"
+    assert torch.cuda.is_available() or status == "TGL_ERR_DEVICE"
+
+
+def test_compile():
+    # doc: compile
+    import torch
+    from tegula.transpose import transpose
+
+    @torch.compile(fullgraph=True, dynamic=True)
+    def f(x):
+        return transpose(x * 2) + 1
+    # end
+    if torch.cuda.is_available():
+        assert torch.equal(f(torch.ones(3, 5, device="cuda")), torch.full((5, 3), 3.0, device="cuda"))
+    f = torch.compile(f._torchdynamo_orig_callable, fullgraph=True, dynamic=True, backend="aot_eager")     # no C++ compiler needed
+    assert torch.equal(f(torch.ones(3, 5)), torch.full((5, 3), 3.0))
+
+
+def test_gradient():
+    from tegula.transpose import transpose
+    # doc: gradient
+    x = torch.randn(2, 3, requires_grad=True)
+    transpose(x).pow(2).sum().backward()        # x.grad is 2 * x
+    # end
+    assert torch.allclose(x.grad, 2 * x.detach())
+
+
+@needs_cuda
+def test_graph():
+    import tegula
+    # doc: graph
+    x = torch.randn(4096, 7168, device="cuda", dtype=torch.bfloat16)
+    with tegula.warmup():                       # compiles or loads, launches nothing
+        tegula.transpose.transpose(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = tegula.transpose.transpose(x)
+    graph.replay()
+    # end
+    torch.cuda.synchronize()
+    assert torch.equal(y, x.t())
+
+
+def drop_in():
+    # doc: drop_in
+    import tegula.as_tile_kernels
+    from tile_kernels.transpose import transpose
+    # end
+    return tegula.as_tile_kernels, transpose
+
+
+def test_drop_in():
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import test_docs; assert test_docs.drop_in()[1].__name__ == 'transpose'"
+    subprocess.run([sys.executable, "-c", code, __file__.rpartition("/")[0]], check=True)
+
+
+def test_settings():
+    import tegula
+    before = tegula.config.get_num_threads(), tegula.config.get_jit_mode()
+    # doc: settings
+    tegula.config.set_num_threads(2)            # CPU threads of an op
+    tegula.config.set_jit_mode("never")         # a kernel that is in no cache is an error, not a pause
+    tegula.config.set_num_sms(100)              # leave some multiprocessors to others
+    # end
+    assert tegula.config.get_num_sms() == 100 or torch.cuda.is_available()
+    tegula.config.set_num_threads(before[0])
+    tegula.config.set_jit_mode(before[1])
+    tegula.config.set_num_sms(tegula.config.get_device_num_sms())
