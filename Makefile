@@ -24,7 +24,8 @@ build: configure
 
 run: configure
 	@cmake --build build --parallel $(JOBS) --target tegula_tool
-	build/bin/tegula demo
+	@build/bin/tegula demo
+	build/bin/tegula bench --quick transpose num_rows=64,4032 num_cols=7168 dtype=e4m3,bf16,f32
 
 test:
 	@python3 tests/run
