@@ -264,10 +264,11 @@ static bool row_window_of(const DLTensor *t, row_window *rows)
 {
     if (t->ndim < 2 || tgl_stride(t, t->ndim - 1) != 1) return false;
     const int64_t pitch = tgl_stride(t, t->ndim - 2), width = t->shape[t->ndim - 1];
+    if (pitch < width) return false;            /* so it is above 0: no tensor here is empty */
     for (int i = 0; i < t->ndim - 2; i++)
-        if (tgl_stride(t, i) % (pitch ? pitch : 1)) return false;
-    *rows = (row_window){ pitch * element_bytes(t), width * element_bytes(t) };
-    return pitch > 0 && rows->width <= rows->pitch;
+        if (tgl_stride(t, i) % pitch) return false;
+    rows->width = width * element_bytes(t);
+    return !__builtin_mul_overflow(pitch, element_bytes(t), &rows->pitch);  /* a single row's stride is anything */
 }
 
 tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other)

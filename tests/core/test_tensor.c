@@ -317,6 +317,21 @@ TEST(overlap_in_three_dimensions)
     FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap");
 }
 
+TEST(overlap_with_strides_of_single_rows)       /* which may be anything; found by fuzzing */
+{
+    tensor a, b;
+    make(&a, TGL_F32, 2, SHAPE(1, 4));
+    make(&b, TGL_F32, 2, SHAPE(1, 4))->data = memory + 16;
+    a.strides[0] = b.strides[0] = INT64_MAX / 2;
+    CHECK_OK(tgl_expect_no_overlap("b", &b.t, "a", &a.t));
+    b.t.data = memory + 12;
+    FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap");
+    make(&a, TGL_U8, 3, SHAPE(1, 2, 1));
+    make(&b, TGL_U8, 3, SHAPE(1, 2, 1));
+    a.strides[0] = b.strides[0] = INT64_MIN, a.strides[1] = b.strides[1] = -1;
+    FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap");
+}
+
 TEST(strides_and_counts)
 {
     tensor t;
