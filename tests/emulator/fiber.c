@@ -59,9 +59,15 @@ fiber *emu_fiber_slot(emu_u32 i)
 }
 static char *stack_low(const fiber *f) { return (char *)((uintptr_t)f & ~(EMU_STACK - 1)); }
 
-void emu_fiber_abandon(fiber *f)
+void emu_fiber_abandon(fiber *f, const void *sync)
 {
     emu_unpoison(stack_low(f), EMU_STACK);
+    if (__tsan_switch_to_fiber) {               /* in its name, as it will not: what it did happened before what follows */
+        __tsan_switch_to_fiber(f->tsan, 1);
+        emu_release(sync);
+        __tsan_switch_to_fiber(emu_main_fiber.tsan, 1);
+    }
+    emu_acquire(sync);
     free(f->pub.copies);
     f->pub.copies = NULL;
 }

@@ -29,7 +29,7 @@ void emu_fiber_start(fiber *f, void (*entry)(void));    /* at its first switch i
 void emu_fiber_switch(fiber *from, fiber *to, int dying);
 void emu_fiber_entered(void);                   /* first thing in entry */
 void emu_fiber_group(void);                     /* before the first switch away from the caller's stack */
-void emu_fiber_abandon(fiber *f);               /* its stack will be used again, whatever is on it */
+void emu_fiber_abandon(fiber *f, const void *sync);     /* its stack will be used again, whatever is on it */
 
 /* Weak, so that one build serves processes with and without a sanitizer. */
 int emu_has_asan(void);

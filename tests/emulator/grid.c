@@ -192,7 +192,7 @@ static int run_group(const emu_launch *l, const emu_u32 *units, emu_u32 num_unit
         g->failed = 1;
     }
     if (g->failed)
-        for (emu_u32 i = 0; i < n * threads; i++) emu_fiber_abandon(emu_fiber_slot(i));
+        for (emu_u32 i = 0; i < n * threads; i++) emu_fiber_abandon(emu_fiber_slot(i), &end_sync);
     emu_unpoison(pool.window, window_bytes);
     return g->failed;
 }

@@ -90,7 +90,7 @@ DEV void shared_store_f32x2(u32 a, float x, float y, EMU_AT)
  * A lane reads or writes the row it gave the address of, so a race is put down to the right lane; between, the lanes
  * exchange rows for fragments. */
 struct emu_matrix { u32 row[4], fragment[4]; };
-static inline u32 emu_half(const u32 *words, u32 i) { return words[i / 2] >> 16 * (i & 1) & 0xffff; }
+EMU_QUIET static inline u32 emu_half(const u32 *words, u32 i) { return words[i / 2] >> 16 * (i & 1) & 0xffff; }
 /* rows -> fragments of N matrices */
 template <int N, bool TRANS> EMU_QUIET void emu_ldmatrix_all(void **args, unsigned)
 {
@@ -279,7 +279,7 @@ EMU_QUIET static inline void emu_move(void *to, const void *from, u32 bytes)    
     __builtin_memcpy(to, from, bytes);
 #endif
 }
-static inline u32 emu_box_bytes(const emu_tensor_map &m)
+EMU_QUIET static inline u32 emu_box_bytes(const emu_tensor_map &m)
 {
     u32 n = m.element_bytes;
     for (int i = 0; i < m.rank; i++) n *= m.box[i];
@@ -445,7 +445,7 @@ DEV u32 pack_e5m2(float lo, float hi) { return emu_fp8(lo, 2, 15, 0x7b, 0x7f) | 
 /* ---- MMA: products exact, summed in double with c, rounded once. The device's own order and truncation differ in the last
  * bits: bounds are tested here, not bits. ---- */
 struct emu_mma { float *c; const u32 *a; u32 b[2]; };
-static inline float emu_mma_value(bool tf32, u32 v, int half)
+EMU_QUIET static inline float emu_mma_value(bool tf32, u32 v, int half)
 {
     return __uint_as_float(tf32 ? v & 0xffffe000u : half ? v & 0xffff0000u : v << 16);
 }

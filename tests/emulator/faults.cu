@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT
+ * faults.cu - one planted fault per kernel; test_faults.c says how each must show. 256 threads; out has 256 words, and out[i] = i is the
+ * right result where there is one. */
+#include "device/ptx.cuh"
+
+/* ---- memory ---- */
+extern "C" __global__ void global_overflow(u32 *out) { out[threadIdx.x + 1] = 1; }
+extern "C" __global__ void shared_overflow(u32 *out)
+{
+    SHARED(u32[256], a);
+    SHARED(u32[256], b);
+    b[threadIdx.x] = 0;
+    a[threadIdx.x + 1] = 1;                     /* the last one hits neither a nor b */
+    out[threadIdx.x] = a[threadIdx.x];
+}
+extern "C" __global__ void shared_pointer_overflow(u32 *out)
+{
+    SHARED(u32[256], a);
+    u32 *const p = a;
+    p[threadIdx.x + 1] = 1;
+    out[threadIdx.x] = a[threadIdx.x];
+}
+extern "C" __global__ void shared_address_overflow(u32 *out)
+{
+    SHARED_DYNAMIC(m, 16);
+    shared_store_u32(shared_address(m) + 4 * threadIdx.x + 4, 1);
+    out[threadIdx.x] = 0;
+}
+extern "C" __global__ void shared_misaligned(u32 *out)
+{
+    SHARED_DYNAMIC(m, 16);
+    shared_store_u32(shared_address(m) + 2 * threadIdx.x, 1);
+    out[threadIdx.x] = 0;
+}
+extern "C" __global__ void too_much_shared(u32 *out)
+{
+    SHARED(u32[8192], a);
+    SHARED(u32[8192], b);
+    a[threadIdx.x] = b[threadIdx.x] = 0;
+    out[threadIdx.x] = a[threadIdx.x];
+}
+extern "C" __global__ void misaligned_vector(float *out)
+{
+    const float4 v = *(const float4 *)(out + (threadIdx.x & 7) + 1);
+    out[threadIdx.x] = v.x;
+}
+extern "C" __global__ void misaligned_stream(u32 *out) { store_stream_u32x4(out + (threadIdx.x & 31) + 1, make_uint4(0, 0, 0, 0)); }
+extern "C" __global__ void undefined_shift(u32 *out) { out[threadIdx.x] = 1u << (31 - __clz((int)(threadIdx.x & 1))); }
+extern "C" __global__ void division_by_zero(u32 *out) { out[threadIdx.x] = 100 / threadIdx.x; }
+extern "C" __global__ void uninitialised_shared(u32 *out)
+{
+    SHARED(u32[256], a);
+    if (threadIdx.x < 255) a[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    out[threadIdx.x] = a[threadIdx.x];
+}
+extern "C" __global__ void table(u32 *out, u32 *in) { out[threadIdx.x] = in[threadIdx.x]; }
+
+/* ---- synchronisation that is missing ---- */
+extern "C" __global__ void missing_syncthreads(u32 *out)
+{
+    SHARED(u32[256], a);
+    a[threadIdx.x] = threadIdx.x;
+    out[threadIdx.x] = a[threadIdx.x ^ 1] ^ 1;  /* a barrier belongs before this */
+}
+extern "C" __global__ void missing_syncthreads_backwards(u32 *out)      /* read before overwrite */
+{
+    SHARED(u32[256], a);
+    a[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    const u32 v = a[(threadIdx.x + 64) & 255];
+    a[threadIdx.x] = 99;
+    out[threadIdx.x] = (v - 64) & 255;
+}
+extern "C" __global__ void missing_syncwarp(u32 *out)
+{
+    SHARED(u32[256], a);
+    a[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    const u32 v = a[threadIdx.x ^ 1];
+    a[threadIdx.x] = 7;
+    out[threadIdx.x] = v ^ 1;
+}
+extern "C" __global__ void missing_copy_wait(u32 *out)          /* out[i] = i must survive a copy through shared memory */
+{
+    SHARED_DYNAMIC(m, 16);
+    const u32 at = shared_address(m), t = threadIdx.x;
+    out[t] = t;
+    __syncthreads();
+    if (t < 64) copy_async_16(at + 16 * t, out + 4 * t);
+    copy_async_commit();
+    __syncthreads();
+    out[t] = shared_load_u32(at + 4 * t);
+    copy_async_wait<0>();
+}
+extern "C" __global__ void missing_mbarrier_wait(u32 *out)
+{
+    SHARED_DYNAMIC(m, 16);
+    SHARED(u64, bar);
+    const u32 at = shared_address(m), b = shared_address(&bar), t = threadIdx.x;
+    out[t] = t;
+    if (t == 0) mbar_init(b, 1);
+    __syncthreads();
+    if (t == 0) {
+        mbar_expect(b, 1024);
+        bulk_load(at, out, 1024, b);
+    }
+    __syncthreads();
+    const u32 v = shared_load_u32(at + 4 * t);
+    mbar_wait(b, 0);
+    out[t] = v;
+}
+extern "C" __global__ void bulk_store_source_overwritten(u32 *out)
+{
+    SHARED_DYNAMIC(m, 16);
+    const u32 at = shared_address(m), t = threadIdx.x;
+    shared_store_u32(at + 4 * t, t);
+    bulk_fence();
+    __syncthreads();
+    if (t == 0) {
+        bulk_store(out, at, 1024);
+        bulk_commit();
+    }
+    __syncthreads();
+    shared_store_u32(at + 4 * t, 99);           /* bulk_wait_read belongs before this */
+    __syncthreads();
+    if (t == 0) bulk_wait<0>();
+}
+extern "C" __global__ void bulk_store_not_awaited(u32 *out)
+{
+    SHARED_DYNAMIC(m, 16);
+    const u32 at = shared_address(m), t = threadIdx.x;
+    shared_store_u32(at + 4 * t, t);
+    __syncthreads();
+    if (t == 0) {
+        bulk_store(out, at, 1024);
+        bulk_commit();
+    }
+}
+
+/* ---- synchronisation that is wrong ---- */
+extern "C" __global__ void divergent_barrier(u32 *out)
+{
+    if (threadIdx.x & 1) {
+        out[threadIdx.x] = threadIdx.x;
+        __syncthreads();
+    } else {
+        __syncthreads();
+    }
+}
+extern "C" __global__ void barrier_not_reached(u32 *out)
+{
+    SHARED(u32, flag);
+    if (threadIdx.x < 128) {
+        flag = 1;
+        __syncthreads();
+    } else {
+        barrier_sync<3, 256>();
+    }
+    out[threadIdx.x] = threadIdx.x;
+}
+extern "C" __global__ void barrier_left_half(u32 *out)
+{
+    out[threadIdx.x] = threadIdx.x;
+    if (threadIdx.x < 128) barrier_arrive<3, 256>();
+}
+extern "C" __global__ void barrier_count(u32 *out)
+{
+    barrier_sync<1, 40>();
+    out[threadIdx.x] = 0;
+}
+extern "C" __global__ void mbarrier_deadlock(u32 *out)
+{
+    SHARED(u64, bar);
+    const u32 b = shared_address(&bar);
+    if (threadIdx.x == 0) mbar_init(b, 2);
+    __syncthreads();
+    if (threadIdx.x == 0) mbar_arrive(b);
+    mbar_wait(b, 0);
+    out[threadIdx.x] = threadIdx.x;
+}
+extern "C" __global__ void mbarrier_uninitialised(u32 *out)
+{
+    SHARED(u64, bar);
+    mbar_wait(shared_address(&bar), 0);
+    out[threadIdx.x] = threadIdx.x;
+}
+extern "C" __global__ void mbarrier_too_many(u32 *out)
+{
+    SHARED(u64, bar);
+    const u32 b = shared_address(&bar);
+    if (threadIdx.x == 0) {
+        mbar_init(b, 1);
+        mbar_expect(b, 16);
+        mbar_arrive(b);
+    }
+    out[threadIdx.x] = threadIdx.x;
+}
+extern "C" __global__ void spin_on_other_block(u32 *out)        /* needs a cooperative launch, gets a plain one */
+{
+    if (blockIdx.x == 0)
+        while (load_relaxed_u32x4(out).x != 5) { }
+    else if (threadIdx.x == 0) store_relaxed_u32(out, 5);
+}
+extern "C" __global__ void spin_forever(u32 *out)
+{
+    while (load_relaxed_u32x4(out + (threadIdx.x & ~3)).x != 5) { }
+}
+extern "C" __global__ void cluster_deadlock(u32 *out)
+{
+    SHARED(u64, bar);
+    if (threadIdx.x == 0) mbar_init(shared_address(&bar), 1);
+    if (cluster_rank() == 0 && threadIdx.x < 32) mbar_wait(shared_address(&bar), 0);
+    cluster_arrive();
+    cluster_wait();
+    out[threadIdx.x] = threadIdx.x;
+}
+extern "C" __global__ void cluster_block_gone(u32 *out)
+{
+    SHARED(u32, word);
+    word = 0;
+    cluster_arrive();
+    cluster_wait();
+    if (cluster_rank() == 0) return;
+    for (int i = 0; i < 100; i++) __syncthreads();              /* long enough for block 0 to end */
+    out[threadIdx.x] = cluster_load_u32(cluster_map(shared_address(&word), 0));
+}
+
+/* ---- warp collectives ---- */
+extern "C" __global__ void exited_lane(u32 *out)
+{
+    if ((threadIdx.x & 31) == 5) return;
+    out[threadIdx.x] = __shfl_xor_sync(FULL, threadIdx.x, 1);
+}
+extern "C" __global__ void shuffle_outside_mask(u32 *out)
+{
+    out[threadIdx.x] = 0;
+    if ((threadIdx.x & 31) < 16) out[threadIdx.x] = __shfl_sync(0xffffu, threadIdx.x, 20);
+}
+extern "C" __global__ void mask_without_caller(u32 *out) { out[threadIdx.x] = __ballot_sync(0xfffffffeu, 1); }
+extern "C" __global__ void divergent_shuffle(u32 *out)
+{
+    if (threadIdx.x & 1) out[threadIdx.x] = __shfl_xor_sync(FULL, threadIdx.x, 1);
+    else out[threadIdx.x] = __ballot_sync(FULL, 1);
+}
+extern "C" __global__ void trap(u32 *out)
+{
+    if (threadIdx.x == 77) __trap();
+    out[threadIdx.x] = threadIdx.x;
+}
+
+extern "C" __global__ void __launch_bounds__(128) too_many_threads(u32 *out) { out[threadIdx.x] = 0; }
