@@ -12,7 +12,7 @@
 #include "timer.h"
 
 /* Rows that move more than this are left out on the CPU unless parameters ask for them. */
-static const int64_t cpu_limit = 1ll << 30;
+static int64_t cpu_limit(bool quick) { return quick ? 1 << 28 : 1 << 30; }
 /* Below this the launch itself matters, so an empty kernel is timed beside the row. */
 static const double small_us = 20;
 
@@ -43,7 +43,7 @@ static int want(void *context, const case_op *op, const case_params *params)
     b->wanted = more;
     case_facts facts;
     if (!b->are_named && backend_is_cpu(&b->on) && case_describe(op, params, &b->on, &facts) == TGL_OK &&
-        facts.bytes > cpu_limit) {
+        facts.bytes > cpu_limit(b->options.quick)) {
         b->left_out++;
         return 0;
     }
@@ -238,7 +238,7 @@ static int measure_all(bench *b)
     }
     if (b->left_out)
         printf("%snote: %d rows that move more than %s are left out on the CPU; parameters bring them in%s\n",
-               tool_dim(), b->left_out, tool_size((double)cpu_limit), tool_plain());
+               tool_dim(), b->left_out, tool_size((double)cpu_limit(b->options.quick)), tool_plain());
     return b->failed ? TOOL_FAILED : TOOL_OK;
 }
 

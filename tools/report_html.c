@@ -169,7 +169,7 @@ static void decades(FILE *f, const range *xs, const range *ys)
     for (double v = ys->low; v <= ys->high * 1.001; v *= 10) {
         const double y = y_of(ys, v);
         fprintf(f, "<line class='grid' x1='%d' x2='%d' y1='%.1f' y2='%.1f'/>", left, right, y, y);
-        fprintf(f, "<text class='soft' x='%d' y='%.1f' text-anchor='end'>%g</text>\n", left - 7, y + 4, v);
+        fprintf(f, "<text class='soft' x='%d' y='%.1f' text-anchor='end'>%.10g</text>\n", left - 7, y + 4, v);
     }
 }
 

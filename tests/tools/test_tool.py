@@ -178,6 +178,32 @@ def test_demo(tegula):
     assert "03 13 23 33" in done.stdout         # a row of the small transpose
 
 
+# ---- the emulated device ----
+
+@pytest.fixture
+def emulated():
+    """Settings that put the emulated device in the GPU's place."""
+    cuda, nvrtc = (TOOL.parent.parent / "lib" / name for name in ("libcuda_emulated.so", "libnvrtc_emulated.so"))
+    if not cuda.exists():
+        pytest.skip("the emulated device was not built")
+    return {"TEGULA_LIBCUDA": str(cuda), "TEGULA_LIBNVRTC": str(nvrtc)}
+
+
+def test_the_emulated_device_is_named_and_never_timed(tegula, emulated):
+    assert re.search(r"^cuda:0 +emulated device \(for tests, not a GPU\): ", tegula("info", env=emulated).stdout, re.M)
+    refused = tegula("bench", *SMALL, "--device", "cuda", env=emulated)
+    assert refused.returncode == 1 and not refused.stdout
+    assert refused.stderr == "tegula bench: cuda:0: is the emulated device, which has no time worth measuring\n"
+    chosen = tegula("bench", *SMALL, "--quick", "--json", "rows.jsonl", env=emulated)
+    assert chosen.returncode == 0 and "times: clock" in chosen.stdout      # the CPU, where nothing else is asked for
+
+
+def test_check_on_the_emulated_device(tegula, emulated):
+    done = tegula("check", "transpose", "num_rows=65", "num_cols=66", "dtype=bf16", env=emulated)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split()[:4] for line in done.stdout.splitlines()[1:]] == [["transpose", "cpu", "1", "0"], ["transpose", "cuda:0", "1", "0"]]
+
+
 # ---- rows ----
 
 def test_json_lines(rows):
