@@ -122,6 +122,7 @@ const case_op transpose_ops[] = {
             "num_rows=33 num_cols=65 dtype=bool,i8,u8,i16,u16,f16,i32,u32,u64,f64,c64,e5m2,ue8m0,e2m1x2",
             "num_rows=300 num_cols=1,300 dtype=e4m3,bf16",
             "num_rows=1 num_cols=300 dtype=e4m3,bf16",
+            "num_rows=127 num_cols=1025 dtype=e4m3,bf16,f32",
             NULL,
         },
 /* end */
@@ -166,7 +167,7 @@ const case_op transpose_ops[] = {
             "layout=repeated_rows,repeated_cols,repeated_batches,repeated",
             "num_batches=1 num_rows=31 num_cols=37 dtype=bf16 layout=gap",  /* a batch stride that nobody needs */
             "num_batches=2 num_rows=64 num_cols=64 dtype=e4m3,bf16,f32,i64,c128 offset=1 out_offset=0,1",
-            "num_batches=700 num_rows=3 num_cols=2 dtype=bf16",
+            "num_batches=70000 num_rows=3 num_cols=2 dtype=bf16",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
