@@ -33,8 +33,8 @@ static tgl_status lay_out(const char *layout, int64_t b, int64_t m, int64_t n, i
     else if (!strcmp(layout, "repeated_cols")) s[0] = m, s[1] = 1, s[2] = 0;
     else if (!strcmp(layout, "repeated_batches")) s[0] = 0, s[1] = n, s[2] = 1;
     else if (!strcmp(layout, "repeated")) s[0] = s[1] = s[2] = 0;
-    else return tgl_fail(TGL_ERR_ARGUMENT, "layout: is \"%s\", want packed, half, gap, transposed, interleaved, steps, "
-                         "reversed, repeated_rows, repeated_cols, repeated_batches or repeated", layout);
+    else return tgl_fail(TGL_ERR_ARGUMENT, "layout: is \"%s\", want packed, half, gap, transposed, interleaved, "
+                         "steps, reversed, repeated_rows, repeated_cols, repeated_batches or repeated", layout);
     return TGL_OK;
 }
 
@@ -165,7 +165,7 @@ const case_op transpose_ops[] = {
             "layout=half,gap,transposed,interleaved,steps,reversed",
             "num_batches=3 num_rows=33 num_cols=34 dtype=e4m3,f32,c128 "
             "layout=repeated_rows,repeated_cols,repeated_batches,repeated",
-            "num_batches=1 num_rows=31 num_cols=37 dtype=bf16 layout=gap",  /* a batch stride that nobody needs */
+            "num_batches=1 num_rows=31 num_cols=37 dtype=bf16 layout=gap",  /* a stride that nobody needs */
             "num_batches=2 num_rows=64 num_cols=64 dtype=e4m3,bf16,f32,i64,c128 offset=1 out_offset=0,1",
             "num_batches=70000 num_rows=3 num_cols=2 dtype=bf16",
             NULL,

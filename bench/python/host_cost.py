@@ -3,9 +3,11 @@
 
     PYTHONPATH=build/python python bench/python/host_cost.py [--device cpu|cuda] [--json FILE] [--check]
 
-Tensors are tiny, so that time is the host's. Batches of calls of all statements take turns, so that drifts of the machine hit all alike; each
-turn starts with the device idle and a batch of bare cuLaunchKernelEx, which is subtracted in the column "beyond launch". Medians over the turns.
---check fails if a call costs as much as torch's x + 1, or on CUDA more than the budget: 2000 ns beyond the launch, 600 with out=."""
+Tensors are tiny, so that time is the host's. Batches of calls of all statements take turns, so that drifts
+of the machine hit all alike; each turn starts with the device idle and a batch of bare cuLaunchKernelEx,
+which is subtracted in the column "beyond launch". Medians over the turns. --check fails if a call costs as
+much as torch's x + 1, or on CUDA more than the budget: 2000 ns beyond the launch, 600 with out=."""
+
 import argparse
 import ctypes
 import json
@@ -42,7 +44,9 @@ def bare_launch():
     """A function count, stream -> ns per launch, compiled from bare_launch.c."""
     source, folder = pathlib.Path(__file__).with_name("bare_launch.c"), tempfile.mkdtemp()
     library = pathlib.Path(folder) / "bare_launch.so"
-    subprocess.run([os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True)
+    subprocess.run(
+        [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True
+    )
     c = ctypes.CDLL(str(library))
     c.bare_launch_init.restype, c.bare_launch_ns.restype = ctypes.c_char_p, ctypes.c_double
     if (why := c.bare_launch_init()) is not None:
@@ -54,9 +58,12 @@ def bare_launch():
 def measure(device):
     """[(statement, note, median ns, median ns beyond the launch or None)]"""
     x = torch.randn(16, 16, device=device)
-    names = {"torch": torch, "x": x, "b": x[None].clone(), "o": torch.empty_like(x), "g": x.clone().requires_grad_(), "d": torch.device(device),
-             "transpose": tegula.transpose.transpose, "batched_transpose": tegula.transpose.batched_transpose, "raw": _tegula.transpose_raw,
-             "op": torch.ops.tegula.transpose.default}
+    names = {
+        "torch": torch, "x": x, "b": x[None].clone(), "o": torch.empty_like(x), "g":
+        x.clone().requires_grad_(), "d": torch.device(device), "transpose": tegula.transpose.transpose,
+        "batched_transpose": tegula.transpose.batched_transpose, "raw": _tegula.transpose_raw, "op":
+        torch.ops.tegula.transpose.default,
+    }
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     launch = bare_launch() if device == "cuda" else lambda: 0.0
     timers = [timeit.Timer(statement, globals=names) for statement, _ in STATEMENTS]
@@ -84,13 +91,17 @@ def check(device, rows):
     for statement in BUDGET:
         total, beyond = ns[statement]
         if total >= ns["x + 1"][0]:
-            yield f"{device}: {statement} takes {total:.0f} ns, want less than torch's x + 1, {ns['x + 1'][0]:.0f} ns"
+            limit = ns["x + 1"][0]
+            yield f"{device}: {statement} takes {total:.0f} ns, want less than torch's x + 1, {limit:.0f} ns"
         if beyond is not None and beyond > BUDGET[statement]:
-            yield f"{device}: {statement} takes {beyond:.0f} ns beyond the launch, want at most {BUDGET[statement]} ns"
+            limit = BUDGET[statement]
+            yield f"{device}: {statement} takes {beyond:.0f} ns beyond the launch, want at most {limit} ns"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], action="append")
     parser.add_argument("--json", metavar="FILE", help="append a JSON line per row")
     parser.add_argument("--check", action="store_true")
@@ -99,16 +110,27 @@ def main():
     problems = []
     for device in options.device or ["cpu"] + ["cuda"] * torch.cuda.is_available():
         rows = measure(device)
-        about = {"bench": "host_cost", "device": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
-                 "torch": torch.__version__, "python": platform.python_version(), "version": tegula.__version__}
+        about = {
+            "bench": "host_cost",
+            "device": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "version": tegula.__version__,
+        }
         print(f"{about['device']}, torch {torch.__version__}, Python {platform.python_version()}")
         print(f"{'ns':>8} {'beyond launch' if device == 'cuda' else '':>14}  call")
         for statement, note, total, beyond in rows:
-            print(f"{total:8.0f} {'' if beyond is None else format(beyond, '.0f'):>14}  {statement}{' ' * (24 - len(statement)) if note else ''}  {note}")
+            beyond_text = "" if beyond is None else f"{beyond:.0f}"
+            print(f"{total:8.0f} {beyond_text:>14}  {statement:24}  {note}".rstrip())
         if options.json:
             with open(options.json, "a") as file:
                 for statement, _, total, beyond in rows:
-                    row = {**about, "call": statement, "ns": round(total), "beyond_launch_ns": None if beyond is None else round(beyond)}
+                    row = {
+                        **about,
+                        "call": statement,
+                        "ns": round(total),
+                        "beyond_launch_ns": None if beyond is None else round(beyond),
+                    }
                     file.write(json.dumps(row) + "\n")
         problems += check(device, rows)
     print("\n".join(problems) or "within budget")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * fuzz_tensor.c - the checks of tensors and the transposes, on DLTensors made from any bytes. A libFuzzer target; without
- * libFuzzer, test_fuzz_tensor.c runs the same function.
+ * fuzz_tensor.c - the checks of tensors and the transposes, on DLTensors made from any bytes. A libFuzzer target;
+ * without libFuzzer, test_fuzz_tensor.c runs the same function.
  *
  * Beyond not crashing, every call is compared with a second opinion that is written down here in 128-bit arithmetic:
  * whether the arguments are in order, and, where all memory that they name lies in the arena, what every byte of the

@@ -306,9 +306,11 @@ static void errors(bool batched)
     ERROR(c.x.t.dtype = c.out.t.dtype = ((DLDataType){ TGL_DL_COMPLEX, 128, 1 }); c.x.t.data = x_bytes + 260,
           "x: data is 4 bytes past a multiple of 8, want 0");
     /* overlap */
+    /* doc: errors */
     ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
     ERROR(c.out.t.data = (char *)c.x.t.data + 28, "out: memory is shared with x, want no overlap");
     ERROR(c.out.t.data = (char *)c.x.t.data - 28, "out: memory is shared with x, want no overlap");
+    /* end */
 }
 
 TEST(errors)
