@@ -219,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(32) t_matrices(u32 *out)
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(32) t_stream(const u8 *in, u8 *out)    /* 32 threads; each section is copied once, 1024 bytes */
+extern "C" __global__ void __launch_bounds__(32) t_stream(const u8 *in, u8 *out)    /* 32 threads; each section is copied once */
 {
     const u32 t = threadIdx.x;
     const u64 first = policy_evict_first(), last = policy_evict_last();
@@ -229,6 +229,7 @@ extern "C" __global__ void __launch_bounds__(32) t_stream(const u8 *in, u8 *out)
     store_stream_u32x2(out + 256 + 8 * t, load_stream_u32x2(in + 256 + 8 * t));
     store_stream_u32x4(out + 512 + 16 * t, load_stream_u32x4(in + 512 + 16 * t));
     store_hint_u32x4(out + 1024 + 16 * t, load_hint_u32x4(in + 1024 + 16 * t, first), last);
+    store_stream_u32x4(out + 1536 + 16 * t, load_ahead_u32x4(in + 1536 + 16 * t));
 }
 
 extern "C" __global__ void __launch_bounds__(32) t_copy_async(const float *in, float *out)   /* 32 threads, 2048 bytes; cp.async in two groups */
