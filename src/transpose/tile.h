@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: MIT
  * tile.h - the tile that one block transposes, by element size e: read by the kernels and by the code that launches them.
  *
- * A vector is 16 bytes. A tile is TILE_IN_VECTORS wide in x and TILE_OUT_VECTORS wide in out, so its rows are read in runs of
- * 128 bytes (256 for wide elements) and its columns written in runs of 256 (128 for single bytes). A thread loads patches of
- * TILE_PATCH_ROWS rows by one vector. Measured on H200 for 8064x7168 and 32 times that, with cold L2: writing in runs of
- * 256 bytes gains 2 to 3 % over 128, longer ones nothing; reading needs 128 only, if L2 fetches 256 at a time. Small tiles
- * keep small matrices spread over all SMs: 16 KB for 1 and 2 bytes, 8 KB for 4 and 8, 4 KB for 16. */
+ * A vector is 16 bytes. A tile is TILE_IN_VECTORS wide in x and TILE_OUT_VECTORS wide in out; a thread loads TILE_PATCHES patches of
+ * TILE_PATCH_ROWS rows by one vector. What decides, measured on H200 with cold L2 at 8192x7168 and at 32 x 8064 x 7168: x is
+ * read in runs of 256 bytes, or of 128 if L2 fetches 256 at a time (-3 % otherwise); out is written in runs of 256 (-1.5 %
+ * at 128, but single bytes would need 32 KB for it and lose more on small matrices); runs of 512 gain nothing. Tiles of
+ * 16 KB and less spread 128 x 7168 over all SMs, and 2 to 8 loads a thread, with many blocks, keep enough bytes in flight. */
 #ifndef TEGULA_TRANSPOSE_TILE_H
 #define TEGULA_TRANSPOSE_TILE_H
 
 #define TILE_OUT_VECTORS(e) ((e) == 1 ? 8 : 16)
-#define TILE_IN_VECTORS(e) ((e) <= 4 ? 8 : 16)
-#define TILE_PATCH_ROWS(e) ((e) == 8 ? 2 : (e) == 16 ? 1 : 8 / (e))
-#define TILE_PATCHES(e) ((e) == 8 ? 2 : (e) == 16 ? 4 : 1) /* per thread */
+#define TILE_IN_VECTORS(e) ((e) <= 2 ? 8 : 16)
+#define TILE_PATCH_ROWS(e) ((e) == 1 ? 8 : (e) == 16 ? 1 : (e) == 8 ? 2 : 4)
+#define TILE_PATCHES(e) ((e) == 8 ? 2 : (e) == 16 ? 4 : 1)
 
 #define TILE_ROWS(e) (TILE_OUT_VECTORS(e) * 16 / (e)) /* rows and columns of x */
 #define TILE_COLS(e) (TILE_IN_VECTORS(e) * 16 / (e))
 #define TILE_THREADS(e) (TILE_ROWS(e) / TILE_PATCH_ROWS(e) * TILE_IN_VECTORS(e) / TILE_PATCHES(e))
+
+/* A grid has row tiles along x, column tiles along y and batches along z, so that blocks need not begin with divisions (0.2 us of
+ * 3 at 128 x 7168). y and z end at TILE_MAX_GRID: where there are more, they are cut into slices, all of them along x. */
+#define TILE_MAX_GRID 65535
 
 /* transpose_copy: each thread of a block writes this many vectors. */
 #define COPY_THREADS 256

@@ -242,32 +242,33 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
     const int e = p->element_bytes;
     const int64_t rows = TILE_ROWS(e), cols = TILE_COLS(e);
     const int64_t row_tiles = divide_up(d[0].size, rows), col_tiles = divide_up(d[1].size, cols);
-    const int64_t tiles = row_tiles * col_tiles * d[2].size;
 
-    /* Where less than an eighth of the tiles would be filled, the copy's gather does better. It wants out's order. */
-    const bool fills_tiles = d[0].size * d[1].size >= row_tiles * col_tiles * rows * cols / 8 && tiles <= INT32_MAX;
-    if (p->is_copy || !fills_tiles) {
+    /* Where less than a sixteenth of the tiles would be filled, the copy's gather does better. It wants out's order. */
+    if (p->is_copy || d[0].size * d[1].size < row_tiles * rows * col_tiles * cols / 16) {
         if (d[2].size > 1 && d[2].out_stride < d[1].out_stride) {
             const dimension swap = d[1];
             d[1] = d[2];
             d[2] = swap;
         }
-        const int64_t vectors = divide_up(d[0].size * d[1].size * d[2].size * e + 15, 16);  /* one more if out is unaligned */
+        const int64_t blocks = divide_up(d[0].size * d[1].size * d[2].size * e + 15, 16);   /* one more if out is unaligned */
+        const tgl_shape shape = { .grid = { divide_up(blocks, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS };
         void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[1].x_stride, &d[2].x_stride };
-        const tgl_shape shape = { .grid = { divide_up(vectors, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS };
         const tgl_kernel kernel = plan(COPY, e);
         return tgl_launch(&kernel, on, &shape, stream, args);
     }
-    const tgl_shape shape = { .grid = { tiles }, .block = TILE_THREADS(e) };
-    uint32_t num_row_tiles = (uint32_t)row_tiles, num_col_tiles = (uint32_t)col_tiles;
+    const int64_t col_slices = divide_up(col_tiles, TILE_MAX_GRID), batch_slices = divide_up(d[2].size, TILE_MAX_GRID);
+    const tgl_shape shape = { .grid = { row_tiles * col_slices * batch_slices, divide_up(col_tiles, col_slices),
+                                        divide_up(d[2].size, batch_slices) },
+                              .block = TILE_THREADS(e) };
+    uint32_t num_row_tiles = (uint32_t)row_tiles, num_col_slices = (uint32_t)col_slices;
     if (is_whole_vectors(p)) {
-        void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[0].x_stride, &d[2].x_stride, &d[1].out_stride,
-                         &d[2].out_stride, &num_row_tiles, &num_col_tiles };
+        void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[2].x_stride, &d[1].out_stride,
+                         &d[2].out_stride, &num_row_tiles, &num_col_slices };
         const tgl_kernel kernel = plan(ALIGNED, e);
         return tgl_launch(&kernel, on, &shape, stream, args);
     }
-    void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[0].x_stride, &d[1].x_stride, &d[2].x_stride, &d[1].out_stride,
-                     &d[2].out_stride, &num_row_tiles, &num_col_tiles };
+    void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[1].x_stride, &d[2].x_stride,
+                     &d[1].out_stride, &d[2].out_stride, &num_row_tiles, &num_col_slices };
     const tgl_kernel kernel = plan(ANY, e);
     return tgl_launch(&kernel, on, &shape, stream, args);
 }

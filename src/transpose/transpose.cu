@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: MIT
  * transpose.cu - matrices whose rows, on both sides, are whole 16-byte vectors: a tile per block, through shared memory.
  *   computes  out[b][j][i] = x[b][i][j]
- *   launch    grid row_tiles * col_tiles * num_batches, block TILE_THREADS, 4 to 16 KB of static shared memory
+ *   launch    grid (row_tiles, column tiles, batches), or slices of it (tile.h), block TILE_THREADS, 4 to 16 KB of static
+ *             shared memory
  *   moves     2 * num_batches * num_rows * num_cols * ELEMENT_BYTES bytes, each once
  *   macros    ELEMENT_BYTES 1, 2, 4, 8, 16
  *   needs     x, out and all strides (in bytes) multiples of 16; num_rows and num_cols multiples of 16 / ELEMENT_BYTES
  *
  * A thread loads a few rows of one vector each, transposes this patch in registers and stores its columns into the tile
  * (tile.cuh); after the barrier each thread writes vectors of out. Global and shared accesses are all 8 or 16 bytes wide
- * and free of bank conflicts. Many blocks per SM overlap their loads and stores: limiting them to fewer gained nothing.
- * Loads and stores carry no streaming hint: no_allocate and .cs each cost 2 % on H200 at 8192x7168, evict_first loads
- * gained nothing. */
+ * and free of bank conflicts. Blocks overlap each other's loads and stores: fewer per SM gained nothing, nor did more loads
+ * a thread. No streaming hints: L1::no_allocate, .cs and evict_first each cost 2 to 4 % on H200 at 8192x7168. */
 #include "transpose/tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) transpose(
-    const u8 *x, u8 *out, i64 num_rows, i64 num_cols, i64 x_row_bytes, i64 x_batch_bytes, i64 out_row_bytes,
-    i64 out_batch_bytes, u32 row_tiles, u32 col_tiles)
+    const u8 *x, u8 *out, i64 num_rows, i64 num_cols, i64 num_batches, i64 x_row_bytes, i64 x_batch_bytes, i64 out_row_bytes,
+    i64 out_batch_bytes, u32 row_tiles, u32 col_slices)
 {
     SHARED(tile_type, tile);
-    const tile_place at = tile_of_block(row_tiles, col_tiles);
-    const int rows = (int)min((i64)ROWS, num_rows - at.row), cols = (int)min((i64)COLS, num_cols - at.col);
     const int thread = (int)threadIdx.x;
+    const tile_place at = tile_of_block(row_tiles, col_slices);
     pdl_wait();
+    if (at.col >= num_cols || at.batch >= num_batches) return;
+    const int rows = (int)min((i64)ROWS, num_rows - at.row), cols = (int)min((i64)COLS, num_cols - at.col);
 
     const int in = thread % IN_VECTORS, group = thread / IN_VECTORS;
     const u8 *from = x + at.batch * x_batch_bytes + (at.row + group * PATCH_ROWS) * x_row_bytes +

@@ -7,8 +7,8 @@
  *             and a block's part of it exceeds L1)
  *   macros    ELEMENT_BYTES 1, 2, 4, 8, 16
  *
- * A thread writes aligned vectors of out, COPY_THREADS apart, all loads before the first store. One that lies in a contiguous row
- * of x is loaded as a vector; one that has several rows in it, or an end of out, goes element by element. */
+ * A thread writes aligned blocks of 16 bytes of out, COPY_THREADS apart, all loads before the first store. One that lies in a
+ * contiguous row of x is loaded as a vector; one that has several rows in it, or an end of out, goes element by element. */
 #include "device/ptx.cuh"
 #include "transpose/tile.h"
 
@@ -44,43 +44,56 @@ DEV place place_after(place p, int count, i64 n0, i64 n1)
 extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
     const u8 *x, u8 *out, i64 n0, i64 n1, i64 n2, i64 x0_bytes, i64 x1_bytes, i64 x2_bytes)
 {
-    /* Windows of 16 bytes of out begin -s, 16 - s, 32 - s ... bytes after its first; this block's begin at `origin`. */
+    /* Blocks of out begin -s, 16 - s, 32 - s ... bytes after its first; those of this thread block begin at `origin`. */
     const i64 bytes = n0 * n1 * n2 * ELEMENT_BYTES;
     const i64 origin = (i64)blockIdx.x * (COPY_THREADS * COPY_VECTORS * 16) - misalignment(out);
     const i64 first = max(origin, (i64)0) / ELEMENT_BYTES;
     const place start = { first % n0, first / n0 % n1, first / n0 / n1 };
-    const bool is_contiguous = x0_bytes == ELEMENT_BYTES;
     pdl_wait();
 
     uint4 v[COPY_VECTORS];
-    u32 loaded = 0;                                 /* bit k: v[k] holds window k */
+    u32 loaded = 0;                                 /* bit k: v[k] holds block k */
+    if (x0_bytes == ELEMENT_BYTES) {
 #pragma unroll
-    for (int k = 0; k < COPY_VECTORS; k++) {
-        const i64 begin = origin + (k * COPY_THREADS + (int)threadIdx.x) * 16;
-        if (!is_contiguous || begin < 0 || begin + 16 > bytes) continue;
-        const place p = place_after(start, (int)(begin / ELEMENT_BYTES - first), n0, n1);
-        const u8 *row = x + p.i2 * x2_bytes + p.i1 * x1_bytes;
-        const u8 *from = row + p.i0 * ELEMENT_BYTES + begin % ELEMENT_BYTES;
-        if (!can_load_vector(from, row, row + n0 * ELEMENT_BYTES)) continue;
-        v[k] = load_vector(from);
-        loaded |= 1u << k;
+        for (int k = 0; k < COPY_VECTORS; k++) {
+            const i64 begin = origin + (k * COPY_THREADS + (int)threadIdx.x) * 16;
+            if (begin < 0 || begin + 16 > bytes) continue;
+            const place p = place_after(start, (int)(begin / ELEMENT_BYTES - first), n0, n1);
+            const i64 left = p.i0 * ELEMENT_BYTES + begin % ELEMENT_BYTES, right = n0 * ELEMENT_BYTES - left;
+            if (right < 16) continue;
+            v[k] = load_vector(x + p.i2 * x2_bytes + p.i1 * x1_bytes + left, left, right);
+            loaded |= 1u << k;
+        }
+#pragma unroll
+        for (int k = 0; k < COPY_VECTORS; k++)
+            if (loaded >> k & 1) *(uint4 *)(out + origin + (k * COPY_THREADS + (int)threadIdx.x) * 16) = v[k];
     }
-#pragma unroll
-    for (int k = 0; k < COPY_VECTORS; k++)
-        if (loaded >> k & 1) *(uint4 *)(out + origin + (k * COPY_THREADS + (int)threadIdx.x) * 16) = v[k];
 
 #pragma unroll 1
     for (int k = 0; k < COPY_VECTORS; k++) {
-        const i64 begin = origin + (k * COPY_THREADS + (int)threadIdx.x) * 16, end = min(begin + 16, bytes);
-        i64 b = max(begin, (i64)0);
-        if (loaded >> k & 1 || b >= end) continue;
-        place p = place_after(start, (int)(b / ELEMENT_BYTES - first), n0, n1);
-#pragma unroll 1
-        for (; b < end; b += PART_BYTES) {
-            const int part = (int)(b % ELEMENT_BYTES);
-            copy_part(out + b, x + p.i2 * x2_bytes + p.i1 * x1_bytes + p.i0 * x0_bytes + part);
-            if (part + PART_BYTES == ELEMENT_BYTES) p = place_after(p, 1, n0, n1);
+        const i64 begin = origin + (k * COPY_THREADS + (int)threadIdx.x) * 16;
+        const int a = (int)max(-begin, (i64)0), n = (int)min(bytes - begin, (i64)16);
+        if (loaded >> k & 1 || a >= n) continue;
+        place p = place_after(start, (int)((begin + a) / ELEMENT_BYTES - first), n0, n1);
+        const u8 *from = x + p.i2 * x2_bytes + p.i1 * x1_bytes + p.i0 * x0_bytes;
+        u64 half[2] = { 0, 0 };
+#pragma unroll
+        for (int b = 0; b < 16; b += PART_BYTES) {
+            if (b < a || b >= n) continue;
+            const int part = (int)((begin + b) & (ELEMENT_BYTES - 1));
+            half[b / 8] |= (u64) * (const part_type *)(from + part) << b % 8 * 8;
+            if (part + PART_BYTES < ELEMENT_BYTES) continue;
+            from += x0_bytes;
+            if (++p.i0 < n0) continue;
+            p.i0 = 0;
+            if (++p.i1 == n1) {
+                p.i1 = 0;
+                p.i2++;
+            }
+            from = x + p.i2 * x2_bytes + p.i1 * x1_bytes;
         }
+        const uint4 w = make_uint4((u32)half[0], (u32)(half[0] >> 32), (u32)half[1], (u32)(half[1] >> 32));
+        store_block(out + begin, w, a, n);
     }
     pdl_trigger();
 }
