@@ -25,7 +25,8 @@ static PyObject *table(PyObject *m, PyObject *none) /* [(text, module, is_differ
     (void)m, (void)none;
     PyObject *list = PyList_New(0);
     for (int i = 0; list && i < num_rows; i++) {
-        PyObject *t = Py_BuildValue("(ssN)", rows[i].text, rows[i].module, PyBool_FromLong(rows[i].is_differentiable));
+        PyObject *t =
+            Py_BuildValue("(ssN)", rows[i].text, rows[i].module, PyBool_FromLong(rows[i].is_differentiable));
         if (!t || PyList_Append(list, t)) Py_CLEAR(list);
         Py_XDECREF(t);
     }
@@ -36,8 +37,9 @@ static PyObject *bind_torch(PyObject *m, PyObject *args) /* torch_table's member
 {
     (void)m;
     torch_table t;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu, &t.strided_cuda, &t.device, &t.dtypes,
-                          &t.dispatch_depth, &t.is_grad_enabled, &t.has_transform, &t.forward_ad, &t.increment_version, &t.requires_grad))
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu,
+                          &t.strided_cuda, &t.device, &t.dtypes, &t.dispatch_depth, &t.is_grad_enabled,
+                          &t.has_transform, &t.forward_ad, &t.increment_version, &t.requires_grad))
         return NULL;
     Py_INCREF(args); /* with everything in it, for the life of the process */
     t.get_requires_grad = (descrgetfunc)PyType_GetSlot(Py_TYPE(t.requires_grad), Py_tp_descr_get);
@@ -46,7 +48,8 @@ static PyObject *bind_torch(PyObject *m, PyObject *args) /* torch_table's member
     Py_RETURN_NONE;
 }
 
-static PyObject *bind_op(PyObject *m, PyObject *args) /* name, dispatch, gradient or None, transform or None */
+/* name, dispatch, gradient or None, transform or None */
+static PyObject *bind_op(PyObject *m, PyObject *args)
 {
     (void)m;
     const char *name;
@@ -63,7 +66,8 @@ static PyObject *bind_op(PyObject *m, PyObject *args) /* name, dispatch, gradien
     return PyErr_Format(PyExc_KeyError, "no op %s", name);
 }
 
-static PyObject *describe(PyObject *m, PyObject *object) /* a tensor as the glue sees it, for tests and bug reports */
+/* A tensor as the glue sees it, for tests and bug reports. */
+static PyObject *describe(PyObject *m, PyObject *object)
 {
     (void)m;
     tensor_ref ref;
@@ -76,16 +80,20 @@ static PyObject *describe(PyObject *m, PyObject *object) /* a tensor as the glue
     shape = PyList_New(0);
     strides = t->strides ? PyList_New(0) : Py_BuildValue("");
     for (int d = 0; shape && strides && d < t->ndim; d++) {
-        PyObject *size = PyLong_FromLongLong(t->shape[d]), *stride = t->strides ? PyLong_FromLongLong(t->strides[d]) : NULL;
-        if (!size || PyList_Append(shape, size) || (t->strides && (!stride || PyList_Append(strides, stride)))) Py_CLEAR(shape);
+        PyObject *size = PyLong_FromLongLong(t->shape[d]),
+                 *stride = t->strides ? PyLong_FromLongLong(t->strides[d]) : NULL;
+        if (!size || PyList_Append(shape, size) ||
+            (t->strides && (!stride || PyList_Append(strides, stride))))
+            Py_CLEAR(shape);
         Py_XDECREF(size);
         Py_XDECREF(stride);
     }
     if (shape && strides)
-        answer = Py_BuildValue("{sKsKs(ii)s(iii)sOsOsN}", "data", (unsigned long long)(uintptr_t)t->data, "byte_offset",
-                               (unsigned long long)t->byte_offset, "device", (int)t->device.device_type, (int)t->device.device_id, "dtype",
-                               t->dtype.code, t->dtype.bits, t->dtype.lanes, "shape", shape, "strides", strides, "is_read_only",
-                               PyBool_FromLong(ref.is_read_only));
+        answer = Py_BuildValue("{sKsKs(ii)s(iii)sOsOsN}", "data", (unsigned long long)(uintptr_t)t->data,
+                               "byte_offset", (unsigned long long)t->byte_offset, "device",
+                               (int)t->device.device_type, (int)t->device.device_id, "dtype", t->dtype.code,
+                               t->dtype.bits, t->dtype.lanes, "shape", shape, "strides", strides,
+                               "is_read_only", PyBool_FromLong(ref.is_read_only));
     Py_XDECREF(shape);
     Py_XDECREF(strides);
     drop_tensor(&ref);
@@ -94,13 +102,17 @@ static PyObject *describe(PyObject *m, PyObject *object) /* a tensor as the glue
 
 /* ---- settings: core.h, one to one ---- */
 
-static PyObject *version(PyObject *m, PyObject *none) { return (void)m, (void)none, PyUnicode_FromString(tgl_version()); }
+static PyObject *version(PyObject *m, PyObject *none)
+{
+    return (void)m, (void)none, PyUnicode_FromString(tgl_version());
+}
 
 static PyObject *set_num_sms(PyObject *m, PyObject *args)
 {
     (void)m;
     int device, num_sms;
-    return PyArg_ParseTuple(args, "ii", &device, &num_sms) ? done_or_raise(tgl_set_num_sms(device, num_sms)) : NULL;
+    return PyArg_ParseTuple(args, "ii", &device, &num_sms) ? done_or_raise(tgl_set_num_sms(device, num_sms))
+                                                           : NULL;
 }
 static PyObject *get_num_sms(PyObject *m, PyObject *device)
 {
@@ -134,14 +146,20 @@ static PyObject *set_num_threads(PyObject *m, PyObject *number)
     if (num_threads == -1 && PyErr_Occurred()) return NULL;
     return done_or_raise(tgl_set_num_threads((int)num_threads));
 }
-static PyObject *get_num_threads(PyObject *m, PyObject *none) { return (void)m, (void)none, PyLong_FromLong(tgl_get_num_threads()); }
+static PyObject *get_num_threads(PyObject *m, PyObject *none)
+{
+    return (void)m, (void)none, PyLong_FromLong(tgl_get_num_threads());
+}
 static PyObject *set_pdl(PyObject *m, PyObject *on)
 {
     (void)m;
     const int is_on = PyObject_IsTrue(on);
     return is_on < 0 ? NULL : done_or_raise(tgl_set_pdl(is_on));
 }
-static PyObject *get_pdl(PyObject *m, PyObject *none) { return (void)m, (void)none, PyBool_FromLong(tgl_get_pdl()); }
+static PyObject *get_pdl(PyObject *m, PyObject *none)
+{
+    return (void)m, (void)none, PyBool_FromLong(tgl_get_pdl());
+}
 static PyObject *set_jit_mode(PyObject *m, PyObject *mode)
 {
     (void)m;
@@ -149,7 +167,10 @@ static PyObject *set_jit_mode(PyObject *m, PyObject *mode)
     if (number == -1 && PyErr_Occurred()) return NULL;
     return done_or_raise(tgl_set_jit_mode((tgl_jit_mode)number));
 }
-static PyObject *get_jit_mode(PyObject *m, PyObject *none) { return (void)m, (void)none, PyLong_FromLong((long)tgl_get_jit_mode()); }
+static PyObject *get_jit_mode(PyObject *m, PyObject *none)
+{
+    return (void)m, (void)none, PyLong_FromLong((long)tgl_get_jit_mode());
+}
 static PyObject *set_cache_dir(PyObject *m, PyObject *path) /* str, or None for the default */
 {
     (void)m;
@@ -160,16 +181,24 @@ static PyObject *set_cache_dir(PyObject *m, PyObject *path) /* str, or None for 
     Py_DECREF(bytes);
     return answer;
 }
-static PyObject *get_cache_dir(PyObject *m, PyObject *none) { return (void)m, (void)none, PyUnicode_DecodeFSDefault(tgl_get_cache_dir()); }
+static PyObject *get_cache_dir(PyObject *m, PyObject *none)
+{
+    return (void)m, (void)none, PyUnicode_DecodeFSDefault(tgl_get_cache_dir());
+}
 
 static PyObject *prepare_begin(PyObject *m, PyObject *args)
 {
     (void)m;
     int device;
     const char *architecture;
-    return PyArg_ParseTuple(args, "iz", &device, &architecture) ? done_or_raise(tgl_prepare_begin(device, architecture)) : NULL;
+    return PyArg_ParseTuple(args, "iz", &device, &architecture)
+               ? done_or_raise(tgl_prepare_begin(device, architecture))
+               : NULL;
 }
-static PyObject *prepare_end(PyObject *m, PyObject *none) { return (void)m, (void)none, done_or_raise(tgl_prepare_end()); }
+static PyObject *prepare_end(PyObject *m, PyObject *none)
+{
+    return (void)m, (void)none, done_or_raise(tgl_prepare_end());
+}
 static PyObject *compile_count(PyObject *m, PyObject *none)
 {
     return (void)m, (void)none, PyLong_FromUnsignedLongLong(tgl_compile_count());
@@ -211,7 +240,8 @@ static void op_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Python pickles a builtin as getattr(self, name). Ours pickles as getattr(this module, name), so that a function can be handed to another process. */
+/* Python pickles a builtin as getattr(self, name). Ours pickles as getattr(this module, name), so that a
+ * function can be handed to another process. */
 static PyObject *op_reduce(PyObject *self, PyObject *none)
 {
     (void)self, (void)none;
@@ -227,7 +257,8 @@ static PyMethodDef op_methods[] = { { "__reduce__", op_reduce, METH_NOARGS, NULL
 static PyType_Slot op_slots[] = { { Py_tp_dealloc, op_dealloc }, { Py_tp_methods, op_methods }, { 0, NULL } };
 static PyType_Spec op_spec = { GLUE_NAME ".row", sizeof(op_object), 0, Py_TPFLAGS_DEFAULT, op_slots };
 
-/* "name(x, group=128, *, out=None)\n--\n\ndoc": what inspect.signature() and help() read. Lives as long as the process. */
+/* "name(x, group=128, *, out=None)\n--\n\ndoc": what inspect.signature() and help() read. Lives as long as
+ * the process. */
 static char *make_doc(const op_row *row)
 {
     enum { BYTES = 2048 };
@@ -241,17 +272,21 @@ static char *make_doc(const op_row *row)
             PyObject *number = PyFloat_FromDouble(p->fallback.f);
             standard = number ? PyObject_Repr(number) : NULL;
             Py_XDECREF(number);
-        } else if (p->has_default && p->kind == 'i') standard = PyUnicode_FromFormat("%lld", (long long)p->fallback.i);
-        else if (p->has_default && p->kind == 'b') standard = PyUnicode_FromString(p->fallback.i ? "True" : "False");
+        } else if (p->has_default && p->kind == 'i')
+            standard = PyUnicode_FromFormat("%lld", (long long)p->fallback.i);
+        else if (p->has_default && p->kind == 'b')
+            standard = PyUnicode_FromString(p->fallback.i ? "True" : "False");
         else if (p->has_default) standard = PyObject_Repr(p->words[p->fallback.i]);
-        next = PyUnicode_FromFormat("%U%s%U%s%V", line, i ? ", " : "", p->name, p->has_default ? "=" : "", standard, "");
+        next = PyUnicode_FromFormat("%U%s%U%s%V", line, i ? ", " : "", p->name, p->has_default ? "=" : "",
+                                    standard, "");
         Py_XDECREF(standard);
         Py_DECREF(line);
         line = next;
     }
     const char *utf8 = line ? PyUnicode_AsUTF8AndSize(line, NULL) : NULL;
     if (text && utf8)
-        snprintf(text, BYTES, "%s%s)\n--\n\n%s\n\n%s", utf8, row->num_results ? ", *, out=None" : "", row->text, row->doc ? row->doc : "");
+        snprintf(text, BYTES, "%s%s)\n--\n\n%s\n\n%s", utf8, row->num_results ? ", *, out=None" : "",
+                 row->text, row->doc ? row->doc : "");
     Py_XDECREF(line);
     return text && utf8 ? text : (free(text), NULL);
 }
@@ -284,7 +319,9 @@ static bool add_row(PyObject *m, PyTypeObject *type, op_row *row)
     return ok;
 }
 
-static PyModuleDef definition = { PyModuleDef_HEAD_INIT, GLUE_NAME, NULL, -1, methods, NULL, NULL, NULL, NULL };
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = GLUE_NAME, .m_size = -1, .m_methods = methods
+};
 
 PyMODINIT_FUNC GLUE_INIT(void);
 
@@ -294,8 +331,9 @@ PyMODINIT_FUNC GLUE_INIT(void)
     PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(&op_spec);
     str_importlib = PyUnicode_InternFromString("importlib");
     str_import_module = PyUnicode_InternFromString("import_module");
-    error_type = PyErr_NewExceptionWithDoc("tegula.Error", "What the library could not do; .status names the reason, as in tegula/core.h.",
-                                           PyExc_RuntimeError, NULL);
+    error_type = PyErr_NewExceptionWithDoc(
+        "tegula.Error", "What the library could not do; .status names the reason, as in tegula/core.h.",
+        PyExc_RuntimeError, NULL);
     bool ok = m && type && str_importlib && str_import_module && error_type && init_tensors() && init_calls()
            && PyModule_AddObjectRef(m, "Error", error_type) == 0;
     for (int i = 0; ok && i < num_rows; i++) ok = add_row(m, type, &rows[i]);

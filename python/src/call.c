@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * call.c - call_op, the function behind every op: arguments, guards, tensors, outputs, the call.
  *
- * Each row has two builtins. The public one asks first whether torch has to see the call (a subclass, a mode, a gradient) and hands it over if so.
- * The raw one does not ask: it is what torch's dispatcher calls in the end. */
+ * Each row has two builtins. The public one asks first whether torch has to see the call (a subclass, a mode,
+ * a gradient) and hands it over if so. The raw one does not ask: it is what torch's dispatcher calls in the
+ * end. */
 #include "glue.h"
 
 #include <string.h>
@@ -12,8 +13,10 @@ static PyObject *str_out, *str_requires_grad, *str_status, *str_current_level;
 
 bool init_calls(void)
 {
-    return (str_out = PyUnicode_InternFromString("out")) && (str_requires_grad = PyUnicode_InternFromString("requires_grad"))
-        && (str_status = PyUnicode_InternFromString("status")) && (str_current_level = PyUnicode_InternFromString("_current_level"));
+    return (str_out = PyUnicode_InternFromString("out")) &&
+           (str_requires_grad = PyUnicode_InternFromString("requires_grad")) &&
+           (str_status = PyUnicode_InternFromString("status")) &&
+           (str_current_level = PyUnicode_InternFromString("_current_level"));
 }
 
 PyObject *raise_status(tgl_status status)
@@ -42,10 +45,13 @@ static int find_keyword(const op_row *row, PyObject *key)
 }
 
 /* Positions, then keywords, into object[]: borrowed, NULL where not given. */
-static bool sort_arguments(const op_row *row, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **object, PyObject **out)
+static bool sort_arguments(const op_row *row, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                           PyObject **object, PyObject **out)
 {
     if (n > row->num_params)
-        return PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments, got %zd", row->name, row->num_params, n), false;
+        return PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments, got %zd", row->name,
+                            row->num_params, n),
+               false;
     for (Py_ssize_t i = 0; i < n; i++) object[i] = args[i];
     for (Py_ssize_t i = n; i < row->num_params; i++) object[i] = NULL;
     *out = NULL;
@@ -84,7 +90,8 @@ static bool read_scalar(const param *p, PyObject *object, value *v)
     case 'f': v->f = PyFloat_AsDouble(object); break;
     case 'b':
         v->i = object == Py_True;
-        if (!v->i && object != Py_False) PyErr_Format(PyExc_TypeError, "%U: is %R, want True or False", p->name, object);
+        if (!v->i && object != Py_False)
+            PyErr_Format(PyExc_TypeError, "%U: is %R, want True or False", p->name, object);
         break;
     default:
         for (int i = 0; i < p->num_words; i++)
@@ -134,7 +141,7 @@ static PyObject *call_dispatcher(const op_row *row, PyObject *const *args, Py_ss
     return answer;
 }
 
-static bool says_true(PyObject *function)                            /* a torch builtin without arguments: 20 to 40 ns */
+static bool says_true(PyObject *function) /* a torch builtin without arguments: 20 to 40 ns */
 {
     PyObject *answer = PyObject_CallNoArgs(function);
     const bool yes = answer == Py_True;
@@ -145,14 +152,16 @@ static bool says_true(PyObject *function)                            /* a torch 
 static bool requires_grad(PyObject *object)
 {
     PyObject *answer = torch.get_requires_grad && entry_of(object).kind == PLAIN
-                           ? torch.get_requires_grad(torch.requires_grad, object, NULL) : PyObject_GetAttr(object, str_requires_grad);
+                           ? torch.get_requires_grad(torch.requires_grad, object, NULL)
+                           : PyObject_GetAttr(object, str_requires_grad);
     const bool yes = answer == Py_True;
     Py_XDECREF(answer);
-    PyErr_Clear();                                                   /* another library's array has no such attribute */
+    PyErr_Clear(); /* another library's array has no such attribute */
     return yes;
 }
 
-/* Inside `with torch.autograd.forward_ad.dual_level():` a tensor may carry a tangent, which nothing cheap tells. */
+/* Inside `with torch.autograd.forward_ad.dual_level():` a tensor may carry a tangent, which nothing cheap
+ * tells. */
 static bool is_forward_ad(void)
 {
     PyObject *level = PyDict_GetItemWithError(torch.forward_ad, str_current_level); /* borrowed; -1 outside */
@@ -163,8 +172,9 @@ static bool is_forward_ad(void)
 
 typedef enum { DIRECT, DISPATCH, GRADIENT, TRANSFORM, NO_GRADIENT } route;
 
-/* With a dispatch mode active (a fake, a tracer, a counter) the dispatcher must see the call; otherwise only a wanted gradient keeps it from going
- * straight to C. Function modes do not count: torch.set_default_device() is one, and every call would take the slow way. */
+/* With a dispatch mode active (a fake, a tracer, a counter) the dispatcher must see the call; otherwise only
+ * a wanted gradient keeps it from going straight to C. Function modes do not count:
+ * torch.set_default_device() is one, and every call would take the slow way. */
 static route choose_route(const op_row *row, PyObject *const *object, PyObject *out)
 {
     PyObject *depth = PyObject_CallNoArgs(torch.dispatch_depth);
@@ -202,11 +212,12 @@ static bool evaluate(const extent *e, const frame *f, int64_t *out)
 }
 
 /* What the row says of output i: dtype, shape and strides; dims has room for both. */
-static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *want, int64_t dims[2 * MAX_DIMS])
+static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *want,
+                            int64_t dims[2 * MAX_DIMS])
 {
     const result *o = &row->results[i];
-    *want = (DLTensor){ .device = f->arg[row->first_tensor].tensor->device, .ndim = o->ndim, .dtype = o->dtype, .shape = dims,
-                        .strides = dims + MAX_DIMS };
+    *want = (DLTensor){ .device = f->arg[row->first_tensor].tensor->device, .dtype = o->dtype,
+                        .ndim = o->ndim, .shape = dims, .strides = dims + MAX_DIMS };
     if ((int)want->device.device_type == TGL_DL_CUDA_HOST) want->device = (DLDevice){ kDLCPU, 0 };
     if (o->dtype_from >= 0) {
         const param *p = &row->params[o->dtype_from];
@@ -219,7 +230,9 @@ static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *
         want->strides[d] = step;
         if (!sized || (!o->is_packed && !evaluate(&o->stride[d], f, &want->strides[d]))
             || __builtin_mul_overflow(step, want->shape[d] > 1 ? want->shape[d] : 1, &step))
-            return PyErr_Format(PyExc_ValueError, "%s(): output %d would have an impossible size", row->name, i), false;
+            return PyErr_Format(PyExc_ValueError, "%s(): output %d would have an impossible size", row->name,
+                                i),
+                   false;
     }
     return true;
 }
@@ -230,11 +243,14 @@ static bool take_output(const op_row *row, PyObject *given, int i, tensor_ref *o
     PyObject *object = given;
     if (row->num_results > 1) {
         if (!PyTuple_Check(given) || PyTuple_Size(given) != row->num_results)
-            return PyErr_Format(PyExc_TypeError, "out: is a %R, want a tuple of %d tensors", (PyObject *)Py_TYPE(given), row->num_results), false;
+            return PyErr_Format(PyExc_TypeError, "out: is a %R, want a tuple of %d tensors",
+                                (PyObject *)Py_TYPE(given), row->num_results),
+                   false;
         object = PyTuple_GetItem(given, i);
     }
     if (!read_tensor(str_out, object, entry_of(object), out)) return false;
-    if (out->is_read_only) return PyErr_SetString(PyExc_ValueError, "out: is read-only, want writable memory"), false;
+    if (out->is_read_only)
+        return PyErr_SetString(PyExc_ValueError, "out: is read-only, want writable memory"), false;
     Py_INCREF(object);
     out->object = object;
     return true;
@@ -247,19 +263,21 @@ static void count_writes(PyObject *given)
     PyObject *none = list ? PyObject_CallFunctionObjArgs(torch.increment_version, list, NULL) : NULL;
     if (list != given) Py_XDECREF(list);
     Py_XDECREF(none);
-    PyErr_Clear();                                                   /* another library's array has no counter */
+    PyErr_Clear(); /* another library's array has no counter */
 }
 
 /* ---- the call ---- */
 
-/* What can make a call compile: dtypes, scalars, and sizes but the first, which counts tokens and is never part of a kernel's key. A wrong guess is
- * harmless: the GIL is released or held without need. */
+/* What can make a call compile: dtypes, scalars, and sizes but the first, which counts tokens and is never
+ * part of a kernel's key. A wrong guess is harmless: the GIL is released or held without need. */
 static uint64_t signature_of(const op_row *row, const frame *f)
 {
     uint64_t h = (uint64_t)f->arg[row->first_tensor].tensor->device.device_id + 1;
     for (int i = 0; i < row->num_params; i++) {
         const DLTensor *t = row->params[i].kind == 't' ? f->arg[i].tensor : NULL;
-        uint64_t v = t ? (uint64_t)t->dtype.code << 8 | t->dtype.bits : row->params[i].kind == 't' ? 0 : (uint64_t)f->arg[i].i;
+        uint64_t v = 0;                                              /* an absent tensor */
+        if (t) v = (uint64_t)t->dtype.code << 8 | t->dtype.bits;
+        else if (row->params[i].kind != 't') v = (uint64_t)f->arg[i].i;
         for (int d = 0; ; d++) {
             h = (h ^ v) * 0x9E3779B97F4A7C15u;
             h ^= h >> 29;
@@ -270,14 +288,16 @@ static uint64_t signature_of(const op_row *row, const frame *f)
     return h | 1;                                                    /* 0 marks an empty slot */
 }
 
-/* A launch takes less time than giving the GIL away costs when another thread wants it, so warm CUDA calls keep it. CPU work gives it away, and so does a
- * CUDA call of a kind that has not run before: it may have to compile for a tenth of a second. */
+/* A launch takes less time than giving the GIL away costs when another thread wants it, so warm CUDA calls
+ * keep it. CPU work gives it away, and so does a CUDA call of a kind that has not run before: it may have to
+ * compile for a tenth of a second. */
 static tgl_status run(op_row *row, frame *f, tensor_ref *in, tensor_ref *out)
 {
     const int device_type = (int)f->arg[row->first_tensor].tensor->device.device_type;
     const uint64_t signature = signature_of(row, f);
     uint64_t *warm = &row->warm[signature >> 32 & (WARM_CALLS - 1)];
-    if ((device_type == TGL_DL_CUDA || device_type == TGL_DL_CUDA_MANAGED) && *warm == signature) return row->call(f);
+    if ((device_type == TGL_DL_CUDA || device_type == TGL_DL_CUDA_MANAGED) && *warm == signature)
+        return row->call(f);
     for (int i = 0; i < row->num_params; i++)
         if (row->params[i].kind == 't' && f->arg[i].tensor) hold_dims(&in[i]);
     for (int i = 0; i < row->num_results; i++) hold_dims(&out[i]);
@@ -294,7 +314,8 @@ static PyObject *pack_answer(const op_row *row, tensor_ref *out)
 {
     if (row->num_results == 0) Py_RETURN_NONE;
     PyObject *answer = row->num_results == 1 ? out[0].object : PyTuple_New(row->num_results);
-    for (int i = 0; row->num_results > 1 && answer && i < row->num_results; i++) PyTuple_SetItem(answer, i, out[i].object);
+    for (int i = 0; row->num_results > 1 && answer && i < row->num_results; i++)
+        PyTuple_SetItem(answer, i, out[i].object);
     for (int i = 0; answer && i < row->num_results; i++) out[i].object = NULL;
     return answer;
 }
@@ -311,7 +332,8 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
     for (int i = 0; i < row->num_params; i++) {
         const param *p = &row->params[i];
         if (!object[i]) {
-            if (!p->has_default) return PyErr_Format(PyExc_TypeError, "%s(): %U is missing", row->name, p->name);
+            if (!p->has_default)
+                return PyErr_Format(PyExc_TypeError, "%s(): %U is missing", row->name, p->name);
             f.arg[i] = p->fallback;
         } else if (p->kind != 't') {
             if (!read_scalar(p, object[i], &f.arg[i])) return NULL;
@@ -328,7 +350,8 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
         case GRADIENT: return call_function(row, row->gradient, object);
         case TRANSFORM: return call_function(row, row->transform, object);
         case NO_GRADIENT:
-            return PyErr_Format(PyExc_RuntimeError, "%s(): out= has no gradient, but an argument requires one", row->name);
+            return PyErr_Format(PyExc_RuntimeError,
+                                "%s(): out= has no gradient, but an argument requires one", row->name);
         case DISPATCH: return call_dispatcher(row, args, n, kwnames);
         }
     }
@@ -341,17 +364,21 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
         ref->object = ref->capsule = NULL;
         if (p->kind != 't' || !object[num_in] || (object[num_in] == Py_None && p->optional)) continue;
         const bool is_read = read_tensor(p->name, object[num_in], entry[num_in], ref);
-        if (is_guarded && entry[num_in].kind == PLAIN && (!is_read || is_lazy(object[num_in], &ref->tensor))) {
-            PyErr_Clear();   /* torch.func's wrappers have torch.Tensor's type but no storage; meta and sparse tensors neither */
+        if (is_guarded && entry[num_in].kind == PLAIN &&
+            (!is_read || is_lazy(object[num_in], &ref->tensor))) {
+            PyErr_Clear(); /* torch.func's wrappers have torch.Tensor's type but no storage; meta and sparse
+                              tensors neither */
             num_in++;
-            answer = row->is_differentiable && !given && says_true(torch.has_transform) ? call_function(row, row->transform, object)
-                                                                                        : call_dispatcher(row, args, n, kwnames);
+            answer = row->is_differentiable && !given && says_true(torch.has_transform)
+                         ? call_function(row, row->transform, object)
+                         : call_dispatcher(row, args, n, kwnames);
             goto done;
         }
         if (!is_read) { num_in++; goto done; }
         f.arg[num_in].tensor = &ref->tensor;
         if (ref->tensor.ndim != p->ndim) {
-            PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want %d", p->name, ref->tensor.ndim, p->ndim);
+            PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want %d", p->name, ref->tensor.ndim,
+                         p->ndim);
             num_in++;
             goto done;
         }
@@ -376,6 +403,8 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
     if (status != TGL_OK) raise_status(status);
     else {
         if (given && torch.tensor) count_writes(given);
+        for (int i = 0; torch.tensor && i < row->num_params; i++)
+            if (row->params[i].is_in_place) count_writes(object[i]);
         answer = pack_answer(row, out);
     }
 done:

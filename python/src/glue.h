@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * glue.h - what the files of the extension module share.
  *
- * One row of text per op is the whole binding (rows.c). It is parsed at import (parse.c); one function, call_op (call.c), serves every row, reading
- * tensors and making outputs with tensor.c. The Python side (tegula/_torch.py) makes the torch operator from the same text. */
+ * One row of text per op is the whole binding (rows.c). It is parsed at import (parse.c); one function,
+ * call_op (call.c), serves every row, reading tensors and making outputs with tensor.c. The Python side
+ * (tegula/_torch.py) makes the torch operator from the same text. */
 #ifndef TEGULA_GLUE_H
 #define TEGULA_GLUE_H
 
@@ -32,13 +33,14 @@ typedef struct { value arg[MAX_PARAMS]; DLTensor *out[MAX_RESULTS]; tgl_stream s
 
 /* ---- a row ---- */
 
-typedef struct { signed char param, axis; char op; int64_t constant; } factor; /* axis -1: the argument's own value */
-typedef struct { int count; factor f[MAX_FACTORS]; } extent;                   /* evaluated from left to right */
+/* A size or a stride: a product, from left to right. axis -1: the parameter's own value; param -1: constant. */
+typedef struct { signed char param, axis; char op; int64_t constant; } factor;
+typedef struct { int count; factor f[MAX_FACTORS]; } extent;
 
 typedef struct {
     PyObject *name;          /* interned */
     char kind;               /* 't' tensor, 'i' int, 'f' float, 'b' bool, 'e' one of words */
-    bool optional, has_default;
+    bool optional, has_default, is_in_place;
     int ndim, num_words;
     value fallback;
     PyObject *words[MAX_WORDS];
@@ -53,9 +55,14 @@ typedef struct {
     extent size[MAX_DIMS], stride[MAX_DIMS];
 } result;
 
-/* Arguments of the allocating function for an output's last shape. A decoder asks for the same shape again and again,
- * and making the tuples costs 75 to 120 ns an output. */
-typedef struct { int ndim; int64_t shape[MAX_DIMS], strides[MAX_DIMS]; DLDataType dtype; PyObject *args; } memo;
+/* Arguments of the allocating function for an output's last shape. A decoder asks for the same shape again
+ * and again, and making the tuples costs 75 to 120 ns an output. */
+typedef struct {
+    int ndim;
+    int64_t shape[MAX_DIMS], strides[MAX_DIMS];
+    DLDataType dtype;
+    PyObject *args;
+} memo;
 
 typedef struct {
     const char *module, *text, *doc;
@@ -81,14 +88,16 @@ bool dtype_is(DLDataType a, DLDataType b);
 
 /* ---- tensors ---- */
 
-/* DLPack's C exchange API: what the capsule __dlpack_c_exchange_api__ of a tensor type points to, for the life of the
- * process. Functions return 0, or -1 with a Python exception set, and do not synchronise. */
+/* DLPack's C exchange API: what the capsule __dlpack_c_exchange_api__ of a tensor type points to, for the
+ * life of the process. Functions return 0, or -1 with a Python exception set, and do not synchronise. */
 typedef struct { uint32_t major, minor; } pack_version;
 typedef struct exchange_api {
-    pack_version version;                                           /* the layout below is major 1's */
-    struct exchange_api *older;                                     /* the same for an older major version, or NULL */
-    void (*allocate)(void), (*export_owned)(void), (*import_owned)(void); /* not called here: see make_output() */
-    int (*borrow)(void *object, DLTensor *out);                     /* may be NULL; valid while the object is held */
+    pack_version version;                       /* the layout below is major 1's */
+    struct exchange_api *older;                 /* the same for an older major version, or NULL */
+    void (*allocate)(void);                     /* these three are not called: make_output() says why */
+    void (*export_owned)(void);
+    void (*import_owned)(void);
+    int (*borrow)(void *object, DLTensor *out); /* may be NULL; valid while the object is held */
     int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
 } exchange_api;
 
@@ -101,8 +110,8 @@ typedef struct { PyTypeObject *type; const exchange_api *api; type_kind kind; } 
 
 /* What Python bound with bind_torch(); all NULL before. */
 typedef struct {
-    PyObject *tensor, *parameter, *empty_strided, *strided_cpu, *strided_cuda, *device, *dtypes, *dispatch_depth, *is_grad_enabled, *has_transform,
-        *forward_ad, *increment_version, *requires_grad;
+    PyObject *tensor, *parameter, *empty_strided, *strided_cpu, *strided_cuda, *device, *dtypes,
+        *dispatch_depth, *is_grad_enabled, *has_transform, *forward_ad, *increment_version, *requires_grad;
     descrgetfunc get_requires_grad;
 } torch_table;
 extern torch_table torch;
@@ -121,7 +130,8 @@ void forget_types(void);
 bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tensor_ref *ref);
 bool stream_of(const tensor_ref *ref, tgl_stream *stream);
 void hold_dims(tensor_ref *ref);
-bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, memo *memory, tensor_ref *out);
+bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, memo *memory,
+                 tensor_ref *out);
 bool is_lazy(PyObject *object, const DLTensor *t);
 void drop_tensor(tensor_ref *ref);
 
@@ -131,6 +141,9 @@ extern PyObject *error_type; /* tegula.Error */
 PyObject *raise_status(tgl_status status);
 bool init_calls(void);
 PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-typedef struct { PyObject_HEAD op_row *row; bool is_guarded; } op_object; /* `self` of the builtins: no look-up by name */
+typedef struct {
+    PyObject_HEAD op_row *row;
+    bool is_guarded;
+} op_object; /* `self` of the builtins: no look-up by name */
 
 #endif

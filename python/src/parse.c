@@ -7,14 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct { const char *word; DLDataType dtype; } dtype_words[] = {
-    { "f32", { TGL_DL_FLOAT, 32, 1 } },   { "f16", { TGL_DL_FLOAT, 16, 1 } },    { "bf16", { TGL_DL_BFLOAT, 16, 1 } },
-    { "i64", { TGL_DL_INT, 64, 1 } },     { "i32", { TGL_DL_INT, 32, 1 } },      { "i8", { TGL_DL_INT, 8, 1 } },
-    { "u8", { TGL_DL_UINT, 8, 1 } },      { "bool", { TGL_DL_BOOL, 8, 1 } },     { "e4m3", { TGL_DL_E4M3FN, 8, 1 } },
-    { "e5m2", { TGL_DL_E5M2, 8, 1 } },    { "e8m0", { TGL_DL_E8M0FNU, 8, 1 } },  { "e2m1x2", { TGL_DL_E2M1FN, 4, 2 } },
+static const struct { const char *word; DLDataType dtype;
+} dtype_words[] = {
+    { "f32", { TGL_DL_FLOAT, 32, 1 } },   { "f16", { TGL_DL_FLOAT, 16, 1 } },
+    { "bf16", { TGL_DL_BFLOAT, 16, 1 } }, { "i64", { TGL_DL_INT, 64, 1 } },
+    { "i32", { TGL_DL_INT, 32, 1 } },     { "i8", { TGL_DL_INT, 8, 1 } },
+    { "u8", { TGL_DL_UINT, 8, 1 } },      { "bool", { TGL_DL_BOOL, 8, 1 } },
+    { "e4m3", { TGL_DL_E4M3FN, 8, 1 } },  { "e5m2", { TGL_DL_E5M2, 8, 1 } },
+    { "e8m0", { TGL_DL_E8M0FNU, 8, 1 } }, { "e2m1x2", { TGL_DL_E2M1FN, 4, 2 } },
 };
 
-bool dtype_is(DLDataType a, DLDataType b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
+bool dtype_is(DLDataType a, DLDataType b)
+{
+    return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
 
 enum { MAX_NAMED_DIMS = 32, NAME_BYTES = 48 };
 typedef struct {
@@ -72,7 +78,7 @@ static bool parse_tensor(reader *r, const op_row *row, param *p)     /* behind t
     } while (take(r, ","));
     if (!take(r, "]")) return false;
     p->optional = p->has_default = take(r, "?");
-    if (!p->optional) take(r, "!");                                  /* in place: only torch's schema wants to know */
+    p->is_in_place = !p->optional && take(r, "!");
     return true;
 }
 
@@ -109,7 +115,8 @@ static bool parse_param(reader *r, op_row *row)
         p->kind = 'e';
         do {
             if (p->num_words == MAX_WORDS || !take_word(r, w)) return false;
-            dtype_named(w, &p->word_dtype[p->num_words]);            /* where the word is a dtype, an output may use it */
+            dtype_named(w,
+                        &p->word_dtype[p->num_words]); /* where the word is a dtype, an output may use it */
             if (!(p->words[p->num_words++] = PyUnicode_InternFromString(w))) return false;
         } while (take(r, "|"));
         if (!take(r, "}")) return false;
@@ -179,7 +186,7 @@ bool parse_row(op_row *row)
     do if (!parse_param(&r, row)) return false;
     while (take(&r, ","));
     if (!take(&r, ")") || !take(&r, "->")) return false;
-    row->first_tensor = -1;                                          /* it decides device, stream and kind of the outputs */
+    row->first_tensor = -1; /* it decides device, stream and kind of the outputs */
     for (int i = row->num_params - 1; i >= 0; i--)
         if (row->params[i].kind == 't' && !row->params[i].optional) row->first_tensor = i;
     if (row->first_tensor < 0) return false;

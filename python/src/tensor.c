@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: MIT
- * tensor.c - Python objects to DLTensors and back: torch through DLPack's C exchange API, others through __dlpack__(). */
+ * tensor.c - Python objects to DLTensors and back: torch through DLPack's C exchange API, others through
+ * __dlpack__(). */
 #include "glue.h"
 
 #include <string.h>
 
 torch_table torch;
-static PyObject *str_exchange_api, *str_dlpack, *str_dlpack_device, *str_torch_function, *str_module, *str_is_neg, *str_is_conj, *str_dtype;
+static PyObject *str_exchange_api, *str_dlpack, *str_dlpack_device, *str_torch_function, *str_module,
+    *str_is_neg, *str_is_conj, *str_dtype;
 
 /* The capsules "dltensor" and "dltensor_versioned"; both are DLPack's ABI. */
-typedef struct managed_tensor { DLTensor tensor; void *context; void (*drop)(struct managed_tensor *); } managed_tensor;
+typedef struct managed_tensor {
+    DLTensor tensor;
+    void *context;
+    void (*drop)(struct managed_tensor *);
+} managed_tensor;
 typedef struct managed_versioned {
     pack_version version;
     void *context;
@@ -17,24 +23,26 @@ typedef struct managed_versioned {
     DLTensor tensor;
 } managed_versioned;
 enum { FLAG_READ_ONLY = 1 };
-_Static_assert(sizeof(DLTensor) == 48 && sizeof(managed_tensor) == 64 && sizeof(managed_versioned) == 80, "DLPack's ABI");
+_Static_assert(sizeof(DLTensor) == 48 && sizeof(managed_tensor) == 64 && sizeof(managed_versioned) == 80,
+               "DLPack's ABI");
 _Static_assert(sizeof(exchange_api) == 56, "DLPack's ABI");
 
 bool init_tensors(void)
 {
-    return (str_exchange_api = PyUnicode_InternFromString("__dlpack_c_exchange_api__"))
-        && (str_dlpack = PyUnicode_InternFromString("__dlpack__"))
-        && (str_dlpack_device = PyUnicode_InternFromString("__dlpack_device__"))
-        && (str_torch_function = PyUnicode_InternFromString("__torch_function__"))
-        && (str_module = PyUnicode_InternFromString("__module__")) && (str_is_neg = PyUnicode_InternFromString("is_neg"))
-        && (str_is_conj = PyUnicode_InternFromString("is_conj"))
-        && (str_dtype = PyUnicode_InternFromString("dtype"));
+    return (str_exchange_api = PyUnicode_InternFromString("__dlpack_c_exchange_api__")) &&
+           (str_dlpack = PyUnicode_InternFromString("__dlpack__")) &&
+           (str_dlpack_device = PyUnicode_InternFromString("__dlpack_device__")) &&
+           (str_torch_function = PyUnicode_InternFromString("__torch_function__")) &&
+           (str_module = PyUnicode_InternFromString("__module__")) &&
+           (str_is_neg = PyUnicode_InternFromString("is_neg")) &&
+           (str_is_conj = PyUnicode_InternFromString("is_conj")) &&
+           (str_dtype = PyUnicode_InternFromString("dtype"));
 }
 
 /* ---- kinds of objects ---- */
 
 enum { MAX_TYPES = 16 };
-static type_entry types[MAX_TYPES]; /* held for the life of the process, so that an address is never another type */
+static type_entry types[MAX_TYPES]; /* held for the life of the process: an address is never another type's */
 static int num_types;
 
 void forget_types(void) { num_types = 0; }
@@ -51,10 +59,11 @@ static type_entry learn_type(PyTypeObject *type)
     }
     PyErr_Clear();
     if (torch.tensor) {
-        if ((PyObject *)type == torch.tensor || (PyObject *)type == torch.parameter) e.kind = e.api ? PLAIN : FOREIGN;
+        if ((PyObject *)type == torch.tensor || (PyObject *)type == torch.parameter)
+            e.kind = e.api ? PLAIN : FOREIGN;
         else if (PyObject_HasAttr((PyObject *)type, str_torch_function)) e.kind = OVERRIDES;
     }
-    if (num_types < MAX_TYPES) {                                     /* a full table is correct, only slower */
+    if (num_types < MAX_TYPES) { /* a full table is correct, only slower */
         Py_INCREF(type);
         types[num_types++] = e;
     }
@@ -71,8 +80,9 @@ type_entry entry_of(PyObject *object)
 
 /* ---- in ---- */
 
-/* Calls object.__dlpack__(). On CUDA the producer is told to make the data ready for the legacy default stream (1 in the protocol), on which the
- * op then runs: it is the one stream that orders itself with all blocking streams of every library. */
+/* Calls object.__dlpack__(). On CUDA the producer is told to make the data ready for the legacy default
+ * stream (1 in the protocol), on which the op then runs: it is the one stream that orders itself with all
+ * blocking streams of every library. */
 static PyObject *export_capsule(PyObject *name, PyObject *object)
 {
     PyObject *method = PyObject_GetAttr(object, str_dlpack), *capsule = NULL, *kw = NULL, *device = NULL;
@@ -87,7 +97,8 @@ static PyObject *export_capsule(PyObject *name, PyObject *object)
     if (!device) goto done;
     if (!PyArg_ParseTuple(device, "ii", &device_type, &device_id)) goto done;
     const bool on_gpu = device_type == TGL_DL_CUDA || device_type == TGL_DL_CUDA_MANAGED;
-    kw = on_gpu ? Py_BuildValue("{s(ii)si}", "max_version", 1, 0, "stream", 1) : Py_BuildValue("{s(ii)}", "max_version", 1, 0);
+    kw = on_gpu ? Py_BuildValue("{s(ii)si}", "max_version", 1, 0, "stream", 1)
+                : Py_BuildValue("{s(ii)}", "max_version", 1, 0);
     if (!kw) goto done;
     capsule = PyObject_Call(method, none, kw);
     if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {       /* a producer older than DLPack 1.0 */
@@ -112,7 +123,9 @@ static bool read_capsule(PyObject *name, PyObject *object, tensor_ref *ref)
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         const managed_versioned *m = PyCapsule_GetPointer(capsule, "dltensor_versioned");
         if (m->version.major != 1)
-            return PyErr_Format(PyExc_BufferError, "%U: speaks DLPack %u, want 1", name, (unsigned)m->version.major), false;
+            return PyErr_Format(PyExc_BufferError, "%U: speaks DLPack %u, want 1", name,
+                                (unsigned)m->version.major),
+                   false;
         ref->tensor = m->tensor;
         ref->is_read_only = m->flags & FLAG_READ_ONLY;
     } else {
@@ -159,12 +172,14 @@ bool stream_of(const tensor_ref *ref, tgl_stream *stream)
     const DLDevice device = ref->tensor.device;
     const int type = (int)device.device_type;
     void *current = NULL;
-    if (ref->api && type != TGL_DL_CPU && ref->api->current_stream(type, device.device_id, &current)) return false;
+    if (ref->api && type != TGL_DL_CPU && ref->api->current_stream(type, device.device_id, &current))
+        return false;
     *stream = current;
     return true;
 }
 
-/* Shape and strides live in the object. While the GIL is released another thread may change it, so the call keeps a copy. */
+/* Shape and strides live in the object. While the GIL is released another thread may change it, so the call
+ * keeps a copy. */
 void hold_dims(tensor_ref *ref)
 {
     DLTensor *t = &ref->tensor;
@@ -186,11 +201,13 @@ static bool says_true(PyObject *object, PyObject *method)
     return yes;
 }
 
-/* z.conj() is to be conjugated and z.conj().imag to be negated by whoever reads them, and the exchange API says nothing of it. Real tensors of that
- * kind step over real parts, so that no stride is 1: packed ones are not asked, which would cost 80 ns. */
+/* z.conj() is to be conjugated and z.conj().imag to be negated by whoever reads them, and the exchange API
+ * says nothing of it. Real tensors of that kind step over real parts, so that no stride is 1: packed ones are
+ * not asked, which would cost 80 ns. */
 bool is_lazy(PyObject *object, const DLTensor *t)
 {
-    if (t->dtype.code == TGL_DL_COMPLEX) return says_true(object, str_is_conj) || says_true(object, str_is_neg);
+    if (t->dtype.code == TGL_DL_COMPLEX)
+        return says_true(object, str_is_conj) || says_true(object, str_is_neg);
     if (t->dtype.code != TGL_DL_FLOAT || !t->strides) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->strides[d] == 1 && t->shape[d] > 1) return false;
@@ -218,7 +235,10 @@ static PyObject *tuple_of(const int64_t *v, int n)
 /* torch.dtype of a DLPack one, borrowed. `torch.dtypes` maps code << 24 | bits << 16 | lanes. */
 static PyObject *torch_dtype(DLDataType d)
 {
-    static struct { uint32_t key; PyObject *dtype; } last[8];        /* a few dtypes make all outputs of a program */
+    static struct {
+        uint32_t key;
+        PyObject *dtype;
+    } last[8]; /* a few dtypes make all outputs of a program */
     const uint32_t key = (uint32_t)d.code << 24 | (uint32_t)d.bits << 16 | d.lanes;
     const unsigned slot = (d.code ^ d.bits >> 3) & 7;
     if (last[slot].dtype && last[slot].key == key) return last[slot].dtype;
@@ -228,18 +248,20 @@ static PyObject *torch_dtype(DLDataType d)
     Py_DECREF(number);
     if (dtype) last[slot].key = key, last[slot].dtype = dtype;
     else if (!PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "torch has no dtype of DLPack code %d with %d bits, %d lanes", d.code, d.bits, d.lanes);
+        PyErr_Format(PyExc_ValueError, "torch has no dtype of DLPack code %d with %d bits, %d lanes", d.code,
+                     d.bits, d.lanes);
     return dtype;
 }
 
 static PyObject *torch_arguments(const DLTensor *want, memo *m)      /* (shape, strides, dtype) */
 {
     const size_t bytes = sizeof(int64_t) * (size_t)want->ndim;
-    if (!m->args || m->ndim != want->ndim || !dtype_is(m->dtype, want->dtype) || memcmp(m->shape, want->shape, bytes)
-        || memcmp(m->strides, want->strides, bytes)) {
+    if (!m->args || m->ndim != want->ndim || !dtype_is(m->dtype, want->dtype) ||
+        memcmp(m->shape, want->shape, bytes) || memcmp(m->strides, want->strides, bytes)) {
         PyObject *dtype = torch_dtype(want->dtype);
         if (!dtype) return NULL;
-        PyObject *args = Py_BuildValue("(NNO)", tuple_of(want->shape, want->ndim), tuple_of(want->strides, want->ndim), dtype);
+        PyObject *args = Py_BuildValue("(NNO)", tuple_of(want->shape, want->ndim),
+                                       tuple_of(want->strides, want->ndim), dtype);
         if (!args) return NULL;
         Py_XDECREF(m->args);
         m->args = args;
@@ -248,7 +270,7 @@ static PyObject *torch_arguments(const DLTensor *want, memo *m)      /* (shape, 
         memcpy(m->shape, want->shape, bytes);
         memcpy(m->strides, want->strides, bytes);
     }
-    Py_INCREF(m->args);                                              /* another thread may replace the memo meanwhile */
+    Py_INCREF(m->args); /* another thread may replace the memo meanwhile */
     return m->args;
 }
 
@@ -256,8 +278,9 @@ static PyObject *torch_empty_strided(const DLTensor *want, PyObject *args)
 {
     PyObject *shape, *strides, *dtype, *kw = NULL, *made = NULL;
     if (!PyArg_ParseTuple(args, "OOO", &shape, &strides, &dtype)) return NULL;
-    PyObject *device = want->device.device_type == kDLCPU ? PyObject_CallFunction(torch.device, "s", "cpu")
-                                                          : PyObject_CallFunction(torch.device, "si", "cuda", want->device.device_id);
+    PyObject *device = want->device.device_type == kDLCPU
+                           ? PyObject_CallFunction(torch.device, "s", "cpu")
+                           : PyObject_CallFunction(torch.device, "si", "cuda", want->device.device_id);
     PyObject *sizes = PyTuple_Pack(2, shape, strides);
     if (device) kw = Py_BuildValue("{sOsO}", "dtype", dtype, "device", device);
     if (sizes && kw) made = PyObject_Call(torch.empty_strided, sizes, kw);
@@ -267,11 +290,13 @@ static PyObject *torch_empty_strided(const DLTensor *want, PyObject *args)
     return made;
 }
 
-/* Made by torch itself and not by the exchange API's allocator, whose tensors ignore record_stream() and cannot be resized. Inductor's function costs
- * 1.0 us, torch.empty_strided 1.7 us; the former takes the current device, which may be another one. */
+/* Made by torch itself and not by the exchange API's allocator, whose tensors ignore record_stream() and
+ * cannot be resized. Inductor's function costs 1.0 us, torch.empty_strided 1.7 us; the former takes the
+ * current device, which may be another one. */
 static bool make_torch_output(const tensor_ref *like, const DLTensor *want, memo *m, tensor_ref *out)
 {
-    PyObject *args = torch_arguments(want, m), *fast = want->device.device_type == kDLCPU ? torch.strided_cpu : torch.strided_cuda;
+    PyObject *args = torch_arguments(want, m),
+             *fast = want->device.device_type == kDLCPU ? torch.strided_cpu : torch.strided_cuda;
     if (!args) return false;
     out->api = like->api;
     out->object = fast != Py_None ? PyObject_Call(fast, args, NULL) : torch_empty_strided(want, args);
@@ -296,23 +321,28 @@ static const char *numpy_name(DLDataType d)
     return d.code <= TGL_DL_FLOAT ? names[d.code][log2_bytes] : NULL;
 }
 
-/* NumPy and CuPy: their own empty(), found through the type's package. Other libraries (JAX's arrays cannot be written) need out=. */
-static bool make_array_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, tensor_ref *out)
+/* NumPy and CuPy: their own empty(), found through the type's package. Other libraries (JAX's arrays cannot
+ * be written) need out=. */
+static bool make_array_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want,
+                              tensor_ref *out)
 {
     static PyObject *str_out;
     if (!str_out && !(str_out = PyUnicode_InternFromString("out"))) return false;
-    PyObject *shape = NULL, *dtype = NULL, *package = NULL, *module = PyObject_GetAttr((PyObject *)Py_TYPE(like_object), str_module);
+    PyObject *shape = NULL, *dtype = NULL, *package = NULL,
+             *module = PyObject_GetAttr((PyObject *)Py_TYPE(like_object), str_module);
     const char *name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8AndSize(module, NULL) : NULL;
     bool ok = false;
     int64_t step = 1;
     for (int d = want->ndim - 1; d >= 0; d--) {
-        if (want->shape[d] > 1 && want->strides[d] != step) name = NULL;     /* empty() makes packed arrays only */
+        if (want->shape[d] > 1 && want->strides[d] != step) name = NULL; /* empty() makes packed arrays only */
         step *= want->shape[d] > 1 ? want->shape[d] : 1;
     }
     const size_t length = name ? strcspn(name, ".") : 0;
     if (length == 5 && !strncmp(name, "numpy", 5)) package = PyImport_ImportModule("numpy");
     else if (length == 4 && !strncmp(name, "cupy", 4)) package = PyImport_ImportModule("cupy");
-    else PyErr_Format(PyExc_TypeError, "no output can be made for a %R: give out=", (PyObject *)Py_TYPE(like_object));
+    else
+        PyErr_Format(PyExc_TypeError,
+                     "no output can be made for a %R: give out=", (PyObject *)Py_TYPE(like_object));
     const char *word = numpy_name(want->dtype);
     if (package) {
         if (dtype_is(want->dtype, like->tensor.dtype)) dtype = PyObject_GetAttr(like_object, str_dtype);
@@ -333,7 +363,8 @@ static bool make_array_output(const tensor_ref *like, PyObject *like_object, con
     return ok;
 }
 
-bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, memo *memory, tensor_ref *out)
+bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, memo *memory,
+                 tensor_ref *out)
 {
     out->object = out->capsule = NULL;
     out->api = NULL;

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Tegula: kernels for LLM training and serving, on NVIDIA GPUs and CPUs.
 
-Functions take torch tensors, NumPy arrays or anything else that speaks DLPack. Importing the package imports neither torch nor CUDA; if the
-process uses torch, before or after, the ops are also torch operators (torch.ops.tegula) that compile, export and differentiate."""
+Functions take torch tensors, NumPy arrays or anything else that speaks DLPack. Importing the package
+imports neither torch nor CUDA; if the process uses torch, before or after, the ops are also torch operators
+(torch.ops.tegula) that compile, export and differentiate."""
+
 import sys
 
 from . import _after_import, config, transpose
@@ -11,8 +13,10 @@ from ._tegula import Error, version as _version
 from .config import get_device_num_sms, get_max_smem_per_sm, get_num_sms, set_num_sms
 
 __version__ = _version()
-__all__ = ["Error", "compile_count", "config", "get_device_num_sms", "get_max_smem_per_sm", "get_num_sms", "set_num_sms", "testing", "torch",
-           "transpose", "warmup"]
+__all__ = [
+    "Error", "compile_count", "config", "get_device_num_sms", "get_max_smem_per_sm", "get_num_sms",
+    "set_num_sms", "testing", "torch", "transpose", "warmup",
+]
 _LAZY = ("testing", "torch")  # these import torch
 
 

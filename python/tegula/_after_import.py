@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Runs something once another module has been imported, by whom ever. Importing torch takes a second and torch._dynamo another: only
-those who use them should pay, but the ops must be registered with both."""
+"""Runs something once another module has been imported, by whomever. Importing torch takes a second and
+torch._dynamo another: only those who use them should pay, but the ops must be registered with both."""
+
 import sys
 
 
 class _Finder:
-    """Stands first in sys.meta_path until the module is executed; looking for it alone (importlib.util.find_spec) changes nothing."""
+    """Stands first in sys.meta_path until the module is executed; looking for it alone
+    (importlib.util.find_spec) changes nothing."""
 
     def __init__(self, name, action):
         self.name, self.action = name, action

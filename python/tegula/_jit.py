@@ -10,10 +10,12 @@ def compile_count():
 
 
 class warmup:
-    """Inside `with tegula.warmup():`, calls of this thread compile or load the kernels that they need and launch nothing: outputs have their
-    shape and dtype, but nothing is written to them. Run the model once in it before serving, or before capturing a graph.
+    """Inside `with tegula.warmup():`, calls of this thread compile or load the kernels that they need and
+    launch nothing: outputs have their shape and dtype, but nothing is written to them. Run the model once
+    in it before serving, or before capturing a graph.
 
-    device: the CUDA device to prepare, the current one if None. architecture ("sm_90a"): compile for that one into the disk cache instead."""
+    device: the CUDA device to prepare, the current one if None. architecture ("sm_90a"): compile for that
+    one into the disk cache instead."""
 
     def __init__(self, device=None, architecture=None):
         self.device, self.architecture = device, architecture

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The Python half of the table of ops: reads a row's text (its grammar is in python/src/rows.c) and computes schemas and shapes from it."""
+"""The Python half of the table of ops: reads a row's text (its grammar is in python/src/rows.c) and computes
+schemas and shapes from it."""
 import re
 from typing import NamedTuple, Optional
 
@@ -21,7 +22,11 @@ class Result(NamedTuple):
 
 _PARAM = re.compile(r"(\w+)(?:\[([^]]*)\]([?!]?)|: (\{[^}]*\}|\w+)(\??)(?: = ([^,]+))?)(?:, |$)")
 _RESULT = re.compile(r"(\w+)\[([^];]*)(?:; ([^]]*))?\](?:, |$)")
-_TERMS = re.compile(r" ([*/]) ")
+_OPERATOR = re.compile(r" ([*/]) ")
+
+
+def _split(text):
+    return tuple(text.split(", ")) if text else None
 
 
 class Row:
@@ -31,12 +36,15 @@ class Row:
         self.params = []
         for name, dims, mark, kind, optional, default in _PARAM.findall(params):
             if dims:
-                self.params.append(Param(name, "Tensor", tuple(dims.split(", ")), mark == "?", mark == "!", "None" if mark == "?" else None))
+                default = "None" if mark == "?" else None
+                param = Param(name, "Tensor", _split(dims), mark == "?", mark == "!", default)
+            elif kind.startswith("{"):
+                quoted = f'"{default}"' if default and default != "None" else default
+                param = Param(name, "str", (), bool(optional), False, quoted or None)
             else:
-                is_word = kind.startswith("{")
-                quoted = f'"{default}"' if is_word and default != "None" else default
-                self.params.append(Param(name, "str" if is_word else kind, (), bool(optional), False, quoted if default else None))
-        self.results = [Result(dtype, tuple(size.split(", ")), tuple(strides.split(", ")) if strides else None)
+                param = Param(name, kind, (), bool(optional), False, default or None)
+            self.params.append(param)
+        self.results = [Result(dtype, _split(size), _split(strides))
                         for dtype, size, strides in _RESULT.findall(results)]
         self.first = next(p.name for p in self.params if p.kind == "Tensor" and not p.optional)
         self.out_names = ["out"] if len(self.results) == 1 else [f"out{i}" for i in range(len(self.results))]
@@ -50,7 +58,9 @@ class Row:
     def schema(self):
         """Torch's schema of the op."""
         results = ", ".join(["Tensor"] * len(self.results))
-        return f"{self.name}({', '.join(self._schema_params())}) -> {results if len(self.results) == 1 else f'({results})'}"
+        if len(self.results) != 1:
+            results = f"({results})"
+        return f"{self.name}({', '.join(self._schema_params())}) -> {results}"
 
     def out_schema(self):
         """The same with out=: an overload that writes to tensors it is given and returns nothing."""
@@ -58,25 +68,29 @@ class Row:
         return f"{self.name}.out({', '.join(self._schema_params())}, *, {outs}) -> ()"
 
     def describe_outputs(self, values):
-        """[(dtype, size, strides or None)] for arguments by name; sizes may be symbolic. A dtype is a word, or a tensor to take it from."""
+        """[(dtype, size, strides or None)] for arguments by name; sizes may be symbolic. A dtype is a word, or
+        a tensor to take it from."""
         sizes = {}
         for p in self.params:
-            tensor = values.get(p.name)
-            if p.kind == "Tensor" and tensor is not None:
-                if len(tensor.shape) != len(p.dims):
-                    raise ValueError(f"{p.name}: has {len(tensor.shape)} dimensions, want {len(p.dims)}")
-                for name, size in zip(p.dims, tensor.shape):
+            value = values.get(p.name)
+            if p.kind == "int":
+                sizes[p.name] = value
+            elif p.kind == "Tensor" and value is not None:
+                if len(value.shape) != len(p.dims):
+                    raise ValueError(f"{p.name}: has {len(value.shape)} dimensions, want {len(p.dims)}")
+                for name, size in zip(p.dims, value.shape):
                     sizes.setdefault(name, size)
-            elif p.kind == "int":
-                sizes[p.name] = tensor
 
         def evaluate(expression):
-            first, *rest = _TERMS.split(expression)
-            number = [int(t) if t.isdigit() else sizes[t] for t in [first, *rest[1::2]]]
-            value = number[0]
-            for op, x in zip(rest[::2], number[1:]):
-                value = value * x if op == "*" else (value + x - 1) // x
-            return value
+            first, *rest = _OPERATOR.split(expression)
+            terms = [int(t) if t.isdigit() else sizes[t] for t in [first, *rest[1::2]]]
+            result = terms[0]
+            for op, x in zip(rest[::2], terms[1:]):
+                result = result * x if op == "*" else (result + x - 1) // x
+            return result
 
-        return [(values.get(r.dtype, r.dtype), tuple(map(evaluate, r.size)), r.strides and tuple(map(evaluate, r.strides)))
+        def evaluate_all(expressions):
+            return None if expressions is None else tuple(map(evaluate, expressions))
+
+        return [(values.get(r.dtype, r.dtype), evaluate_all(r.size), evaluate_all(r.strides))
                 for r in self.results]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`import tegula.as_tile_kernels` makes this package importable as tile_kernels, so that code written for TileKernels runs unchanged:
+"""`import tegula.as_tile_kernels` makes this package importable as tile_kernels, so that code written for
+TileKernels runs unchanged:
 
     import tegula.as_tile_kernels
     from tile_kernels.transpose import transpose
@@ -14,7 +15,7 @@ _NAME = "tile_kernels"
 
 
 class _Alias:
-    """Finds and loads tile_kernels.x as tegula.x: the same module object under a second name, never a second copy."""
+    """Finds and loads tile_kernels.x as tegula.x: the same module under a second name, never a second copy."""
 
     def find_spec(self, name, path=None, target=None):
         return importlib.machinery.ModuleSpec(name, self) if name.startswith(_NAME + ".") else None

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Settings of the process. Results never depend on them. Each is also an environment variable: docs/environment.md."""
+"""Settings of the process. Results never depend on them. Each is also an environment variable:
+docs/environment.md."""
+
 import sys
 
 from . import _tegula
 
-__all__ = ["get_cache_dir", "get_device_num_sms", "get_jit_mode", "get_max_smem_per_sm", "get_num_sms", "get_num_threads", "get_pdl",
-           "set_cache_dir", "set_jit_mode", "set_num_sms", "set_num_threads", "set_pdl"]
+__all__ = [
+    "get_cache_dir", "get_device_num_sms", "get_jit_mode", "get_max_smem_per_sm", "get_num_sms",
+    "get_num_threads", "get_pdl", "set_cache_dir", "set_jit_mode", "set_num_sms", "set_num_threads",
+    "set_pdl",
+]
 
-# What an H200 has: reported where there is no GPU, so that code which takes a few SMs away from the count still runs on the CPU.
+# What an H200 has: reported where there is no GPU, so that code which takes some SMs away from the count still
+# runs on the CPU.
 _NO_GPU_NUM_SMS = 132
 _NO_GPU_SMEM_PER_SM = 233472
 _no_gpu_num_sms = 0  # what set_num_sms() was told where there is no GPU; 0 means nothing
@@ -38,7 +44,8 @@ def get_max_smem_per_sm():
 
 
 def set_num_sms(num_sms):
-    """Upper bound for the multiprocessors that persistent kernels occupy, on every device: the rest stays free for other work."""
+    """Upper bound for the multiprocessors that persistent kernels occupy, on every device: the rest stays
+    free for other work."""
     global _no_gpu_num_sms
     assert 0 < num_sms <= get_device_num_sms(), f"num_sms: is {num_sms}, want 1..{get_device_num_sms()}"
     device = 0
@@ -70,7 +77,8 @@ def get_num_threads():
 
 
 def set_pdl(use_pdl):
-    """Programmatic dependent launch: a kernel's blocks start while the one before it ends. On by default, where the GPU has it."""
+    """Programmatic dependent launch: a kernel's blocks start while the one before it ends. On by default,
+    where the GPU has it."""
     _tegula.set_pdl(use_pdl)
 
 

@@ -14,14 +14,17 @@ except ImportError:
 
 HAS_CUDA = torch is not None and torch.cuda.is_available()
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="no GPU here")
-NEEDS_TORCH = {"test_cuda.py", "test_docs.py", "test_golden.py", "test_memory.py", "test_rows.py", "test_testing.py", "test_torch.py",
-               "test_transpose.py"}
+NEEDS_TORCH = {
+    "test_cuda.py", "test_docs.py", "test_golden.py", "test_memory.py", "test_rows.py", "test_testing.py",
+    "test_torch.py", "test_transpose.py",
+}
 collect_ignore = sorted(NEEDS_TORCH) if torch is None else []
 
 
 @pytest.fixture(params=["cpu", "cuda"] if HAS_CUDA else ["cpu"])
 def device(request):
-    """Where a test runs: on both where there is a GPU. Where there is none, test_cuda.py's skipped tests say so once."""
+    """Where a test runs: on both where there is a GPU. Where there is none, test_cuda.py's skipped tests
+    say so once."""
     return request.param
 
 
@@ -34,5 +37,9 @@ def seed(request):
 
 def pytest_report_header(config):
     import tegula
-    what = f"torch {torch.__version__}, {'CUDA' if HAS_CUDA else 'no CUDA'}" if torch else "no torch: most tests are left out"
+    what = (
+        f"torch {torch.__version__}, {'CUDA' if HAS_CUDA else 'no CUDA'}"
+        if torch
+        else "no torch: most tests are left out"
+    )
     return f"tegula {tegula.__version__} of {pathlib.Path(tegula.__file__).parent}, {what}"

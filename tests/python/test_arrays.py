@@ -9,7 +9,11 @@ from tegula import _tegula                                      # noqa: E402
 from tegula.transpose import batched_transpose, transpose       # noqa: E402
 
 
-@pytest.mark.parametrize("dtype", "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split())
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",
+     "float64", "complex64", "complex128"],
+)
 def test_dtypes(dtype):
     x = numpy.random.default_rng(0).integers(0, 100, (31, 37)).astype(dtype)
     y = transpose(x)
@@ -17,8 +21,17 @@ def test_dtypes(dtype):
     assert (y == x.T).all()
 
 
-@pytest.mark.parametrize("view", [lambda a: a[:, ::-1], lambda a: a[::-2, 1:], lambda a: a.T, lambda a: a[:0], lambda a: numpy.broadcast_to(a[:1], (9, 37))],
-                         ids=["columns reversed", "rows reversed", "transposed", "empty", "broadcast"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a[:, ::-1],
+        lambda a: a[::-2, 1:],
+        lambda a: a.T,
+        lambda a: a[:0],
+        lambda a: numpy.broadcast_to(a[:1], (9, 37)),
+    ],
+    ids=["columns reversed", "rows reversed", "transposed", "empty", "broadcast"],
+)
 def test_strides(view):
     x = view(numpy.arange(31 * 37.0).reshape(31, 37))
     assert (transpose(x) == x.T).all() and transpose(x).shape == x.T.shape
@@ -86,7 +99,8 @@ def test_any_producer(is_old):
 
 @pytest.mark.parametrize("is_old", [False, True])
 def test_cuda_producer_is_told_the_stream(is_old):
-    """The legacy default stream is number 1 in DLPack's protocol. What the producer raises is what the caller sees."""
+    """The legacy default stream is number 1 in DLPack's protocol. What the producer raises is what the
+    caller sees."""
     x = Producer(None, device=(2, 0), is_old=is_old)
     with pytest.raises(BufferError, match="made of paper"):
         transpose(x)
@@ -102,4 +116,9 @@ def test_unreadable():
 
 def test_describe():
     seen = _tegula.describe(numpy.zeros((3, 5), numpy.int16)[1:, ::2])
-    assert seen["dtype"] == (0, 16, 1) and seen["shape"] == [2, 3] and seen["strides"] == [5, 2] and seen["device"] == (1, 0)
+    assert (
+        seen["dtype"] == (0, 16, 1)
+        and seen["shape"] == [2, 3]
+        and seen["strides"] == [5, 2]
+        and seen["device"] == (1, 0)
+    )

@@ -71,9 +71,11 @@ def test_cache_dir(tmp_path):
 
 
 def test_environment():
-    code = "import tegula; print(tegula.config.get_num_threads(), tegula.config.get_jit_mode(), tegula.config.get_pdl())"
+    code = "from tegula.config import *; print(get_num_threads(), get_jit_mode(), get_pdl())"
     env = {**os.environ, "TEGULA_NUM_THREADS": "3", "TEGULA_JIT": "never", "TEGULA_PDL": "0"}
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env).stdout.split() == ["3", "never", "False"]
+    assert subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env
+    ).stdout.split() == ["3", "never", "False"]
 
 
 def test_bad_settings():

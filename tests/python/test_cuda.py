@@ -40,7 +40,8 @@ def test_graph_capture():
 
 
 def test_compiling_inside_a_capture_is_an_error(tmp_path):
-    """In a fresh process with an empty cache: a call that has to compile says so; after a warm-up it is captured."""
+    """In a fresh process with an empty cache: a call that has to compile says so; after a warm-up it is
+    captured."""
     import subprocess, sys
     code = """if True:
         import torch, tegula
@@ -61,7 +62,11 @@ def test_compiling_inside_a_capture_is_an_error(tmp_path):
         graph.replay()
         torch.cuda.synchronize()
         assert torch.equal(y, x.t())"""
-    subprocess.run([sys.executable, "-c", code], check=True, env={**__import__("os").environ, "TEGULA_CACHE_DIR": str(tmp_path)})
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        env={**__import__("os").environ, "TEGULA_CACHE_DIR": str(tmp_path)},
+    )
 
 
 def test_cuda_graph_trees():

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The code blocks of docs/python.md: each is cut from here, between `# doc: name` and `# end`, and runs here."""
+"""The code blocks of docs/python.md: each is cut from here, between `# doc: name` and `# end`, and runs
+here."""
+
 import subprocess
 import sys
 
@@ -62,7 +64,9 @@ def test_compile():
     # end
     if torch.cuda.is_available():
         assert torch.equal(f(torch.ones(3, 5, device="cuda")), torch.full((5, 3), 3.0, device="cuda"))
-    f = torch.compile(f._torchdynamo_orig_callable, fullgraph=True, dynamic=True, backend="aot_eager")     # no C++ compiler needed
+    f = torch.compile(
+        f._torchdynamo_orig_callable, fullgraph=True, dynamic=True, backend="aot_eager"
+    )  # no C++ compiler needed
     assert torch.equal(f(torch.ones(3, 5)), torch.full((5, 3), 3.0))
 
 
@@ -100,7 +104,11 @@ def drop_in():
 
 
 def test_drop_in():
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import test_docs; assert test_docs.drop_in()[1].__name__ == 'transpose'"
+    code = """if True:
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import test_docs
+        assert test_docs.drop_in()[1].__name__ == 'transpose'"""
     subprocess.run([sys.executable, "-c", code, __file__.rpartition("/")[0]], check=True)
 
 

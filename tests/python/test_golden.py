@@ -20,19 +20,22 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize("got, want, how, fails", [
-    ([1, -0.0], [1, -0.0], {"mode": "bits"}, False),
-    ([1, 0.0], [1, -0.0], {"mode": "bits"}, True),
-    ([NAN], [-NAN], {"mode": "bits"}, False),
-    ([NAN], [1], {"mode": "bits"}, True),
-    ([1.01, NAN], [1, NAN], {"mode": "close", "atol": 0, "rtol": 0.011}, False),
-    ([1.01, NAN], [1, 2], {"mode": "close", "atol": 0, "rtol": 0.011}, True),
-    ([float("inf")], [float("inf")], {"mode": "close", "atol": 0, "rtol": 0}, False),
-    ([1, 2.01], [1, 2], {"mode": "calc_diff", "max": 1e-5}, False),
-    ([1, 2.01], [1, 2], {"mode": "calc_diff", "max": 9e-6}, True),
-    ([NAN, 2], [1, 2], {"mode": "calc_diff", "max": 1}, True),
+    ([1, -0.0], [1, -0.0], {"mode": "bits"}, False), ([1, 0.0], [1, -0.0], {"mode": "bits"}, True), ([NAN],
+    [-NAN], {"mode": "bits"}, False), ([NAN], [1], {"mode": "bits"}, True), ([1.01, NAN], [1, NAN], {"mode":
+    "close", "atol": 0, "rtol": 0.011}, False), ([1.01, NAN], [1, 2], {"mode": "close", "atol": 0, "rtol":
+    0.011}, True), ([float("inf")], [float("inf")], {"mode": "close", "atol": 0, "rtol": 0}, False), ([1,
+    2.01], [1, 2], {"mode": "calc_diff", "max": 1e-5}, False), ([1, 2.01], [1, 2], {"mode": "calc_diff",
+    "max": 9e-6}, True), ([NAN, 2], [1, 2], {"mode": "calc_diff", "max": 1}, True),
 ])
 def test_compare(got, want, how, fails):
-    assert bool(golden.compare(torch.tensor(got, dtype=torch.float32), torch.tensor(want, dtype=torch.float32), how)) == fails
+    assert (
+        bool(
+            golden.compare(
+                torch.tensor(got, dtype=torch.float32), torch.tensor(want, dtype=torch.float32), how
+            )
+        )
+        == fails
+    )
 
 
 def test_compare_bf16():
@@ -50,6 +53,8 @@ def test_compare_bf16():
 
 
 def test_nan_payload():
-    a, b = torch.tensor([0x7FC1], dtype=torch.int16).view(torch.bfloat16), torch.tensor([0x7FC0], dtype=torch.int16).view(torch.bfloat16)
+    a, b = torch.tensor([0x7FC1], dtype=torch.int16).view(torch.bfloat16), torch.tensor(
+        [0x7FC0], dtype=torch.int16
+    ).view(torch.bfloat16)
     assert not golden.compare(a, b, {"mode": "bits"})
     assert golden.compare(a, b, {"mode": "bits", "nan_payload": True})

@@ -34,7 +34,10 @@ def test_no_leaks(device):
     allocated = torch.cuda.memory_allocated() if device == "cuda" else 0
     work(20000)
     assert resident_kb() - kb < 3000
-    assert all(abs(a - sys.getrefcount(o)) < 100 for a, o in zip(counts, (x, b, out, None, True, x.dtype, torch.Tensor)))
+    assert all(
+        abs(a - sys.getrefcount(o)) < 100
+        for a, o in zip(counts, (x, b, out, None, True, x.dtype, torch.Tensor))
+    )
     if device == "cuda":
         assert torch.cuda.memory_allocated() == allocated
 

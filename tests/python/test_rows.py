@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The table's grammar, over toy rows (toy_rows.c): optional tensors, scalars of every kind, several outputs, strided ones, in-place ops, in C
-and as torch operators."""
+"""The table's grammar, over toy rows (toy_rows.c): optional tensors, scalars of every kind, several
+outputs, strided ones, in-place ops, in C and as torch operators."""
+
 import inspect
 
 import pytest
@@ -15,34 +16,61 @@ LIBRARY = _torch.register(toy, "tegula_toy", {})
 
 
 def test_signatures():
-    assert str(inspect.signature(toy.cast)) == "(x, group=128, fmt='e4m3', round_sf=False, eps=0.0001, *, out=None)"
+    assert (
+        str(inspect.signature(toy.cast))
+        == "(x, group=128, fmt='e4m3', round_sf=False, eps=0.0001, *, out=None)"
+    )
     assert str(inspect.signature(toy.scale)) == "(x, weight=None, bias=None, clamp=None, *, out=None)"
     assert str(inspect.signature(toy.add_inplace)) == "(x, number)"
 
 
 def test_schemas():
-    assert str(OPS.cast.default._schema) == \
-        'tegula_toy::cast(Tensor x, int group=128, str fmt="e4m3", bool round_sf=False, float eps=0.0001) -> (Tensor, Tensor)'
+    assert str(OPS.cast.default._schema) == (
+        'tegula_toy::cast(Tensor x, int group=128, str fmt="e4m3", bool round_sf=False, float eps=0.0001)'
+        " -> (Tensor, Tensor)")
     assert str(OPS.scale.default._schema) == \
         "tegula_toy::scale(Tensor x, Tensor? weight=None, Tensor? bias=None, float? clamp=None) -> Tensor"
     assert str(OPS.add_inplace.default._schema) == "tegula_toy::add_inplace(Tensor(a!) x, int number) -> ()"
     assert str(OPS.cast.out._schema).endswith("*, Tensor(s!) out0, Tensor(t!) out1) -> ()")
 
 
-@pytest.mark.parametrize("call", [toy.cast, OPS.cast, torch.compile(lambda *a, **k: toy.cast(*a, **k), fullgraph=True, backend="aot_eager")],
-                         ids=["eager", "op", "compiled"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        toy.cast,
+        OPS.cast,
+        torch.compile(lambda *a, **k: toy.cast(*a, **k), fullgraph=True, backend="aot_eager"),
+    ],
+    ids=["eager", "op", "compiled"],
+)
 def test_several_outputs(call):
     x = torch.zeros(6, 10)
     out, sf = call(x, 4)
-    assert (out.shape, out.dtype, sf.shape, sf.dtype, sf.stride()) == ((6, 10), torch.float8_e4m3fn, (6, 3), torch.float32, (1, 8))
-    assert (out.view(torch.uint8) == 1).all() and torch.equal(sf[2], torch.tensor([4.0001, 1004.0001, 2004.0001]))
+    assert (out.shape, out.dtype, sf.shape, sf.dtype, sf.stride()) == (
+        (6, 10), torch.float8_e4m3fn, (6, 3), torch.float32, (1, 8),
+    )
+    assert (out.view(torch.uint8) == 1).all() and torch.equal(
+        sf[2], torch.tensor([4.0001, 1004.0001, 2004.0001])
+    )
     out, sf = call(x, group=3, fmt="e5m2", round_sf=True, eps=2)
-    assert out.dtype == torch.float8_e5m2 and (out.view(torch.uint8) == 12).all() and sf.shape == (6, 4) and (sf[:, 0] == 5).all()
+    assert (
+        out.dtype == torch.float8_e5m2
+        and (out.view(torch.uint8) == 12).all()
+        and sf.shape == (6, 4)
+        and (sf[:, 0] == 5).all()
+    )
     assert call(x[:0])[1].shape == (0, 1)
 
 
-@pytest.mark.parametrize("call", [toy.scale, OPS.scale, torch.compile(lambda *a, **k: toy.scale(*a, **k), fullgraph=True, backend="aot_eager")],
-                         ids=["eager", "op", "compiled"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        toy.scale,
+        OPS.scale,
+        torch.compile(lambda *a, **k: toy.scale(*a, **k), fullgraph=True, backend="aot_eager"),
+    ],
+    ids=["eager", "op", "compiled"],
+)
 def test_optional_tensors(call):
     x, w, b = torch.randn(3, 4), torch.randn(4), torch.randn(4)
     assert torch.equal(call(x), x)
@@ -55,8 +83,9 @@ def test_optional_tensors(call):
 @pytest.mark.parametrize("call", [toy.add_inplace, OPS.add_inplace], ids=["eager", "op"])
 def test_in_place(call):
     x = torch.arange(5)
+    version = x._version
     assert call(x, 10) is None
-    assert torch.equal(x, torch.arange(10, 15))
+    assert torch.equal(x, torch.arange(10, 15)) and x._version > version
 
 
 def test_in_place_compiled():
@@ -149,6 +178,8 @@ def test_fake_matches_real():
 def test_row_reader():
     row = Row("f(x[T, H], w[H]?, n: int = -1, s: {a|b}? = None, y[T]!) -> x[H / 2 * 4, n], f32[T; 2]")
     assert [p.name for p in row.params] == ["x", "w", "n", "s", "y"] and row.first == "x"
-    assert row.schema() == "f(Tensor x, Tensor? w=None, int n=-1, str? s=None, Tensor(a!) y) -> (Tensor, Tensor)"
+    assert (
+        row.schema() == "f(Tensor x, Tensor? w=None, int n=-1, str? s=None, Tensor(a!) y) -> (Tensor, Tensor)"
+    )
     made = row.describe_outputs({"x": torch.empty(3, 5), "w": None, "n": 9, "s": "a", "y": torch.empty(3)})
     assert [(size, strides) for _, size, strides in made] == [((12, 9), None), ((3,), (2,))]

@@ -10,9 +10,12 @@ from tegula.testing import bench, generator, numeric, quant
 def test_assert_equal(device):
     x = torch.tensor([[1.0, float("nan")], [-0.0, 3.0]], device=device)
     numeric.assert_equal(x, x.clone())
-    for y, message in [(x.double(), "dtype is torch.float32, want torch.float64"), (x[:1], r"shape is \[2, 2\], want \[1, 2\]"),
-                       (x.t().contiguous().t(), r"strides are \(2, 1\), want \(1, 2\)"),
-                       (x.abs(), r"1 of 4 elements differ, first at \[1, 0\]: 0x80000000, want 0x00000000")]:
+    for y, message in [
+        (x.double(), "dtype is torch.float32, want torch.float64"),
+        (x[:1], r"shape is \[2, 2\], want \[1, 2\]"),
+        (x.t().contiguous().t(), r"strides are \(2, 1\), want \(1, 2\)"),
+        (x.abs(), r"1 of 4 elements differ, first at \[1, 0\]: 0x80000000, want 0x00000000"),
+    ]:
         with pytest.raises(AssertionError, match=message):
             numeric.assert_equal(x, y)
     numeric.assert_equal(x, x.t().contiguous().t(), check_stride=False)
@@ -22,9 +25,18 @@ def test_assert_equal(device):
 
 
 def test_calc_diff():
-    assert numeric.calc_diff(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.01], dtype=torch.float64)) == pytest.approx(9.96e-6, rel=1e-3)
-    assert numeric.calc_diff(torch.zeros(3), torch.zeros(3)) == 0 == numeric.calc_diff(torch.zeros(0), torch.zeros(0))
-    assert numeric.calc_diff(torch.ones(3), -torch.ones(3)) == 2 and numeric.calc_diff(torch.ones(3), torch.zeros(3)) == 1
+    assert numeric.calc_diff(
+        torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.01], dtype=torch.float64)
+    ) == pytest.approx(9.96e-6, rel=1e-3)
+    assert (
+        numeric.calc_diff(torch.zeros(3), torch.zeros(3))
+        == 0
+        == numeric.calc_diff(torch.zeros(0), torch.zeros(0))
+    )
+    assert (
+        numeric.calc_diff(torch.ones(3), -torch.ones(3)) == 2
+        and numeric.calc_diff(torch.ones(3), torch.zeros(3)) == 1
+    )
     assert not numeric.calc_diff(torch.tensor([float("nan")]), torch.ones(1)) < 1e9
 
 
@@ -59,7 +71,11 @@ def test_generators(monkeypatch):
 def test_names():
     assert bench.make_param_id({"num_tokens": 4001, "dtype": torch.bfloat16}) == "num_tokens=4001-dtype=bf16"
     assert bench.make_param_key({"num_tokens": 4001, "dtype": torch.int8}) == "dtype=e2m1,num_tokens=4001"
-    assert [bench.dtype_to_str(t) for t in (torch.float32, torch.float8_e4m3fn, torch.float16)] == ["fp32", "e4m3", "float16"]
+    assert [bench.dtype_to_str(t) for t in (torch.float32, torch.float8_e4m3fn, torch.float16)] == [
+        "fp32",
+        "e4m3",
+        "float16",
+    ]
 
 
 def test_clear_unused_sf():

@@ -171,7 +171,9 @@ def test_torch_func(device):
     x, b = torch.randn(5, 7, device=device), torch.randn(3, 5, 7, device=device)
     assert torch.equal(torch.vmap(transpose)(b), b.transpose(1, 2))
     assert torch.equal(torch.vmap(transpose, in_dims=2)(b), b.permute(2, 1, 0))
-    assert torch.equal(torch.vmap(batched_transpose)(torch.stack([b, b + 1])), torch.stack([b, b + 1]).transpose(2, 3))
+    assert torch.equal(
+        torch.vmap(batched_transpose)(torch.stack([b, b + 1])), torch.stack([b, b + 1]).transpose(2, 3)
+    )
 
     def f(x):
         return (transpose(x) ** 3).sum()
@@ -213,13 +215,19 @@ def test_compile_graph_has_the_op(device, fresh_dynamo):
         return graph
 
     out = torch.empty(7, 5, device=device)
-    torch.compile(lambda x: transpose(transpose(x, out=out)), fullgraph=True, backend=backend)(torch.randn(5, 7, device=device))
-    assert len(graphs) == 1 and "tegula.transpose.out" in graphs[0] and "tegula.transpose.default" in graphs[0]
+    torch.compile(lambda x: transpose(transpose(x, out=out)), fullgraph=True, backend=backend)(
+        torch.randn(5, 7, device=device)
+    )
+    assert (
+        len(graphs) == 1 and "tegula.transpose.out" in graphs[0] and "tegula.transpose.default" in graphs[0]
+    )
 
 
 def test_compile_out(device, fresh_dynamo):
     x, out = torch.randn(5, 7, device=device), torch.empty(7, 5, device=device)
-    compiled = torch.compile(lambda x, out: transpose(x + 1, out=out) * 2, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(
+        lambda x, out: transpose(x + 1, out=out) * 2, fullgraph=True, backend="aot_eager"
+    )
     assert torch.equal(compiled(x, out), 2 * (x + 1).t()) and torch.equal(out, (x + 1).t())
 
 
@@ -240,12 +248,14 @@ def test_export(strict, device, fresh_dynamo):
 def test_dynamo_is_taught_but_not_imported(first, second):
     code = f"""if True:
         import importlib.util, sys, {first}
-        importlib.util.find_spec("torch"), importlib.util.find_spec("torch._dynamo")   # looking is not importing
+        importlib.util.find_spec("torch")               # looking is not importing
+        importlib.util.find_spec("torch._dynamo")
         import {second}
         assert "torch._dynamo" not in sys.modules
         torch.ops.tegula.transpose(torch.ones(4, 9))
         assert tegula.transpose.transpose(torch.ones(4, 9)).shape == (9, 4)
         assert "torch._dynamo" not in sys.modules
-        assert torch.compile(lambda x: tegula.transpose.transpose(x + 1), fullgraph=True, backend="eager")(torch.ones(4, 9)).shape == (9, 4)
+        f = torch.compile(lambda x: tegula.transpose.transpose(x + 1), fullgraph=True, backend="eager")
+        assert f(torch.ones(4, 9)).shape == (9, 4)
         assert not [f for f in sys.meta_path if "tegula" in type(f).__module__]"""
     subprocess.run([sys.executable, "-c", code], check=True)

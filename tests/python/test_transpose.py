@@ -11,9 +11,14 @@ from tegula.testing import assert_equal, generator
 from tegula.testing.bench import make_param_id
 from tegula.transpose import batched_transpose, transpose
 
-DTYPES = [torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64, torch.int64, torch.float16,
-          torch.bfloat16, torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128, torch.float8_e4m3fn,
-          torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2]
+DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64,
+    torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex32,
+    torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2,
+    torch.float8_e5m2fnuz, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2,
+]
+SHAPES = [(1, 1), (1, 33), (65, 1), (31, 37), (64, 128), (0, 5), (5, 0)]
+SHAPES += [(3, 31, 37), (2, 64, 64), (0, 4, 4), (7, 0, 3)]
 
 
 def random_bits(shape, dtype, device):
@@ -29,12 +34,13 @@ def random_bits(shape, dtype, device):
 def oracle(x):
     """Elements as rows of bytes, moved by numpy-style indexing: shares nothing with the library."""
     bytes_of = x.contiguous().view(torch.uint8).view(*x.shape, x.element_size())
-    return bytes_of.transpose(-3, -2).contiguous().flatten(-2).view(x.dtype) if x.numel() else x.new_empty(*x.shape[:-2], x.shape[-1], x.shape[-2])
+    if x.numel() == 0:
+        return x.new_empty(*x.shape[:-2], x.shape[-1], x.shape[-2])
+    return bytes_of.transpose(-3, -2).contiguous().flatten(-2).view(x.dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: str(t)[6:])
-@pytest.mark.parametrize("shape", [(1, 1), (1, 33), (65, 1), (31, 37), (64, 128), (0, 5), (5, 0), (3, 31, 37), (2, 64, 64), (0, 4, 4), (7, 0, 3)],
-                         ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_dtypes(dtype, shape, device):
     x = random_bits(shape, dtype, device)
     out = (transpose if len(shape) == 2 else batched_transpose)(x)
@@ -42,8 +48,16 @@ def test_dtypes(dtype, shape, device):
     assert out.is_contiguous()
 
 
-@pytest.mark.parametrize("params", [{"num_tokens": n, "hidden": h, "dtype": t} for n in generator.generate_num_tokens(64) for h in (576, 2048)
-                                    for t in (torch.float8_e4m3fn, torch.bfloat16, torch.float32)], ids=make_param_id)
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"num_tokens": n, "hidden": h, "dtype": t}
+        for n in generator.generate_num_tokens(64)
+        for h in (576, 2048)
+        for t in (torch.float8_e4m3fn, torch.bfloat16, torch.float32)
+    ],
+    ids=make_param_id,
+)
 def test_left_half(params, device):
     """TileKernels' own test: x is the left half of a wider matrix."""
     wide = random_bits((params["num_tokens"], 2 * params["hidden"]), params["dtype"], device)
@@ -52,17 +66,23 @@ def test_left_half(params, device):
     assert_equal(transpose(transpose(x)), x.contiguous())
 
 
-@pytest.mark.parametrize("name, view", [
-    ("transposed", lambda b: b[0].t()),
-    ("every other column", lambda b: b[0, :, ::2]),
-    ("every third row", lambda b: b[0, ::3]),
-    ("from the second element", lambda b: b[0, 1:, 1:]),
-    ("row broadcast", lambda b: b[0, :1].expand(40, 50)),
-    ("element broadcast", lambda b: b[0, :1, :1].expand(40, 50)),
-    ("diagonal windows", lambda b: b.flatten().as_strided((20, 20), (1, 1))),
-    ("size 1 with an odd stride", lambda b: b.as_strided((1, 50), (7, 1))),
-], ids=lambda v: v if isinstance(v, str) else "")
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128], ids=lambda t: str(t)[6:])
+@pytest.mark.parametrize(
+    "name, view",
+    [
+        ("transposed", lambda b: b[0].t()),
+        ("every other column", lambda b: b[0, :, ::2]),
+        ("every third row", lambda b: b[0, ::3]),
+        ("from the second element", lambda b: b[0, 1:, 1:]),
+        ("row broadcast", lambda b: b[0, :1].expand(40, 50)),
+        ("element broadcast", lambda b: b[0, :1, :1].expand(40, 50)),
+        ("diagonal windows", lambda b: b.flatten().as_strided((20, 20), (1, 1))),
+        ("size 1 with an odd stride", lambda b: b.as_strided((1, 50), (7, 1))),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128], ids=lambda t: str(t)[6:]
+)
 def test_strides(name, view, dtype, device):
     buffer = random_bits((4, 40, 50), dtype, device)
     assert_equal(transpose(view(buffer)), oracle(view(buffer)))
@@ -104,26 +124,42 @@ def test_out_counts_as_a_write(device):
         y.backward()
 
 
-@pytest.mark.parametrize("call, error, message", [
-    (lambda x: transpose(), TypeError, r"transpose\(\): x is missing"),
-    (lambda x: transpose(x, x), TypeError, r"transpose\(\) takes 1 positional arguments, got 2"),
-    (lambda x: transpose(x, y=1), TypeError, r"transpose\(\) has no argument 'y'"),
-    (lambda x: transpose(x, x=x), TypeError, r"x is given twice"),
-    (lambda x: transpose(None), TypeError, r"x: is a <class 'NoneType'>, want a tensor"),
-    (lambda x: transpose([[1, 2]]), TypeError, r"x: is a <class 'list'>, want a tensor"),
-    (lambda x: transpose(x[0]), ValueError, r"x: has 1 dimensions, want 2"),
-    (lambda x: transpose(x.sum()), ValueError, r"x: has 0 dimensions, want 2"),
-    (lambda x: batched_transpose(x), ValueError, r"x: has 2 dimensions, want 3"),
-    (lambda x: transpose(x, out=3), TypeError, r"out: is a <class 'int'>, want a tensor"),
-    (lambda x: transpose(x, out=torch.empty(5, 7, device=x.device)), ValueError, r"^out: shape is \[5, 7\], want \[7, 5\]"),
-    (lambda x: transpose(x, out=torch.empty(7, 5, 1, device=x.device)), ValueError, r"^out: "),
-    (lambda x: transpose(x, out=torch.empty(1, 1, 1, 1, 1, 1, 7, 5, device=x.device)), ValueError, r"^out: "),
-    (lambda x: transpose(x, out=torch.empty(7, 5, device=x.device, dtype=torch.int32)), ValueError, r"^out: dtype is i32, want f32"),
-    (lambda x: transpose(x, out=torch.empty(7, 10, device=x.device)[:, ::2]), ValueError, r"^out: "),
-    (lambda x: transpose(x, out=torch.empty(5, 7, device=x.device).t()), ValueError, r"^out: "),
-    (lambda x: transpose(x[:5, :5], out=x[:5, :5]), ValueError, r"out"),
-    (lambda x: transpose(x.to_sparse()), NotImplementedError, r"tegula::transpose"),
-], ids=range(18))
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda x: transpose(), TypeError, r"transpose\(\): x is missing"),
+        (lambda x: transpose(x, x), TypeError, r"transpose\(\) takes 1 positional arguments, got 2"),
+        (lambda x: transpose(x, y=1), TypeError, r"transpose\(\) has no argument 'y'"),
+        (lambda x: transpose(x, x=x), TypeError, r"x is given twice"),
+        (lambda x: transpose(None), TypeError, r"x: is a <class 'NoneType'>, want a tensor"),
+        (lambda x: transpose([[1, 2]]), TypeError, r"x: is a <class 'list'>, want a tensor"),
+        (lambda x: transpose(x[0]), ValueError, r"x: has 1 dimensions, want 2"),
+        (lambda x: transpose(x.sum()), ValueError, r"x: has 0 dimensions, want 2"),
+        (lambda x: batched_transpose(x), ValueError, r"x: has 2 dimensions, want 3"),
+        (lambda x: transpose(x, out=3), TypeError, r"out: is a <class 'int'>, want a tensor"),
+        (
+            lambda x: transpose(x, out=torch.empty(5, 7, device=x.device)),
+            ValueError,
+            r"^out: shape is \[5, 7\], want \[7, 5\]",
+        ),
+        (lambda x: transpose(x, out=torch.empty(7, 5, 1, device=x.device)), ValueError, r"^out: "),
+        (
+            lambda x: transpose(x, out=torch.empty(1, 1, 1, 1, 1, 1, 7, 5, device=x.device)),
+            ValueError,
+            r"^out: ",
+        ),
+        (
+            lambda x: transpose(x, out=torch.empty(7, 5, device=x.device, dtype=torch.int32)),
+            ValueError,
+            r"^out: dtype is i32, want f32",
+        ),
+        (lambda x: transpose(x, out=torch.empty(7, 10, device=x.device)[:, ::2]), ValueError, r"^out: "),
+        (lambda x: transpose(x, out=torch.empty(5, 7, device=x.device).t()), ValueError, r"^out: "),
+        (lambda x: transpose(x[:5, :5], out=x[:5, :5]), ValueError, r"out"),
+        (lambda x: transpose(x.to_sparse()), NotImplementedError, r"tegula::transpose"),
+    ],
+    ids=range(18),
+)
 def test_errors(call, error, message, device):
     x = torch.randn(5, 7, device=device)
     references = sys.getrefcount(x)

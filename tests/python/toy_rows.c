@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * toy_rows.c - rows that use every part of the table's grammar, on the CPU: the glue is tested with them before any op needs it. */
+ * toy_rows.c - rows that use every part of the table's grammar, on the CPU: the glue is tested with them
+ * before any op needs it. */
 #include <time.h>
 
 #include "glue.h"
@@ -20,7 +21,8 @@ static tgl_status call_cast(const frame *f)
         for (int64_t h = 0; h < x->shape[1]; h++)
             ((uint8_t *)data(out))[t * stride(out, 0) + h] = (uint8_t)(f->arg[2].i + 1 + 10 * f->arg[3].i);
         for (int64_t g = 0; g < sf->shape[1]; g++)
-            ((float *)data(sf))[t * stride(sf, 0) + g * stride(sf, 1)] = (float)((double)f->arg[1].i + f->arg[4].f + 1000 * (double)g);
+            ((float *)data(sf))[t * stride(sf, 0) + g * stride(sf, 1)] =
+                (float)((double)f->arg[1].i + f->arg[4].f + 1000 * (double)g);
     }
     return TGL_OK;
 }
@@ -58,10 +60,13 @@ static tgl_status call_fail(const frame *f) { return (tgl_status)f->arg[1].i; }
 
 op_row rows[] = {
     { .module = "toys",
-      .text = "cast(x[T, H], group: int = 128, fmt: {e4m3|e5m2} = e4m3, round_sf: bool = False, eps: float = 1e-4)"
+      .text = "cast(x[T, H], group: int = 128, fmt: {e4m3|e5m2} = e4m3, round_sf: bool = False, eps: float = "
+              "1e-4)"
               " -> fmt[T, H], f32[T, H / group; 1, T / 4 * 4]",
       .call = call_cast },
-    { .module = "toys", .text = "scale(x[T, H], weight[H]?, bias[H]?, clamp: float? = None) -> x[T, H]", .call = call_scale },
+    { .module = "toys",
+      .text = "scale(x[T, H], weight[H]?, bias[H]?, clamp: float? = None) -> x[T, H]",
+      .call = call_scale },
     { .module = "toys", .text = "add_inplace(x[N]!, number: int) -> None", .call = call_add_inplace },
     { .module = "toys", .text = "wait(x[N], milliseconds: int) -> None", .call = call_wait },
     { .module = "toys", .text = "fail(x[N], status: int) -> i64[N * 2]", .call = call_fail },

@@ -2,7 +2,8 @@
 """Names of benchmark and test cases."""
 import torch
 
-_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float8_e4m3fn: "e4m3", torch.int8: "e2m1"}  # int8 holds packed e2m1
+# int8 holds packed e2m1
+_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float8_e4m3fn: "e4m3", torch.int8: "e2m1"}
 
 
 def dtype_to_str(dtype):
@@ -14,7 +15,7 @@ def _text(value):
 
 
 def make_param_id(params):
-    """{"num_tokens": 4001, "dtype": torch.bfloat16} to "num_tokens=4001-dtype=bf16": the id of a test case."""
+    """{"num_tokens": 4001, "dtype": torch.bfloat16} to "num_tokens=4001-dtype=bf16": a test's id."""
     return "-".join(f"{key}={_text(value)}" for key, value in params.items())
 
 

@@ -25,7 +25,8 @@ def _first_difference(x, y):
 
 
 def assert_equal(x, y, check_dtype=True, check_shape=True, check_stride=True):
-    """The same bits: a NaN equals only itself, -0 is not 0. Also the same device, and dtype, shape and (unless empty) strides if asked."""
+    """The same bits: a NaN equals only itself, -0 is not 0. Also the same device, and dtype, shape and
+    (unless empty) strides if asked."""
     if check_dtype:
         assert x.dtype == y.dtype, f"dtype is {x.dtype}, want {y.dtype}"
     if check_shape:
@@ -40,20 +41,26 @@ def assert_equal(x, y, check_dtype=True, check_shape=True, check_stride=True):
 
 
 def calc_diff(x, y):
-    """1 - 2 sum(xy) / sum(x^2 + y^2) in double: half the squared relative error. 0 where both are all zero; NaN if there is one."""
+    """1 - 2 sum(xy) / sum(x^2 + y^2) in double: half the squared relative error. 0 where both are all zero;
+    NaN if there is one."""
     x, y = x.double(), y.double()
     scale = (x * x + y * y).sum()
     return float(1 - 2 * (x * y).sum() / scale) if scale != 0 else 0.0
 
 
 def check_bias(x, ref):
-    """Asserts that x lies above ref as often as below, within ten standard deviations of a fair coin: rounding that leans to a side fails."""
+    """Asserts that x lies above ref as often as below, within ten standard deviations of a fair coin:
+    rounding that leans to a side fails."""
     count = x.numel()
     x, ref = x.double(), ref.double()
     below = (int((x < ref).sum()) + int((x == ref).sum()) / 2) / count
-    assert abs(below - 0.5) < 10 / math.sqrt(count), f"{below:.4f} of {count} elements are below, want 0.5 within {10 / math.sqrt(count):.4f}"
+    limit = 10 / math.sqrt(count)
+    assert abs(below - 0.5) < limit, f"{below:.4f} of {count} elements are below, want 0.5 within {limit:.4f}"
 
 
 def count_bytes(*tensors):
     """Bytes of the elements of tensors; lists and tuples of them count too, None is nothing."""
-    return sum(0 if t is None else count_bytes(*t) if isinstance(t, (list, tuple)) else t.numel() * t.element_size() for t in tensors)
+    def count(t):
+        return count_bytes(*t) if isinstance(t, (list, tuple)) else t.numel() * t.element_size()
+
+    return sum(count(t) for t in tensors if t is not None)

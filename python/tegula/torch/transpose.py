@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 import torch
 
+_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+
 
 def _bits(x):
-    """x as integers of the same size: torch copies every dtype, but not all of them transposed on every device."""
-    return x.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}[x.element_size()])
+    """x in a dtype of the same size that torch can copy transposed on every device."""
+    return x.view(_OF_SIZE[x.element_size()])
 
 
 def transpose(x):
