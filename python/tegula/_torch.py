@@ -121,7 +121,7 @@ def _define(library, row, raw, gradient):
     """Registers one row. Returns its twin and its autograd.Functions."""
     name = f"{library.ns}::{row.name}"
     library.define(row.schema(), tags=(torch.Tag.pt2_compliant_tag,))
-    torch.library.register_fake(name, _fake(row), lib=library)
+    library.impl(row.name, _fake(row), "Meta")  # also what fake tensors use; register_fake() costs 0.2 ms more
     for key in ("CPU", "CUDA"):
         library.impl(row.name, raw, key)
     packet = getattr(getattr(torch.ops, library.ns), row.name)
