@@ -549,6 +549,9 @@ TEST(compiling_inside_a_capture)
                                 "capture, or between tgl_prepare_begin and tgl_prepare_end", d->architecture);
     CHECK_FAILS(add(&a, 3, stream), TGL_ERR_CAPTURE, want);
     CHECK_OK(add(&a, 5, stream));                       /* on disk: loaded, the capture goes on */
+    int mode = TGL_CU_CAPTURE_GLOBAL;
+    CU(ThreadExchangeStreamCaptureMode(&mode));
+    CHECK_INT(mode, TGL_CU_CAPTURE_GLOBAL);             /* this thread's mode is as it was */
     CHECK_OK(tgl_prepare_begin(0, NULL));               /* whoever asks for it may compile, too */
     CHECK_OK(add(&a, 7, stream));
     CHECK_OK(tgl_prepare_end());
@@ -712,8 +715,10 @@ TEST(contexts_are_left_as_found)
     CU(MemcpyHtoD(b.data, zero, sizeof zero));
     tgl_stream stream;
     CU(StreamCreate(&stream, 0));
+    const uint64_t loads = control("emuCalls") ? calls("cuKernelGetFunction") : 0;
     CHECK_OK(add(&b, 3, NULL));
     CHECK_OK(add(&b, 3, stream));
+    if (loads) CHECK_INT(calls("cuKernelGetFunction"), loads + 1);      /* loaded there before the first launch, once */
     CU(CtxGetCurrent(&now));
     CHECK(now == mine);
     CU(CtxPopCurrent(NULL));
