@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""The CUDA path from Python on the emulated device (tests/emulator): each function is a test, run by
+test_emulated.py in a process of its own whose libcuda and libnvrtc are the emulator's."""
+import ctypes
+import os
+import sys
+import threading
+import time
+
+import numpy
+
+import tegula
+from tegula import config
+from tegula.transpose import batched_transpose, transpose
+
+cuda = ctypes.CDLL(os.environ["TEGULA_LIBCUDA"])
+
+
+def check(status):
+    assert status == 0, f"the emulated driver says {status}"
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_uint64), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
+        ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]    # a DLManagedTensor has these two behind
+
+
+class Array:
+    """A float32 array in the device's memory, of a library that speaks DLPack 0.x."""
+
+    def __init__(self, host):
+        host = numpy.ascontiguousarray(host, numpy.float32)
+        self.shape, self.nbytes, self.data, self.streams = host.shape, host.nbytes, ctypes.c_uint64(), []
+        check(cuda.cuMemAlloc_v2(ctypes.byref(self.data), ctypes.c_size_t(self.nbytes)))
+        check(cuda.cuMemcpyHtoD_v2(self.data, ctypes.c_void_p(host.ctypes.data), ctypes.c_size_t(self.nbytes)))
+
+    def get(self):
+        host = numpy.empty(self.shape, numpy.float32)
+        check(cuda.cuCtxSynchronize())
+        check(cuda.cuMemcpyDtoH_v2(ctypes.c_void_p(host.ctypes.data), self.data, ctypes.c_size_t(self.nbytes)))
+        return host
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, *, stream):
+        self.streams.append(stream)
+        self.sizes = (ctypes.c_int64 * len(self.shape))(*self.shape)
+        self.tensor = DLTensor(self.data.value, 2, 0, len(self.shape), 2, 32, 1, self.sizes, None, 0, None, None)
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return make(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+def open_device():
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    check(cuda.cuInit(0))
+    check(cuda.cuDeviceGet(ctypes.byref(device), 0))
+    check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    check(cuda.cuCtxSetCurrent(context))
+
+
+def ticks_during(work):
+    """How often another Python thread, which wants to every millisecond, could run meanwhile; and the seconds."""
+    ticks, done = [], threading.Event()
+
+    def count():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    time.sleep(0.05)
+    begin = time.perf_counter()
+    work()
+    end = time.perf_counter()
+    done.set()
+    thread.join()
+    return sum(begin < t < end for t in ticks), end - begin
+
+
+def results():
+    a, b = numpy.random.default_rng(0).random((33, 65)), numpy.random.default_rng(1).random((3, 20, 31))
+    x, y, out, outs = Array(a), Array(b), Array(numpy.zeros((65, 33))), Array(numpy.zeros((3, 31, 20)))
+    assert transpose(x, out=out) is out and (out.get() == x.get().T).all()
+    assert batched_transpose(y, out=outs) is outs and (outs.get() == y.get().transpose(0, 2, 1)).all()
+    assert x.streams == out.streams == [1]      # the legacy default stream
+
+
+def gil():
+    """Given away while a kernel is compiled; kept by a warm call, which on a GPU is but a launch."""
+    small, small_out = Array(numpy.zeros((3, 2001))), Array(numpy.zeros((2001, 3)))
+    x, out = Array(numpy.zeros((2000, 2001))), Array(numpy.zeros((2001, 2000)))
+    ticks, seconds = ticks_during(lambda: transpose(small, out=small_out))
+    assert tegula.compile_count() > 0 and seconds > 0.1, seconds
+    assert ticks > 20, ticks
+    ticks, seconds = ticks_during(lambda: transpose(x, out=out))    # the emulated kernel runs in the launch
+    assert seconds > 0.1, seconds
+    assert ticks < 10, ticks                    # in __dlpack__(), not in the launch
+
+
+def warmup():
+    x, out = Array(numpy.ones((33, 65))), Array(numpy.zeros((65, 33)))
+    with tegula.warmup():
+        transpose(x, out=out)
+    compiled = tegula.compile_count()
+    assert compiled > 0 and (out.get() == 0).all()
+    transpose(x, out=out)
+    assert tegula.compile_count() == compiled and (out.get() == 1).all()
+
+
+def warmup_architecture():
+    """Kernels for another architecture land in the disk cache; nothing runs."""
+    x, out = Array(numpy.ones((33, 65))), Array(numpy.zeros((65, 33)))
+    before = len(os.listdir(config.get_cache_dir()))
+    with tegula.warmup(architecture="sm_80"):
+        transpose(x, out=out)
+    assert tegula.compile_count() > 0 and (out.get() == 0).all()
+    assert len(os.listdir(config.get_cache_dir())) > before
+
+
+def jit_never():
+    config.set_jit_mode("never")
+    x, out = Array(numpy.ones((33, 65))), Array(numpy.zeros((65, 33)))
+    try:
+        transpose(x, out=out)
+    except tegula.Error as e:
+        assert e.status == "TGL_ERR_COMPILE" and "transpose" in str(e), str(e)
+    else:
+        raise AssertionError("no error")
+
+
+def errors():
+    x, out = Array(numpy.ones((33, 65))), Array(numpy.zeros((33, 65)))
+    for call, kind, message in [(lambda: transpose(x, out=out), ValueError, "out: shape is [33, 65], want [65, 33]"),
+                                (lambda: transpose(x, out=numpy.zeros((65, 33), numpy.float32)), ValueError, "out: "),
+                                (lambda: transpose(x), TypeError, "give out=")]:
+        try:
+            call()
+        except kind as e:
+            assert message in str(e), str(e)
+        else:
+            raise AssertionError(message)
+
+
+def num_sms():
+    assert config.get_device_num_sms() == config.get_num_sms() == 4 and config.get_max_smem_per_sm() > 0
+    config.set_num_sms(3)
+    assert config.get_num_sms() == 3
+    for bad in (0, 5):
+        try:
+            config.set_num_sms(bad)
+        except AssertionError as e:
+            assert f"num_sms: is {bad}, want 1..4" in str(e)
+        else:
+            raise ValueError(bad)
+
+
+def threads():
+    arrays = [(Array(numpy.full((10 + i, 20), i)), Array(numpy.zeros((20, 10 + i)))) for i in range(4)]
+
+    def work(x, out):
+        for _ in range(20):
+            transpose(x, out=out)               # a thread without a context of its own
+
+    workers = [threading.Thread(target=work, args=pair) for pair in arrays]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert all((out.get() == x.get().T).all() for x, out in arrays)
+
+
+CASES = [results, gil, warmup, warmup_architecture, jit_never, errors, num_sms, threads]
+
+if __name__ == "__main__":
+    open_device()
+    {case.__name__: case for case in CASES}[sys.argv[1]]()
