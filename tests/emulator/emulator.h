@@ -16,7 +16,7 @@ typedef struct { const char *file; int line; } emu_site;    /* a place in the ke
 #define EMU_THREAD_BYTES 384
 /* Times 0 .. 63, so that neighbours' stacks lie in different cache sets: a switch among 256 threads took 35 ns, 46 without. */
 #define EMU_COLOUR 576
-#define EMU_VERSION 2
+#define EMU_VERSION 3
 
 typedef struct emu_thread {
     emu_dim thread, block, block_dim, grid_dim;
@@ -41,6 +41,7 @@ typedef struct emu_runtime {                    /* what a kernel asks of the dri
     void (*wait)(const void *address, const char *what, emu_site site);     /* until wake(address) */
     void (*wake)(const void *address);
     void (*later)(void (*run)(void *arg), const void *arg, emu_u32 bytes);  /* an asynchronous copy: at some later time */
+    void (*pdl_wait)(void);
     void (*remote)(emu_u32 rank, const char *what, emu_site site);          /* before an access to that block's memory */
     void *(*shared)(const void *key, emu_u64 bytes, emu_u64 align);         /* static shared memory, one piece a declaration */
     void (*fault)(emu_site site, const char *format, ...) __attribute__((format(printf, 2, 3)));    /* ends the launch */

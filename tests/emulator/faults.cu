@@ -11,7 +11,7 @@ extern "C" __global__ void shared_overflow(u32 *out)
     SHARED(u32[256], b);
     b[threadIdx.x] = 0;
     a[threadIdx.x + 1] = 1;                     /* the last one hits neither a nor b */
-    out[threadIdx.x] = a[threadIdx.x];
+    out[threadIdx.x] = b[threadIdx.x];
 }
 extern "C" __global__ void shared_pointer_overflow(u32 *out)
 {
@@ -152,7 +152,7 @@ extern "C" __global__ void barrier_not_reached(u32 *out)
 {
     SHARED(u32, flag);
     if (threadIdx.x < 128) {
-        flag = 1;
+        if (threadIdx.x == 0) flag = 1;
         __syncthreads();
     } else {
         barrier_sync<3, 256>();
@@ -218,12 +218,18 @@ extern "C" __global__ void cluster_deadlock(u32 *out)
 extern "C" __global__ void cluster_block_gone(u32 *out)
 {
     SHARED(u32, word);
-    word = 0;
+    if (threadIdx.x == 0) word = 0;
     cluster_arrive();
     cluster_wait();
     if (cluster_rank() == 0) return;
     for (int i = 0; i < 100; i++) __syncthreads();              /* long enough for block 0 to end */
     out[threadIdx.x] = cluster_load_u32(cluster_map(shared_address(&word), 0));
+}
+
+extern "C" __global__ void pdl_without_wait(u32 *out)
+{
+    out[threadIdx.x] = threadIdx.x;
+    pdl_trigger();
 }
 
 /* ---- warp collectives ---- */

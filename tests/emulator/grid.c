@@ -212,12 +212,17 @@ int emu_run(const emu_launch *l)
         order[i - 1] = t;
     }
     int failed = 0;
+    emu_pdl_waits = 0;
     for (emu_u32 i = 0; i < units && !failed;) {
         /* with a seed a plain launch has 1 to 4 units alive at a time: they race, but cannot rely on it */
         emu_u32 n = l->cooperative ? units : emu_rt.seed ? 1 + (emu_u32)(emu_random() & 3) : 1;
         if (n > units - i) n = units - i;
         failed = run_group(l, order + i, n);
         i += n;
+    }
+    if (!failed && l->pdl && !emu_pdl_waits) {
+        emu_report_text("fault", l->entry->name, "launched to overlap the kernel before it, but no thread calls pdl_wait");
+        failed = 1;
     }
     free(order);
     emu_stats.seconds += emu_now() - start;

@@ -12,7 +12,7 @@ typedef struct {
     const emu_entry *entry;
     emu_dim grid, block, cluster;               /* cluster: 1 1 1 if none */
     size_t dynamic_bytes;
-    int cooperative;
+    int cooperative, pdl;
     void **args;
 } emu_launch;
 
@@ -22,6 +22,8 @@ extern emu_runtime emu_rt;
 extern uint32_t emu_starve;                     /* EMU_STARVE */
 extern char emu_report[EMU_REPORT_BYTES];       /* of the last fault */
 extern struct emu_stats { uint64_t launches, threads, switches, faults; double seconds; } emu_stats;
+
+extern uint64_t emu_pdl_waits;                  /* threads of the launch that came to pdl_wait */
 
 /* 0, or nonzero after a fault; the report is on stderr and in emu_report. One at a time: the driver holds its lock. */
 int emu_run(const emu_launch *launch);

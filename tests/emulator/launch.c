@@ -23,7 +23,7 @@ typedef struct {                                /* CUlaunchConfig */
 static emu_last_launch last;
 static int any_launch;
 
-static result check_launch(const kernel *k, const emu_launch *l, int pdl, int device)
+static result check_launch(const kernel *k, const emu_launch *l, int device)
 {
     const uint64_t blocks = (uint64_t)l->grid.x * l->grid.y * l->grid.z, threads = (uint64_t)l->block.x * l->block.y * l->block.z;
     const uint64_t cluster = (uint64_t)l->cluster.x * l->cluster.y * l->cluster.z;
@@ -33,7 +33,7 @@ static result check_launch(const kernel *k, const emu_launch *l, int pdl, int de
     if (emu_kernel_fits(k, device)) return NO_BINARY_FOR_GPU;
     if (threads > k->entry->max_threads) return LAUNCH_OUT_OF_RESOURCES;
     if (l->dynamic_bytes > k->max_dynamic[device]) return INVALID_VALUE;
-    if ((pdl || cluster > 1) && arch < 90) return NOT_SUPPORTED;
+    if ((l->pdl || cluster > 1) && arch < 90) return NOT_SUPPORTED;
     if (!cluster || cluster > (k->non_portable_cluster[device] ? 16 : 8)) return INVALID_CLUSTER_SIZE;
     if (l->cluster.y != 1 || l->cluster.z != 1 || l->grid.x % l->cluster.x) return INVALID_CLUSTER_SIZE;    /* along x only */
     const int fit = emu_blocks_per_sm(k, device, (int)threads, l->dynamic_bytes);
@@ -67,14 +67,13 @@ static result launch(const launch_config *c, kernel *k, void **params, void **ex
         .cluster = { 1, 1, 1 },
         .dynamic_bytes = c->dynamic_bytes,
     };
-    int pdl = 0;
     for (uint32_t i = 0; i < c->num_attributes; i++) {
         const attribute *a = &c->attributes[i];
         if (a->id == ATTRIBUTE_COOPERATIVE) l.cooperative = a->value.value;
         if (a->id == ATTRIBUTE_CLUSTER) l.cluster = a->value.dim;
-        if (a->id == ATTRIBUTE_PDL) pdl = a->value.value;
+        if (a->id == ATTRIBUTE_PDL) l.pdl = a->value.value;
     }
-    const result r = check_launch(k, &l, pdl, ctx->device);
+    const result r = check_launch(k, &l, ctx->device);
     if (r) return r;
 
     size_t bytes = 0;
@@ -114,7 +113,7 @@ static result launch(const launch_config *c, kernel *k, void **params, void **ex
         .cluster = { l.cluster.x, l.cluster.y, l.cluster.z },
         .dynamic_bytes = c->dynamic_bytes,
         .cooperative = l.cooperative,
-        .pdl = pdl,
+        .pdl = l.pdl,
         .device = ctx->device,
     };
     snprintf(last.kernel, sizeof last.kernel, "%s", e->name);

@@ -416,7 +416,7 @@ template <int ID, int THREADS_> DEV void barrier_arrive(EMU_AT)
 {
     emu_rt->barrier(ID, THREADS_, 0, 0, "barrier_arrive", EMU_SITE);
 }
-DEV void pdl_wait(void) { }
+DEV void pdl_wait(void) { emu_rt->pdl_wait(); }
 DEV void pdl_trigger(void) { }
 
 /* ---- conversions ---- */

@@ -10,7 +10,8 @@
  *   EMU_LAZY     1: launches, fills and copies on the device wait for a synchronisation; default 0, they run at once
  *   EMU_DRIVER   version that cuDriverGetVersion reports, default 13000; entry points younger than it are not found
  *   EMU_FAIL     failures to inject, see emu_fail_set
- *   EMU_CXX      the C++ compiler, and flags, for kernels; default c++. Under a sanitizer: the one the program was built with
+ *   EMU_CXX      the C++ compiler, and flags, for kernels; default the one the emulator was built with. Under a sanitizer it must
+ *                be the compiler of the program
  *   EMU_OPT      its optimisation and debug flags, default "-O1 -g1"
  *   EMU_KEEP     a folder where the sources of compiled kernels stay, for a debugger
  *

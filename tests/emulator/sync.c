@@ -176,6 +176,10 @@ static void wake(const void *address)
     }
 }
 
+/* ---- programmatic launch: nothing overlaps here, but that a kernel waits at all is checked ---- */
+uint64_t emu_pdl_waits;
+static void pdl_wait(void) { emu_pdl_waits++; }
+
 /* ---- static shared memory: an array is placed when its first thread comes to the declaration, filled with 0xff ---- */
 static void fill(void *p, size_t n)             /* not memset: TSan would take it for an access of the kernel's */
 {
@@ -240,6 +244,7 @@ emu_runtime emu_rt = {
     .wait = wait_address,
     .wake = wake,
     .later = emu_later,
+    .pdl_wait = pdl_wait,
     .remote = remote,
     .shared = shared,
     .fault = emu_fault,

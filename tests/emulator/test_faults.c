@@ -49,6 +49,7 @@ static const planted faults[] = {
     { "spin_forever", REPORT, "poll for what nobody writes", 1, 1, 0 },
     { "cluster_deadlock", REPORT, "cluster barrier at faults.cu", 4, 4, 0 },
     { "cluster_block_gone", REPORT, "block 0 of the cluster has ended", 2, 2, 0 },
+    { "pdl_without_wait", REPORT, "no thread calls pdl_wait", 1, 1, 0 },
     { "exited_lane", REPORT, "ended", 1, 1, 0 },
     { "shuffle_outside_mask", REPORT, "reads a lane that the mask 0000ffff does not name", 1, 1, 0 },
     { "mask_without_caller", REPORT, "does not name the calling lane 0", 1, 1, 0 },
@@ -89,7 +90,8 @@ static void child(const planted *f, uint64_t seed)
         use_device(0);
     }
     void *args[] = { &out, &second };
-    const int status = launch(kernel_of(library, f->entry), f->grid, 256, f->cluster, PLAIN, f->shared, args);
+    const int flags = strncmp(f->entry, "pdl_", 4) ? PLAIN : PDL;
+    const int status = launch(kernel_of(library, f->entry), f->grid, 256, f->cluster, flags, f->shared, args);
     if (status) fprintf(stderr, "the launch gives %d\n", status);
     if (f->kind == HOST_TOUCHES_DEVICE) fprintf(stderr, "%u", *(volatile uint32_t *)(uintptr_t)out);
     const int fault = cu.CtxSynchronize();
@@ -133,7 +135,7 @@ TEST(planted_faults)
 {
     prepare();
     if (!emu.Seed) SKIP("only for the emulated device");
-    const bool clang = strstr(setting("EMU_CXX", "c++"), "clang") != NULL, asan = has("__asan_poison_memory_region");
+    const bool clang = strstr(setting("EMU_CXX", TEGULA_EMULATED_CXX), "clang") != NULL, asan = has("__asan_poison_memory_region");
     int count = 0, left_out = 0;
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         const planted *f = &faults[i];
