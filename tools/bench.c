@@ -19,6 +19,9 @@ static const double small_us = 20;
 typedef struct {
     const case_op *op;
     case_params params;
+    tool_row row;
+    tgl_status status;                  /* of the first part, and its message */
+    char message[512];
 } wanted_row;
 
 typedef struct {
@@ -50,7 +53,7 @@ static int want(void *context, const case_op *op, const case_params *params)
     char text[CASE_LABEL];
     case_params_text(op, params, text, sizeof text);
     if ((int)strlen(text) > b->label_width) b->label_width = (int)strlen(text);
-    b->wanted[b->num_wanted++] = (wanted_row){ op, *params };
+    b->wanted[b->num_wanted++] = (wanted_row){ .op = op, .params = *params };
     return 0;
 }
 
@@ -98,7 +101,17 @@ static tgl_status check_row(case_instance *k)
     return report.result == CASE_FAILED ? tgl_fail(TGL_ERR_INTERNAL, "wrong: %s", report.text) : TGL_OK;
 }
 
-static tgl_status time_row(bench *b, case_instance *k, tool_row *row)
+/* Times that CUPTI would spoil once it runs. */
+static tgl_status time_launches(bench *b, case_instance *k, tool_row *row)
+{
+    timer_stats warm;
+    if (backend_is_cpu(&b->on)) return TGL_OK;
+    TGL_TRY(timer_warm(b->timer, call, k, &warm));
+    TGL_TRY(timer_graph(b->timer, call, k, warm.median, &row->graph_us));
+    return timer_host(b->timer, call, k, warm.median, &row->host_ns);
+}
+
+static tgl_status time_work(bench *b, case_instance *k, tool_row *row)
 {
     timer_stats cold, warm, copy, empty;
     TGL_TRY(timer_cold(b->timer, call, k, (int64_t)row->bytes, &cold));
@@ -112,32 +125,47 @@ static tgl_status time_row(bench *b, case_instance *k, tool_row *row)
     row->copy_share = copy.median / cold.median;
     TGL_TRY(timer_warm(b->timer, call, k, &warm));
     row->warm_us = warm.median;
-    TGL_TRY(timer_graph(b->timer, call, k, warm.median, &row->graph_us));
-    TGL_TRY(timer_host(b->timer, call, k, warm.median, &row->host_ns));
     snprintf(row->timer, sizeof row->timer, "%s", timer_name(b->timer)); /* it may have changed its mind */
     return TGL_OK;
 }
 
-static tgl_status measure_row(bench *b, const wanted_row *w, const char *where, tool_row *row)
+/* A row is measured in two parts: the check and the times of launching, then the times of the work. With
+ * a profiler the first part of all rows comes before the second of any, and the inputs are made again. */
+enum { FIRST_PART = 1, SECOND_PART = 2, BOTH_PARTS = 3 };
+
+static tgl_status measure_parts(bench *b, case_instance *k, int parts, const char *where, tool_row *row)
 {
-    case_instance *k;
-    fill_facts(b, row);
-    snprintf(row->op, sizeof row->op, "%s", w->op->name);
-    case_params_text(w->op, &w->params, row->params, sizeof row->params);
-    snprintf(row->row, sizeof row->row, "%s %.190s", row->op, row->params);
-    tool_progress("%s %s: inputs", where, row->row);
-    TGL_TRY(case_open(w->op, &w->params, &b->on, b->with_check, &k));
-    row->bytes = (double)w->op->bytes(&k->problem);
-    tgl_status status = TGL_OK;
-    row->checked = b->with_check;
-    if (b->with_check) {
+    if (parts & FIRST_PART) {
         tool_progress("%s %s: checking", where, row->row);
-        status = check_row(k);
+        if (b->with_check) TGL_TRY(check_row(k));
+        tool_progress("%s %s: launches", where, row->row);
+        TGL_TRY(time_launches(b, k, row));
     }
-    if (status == TGL_OK) {
+    if (parts & SECOND_PART) {
         tool_progress("%s %s: timing", where, row->row);
-        status = time_row(b, k, row);
+        TGL_TRY(time_work(b, k, row));
     }
+    return TGL_OK;
+}
+
+static tgl_status measure_row(bench *b, int i, int parts)
+{
+    const wanted_row *w = &b->wanted[i];
+    tool_row *row = &b->wanted[i].row;
+    case_instance *k;
+    char where[32];
+    snprintf(where, sizeof where, "[%d/%d]", i + 1, b->num_wanted);
+    if (parts & FIRST_PART) {
+        fill_facts(b, row);
+        snprintf(row->op, sizeof row->op, "%s", w->op->name);
+        case_params_text(w->op, &w->params, row->params, sizeof row->params);
+        snprintf(row->row, sizeof row->row, "%s %.190s", row->op, row->params);
+        row->checked = b->with_check;
+    }
+    tool_progress("%s %s: inputs", where, row->row);
+    TGL_TRY(case_open(w->op, &w->params, &b->on, b->with_check && (parts & FIRST_PART), &k));
+    row->bytes = (double)w->op->bytes(&k->problem);
+    const tgl_status status = measure_parts(b, k, parts, where, row);
     case_close(k);
     return status;
 }
@@ -198,42 +226,63 @@ static tgl_status measure_headline(bench *b)
     row.copy_share = 1;
     printf("plain copy of %lldx%lld bf16: %s, %s%s GB/s%s\n", (long long)size, (long long)size,
            tool_time(row.cold_us), tool_bold(), tool_number(row.gb_per_s), tool_plain());
-    double launch_ns;
-    TGL_TRY(timer_empty_host(b->timer, &launch_ns));
-    if (!isnan(launch_ns))
-        printf("launching an empty kernel through the driver alone takes the host %s\n",
-               tool_time(1e-3 * launch_ns));
     keep_row(b, &row);
     return TGL_OK;
 }
 
-static int measure_all(bench *b)
+static void print_facts(const bench *b, double launch_ns)
 {
     tool_row row;
     fill_facts(b, &row);
+    tool_progress(NULL);
     printf("%s%s%s%s%s, tegula %s%s%s\n", tool_bold(), row.device, tool_plain(),
            row.driver[0] ? ", driver " : "", row.driver, row.library, row.commit[0] ? ", commit " : "",
            row.commit);
     printf("%stimes: %s, caches flushed by a %s before each cold call%s%s%s\n", tool_dim(), row.timer,
            row.flush, timer_note(b->timer)[0] ? "; " : "", timer_note(b->timer), tool_plain());
+    if (!isnan(launch_ns))
+        printf("launching an empty kernel through the driver alone takes the host %s\n",
+               tool_time(1e-3 * launch_ns));
+}
+
+static void print_failure(bench *b, const wanted_row *w, tgl_status status, const char *message)
+{
+    const bool is_memory = status == TGL_ERR_MEMORY;
+    printf("%-*s %s%s%s%s\n", b->label_width, w->row.params, is_memory ? tool_dim() : tool_red(),
+           is_memory ? "left out: " : "", message, tool_plain());
+    b->failed += !is_memory;
+}
+
+static int measure_all(bench *b)
+{
+    const bool in_two_rounds = timer_has_profiler(b->timer);
+    double launch_ns;
+    if (timer_empty_host(b->timer, &launch_ns) != TGL_OK)
+        return tool_failed(&tool_bench, "%s", tgl_last_error());
+    for (int i = 0; in_two_rounds && i < b->num_wanted; i++) {
+        wanted_row *w = &b->wanted[i];
+        w->status = measure_row(b, i, FIRST_PART);
+        if (w->status != TGL_OK) snprintf(w->message, sizeof w->message, "%.511s", tgl_last_error());
+    }
+    if (timer_start_profiler(b->timer) != TGL_OK) return tool_failed(&tool_bench, "%s", tgl_last_error());
+    print_facts(b, launch_ns);
     if (measure_headline(b) != TGL_OK) return tool_failed(&tool_bench, "plain copy: %s", tgl_last_error());
     printf("\n");
     print_heads(b);
     for (int i = 0; i < b->num_wanted; i++) {
-        const wanted_row *w = &b->wanted[i];
-        char where[32];
-        snprintf(where, sizeof where, "[%d/%d]", i + 1, b->num_wanted);
-        const tgl_status status = measure_row(b, w, where, &row);
+        wanted_row *w = &b->wanted[i];
+        tgl_status status = w->status;
+        const char *message = w->message;
+        if (status == TGL_OK) {
+            status = measure_row(b, i, in_two_rounds ? SECOND_PART : BOTH_PARTS);
+            message = tgl_last_error();
+        }
         tool_progress(NULL);
         if (status == TGL_OK) {
-            print_row(b, w->op, &row);
-            keep_row(b, &row);
-        } else if (status == TGL_ERR_MEMORY) {
-            printf("%-*s %sleft out: %s%s\n", b->label_width, row.params, tool_dim(), tgl_last_error(),
-                   tool_plain());
+            print_row(b, w->op, &w->row);
+            keep_row(b, &w->row);
         } else {
-            printf("%-*s %s%s%s\n", b->label_width, row.params, tool_red(), tgl_last_error(), tool_plain());
-            b->failed++;
+            print_failure(b, w, status, message);
         }
     }
     if (b->left_out)

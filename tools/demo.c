@@ -84,7 +84,8 @@ static tgl_status time_large(const backend *on, case_instance *k, double bytes)
     }
     TGL_TRY(timer_open(on, &(timer_options){ .quick = true }, &t));
     tool_progress("timing");
-    tgl_status status = timer_cold(t, call, k, (int64_t)bytes, &cold);
+    tgl_status status = timer_start_profiler(t);
+    if (status == TGL_OK) status = timer_cold(t, call, k, (int64_t)bytes, &cold);
     if (status == TGL_OK) status = timer_copy(t, (int64_t)bytes, &copy);
     tool_progress(NULL);
     if (status == TGL_OK) {

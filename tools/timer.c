@@ -26,6 +26,13 @@ tgl_status timer_open(const backend *on, const timer_options *options, timer **o
     return backend_is_cpu(on) ? timer_open_cpu(on, options, out) : timer_open_cuda(on, options, out);
 }
 
+bool timer_has_profiler(const timer *t) { return t->methods->start_profiler && !t->options.use_events; }
+
+tgl_status timer_start_profiler(timer *t)
+{
+    return timer_has_profiler(t) ? t->methods->start_profiler(t) : TGL_OK;
+}
+
 void timer_close(timer *t)
 {
     if (t) t->methods->close(t);

@@ -348,25 +348,25 @@ static tgl_status make(cuda_timer *t)
 
 /* CUPTI is believed if it and the events agree about a copy of some 30 us or more; an event's time has a
  * launch in it. */
-static tgl_status choose(cuda_timer *t)
+static tgl_status start_profiler(timer *base)
 {
     enum { TRIAL_BYTES = 128 << 20 };
-    snprintf(t->base.name, sizeof t->base.name, "events");
-    const char *refusal = t->base.options.use_events ? "not wanted" : cupti_load(NULL);
+    cuda_timer *t = (cuda_timer *)base;
+    timer_stats events, cupti;
+    const char *refusal = cupti_load(NULL);
     if (refusal) {
-        snprintf(t->base.note, sizeof t->base.note,
+        snprintf(base->note, sizeof base->note,
                  "without CUPTI (%s), so times are between events around a call", refusal);
         return TGL_OK;
     }
-    timer_stats events, cupti;
-    TGL_TRY(copy_time(&t->base, TRIAL_BYTES, &events));
+    TGL_TRY(copy_time(base, TRIAL_BYTES, &events));
     t->use_cupti = true;
-    snprintf(t->base.name, sizeof t->base.name, "cupti");
-    TGL_TRY(copy_time(&t->base, TRIAL_BYTES, &cupti));
+    snprintf(base->name, sizeof base->name, "cupti");
+    TGL_TRY(copy_time(base, TRIAL_BYTES, &cupti));
     if (!t->use_cupti || fabs(cupti.median - events.median) <= 0.2 * events.median + 8) return TGL_OK;
     t->use_cupti = false;
-    snprintf(t->base.name, sizeof t->base.name, "events");
-    snprintf(t->base.note, sizeof t->base.note,
+    snprintf(base->name, sizeof base->name, "events");
+    snprintf(base->note, sizeof base->note,
              "CUPTI says %.1f us for a copy where events say %.1f, so times are between events around a call",
              cupti.median, events.median);
     return TGL_OK;
@@ -374,15 +374,14 @@ static tgl_status choose(cuda_timer *t)
 
 tgl_status timer_open_cuda(const backend *on, const timer_options *options, timer **out)
 {
-    static const timer_methods methods = {
-        cold, warm, graph, host, copy_time, empty, empty_host, close_timer
-    };
+    static const timer_methods methods = { start_profiler, cold,  warm,       graph,      host,
+                                           copy_time,      empty, empty_host, close_timer };
     if (on->is_emulated)
         return tgl_fail(TGL_ERR_DEVICE, "%s: is the emulated device, which has no time worth measuring",
                         on->name);
     cuda_timer *t = calloc(1, sizeof *t);
     if (!t) return tgl_fail(TGL_ERR_MEMORY, "no memory");
-    t->base = (timer){ .methods = &methods, .on = on, .options = *options };
+    t->base = (timer){ .methods = &methods, .on = on, .options = *options, .name = "events" };
     tgl_status status = tgl_driver(&t->cu);
     if (status == TGL_OK) status = tgl_device_get(on->device.device_id, &t->device);
     if (status == TGL_OK) status = tgl_context_enter(on->device.device_id, on->stream, &t->guard);
@@ -392,7 +391,6 @@ tgl_status timer_open_cuda(const backend *on, const timer_options *options, time
     }
     default_shape(t);
     status = make(t);
-    if (status == TGL_OK) status = choose(t);
     if (status != TGL_OK) {
         close_timer(&t->base);
         return status;
