@@ -3,7 +3,7 @@
  *
  * The tile has a row per column of x. It is made of vectors (16 bytes); vector k of row j lies at k ^ (j / VECTOR % 8), so that
  * neither side has bank conflicts: eight threads that store the same vector of columns 0, VECTOR, 2 VECTOR ... and eight that
- * load vectors 0 .. 7 of one row touch eight different groups of banks. */
+ * load vectors 0 .. 7 of one row touch eight different groups of banks. The kernel defines TILE_ANY (tile.h) before it includes this. */
 #ifndef TEGULA_TRANSPOSE_TILE_CUH
 #define TEGULA_TRANSPOSE_TILE_CUH
 
@@ -21,11 +21,11 @@ static_assert(ELEMENT_BYTES == 1 || ELEMENT_BYTES == 2 || ELEMENT_BYTES == 4 || 
 
 enum {
     VECTOR = 16 / ELEMENT_BYTES,                    /* elements */
-    ROWS = TILE_ROWS(ELEMENT_BYTES),
+    ROWS = TILE_ROWS(ELEMENT_BYTES, TILE_ANY),
     COLS = TILE_COLS(ELEMENT_BYTES),
-    THREADS = TILE_THREADS(ELEMENT_BYTES),
+    THREADS = TILE_THREADS(ELEMENT_BYTES, TILE_ANY),
     IN_VECTORS = TILE_IN_VECTORS(ELEMENT_BYTES),
-    OUT_VECTORS = TILE_OUT_VECTORS(ELEMENT_BYTES),
+    OUT_VECTORS = TILE_OUT_VECTORS(ELEMENT_BYTES, TILE_ANY),
     PATCH_ROWS = TILE_PATCH_ROWS(ELEMENT_BYTES),
     PATCHES = TILE_PATCHES(ELEMENT_BYTES),
     PATCH_BYTES = PATCH_ROWS * ELEMENT_BYTES        /* of a column of a patch: what is stored at a time */
@@ -72,10 +72,10 @@ DEV void tile_put(tile_type &tile, const uint4 (&v)[PATCH_ROWS], int row, int in
     }
 }
 
-/* Where a block's tile lies: its first element. Blocks that follow each other go down the rows of x, so that what is in flight
+/* The tile of a block: its number along the rows, its first column, its batch. Blocks that follow each other go down the rows of x, so that what is in flight
  * writes whole rows of out: 3 to 4 % faster than along the columns, on H200, for 32 matrices of 8064x7168. A last slice may
  * reach past the end of the columns or of the batches; its blocks find nothing to do. */
-typedef struct { i64 batch, row, col; } tile_place;
+typedef struct { i64 row_tile, col, batch; } tile_place;
 DEV tile_place tile_of_block(u32 row_tiles, u32 col_slices)
 {
     u32 row_tile = blockIdx.x;
@@ -86,7 +86,7 @@ DEV tile_place tile_of_block(u32 row_tiles, u32 col_slices)
         col_tile += (i64)(slice % col_slices) * gridDim.y;
         batch += (i64)(slice / col_slices) * gridDim.z;
     }
-    return { batch, (i64)row_tile * ROWS, col_tile * COLS };
+    return { row_tile, col_tile * COLS, batch };
 }
 
 #endif

@@ -226,51 +226,59 @@ static tgl_status prepare(const DLTensor *x, tgl_stream stream)
     return TGL_OK;
 }
 
-static bool is_whole_vectors(const problem *p)
+static bool is_multiple_of_16(int64_t a, int64_t b, int64_t c) { return (a | b | c) % 16 == 0; }
+
+static tgl_status launch_copy(problem *p, const DLTensor *on, tgl_stream stream)
 {
-    int64_t all = (int64_t)(uintptr_t)p->x | (int64_t)(uintptr_t)p->out;
-    for (int i = 0; i < 3; i++)
-        if (i != 1) all |= p->dim[i].x_stride;
-    all |= p->dim[1].out_stride | p->dim[2].out_stride;
-    all |= p->dim[0].size * p->element_bytes | p->dim[1].size * p->element_bytes;
-    return p->dim[1].x_stride == p->element_bytes && all % 16 == 0;
+    dimension *d = p->dim;
+    if (d[2].size > 1 && d[2].out_stride < d[1].out_stride) {   /* back to out's order */
+        const dimension swap = d[1];
+        d[1] = d[2];
+        d[2] = swap;
+    }
+    const int64_t bytes = d[0].size * d[1].size * d[2].size * p->element_bytes;
+    const int64_t blocks = divide_up(bytes + 15, 16);           /* of 16 bytes: one more if out is not aligned */
+    const tgl_kernel kernel = plan(COPY, p->element_bytes);
+    const tgl_shape shape = { .grid = { divide_up(blocks, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS };
+    void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[1].x_stride, &d[2].x_stride };
+    return tgl_launch(&kernel, on, &shape, stream, args);
+}
+
+static tgl_status launch_tiles(problem *p, const DLTensor *on, tgl_stream stream)
+{
+    dimension *d = p->dim;
+    const int e = p->element_bytes;
+    const bool is_out_aligned = is_multiple_of_16((int64_t)(uintptr_t)p->out, d[1].out_stride, d[2].out_stride);
+    const bool is_x_aligned = is_multiple_of_16((int64_t)(uintptr_t)p->x, d[0].x_stride, d[2].x_stride) && d[1].x_stride == e;
+    const bool any = !is_out_aligned || !is_x_aligned || d[0].size * e % 16 != 0 || d[1].size * e % 16 != 0;
+
+    uint32_t halo = is_out_aligned ? 0 : TILE_HALO_VECTORS;     /* with it a row of out may begin up to 31 bytes into its first tile */
+    const int64_t rows_apart = TILE_ROWS(e, any) - halo * 16 / e;
+    const int64_t row_tiles = divide_up(d[0].size + halo * 16 / e, rows_apart);
+    const int64_t col_tiles = divide_up(d[1].size, TILE_COLS(e));
+    const int64_t col_slices = divide_up(col_tiles, TILE_MAX_GRID), batch_slices = divide_up(d[2].size, TILE_MAX_GRID);
+    const tgl_shape shape = { .grid = { row_tiles * col_slices * batch_slices, divide_up(col_tiles, col_slices),
+                                        divide_up(d[2].size, batch_slices) },
+                              .block = TILE_THREADS(e, any) };
+    const tgl_kernel kernel = plan(any ? ANY : ALIGNED, e);
+    uint32_t num_row_tiles = (uint32_t)row_tiles, num_col_slices = (uint32_t)col_slices;
+    if (!any) {
+        void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[2].x_stride, &d[1].out_stride,
+                         &d[2].out_stride, &num_row_tiles, &num_col_slices };
+        return tgl_launch(&kernel, on, &shape, stream, args);
+    }
+    void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[1].x_stride, &d[2].x_stride,
+                     &d[1].out_stride, &d[2].out_stride, &num_row_tiles, &num_col_slices, &halo };
+    return tgl_launch(&kernel, on, &shape, stream, args);
 }
 
 static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
 {
-    dimension *d = p->dim;
-    const int e = p->element_bytes;
-    const int64_t rows = TILE_ROWS(e), cols = TILE_COLS(e);
-    const int64_t row_tiles = divide_up(d[0].size, rows), col_tiles = divide_up(d[1].size, cols);
-
-    /* Where less than a sixteenth of the tiles would be filled, the copy's gather does better. It wants out's order. */
-    if (p->is_copy || d[0].size * d[1].size < row_tiles * rows * col_tiles * cols / 16) {
-        if (d[2].size > 1 && d[2].out_stride < d[1].out_stride) {
-            const dimension swap = d[1];
-            d[1] = d[2];
-            d[2] = swap;
-        }
-        const int64_t blocks = divide_up(d[0].size * d[1].size * d[2].size * e + 15, 16);   /* one more if out is unaligned */
-        const tgl_shape shape = { .grid = { divide_up(blocks, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS };
-        void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[1].x_stride, &d[2].x_stride };
-        const tgl_kernel kernel = plan(COPY, e);
-        return tgl_launch(&kernel, on, &shape, stream, args);
-    }
-    const int64_t col_slices = divide_up(col_tiles, TILE_MAX_GRID), batch_slices = divide_up(d[2].size, TILE_MAX_GRID);
-    const tgl_shape shape = { .grid = { row_tiles * col_slices * batch_slices, divide_up(col_tiles, col_slices),
-                                        divide_up(d[2].size, batch_slices) },
-                              .block = TILE_THREADS(e) };
-    uint32_t num_row_tiles = (uint32_t)row_tiles, num_col_slices = (uint32_t)col_slices;
-    if (is_whole_vectors(p)) {
-        void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[2].x_stride, &d[1].out_stride,
-                         &d[2].out_stride, &num_row_tiles, &num_col_slices };
-        const tgl_kernel kernel = plan(ALIGNED, e);
-        return tgl_launch(&kernel, on, &shape, stream, args);
-    }
-    void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[1].x_stride, &d[2].x_stride,
-                     &d[1].out_stride, &d[2].out_stride, &num_row_tiles, &num_col_slices };
-    const tgl_kernel kernel = plan(ANY, e);
-    return tgl_launch(&kernel, on, &shape, stream, args);
+    /* Where less than a sixteenth of the tiles would be filled, the copy's gather does better. */
+    const int64_t rows = TILE_ROWS(p->element_bytes, 0), cols = TILE_COLS(p->element_bytes);
+    const int64_t tiles = divide_up(p->dim[0].size, rows) * divide_up(p->dim[1].size, cols);
+    const bool fills_tiles = p->dim[0].size * p->dim[1].size >= tiles * rows * cols / 16;
+    return p->is_copy || !fills_tiles ? launch_copy(p, on, stream) : launch_tiles(p, on, stream);
 }
 
 static tgl_status run(const char *op, const DLTensor *x, DLTensor *out, int ndim, tgl_stream stream)

@@ -11,6 +11,7 @@
  * (tile.cuh); after the barrier each thread writes vectors of out. Global and shared accesses are all 8 or 16 bytes wide
  * and free of bank conflicts. Blocks overlap each other's loads and stores: fewer per SM gained nothing, nor did more loads
  * a thread. No streaming hints: L1::no_allocate, .cs and evict_first each cost 2 to 4 % on H200 at 8192x7168. */
+#define TILE_ANY 0
 #include "transpose/tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) transpose(
@@ -22,10 +23,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(
     const tile_place at = tile_of_block(row_tiles, col_slices);
     pdl_wait();
     if (at.col >= num_cols || at.batch >= num_batches) return;
-    const int rows = (int)min((i64)ROWS, num_rows - at.row), cols = (int)min((i64)COLS, num_cols - at.col);
+    const i64 first_row = at.row_tile * ROWS;
+    const int rows = (int)min((i64)ROWS, num_rows - first_row), cols = (int)min((i64)COLS, num_cols - at.col);
 
     const int in = thread % IN_VECTORS, group = thread / IN_VECTORS;
-    const u8 *from = x + at.batch * x_batch_bytes + (at.row + group * PATCH_ROWS) * x_row_bytes +
+    const u8 *from = x + at.batch * x_batch_bytes + (first_row + group * PATCH_ROWS) * x_row_bytes +
                      (at.col + in * VECTOR) * ELEMENT_BYTES;
     enum { STEP = THREADS / IN_VECTORS * PATCH_ROWS };         /* rows from a thread's patch to its next */
     uint4 v[PATCHES][PATCH_ROWS];
@@ -41,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(
     __syncthreads();
 
     const int k = thread % OUT_VECTORS, first = thread / OUT_VECTORS;
-    u8 *to = out + at.batch * out_batch_bytes + (at.col + first) * out_row_bytes + (at.row + k * VECTOR) * ELEMENT_BYTES;
+    u8 *to = out + at.batch * out_batch_bytes + (at.col + first) * out_row_bytes + (first_row + k * VECTOR) * ELEMENT_BYTES;
     if (k * VECTOR < rows)
 #pragma unroll
         for (int j = 0; j < COLS; j += THREADS / OUT_VECTORS)

@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
             if (begin < 0 || begin + 16 > bytes) continue;
             const place p = place_after(start, (int)(begin / ELEMENT_BYTES - first), n0, n1);
             const i64 left = p.i0 * ELEMENT_BYTES + begin % ELEMENT_BYTES, right = n0 * ELEMENT_BYTES - left;
-            if (right < 16) continue;
+            if (right < 16) continue;               /* ends in another row */
             v[k] = load_vector(x + p.i2 * x2_bytes + p.i1 * x1_bytes + left, left, right);
             loaded |= 1u << k;
         }
@@ -76,13 +76,13 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
         if (loaded >> k & 1 || a >= n) continue;
         place p = place_after(start, (int)((begin + a) / ELEMENT_BYTES - first), n0, n1);
         const u8 *from = x + p.i2 * x2_bytes + p.i1 * x1_bytes + p.i0 * x0_bytes;
-        u64 half[2] = { 0, 0 };
+        uint4 w = make_uint4(0, 0, 0, 0);
 #pragma unroll
-        for (int b = 0; b < 16; b += PART_BYTES) {
-            if (b < a || b >= n) continue;
-            const int part = (int)((begin + b) & (ELEMENT_BYTES - 1));
-            half[b / 8] |= (u64) * (const part_type *)(from + part) << b % 8 * 8;
-            if (part + PART_BYTES < ELEMENT_BYTES) continue;
+        for (int j = 0; j < PARTS; j++) {
+            if (j * PART_BYTES < a || j * PART_BYTES >= n) continue;
+            const int half = (int)((begin + j * PART_BYTES) & (ELEMENT_BYTES - 1)) / PART_BYTES;
+            set_part(w, j, ((const part_type *)from)[half]);
+            if ((half + 1) * PART_BYTES < ELEMENT_BYTES) continue;
             from += x0_bytes;
             if (++p.i0 < n0) continue;
             p.i0 = 0;
@@ -92,8 +92,8 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
             }
             from = x + p.i2 * x2_bytes + p.i1 * x1_bytes;
         }
-        const uint4 w = make_uint4((u32)half[0], (u32)(half[0] >> 32), (u32)half[1], (u32)(half[1] >> 32));
-        store_block(out + begin, w, a, n);
+        if (n - a == 16) *(uint4 *)(out + begin) = w;
+        else store_block(out + begin, w, a, n);
     }
     pdl_trigger();
 }

@@ -43,34 +43,9 @@ DEV int piece_bytes(int b, int n)
     return bytes;
 }
 
-/* Bytes a .. n - 1 of a block, a or n being possibly outside of it; the others are 0. Reads only what is asked for: at most four
- * pieces if the range begins or ends with the block. */
-DEV uint4 load_block(const u8 *block, int a, int n)
-{
-    if (a <= 0 && n >= 16) return *(const uint4 *)block;
-    u64 half[2] = { 0, 0 };
-    a = max(a, 0);
-    n = min(n, 16);
-    while (a < n) {
-        const int bytes = piece_bytes(a, n);
-        const u64 v = bytes == 8 ? *(const u64 *)(block + a) : bytes == 4 ? *(const u32 *)(block + a)
-                    : bytes == 2 ? *(const u16 *)(block + a) : block[a];
-        if (a < 8) half[0] |= v << 8 * a;
-        else half[1] |= v << 8 * (a - 8);
-        a += bytes;
-    }
-    return make_uint4((u32)half[0], (u32)(half[0] >> 32), (u32)half[1], (u32)(half[1] >> 32));
-}
-
-/* Writes bytes a .. n - 1 of v to theirs in a block. */
+/* Writes bytes a .. n - 1 of v to theirs in a block, 0 <= a, n <= 16: at most four pieces if they begin or end with the block. */
 DEV void store_block(u8 *block, uint4 v, int a, int n)
 {
-    if (a <= 0 && n >= 16) {
-        *(uint4 *)block = v;
-        return;
-    }
-    a = max(a, 0);
-    n = min(n, 16);
     while (a < n) {
         const int bytes = piece_bytes(a, n);
         const u64 half = a < 8 ? (u64)v.y << 32 | v.x : (u64)v.w << 32 | v.z, piece = half >> 8 * (a % 8);
@@ -82,20 +57,30 @@ DEV void store_block(u8 *block, uint4 v, int a, int n)
     }
 }
 
-/* 16 bytes at any address, by one or two loads of blocks: `left` bytes before p and `right` from p on may be read, and what lies
- * beyond `right` is undefined. */
-DEV uint4 load_vector(const u8 *p, i64 left, i64 right)
+/* Sets part k of a vector, which is 0 before; k is a constant after unrolling. */
+DEV void set_part(uint4 &v, int k, part_type part)
 {
-    const int s = misalignment(p), a = s - (int)min(left, (i64)s), n = s + (int)min(right, (i64)32);
-    const uint4 low = load_block(p - s, a, n);
-    return s == 0 ? low : vector_shift(low, load_block(p - s + 16, 0, n - 16), s);
+    const u64 half = (u64)part << k * PART_BYTES % 8 * 8;
+    if (k * PART_BYTES < 8) {
+        v.x |= (u32)half;
+        v.y |= (u32)(half >> 32);
+    } else {
+        v.z |= (u32)half;
+        v.w |= (u32)(half >> 32);
+    }
 }
 
-/* Part k of a vector; k is a constant after unrolling. */
-DEV part_type vector_part(const uint4 &v, int k)
+/* 16 bytes at any address: cut out of two blocks where that reads nothing outside of the `left` bytes before p and the `right` from
+ * p on (at least 16), else part by part. */
+DEV uint4 load_vector(const u8 *p, i64 left, i64 right)
 {
-    const u64 half = k * PART_BYTES < 8 ? (u64)v.y << 32 | v.x : (u64)v.w << 32 | v.z;
-    return (part_type)(half >> 8 * (k * PART_BYTES % 8));
+    const int s = misalignment(p);
+    if (s == 0) return *(const uint4 *)p;
+    if (left >= s && right >= 32 - s) return vector_shift(*(const uint4 *)(p - s), *(const uint4 *)(p - s + 16), s);
+    uint4 v = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int k = 0; k < PARTS; k++) set_part(v, k, ((const part_type *)p)[k]);
+    return v;
 }
 
 #endif
