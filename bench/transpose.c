@@ -70,9 +70,12 @@ static tgl_status setup(case_problem *c)
 
 static tgl_status run(const case_arguments *a) { return tgl_transpose(a->arg[X], a->arg[OUT], a->stream); }
 
-/* Element by element, in the order of the output. Rows of the output, over all matrices, are shared out. */
-#define COPY_ROW(size)                                                                                        \
-    for (int64_t i = 0; i < m; i++) memcpy(to + i * (size), from + i * row_stride * (size), (size_t)(size)); \
+/* Element by element, up to 64 rows of the output at a time: one alone would read a line of x per element. Rows of the
+ * output, over all matrices, are shared out. */
+#define COPY(size)                                                                                        \
+    for (int64_t i = 0; i < m; i++)                                                                       \
+        for (int64_t j = 0; j < num_rows; j++)                                                            \
+            memcpy(to + (j * m + i) * (size), from + (i * row_stride + j * col_stride) * (size), (size)); \
     break
 
 static void oracle_rows(void *context, int64_t begin, int64_t end)
@@ -80,17 +83,21 @@ static void oracle_rows(void *context, int64_t begin, int64_t end)
     const case_problem *c = context;
     const case_tensor *x = &c->tensors[X], *out = &c->tensors[OUT];
     const int batched = x->ndim == 3;
-    const int64_t m = x->shape[batched], n = x->shape[batched + 1], row_stride = x->strides[batched];
-    for (int64_t row = begin; row < end; row++) {
+    const int64_t m = x->shape[batched], n = x->shape[batched + 1];
+    const int64_t row_stride = x->strides[batched], col_stride = x->strides[batched + 1];
+    int64_t num_rows;
+    for (int64_t row = begin; row < end; row += num_rows) {
+        num_rows = end - row < 64 ? end - row : 64;
+        if (num_rows > n - row % n) num_rows = n - row % n;     /* of this matrix */
         const int64_t index[3] = { row / n, 0, row % n };
         const char *from = case_element(x, batched ? index : index + 1);
         char *to = out->data + row * m * out->element_bytes;
         switch (x->element_bytes) {             /* a memcpy of a known size is a load and a store */
-        case 1: COPY_ROW(1);
-        case 2: COPY_ROW(2);
-        case 4: COPY_ROW(4);
-        case 8: COPY_ROW(8);
-        case 16: COPY_ROW(16);
+        case 1: COPY(1);
+        case 2: COPY(2);
+        case 4: COPY(4);
+        case 8: COPY(8);
+        case 16: COPY(16);
         }
     }
 }
