@@ -124,8 +124,7 @@ static void add_text(tgl_sha256 *s, const char *text)       /* with its zero byt
 void tgl_jit_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS], const char *architecture,
                  int nvrtc_major, int nvrtc_minor, tgl_cache_key *key)
 {
-    char text[TGL_MACRO_TEXT_BYTES], versions[96];
-    tgl_macro_text(macros, text);
+    char versions[96], value[32];
     snprintf(versions, sizeof versions, "tegula %s nvrtc %d.%d headers %d", tgl_version(), nvrtc_major, nvrtc_minor,
              source->num_headers);
     tgl_sha256 s;
@@ -133,7 +132,13 @@ void tgl_jit_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS
     add_text(&s, versions);
     add_text(&s, architecture);
     for (int i = 0; i < NUM_FIXED; i++) add_text(&s, fixed_options[i]);
-    add_text(&s, text);
+    for (int i = 0; i < TGL_MAX_MACROS; i++) {
+        if (!macros[i].name) continue;
+        snprintf(value, sizeof value, "%" PRId64, macros[i].value);
+        add_text(&s, macros[i].name);
+        add_text(&s, value);
+    }
+    add_text(&s, "");
     add_text(&s, source->name);
     add_text(&s, source->text);
     for (int i = 0; i < source->num_headers; i++) {

@@ -14,21 +14,36 @@
  * where something is missing). */
 static const char add_text[] =
     "#include \"device/amount.cuh\"\n"
+    "#include \"device/ptx.cuh\"\n"
     "extern \"C\" __global__ void __launch_bounds__(256) add(float *p, long long n)\n"
     "{\n"
     "    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;\n"
+    "    pdl_wait();\n"
     "    if (i < n) p[i] += AMOUNT;\n"
     "}\n";
 static const char other_text[] = "extern \"C\" __global__ void not_named_like_the_file(float *p) { p[0] = 0; }\n";
 static const char amount_text[] = "#ifndef AMOUNT\n#error AMOUNT is not defined\n#endif\n";
-static const int add_headers[] = { 1, -1 }, no_headers[] = { -1 };
+static const char ptx_text[] =                   /* the emulated NVRTC puts its own in this one's place */
+    "static __device__ __forceinline__ void pdl_wait(void)\n"
+    "{\n"
+    "#if __CUDA_ARCH__ >= 900\n"
+    "    asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");\n"
+    "#endif\n"
+    "}\n";
+static const int add_headers[] = { 1, 2, -1 }, no_headers[] = { -1 };
 #define TEXT(text) (const unsigned char *)(text), sizeof(text) - 1
-const int tgl_num_embedded = 3;
+const int tgl_num_embedded = 4;
 const tgl_embedded_file tgl_embedded[] = {
     { "tests/add", TEXT(add_text), add_headers },
     { "device/amount.cuh", TEXT(amount_text), no_headers },
+    { "device/ptx.cuh", TEXT(ptx_text), no_headers },
     { "tests/other", TEXT(other_text), no_headers },
 };
+
+/* The first of them as tgl_jit_key() wants it. */
+static const char *const add_header_names[] = { "device/amount.cuh", "device/ptx.cuh" };
+static const char *const add_header_texts[] = { amount_text, ptx_text };
+static const tgl_source add_source = { "tests/add", add_text, 2, add_header_names, add_header_texts };
 
 static tgl_kernel add_kernel(int amount) { return (tgl_kernel){ "tests/add", { { "AMOUNT", amount } } }; }
 
@@ -411,13 +426,11 @@ TEST(many_kernels)
     tgl_image image;
     const tgl_kernel one = add_kernel(1);
     CHECK_OK(tgl_jit_image(&one, d->architecture, true, &image));
-    static const char *const names[] = { "device/amount.cuh" }, *const texts[] = { amount_text };
-    const tgl_source source = { "tests/add", add_text, 1, names, texts };
     array a = make_array(0);
     for (int i = 1; i <= KERNELS; i++) {
         const tgl_kernel k = add_kernel(i);
         tgl_cache_key key;
-        tgl_jit_key(&source, k.macros, d->architecture, nvrtc->major, nvrtc->minor, &key);
+        tgl_jit_key(&add_source, k.macros, d->architecture, nvrtc->major, nvrtc->minor, &key);
         if (i > 1) CHECK(tgl_cache_put(&key, image.image, image.bytes));
         CHECK_OK(add(&a, i, NULL));
     }
@@ -464,11 +477,9 @@ TEST(an_image_that_will_not_load)
     REQUIRE(tgl_device_get(0, &d) == TGL_OK);
     const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
     REQUIRE(nvrtc);
-    static const char *const names[] = { "device/amount.cuh" }, *const texts[] = { amount_text };
-    const tgl_source source = { "tests/add", add_text, 1, names, texts };
     const tgl_kernel k = add_kernel(3);
     tgl_cache_key key;
-    tgl_jit_key(&source, k.macros, d->architecture, nvrtc->major, nvrtc->minor, &key);
+    tgl_jit_key(&add_source, k.macros, d->architecture, nvrtc->major, nvrtc->minor, &key);
     char garbage[4096];
     memset(garbage, 0x5a, sizeof garbage);
     CHECK(tgl_cache_put(&key, garbage, sizeof garbage));
