@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # The few commands of every day; CMake does the work (CMakePresets.json).
 .DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
 .PHONY: help configure build run test test-slow clean
 
 # Commands that scripts/setup had to install go last, so that the machine's own win.
