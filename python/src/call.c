@@ -170,6 +170,11 @@ static bool is_forward_ad(void)
     return yes;
 }
 
+static PyObject *given_output(PyObject *given, int i) /* borrowed */
+{
+    return PyTuple_Check(given) && i < PyTuple_Size(given) ? PyTuple_GetItem(given, i) : given;
+}
+
 typedef enum { DIRECT, DISPATCH, GRADIENT, TRANSFORM, NO_GRADIENT } route;
 
 /* With a dispatch mode active (a fake, a tracer, a counter) the dispatcher must see the call; otherwise only
@@ -182,12 +187,14 @@ static route choose_route(const op_row *row, PyObject *const *object, PyObject *
     Py_XDECREF(depth);
     PyErr_Clear();
     if (has_mode) return DISPATCH;
+    for (int i = 0; out && i < row->num_results; i++)
+        if (entry_of(given_output(out, i)).kind == OVERRIDES) return DISPATCH;
     if (row->is_differentiable && is_forward_ad()) return out ? NO_GRADIENT : TRANSFORM;
     bool wanted = false;
     for (int i = 0; row->is_differentiable && !wanted && i < row->num_params; i++)
         wanted = row->params[i].kind == 't' && object[i] && object[i] != Py_None && requires_grad(object[i]);
     for (int i = 0; out && !wanted && i < row->num_results; i++)
-        wanted = requires_grad(PyTuple_Check(out) && i < PyTuple_Size(out) ? PyTuple_GetItem(out, i) : out);
+        wanted = requires_grad(given_output(out, i));
     if (!wanted || !says_true(torch.is_grad_enabled)) return DIRECT;
     if (out) return NO_GRADIENT;
     return says_true(torch.has_transform) ? TRANSFORM : GRADIENT;
@@ -248,7 +255,10 @@ static bool take_output(const op_row *row, PyObject *given, int i, tensor_ref *o
                    false;
         object = PyTuple_GetItem(given, i);
     }
-    if (!read_tensor(str_out, object, entry_of(object), out)) return false;
+    const type_entry entry = entry_of(object);
+    if (!read_tensor(str_out, object, entry, out)) return false;
+    if (entry.kind == PLAIN && is_lazy(object, &out->tensor))
+        return PyErr_SetString(PyExc_ValueError, "out: is conjugated or negated, want a plain tensor"), false;
     if (out->is_read_only)
         return PyErr_SetString(PyExc_ValueError, "out: is read-only, want writable memory"), false;
     Py_INCREF(object);
@@ -324,6 +334,7 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
 {
     op_row *row = ((op_object *)self)->row;
     const bool is_guarded = ((op_object *)self)->is_guarded && row->dispatch;
+    bool has_torch = false;
     PyObject *object[MAX_PARAMS], *given, *answer = NULL;
     type_entry entry[MAX_PARAMS];
     frame f;
@@ -342,9 +353,10 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
         } else {
             entry[i] = entry_of(object[i]);
             if (is_guarded && entry[i].kind == OVERRIDES) return call_dispatcher(row, args, n, kwnames);
+            has_torch |= entry[i].kind == PLAIN;
         }
     }
-    if (is_guarded) {
+    if (is_guarded && has_torch) {
         switch (choose_route(row, object, given)) {
         case DIRECT: break;
         case GRADIENT: return call_function(row, row->gradient, object);

@@ -298,6 +298,10 @@ static bool make_torch_output(const tensor_ref *like, const DLTensor *want, memo
     PyObject *args = torch_arguments(want, m),
              *fast = want->device.device_type == kDLCPU ? torch.strided_cpu : torch.strided_cuda;
     if (!args) return false;
+    if (want->device.device_type != kDLCPU && want->device.device_type != kDLCUDA) {
+        Py_DECREF(args);
+        return PyErr_SetString(PyExc_ValueError, "tensors are on a device of another kind than CPU and CUDA"), false;
+    }
     out->api = like->api;
     out->object = fast != Py_None ? PyObject_Call(fast, args, NULL) : torch_empty_strided(want, args);
     bool ok = out->object && out->api->borrow(out->object, &out->tensor) == 0;

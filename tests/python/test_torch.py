@@ -61,6 +61,20 @@ def test_subclass(device):
     assert type(transpose(torch.nn.Parameter(x, requires_grad=False))) is torch.Tensor
 
 
+def test_subclass_as_out(device):
+    calls = []
+
+    class Sub(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            calls.append(function)
+            return super().__torch_function__(function, types, args, kwargs)
+
+    x, out = torch.randn(5, 7, device=device), torch.empty(7, 5, device=device).as_subclass(Sub)
+    assert transpose(x, out=out) is out and OPS.transpose.out in calls
+    assert torch.equal(out.as_subclass(torch.Tensor), x.t())
+
+
 def test_torch_function_objects(device):
     calls = []
 
@@ -87,6 +101,12 @@ def test_dispatch_mode(device):
         transpose(x, out=out)
     assert calls == [OPS.transpose.default, OPS.transpose.out]
     assert torch.equal(out, x.t())
+
+
+def test_modes_do_not_concern_arrays_of_others():
+    numpy = pytest.importorskip("numpy")
+    with FakeTensorMode(), forward_ad.dual_level():
+        assert (transpose(numpy.ones((3, 5))) == 1).all()
 
 
 def test_default_device_does_not_matter(device):

@@ -175,6 +175,8 @@ def test_lazy_views(device):
     z = torch.randn(5, 7, dtype=torch.complex64, device=device)
     for x in (z.conj(), z.conj().imag, z.conj().real, z.conj()[:, ::2], z.conj().imag.t()):
         assert torch.equal(transpose(x), x.resolve_conj().resolve_neg().t())
+    with pytest.raises(ValueError, match="out: is conjugated or negated"):
+        transpose(z, out=torch.empty(7, 5, dtype=torch.complex64, device=device).conj())
 
 
 def test_help():
