@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * builtins.cu - every built-in and wrapper once; test_builtins.c works out what must come back. It is also what the real NVRTC compiles
- * to check that every wrapper of ptx.cuh is valid PTX on the architectures that have it. */
+ * builtins.cu - every built-in and wrapper once; test_builtins.c works out what must come back. It is also
+ * what the real NVRTC compiles to check that every wrapper of ptx.cuh is valid PTX on the architectures
+ * that have it. */
 #include "device/ptx.cuh"
 
 extern "C" __global__ void t_index(u32 *out)
@@ -28,7 +29,8 @@ extern "C" __global__ void __launch_bounds__(32) t_vote(u32 *out)
 {
     const int l = threadIdx.x;
     int same, differs;
-    const u32 equal = __match_all_sync(FULL, 7ull << 40, &same), unequal = __match_all_sync(FULL, l / 31, &differs);
+    const u32 equal = __match_all_sync(FULL, 7ull << 40, &same),
+              unequal = __match_all_sync(FULL, l / 31, &differs);
     out[l] = __ballot_sync(FULL, l % 3 == 0);
     out[32 + l] = __any_sync(FULL, l == 31) * 2 + __all_sync(FULL, l < 31);
     out[64 + l] = __match_any_sync(FULL, l % 5);
@@ -39,12 +41,14 @@ extern "C" __global__ void __launch_bounds__(32) t_vote(u32 *out)
     out[224 + l] = (u32)__reduce_max_sync(FULL, -l);
     out[256 + l] = __reduce_xor_sync(FULL, (u32)l * 3u);
     out[288 + l] = __reduce_or_sync(FULL, 1u << (l / 2)) + __reduce_and_sync(FULL, ~0u << (l / 4));
-    out[320 + l] = warp_max_u32((u32)(l ^ 21)) + 1000 * warp_add_u32(1) + (u32)warp_max_s32(-l) + warp_min_u32((u32)l + 5) * 100;
+    out[320 + l] = warp_max_u32((u32)(l ^ 21)) + 1000 * warp_add_u32(1) + (u32)warp_max_s32(-l) +
+                   warp_min_u32((u32)l + 5) * 100;
     out[352 + l] = lanes_below();
     out[384 + l] = __reduce_max_sync(FULL, (u32)l * 5u) + __reduce_min_sync(FULL, (u32)(l + 2)) * 1000;
 }
 
-extern "C" __global__ void t_bits(const u32 *in, u32 *out)      /* from memory, so that nothing is folded at compile time */
+/* from memory, so that nothing is folded at compile time */
+extern "C" __global__ void t_bits(const u32 *in, u32 *out)
 {
     const u32 x = in[0], one = in[1], zero = in[2], y = in[3];
     const u64 wide = (u64)x << 32 | y;
@@ -85,7 +89,8 @@ extern "C" __global__ void t_float(const float *in, float *out) /* in: 1.0000001
     out[i++] = __frsqrt_rn(two);
     out[i++] = __fsub_rn(a, 1.0f);
     out[i++] = fmaxf(half, __uint_as_float(0x7fc00000));
-    out[i++] = rintf(half) + floorf(-half) + ceilf(half) + truncf(-half) + copysignf(three, -half) + fabsf(-two);
+    out[i++] =
+        rintf(half) + floorf(-half) + ceilf(half) + truncf(-half) + copysignf(three, -half) + fabsf(-two);
     out[i++] = ldexpf(three, 5);
     out[i++] = ex2_fast(three + half);
     out[i++] = lg2_fast(ten);
@@ -131,7 +136,8 @@ extern "C" __global__ void t_barriers(u32 *out)                 /* 256 threads *
     const u32 v = a[255 - t];
     __syncthreads();
     a[t] = v * 2;
-    const int count = __syncthreads_count(t % 3 == 0), any = __syncthreads_or(t == 17), all = __syncthreads_and(t < 255);
+    const int count = __syncthreads_count(t % 3 == 0), any = __syncthreads_or(t == 17),
+              all = __syncthreads_and(t < 255);
     out[t] = count + 1000 * any + 2000 * all + a[(t + 1) & 255] * 10000;
     if (t < 64) {
         atomicAdd(&total, 1u);
@@ -177,7 +183,8 @@ extern "C" __global__ void __launch_bounds__(32) t_shared(u32 *out)     /* 32 th
     out[256 + t] = at % 128;
 }
 
-/* 32 threads, 1024 bytes. Matrix m has the element 1000 m + 10 row + column (u16). What each load gives goes to out: 32 words a register. */
+/* 32 threads, 1024 bytes. Matrix m has the element 1000 m + 10 row + column (u16). What each load gives
+ * goes to out: 32 words a register. */
 extern "C" __global__ void __launch_bounds__(32) t_matrices(u32 *out)
 {
     SHARED_DYNAMIC(memory, 128);
@@ -197,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(32) t_matrices(u32 *out)
     ldmatrix_x4(four, row);
     for (int k = 0; k < 4; k++) out[i] = four[k], i += 32;
     out[i] = movmatrix_trans(four[3]), i += 32;
-#if __CUDA_ARCH__ >= 900                        /* 13 registers so far; the stores, each read back row by row: 8 words a matrix */
+#if __CUDA_ARCH__ >= 900  /* 13 registers so far; the stores, each read back row by row: 8 words a matrix */
     __syncthreads();
     const u32 to = at + 512 + 16 * t;
     const u32 pair[2] = { four[0], four[1] };
@@ -219,7 +226,8 @@ extern "C" __global__ void __launch_bounds__(32) t_matrices(u32 *out)
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(32) t_stream(const u8 *in, u8 *out)    /* 32 threads; each section is copied once */
+/* 32 threads; each section is copied once */
+extern "C" __global__ void __launch_bounds__(32) t_stream(const u8 *in, u8 *out)
 {
     const u32 t = threadIdx.x;
     const u64 first = policy_evict_first(), last = policy_evict_last();
@@ -232,7 +240,8 @@ extern "C" __global__ void __launch_bounds__(32) t_stream(const u8 *in, u8 *out)
     store_stream_u32x4(out + 1536 + 16 * t, load_ahead_u32x4(in + 1536 + 16 * t));
 }
 
-extern "C" __global__ void __launch_bounds__(32) t_copy_async(const float *in, float *out)   /* 32 threads, 2048 bytes; cp.async in two groups */
+/* 32 threads, 2048 bytes; cp.async in two groups */
+extern "C" __global__ void __launch_bounds__(32) t_copy_async(const float *in, float *out)
 {
     SHARED_DYNAMIC(memory, 128);
     const u32 at = shared_address(memory), t = threadIdx.x;
@@ -275,7 +284,8 @@ extern "C" __global__ void __launch_bounds__(32) t_mma(const u32 *a, const u32 *
     for (int i = 0; i < 4; i++) c[l * 4 + i] = cv[i];
 }
 
-extern "C" __global__ void t_poll(u32 *flags, u32 *data, u32 *out)      /* cooperative: each block waits for the one before, in three ways */
+/* cooperative: each block waits for the one before, in three ways */
+extern "C" __global__ void t_poll(u32 *flags, u32 *data, u32 *out)
 {
     if (threadIdx.x) return;
     const u32 b = blockIdx.x;
@@ -304,14 +314,15 @@ extern "C" __global__ void t_pdl(u32 *out)
     pdl_trigger();
 }
 
-extern "C" __global__ void t_barriers_only(u32 *out)            /* 20 barriers, nothing else: the cost of a switch */
+extern "C" __global__ void t_barriers_only(u32 *out)  /* 20 barriers, nothing else: the cost of a switch */
 {
     for (int i = 0; i < 20; i++) __syncthreads();
     out[blockIdx.x * blockDim.x + threadIdx.x] = 1;
 }
 
 #if __CUDA_ARCH__ >= 900
-extern "C" __global__ void __launch_bounds__(32) t_bulk(const float *in, float *out)    /* 32 threads: bulk loads, a bulk store */
+/* 32 threads: bulk loads, a bulk store */
+extern "C" __global__ void __launch_bounds__(32) t_bulk(const float *in, float *out)
 {
     SHARED_DYNAMIC(memory, 128);
     const u32 at = shared_address(memory), t = threadIdx.x, bar = at + 4096;
@@ -327,7 +338,8 @@ extern "C" __global__ void __launch_bounds__(32) t_bulk(const float *in, float *
     }
     mbar_wait(bar, 0);
     const float4 x = shared_load_f32x4(at + 32 * t);
-    shared_store_u32x4(at + 2048 + 16 * t, make_uint4(__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z), __float_as_uint(x.w)));
+    shared_store_u32x4(at + 2048 + 16 * t, make_uint4(__float_as_uint(x.x), __float_as_uint(x.y),
+                                                      __float_as_uint(x.z), __float_as_uint(x.w)));
     bulk_fence();
     __syncthreads();
     if (t == 0) {
@@ -340,7 +352,8 @@ extern "C" __global__ void __launch_bounds__(32) t_bulk(const float *in, float *
     }
 }
 
-extern "C" __global__ void t_cluster(u32 *out)                  /* cluster of 4, 64 threads: neighbours' memory, mbarriers across blocks */
+/* cluster of 4, 64 threads: neighbours' memory, mbarriers across blocks */
+extern "C" __global__ void t_cluster(u32 *out)
 {
     SHARED(u32[64], a);
     SHARED_DYNAMIC(memory, 128);
@@ -353,7 +366,9 @@ extern "C" __global__ void t_cluster(u32 *out)                  /* cluster of 4,
     cluster_arrive();
     cluster_wait();
     const u32 next = (rank + 1) & 3, v = cluster_load_u32(cluster_map(shared_address(&a[63 - t]), next));
-    if (t < 8) cluster_store_async(cluster_map(at + 16 * t, next), make_float4(rank, t, 0, 1), cluster_map(bar, next));
+    if (t < 8)
+        cluster_store_async(cluster_map(at + 16 * t, next), make_float4(rank, t, 0, 1),
+                            cluster_map(bar, next));
     if (t == 0) mbar_expect(bar, 128);
     if (t == 1) mbar_arrive(bar);
     mbar_wait(bar, 0);
@@ -363,10 +378,11 @@ extern "C" __global__ void t_cluster(u32 *out)                  /* cluster of 4,
     cluster_wait();
 }
 
-/* A box of 2 x 8 x 64 u16 with a 128-byte swizzle, loaded at (c0, c1, c2); each element goes to out, and the box is stored to the other
- * map at (c0, c1, c2), every element plus one. */
-extern "C" __global__ void t_tensor_3d(const __grid_constant__ tensor_map map, const __grid_constant__ tensor_map to, u32 *out, int c0,
-                                       int c1, int c2)
+/* A box of 2 x 8 x 64 u16 with a 128-byte swizzle, loaded at (c0, c1, c2); each element goes to out, and
+ * the box is stored to the other map at (c0, c1, c2), every element plus one. */
+extern "C" __global__ void t_tensor_3d(const __grid_constant__ tensor_map map,
+                                       const __grid_constant__ tensor_map to, u32 *out, int c0, int c1,
+                                       int c2)
 {
     SHARED_DYNAMIC(memory, 1024);
     const u32 at = shared_address(memory), bar = at + 2048, t = threadIdx.x;
@@ -381,8 +397,10 @@ extern "C" __global__ void t_tensor_3d(const __grid_constant__ tensor_map map, c
         tensor_load_3d(at, &map, c0, c1, c2, bar, policy_evict_first());
     }
     mbar_wait(bar, 0);
-    for (u32 i = t; i < 1024; i += blockDim.x) {                /* element i: row i / 64, its 16-byte unit exchanged with u ^ (row & 7) */
-        const u32 row = i / 64, unit = i % 64 / 8, within = i % 8, a = at + row * 128 + ((unit ^ (row & 7)) << 4) + within * 2;
+    /* element i: row i / 64, its 16-byte unit exchanged with u ^ (row & 7) */
+    for (u32 i = t; i < 1024; i += blockDim.x) {
+        const u32 row = i / 64, unit = i % 64 / 8, within = i % 8,
+                  a = at + row * 128 + ((unit ^ (row & 7)) << 4) + within * 2;
         out[i] = shared_load_u16(a);
         shared_store_u16(a, out[i] + 1);
     }
@@ -394,8 +412,9 @@ extern "C" __global__ void t_tensor_3d(const __grid_constant__ tensor_map map, c
         bulk_wait<0>();
     }
 }
-extern "C" __global__ void t_tensor_2d(const __grid_constant__ tensor_map map, const __grid_constant__ tensor_map to, int c0, int c1)
-{                                               /* a box of 8 x 32 floats, no swizzle: to at (c0, c1) = map at (c0, c1) */
+extern "C" __global__ void t_tensor_2d(const __grid_constant__ tensor_map map,
+                                       const __grid_constant__ tensor_map to, int c0, int c1)
+{  /* a box of 8 x 32 floats, no swizzle: to at (c0, c1) = map at (c0, c1) */
     SHARED_DYNAMIC(memory, 1024);
     const u32 at = shared_address(memory), bar = at + 1024, t = threadIdx.x;
     if (t == 0) {
@@ -414,7 +433,8 @@ extern "C" __global__ void t_tensor_2d(const __grid_constant__ tensor_map map, c
         bulk_wait<0>();
     }
 }
-extern "C" __global__ void __launch_bounds__(256, 1) t_registers(u32 *out)         /* two warp groups trade registers */
+/* two warp groups trade registers */
+extern "C" __global__ void __launch_bounds__(256, 1) t_registers(u32 *out)
 {
     if (threadIdx.x < 128) registers_down<40>();
     else registers_up<160>();

@@ -32,7 +32,8 @@ API void emuSeed(uint64_t seed)
 API void emuStats(emu_statistics *out)
 {
     LOCKED;
-    *out = (emu_statistics){ emu_stats.launches, emu_stats.threads, emu_stats.switches, emu_stats.faults, emu_stats.seconds };
+    *out = (emu_statistics){ emu_stats.launches, emu_stats.threads, emu_stats.switches, emu_stats.faults,
+                             emu_stats.seconds };
 }
 API void emuLive(emu_live_objects *out)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * control.h - what tests can ask of the emulated libraries beyond CUDA. The functions are found with dlsym in the library that
- * TEGULA_LIBCUDA names; a real driver has none of them. libnvrtc_emulated.so has its own emuFail and emuCalls. */
+ * control.h - what tests can ask of the emulated libraries beyond CUDA. The functions are found with dlsym
+ * in the library that TEGULA_LIBCUDA names; a real driver has none of them. libnvrtc_emulated.so has its
+ * own emuFail and emuCalls. */
 #ifndef EMU_CONTROL_H
 #define EMU_CONTROL_H
 
@@ -16,11 +17,11 @@ typedef struct {
 typedef struct { int allocations, host_allocations, libraries, streams, events, graphs; } emu_live_objects;
 typedef struct { uint64_t launches, threads, switches, faults; double seconds; } emu_statistics;
 
-typedef const char *(*emuFail_function)(const char *list);      /* settings.h, emu_fail_set; NULL or "": none */
+typedef const char *(*emuFail_function)(const char *list);  /* settings.h, emu_fail_set; NULL or "": none */
 typedef uint64_t (*emuCalls_function)(const char *entry);       /* how often "cuLaunchKernelEx" was called */
 typedef void (*emuResetCalls_function)(void);
 typedef const char *(*emuLastReport_function)(void);            /* of the last fault; "" */
-typedef void (*emuReset_function)(void);        /* contexts with a sticky error work again; the report is cleared */
+typedef void (*emuReset_function)(void);  /* contexts with a sticky error work again; the report is cleared */
 typedef void (*emuSeed_function)(uint64_t seed);                /* as EMU_SEED, from the next launch on */
 typedef void (*emuStats_function)(emu_statistics *out);
 typedef void (*emuLive_function)(emu_live_objects *out);        /* to compare before and after */

@@ -24,7 +24,8 @@ static void make_lock(void)
 {
     pthread_mutexattr_t a;
     pthread_mutexattr_init(&a);
-    pthread_mutexattr_settype(&a, PTHREAD_MUTEX_RECURSIVE);     /* a host function on a stream may ask for an error's name */
+    /* a host function on a stream may ask for an error's name */
+    pthread_mutexattr_settype(&a, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&lock, &a);
     pthread_mutexattr_destroy(&a);
 }
@@ -63,7 +64,8 @@ result emu_begin(const char *entry, int needs_context)
     const result injected = emu_fail(entry);
     if (injected) return injected;
     if (!needs_context) return SUCCESS;
-    if (!initialized_in || initialized_in != getpid()) return NOT_INITIALIZED;  /* a forked child cannot use its parent's driver */
+    /* a forked child cannot use its parent's driver */
+    if (!initialized_in || initialized_in != getpid()) return NOT_INITIALIZED;
     if (!emu_current()) return INVALID_CONTEXT;
     return emu_current()->sticky;
 }
@@ -98,13 +100,20 @@ API result cuDriverGetVersion(int *version)
 }
 
 /* ---- devices ---- */
-static result valid(int device) { return device >= 0 && device < emu_config.devices ? SUCCESS : INVALID_DEVICE; }
+static result valid(int device)
+{
+    return device >= 0 && device < emu_config.devices ? SUCCESS : INVALID_DEVICE;
+}
 device_facts emu_device_facts(int device)
 {
     const int arch = emu_config.arch[device];
-    device_facts f = { .sms = emu_config.sms, .major = arch / 10, .minor = arch % 10, .memory = (size_t)4 << 30 };
+    device_facts f = {
+        .sms = emu_config.sms, .major = arch / 10, .minor = arch % 10, .memory = (size_t)4 << 30
+    };
     /* CUDA's table of compute capabilities */
-    const size_t kb = arch == 80 || arch == 87 ? 164 : arch == 90 || arch == 100 || arch == 103 || arch == 110 ? 228 : 100;
+    const size_t kb = arch == 80 || arch == 87                                  ? 164
+                      : arch == 90 || arch == 100 || arch == 103 || arch == 110 ? 228
+                                                                                : 100;
     f.shared_per_sm = kb << 10;
     f.shared_per_block = (kb - 1) << 10;        /* the system keeps 1 KB a block */
     return f;
@@ -284,7 +293,8 @@ API result cuGetErrorString(result r, const char **s)
 /* ---- entry points by name ---- */
 static int since(const char *name)              /* the driver version that brought it, of those we may need */
 {
-    if (!strncmp(name, "cuLibrary", 9) || !strncmp(name, "cuKernel", 8) || !strncmp(name, "cuTensorMap", 11)) return 12000;
+    if (!strncmp(name, "cuLibrary", 9) || !strncmp(name, "cuKernel", 8) || !strncmp(name, "cuTensorMap", 11))
+        return 12000;
     return !strcmp(name, "cuLaunchKernelEx") ? 11080 : 0;
 }
 API result cuGetProcAddress_v2(const char *name, void **p, int version, uint64_t flags, int *status)
@@ -294,7 +304,8 @@ API result cuGetProcAddress_v2(const char *name, void **p, int version, uint64_t
     *p = NULL;
     if (status) *status = 1;                    /* no such symbol */
     if (!strncmp(name, "cu", 2)) {              /* not the emu functions */
-        if (!strcmp(name, "cuGraphInstantiate")) name = "cuGraphInstantiateWithFlags";  /* its form from CUDA 12 on */
+        /* its form from CUDA 12 on */
+        if (!strcmp(name, "cuGraphInstantiate")) name = "cuGraphInstantiateWithFlags";
         Dl_info self;
         dladdr((void *)cuGetProcAddress_v2, &self);
         void *h = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);

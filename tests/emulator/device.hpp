@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * device.hpp - CUDA's built-ins for a host C++ compiler; the emulated NVRTC puts it before every kernel.
  *
- * No system header is included: it would cost compile time and bring names a kernel may use itself. Whatever waits takes
- * the place it was called from (file, line) as default arguments, for reports. Only what our kernels may use is here; the
- * rest fails to compile. */
+ * No system header is included: it would cost compile time and bring names a kernel may use itself.
+ * Whatever waits takes the place it was called from (file, line) as default arguments, for reports. Only
+ * what our kernels may use is here; the rest fails to compile. */
 #pragma once
 #include "emulator.h"
 
@@ -34,7 +34,8 @@ extern "C" void *memset(void *, int, size_t) noexcept;
 #define __cluster_dims__(...) static_assert(false, "cluster sizes are attributes of the launch");
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
-#define __shared__ static_assert(false, "declare shared memory with SHARED or SHARED_DYNAMIC (device/ptx.cuh)");
+#define __shared__ \
+    static_assert(false, "declare shared memory with SHARED or SHARED_DYNAMIC (device/ptx.cuh)");
 #ifndef __clang__
 #define __builtin_assume(condition) ((void)0)
 #endif
@@ -46,14 +47,14 @@ extern "C" void *memset(void *, int, size_t) noexcept;
 #define warpSize 32
 
 /* ---- vector types: aligned as on the device, so that UBSan sees a misaligned access ---- */
-#define EMU_VEC(T, N, A1, A2, A4)                                                          \
-    struct __align__(A1) N##1 { T x; };                                                    \
-    struct __align__(A2) N##2 { T x, y; };                                                 \
-    struct N##3 { T x, y, z; };                                                            \
-    struct __align__(A4) N##4 { T x, y, z, w; };                                           \
-    static inline N##1 make_##N##1(T x) { return { x }; }                                  \
-    static inline N##2 make_##N##2(T x, T y) { return { x, y }; }                          \
-    static inline N##3 make_##N##3(T x, T y, T z) { return { x, y, z }; }                  \
+#define EMU_VEC(T, N, A1, A2, A4)                                         \
+    struct __align__(A1) N##1 { T x; };                                   \
+    struct __align__(A2) N##2 { T x, y; };                                \
+    struct N##3 { T x, y, z; };                                           \
+    struct __align__(A4) N##4 { T x, y, z, w; };                          \
+    static inline N##1 make_##N##1(T x) { return { x }; }                 \
+    static inline N##2 make_##N##2(T x, T y) { return { x, y }; }         \
+    static inline N##3 make_##N##3(T x, T y, T z) { return { x, y, z }; } \
     static inline N##4 make_##N##4(T x, T y, T z, T w) { return { x, y, z, w }; }
 EMU_VEC(signed char, char, 1, 2, 4)
 EMU_VEC(unsigned char, uchar, 1, 2, 4)
@@ -102,7 +103,8 @@ static inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned s)
     s &= 31;
     return s ? lo >> s | hi << (32 - s) : lo;
 }
-static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s)          /* prmt; bit 3 of a selector spreads the sign */
+/* prmt; bit 3 of a selector spreads the sign */
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s)
 {
     const unsigned long long v = (unsigned long long)b << 32 | a;
     unsigned r = 0;
@@ -112,15 +114,18 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s)          
     }
     return r;
 }
-static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+static inline unsigned __umulhi(unsigned a, unsigned b)
+{
+    return (unsigned)((unsigned long long)a * b >> 32);
+}
 static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 {
     return (unsigned long long)((unsigned __int128)a * b >> 64);
 }
 
 /* ---- numbers; the kernel is compiled with -ffp-contract=off: a * b + c stays two roundings ---- */
-#define EMU_MINMAX(T)                                               \
-    static inline T max(T a, T b) { return a > b ? a : b; }         \
+#define EMU_MINMAX(T)                                       \
+    static inline T max(T a, T b) { return a > b ? a : b; } \
     static inline T min(T a, T b) { return a < b ? a : b; }
 EMU_MINMAX(int)
 EMU_MINMAX(unsigned)
@@ -131,10 +136,14 @@ EMU_MINMAX(unsigned long long)
 #define EMU_F1(f) static inline float f(float x) { return __builtin_##f(x); }
 #define EMU_F2(f) static inline float f(float x, float y) { return __builtin_##f(x, y); }
 #define EMU_F3(f) static inline float f(float x, float y, float z) { return __builtin_##f(x, y, z); }
-EMU_F1(expf) EMU_F1(exp2f) EMU_F1(expm1f) EMU_F1(logf) EMU_F1(log2f) EMU_F1(log1pf) EMU_F1(sqrtf) EMU_F1(tanhf)
-EMU_F1(fabsf) EMU_F1(floorf) EMU_F1(ceilf) EMU_F1(truncf) EMU_F1(rintf) EMU_F1(roundf) EMU_F1(erff) EMU_F1(sinf)
-EMU_F1(cosf) EMU_F2(fmaxf) EMU_F2(fminf) EMU_F2(powf) EMU_F2(fmodf) EMU_F2(copysignf) EMU_F3(fmaf)
-static inline float ldexpf(float x, int e) { return __builtin_ldexpf(x, e); }
+EMU_F1(expf)
+EMU_F1(exp2f) EMU_F1(expm1f) EMU_F1(logf) EMU_F1(log2f) EMU_F1(log1pf) EMU_F1(sqrtf) EMU_F1(tanhf)
+    EMU_F1(fabsf) EMU_F1(floorf) EMU_F1(ceilf) EMU_F1(truncf) EMU_F1(rintf) EMU_F1(roundf) EMU_F1(erff)
+        EMU_F1(sinf) EMU_F1(cosf) EMU_F2(fmaxf) EMU_F2(fminf) EMU_F2(powf) EMU_F2(fmodf) EMU_F2(copysignf)
+            EMU_F3(fmaf) static inline float ldexpf(float x, int e)
+{
+    return __builtin_ldexpf(x, e);
+}
 static inline float max(float a, float b) { return fmaxf(a, b); }
 static inline float min(float a, float b) { return fminf(a, b); }
 static inline int abs(int x) { return x < 0 ? -x : x; }
@@ -166,13 +175,17 @@ static inline unsigned __float2uint_rn(float x) { return __float2uint_rz(__built
 static inline float __int2float_rn(int x) { return (float)x; }
 static inline float __uint2float_rn(unsigned x) { return (float)x; }
 
-/* An approximation is the exact value, off by up to its documented error if there is a seed: the same for the same input,
- * as on a device. */
-static inline float emu_ftz(float x) { return __builtin_fabsf(x) < 1.17549435e-38f ? __builtin_copysignf(0.0f, x) : x; }
+/* An approximation is the exact value, off by up to its documented error if there is a seed: the same for
+ * the same input, as on a device. */
+static inline float emu_ftz(float x)
+{
+    return __builtin_fabsf(x) < 1.17549435e-38f ? __builtin_copysignf(0.0f, x) : x;
+}
 static inline float emu_off(double exact, double relative, float input, double absolute = 0.0)
 {
     if (emu_rt->seed && exact == exact && __builtin_fabs(exact) < 1e38 && exact != 0.0) {
-        const unsigned long long h = (__float_as_uint(input) + emu_rt->seed * 0x9e3779b97f4a7c15ull) * 0xd1b54a32d192ed03ull;
+        const unsigned long long h =
+            (__float_as_uint(input) + emu_rt->seed * 0x9e3779b97f4a7c15ull) * 0xd1b54a32d192ed03ull;
         const double d = (double)(long long)(h ^ h >> 29) / 9223372036854775808.0;     /* -1 .. 1 */
         const double e = relative * __builtin_fabs(exact);
         exact += d * (e > absolute ? e : absolute);
@@ -209,15 +222,15 @@ static inline void __nanosleep(unsigned, EMU_AT) { emu_rt->poll("__nanosleep", E
 static inline void __trap(EMU_AT) { emu_rt->fault(EMU_SITE, "__trap"); }
 
 template <class T> struct emu_same { typedef T type; };
-#define EMU_ATOMIC(name, expr)                                                                                   \
-    template <class T> static inline T name(T *p, typename emu_same<T>::type v, EMU_AT)                          \
-    {                                                                                                            \
-        emu_rt->maybe_yield(#name, EMU_SITE);                                                                    \
-        T old, now;                                                                                              \
-        __atomic_load(p, &old, __ATOMIC_RELAXED);                                                                \
-        do now = (expr);                                                                                         \
-        while (!__atomic_compare_exchange(p, &old, &now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));            \
-        return old;                                                                                              \
+#define EMU_ATOMIC(name, expr)                                                                        \
+    template <class T> static inline T name(T *p, typename emu_same<T>::type v, EMU_AT)               \
+    {                                                                                                 \
+        emu_rt->maybe_yield(#name, EMU_SITE);                                                         \
+        T old, now;                                                                                   \
+        __atomic_load(p, &old, __ATOMIC_RELAXED);                                                     \
+        do now = (expr);                                                                              \
+        while (!__atomic_compare_exchange(p, &old, &now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); \
+        return old;                                                                                   \
     }
 EMU_ATOMIC(atomicAdd, (T)(old + v))
 EMU_ATOMIC(atomicSub, (T)(old - v))
@@ -244,8 +257,14 @@ static inline int __syncthreads_count(int p, EMU_AT)
 {
     return (int)emu_rt->barrier(0, 0, 1, p, "__syncthreads_count", EMU_SITE);
 }
-static inline int __syncthreads_or(int p, EMU_AT) { return emu_rt->barrier(0, 0, 1, p, "__syncthreads_or", EMU_SITE) != 0; }
-static inline int __syncthreads_and(int p, EMU_AT) { return emu_rt->barrier(0, 0, 1, !p, "__syncthreads_and", EMU_SITE) == 0; }
+static inline int __syncthreads_or(int p, EMU_AT)
+{
+    return emu_rt->barrier(0, 0, 1, p, "__syncthreads_or", EMU_SITE) != 0;
+}
+static inline int __syncthreads_and(int p, EMU_AT)
+{
+    return emu_rt->barrier(0, 0, 1, !p, "__syncthreads_and", EMU_SITE) == 0;
+}
 static inline void __syncwarp(unsigned mask = ~0u, EMU_AT)
 {
     emu_rt->collective(mask, nullptr, nullptr, "__syncwarp", EMU_SITE);
@@ -253,9 +272,11 @@ static inline void __syncwarp(unsigned mask = ~0u, EMU_AT)
 #define __activemask() static_assert(false, "__activemask: no thread set is guaranteed; name the lanes")
 
 /* ---- warp collectives: the last lane to come computes for all ---- */
-#define EMU_LANES(l, mask) for (unsigned m_ = (mask), l; m_ && (l = (unsigned)__builtin_ctz(m_), true); m_ &= m_ - 1)
+#define EMU_LANES(l, mask) \
+    for (unsigned m_ = (mask), l; m_ && (l = (unsigned)__builtin_ctz(m_), true); m_ &= m_ - 1)
 template <class A>
-static inline void emu_collective(unsigned mask, void (*complete)(void **, unsigned), A *arg, const char *what, emu_site site)
+static inline void emu_collective(unsigned mask, void (*complete)(void **, unsigned), A *arg,
+                                  const char *what, emu_site site)
 {
     emu_rt->collective(mask, complete, arg, what, site);
 }
@@ -310,7 +331,19 @@ template <class T> static inline T __shfl_xor_sync(unsigned m, T v, int s, int w
 }
 
 struct emu_reduce { unsigned long long value, out; };
-enum emu_reduce_op { EMU_BALLOT, EMU_MATCH_ANY, EMU_MATCH_ALL, EMU_ADD, EMU_MAX_U, EMU_MIN_U, EMU_MAX_S, EMU_MIN_S, EMU_AND, EMU_OR, EMU_XOR };
+enum emu_reduce_op {
+    EMU_BALLOT,
+    EMU_MATCH_ANY,
+    EMU_MATCH_ALL,
+    EMU_ADD,
+    EMU_MAX_U,
+    EMU_MIN_U,
+    EMU_MAX_S,
+    EMU_MIN_S,
+    EMU_AND,
+    EMU_OR,
+    EMU_XOR
+};
 template <emu_reduce_op OP> EMU_QUIET void emu_reduce_all(void **args, unsigned mask)
 {
     const unsigned head = (unsigned)__builtin_ctz(mask);
@@ -352,11 +385,11 @@ template <class T> static inline unsigned long long emu_widen(T v)
     __builtin_memcpy(&u, &v, sizeof v);
     return u;
 }
-#define EMU_VOTE(T, name, type, op, value, result)                                       \
-    static inline T name(unsigned m, type v, EMU_AT)                                     \
-    {                                                                                    \
-        const unsigned r = emu_reduction<op>(m, value, #name, EMU_SITE);                 \
-        return result;                                                                   \
+#define EMU_VOTE(T, name, type, op, value, result)                       \
+    static inline T name(unsigned m, type v, EMU_AT)                     \
+    {                                                                    \
+        const unsigned r = emu_reduction<op>(m, value, #name, EMU_SITE); \
+        return result;                                                   \
     }
 EMU_VOTE(unsigned, __ballot_sync, int, EMU_BALLOT, v != 0, r)
 EMU_VOTE(int, __any_sync, int, EMU_BALLOT, v != 0, r != 0)
@@ -380,15 +413,15 @@ template <class T> static inline unsigned __match_all_sync(unsigned m, T v, int 
     return r;
 }
 
-/* ---- undefined behaviour: UBSan's calls, answered with the emulator's report. The layouts are those every gcc and clang
- * since 2016 passes; handlers of our own also need no UBSan runtime in the process. ---- */
+/* ---- undefined behaviour: UBSan's calls, answered with the emulator's report. The layouts are those every
+ * gcc and clang since 2016 passes; handlers of our own also need no UBSan runtime in the process. ---- */
 struct emu_ub_type { unsigned short kind, info; char name[1]; };
 struct emu_ub_place { const char *file; unsigned line, column; };
 struct emu_ub_mismatch { emu_ub_place at; const emu_ub_type *type; unsigned char log_align, kind; };
 struct emu_ub_bounds { emu_ub_place at; const emu_ub_type *array, *index; };
 struct emu_ub_shift { emu_ub_place at; const emu_ub_type *left, *right; };
 struct emu_ub_division { emu_ub_place at; const emu_ub_type *type; };
-static inline long long emu_ub_value(const emu_ub_type *t, unsigned long v)     /* wider ones come by address */
+static inline long long emu_ub_value(const emu_ub_type *t, unsigned long v)  /* wider ones come by address */
 {
     const int bits = 1 << (t->info >> 1);
     if (bits > 64) return 0;
@@ -398,14 +431,16 @@ static inline long long emu_ub_value(const emu_ub_type *t, unsigned long v)     
 EMU_UB __ubsan_handle_type_mismatch_v1_abort(void *data, void *pointer)
 {
     const emu_ub_mismatch *d = (const emu_ub_mismatch *)data;
-    emu_rt->fault({ d->at.file, (int)d->at.line }, "undefined behaviour: misaligned address %p for type %s, which wants %u bytes",
-                  pointer, d->type->name, 1u << d->log_align);
+    emu_rt->fault({ d->at.file, (int)d->at.line },
+                  "undefined behaviour: misaligned address %p for type %s, which wants %u bytes", pointer,
+                  d->type->name, 1u << d->log_align);
     __builtin_unreachable();
 }
 EMU_UB __ubsan_handle_out_of_bounds_abort(void *data, void *index)
 {
     const emu_ub_bounds *d = (const emu_ub_bounds *)data;
-    emu_rt->fault({ d->at.file, (int)d->at.line }, "undefined behaviour: index %lld is out of bounds for type %s",
+    emu_rt->fault({ d->at.file, (int)d->at.line },
+                  "undefined behaviour: index %lld is out of bounds for type %s",
                   emu_ub_value(d->index, (unsigned long)index), d->array->name);
     __builtin_unreachable();
 }
@@ -413,7 +448,8 @@ EMU_UB __ubsan_handle_shift_out_of_bounds_abort(void *data, void *left, void *ri
 {
     const emu_ub_shift *d = (const emu_ub_shift *)data;
     emu_rt->fault({ d->at.file, (int)d->at.line }, "undefined behaviour: %lld (type %s) is shifted by %lld",
-                  emu_ub_value(d->left, (unsigned long)left), d->left->name, emu_ub_value(d->right, (unsigned long)right));
+                  emu_ub_value(d->left, (unsigned long)left), d->left->name,
+                  emu_ub_value(d->right, (unsigned long)right));
     __builtin_unreachable();
 }
 EMU_UB __ubsan_handle_divrem_overflow_abort(void *data, void *left, void *)
@@ -452,7 +488,8 @@ template <class... A, void (*F)(A...)> struct emu_kernel<F> {
         emu_finish_copies();
     }
 };
-#define EMU_ENTRY(name, ...)                                                                                      \
-    extern "C" __attribute__((visibility("default"))) const emu_entry emu_entry_##name = {                        \
-        EMU_VERSION, #name, emu_kernel<name>::call, emu_kernel<name>::count, emu_bounds(__VA_ARGS__).max_threads, \
+#define EMU_ENTRY(name, ...)                                                                                \
+    extern "C" __attribute__((visibility("default"))) const emu_entry emu_entry_##name = {                  \
+        EMU_VERSION, #name, emu_kernel<name>::call, emu_kernel<name>::count, \
+        emu_bounds(__VA_ARGS__).max_threads,                            \
         emu_kernel<name>::bytes, emu_kernel<name>::pointer, &emu_rt };

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * driver.h - the emulated libcuda's own types. Its entry points, by what they do: device.c (devices, contexts, errors, names),
- * memory.c, stream.c (streams, events, captures, graphs), library.c (kernels and their attributes), launch.c (launches, tensor
- * maps), control.c (what tests ask beyond CUDA).
+ * driver.h - the emulated libcuda's own types. Its entry points, by what they do: device.c (devices,
+ * contexts, errors, names), memory.c, stream.c (streams, events, captures, graphs), library.c (kernels and
+ * their attributes), launch.c (launches, tensor maps), control.c (what tests ask beyond CUDA).
  *
- * One lock is held in every entry point: threads of the program may call at the same time, and do the work one after another. */
+ * One lock is held in every entry point: threads of the program may call at the same time, and do the work
+ * one after another. */
 #ifndef EMU_DRIVER_H
 #define EMU_DRIVER_H
 
@@ -18,11 +19,28 @@
 
 typedef int result;                             /* CUresult; the numbers are CUDA's */
 enum {
-    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
-    INVALID_CONTEXT = 201, NO_BINARY_FOR_GPU = 209, INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500,
-    ILLEGAL_ADDRESS = 700, LAUNCH_OUT_OF_RESOURCES = 701, LAUNCH_FAILED = 719, COOPERATIVE_LAUNCH_TOO_LARGE = 720,
-    NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_UNMATCHED = 903, CAPTURE_IMPLICIT = 906,
-    CAPTURE_WRONG_THREAD = 908, INVALID_CLUSTER_SIZE = 912,
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201,
+    NO_BINARY_FOR_GPU = 209,
+    INVALID_HANDLE = 400,
+    ILLEGAL_STATE = 401,
+    NOT_FOUND = 500,
+    ILLEGAL_ADDRESS = 700,
+    LAUNCH_OUT_OF_RESOURCES = 701,
+    LAUNCH_FAILED = 719,
+    COOPERATIVE_LAUNCH_TOO_LARGE = 720,
+    NOT_SUPPORTED = 801,
+    CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    CAPTURE_UNMATCHED = 903,
+    CAPTURE_IMPLICIT = 906,
+    CAPTURE_WRONG_THREAD = 908,
+    INVALID_CLUSTER_SIZE = 912,
 };
 typedef uint64_t deviceptr;
 
@@ -74,19 +92,20 @@ void emu_clear_errors(void);                    /* sticky ones, of the primary c
 
 int emu_lock(void);
 void emu_unlock(int *locked);
-result emu_begin(const char *entry, int needs_context);         /* counts the call -> an injected or a standing error */
+/* counts the call -> an injected or a standing error */
+result emu_begin(const char *entry, int needs_context);
 /* At the start of every entry point; the lock is given back wherever it returns. */
-#define ENTER_ANY()                                                             \
-    __attribute__((cleanup(emu_unlock), unused)) int locked_ = emu_lock();      \
-    do {                                                                        \
-        const result e_ = emu_begin(__func__, 0);                               \
-        if (e_) return e_;                                                      \
+#define ENTER_ANY()                                                        \
+    __attribute__((cleanup(emu_unlock), unused)) int locked_ = emu_lock(); \
+    do {                                                                   \
+        const result e_ = emu_begin(__func__, 0);                          \
+        if (e_) return e_;                                                 \
     } while (0)
-#define ENTER()                                                                 \
-    __attribute__((cleanup(emu_unlock), unused)) int locked_ = emu_lock();      \
-    do {                                                                        \
-        const result e_ = emu_begin(__func__, 1);                               \
-        if (e_) return e_;                                                      \
+#define ENTER()                                                            \
+    __attribute__((cleanup(emu_unlock), unused)) int locked_ = emu_lock(); \
+    do {                                                                   \
+        const result e_ = emu_begin(__func__, 1);                          \
+        if (e_) return e_;                                                 \
     } while (0)
 
 /* ---- memory.c ---- */
@@ -96,10 +115,10 @@ const allocation *emu_find_with_end(deviceptr p);               /* one past the 
 void emu_open_memory(int device, int open);     /* ASan: only what runs now may be touched */
 
 /* ---- stream.c ---- */
-stream *emu_stream(stream *s);                  /* the legacy and the per-thread stream have special handles */
+stream *emu_stream(stream *s);  /* the legacy and the per-thread stream have special handles */
 result emu_submit(stream *s, work *w);          /* takes w; runs, queues or captures it */
 result emu_drain(context *ctx);                 /* runs what waits (EMU_LAZY) -> the context's sticky error */
-result emu_unsafe(void);                        /* a call that must not be made during captures: spoils them and fails */
+result emu_unsafe(void);  /* a call that must not be made during captures: spoils them and fails */
 void emu_free_work(work *w);
 
 /* ---- what is alive, for leak checks ---- */

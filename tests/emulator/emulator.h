@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * emulator.h - what the emulated driver and an emulated kernel agree on. Read as C by the driver, as C++ by kernels.
+ * emulator.h - what the emulated driver and an emulated kernel agree on. Read as C by the driver, as C++ by
+ * kernels.
  *
- * A CUDA thread is a fiber on a stack of EMU_STACK bytes, aligned to its size; an emu_thread lies near its high end. So
- * a thread finds itself from its stack pointer: no thread-local variable, and nothing to save at a switch. */
+ * A CUDA thread is a fiber on a stack of EMU_STACK bytes, aligned to its size; an emu_thread lies near its
+ * high end. So a thread finds itself from its stack pointer: no thread-local variable, and nothing to save
+ * at a switch. */
 #ifndef EMULATOR_H
 #define EMULATOR_H
 
@@ -14,20 +16,23 @@ typedef struct { const char *file; int line; } emu_site;    /* a place in the ke
 #define EMU_STACK_BITS 17
 #define EMU_STACK (1ul << EMU_STACK_BITS)
 #define EMU_THREAD_BYTES 384
-/* Times 0 .. 63, so that neighbours' stacks lie in different cache sets: a switch among 256 threads took 35 ns, 46 without. */
+/* Times 0 .. 63, so that neighbours' stacks lie in different cache sets: a switch among 256 threads took 35
+ * ns, 46 without. */
 #define EMU_COLOUR 576
 #define EMU_VERSION 3
 
 typedef struct emu_thread {
     emu_dim thread, block, block_dim, grid_dim;
-    emu_u32 tid, lane, rank, cluster_size;      /* number in the block; in the warp; of the block in its cluster */
+    /* number in the block; in the warp; of the block in its cluster */
+    emu_u32 tid, lane, rank, cluster_size;
     emu_u32 dynamic, shared_bytes;              /* offset of the dynamic shared memory, and its size */
-    emu_u64 stride;                             /* from one block's shared memory to the next block's of the cluster */
+    emu_u64 stride;  /* from one block's shared memory to the next block's of the cluster */
     unsigned char *window;                      /* shared memory of the cluster's block 0: shared address 0 */
     void *copies;                               /* this thread's copies not yet done (ptx.hpp) */
 } emu_thread;
 
-/* The last thread to arrive runs it for all: args[lane] is what the lane gave, NULL for lanes not in the mask. */
+/* The last thread to arrive runs it for all: args[lane] is what the lane gave, NULL for lanes not in the
+ * mask. */
 typedef void (*emu_complete)(void **args, emu_u32 mask);
 
 typedef struct emu_runtime {                    /* what a kernel asks of the driver */
@@ -40,11 +45,15 @@ typedef struct emu_runtime {                    /* what a kernel asks of the dri
     void (*maybe_yield)(const char *what, emu_site site);   /* the same, now and then, if the seed wants it */
     void (*wait)(const void *address, const char *what, emu_site site);     /* until wake(address) */
     void (*wake)(const void *address);
-    void (*later)(void (*run)(void *arg), const void *arg, emu_u32 bytes);  /* an asynchronous copy: at some later time */
+    /* an asynchronous copy: at some later time */
+    void (*later)(void (*run)(void *arg), const void *arg, emu_u32 bytes);
     void (*pdl_wait)(void);
-    void (*remote)(emu_u32 rank, const char *what, emu_site site);          /* before an access to that block's memory */
-    void *(*shared)(const void *key, emu_u64 bytes, emu_u64 align);         /* static shared memory, one piece a declaration */
-    void (*fault)(emu_site site, const char *format, ...) __attribute__((format(printf, 2, 3)));    /* ends the launch */
+    /* before an access to that block's memory */
+    void (*remote)(emu_u32 rank, const char *what, emu_site site);
+    /* static shared memory, one piece a declaration */
+    void *(*shared)(const void *key, emu_u64 bytes, emu_u64 align);
+    /* ends the launch */
+    void (*fault)(emu_site site, const char *format, ...) __attribute__((format(printf, 2, 3)));
     emu_u64 seed;                               /* 0: threads in order, exact approximations */
 } emu_runtime;
 
@@ -58,13 +67,14 @@ typedef struct emu_entry {                      /* a kernel of a loaded object, 
     const emu_runtime **runtime;                /* set by the driver after loading */
 } emu_entry;
 
-/* What stands before the shared object in an emulated cubin. Two sums, so that the size can be trusted before the rest is read. */
+/* What stands before the shared object in an emulated cubin. Two sums, so that the size can be trusted
+ * before the rest is read. */
 typedef struct {
     char magic[8];
     emu_u32 version, arch;                      /* 90 */
     emu_u32 exact;                              /* sm_90a: for that architecture only */
-    emu_u32 portable;                           /* asked for as PTX: for that architecture and all later ones */
-    emu_u64 bytes, sum, header_sum;             /* of the object; FNV-1a of the object; of the fields before */
+    emu_u32 portable;  /* asked for as PTX: for that architecture and all later ones */
+    emu_u64 bytes, sum, header_sum;  /* of the object; FNV-1a of the object; of the fields before */
 } emu_image;
 #define EMU_IMAGE_MAGIC "EMUCUBIN"
 

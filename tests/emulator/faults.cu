@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * faults.cu - one planted fault per kernel; test_faults.c says how each must show. 256 threads; out has 256 words, and out[i] = i is the
- * right result where there is one. */
+ * faults.cu - one planted fault per kernel; test_faults.c says how each must show. 256 threads; out has 256
+ * words, and out[i] = i is the right result where there is one. */
 #include "device/ptx.cuh"
 
 /* ---- memory ---- */
@@ -44,8 +44,14 @@ extern "C" __global__ void misaligned_vector(float *out)
     const float4 v = *(const float4 *)(out + (threadIdx.x & 7) + 1);
     out[threadIdx.x] = v.x;
 }
-extern "C" __global__ void misaligned_stream(u32 *out) { store_stream_u32x4(out + (threadIdx.x & 31) + 1, make_uint4(0, 0, 0, 0)); }
-extern "C" __global__ void undefined_shift(u32 *out) { out[threadIdx.x] = 1u << (31 - __clz((int)(threadIdx.x & 1))); }
+extern "C" __global__ void misaligned_stream(u32 *out)
+{
+    store_stream_u32x4(out + (threadIdx.x & 31) + 1, make_uint4(0, 0, 0, 0));
+}
+extern "C" __global__ void undefined_shift(u32 *out)
+{
+    out[threadIdx.x] = 1u << (31 - __clz((int)(threadIdx.x & 1)));
+}
 extern "C" __global__ void division_by_zero(u32 *out) { out[threadIdx.x] = 100 / threadIdx.x; }
 extern "C" __global__ void uninitialised_shared(u32 *out)
 {
@@ -81,7 +87,8 @@ extern "C" __global__ void missing_syncwarp(u32 *out)
     a[threadIdx.x] = 7;
     out[threadIdx.x] = v ^ 1;
 }
-extern "C" __global__ void missing_copy_wait(u32 *out)          /* out[i] = i must survive a copy through shared memory */
+/* out[i] = i must survive a copy through shared memory */
+extern "C" __global__ void missing_copy_wait(u32 *out)
 {
     SHARED_DYNAMIC(m, 16);
     const u32 at = shared_address(m), t = threadIdx.x;
@@ -196,7 +203,7 @@ extern "C" __global__ void mbarrier_too_many(u32 *out)
     }
     out[threadIdx.x] = threadIdx.x;
 }
-extern "C" __global__ void spin_on_other_block(u32 *out)        /* needs a cooperative launch, gets a plain one */
+extern "C" __global__ void spin_on_other_block(u32 *out)  /* needs a cooperative launch, gets a plain one */
 {
     if (blockIdx.x == 0)
         while (load_relaxed_u32x4(out).x != 5) { }

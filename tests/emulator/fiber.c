@@ -50,9 +50,10 @@ fiber *emu_fiber_slot(emu_u32 i)
     while (i / CHUNK_STACKS >= (emu_u32)num_chunks) {
         if (num_chunks == MAX_CHUNKS) return NULL;
         const size_t bytes = CHUNK_STACKS * EMU_STACK + EMU_STACK;      /* one more, to align */
-        char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        char *p =
+            mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED) return NULL;
-        madvise(p, bytes, MADV_NOHUGEPAGE);                             /* a huge page per few stacks would be all touched */
+        madvise(p, bytes, MADV_NOHUGEPAGE);  /* a huge page per few stacks would be all touched */
         chunks[num_chunks++] = (char *)(((uintptr_t)p + EMU_STACK - 1) & ~(EMU_STACK - 1));
     }
     return (fiber *)emu_thread_on((uintptr_t)chunks[i / CHUNK_STACKS] + (i % CHUNK_STACKS) * EMU_STACK);
@@ -62,7 +63,7 @@ static char *stack_low(const fiber *f) { return (char *)((uintptr_t)f & ~(EMU_ST
 void emu_fiber_abandon(fiber *f, const void *sync)
 {
     emu_unpoison(stack_low(f), EMU_STACK);
-    if (__tsan_switch_to_fiber) {               /* in its name, as it will not: what it did happened before what follows */
+    if (__tsan_switch_to_fiber) {  /* in its name, as it will not: what it did happened before what follows */
         __tsan_switch_to_fiber(f->tsan, 1);
         emu_release(sync);
         __tsan_switch_to_fiber(emu_main_fiber.tsan, 1);
@@ -72,10 +73,10 @@ void emu_fiber_abandon(fiber *f, const void *sync)
     f->pub.copies = NULL;
 }
 
-/* ---- the switch ----
- * emu_switch(save, load): pushes what the ABI says a call keeps, stores the stack pointer in *save, takes `load` for it and
- * pops the same from there; so it returns to where `load` was saved. A new fiber's stack holds such a frame whose return
- * address is its entry. Floating-point control registers are not switched: all fibers share the caller's. */
+/* ---- the switch ---- emu_switch(save, load): pushes what the ABI says a call keeps, stores the stack
+ * pointer in *save, takes `load` for it and pops the same from there; so it returns to where `load` was
+ * saved. A new fiber's stack holds such a frame whose return address is its entry. Floating-point control
+ * registers are not switched: all fibers share the caller's. */
 void emu_switch(void **save, void *load);
 #if defined __aarch64__
 enum { FRAME = 176, FRAME_RETURN = 88 };        /* x19-x30 and d8-d15 in 160 bytes, 16 spare; x30 at 88 */
@@ -112,9 +113,9 @@ __asm__(".text\n"
         "  ret\n"
         ".size emu_switch,.-emu_switch\n");
 #elif defined __x86_64__
-/* Six registers, the return address at 48, and a word so that the entry starts as after a call: its stack pointer, past the
- * return address, is 8 more than a multiple of 16. endbr64 for processes with indirect branch tracking; a shadow stack
- * (CET) is not supported. */
+/* Six registers, the return address at 48, and a word so that the entry starts as after a call: its stack
+ * pointer, past the return address, is 8 more than a multiple of 16. endbr64 for processes with indirect
+ * branch tracking; a shadow stack (CET) is not supported. */
 enum { FRAME = 64, FRAME_RETURN = 48 };
 __asm__(".text\n"
         ".globl emu_switch\n"
@@ -162,7 +163,9 @@ void emu_fiber_entered(void)
 {
     if (!__sanitizer_finish_switch_fiber) return;
     if (main_bottom) __sanitizer_finish_switch_fiber(NULL, NULL, NULL);
-    else __sanitizer_finish_switch_fiber(NULL, &main_bottom, &main_size);   /* the first one comes from the caller's stack */
+    else
+        __sanitizer_finish_switch_fiber(NULL, &main_bottom,
+                                        &main_size); /* the first one comes from the caller's stack */
 }
 
 void emu_fiber_switch(fiber *from, fiber *to, int dying)

@@ -25,7 +25,8 @@ extern fiber emu_main_fiber;                    /* stands for the caller's stack
 extern fiber *emu_running;
 
 fiber *emu_fiber_slot(emu_u32 i);               /* the i-th stack's; NULL: no memory */
-void emu_fiber_start(fiber *f, void (*entry)(void));    /* at its first switch it runs entry, which must not return */
+/* at its first switch it runs entry, which must not return */
+void emu_fiber_start(fiber *f, void (*entry)(void));
 void emu_fiber_switch(fiber *from, fiber *to, int dying);
 void emu_fiber_entered(void);                   /* first thing in entry */
 void emu_fiber_group(void);                     /* before the first switch away from the caller's stack */
@@ -35,7 +36,7 @@ void emu_fiber_abandon(fiber *f, const void *sync);     /* its stack will be use
 int emu_has_asan(void);
 void emu_poison(const void *p, size_t n);
 void emu_unpoison(const void *p, size_t n);
-void emu_acquire(const void *p);                /* memory order, for TSan: what was released on p is seen from here on */
+void emu_acquire(const void *p);  /* memory order, for TSan: what was released on p is seen from here on */
 void emu_release(const void *p);
 
 #endif

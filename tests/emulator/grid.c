@@ -60,7 +60,8 @@ static int reserve(size_t blocks, size_t ring, size_t warps, size_t window_bytes
     if (pool.window_bytes < window_bytes) {
         if (pool.window) munmap(pool.window, pool.window_bytes);
         pool.window_bytes = window_bytes;
-        pool.window = mmap(NULL, window_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        pool.window = mmap(NULL, window_bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (pool.window == MAP_FAILED) {
             pool.window = NULL;
             pool.window_bytes = 0;
@@ -112,7 +113,8 @@ static void start_threads(block *b, emu_u32 num_warps)
         }
 }
 
-static fiber *make_thread(const emu_launch *l, block *b, emu_u32 slot, emu_u32 t, emu_u32 cluster_size, size_t stride)
+static fiber *make_thread(const emu_launch *l, block *b, emu_u32 slot, emu_u32 t, emu_u32 cluster_size,
+                          size_t stride)
 {
     fiber *f = emu_fiber_slot(slot);
     if (!f) return NULL;
@@ -144,7 +146,8 @@ static int run_group(const emu_launch *l, const emu_u32 *units, emu_u32 num_unit
     group *g = &emu_group;
     const emu_u32 threads = l->block.x * l->block.y * l->block.z, num_warps = (threads + 31) / 32;
     const emu_u32 cluster_size = l->cluster.x * l->cluster.y * l->cluster.z, n = num_units * cluster_size;
-    const size_t stride = (STATIC_RESERVE + l->dynamic_bytes + GAP + 1023) / 1024 * 1024, window_bytes = stride * n + GAP;
+    const size_t stride = (STATIC_RESERVE + l->dynamic_bytes + GAP + 1023) / 1024 * 1024,
+                 window_bytes = stride * n + GAP;
     emu_u32 ring = 32;
     while (ring < threads) ring *= 2;
     if (reserve(n, ring, num_warps, window_bytes)) return -1;
@@ -165,7 +168,8 @@ static int run_group(const emu_launch *l, const emu_u32 *units, emu_u32 num_unit
         if (threads % 32) b->warps[num_warps - 1].exited = ~0u << threads % 32;
         b->rank = i % cluster_size;
         b->cl = &pool.clusters[i / cluster_size];
-        if (b->rank == 0) *b->cl = (cluster){ .alive = threads * cluster_size, .window = pool.window + stride * i };
+        if (b->rank == 0)
+            *b->cl = (cluster){ .alive = threads * cluster_size, .window = pool.window + stride * i };
         b->static_used = GAP;
         unsigned char *dynamic = b->cl->window + b->rank * stride + STATIC_RESERVE;
         emu_unpoison(dynamic, l->dynamic_bytes);
@@ -221,7 +225,8 @@ int emu_run(const emu_launch *l)
         i += n;
     }
     if (!failed && l->pdl && !emu_pdl_waits) {
-        emu_report_text("fault", l->entry->name, "launched to overlap the kernel before it, but no thread calls pdl_wait");
+        emu_report_text("fault", l->entry->name,
+                        "launched to overlap the kernel before it, but no thread calls pdl_wait");
         failed = 1;
     }
     free(order);

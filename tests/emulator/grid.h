@@ -25,10 +25,12 @@ extern struct emu_stats { uint64_t launches, threads, switches, faults; double s
 
 extern uint64_t emu_pdl_waits;                  /* threads of the launch that came to pdl_wait */
 
-/* 0, or nonzero after a fault; the report is on stderr and in emu_report. One at a time: the driver holds its lock. */
+/* 0, or nonzero after a fault; the report is on stderr and in emu_report. One at a time: the driver holds
+ * its lock. */
 int emu_run(const emu_launch *launch);
 
 /* For a fault that is found outside a running kernel: the same kind of report. */
-void emu_report_text(const char *kind, const char *kernel, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void emu_report_text(const char *kind, const char *kernel, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

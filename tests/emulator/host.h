@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * host.h - what the emulator's own tests need of a driver: found, compiled, launched with no help from the library under test, so that
- * a fault in src/cuda is not taken for one of the emulator.
+ * host.h - what the emulator's own tests need of a driver: found, compiled, launched with no help from the
+ * library under test, so that a fault in src/cuda is not taken for one of the emulator.
  *
- * With TEGULA_LIBCUDA=libcuda.so.1 and TEGULA_LIBNVRTC=libnvrtc.so.13 the programs run on a GPU instead, which shows that what they
- * expect of a built-in is what a device does. */
+ * With TEGULA_LIBCUDA=libcuda.so.1 and TEGULA_LIBNVRTC=libnvrtc.so.13 the programs run on a GPU instead,
+ * which shows that what they expect of a built-in is what a device does. */
 #ifndef EMU_HOST_H
 #define EMU_HOST_H
 
@@ -14,7 +14,15 @@
 #include "control.h"
 
 typedef uint64_t dptr;
-typedef struct { uint32_t id; char pad[4]; union { char bytes[64]; int value; uint32_t dim[3]; } value; } attribute;
+typedef struct {
+    uint32_t id;
+    char pad[4];
+    union {
+        char bytes[64];
+        int value;
+        uint32_t dim[3];
+    } value;
+} attribute;
 typedef struct {
     uint32_t grid[3], block[3], shared;
     void *stream;
@@ -23,40 +31,48 @@ typedef struct {
 } launch_config;
 
 /* X(name, parameters): the entry points the tests use */
-#define DRIVER_CALLS(X)                                                                                                    \
-    X(Init, (unsigned)) X(DriverGetVersion, (int *)) X(DeviceGetCount, (int *)) X(DeviceGet, (int *, int))                 \
-    X(DeviceGetName, (char *, int, int)) X(DeviceGetAttribute, (int *, int, int))                                          \
-    X(DevicePrimaryCtxRetain, (void **, int)) X(DevicePrimaryCtxRelease, (int))                                            \
-    X(CtxCreate, (void **, unsigned, int)) X(CtxDestroy, (void *)) X(CtxSetCurrent, (void *)) X(CtxGetCurrent, (void **))  \
-    X(CtxPushCurrent, (void *)) X(CtxPopCurrent, (void **)) X(CtxGetDevice, (int *)) X(CtxSynchronize, (void))             \
-    X(MemAlloc, (dptr *, size_t)) X(MemFree, (dptr)) X(MemHostAlloc, (void **, size_t, unsigned)) X(MemFreeHost, (void *)) \
-    X(MemGetInfo, (size_t *, size_t *)) X(MemcpyHtoD, (dptr, const void *, size_t)) X(MemcpyDtoH, (void *, dptr, size_t))  \
-    X(MemcpyDtoD, (dptr, dptr, size_t)) X(MemsetD8, (dptr, unsigned char, size_t))                                         \
-    X(MemsetD32Async, (dptr, unsigned, size_t, void *)) X(MemcpyDtoDAsync, (dptr, dptr, size_t, void *))                   \
-    X(PointerGetAttribute, (void *, int, dptr)) X(PointerGetAttributes, (unsigned, int *, void **, dptr))                  \
-    X(LibraryLoadData, (void **, const void *, void *, void *, unsigned, void *, void *, unsigned))                        \
-    X(LibraryUnload, (void *)) X(LibraryGetKernel, (void **, void *, const char *)) X(KernelGetFunction, (void **, void *)) \
-    X(FuncSetAttribute, (void *, int, int)) X(FuncGetAttribute, (int *, int, void *))                                      \
-    X(KernelSetAttribute, (int, int, void *, int)) X(KernelGetAttribute, (int *, int, void *, int))                        \
-    X(LaunchKernelEx, (const launch_config *, void *, void **, void **))                                                   \
-    X(OccupancyMaxActiveBlocksPerMultiprocessor, (int *, void *, int, size_t))                                             \
-    X(StreamCreate, (void **, unsigned)) X(StreamDestroy, (void *)) X(StreamSynchronize, (void *))                         \
-    X(StreamGetCtx, (void *, void **)) X(StreamIsCapturing, (void *, int *)) X(StreamBeginCapture, (void *, int))          \
-    X(StreamEndCapture, (void *, void **)) X(StreamWaitEvent, (void *, void *, unsigned))                                  \
-    X(StreamGetCaptureInfo, (void *, int *, uint64_t *, void **, void *, size_t *))                                        \
-    X(ThreadExchangeStreamCaptureMode, (int *)) X(EventCreate, (void **, unsigned)) X(EventDestroy, (void *))              \
-    X(EventRecord, (void *, void *)) X(EventSynchronize, (void *)) X(EventElapsedTime, (float *, void *, void *))          \
-    X(GraphInstantiate, (void **, void *, unsigned long long)) X(GraphLaunch, (void *, void *))                            \
-    X(GraphExecDestroy, (void *)) X(GraphDestroy, (void *)) X(GetErrorName, (int, const char **))                          \
-    X(GetErrorString, (int, const char **))                                                                                \
-    X(TensorMapEncodeTiled, (void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const uint32_t *,          \
-                             const uint32_t *, int, int, int, int))
-#define NVRTC_CALLS(X)                                                                                                     \
-    X(Version, (int *, int *)) X(DestroyProgram, (void **)) X(GetProgramLogSize, (void *, size_t *))                       \
-    X(CreateProgram, (void **, const char *, const char *, int, const char *const *, const char *const *))                 \
-    X(CompileProgram, (void *, int, const char *const *)) X(GetProgramLog, (void *, char *))                               \
-    X(GetCUBINSize, (void *, size_t *)) X(GetCUBIN, (void *, char *)) X(GetPTXSize, (void *, size_t *))                    \
-    X(GetPTX, (void *, char *)) X(GetNumSupportedArchs, (int *)) X(GetSupportedArchs, (int *))
+#define DRIVER_CALLS(X)                                                                              \
+    X(Init, (unsigned)) X(DriverGetVersion, (int *)) X(DeviceGetCount, (int *))                      \
+    X(DeviceGet, (int *, int)) X(DeviceGetName, (char *, int, int))                                  \
+    X(DeviceGetAttribute, (int *, int, int)) X(DevicePrimaryCtxRetain, (void **, int))               \
+    X(DevicePrimaryCtxRelease, (int)) X(CtxCreate, (void **, unsigned, int)) X(CtxDestroy, (void *)) \
+    X(CtxSetCurrent, (void *)) X(CtxGetCurrent, (void **)) X(CtxPushCurrent, (void *))               \
+    X(CtxPopCurrent, (void **)) X(CtxGetDevice, (int *)) X(CtxSynchronize, (void))                   \
+    X(MemAlloc, (dptr *, size_t)) X(MemFree, (dptr)) X(MemHostAlloc, (void **, size_t, unsigned))    \
+    X(MemFreeHost, (void *)) X(MemGetInfo, (size_t *, size_t *))                                     \
+    X(MemcpyHtoD, (dptr, const void *, size_t)) X(MemcpyDtoH, (void *, dptr, size_t))                \
+    X(MemcpyDtoD, (dptr, dptr, size_t)) X(MemsetD8, (dptr, unsigned char, size_t))                   \
+    X(MemsetD32Async, (dptr, unsigned, size_t, void *))                                              \
+    X(MemcpyDtoDAsync, (dptr, dptr, size_t, void *)) X(PointerGetAttribute, (void *, int, dptr))     \
+    X(PointerGetAttributes, (unsigned, int *, void **, dptr))                                        \
+    X(LibraryLoadData, (void **, const void *, void *, void *, unsigned, void *, void *, unsigned))  \
+    X(LibraryUnload, (void *)) X(LibraryGetKernel, (void **, void *, const char *))                  \
+    X(KernelGetFunction, (void **, void *)) X(FuncSetAttribute, (void *, int, int))                  \
+    X(FuncGetAttribute, (int *, int, void *)) X(KernelSetAttribute, (int, int, void *, int))         \
+    X(KernelGetAttribute, (int *, int, void *, int))                                                 \
+    X(LaunchKernelEx, (const launch_config *, void *, void **, void **))                             \
+    X(OccupancyMaxActiveBlocksPerMultiprocessor, (int *, void *, int, size_t))                       \
+    X(StreamCreate, (void **, unsigned)) X(StreamDestroy, (void *)) X(StreamSynchronize, (void *))   \
+    X(StreamGetCtx, (void *, void **)) X(StreamIsCapturing, (void *, int *))                         \
+    X(StreamBeginCapture, (void *, int)) X(StreamEndCapture, (void *, void **))                      \
+    X(StreamWaitEvent, (void *, void *, unsigned))                                                   \
+    X(StreamGetCaptureInfo, (void *, int *, uint64_t *, void **, void *, size_t *))                  \
+    X(ThreadExchangeStreamCaptureMode, (int *)) X(EventCreate, (void **, unsigned))                  \
+    X(EventDestroy, (void *)) X(EventRecord, (void *, void *)) X(EventSynchronize, (void *))         \
+    X(EventElapsedTime, (float *, void *, void *))                                                   \
+    X(GraphInstantiate, (void **, void *, unsigned long long)) X(GraphLaunch, (void *, void *))      \
+    X(GraphExecDestroy, (void *)) X(GraphDestroy, (void *)) X(GetErrorName, (int, const char **))    \
+    X(GetErrorString, (int, const char **))                                                          \
+    X(TensorMapEncodeTiled, (void *, int, unsigned, void *, const uint64_t *, const uint64_t *,      \
+                             const uint32_t *, const uint32_t *, int, int, int, int))
+#define NVRTC_CALLS(X)                                                                               \
+    X(Version, (int *, int *)) X(DestroyProgram, (void **)) X(GetProgramLogSize, (void *, size_t *)) \
+    X(CreateProgram, (void **, const char *, const char *, int, const char *const *,                 \
+                      const char *const *))                                                          \
+    X(CompileProgram, (void *, int, const char *const *)) X(GetProgramLog, (void *, char *))         \
+    X(GetCUBINSize, (void *, size_t *)) X(GetCUBIN, (void *, char *))                                \
+    X(GetPTXSize, (void *, size_t *)) X(GetPTX, (void *, char *)) X(GetNumSupportedArchs, (int *))   \
+    X(GetSupportedArchs, (int *))
 #define FIELD(name, parameters) int (*name) parameters;
 static struct { DRIVER_CALLS(FIELD) } cu;
 static struct { NVRTC_CALLS(FIELD) } nv;
@@ -74,13 +90,13 @@ static struct {                                 /* NULL on a GPU */
 static char arch[16];                           /* "sm_90a" */
 
 /* Ends the program: what follows would make no sense. */
-#define CU(call)                                                                                       \
-    do {                                                                                               \
-        const int r_ = cu.call;                                                                        \
-        if (r_) {                                                                                      \
-            fprintf(stderr, "%s:%d: cu%s: error %d\n", __FILE__, __LINE__, #call, r_);                 \
-            exit(1);                                                                                   \
-        }                                                                                              \
+#define CU(call)                                                                       \
+    do {                                                                               \
+        const int r_ = cu.call;                                                        \
+        if (r_) {                                                                      \
+            fprintf(stderr, "%s:%d: cu%s: error %d\n", __FILE__, __LINE__, #call, r_); \
+            exit(1);                                                                   \
+        }                                                                              \
     } while (0)
 
 static inline const char *setting(const char *name, const char *otherwise)
@@ -108,9 +124,10 @@ static inline void load(void)                   /* both libraries; calls nothing
 #define GET_DRIVER(name, parameters) get("cu" #name, (void **)&cu.name, 12000, 0, NULL);
     DRIVER_CALLS(GET_DRIVER)
 #define GET_EMU(name) *(void **)&emu.name = dlsym(h, "emu" #name);
-    GET_EMU(Fail) GET_EMU(Calls) GET_EMU(ResetCalls) GET_EMU(LastReport) GET_EMU(Reset) GET_EMU(Seed) GET_EMU(Live)
-    GET_EMU(Stats) GET_EMU(LastLaunch)
-    *(void **)&emu.NvrtcFail = dlsym(rtc, "emuFail");
+    GET_EMU(Fail)
+        GET_EMU(Calls) GET_EMU(ResetCalls) GET_EMU(LastReport) GET_EMU(Reset) GET_EMU(Seed) GET_EMU(Live)
+            GET_EMU(Stats) GET_EMU(LastLaunch) *
+        (void **)&emu.NvrtcFail = dlsym(rtc, "emuFail");
     *(void **)&emu.NvrtcCalls = dlsym(rtc, "emuCalls");
 }
 static inline void use_device(int device)
@@ -153,10 +170,12 @@ static inline char *read_text(const char *relative)     /* to this folder */
     return s;
 }
 /* -> the status; *cubin and *log are the caller's to free */
-static inline int compile_text(const char *source, const char *name, const char *target, char **cubin, size_t *bytes, char **log)
+static inline int compile_text(const char *source, const char *name, const char *target, char **cubin,
+                               size_t *bytes, char **log)
 {
     char *ptx = read_text("../../src/cuda/device/ptx.cuh"), option[64];
-    const char *text[] = { ptx }, *names[] = { "device/ptx.cuh" }, *options[] = { option, "-std=c++17", "--fmad=false" };
+    const char *text[] = { ptx }, *names[] = { "device/ptx.cuh" },
+               *options[] = { option, "-std=c++17", "--fmad=false" };
     snprintf(option, sizeof option, "--gpu-architecture=%s", target);
     void *program;
     size_t log_bytes = 0;
@@ -202,7 +221,8 @@ static inline void *kernel_of(void *library, const char *entry)
 }
 
 enum { PLAIN = 0, COOPERATIVE = 1, PDL = 2 };
-static inline int launch(void *f, uint32_t grid, uint32_t block, uint32_t cluster, int flags, uint32_t shared, void **args)
+static inline int launch(void *f, uint32_t grid, uint32_t block, uint32_t cluster, int flags, uint32_t shared,
+                         void **args)
 {
     attribute a[3] = { 0 };
     uint32_t n = 0;
@@ -214,7 +234,8 @@ static inline int launch(void *f, uint32_t grid, uint32_t block, uint32_t cluste
 }
 
 /* ---- memory ---- */
-static inline dptr device_copy(const void *from, size_t bytes)      /* of exactly that size; from NULL: filled with 0 */
+/* of exactly that size; from NULL: filled with 0 */
+static inline dptr device_copy(const void *from, size_t bytes)
 {
     dptr p;
     CU(MemAlloc(&p, bytes));
@@ -231,6 +252,7 @@ static inline void *host_copy(dptr p, size_t bytes)
 
 /* ---- seeds: every block of a test runs with each ---- */
 static inline int num_seeds(void) { return !emu.Seed ? 1 : test_slow() ? 12 : 3; }
-#define FOR_SEEDS(s) for (int s = (start(), 0); s < num_seeds() && (!emu.Seed || (emu.Seed((uint64_t)s), true)); s++)
+#define FOR_SEEDS(s) \
+    for (int s = (start(), 0); s < num_seeds() && (!emu.Seed || (emu.Seed((uint64_t)s), true)); s++)
 
 #endif

@@ -25,7 +25,8 @@ static int any_launch;
 
 static result check_launch(const kernel *k, const emu_launch *l, int device)
 {
-    const uint64_t blocks = (uint64_t)l->grid.x * l->grid.y * l->grid.z, threads = (uint64_t)l->block.x * l->block.y * l->block.z;
+    const uint64_t blocks = (uint64_t)l->grid.x * l->grid.y * l->grid.z,
+                   threads = (uint64_t)l->block.x * l->block.y * l->block.z;
     const uint64_t cluster = (uint64_t)l->cluster.x * l->cluster.y * l->cluster.z;
     const int arch = emu_config.arch[device];
     if (!blocks || !threads || threads > 1024 || l->block.z > 64) return INVALID_VALUE;
@@ -35,19 +36,24 @@ static result check_launch(const kernel *k, const emu_launch *l, int device)
     if (l->dynamic_bytes > k->max_dynamic[device]) return INVALID_VALUE;
     if ((l->pdl || cluster > 1) && arch < 90) return NOT_SUPPORTED;
     if (!cluster || cluster > (k->non_portable_cluster[device] ? 16 : 8)) return INVALID_CLUSTER_SIZE;
-    if (l->cluster.y != 1 || l->cluster.z != 1 || l->grid.x % l->cluster.x) return INVALID_CLUSTER_SIZE;    /* along x only */
+    /* along x only */
+    if (l->cluster.y != 1 || l->cluster.z != 1 || l->grid.x % l->cluster.x) return INVALID_CLUSTER_SIZE;
     const int fit = emu_blocks_per_sm(k, device, (int)threads, l->dynamic_bytes);
     if (!fit) return LAUNCH_OUT_OF_RESOURCES;
-    if (l->cooperative && blocks > (uint64_t)fit * (unsigned)emu_config.sms) return COOPERATIVE_LAUNCH_TOO_LARGE;
+    if (l->cooperative && blocks > (uint64_t)fit * (unsigned)emu_config.sms)
+        return COOPERATIVE_LAUNCH_TOO_LARGE;
     return SUCCESS;
 }
 
-/* A pointer must lie in memory of this device or in pinned host memory, or be null. Pointers in structs are ASan's affair. */
+/* A pointer must lie in memory of this device or in pinned host memory, or be null. Pointers in structs are
+ * ASan's affair. */
 static const char *wrong_pointer(deviceptr p, int device, char *text, size_t n)
 {
     const allocation *a = emu_find_with_end(p);
     if (!p || (a && (a->host || a->device == device))) return NULL;
-    if (a) snprintf(text, n, "(%p) is memory of device %d, the launch is on device %d", (void *)p, a->device, device);
+    if (a)
+        snprintf(text, n, "(%p) is memory of device %d, the launch is on device %d", (void *)p, a->device,
+                 device);
     else snprintf(text, n, "(%p) is not device memory", (void *)p);
     return text;
 }
@@ -90,7 +96,7 @@ static result launch(const launch_config *c, kernel *k, void **params, void **ex
         return OUT_OF_MEMORY;
     }
     char *p = w->params;
-    for (emu_u32 i = 0; i < e->num_params; i++) {               /* the driver copies parameters at the launch */
+    for (emu_u32 i = 0; i < e->num_params; i++) {  /* the driver copies parameters at the launch */
         memcpy(p, params[i], e->param_bytes[i]);
         w->launch.args[i] = p;
         if (e->param_is_pointer[i]) {
@@ -101,7 +107,7 @@ static result launch(const launch_config *c, kernel *k, void **params, void **ex
                 emu_report_text("fault", e->name, "parameter %u %s", i, text);
                 emu_free_work(w);
                 ctx->sticky = ILLEGAL_ADDRESS;
-                return SUCCESS;                                 /* as on a device, it shows at the next synchronisation */
+                return SUCCESS;  /* as on a device, it shows at the next synchronisation */
             }
         }
         p += (e->param_bytes[i] + 63u) & ~63u;
@@ -124,8 +130,8 @@ API result cuLaunchKernelEx(const launch_config *c, kernel *k, void **params, vo
     ENTER();
     return launch(c, k, params, extra);
 }
-API result cuLaunchKernel(kernel *k, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                          stream *s, void **params, void **extra)
+API result cuLaunchKernel(kernel *k, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                          unsigned bz, unsigned shared, stream *s, void **params, void **extra)
 {
     ENTER();
     const launch_config c = { { gx, gy, gz }, { bx, by, bz }, shared, s, NULL, 0 };
@@ -133,8 +139,10 @@ API result cuLaunchKernel(kernel *k, unsigned gx, unsigned gy, unsigned gz, unsi
 }
 
 /* ---- tensor maps ---- */
-API result cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *base, const uint64_t *dims, const uint64_t *strides,
-                                  const uint32_t *box, const uint32_t *element_strides, int interleave, int swizzle, int l2, int fill)
+API result cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *base, const uint64_t *dims,
+                                  const uint64_t *strides, const uint32_t *box,
+                                  const uint32_t *element_strides, int interleave, int swizzle, int l2,
+                                  int fill)
 {
     ENTER_ANY();
     (void)l2;
@@ -142,10 +150,15 @@ API result cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *base
     if (rank < 1 || rank > 5 || type < 0 || type > 12 || swizzle < 0 || swizzle > 3) return INVALID_VALUE;
     if (interleave) return NOT_SUPPORTED;
     if (!base || (uintptr_t)base % 16 || (uintptr_t)out % 64) return INVALID_VALUE;
-    emu_tensor_map m = { .magic = EMU_TENSOR_MAGIC, .base = base, .rank = (unsigned char)rank, .element_bytes = size[type],
-                         .swizzle = (unsigned char)(swizzle ? 16 << swizzle : 0), .nan_fill = (unsigned char)fill };
+    emu_tensor_map m = { .magic = EMU_TENSOR_MAGIC,
+                         .base = base,
+                         .rank = (unsigned char)rank,
+                         .element_bytes = size[type],
+                         .swizzle = (unsigned char)(swizzle ? 16 << swizzle : 0),
+                         .nan_fill = (unsigned char)fill };
     for (unsigned i = 0; i < rank; i++) {
-        if (!dims[i] || dims[i] > 1ull << 32 || !box[i] || box[i] > 256 || element_strides[i] != 1) return INVALID_VALUE;
+        if (!dims[i] || dims[i] > 1ull << 32 || !box[i] || box[i] > 256 || element_strides[i] != 1)
+            return INVALID_VALUE;
         m.dim[i] = dims[i] == 1ull << 32 ? UINT32_MAX : (uint32_t)dims[i];
         m.box[i] = box[i];
         if (i && (strides[i - 1] % 16 || strides[i - 1] >= 1ull << 40)) return INVALID_VALUE;

@@ -26,10 +26,12 @@ static result check_image(const void *code)
     memcpy(&h, code, sizeof h);
     if (memcmp(h.magic, EMU_IMAGE_MAGIC, sizeof h.magic)) return INVALID_IMAGE;
     if (h.header_sum != emu_sum(&h, offsetof(emu_image, header_sum))) return INVALID_IMAGE;
-    if (h.version != EMU_VERSION || h.sum != emu_sum((const char *)code + sizeof h, h.bytes)) return INVALID_IMAGE;
+    if (h.version != EMU_VERSION || h.sum != emu_sum((const char *)code + sizeof h, h.bytes))
+        return INVALID_IMAGE;
     return SUCCESS;
 }
-/* A cubin runs on its architecture and on later ones of the same major number, with an "a" on that one alone; PTX on all later. */
+/* A cubin runs on its architecture and on later ones of the same major number, with an "a" on that one
+ * alone; PTX on all later. */
 static result fits(const emu_image *h, int device)
 {
     const emu_u32 arch = (emu_u32)emu_config.arch[device];
@@ -49,14 +51,14 @@ static int write_all(int fd, const char *p, size_t n)
     }
     return 0;
 }
-API result cuLibraryLoadData(library **out, const void *code, void *jit_options, void *jit_values, unsigned num_jit, void *options,
-                             void *values, unsigned num_options)
+API result cuLibraryLoadData(library **out, const void *code, void *jit_options, void *jit_values,
+                             unsigned num_jit, void *options, void *values, unsigned num_options)
 {
     ENTER_ANY();
     (void)jit_options, (void)jit_values, (void)num_jit, (void)options, (void)values, (void)num_options;
     if (!out || !code) return INVALID_VALUE;
     *out = NULL;
-    result r = emu_unsafe();                    /* loading may allocate: as the driver, not during a capture */
+    result r = emu_unsafe();  /* loading may allocate: as the driver, not during a capture */
     if (!r) r = check_image(code);
     if (r) return r;
     library *l = calloc(1, sizeof *l);
@@ -66,14 +68,16 @@ API result cuLibraryLoadData(library **out, const void *code, void *jit_options,
         free(l);
         return NO_BINARY_FOR_GPU;
     }
-    l->fd = memfd_create("tegula-kernel", MFD_CLOEXEC);         /* stays open: a sanitizer reads line numbers from it */
+    /* stays open: a sanitizer reads line numbers from it */
+    l->fd = memfd_create("tegula-kernel", MFD_CLOEXEC);
     if (l->fd < 0 || write_all(l->fd, (const char *)code + sizeof l->image, l->image.bytes)) {
         if (l->fd >= 0) close(l->fd);
         free(l);
         return OUT_OF_MEMORY;
     }
     char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), l->fd);        /* not self: a symbolizer is another process */
+    /* not self: a symbolizer is another process */
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), l->fd);
     l->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!l->handle) {
         fprintf(stderr, "emulator: %s\n", dlerror());
@@ -128,8 +132,16 @@ API result cuKernelGetFunction(kernel **f, kernel *k)
 }
 
 /* ---- attributes ---- */
-enum { MAX_THREADS = 0, STATIC_BYTES = 1, LOCAL_BYTES = 3, NUM_REGS = 4, BINARY_VERSION = 6, MAX_DYNAMIC = 8, CARVEOUT = 9,
-       NON_PORTABLE_CLUSTER = 14 };
+enum {
+    MAX_THREADS = 0,
+    STATIC_BYTES = 1,
+    LOCAL_BYTES = 3,
+    NUM_REGS = 4,
+    BINARY_VERSION = 6,
+    MAX_DYNAMIC = 8,
+    CARVEOUT = 9,
+    NON_PORTABLE_CLUSTER = 14
+};
 static result set_attribute(kernel *k, int attribute, int v, int device)
 {
     if (!k) return INVALID_HANDLE;
@@ -161,7 +173,10 @@ static result get_attribute(int *v, const kernel *k, int attribute, int device)
     }
     return SUCCESS;
 }
-static result on_device(int device) { return device >= 0 && device < emu_config.devices ? SUCCESS : INVALID_DEVICE; }
+static result on_device(int device)
+{
+    return device >= 0 && device < emu_config.devices ? SUCCESS : INVALID_DEVICE;
+}
 API result cuFuncSetAttribute(kernel *k, int attribute, int v)
 {
     ENTER();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * memory.c - device memory comes from the heap, in blocks of exact size, filled with 0xff. Under ASan it is poisoned whenever
- * no kernel or copy of its device runs, so host code that follows a device pointer is reported, and a kernel that follows
- * another device's. */
+ * memory.c - device memory comes from the heap, in blocks of exact size, filled with 0xff. Under ASan it is
+ * poisoned whenever no kernel or copy of its device runs, so host code that follows a device pointer is
+ * reported, and a kernel that follows another device's. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -134,7 +134,8 @@ static int is_pinned(const void *p)
     return a && a->host;
 }
 /* Device memory is checked; the other side of a copy is the caller's. */
-static result copy(void *to, const void *from, size_t bytes, int to_device, int from_device, stream *s, int now)
+static result copy(void *to, const void *from, size_t bytes, int to_device, int from_device, stream *s,
+                   int now)
 {
     if (!bytes) return SUCCESS;
     if ((to_device && !inside(to, bytes)) || (from_device && !inside(from, bytes))) return INVALID_VALUE;
@@ -188,7 +189,9 @@ static result fill(deviceptr p, uint32_t value, uint32_t width, size_t n, stream
     s = emu_stream(s);
     work *w = calloc(1, sizeof *w);
     if (!w) return OUT_OF_MEMORY;
-    *w = (work){ .kind = WORK_FILL, .ctx = s->ctx, .to = (void *)p, .bytes = n, .value = value, .width = width };
+    *w = (work){
+        .kind = WORK_FILL, .ctx = s->ctx, .to = (void *)p, .bytes = n, .value = value, .width = width
+    };
     return emu_submit(s, w);
 }
 API result cuMemsetD8_v2(deviceptr p, unsigned char v, size_t n)
@@ -223,8 +226,16 @@ API result cuMemsetD32Async(deviceptr p, unsigned v, size_t n, stream *s)
 }
 
 /* ---- what a pointer is ---- */
-enum { POINTER_CONTEXT = 1, POINTER_MEMORY_TYPE = 2, POINTER_DEVICE = 3, POINTER_HOST = 4, POINTER_MANAGED = 8,
-       POINTER_ORDINAL = 9, POINTER_RANGE_START = 11, POINTER_RANGE_SIZE = 12 };
+enum {
+    POINTER_CONTEXT = 1,
+    POINTER_MEMORY_TYPE = 2,
+    POINTER_DEVICE = 3,
+    POINTER_HOST = 4,
+    POINTER_MANAGED = 8,
+    POINTER_ORDINAL = 9,
+    POINTER_RANGE_START = 11,
+    POINTER_RANGE_SIZE = 12
+};
 static result pointer_attribute(void *out, int what, const allocation *a, deviceptr p)
 {
     switch (what) {
@@ -245,7 +256,7 @@ API result cuPointerGetAttribute(void *out, int what, deviceptr p)
     const allocation *a = emu_find(p);
     return a ? pointer_attribute(out, what, a, p) : INVALID_VALUE;
 }
-API result cuPointerGetAttributes(unsigned n, const int *what, void **out, deviceptr p)    /* of any pointer */
+API result cuPointerGetAttributes(unsigned n, const int *what, void **out, deviceptr p)  /* of any pointer */
 {
     ENTER();
     const allocation *a = emu_find(p);

@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Removes one synchronisation at a time from the kernels and runs their tests on the emulated device: which removals are noticed?
+"""Removes one synchronisation at a time from the kernels and runs their tests on the emulated device.
 
     mutate.py [--seeds N] [--tsan] [--only FILE[:LINE],...] [FOLDER]
 
-Works on a copy of the sources in FOLDER (default build/mutate), built there once and then again for each mutant. A mutant is noticed
-when a test of its domain (tests/<domain>/test_*.c) fails at one of the seeds. Every mutant that is not noticed must be listed, with the
-reason why, in mutations.txt beside this file; so must none that is. The exit status is 1 if that does not hold."""
+Works on a copy of the sources in FOLDER (default build/mutate), built there once and then again for each
+mutant. A mutant is noticed when a test of its domain (tests/<domain>/test_*.c) fails at one of the seeds. One
+that is not noticed must be listed in mutations.txt beside this file, with the reason; no other may be.
+The exit status is 1 if that does not hold."""
 import argparse, os, pathlib, re, shutil, subprocess, sys
 
 root = pathlib.Path(__file__).resolve().parents[2]
 # a statement that orders threads or waits; the arguments hold no semicolon
-calls = (r"__syncthreads|__syncwarp|mbar_wait|mbar_init_fence|cluster_wait|barrier_sync<[^>]*>|barrier_arrive<[^>]*>"
-         r"|copy_async_wait<[^>]*>|bulk_wait<[^>]*>|bulk_wait_read<[^>]*>|bulk_fence|pdl_wait")
+calls = (r"__syncthreads|__syncwarp|mbar_wait|mbar_init_fence|cluster_wait|bulk_fence|pdl_wait"
+         r"|(?:barrier_sync|barrier_arrive|copy_async_wait|bulk_wait|bulk_wait_read)<[^>]*>")
 statement = re.compile(r"\b(" + calls + r")\([^;]*\);")
 
 
@@ -26,21 +27,23 @@ def mutants(text):
     for m in statement.finditer(code):
         begin = m.start()
         if m[1] == "cluster_wait":      # with its arrive: without it, it is merely misuse
-            arrive = max(code.rfind("cluster_arrive();", 0, begin), code.rfind("cluster_arrive_relaxed();", 0, begin))
+            arrive = max(code.rfind(f"cluster_arrive{x}();", 0, begin) for x in ("", "_relaxed"))
             if arrive >= 0 and code.count("\n", arrive, begin) <= 2:
                 begin = arrive
         yield text.count("\n", 0, m.start()) + 1, m[0], text[:begin] + ";" + text[m.end():]
 
 
 def command(*words, **options):
-    return subprocess.run([str(w) for w in words], capture_output=True, text=True, errors="replace", **options)
+    return subprocess.run([str(w) for w in words], capture_output=True, text=True, errors="replace",
+                          **options)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default=str(root / "build/mutate"))
     parser.add_argument("--seeds", type=int, default=12)
-    parser.add_argument("--tsan", action="store_true", help="with ThreadSanitizer (clang): finds missing order, not only wrong results")
+    parser.add_argument("--tsan", action="store_true", help="with ThreadSanitizer (clang)")
     parser.add_argument("--only", default="", help="src/x/y.cu or src/x/y.cu:12, separated by commas")
     args = parser.parse_args()
     only = [o for o in args.only.split(",") if o]
@@ -53,13 +56,14 @@ def main():
             shutil.copytree(root / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif (root / name).exists():
             shutil.copy(root / name, source / name)
-    configure = ["cmake", "-S", source, "-B", build, "-DTEGULA_TOOLS=OFF"]
+    configure = ["cmake", "-S", source, "-B", build, "-DTEGULA_TOOLS=OFF", "-DTEGULA_PYTHON=OFF"]
     if args.tsan:
-        configure += ["-DTEGULA_SANITIZE=thread", "-DTEGULA_OPENMP=OFF", "-DCMAKE_C_COMPILER=clang", "-DCMAKE_CXX_COMPILER=clang++"]
+        configure += ["-DTEGULA_SANITIZE=thread", "-DTEGULA_OPENMP=OFF", "-DCMAKE_C_COMPILER=clang",
+                      "-DCMAKE_CXX_COMPILER=clang++"]
     if (r := command(*configure)).returncode:
         sys.exit(r.stdout + r.stderr)
 
-    accepted = {}                       # (file, statement, which of them in the file): reason
+    accepted = {}                       # (file, which of its statements): reason
     listed = pathlib.Path(__file__).with_name("mutations.txt")
     for line in listed.read_text().splitlines() if listed.exists() else []:
         if line and not line.startswith("#"):
@@ -74,15 +78,16 @@ def main():
             return "does not build: " + (r.stdout + r.stderr)[-300:]
         for seed in range(seeds):
             for program in programs:
-                env = dict(os.environ, TEGULA_TEST_DEVICE="cuda", TEGULA_LIBCUDA=str(build / "lib/libcuda_emulated.so"),
-                           TEGULA_LIBNVRTC=str(build / "lib/libnvrtc_emulated.so"), EMU_SEED=str(seed), EMU_SMS="4",
+                env = dict(os.environ, TEGULA_TEST_DEVICE="cuda", EMU_SEED=str(seed), EMU_SMS="4",
+                           TEGULA_LIBCUDA=str(build / "lib/libcuda_emulated.so"),
+                           TEGULA_LIBNVRTC=str(build / "lib/libnvrtc_emulated.so"),
                            TEGULA_CACHE_DIR=str(build / "tests/cache"), TSAN_OPTIONS="halt_on_error=1")
                 try:
                     r = command(build / "tests" / program, env=env, timeout=600)
                 except subprocess.TimeoutExpired:
                     return f"seed {seed}: {program} hangs"
                 if r.returncode:
-                    seen = re.search(r"emulator: .*|WARNING: ThreadSanitizer: .*|ERROR: AddressSanitizer: \S+|  .*\.c:\d+: .*",
+                    seen = re.search(r"emulator: .*|WARNING: ThreadSanitizer: .*|  .*\.c:\d+: .*",
                                      r.stderr + r.stdout)
                     return f"seed {seed}: {(seen[0].strip() if seen else program + ' fails')[:100]}"
         return ""
@@ -112,7 +117,8 @@ def main():
                 if seen and reason and not args.tsan:
                     wrong += 1
                     seen += "   BUT IT IS IN mutations.txt"
-                print(f"{name}:{line:<4} {what[:40]:42} {seen or (f'not noticed ({reason})' if reason else 'NOT NOTICED')}", flush=True)
+                verdict = seen or (f"not noticed ({reason})" if reason else "NOT NOTICED")
+                print(f"{name}:{line:<4} {what[:40]:42} {verdict}", flush=True)
     print(f"{noticed} of {tried} noticed, {wrong} wrong")
     return wrong != 0
 

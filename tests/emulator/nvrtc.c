@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * nvrtc.c - an emulated libnvrtc: compiles a kernel with the host's C++ compiler; the "cubin" is a shared object.
+ * nvrtc.c - an emulated libnvrtc: compiles a kernel with the host's C++ compiler; the "cubin" is a shared
+ * object.
  *
- * device.hpp goes before the source, ptx.hpp takes the place of the header named ptx.cuh, and after the source comes one
- * EMU_ENTRY per __global__ function. The kernel gets the sanitizer the process runs under. Settings: settings.h. */
+ * device.hpp goes before the source, ptx.hpp takes the place of the header named ptx.cuh, and after the
+ * source comes one EMU_ENTRY per __global__ function. The kernel gets the sanitizer the process runs under.
+ * Settings: settings.h. */
 #include <ctype.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -26,9 +28,17 @@
 #ifndef EMU_DEFAULT_CXX
 #define EMU_DEFAULT_CXX "c++"
 #endif
-#define EMU_DEFAULT_OPT "-O1 -g1"               /* -O2 made kernels no faster to run and 50 % slower to compile (g++ 12) */
+#define EMU_DEFAULT_OPT "-O1 -g1"  /* -O2 made kernels no faster to run and 50 % slower to compile (g++ 12) */
 
-enum { OK = 0, OUT_OF_MEMORY = 1, INVALID_INPUT = 3, INVALID_PROGRAM = 4, INVALID_OPTION = 5, COMPILATION = 6, INTERNAL = 11 };
+enum {
+    OK = 0,
+    OUT_OF_MEMORY = 1,
+    INVALID_INPUT = 3,
+    INVALID_PROGRAM = 4,
+    INVALID_OPTION = 5,
+    COMPILATION = 6,
+    INTERNAL = 11
+};
 
 typedef struct {
     char *source, *name, *log, *image;
@@ -39,8 +49,13 @@ typedef struct {
 extern char **environ;
 
 /* The three files a kernel is compiled with, so that the library works wherever it was built. */
-#define EMBED(symbol, file)                                                                                       \
-    __asm__(".section .rodata\n.globl " #symbol "\n.hidden " #symbol "\n" #symbol ":\n.incbin \"" file "\"\n.byte 0\n.text\n"); \
+#define EMBED(symbol, file)                                                                                 \
+    __asm__(".section .rodata\n"                    \
+            ".globl " #symbol "\n"                  \
+            ".hidden " #symbol "\n" #symbol ":\n"   \
+            ".incbin \"" file "\"\n"                \
+            ".byte 0\n"                             \
+            ".text\n");                             \
     extern const char symbol[]
 EMBED(text_emulator_h, EMULATOR_DIR "/emulator.h");
 EMBED(text_device_hpp, EMULATOR_DIR "/device.hpp");
@@ -64,16 +79,16 @@ static int injected(const char *entry)
     pthread_mutex_unlock(&lock);
     return error;
 }
-#define ENTER()                                 \
-    do {                                        \
-        const int e_ = injected(__func__);      \
-        if (e_) return e_;                      \
+#define ENTER()                            \
+    do {                                   \
+        const int e_ = injected(__func__); \
+        if (e_) return e_;                 \
     } while (0)
 
 /* for tests: see control.h */
 API const char *emuFail(const char *list)
 {
-    injected("emuFail");                        /* so that a later first call does not read the variable over it */
+    injected("emuFail");  /* so that a later first call does not read the variable over it */
     pthread_mutex_lock(&lock);
     const char *wrong = emu_fail_set(list);
     pthread_mutex_unlock(&lock);
@@ -89,15 +104,18 @@ API uint64_t emuCalls(const char *entry)
 
 static const char *sanitizer(void)
 {
-    if (dlsym(RTLD_DEFAULT, "__asan_poison_memory_region")) return "-fsanitize=address -fno-omit-frame-pointer";
+    if (dlsym(RTLD_DEFAULT, "__asan_poison_memory_region"))
+        return "-fsanitize=address -fno-omit-frame-pointer";
     if (dlsym(RTLD_DEFAULT, "__tsan_create_fiber")) return "-fsanitize=thread -DEMU_TSAN";
     return "";
 }
-/* UBSan's checks are always on; their handlers are in device.hpp and report kernel, block, thread and line. */
+/* UBSan's checks are always on; their handlers are in device.hpp: they report kernel, block, thread, line. */
 static const char fixed_flags[] =
-    "-x c++ -std=c++17 -fPIC -shared -fvisibility=hidden -fno-exceptions -fno-rtti -ffp-contract=off -fno-strict-aliasing -fwrapv "
+    "-x c++ -std=c++17 -fPIC -shared -fvisibility=hidden -fno-exceptions -fno-rtti -ffp-contract=off "
+    "-fno-strict-aliasing -fwrapv "
     "-fsanitize=alignment,bounds,shift,integer-divide-by-zero -fno-sanitize-recover=all "
-    "-Wall -Wextra -Wno-unknown-pragmas -Wno-unused-variable -Wno-unused-function -Wno-unused-but-set-variable "
+    "-Wall -Wextra -Wno-unknown-pragmas -Wno-unused-variable -Wno-unused-function "
+    "-Wno-unused-but-set-variable "
     "-Wno-unused-parameter -Wno-missing-field-initializers -Wno-sign-compare";
 
 static uint32_t hash(uint32_t h, const char *s)
@@ -110,8 +128,13 @@ static uint32_t hash(uint32_t h, const char *s)
 API int nvrtcVersion(int *major, int *minor)
 {
     ENTER();
-    const char *parts[] = { text_emulator_h, text_device_hpp, text_ptx_hpp, fixed_flags, sanitizer(),
-                            emu_text_setting("EMU_CXX", EMU_DEFAULT_CXX), emu_text_setting("EMU_OPT", EMU_DEFAULT_OPT) };
+    const char *parts[] = { text_emulator_h,
+                            text_device_hpp,
+                            text_ptx_hpp,
+                            fixed_flags,
+                            sanitizer(),
+                            emu_text_setting("EMU_CXX", EMU_DEFAULT_CXX),
+                            emu_text_setting("EMU_OPT", EMU_DEFAULT_OPT) };
     uint32_t h = 2166136261u;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) h = hash(h, parts[i]);
     *major = 13;                                /* one that the emulated driver can load */
@@ -145,8 +168,8 @@ API int nvrtcGetSupportedArchs(int *archs)
     return OK;
 }
 
-API int nvrtcCreateProgram(program **out, const char *source, const char *name, int num_headers, const char *const *headers,
-                           const char *const *names)
+API int nvrtcCreateProgram(program **out, const char *source, const char *name, int num_headers,
+                           const char *const *headers, const char *const *names)
 {
     ENTER();
     if (!out || !source || num_headers < 0) return INVALID_INPUT;
@@ -185,7 +208,8 @@ API int nvrtcDestroyProgram(program **pp)
 }
 
 /* ---- files ---- */
-static int write_file(const char *folder, const char *name, const char *text)   /* makes the folders of device/x.cuh */
+/* makes the folders of device/x.cuh */
+static int write_file(const char *folder, const char *name, const char *text)
 {
     char path[2048];
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -199,7 +223,8 @@ static int write_file(const char *folder, const char *name, const char *text)   
     fputs(text, f);
     return fclose(f);
 }
-static char *read_file(const char *folder, const char *name, size_t before, size_t *bytes)  /* after `before` bytes of room */
+/* after `before` bytes of room */
+static char *read_file(const char *folder, const char *name, size_t before, size_t *bytes)
 {
     char path[2048];
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -244,7 +269,8 @@ static char *without_comments(const char *source)
     return s;
 }
 
-/* For every `__global__ void [__launch_bounds__(a, b)] name(`, wherever the words stand: EMU_ENTRY(name, a, b) */
+/* For every `__global__ void [__launch_bounds__(a, b)] name(`, wherever the words stand: EMU_ENTRY(name, a,
+ * b) */
 static void write_entries(FILE *out, const char *source)
 {
     char *s = without_comments(source);
@@ -273,11 +299,14 @@ static void write_entries(FILE *out, const char *source)
 static int write_source(const program *p, const char *folder)
 {
     char path[2048];
-    int failed = write_file(folder, "emulator.h", text_emulator_h) | write_file(folder, "device.hpp", text_device_hpp);
-    failed |= write_file(folder, "ptx.hpp", text_ptx_hpp);      /* also for the entries of a kernel that includes none */
+    int failed =
+        write_file(folder, "emulator.h", text_emulator_h) | write_file(folder, "device.hpp", text_device_hpp);
+    /* also for the entries of a kernel that includes none */
+    failed |= write_file(folder, "ptx.hpp", text_ptx_hpp);
     for (int i = 0; i < p->num_headers; i++) {
         const char *name = p->header_name[i];
-        failed |= write_file(folder, name, strcmp(base_name(name), "ptx.cuh") ? p->header_text[i] : text_ptx_hpp);
+        failed |=
+            write_file(folder, name, strcmp(base_name(name), "ptx.cuh") ? p->header_text[i] : text_ptx_hpp);
     }
     snprintf(path, sizeof path, "%s/kernel.cpp", folder);
     FILE *f = fopen(path, "w");
@@ -326,12 +355,14 @@ static int add_options(command *c, int num_options, const char *const *options, 
             t->arch = (int)strtol(a, &end, 10);
             t->exact = *end == 'a';
             int known = 0;
-            for (size_t k = 0; k < sizeof supported / sizeof *supported; k++) known |= supported[k] == t->arch;
+            for (size_t k = 0; k < sizeof supported / sizeof *supported; k++)
+                known |= supported[k] == t->arch;
             if (!known || (*end && strcmp(end, "a") && strcmp(end, "f"))) return INVALID_OPTION;
             add(c, "-D__CUDA_ARCH__=%d0", t->arch);
             if (t->exact) add(c, "-D__CUDA_ARCH_FEAT_SM%d_ALL", t->arch);
         }
-        /* the rest (--fmad, -std, --maxrregcount ...) has no meaning here: nothing is contracted, the language is C++17 */
+        /* the rest (--fmad, -std, --maxrregcount ...) has no meaning here: nothing is contracted, the
+         * language is C++17 */
     }
     return OK;
 }
@@ -342,7 +373,8 @@ static int run(command *c, const char *folder)  /* -> exit status; the compiler'
     snprintf(log, sizeof log, "%s/log", folder);
     size_t n = 0;
     while (environ[n]) n++;
-    char **clean = calloc(n + 1, sizeof *clean), **out = clean;     /* a sanitizer preloaded into this process is not for the compiler */
+    /* a sanitizer preloaded into this process is not for the compiler */
+    char **clean = calloc(n + 1, sizeof *clean), **out = clean;
     for (size_t i = 0; i < n; i++)
         if (strncmp(environ[i], "LD_PRELOAD=", 11)) *out++ = environ[i];
     posix_spawn_file_actions_t actions;
@@ -359,7 +391,10 @@ static int run(command *c, const char *folder)  /* -> exit status; the compiler'
 
 static void make_image(program *p, const target *t)
 {
-    emu_image h = { .version = EMU_VERSION, .arch = (emu_u32)t->arch, .exact = (emu_u32)t->exact, .portable = (emu_u32)t->portable };
+    emu_image h = { .version = EMU_VERSION,
+                    .arch = (emu_u32)t->arch,
+                    .exact = (emu_u32)t->exact,
+                    .portable = (emu_u32)t->portable };
     memcpy(h.magic, EMU_IMAGE_MAGIC, sizeof h.magic);
     h.bytes = p->image_bytes;
     h.sum = emu_sum(p->image + sizeof h, p->image_bytes);

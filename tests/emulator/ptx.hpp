@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * ptx.hpp - the emulator's device/ptx.cuh: the same names, in C++. The emulated NVRTC serves it where a kernel includes
- * that header. What each wrapper means is said there; here, what the emulator makes of it.
+ * ptx.hpp - the emulator's device/ptx.cuh: the same names, in C++. The emulated NVRTC serves it where a
+ * kernel includes that header. What each wrapper means is said there; here, what the emulator makes of it.
  *
- * A 32-bit shared address is an offset from the shared memory of the cluster's block 0, so mapa is an addition and address
- * arithmetic works as on the device. */
+ * A 32-bit shared address is an offset from the shared memory of the cluster's block 0, so mapa is an
+ * addition and address arithmetic works as on the device. */
 #ifndef EMU_PTX_HPP                             /* not a pragma: it is included under two names */
 #define EMU_PTX_HPP
 
@@ -28,42 +28,51 @@ extern "C" void __tsan_acquire(void *), __tsan_release(void *);
 
 /* ---- shared memory ---- */
 template <class T> struct shared_type { typedef T type; };
-#define SHARED(T, name)                                                                                                   \
-    static char emu_key_##name;                                                                                           \
-    auto &name = *(shared_type<T>::type *)emu_rt->shared(&emu_key_##name, sizeof(T), alignof(T) > 16 ? alignof(T) : 16)
-#define SHARED_DYNAMIC(name, align)                                                                                       \
-    unsigned char *const name = emu_self()->window + emu_self()->rank * emu_self()->stride + emu_self()->dynamic;         \
+#define SHARED(T, name)                                                              \
+    static char emu_key_##name;                                                      \
+    auto &name = *(shared_type<T>::type *)emu_rt->shared(&emu_key_##name, sizeof(T), \
+                                                         alignof(T) > 16 ? alignof(T) : 16)
+static inline unsigned char *emu_dynamic()
+{
+    const emu_thread *t = emu_self();
+    return t->window + t->rank * t->stride + t->dynamic;
+}
+#define SHARED_DYNAMIC(name, align)                                                                         \
+    unsigned char *const name = emu_dynamic();  \
     static_assert((align) <= 1024, "shared memory is aligned to 1024 bytes at most")
 
 DEV u32 shared_address(const void *p, EMU_AT)
 {
     const emu_thread *t = emu_self();
     const u64 a = (u64)((const unsigned char *)p - t->window);
-    if (a / t->stride != t->rank) emu_rt->fault(EMU_SITE, "shared_address: %p is not in this block's shared memory", p);
+    if (a / t->stride != t->rank)
+        emu_rt->fault(EMU_SITE, "shared_address: %p is not in this block's shared memory", p);
     return (u32)a;
 }
-/* A T, or that many bytes, at a shared address of this block or (REMOTE) of any block of the cluster. ASan guards the gaps
- * between static arrays; the rest is checked here. */
+/* A T, or that many bytes, at a shared address of this block or (REMOTE) of any block of the cluster. ASan
+ * guards the gaps between static arrays; the rest is checked here. */
 template <class T, bool REMOTE = false>
 static inline T *emu_shared(u32 a, const char *what, emu_site site, u32 bytes = sizeof(T))
 {
     const emu_thread *t = emu_self();
     const u64 rank = a / t->stride, offset = a % t->stride;
     if (REMOTE ? rank >= t->cluster_size : rank != t->rank)
-        emu_rt->fault(site, "%s: shared address 0x%x is not in %s", what, a, REMOTE ? "the cluster" : "this block");
+        emu_rt->fault(site, "%s: shared address 0x%x is not in %s", what, a,
+                      REMOTE ? "the cluster" : "this block");
     if (offset < 1024 || (offset >= t->dynamic && offset + bytes > t->dynamic + t->shared_bytes))
-        emu_rt->fault(site, "%s: %u bytes at shared address 0x%llx (dynamic memory is 0x%x to 0x%x)", what, bytes, offset,
-                      t->dynamic, t->dynamic + t->shared_bytes);
+        emu_rt->fault(site, "%s: %u bytes at shared address 0x%llx (dynamic memory is 0x%x to 0x%x)", what,
+                      bytes, offset, t->dynamic, t->dynamic + t->shared_bytes);
     if (REMOTE && rank != t->rank) emu_rt->remote((u32)rank, what, site);
     if (a % alignof(T))
-        emu_rt->fault(site, "%s: shared address 0x%x is not aligned to %u bytes", what, a, (unsigned)alignof(T));
+        emu_rt->fault(site, "%s: shared address 0x%x is not aligned to %u bytes", what, a,
+                      (unsigned)alignof(T));
     return (T *)(t->window + a);
 }
-#define EMU_SHARED_LOAD(name, T, R)                             \
-    DEV R name(u32 a, EMU_AT)                                   \
-    {                                                           \
-        emu_rt->maybe_yield(#name, EMU_SITE);                   \
-        return *emu_shared<const T>(a, #name, EMU_SITE);        \
+#define EMU_SHARED_LOAD(name, T, R)                      \
+    DEV R name(u32 a, EMU_AT)                            \
+    {                                                    \
+        emu_rt->maybe_yield(#name, EMU_SITE);            \
+        return *emu_shared<const T>(a, #name, EMU_SITE); \
     }
 EMU_SHARED_LOAD(shared_load_u8, u8, u32)
 EMU_SHARED_LOAD(shared_load_u16, u16, u32)
@@ -73,7 +82,8 @@ EMU_SHARED_LOAD(shared_load_u32x2, uint2, uint2)
 EMU_SHARED_LOAD(shared_load_u32x4, uint4, uint4)
 EMU_SHARED_LOAD(shared_load_f32, float, float)
 EMU_SHARED_LOAD(shared_load_f32x4, float4, float4)
-#define EMU_SHARED_STORE(name, T, V) DEV void name(u32 a, V v, EMU_AT) { *emu_shared<T>(a, #name, EMU_SITE) = (T)v; }
+#define EMU_SHARED_STORE(name, T, V) \
+    DEV void name(u32 a, V v, EMU_AT) { *emu_shared<T>(a, #name, EMU_SITE) = (T)v; }
 EMU_SHARED_STORE(shared_store_u8, u8, u32)
 EMU_SHARED_STORE(shared_store_u16, u16, u32)
 EMU_SHARED_STORE(shared_store_u32, u32, u32)
@@ -86,11 +96,13 @@ DEV void shared_store_f32x2(u32 a, float x, float y, EMU_AT)
     *emu_shared<float2>(a, "shared_store_f32x2", EMU_SITE) = { x, y };
 }
 
-/* ---- 8x8 matrices of 16-bit elements ----
- * A lane reads or writes the row it gave the address of, so a race is put down to the right lane; between, the lanes
- * exchange rows for fragments. */
+/* ---- 8x8 matrices of 16-bit elements ---- A lane reads or writes the row it gave the address of, so a
+ * race is put down to the right lane; between, the lanes exchange rows for fragments. */
 struct emu_matrix { u32 row[4], fragment[4]; };
-EMU_QUIET static inline u32 emu_half(const u32 *words, u32 i) { return words[i / 2] >> 16 * (i & 1) & 0xffff; }
+EMU_QUIET static inline u32 emu_half(const u32 *words, u32 i)
+{
+    return words[i / 2] >> 16 * (i & 1) & 0xffff;
+}
 /* rows -> fragments of N matrices */
 template <int N, bool TRANS> EMU_QUIET void emu_ldmatrix_all(void **args, unsigned)
 {
@@ -127,19 +139,30 @@ template <int N, bool TRANS> static inline void emu_ldmatrix(u32 *d, u32 a, cons
     emu_collective(FULL, emu_ldmatrix_all<N, TRANS>, &m, what, site);
     for (int i = 0; i < N; i++) d[i] = m.fragment[i];
 }
-template <int N, bool TRANS> static inline void emu_stmatrix(u32 a, const u32 *d, const char *what, emu_site site)
+template <int N, bool TRANS>
+static inline void emu_stmatrix(u32 a, const u32 *d, const char *what, emu_site site)
 {
     emu_matrix m = {};
     for (int i = 0; i < N; i++) m.fragment[i] = d[i];
     emu_collective(FULL, emu_stmatrix_all<N, TRANS>, &m, what, site);
-    if (emu_self()->lane < N * 8) *emu_shared<uint4>(a, what, site) = { m.row[0], m.row[1], m.row[2], m.row[3] };
+    if (emu_self()->lane < N * 8)
+        *emu_shared<uint4>(a, what, site) = { m.row[0], m.row[1], m.row[2], m.row[3] };
 }
 DEV void ldmatrix_x1(u32 &d, u32 a, EMU_AT) { emu_ldmatrix<1, false>(&d, a, "ldmatrix_x1", EMU_SITE); }
-DEV void ldmatrix_x1_trans(u32 &d, u32 a, EMU_AT) { emu_ldmatrix<1, true>(&d, a, "ldmatrix_x1_trans", EMU_SITE); }
+DEV void ldmatrix_x1_trans(u32 &d, u32 a, EMU_AT)
+{
+    emu_ldmatrix<1, true>(&d, a, "ldmatrix_x1_trans", EMU_SITE);
+}
 DEV void ldmatrix_x2(u32 (&d)[2], u32 a, EMU_AT) { emu_ldmatrix<2, false>(d, a, "ldmatrix_x2", EMU_SITE); }
-DEV void ldmatrix_x2_trans(u32 (&d)[2], u32 a, EMU_AT) { emu_ldmatrix<2, true>(d, a, "ldmatrix_x2_trans", EMU_SITE); }
+DEV void ldmatrix_x2_trans(u32 (&d)[2], u32 a, EMU_AT)
+{
+    emu_ldmatrix<2, true>(d, a, "ldmatrix_x2_trans", EMU_SITE);
+}
 DEV void ldmatrix_x4(u32 (&d)[4], u32 a, EMU_AT) { emu_ldmatrix<4, false>(d, a, "ldmatrix_x4", EMU_SITE); }
-DEV void ldmatrix_x4_trans(u32 (&d)[4], u32 a, EMU_AT) { emu_ldmatrix<4, true>(d, a, "ldmatrix_x4_trans", EMU_SITE); }
+DEV void ldmatrix_x4_trans(u32 (&d)[4], u32 a, EMU_AT)
+{
+    emu_ldmatrix<4, true>(d, a, "ldmatrix_x4_trans", EMU_SITE);
+}
 /* fragment[0] of all lanes, transposed */
 EMU_QUIET static inline void emu_movmatrix_all(void **args, unsigned)
 {
@@ -147,7 +170,8 @@ EMU_QUIET static inline void emu_movmatrix_all(void **args, unsigned)
         u32 v = 0;
         for (u32 h = 0; h < 2; h++) {
             const u32 row = l % 4 * 2 + h, column = l / 4;
-            v |= (emu_arg<emu_matrix>(args, row * 4 + column / 2).fragment[0] >> 16 * (column & 1) & 0xffff) << 16 * h;
+            v |= (emu_arg<emu_matrix>(args, row * 4 + column / 2).fragment[0] >> 16 * (column & 1) & 0xffff)
+                 << 16 * h;
         }
         emu_arg<emu_matrix>(args, l).fragment[1] = v;
     }
@@ -161,15 +185,33 @@ DEV u32 movmatrix_trans(u32 v, EMU_AT)
 }
 #if __CUDA_ARCH__ >= 900
 DEV void stmatrix_x1(u32 a, u32 d, EMU_AT) { emu_stmatrix<1, false>(a, &d, "stmatrix_x1", EMU_SITE); }
-DEV void stmatrix_x1_trans(u32 a, u32 d, EMU_AT) { emu_stmatrix<1, true>(a, &d, "stmatrix_x1_trans", EMU_SITE); }
-DEV void stmatrix_x2(u32 a, const u32 (&d)[2], EMU_AT) { emu_stmatrix<2, false>(a, d, "stmatrix_x2", EMU_SITE); }
-DEV void stmatrix_x2_trans(u32 a, const u32 (&d)[2], EMU_AT) { emu_stmatrix<2, true>(a, d, "stmatrix_x2_trans", EMU_SITE); }
-DEV void stmatrix_x4(u32 a, const u32 (&d)[4], EMU_AT) { emu_stmatrix<4, false>(a, d, "stmatrix_x4", EMU_SITE); }
-DEV void stmatrix_x4_trans(u32 a, const u32 (&d)[4], EMU_AT) { emu_stmatrix<4, true>(a, d, "stmatrix_x4_trans", EMU_SITE); }
+DEV void stmatrix_x1_trans(u32 a, u32 d, EMU_AT)
+{
+    emu_stmatrix<1, true>(a, &d, "stmatrix_x1_trans", EMU_SITE);
+}
+DEV void stmatrix_x2(u32 a, const u32 (&d)[2], EMU_AT)
+{
+    emu_stmatrix<2, false>(a, d, "stmatrix_x2", EMU_SITE);
+}
+DEV void stmatrix_x2_trans(u32 a, const u32 (&d)[2], EMU_AT)
+{
+    emu_stmatrix<2, true>(a, d, "stmatrix_x2_trans", EMU_SITE);
+}
+DEV void stmatrix_x4(u32 a, const u32 (&d)[4], EMU_AT)
+{
+    emu_stmatrix<4, false>(a, d, "stmatrix_x4", EMU_SITE);
+}
+DEV void stmatrix_x4_trans(u32 a, const u32 (&d)[4], EMU_AT)
+{
+    emu_stmatrix<4, true>(a, d, "stmatrix_x4_trans", EMU_SITE);
+}
 #endif
 
 /* ---- warp ---- */
-DEV int warp_max_s32(int v, EMU_AT) { return (int)emu_reduction<EMU_MAX_S>(FULL, (u32)v, "warp_max_s32", EMU_SITE); }
+DEV int warp_max_s32(int v, EMU_AT)
+{
+    return (int)emu_reduction<EMU_MAX_S>(FULL, (u32)v, "warp_max_s32", EMU_SITE);
+}
 DEV u32 warp_max_u32(u32 v, EMU_AT) { return emu_reduction<EMU_MAX_U>(FULL, v, "warp_max_u32", EMU_SITE); }
 DEV u32 warp_min_u32(u32 v, EMU_AT) { return emu_reduction<EMU_MIN_U>(FULL, v, "warp_min_u32", EMU_SITE); }
 DEV u32 warp_add_u32(u32 v, EMU_AT) { return emu_reduction<EMU_ADD>(FULL, v, "warp_add_u32", EMU_SITE); }
@@ -194,11 +236,12 @@ template <class T> static inline T *emu_aligned(const void *p, const char *what,
 }
 DEV u64 policy_evict_first(void) { return 1; }
 DEV u64 policy_evict_last(void) { return 2; }
-static inline void emu_policy(u64 policy, const char *what, emu_site site)      /* only those made by the two */
+static inline void emu_policy(u64 policy, const char *what, emu_site site)  /* only those made by the two */
 {
     if (policy != 1 && policy != 2) emu_rt->fault(site, "%s: %llu is not a policy", what, policy);
 }
-#define EMU_LOAD(name, T, R) DEV R name(const void *p, EMU_AT) { return *emu_aligned<const T>(p, #name, EMU_SITE); }
+#define EMU_LOAD(name, T, R) \
+    DEV R name(const void *p, EMU_AT) { return *emu_aligned<const T>(p, #name, EMU_SITE); }
 EMU_LOAD(load_stream_u8, u8, u32)
 EMU_LOAD(load_stream_u16, u16, u32)
 EMU_LOAD(load_stream_u32, u32, u32)
@@ -210,7 +253,8 @@ DEV uint4 load_hint_u32x4(const void *p, u64 policy, EMU_AT)
     emu_policy(policy, "load_hint_u32x4", EMU_SITE);
     return *emu_aligned<const uint4>(p, "load_hint_u32x4", EMU_SITE);
 }
-#define EMU_STORE(name, T, V) DEV void name(void *p, V v, EMU_AT) { *emu_aligned<T>(p, #name, EMU_SITE) = (T)v; }
+#define EMU_STORE(name, T, V) \
+    DEV void name(void *p, V v, EMU_AT) { *emu_aligned<T>(p, #name, EMU_SITE) = (T)v; }
 EMU_STORE(store_stream_u8, u8, u32)
 EMU_STORE(store_stream_u16, u16, u32)
 EMU_STORE(store_stream_u32, u32, u32)
@@ -222,7 +266,8 @@ DEV void store_hint_u32x4(void *p, uint4 v, u64 policy, EMU_AT)
     *emu_aligned<uint4>(p, "store_hint_u32x4", EMU_SITE) = v;
 }
 
-/* ---- global memory: between blocks. Others run before every look: a loop around a load cannot hang the emulator. ---- */
+/* ---- global memory: between blocks. Others run before every look: a loop around a load cannot hang the
+ * emulator. ---- */
 DEV u32 load_relaxed_u32(const void *p, EMU_AT)
 {
     emu_rt->poll("load_relaxed_u32", EMU_SITE);
@@ -240,16 +285,17 @@ DEV u32 load_acquire_u32(const void *p, EMU_AT)
     emu_rt->poll("load_acquire_u32", EMU_SITE);
     return __atomic_load_n(emu_aligned<const u32>(p, "load_acquire_u32", EMU_SITE), __ATOMIC_ACQUIRE);
 }
-#define EMU_STORE_ORDERED(name, T, order)                                           \
-    DEV void name(void *p, u32 v, EMU_AT)                                           \
-    {                                                                               \
-        emu_rt->maybe_yield(#name, EMU_SITE);                                       \
-        __atomic_store_n(emu_aligned<T>(p, #name, EMU_SITE), (T)v, order);          \
+#define EMU_STORE_ORDERED(name, T, order)                                  \
+    DEV void name(void *p, u32 v, EMU_AT)                                  \
+    {                                                                      \
+        emu_rt->maybe_yield(#name, EMU_SITE);                              \
+        __atomic_store_n(emu_aligned<T>(p, #name, EMU_SITE), (T)v, order); \
     }
 EMU_STORE_ORDERED(store_relaxed_u16, u16, __ATOMIC_RELAXED)
 EMU_STORE_ORDERED(store_relaxed_u32, u32, __ATOMIC_RELAXED)
 EMU_STORE_ORDERED(store_release_u32, u32, __ATOMIC_RELEASE)
-DEV void store_relaxed_u32x4(void *p, uint4 v, EMU_AT)      /* 16 bytes are not one atomic access on the device either */
+/* 16 bytes are not one atomic access on the device either */
+DEV void store_relaxed_u32x4(void *p, uint4 v, EMU_AT)
 {
     u32 *a = (u32 *)emu_aligned<uint4>(p, "store_relaxed_u32x4", EMU_SITE);
     const u32 w[4] = { v.x, v.y, v.z, v.w };
@@ -271,7 +317,8 @@ DEV u32 atomic_inc_acq_rel(u32 *p, u32 last, EMU_AT)
 typedef struct __align__(64) { u64 opaque[16]; } tensor_map;
 static_assert(sizeof(emu_tensor_map) <= sizeof(tensor_map), "an emulated tensor map is a CUtensorMap's size");
 struct emu_box { emu_tensor_map map; unsigned char *window; u32 shared; int at[5]; };
-EMU_QUIET static inline void emu_move(void *to, const void *from, u32 bytes)    /* what a copy engine does: no thread's access */
+/* what a copy engine does: no thread's access */
+EMU_QUIET static inline void emu_move(void *to, const void *from, u32 bytes)
 {
 #ifdef EMU_TSAN
     for (u32 i = 0; i < bytes; i++) ((volatile u8 *)to)[i] = ((const u8 *)from)[i];
@@ -299,7 +346,8 @@ template <bool STORE> EMU_QUIET void emu_box_run(const emu_box &b)
             inside = inside && c >= 0 && c < (long long)m.dim[i];
             element += c * (long long)(i ? m.stride[i - 1] : m.element_bytes);
         }
-        const u32 units = m.swizzle ? m.swizzle / 16 - 1 : 0;       /* 1, 3 or 7: which address bits are exchanged */
+        /* 1, 3 or 7: which address bits are exchanged */
+        const u32 units = m.swizzle ? m.swizzle / 16 - 1 : 0;
         unsigned char *shared = b.window + (a ^ (a >> 3 & units << 4));
         if (STORE) {
             if (inside) emu_move(element, shared, m.element_bytes);
@@ -312,7 +360,8 @@ template <bool STORE> EMU_QUIET void emu_box_run(const emu_box &b)
         for (int i = 0; i < m.rank && ++index[i] == m.box[i]; i++) index[i] = 0;
     }
 }
-static inline emu_box emu_make_box(const tensor_map *map, int rank, const int *at, u32 shared, const char *what, emu_site site)
+static inline emu_box emu_make_box(const tensor_map *map, int rank, const int *at, u32 shared,
+                                   const char *what, emu_site site)
 {
     emu_box b = {};
     __builtin_memcpy(&b.map, map, sizeof b.map);
@@ -323,13 +372,14 @@ static inline emu_box emu_make_box(const tensor_map *map, int rank, const int *a
     for (int i = 0; i < rank; i++) b.at[i] = at[i];
     emu_shared<uint4, true>(shared, what, site, emu_box_bytes(b.map));
     const u32 align = b.map.swizzle ? b.map.swizzle * 8u : 128u;
-    if (shared % align) emu_rt->fault(site, "%s: shared address 0x%x is not aligned to %u bytes", what, shared, align);
+    if (shared % align)
+        emu_rt->fault(site, "%s: shared address 0x%x is not aligned to %u bytes", what, shared, align);
     return b;
 }
 
-/* ---- copies a thread waits for: cp.async and bulk or tensor stores ----
- * They happen when their thread waits for them, no earlier: reading without the wait finds poison, and shared memory that
- * is overwritten too early shows in what was stored. The list is one heap block, which the driver frees after a fault. */
+/* ---- copies a thread waits for: cp.async and bulk or tensor stores ---- They happen when their thread
+ * waits for them, no earlier: reading without the wait finds poison, and shared memory that is overwritten
+ * too early shows in what was stored. The list is one heap block, which the driver frees after a fault. */
 enum { EMU_CP_ASYNC, EMU_BULK_STORE };
 struct emu_copy { void *to; const void *from; u32 bytes, zeros, group; u8 kind, is_box; emu_box box; };
 struct emu_copies { u32 n, capacity, group[2]; emu_copy item[1]; };
@@ -382,11 +432,13 @@ static inline void emu_finish_copies()                      /* at the end of a t
     __builtin_free(c);
     emu_self()->copies = nullptr;
     if (count[0] || count[1])
-        emu_rt->fault({ "end of the kernel", 0 }, "a thread ends without waiting for its %u bulk stores and %u asynchronous copies",
+        emu_rt->fault({ "end of the kernel", 0 },
+                      "a thread ends without waiting for its %u bulk stores and %u asynchronous copies",
                       count[EMU_BULK_STORE], count[EMU_CP_ASYNC]);
 }
 
-template <class T> static inline void emu_copy_async(u32 to, const void *from, u32 bytes, const char *what, emu_site site)
+template <class T>
+static inline void emu_copy_async(u32 to, const void *from, u32 bytes, const char *what, emu_site site)
 {
     T *const t = emu_shared<T>(to, what, site), *const f = emu_aligned<T>(from, what, site);
     if (bytes > sizeof(T)) emu_rt->fault(site, "%s: %u bytes", what, bytes);
@@ -400,9 +452,18 @@ template <class T> static inline void emu_copy_async(u32 to, const void *from, u
     k.bytes = bytes;
     k.zeros = (u32)sizeof(T) - bytes;
 }
-DEV void copy_async_4(u32 to, const void *from, EMU_AT) { emu_copy_async<u32>(to, from, 4, "copy_async_4", EMU_SITE); }
-DEV void copy_async_8(u32 to, const void *from, EMU_AT) { emu_copy_async<uint2>(to, from, 8, "copy_async_8", EMU_SITE); }
-DEV void copy_async_16(u32 to, const void *from, EMU_AT) { emu_copy_async<uint4>(to, from, 16, "copy_async_16", EMU_SITE); }
+DEV void copy_async_4(u32 to, const void *from, EMU_AT)
+{
+    emu_copy_async<u32>(to, from, 4, "copy_async_4", EMU_SITE);
+}
+DEV void copy_async_8(u32 to, const void *from, EMU_AT)
+{
+    emu_copy_async<uint2>(to, from, 8, "copy_async_8", EMU_SITE);
+}
+DEV void copy_async_16(u32 to, const void *from, EMU_AT)
+{
+    emu_copy_async<uint4>(to, from, 16, "copy_async_16", EMU_SITE);
+}
 DEV void copy_async_zfill_16(u32 to, const void *from, u32 bytes, EMU_AT)
 {
     emu_copy_async<uint4>(to, from, bytes, "copy_async_zfill_16", EMU_SITE);
@@ -411,7 +472,10 @@ DEV void copy_async_commit(void) { emu_commit(EMU_CP_ASYNC); }
 template <int N> DEV void copy_async_wait(void) { emu_run_copies(EMU_CP_ASYNC, N); }
 
 /* ---- named barriers, programmatic launch ---- */
-template <int ID, int THREADS_> DEV void barrier_sync(EMU_AT) { emu_rt->barrier(ID, THREADS_, 1, 0, "barrier_sync", EMU_SITE); }
+template <int ID, int THREADS_> DEV void barrier_sync(EMU_AT)
+{
+    emu_rt->barrier(ID, THREADS_, 1, 0, "barrier_sync", EMU_SITE);
+}
 template <int ID, int THREADS_> DEV void barrier_arrive(EMU_AT)
 {
     emu_rt->barrier(ID, THREADS_, 0, 0, "barrier_arrive", EMU_SITE);
@@ -435,15 +499,22 @@ DEV u32 emu_fp8(float x, int mantissa, int bias, u32 largest, u32 nan)          
     int e = a > 0 ? __builtin_ilogb(a) : -bias - 9;
     if (e < 1 - bias) e = 1 - bias;
     const double q = __builtin_rint(__builtin_ldexp(a, mantissa - e));          /* 0 .. 2 << mantissa */
-    const double code = q + __builtin_ldexp((double)(e + bias - 1), mantissa);  /* subnormal, normal and carry alike */
+    /* subnormal, normal and carry alike */
+    const double code = q + __builtin_ldexp((double)(e + bias - 1), mantissa);
     return sign | (code > largest ? largest : (u32)code);
 }
-DEV u32 pack_e4m3(float lo, float hi) { return emu_fp8(lo, 3, 7, 0x7e, 0x7f) | emu_fp8(hi, 3, 7, 0x7e, 0x7f) << 8; }
-DEV u32 pack_e5m2(float lo, float hi) { return emu_fp8(lo, 2, 15, 0x7b, 0x7f) | emu_fp8(hi, 2, 15, 0x7b, 0x7f) << 8; }
+DEV u32 pack_e4m3(float lo, float hi)
+{
+    return emu_fp8(lo, 3, 7, 0x7e, 0x7f) | emu_fp8(hi, 3, 7, 0x7e, 0x7f) << 8;
+}
+DEV u32 pack_e5m2(float lo, float hi)
+{
+    return emu_fp8(lo, 2, 15, 0x7b, 0x7f) | emu_fp8(hi, 2, 15, 0x7b, 0x7f) << 8;
+}
 #endif
 
-/* ---- MMA: products exact, summed in double with c, rounded once. The device's own order and truncation differ in the last
- * bits: bounds are tested here, not bits. ---- */
+/* ---- MMA: products exact, summed in double with c, rounded once. The device's own order and truncation
+ * differ in the last bits: bounds are tested here, not bits. ---- */
 struct emu_mma { float *c; const u32 *a; u32 b[2]; };
 EMU_QUIET static inline float emu_mma_value(bool tf32, u32 v, int half)
 {
@@ -489,10 +560,14 @@ DEV u32 cluster_rank(void) { return emu_self()->rank; }
 DEV u32 cluster_map(u32 a, u32 rank, EMU_AT)
 {
     const emu_thread *t = emu_self();
-    if (rank >= t->cluster_size) emu_rt->fault(EMU_SITE, "cluster_map: block %u of a cluster of %u", rank, t->cluster_size);
+    if (rank >= t->cluster_size)
+        emu_rt->fault(EMU_SITE, "cluster_map: block %u of a cluster of %u", rank, t->cluster_size);
     return a % (u32)t->stride + rank * (u32)t->stride;
 }
-DEV u32 cluster_load_u32(u32 a, EMU_AT) { return *emu_shared<const u32, true>(a, "cluster_load_u32", EMU_SITE); }
+DEV u32 cluster_load_u32(u32 a, EMU_AT)
+{
+    return *emu_shared<const u32, true>(a, "cluster_load_u32", EMU_SITE);
+}
 DEV void cluster_arrive(EMU_AT) { emu_rt->cluster_arrive(EMU_SITE); }
 DEV void cluster_arrive_relaxed(EMU_AT) { emu_rt->cluster_arrive(EMU_SITE); }
 DEV void cluster_wait(EMU_AT) { emu_rt->cluster_wait(EMU_SITE); }
@@ -503,7 +578,8 @@ static_assert(sizeof(emu_mbar) == 8, "an mbarrier is 8 bytes of shared memory");
 EMU_QUIET static inline emu_mbar *emu_bar(u32 bar, const char *what, emu_site site)
 {
     emu_mbar *b = emu_shared<emu_mbar, true>(bar, what, site);
-    if (emu_bits<u64>(*b) == ~0ull) emu_rt->fault(site, "%s: the mbarrier at 0x%x was never initialised", what, bar);
+    if (emu_bits<u64>(*b) == ~0ull)
+        emu_rt->fault(site, "%s: the mbarrier at 0x%x was never initialised", what, bar);
     return b;
 }
 EMU_QUIET static inline void emu_bar_done(emu_mbar *b)
@@ -517,7 +593,8 @@ EMU_QUIET static inline void emu_bar_done(emu_mbar *b)
 }
 EMU_QUIET static inline void emu_bar_arrive(emu_mbar *b, const char *what, emu_site site)
 {
-    if (b->pending == 0) emu_rt->fault(site, "%s: more than %u arrivals in one phase", what, (unsigned)b->expected);
+    if (b->pending == 0)
+        emu_rt->fault(site, "%s: more than %u arrivals in one phase", what, (unsigned)b->expected);
     b->pending--;
     emu_bar_done(b);
 }
@@ -526,11 +603,15 @@ EMU_QUIET DEV void mbar_init(u32 bar, u32 count, EMU_AT)
     *emu_shared<emu_mbar>(bar, "mbar_init", EMU_SITE) = { 0, count, count, 0 };
 }
 DEV void mbar_init_fence(void) { }
-DEV void mbar_arrive(u32 bar, EMU_AT) { emu_bar_arrive(emu_bar(bar, "mbar_arrive", EMU_SITE), "mbar_arrive", EMU_SITE); }
+DEV void mbar_arrive(u32 bar, EMU_AT)
+{
+    emu_bar_arrive(emu_bar(bar, "mbar_arrive", EMU_SITE), "mbar_arrive", EMU_SITE);
+}
 EMU_QUIET DEV void mbar_expect(u32 bar, u32 bytes, EMU_AT)
 {
     emu_mbar *b = emu_bar(bar, "mbar_expect", EMU_SITE);
-    if (b->tx + (long long)bytes >= 1 << 20) emu_rt->fault(EMU_SITE, "mbar_expect: more than 2^20 - 1 bytes under way");
+    if (b->tx + (long long)bytes >= 1 << 20)
+        emu_rt->fault(EMU_SITE, "mbar_expect: more than 2^20 - 1 bytes under way");
     b->tx += bytes;
     emu_bar_arrive(b, "mbar_expect", EMU_SITE);
 }
@@ -553,7 +634,8 @@ EMU_QUIET static inline void emu_remote_store_run(void *p)
 DEV void cluster_store_async(u32 addr, float4 v, u32 bar, EMU_AT)
 {
     const char *what = "cluster_store_async";
-    const emu_remote_store s = { emu_shared<float4, true>(addr, what, EMU_SITE), v, emu_bar(bar, what, EMU_SITE) };
+    const emu_remote_store s = { emu_shared<float4, true>(addr, what, EMU_SITE), v,
+                                 emu_bar(bar, what, EMU_SITE) };
     emu_rt->later(emu_remote_store_run, &s, sizeof s);
 }
 struct emu_bulk { void *to; const void *from; u32 bytes; emu_mbar *bar; };
@@ -568,8 +650,8 @@ DEV void bulk_load(u32 to, const void *from, u32 bytes, u32 bar, EMU_AT)
 {
     const char *what = "bulk_load";
     if (bytes % 16) emu_rt->fault(EMU_SITE, "bulk_load: %u bytes is not a multiple of 16", bytes);
-    const emu_bulk c = { emu_shared<uint4, true>(to, what, EMU_SITE, bytes), emu_aligned<uint4>(from, what, EMU_SITE), bytes,
-                         emu_bar(bar, what, EMU_SITE) };
+    const emu_bulk c = { emu_shared<uint4, true>(to, what, EMU_SITE, bytes),
+                         emu_aligned<uint4>(from, what, EMU_SITE), bytes, emu_bar(bar, what, EMU_SITE) };
     emu_rt->later(emu_bulk_run, &c, sizeof c);
 }
 DEV void bulk_store(void *to, u32 from, u32 bytes, EMU_AT)
@@ -608,12 +690,14 @@ static inline void emu_load_box(const emu_box &box, u32 bar, u64 policy, const c
 DEV void tensor_load_2d(u32 to, const tensor_map *map, int c0, int c1, u32 bar, u64 policy, EMU_AT)
 {
     const int at[] = { c0, c1 };
-    emu_load_box(emu_make_box(map, 2, at, to, "tensor_load_2d", EMU_SITE), bar, policy, "tensor_load_2d", EMU_SITE);
+    emu_load_box(emu_make_box(map, 2, at, to, "tensor_load_2d", EMU_SITE), bar, policy, "tensor_load_2d",
+                 EMU_SITE);
 }
 DEV void tensor_load_3d(u32 to, const tensor_map *map, int c0, int c1, int c2, u32 bar, u64 policy, EMU_AT)
 {
     const int at[] = { c0, c1, c2 };
-    emu_load_box(emu_make_box(map, 3, at, to, "tensor_load_3d", EMU_SITE), bar, policy, "tensor_load_3d", EMU_SITE);
+    emu_load_box(emu_make_box(map, 3, at, to, "tensor_load_3d", EMU_SITE), bar, policy, "tensor_load_3d",
+                 EMU_SITE);
 }
 static inline void emu_store_box(const emu_box &box)
 {
@@ -631,8 +715,14 @@ DEV void tensor_store_3d(const tensor_map *map, int c0, int c1, int c2, u32 from
     const int at[] = { c0, c1, c2 };
     emu_store_box(emu_make_box(map, 3, at, from, "tensor_store_3d", EMU_SITE));
 }
-template <int N> DEV void registers_up(void) { static_assert(N % 8 == 0 && N >= 24 && N <= 256, "setmaxnreg"); }
-template <int N> DEV void registers_down(void) { static_assert(N % 8 == 0 && N >= 24 && N <= 256, "setmaxnreg"); }
+template <int N> DEV void registers_up(void)
+{
+    static_assert(N % 8 == 0 && N >= 24 && N <= 256, "setmaxnreg");
+}
+template <int N> DEV void registers_down(void)
+{
+    static_assert(N % 8 == 0 && N >= 24 && N <= 256, "setmaxnreg");
+}
 #endif
 
 #endif

@@ -64,16 +64,19 @@ void emu_fault(emu_site site, const char *format, ...)
     va_end(args);
     say("\n");
     if (f != &emu_main_fiber)
-        say("  by thread %u (%u,%u,%u) of block (%u,%u,%u) at %s:%d\n", f->pub.tid, f->pub.thread.x, f->pub.thread.y,
-            f->pub.thread.z, f->pub.block.x, f->pub.block.y, f->pub.block.z, emu_base_name(site.file), site.line);
+        say("  by thread %u (%u,%u,%u) of block (%u,%u,%u) at %s:%d\n", f->pub.tid, f->pub.thread.x,
+            f->pub.thread.y, f->pub.thread.z, f->pub.block.x, f->pub.block.y, f->pub.block.z,
+            emu_base_name(site.file), site.line);
     end();
     emu_group.failed = 1;
-    if (f != &emu_main_fiber) emu_fiber_switch(emu_running, &emu_main_fiber, 0);    /* all fibers are left where they are */
+    /* all fibers are left where they are */
+    if (f != &emu_main_fiber) emu_fiber_switch(emu_running, &emu_main_fiber, 0);
 }
 
 static int same_place(const fiber *a, const fiber *b)
 {
-    return a->state == b->state && a->what == b->what && a->site.line == b->site.line && a->site.file == b->site.file;
+    return a->state == b->state && a->what == b->what && a->site.line == b->site.line &&
+           a->site.file == b->site.file;
 }
 static void describe_block(const block *b)      /* "mbar_wait at x.cu:12: threads 0-31 64 ..." per place */
 {
@@ -113,8 +116,10 @@ void emu_report_deadlock(void)
     begin(polling ? "deadlock (threads poll for what nobody writes)" : "deadlock", g->launch->entry->name);
     const emu_u32 total = grid.x * grid.y * grid.z;
     if (g->num_blocks < total)
-        say("  %u of the grid's %u blocks were alive together; blocks that wait for each other need a cooperative or cluster "
-            "launch\n", g->num_blocks, total);
+        say("  %u of the grid's %u blocks were alive together; blocks that wait for each other need a "
+            "cooperative or cluster "
+            "launch\n",
+            g->num_blocks, total);
     int shown = 0, more = 0;
     for (emu_u32 i = 0; i < g->num_blocks; i++) {
         if (!g->blocks[i].alive) continue;

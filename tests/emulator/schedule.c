@@ -56,7 +56,8 @@ static void copy_op(async_op *to, const async_op *from)
 {
     to->run = from->run;
     to->last = from->last;
-    for (int i = 0; i < ASYNC_BYTES; i++) ((volatile char *)to->arg)[i] = ((const volatile char *)from->arg)[i];
+    for (int i = 0; i < ASYNC_BYTES; i++)
+        ((volatile char *)to->arg)[i] = ((const volatile char *)from->arg)[i];
 }
 static void run_async(int i)
 {
@@ -87,7 +88,8 @@ static fiber *take_from(block *b)
     group *g = &emu_group;
     if (g->order != IN_ORDER) {                 /* bring the chosen one to the head */
         const int deep = g->order != ANYONE && (g->order != MIXED || below(16));
-        const emu_u32 i = (b->head + (deep ? b->count - 1 : below(b->count))) & (b->ring - 1), h = b->head & (b->ring - 1);
+        const emu_u32 i = (b->head + (deep ? b->count - 1 : below(b->count))) & (b->ring - 1),
+                      h = b->head & (b->ring - 1);
         fiber *t = b->queue[i];
         b->queue[i] = b->queue[h];
         b->queue[h] = t;
@@ -112,7 +114,8 @@ static void feed_starved(void)
     }
     g->starved = starved;
 }
-static int look_again(void)                     /* everyone who polls takes another look; 0: nobody polls, or in vain for too long */
+/* everyone who polls takes another look; 0: nobody polls, or in vain for too long */
+static int look_again(void)
 {
     group *g = &emu_group;
     int polling = 0;
@@ -158,7 +161,7 @@ fiber *emu_pick(void)
             feed_starved();
             if (g->num_ready) continue;
         }
-        if (!look_again()) return &emu_main_fiber;          /* a deadlock, or all have ended: the caller looks */
+        if (!look_again()) return &emu_main_fiber;  /* a deadlock, or all have ended: the caller looks */
     }
 }
 void emu_leave(fiber *f)

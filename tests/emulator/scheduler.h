@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * scheduler.h - the state of the blocks that run now; shared by schedule.c (who runs next), sync.c (what kernels call),
- * report.c and grid.c (a grid from begin to end).
+ * scheduler.h - the state of the blocks that run now; shared by schedule.c (who runs next), sync.c (what
+ * kernels call), report.c and grid.c (a grid from begin to end).
  *
- * Blocks that may wait for each other are alive together, a "group": one block, a cluster, or the whole grid of a cooperative
- * launch; with a seed a few more, since blocks of a plain launch may overlap too. Groups run one after another. A thread runs
- * until it waits: barrier, warp collective, mbarrier, a load that polls. Then another one of the same block goes on; other
- * blocks when that block can do nothing. With a seed the choice is random, as is the order of groups, and asynchronous copies
- * land at a random time. When nobody can run, whoever still waits is a deadlock and is reported by name and line. */
+ * Blocks that may wait for each other are alive together, a "group": one block, a cluster, or the whole
+ * grid of a cooperative launch; with a seed a few more, since blocks of a plain launch may overlap too.
+ * Groups run one after another. A thread runs until it waits: barrier, warp collective, mbarrier, a load
+ * that polls. Then another one of the same block goes on; other blocks when that block can do nothing. With
+ * a seed the choice is random, as is the order of groups, and asynchronous copies land at a random time.
+ * When nobody can run, whoever still waits is a deadlock and is reported by name and line. */
 #ifndef EMU_SCHEDULER_H
 #define EMU_SCHEDULER_H
 
@@ -14,8 +15,8 @@
 #include "grid.h"
 
 enum {
-    STATIC_RESERVE = 64 << 10,                  /* of each block's shared memory: static arrays and the gaps between them */
-    GAP = 1024,                                 /* nobody's, at both ends of a block's shared memory; address 0 is in one */
+    STATIC_RESERVE = 64 << 10,  /* of each block's shared memory: static arrays and the gaps between them */
+    GAP = 1024,  /* nobody's, at both ends of a block's shared memory; address 0 is in one */
     MAX_ARRAYS = 64,                            /* static shared arrays of a kernel */
     MAX_OPEN = 16,                              /* collectives of different masks that a warp can be in */
     BUCKETS = 64,
@@ -26,12 +27,18 @@ enum {
 
 enum thread_state { READY, COLLECTIVE, BARRIER, CLUSTER, ADDRESS, POLL, DONE };
 
-/* IN_ORDER: first come, first run. ANYONE: all equally likely, so all warps get on at the same pace. DEEP: whoever came last,
- * so that one warp runs as far ahead as it can. MIXED: mostly DEEP. STARVE: DEEP, and some warps run only when the others
- * cannot. A barrier that is missing shows under one order or another; ANYONE alone finds a third less. */
+/* IN_ORDER: first come, first run. ANYONE: all equally likely, so all warps get on at the same pace. DEEP:
+ * whoever came last, so that one warp runs as far ahead as it can. MIXED: mostly DEEP. STARVE: DEEP, and
+ * some warps run only when the others cannot. A barrier that is missing shows under one order or another;
+ * ANYONE alone finds a third less. */
 enum order { IN_ORDER, ANYONE, DEEP, MIXED, STARVE, NUM_ORDERS };
 
-typedef struct { emu_u32 mask, arrived; emu_complete complete; const char *what; emu_site site; } open_collective;
+typedef struct {
+    emu_u32 mask, arrived;
+    emu_complete complete;
+    const char *what;
+    emu_site site;
+} open_collective;
 typedef struct {
     void *args[32];
     open_collective open[MAX_OPEN];
@@ -39,8 +46,19 @@ typedef struct {
     emu_u32 exited;                             /* lanes that have ended or never were */
     emu_site at[16];                            /* where this warp came to each barrier of the block */
 } warp;
-typedef struct { fiber *waiters; emu_u32 count, arrived, sum; unsigned phase; char sync[2]; int in_use; } barrier;
-typedef struct { fiber *waiters; emu_u32 alive, arrived, phase; char sync[2]; unsigned char *window; } cluster;
+typedef struct {
+    fiber *waiters;
+    emu_u32 count, arrived, sum;
+    unsigned phase;
+    char sync[2];
+    int in_use;
+} barrier;
+typedef struct {
+    fiber *waiters;
+    emu_u32 alive, arrived, phase;
+    char sync[2];
+    unsigned char *window;
+} cluster;
 typedef struct block {
     emu_dim index;
     emu_u32 num_threads, alive;
@@ -55,8 +73,13 @@ typedef struct block {
     int num_arrays;
 } block;
 
-/* A copy under way; `last` ones land only when nobody can run. No heap and no memcpy here, which TSan would watch. */
-typedef struct { void (*run)(void *); int last; char arg[ASYNC_BYTES] __attribute__((aligned(16))); } async_op;
+/* A copy under way; `last` ones land only when nobody can run. No heap and no memcpy here, which TSan would
+ * watch. */
+typedef struct {
+    void (*run)(void *);
+    int last;
+    char arg[ASYNC_BYTES] __attribute__((aligned(16)));
+} async_op;
 
 typedef struct {
     const emu_launch *launch;
@@ -65,7 +88,7 @@ typedef struct {
     fiber *bucket[BUCKETS];                     /* waiting for an address */
     int num_async;
     int failed;
-    int progress;                               /* something other than polling happened since the last round of polls */
+    int progress;  /* something other than polling happened since the last round of polls */
     int quiet_rounds;
     int milestone;                              /* a barrier opened or a thread ended */
     unsigned rounds;
@@ -91,7 +114,8 @@ void emu_thread_ends(fiber *f);
 
 /* report.c */
 const char *emu_base_name(const char *path);
-void emu_fault(emu_site site, const char *format, ...) __attribute__((format(printf, 2, 3)));   /* returns only on the caller's stack */
+/* returns only on the caller's stack */
+void emu_fault(emu_site site, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void emu_report_deadlock(void);
 void emu_report_copies(void);                   /* under way when everyone had ended */
 

@@ -43,7 +43,8 @@ emu_settings emu_read_settings(void)
 }
 
 /* ---- errors ---- */
-static const struct { int number; const char *name, *text; } errors[] = {
+static const struct { int number; const char *name, *text;
+} errors[] = {
     { 0, "CUDA_SUCCESS", "no error" },
     { 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument" },
     { 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory" },
@@ -55,7 +56,8 @@ static const struct { int number; const char *name, *text; } errors[] = {
     { 201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context" },
     { 209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device" },
     { 218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed" },
-    { 222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain." },
+    { 222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+      "the provided PTX was compiled with an unsupported toolchain." },
     { 400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle" },
     { 401, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state" },
     { 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found" },
@@ -66,26 +68,33 @@ static const struct { int number; const char *name, *text; } errors[] = {
     { 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure" },
     { 720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch" },
     { 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
-    { 803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination" },
+    { 803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+      "system has unsupported display driver / cuda driver combination" },
     { 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing" },
     { 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
       "operation failed due to a previous error during capture" },
     { 903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "the capture was not initiated in this stream" },
-    { 906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream" },
+    { 906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+      "operation would make the legacy stream depend on a capturing blocking stream" },
     { 908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
       "attempt to terminate a thread-local capture sequence from another thread" },
     { 912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "invalid cluster size" },
     { 999, "CUDA_ERROR_UNKNOWN", "unknown error" },
 };
-static const struct { int number; const char *name; } nvrtc_errors[] = {    /* only names: the strings are nvrtc.c's */
+/* only names: the strings are nvrtc.c's */
+static const struct { int number; const char *name; } nvrtc_errors[] = {
     { 1, "NVRTC_OUT_OF_MEMORY" }, { 5, "INVALID_OPTION" }, { 6, "COMPILATION" }, { 11, "INTERNAL_ERROR" },
 };
-enum { NUM_ERRORS = sizeof errors / sizeof *errors, NUM_NVRTC_ERRORS = sizeof nvrtc_errors / sizeof *nvrtc_errors };
+enum {
+    NUM_ERRORS = sizeof errors / sizeof *errors,
+    NUM_NVRTC_ERRORS = sizeof nvrtc_errors / sizeof *nvrtc_errors
+};
 
 int emu_error_number(const char *name)
 {
     for (int i = 0; i < NUM_ERRORS; i++)
-        if (!strcmp(errors[i].name + strlen("CUDA_"), name) || !strcmp(errors[i].name + strlen("CUDA_ERROR_"), name))
+        if (!strcmp(errors[i].name + strlen("CUDA_"), name) ||
+            !strcmp(errors[i].name + strlen("CUDA_ERROR_"), name))
             return errors[i].number;
     for (int i = 0; i < NUM_NVRTC_ERRORS; i++)
         if (!strcmp(nvrtc_errors[i].name, name)) return nvrtc_errors[i].number;

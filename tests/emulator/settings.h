@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: MIT
- * settings.h - the emulator's settings, all of them, and the injected failures; both libraries have a copy of settings.c.
+ * settings.h - the emulator's settings, all of them, and the injected failures; both libraries have a copy
+ * of settings.c.
  *
- *   EMU_SEED     0: threads in order, exact approximations (default). Else: the order of threads and blocks, the landing of
- *                asynchronous copies and the errors of approximations
- *   EMU_STARVE   a mask of warps that run only when the others cannot (with a seed); 0: now and then some (default)
+ *   EMU_SEED     0: threads in order, exact approximations (default). Else: the order of threads and
+ *                blocks, the landing of asynchronous copies and the errors of approximations
+ *   EMU_STARVE   a mask of warps that run only when the others cannot (with a seed); 0: now and then some
  *   EMU_DEVICES  number of devices, 0 to 8, default 1
  *   EMU_SMS      SMs of each device, default 4
- *   EMU_ARCH     compute capability, default 90; a list (90,80) gives the devices different ones, the last for the rest
- *   EMU_LAZY     1: launches, fills and copies on the device wait for a synchronisation; default 0, they run at once
- *   EMU_DRIVER   version that cuDriverGetVersion reports, default 13000; entry points younger than it are not found
+ *   EMU_ARCH     compute capability, default 90; a list (90,80) gives the devices different ones, the last
+ *                for the rest
+ *   EMU_LAZY     1: launches, fills and copies on the device wait for a synchronisation; default 0
+ *   EMU_DRIVER   version that cuDriverGetVersion reports, default 13000; younger entry points are not found
  *   EMU_FAIL     failures to inject, see emu_fail_set
- *   EMU_CXX      the C++ compiler, and flags, for kernels; default the one the emulator was built with. Under a sanitizer it must
- *                be the compiler of the program
+ *   EMU_CXX      the C++ compiler, and flags, for kernels; default the one the emulator was built with. Under
+ *                a sanitizer it must be the compiler of the program
  *   EMU_OPT      its optimisation and debug flags, default "-O1 -g1"
  *   EMU_KEEP     a folder where the sources of compiled kernels stay, for a debugger
  *
- * cuInit reads them, but for the last three, which nvrtcCompileProgram and nvrtcVersion read. */
+ * The first call of an entry point reads them, but for the last three, which nvrtcCompileProgram and
+ * nvrtcVersion read. */
 #ifndef EMU_SETTINGS_H
 #define EMU_SETTINGS_H
 
@@ -33,18 +36,20 @@ typedef struct {
 emu_settings emu_read_settings(void);
 const char *emu_text_setting(const char *name, const char *otherwise);  /* "" counts as not set */
 
-/* Failures to inject: a comma-separated list of NAME[:N[+]][=ERROR]. The N-th call (default 1) of the entry point NAME fails with
- * ERROR; with a plus all later ones do, too. NAME has no version suffix; the name "kernel" stands for running a kernel, whose
- * failure shows at the next synchronisation, as a fault does. ERROR is a number or a name such as OUT_OF_MEMORY; without it the
- * failure is the likely one: out of memory where memory is taken, no device at cuInit, a compile error in nvrtcCompileProgram,
- * launch failure at a launch, else "unknown error". Counting starts anew with each call of emu_fail_set.
+/* Failures to inject: a comma-separated list of NAME[:N[+]][=ERROR]. The N-th call (default 1) of the entry
+ * point NAME fails with ERROR; with a plus all later ones do, too. NAME has no version suffix; the name
+ * "kernel" stands for running a kernel, whose failure shows at the next synchronisation, as a fault does.
+ * ERROR is a number or a name such as OUT_OF_MEMORY; without it the failure is the likely one: out of
+ * memory where memory is taken, no device at cuInit, a compile error in nvrtcCompileProgram, launch failure
+ * at a launch, else "unknown error". Counting starts anew with each call of emu_fail_set.
  *
  *     EMU_FAIL="cuMemAlloc:2,nvrtcCompileProgram=COMPILATION"
  *
  * -> 0, or the text from which on it is no such list. */
 const char *emu_fail_set(const char *list);
 
-/* Counts a call of an entry point (a version suffix is dropped) -> the failure to return, or 0. Not thread-safe. */
+/* Counts a call of an entry point (a version suffix is dropped) -> the failure to return, or 0. Not
+ * thread-safe. */
 int emu_fail(const char *entry);
 uint64_t emu_fail_calls(const char *entry);     /* counted so far, since the start or emu_calls_reset */
 void emu_calls_reset(void);

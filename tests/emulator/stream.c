@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * stream.c - streams, events, captures, graphs. All streams of all devices are one queue, in the order of the calls: any order a
- * program may not rely on is as good as another. A launch runs at once, or (EMU_LAZY) at the next synchronisation. */
+ * stream.c - streams, events, captures, graphs. All streams of all devices are one queue, in the order of
+ * the calls: any order a program may not rely on is as good as another. A launch runs at once, or
+ * (EMU_LAZY) at the next synchronisation. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -91,7 +92,8 @@ stream *emu_stream(stream *s)
 {
     return s && s != (stream *)1 && s != (stream *)2 ? s : &emu_current()->legacy;
 }
-/* The legacy stream waits for all blocking ones, which a capture cannot express: work on it fails and spoils the capture. */
+/* The legacy stream waits for all blocking ones, which a capture cannot express: work on it fails and
+ * spoils the capture. */
 static capture *captured_behind(const stream *s)
 {
     if (s != &s->ctx->legacy) return NULL;
@@ -210,7 +212,7 @@ API result cuStreamWaitEvent(stream *s, event *e, unsigned flags)
     ENTER();
     (void)flags;
     s = emu_stream(s);
-    if (e->capture && !s->capture) s->capture = e->capture;     /* it joins: what follows belongs to the graph */
+    if (e->capture && !s->capture) s->capture = e->capture;  /* it joins: what follows belongs to the graph */
     return SUCCESS;
 }
 
@@ -253,7 +255,8 @@ API result cuEventQuery(event *e)
     ENTER();
     return e->capture ? CAPTURE_UNSUPPORTED : emu_current()->sticky;
 }
-API result cuEventElapsedTime(float *ms, event *a, event *b)    /* the host's time: it says nothing about a device's */
+/* the host's time: it says nothing about a device's */
+API result cuEventElapsedTime(float *ms, event *a, event *b)
 {
     ENTER();
     if (a->time == 0 || b->time == 0) return INVALID_HANDLE;
@@ -297,7 +300,9 @@ API result cuStreamBeginCapture_v2(stream *s, int mode)
         return OUT_OF_MEMORY;
     }
     g->references = 1;
-    *c = (capture){ .graph = g, .origin = s, .mode = mode, .id = ++ids, .thread = pthread_self(), .next = captures };
+    *c = (capture){
+        .graph = g, .origin = s, .mode = mode, .id = ++ids, .thread = pthread_self(), .next = captures
+    };
     captures = c;
     s->capture = c;
     return SUCCESS;
@@ -335,7 +340,10 @@ API result cuStreamEndCapture(stream *s, graph **out)
     free(c);
     return r;
 }
-static int capture_status(const stream *s) { return !s->capture ? CAPTURE_NONE : s->capture->invalid ? CAPTURE_INVALID : CAPTURE_ACTIVE; }
+static int capture_status(const stream *s)
+{
+    return !s->capture ? CAPTURE_NONE : s->capture->invalid ? CAPTURE_INVALID : CAPTURE_ACTIVE;
+}
 API result cuStreamIsCapturing(stream *s, int *status)
 {
     ENTER();
@@ -343,7 +351,8 @@ API result cuStreamIsCapturing(stream *s, int *status)
     *status = capture_status(s);
     return captured_behind(s) ? CAPTURE_IMPLICIT : SUCCESS;     /* asking spoils nothing */
 }
-API result cuStreamGetCaptureInfo_v2(stream *s, int *status, uint64_t *id, graph **g, void ***dependencies, size_t *n)
+API result cuStreamGetCaptureInfo_v2(stream *s, int *status, uint64_t *id, graph **g, void ***dependencies,
+                                     size_t *n)
 {
     ENTER();
     s = emu_stream(s);

@@ -11,7 +11,8 @@ static void step_aside(fiber *f)                /* the last to come need not be 
     emu_leave(f);
 }
 
-/* ---- warp collectives; complete is NULL for __syncwarp, the only one that orders memory and forgives ended lanes ---- */
+/* ---- warp collectives; complete is NULL for __syncwarp, the only one that orders memory and forgives
+ * ended lanes ---- */
 static void finish_collective(fiber *self, warp *w, int i)
 {
     const open_collective o = w->open[i];
@@ -29,9 +30,11 @@ static void collective(emu_u32 mask, emu_complete complete, void *arg, const cha
     fiber *f = emu_running;
     const emu_u32 bit = 1u << f->pub.lane;
     warp *w = &f->block->warps[f->pub.tid >> 5];
-    if (!(mask & bit)) emu_fault(site, "%s: the mask %08x does not name the calling lane %u", what, mask, f->pub.lane);
+    if (!(mask & bit))
+        emu_fault(site, "%s: the mask %08x does not name the calling lane %u", what, mask, f->pub.lane);
     if (complete && (mask & w->exited))
-        emu_fault(site, "%s: the mask %08x names lanes %08x that have ended or do not exist", what, mask, mask & w->exited);
+        emu_fault(site, "%s: the mask %08x names lanes %08x that have ended or do not exist", what, mask,
+                  mask & w->exited);
     int i = 0;
     while (i < w->num_open && w->open[i].mask != mask) i++;
     if (i == w->num_open) {
@@ -40,8 +43,8 @@ static void collective(emu_u32 mask, emu_complete complete, void *arg, const cha
     }
     open_collective *o = &w->open[i];
     if (o->complete != complete)
-        emu_fault(site, "warp diverged: this lane calls %s, others of the mask %08x wait in %s at %s:%d", what, mask, o->what,
-                  emu_base_name(o->site.file), o->site.line);
+        emu_fault(site, "warp diverged: this lane calls %s, others of the mask %08x wait in %s at %s:%d",
+                  what, mask, o->what, emu_base_name(o->site.file), o->site.line);
     w->args[f->pub.lane] = arg;
     o->arrived |= bit;
     if (!complete) emu_release(&w->args[0]);
@@ -80,8 +83,8 @@ static emu_u32 barrier_come(int id, emu_u32 count, int wait, int predicate, cons
         emu_fault(site, "%s %d: count %u, but others came with %u", what, id, count, r->count);
     emu_site *at = &b->warps[f->pub.tid >> 5].at[id];
     if (at->file && (at->line != site.line || strcmp(at->file, site.file)))
-        emu_fault(site, "%s %d in divergent code: other threads of this warp came to the barrier at %s:%d", what, id,
-                  emu_base_name(at->file), at->line);
+        emu_fault(site, "%s %d in divergent code: other threads of this warp came to the barrier at %s:%d",
+                  what, id, emu_base_name(at->file), at->line);
     *at = site;
     r->count = count;
     r->in_use = 1;
@@ -90,7 +93,8 @@ static emu_u32 barrier_come(int id, emu_u32 count, int wait, int predicate, cons
     char *sync = &r->sync[r->phase & 1];
     emu_release(sync);
     const emu_u32 expected = count ? count : b->alive;
-    if (r->arrived > expected) emu_fault(site, "%s %d: %u threads came, %u expected", what, id, r->arrived, expected);
+    if (r->arrived > expected)
+        emu_fault(site, "%s %d: %u threads came, %u expected", what, id, r->arrived, expected);
     if (r->arrived == expected) {
         open_barrier(b, r, f);
         if (wait && coin()) step_aside(f);
@@ -180,8 +184,9 @@ static void wake(const void *address)
 uint64_t emu_pdl_waits;
 static void pdl_wait(void) { emu_pdl_waits++; }
 
-/* ---- static shared memory: an array is placed when its first thread comes to the declaration, filled with 0xff ---- */
-static void fill(void *p, size_t n)             /* not memset: TSan would take it for an access of the kernel's */
+/* ---- static shared memory: an array is placed when its first thread comes to the declaration, filled with
+ * 0xff ---- */
+static void fill(void *p, size_t n)  /* not memset: TSan would take it for an access of the kernel's */
 {
     for (size_t i = 0; i < n; i++) ((volatile unsigned char *)p)[i] = 0xff;
 }
@@ -193,10 +198,10 @@ static void *shared(const void *key, emu_u64 bytes, emu_u64 align)
     for (int i = 0; i < b->num_arrays; i++)
         if (b->array[i].key == key) return base + b->array[i].offset;
     const emu_u32 at = (b->static_used + (emu_u32)align - 1) & ~((emu_u32)align - 1);
-    const emu_u32 slack = 64u * (emu_u32)b->num_arrays + GAP;           /* the gaps so far are not the kernel's */
+    const emu_u32 slack = 64u * (emu_u32)b->num_arrays + GAP;  /* the gaps so far are not the kernel's */
     if (b->num_arrays == MAX_ARRAYS || at + bytes > EMU_STATIC_SHARED + slack)
-        emu_fault((emu_site){ "static shared memory", 0 }, "more than 48 KB of static shared memory, or more than %d arrays",
-                  MAX_ARRAYS);
+        emu_fault((emu_site){ "static shared memory", 0 },
+                  "more than 48 KB of static shared memory, or more than %d arrays", MAX_ARRAYS);
     b->array[b->num_arrays].key = key;
     b->array[b->num_arrays++].offset = at;
     b->static_used = (emu_u32)(at + bytes + 32);                        /* a gap that ASan guards */
@@ -219,15 +224,17 @@ void emu_thread_ends(fiber *f)
         const open_collective *o = &w->open[i];
         if (!(o->mask & bit)) continue;
         if (o->complete)
-            emu_fault(o->site, "%s: the mask %08x names lane %u, which has ended", o->what, o->mask, f->pub.lane);
+            emu_fault(o->site, "%s: the mask %08x names lane %u, which has ended", o->what, o->mask,
+                      f->pub.lane);
         if (((o->arrived | w->exited) & o->mask) == o->mask) finish_collective(f, w, i);
     }
     for (int i = 0; i < 16; i++) {
         barrier *r = &b->bar[i];
         if (r->in_use && r->count == 0 && b->alive && r->arrived == b->alive) open_barrier(b, r, NULL);
         if (r->in_use && b->alive == 0)
-            emu_fault((emu_site){ "end of the kernel", 0 }, "the block ends while %u of %u threads have arrived at barrier %d",
-                      r->arrived, r->count, i);
+            emu_fault((emu_site){ "end of the kernel", 0 },
+                      "the block ends while %u of %u threads have arrived at barrier %d", r->arrived,
+                      r->count, i);
     }
     if (f->cluster_arrived && cluster_pending(f)) b->cl->arrived--;
     b->cl->alive--;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * test_builtins.c - CUDA's built-ins and the wrappers of ptx.cuh: what builtins.cu must give, worked out here in plain C. Runs on a GPU, too
- * (host.h). */
+ * test_builtins.c - CUDA's built-ins and the wrappers of ptx.cuh: what builtins.cu must give, worked out
+ * here in plain C. Runs on a GPU, too (host.h). */
 #include "host.h"
 
 #include <math.h>
@@ -117,7 +117,7 @@ TEST(integers)
     const uint32_t want[] = {
         13, 24, 32, 8, 0, 0x80000000u,
         0xaabb1234u,
-        0x78ffdd56u,                            /* bytes 1 of x, 4 and its sign, 0 of x: selectors 1, 4, c, 0 from the low end */
+        0x78ffdd56u,  /* bytes 1 of x, 4 and its sign, 0 of x: selectors 1, 4, c, 0 from the low end */
         0x00000001u, 0x80000000u, 0x0f123456u, 3, (uint32_t)(square >> 96),
         13 + 20, 63, 11, 7 + 3, 2, (uint32_t)-2, 0x7fffffffu, 2, 0x4f000000u + 0xbf800000u,
     };
@@ -138,11 +138,29 @@ TEST(floats)
     const float in[] = { 1.0000001f, 3, 2, 0.5f, 10, 7 };
     const double a = in[0];
     /* exact ones first; then each with its relative error */
-    const struct { double want, error; } expect[] = {
-        { (float)(a * a - 1), 0 }, { (float)(a * a) - 1.0f, 0 }, { 1.0f / 3, 0 }, { 1.0f / 3, 0 }, { sqrtf(2), 0 },
-        { (float)(1 / sqrt(2)), 0 }, { (float)(a - 1), 0 }, { 0.5, 0 }, { 0 - 1 + 1 - 0 - 3 + 2, 0 }, { 96, 0 },
-        { exp2(3.5), 0x1p-22 }, { log2(10), 0x1p-22 }, { 1 / 3.0, 0x1p-23 }, { sqrt(2), 0x1p-23 }, { tanh(0.5), 0x1p-10 },
-        { exp(1.5), 0x1p-20 }, { 1 / 7.0, 0x1p-21 }, { exp(1), 0x1p-22 }, { 0.5, 0x1p-22 }, { log(5), 0x1p-20 }, { log2(5), 0x1p-20 },
+    const struct { double want, error;
+    } expect[] = {
+        { (float)(a * a - 1), 0 },
+        { (float)(a * a) - 1.0f, 0 },
+        { 1.0f / 3, 0 },
+        { 1.0f / 3, 0 },
+        { sqrtf(2), 0 },
+        { (float)(1 / sqrt(2)), 0 },
+        { (float)(a - 1), 0 },
+        { 0.5, 0 },
+        { 0 - 1 + 1 - 0 - 3 + 2, 0 },
+        { 96, 0 },
+        { exp2(3.5), 0x1p-22 },
+        { log2(10), 0x1p-22 },
+        { 1 / 3.0, 0x1p-23 },
+        { sqrt(2), 0x1p-23 },
+        { tanh(0.5), 0x1p-10 },
+        { exp(1.5), 0x1p-20 },
+        { 1 / 7.0, 0x1p-21 },
+        { exp(1), 0x1p-22 },
+        { 0.5, 0x1p-22 },
+        { log(5), 0x1p-20 },
+        { log2(5), 0x1p-20 },
     };
     FOR_SEEDS(s) {
         dptr src = device_copy(in, sizeof in), out = device_copy(NULL, BYTES);
@@ -164,12 +182,16 @@ TEST(atomics)
 {
     FOR_SEEDS(s) {
         const uint32_t before[13] = { [2] = 99, [5] = ~0u };
-        const uint32_t after[13] = { 640, 319, 0, ~0u, 0, 0, 320 % 10, (7 - 320 % 7) % 7, 960, (uint32_t)-320, 77, 320 % 7, 320 };
-        dptr out = device_copy(before, sizeof before), sum = device_copy(NULL, 4), wide = device_copy(NULL, 8);
+        const uint32_t after[13] = {
+            640, 319, 0, ~0u, 0, 0, 320 % 10, (7 - 320 % 7) % 7, 960, (uint32_t)-320, 77, 320 % 7, 320
+        };
+        dptr out = device_copy(before, sizeof before), sum = device_copy(NULL, 4),
+             wide = device_copy(NULL, 8);
         void *args[] = { &out, &sum, &wide };
         ran("t_atomics", launch(kernel("t_atomics"), 5, 64, 1, PLAIN, 0, args));
         uint32_t *o = host_copy(out, sizeof before);
-        for (int i = 0; i < 13; i++) CHECK_THAT(o[i] == after[i], "word %d is %u, want %u", i, o[i], after[i]);
+        for (int i = 0; i < 13; i++)
+            CHECK_THAT(o[i] == after[i], "word %d is %u, want %u", i, o[i], after[i]);
         float *f = host_copy(sum, 4);
         uint64_t *w = host_copy(wide, 8);
         CHECK(*f == 160);
@@ -219,7 +241,10 @@ TEST(shared_memory)
     }
 }
 
-static uint32_t element(uint32_t matrix, uint32_t row, uint32_t column) { return matrix * 1000 + row * 10 + column; }
+static uint32_t element(uint32_t matrix, uint32_t row, uint32_t column)
+{
+    return matrix * 1000 + row * 10 + column;
+}
 static uint32_t fragment(uint32_t matrix, uint32_t lane, bool trans)
 {
     const uint32_t row = lane / 4, column = lane % 4 * 2;
@@ -231,16 +256,19 @@ TEST(matrices)
     FOR_SEEDS(s) {
         dptr out = device_copy(NULL, BYTES);
         uint32_t *o = run("t_matrices", 1, 32, 1024, out);
-        static const struct { uint32_t matrix; bool trans; } loads[13] = {
-            { 0, false }, { 0, true }, { 0, false }, { 1, false }, { 0, true }, { 1, true }, { 0, false }, { 1, false }, { 2, false },
-            { 3, false }, { 3, true },
+        static const struct { uint32_t matrix; bool trans;
+        } loads[13] = {
+            { 0, false }, { 0, true },  { 0, false }, { 1, false }, { 0, true }, { 1, true },
+            { 0, false }, { 1, false }, { 2, false }, { 3, false }, { 3, true },
         };
         for (uint32_t i = 0; i < 11; i++)
-            for (uint32_t l = 0; l < 32; l++) CHECK_INT(o[i * 32 + l], fragment(loads[i].matrix, l, loads[i].trans));
+            for (uint32_t l = 0; l < 32; l++)
+                CHECK_INT(o[i * 32 + l], fragment(loads[i].matrix, l, loads[i].trans));
         if (!before_hopper()) {
             for (uint32_t k = 0; k < 6; k++) {                  /* x1, x2, x4, each also transposed */
                 const uint32_t count = 1u << k / 2, first = k < 2 ? 2 : 0;
-                for (uint32_t j = 0; j < 128; j++) {            /* the j-th pair of elements: matrix j / 32, row j / 4 % 8 */
+                /* the j-th pair of elements: matrix j / 32, row j / 4 % 8 */
+                for (uint32_t j = 0; j < 128; j++) {
                     const uint32_t m = first + j / 32, r = j / 4 % 8, c = j % 4 * 2;
                     const uint32_t pair = k % 2 ? element(m, c, r) | element(m, c + 1, r) << 16
                                                 : element(m, r, c) | element(m, r, c + 1) << 16;
@@ -264,7 +292,8 @@ TEST(streaming)
         void *args[] = { &src, &out };
         ran("t_stream", launch(kernel("t_stream"), 1, 32, 1, PLAIN, 0, args));
         uint8_t *o = host_copy(out, sizeof in);
-        for (int i = 0; i < 2048; i++) CHECK_INT(o[i], i < 32 || i >= 64 ? in[i] : 0);      /* 32 .. 63 are nobody's */
+        /* 32 .. 63 are nobody's */
+        for (int i = 0; i < 2048; i++) CHECK_INT(o[i], i < 32 || i >= 64 ? in[i] : 0);
         free(o);
         CU(MemFree(src));
         CU(MemFree(out));
@@ -287,7 +316,8 @@ TEST(copy_async)
             CHECK(o[t] == in[4 * r] + in[4 * r + 3] * 1000);
             CHECK(o[32 + t] == in[128 + r]);
             CHECK(o[64 + t] == in[160 + 2 * r + 1]);
-            CHECK_THAT(o[96 + t] == filled, "zero-filled copy of %d words: %g, want %g", r % 5, o[96 + t], filled);
+            CHECK_THAT(o[96 + t] == filled, "zero-filled copy of %d words: %g, want %g", r % 5, o[96 + t],
+                       filled);
         }
         free(o);
         CU(MemFree(src));
@@ -305,7 +335,8 @@ static double fp8_value(int code, int mantissa, int bias)
 static uint32_t fp8_nearest(float x, int mantissa, int bias, int largest)
 {
     if (isnan(x)) return 0x7f;
-    const double a = fmin(fabs((double)x), 1e6);        /* beyond the largest code all are as good; the differences must be exact */
+    /* beyond the largest code all are as good; the differences must be exact */
+    const double a = fmin(fabs((double)x), 1e6);
     int best = 0;
     double distance = INFINITY;
     for (int c = 0; c <= largest; c++) {
@@ -321,12 +352,15 @@ TEST(conversions)
     test_random random = test_seed("conversions");
     for (int i = 0; i < N; i++) {
         if (i < 256) in[i] = (float)fp8_value(i & 127, 3, 7);
-        else if (i < 512) in[i] = (float)((fp8_value(i & 127, 3, 7) + fp8_value((i & 127) + 1, 3, 7)) / 2);     /* ties */
+        else if (i < 512)
+            in[i] = (float)((fp8_value(i & 127, 3, 7) + fp8_value((i & 127) + 1, 3, 7)) / 2); /* ties */
         else if (i < 768) in[i] = (float)((fp8_value(i & 127, 2, 15) + fp8_value((i & 127) + 1, 2, 15)) / 2);
         else in[i] = ldexpf((float)(int32_t)test_bits(&random), (int)test_below(&random, 40) - 56);
         if (i % 2 && i < 768) in[i] = -in[i];
     }
-    const float special[] = { NAN, INFINITY, -INFINITY, 0, -0.0f, 1e-30f, 3.4e38f, float_of(0x3f808000u), float_of(0x3f818000u) };
+    const float special[] = {
+        NAN, INFINITY, -INFINITY, 0, -0.0f, 1e-30f, 3.4e38f, float_of(0x3f808000u), float_of(0x3f818000u)
+    };
     memcpy(in + 1000, special, sizeof special);
     FOR_SEEDS(s) {
         int n = N;
@@ -337,7 +371,8 @@ TEST(conversions)
         for (int i = 0; i < N; i++) {
             const float x = in[i];
             const uint32_t u = bits_of(x), bf16 = isnan(x) ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
-            CHECK_THAT(o[i] == (bf16 | 0x4000u << 16), "bf16 of %g: %08x, want %08x", x, o[i], bf16 | 0x4000u << 16);
+            CHECK_THAT(o[i] == (bf16 | 0x4000u << 16), "bf16 of %g: %08x, want %08x", x, o[i],
+                       bf16 | 0x4000u << 16);
             if (strcmp(arch, "sm_89") < 0 && strlen(arch) == 5) continue;
             const uint32_t e4m3 = fp8_nearest(x, 3, 7, 0x7e) | fp8_nearest(-x, 3, 7, 0x7e) << 8;
             const uint32_t e5m2 = fp8_nearest(x, 2, 15, 0x7b) | 0x3c00;
@@ -358,16 +393,19 @@ TEST(mma)
             const int k = tf32 ? 8 : 16;
             uint32_t a[128] = { 0 }, b[64] = { 0 };
             double am[16][16], bm[16][8];
-            for (int row = 0; row < 16; row++)                  /* from the matrix to the register that holds the element */
+            for (int row = 0; row < 16; row++)  /* from the matrix to the register that holds the element */
                 for (int col = 0; col < k; col++) {
-                    const uint32_t u = bits_of((float)test_below(&random, 512) / 64 - 4) & (tf32 ? ~0u : 0xffff0000u);
-                    const int lane = row % 8 * 4 + (tf32 ? col % 4 : col % 8 / 2), reg = (row >= 8) + 2 * (col >= k / 2);
+                    const uint32_t u =
+                        bits_of((float)test_below(&random, 512) / 64 - 4) & (tf32 ? ~0u : 0xffff0000u);
+                    const int lane = row % 8 * 4 + (tf32 ? col % 4 : col % 8 / 2),
+                              reg = (row >= 8) + 2 * (col >= k / 2);
                     a[lane * 4 + reg] |= tf32 || col % 2 ? u : u >> 16;
                     am[row][col] = float_of(u);
                 }
             for (int row = 0; row < k; row++)
                 for (int col = 0; col < 8; col++) {
-                    const uint32_t u = bits_of((float)test_below(&random, 512) / 64 - 4) & (tf32 ? ~0u : 0xffff0000u);
+                    const uint32_t u =
+                        bits_of((float)test_below(&random, 512) / 64 - 4) & (tf32 ? ~0u : 0xffff0000u);
                     const int lane = col * 4 + (tf32 ? row % 4 : row % 8 / 2), reg = row >= k / 2;
                     b[lane * 2 + reg] |= tf32 || row % 2 ? u : u >> 16;
                     bm[row][col] = float_of(u);
@@ -382,8 +420,8 @@ TEST(mma)
                     double sum = reg == 0 ? 0.5 : reg == 3 ? -1 : 0;
                     for (int i = 0; i < k; i++) sum += am[row][i] * bm[i][col];
                     /* multiples of 2^-12 (products of such of 2^-6) below 2^8: exact in float */
-                    CHECK_THAT(o[lane * 4 + reg] == sum, "%s row %d column %d: %g, want %g", tf32 ? "tf32" : "bf16", row, col,
-                               o[lane * 4 + reg], sum);
+                    CHECK_THAT(o[lane * 4 + reg] == sum, "%s row %d column %d: %g, want %g",
+                               tf32 ? "tf32" : "bf16", row, col, o[lane * 4 + reg], sum);
                 }
             free(o);
             CU(MemFree(da));
@@ -471,10 +509,12 @@ TEST(tensor_copies_3d)
         for (int c = 0; c < 5; c++) {
             int at[] = { c & 1 ? 64 : 0, c & 2 ? 6 : 1, c == 3 ? 4 : c };
             if (c == 4) at[0] = -8, at[1] = -3, at[2] = -1;
-            dptr src = device_copy(x, sizeof x), to = device_copy(NULL, sizeof x), out = device_copy(NULL, BYTES);
+            dptr src = device_copy(x, sizeof x), to = device_copy(NULL, sizeof x),
+                 out = device_copy(NULL, BYTES);
             _Alignas(64) char map[128], to_map[128];
             CU(TensorMapEncodeTiled(map, 1, 3, (void *)src, dims, strides, box, element_strides, 0, 3, 0, 0));
-            CU(TensorMapEncodeTiled(to_map, 1, 3, (void *)to, dims, strides, box, element_strides, 0, 3, 0, 0));
+            CU(TensorMapEncodeTiled(to_map, 1, 3, (void *)to, dims, strides, box, element_strides, 0, 3, 0,
+                                    0));
             void *args[] = { map, to_map, &out, &at[0], &at[1], &at[2] };
             ran("t_tensor_3d", launch(kernel("t_tensor_3d"), 1, 64, 1, PLAIN, 2048 + 8, args));
             uint32_t *o = host_copy(out, BYTES);
@@ -487,7 +527,8 @@ TEST(tensor_copies_3d)
             for (int p = 0; p < 5; p++)
                 for (int r = 0; r < 11; r++)
                     for (int e = 0; e < 128; e++) {
-                        const bool in_box = e >= at[0] && e < at[0] + 64 && r >= at[1] && r < at[1] + 8 && p >= at[2] && p < at[2] + 2;
+                        const bool in_box = e >= at[0] && e < at[0] + 64 && r >= at[1] && r < at[1] + 8 &&
+                                            p >= at[2] && p < at[2] + 2;
                         CHECK_INT(stored[p][r][e], in_box && e < 100 ? (uint16_t)(x[p][r][e] + 1) : 0);
                     }
             free(o);
@@ -547,7 +588,8 @@ TEST(cost_of_a_switch)                          /* printed, not judged: the mach
         ran("t_barriers_only", launch(kernel("t_barriers_only"), 20, block, 1, PLAIN, 0, args));
         emu.Stats(&b);
         CHECK(b.switches > a.switches && b.launches == a.launches + 1 && b.threads == a.threads + 20 * block);
-        printf("  %u threads, 20 barriers: %.3f ms a block, %.0f ns a switch\n", block, (b.seconds - a.seconds) * 50,
+        printf("  %u threads, 20 barriers: %.3f ms a block, %.0f ns a switch\n", block,
+               (b.seconds - a.seconds) * 50,
                (b.seconds - a.seconds) / (double)(b.switches - a.switches) * 1e9);
     }
     CU(MemFree(out));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * test_driver.c - the emulated driver itself: devices, contexts, memory, images, launch limits, captures, injected failures. What it refuses,
- * it refuses with CUDA's number. */
+ * test_driver.c - the emulated driver itself: devices, contexts, memory, images, launch limits, captures,
+ * injected failures. What it refuses, it refuses with CUDA's number. */
 #include "host.h"
 
 #include <pthread.h>
@@ -9,8 +9,10 @@
 
 static const char *source =
     "#include \"device/ptx.cuh\"\n"
-    "extern \"C\" __global__ void __launch_bounds__(256) put(u32 *out, u32 value) { out[blockIdx.x * blockDim.x + threadIdx.x] = value; }\n"
-    "extern \"C\" __global__ void spread(u32 *out) { SHARED_DYNAMIC(m, 16); shared_store_u32(shared_address(m) + 4 * threadIdx.x, 1);\n"
+    "extern \"C\" __global__ void __launch_bounds__(256) put(u32 *out, u32 value) { out[blockIdx.x * "
+    "blockDim.x + threadIdx.x] = value; }\n"
+    "extern \"C\" __global__ void spread(u32 *out) { SHARED_DYNAMIC(m, 16); "
+    "shared_store_u32(shared_address(m) + 4 * threadIdx.x, 1);\n"
     "    __syncthreads(); if (threadIdx.x == 0) out[blockIdx.x] = shared_load_u32(shared_address(m)); }\n";
 
 static char *image;                             /* of the source, for sm_90a */
@@ -185,7 +187,8 @@ TEST(each_device_runs_kernels_on_its_own_memory)
         CHECK_INT(cu.CtxSynchronize(), 0);
         CHECK_INT(first_word(out), 40 + device);
         emu_last_launch last;
-        CHECK(emu.LastLaunch(&last) && last.device == device && last.block[0] == 32 && !strcmp(last.kernel, "put"));
+        CHECK(emu.LastLaunch(&last) && last.device == device && last.block[0] == 32 &&
+              !strcmp(last.kernel, "put"));
         use_device(1 - device);
         CHECK_INT(put_on(NULL, out, 1), 0);
         CHECK_INT(cu.CtxSynchronize(), 700);    /* and so does every later call on that device */
@@ -208,8 +211,10 @@ TEST(damaged_images_are_refused)
         CHECK_THAT(cu.LibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0) == 200, "byte %zu", at);
         image[at] ^= 4;
     }
-    CHECK_INT(cu.LibraryLoadData(&library, "\177ELF and nothing else, for long enough to be read as a header of ours", NULL, NULL, 0, NULL,
-                                 NULL, 0), 200);
+    CHECK_INT(cu.LibraryLoadData(&library,
+                                 "\177ELF and nothing else, for long enough to be read as a header of ours",
+                                 NULL, NULL, 0, NULL, NULL, 0),
+              200);
     CU(LibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0));
     CHECK_INT(cu.LibraryGetKernel(&library, library, "missing"), 500);
     CU(LibraryUnload(library));
@@ -218,8 +223,10 @@ TEST(damaged_images_are_refused)
 TEST(images_of_other_architectures)
 {
     begin();
-    static const struct { const char *target; int status; } tried[] = {
-        { "sm_80", 209 }, { "sm_90", 0 }, { "sm_90a", 0 }, { "sm_100a", 209 }, { "compute_80", 0 }, { "compute_90a", 0 }, { "compute_100", 209 },
+    static const struct { const char *target; int status;
+    } tried[] = {
+        { "sm_80", 209 },    { "sm_90", 0 },       { "sm_90a", 0 },        { "sm_100a", 209 },
+        { "compute_80", 0 }, { "compute_90a", 0 }, { "compute_100", 209 },
     };
     for (size_t i = 0; i < sizeof tried / sizeof *tried; i++) {
         void *program, *library = NULL;
@@ -227,10 +234,13 @@ TEST(images_of_other_architectures)
         const char *options[] = { option };
         size_t bytes;
         snprintf(option, sizeof option, "-arch=%s", tried[i].target);
-        CHECK_INT(nv.CreateProgram(&program, "extern \"C\" __global__ void k(int *p) { *p = __CUDA_ARCH__; }", "k.cu", 0, NULL, NULL), 0);
+        CHECK_INT(nv.CreateProgram(&program, "extern \"C\" __global__ void k(int *p) { *p = __CUDA_ARCH__; }",
+                                   "k.cu", 0, NULL, NULL),
+                  0);
         CHECK_INT(nv.CompileProgram(program, 1, options), 0);
         CHECK_INT(nv.GetCUBINSize(program, &bytes), 0);
-        CHECK_THAT((bytes == 0) == (tried[i].target[0] == 'c'), "%s: a cubin of %zu bytes", tried[i].target, bytes);
+        CHECK_THAT((bytes == 0) == (tried[i].target[0] == 'c'), "%s: a cubin of %zu bytes", tried[i].target,
+                   bytes);
         CHECK_INT(nv.GetPTXSize(program, &bytes), 0);
         char *code = malloc(bytes);
         CHECK_INT(nv.GetPTX(program, code), 0);
@@ -418,7 +428,8 @@ TEST(unsafe_calls_spoil_a_capture)
             pthread_create(&thread, NULL, allocates, &mode);
             pthread_join(thread, &result);
         }
-        CHECK_THAT(*(int *)result == tried[i].status, "case %zu: %d, want %d", i, *(int *)result, tried[i].status);
+        CHECK_THAT(*(int *)result == tried[i].status, "case %zu: %d, want %d", i, *(int *)result,
+                   tried[i].status);
         CHECK_INT(cu.StreamEndCapture(stream, &graph), tried[i].status ? 901 : 0);
         if (!tried[i].status) CU(GraphDestroy(graph));
         CU(StreamDestroy(stream));
@@ -481,8 +492,11 @@ TEST(injected_failures)
     CHECK_INT(compile_text(source, "driver.cu", "sm_90a", &code, &bytes, &log), 1);
     CHECK(emu.NvrtcFail(NULL) == NULL);
 
-    static const char *const wrong[] = { ":2", "cuInit:0", "cuInit:x", "cuInit=NONSENSE", "cuInit,,cuInit", "cuInit:2-" };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) CHECK_THAT(emu.Fail(wrong[i]) != NULL, "\"%s\" is accepted", wrong[i]);
+    static const char *const wrong[] = {
+        ":2", "cuInit:0", "cuInit:x", "cuInit=NONSENSE", "cuInit,,cuInit", "cuInit:2-"
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        CHECK_THAT(emu.Fail(wrong[i]) != NULL, "\"%s\" is accepted", wrong[i]);
     emu.Fail(NULL);
 }
 TEST(calls_are_counted)
@@ -509,7 +523,8 @@ TEST(what_is_alive)
     CU(EventCreate(&event, 0));
     CU(LibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0));
     emu.Live(&b);
-    CHECK(b.allocations == a.allocations + 1 && b.host_allocations == a.host_allocations + 1 && b.streams == a.streams + 1);
+    CHECK(b.allocations == a.allocations + 1 && b.host_allocations == a.host_allocations + 1 &&
+          b.streams == a.streams + 1);
     CHECK(b.events == a.events + 1 && b.libraries == a.libraries + 1 && b.graphs == a.graphs);
     CU(MemFree(p));
     CU(MemFreeHost(pinned));
@@ -527,7 +542,8 @@ TEST(a_forked_child_cannot_use_the_driver)
     if (!pid) {
         dptr p;
         int n;
-        _exit(!(cu.Init(0) == 3 && cu.MemAlloc(&p, 4) == 3 && cu.DeviceGetCount(&n) == 3 && cu.DriverGetVersion(&n) == 0));
+        _exit(!(cu.Init(0) == 3 && cu.MemAlloc(&p, 4) == 3 && cu.DeviceGetCount(&n) == 3 &&
+                cu.DriverGetVersion(&n) == 0));
     }
     int status;
     waitpid(pid, &status, 0);
@@ -555,7 +571,7 @@ TEST(settings_of_the_process)
         CHECK(again("EMU_DEVICES", "0", "settings_of_the_process"));
     }
 }
-TEST(lazy)                                      /* EMU_LAZY: nothing happens before a synchronisation, and then in order */
+TEST(lazy)  /* EMU_LAZY: nothing happens before a synchronisation, and then in order */
 {
     if (!getenv("EMU_LAZY")) {
         CHECK(again("EMU_LAZY", "1", "lazy"));
@@ -569,7 +585,7 @@ TEST(lazy)                                      /* EMU_LAZY: nothing happens bef
     void *args[] = { &pinned, &(uint32_t){ 9 } };
     CU(MemAlloc(&out, 1024));
     const launch_config c = { { 1, 1, 1 }, { 32, 1, 1 }, 0, stream, NULL, 0 };
-    CHECK_INT(cu.LaunchKernelEx(&c, put(), args, NULL), 0);     /* into pinned memory, where the host can look */
+    CHECK_INT(cu.LaunchKernelEx(&c, put(), args, NULL), 0);  /* into pinned memory, where the host can look */
     CHECK_INT(*(volatile uint32_t *)pinned, 0xffffffff);
     CU(StreamSynchronize(stream));
     CHECK_INT(*(volatile uint32_t *)pinned, 9);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * test_faults.c - every planted fault of faults.cu must be noticed, in the way and words given here. Each runs in a child process, as some
- * end it; seeds are tried until it shows. SHOW=1 prints the reports. */
+ * test_faults.c - every planted fault of faults.cu must be noticed, in the way and words given here. Each
+ * runs in a child process, as some end it; seeds are tried until it shows. SHOW=1 prints the reports. */
 #include "host.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum kind {
-    REPORT,                                     /* the emulator's report, and a launch failure at the synchronisation */
+    REPORT,  /* the emulator's report, and a launch failure at the synchronisation */
     WRONG,                                      /* out[i] is not i */
     ASAN,                                       /* ASan's report: only in a build with it */
     LAUNCH_ERROR,                               /* the launch itself fails */
@@ -15,7 +15,12 @@ enum kind {
     HOST_POINTER,                               /* a kernel is given a host pointer */
     OTHER_DEVICE,                               /* a kernel is given another device's pointer */
 };
-typedef struct { const char *entry; enum kind kind; const char *text; uint32_t grid, cluster, shared; } planted;
+typedef struct {
+    const char *entry;
+    enum kind kind;
+    const char *text;
+    uint32_t grid, cluster, shared;
+} planted;
 static const planted faults[] = {
     { "global_overflow", ASAN, "heap-buffer-overflow", 1, 1, 0 },
     { "shared_overflow", REPORT, "index 256 is out of bounds", 1, 1, 0 },
@@ -58,7 +63,7 @@ static const planted faults[] = {
     { "too_many_threads", LAUNCH_ERROR, "the launch gives 701", 1, 1, 0 },
 };
 
-static char *cubin;                             /* compiled once, by the parent, which itself never calls cuInit */
+static char *cubin;  /* compiled once, by the parent, which itself never calls cuInit */
 static void prepare(void)
 {
     if (cubin) return;
@@ -107,7 +112,8 @@ static void child(const planted *f, uint64_t seed)
     if (fault != want) fprintf(stderr, "the synchronisation gives %d, want %d\n", fault, want);
     _exit(fault != want);
 }
-static bool noticed(const planted *f, uint64_t seed, char *text, size_t size)   /* text: what the child wrote to stderr */
+/* text: what the child wrote to stderr */
+static bool noticed(const planted *f, uint64_t seed, char *text, size_t size)
 {
     int p[2];
     if (pipe(p)) abort();
@@ -127,15 +133,18 @@ static bool noticed(const planted *f, uint64_t seed, char *text, size_t size)   
     waitpid(pid, &status, 0);
     const bool tsan = has("__tsan_create_fiber");
     if (tsan && f->kind == WRONG && strstr(text, "ThreadSanitizer: data race")) return true;
-    const bool dies = tsan || f->kind == ASAN || f->kind == HOST_TOUCHES_DEVICE;       /* or ends with the sanitizer's status */
-    return strstr(text, f->kind == WRONG ? "wrong result" : f->text) && (dies || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
+    /* or ends with the sanitizer's status */
+    const bool dies = tsan || f->kind == ASAN || f->kind == HOST_TOUCHES_DEVICE;
+    return strstr(text, f->kind == WRONG ? "wrong result" : f->text) &&
+           (dies || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 
 TEST(planted_faults)
 {
     prepare();
     if (!emu.Seed) SKIP("only for the emulated device");
-    const bool clang = strstr(setting("EMU_CXX", TEGULA_EMULATED_CXX), "clang") != NULL, asan = has("__asan_poison_memory_region");
+    const bool clang = strstr(setting("EMU_CXX", TEGULA_EMULATED_CXX), "clang") != NULL,
+               asan = has("__asan_poison_memory_region");
     int count = 0, left_out = 0;
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         const planted *f = &faults[i];
@@ -162,8 +171,10 @@ TEST(refused_at_compile_time)
 {
     prepare();
     if (!emu.Seed) SKIP("only for the emulated device");
-    static const struct { const char *source, *log; } refused[] = {
-        { "extern \"C\" __global__ void k(int *p) { __shared__ int a[4]; a[0] = 1; *p = a[0]; }", "SHARED_DYNAMIC" },
+    static const struct { const char *source, *log;
+    } refused[] = {
+        { "extern \"C\" __global__ void k(int *p) { __shared__ int a[4]; a[0] = 1; *p = a[0]; }",
+          "SHARED_DYNAMIC" },
         { "extern \"C\" __global__ void k(int *p) { *p = __popc(__activemask()); }", "name the lanes" },
         { "extern \"C\" __global__ void k(int *p) { *p = nonsense; }", "nonsense" },
         { "#include <cuda_fp8.h>\n", "cuda_fp8.h" },

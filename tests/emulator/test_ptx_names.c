@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * test_ptx_names.c - device/ptx.cuh and the emulator's ptx.hpp define the same names, and builtins.cu tries every wrapper: one that is added
- * to a single file fails here. */
+ * test_ptx_names.c - device/ptx.cuh and the emulator's ptx.hpp define the same names, and builtins.cu tries
+ * every wrapper: one that is added to a single file fails here. */
 #include "host.h"
 
 #include <ctype.h>
@@ -31,8 +31,9 @@ static size_t word_length(const char *p)
 }
 static bool starts(const char *line, const char *with) { return !strncmp(line, with, strlen(with)); }
 
-/* What a file defines: functions after DEV at the start of a line, macros, the last word of a typedef; in ptx.hpp also functions made by one of
- * its macros, EMU_SOMETHING(name, ...). The emulator's own names begin with emu_ or EMU_. */
+/* What a file defines: functions after DEV at the start of a line, macros, the last word of a typedef; in
+ * ptx.hpp also functions made by one of its macros, EMU_SOMETHING(name, ...). The emulator's own names
+ * begin with emu_ or EMU_. */
 static names defined_in(const char *text)
 {
     names s = { .n = 0 };
@@ -77,11 +78,14 @@ TEST(same_names)
     a = defined_in(device);
     b = defined_in(emulated);
     CHECK_THAT(a.n > 100, "only %d names found in ptx.cuh", a.n);
-    CHECK(contains(&a, "ldmatrix_x4_trans") && contains(&a, "copy_async_wait") && contains(&a, "SHARED") && contains(&a, "tensor_map"));
+    CHECK(contains(&a, "ldmatrix_x4_trans") && contains(&a, "copy_async_wait") && contains(&a, "SHARED") &&
+          contains(&a, "tensor_map"));
     for (int i = 0; i < a.n; i++)
-        CHECK_THAT(contains(&b, a.name[i]), "%s is in device/ptx.cuh, not in tests/emulator/ptx.hpp", a.name[i]);
+        CHECK_THAT(contains(&b, a.name[i]), "%s is in device/ptx.cuh, not in tests/emulator/ptx.hpp",
+                   a.name[i]);
     for (int i = 0; i < b.n; i++)
-        CHECK_THAT(contains(&a, b.name[i]), "%s is in tests/emulator/ptx.hpp, not in device/ptx.cuh", b.name[i]);
+        CHECK_THAT(contains(&a, b.name[i]), "%s is in tests/emulator/ptx.hpp, not in device/ptx.cuh",
+                   b.name[i]);
     free(device);
     free(emulated);
 }
@@ -92,7 +96,9 @@ TEST(every_wrapper_is_tried)
     static names a;
     a = defined_in(device);
     for (int i = 0; i < a.n; i++) {
-        if (isupper((unsigned char)a.name[i][0]) || a.name[i][1] == 0 || isdigit((unsigned char)a.name[i][1])) continue;    /* macros, u32 */
+        /* macros, u32 */
+        if (isupper((unsigned char)a.name[i][0]) || a.name[i][1] == 0 || isdigit((unsigned char)a.name[i][1]))
+            continue;
         CHECK_THAT(mentions(tried, a.name[i]), "%s is not tried in tests/emulator/builtins.cu", a.name[i]);
     }
     free(device);

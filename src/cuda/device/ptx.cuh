@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT
  * ptx.cuh - everything kernels say in PTX, and how they declare shared memory.
  *
- * No other file has inline assembly or a __shared__ declaration. That is what lets the same kernel source run on the
- * emulated device (tests/emulator): it has a file with the same names in plain C++, ptx.hpp, and a wrapper added here
- * is added there as well (a test compares the two). Rules that follow for kernels:
+ * No other file has inline assembly or a __shared__ declaration. That is what lets the same kernel source
+ * run on the emulated device (tests/emulator): it has a file with the same names in plain C++, ptx.hpp, and
+ * a wrapper added here is added there as well (a test compares the two). Rules that follow for kernels:
  *   - shared memory through SHARED and SHARED_DYNAMIC;
- *   - a loop that waits for another block reads through load_relaxed_* or load_acquire_*, for an mbarrier through
- *     mbar_wait: on the emulated device these let the other threads run, a plain load in a loop would hang it;
- *   - no __activemask(), no CUDA header, one `extern "C" __global__ void __launch_bounds__(...) name(` per .cu.
+ *   - a loop that waits for another block reads through load_relaxed_* or load_acquire_*, one that waits for
+ *     an mbarrier is mbar_wait: on the emulated device these let the other threads run, a plain load in a
+ *     loop would hang it;
+ *   - no __activemask(), no CUDA header, one `extern "C" __global__ void __launch_bounds__(...) name(` a .cu.
  *
- * An address of shared memory is a u32 (shared_address); of global memory a pointer, aligned to what is accessed.
- * Wrappers exist from the architecture named in their section on; sm_80 where none is named. */
+ * An address of shared memory is a u32 (shared_address); of global memory a pointer, aligned to what is
+ * accessed. Wrappers exist from the architecture named in their section on; sm_80 where none is named. */
 #ifndef TEGULA_PTX_CUH
 #define TEGULA_PTX_CUH
 
@@ -26,9 +27,9 @@ typedef long long i64;
 #define DEV static __device__ __forceinline__
 #define FULL 0xffffffffu                        /* all lanes of a warp */
 
-/* ---- shared memory ----
- * SHARED(u32[BINS], count);         an array or a variable, aligned to 16 bytes at least; several per kernel
- * SHARED_DYNAMIC(memory, 1024);     the launch's dynamic shared memory as unsigned char *, aligned to 1024 at most */
+/* ---- shared memory ---- SHARED(u32[BINS], count);         an array or a variable, aligned to 16 bytes at
+ * least; several per kernel SHARED_DYNAMIC(memory, 1024);     the launch's dynamic shared memory as
+ * unsigned char *, aligned to 1024 at most */
 template <class T> struct shared_type { typedef T type; };
 #define SHARED(T, name) __shared__ __align__(16) shared_type<T>::type name
 #define SHARED_DYNAMIC(name, align) extern __shared__ __align__(align) unsigned char name[]
@@ -85,28 +86,44 @@ DEV float4 shared_load_f32x4(u32 a)
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(a) : "memory");
     return v;
 }
-DEV void shared_store_u8(u32 a, u32 v) { asm volatile("st.shared.u8 [%0], %1;" :: "r"(a), "r"(v) : "memory"); }
-DEV void shared_store_u16(u32 a, u32 v) { asm volatile("st.shared.u16 [%0], %1;" :: "r"(a), "h"((u16)v) : "memory"); }
-DEV void shared_store_u32(u32 a, u32 v) { asm volatile("st.shared.u32 [%0], %1;" :: "r"(a), "r"(v) : "memory"); }
-DEV void shared_store_u64(u32 a, u64 v) { asm volatile("st.shared.u64 [%0], %1;" :: "r"(a), "l"(v) : "memory"); }
+DEV void shared_store_u8(u32 a, u32 v)
+{
+    asm volatile("st.shared.u8 [%0], %1;" :: "r"(a), "r"(v) : "memory");
+}
+DEV void shared_store_u16(u32 a, u32 v)
+{
+    asm volatile("st.shared.u16 [%0], %1;" :: "r"(a), "h"((u16)v) : "memory");
+}
+DEV void shared_store_u32(u32 a, u32 v)
+{
+    asm volatile("st.shared.u32 [%0], %1;" :: "r"(a), "r"(v) : "memory");
+}
+DEV void shared_store_u64(u32 a, u64 v)
+{
+    asm volatile("st.shared.u64 [%0], %1;" :: "r"(a), "l"(v) : "memory");
+}
 DEV void shared_store_u32x2(u32 a, uint2 v)
 {
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" :: "r"(a), "r"(v.x), "r"(v.y) : "memory");
 }
 DEV void shared_store_u32x4(u32 a, uint4 v)
 {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" :: "r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-DEV void shared_store_f32(u32 a, float v) { asm volatile("st.shared.f32 [%0], %1;" :: "r"(a), "f"(v) : "memory"); }
+DEV void shared_store_f32(u32 a, float v)
+{
+    asm volatile("st.shared.f32 [%0], %1;" :: "r"(a), "f"(v) : "memory");
+}
 DEV void shared_store_f32x2(u32 a, float x, float y)
 {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(a), "f"(x), "f"(y) : "memory");
 }
 
-/* ---- 8x8 matrices of 16-bit elements, by all lanes of a warp ----
- * In registers, lane l holds elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4, the first in the low half. In shared
- * memory a row is 16 bytes, aligned to 16; lane i gives the address of row i % 8 of matrix i / 8 (other lanes' addresses
- * are not used). _trans: the matrix in registers is the transpose of the one in memory. */
+/* ---- 8x8 matrices of 16-bit elements, by all lanes of a warp ---- In registers, lane l holds elements 2
+ * (l % 4) and 2 (l % 4) + 1 of row l / 4, the first in the low half. In shared memory a row is 16 bytes,
+ * aligned to 16; lane i gives the address of row i % 8 of matrix i / 8 (other lanes' addresses are not
+ * used). _trans: the matrix in registers is the transpose of the one in memory. */
 DEV void ldmatrix_x1(u32 &d, u32 a)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(d) : "r"(a) : "memory");
@@ -152,7 +169,8 @@ DEV void stmatrix_x1_trans(u32 a, u32 d)
 }
 DEV void stmatrix_x2(u32 a, const u32 (&d)[2])
 {
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" :: "r"(a), "r"(d[0]), "r"(d[1]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};"
+                 :: "r"(a), "r"(d[0]), "r"(d[1]) : "memory");
 }
 DEV void stmatrix_x2_trans(u32 a, const u32 (&d)[2])
 {
@@ -297,12 +315,18 @@ DEV uint4 load_hint_u32x4(const void *p, u64 policy)
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p), "l"(policy));
     return v;
 }
-DEV void store_stream_u8(void *p, u32 v) { asm volatile("st.global.cs.u8 [%0], %1;" :: "l"(p), "r"(v) : "memory"); }
+DEV void store_stream_u8(void *p, u32 v)
+{
+    asm volatile("st.global.cs.u8 [%0], %1;" :: "l"(p), "r"(v) : "memory");
+}
 DEV void store_stream_u16(void *p, u32 v)
 {
     asm volatile("st.global.cs.u16 [%0], %1;" :: "l"(p), "h"((u16)v) : "memory");
 }
-DEV void store_stream_u32(void *p, u32 v) { asm volatile("st.global.cs.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory"); }
+DEV void store_stream_u32(void *p, u32 v)
+{
+    asm volatile("st.global.cs.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
+}
 DEV void store_stream_u32x2(void *p, uint2 v)
 {
     asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" :: "l"(p), "r"(v.x), "r"(v.y) : "memory");
@@ -318,9 +342,9 @@ DEV void store_hint_u32x4(void *p, uint4 v, u64 policy)
                  :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(policy) : "memory");
 }
 
-/* ---- global memory: between blocks ----
- * Relaxed accesses go to L2, never to a stale line of L1, and order nothing else. 16 bytes are four atomic words.
- * atomic_inc_*: old value; the new one is 0 after `last`, so a counter is back at 0 when everyone has come. */
+/* ---- global memory: between blocks ---- Relaxed accesses go to L2, never to a stale line of L1, and order
+ * nothing else. 16 bytes are four atomic words. atomic_inc_*: old value; the new one is 0 after `last`, so
+ * a counter is back at 0 when everyone has come. */
 DEV u32 load_relaxed_u32(const void *p)
 {
     u32 v;
@@ -370,8 +394,8 @@ DEV u32 atomic_inc_acq_rel(u32 *p, u32 last)
     return r;
 }
 
-/* ---- cp.async: global to shared memory, in groups; the data is there after the wait and, for other threads, a barrier.
- * copy_async_zfill_16: `bytes` (0 .. 16) from memory, zeros for the rest. ---- */
+/* ---- cp.async: global to shared memory, in groups; the data is there after the wait and, for other
+ * threads, a barrier. copy_async_zfill_16: `bytes` (0 .. 16) from memory, zeros for the rest. ---- */
 DEV void copy_async_4(u32 to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(from) : "memory");
@@ -386,7 +410,8 @@ DEV void copy_async_16(u32 to, const void *from)
 }
 DEV void copy_async_zfill_16(u32 to, const void *from, u32 bytes)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(to), "l"(from), "r"(bytes) : "memory");
 }
 DEV void copy_async_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> DEV void copy_async_wait(void)  /* until at most the newest N groups are under way */
@@ -394,7 +419,8 @@ template <int N> DEV void copy_async_wait(void)  /* until at most the newest N g
     asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 
-/* ---- named barriers 1 .. 15 (0 is __syncthreads'); THREADS_ counts those that sync and those that arrive ---- */
+/* ---- named barriers 1 .. 15 (0 is __syncthreads'); THREADS_ counts those that sync and those that arrive
+ * ---- */
 template <int ID, int THREADS_> DEV void barrier_sync(void)
 {
     asm volatile("bar.sync %0, %1;" :: "n"(ID), "n"(THREADS_) : "memory");
@@ -413,7 +439,8 @@ DEV void pdl_wait(void) { }
 DEV void pdl_trigger(void) { }
 #endif
 
-/* ---- conversions, to nearest even; the FP8 ones saturate and exist from sm_89 on. lo goes to the low half. ---- */
+/* ---- conversions, to nearest even; the FP8 ones saturate and exist from sm_89 on. lo goes to the low
+ * half. ---- */
 DEV u32 pack_bf16(float lo, float hi)
 {
     u32 d;
@@ -440,13 +467,15 @@ DEV void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 DEV void mma_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -470,20 +499,28 @@ DEV u32 cluster_load_u32(u32 a)
     return v;
 }
 DEV void cluster_arrive(void) { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-/* A release would wait for all of the thread's global stores; enough where only initialised mbarriers are published. */
-DEV void cluster_arrive_relaxed(void) { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+/* A release would wait for all of the thread's global stores; enough where only initialised mbarriers are
+ * published. */
+DEV void cluster_arrive_relaxed(void)
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 DEV void cluster_wait(void) { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-/* ---- mbarriers: 8 bytes of shared memory; a phase ends when `count` arrivals and all expected bytes have come ---- */
+/* ---- mbarriers: 8 bytes of shared memory; a phase ends when `count` arrivals and all expected bytes have
+ * come ---- */
 DEV void mbar_init(u32 bar, u32 count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(bar), "r"(count) : "memory");
 }
-DEV void mbar_init_fence(void)                  /* makes initialised mbarriers known to the copy engine and the cluster */
+DEV void mbar_init_fence(void)  /* makes initialised mbarriers known to the copy engine and the cluster */
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-DEV void mbar_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory"); }
+DEV void mbar_arrive(u32 bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory");
+}
 DEV void mbar_expect(u32 bar, u32 bytes)        /* one arrival, and this many bytes to come */
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(bar), "r"(bytes) : "memory");
@@ -492,18 +529,21 @@ DEV void mbar_wait(u32 bar, u32 parity)         /* until the phase of that parit
 {
     u32 done = 0;
     while (!done)
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+                     "selp.u32 %0, 1, 0, p; }"
                      : "=r"(done) : "r"(bar), "r"(parity) : "memory");
 }
-DEV void cluster_store_async(u32 addr, float4 v, u32 bar)  /* 16 bytes into another block, counted on its mbarrier */
+/* 16 bytes into another block, counted on its mbarrier */
+DEV void cluster_store_async(u32 addr, float4 v, u32 bar)
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
                  :: "r"(addr), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(bar) : "memory");
 }
 
-/* ---- bulk copies: addresses and bytes are multiples of 16. Loads are counted on an mbarrier; stores come in groups.
- * bulk_fence: what this thread wrote to shared memory may now be read by a bulk or tensor store (a barrier follows).
- * bulk_wait<N>: the stores but the newest N groups are done; bulk_wait_read<N>: they have read their shared memory. ---- */
+/* ---- bulk copies: addresses and bytes are multiples of 16. Loads are counted on an mbarrier; stores come
+ * in groups. bulk_fence: what this thread wrote to shared memory may now be read by a bulk or tensor store
+ * (a barrier follows). bulk_wait<N>: the stores but the newest N groups are done; bulk_wait_read<N>: they
+ * have read their shared memory. ---- */
 DEV void bulk_load(u32 to, const void *from, u32 bytes, u32 bar)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -511,16 +551,24 @@ DEV void bulk_load(u32 to, const void *from, u32 bytes, u32 bar)
 }
 DEV void bulk_store(void *to, u32 from, u32 bytes)
 {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" :: "l"(to), "r"(from), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 :: "l"(to), "r"(from), "r"(bytes) : "memory");
 }
 DEV void bulk_fence(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEV void bulk_commit(void) { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-template <int N> DEV void bulk_wait(void) { asm volatile("cp.async.bulk.wait_group %0;" :: "n"(N) : "memory"); }
-template <int N> DEV void bulk_wait_read(void) { asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory"); }
+template <int N> DEV void bulk_wait(void)
+{
+    asm volatile("cp.async.bulk.wait_group %0;" :: "n"(N) : "memory");
+}
+template <int N> DEV void bulk_wait_read(void)
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
+}
 
-/* ---- tensor copies: a box of a tensor map (a `const __grid_constant__ tensor_map` parameter), c0 along the contiguous
- * dimension. Shared memory is aligned to 128 bytes, with a swizzle to 8 times its width. Loads fill what lies outside the
- * tensor with zeros (and count it in the bytes); stores leave it out and wait like bulk stores. ---- */
+/* ---- tensor copies: a box of a tensor map (a `const __grid_constant__ tensor_map` parameter), c0 along
+ * the contiguous dimension. Shared memory is aligned to 128 bytes, with a swizzle to 8 times its width.
+ * Loads fill what lies outside the tensor with zeros (and count it in the bytes); stores leave it out and
+ * wait like bulk stores. ---- */
 typedef struct __align__(64) { u64 opaque[16]; } tensor_map;   /* CUtensorMap */
 DEV void tensor_prefetch(const tensor_map *map)                /* the map itself, before its first use */
 {
@@ -550,8 +598,14 @@ DEV void tensor_store_3d(const tensor_map *map, int c0, int c1, int c2, u32 from
 }
 
 /* ---- registers of a warp group (all four warps call): sm_90a, sm_100a ... ---- */
-template <int N> DEV void registers_up(void) { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
-template <int N> DEV void registers_down(void) { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
+template <int N> DEV void registers_up(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));
+}
+template <int N> DEV void registers_down(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N));
+}
 #endif
 
 #endif
