@@ -26,11 +26,11 @@ enum {
     THREADS = TILE_THREADS(ELEMENT_BYTES, TILE_ANY),
     IN_VECTORS = TILE_IN_VECTORS(ELEMENT_BYTES),
     OUT_VECTORS = TILE_OUT_VECTORS(ELEMENT_BYTES, TILE_ANY),
-    PATCH_ROWS = TILE_PATCH_ROWS(ELEMENT_BYTES),
+    PATCH_ROWS = TILE_PATCH_ROWS(ELEMENT_BYTES, TILE_ANY),
     PATCHES = TILE_PATCHES(ELEMENT_BYTES),
     PATCH_BYTES = PATCH_ROWS * ELEMENT_BYTES        /* of a column of a patch: what is stored at a time */
 };
-static_assert(PATCH_BYTES == 8 || PATCH_BYTES == 16, "a column of a patch is half a vector or one");
+static_assert(PATCH_BYTES == 4 || PATCH_BYTES == 8 || PATCH_BYTES == 16, "a column of a patch is one word, two or four");
 static_assert(OUT_VECTORS % 8 == 0 && THREADS % IN_VECTORS == 0 && THREADS % OUT_VECTORS == 0, "tiles divide evenly");
 
 typedef uint4 tile_type[COLS * OUT_VECTORS];
@@ -64,10 +64,12 @@ DEV void tile_put(tile_type &tile, const uint4 (&v)[PATCH_ROWS], int row, int in
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
         uint4 *at = &tile[tile_index(in * VECTOR + k, row / VECTOR)];
-#if TILE_PATCH_ROWS(ELEMENT_BYTES) * ELEMENT_BYTES == 16
+#if TILE_PATCH_ROWS(ELEMENT_BYTES, TILE_ANY) * ELEMENT_BYTES == 16
         *at = make_uint4(patch_word(v, k, 0), patch_word(v, k, 1), patch_word(v, k, 2), patch_word(v, k, 3));
-#else
+#elif TILE_PATCH_ROWS(ELEMENT_BYTES, TILE_ANY) * ELEMENT_BYTES == 8
         ((uint2 *)at)[row * ELEMENT_BYTES / 8 % 2] = make_uint2(patch_word(v, k, 0), patch_word(v, k, 1));
+#else
+        ((u32 *)at)[row * ELEMENT_BYTES / 4 % 4] = patch_word(v, k, 0);
 #endif
     }
 }

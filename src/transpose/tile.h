@@ -12,12 +12,12 @@
 
 #define TILE_OUT_VECTORS(e, any) ((e) == 1 && !(any) ? 8 : 16)
 #define TILE_IN_VECTORS(e) ((e) <= 2 ? 8 : 16)
-#define TILE_PATCH_ROWS(e) ((e) == 1 ? 8 : (e) == 16 ? 1 : (e) == 8 ? 2 : 4)
+#define TILE_PATCH_ROWS(e, any) ((e) == 1 && !(any) ? 8 : (e) == 16 ? 1 : (e) == 8 ? 2 : 4)
 #define TILE_PATCHES(e) ((e) == 8 ? 2 : (e) == 16 ? 4 : 1)
 
 #define TILE_ROWS(e, any) (TILE_OUT_VECTORS(e, any) * 16 / (e)) /* rows and columns of x */
 #define TILE_COLS(e) (TILE_IN_VECTORS(e) * 16 / (e))
-#define TILE_THREADS(e, any) (TILE_ROWS(e, any) / TILE_PATCH_ROWS(e) * TILE_IN_VECTORS(e) / TILE_PATCHES(e))
+#define TILE_THREADS(e, any) (TILE_ROWS(e, any) / TILE_PATCH_ROWS(e, any) * TILE_IN_VECTORS(e) / TILE_PATCHES(e))
 #define TILE_HALO_VECTORS 2
 
 /* A grid has row tiles along x, column tiles along y and batches along z, so that blocks need not begin with divisions (0.2 us of

@@ -25,37 +25,41 @@ DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_b
     const int in = (int)threadIdx.x % IN_VECTORS, group = (int)threadIdx.x / IN_VECTORS;
     left += in * 16;                                           /* before this thread's vectors */
     right += (cols - in * VECTOR) * ELEMENT_BYTES;             /* from their first bytes on */
-    const bool is_aligned = misalignment(from) == 0 && x_row_bytes % 16 == 0 && right >= 16;
-    const bool is_inside = left >= 15 && right >= 31;          /* whatever their alignment, both blocks may be read */
-    const bool in_vectors = x_col_bytes == ELEMENT_BYTES && (is_aligned || is_inside);
+    const bool is_contiguous = x_col_bytes == ELEMENT_BYTES;
+    const bool is_aligned = is_contiguous && misalignment(from) == 0 && x_row_bytes % 16 == 0 && right >= 16;
+    const bool is_inside = is_contiguous && left >= 15 && right >= 31;  /* whatever its alignment, both blocks may be read */
 #pragma unroll
     for (int p = 0; p < PATCHES; p++) {
         const int row = (p * (THREADS / IN_VECTORS) + group) * PATCH_ROWS;
         const u8 *at = from + row * x_row_bytes + in * VECTOR * x_col_bytes;
         uint4 v[PATCH_ROWS];
-        if (in_vectors) {
+#pragma unroll
+        for (int r = 0; r < PATCH_ROWS; r++) v[r] = make_uint4(0, 0, 0, 0);
+        if (is_aligned) {
+#pragma unroll
+            for (int r = 0; r < PATCH_ROWS; r++)
+                if (row + r >= first && row + r < end) v[r] = load_ahead_u32x4(at + r * x_row_bytes);
+        } else if (is_inside) {
             uint4 next[PATCH_ROWS];
 #pragma unroll
             for (int r = 0; r < PATCH_ROWS; r++) {
                 const int s = misalignment(at + r * x_row_bytes);
-                v[r] = next[r] = make_uint4(0, 0, 0, 0);
-                const bool is_row = row + r >= first && row + r < end;
-                if (is_row) v[r] = *(const uint4 *)(at + r * x_row_bytes - s);
-                if (is_row && s != 0) next[r] = *(const uint4 *)(at + r * x_row_bytes - s + 16);
+                next[r] = make_uint4(0, 0, 0, 0);
+                if (row + r < first || row + r >= end) continue;
+                v[r] = *(const uint4 *)(at + r * x_row_bytes - s);
+                if (s != 0) next[r] = *(const uint4 *)(at + r * x_row_bytes - s + 16);
             }
 #pragma unroll
             for (int r = 0; r < PATCH_ROWS; r++) v[r] = vector_shift(v[r], next[r], misalignment(at + r * x_row_bytes));
         } else {
 #pragma unroll
-            for (int r = 0; r < PATCH_ROWS; r++) {
-                v[r] = make_uint4(0, 0, 0, 0);
+            for (int r = 0; r < PATCH_ROWS; r++)
 #pragma unroll
                 for (int k = 0; k < PARTS; k++) {
                     const int j = k * PART_BYTES / ELEMENT_BYTES, half = k * PART_BYTES % ELEMENT_BYTES / PART_BYTES;
                     if (row + r >= first && row + r < end && in * VECTOR + j < cols)
                         set_part(v[r], k, ((const part_type *)(at + r * x_row_bytes + j * x_col_bytes))[half]);
                 }
-            }
         }
         tile_put(tile, v, row, in);
     }
@@ -76,19 +80,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(
               (num_cols - at.col - cols) * ELEMENT_BYTES);
     __syncthreads();
 
+    /* Vectors k, k + 1 of the tile's row j, or parts of them, go to `block`. Row j of out, where this tile's part of it begins, is at
+     * `to`; with a halo, the part begins `back` bytes before, at a multiple of 32. */
     const int k = (int)threadIdx.x % OUT_VECTORS;
     if (k * VECTOR >= step) return;
-    u8 *to = out + at.batch * out_batch_bytes + at.col * out_row_bytes;
+    const i64 part = at.row_tile * step * ELEMENT_BYTES, end = num_rows * ELEMENT_BYTES;
+    const bool is_interior = part >= 32 && part + step * ELEMENT_BYTES <= end;
+    int j = (int)threadIdx.x / OUT_VECTORS;
+    u8 *to = out + at.batch * out_batch_bytes + (at.col + j) * out_row_bytes + part;
 #pragma unroll 4
-    for (int j = (int)threadIdx.x / OUT_VECTORS; j < cols; j += THREADS / OUT_VECTORS) {
-        u8 *begin_of_row = to + j * out_row_bytes;
-        const int back = halo ? (int)((u64)begin_of_row & 31) : 0, local = ((int)halo + k) * 16 - back, s = local % 16;
-        const i64 begin = (at.row_tile * step + k * VECTOR) * ELEMENT_BYTES - back, end = num_rows * ELEMENT_BYTES;
-        if (begin <= -16 || begin >= end) continue;
-        const uint4 low = tile[tile_index(j, local / 16)];
-        const uint4 v = s == 0 ? low : vector_shift(low, tile[tile_index(j, local / 16 + 1)], s);
-        if (begin >= 0 && begin + 16 <= end) *(uint4 *)(begin_of_row + begin) = v;
-        else store_block(begin_of_row + begin, v, (int)max(-begin, (i64)0), (int)min(end - begin, (i64)16));
+    for (; j < cols; j += THREADS / OUT_VECTORS, to += THREADS / OUT_VECTORS * out_row_bytes) {
+        const int back = halo ? (int)((u64)to & 31) : 0, local = ((int)halo + k) * 16 - back, s = local & 15;
+        u8 *block = to - back + k * 16;
+        uint4 v = tile[tile_index(j, local >> 4)];
+        if (halo) v = vector_shift(v, tile[tile_index(j, min((local >> 4) + 1, OUT_VECTORS - 1))], s);
+        const i64 begin = part - back + k * 16;                /* of the block, in its row of out */
+        if (is_interior || (begin >= 0 && begin + 16 <= end)) *(uint4 *)block = v;
+        else if (begin > -16 && begin < end) store_block(block, v, (int)max(-begin, (i64)0), (int)min(end - begin, (i64)16));
     }
     pdl_trigger();
 }
