@@ -296,7 +296,7 @@ static int run_rows(bench *b, const char *device, const char *json_path, const t
     int code = tool_open_device(&tool_bench, device, &b->on);
     if (code != TOOL_OK) return code;
     b->are_named = words->params[0] != 0;
-    code = tool_each_case(&tool_bench, words, CASE_BENCH, want, b);
+    code = tool_each_case(&tool_bench, words, TOOL_LIST(CASE_BENCH), want, b);
     if (code == TOOL_OK && timer_open(&b->on, &b->options, &b->timer) != TGL_OK)
         code = tool_failed(&tool_bench, "%s", tgl_last_error());
     if (code == TOOL_OK && json_path && !(b->json = fopen(json_path, "w")))

@@ -66,8 +66,8 @@ static int check_on(const char *device, const tool_words *words, bool slow, tool
     progress p = { .table = table };
     int code = tool_open_device(&tool_check, device, &p.on);
     if (code != TOOL_OK) return code;
-    code = tool_each_case(&tool_check, words, CASE_CHECK, visit, &p);
-    if (code == TOOL_OK && slow) code = tool_each_case(&tool_check, words, CASE_SLOW, visit, &p);
+    const unsigned lists = TOOL_LIST(CASE_CHECK) | (slow ? TOOL_LIST(CASE_SLOW) : 0);
+    code = tool_each_case(&tool_check, words, lists, visit, &p);
     tool_progress(NULL);
     finish_op(&p);
     *failed += p.all_failed;

@@ -26,7 +26,6 @@ typedef struct {
     tool_table *table;
     double milliseconds;
     int compiled;
-    bool failed;
 } progress;
 
 static void compiled(void *context, const char *kernel, const char *macros, const char *architecture,
@@ -42,12 +41,11 @@ static void compiled(void *context, const char *kernel, const char *macros, cons
 
 static int visit(void *context, const case_op *op, const case_params *params)
 {
-    progress *p = context;
+    (void)context;
     char text[CASE_LABEL];
     case_params_text(op, params, text, sizeof text);
     tool_progress("%s %s", op->name, text);
     if (case_prepare(op, params, 0) == TGL_OK) return 0;
-    p->failed = true;
     return tool_failed(&tool_compile, "%s %s: %s", op->name, text, tgl_last_error());
 }
 
@@ -58,7 +56,7 @@ static int compile_model(const char *model, progress *p)
         tool_words words = { .num_ops = 1, .ops = { case_find(models[i].op) } };
         if (!words.ops[0]) return tool_failed(&tool_compile, "%s: %s is not an op", model, models[i].op);
         snprintf(words.params, sizeof words.params, "%s", models[i].line);
-        const int code = tool_each_case(&tool_compile, &words, CASE_KERNELS, visit, p);
+        const int code = tool_each_case(&tool_compile, &words, TOOL_LIST(CASE_KERNELS), visit, p);
         if (code) return code;
     }
     return TOOL_OK;
@@ -86,8 +84,8 @@ static int compile_for(const char *architecture, const char *model, const tool_w
     const tgl_status status = tgl_prepare_begin(0, architecture);
     if (status == TGL_ERR_ARGUMENT) return tool_usage(&tool_compile, "--arch: %s", tgl_last_error());
     if (status != TGL_OK) return tool_failed(&tool_compile, "%s", tgl_last_error());
-    const int code =
-        model ? compile_model(model, p) : tool_each_case(&tool_compile, words, CASE_KERNELS, visit, p);
+    const unsigned lists = TOOL_LIST(CASE_KERNELS);
+    const int code = model ? compile_model(model, p) : tool_each_case(&tool_compile, words, lists, visit, p);
     tgl_prepare_end();
     return code;
 }

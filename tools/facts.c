@@ -65,8 +65,8 @@ const char *tool_driver(void)
 {
     static char text[64];
     if (text[0]) return text;
-    /* "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue ...": the first word with two
-     * dots or one and a number before it */
+    /* "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue ...": the first word of digits
+     * and dots */
     char line[256], number[32] = "";
     if (line_of("/proc/driver/nvidia/version", "NVRM version", line, sizeof line)) {
         char *rest = NULL;

@@ -87,7 +87,7 @@ static int run(int argc, char **argv)
 {
     const char *prune = NULL;
     const tool_option options[] = {
-        { "prune", "SIZE", "first trim the cache to SIZE (500K, 64M, 0), least used first", NULL, &prune },
+        { "prune", "SIZE", "first trim the cache to SIZE (500K, 64M, 0), oldest use first", NULL, &prune },
         { 0 },
     };
     int code;

@@ -186,58 +186,61 @@ static bool knows(const case_op *op, const char *wanted, char *missing, size_t b
     return true;
 }
 
-static int each_of_op(const tool_command *command, const case_op *op, const char *line, case_list which,
-                      tool_visit visit, void *context, int64_t *visited)
+typedef struct {
+    const tool_command *command;
+    unsigned lists;
+    tool_visit visit;
+    void *context;
+    int64_t visited;
+} walk;
+
+/* Visits the cases of `lines` that have the values of `wanted`. */
+static int visit_lines(walk *w, const case_op *op, const char *const *lines, const char *wanted)
 {
-    char missing[CASE_WORD];
-    if (line[0] && !knows(op, line, missing, sizeof missing))
-        return tool_usage(command, "%s: has no parameter %s; it has: %s", op->name, missing, op->params);
     case_params params;
-    const char *const given[] = { line, NULL };
-    if (line[0] && case_at(op, given, 0, &params) == TGL_OK) {      /* complete: cases of its own */
-        for (int64_t i = 0; i < case_count(given); i++) {
-            if (case_at(op, given, i, &params) != TGL_OK)
-                return tool_usage(command, "%s: %s", op->name, tgl_last_error());
-            (*visited)++;
-            const int code = visit(context, op, &params);
-            if (code) return code;
-        }
-        return TOOL_OK;
-    }
-    for (int64_t i = 0, n = op->lists[which] ? case_count(op->lists[which]) : 0; i < n; i++) {
-        if (case_at(op, op->lists[which], i, &params) != TGL_OK)
-            return tool_failed(command, "%s: %s", op->name, tgl_last_error());
-        if (!has_values(&params, line)) continue;
-        (*visited)++;
-        const int code = visit(context, op, &params);
+    for (int64_t i = 0, n = lines ? case_count(lines) : 0; i < n; i++) {
+        if (case_at(op, lines, i, &params) != TGL_OK)
+            return tool_usage(w->command, "%s: %s", op->name, tgl_last_error());
+        if (!has_values(&params, wanted)) continue;
+        w->visited++;
+        const int code = w->visit(w->context, op, &params);
         if (code) return code;
     }
     return TOOL_OK;
 }
 
-int tool_each_case(const tool_command *command, const tool_words *words, case_list which, tool_visit visit,
-                   void *context)
+static int visit_op(walk *w, const case_op *op, const char *line)
 {
-    int64_t visited = 0;
-    if (words->num_ops == 0) {
-        /* Without an op, parameters filter those ops that have them. */
-        const case_op *op;
-        char missing[CASE_WORD];
-        for (int i = 0; (op = case_op_at(i)); i++) {
-            if (!knows(op, words->params, missing, sizeof missing)) continue;
-            const int code = each_of_op(command, op, words->params, which, visit, context, &visited);
-            if (code) return code;
-        }
-    }
-    for (int i = 0; i < words->num_ops; i++) {
-        const int code = each_of_op(command, words->ops[i], words->params, which, visit, context, &visited);
+    char missing[CASE_WORD];
+    case_params params;
+    const char *const given[] = { line, NULL };
+    if (line[0] && !knows(op, line, missing, sizeof missing))
+        return tool_usage(w->command, "%s: has no parameter %s; it has: %s", op->name, missing, op->params);
+    const bool is_complete = line[0] && case_at(op, given, 0, &params) == TGL_OK;
+    if (is_complete) return visit_lines(w, op, given, "");
+    for (int l = 0; l < CASE_NUM_LISTS; l++) {
+        const int code = w->lists & TOOL_LIST(l) ? visit_lines(w, op, op->lists[l], line) : TOOL_OK;
         if (code) return code;
     }
-    if (!visited)
+    return TOOL_OK;
+}
+
+int tool_each_case(const tool_command *command, const tool_words *words, unsigned lists, tool_visit visit,
+                   void *context)
+{
+    walk w = { command, lists, visit, context, 0 };
+    const case_op *op;
+    char missing[CASE_WORD];
+    int code = TOOL_OK;
+    for (int i = 0; words->num_ops == 0 && code == TOOL_OK && (op = case_op_at(i)); i++)
+        if (knows(op, words->params, missing, sizeof missing)) code = visit_op(&w, op, words->params);
+    for (int i = 0; i < words->num_ops && code == TOOL_OK; i++)
+        code = visit_op(&w, words->ops[i], words->params);
+    if (code == TOOL_OK && !w.visited)
         return tool_usage(command,
                           "no listed case has %s; to make one, name every parameter that has no default",
                           words->params[0] ? words->params : "this op");
-    return TOOL_OK;
+    return code;
 }
 
 int tool_open_device(const tool_command *command, const char *name, backend *out)

@@ -57,12 +57,13 @@ int tool_failed(const tool_command *command, const char *format, ...) __attribut
 /* A size such as 500, 64K, 100M, 2G (powers of 1024); -1 for a word that is none. */
 int64_t tool_bytes(const char *word);
 
-/* The cases that a command line means: of each op in `words` (all ops without any) those of its list
- * `which`; with parameters, the case that they give where they name all that have no default, else the
- * cases of the list that have those values. Calls `visit` for each until it gives other than 0. Gives
- * that, or TOOL_USAGE after a sentence. */
+/* The cases that a command line means: of each op in `words` (without any: of all ops that have the
+ * parameters) those of its `lists`, a sum of TOOL_LIST(CASE_BENCH) and the like; with parameters, the cases
+ * that they give where they name all that have no default, else those of the lists that have these values.
+ * Calls `visit` for each until it gives other than 0. Gives that, or TOOL_USAGE after a sentence. */
+#define TOOL_LIST(list) (1u << (list))
 typedef int (*tool_visit)(void *context, const case_op *op, const case_params *params);
-int tool_each_case(const tool_command *command, const tool_words *words, case_list which, tool_visit visit,
+int tool_each_case(const tool_command *command, const tool_words *words, unsigned lists, tool_visit visit,
                    void *context);
 
 /* The device of --device: "cpu", "cuda", "cuda:1"; NULL is the best that is there (the first GPU that is

@@ -148,6 +148,16 @@ def test_check_picks_listed_cases(tegula):
     assert all(0 < int(a.split()[2]) < int(b.split()[2]) for a, b in zip(few, all_of_them))
 
 
+def test_check_slow_adds_the_slow_list(tegula):
+    """A case that only the slow list has is found with --slow alone; one that is spelled out runs once."""
+    words = ["check", "transpose", "num_rows=0", "num_cols=576", "--device", "cpu"]
+    assert tegula(*words).returncode == 2
+    slow = tegula(*words, "--slow")
+    assert slow.returncode == 0 and int(slow.stdout.splitlines()[1].split()[2]) > 0, slow.stdout + slow.stderr
+    named = tegula("check", "transpose", "num_rows=2", "num_cols=3", "dtype=u8", "--slow", "--device", "cpu")
+    assert named.stdout.splitlines()[1].split()[2] == "1"
+
+
 def test_compile_fills_a_cache_once(tegula, tmp_path):
     if not re.search(r"^nvrtc +\d+\.\d+", tegula("info").stdout, re.M):
         pytest.skip("no NVRTC here")
