@@ -31,7 +31,7 @@ TEST(levels)
 
 static bool wants_info(void)
 {
-    return CHECK(tgl_log_wants(TGL_LOG_ERROR)) & CHECK(tgl_log_wants(TGL_LOG_INFO)) &
+    return CHECK(tgl_log_wants(TGL_LOG_ERROR)) && CHECK(tgl_log_wants(TGL_LOG_INFO)) &&
            CHECK(!tgl_log_wants(TGL_LOG_CALL));
 }
 

@@ -21,11 +21,11 @@ static bool cache_dir_is(const char *want)
 static bool defaults(void)
 {
     const tgl_settings *s = tgl_settings_get();
-    bool ok = CHECK_INT(s->log_level, TGL_LOG_OFF) & CHECK_TEXT(s->libcuda, "") & CHECK_TEXT(s->libnvrtc, "");
-    ok &= CHECK_TEXT(s->cache_readonly, "") & CHECK_TEXT(s->home, "") & CHECK_TEXT(s->xdg_cache_home, "");
-    ok &= CHECK(tgl_get_num_threads() >= 1) & CHECK_INT(tgl_settings_num_sms(0, 132), 132);
-    ok &= CHECK(tgl_get_pdl()) & CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
-    return ok & cache_dir_is("");
+    bool ok = CHECK_INT(s->log_level, TGL_LOG_OFF) && CHECK_TEXT(s->libcuda, "") && CHECK_TEXT(s->libnvrtc, "");
+    ok &= CHECK_TEXT(s->cache_readonly, "") && CHECK_TEXT(s->home, "") && CHECK_TEXT(s->xdg_cache_home, "");
+    ok &= CHECK(tgl_get_num_threads() >= 1) && CHECK_INT(tgl_settings_num_sms(0, 132), 132);
+    ok &= CHECK(tgl_get_pdl()) && CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
+    return ok && cache_dir_is("");
 }
 
 TEST(defaults)
@@ -59,10 +59,10 @@ static bool thread_setter(void)
 {
     if (!has_threads()) return CHECK_INT(tgl_get_num_threads(), 1);
     const int otherwise = tgl_get_num_threads();
-    bool ok = CHECK_OK(tgl_set_num_threads(5)) & CHECK_INT(tgl_get_num_threads(), 5);
+    bool ok = CHECK_OK(tgl_set_num_threads(5)) && CHECK_INT(tgl_get_num_threads(), 5);
     ok &= CHECK_FAILS(tgl_set_num_threads(-1), TGL_ERR_ARGUMENT, "num_threads: is -1, want 0 (the default) or more");
     ok &= CHECK_INT(tgl_get_num_threads(), 5);
-    return ok & CHECK_OK(tgl_set_num_threads(0)) & CHECK_INT(tgl_get_num_threads(), otherwise);
+    return ok && CHECK_OK(tgl_set_num_threads(0)) && CHECK_INT(tgl_get_num_threads(), otherwise);
 }
 
 TEST(num_threads)
@@ -98,8 +98,8 @@ TEST(bad_values_fall_back_with_a_line)
 
 static bool defaults_but_log(void)
 {
-    bool ok = CHECK_INT(tgl_settings_num_sms(0, 132), 132) & CHECK(tgl_get_pdl());
-    return ok & CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
+    bool ok = CHECK_INT(tgl_settings_num_sms(0, 132), 132) && CHECK(tgl_get_pdl());
+    return ok && CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
 }
 
 TEST(bad_values_change_nothing)
@@ -111,15 +111,15 @@ TEST(bad_values_change_nothing)
 
 static bool twenty_sms(void)
 {
-    bool ok = CHECK_INT(tgl_settings_num_sms(0, 132), 20) & CHECK_INT(tgl_settings_num_sms(63, 16), 16);
-    ok &= CHECK_OK(tgl_set_num_sms(1, 64)) & CHECK_INT(tgl_settings_num_sms(1, 132), 64);
+    bool ok = CHECK_INT(tgl_settings_num_sms(0, 132), 20) && CHECK_INT(tgl_settings_num_sms(63, 16), 16);
+    ok &= CHECK_OK(tgl_set_num_sms(1, 64)) && CHECK_INT(tgl_settings_num_sms(1, 132), 64);
     ok &= CHECK_INT(tgl_settings_num_sms(0, 132), 20);                                   /* the others as before */
-    ok &= CHECK_OK(tgl_set_num_sms(1, 500)) & CHECK_INT(tgl_settings_num_sms(1, 132), 132);
-    ok &= CHECK_OK(tgl_set_num_sms(1, 0)) & CHECK_INT(tgl_settings_num_sms(1, 132), 132);   /* 0 is all: it wins too */
+    ok &= CHECK_OK(tgl_set_num_sms(1, 500)) && CHECK_INT(tgl_settings_num_sms(1, 132), 132);
+    ok &= CHECK_OK(tgl_set_num_sms(1, 0)) && CHECK_INT(tgl_settings_num_sms(1, 132), 132);   /* 0 is all: it wins too */
     ok &= CHECK_FAILS(tgl_set_num_sms(0, -1), TGL_ERR_ARGUMENT, "num_sms: is -1, want 0 (all) or more");
     ok &= CHECK_FAILS(tgl_set_num_sms(-1, 4), TGL_ERR_ARGUMENT, "device: is -1, want 0..63");
     ok &= CHECK_FAILS(tgl_set_num_sms(64, 4), TGL_ERR_ARGUMENT, "device: is 64, want 0..63");
-    return ok & CHECK_INT(tgl_settings_num_sms(0, 132), 20);
+    return ok && CHECK_INT(tgl_settings_num_sms(0, 132), 20);
 }
 
 TEST(num_sms) { IN_CHILD(twenty_sms, "TEGULA_NUM_SMS=20"); }
@@ -128,12 +128,12 @@ TEST(num_sms) { IN_CHILD(twenty_sms, "TEGULA_NUM_SMS=20"); }
 
 static bool switched(void)
 {
-    bool ok = CHECK(!tgl_get_pdl()) & CHECK_INT(tgl_get_jit_mode(), TGL_JIT_NEVER);
-    ok &= CHECK_OK(tgl_set_pdl(true)) & CHECK(tgl_get_pdl());
-    ok &= CHECK_OK(tgl_set_jit_mode(TGL_JIT_AUTO)) & CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
+    bool ok = CHECK(!tgl_get_pdl()) && CHECK_INT(tgl_get_jit_mode(), TGL_JIT_NEVER);
+    ok &= CHECK_OK(tgl_set_pdl(true)) && CHECK(tgl_get_pdl());
+    ok &= CHECK_OK(tgl_set_jit_mode(TGL_JIT_AUTO)) && CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
     ok &= CHECK_FAILS(tgl_set_jit_mode((tgl_jit_mode)2), TGL_ERR_ARGUMENT,
                       "mode: is 2, want TGL_JIT_AUTO or TGL_JIT_NEVER");
-    return ok & CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
+    return ok && CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
 }
 
 TEST(switches) { IN_CHILD(switched, "TEGULA_PDL=0", "TEGULA_JIT=never"); }
@@ -147,16 +147,16 @@ static bool no_folder(void) { return cache_dir_is(""); }
 
 static bool folder_setter(void)
 {
-    bool ok = CHECK_OK(tgl_set_cache_dir("/a/b")) & cache_dir_is("/a/b");
-    ok &= CHECK_OK(tgl_set_cache_dir("")) & cache_dir_is("");
+    bool ok = CHECK_OK(tgl_set_cache_dir("/a/b")) && cache_dir_is("/a/b");
+    ok &= CHECK_OK(tgl_set_cache_dir("")) && cache_dir_is("");
     char long_path[TGL_PATH_BYTES + 1];
     memset(long_path, 'p', TGL_PATH_BYTES);
     long_path[TGL_PATH_BYTES] = 0;
     ok &= CHECK_FAILS(tgl_set_cache_dir(long_path), TGL_ERR_ARGUMENT, "path: has 4096 bytes, want fewer than 4096");
     ok &= cache_dir_is("");
     long_path[TGL_PATH_BYTES - 1] = 0;
-    ok &= CHECK_OK(tgl_set_cache_dir(long_path)) & cache_dir_is(long_path);
-    return ok & CHECK_OK(tgl_set_cache_dir(NULL)) & cache_dir_is("/home/me/.cache/tegula");
+    ok &= CHECK_OK(tgl_set_cache_dir(long_path)) && cache_dir_is(long_path);
+    return ok && CHECK_OK(tgl_set_cache_dir(NULL)) && cache_dir_is("/home/me/.cache/tegula");
 }
 
 TEST(cache_dir)
@@ -177,8 +177,8 @@ static bool files(void)
 {
     const tgl_settings *s = tgl_settings_get();
     setenv("TEGULA_LIBCUDA", "/changed/since", 1);          /* read once */
-    return CHECK_TEXT(s->libcuda, "/l/libcuda.so") & CHECK_TEXT(s->libnvrtc, "/l/libnvrtc.so") &
-           CHECK_TEXT(s->cache_readonly, "/baked") & CHECK_TEXT(tgl_settings_get()->libcuda, "/l/libcuda.so");
+    return CHECK_TEXT(s->libcuda, "/l/libcuda.so") && CHECK_TEXT(s->libnvrtc, "/l/libnvrtc.so") &&
+           CHECK_TEXT(s->cache_readonly, "/baked") && CHECK_TEXT(tgl_settings_get()->libcuda, "/l/libcuda.so");
 }
 
 TEST(library_files)
@@ -203,7 +203,7 @@ static bool rows(void)
         ok &= CHECK(row.meaning && *row.meaning);
         ok &= CHECK_INT(row.from_environment, i != 0 && i != 1 && i != 8);
     }
-    return ok & CHECK(!tgl_settings_row(9, &row)) & CHECK(!tgl_settings_row(-1, &row));
+    return ok && CHECK(!tgl_settings_row(9, &row)) && CHECK(!tgl_settings_row(-1, &row));
 }
 
 TEST(table)
