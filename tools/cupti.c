@@ -166,6 +166,7 @@ static int by_start(const void *a, const void *b)
 }
 
 static const int kinds[] = { KIND_CONCURRENT_KERNEL, KIND_MEMCPY, KIND_MEMSET };
+enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
 
 bool cupti_start(void)
 {
@@ -175,17 +176,19 @@ bool cupti_start(void)
         !accept(cupti.ActivityRegisterCallbacks(request, complete), "cuptiActivityRegisterCallbacks"))
         return false;
     is_registered = true;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (!accept(cupti.ActivityEnable(kinds[i]), "cuptiActivityEnable")) return false;
+    for (int i = 0; i < NUM_KINDS; i++) {
+        if (accept(cupti.ActivityEnable(kinds[i]), "cuptiActivityEnable")) continue;
+        while (i > 0) cupti.ActivityDisable(kinds[--i]);
+        return false;
+    }
     return true;
 }
 
 bool cupti_stop(const cupti_record **out, int *out_count)
 {
     bool ok = accept(cupti.ActivityFlushAll(FLUSH_FORCED), "cuptiActivityFlushAll");
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        ok = accept(cupti.ActivityDisable(kinds[i]), "cuptiActivityDisable") && ok;
-    qsort(records, (size_t)count, sizeof *records, by_start);
+    for (int i = 0; i < NUM_KINDS; i++) ok &= accept(cupti.ActivityDisable(kinds[i]), "cuptiActivityDisable");
+    if (count) qsort(records, (size_t)count, sizeof *records, by_start);
     *out = records;
     *out_count = count;
     return ok;

@@ -148,19 +148,20 @@ static tgl_status pass(cuda_timer *t, timer_call call, void *context, bool is_co
     if (t->use_cupti) {
         const cupti_record *records;
         int count;
-        const bool started = cupti_start();
-        const tgl_status status = started ? enqueue(t, call, context, is_cold, false, calls) : TGL_OK;
-        const bool stopped = cupti_stop(&records, &count);
-        TGL_TRY(status);
-        if (started && stopped && sum_records(t, records, count, us, calls)) {
-            *out = timer_stats_of(us + DROPPED, calls - DROPPED);
-            return TGL_OK;
+        if (cupti_start()) {
+            const tgl_status status = enqueue(t, call, context, is_cold, false, calls);
+            const bool stopped = cupti_stop(&records, &count);
+            TGL_TRY(status);
+            if (stopped && sum_records(t, records, count, us, calls)) {
+                *out = timer_stats_of(us + DROPPED, calls - DROPPED);
+                return TGL_OK;
+            }
         }
         t->use_cupti = false;
         snprintf(t->base.name, sizeof t->base.name, "events");
         snprintf(t->base.note, sizeof t->base.note,
                  "CUPTI gave up (%s), so times are between events around a call",
-                 started && stopped ? "its records do not match the calls" : cupti_reason());
+                 cupti_reason()[0] ? cupti_reason() : "its records do not match the calls");
     }
     TGL_TRY(enqueue(t, call, context, is_cold, true, calls));
     for (int i = 0; i < calls; i++) {
