@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: MIT
-# tegula_embed_kernels(<output.c>): makes a C file that holds the text of all kernels, src/*/*.cu, and of the headers they
-# include. tools/embed.c finds the headers itself and tells the build tool what it read, so that a changed header makes the
-# file anew. When cross-compiling, name an embed built for the host: -DTEGULA_EMBED=/path/to/embed.
+# tegula_embed_kernels(<output.c>): makes a C file that holds the text of all kernels, src/*/*.cu, and of the
+# headers they include. tools/embed.c finds the headers itself and tells the build tool what it read, so that
+# a changed header makes the file anew. When cross-compiling, name an embed built for the host:
+# -DTEGULA_EMBED=/path/to/embed.
 function(tegula_embed_kernels output)
     file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*/*.cu)
     if(TEGULA_EMBED)
         set(embed ${TEGULA_EMBED})
     elseif(CMAKE_CROSSCOMPILING AND NOT CMAKE_CROSSCOMPILING_EMULATOR)
-        message(FATAL_ERROR "cross-compiling: build tools/embed.c for this machine and name it with -DTEGULA_EMBED=")
+        message(FATAL_ERROR "cross-compiling: build tools/embed.c for this machine, name it by -DTEGULA_EMBED=")
     else()
         add_executable(tegula_embed ${PROJECT_SOURCE_DIR}/tools/embed.c)
         target_link_libraries(tegula_embed PRIVATE tegula_flags)
-        set_target_properties(tegula_embed PROPERTIES OUTPUT_NAME embed RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/embed)
+        set_target_properties(tegula_embed PROPERTIES OUTPUT_NAME embed
+                              RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/embed)
         set(embed tegula_embed)
     endif()
     add_custom_command(OUTPUT ${output}

@@ -3,10 +3,11 @@
  *
  *     embed SOURCE_FOLDER OUTPUT.c OUTPUT.d KERNEL.cu...
  *
- * A kernel is named by its path below SOURCE_FOLDER without ".cu", a header as kernels include it: #include "numerics/e4m3.h"
- * is SOURCE_FOLDER/numerics/e4m3.h, #include "device/ptx.cuh" is SOURCE_FOLDER/cuda/device/ptx.cuh. Headers are found by
- * reading the #include "..." lines, so what no kernel includes is not embedded. <...> is the compiler's own business. OUTPUT.d
- * lists the files that were read, for make or ninja. The table is declared in src/cuda/jit.h. */
+ * A kernel is named by its path below SOURCE_FOLDER without ".cu", a header as kernels include it: #include
+ * "numerics/e4m3.h" is SOURCE_FOLDER/numerics/e4m3.h, #include "device/ptx.cuh" is
+ * SOURCE_FOLDER/cuda/device/ptx.cuh. Headers are found by reading the #include "..." lines, so what no
+ * kernel includes is not embedded. <...> is the compiler's own business. OUTPUT.d lists the files that were
+ * read, for make or ninja. The table is declared in src/cuda/jit.h. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,7 +82,9 @@ static int find_header(const char *name, const char *from, int line)
         if (text) return add(join(name, "", ""), path, text, bytes);
         free(path);
     }
-    fprintf(stderr, "%s:%d: includes \"%s\", which is neither %s/%s nor %s/cuda/%s (name headers by their path below src/)\n",
+    fprintf(stderr,
+            "%s:%d: includes \"%s\", which is neither %s/%s nor %s/cuda/%s (name headers by their path below "
+            "src/)\n",
             from, line, name, source_folder, name, source_folder, name);
     exit(1);
 }
@@ -101,7 +104,8 @@ static void read_includes(int index)
                 const char *close = *p == '"' ? strchr(p + 1, '"') : NULL;
                 if (close && close < end) {
                     char name[512];
-                    if ((size_t)(close - p) > sizeof name) fail("an included name is too long", files[index].path);
+                    if ((size_t)(close - p) > sizeof name)
+                        fail("an included name is too long", files[index].path);
                     memcpy(name, p + 1, (size_t)(close - p - 1));
                     name[close - p - 1] = 0;
                     const int h = find_header(name, files[index].path, line);
@@ -130,7 +134,8 @@ static void write_file(FILE *out, int index)
     static bool seen[MAX_FILES];
     const file *f = &files[index];
     fprintf(out, "\nstatic const unsigned char text_%d[] = { /* %s */", index, f->name);
-    for (size_t i = 0; i <= f->bytes; i++) fprintf(out, "%s%d,", i % 24 ? "" : "\n", (unsigned char)f->text[i]);
+    for (size_t i = 0; i <= f->bytes; i++)
+        fprintf(out, "%s%d,", i % 24 ? "" : "\n", (unsigned char)f->text[i]);
     fprintf(out, "\n};\nstatic const int headers_%d[] = {", index);
     memset(seen, 0, sizeof seen);
     mark(index, seen);
@@ -189,7 +194,8 @@ int main(int argc, char **argv)
     FILE *out = create(argv[2]);
     fprintf(out, "/* Made by tools/embed.c from the kernels under src/. */\n#include \"cuda/jit.h\"\n");
     for (int i = 0; i < num_files; i++) write_file(out, i);
-    fprintf(out, "\nconst int tgl_num_embedded = %d;\nconst tgl_embedded_file tgl_embedded[] = {\n", num_files);
+    fprintf(out, "\nconst int tgl_num_embedded = %d;\nconst tgl_embedded_file tgl_embedded[] = {\n",
+            num_files);
     for (int i = 0; i < num_files; i++)
         fprintf(out, "    { \"%s\", text_%d, sizeof text_%d - 1, headers_%d },\n", files[i].name, i, i, i);
     fprintf(out, "    { 0, 0, 0, 0 }\n};\n");               /* C wants at least one */

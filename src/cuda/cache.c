@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * cache.c - compiled kernels on disk.
  *
- * What is read here runs on the GPU, so a folder is used only if nobody but this user and root can have written to it.
- * The folder is opened without following a link and judged by what was opened (its name may mean something else a moment
- * later); files are opened relative to it and judged the same way. There are no locks: a file appears by rename, whole or
- * not at all, and the checksum finds what a crash, a full disk or a bad disk left behind. */
+ * What is read here runs on the GPU, so a folder is used only if nobody but this user and root can have
+ * written to it. The folder is opened without following a link and judged by what was opened (its name may
+ * mean something else a moment later); files are opened relative to it and judged the same way. There are
+ * no locks: a file appears by rename, whole or not at all, and the checksum finds what a crash, a full disk
+ * or a bad disk left behind. */
 #include "cuda/cache.h"
 
 #include <dirent.h>
@@ -51,7 +52,8 @@ void tgl_cache_name(const tgl_cache_key *key, char name[TGL_CACHE_NAME_BYTES])
 
 static bool is_name(const char *name)
 {
-    return strlen(name) == TGL_CACHE_NAME_BYTES - 1 && strspn(name, "0123456789abcdef") == 64 && !strcmp(name + 64, suffix);
+    return strlen(name) == TGL_CACHE_NAME_BYTES - 1 && strspn(name, "0123456789abcdef") == 64 &&
+           !strcmp(name + 64, suffix);
 }
 
 static void checksum(const header *h, const void *image, size_t bytes, uint8_t digest[32])
@@ -91,7 +93,8 @@ static void make_folders(char *path)        /* those that are missing, for this 
     mkdir(path, 0700);
 }
 
-/* A descriptor, or -1 with the reason. `missing` tells a folder that is just not there from one that is refused. */
+/* A descriptor, or -1 with the reason. `missing` tells a folder that is just not there from one that is
+ * refused. */
 static int open_folder(const char *wanted, bool make, char reason[256], bool *missing)
 {
     char path[TGL_PATH_BYTES];
@@ -112,8 +115,10 @@ static int open_folder(const char *wanted, bool make, char reason[256], bool *mi
         return -1;
     }
     if (fstat(fd, &s)) snprintf(reason, 256, "%s", strerror(errno));
-    else if (s.st_uid != geteuid() && s.st_uid != 0) snprintf(reason, 256, "it belongs to user %ld", (long)s.st_uid);
-    else if (!is_ours(&s)) snprintf(reason, 256, "others may write to it (mode %03o)", (unsigned)(s.st_mode & 0777));
+    else if (s.st_uid != geteuid() && s.st_uid != 0)
+        snprintf(reason, 256, "it belongs to user %ld", (long)s.st_uid);
+    else if (!is_ours(&s))
+        snprintf(reason, 256, "others may write to it (mode %03o)", (unsigned)(s.st_mode & 0777));
     else return fd;
     close(fd);
     return -1;
@@ -208,8 +213,8 @@ static bool read_file(int fd, const tgl_cache_key *key, void **image, size_t *by
     if (fstat(fd, &s) || !S_ISREG(s.st_mode) || !is_ours(&s)) return false;
     if (s.st_size <= (off_t)sizeof h || s.st_size > (off_t)sizeof h + MAX_IMAGE_BYTES) return false;
     const size_t n = (size_t)s.st_size - sizeof h;
-    if (!read_all(fd, &h, sizeof h) || memcmp(h.magic, magic, sizeof magic) || memcmp(h.key, key->bytes, sizeof h.key) ||
-        get_length(&h) != n)
+    if (!read_all(fd, &h, sizeof h) || memcmp(h.magic, magic, sizeof magic) ||
+        memcmp(h.key, key->bytes, sizeof h.key) || get_length(&h) != n)
         return false;
     void *p = malloc(n);
     if (!p) return false;
@@ -236,7 +241,8 @@ static bool get_from(int folder, const tgl_cache_key *key, bool mark, void **ima
     if (folder < 0) return false;
     char name[TGL_CACHE_NAME_BYTES];
     tgl_cache_name(key, name);
-    const int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);    /* a FIFO must not hold us */
+    /* O_NONBLOCK: a FIFO must not hold us */
+    const int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     bool found = false;
     if (fd >= 0) {
         found = read_file(fd, key, image, bytes);
@@ -250,7 +256,8 @@ static bool get_from(int folder, const tgl_cache_key *key, bool mark, void **ima
 
 bool tgl_cache_get(const tgl_cache_key *key, void **image, size_t *bytes)
 {
-    return get_from(open_readonly(), key, false, image, bytes) || get_from(open_cache(false), key, true, image, bytes);
+    return get_from(open_readonly(), key, false, image, bytes) ||
+           get_from(open_cache(false), key, true, image, bytes);
 }
 
 /* Names differ between threads, processes and, sharing a folder over the network, machines. */
@@ -260,8 +267,8 @@ static int open_temporary(int folder, char *name, size_t name_bytes)
     for (int attempt = 0; attempt < 16; attempt++) {
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
-        snprintf(name, name_bytes, "%s%lx-%lx%08lx-%x", temporary_prefix, (long)getpid(), (long)now.tv_sec, (long)now.tv_nsec,
-                 atomic_fetch_add(&count, 1));
+        snprintf(name, name_bytes, "%s%lx-%lx%08lx-%x", temporary_prefix, (long)getpid(), (long)now.tv_sec,
+                 (long)now.tv_nsec, atomic_fetch_add(&count, 1));
         const int fd = openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd >= 0 || errno != EEXIST) return fd;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * cache.h - compiled kernels on disk. One file per kernel; its name is the hash of everything the image depends on;
- * contents are magic, key, length, checksum, image. Whatever is wrong with a file or a folder is a miss, never an error
- * and never another's code. docs/jit-and-cache.md has the rules. */
+ * cache.h - compiled kernels on disk. One file per kernel; its name is the hash of everything the image
+ * depends on; contents are magic, key, length, checksum, image. Whatever is wrong with a file or a folder
+ * is a miss, never an error and never another's code. docs/jit-and-cache.md has the rules. */
 #ifndef TEGULA_CACHE_H
 #define TEGULA_CACHE_H
 
@@ -32,7 +32,8 @@ typedef struct {
 } tgl_cache_info;
 void tgl_cache_describe(tgl_cache_info *info);
 
-/* Removes the files used longest ago until at most `bytes` are left; also old temporary files. Gives what was removed. */
+/* Removes the files used longest ago until at most `bytes` are left; also old temporary files. Gives what
+ * was removed. */
 tgl_status tgl_cache_prune(int64_t bytes, int64_t *removed_files, int64_t *removed_bytes);
 
 #endif

@@ -109,12 +109,15 @@ static tgl_status primary_context(const tgl_driver_table *cu, int device, tgl_cu
 {
     *context = atomic_load_explicit(&devices[device].primary, memory_order_acquire);
     if (*context) return TGL_OK;
-    TGL_TRY(tgl_driver_check(cu->DevicePrimaryCtxRetain(context, devices[device].facts.handle), "cuDevicePrimaryCtxRetain"));
-    atomic_store_explicit(&devices[device].primary, *context, memory_order_release);    /* two threads retain the same one */
+    TGL_TRY(tgl_driver_check(cu->DevicePrimaryCtxRetain(context, devices[device].facts.handle),
+                             "cuDevicePrimaryCtxRetain"));
+    /* two threads may both come here: they retain the same one */
+    atomic_store_explicit(&devices[device].primary, *context, memory_order_release);
     return TGL_OK;
 }
 
-/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are 1 and 2; they and NULL belong to whichever context is current. */
+/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are 1 and 2; they and NULL belong to whichever context is
+ * current. */
 static bool names_no_context(tgl_stream stream) { return (uintptr_t)stream <= 2; }
 
 static tgl_status push(const tgl_driver_table *cu, tgl_cu_context context, tgl_context_guard *guard)
@@ -125,8 +128,10 @@ static tgl_status push(const tgl_driver_table *cu, tgl_cu_context context, tgl_c
     return TGL_OK;
 }
 
-/* Without a current context the driver may refuse even to name the stream's: it is asked again from within the primary one. */
-static tgl_status context_of_stream(const tgl_driver_table *cu, int device, tgl_stream stream, tgl_cu_context *context)
+/* Without a current context the driver may refuse even to name the stream's: it is asked again from within
+ * the primary one. */
+static tgl_status context_of_stream(const tgl_driver_table *cu, int device, tgl_stream stream,
+                                    tgl_cu_context *context)
 {
     tgl_cu_result result = cu->StreamGetCtx(stream, context);
     if (result == TGL_CU_INVALID_CONTEXT) {
@@ -148,7 +153,8 @@ tgl_status tgl_context_enter(int device, tgl_stream stream, tgl_context_guard *g
     TGL_TRY(find(device));
     const tgl_cu_device want = devices[device].facts.handle;
     tgl_cu_device seen;
-    if (!cu->CtxGetCurrent(&guard->context) && guard->context && !cu->CtxGetDevice(&seen) && seen == want) return TGL_OK;
+    if (!cu->CtxGetCurrent(&guard->context) && guard->context && !cu->CtxGetDevice(&seen) && seen == want)
+        return TGL_OK;
     tgl_cu_context context;
     if (names_no_context(stream)) {
         TGL_TRY(primary_context(cu, device, &context));
@@ -158,7 +164,8 @@ tgl_status tgl_context_enter(int device, tgl_stream stream, tgl_context_guard *g
     TGL_TRY(push(cu, context, guard));
     if (!cu->CtxGetDevice(&seen) && seen == want) return TGL_OK;
     tgl_context_leave(guard);
-    return tgl_fail(TGL_ERR_ARGUMENT, "stream: belongs to another device, want one of cuda:%d, where the tensors are", device);
+    return tgl_fail(TGL_ERR_ARGUMENT,
+                    "stream: belongs to another device, want one of cuda:%d, where the tensors are", device);
 }
 
 void tgl_context_leave(tgl_context_guard *guard)
@@ -204,16 +211,20 @@ static tgl_status device_of_pointer(const tgl_driver_table *cu, tgl_cu_pointer a
         result = cu->PointerGetAttribute(device, TGL_CU_POINTER_DEVICE, address);
         tgl_context_leave(&guard);
     }
-    return result == TGL_CU_INVALID_VALUE ? TGL_OK : tgl_driver_check(result, "workspace: cuPointerGetAttribute");
+    return result == TGL_CU_INVALID_VALUE ? TGL_OK
+                                          : tgl_driver_check(result, "workspace: cuPointerGetAttribute");
 }
 
 tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_stream stream)
 {
     enum { ALIGNMENT = 256 };
     if (workspace_bytes == 0) return TGL_OK;
-    if (!workspace) return tgl_fail(TGL_ERR_WORKSPACE, "workspace: is NULL, want %zu bytes of device memory", workspace_bytes);
+    if (!workspace)
+        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: is NULL, want %zu bytes of device memory",
+                        workspace_bytes);
     if ((uintptr_t)workspace % ALIGNMENT)
-        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: address is %p, want a multiple of %d", workspace, ALIGNMENT);
+        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: address is %p, want a multiple of %d", workspace,
+                        ALIGNMENT);
     if (tgl_preparing()) return TGL_OK;
     const tgl_driver_table *cu;
     TGL_TRY(tgl_driver(&cu));
@@ -221,11 +232,12 @@ tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_strea
     int device;
     TGL_TRY(device_of_pointer(cu, address, &device));
     if (device < 0)
-        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: %p is not CUDA memory, want memory of the device", workspace);
+        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: %p is not CUDA memory, want memory of the device",
+                        workspace);
     tgl_context_guard guard;
     TGL_TRY(tgl_context_enter(device, stream, &guard));
-    const tgl_status status =
-        tgl_driver_check(cu->MemsetD8Async(address, 0, workspace_bytes, stream), "workspace: cuMemsetD8Async");
+    const tgl_status status = tgl_driver_check(cu->MemsetD8Async(address, 0, workspace_bytes, stream),
+                                               "workspace: cuMemsetD8Async");
     tgl_context_leave(&guard);
     return status;
 }

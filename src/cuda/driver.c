@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * driver.c - loads libcuda on the first CUDA tensor.
  *
- * A forked child cannot use a driver that its parent had initialised, and must not find a lock held by a thread that it
- * does not have. No lock is taken before a fork, because libcuda itself forks (it may start nvidia-modprobe inside
- * cuInit, with our lock held); the child makes the lock new. What the lock protects is published by single stores, so
- * a fork in the middle leaves nothing half made. */
+ * A forked child cannot use a driver that its parent had initialised, and must not find a lock held by a
+ * thread that it does not have. No lock is taken before a fork, because libcuda itself forks (it may start
+ * nvidia-modprobe inside cuInit, with our lock held); the child makes the lock new. What the lock protects
+ * is published by single stores, so a fork in the middle leaves nothing half made. */
 #include "cuda/driver.h"
 
 #include <dlfcn.h>
@@ -47,7 +47,8 @@ static bool open_library(void)
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return fail_for_good("no CUDA driver: %s%s", dlerror(),
-                             named[0] ? " (TEGULA_LIBCUDA names this file)" : "; install NVIDIA's driver, or use CPU tensors");
+                             named[0] ? " (TEGULA_LIBCUDA names this file)"
+                                      : "; install NVIDIA's driver, or use CPU tensors");
 
     tgl_cu_result (*get_version)(int *), (*get)(const char *, void **, int, uint64_t, int *);
     *(void **)&get_version = dlsym(handle, "cuDriverGetVersion");
@@ -57,8 +58,8 @@ static bool open_library(void)
     char text[32];
     snprintf(text, sizeof text, "%d.%d", version / 1000, version % 1000 / 10);
     if (!get || version < API_VERSION)
-        return fail_for_good("%s: this driver is of CUDA %s, want 12.0 or newer; update NVIDIA's driver", file,
-                             version ? text : "(unknown version)");
+        return fail_for_good("%s: this driver is of CUDA %s, want 12.0 or newer; update NVIDIA's driver",
+                             file, version ? text : "(unknown version)");
 
     table.handle = handle;
     table.version = version;
@@ -79,7 +80,7 @@ static bool open_library(void)
 /* With the lock held, after open_library(). */
 static bool init(void)
 {
-    atomic_store(&init_called, true);                   /* before the call: a fork in the middle of it spoils the child too */
+    atomic_store(&init_called, true);       /* before it: a fork in the middle of cuInit spoils the child */
     const tgl_cu_result result = table.Init(0);
     if (!result) return true;
     const char *name = NULL, *what = "";
@@ -99,14 +100,15 @@ tgl_status tgl_driver(const tgl_driver_table **out)
     *out = atomic_load_explicit(&ready, memory_order_acquire);
     if (*out) return TGL_OK;
     if (atomic_load(&forked))
-        return tgl_fail(TGL_ERR_DEVICE, "CUDA was in use before this process was forked, and a forked process cannot use "
-                                        "it; start processes with exec (Python: multiprocessing's spawn)");
+        return tgl_fail(TGL_ERR_DEVICE,
+                        "CUDA was in use before this process was forked, and a forked process cannot use "
+                        "it; start processes with exec (Python: multiprocessing's spawn)");
     pthread_mutex_lock(&lock);
     const bool ok = atomic_load(&ready) || (!failed && open_library() && init());
     if (ok) atomic_store_explicit(&ready, &table, memory_order_release);
     pthread_mutex_unlock(&lock);
     *out = ok ? &table : NULL;
-    return ok ? TGL_OK : tgl_fail(TGL_ERR_DEVICE, "%s", failure);       /* `failure` is written once, before `failed` */
+    return ok ? TGL_OK : tgl_fail(TGL_ERR_DEVICE, "%s", failure);   /* written once, under the lock */
 }
 
 int tgl_driver_version(void)

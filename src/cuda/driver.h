@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * driver.h - libcuda behind dlopen: the entry points we use, with the few types of its ABI that they take. No CUDA
- * header is needed to build. Tests, tools and benches use the same table for device memory, events and graphs. */
+ * driver.h - libcuda behind dlopen: the entry points we use, with the few types of its ABI that they take.
+ * No CUDA header is needed to build. Tests, tools and benches use the same table for device memory, events
+ * and graphs. */
 #ifndef TEGULA_DRIVER_H
 #define TEGULA_DRIVER_H
 
@@ -77,78 +78,82 @@ _Static_assert(sizeof(tgl_cu_launch_config) == 56, "as CUlaunchConfig");
 
 typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CUtensorMap */
 
-/* X(name, parameters): the table's fields are these names, the symbols are cu<name> at API version 12.0. The library
- * itself calls these, so they are always there. */
-#define TGL_DRIVER_NEEDED(X)                                                                                           \
-    X(Init, (unsigned flags))                                                                                          \
-    X(GetErrorName, (tgl_cu_result result, const char **name))                                                         \
-    X(GetErrorString, (tgl_cu_result result, const char **text))                                                       \
-    X(DeviceGetCount, (int *count))                                                                                    \
-    X(DeviceGet, (tgl_cu_device *device, int ordinal))                                                                 \
-    X(DeviceGetName, (char *name, int bytes, tgl_cu_device device))                                                    \
-    X(DeviceTotalMem, (size_t *bytes, tgl_cu_device device))                                                           \
-    X(DeviceGetAttribute, (int *value, int attribute, tgl_cu_device device))                                           \
-    X(DevicePrimaryCtxRetain, (tgl_cu_context *context, tgl_cu_device device))                                         \
-    X(CtxGetCurrent, (tgl_cu_context *context))                                                                        \
-    X(CtxGetDevice, (tgl_cu_device *device))                                                                           \
-    X(CtxPushCurrent, (tgl_cu_context context))                                                                        \
-    X(CtxPopCurrent, (tgl_cu_context *context))                                                                        \
-    X(StreamGetCtx, (tgl_stream stream, tgl_cu_context *context))                                                      \
-    X(StreamIsCapturing, (tgl_stream stream, int *status))                                                             \
-    X(ThreadExchangeStreamCaptureMode, (int *mode))                                                                    \
-    X(LibraryLoadData, (tgl_cu_library *library, const void *image, int *jit_options, void **jit_values,               \
-                        unsigned num_jit_options, int *options, void **values, unsigned num_options))                  \
-    X(LibraryUnload, (tgl_cu_library library))                                                                         \
-    X(LibraryGetKernel, (tgl_cu_kernel *kernel, tgl_cu_library library, const char *name))                             \
-    X(KernelGetFunction, (tgl_cu_function *function, tgl_cu_kernel kernel))                                            \
-    X(KernelGetAttribute, (int *value, int attribute, tgl_cu_kernel kernel, tgl_cu_device device))                     \
-    X(KernelSetAttribute, (int attribute, int value, tgl_cu_kernel kernel, tgl_cu_device device))                      \
-    X(LaunchKernelEx, (const tgl_cu_launch_config *config, tgl_cu_function function, void **args, void **extra))       \
-    X(PointerGetAttribute, (void *value, int attribute, tgl_cu_pointer pointer))                                       \
+/* X(name, parameters): the table's fields are these names, the symbols are cu<name> at API version 12.0.
+ * The library itself calls these, so they are always there. */
+#define TGL_DRIVER_NEEDED(X)                                                                               \
+    X(Init, (unsigned flags))                                                                              \
+    X(GetErrorName, (tgl_cu_result result, const char **name))                                             \
+    X(GetErrorString, (tgl_cu_result result, const char **text))                                           \
+    X(DeviceGetCount, (int *count))                                                                        \
+    X(DeviceGet, (tgl_cu_device *device, int ordinal))                                                     \
+    X(DeviceGetName, (char *name, int bytes, tgl_cu_device device))                                        \
+    X(DeviceTotalMem, (size_t *bytes, tgl_cu_device device))                                               \
+    X(DeviceGetAttribute, (int *value, int attribute, tgl_cu_device device))                               \
+    X(DevicePrimaryCtxRetain, (tgl_cu_context *context, tgl_cu_device device))                             \
+    X(CtxGetCurrent, (tgl_cu_context *context))                                                            \
+    X(CtxGetDevice, (tgl_cu_device *device))                                                               \
+    X(CtxPushCurrent, (tgl_cu_context context))                                                            \
+    X(CtxPopCurrent, (tgl_cu_context *context))                                                            \
+    X(StreamGetCtx, (tgl_stream stream, tgl_cu_context *context))                                          \
+    X(StreamIsCapturing, (tgl_stream stream, int *status))                                                 \
+    X(ThreadExchangeStreamCaptureMode, (int *mode))                                                        \
+    X(LibraryLoadData, (tgl_cu_library *library, const void *image, int *jit_options, void **jit_values,   \
+                        unsigned num_jit_options, int *options, void **values, unsigned num_options))      \
+    X(LibraryUnload, (tgl_cu_library library))                                                             \
+    X(LibraryGetKernel, (tgl_cu_kernel *kernel, tgl_cu_library library, const char *name))                 \
+    X(KernelGetFunction, (tgl_cu_function *function, tgl_cu_kernel kernel))                                \
+    X(KernelGetAttribute, (int *value, int attribute, tgl_cu_kernel kernel, tgl_cu_device device))         \
+    X(KernelSetAttribute, (int attribute, int value, tgl_cu_kernel kernel, tgl_cu_device device))          \
+    X(LaunchKernelEx, (const tgl_cu_launch_config *config, tgl_cu_function function, void **args,          \
+                       void **extra))                                                                      \
+    X(PointerGetAttribute, (void *value, int attribute, tgl_cu_pointer pointer))                           \
     X(MemsetD8Async, (tgl_cu_pointer to, unsigned char value, size_t bytes, tgl_stream stream))
 
-/* For ops with tensor maps, tests, tools and benches; NULL where a driver (an emulated one) does not have it. */
-#define TGL_DRIVER_MORE(X)                                                                                             \
-    X(DeviceGetPCIBusId, (char *text, int bytes, tgl_cu_device device))                                                \
-    X(DevicePrimaryCtxRelease, (tgl_cu_device device))                                                                 \
-    X(CtxSetCurrent, (tgl_cu_context context))                                                                         \
-    X(CtxSynchronize, (void))                                                                                          \
-    X(MemGetInfo, (size_t *free_bytes, size_t *total_bytes))                                                           \
-    X(MemAlloc, (tgl_cu_pointer *pointer, size_t bytes))                                                               \
-    X(MemAllocManaged, (tgl_cu_pointer *pointer, size_t bytes, unsigned flags))                                        \
-    X(MemFree, (tgl_cu_pointer pointer))                                                                               \
-    X(MemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                                                    \
-    X(MemFreeHost, (void *pointer))                                                                                    \
-    X(MemsetD8, (tgl_cu_pointer to, unsigned char value, size_t bytes))                                                \
-    X(MemsetD32Async, (tgl_cu_pointer to, unsigned value, size_t words, tgl_stream stream))                            \
-    X(MemcpyHtoD, (tgl_cu_pointer to, const void *from, size_t bytes))                                                 \
-    X(MemcpyDtoH, (void *to, tgl_cu_pointer from, size_t bytes))                                                       \
-    X(MemcpyDtoD, (tgl_cu_pointer to, tgl_cu_pointer from, size_t bytes))                                              \
-    X(MemcpyHtoDAsync, (tgl_cu_pointer to, const void *from, size_t bytes, tgl_stream stream))                         \
-    X(MemcpyDtoHAsync, (void *to, tgl_cu_pointer from, size_t bytes, tgl_stream stream))                               \
-    X(MemcpyDtoDAsync, (tgl_cu_pointer to, tgl_cu_pointer from, size_t bytes, tgl_stream stream))                      \
-    X(StreamCreate, (tgl_stream *stream, unsigned flags))                                                              \
-    X(StreamDestroy, (tgl_stream stream))                                                                              \
-    X(StreamSynchronize, (tgl_stream stream))                                                                          \
-    X(StreamQuery, (tgl_stream stream))                                                                                \
-    X(StreamWaitEvent, (tgl_stream stream, tgl_cu_event event, unsigned flags))                                        \
-    X(StreamBeginCapture, (tgl_stream stream, int mode))                                                               \
-    X(StreamEndCapture, (tgl_stream stream, tgl_cu_graph *graph))                                                      \
-    X(EventCreate, (tgl_cu_event *event, unsigned flags))                                                              \
-    X(EventDestroy, (tgl_cu_event event))                                                                              \
-    X(EventRecord, (tgl_cu_event event, tgl_stream stream))                                                            \
-    X(EventSynchronize, (tgl_cu_event event))                                                                          \
-    X(EventElapsedTime, (float *milliseconds, tgl_cu_event begin, tgl_cu_event end))                                   \
-    X(GraphInstantiateWithFlags, (tgl_cu_graph_exec *exec, tgl_cu_graph graph, unsigned long long flags))              \
-    X(GraphLaunch, (tgl_cu_graph_exec exec, tgl_stream stream))                                                        \
-    X(GraphExecDestroy, (tgl_cu_graph_exec exec))                                                                      \
-    X(GraphDestroy, (tgl_cu_graph graph))                                                                              \
-    X(OccupancyMaxActiveBlocksPerMultiprocessor,                                                                       \
-      (int *blocks, tgl_cu_function function, int threads, size_t shared_bytes))                                       \
-    X(OccupancyMaxActiveClusters, (int *clusters, tgl_cu_function function, const tgl_cu_launch_config *config))       \
-    X(TensorMapEncodeTiled, (tgl_cu_tensor_map *map, int type, uint32_t rank, void *address, const uint64_t *dims,     \
-                             const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,            \
-                             int interleave, int swizzle, int l2_promotion, int out_of_bounds_fill))
+/* For ops with tensor maps, tests, tools and benches; NULL where a driver (an emulated one) does not have
+ * it. */
+#define TGL_DRIVER_MORE(X)                                                                                 \
+    X(DeviceGetPCIBusId, (char *text, int bytes, tgl_cu_device device))                                    \
+    X(DevicePrimaryCtxRelease, (tgl_cu_device device))                                                     \
+    X(CtxSetCurrent, (tgl_cu_context context))                                                             \
+    X(CtxSynchronize, (void))                                                                              \
+    X(MemGetInfo, (size_t *free_bytes, size_t *total_bytes))                                               \
+    X(MemAlloc, (tgl_cu_pointer *pointer, size_t bytes))                                                   \
+    X(MemAllocManaged, (tgl_cu_pointer *pointer, size_t bytes, unsigned flags))                            \
+    X(MemFree, (tgl_cu_pointer pointer))                                                                   \
+    X(MemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                                        \
+    X(MemFreeHost, (void *pointer))                                                                        \
+    X(MemsetD8, (tgl_cu_pointer to, unsigned char value, size_t bytes))                                    \
+    X(MemsetD32Async, (tgl_cu_pointer to, unsigned value, size_t words, tgl_stream stream))                \
+    X(MemcpyHtoD, (tgl_cu_pointer to, const void *from, size_t bytes))                                     \
+    X(MemcpyDtoH, (void *to, tgl_cu_pointer from, size_t bytes))                                           \
+    X(MemcpyDtoD, (tgl_cu_pointer to, tgl_cu_pointer from, size_t bytes))                                  \
+    X(MemcpyHtoDAsync, (tgl_cu_pointer to, const void *from, size_t bytes, tgl_stream stream))             \
+    X(MemcpyDtoHAsync, (void *to, tgl_cu_pointer from, size_t bytes, tgl_stream stream))                   \
+    X(MemcpyDtoDAsync, (tgl_cu_pointer to, tgl_cu_pointer from, size_t bytes, tgl_stream stream))          \
+    X(StreamCreate, (tgl_stream *stream, unsigned flags))                                                  \
+    X(StreamDestroy, (tgl_stream stream))                                                                  \
+    X(StreamSynchronize, (tgl_stream stream))                                                              \
+    X(StreamQuery, (tgl_stream stream))                                                                    \
+    X(StreamWaitEvent, (tgl_stream stream, tgl_cu_event event, unsigned flags))                            \
+    X(StreamBeginCapture, (tgl_stream stream, int mode))                                                   \
+    X(StreamEndCapture, (tgl_stream stream, tgl_cu_graph *graph))                                          \
+    X(EventCreate, (tgl_cu_event *event, unsigned flags))                                                  \
+    X(EventDestroy, (tgl_cu_event event))                                                                  \
+    X(EventRecord, (tgl_cu_event event, tgl_stream stream))                                                \
+    X(EventSynchronize, (tgl_cu_event event))                                                              \
+    X(EventElapsedTime, (float *milliseconds, tgl_cu_event begin, tgl_cu_event end))                       \
+    X(GraphInstantiateWithFlags, (tgl_cu_graph_exec *exec, tgl_cu_graph graph, unsigned long long flags))  \
+    X(GraphLaunch, (tgl_cu_graph_exec exec, tgl_stream stream))                                            \
+    X(GraphExecDestroy, (tgl_cu_graph_exec exec))                                                          \
+    X(GraphDestroy, (tgl_cu_graph graph))                                                                  \
+    X(OccupancyMaxActiveBlocksPerMultiprocessor,                                                           \
+      (int *blocks, tgl_cu_function function, int threads, size_t shared_bytes))                           \
+    X(OccupancyMaxActiveClusters,                                                                          \
+      (int *clusters, tgl_cu_function function, const tgl_cu_launch_config *config))                       \
+    X(TensorMapEncodeTiled,                                                                                \
+      (tgl_cu_tensor_map *map, int type, uint32_t rank, void *address, const uint64_t *dims,               \
+       const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides, int interleave,      \
+       int swizzle, int l2_promotion, int out_of_bounds_fill))
 
 typedef struct {
     void *handle;                          /* of dlopen, for what the table lacks */
@@ -160,15 +165,15 @@ typedef struct {
 #undef TGL_DRIVER_FIELD
 } tgl_driver_table;
 
-/* Loads the driver, calls cuInit and makes the table, once; the same failure (TGL_ERR_DEVICE: no driver, too old, no
- * device, forked after cuInit) comes back on every call. Warm, it is one load. */
+/* Loads the driver, calls cuInit and makes the table, once; the same failure (TGL_ERR_DEVICE: no driver,
+ * too old, no device, forked after cuInit) comes back on every call. Warm, it is one load. */
 tgl_status tgl_driver(const tgl_driver_table **table);
 
 /* The newest CUDA that the driver supports, as 12040; 0 where there is no driver. Does not call cuInit. */
 int tgl_driver_version(void);
 
-/* TGL_OK for 0; otherwise TGL_ERR_MEMORY for out of memory, TGL_ERR_CUDA for the rest, with "cuLibraryLoadData:
- * CUDA_ERROR_... (text)". `call` says what failed: "cuMemAlloc". */
+/* TGL_OK for 0; otherwise TGL_ERR_MEMORY for out of memory, TGL_ERR_CUDA for the rest, with
+ * "cuLibraryLoadData: CUDA_ERROR_... (text)". `call` says what failed: "cuMemAlloc". */
 tgl_status tgl_driver_check(tgl_cu_result result, const char *call);
 
 /* Facts of a device, read once. */
@@ -176,7 +181,7 @@ typedef struct {
     char name[128];
     int major, minor, num_sms;
     int64_t max_smem_per_sm, max_smem_per_block_optin, total_memory, l2_bytes;
-    char architecture[16];                 /* what we compile for: "sm_90a" (tgl_jit_architecture() has the rule) */
+    char architecture[16];                 /* what we compile for: "sm_90a" (rule: tgl_jit_architecture()) */
     int architecture_number;               /* 90 for "sm_90a" and for "compute_90" */
     bool is_emulated;                      /* the emulated device of tests/emulator */
     bool has_clusters;
@@ -185,8 +190,9 @@ typedef struct {
 tgl_status tgl_device_get(int device, const tgl_device **out);
 tgl_status tgl_device_count(int *count);
 
-/* Makes a context of `device` current: the current one if it is of that device, else the stream's, else the primary
- * one. `context` is the one that is then current. tgl_context_leave() restores what was current before. */
+/* Makes a context of `device` current: the current one if it is of that device, else the stream's, else the
+ * primary one. `context` is the one that is then current. tgl_context_leave() restores what was current
+ * before. */
 typedef struct {
     tgl_cu_context context;
     bool pushed;

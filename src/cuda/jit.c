@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * jit.c - from a kernel's name and macros to machine code.
  *
- * Nothing here holds a lock while it compiles: kernels compile in parallel. (That two threads do not compile the same one
- * is kernels.c's business.) */
+ * Nothing here holds a lock while it compiles: kernels compile in parallel. (That two threads do not
+ * compile the same one is kernels.c's business.) */
 #include "cuda/jit.h"
 
 #include <inttypes.h>
@@ -17,17 +17,18 @@
 #include "cuda/nvrtc.h"
 #include "cuda/sha256.h"
 
-/* After -arch and the macros. ptxas -v costs nothing and lets tests read registers and spills from the log; 177 is "declared
- * but never referenced", as headers' functions are. */
-static const char *const fixed_options[] = { "--std=c++17", "--fmad=false", "--ptxas-options=-v", "--diag-suppress=177" };
+/* After -arch and the macros. ptxas -v costs nothing and lets tests read registers and spills from the log;
+ * 177 is "declared but never referenced", as headers' functions are. */
+static const char *const fixed_options[] = { "--std=c++17", "--fmad=false", "--ptxas-options=-v",
+                                             "--diag-suppress=177" };
 enum { NUM_FIXED = sizeof fixed_options / sizeof fixed_options[0], OPTION_BYTES = 96 };
 
 static atomic_uint_fast64_t compile_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of what is static and small below */
 static struct { tgl_compile_callback callback; void *context; } reporting;
 
-/* NVRTC has locks of its own, which a child inherits as they are: after a fork in the middle of a compilation the
- * child must not call it. */
+/* NVRTC has locks of its own, which a child inherits as they are: after a fork in the middle of a
+ * compilation the child must not call it. */
 static atomic_int num_compiling;
 static atomic_bool nvrtc_is_spoiled;
 
@@ -51,8 +52,8 @@ void tgl_macro_text(const tgl_macro macros[TGL_MAX_MACROS], char text[TGL_MACRO_
     text[0] = 0;
     for (int i = 0; i < TGL_MAX_MACROS && n < TGL_MACRO_TEXT_BYTES; i++)
         if (macros[i].name)
-            n += (size_t)snprintf(text + n, TGL_MACRO_TEXT_BYTES - n, "%s%s=%" PRId64, n ? " " : "", macros[i].name,
-                                  macros[i].value);
+            n += (size_t)snprintf(text + n, TGL_MACRO_TEXT_BYTES - n, "%s%s=%" PRId64, n ? " " : "",
+                                  macros[i].name, macros[i].value);
 }
 
 /* ---- architectures ---- */
@@ -70,7 +71,8 @@ int tgl_jit_architecture_number(const char *architecture)
     return *end ? 0 : atoi(s);
 }
 
-void tgl_jit_architecture_given(int major, int minor, const int *known, int num_known, char name[TGL_ARCHITECTURE_BYTES])
+void tgl_jit_architecture_given(int major, int minor, const int *known, int num_known,
+                                char name[TGL_ARCHITECTURE_BYTES])
 {
     const int number = major * 10 + minor;
     int newest = 0;                         /* that NVRTC knows and that is not newer than the device */
@@ -83,7 +85,8 @@ void tgl_jit_architecture_given(int major, int minor, const int *known, int num_
 tgl_status tgl_jit_architecture(int major, int minor, char name[TGL_ARCHITECTURE_BYTES])
 {
     if (major < 8)
-        return tgl_fail(TGL_ERR_DEVICE, "this GPU has compute capability %d.%d, want 8.0 (A100) or newer", major, minor);
+        return tgl_fail(TGL_ERR_DEVICE, "this GPU has compute capability %d.%d, want 8.0 (A100) or newer",
+                        major, minor);
     const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
     tgl_jit_architecture_given(major, minor, nvrtc ? nvrtc->archs : NULL, nvrtc ? nvrtc->num_archs : 0, name);
     return TGL_OK;
@@ -98,7 +101,8 @@ static bool knows(const tgl_nvrtc_table *nvrtc, int number)
 
 tgl_status tgl_jit_architectures(const char *const **names, int *count)
 {
-    static const char *const all[] = { "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a" };
+    static const char *const all[] = { "sm_80",   "sm_86",   "sm_89",   "sm_90a",
+                                       "sm_100a", "sm_103a", "sm_120a", "sm_121a" };
     enum { NUM_ALL = sizeof all / sizeof all[0] };
     static const char *some[NUM_ALL];
     static int num_some;
@@ -125,8 +129,8 @@ void tgl_jit_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS
                  int nvrtc_major, int nvrtc_minor, tgl_cache_key *key)
 {
     char versions[96], value[32];
-    snprintf(versions, sizeof versions, "tegula %s nvrtc %d.%d headers %d", tgl_version(), nvrtc_major, nvrtc_minor,
-             source->num_headers);
+    snprintf(versions, sizeof versions, "tegula %s nvrtc %d.%d headers %d", tgl_version(), nvrtc_major,
+             nvrtc_minor, source->num_headers);
     tgl_sha256 s;
     tgl_sha256_begin(&s);
     add_text(&s, versions);
@@ -182,16 +186,19 @@ static int first_error(const char *log, const char **line)
     return (int)strcspn(*line, "\n");
 }
 
-static tgl_status take_image(const tgl_nvrtc_table *nvrtc, tgl_nvrtc_program program, const job *j, tgl_image *out)
+static tgl_status take_image(const tgl_nvrtc_table *nvrtc, tgl_nvrtc_program program, const job *j,
+                             tgl_image *out)
 {
     const bool is_ptx = !strncmp(j->architecture, "compute_", 8);
-    tgl_nvrtc_result (*const get_size)(tgl_nvrtc_program, size_t *) = is_ptx ? nvrtc->GetPTXSize : nvrtc->GetCUBINSize;
+    tgl_nvrtc_result (*const get_size)(tgl_nvrtc_program, size_t *) =
+        is_ptx ? nvrtc->GetPTXSize : nvrtc->GetCUBINSize;
     tgl_nvrtc_result (*const get)(tgl_nvrtc_program, char *) = is_ptx ? nvrtc->GetPTX : nvrtc->GetCUBIN;
     if (!get_size || !get || get_size(program, &out->bytes) || !out->bytes)
         return tgl_fail(TGL_ERR_COMPILE, "%s: NVRTC %d.%d gave no %s", j->what, nvrtc->major, nvrtc->minor,
                         is_ptx ? "PTX" : "cubin");
     out->image = malloc(out->bytes);
-    if (!out->image) return tgl_fail(TGL_ERR_MEMORY, "%s: no memory for %zu bytes of code", j->what, out->bytes);
+    if (!out->image)
+        return tgl_fail(TGL_ERR_MEMORY, "%s: no memory for %zu bytes of code", j->what, out->bytes);
     if (get(program, out->image)) return tgl_fail(TGL_ERR_COMPILE, "%s: NVRTC gave no image", j->what);
     return TGL_OK;
 }
@@ -205,7 +212,8 @@ static tgl_status run_compiler(const tgl_nvrtc_table *nvrtc, const job *j, tgl_i
     list[n] = options[n], n++;
     for (int i = 0; i < TGL_MAX_MACROS; i++) {
         if (!j->macros[i].name) continue;
-        fits &= snprintf(options[n], OPTION_BYTES, "-D%s=%" PRId64, j->macros[i].name, j->macros[i].value) < OPTION_BYTES;
+        fits &= snprintf(options[n], OPTION_BYTES, "-D%s=%" PRId64, j->macros[i].name, j->macros[i].value) <
+                OPTION_BYTES;
         list[n] = options[n], n++;
     }
     for (int i = 0; i < NUM_FIXED; i++) list[n++] = fixed_options[i];
@@ -215,7 +223,9 @@ static tgl_status run_compiler(const tgl_nvrtc_table *nvrtc, const job *j, tgl_i
     tgl_nvrtc_program program;
     tgl_nvrtc_result result = nvrtc->CreateProgram(&program, j->source->text, name, j->source->num_headers,
                                                    j->source->header_texts, j->source->header_names);
-    if (result) return tgl_fail(TGL_ERR_COMPILE, "%s: nvrtcCreateProgram: %s", j->what, nvrtc->GetErrorString(result));
+    if (result)
+        return tgl_fail(TGL_ERR_COMPILE, "%s: nvrtcCreateProgram: %s", j->what,
+                        nvrtc->GetErrorString(result));
     const double begin = now_ms();
     result = nvrtc->CompileProgram(program, n, list);
     out->milliseconds = now_ms() - begin;
@@ -228,7 +238,8 @@ static tgl_status run_compiler(const tgl_nvrtc_table *nvrtc, const job *j, tgl_i
         const char *line;
         const int bytes = first_error(out->log, &line);
         tgl_log(TGL_LOG_ERROR, "%s: the compiler says:\n%s", j->what, out->log);
-        status = tgl_fail(TGL_ERR_COMPILE, "%s: %s: %.*s", j->what, nvrtc->GetErrorString(result), bytes, line);
+        status =
+            tgl_fail(TGL_ERR_COMPILE, "%s: %s: %.*s", j->what, nvrtc->GetErrorString(result), bytes, line);
     } else {
         status = take_image(nvrtc, program, j, out);
     }
@@ -253,12 +264,16 @@ static void report(const job *j, double milliseconds)
 static tgl_status compile(const tgl_nvrtc_table *nvrtc, const job *j, tgl_image *out)
 {
     if (atomic_load(&nvrtc_is_spoiled))
-        return tgl_fail(TGL_ERR_COMPILE, "%s: this process was forked while a thread was compiling, so it cannot compile; "
-                                         "prepare kernels before the fork", j->what);
+        return tgl_fail(TGL_ERR_COMPILE,
+                        "%s: this process was forked while a thread was compiling, so it cannot compile; "
+                        "prepare kernels before the fork",
+                        j->what);
     if (!knows(nvrtc, tgl_jit_architecture_number(j->architecture)))
-        return tgl_fail(TGL_ERR_COMPILE, "%s: NVRTC %d.%d (%.200s) does not know this architecture, only sm_%d to sm_%d; "
-                                         "use another NVRTC", j->what, nvrtc->major, nvrtc->minor, nvrtc->path,
-                        nvrtc->archs[0], nvrtc->archs[nvrtc->num_archs - 1]);
+        return tgl_fail(TGL_ERR_COMPILE,
+                        "%s: NVRTC %d.%d (%.200s) does not know this architecture, only sm_%d to sm_%d; "
+                        "use another NVRTC",
+                        j->what, nvrtc->major, nvrtc->minor, nvrtc->path, nvrtc->archs[0],
+                        nvrtc->archs[nvrtc->num_archs - 1]);
     atomic_fetch_add(&num_compiling, 1);
     const tgl_status status = run_compiler(nvrtc, j, out);
     atomic_fetch_sub(&num_compiling, 1);
@@ -267,7 +282,8 @@ static tgl_status compile(const tgl_nvrtc_table *nvrtc, const job *j, tgl_image 
     return TGL_OK;
 }
 
-/* Without NVRTC a cache that was filled elsewhere still serves: by the newest version that made this kernel. */
+/* Without NVRTC a cache that was filled elsewhere still serves: by the newest version that made this
+ * kernel. */
 static bool get_of_any_version(const job *j, tgl_image *out)
 {
     tgl_cache_key key;
@@ -279,17 +295,18 @@ static bool get_of_any_version(const job *j, tgl_image *out)
     return false;
 }
 
-tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS], const char *architecture,
-                          unsigned how, tgl_image *out)
+tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS],
+                          const char *architecture, unsigned how, tgl_image *out)
 {
     *out = (tgl_image){ 0 };
     job j = { source, macros, architecture, "" };
     char text[TGL_MACRO_TEXT_BYTES];
     tgl_macro_text(macros, text);
-    snprintf(j.what, sizeof j.what, "%.64s%s%s%s for %.16s", source->name, text[0] ? " (" : "", text, text[0] ? ")" : "",
-             architecture);
+    snprintf(j.what, sizeof j.what, "%.64s%s%s%s for %.16s", source->name, text[0] ? " (" : "", text,
+             text[0] ? ")" : "", architecture);
     if (!tgl_jit_architecture_number(architecture))
-        return tgl_fail(TGL_ERR_ARGUMENT, "architecture: is \"%.32s\", want one such as sm_90a", architecture);
+        return tgl_fail(TGL_ERR_ARGUMENT, "architecture: is \"%.32s\", want one such as sm_90a",
+                        architecture);
 
     const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
     tgl_cache_key key;
@@ -305,12 +322,16 @@ tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_M
     }
     if (tgl_get_jit_mode() == TGL_JIT_NEVER) {
         const char *folder = tgl_get_cache_dir();
-        return tgl_fail(TGL_ERR_COMPILE, "%s: not in the cache (%.200s), and TEGULA_JIT=never forbids to compile it; fill the "
-                                         "cache with `tegula compile`", j.what, folder[0] ? folder : "there is none");
+        return tgl_fail(TGL_ERR_COMPILE,
+                        "%s: not in the cache (%.200s), and TEGULA_JIT=never forbids to compile it; fill the "
+                        "cache with `tegula compile`",
+                        j.what, folder[0] ? folder : "there is none");
     }
     if (!(how & TGL_JIT_MAY_COMPILE))
-        return tgl_fail(TGL_ERR_CAPTURE, "%s: would have to be compiled during a stream capture; call the op once before the "
-                                         "capture, or between tgl_prepare_begin and tgl_prepare_end", j.what);
+        return tgl_fail(TGL_ERR_CAPTURE,
+                        "%s: would have to be compiled during a stream capture; call the op once before the "
+                        "capture, or between tgl_prepare_begin and tgl_prepare_end",
+                        j.what);
     TGL_TRY(tgl_nvrtc(&nvrtc));
     const tgl_status status = compile(nvrtc, &j, out);
     if (status == TGL_OK) tgl_cache_put(&key, out->image, out->bytes);
@@ -336,7 +357,8 @@ static tgl_status build(const tgl_kernel *kernel, const char *architecture, unsi
     if (!file) return tgl_fail(TGL_ERR_INTERNAL, "%s: no such kernel in this library", kernel->name);
     int n = 0;
     for (const int *h = file->headers; *h >= 0; h++, n++) {
-        if (n == MAX_HEADERS) return tgl_fail(TGL_ERR_INTERNAL, "%s: includes more than %d headers", kernel->name, MAX_HEADERS);
+        if (n == MAX_HEADERS)
+            return tgl_fail(TGL_ERR_INTERNAL, "%s: includes more than %d headers", kernel->name, MAX_HEADERS);
         names[n] = tgl_embedded[*h].name;
         texts[n] = (const char *)tgl_embedded[*h].text;
     }
@@ -349,7 +371,8 @@ tgl_status tgl_jit_image(const tgl_kernel *kernel, const char *architecture, boo
     return build(kernel, architecture, may_compile ? TGL_JIT_MAY_COMPILE : 0, out);
 }
 
-tgl_status tgl_jit_rebuild(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out)
+tgl_status tgl_jit_rebuild(const tgl_kernel *kernel, const char *architecture, bool may_compile,
+                           tgl_image *out)
 {
     return build(kernel, architecture, TGL_JIT_REBUILD | (may_compile ? TGL_JIT_MAY_COMPILE : 0), out);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * kernels.c - the kernels that this process has loaded.
  *
- * Two levels. `code` is a library of the driver, one per (kernel, macros, architecture), shared by devices of one kind.
- * tgl_loaded is what a launch needs on one device. The launch path reads a hash table of the latter: slots are written once,
- * a full table is replaced by a bigger one and kept, so a reader needs no lock and never waits. */
+ * Two levels. `code` is a library of the driver, one per (kernel, macros, architecture), shared by devices
+ * of one kind. tgl_loaded is what a launch needs on one device. The launch path reads a hash table of the
+ * latter: slots are written once, a full table is replaced by a bigger one and kept, so a reader needs no
+ * lock and never waits. */
 #include "cuda/kernels.h"
 
 #include <pthread.h>
@@ -54,7 +55,8 @@ static uint64_t hash_of(const tgl_kernel *k, int device)
     uint64_t h = 14695981039346656037u ^ (uint64_t)device;
     for (const char *s = k->name; *s; s++) h = (h ^ (unsigned char)*s) * 1099511628211u;
     for (int i = 0; i < TGL_MAX_MACROS; i++)
-        if (k->macros[i].name) h = (h ^ (uint64_t)k->macros[i].value ^ (uint64_t)i << 56) * 0x9e3779b97f4a7c15u;
+        if (k->macros[i].name)
+            h = (h ^ (uint64_t)k->macros[i].value ^ (uint64_t)i << 56) * 0x9e3779b97f4a7c15u;
     return h ^ h >> 32;
 }
 
@@ -130,8 +132,8 @@ static bool insert(tgl_loaded *e)           /* with the lock held */
 
 /* ---- loading ---- */
 
-/* Another thread's capture in global mode would forbid this thread to load, and be spoilt by it; relaxed mode says that
- * we know what we do. */
+/* Another thread's capture in global mode would forbid this thread to load, and be spoilt by it; relaxed
+ * mode says that we know what we do. */
 typedef struct { const tgl_driver_table *cu; int mode; } relaxed;
 static relaxed relax(const tgl_driver_table *cu)
 {
@@ -157,7 +159,8 @@ static tgl_status build(const tgl_driver_table *cu, code *c, bool may_compile)
     tgl_cu_result result = cu->LibraryLoadData(&c->library, image.image, NULL, NULL, 0, NULL, NULL, 0);
     restore(r);
     if (result && result != TGL_CU_OUT_OF_MEMORY && !image.compiled) {
-        tgl_log(TGL_LOG_INFO, "%s: the driver refuses what the cache has (error %d), so it is made again", c->kernel.name, result);
+        tgl_log(TGL_LOG_INFO, "%s: the driver refuses what the cache has (error %d), so it is made again",
+                c->kernel.name, result);
         tgl_image_free(&image);
         TGL_TRY(tgl_jit_rebuild(&c->kernel, c->architecture, may_compile, &image));
         r = relax(cu);
@@ -189,8 +192,8 @@ static void free_code(code *c)
     free(c);
 }
 
-/* With the lock held, which it gives up while it waits. READY: `found`. NULL: there was none, or a failure that this
- * thread should not share. Else the failure. */
+/* With the lock held, which it gives up while it waits. READY: `found`. NULL: there was none, or a failure
+ * that this thread should not share. Else the failure. */
 static tgl_status join(const tgl_kernel *kernel, const char *architecture, bool may_compile, code **found)
 {
     *found = NULL;
@@ -212,8 +215,8 @@ static tgl_status join(const tgl_kernel *kernel, const char *architecture, bool 
     return status;
 }
 
-static tgl_status get_code(const tgl_driver_table *cu, const tgl_kernel *kernel, const char *architecture, bool may_compile,
-                           code **out)
+static tgl_status get_code(const tgl_driver_table *cu, const tgl_kernel *kernel, const char *architecture,
+                           bool may_compile, code **out)
 {
     pthread_mutex_lock(&lock);
     tgl_status status = join(kernel, architecture, may_compile, out);
@@ -254,14 +257,15 @@ static tgl_status get_code(const tgl_driver_table *cu, const tgl_kernel *kernel,
 static tgl_status set_attributes(const tgl_driver_table *cu, const tgl_device *d, tgl_loaded *e)
 {
     int shared = 0;
-    TGL_TRY(check(cu->KernelGetAttribute(&shared, TGL_CU_KERNEL_STATIC_SHARED_BYTES, e->handle, d->handle), &e->kernel,
-                  "cuKernelGetAttribute"));
+    TGL_TRY(check(cu->KernelGetAttribute(&shared, TGL_CU_KERNEL_STATIC_SHARED_BYTES, e->handle, d->handle),
+                  &e->kernel, "cuKernelGetAttribute"));
     e->max_dynamic_shared = d->max_smem_per_block_optin - shared;
-    TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_MAX_DYNAMIC_SHARED_BYTES, (int)e->max_dynamic_shared, e->handle, d->handle),
+    TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_MAX_DYNAMIC_SHARED_BYTES, (int)e->max_dynamic_shared,
+                                         e->handle, d->handle),
                   &e->kernel, "cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES)"));
     if (d->has_clusters)                    /* up to 16 blocks where the device has room for them */
-        TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_NON_PORTABLE_CLUSTER, 1, e->handle, d->handle), &e->kernel,
-                      "cuKernelSetAttribute(NON_PORTABLE_CLUSTER_SIZE_ALLOWED)"));
+        TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_NON_PORTABLE_CLUSTER, 1, e->handle, d->handle),
+                      &e->kernel, "cuKernelSetAttribute(NON_PORTABLE_CLUSTER_SIZE_ALLOWED)"));
     e->has_clusters = d->has_clusters;
     e->has_pdl = d->major >= 9;
     return TGL_OK;
@@ -280,7 +284,8 @@ tgl_status tgl_kernels_enter(tgl_loaded *loaded, tgl_cu_context context)
     return TGL_OK;
 }
 
-tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile, tgl_loaded **out)
+tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile,
+                            tgl_loaded **out)
 {
     const tgl_driver_table *cu;
     const tgl_device *d;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * kernels.h - the kernels that this process has loaded: found without a lock by (kernel, macros, device), made once. */
+ * kernels.h - the kernels that this process has loaded: found without a lock by (kernel, macros, device),
+ * made once. */
 #ifndef TEGULA_KERNELS_H
 #define TEGULA_KERNELS_H
 
@@ -22,9 +23,11 @@ typedef struct {
 /* NULL where it is not loaded yet. */
 tgl_loaded *tgl_kernels_find(const tgl_kernel *kernel, int device);
 
-/* Loads it on `device`, whose `context` is current. Threads that want the same kernel wait for one of them to make it;
- * different kernels are made in parallel. `may_compile` false: TGL_ERR_CAPTURE where the disk cache does not have it. */
-tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile, tgl_loaded **out);
+/* Loads it on `device`, whose `context` is current. Threads that want the same kernel wait for one of them
+ * to make it; different kernels are made in parallel. `may_compile` false: TGL_ERR_CAPTURE where the disk
+ * cache does not have it. */
+tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile,
+                            tgl_loaded **out);
 
 /* Loads it in another context of its device, now and not at a launch that may be captured. */
 tgl_status tgl_kernels_enter(tgl_loaded *loaded, tgl_cu_context context);

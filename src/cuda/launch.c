@@ -20,10 +20,13 @@ bool tgl_preparing(void) { return preparing.active; }
 tgl_status tgl_prepare_begin(int device, const char *architecture)
 {
     if (preparing.active)
-        return tgl_fail(TGL_ERR_ARGUMENT, "tgl_prepare_begin: this thread is preparing already; call tgl_prepare_end first");
+        return tgl_fail(TGL_ERR_ARGUMENT,
+                        "tgl_prepare_begin: this thread is preparing already; call tgl_prepare_end first");
     if (architecture) {
-        if (strlen(architecture) >= sizeof preparing.architecture || !tgl_jit_architecture_number(architecture))
-            return tgl_fail(TGL_ERR_ARGUMENT, "architecture: is \"%.32s\", want one such as sm_90a", architecture);
+        if (strlen(architecture) >= sizeof preparing.architecture ||
+            !tgl_jit_architecture_number(architecture))
+            return tgl_fail(TGL_ERR_ARGUMENT, "architecture: is \"%.32s\", want one such as sm_90a",
+                            architecture);
     } else {
         const tgl_device *d;
         TGL_TRY(tgl_device_get(device, &d));
@@ -38,7 +41,8 @@ tgl_status tgl_prepare_begin(int device, const char *architecture)
 tgl_status tgl_prepare_end(void)
 {
     if (!preparing.active)
-        return tgl_fail(TGL_ERR_ARGUMENT, "tgl_prepare_end: this thread is not preparing; call tgl_prepare_begin before");
+        return tgl_fail(TGL_ERR_ARGUMENT,
+                        "tgl_prepare_end: this thread is not preparing; call tgl_prepare_begin before");
     preparing.active = false;
     tgl_set_dry_run(false);
     return TGL_OK;
@@ -55,19 +59,21 @@ static tgl_status prepare(const tgl_kernel *kernel)
     tgl_context_guard guard;
     TGL_TRY(tgl_context_enter(preparing.device, NULL, &guard));
     tgl_loaded *loaded = tgl_kernels_find(kernel, preparing.device);
-    const tgl_status status = loaded ? tgl_kernels_enter(loaded, guard.context)
-                                     : tgl_kernels_load(kernel, preparing.device, guard.context, true, &loaded);
+    tgl_status status;
+    if (loaded) status = tgl_kernels_enter(loaded, guard.context);
+    else status = tgl_kernels_load(kernel, preparing.device, guard.context, true, &loaded);
     tgl_context_leave(&guard);
     return status;
 }
 
-/* What the tables of NVIDIA's programming guide give for the largest part of each kind: where there is no device, a plan must
- * still name its kernels. */
+/* What the tables of NVIDIA's programming guide give for the largest part of each kind: where there is no
+ * device, a plan must still name its kernels. */
 static tgl_target target_of_architecture(int number)
 {
     static const tgl_target known[] = {
-        { 108, 80, 163 << 10 }, { 84, 86, 99 << 10 },   { 16, 87, 163 << 10 },  { 142, 89, 99 << 10 },  { 132, 90, 227 << 10 },
-        { 148, 100, 227 << 10 }, { 148, 103, 227 << 10 }, { 20, 110, 227 << 10 }, { 188, 120, 99 << 10 }, { 48, 121, 99 << 10 },
+        { 108, 80, 163 << 10 }, { 84, 86, 99 << 10 },    { 16, 87, 163 << 10 },   { 142, 89, 99 << 10 },
+        { 132, 90, 227 << 10 }, { 148, 100, 227 << 10 }, { 148, 103, 227 << 10 }, { 20, 110, 227 << 10 },
+        { 188, 120, 99 << 10 }, { 48, 121, 99 << 10 },
     };
     tgl_target t = known[0];
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
@@ -85,7 +91,8 @@ tgl_status tgl_target_of(const DLTensor *on, tgl_target *target)
     const int device = preparing.active ? preparing.device : on->device.device_id;
     const tgl_device *d;
     TGL_TRY(tgl_device_get(device, &d));
-    *target = (tgl_target){ tgl_settings_num_sms(device, d->num_sms), d->architecture_number, d->max_smem_per_block_optin };
+    *target = (tgl_target){ tgl_settings_num_sms(device, d->num_sms), d->architecture_number,
+                            d->max_smem_per_block_optin };
     return TGL_OK;
 }
 
@@ -95,28 +102,36 @@ static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *kernel, int
 {
     int capture = TGL_CU_CAPTURE_NONE;
     const tgl_cu_result result = cu->StreamIsCapturing(stream, &capture);
-    if (result == TGL_CU_STREAM_CAPTURE_IMPLICIT) capture = TGL_CU_CAPTURE_ACTIVE;   /* the default stream, beside a capture */
+    if (result == TGL_CU_STREAM_CAPTURE_IMPLICIT)
+        capture = TGL_CU_CAPTURE_ACTIVE; /* the default stream, beside a capture */
     else TGL_TRY(tgl_driver_check(result, "stream: cuStreamIsCapturing"));
     return tgl_kernels_load(kernel, device, context, capture == TGL_CU_CAPTURE_NONE, loaded);
 }
 
 static tgl_status check_shape(const tgl_kernel *kernel, const tgl_shape *s)
 {
-    const bool ok = s->grid[0] >= 0 && s->grid[0] <= INT32_MAX && s->grid[1] >= 0 && s->grid[1] <= 65535 && s->grid[2] >= 0 &&
-                    s->grid[2] <= 65535 && s->block >= 1 && s->block <= 1024 && s->shared_bytes >= 0 && s->cluster >= 0;
+    const bool ok = s->grid[0] >= 0 && s->grid[0] <= INT32_MAX && s->grid[1] >= 0 && s->grid[1] <= 65535 &&
+                    s->grid[2] >= 0 && s->grid[2] <= 65535 && s->block >= 1 && s->block <= 1024 &&
+                    s->shared_bytes >= 0 && s->cluster >= 0;
     if (ok) return TGL_OK;
-    return tgl_fail(TGL_ERR_INTERNAL, "%s: launch shape is grid [%lld, %lld, %lld], block %d, %lld shared bytes, cluster %d, want "
-                                      "at most [2147483647, 65535, 65535] and 1024; please report this", kernel->name,
-                    (long long)s->grid[0], (long long)s->grid[1], (long long)s->grid[2], s->block, (long long)s->shared_bytes,
-                    s->cluster);
+    return tgl_fail(
+        TGL_ERR_INTERNAL,
+        "%s: launch shape is grid [%lld, %lld, %lld], block %d, %lld shared bytes, cluster %d, want "
+        "at most [2147483647, 65535, 65535] and 1024; please report this",
+        kernel->name, (long long)s->grid[0], (long long)s->grid[1], (long long)s->grid[2], s->block,
+        (long long)s->shared_bytes, s->cluster);
 }
 
-static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const tgl_shape *s, tgl_stream stream, void **args)
+static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const tgl_shape *s,
+                          tgl_stream stream, void **args)
 {
     if (s->shared_bytes > loaded->max_dynamic_shared || (s->cluster > 1 && !loaded->has_clusters))
-        return tgl_fail(TGL_ERR_INTERNAL, "%s: wants %lld bytes of shared memory and clusters of %d, cuda:%d has %lld bytes and %s; "
-                                          "please report this", loaded->kernel.name, (long long)s->shared_bytes, s->cluster,
-                        loaded->device, (long long)loaded->max_dynamic_shared, loaded->has_clusters ? "clusters" : "no clusters");
+        return tgl_fail(
+            TGL_ERR_INTERNAL,
+            "%s: wants %lld bytes of shared memory and clusters of %d, cuda:%d has %lld bytes and %s; "
+            "please report this",
+            loaded->kernel.name, (long long)s->shared_bytes, s->cluster, loaded->device,
+            (long long)loaded->max_dynamic_shared, loaded->has_clusters ? "clusters" : "no clusters");
     tgl_cu_launch_attribute attributes[3];
     uint32_t n = 0;
     if (s->cluster > 1) {
@@ -144,7 +159,8 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const 
     return tgl_driver_check(result, call);
 }
 
-tgl_status tgl_launch(const tgl_kernel *kernel, const DLTensor *on, const tgl_shape *shape, tgl_stream stream, void **args)
+tgl_status tgl_launch(const tgl_kernel *kernel, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
+                      void **args)
 {
     if (preparing.active) return prepare(kernel);
     TGL_TRY(check_shape(kernel, shape));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * launch.h - all that an op needs to run a kernel: which one with which macros, the launch shape, the arguments.
+ * launch.h - all that an op needs to run a kernel: which one with which macros, the launch shape, the
+ * arguments.
  *
  *     const tgl_kernel k = { "transpose/transpose", { { "ELEMENT_BYTES", 2 } } };
  *     void *args[] = { &x, &out, &num_rows, ... };
@@ -13,7 +14,8 @@
 enum { TGL_MAX_MACROS = 12 };
 typedef struct { const char *name; int64_t value; } tgl_macro;
 
-/* src/<name>.cu, whose entry is the part of the name after the slash, compiled with -D<macro>=<value> for each macro that has a name. */
+/* src/<name>.cu, whose entry is the part of the name after the slash, compiled with -D<macro>=<value> for
+ * each macro that has a name. */
 typedef struct {
     const char *name;
     tgl_macro macros[TGL_MAX_MACROS];
@@ -22,23 +24,26 @@ typedef struct {
 typedef struct {
     int64_t grid[3];        /* blocks; 0 in y or z means 1 */
     int block;              /* threads */
-    int64_t shared_bytes;   /* dynamic shared memory; any size the device has, the attribute is set when needed */
+    int64_t shared_bytes;   /* dynamic shared memory; any size the device has */
     int cluster;            /* blocks per cluster along x; 0 or 1 means none */
     bool cooperative;       /* blocks wait for each other: all must be resident */
     bool no_pdl;            /* launched without the programmatic attribute, even where it is on */
 } tgl_shape;
 
-/* Enqueues the kernel on `stream`, on the device of `on`. Warm, this is a hash look-up and cuLaunchKernelEx. The first call for a (kernel, macros, device)
- * loads the kernel from the cache or compiles it. In prepare mode it compiles or loads, and launches nothing (`shape` and `args` may then be anything).
- * A grid with a zero in x is not launched. */
-tgl_status tgl_launch(const tgl_kernel *kernel, const DLTensor *on, const tgl_shape *shape, tgl_stream stream, void **args);
+/* Enqueues the kernel on `stream`, on the device of `on`. Warm, this is a hash look-up and
+ * cuLaunchKernelEx. The first call for a (kernel, macros, device) loads the kernel from the cache or
+ * compiles it. In prepare mode it compiles or loads, and launches nothing (`shape` and `args` may then be
+ * anything). A grid with a zero in x is not launched. */
+tgl_status tgl_launch(const tgl_kernel *kernel, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
+                      void **args);
 
-/* Is this thread between tgl_prepare_begin and tgl_prepare_end? Ops then launch every kernel of their plan, whatever the token count. */
+/* Is this thread between tgl_prepare_begin and tgl_prepare_end? Ops then launch every kernel of their plan,
+ * whatever the token count. */
 bool tgl_preparing(void);
 
-/* For ops whose launch shape depends on the device: SMs to use (tgl_set_num_sms), the architecture that kernels are compiled
- * for as major * 10 + minor, shared memory a block may have. In prepare mode for an architecture without a device these are
- * that architecture's. */
+/* For ops whose launch shape depends on the device: SMs to use (tgl_set_num_sms), the architecture that
+ * kernels are compiled for as major * 10 + minor, shared memory a block may have. In prepare mode for an
+ * architecture without a device these are that architecture's. */
 typedef struct { int num_sms, architecture; int64_t max_smem_per_block; } tgl_target;
 tgl_status tgl_target_of(const DLTensor *on, tgl_target *target);
 

@@ -35,20 +35,22 @@ static bool accept(void *handle, const char *file, bool is_named)
     FIND(GetErrorString, )
     Dl_info info;
     void *symbol = *(void **)&t.Version;
-    snprintf(t.path, sizeof t.path, "%s", symbol && dladdr(symbol, &info) && info.dli_fname ? info.dli_fname : file);
-    if (!t.Version || !t.GetErrorString || !t.CreateProgram || !t.DestroyProgram || !t.CompileProgram || !t.GetCUBIN ||
-        !t.GetCUBINSize || !t.GetProgramLog || !t.GetProgramLogSize || !t.GetNumSupportedArchs ||
-        !t.GetSupportedArchs || t.Version(&t.major, &t.minor)) {
+    snprintf(t.path, sizeof t.path, "%s",
+             symbol && dladdr(symbol, &info) && info.dli_fname ? info.dli_fname : file);
+    if (!t.Version || !t.GetErrorString || !t.CreateProgram || !t.DestroyProgram || !t.CompileProgram ||
+        !t.GetCUBIN || !t.GetCUBINSize || !t.GetProgramLog || !t.GetProgramLogSize ||
+        !t.GetNumSupportedArchs || !t.GetSupportedArchs || t.Version(&t.major, &t.minor)) {
         snprintf(refusal, sizeof refusal, "%.160s is no NVRTC 12 or newer", t.path);
         return false;
     }
     const int driver = tgl_driver_version();
     if (!is_named && driver && t.major > driver / 1000) {
-        snprintf(refusal, sizeof refusal, "%.120s is of CUDA %d.%d, newer than the driver's %d.%d", t.path, t.major, t.minor,
-                 driver / 1000, driver % 1000 / 10);
+        snprintf(refusal, sizeof refusal, "%.120s is of CUDA %d.%d, newer than the driver's %d.%d", t.path,
+                 t.major, t.minor, driver / 1000, driver % 1000 / 10);
         return false;
     }
-    if (t.GetNumSupportedArchs(&t.num_archs) || t.num_archs > TGL_MAX_KNOWN_ARCHS || t.GetSupportedArchs(t.archs))
+    if (t.GetNumSupportedArchs(&t.num_archs) || t.num_archs > TGL_MAX_KNOWN_ARCHS ||
+        t.GetSupportedArchs(t.archs))
         t.num_archs = 0;
     qsort(t.archs, (size_t)t.num_archs, sizeof t.archs[0], compare_int);
     table = t;
@@ -78,9 +80,10 @@ static bool try_versions(const char *folder, int flags)
     return false;
 }
 
-/* The wheels of NVIDIA put it into site-packages/nvidia/cu13/lib or site-packages/nvidia/cuda_nvrtc/lib. Whoever runs
- * Python has loaded some extension from that site-packages: this library itself, or numpy, or torch. A copy with an
- * unusual name that is loaded already (old torch wheels had libnvrtc-<hash>.so) is found here too. */
+/* The wheels of NVIDIA put it into site-packages/nvidia/cu13/lib or site-packages/nvidia/cuda_nvrtc/lib.
+ * Whoever runs Python has loaded some extension from that site-packages: this library itself, or numpy, or
+ * torch. A copy with an unusual name that is loaded already (old torch wheels had libnvrtc-<hash>.so) is
+ * found here too. */
 typedef struct { char folders[16][TGL_PATH_BYTES]; char loaded[TGL_PATH_BYTES]; int count; } surroundings;
 
 #ifdef __linux__
@@ -111,7 +114,8 @@ static bool try_wheels(const surroundings *s)
     for (int i = 0; i < s->count; i++)
         for (int k = 0; k < 2; k++) {
             char folder[TGL_PATH_BYTES];
-            if (snprintf(folder, sizeof folder, "%s%s", s->folders[i], places[k]) >= (int)sizeof folder) continue;
+            if (snprintf(folder, sizeof folder, "%s%s", s->folders[i], places[k]) >= (int)sizeof folder)
+                continue;
             if (try_versions(folder, 0)) return true;
         }
     return false;
@@ -129,17 +133,20 @@ static bool search(void)
 #ifdef __linux__
     if (s) dl_iterate_phdr(look_around, s);
 #endif
-    bool found = try_versions("", RTLD_NOLOAD) || (s && s->loaded[0] && try_file(s->loaded, RTLD_NOLOAD, false)) ||
-                 (s && try_wheels(s));
+    bool found = try_versions("", RTLD_NOLOAD) ||
+                 (s && s->loaded[0] && try_file(s->loaded, RTLD_NOLOAD, false)) || (s && try_wheels(s));
     free(s);
-    static const char *const folders[] = { "", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/", "/opt/cuda/lib64/" };
-    for (size_t i = 0; !found && i < sizeof folders / sizeof folders[0]; i++) found = try_versions(folders[i], 0);
+    static const char *const folders[] = { "", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/",
+                                           "/opt/cuda/lib64/" };
+    for (size_t i = 0; !found && i < sizeof folders / sizeof folders[0]; i++)
+        found = try_versions(folders[i], 0);
     if (found) return true;
     const int driver = tgl_driver_version() / 1000;
     snprintf(failure, sizeof failure,
-             "no libnvrtc.so.13 or .12 %s%s%s: install it (pip install nvidia-cuda-nvrtc%s, or the CUDA toolkit), or name "
-             "the file in TEGULA_LIBNVRTC",
-             refusal[0] ? "will do (" : "was found", refusal, refusal[0] ? ")" : "", driver == 12 ? "-cu12" : "");
+             "no libnvrtc.so.13 or .12 %s%s%s: install it (pip install nvidia-cuda-nvrtc%s, or the CUDA "
+             "toolkit), or name the file in TEGULA_LIBNVRTC",
+             refusal[0] ? "will do (" : "was found", refusal, refusal[0] ? ")" : "",
+             driver == 12 ? "-cu12" : "");
     return false;
 }
 
@@ -163,7 +170,7 @@ const tgl_nvrtc_table *tgl_nvrtc_or_null(void)
 tgl_status tgl_nvrtc(const tgl_nvrtc_table **out)
 {
     *out = tgl_nvrtc_or_null();
-    return *out ? TGL_OK : tgl_fail(TGL_ERR_COMPILE, "%s", failure);    /* written once, under the lock just held */
+    return *out ? TGL_OK : tgl_fail(TGL_ERR_COMPILE, "%s", failure);    /* written once, under the lock */
 }
 
 tgl_status tgl_nvrtc_version(int *major, int *minor, const char **path)

@@ -16,11 +16,12 @@
 #include "cuda/nvrtc.h"
 #include "test.h"
 
-/* At the top of a block: the rest runs in a new process of this program, where nothing of the library is set up yet, with
- * these changes of the environment: "NAME=value", or "NAME" to take it out. */
-#define IN_CHILD(...)                                                                                            \
-    do {                                                                                                         \
-        if (!support_in_child(__func__ + strlen("test_"), (const char *const[]){ __VA_ARGS__, NULL })) return;   \
+/* At the top of a block: the rest runs in a new process of this program, where nothing of the library is
+ * set up yet, with these changes of the environment: "NAME=value", or "NAME" to take it out. */
+#define IN_CHILD(...)                                                                                      \
+    do {                                                                                                   \
+        if (!support_in_child(__func__ + strlen("test_"), (const char *const[]){ __VA_ARGS__, NULL }))     \
+            return;                                                                                        \
     } while (0)
 
 static inline bool support_in_child(const char *block, const char *const *changes)
@@ -50,7 +51,8 @@ static inline bool support_in_child(const char *block, const char *const *change
     close(out[1]);
     static char text[1 << 16];
     size_t bytes = 0;
-    for (ssize_t n; (n = read(out[0], text + bytes, sizeof text - 1 - bytes)) > 0 || (n < 0 && errno == EINTR);)
+    for (ssize_t n;
+         (n = read(out[0], text + bytes, sizeof text - 1 - bytes)) > 0 || (n < 0 && errno == EINTR);)
         if (n > 0) bytes += (size_t)n;
     text[bytes] = 0;
     close(out[0]);
@@ -58,7 +60,8 @@ static inline bool support_in_child(const char *block, const char *const *change
     CHECK(waitpid(pid, &status, 0) == pid);
     char *skipped = strstr(text, "  skipped: ");
     if (status) {
-        test_check(false, __FILE__, __LINE__, "the child of %s ended with status 0x%x and said:\n%s", block, (unsigned)status, text);
+        test_check(false, __FILE__, __LINE__, "the child of %s ended with status 0x%x and said:\n%s", block,
+                   (unsigned)status, text);
     } else if (skipped) {
         skipped += strlen("  skipped: ");
         skipped[strcspn(skipped, "\n")] = 0;
@@ -77,7 +80,8 @@ static inline support_folder support_make_folder(void)
 {
     support_folder f = { "/tmp/tegula-test-XXXXXX" };
     const char *place = getenv("TMPDIR");
-    if (place && *place && strlen(place) < 200) snprintf(f.path, sizeof f.path, "%s/tegula-test-XXXXXX", place);
+    if (place && *place && strlen(place) < 200)
+        snprintf(f.path, sizeof f.path, "%s/tegula-test-XXXXXX", place);
     if (!mkdtemp(f.path)) abort();
     return f;
 }
@@ -110,7 +114,8 @@ static inline int support_count(const char *path, const char *ending)
     int count = 0;
     for (const struct dirent *e; (e = readdir(d)) != NULL;) {
         const size_t n = strlen(e->d_name), m = strlen(ending);
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && n >= m && !strcmp(e->d_name + n - m, ending)) count++;
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && n >= m && !strcmp(e->d_name + n - m, ending))
+            count++;
     }
     closedir(d);
     return count;
@@ -148,7 +153,10 @@ static const tgl_source support_source = {
     "#ifndef FACTOR\n"
     "#error FACTOR is not defined\n"
     "#endif\n"
-    "extern \"C\" __global__ void __launch_bounds__(128) scale(float *p) { p[threadIdx.x] = SCALED(p[threadIdx.x]); }\n",
+    "extern \"C\" __global__ void __launch_bounds__(128) scale(float *p)\n"
+    "{\n"
+    "    p[threadIdx.x] = SCALED(p[threadIdx.x]);\n"
+    "}\n",
     1, support_header_names, support_header_texts
 };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The disk cache: the right bytes or a miss, never another's code, whatever others, crashes or disks do to its folder. */
+ * The disk cache: the right bytes or a miss, never another's code, whatever others, crashes or disks do to
+ * its folder. */
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -682,7 +683,7 @@ TEST(many_processes_on_an_empty_cache)
     tgl_sha256_add(&s, image.image, image.bytes);
     tgl_sha256_end(&s, digest);
     tgl_image_free(&image);
-    /* the real compiler gives the same bytes each time; the emulated one names its temporary folder in them */
+    /* the real compiler gives the same bytes each time; the emulated one has its temporary folder in them */
     for (int i = 0; is_real && i < count; i++)
         CHECK_THAT(!memcmp(shared->digest[i], digest, 32), "child %d got other bytes than the file has", i);
     munmap(shared, sizeof *shared);
@@ -730,7 +731,8 @@ TEST(prune_removes_what_was_used_longest_ago)
     CHECK_OK(tgl_cache_prune(3 * each + 5, &files, &bytes));
     CHECK_INT(files, 3);
     CHECK_INT(bytes, 3 * each);
-    for (int i = 0; i < 6; i++) CHECK_THAT((get(i) == RIGHT) == (age[i] <= 300), "file %d of age %d", i, age[i]);
+    for (int i = 0; i < 6; i++)
+        CHECK_THAT((get(i) == RIGHT) == (age[i] <= 300), "file %d of age %d", i, age[i]);
     CHECK_OK(tgl_cache_prune(0, &files, &bytes));
     CHECK_INT(files, 3);
     CHECK_INT(support_count(p.cache, ""), 1);

@@ -58,7 +58,8 @@ static run begin(void)
 TEST(headers_of_headers)
 {
     run r = begin();
-    put(&r, "one/first.cu", "// x\n#include \"device/a.cuh\"\n  #  include \"one/own.cuh\"\n#include <stdint.h>\n");
+    put(&r, "one/first.cu",
+        "// x\n#include \"device/a.cuh\"\n  #  include \"one/own.cuh\"\n#include <stdint.h>\n");
     put(&r, "one/second.cu", "no includes here: \"#include\"");
     put(&r, "cuda/device/a.cuh", "#pragma once\n#include \"numerics/b.h\"\n");
     put(&r, "numerics/b.h", "#include \"device/a.cuh\"\nb");         /* around in a circle */
@@ -77,8 +78,9 @@ TEST(headers_of_headers)
     CHECK(strstr(r.text, "headers_3[] = { -1 };"));
     CHECK(strstr(r.text, "text_3[] = { /* one/own.cuh */\n10,0,\n};"));        /* the bytes and a zero */
     CHECK(!strstr(r.text, "unused"));
-    CHECK(strstr(r.dependencies, "out.c:") && strstr(r.dependencies, "numerics/b.h") && strstr(r.dependencies, "one/second.cu") &&
-          strstr(r.dependencies, "cuda/device/a.cuh") && !strstr(r.dependencies, "unused"));
+    CHECK(strstr(r.dependencies, "out.c:") && strstr(r.dependencies, "numerics/b.h") &&
+          strstr(r.dependencies, "one/second.cu") && strstr(r.dependencies, "cuda/device/a.cuh") &&
+          !strstr(r.dependencies, "unused"));
     support_remove(r.f.path);
 }
 
@@ -89,7 +91,8 @@ TEST(a_header_that_is_not_there)
     put(&r, "one/own.cuh", "\n");
     embed(&r, "one/first.cu", NULL);
     CHECK_INT(r.status, 1);
-    CHECK_THAT(strstr(r.errors, "one/first.cu:2: includes \"own.cuh\", which is neither "), "it says \"%s\"", r.errors);
+    CHECK_THAT(strstr(r.errors, "one/first.cu:2: includes \"own.cuh\", which is neither "), "it says \"%s\"",
+               r.errors);
     CHECK_TEXT(r.text, "");
     support_remove(r.f.path);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Loading and launching on a device: the emulated one, or a GPU. Almost every block runs in a process of its own, since it is
- * about what happens first. */
+ * Loading and launching on a device: the emulated one, or a GPU. Almost every block runs in a process of
+ * its own, since it is about what happens first. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,8 +10,8 @@
 #include "emulator/control.h"
 #include "support.h"
 
-/* Kernels of the tests' own: defined here, the table takes the place of the library's (an archive's member is linked only
- * where something is missing). */
+/* Kernels of the tests' own: defined here, the table takes the place of the library's (an archive's member
+ * is linked only where something is missing). */
 static const char add_text[] =
     "#include \"device/amount.cuh\"\n"
     "#include \"device/ptx.cuh\"\n"
@@ -21,7 +21,8 @@ static const char add_text[] =
     "    pdl_wait();\n"
     "    if (i < n) p[i] += AMOUNT;\n"
     "}\n";
-static const char other_text[] = "extern \"C\" __global__ void not_named_like_the_file(float *p) { p[0] = 0; }\n";
+static const char other_text[] =
+    "extern \"C\" __global__ void not_named_like_the_file(float *p) { p[0] = 0; }\n";
 static const char amount_text[] = "#ifndef AMOUNT\n#error AMOUNT is not defined\n#endif\n";
 static const char ptx_text[] =                   /* the emulated NVRTC puts its own in this one's place */
     "static __device__ __forceinline__ void pdl_wait(void)\n"
@@ -52,17 +53,18 @@ static tgl_kernel add_kernel(int amount) { return (tgl_kernel){ "tests/add", { {
 static const tgl_driver_table *cu;
 #define CU(call) CHECK_OK(tgl_driver_check(cu->call, "cu" #call))
 
-/* Loads the driver. Blocks come here in a child, with a cache folder that nobody else uses, so that counts are theirs. */
-#define NEED_DEVICE()                                                                                             \
-    do {                                                                                                          \
-        const char *where = getenv("TEGULA_TEST_DEVICE");                                                         \
-        if (!where || strcmp(where, "cuda")) SKIP("needs a device, this is the run without one");                \
-        REQUIRE(tgl_driver(&cu) == TGL_OK);                                                                       \
+/* Loads the driver. Blocks come here in a child, with a cache folder that nobody else uses, so that counts
+ * are theirs. */
+#define NEED_DEVICE()                                                                                      \
+    do {                                                                                                   \
+        const char *where = getenv("TEGULA_TEST_DEVICE");                                                  \
+        if (!where || strcmp(where, "cuda")) SKIP("needs a device, this is the run without one");          \
+        REQUIRE(tgl_driver(&cu) == TGL_OK);                                                                \
     } while (0)
-#define NEED_EMULATOR()                                                                                           \
-    do {                                                                                                          \
-        NEED_DEVICE();                                                                                            \
-        if (!control("emuCalls")) SKIP("needs the emulated device");                                              \
+#define NEED_EMULATOR()                                                                                    \
+    do {                                                                                                   \
+        NEED_DEVICE();                                                                                     \
+        if (!control("emuCalls")) SKIP("needs the emulated device");                                       \
     } while (0)
 
 static void *control(const char *name) { return dlsym(cu->handle, name); }
@@ -144,7 +146,8 @@ static void check_array(const array *a, float want)
     CU(CtxSynchronize());
     CU(MemcpyDtoH(seen, a->data, sizeof seen));
     CU(CtxPopCurrent(NULL));
-    for (int i = 0; i < COUNT; i++) CHECK_THAT(seen[i] == want, "element %d is %g, want %g", i, (double)seen[i], (double)want);
+    for (int i = 0; i < COUNT; i++)
+        CHECK_THAT(seen[i] == want, "element %d is %g, want %g", i, (double)seen[i], (double)want);
 }
 
 static tgl_status add_shaped(const array *a, int amount, tgl_shape shape, tgl_stream stream)
@@ -166,8 +169,9 @@ static tgl_status add(const array *a, int amount, tgl_stream stream)
 TEST(no_driver)
 {
     IN_CHILD("TEGULA_LIBCUDA=/nonexistent/libcuda.so.1");
-    static const char message[] = "no CUDA driver: /nonexistent/libcuda.so.1: cannot open shared object file: No such file or "
-                                  "directory (TEGULA_LIBCUDA names this file)";
+    static const char message[] =
+        "no CUDA driver: /nonexistent/libcuda.so.1: cannot open shared object file: No such file or "
+        "directory (TEGULA_LIBCUDA names this file)";
     int n;
     int64_t bytes;
     CHECK_FAILS(tgl_get_device_num_sms(0, &n), TGL_ERR_DEVICE, message);
@@ -212,8 +216,10 @@ TEST(prepare_for_an_architecture)
 
 TEST(prepare_in_pairs)
 {
-    CHECK_FAILS(tgl_prepare_end(), TGL_ERR_ARGUMENT, "tgl_prepare_end: this thread is not preparing; call tgl_prepare_begin before");
-    CHECK_FAILS(tgl_prepare_begin(0, "hopper"), TGL_ERR_ARGUMENT, "architecture: is \"hopper\", want one such as sm_90a");
+    CHECK_FAILS(tgl_prepare_end(), TGL_ERR_ARGUMENT,
+                "tgl_prepare_end: this thread is not preparing; call tgl_prepare_begin before");
+    CHECK_FAILS(tgl_prepare_begin(0, "hopper"), TGL_ERR_ARGUMENT,
+                "architecture: is \"hopper\", want one such as sm_90a");
     CHECK_OK(tgl_prepare_begin(0, "sm_80"));
     CHECK_FAILS(tgl_prepare_begin(0, "sm_90a"), TGL_ERR_ARGUMENT,
                 "tgl_prepare_begin: this thread is preparing already; call tgl_prepare_end first");
@@ -224,7 +230,8 @@ TEST(prepare_in_pairs)
 TEST(workspaces_that_will_not_do)
 {
     CHECK_OK(tgl_workspace_init(NULL, 0, NULL));
-    CHECK_FAILS(tgl_workspace_init(NULL, 512, NULL), TGL_ERR_WORKSPACE, "workspace: is NULL, want 512 bytes of device memory");
+    CHECK_FAILS(tgl_workspace_init(NULL, 512, NULL), TGL_ERR_WORKSPACE,
+                "workspace: is NULL, want 512 bytes of device memory");
     CHECK_FAILS(tgl_workspace_init((void *)0x1080, 512, NULL), TGL_ERR_WORKSPACE,
                 "workspace: address is 0x1080, want a multiple of 256");
 }
@@ -236,8 +243,9 @@ TEST(an_old_driver)
     if (!file || !strstr(file, "emulated")) SKIP("needs the emulated device");
     int n;
     CHECK_INT(tgl_device_count(&n), TGL_ERR_DEVICE);
-    CHECK_THAT(strstr(tgl_last_error(), "this driver is of CUDA 11.8, want 12.0 or newer; update NVIDIA's driver"),
-               "the message is \"%s\"", tgl_last_error());
+    CHECK_THAT(
+        strstr(tgl_last_error(), "this driver is of CUDA 11.8, want 12.0 or newer; update NVIDIA's driver"),
+        "the message is \"%s\"", tgl_last_error());
 }
 
 TEST(no_device)
@@ -265,7 +273,8 @@ TEST(what_a_device_has)
     CHECK_OK(tgl_get_device_num_sms(0, &num_sms));
     CHECK_OK(tgl_get_max_smem_per_sm(0, &bytes));
     CHECK(d->name[0] && d->major >= 8 && d->total_memory > 0 && d->l2_bytes >= 0);
-    CHECK(num_sms == d->num_sms && num_sms > 0 && bytes == d->max_smem_per_sm && bytes >= d->max_smem_per_block_optin);
+    CHECK(num_sms == d->num_sms && num_sms > 0 && bytes == d->max_smem_per_sm &&
+          bytes >= d->max_smem_per_block_optin);
     CHECK_INT(tgl_jit_architecture_number(d->architecture), d->architecture_number);
     if (d->is_emulated) {
         CHECK_INT(num_sms, 6);
@@ -277,17 +286,21 @@ TEST(what_a_device_has)
     tgl_target t;
     const DLTensor on = { .device = { kDLCUDA, 0 } };
     CHECK_OK(tgl_target_of(&on, &t));
-    CHECK(t.num_sms == 2 && t.architecture == d->architecture_number && t.max_smem_per_block == d->max_smem_per_block_optin);
+    CHECK(t.num_sms == 2 && t.architecture == d->architecture_number &&
+          t.max_smem_per_block == d->max_smem_per_block_optin);
     CHECK_OK(tgl_set_num_sms(0, 100000));
     CHECK_INT(tgl_get_num_sms(0), num_sms);
     CHECK_OK(tgl_set_num_sms(0, 0));
     CHECK_INT(tgl_get_num_sms(0), num_sms);
     char message[64];
-    snprintf(message, sizeof message, "cuda:%d: no such device, there %s %d", count, count == 1 ? "is" : "are", count);
+    snprintf(message, sizeof message, "cuda:%d: no such device, there %s %d", count,
+             count == 1 ? "is" : "are", count);
     CHECK_FAILS(tgl_get_device_num_sms(count, &num_sms), TGL_ERR_DEVICE, message);
     CHECK_INT(tgl_get_num_sms(-1), 0);
-    CHECK_FAILS(tgl_get_device_num_sms(0, NULL), TGL_ERR_ARGUMENT, "num_sms: is NULL, want the place for the number");
-    CHECK_FAILS(tgl_get_max_smem_per_sm(0, NULL), TGL_ERR_ARGUMENT, "bytes: is NULL, want the place for the number");
+    CHECK_FAILS(tgl_get_device_num_sms(0, NULL), TGL_ERR_ARGUMENT,
+                "num_sms: is NULL, want the place for the number");
+    CHECK_FAILS(tgl_get_max_smem_per_sm(0, NULL), TGL_ERR_ARGUMENT,
+                "bytes: is NULL, want the place for the number");
 }
 
 /* ---- launches ---- */
@@ -306,7 +319,7 @@ TEST(a_launch)
     CHECK_OK(add(&a, 4, NULL));
     check_array(&a, 37);
     CHECK_INT(tgl_compile_count(), 2);
-    CHECK_OK(add_shaped(&a, 3, (tgl_shape){ .grid = { 0, 7, 7 }, .block = 256 }, NULL));      /* nothing to launch */
+    CHECK_OK(add_shaped(&a, 3, (tgl_shape){ .grid = { 0, 7, 7 }, .block = 256 }, NULL));   /* nothing */
     CHECK_OK(add_shaped(&a, 3, (tgl_shape){ .grid = { 2, 1, 1 }, .block = 256 }, NULL));
     check_array(&a, 40);
     free_array(&a);
@@ -332,7 +345,8 @@ TEST(a_second_process)
     check_array(&a, 3);
     CHECK_INT(tgl_compile_count(), 1);
     CHECK_INT(add(&a, 4, NULL), TGL_ERR_COMPILE);
-    CHECK_THAT(strstr(tgl_last_error(), "tests/add (AMOUNT=4) for ") == tgl_last_error(), "the message is \"%s\"", tgl_last_error());
+    CHECK_THAT(strstr(tgl_last_error(), "tests/add (AMOUNT=4) for ") == tgl_last_error(),
+               "the message is \"%s\"", tgl_last_error());
     CHECK_OK(add(&a, 3, NULL));
     check_array(&a, 6);
     free_array(&a);
@@ -354,9 +368,13 @@ TEST(a_warm_launch_asks_little_of_the_driver)
     CHECK_INT(calls("cuLaunchKernelEx"), 10);
     CHECK_INT(calls("cuCtxGetCurrent"), 10);
     CHECK_INT(calls("cuCtxGetDevice"), 10);
-    static const char *const none[] = { "cuCtxPushCurrent", "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode", "cuKernelGetFunction",
-                                        "cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelSetAttribute", "cuDeviceGetAttribute" };
-    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) CHECK_THAT(calls(none[i]) == 0, "a warm launch calls %s", none[i]);
+    static const char *const none[] = {
+        "cuCtxPushCurrent",     "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode",
+        "cuKernelGetFunction",  "cuLibraryLoadData",   "cuLibraryGetKernel",
+        "cuKernelSetAttribute", "cuDeviceGetAttribute"
+    };
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
+        CHECK_THAT(calls(none[i]) == 0, "a warm launch calls %s", none[i]);
     CU(CtxPopCurrent(NULL));
     free_array(&a);
     end_cache();
@@ -368,14 +386,18 @@ TEST(launch_attributes)
     NEED_EMULATOR();
     use_new_cache();
     array a = make_array(0);
-    CHECK_OK(add_shaped(&a, 1, (tgl_shape){ .grid = { 32, 2, 3 }, .block = 64, .shared_bytes = 200 << 10, .cluster = 16 }, NULL));
+    CHECK_OK(add_shaped(
+        &a, 1, (tgl_shape){ .grid = { 32, 2, 3 }, .block = 64, .shared_bytes = 200 << 10, .cluster = 16 },
+        NULL));
     emu_last_launch l = last_launch();
     CHECK_TEXT(l.kernel, "add");
-    CHECK(l.grid[0] == 32 && l.grid[1] == 2 && l.grid[2] == 3 && l.block[0] == 64 && l.block[1] == 1 && l.block[2] == 1);
+    CHECK(l.grid[0] == 32 && l.grid[1] == 2 && l.grid[2] == 3 && l.block[0] == 64 && l.block[1] == 1 &&
+          l.block[2] == 1);
     CHECK(l.cluster[0] == 16 && l.cluster[1] == 1 && l.cluster[2] == 1);
     CHECK_INT(l.dynamic_bytes, 200 << 10);
     CHECK(l.pdl && !l.cooperative);
-    CHECK_OK(add_shaped(&a, 1, (tgl_shape){ .grid = { 2 }, .block = 256, .cooperative = true, .no_pdl = true }, NULL));
+    CHECK_OK(add_shaped(
+        &a, 1, (tgl_shape){ .grid = { 2 }, .block = 256, .cooperative = true, .no_pdl = true }, NULL));
     l = last_launch();
     CHECK(l.grid[0] == 2 && l.grid[1] == 1 && l.grid[2] == 1 && l.cluster[0] == 1 && l.dynamic_bytes == 0);
     CHECK(!l.pdl && l.cooperative);
@@ -388,11 +410,17 @@ TEST(launch_attributes)
 
     const uint64_t before = calls("cuLaunchKernelEx");
     static const tgl_shape bad[] = {
-        { .grid = { (int64_t)1 << 31 }, .block = 32 }, { .grid = { 1, 65536 }, .block = 32 }, { .grid = { 1, 1, 65536 }, .block = 32 },
-        { .grid = { -1 }, .block = 32 },               { .grid = { 1 }, .block = 0 },         { .grid = { 1 }, .block = 1025 },
-        { .grid = { 1 }, .block = 32, .shared_bytes = 228 << 10 }, { .grid = { 1 }, .block = 32, .shared_bytes = -1 },
+        { .grid = { (int64_t)1 << 31 }, .block = 32 },
+        { .grid = { 1, 65536 }, .block = 32 },
+        { .grid = { 1, 1, 65536 }, .block = 32 },
+        { .grid = { -1 }, .block = 32 },
+        { .grid = { 1 }, .block = 0 },
+        { .grid = { 1 }, .block = 1025 },
+        { .grid = { 1 }, .block = 32, .shared_bytes = 228 << 10 },
+        { .grid = { 1 }, .block = 32, .shared_bytes = -1 },
     };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) CHECK_FAILS(add_shaped(&a, 1, bad[i], NULL), TGL_ERR_INTERNAL, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        CHECK_FAILS(add_shaped(&a, 1, bad[i], NULL), TGL_ERR_INTERNAL, NULL);
     CHECK_INT(calls("cuLaunchKernelEx"), before);
     free_array(&a);
     end_cache();
@@ -406,7 +434,8 @@ TEST(an_older_architecture)
     array a = make_array(0);
     CHECK_OK(add(&a, 2, NULL));                         /* without PDL, which it does not have */
     CHECK(!last_launch().pdl);
-    CHECK_FAILS(add_shaped(&a, 2, (tgl_shape){ .grid = { 2 }, .block = 32, .cluster = 2 }, NULL), TGL_ERR_INTERNAL, NULL);
+    CHECK_FAILS(add_shaped(&a, 2, (tgl_shape){ .grid = { 2 }, .block = 32, .cluster = 2 }, NULL),
+                TGL_ERR_INTERNAL, NULL);
     check_array(&a, 2);
     free_array(&a);
     end_cache();
@@ -443,7 +472,8 @@ TEST(many_kernels)
     }
     const tgl_kernel unknown = add_kernel(KERNELS + 1), renamed = { "tests/add", { { "AMOUNTS", 1 } } },
                      more = { "tests/add", { { "AMOUNT", 1 }, { "B", 0 } } };
-    CHECK(!tgl_kernels_find(&unknown, 0) && !tgl_kernels_find(&renamed, 0) && !tgl_kernels_find(&more, 0) && !tgl_kernels_find(&one, 1));
+    CHECK(!tgl_kernels_find(&unknown, 0) && !tgl_kernels_find(&renamed, 0) && !tgl_kernels_find(&more, 0) &&
+          !tgl_kernels_find(&one, 1));
     check_array(&a, KERNELS);
     free_array(&a);
     end_cache();
@@ -457,10 +487,12 @@ TEST(an_entry_that_is_not_there)
     array a = make_array(0);
     void *args[] = { &a.data };
     for (int i = 0; i < 2; i++) {
-        CHECK_INT(tgl_launch(&(tgl_kernel){ "tests/other", { { NULL, 0 } } }, &a.tensor, &(tgl_shape){ { 1 }, 1, 0, 0, false, false }, NULL, args),
+        CHECK_INT(tgl_launch(&(tgl_kernel){ "tests/other", { { NULL, 0 } } }, &a.tensor,
+                             &(tgl_shape){ { 1 }, 1, 0, 0, false, false }, NULL, args),
                   TGL_ERR_CUDA);
-        CHECK_THAT(strstr(tgl_last_error(), "tests/other: cuLibraryGetKernel: CUDA_ERROR_NOT_FOUND") == tgl_last_error(), "the message is \"%s\"",
-                   tgl_last_error());
+        CHECK_THAT(strstr(tgl_last_error(), "tests/other: cuLibraryGetKernel: CUDA_ERROR_NOT_FOUND") ==
+                       tgl_last_error(),
+                   "the message is \"%s\"", tgl_last_error());
     }
     if (control("emuLive")) CHECK_INT(live_libraries(), 0);
     free_array(&a);
@@ -556,8 +588,10 @@ TEST(compiling_inside_a_capture)
 
     CU(StreamBeginCapture(stream, TGL_CU_CAPTURE_GLOBAL));
     char want[256];
-    snprintf(want, sizeof want, "tests/add (AMOUNT=3) for %s: would have to be compiled during a stream capture; call the op once before the "
-                                "capture, or between tgl_prepare_begin and tgl_prepare_end", d->architecture);
+    snprintf(want, sizeof want,
+             "tests/add (AMOUNT=3) for %s: would have to be compiled during a stream capture; call the op "
+             "once before the capture, or between tgl_prepare_begin and tgl_prepare_end",
+             d->architecture);
     CHECK_FAILS(add(&a, 3, stream), TGL_ERR_CAPTURE, want);
     CHECK_OK(add(&a, 5, stream));                       /* on disk: loaded, the capture goes on */
     int mode = TGL_CU_CAPTURE_GLOBAL;
@@ -641,9 +675,10 @@ TEST(threads_that_want_the_same_kernel)
     thread_launch t[THREADS];
     for (int i = 0; i < THREADS; i++) {
         arrays[i] = make_array(0);
-        t[i] = (thread_launch){ .a = &arrays[i], .amount = 1 + i / 4 };         /* two kernels, four threads each */
+        t[i] = (thread_launch){ .a = &arrays[i], .amount = 1 + i / 4 }; /* two kernels, four threads each */
     }
-    for (int i = 0; i < THREADS; i++) REQUIRE(pthread_create(&threads[i], NULL, launch_in_thread, &t[i]) == 0);
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE(pthread_create(&threads[i], NULL, launch_in_thread, &t[i]) == 0);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < THREADS; i++) {
         CHECK_THAT(t[i].status == TGL_OK, "thread %d: %s", i, t[i].message);
@@ -659,8 +694,8 @@ static void *launch_broken(void *argument)
 {
     thread_launch *t = argument;
     void *args[] = { NULL };
-    t->status = tgl_launch(&(tgl_kernel){ "tests/add", { { NULL, 0 } } }, &t->a->tensor, &(tgl_shape){ { 1 }, 32, 0, 0, false, false },
-                           NULL, args);
+    t->status = tgl_launch(&(tgl_kernel){ "tests/add", { { NULL, 0 } } }, &t->a->tensor,
+                           &(tgl_shape){ { 1 }, 32, 0, 0, false, false }, NULL, args);
     snprintf(t->message, sizeof t->message, "%s", tgl_last_error());
     return NULL;
 }
@@ -710,7 +745,8 @@ TEST(contexts_are_left_as_found)
     CHECK_OK(tgl_workspace_init((void *)(uintptr_t)a.data, 256, NULL));
     CU(CtxGetCurrent(&now));
     CHECK(now == NULL);
-    CHECK_INT(tgl_launch(&(tgl_kernel){ "no/such", { { NULL, 0 } } }, &a.tensor, &(tgl_shape){ { 1 }, 1, 0, 0, false, false }, NULL, NULL),
+    CHECK_INT(tgl_launch(&(tgl_kernel){ "no/such", { { NULL, 0 } } }, &a.tensor,
+                         &(tgl_shape){ { 1 }, 1, 0, 0, false, false }, NULL, NULL),
               TGL_ERR_INTERNAL);
     CU(CtxGetCurrent(&now));
     CHECK(now == NULL);
@@ -729,7 +765,8 @@ TEST(contexts_are_left_as_found)
     const uint64_t loads = control("emuCalls") ? calls("cuKernelGetFunction") : 0;
     CHECK_OK(add(&b, 3, NULL));
     CHECK_OK(add(&b, 3, stream));
-    if (loads) CHECK_INT(calls("cuKernelGetFunction"), loads + 1);      /* loaded there before the first launch, once */
+    if (loads)
+        CHECK_INT(calls("cuKernelGetFunction"), loads + 1); /* loaded there before the first launch, once */
     CU(CtxGetCurrent(&now));
     CHECK(now == mine);
     CU(CtxPopCurrent(NULL));
@@ -833,13 +870,16 @@ TEST(a_child_forked_after_the_driver_was_used)
     const pid_t pid = fork();
     if (pid == 0) {
         alarm(60);
-        static const char want[] = "CUDA was in use before this process was forked, and a forked process cannot use it; start processes "
-                                   "with exec (Python: multiprocessing's spawn)";
+        static const char want[] =
+            "CUDA was in use before this process was forked, and a forked process cannot use it; start "
+            "processes with exec (Python: multiprocessing's spawn)";
         int n;
         if (add(&a, 3, NULL) != TGL_ERR_DEVICE || strcmp(tgl_last_error(), want)) _exit(1);
         if (add(&a, 9, NULL) != TGL_ERR_DEVICE || strcmp(tgl_last_error(), want)) _exit(2);
-        if (tgl_get_device_num_sms(0, &n) != TGL_ERR_DEVICE || tgl_prepare_begin(0, NULL) != TGL_ERR_DEVICE) _exit(3);
-        if (tgl_prepare_begin(0, "sm_90a") || add(&a, 10, NULL) || tgl_prepare_end()) _exit(4);        /* compiling works */
+        if (tgl_get_device_num_sms(0, &n) != TGL_ERR_DEVICE || tgl_prepare_begin(0, NULL) != TGL_ERR_DEVICE)
+            _exit(3);
+        if (tgl_prepare_begin(0, "sm_90a") || add(&a, 10, NULL) || tgl_prepare_end())
+            _exit(4); /* compiling works */
         if (tgl_compile_count() != 2) _exit(5);
         _exit(0);
     }
@@ -890,7 +930,7 @@ TEST(forks_beside_launches)
         const pid_t pid = fork();
         if (pid == 0) {
             alarm(60);
-            _exit(add(&a, 1, NULL) == TGL_ERR_DEVICE && tgl_set_compile_callback(NULL, NULL) == TGL_OK ? 0 : 1);
+            _exit(add(&a, 1, NULL) != TGL_ERR_DEVICE || tgl_set_compile_callback(NULL, NULL) != TGL_OK);
         }
         CHECK_INT(wait_for(pid), 0);
         usleep(10000);
@@ -909,16 +949,26 @@ TEST(injected_failures)
     NEED_EMULATOR();
     use_new_cache();
     static const struct { const char *list; tgl_status status; const char *begins; } rows[] = {
-        { "cuLibraryLoadData=OUT_OF_MEMORY", TGL_ERR_MEMORY, "tests/add: cuLibraryLoadData: CUDA_ERROR_OUT_OF_MEMORY (" },
-        { "cuLibraryGetKernel=NOT_FOUND", TGL_ERR_CUDA, "tests/add: cuLibraryGetKernel: CUDA_ERROR_NOT_FOUND (" },
-        { "cuKernelGetAttribute=INVALID_VALUE", TGL_ERR_CUDA, "tests/add: cuKernelGetAttribute: CUDA_ERROR_INVALID_VALUE (" },
-        { "cuKernelSetAttribute=INVALID_VALUE", TGL_ERR_CUDA, "tests/add: cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES): CUDA_ERROR_INVALID_VALUE (" },
-        { "cuKernelSetAttribute:2=INVALID_VALUE", TGL_ERR_CUDA, "tests/add: cuKernelSetAttribute(NON_PORTABLE_CLUSTER_SIZE_ALLOWED): CUDA_ERROR_INVALID_VALUE (" },
-        { "cuKernelGetFunction=OUT_OF_MEMORY", TGL_ERR_MEMORY, "tests/add: cuKernelGetFunction: CUDA_ERROR_OUT_OF_MEMORY (" },
-        { "cuStreamIsCapturing=INVALID_HANDLE", TGL_ERR_CUDA, "stream: cuStreamIsCapturing: CUDA_ERROR_INVALID_HANDLE (" },
-        { "cuCtxPushCurrent=INVALID_CONTEXT", TGL_ERR_CUDA, "cuCtxPushCurrent: CUDA_ERROR_INVALID_CONTEXT (" },
-        { "cuLaunchKernelEx=LAUNCH_OUT_OF_RESOURCES", TGL_ERR_CUDA, "tests/add: cuLaunchKernelEx: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (" },
-        { "cuLaunchKernelEx=ILLEGAL_ADDRESS", TGL_ERR_CUDA, "tests/add: cuLaunchKernelEx: CUDA_ERROR_ILLEGAL_ADDRESS (" },
+        { "cuLibraryLoadData=OUT_OF_MEMORY", TGL_ERR_MEMORY,
+          "tests/add: cuLibraryLoadData: CUDA_ERROR_OUT_OF_MEMORY (" },
+        { "cuLibraryGetKernel=NOT_FOUND", TGL_ERR_CUDA,
+          "tests/add: cuLibraryGetKernel: CUDA_ERROR_NOT_FOUND (" },
+        { "cuKernelGetAttribute=INVALID_VALUE", TGL_ERR_CUDA,
+          "tests/add: cuKernelGetAttribute: CUDA_ERROR_INVALID_VALUE (" },
+        { "cuKernelSetAttribute=INVALID_VALUE", TGL_ERR_CUDA,
+          "tests/add: cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES): CUDA_ERROR_INVALID_VALUE (" },
+        { "cuKernelSetAttribute:2=INVALID_VALUE", TGL_ERR_CUDA,
+          "tests/add: cuKernelSetAttribute(NON_PORTABLE_CLUSTER_SIZE_ALLOWED): CUDA_ERROR_INVALID_VALUE (" },
+        { "cuKernelGetFunction=OUT_OF_MEMORY", TGL_ERR_MEMORY,
+          "tests/add: cuKernelGetFunction: CUDA_ERROR_OUT_OF_MEMORY (" },
+        { "cuStreamIsCapturing=INVALID_HANDLE", TGL_ERR_CUDA,
+          "stream: cuStreamIsCapturing: CUDA_ERROR_INVALID_HANDLE (" },
+        { "cuCtxPushCurrent=INVALID_CONTEXT", TGL_ERR_CUDA,
+          "cuCtxPushCurrent: CUDA_ERROR_INVALID_CONTEXT (" },
+        { "cuLaunchKernelEx=LAUNCH_OUT_OF_RESOURCES", TGL_ERR_CUDA,
+          "tests/add: cuLaunchKernelEx: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (" },
+        { "cuLaunchKernelEx=ILLEGAL_ADDRESS", TGL_ERR_CUDA,
+          "tests/add: cuLaunchKernelEx: CUDA_ERROR_ILLEGAL_ADDRESS (" },
     };
     array a = make_array(0);
     float want = 0;
@@ -927,16 +977,18 @@ TEST(injected_failures)
         const int amount = 1 + (int)i;
         inject(rows[i].list);
         const tgl_status status = add(&a, amount, NULL);
-        CHECK_THAT(status == rows[i].status && strstr(tgl_last_error(), rows[i].begins) == tgl_last_error(), "%s gives %s: %s", rows[i].list,
-                   tgl_status_name(status), tgl_last_error());
+        CHECK_THAT(status == rows[i].status && strstr(tgl_last_error(), rows[i].begins) == tgl_last_error(),
+                   "%s gives %s: %s", rows[i].list, tgl_status_name(status), tgl_last_error());
         CU(CtxGetCurrent(&now));
         CHECK_THAT(now == NULL, "%s leaves a context current", rows[i].list);
         inject("");
         CHECK_OK(add(&a, amount, NULL));                /* and the next call works */
         check_array(&a, want += (float)amount);
-        CHECK_THAT(live_libraries() == amount, "%s: %d libraries are loaded, want %d", rows[i].list, live_libraries(), amount);
+        CHECK_THAT(live_libraries() == amount, "%s: %d libraries are loaded, want %d", rows[i].list,
+                   live_libraries(), amount);
     }
-    CHECK_THAT(strstr(tgl_last_error(), "an earlier kernel in this context failed"), "the message is \"%s\"", tgl_last_error());
+    CHECK_THAT(strstr(tgl_last_error(), "an earlier kernel in this context failed"), "the message is \"%s\"",
+               tgl_last_error());
     free_array(&a);
     end_cache();
 }
@@ -949,8 +1001,8 @@ TEST(a_failed_init_stays_failed)
     int n;
     for (int i = 0; i < 2; i++) {
         CHECK_INT(tgl_device_count(&n), TGL_ERR_DEVICE);
-        CHECK_THAT(strstr(tgl_last_error(), "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH") == tgl_last_error(), "the message is \"%s\"",
-                   tgl_last_error());
+        CHECK_THAT(strstr(tgl_last_error(), "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH") == tgl_last_error(),
+                   "the message is \"%s\"", tgl_last_error());
     }
 }
 
@@ -974,14 +1026,16 @@ TEST(workspace_init)
     CU(StreamSynchronize(stream));
     unsigned char seen[BYTES + 24];
     CU(MemcpyDtoH(seen, p, sizeof seen));
-    for (int i = 0; i < BYTES + 24; i++) CHECK_THAT(seen[i] == (i < BYTES ? 0 : 0xee), "byte %d is %d", i, seen[i]);
+    for (int i = 0; i < BYTES + 24; i++)
+        CHECK_THAT(seen[i] == (i < BYTES ? 0 : 0xee), "byte %d is %d", i, seen[i]);
     CU(StreamDestroy(stream));
     CU(MemFree(p));
     CU(CtxPopCurrent(NULL));
     void *host = NULL;
     REQUIRE(posix_memalign(&host, 256, 1024) == 0);
     CHECK_INT(tgl_workspace_init(host, 1024, NULL), TGL_ERR_WORKSPACE);
-    CHECK_THAT(strstr(tgl_last_error(), "is not CUDA memory, want memory of the device"), "the message is \"%s\"", tgl_last_error());
+    CHECK_THAT(strstr(tgl_last_error(), "is not CUDA memory, want memory of the device"),
+               "the message is \"%s\"", tgl_last_error());
     free(host);
     free_array(&a);
 }

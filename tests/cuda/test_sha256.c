@@ -24,7 +24,8 @@ TEST(published_vectors)
         { "abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
         { "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
           "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1" },
-        { "abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsmnopqrstnopqrstu",
+        { "abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsmn"
+          "opqrstnopqrstu",
           "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
@@ -42,7 +43,8 @@ TEST(a_million_letters)
     CHECK_TEXT(hex_of(text, sizeof text, 65), digest);
 }
 
-/* Lengths around the padding's corners: against digests made with coreutils' sha256sum, which shares no code. */
+/* Lengths around the padding's corners: against digests made with coreutils' sha256sum, which shares no
+ * code. */
 TEST(lengths_around_a_block)
 {
     static const struct { size_t bytes; const char *digest; } rows[] = {
@@ -62,5 +64,6 @@ TEST(lengths_around_a_block)
     char text[129];
     memset(text, 'z', sizeof text);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        for (size_t piece = 1; piece <= 129; piece += 8) CHECK_TEXT(hex_of(text, rows[i].bytes, piece), rows[i].digest);
+        for (size_t piece = 1; piece <= 129; piece += 8)
+            CHECK_TEXT(hex_of(text, rows[i].bytes, piece), rows[i].digest);
 }

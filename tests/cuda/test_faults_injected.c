@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: MIT
+ * Every entry point of driver and compiler that a call needs fails, one at a time, at each of its calls. The call must say
+ * which and why, leave nothing behind and work when it is made again. On the emulated device, which fails on demand. */
+#include <dlfcn.h>
+
+#include "bench/case.h"
+#include "cuda/driver.h"
+#include "emulator/control.h"
+#include "support.h"
+#include "tegula/transpose.h"
+
+/* ---- the emulated libraries ---- */
+
+typedef struct {
+    emuFail_function fail;
+    emuCalls_function calls;
+    emuResetCalls_function reset_calls;
+    emuLive_function live;
+} control;
+
+static void *symbol(void *library, const char *name)
+{
+    void *found = dlsym(library, name);
+    CHECK_THAT(found, "the emulated library has no %s", name);
+    return found;
+}
+
+static control control_of(const char *variable)
+{
+    control c = { 0 };
+    void *library = dlopen(getenv(variable), RTLD_NOW | RTLD_LOCAL);
+    *(void **)&c.fail = symbol(library, "emuFail");
+    *(void **)&c.calls = symbol(library, "emuCalls");
+    if (strcmp(variable, "TEGULA_LIBCUDA")) return c;
+    *(void **)&c.reset_calls = symbol(library, "emuResetCalls");
+    *(void **)&c.live = symbol(library, "emuLive");
+    return c;
+}
+
+#define NEED_EMULATOR()                                                                                           \
+    do {                                                                                                          \
+        const char *where = getenv("TEGULA_TEST_DEVICE"), *file = getenv("TEGULA_LIBCUDA");                       \
+        if (!where || strcmp(where, "cuda") || !file || !strstr(file, "emulated")) SKIP("needs the emulated device"); \
+    } while (0)
+
+/* ---- the driver ---- */
+
+enum { ROWS = 33, COLS = 40, COUNT = ROWS * COLS, BYTES = COUNT * 2, WORKSPACE = 512 };
+
+/* Memory and a stream, made with the driver's own calls, so that the library meets the driver later for the first time. */
+typedef struct { tgl_cu_context context; tgl_cu_pointer x, out, workspace; tgl_stream stream; } device;
+
+#define RAW(name, parameters)                                       \
+    tgl_cu_result(*name) parameters;                                \
+    *(void **)&name = symbol(library, "cu" #name)
+#define RAW_V2(name, parameters)                                    \
+    tgl_cu_result(*name) parameters;                                \
+    *(void **)&name = symbol(library, "cu" #name "_v2")
+
+static device make_device(void)
+{
+    void *library = dlopen(getenv("TEGULA_LIBCUDA"), RTLD_NOW | RTLD_LOCAL);
+    RAW(Init, (unsigned));
+    RAW(DevicePrimaryCtxRetain, (tgl_cu_context *, tgl_cu_device));
+    RAW(StreamCreate, (tgl_stream *, unsigned));
+    RAW_V2(CtxPushCurrent, (tgl_cu_context));
+    RAW_V2(CtxPopCurrent, (tgl_cu_context *));
+    RAW_V2(MemAlloc, (tgl_cu_pointer *, size_t));
+    RAW_V2(MemcpyHtoD, (tgl_cu_pointer, const void *, size_t));
+    device d = { 0 };
+    uint16_t x[COUNT];
+    for (int i = 0; i < COUNT; i++) x[i] = (uint16_t)i;
+    CHECK(!Init(0) && !DevicePrimaryCtxRetain(&d.context, 0) && !CtxPushCurrent(d.context));
+    CHECK(!StreamCreate(&d.stream, TGL_CU_STREAM_NON_BLOCKING));
+    CHECK(!MemAlloc(&d.x, BYTES) && !MemAlloc(&d.out, BYTES) && !MemAlloc(&d.workspace, WORKSPACE));
+    CHECK(!MemcpyHtoD(d.x, x, BYTES) && !CtxPopCurrent(NULL));
+    return d;
+}
+
+/* A launch on the default stream, and one on a stream that tells the context. */
+static tgl_status transposes(const device *d)
+{
+    int64_t x_shape[] = { ROWS, COLS }, out_shape[] = { COLS, ROWS };
+    const DLDevice cuda = { kDLCUDA, 0 };
+    const DLDataType bf16 = { TGL_DL_BFLOAT, 16, 1 };
+    const DLTensor x = { (void *)(uintptr_t)d->x, cuda, 2, bf16, x_shape, NULL, 0 };
+    DLTensor out = { (void *)(uintptr_t)d->out, cuda, 2, bf16, out_shape, NULL, 0 };
+    TGL_TRY(tgl_transpose(&x, &out, NULL));
+    return tgl_transpose(&x, &out, d->stream);
+}
+
+/* All that an op asks of a device, from the first call on: facts, a workspace, launches. Ends at the first failure. */
+static tgl_status scenario(const device *d)
+{
+    int num_sms;
+    TGL_TRY(tgl_get_device_num_sms(0, &num_sms));
+    TGL_TRY(tgl_workspace_init((void *)(uintptr_t)d->workspace, WORKSPACE, d->stream));
+    return transposes(d);
+}
+
+static bool result_is_right(const device *d)
+{
+    const tgl_driver_table *cu;
+    uint16_t out[COUNT];
+    bool ok = tgl_driver(&cu) == TGL_OK && !cu->CtxPushCurrent(d->context) && !cu->CtxSynchronize() &&
+              !cu->MemcpyDtoH(out, d->out, BYTES) && !cu->CtxPopCurrent(NULL);
+    for (int i = 0; i < COUNT && ok; i++) ok = out[i % COLS * ROWS + i / COLS] == i;
+    return ok;
+}
+
+/* What a child, in which one failure is injected, tells its parent. */
+typedef struct {
+    bool was_hit;                               /* so many calls there were */
+    tgl_status status, again;                   /* with the failure, and without it afterwards */
+    char message[512];
+    char leaves[128];                           /* "": nothing that is not there without a failure */
+} outcome;
+
+enum { MAX_LIBRARIES = 2 };                     /* the scenario's kernels: they stay loaded */
+
+static void watch_leaks(const control *c, emu_live_objects before, char text[128])
+{
+    emu_live_objects now;
+    c->live(&now);
+    if (now.libraries > MAX_LIBRARIES) snprintf(text, 128, "%d libraries", now.libraries);
+    now.libraries = before.libraries;
+    if (memcmp(&now, &before, sizeof now)) strcpy(text, "memory, streams, events or graphs");
+}
+
+static outcome run_with(const char *entry, int nth, const char *error)
+{
+    outcome o = { 0 };
+    const control c = control_of("TEGULA_LIBCUDA");
+    const device d = make_device();
+    const bool pops = strcmp(entry, "cuCtxPopCurrent") != 0;
+    emu_live_objects before;
+    c.live(&before);
+    char list[128];
+    snprintf(list, sizeof list, "%s:%d=%s", entry, nth, error);
+    c.reset_calls();
+    CHECK_TEXT(c.fail(list) ? "is not understood" : "", "");
+    o.status = scenario(&d);
+    if (o.status) snprintf(o.message, sizeof o.message, "%s", tgl_last_error());
+    o.was_hit = c.calls(entry) >= (uint64_t)nth;
+    c.fail("");
+    watch_leaks(&c, before, o.leaves);
+
+    const tgl_driver_table *cu;
+    tgl_cu_context now = NULL;
+    int mode = TGL_CU_CAPTURE_GLOBAL;           /* the one that a thread begins with */
+    if (pops && tgl_driver(&cu) == TGL_OK) {
+        cu->CtxGetCurrent(&now);
+        if (now) strcpy(o.leaves, "a context that is current");
+        cu->ThreadExchangeStreamCaptureMode(&mode);
+        if (mode != TGL_CU_CAPTURE_GLOBAL) strcpy(o.leaves, "another capture mode");
+    }
+    o.again = scenario(&d);
+    if (o.again == TGL_OK && !result_is_right(&d)) strcpy(o.leaves, "a wrong result");
+    watch_leaks(&c, before, o.leaves);
+    return o;
+}
+
+/* The driver of this process stays unused, so that each child has one of its own. */
+static outcome in_child(const char *entry, int nth, const char *error)
+{
+    outcome o = { 0 };
+    int p[2];
+    if (!CHECK(pipe(p) == 0)) return o;
+    fflush(stdout);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        o = run_with(entry, nth, error);
+        _exit(write(p[1], &o, sizeof o) == sizeof o ? 0 : 1);
+    }
+    close(p[1]);
+    const bool is_whole = read(p[0], &o, sizeof o) == sizeof o;
+    close(p[0]);
+    int status = -1;
+    waitpid(pid, &status, 0);
+    CHECK_THAT(is_whole && status == 0, "%s:%d=%s: the child ended with status 0x%x", entry, nth, error, (unsigned)status);
+    return o;
+}
+
+typedef enum {
+    FAILS,              /* the status that the error stands for, and a sentence that names entry point and error */
+    FAILS_FOR_GOOD,     /* TGL_ERR_DEVICE, now and on every later call: there is no driver to use */
+    WORKS               /* the library does not need it */
+} expected;
+
+static const struct { const char *entry; expected expected; int calls; const char *says; } entries[] = {
+    { "cuDriverGetVersion", FAILS_FOR_GOOD, 1, "this driver is of CUDA (unknown version), want 12.0 or newer; update NVIDIA's driver" },
+    { "cuGetProcAddress", FAILS_FOR_GOOD, 25, "; update NVIDIA's driver" },     /* those that are needed; the others are looked for */
+    { "cuInit", FAILS_FOR_GOOD, 1, "cuInit: " },
+    { "cuDeviceGetCount", FAILS, 1, "cuDeviceGetCount: " },
+    { "cuDeviceGet", FAILS, 1, "cuDeviceGet: " },
+    { "cuDeviceGetName", FAILS, 1, "cuDeviceGetName: " },
+    { "cuDeviceTotalMem", FAILS, 1, "cuDeviceTotalMem: " },
+    { "cuDeviceGetAttribute", FAILS, 7, "cuDeviceGetAttribute: " },
+    { "cuDevicePrimaryCtxRetain", FAILS, 1, "cuDevicePrimaryCtxRetain: " },
+    { "cuCtxGetCurrent", WORKS, 1, "" },                /* as if none were current */
+    { "cuCtxPushCurrent", FAILS, 3, "cuCtxPushCurrent: " },
+    { "cuCtxPopCurrent", WORKS, 3, "" },
+    { "cuCtxGetDevice", FAILS, 2, "stream: cuCtxGetDevice: " },
+    { "cuStreamGetCtx", FAILS, 2, "stream: cuStreamGetCtx: " },
+    { "cuPointerGetAttribute", FAILS, 1, "workspace: cuPointerGetAttribute: " },
+    { "cuMemsetD8Async", FAILS, 1, "workspace: cuMemsetD8Async: " },
+    { "cuStreamIsCapturing", FAILS, 1, "stream: cuStreamIsCapturing: " },
+    { "cuThreadExchangeStreamCaptureMode", WORKS, 6, "" },      /* loading goes on, in the mode that there is */
+    { "cuLibraryLoadData", FAILS, 1, "transpose/transpose_any: cuLibraryLoadData: " },
+    { "cuLibraryGetKernel", FAILS, 1, "transpose/transpose_any: cuLibraryGetKernel: " },
+    { "cuKernelGetAttribute", FAILS, 1, "transpose/transpose_any: cuKernelGetAttribute: " },
+    { "cuKernelSetAttribute", FAILS, 2, "transpose/transpose_any: cuKernelSetAttribute(" },
+    { "cuKernelGetFunction", FAILS, 1, "transpose/transpose_any: cuKernelGetFunction: " },
+    { "cuLaunchKernelEx", FAILS, 2, "transpose/transpose_any: cuLaunchKernelEx: " },
+};
+
+/* errors that mean something of their own: memory, a fault of an earlier kernel, anything else */
+static const struct { const char *name; tgl_status status; const char *says; } errors[] = {
+    { "OUT_OF_MEMORY", TGL_ERR_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY (out of memory)" },
+    { "LAUNCH_FAILED", TGL_ERR_CUDA, "CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure); an earlier kernel in this context failed" },
+    { "NOT_SUPPORTED", TGL_ERR_CUDA, "CUDA_ERROR_NOT_SUPPORTED (operation not supported)" },
+};
+
+static void check_entry(size_t i, size_t e)
+{
+    int nth = 1;
+    for (;; nth++) {
+        const outcome o = in_child(entries[i].entry, nth, errors[e].name);
+        const char *what = entries[i].entry;
+        if (!o.was_hit) break;
+        CHECK_THAT(!o.leaves[0], "%s:%d=%s leaves %s", what, nth, errors[e].name, o.leaves);
+        const bool is_needed = strcmp(what, "cuGetProcAddress") || nth <= entries[i].calls;
+        /* what the driver refuses is made again, once, unless the error says that this would be no use */
+        const bool is_rebuilt = !strcmp(what, "cuLibraryLoadData") && !strcmp(errors[e].name, "NOT_SUPPORTED");
+        if (entries[i].expected == WORKS || !is_needed || is_rebuilt) {
+            CHECK_THAT(o.status == TGL_OK && o.again == TGL_OK, "%s:%d=%s gives %s: %s", what, nth, errors[e].name,
+                       tgl_status_name(o.status), o.message);
+        } else if (entries[i].expected == FAILS_FOR_GOOD) {
+            CHECK_THAT(o.status == TGL_ERR_DEVICE && o.again == TGL_ERR_DEVICE && strstr(o.message, entries[i].says),
+                       "%s:%d=%s gives %s: %s", what, nth, errors[e].name, tgl_status_name(o.status), o.message);
+        } else {
+            CHECK_THAT(o.status == errors[e].status && strstr(o.message, entries[i].says) == o.message &&
+                           strstr(o.message, errors[e].says),
+                       "%s:%d=%s gives %s: %s", what, nth, errors[e].name, tgl_status_name(o.status), o.message);
+            CHECK_THAT(o.again == TGL_OK, "%s:%d=%s: the next call fails", what, nth, errors[e].name);
+        }
+        if (!is_needed && nth > entries[i].calls + 2) return;           /* a few of the others will do */
+    }
+    CHECK_THAT(nth > entries[i].calls, "%s was called %d times, want at least %d", entries[i].entry, nth - 1, entries[i].calls);
+}
+
+/* The kernels, compiled by a process of its own that needs no driver, so that the others only load them. */
+static bool fill_cache(void)
+{
+    fflush(stdout);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        const device none = { 0 };
+        if (tgl_prepare_begin(0, "sm_90a") || transposes(&none) || tgl_prepare_end()) _exit(1);
+        _exit(0);
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    return CHECK_INT(status, 0);
+}
+
+TEST(every_call_of_the_driver)
+{
+    NEED_EMULATOR();
+    REQUIRE(fill_cache());
+    for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)
+        for (size_t e = 0; e < (entries[i].expected == FAILS ? sizeof errors / sizeof errors[0] : 1); e++) check_entry(i, e);
+}
+
+/* A kernel that fails while it runs: the call was over by then, so the caller's synchronisation says it, and later calls do. */
+TEST(a_kernel_that_faults)
+{
+    IN_CHILD("EMU_SMS=4", "EMU_FAIL=kernel");
+    NEED_EMULATOR();
+    const control c = control_of("TEGULA_LIBCUDA");
+    const device d = make_device();
+    emu_live_objects before, after;
+    c.live(&before);
+    CHECK_OK(transposes(&d));
+    const tgl_driver_table *cu;
+    REQUIRE(tgl_driver(&cu) == TGL_OK);
+    CHECK_INT(cu->CtxPushCurrent(d.context), 0);
+    CHECK_INT(cu->CtxSynchronize(), 719);
+    CHECK_INT(cu->CtxPopCurrent(NULL), 0);
+    CHECK_FAILS(transposes(&d), TGL_ERR_CUDA, "transpose/transpose_any: cuLaunchKernelEx: CUDA_ERROR_LAUNCH_FAILED (unspecified launch "
+                                              "failure); an earlier kernel in this context failed");
+    c.live(&after);
+    before.libraries = after.libraries;         /* the kernel stays loaded */
+    CHECK(!memcmp(&before, &after, sizeof before));
+}
+
+/* Cases are given back whole, wherever memory ends: check and bench go on with the next one. */
+TEST(no_memory_for_a_case)
+{
+    IN_CHILD("EMU_SMS=4");
+    NEED_EMULATOR();
+    const control c = control_of("TEGULA_LIBCUDA");
+    const backend *b = backend_of_tests(0);
+    const case_op *op = case_find("transpose");
+    const char *const lines[] = { "num_rows=33 num_cols=40 dtype=bf16", NULL };
+    case_params params;
+    case_report report;
+    REQUIRE(b && op && CHECK_OK(case_at(op, lines, 0, &params)));
+    REQUIRE(case_check(op, &params, b, &report) == CASE_PASSED);
+    emu_live_objects before, after;
+    c.live(&before);
+    int nth = 1;
+    for (;; nth++) {
+        char list[64];
+        snprintf(list, sizeof list, "cuMemAlloc:%d", nth);
+        c.reset_calls();
+        c.fail(list);
+        const case_result result = case_check(op, &params, b, &report);
+        const bool was_hit = c.calls("cuMemAlloc") >= (uint64_t)nth;
+        c.fail("");
+        c.live(&after);
+        CHECK_THAT(!memcmp(&before, &after, sizeof before), "allocation %d: something is left", nth);
+        if (!was_hit) break;
+        CHECK_THAT(result == CASE_SKIPPED && strstr(report.text, "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"),
+                   "allocation %d: %s", nth, report.text);
+    }
+    CHECK_THAT(nth > 2, "%d allocations, want x and out at least", nth - 1);
+    CHECK(case_check(op, &params, b, &report) == CASE_PASSED);
+}
+
+/* ---- the compiler ---- */
+
+static tgl_status compile(tgl_image *image)
+{
+    return tgl_jit_source(&support_source, (tgl_macro[TGL_MAX_MACROS]){ { "FACTOR", 2 } }, "sm_90a", TGL_JIT_MAY_COMPILE, image);
+}
+
+TEST(every_call_of_the_compiler)
+{
+    IN_CHILD("EMU_SMS=4");
+    NEED_EMULATOR();
+    const control c = control_of("TEGULA_LIBNVRTC");
+    static const struct { const char *list, *says; } rows[] = {
+        { "nvrtcCreateProgram", "nvrtcCreateProgram: NVRTC_ERROR_OUT_OF_MEMORY" },
+        { "nvrtcCompileProgram", "NVRTC_ERROR_COMPILATION: " },
+        { "nvrtcCompileProgram=OUT_OF_MEMORY", "NVRTC_ERROR_OUT_OF_MEMORY: " },
+        { "nvrtcGetCUBINSize", "NVRTC 13." },
+        { "nvrtcGetCUBIN", "NVRTC gave no image" },
+    };
+    tgl_image image;
+    char begins[128];
+    CHECK_OK(tgl_set_cache_dir(""));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        CHECK(!c.fail(rows[i].list));
+        const tgl_status status = compile(&image);
+        c.fail("");
+        snprintf(begins, sizeof begins, "tests/scale (FACTOR=2) for sm_90a: %s", rows[i].says);
+        CHECK_THAT(status == TGL_ERR_COMPILE && strstr(tgl_last_error(), begins) == tgl_last_error(), "%s gives %s: %s", rows[i].list,
+                   tgl_status_name(status), tgl_last_error());
+        CHECK(!image.image && !image.log);
+    }
+    CHECK_INT(tgl_compile_count(), 0);
+    static const char *const tolerated[] = { "nvrtcGetProgramLogSize", "nvrtcGetProgramLog", "nvrtcDestroyProgram" };
+    for (size_t i = 0; i < sizeof tolerated / sizeof tolerated[0]; i++) {       /* no log is no reason to fail */
+        CHECK(!c.fail(tolerated[i]));
+        CHECK_OK(compile(&image));
+        CHECK(image.bytes > 100 && image.log);
+        tgl_image_free(&image);
+        c.fail("");
+    }
+    CHECK_INT(tgl_compile_count(), 3);
+    CHECK_INT(c.calls("nvrtcDestroyProgram"), c.calls("nvrtcCreateProgram") - 1);       /* all that were made */
+}
+
+/* The same through a launch: nothing is loaded, the next call compiles. */
+TEST(a_compiler_that_fails_under_a_launch)
+{
+    IN_CHILD("EMU_SMS=4");
+    NEED_EMULATOR();
+    support_folder folder = support_make_folder();
+    CHECK_OK(tgl_set_cache_dir(folder.path));
+    const control nvrtc = control_of("TEGULA_LIBNVRTC"), c = control_of("TEGULA_LIBCUDA");
+    const device d = make_device();
+    emu_live_objects before, after;
+    c.live(&before);
+    nvrtc.fail("nvrtcCompileProgram");
+    CHECK_INT(transposes(&d), TGL_ERR_COMPILE);
+    CHECK_THAT(strstr(tgl_last_error(), "transpose/transpose_any (ELEMENT_BYTES=2) for sm_90a: NVRTC_ERROR_COMPILATION: ") == tgl_last_error(),
+               "the message is \"%s\"", tgl_last_error());
+    c.live(&after);
+    CHECK(!memcmp(&before, &after, sizeof before));
+    CHECK_INT(support_count(folder.path, ""), 0);
+    nvrtc.fail("");
+    CHECK_OK(transposes(&d));
+    CHECK(result_is_right(&d));
+    support_remove(folder.path);
+}
+
+TEST(a_compiler_that_is_none)
+{
+    IN_CHILD("EMU_FAIL=nvrtcVersion");
+    NEED_EMULATOR();
+    tgl_image image;
+    char want[512];
+    CHECK_OK(tgl_set_cache_dir(""));
+    snprintf(want, sizeof want, "TEGULA_LIBNVRTC: %s is no NVRTC 12 or newer", getenv("TEGULA_LIBNVRTC"));
+    for (int i = 0; i < 2; i++) CHECK_FAILS(compile(&image), TGL_ERR_COMPILE, want);
+}
+
+/* No list of architectures: any is tried. */
+TEST(a_compiler_that_does_not_say_what_it_knows)
+{
+    IN_CHILD("EMU_FAIL=nvrtcGetNumSupportedArchs");
+    NEED_EMULATOR();
+    tgl_image image;
+    CHECK_OK(tgl_set_cache_dir(""));
+    CHECK_OK(compile(&image));
+    tgl_image_free(&image);
+}
+
+TEST(no_compiler)
+{
+    IN_CHILD("TEGULA_LIBNVRTC=/nonexistent/libnvrtc.so.13", "EMU_SMS=4");
+    NEED_EMULATOR();
+    CHECK_OK(tgl_set_cache_dir(""));
+    const device d = make_device();
+    CHECK_FAILS(transposes(&d), TGL_ERR_COMPILE, "TEGULA_LIBNVRTC: /nonexistent/libnvrtc.so.13: cannot open shared object file: No such "
+                                                 "file or directory");
+}
