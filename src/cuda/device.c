@@ -162,8 +162,10 @@ tgl_status tgl_context_enter(int device, tgl_stream stream, tgl_context_guard *g
     }
     TGL_TRY(context_of_stream(cu, device, stream, &context));
     TGL_TRY(push(cu, context, guard));
-    if (!cu->CtxGetDevice(&seen) && seen == want) return TGL_OK;
+    const tgl_cu_result result = cu->CtxGetDevice(&seen);
+    if (!result && seen == want) return TGL_OK;
     tgl_context_leave(guard);
+    TGL_TRY(tgl_driver_check(result, "stream: cuCtxGetDevice"));
     return tgl_fail(TGL_ERR_ARGUMENT,
                     "stream: belongs to another device, want one of cuda:%d, where the tensors are", device);
 }

@@ -121,8 +121,7 @@ int tgl_driver_version(void)
     return atomic_load(&opened) ? table.version : 0;
 }
 
-/* These stay until the context is destroyed: the kernel at fault was launched earlier, by anyone. */
-static bool is_from_earlier_kernel(tgl_cu_result result)
+bool tgl_driver_is_sticky(tgl_cu_result result)
 {
     return result == 700 || result == 710 || (result >= 714 && result <= 719);
 }
@@ -137,5 +136,5 @@ tgl_status tgl_driver_check(tgl_cu_result result, const char *call)
     }
     return tgl_fail(result == TGL_CU_OUT_OF_MEMORY ? TGL_ERR_MEMORY : TGL_ERR_CUDA, "%s: %s (%s)%s", call,
                     name ? name : "unknown error", text ? text : "no description",
-                    is_from_earlier_kernel(result) ? "; an earlier kernel in this context failed" : "");
+                    tgl_driver_is_sticky(result) ? "; an earlier kernel in this context failed" : "");
 }

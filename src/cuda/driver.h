@@ -176,6 +176,9 @@ int tgl_driver_version(void);
  * "cuLibraryLoadData: CUDA_ERROR_... (text)". `call` says what failed: "cuMemAlloc". */
 tgl_status tgl_driver_check(tgl_cu_result result, const char *call);
 
+/* Is it the fault of a kernel launched earlier, by anyone? It stays until the context is destroyed. */
+bool tgl_driver_is_sticky(tgl_cu_result result);
+
 /* Facts of a device, read once. */
 typedef struct {
     char name[128];

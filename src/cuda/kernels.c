@@ -134,14 +134,19 @@ static bool insert(tgl_loaded *e)           /* with the lock held */
 
 /* Another thread's capture in global mode would forbid this thread to load, and be spoilt by it; relaxed
  * mode says that we know what we do. */
+enum { UNCHANGED = -1 };
 typedef struct { const tgl_driver_table *cu; int mode; } relaxed;
 static relaxed relax(const tgl_driver_table *cu)
 {
     relaxed r = { cu, TGL_CU_CAPTURE_RELAXED };
-    cu->ThreadExchangeStreamCaptureMode(&r.mode);
+    if (cu->ThreadExchangeStreamCaptureMode(&r.mode)) r.mode = UNCHANGED;
     return r;
 }
-static void restore(relaxed r) { r.cu->ThreadExchangeStreamCaptureMode(&r.mode); }
+static void restore(relaxed r)              /* asks twice: the thread's captures rely on the mode it had */
+{
+    if (r.mode == UNCHANGED || !r.cu->ThreadExchangeStreamCaptureMode(&r.mode)) return;
+    r.cu->ThreadExchangeStreamCaptureMode(&r.mode);
+}
 
 static tgl_status check(tgl_cu_result result, const tgl_kernel *kernel, const char *call)
 {
@@ -158,7 +163,8 @@ static tgl_status build(const tgl_driver_table *cu, code *c, bool may_compile)
     relaxed r = relax(cu);
     tgl_cu_result result = cu->LibraryLoadData(&c->library, image.image, NULL, NULL, 0, NULL, NULL, 0);
     restore(r);
-    if (result && result != TGL_CU_OUT_OF_MEMORY && !image.compiled) {
+    const bool is_refused = result && result != TGL_CU_OUT_OF_MEMORY && !tgl_driver_is_sticky(result);
+    if (is_refused && !image.compiled) {
         tgl_log(TGL_LOG_INFO, "%s: the driver refuses what the cache has (error %d), so it is made again",
                 c->kernel.name, result);
         tgl_image_free(&image);
