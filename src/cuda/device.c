@@ -165,7 +165,7 @@ tgl_status tgl_context_enter(int device, tgl_stream stream, tgl_context_guard *g
     const tgl_cu_result result = cu->CtxGetDevice(&seen);
     if (!result && seen == want) return TGL_OK;
     tgl_context_leave(guard);
-    TGL_TRY(tgl_driver_check(result, "stream: cuCtxGetDevice"));
+    TGL_TRY(tgl_driver_check(result, "cuCtxGetDevice"));
     return tgl_fail(TGL_ERR_ARGUMENT,
                     "stream: belongs to another device, want one of cuda:%d, where the tensors are", device);
 }
