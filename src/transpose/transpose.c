@@ -55,10 +55,21 @@ static problem make_problem(const DLTensor *x, const DLTensor *out)
 }
 
 /* ---- CPU ----
- * Tiles go through a buffer on the stack: so x is read and out is written in runs of CPU_TILE_BYTES, of which each touches
- * a page only once, and the short steps between columns stay in L1. */
+ * Tiles are made of squares that are transposed in registers. Where rows of out lie far apart a tile goes through a buffer on the
+ * stack, so that out is written in whole runs. Tiles go down the rows of x: a tile's rows of out continue those of the one before,
+ * in the same pages, but every row of x is in a new page, so these runs are the longer ones. */
 
-enum { CPU_TILE_BYTES = 256 };                          /* of a tile's rows, on both sides */
+enum {
+    CPU_OUT_BYTES = 256,                                /* of a row of out in a tile */
+    CPU_X_BYTES = 1024, CPU_MAX_COLS = 256,             /* of a row of x, at most */
+    CPU_BUFFER_STRIDE = CPU_OUT_BYTES + 64,             /* rows a cache line off a power of two keep to sets of their own */
+    CPU_NEAR_BYTES = 16 << 10                           /* rows of out that lie in so few bytes need no buffer */
+};
+static int64_t cpu_tile_rows(int element_bytes) { return CPU_OUT_BYTES / element_bytes; }
+static int64_t cpu_tile_cols(int element_bytes)
+{
+    return CPU_X_BYTES / element_bytes < CPU_MAX_COLS ? CPU_X_BYTES / element_bytes : CPU_MAX_COLS;
+}
 
 typedef uint8_t vector8 __attribute__((vector_size(16)));
 typedef uint16_t vector16 __attribute__((vector_size(16)));
@@ -111,20 +122,24 @@ INLINE void elements(const char *x, int64_t row_stride, int64_t col_stride, char
 /* rows x cols elements, at most a tile. */
 INLINE void tile(const problem *p, const char *x, char *out, int64_t rows, int64_t cols, char *buffer, int e)
 {
-    enum { ROW = CPU_TILE_BYTES };                      /* of the buffer */
     const int64_t row_stride = p->dim[0].x_stride, col_stride = p->dim[1].x_stride, out_stride = p->dim[1].out_stride;
     const int64_t n = 16 / e, whole_rows = col_stride == e && e < 16 ? rows / n * n : 0, whole_cols = cols / n * n;
     if (whole_rows == 0 || whole_cols == 0) {
         elements(x, row_stride, col_stride, out, out_stride, rows, cols, e);
         return;
     }
+    const bool is_near = out_stride * cols <= CPU_NEAR_BYTES;
+    char *to = is_near ? out : buffer;
+    const int64_t to_stride = is_near ? out_stride : CPU_BUFFER_STRIDE;
     for (int64_t i = 0; i < whole_rows; i += n)
-        for (int64_t j = 0; j < whole_cols; j += n) square(x + i * row_stride + j * e, row_stride, buffer + j * ROW + i * e, ROW, e);
-    elements(x + whole_cols * e, row_stride, e, buffer + whole_cols * ROW, ROW, whole_rows, cols - whole_cols, e);
-    elements(x + whole_rows * row_stride, row_stride, e, buffer + whole_rows * e, ROW, rows - whole_rows, cols, e);
+        for (int64_t j = 0; j < whole_cols; j += n)
+            square(x + i * row_stride + j * e, row_stride, to + j * to_stride + i * e, to_stride, e);
+    elements(x + whole_cols * e, row_stride, e, to + whole_cols * to_stride, to_stride, whole_rows, cols - whole_cols, e);
+    elements(x + whole_rows * row_stride, row_stride, e, to + whole_rows * e, to_stride, rows - whole_rows, cols, e);
+    if (is_near) return;
     for (int64_t j = 0; j < cols; j++) {
-        if (rows * e == ROW) memcpy(out + j * out_stride, buffer + j * ROW, ROW);
-        else memcpy(out + j * out_stride, buffer + j * ROW, (size_t)(rows * e));
+        if (rows * e == CPU_OUT_BYTES) memcpy(out + j * out_stride, buffer + j * CPU_BUFFER_STRIDE, CPU_OUT_BYTES);
+        else memcpy(out + j * out_stride, buffer + j * CPU_BUFFER_STRIDE, (size_t)(rows * e));
     }
 }
 
@@ -133,16 +148,16 @@ static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static void cpu_tiles(const void *context, int64_t begin, int64_t end)  /* tiles, the rows of x fastest */
 {
     const problem *p = context;
-    char buffer[CPU_TILE_BYTES * CPU_TILE_BYTES] __attribute__((aligned(64)));
-    const int64_t edge = CPU_TILE_BYTES / p->element_bytes;
-    const int64_t row_tiles = divide_up(p->dim[0].size, edge), col_tiles = divide_up(p->dim[1].size, edge);
+    char buffer[CPU_MAX_COLS * CPU_BUFFER_STRIDE] __attribute__((aligned(64)));
+    const int64_t tile_rows = cpu_tile_rows(p->element_bytes), tile_cols = cpu_tile_cols(p->element_bytes);
+    const int64_t row_tiles = divide_up(p->dim[0].size, tile_rows), col_tiles = divide_up(p->dim[1].size, tile_cols);
     int64_t row_tile = begin % row_tiles, col_tile = begin / row_tiles % col_tiles, batch = begin / row_tiles / col_tiles;
     for (int64_t t = begin; t < end; t++) {
-        const int64_t i = row_tile * edge, j = col_tile * edge;
+        const int64_t i = row_tile * tile_rows, j = col_tile * tile_cols;
         const char *x = p->x + i * p->dim[0].x_stride + j * p->dim[1].x_stride + batch * p->dim[2].x_stride;
         char *out = p->out + i * p->element_bytes + j * p->dim[1].out_stride + batch * p->dim[2].out_stride;
-        const int64_t rows = p->dim[0].size - i < edge ? p->dim[0].size - i : edge;
-        const int64_t cols = p->dim[1].size - j < edge ? p->dim[1].size - j : edge;
+        const int64_t rows = p->dim[0].size - i < tile_rows ? p->dim[0].size - i : tile_rows;
+        const int64_t cols = p->dim[1].size - j < tile_cols ? p->dim[1].size - j : tile_cols;
         switch (p->element_bytes) {
         case 1: tile(p, x, out, rows, cols, buffer, 1); break;
         case 2: tile(p, x, out, rows, cols, buffer, 2); break;
@@ -189,7 +204,7 @@ static tgl_status run_on_cpu(const problem *p)
         const int64_t piece = CPU_COPY_BYTES / e < rows ? CPU_COPY_BYTES / e : rows;
         return tgl_parallel_rows(divide_up(rows, CPU_COPY_BYTES / e) * cols * batches, 2 * piece * e, cpu_copy, p);
     }
-    const int64_t edge = CPU_TILE_BYTES / e, tiles = divide_up(rows, edge) * divide_up(cols, edge);
+    const int64_t tiles = divide_up(rows, cpu_tile_rows(p->element_bytes)) * divide_up(cols, cpu_tile_cols(p->element_bytes));
     return tgl_parallel_rows(tiles * batches, 2 * (rows * cols / tiles) * e, cpu_tiles, p);
 }
 
