@@ -81,7 +81,7 @@ def main():
                 env = dict(os.environ, TEGULA_TEST_DEVICE="cuda", EMU_SEED=str(seed), EMU_SMS="4",
                            TEGULA_LIBCUDA=str(build / "lib/libcuda_emulated.so"),
                            TEGULA_LIBNVRTC=str(build / "lib/libnvrtc_emulated.so"),
-                           TEGULA_CACHE_DIR=str(build / "tests/cache"), TSAN_OPTIONS="halt_on_error=1")
+                           TEGULA_CACHE_DIR=str(build / "tests/cache"), TSAN_OPTIONS="halt_on_error=1:atexit_sleep_ms=0")
                 try:
                     r = command(build / "tests" / program, env=env, timeout=600)
                 except subprocess.TimeoutExpired:
