@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * tile.h - the tile that one block transposes, by element size e: read by the kernels and by the code that launches them.
+ * tile.h - the tile that one block transposes, by element size e: read by the kernels and by the code
+ * that launches them.
  *
- * A vector is 16 bytes. A tile is TILE_IN_VECTORS wide in x and TILE_OUT_VECTORS wide in out; a thread loads TILE_PATCHES patches of
- * TILE_PATCH_ROWS rows by one vector. What decides, measured on H200 with cold L2 at 8192x7168 and at 32 x 8064 x 7168: x is
- * read in runs of 256 bytes, or of 128 if L2 fetches 256 at a time (-3 % otherwise); out is written in runs of 256 (-1.5 %
- * at 128, but single bytes would need 32 KB for it and lose 10 % at 128 x 7168); runs of 512 gain nothing. Tiles of 16 KB and
- * less spread small matrices over all SMs, and 1 to 8 loads a thread, with many blocks, keep enough bytes in flight.
- * `any` is 0 for transpose.cu and 1 for transpose_any.cu, whose tiles overlap in out by TILE_HALO_VECTORS and so want to be long. */
+ * A vector is 16 bytes. A tile is TILE_IN_VECTORS wide in x and TILE_OUT_VECTORS wide in out; a thread
+ * loads TILE_PATCHES patches of TILE_PATCH_ROWS rows by one vector. What decides, measured on H200 with
+ * cold L2 at 8192x7168 and at 32 x 8064 x 7168: x is read in runs of 256 bytes, or of 128 if L2 fetches
+ * 256 at a time (-3 % otherwise); out is written in runs of 256 (-1.5 % at 128, but single bytes would
+ * need 32 KB for it and lose 10 % at 128 x 7168); runs of 512 gain nothing. Tiles of 16 KB and less
+ * spread small matrices over all SMs, and 1 to 8 loads a thread, with many blocks, keep enough bytes in
+ * flight. `any` is 0 for transpose.cu and 1 for transpose_any.cu, whose tiles overlap in out by
+ * TILE_HALO_VECTORS and so want to be long. */
 #ifndef TEGULA_TRANSPOSE_TILE_H
 #define TEGULA_TRANSPOSE_TILE_H
 
@@ -17,11 +20,13 @@
 
 #define TILE_ROWS(e, any) (TILE_OUT_VECTORS(e, any) * 16 / (e)) /* rows and columns of x */
 #define TILE_COLS(e) (TILE_IN_VECTORS(e) * 16 / (e))
-#define TILE_THREADS(e, any) (TILE_ROWS(e, any) / TILE_PATCH_ROWS(e, any) * TILE_IN_VECTORS(e) / TILE_PATCHES(e))
+#define TILE_THREADS(e, any)                                                                               \
+    (TILE_ROWS(e, any) / TILE_PATCH_ROWS(e, any) * TILE_IN_VECTORS(e) / TILE_PATCHES(e))
 #define TILE_HALO_VECTORS 2
 
-/* A grid has row tiles along x, column tiles along y and batches along z, so that blocks need not begin with divisions (0.2 us of
- * 3 at 128 x 7168). y and z end at TILE_MAX_GRID: where there are more, they are cut into slices, all of them along x. */
+/* A grid has row tiles along x, column tiles along y and batches along z, so that blocks need not begin
+ * with divisions (0.2 us of 3 at 128 x 7168). y and z end at TILE_MAX_GRID: where there are more, they
+ * are cut into slices, all of them along x. */
 #define TILE_MAX_GRID 65535
 
 /* transpose_copy: each thread of a block writes this many vectors. */

@@ -10,155 +10,185 @@
 #include "cuda/launch.h"
 #include "transpose/tile.h"
 
-/* An array of up to three dimensions, copied to another order of strides. Dimension 0 is contiguous in out: the rows of x. Dimension
- * 1 is the one along which x is contiguous, or as close to it as it gets: its columns. 2 is the rest. Strides are in bytes. */
+/* An array of up to three dimensions, copied to another order of strides (in bytes). `rows` is the dimension
+ * along which out is contiguous, the rows of x. `cols` is the one along which x is contiguous, or as close to
+ * it as it gets; `batches` is the rest. */
 typedef struct { int64_t size, x_stride, out_stride; } dimension;
 typedef struct {
     const char *x;
     char *out;
     int element_bytes;
-    bool is_copy; /* x is contiguous along dimension 0 too (or there is no other): dimensions 1 and 2 are in out's order */
-    dimension dim[3];
+    bool is_copy; /* x is contiguous along `rows` too, or has no other dimension; cols, batches: as in out */
+    dimension rows, cols, batches;
 } problem;
 
-/* Leaves out dimensions of size 1 and merges neighbours (in out's order) that x holds like one, so that a transposed view, a single
- * row, or a batch of matrices next to each other is seen for what it is; then finds the columns. */
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t magnitude(int64_t a) { return a < 0 ? -a : a; }
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static void swap(dimension *a, dimension *b)
+{
+    const dimension d = *a;
+    *a = *b;
+    *b = d;
+}
+
+/* Would x hold a dimension and the next one, in out's order, as a single one? */
+static bool can_merge(const dimension *d, const dimension *next)
+{
+    return next->x_stride % d->size == 0 && next->x_stride / d->size == d->x_stride;
+}
+
+/* Is a the better choice for the columns? */
+static bool is_closer(const dimension *a, const dimension *b)
+{
+    const int64_t s = magnitude(a->x_stride), t = magnitude(b->x_stride);
+    return a->size > 1 && s != 0 && (t == 0 || s < t);
+}
+
+/* Leaves out dimensions of size 1 and merges what can be merged, so that a transposed view, a single row or
+ * matrices next to each other are seen for what they are. x is not empty. */
 static problem make_problem(const DLTensor *x, const DLTensor *out)
 {
     const int64_t bytes = tgl_dtype_bits(x->dtype) / 8;
-    problem p = { .x = tgl_data(x), .out = tgl_data(out), .element_bytes = (int)bytes };
+    const int axes[3] = { x->ndim - 2, x->ndim - 1, 0 };
+    dimension d[3] = { { 1, bytes, bytes }, { 1, 0, 0 }, { 1, 0, 0 } };
     int64_t out_stride = bytes;
     int n = 0;
-    for (int i = 0; i < x->ndim; i++) {                 /* rows, columns, batches */
-        const int axis = i == 0 ? x->ndim - 2 : i == 1 ? x->ndim - 1 : 0;
-        const int64_t size = x->shape[axis];
+    for (int i = 0; i < x->ndim; i++) {
+        const int64_t size = x->shape[axes[i]];
         if (size == 1) continue;                        /* its stride may be anything */
-        const dimension d = { size, tgl_stride(x, axis) * bytes, out_stride };
+        const dimension next = { size, tgl_stride(x, axes[i]) * bytes, out_stride };
+        if (n > 0 && can_merge(&d[n - 1], &next)) d[n - 1].size *= size;
+        else d[n++] = next;
         out_stride *= size;
-        if (n > 0 && d.x_stride / p.dim[n - 1].size == p.dim[n - 1].x_stride && d.x_stride % p.dim[n - 1].size == 0)
-            p.dim[n - 1].size *= size;
-        else
-            p.dim[n++] = d;
     }
-    if (n == 0) p.dim[n++] = (dimension){ 1, bytes, bytes };
-    p.is_copy = n == 1 || p.dim[0].x_stride == bytes;
-    for (; n < 3; n++) p.dim[n] = (dimension){ 1, 0, 0 };
-
-    const int64_t one = p.dim[1].x_stride, two = p.dim[2].x_stride;
-    const bool two_is_closer = two != 0 && (one == 0 || (two < 0 ? -two : two) < (one < 0 ? -one : one));
-    if (!p.is_copy && p.dim[2].size > 1 && two_is_closer) {
-        const dimension d = p.dim[1];
-        p.dim[1] = p.dim[2];
-        p.dim[2] = d;
-    }
+    problem p = { tgl_data(x), tgl_data(out), (int)bytes, n < 2 || d[0].x_stride == bytes, d[0], d[1], d[2] };
+    if (!p.is_copy && is_closer(&p.batches, &p.cols)) swap(&p.cols, &p.batches);
     return p;
 }
 
 /* ---- CPU ----
- * Tiles are made of squares that are transposed in registers. Where rows of out lie far apart a tile goes through a buffer on the
- * stack, so that out is written in whole runs. Tiles go down the rows of x: a tile's rows of out continue those of the one before,
- * in the same pages, but every row of x is in a new page, so these runs are the longer ones. */
+ * Tiles are made of squares that are transposed in registers. Where rows of out lie far apart a tile goes
+ * through a buffer on the stack, so that out is written in whole runs. Tiles go down the rows of x: a tile's
+ * rows of out continue those of the one before, in the same pages, but every row of x is in a new page, so
+ * these runs are the longer ones. On one core (Neoverse-N1) 4096x7168 of 4 bytes take 20 ms; with runs of 256
+ * bytes on both sides, 60. */
 
 enum {
-    CPU_OUT_BYTES = 256,                                /* of a row of out in a tile */
-    CPU_X_BYTES = 1024, CPU_MAX_COLS = 256,             /* of a row of x, at most */
-    CPU_BUFFER_STRIDE = CPU_OUT_BYTES + 64,             /* rows a cache line off a power of two keep to sets of their own */
-    CPU_NEAR_BYTES = 16 << 10                           /* rows of out that lie in so few bytes need no buffer */
+    CPU_OUT_BYTES = 256,                    /* of a row of out in a tile */
+    CPU_X_BYTES = 1024,                     /* of a row of x, at most ... */
+    CPU_MAX_COLS = 256,                     /* ... and not more elements than this */
+    CPU_BUFFER_STRIDE = CPU_OUT_BYTES + 64, /* a power of two would use few sets of the cache */
+    CPU_NEAR_BYTES = 16 << 10,              /* rows of out that lie in so few bytes need no buffer */
+    CPU_COPY_BYTES = 64 << 10               /* of a piece of a plain copy */
 };
 static int64_t cpu_tile_rows(int element_bytes) { return CPU_OUT_BYTES / element_bytes; }
-static int64_t cpu_tile_cols(int element_bytes)
+static int64_t cpu_tile_cols(int element_bytes) { return least(CPU_X_BYTES / element_bytes, CPU_MAX_COLS); }
+
+#define INLINE static inline __attribute__((always_inline))   /* so that e is a constant */
+
+/* out[j][i] = x[i][j], elements of e bytes. */
+INLINE void elements(const char *x, int64_t row_stride, int64_t col_stride, char *out, int64_t out_stride,
+                     int64_t rows, int64_t cols, int e)
 {
-    return CPU_X_BYTES / element_bytes < CPU_MAX_COLS ? CPU_X_BYTES / element_bytes : CPU_MAX_COLS;
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t i = 0; i < rows; i++)
+            memcpy(out + j * out_stride + i * e, x + i * row_stride + j * col_stride, (size_t)e);
 }
 
+#ifdef __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define HAS_SHUFFLE 1
+#endif
+#endif
+
+#ifdef HAS_SHUFFLE
 typedef uint8_t vector8 __attribute__((vector_size(16)));
 typedef uint16_t vector16 __attribute__((vector_size(16)));
 typedef uint32_t vector32 __attribute__((vector_size(16)));
 typedef uint64_t vector64 __attribute__((vector_size(16)));
-#define INLINE static inline __attribute__((always_inline))
+#define SHUFFLE(type, a, b, ...) ((vector8)__builtin_shufflevector((type)(a), (type)(b), __VA_ARGS__))
 
-/* a0 b0 a1 b1 ... of the lower or the upper halves, for elements of e bytes. */
-INLINE vector8 zip(vector8 a, vector8 b, int e, bool upper)
+/* a0 b0 a1 b1 ... of the lower halves, or of the upper ones. */
+INLINE vector8 zip_low(vector8 a, vector8 b, int e)
 {
-    switch (e) {
-    case 1:
-        return upper ? __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
-                     : __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    case 2:
-        return upper ? (vector8)__builtin_shufflevector((vector16)a, (vector16)b, 4, 12, 5, 13, 6, 14, 7, 15)
-                     : (vector8)__builtin_shufflevector((vector16)a, (vector16)b, 0, 8, 1, 9, 2, 10, 3, 11);
-    case 4:
-        return upper ? (vector8)__builtin_shufflevector((vector32)a, (vector32)b, 2, 6, 3, 7)
-                     : (vector8)__builtin_shufflevector((vector32)a, (vector32)b, 0, 4, 1, 5);
-    default:
-        return upper ? (vector8)__builtin_shufflevector((vector64)a, (vector64)b, 1, 3)
-                     : (vector8)__builtin_shufflevector((vector64)a, (vector64)b, 0, 2);
-    }
+    return e == 1   ? SHUFFLE(vector8, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+           : e == 2 ? SHUFFLE(vector16, a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+           : e == 4 ? SHUFFLE(vector32, a, b, 0, 4, 1, 5)
+                    : SHUFFLE(vector64, a, b, 0, 2);
+}
+INLINE vector8 zip_high(vector8 a, vector8 b, int e)
+{
+    return e == 1   ? SHUFFLE(vector8, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+           : e == 2 ? SHUFFLE(vector16, a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+           : e == 4 ? SHUFFLE(vector32, a, b, 2, 6, 3, 7)
+                    : SHUFFLE(vector64, a, b, 1, 3);
 }
 
-/* A square of 16 bytes by 16 / e rows: log2(16 / e) times, rows i and i + half are interleaved into rows 2 i and 2 i + 1. */
-INLINE void square(const char *x, int64_t x_stride, char *out, int64_t out_stride, int e)
+/* elements() of a square, 16 bytes by 16 / e rows; e < 16. Rows i and i + half become rows 2 i and 2 i + 1,
+ * zipped: done log2(16 / e) times, this is the transpose. */
+INLINE void square(const char *x, int64_t row_stride, char *out, int64_t out_stride, int e)
 {
     const int n = 16 / e;
     vector8 v[16], w[16];
-    for (int i = 0; i < n; i++) memcpy(&v[i], x + i * x_stride, 16);
+    for (int i = 0; i < n; i++) memcpy(&v[i], x + i * row_stride, 16);
     for (int step = 1; step < n; step *= 2) {
         for (int i = 0; i < n / 2; i++) {
-            w[2 * i] = zip(v[i], v[i + n / 2], e, false);
-            w[2 * i + 1] = zip(v[i], v[i + n / 2], e, true);
+            w[2 * i] = zip_low(v[i], v[i + n / 2], e);
+            w[2 * i + 1] = zip_high(v[i], v[i + n / 2], e);
         }
         for (int i = 0; i < n; i++) v[i] = w[i];
     }
     for (int i = 0; i < n; i++) memcpy(out + i * out_stride, &v[i], 16);
 }
-
-INLINE void elements(const char *x, int64_t row_stride, int64_t col_stride, char *out, int64_t out_stride, int64_t rows,
-                     int64_t cols, int e)
+#else
+INLINE void square(const char *x, int64_t row_stride, char *out, int64_t out_stride, int e)
 {
-    for (int64_t j = 0; j < cols; j++)
-        for (int64_t i = 0; i < rows; i++) memcpy(out + j * out_stride + i * e, x + i * row_stride + j * col_stride, (size_t)e);
+    elements(x, row_stride, e, out, out_stride, 16 / e, 16 / e, e);
 }
+#endif
 
-/* rows x cols elements, at most a tile. */
+/* elements() of at most a tile. */
 INLINE void tile(const problem *p, const char *x, char *out, int64_t rows, int64_t cols, char *buffer, int e)
 {
-    const int64_t row_stride = p->dim[0].x_stride, col_stride = p->dim[1].x_stride, out_stride = p->dim[1].out_stride;
-    const int64_t n = 16 / e, whole_rows = col_stride == e && e < 16 ? rows / n * n : 0, whole_cols = cols / n * n;
-    if (whole_rows == 0 || whole_cols == 0) {
-        elements(x, row_stride, col_stride, out, out_stride, rows, cols, e);
+    const int64_t row_stride = p->rows.x_stride, out_stride = p->cols.out_stride;
+    const int64_t n = 16 / e, square_rows = rows / n * n, square_cols = cols / n * n;
+    if (p->cols.x_stride != e || e == 16 || square_rows == 0 || square_cols == 0) {
+        elements(x, row_stride, p->cols.x_stride, out, out_stride, rows, cols, e);
         return;
     }
     const bool is_near = out_stride * cols <= CPU_NEAR_BYTES;
     char *to = is_near ? out : buffer;
-    const int64_t to_stride = is_near ? out_stride : CPU_BUFFER_STRIDE;
-    for (int64_t i = 0; i < whole_rows; i += n)
-        for (int64_t j = 0; j < whole_cols; j += n)
-            square(x + i * row_stride + j * e, row_stride, to + j * to_stride + i * e, to_stride, e);
-    elements(x + whole_cols * e, row_stride, e, to + whole_cols * to_stride, to_stride, whole_rows, cols - whole_cols, e);
-    elements(x + whole_rows * row_stride, row_stride, e, to + whole_rows * e, to_stride, rows - whole_rows, cols, e);
+    const int64_t stride = is_near ? out_stride : CPU_BUFFER_STRIDE;
+    for (int64_t i = 0; i < square_rows; i += n)
+        for (int64_t j = 0; j < square_cols; j += n)
+            square(x + i * row_stride + j * e, row_stride, to + j * stride + i * e, stride, e);
+    const int64_t more_rows = rows - square_rows, more_cols = cols - square_cols;
+    elements(x + square_cols * e, row_stride, e, to + square_cols * stride, stride, rows, more_cols, e);
+    elements(x + square_rows * row_stride, row_stride, e, to + square_rows * e, stride, more_rows, square_cols, e);
     if (is_near) return;
     for (int64_t j = 0; j < cols; j++) {
-        if (rows * e == CPU_OUT_BYTES) memcpy(out + j * out_stride, buffer + j * CPU_BUFFER_STRIDE, CPU_OUT_BYTES);
-        else memcpy(out + j * out_stride, buffer + j * CPU_BUFFER_STRIDE, (size_t)(rows * e));
+        const char *from = buffer + j * CPU_BUFFER_STRIDE;
+        if (rows * e == CPU_OUT_BYTES) memcpy(out + j * out_stride, from, CPU_OUT_BYTES);   /* inline */
+        else memcpy(out + j * out_stride, from, (size_t)(rows * e));
     }
 }
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static void cpu_tiles(const void *context, int64_t begin, int64_t end)  /* tiles, the rows of x fastest */
+static void cpu_tiles(const void *context, int64_t begin, int64_t end)      /* tiles, the rows of x fastest */
 {
     const problem *p = context;
+    const int e = p->element_bytes;
+    const int64_t tile_rows = cpu_tile_rows(e), row_tiles = divide_up(p->rows.size, tile_rows);
+    const int64_t tile_cols = cpu_tile_cols(e), col_tiles = divide_up(p->cols.size, tile_cols);
     char buffer[CPU_MAX_COLS * CPU_BUFFER_STRIDE] __attribute__((aligned(64)));
-    const int64_t tile_rows = cpu_tile_rows(p->element_bytes), tile_cols = cpu_tile_cols(p->element_bytes);
-    const int64_t row_tiles = divide_up(p->dim[0].size, tile_rows), col_tiles = divide_up(p->dim[1].size, tile_cols);
-    int64_t row_tile = begin % row_tiles, col_tile = begin / row_tiles % col_tiles, batch = begin / row_tiles / col_tiles;
+    int64_t row_tile = begin % row_tiles, col_tile = begin / row_tiles % col_tiles;
+    int64_t batch = begin / row_tiles / col_tiles;
     for (int64_t t = begin; t < end; t++) {
-        const int64_t i = row_tile * tile_rows, j = col_tile * tile_cols;
-        const char *x = p->x + i * p->dim[0].x_stride + j * p->dim[1].x_stride + batch * p->dim[2].x_stride;
-        char *out = p->out + i * p->element_bytes + j * p->dim[1].out_stride + batch * p->dim[2].out_stride;
-        const int64_t rows = p->dim[0].size - i < tile_rows ? p->dim[0].size - i : tile_rows;
-        const int64_t cols = p->dim[1].size - j < tile_cols ? p->dim[1].size - j : tile_cols;
-        switch (p->element_bytes) {
+        const int64_t i = row_tile * tile_rows, rows = least(tile_rows, p->rows.size - i);
+        const int64_t j = col_tile * tile_cols, cols = least(tile_cols, p->cols.size - j);
+        const char *x = p->x + i * p->rows.x_stride + j * p->cols.x_stride + batch * p->batches.x_stride;
+        char *out = p->out + i * e + j * p->cols.out_stride + batch * p->batches.out_stride;
+        switch (e) {
         case 1: tile(p, x, out, rows, cols, buffer, 1); break;
         case 2: tile(p, x, out, rows, cols, buffer, 2); break;
         case 4: tile(p, x, out, rows, cols, buffer, 4); break;
@@ -173,21 +203,22 @@ static void cpu_tiles(const void *context, int64_t begin, int64_t end)  /* tiles
     }
 }
 
-/* Pieces of CPU_COPY_BYTES of the rows of out, which are contiguous in x (or there is one row only). */
-enum { CPU_COPY_BYTES = 64 << 10 };
-
-static void cpu_copy(const void *context, int64_t begin, int64_t end)
+static void cpu_copy(const void *context, int64_t begin, int64_t end)       /* pieces of the rows of out */
 {
     const problem *p = context;
-    const int64_t piece = CPU_COPY_BYTES / p->element_bytes, pieces = divide_up(p->dim[0].size, piece);
+    const int e = p->element_bytes;
+    const int64_t piece = CPU_COPY_BYTES / e, pieces = divide_up(p->rows.size, piece);
+    const int64_t stride = p->rows.x_stride;
     for (int64_t t = begin; t < end; t++) {
-        const int64_t first = t % pieces * piece, row = t / pieces, i1 = row % p->dim[1].size, i2 = row / p->dim[1].size;
-        const int64_t count = p->dim[0].size - first < piece ? p->dim[0].size - first : piece;
-        const char *x = p->x + first * p->dim[0].x_stride + i1 * p->dim[1].x_stride + i2 * p->dim[2].x_stride;
-        char *out = p->out + first * p->element_bytes + i1 * p->dim[1].out_stride + i2 * p->dim[2].out_stride;
-        const int64_t stride = p->dim[0].x_stride;
-        if (stride == p->element_bytes) memcpy(out, x, (size_t)(count * p->element_bytes));
-        else switch (p->element_bytes) {
+        const int64_t i = t % pieces * piece, count = least(piece, p->rows.size - i);
+        const int64_t j = t / pieces % p->cols.size, batch = t / pieces / p->cols.size;
+        const char *x = p->x + i * stride + j * p->cols.x_stride + batch * p->batches.x_stride;
+        char *out = p->out + i * e + j * p->cols.out_stride + batch * p->batches.out_stride;
+        if (stride == e) {
+            memcpy(out, x, (size_t)(count * e));
+            continue;
+        }
+        switch (e) {                                    /* there is one row only, not contiguous in x */
         case 1: elements(x, stride, 0, out, 0, count, 1, 1); break;
         case 2: elements(x, stride, 0, out, 0, count, 1, 2); break;
         case 4: elements(x, stride, 0, out, 0, count, 1, 4); break;
@@ -199,13 +230,14 @@ static void cpu_copy(const void *context, int64_t begin, int64_t end)
 
 static tgl_status run_on_cpu(const problem *p)
 {
-    const int64_t e = p->element_bytes, rows = p->dim[0].size, cols = p->dim[1].size, batches = p->dim[2].size;
+    const int e = p->element_bytes;
+    const int64_t rows = p->rows.size, cols = p->cols.size, batches = p->batches.size;
     if (p->is_copy) {
-        const int64_t piece = CPU_COPY_BYTES / e < rows ? CPU_COPY_BYTES / e : rows;
-        return tgl_parallel_rows(divide_up(rows, CPU_COPY_BYTES / e) * cols * batches, 2 * piece * e, cpu_copy, p);
+        const int64_t pieces = divide_up(rows, CPU_COPY_BYTES / e);
+        return tgl_parallel_rows(pieces * cols * batches, 2 * e * (rows / pieces), cpu_copy, p);
     }
-    const int64_t tiles = divide_up(rows, cpu_tile_rows(p->element_bytes)) * divide_up(cols, cpu_tile_cols(p->element_bytes));
-    return tgl_parallel_rows(tiles * batches, 2 * (rows * cols / tiles) * e, cpu_tiles, p);
+    const int64_t tiles = divide_up(rows, cpu_tile_rows(e)) * divide_up(cols, cpu_tile_cols(e));
+    return tgl_parallel_rows(tiles * batches, 2 * e * (rows * cols / tiles), cpu_tiles, p);
 }
 
 /* ---- checks ---- */
@@ -228,7 +260,9 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, int ndim)
 enum { ALIGNED, ANY, COPY, NUM_KERNELS };
 static tgl_kernel plan(int which, int element_bytes)
 {
-    static const char *const names[NUM_KERNELS] = { "transpose/transpose", "transpose/transpose_any", "transpose/transpose_copy" };
+    static const char *const names[NUM_KERNELS] = {
+        "transpose/transpose", "transpose/transpose_any", "transpose/transpose_copy"
+    };
     return (tgl_kernel){ names[which], { { "ELEMENT_BYTES", element_bytes } } };
 }
 
@@ -241,49 +275,48 @@ static tgl_status prepare(const DLTensor *x, tgl_stream stream)
     return TGL_OK;
 }
 
-static bool is_multiple_of_16(int64_t a, int64_t b, int64_t c) { return (a | b | c) % 16 == 0; }
-
 static tgl_status launch_copy(problem *p, const DLTensor *on, tgl_stream stream)
 {
-    dimension *d = p->dim;
-    if (d[2].size > 1 && d[2].out_stride < d[1].out_stride) {   /* back to out's order */
-        const dimension swap = d[1];
-        d[1] = d[2];
-        d[2] = swap;
-    }
-    const int64_t bytes = d[0].size * d[1].size * d[2].size * p->element_bytes;
-    const int64_t blocks = divide_up(bytes + 15, 16);           /* of 16 bytes: one more if out is not aligned */
+    dimension *r = &p->rows, *c = &p->cols, *b = &p->batches;
+    if (b->size > 1 && b->out_stride < c->out_stride) swap(b, c);           /* back to out's order */
+    const int64_t bytes = r->size * c->size * b->size * p->element_bytes;
+    const int64_t blocks = divide_up(bytes + 15, 16);   /* of 16 bytes; out may begin inside one */
     const tgl_kernel kernel = plan(COPY, p->element_bytes);
-    const tgl_shape shape = { .grid = { divide_up(blocks, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS };
-    void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[1].x_stride, &d[2].x_stride };
+    const tgl_shape shape = { { divide_up(blocks, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS };
+    void *args[] = { &p->x, &p->out, &r->size, &c->size, &b->size, &r->x_stride, &c->x_stride, &b->x_stride };
     return tgl_launch(&kernel, on, &shape, stream, args);
 }
 
 static tgl_status launch_tiles(problem *p, const DLTensor *on, tgl_stream stream)
 {
-    dimension *d = p->dim;
+    dimension *r = &p->rows, *c = &p->cols, *b = &p->batches;
     const int e = p->element_bytes;
-    const bool is_out_aligned = is_multiple_of_16((int64_t)(uintptr_t)p->out, d[1].out_stride, d[2].out_stride);
-    const bool is_x_aligned = is_multiple_of_16((int64_t)(uintptr_t)p->x, d[0].x_stride, d[2].x_stride) && d[1].x_stride == e;
-    const bool any = !is_out_aligned || !is_x_aligned || d[0].size * e % 16 != 0 || d[1].size * e % 16 != 0;
+    const int64_t x_bits = (int64_t)(uintptr_t)p->x | r->x_stride | b->x_stride;
+    const int64_t out_bits = (int64_t)(uintptr_t)p->out | c->out_stride | b->out_stride;
+    const bool any = c->x_stride != e || ((x_bits | out_bits | r->size * e | c->size * e) & 15) != 0;
 
-    uint32_t halo = is_out_aligned ? 0 : TILE_HALO_VECTORS;     /* with it a row of out may begin up to 31 bytes into its first tile */
-    const int64_t rows_apart = TILE_ROWS(e, any) - halo * 16 / e;
-    const int64_t row_tiles = divide_up(d[0].size + halo * 16 / e, rows_apart);
-    const int64_t col_tiles = divide_up(d[1].size, TILE_COLS(e));
-    const int64_t col_slices = divide_up(col_tiles, TILE_MAX_GRID), batch_slices = divide_up(d[2].size, TILE_MAX_GRID);
-    const tgl_shape shape = { .grid = { row_tiles * col_slices * batch_slices, divide_up(col_tiles, col_slices),
-                                        divide_up(d[2].size, batch_slices) },
-                              .block = TILE_THREADS(e, any) };
+    /* With a halo, a row of out may begin up to 31 bytes into its first tile (transpose_any.cu). */
+    uint32_t halo = out_bits & 15 ? TILE_HALO_VECTORS : 0;
+    const int64_t halo_rows = halo * 16 / e;
+    const int64_t row_tiles = divide_up(r->size + halo_rows, TILE_ROWS(e, any) - halo_rows);
+    const int64_t col_tiles = divide_up(c->size, TILE_COLS(e));
+    const int64_t col_slices = divide_up(col_tiles, TILE_MAX_GRID);
+    const int64_t batch_slices = divide_up(b->size, TILE_MAX_GRID);
     const tgl_kernel kernel = plan(any ? ANY : ALIGNED, e);
+    const tgl_shape shape = {
+        { row_tiles * col_slices * batch_slices, divide_up(col_tiles, col_slices),
+          divide_up(b->size, batch_slices) },
+        .block = TILE_THREADS(e, any)
+    };
     uint32_t num_row_tiles = (uint32_t)row_tiles, num_col_slices = (uint32_t)col_slices;
-    if (!any) {
-        void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[2].x_stride, &d[1].out_stride,
-                         &d[2].out_stride, &num_row_tiles, &num_col_slices };
+    if (any) {
+        void *args[] = { &p->x, &p->out, &r->size, &c->size, &b->size, &r->x_stride, &c->x_stride,
+                         &b->x_stride, &c->out_stride, &b->out_stride, &num_row_tiles, &num_col_slices,
+                         &halo };
         return tgl_launch(&kernel, on, &shape, stream, args);
     }
-    void *args[] = { &p->x, &p->out, &d[0].size, &d[1].size, &d[2].size, &d[0].x_stride, &d[1].x_stride, &d[2].x_stride,
-                     &d[1].out_stride, &d[2].out_stride, &num_row_tiles, &num_col_slices, &halo };
+    void *args[] = { &p->x, &p->out, &r->size, &c->size, &b->size, &r->x_stride, &b->x_stride, &c->out_stride,
+                     &b->out_stride, &num_row_tiles, &num_col_slices };
     return tgl_launch(&kernel, on, &shape, stream, args);
 }
 
@@ -291,8 +324,8 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
 {
     /* Where less than a sixteenth of the tiles would be filled, the copy's gather does better. */
     const int64_t rows = TILE_ROWS(p->element_bytes, 0), cols = TILE_COLS(p->element_bytes);
-    const int64_t tiles = divide_up(p->dim[0].size, rows) * divide_up(p->dim[1].size, cols);
-    const bool fills_tiles = p->dim[0].size * p->dim[1].size >= tiles * rows * cols / 16;
+    const int64_t tiles = divide_up(p->rows.size, rows) * divide_up(p->cols.size, cols);
+    const bool fills_tiles = p->rows.size * p->cols.size >= tiles * (rows * cols / 16);
     return p->is_copy || !fills_tiles ? launch_copy(p, on, stream) : launch_tiles(p, on, stream);
 }
 

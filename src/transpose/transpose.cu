@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: MIT
- * transpose.cu - matrices whose rows, on both sides, are whole 16-byte vectors: a tile per block, through shared memory.
+ * transpose.cu - matrices whose rows, on both sides, are whole 16-byte vectors: a tile per block,
+ * through shared memory.
  *   computes  out[b][j][i] = x[b][i][j]
- *   launch    grid (row_tiles, column tiles, batches), or slices of it (tile.h), block TILE_THREADS, 4 to 16 KB of static
- *             shared memory
+ *   launch    grid (row_tiles, column tiles, batches), or slices of it (tile.h), block TILE_THREADS, 4 to
+ *             16 KB of static shared memory
  *   moves     2 * num_batches * num_rows * num_cols * ELEMENT_BYTES bytes, each once
  *   macros    ELEMENT_BYTES 1, 2, 4, 8, 16
- *   needs     x, out and all strides (in bytes) multiples of 16; num_rows and num_cols multiples of 16 / ELEMENT_BYTES
+ *   needs     x, out and all strides (in bytes) multiples of 16; num_rows and num_cols multiples of 16 /
+ *             ELEMENT_BYTES
  *
- * A thread loads a few rows of one vector each, transposes this patch in registers and stores its columns into the tile
- * (tile.cuh); after the barrier each thread writes vectors of out. Global and shared accesses are all 8 or 16 bytes wide
- * and free of bank conflicts. Blocks overlap each other's loads and stores: fewer per SM gained nothing, nor did more loads
- * a thread. No streaming hints: L1::no_allocate, .cs and evict_first each cost 2 to 4 % on H200 at 8192x7168. */
+ * A thread loads a few rows of one vector each, transposes this patch in registers and stores its
+ * columns into the tile (tile.cuh); after the barrier each thread writes vectors of out. Global and
+ * shared accesses are all 8 or 16 bytes wide and free of bank conflicts. Blocks overlap each other's
+ * loads and stores: fewer per SM gained nothing, nor did more loads a thread. No streaming hints:
+ * L1::no_allocate, .cs and evict_first each cost 2 to 4 % on H200 at 8192x7168. */
 #define TILE_ANY 0
 #include "transpose/tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) transpose(
-    const u8 *x, u8 *out, i64 num_rows, i64 num_cols, i64 num_batches, i64 x_row_bytes, i64 x_batch_bytes, i64 out_row_bytes,
-    i64 out_batch_bytes, u32 row_tiles, u32 col_slices)
+    const u8 *x, u8 *out, i64 num_rows, i64 num_cols, i64 num_batches, i64 x_row_bytes, i64 x_batch_bytes,
+    i64 out_row_bytes, i64 out_batch_bytes, u32 row_tiles, u32 col_slices)
 {
     SHARED(tile_type, tile);
     const int thread = (int)threadIdx.x;
@@ -35,7 +38,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(
     for (int p = 0; p < PATCHES; p++)
         if (in * VECTOR < cols && p * STEP + group * PATCH_ROWS < rows)
 #pragma unroll
-            for (int r = 0; r < PATCH_ROWS; r++) v[p][r] = load_ahead_u32x4(from + (p * STEP + r) * x_row_bytes);
+            for (int r = 0; r < PATCH_ROWS; r++)
+                v[p][r] = load_ahead_u32x4(from + (p * STEP + r) * x_row_bytes);
 #pragma unroll
     for (int p = 0; p < PATCHES; p++)
         if (in * VECTOR < cols && p * STEP + group * PATCH_ROWS < rows)
@@ -43,7 +47,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(
     __syncthreads();
 
     const int k = thread % OUT_VECTORS, first = thread / OUT_VECTORS;
-    u8 *to = out + at.batch * out_batch_bytes + (at.col + first) * out_row_bytes + (first_row + k * VECTOR) * ELEMENT_BYTES;
+    u8 *to = out + at.batch * out_batch_bytes + (at.col + first) * out_row_bytes +
+             (first_row + k * VECTOR) * ELEMENT_BYTES;
     if (k * VECTOR < rows)
 #pragma unroll
         for (int j = 0; j < COLS; j += THREADS / OUT_VECTORS)

@@ -1,33 +1,38 @@
 /* SPDX-License-Identifier: MIT
- * transpose_any.cu - matrices of any size, strides and alignment: the tiles of transpose.cu, with what it asks for tested here.
+ * transpose_any.cu - matrices of any size, strides and alignment: the tiles of transpose.cu, with what
+ * it asks for tested here.
  *   computes  out[b][j][i] = x[b][i][j]
- *   launch    grid (row_tiles, column tiles, batches), or slices of it (tile.h), block TILE_THREADS, 4 to 32 KB of static shared
- *             memory; a row tile advances by ROWS - halo * VECTOR rows
+ *   launch    grid (row_tiles, column tiles, batches), or slices of it (tile.h), block TILE_THREADS, 4 to
+ *             32 KB of static shared memory; a row tile advances by ROWS - halo * VECTOR rows
  *   moves     2 * num_batches * num_rows * num_cols * ELEMENT_BYTES bytes, each once
  *   macros    ELEMENT_BYTES 1, 2, 4, 8, 16
- *   needs     out's rows contiguous; x's strides may be 0 or negative; halo 0 only if all of out's rows are aligned to 16
+ *   needs     out's rows contiguous; x's strides may be 0 or negative; halo 0 only if all of out's rows are
+ *             aligned to 16
  *
- * Memory is accessed in aligned blocks of 16 bytes wherever it can be. Inside a row that is contiguous in x, a vector at an odd
- * address is cut out of two blocks, of which the second is the neighbour's first and comes from L1. The ends of x's rows, and an x
- * without contiguous rows, are read element by element. On the other side, where rows of out begin at odd addresses, tiles
- * overlap by `halo` vectors, 32 bytes: so each row of a tile can write from one multiple of 32 bytes to another, its blocks cut out
- * of two of the tile's vectors, and no sector of memory is written in two parts (which cost up to half of the speed, as
- * L2 has to fetch what it is not given). Only the very ends of rows are written in smaller pieces. */
+ * Memory is accessed in aligned blocks of 16 bytes wherever it can be. Inside a row that is contiguous
+ * in x, a vector at an odd address is cut out of two blocks, of which the second is the neighbour's
+ * first and comes from L1. The ends of x's rows, and an x without contiguous rows, are read element by
+ * element. On the other side, where rows of out begin at odd addresses, tiles overlap by `halo` vectors,
+ * 32 bytes: so each row of a tile can write from one multiple of 32 bytes to another, its blocks cut out
+ * of two of the tile's vectors, and no sector of memory is written in two parts (which cost up to half
+ * of the speed, as L2 has to fetch what it is not given). Only the very ends of rows are written in
+ * smaller pieces. */
 #define TILE_ANY 1
 #include "transpose/tile.cuh"
 #include "transpose/unaligned.cuh"
 
-/* Fills the tile with columns 0 .. cols - 1 of rows first .. end - 1; `from` is where row 0 would be. `left` and `right` are the bytes
- * that these rows of x have before and after the tile; used if they are contiguous. All loads of a patch are under way before
- * the first is needed. */
-DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_bytes, int first, int end, int cols, i64 left, i64 right)
+/* Fills the tile with columns 0 .. cols - 1 of rows first .. end - 1; `from` is where row 0 would be.
+ * `left` and `right` are the bytes that these rows of x have before and after the tile; used if they are
+ * contiguous. All loads of a patch are under way before the first is needed. */
+DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_bytes, int first, int end,
+                   int cols, i64 left, i64 right)
 {
     const int in = (int)threadIdx.x % IN_VECTORS, group = (int)threadIdx.x / IN_VECTORS;
     left += in * 16;                                           /* before this thread's vectors */
     right += (cols - in * VECTOR) * ELEMENT_BYTES;             /* from their first bytes on */
     const bool is_contiguous = x_col_bytes == ELEMENT_BYTES;
     const bool is_aligned = is_contiguous && misalignment(from) == 0 && x_row_bytes % 16 == 0 && right >= 16;
-    const bool is_inside = is_contiguous && left >= 15 && right >= 31;  /* whatever its alignment, both blocks may be read */
+    const bool is_inside = is_contiguous && left >= 15 && right >= 31;  /* both blocks may always be read */
 #pragma unroll
     for (int p = 0; p < PATCHES; p++) {
         const int row = (p * (THREADS / IN_VECTORS) + group) * PATCH_ROWS;
@@ -50,15 +55,18 @@ DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_b
                 if (s != 0) next[r] = *(const uint4 *)(at + r * x_row_bytes - s + 16);
             }
 #pragma unroll
-            for (int r = 0; r < PATCH_ROWS; r++) v[r] = vector_shift(v[r], next[r], misalignment(at + r * x_row_bytes));
+            for (int r = 0; r < PATCH_ROWS; r++)
+                v[r] = vector_shift(v[r], next[r], misalignment(at + r * x_row_bytes));
         } else {
 #pragma unroll
             for (int r = 0; r < PATCH_ROWS; r++)
 #pragma unroll
                 for (int k = 0; k < PARTS; k++) {
-                    const int j = k * PART_BYTES / ELEMENT_BYTES, half = k * PART_BYTES % ELEMENT_BYTES / PART_BYTES;
+                    const int j = k * PART_BYTES / ELEMENT_BYTES;
+                    const int half = k * PART_BYTES % ELEMENT_BYTES / PART_BYTES;
+                    const u8 *element = at + r * x_row_bytes + j * x_col_bytes;
                     if (row + r >= first && row + r < end && in * VECTOR + j < cols)
-                        set_part(v[r], k, ((const part_type *)(at + r * x_row_bytes + j * x_col_bytes))[half]);
+                        set_part(v[r], k, ((const part_type *)element)[half]);
                 }
         }
         tile_put(tile, v, row, in);
@@ -66,22 +74,24 @@ DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_b
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(
-    const u8 *x, u8 *out, i64 num_rows, i64 num_cols, i64 num_batches, i64 x_row_bytes, i64 x_col_bytes, i64 x_batch_bytes,
-    i64 out_row_bytes, i64 out_batch_bytes, u32 row_tiles, u32 col_slices, u32 halo)
+    const u8 *x, u8 *out, i64 num_rows, i64 num_cols, i64 num_batches, i64 x_row_bytes, i64 x_col_bytes,
+    i64 x_batch_bytes, i64 out_row_bytes, i64 out_batch_bytes, u32 row_tiles, u32 col_slices, u32 halo)
 {
     SHARED(tile_type, tile);
     const tile_place at = tile_of_block(row_tiles, col_slices);
     pdl_wait();
     if (at.col >= num_cols || at.batch >= num_batches) return;
     const int step = ROWS - (int)halo * VECTOR, cols = (int)min((i64)COLS, num_cols - at.col);
-    const i64 row = at.row_tile * step - (int)halo * VECTOR;   /* of the tile's first; the first tile begins before x does */
-    load_tile(tile, x + at.batch * x_batch_bytes + row * x_row_bytes + at.col * x_col_bytes, x_row_bytes, x_col_bytes,
-              (int)max(-row, (i64)0), (int)min((i64)ROWS, num_rows - row), cols, at.col * ELEMENT_BYTES,
+    const i64 row = at.row_tile * step - (int)halo * VECTOR;   /* the first tile begins before x does */
+    const u8 *from = x + at.batch * x_batch_bytes + row * x_row_bytes + at.col * x_col_bytes;
+    load_tile(tile, from, x_row_bytes, x_col_bytes, (int)max(-row, (i64)0),
+              (int)min((i64)ROWS, num_rows - row), cols, at.col * ELEMENT_BYTES,
               (num_cols - at.col - cols) * ELEMENT_BYTES);
     __syncthreads();
 
-    /* Vectors k, k + 1 of the tile's row j, or parts of them, go to `block`. Row j of out, where this tile's part of it begins, is at
-     * `to`; with a halo, the part begins `back` bytes before, at a multiple of 32. */
+    /* Vectors k, k + 1 of the tile's row j, or parts of them, go to `block`. Row j of out, where this
+     * tile's part of it begins, is at `to`; with a halo, the part begins `back` bytes before, at a
+     * multiple of 32. */
     const int k = (int)threadIdx.x % OUT_VECTORS;
     if (k * VECTOR >= step) return;
     const i64 part = at.row_tile * step * ELEMENT_BYTES, end = num_rows * ELEMENT_BYTES;
@@ -96,7 +106,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(
         if (halo) v = vector_shift(v, tile[tile_index(j, min((local >> 4) + 1, OUT_VECTORS - 1))], s);
         const i64 begin = part - back + k * 16;                /* of the block, in its row of out */
         if (is_interior || (begin >= 0 && begin + 16 <= end)) *(uint4 *)block = v;
-        else if (begin > -16 && begin < end) store_block(block, v, (int)max(-begin, (i64)0), (int)min(end - begin, (i64)16));
+        else if (begin > -16 && begin < end)
+            store_block(block, v, (int)max(-begin, (i64)0), (int)min(end - begin, (i64)16));
     }
     pdl_trigger();
 }

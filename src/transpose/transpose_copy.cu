@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * transpose_copy.cu - out from end to end, each element from where it lies in x: for an x that is a transposed view (its columns
- * are contiguous, so this is a copy), and for matrices too small to fill tiles.
- *   computes  out[(i2 * n1 + i1) * n0 + i0] = x[i2][i1][i0], at i2 * x2_bytes + i1 * x1_bytes + i0 * x0_bytes
+ * transpose_copy.cu - out from end to end, each element from where it lies in x: for an x that is a
+ * transposed view (its columns are contiguous, so this is a copy), and for matrices too small to fill
+ * tiles.
+ *   computes  out[(i2 * n1 + i1) * n0 + i0] = x[i2][i1][i0], at i2 * x2_bytes + i1 * x1_bytes + i0 *
+ *             x0_bytes
  *   launch    grid ceil((bytes of out + 15) / 16 / (COPY_THREADS * COPY_VECTORS)), block COPY_THREADS
- *   moves     2 * n0 * n1 * n2 * ELEMENT_BYTES bytes, each once (x more than once where its columns are not contiguous
- *             and a block's part of it exceeds L1)
+ *   moves     2 * n0 * n1 * n2 * ELEMENT_BYTES bytes, each once (x more than once where its columns are not
+ *             contiguous and a block's part of it exceeds L1)
  *   macros    ELEMENT_BYTES 1, 2, 4, 8, 16
  *
- * A thread writes aligned blocks of 16 bytes of out, COPY_THREADS apart, all loads before the first store. One that lies in a
- * contiguous row of x is loaded as a vector; one that has several rows in it, or an end of out, goes element by element. */
+ * A thread writes aligned blocks of 16 bytes of out, COPY_THREADS apart, all loads before the first
+ * store. One that lies in a contiguous row of x is loaded as a vector; one that has several rows in it,
+ * or an end of out, goes element by element. */
 #include "device/ptx.cuh"
 #include "transpose/tile.h"
 
@@ -18,15 +21,15 @@
 #endif
 #define ELEMENT_BYTES 2
 #endif
-static_assert(ELEMENT_BYTES == 1 || ELEMENT_BYTES == 2 || ELEMENT_BYTES == 4 || ELEMENT_BYTES == 8 || ELEMENT_BYTES == 16,
-              "ELEMENT_BYTES is 1, 2, 4, 8 or 16");
+static_assert(ELEMENT_BYTES == 1 || ELEMENT_BYTES == 2 || ELEMENT_BYTES == 4 || ELEMENT_BYTES == 8 ||
+              ELEMENT_BYTES == 16, "ELEMENT_BYTES is 1, 2, 4, 8 or 16");
 #include "transpose/unaligned.cuh"
 
 /* Indices of an element; i2 has no bound. */
 typedef struct { i64 i0, i1, i2; } place;
 
-/* The place `count` elements further on. The block's first place is found by 64-bit divisions, once; from there on counts are below
- * 2^15, so what is left to divide after crossing an end is too. */
+/* The place `count` elements further on. The block's first place is found by 64-bit divisions, once;
+ * from there on counts are below 2^15, so what is left to divide after crossing an end is too. */
 DEV place place_after(place p, int count, i64 n0, i64 n1)
 {
     p.i0 += count;
@@ -44,7 +47,8 @@ DEV place place_after(place p, int count, i64 n0, i64 n1)
 extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
     const u8 *x, u8 *out, i64 n0, i64 n1, i64 n2, i64 x0_bytes, i64 x1_bytes, i64 x2_bytes)
 {
-    /* Blocks of out begin -s, 16 - s, 32 - s ... bytes after its first; those of this thread block begin at `origin`. */
+    /* Blocks of out begin -s, 16 - s, 32 - s ... bytes after its first; those of this thread block begin
+     * at `origin`. */
     const i64 bytes = n0 * n1 * n2 * ELEMENT_BYTES;
     const i64 origin = (i64)blockIdx.x * (COPY_THREADS * COPY_VECTORS * 16) - misalignment(out);
     const i64 first = max(origin, (i64)0) / ELEMENT_BYTES;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * unaligned.cuh - vectors (16 bytes) at addresses that are aligned to an element only: for transpose_any.cu, transpose_copy.cu.
- * A block is 16 bytes at an aligned address. */
+ * unaligned.cuh - vectors (16 bytes) at addresses that are aligned to an element only: for
+ * transpose_any.cu, transpose_copy.cu. A block is 16 bytes at an aligned address. */
 #ifndef TEGULA_TRANSPOSE_UNALIGNED_CUH
 #define TEGULA_TRANSPOSE_UNALIGNED_CUH
 
@@ -29,8 +29,8 @@ DEV uint4 vector_shift(uint4 low, uint4 high, int s)
     uint4 v = by4 ? make_uint4(a.y, a.z, a.w, next) : a;
     if (PART_BYTES < 4) {
         const u32 bits = (u32)(s & 3) * 8, last = by4 ? after : next;
-        v = make_uint4(__funnelshift_r(v.x, v.y, bits), __funnelshift_r(v.y, v.z, bits), __funnelshift_r(v.z, v.w, bits),
-                       __funnelshift_r(v.w, last, bits));
+        v = make_uint4(__funnelshift_r(v.x, v.y, bits), __funnelshift_r(v.y, v.z, bits),
+                       __funnelshift_r(v.z, v.w, bits), __funnelshift_r(v.w, last, bits));
     }
     return v;
 }
@@ -43,7 +43,8 @@ DEV int piece_bytes(int b, int n)
     return bytes;
 }
 
-/* Writes bytes a .. n - 1 of v to theirs in a block, 0 <= a, n <= 16: at most four pieces if they begin or end with the block. */
+/* Writes bytes a .. n - 1 of v to theirs in a block, 0 <= a, n <= 16: at most four pieces if they begin
+ * or end with the block. */
 DEV void store_block(u8 *block, uint4 v, int a, int n)
 {
     while (a < n) {
@@ -70,13 +71,14 @@ DEV void set_part(uint4 &v, int k, part_type part)
     }
 }
 
-/* 16 bytes at any address: cut out of two blocks where that reads nothing outside of the `left` bytes before p and the `right` from
- * p on (at least 16), else part by part. */
+/* 16 bytes at any address: cut out of two blocks where that reads nothing outside of the `left` bytes
+ * before p and the `right` from p on (at least 16), else part by part. */
 DEV uint4 load_vector(const u8 *p, i64 left, i64 right)
 {
     const int s = misalignment(p);
     if (s == 0) return *(const uint4 *)p;
-    if (left >= s && right >= 32 - s) return vector_shift(*(const uint4 *)(p - s), *(const uint4 *)(p - s + 16), s);
+    if (left >= s && right >= 32 - s)
+        return vector_shift(*(const uint4 *)(p - s), *(const uint4 *)(p - s + 16), s);
     uint4 v = make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (int k = 0; k < PARTS; k++) set_part(v, k, ((const part_type *)p)[k]);
