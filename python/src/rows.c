@@ -17,22 +17,26 @@
 #include "glue.h"
 #include "tegula/transpose.h"
 
+/* doc: thunk */
 static tgl_status call_transpose(const frame *f)
 {
     return tgl_transpose(f->arg[0].tensor, f->out[0], f->stream);
 }
+/* end */
 static tgl_status call_batched_transpose(const frame *f)
 {
     return tgl_batched_transpose(f->arg[0].tensor, f->out[0], f->stream);
 }
 
 op_row rows[] = {
+    /* doc: row */
     { .module = "transpose",
       .text = "transpose(x[M, N]) -> x[N, M]",
       .doc =
           "out[j, i] = x[i, j], packed. Any dtype of 1, 2, 4, 8 or 16 bytes, any strides; bits are copied.",
       .call = call_transpose,
       .is_differentiable = true },
+    /* end */
     { .module = "transpose",
       .text = "batched_transpose(x[B, M, N]) -> x[B, N, M]",
       .doc = "out[b, j, i] = x[b, i, j], packed, in one launch. Any dtype of 1, 2, 4, 8 or 16 bytes, any "

@@ -242,6 +242,7 @@ static tgl_status run_on_cpu(const problem *p)
 
 /* ---- checks ---- */
 
+/* doc: checks */
 static tgl_status check(const DLTensor *x, const DLTensor *out, int ndim)
 {
     TGL_TRY(tgl_expect("x", x, TGL_ANY, ndim, TGL_STRIDED));
@@ -253,9 +254,11 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, int ndim)
     TGL_TRY(tgl_expect_shape("out", out, want + 3 - ndim));
     return tgl_expect_no_overlap("out", out, "x", x);
 }
+/* end */
 
 /* ---- launch ---- */
 
+/* doc: plan */
 /* The kernels of a configuration; the sizes, strides and addresses of a call choose one. */
 enum { ALIGNED, ANY, COPY, NUM_KERNELS };
 static tgl_kernel plan(int which, int element_bytes)
@@ -274,6 +277,7 @@ static tgl_status prepare(const DLTensor *x, tgl_stream stream)
     }
     return TGL_OK;
 }
+/* end */
 
 static tgl_status launch_copy(problem *p, const DLTensor *on, tgl_stream stream)
 {
