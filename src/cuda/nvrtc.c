@@ -26,6 +26,19 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 
 static int compare_int(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
+/* NVRTC opens libnvrtc-builtins by its bare name when it first compiles. In the wheels that file is on
+ * nobody's search path (nvidia-cuda-nvrtc 13.0 for aarch64 has no RUNPATH), and where a toolkit is installed
+ * too, the loader would find that one's. Once the neighbour is loaded, the bare name means it. */
+static void load_builtins(const tgl_nvrtc_table *t)
+{
+    const char *slash = strrchr(t->path, '/');
+    char file[TGL_PATH_BYTES];
+    const int n = slash ? snprintf(file, sizeof file, "%.*s/libnvrtc-builtins.so.%d.%d", (int)(slash - t->path),
+                                   t->path, t->major, t->minor)
+                        : 0;
+    if (n > 0 && n < (int)sizeof file) dlopen(file, RTLD_LAZY | RTLD_LOCAL); /* not there: NVRTC's own search */
+}
+
 /* Fills the table from an open library; else the reason in `refusal`. */
 static bool accept(void *handle, const char *file, bool is_named)
 {
@@ -53,6 +66,7 @@ static bool accept(void *handle, const char *file, bool is_named)
         t.GetSupportedArchs(t.archs))
         t.num_archs = 0;
     qsort(t.archs, (size_t)t.num_archs, sizeof t.archs[0], compare_int);
+    load_builtins(&t);
     table = t;
     return true;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * From source to machine code: keys, architectures, the disk cache, strict mode, reports, threads, forks.
  * With the real NVRTC where it is found, and with the emulated one. */
+#include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -169,6 +171,43 @@ TEST(a_library_that_is_no_nvrtc)
 }
 
 /* Without NVRTC what another machine compiled serves, whichever version made it. */
+/* As in a wheel: libnvrtc and its builtins in a folder that the loader does not search. */
+TEST(builtins_beside_nvrtc)
+{
+    support_folder folder = { "" };
+    char change[TGL_PATH_BYTES + 32] = "", builtins[64];
+    const bool is_child = getenv("TEGULA_TEST_CHILD") != NULL;
+    if (!is_child && !support_has_real_nvrtc()) SKIP("needs NVIDIA's NVRTC");
+    const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
+    REQUIRE(nvrtc);
+    snprintf(builtins, sizeof builtins, "libnvrtc-builtins.so.%d.%d", nvrtc->major, nvrtc->minor);
+    if (!is_child) {
+        char from[TGL_PATH_BYTES + 64], to[TGL_PATH_BYTES];
+        const int slash = (int)(strrchr(nvrtc->path, '/') - nvrtc->path);
+        snprintf(from, sizeof from, "%.*s/%s", slash, nvrtc->path, builtins);
+        if (access(from, R_OK)) SKIP("no %s beside %s", builtins, nvrtc->path);
+        folder = support_make_folder();
+        snprintf(to, sizeof to, "%s/%s", folder.path, builtins);
+        CHECK_INT(symlink(from, to), 0);
+        snprintf(to, sizeof to, "%s/libnvrtc.so.%d", folder.path, nvrtc->major);
+        CHECK_INT(symlink(nvrtc->path, to), 0);
+        snprintf(change, sizeof change, "TEGULA_LIBNVRTC=%s", to);
+    }
+    if (!support_in_child(__func__ + strlen("test_"), (const char *const[]){ change, NULL })) {
+        support_remove(folder.path);
+        return;
+    }
+    void *handle = dlopen(builtins, RTLD_LAZY | RTLD_NOLOAD);   /* what NVRTC will get by this name */
+    REQUIRE(handle);
+    const struct link_map *map = NULL;
+    REQUIRE(dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0);
+    char want[TGL_PATH_BYTES];
+    snprintf(want, sizeof want, "%.*s%s", (int)(strrchr(nvrtc->path, '/') + 1 - nvrtc->path), nvrtc->path,
+             builtins);
+    CHECK_TEXT(map->l_name, want);
+    dlclose(handle);
+}
+
 TEST(a_filled_cache_needs_no_nvrtc)
 {
     IN_CHILD("TEGULA_LIBNVRTC=/nonexistent/libnvrtc.so.13");
