@@ -37,14 +37,15 @@ static PyObject *bind_torch(PyObject *m, PyObject *args) /* torch_table's member
 {
     (void)m;
     torch_table t;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu,
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu,
                           &t.strided_cuda, &t.device, &t.dtypes, &t.dispatch_depth, &t.is_grad_enabled,
-                          &t.has_transform, &t.forward_ad, &t.increment_version, &t.requires_grad))
+                          &t.has_transform, &t.forward_ad, &t.increment_version, &t.requires_grad,
+                          &t.cuda_device))
         return NULL;
     Py_INCREF(args); /* with everything in it, for the life of the process */
     t.get_requires_grad = (descrgetfunc)PyType_GetSlot(Py_TYPE(t.requires_grad), Py_tp_descr_get);
     torch = t;
-    forget_types();  /* which types are plain is known only now */
+    learn_types_again();
     Py_RETURN_NONE;
 }
 
@@ -73,7 +74,7 @@ static PyObject *describe(PyObject *m, PyObject *object)
     tensor_ref ref;
     PyObject *name = PyUnicode_FromString("tensor"), *shape = NULL, *strides = NULL, *answer = NULL;
     if (!name) return NULL;
-    const bool is_read = read_tensor(name, object, entry_of(object), &ref);
+    const bool is_read = read_tensor(name, object, entry_of(object), NULL, &ref);
     Py_DECREF(name);
     if (!is_read) return drop_tensor(&ref), NULL;
     const DLTensor *t = &ref.tensor;
@@ -117,34 +118,31 @@ static PyObject *set_num_sms(PyObject *m, PyObject *args)
 static PyObject *get_num_sms(PyObject *m, PyObject *device)
 {
     (void)m;
-    const long index = PyLong_AsLong(device);
-    if (index == -1 && PyErr_Occurred()) return NULL;
-    return PyLong_FromLong(tgl_get_num_sms((int)index));
+    int index;
+    return PyArg_Parse(device, "i", &index) ? PyLong_FromLong(tgl_get_num_sms(index)) : NULL;
 }
 static PyObject *get_device_num_sms(PyObject *m, PyObject *device)
 {
     (void)m;
-    int num_sms;
-    const long index = PyLong_AsLong(device);
-    if (index == -1 && PyErr_Occurred()) return NULL;
-    const tgl_status status = tgl_get_device_num_sms((int)index, &num_sms);
+    int index, num_sms;
+    if (!PyArg_Parse(device, "i", &index)) return NULL;
+    const tgl_status status = tgl_get_device_num_sms(index, &num_sms);
     return status == TGL_OK ? PyLong_FromLong(num_sms) : raise_status(status);
 }
 static PyObject *get_max_smem_per_sm(PyObject *m, PyObject *device)
 {
     (void)m;
+    int index;
     int64_t bytes;
-    const long index = PyLong_AsLong(device);
-    if (index == -1 && PyErr_Occurred()) return NULL;
-    const tgl_status status = tgl_get_max_smem_per_sm((int)index, &bytes);
+    if (!PyArg_Parse(device, "i", &index)) return NULL;
+    const tgl_status status = tgl_get_max_smem_per_sm(index, &bytes);
     return status == TGL_OK ? PyLong_FromLongLong(bytes) : raise_status(status);
 }
 static PyObject *set_num_threads(PyObject *m, PyObject *number)
 {
     (void)m;
-    const long num_threads = PyLong_AsLong(number);
-    if (num_threads == -1 && PyErr_Occurred()) return NULL;
-    return done_or_raise(tgl_set_num_threads((int)num_threads));
+    int num_threads;
+    return PyArg_Parse(number, "i", &num_threads) ? done_or_raise(tgl_set_num_threads(num_threads)) : NULL;
 }
 static PyObject *get_num_threads(PyObject *m, PyObject *none)
 {
@@ -163,9 +161,8 @@ static PyObject *get_pdl(PyObject *m, PyObject *none)
 static PyObject *set_jit_mode(PyObject *m, PyObject *mode)
 {
     (void)m;
-    const long number = PyLong_AsLong(mode);
-    if (number == -1 && PyErr_Occurred()) return NULL;
-    return done_or_raise(tgl_set_jit_mode((tgl_jit_mode)number));
+    int number;
+    return PyArg_Parse(mode, "i", &number) ? done_or_raise(tgl_set_jit_mode((tgl_jit_mode)number)) : NULL;
 }
 static PyObject *get_jit_mode(PyObject *m, PyObject *none)
 {
@@ -257,45 +254,46 @@ static PyMethodDef op_methods[] = { { "__reduce__", op_reduce, METH_NOARGS, NULL
 static PyType_Slot op_slots[] = { { Py_tp_dealloc, op_dealloc }, { Py_tp_methods, op_methods }, { 0, NULL } };
 static PyType_Spec op_spec = { GLUE_NAME ".row", sizeof(op_object), 0, Py_TPFLAGS_DEFAULT, op_slots };
 
+static PyObject *default_of(const param *p) /* as Python writes it */
+{
+    if (p->kind == 't' || !p->fallback.given) return PyUnicode_FromString("None");
+    if (p->kind == 'i') return PyUnicode_FromFormat("%lld", (long long)p->fallback.i);
+    if (p->kind == 'b') return PyUnicode_FromString(p->fallback.i ? "True" : "False");
+    if (p->kind == 'e') return PyObject_Repr(p->words[p->fallback.i]);
+    PyObject *number = PyFloat_FromDouble(p->fallback.f), *text = number ? PyObject_Repr(number) : NULL;
+    Py_XDECREF(number);
+    return text;
+}
+
 /* "name(x, group=128, *, out=None)\n--\n\ndoc": what inspect.signature() and help() read. Lives as long as
  * the process. */
-static char *make_doc(const op_row *row)
+static const char *make_doc(const op_row *row)
 {
-    enum { BYTES = 2048 };
-    char *text = malloc(BYTES);
-    PyObject *line = PyUnicode_FromFormat("%s(", row->name);
-    for (int i = 0; line && i < row->num_params; i++) {
+    PyObject *text = PyUnicode_FromFormat("%s(", row->name);
+    for (int i = 0; text && i < row->num_params; i++) {
         const param *p = &row->params[i];
-        PyObject *standard = NULL, *next = NULL;
-        if (p->has_default && (p->kind == 't' || !p->fallback.given)) standard = PyUnicode_FromString("None");
-        else if (p->has_default && p->kind == 'f') {
-            PyObject *number = PyFloat_FromDouble(p->fallback.f);
-            standard = number ? PyObject_Repr(number) : NULL;
-            Py_XDECREF(number);
-        } else if (p->has_default && p->kind == 'i')
-            standard = PyUnicode_FromFormat("%lld", (long long)p->fallback.i);
-        else if (p->has_default && p->kind == 'b')
-            standard = PyUnicode_FromString(p->fallback.i ? "True" : "False");
-        else if (p->has_default) standard = PyObject_Repr(p->words[p->fallback.i]);
-        next = PyUnicode_FromFormat("%U%s%U%s%V", line, i ? ", " : "", p->name, p->has_default ? "=" : "",
-                                    standard, "");
+        PyObject *standard = p->has_default ? default_of(p) : PyUnicode_FromString("");
+        PyObject *longer = standard ? PyUnicode_FromFormat("%U%s%U%s%U", text, i ? ", " : "", p->name,
+                                                           p->has_default ? "=" : "", standard)
+                                    : NULL;
         Py_XDECREF(standard);
-        Py_DECREF(line);
-        line = next;
+        Py_DECREF(text);
+        text = longer;
     }
-    const char *utf8 = line ? PyUnicode_AsUTF8AndSize(line, NULL) : NULL;
-    if (text && utf8)
-        snprintf(text, BYTES, "%s%s)\n--\n\n%s\n\n%s", utf8, row->num_results ? ", *, out=None" : "",
-                 row->text, row->doc ? row->doc : "");
-    Py_XDECREF(line);
-    return text && utf8 ? text : (free(text), NULL);
+    PyObject *doc = text ? PyUnicode_FromFormat("%U%s)\n--\n\n%s\n\n%s", text,
+                                                row->num_results ? ", *, out=None" : "", row->text,
+                                                row->doc ? row->doc : "")
+                         : NULL;
+    Py_XDECREF(text);
+    return doc ? PyUnicode_AsUTF8AndSize(doc, NULL) : NULL;
 }
 
 static bool add_row(PyObject *m, PyTypeObject *type, op_row *row)
 {
     if (!parse_row(row)) return PyErr_Format(PyExc_SystemError, "bad row: %s", row->text), false;
     PyMethodDef *method = calloc(1, sizeof *method);                 /* lives as long as the process */
-    if (!method || !(method->ml_doc = make_doc(row))) return free(method), PyErr_NoMemory(), false;
+    if (!method) return PyErr_NoMemory(), false;
+    if (!(method->ml_doc = make_doc(row))) return free(method), false;
     method->ml_name = row->name;
     method->ml_meth = (PyCFunction)(void (*)(void))call_op;
     method->ml_flags = METH_FASTCALL | METH_KEYWORDS;

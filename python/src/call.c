@@ -21,15 +21,18 @@ bool init_calls(void)
 
 PyObject *raise_status(tgl_status status)
 {
-    const char *message = tgl_last_error();
-    if (status == TGL_ERR_ARGUMENT) return PyErr_SetString(PyExc_ValueError, message), NULL;
-    if (status == TGL_ERR_MEMORY) return PyErr_SetString(PyExc_MemoryError, message), NULL;
-    PyObject *error = PyObject_CallFunction(error_type, "s", message);
-    const char *name = tgl_status_name(status);
+    const char *name = tgl_status_name(status), *sentence = tgl_last_error();
+    PyObject *type = status == TGL_ERR_ARGUMENT ? PyExc_ValueError
+                   : status == TGL_ERR_MEMORY   ? PyExc_MemoryError
+                                                : error_type;
+    PyObject *message = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace"); /* paths */
+    PyObject *error = message ? PyObject_CallFunctionObjArgs(type, message, NULL) : NULL;
     PyObject *text = PyUnicode_FromString(name ? name : "TGL_ERR_INTERNAL");
-    if (error && text && PyObject_SetAttr(error, str_status, text) == 0) PyErr_SetObject(error_type, error);
+    if (error && text && (type != error_type || PyObject_SetAttr(error, str_status, text) == 0))
+        PyErr_SetObject(type, error);
     Py_XDECREF(text);
     Py_XDECREF(error);
+    Py_XDECREF(message);
     return NULL;
 }
 
@@ -81,13 +84,29 @@ static void raise_unknown_word(const param *p, PyObject *object)
     Py_XDECREF(list);
 }
 
+/* In place of a conversion's own error, which does not say which argument it was. */
+static void raise_unfit(const param *p, PyObject *object, const char *want, const char *want_smaller)
+{
+    const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError);
+    if (!is_too_large && !PyErr_ExceptionMatches(PyExc_TypeError)) return; /* from the object's own code */
+    PyErr_Clear();
+    PyErr_Format(is_too_large ? PyExc_OverflowError : PyExc_TypeError, "%U: is %R, want %s", p->name, object,
+                 is_too_large ? want_smaller : want);
+}
+
 static bool read_scalar(const param *p, PyObject *object, value *v)
 {
     v->given = !(object == Py_None && p->optional);
     if (!v->given) return v->i = 0, true;
     switch (p->kind) {
-    case 'i': v->i = PyLong_AsLongLong(object); break;
-    case 'f': v->f = PyFloat_AsDouble(object); break;
+    case 'i':
+        v->i = PyLong_AsLongLong(object);
+        if (v->i == -1 && PyErr_Occurred()) raise_unfit(p, object, "an integer", "an integer of 64 bits");
+        break;
+    case 'f':
+        v->f = PyFloat_AsDouble(object);
+        if (v->f == -1 && PyErr_Occurred()) raise_unfit(p, object, "a number", "a number that a double can hold");
+        break;
     case 'b':
         v->i = object == Py_True;
         if (!v->i && object != Py_False)
@@ -146,6 +165,7 @@ static bool says_true(PyObject *function) /* a torch builtin without arguments: 
     PyObject *answer = PyObject_CallNoArgs(function);
     const bool yes = answer == Py_True;
     Py_XDECREF(answer);
+    PyErr_Clear();
     return yes;
 }
 
@@ -193,14 +213,23 @@ static route choose_route(const op_row *row, PyObject *const *object, PyObject *
     bool wanted = false;
     for (int i = 0; row->is_differentiable && !wanted && i < row->num_params; i++)
         wanted = row->params[i].kind == 't' && object[i] && object[i] != Py_None && requires_grad(object[i]);
+    bool is_lost = wanted && out;                                    /* a gradient that nobody computes */
     for (int i = 0; out && !wanted && i < row->num_results; i++)
-        wanted = requires_grad(given_output(out, i));
-    if (!wanted || !says_true(torch.is_grad_enabled)) return DIRECT;
-    if (out) return NO_GRADIENT;
+        is_lost |= requires_grad(given_output(out, i));
+    for (int i = 0; row->has_in_place && i < row->num_params; i++)
+        is_lost |= row->params[i].is_in_place && requires_grad(object[i]);
+    if (!(wanted || is_lost) || !says_true(torch.is_grad_enabled)) return DIRECT;
+    if (is_lost) return NO_GRADIENT;
     return says_true(torch.has_transform) ? TRANSFORM : GRADIENT;
 }
 
 /* ---- outputs ---- */
+
+static bool is_on_known_device(const DLTensor *t)
+{
+    const int type = (int)t->device.device_type;
+    return type == TGL_DL_CPU || type == TGL_DL_CUDA || type == TGL_DL_CUDA_HOST || type == TGL_DL_CUDA_MANAGED;
+}
 
 static bool evaluate(const extent *e, const frame *f, int64_t *out)
 {
@@ -244,7 +273,7 @@ static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *
     return true;
 }
 
-static bool take_output(const op_row *row, PyObject *given, int i, tensor_ref *out)
+static bool take_output(const op_row *row, PyObject *given, int i, tgl_stream stream, tensor_ref *out)
 {
     out->object = out->capsule = NULL;
     PyObject *object = given;
@@ -256,7 +285,11 @@ static bool take_output(const op_row *row, PyObject *given, int i, tensor_ref *o
         object = PyTuple_GetItem(given, i);
     }
     const type_entry entry = entry_of(object);
-    if (!read_tensor(str_out, object, entry, out)) return false;
+    if (!read_tensor(str_out, object, entry, stream, out)) return false;
+    if (out->tensor.ndim != row->results[i].ndim)
+        return PyErr_Format(PyExc_ValueError, "out: has %d dimensions, want %d", out->tensor.ndim,
+                            row->results[i].ndim),
+               false;
     if (entry.kind == PLAIN && is_lazy(object, &out->tensor))
         return PyErr_SetString(PyExc_ValueError, "out: is conjugated or negated, want a plain tensor"), false;
     if (out->is_read_only)
@@ -267,16 +300,33 @@ static bool take_output(const op_row *row, PyObject *given, int i, tensor_ref *o
 }
 
 /* autograd finds out that a tensor it saved was overwritten by its version counter. */
-static void count_writes(PyObject *given)
+static bool count_write(const tensor_ref *ref, PyObject *object)
 {
-    PyObject *list = PyTuple_Check(given) ? given : PyTuple_Pack(1, given);
-    PyObject *none = list ? PyObject_CallFunctionObjArgs(torch.increment_version, list, NULL) : NULL;
-    if (list != given) Py_XDECREF(list);
+    if (!ref->is_torch) return true;                                 /* another library's array has none */
+    PyObject *list = PyTuple_Pack(1, object), *none = NULL;
+    if (list) none = PyObject_CallFunctionObjArgs(torch.increment_version, list, NULL);
+    Py_XDECREF(list);
     Py_XDECREF(none);
-    PyErr_Clear(); /* another library's array has no counter */
+    return none;
 }
 
 /* ---- the call ---- */
+
+/* Arrays of several libraries in one call: it runs on the current stream of the first whose library tells it,
+ * and the others are asked to make their data ready for that one. */
+static bool common_stream(const op_row *row, PyObject *const *object, PyObject *given, tgl_stream *stream)
+{
+    for (int i = 0; i < row->num_params + (given ? row->num_results : 0); i++) {
+        const int k = i - row->num_params;
+        PyObject *o = k >= 0 ? given_output(given, k) : row->params[i].kind == 't' ? object[i] : NULL;
+        const exchange_api *api = o ? entry_of(o).api : NULL;
+        DLTensor t;
+        if (!api) continue;
+        if (api->borrow(o, &t) == 0) return stream_of(api, &t, stream);
+        PyErr_Clear();                                               /* read_tensor() will say why */
+    }
+    return true;
+}
 
 /* What can make a call compile: dtypes, scalars, and sizes but the first, which counts tokens and is never
  * part of a kernel's key. A wrong guess is harmless: the GIL is released or held without need. */
@@ -334,7 +384,7 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
 {
     op_row *row = ((op_object *)self)->row;
     const bool is_guarded = ((op_object *)self)->is_guarded && row->dispatch;
-    bool has_torch = false;
+    bool has_torch = false, has_foreign = false;
     PyObject *object[MAX_PARAMS], *given, *answer = NULL;
     type_entry entry[MAX_PARAMS];
     frame f;
@@ -354,7 +404,13 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
             entry[i] = entry_of(object[i]);
             if (is_guarded && entry[i].kind == OVERRIDES) return call_dispatcher(row, args, n, kwnames);
             has_torch |= entry[i].kind == PLAIN;
+            has_foreign |= !entry[i].api;
         }
+    }
+    for (int i = 0; given && i < row->num_results; i++) {
+        const type_entry e = entry_of(given_output(given, i));
+        has_torch |= e.kind != FOREIGN;
+        has_foreign |= !e.api;
     }
     if (is_guarded && has_torch) {
         switch (choose_route(row, object, given)) {
@@ -362,12 +418,14 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
         case GRADIENT: return call_function(row, row->gradient, object);
         case TRANSFORM: return call_function(row, row->transform, object);
         case NO_GRADIENT:
-            return PyErr_Format(PyExc_RuntimeError,
-                                "%s(): out= has no gradient, but an argument requires one", row->name);
+            return PyErr_Format(PyExc_RuntimeError, "%s(): %s has no gradient, but an argument requires one",
+                                row->name, given ? "out=" : "a write in place");
         case DISPATCH: return call_dispatcher(row, args, n, kwnames);
         }
     }
 
+    f.stream = NULL;
+    if (has_foreign && !common_stream(row, object, given, &f.stream)) return NULL;
     tensor_ref in[MAX_PARAMS], out[MAX_RESULTS];
     int num_in = 0, num_out = 0;                                     /* how many of them to drop in the end */
     for (; num_in < row->num_params; num_in++) {
@@ -375,36 +433,41 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
         tensor_ref *ref = &in[num_in];
         ref->object = ref->capsule = NULL;
         if (p->kind != 't' || !object[num_in] || (object[num_in] == Py_None && p->optional)) continue;
-        const bool is_read = read_tensor(p->name, object[num_in], entry[num_in], ref);
+        const bool is_read = read_tensor(p->name, object[num_in], entry[num_in], f.stream, ref);
         if (is_guarded && entry[num_in].kind == PLAIN &&
-            (!is_read || is_lazy(object[num_in], &ref->tensor))) {
-            PyErr_Clear(); /* torch.func's wrappers have torch.Tensor's type but no storage; meta and sparse
+            (!is_read || is_hollow(&ref->tensor) || is_lazy(object[num_in], &ref->tensor))) {
+            PyErr_Clear(); /* torch.func's wrappers have torch.Tensor's type but no memory; meta and sparse
                               tensors neither */
             num_in++;
-            answer = row->is_differentiable && !given && says_true(torch.has_transform)
+            answer = !is_read && row->is_differentiable && !given && says_true(torch.has_transform)
                          ? call_function(row, row->transform, object)
                          : call_dispatcher(row, args, n, kwnames);
             goto done;
         }
         if (!is_read) { num_in++; goto done; }
         f.arg[num_in].tensor = &ref->tensor;
-        if (ref->tensor.ndim != p->ndim) {
+        if (ref->tensor.ndim != p->ndim)
             PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want %d", p->name, ref->tensor.ndim,
                          p->ndim);
-            num_in++;
-            goto done;
-        }
+        else if (p->is_in_place && ref->is_read_only)
+            PyErr_Format(PyExc_ValueError, "%U: is read-only, want writable memory", p->name);
+        else if (!is_on_known_device(&ref->tensor))
+            PyErr_Format(PyExc_ValueError, "%U: is on a device of another kind than CPU and CUDA", p->name);
+        else continue;
+        num_in++;
+        goto done;
     }
     const tensor_ref *first = &in[row->first_tensor];
-    if (!stream_of(first, &f.stream)) goto done;
+    if (!has_foreign && !stream_of(first->api, &first->tensor, &f.stream)) goto done;
 
     for (; num_out < row->num_results; num_out++) {
         int64_t dims[2 * MAX_DIMS];
         DLTensor want;
         tensor_ref *ref = &out[num_out];
         if (!given && !describe_output(row, num_out, &f, &want, dims)) goto done;
-        if (given ? !take_output(row, given, num_out, ref)
-                  : !make_output(first, object[row->first_tensor], &want, &row->memos[num_out], ref)) {
+        if (given ? !take_output(row, given, num_out, f.stream, ref)
+                  : !make_output(first, object[row->first_tensor], &want, &row->memos[num_out], f.stream,
+                                 ref)) {
             num_out++;
             goto done;
         }
@@ -414,10 +477,11 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
     const tgl_status status = run(row, &f, in, out);
     if (status != TGL_OK) raise_status(status);
     else {
-        if (given && torch.tensor) count_writes(given);
-        for (int i = 0; torch.tensor && i < row->num_params; i++)
-            if (row->params[i].is_in_place) count_writes(object[i]);
-        answer = pack_answer(row, out);
+        bool ok = true;
+        for (int i = 0; given && ok && i < row->num_results; i++) ok = count_write(&out[i], out[i].object);
+        for (int i = 0; row->has_in_place && ok && i < row->num_params; i++)
+            if (row->params[i].is_in_place) ok = count_write(&in[i], object[i]);
+        if (ok) answer = pack_answer(row, out);
     }
 done:
     for (int i = 0; i < num_out; i++) drop_tensor(&out[i]);

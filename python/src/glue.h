@@ -71,6 +71,7 @@ typedef struct {
     /* from here on: filled at import */
     char name[48];
     int num_params, num_results, first_tensor;
+    bool has_in_place;
     param params[MAX_PARAMS];
     result results[MAX_RESULTS];
     memo memos[MAX_RESULTS];
@@ -111,7 +112,8 @@ typedef struct { PyTypeObject *type; const exchange_api *api; type_kind kind; } 
 /* What Python bound with bind_torch(); all NULL before. */
 typedef struct {
     PyObject *tensor, *parameter, *empty_strided, *strided_cpu, *strided_cuda, *device, *dtypes,
-        *dispatch_depth, *is_grad_enabled, *has_transform, *forward_ad, *increment_version, *requires_grad;
+        *dispatch_depth, *is_grad_enabled, *has_transform, *forward_ad, *increment_version, *requires_grad,
+        *cuda_device;
     descrgetfunc get_requires_grad;
 } torch_table;
 extern torch_table torch;
@@ -126,13 +128,14 @@ typedef struct {
 
 bool init_tensors(void);
 type_entry entry_of(PyObject *object);
-void forget_types(void);
-bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tensor_ref *ref);
-bool stream_of(const tensor_ref *ref, tgl_stream *stream);
+void learn_types_again(void);
+bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tgl_stream stream, tensor_ref *ref);
+bool stream_of(const exchange_api *api, const DLTensor *t, tgl_stream *stream);
 void hold_dims(tensor_ref *ref);
 bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, memo *memory,
-                 tensor_ref *out);
+                 tgl_stream stream, tensor_ref *out);
 bool is_lazy(PyObject *object, const DLTensor *t);
+bool is_hollow(const DLTensor *t);
 void drop_tensor(tensor_ref *ref);
 
 /* ---- calls ---- */

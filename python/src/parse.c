@@ -66,7 +66,7 @@ static int param_named(const op_row *row, const char *word)
     return -1;
 }
 
-static bool parse_tensor(reader *r, const op_row *row, param *p)     /* behind the `[` */
+static bool parse_tensor(reader *r, op_row *row, param *p)     /* behind the `[` */
 {
     char w[NAME_BYTES];
     p->kind = 't';
@@ -79,6 +79,7 @@ static bool parse_tensor(reader *r, const op_row *row, param *p)     /* behind t
     if (!take(r, "]")) return false;
     p->optional = p->has_default = take(r, "?");
     p->is_in_place = !p->optional && take(r, "!");
+    row->has_in_place |= p->is_in_place;
     return true;
 }
 

@@ -45,8 +45,6 @@ enum { MAX_TYPES = 16 };
 static type_entry types[MAX_TYPES]; /* held for the life of the process: an address is never another type's */
 static int num_types;
 
-void forget_types(void) { num_types = 0; }
-
 static type_entry learn_type(PyTypeObject *type)
 {
     type_entry e = { .type = type, .kind = FOREIGN };
@@ -70,6 +68,14 @@ static type_entry learn_type(PyTypeObject *type)
     return e;
 }
 
+/* Which types are plain is known once torch is bound; its own are never without a place in the table. */
+void learn_types_again(void)
+{
+    num_types = 0;
+    learn_type((PyTypeObject *)torch.tensor);
+    if (torch.parameter != Py_None) learn_type((PyTypeObject *)torch.parameter);
+}
+
 type_entry entry_of(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
@@ -80,31 +86,34 @@ type_entry entry_of(PyObject *object)
 
 /* ---- in ---- */
 
-/* Calls object.__dlpack__(). On CUDA the producer is told to make the data ready for the legacy default
- * stream (1 in the protocol), on which the op then runs: it is the one stream that orders itself with all
+/* Calls object.__dlpack__(). On CUDA the producer is told to make the data ready for the stream on which the
+ * op then runs: for NULL the legacy default stream (1 in the protocol), the one that orders itself with all
  * blocking streams of every library. */
-static PyObject *export_capsule(PyObject *name, PyObject *object)
+static PyObject *export_capsule(PyObject *name, PyObject *object, tgl_stream stream)
 {
-    PyObject *method = PyObject_GetAttr(object, str_dlpack), *capsule = NULL, *kw = NULL, *device = NULL;
-    if (!method) {
-        PyErr_Clear();
+    const unsigned long long number = stream ? (uintptr_t)stream : 1;
+    if (!PyObject_HasAttr(object, str_dlpack) || !PyObject_HasAttr(object, str_dlpack_device))
         return PyErr_Format(PyExc_TypeError, "%U: is a %R, want a tensor", name, (PyObject *)Py_TYPE(object));
-    }
+    PyObject *method = PyObject_GetAttr(object, str_dlpack), *capsule = NULL, *kw = NULL, *device = NULL;
+    if (!method) return NULL;
     int device_type = TGL_DL_CPU, device_id = 0;
     PyObject *none = PyTuple_New(0);
     if (!none) goto done;
     device = PyObject_CallMethodObjArgs(object, str_dlpack_device, NULL);
     if (!device) goto done;
-    if (!PyArg_ParseTuple(device, "ii", &device_type, &device_id)) goto done;
+    if (!PyTuple_Check(device) || !PyArg_ParseTuple(device, "ii", &device_type, &device_id)) {
+        PyErr_Format(PyExc_TypeError, "%U: __dlpack_device__() is %R, want two integers", name, device);
+        goto done;
+    }
     const bool on_gpu = device_type == TGL_DL_CUDA || device_type == TGL_DL_CUDA_MANAGED;
-    kw = on_gpu ? Py_BuildValue("{s(ii)si}", "max_version", 1, 0, "stream", 1)
+    kw = on_gpu ? Py_BuildValue("{s(ii)sK}", "max_version", 1, 0, "stream", number)
                 : Py_BuildValue("{s(ii)}", "max_version", 1, 0);
     if (!kw) goto done;
     capsule = PyObject_Call(method, none, kw);
     if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {       /* a producer older than DLPack 1.0 */
         PyErr_Clear();
         Py_DECREF(kw);
-        kw = on_gpu ? Py_BuildValue("{si}", "stream", 1) : NULL;
+        kw = on_gpu ? Py_BuildValue("{sK}", "stream", number) : NULL;
         if (kw || !on_gpu) capsule = PyObject_Call(method, none, kw);
     }
 done:
@@ -116,9 +125,9 @@ done:
 }
 
 /* The capsule is not consumed: it is held for the call, and its own destructor frees it. */
-static bool read_capsule(PyObject *name, PyObject *object, tensor_ref *ref)
+static bool read_capsule(PyObject *name, PyObject *object, tgl_stream stream, tensor_ref *ref)
 {
-    PyObject *capsule = ref->capsule = export_capsule(name, object);
+    PyObject *capsule = ref->capsule = export_capsule(name, object, stream);
     if (!capsule) return false;
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         const managed_versioned *m = PyCapsule_GetPointer(capsule, "dltensor_versioned");
@@ -128,11 +137,13 @@ static bool read_capsule(PyObject *name, PyObject *object, tensor_ref *ref)
                    false;
         ref->tensor = m->tensor;
         ref->is_read_only = m->flags & FLAG_READ_ONLY;
-    } else {
+    } else if (PyCapsule_IsValid(capsule, "dltensor")) {
         const managed_tensor *m = PyCapsule_GetPointer(capsule, "dltensor");
-        if (!m) return false;
         ref->tensor = m->tensor;
-    }
+    } else
+        return PyErr_Format(PyExc_TypeError, "%U: __dlpack__() is %R, want a capsule of a tensor", name,
+                            capsule),
+               false;
     return true;
 }
 
@@ -153,7 +164,7 @@ static void shorten_error(PyObject *name)
     Py_XDECREF(trace);
 }
 
-bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tensor_ref *ref)
+bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tgl_stream stream, tensor_ref *ref)
 {
     ref->object = ref->capsule = NULL;
     ref->api = entry.api;
@@ -161,18 +172,18 @@ bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tensor_ref 
     ref->is_read_only = false;
     if (!entry.api && torch.tensor && PyObject_IsInstance(object, torch.tensor) == 1)
         return PyErr_Format(PyExc_TypeError, "%U: tensors are read from torch 2.10 or newer", name), false;
-    if (!entry.api) return read_capsule(name, object, ref);
+    if (!entry.api) return read_capsule(name, object, stream, ref);
     if (entry.api->borrow(object, &ref->tensor) == 0) return true;
     shorten_error(name);
     return false;
 }
 
-bool stream_of(const tensor_ref *ref, tgl_stream *stream)
+bool stream_of(const exchange_api *api, const DLTensor *t, tgl_stream *stream)
 {
-    const DLDevice device = ref->tensor.device;
-    const int type = (int)device.device_type;
+    const int type = (int)t->device.device_type;
     void *current = NULL;
-    if (ref->api && type != TGL_DL_CPU && ref->api->current_stream(type, device.device_id, &current))
+    if ((type == TGL_DL_CUDA || type == TGL_DL_CUDA_MANAGED) &&
+        api->current_stream(type, t->device.device_id, &current))
         return false;
     *stream = current;
     return true;
@@ -212,6 +223,15 @@ bool is_lazy(PyObject *object, const DLTensor *t)
     for (int d = 0; d < t->ndim; d++)
         if (t->strides[d] == 1 && t->shape[d] > 1) return false;
     return says_true(object, str_is_neg);
+}
+
+/* Elements but no memory: torch.func.functionalize()'s wrappers. */
+bool is_hollow(const DLTensor *t)
+{
+    if (t->data) return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->shape[d] == 0) return false;
+    return true;
 }
 
 void drop_tensor(tensor_ref *ref)
@@ -290,18 +310,25 @@ static PyObject *torch_empty_strided(const DLTensor *want, PyObject *args)
     return made;
 }
 
+/* torch's current CUDA device. Nobody is asked about device 0, the one that is nearly always current. */
+static bool is_current_device(int32_t device)
+{
+    PyObject *current = device && torch.cuda_device != Py_None ? PyObject_CallNoArgs(torch.cuda_device) : NULL;
+    const bool yes = device == 0 || (current && PyLong_AsLong(current) == device);
+    Py_XDECREF(current);
+    PyErr_Clear();
+    return yes;
+}
+
 /* Made by torch itself and not by the exchange API's allocator, whose tensors ignore record_stream() and
  * cannot be resized. Inductor's function costs 1.0 us, torch.empty_strided 1.7 us; the former takes the
- * current device, which may be another one. */
+ * current device, which may be another one (and asking it would give that one a context of 500 MB). */
 static bool make_torch_output(const tensor_ref *like, const DLTensor *want, memo *m, tensor_ref *out)
 {
-    PyObject *args = torch_arguments(want, m),
-             *fast = want->device.device_type == kDLCPU ? torch.strided_cpu : torch.strided_cuda;
+    const bool on_cpu = want->device.device_type == kDLCPU;
+    PyObject *fast = on_cpu ? torch.strided_cpu : torch.strided_cuda, *args = torch_arguments(want, m);
     if (!args) return false;
-    if (want->device.device_type != kDLCPU && want->device.device_type != kDLCUDA) {
-        Py_DECREF(args);
-        return PyErr_SetString(PyExc_ValueError, "tensors are on a device of another kind than CPU and CUDA"), false;
-    }
+    if (!on_cpu && !is_current_device(want->device.device_id)) fast = Py_None;
     out->api = like->api;
     out->object = fast != Py_None ? PyObject_Call(fast, args, NULL) : torch_empty_strided(want, args);
     bool ok = out->object && out->api->borrow(out->object, &out->tensor) == 0;
@@ -328,7 +355,7 @@ static const char *numpy_name(DLDataType d)
 /* NumPy and CuPy: their own empty(), found through the type's package. Other libraries (JAX's arrays cannot
  * be written) need out=. */
 static bool make_array_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want,
-                              tensor_ref *out)
+                              tgl_stream stream, tensor_ref *out)
 {
     static PyObject *str_out;
     if (!str_out && !(str_out = PyUnicode_InternFromString("out"))) return false;
@@ -357,7 +384,7 @@ static bool make_array_output(const tensor_ref *like, PyObject *like_object, con
     if (shape) out->object = PyObject_CallMethod(package, "empty", "OO", shape, dtype);
     if (out->object) {
         PyObject *made = out->object;
-        ok = read_tensor(str_out, made, entry_of(made), out);
+        ok = read_tensor(str_out, made, entry_of(made), stream, out);
         out->object = made;
     }
     Py_XDECREF(shape);
@@ -368,11 +395,11 @@ static bool make_array_output(const tensor_ref *like, PyObject *like_object, con
 }
 
 bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, memo *memory,
-                 tensor_ref *out)
+                 tgl_stream stream, tensor_ref *out)
 {
     out->object = out->capsule = NULL;
     out->api = NULL;
     out->is_read_only = false;
     if (like->is_torch) return make_torch_output(like, want, memory, out);
-    return make_array_output(like, like_object, want, out);
+    return make_array_output(like, like_object, want, stream, out);
 }

@@ -25,6 +25,14 @@ _RESULT = re.compile(r"(\w+)\[([^];]*)(?:; ([^]]*))?\](?:, |$)")
 _OPERATOR = re.compile(r" ([*/]) ")
 
 
+def _read_all(pattern, text):
+    """The groups of every match; the matches must be the whole text."""
+    matches = list(pattern.finditer(text))
+    if "".join(m[0] for m in matches) != text:
+        raise ValueError(f"not a row's grammar, or its spaces: {text!r}")
+    return [m.groups() for m in matches]
+
+
 def _split(text):
     return tuple(text.split(", ")) if text else None
 
@@ -34,7 +42,7 @@ class Row:
         self.text, self.differentiable = text, differentiable
         self.name, params, results = re.fullmatch(r"(\w+)\((.*)\) -> (.*)", text).groups()
         self.params = []
-        for name, dims, mark, kind, optional, default in _PARAM.findall(params):
+        for name, dims, mark, kind, optional, default in _read_all(_PARAM, params):
             if dims:
                 default = "None" if mark == "?" else None
                 param = Param(name, "Tensor", _split(dims), mark == "?", mark == "!", default)
@@ -45,7 +53,7 @@ class Row:
                 param = Param(name, kind, (), bool(optional), False, default or None)
             self.params.append(param)
         self.results = [Result(dtype, _split(size), _split(strides))
-                        for dtype, size, strides in _RESULT.findall(results)]
+                        for dtype, size, strides in _read_all(_RESULT, results.removesuffix("None"))]
         self.first = next(p.name for p in self.params if p.kind == "Tensor" and not p.optional)
         self.out_names = ["out"] if len(self.results) == 1 else [f"out{i}" for i in range(len(self.results))]
 

@@ -7,10 +7,10 @@ import torch
 from . import _after_import, _tegula
 from ._rows import Row
 
-WORDS = {
-    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "i32": torch.int32,
-    "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool, "e4m3": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2, "e8m0": torch.float8_e8m0fnu, "e2m1x2": getattr(torch, "float4_e2m1fn_x2", None)}
+WORDS = {  # of a row's text: the name of torch's dtype
+    "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i8": "int8",
+    "u8": "uint8", "bool": "bool", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e8m0": "float8_e8m0fnu",
+    "e2m1x2": "float4_e2m1fn_x2"}
 
 _DLPACK = {  # name: (code, bits, lanes)
     "int8": (0, 8, 1), "int16": (0, 16, 1), "int32": (0, 32, 1), "int64": (0, 64, 1),
@@ -24,7 +24,11 @@ DTYPES = {code << 24 | bits << 16 | lanes: getattr(torch, name)
 
 
 def _bind(glue):
-    """Hands the C side what it asks of torch, in the order of glue.h's torch_table."""
+    """Hands the C side what it asks of torch, in the order of glue.h's torch_table. Returns whether this torch
+    is new enough; an older one's tensors are refused when they come."""
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        glue.bind_torch(torch.Tensor, *[None] * 13)
+        return False
     # Inductor's allocators take half the time of torch.empty_strided; None where there are none.
     inductor = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     glue.bind_torch(
@@ -32,7 +36,8 @@ def _bind(glue):
         getattr(inductor, "_empty_strided_cpu", None), getattr(inductor, "_empty_strided_cuda", None),
         torch.device, DTYPES, torch._C._len_torch_dispatch_stack, torch.is_grad_enabled,
         torch._C._are_functorch_transforms_active, vars(torch.autograd.forward_ad), torch._C._increment_version,
-        torch._C.TensorBase.requires_grad)
+        torch._C.TensorBase.requires_grad, getattr(torch._C, "_cuda_getDevice", None))
+    return True
 
 
 class Gradient:
@@ -80,7 +85,7 @@ def _fake(row):
         values = {**defaults, **dict(zip(names, args)), **kwargs}
         made = []
         for dtype, size, strides in row.describe_outputs(values):
-            dtype = WORDS[dtype] if isinstance(dtype, str) else dtype.dtype
+            dtype = getattr(torch, WORDS[dtype]) if isinstance(dtype, str) else dtype.dtype
             first = values[row.first]
             made.append(first.new_empty(size, dtype=dtype) if strides is None
                         else first.new_empty_strided(size, strides, dtype=dtype))
@@ -117,6 +122,17 @@ def _writer(raw, names):
     return write
 
 
+def _check_out(row):
+    """The out= overload on tensors without data."""
+    def check(*args, **kwargs):
+        values = {**dict(zip([p.name for p in row.params], args)), **kwargs}
+        for name in row.out_names:
+            if kwargs[name].device != values[row.first].device:
+                raise ValueError(f"{name}: is on {kwargs[name].device}, want {values[row.first].device}")
+
+    return check
+
+
 def _define(library, row, raw, gradient):
     """Registers one row. Returns its twin and its autograd.Functions."""
     name = f"{library.ns}::{row.name}"
@@ -129,7 +145,7 @@ def _define(library, row, raw, gradient):
         library.define(row.out_schema(), tags=(torch.Tag.pt2_compliant_tag,))
         for key in ("CPU", "CUDA"):
             library.impl(row.name + ".out", _writer(raw, row.out_names), key)
-        library.impl(row.name + ".out", lambda *args, **kwargs: None, "Meta")
+        library.impl(row.name + ".out", _check_out(row), "Meta")
         library.impl(row.name + ".out", torch.library.fallthrough_kernel, "Autograd")
     twin = _twin(row, packet.default, packet.out if row.results else None)
     if not row.differentiable:
@@ -144,10 +160,9 @@ def _define(library, row, raw, gradient):
 def register(glue, namespace, gradients):
     """Defines torch.ops.<namespace>.<op> for every row of an extension's table. The Library that it returns
     must be kept."""
-    _bind(glue)
+    if not _bind(glue):
+        return None
     library = torch.library.Library(namespace, "DEF")
-    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):  # torch before 2.10: calls say so
-        return library
     twins = {}
     for text, _, differentiable in glue.table():
         row = Row(text, differentiable)

@@ -50,9 +50,40 @@ class Array:
         self.streams.append(stream)
         self.sizes = (ctypes.c_int64 * len(self.shape))(*self.shape)
         self.tensor = DLTensor(self.data.value, 2, 0, len(self.shape), 2, 32, 1, self.sizes, None, 0, None, None)
-        make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return make(ctypes.addressof(self.tensor), b"dltensor", None)
+        return make_capsule(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+BORROW = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
+STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_uint64))
+
+
+class ExchangeAPI(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("older", ctypes.c_void_p),
+                ("unused", ctypes.c_void_p * 3), ("borrow", BORROW), ("stream", STREAM)]
+
+
+class Native(Array):
+    """The same of a library with DLPack's C exchange API, as torch has it, and a current stream."""
+    current, asked = ctypes.c_uint64(), []
+
+    @BORROW
+    def borrow(self, out):
+        self.__dlpack__(stream=None)
+        ctypes.memmove(out, ctypes.addressof(self.tensor), 48)
+        return 0
+
+    @STREAM
+    def current_stream(device_type, device_id, out):
+        Native.asked.append((device_type, device_id))
+        out[0] = Native.current.value
+        return 0
+
+    api = ExchangeAPI(1, 3, None, (ctypes.c_void_p * 3)(), borrow, current_stream)
+
+
+make_capsule = ctypes.pythonapi.PyCapsule_New
+make_capsule.restype, make_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+Native.__dlpack_c_exchange_api__ = make_capsule(ctypes.addressof(Native.api), b"dlpack_exchange_api", None)
 
 
 def open_device():
@@ -89,6 +120,27 @@ def results():
     assert transpose(x, out=out) is out and (out.get() == x.get().T).all()
     assert batched_transpose(y, out=outs) is outs and (outs.get() == y.get().transpose(0, 2, 1)).all()
     assert x.streams == out.streams == [1]      # the legacy default stream
+
+
+def streams():
+    """A call runs on the current stream of the library that has one; arrays of others are made ready for it."""
+    check(cuda.cuStreamCreate(ctypes.byref(Native.current), 1))
+    a = numpy.random.default_rng(0).random((33, 65))
+    for x, out in [(Native(a), Native(a.T)), (Native(a), Array(a.T)), (Array(a), Native(a.T))]:
+        Native.asked.clear()
+        check(cuda.cuMemsetD8_v2(out.data, ctypes.c_ubyte(0), ctypes.c_size_t(out.nbytes)))
+        assert transpose(x, out=out) is out and (out.get() == x.get().T).all()
+        assert Native.asked == [(2, 0)]
+        for array in (x, out):
+            assert type(array) is Native or array.streams == [Native.current.value]
+    out = Native(a.T)
+    check(cuda.cuStreamDestroy_v2(Native.current))
+    try:
+        transpose(x, out=out)
+    except tegula.Error as e:                   # so it is that stream which the launch was given
+        assert e.status == "TGL_ERR_CUDA", e.status
+    else:
+        raise AssertionError("launched on a stream that is gone")
 
 
 def gil():
@@ -175,7 +227,7 @@ def threads():
     assert all((out.get() == x.get().T).all() for x, out in arrays)
 
 
-CASES = [results, gil, warmup, warmup_architecture, jit_never, errors, num_sms, threads]
+CASES = [results, streams, gil, warmup, warmup_architecture, jit_never, errors, num_sms, threads]
 
 if __name__ == "__main__":
     open_device()

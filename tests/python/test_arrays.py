@@ -114,6 +114,37 @@ def test_unreadable():
         transpose(numpy.array([["text"]]))
 
 
+@pytest.mark.parametrize("methods, message", [
+    ({"__dlpack__": lambda self: None}, "x: is a <class '.*Odd'>, want a tensor"),
+    ({"__dlpack_device__": lambda self: (1, 0)}, "x: is a <class '.*Odd'>, want a tensor"),
+    ({"__dlpack__": lambda self: 5, "__dlpack_device__": lambda self: 5},
+     r"x: __dlpack_device__\(\) is 5, want two integers"),
+    ({"__dlpack__": lambda self: 5, "__dlpack_device__": lambda self: (1, "a")},
+     r"x: __dlpack_device__\(\) is \(1, 'a'\), want two integers"),
+    ({"__dlpack__": lambda self, **kw: 5, "__dlpack_device__": lambda self: (1, 0)},
+     r"x: __dlpack__\(\) is 5, want a capsule of a tensor"),
+], ids=range(5))
+def test_odd_producers(methods, message):
+    with pytest.raises(TypeError, match=message):
+        transpose(type("Odd", (), methods)())
+
+
+def test_a_device_of_another_kind():
+    """OpenCL's, in a capsule of a type that torch would never give."""
+    import ctypes
+
+    class Remote(Producer):
+        def __dlpack__(self, **kwargs):
+            capsule = self.array.__dlpack__()
+            pointer = ctypes.pythonapi.PyCapsule_GetPointer
+            pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+            ctypes.c_int32.from_address(pointer(capsule, b"dltensor") + 8).value = 4
+            return capsule
+
+    with pytest.raises(ValueError, match="^x: is on a device of another kind than CPU and CUDA$"):
+        transpose(Remote(numpy.ones((3, 5)), device=(4, 0)), out=numpy.ones((5, 3)))
+
+
 def test_describe():
     seen = _tegula.describe(numpy.zeros((3, 5), numpy.int16)[1:, ::2])
     assert (

@@ -83,6 +83,11 @@ def test_bad_settings():
         config.set_num_threads(-1)
     with pytest.raises(TypeError):
         config.set_num_threads("two")
+    before = config.get_num_threads(), config.get_jit_mode()
+    for function in ("set_num_threads", "set_jit_mode", "get_num_sms", "get_device_num_sms", "get_max_smem_per_sm"):
+        with pytest.raises(OverflowError):
+            getattr(tegula._tegula, function)(2**32 + 1)
+    assert (config.get_num_threads(), config.get_jit_mode()) == before
 
 
 @pytest.mark.skipif(on_gpu(), reason="there is a GPU")

@@ -59,6 +59,21 @@ def test_import_time():
     assert min(float(run(code.format(""))) for _ in range(3)) < 0.050
 
 
+@has_torch
+def test_old_torch():
+    """One without the exchange API and what came with it: its tensors are refused when they come."""
+    run("""if True:
+        import torch
+        del torch.Tensor.__dlpack_c_exchange_api__, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2
+        del torch._C._increment_version, torch._C._len_torch_dispatch_stack
+        import tegula
+        class Sub(torch.Tensor): pass
+        for x in torch.ones(2, 3), torch.nn.Parameter(torch.ones(2, 3)), torch.ones(2, 3).as_subclass(Sub):
+            try: tegula.transpose.transpose(x)
+            except TypeError as e: assert str(e) == "x: tensors are read from torch 2.10 or newer", e
+            else: raise AssertionError""")
+
+
 def test_attributes():
     import tegula
     assert {

@@ -123,6 +123,10 @@ def test_fake_and_meta(device):
     assert batched_transpose(torch.empty(2, 3, 4, device="meta")).shape == (2, 4, 3)
     with pytest.raises(ValueError, match="x: has 1 dimensions, want 2"):
         transpose(torch.empty(3, device="meta"))
+    out = torch.empty(3, 2, device="meta")
+    assert transpose(torch.empty(2, 3, device="meta"), out=out) is out
+    with pytest.raises(ValueError, match=f"^out: is on {device}.*, want meta$"):
+        transpose(torch.empty(2, 3, device="meta"), out=torch.empty(3, 2, device=device))
 
 
 def test_make_fx_records_the_op(device):
@@ -175,6 +179,22 @@ def test_out_has_no_gradient(device):
             f(x.detach(), out=out.clone().requires_grad_())
     with torch.no_grad():
         assert torch.equal(transpose(x, out=out), x.t())
+
+
+def test_out_has_no_gradient_whatever_x_is():
+    numpy = pytest.importorskip("numpy")
+    out = torch.zeros(7, 5, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="out= has no gradient"):
+        transpose(numpy.ones((5, 7)), out=out)
+    with torch.no_grad():
+        version = out._version
+        assert (transpose(numpy.ones((5, 7)), out=out) == 1).all() and out._version > version
+
+
+def test_functionalize(device):
+    """Its wrappers have torch.Tensor's type and no memory."""
+    x = torch.randn(5, 7, device=device)
+    assert torch.equal(torch.func.functionalize(lambda x: transpose(x.add_(1)))(x.clone()), (x + 1).t())
 
 
 def test_forward_mode(device):
