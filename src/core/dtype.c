@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* Row i is the dtype of bit i. */
 static const struct { tgl_dtype dtype; const char *name; DLDataType dlpack; } dtypes[] = {
     { TGL_BOOL, "bool", { TGL_DL_BOOL, 8, 1 } },
     { TGL_I8, "i8", { TGL_DL_INT, 8, 1 } },
@@ -26,14 +27,31 @@ static const struct { tgl_dtype dtype; const char *name; DLDataType dlpack; } dt
 };
 enum { NUM_DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
+static bool is_same(DLDataType a, DLDataType b)
+{
+    return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
+
+static bool has_width(DLDataType dtype)
+{
+    const int bits = tgl_dtype_bits(dtype);
+    return bits == 8 || bits == 16 || bits == 32 || bits == 64 || bits == 128;
+}
+
 tgl_dtype tgl_dtype_of(DLDataType dtype)
 {
-    for (int i = 0; i < NUM_DTYPES; i++) {
-        const DLDataType d = dtypes[i].dlpack;
-        if (d.code == dtype.code && d.bits == dtype.bits && d.lanes == dtype.lanes) return dtypes[i].dtype;
-    }
-    const int bits = tgl_dtype_bits(dtype);
-    return bits == 8 || bits == 16 || bits == 32 || bits == 64 || bits == 128 ? TGL_OTHER : 0;
+    for (int i = 0; i < NUM_DTYPES; i++)
+        if (is_same(dtypes[i].dlpack, dtype)) return dtypes[i].dtype;
+    return has_width(dtype) ? TGL_OTHER : 0;
+}
+
+bool tgl_dtype_is(DLDataType dtype, tgl_dtype set)
+{
+    if (set == TGL_ANY) return has_width(dtype);
+    if (set & TGL_OTHER) return (tgl_dtype_of(dtype) & set) != 0;
+    for (; set; set &= set - 1)
+        if (is_same(dtypes[__builtin_ctz(set)].dlpack, dtype)) return true;
+    return false;
 }
 
 DLDataType tgl_dtype_to_dlpack(tgl_dtype dtype)

@@ -33,6 +33,10 @@ enum {
 
 /* The tgl_dtype of a DLPack dtype; 0 if its width is not one of 8, 16, 32, 64, 128 bits. */
 tgl_dtype tgl_dtype_of(DLDataType dtype);
+
+/* Is it one of the set? tgl_dtype_of(dtype) & set, without a search: it stands before every launch. */
+bool tgl_dtype_is(DLDataType dtype, tgl_dtype set);
+
 DLDataType tgl_dtype_to_dlpack(tgl_dtype dtype);
 
 /* Bits of one element, lanes included. */

@@ -102,11 +102,17 @@ int64_t tgl_stride(const DLTensor *t, int dim)
     return (int64_t)stride;
 }
 
+bool tgl_is_empty(const DLTensor *t)
+{
+    for (int i = 0; i < t->ndim; i++)
+        if (t->shape[i] == 0) return true;
+    return false;
+}
+
 int64_t tgl_num_elements(const DLTensor *t)
 {
+    if (tgl_is_empty(t)) return 0;              /* the other sizes may be anything */
     int64_t n = 1;
-    for (int i = 0; i < t->ndim; i++)
-        if (t->shape[i] == 0) return 0;         /* the other sizes may be anything */
     for (int i = 0; i < t->ndim; i++) n *= t->shape[i];
     return n;
 }
@@ -161,7 +167,7 @@ static tgl_status expect_layout(const char *name, const DLTensor *t, tgl_layout 
     extent e;
     if (!t->strides) return TGL_OK;
     const bool fits = layout == TGL_STRIDED || (layout == TGL_PACKED ? is_packed(t) : is_rows(t));
-    if (fits && extent_of(t, &e)) return TGL_OK;
+    if (fits && (layout == TGL_PACKED || extent_of(t, &e))) return TGL_OK;  /* packed: as far as its bytes */
     sentence s;
     put_list(is(&s), t->strides, t->ndim);
     if (fits) {
@@ -181,7 +187,7 @@ tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int
 {
     sentence s;
     if (!t) return tgl_fail(TGL_ERR_ARGUMENT, "%s: is NULL, want a tensor", name);
-    if (!(tgl_dtype_of(t->dtype) & dtypes)) {
+    if (!tgl_dtype_is(t->dtype, dtypes)) {
         put_dtype(is(&s), t->dtype);
         put_dtypes(want(&s), dtypes);
         return fail(name, "dtype is", &s);
@@ -209,6 +215,9 @@ tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int
     TGL_TRY(expect_layout(name, t, layout));
     if (!t->data && dry_run) return TGL_OK;
     if (!t->data) return tgl_fail(TGL_ERR_ARGUMENT, "%s: data is NULL, want %" PRId64 " bytes", name, bytes);
+    if (t->byte_offset > UINTPTR_MAX - (uintptr_t)t->data)
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: byte_offset is %" PRIu64 ", want one that leads to an address",
+                        name, t->byte_offset);
     return tgl_expect_aligned(name, t, element_bytes(t) < 8 ? element_bytes(t) : 8);
 }
 
@@ -287,7 +296,7 @@ tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char
         /* where t's rows begin within the other's; neither may reach into the other's next row */
         const uintptr_t pitch = (uintptr_t)r.pitch;
         const int64_t shift = (int64_t)((at % pitch + pitch - from % pitch) % pitch);
-        if (shift >= q.width && shift + r.width <= r.pitch) return TGL_OK;
+        if (shift >= q.width && r.width <= r.pitch - shift) return TGL_OK;
     }
     return tgl_fail(TGL_ERR_ARGUMENT, "%s: memory is shared with %s, want no overlap", name, other_name);
 }

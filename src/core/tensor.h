@@ -48,7 +48,7 @@ static inline void *tgl_data(const DLTensor *t) { return t->data ? (char *)t->da
 int64_t tgl_stride(const DLTensor *t, int dim);
 
 int64_t tgl_num_elements(const DLTensor *t);
-static inline bool tgl_is_empty(const DLTensor *t) { return tgl_num_elements(t) == 0; }
+bool tgl_is_empty(const DLTensor *t);
 
 static inline bool tgl_on_cpu(const DLTensor *t)
 {

@@ -32,11 +32,11 @@ static int compare_int(const void *a, const void *b) { return *(const int *)a - 
 static void load_builtins(const tgl_nvrtc_table *t)
 {
     const char *slash = strrchr(t->path, '/');
+    const int folder_bytes = slash ? (int)(slash + 1 - t->path) : 0;
     char file[TGL_PATH_BYTES];
-    const int n = slash ? snprintf(file, sizeof file, "%.*s/libnvrtc-builtins.so.%d.%d", (int)(slash - t->path),
-                                   t->path, t->major, t->minor)
-                        : 0;
-    if (n > 0 && n < (int)sizeof file) dlopen(file, RTLD_LAZY | RTLD_LOCAL); /* not there: NVRTC's own search */
+    const int n = snprintf(file, sizeof file, "%.*slibnvrtc-builtins.so.%d.%d", folder_bytes, t->path,
+                           t->major, t->minor);
+    if (slash && n < (int)sizeof file) dlopen(file, RTLD_LAZY | RTLD_LOCAL);    /* or NVRTC searches itself */
 }
 
 /* Fills the table from an open library; else the reason in `refusal`. */

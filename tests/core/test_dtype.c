@@ -47,6 +47,12 @@ TEST(every_code_and_width)
                 if (tgl_dtype_of(d) != want)
                     CHECK_THAT(false, "code %d with %d bits and %d lanes is %u, want %u", code, bits, lanes,
                                tgl_dtype_of(d), want);
+                const tgl_dtype sets[] = { TGL_ANY, want, TGL_ANY & ~want, TGL_F32 | TGL_E2M1X2,
+                                           TGL_BOOL | TGL_OTHER, 0 };
+                for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+                    if (tgl_dtype_is(d, sets[i]) != ((want & sets[i]) != 0))
+                        CHECK_THAT(false, "code %d with %d bits and %d lanes in set %x", code, bits, lanes,
+                                   sets[i]);
             }
     CHECK_INT(tgl_dtype_of((DLDataType){ 2, 255, 65535 }), 0);
     CHECK_INT(tgl_dtype_bits((DLDataType){ 2, 255, 65535 }), 255 * 65535);

@@ -181,6 +181,9 @@ TEST(data)
             else CHECK_OK(tgl_expect("x", &t.t, rows[i].dtype, 1, TGL_PACKED));
             CHECK(tgl_data(&t.t) == memory + rows[i].past);
         }
+    make(&t, TGL_U8, 1, SHAPE(2))->byte_offset = UINT64_MAX;
+    FAILS(tgl_expect("x", &t.t, TGL_U8, 1, TGL_PACKED),
+          "x: byte_offset is 18446744073709551615, want one that leads to an address");
     make(&t, TGL_U8, 1, SHAPE(64))->data = memory + 16;
     CHECK_OK(tgl_expect_aligned("x", &t.t, 16));
     FAILS(tgl_expect_aligned("x", &t.t, 32), "x: data is 16 bytes past a multiple of 32, want 0");
@@ -329,6 +332,10 @@ TEST(overlap_with_strides_of_single_rows)       /* which may be anything; found 
     make(&a, TGL_U8, 3, SHAPE(1, 2, 1));
     make(&b, TGL_U8, 3, SHAPE(1, 2, 1));
     a.strides[0] = b.strides[0] = INT64_MIN, a.strides[1] = b.strides[1] = -1;
+    FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap");
+    make(&a, TGL_U8, 2, SHAPE(1, 16))->data = memory + 4;
+    make(&b, TGL_U8, 2, SHAPE(1, 16));
+    a.strides[0] = b.strides[0] = INT64_MAX;    /* b begins 4 bytes before a's next row would end */
     FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap");
 }
 
