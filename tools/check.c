@@ -8,6 +8,7 @@
 
 typedef struct {
     backend on;
+    char device[48];                /* "cuda:0 (emulated device)" */
     const case_op *op;              /* of the counts */
     int64_t done, passed, failed, skipped, all_failed;
     char reason[256];               /* of the last skip */
@@ -26,7 +27,7 @@ static void finish_op(progress *p)
              p->skipped ? p->reason : "");
     snprintf(seconds, sizeof seconds, "%.1f", tool_seconds() - p->begin);
     tool_table_row(p->table,
-                   (const char *const[]){ p->op->name, p->on.name, passed, failed, seconds, skipped });
+                   (const char *const[]){ p->op->name, p->device, passed, failed, seconds, skipped });
     p->passed = p->failed = p->skipped = 0;
 }
 
@@ -41,7 +42,7 @@ static int visit(void *context, const case_op *op, const case_params *params)
     char text[CASE_LABEL];
     case_report report;
     case_params_text(op, params, text, sizeof text);
-    tool_progress("%s: %lld cases, %s %s", p->on.name, (long long)++p->done, op->name, text);
+    tool_progress("%s: %lld cases, %s %s", p->device, (long long)++p->done, op->name, text);
     switch (case_check(op, params, &p->on, &report)) {
     case CASE_PASSED: p->passed++; break;
     case CASE_SKIPPED:
@@ -52,7 +53,7 @@ static int visit(void *context, const case_op *op, const case_params *params)
         p->failed++;
         p->all_failed++;
         tool_progress(NULL);
-        printf("%sfailed%s  %s %s on %s\n        %s\n", tool_red(), tool_plain(), op->name, text, p->on.name,
+        printf("%sfailed%s  %s %s on %s\n        %s\n", tool_red(), tool_plain(), op->name, text, p->device,
                report.text);
         break;
     }
@@ -66,6 +67,7 @@ static int check_on(const char *device, const tool_words *words, bool slow, tool
     progress p = { .table = table };
     int code = tool_open_device(&tool_check, device, &p.on);
     if (code != TOOL_OK) return code;
+    snprintf(p.device, sizeof p.device, "%s%s", p.on.name, p.on.is_emulated ? " (emulated device)" : "");
     const unsigned lists = TOOL_LIST(CASE_CHECK) | (slow ? TOOL_LIST(CASE_SLOW) : 0);
     code = tool_each_case(&tool_check, words, lists, visit, &p);
     tool_progress(NULL);

@@ -211,7 +211,8 @@ def test_the_emulated_device_is_named_and_never_timed(tegula, emulated):
 def test_check_on_the_emulated_device(tegula, emulated):
     done = tegula("check", "transpose", "num_rows=65", "num_cols=66", "dtype=bf16", env=emulated)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [line.split()[:4] for line in done.stdout.splitlines()[1:]] == [["transpose", "cpu", "1", "0"], ["transpose", "cuda:0", "1", "0"]]
+    rows = [re.split(r"  +", line)[:4] for line in done.stdout.splitlines()[1:]]
+    assert rows == [["transpose", "cpu", "1", "0"], ["transpose", "cuda:0 (emulated device)", "1", "0"]]
 
 
 # ---- rows ----
