@@ -25,6 +25,7 @@ typedef void (*emuReset_function)(void);  /* contexts with a sticky error work a
 typedef void (*emuSeed_function)(uint64_t seed);                /* as EMU_SEED, from the next launch on */
 typedef void (*emuStats_function)(emu_statistics *out);
 typedef void (*emuLive_function)(emu_live_objects *out);        /* to compare before and after */
+typedef void (*emuWhere_function)(void);  /* for a debugger: where threads are, on stderr */
 typedef int (*emuLastLaunch_function)(emu_last_launch *out);    /* 0: there was none */
 
 #endif

@@ -229,6 +229,7 @@ int emu_run(const emu_launch *l)
                         "launched to overlap the kernel before it, but no thread calls pdl_wait");
         failed = 1;
     }
+    emu_group.launch = NULL;
     free(order);
     emu_stats.seconds += emu_now() - start;
     return failed;

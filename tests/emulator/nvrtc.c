@@ -425,6 +425,7 @@ API int nvrtcCompileProgram(program *p, int num_options, const char *const *opti
     add_words(&c, fixed_flags);
     add_words(&c, sanitizer());
     add(&c, "-I%s", folder);
+    add(&c, "-ffile-prefix-map=%s/=", folder);  /* a debugger finds headers by their names under src/ */
     int result = add_options(&c, num_options, options, &t);
     if (result == OK && t.arch == 0) {          /* NVRTC has a default, too; ours is the default device */
         t.arch = 90;

@@ -63,10 +63,13 @@ void emu_fault(emu_site site, const char *format, ...)
     say_args(format, args);
     va_end(args);
     say("\n");
-    if (f != &emu_main_fiber)
-        say("  by thread %u (%u,%u,%u) of block (%u,%u,%u) at %s:%d\n", f->pub.tid, f->pub.thread.x,
+    if (f != &emu_main_fiber) {
+        say("  by thread %u (%u,%u,%u) of block (%u,%u,%u) at %s", f->pub.tid, f->pub.thread.x,
             f->pub.thread.y, f->pub.thread.z, f->pub.block.x, f->pub.block.y, f->pub.block.z,
-            emu_base_name(site.file), site.line);
+            emu_base_name(site.file));
+        if (site.line > 0) say(":%d", site.line);       /* "end of the kernel" has none */
+        say("\n");
+    }
     end();
     emu_group.failed = 1;
     /* all fibers are left where they are */
@@ -78,7 +81,9 @@ static int same_place(const fiber *a, const fiber *b)
     return a->state == b->state && a->what == b->what && a->site.line == b->site.line &&
            a->site.file == b->site.file;
 }
-static void describe_block(const block *b)      /* "mbar_wait at x.cu:12: threads 0-31 64 ..." per place */
+/* "mbar_wait at x.cu:12: threads 0-31 64 ..." per place. `is_over`: nobody can go on, so whoever could run
+ * only polls. */
+static void describe_block(const block *b, int is_over)
 {
     emu_u32 done = 0;
     for (emu_u32 i = 0; i < b->num_threads; i++) done += b->thread[i]->state == DONE;
@@ -90,8 +95,10 @@ static void describe_block(const block *b)      /* "mbar_wait at x.cu:12: thread
         const fiber *f = b->thread[i];
         if (seen[i] || f->state == DONE) continue;
         emu_u32 ranges = 0;
-        if (f->what) say("    %s at %s:%d: threads", f->what, emu_base_name(f->site.file), f->site.line);
-        else say("    not started: threads");
+        if (!f->what) say("    no wait yet: threads");
+        else
+            say("    %s%s at %s:%d: threads", f->state == READY && !is_over ? "past " : "", f->what,
+                emu_base_name(f->site.file), f->site.line);
         for (emu_u32 j = i; j < b->num_threads; j++) {
             if (!same_place(b->thread[j], f)) continue;
             emu_u32 k = j;
@@ -108,6 +115,17 @@ static void describe_block(const block *b)      /* "mbar_wait at x.cu:12: thread
     }
     free(seen);
 }
+static void describe_group(int is_over)
+{
+    const group *g = &emu_group;
+    int shown = 0, more = 0;
+    for (emu_u32 i = 0; i < g->num_blocks; i++) {
+        if (!g->blocks[i].alive) continue;
+        if (shown++ < 4) describe_block(&g->blocks[i], is_over);
+        else more++;
+    }
+    if (more) say("  and %d more blocks\n", more);
+}
 void emu_report_deadlock(void)
 {
     const group *g = &emu_group;
@@ -120,14 +138,18 @@ void emu_report_deadlock(void)
             "cooperative or cluster "
             "launch\n",
             g->num_blocks, total);
-    int shown = 0, more = 0;
-    for (emu_u32 i = 0; i < g->num_blocks; i++) {
-        if (!g->blocks[i].alive) continue;
-        if (shown++ < 4) describe_block(&g->blocks[i]);
-        else more++;
-    }
-    if (more) say("  and %d more blocks\n", more);
+    describe_group(1);
     end();
+}
+__attribute__((visibility("default"))) void emuWhere(void)
+{
+    if (!emu_group.launch) {
+        fputs("emulator: no kernel runs\n", stderr);
+        return;
+    }
+    begin("stopped", emu_group.launch->entry->name);
+    describe_group(0);
+    fputs(emu_report, stderr);
 }
 void emu_report_copies(void)
 {

@@ -77,13 +77,13 @@ static emu_u32 barrier_come(int id, emu_u32 count, int wait, int predicate, cons
     fiber *f = emu_running;
     block *b = f->block;
     if (id < 0 || id > 15) emu_fault(site, "%s: there is no barrier %d", what, id);
-    if (count % 32) emu_fault(site, "%s %d: the count %u is not a multiple of 32", what, id, count);
+    if (count % 32) emu_fault(site, "%s (barrier %d): the count %u is not a multiple of 32", what, id, count);
     barrier *r = &b->bar[id];
     if (r->in_use && r->count != count)
-        emu_fault(site, "%s %d: count %u, but others came with %u", what, id, count, r->count);
+        emu_fault(site, "%s (barrier %d): count %u, but others came with %u", what, id, count, r->count);
     emu_site *at = &b->warps[f->pub.tid >> 5].at[id];
     if (at->file && (at->line != site.line || strcmp(at->file, site.file)))
-        emu_fault(site, "%s %d in divergent code: other threads of this warp came to the barrier at %s:%d",
+        emu_fault(site, "%s (barrier %d) in divergent code: other threads of this warp came to it at %s:%d",
                   what, id, emu_base_name(at->file), at->line);
     *at = site;
     r->count = count;
@@ -94,7 +94,7 @@ static emu_u32 barrier_come(int id, emu_u32 count, int wait, int predicate, cons
     emu_release(sync);
     const emu_u32 expected = count ? count : b->alive;
     if (r->arrived > expected)
-        emu_fault(site, "%s %d: %u threads came, %u expected", what, id, r->arrived, expected);
+        emu_fault(site, "%s (barrier %d): %u threads came, %u expected", what, id, r->arrived, expected);
     if (r->arrived == expected) {
         open_barrier(b, r, f);
         if (wait && coin()) step_aside(f);
