@@ -79,7 +79,7 @@ enum {
     CPU_X_BYTES = 1024,                     /* of a row of x, at most ... */
     CPU_MAX_COLS = 256,                     /* ... and not more elements than this */
     CPU_BUFFER_STRIDE = CPU_OUT_BYTES + 64, /* a power of two would use few sets of the cache */
-    CPU_NEAR_BYTES = 16 << 10,              /* rows of out that lie in so few bytes need no buffer */
+    CPU_NEAR_BYTES = 64 << 10,              /* rows of out that lie in so few bytes need no buffer */
     CPU_COPY_BYTES = 64 << 10               /* of a piece of a plain copy */
 };
 static int64_t cpu_tile_rows(int element_bytes) { return CPU_OUT_BYTES / element_bytes; }
@@ -165,7 +165,8 @@ INLINE void tile(const problem *p, const char *x, char *out, int64_t rows, int64
             square(x + i * row_stride + j * e, row_stride, to + j * stride + i * e, stride, e);
     const int64_t more_rows = rows - square_rows, more_cols = cols - square_cols;
     elements(x + square_cols * e, row_stride, e, to + square_cols * stride, stride, rows, more_cols, e);
-    elements(x + square_rows * row_stride, row_stride, e, to + square_rows * e, stride, more_rows, square_cols, e);
+    elements(x + square_rows * row_stride, row_stride, e, to + square_rows * e, stride, more_rows, square_cols,
+             e);
     if (is_near) return;
     for (int64_t j = 0; j < cols; j++) {
         const char *from = buffer + j * CPU_BUFFER_STRIDE;
