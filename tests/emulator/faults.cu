@@ -63,12 +63,14 @@ extern "C" __global__ void uninitialised_shared(u32 *out)
 extern "C" __global__ void table(u32 *out, u32 *in) { out[threadIdx.x] = in[threadIdx.x]; }
 
 /* ---- synchronisation that is missing ---- */
+/* doc: missing_syncthreads */
 extern "C" __global__ void missing_syncthreads(u32 *out)
 {
     SHARED(u32[256], a);
     a[threadIdx.x] = threadIdx.x;
     out[threadIdx.x] = a[threadIdx.x ^ 1] ^ 1;  /* a barrier belongs before this */
 }
+/* end */
 extern "C" __global__ void missing_syncthreads_backwards(u32 *out)      /* read before overwrite */
 {
     SHARED(u32[256], a);
@@ -146,6 +148,7 @@ extern "C" __global__ void bulk_store_not_awaited(u32 *out)
 }
 
 /* ---- synchronisation that is wrong ---- */
+/* doc: divergent_barrier */
 extern "C" __global__ void divergent_barrier(u32 *out)
 {
     if (threadIdx.x & 1) {
@@ -155,6 +158,8 @@ extern "C" __global__ void divergent_barrier(u32 *out)
         __syncthreads();
     }
 }
+/* end */
+/* doc: barrier_not_reached */
 extern "C" __global__ void barrier_not_reached(u32 *out)
 {
     SHARED(u32, flag);
@@ -166,6 +171,7 @@ extern "C" __global__ void barrier_not_reached(u32 *out)
     }
     out[threadIdx.x] = threadIdx.x;
 }
+/* end */
 extern "C" __global__ void barrier_left_half(u32 *out)
 {
     out[threadIdx.x] = threadIdx.x;
@@ -203,12 +209,14 @@ extern "C" __global__ void mbarrier_too_many(u32 *out)
     }
     out[threadIdx.x] = threadIdx.x;
 }
+/* doc: spin_on_other_block */
 extern "C" __global__ void spin_on_other_block(u32 *out)  /* needs a cooperative launch, gets a plain one */
 {
     if (blockIdx.x == 0)
         while (load_relaxed_u32x4(out).x != 5) { }
     else if (threadIdx.x == 0) store_relaxed_u32(out, 5);
 }
+/* end */
 extern "C" __global__ void spin_forever(u32 *out)
 {
     while (load_relaxed_u32x4(out + (threadIdx.x & ~3)).x != 5) { }

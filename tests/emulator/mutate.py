@@ -81,7 +81,8 @@ def main():
                 env = dict(os.environ, TEGULA_TEST_DEVICE="cuda", EMU_SEED=str(seed), EMU_SMS="4",
                            TEGULA_LIBCUDA=str(build / "lib/libcuda_emulated.so"),
                            TEGULA_LIBNVRTC=str(build / "lib/libnvrtc_emulated.so"),
-                           TEGULA_CACHE_DIR=str(build / "tests/cache"), TSAN_OPTIONS="halt_on_error=1:atexit_sleep_ms=0")
+                           TEGULA_CACHE_DIR=str(build / "tests/cache"),
+                           TSAN_OPTIONS="halt_on_error=1:atexit_sleep_ms=0")
                 try:
                     r = command(build / "tests" / program, env=env, timeout=600)
                 except subprocess.TimeoutExpired:
@@ -89,7 +90,8 @@ def main():
                 if r.returncode:
                     seen = re.search(r"emulator: .*|WARNING: ThreadSanitizer: .*|  .*\.c:\d+: .*",
                                      r.stderr + r.stdout)
-                    return f"seed {seed}: {(seen[0].strip() if seen else program + ' fails')[:100]}"
+                    what = seen[0].strip().replace(f"{source}/", "") if seen else f"{program} fails"
+                    return f"seed {seed}: {what[:100]}"
         return ""
 
     wrong = tried = noticed = 0
