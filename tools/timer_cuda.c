@@ -6,7 +6,9 @@
  * and before the next flush or marker. Without, it is the time between two events around it, which
  * includes about the cost of a launch; the empty kernel is timed the same way, so that a reader can see
  * how much. The marker keeps a kernel that is launched programmatically from starting inside the work
- * before it. */
+ * before it. Durations are taken without programmatic launch all the same: with it a kernel's duration
+ * contains the wait for its predecessor's end (0.15 to 0.35 us on an H200). Graph and host times are
+ * taken as the settings are. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,7 +151,10 @@ static tgl_status pass(cuda_timer *t, timer_call call, void *context, bool is_co
         const cupti_record *records;
         int count;
         if (cupti_start()) {
+            const bool pdl = tgl_get_pdl();
+            tgl_set_pdl(false);
             const tgl_status status = enqueue(t, call, context, is_cold, false, calls);
+            tgl_set_pdl(pdl);
             const bool stopped = cupti_stop(&records, &count);
             TGL_TRY(status);
             if (stopped && sum_records(t, records, count, us, calls)) {
