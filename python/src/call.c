@@ -105,7 +105,8 @@ static bool read_scalar(const param *p, PyObject *object, value *v)
         break;
     case 'f':
         v->f = PyFloat_AsDouble(object);
-        if (v->f == -1 && PyErr_Occurred()) raise_unfit(p, object, "a number", "a number that a double can hold");
+        if (v->f == -1 && PyErr_Occurred())
+            raise_unfit(p, object, "a number", "a number that a double can hold");
         break;
     case 'b':
         v->i = object == Py_True;
@@ -228,7 +229,8 @@ static route choose_route(const op_row *row, PyObject *const *object, PyObject *
 static bool is_on_known_device(const DLTensor *t)
 {
     const int type = (int)t->device.device_type;
-    return type == TGL_DL_CPU || type == TGL_DL_CUDA || type == TGL_DL_CUDA_HOST || type == TGL_DL_CUDA_MANAGED;
+    return type == TGL_DL_CPU || type == TGL_DL_CUDA || type == TGL_DL_CUDA_HOST ||
+           type == TGL_DL_CUDA_MANAGED;
 }
 
 static bool evaluate(const extent *e, const frame *f, int64_t *out)

@@ -313,8 +313,9 @@ static PyObject *torch_empty_strided(const DLTensor *want, PyObject *args)
 /* torch's current CUDA device. Nobody is asked about device 0, the one that is nearly always current. */
 static bool is_current_device(int32_t device)
 {
-    PyObject *current = device && torch.cuda_device != Py_None ? PyObject_CallNoArgs(torch.cuda_device) : NULL;
-    const bool yes = device == 0 || (current && PyLong_AsLong(current) == device);
+    if (device == 0) return true;
+    PyObject *current = torch.cuda_device != Py_None ? PyObject_CallNoArgs(torch.cuda_device) : NULL;
+    const bool yes = current && PyLong_AsLong(current) == device;
     Py_XDECREF(current);
     PyErr_Clear();
     return yes;
