@@ -63,7 +63,7 @@ TGL_API const char *tgl_last_error(void);
 
 /* ---- streams ---- */
 
-/* A CUstream or cudaStream_t; NULL is the default stream. CPU calls ignore it. */
+/* A CUstream or cudaStream_t of the tensors' device; NULL is the default stream. CPU calls ignore it. */
 typedef struct CUstream_st *tgl_stream;
 
 /* ---- settings ----
@@ -80,7 +80,8 @@ TGL_API int tgl_get_num_sms(int device);
 TGL_API tgl_status tgl_get_device_num_sms(int device, int *num_sms);
 TGL_API tgl_status tgl_get_max_smem_per_sm(int device, int64_t *bytes);
 
-/* TEGULA_NUM_THREADS: CPU threads; 0 (the default) means what OpenMP would use. Since 0.1. */
+/* TEGULA_NUM_THREADS: CPU threads, at most 1024; 0 (the default) means what OpenMP would use.
+ * Since 0.1. */
 TGL_API tgl_status tgl_set_num_threads(int num_threads);
 TGL_API int tgl_get_num_threads(void);
 
@@ -104,7 +105,8 @@ TGL_API const char *tgl_get_cache_dir(void);
  * Between begin and end, calls of ops on this thread check their arguments (data may be NULL),
  * compile or load the kernels they would need, and launch nothing. With architecture NULL the
  * kernels are loaded on `device`. With an architecture ("sm_90a") no GPU and no driver is needed:
- * the kernels go to the disk cache, and `device` is ignored. Pairs do not nest. Since 0.1. */
+ * the kernels go to the disk cache, and `device` is ignored: sm_80 to sm_89 plain, sm_90a and newer
+ * with their "a", as devices look for them; or PTX, "compute_90". Pairs do not nest. Since 0.1. */
 TGL_API tgl_status tgl_prepare_begin(int device, const char *architecture);
 TGL_API tgl_status tgl_prepare_end(void);
 
@@ -113,7 +115,8 @@ TGL_API uint64_t tgl_compile_count(void);
 
 /* Called after each compilation, on the thread that compiled, with the kernel's name
  * ("transpose/transpose"), its macros ("ELEMENT_BYTES=2"), the architecture and the milliseconds it
- * took. NULL ends it. The callback must not call Tegula. Since 0.1. */
+ * took. NULL ends it, but for calls under way on other threads. The callback must not call Tegula.
+ * Since 0.1. */
 typedef void (*tgl_compile_callback)(void *context, const char *kernel, const char *macros,
                                      const char *architecture, double milliseconds);
 TGL_API tgl_status tgl_set_compile_callback(tgl_compile_callback callback, void *context);

@@ -46,15 +46,16 @@ static const char *text(const char *variable)
     return copy ? copy : "";
 }
 
-static int number(const char *variable, int fallback)
+static int number(const char *variable, int highest)        /* 0 is the default of all of them */
 {
     const char *value = getenv(variable);
-    if (!value || !*value) return fallback;
-    char *end;
+    if (!value || !*value) return 0;
+    char *end, want[48];
     const long n = strtol(value, &end, 10);
-    if (*end == 0 && n >= 0 && n <= INT_MAX) return (int)n;
-    complain(variable, value, "a number >= 0");
-    return fallback;
+    if (*end == 0 && n >= 0 && n <= highest) return (int)n;
+    snprintf(want, sizeof want, "a number from 0 to %d", highest);
+    complain(variable, value, want);
+    return 0;
 }
 
 static int one_of(const char *variable, const char *const *words, int count, const char *want, int fallback)
@@ -79,8 +80,8 @@ static void read_environment(void)
     settings.cache_readonly = text("TEGULA_CACHE_READONLY");
     settings.home = text("HOME");
     settings.xdg_cache_home = text("XDG_CACHE_HOME");
-    atomic_store(&num_threads, number("TEGULA_NUM_THREADS", 0));
-    atomic_store(&default_num_sms, number("TEGULA_NUM_SMS", 0));
+    atomic_store(&num_threads, number("TEGULA_NUM_THREADS", TGL_MAX_THREADS));
+    atomic_store(&default_num_sms, number("TEGULA_NUM_SMS", INT_MAX));
     for (int i = 0; i < TGL_MAX_DEVICES; i++) atomic_store(&num_sms[i], -1);
     atomic_store(&pdl, one_of("TEGULA_PDL", switch_words, 2, "0 or 1", 1) == 1);
     atomic_store(&jit_mode, one_of("TEGULA_JIT", jit_words, 2, "auto or never", TGL_JIT_AUTO));
@@ -106,7 +107,8 @@ const tgl_settings *tgl_settings_get(void)
 
 tgl_status tgl_set_num_threads(int n)
 {
-    if (n < 0) return tgl_fail(TGL_ERR_ARGUMENT, "num_threads: is %d, want 0 (the default) or more", n);
+    if (n < 0 || n > TGL_MAX_THREADS)
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_threads: is %d, want 0 (the default) to %d", n, TGL_MAX_THREADS);
     tgl_settings_get();
     atomic_store(&num_threads, n);
     return TGL_OK;

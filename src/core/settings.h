@@ -6,7 +6,11 @@
 
 #include "tegula/core.h"
 
-enum { TGL_PATH_BYTES = 4096, TGL_MAX_DEVICES = 64 };
+enum {
+    TGL_PATH_BYTES = 4096,
+    TGL_MAX_DEVICES = 64,
+    TGL_MAX_THREADS = 1024      /* libgomp ends the process where it cannot make a thread */
+};
 
 /* What was read; folders and library files are "" where they are not named. Strings live as long as
  * the process. */

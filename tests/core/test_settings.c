@@ -60,7 +60,9 @@ static bool thread_setter(void)
     if (!has_threads()) return CHECK_INT(tgl_get_num_threads(), 1);
     const int otherwise = tgl_get_num_threads();
     bool ok = CHECK_OK(tgl_set_num_threads(5)) && CHECK_INT(tgl_get_num_threads(), 5);
-    ok &= CHECK_FAILS(tgl_set_num_threads(-1), TGL_ERR_ARGUMENT, "num_threads: is -1, want 0 (the default) or more");
+    ok &= CHECK_FAILS(tgl_set_num_threads(-1), TGL_ERR_ARGUMENT, "num_threads: is -1, want 0 (the default) to 1024");
+    ok &= CHECK_FAILS(tgl_set_num_threads(1025), TGL_ERR_ARGUMENT,
+                      "num_threads: is 1025, want 0 (the default) to 1024");
     ok &= CHECK_INT(tgl_get_num_threads(), 5);
     return ok && CHECK_OK(tgl_set_num_threads(0)) && CHECK_INT(tgl_get_num_threads(), otherwise);
 }
@@ -80,11 +82,11 @@ static bool default_threads(void)
 
 TEST(bad_values_fall_back_with_a_line)
 {
-    static const char *const words[] = { "-1", "abc", "3x", "99999999999", "1.5", " " };
+    static const char *const words[] = { "-1", "abc", "3x", "1025", "99999999999", "1.5", " " };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         char variable[64], line[128];
         snprintf(variable, sizeof variable, "TEGULA_NUM_THREADS=%s", words[i]);
-        snprintf(line, sizeof line, "tegula: TEGULA_NUM_THREADS: is \"%s\", want a number >= 0\n", words[i]);
+        snprintf(line, sizeof line, "tegula: TEGULA_NUM_THREADS: is \"%s\", want a number from 0 to 1024\n", words[i]);
         IN_CHILD(default_threads, variable, "TEGULA_LOG=error");
         CHECK_TEXT(text, line);
         IN_CHILD(default_threads, variable);            /* nothing is printed unless asked for */
@@ -92,8 +94,8 @@ TEST(bad_values_fall_back_with_a_line)
     }
     IN_CHILD(defaults, "TEGULA_LOG=loud");
     IN_CHILD(default_threads, "TEGULA_LOG=error", "TEGULA_NUM_SMS=many", "TEGULA_PDL=yes", "TEGULA_JIT=Never");
-    CHECK_TEXT(text, "tegula: TEGULA_NUM_SMS: is \"many\", want a number >= 0; TEGULA_PDL: is \"yes\", want 0 or 1; "
-                     "TEGULA_JIT: is \"Never\", want auto or never\n");
+    CHECK_TEXT(text, "tegula: TEGULA_NUM_SMS: is \"many\", want a number from 0 to 2147483647; TEGULA_PDL: is "
+                     "\"yes\", want 0 or 1; TEGULA_JIT: is \"Never\", want auto or never\n");
 }
 
 static bool defaults_but_log(void)
