@@ -78,7 +78,7 @@ void tgl_jit_architecture_given(int major, int minor, const int *known, int num_
     int newest = 0;                         /* that NVRTC knows and that is not newer than the device */
     for (int i = 0; i < num_known; i++)
         if (known[i] <= number) newest = known[i];
-    if (num_known && newest != number) snprintf(name, TGL_ARCHITECTURE_BYTES, "compute_%d", newest);
+    if (newest && newest != number) snprintf(name, TGL_ARCHITECTURE_BYTES, "compute_%d", newest);
     else snprintf(name, TGL_ARCHITECTURE_BYTES, "sm_%d%s", number, number >= 90 ? "a" : "");
 }
 

@@ -61,9 +61,9 @@ void tgl_macro_text(const tgl_macro macros[TGL_MAX_MACROS], char text[TGL_MACRO_
 tgl_status tgl_jit_architectures(const char *const **names, int *count);
 
 /* What to compile for on a device: sm_90a, sm_XXa from 10.0 on, plain below; PTX ("compute_90") of the
- * newest that NVRTC knows where it does not know the device. TGL_ERR_DEVICE below 8.0. The first asks the
- * NVRTC at hand (none: as if it knew every device), the second is given what an NVRTC knows, in rising
- * order. */
+ * newest older one that NVRTC knows where it does not know the device. TGL_ERR_DEVICE below 8.0. The first
+ * asks the NVRTC at hand (none: as if it knew every device), the second is given what an NVRTC knows, in
+ * rising order. */
 enum { TGL_ARCHITECTURE_BYTES = 16 };
 tgl_status tgl_jit_architecture(int major, int minor, char name[TGL_ARCHITECTURE_BYTES]);
 void tgl_jit_architecture_given(int major, int minor, const int *known, int num_known,

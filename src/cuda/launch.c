@@ -17,16 +17,26 @@ static _Thread_local struct {
 
 bool tgl_preparing(void) { return preparing.active; }
 
+/* One that some device looks for: with "sm_90" in place of "sm_90a" a cache would be filled for nobody. */
+static tgl_status check_architecture(const char *architecture)
+{
+    const int number = tgl_jit_architecture_number(architecture);
+    char wanted[2 * TGL_ARCHITECTURE_BYTES] = "one such as sm_90a";
+    if (number >= 80) {
+        tgl_jit_architecture_given(number / 10, number % 10, NULL, 0, wanted);
+        if (!strncmp(architecture, "compute_", 8)) snprintf(wanted, sizeof wanted, "compute_%d", number);
+        if (!strcmp(architecture, wanted)) return TGL_OK;
+    }
+    return tgl_fail(TGL_ERR_ARGUMENT, "architecture: is \"%.32s\", want %s", architecture, wanted);
+}
+
 tgl_status tgl_prepare_begin(int device, const char *architecture)
 {
     if (preparing.active)
         return tgl_fail(TGL_ERR_ARGUMENT,
                         "tgl_prepare_begin: this thread is preparing already; call tgl_prepare_end first");
     if (architecture) {
-        if (strlen(architecture) >= sizeof preparing.architecture ||
-            !tgl_jit_architecture_number(architecture))
-            return tgl_fail(TGL_ERR_ARGUMENT, "architecture: is \"%.32s\", want one such as sm_90a",
-                            architecture);
+        TGL_TRY(check_architecture(architecture));
     } else {
         const tgl_device *d;
         TGL_TRY(tgl_device_get(device, &d));

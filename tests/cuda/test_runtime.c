@@ -220,6 +220,17 @@ TEST(prepare_in_pairs)
                 "tgl_prepare_end: this thread is not preparing; call tgl_prepare_begin before");
     CHECK_FAILS(tgl_prepare_begin(0, "hopper"), TGL_ERR_ARGUMENT,
                 "architecture: is \"hopper\", want one such as sm_90a");
+    static const struct { const char *is, *message; } wrong[] = {      /* no device looks for these */
+        { "sm_90", "architecture: is \"sm_90\", want sm_90a" },
+        { "sm_86a", "architecture: is \"sm_86a\", want sm_86" },
+        { "sm_100f", "architecture: is \"sm_100f\", want sm_100a" },
+        { "compute_90a", "architecture: is \"compute_90a\", want compute_90" },
+        { "sm_75", "architecture: is \"sm_75\", want one such as sm_90a" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        CHECK_FAILS(tgl_prepare_begin(0, wrong[i].is), TGL_ERR_ARGUMENT, wrong[i].message);
+    CHECK_OK(tgl_prepare_begin(0, "compute_90"));
+    CHECK_OK(tgl_prepare_end());
     CHECK_OK(tgl_prepare_begin(0, "sm_80"));
     CHECK_FAILS(tgl_prepare_begin(0, "sm_90a"), TGL_ERR_ARGUMENT,
                 "tgl_prepare_begin: this thread is preparing already; call tgl_prepare_end first");
