@@ -123,7 +123,7 @@ int tgl_driver_version(void)
 
 bool tgl_driver_is_sticky(tgl_cu_result result)
 {
-    return result == 700 || result == 710 || (result >= 714 && result <= 719);
+    return result == 700 || result == 702 || result == 710 || (result >= 714 && result <= 719);
 }
 
 tgl_status tgl_driver_check(tgl_cu_result result, const char *call)

@@ -50,14 +50,27 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 
 /* ---- keys ---- */
 
-static uint64_t hash_of(const tgl_kernel *k, int device)
+static uint64_t mix(uint64_t h, uint64_t word)
 {
-    uint64_t h = 14695981039346656037u ^ (uint64_t)device;
-    for (const char *s = k->name; *s; s++) h = (h ^ (unsigned char)*s) * 1099511628211u;
-    for (int i = 0; i < TGL_MAX_MACROS; i++)
-        if (k->macros[i].name)
-            h = (h ^ (uint64_t)k->macros[i].value ^ (uint64_t)i << 56) * 0x9e3779b97f4a7c15u;
+    h = (h ^ word) * 0x9e3779b97f4a7c15u;
     return h ^ h >> 32;
+}
+
+static uint64_t hash_of(const tgl_kernel *k, int device)    /* every launch does it: words, not letters */
+{
+    uint64_t h = (uint64_t)device, word = 0;
+    size_t n = strlen(k->name);
+    const char *s = k->name;
+    for (; n >= sizeof word; n -= sizeof word, s += sizeof word) {
+        memcpy(&word, s, sizeof word);
+        h = mix(h, word);
+    }
+    word = 0;
+    memcpy(&word, s, n);
+    h = mix(h, word);
+    for (int i = 0; i < TGL_MAX_MACROS; i++)
+        if (k->macros[i].name) h = mix(h, (uint64_t)k->macros[i].value ^ (uint64_t)i << 56);
+    return h;
 }
 
 static bool is_same(const tgl_kernel *a, const tgl_kernel *b)
@@ -309,7 +322,9 @@ tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context
     e->hash = hash_of(kernel, device);
     e->device = device;
     e->handle = c->handle;
+    const relaxed r = relax(cu);            /* where the driver loads lazily, reading an attribute may load */
     tgl_status status = set_attributes(cu, d, e);
+    restore(r);
     if (status == TGL_OK) status = tgl_kernels_enter(e, context);
     pthread_mutex_lock(&lock);
     *out = tgl_kernels_find(kernel, device);        /* another thread may have been faster */
