@@ -33,8 +33,10 @@ tgl_status backend_open(const char *name, backend *out)
         return TGL_OK;
     }
     int index = 0, used = 0, count;
-    const bool is_cuda = !strcmp(name, "cuda") || (sscanf(name, "cuda:%d%n", &index, &used) == 1 && !name[used]);
-    if (!is_cuda) return tgl_fail(TGL_ERR_ARGUMENT, "device: is \"%s\", want cpu, cuda or cuda:<number>", name);
+    const bool is_cuda =
+        !strcmp(name, "cuda") || (sscanf(name, "cuda:%d%n", &index, &used) == 1 && !name[used]);
+    if (!is_cuda)
+        return tgl_fail(TGL_ERR_ARGUMENT, "device: is \"%s\", want cpu, cuda or cuda:<number>", name);
     TGL_TRY(tgl_device_count(&count));
     if (index < 0 || index >= count)
         return tgl_fail(TGL_ERR_DEVICE, "device: is cuda:%d, want 0..%d", index, count - 1);
@@ -171,8 +173,9 @@ static tgl_status replay(const backend *b, tgl_status (*call)(void *), void *con
 bool backend_has_graphs(const backend *b)
 {
     const tgl_driver_table *cu;
-    return !backend_is_cpu(b) && tgl_driver(&cu) == TGL_OK && cu->StreamBeginCapture && cu->StreamEndCapture &&
-           cu->GraphInstantiateWithFlags && cu->GraphLaunch && cu->GraphExecDestroy && cu->GraphDestroy;
+    return !backend_is_cpu(b) && tgl_driver(&cu) == TGL_OK && cu->StreamBeginCapture &&
+           cu->StreamEndCapture && cu->GraphInstantiateWithFlags && cu->GraphLaunch && cu->GraphExecDestroy &&
+           cu->GraphDestroy;
 }
 
 tgl_status backend_replay(const backend *b, tgl_status (*call)(void *), void *context, int times)

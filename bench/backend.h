@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * backend.h - memory of the device that cases run on: the CPU, or CUDA through the driver table. The emulated device
- * is CUDA too: TEGULA_LIBCUDA names its driver. */
+ * backend.h - memory of the device that cases run on: the CPU, or CUDA through the driver table. The
+ * emulated device is CUDA too: TEGULA_LIBCUDA names its driver. */
 #ifndef TEGULA_BACKEND_H
 #define TEGULA_BACKEND_H
 
@@ -17,8 +17,8 @@ typedef struct backend {
 tgl_status backend_open(const char *name, backend *out);
 void backend_close(backend *b);
 
-/* The backends that the tests run on: what TEGULA_TEST_DEVICE names (cpu or cuda; it must be there), else the CPU and,
- * where there is one, the first CUDA device. Opened at the first call; NULL past the last. */
+/* The backends that the tests run on: what TEGULA_TEST_DEVICE names (cpu or cuda; it must be there), else
+ * the CPU and, where there is one, the first CUDA device. Opened at the first call; NULL past the last. */
 const backend *backend_of_tests(int i);
 
 static inline bool backend_is_cpu(const backend *b) { return (int)b->device.device_type == TGL_DL_CPU; }
@@ -35,8 +35,8 @@ tgl_status backend_wait(const backend *b, tgl_stream stream);
 tgl_status backend_stream_create(const backend *b, tgl_stream *out);
 void backend_stream_destroy(const backend *b, tgl_stream stream);
 
-/* Captures what `call` enqueues on the backend's stream as a graph, replays it `times` times and waits. The CPU has no
- * graphs, and an emulated driver may have none. */
+/* Captures what `call` enqueues on the backend's stream as a graph, replays it `times` times and waits. The
+ * CPU has no graphs, and an emulated driver may have none. */
 bool backend_has_graphs(const backend *b);
 tgl_status backend_replay(const backend *b, tgl_status (*call)(void *context), void *context, int times);
 

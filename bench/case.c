@@ -59,8 +59,8 @@ static tgl_status put_value(char value[CASE_WORD], const word *w, int64_t choice
     const char *comma = memchr(from, ',', (size_t)(end - from));
     const int bytes = (int)((comma ? comma : end) - from);
     if (bytes == 0 || bytes >= CASE_WORD)
-        return tgl_fail(TGL_ERR_ARGUMENT, "%.*s: is \"%.*s\", want a value of 1 to %d characters", w->name_bytes,
-                        w->name, bytes, from, CASE_WORD - 1);
+        return tgl_fail(TGL_ERR_ARGUMENT, "%.*s: is \"%.*s\", want a value of 1 to %d characters",
+                        w->name_bytes, w->name, bytes, from, CASE_WORD - 1);
     memcpy(value, from, (size_t)bytes);
     value[bytes] = 0;
     return TGL_OK;
@@ -86,8 +86,8 @@ tgl_status case_at(const case_op *op, const char *const *lines, int64_t i, case_
         int p = 0;
         while (p < params->count && !is_named(&w, params->item[p].name)) p++;
         if (p == params->count)
-            return tgl_fail(TGL_ERR_ARGUMENT, "%.*s: is no parameter of %s, want some of %s", w.name_bytes, w.name,
-                            op->name, op->params);
+            return tgl_fail(TGL_ERR_ARGUMENT, "%.*s: is no parameter of %s, want some of %s", w.name_bytes,
+                            w.name, op->name, op->params);
         TGL_TRY(put_value(params->item[p].value, &w, choice));
     }
     for (int p = 0; p < params->count; p++)
@@ -104,7 +104,8 @@ void case_params_text(const case_op *op, const case_params *params, char *text, 
     word w;
     for (int p = 0; p < params->count && next_word(&declared, &w); p++) {
         const char *value = params->item[p].value;
-        const bool is_default = (int)strlen(value) == w.values_bytes && !memcmp(value, w.values, strlen(value));
+        const bool is_default =
+            (int)strlen(value) == w.values_bytes && !memcmp(value, w.values, strlen(value));
         if (is_default || n >= bytes) continue;
         n += (size_t)snprintf(text + n, bytes - n, "%s%s=%s", n ? " " : "", params->item[p].name, value);
     }
@@ -122,7 +123,8 @@ const char *case_text(const case_problem *c, const char *name)
 
 static void refuse(case_problem *c, const char *name, const char *want)
 {
-    if (!c->error[0]) snprintf(c->error, sizeof c->error, "%s: is \"%s\", want %s", name, case_text(c, name), want);
+    if (!c->error[0])
+        snprintf(c->error, sizeof c->error, "%s: is \"%s\", want %s", name, case_text(c, name), want);
 }
 
 int64_t case_int(case_problem *c, const char *name)
@@ -147,7 +149,9 @@ case_tensor *case_add(case_problem *c, int index, const char *name, case_role ro
     if (index < 0 || index >= CASE_MAX_TENSORS || ndim < 0 || ndim > CASE_MAX_DIMS) abort();
     if (index >= c->num_tensors) c->num_tensors = index + 1;
     case_tensor *t = &c->tensors[index];
-    *t = (case_tensor){ .name = name, .role = role, .dtype = dtype, .ndim = ndim, .compare = { .nan_payload = true } };
+    *t = (case_tensor){
+        .name = name, .role = role, .dtype = dtype, .ndim = ndim, .compare = { .nan_payload = true }
+    };
     uint64_t stride = 1;            /* unsigned: sizes that make no sense are refused later, by layout_of() */
     for (int d = ndim - 1; d >= 0; d--) {
         t->shape[d] = shape[d];
@@ -170,9 +174,13 @@ int64_t case_tensor_bytes(const case_tensor *t)
 /* An allocation: guard bytes, `offset` elements that count as guard too, the slots, guard bytes. */
 enum { GUARD = 4096 };
 
-/* Rounds differ, so that an element left unwritten, or a guard overwritten with the poison of one round, shows in the
- * other: first all ones, which is NaN in every float format, then bytes that differ from their neighbours. */
-static unsigned char poison(int64_t i, int round) { return (unsigned char)(round == 0 ? 0xff : i * 157 + 59); }
+/* Rounds differ, so that an element left unwritten, or a guard overwritten with the poison of one round,
+ * shows in the other: first all ones, which is NaN in every float format, then bytes that differ from their
+ * neighbours. */
+static unsigned char poison(int64_t i, int round)
+{
+    return (unsigned char)(round == 0 ? 0xff : i * 157 + 59);
+}
 
 static int64_t front_bytes(const case_tensor *t) { return GUARD + t->offset * t->element_bytes; }
 static int64_t slot_bytes(const case_tensor *t) { return t->slots * t->element_bytes; }
@@ -187,7 +195,8 @@ static tgl_status layout_of(case_tensor *t, int64_t *first)
     for (int d = 0; d < t->ndim; d++) {
         int64_t reach = 0;
         if (t->shape[d] < 0)
-            return tgl_fail(TGL_ERR_ARGUMENT, "%s: size %d is %" PRId64 ", want >= 0", t->name, d, t->shape[d]);
+            return tgl_fail(TGL_ERR_ARGUMENT, "%s: size %d is %" PRId64 ", want >= 0", t->name, d,
+                            t->shape[d]);
         is_empty |= t->shape[d] == 0;
         fits &= !__builtin_mul_overflow(t->shape[d] - 1, t->strides[d], &reach);
         fits &= !__builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high);
@@ -258,14 +267,15 @@ static tgl_status allocate(case_instance *k)
         if (!t->name) continue;
         t->storage = calloc((size_t)slot_bytes(t) + 16, 1);     /* never NULL for an empty one */
         if (t->role == CASE_INOUT) t->initial = malloc((size_t)slot_bytes(t) + 16);
-        if (!t->storage || (t->role == CASE_INOUT && !t->initial)) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
+        if (!t->storage || (t->role == CASE_INOUT && !t->initial))
+            return tgl_fail(TGL_ERR_MEMORY, "no host memory");
         t->data = t->storage + first[i] * t->element_bytes;
         void *memory;
         TGL_TRY(backend_alloc(k->on, (size_t)allocation_bytes(t), &memory));
         k->memory[i] = memory;
         k->memory_bytes[i] = (size_t)allocation_bytes(t);
-        /* the distance from the aligned start is given as byte_offset, so that ops have to honour it; an empty tensor
-         * has no data at all */
+        /* the distance from the aligned start is given as byte_offset, so that ops have to honour it; an
+         * empty tensor has no data at all */
         k->tensors[i] = (DLTensor){ t->slots ? k->memory[i] + GUARD : NULL, k->on->device, t->ndim,
                                     tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides,
                                     t->slots ? (uint64_t)((t->offset + first[i]) * t->element_bytes) : 0 };
@@ -368,8 +378,8 @@ tgl_status case_open(const case_op *op, const case_params *params, const backend
 }
 
 tgl_status case_open_problem(const case_op *op, const case_problem *problem,
-                             tgl_status (*load)(case_problem *c, void *context), void *context, const backend *on,
-                             case_instance **out)
+                             tgl_status (*load)(case_problem *c, void *context), void *context,
+                             const backend *on, case_instance **out)
 {
     case_instance *k = new_instance(op, on);
     if (!k) return TGL_ERR_MEMORY;
@@ -405,8 +415,8 @@ tgl_status case_poison(case_instance *k, int round)
 static bool note(case_report *report, const char *name, const char *where, int64_t at, unsigned char is,
                  unsigned char was)
 {
-    snprintf(report->text, sizeof report->text, "%s: byte %" PRId64 " %s changed: is 0x%02x, was 0x%02x", name, at,
-             where, is, was);
+    snprintf(report->text, sizeof report->text, "%s: byte %" PRId64 " %s changed: is 0x%02x, was 0x%02x",
+             name, at, where, is, was);
     report->result = CASE_FAILED;
     return false;
 }
@@ -416,7 +426,8 @@ static bool is_poison(const unsigned char *image, int64_t begin, int64_t end, in
                       const char *where, const char *name, case_report *report)
 {
     for (int64_t b = begin; b < end; b++)
-        if (image[b] != poison(b, round)) return note(report, name, where, b - origin, image[b], poison(b, round));
+        if (image[b] != poison(b, round))
+            return note(report, name, where, b - origin, image[b], poison(b, round));
     return true;
 }
 
@@ -442,10 +453,12 @@ static bool gaps_are_kept(const case_tensor *t, const unsigned char *image, int 
     for (int64_t s = 0; ok && s < t->slots; s++) {
         if (is_element[s]) continue;
         const int64_t at = front + s * size;
-        if (!t->initial) ok = is_poison(image, at, at + size, round, front, "between the rows", t->name, report);
+        if (!t->initial)
+            ok = is_poison(image, at, at + size, round, front, "between the rows", t->name, report);
         for (int64_t b = 0; ok && t->initial && b < size; b++) {
             const unsigned char was = (unsigned char)t->initial[s * size + b];
-            if (image[at + b] != was) ok = note(report, t->name, "between the rows", s * size + b, image[at + b], was);
+            if (image[at + b] != was)
+                ok = note(report, t->name, "between the rows", s * size + b, image[at + b], was);
         }
     }
     free(is_element);
@@ -503,7 +516,8 @@ static tgl_status verify_workspace(const case_instance *k, case_report *report)
     bool ok = status == TGL_OK && is_poison(image, 0, GUARD, 1, GUARD, "before it", "workspace", report);
     for (int64_t b = 0; ok && b < bytes; b++)
         if (image[GUARD + b]) ok = note(report, "workspace", "of it", b, image[GUARD + b], 0);
-    if (ok) is_poison(image, GUARD + bytes, bytes + 2 * GUARD, 1, GUARD + bytes, "after it", "workspace", report);
+    if (ok)
+        is_poison(image, GUARD + bytes, bytes + 2 * GUARD, 1, GUARD + bytes, "after it", "workspace", report);
     free(image);
     return status;
 }
@@ -516,7 +530,8 @@ tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_
     for (int i = 0; i < k->problem.num_tensors && report->result == CASE_PASSED; i++) {
         const case_tensor *t = &k->problem.tensors[i];
         if (!t->name) continue;
-        unsigned char *image = backend_is_cpu(k->on) ? (unsigned char *)k->memory[i] : malloc(k->memory_bytes[i]);
+        unsigned char *image =
+            backend_is_cpu(k->on) ? (unsigned char *)k->memory[i] : malloc(k->memory_bytes[i]);
         if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
         tgl_status status = TGL_OK;
         if (!backend_is_cpu(k->on)) status = backend_download(k->on, image, k->memory[i], k->memory_bytes[i]);
@@ -571,8 +586,8 @@ tgl_status case_prepare(const case_op *op, const case_params *params, int device
     for (int i = 0; status == TGL_OK && i < c->num_tensors; i++) {
         case_tensor *t = &c->tensors[i];
         if (!t->name) continue;
-        tensors[i] = (DLTensor){ NULL, { (DLDeviceType)TGL_DL_CUDA, device }, t->ndim, tgl_dtype_to_dlpack(t->dtype),
-                                 t->shape, t->strides, 0 };
+        tensors[i] = (DLTensor){ NULL, { (DLDeviceType)TGL_DL_CUDA, device }, t->ndim,
+                                 tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides, 0 };
         a.arg[i] = &tensors[i];
     }
     if (status == TGL_OK && op->workspace) a.workspace_bytes = op->workspace(&a);

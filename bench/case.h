@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * case.h - one table of cases per domain, bench/<domain>.c. It says for every op how to make its tensors, call it,
- * compute what must come out and count the bytes it moves. The C tests, `tegula check`, `tegula bench`, the emulated
- * device and the compile of all kernels read the same rows.
+ * case.h - one table of cases per domain, bench/<domain>.c. It says for every op how to make its tensors,
+ * call it, compute what must come out and count the bytes it moves. The C tests, `tegula check`, `tegula
+ * bench`, the emulated device and the compile of all kernels read the same rows.
  *
- * A case is an op and a line of parameters, "num_rows=64 num_cols=7168 dtype=bf16". Lists of cases are lines whose
- * values may be lists, which stand for all combinations: "num_rows=64,128 dtype=e4m3,bf16" is four cases.
+ * A case is an op and a line of parameters, "num_rows=64 num_cols=7168 dtype=bf16". Lists of cases are
+ * lines whose values may be lists, which stand for all combinations: "num_rows=64,128 dtype=e4m3,bf16" is
+ * four cases.
  *
  *     for (int64_t i = 0; i < case_count(op->lists[CASE_CHECK]); i++) {
  *         case_params params;
  *         case_report report;
  *         case_at(op, op->lists[CASE_CHECK], i, &params);
- *         case_check(op, &params, &backend, &report);      // all of it: inputs, guard bytes, two calls, comparison
+ *         case_check(op, &params, &backend, &report);      // inputs, guard bytes, two calls, comparison
  *     }
  *
  * To time calls, take the steps of case_check() one by one: case_open, case_poison, case_call, case_verify,
@@ -35,21 +36,22 @@ enum {
 
 typedef struct {
     int count;
-    struct { char name[CASE_WORD], value[CASE_WORD]; } item[CASE_MAX_PARAMS];   /* in the order of the op's `params` */
+    struct { char name[CASE_WORD], value[CASE_WORD]; } item[CASE_MAX_PARAMS];   /* as the op's `params` */
 } case_params;
 
 /* ---- tensors ---- */
 
 typedef enum { CASE_IN, CASE_OUT, CASE_INOUT } case_role;
 
-/* How an output is compared. But in bits with nan_payload, a NaN matches any NaN; an infinity matches only itself. */
+/* How an output is compared. But in bits with nan_payload, a NaN matches any NaN; an infinity matches only
+ * itself. */
 typedef enum {
-    CASE_BITS,          /* the same bits */
-    CASE_CLOSE,         /* |seen - want| <= atol + rtol * |want| */
-    CASE_CALC_DIFF,     /* 1 - 2 * sum(seen * want) / sum(seen^2 + want^2) < max, in double, over the whole tensor;
-                         * here a NaN never matches: it would hide the rest */
-    CASE_BF16           /* equal, or within `ulp` steps, or within `atol`; and at most 1 + mismatch * count elements
-                         * differ in bits, so that a wrong rounding shows */
+    CASE_BITS,      /* the same bits */
+    CASE_CLOSE,     /* |seen - want| <= atol + rtol * |want| */
+    CASE_CALC_DIFF, /* 1 - 2 * sum(seen * want) / sum(seen^2 + want^2) < max, in double, over the whole
+                     * tensor; here a NaN never matches: it would hide the rest */
+    CASE_BF16       /* equal, or within `ulp` steps, or within `atol`; and at most 1 + mismatch * count
+                     * elements differ in bits, so that a wrong rounding shows */
 } case_mode;
 
 typedef struct {
@@ -62,12 +64,12 @@ typedef struct {
 typedef struct case_problem case_problem;
 typedef struct case_tensor case_tensor;
 
-/* Writes the values of an input: all `slots` of its storage, gaps between rows included, so any strides are served.
- * The seed is that of the case and the tensor. */
+/* Writes the values of an input: all `slots` of its storage, gaps between rows included, so any strides are
+ * served. The seed is that of the case and the tensor. */
 typedef void (*case_fill)(const case_problem *c, case_tensor *t, uint64_t seed);
 
 struct case_tensor {
-    const char *name;               /* as the header calls the argument; NULL: an optional one that is not given */
+    const char *name;               /* as the header calls the argument; NULL: an optional one, not given */
     case_role role;
     tgl_dtype dtype;
     int ndim;
@@ -78,11 +80,11 @@ struct case_tensor {
     case_compare compare;           /* outputs */
     const bool *open_rows;          /* shape[0] flags, or NULL: rows whose contents the op leaves open */
 
-    /* Host memory, made by case_open(): an input's values; for an output what the oracle says. `data` is element
-     * [0, 0, ...]; with negative strides it is not the first slot of `storage`. */
+    /* Host memory, made by case_open(): an input's values; for an output what the oracle says. `data` is
+     * element [0, 0, ...]; with negative strides it is not the first slot of `storage`. */
     char *data, *storage;
     int64_t slots, element_bytes;
-    char *initial;                  /* CASE_INOUT: `storage` before the call; the oracle makes it what it is after */
+    char *initial;                  /* CASE_INOUT: `storage` before the call, which the oracle changes */
 };
 
 struct case_problem {
@@ -90,7 +92,7 @@ struct case_problem {
     int num_tensors;
     case_tensor tensors[CASE_MAX_TENSORS];
     _Alignas(16) unsigned char scalars[CASE_SCALARS];   /* from setup to run: a params struct, say */
-    char label[CASE_LABEL];         /* "transpose num_rows=64 ...": stable, names a bench row, seeds the inputs */
+    char label[CASE_LABEL];         /* "transpose num_rows=64 ...": names a bench row, seeds the inputs */
     char error[128];                /* of a parameter that setup could not read */
 };
 
@@ -112,8 +114,8 @@ typedef struct {
     const char *params;         /* all, with defaults: "num_rows= offset=0". One without must be given. */
     tgl_status (*setup)(case_problem *c);           /* parameters -> tensors and scalars */
     tgl_status (*run)(const case_arguments *a);     /* the public function */
-    void (*oracle)(case_problem *c);                /* writes the outputs' data on the host; shares no code with src/ */
-    int64_t (*bytes)(const case_problem *c);        /* moved at least: inputs read once, outputs written once */
+    void (*oracle)(case_problem *c);                /* writes the outputs' data; shares no code with src/ */
+    int64_t (*bytes)(const case_problem *c);        /* moved at least: each input and output once */
     size_t (*workspace)(const case_arguments *a);   /* NULL: needs none */
     /* Lines, ended by NULL (a list may be NULL).
      *   check    correctness, everywhere, on the emulated device too: small
@@ -131,8 +133,8 @@ const case_op *case_find(const char *name);         /* NULL: there is none */
 
 int64_t case_count(const char *const *lines);
 
-/* Case i of a list, with the defaults of the op filled in. TGL_ERR_ARGUMENT for a parameter that the op has not, one
- * that is missing, a malformed line. What a user typed is a list too:
+/* Case i of a list, with the defaults of the op filled in. TGL_ERR_ARGUMENT for a parameter that the op has
+ * not, one that is missing, a malformed line. What a user typed is a list too:
  * (const char *const[]){ "num_rows=64,128 num_cols=7168 dtype=bf16", NULL }. */
 tgl_status case_at(const case_op *op, const char *const *lines, int64_t i, case_params *params);
 
@@ -141,8 +143,8 @@ void case_params_text(const case_op *op, const case_params *params, char *text, 
 
 /* ---- for setup ---- */
 
-/* A parameter's value. A name that the op's `params` lacks is a mistake in the table and aborts; a value that is no
- * number or no dtype gives 0 and makes case_open() fail with a message. */
+/* A parameter's value. A name that the op's `params` lacks is a mistake in the table and aborts; a value
+ * that is no number or no dtype gives 0 and makes case_open() fail with a message. */
 const char *case_text(const case_problem *c, const char *name);
 int64_t case_int(case_problem *c, const char *name);
 tgl_dtype case_dtype(case_problem *c, const char *name);
@@ -154,10 +156,11 @@ case_tensor *case_add(case_problem *c, int index, const char *name, case_role ro
 /* Bytes of a tensor's elements, each counted once: a dimension of stride 0 repeats its elements. */
 int64_t case_tensor_bytes(const case_tensor *t);
 
-/* Fills. Numbers are rounded to the tensor's dtype. */
-void case_fill_bits(const case_problem *c, case_tensor *t, uint64_t seed);      /* any: NaN, infinities, subnormals */
-void case_fill_normal(const case_problem *c, case_tensor *t, uint64_t seed);    /* mean 0, deviation 1 */
-void case_fill_uniform(const case_problem *c, case_tensor *t, uint64_t seed);   /* low <= v < high; integers if ints */
+/* Fills: any bits (NaN, infinities, subnormals too); mean 0, deviation 1; low <= v < high (whole numbers for
+ * integers). Numbers are rounded to the tensor's dtype. */
+void case_fill_bits(const case_problem *c, case_tensor *t, uint64_t seed);
+void case_fill_normal(const case_problem *c, case_tensor *t, uint64_t seed);
+void case_fill_uniform(const case_problem *c, case_tensor *t, uint64_t seed);
 
 /* The i-th random number of a seed, and a seed from a name. */
 uint64_t case_random(uint64_t seed, int64_t i);
@@ -173,19 +176,20 @@ static inline void *case_element(const case_tensor *t, const int64_t *index)
     return t->data + offset * t->element_bytes;
 }
 
-/* Calls f for every run of elements that lie in consecutive slots of the storage; `element` counts them in row-major
- * order. Rows that are left open are passed over. */
+/* Calls f for every run of elements that lie in consecutive slots of the storage; `element` counts them in
+ * row-major order. Rows that are left open are passed over. */
 void case_runs(const case_tensor *t, void (*f)(void *context, int64_t element, int64_t slot, int64_t run),
                void *context);
 
-/* An element of a real dtype as a double (exact but for 64-bit integers), and a double rounded to a dtype: floats to
- * nearest even, e4m3 and e5m2 saturating; integers towards zero, saturating. Written from the formats' definitions,
- * not from src/numerics. Abort for dtypes that are no single real number. */
+/* An element of a real dtype as a double (exact but for 64-bit integers), and a double rounded to a dtype:
+ * floats to nearest even, e4m3 and e5m2 saturating; integers towards zero, saturating. Written from the
+ * formats' definitions, not from src/numerics. Abort for dtypes that are no single real number. */
 double case_decode(tgl_dtype dtype, const void *element);
 void case_encode(tgl_dtype dtype, double value, void *element);
 
 /* Calls f for chunks of 0 .. n - 1, on all cores where n * item_bytes is worth it: for fills and oracles. */
-void case_parallel(int64_t n, int64_t item_bytes, void (*f)(void *context, int64_t begin, int64_t end), void *context);
+void case_parallel(int64_t n, int64_t item_bytes, void (*f)(void *context, int64_t begin, int64_t end),
+                   void *context);
 
 /* ---- one case on one device ---- */
 
@@ -193,7 +197,7 @@ typedef enum { CASE_PASSED, CASE_FAILED, CASE_SKIPPED } case_result;
 
 typedef struct {
     case_result result;
-    char text[1024];        /* of a failure: "out[3, 5]: is 0x3f80 (1), want 0x0000 (0); 12 of 4096 elements differ" */
+    char text[1024];    /* of a failure: "out[3, 5]: is 0x3f80 (1), want 0x0000 (0); 2 of 96 elements differ" */
 } case_report;
 
 /* A problem laid out on a device, with guard bytes around every tensor. */
@@ -208,15 +212,15 @@ typedef struct {
     char *workspace_memory;
 } case_instance;
 
-/* Makes the inputs, asks the oracle (if `with_oracle`), copies to the device. TGL_ERR_MEMORY where host or device has
- * too little: a skip, for most callers. After a failure there is nothing to close. */
+/* Makes the inputs, asks the oracle (if `with_oracle`), copies to the device. TGL_ERR_MEMORY where host or
+ * device has too little: a skip, for most callers. After a failure there is nothing to close. */
 tgl_status case_open(const case_op *op, const case_params *params, const backend *on, bool with_oracle,
                      case_instance **out);
-/* The same from a problem whose tensors are laid out already and whose values (inputs, and outputs as wanted) `load`
- * writes: recorded data. Only `run` and `workspace` of the op are used. */
+/* The same from a problem whose tensors are laid out already and whose values (inputs, and outputs as
+ * wanted) `load` writes: recorded data. Only `run` and `workspace` of the op are used. */
 tgl_status case_open_problem(const case_op *op, const case_problem *problem,
-                             tgl_status (*load)(case_problem *c, void *context), void *context, const backend *on,
-                             case_instance **out);
+                             tgl_status (*load)(case_problem *c, void *context), void *context,
+                             const backend *on, case_instance **out);
 void case_close(case_instance *k);
 
 /* Writes outputs, gaps and guards with the poison of this round (0 or 1), and initial values. */
@@ -225,16 +229,16 @@ tgl_status case_poison(case_instance *k, int round);
 /* One call of the op: enqueued on k->arguments.stream (the backend's, unless changed), not waited for. */
 static inline tgl_status case_call(case_instance *k) { return k->op->run(&k->arguments); }
 
-/* Waits, copies back and compares: every output, all bytes between and around its elements, inputs and workspace as
- * they were. `round` is that of the poison. `hash` (may be NULL) gets a hash of the outputs' bits. The status is that
- * of waiting and copying. */
+/* Waits, copies back and compares: every output, all bytes between and around its elements, inputs and
+ * workspace as they were. `round` is that of the poison. `hash` (may be NULL) gets a hash of the outputs'
+ * bits. The status is that of waiting and copying. */
 tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_t *hash);
 
 /* All of it: two calls with different poison, which must also agree with each other. */
 case_result case_check(const case_op *op, const case_params *params, const backend *on, case_report *report);
 
-/* The call alone, on CUDA tensors without data: between tgl_prepare_begin and tgl_prepare_end it compiles the kernels
- * of the case. */
+/* The call alone, on CUDA tensors without data: between tgl_prepare_begin and tgl_prepare_end it compiles
+ * the kernels of the case. */
 tgl_status case_prepare(const case_op *op, const case_params *params, int device);
 
 /* Facts of a case without making it: its label, the bytes it moves, the bytes that case_open() takes. */

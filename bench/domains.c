@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * domains.c - the tables of all domains. A new domain adds a line here; a new op only a row in its domain's table. */
+ * domains.c - the tables of all domains. A new domain adds a line here; a new op only a row in its domain's
+ * table. */
 #include <string.h>
 
 #include "case.h"

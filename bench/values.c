@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * values.c - numbers of the case tables: formats written from their definitions, random inputs, comparison. Nothing
- * here may use src/numerics: these are the other side of its tests. */
+ * values.c - numbers of the case tables: formats written from their definitions, random inputs, comparison.
+ * Nothing here may use src/numerics: these are the other side of its tests. */
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -13,9 +13,14 @@
 
 /* ---- formats ---- */
 
-/* A float of a sign, exponent bits, fraction bits. `largest` is the code of the largest finite number, `overflow` what
- * numbers that round beyond it become. Codes above `largest` are NaN, but for `infinity` (0 where there is none). */
-typedef struct { tgl_dtype dtype; int bits, fraction, bias; unsigned largest, overflow, infinity, nan; } small_float;
+/* A float of a sign, exponent bits, fraction bits. `largest` is the code of the largest finite number,
+ * `overflow` what numbers that round beyond it become. Codes above `largest` are NaN, but for `infinity` (0
+ * where there is none). */
+typedef struct {
+    tgl_dtype dtype;
+    int bits, fraction, bias;
+    unsigned largest, overflow, infinity, nan;
+} small_float;
 static const small_float small_floats[] = {
     { TGL_F16, 16, 10, 15, 0x7bff, 0x7c00, 0x7c00, 0x7e00 },
     { TGL_BF16, 16, 7, 127, 0x7f7f, 0x7f80, 0x7f80, 0x7fc0 },
@@ -36,7 +41,8 @@ static double small_decode(const small_float *f, unsigned code)
     double value;
     if (magnitude > f->largest) value = magnitude == f->infinity && f->infinity ? INFINITY : NAN;
     else if (magnitude < one) value = ldexp(magnitude, 1 - f->bias - f->fraction);
-    else value = ldexp((magnitude & (one - 1)) | one, (int)(magnitude >> f->fraction) - f->bias - f->fraction);
+    else
+        value = ldexp((magnitude & (one - 1)) | one, (int)(magnitude >> f->fraction) - f->bias - f->fraction);
     return code & sign ? -value : value;
 }
 
@@ -49,7 +55,7 @@ static unsigned small_encode(const small_float *f, double value)
     if (size == 0) return sign;
     int exponent = ilogb(size);
     if (exponent < 1 - f->bias) exponent = 1 - f->bias;         /* subnormals share the smallest exponent */
-    if (exponent > f->bias + 2) return sign | f->overflow;      /* beyond any of the formats: keeps `code` small */
+    if (exponent > f->bias + 2) return sign | f->overflow; /* beyond any of the formats: keeps `code` small */
     const double steps = nearbyint(ldexp(size, f->fraction - exponent));        /* to nearest even */
     /* a normal number's leading one adds 1 to the exponent field, and so does a carry */
     const double code = ldexp(exponent + f->bias - 1, f->fraction) + steps;
@@ -75,12 +81,16 @@ double case_decode(tgl_dtype dtype, const void *element)
     case TGL_UE8M0: return AS(uint8_t) == 255 ? NAN : ldexp(1, AS(uint8_t) - 127);
     default: break;
     }
-    fprintf(stderr, "case_decode: %s is not one number\n", tgl_dtype_name(dtype) ? tgl_dtype_name(dtype) : "it");
+    fprintf(stderr, "case_decode: %s is not one number\n",
+            tgl_dtype_name(dtype) ? tgl_dtype_name(dtype) : "it");
     abort();
 #undef AS
 }
 
-static double clamp(double value, double low, double high) { return value > low ? value < high ? value : high : low; }
+static double clamp(double value, double low, double high)
+{
+    return value > low ? value < high ? value : high : low;
+}
 
 void case_encode(tgl_dtype dtype, double value, void *element)
 {
@@ -102,7 +112,8 @@ void case_encode(tgl_dtype dtype, double value, void *element)
     case TGL_F32: PUT(float, value); break;
     case TGL_F64: PUT(double, value); break;
     default:
-        fprintf(stderr, "case_encode: %s is not one number\n", tgl_dtype_name(dtype) ? tgl_dtype_name(dtype) : "it");
+        fprintf(stderr, "case_encode: %s is not one number\n",
+                tgl_dtype_name(dtype) ? tgl_dtype_name(dtype) : "it");
         abort();
     }
 #undef PUT
@@ -160,7 +171,8 @@ uint64_t case_seed(const char *name)            /* FNV-1a */
     return h;
 }
 
-uint64_t case_random(uint64_t seed, int64_t i)  /* splitmix64, by position: any part can be made on any thread */
+/* splitmix64, by position: any part can be made on any thread */
+uint64_t case_random(uint64_t seed, int64_t i)
 {
     uint64_t z = seed + ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -244,7 +256,8 @@ static int bf16_steps(uint16_t a, uint16_t b)
     return abs(x - y);
 }
 
-static bool matches(const case_compare *how, tgl_dtype dtype, const char *seen, const char *want, bool same_bits)
+static bool matches(const case_compare *how, tgl_dtype dtype, const char *seen, const char *want,
+                    bool same_bits)
 {
     if (same_bits) return true;
     if (how->mode == CASE_BITS && (how->nan_payload || !is_number(dtype))) return false;
@@ -288,7 +301,8 @@ static void value_text(const case_tensor *t, const char *element, char text[64])
     char *at = text + sprintf(text, "0x");
     for (int64_t i = t->element_bytes - 1; i >= 0; i--)         /* little-endian, as all we build for */
         at += sprintf(at, "%02x", ((const unsigned char *)element)[i]);
-    if (is_number(t->dtype)) snprintf(at, (size_t)(text + 64 - at), " (%.9g)", case_decode(t->dtype, element));
+    if (is_number(t->dtype))
+        snprintf(at, (size_t)(text + 64 - at), " (%.9g)", case_decode(t->dtype, element));
 }
 
 static void first_text(const comparison *c, char *text, size_t bytes)
@@ -330,15 +344,16 @@ bool case_compare_tensor(const case_tensor *t, const void *seen, case_report *re
     const double diff = c.sum_squares == 0 ? 0 : 1 - 2 * c.sum_product / c.sum_squares;
     if (c.wrong) {
         first_text(&c, text, sizeof text);
-        snprintf(report->text, sizeof report->text, "%s; %" PRId64 " of %" PRId64 " elements differ%s", text, c.wrong,
-                 c.count, how->mode == CASE_BITS ? "" : " too much");
+        snprintf(report->text, sizeof report->text, "%s; %" PRId64 " of %" PRId64 " elements differ%s", text,
+                 c.wrong, c.count, how->mode == CASE_BITS ? "" : " too much");
     } else if (how->mode == CASE_CALC_DIFF && !(diff < how->max)) {
-        snprintf(report->text, sizeof report->text, "%s: calc_diff is %.3g, want less than %.3g", t->name, diff,
-                 how->max);
+        snprintf(report->text, sizeof report->text, "%s: calc_diff is %.3g, want less than %.3g", t->name,
+                 diff, how->max);
     } else if (how->mode == CASE_BF16 && (double)c.bits_differ > 1 + how->mismatch * (double)c.count) {
         first_text(&c, text, sizeof text);
-        snprintf(report->text, sizeof report->text, "%s; %" PRId64 " of %" PRId64 " elements differ in bits, want %g",
-                 text, c.bits_differ, c.count, floor(1 + how->mismatch * (double)c.count));
+        snprintf(report->text, sizeof report->text,
+                 "%s; %" PRId64 " of %" PRId64 " elements differ in bits, want %g", text, c.bits_differ,
+                 c.count, floor(1 + how->mismatch * (double)c.count));
     } else {
         return true;
     }

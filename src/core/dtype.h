@@ -26,8 +26,8 @@ enum {
     TGL_E4M3 = 1 << 15,
     TGL_E5M2 = 1 << 16,
     TGL_UE8M0 = 1 << 17,
-    TGL_E2M1X2 = 1 << 18,           /* a byte of two e2m1; shapes count bytes */
-    TGL_OTHER = 1 << 19,            /* none of these, but 8, 16, 32, 64 or 128 bits wide: ops that only copy take it */
+    TGL_E2M1X2 = 1 << 18, /* a byte of two e2m1; shapes count bytes */
+    TGL_OTHER = 1 << 19,  /* none of these, but 8, 16, 32, 64 or 128 bits wide: ops that only copy take it */
     TGL_ANY = (1 << 20) - 1
 };
 

@@ -36,7 +36,8 @@ static char complaints[512];
 static void complain(const char *variable, const char *value, const char *want)
 {
     const size_t n = strlen(complaints);
-    snprintf(complaints + n, sizeof complaints - n, "%s%s: is \"%.60s\", want %s", n ? "; " : "", variable, value, want);
+    snprintf(complaints + n, sizeof complaints - n, "%s%s: is \"%.60s\", want %s", n ? "; " : "", variable,
+             value, want);
 }
 
 static const char *text(const char *variable)
@@ -108,7 +109,8 @@ const tgl_settings *tgl_settings_get(void)
 tgl_status tgl_set_num_threads(int n)
 {
     if (n < 0 || n > TGL_MAX_THREADS)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_threads: is %d, want 0 (the default) to %d", n, TGL_MAX_THREADS);
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_threads: is %d, want 0 (the default) to %d", n,
+                        TGL_MAX_THREADS);
     tgl_settings_get();
     atomic_store(&num_threads, n);
     return TGL_OK;
@@ -139,7 +141,8 @@ int tgl_settings_num_sms(int device, int device_num_sms)
 {
     tgl_settings_get();
     int n = -1;
-    if (device >= 0 && device < TGL_MAX_DEVICES) n = atomic_load_explicit(&num_sms[device], memory_order_relaxed);
+    if (device >= 0 && device < TGL_MAX_DEVICES)
+        n = atomic_load_explicit(&num_sms[device], memory_order_relaxed);
     if (n < 0) n = atomic_load_explicit(&default_num_sms, memory_order_relaxed);
     return n == 0 || n > device_num_sms ? device_num_sms : n;
 }
@@ -175,7 +178,8 @@ tgl_jit_mode tgl_get_jit_mode(void)
 tgl_status tgl_set_cache_dir(const char *path)
 {
     if (path && strlen(path) >= sizeof cache_dir)
-        return tgl_fail(TGL_ERR_ARGUMENT, "path: has %zu bytes, want fewer than %zu", strlen(path), sizeof cache_dir);
+        return tgl_fail(TGL_ERR_ARGUMENT, "path: has %zu bytes, want fewer than %zu", strlen(path),
+                        sizeof cache_dir);
     tgl_settings_get();
     lock_cache_dir();
     cache_dir_is_set = path != NULL;

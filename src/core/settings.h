@@ -33,7 +33,11 @@ void tgl_settings_cache_dir(char path[TGL_PATH_BYTES]);
 
 /* For `tegula info`: row i of the table of settings, false past its end. `value` is what is in
  * force, as text. */
-typedef struct { const char *variable, *meaning; char value[TGL_PATH_BYTES]; bool from_environment; } tgl_setting_row;
+typedef struct {
+    const char *variable, *meaning;
+    char value[TGL_PATH_BYTES];
+    bool from_environment;
+} tgl_setting_row;
 bool tgl_settings_row(int i, tgl_setting_row *row);
 
 #endif

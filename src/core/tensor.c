@@ -67,7 +67,10 @@ static void put_device(writer *w, DLDevice device)
 /* A message in parts: what it is, then what was wanted. */
 typedef struct { char is[256], want[256]; writer w; } sentence;
 static writer *is(sentence *s) { return s->is[0] = 0, s->w = (writer){ s->is, sizeof s->is, 0 }, &s->w; }
-static writer *want(sentence *s) { return s->want[0] = 0, s->w = (writer){ s->want, sizeof s->want, 0 }, &s->w; }
+static writer *want(sentence *s)
+{
+    return s->want[0] = 0, s->w = (writer){ s->want, sizeof s->want, 0 }, &s->w;
+}
 static tgl_status fail(const char *name, const char *what, const sentence *s)
 {
     return tgl_fail(TGL_ERR_ARGUMENT, "%s: %s %s, want %s", name, what, s->is, s->want);
@@ -131,7 +134,8 @@ static bool extent_of(const DLTensor *t, extent *e)
         if (__builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) return false;
     }
     if (__builtin_mul_overflow(low, element_bytes(t), &e->before)) return false;
-    return !__builtin_add_overflow(high, 1, &high) && !__builtin_mul_overflow(high, element_bytes(t), &e->after);
+    return !__builtin_add_overflow(high, 1, &high) &&
+           !__builtin_mul_overflow(high, element_bytes(t), &e->after);
 }
 
 static bool is_packed(const DLTensor *t)
@@ -159,7 +163,8 @@ static bool is_known_device(DLDevice d)
 {
     const int type = (int)d.device_type;
     if (type == TGL_DL_CPU || type == TGL_DL_CUDA_HOST) return true;
-    return (type == TGL_DL_CUDA || type == TGL_DL_CUDA_MANAGED) && d.device_id >= 0 && d.device_id < TGL_MAX_DEVICES;
+    return (type == TGL_DL_CUDA || type == TGL_DL_CUDA_MANAGED) && d.device_id >= 0 &&
+           d.device_id < TGL_MAX_DEVICES;
 }
 
 static tgl_status expect_layout(const char *name, const DLTensor *t, tgl_layout layout)
@@ -193,7 +198,8 @@ tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int
         return fail(name, "dtype is", &s);
     }
     if (t->ndim != ndim) return tgl_fail(TGL_ERR_ARGUMENT, "%s: rank is %d, want %d", name, t->ndim, ndim);
-    if (ndim > 0 && !t->shape) return tgl_fail(TGL_ERR_ARGUMENT, "%s: shape is NULL, want %d sizes", name, ndim);
+    if (ndim > 0 && !t->shape)
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: shape is NULL, want %d sizes", name, ndim);
     int64_t bytes = element_bytes(t);
     bool is_negative = false, is_too_large = false, is_empty = false;
     for (int i = 0; i < ndim; i++) {
@@ -225,7 +231,8 @@ tgl_status tgl_expect_aligned(const char *name, const DLTensor *t, int bytes)
 {
     const uintptr_t past = (uintptr_t)tgl_data(t) % (uintptr_t)bytes;
     if (past == 0) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "%s: data is %d bytes past a multiple of %d, want 0", name, (int)past, bytes);
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: data is %d bytes past a multiple of %d, want 0", name, (int)past,
+                    bytes);
 }
 
 tgl_status tgl_expect_shape(const char *name, const DLTensor *t, const tgl_dim *dims)
@@ -254,7 +261,8 @@ tgl_status tgl_expect_same_device(const char *name, const DLTensor *t, const DLT
     return fail(name, "device is", &s);
 }
 
-tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other)
+tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name,
+                                 const DLTensor *other)
 {
     sentence s;
     const DLDataType a = t->dtype, b = other->dtype;
@@ -277,10 +285,12 @@ static bool row_window_of(const DLTensor *t, row_window *rows)
     for (int i = 0; i < t->ndim - 2; i++)
         if (tgl_stride(t, i) % pitch) return false;
     rows->width = width * element_bytes(t);
-    return !__builtin_mul_overflow(pitch, element_bytes(t), &rows->pitch);  /* a single row's stride is anything */
+    /* a single row's stride is anything */
+    return !__builtin_mul_overflow(pitch, element_bytes(t), &rows->pitch);
 }
 
-tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other)
+tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name,
+                                 const DLTensor *other)
 {
     if (tgl_is_empty(t) || tgl_is_empty(other) || !t->data || !other->data) return TGL_OK;
     extent a, b;

@@ -31,11 +31,13 @@ typedef struct { int64_t low, high; } tgl_dim;
 tgl_status tgl_expect_shape(const char *name, const DLTensor *t, const tgl_dim *dims);
 
 tgl_status tgl_expect_same_device(const char *name, const DLTensor *t, const DLTensor *other);
-tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other);
+tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name,
+                                 const DLTensor *other);
 
 /* No byte belongs to both. Exact for packed tensors and for row windows of one buffer (equal row
  * strides); otherwise by address ranges. */
-tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other);
+tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name,
+                                 const DLTensor *other);
 
 /* The address is a multiple of `bytes`: for what a kernel cannot do without. */
 tgl_status tgl_expect_aligned(const char *name, const DLTensor *t, int bytes);

@@ -23,10 +23,14 @@ typedef unsigned float_mode;
 enum { MXCSR_FTZ = 0x8000, MXCSR_DAZ = 0x0040, MXCSR_ROUNDING = 0x6000 };
 static float_mode get_mode(void) { return _mm_getcsr(); }
 static void set_mode(float_mode mode) { _mm_setcsr(mode); }
-static float_mode plain(float_mode mode) { return mode & ~(unsigned)(MXCSR_FTZ | MXCSR_DAZ | MXCSR_ROUNDING); }
+static float_mode plain(float_mode mode)
+{
+    return mode & ~(unsigned)(MXCSR_FTZ | MXCSR_DAZ | MXCSR_ROUNDING);
+}
 #elif defined(__aarch64__)
 typedef uint64_t float_mode;
-static const float_mode FPCR_CHANGED = 3u << 22 | 1u << 24 | 1u << 19 | 1u << 1 | 1u << 0; /* RMode, FZ, FZ16, AH, FIZ */
+/* RMode, FZ, FZ16, AH, FIZ */
+static const float_mode FPCR_CHANGED = 3u << 22 | 1u << 24 | 1u << 19 | 1u << 1 | 1u << 0;
 static float_mode get_mode(void)
 {
     float_mode mode;
@@ -36,7 +40,7 @@ static float_mode get_mode(void)
 static void set_mode(float_mode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
 static float_mode plain(float_mode mode) { return mode & ~FPCR_CHANGED; }
 #else
-typedef int float_mode;                                     /* C has no name for flush-to-zero: rounding only */
+typedef int float_mode; /* C has no name for flush-to-zero: rounding only */
 static float_mode get_mode(void) { return fegetround(); }
 static void set_mode(float_mode mode) { fesetround(mode); }
 static float_mode plain(float_mode mode) { (void)mode; return FE_TONEAREST; }

@@ -38,7 +38,8 @@ TEST(bad_lists)
 {
     case_params p;
 #define AT(line) case_at(&listed, (const char *const[]){ line, NULL }, 0, &p)
-    CHECK_FAILS(AT("m=1 n=2 k=3"), TGL_ERR_ARGUMENT, "k: is no parameter of op, want some of m= n= dtype=bf16 gap=0");
+    CHECK_FAILS(AT("m=1 n=2 k=3"), TGL_ERR_ARGUMENT,
+                "k: is no parameter of op, want some of m= n= dtype=bf16 gap=0");
     CHECK_FAILS(AT("m=1"), TGL_ERR_ARGUMENT, "n: is not given, want a value");
     CHECK_FAILS(AT("m=1 n="), TGL_ERR_ARGUMENT, "n: is \"\", want a value of 1 to 31 characters");
     CHECK_OK(AT("m=1,,2 n=1"));         /* case 0 is fine, case 1 is not */
@@ -70,9 +71,12 @@ TEST(known_numbers)
         CHECK_THAT(case_decode(rows[i].dtype, &rows[i].code) == rows[i].value, "%s 0x%x is %g, want %g",
                    tgl_dtype_name(rows[i].dtype), rows[i].code, case_decode(rows[i].dtype, &rows[i].code),
                    rows[i].value);
-    CHECK(isinf(case_decode(TGL_BF16, &(uint16_t){ 0x7f80 })) && isnan(case_decode(TGL_BF16, &(uint16_t){ 0x7f81 })));
-    CHECK(isinf(case_decode(TGL_E5M2, &(uint8_t){ 0xfc })) && isnan(case_decode(TGL_E5M2, &(uint8_t){ 0x7d })));
-    CHECK(isnan(case_decode(TGL_E4M3, &(uint8_t){ 0x7f })) && isnan(case_decode(TGL_UE8M0, &(uint8_t){ 255 })));
+    CHECK(isinf(case_decode(TGL_BF16, &(uint16_t){ 0x7f80 })) &&
+          isnan(case_decode(TGL_BF16, &(uint16_t){ 0x7f81 })));
+    CHECK(isinf(case_decode(TGL_E5M2, &(uint8_t){ 0xfc })) &&
+          isnan(case_decode(TGL_E5M2, &(uint8_t){ 0x7d })));
+    CHECK(isnan(case_decode(TGL_E4M3, &(uint8_t){ 0x7f })) &&
+          isnan(case_decode(TGL_UE8M0, &(uint8_t){ 255 })));
 }
 
 TEST(rounding)
@@ -85,7 +89,8 @@ TEST(rounding)
             const double value = case_decode(dtypes[k], &code), above = case_decode(dtypes[k], &next);
             if (isnan(value) || isinf(value)) continue;
             case_encode(dtypes[k], value, &back);
-            if (back != code) CHECK_THAT(false, "%s 0x%x came back as 0x%x", tgl_dtype_name(dtypes[k]), code, back);
+            if (back != code)
+                CHECK_THAT(false, "%s 0x%x came back as 0x%x", tgl_dtype_name(dtypes[k]), code, back);
             if (isnan(above) || isinf(above)) continue;
             case_encode(dtypes[k], (value + above) / 2, &between);      /* halfway: to the even code */
             if (between != (code & 1 ? next : code))
@@ -109,8 +114,8 @@ TEST(rounding)
 static case_report report;
 static bool same(tgl_dtype dtype, case_compare how, const void *seen, const void *want, int64_t count)
 {
-    case_tensor t = { .name = "out", .role = CASE_OUT, .dtype = dtype, .ndim = 1, .shape = { count }, .strides = { 1 },
-                      .compare = how, .slots = count };
+    case_tensor t = { .name = "out", .role = CASE_OUT, .dtype = dtype, .ndim = 1, .shape = { count },
+                      .strides = { 1 }, .compare = how, .slots = count };
     t.element_bytes = tgl_dtype_bits(tgl_dtype_to_dlpack(dtype)) / 8;
     t.storage = t.data = (char *)(uintptr_t)want;
     return case_compare_tensor(&t, seen, &report);
@@ -162,10 +167,13 @@ TEST(compare_bf16)
     CHECK(same(TGL_BF16, how, seen, want, 8));
     seen[4]++;
     CHECK(!same(TGL_BF16, how, seen, want, 8));
-    CHECK_TEXT(report.text, "out[0]: is 0x3f81 (1.0078125), want 0x3f80 (1); 4 of 8 elements differ in bits, want 3");
+    CHECK_TEXT(report.text,
+               "out[0]: is 0x3f81 (1.0078125), want 0x3f80 (1); 4 of 8 elements differ in bits, want 3");
     CHECK(!same(TGL_BF16, how, U16(0x3f82), U16(0x3f80), 1));       /* two steps */
-    CHECK(same(TGL_BF16, (case_compare){ .mode = CASE_BF16, .ulp = 1, .atol = 0.02 }, U16(0x3f82), U16(0x3f80), 1));
-    CHECK(same(TGL_BF16, how, U16(0x8001), U16(0x0000), 1) && !same(TGL_BF16, how, U16(0x8001), U16(0x0001), 1));
+    CHECK(same(TGL_BF16, (case_compare){ .mode = CASE_BF16, .ulp = 1, .atol = 0.02 }, U16(0x3f82),
+               U16(0x3f80), 1));
+    CHECK(same(TGL_BF16, how, U16(0x8001), U16(0x0000), 1) &&
+          !same(TGL_BF16, how, U16(0x8001), U16(0x0001), 1));
     CHECK(!same(TGL_BF16, how, U16(0x7f80), U16(0x7f7f), 1));       /* infinity is no neighbour */
     CHECK(same(TGL_BF16, how, U16(0xffc0), U16(0x7fc1), 1));
 }
@@ -177,10 +185,12 @@ typedef enum { RIGHT, WRONG_ELEMENT, UNWRITTEN, BEFORE, AFTER, GAP, INPUT, RANDO
 static deed now;
 static const bool second_row_open[2] = { false, true };
 
-static tgl_status setup_copy(case_problem *c)       /* out [2, 3] with rows 4 apart is x + 1; y is doubled in place */
+/* out [2, 3] with rows 4 apart is x + 1; y is doubled in place */
+static tgl_status setup_copy(case_problem *c)
 {
     case_add(c, 0, "x", CASE_IN, case_dtype(c, "dtype"), 2, (int64_t[]){ 2, 3 })->offset = 1;
-    case_tensor *out = case_add(c, 2, "out", CASE_OUT, TGL_U8, 2, (int64_t[]){ 2, 3 });     /* 1: optional, not given */
+    /* 1: optional, not given */
+    case_tensor *out = case_add(c, 2, "out", CASE_OUT, TGL_U8, 2, (int64_t[]){ 2, 3 });
     out->strides[0] = 4;
     if (now == OPEN_ROW) out->open_rows = second_row_open;
     case_tensor *y = case_add(c, 3, "y", CASE_INOUT, TGL_U8, 1, (int64_t[]){ 5 });
@@ -265,7 +275,8 @@ TEST(inputs_come_from_the_name)
     case_instance *a, *b, *other;
     CHECK_OK(backend_open("cpu", &cpu));
     CHECK_OK(case_at(op, (const char *const[]){ "num_rows=9 num_cols=7 dtype=f32", NULL }, 0, &params));
-    REQUIRE(CHECK_OK(case_open(op, &params, &cpu, true, &a)) && CHECK_OK(case_open(op, &params, &cpu, true, &b)));
+    REQUIRE(CHECK_OK(case_open(op, &params, &cpu, true, &a)) &&
+            CHECK_OK(case_open(op, &params, &cpu, true, &b)));
     CHECK_OK(case_at(op, (const char *const[]){ "num_rows=9 num_cols=7 dtype=i32", NULL }, 0, &params));
     REQUIRE(CHECK_OK(case_open(op, &params, &cpu, true, &other)));
     CHECK_TEXT(a->problem.label, "transpose num_rows=9 num_cols=7 dtype=f32");

@@ -139,7 +139,8 @@ TEST(lines_of_threads_do_not_mix)
     int lines = 0;
     for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1, lines++) {
         CHECK_INT(end - line, 46);
-        CHECK(!strncmp(line, "tegula: thread ", 15) && !strncmp(line + 16, " says something of some length", 30));
+        CHECK(!strncmp(line, "tegula: thread ", 15) &&
+              !strncmp(line + 16, " says something of some length", 30));
     }
     CHECK_INT(lines, 80);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Every setting: its default, its variable, its setter, values that are none. The environment is read once per process,
- * so every look at it is a child's. */
+ * Every setting: its default, its variable, its setter, values that are none. The environment is read once
+ * per process, so every look at it is a child's. */
 #include "core/settings.h"
 
 #include "child.h"
@@ -21,7 +21,8 @@ static bool cache_dir_is(const char *want)
 static bool defaults(void)
 {
     const tgl_settings *s = tgl_settings_get();
-    bool ok = CHECK_INT(s->log_level, TGL_LOG_OFF) && CHECK_TEXT(s->libcuda, "") && CHECK_TEXT(s->libnvrtc, "");
+    bool ok =
+        CHECK_INT(s->log_level, TGL_LOG_OFF) && CHECK_TEXT(s->libcuda, "") && CHECK_TEXT(s->libnvrtc, "");
     ok &= CHECK_TEXT(s->cache_readonly, "") && CHECK_TEXT(s->home, "") && CHECK_TEXT(s->xdg_cache_home, "");
     ok &= CHECK(tgl_get_num_threads() >= 1) && CHECK_INT(tgl_settings_num_sms(0, 132), 132);
     ok &= CHECK(tgl_get_pdl()) && CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
@@ -60,7 +61,8 @@ static bool thread_setter(void)
     if (!has_threads()) return CHECK_INT(tgl_get_num_threads(), 1);
     const int otherwise = tgl_get_num_threads();
     bool ok = CHECK_OK(tgl_set_num_threads(5)) && CHECK_INT(tgl_get_num_threads(), 5);
-    ok &= CHECK_FAILS(tgl_set_num_threads(-1), TGL_ERR_ARGUMENT, "num_threads: is -1, want 0 (the default) to 1024");
+    ok &= CHECK_FAILS(tgl_set_num_threads(-1), TGL_ERR_ARGUMENT,
+                      "num_threads: is -1, want 0 (the default) to 1024");
     ok &= CHECK_FAILS(tgl_set_num_threads(1025), TGL_ERR_ARGUMENT,
                       "num_threads: is 1025, want 0 (the default) to 1024");
     ok &= CHECK_INT(tgl_get_num_threads(), 5);
@@ -86,16 +88,19 @@ TEST(bad_values_fall_back_with_a_line)
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         char variable[64], line[128];
         snprintf(variable, sizeof variable, "TEGULA_NUM_THREADS=%s", words[i]);
-        snprintf(line, sizeof line, "tegula: TEGULA_NUM_THREADS: is \"%s\", want a number from 0 to 1024\n", words[i]);
+        snprintf(line, sizeof line, "tegula: TEGULA_NUM_THREADS: is \"%s\", want a number from 0 to 1024\n",
+                 words[i]);
         IN_CHILD(default_threads, variable, "TEGULA_LOG=error");
         CHECK_TEXT(text, line);
         IN_CHILD(default_threads, variable);            /* nothing is printed unless asked for */
         CHECK_TEXT(text, "");
     }
     IN_CHILD(defaults, "TEGULA_LOG=loud");
-    IN_CHILD(default_threads, "TEGULA_LOG=error", "TEGULA_NUM_SMS=many", "TEGULA_PDL=yes", "TEGULA_JIT=Never");
-    CHECK_TEXT(text, "tegula: TEGULA_NUM_SMS: is \"many\", want a number from 0 to 2147483647; TEGULA_PDL: is "
-                     "\"yes\", want 0 or 1; TEGULA_JIT: is \"Never\", want auto or never\n");
+    IN_CHILD(default_threads, "TEGULA_LOG=error", "TEGULA_NUM_SMS=many", "TEGULA_PDL=yes",
+             "TEGULA_JIT=Never");
+    CHECK_TEXT(text,
+               "tegula: TEGULA_NUM_SMS: is \"many\", want a number from 0 to 2147483647; TEGULA_PDL: is "
+               "\"yes\", want 0 or 1; TEGULA_JIT: is \"Never\", want auto or never\n");
 }
 
 static bool defaults_but_log(void)
@@ -115,9 +120,10 @@ static bool twenty_sms(void)
 {
     bool ok = CHECK_INT(tgl_settings_num_sms(0, 132), 20) && CHECK_INT(tgl_settings_num_sms(63, 16), 16);
     ok &= CHECK_OK(tgl_set_num_sms(1, 64)) && CHECK_INT(tgl_settings_num_sms(1, 132), 64);
-    ok &= CHECK_INT(tgl_settings_num_sms(0, 132), 20);                                   /* the others as before */
+    ok &= CHECK_INT(tgl_settings_num_sms(0, 132), 20); /* the others as before */
     ok &= CHECK_OK(tgl_set_num_sms(1, 500)) && CHECK_INT(tgl_settings_num_sms(1, 132), 132);
-    ok &= CHECK_OK(tgl_set_num_sms(1, 0)) && CHECK_INT(tgl_settings_num_sms(1, 132), 132);   /* 0 is all: it wins too */
+    ok &= CHECK_OK(tgl_set_num_sms(1, 0)) &&
+          CHECK_INT(tgl_settings_num_sms(1, 132), 132); /* 0 is all: it wins too */
     ok &= CHECK_FAILS(tgl_set_num_sms(0, -1), TGL_ERR_ARGUMENT, "num_sms: is -1, want 0 (all) or more");
     ok &= CHECK_FAILS(tgl_set_num_sms(-1, 4), TGL_ERR_ARGUMENT, "device: is -1, want 0..63");
     ok &= CHECK_FAILS(tgl_set_num_sms(64, 4), TGL_ERR_ARGUMENT, "device: is 64, want 0..63");
@@ -154,7 +160,8 @@ static bool folder_setter(void)
     char long_path[TGL_PATH_BYTES + 1];
     memset(long_path, 'p', TGL_PATH_BYTES);
     long_path[TGL_PATH_BYTES] = 0;
-    ok &= CHECK_FAILS(tgl_set_cache_dir(long_path), TGL_ERR_ARGUMENT, "path: has 4096 bytes, want fewer than 4096");
+    ok &= CHECK_FAILS(tgl_set_cache_dir(long_path), TGL_ERR_ARGUMENT,
+                      "path: has 4096 bytes, want fewer than 4096");
     ok &= cache_dir_is("");
     long_path[TGL_PATH_BYTES - 1] = 0;
     ok &= CHECK_OK(tgl_set_cache_dir(long_path)) && cache_dir_is(long_path);
@@ -165,7 +172,7 @@ TEST(cache_dir)
 {
     IN_CHILD(from_xdg, "HOME=/home/me", "XDG_CACHE_HOME=/x/cache");
     IN_CHILD(from_home, "HOME=/home/me");
-    IN_CHILD(from_home, "HOME=/home/me", "XDG_CACHE_HOME=relative");     /* its specification: to be ignored */
+    IN_CHILD(from_home, "HOME=/home/me", "XDG_CACHE_HOME=relative"); /* its specification: to be ignored */
     IN_CHILD(no_folder, "HOME=relative");
     IN_CHILD(named, "HOME=/home/me", "TEGULA_CACHE_DIR=/some/folder");
     IN_CHILD(no_folder, "HOME=/home/me", "TEGULA_CACHE_DIR=");           /* set and empty: no disk cache */
@@ -180,12 +187,14 @@ static bool files(void)
     const tgl_settings *s = tgl_settings_get();
     setenv("TEGULA_LIBCUDA", "/changed/since", 1);          /* read once */
     return CHECK_TEXT(s->libcuda, "/l/libcuda.so") && CHECK_TEXT(s->libnvrtc, "/l/libnvrtc.so") &&
-           CHECK_TEXT(s->cache_readonly, "/baked") && CHECK_TEXT(tgl_settings_get()->libcuda, "/l/libcuda.so");
+           CHECK_TEXT(s->cache_readonly, "/baked") &&
+           CHECK_TEXT(tgl_settings_get()->libcuda, "/l/libcuda.so");
 }
 
 TEST(library_files)
 {
-    IN_CHILD(files, "TEGULA_LIBCUDA=/l/libcuda.so", "TEGULA_LIBNVRTC=/l/libnvrtc.so", "TEGULA_CACHE_READONLY=/baked");
+    IN_CHILD(files, "TEGULA_LIBCUDA=/l/libcuda.so", "TEGULA_LIBNVRTC=/l/libnvrtc.so",
+             "TEGULA_CACHE_READONLY=/baked");
 }
 
 /* ---- the table for people ---- */
@@ -193,9 +202,11 @@ TEST(library_files)
 static bool rows(void)
 {
     static const struct { const char *variable, *value; } want[] = {
-        { "TEGULA_LOG", "off" }, { "TEGULA_NUM_THREADS", NULL }, { "TEGULA_NUM_SMS", "7" }, { "TEGULA_PDL", "0" },
-        { "TEGULA_JIT", "never" }, { "TEGULA_CACHE_DIR", "/some/folder" }, { "TEGULA_CACHE_READONLY", "/baked" },
-        { "TEGULA_LIBCUDA", "/l/libcuda.so" }, { "TEGULA_LIBNVRTC", "" },
+        { "TEGULA_LOG", "off" },           { "TEGULA_NUM_THREADS", NULL },
+        { "TEGULA_NUM_SMS", "7" },         { "TEGULA_PDL", "0" },
+        { "TEGULA_JIT", "never" },         { "TEGULA_CACHE_DIR", "/some/folder" },
+        { "TEGULA_CACHE_READONLY", "/baked" }, { "TEGULA_LIBCUDA", "/l/libcuda.so" },
+        { "TEGULA_LIBNVRTC", "" },
     };
     bool ok = true;
     static tgl_setting_row row;

@@ -7,9 +7,10 @@
 
 TEST(names)
 {
-    static const char *const names[] = { "TGL_OK", "TGL_ERR_ARGUMENT", "TGL_ERR_WORKSPACE", "TGL_ERR_DEVICE",
-                                         "TGL_ERR_COMPILE", "TGL_ERR_CAPTURE", "TGL_ERR_MEMORY", "TGL_ERR_CUDA",
-                                         "TGL_ERR_PEER", "TGL_ERR_INTERNAL" };
+    static const char *const names[] = { "TGL_OK",          "TGL_ERR_ARGUMENT", "TGL_ERR_WORKSPACE",
+                                         "TGL_ERR_DEVICE",  "TGL_ERR_COMPILE",  "TGL_ERR_CAPTURE",
+                                         "TGL_ERR_MEMORY",  "TGL_ERR_CUDA",     "TGL_ERR_PEER",
+                                         "TGL_ERR_INTERNAL" };
     for (int i = 0; i < 10; i++) CHECK_TEXT(tgl_status_name((tgl_status)i), names[i]);
     CHECK(!tgl_status_name((tgl_status)10));
     CHECK(!tgl_status_name((tgl_status)-1));

@@ -44,7 +44,8 @@ TEST(null_dtype_rank)
 {
     tensor t;
     FAILS(tgl_expect("x", NULL, TGL_F32, 2, TGL_PACKED), "x: is NULL, want a tensor");
-    FAILS(tgl_expect("x", make(&t, TGL_F16, 2, SHAPE(3, 5)), TGL_F32, 2, TGL_PACKED), "x: dtype is f16, want f32");
+    FAILS(tgl_expect("x", make(&t, TGL_F16, 2, SHAPE(3, 5)), TGL_F32, 2, TGL_PACKED),
+          "x: dtype is f16, want f32");
     FAILS(tgl_expect("x", &t.t, TGL_F32 | TGL_BF16, 2, TGL_PACKED), "x: dtype is f16, want bf16 or f32");
     FAILS(tgl_expect("x", &t.t, TGL_F32 | TGL_BF16 | TGL_E4M3, 2, TGL_PACKED),
           "x: dtype is f16, want bf16, f32 or e4m3");
@@ -53,7 +54,8 @@ TEST(null_dtype_rank)
           "x: dtype is code 2 with 24 bits and 1 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
     t.t.dtype = (DLDataType){ 99, 8, 1 };
     CHECK_OK(tgl_expect("x", &t.t, TGL_ANY, 2, TGL_PACKED));
-    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_PACKED), "x: dtype is code 99 with 8 bits and 1 lanes, want u8");
+    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_PACKED),
+          "x: dtype is code 99 with 8 bits and 1 lanes, want u8");
     make(&t, TGL_F32, 2, SHAPE(3, 5));
     FAILS(tgl_expect("x", &t.t, TGL_F32, 3, TGL_PACKED), "x: rank is 2, want 3");
     t.t.ndim = -3;
@@ -195,9 +197,11 @@ TEST(shapes)
     make(&t, TGL_F32, 2, SHAPE(3, 5));
     CHECK_OK(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 3, 3 }, { 5, 5 } }));
     CHECK_OK(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 0, 3 }, { 5, 9 } }));
-    FAILS(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 3, 3 }, { 0, 4 } }), "y: shape is [3, 5], want [3, 0..4]");
+    FAILS(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 3, 3 }, { 0, 4 } }),
+          "y: shape is [3, 5], want [3, 0..4]");
     FAILS(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 4, 4 }, { 5, 5 } }), "y: shape is [3, 5], want [4, 5]");
-    FAILS(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 4, 8 }, { 0, 9 } }), "y: shape is [3, 5], want [4..8, 0..9]");
+    FAILS(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 4, 8 }, { 0, 9 } }),
+          "y: shape is [3, 5], want [4..8, 0..9]");
     CHECK_OK(tgl_expect_shape("y", make(&t, TGL_F32, 0, NULL), NULL));
 }
 
@@ -224,7 +228,8 @@ TEST(same_dtype)
     tensor a, b;
     make(&a, TGL_E4M3, 1, SHAPE(4));
     CHECK_OK(tgl_expect_same_dtype("b", make(&b, TGL_E4M3, 1, SHAPE(4)), "a", &a.t));
-    FAILS(tgl_expect_same_dtype("b", make(&b, TGL_U8, 1, SHAPE(4)), "a", &a.t), "b: dtype is u8, want e4m3 as a");
+    FAILS(tgl_expect_same_dtype("b", make(&b, TGL_U8, 1, SHAPE(4)), "a", &a.t),
+          "b: dtype is u8, want e4m3 as a");
     /* two that the library has no name for are not the same for that */
     a.t.dtype = (DLDataType){ 3, 64, 1 }, b.t.dtype = (DLDataType){ 2, 32, 2 };
     FAILS(tgl_expect_same_dtype("b", &b.t, "a", &a.t),
@@ -242,7 +247,8 @@ static bool share_a_byte(const DLTensor *a, const DLTensor *b)
         const int size = tgl_dtype_bits(t->dtype) / 8;
         for (int64_t i = 0; i < t->shape[0]; i++)
             for (int64_t j = 0; j < t->shape[1]; j++) {
-                const int64_t at = (char *)tgl_data(t) - memory + 2048 + (i * t->strides[0] + j * t->strides[1]) * size;
+                const int64_t at =
+                    (char *)tgl_data(t) - memory + 2048 + (i * t->strides[0] + j * t->strides[1]) * size;
                 for (int64_t byte = at; byte < at + size; byte++) owner[k][byte] = 1;
             }
     }
@@ -259,7 +265,8 @@ TEST(overlap_of_packed_and_windows_is_exact)
     int num_shared = 0, num_between = 0;
     for (int i = 0; i < 200000; i++) {
         /* windows of rows of one buffer: the same row stride in bytes, anywhere in it */
-        const int64_t pitch = 8 + 4 * test_below(&r, 5), rows[2] = { 1 + test_below(&r, 4), 1 + test_below(&r, 4) };
+        const int64_t pitch = 8 + 4 * test_below(&r, 5),
+                      rows[2] = { 1 + test_below(&r, 4), 1 + test_below(&r, 4) };
         tensor *both[2] = { &a, &b };
         const tgl_dtype dtypes[] = { TGL_U8, TGL_BF16, TGL_F32 };
         for (int k = 0; k < 2; k++) {
@@ -268,8 +275,10 @@ TEST(overlap_of_packed_and_windows_is_exact)
             both[k]->strides[0] = pitch / size;
             both[k]->t.data = memory + 4 * test_below(&r, 40);
         }
-        /* a window that runs over the end of its rows is two windows, which the rule does not promise to see as such */
-        const int64_t begin_a = ((char *)a.t.data - memory) % pitch, begin_b = ((char *)b.t.data - memory) % pitch;
+        /* a window that runs over the end of its rows is two windows, which the rule does not promise to
+         * see as such */
+        const int64_t begin_a = ((char *)a.t.data - memory) % pitch,
+                      begin_b = ((char *)b.t.data - memory) % pitch;
         if (begin_a + a.shape[1] * tgl_dtype_bits(a.t.dtype) / 8 > pitch) continue;
         if (begin_b + b.shape[1] * tgl_dtype_bits(b.t.dtype) / 8 > pitch) continue;
         if (rows[0] == 1 || rows[1] == 1) continue;
@@ -311,7 +320,7 @@ TEST(overlap_in_three_dimensions)
     tensor a, b;
     make(&a, TGL_F32, 3, SHAPE(2, 3, 4));
     make(&b, TGL_F32, 3, SHAPE(2, 3, 4));
-    a.strides[0] = b.strides[0] = 24, a.strides[1] = b.strides[1] = 8;      /* left and right half of [2, 3, 8] */
+    a.strides[0] = b.strides[0] = 24, a.strides[1] = b.strides[1] = 8; /* left and right half of [2, 3, 8] */
     b.t.data = memory + 16;
     CHECK_OK(tgl_expect_no_overlap("b", &b.t, "a", &a.t));
     b.t.data = memory + 12;

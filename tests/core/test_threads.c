@@ -16,7 +16,7 @@ static atomic_int visits[ROWS + 1];
 static void visit(const void *context, int64_t begin, int64_t end)
 {
     (void)context;
-    if (begin < 0 || begin >= end || end > ROWS) atomic_fetch_add(&visits[ROWS], 1);        /* no such chunk */
+    if (begin < 0 || begin >= end || end > ROWS) atomic_fetch_add(&visits[ROWS], 1); /* no such chunk */
     else for (int64_t i = begin; i < end; i++) atomic_fetch_add(&visits[i], 1);
 }
 
@@ -35,7 +35,8 @@ static void check_visits(int64_t rows, int64_t row_bytes, int times)
 
 TEST(every_row_once)
 {
-    const int64_t rows[] = { 0, 1, 2, 3, 5, 7, 8, 31, 64, 1000, 12345, ROWS }, row_bytes[] = { 0, 1, 100, LARGE };
+    const int64_t rows[] = { 0, 1, 2, 3, 5, 7, 8, 31, 64, 1000, 12345, ROWS },
+                  row_bytes[] = { 0, 1, 100, LARGE };
     for (int threads = 1; threads <= 9; threads++) {
         CHECK_OK(tgl_set_num_threads(threads));
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
@@ -136,7 +137,8 @@ static bool can_flush(void) { return false; }
 static void set_flush(bool on) { (void)on; }
 #endif
 
-/* What this thread does with a subnormal result, a subnormal operand and a result halfway between two numbers. */
+/* What this thread does with a subnormal result, a subnormal operand and a result halfway between two
+ * numbers. */
 enum { FLUSHES_RESULTS = 1, FLUSHES_OPERANDS = 2, ROUNDS_UP = 4, ROUNDS_DOWN = 8 };
 static int mode_of_thread(void)
 {
@@ -250,6 +252,7 @@ __attribute__((constructor(101))) static void try_first_pool(void)
     const pid_t child = fork();
     if (child == 0) _exit(pool_made_in_a_bad_mode() ? 0 : 1);
     int status = -1;
-    first_pool_ok = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    first_pool_ok =
+        child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 TEST(pool_made_in_a_bad_mode) { CHECK(first_pool_ok); }

@@ -85,7 +85,7 @@ TEST(the_architecture_for_a_device)
                                    rows[i].is_13 ? 12 : 9, name);
         CHECK_TEXT(name, rows[i].want);
     }
-    tgl_jit_architecture_given(8, 0, (const int[]){ 90, 100 }, 2, name); /* too old for it: NVRTC will say so */
+    tgl_jit_architecture_given(8, 0, (const int[]){ 90, 100 }, 2, name);    /* too old: NVRTC will say so */
     CHECK_TEXT(name, "sm_80");
     tgl_jit_architecture_given(14, 2, NULL, 0, name); /* no NVRTC at hand: what a cache was filled for */
     CHECK_TEXT(name, "sm_142a");

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * fuzz_tensor.c - the checks of tensors and the transposes, on DLTensors made from any bytes. A libFuzzer target;
- * without libFuzzer, test_fuzz_tensor.c runs the same function.
+ * fuzz_tensor.c - the checks of tensors and the transposes, on DLTensors made from any bytes. A libFuzzer
+ * target; without libFuzzer, test_fuzz_tensor.c runs the same function.
  *
- * Beyond not crashing, every call is compared with a second opinion that is written down here in 128-bit arithmetic:
- * whether the arguments are in order, and, where all memory that they name lies in the arena, what every byte of the
- * arena is afterwards. */
+ * Beyond not crashing, every call is compared with a second opinion that is written down here in 128-bit
+ * arithmetic: whether the arguments are in order, and, where all memory that they name lies in the arena,
+ * what every byte of the arena is afterwards. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,8 +218,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const opinion ox = judge(px, ndim, false), oo = judge(pout, ndim, true);
     bool ok = ox.ok && oo.ok && same_dtype(px->dtype, pout->dtype) && ox.on_cpu == oo.on_cpu &&
               (ox.on_cpu || px->device.device_id == pout->device.device_id) &&
-              pout->shape[batched] == px->shape[batched + 1] && pout->shape[batched + 1] == px->shape[batched] &&
-              (!batched || px->shape[0] == pout->shape[0]);
+              pout->shape[batched] == px->shape[batched + 1] &&
+              pout->shape[batched + 1] == px->shape[batched] && (!batched || px->shape[0] == pout->shape[0]);
     const bool ranges_meet = ok && !ox.empty && ox.low < oo.high && oo.low < ox.high;
     if (ok && !ox.empty && (!ox.on_cpu || !in_arena(&ox) || !in_arena(&oo))) return 0;  /* not our memory */
 
@@ -231,7 +231,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const tgl_status status = batched ? tgl_batched_transpose(px, pout, NULL) : tgl_transpose(px, pout, NULL);
     INSIST(status == TGL_OK || status == TGL_ERR_ARGUMENT);
     if (!ok || !apart) INSIST(status == TGL_ERR_ARGUMENT);
-    else if (!ranges_meet) INSIST(status == TGL_OK);        /* where ranges meet the check may be too careful */
+    else if (!ranges_meet) INSIST(status == TGL_OK); /* where ranges meet the check may be too careful */
     if (status != TGL_OK) {
         const char *message = tgl_last_error();
         INSIST(!strncmp(message, "x: ", 3) || !strncmp(message, "out: ", 5));

@@ -21,7 +21,8 @@ TEST(random_bytes)
 
 TEST(nearly_good_calls)     /* a good call with one byte changed: faults one at a time */
 {
-    /* flags, then x: flags, device, dtype, shape [5, 3], place, and room for what a changed byte makes of it */
+    /* flags, then x: flags, device, dtype, shape [5, 3], place, and room for what a changed byte makes of
+     * it */
     static const uint8_t good[48] = { 6, 16, 0, 1, 5, 3, 10, 16, 0, 1, 3, 5, 100 };
     int64_t far = 0;
     for (size_t at = 0; at < sizeof good; at++)
@@ -33,7 +34,8 @@ TEST(nearly_good_calls)     /* a good call with one byte changed: faults one at 
             LLVMFuzzerTestOneInput(data, sizeof data);
             far += memcmp(arena, pattern, ARENA) != 0;
         }
-    CHECK_THAT(far > 1000, "only %" PRId64 " calls wrote anything", far);      /* or the fuzzer tests errors alone */
+    /* or the fuzzer tests errors alone */
+    CHECK_THAT(far > 1000, "only %" PRId64 " calls wrote anything", far);
 }
 
 TEST(corpus)
