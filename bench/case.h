@@ -197,7 +197,7 @@ typedef enum { CASE_PASSED, CASE_FAILED, CASE_SKIPPED } case_result;
 
 typedef struct {
     case_result result;
-    char text[1024];    /* of a failure: "out[3, 5]: is 0x3f80 (1), want 0x0000 (0); 2 of 96 elements differ" */
+    char text[1024];  /* a failure: "out[3, 5]: is 0x3f80 (1), want 0x0000 (0); 2 of 96 elements differ" */
 } case_report;
 
 /* A problem laid out on a device, with guard bytes around every tensor. */
