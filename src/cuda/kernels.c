@@ -169,31 +169,39 @@ static tgl_status check(tgl_cu_result result, const tgl_kernel *kernel, const ch
     return tgl_driver_check(result, text);
 }
 
+/* A driver that loads lazily looks at an image only when it is asked for the kernel (seen with 580.159 on an
+ * H200). `call` is the one that failed. */
+static tgl_cu_result load_image(const tgl_driver_table *cu, code *c, const tgl_image *image, const char **call)
+{
+    const char *slash = strrchr(c->kernel.name, '/');
+    const relaxed r = relax(cu);
+    *call = "cuLibraryLoadData";
+    tgl_cu_result result = cu->LibraryLoadData(&c->library, image->image, NULL, NULL, 0, NULL, NULL, 0);
+    if (!result) {
+        *call = "cuLibraryGetKernel";
+        result = cu->LibraryGetKernel(&c->handle, c->library, slash ? slash + 1 : c->kernel.name);
+        if (result) cu->LibraryUnload(c->library);
+    }
+    restore(r);
+    return result;
+}
+
 static tgl_status build(const tgl_driver_table *cu, code *c, bool may_compile)
 {
     tgl_image image;
+    const char *call;
     TGL_TRY(tgl_jit_image(&c->kernel, c->architecture, may_compile, &image));
-    relaxed r = relax(cu);
-    tgl_cu_result result = cu->LibraryLoadData(&c->library, image.image, NULL, NULL, 0, NULL, NULL, 0);
-    restore(r);
+    tgl_cu_result result = load_image(cu, c, &image, &call);
     const bool is_refused = result && result != TGL_CU_OUT_OF_MEMORY && !tgl_driver_is_sticky(result);
     if (is_refused && !image.compiled) {
         tgl_log(TGL_LOG_INFO, "%s: the driver refuses what the cache has (error %d), so it is made again",
                 c->kernel.name, result);
         tgl_image_free(&image);
         TGL_TRY(tgl_jit_rebuild(&c->kernel, c->architecture, may_compile, &image));
-        r = relax(cu);
-        result = cu->LibraryLoadData(&c->library, image.image, NULL, NULL, 0, NULL, NULL, 0);
-        restore(r);
+        result = load_image(cu, c, &image, &call);
     }
     tgl_image_free(&image);
-    TGL_TRY(check(result, &c->kernel, "cuLibraryLoadData"));
-    const char *slash = strrchr(c->kernel.name, '/');
-    r = relax(cu);
-    result = cu->LibraryGetKernel(&c->handle, c->library, slash ? slash + 1 : c->kernel.name);
-    if (result) cu->LibraryUnload(c->library);
-    restore(r);
-    return check(result, &c->kernel, "cuLibraryGetKernel");
+    return check(result, &c->kernel, call);
 }
 
 static void forget(code *c)                 /* with the lock held */

@@ -58,20 +58,34 @@ tgl_status tgl_prepare_end(void)
     return TGL_OK;
 }
 
-static tgl_status prepare(const tgl_kernel *kernel)
+static tgl_status load_plan(const tgl_kernel *plan, int num_kernels, int device, tgl_cu_context context)
+{
+    for (int i = 0; i < num_kernels; i++) {
+        tgl_loaded *loaded = tgl_kernels_find(&plan[i], device);
+        if (!loaded) TGL_TRY(tgl_kernels_load(&plan[i], device, context, true, &loaded));
+        else if (atomic_load_explicit(&loaded->context, memory_order_relaxed) != context)
+            TGL_TRY(tgl_kernels_enter(loaded, context));
+    }
+    return TGL_OK;
+}
+
+static tgl_status prepare_image(const tgl_kernel *kernel)
+{
+    tgl_image image;
+    const tgl_status status = tgl_jit_image(kernel, preparing.architecture, true, &image);
+    tgl_image_free(&image);
+    return status;
+}
+
+static tgl_status prepare(const tgl_kernel *plan, int num_kernels)
 {
     if (preparing.architecture[0]) {
-        tgl_image image;
-        const tgl_status status = tgl_jit_image(kernel, preparing.architecture, true, &image);
-        tgl_image_free(&image);
-        return status;
+        for (int i = 0; i < num_kernels; i++) TGL_TRY(prepare_image(&plan[i]));
+        return TGL_OK;
     }
     tgl_context_guard guard;
     TGL_TRY(tgl_context_enter(preparing.device, NULL, &guard));
-    tgl_loaded *loaded = tgl_kernels_find(kernel, preparing.device);
-    tgl_status status;
-    if (loaded) status = tgl_kernels_enter(loaded, guard.context);
-    else status = tgl_kernels_load(kernel, preparing.device, guard.context, true, &loaded);
+    const tgl_status status = load_plan(plan, num_kernels, preparing.device, guard.context);
     tgl_context_leave(&guard);
     return status;
 }
@@ -106,16 +120,19 @@ tgl_status tgl_target_of(const DLTensor *on, tgl_target *target)
     return TGL_OK;
 }
 
-/* The first launch of a kernel in this process, on this device. */
-static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *kernel, int device, tgl_stream stream,
-                       tgl_cu_context context, tgl_loaded **loaded)
+/* The first launch of a configuration in this process, on this device. During a capture nothing may be
+ * compiled, and what the launch needs is enough. */
+static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *plan, int num_kernels, int which,
+                       int device, tgl_stream stream, tgl_cu_context context, tgl_loaded **loaded)
 {
     int capture = TGL_CU_CAPTURE_NONE;
     const tgl_cu_result result = cu->StreamIsCapturing(stream, &capture);
     if (result == TGL_CU_STREAM_CAPTURE_IMPLICIT)
         capture = TGL_CU_CAPTURE_ACTIVE; /* the default stream, beside a capture */
     else TGL_TRY(tgl_driver_check(result, "stream: cuStreamIsCapturing"));
-    return tgl_kernels_load(kernel, device, context, capture == TGL_CU_CAPTURE_NONE, loaded);
+    const bool may_compile = capture == TGL_CU_CAPTURE_NONE;
+    TGL_TRY(tgl_kernels_load(&plan[which], device, context, may_compile, loaded));
+    return may_compile ? load_plan(plan, num_kernels, device, context) : TGL_OK;
 }
 
 static tgl_status check_shape(const tgl_kernel *kernel, const tgl_shape *s)
@@ -169,10 +186,11 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const 
     return tgl_driver_check(result, call);
 }
 
-tgl_status tgl_launch(const tgl_kernel *kernel, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
-                      void **args)
+tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
+                      const tgl_shape *shape, tgl_stream stream, void **args)
 {
-    if (preparing.active) return prepare(kernel);
+    if (preparing.active) return prepare(plan, num_kernels);
+    const tgl_kernel *kernel = &plan[which];
     TGL_TRY(check_shape(kernel, shape));
     if (shape->grid[0] == 0) return TGL_OK;
     const int device = on->device.device_id;
@@ -182,7 +200,7 @@ tgl_status tgl_launch(const tgl_kernel *kernel, const DLTensor *on, const tgl_sh
     TGL_TRY(tgl_context_enter(device, stream, &guard));
     tgl_status status = TGL_OK;
     tgl_loaded *loaded = tgl_kernels_find(kernel, device);
-    if (!loaded) status = load(cu, kernel, device, stream, guard.context, &loaded);
+    if (!loaded) status = load(cu, plan, num_kernels, which, device, stream, guard.context, &loaded);
     else if (atomic_load_explicit(&loaded->context, memory_order_relaxed) != guard.context)
         status = tgl_kernels_enter(loaded, guard.context);
     if (status == TGL_OK) status = enqueue(cu, loaded, shape, stream, args);

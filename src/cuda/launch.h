@@ -4,7 +4,7 @@
  *
  *     const tgl_kernel k = { "transpose/transpose", { { "ELEMENT_BYTES", 2 } } };
  *     void *args[] = { &x, &out, &num_rows, ... };
- *     return tgl_launch(&k, tensor, &(tgl_shape){ .grid = { blocks, 1, 1 }, .block = 256 }, stream, args);
+ *     return tgl_launch(&k, 1, 0, tensor, &(tgl_shape){ { blocks, 1, 1 }, .block = 256 }, stream, args);
  */
 #ifndef TEGULA_LAUNCH_H
 #define TEGULA_LAUNCH_H
@@ -30,15 +30,16 @@ typedef struct {
     bool no_pdl;            /* launched without the programmatic attribute, even where it is on */
 } tgl_shape;
 
-/* Enqueues the kernel on `stream`, on the device of `on`. Warm, this is a hash look-up and
- * cuLaunchKernelEx. The first call for a (kernel, macros, device) loads the kernel from the cache or
- * compiles it. In prepare mode it compiles or loads, and launches nothing (`shape` and `args` may then be
- * anything). A grid with a zero in x is not launched. */
-tgl_status tgl_launch(const tgl_kernel *kernel, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
-                      void **args);
+/* Enqueues plan[which] on `stream`, on the device of `on`. A plan has all kernels among which a configuration
+ * (dtypes, flags, sizes that a model fixes) chooses by token count, strides or addresses. Warm, this is a
+ * hash look-up and cuLaunchKernelEx. Where plan[which] is not loaded yet, the whole plan is loaded from the
+ * cache or compiled: so no later call of the configuration stalls. In prepare mode that is all that happens
+ * (`which`, `shape` and `args` may then be anything). A grid with a zero in x is not launched. */
+tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
+                      const tgl_shape *shape, tgl_stream stream, void **args);
 
-/* Is this thread between tgl_prepare_begin and tgl_prepare_end? Ops then launch every kernel of their plan,
- * whatever the token count. */
+/* Is this thread between tgl_prepare_begin and tgl_prepare_end? An op then goes on to its launch even where
+ * there is nothing to do. */
 bool tgl_preparing(void);
 
 /* For ops whose launch shape depends on the device: SMs to use (tgl_set_num_sms), the architecture that

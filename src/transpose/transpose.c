@@ -262,21 +262,16 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, int ndim)
 /* doc: plan */
 /* The kernels of a configuration; the sizes, strides and addresses of a call choose one. */
 enum { ALIGNED, ANY, COPY, NUM_KERNELS };
-static tgl_kernel plan(int which, int element_bytes)
+static tgl_status launch(int which, int element_bytes, const DLTensor *on, const tgl_shape *shape,
+                         tgl_stream stream, void **args)
 {
-    static const char *const names[NUM_KERNELS] = {
-        "transpose/transpose", "transpose/transpose_any", "transpose/transpose_copy"
+    const tgl_macro macro = { "ELEMENT_BYTES", element_bytes };
+    const tgl_kernel plan[NUM_KERNELS] = {
+        [ALIGNED] = { "transpose/transpose", { macro } },
+        [ANY] = { "transpose/transpose_any", { macro } },
+        [COPY] = { "transpose/transpose_copy", { macro } },
     };
-    return (tgl_kernel){ names[which], { { "ELEMENT_BYTES", element_bytes } } };
-}
-
-static tgl_status prepare(const DLTensor *x, tgl_stream stream)
-{
-    for (int i = 0; i < NUM_KERNELS; i++) {
-        const tgl_kernel kernel = plan(i, tgl_dtype_bits(x->dtype) / 8);
-        TGL_TRY(tgl_launch(&kernel, x, &(tgl_shape){ .block = 1 }, stream, NULL));
-    }
-    return TGL_OK;
+    return tgl_launch(plan, NUM_KERNELS, which, on, shape, stream, args);
 }
 /* end */
 
@@ -286,10 +281,9 @@ static tgl_status launch_copy(problem *p, const DLTensor *on, tgl_stream stream)
     if (b->size > 1 && b->out_stride < c->out_stride) swap(b, c);           /* back to out's order */
     const int64_t bytes = r->size * c->size * b->size * p->element_bytes;
     const int64_t blocks = divide_up(bytes + 15, 16);   /* of 16 bytes; out may begin inside one */
-    const tgl_kernel kernel = plan(COPY, p->element_bytes);
     const tgl_shape shape = { { divide_up(blocks, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS };
     void *args[] = { &p->x, &p->out, &r->size, &c->size, &b->size, &r->x_stride, &c->x_stride, &b->x_stride };
-    return tgl_launch(&kernel, on, &shape, stream, args);
+    return launch(COPY, p->element_bytes, on, &shape, stream, args);
 }
 
 static tgl_status launch_tiles(problem *p, const DLTensor *on, tgl_stream stream)
@@ -307,7 +301,6 @@ static tgl_status launch_tiles(problem *p, const DLTensor *on, tgl_stream stream
     const int64_t col_tiles = divide_up(c->size, TILE_COLS(e));
     const int64_t col_slices = divide_up(col_tiles, TILE_MAX_GRID);
     const int64_t batch_slices = divide_up(b->size, TILE_MAX_GRID);
-    const tgl_kernel kernel = plan(any ? ANY : ALIGNED, e);
     const tgl_shape shape = {
         { row_tiles * col_slices * batch_slices, divide_up(col_tiles, col_slices),
           divide_up(b->size, batch_slices) },
@@ -318,11 +311,11 @@ static tgl_status launch_tiles(problem *p, const DLTensor *on, tgl_stream stream
         void *args[] = { &p->x, &p->out, &r->size, &c->size, &b->size, &r->x_stride, &c->x_stride,
                          &b->x_stride, &c->out_stride, &b->out_stride, &num_row_tiles, &num_col_slices,
                          &halo };
-        return tgl_launch(&kernel, on, &shape, stream, args);
+        return launch(ANY, e, on, &shape, stream, args);
     }
     void *args[] = { &p->x, &p->out, &r->size, &c->size, &b->size, &r->x_stride, &b->x_stride, &c->out_stride,
                      &b->out_stride, &num_row_tiles, &num_col_slices };
-    return tgl_launch(&kernel, on, &shape, stream, args);
+    return launch(ALIGNED, e, on, &shape, stream, args);
 }
 
 static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
@@ -338,7 +331,8 @@ static tgl_status run(const char *op, const DLTensor *x, DLTensor *out, int ndim
 {
     if (tgl_log_wants(TGL_LOG_CALL)) tgl_log_call(op, "x", x, "out", out, NULL);
     TGL_TRY(check(x, out, ndim));
-    if (tgl_preparing()) return tgl_on_cpu(x) ? TGL_OK : prepare(x, stream);
+    if (tgl_preparing() && !tgl_on_cpu(x))
+        return launch(ALIGNED, tgl_dtype_bits(x->dtype) / 8, x, NULL, stream, NULL);
     if (tgl_is_empty(x)) return TGL_OK;                 /* data may be NULL */
     problem p = make_problem(x, out);
     return tgl_on_cpu(x) ? run_on_cpu(&p) : run_on_cuda(&p, x, stream);

@@ -156,7 +156,7 @@ static tgl_status add_shaped(const array *a, int amount, tgl_shape shape, tgl_st
     tgl_cu_pointer p = a->data;
     int64_t n = COUNT;
     void *args[] = { &p, &n };
-    return tgl_launch(&k, &a->tensor, &shape, stream, args);
+    return tgl_launch(&k, 1, 0, &a->tensor, &shape, stream, args);
 }
 
 static tgl_status add(const array *a, int amount, tgl_stream stream)
@@ -337,6 +337,39 @@ TEST(a_launch)
     end_cache();
 }
 
+/* The first call of a configuration loads all of its kernels: no later choice among them compiles. In
+ * strict mode a plan that is on disk only in part is an error at once, not at some later token count. */
+TEST(a_plan_of_several_kernels)
+{
+    IN_CHILD("EMU_SMS=4");
+    NEED_DEVICE();
+    use_new_cache();
+    array a = make_array(0);
+    const tgl_kernel plan[] = { add_kernel(3), add_kernel(4), add_kernel(5) };
+    tgl_cu_pointer p = a.data;
+    int64_t n = COUNT;
+    void *args[] = { &p, &n };
+    const tgl_shape shape = { .grid = { (COUNT + 255) / 256 }, .block = 256 };
+    CHECK_OK(tgl_launch(plan, 3, 1, &a.tensor, &shape, NULL, args));
+    check_array(&a, 4);
+    CHECK_INT(tgl_compile_count(), 3);
+    CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
+    for (int i = 0; i < 3; i++) CHECK_OK(tgl_launch(plan, 3, i, &a.tensor, &shape, NULL, args));
+    check_array(&a, 4 + 3 + 4 + 5);
+    const tgl_kernel half_new[] = { add_kernel(6), add_kernel(3) };
+    CHECK_INT(tgl_launch(half_new, 2, 0, &a.tensor, &shape, NULL, args), TGL_ERR_COMPILE);
+    check_array(&a, 16);
+    CHECK_OK(tgl_set_jit_mode(TGL_JIT_AUTO));
+    CHECK_OK(tgl_prepare_begin(0, NULL));
+    const tgl_kernel prepared[] = { add_kernel(3), add_kernel(7), add_kernel(8) };
+    CHECK_OK(tgl_launch(prepared, 3, 0, &a.tensor, NULL, NULL, NULL));
+    CHECK_OK(tgl_prepare_end());
+    check_array(&a, 16);
+    CHECK_INT(tgl_compile_count(), 5);
+    free_array(&a);
+    end_cache();
+}
+
 /* A kernel that was compiled by an earlier process is loaded, not compiled. */
 TEST(a_second_process)
 {
@@ -498,7 +531,7 @@ TEST(an_entry_that_is_not_there)
     array a = make_array(0);
     void *args[] = { &a.data };
     for (int i = 0; i < 2; i++) {
-        CHECK_INT(tgl_launch(&(tgl_kernel){ "tests/other", { { NULL, 0 } } }, &a.tensor,
+        CHECK_INT(tgl_launch(&(tgl_kernel){ "tests/other", { { NULL, 0 } } }, 1, 0, &a.tensor,
                              &(tgl_shape){ { 1 }, 1, 0, 0, false, false }, NULL, args),
                   TGL_ERR_CUDA);
         CHECK_THAT(strstr(tgl_last_error(), "tests/other: cuLibraryGetKernel: CUDA_ERROR_NOT_FOUND") ==
@@ -551,8 +584,8 @@ TEST(prepare_for_a_device)
     DLTensor empty = a.tensor;                          /* data may be NULL, shapes anything */
     empty.data = NULL;
     const tgl_kernel k = add_kernel(3);
-    CHECK_OK(tgl_launch(&k, &empty, &(tgl_shape){ { 0 }, 0, 0, 0, false, false }, NULL, NULL));
-    CHECK_OK(tgl_launch(&k, &empty, &(tgl_shape){ { 0 }, 0, 0, 0, false, false }, NULL, NULL));
+    CHECK_OK(tgl_launch(&k, 1, 0, &empty, &(tgl_shape){ { 0 }, 0, 0, 0, false, false }, NULL, NULL));
+    CHECK_OK(tgl_launch(&k, 1, 0, &empty, &(tgl_shape){ { 0 }, 0, 0, 0, false, false }, NULL, NULL));
     CHECK_OK(tgl_prepare_end());
     CHECK_INT(tgl_compile_count(), 1);
     check_array(&a, 0);
@@ -705,7 +738,7 @@ static void *launch_broken(void *argument)
 {
     thread_launch *t = argument;
     void *args[] = { NULL };
-    t->status = tgl_launch(&(tgl_kernel){ "tests/add", { { NULL, 0 } } }, &t->a->tensor,
+    t->status = tgl_launch(&(tgl_kernel){ "tests/add", { { NULL, 0 } } }, 1, 0, &t->a->tensor,
                            &(tgl_shape){ { 1 }, 32, 0, 0, false, false }, NULL, args);
     snprintf(t->message, sizeof t->message, "%s", tgl_last_error());
     return NULL;
@@ -756,7 +789,7 @@ TEST(contexts_are_left_as_found)
     CHECK_OK(tgl_workspace_init((void *)(uintptr_t)a.data, 256, NULL));
     CU(CtxGetCurrent(&now));
     CHECK(now == NULL);
-    CHECK_INT(tgl_launch(&(tgl_kernel){ "no/such", { { NULL, 0 } } }, &a.tensor,
+    CHECK_INT(tgl_launch(&(tgl_kernel){ "no/such", { { NULL, 0 } } }, 1, 0, &a.tensor,
                          &(tgl_shape){ { 1 }, 1, 0, 0, false, false }, NULL, NULL),
               TGL_ERR_INTERNAL);
     CU(CtxGetCurrent(&now));

@@ -60,7 +60,7 @@ extern "C" __global__ void t_bits(const u32 *in, u32 *out)
     out[i++] = __ffs((int)zero);
     out[i++] = __brev(one);
     out[i++] = __byte_perm(x, y, 0x7632);
-    out[i++] = __byte_perm(x, y, 0x0c41);       /* 0xc: the sign of byte 4, eight times */
+    out[i++] = __byte_perm(x, y, 0x0c41);       /* 0xc: bit 3 of a selector has no meaning, so byte 4 */
     out[i++] = __funnelshift_l(x, one << 31, 4);
     out[i++] = __funnelshift_l(zero, one, 31 - __clz((int)zero));
     out[i++] = __funnelshift_r(x, one * 15, 8);

@@ -103,14 +103,14 @@ static inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned s)
     s &= 31;
     return s ? lo >> s | hi << (32 - s) : lo;
 }
-/* prmt; bit 3 of a selector spreads the sign */
+/* prmt without its sign mode: CUDA's function ignores bit 3 of a selector (seen on an H200) */
 static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s)
 {
     const unsigned long long v = (unsigned long long)b << 32 | a;
     unsigned r = 0;
     for (int i = 0; i < 4; i++) {
-        const unsigned n = s >> 4 * i & 15, byte = (unsigned)(v >> 8 * (n & 7)) & 255;
-        r |= (n & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+        const unsigned byte = (unsigned)(v >> 8 * (s >> 4 * i & 7)) & 255;
+        r |= byte << 8 * i;
     }
     return r;
 }

@@ -117,7 +117,7 @@ TEST(integers)
     const uint32_t want[] = {
         13, 24, 32, 8, 0, 0x80000000u,
         0xaabb1234u,
-        0x78ffdd56u,  /* bytes 1 of x, 4 and its sign, 0 of x: selectors 1, 4, c, 0 from the low end */
+        0x78dddd56u,  /* bytes 1 of x, 4 of both, 4 again, 0 of x: selectors 1, 4, c, 0 from the low end */
         0x00000001u, 0x80000000u, 0x0f123456u, 3, (uint32_t)(square >> 96),
         13 + 20, 63, 11, 7 + 3, 2, (uint32_t)-2, 0x7fffffffu, 2, 0x4f000000u + 0xbf800000u,
     };
