@@ -379,10 +379,10 @@ extern "C" __global__ void t_cluster(u32 *out)
 }
 
 /* A box of 2 x 8 x 64 u16 with a 128-byte swizzle, loaded at (c0, c1, c2); each element goes to out, and
- * the box is stored to the other map at (c0, c1, c2), every element plus one. */
+ * the box is stored to the other map at (s0, s1, s2), every element plus one. */
 extern "C" __global__ void t_tensor_3d(const __grid_constant__ tensor_map map,
                                        const __grid_constant__ tensor_map to, u32 *out, int c0, int c1,
-                                       int c2)
+                                       int c2, int s0, int s1, int s2)
 {
     SHARED_DYNAMIC(memory, 1024);
     const u32 at = shared_address(memory), bar = at + 2048, t = threadIdx.x;
@@ -407,7 +407,7 @@ extern "C" __global__ void t_tensor_3d(const __grid_constant__ tensor_map map,
     bulk_fence();
     __syncthreads();
     if (t == 0) {
-        tensor_store_3d(&to, c0, c1, c2, at);
+        tensor_store_3d(&to, s0, s1, s2, at);
         bulk_commit();
         bulk_wait<0>();
     }
