@@ -39,7 +39,7 @@ static_assert(OUT_VECTORS % 8 == 0 && THREADS % IN_VECTORS == 0 && THREADS % OUT
 typedef uint4 tile_type[COLS * OUT_VECTORS];
 
 /* Index of vector k of column j. */
-DEV int tile_index(int j, int k) { return j * OUT_VECTORS + (k ^ (j / VECTOR & 7)); }
+DEV int tile_index(int j, int k) { return j * OUT_VECTORS + (k ^ (int)((u32)j / VECTOR & 7)); }
 
 DEV u32 word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
@@ -62,18 +62,22 @@ DEV u32 patch_word(const uint4 (&v)[PATCH_ROWS], int k, int h)
 #endif
 }
 
-/* Puts a patch into the tile: rows row .. row + PATCH_ROWS - 1 of vector `in` of the tile's columns. */
+/* Puts a patch into the tile: rows row .. row + PATCH_ROWS - 1 of vector `in` of the tile's columns. They
+ * lie OUT_VECTORS apart, as the columns of one vector have one swizzle. */
 DEV void tile_put(tile_type &tile, const uint4 (&v)[PATCH_ROWS], int row, int in)
 {
+    const u32 r = (u32)row;
+    u8 *patch = (u8 *)&tile[tile_index(in * VECTOR, (int)(r / VECTOR))] + r % VECTOR * ELEMENT_BYTES;
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
-        uint4 *at = &tile[tile_index(in * VECTOR + k, row / VECTOR)];
+        u8 *at = patch + k * OUT_VECTORS * 16;
 #if TILE_PATCH_ROWS(ELEMENT_BYTES, TILE_ANY) * ELEMENT_BYTES == 16
-        *at = make_uint4(patch_word(v, k, 0), patch_word(v, k, 1), patch_word(v, k, 2), patch_word(v, k, 3));
+        *(uint4 *)at = make_uint4(patch_word(v, k, 0), patch_word(v, k, 1), patch_word(v, k, 2),
+                                  patch_word(v, k, 3));
 #elif TILE_PATCH_ROWS(ELEMENT_BYTES, TILE_ANY) * ELEMENT_BYTES == 8
-        ((uint2 *)at)[row * ELEMENT_BYTES / 8 % 2] = make_uint2(patch_word(v, k, 0), patch_word(v, k, 1));
+        *(uint2 *)at = make_uint2(patch_word(v, k, 0), patch_word(v, k, 1));
 #else
-        ((u32 *)at)[row * ELEMENT_BYTES / 4 % 4] = patch_word(v, k, 0);
+        *(u32 *)at = patch_word(v, k, 0);
 #endif
     }
 }

@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(
     i64 out_row_bytes, i64 out_batch_bytes, u32 row_tiles, u32 col_slices)
 {
     SHARED(tile_type, tile);
-    const int thread = (int)threadIdx.x;
+    const u32 thread = threadIdx.x;
     const tile_place at = tile_of_block(row_tiles, col_slices);
     pdl_wait();
     if (at.col >= num_cols || at.batch >= num_batches) return;

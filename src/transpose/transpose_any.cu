@@ -23,17 +23,19 @@
 
 /* Fills the tile with columns 0 .. cols - 1 of rows first .. end - 1; `from` is where row 0 would be.
  * `left` and `right` are the bytes that these rows of x have before and after the tile; used if they are
- * contiguous. All loads of a patch are under way before the first is needed. */
+ * contiguous. All loads of a patch are under way before the first is needed, so all of its loops are
+ * unrolled: two columns of elements at a time made 87 us of 48 at 4000x7168 bf16, every second column, on
+ * H200. Patches follow each other. */
 DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_bytes, int first, int end,
                    int cols, i64 left, i64 right)
 {
-    const int in = (int)threadIdx.x % IN_VECTORS, group = (int)threadIdx.x / IN_VECTORS;
+    const int in = (int)(threadIdx.x % IN_VECTORS), group = (int)(threadIdx.x / IN_VECTORS);
     left += in * 16;                                           /* before this thread's vectors */
     right += (cols - in * VECTOR) * ELEMENT_BYTES;             /* from their first bytes on */
     const bool is_contiguous = x_col_bytes == ELEMENT_BYTES;
     const bool is_aligned = is_contiguous && misalignment(from) == 0 && x_row_bytes % 16 == 0 && right >= 16;
     const bool is_inside = is_contiguous && left >= 15 && right >= 31;  /* both blocks may always be read */
-#pragma unroll
+#pragma unroll 1
     for (int p = 0; p < PATCHES; p++) {
         const int row = (p * (THREADS / IN_VECTORS) + group) * PATCH_ROWS;
         const u8 *at = from + row * x_row_bytes + in * VECTOR * x_col_bytes;
@@ -73,6 +75,14 @@ DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_b
     }
 }
 
+/* 16 bytes of the tile's row j, from byte `begin` on, a multiple of 16 if there is no halo. */
+DEV uint4 load_block(const tile_type &tile, int j, int begin, u32 halo)
+{
+    const int k = begin >> 4;
+    const uint4 v = tile[tile_index(j, k)];
+    return halo ? vector_shift(v, tile[tile_index(j, min(k + 1, OUT_VECTORS - 1))], begin & 15) : v;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(
     const u8 *x, u8 *out, i64 num_rows, i64 num_cols, i64 num_batches, i64 x_row_bytes, i64 x_col_bytes,
     i64 x_batch_bytes, i64 out_row_bytes, i64 out_batch_bytes, u32 row_tiles, u32 col_slices, u32 halo)
@@ -89,25 +99,33 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(
               (num_cols - at.col - cols) * ELEMENT_BYTES);
     __syncthreads();
 
-    /* Vectors k, k + 1 of the tile's row j, or parts of them, go to `block`. Row j of out, where this
-     * tile's part of it begins, is at `to`; with a halo, the part begins `back` bytes before, at a
-     * multiple of 32. */
-    const int k = (int)threadIdx.x % OUT_VECTORS;
+    /* Vectors k, k + 1 of the tile's row j, or parts of them, go to a block of out. Row j of out, where this
+     * tile's part of it begins, is at `to`; with a halo, the part begins `back` bytes before, at a multiple
+     * of 32. The block begins `begin - back` bytes into the row, which has all of it if back is `least` at
+     * least and `most` at most. */
+    enum { STEP = THREADS / OUT_VECTORS };
+    const int k = (int)(threadIdx.x % OUT_VECTORS), first = (int)(threadIdx.x / OUT_VECTORS);
     if (k * VECTOR >= step) return;
-    const i64 part = at.row_tile * step * ELEMENT_BYTES, end = num_rows * ELEMENT_BYTES;
-    const bool is_interior = part >= 32 && part + step * ELEMENT_BYTES <= end;
-    int j = (int)threadIdx.x / OUT_VECTORS;
-    u8 *to = out + at.batch * out_batch_bytes + (at.col + j) * out_row_bytes + part;
-#pragma unroll 4
-    for (; j < cols; j += THREADS / OUT_VECTORS, to += THREADS / OUT_VECTORS * out_row_bytes) {
-        const int back = halo ? (int)((u64)to & 31) : 0, local = ((int)halo + k) * 16 - back, s = local & 15;
-        u8 *block = to - back + k * 16;
-        uint4 v = tile[tile_index(j, local >> 4)];
-        if (halo) v = vector_shift(v, tile[tile_index(j, min((local >> 4) + 1, OUT_VECTORS - 1))], s);
-        const i64 begin = part - back + k * 16;                /* of the block, in its row of out */
-        if (is_interior || (begin >= 0 && begin + 16 <= end)) *(uint4 *)block = v;
-        else if (begin > -16 && begin < end)
-            store_block(block, v, (int)max(-begin, (i64)0), (int)min(end - begin, (i64)16));
+    const i64 part = at.row_tile * step * ELEMENT_BYTES, begin = part + k * 16;
+    const i64 end = num_rows * ELEMENT_BYTES;
+    const int least = (int)max(begin + 16 - end, (i64)0), most = (int)min(begin, (i64)31);
+    const int mask = halo ? 31 : 0;
+    u8 *to = out + at.batch * out_batch_bytes + (at.col + first) * out_row_bytes + part;
+#pragma unroll
+    for (int j = 0; j < COLS; j += STEP) {
+        u8 *row_to = to + j * out_row_bytes;
+        const int back = (int)(u64)row_to & mask;
+        const uint4 v = load_block(tile, first + j, ((int)halo + k) * 16 - back, halo);
+        if (first + j < cols && back >= least && back <= most) *(uint4 *)(row_to - back + k * 16) = v;
+    }
+    if (least > 0 || most < 31) {                              /* some blocks may be the ends of rows */
+#pragma unroll 1
+        for (int j = first; j < cols; j += STEP, to += STEP * out_row_bytes) {
+            const int back = (int)(u64)to & mask;
+            const int a = (int)max(back - begin, (i64)0), n = (int)min(end - begin + back, (i64)16);
+            if (a < n && n - a < 16)
+                store_block(to - back + k * 16, load_block(tile, j, ((int)halo + k) * 16 - back, halo), a, n);
+        }
     }
     pdl_trigger();
 }

@@ -11,7 +11,8 @@
  *
  * A thread writes aligned blocks of 16 bytes of out, COPY_THREADS apart, all loads before the first
  * store. One that lies in a contiguous row of x is loaded as a vector; one that has several rows in it,
- * or an end of out, goes element by element. */
+ * an end of out, or an end of a row that is not aligned, goes element by element. (To find the vectors in a
+ * loop that is not unrolled compiles in 0.8 of the time, but costs 13 % at 1x7168 bf16 on H200.) */
 #include "device/ptx.cuh"
 #include "transpose/tile.h"
 
@@ -34,13 +35,19 @@ DEV place place_after(place p, int count, i64 n0, i64 n1)
 {
     p.i0 += count;
     if (p.i0 < n0) return p;
-    const u32 past0 = (u32)(p.i0 - n0), rows = past0 / (u32)min(n0, (i64)1 << 30);
-    p.i0 = n0 > past0 ? past0 : past0 - rows * (u32)n0;
-    p.i1 += 1 + rows;
+    p.i0 -= n0;
+    p.i1++;
+    if (p.i0 >= n0) {
+        p.i1 += (u32)p.i0 / (u32)n0;
+        p.i0 = (u32)p.i0 % (u32)n0;
+    }
     if (p.i1 < n1) return p;
-    const u32 past1 = (u32)(p.i1 - n1), planes = past1 / (u32)min(n1, (i64)1 << 30);
-    p.i1 = n1 > past1 ? past1 : past1 - planes * (u32)n1;
-    p.i2 += 1 + planes;
+    p.i1 -= n1;
+    p.i2++;
+    if (p.i1 >= n1) {
+        p.i2 += (u32)p.i1 / (u32)n1;
+        p.i1 = (u32)p.i1 % (u32)n1;
+    }
     return p;
 }
 
@@ -51,8 +58,8 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
      * at `origin`. */
     const i64 bytes = n0 * n1 * n2 * ELEMENT_BYTES;
     const i64 origin = (i64)blockIdx.x * (COPY_THREADS * COPY_VECTORS * 16) - misalignment(out);
-    const i64 first = max(origin, (i64)0) / ELEMENT_BYTES;
-    const place start = { first % n0, first / n0 % n1, first / n0 / n1 };
+    const u64 first = (u64)max(origin, (i64)0) / ELEMENT_BYTES, row = first / (u64)n0;
+    const place start = { (i64)(first % (u64)n0), (i64)(row % (u64)n1), (i64)(row / (u64)n1) };
     pdl_wait();
 
     uint4 v[COPY_VECTORS];
@@ -62,10 +69,11 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
         for (int k = 0; k < COPY_VECTORS; k++) {
             const i64 begin = origin + (k * COPY_THREADS + (int)threadIdx.x) * 16;
             if (begin < 0 || begin + 16 > bytes) continue;
-            const place p = place_after(start, (int)(begin / ELEMENT_BYTES - first), n0, n1);
-            const i64 left = p.i0 * ELEMENT_BYTES + begin % ELEMENT_BYTES, right = n0 * ELEMENT_BYTES - left;
-            if (right < 16) continue;               /* ends in another row */
-            v[k] = load_vector(x + p.i2 * x2_bytes + p.i1 * x1_bytes + left, left, right);
+            const place p = place_after(start, (int)((u64)begin / ELEMENT_BYTES - first), n0, n1);
+            const i64 left = p.i0 * ELEMENT_BYTES + (begin & (ELEMENT_BYTES - 1));
+            const u8 *at = x + p.i2 * x2_bytes + p.i1 * x1_bytes + left;
+            if (!can_load_vector(at, left, n0 * ELEMENT_BYTES - left)) continue;
+            v[k] = load_vector(at);
             loaded |= 1u << k;
         }
 #pragma unroll
@@ -78,23 +86,22 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
         const i64 begin = origin + (k * COPY_THREADS + (int)threadIdx.x) * 16;
         const int a = (int)max(-begin, (i64)0), n = (int)min(bytes - begin, (i64)16);
         if (loaded >> k & 1 || a >= n) continue;
-        place p = place_after(start, (int)((begin + a) / ELEMENT_BYTES - first), n0, n1);
-        const u8 *from = x + p.i2 * x2_bytes + p.i1 * x1_bytes + p.i0 * x0_bytes;
+        place p = place_after(start, (int)((u64)(begin + a) / ELEMENT_BYTES - first), n0, n1);
+        const u8 *at = x + p.i2 * x2_bytes + p.i1 * x1_bytes + p.i0 * x0_bytes;
         uint4 w = make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int j = 0; j < PARTS; j++) {
             if (j * PART_BYTES < a || j * PART_BYTES >= n) continue;
             const int half = (int)((begin + j * PART_BYTES) & (ELEMENT_BYTES - 1)) / PART_BYTES;
-            set_part(w, j, ((const part_type *)from)[half]);
+            set_part(w, j, ((const part_type *)at)[half]);
             if ((half + 1) * PART_BYTES < ELEMENT_BYTES) continue;
-            from += x0_bytes;
+            at += x0_bytes;
             if (++p.i0 < n0) continue;
+            at += x1_bytes - n0 * x0_bytes;
             p.i0 = 0;
-            if (++p.i1 == n1) {
-                p.i1 = 0;
-                p.i2++;
-            }
-            from = x + p.i2 * x2_bytes + p.i1 * x1_bytes;
+            if (++p.i1 < n1) continue;
+            at += x2_bytes - n1 * x1_bytes;
+            p.i1 = 0;
         }
         if (n - a == 16) *(uint4 *)(out + begin) = w;
         else store_block(out + begin, w, a, n);

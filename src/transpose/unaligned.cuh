@@ -24,15 +24,13 @@ DEV int misalignment(const void *p) { return (int)((u64)p & 15); }
 DEV uint4 vector_shift(uint4 low, uint4 high, int s)
 {
     const bool by8 = s & 8, by4 = PART_BYTES < 8 && s & 4;
-    const uint4 a = by8 ? make_uint4(low.z, low.w, high.x, high.y) : low;
-    const u32 next = by8 ? high.z : high.x, after = by8 ? high.w : high.y;
-    uint4 v = by4 ? make_uint4(a.y, a.z, a.w, next) : a;
-    if (PART_BYTES < 4) {
-        const u32 bits = (u32)(s & 3) * 8, last = by4 ? after : next;
-        v = make_uint4(__funnelshift_r(v.x, v.y, bits), __funnelshift_r(v.y, v.z, bits),
-                       __funnelshift_r(v.z, v.w, bits), __funnelshift_r(v.w, last, bits));
-    }
-    return v;
+    const u32 a = by8 ? low.z : low.x, b = by8 ? low.w : low.y, c = by8 ? high.x : low.z;
+    const u32 d = by8 ? high.y : low.w, e = by8 ? high.z : high.x, f = by8 ? high.w : high.y;
+    const uint4 v = make_uint4(by4 ? b : a, by4 ? c : b, by4 ? d : c, by4 ? e : d);
+    if (PART_BYTES >= 4) return v;
+    const u32 bits = (u32)(s & 3) * 8;
+    return make_uint4(__funnelshift_r(v.x, v.y, bits), __funnelshift_r(v.y, v.z, bits),
+                      __funnelshift_r(v.z, v.w, bits), __funnelshift_r(v.w, by4 ? f : e, bits));
 }
 
 /* The largest power of two, 8 at most, that byte b is aligned to and that does not reach past byte n. */
@@ -47,6 +45,7 @@ DEV int piece_bytes(int b, int n)
  * or end with the block. */
 DEV void store_block(u8 *block, uint4 v, int a, int n)
 {
+#pragma unroll 1
     while (a < n) {
         const int bytes = piece_bytes(a, n);
         const u64 half = a < 8 ? (u64)v.y << 32 | v.x : (u64)v.w << 32 | v.z, piece = half >> 8 * (a % 8);
@@ -71,18 +70,18 @@ DEV void set_part(uint4 &v, int k, part_type part)
     }
 }
 
-/* 16 bytes at any address: cut out of two blocks where that reads nothing outside of the `left` bytes
- * before p and the `right` from p on (at least 16), else part by part. */
-DEV uint4 load_vector(const u8 *p, i64 left, i64 right)
+/* 16 bytes at any address, cut out of two blocks. These must not reach outside of what may be read: the
+ * `left` bytes before p and the `right` from p on. */
+DEV bool can_load_vector(const u8 *p, i64 left, i64 right)
+{
+    const int s = misalignment(p);
+    return s == 0 ? right >= 16 : left >= s && right >= 32 - s;
+}
+DEV uint4 load_vector(const u8 *p)
 {
     const int s = misalignment(p);
     if (s == 0) return *(const uint4 *)p;
-    if (left >= s && right >= 32 - s)
-        return vector_shift(*(const uint4 *)(p - s), *(const uint4 *)(p - s + 16), s);
-    uint4 v = make_uint4(0, 0, 0, 0);
-#pragma unroll
-    for (int k = 0; k < PARTS; k++) set_part(v, k, ((const part_type *)p)[k]);
-    return v;
+    return vector_shift(*(const uint4 *)(p - s), *(const uint4 *)(p - s + 16), s);
 }
 
 #endif
