@@ -33,8 +33,9 @@ static tgl_status lay_out(const char *layout, int64_t b, int64_t m, int64_t n, i
     else if (!strcmp(layout, "repeated_cols")) s[0] = m, s[1] = 1, s[2] = 0;
     else if (!strcmp(layout, "repeated_batches")) s[0] = 0, s[1] = n, s[2] = 1;
     else if (!strcmp(layout, "repeated")) s[0] = s[1] = s[2] = 0;
-    else return tgl_fail(TGL_ERR_ARGUMENT, "layout: is \"%s\", want packed, half, gap, transposed, interleaved, "
-                         "steps, reversed, repeated_rows, repeated_cols, repeated_batches or repeated", layout);
+    else return tgl_fail(TGL_ERR_ARGUMENT,
+                         "layout: is \"%s\", want packed, half, gap, transposed, interleaved, steps, "
+                         "reversed, repeated_rows, repeated_cols, repeated_batches or repeated", layout);
     return TGL_OK;
 }
 
@@ -70,8 +71,8 @@ static tgl_status setup(case_problem *c)
 
 static tgl_status run(const case_arguments *a) { return tgl_transpose(a->arg[X], a->arg[OUT], a->stream); }
 
-/* Element by element, up to 64 rows of the output at a time: one alone would read a line of x per element. Rows of the
- * output, over all matrices, are shared out. */
+/* Element by element, up to 64 rows of the output at a time: one alone would read a line of x per element.
+ * Rows of the output, over all matrices, are shared out. */
 #define COPY(size)                                                                                        \
     for (int64_t i = 0; i < m; i++)                                                                       \
         for (int64_t j = 0; j < num_rows; j++)                                                            \
@@ -106,8 +107,8 @@ static void oracle(case_problem *c)
 {
     const case_tensor *out = &c->tensors[OUT];
     const int batched = out->ndim == 3;
-    const int64_t rows = (batched ? out->shape[0] : 1) * out->shape[batched], row_elements = out->shape[batched + 1];
-    case_parallel(rows, row_elements * out->element_bytes, oracle_rows, c);
+    const int64_t rows = (batched ? out->shape[0] : 1) * out->shape[batched];
+    case_parallel(rows, out->shape[batched + 1] * out->element_bytes, oracle_rows, c);
 }
 
 static int64_t bytes(const case_problem *c)
@@ -118,12 +119,15 @@ static int64_t bytes(const case_problem *c)
 /* doc: table */
 const case_op transpose_ops[] = {
     {
-        "transpose", "num_rows= num_cols= dtype= layout=packed offset=0 out_offset=0", setup, run, oracle, bytes, NULL,
+        "transpose", "num_rows= num_cols= dtype= layout=packed offset=0 out_offset=0",
+        setup, run, oracle, bytes, NULL,
         .lists[CASE_CHECK] = (const char *const[]){
             "num_rows=1,2,37,130 num_cols=1,3,31,129 dtype=e4m3,bf16,f32,i64,c128",
             "num_rows=0,1,64 num_cols=0,64 dtype=e4m3,c128",
-            "num_rows=64,65 num_cols=128 dtype=e4m3,bf16,f32,i64,c128 layout=half,gap,transposed,steps,reversed",
-            "num_rows=67 num_cols=70 dtype=e4m3,bf16,f32,i64,c128 layout=repeated_rows,repeated_cols,repeated",
+            "num_rows=64,65 num_cols=128 dtype=e4m3,bf16,f32,i64,c128 "
+            "layout=half,gap,transposed,steps,reversed",
+            "num_rows=67 num_cols=70 dtype=e4m3,bf16,f32,i64,c128 "
+            "layout=repeated_rows,repeated_cols,repeated",
             "num_rows=64,66 num_cols=128 dtype=e4m3,bf16,f32,i64,c128 offset=1 out_offset=0,1",
             "num_rows=64,66 num_cols=128 dtype=e4m3,bf16,f32 out_offset=1,3",
             "num_rows=33 num_cols=65 dtype=bool,i8,u8,i16,u16,f16,i32,u32,u64,f64,c64,e5m2,ue8m0,e2m1x2",
@@ -134,13 +138,15 @@ const case_op transpose_ops[] = {
         },
 /* end */
         .lists[CASE_SLOW] = (const char *const[]){
-            "num_rows=0,4032,8064 num_cols=576,2048,2560,3072,4096,6144,7168 dtype=e4m3,bf16,f32 layout=half",
+            "num_rows=0,4032,8064 num_cols=576,2048,2560,3072,4096,6144,7168 dtype=e4m3,bf16,f32 "
+            "layout=half",
             "num_rows=8064 num_cols=7168 dtype=i64,c128",
-            "num_rows=1023 num_cols=4097 dtype=e4m3,bf16,f32,i64,c128 layout=packed,gap,transposed,steps,reversed",
-            "num_rows=46349 num_cols=46351 dtype=u8",                               /* 2^31 < elements < 2^32 */
-            "num_rows=1 num_cols=2147483659 dtype=u8",                              /* one size alone is past 2^31 */
+            "num_rows=1023 num_cols=4097 dtype=e4m3,bf16,f32,i64,c128 "
+            "layout=packed,gap,transposed,steps,reversed",
+            "num_rows=46349 num_cols=46351 dtype=u8",                          /* 2^31 < elements < 2^32 */
+            "num_rows=1 num_cols=2147483659 dtype=u8",                         /* one size is past 2^31 */
             "num_rows=2147483659 num_cols=1 dtype=u8",
-            "num_rows=65537 num_cols=32771 dtype=bf16 layout=repeated_rows",        /* 2^31 elements from few */
+            "num_rows=65537 num_cols=32771 dtype=bf16 layout=repeated_rows",   /* 2^31 elements from few */
             NULL,
         },
         /* sizes that were measured for other libraries, then those of our own targets */
@@ -178,7 +184,8 @@ const case_op transpose_ops[] = {
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
-            "num_batches=8 num_rows=0,4032,8064 num_cols=576,2048,2560,3072,4096,6144,7168 dtype=e4m3,bf16,f32",
+            "num_batches=8 num_rows=0,4032,8064 num_cols=576,2048,2560,3072,4096,6144,7168 "
+            "dtype=e4m3,bf16,f32",
             "num_batches=32 num_rows=4032,8064 num_cols=576,7168 dtype=e4m3,bf16,f32",
             "num_batches=70000 num_rows=3 num_cols=5 dtype=e4m3,bf16,f32,i64,c128",
             "num_batches=5 num_rows=127 num_cols=129 dtype=e4m3,bf16 layout=gap,interleaved,reversed",

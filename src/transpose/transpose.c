@@ -165,8 +165,8 @@ INLINE void tile(const problem *p, const char *x, char *out, int64_t rows, int64
             square(x + i * row_stride + j * e, row_stride, to + j * stride + i * e, stride, e);
     const int64_t more_rows = rows - square_rows, more_cols = cols - square_cols;
     elements(x + square_cols * e, row_stride, e, to + square_cols * stride, stride, rows, more_cols, e);
-    elements(x + square_rows * row_stride, row_stride, e, to + square_rows * e, stride, more_rows, square_cols,
-             e);
+    elements(x + square_rows * row_stride, row_stride, e, to + square_rows * e, stride, more_rows,
+             square_cols, e);
     if (is_near) return;
     for (int64_t j = 0; j < cols; j++) {
         const char *from = buffer + j * CPU_BUFFER_STRIDE;
