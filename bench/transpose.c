@@ -158,6 +158,8 @@ const case_op transpose_ops[] = {
             "num_rows=8064 num_cols=7168 dtype=e4m3,bf16,f32",
             "num_rows=1,8,64 num_cols=7168 dtype=bf16",
             "num_rows=4001 num_cols=7168 dtype=e4m3,bf16 layout=packed,half",
+            "num_rows=4001 num_cols=7167 dtype=e4m3,bf16,f32",
+            "num_rows=4000 num_cols=7168 dtype=bf16 layout=gap,steps",
             "num_rows=8064 num_cols=7168 dtype=bf16 layout=transposed",
             "num_rows=8064 num_cols=7168 dtype=i64,c128",
             NULL,
