@@ -26,6 +26,7 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_WIDE_WARPS) normaliz
 #pragma unroll
                 for (int l = 0; l < 32; l++) d = d + __shfl_sync(FULL, w, l);
             } else {
+#pragma unroll 1
                 for (int l = 0; l < (int)(num_topk - k); l++) d = d + __shfl_sync(FULL, w, l);
             }
             w = next;

@@ -11,7 +11,7 @@
 
 #define TGL_DIVIDE_LIMIT ((int64_t)1 << 31) /* dividends are below */
 
-typedef struct { uint32_t multiplier, shift; } tgl_divisor;
+typedef struct { uint32_t multiplier, shift; } tgl_divisor; /* m and l */
 
 /* d >= 1. One above 2^31 is as good as 2^31: every quotient is 0. */
 TGL_INLINE tgl_divisor tgl_divisor_of(int64_t d)
@@ -19,14 +19,14 @@ TGL_INLINE tgl_divisor tgl_divisor_of(int64_t d)
     const uint64_t by = (uint64_t)(d < TGL_DIVIDE_LIMIT ? d : TGL_DIVIDE_LIMIT);
     uint32_t l = 0;
     while ((uint64_t)1 << l < by) l++;
-    const tgl_divisor divisor = { (uint32_t)((((uint64_t)1 << (31 + l)) + by - 1) / by), 31 + l };
+    const tgl_divisor divisor = { (uint32_t)((((uint64_t)1 << (31 + l)) + by - 1) / by), l };
     return divisor;
 }
 
 /* x / d, for x < 2^31. */
 TGL_INLINE uint32_t tgl_divide(uint32_t x, tgl_divisor d)
 {
-    return (uint32_t)((uint64_t)x * d.multiplier >> d.shift);
+    return (uint32_t)((uint64_t)(x << 1) * d.multiplier >> 32) >> d.shift;
 }
 
 #endif
