@@ -16,29 +16,15 @@ typedef struct {
 
 /* ---- CPU ---- */
 
-/* A row's sum has an order, so it is the rows that go side by side: ROWS sums at a time. */
-enum { ROWS = 8 };
-
 static void cpu(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    const int64_t num_topk = p->num_topk, stride = p->row_stride;
-    for (int64_t first = begin; first < end; first += ROWS) {
-        const int64_t rows = end - first < ROWS ? end - first : ROWS;
-        const float *w = p->weights;            /* NULL, perhaps, if num_topk is 0 */
-        float d[ROWS];
-        for (int r = 0; r < ROWS; r++) d[r] = NORMALIZE_EPSILON;
-        if (rows == ROWS)
-            for (int64_t k = 0; k < num_topk; k++)
-                for (int r = 0; r < ROWS; r++) d[r] += w[(first + r) * stride + k];
-        else
-            for (int64_t k = 0; k < num_topk; k++)
-                for (int64_t r = 0; r < rows; r++) d[r] += w[(first + r) * stride + k];
-        for (int64_t r = 0; r < rows; r++) {
-            p->denominator[first + r] = d[r];
-            for (int64_t k = 0; k < num_topk; k++)
-                p->normalized[(first + r) * num_topk + k] = w[(first + r) * stride + k] / d[r];
-        }
+    for (int64_t t = begin; t < end; t++) {
+        const int64_t from = t * p->row_stride, to = t * p->num_topk;   /* no pointers: without weights, NULL */
+        float d = NORMALIZE_EPSILON;
+        for (int64_t k = 0; k < p->num_topk; k++) d += p->weights[from + k];
+        p->denominator[t] = d;
+        for (int64_t k = 0; k < p->num_topk; k++) p->normalized[to + k] = p->weights[from + k] / d;
     }
 }
 
