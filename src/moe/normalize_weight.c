@@ -20,7 +20,7 @@ static void cpu(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
     for (int64_t t = begin; t < end; t++) {
-        const int64_t from = t * p->row_stride, to = t * p->num_topk;   /* no pointers: without weights, NULL */
+        const int64_t from = t * p->row_stride, to = t * p->num_topk;
         float d = NORMALIZE_EPSILON;
         for (int64_t k = 0; k < p->num_topk; k++) d += p->weights[from + k];
         p->denominator[t] = d;
