@@ -87,6 +87,36 @@ static void fill_table(const case_problem *c, case_tensor *t, uint64_t seed)
     case_parallel(t->slots, 4, table_chunk, &f);
 }
 
+/* Floats that agree in their upper bits: from 1 or -1 up to 2^12 steps away; or normal ones of which 4 bits
+ * of the fraction are left, with other bits far below. */
+static void close_chunk(void *context, int64_t begin, int64_t end)
+{
+    const filling *f = context;
+    uint32_t *to = (uint32_t *)f->t->storage;
+    for (int64_t i = begin; i < end; i++)
+        to[i] = 0x3f800000 | ((uint32_t)case_random(f->seed, i) & 0x80000fff);
+}
+
+static void coarse_chunk(void *context, int64_t begin, int64_t end)
+{
+    const filling *f = context;
+    uint32_t *to = (uint32_t *)f->t->storage;
+    for (int64_t i = begin; i < end; i++)
+        to[i] = (to[i] & 0xfff80000) | ((uint32_t)case_random(f->seed + 1, i) & 0x7ff);
+}
+
+static void fill_close(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    (void)c;
+    case_parallel(t->slots, 4, close_chunk, &(filling){ t, seed, 0 });
+}
+
+static void fill_coarse(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    case_fill_normal(c, t, seed);
+    case_parallel(t->slots, 4, coarse_chunk, &(filling){ t, seed, 0 });
+}
+
 /* Floats: how parameter `values` fills them. */
 static tgl_status choose_fill(const case_problem *c, case_tensor *t)
 {
@@ -95,12 +125,14 @@ static tgl_status choose_fill(const case_problem *c, case_tensor *t)
     t->fill = !strcmp(values, "normal")    ? case_fill_normal
               : !strcmp(values, "uniform") ? case_fill_uniform
               : !strcmp(values, "bits")    ? case_fill_bits
+              : !strcmp(values, "close")   ? fill_close
+              : !strcmp(values, "coarse")  ? fill_coarse
                                            : NULL;
     for (int i = 0; i < NUM_TABLES; i++)
         if (!strcmp(values, tables[i].name)) t->fill = fill_table;
     if (t->fill) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, uniform, bits, ties, equal, zero, "
-                    "few_finite, special or magnitudes", values);
+    return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, uniform, bits, close, coarse, ties, "
+                    "equal, zero, few_finite, special or magnitudes", values);
 }
 
 static void same_chunk(void *context, int64_t begin, int64_t end)
@@ -176,7 +208,6 @@ static float ranked(float score) { return isnan(score) ? -INFINITY : score; }
 
 enum { SCORES, IDX };
 
-/* doc: setup */
 static tgl_status setup_topk_gate(case_problem *c)
 {
     const int64_t t = case_int(c, "num_tokens"), e = case_int(c, "num_experts"), k = case_int(c, "num_topk");
@@ -187,7 +218,6 @@ static tgl_status setup_topk_gate(case_problem *c)
     TGL_TRY(choose_fill(c, scores));
     return lay_out(case_text(c, "layout"), e, scores->strides);
 }
-/* end */
 
 static tgl_status run_topk_gate(const case_arguments *a)
 {
@@ -456,7 +486,6 @@ static int64_t bytes_unique(const case_problem *c) { return 2 * case_tensor_byte
 
 /* ---- the table ---- */
 
-/* doc: table */
 const case_op moe_ops[] = {
     {
         "moe_topk_gate",
@@ -471,8 +500,8 @@ const case_op moe_ops[] = {
             "num_tokens=3 num_experts=127,129,255,257,383,385,511,512,513,1000,1023,1024,1025 num_topk=8 "
             "values=normal,ties",
             "num_tokens=2 num_experts=1,2,31,32,33,65,256,300 num_topk=1 layout=gap,repeated offset=0,1",
-/* end */
-            "num_tokens=1 num_experts=4096,5000 num_topk=8,33 values=normal,few_finite",
+            "num_tokens=37 num_experts=36,72,256,384,1000 num_topk=1,6,8,31,32 values=close,coarse",
+            "num_tokens=1 num_experts=4096,5000 num_topk=8,33 values=normal,few_finite,coarse",
             "num_tokens=7 num_experts=8 num_topk=0,1,2,3,4,5,6,7,8 values=ties,few_finite dtype=i64,i32",
             "num_tokens=3 num_experts=33 num_topk=31,32,33 values=normal,ties,special",
             "num_tokens=2 num_experts=256 num_topk=16,31,32,33,64,255,256 values=normal,few_finite,special",
@@ -486,8 +515,8 @@ const case_op moe_ops[] = {
         },
         .lists[CASE_SLOW] = (const char *const[]){
             "num_tokens=4001,8001 num_experts=72,32,64,96,16,36,108,128,144 num_topk=6",
-            "num_tokens=4001,8001,200000 num_experts=256 num_topk=8 values=normal,ties,special",
-            "num_tokens=4001 num_experts=384,512,1000,4096 num_topk=6,8 values=normal,few_finite "
+            "num_tokens=4001,8001,200000 num_experts=256 num_topk=8 values=normal,close,coarse,ties,special",
+            "num_tokens=4001 num_experts=384,512,1000,4096 num_topk=6,8 values=normal,coarse,few_finite "
             "layout=packed,gap",
             "num_tokens=100 num_experts=1000 num_topk=1000 values=normal,ties",
             "num_tokens=3 num_experts=100000 num_topk=8,100 values=normal,ties",
@@ -524,6 +553,8 @@ const case_op moe_ops[] = {
             "num_tokens=19 num_groups=16 experts_per_group=16 num_topk_sum=1,2 num_topk_groups=2,4",
             "num_tokens=17 num_groups=8 experts_per_group=32 num_topk_groups=4 "
             "values=ties,equal,few_finite,special,magnitudes,bits dtype=i64,i32",
+            "num_tokens=17 num_groups=8,12 experts_per_group=6,32 num_topk_sum=1,2,3 num_topk_groups=4 "
+            "values=close,coarse",
             "num_tokens=5 num_groups=1,3,31,32,33,64,65 experts_per_group=5 num_topk_groups=1 "
             "values=normal,ties",
             "num_tokens=5 num_groups=32,64,100 experts_per_group=7 num_topk_groups=32 values=ties,few_finite",

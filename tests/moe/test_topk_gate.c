@@ -157,6 +157,8 @@ TEST(errors)
           "scores: strides are [-5, 1], want 1 in the last dimension and >= 0 in the others");
     ERROR(c.scores.strides[0] = INT64_MAX,
           "scores: strides are [9223372036854775807, 1], want offsets that fit in 63 bits");
+    ERROR(c.scores.shape[1] = (int64_t)1 << 31,
+          "scores: shape is [3, 2147483648], want [3, 0..2147483647]");
     ERROR(c.idx.strides[0] = 3, "topk_idx: strides are [3, 1], want [2, 1]");
     ERROR(c.idx.strides[0] = 1; c.idx.strides[1] = 3, "topk_idx: strides are [1, 3], want [2, 1]");
     ERROR(c.idx.shape[0] = 2, "topk_idx: shape is [2, 2], want [3, 0..5]");

@@ -148,6 +148,8 @@ TEST(errors)
           "scores: strides are [20, 5, 2], want 1 in the last dimension and >= 0 in the others");
     ERROR(c.scores.strides[1] = -5,
           "scores: strides are [20, -5, 1], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.scores.shape[2] = (int64_t)1 << 31,
+          "scores: shape is [3, 4, 2147483648], want [3, 0..2147483647, 0..2147483647]");
     ERROR(c.idx.strides[0] = 3, "group_idx: strides are [3, 1], want [2, 1]");
     ERROR(c.idx.shape[0] = 2, "group_idx: shape is [2, 2], want [3, 0..4]");
     ERROR(c.idx.shape[1] = c.idx.strides[0] = 5, "group_idx: shape is [3, 5], want [3, 0..4]");

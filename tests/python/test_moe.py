@@ -12,7 +12,7 @@ from tegula.testing import assert_equal
 
 OPS = torch.ops.tegula
 INF, NAN = float("inf"), float("nan")
-# num_tokens, num_topk, num_experts over all ranks, num_ep_ranks: as TileKernels' tests have them, fewer tokens
+# num_tokens, num_topk, num_experts over all ranks, num_ep_ranks: as in TileKernels' tests, with fewer tokens
 MOE_PARAMS = [(67, k, e, ep) for k in (1, 2, 6, 7, 8, 9) for e, ep in ((72, 8), (256, 8), (256, 64))]
 MOE_PARAMS.append((0, 1, 1, 1))
 
@@ -71,8 +71,8 @@ def unique_groups(group_indices):
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "minus_inf"])
 @pytest.mark.parametrize("num_experts, num_topk", [
-    (72, 6), (32, 6), (64, 6), (96, 6), (16, 6), (36, 6), (108, 6), (128, 6), (144, 6), (256, 8), (384, 6), (1000, 8),
-    (4096, 8), (33, 33), (1, 1), (7, 0)])
+    (72, 6), (32, 6), (64, 6), (96, 6), (16, 6), (36, 6), (108, 6), (128, 6), (144, 6), (256, 8), (384, 6),
+    (1000, 8), (4096, 8), (33, 33), (1, 1), (7, 0)])
 def test_topk_gate(num_experts, num_topk, kind, device):
     for num_tokens in (0, 1, 101):
         scores = scores_of(kind, num_tokens, num_experts, device=device)
@@ -82,7 +82,8 @@ def test_topk_gate(num_experts, num_topk, kind, device):
 @pytest.mark.parametrize("kind", ["normal", "ties", "minus_inf"])
 @pytest.mark.parametrize("num_topk_groups", [2, 4])
 @pytest.mark.parametrize("num_topk_sum", [1, 2, 3])
-@pytest.mark.parametrize("num_experts, num_groups", [(72, 4), (72, 8), (72, 12), (256, 4), (256, 8), (256, 16), (256, 64)])
+@pytest.mark.parametrize("num_experts, num_groups", [
+    (72, 4), (72, 8), (72, 12), (256, 4), (256, 8), (256, 16), (256, 64)])
 def test_topk_sum_and_topk_group_idx(num_experts, num_groups, num_topk_sum, num_topk_groups, kind, device):
     for num_tokens in (0, 1, 101):
         scores = scores_of(kind, num_tokens, num_groups, num_experts // num_groups, device=device)
@@ -105,8 +106,8 @@ def test_mask_indices_by_tp(params, num_tp_ranks, dtype, device):
 @pytest.mark.parametrize("num_tokens", [0, 1, 67])
 @pytest.mark.parametrize("num_topk", [1, 2, 6, 7, 8, 9, 33])
 def test_normalize_weight(num_topk, num_tokens, device):
-    for weights in (torch.rand(num_tokens, num_topk, device=device), torch.randn(num_tokens, num_topk, device=device) ** 9,
-                    torch.zeros(num_tokens, num_topk, device=device)):
+    uniform = torch.rand(num_tokens, num_topk, device=device)
+    for weights in (uniform, torch.randn_like(uniform) ** 9, torch.zeros_like(uniform)):
         for seen, want in zip(moe.normalize_weight(weights), normalize_weight(weights), strict=True):
             assert_equal(seen, want)
 
@@ -154,7 +155,8 @@ def test_examples(device):
     scores = t([[1.0, 2, 3], [5, 0, 0], [4, 4, -9]])
     assert moe.topk_sum_and_topk_group_idx(scores, 2, 2).tolist() == [[2, 0]]
     assert moe.topk_sum_and_topk_group_idx(scores, 1, 2).tolist() == [[1, 2]]
-    assert moe.mask_indices_by_tp(t([-1, 0, 1, 2, 3, 4, 5, 6, 7]), 8, 4, 1, 2).tolist() == [[-1, -1, -1, 0, 1, -1, -1, 2, 3]]
+    masked = moe.mask_indices_by_tp(t([-1, 0, 1, 2, 3, 4, 5, 6, 7]), 8, 4, 1, 2)
+    assert masked.tolist() == [[-1, -1, -1, 0, 1, -1, -1, 2, 3]]
     denominator, normalized = moe.normalize_weight(t([1.0, 3], [0, 0]))
     assert_equal(denominator, t(4, 1e-20))
     assert normalized.tolist() == [[0.25, 0.75], [0, 0]]
@@ -178,7 +180,8 @@ def test_strided_rows(device):
     for seen, want in zip(moe.normalize_weight(wide[:, 1:9]), normalize_weight(wide[:, 1:9]), strict=True):
         assert_equal(seen, want)
     indices = torch.randint(-1, 72, (20, 9), device=device)
-    assert_equal(moe.mask_indices_by_tp(indices[:, 1:7], 72, 8, 1, 2), mask_indices_by_tp(indices[:, 1:7], 72, 8, 1, 2))
+    args = indices[:, 1:7], 72, 8, 1, 2
+    assert_equal(moe.mask_indices_by_tp(*args), mask_indices_by_tp(*args))
     before, want = indices.clone(), unique_groups(indices[:, 1:7] // 9)
     indices[:, 1:7] //= 9
     moe.inplace_unique_group_indices(indices[:, 1:7], 8)
@@ -231,14 +234,16 @@ def test_out_in_place(device):
     (lambda x, i: moe.topk_gate(x.t(), 2), r"scores: strides are \[1, 7\], want 1 in the last dimension"),
     (lambda x, i: moe.topk_gate(x[0], 2), "scores: has 1 dimensions, want 2"),
     (lambda x, i: moe.topk_sum_and_topk_group_idx(x[None], 0, 2), r"num_topk_sum: is 0, want 1\.\.7"),
-    (lambda x, i: moe.topk_sum_and_topk_group_idx(x[None], 2, 6), r"group_idx: shape is \[1, 6\], want \[1, 0\.\.5\]"),
+    (lambda x, i: moe.topk_sum_and_topk_group_idx(x[None], 2, 6),
+     r"group_idx: shape is \[1, 6\], want \[1, 0\.\.5\]"),
     (lambda x, i: moe.mask_indices_by_tp(i, 8, 4, 2, 2), r"tp_rank: is 2, want 0\.\.1"),
     (lambda x, i: moe.mask_indices_by_tp(i, 3, 4, 0, 2), r"num_experts: is 3, want >= 4 \(num_ep_ranks\)"),
     (lambda x, i: moe.mask_indices_by_tp(x, 8, 4, 0, 2), "indices: dtype is f32, want i32 or i64"),
     (lambda x, i: moe.normalize_weight(x.half()), "topk_weights: dtype is f16, want f32"),
     (lambda x, i: moe.normalize_weight(x, out=(x[:, 0], x)), "denominator: strides are"),
     (lambda x, i: moe.inplace_unique_group_indices(x, 8), "group_indices: dtype is f32, want i32 or i64"),
-    (lambda x, i: moe.inplace_unique_group_indices(i[:1].expand(5, 7), 8), r"group_indices: strides are \[0, 1\]"),
+    (lambda x, i: moe.inplace_unique_group_indices(i[:1].expand(5, 7), 8),
+     r"group_indices: strides are \[0, 1\], want >= 7 between rows"),
 ], ids=range(13))
 def test_errors(call, message, device):
     x, i = torch.randn(5, 7, device=device), torch.randint(0, 8, (5, 7), device=device)
@@ -306,7 +311,7 @@ def test_compiled_pipeline(device):
     """Group-limited routing as a model writes it, with a token count that changes."""
     def route(scores):
         groups = moe.topk_sum_and_topk_group_idx(scores.view(-1, 8, 8), 2, 4)
-        keep = torch.zeros(scores.shape[0], 8, dtype=torch.bool, device=scores.device).scatter_(1, groups, True)
+        keep = torch.zeros_like(scores[:, :8], dtype=torch.bool).scatter_(1, groups, True)
         masked = scores.masked_fill(~keep.repeat_interleave(8, dim=1), -INF)
         idx = moe.topk_gate(masked, 6)
         _, weights = moe.normalize_weight(scores.gather(1, idx))
