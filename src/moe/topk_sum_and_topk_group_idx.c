@@ -19,6 +19,7 @@ typedef struct {
     int64_t token_stride, group_stride;
 } problem;
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- CPU ---- */
@@ -59,11 +60,11 @@ static float sum_of_best(const float *scores, int64_t num_scores, int64_t num_to
     float sum = 0;
     uint64_t limit = TGL_ALL_RANKS;
     for (int64_t k = 0; k < num_topk_sum;) {
-        tgl_best best;
-        const int size = tgl_best_clear(&best, num_topk_sum - k);
-        tgl_best_of(&best, limit, scores, num_scores);
-        for (int i = 0; i < size; i++, k++) sum += tgl_rank_value(best.ranks[i]);
-        limit = best.ranks[size - 1];
+        uint64_t best[TGL_BEST_MAX];
+        const int size = (int)least(num_topk_sum - k, TGL_BEST_MAX);
+        tgl_best_of(best, size, limit, scores, num_scores);
+        for (int i = 0; i < size; i++, k++) sum += tgl_rank_value(best[i]);
+        limit = best[size - 1];
     }
     return sum;
 }
@@ -74,20 +75,21 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     for (int64_t t = begin; t < end; t++) {
         uint64_t limit = TGL_ALL_RANKS;
         for (int64_t r = 0; r < p->num_topk_groups;) {
-            tgl_best best;
-            const int size = tgl_best_clear(&best, p->num_topk_groups - r);
+            uint64_t best[TGL_BEST_SHORT];
+            const int size = (int)least(p->num_topk_groups - r, TGL_BEST_SHORT);
+            tgl_best_clear(best, size);
             for (int64_t g = 0; g < p->num_groups; g++) {
                 const float *group = p->scores + t * p->token_stride + g * p->group_stride;
                 const float sum = sum_of_best(group, p->experts_per_group, p->num_topk_sum);
                 const uint64_t rank = tgl_rank(sum, (uint32_t)g);
-                if (rank < limit && rank > best.ranks[size - 1]) tgl_best_insert(&best, rank);
+                if (rank < limit && rank > best[size - 1]) tgl_best_insert(best, size, rank);
             }
             for (int i = 0; i < size; i++, r++) {
-                const uint32_t group = tgl_rank_index(best.ranks[i]);
+                const uint32_t group = tgl_rank_index(best[i]);
                 if (p->index_bytes == 8) ((int64_t *)p->group_idx)[t * p->num_topk_groups + r] = group;
                 else ((int32_t *)p->group_idx)[t * p->num_topk_groups + r] = (int32_t)group;
             }
-            limit = best.ranks[size - 1];
+            limit = best[size - 1];
         }
     }
 }
@@ -95,7 +97,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
 static tgl_status run_on_cpu(const problem *p)
 {
     const int64_t scans =
-        divide_up(p->num_topk_groups, TGL_BEST_MAX) * divide_up(p->num_topk_sum, TGL_BEST_MAX);
+        divide_up(p->num_topk_groups, TGL_BEST_SHORT) * divide_up(p->num_topk_sum, TGL_BEST_MAX);
     const int64_t row_bytes = 4 * p->num_groups * p->experts_per_group * scans;
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }
