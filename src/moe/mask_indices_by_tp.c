@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * mask_indices_by_tp.c - tgl_moe_mask_indices_by_tp: every index through tgl_tp_mask. */
+#include "moe/mask_indices_by_tp.h"
+
 #include <inttypes.h>
 
 #include "core/log.h"
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
-#include "moe/mask_indices_by_tp.h"
 #include "moe/tp_mask.h"
 #include "tegula/moe.h"
 
