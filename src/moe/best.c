@@ -3,7 +3,11 @@
 
 #include <string.h>
 
-enum { BLOCK = 32, POOL = 2 * TGL_BEST_MAX };
+enum {
+    BLOCK = 32,
+    SHORT = 64,                     /* up to here insertion does better, for scores in random order */
+    POOL = 2 * TGL_BEST_MAX
+};
 
 /* Is one of the block above `bound`? Without a branch inside, so that it becomes vector code. */
 static int has_above(const float *scores, float bound)
@@ -24,11 +28,8 @@ static void short_list(uint64_t *best, int size, uint64_t limit, const float *sc
     }
     /* The list is full. Of equal scores the first stays, so only higher ones get in; NaN is above nothing. */
     while (e < num_scores) {
-        if (num_scores - e >= BLOCK && !has_above(scores + e, tgl_rank_value(*worst))) {
-            e += BLOCK;
-            continue;
-        }
         const int64_t end = num_scores - e < BLOCK ? num_scores : e + BLOCK;
+        if (end - e == BLOCK && !has_above(scores + e, tgl_rank_value(*worst))) e = end;
         for (; e < end; e++) {
             if (!(scores[e] > tgl_rank_value(*worst))) continue;
             const uint64_t rank = tgl_rank(scores[e], (uint32_t)e);
@@ -71,19 +72,26 @@ static void sort(uint64_t *ranks, int num_ranks)
     if (from != ranks) memcpy(ranks, from, (size_t)num_ranks * sizeof *ranks);
 }
 
-/* Whatever may get in is gathered; when the pool is full, it is sorted and all but the best go. */
+/* Whatever may get in is gathered; when the pool is full, it is sorted and all but the best go. A pool of
+ * four lists is seldom full and quickly sorted. */
 static void long_list(uint64_t *best, int size, uint64_t limit, const float *scores, int64_t num_scores)
 {
     uint64_t pool[POOL], worst = TGL_RANK_NONE;
+    const int capacity = 4 * size < POOL ? 4 * size : POOL;
     int num_ranks = 0;
-    for (int64_t e = 0; e < num_scores; e++) {
-        const uint64_t rank = tgl_rank(scores[e], (uint32_t)e);
-        pool[num_ranks] = rank;
-        num_ranks += rank < limit && rank > worst;
-        if (num_ranks == POOL) {
-            sort(pool, POOL);
-            num_ranks = size;
-            worst = pool[size - 1];
+    for (int64_t e = 0; e < num_scores;) {
+        const int64_t end = num_scores - e < BLOCK ? num_scores : e + BLOCK;
+        const int may_skip = worst != TGL_RANK_NONE && end - e == BLOCK;
+        if (may_skip && !has_above(scores + e, tgl_rank_value(worst))) e = end;
+        for (; e < end; e++) {
+            const uint64_t rank = tgl_rank(scores[e], (uint32_t)e);
+            pool[num_ranks] = rank;
+            num_ranks += rank < limit && rank > worst;
+            if (num_ranks == capacity) {
+                sort(pool, capacity);
+                num_ranks = size;
+                worst = pool[size - 1];
+            }
         }
     }
     sort(pool, num_ranks);
@@ -92,6 +100,6 @@ static void long_list(uint64_t *best, int size, uint64_t limit, const float *sco
 
 void tgl_best_of(uint64_t *best, int size, uint64_t limit, const float *scores, int64_t num_scores)
 {
-    if (size <= TGL_BEST_SHORT) short_list(best, size, limit, scores, num_scores);
+    if (size <= SHORT) short_list(best, size, limit, scores, num_scores);
     else long_list(best, size, limit, scores, num_scores);
 }

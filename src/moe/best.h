@@ -6,16 +6,13 @@
 
 #include "numerics/rank.h"
 
-enum {
-    TGL_BEST_SHORT = 64,    /* up to here a list is kept in order by insertion */
-    TGL_BEST_MAX = 1024
-};
+enum { TGL_BEST_MAX = 1024 };
 #define TGL_ALL_RANKS UINT64_MAX        /* a limit above every rank */
 
-/* The best `size` ranks (1 .. TGL_BEST_MAX) below `limit` of scores[0 .. num_scores - 1], which has as many. */
+/* The best `size` ranks (1 .. TGL_BEST_MAX) below `limit` of scores[0 .. num_scores - 1]; it has as many. */
 void tgl_best_of(uint64_t *best, int size, uint64_t limit, const float *scores, int64_t num_scores);
 
-/* For short lists, rank by rank: clear, then insert what is above best[size - 1]. */
+/* For short lists, rank by rank: clear one, then insert what is above best[size - 1]. */
 static inline void tgl_best_clear(uint64_t *best, int size)
 {
     for (int i = 0; i < size; i++) best[i] = TGL_RANK_NONE;

@@ -25,10 +25,10 @@ static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* ---- CPU ---- */
 
 /* The best two scores, by CHAINS at a time, so that it becomes vector code. NaN is above nothing. */
-enum { CHAINS = 8 };
+enum { CHAINS = 4, MAX_LIST = 64 };
 typedef struct { float first[CHAINS], second[CHAINS]; } best_two;
 
-static void take(best_two *best, const float *scores, int num_scores)
+static void take(best_two *restrict best, const float *restrict scores, int num_scores)
 {
     for (int i = 0; i < num_scores; i++) {
         const float score = scores[i], first = best->first[i], second = best->second[i];
@@ -45,7 +45,7 @@ static float sum_of_best_two(const float *scores, int64_t num_scores, int64_t nu
     for (int i = 0; i < CHAINS; i++) best.first[i] = best.second[i] = none;
     int64_t e = 0;
     for (; e + CHAINS <= num_scores; e += CHAINS) take(&best, scores + e, CHAINS);
-    take(&best, scores + e, (int)(num_scores - e));
+    if (e < num_scores) take(&best, scores + e, (int)(num_scores - e));
     best_two all = { { none }, { none } };
     for (int i = 0; i < CHAINS; i++) {
         take(&all, &best.first[i], 1);
@@ -75,8 +75,8 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     for (int64_t t = begin; t < end; t++) {
         uint64_t limit = TGL_ALL_RANKS;
         for (int64_t r = 0; r < p->num_topk_groups;) {
-            uint64_t best[TGL_BEST_SHORT];
-            const int size = (int)least(p->num_topk_groups - r, TGL_BEST_SHORT);
+            uint64_t best[MAX_LIST];
+            const int size = (int)least(p->num_topk_groups - r, MAX_LIST);
             tgl_best_clear(best, size);
             for (int64_t g = 0; g < p->num_groups; g++) {
                 const float *group = p->scores + t * p->token_stride + g * p->group_stride;
@@ -97,7 +97,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
 static tgl_status run_on_cpu(const problem *p)
 {
     const int64_t scans =
-        divide_up(p->num_topk_groups, TGL_BEST_SHORT) * divide_up(p->num_topk_sum, TGL_BEST_MAX);
+        divide_up(p->num_topk_groups, MAX_LIST) * divide_up(p->num_topk_sum, TGL_BEST_MAX);
     const int64_t row_bytes = 4 * p->num_groups * p->experts_per_group * scans;
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }
