@@ -511,7 +511,7 @@ const case_op moe_ops[] = {
             "num_tokens=9 num_experts=72,256 num_topk=6 layout=half,gap,repeated offset=0,1,2,3 "
             "out_offset=0,1 "
             "dtype=i64,i32",
-            "num_tokens=9 num_experts=1 num_topk=0,1 values=special",
+            "num_tokens=9 num_experts=1 num_topk=0 values=special",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
