@@ -5,10 +5,11 @@
 
 #include "case.h"
 
-extern const case_op transpose_ops[];   /* each ends with a row without a name */
+extern const case_op moe_ops[], transpose_ops[];   /* each ends with a row without a name */
 
 static const case_op *const domains[] = {
     transpose_ops,
+    moe_ops,
 };
 
 const case_op *case_op_at(int i)

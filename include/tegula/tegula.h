@@ -5,6 +5,7 @@
 #define TEGULA_TEGULA_H
 
 #include "tegula/core.h"
+#include "tegula/moe.h"
 #include "tegula/transpose.h"
 
 #endif

@@ -310,3 +310,28 @@ tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char
     }
     return tgl_fail(TGL_ERR_ARGUMENT, "%s: memory is shared with %s, want no overlap", name, other_name);
 }
+
+static bool is_same_memory(const DLTensor *t, const DLTensor *other)
+{
+    if (tgl_data(t) != tgl_data(other) || t->ndim != other->ndim || element_bytes(t) != element_bytes(other))
+        return false;
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->shape[i] != other->shape[i]) return false;
+        if (t->shape[i] != 1 && tgl_stride(t, i) != tgl_stride(other, i)) return false;
+    }
+    return true;
+}
+
+tgl_status tgl_expect_same_or_no_overlap(const char *name, const DLTensor *t, const char *other_name,
+                                         const DLTensor *other)
+{
+    return is_same_memory(t, other) ? TGL_OK : tgl_expect_no_overlap(name, t, other_name, other);
+}
+
+tgl_status tgl_expect_reserved(const uint64_t reserved[TGL_RESERVED_WORDS])
+{
+    for (int i = 0; i < TGL_RESERVED_WORDS; i++)
+        if (reserved[i])
+            return tgl_fail(TGL_ERR_ARGUMENT, "reserved[%d]: is %" PRIu64 ", want 0", i, reserved[i]);
+    return TGL_OK;
+}

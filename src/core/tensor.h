@@ -39,8 +39,16 @@ tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char
 tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name,
                                  const DLTensor *other);
 
+/* As above, but t may be the other tensor itself: the same address, shape and strides. */
+tgl_status tgl_expect_same_or_no_overlap(const char *name, const DLTensor *t, const char *other_name,
+                                         const DLTensor *other);
+
 /* The address is a multiple of `bytes`: for what a kernel cannot do without. */
 tgl_status tgl_expect_aligned(const char *name, const DLTensor *t, int bytes);
+
+/* The reserved words of a params struct are zero. */
+enum { TGL_RESERVED_WORDS = 8 };
+tgl_status tgl_expect_reserved(const uint64_t reserved[TGL_RESERVED_WORDS]);
 
 /* The rest is for tensors that passed tgl_expect. */
 

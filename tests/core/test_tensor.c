@@ -348,6 +348,46 @@ TEST(overlap_with_strides_of_single_rows)       /* which may be anything; found 
     FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap");
 }
 
+TEST(the_same_tensor_or_no_overlap)
+{
+    const char *message = "b: memory is shared with a, want no overlap";
+    tensor a, b;
+    make(&a, TGL_F32, 2, SHAPE(3, 5));
+    CHECK_OK(tgl_expect_same_or_no_overlap("b", make(&b, TGL_F32, 2, SHAPE(3, 5)), "a", &a.t));
+    a.t.data = memory + 4;
+    b.t.strides = NULL, b.t.byte_offset = 4;    /* the same, said otherwise */
+    CHECK_OK(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t));
+    make(&b, TGL_F32, 2, SHAPE(3, 5))->data = memory + 64;
+    CHECK_OK(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t));
+    b.t.data = memory + 60;
+    FAILS(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t), message);
+    a.t.data = memory;
+    FAILS(tgl_expect_same_or_no_overlap("b", make(&b, TGL_F32, 2, SHAPE(2, 5)), "a", &a.t), message);
+    FAILS(tgl_expect_same_or_no_overlap("b", make(&b, TGL_F32, 1, SHAPE(15)), "a", &a.t), message);
+    FAILS(tgl_expect_same_or_no_overlap("b", make(&b, TGL_U8, 2, SHAPE(3, 5)), "a", &a.t), message);
+    make(&b, TGL_F32, 2, SHAPE(3, 5))->strides[0] = 6;
+    FAILS(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t), message);
+    make(&a, TGL_F32, 2, SHAPE(1, 5));
+    make(&b, TGL_F32, 2, SHAPE(1, 5))->strides[0] = 77;                     /* one row: any stride */
+    CHECK_OK(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t));
+    make(&a, TGL_F32, 2, SHAPE(3, 0))->data = NULL;
+    make(&b, TGL_F32, 2, SHAPE(3, 0))->data = NULL;
+    CHECK_OK(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t));
+}
+
+TEST(reserved_words)
+{
+    uint64_t reserved[TGL_RESERVED_WORDS] = { 0 };
+    CHECK_OK(tgl_expect_reserved(reserved));
+    for (int i = 0; i < TGL_RESERVED_WORDS; i++) {
+        char message[64];
+        snprintf(message, sizeof message, "reserved[%d]: is 18446744073709551615, want 0", i);
+        reserved[i] = UINT64_MAX;
+        FAILS(tgl_expect_reserved(reserved), message);
+        reserved[i] = 0;
+    }
+}
+
 TEST(strides_and_counts)
 {
     tensor t;

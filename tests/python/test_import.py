@@ -91,10 +91,12 @@ def test_as_tile_kernels():
         import tegula.as_tile_kernels
         import tile_kernels, tegula, torch
         from tile_kernels.transpose import transpose, batched_transpose
+        from tile_kernels.moe import topk_gate
         from tile_kernels.testing.numeric import assert_equal
         from tile_kernels.torch import transpose as reference
         import tile_kernels.config as config
         assert tile_kernels is tegula and config is tegula.config and transpose is tegula.transpose.transpose
+        assert topk_gate is tegula.moe.topk_gate and tile_kernels.moe is tegula.moe
         assert tile_kernels.testing.generator is tegula.testing.generator
         assert tegula.testing.__spec__.name == "tegula.testing"
         assert tile_kernels.get_num_sms() == config.get_num_sms()

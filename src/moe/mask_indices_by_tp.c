@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT
+ * mask_indices_by_tp.c - tgl_moe_mask_indices_by_tp: every index through tgl_tp_mask. */
+#include "moe/mask_indices_by_tp.h"
+
+#include <inttypes.h>
+
+#include "core/log.h"
+#include "core/tensor.h"
+#include "core/threads.h"
+#include "cuda/launch.h"
+#include "moe/tp_mask.h"
+#include "tegula/moe.h"
+
+typedef struct {
+    const void *indices;
+    void *out;
+    int64_t num_rows, num_cols, row_stride;
+    int index_bytes;
+    tgl_tp_mask mask;
+} problem;
+
+/* ---- CPU ---- */
+
+/* Pieces, so that what looks at all values first finds them in the cache when it comes back. */
+enum { PIECE = 512 };
+
+static void mask_i32(const tgl_tp_mask *mask, const int32_t *indices, int32_t *out, int64_t count)
+{
+    const tgl_tp_mask m = *mask;                /* a copy that stores to out cannot change */
+    for (int64_t i = 0; i < count; i++) out[i] = (int32_t)tgl_tp_mask_narrow(&m, indices[i]);
+}
+
+static void mask_i64(const tgl_tp_mask *mask, const int64_t *indices, int64_t *out, int64_t count)
+{
+    const tgl_tp_mask m = *mask;
+    for (int64_t begin = 0; begin < count; begin += PIECE) {
+        const int64_t end = begin + PIECE < count ? begin + PIECE : count;
+        int64_t largest = -1;
+        for (int64_t i = begin; i < end; i++) largest = indices[i] > largest ? indices[i] : largest;
+        if (largest < TGL_DIVIDE_LIMIT)
+            for (int64_t i = begin; i < end; i++) out[i] = tgl_tp_mask_narrow(&m, indices[i]);
+        else
+            for (int64_t i = begin; i < end; i++) out[i] = tgl_tp_mask_wide(&m, indices[i]);
+    }
+}
+
+static void cpu(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    const int64_t rows = p->row_stride == p->num_cols ? end - begin : 1;    /* that are one run */
+    const int64_t bytes = p->index_bytes, count = rows * p->num_cols;
+    for (int64_t row = begin; row < end; row += rows) {
+        const char *from = (const char *)p->indices + row * p->row_stride * bytes;
+        char *to = (char *)p->out + row * p->num_cols * bytes;
+        if (bytes == 4) mask_i32(&p->mask, (const int32_t *)from, (int32_t *)to, count);
+        else mask_i64(&p->mask, (const int64_t *)from, (int64_t *)to, count);
+    }
+}
+
+/* ---- checks ---- */
+
+static tgl_status check(const DLTensor *indices, const DLTensor *out,
+                        const tgl_moe_mask_indices_by_tp_params *params, tgl_tp_mask *mask)
+{
+    TGL_TRY(tgl_expect("indices", indices, TGL_I64 | TGL_I32, 2, TGL_ROWS));
+    TGL_TRY(tgl_expect("out", out, TGL_I64 | TGL_I32, 2, TGL_PACKED));
+    TGL_TRY(tgl_expect_same_dtype("out", out, "indices", indices));
+    TGL_TRY(tgl_expect_same_device("out", out, indices));
+    const int64_t rows = indices->shape[0], cols = indices->shape[1];
+    TGL_TRY(tgl_expect_shape("out", out, (tgl_dim[]){ { rows, rows }, { cols, cols } }));
+    TGL_TRY(tgl_expect_same_or_no_overlap("out", out, "indices", indices));
+
+    if (!params) return tgl_fail(TGL_ERR_ARGUMENT, "params: is NULL, want a struct");
+    TGL_TRY(tgl_expect_reserved(params->reserved));
+    if (params->num_ep_ranks < 0)
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_ep_ranks: is %" PRId64 ", want >= 0", params->num_ep_ranks);
+    if (params->num_tp_ranks < 0)
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_tp_ranks: is %" PRId64 ", want >= 0", params->num_tp_ranks);
+    const int64_t num_ep_ranks = params->num_ep_ranks ? params->num_ep_ranks : 1;
+    const int64_t num_tp_ranks = params->num_tp_ranks ? params->num_tp_ranks : 1;
+    if (params->num_experts < num_ep_ranks)
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_experts: is %" PRId64 ", want >= %" PRId64 " (num_ep_ranks)",
+                        params->num_experts, num_ep_ranks);
+    if (params->tp_rank < 0 || params->tp_rank >= num_tp_ranks)
+        return tgl_fail(TGL_ERR_ARGUMENT, "tp_rank: is %" PRId64 ", want 0..%" PRId64, params->tp_rank,
+                        num_tp_ranks - 1);
+    *mask = tgl_tp_mask_of(params->num_experts / num_ep_ranks, num_tp_ranks, params->tp_rank);
+    return TGL_OK;
+}
+
+/* ---- launch ---- */
+
+static tgl_status launch(int index_bytes, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
+                         void **args)
+{
+    const tgl_kernel kernel = { "moe/mask_indices_by_tp", { { "INDEX_BYTES", index_bytes } } };
+    return tgl_launch(&kernel, 1, 0, on, shape, stream, args);
+}
+
+static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
+{
+    const int64_t bytes = p->index_bytes;
+    if (p->row_stride == p->num_cols) {
+        p->num_cols *= p->num_rows;
+        p->num_rows = 1;
+    }
+    /* whole vectors: a single row may end inside of one */
+    int64_t bits = (int64_t)((uintptr_t)p->indices | (uintptr_t)p->out);
+    if (p->num_rows > 1) bits |= p->num_cols * bytes | p->row_stride * bytes;
+    int32_t unit = bits % 16 == 0 ? (int32_t)(16 / bytes) : 1;
+    int64_t row_units = (p->num_cols + unit - 1) / unit;
+    const int64_t units = p->num_rows * row_units;
+    tgl_divisor by_row_units = tgl_divisor_of(row_units);
+    const int64_t blocks = (units + MASK_THREADS - 1) / MASK_THREADS;
+    const tgl_shape shape = { { blocks < MASK_BLOCKS ? blocks : MASK_BLOCKS }, .block = MASK_THREADS };
+    int64_t step_rows = shape.grid[0] * MASK_THREADS / row_units;
+    int64_t step_units = shape.grid[0] * MASK_THREADS % row_units;
+    void *args[] = { &p->indices, &p->out, &p->num_rows, &p->num_cols, &p->row_stride, &unit, &row_units,
+                     &by_row_units, &step_rows, &step_units, &p->mask };
+    return launch(p->index_bytes, on, &shape, stream, args);
+}
+
+tgl_status tgl_moe_mask_indices_by_tp(const DLTensor *indices, DLTensor *out,
+                                      const tgl_moe_mask_indices_by_tp_params *params, tgl_stream stream)
+{
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_moe_mask_indices_by_tp", "indices", indices, "out", out, NULL);
+    tgl_tp_mask mask;
+    TGL_TRY(check(indices, out, params, &mask));
+    const int index_bytes = tgl_dtype_bits(indices->dtype) / 8;
+    if (tgl_preparing() && !tgl_on_cpu(indices)) return launch(index_bytes, indices, NULL, stream, NULL);
+    if (tgl_is_empty(indices)) return TGL_OK;           /* data may be NULL */
+    problem p = { tgl_data(indices), tgl_data(out), indices->shape[0], indices->shape[1],
+                  tgl_stride(indices, 0), index_bytes, mask };
+    if (tgl_on_cpu(indices)) return tgl_parallel_rows(p.num_rows, 2 * index_bytes * p.num_cols, cpu, &p);
+    return run_on_cuda(&p, indices, stream);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT
+ * normalize_weight.c - tgl_moe_normalize_weight: every row divided by its sum. */
+#include "moe/normalize_weight.h"
+
+#include "core/log.h"
+#include "core/tensor.h"
+#include "core/threads.h"
+#include "cuda/launch.h"
+#include "tegula/moe.h"
+
+typedef struct {
+    const float *weights;
+    float *denominator, *normalized;
+    int64_t num_tokens, num_topk, row_stride;
+} problem;
+
+/* ---- CPU ---- */
+
+static void cpu(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    for (int64_t t = begin; t < end; t++) {
+        const int64_t from = t * p->row_stride, to = t * p->num_topk;
+        float d = NORMALIZE_EPSILON;
+        for (int64_t k = 0; k < p->num_topk; k++) d += p->weights[from + k];
+        p->denominator[t] = d;
+        for (int64_t k = 0; k < p->num_topk; k++) p->normalized[to + k] = p->weights[from + k] / d;
+    }
+}
+
+/* ---- checks ---- */
+
+static tgl_status check(const DLTensor *weights, const DLTensor *denominator, const DLTensor *normalized)
+{
+    TGL_TRY(tgl_expect("topk_weights", weights, TGL_F32, 2, TGL_ROWS));
+    TGL_TRY(tgl_expect("denominator", denominator, TGL_F32, 1, TGL_PACKED));
+    TGL_TRY(tgl_expect("normalized_weights", normalized, TGL_F32, 2, TGL_PACKED));
+    TGL_TRY(tgl_expect_same_device("denominator", denominator, weights));
+    TGL_TRY(tgl_expect_same_device("normalized_weights", normalized, weights));
+    const int64_t num_tokens = weights->shape[0], num_topk = weights->shape[1];
+    const tgl_dim want[2] = { { num_tokens, num_tokens }, { num_topk, num_topk } };
+    TGL_TRY(tgl_expect_shape("denominator", denominator, want));
+    TGL_TRY(tgl_expect_shape("normalized_weights", normalized, want));
+    TGL_TRY(tgl_expect_no_overlap("denominator", denominator, "topk_weights", weights));
+    TGL_TRY(tgl_expect_no_overlap("denominator", denominator, "normalized_weights", normalized));
+    return tgl_expect_same_or_no_overlap("normalized_weights", normalized, "topk_weights", weights);
+}
+
+/* ---- launch ---- */
+
+static bool is_wide(int64_t num_topk) { return num_topk == 0 || num_topk > NORMALIZE_MAX_TOPK; }
+
+/* num_topk is fixed by the model, and chooses. */
+static tgl_status launch(int64_t num_topk, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
+                         void **args)
+{
+    const tgl_kernel wide = { .name = "moe/normalize_weight_wide" };
+    const tgl_kernel narrow = { "moe/normalize_weight", { { "NUM_TOPK", num_topk } } };
+    return tgl_launch(is_wide(num_topk) ? &wide : &narrow, 1, 0, on, shape, stream, args);
+}
+
+static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
+{
+    if (is_wide(p->num_topk)) {
+        const int64_t blocks = (p->num_tokens + NORMALIZE_WIDE_WARPS - 1) / NORMALIZE_WIDE_WARPS;
+        const tgl_shape shape = { { blocks }, .block = 32 * NORMALIZE_WIDE_WARPS };
+        void *args[] = { &p->weights, &p->denominator, &p->normalized, &p->num_tokens, &p->num_topk,
+                         &p->row_stride };
+        return launch(p->num_topk, on, &shape, stream, args);
+    }
+    const int64_t stride_bytes = p->num_tokens > 1 ? p->row_stride * 4 : 0;
+    const uintptr_t addresses = (uintptr_t)p->weights | (uintptr_t)p->normalized;
+    uint32_t is_aligned = addresses % 16 == 0 && stride_bytes % 16 == 0;
+    const int64_t blocks = (p->num_tokens + NORMALIZE_ROWS - 1) / NORMALIZE_ROWS;
+    const tgl_shape shape = { { blocks }, .block = NORMALIZE_ROWS };
+    void *args[] = { &p->weights, &p->denominator, &p->normalized, &p->num_tokens, &p->row_stride,
+                     &is_aligned };
+    return launch(p->num_topk, on, &shape, stream, args);
+}
+
+tgl_status tgl_moe_normalize_weight(const DLTensor *topk_weights, DLTensor *denominator,
+                                    DLTensor *normalized_weights, tgl_stream stream)
+{
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_moe_normalize_weight", "topk_weights", topk_weights, "denominator", denominator,
+                     "normalized_weights", normalized_weights, NULL);
+    TGL_TRY(check(topk_weights, denominator, normalized_weights));
+    problem p = { tgl_data(topk_weights), tgl_data(denominator), tgl_data(normalized_weights),
+                  topk_weights->shape[0], topk_weights->shape[1],
+                  tgl_is_empty(topk_weights) ? 0 : tgl_stride(topk_weights, 0) };
+    if (tgl_preparing() && !tgl_on_cpu(topk_weights))
+        return launch(p.num_topk, topk_weights, NULL, stream, NULL);
+    if (p.num_tokens == 0) return TGL_OK;               /* with num_topk == 0 there are still denominators */
+    if (tgl_on_cpu(topk_weights)) return tgl_parallel_rows(p.num_tokens, 8 * p.num_topk + 4, cpu, &p);
+    return run_on_cuda(&p, topk_weights, stream);
+}

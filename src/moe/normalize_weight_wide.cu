@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ * normalize_weight_wide.cu - every row divided by its sum, for rows of any length: a warp per row.
+ *   computes  as normalize_weight.cu
+ *   launch    grid ceil(num_tokens / NORMALIZE_WIDE_WARPS), block 32 * NORMALIZE_WIDE_WARPS
+ *   moves     num_tokens * (8 * num_topk + 4) bytes; rows are read twice, the second time from a cache
+ *
+ * Lane l loads elements l, l + 32, ...; the sum has an order, so all lanes add all elements, which they get
+ * from each other by shuffles. An element is divided by the lane that loaded it: in place too, nobody reads
+ * what another one writes. */
+#include "device/ptx.cuh"
+#include "moe/normalize_weight.h"
+
+extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_WIDE_WARPS) normalize_weight_wide(
+    const float *weights, float *denominator, float *normalized, i64 num_tokens, i64 num_topk, i64 row_stride)
+{
+    const i64 t = (i64)blockIdx.x * NORMALIZE_WIDE_WARPS + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    pdl_wait();
+    if (t < num_tokens) {
+        const float *row = weights + t * row_stride;
+        float d = NORMALIZE_EPSILON, w = lane < num_topk ? row[lane] : 0;
+        for (i64 k = 0; k < num_topk; k += 32) {
+            const i64 ahead = k + 32 + lane;
+            const float next = ahead < num_topk ? row[ahead] : 0;       /* under way during the additions */
+            if (num_topk - k >= 32) {
+#pragma unroll
+                for (int l = 0; l < 32; l++) d = d + __shfl_sync(FULL, w, l);
+            } else {
+#pragma unroll 1
+                for (int l = 0; l < (int)(num_topk - k); l++) d = d + __shfl_sync(FULL, w, l);
+            }
+            w = next;
+        }
+        if (lane == 0) denominator[t] = d;
+        for (i64 k = lane; k < num_topk; k += 32) normalized[t * num_topk + k] = row[k] / d;
+    }
+    pdl_trigger();
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT
+ * topk_gate.cu - the NUM_TOPK best experts of every token, a warp per token, in registers.
+ *   computes  topk_idx[t][k] = the expert of k-th highest rank (numerics/rank.h) in scores[t]
+ *   launch    grid ceil(num_tokens / warps), block of 1 .. TOPK_GATE_WARPS warps, no shared memory
+ *   moves     num_tokens * (4 * num_experts + INDEX_BYTES * NUM_TOPK) bytes, each once
+ *   macros    NUM_LISTS 1 .. 8 = ceil(num_experts / 128), NUM_TOPK 1 .. 32, INDEX_BYTES 4 or 8
+ *
+ * A short key is the upper bits of a score's key with the complement of the expert below them. Short keys
+ * are distinct, so a round is one reduction of 32 bits, and whoever finds its own key in the result has won.
+ * A lane keeps its keys in sorted lists of four, so that the next one is at hand. What is cut off matters
+ * only where picks, or the last pick and what is left, agree in all bits that remain: then everyone who may
+ * belong to the result is a candidate, one a lane, and the whole scores decide. Rows with more than 32
+ * candidates, of equal scores mostly, go the long way of topk.cuh. */
+#include "moe/topk.cuh"
+#include "moe/topk_gate.h"
+
+#if !defined(NUM_LISTS) || !defined(NUM_TOPK) || !defined(INDEX_BYTES)
+#ifdef __CUDACC_RTC__
+#error "NUM_LISTS, NUM_TOPK or INDEX_BYTES is not defined"
+#endif
+#define NUM_LISTS 2
+#define NUM_TOPK 8
+#define INDEX_BYTES 8
+#endif
+static_assert(NUM_LISTS >= 1 && NUM_LISTS <= 8, "NUM_LISTS is 1 .. 8");
+static_assert(NUM_TOPK >= 1 && NUM_TOPK <= 32, "NUM_TOPK is 1 .. 32");
+static_assert(INDEX_BYTES == 4 || INDEX_BYTES == 8, "INDEX_BYTES is 4 or 8");
+
+#if INDEX_BYTES == 4
+typedef i32 index_type;
+#else
+typedef i64 index_type;
+#endif
+
+enum {
+    EXPERT_BITS = NUM_LISTS == 1 ? 7 : NUM_LISTS == 2 ? 8 : NUM_LISTS <= 4 ? 9 : 10,
+    EXPERT_MASK = (1 << EXPERT_BITS) - 1,
+    MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2         /* of 256 threads: 64 registers, or 128 */
+};
+
+typedef struct { u32 key[NUM_LISTS][4]; } lists;    /* each in descending order */
+typedef struct { u32 slot, expert; } choice;        /* slot >= NUM_TOPK: not chosen */
+
+DEV u32 expert_of(u32 key) { return ~key & EXPERT_MASK; }
+
+DEV void sort2(u32 &a, u32 &b)
+{
+    const u32 high = max(a, b), low = min(a, b);
+    a = high;
+    b = low;
+}
+
+/* Lane l has experts 128 i + 4 l .. + 3 in list i. */
+DEV lists load_lists(const float *row, u32 num_experts, bool is_vector, u32 lane)
+{
+    float x[NUM_LISTS][4];
+    if (is_vector) {
+#pragma unroll
+        for (int i = 0; i < NUM_LISTS; i++) {
+            const u32 e = 128 * i + 4 * lane;
+            const float4 v = e < num_experts ? *(const float4 *)(row + e) : make_float4(0, 0, 0, 0);
+            x[i][0] = v.x;
+            x[i][1] = v.y;
+            x[i][2] = v.z;
+            x[i][3] = v.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < NUM_LISTS; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const u32 e = 128 * i + 4 * lane + j;
+                x[i][j] = e < num_experts ? row[e] : 0;
+            }
+    }
+    lists l;
+#pragma unroll
+    for (int i = 0; i < NUM_LISTS; i++) {
+        u32 (&k)[4] = l.key[i];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const u32 e = 128 * i + 4 * lane + j;
+            const u32 key = (tgl_rank_key(x[i][j]) & ~EXPERT_MASK) | (~e & EXPERT_MASK);
+            k[j] = e < num_experts ? key : TGL_RANK_NONE;
+        }
+        sort2(k[0], k[1]);
+        sort2(k[2], k[3]);
+        sort2(k[0], k[2]);
+        sort2(k[1], k[3]);
+        sort2(k[1], k[2]);
+    }
+    return l;
+}
+
+DEV u32 head(const lists &l)
+{
+    u32 best = l.key[0][0];
+#pragma unroll
+    for (int i = 1; i < NUM_LISTS; i++) best = max(best, l.key[i][0]);
+    return best;
+}
+
+/* Takes the key off the list that it heads, if it is one of this lane's. */
+DEV void pop(lists &l, u32 key)
+{
+#pragma unroll
+    for (int i = 0; i < NUM_LISTS; i++)
+        if (l.key[i][0] == key) {
+            l.key[i][0] = l.key[i][1];
+            l.key[i][1] = l.key[i][2];
+            l.key[i][2] = l.key[i][3];
+            l.key[i][3] = TGL_RANK_NONE;
+        }
+}
+
+/* The picks so far have keys `pick`, in order, lanes 0 .. NUM_TOPK - 1; `last` is the last one. */
+DEV choice decide(lists &l, u32 pick, u32 last, const float *row, u32 num_experts, u32 lane)
+{
+    const u32 floor = last & ~EXPERT_MASK;
+    u32 num_picks = NUM_TOPK;
+    while (num_picks <= 32 && __any_sync(FULL, head(l) >= floor)) {
+        const u32 next = warp_max_u32(head(l));
+        if (lane == num_picks) pick = next;
+        pop(l, next);
+        num_picks++;
+    }
+    choice c = { lane, 0 };
+    if (num_picks <= 32) {
+        c.expert = lane < num_picks ? expert_of(pick) : 0;
+        const u64 rank = tgl_rank(row[c.expert], c.expert);
+        c.slot = lane < num_picks ? 0 : 32;
+#pragma unroll 4
+        for (u32 i = 0; i < num_picks; i++) c.slot += __shfl_sync(FULL, rank, i) > rank;
+        return c;
+    }
+    u64 best = best_below(ALL_RANKS, row, num_experts, lane, 32);
+#pragma unroll 1
+    for (u32 k = 0; k < NUM_TOPK; k++) {
+        const u64 rank = warp_max_u64(best);
+        if (lane == k) c.expert = tgl_rank_index(rank);
+        if (best == rank) best = best_below(rank, row, num_experts, lane, 32);
+    }
+    return c;
+}
+
+DEV choice choose(const float *row, u32 num_experts, bool is_vector, u32 lane)
+{
+    lists l = load_lists(row, num_experts, is_vector, lane);
+    u32 pick = TGL_RANK_NONE, last = TGL_RANK_NONE;
+#pragma unroll
+    for (u32 k = 0; k < NUM_TOPK; k++) {
+        last = warp_max_u32(head(l));
+        if (lane == k) pick = last;
+        pop(l, last);
+    }
+    const u32 previous = __shfl_up_sync(FULL, pick, 1);
+    const bool is_close = lane > 0 && lane < NUM_TOPK && (pick ^ previous) <= EXPERT_MASK;
+    if (__any_sync(FULL, is_close || head(l) >= (last & ~EXPERT_MASK)))
+        return decide(l, pick, last, row, num_experts, lane);
+    return { lane, expert_of(pick) };
+}
+
+extern "C" __global__ void __launch_bounds__(32 * TOPK_GATE_WARPS, MIN_BLOCKS) topk_gate(
+    const float *__restrict__ scores, index_type *__restrict__ topk_idx, i64 num_tokens, i64 row_stride,
+    u32 num_experts)
+{
+    const u32 lane = threadIdx.x % 32;
+    const i64 t = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    const bool is_vector = (((u64)scores | (u64)row_stride * 4) & 15) == 0 && num_experts % 4 == 0;
+    pdl_wait();
+    if (t < num_tokens) {
+        const choice c = choose(scores + t * row_stride, num_experts, is_vector, lane);
+        if (c.slot < NUM_TOPK) topk_idx[t * NUM_TOPK + c.slot] = (index_type)c.expert;
+    }
+    pdl_trigger();
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT
+ * topk_gate_wide.cu - topk_gate for more experts or picks than a warp's registers hold: a block per token.
+ *   computes  topk_idx[t][k] = the expert of k-th highest rank (numerics/rank.h) in scores[t]
+ *   launch    grid num_tokens, block TOPK_GATE_WIDE_THREADS
+ *   moves     num_tokens * (4 * num_experts + INDEX_BYTES * num_topk) bytes; a round reads
+ *             num_experts / TOPK_GATE_WIDE_THREADS scores again, from L1 or L2
+ *   macros    INDEX_BYTES 4 or 8 */
+#include "moe/topk.cuh"
+#include "moe/topk_gate.h"
+
+#ifndef INDEX_BYTES
+#ifdef __CUDACC_RTC__
+#error "INDEX_BYTES is not defined"
+#endif
+#define INDEX_BYTES 8
+#endif
+static_assert(INDEX_BYTES == 4 || INDEX_BYTES == 8, "INDEX_BYTES is 4 or 8");
+
+#if INDEX_BYTES == 4
+typedef i32 index_type;
+#else
+typedef i64 index_type;
+#endif
+
+enum { THREADS = TOPK_GATE_WIDE_THREADS, WARPS = THREADS / 32 };
+
+extern "C" __global__ void __launch_bounds__(THREADS) topk_gate_wide(
+    const float *__restrict__ scores, index_type *__restrict__ topk_idx, i64 row_stride, u32 num_experts,
+    u32 num_topk)
+{
+    /* Two rounds in turn: a warp that is ahead by one writes where nobody reads any more. */
+    SHARED(u64[2][WARPS], best_of_warp);
+    const float *row = scores + blockIdx.x * row_stride;
+    index_type *out = topk_idx + (i64)blockIdx.x * num_topk;
+    pdl_wait();
+    u64 best = best_below(ALL_RANKS, row, num_experts, threadIdx.x, THREADS);
+#pragma unroll 1
+    for (u32 k = 0; k < num_topk; k++) {
+        u64 (&bests)[WARPS] = best_of_warp[k % 2];
+        const u64 mine = warp_max_u64(best);
+        if (threadIdx.x % 32 == 0) bests[threadIdx.x / 32] = mine;
+        __syncthreads();
+        u64 rank = bests[0];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++) rank = max(rank, bests[w]);
+        if (threadIdx.x == 0) out[k] = (index_type)tgl_rank_index(rank);
+        if (best == rank) best = best_below(rank, row, num_experts, threadIdx.x, THREADS);
+    }
+    pdl_trigger();
+}

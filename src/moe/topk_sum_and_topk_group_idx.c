@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT
+ * topk_sum_and_topk_group_idx.c - tgl_moe_topk_sum_and_topk_group_idx: the best groups of every token. */
+#include "moe/topk_sum_and_topk_group_idx.h"
+
+#include <inttypes.h>
+
+#include "core/log.h"
+#include "core/tensor.h"
+#include "core/threads.h"
+#include "cuda/launch.h"
+#include "moe/best.h"
+#include "tegula/moe.h"
+
+typedef struct {
+    const float *scores;
+    void *group_idx;
+    int index_bytes;
+    int64_t num_tokens, num_groups, experts_per_group, num_topk_sum, num_topk_groups;
+    int64_t token_stride, group_stride;
+} problem;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* ---- CPU ---- */
+
+/* The best two scores, by CHAINS at a time, so that it becomes vector code. NaN is above nothing. */
+enum { CHAINS = 4, MAX_LIST = 64 };
+typedef struct { float first[CHAINS], second[CHAINS]; } best_two;
+
+static void take(best_two *restrict best, const float *restrict scores, int num_scores)
+{
+    for (int i = 0; i < num_scores; i++) {
+        const float score = scores[i], first = best->first[i], second = best->second[i];
+        const float lower = score > first ? first : score;
+        best->first[i] = score > first ? score : first;
+        best->second[i] = lower > second ? lower : second;
+    }
+}
+
+static float sum_of_best_two(const float *scores, int64_t num_scores, int64_t num_topk_sum)
+{
+    const float none = tgl_f32_from_bits(0xFF800000);
+    best_two best;
+    for (int i = 0; i < CHAINS; i++) best.first[i] = best.second[i] = none;
+    int64_t e = 0;
+    for (; e + CHAINS <= num_scores; e += CHAINS) take(&best, scores + e, CHAINS);
+    if (e < num_scores) take(&best, scores + e, (int)(num_scores - e));
+    best_two all = { { none }, { none } };
+    for (int i = 0; i < CHAINS; i++) {
+        take(&all, &best.first[i], 1);
+        take(&all, &best.second[i], 1);
+    }
+    return num_topk_sum == 1 ? all.first[0] : all.first[0] + all.second[0];
+}
+
+static float sum_of_best(const float *scores, int64_t num_scores, int64_t num_topk_sum)
+{
+    if (num_topk_sum <= 2) return sum_of_best_two(scores, num_scores, num_topk_sum);
+    float sum = 0;
+    uint64_t limit = TGL_ALL_RANKS;
+    for (int64_t k = 0; k < num_topk_sum;) {
+        uint64_t best[TGL_BEST_MAX];
+        const int size = (int)least(num_topk_sum - k, TGL_BEST_MAX);
+        tgl_best_of(best, size, limit, scores, num_scores);
+        for (int i = 0; i < size; i++, k++) sum += tgl_rank_value(best[i]);
+        limit = best[size - 1];
+    }
+    return sum;
+}
+
+static void run_rows(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    for (int64_t t = begin; t < end; t++) {
+        uint64_t limit = TGL_ALL_RANKS;
+        for (int64_t r = 0; r < p->num_topk_groups;) {
+            uint64_t best[MAX_LIST];
+            const int size = (int)least(p->num_topk_groups - r, MAX_LIST);
+            tgl_best_clear(best, size);
+            for (int64_t g = 0; g < p->num_groups; g++) {
+                const float *group = p->scores + t * p->token_stride + g * p->group_stride;
+                const float sum = sum_of_best(group, p->experts_per_group, p->num_topk_sum);
+                const uint64_t rank = tgl_rank(sum, (uint32_t)g);
+                if (rank < limit && rank > best[size - 1]) tgl_best_insert(best, size, rank);
+            }
+            for (int i = 0; i < size; i++, r++) {
+                const uint32_t group = tgl_rank_index(best[i]);
+                if (p->index_bytes == 8) ((int64_t *)p->group_idx)[t * p->num_topk_groups + r] = group;
+                else ((int32_t *)p->group_idx)[t * p->num_topk_groups + r] = (int32_t)group;
+            }
+            limit = best[size - 1];
+        }
+    }
+}
+
+static tgl_status run_on_cpu(const problem *p)
+{
+    const int64_t scans =
+        divide_up(p->num_topk_groups, MAX_LIST) * divide_up(p->num_topk_sum, TGL_BEST_MAX);
+    const int64_t row_bytes = 4 * p->num_groups * p->experts_per_group * scans;
+    return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
+}
+
+/* ---- checks ---- */
+
+static tgl_status check(const DLTensor *scores, const DLTensor *group_idx, int64_t num_topk_sum)
+{
+    TGL_TRY(tgl_expect("scores", scores, TGL_F32, 3, TGL_ROWS));
+    TGL_TRY(tgl_expect("group_idx", group_idx, TGL_I64 | TGL_I32, 2, TGL_PACKED));
+    TGL_TRY(tgl_expect_same_device("group_idx", group_idx, scores));
+    const int64_t num_tokens = scores->shape[0], num_groups = scores->shape[1];
+    const tgl_dim sizes[3] = { { num_tokens, num_tokens }, { 0, INT32_MAX }, { 0, INT32_MAX } };
+    TGL_TRY(tgl_expect_shape("scores", scores, sizes));
+    const tgl_dim want[2] = { { num_tokens, num_tokens }, { 0, num_groups } };
+    TGL_TRY(tgl_expect_shape("group_idx", group_idx, want));
+    if (num_topk_sum < 1 || num_topk_sum > scores->shape[2])
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_topk_sum: is %" PRId64 ", want 1..%" PRId64, num_topk_sum,
+                        scores->shape[2]);
+    return tgl_expect_no_overlap("group_idx", group_idx, "scores", scores);
+}
+
+/* ---- launch ---- */
+
+static tgl_status launch_wide(problem *p, const DLTensor *on, tgl_stream stream)
+{
+    const tgl_kernel kernel = { "moe/topk_sum_and_topk_group_idx_wide",
+                                { { "INDEX_BYTES", p->index_bytes } } };
+    const tgl_shape shape = { { p->num_tokens }, .block = GROUP_IDX_WIDE_THREADS };
+    uint32_t num_groups = (uint32_t)p->num_groups, experts_per_group = (uint32_t)p->experts_per_group;
+    uint32_t num_topk_sum = (uint32_t)p->num_topk_sum, num_topk_groups = (uint32_t)p->num_topk_groups;
+    void *args[] = { &p->scores, &p->group_idx, &p->token_stride, &p->group_stride, &num_groups,
+                     &experts_per_group, &num_topk_sum, &num_topk_groups };
+    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
+}
+
+static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
+{
+    if (p->num_groups > GROUP_IDX_MAX_GROUPS || p->num_topk_sum > GROUP_IDX_MAX_TOPK_SUM)
+        return launch_wide(p, on, stream);
+    int64_t group_lanes = 32, lane_vectors = 1;
+    while (group_lanes * p->num_groups > 32) group_lanes /= 2;
+    while (lane_vectors < GROUP_IDX_MAX_VECTORS && 4 * group_lanes * lane_vectors < p->experts_per_group)
+        lane_vectors *= 2;
+    const tgl_kernel kernel = { "moe/topk_sum_and_topk_group_idx",
+                                { { "GROUP_LANES", group_lanes },
+                                  { "LANE_VECTORS", lane_vectors },
+                                  { "NUM_TOPK_SUM", p->num_topk_sum },
+                                  { "INDEX_BYTES", p->index_bytes } } };
+    /* Few tokens spread over all SMs; many are limited by how fast blocks start (as in topk_gate). */
+    const int warps = p->num_tokens <= 512 ? 1 : p->num_tokens <= 2048 ? 4 : GROUP_IDX_WARPS;
+    const tgl_shape shape = { { divide_up(p->num_tokens, warps) }, .block = 32 * warps };
+    uint32_t num_groups = (uint32_t)p->num_groups, experts_per_group = (uint32_t)p->experts_per_group;
+    uint32_t num_topk_groups = (uint32_t)p->num_topk_groups;
+    void *args[] = { &p->scores, &p->group_idx, &p->num_tokens, &p->token_stride, &p->group_stride,
+                     &num_groups, &experts_per_group, &num_topk_groups };
+    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
+}
+
+tgl_status tgl_moe_topk_sum_and_topk_group_idx(const DLTensor *scores, DLTensor *group_idx,
+                                               int64_t num_topk_sum, tgl_stream stream)
+{
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_moe_topk_sum_and_topk_group_idx", "scores", scores, "group_idx", group_idx, NULL);
+    TGL_TRY(check(scores, group_idx, num_topk_sum));
+    problem p = { .scores = tgl_data(scores), .group_idx = tgl_data(group_idx),
+                  .index_bytes = tgl_dtype_bits(group_idx->dtype) / 8, .num_tokens = scores->shape[0],
+                  .num_groups = scores->shape[1], .experts_per_group = scores->shape[2],
+                  .num_topk_sum = num_topk_sum, .num_topk_groups = group_idx->shape[1],
+                  .token_stride = tgl_stride(scores, 0), .group_stride = tgl_stride(scores, 1) };
+    if (p.num_topk_groups == 0) return TGL_OK;                      /* no kernel either */
+    if (p.num_tokens == 0 && !tgl_preparing()) return TGL_OK;       /* data may be NULL */
+    return tgl_on_cpu(scores) ? run_on_cpu(&p) : run_on_cuda(&p, scores, stream);
+}

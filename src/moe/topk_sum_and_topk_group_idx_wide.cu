@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ * topk_sum_and_topk_group_idx_wide.cu - topk_sum_and_topk_group_idx for any number of groups and any sum: a
+ * block per token, a warp per group.
+ *   computes  group_idx[t][r] = the group of r-th highest rank (numerics/rank.h), where a group is worth the
+ *             sum of its num_topk_sum best scores, added in descending order
+ *   launch    grid num_tokens, block GROUP_IDX_WIDE_THREADS
+ *   moves     num_tokens * (4 * num_groups * experts_per_group + INDEX_BYTES * num_topk_groups) bytes; scores
+ *             again, from L1 or L2: a lane's after each of its picks, all of the groups beyond
+ *             GROUP_IDX_WIDE_KEPT in every round
+ *   macros    INDEX_BYTES 4 or 8 */
+#include "moe/topk.cuh"
+#include "moe/topk_sum_and_topk_group_idx.h"
+
+#ifndef INDEX_BYTES
+#ifdef __CUDACC_RTC__
+#error "INDEX_BYTES is not defined"
+#endif
+#define INDEX_BYTES 8
+#endif
+static_assert(INDEX_BYTES == 4 || INDEX_BYTES == 8, "INDEX_BYTES is 4 or 8");
+
+#if INDEX_BYTES == 4
+typedef i32 index_type;
+#else
+typedef i64 index_type;
+#endif
+
+enum { THREADS = GROUP_IDX_WIDE_THREADS, WARPS = THREADS / 32, KEPT = GROUP_IDX_WIDE_KEPT };
+
+/* By all lanes of a warp, and in all of them. */
+DEV float sum_of_best(const float *group, u32 experts_per_group, u32 num_topk_sum)
+{
+    const u32 lane = threadIdx.x % 32;
+    u64 best = best_below(ALL_RANKS, group, experts_per_group, lane, 32);
+    float sum = 0;
+#pragma unroll 1
+    for (u32 i = 0; i < num_topk_sum; i++) {
+        const u64 rank = warp_max_u64(best);
+        sum += tgl_rank_value(rank);
+        if (best == rank) best = best_below(rank, group, experts_per_group, lane, 32);
+    }
+    return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) topk_sum_and_topk_group_idx_wide(
+    const float *__restrict__ scores, index_type *__restrict__ group_idx, i64 token_stride, i64 group_stride,
+    u32 num_groups, u32 experts_per_group, u32 num_topk_sum, u32 num_topk_groups)
+{
+    SHARED(float[KEPT], sums);
+    /* Two rounds in turn: a warp that is ahead by one writes where nobody reads any more. */
+    SHARED(u64[2][WARPS], best_of_warp);
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const float *groups = scores + blockIdx.x * token_stride;
+    index_type *out = group_idx + (i64)blockIdx.x * num_topk_groups;
+    const u32 num_kept = min(num_groups, (u32)KEPT);
+    pdl_wait();
+    for (u32 g = warp; g < num_kept; g += WARPS) {
+        const float sum = sum_of_best(groups + g * group_stride, experts_per_group, num_topk_sum);
+        if (lane == 0) sums[g] = sum;
+    }
+    __syncthreads();
+    u64 last = ALL_RANKS;
+#pragma unroll 1
+    for (u32 r = 0; r < num_topk_groups; r++) {
+        u64 best = TGL_RANK_NONE;
+        for (u32 g = threadIdx.x; g < num_kept; g += THREADS) {
+            const u64 rank = tgl_rank(sums[g], g);
+            if (rank < last && rank > best) best = rank;
+        }
+#pragma unroll 1
+        for (u32 g = num_kept + warp; g < num_groups; g += WARPS) {
+            const float sum = sum_of_best(groups + g * group_stride, experts_per_group, num_topk_sum);
+            const u64 rank = tgl_rank(sum, g);
+            if (rank < last && rank > best) best = rank;
+        }
+        u64 (&bests)[WARPS] = best_of_warp[r % 2];
+        const u64 mine = warp_max_u64(best);
+        if (lane == 0) bests[warp] = mine;
+        __syncthreads();
+        last = bests[0];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++) last = max(last, bests[w]);
+        if (threadIdx.x == 0) out[r] = (index_type)tgl_rank_index(last);
+    }
+    pdl_trigger();
+}

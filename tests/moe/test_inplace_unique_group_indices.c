@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_moe_inplace_unique_group_indices, on every device of the tests. Written from the specification: in a
+ * row from left to right, a group that came before becomes -1. */
+#include "support.h"
+
+TESTS_OF_TABLE("moe_inplace_unique_group_indices")
+
+/* ---- examples ---- */
+
+static void check_row(const int64_t *row, const int64_t *want, int64_t count, int64_t num_groups)
+{
+    int32_t narrow[64], narrow_want[64];
+    REQUIRE(count <= 64);
+    for (int64_t i = 0; i < count; i++) narrow[i] = (int32_t)row[i], narrow_want[i] = (int32_t)want[i];
+    FOR_BACKENDS(b) {
+        tensor i64, i32;
+        place(b, &i64, TGL_I64, 2, SHAPE(1, count), row);
+        place(b, &i32, TGL_I32, 2, SHAPE(1, count), narrow);
+        CHECK_OK(tgl_moe_inplace_unique_group_indices(&i64.t, num_groups, b->stream));
+        CHECK_OK(tgl_moe_inplace_unique_group_indices(&i32.t, num_groups, b->stream));
+        check_contents(b, &i64, want, "i64");
+        check_contents(b, &i32, narrow_want, "i32");
+    }
+}
+#define ROW(...) ((int64_t[]){ __VA_ARGS__ })
+
+TEST(worked_examples)
+{
+    /* doc: inplace_unique_group_indices */
+    check_row(ROW(3, 1, 3, 1), ROW(3, 1, -1, -1), 4, 8);
+    check_row(ROW(-1, 2, -1, 2), ROW(-1, 2, -1, -1), 4, 8);
+    check_row(ROW(0, 1, 2, 3), ROW(0, 1, 2, 3), 4, 8);
+    /* end */
+}
+
+TEST(negative_values_stay)
+{
+    check_row(ROW(-5, -5, -1, -1, 0, -5, 0), ROW(-5, -5, -1, -1, 0, -5, -1), 7, 8);
+    check_row(ROW(INT32_MIN, INT32_MIN, 7, INT32_MIN, 7), ROW(INT32_MIN, INT32_MIN, 7, INT32_MIN, -1), 5, 8);
+}
+
+TEST(one_group)
+{
+    check_row(ROW(0), ROW(0), 1, 1);
+    check_row(ROW(0, 0, 0, 0, 0, 0, 0, 0), ROW(0, -1, -1, -1, -1, -1, -1, -1), 8, 1);
+}
+
+TEST(rows_do_not_see_each_other)    /* the same group in every row, in every place */
+{
+    for (int64_t k = 1; k <= 40; k += k < 10 ? 1 : 11)
+        FOR_BACKENDS(b) {
+            int64_t groups[40 * 9], want[40 * 9];
+            for (int64_t t = 0; t < 9; t++)
+                for (int64_t i = 0; i < k; i++) {
+                    groups[t * k + i] = i % 3;
+                    want[t * k + i] = i < 3 ? i : -1;
+                }
+            tensor g;
+            place(b, &g, TGL_I64, 2, SHAPE(9, k), groups);
+            CHECK_OK(tgl_moe_inplace_unique_group_indices(&g.t, 3, b->stream));
+            check_contents(b, &g, want, "group_indices");
+        }
+}
+
+TEST(values_that_differ_in_the_upper_half_only)
+{
+    FOR_BACKENDS(b) {
+        const int64_t high = (int64_t)1 << 32;
+        const int64_t groups[] = { 1, high + 1, 1, 2 * high + 1, high + 1, 0, high, 0 };
+        const int64_t want[] = { 1, high + 1, -1, 2 * high + 1, -1, 0, high, -1 };
+        tensor g;
+        place(b, &g, TGL_I64, 2, SHAPE(1, 8), groups);
+        CHECK_OK(tgl_moe_inplace_unique_group_indices(&g.t, 4 * high, b->stream));
+        check_contents(b, &g, want, "group_indices");
+    }
+}
+
+TEST(twice_is_once)
+{
+    test_random r = test_seed("twice_is_once");
+    FOR_BACKENDS(b) {
+        int32_t groups[20 * 9], once[20 * 9];
+        for (int i = 0; i < 180; i++) groups[i] = (int32_t)test_below(&r, 9) - 1;
+        tensor g;
+        place(b, &g, TGL_I32, 2, SHAPE(20, 9), groups);
+        CHECK_OK(tgl_moe_inplace_unique_group_indices(&g.t, 8, b->stream));
+        CHECK_OK(backend_download(b, once, g.t.data, sizeof once));
+        CHECK(memcmp(once, groups, sizeof once) != 0);
+        CHECK_OK(tgl_moe_inplace_unique_group_indices(&g.t, 8, b->stream));
+        check_contents(b, &g, once, "twice");
+    }
+}
+
+/* ---- nothing to do ---- */
+
+TEST(empty)
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor g;
+        make(&g, NULL, devices[d], TGL_I64, 2, SHAPE(0, 4));
+        CHECK_OK(tgl_moe_inplace_unique_group_indices(&g.t, 8, NULL));
+        make(&g, NULL, devices[d], TGL_I64, 2, SHAPE(4, 0));
+        CHECK_OK(tgl_moe_inplace_unique_group_indices(&g.t, 8, NULL));
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct { tensor groups; DLTensor *pgroups; int64_t num_groups; } call;
+
+static void valid(call *c, DLDevice on)
+{
+    c->pgroups = make(&c->groups, memory + 256, on, TGL_I64, 2, SHAPE(3, 4));
+    c->num_groups = 8;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_moe_inplace_unique_group_indices(c->pgroups, c->num_groups, NULL);
+}
+
+TEST(errors)
+{
+    TENSOR_ERRORS(groups, pgroups, "group_indices", "2", "96", INDEX);
+    ERROR(c.groups.strides[1] = 2,
+          "group_indices: strides are [4, 2], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.groups.strides[0] = -4,
+          "group_indices: strides are [-4, 1], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.groups.strides[0] = 0, "group_indices: strides are [0, 1], want >= 4 between rows");
+    ERROR(c.groups.strides[0] = 3, "group_indices: strides are [3, 1], want >= 4 between rows");
+    ERROR(c.groups.shape[1] = -4, "group_indices: shape is [3, -4], want sizes >= 0");
+    ERROR(c.num_groups = -1, "num_groups: is -1, want >= 0");
+}
+
+TEST(a_single_row_has_any_stride)
+{
+    int64_t groups[] = { 2, 2, 1 };
+    tensor g;
+    make(&g, groups, cpu, TGL_I64, 2, SHAPE(1, 3));
+    g.strides[0] = 0;
+    CHECK_OK(tgl_moe_inplace_unique_group_indices(&g.t, 8, NULL));
+    CHECK(groups[0] == 2 && groups[1] == -1 && groups[2] == 1);
+}

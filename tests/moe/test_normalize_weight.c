@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_moe_normalize_weight, on every device of the tests. Written from the specification: a row's sum, in f32
+ * from 1e-20 on and from left to right, and the row divided by it. */
+#include <math.h>
+
+#include "support.h"
+
+TESTS_OF_TABLE("moe_normalize_weight")
+
+/* ---- examples ---- */
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+/* One row; a NaN stands for any. Once with outputs of its own and once in place. */
+static void check_row(const float *weights, int64_t count, float denominator, const float *want)
+{
+    FOR_BACKENDS(b)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            tensor w, sum, out;
+            float seen[64], seen_sum = 0, poison[64] = { 0 };
+            place(b, &w, TGL_F32, 2, SHAPE(1, count), weights);
+            place(b, &sum, TGL_F32, 1, SHAPE(1), &poison);
+            place(b, &out, TGL_F32, 2, SHAPE(1, count), poison);
+            CHECK_OK(tgl_moe_normalize_weight(&w.t, &sum.t, in_place ? &w.t : &out.t, b->stream));
+            CHECK_OK(backend_download(b, seen, in_place ? w.t.data : out.t.data, (size_t)count * 4));
+            CHECK_OK(backend_download(b, &seen_sum, sum.t.data, 4));
+            CHECK_THAT(bits_of(seen_sum) == bits_of(denominator) || (isnan(seen_sum) && isnan(denominator)),
+                       "%s: denominator is %a, want %a", b->name, (double)seen_sum, (double)denominator);
+            for (int64_t i = 0; i < count; i++)
+                CHECK_THAT(bits_of(seen[i]) == bits_of(want[i]) || (isnan(seen[i]) && isnan(want[i])),
+                           "%s: element %d is %a, want %a", b->name, (int)i, (double)seen[i],
+                           (double)want[i]);
+            if (!in_place) check_contents(b, &w, weights, "topk_weights");
+            else discard(b, &w);
+            discard(b, &sum);
+            discard(b, &out);
+        }
+}
+#define WEIGHTS(...) ((float[]){ __VA_ARGS__ }), sizeof((float[]){ __VA_ARGS__ }) / sizeof(float)
+#define WANT(...) ((float[]){ __VA_ARGS__ })
+
+TEST(worked_examples)
+{
+    /* doc: normalize_weight */
+    check_row(WEIGHTS(1, 3), 4, WANT(0.25f, 0.75f));
+    check_row(WEIGHTS(0, 0), 1e-20f, WANT(0, 0));
+    check_row(WEIGHTS(0.1f, 0.2f), 0.3f, WANT(0.33333331f, 0.66666663f));
+    /* end */
+    CHECK_INT(bits_of(1e-20f), 0x1e3ce508);
+}
+
+TEST(order_of_the_sum)
+{
+    check_row(WEIGHTS(16777216, 1, 1), 16777216, WANT(1, 0x1p-24f, 0x1p-24f));  /* each 1 is lost */
+    check_row(WEIGHTS(1, 1, 16777216), 16777218,
+              WANT(1 / 16777218.0f, 1 / 16777218.0f, 16777216 / 16777218.0f));
+    check_row(WEIGHTS(1e30f, -1e30f, 1), 1, WANT(1e30f, -1e30f, 1));
+    check_row(WEIGHTS(1, 1e30f, -1e30f), 0, WANT(INFINITY, INFINITY, -INFINITY));
+    check_row(WEIGHTS(-1e-20f), 0, WANT(-INFINITY));                            /* the 1e-20 comes first */
+    check_row(WEIGHTS(1e-20f), 2e-20f, WANT(0.5f));
+}
+
+TEST(division_is_exact)     /* no product with a reciprocal: 5 * (1 / 5.0000001) and such differ */
+{
+    for (int i = 1; i < 2000; i += 37) {
+        const float a = (float)i / 7, b = (float)(2000 - i) / 3, sum = a + b; /* 1e-20 vanishes beside them */
+        check_row(WEIGHTS(a, b), sum,
+                  WANT((float)((double)a / (double)sum), (float)((double)b / (double)sum)));
+    }
+}
+
+TEST(special_values)
+{
+    check_row(WEIGHTS(-0.0f, 0), 1e-20f, WANT(-0.0f, 0));
+    check_row(WEIGHTS(-1, -3), -4, WANT(0.25f, 0.75f));
+    check_row(WEIGHTS(-3, 1), -2, WANT(1.5f, -0.5f));
+    check_row(WEIGHTS(INFINITY, 1), INFINITY, WANT(NAN, 0));
+    check_row(WEIGHTS(INFINITY, -1), INFINITY, WANT(NAN, -0.0f));
+    check_row(WEIGHTS(INFINITY, -INFINITY), NAN, WANT(NAN, NAN));
+    check_row(WEIGHTS(1, NAN, 2), NAN, WANT(NAN, NAN, NAN));
+    check_row(WEIGHTS(3e38f, 3e38f), INFINITY, WANT(0, 0));
+    check_row(WEIGHTS(1e-38f, 1), 1, WANT(1e-38f, 1));                          /* subnormals are kept */
+    check_row(WEIGHTS(1e-45f, 4), 4, WANT(0, 1));
+    check_row(WEIGHTS(6e-45f, 2), 2, WANT(3e-45f, 1));
+    check_row(WEIGHTS(5), 5, WANT(1));
+}
+
+/* ---- nothing to do ---- */
+
+TEST(no_weights_give_the_first_summand)
+{
+    FOR_BACKENDS(b) {
+        tensor w, sum, out;
+        make(&w, NULL, b->device, TGL_F32, 2, SHAPE(3, 0));
+        make(&out, NULL, b->device, TGL_F32, 2, SHAPE(3, 0));
+        place(b, &sum, TGL_F32, 1, SHAPE(3), (float[3]){ 7, 7, 7 });
+        CHECK_OK(tgl_moe_normalize_weight(&w.t, &sum.t, &out.t, b->stream));
+        check_contents(b, &sum, WANT(1e-20f, 1e-20f, 1e-20f), "denominator");
+    }
+}
+
+TEST(empty)
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor w, sum, out;
+        make(&w, NULL, devices[d], TGL_F32, 2, SHAPE(0, 4));
+        make(&sum, NULL, devices[d], TGL_F32, 1, SHAPE(0));
+        CHECK_OK(tgl_moe_normalize_weight(&w.t, &sum.t, make(&out, NULL, devices[d], TGL_F32, 2, SHAPE(0, 4)),
+                                          NULL));
+        CHECK_OK(tgl_moe_normalize_weight(&w.t, &sum.t, &w.t, NULL));
+        CHECK_FAILS(tgl_moe_normalize_weight(&w.t, &sum.t,
+                                             make(&out, NULL, devices[d], TGL_F32, 2, SHAPE(0, 3)), NULL),
+                    TGL_ERR_ARGUMENT, "normalized_weights: shape is [0, 3], want [0, 4]");
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct { tensor weights, sum, out; const DLTensor *pweights; DLTensor *psum, *pout; } call;
+
+static void valid(call *c, DLDevice on)
+{
+    c->pweights = make(&c->weights, memory + 256, on, TGL_F32, 2, SHAPE(3, 2));
+    c->psum = make(&c->sum, memory + 1024, on, TGL_F32, 1, SHAPE(3));
+    c->pout = make(&c->out, memory + 2048, on, TGL_F32, 2, SHAPE(3, 2));
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_moe_normalize_weight(c->pweights, c->psum, c->pout, NULL);
+}
+
+TEST(errors)
+{
+    TENSOR_ERRORS(weights, pweights, "topk_weights", "2", "24", F32);
+    TENSOR_ERRORS(sum, psum, "denominator", "1", "12", F32);
+    TENSOR_ERRORS(out, pout, "normalized_weights", "2", "24", F32);
+    ERROR(c.weights.strides[1] = 2,
+          "topk_weights: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.sum.strides[0] = 2, "denominator: strides are [2], want [1]");
+    ERROR(c.out.strides[0] = 3, "normalized_weights: strides are [3, 1], want [2, 1]");
+    ERROR(c.sum.shape[0] = 2, "denominator: shape is [2], want [3]");
+    ERROR(c.out.shape[0] = 2, "normalized_weights: shape is [2, 2], want [3, 2]");
+    ERROR(c.out.shape[1] = c.out.strides[0] = 3, "normalized_weights: shape is [3, 3], want [3, 2]");
+    ERROR(c.sum.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "denominator: device is cuda:1, want cuda:0" : "denominator: device is cuda:1, want cpu");
+    ERROR(c.out.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "normalized_weights: device is cuda:1, want cuda:0"
+                  : "normalized_weights: device is cuda:1, want cpu");
+    /* normalized_weights may be topk_weights, but not a part of it; denominator is apart from both */
+    ERROR(c.out.t.data = memory + 260,
+          "normalized_weights: memory is shared with topk_weights, want no overlap");
+    ERROR(c.weights.strides[0] = 3; c.out.t.data = c.weights.t.data,
+          "normalized_weights: memory is shared with topk_weights, want no overlap");
+    ERROR(c.sum.t.data = c.weights.t.data,
+          "denominator: memory is shared with topk_weights, want no overlap");
+    ERROR(c.sum.t.data = memory + 2068,
+          "denominator: memory is shared with normalized_weights, want no overlap");
+}

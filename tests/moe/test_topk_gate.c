@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_moe_topk_gate, on every device of the tests. Written from the specification: experts ordered by score
+ * descending, then by index ascending; the first num_topk of them. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "support.h"
+
+TESTS_OF_TABLE("moe_topk_gate")
+
+/* ---- examples ---- */
+
+/* One row of scores, and who must come out. */
+static void check_row(const float *scores, int64_t num_experts, const int64_t *want, int64_t num_topk)
+{
+    FOR_BACKENDS(b) {
+        tensor s, i64, i32;
+        int64_t poison[64];
+        int32_t narrow[64];
+        for (int i = 0; i < 64; i++) poison[i] = -77, narrow[i] = (int32_t)(i < num_topk ? want[i] : 0);
+        place(b, &s, TGL_F32, 2, SHAPE(1, num_experts), scores);
+        place(b, &i64, TGL_I64, 2, SHAPE(1, num_topk), poison);
+        place(b, &i32, TGL_I32, 2, SHAPE(1, num_topk), poison);
+        CHECK_OK(tgl_moe_topk_gate(&s.t, &i64.t, b->stream));
+        CHECK_OK(tgl_moe_topk_gate(&s.t, &i32.t, b->stream));
+        check_contents(b, &i64, want, "i64");
+        check_contents(b, &i32, narrow, "i32");
+        discard(b, &s);
+    }
+}
+#define SCORES(...) ((float[]){ __VA_ARGS__ }), sizeof((float[]){ __VA_ARGS__ }) / sizeof(float)
+#define EXPERTS(...) ((int64_t[]){ __VA_ARGS__ }), sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)
+
+TEST(worked_examples)
+{
+    /* doc: topk_gate */
+    check_row(SCORES(0.1f, 0.9f, 0.9f, 0.3f), EXPERTS(1, 2));
+    check_row(SCORES(0.5f, 0.5f, 0.5f, 0.5f), EXPERTS(0, 1));
+    check_row(SCORES(-1, -INFINITY, -2, -INFINITY), EXPERTS(0, 2, 1));
+    check_row(SCORES(0.0f, -0.0f, -3, 0.0f), EXPERTS(0, 1, 3));
+    /* end */
+}
+
+TEST(minus_infinity_is_chosen_once)
+{
+    check_row(SCORES(-INFINITY, 1, -INFINITY), EXPERTS(1, 0, 2));
+    check_row(SCORES(-INFINITY, -INFINITY, -INFINITY, -INFINITY), EXPERTS(0, 1, 2, 3));
+}
+
+TEST(nan_counts_as_minus_infinity)
+{
+    check_row(SCORES(NAN, 1, -NAN, 2), EXPERTS(3, 1, 0, 2));
+    check_row(SCORES(-INFINITY, NAN, -INFINITY, -3e38f), EXPERTS(3, 0, 1, 2));
+    check_row(SCORES(NAN, -INFINITY, NAN), EXPERTS(0, 1, 2));
+    check_row(SCORES(NAN), EXPERTS(0));
+}
+
+TEST(extremes_of_the_order)
+{
+    check_row(SCORES(3.4028235e38f, INFINITY, -3.4028235e38f, 1e-45f, -1e-45f, 0, -INFINITY),
+              EXPERTS(1, 0, 3, 5, 4, 2, 6));
+    check_row(SCORES(-0.0f, 0.0f, -0.0f, 0.0f), EXPERTS(0, 1, 2, 3));
+    check_row(SCORES(0.0f, -0.0f, 1e-45f, -0.0f), EXPERTS(2, 0, 1, 3));
+    check_row(SCORES(-1e-45f, -0.0f, -1e-45f), EXPERTS(1, 0, 2));
+}
+
+TEST(ties_around_the_last_place)    /* which of equal scores still get in, wherever in the row they are */
+{
+    float scores[384];
+    for (int first = 0; first < 384; first += 13)
+        for (int second = first + 1; second < 384; second += 29) {
+            for (int i = 0; i < 384; i++) scores[i] = i % 5 ? -1.0f : -2.0f;
+            scores[first] = scores[second] = 3;
+            const int64_t next = first == 1 ? second == 2 ? 3 : 2 : second == 1 ? 2 : 1;
+            check_row(scores, 384, EXPERTS(first, second, next));
+        }
+}
+
+/* Every bit pattern of the upper half of a float, each against its neighbours in the order. */
+TEST(order_of_all_magnitudes)
+{
+    enum { ROWS = 128, EXPERTS_PER_ROW = 512 };
+    static float scores[ROWS * EXPERTS_PER_ROW];
+    static int64_t seen[ROWS * EXPERTS_PER_ROW];
+    for (uint32_t i = 0; i < ROWS * EXPERTS_PER_ROW; i++) {
+        const uint32_t bits = (i * 40503u & 0xffff) << 16;      /* odd, so each comes once */
+        memcpy(&scores[i], &bits, 4);
+    }
+    FOR_BACKENDS(b) {
+        if (b->is_emulated && !test_slow()) continue;
+        tensor s, idx;
+        place(b, &s, TGL_F32, 2, SHAPE(ROWS, EXPERTS_PER_ROW), scores);
+        place(b, &idx, TGL_I64, 2, SHAPE(ROWS, EXPERTS_PER_ROW), seen);
+        CHECK_OK(tgl_moe_topk_gate(&s.t, &idx.t, b->stream));
+        CHECK_OK(backend_download(b, seen, idx.t.data, sizeof seen));
+        for (int r = 0; r < ROWS; r++) {
+            bool chosen[EXPERTS_PER_ROW] = { false };
+            for (int k = 0; k < EXPERTS_PER_ROW; k++) {
+                const int64_t e = seen[r * EXPERTS_PER_ROW + k];
+                REQUIRE(e >= 0 && e < EXPERTS_PER_ROW && !chosen[e]);
+                chosen[e] = true;
+                if (k == 0) continue;
+                const int64_t before = seen[r * EXPERTS_PER_ROW + k - 1];
+                float x = scores[r * EXPERTS_PER_ROW + before], y = scores[r * EXPERTS_PER_ROW + e];
+                if (isnan(x)) x = -INFINITY;
+                if (isnan(y)) y = -INFINITY;
+                CHECK_THAT(x > y || (x == y && before < e), "%s: row %d: %a of %d comes before %a of %d",
+                           b->name, r, (double)x, (int)before, (double)y, (int)e);
+            }
+        }
+        discard(b, &s);
+        discard(b, &idx);
+    }
+}
+
+/* ---- nothing to do ---- */
+
+TEST(empty)     /* no data and no driver */
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor s, idx;
+        CHECK_OK(tgl_moe_topk_gate(make(&s, NULL, devices[d], TGL_F32, 2, SHAPE(0, 64)),
+                                   make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 6)), NULL));
+        CHECK_OK(tgl_moe_topk_gate(make(&s, memory, devices[d], TGL_F32, 2, SHAPE(3, 64)),
+                                   make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(3, 0)), NULL));
+        CHECK_OK(tgl_moe_topk_gate(make(&s, NULL, devices[d], TGL_F32, 2, SHAPE(3, 0)),
+                                   make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(3, 0)), NULL));
+        CHECK_FAILS(tgl_moe_topk_gate(make(&s, NULL, devices[d], TGL_F32, 2, SHAPE(0, 4)),
+                                      make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 5)), NULL),
+                    TGL_ERR_ARGUMENT, "topk_idx: shape is [0, 5], want [0, 0..4]");
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct { tensor scores, idx; const DLTensor *pscores; DLTensor *pidx; } call;
+
+static void valid(call *c, DLDevice on)
+{
+    c->pscores = make(&c->scores, memory + 256, on, TGL_F32, 2, SHAPE(3, 5));
+    c->pidx = make(&c->idx, memory + 1024, on, TGL_I64, 2, SHAPE(3, 2));
+}
+
+static tgl_status invoke(const call *c) { return tgl_moe_topk_gate(c->pscores, c->pidx, NULL); }
+
+TEST(errors)
+{
+    TENSOR_ERRORS(scores, pscores, "scores", "2", "60", F32);
+    TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "48", INDEX);
+    ERROR(c.scores.shape[0] = -1, "scores: shape is [-1, 5], want sizes >= 0");
+    ERROR(c.scores.shape[0] = (int64_t)1 << 62,
+          "scores: shape is [4611686018427387904, 5], want fewer than 2^63 bytes");
+    ERROR(c.scores.strides[1] = 2,
+          "scores: strides are [5, 2], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.scores.strides[0] = -5,
+          "scores: strides are [-5, 1], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.scores.strides[0] = INT64_MAX,
+          "scores: strides are [9223372036854775807, 1], want offsets that fit in 63 bits");
+    ERROR(c.scores.shape[1] = (int64_t)1 << 31,
+          "scores: shape is [3, 2147483648], want [3, 0..2147483647]");
+    ERROR(c.idx.strides[0] = 3, "topk_idx: strides are [3, 1], want [2, 1]");
+    ERROR(c.idx.strides[0] = 1; c.idx.strides[1] = 3, "topk_idx: strides are [1, 3], want [2, 1]");
+    ERROR(c.idx.shape[0] = 2, "topk_idx: shape is [2, 2], want [3, 0..5]");
+    ERROR(c.idx.shape[1] = c.idx.strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 0..5]");
+    ERROR(c.idx.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "topk_idx: device is cuda:1, want cuda:0" : "topk_idx: device is cuda:1, want cpu");
+    ERROR(c.idx.t.data = c.scores.t.data, "topk_idx: memory is shared with scores, want no overlap");
+    ERROR(c.idx.t.data = memory + 256 + 56, "topk_idx: memory is shared with scores, want no overlap");
+}
+
+TEST(no_driver)
+{
+    backend b;
+    if (backend_open("cuda", &b) == TGL_OK) {
+        backend_close(&b);
+        SKIP("there is a CUDA device");
+    }
+    call c;
+    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
+    CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
+}

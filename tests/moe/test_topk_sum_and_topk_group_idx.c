@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_moe_topk_sum_and_topk_group_idx, on every device of the tests. Written from the specification: a group
+ * is worth the sum of its best scores, added in descending order in f32; the better groups come first, the
+ * lower index wins a tie. */
+#include <math.h>
+
+#include "support.h"
+
+TESTS_OF_TABLE("moe_topk_sum_and_topk_group_idx")
+
+/* ---- examples ---- */
+
+static void check_groups(const float *scores, int64_t num_groups, int64_t experts_per_group,
+                         int64_t num_topk_sum, const int64_t *want, int64_t num_topk_groups)
+{
+    FOR_BACKENDS(b) {
+        tensor s, i64, i32;
+        int64_t poison[64];
+        int32_t narrow[64];
+        for (int i = 0; i < 64; i++)
+            poison[i] = -77, narrow[i] = (int32_t)(i < num_topk_groups ? want[i] : 0);
+        place(b, &s, TGL_F32, 3, SHAPE(1, num_groups, experts_per_group), scores);
+        place(b, &i64, TGL_I64, 2, SHAPE(1, num_topk_groups), poison);
+        place(b, &i32, TGL_I32, 2, SHAPE(1, num_topk_groups), poison);
+        CHECK_OK(tgl_moe_topk_sum_and_topk_group_idx(&s.t, &i64.t, num_topk_sum, b->stream));
+        CHECK_OK(tgl_moe_topk_sum_and_topk_group_idx(&s.t, &i32.t, num_topk_sum, b->stream));
+        check_contents(b, &i64, want, "i64");
+        check_contents(b, &i32, narrow, "i32");
+        discard(b, &s);
+    }
+}
+#define GROUPS(...) ((int64_t[]){ __VA_ARGS__ }), sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)
+
+TEST(worked_example)
+{
+    /* doc: topk_sum_and_topk_group_idx */
+    const float scores[] = { 1, 2, 3, /**/ 5, 0, 0, /**/ 4, 4, -9 };    /* three groups of three */
+    check_groups(scores, 3, 3, 2, GROUPS(2, 0));    /* sums of two: 5, 5, 8 */
+    check_groups(scores, 3, 3, 1, GROUPS(1, 2));    /* the best: 3, 5, 4 */
+    /* end */
+}
+
+TEST(equal_scores_count_twice)
+{
+    check_groups((float[]){ 4, 4, 0, /**/ 7, 0, 0 }, 2, 3, 2, GROUPS(0, 1));
+    check_groups((float[]){ 0, 4, 4, /**/ 4, 0, 4 }, 2, 3, 2, GROUPS(0, 1));
+}
+
+TEST(ties_between_groups)
+{
+    check_groups((float[]){ 1, 2, /**/ 2, 1, /**/ 3, 0, /**/ 0, 3 }, 4, 2, 2, GROUPS(0, 1, 2, 3));
+    check_groups((float[]){ 1, 2, /**/ 2, 1, /**/ 3, 0, /**/ 0, 3 }, 4, 2, 1, GROUPS(2, 3, 0, 1));
+    check_groups((float[]){ -0.0f, 0, -0.0f, 0 }, 4, 1, 1, GROUPS(0, 1, 2, 3));
+}
+
+TEST(groups_of_minus_infinity_come_last_in_order)
+{
+    const float scores[] = {
+        -INFINITY, -INFINITY, /**/ 1, -INFINITY, /**/ -INFINITY, -INFINITY, /**/ -1, -2
+    };
+    check_groups(scores, 4, 2, 2, GROUPS(3, 0, 1, 2));
+    check_groups(scores, 4, 2, 1, GROUPS(1, 3, 0, 2));
+}
+
+TEST(nan_counts_as_minus_infinity)
+{
+    check_groups((float[]){ NAN, 5, /**/ 1, 1 }, 2, 2, 2, GROUPS(1, 0));
+    check_groups((float[]){ NAN, 5, /**/ 1, 1 }, 2, 2, 1, GROUPS(0, 1));
+    check_groups((float[]){ NAN, 5, 4, /**/ 1, 1, 1 }, 2, 3, 2, GROUPS(0, 1));
+    /* +inf and -inf together are a NaN, which comes last with its equals */
+    check_groups((float[]){ INFINITY, -INFINITY, /**/ -1, -1, /**/ NAN, NAN }, 3, 2, 2, GROUPS(1, 0, 2));
+    check_groups((float[]){ NAN, NAN, /**/ INFINITY, -INFINITY, /**/ 0, 0 }, 3, 2, 2, GROUPS(2, 0, 1));
+}
+
+TEST(sums_are_rounded_to_f32_in_descending_order)
+{
+    /* 2^24 + 1 is 2^24 in f32, twice; the small ones first would give 2^24 + 2 */
+    check_groups((float[]){ 1, 16777216, 1, /**/ 16777218, 0, 0 }, 2, 3, 3, GROUPS(1, 0));
+    check_groups((float[]){ 1, 1, 16777216, /**/ 16777216, 0, 0 }, 2, 3, 3, GROUPS(0, 1));
+    check_groups((float[]){ 3e38f, 3e38f, /**/ INFINITY, 0 }, 2, 2, 2,
+                 GROUPS(0, 1)); /* overflow is +inf: a tie */
+    check_groups((float[]){ 1e-45f, 1e-45f, /**/ 1e-45f, 0 }, 2, 2, 2, GROUPS(0, 1)); /* subnormals count */
+    check_groups((float[]){ 1e-45f, 0, /**/ 1e-45f, 1e-45f }, 2, 2, 2, GROUPS(1, 0));
+}
+
+TEST(strided_groups) /* each token's groups 4 elements apart, tokens 9: both overlap nothing that is read */
+{
+    FOR_BACKENDS(b) {
+        const float scores[] = { 1, 2, 90, 90, 3, 4, 90, 90, 90, 6, 5, 90, 90, 1, 2, 90, 90, 90 };
+        const int64_t want[] = { 1, 0, 0, 1 };
+        tensor s, idx;
+        place(b, &s, TGL_F32, 1, SHAPE(18), scores);
+        void *data = s.t.data;
+        make(&s, data, b->device, TGL_F32, 3, SHAPE(2, 2, 2));
+        s.strides[0] = 9, s.strides[1] = 4;
+        place(b, &idx, TGL_I64, 2, SHAPE(2, 2), (int64_t[4]){ 0 });
+        CHECK_OK(tgl_moe_topk_sum_and_topk_group_idx(&s.t, &idx.t, 2, b->stream));
+        check_contents(b, &idx, want, "group_idx");
+        discard(b, &s);
+    }
+}
+
+/* ---- nothing to do ---- */
+
+TEST(empty)
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor s, idx;
+        make(&s, NULL, devices[d], TGL_F32, 3, SHAPE(0, 4, 8));
+        CHECK_OK(tgl_moe_topk_sum_and_topk_group_idx(
+            &s.t, make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 2)), 2, NULL));
+        make(&s, memory, devices[d], TGL_F32, 3, SHAPE(2, 4, 8));
+        CHECK_OK(tgl_moe_topk_sum_and_topk_group_idx(
+            &s.t, make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(2, 0)), 2, NULL));
+        make(&s, NULL, devices[d], TGL_F32, 3, SHAPE(0, 4, 8));
+        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 5));
+        CHECK_FAILS(tgl_moe_topk_sum_and_topk_group_idx(&s.t, &idx.t, 2, NULL), TGL_ERR_ARGUMENT,
+                    "group_idx: shape is [0, 5], want [0, 0..4]");
+        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 2));
+        CHECK_FAILS(tgl_moe_topk_sum_and_topk_group_idx(&s.t, &idx.t, 9, NULL), TGL_ERR_ARGUMENT,
+                    "num_topk_sum: is 9, want 1..8");
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct { tensor scores, idx; const DLTensor *pscores; DLTensor *pidx; int64_t num_topk_sum; } call;
+
+static void valid(call *c, DLDevice on)
+{
+    c->pscores = make(&c->scores, memory + 256, on, TGL_F32, 3, SHAPE(3, 4, 5));
+    c->pidx = make(&c->idx, memory + 1024, on, TGL_I64, 2, SHAPE(3, 2));
+    c->num_topk_sum = 2;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_moe_topk_sum_and_topk_group_idx(c->pscores, c->pidx, c->num_topk_sum, NULL);
+}
+
+TEST(errors)
+{
+    TENSOR_ERRORS(scores, pscores, "scores", "3", "240", F32);
+    TENSOR_ERRORS(idx, pidx, "group_idx", "2", "48", INDEX);
+    ERROR(c.scores.shape[1] = -1, "scores: shape is [3, -1, 5], want sizes >= 0");
+    ERROR(c.scores.strides[2] = 2,
+          "scores: strides are [20, 5, 2], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.scores.strides[1] = -5,
+          "scores: strides are [20, -5, 1], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.scores.shape[2] = (int64_t)1 << 31,
+          "scores: shape is [3, 4, 2147483648], want [3, 0..2147483647, 0..2147483647]");
+    ERROR(c.idx.strides[0] = 3, "group_idx: strides are [3, 1], want [2, 1]");
+    ERROR(c.idx.shape[0] = 2, "group_idx: shape is [2, 2], want [3, 0..4]");
+    ERROR(c.idx.shape[1] = c.idx.strides[0] = 5, "group_idx: shape is [3, 5], want [3, 0..4]");
+    ERROR(c.num_topk_sum = 0, "num_topk_sum: is 0, want 1..5");
+    ERROR(c.num_topk_sum = -1, "num_topk_sum: is -1, want 1..5");
+    ERROR(c.num_topk_sum = 6, "num_topk_sum: is 6, want 1..5");
+    ERROR(c.num_topk_sum = INT64_MAX, "num_topk_sum: is 9223372036854775807, want 1..5");
+    ERROR(c.idx.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "group_idx: device is cuda:1, want cuda:0" : "group_idx: device is cuda:1, want cpu");
+    ERROR(c.idx.t.data = c.scores.t.data, "group_idx: memory is shared with scores, want no overlap");
+    ERROR(c.idx.t.data = memory + 256 + 232, "group_idx: memory is shared with scores, want no overlap");
+}
