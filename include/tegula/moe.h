@@ -3,7 +3,8 @@
  * formulas, examples and speed.
  *
  * Experts and groups are numbered from 0; a negative index is an empty slot. Where scores are ranked, higher
- * is better, the lower index wins a tie, -0 equals +0, and NaN counts as -inf. */
+ * is better, the lower index wins a tie, -0 equals +0, and NaN counts as -inf. Experts and groups are fewer
+ * than 2^31. */
 #ifndef TEGULA_MOE_H
 #define TEGULA_MOE_H
 
@@ -32,10 +33,10 @@ TGL_API tgl_status tgl_moe_topk_sum_and_topk_group_idx(const DLTensor *scores, D
  * renumbers them as if only those ranks existed
  *   indices  in   i64 or i32   [num_tokens, num_topk]   rows may be strided
  *   out      out  indices'     [num_tokens, num_topk]   packed; may be indices itself
- * With g = num_experts / num_ep_ranks (rounded down, at least 1) and q = v / g: out = -1 if v < 0 or
+ * With g = num_experts / num_ep_ranks, rounded down, and q = v / g: out = -1 if v < 0 or
  * q % num_tp_ranks != tp_rank, else q / num_tp_ranks * g + v % g. Exact. Since 0.1. */
 typedef struct tgl_moe_mask_indices_by_tp_params {
-    int64_t num_experts;  /* over all ranks */
+    int64_t num_experts;  /* over all ranks; at least num_ep_ranks, has no default */
     int64_t num_ep_ranks; /* 0: 1 */
     int64_t num_tp_ranks; /* 0: 1 */
     int64_t tp_rank;      /* 0 .. num_tp_ranks - 1 */

@@ -35,6 +35,14 @@ def seed(request):
         torch.manual_seed(int.from_bytes(hashlib.sha256(request.node.nodeid.encode()).digest()[:4], "little"))
 
 
+@pytest.fixture(autouse=True)
+def forget_compiled():
+    """Dynamo counts the recompilations of all tests that compile a builtin together, and stops at eight."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+
+
 def pytest_report_header(config):
     import tegula
     what = (
