@@ -11,26 +11,19 @@
  * only where picks, or the last pick and what is left, agree in all bits that remain: then everyone who may
  * belong to the result is a candidate, one a lane, and the whole scores decide. Rows with more than 32
  * candidates, of equal scores mostly, go the long way of topk.cuh. */
+#include "moe/index.cuh"
 #include "moe/topk.cuh"
 #include "moe/topk_gate.h"
 
-#if !defined(NUM_LISTS) || !defined(NUM_TOPK) || !defined(INDEX_BYTES)
+#if !defined(NUM_LISTS) || !defined(NUM_TOPK)
 #ifdef __CUDACC_RTC__
-#error "NUM_LISTS, NUM_TOPK or INDEX_BYTES is not defined"
+#error "NUM_LISTS or NUM_TOPK is not defined"
 #endif
 #define NUM_LISTS 2
 #define NUM_TOPK 8
-#define INDEX_BYTES 8
 #endif
 static_assert(NUM_LISTS >= 1 && NUM_LISTS <= 8, "NUM_LISTS is 1 .. 8");
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= 32, "NUM_TOPK is 1 .. 32");
-static_assert(INDEX_BYTES == 4 || INDEX_BYTES == 8, "INDEX_BYTES is 4 or 8");
-
-#if INDEX_BYTES == 4
-typedef i32 index_type;
-#else
-typedef i64 index_type;
-#endif
 
 enum {
     EXPERT_BITS = NUM_LISTS == 1 ? 7 : NUM_LISTS == 2 ? 8 : NUM_LISTS <= 4 ? 9 : 10,

@@ -5,22 +5,9 @@
  *   moves     num_tokens * (4 * num_experts + INDEX_BYTES * num_topk) bytes; a round reads
  *             num_experts / TOPK_GATE_WIDE_THREADS scores again, from L1 or L2
  *   macros    INDEX_BYTES 4 or 8 */
+#include "moe/index.cuh"
 #include "moe/topk.cuh"
 #include "moe/topk_gate.h"
-
-#ifndef INDEX_BYTES
-#ifdef __CUDACC_RTC__
-#error "INDEX_BYTES is not defined"
-#endif
-#define INDEX_BYTES 8
-#endif
-static_assert(INDEX_BYTES == 4 || INDEX_BYTES == 8, "INDEX_BYTES is 4 or 8");
-
-#if INDEX_BYTES == 4
-typedef i32 index_type;
-#else
-typedef i64 index_type;
-#endif
 
 enum { THREADS = TOPK_GATE_WIDE_THREADS, WARPS = THREADS / 32 };
 

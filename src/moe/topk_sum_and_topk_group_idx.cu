@@ -11,29 +11,21 @@
  * GROUP_LANES neighbouring lanes share a group. Each keeps the best two of its scores, LANE_VECTORS vectors
  * of four under way at a time; they meet by shuffles. A group's place is the number of groups above it: the
  * lanes of a group compare it with different ones and add up. */
-#include "device/ptx.cuh"
+#include "moe/index.cuh"
 #include "moe/topk_sum_and_topk_group_idx.h"
 #include "numerics/rank.h"
 
-#if !defined(GROUP_LANES) || !defined(LANE_VECTORS) || !defined(NUM_TOPK_SUM) || !defined(INDEX_BYTES)
+#if !defined(GROUP_LANES) || !defined(LANE_VECTORS) || !defined(NUM_TOPK_SUM)
 #ifdef __CUDACC_RTC__
-#error "GROUP_LANES, LANE_VECTORS, NUM_TOPK_SUM or INDEX_BYTES is not defined"
+#error "GROUP_LANES, LANE_VECTORS or NUM_TOPK_SUM is not defined"
 #endif
 #define GROUP_LANES 4
 #define LANE_VECTORS 2
 #define NUM_TOPK_SUM 2
-#define INDEX_BYTES 8
 #endif
 static_assert(GROUP_LANES >= 1 && 32 % GROUP_LANES == 0, "GROUP_LANES is 1, 2, 4 ... 32");
 static_assert(LANE_VECTORS >= 1 && LANE_VECTORS <= GROUP_IDX_MAX_VECTORS, "LANE_VECTORS is 1, 2, 4 or 8");
 static_assert(NUM_TOPK_SUM == 1 || NUM_TOPK_SUM == GROUP_IDX_MAX_TOPK_SUM, "NUM_TOPK_SUM is 1 or 2");
-static_assert(INDEX_BYTES == 4 || INDEX_BYTES == 8, "INDEX_BYTES is 4 or 8");
-
-#if INDEX_BYTES == 4
-typedef i32 index_type;
-#else
-typedef i64 index_type;
-#endif
 
 enum { MAX_GROUPS = 32 / GROUP_LANES };
 #define MINUS_INFINITY __uint_as_float(0xff800000)

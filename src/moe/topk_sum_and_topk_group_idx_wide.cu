@@ -8,22 +8,9 @@
  *             again, from L1 or L2: a lane's after each of its picks, all of the groups beyond
  *             GROUP_IDX_WIDE_KEPT in every round
  *   macros    INDEX_BYTES 4 or 8 */
+#include "moe/index.cuh"
 #include "moe/topk.cuh"
 #include "moe/topk_sum_and_topk_group_idx.h"
-
-#ifndef INDEX_BYTES
-#ifdef __CUDACC_RTC__
-#error "INDEX_BYTES is not defined"
-#endif
-#define INDEX_BYTES 8
-#endif
-static_assert(INDEX_BYTES == 4 || INDEX_BYTES == 8, "INDEX_BYTES is 4 or 8");
-
-#if INDEX_BYTES == 4
-typedef i32 index_type;
-#else
-typedef i64 index_type;
-#endif
 
 enum { THREADS = GROUP_IDX_WIDE_THREADS, WARPS = THREADS / 32, KEPT = GROUP_IDX_WIDE_KEPT };
 
