@@ -4,34 +4,10 @@
 #ifndef TEGULA_MOE_SUPPORT_H
 #define TEGULA_MOE_SUPPORT_H
 
-#include "bench/case.h"
+#include "cases.h"
 #include "tegula/moe.h"
-#include "test.h"
-
-#define FOR_BACKENDS(b)                     \
-    for (int b##_i = 0; b##_i < 2; b##_i++) \
-        for (const backend *b = backend_of_tests(b##_i); b; b = NULL)
 
 /* ---- the table of cases ---- */
-
-static inline void check_lines(const char *op_name, const char *const *lines, const backend *b)
-{
-    const case_op *op = case_find(op_name);
-    int64_t num_skipped = 0;
-    REQUIRE(op && case_count(lines) > 0);
-    for (int64_t i = 0; i < case_count(lines); i++) {
-        case_params params;
-        case_report report;
-        char text[CASE_LABEL];
-        REQUIRE(CHECK_OK(case_at(op, lines, i, &params)));
-        case_params_text(op, &params, text, sizeof text);
-        const case_result result = case_check(op, &params, b, &report);
-        CHECK_THAT(result != CASE_FAILED, "%s: %s %s: %s", b->name, op_name, text, report.text);
-        if (result == CASE_SKIPPED && num_skipped++ == 0)
-            printf("  %s: %s left out: %s\n", b->name, text, report.text);
-    }
-    if (num_skipped) printf("  %s: %" PRId64 " cases left out\n", b->name, num_skipped);
-}
 
 /* The blocks that every op has. */
 #define TESTS_OF_TABLE(op_name)                                                                   \

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ * cases.h - the case tables of bench/ as tests: every case of a list, on every device of the tests. */
+#ifndef TEGULA_TEST_CASES_H
+#define TEGULA_TEST_CASES_H
+
+#include "bench/case.h"
+#include "test.h"
+
+#define FOR_BACKENDS(b)                     \
+    for (int b##_i = 0; b##_i < 2; b##_i++) \
+        for (const backend *b = backend_of_tests(b##_i); b; b = NULL)
+
+static inline void check_lines(const char *op_name, const char *const *lines, const backend *b)
+{
+    const case_op *op = case_find(op_name);
+    int64_t num_skipped = 0;
+    REQUIRE(op && case_count(lines) > 0);
+    for (int64_t i = 0; i < case_count(lines); i++) {
+        case_params params;
+        case_report report;
+        char text[CASE_LABEL];
+        REQUIRE(CHECK_OK(case_at(op, lines, i, &params)));
+        case_params_text(op, &params, text, sizeof text);
+        const case_result result = case_check(op, &params, b, &report);
+        CHECK_THAT(result != CASE_FAILED, "%s: %s %s: %s", b->name, op_name, text, report.text);
+        if (result == CASE_SKIPPED && num_skipped++ == 0)
+            printf("  %s: %s left out: %s\n", b->name, text, report.text);
+    }
+    if (num_skipped) printf("  %s: %" PRId64 " cases left out\n", b->name, num_skipped);
+}
+
+#endif
