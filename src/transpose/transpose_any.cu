@@ -24,8 +24,8 @@
 /* Fills the tile with columns 0 .. cols - 1 of rows first .. end - 1; `from` is where row 0 would be.
  * `left` and `right` are the bytes that these rows of x have before and after the tile; used if they are
  * contiguous. All loads of a patch are under way before the first is needed, so all of its loops are
- * unrolled: two columns of elements at a time made 87 us of 48 at 4000x7168 bf16, every second column, on
- * H200. Patches follow each other. */
+ * unrolled: a version that went two columns of elements at a time took 87 us where this takes 48, at
+ * 4000x7168 bf16, every second column, on H200. Patches follow each other. */
 DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_bytes, int first, int end,
                    int cols, i64 left, i64 right)
 {
