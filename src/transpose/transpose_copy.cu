@@ -12,7 +12,8 @@
  * A thread writes aligned blocks of 16 bytes of out, COPY_THREADS apart, all loads before the first
  * store. One that lies in a contiguous row of x is loaded as a vector; one that has several rows in it,
  * an end of out, or an end of a row that is not aligned, goes element by element. (To find the vectors in a
- * loop that is not unrolled compiles in 0.8 of the time; the version that had it took 13 % longer at 1x7168 bf16 on H200.) */
+ * loop that is not unrolled compiles in 0.8 of the time; the version that had it took 13 % longer at 1x7168
+ * bf16 on H200.) */
 #include "device/ptx.cuh"
 #include "transpose/tile.h"
 
