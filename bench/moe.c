@@ -559,6 +559,7 @@ const case_op moe_ops[] = {
             "num_tokens=5 num_groups=1,3,31,32,33,64,65 experts_per_group=5 num_topk_groups=1 "
             "values=normal,ties",
             "num_tokens=5 num_groups=32,64,100 experts_per_group=7 num_topk_groups=32 values=ties,few_finite",
+            "num_tokens=5 num_groups=8,40 experts_per_group=6 num_topk_sum=2,3 num_topk_groups=8 dtype=i32",
             "num_tokens=5 num_groups=7 experts_per_group=1 num_topk_sum=1 num_topk_groups=0,1,7 "
             "values=ties,special",
             "num_tokens=5 num_groups=9 experts_per_group=2 num_topk_sum=1,2 num_topk_groups=3,9 "
@@ -598,6 +599,7 @@ const case_op moe_ops[] = {
             "num_tokens=64 num_groups=12 experts_per_group=6 num_topk_sum=1,2 num_topk_groups=2,4",
             "num_tokens=64 num_groups=16 experts_per_group=16 num_topk_sum=1,2 num_topk_groups=2,4",
             "num_tokens=64 num_groups=1,33,64 experts_per_group=5,100 num_topk_sum=1,2,5 num_topk_groups=1",
+            "num_tokens=64 num_groups=33 experts_per_group=5 num_topk_groups=1 dtype=i32",
             NULL,
         },
     },
@@ -628,6 +630,8 @@ const case_op moe_ops[] = {
             "dtype=i64,i32",
             "num_tokens=0,1,2,3,127,128,129,255,257 num_topk=1,8 num_experts=256 num_ep_ranks=8 "
             "num_tp_ranks=2",
+            /* threads take a second step */
+            "num_tokens=40000 num_topk=7 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 offset=1",
             "num_tokens=9 num_topk=0,1,2,3,5,33 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 "
             "in_place=0,1 dtype=i64,i32",
             "num_tokens=65 num_topk=6,8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 "
