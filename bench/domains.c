@@ -5,11 +5,14 @@
 
 #include "case.h"
 
-extern const case_op moe_ops[], transpose_ops[];   /* each ends with a row without a name */
+/* Each ends with a row without a name. */
+extern const case_op moe_ops[], moe_gate_ops[], moe_mapping_ops[], transpose_ops[];
 
 static const case_op *const domains[] = {
     transpose_ops,
     moe_ops,
+    moe_gate_ops,
+    moe_mapping_ops,
 };
 
 const case_op *case_op_at(int i)

@@ -1,41 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * moe.c - the cases of the routing ops. Oracles sort where the ops select, and compute in double or in 128
- * bits where the ops do not.
- *
- * Layouts of a tensor's rows:
- *   packed
- *   half        the left half of a matrix twice as wide
- *   gap         rows 3 elements apart: alignment changes from row to row
- *   repeated    row stride 0: one row for all tokens (inputs only)
- *   far         row stride 65536, so that few tokens reach past 2^31 elements
- * and of scores in groups, also
+ * moe.c - the cases of the ops that choose experts from scores and rewrite choices. Oracles sort where the
+ * ops select, and compute in double or in 128 bits where the ops do not. Scores in groups have one more
+ * layout than moe_common.h says:
  *   interleaved a group of every token in turn, as x.permute(1, 0, 2) gives it */
 #include "tegula/moe.h"
 
-#include <float.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "case.h"
 #include "core/status.h"
-
-/* ---- layouts ---- */
-
-/* Strides of [num_rows, num_cols]. */
-static tgl_status lay_out(const char *layout, int64_t num_cols, int64_t strides[2])
-{
-    strides[1] = 1;
-    if (!strcmp(layout, "packed")) strides[0] = num_cols;
-    else if (!strcmp(layout, "half")) strides[0] = 2 * num_cols;
-    else if (!strcmp(layout, "gap")) strides[0] = num_cols + 3;
-    else if (!strcmp(layout, "repeated")) strides[0] = 0;
-    else if (!strcmp(layout, "far")) strides[0] = 65536;
-    else
-        return tgl_fail(TGL_ERR_ARGUMENT, "layout: is \"%s\", want packed, half, gap, repeated or far",
-                        layout);
-    return TGL_OK;
-}
+#include "moe_common.h"
 
 /* Strides of [num_tokens, num_groups, experts_per_group]. */
 static tgl_status lay_out_groups(const char *layout, const int64_t shape[3], int64_t strides[3])
@@ -44,165 +18,11 @@ static tgl_status lay_out_groups(const char *layout, const int64_t shape[3], int
     if (!strcmp(layout, "interleaved")) {
         strides[0] = shape[2], strides[1] = shape[0] * shape[2];
     } else {
-        TGL_TRY(lay_out(layout, shape[2], strides + 1));
+        TGL_TRY(moe_lay_out(layout, shape[2], strides + 1));
         strides[0] = shape[1] * strides[1] + (!strcmp(layout, "gap") ? 5 : 0);
     }
     return TGL_OK;
 }
-
-/* ---- values ---- */
-
-/* Every element is one of a few, at random. */
-static const float ties[] = { -1, -0.0f, 0, 0.5f, 2 };
-static const float equal[] = { 0.25f };
-static const float zero[] = { 0 };
-static const float few_finite[] = { -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, 1, -0.0f };
-static const float special[] = { NAN,    -NAN,    INFINITY, -INFINITY, 0, -0.0f,
-                                 1e-40f, -1e-40f, FLT_MAX,  -FLT_MAX,  1, -1 };
-static const float magnitudes[] = { 1e30f, 1e-30f, 1, 0.1f, 3e-8f, -1e30f, 1e-20f, 1e-40f, FLT_MAX };
-static const struct { const char *name; const float *values; size_t count; } tables[] = {
-    { "ties", ties, sizeof ties / sizeof *ties },
-    { "equal", equal, sizeof equal / sizeof *equal },
-    { "zero", zero, sizeof zero / sizeof *zero },
-    { "few_finite", few_finite, sizeof few_finite / sizeof *few_finite },
-    { "special", special, sizeof special / sizeof *special },
-    { "magnitudes", magnitudes, sizeof magnitudes / sizeof *magnitudes },
-};
-enum { NUM_TABLES = sizeof tables / sizeof *tables };
-
-typedef struct { case_tensor *t; uint64_t seed; int table; } filling;
-
-static void table_chunk(void *context, int64_t begin, int64_t end)
-{
-    const filling *f = context;
-    float *to = (float *)f->t->storage;
-    for (int64_t i = begin; i < end; i++)
-        to[i] = tables[f->table].values[case_random(f->seed, i) % tables[f->table].count];
-}
-
-static void fill_table(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    filling f = { t, seed, 0 };
-    while (strcmp(tables[f.table].name, case_text(c, "values"))) f.table++;
-    case_parallel(t->slots, 4, table_chunk, &f);
-}
-
-/* Floats that agree in their upper bits: from 1 or -1 up to 2^12 steps away; or normal ones of which 4 bits
- * of the fraction are left, with other bits far below. */
-static void close_chunk(void *context, int64_t begin, int64_t end)
-{
-    const filling *f = context;
-    uint32_t *to = (uint32_t *)f->t->storage;
-    for (int64_t i = begin; i < end; i++)
-        to[i] = 0x3f800000 | ((uint32_t)case_random(f->seed, i) & 0x80000fff);
-}
-
-static void coarse_chunk(void *context, int64_t begin, int64_t end)
-{
-    const filling *f = context;
-    uint32_t *to = (uint32_t *)f->t->storage;
-    for (int64_t i = begin; i < end; i++)
-        to[i] = (to[i] & 0xfff80000) | ((uint32_t)case_random(f->seed + 1, i) & 0x7ff);
-}
-
-static void fill_close(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    (void)c;
-    case_parallel(t->slots, 4, close_chunk, &(filling){ t, seed, 0 });
-}
-
-static void fill_coarse(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    case_fill_normal(c, t, seed);
-    case_parallel(t->slots, 4, coarse_chunk, &(filling){ t, seed, 0 });
-}
-
-/* Floats: how parameter `values` fills them. */
-static tgl_status choose_fill(const case_problem *c, case_tensor *t)
-{
-    const char *values = case_text(c, "values");
-    t->low = 0, t->high = 1;
-    t->fill = !strcmp(values, "normal")    ? case_fill_normal
-              : !strcmp(values, "uniform") ? case_fill_uniform
-              : !strcmp(values, "bits")    ? case_fill_bits
-              : !strcmp(values, "close")   ? fill_close
-              : !strcmp(values, "coarse")  ? fill_coarse
-                                           : NULL;
-    for (int i = 0; i < NUM_TABLES; i++)
-        if (!strcmp(values, tables[i].name)) t->fill = fill_table;
-    if (t->fill) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, uniform, bits, close, coarse, ties, "
-                    "equal, zero, few_finite, special or magnitudes", values);
-}
-
-static void same_chunk(void *context, int64_t begin, int64_t end)
-{
-    const filling *f = context;
-    for (int64_t i = begin; i < end; i++)
-        case_encode(f->t->dtype, 2, f->t->storage + i * f->t->element_bytes);
-}
-
-static void distinct_chunk(void *context, int64_t begin, int64_t end)
-{
-    const filling *f = context;
-    for (int64_t i = begin; i < end; i++)
-        case_encode(f->t->dtype, (double)(i % f->t->shape[1]), f->t->storage + i * f->t->element_bytes);
-}
-
-static void fill_same(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    (void)c;
-    case_parallel(t->slots, 8, same_chunk, &(filling){ t, seed, 0 });
-}
-
-static void fill_distinct(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    (void)c;
-    case_parallel(t->slots, 8, distinct_chunk, &(filling){ t, seed, 0 });
-}
-
-/* Indices below n: how parameter `values` fills them. */
-static tgl_status choose_index_fill(const case_problem *c, case_tensor *t, int64_t n)
-{
-    const char *values = case_text(c, "values");
-    t->fill = case_fill_uniform;
-    if (!strcmp(values, "valid")) t->low = 0, t->high = (double)n;
-    else if (!strcmp(values, "some_empty")) t->low = -(double)(n / 4 + 1), t->high = (double)n;
-    else if (!strcmp(values, "beyond")) t->low = -5, t->high = 3 * (double)n + 7;
-    else if (!strcmp(values, "bits")) t->fill = case_fill_bits;
-    else if (!strcmp(values, "same")) t->fill = fill_same;
-    else if (!strcmp(values, "distinct")) t->fill = fill_distinct;
-    else
-        return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want valid, some_empty, beyond, bits, same or "
-                        "distinct", values);
-    return TGL_OK;
-}
-
-static int64_t index_at(const case_tensor *t, int64_t row, int64_t col)
-{
-    const void *from = case_element(t, (int64_t[]){ row, col });
-    return t->element_bytes == 4 ? *(const int32_t *)from : *(const int64_t *)from;
-}
-
-static void put_index(const case_tensor *t, int64_t row, int64_t col, int64_t value)
-{
-    void *to = case_element(t, (int64_t[]){ row, col });
-    if (t->element_bytes == 4) *(int32_t *)to = (int32_t)value;
-    else *(int64_t *)to = value;
-}
-
-/* ---- ranking: a sort of all candidates ---- */
-
-typedef struct { float score; int64_t index; } candidate;
-
-static int better_first(const void *a, const void *b)
-{
-    const candidate *x = a, *y = b;
-    if (x->score != y->score) return x->score > y->score ? -1 : 1;      /* -0 == 0, and NaN is not here */
-    return x->index < y->index ? -1 : x->index > y->index;
-}
-
-static float ranked(float score) { return isnan(score) ? -INFINITY : score; }
 
 /* ---- topk_gate ---- */
 
@@ -215,8 +35,8 @@ static tgl_status setup_topk_gate(case_problem *c)
     case_tensor *idx = case_add(c, IDX, "topk_idx", CASE_OUT, case_dtype(c, "dtype"), 2, (int64_t[]){ t, k });
     scores->offset = case_int(c, "offset");
     idx->offset = case_int(c, "out_offset");
-    TGL_TRY(choose_fill(c, scores));
-    return lay_out(case_text(c, "layout"), e, scores->strides);
+    TGL_TRY(moe_choose_fill(c, scores));
+    return moe_lay_out(case_text(c, "layout"), e, scores->strides);
 }
 
 static tgl_status run_topk_gate(const case_arguments *a)
@@ -229,12 +49,12 @@ static void topk_gate_rows(void *context, int64_t begin, int64_t end)
     const case_problem *c = context;
     const case_tensor *scores = &c->tensors[SCORES], *idx = &c->tensors[IDX];
     const int64_t e = scores->shape[1], k = idx->shape[1];
-    candidate *row = malloc((size_t)e * sizeof *row);
+    moe_candidate *row = malloc((size_t)e * sizeof *row);
     for (int64_t t = begin; t < end && row; t++) {
         for (int64_t i = 0; i < e; i++)
-            row[i] = (candidate){ ranked(*(const float *)case_element(scores, (int64_t[]){ t, i })), i };
-        qsort(row, (size_t)e, sizeof *row, better_first);
-        for (int64_t i = 0; i < k; i++) put_index(idx, t, i, row[i].index);
+            row[i] = (moe_candidate){ moe_ranked(*(float *)case_element(scores, (int64_t[]){ t, i })), i };
+        qsort(row, (size_t)e, sizeof *row, moe_better_first);
+        for (int64_t i = 0; i < k; i++) moe_put_index(idx, t, i, row[i].index);
     }
     free(row);
 }
@@ -263,7 +83,7 @@ static tgl_status setup_group_idx(case_problem *c)
     scores->offset = case_int(c, "offset");
     idx->offset = case_int(c, "out_offset");
     memcpy(c->scalars, &sum, sizeof sum);
-    TGL_TRY(choose_fill(c, scores));
+    TGL_TRY(moe_choose_fill(c, scores));
     return lay_out_groups(case_text(c, "layout"), shape, scores->strides);
 }
 
@@ -282,11 +102,11 @@ static tgl_status run_group_idx(const case_arguments *a)
 
 /* The sum of the best scores, in descending order; each addition in double and then rounded, which gives what
  * one in float gives: 53 bits are more than twice 24 and 2. */
-static float worth(candidate *sorted, int64_t count)
+static float worth(moe_candidate *sorted, int64_t count)
 {
     float sum = sorted[0].score;
     for (int64_t i = 1; i < count; i++) sum = (float)((double)sum + (double)sorted[i].score);
-    return ranked(sum);
+    return moe_ranked(sum);
 }
 
 static void group_idx_rows(void *context, int64_t begin, int64_t end)
@@ -294,18 +114,19 @@ static void group_idx_rows(void *context, int64_t begin, int64_t end)
     const case_problem *c = context;
     const case_tensor *scores = &c->tensors[SCORES], *idx = &c->tensors[IDX];
     const int64_t g = scores->shape[1], p = scores->shape[2];
-    candidate *experts = malloc((size_t)p * sizeof *experts), *groups = malloc((size_t)g * sizeof *groups);
+    moe_candidate *experts = malloc((size_t)p * sizeof *experts);
+    moe_candidate *groups = malloc((size_t)g * sizeof *groups);
     for (int64_t t = begin; t < end && experts && groups; t++) {
         for (int64_t j = 0; j < g; j++) {
             for (int64_t i = 0; i < p; i++) {
                 const float *score = case_element(scores, (int64_t[]){ t, j, i });
-                experts[i] = (candidate){ ranked(*score), i };
+                experts[i] = (moe_candidate){ moe_ranked(*score), i };
             }
-            qsort(experts, (size_t)p, sizeof *experts, better_first);
-            groups[j] = (candidate){ worth(experts, num_topk_sum(c)), j };
+            qsort(experts, (size_t)p, sizeof *experts, moe_better_first);
+            groups[j] = (moe_candidate){ worth(experts, num_topk_sum(c)), j };
         }
-        qsort(groups, (size_t)g, sizeof *groups, better_first);
-        for (int64_t i = 0; i < idx->shape[1]; i++) put_index(idx, t, i, groups[i].index);
+        qsort(groups, (size_t)g, sizeof *groups, moe_better_first);
+        for (int64_t i = 0; i < idx->shape[1]; i++) moe_put_index(idx, t, i, groups[i].index);
     }
     free(experts);
     free(groups);
@@ -336,8 +157,8 @@ static tgl_status setup_mask(case_problem *c)
                                     dtype, 2, shape);
     indices->offset = case_int(c, "offset");
     if (!in_place) case_add(c, MASKED, "out", CASE_OUT, dtype, 2, shape)->offset = case_int(c, "out_offset");
-    TGL_TRY(choose_index_fill(c, indices, params.num_experts));
-    return lay_out(case_text(c, "layout"), shape[1], indices->strides);
+    TGL_TRY(moe_choose_index_fill(c, indices, params.num_experts));
+    return moe_lay_out(case_text(c, "layout"), shape[1], indices->strides);
 }
 
 static tgl_status run_mask(const case_arguments *a)
@@ -358,9 +179,9 @@ static void mask_rows(void *context, int64_t begin, int64_t end)
     const __int128 mine = p.num_experts / ep, round = mine * tp;
     for (int64_t t = begin; t < end; t++)
         for (int64_t k = 0; k < out->shape[1]; k++) {
-            const __int128 v = index_at(indices, t, k), shifted = v - p.tp_rank * mine;
+            const __int128 v = moe_index_at(indices, t, k), shifted = v - p.tp_rank * mine;
             const bool is_mine = v >= 0 && shifted >= 0 && shifted % round < mine;
-            put_index(out, t, k, is_mine ? (int64_t)(shifted - shifted / round * (round - mine)) : -1);
+            moe_put_index(out, t, k, is_mine ? (int64_t)(shifted - shifted / round * (round - mine)) : -1);
         }
 }
 
@@ -392,8 +213,8 @@ static tgl_status setup_normalize(case_problem *c)
         normalized->offset = case_int(c, "out_offset");
         normalized->compare.nan_payload = false;
     }
-    TGL_TRY(choose_fill(c, weights));
-    return lay_out(case_text(c, "layout"), shape[1], weights->strides);
+    TGL_TRY(moe_choose_fill(c, weights));
+    return moe_lay_out(case_text(c, "layout"), shape[1], weights->strides);
 }
 
 static tgl_status run_normalize(const case_arguments *a)
@@ -440,8 +261,8 @@ static tgl_status setup_unique(case_problem *c)
     case_tensor *groups = case_add(c, 0, "group_indices", CASE_INOUT, case_dtype(c, "dtype"), 2, shape);
     groups->offset = case_int(c, "offset");
     memcpy(c->scalars, &num_groups, sizeof num_groups);
-    TGL_TRY(choose_index_fill(c, groups, num_groups));
-    return lay_out(case_text(c, "layout"), shape[1], groups->strides);
+    TGL_TRY(moe_choose_index_fill(c, groups, num_groups));
+    return moe_lay_out(case_text(c, "layout"), shape[1], groups->strides);
 }
 
 static tgl_status run_unique(const case_arguments *a)
@@ -468,10 +289,11 @@ static void unique_rows(void *context, int64_t begin, int64_t end)
     const int64_t k = groups->shape[1];
     occurrence *row = malloc((size_t)k * sizeof *row);
     for (int64_t t = begin; t < end && row; t++) {
-        for (int64_t i = 0; i < k; i++) row[i] = (occurrence){ index_at(groups, t, i), i };
+        for (int64_t i = 0; i < k; i++) row[i] = (occurrence){ moe_index_at(groups, t, i), i };
         qsort(row, (size_t)k, sizeof *row, by_group_and_place);
         for (int64_t i = 1; i < k; i++)
-            if (row[i].group >= 0 && row[i].group == row[i - 1].group) put_index(groups, t, row[i].place, -1);
+            if (row[i].group >= 0 && row[i].group == row[i - 1].group)
+                moe_put_index(groups, t, row[i].place, -1);
     }
     free(row);
 }

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT
+ * moe_common.c - see moe_common.h. */
+#include "moe_common.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "core/status.h"
+
+/* ---- layouts ---- */
+
+tgl_status moe_lay_out(const char *layout, int64_t num_cols, int64_t strides[2])
+{
+    strides[1] = 1;
+    if (!strcmp(layout, "packed")) strides[0] = num_cols;
+    else if (!strcmp(layout, "half")) strides[0] = 2 * num_cols;
+    else if (!strcmp(layout, "gap")) strides[0] = num_cols + 3;
+    else if (!strcmp(layout, "repeated")) strides[0] = 0;
+    else if (!strcmp(layout, "far")) strides[0] = 65536;
+    else
+        return tgl_fail(TGL_ERR_ARGUMENT, "layout: is \"%s\", want packed, half, gap, repeated or far",
+                        layout);
+    return TGL_OK;
+}
+
+/* ---- values ---- */
+
+/* Every element is one of a few, at random. */
+static const float ties[] = { -1, -0.0f, 0, 0.5f, 2 };
+static const float equal[] = { 0.25f };
+static const float zero[] = { 0 };
+static const float few_finite[] = { -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, 1, -0.0f };
+static const float special[] = { NAN,    -NAN,    INFINITY, -INFINITY, 0, -0.0f,
+                                 1e-40f, -1e-40f, FLT_MAX,  -FLT_MAX,  1, -1 };
+static const float magnitudes[] = { 1e30f, 1e-30f, 1, 0.1f, 3e-8f, -1e30f, 1e-20f, 1e-40f, FLT_MAX };
+static const struct { const char *name; const float *values; size_t count; } tables[] = {
+    { "ties", ties, sizeof ties / sizeof *ties },
+    { "equal", equal, sizeof equal / sizeof *equal },
+    { "zero", zero, sizeof zero / sizeof *zero },
+    { "few_finite", few_finite, sizeof few_finite / sizeof *few_finite },
+    { "special", special, sizeof special / sizeof *special },
+    { "magnitudes", magnitudes, sizeof magnitudes / sizeof *magnitudes },
+};
+enum { NUM_TABLES = sizeof tables / sizeof *tables };
+
+typedef struct { case_tensor *t; uint64_t seed; int table; } filling;
+
+static void table_chunk(void *context, int64_t begin, int64_t end)
+{
+    const filling *f = context;
+    float *to = (float *)f->t->storage;
+    for (int64_t i = begin; i < end; i++)
+        to[i] = tables[f->table].values[case_random(f->seed, i) % tables[f->table].count];
+}
+
+static void fill_table(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    filling f = { t, seed, 0 };
+    while (strcmp(tables[f.table].name, case_text(c, "values"))) f.table++;
+    case_parallel(t->slots, 4, table_chunk, &f);
+}
+
+/* Floats that agree in their upper bits: from 1 or -1 up to 2^12 steps away; or normal ones of which 4 bits
+ * of the fraction are left, with other bits far below. */
+static void close_chunk(void *context, int64_t begin, int64_t end)
+{
+    const filling *f = context;
+    uint32_t *to = (uint32_t *)f->t->storage;
+    for (int64_t i = begin; i < end; i++)
+        to[i] = 0x3f800000 | ((uint32_t)case_random(f->seed, i) & 0x80000fff);
+}
+
+static void coarse_chunk(void *context, int64_t begin, int64_t end)
+{
+    const filling *f = context;
+    uint32_t *to = (uint32_t *)f->t->storage;
+    for (int64_t i = begin; i < end; i++)
+        to[i] = (to[i] & 0xfff80000) | ((uint32_t)case_random(f->seed + 1, i) & 0x7ff);
+}
+
+static void fill_close(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    (void)c;
+    case_parallel(t->slots, 4, close_chunk, &(filling){ t, seed, 0 });
+}
+
+static void fill_coarse(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    case_fill_normal(c, t, seed);
+    case_parallel(t->slots, 4, coarse_chunk, &(filling){ t, seed, 0 });
+}
+
+tgl_status moe_choose_fill(const case_problem *c, case_tensor *t)
+{
+    const char *values = case_text(c, "values");
+    t->low = 0, t->high = 1;
+    t->fill = !strcmp(values, "normal")    ? case_fill_normal
+              : !strcmp(values, "uniform") ? case_fill_uniform
+              : !strcmp(values, "bits")    ? case_fill_bits
+              : !strcmp(values, "close")   ? fill_close
+              : !strcmp(values, "coarse")  ? fill_coarse
+                                           : NULL;
+    for (int i = 0; i < NUM_TABLES; i++)
+        if (!strcmp(values, tables[i].name)) t->fill = fill_table;
+    if (t->fill) return TGL_OK;
+    return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, uniform, bits, close, coarse, ties, "
+                    "equal, zero, few_finite, special or magnitudes", values);
+}
+
+static void same_chunk(void *context, int64_t begin, int64_t end)
+{
+    const filling *f = context;
+    for (int64_t i = begin; i < end; i++)
+        case_encode(f->t->dtype, 2, f->t->storage + i * f->t->element_bytes);
+}
+
+static void distinct_chunk(void *context, int64_t begin, int64_t end)
+{
+    const filling *f = context;
+    for (int64_t i = begin; i < end; i++)
+        case_encode(f->t->dtype, (double)(i % f->t->shape[1]), f->t->storage + i * f->t->element_bytes);
+}
+
+static void fill_same(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    (void)c;
+    case_parallel(t->slots, 8, same_chunk, &(filling){ t, seed, 0 });
+}
+
+static void fill_distinct(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    (void)c;
+    case_parallel(t->slots, 8, distinct_chunk, &(filling){ t, seed, 0 });
+}
+
+tgl_status moe_choose_index_fill(const case_problem *c, case_tensor *t, int64_t n)
+{
+    const char *values = case_text(c, "values");
+    t->fill = case_fill_uniform;
+    if (!strcmp(values, "valid")) t->low = 0, t->high = (double)n;
+    else if (!strcmp(values, "some_empty")) t->low = -(double)(n / 4 + 1), t->high = (double)n;
+    else if (!strcmp(values, "beyond")) t->low = -5, t->high = 3 * (double)n + 7;
+    else if (!strcmp(values, "bits")) t->fill = case_fill_bits;
+    else if (!strcmp(values, "same")) t->fill = fill_same;
+    else if (!strcmp(values, "distinct")) t->fill = fill_distinct;
+    else
+        return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want valid, some_empty, beyond, bits, same or "
+                        "distinct", values);
+    return TGL_OK;
+}
+
+int64_t moe_index_at(const case_tensor *t, int64_t row, int64_t col)
+{
+    const void *from = case_element(t, (int64_t[]){ row, col });
+    return t->element_bytes == 4 ? *(const int32_t *)from : *(const int64_t *)from;
+}
+
+void moe_put_index(const case_tensor *t, int64_t row, int64_t col, int64_t value)
+{
+    void *to = case_element(t, (int64_t[]){ row, col });
+    if (t->element_bytes == 4) *(int32_t *)to = (int32_t)value;
+    else *(int64_t *)to = value;
+}
+
+/* ---- ranking: a sort of all candidates ---- */
+
+int moe_better_first(const void *a, const void *b)
+{
+    const moe_candidate *x = a, *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;      /* -0 == 0, and NaN is not here */
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+float moe_ranked(float score) { return isnan(score) ? -INFINITY : score; }

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ * moe_common.h - what the tables of the routing ops share: layouts of rows, values, indices, ranking.
+ *
+ * Layouts of a tensor's rows:
+ *   packed
+ *   half        the left half of a matrix twice as wide
+ *   gap         rows 3 elements apart: alignment changes from row to row
+ *   repeated    row stride 0: one row for all tokens (inputs only)
+ *   far         row stride 65536, so that few tokens reach past 2^31 elements */
+#ifndef TEGULA_BENCH_MOE_COMMON_H
+#define TEGULA_BENCH_MOE_COMMON_H
+
+#include "case.h"
+
+/* Strides of [num_rows, num_cols]. */
+tgl_status moe_lay_out(const char *layout, int64_t num_cols, int64_t strides[2]);
+
+/* How parameter `values` fills floats, and indices below n. */
+tgl_status moe_choose_fill(const case_problem *c, case_tensor *t);
+tgl_status moe_choose_index_fill(const case_problem *c, case_tensor *t, int64_t n);
+
+/* An index of a tensor of i32 or i64, with two dimensions. */
+int64_t moe_index_at(const case_tensor *t, int64_t row, int64_t col);
+void moe_put_index(const case_tensor *t, int64_t row, int64_t col, int64_t value);
+
+/* Ranking is a sort of all candidates, with qsort; a score that is ranked is no NaN. */
+typedef struct { float score; int64_t index; } moe_candidate;
+int moe_better_first(const void *a, const void *b);
+float moe_ranked(float score);
+
+#endif
