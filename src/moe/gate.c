@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: MIT
+ * gate.c - what the gates share on the host (gate_host.h). */
+#include "moe/gate_host.h"
+
+#include <inttypes.h>
+
+_Static_assert(TGL_SIGMOID == (int)TGL_MOE_SIGMOID && TGL_SQRTSOFTPLUS == (int)TGL_MOE_SQRTSOFTPLUS &&
+               TGL_SOFTMAX == (int)TGL_MOE_SOFTMAX && TGL_IDENTITY == (int)TGL_MOE_IDENTITY,
+               "kernels have the numbers of tgl_moe_scoring");
+
+/* ---- checks ---- */
+
+static int64_t or_one(int64_t n) { return n ? n : 1; }
+
+static tgl_status expect_not_negative(const char *name, int64_t value)
+{
+    if (value >= 0) return TGL_OK;
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %" PRId64 ", want >= 0", name, value);
+}
+
+tgl_status tgl_gate_check_params(const tgl_moe_gate_params *p)
+{
+    if (!p) return tgl_fail(TGL_ERR_ARGUMENT, "params: is NULL, want a struct");
+    TGL_TRY(tgl_expect_reserved(p->reserved));
+    if ((int)p->scoring < TGL_SIGMOID || (int)p->scoring > TGL_IDENTITY)
+        return tgl_fail(TGL_ERR_ARGUMENT, "scoring: is %d, want %d..%d", (int)p->scoring, TGL_SIGMOID,
+                        TGL_IDENTITY);
+    TGL_TRY(expect_not_negative("num_groups", p->num_groups));
+    TGL_TRY(expect_not_negative("num_topk_groups", p->num_topk_groups));
+    TGL_TRY(expect_not_negative("num_shared_experts", p->num_shared_experts));
+    TGL_TRY(expect_not_negative("ep_rank", p->ep_rank));
+    TGL_TRY(expect_not_negative("num_ep_ranks", p->num_ep_ranks));
+    TGL_TRY(expect_not_negative("num_tp_ranks", p->num_tp_ranks));
+    if (p->tp_rank < 0 || p->tp_rank >= or_one(p->num_tp_ranks))
+        return tgl_fail(TGL_ERR_ARGUMENT, "tp_rank: is %" PRId64 ", want 0..%" PRId64, p->tp_rank,
+                        or_one(p->num_tp_ranks) - 1);
+    return TGL_OK;
+}
+
+/* All experts that an index may name, over all ranks. */
+static int64_t num_physical(int64_t num_experts, const DLTensor *to_physical_map)
+{
+    return num_experts + (to_physical_map ? to_physical_map->shape[1] - 1 : 0);
+}
+
+static tgl_status check_map(const tgl_gate_tensors *x, const tgl_moe_gate_params *params)
+{
+    const int64_t num_experts = x->logits->shape[1], num_shared = params->num_shared_experts;
+    const int64_t num_logical = num_experts + num_shared;
+    if (x->to_physical_map && !x->logical_count)
+        return tgl_fail(TGL_ERR_ARGUMENT, "logical_count: is NULL, want a tensor with to_physical_map");
+    if (x->logical_count && !x->to_physical_map)
+        return tgl_fail(TGL_ERR_ARGUMENT, "to_physical_map: is NULL, want a tensor with logical_count");
+    if (num_shared > 0 && !x->to_physical_map)
+        return tgl_fail(TGL_ERR_ARGUMENT, "to_physical_map: is NULL, want a tensor with num_shared_experts");
+    if (x->to_physical_map) {
+        const tgl_dim want[2] = { { num_logical, num_logical }, { num_shared + 1, INT32_MAX } };
+        TGL_TRY(tgl_expect_shape("to_physical_map", x->to_physical_map, want));
+        TGL_TRY(tgl_expect_shape("logical_count", x->logical_count, want));
+    }
+    const int64_t num_indices = num_physical(num_experts, x->to_physical_map);
+    if (or_one(params->num_ep_ranks) > num_indices)
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_ep_ranks: is %" PRId64 ", want at most %" PRId64 " (experts)",
+                        or_one(params->num_ep_ranks), num_indices);
+    return TGL_OK;
+}
+
+typedef struct {
+    const char *name;
+    const DLTensor *tensor;
+    tgl_dtype dtypes;
+    int ndim;
+    tgl_layout layout;
+    bool is_optional;
+} argument;
+enum { NUM_OUTPUTS = 3, NUM_ARGUMENTS = 9 };            /* outputs come first */
+
+static void name_arguments(const tgl_gate_tensors *x, argument a[NUM_ARGUMENTS])
+{
+    const argument all[NUM_ARGUMENTS] = {
+        { "topk_idx", x->topk_idx, TGL_I64 | TGL_I32, 2, TGL_PACKED, false },
+        { "topk_weights", x->topk_weights, TGL_F32, 2, TGL_PACKED, false },
+        { "unmapped_topk_idx", x->unmapped_topk_idx, TGL_I64 | TGL_I32, 2, TGL_ROWS, true },
+        { "logits", x->logits, TGL_F32, 2, TGL_ROWS, false },
+        { "bias", x->bias, TGL_F32, 1, TGL_PACKED, true },
+        { "mask", x->mask, TGL_BOOL, 1, TGL_PACKED, true },
+        { "fix_routing_mask", x->fix_routing_mask, TGL_BOOL, 1, TGL_PACKED, true },
+        { "to_physical_map", x->to_physical_map, TGL_I32, 2, TGL_PACKED, true },
+        { "logical_count", x->logical_count, TGL_I32, 1, TGL_PACKED, true },
+    };
+    for (int i = 0; i < NUM_ARGUMENTS; i++) a[i] = all[i];
+}
+
+static tgl_status check_shapes(const tgl_gate_tensors *x, const tgl_moe_gate_params *params, tgl_dim num_topk)
+{
+    const int64_t num_tokens = x->logits->shape[0], num_experts = x->logits->shape[1];
+    const int64_t num_shared = params->num_shared_experts;
+    const tgl_dim tokens = { num_tokens, num_tokens }, experts = { num_experts, num_experts };
+    if (num_shared >= INT32_MAX)
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_shared_experts: is %" PRId64 ", want fewer than 2^31",
+                        num_shared);
+    const tgl_dim sizes[2] = { tokens, { 0, INT32_MAX - num_shared } };
+    TGL_TRY(tgl_expect_shape("logits", x->logits, sizes));
+    if (x->bias) TGL_TRY(tgl_expect_shape("bias", x->bias, &experts));
+    if (x->mask) TGL_TRY(tgl_expect_shape("mask", x->mask, &tokens));
+    if (x->fix_routing_mask) TGL_TRY(tgl_expect_shape("fix_routing_mask", x->fix_routing_mask, &tokens));
+    const tgl_dim slots[2] = { tokens, { num_shared + num_topk.low, num_shared + num_topk.high } };
+    TGL_TRY(tgl_expect_shape("topk_idx", x->topk_idx, slots));
+    const int64_t num_slots = x->topk_idx->shape[1];
+    const tgl_dim weights[2] = { tokens, { num_slots, num_slots } };
+    TGL_TRY(tgl_expect_shape("topk_weights", x->topk_weights, weights));
+    if (x->unmapped_topk_idx) {
+        const DLTensor *unmapped = x->unmapped_topk_idx;
+        const tgl_dim chosen[2] = { tokens, { num_slots - num_shared, num_slots - num_shared } };
+        TGL_TRY(tgl_expect_same_dtype("unmapped_topk_idx", unmapped, "topk_idx", x->topk_idx));
+        TGL_TRY(tgl_expect_shape("unmapped_topk_idx", unmapped, chosen));
+        if (num_tokens > 1 && !tgl_is_empty(unmapped) && tgl_stride(unmapped, 0) < unmapped->shape[1])
+            return tgl_fail(TGL_ERR_ARGUMENT, "unmapped_topk_idx: strides are [%" PRId64 ", 1], want >= %"
+                            PRId64 " between rows", tgl_stride(unmapped, 0), unmapped->shape[1]);
+    } else if (x->fix_routing_mask) {
+        return tgl_fail(TGL_ERR_ARGUMENT, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
+    }
+    return TGL_OK;
+}
+
+tgl_status tgl_gate_check(const tgl_gate_tensors *x, const tgl_moe_gate_params *params, tgl_dim num_topk)
+{
+    argument a[NUM_ARGUMENTS];
+    name_arguments(x, a);
+    for (int i = 0; i < NUM_ARGUMENTS; i++) {
+        if (a[i].is_optional && !a[i].tensor) continue;
+        TGL_TRY(tgl_expect(a[i].name, a[i].tensor, a[i].dtypes, a[i].ndim, a[i].layout));
+        if (a[i].tensor != x->topk_idx)
+            TGL_TRY(tgl_expect_same_device(a[i].name, a[i].tensor, x->topk_idx));
+    }
+    TGL_TRY(check_shapes(x, params, num_topk));
+    TGL_TRY(check_map(x, params));
+    for (int i = 0; i < NUM_OUTPUTS; i++)
+        for (int j = i + 1; j < NUM_ARGUMENTS; j++)
+            if (a[i].tensor && a[j].tensor)
+                TGL_TRY(tgl_expect_no_overlap(a[i].name, a[i].tensor, a[j].name, a[j].tensor));
+    return TGL_OK;
+}
+
+tgl_status tgl_gate_check_input(const tgl_gate_tensors *x, const char *name, const DLTensor *input)
+{
+    argument a[NUM_ARGUMENTS];
+    name_arguments(x, a);
+    TGL_TRY(tgl_expect_same_device(name, input, x->topk_idx));
+    for (int i = 0; i < NUM_OUTPUTS; i++)
+        if (a[i].tensor) TGL_TRY(tgl_expect_no_overlap(a[i].name, a[i].tensor, name, input));
+    return TGL_OK;
+}
+
+static const void *data_of(const DLTensor *optional) { return optional ? tgl_data(optional) : NULL; }
+static int64_t row_stride_of(const DLTensor *optional)      /* that of an empty tensor may be anything */
+{
+    return optional && !tgl_is_empty(optional) ? tgl_stride(optional, 0) : 0;
+}
+
+tgl_gate tgl_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_params *params)
+{
+    const int64_t num_experts = x->logits->shape[1], num_shared = params->num_shared_experts;
+    const int64_t num_indices = num_physical(num_experts, x->to_physical_map);
+    return (tgl_gate){
+        .logits = tgl_data(x->logits), .bias = data_of(x->bias), .mask = data_of(x->mask),
+        .fix_routing_mask = data_of(x->fix_routing_mask), .to_physical_map = data_of(x->to_physical_map),
+        .logical_count = data_of(x->logical_count),
+        .unmapped_topk_idx = x->unmapped_topk_idx ? tgl_data(x->unmapped_topk_idx) : NULL,
+        .topk_idx = tgl_data(x->topk_idx), .topk_weights = tgl_data(x->topk_weights),
+        .num_tokens = x->logits->shape[0], .logits_stride = row_stride_of(x->logits),
+        .unmapped_stride = row_stride_of(x->unmapped_topk_idx),
+        .ep_rank = params->ep_rank, .scoring = (int32_t)params->scoring,
+        .index_bytes = tgl_dtype_bits(x->topk_idx->dtype) / 8, .num_experts = (uint32_t)num_experts,
+        .num_topk = (uint32_t)(x->topk_idx->shape[1] - num_shared), .num_shared = (uint32_t)num_shared,
+        .num_replicas = x->to_physical_map ? (uint32_t)x->to_physical_map->shape[1] : 0,
+        .num_groups = 1, .group_size = (uint32_t)num_experts, .num_topk_groups = 1,
+        .renormalize = !params->no_renormalize,
+        .routed_scaling_factor = params->has_routed_scaling_factor ? params->routed_scaling_factor : 1.0f,
+        .shared_weight = params->has_shared_weight ? params->shared_weight : 1.0f,
+        .tp_mask = tgl_tp_mask_of(num_indices / or_one(params->num_ep_ranks), or_one(params->num_tp_ranks),
+                                  params->tp_rank),
+    };
+}
+
+/* ---- CPU ---- */
+
+static int64_t slots_of(const tgl_gate *gate) { return (int64_t)gate->num_topk + gate->num_shared; }
+
+void tgl_gate_mask_token(const tgl_gate *gate, int64_t t)
+{
+    for (int64_t k = 0; k < slots_of(gate); k++) {
+        tgl_gate_put(gate->topk_idx, t * slots_of(gate) + k, gate->index_bytes, -1);
+        gate->topk_weights[t * slots_of(gate) + k] = 0;
+    }
+    if (gate->unmapped_topk_idx)
+        for (int64_t k = 0; k < gate->num_topk; k++)
+            tgl_gate_put(gate->unmapped_topk_idx, t * gate->unmapped_stride + k, gate->index_bytes, -1);
+}
+
+void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, int64_t index)
+{
+    if (gate->index_bytes == 4 && index != (int32_t)index) index = -1;      /* no expert, whatever it is */
+    tgl_gate_put(gate->topk_idx, t * slots_of(gate) + k, gate->index_bytes, index);
+    if (gate->unmapped_topk_idx)
+        tgl_gate_put(gate->unmapped_topk_idx, t * gate->unmapped_stride + k, gate->index_bytes, index);
+}
+
+static bool is_expert(const tgl_gate *gate, int64_t e) { return e >= 0 && e < gate->num_experts; }
+
+static tgl_softmax softmax_of(const float *row, int64_t num_experts)
+{
+    tgl_softmax s = { tgl_f32_from_bits(0xFF800000), 0.0f };
+    for (int64_t e = 0; e < num_experts; e++) s.max = row[e] > s.max ? row[e] : s.max;
+    for (int64_t e = 0; e < num_experts; e++)
+        if (row[e] == row[e]) s.sum += expf(row[e] - s.max);
+    return s;
+}
+
+void tgl_gate_finish_token(const tgl_gate *gate, int64_t t)
+{
+    const float *row = gate->logits + t * gate->logits_stride;
+    float *weights = gate->topk_weights + t * slots_of(gate);
+    char *indices = (char *)gate->topk_idx + t * slots_of(gate) * gate->index_bytes;
+    tgl_softmax softmax = { 0.0f, 1.0f };
+    if (gate->scoring == TGL_SOFTMAX && gate->num_topk) softmax = softmax_of(row, gate->num_experts);
+    float sum = GATE_EPSILON;
+    for (int64_t k = 0; k < gate->num_topk; k++) {
+        const int64_t e = tgl_gate_get(indices, k, gate->index_bytes);
+        weights[k] = is_expert(gate, e) ? tgl_score(gate->scoring, row[e], softmax) : 0.0f;
+        sum += weights[k];
+    }
+    for (int64_t k = 0; k < gate->num_topk; k++) {
+        const int64_t e = tgl_gate_get(indices, k, gate->index_bytes);
+        weights[k] = is_expert(gate, e) ? tgl_gate_weight(gate, weights[k], sum) : 0.0f;
+        tgl_gate_put(indices, k, gate->index_bytes,
+                     is_expert(gate, e) ? tgl_gate_index(gate, t, (uint32_t)e) : -1);
+    }
+    for (int64_t i = 0; i < gate->num_shared; i++) {
+        weights[gate->num_topk + i] = gate->shared_weight;
+        tgl_gate_put(indices, gate->num_topk + i, gate->index_bytes,
+                     tgl_gate_index(gate, t, gate->num_experts + (uint32_t)i));
+    }
+}
+
+int64_t tgl_gate_token_bytes(const tgl_gate *gate, int64_t num_scores)
+{
+    enum { SCORE_BYTES = 32 };
+    return SCORE_BYTES * num_scores + slots_of(gate) * (gate->index_bytes + 4);
+}

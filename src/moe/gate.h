@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT
+ * gate.h - a call of a gate, as the CPU code and the kernels see it, and what becomes of a chosen expert. */
+#ifndef TEGULA_MOE_GATE_H
+#define TEGULA_MOE_GATE_H
+
+#include "moe/score.h"
+#include "moe/tp_mask.h"
+
+#define GATE_WARPS 8                    /* of a block, at most; a warp has a token */
+#define GATE_MAX_EXPERTS 1024           /* a lane holds 32 keys; beyond: the wide kernels */
+#define GATE_MAX_LISTS 8                /* of 4 keys each */
+#define GATE_MAX_GROUPS 32              /* a group has a lane at least */
+#define GATE_MAX_SLOTS 32               /* a lane holds a slot */
+#define GATE_WIDE_THREADS 256           /* of a block, which has a token */
+
+#define GATE_EPSILON 1e-20f             /* a sum of scores begins with it */
+#define GATE_REPLICA_STEP 23333         /* from a token's replica to the next token's */
+
+/* Tensors are those of top2_sum_gate (tegula/moe.h), optional ones NULL; bools are bytes. */
+typedef struct {
+    const float *logits, *bias;
+    const uint8_t *mask, *fix_routing_mask;
+    const int32_t *to_physical_map, *logical_count;
+    void *unmapped_topk_idx, *topk_idx;             /* of index_bytes */
+    float *topk_weights;
+    int64_t num_tokens, logits_stride, unmapped_stride, ep_rank;
+    int32_t scoring, index_bytes;                   /* macros in kernels */
+    uint32_t num_experts, num_topk, num_shared, num_replicas;
+    uint32_t num_groups, group_size, num_topk_groups;   /* one group of all experts where none are left out */
+    uint32_t renormalize;
+    float routed_scaling_factor, shared_weight;
+    tgl_tp_mask tp_mask;
+} tgl_gate;
+
+/* Index of logical expert e (a shared one is num_experts + i) of token t: of one of its replicas, if there is
+ * a map, among the experts of the tensor-parallel rank; -1 if it is not there. No count leads out of the
+ * map. */
+TGL_INLINE int64_t tgl_gate_index(const tgl_gate *gate, int64_t t, uint32_t e)
+{
+    int64_t index = e;
+    if (gate->to_physical_map) {
+        const int32_t count = gate->logical_count[e];
+        const uint32_t some = count < 1 ? 1 : (uint32_t)count;
+        const uint32_t replicas = some < gate->num_replicas ? some : gate->num_replicas;
+        const uint64_t turn = (uint64_t)gate->ep_rank + (uint64_t)t * GATE_REPLICA_STEP;
+        const uint32_t replica = turn >> 32 ? (uint32_t)(turn % replicas) : (uint32_t)turn % replicas;
+        index = gate->to_physical_map[(int64_t)e * gate->num_replicas + replica];
+    }
+    return tgl_tp_mask_narrow(&gate->tp_mask, index);
+}
+
+/* The weight of a score, of which `sum` is the sum over the token's slots. */
+TGL_INLINE float tgl_gate_weight(const tgl_gate *gate, float score, float sum)
+{
+    return (gate->renormalize ? score / sum : score) * gate->routed_scaling_factor;
+}
+
+#endif

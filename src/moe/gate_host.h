@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ * gate_host.h - what the gates share on the host: checks, and on the CPU the steps before and after the
+ * choice of experts. */
+#ifndef TEGULA_MOE_GATE_HOST_H
+#define TEGULA_MOE_GATE_HOST_H
+
+#include "core/tensor.h"
+#include "moe/gate.h"
+#include "tegula/moe.h"
+
+typedef struct {
+    const DLTensor *logits, *bias, *mask, *fix_routing_mask, *to_physical_map, *logical_count;
+    DLTensor *unmapped_topk_idx, *topk_idx, *topk_weights;
+} tgl_gate_tensors;
+
+/* The params that do not depend on tensors. First of all checks: the others read them. */
+tgl_status tgl_gate_check_params(const tgl_moe_gate_params *params);
+
+/* Tensors, and the params that depend on them; `num_topk` is what topk_idx may have beside the shared slots. */
+tgl_status tgl_gate_check(const tgl_gate_tensors *x, const tgl_moe_gate_params *params, tgl_dim num_topk);
+
+/* An input beside those above, which no output may overlap. */
+tgl_status tgl_gate_check_input(const tgl_gate_tensors *x, const char *name, const DLTensor *input);
+
+/* Of a call that passed the checks; without groups. */
+tgl_gate tgl_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_params *params);
+
+/* ---- on the CPU ---- */
+
+static inline int64_t tgl_gate_get(const void *indices, int64_t i, int index_bytes)
+{
+    return index_bytes == 4 ? ((const int32_t *)indices)[i] : ((const int64_t *)indices)[i];
+}
+static inline void tgl_gate_put(void *indices, int64_t i, int index_bytes, int64_t index)
+{
+    if (index_bytes == 4) ((int32_t *)indices)[i] = (int32_t)index;
+    else ((int64_t *)indices)[i] = index;
+}
+
+/* Token t goes nowhere. */
+void tgl_gate_mask_token(const tgl_gate *gate, int64_t t);
+
+/* Token t goes to expert `index` in slot k < num_topk. Only noted, in topk_idx and unmapped_topk_idx. */
+void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, int64_t index);
+
+/* All slots of token t have their experts: makes weights and indices of them. */
+void tgl_gate_finish_token(const tgl_gate *gate, int64_t t);
+
+/* About what a token reads and writes, for tgl_parallel_rows; a score counts as the bytes that could be moved
+ * in its time. */
+int64_t tgl_gate_token_bytes(const tgl_gate *gate, int64_t num_scores);
+
+#endif

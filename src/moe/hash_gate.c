@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT
+ * hash_gate.c - tgl_moe_hash_gate: experts by a table of token ids, weights by score. */
+#include "moe/hash_gate.h"
+
+#include <inttypes.h>
+
+#include "core/log.h"
+#include "core/threads.h"
+#include "cuda/launch.h"
+#include "moe/gate_host.h"
+
+typedef struct {
+    tgl_gate gate;
+    const void *input_ids, *tid2eid;
+    int id_bytes, table_bytes;
+    int64_t vocabulary;
+} problem;
+
+/* ---- CPU ---- */
+
+static void run_tokens(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    const tgl_gate *gate = &p->gate;
+    for (int64_t t = begin; t < end; t++) {
+        const int64_t id = tgl_gate_get(p->input_ids, t, p->id_bytes);
+        if ((gate->mask && !gate->mask[t]) || id < 0 || id >= p->vocabulary) {
+            tgl_gate_mask_token(gate, t);
+            continue;
+        }
+        for (int64_t k = 0; k < gate->num_topk; k++)
+            tgl_gate_choose(gate, t, k, tgl_gate_get(p->tid2eid, id * gate->num_topk + k, p->table_bytes));
+        tgl_gate_finish_token(gate, t);
+    }
+}
+
+static tgl_status run_on_cpu(const problem *p)
+{
+    const bool reads_row = p->gate.scoring == TGL_SOFTMAX;
+    const int64_t num_scores = reads_row ? p->gate.num_experts : p->gate.num_topk;
+    return tgl_parallel_rows(p->gate.num_tokens, tgl_gate_token_bytes(&p->gate, num_scores), run_tokens, p);
+}
+
+/* ---- checks ---- */
+
+static tgl_status check(const tgl_gate_tensors *x, const DLTensor *input_ids, const DLTensor *tid2eid,
+                        const tgl_moe_gate_params *params)
+{
+    TGL_TRY(tgl_gate_check_params(params));
+    if (params->num_groups > 0 || params->num_topk_groups > 0)
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %" PRId64 ", want 0",
+                        params->num_groups > 0 ? "num_groups" : "num_topk_groups",
+                        params->num_groups > 0 ? params->num_groups : params->num_topk_groups);
+    TGL_TRY(tgl_expect("input_ids", input_ids, TGL_I64 | TGL_I32, 1, TGL_PACKED));
+    TGL_TRY(tgl_expect("tid2eid", tid2eid, TGL_I64 | TGL_I32, 2, TGL_PACKED));
+    const int64_t vocabulary = tid2eid->shape[0], num_topk = tid2eid->shape[1];
+    TGL_TRY(tgl_expect_shape("tid2eid", tid2eid, (tgl_dim[]){ { vocabulary, vocabulary }, { 0, INT32_MAX } }));
+    TGL_TRY(tgl_gate_check(x, params, (tgl_dim){ num_topk, num_topk }));
+    const int64_t num_tokens = x->logits->shape[0];
+    TGL_TRY(tgl_expect_shape("input_ids", input_ids, &(tgl_dim){ num_tokens, num_tokens }));
+    TGL_TRY(tgl_gate_check_input(x, "input_ids", input_ids));
+    return tgl_gate_check_input(x, "tid2eid", tid2eid);
+}
+
+/* ---- launch ---- */
+
+static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
+{
+    (void)p, (void)on, (void)stream;
+    return tgl_fail(TGL_ERR_INTERNAL, "no kernel yet");
+}
+
+tgl_status tgl_moe_hash_gate(const DLTensor *logits, const DLTensor *input_ids, const DLTensor *tid2eid,
+                             const DLTensor *mask, const DLTensor *to_physical_map,
+                             const DLTensor *logical_count, DLTensor *unmapped_topk_idx, DLTensor *topk_idx,
+                             DLTensor *topk_weights, const tgl_moe_gate_params *params, tgl_stream stream)
+{
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_moe_hash_gate", "logits", logits, "input_ids", input_ids, "tid2eid", tid2eid,
+                     "mask", mask, "to_physical_map", to_physical_map, "logical_count", logical_count,
+                     "unmapped_topk_idx", unmapped_topk_idx, "topk_idx", topk_idx,
+                     "topk_weights", topk_weights, NULL);
+    const tgl_gate_tensors x = { .logits = logits, .mask = mask, .to_physical_map = to_physical_map,
+                                 .logical_count = logical_count, .unmapped_topk_idx = unmapped_topk_idx,
+                                 .topk_idx = topk_idx, .topk_weights = topk_weights };
+    TGL_TRY(check(&x, input_ids, tid2eid, params));
+    problem p = { tgl_gate_of(&x, params), tgl_data(input_ids), tgl_data(tid2eid),
+                  tgl_dtype_bits(input_ids->dtype) / 8, tgl_dtype_bits(tid2eid->dtype) / 8,
+                  tid2eid->shape[0] };
+    if (topk_idx->shape[1] == 0) return TGL_OK;                     /* no kernel either */
+    if (p.gate.num_tokens == 0 && !tgl_preparing()) return TGL_OK;  /* data may be NULL */
+    return tgl_on_cpu(logits) ? run_on_cpu(&p) : run_on_cuda(&p, logits, stream);
+}

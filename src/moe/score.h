@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT
+ * score.h - how a logit becomes a score, on the CPU and on CUDA: expf, log1pf, sqrtf and IEEE division in
+ * just these forms, nothing fused. The two differ only where their expf or log1pf do. */
+#ifndef TEGULA_MOE_SCORE_H
+#define TEGULA_MOE_SCORE_H
+
+#include "numerics/base.h"
+
+#ifndef __CUDACC__
+#include <math.h>
+#endif
+
+/* tgl_moe_scoring, for kernels. */
+#define TGL_SIGMOID 0
+#define TGL_SQRTSOFTPLUS 1
+#define TGL_SOFTMAX 2
+#define TGL_IDENTITY 3
+
+/* What the softmax scores of a row have in common: its largest logit and the sum of exp(x - max). NaN counts
+ * for neither. */
+typedef struct { float max, sum; } tgl_softmax;
+
+/* NaN for NaN, and for what +inf, or a row of -inf, makes of softmax. */
+TGL_INLINE float tgl_raw_score(int scoring, float x, tgl_softmax row)
+{
+    if (scoring == TGL_SIGMOID) return 1.0f / (1.0f + expf(-x));
+    if (scoring == TGL_SQRTSOFTPLUS) return sqrtf(x > 20.0f ? x : log1pf(expf(x)));
+    if (scoring == TGL_SOFTMAX) return expf(x - row.max) / row.sum;
+    return x;
+}
+
+/* What weights are made of: NaN is 0. */
+TGL_INLINE float tgl_score(int scoring, float x, tgl_softmax row)
+{
+    const float score = tgl_raw_score(scoring, x, row);
+    return score == score ? score : 0.0f;
+}
+
+/* What experts are ranked by: the score, for softmax the logit, with the bias. NaN ranks as -inf. */
+TGL_INLINE float tgl_score_key(int scoring, float x, float bias)
+{
+    const tgl_softmax none = { 0.0f, 1.0f };
+    return (scoring == TGL_SOFTMAX ? x : tgl_raw_score(scoring, x, none)) + bias;
+}
+
+#endif
