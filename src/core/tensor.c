@@ -335,3 +335,16 @@ tgl_status tgl_expect_reserved(const uint64_t reserved[TGL_RESERVED_WORDS])
             return tgl_fail(TGL_ERR_ARGUMENT, "reserved[%d]: is %" PRIu64 ", want 0", i, reserved[i]);
     return TGL_OK;
 }
+
+tgl_status tgl_expect_workspace(const void *workspace, size_t workspace_bytes, size_t want)
+{
+    if (want == 0 || dry_run) return TGL_OK;
+    if (!workspace)
+        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: is NULL, want %zu bytes of device memory", want);
+    if (workspace_bytes < want)
+        return tgl_fail(TGL_ERR_WORKSPACE, "workspace_bytes: is %zu, want >= %zu", workspace_bytes, want);
+    if ((uintptr_t)workspace % TGL_WORKSPACE_ALIGNMENT)
+        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: address is %p, want a multiple of %d", workspace,
+                        TGL_WORKSPACE_ALIGNMENT);
+    return TGL_OK;
+}

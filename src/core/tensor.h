@@ -50,6 +50,11 @@ tgl_status tgl_expect_aligned(const char *name, const DLTensor *t, int bytes);
 enum { TGL_RESERVED_WORDS = 8 };
 tgl_status tgl_expect_reserved(const uint64_t reserved[TGL_RESERVED_WORDS]);
 
+/* A workspace of at least `want` bytes, aligned to TGL_WORKSPACE_ALIGNMENT; otherwise TGL_ERR_WORKSPACE.
+ * Where none is wanted (0), and in a dry run, anything will do. */
+enum { TGL_WORKSPACE_ALIGNMENT = 256 };
+tgl_status tgl_expect_workspace(const void *workspace, size_t workspace_bytes, size_t want);
+
 /* The rest is for tensors that passed tgl_expect. */
 
 static inline void *tgl_data(const DLTensor *t) { return t->data ? (char *)t->data + t->byte_offset : NULL; }

@@ -217,16 +217,31 @@ static tgl_status device_of_pointer(const tgl_driver_table *cu, tgl_cu_pointer a
                                           : tgl_driver_check(result, "workspace: cuPointerGetAttribute");
 }
 
+tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host, tgl_cu_pointer *address)
+{
+    const tgl_driver_table *cu;
+    tgl_context_guard guard;
+    TGL_TRY(tgl_driver(&cu));
+    TGL_TRY(tgl_context_enter(device, stream, &guard));
+    const tgl_cu_pointer from = (tgl_cu_pointer)(uintptr_t)host;
+    unsigned type = 0;
+    *address = 0;
+    tgl_cu_result result = cu->PointerGetAttribute(&type, TGL_CU_POINTER_MEMORY_TYPE, from);
+    if (!result && type == TGL_CU_MEMORY_HOST)
+        result = cu->PointerGetAttribute(address, TGL_CU_POINTER_ON_DEVICE, from);
+    tgl_context_leave(&guard);
+    return result == TGL_CU_INVALID_VALUE ? TGL_OK : tgl_driver_check(result, "cuPointerGetAttribute");
+}
+
 tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_stream stream)
 {
-    enum { ALIGNMENT = 256 };
     if (workspace_bytes == 0) return TGL_OK;
     if (!workspace)
         return tgl_fail(TGL_ERR_WORKSPACE, "workspace: is NULL, want %zu bytes of device memory",
                         workspace_bytes);
-    if ((uintptr_t)workspace % ALIGNMENT)
+    if ((uintptr_t)workspace % TGL_WORKSPACE_ALIGNMENT)
         return tgl_fail(TGL_ERR_WORKSPACE, "workspace: address is %p, want a multiple of %d", workspace,
-                        ALIGNMENT);
+                        TGL_WORKSPACE_ALIGNMENT);
     if (tgl_preparing()) return TGL_OK;
     const tgl_driver_table *cu;
     TGL_TRY(tgl_driver(&cu));

@@ -51,8 +51,9 @@ enum {
     TGL_CU_KERNEL_NON_PORTABLE_CLUSTER = 14
 };
 
-/* CUpointer_attribute, CUstreamCaptureMode, CUstreamCaptureStatus, flags of streams and events */
-enum { TGL_CU_POINTER_MEMORY_TYPE = 2, TGL_CU_POINTER_DEVICE = 9 };
+/* CUpointer_attribute, CUmemorytype, CUstreamCaptureMode, CUstreamCaptureStatus, flags of streams and events */
+enum { TGL_CU_POINTER_MEMORY_TYPE = 2, TGL_CU_POINTER_ON_DEVICE = 3, TGL_CU_POINTER_DEVICE = 9 };
+enum { TGL_CU_MEMORY_HOST = 1 };
 enum { TGL_CU_CAPTURE_GLOBAL = 0, TGL_CU_CAPTURE_THREAD_LOCAL = 1, TGL_CU_CAPTURE_RELAXED = 2 };
 enum { TGL_CU_CAPTURE_NONE = 0, TGL_CU_CAPTURE_ACTIVE = 1, TGL_CU_CAPTURE_INVALIDATED = 2 };
 enum { TGL_CU_STREAM_NON_BLOCKING = 1, TGL_CU_EVENT_DISABLE_TIMING = 2 };
@@ -202,5 +203,8 @@ typedef struct {
 } tgl_context_guard;
 tgl_status tgl_context_enter(int device, tgl_stream stream, tgl_context_guard *guard);
 void tgl_context_leave(tgl_context_guard *guard);
+
+/* The address by which kernels of `device` know page-locked memory of the host; 0 for other memory. */
+tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host, tgl_cu_pointer *address);
 
 #endif

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT
+ * get_fused_mapping.c - tgl_moe_get_fused_mapping: a stable counting sort of the pairs by expert. */
+#include "moe/get_fused_mapping.h"
+
+#include <string.h>
+
+#include "core/log.h"
+#include "core/threads.h"
+#include "cuda/launch.h"
+#include "moe/map.h"
+
+typedef struct {
+    const void *topk_idx;
+    int64_t num_tokens, num_topk, row_stride;
+    int index_bytes;
+    tgl_map map;
+
+    /* On the CPU: tokens are cut into chunks. Per chunk and expert, first how many pairs there are, then the
+     * position of the next one. */
+    int64_t num_chunks, chunk_tokens;
+    int32_t *cursors;
+    int32_t total;
+} problem;
+
+/* ---- CPU ---- */
+
+/* Cursors of all chunks, on the stack. With more experts there is one chunk, and an output has its cursors:
+ * nothing is allocated. */
+enum { MAX_CURSORS = 8192, MAX_CHUNKS = 32, MIN_CHUNK_PAIRS = 4096 };
+
+#define INLINE static inline __attribute__((always_inline))   /* so that index_bytes is a constant */
+
+INLINE int64_t get(const void *row, int64_t k, int index_bytes)
+{
+    return index_bytes == 4 ? ((const int32_t *)row)[k] : ((const int64_t *)row)[k];
+}
+
+INLINE void count(const problem *p, int64_t chunk, int index_bytes)
+{
+    int32_t *cursor = p->cursors + chunk * p->map.num_experts;
+    const uint64_t num_experts = (uint64_t)p->map.num_experts;
+    const int64_t begin = chunk * p->chunk_tokens, rest = p->num_tokens - begin;
+    const int64_t end = begin + (rest < p->chunk_tokens ? rest : p->chunk_tokens);
+    memset(cursor, 0, num_experts * sizeof *cursor);
+    for (int64_t t = begin; t < end; t++) {
+        const void *row = (const char *)p->topk_idx + t * p->row_stride * index_bytes;
+        for (int64_t k = 0; k < p->num_topk; k++) {
+            const uint64_t expert = (uint64_t)get(row, k, index_bytes);
+            if (expert < num_experts) cursor[expert]++;
+        }
+    }
+}
+
+INLINE void place(const problem *p, int64_t chunk, int index_bytes)
+{
+    const tgl_map m = p->map;                   /* a copy that stores cannot change */
+    int32_t *cursor = p->cursors + chunk * m.num_experts;
+    const int64_t begin = chunk * p->chunk_tokens, rest = p->num_tokens - begin;
+    const int64_t end = begin + (rest < p->chunk_tokens ? rest : p->chunk_tokens);
+    int32_t pair = (int32_t)(begin * p->num_topk);
+    for (int64_t t = begin; t < end; t++) {
+        const void *row = (const char *)p->topk_idx + t * p->row_stride * index_bytes;
+        for (int64_t k = 0; k < p->num_topk; k++, pair++) {
+            const uint64_t expert = (uint64_t)get(row, k, index_bytes);
+            int32_t position = -1;
+            if (expert < (uint64_t)m.num_experts) {
+                position = cursor[expert]++;
+                if (position < m.num_positions) {
+                    m.pos_to_expert[position] = (int32_t)expert;
+                    m.pos_to_token[position] = (int32_t)t;
+                    m.pos_to_token_topk[position] = pair;
+                } else {
+                    position = -1;
+                }
+            }
+            m.token_topk_to_pos[pair] = position;
+        }
+    }
+}
+
+static void count_chunks(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    for (int64_t i = begin; i < end; i++) {
+        if (p->index_bytes == 4) count(p, i, 4);
+        else count(p, i, 8);
+    }
+}
+
+static void place_chunks(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    for (int64_t i = begin; i < end; i++) {
+        if (p->index_bytes == 4) place(p, i, 4);
+        else place(p, i, 8);
+    }
+}
+
+/* Turns counts into cursors, and writes what there is per expert. */
+static void lay_out(problem *p)
+{
+    const tgl_map *m = &p->map;
+    int32_t start = 0;
+    for (int32_t e = 0; e < m->num_experts; e++) {
+        int32_t next = start;
+        for (int64_t i = 0; i < p->num_chunks; i++) {
+            int32_t *cursor = &p->cursors[i * m->num_experts + e];
+            const int32_t pairs = *cursor;
+            *cursor = next;
+            next += pairs;
+        }
+        const int32_t length = (int32_t)tgl_map_aligned(m, (uint32_t)(next - start));
+        m->expert_start[e] = start;
+        m->num_tokens_per_expert[e] = length;
+        if (m->count) m->count[e] = next - start;
+        if (m->psum_end) m->psum_end[e] = next;
+        if (m->num_tokens_per_expert_host) m->num_tokens_per_expert_host[e] = length;
+        start += length;
+    }
+    p->total = start;
+}
+
+static void fill(const tgl_map *m, int64_t begin, int64_t end)
+{
+    if (end > m->num_positions) end = m->num_positions;
+    if (begin >= end) return;
+    const size_t bytes = (size_t)(end - begin) * sizeof(int32_t);
+    memset(m->pos_to_expert + begin, -1, bytes);
+    memset(m->pos_to_token + begin, -1, bytes);
+    memset(m->pos_to_token_topk + begin, -1, bytes);
+}
+
+/* Where the pairs of an expert end is in the last chunk's cursors, once all have their place. */
+static void finish_experts(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    const tgl_map *m = &p->map;
+    const int32_t *cursor = p->cursors + (p->num_chunks - 1) * m->num_experts;
+    for (int64_t e = begin; e < end; e++) {
+        const int32_t pairs_end = cursor[e], segment_end = m->expert_start[e] + m->num_tokens_per_expert[e];
+        fill(m, pairs_end, segment_end);
+        m->expert_end[e] = segment_end;         /* after the cursor, which may be the same memory */
+    }
+}
+
+static void fill_rest(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    fill(&p->map, p->total + begin, p->total + end);
+}
+
+static tgl_status run_on_cpu(problem *p)
+{
+    int32_t cursors[MAX_CURSORS];
+    const int64_t num_pairs = p->map.num_pairs, num_experts = p->map.num_experts;
+    p->cursors = num_experts <= MAX_CURSORS ? cursors : p->map.expert_end;
+    p->num_chunks = MAX_CURSORS / (num_experts > 0 ? num_experts : 1);
+    if (p->num_chunks > MAX_CHUNKS) p->num_chunks = MAX_CHUNKS;
+    if (p->num_chunks > num_pairs / MIN_CHUNK_PAIRS) p->num_chunks = num_pairs / MIN_CHUNK_PAIRS;
+    if (p->num_chunks < 1) p->num_chunks = 1;
+    p->chunk_tokens = num_pairs > 0 ? (p->num_tokens + p->num_chunks - 1) / p->num_chunks : 0;
+    if (num_pairs == 0) p->num_tokens = 0;      /* rows without columns may be many */
+    const int64_t chunk_bytes = p->chunk_tokens * p->num_topk * p->index_bytes;
+    TGL_TRY(tgl_parallel_rows(p->num_chunks, chunk_bytes, count_chunks, p));
+    if (tgl_dry_run()) return TGL_OK;
+    lay_out(p);
+    TGL_TRY(tgl_parallel_rows(p->num_chunks, 4 * chunk_bytes, place_chunks, p));
+    TGL_TRY(tgl_parallel_rows(num_experts, 6 * (int64_t)p->map.alignment, finish_experts, p));
+    return tgl_parallel_rows(p->map.num_positions - p->total, 12, fill_rest, p);
+}
+
+/* ---- launch ---- */
+
+static bool is_small(int64_t num_pairs, int64_t num_experts)
+{
+    return num_pairs <= MAP_SMALL_PAIRS && num_experts <= MAP_SMALL_EXPERTS;
+}
+
+static int expert_bits(int64_t num_experts)
+{
+    int bits = 1;
+    while (bits < MAP_LARGE_BITS && (int64_t)1 << bits < num_experts) bits++;
+    return bits;
+}
+
+static size_t workspace_size(int64_t num_pairs, int64_t num_experts)
+{
+    return is_small(num_pairs, num_experts) ? 0 : (size_t)MAP_LARGE_WORKSPACE(expert_bits(num_experts));
+}
+
+/* The number of pairs chooses, and is no part of a configuration. */
+enum { SMALL, LARGE, NUM_KERNELS };
+static tgl_status launch(int which, const problem *p, const DLTensor *on, const tgl_shape *shape,
+                         tgl_stream stream, void **args)
+{
+    const tgl_macro index_bytes = { "INDEX_BYTES", p->index_bytes };
+    const tgl_kernel plan[NUM_KERNELS] = {
+        [SMALL] = { "moe/get_fused_mapping", { index_bytes } },
+        [LARGE] = { "moe/get_fused_mapping_large",
+                    { index_bytes, { "EXPERT_BITS", expert_bits(p->map.num_experts) } } },
+    };
+    return tgl_launch(plan, NUM_KERNELS, which, on, shape, stream, args);
+}
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* 64 blocks write the experts' parts at least as fast as 128 on an H200. Where there are many positions for
+ * few pairs, more blocks share the filling. */
+enum { SMALL_BLOCKS = 64, FILL_POSITIONS = 2048 };
+static tgl_status run_small(problem *p, int num_sms, const DLTensor *on, tgl_stream stream)
+{
+    const int64_t num_experts = p->map.num_experts;
+    int32_t owned = (int32_t)ceil_div(num_experts, SMALL_BLOCKS);
+    if (owned < 1) owned = 1;
+    if (owned > MAP_OWNED) owned = MAP_OWNED;
+    int64_t blocks = ceil_div(num_experts, owned);
+    const int64_t fill_blocks = ceil_div(p->map.num_positions, FILL_POSITIONS);
+    if (blocks < fill_blocks) blocks = fill_blocks;
+    if (blocks > num_sms) blocks = num_sms;
+    if (blocks < 1) blocks = 1;
+    const tgl_shape shape = { { blocks }, .block = MAP_THREADS,
+                              .shared_bytes = MAP_SMALL_SHARED(num_experts) };
+    void *args[] = { &p->topk_idx, &p->row_stride, &p->map, &owned };
+    return launch(SMALL, p, on, &shape, stream, args);
+}
+
+/* All SMs, even for few pairs: they share the writing. Chunks are equal, of whole warps. */
+static tgl_status run_large(problem *p, int num_sms, uint32_t *workspace, const DLTensor *on,
+                            tgl_stream stream)
+{
+    const int64_t blocks = num_sms < MAP_LARGE_BLOCKS ? num_sms : MAP_LARGE_BLOCKS;
+    const int64_t tiles = ceil_div(p->map.num_pairs, blocks * MAP_LARGE_TILE);
+    int32_t num_tiles = tiles > 0 ? (int32_t)tiles : 1;
+    int32_t tile_pairs = (int32_t)ceil_div(ceil_div(p->map.num_pairs, blocks * num_tiles), 32) * 32;
+    const tgl_shape shape = { { blocks }, .block = MAP_THREADS, .cooperative = true,
+                              .shared_bytes = MAP_LARGE_SHARED(expert_bits(p->map.num_experts)) };
+    void *args[] = { &p->topk_idx, &p->row_stride, &p->map, &tile_pairs, &num_tiles, &workspace };
+    return launch(LARGE, p, on, &shape, stream, args);
+}
+
+tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_mapping *mapping,
+                                     int64_t alignment, void *workspace, size_t workspace_bytes,
+                                     tgl_stream stream)
+{
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_moe_get_fused_mapping", "topk_idx", topk_idx, "pos_to_expert",
+                     mapping ? mapping->pos_to_expert : NULL, "expert_start",
+                     mapping ? mapping->expert_start : NULL, NULL);
+    TGL_TRY(tgl_map_check(topk_idx, mapping, alignment));
+    problem p = { tgl_data(topk_idx), topk_idx->shape[0], topk_idx->shape[1], tgl_stride(topk_idx, 0),
+                  tgl_dtype_bits(topk_idx->dtype) / 8, .total = 0 };
+    if (tgl_on_cpu(topk_idx)) {
+        TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &p.map));
+        return run_on_cpu(&p);
+    }
+    const int64_t num_pairs = tgl_num_elements(topk_idx), num_experts = mapping->expert_start->shape[0];
+    TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, workspace_size(num_pairs, num_experts)));
+    TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &p.map));
+    if (tgl_preparing()) return launch(SMALL, &p, topk_idx, NULL, stream, NULL);
+    if (num_pairs == 0 && num_experts == 0 && p.map.num_positions == 0) return TGL_OK;
+    tgl_target target;
+    TGL_TRY(tgl_target_of(topk_idx, &target));
+    if (is_small(num_pairs, num_experts)) return run_small(&p, target.num_sms, topk_idx, stream);
+    return run_large(&p, target.num_sms, workspace, topk_idx, stream);
+}
+
+size_t tgl_moe_get_fused_mapping_workspace_size(const DLTensor *topk_idx, const tgl_moe_mapping *mapping)
+{
+    const DLTensor *experts = mapping ? mapping->expert_start : NULL;
+    if (!topk_idx || topk_idx->ndim != 2 || !topk_idx->shape || !experts || experts->ndim != 1 ||
+        !experts->shape || tgl_on_cpu(topk_idx))
+        return 0;                               /* the op will say what is wrong */
+    int64_t num_pairs;
+    if (__builtin_mul_overflow(topk_idx->shape[0], topk_idx->shape[1], &num_pairs)) num_pairs = INT64_MAX;
+    return workspace_size(num_pairs, experts->shape[0]);
+}

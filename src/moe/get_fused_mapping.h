@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT
+ * get_fused_mapping.h - what the kernels and the code that launches them agree on. */
+#ifndef TEGULA_MOE_GET_FUSED_MAPPING_H
+#define TEGULA_MOE_GET_FUSED_MAPPING_H
+
+#define MAP_THREADS 512
+#define MAP_WARPS (MAP_THREADS / 32)
+
+/* get_fused_mapping: every block reads all pairs. Its shared memory: pairs per expert, then pairs of each
+ * run of 32 that belong to each of a block's experts. */
+#define MAP_SMALL_PAIRS 4096
+#define MAP_SMALL_EXPERTS 8192
+#define MAP_SMALL_SHARED(num_experts) (4 * (num_experts) + 2 * MAP_OWNED * (MAP_SMALL_PAIRS / 32))
+
+/* get_fused_mapping_large: a chunk of the pairs per block, in tiles that fit in registers; 1 << expert_bits
+ * experts at a time, more in several rounds. Its shared memory: counts by warp (u16), positions (u32) and
+ * local starts (u16) by expert, the sorted tile (u32). Its workspace: a matrix of counts and one of sums
+ * (two words), a row per block. */
+#define MAP_LARGE_BLOCKS 160
+#define MAP_LARGE_TILE (5 * MAP_THREADS)
+#define MAP_LARGE_BITS 11
+#define MAP_LARGE_SHARED(expert_bits) ((2 * MAP_WARPS + 6) * (1 << (expert_bits)) + 4 * MAP_LARGE_TILE)
+#define MAP_LARGE_WORKSPACE(expert_bits) (12 * MAP_LARGE_BLOCKS * (1 << (expert_bits)))
+
+#endif

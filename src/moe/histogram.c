@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT
+ * histogram.c - how often each index occurs, and its share of the tokens. */
+#include "moe/histogram.h"
+
+#include <string.h>
+
+#include "core/threads.h"
+#include "cuda/launch.h"
+#include "numerics/divide.h"
+
+typedef struct {
+    const void *indices;
+    void *out;
+    int64_t num_rows, num_cols, row_stride, num_bins, tokens_topk;
+    int index_bytes;
+
+    /* On the CPU: rows are cut into chunks, each with counts of its own. */
+    int64_t num_chunks, chunk_rows;
+    uint32_t *counts;
+} problem;
+
+/* ---- CPU ---- */
+
+/* Counts of all chunks, on the stack. With more bins there is one chunk, and the output has its counts:
+ * nothing is allocated. */
+enum { MAX_COUNTS = 8192, MAX_CHUNKS = 32, MIN_CHUNK_ELEMENTS = 8192 };
+
+#define INLINE static inline __attribute__((always_inline))   /* so that index_bytes is a constant */
+
+INLINE void count(const problem *p, int64_t chunk, int index_bytes)
+{
+    uint32_t *counts = p->counts + chunk * p->num_bins;
+    const uint64_t num_bins = (uint64_t)p->num_bins;
+    const int64_t begin = chunk * p->chunk_rows, rest = p->num_rows - begin;
+    const int64_t end = begin + (rest < p->chunk_rows ? rest : p->chunk_rows);
+    memset(counts, 0, num_bins * sizeof *counts);
+    for (int64_t i = begin; i < end; i++) {
+        const char *row = (const char *)p->indices + i * p->row_stride * index_bytes;
+        for (int64_t j = 0; j < p->num_cols; j++) {
+            const int64_t v = index_bytes == 4 ? ((const int32_t *)row)[j] : ((const int64_t *)row)[j];
+            if ((uint64_t)v < num_bins) counts[v]++;
+        }
+    }
+}
+
+static void count_chunks(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    for (int64_t i = begin; i < end; i++) {
+        if (p->index_bytes == 4) count(p, i, 4);
+        else count(p, i, 8);
+    }
+}
+
+/* The counts may lie in `out`: each is read before its place is written. */
+static void add_up(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    for (int64_t bin = begin; bin < end; bin++) {
+        uint32_t sum = 0;
+        for (int64_t i = 0; i < p->num_chunks; i++) sum += p->counts[i * p->num_bins + bin];
+        if (p->tokens_topk > 0)
+            ((float *)p->out)[bin] = (float)((int64_t)sum * p->num_bins) / (float)p->tokens_topk;
+        else ((int32_t *)p->out)[bin] = (int32_t)sum;
+    }
+}
+
+static tgl_status run_on_cpu(problem *p)
+{
+    uint32_t counts[MAX_COUNTS];
+    const int64_t chunks_of_work = p->num_rows * p->num_cols / MIN_CHUNK_ELEMENTS;
+    p->counts = p->num_bins <= MAX_COUNTS ? counts : p->out;
+    p->num_chunks = MAX_COUNTS / p->num_bins;
+    if (p->num_chunks > MAX_CHUNKS) p->num_chunks = MAX_CHUNKS;
+    if (p->num_chunks > chunks_of_work) p->num_chunks = chunks_of_work;
+    if (p->num_chunks < 1) p->num_chunks = 1;
+    p->chunk_rows = (p->num_rows + p->num_chunks - 1) / p->num_chunks;
+    const int64_t chunk_bytes = p->chunk_rows * p->num_cols * p->index_bytes;
+    TGL_TRY(tgl_parallel_rows(p->num_chunks, chunk_bytes, count_chunks, p));
+    return tgl_parallel_rows(p->num_bins, 4 * (p->num_chunks + 1), add_up, p);
+}
+
+/* ---- launch ---- */
+
+static bool is_wide(int64_t num_bins) { return num_bins > HISTOGRAM_SHARED_BINS; }
+
+/* Up to this many elements one block is as fast as several on an H200, and needs no workspace. Beyond, blocks
+ * get half as many each, as far as there are SMs. */
+enum { ONE_BLOCK = 8192 };
+
+static size_t workspace_size(int64_t elements, int64_t num_bins)
+{
+    if (elements <= ONE_BLOCK && !is_wide(num_bins)) return 0;
+    const size_t bytes = 4 * (1 + (size_t)num_bins), unit = TGL_WORKSPACE_ALIGNMENT;
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* num_bins is fixed by the model, and chooses. */
+static tgl_status launch(const problem *p, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
+                         void **args)
+{
+    const tgl_kernel kernel = { "moe/histogram",
+                                { { "INDEX_BYTES", p->index_bytes }, { "IS_WIDE", is_wide(p->num_bins) } } };
+    return tgl_launch(&kernel, 1, 0, on, shape, stream, args);
+}
+
+static tgl_status run_on_cuda(problem *p, uint32_t *workspace, const DLTensor *on, tgl_stream stream)
+{
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
+    const int64_t elements = p->num_rows * p->num_cols, bytes = p->index_bytes;
+    if (p->row_stride == p->num_cols) {         /* one run */
+        p->num_cols = elements;
+        p->num_rows = elements > 0;
+    }
+    /* whole vectors: a single row may end inside of one */
+    int64_t bits = (int64_t)(uintptr_t)p->indices;
+    if (p->num_rows > 1) bits |= p->num_cols * bytes | p->row_stride * bytes;
+    int32_t unit = bits % 16 == 0 ? (int32_t)(16 / bytes) : 1;
+    int64_t row_units = (p->num_cols + unit - 1) / unit;
+    if (row_units < 1) row_units = 1;
+    tgl_divisor by_row_units = tgl_divisor_of(row_units);
+    int64_t blocks = elements <= ONE_BLOCK ? 1 : (elements + ONE_BLOCK / 2 - 1) / (ONE_BLOCK / 2);
+    if (blocks > target.num_sms) blocks = target.num_sms;
+    const int threads = blocks == 1 && elements > ONE_BLOCK / 2 ? HISTOGRAM_MAX_THREADS : 512;
+    int64_t step_rows = blocks * threads / row_units, step_units = blocks * threads % row_units;
+    const tgl_shape shape = { { blocks }, .block = threads,
+                              .shared_bytes = is_wide(p->num_bins) ? 0 : 4 * p->num_bins };
+    void *args[] = { &p->indices, &p->out, &p->num_rows, &p->num_cols, &p->row_stride, &unit, &row_units,
+                     &by_row_units, &step_rows, &step_units, &p->num_bins, &p->tokens_topk, &workspace };
+    return launch(p, on, &shape, stream, args);
+}
+
+tgl_status tgl_histogram(const DLTensor *indices, DLTensor *out, int64_t tokens_topk, void *workspace,
+                         size_t workspace_bytes, tgl_stream stream)
+{
+    problem p = { tgl_data(indices), tgl_data(out), indices->shape[0], indices->shape[1],
+                  tgl_stride(indices, 0), out->shape[0], tokens_topk, tgl_dtype_bits(indices->dtype) / 8,
+                  .num_chunks = 0 };
+    if (tgl_is_empty(indices)) p.num_rows = p.num_cols = 0;     /* one of them may be many */
+    if (tgl_on_cpu(indices)) return p.num_bins > 0 ? run_on_cpu(&p) : TGL_OK;
+    TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_histogram_workspace_size(indices, out)));
+    if (tgl_preparing()) return launch(&p, indices, NULL, stream, NULL);
+    return p.num_bins > 0 ? run_on_cuda(&p, workspace, indices, stream) : TGL_OK;
+}
+
+size_t tgl_histogram_workspace_size(const DLTensor *indices, const DLTensor *out)
+{
+    if (!indices || indices->ndim != 2 || !indices->shape || !out || out->ndim != 1 || !out->shape ||
+        tgl_on_cpu(indices))
+        return 0;                               /* the op will say what is wrong */
+    int64_t elements;
+    if (__builtin_mul_overflow(indices->shape[0], indices->shape[1], &elements)) elements = INT64_MAX;
+    return workspace_size(elements, out->shape[0]);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT
+ * map.c - the checks of a mapping's tensors. */
+#include "moe/map.h"
+
+#include <inttypes.h>
+
+#include "cuda/driver.h"
+
+/* topk_idx, then the members in the struct's order; optional ones may be NULL. */
+enum { TOPK_IDX, POS_TO_EXPERT, TOKEN_TOPK_TO_POS = 4, EXPERT_START, COUNT = 8, HOST = 10, NUM_TENSORS };
+typedef struct { const char *name; const DLTensor *t; } named;
+
+/* Packed outputs are intervals of memory: in order of address it is enough to look at neighbours. Where that
+ * finds something, the tensors are compared one by one, which says which they are, and is exact for strided
+ * rows. */
+static tgl_status check_overlap(const named *all)
+{
+    struct { uintptr_t begin, end; } at[NUM_TENSORS];
+    int n = 0;
+    bool is_apart = true;
+    for (int i = 0; i < NUM_TENSORS; i++) {
+        const DLTensor *t = all[i].t;
+        if (!t || tgl_is_empty(t) || !t->data) continue;
+        const uintptr_t begin = (uintptr_t)tgl_data(t), bytes = (uintptr_t)tgl_dtype_bits(t->dtype) / 8;
+        uintptr_t last = 0;                     /* its last element */
+        for (int d = 0; d < t->ndim; d++) last += (uintptr_t)((t->shape[d] - 1) * tgl_stride(t, d));
+        int to = n++;
+        for (; to > 0 && at[to - 1].begin > begin; to--) at[to] = at[to - 1];
+        at[to].begin = begin;
+        at[to].end = begin + (last + 1) * bytes;
+    }
+    for (int i = 1; i < n; i++) is_apart &= at[i - 1].end <= at[i].begin;
+    if (is_apart) return TGL_OK;
+    for (int i = 1; i < NUM_TENSORS; i++)
+        for (int j = 0; j < i; j++)
+            if (all[i].t && all[j].t)
+                TGL_TRY(tgl_expect_no_overlap(all[i].name, all[i].t, all[j].name, all[j].t));
+    return TGL_OK;
+}
+
+/* Positions are i32. */
+static tgl_status check_total(int64_t num_pairs, int64_t num_experts, int64_t alignment)
+{
+    int64_t total;
+    if (__builtin_mul_overflow(alignment - 1, num_experts, &total) ||
+        __builtin_add_overflow(total, num_pairs, &total))
+        total = INT64_MAX;
+    if (total <= INT32_MAX) return TGL_OK;
+    return tgl_fail(TGL_ERR_ARGUMENT, "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is %s%"
+                    PRId64 ", want < 2^31", total == INT64_MAX ? ">= " : "", total);
+}
+
+tgl_status tgl_map_check(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment)
+{
+    TGL_TRY(tgl_expect("topk_idx", topk_idx, TGL_I64 | TGL_I32, 2, TGL_ROWS));
+    if (!mapping) return tgl_fail(TGL_ERR_ARGUMENT, "mapping: is NULL, want a struct");
+    TGL_TRY(tgl_expect_reserved(mapping->reserved));
+    if (alignment < 1) return tgl_fail(TGL_ERR_ARGUMENT, "alignment: is %" PRId64 ", want >= 1", alignment);
+    const named all[NUM_TENSORS] = {
+        { "topk_idx", topk_idx },
+        { "pos_to_expert", mapping->pos_to_expert },
+        { "pos_to_token", mapping->pos_to_token },
+        { "pos_to_token_topk", mapping->pos_to_token_topk },
+        { "token_topk_to_pos", mapping->token_topk_to_pos },
+        { "expert_start", mapping->expert_start },
+        { "expert_end", mapping->expert_end },
+        { "num_tokens_per_expert", mapping->num_tokens_per_expert },
+        { "count", mapping->count },
+        { "psum_end", mapping->psum_end },
+        { "num_tokens_per_expert_host", mapping->num_tokens_per_expert_host },
+    };
+    tgl_dim sizes[2] = { { 0, 0 }, { 0, 0 } };
+    for (int i = POS_TO_EXPERT; i < NUM_TENSORS; i++) {
+        const DLTensor *t = all[i].t;
+        if (i >= COUNT && !t) continue;
+        TGL_TRY(tgl_expect(all[i].name, t, TGL_I32, i == TOKEN_TOPK_TO_POS ? 2 : 1, TGL_PACKED));
+        if (i == POS_TO_EXPERT) {               /* says num_positions */
+            sizes[0] = (tgl_dim){ 0, INT64_MAX };
+        } else if (i == TOKEN_TOPK_TO_POS) {
+            for (int d = 0; d < 2; d++) sizes[d] = (tgl_dim){ topk_idx->shape[d], topk_idx->shape[d] };
+        } else if (i == EXPERT_START) {         /* says num_experts */
+            sizes[0] = (tgl_dim){ 0, INT32_MAX };
+        } else {
+            const DLTensor *like = i < TOKEN_TOPK_TO_POS ? mapping->pos_to_expert : mapping->expert_start;
+            sizes[0] = (tgl_dim){ like->shape[0], like->shape[0] };
+        }
+        TGL_TRY(tgl_expect_shape(all[i].name, t, sizes));
+        if (i != HOST) {
+            TGL_TRY(tgl_expect_same_device(all[i].name, t, topk_idx));
+        } else if (!tgl_on_cpu(t)) {
+            char is[128];
+            tgl_describe(t, is, sizeof is);
+            return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %s, want memory of the host", all[i].name, is);
+        }
+    }
+    TGL_TRY(check_total(tgl_num_elements(topk_idx), mapping->expert_start->shape[0], alignment));
+    return check_overlap(all);
+}
+
+static int32_t *data_of(const DLTensor *t) { return t ? tgl_data(t) : NULL; }
+
+tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment,
+                      tgl_stream stream, tgl_map *out)
+{
+    const int64_t num_topk = topk_idx->shape[1], num_experts = mapping->expert_start->shape[0];
+    if (num_experts == 0) alignment = 1;        /* of no segment, and may be anything */
+    *out = (tgl_map){
+        data_of(mapping->pos_to_expert), data_of(mapping->pos_to_token), data_of(mapping->pos_to_token_topk),
+        data_of(mapping->token_topk_to_pos), data_of(mapping->expert_start), data_of(mapping->expert_end),
+        data_of(mapping->num_tokens_per_expert), data_of(mapping->count), data_of(mapping->psum_end),
+        data_of(mapping->num_tokens_per_expert_host), mapping->pos_to_expert->shape[0],
+        (int32_t)tgl_num_elements(topk_idx), (int32_t)num_experts, (uint32_t)alignment,
+        tgl_divisor_of(alignment), tgl_divisor_of(num_topk > 0 ? num_topk : 1),
+    };
+    if (tgl_on_cpu(topk_idx) || tgl_dry_run() || !out->num_tokens_per_expert_host || num_experts == 0)
+        return TGL_OK;
+    tgl_cu_pointer address;
+    TGL_TRY(tgl_address_on_device(topk_idx->device.device_id, stream, out->num_tokens_per_expert_host,
+                                  &address));
+    out->num_tokens_per_expert_host = (int32_t *)(uintptr_t)address;
+    if (address) return TGL_OK;
+    return tgl_fail(TGL_ERR_ARGUMENT, "num_tokens_per_expert_host: memory is not page-locked, want "
+                    "page-locked (cuMemHostAlloc, cudaHostRegister, pin_memory)");
+}
