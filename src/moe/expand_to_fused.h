@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT
+ * expand_to_fused.h - what the kernels of expand_to_fused, the code that launches them and the CPU loop agree
+ * on. */
+#ifndef TEGULA_MOE_EXPAND_TO_FUSED_H
+#define TEGULA_MOE_EXPAND_TO_FUSED_H
+
+#include "numerics/base.h"
+
+/* Rows are bytes, scale factors words of 32 bits; where there are none, num_sf is 0. x_stride is in bytes,
+ * strides of scale factors are in words. */
+typedef struct {
+    const uint8_t *x;
+    uint8_t *out;
+    const uint32_t *x_sf;
+    uint32_t *out_sf;
+    const int32_t *token_topk_to_pos, *pos_to_expert;
+    int64_t num_tokens, num_topk, num_positions;
+    int64_t row_bytes, x_stride;
+    int64_t num_sf, x_sf_row, x_sf_col, out_sf_row, out_sf_col;
+} expand_problem;
+
+/* A block takes chunks of a row. Of a chunk, each of its threads moves up to EXPAND_UNITS units, as far
+ * apart as there are threads, and one scale factor. A unit is the widest of 16, 8, 4, 2 or 1 bytes that all
+ * rows are made of. */
+#define EXPAND_THREADS 256
+#define EXPAND_UNITS 4
+
+/* With fewer rows than this, read and written together, a thread moves one unit of a chunk. */
+#define EXPAND_FEW_ROWS 2048
+
+/* Up to so many tokens, rows are read before it is known whether they go anywhere. */
+#define EXPAND_EARLY_TOKENS 256
+
+/* Positions that a block looks at for padding: at most so many, one of a warp's lanes each. */
+#define EXPAND_POSITIONS 8
+
+typedef struct {
+    int64_t chunks;         /* of a row */
+    int32_t unit_bytes;
+    int32_t chunk_units;
+    int32_t positions;      /* of a block that looks for padding */
+    int32_t padding_blocks; /* these come first, blocks for tokens follow */
+    int32_t reads_early;
+} expand_shape;
+
+#endif

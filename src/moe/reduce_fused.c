@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: MIT
+ * reduce_fused.c - tgl_moe_reduce_fused: every token's rows, weighted and added. */
+#include "moe/reduce_fused.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "core/log.h"
+#include "core/tensor.h"
+#include "core/threads.h"
+#include "cuda/launch.h"
+#include "numerics/bf16.h"
+#include "numerics/e4m3.h"
+#include "numerics/f16.h"
+#include "tegula/moe.h"
+
+/* ---- CPU ----
+ * A row goes in pieces whose sums stay in L1. */
+
+enum { PIECE = 1024 };
+
+typedef struct {
+    reduce_problem p;
+    int x_type, out_type;
+} typed_problem;
+
+#define INLINE static inline __attribute__((always_inline))     /* into functions for other processors */
+
+INLINE void add_row(const void *x, int x_type, int64_t first, int64_t count, float s, float *restrict sum)
+{
+    const float *f32 = (const float *)x + first;
+    const uint16_t *half = (const uint16_t *)x + first;
+    const uint8_t *byte = (const uint8_t *)x + first;
+    switch (x_type) {
+    case REDUCE_F32:
+        for (int64_t i = 0; i < count; i++) sum[i] = fmaf(f32[i], s, sum[i]);
+        break;
+    case REDUCE_BF16:
+        for (int64_t i = 0; i < count; i++) sum[i] = fmaf(tgl_bf16_to_f32(half[i]), s, sum[i]);
+        break;
+    case REDUCE_F16:
+        for (int64_t i = 0; i < count; i++) sum[i] = fmaf(tgl_f16_to_f32(half[i]), s, sum[i]);
+        break;
+    default:
+        for (int64_t i = 0; i < count; i++) sum[i] = fmaf(tgl_e4m3_to_f32(byte[i]), s, sum[i]);
+        break;
+    }
+}
+
+INLINE void store_row(const float *restrict sum, int64_t first, int64_t count, void *out, int out_type)
+{
+    float *f32 = (float *)out + first;
+    uint16_t *half = (uint16_t *)out + first;
+    uint8_t *byte = (uint8_t *)out + first;
+    switch (out_type) {
+    case REDUCE_F32:
+        for (int64_t i = 0; i < count; i++) f32[i] = tgl_reduce_nan(sum[i]);
+        break;
+    case REDUCE_BF16:
+        for (int64_t i = 0; i < count; i++) half[i] = tgl_bf16_from_f32(sum[i]);
+        break;
+    case REDUCE_F16:
+        for (int64_t i = 0; i < count; i++) half[i] = tgl_f16_from_f32(sum[i]);
+        break;
+    default:
+        for (int64_t i = 0; i < count; i++) byte[i] = tgl_e4m3_from_f32(sum[i]);
+        break;
+    }
+}
+
+INLINE void reduce_rows(const typed_problem *typed, int64_t begin, int64_t end)
+{
+    const reduce_problem *p = &typed->p;
+    const int64_t x_bytes = p->x_stride * REDUCE_BYTES(typed->x_type);
+    const int64_t out_bytes = p->out_stride * REDUCE_BYTES(typed->out_type);
+    for (int64_t t = begin; t < end; t++) {
+        for (int64_t first = 0; first < p->hidden; first += PIECE) {
+            const int64_t count = p->hidden - first < PIECE ? p->hidden - first : PIECE;
+            float sum[PIECE] = { 0 };
+            for (int64_t k = 0; k < p->num_topk; k++) {
+                const int64_t at = p->token_topk_to_pos[t * p->num_topk + k];
+                if (at < 0 || at >= p->num_positions) continue;
+                float s = p->topk_weights ? p->topk_weights[t * p->weights_stride + k] : 1;
+                if (p->x_sf) s *= p->x_sf[at];
+                add_row((const char *)p->x + at * x_bytes, typed->x_type, first, count, s, sum);
+            }
+            if (p->sf)
+                for (int64_t i = 0; i < count; i++) sum[i] *= *p->sf;
+            store_row(sum, first, count, (char *)p->out + t * out_bytes, typed->out_type);
+        }
+    }
+}
+
+static void cpu(const void *context, int64_t begin, int64_t end) { reduce_rows(context, begin, end); }
+
+/* Plain x86-64 has no fused multiply-add: there fmaf is a call. Processors since 2013 have one. */
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) static void cpu_fma(const void *context, int64_t begin, int64_t end)
+{
+    reduce_rows(context, begin, end);
+}
+static tgl_rows_function cpu_function(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? cpu_fma : cpu;
+}
+#else
+static tgl_rows_function cpu_function(void) { return cpu; }
+#endif
+
+/* ---- checks ---- */
+
+enum { FLOATS = TGL_F32 | TGL_BF16 | TGL_F16 | TGL_E4M3 };
+
+static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor *topk_weights,
+                        const DLTensor *token_topk_to_pos, const DLTensor *sf, const DLTensor *out)
+{
+    TGL_TRY(tgl_expect("x", x, FLOATS, 2, TGL_ROWS));
+    if (x_sf) TGL_TRY(tgl_expect("x_sf", x_sf, TGL_F32, 1, TGL_PACKED));
+    if (topk_weights) TGL_TRY(tgl_expect("topk_weights", topk_weights, TGL_F32, 2, TGL_ROWS));
+    TGL_TRY(tgl_expect("token_topk_to_pos", token_topk_to_pos, TGL_I32, 2, TGL_PACKED));
+    if (sf) TGL_TRY(tgl_expect("sf", sf, TGL_F32, 1, TGL_PACKED));
+    TGL_TRY(tgl_expect("out", out, FLOATS, 2, TGL_ROWS));
+
+    if (x_sf) TGL_TRY(tgl_expect_same_device("x_sf", x_sf, x));
+    if (topk_weights) TGL_TRY(tgl_expect_same_device("topk_weights", topk_weights, x));
+    TGL_TRY(tgl_expect_same_device("token_topk_to_pos", token_topk_to_pos, x));
+    if (sf) TGL_TRY(tgl_expect_same_device("sf", sf, x));
+    TGL_TRY(tgl_expect_same_device("out", out, x));
+
+    const int64_t num_positions = x->shape[0], hidden = x->shape[1];
+    const int64_t num_tokens = token_topk_to_pos->shape[0], num_topk = token_topk_to_pos->shape[1];
+    const tgl_dim pairs[2] = { { num_tokens, num_tokens }, { num_topk, num_topk } };
+    if (x_sf) TGL_TRY(tgl_expect_shape("x_sf", x_sf, (tgl_dim[]){ { num_positions, num_positions } }));
+    if (topk_weights) TGL_TRY(tgl_expect_shape("topk_weights", topk_weights, pairs));
+    if (sf) TGL_TRY(tgl_expect_shape("sf", sf, (tgl_dim[]){ { 1, 1 } }));
+    TGL_TRY(tgl_expect_shape("out", out, (tgl_dim[]){ { num_tokens, num_tokens }, { hidden, hidden } }));
+    const int64_t out_stride = tgl_stride(out, 0);
+    if (num_tokens > 1 && hidden > 0 && out_stride < hidden)
+        return tgl_fail(TGL_ERR_ARGUMENT, "out: strides are [%" PRId64 ", 1], want >= %" PRId64
+                        " between rows", out_stride, hidden);
+
+    TGL_TRY(tgl_expect_no_overlap("out", out, "x", x));
+    if (x_sf) TGL_TRY(tgl_expect_no_overlap("out", out, "x_sf", x_sf));
+    if (topk_weights) TGL_TRY(tgl_expect_no_overlap("out", out, "topk_weights", topk_weights));
+    TGL_TRY(tgl_expect_no_overlap("out", out, "token_topk_to_pos", token_topk_to_pos));
+    return sf ? tgl_expect_no_overlap("out", out, "sf", sf) : TGL_OK;
+}
+
+static int type_of(const DLTensor *t)
+{
+    if (tgl_dtype_is(t->dtype, TGL_F32)) return REDUCE_F32;
+    if (tgl_dtype_is(t->dtype, TGL_BF16)) return REDUCE_BF16;
+    return tgl_dtype_is(t->dtype, TGL_F16) ? REDUCE_F16 : REDUCE_E4M3;
+}
+
+/* ---- launch ---- */
+
+static tgl_status launch(int x_type, int out_type, const DLTensor *on, const tgl_shape *shape,
+                         tgl_stream stream, void **args)
+{
+    const tgl_kernel kernel = { "moe/reduce_fused", { { "X_TYPE", x_type }, { "OUT_TYPE", out_type } } };
+    return tgl_launch(&kernel, 1, 0, on, shape, stream, args);
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+static tgl_status run_on_cuda(typed_problem *typed, const DLTensor *on, tgl_stream stream)
+{
+    reduce_problem *p = &typed->p;
+    const int64_t x_bytes = REDUCE_BYTES(typed->x_type), out_bytes = REDUCE_BYTES(typed->out_type);
+    const int64_t vector = 16 / x_bytes, out_vector = least(16, vector * out_bytes);
+    const uint64_t x_bits = (uintptr_t)p->x | (uint64_t)(p->x_stride * x_bytes);
+    const uint64_t out_bits = (uintptr_t)p->out | (uint64_t)(p->out_stride * out_bytes);
+    const bool has_vectors = x_bits % 16 == 0 && out_bits % out_vector == 0 && p->hidden % vector == 0;
+    const bool is_few = p->num_tokens < REDUCE_FEW_TOKENS;
+
+    const int64_t row_units = has_vectors ? p->hidden / vector : p->hidden;
+    const int64_t units = is_few || !has_vectors ? 1 : 2;
+    const int64_t chunks = divide_up(row_units, (is_few ? 128 : REDUCE_THREADS) * units);
+    const int64_t threads = divide_up(divide_up(row_units, chunks * units), 32) * 32;
+    const int64_t fitting = p->num_topk ? most(1, 32 / p->num_topk) : 1;
+    const int64_t enough = most(1, p->num_tokens * chunks / REDUCE_BLOCKS);
+    const int64_t tokens = least(least(fitting, enough), REDUCE_TOKENS);
+    reduce_shape s = { has_vectors, (int32_t)units, (int32_t)tokens };
+    const tgl_shape shape = { { chunks, least(divide_up(p->num_tokens, tokens), 65535) },
+                              .block = (int)threads };
+    void *args[] = { p, &s };
+    return launch(typed->x_type, typed->out_type, on, &shape, stream, args);
+}
+
+tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const DLTensor *topk_weights,
+                                const DLTensor *token_topk_to_pos, const DLTensor *sf, DLTensor *out,
+                                tgl_stream stream)
+{
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_moe_reduce_fused", "x", x, "x_sf", x_sf, "topk_weights", topk_weights,
+                     "token_topk_to_pos", token_topk_to_pos, "sf", sf, "out", out, NULL);
+    TGL_TRY(check(x, x_sf, topk_weights, token_topk_to_pos, sf, out));
+    const int x_type = type_of(x), out_type = type_of(out);
+    if (tgl_preparing() && !tgl_on_cpu(x)) return launch(x_type, out_type, x, NULL, stream, NULL);
+    if (tgl_is_empty(out)) return TGL_OK;               /* data may be NULL */
+    const int64_t num_tokens = out->shape[0], num_positions = x->shape[0];
+    typed_problem typed = {
+        {
+            .x = tgl_data(x),
+            .x_sf = x_sf ? tgl_data(x_sf) : NULL,
+            .topk_weights = topk_weights ? tgl_data(topk_weights) : NULL,
+            .token_topk_to_pos = tgl_data(token_topk_to_pos),
+            .sf = sf ? tgl_data(sf) : NULL,
+            .out = tgl_data(out),
+            .num_positions = num_positions,
+            .num_tokens = num_tokens,
+            .num_topk = token_topk_to_pos->shape[1],
+            .hidden = out->shape[1],
+            .x_stride = num_positions > 1 ? tgl_stride(x, 0) : 0,
+            .weights_stride = topk_weights && num_tokens > 1 ? tgl_stride(topk_weights, 0) : 0,
+            .out_stride = num_tokens > 1 ? tgl_stride(out, 0) : 0,
+        },
+        x_type, out_type
+    };
+    if (!tgl_on_cpu(x)) return run_on_cuda(&typed, x, stream);
+    const int64_t column_bytes = typed.p.num_topk * REDUCE_BYTES(x_type) + REDUCE_BYTES(out_type);
+    const int64_t row_bytes = column_bytes * out->shape[1];
+    return tgl_parallel_rows(num_tokens, row_bytes, cpu_function(), &typed);
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT
+ * reduce_fused.h - what the kernel of reduce_fused, the code that launches it and the CPU loop agree on. */
+#ifndef TEGULA_MOE_REDUCE_FUSED_H
+#define TEGULA_MOE_REDUCE_FUSED_H
+
+#include "numerics/base.h"
+
+/* Element types of x and out. */
+#define REDUCE_F32 0
+#define REDUCE_BF16 1
+#define REDUCE_F16 2
+#define REDUCE_E4M3 3
+#define REDUCE_BYTES(type) ((type) == REDUCE_F32 ? 4 : (type) == REDUCE_E4M3 ? 1 : 2)
+
+/* Strides are in elements. x_sf, topk_weights and sf may be NULL. */
+typedef struct {
+    const void *x;
+    const float *x_sf, *topk_weights;
+    const int32_t *token_topk_to_pos;
+    const float *sf;
+    void *out;
+    int64_t num_positions, num_tokens, num_topk, hidden;
+    int64_t x_stride, weights_stride, out_stride;
+} reduce_problem;
+
+/* A thread has one or two units of a row, and loads those of a group of rows before it adds: two of 4 rows
+ * each, or one of 8 where tokens are few. A unit is a vector (16 bytes) of x; where rows of x and out are not
+ * made of whole vectors, a column. */
+#define REDUCE_THREADS 256
+#define REDUCE_ROWS_OF_TWO 4
+#define REDUCE_ROWS_OF_ONE 8
+#define REDUCE_FEW_TOKENS 512
+
+/* Tokens of a block, at most: their slots are loaded at once, a lane each. Fewer, where that would leave less
+ * than REDUCE_BLOCKS blocks. */
+#define REDUCE_TOKENS 4
+#define REDUCE_BLOCKS 4096
+
+typedef struct {
+    int32_t has_vectors;
+    int32_t units;          /* of a thread */
+    int32_t tokens;         /* of a block; num_topk times it is at most 32, or it is 1 */
+} reduce_shape;
+
+/* Every NaN in out is the same, as it is in the other formats. */
+TGL_INLINE float tgl_reduce_nan(float value)
+{
+    const uint32_t bits = tgl_f32_to_bits(value);
+    return tgl_f32_from_bits(tgl_select((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFFFFF, bits));
+}
+
+#endif
