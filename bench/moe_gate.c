@@ -797,15 +797,17 @@ static int64_t bytes_route(const case_problem *c)
 
 /* ---- the table ---- */
 
-#define COMMON                                                                                             \
-    "num_tokens= num_experts= num_topk= num_groups=0 num_topk_groups=0 scoring=sigmoid "                   \
-    "num_shared_experts=0 replicas=0 map=random ep_rank=0 num_ep_ranks=0 num_tp_ranks=0 tp_rank=0 "        \
-    "factor=1.5 shared_weight=none renormalize=1 values=normal bias=small mask=none fix=none "             \
-    "unmapped=none fixed=valid dtype=i64 layout=packed offset=0 out_offset=0"
+#define SIZES "num_tokens= num_experts= num_topk= "
+#define GROUPS "num_groups=0 num_topk_groups=0 "
+#define REST                                                                                              \
+    "scoring=sigmoid num_shared_experts=0 replicas=0 map=random ep_rank=0 num_ep_ranks=0 num_tp_ranks=0 " \
+    "tp_rank=0 factor=1.5 shared_weight=none renormalize=1 values=normal mask=none unmapped=none "        \
+    "fixed=valid dtype=i64 layout=packed offset=0 out_offset=0"
+#define CHOICE " bias=small fix=none"
 
 const case_op moe_gate_ops[] = {
     {
-        "moe_top2_sum_gate", COMMON,
+        "moe_top2_sum_gate", SIZES GROUPS REST CHOICE,
         setup_gate, run_gate, oracle_gate, bytes_gate, NULL,
         .lists[CASE_CHECK] = (const char *const[]){
             /* models, with every scoring function */
@@ -970,7 +972,7 @@ const case_op moe_gate_ops[] = {
     },
     {
         "moe_hash_gate",
-        COMMON " vocabulary= ids=valid id_dtype=i64 table_dtype=i32",
+        SIZES "vocabulary= " REST " ids=valid id_dtype=i64 table_dtype=i32",
         setup_hash, run_hash, oracle_hash, bytes_hash, NULL,
         .lists[CASE_CHECK] = (const char *const[]){
             "num_tokens=0,1,7,64,129 num_experts=256,384 num_topk=1,6,8,31 num_shared_experts=0 "
@@ -1031,7 +1033,7 @@ const case_op moe_gate_ops[] = {
     },
     {
         "moe_route",
-        COMMON " num_mapped_experts=0 alignment=128 num_positions=-1 counts=0",
+        SIZES GROUPS REST CHOICE " num_mapped_experts=0 alignment=128 num_positions=-1 counts=0",
         setup_route, run_route, oracle_route, bytes_route, workspace_route,
         .lists[CASE_CHECK] = (const char *const[]){
             "num_tokens=0,1,2,7,8,9,31,33,64,65,128,129 num_experts=256 num_topk=8 num_groups=8 "

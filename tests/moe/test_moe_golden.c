@@ -6,7 +6,7 @@
 /* Recorded, but not an op of ours yet. */
 static const char *const later[] = {
     "aux_fi",      "expand_to_fused", "expand_to_fused_with_sf", "get_fused_mapping",
-    "group_count", "reduce_fused",    "top2_sum_gate",
+    "group_count", "reduce_fused",
 };
 enum { NUM_LATER = sizeof later / sizeof *later };
 
@@ -45,6 +45,33 @@ static tgl_status inplace_unique_group_indices(const golden_call *c)
                                                 golden_int(c->golden, "num_groups"), c->call->stream);
 }
 
+static tgl_status top2_sum_gate(const golden_call *c)
+{
+    static const char *const functions[] = { "sigmoid", "sqrtsoftplus", "softmax" };
+    const golden_case *g = c->golden;
+    tgl_moe_gate_params params = {
+        .num_groups = golden_int(g, "num_groups"),
+        .num_topk_groups = golden_int(g, "num_topk_groups"),
+        .num_shared_experts =
+            golden_bool(g, "use_shared_as_routed") ? golden_int(g, "num_shared_experts") : 0,
+        .has_routed_scaling_factor = true,
+        .routed_scaling_factor = (float)golden_double(g, "routed_scaling_factor"),
+        .ep_rank = golden_int(g, "ep_rank"),
+        .num_ep_ranks = golden_int(g, "num_ep_ranks"),
+        .tp_rank = golden_int(g, "tp_rank"),
+        .num_tp_ranks = golden_int(g, "num_tp_ranks"),
+    };
+    int scoring = 0;
+    while (scoring < 2 && strcmp(functions[scoring], golden_text(g, "scoring_func"))) scoring++;
+    CHECK_TEXT(functions[scoring], golden_text(g, "scoring_func"));
+    params.scoring = (tgl_moe_scoring)scoring;
+    return tgl_moe_top2_sum_gate(golden_arg(c, "logits"), golden_arg(c, "bias"), golden_arg(c, "mask"),
+                                 golden_arg(c, "fix_routing_mask"), golden_arg(c, "to_physical_map"),
+                                 golden_arg(c, "logical_count"), golden_arg(c, "unmapped_topk_idx_after"),
+                                 golden_arg(c, "topk_idx"), golden_arg(c, "topk_weights"), &params,
+                                 c->call->stream);
+}
+
 static void check_recorded(const char *op, golden_run run, int want_count)
 {
     int count = 0;
@@ -69,6 +96,8 @@ TEST(inplace_unique_group_indices)
     check_recorded("inplace_unique_group_indices", inplace_unique_group_indices, 6);
 }
 
+TEST(top2_sum_gate) { check_recorded("top2_sum_gate", top2_sum_gate, 8); }
+
 TEST(ops_to_come)
 {
     char names[256] = "";
@@ -81,6 +110,6 @@ TEST(ops_to_come)
         count += cases;
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", later[i]);
     }
-    CHECK_INT(recorded, 33 + count);
+    CHECK_INT(recorded, 41 + count);
     if (NUM_LATER) SKIP("%d recorded cases of %s", count, names);
 }

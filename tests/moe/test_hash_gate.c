@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_moe_hash_gate, on every device of the tests. Written from the specification: the experts of a token are
+ * those of its id in a table, in the order of the table; scores of its logits weight them as in
+ * top2_sum_gate. */
+#include "gates.h"
+
+TESTS_OF_TABLE("moe_hash_gate")
+
+/* ---- examples ---- */
+
+static const float logits[] = { 0, 2, -1, 1, 0, 2, -1, 1, 0, 2, -1, 1, 0, 2, -1, 1 };   /* four tokens */
+
+TEST(worked_example)
+{
+    /* doc: hash_gate */
+    const int64_t tid2eid[] = { 0, 1, /**/ 3, 2, /**/ 1, 3 }, input_ids[] = { 2, 0, 2, 1 };
+    const bool mask[] = { true, true, false, true };
+    gate g = { .num_tokens = 4,
+               .num_experts = 4,
+               .num_topk = 2,
+               .logits = logits,
+               .mask = mask,
+               .vocabulary = 3,
+               .input_ids = input_ids,
+               .tid2eid = tid2eid };
+    g.params = (tgl_moe_gate_params){ .scoring = TGL_MOE_SQRTSOFTPLUS, .has_routed_scaling_factor = true,
+                                      .routed_scaling_factor = 1.5f };
+    check_gate(g, ROW(1, 3, /**/ 0, 1, /**/ -1, -1, /**/ 3, 2),
+               WEIGHTS(0.839971f, 0.660029f, 0.545114f, 0.954886f, 0, 0, 1.007792f, 0.492208f));
+    /* end */
+}
+
+TEST(ids_that_are_not_in_the_table)     /* count as masked */
+{
+    const int64_t tid2eid[] = { 0, 1, 3, 2, 1, 3 }, ids[] = { -1, 3, INT64_MAX, 2 }, before[8] = { 0 };
+    gate g = { .num_tokens = 4, .num_experts = 4, .num_topk = 2, .logits = logits, .vocabulary = 3,
+               .input_ids = ids, .tid2eid = tid2eid, .unmapped_topk_idx = before };
+    check_gate_all(g, ROW(-1, -1, -1, -1, -1, -1, 1, 3), WEIGHTS(0, 0, 0, 0, 0, 0, 0.546449f, 0.453551f),
+                   ROW(-1, -1, -1, -1, -1, -1, 1, 3));
+    const int64_t high = (int64_t)1 << 32, far[] = { INT64_MIN, high, high + 2, -high };
+    g.input_ids = far;
+    check_gate_all(g, ROW(-1, -1, -1, -1, -1, -1, -1, -1), WEIGHTS(0, 0, 0, 0, 0, 0, 0, 0),
+                   ROW(-1, -1, -1, -1, -1, -1, -1, -1));
+}
+
+TEST(entries_that_are_no_experts)       /* are empty slots, also where only their lower 32 bits are one */
+{
+    FOR_BACKENDS(b) {
+        static gate_result r;
+        const int64_t tid2eid[] = { 1, -1, 4, 3, ((int64_t)1 << 32) + 1 }, id = 0, before[5] = { 0 };
+        gate g = { .num_experts = 4, .num_topk = 5, .logits = logits, .vocabulary = 1, .input_ids = &id,
+                   .tid2eid = tid2eid, .unmapped_topk_idx = before };
+        CHECK_OK(call_gate(b, TGL_I64, &g, &r));
+        check_indices(b, "topk_idx", r.idx, ROW(1, -1, -1, 3, -1), 5);
+        check_weights(b, r.weights, WEIGHTS(0.546449f, 0, 0, 0.453551f, 0), 5, 6e-7f);
+        check_indices(b, "unmapped_topk_idx", r.unmapped, tid2eid, 5);
+    }
+}
+
+TEST(entries_may_repeat)        /* and each counts */
+{
+    const int64_t tid2eid[] = { 1, 1, 3 }, id = 0;
+    gate g = { .num_experts = 4, .num_topk = 3, .logits = logits, .vocabulary = 1, .input_ids = &id,
+               .tid2eid = tid2eid };
+    check_gate(g, ROW(1, 1, 3), WEIGHTS(0.353357f, 0.353357f, 0.293286f));
+    g.params.no_renormalize = true;
+    check_gate(g, ROW(1, 1, 3), WEIGHTS(0.880797f, 0.880797f, 0.731059f));
+}
+
+TEST(shared_slots_of_another_convention)    /* the layer's output is scaled later: 1 / factor here */
+{
+    const int32_t map[] = { 0, 0, 1, 1, 2, 2, 3, 3, 4, 4 }, count[] = { 1, 1, 1, 1, 1 };
+    const int64_t tid2eid[] = { 1, 3 }, id = 0;
+    gate g = { .num_experts = 4, .num_topk = 2, .logits = logits, .vocabulary = 1, .input_ids = &id,
+               .tid2eid = tid2eid, .replicas = 2, .to_physical_map = map, .logical_count = count };
+    g.params =
+        (tgl_moe_gate_params){ .num_shared_experts = 1, .has_shared_weight = true, .shared_weight = 0.4f };
+    check_gate(g, ROW(1, 3, 4), WEIGHTS(0.546449f, 0.453551f, 0.4f));
+    g.params.shared_weight = 0;
+    check_gate(g, ROW(1, 3, 4), WEIGHTS(0.546449f, 0.453551f, 0));
+}
+
+TEST(nan_has_score_0)
+{
+    const float row[] = { NAN, 2, -NAN, 1 };
+    const int64_t tid2eid[] = { 0, 1, 2, 3 }, id = 0;
+    gate g = { .num_experts = 4, .num_topk = 4, .logits = row, .vocabulary = 1, .input_ids = &id,
+               .tid2eid = tid2eid };
+    check_gate(g, ROW(0, 1, 2, 3), WEIGHTS(0, 0.546449f, 0, 0.453551f));
+    g.params.scoring = TGL_MOE_SOFTMAX, g.params.no_renormalize = true;
+    check_gate(g, ROW(0, 1, 2, 3), WEIGHTS(0, 0.731059f, 0, 0.268941f));
+    g.params.scoring = TGL_MOE_IDENTITY;
+    check_gate(g, ROW(0, 1, 2, 3), WEIGHTS(0, 2, 0, 1));
+}
+
+TEST(softmax_without_renormalisation)   /* probabilities over all experts, chosen or not */
+{
+    const int64_t tid2eid[] = { 3, 0 }, id = 0;
+    gate g = { .num_experts = 4, .num_topk = 2, .logits = logits, .vocabulary = 1, .input_ids = &id,
+               .tid2eid = tid2eid };
+    g.params = (tgl_moe_gate_params){ .scoring = TGL_MOE_SOFTMAX, .no_renormalize = true,
+                                      .has_routed_scaling_factor = true, .routed_scaling_factor = 2 };
+    check_gate(g, ROW(3, 0), WEIGHTS(0.473766f, 0.174289f));
+}
+
+/* ---- the other gate, where everything is fixed ---- */
+
+static void check_as_fixed(int64_t num_tokens, int64_t num_experts, int64_t num_topk, int64_t shared,
+                           int scoring, bool with_mask)
+{
+    enum { VOCABULARY = 50 };
+    static float random_logits[64 * 384];
+    static int64_t table[VOCABULARY * 31], ids[64], fixed[64 * 31];
+    static int32_t map[390 * 4], count[390];
+    static bool mask[64], fix[64];
+    static gate_result hashed, wanted;
+    test_random r = test_seed("hash");
+    REQUIRE(num_tokens <= 64 && num_experts <= 384 && num_topk <= 31 && shared <= 3);
+    random_floats(&r, random_logits, num_tokens * num_experts);
+    for (int64_t i = 0; i < VOCABULARY * num_topk; i++) table[i] = test_below(&r, num_experts + 4) - 2;
+    for (int64_t i = 0; i < 390 * 4; i++) map[i] = (int32_t)test_below(&r, num_experts);
+    for (int64_t i = 0; i < 390; i++) count[i] = 1 + (int32_t)test_below(&r, 4);
+    for (int64_t t = 0; t < num_tokens; t++) {
+        ids[t] = test_below(&r, VOCABULARY);
+        mask[t] = test_below(&r, 4) != 0, fix[t] = true;
+        memcpy(fixed + t * num_topk, table + ids[t] * num_topk, (size_t)num_topk * 8);
+    }
+    gate g = { .num_tokens = num_tokens,
+               .num_experts = num_experts,
+               .num_topk = num_topk,
+               .logits = random_logits,
+               .mask = with_mask ? mask : NULL,
+               .unmapped_topk_idx = fixed };
+    if (shared) g.replicas = 4, g.to_physical_map = map, g.logical_count = count;
+    g.params = (tgl_moe_gate_params){ .scoring = (tgl_moe_scoring)scoring,
+                                      .num_shared_experts = shared,
+                                      .has_routed_scaling_factor = true,
+                                      .routed_scaling_factor = 2.5f,
+                                      .ep_rank = 3,
+                                      .num_ep_ranks = 8,
+                                      .num_tp_ranks = 2,
+                                      .tp_rank = 1 };
+    gate h = g;
+    h.vocabulary = VOCABULARY, h.input_ids = ids, h.tid2eid = table;
+    g.fix_routing_mask = fix;
+    const int64_t slots = num_tokens * (num_topk + shared);
+    FOR_BACKENDS(b)
+        for (int is_narrow = 0; is_narrow < 2; is_narrow++) {
+            const tgl_dtype dtype = is_narrow ? TGL_I32 : TGL_I64;
+            CHECK_OK(call_gate(b, dtype, &g, &wanted));
+            CHECK_OK(call_gate(b, dtype, &h, &hashed));
+            check_same(b, "as fixed", &hashed, &wanted, slots);
+            check_indices(b, "unmapped_topk_idx", hashed.unmapped, wanted.unmapped, num_tokens * num_topk);
+        }
+}
+
+TEST(as_fixed_experts_of_top2_sum_gate)
+{
+    static const int64_t tokens[] = { 1, 7, 64 }, experts[] = { 256, 384 }, topk[] = { 1, 6, 8, 31 };
+    for (int t = 0; t < 3; t++)
+        for (int e = 0; e < 2; e++)
+            for (int k = 0; k < 4; k++)
+                for (int64_t shared = 0; shared < 2; shared++)
+                    for (int scoring = 0; scoring < 4; scoring++)
+                        if (test_slow() || (t + e + k + scoring) % 3 == 0)
+                            check_as_fixed(tokens[t], experts[e], topk[k], shared, scoring, (t + k) % 2);
+}
+
+/* ---- nothing to do ---- */
+
+TEST(empty)     /* no data and no driver */
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor x, ids, table, idx, weights;
+        const tgl_moe_gate_params params = { 0 };
+        make(&x, NULL, devices[d], TGL_F32, 2, SHAPE(0, 64));
+        make(&ids, NULL, devices[d], TGL_I64, 1, SHAPE(0));
+        make(&table, memory, devices[d], TGL_I32, 2, SHAPE(9, 6));
+        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 6));
+        make(&weights, NULL, devices[d], TGL_F32, 2, SHAPE(0, 6));
+        CHECK_OK(tgl_moe_hash_gate(&x.t, &ids.t, &table.t, NULL, NULL, NULL, NULL, &idx.t, &weights.t,
+                                   &params, NULL));
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct {
+    tensor logits, ids, table, mask, map, count, unmapped, idx, weights;
+    DLTensor *plogits, *pids, *ptable, *pmask, *pmap, *pcount, *punmapped, *pidx, *pweights;
+    tgl_moe_gate_params params, *pparams;
+} call;
+
+/* Two experts of eight for each of five ids, and one shared of three replicas. */
+static void valid(call *c, DLDevice on)
+{
+    c->plogits = make(&c->logits, memory + 256, on, TGL_F32, 2, SHAPE(3, 8));
+    c->pids = make(&c->ids, memory + 512, on, TGL_I64, 1, SHAPE(3));
+    c->ptable = make(&c->table, memory + 576, on, TGL_I64, 2, SHAPE(5, 2));
+    c->pmask = make(&c->mask, memory + 704, on, TGL_BOOL, 1, SHAPE(3));
+    c->pmap = make(&c->map, memory + 768, on, TGL_I32, 2, SHAPE(9, 3));
+    c->pcount = make(&c->count, memory + 1024, on, TGL_I32, 1, SHAPE(9));
+    c->punmapped = make(&c->unmapped, memory + 1280, on, TGL_I64, 2, SHAPE(3, 2));
+    c->pidx = make(&c->idx, memory + 1536, on, TGL_I64, 2, SHAPE(3, 3));
+    c->pweights = make(&c->weights, memory + 1792, on, TGL_F32, 2, SHAPE(3, 3));
+    c->params =
+        (tgl_moe_gate_params){ .num_shared_experts = 1, .num_ep_ranks = 5, .num_tp_ranks = 2, .tp_rank = 1 };
+    c->pparams = &c->params;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_moe_hash_gate(c->plogits, c->pids, c->ptable, c->pmask, c->pmap, c->pcount, c->punmapped,
+                             c->pidx, c->pweights, c->pparams, NULL);
+}
+
+#define ROWS_WANT ", want 1 in the last dimension and >= 0 in the others"
+
+TEST(errors)
+{
+    TENSOR_ERRORS(logits, plogits, "logits", "2", "96", F32);
+    TENSOR_ERRORS(ids, pids, "input_ids", "1", "24", INDEX);
+    TENSOR_ERRORS(table, ptable, "tid2eid", "2", "80", INDEX);
+    TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "72", INDEX);
+    TENSOR_ERRORS(weights, pweights, "topk_weights", "2", "36", F32);
+    FLAG_ERRORS(mask, pmask, "mask", "1", "3", FLAGS);
+    OPTIONAL_ERRORS(map, pmap, "to_physical_map", "2", "108", I32);
+    OPTIONAL_ERRORS(count, pcount, "logical_count", "1", "36", I32);
+    OPTIONAL_ERRORS(unmapped, punmapped, "unmapped_topk_idx", "2", "48", INDEX);
+    DEVICE_ERROR(idx, "topk_idx");
+    DEVICE_ERROR(weights, "topk_weights");
+    DEVICE_ERROR(ids, "input_ids");
+    DEVICE_ERROR(table, "tid2eid");
+    DEVICE_ERROR(mask, "mask");
+    DEVICE_ERROR(map, "to_physical_map");
+    DEVICE_ERROR(count, "logical_count");
+    DEVICE_ERROR(unmapped, "unmapped_topk_idx");
+}
+
+TEST(errors_of_layouts_and_shapes)
+{
+    ERROR(c.logits.strides[1] = 2, "logits: strides are [8, 2]" ROWS_WANT);
+    ERROR(c.ids.strides[0] = 2, "input_ids: strides are [2], want [1]");
+    ERROR(c.table.strides[0] = 3, "tid2eid: strides are [3, 1], want [2, 1]");
+    ERROR(c.idx.strides[0] = 4, "topk_idx: strides are [4, 1], want [3, 1]");
+    ERROR(c.unmapped.strides[0] = 1, "unmapped_topk_idx: strides are [1, 1], want >= 2 between rows");
+    ERROR(c.ids.shape[0] = 2, "input_ids: shape is [2], want [3]");
+    ERROR(c.table.shape[1] = c.table.strides[0] = 3, "topk_idx: shape is [3, 3], want [3, 4]");
+    ERROR(c.mask.shape[0] = 2, "mask: shape is [2], want [3]");
+    ERROR(c.map.shape[0] = 8, "to_physical_map: shape is [8, 3], want [9, 2..2147483647]");
+    ERROR(c.count.shape[0] = 8, "logical_count: shape is [8], want [9]");
+    ERROR(c.unmapped.shape[0] = 2, "unmapped_topk_idx: shape is [2, 2], want [3, 2]");
+    ERROR(c.idx.shape[0] = 2, "topk_idx: shape is [2, 3], want [3, 3]");
+    ERROR(c.weights.shape[0] = 4, "topk_weights: shape is [4, 3], want [3, 3]");
+    ERROR(c.unmapped.t.dtype.bits = 32, "unmapped_topk_idx: dtype is i32, want i64 as topk_idx");
+    ERROR(c.pcount = NULL, "logical_count: is NULL, want a tensor with to_physical_map");
+    ERROR(c.pmap = NULL, "to_physical_map: is NULL, want a tensor with logical_count");
+}
+
+TEST(errors_of_params)
+{
+    ERROR(c.pparams = NULL, "params: is NULL, want a struct");
+    ERROR(c.params.scoring = (tgl_moe_scoring)4, "scoring: is 4, want 0..3");
+    ERROR(c.params.num_groups = 4, "num_groups: is 4, want 0");
+    ERROR(c.params.num_topk_groups = 4, "num_topk_groups: is 4, want 0");
+    ERROR(c.params.num_groups = c.params.num_topk_groups = 4, "num_groups: is 4, want 0");
+    ERROR(c.params.num_shared_experts = -1, "num_shared_experts: is -1, want >= 0");
+    ERROR(c.params.ep_rank = -1, "ep_rank: is -1, want >= 0");
+    ERROR(c.params.num_ep_ranks = 11, "num_ep_ranks: is 11, want at most 10 (experts)");
+    ERROR(c.params.tp_rank = 2, "tp_rank: is 2, want 0..1");
+    ERROR(c.params.reserved[3] = 1, "reserved[3]: is 1, want 0");
+}
+
+TEST(errors_of_overlap)
+{
+#define SHARED(out, name, in, in_name) \
+    ERROR(c.out.t.data = c.in.t.data, name ": memory is shared with " in_name ", want no overlap")
+    SHARED(idx, "topk_idx", logits, "logits");
+    SHARED(weights, "topk_weights", ids, "input_ids");
+    SHARED(idx, "topk_idx", table, "tid2eid");
+    SHARED(unmapped, "unmapped_topk_idx", table, "tid2eid");
+    SHARED(weights, "topk_weights", mask, "mask");
+    SHARED(idx, "topk_idx", map, "to_physical_map");
+    SHARED(weights, "topk_weights", count, "logical_count");
+    SHARED(unmapped, "unmapped_topk_idx", logits, "logits");
+}
+
+TEST(no_driver)
+{
+    backend b;
+    if (backend_open("cuda", &b) == TGL_OK) {
+        backend_close(&b);
+        SKIP("there is a CUDA device");
+    }
+    call c;
+    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
+    CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
+}

@@ -1,0 +1,646 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_moe_top2_sum_gate, on every device of the tests. Written from the specification: scores of logits, keys
+ * that are scores (for softmax logits) plus bias, the best experts of the best groups, weights that are
+ * scores over their sum, then shared slots, physical experts and the mask of tensor parallelism. */
+#include "gates.h"
+
+TESTS_OF_TABLE("moe_top2_sum_gate")
+
+/* ---- examples ---- */
+
+static const float logits[] = { 0, 2, -1, 1, 0, 2, -1, 1, 0, 2, -1, 1 };     /* three tokens, four experts */
+
+TEST(worked_examples)
+{
+    /* doc: top2_sum_gate */
+    const float bias[] = { 0, 0, 1, 0 };
+    gate g = { .num_experts = 4, .num_topk = 2, .logits = logits, .bias = bias };   /* 0, 2, -1, 1 */
+    g.params.has_routed_scaling_factor = true, g.params.routed_scaling_factor = 1.5f;
+    check_gate(g, ROW(2, 1), WEIGHTS(0.350873f, 1.149127f));    /* keys 0.5, 0.8808, 1.2689, 0.7311 */
+    g.params.scoring = TGL_MOE_SQRTSOFTPLUS;
+    check_gate(g, ROW(2, 1), WEIGHTS(0.416009f, 1.083991f));    /* keys 0.8326, 1.4584, 1.5597, 1.1460 */
+    g.params.scoring = TGL_MOE_SOFTMAX;
+    check_gate(g, ROW(1, 3), WEIGHTS(1.096588f, 0.403412f));    /* keys 0, 2, 0, 1: logits, not scores */
+    /* end */
+    g.params.scoring = TGL_MOE_IDENTITY;
+    check_gate(g, ROW(1, 3), WEIGHTS(1, 0.5f));                 /* keys 0, 2, 0, 1 */
+}
+
+TEST(worked_example_of_ranks)
+{
+    /* doc: top2_sum_gate_ranks */
+    const float bias[] = { 0, 0, 1, 0 };
+    const bool mask[] = { true, false, true }, fix[] = { false, false, true };
+    const int64_t before[] = { -9, -9, 0, 1, 3, 3 }, after[] = { 2, 1, -1, -1, 3, 3 };
+    gate g = { .num_tokens = 3, .num_experts = 4, .num_topk = 2, .logits = logits, .bias = bias, .mask = mask,
+               .fix_routing_mask = fix, .unmapped_topk_idx = before };
+    g.params = (tgl_moe_gate_params){ .has_routed_scaling_factor = true, .routed_scaling_factor = 1.5f,
+                                      .num_ep_ranks = 4, .num_tp_ranks = 2, .tp_rank = 1 };
+    const float weights[] = { 0.350873f, 1.149127f, 0, 0, 0.75f, 0.75f };
+    check_gate_all(g, ROW(-1, 0, -1, -1, 1, 1), weights, after);
+    g.params.tp_rank = 0;
+    check_gate_all(g, ROW(1, -1, -1, -1, -1, -1), weights, after);
+    /* end */
+}
+
+TEST(worked_example_of_replicas)
+{
+    /* doc: top2_sum_gate_replicas */
+    const int32_t map[] = { 0, 0, 0, /**/ 1, 4, 4, /**/ 2, 2, 2, /**/ 3, 3, 3, /**/ 5, 5, 5 };
+    const int32_t count[] = { 1, 2, 1, 1, 1 };
+    gate g = { .num_tokens = 2, .num_experts = 4, .num_topk = 2, .logits = logits, .replicas = 3,
+               .to_physical_map = map, .logical_count = count };
+    g.params = (tgl_moe_gate_params){ .num_shared_experts = 1, .num_ep_ranks = 2 };
+    const float weights[] = { 0.546449f, 0.453551f, 1, 0.546449f, 0.453551f, 1 };
+    check_gate(g, ROW(1, 3, 5, /**/ 4, 3, 5), weights);         /* logical 1, 3, 4; replica t * 23333 mod 2 */
+    g.params.num_tp_ranks = 2, g.params.tp_rank = 1;
+    check_gate(g, ROW(-1, 0, 2, /**/ 1, 0, 2), weights);        /* three experts on a rank */
+    /* end */
+}
+
+TEST(worked_example_of_groups)
+{
+    /* doc: top2_sum_gate_groups */
+    const float grouped[] = { 0.9f, 0.1f, /**/ 0.8f, 0.7f, /**/ 0.85f, 0, /**/ 0.2f, 0.3f };
+    gate g = { .num_experts = 8, .num_topk = 3, .logits = grouped };
+    g.params = (tgl_moe_gate_params){ .num_groups = 4, .num_topk_groups = 2, .no_renormalize = true };
+    /* worth 1.2359, 1.3582, 1.2006, 1.1243: expert 4 is out, though second best of all */
+    check_gate(g, ROW(0, 2, 3), WEIGHTS(0.710950f, 0.689974f, 0.668188f));
+    /* end */
+}
+
+/* ---- special values ---- */
+
+#define GATE(logits_of_row, topk)                                                                      \
+    { .num_experts = sizeof(logits_of_row) / sizeof(float), .num_topk = (topk), .logits = (logits_of_row) }
+
+TEST(nan_has_no_score_and_comes_last)
+{
+    const float some[] = { NAN, 1, -NAN, -200, 0 }, none[] = { NAN, NAN, NAN };
+    for (int scoring = 0; scoring < 4; scoring++) {
+        gate g = GATE(some, 5);
+        g.params.scoring = (tgl_moe_scoring)scoring;
+        const float sigmoid[] = { 0.593845f, 0.406155f, 0, 0, 0 };
+        const float sqrtsoftplus[] = { 0.579206f, 0.420794f, 0, 0, 0 };
+        const float softmax[] = { 0.731059f, 0.268941f, 0, 0, 0 };
+        const float identity[] = { -0.00502512563f, 0, 1.00502513f, 0, 0 };
+        const float *const weights[] = { sigmoid, sqrtsoftplus, softmax, identity };
+        check_gate(g, ROW(1, 4, 3, 0, 2), weights[scoring]);
+        gate nothing = GATE(none, 2);
+        nothing.params.scoring = (tgl_moe_scoring)scoring;
+        check_gate(nothing, ROW(0, 1), WEIGHTS(0, 0));
+    }
+}
+
+TEST(infinities)
+{
+    const float both[] = { -INFINITY, 3, INFINITY, -INFINITY }, low[] = { -INFINITY, -INFINITY, -INFINITY };
+    gate g = GATE(both, 4);
+    check_gate(g, ROW(2, 1, 0, 3), WEIGHTS(0.512144f, 0.487856f, 0, 0));
+    g.params.scoring = TGL_MOE_SQRTSOFTPLUS;                    /* inf / inf */
+    check_gate(g, ROW(2, 1, 0, 3), WEIGHTS(NAN, 0, 0, 0));
+    g.params.scoring = TGL_MOE_IDENTITY;                        /* inf - inf */
+    check_gate(g, ROW(2, 1, 0, 3), WEIGHTS(NAN, NAN, NAN, NAN));
+    for (int scoring = 0; scoring < 3; scoring++) {
+        gate all_low = GATE(low, 2);
+        all_low.params.scoring = (tgl_moe_scoring)scoring;
+        check_gate(all_low, ROW(0, 1), WEIGHTS(0, 0));
+    }
+    g.params.scoring = TGL_MOE_SOFTMAX;                         /* a score that would be NaN is 0 */
+    check_gate(g, ROW(2, 1, 0, 3), WEIGHTS(0, 0, 0, 0));
+}
+
+TEST(ends_of_the_functions)
+{
+    const float low[] = { -100, -101, -200, -100 };             /* sigmoid: exp overflows, all scores are 0 */
+    gate g = GATE(low, 3);
+    check_gate(g, ROW(0, 1, 2), WEIGHTS(0, 0, 0));
+    const float high[] = { 25, 20, 36, 100, 20.25f };
+    gate h = GATE(high, 5);
+    h.params = (tgl_moe_gate_params){ .scoring = TGL_MOE_SQRTSOFTPLUS, .no_renormalize = true };
+    check_gate(h, ROW(3, 2, 0, 4, 1), WEIGHTS(10, 6, 5, 4.5f, 4.4721360f));
+    h.params.scoring = TGL_MOE_SIGMOID;                         /* all 1: the lower index wins */
+    check_gate(h, ROW(0, 1, 2, 3, 4), WEIGHTS(1, 1, 1, 1, 1));
+    const float tiny[] = { -46, -46, -46 };                     /* scores like the divisor's first term */
+    gate t = GATE(tiny, 2);
+    const float score = 1.0530617e-20f;
+    check_gate(t, ROW(0, 1), WEIGHTS(score / (1e-20f + 2 * score), score / (1e-20f + 2 * score)));
+}
+
+TEST(bias_disables_experts)
+{
+    const float row[] = { 3, 2, 1, 0, -1 }, bias[] = { -INFINITY, 0, -INFINITY, 0, -INFINITY };
+    gate g = GATE(row, 2);
+    g.bias = bias;
+    for (int scoring = 0; scoring < 4; scoring++) {
+        g.params.scoring = (tgl_moe_scoring)scoring;
+        g.num_topk = 2;
+        static gate_result r;
+        FOR_BACKENDS(b) {
+            CHECK_OK(call_gate(b, TGL_I64, &g, &r));
+            check_indices(b, "topk_idx", r.idx, ROW(1, 3), 2);
+            g.num_topk = 5;                                     /* for lack of others, in order */
+            CHECK_OK(call_gate(b, TGL_I64, &g, &r));
+            check_indices(b, "topk_idx", r.idx, ROW(1, 3, 0, 2, 4), 5);
+            CHECK(scoring == 3 || r.weights[2] > 0);            /* the bias is not in the weight */
+            g.num_topk = 2;
+        }
+    }
+}
+
+TEST(groups_of_one_expert)
+{
+    const float row[] = { 0, 1, 5, 3, 4, 2 };
+    gate g = GATE(row, 2);
+    g.params = (tgl_moe_gate_params){ .scoring = TGL_MOE_IDENTITY, .num_groups = 6, .num_topk_groups = 3,
+                                      .no_renormalize = true };
+    check_gate(g, ROW(2, 4), WEIGHTS(5, 4));
+}
+
+TEST(ties_between_groups)   /* the lower group wins, wherever its best experts are */
+{
+    const float row[] = { 1, 0, 2, /**/ 2, 1, 0, /**/ 0, 3, 0, /**/ 1.5f, 1.5f, 1.5f };
+    gate g = GATE(row, 3);
+    g.params = (tgl_moe_gate_params){ .scoring = TGL_MOE_IDENTITY, .num_groups = 4, .num_topk_groups = 1,
+                                      .no_renormalize = true };
+    check_gate(g, ROW(2, 0, 1), WEIGHTS(2, 1, 0));
+    g.params.num_topk_groups = 2;
+    check_gate(g, ROW(2, 3, 0), WEIGHTS(2, 2, 1));
+    g.params.num_topk_groups = 3;
+    check_gate(g, ROW(7, 2, 3), WEIGHTS(3, 2, 2));
+}
+
+TEST(fixed_slots_may_be_empty)
+{
+    const bool fix[] = { true, true };
+    const int64_t fixed[] = { 1, -1, 3, 4, /**/ -7, INT32_MAX, INT32_MIN, 100 };
+    gate g = { .num_tokens = 2, .num_experts = 4, .num_topk = 4, .logits = logits, .fix_routing_mask = fix,
+               .unmapped_topk_idx = fixed };
+    check_gate_all(g, ROW(1, -1, 3, -1, /**/ -1, -1, -1, -1), WEIGHTS(0.546449f, 0, 0.453551f, 0, 0, 0, 0, 0),
+                   fixed);
+    g.params.no_renormalize = true;
+    check_gate_all(g, ROW(1, -1, 3, -1, /**/ -1, -1, -1, -1), WEIGHTS(0.880797f, 0, 0.731059f, 0, 0, 0, 0, 0),
+                   fixed);
+}
+
+TEST(mask_comes_before_fixed_experts)
+{
+    const bool mask[] = { false, true, false }, fix[] = { true, true, false };
+    const int64_t before[] = { 0, 1, 2, 3, 0, 1 };
+    gate g = { .num_tokens = 3, .num_experts = 4, .num_topk = 2, .logits = logits, .mask = mask,
+               .fix_routing_mask = fix, .unmapped_topk_idx = before };
+    check_gate_all(g, ROW(-1, -1, 2, 3, -1, -1), WEIGHTS(0, 0, 0.268941f, 0.731059f, 0, 0),
+                   ROW(-1, -1, 2, 3, -1, -1));
+}
+
+TEST(counts_of_replicas_that_make_no_sense)    /* below 1 is 1; more than there are is all */
+{
+    const float two[] = { 2, 1, 2, 1, 2, 1, 2, 1 };
+    const int32_t map[] = { 10, 11, 12, 20, 21, 22 };
+    const int32_t counts[][2] = { { 0, -5 }, { 1, 1 }, { 3, 2 }, { 4, INT32_MAX }, { INT32_MIN, 3 } };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        int64_t want[8];
+        for (int t = 0; t < 4; t++)
+            for (int k = 0; k < 2; k++) {
+                const int64_t c = counts[i][k] < 1 ? 1 : counts[i][k] > 3 ? 3 : counts[i][k];
+                want[2 * t + k] = map[3 * k + (7 + t * 23333) % c];
+            }
+        gate g = { .num_tokens = 4, .num_experts = 2, .num_topk = 2, .logits = two, .replicas = 3,
+                   .to_physical_map = map, .logical_count = counts[i] };
+        g.params.ep_rank = 7;
+        const float w = 0.546449f;
+        check_gate(g, want, WEIGHTS(w, 1 - w, w, 1 - w, w, 1 - w, w, 1 - w));
+    }
+}
+
+TEST(an_empty_replica_is_an_empty_slot)    /* but its weight stays */
+{
+    const int32_t map[] = { 0, 1, -1, -3, 4 }, count[] = { 1, 1, 1, 1, 1 };
+    const float row[] = { 0, 2, -1, 1, 9 };
+    gate g = { .num_experts = 5, .num_topk = 3, .logits = row, .replicas = 1, .to_physical_map = map,
+               .logical_count = count };
+    g.params.scoring = TGL_MOE_IDENTITY;
+    check_gate(g, ROW(4, 1, -1), WEIGHTS(0.75f, 0.1666667f, 0.0833333f));
+}
+
+/* ---- properties ---- */
+
+enum { TOKENS = 40, EXPERTS = 64, TOPK = 6 };
+static float random_logits[TOKENS * EXPERTS], random_bias[EXPERTS];
+static gate_result first, second;
+
+static gate random_gate(const char *name, int scoring)
+{
+    test_random r = test_seed(name);
+    random_floats(&r, random_logits, TOKENS * EXPERTS);
+    random_floats(&r, random_bias, EXPERTS);
+    for (int e = 0; e < EXPERTS; e++) random_bias[e] /= 8;
+    gate g = { .num_tokens = TOKENS, .num_experts = EXPERTS, .num_topk = TOPK, .logits = random_logits,
+               .bias = random_bias };
+    g.params.scoring = (tgl_moe_scoring)scoring;
+    return g;
+}
+
+TEST(fixed_to_its_own_choice)   /* which changes nothing */
+{
+    for (int scoring = 0; scoring < 4; scoring++)
+        for (int grouped = 0; grouped < 2; grouped++) FOR_BACKENDS(b) {
+            static int64_t chosen[TOKENS * TOPK];
+            bool fix[TOKENS];
+            gate g = random_gate("fixed", scoring);
+            if (grouped) g.params.num_groups = 8, g.params.num_topk_groups = 3;
+            memset(chosen, 0, sizeof chosen);
+            memset(fix, 1, sizeof fix);
+            g.unmapped_topk_idx = chosen;
+            CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+            check_indices(b, "unmapped_topk_idx", first.unmapped, first.idx, TOKENS * TOPK);
+            memcpy(chosen, first.unmapped, sizeof chosen);
+            g.fix_routing_mask = fix;
+            g.bias = NULL;
+            CHECK_OK(call_gate(b, TGL_I64, &g, &second));
+            check_same(b, "fixed", &second, &first, TOKENS * TOPK);
+            check_indices(b, "fixed", second.unmapped, chosen, TOKENS * TOPK);
+        }
+}
+
+TEST(a_token_alone_gets_the_same)   /* whatever the batch, and whatever the dtype of indices */
+{
+    for (int scoring = 0; scoring < 4; scoring++) FOR_BACKENDS(b) {
+        gate g = random_gate("alone", scoring);
+        g.params.num_groups = 8, g.params.num_topk_groups = 4;
+        CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+        for (int64_t t = 0; t < TOKENS; t += 3) {
+            gate one = g;
+            one.num_tokens = 1, one.logits = random_logits + t * EXPERTS;
+            CHECK_OK(call_gate(b, TGL_I32, &one, &second));
+            check_same_from(b, "alone", &second, &first, t * TOPK, TOPK);
+        }
+    }
+}
+
+TEST(all_groups_are_no_groups)
+{
+    for (int scoring = 0; scoring < 4; scoring++) FOR_BACKENDS(b) {
+        gate g = random_gate("groups", scoring);
+        CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+        for (int64_t groups = 1; groups <= EXPERTS; groups *= 4) {
+            g.params.num_groups = g.params.num_topk_groups = groups;
+            CHECK_OK(call_gate(b, TGL_I64, &g, &second));
+            check_same(b, "all groups", &second, &first, TOKENS * TOPK);
+        }
+    }
+}
+
+TEST(identity_is_made_of_other_ops)     /* topk_sum_and_topk_group_idx, topk_gate, normalize_weight */
+{
+    FOR_BACKENDS(b) {
+        enum { GROUPS = 8, KEPT = 3, SIZE = EXPERTS / GROUPS };
+        gate g = random_gate("identity", TGL_MOE_IDENTITY);
+        g.bias = NULL, g.params.num_groups = GROUPS, g.params.num_topk_groups = KEPT;
+        CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+
+        static float kept[TOKENS * EXPERTS], chosen[TOKENS * TOPK];
+        tensor scores, groups, masked, idx, weights, denominator;
+        place(b, &scores, TGL_F32, 3, SHAPE(TOKENS, GROUPS, SIZE), random_logits);
+        place(b, &groups, TGL_I64, 2, SHAPE(TOKENS, KEPT), random_logits);
+        CHECK_OK(tgl_moe_topk_sum_and_topk_group_idx(&scores.t, &groups.t, 2, b->stream));
+        take_indices(b, &groups, TOKENS * KEPT, second.idx);
+        for (int i = 0; i < TOKENS * EXPERTS; i++) kept[i] = -INFINITY;
+        for (int i = 0; i < TOKENS * KEPT; i++)
+            for (int e = 0; e < SIZE; e++) {
+                const int64_t at = i / KEPT * EXPERTS + second.idx[i] * SIZE + e;
+                kept[at] = random_logits[at];
+            }
+        place(b, &masked, TGL_F32, 2, SHAPE(TOKENS, EXPERTS), kept);
+        place(b, &idx, TGL_I64, 2, SHAPE(TOKENS, TOPK), random_logits);
+        CHECK_OK(tgl_moe_topk_gate(&masked.t, &idx.t, b->stream));
+        take_indices(b, &idx, TOKENS * TOPK, second.idx);
+        for (int i = 0; i < TOKENS * TOPK; i++) chosen[i] = random_logits[i / TOPK * EXPERTS + second.idx[i]];
+        place(b, &weights, TGL_F32, 2, SHAPE(TOKENS, TOPK), chosen);
+        place(b, &denominator, TGL_F32, 1, SHAPE(TOKENS), chosen);
+        CHECK_OK(tgl_moe_normalize_weight(&weights.t, &denominator.t, &weights.t, b->stream));
+        CHECK_OK(backend_download(b, second.weights, weights.t.data, sizeof chosen));
+        check_same(b, "other ops", &first, &second, TOKENS * TOPK);
+        discard(b, &scores);
+        discard(b, &masked);
+        discard(b, &weights);
+        discard(b, &denominator);
+    }
+}
+
+TEST(softmax_ranks_as_identity)     /* by logit + bias, also where the bias is large */
+{
+    FOR_BACKENDS(b) {
+        gate g = random_gate("softmax", TGL_MOE_SOFTMAX);
+        for (int e = 0; e < EXPERTS; e++) random_bias[e] *= 100;
+        CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+        g.params.scoring = TGL_MOE_IDENTITY;
+        CHECK_OK(call_gate(b, TGL_I64, &g, &second));
+        check_indices(b, "topk_idx", first.idx, second.idx, TOKENS * TOPK);
+    }
+}
+
+TEST(weights_sum_to_the_factor)
+{
+    for (int scoring = 0; scoring < 3; scoring++) FOR_BACKENDS(b) {
+        gate g = random_gate("sum", scoring);
+        CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+        g.params.has_routed_scaling_factor = true, g.params.routed_scaling_factor = 4;
+        CHECK_OK(call_gate(b, TGL_I64, &g, &second));
+        for (int t = 0; t < TOKENS; t++) {
+            double sum = 0;
+            for (int k = 0; k < TOPK; k++) {
+                sum += (double)first.weights[t * TOPK + k];
+                CHECK(second.weights[t * TOPK + k] == 4 * first.weights[t * TOPK + k]);
+            }
+            CHECK_THAT(fabs(sum - 1) < 1e-6, "token %d: weights sum to %.9g", t, sum);
+        }
+        g.params.routed_scaling_factor = 0;             /* had, and 0 */
+        CHECK_OK(call_gate(b, TGL_I64, &g, &second));
+        for (int i = 0; i < TOKENS * TOPK; i++) CHECK(second.weights[i] == 0);
+        check_indices(b, "topk_idx", second.idx, first.idx, TOKENS * TOPK);
+    }
+}
+
+TEST(ranks_as_mask_indices_by_tp)
+{
+    static const struct {
+        int64_t ep, tp;
+    } ranks[] = { { 1, 1 }, { 4, 2 }, { 8, 8 }, { 64, 3 }, { 7, 2 }, { 3, 100 } };
+    static int32_t map[EXPERTS * 5], count[EXPERTS];
+    test_random r = test_seed("ranks");
+    for (int i = 0; i < EXPERTS * 5; i++) map[i] = (int32_t)test_below(&r, EXPERTS + 4);
+    for (int e = 0; e < EXPERTS; e++) count[e] = 1 + (int32_t)test_below(&r, 5);
+    for (int mapped = 0; mapped < 2; mapped++)
+        for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
+            for (int64_t tp_rank = 0; tp_rank < ranks[i].tp; tp_rank += 1 + ranks[i].tp / 4) FOR_BACKENDS(b) {
+                gate g = random_gate("ranks", TGL_MOE_SIGMOID);
+                if (mapped) g.replicas = 5, g.to_physical_map = map, g.logical_count = count;
+                CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+                tensor idx;
+                const tgl_moe_mask_indices_by_tp_params p = {
+                    EXPERTS + (mapped ? 4 : 0), ranks[i].ep, ranks[i].tp, tp_rank, { 0 }
+                };
+                place(b, &idx, TGL_I64, 2, SHAPE(TOKENS, TOPK), first.idx);
+                CHECK_OK(tgl_moe_mask_indices_by_tp(&idx.t, &idx.t, &p, b->stream));
+                take_indices(b, &idx, TOKENS * TOPK, first.idx);
+                g.params.num_ep_ranks = ranks[i].ep, g.params.num_tp_ranks = ranks[i].tp;
+                g.params.tp_rank = tp_rank;
+                CHECK_OK(call_gate(b, TGL_I64, &g, &second));
+                check_same(b, "ranks", &second, &first, TOKENS * TOPK);
+            }
+}
+
+TEST(replicas_take_turns)   /* ep_rank and the token's number choose, shared experts too */
+{
+    static int32_t map[(EXPERTS + 2) * 3], count[EXPERTS + 2];
+    for (int e = 0; e < EXPERTS + 2; e++) {
+        count[e] = 1 + e % 3;
+        for (int r = 0; r < 3; r++) map[3 * e + r] = 1000 * e + r;
+    }
+    for (int64_t ep_rank = 0; ep_rank < 7; ep_rank += 2) FOR_BACKENDS(b) {
+        static int64_t unmapped[TOKENS * TOPK];
+        gate g = random_gate("replicas", TGL_MOE_SQRTSOFTPLUS);
+        g.replicas = 3, g.to_physical_map = map, g.logical_count = count, g.unmapped_topk_idx = unmapped;
+        g.params.num_shared_experts = 2, g.params.ep_rank = ep_rank;
+        CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+        for (int64_t t = 0; t < TOKENS; t++)
+            for (int64_t k = 0; k < TOPK + 2; k++) {
+                const int64_t e = k < TOPK ? first.unmapped[t * TOPK + k] : EXPERTS + k - TOPK;
+                const int64_t want = 1000 * e + (ep_rank + 23333 * t) % (1 + e % 3);
+                CHECK_INT(first.idx[t * (TOPK + 2) + k], want);
+                if (k >= TOPK) CHECK(first.weights[t * (TOPK + 2) + k] == 1);
+            }
+    }
+}
+
+TEST(equal_logits_choose_the_first_experts)
+{
+    static float zero[1100];
+    for (int64_t r = 1; r <= 1100; r += r < 40 ? 1 : 53)
+        for (int64_t k = 1; k <= r && k <= 40; k += 13) FOR_BACKENDS(b) {
+            gate g = { .num_experts = r, .num_topk = k, .logits = zero, .bias = zero };
+            CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+            for (int64_t i = 0; i < k; i++) {
+                CHECK_INT(first.idx[i], i);
+                CHECK_THAT(fabsf(first.weights[i] - 1 / (float)k) < 1e-6f, "weight is %g",
+                           (double)first.weights[i]);
+            }
+        }
+}
+
+/* Three experts of a token compete for two places with keys that are a step of a float apart, or a few: only
+ * exact scores tell them apart. sigmoid(0) is 0.5 and sqrtsoftplus(25) is 5 wherever exp and log1p are right
+ * to a few steps; all others have scores of 0, which no bias makes up for. */
+TEST(last_place_by_one_step)
+{
+    enum { ROWS = 128, WIDTH = 256 };
+    static float rows[ROWS * WIDTH], bias[WIDTH];
+    static int64_t want[ROWS * 2];
+    static const float shown[] = { 0, 25, 0, 0 };
+    for (int scoring = 0; scoring < 4; scoring++)
+        for (int shift = 0; shift < 9; shift += 4) {
+            for (int e = 0; e < WIDTH; e++) bias[e] = 1 + ldexpf((float)(e * 77 % WIDTH), shift - 21);
+            for (int i = 0; i < ROWS * WIDTH; i++) rows[i] = -200;
+            for (int t = 0; t < ROWS; t++) {
+                int three[3] = { 2 * t, (2 * t + 1 + t % 7) % WIDTH, (2 * t + 53 + t % 11) % WIDTH };
+                for (int i = 0; i < 3; i++) rows[t * WIDTH + three[i]] = shown[scoring];
+                for (int i = 0; i < 2; i++)
+                    for (int j = i + 1; j < 3; j++)
+                        if (bias[three[j]] > bias[three[i]]) {
+                            const int worse = three[i];
+                            three[i] = three[j], three[j] = worse;
+                        }
+                want[2 * t] = three[0], want[2 * t + 1] = three[1];
+            }
+            gate g = {
+                .num_tokens = ROWS, .num_experts = WIDTH, .num_topk = 2, .logits = rows, .bias = bias
+            };
+            g.params.scoring = (tgl_moe_scoring)scoring;
+            FOR_BACKENDS(b) {
+                CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+                check_indices(b, "topk_idx", first.idx, want, 2 * ROWS);
+            }
+        }
+}
+
+/* ---- nothing to do ---- */
+
+TEST(empty)     /* no data and no driver */
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor x, idx, weights;
+        const tgl_moe_gate_params params = { .num_groups = 8, .num_topk_groups = 4 };
+        make(&x, NULL, devices[d], TGL_F32, 2, SHAPE(0, 64));
+        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 6));
+        make(&weights, NULL, devices[d], TGL_F32, 2, SHAPE(0, 6));
+        CHECK_OK(tgl_moe_top2_sum_gate(&x.t, NULL, NULL, NULL, NULL, NULL, NULL, &idx.t, &weights.t, &params,
+                                       NULL));
+        make(&x, memory, devices[d], TGL_F32, 2, SHAPE(3, 64));
+        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(3, 0));
+        make(&weights, NULL, devices[d], TGL_F32, 2, SHAPE(3, 0));
+        CHECK_OK(tgl_moe_top2_sum_gate(&x.t, NULL, NULL, NULL, NULL, NULL, NULL, &idx.t, &weights.t, &params,
+                                       NULL));
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct {
+    tensor logits, bias, mask, fix, map, count, unmapped, idx, weights;
+    DLTensor *plogits, *pbias, *pmask, *pfix, *pmap, *pcount, *punmapped, *pidx, *pweights;
+    tgl_moe_gate_params params, *pparams;
+} call;
+
+/* Two of eight experts, and one shared of three replicas. */
+static void valid(call *c, DLDevice on)
+{
+    c->plogits = make(&c->logits, memory + 256, on, TGL_F32, 2, SHAPE(3, 8));
+    c->pbias = make(&c->bias, memory + 512, on, TGL_F32, 1, SHAPE(8));
+    c->pmask = make(&c->mask, memory + 640, on, TGL_BOOL, 1, SHAPE(3));
+    c->pfix = make(&c->fix, memory + 704, on, TGL_BOOL, 1, SHAPE(3));
+    c->pmap = make(&c->map, memory + 768, on, TGL_I32, 2, SHAPE(9, 3));
+    c->pcount = make(&c->count, memory + 1024, on, TGL_I32, 1, SHAPE(9));
+    c->punmapped = make(&c->unmapped, memory + 1280, on, TGL_I64, 2, SHAPE(3, 2));
+    c->pidx = make(&c->idx, memory + 1536, on, TGL_I64, 2, SHAPE(3, 3));
+    c->pweights = make(&c->weights, memory + 1792, on, TGL_F32, 2, SHAPE(3, 3));
+    c->params = (tgl_moe_gate_params){ .num_groups = 4, .num_topk_groups = 2, .num_shared_experts = 1,
+                                       .num_ep_ranks = 5, .num_tp_ranks = 2, .tp_rank = 1 };
+    c->pparams = &c->params;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_moe_top2_sum_gate(c->plogits, c->pbias, c->pmask, c->pfix, c->pmap, c->pcount, c->punmapped,
+                                 c->pidx, c->pweights, c->pparams, NULL);
+}
+
+#define ROWS_WANT ", want 1 in the last dimension and >= 0 in the others"
+
+TEST(errors)
+{
+    TENSOR_ERRORS(logits, plogits, "logits", "2", "96", F32);
+    TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "72", INDEX);
+    TENSOR_ERRORS(weights, pweights, "topk_weights", "2", "36", F32);
+    OPTIONAL_ERRORS(bias, pbias, "bias", "1", "32", F32);
+    FLAG_ERRORS(mask, pmask, "mask", "1", "3", FLAGS);
+    FLAG_ERRORS(fix, pfix, "fix_routing_mask", "1", "3", FLAGS);
+    OPTIONAL_ERRORS(map, pmap, "to_physical_map", "2", "108", I32);
+    OPTIONAL_ERRORS(count, pcount, "logical_count", "1", "36", I32);
+    OPTIONAL_ERRORS(unmapped, punmapped, "unmapped_topk_idx", "2", "48", INDEX);
+    DEVICE_ERROR(idx, "topk_idx");
+    DEVICE_ERROR(weights, "topk_weights");
+    DEVICE_ERROR(bias, "bias");
+    DEVICE_ERROR(mask, "mask");
+    DEVICE_ERROR(fix, "fix_routing_mask");
+    DEVICE_ERROR(map, "to_physical_map");
+    DEVICE_ERROR(count, "logical_count");
+    DEVICE_ERROR(unmapped, "unmapped_topk_idx");
+}
+
+TEST(errors_of_layouts)
+{
+    ERROR(c.logits.strides[1] = 2, "logits: strides are [8, 2]" ROWS_WANT);
+    ERROR(c.logits.strides[0] = -8, "logits: strides are [-8, 1]" ROWS_WANT);
+    ERROR(c.unmapped.strides[1] = 2, "unmapped_topk_idx: strides are [2, 2]" ROWS_WANT);
+    ERROR(c.bias.strides[0] = 2, "bias: strides are [2], want [1]");
+    ERROR(c.mask.strides[0] = 2, "mask: strides are [2], want [1]");
+    ERROR(c.fix.strides[0] = 0, "fix_routing_mask: strides are [0], want [1]");
+    ERROR(c.map.strides[0] = 4, "to_physical_map: strides are [4, 1], want [3, 1]");
+    ERROR(c.count.strides[0] = 2, "logical_count: strides are [2], want [1]");
+    ERROR(c.idx.strides[0] = 4, "topk_idx: strides are [4, 1], want [3, 1]");
+    ERROR(c.weights.strides[0] = 4, "topk_weights: strides are [4, 1], want [3, 1]");
+    /* rows that are written must not overlap */
+    ERROR(c.unmapped.strides[0] = 1, "unmapped_topk_idx: strides are [1, 1], want >= 2 between rows");
+    ERROR(c.unmapped.strides[0] = 0, "unmapped_topk_idx: strides are [0, 1], want >= 2 between rows");
+}
+
+TEST(errors_of_shapes)
+{
+    ERROR(c.logits.shape[0] = -1, "logits: shape is [-1, 8], want sizes >= 0");
+    ERROR(c.logits.shape[1] = (int64_t)1 << 31, "logits: shape is [3, 2147483648], want [3, 0..2147483646]");
+    ERROR(c.bias.shape[0] = 7, "bias: shape is [7], want [8]");
+    ERROR(c.mask.shape[0] = 2, "mask: shape is [2], want [3]");
+    ERROR(c.fix.shape[0] = 4, "fix_routing_mask: shape is [4], want [3]");
+    ERROR(c.map.shape[0] = 8, "to_physical_map: shape is [8, 3], want [9, 2..2147483647]");
+    ERROR(c.map.shape[1] = c.map.strides[0] = 1, "to_physical_map: shape is [9, 1], want [9, 2..2147483647]");
+    ERROR(c.count.shape[0] = 8, "logical_count: shape is [8], want [9]");
+    ERROR(c.unmapped.shape[0] = 2, "unmapped_topk_idx: shape is [2, 2], want [3, 2]");
+    ERROR(c.unmapped.shape[1] = c.unmapped.strides[0] = 3, "unmapped_topk_idx: shape is [3, 3], want [3, 2]");
+    ERROR(c.idx.shape[0] = 2, "topk_idx: shape is [2, 3], want [3, 1..5]");
+    ERROR(c.weights.shape[0] = 4, "topk_weights: shape is [4, 3], want [3, 3]");
+    ERROR(c.weights.shape[1] = c.weights.strides[0] = 2, "topk_weights: shape is [3, 2], want [3, 3]");
+    /* more picks than the kept groups have experts: four, and one shared */
+    ERROR(c.idx.shape[1] = c.idx.strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 1..5]");
+    ERROR(c.params.num_groups = c.params.num_topk_groups = 0; c.idx.shape[1] = c.idx.strides[0] = 10,
+          "topk_idx: shape is [3, 10], want [3, 1..9]");
+    ERROR(c.unmapped.t.dtype.bits = 32, "unmapped_topk_idx: dtype is i32, want i64 as topk_idx");
+    ERROR(c.idx.t.dtype.bits = 32, "unmapped_topk_idx: dtype is i64, want i32 as topk_idx");
+}
+
+TEST(errors_of_what_belongs_together)
+{
+    ERROR(c.pcount = NULL, "logical_count: is NULL, want a tensor with to_physical_map");
+    ERROR(c.pmap = NULL, "to_physical_map: is NULL, want a tensor with logical_count");
+    ERROR(c.punmapped = NULL, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
+    ERROR(c.pmap = c.pcount = NULL, "to_physical_map: is NULL, want a tensor with num_shared_experts");
+}
+
+TEST(errors_of_params)
+{
+    ERROR(c.pparams = NULL, "params: is NULL, want a struct");
+    ERROR(c.params.scoring = (tgl_moe_scoring)4, "scoring: is 4, want 0..3");
+    ERROR(c.params.scoring = (tgl_moe_scoring)-1, "scoring: is -1, want 0..3");
+    ERROR(c.params.num_groups = 0, "num_topk_groups: is 2, want 0..0");
+    ERROR(c.params.num_groups = -4, "num_groups: is -4, want >= 0");
+    ERROR(c.params.num_groups = 3, "num_groups: is 3, want a divisor of 8 (num_experts)");
+    ERROR(c.params.num_groups = 16, "num_groups: is 16, want a divisor of 8 (num_experts)");
+    ERROR(c.params.num_topk_groups = 5, "num_topk_groups: is 5, want 1..4");
+    ERROR(c.params.num_topk_groups = 0, "num_topk_groups: is 0, want 1..4");
+    ERROR(c.params.num_topk_groups = -1, "num_topk_groups: is -1, want >= 0");
+    ERROR(c.params.num_shared_experts = -1, "num_shared_experts: is -1, want >= 0");
+    ERROR(c.params.ep_rank = -1, "ep_rank: is -1, want >= 0");
+    ERROR(c.params.num_ep_ranks = -1, "num_ep_ranks: is -1, want >= 0");
+    ERROR(c.params.num_ep_ranks = 11, "num_ep_ranks: is 11, want at most 10 (experts)");
+    ERROR(c.params.num_tp_ranks = -2, "num_tp_ranks: is -2, want >= 0");
+    ERROR(c.params.tp_rank = 2, "tp_rank: is 2, want 0..1");
+    ERROR(c.params.tp_rank = -1, "tp_rank: is -1, want 0..1");
+    ERROR(c.params.num_tp_ranks = 0, "tp_rank: is 1, want 0..0");
+    ERROR(c.params.reserved[0] = 1, "reserved[0]: is 1, want 0");
+    ERROR(c.params.reserved[7] = 5, "reserved[7]: is 5, want 0");
+}
+
+TEST(errors_of_overlap)
+{
+#define SHARED(out, name, in, in_name) \
+    ERROR(c.out.t.data = c.in.t.data, name ": memory is shared with " in_name ", want no overlap")
+    SHARED(idx, "topk_idx", logits, "logits");
+    SHARED(weights, "topk_weights", logits, "logits");
+    SHARED(unmapped, "unmapped_topk_idx", logits, "logits");
+    SHARED(idx, "topk_idx", bias, "bias");
+    SHARED(weights, "topk_weights", bias, "bias");
+    SHARED(weights, "topk_weights", mask, "mask");
+    SHARED(idx, "topk_idx", fix, "fix_routing_mask");
+    SHARED(idx, "topk_idx", map, "to_physical_map");
+    SHARED(weights, "topk_weights", count, "logical_count");
+    SHARED(unmapped, "unmapped_topk_idx", map, "to_physical_map");
+    ERROR(c.weights.t.data = (char *)c.idx.t.data + 36,
+          "topk_idx: memory is shared with topk_weights, want no overlap");
+    ERROR(c.unmapped.t.data = c.idx.t.data,
+          "topk_idx: memory is shared with unmapped_topk_idx, want no overlap");
+    ERROR(c.unmapped.t.data = c.weights.t.data,
+          "topk_weights: memory is shared with unmapped_topk_idx, want no overlap");
+}
+
+TEST(no_driver)
+{
+    backend b;
+    if (backend_open("cuda", &b) == TGL_OK) {
+        backend_close(&b);
+        SKIP("there is a CUDA device");
+    }
+    call c;
+    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
+    CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
+}
