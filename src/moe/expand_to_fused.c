@@ -152,6 +152,7 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
     const int64_t threads = divide_up(divide_up(row_units, row_chunks * per_thread), 32) * 32;
 
     expand_shape s = {
+        .row_units = row_units,
         .chunks = most(row_chunks, divide_up(p->num_sf, threads)),
         .unit_bytes = (int32_t)unit,
         .chunk_units = (int32_t)(threads * per_thread),

@@ -13,40 +13,38 @@
 #include "device/ptx.cuh"
 #include "moe/expand_to_fused.h"
 
-/* What a thread has of a chunk. */
+/* What a thread has of a chunk: units as far apart as the block has threads, a scale factor. */
 template <class T> struct piece { T units[EXPAND_UNITS]; u32 sf; };
 
-/* Which: units first, first + blockDim.x, ... below end; scale factor sf, if there are so many. */
-typedef struct { i64 first, end, sf; } place;
+/* Where: bytes from the start of a row, units from there to the end of the chunk (less than 1: none); which
+ * scale factor, if there is one. */
+typedef struct { i64 offset; int units; bool has_sf; i64 sf; } place;
 
 DEV place place_of(const expand_problem &p, const expand_shape &s, i64 chunk)
 {
-    const i64 begin = chunk * s.chunk_units;
-    const place at = { begin + threadIdx.x, min(begin + s.chunk_units, p.row_bytes / s.unit_bytes),
-                       chunk * blockDim.x + threadIdx.x };
+    const int threads = (int)blockDim.x, tid = (int)threadIdx.x;
+    const i64 unit = chunk * s.chunk_units + tid, sf = chunk * threads + tid;
+    const i64 units = min(s.row_units - unit, (i64)(s.chunk_units - tid));
+    const place at = { unit * s.unit_bytes, (int)max(units, (i64)0), sf < p.num_sf, sf };
     return at;
 }
 
 template <class T> DEV void load(const expand_problem &p, i64 t, const place &at, piece<T> &v)
 {
-    const T *row = (const T *)(p.x + t * p.x_stride);
+    const T *from = (const T *)(p.x + t * p.x_stride + at.offset);
 #pragma unroll
-    for (int i = 0; i < EXPAND_UNITS; i++) {
-        const i64 unit = at.first + i * (int)blockDim.x;
-        if (unit < at.end) v.units[i] = row[unit];
-    }
-    if (at.sf < p.num_sf) v.sf = p.x_sf[t * p.x_sf_row + at.sf * p.x_sf_col];
+    for (int i = 0; i < EXPAND_UNITS; i++)
+        if (i * (int)blockDim.x < at.units) v.units[i] = from[i * (int)blockDim.x];
+    if (at.has_sf) v.sf = p.x_sf[t * p.x_sf_row + at.sf * p.x_sf_col];
 }
 
 template <class T> DEV void store(const expand_problem &p, i64 position, const place &at, const piece<T> &v)
 {
-    T *row = (T *)(p.out + position * p.row_bytes);
+    T *to = (T *)(p.out + position * p.row_bytes + at.offset);
 #pragma unroll
-    for (int i = 0; i < EXPAND_UNITS; i++) {
-        const i64 unit = at.first + i * (int)blockDim.x;
-        if (unit < at.end) row[unit] = v.units[i];
-    }
-    if (at.sf < p.num_sf) p.out_sf[position * p.out_sf_row + at.sf * p.out_sf_col] = v.sf;
+    for (int i = 0; i < EXPAND_UNITS; i++)
+        if (i * (int)blockDim.x < at.units) to[i * (int)blockDim.x] = v.units[i];
+    if (at.has_sf) p.out_sf[position * p.out_sf_row + at.sf * p.out_sf_col] = v.sf;
 }
 
 /* The lowest lane of a mask, which loses it. */

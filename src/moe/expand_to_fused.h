@@ -35,7 +35,7 @@ typedef struct {
 #define EXPAND_POSITIONS 8
 
 typedef struct {
-    int64_t chunks;         /* of a row */
+    int64_t row_units, chunks;
     int32_t unit_bytes;
     int32_t chunk_units;
     int32_t positions;      /* of a block that looks for padding */

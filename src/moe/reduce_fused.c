@@ -155,11 +155,22 @@ static int type_of(const DLTensor *t)
 
 /* ---- launch ---- */
 
-static tgl_status launch(int x_type, int out_type, const DLTensor *on, const tgl_shape *shape,
+/* The kernels of a configuration. Few tokens get one unit a thread, and loads of all of 8 rows before the
+ * first is added; many get two of 4 rows, which takes fewer instructions. (Columns: see reduce_fused.cu) */
+enum { FEW, MANY, COLUMNS, NUM_KERNELS, FEW_TOKENS = 512 };
+static const struct { int units, rows, has_vectors, threads; } variants[NUM_KERNELS] = {
+    [FEW] = { 1, 8, 1, 128 }, [MANY] = { 2, 4, 1, REDUCE_THREADS }, [COLUMNS] = { 1, 8, 0, REDUCE_THREADS }
+};
+static tgl_status launch(int which, int x_type, int out_type, const DLTensor *on, const tgl_shape *shape,
                          tgl_stream stream, void **args)
 {
-    const tgl_kernel kernel = { "moe/reduce_fused", { { "X_TYPE", x_type }, { "OUT_TYPE", out_type } } };
-    return tgl_launch(&kernel, 1, 0, on, shape, stream, args);
+    tgl_kernel plan[NUM_KERNELS];
+    for (int i = 0; i < NUM_KERNELS; i++)
+        plan[i] = (tgl_kernel){ "moe/reduce_fused",
+                                { { "X_TYPE", x_type }, { "OUT_TYPE", out_type },
+                                  { "UNITS", variants[i].units }, { "ROWS", variants[i].rows },
+                                  { "HAS_VECTORS", variants[i].has_vectors } } };
+    return tgl_launch(plan, NUM_KERNELS, which, on, shape, stream, args);
 }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -174,20 +185,18 @@ static tgl_status run_on_cuda(typed_problem *typed, const DLTensor *on, tgl_stre
     const uint64_t x_bits = (uintptr_t)p->x | (uint64_t)(p->x_stride * x_bytes);
     const uint64_t out_bits = (uintptr_t)p->out | (uint64_t)(p->out_stride * out_bytes);
     const bool has_vectors = x_bits % 16 == 0 && out_bits % out_vector == 0 && p->hidden % vector == 0;
-    const bool is_few = p->num_tokens < REDUCE_FEW_TOKENS;
+    const int which = !has_vectors ? COLUMNS : p->num_tokens < FEW_TOKENS ? FEW : MANY;
 
-    const int64_t row_units = has_vectors ? p->hidden / vector : p->hidden;
-    const int64_t units = is_few || !has_vectors ? 1 : 2;
-    const int64_t chunks = divide_up(row_units, (is_few ? 128 : REDUCE_THREADS) * units);
+    const int64_t row_units = has_vectors ? p->hidden / vector : p->hidden, units = variants[which].units;
+    const int64_t chunks = divide_up(row_units, variants[which].threads * units);
     const int64_t threads = divide_up(divide_up(row_units, chunks * units), 32) * 32;
     const int64_t fitting = p->num_topk ? most(1, 32 / p->num_topk) : 1;
     const int64_t enough = most(1, p->num_tokens * chunks / REDUCE_BLOCKS);
-    const int64_t tokens = least(least(fitting, enough), REDUCE_TOKENS);
-    reduce_shape s = { has_vectors, (int32_t)units, (int32_t)tokens };
+    int32_t tokens = (int32_t)least(least(fitting, enough), REDUCE_TOKENS);
     const tgl_shape shape = { { chunks, least(divide_up(p->num_tokens, tokens), 65535) },
                               .block = (int)threads };
-    void *args[] = { p, &s };
-    return launch(typed->x_type, typed->out_type, on, &shape, stream, args);
+    void *args[] = { p, &tokens };
+    return launch(which, typed->x_type, typed->out_type, on, &shape, stream, args);
 }
 
 tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const DLTensor *topk_weights,
@@ -199,7 +208,7 @@ tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const D
                      "token_topk_to_pos", token_topk_to_pos, "sf", sf, "out", out, NULL);
     TGL_TRY(check(x, x_sf, topk_weights, token_topk_to_pos, sf, out));
     const int x_type = type_of(x), out_type = type_of(out);
-    if (tgl_preparing() && !tgl_on_cpu(x)) return launch(x_type, out_type, x, NULL, stream, NULL);
+    if (tgl_preparing() && !tgl_on_cpu(x)) return launch(FEW, x_type, out_type, x, NULL, stream, NULL);
     if (tgl_is_empty(out)) return TGL_OK;               /* data may be NULL */
     const int64_t num_tokens = out->shape[0], num_positions = x->shape[0];
     typed_problem typed = {

@@ -23,24 +23,12 @@ typedef struct {
     int64_t x_stride, weights_stride, out_stride;
 } reduce_problem;
 
-/* A thread has one or two units of a row, and loads those of a group of rows before it adds: two of 4 rows
- * each, or one of 8 where tokens are few. A unit is a vector (16 bytes) of x; where rows of x and out are not
- * made of whole vectors, a column. */
-#define REDUCE_THREADS 256
-#define REDUCE_ROWS_OF_TWO 4
-#define REDUCE_ROWS_OF_ONE 8
-#define REDUCE_FEW_TOKENS 512
+#define REDUCE_THREADS 256          /* of a block, at most */
 
-/* Tokens of a block, at most: their slots are loaded at once, a lane each. Fewer, where that would leave less
+/* Tokens of a block, at most: their slots are loaded at once, a lane each. Fewer where there would be less
  * than REDUCE_BLOCKS blocks. */
 #define REDUCE_TOKENS 4
 #define REDUCE_BLOCKS 4096
-
-typedef struct {
-    int32_t has_vectors;
-    int32_t units;          /* of a thread */
-    int32_t tokens;         /* of a block; num_topk times it is at most 32, or it is 1 */
-} reduce_shape;
 
 /* Every NaN in out is the same, as it is in the other formats. */
 TGL_INLINE float tgl_reduce_nan(float value)
