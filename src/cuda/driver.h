@@ -51,7 +51,8 @@ enum {
     TGL_CU_KERNEL_NON_PORTABLE_CLUSTER = 14
 };
 
-/* CUpointer_attribute, CUmemorytype, CUstreamCaptureMode, CUstreamCaptureStatus, flags of streams and events */
+/* CUpointer_attribute, CUmemorytype, CUstreamCaptureMode, CUstreamCaptureStatus, flags of streams and
+ * events */
 enum { TGL_CU_POINTER_MEMORY_TYPE = 2, TGL_CU_POINTER_ON_DEVICE = 3, TGL_CU_POINTER_DEVICE = 9 };
 enum { TGL_CU_MEMORY_HOST = 1 };
 enum { TGL_CU_CAPTURE_GLOBAL = 0, TGL_CU_CAPTURE_THREAD_LOCAL = 1, TGL_CU_CAPTURE_RELAXED = 2 };

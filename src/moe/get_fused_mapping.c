@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
-#include "moe/map.h"
+#include "moe/map_check.h"
 
 typedef struct {
     const void *topk_idx;

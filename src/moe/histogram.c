@@ -6,6 +6,7 @@
 
 #include "core/threads.h"
 #include "cuda/launch.h"
+#include "moe/histogram_kernel.h"
 #include "numerics/divide.h"
 
 typedef struct {
@@ -124,10 +125,11 @@ static tgl_status run_on_cuda(problem *p, uint32_t *workspace, const DLTensor *o
     if (blocks > target.num_sms) blocks = target.num_sms;
     const int threads = blocks == 1 && elements > ONE_BLOCK / 2 ? HISTOGRAM_MAX_THREADS : 512;
     int64_t step_rows = blocks * threads / row_units, step_units = blocks * threads % row_units;
+    int32_t num_bins = (int32_t)p->num_bins;
     const tgl_shape shape = { { blocks }, .block = threads,
                               .shared_bytes = is_wide(p->num_bins) ? 0 : 4 * p->num_bins };
     void *args[] = { &p->indices, &p->out, &p->num_rows, &p->num_cols, &p->row_stride, &unit, &row_units,
-                     &by_row_units, &step_rows, &step_units, &p->num_bins, &p->tokens_topk, &workspace };
+                     &by_row_units, &step_rows, &step_units, &num_bins, &p->tokens_topk, &workspace };
     return launch(p, on, &shape, stream, args);
 }
 

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * histogram.h - how often each index occurs: the core of group_count and aux_fi, and what its kernel and the
- * code that launches it agree on. */
+ * histogram.h - how often each index occurs: the core of group_count and aux_fi. */
 #ifndef TEGULA_MOE_HISTOGRAM_H
 #define TEGULA_MOE_HISTOGRAM_H
 
-#define HISTOGRAM_SHARED_BINS 8192      /* counted in shared memory; more of them in the workspace */
-#define HISTOGRAM_MAX_THREADS 1024
-
-#ifndef __CUDACC__
 #include "core/tensor.h"
 
 /* out[i] = c, the number of elements of `indices` that are i; or, where tokens_topk > 0, the f32
@@ -16,6 +11,5 @@
 tgl_status tgl_histogram(const DLTensor *indices, DLTensor *out, int64_t tokens_topk, void *workspace,
                          size_t workspace_bytes, tgl_stream stream);
 size_t tgl_histogram_workspace_size(const DLTensor *indices, const DLTensor *out);
-#endif
 
 #endif

@@ -298,12 +298,15 @@ extern "C" __global__ void t_poll(u32 *flags, u32 *data, u32 *out)
         store_release_u32(data + 4, 1);
         store_relaxed_u32(data + 8, 7);
         store_relaxed_u16((u16 *)(data + 12) + 1, 9);
+        store_relaxed_u32x2(data + 14, make_uint2(3, 4));
     } else {
         while (load_acquire_u32(data + 4) == 0) { }
         out[64 + b] = data[0];
         while (load_relaxed_u32(data + 8) == 0) { }
         while (load_relaxed_u32(data + 12) == 0) { }
-        out[128 + b] = load_relaxed_u32(data + 12);
+        uint2 two = load_relaxed_u32x2(data + 14);
+        while (two.x == 0 || two.y == 0) two = load_relaxed_u32x2(data + 14);
+        out[128 + b] = load_relaxed_u32(data + 12) + 16 * two.x + two.y;
     }
 }
 

@@ -273,6 +273,12 @@ DEV u32 load_relaxed_u32(const void *p, EMU_AT)
     emu_rt->poll("load_relaxed_u32", EMU_SITE);
     return __atomic_load_n(emu_aligned<const u32>(p, "load_relaxed_u32", EMU_SITE), __ATOMIC_RELAXED);
 }
+DEV uint2 load_relaxed_u32x2(const void *p, EMU_AT)
+{
+    emu_rt->poll("load_relaxed_u32x2", EMU_SITE);
+    const u32 *a = (const u32 *)emu_aligned<const uint2>(p, "load_relaxed_u32x2", EMU_SITE);
+    return { __atomic_load_n(a, __ATOMIC_RELAXED), __atomic_load_n(a + 1, __ATOMIC_RELAXED) };
+}
 DEV uint4 load_relaxed_u32x4(const void *p, EMU_AT)
 {
     emu_rt->poll("load_relaxed_u32x4", EMU_SITE);
@@ -294,7 +300,16 @@ DEV u32 load_acquire_u32(const void *p, EMU_AT)
 EMU_STORE_ORDERED(store_relaxed_u16, u16, __ATOMIC_RELAXED)
 EMU_STORE_ORDERED(store_relaxed_u32, u32, __ATOMIC_RELAXED)
 EMU_STORE_ORDERED(store_release_u32, u32, __ATOMIC_RELEASE)
-/* 16 bytes are not one atomic access on the device either */
+/* 8 and 16 bytes are not one atomic access on the device either */
+DEV void store_relaxed_u32x2(void *p, uint2 v, EMU_AT)
+{
+    u32 *a = (u32 *)emu_aligned<uint2>(p, "store_relaxed_u32x2", EMU_SITE);
+    const u32 w[2] = { v.x, v.y };
+    for (int i = 0; i < 2; i++) {
+        emu_rt->maybe_yield("store_relaxed_u32x2", EMU_SITE);
+        __atomic_store_n(a + i, w[i], __ATOMIC_RELAXED);
+    }
+}
 DEV void store_relaxed_u32x4(void *p, uint4 v, EMU_AT)
 {
     u32 *a = (u32 *)emu_aligned<uint4>(p, "store_relaxed_u32x4", EMU_SITE);

@@ -440,7 +440,7 @@ TEST(polling_between_blocks)
         for (uint32_t b = 0; b < 20; b++) {
             CHECK_INT(o[b], b + 1);
             if (b) CHECK_INT(o[64 + b], 55);
-            if (b) CHECK_INT(o[128 + b], 9 << 16);
+            if (b) CHECK_INT(o[128 + b], (9 << 16) + 16 * 3 + 4);
         }
         free(o);
         CU(MemFree(flags));

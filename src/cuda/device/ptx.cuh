@@ -343,12 +343,18 @@ DEV void store_hint_u32x4(void *p, uint4 v, u64 policy)
 }
 
 /* ---- global memory: between blocks ---- Relaxed accesses go to L2, never to a stale line of L1, and order
- * nothing else. 16 bytes are four atomic words. atomic_inc_*: old value; the new one is 0 after `last`, so
- * a counter is back at 0 when everyone has come. */
+ * nothing else. 8 bytes are two atomic words, 16 are four. atomic_inc_*: old value; the new one is 0 after
+ * `last`, so a counter is back at 0 when everyone has come. */
 DEV u32 load_relaxed_u32(const void *p)
 {
     u32 v;
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+DEV uint2 load_relaxed_u32x2(const void *p)
+{
+    uint2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
     return v;
 }
 DEV uint4 load_relaxed_u32x4(const void *p)
@@ -371,6 +377,10 @@ DEV void store_relaxed_u16(void *p, u32 v)
 DEV void store_relaxed_u32(void *p, u32 v)
 {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
+}
+DEV void store_relaxed_u32x2(void *p, uint2 v)
+{
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" :: "l"(p), "r"(v.x), "r"(v.y) : "memory");
 }
 DEV void store_relaxed_u32x4(void *p, uint4 v)
 {

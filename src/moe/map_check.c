@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * map.c - the checks of a mapping's tensors. */
-#include "moe/map.h"
+ * map_check.c - the checks of a mapping's tensors. */
+#include "moe/map_check.h"
 
 #include <inttypes.h>
 
@@ -46,8 +46,8 @@ static tgl_status check_total(int64_t num_pairs, int64_t num_experts, int64_t al
         __builtin_add_overflow(total, num_pairs, &total))
         total = INT64_MAX;
     if (total <= INT32_MAX) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is %s%"
-                    PRId64 ", want < 2^31", total == INT64_MAX ? ">= " : "", total);
+    return tgl_fail(TGL_ERR_ARGUMENT, "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is "
+                    "%s%" PRId64 ", want < 2^31", total == INT64_MAX ? ">= " : "", total);
 }
 
 tgl_status tgl_map_check(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment)
@@ -102,15 +102,19 @@ static int32_t *data_of(const DLTensor *t) { return t ? tgl_data(t) : NULL; }
 tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment,
                       tgl_stream stream, tgl_map *out)
 {
-    const int64_t num_topk = topk_idx->shape[1], num_experts = mapping->expert_start->shape[0];
+    const int64_t num_pairs = tgl_num_elements(topk_idx), num_experts = mapping->expert_start->shape[0];
+    const int64_t num_topk = num_pairs > 0 ? topk_idx->shape[1] : 1;
     if (num_experts == 0) alignment = 1;        /* of no segment, and may be anything */
+    const uintptr_t positions = (uintptr_t)data_of(mapping->pos_to_expert) |
+                                (uintptr_t)data_of(mapping->pos_to_token) |
+                                (uintptr_t)data_of(mapping->pos_to_token_topk);
     *out = (tgl_map){
         data_of(mapping->pos_to_expert), data_of(mapping->pos_to_token), data_of(mapping->pos_to_token_topk),
         data_of(mapping->token_topk_to_pos), data_of(mapping->expert_start), data_of(mapping->expert_end),
         data_of(mapping->num_tokens_per_expert), data_of(mapping->count), data_of(mapping->psum_end),
         data_of(mapping->num_tokens_per_expert_host), mapping->pos_to_expert->shape[0],
-        (int32_t)tgl_num_elements(topk_idx), (int32_t)num_experts, (uint32_t)alignment,
-        tgl_divisor_of(alignment), tgl_divisor_of(num_topk > 0 ? num_topk : 1),
+        (int32_t)num_pairs, (int32_t)num_topk, (int32_t)num_experts, (uint32_t)alignment,
+        positions % 16 == 0, tgl_divisor_of(alignment), tgl_divisor_of(num_topk),
     };
     if (tgl_on_cpu(topk_idx) || tgl_dry_run() || !out->num_tokens_per_expert_host || num_experts == 0)
         return TGL_OK;

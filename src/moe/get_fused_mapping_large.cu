@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT
+ * get_fused_mapping_large.cu - the mapping of many pairs, for any number of experts, in one launch.
+ *   computes  *m of the pairs topk_idx[t][k], in the order of t * num_topk + k
+ *   launch    cooperative: blocks wait for each other. grid up to MAP_LARGE_BLOCKS, block MAP_THREADS
+ *   shared    MAP_LARGE_SHARED(EXPERT_BITS) bytes
+ *   moves     num_pairs * (INDEX_BYTES + 4) + 12 * num_positions + 12 to 24 * num_experts bytes; the
+ *             exchange, 24 bytes a block and expert, stays in L2
+ *   macros    INDEX_BYTES 4, 8; EXPERT_BITS 1..MAP_LARGE_BITS: so many experts at a time, see "rounds"
+ *
+ * A block has a chunk of the pairs, cut into tiles of up to MAP_LARGE_TILE, of which a warp has one run:
+ *   1  rank of a pair among its warp's pairs of the same expert: lanes with that expert by one vote per bit
+ *      of its number, pairs before them by a count per warp and expert
+ *   2  counts per block are published, a row of a matrix in the workspace per block
+ *   3  while they travel, the tile is sorted by expert in shared memory
+ *   4  columns of the matrix have owners, a warp for two experts: it adds them up and publishes, to every
+ *      block's own row, pairs in the blocks before it and pairs in all
+ *   5  the lengths of the segments are scanned: now a block knows where its pairs of each expert begin
+ *   6  the mapping is written, position arrays in runs, from the sorted tile
+ * Through the owners every block reads 8 bytes an expert; all blocks reading the whole matrix would be bound
+ * by L2 from 256 experts on.
+ *
+ * A word that is published is never 0. It has one reader, the thread that clears it as soon as it is read: so
+ * the workspace is all zero at the end, and no clear can meet another block's access.
+ *
+ * Tiles: where a chunk has several, all but the last are counted before, and written after the last, which is
+ * in registers when the exchange is over.
+ * Rounds: of more experts than 1 << EXPERT_BITS each round takes so many, and looks at all pairs again. */
+#include "moe/get_fused_mapping.h"
+#include "moe/index.cuh"
+#include "moe/map.cuh"
+
+#ifndef EXPERT_BITS
+#ifdef __CUDACC_RTC__
+#error "EXPERT_BITS is not defined"
+#endif
+#define EXPERT_BITS 8
+#endif
+static_assert(EXPERT_BITS >= 1 && EXPERT_BITS <= MAP_LARGE_BITS, "EXPERT_BITS is 1..MAP_LARGE_BITS");
+
+#define EXPERTS (1 << EXPERT_BITS)                                      /* of a round */
+#define PER_THREAD (EXPERTS <= 2 * MAP_THREADS ? 2 : EXPERTS / MAP_THREADS) /* consecutive experts */
+#define VALUES (MAP_LARGE_TILE / MAP_THREADS)                           /* pairs of a thread */
+#define ROWS (MAP_LARGE_BLOCKS / 32)                                    /* of the matrix, a lane's */
+static_assert(MAP_LARGE_TILE < 65536, "counts of a tile are 16 bits");
+static_assert(32 * ROWS == MAP_LARGE_BLOCKS && PER_THREAD % 2 == 0, "rows to lanes, experts to pairs");
+
+/* Sum of v over the threads before this one; one barrier. `sums` has a word per warp, and is not used again
+ * before the next barrier but one. */
+DEV u32 block_sum_below(u32 v, u32 *sums, u32 &total)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 warp_total;
+    const u32 below = warp_sum_below(v, lane, warp_total);
+    if (lane == 0) sums[warp] = warp_total;
+    __syncthreads();
+    const u32 other = lane < MAP_WARPS ? sums[lane] : 0;
+    total = warp_add_u32(other);
+    return warp_add_u32(lane < warp ? other : 0) + below;
+}
+
+/* Step 4 for experts x and x + 1, by a warp. Words are one more than what they say. */
+DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
+{
+    const i32 lane = (i32)threadIdx.x % 32, num_blocks = (i32)gridDim.x;
+    uint2 c[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const i32 row = lane * ROWS + i;
+        c[i] = make_uint2(1, 1);
+        if (row < num_blocks) c[i] = load_relaxed_u32x2(counts + row * EXPERTS + x);
+    }
+    u32 a = 0, b = 0;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const i32 row = lane * ROWS + i;
+        if (row < num_blocks) {
+            while (c[i].x == 0 || c[i].y == 0) c[i] = load_relaxed_u32x2(counts + row * EXPERTS + x);
+            store_relaxed_u32x2(counts + row * EXPERTS + x, make_uint2(0, 0));
+        }
+        a += --c[i].x;
+        b += --c[i].y;
+    }
+    u32 all_a, all_b;
+    a = warp_sum_below(a, lane, all_a);
+    b = warp_sum_below(b, lane, all_b);
+    if (is_reused) __threadfence();             /* clears come before what the next round publishes */
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const i32 row = lane * ROWS + i;
+        if (row < num_blocks)
+            store_relaxed_u32x4(sums + 2 * (row * EXPERTS + x),
+                                make_uint4(a + 1, all_a + 1, b + 1, all_b + 1));
+        a += c[i].x;
+        b += c[i].y;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_large(
+    const index_type *topk_idx, i64 row_stride, const tgl_map m, i32 tile_pairs, i32 num_tiles,
+    u32 *workspace)
+{
+    SHARED_DYNAMIC(memory, 16);
+    SHARED(u32[2][MAP_WARPS], warp_sums);
+    u16 *const count = (u16 *)memory;   /* [MAP_WARPS][EXPERTS]: pairs of a warp, then of those before it */
+    int2 *const segment = (int2 *)memory;   /* [EXPERTS], later: where pairs end, where padding ends */
+    u32 *const base = (u32 *)(count + MAP_WARPS * EXPERTS);     /* [EXPERTS]: where a tile's pairs begin */
+    u32 *const sorted = base + EXPERTS;                         /* [MAP_LARGE_TILE]: expert, pair in tile */
+    u16 *const local_start = (u16 *)(sorted + MAP_LARGE_TILE);  /* [EXPERTS]: in `sorted` */
+    u32 *const counts = workspace;                              /* [MAP_LARGE_BLOCKS][EXPERTS] */
+    u32 *const sums = counts + MAP_LARGE_BLOCKS * EXPERTS;      /* the same, two words each */
+
+    const i32 tid = (i32)threadIdx.x, lane = tid % 32, warp = tid / 32;
+    const i32 block = (i32)blockIdx.x, num_blocks = (i32)gridDim.x;
+    const i32 num_values = (tile_pairs + MAP_THREADS - 1) / MAP_THREADS;    /* in use, of VALUES */
+    const u32 chunk = (u32)tile_pairs * (u32)num_tiles, begin = block * chunk;
+    const i32 x0 = tid * PER_THREAD;                            /* this thread's experts */
+    const bool is_reused = m.num_experts > EXPERTS;
+    u32 position = 0;                                           /* where the round's first segment starts */
+    pdl_wait();
+
+#pragma unroll 1
+    for (i32 low = 0;; low += EXPERTS) {
+        const i32 num_experts = min(m.num_experts - low, EXPERTS), num_columns = (num_experts + 1) / 2 * 2;
+        u32 earlier[PER_THREAD] = {};                           /* pairs of the tiles before the last */
+        if (num_tiles > 1) {
+#pragma unroll 1
+            for (i32 x = tid; x < EXPERTS; x += MAP_THREADS) base[x] = 0;
+            __syncthreads();
+#pragma unroll 4
+            for (i32 i = tid; i < tile_pairs * (num_tiles - 1); i += MAP_THREADS) {
+                const i32 e = map_load(m, topk_idx, row_stride, begin + i) - low;
+                if ((u32)e < (u32)num_experts) atomicAdd(&base[e], 1u);
+            }
+            __syncthreads();
+#pragma unroll
+            for (int j = 0; j < PER_THREAD; j++)
+                if (x0 + j < EXPERTS) earlier[j] = base[x0 + j];
+        }
+
+#pragma unroll 1
+        for (i32 i = 0; i < num_tiles; i++) {
+            const bool is_first = i == 0;
+            const u32 tile = begin + (u32)(is_first ? num_tiles - 1 : i - 1) * (u32)tile_pairs;
+            const i32 run = warp * 32 * num_values + lane;      /* this lane's first pair, in the tile */
+
+            /* 1 */
+            i32 expert[VALUES], rank[VALUES];
+#pragma unroll
+            for (int v = 0; v < VALUES; v++) {
+                const i32 at = run + 32 * v;
+                expert[v] = v < num_values && at < tile_pairs
+                                ? map_load(m, topk_idx, row_stride, tile + at) : -1;
+            }
+#pragma unroll 1
+            for (i32 j = tid; j < MAP_WARPS * EXPERTS / 8; j += MAP_THREADS)
+                ((int4 *)count)[j] = make_int4(0, 0, 0, 0);
+            __syncthreads();
+#pragma unroll
+            for (int v = 0; v < VALUES; v++) {
+                rank[v] = 0;
+                if (v >= num_values) continue;
+                const i32 e = expert[v] - low;
+                const bool is_here = expert[v] >= 0 && (u32)e < (u32)num_experts;
+                u32 same = __ballot_sync(FULL, is_here);
+#pragma unroll
+                for (int j = 0; j < EXPERT_BITS; j++) {
+                    const bool bit = e >> j & 1;
+                    const u32 set = __ballot_sync(FULL, bit);
+                    same &= bit ? set : ~set;
+                }
+                const u32 before = same & lanes_below();
+                u32 old = 0;
+                if (is_here) {
+                    old = count[warp * EXPERTS + e];
+                    rank[v] = (i32)old + __popc(before);
+                }
+                __syncwarp();
+                if (is_here && before == 0) count[warp * EXPERTS + e] = (u16)(old + __popc(same));
+                __syncwarp();
+            }
+            __syncthreads();
+
+            /* 2: two experts' counts are added in one register */
+            u32 own[PER_THREAD], mine = 0;
+#pragma unroll
+            for (int j = 0; j < PER_THREAD; j += 2) {
+                u32 two = 0;
+                if (x0 + j < EXPERTS)
+#pragma unroll
+                    for (int w = 0; w < MAP_WARPS; w++) {
+                        u32 *const at = (u32 *)(count + w * EXPERTS + x0 + j);
+                        const u32 of_warp = *at;
+                        *at = two;
+                        two += of_warp;
+                    }
+                own[j] = two & 0xffff;
+                own[j + 1] = two >> 16;
+                mine += own[j] + own[j + 1];
+                if (is_first && x0 + j < num_columns) {
+                    if (is_reused) __threadfence();             /* comes after clears of the round before */
+                    store_relaxed_u32x2(counts + block * EXPERTS + x0 + j,
+                                        make_uint2(earlier[j] + own[j] + 1, earlier[j + 1] + own[j + 1] + 1));
+                }
+            }
+
+            /* 3 */
+            u32 num_sorted, at = block_sum_below(mine, warp_sums[0], num_sorted);
+#pragma unroll
+            for (int j = 0; j < PER_THREAD; j++) {
+                if (x0 + j < EXPERTS) local_start[x0 + j] = (u16)at;
+                at += own[j];
+            }
+            __syncthreads();
+#pragma unroll
+            for (int v = 0; v < VALUES; v++) {
+                const i32 e = expert[v] - low;
+                if (expert[v] >= 0 && (u32)e < (u32)num_experts) {
+                    rank[v] += count[warp * EXPERTS + e];
+                    sorted[local_start[e] + rank[v]] = (u32)e << 16 | (u32)(run + 32 * v);
+                }
+            }
+
+            u32 start[PER_THREAD] = {};                         /* position of this block's first pair */
+            if (is_first) {
+                /* 4: the last warps own columns, the first ones have the least to wait for */
+#pragma unroll 1
+                for (i32 x = 2 * (block + num_blocks * (MAP_WARPS - 1 - warp)); x < num_columns;
+                     x += 2 * num_blocks * MAP_WARPS)
+                    add_column(counts, sums, x, is_reused);
+
+                /* 5 */
+                u32 all[PER_THREAD] = {}, length = 0;
+#pragma unroll
+                for (int j = 0; j < PER_THREAD; j += 2)
+                    if (x0 + j < num_columns) {
+                        u32 *const from = sums + 2 * (block * EXPERTS + x0 + j);
+                        uint4 s = load_relaxed_u32x4(from);
+                        while (s.x == 0 || s.y == 0 || s.z == 0 || s.w == 0) s = load_relaxed_u32x4(from);
+                        store_relaxed_u32x4(from, make_uint4(0, 0, 0, 0));
+                        start[j] = s.x - 1;
+                        all[j] = s.y - 1;
+                        start[j + 1] = s.z - 1;
+                        all[j + 1] = s.w - 1;
+                    }
+                if (is_reused) __threadfence();
+#pragma unroll
+                for (int j = 0; j < PER_THREAD; j++) length += tgl_map_aligned(&m, all[j]);
+                u32 round_length, to = position + block_sum_below(length, warp_sums[1], round_length);
+#pragma unroll
+                for (int j = 0; j < PER_THREAD; j++)
+                    if (x0 + j < num_experts) {
+                        const u32 end = to + tgl_map_aligned(&m, all[j]);
+                        start[j] += to;
+                        base[x0 + j] = start[j] + earlier[j];
+                        segment[x0 + j] = make_int2((i32)(to + all[j]), (i32)end);
+                        to = end;
+                    }
+                /* `position` is that of the next round from here on */
+                __syncthreads();
+                const i32 each = (num_experts + num_blocks - 1) / num_blocks;   /* experts are shared out */
+#pragma unroll 1
+                for (i32 x = block * each + warp; x < min((block + 1) * each, num_experts); x += MAP_WARPS) {
+                    const i32 from = x > 0 ? segment[x - 1].y : (i32)position;
+                    if (lane == 0) map_write_expert(m, low + x, from, segment[x].x, segment[x].y);
+                    map_fill(m, segment[x].x, segment[x].y, lane, 32);
+                }
+                if (m.num_tokens_per_expert_host && block == num_blocks - 1)
+#pragma unroll 1
+                    for (i32 x = tid; x < num_experts; x += MAP_THREADS)
+                        m.num_tokens_per_expert_host[low + x] =
+                            segment[x].y - (x > 0 ? segment[x - 1].y : (i32)position);
+                position += round_length;
+            } else {
+                __syncthreads();
+            }
+
+            /* 6 */
+#pragma unroll
+            for (int v = 0; v < VALUES; v++) {
+                const i32 in_tile = run + 32 * v, e = expert[v] - low;
+                const u32 pair = tile + in_tile;
+                if (v >= num_values || in_tile >= tile_pairs || pair >= (u32)m.num_pairs) continue;
+                if (expert[v] >= 0 && (u32)e < (u32)num_experts) {
+                    const i32 p = (i32)base[e] + rank[v];
+                    m.token_topk_to_pos[pair] = p < m.num_positions ? p : -1;
+                } else if (expert[v] < 0 && low == 0) {
+                    m.token_topk_to_pos[pair] = -1;
+                }
+            }
+#pragma unroll 1
+            for (i32 j = tid; j < (i32)num_sorted; j += MAP_THREADS) {
+                const i32 e = (i32)(sorted[j] >> 16), p = (i32)base[e] + j - local_start[e];
+                const u32 pair = tile + (sorted[j] & 0xffff);
+                if (p < m.num_positions) {
+                    m.pos_to_expert[p] = low + e;
+                    m.pos_to_token[p] = (i32)tgl_divide(pair, m.by_topk);
+                    m.pos_to_token_topk[p] = (i32)pair;
+                }
+            }
+
+            /* the next tile's pairs come behind this one's; after the last tile, those of the first */
+            if (num_tiles > 1) {
+                __syncthreads();
+#pragma unroll
+                for (int j = 0; j < PER_THREAD; j++)
+                    if (x0 + j < num_experts) base[x0 + j] = is_first ? start[j] : base[x0 + j] + own[j];
+            }
+        }
+        if (m.num_experts - low <= EXPERTS) break;
+        __syncthreads();
+    }
+    map_fill(m, position, m.num_positions, block * MAP_THREADS + tid, num_blocks * MAP_THREADS);
+    pdl_trigger();
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT
+ * histogram.cu - how often each index occurs, in one launch, without a fill before it.
+ *   computes  out[i] = c, the number of indices that are i; or (float)(c * num_bins) / (float)tokens_topk,
+ *             where tokens_topk > 0
+ *   launch    any grid, block up to HISTOGRAM_MAX_THREADS; shared memory 4 * num_bins bytes, IS_WIDE none
+ *   moves     num_rows * num_cols * INDEX_BYTES bytes, and 4 * num_bins for the result; the workspace, a
+ *             ticket and a word per bin, is a few KiB in L2
+ *   macros    INDEX_BYTES 4, 8; IS_WIDE 1: bins are in the workspace, as many as there are
+ *
+ * Blocks count in shared memory and add to the workspace. The last one to come, which its ticket tells,
+ * writes the result and leaves zeros. A single block needs no workspace unless it IS_WIDE. Threads walk over
+ * the indices as in mask_indices_by_tp.cu. */
+#include "device/ptx.cuh"
+#include "moe/histogram_kernel.h"
+#include "moe/index.cuh"
+#include "numerics/divide.h"
+
+#ifndef IS_WIDE
+#ifdef __CUDACC_RTC__
+#error "IS_WIDE is not defined"
+#endif
+#define IS_WIDE 0
+#endif
+static_assert(IS_WIDE == 0 || IS_WIDE == 1, "IS_WIDE is 0 or 1");
+
+#define UNROLL 4                                /* vectors under way per thread */
+
+DEV void write_result(void *out, i32 i, u32 count, i32 num_bins, i64 tokens_topk)
+{
+    if (tokens_topk > 0) ((float *)out)[i] = (float)((i64)count * num_bins) / (float)tokens_topk;
+    else ((u32 *)out)[i] = count;
+}
+
+extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
+    const index_type *indices, void *out, i64 num_rows, i64 num_cols, i64 row_stride, i32 unit,
+    i64 row_units, tgl_divisor by_row_units, i64 step_rows, i64 step_units, i32 num_bins, i64 tokens_topk,
+    u32 *workspace)
+{
+    SHARED_DYNAMIC(memory, 16);
+    SHARED(bool, is_last);
+    const i32 tid = (i32)threadIdx.x, threads = (i32)blockDim.x;
+    u32 *const ticket = workspace, *const sums = workspace + 1;
+    u32 *const bins = IS_WIDE ? sums : (u32 *)memory;
+    if (!IS_WIDE)
+#pragma unroll 1
+        for (i32 i = tid; i < num_bins; i += threads) bins[i] = 0;
+    const u32 first = blockIdx.x * blockDim.x + threadIdx.x;
+    i64 row = tgl_divide(first, by_row_units), i = first - row * row_units;
+    __syncthreads();
+    pdl_wait();
+#pragma unroll 1
+    while (row < num_rows) {
+        vector_type v[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            const i64 col = i * unit;
+            const index_type *from = indices + row * row_stride + col;
+            const i64 count = row < num_rows ? min((i64)unit, num_cols - col) : 0;
+            if (count == VECTOR) {
+                v[u] = *(const vector_type *)from;
+            } else {
+#pragma unroll
+                for (int j = 0; j < VECTOR; j++) v[u].e[j] = j < count ? from[j] : -1;
+            }
+            row += step_rows;                   /* step_units < row_units */
+            i += step_units;
+            if (i >= row_units) {
+                i -= row_units;
+                row++;
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++)
+                if (v[u].e[j] >= 0 && v[u].e[j] < num_bins) atomicAdd(&bins[v[u].e[j]], 1u);
+    }
+    __syncthreads();
+    if (!IS_WIDE && gridDim.x == 1) {
+#pragma unroll 1
+        for (i32 i = tid; i < num_bins; i += threads) write_result(out, i, bins[i], num_bins, tokens_topk);
+    } else {
+        if (!IS_WIDE) {
+#pragma unroll 1
+            for (i32 i = tid; i < num_bins; i += threads)
+                if (bins[i]) atomicAdd(&sums[i], bins[i]);
+            __syncthreads();
+        }
+        if (tid == 0) is_last = atomic_inc_acq_rel(ticket, gridDim.x - 1) == gridDim.x - 1;
+        __syncthreads();
+        if (is_last)
+#pragma unroll 4
+            for (i32 i = tid; i < num_bins; i += threads) {
+                write_result(out, i, load_relaxed_u32(&sums[i]), num_bins, tokens_topk);
+                sums[i] = 0;
+            }
+    }
+    pdl_trigger();
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT
+ * map_check.h - from a mapping's tensors to a tgl_map. get_fused_mapping makes a mapping of indices in
+ * memory, route of those it has just chosen. */
+#ifndef TEGULA_MOE_MAP_CHECK_H
+#define TEGULA_MOE_MAP_CHECK_H
+
+#include "core/tensor.h"
+#include "moe/map.h"
+#include "tegula/moe.h"
+
+/* All checks of get_fused_mapping but the workspace's; topk_idx may be an output of the call. */
+tgl_status tgl_map_check(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment);
+
+/* Of tensors that passed. On CUDA num_tokens_per_expert_host becomes the address that kernels know the
+ * memory by; memory that is not page-locked is an error. */
+tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment,
+                      tgl_stream stream, tgl_map *out);
+
+#endif
