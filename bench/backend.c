@@ -99,6 +99,25 @@ void backend_free(const backend *b, void *memory)
     else if (memory) device_free(b, memory);
 }
 
+tgl_status backend_host_alloc(const backend *b, size_t bytes, void **out)
+{
+    if (backend_is_cpu(b)) return backend_alloc(b, bytes, out);
+    ENTER(b);
+    LEAVE(CU(MemHostAlloc, out, (bytes + 255) / 256 * 256 + (bytes == 0) * 256, 0));
+}
+
+static tgl_status host_free(const backend *b, void *memory)
+{
+    ENTER(b);
+    LEAVE(CU(MemFreeHost, memory));
+}
+
+void backend_host_free(const backend *b, void *memory)
+{
+    if (backend_is_cpu(b)) free(memory);
+    else if (memory) host_free(b, memory);
+}
+
 /* On our own stream, then waited for: the default one does not wait for it, nor it for the default one. */
 tgl_status backend_upload(const backend *b, void *to, const void *from, size_t bytes)
 {

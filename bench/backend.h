@@ -26,6 +26,16 @@ static inline bool backend_is_cpu(const backend *b) { return (int)b->device.devi
 /* 256-byte aligned. Copies wait for what is on the backend's stream, and until they are done. */
 tgl_status backend_alloc(const backend *b, size_t bytes, void **out);
 void backend_free(const backend *b, void *memory);
+
+/* The same in memory that the host reads and writes, and kernels too: page-locked where the backend is CUDA.
+ * Tensors there have device backend_host(). */
+tgl_status backend_host_alloc(const backend *b, size_t bytes, void **out);
+void backend_host_free(const backend *b, void *memory);
+static inline DLDevice backend_host(const backend *b)
+{
+    return backend_is_cpu(b) ? b->device : (DLDevice){ (DLDeviceType)TGL_DL_CUDA_HOST, 0 };
+}
+
 tgl_status backend_upload(const backend *b, void *to, const void *from, size_t bytes);
 tgl_status backend_download(const backend *b, void *to, const void *from, size_t bytes);
 

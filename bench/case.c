@@ -271,12 +271,14 @@ static tgl_status allocate(case_instance *k)
             return tgl_fail(TGL_ERR_MEMORY, "no host memory");
         t->data = t->storage + first[i] * t->element_bytes;
         void *memory;
-        TGL_TRY(backend_alloc(k->on, (size_t)allocation_bytes(t), &memory));
+        TGL_TRY(
+            (t->on_host ? backend_host_alloc : backend_alloc)(k->on, (size_t)allocation_bytes(t), &memory));
         k->memory[i] = memory;
         k->memory_bytes[i] = (size_t)allocation_bytes(t);
         /* the distance from the aligned start is given as byte_offset, so that ops have to honour it; an
          * empty tensor has no data at all */
-        k->tensors[i] = (DLTensor){ t->slots ? k->memory[i] + GUARD : NULL, k->on->device, t->ndim,
+        k->tensors[i] = (DLTensor){ t->slots ? k->memory[i] + GUARD : NULL,
+                                    t->on_host ? backend_host(k->on) : k->on->device, t->ndim,
                                     tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides,
                                     t->slots ? (uint64_t)((t->offset + first[i]) * t->element_bytes) : 0 };
         k->arguments.arg[i] = &k->tensors[i];
@@ -302,7 +304,9 @@ static tgl_status upload(case_instance *k, int i, const char *slots, int round)
     if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
     case_parallel((int64_t)k->memory_bytes[i], 1, poison_chunk, &(poisoning){ image, round });
     if (slots) memcpy(image + front_bytes(t), slots, (size_t)slot_bytes(t));
-    const tgl_status status = backend_upload(k->on, k->memory[i], image, k->memory_bytes[i]);
+    tgl_status status = TGL_OK;
+    if (t->on_host) memcpy(k->memory[i], image, k->memory_bytes[i]);
+    else status = backend_upload(k->on, k->memory[i], image, k->memory_bytes[i]);
     free(image);
     return status;
 }
@@ -395,7 +399,7 @@ void case_close(case_instance *k)
     for (int i = 0; i < k->problem.num_tensors; i++) {
         free(k->problem.tensors[i].storage);
         free(k->problem.tensors[i].initial);
-        backend_free(k->on, k->memory[i]);
+        (k->problem.tensors[i].on_host ? backend_host_free : backend_free)(k->on, k->memory[i]);
     }
     backend_free(k->on, k->workspace_memory);
     free(k);
@@ -530,13 +534,13 @@ tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_
     for (int i = 0; i < k->problem.num_tensors && report->result == CASE_PASSED; i++) {
         const case_tensor *t = &k->problem.tensors[i];
         if (!t->name) continue;
-        unsigned char *image =
-            backend_is_cpu(k->on) ? (unsigned char *)k->memory[i] : malloc(k->memory_bytes[i]);
+        const bool is_readable = backend_is_cpu(k->on) || t->on_host;
+        unsigned char *image = is_readable ? (unsigned char *)k->memory[i] : malloc(k->memory_bytes[i]);
         if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
         tgl_status status = TGL_OK;
-        if (!backend_is_cpu(k->on)) status = backend_download(k->on, image, k->memory[i], k->memory_bytes[i]);
+        if (!is_readable) status = backend_download(k->on, image, k->memory[i], k->memory_bytes[i]);
         if (status == TGL_OK) verify_tensor(t, image, round, report, hash);
-        if (!backend_is_cpu(k->on)) free(image);
+        if (!is_readable) free(image);
         TGL_TRY(status);
     }
     if (report->result == CASE_PASSED && k->arguments.workspace) TGL_TRY(verify_workspace(k, report));
@@ -586,8 +590,8 @@ tgl_status case_prepare(const case_op *op, const case_params *params, int device
     for (int i = 0; status == TGL_OK && i < c->num_tensors; i++) {
         case_tensor *t = &c->tensors[i];
         if (!t->name) continue;
-        tensors[i] = (DLTensor){ NULL, { (DLDeviceType)TGL_DL_CUDA, device }, t->ndim,
-                                 tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides, 0 };
+        const DLDevice on = { (DLDeviceType)(t->on_host ? TGL_DL_CUDA_HOST : TGL_DL_CUDA), device };
+        tensors[i] = (DLTensor){ NULL, on, t->ndim, tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides, 0 };
         a.arg[i] = &tensors[i];
     }
     if (status == TGL_OK && op->workspace) a.workspace_bytes = op->workspace(&a);

@@ -79,6 +79,7 @@ struct case_tensor {
     double low, high;               /* for fills that take a range */
     case_compare compare;           /* outputs */
     const bool *open_rows;          /* shape[0] flags, or NULL: rows whose contents the op leaves open */
+    bool on_host;                   /* in memory that the host can read, wherever the others are */
 
     /* Host memory, made by case_open(): an input's values; for an output what the oracle says. `data` is
      * element [0, 0, ...]; with negative strides it is not the first slot of `storage`. */

@@ -62,6 +62,7 @@ bool golden_is_null(const golden_case *g, const char *name) { return !strcmp(gol
 typedef struct {
     const golden_case *golden;
     golden_run run;
+    golden_workspace workspace;     /* NULL: none */
     const golden_tensor *row[CASE_MAX_TENSORS], *before[CASE_MAX_TENSORS];
 } recorded;
 
@@ -127,12 +128,24 @@ DLTensor *golden_arg(const golden_call *c, const char *name)
     return NULL;
 }
 
-/* The op of case.h has room for a function only, so the case travels in the problem's scalars. */
-static tgl_status run_recorded(const case_arguments *a)
+/* The op of case.h has room for functions only, so the case travels in the problem's scalars. */
+static const recorded *recorded_of(const case_arguments *a)
 {
     const recorded *r;
     memcpy(&r, a->problem->scalars, sizeof r);
+    return r;
+}
+
+static tgl_status run_recorded(const case_arguments *a)
+{
+    const recorded *r = recorded_of(a);
     return r->run(&(golden_call){ r->golden, a });
+}
+
+static size_t workspace_recorded(const case_arguments *a)
+{
+    const recorded *r = recorded_of(a);
+    return r->workspace ? r->workspace(&(golden_call){ r->golden, a }) : 0;
 }
 
 static bool *open_rows_of(const golden_tensor *row)
@@ -160,8 +173,14 @@ static tgl_status two_rounds(case_instance *k, case_report *report)
 
 case_result golden_check(const golden_case *g, golden_run run, const backend *on, case_report *report)
 {
-    static const case_op op = { .name = "golden", .run = run_recorded };
-    recorded r = { .golden = g, .run = run };
+    return golden_check_with_workspace(g, run, NULL, on, report);
+}
+
+case_result golden_check_with_workspace(const golden_case *g, golden_run run, golden_workspace workspace,
+                                        const backend *on, case_report *report)
+{
+    static const case_op op = { .name = "golden", .run = run_recorded, .workspace = workspace_recorded };
+    recorded r = { .golden = g, .run = run, .workspace = workspace };
     const recorded *pointer = &r;
     case_problem *c = calloc(1, sizeof *c);
     case_instance *k = NULL;

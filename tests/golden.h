@@ -54,6 +54,11 @@ typedef struct {
 typedef tgl_status (*golden_run)(const golden_call *c);
 case_result golden_check(const golden_case *g, golden_run run, const backend *on, case_report *report);
 
+/* The same for an op that wants a workspace: this many bytes, which c->call then has. */
+typedef size_t (*golden_workspace)(const golden_call *c);
+case_result golden_check_with_workspace(const golden_case *g, golden_run run, golden_workspace workspace,
+                                        const backend *on, case_report *report);
+
 /* For run: a tensor by name; NULL where the case does not give it. */
 DLTensor *golden_arg(const golden_call *c, const char *name);
 

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT
+ * mapping.h - what the tests of counts and of the mapping share: workspaces that have to stay zero, limits on
+ * multiprocessors, a captured call, a mapping made on a device and read back. */
+#ifndef TEGULA_TEST_MAPPING_H
+#define TEGULA_TEST_MAPPING_H
+
+#include <stdlib.h>
+
+#include "support.h"
+
+#define I32 "i32", "code 0 with 32 bits", "4"
+
+/* ---- workspaces ---- */
+
+typedef struct { void *data; size_t bytes; } scratch;
+
+static inline scratch make_scratch(const backend *b, size_t bytes)
+{
+    scratch s = { NULL, bytes };
+    void *zeros = calloc(bytes + 1, 1);
+    CHECK_OK(backend_alloc(b, bytes, &s.data));
+    CHECK_OK(backend_upload(b, s.data, zeros, bytes));
+    free(zeros);
+    return s;
+}
+
+static inline void check_scratch(const backend *b, const scratch *s, const char *after)
+{
+    unsigned char *seen = calloc(s->bytes + 1, 1);
+    CHECK_OK(backend_download(b, seen, s->data, s->bytes));
+    size_t i = 0;
+    while (i < s->bytes && !seen[i]) i++;
+    CHECK_THAT(i == s->bytes, "%s: byte %zu of the workspace is 0x%02x after %s", b->name, i, seen[i], after);
+    free(seen);
+}
+
+/* ---- cases of the table in other circumstances ---- */
+
+/* The lines with every bound on multiprocessors: results do not depend on it. */
+static inline void check_num_sms(const char *op_name, const char *const *lines)
+{
+    static const int bounds[] = { 1, 2, 3, 7, 112 };
+    FOR_BACKENDS(b) {
+        if (backend_is_cpu(b)) continue;
+        for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+            if (bounds[i] > 3 && b->is_emulated) continue;      /* it has 4 */
+            CHECK_OK(tgl_set_num_sms(b->device.device_id, bounds[i]));
+            check_lines(op_name, lines, b);
+        }
+        CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+    }
+}
+
+static inline tgl_status call_instance(void *k) { return case_call(k); }
+
+/* Captured once its kernels are loaded, and replayed: a workspace that is not left zero shows. */
+static inline void check_replayed(const char *op_name, const char *line)
+{
+    FOR_BACKENDS(b) {
+        if (!backend_has_graphs(b)) {
+            test_skip("%s has no graphs", b->name);
+            continue;
+        }
+        const case_op *op = case_find(op_name);
+        case_params params;
+        case_instance *k;
+        case_report report;
+        REQUIRE(CHECK_OK(case_at(op, (const char *const[]){ line, NULL }, 0, &params)));
+        REQUIRE(CHECK_OK(case_open(op, &params, b, true, &k)));
+        for (int round = 0; round < 2; round++) {
+            CHECK_OK(case_poison(k, round));
+            CHECK_OK(round ? backend_replay(b, call_instance, k, 3) : case_call(k));
+            CHECK_OK(case_verify(k, round, &report, NULL));
+            CHECK_THAT(report.result == CASE_PASSED, "%s: %s: %s", b->name, round ? "replayed" : "before",
+                       report.text);
+        }
+        case_close(k);
+    }
+}
+
+/* ---- a mapping on a device ---- */
+
+/* In the order of tgl_moe_mapping; the last is in memory of the host. */
+enum {
+    POS_TO_EXPERT,
+    POS_TO_TOKEN,
+    POS_TO_TOKEN_TOPK,
+    TOKEN_TOPK_TO_POS,
+    EXPERT_START,
+    EXPERT_END,
+    LENGTH,
+    COUNT,
+    PSUM_END,
+    LENGTH_ON_HOST,
+    NUM_ARRAYS
+};
+static const char *const array_names[NUM_ARRAYS] = {
+    "pos_to_expert", "pos_to_token", "pos_to_token_topk", "token_topk_to_pos", "expert_start", "expert_end",
+    "num_tokens_per_expert", "count", "psum_end", "num_tokens_per_expert_host",
+};
+
+typedef struct {
+    int64_t num_tokens, num_topk, num_experts, alignment, num_positions;
+    int32_t *at[NUM_ARRAYS];
+} mapped;
+
+static inline int64_t array_length(const mapped *m, int i)
+{
+    if (i == TOKEN_TOPK_TO_POS) return m->num_tokens * m->num_topk;
+    return i < TOKEN_TOPK_TO_POS ? m->num_positions : m->num_experts;
+}
+
+static inline tgl_moe_mapping as_mapping(tensor t[NUM_ARRAYS])
+{
+    return (tgl_moe_mapping){ &t[0].t, &t[1].t, &t[2].t, &t[3].t, &t[4].t, &t[5].t, &t[6].t, &t[7].t, &t[8].t,
+                              &t[9].t, { 0 } };
+}
+
+/* The op with all outputs; `m` has the sizes and gets the arrays, until free_mapped(). Takes `s` as its
+ * workspace, or makes its own where that is NULL. */
+static inline void map_tokens(const backend *b, const int64_t *topk_idx, mapped *m, const scratch *s)
+{
+    tensor idx, t[NUM_ARRAYS];
+    place(b, &idx, TGL_I64, 2, SHAPE(m->num_tokens, m->num_topk), topk_idx);
+    for (int i = 0; i < NUM_ARRAYS; i++) {
+        const int64_t length = array_length(m, i);
+        void *data = NULL;
+        m->at[i] = malloc((size_t)length * 4 + 4);
+        memset(m->at[i], 0xa5, (size_t)length * 4 + 4);
+        if (i == LENGTH_ON_HOST) {
+            CHECK_OK(backend_host_alloc(b, (size_t)length * 4, &data));
+            make(&t[i], data, backend_host(b), TGL_I32, 1, &length);
+        } else if (i == TOKEN_TOPK_TO_POS) {
+            place(b, &t[i], TGL_I32, 2, SHAPE(m->num_tokens, m->num_topk), m->at[i]);
+        } else {
+            place(b, &t[i], TGL_I32, 1, &length, m->at[i]);
+        }
+    }
+    const tgl_moe_mapping mapping = as_mapping(t);
+    const scratch own = make_scratch(b, s ? 0 : tgl_moe_get_fused_mapping_workspace_size(&idx.t, &mapping));
+    if (!s) s = &own;
+    CHECK_OK(tgl_moe_get_fused_mapping(&idx.t, &mapping, m->alignment, s->data, s->bytes, b->stream));
+    CHECK_OK(backend_wait(b, b->stream));
+    for (int i = 0; i < NUM_ARRAYS; i++) {
+        const size_t bytes = (size_t)array_length(m, i) * 4;
+        if (i == LENGTH_ON_HOST) memcpy(m->at[i], t[i].t.data, bytes), backend_host_free(b, t[i].t.data);
+        else CHECK_OK(backend_download(b, m->at[i], t[i].t.data, bytes)), discard(b, &t[i]);
+    }
+    check_scratch(b, s, "get_fused_mapping");
+    backend_free(b, own.data);
+    discard(b, &idx);
+}
+
+static inline void free_mapped(mapped *m)
+{
+    for (int i = 0; i < NUM_ARRAYS; i++) free(m->at[i]);
+}
+
+static inline void check_array(const backend *b, const mapped *m, int which, const int32_t *want)
+{
+    for (int64_t i = 0; i < array_length(m, which); i++)
+        if (!CHECK_THAT(m->at[which][i] == want[i], "%s: %s[%d] is %d, want %d", b->name, array_names[which],
+                        (int)i, (int)m->at[which][i], (int)want[i]))
+            return;
+}
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_moe_aux_fi, on every device of the tests. Written from the specification: an expert's count times the
+ * number of experts, over tokens times num_aux_topk; whole numbers of 64 bits, each rounded to f32 once, then
+ * one division. */
+#include "mapping.h"
+
+TESTS_OF_TABLE("moe_aux_fi")
+
+/* ---- examples ---- */
+
+static void check_shares(const int64_t *idx, int64_t num_tokens, int64_t num_topk, int64_t num_aux_topk,
+                         const float *want, int64_t num_experts)
+{
+    float poison[64];
+    REQUIRE(num_experts <= 64);
+    memset(poison, 0xa5, sizeof poison);
+    FOR_BACKENDS(b) {
+        tensor in, out;
+        place(b, &in, TGL_I64, 2, SHAPE(num_tokens, num_topk), idx);
+        place(b, &out, TGL_F32, 1, &num_experts, poison);
+        const scratch s = make_scratch(b, tgl_moe_aux_fi_workspace_size(&in.t, &out.t));
+        CHECK_OK(tgl_moe_aux_fi(&in.t, &out.t, num_aux_topk, s.data, s.bytes, b->stream));
+        check_contents(b, &out, want, "fi");
+        check_scratch(b, &s, "the call");
+        backend_free(b, s.data);
+        discard(b, &in);
+    }
+}
+#define EXPERTS(...) ((const int64_t[]){ __VA_ARGS__ })
+#define SHARES(...) ((const float[]){ __VA_ARGS__ }), sizeof((float[]){ __VA_ARGS__ }) / sizeof(float)
+
+TEST(worked_example)
+{
+    /* doc: aux_fi */
+    const int64_t *topk_idx = EXPERTS(0, 2, /**/ 2, 0, /**/ 0, -1, /**/ -1, -1);    /* counts are 3, 0, 2 */
+    check_shares(topk_idx, 4, 2, 2, SHARES(1.125f, 0, 0.75f));
+    check_shares(topk_idx, 4, 2, 1, SHARES(2.25f, 0, 1.5f));
+    /* end */
+}
+
+TEST(one_rounding)
+{
+    const int64_t *topk_idx = EXPERTS(0, 0, 1, -1, -5, 3);
+    check_shares(topk_idx, 3, 2, 1, SHARES(2.0f, 1.0f, 0));
+    check_shares(topk_idx, 3, 2, 7, SHARES(6.0f / 21.0f, 3.0f / 21.0f, 0));
+    check_shares(topk_idx, 6, 1, INT64_MAX / 6,
+                 SHARES(6.0f / 9223372036854775808.0f, 3.0f / 9223372036854775808.0f, 0));
+    check_shares(topk_idx, 3, 2, 5592407, SHARES(6.0f / 16777220.0f, 3.0f / 16777220.0f, 0));  /* 16777221 */
+}
+
+TEST(no_tokens) { check_shares(NULL, 0, 2, 3, SHARES(0, 0, 0, 0)); }
+
+TEST(num_sms)
+{
+    check_num_sms("moe_aux_fi", (const char *const[]){
+        "num_tokens=40 num_topk=8 num_experts=9", "num_tokens=5000 num_topk=8 num_experts=256 routing=skewed",
+        "num_tokens=900 num_topk=8 num_experts=5000", NULL });
+}
+
+TEST(graph) { check_replayed("moe_aux_fi", "num_tokens=5000 num_topk=8 num_experts=256"); }
+
+/* ---- nothing to do ---- */
+
+TEST(empty)     /* no data and no driver */
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor in, out;
+        make(&in, NULL, devices[d], TGL_I64, 2, SHAPE(0, 8));
+        make(&out, NULL, devices[d], TGL_F32, 1, SHAPE(0));
+        CHECK_OK(tgl_moe_aux_fi(&in.t, &out.t, 1, NULL, 0, NULL));
+        CHECK_FAILS(tgl_moe_aux_fi(&in.t, &out.t, 0, NULL, 0, NULL), TGL_ERR_ARGUMENT,
+                    "num_aux_topk: is 0, want >= 1");
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct { tensor in, out; const DLTensor *pin; DLTensor *pout; int64_t num_aux_topk; } call;
+
+static void valid(call *c, DLDevice on)
+{
+    c->pin = make(&c->in, memory, on, TGL_I64, 2, SHAPE(3, 2));
+    c->pout = make(&c->out, memory + 256, on, TGL_F32, 1, SHAPE(5));
+    c->num_aux_topk = 2;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_moe_aux_fi(c->pin, c->pout, c->num_aux_topk, memory + 2048, MEMORY_BYTES - 2048, NULL);
+}
+
+TEST(errors)
+{
+    TENSOR_ERRORS(in, pin, "topk_idx", "2", "48", INDEX);
+    TENSOR_ERRORS(out, pout, "fi", "1", "20", F32);
+    ERROR(c.num_aux_topk = 0, "num_aux_topk: is 0, want >= 1");
+    ERROR(c.num_aux_topk = -3, "num_aux_topk: is -3, want >= 1");
+    ERROR(c.in.strides[1] = 2,
+          "topk_idx: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.out.strides[0] = 2, "fi: strides are [2], want [1]");
+    ERROR(c.out.shape[0] = (int64_t)1 << 31, "fi: shape is [2147483648], want [0..2147483647]");
+    ERROR(c.out.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "fi: device is cuda:1, want cuda:0" : "fi: device is cuda:1, want cpu");
+    ERROR(c.out.t.data = memory + 40, "fi: memory is shared with topk_idx, want no overlap");
+}
+
+TEST(errors_of_workspace)
+{
+    call c;
+    char text[128];
+    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
+    const size_t want = tgl_moe_aux_fi_workspace_size(c.pin, c.pout);
+    if (want == 0) SKIP("so few tokens need no workspace");
+    snprintf(text, sizeof text, "workspace: is NULL, want %zu bytes of device memory", want);
+    CHECK_FAILS(tgl_moe_aux_fi(c.pin, c.pout, 2, NULL, want, NULL), TGL_ERR_WORKSPACE, text);
+    snprintf(text, sizeof text, "workspace_bytes: is %zu, want >= %zu", want - 1, want);
+    CHECK_FAILS(tgl_moe_aux_fi(c.pin, c.pout, 2, memory + 2048, want - 1, NULL), TGL_ERR_WORKSPACE, text);
+    c.in.t.device = c.out.t.device = cpu;
+    CHECK_INT(tgl_moe_aux_fi_workspace_size(c.pin, c.pout), 0);
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_moe_expand_to_fused and tgl_moe_expand_to_fused_with_sf, on every device of the tests. Written from the
+ * specification: every token's row at all of its positions, zeros where there is no expert, other rows
+ * untouched. */
+#include "mapping.h"
+
+static const char rows[] = "moe_expand_to_fused", rows_and_sf[] = "moe_expand_to_fused_with_sf";
+
+TEST(check_list) { FOR_BACKENDS(b) check_lines(rows, case_find(rows)->lists[CASE_CHECK], b); }
+TEST(check_list_with_sf)
+{
+    FOR_BACKENDS(b) check_lines(rows_and_sf, case_find(rows_and_sf)->lists[CASE_CHECK], b);
+}
+
+TEST(slow_list)
+{
+    if (!test_slow()) SKIP("TEGULA_TEST_SLOW is not set");
+    FOR_BACKENDS(b) {
+        if (b->is_emulated) continue;
+        check_lines(rows, case_find(rows)->lists[CASE_SLOW], b);
+        check_lines(rows_and_sf, case_find(rows_and_sf)->lists[CASE_SLOW], b);
+    }
+}
+
+/* ---- examples ---- */
+
+/* The mapping of get_fused_mapping's example: four tokens of two slots, six positions. */
+static const int32_t to_pos[] = { 0, 4, /**/ 5, 1, /**/ 2, -1, /**/ -1, -1 };
+static const int32_t to_expert[] = { 0, 0, 0, -1, 2, 2 };
+
+TEST(worked_example)
+{
+    FOR_BACKENDS(b) {
+        tensor tx, tpos, texpert, tout;
+        float poison[12];
+        memset(poison, 0xa5, sizeof poison);
+        place(b, &tpos, TGL_I32, 2, SHAPE(4, 2), to_pos);
+        place(b, &texpert, TGL_I32, 1, SHAPE(6), to_expert);
+        place(b, &tout, TGL_F32, 2, SHAPE(6, 2), poison);
+        /* doc: expand_to_fused */
+        const float x[] = { 10, 11, /**/ 20, 21, /**/ 30, 31, /**/ 40, 41 };
+        const float out[] = { 10, 11, /**/ 20, 21, /**/ 30, 31, /**/ 0, 0, /**/ 10, 11, /**/ 20, 21 };
+        /* end */
+        place(b, &tx, TGL_F32, 2, SHAPE(4, 2), x);
+        CHECK_OK(tgl_moe_expand_to_fused(&tx.t, &tpos.t, &texpert.t, &tout.t, b->stream));
+        check_contents(b, &tout, out, "out");
+        discard(b, &tx), discard(b, &tpos), discard(b, &texpert);
+    }
+}
+
+TEST(worked_example_with_sf)    /* columns of eight: six positions, rounded up to a multiple of four */
+{
+    FOR_BACKENDS(b) {
+        tensor tx, tsf, tpos, texpert, tout, tout_sf;
+        int32_t poison[16];
+        for (int i = 0; i < 16; i++) poison[i] = -77;
+        const uint8_t x[] = { 1, 2, /**/ 3, 4, /**/ 5, 6, /**/ 7, 8 };
+        const uint8_t out[] = { 1, 2, /**/ 3, 4, /**/ 5, 6, /**/ 0, 0, /**/ 1, 2, /**/ 3, 4 };
+        const int32_t sf[] = { 10, 11, /**/ 20, 21, /**/ 30, 31, /**/ 40, 41 };
+        const int32_t storage[] = { 10, 20, 30, 0, 10, 20, -77, -77, /**/ 11, 21, 31, 0, 11, 21, -77, -77 };
+        place(b, &tx, TGL_E4M3, 2, SHAPE(4, 2), x);
+        place(b, &tsf, TGL_I32, 2, SHAPE(4, 2), sf);
+        place(b, &tpos, TGL_I32, 2, SHAPE(4, 2), to_pos);
+        place(b, &texpert, TGL_I32, 1, SHAPE(6), to_expert);
+        place(b, &tout, TGL_E4M3, 2, SHAPE(6, 2), poison);
+        place(b, &tout_sf, TGL_I32, 2, SHAPE(2, 8), poison);
+        tensor columns = tout_sf;
+        columns.t.shape = columns.shape, columns.t.strides = columns.strides;
+        columns.shape[0] = 6, columns.shape[1] = 2;
+        columns.strides[0] = 1, columns.strides[1] = 8;
+        /* a factor for every value would be one word; two words make the example */
+        tensor wide_x, wide_out;
+        uint8_t many[64 * 6] = { 0 };
+        place(b, &wide_x, TGL_E4M3, 2, SHAPE(4, 8), many);
+        place(b, &wide_out, TGL_E4M3, 2, SHAPE(6, 8), many);
+        CHECK_OK(tgl_moe_expand_to_fused_with_sf(&wide_x.t, &tsf.t, &tpos.t, &texpert.t, &wide_out.t,
+                                                 &columns.t, 1, b->stream));
+        check_contents(b, &tout_sf, storage, "out_sf, eight factors in two words");
+        place(b, &tout_sf, TGL_I32, 2, SHAPE(6, 1), poison);
+        tensor one_sf;
+        place(b, &one_sf, TGL_I32, 2, SHAPE(4, 1), sf);
+        CHECK_OK(tgl_moe_expand_to_fused_with_sf(&tx.t, &one_sf.t, &tpos.t, &texpert.t, &tout.t, &tout_sf.t,
+                                                 1, b->stream));
+        check_contents(b, &tout, out, "out");
+        check_contents(b, &tout_sf, ((const int32_t[]){ 10, 11, 20, 0, 10, 11 }), "out_sf, packed");
+        discard(b, &tx), discard(b, &tsf), discard(b, &tpos), discard(b, &texpert), discard(b, &one_sf);
+        discard(b, &wide_x), discard(b, &wide_out);
+    }
+}
+
+/* ---- properties ---- */
+
+TEST(follows_the_mapping)       /* that get_fused_mapping makes: row p is that of token pos_to_token[p] */
+{
+    enum { TOKENS = 50, TOPK = 6, EXPERTS = 11, POSITIONS = TOKENS * TOPK + 15 * EXPERTS, HIDDEN = 40 };
+    static uint16_t x[TOKENS * HIDDEN], seen[POSITIONS * HIDDEN];
+    int64_t topk_idx[TOKENS * TOPK];
+    test_random r = test_seed("follows_the_mapping");
+    for (int i = 0; i < TOKENS * TOPK; i++) topk_idx[i] = test_below(&r, EXPERTS + 5) - 3;
+    for (int i = 0; i < TOKENS * HIDDEN; i++) x[i] = (uint16_t)test_bits(&r);
+    FOR_BACKENDS(b) {
+        mapped m = { TOKENS, TOPK, EXPERTS, 16, POSITIONS, { 0 } };
+        map_tokens(b, topk_idx, &m, NULL);
+        tensor tx, tpos, texpert, tout;
+        place(b, &tx, TGL_BF16, 2, SHAPE(TOKENS, HIDDEN), x);
+        place(b, &tpos, TGL_I32, 2, SHAPE(TOKENS, TOPK), m.at[TOKEN_TOPK_TO_POS]);
+        place(b, &texpert, TGL_I32, 1, SHAPE(POSITIONS), m.at[POS_TO_EXPERT]);
+        memset(seen, 0xa5, sizeof seen);
+        place(b, &tout, TGL_BF16, 2, SHAPE(POSITIONS, HIDDEN), seen);
+        CHECK_OK(tgl_moe_expand_to_fused(&tx.t, &tpos.t, &texpert.t, &tout.t, b->stream));
+        CHECK_OK(backend_download(b, seen, tout.t.data, sizeof seen));
+        for (int p = 0; p < POSITIONS; p++)
+            for (int i = 0; i < HIDDEN; i++) {
+                const int32_t token = m.at[POS_TO_TOKEN][p];
+                REQUIRE(seen[p * HIDDEN + i] == (token < 0 ? 0 : x[token * HIDDEN + i]));
+            }
+        discard(b, &tx), discard(b, &tpos), discard(b, &texpert), discard(b, &tout);
+        free_mapped(&m);
+    }
+}
+
+TEST(num_sms)
+{
+    check_num_sms(rows, (const char *const[]){
+        "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16", NULL });
+    check_num_sms(rows_and_sf, (const char *const[]){
+        "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16 num_per_channels=32 "
+        "out_sf_layout=packed,columns", NULL });
+}
+
+TEST(graph)
+{
+    check_replayed(rows, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16");
+    check_replayed(rows_and_sf, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16");
+}
+
+/* ---- nothing to do ---- */
+
+TEST(empty)     /* no data and no driver */
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    const int64_t sizes[2][2] = { { 0, 64 }, { 6, 0 } };        /* positions, hidden */
+    for (int i = 0; i < 4; i++) {
+        const DLDevice on = devices[i % 2];
+        const int64_t positions = sizes[i / 2][0], hidden = sizes[i / 2][1];
+        tensor x, sf, pos, expert, out, out_sf;
+        make(&x, hidden ? memory : NULL, on, TGL_BF16, 2, SHAPE(3, hidden));
+        make(&sf, hidden ? memory : NULL, on, TGL_F32, 2, SHAPE(3, hidden));
+        make(&pos, memory, on, TGL_I32, 2, SHAPE(3, 2));
+        make(&expert, positions ? memory : NULL, on, TGL_I32, 1, &positions);
+        make(&out, NULL, on, TGL_BF16, 2, SHAPE(positions, hidden));
+        make(&out_sf, NULL, on, TGL_F32, 2, SHAPE(positions, hidden));
+        CHECK_OK(tgl_moe_expand_to_fused(&x.t, &pos.t, &expert.t, &out.t, NULL));
+        CHECK_OK(tgl_moe_expand_to_fused_with_sf(&x.t, &sf.t, &pos.t, &expert.t, &out.t, &out_sf.t, 1, NULL));
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct {
+    tensor x, sf, pos, expert, out, out_sf;
+    const DLTensor *px, *psf, *ppos, *pexpert;
+    DLTensor *pout, *pout_sf;
+    int64_t num_per_channels;
+    bool with_sf;
+} call;
+
+static bool with_sf;        /* which op valid() is for */
+
+static void valid(call *c, DLDevice on)
+{
+    c->px = make(&c->x, memory, on, TGL_BF16, 2, SHAPE(3, 8));
+    c->psf = make(&c->sf, memory + 256, on, TGL_F32, 2, SHAPE(3, 4));
+    c->ppos = make(&c->pos, memory + 512, on, TGL_I32, 2, SHAPE(3, 2));
+    c->pexpert = make(&c->expert, memory + 768, on, TGL_I32, 1, SHAPE(7));
+    c->pout = make(&c->out, memory + 1024, on, TGL_BF16, 2, SHAPE(7, 8));
+    c->pout_sf = make(&c->out_sf, memory + 1536, on, TGL_F32, 2, SHAPE(7, 4));
+    c->num_per_channels = 2;
+    c->with_sf = with_sf;
+}
+
+static tgl_status invoke(const call *c)
+{
+    if (!c->with_sf) return tgl_moe_expand_to_fused(c->px, c->ppos, c->pexpert, c->pout, NULL);
+    return tgl_moe_expand_to_fused_with_sf(c->px, c->psf, c->ppos, c->pexpert, c->pout, c->pout_sf,
+                                           c->num_per_channels, NULL);
+}
+
+static void check_errors_of_rows(void)
+{
+    const char *const want = "want elements of 1, 2, 4, 8 or 16 bytes";
+    char text[128];
+    ERROR(c.px = NULL, "x: is NULL, want a tensor");
+    ERROR(c.x.t.ndim = 1, "x: rank is 1, want 2");
+    ERROR(c.x.t.data = NULL, "x: data is NULL, want 48 bytes");
+    snprintf(text, sizeof text, "x: dtype is code 4 with 24 bits and 1 lanes, %s", want);
+    ERROR(c.x.t.dtype.bits = 24, text);
+    ERROR(c.x.t.byte_offset = 1, "x: data is 1 bytes past a multiple of 2, want 0");
+    ERROR(c.x.strides[1] = 2, "x: strides are [8, 2], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.x.strides[0] = -8, "x: strides are [-8, 1], want 1 in the last dimension and >= 0 in the others");
+    TENSOR_ERRORS(pos, ppos, "token_topk_to_pos", "2", "24", I32);
+    TENSOR_ERRORS(expert, pexpert, "pos_to_expert", "1", "28", I32);
+    ERROR(c.pos.strides[0] = 3, "token_topk_to_pos: strides are [3, 1], want [2, 1]");
+    ERROR(c.pos.shape[0] = 2, "token_topk_to_pos: shape is [2, 2], want [3, 2]");
+    ERROR(c.expert.strides[0] = 2, "pos_to_expert: strides are [2], want [1]");
+    ERROR(c.pout = NULL, "out: is NULL, want a tensor");
+    ERROR(c.out.t.ndim = 3, "out: rank is 3, want 2");
+    ERROR(c.out.t.dtype = tgl_dtype_to_dlpack(TGL_F16), "out: dtype is f16, want bf16 as x");
+    ERROR(c.out.strides[0] = 9, "out: strides are [9, 1], want [8, 1]");
+    ERROR(c.out.shape[0] = 6, "out: shape is [6, 8], want [7, 8]");
+    ERROR(c.out.shape[1] = c.out.strides[0] = 9, "out: shape is [7, 9], want [7, 8]");
+    ERROR(c.out.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "out: device is cuda:1, want cuda:0" : "out: device is cuda:1, want cpu");
+    ERROR(c.pos.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "token_topk_to_pos: device is cuda:1, want cuda:0"
+                  : "token_topk_to_pos: device is cuda:1, want cpu");
+    ERROR(c.expert.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "pos_to_expert: device is cuda:1, want cuda:0"
+                  : "pos_to_expert: device is cuda:1, want cpu");
+    ERROR(c.out.t.data = memory + 40, "out: memory is shared with x, want no overlap");
+    ERROR(c.out.t.data = memory + 512, "out: memory is shared with token_topk_to_pos, want no overlap");
+    ERROR(c.out.t.data = memory + 768 + 24, "out: memory is shared with pos_to_expert, want no overlap");
+}
+
+TEST(errors)
+{
+    with_sf = false;
+    check_errors_of_rows();
+}
+
+TEST(errors_with_sf)
+{
+    with_sf = true;
+    check_errors_of_rows();
+    ERROR(c.psf = NULL, "x_sf: is NULL, want a tensor");
+    ERROR(c.sf.t.ndim = 1, "x_sf: rank is 1, want 2");
+    ERROR(c.sf.t.dtype = tgl_dtype_to_dlpack(TGL_BF16), "x_sf: dtype is bf16, want i32 or f32");
+    ERROR(c.sf.shape[0] = 2, "x_sf: shape is [2, 4], want [3, 4]");
+    ERROR(c.sf.shape[1] = 3, "x_sf: shape is [3, 3], want [3, 4]");
+    ERROR(c.pout_sf = NULL, "out_sf: is NULL, want a tensor");
+    ERROR(c.out_sf.t.dtype = tgl_dtype_to_dlpack(TGL_I32), "out_sf: dtype is i32, want f32 as x_sf");
+    ERROR(c.out_sf.shape[0] = 6, "out_sf: shape is [6, 4], want [7, 4]");
+    ERROR(c.out_sf.shape[1] = c.out_sf.strides[0] = 5, "out_sf: shape is [7, 5], want [7, 4]");
+    ERROR(c.out_sf.strides[0] = 5, "out_sf: strides are [5, 1], want [4, 1] or [1, >= 7]");
+    ERROR(c.out_sf.strides[0] = 1; c.out_sf.strides[1] = 6,
+          "out_sf: strides are [1, 6], want [4, 1] or [1, >= 7]");
+    ERROR(c.out_sf.strides[0] = 2; c.out_sf.strides[1] = 14,
+          "out_sf: strides are [2, 14], want [4, 1] or [1, >= 7]");
+    ERROR(c.num_per_channels = 0, "num_per_channels: is 0, want >= 1");
+    ERROR(c.num_per_channels = -128, "num_per_channels: is -128, want >= 1");
+    ERROR(c.num_per_channels = 4, "x_sf: shape is [3, 4], want [3, 2]");
+    ERROR(c.num_per_channels = INT64_MAX, "x_sf: shape is [3, 4], want [3, 1]");
+    ERROR(c.sf.t.dtype = c.out_sf.t.dtype = tgl_dtype_to_dlpack(TGL_I32),
+          "x_sf: shape is [3, 4], want [3, 1]");
+    ERROR(c.x.t.dtype = c.out.t.dtype = tgl_dtype_to_dlpack(TGL_U8); c.num_per_channels = 1,
+          "x_sf: shape is [3, 4], want [3, 8] or [3, 16]");
+    ERROR(c.sf.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "x_sf: device is cuda:1, want cuda:0" : "x_sf: device is cuda:1, want cpu");
+    ERROR(c.out_sf.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "out_sf: device is cuda:1, want cuda:0" : "out_sf: device is cuda:1, want cpu");
+    ERROR(c.out_sf.t.data = memory, "out_sf: memory is shared with x, want no overlap");
+    ERROR(c.out_sf.t.data = memory + 256, "out_sf: memory is shared with x_sf, want no overlap");
+    ERROR(c.out_sf.t.data = memory + 1024 + 64, "out_sf: memory is shared with out, want no overlap");
+    ERROR(c.out.t.data = memory + 256, "out: memory is shared with x_sf, want no overlap");
+}
+
+TEST(no_driver)
+{
+    backend b;
+    if (backend_open("cuda", &b) == TGL_OK) {
+        backend_close(&b);
+        SKIP("there is a CUDA device");
+    }
+    call c;
+    for (int i = 0; i < 2; i++) {
+        with_sf = i;
+        valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
+        CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
+    }
+}

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_moe_get_fused_mapping, on every device of the tests. Written from the specification: pairs (token,
+ * slot) in ascending order within their expert, experts in order, each segment padded to a multiple of the
+ * alignment. */
+#include "mapping.h"
+
+TESTS_OF_TABLE("moe_get_fused_mapping")
+
+/* ---- examples ---- */
+
+#define ENTRIES(...) ((const int32_t[]){ __VA_ARGS__ })
+
+TEST(worked_example)
+{
+    FOR_BACKENDS(b) {
+        /* doc: get_fused_mapping */
+        const int64_t topk_idx[] = { 0, 2, /**/ 2, 0, /**/ 0, -1, /**/ -1, -1 };    /* four tokens of two */
+        mapped m = { .num_tokens = 4, .num_topk = 2, .num_experts = 3, .alignment = 2, .num_positions = 6 };
+        map_tokens(b, topk_idx, &m, NULL);
+        check_array(b, &m, POS_TO_EXPERT, ENTRIES(0, 0, 0, -1, 2, 2));
+        check_array(b, &m, POS_TO_TOKEN, ENTRIES(0, 1, 2, -1, 0, 1));
+        check_array(b, &m, POS_TO_TOKEN_TOPK, ENTRIES(0, 3, 4, -1, 1, 2));
+        check_array(b, &m, TOKEN_TOPK_TO_POS, ENTRIES(0, 4, /**/ 5, 1, /**/ 2, -1, /**/ -1, -1));
+        check_array(b, &m, EXPERT_START, ENTRIES(0, 4, 4));
+        check_array(b, &m, EXPERT_END, ENTRIES(4, 4, 6));
+        check_array(b, &m, LENGTH, ENTRIES(4, 0, 2));
+        check_array(b, &m, COUNT, ENTRIES(3, 0, 2));
+        check_array(b, &m, PSUM_END, ENTRIES(3, 4, 6));
+        /* end */
+        check_array(b, &m, LENGTH_ON_HOST, ENTRIES(4, 0, 2));
+        free_mapped(&m);
+
+        m.num_positions = 10;       /* four more than there are */
+        map_tokens(b, topk_idx, &m, NULL);
+        check_array(b, &m, POS_TO_EXPERT, ENTRIES(0, 0, 0, -1, 2, 2, -1, -1, -1, -1));
+        check_array(b, &m, POS_TO_TOKEN, ENTRIES(0, 1, 2, -1, 0, 1, -1, -1, -1, -1));
+        check_array(b, &m, POS_TO_TOKEN_TOPK, ENTRIES(0, 3, 4, -1, 1, 2, -1, -1, -1, -1));
+        check_array(b, &m, TOKEN_TOPK_TO_POS, ENTRIES(0, 4, 5, 1, 2, -1, -1, -1));
+        free_mapped(&m);
+
+        m.num_positions = 5;        /* one less: a pair has no place, and the layout is told as before */
+        map_tokens(b, topk_idx, &m, NULL);
+        check_array(b, &m, POS_TO_EXPERT, ENTRIES(0, 0, 0, -1, 2));
+        check_array(b, &m, TOKEN_TOPK_TO_POS, ENTRIES(0, 4, -1, 1, 2, -1, -1, -1));
+        check_array(b, &m, EXPERT_END, ENTRIES(4, 4, 6));
+        check_array(b, &m, PSUM_END, ENTRIES(3, 4, 6));
+        check_array(b, &m, LENGTH_ON_HOST, ENTRIES(4, 0, 2));
+        free_mapped(&m);
+    }
+}
+
+TEST(layouts_of_grouped_gemms)      /* 3, 0, 130 and 5 tokens, segments of 128 rows */
+{
+    FOR_BACKENDS(b) {
+        int64_t topk_idx[138];
+        int32_t layout[512];
+        for (int t = 0; t < 138; t++) topk_idx[t] = t % 46 == 7 ? 0 : t % 30 == 1 ? 3 : 2;
+        mapped m = { 138, 1, 4, 128, 512, { 0 } };
+        map_tokens(b, topk_idx, &m, NULL);
+        /* doc: layouts */
+        check_array(b, &m, COUNT, ENTRIES(3, 0, 130, 5));
+        check_array(b, &m, EXPERT_START, ENTRIES(0, 128, 128, 384));
+        check_array(b, &m, PSUM_END, ENTRIES(3, 128, 258, 389));    /* where an expert's rows end, unpadded */
+        for (int p = 0; p < 512; p++)
+            layout[p] = p < 3 ? 0 : p >= 128 && p < 258 ? 2 : p >= 384 && p < 389 ? 3 : -1;
+        check_array(b, &m, POS_TO_EXPERT, layout);
+        /* end */
+        check_array(b, &m, EXPERT_END, ENTRIES(128, 128, 384, 512));
+        check_array(b, &m, LENGTH, ENTRIES(128, 0, 256, 128));
+        free_mapped(&m);
+    }
+}
+
+/* ---- properties ---- */
+
+/* What anybody who uses the mapping relies on, said without making one. */
+static void check_properties(const backend *b, const int64_t *topk_idx, const mapped *m)
+{
+    const int64_t k = m->num_topk, slots = m->num_tokens * k;
+    int64_t running = 0, taken = 0;
+    for (int64_t e = 0; e < m->num_experts; e++) {
+        int64_t count = 0, seen = 0;
+        for (int64_t i = 0; i < slots; i++) count += topk_idx[i] == e;
+        REQUIRE(m->at[EXPERT_START][e] == running);
+        running += m->at[LENGTH][e];
+        REQUIRE(m->at[EXPERT_END][e] == running && m->at[LENGTH_ON_HOST][e] == m->at[LENGTH][e]);
+        REQUIRE(m->at[LENGTH][e] % m->alignment == 0 && m->at[LENGTH][e] >= count);
+        REQUIRE(m->at[LENGTH][e] - count < m->alignment);
+        REQUIRE(m->at[COUNT][e] == count && m->at[PSUM_END][e] == m->at[EXPERT_START][e] + count);
+        for (int64_t p = m->at[EXPERT_START][e]; p < running && p < m->num_positions; p++) {
+            REQUIRE(m->at[POS_TO_EXPERT][p] == (p < m->at[PSUM_END][e] ? (int32_t)e : -1));
+            seen += m->at[POS_TO_EXPERT][p] == e;
+        }
+        if (running <= m->num_positions) CHECK_INT(seen, count);
+    }
+    for (int64_t p = 0, last = -1; p < m->num_positions; p++) {
+        const int32_t e = m->at[POS_TO_EXPERT][p], flat = m->at[POS_TO_TOKEN_TOPK][p];
+        REQUIRE((e < 0) == (flat < 0) && (e < 0) == (m->at[POS_TO_TOKEN][p] < 0));
+        if (e < 0) {
+            REQUIRE(e == -1 && flat == -1 && m->at[POS_TO_TOKEN][p] == -1);
+            continue;
+        }
+        REQUIRE(flat < slots && m->at[TOKEN_TOPK_TO_POS][flat] == p && topk_idx[flat] == e);
+        REQUIRE(flat / k == m->at[POS_TO_TOKEN][p]);
+        REQUIRE(p == m->at[EXPERT_START][e] || last < flat);      /* ascending within an expert */
+        last = flat;
+        taken++;
+    }
+    for (int64_t i = 0; i < slots; i++) {
+        const int32_t p = m->at[TOKEN_TOPK_TO_POS][i];
+        REQUIRE(p >= -1 && p < m->num_positions);
+        taken -= p >= 0;
+        const bool is_expert = topk_idx[i] >= 0 && topk_idx[i] < m->num_experts;
+        if (!is_expert || running <= m->num_positions) REQUIRE((p >= 0) == is_expert);
+    }
+    CHECK_THAT(taken == 0, "%s: %d positions have no pair", b->name, (int)taken);
+}
+
+TEST(properties)
+{
+    static const struct { int64_t num_tokens, num_topk, num_experts, alignment; } sizes[] = {
+        { 57, 6, 9, 64 }, { 57, 6, 9, 128 }, { 130, 8, 32, 1 }, { 130, 9, 4, 16 }, { 1, 1, 1, 1 },
+        { 3, 33, 1024, 3 }, { 40, 2, 385, 7 }, { 700, 8, 256, 128 }, { 9, 4, 3000, 2 },
+    };
+    FOR_BACKENDS(b)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            const int64_t slots = sizes[s].num_tokens * sizes[s].num_topk;
+            int64_t *topk_idx = malloc((size_t)slots * sizeof *topk_idx);
+            test_random r = test_seed("properties");
+            for (int64_t i = 0; i < slots; i++)
+                topk_idx[i] = test_below(&r, sizes[s].num_experts + sizes[s].num_experts / 2 + 1) - 1;
+            mapped m = { .num_tokens = sizes[s].num_tokens, .num_topk = sizes[s].num_topk,
+                         .num_experts = sizes[s].num_experts, .alignment = sizes[s].alignment };
+            const int64_t bound = slots + (m.alignment - 1) * m.num_experts;
+            const int64_t counts[] = { bound, bound / 3, 1, 0 };
+            for (int i = 0; i < 4; i++) {
+                m.num_positions = counts[i];
+                map_tokens(b, topk_idx, &m, NULL);
+                check_properties(b, topk_idx, &m);
+                free_mapped(&m);
+            }
+            free(topk_idx);
+        }
+}
+
+TEST(num_sms)
+{
+    check_num_sms("moe_get_fused_mapping", (const char *const[]){
+        "num_tokens=40 num_topk=8 num_experts=9 alignment=16 counts=1 host=1",
+        "num_tokens=600 num_topk=8 num_experts=256 alignment=128 num_positions=bound",
+        "num_tokens=9000 num_topk=8 num_experts=72 alignment=16 routing=some_empty",
+        "num_tokens=60 num_topk=6 num_experts=2048 alignment=16 counts=1", NULL });
+}
+
+/* ---- workspaces ---- */
+
+/* Sizes and ops in turn on one workspace, which no call may leave dirty for the next. */
+TEST(one_workspace)
+{
+    static const int64_t num_tokens[] = { 300, 3, 1500, 0, 64, 1 };
+    static const int64_t num_experts[] = { 256, 3000, 4, 9, 385, 1 };
+    enum { NUM_TOPK = 8, MAX_TOKENS = 1500, MAX_EXPERTS = 3000 };
+    static int64_t topk_idx[MAX_TOKENS * NUM_TOPK];
+    static int32_t counts[MAX_EXPERTS];
+    FOR_BACKENDS(b) {
+        if (backend_is_cpu(b)) continue;
+        tensor idx, out, fi;
+        make(&idx, NULL, b->device, TGL_I64, 2, SHAPE(MAX_TOKENS, NUM_TOPK));
+        make(&out, NULL, b->device, TGL_I32, 1, SHAPE(MAX_EXPERTS));
+        make(&fi, NULL, b->device, TGL_F32, 1, SHAPE(MAX_EXPERTS));
+        tensor t[NUM_ARRAYS];
+        for (int i = 0; i < NUM_ARRAYS; i++) make(&t[i], NULL, b->device, TGL_I32, 1, SHAPE(MAX_EXPERTS));
+        make(&t[TOKEN_TOPK_TO_POS], NULL, b->device, TGL_I32, 2, SHAPE(MAX_TOKENS, NUM_TOPK));
+        const tgl_moe_mapping mapping = as_mapping(t);
+        const size_t sizes[] = { tgl_moe_get_fused_mapping_workspace_size(&idx.t, &mapping),
+                                 tgl_moe_group_count_workspace_size(&idx.t, &out.t),
+                                 tgl_moe_aux_fi_workspace_size(&idx.t, &fi.t) };
+        size_t bytes = 0;
+        for (int i = 0; i < 3; i++) bytes = sizes[i] > bytes ? sizes[i] : bytes;
+        const scratch s = make_scratch(b, bytes);
+        for (int round = 0; round < 18; round++) {
+            const int64_t tokens = num_tokens[round % 6], experts = num_experts[(round + round / 6) % 6];
+            test_random r = test_seed("one_workspace");
+            memset(counts, 0, sizeof counts);
+            for (int64_t i = 0; i < tokens * NUM_TOPK; i++) {
+                topk_idx[i] = test_below(&r, experts + 2) - 1;
+                if (topk_idx[i] >= 0 && topk_idx[i] < experts) counts[topk_idx[i]]++;
+            }
+            mapped m = { tokens, NUM_TOPK, experts, 16, tokens * NUM_TOPK + 15 * experts, { 0 } };
+            map_tokens(b, topk_idx, &m, &s);
+            check_properties(b, topk_idx, &m);
+            free_mapped(&m);
+
+            const size_t want = (size_t)experts * 4;
+            int32_t seen[MAX_EXPERTS];
+            place(b, &idx, TGL_I64, 2, SHAPE(tokens, NUM_TOPK), topk_idx);
+            place(b, &out, TGL_I32, 1, &experts, topk_idx);
+            place(b, &fi, TGL_F32, 1, &experts, topk_idx);
+            CHECK_OK(tgl_moe_group_count(&idx.t, &out.t, s.data, s.bytes, b->stream));
+            CHECK_OK(tgl_moe_aux_fi(&idx.t, &fi.t, 2, s.data, s.bytes, b->stream));
+            CHECK_OK(tgl_moe_group_count(&idx.t, &out.t, s.data, s.bytes, b->stream));
+            CHECK_OK(backend_download(b, seen, out.t.data, want));
+            CHECK_THAT(!memcmp(seen, counts, want), "counts of round %d", round);
+            CHECK_OK(backend_download(b, seen, fi.t.data, want));
+            for (int64_t e = 0; e < experts; e++) {
+                const float wanted =
+                    tokens ? (float)(counts[e] * experts) / (float)(tokens * 2) : 0;   /* exact: below 2^24 */
+                REQUIRE(!memcmp(&seen[e], &wanted, 4));
+            }
+            check_scratch(b, &s, "counts");
+            discard(b, &idx), discard(b, &out), discard(b, &fi);
+        }
+        backend_free(b, s.data);
+    }
+}
+
+TEST(workspace_size_grows)      /* with the tokens, so that the largest batch decides */
+{
+    const DLDevice cuda = { (DLDeviceType)TGL_DL_CUDA, 0 };
+    const int64_t num_experts[] = { 1, 256, 1024, 8192 };
+    for (int i = 0; i < 4; i++) {
+        size_t before = 0;
+        for (int64_t tokens = 0; tokens < 1000000; tokens = tokens * 3 / 2 + 1) {
+            tensor idx, t[NUM_ARRAYS];
+            make(&idx, NULL, cuda, TGL_I64, 2, SHAPE(tokens, 8));
+            for (int a = 0; a < NUM_ARRAYS; a++) make(&t[a], NULL, cuda, TGL_I32, 1, &num_experts[i]);
+            make(&t[TOKEN_TOPK_TO_POS], NULL, cuda, TGL_I32, 2, SHAPE(tokens, 8));
+            const tgl_moe_mapping mapping = as_mapping(t);
+            const size_t bytes = tgl_moe_get_fused_mapping_workspace_size(&idx.t, &mapping);
+            CHECK_THAT(bytes >= before, "%zu bytes for %d tokens, %zu for fewer", bytes, (int)tokens, before);
+            before = bytes;
+            for (int a = 0; a < NUM_ARRAYS; a++) t[a].t.device = cpu;
+            idx.t.device = cpu;
+            CHECK_INT(tgl_moe_get_fused_mapping_workspace_size(&idx.t, &mapping), 0);
+        }
+    }
+}
+
+TEST(graph)
+{
+    check_replayed("moe_get_fused_mapping",
+                   "num_tokens=300 num_topk=8 num_experts=256 alignment=16 counts=1 host=1");
+    check_replayed("moe_get_fused_mapping", "num_tokens=12000 num_topk=8 num_experts=256 alignment=16");
+}
+
+/* ---- nothing to do ---- */
+
+TEST(empty)     /* no data and no driver */
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor idx, t[NUM_ARRAYS];
+        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 8));
+        for (int i = 0; i < NUM_ARRAYS; i++) make(&t[i], NULL, devices[d], TGL_I32, 1, SHAPE(0));
+        make(&t[TOKEN_TOPK_TO_POS], NULL, devices[d], TGL_I32, 2, SHAPE(0, 8));
+        t[LENGTH_ON_HOST].t.device = cpu;
+        const tgl_moe_mapping mapping = as_mapping(t);
+        CHECK_OK(tgl_moe_get_fused_mapping(&idx.t, &mapping, 128, NULL, 0, NULL));
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct {
+    tensor idx, t[NUM_ARRAYS];
+    const DLTensor *pidx;
+    tgl_moe_mapping m;
+    const tgl_moe_mapping *pm;
+    int64_t alignment;
+} call;
+
+/* Three tokens, two slots, four experts, 20 positions: every array at its own place. */
+static void valid(call *c, DLDevice on)
+{
+    c->pidx = make(&c->idx, memory, on, TGL_I64, 2, SHAPE(3, 2));
+    for (int i = 0; i < NUM_ARRAYS; i++)
+        make(&c->t[i], memory + 256 + 128 * i, on, TGL_I32, 1, SHAPE(i < TOKEN_TOPK_TO_POS ? 20 : 4));
+    make(&c->t[TOKEN_TOPK_TO_POS], memory + 256 + 128 * TOKEN_TOPK_TO_POS, on, TGL_I32, 2, SHAPE(3, 2));
+    c->t[LENGTH_ON_HOST].t.device =
+        (int)on.device_type == TGL_DL_CPU ? on : (DLDevice){ (DLDeviceType)TGL_DL_CUDA_HOST, 0 };
+    c->m = as_mapping(c->t);
+    c->pm = &c->m;
+    c->alignment = 4;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_moe_get_fused_mapping(c->pidx, c->pm, c->alignment, memory + 2048, MEMORY_BYTES - 2048, NULL);
+}
+
+TEST(errors)
+{
+    TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "48", INDEX);
+    TENSOR_ERRORS(t[0], m.pos_to_expert, "pos_to_expert", "1", "80", I32);
+    TENSOR_ERRORS(t[1], m.pos_to_token, "pos_to_token", "1", "80", I32);
+    TENSOR_ERRORS(t[2], m.pos_to_token_topk, "pos_to_token_topk", "1", "80", I32);
+    TENSOR_ERRORS(t[3], m.token_topk_to_pos, "token_topk_to_pos", "2", "24", I32);
+    TENSOR_ERRORS(t[4], m.expert_start, "expert_start", "1", "16", I32);
+    TENSOR_ERRORS(t[5], m.expert_end, "expert_end", "1", "16", I32);
+    TENSOR_ERRORS(t[6], m.num_tokens_per_expert, "num_tokens_per_expert", "1", "16", I32);
+    ERROR(c.t[7].t.ndim = 2, "count: rank is 2, want 1");
+    ERROR(c.t[8].t.dtype.bits = 64, "psum_end: dtype is i64, want i32");
+    ERROR(c.t[9].t.dtype.bits = 64, "num_tokens_per_expert_host: dtype is i64, want i32");
+    ERROR(c.pm = NULL, "mapping: is NULL, want a struct");
+    ERROR(c.m.reserved[0] = 1, "reserved[0]: is 1, want 0");
+    ERROR(c.m.reserved[7] = 5, "reserved[7]: is 5, want 0");
+    ERROR(c.alignment = 0, "alignment: is 0, want >= 1");
+    ERROR(c.alignment = -128, "alignment: is -128, want >= 1");
+}
+
+TEST(errors_of_shapes)
+{
+    ERROR(c.idx.shape[0] = -1, "topk_idx: shape is [-1, 2], want sizes >= 0");
+    ERROR(c.idx.strides[1] = 2,
+          "topk_idx: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.idx.strides[0] = -2,
+          "topk_idx: strides are [-2, 1], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.t[0].strides[0] = 2, "pos_to_expert: strides are [2], want [1]");
+    ERROR(c.t[1].shape[0] = 19, "pos_to_token: shape is [19], want [20]");
+    ERROR(c.t[2].shape[0] = 21, "pos_to_token_topk: shape is [21], want [20]");
+    ERROR(c.t[3].shape[0] = 2, "token_topk_to_pos: shape is [2, 2], want [3, 2]");
+    ERROR(c.t[3].shape[1] = c.t[3].strides[0] = 3, "token_topk_to_pos: shape is [3, 3], want [3, 2]");
+    ERROR(c.t[3].strides[0] = 3, "token_topk_to_pos: strides are [3, 1], want [2, 1]");
+    ERROR(c.t[5].shape[0] = 5, "expert_end: shape is [5], want [4]");
+    ERROR(c.t[6].shape[0] = 3, "num_tokens_per_expert: shape is [3], want [4]");
+    ERROR(c.t[7].shape[0] = 3, "count: shape is [3], want [4]");
+    ERROR(c.t[8].shape[0] = 3, "psum_end: shape is [3], want [4]");
+    ERROR(c.t[9].shape[0] = 3, "num_tokens_per_expert_host: shape is [3], want [4]");
+}
+
+TEST(errors_of_sizes)       /* positions are i32 */
+{
+    ERROR(c.alignment = INT64_MAX, "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is >= "
+                                   "9223372036854775807, want < 2^31");
+    ERROR(c.alignment = 536870912,
+          "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483650, want < 2^31");
+    ERROR(c.idx.shape[0] = c.t[3].shape[0] = (int64_t)1 << 30,
+          "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483660, want < 2^31");
+}
+
+TEST(errors_of_memory)
+{
+    ERROR(c.t[0].t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "pos_to_expert: device is cuda:1, want cuda:0"
+                  : "pos_to_expert: device is cuda:1, want cpu");
+    ERROR(c.t[8].t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
+          on_cuda ? "psum_end: device is cuda:1, want cuda:0" : "psum_end: device is cuda:1, want cpu");
+    ERROR(c.t[3].t.data = memory + 40, "token_topk_to_pos: memory is shared with topk_idx, want no overlap");
+    ERROR(c.t[4].t.data = c.t[0].t.data,
+          "expert_start: memory is shared with pos_to_expert, want no overlap");
+    ERROR(c.t[8].t.data = (char *)c.t[7].t.data + 12,
+          "psum_end: memory is shared with count, want no overlap");
+}
+
+TEST(errors_of_workspace)
+{
+    call c;
+    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
+    const size_t want = tgl_moe_get_fused_mapping_workspace_size(c.pidx, c.pm);
+    char text[128];
+    if (want == 0) SKIP("so few pairs need no workspace");
+    snprintf(text, sizeof text, "workspace: is NULL, want %zu bytes of device memory", want);
+    CHECK_FAILS(tgl_moe_get_fused_mapping(c.pidx, c.pm, 4, NULL, want, NULL), TGL_ERR_WORKSPACE, text);
+    snprintf(text, sizeof text, "workspace_bytes: is %zu, want >= %zu", want - 1, want);
+    CHECK_FAILS(tgl_moe_get_fused_mapping(c.pidx, c.pm, 4, memory + 2048, want - 1, NULL), TGL_ERR_WORKSPACE,
+                text);
+    snprintf(text, sizeof text, "workspace: address is %p, want a multiple of 256", (void *)(memory + 2176));
+    CHECK_FAILS(tgl_moe_get_fused_mapping(c.pidx, c.pm, 4, memory + 2176, want, NULL), TGL_ERR_WORKSPACE,
+                text);
+}
+
+TEST(no_driver)
+{
+    backend b;
+    if (backend_open("cuda", &b) == TGL_OK) {
+        backend_close(&b);
+        SKIP("there is a CUDA device");
+    }
+    call c;
+    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
+    CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
+}

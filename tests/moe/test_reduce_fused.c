@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_moe_reduce_fused, on every device of the tests. Written from the specification: from 0, slot by slot,
+ * one fused multiply-add with a factor that is rounded before; then the scale, rounded again; then the
+ * conversion. */
+#include <math.h>
+
+#include "mapping.h"
+
+TESTS_OF_TABLE("moe_reduce_fused")
+
+/* ---- examples ---- */
+
+/* The mapping of get_fused_mapping's example: four tokens of two slots, six positions. */
+static const int32_t example[] = { 0, 4, /**/ 5, 1, /**/ 2, -1, /**/ -1, -1 };
+
+TEST(worked_example)
+{
+    FOR_BACKENDS(b) {
+        tensor tx, tsf, tweights, tpos, tout;
+        float poison[8];
+        memset(poison, 0xa5, sizeof poison);
+        place(b, &tpos, TGL_I32, 2, SHAPE(4, 2), example);
+        /* doc: reduce_fused */
+        const float x[] = { 1, 2, /**/ 3, 4, /**/ 5, 6, /**/ 0, 0, /**/ 7, 8, /**/ 9, 10 };
+        const float topk_weights[] = { 0.5f, 0.25f, /**/ 1, 2, /**/ 0.5f, 9, /**/ 1, 1 };
+        const float out[] = { 2.25f, 3, /**/ 15, 18, /**/ 2.5f, 3, /**/ 0, 0 };
+        const float x_sf[] = { 1, 2, 1, 5, 1, 0.5f };
+        const float out_with_x_sf[] = { 2.25f, 3, /**/ 16.5f, 21, /**/ 2.5f, 3, /**/ 0, 0 };
+        /* end */
+        place(b, &tx, TGL_F32, 2, SHAPE(6, 2), x);
+        place(b, &tsf, TGL_F32, 1, SHAPE(6), x_sf);
+        place(b, &tweights, TGL_F32, 2, SHAPE(4, 2), topk_weights);
+        place(b, &tout, TGL_F32, 2, SHAPE(4, 2), poison);
+        CHECK_OK(tgl_moe_reduce_fused(&tx.t, NULL, &tweights.t, &tpos.t, NULL, &tout.t, b->stream));
+        check_contents(b, &tout, out, "out");
+        place(b, &tout, TGL_F32, 2, SHAPE(4, 2), poison);
+        CHECK_OK(tgl_moe_reduce_fused(&tx.t, &tsf.t, &tweights.t, &tpos.t, NULL, &tout.t, b->stream));
+        check_contents(b, &tout, out_with_x_sf, "out with x_sf");
+        place(b, &tout, TGL_F32, 2, SHAPE(4, 2), poison);
+        CHECK_OK(tgl_moe_reduce_fused(&tx.t, NULL, NULL, &tpos.t, NULL, &tout.t, b->stream));
+        check_contents(b, &tout, ((const float[]){ 8, 10, 12, 14, 5, 6, 0, 0 }), "out without weights");
+        discard(b, &tx), discard(b, &tsf), discard(b, &tweights), discard(b, &tpos);
+    }
+}
+
+/* ---- one token, one column: a sum of up to eight ---- */
+
+enum { MAX_SLOTS = 8 };
+typedef struct {
+    float x[MAX_SLOTS], weight[MAX_SLOTS], x_sf[MAX_SLOTS];     /* x and x_sf by position, weight by slot */
+    int32_t pos[MAX_SLOTS];
+    int count;
+} sum;
+
+static void check_sum(const sum *s, const float *scale, tgl_dtype dtype, const void *want, const char *name)
+{
+    FOR_BACKENDS(b) {
+        tensor x, x_sf, weights, pos, sf, out;
+        float poison[2];
+        memset(poison, 0xa5, sizeof poison);
+        place(b, &x, TGL_F32, 2, SHAPE(MAX_SLOTS, 1), s->x);
+        place(b, &x_sf, TGL_F32, 1, SHAPE(MAX_SLOTS), s->x_sf);
+        place(b, &weights, TGL_F32, 2, SHAPE(1, s->count), s->weight);
+        place(b, &pos, TGL_I32, 2, SHAPE(1, s->count), s->pos);
+        place(b, &sf, TGL_F32, 1, SHAPE(1), scale ? scale : poison);
+        place(b, &out, dtype, 2, SHAPE(1, 1), poison);
+        CHECK_OK(
+            tgl_moe_reduce_fused(&x.t, &x_sf.t, &weights.t, &pos.t, scale ? &sf.t : NULL, &out.t, b->stream));
+        check_contents(b, &out, want, name);
+        discard(b, &x), discard(b, &x_sf), discard(b, &weights), discard(b, &pos), discard(b, &sf);
+    }
+}
+
+static void check_float(const sum *s, const float *scale, float want, const char *name)
+{
+    check_sum(s, scale, TGL_F32, &want, name);
+}
+
+TEST(slots_are_added_in_order)
+{
+    const sum up = { { 16777216, 1, 1 }, { 1, 1, 1 }, { 1, 1, 1 }, { 0, 1, 2 }, 3 };
+    const sum down = { { 16777216, 1, 1 }, { 1, 1, 1 }, { 1, 1, 1 }, { 1, 2, 0 }, 3 };
+    check_float(&up, NULL, 16777216, "large first");
+    check_float(&down, NULL, 16777218, "large last");
+}
+
+TEST(product_and_sum_are_rounded_once)
+{
+    /* (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24: all of it survives the subtraction of 1 + 2^-11 */
+    const float a = 1 + 0x1p-12f;
+    const sum fused = { { 1, a }, { -(1 + 0x1p-11f), a }, { 1, 1 }, { 0, 1 }, 2 };
+    check_float(&fused, NULL, 0x1p-24f, "fused");
+    /* a tie of sums that only the last bit of the product breaks */
+    const sum tie = { { 0x1p24f, 1 + 0x1p-23f }, { 1, 1 + 0x1p-23f }, { 1, 1 }, { 0, 1 }, 2 };
+    check_float(&tie, NULL, 0x1p24f + 2, "above a tie");
+    const sum below_tie = {
+        { 0x1p24f, 1 - 0x1p-24f }, { 1, 1 + 0x1p-23f }, { 1, 1 - 0x1p-24f }, { 0, 1 }, 2
+    };
+    check_float(&below_tie, NULL, 0x1p24f, "at or below a tie");
+    /* a product too small for f32, but not to be lost beside a subnormal sum */
+    const sum tiny = { { 0x1p-149f, 0x1p-80f }, { 1, 0x1p-70f }, { 1, 1 }, { 0, 1 }, 2 };
+    check_float(&tiny, NULL, 0x1p-148f, "half a step up, to even");
+}
+
+TEST(factor_is_rounded_before)
+{
+    /* weight * x_sf = 1 + 2^-11 + 2^-24 rounds to 1 + 2^-11, and x = 2^24 does not bring it back */
+    const float a = 1 + 0x1p-12f;
+    const sum s = { { 0x1p24f }, { a }, { a }, { 0 }, 1 };
+    check_float(&s, NULL, 0x1p24f + 0x1p13f, "factor");
+    const sum underflow = { { 0x1p100f }, { 0x1p-80f }, { 0x1p-80f }, { 0 }, 1 };
+    check_float(&underflow, NULL, 0, "a factor below the smallest is 0");
+    const sum subnormal = { { 0x1p100f }, { 0x1p-70f }, { 0x1.8p-79f }, { 0 }, 1 };
+    check_float(&subnormal, NULL, 0x1p-48f, "a subnormal factor, rounded to even");
+}
+
+TEST(empty_slots_are_not_read)
+{
+    const sum s = { { 3, NAN, NAN }, { NAN, 2, INFINITY, NAN }, { 1, NAN, NAN }, { -1, 0, 8, INT32_MAX }, 4 };
+    check_float(&s, NULL, 6, "NaN in empty slots");
+    const sum none = { { NAN }, { NAN, NAN }, { NAN }, { -1, -5 }, 2 };
+    check_float(&none, NULL, 0, "no slot");
+    check_float(&none, &(const float){ -3 }, -0.0f, "no slot, and a negative scale");
+}
+
+TEST(zeros_and_their_signs)
+{
+    const sum negative = { { -0.0f }, { 1 }, { 1 }, { 0 }, 1 };
+    check_float(&negative, NULL, 0, "0 + -0");
+    check_float(&negative, &(const float){ -1 }, -0.0f, "0 * -1");
+    const sum cancelled = { { 5, -5 }, { 1, 1 }, { 1, 1 }, { 0, 1 }, 2 };
+    check_float(&cancelled, NULL, 0, "5 - 5");
+}
+
+TEST(scale_comes_last)
+{
+    const sum s = { { 0x1p127f, 0x1p127f }, { 1, 1 }, { 1, 1 }, { 0, 1 }, 2 };
+    check_float(&s, &(const float){ 0.25f }, INFINITY, "the sum overflows before the scale");
+    const sum third = { { 1 }, { 1.0f / 3 }, { 1 }, { 0 }, 1 };
+    check_float(&third, &(const float){ 3 }, 1, "1 / 3 * 3");
+    check_float(&third, &(const float){ 0 }, 0, "times 0");
+}
+
+TEST(e4m3_saturates)
+{
+    static const struct { float x; uint8_t want; } cases[] = {
+        { 448, 0x7e }, { 449, 0x7e }, { 464, 0x7e }, { 465, 0x7e }, { 480, 0x7e }, { 1e6f, 0x7e },
+        { INFINITY, 0x7e }, { -448, 0xfe }, { -449, 0xfe }, { -464, 0xfe }, { -465, 0xfe }, { -1e30f, 0xfe },
+        { -INFINITY, 0xfe }, { 432, 0x7e }, { 431, 0x7d }, { 416, 0x7d }, { 0, 0 }, { -0.0f, 0 },
+        /* subnormals are multiples of 2^-9; ties go to the even one */
+        { 0x1p-9f, 1 }, { 0x1p-10f, 0 }, { 0x1.000002p-10f, 1 }, { 0x1.8p-9f, 2 }, { 0x1.4p-8f, 2 },
+        { 0x1.cp-8f, 4 }, { -0x1p-10f, 0x80 }, { -0x1.8p-9f, 0x82 }, { 0x1.ep-7f, 8 }, { 0x1.dp-7f, 7 },
+        /* of 1, steps are 2^-3 */
+        { 1, 0x38 }, { 1.0625f, 0x38 }, { 1.0626f, 0x39 }, { 1.1875f, 0x3a }, { 1.1874f, 0x39 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const sum s = { { cases[i].x }, { 1 }, { 1 }, { 0 }, 1 };
+        check_sum(&s, NULL, TGL_E4M3, &cases[i].want, "e4m3");
+        check_sum(&s, &(const float){ 1 }, TGL_E4M3, &cases[i].want, "e4m3, scale 1");
+    }
+}
+
+TEST(nan_of_e4m3)
+{
+    FOR_BACKENDS(b) {
+        tensor x, pos, out;
+        unsigned char seen = 0;
+        place(b, &x, TGL_F32, 2, SHAPE(1, 1), &(const float){ NAN });
+        place(b, &pos, TGL_I32, 2, SHAPE(1, 1), &(const int32_t){ 0 });
+        place(b, &out, TGL_E4M3, 2, SHAPE(1, 1), &seen);
+        CHECK_OK(tgl_moe_reduce_fused(&x.t, NULL, NULL, &pos.t, NULL, &out.t, b->stream));
+        CHECK_OK(backend_download(b, &seen, out.t.data, 1));
+        CHECK_INT(seen & 0x7f, 0x7f);
+        discard(b, &x), discard(b, &pos), discard(b, &out);
+    }
+}
+
+TEST(halves_overflow_to_infinity)
+{
+    static const struct { float x; uint16_t f16, bf16; } cases[] = {
+        { 65504, 0x7bff, 0x4780 }, { 65519.996f, 0x7bff, 0x4780 }, { 65520, 0x7c00, 0x4780 },
+        { 3.3961775e38f, 0x7c00, 0x7f80 }, { 3.3961773e38f, 0x7c00, 0x7f7f }, { -65520, 0xfc00, 0xc780 },
+        { 0x1p-25f, 0, 0x3300 }, { 0x1.000002p-25f, 1, 0x3300 }, { 0x1p-133f, 0, 1 }, { 0x1p-134f, 0, 0 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const sum s = { { cases[i].x }, { 1 }, { 1 }, { 0 }, 1 };
+        check_sum(&s, NULL, TGL_F16, &cases[i].f16, "f16");
+        check_sum(&s, NULL, TGL_BF16, &cases[i].bf16, "bf16");
+    }
+}
+
+/* ---- properties ---- */
+
+TEST(undoes_expand)     /* with weights that sum to one in slots that all tokens have */
+{
+    enum { TOKENS = 33, TOPK = 4, EXPERTS = 6, POSITIONS = TOKENS * TOPK + 7 * EXPERTS, HIDDEN = 72 };
+    static uint16_t x[TOKENS * HIDDEN], seen[TOKENS * HIDDEN], zeros[POSITIONS * HIDDEN];
+    static const float quarter[TOPK] = { 0.25f, 0.5f, 0.125f, 0.125f };
+    int64_t topk_idx[TOKENS * TOPK];
+    float weights[TOKENS * TOPK];
+    test_random r = test_seed("undoes_expand");
+    for (int i = 0; i < TOKENS * TOPK; i++)
+        topk_idx[i] = test_below(&r, EXPERTS), weights[i] = quarter[i % TOPK];
+    for (int i = 0; i < TOKENS * HIDDEN; i++) {
+        x[i] = (uint16_t)test_bits(&r);
+        if ((x[i] & 0x7c00) == 0x7c00) x[i] &= 0xbfff;      /* no infinities and NaN */
+        if ((x[i] & 0x7fff) == 0) x[i] = 0;
+    }
+    FOR_BACKENDS(b) {
+        mapped m = { TOKENS, TOPK, EXPERTS, 8, POSITIONS, { 0 } };
+        map_tokens(b, topk_idx, &m, NULL);
+        tensor tx, tpos, texpert, tmiddle, tweights, tout;
+        place(b, &tx, TGL_F16, 2, SHAPE(TOKENS, HIDDEN), x);
+        place(b, &tpos, TGL_I32, 2, SHAPE(TOKENS, TOPK), m.at[TOKEN_TOPK_TO_POS]);
+        place(b, &texpert, TGL_I32, 1, SHAPE(POSITIONS), m.at[POS_TO_EXPERT]);
+        place(b, &tmiddle, TGL_F16, 2, SHAPE(POSITIONS, HIDDEN), zeros);
+        place(b, &tweights, TGL_F32, 2, SHAPE(TOKENS, TOPK), weights);
+        place(b, &tout, TGL_F16, 2, SHAPE(TOKENS, HIDDEN), zeros);
+        CHECK_OK(tgl_moe_expand_to_fused(&tx.t, &tpos.t, &texpert.t, &tmiddle.t, b->stream));
+        CHECK_OK(tgl_moe_reduce_fused(&tmiddle.t, NULL, &tweights.t, &tpos.t, NULL, &tout.t, b->stream));
+        CHECK_OK(backend_download(b, seen, tout.t.data, sizeof seen));
+        for (int i = 0; i < TOKENS * HIDDEN; i++) REQUIRE(seen[i] == x[i]);
+        discard(b, &tx), discard(b, &tpos), discard(b, &texpert), discard(b, &tmiddle), discard(b, &tweights);
+        discard(b, &tout);
+        free_mapped(&m);
+    }
+}
+
+TEST(num_sms)
+{
+    check_num_sms("moe_reduce_fused", (const char *const[]){
+        "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16 x_sf=1 values=order", NULL });
+}
+
+TEST(graph)
+{
+    check_replayed("moe_reduce_fused", "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16");
+}
+
+/* ---- nothing to do ---- */
+
+TEST(empty)     /* no data and no driver */
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < 2; i++) {
+            tensor x, weights, pos, out;
+            make(&x, i ? NULL : memory, devices[d], TGL_BF16, 2, SHAPE(6, i ? 0 : 64));
+            make(&weights, i ? memory : NULL, devices[d], TGL_F32, 2, SHAPE(i ? 3 : 0, 2));
+            make(&pos, i ? memory : NULL, devices[d], TGL_I32, 2, SHAPE(i ? 3 : 0, 2));
+            make(&out, NULL, devices[d], TGL_BF16, 2, SHAPE(i ? 3 : 0, i ? 0 : 64));
+            CHECK_OK(tgl_moe_reduce_fused(&x.t, NULL, &weights.t, &pos.t, NULL, &out.t, NULL));
+        }
+}
+
+/* ---- errors ---- */
+
+typedef struct {
+    tensor x, x_sf, weights, pos, sf, out;
+    const DLTensor *px, *px_sf, *pweights, *ppos, *psf;
+    DLTensor *pout;
+} call;
+
+static void valid(call *c, DLDevice on)
+{
+    c->px = make(&c->x, memory, on, TGL_F32, 2, SHAPE(7, 8));
+    c->px_sf = make(&c->x_sf, memory + 256, on, TGL_F32, 1, SHAPE(7));
+    c->pweights = make(&c->weights, memory + 512, on, TGL_F32, 2, SHAPE(3, 2));
+    c->ppos = make(&c->pos, memory + 768, on, TGL_I32, 2, SHAPE(3, 2));
+    c->psf = make(&c->sf, memory + 1024, on, TGL_F32, 1, SHAPE(1));
+    c->pout = make(&c->out, memory + 1280, on, TGL_F32, 2, SHAPE(3, 8));
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_moe_reduce_fused(c->px, c->px_sf, c->pweights, c->ppos, c->psf, c->pout, NULL);
+}
+
+#define ON_CUDA_1(tensor, name)                                                                       \
+    ERROR(c.tensor.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),                           \
+          on_cuda ? name ": device is cuda:1, want cuda:0" : name ": device is cuda:1, want cpu")
+
+TEST(errors)
+{
+    ERROR(c.px = NULL, "x: is NULL, want a tensor");
+    ERROR(c.x.t.ndim = 1, "x: rank is 1, want 2");
+    ERROR(c.x.t.data = NULL, "x: data is NULL, want 224 bytes");
+    ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_F64), "x: dtype is f64, want f16, bf16, f32 or e4m3");
+    ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_E5M2), "x: dtype is e5m2, want f16, bf16, f32 or e4m3");
+    ERROR(c.x.t.byte_offset = 2, "x: data is 2 bytes past a multiple of 4, want 0");
+    ERROR(c.x.strides[1] = 2, "x: strides are [8, 2], want 1 in the last dimension and >= 0 in the others");
+    TENSOR_ERRORS(pos, ppos, "token_topk_to_pos", "2", "24", I32);
+    ERROR(c.pos.strides[0] = 3, "token_topk_to_pos: strides are [3, 1], want [2, 1]");
+    ERROR(c.x_sf.t.ndim = 2, "x_sf: rank is 2, want 1");
+    ERROR(c.x_sf.t.dtype = tgl_dtype_to_dlpack(TGL_I32), "x_sf: dtype is i32, want f32");
+    ERROR(c.x_sf.shape[0] = 6, "x_sf: shape is [6], want [7]");
+    ERROR(c.x_sf.strides[0] = 2, "x_sf: strides are [2], want [1]");
+    ERROR(c.weights.t.dtype = tgl_dtype_to_dlpack(TGL_BF16), "topk_weights: dtype is bf16, want f32");
+    ERROR(c.weights.shape[0] = 2, "topk_weights: shape is [2, 2], want [3, 2]");
+    ERROR(c.weights.shape[1] = c.weights.strides[0] = 3, "topk_weights: shape is [3, 3], want [3, 2]");
+    ERROR(c.weights.strides[1] = 2,
+          "topk_weights: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.sf.t.dtype = tgl_dtype_to_dlpack(TGL_F16), "sf: dtype is f16, want f32");
+    ERROR(c.sf.t.ndim = 0, "sf: rank is 0, want 1");
+    ERROR(c.sf.shape[0] = 2, "sf: shape is [2], want [1]");
+    ERROR(c.sf.shape[0] = 0, "sf: shape is [0], want [1]");
+    ERROR(c.pout = NULL, "out: is NULL, want a tensor");
+    ERROR(c.out.t.dtype = tgl_dtype_to_dlpack(TGL_F64), "out: dtype is f64, want f16, bf16, f32 or e4m3");
+    ERROR(c.out.shape[0] = 2, "out: shape is [2, 8], want [3, 8]");
+    ERROR(c.out.shape[1] = c.out.strides[0] = 9, "out: shape is [3, 9], want [3, 8]");
+    ERROR(c.out.strides[1] = 2,
+          "out: strides are [8, 2], want 1 in the last dimension and >= 0 in the others");
+    ERROR(c.out.strides[0] = 7, "out: strides are [7, 1], want >= 8 between rows");
+    ERROR(c.out.strides[0] = 0, "out: strides are [0, 1], want >= 8 between rows");
+}
+
+TEST(errors_of_memory)
+{
+    ON_CUDA_1(x_sf, "x_sf");
+    ON_CUDA_1(weights, "topk_weights");
+    ON_CUDA_1(pos, "token_topk_to_pos");
+    ON_CUDA_1(sf, "sf");
+    ON_CUDA_1(out, "out");
+    ERROR(c.out.t.data = memory, "out: memory is shared with x, want no overlap");
+    ERROR(c.out.t.data = memory + 256 + 24, "out: memory is shared with x_sf, want no overlap");
+    ERROR(c.out.t.data = memory + 512, "out: memory is shared with topk_weights, want no overlap");
+    ERROR(c.out.t.data = memory + 768, "out: memory is shared with token_topk_to_pos, want no overlap");
+    ERROR(c.out.t.data = memory + 1024, "out: memory is shared with sf, want no overlap");
+}
+
+TEST(no_driver)
+{
+    backend b;
+    if (backend_open("cuda", &b) == TGL_OK) {
+        backend_close(&b);
+        SKIP("there is a CUDA device");
+    }
+    call c;
+    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
+    CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
+}
