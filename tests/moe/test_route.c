@@ -1,0 +1,602 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_moe_route, on every device of the tests. Written from the specification: all outputs have the bits that
+ * tgl_moe_top2_sum_gate and tgl_moe_get_fused_mapping of its topk_idx give, however many tokens there are. */
+#include "cuda/driver.h"
+#include "gates.h"
+
+/* TODO: remove once route is there. */
+#pragma weak tgl_moe_route
+#pragma weak tgl_moe_route_workspace_size
+#define NEEDS_ROUTE if (!tgl_moe_route) SKIP("tgl_moe_route is not there yet")
+
+TEST(check_list)
+{
+    NEEDS_ROUTE;
+    FOR_BACKENDS(b) check_lines("moe_route", case_find("moe_route")->lists[CASE_CHECK], b);
+}
+
+TEST(slow_list)
+{
+    NEEDS_ROUTE;
+    if (!test_slow()) SKIP("TEGULA_TEST_SLOW is not set");
+    FOR_BACKENDS(b)
+        if (!b->is_emulated) check_lines("moe_route", case_find("moe_route")->lists[CASE_SLOW], b);
+}
+
+/* ---- calls on data of the host ---- */
+
+typedef struct { gate gate; int64_t num_mapped_experts, alignment, num_positions; } routing;
+
+enum { MAX_POSITIONS = 65536, MAX_MAPPED = 4096, NUM_MAPS = 9 };
+static const char *const map_names[NUM_MAPS] = {
+    "pos_to_expert", "pos_to_token",          "pos_to_token_topk", "token_topk_to_pos", "expert_start",
+    "expert_end",    "num_tokens_per_expert", "count",             "psum_end",
+};
+typedef struct {
+    gate_result gate;
+    int32_t maps[NUM_MAPS][MAX_POSITIONS], host[MAX_MAPPED];
+} route_result;
+
+/* All tensors of a call on a device, and a workspace of zeros. */
+typedef struct {
+    const backend *b;
+    const routing *r;
+    int64_t n, slots, map_sizes[NUM_MAPS];
+    tensor logits, bias, mask, fix, map, count, unmapped, idx, weights, maps[NUM_MAPS], host;
+    bool has_bias, has_mask, has_fix, has_map, has_unmapped;
+    tgl_moe_mapping mapping;
+    void *workspace;
+    size_t workspace_bytes;
+} instance;
+
+/* Memory that the host reads and a kernel writes. */
+static void *alloc_host(const backend *b, size_t bytes)
+{
+    void *memory_of_host = NULL;
+    if (backend_is_cpu(b)) return calloc(bytes, 1);
+    const tgl_driver_table *cu;
+    tgl_context_guard guard;
+    CHECK_OK(tgl_driver(&cu));
+    CHECK_OK(tgl_context_enter(b->device.device_id, NULL, &guard));
+    CHECK_OK(tgl_driver_check(cu->MemHostAlloc(&memory_of_host, bytes, 0), "cuMemHostAlloc"));
+    tgl_context_leave(&guard);
+    memset(memory_of_host, 0x5a, bytes);
+    return memory_of_host;
+}
+
+static void free_host(const backend *b, void *memory_of_host)
+{
+    const tgl_driver_table *cu;
+    tgl_context_guard guard;
+    if (backend_is_cpu(b)) {
+        free(memory_of_host);
+        return;
+    }
+    CHECK_OK(tgl_driver(&cu));
+    CHECK_OK(tgl_context_enter(b->device.device_id, NULL, &guard));
+    CHECK_OK(tgl_driver_check(cu->MemFreeHost(memory_of_host), "cuMemFreeHost"));
+    tgl_context_leave(&guard);
+}
+
+static void *zeros_on(const backend *b, size_t bytes)
+{
+    void *memory_of_device = NULL, *zeros = calloc(bytes + 1, 1);
+    CHECK_OK(backend_alloc(b, bytes + 256, &memory_of_device));
+    CHECK_OK(backend_upload(b, memory_of_device, zeros, bytes));
+    free(zeros);
+    return memory_of_device;
+}
+
+static const DLTensor *arg(const tensor *t, bool is_given) { return is_given ? &t->t : NULL; }
+
+static void open_instance(instance *k, const backend *b, tgl_dtype dtype, const routing *r)
+{
+    static int64_t poison[MAX_POSITIONS];
+    const gate *g = &r->gate;
+    const int64_t n = g->num_tokens, s = g->params.num_shared_experts, width = g->num_topk + s;
+    const int64_t rows = g->num_experts + s, e = r->num_mapped_experts;
+    *k = (instance){ .b = b, .r = r, .n = n, .slots = n * width };
+    memset(poison, 0x5a, sizeof poison);
+    place_floats(b, &k->logits, n, g->num_experts, g->logits);
+    k->has_bias = place_floats(b, &k->bias, g->num_experts, 0, g->bias) != NULL;
+    k->has_mask = place_flags(b, &k->mask, n, g->mask) != NULL;
+    k->has_fix = place_flags(b, &k->fix, n, g->fix_routing_mask) != NULL;
+    k->has_map = g->replicas > 0;
+    if (k->has_map) {
+        place(b, &k->map, TGL_I32, 2, SHAPE(rows, g->replicas), g->to_physical_map);
+        place(b, &k->count, TGL_I32, 1, &rows, g->logical_count);
+    }
+    k->has_unmapped = place_indices(b, &k->unmapped, dtype, n, g->num_topk, g->unmapped_topk_idx) != NULL;
+    place_indices(b, &k->idx, dtype, n, width, poison);
+    place_floats(b, &k->weights, n, width, (const float *)poison);
+    for (int i = 0; i < NUM_MAPS; i++) {
+        const int64_t size = i < 3 ? r->num_positions : i == 3 ? k->slots : e;
+        k->map_sizes[i] = size;
+        if (i == 3) place(b, &k->maps[i], TGL_I32, 2, SHAPE(n, width), poison);
+        else place(b, &k->maps[i], TGL_I32, 1, &size, poison);
+    }
+    const DLDevice host = { (DLDeviceType)(backend_is_cpu(b) ? TGL_DL_CPU : TGL_DL_CUDA_HOST), 0 };
+    make(&k->host, alloc_host(b, (size_t)e * 4 + 4), host, TGL_I32, 1, &e);
+    k->mapping = (tgl_moe_mapping){
+        &k->maps[0].t, &k->maps[1].t, &k->maps[2].t, &k->maps[3].t, &k->maps[4].t, &k->maps[5].t,
+        &k->maps[6].t, &k->maps[7].t, &k->maps[8].t, &k->host.t,    { 0 },
+    };
+    const size_t one = tgl_moe_route_workspace_size(&k->logits.t, &k->idx.t, &k->mapping);
+    const size_t two = tgl_moe_get_fused_mapping_workspace_size(&k->idx.t, &k->mapping);
+    k->workspace_bytes = one > two ? one : two;
+    if (k->workspace_bytes) k->workspace = zeros_on(b, k->workspace_bytes);
+}
+
+static void close_instance(instance *k)
+{
+    tensor *const all[] = { &k->logits, &k->idx, &k->weights };
+    for (int i = 0; i < 3; i++) discard(k->b, all[i]);
+    for (int i = 0; i < NUM_MAPS; i++) discard(k->b, &k->maps[i]);
+    if (k->has_bias) discard(k->b, &k->bias);
+    if (k->has_mask) discard(k->b, &k->mask);
+    if (k->has_fix) discard(k->b, &k->fix);
+    if (k->has_map) discard(k->b, &k->map), discard(k->b, &k->count);
+    if (k->has_unmapped) discard(k->b, &k->unmapped);
+    free_host(k->b, k->host.t.data);
+    if (k->workspace) backend_free(k->b, k->workspace);
+}
+
+static tgl_status call_one(instance *k, void *workspace, size_t workspace_bytes)
+{
+    return tgl_moe_route(&k->logits.t, arg(&k->bias, k->has_bias), arg(&k->mask, k->has_mask),
+                         arg(&k->fix, k->has_fix), arg(&k->map, k->has_map), arg(&k->count, k->has_map),
+                         k->has_unmapped ? &k->unmapped.t : NULL, &k->idx.t, &k->weights.t, &k->mapping,
+                         k->r->alignment, &k->r->gate.params, workspace, workspace_bytes, k->b->stream);
+}
+
+static tgl_status call_two(instance *k)
+{
+    const tgl_status status =
+        tgl_moe_top2_sum_gate(&k->logits.t, arg(&k->bias, k->has_bias), arg(&k->mask, k->has_mask),
+                              arg(&k->fix, k->has_fix), arg(&k->map, k->has_map), arg(&k->count, k->has_map),
+                              k->has_unmapped ? &k->unmapped.t : NULL, &k->idx.t, &k->weights.t,
+                              &k->r->gate.params, k->b->stream);
+    if (status != TGL_OK) return status;
+    return tgl_moe_get_fused_mapping(&k->idx.t, &k->mapping, k->r->alignment, k->workspace,
+                                     k->workspace_bytes, k->b->stream);
+}
+
+/* Reads the outputs, all bits of them. */
+static void take(instance *k, route_result *to)
+{
+    const int64_t size = k->idx.t.dtype.bits / 8;
+    memset(to, 0, sizeof *to);
+    CHECK_OK(backend_wait(k->b, k->b->stream));
+    CHECK_OK(backend_download(k->b, to->gate.idx, k->idx.t.data, (size_t)(k->slots * size)));
+    CHECK_OK(backend_download(k->b, to->gate.weights, k->weights.t.data, (size_t)k->slots * 4));
+    if (k->has_unmapped)
+        CHECK_OK(backend_download(k->b, to->gate.unmapped, k->unmapped.t.data,
+                                  (size_t)(k->n * k->r->gate.num_topk * size)));
+    for (int i = 0; i < NUM_MAPS; i++)
+        CHECK_OK(backend_download(k->b, to->maps[i], k->maps[i].t.data, (size_t)k->map_sizes[i] * 4));
+    memcpy(to->host, k->host.t.data, (size_t)k->r->num_mapped_experts * 4);
+}
+
+static bool check_results(const instance *k, const char *what, const route_result *seen,
+                          const route_result *want)
+{
+    const char *name = k->b->name;
+    bool ok = CHECK_THAT(!memcmp(seen->gate.idx, want->gate.idx, sizeof seen->gate.idx),
+                         "%s: %s: topk_idx differs", name, what);
+    ok &= CHECK_THAT(!memcmp(seen->gate.weights, want->gate.weights, sizeof seen->gate.weights),
+                     "%s: %s: topk_weights differs", name, what);
+    ok &= CHECK_THAT(!memcmp(seen->gate.unmapped, want->gate.unmapped, sizeof seen->gate.unmapped),
+                     "%s: %s: unmapped_topk_idx differs", name, what);
+    for (int m = 0; m < NUM_MAPS; m++)
+        for (int64_t i = 0; i < k->map_sizes[m]; i++)
+            if (seen->maps[m][i] != want->maps[m][i]) {
+                ok = CHECK_THAT(false, "%s: %s: %s[%d] is %d, want %d", name, what, map_names[m], (int)i,
+                                (int)seen->maps[m][i], (int)want->maps[m][i]);
+                break;
+            }
+    return ok & CHECK_THAT(!memcmp(seen->host, want->host, sizeof seen->host),
+                           "%s: %s: lengths on the host differ", name, what);
+}
+
+static void check_workspace_is_zero(const instance *k)
+{
+    unsigned char *seen = calloc(k->workspace_bytes + 1, 1);
+    if (k->workspace) CHECK_OK(backend_download(k->b, seen, k->workspace, k->workspace_bytes));
+    for (size_t i = 0; i < k->workspace_bytes; i++)
+        if (!CHECK_THAT(seen[i] == 0, "%s: byte %d of the workspace is %d", k->b->name, (int)i, seen[i]))
+            break;
+    free(seen);
+}
+
+/* ---- data ---- */
+
+enum { TOKENS = 300, EXPERTS = 72 };
+static float random_logits[TOKENS * EXPERTS], random_bias[EXPERTS];
+static int32_t replicas[(EXPERTS + 1) * 3], replica_counts[EXPERTS + 1];
+static bool random_mask[TOKENS], random_fix[TOKENS];
+static int64_t random_unmapped[TOKENS * 8];
+static route_result one, two;
+
+static routing random_routing(const char *name, int64_t num_tokens, int64_t alignment)
+{
+    test_random r = test_seed(name);
+    random_floats(&r, random_logits, TOKENS * EXPERTS);
+    random_floats(&r, random_bias, EXPERTS);
+    for (int i = 0; i < (EXPERTS + 1) * 3; i++) replicas[i] = (int32_t)test_below(&r, EXPERTS + 3) - 1;
+    for (int i = 0; i <= EXPERTS; i++) replica_counts[i] = 1 + (int32_t)test_below(&r, 3);
+    for (int i = 0; i < TOKENS; i++)
+        random_mask[i] = test_below(&r, 4) != 0, random_fix[i] = test_below(&r, 3) == 0;
+    for (int i = 0; i < TOKENS * 8; i++) random_unmapped[i] = test_below(&r, EXPERTS + 4) - 2;
+    routing x = { .num_mapped_experts = EXPERTS, .alignment = alignment };
+    x.gate = (gate){ .num_tokens = num_tokens, .num_experts = EXPERTS, .num_topk = 6, .logits = random_logits,
+                     .bias = random_bias };
+    x.num_positions = num_tokens * 6 + (alignment - 1) * EXPERTS;
+    return x;
+}
+
+/* Everything that a gate may have. */
+static void add_all(routing *x)
+{
+    gate *g = &x->gate;
+    g->mask = random_mask, g->fix_routing_mask = random_fix, g->unmapped_topk_idx = random_unmapped;
+    g->replicas = 3, g->to_physical_map = replicas, g->logical_count = replica_counts;
+    g->params.num_shared_experts = 1, g->params.ep_rank = 2;
+    g->params.num_ep_ranks = 2, g->params.num_tp_ranks = 2, g->params.tp_rank = 1;
+    g->params.num_groups = 8, g->params.num_topk_groups = 3;
+    x->num_mapped_experts = 37;
+    x->num_positions = g->num_tokens * 7 + (x->alignment - 1) * 37;
+}
+
+static void check_routing(const backend *b, tgl_dtype dtype, const routing *x, const char *what)
+{
+    instance k;
+    open_instance(&k, b, dtype, x);
+    CHECK_OK(call_two(&k));
+    take(&k, &two);
+    close_instance(&k);
+    open_instance(&k, b, dtype, x);
+    CHECK_OK(call_one(&k, k.workspace, k.workspace_bytes));
+    take(&k, &one);
+    check_results(&k, what, &one, &two);
+    check_workspace_is_zero(&k);
+    close_instance(&k);
+}
+
+/* ---- an example ---- */
+
+TEST(worked_example)
+{
+    NEEDS_ROUTE;
+    FOR_BACKENDS(b) {
+        /* doc: route */
+        const float logits[] = { 2, 0, 1, /**/ 1, 0, 2, /**/ 2, 1, 0 }; /* experts 0 2, 2 0, 0 1 */
+        const int32_t pos_to_expert[] = { 0, 0, 0, -1, 1, -1, 2, 2 };
+        const int32_t pos_to_token[] = { 0, 1, 2, -1, 2, -1, 0, 1 };
+        const int32_t pos_to_token_topk[] = { 0, 3, 4, -1, 5, -1, 1, 2 };
+        const int32_t token_topk_to_pos[] = { 0, 6, /**/ 7, 1, /**/ 2, 4 };
+        const int32_t start[] = { 0, 4, 6 }, end[] = { 4, 6, 8 }, length[] = { 4, 2, 2 };
+        routing x = { .num_mapped_experts = 3, .alignment = 2, .num_positions = 8 };
+        x.gate = (gate){ .num_tokens = 3, .num_experts = 3, .num_topk = 2, .logits = logits };
+        /* end */
+        const int32_t count[] = { 3, 1, 2 }, psum_end[] = { 3, 5, 8 };
+        const int32_t *const want[NUM_MAPS] = {
+            pos_to_expert, pos_to_token, pos_to_token_topk, token_topk_to_pos, start, end,
+            length,        count,        psum_end
+        };
+        instance k;
+        open_instance(&k, b, TGL_I64, &x);
+        CHECK_OK(call_one(&k, k.workspace, k.workspace_bytes));
+        take(&k, &one);
+        check_indices(b, "topk_idx", one.gate.idx, ROW(0, 2, 2, 0, 0, 1), 6);
+        check_weights(b, one.gate.weights,
+                      WEIGHTS(0.546449f, 0.453551f, 0.546449f, 0.453551f, 0.546449f, 0.453551f), 6, 6e-7f);
+        for (int m = 0; m < NUM_MAPS; m++)
+            for (int64_t i = 0; i < k.map_sizes[m]; i++)
+                CHECK_THAT(one.maps[m][i] == want[m][i], "%s: %s[%d] is %d, want %d", b->name, map_names[m],
+                           (int)i, (int)one.maps[m][i], (int)want[m][i]);
+        for (int e = 0; e < 3; e++) CHECK_INT(one.host[e], length[e]);
+        close_instance(&k);
+    }
+}
+
+/* ---- the two ops ---- */
+
+TEST(as_two_ops)    /* one launch up to 256 tokens, two beyond */
+{
+    NEEDS_ROUTE;
+    static const int64_t tokens[] = { 1, 7, 64, 128, 129, 255, 256, 257, 300 };
+    for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
+        for (int scoring = 0; scoring < 4; scoring++)
+            for (int all = 0; all < 2; all++) FOR_BACKENDS(b) {
+                if (b->is_emulated && !test_slow() && ((int)t + scoring + all) % 3) continue;
+                char what[64];
+                routing x = random_routing("as two", tokens[t], 16);
+                snprintf(what, sizeof what, "%d tokens, scoring %d, %d", (int)tokens[t], scoring, all);
+                if (all) add_all(&x);
+                x.gate.params.scoring = (tgl_moe_scoring)scoring;
+                check_routing(b, all ? TGL_I32 : TGL_I64, &x, what);
+            }
+}
+
+TEST(too_few_positions)
+{
+    NEEDS_ROUTE;
+    static const int64_t positions[] = { 1, 2, 63, 64, 65, 500, 767, 768, 769, 1000, 2000 };
+    for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) FOR_BACKENDS(b) {
+        if (b->is_emulated && !test_slow() && i % 2) continue;
+        routing x = random_routing("too few", 128, i % 3 ? 16 : 1);
+        x.num_positions = positions[i];
+        check_routing(b, TGL_I64, &x, "too few positions");
+    }
+}
+
+TEST(experts_of_the_mapping)    /* may be fewer or more than the gate has */
+{
+    NEEDS_ROUTE;
+    static const int64_t experts[] = { 1, 2, 31, 32, 33, 71, 73, 256, 1024, 1025, 3000 };
+    for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) FOR_BACKENDS(b) {
+        routing x = random_routing("experts", 33, 4);
+        x.num_mapped_experts = experts[i];
+        x.num_positions = 33 * 6 + 3 * experts[i];
+        check_routing(b, TGL_I32, &x, "experts of the mapping");
+    }
+}
+
+TEST(all_tokens_to_one_expert)
+{
+    NEEDS_ROUTE;
+    FOR_BACKENDS(b) {
+        routing x = random_routing("one expert", 256, 128);
+        for (int i = 0; i < TOKENS * EXPERTS; i++) random_logits[i] = i % EXPERTS == 50 ? 1 : 0;
+        x.gate.bias = NULL, x.gate.num_topk = 1;
+        x.num_positions = 256 + 127 * EXPERTS;
+        check_routing(b, TGL_I64, &x, "one expert");
+        CHECK_INT(one.maps[6][50], 256);
+    }
+}
+
+/* ---- one workspace for many calls ---- */
+
+TEST(calls_share_a_workspace)   /* two different routes in turn, and each gives what it gave */
+{
+    NEEDS_ROUTE;
+    FOR_BACKENDS(b) {
+        static route_result first_of[2], seen;
+        instance k[2];
+        routing small = random_routing("in turn", 64, 128), large = random_routing("in turn", 250, 16);
+        add_all(&large);
+        open_instance(&k[0], b, TGL_I64, &small);
+        open_instance(&k[1], b, TGL_I32, &large);
+        const int bigger = k[1].workspace_bytes > k[0].workspace_bytes;
+        for (int i = 0; i < 6; i++) {
+            instance *now = &k[i % 2];
+            CHECK_OK(call_one(now, k[bigger].workspace, k[bigger].workspace_bytes));
+            take(now, i < 2 ? &first_of[i] : &seen);
+            if (i >= 2) check_results(now, "in turn", &seen, &first_of[i % 2]);
+        }
+        for (int i = 0; i < 20; i++)
+            CHECK_OK(call_one(&k[i % 2], k[bigger].workspace, k[bigger].workspace_bytes));
+        take(&k[1], &seen);
+        check_results(&k[1], "without waiting", &seen, &first_of[1]);
+        check_workspace_is_zero(&k[bigger]);
+        close_instance(&k[0]);
+        close_instance(&k[1]);
+    }
+}
+
+static tgl_status replayed(void *context)
+{
+    instance *k = context;
+    return call_one(k, k->workspace, k->workspace_bytes);
+}
+
+TEST(captured)
+{
+    NEEDS_ROUTE;
+    FOR_BACKENDS(b) {
+        if (!backend_has_graphs(b)) continue;
+        routing x = random_routing("captured", 128, 16);
+        add_all(&x);
+        instance k;
+        open_instance(&k, b, TGL_I64, &x);
+        CHECK_OK(call_one(&k, k.workspace, k.workspace_bytes));
+        take(&k, &one);
+        for (int i = 0; i < NUM_MAPS; i++) CHECK_OK(backend_upload(b, k.maps[i].t.data, one.host, 4));
+        CHECK_OK(backend_replay(b, replayed, &k, 3));
+        take(&k, &two);
+        check_results(&k, "captured", &two, &one);
+        check_workspace_is_zero(&k);
+        close_instance(&k);
+    }
+}
+
+TEST(workspace_never_shrinks)
+{
+    NEEDS_ROUTE;
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        size_t last = 0;
+        for (int64_t n = 0; n < 3000; n += 1 + n / 8) {
+            tensor x, idx, pos[3], slots, e[3];
+            tgl_moe_mapping m = { 0 };
+            make(&x, NULL, devices[d], TGL_F32, 2, SHAPE(n, 256));
+            make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(n, 8));
+            m.pos_to_expert = make(&pos[0], NULL, devices[d], TGL_I32, 1, SHAPE(n * 8 + 127 * 256));
+            m.pos_to_token = make(&pos[1], NULL, devices[d], TGL_I32, 1, SHAPE(n * 8 + 127 * 256));
+            m.pos_to_token_topk = make(&pos[2], NULL, devices[d], TGL_I32, 1, SHAPE(n * 8 + 127 * 256));
+            m.token_topk_to_pos = make(&slots, NULL, devices[d], TGL_I32, 2, SHAPE(n, 8));
+            m.expert_start = make(&e[0], NULL, devices[d], TGL_I32, 1, SHAPE(256));
+            m.expert_end = make(&e[1], NULL, devices[d], TGL_I32, 1, SHAPE(256));
+            m.num_tokens_per_expert = make(&e[2], NULL, devices[d], TGL_I32, 1, SHAPE(256));
+            const size_t bytes = tgl_moe_route_workspace_size(&x.t, &idx.t, &m);
+            CHECK_THAT(bytes >= last, "%d tokens: %zu bytes, fewer took %zu", (int)n, bytes, last);
+            if (d == 0) CHECK_INT(bytes, 0);
+            last = bytes;
+        }
+    }
+}
+
+/* ---- nothing to do ---- */
+
+TEST(no_tokens)     /* no expert has a pair */
+{
+    NEEDS_ROUTE;
+    FOR_BACKENDS(b) {
+        static const int32_t zero[4] = { 0 }, none[6] = { -1, -1, -1, -1, -1, -1 };
+        tensor x, idx, weights, pos[3], slots, e[3];
+        tgl_moe_mapping m = { 0 };
+        make(&x, NULL, b->device, TGL_F32, 2, SHAPE(0, 8));
+        make(&idx, NULL, b->device, TGL_I64, 2, SHAPE(0, 2));
+        make(&weights, NULL, b->device, TGL_F32, 2, SHAPE(0, 2));
+        m.pos_to_expert = place(b, &pos[0], TGL_I32, 1, SHAPE(6), memory);
+        m.pos_to_token = place(b, &pos[1], TGL_I32, 1, SHAPE(6), memory);
+        m.pos_to_token_topk = place(b, &pos[2], TGL_I32, 1, SHAPE(6), memory);
+        m.token_topk_to_pos = make(&slots, NULL, b->device, TGL_I32, 2, SHAPE(0, 2));
+        m.expert_start = place(b, &e[0], TGL_I32, 1, SHAPE(4), none);
+        m.expert_end = place(b, &e[1], TGL_I32, 1, SHAPE(4), none);
+        m.num_tokens_per_expert = place(b, &e[2], TGL_I32, 1, SHAPE(4), none);
+        const size_t bytes = tgl_moe_route_workspace_size(&x.t, &idx.t, &m);
+        void *workspace = bytes ? zeros_on(b, bytes) : NULL;
+        const tgl_moe_gate_params params = { 0 };
+        CHECK_OK(tgl_moe_route(&x.t, NULL, NULL, NULL, NULL, NULL, NULL, &idx.t, &weights.t, &m, 4, &params,
+                               workspace, bytes, b->stream));
+        for (int i = 0; i < 3; i++) check_contents(b, &pos[i], none, map_names[i]);
+        for (int i = 0; i < 3; i++) check_contents(b, &e[i], zero, map_names[4 + i]);
+        if (workspace) backend_free(b, workspace);
+    }
+}
+
+/* ---- errors: the gate's, the mapping's, the workspace's ---- */
+
+typedef struct {
+    tensor logits, bias, mask, fix, map, count, unmapped, idx, weights;
+    tensor pos_to_expert, pos_to_token, pos_to_token_topk, token_topk_to_pos, start, end, length, pairs, psum,
+        host;
+    DLTensor *plogits, *pbias, *pmask, *pfix, *pmap, *pcount, *punmapped, *pidx, *pweights;
+    tgl_moe_mapping mapping, *pmapping;
+    int64_t alignment;
+    tgl_moe_gate_params params, *pparams;
+    void *workspace;
+    size_t workspace_bytes;
+} call;
+
+static _Alignas(256) unsigned char scratch[1 << 16];
+
+static void valid(call *c, DLDevice on)
+{
+    c->plogits = make(&c->logits, memory + 256, on, TGL_F32, 2, SHAPE(3, 8));
+    c->pbias = make(&c->bias, memory + 512, on, TGL_F32, 1, SHAPE(8));
+    c->pmask = make(&c->mask, memory + 640, on, TGL_BOOL, 1, SHAPE(3));
+    c->pfix = make(&c->fix, memory + 704, on, TGL_BOOL, 1, SHAPE(3));
+    c->pmap = make(&c->map, memory + 768, on, TGL_I32, 2, SHAPE(9, 3));
+    c->pcount = make(&c->count, memory + 1024, on, TGL_I32, 1, SHAPE(9));
+    c->punmapped = make(&c->unmapped, memory + 1280, on, TGL_I64, 2, SHAPE(3, 2));
+    c->pidx = make(&c->idx, memory + 1536, on, TGL_I64, 2, SHAPE(3, 3));
+    c->pweights = make(&c->weights, memory + 1792, on, TGL_F32, 2, SHAPE(3, 3));
+    c->mapping = (tgl_moe_mapping){
+        .pos_to_expert = make(&c->pos_to_expert, memory + 2048, on, TGL_I32, 1, SHAPE(20)),
+        .pos_to_token = make(&c->pos_to_token, memory + 2176, on, TGL_I32, 1, SHAPE(20)),
+        .pos_to_token_topk = make(&c->pos_to_token_topk, memory + 2304, on, TGL_I32, 1, SHAPE(20)),
+        .token_topk_to_pos = make(&c->token_topk_to_pos, memory + 2432, on, TGL_I32, 2, SHAPE(3, 3)),
+        .expert_start = make(&c->start, memory + 2560, on, TGL_I32, 1, SHAPE(5)),
+        .expert_end = make(&c->end, memory + 2624, on, TGL_I32, 1, SHAPE(5)),
+        .num_tokens_per_expert = make(&c->length, memory + 2688, on, TGL_I32, 1, SHAPE(5)),
+        .count = make(&c->pairs, memory + 2752, on, TGL_I32, 1, SHAPE(5)),
+        .psum_end = make(&c->psum, memory + 2816, on, TGL_I32, 1, SHAPE(5)),
+    };
+    c->pmapping = &c->mapping;
+    c->alignment = 4;
+    c->params = (tgl_moe_gate_params){ .num_groups = 4, .num_topk_groups = 2, .num_shared_experts = 1,
+                                       .num_ep_ranks = 5, .num_tp_ranks = 2, .tp_rank = 1 };
+    c->pparams = &c->params;
+    c->workspace = scratch;
+    c->workspace_bytes = sizeof scratch;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_moe_route(c->plogits, c->pbias, c->pmask, c->pfix, c->pmap, c->pcount, c->punmapped, c->pidx,
+                         c->pweights, c->pmapping, c->alignment, c->pparams, c->workspace, c->workspace_bytes,
+                         NULL);
+}
+
+#define OUTPUT_ERRORS(member, pointer, name, rank, bytes)                               \
+    ERROR(c.mapping.pointer = NULL, name ": is NULL, want a tensor");                   \
+    OPTIONAL_ERRORS(member, pointer, name, rank, bytes, I32);                           \
+    DEVICE_ERROR(member, name)
+
+TEST(errors_of_the_gate)    /* as top2_sum_gate finds them, a few of each kind */
+{
+    NEEDS_ROUTE;
+    TENSOR_ERRORS(logits, plogits, "logits", "2", "96", F32);
+    TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "72", INDEX);
+    TENSOR_ERRORS(weights, pweights, "topk_weights", "2", "36", F32);
+    OPTIONAL_ERRORS(bias, pbias, "bias", "1", "32", F32);
+    FLAG_ERRORS(mask, pmask, "mask", "1", "3", FLAGS);
+    OPTIONAL_ERRORS(unmapped, punmapped, "unmapped_topk_idx", "2", "48", INDEX);
+    DEVICE_ERROR(weights, "topk_weights");
+    ERROR(c.map.shape[0] = 8, "to_physical_map: shape is [8, 3], want [9, 2..2147483647]");
+    ERROR(c.idx.shape[1] = c.idx.strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 1..5]");
+    ERROR(c.pcount = NULL, "logical_count: is NULL, want a tensor with to_physical_map");
+    ERROR(c.punmapped = NULL, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
+    ERROR(c.pparams = NULL, "params: is NULL, want a struct");
+    ERROR(c.params.scoring = (tgl_moe_scoring)4, "scoring: is 4, want 0..3");
+    ERROR(c.params.num_groups = 3, "num_groups: is 3, want a divisor of 8 (num_experts)");
+    ERROR(c.params.tp_rank = 2, "tp_rank: is 2, want 0..1");
+    ERROR(c.params.reserved[7] = 5, "reserved[7]: is 5, want 0");
+    ERROR(c.idx.t.data = c.logits.t.data, "topk_idx: memory is shared with logits, want no overlap");
+}
+
+TEST(errors_of_the_mapping)
+{
+    NEEDS_ROUTE;
+    OUTPUT_ERRORS(pos_to_expert, pos_to_expert, "pos_to_expert", "1", "80");
+    OUTPUT_ERRORS(pos_to_token, pos_to_token, "pos_to_token", "1", "80");
+    OUTPUT_ERRORS(pos_to_token_topk, pos_to_token_topk, "pos_to_token_topk", "1", "80");
+    OUTPUT_ERRORS(token_topk_to_pos, token_topk_to_pos, "token_topk_to_pos", "2", "36");
+    OUTPUT_ERRORS(start, expert_start, "expert_start", "1", "20");
+    OUTPUT_ERRORS(end, expert_end, "expert_end", "1", "20");
+    OUTPUT_ERRORS(length, num_tokens_per_expert, "num_tokens_per_expert", "1", "20");
+    DEVICE_ERROR(pairs, "count");
+    DEVICE_ERROR(psum, "psum_end");
+    ERROR(c.pmapping = NULL, "mapping: is NULL, want a struct");
+    ERROR(c.mapping.reserved[2] = 9, "reserved[2]: is 9, want 0");
+    ERROR(c.alignment = 0, "alignment: is 0, want >= 1");
+    ERROR(c.alignment = -4, "alignment: is -4, want >= 1");
+    ERROR(c.token_topk_to_pos.shape[0] = 2, "token_topk_to_pos: shape is [2, 3], want [3, 3]");
+    ERROR(c.pos_to_token.shape[0] = 19, "pos_to_token: shape is [19], want [20]");
+    ERROR(c.end.shape[0] = 4, "expert_end: shape is [4], want [5]");
+    ERROR(c.pos_to_token.t.data = c.pos_to_expert.t.data,
+          "pos_to_token: memory is shared with pos_to_expert, want no overlap");
+    ERROR(c.pos_to_expert.t.data = c.idx.t.data,
+          "pos_to_expert: memory is shared with topk_idx, want no overlap");
+    ERROR(c.start.t.data = c.logits.t.data, "expert_start: memory is shared with logits, want no overlap");
+    ERROR(c.pos_to_token.t.data = c.weights.t.data,
+          "pos_to_token: memory is shared with topk_weights, want no overlap");
+    ERROR(c.psum.t.data = c.unmapped.t.data,
+          "psum_end: memory is shared with unmapped_topk_idx, want no overlap");
+}
+
+TEST(errors_of_the_workspace)   /* of CUDA tensors; the CPU wants none */
+{
+    NEEDS_ROUTE;
+    call c;
+    char want[128];
+    fill_memory();
+    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
+    const size_t bytes = tgl_moe_route_workspace_size(c.plogits, c.pidx, c.pmapping);
+    if (bytes == 0) SKIP("route wants no workspace here");
+    c.workspace = NULL;
+    snprintf(want, sizeof want, "workspace: is NULL, want %zu bytes of device memory", bytes);
+    CHECK_FAILS(invoke(&c), TGL_ERR_WORKSPACE, want);
+    c.workspace = scratch, c.workspace_bytes = bytes - 1;
+    snprintf(want, sizeof want, "workspace_bytes: is %zu, want >= %zu", bytes - 1, bytes);
+    CHECK_FAILS(invoke(&c), TGL_ERR_WORKSPACE, want);
+    c.workspace = scratch + 128, c.workspace_bytes = bytes;
+    snprintf(want, sizeof want, "workspace: address is %p, want a multiple of 256", (void *)(scratch + 128));
+    CHECK_FAILS(invoke(&c), TGL_ERR_WORKSPACE, want);
+    valid(&c, cpu);
+    c.workspace = NULL, c.workspace_bytes = 0;
+    memset(memory, 0, sizeof memory);
+    CHECK_OK(invoke(&c));
+}
