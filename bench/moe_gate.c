@@ -1042,7 +1042,7 @@ const case_op moe_gate_ops[] = {
             "num_tokens=255,256,257,300 num_experts=64 num_topk=6 scoring=sqrtsoftplus counts=1",
             "num_tokens=21 num_experts=72,16,36,144,1000,1024,1025 num_topk=6 "
             "scoring=sigmoid,softmax,identity counts=0,1 alignment=16",
-            "num_tokens=21 num_experts=256 num_topk=8 num_groups=0,8 num_topk_groups=0 alignment=1,3,64,256",
+            "num_tokens=21 num_experts=256 num_topk=8 alignment=1,3,64,256",
             "num_tokens=33 num_experts=40 num_topk=0,1,2,31,32,33,40 alignment=8 values=descending bias=none",
             "num_tokens=33 num_experts=40 num_topk=31,32 num_shared_experts=1,2 replicas=3 alignment=8 "
             "num_mapped_experts=42",

@@ -78,6 +78,15 @@ def inplace_unique_group_indices(shape, dtypes):
     return f"num_tokens={tokens} num_topk={topk} num_groups={groups}", 16 * tokens * topk
 
 
+def top2_sum_gate(shape, dtypes):
+    sizes, function = shape.rsplit(" ", 1)
+    tokens, experts, topk, groups, kept = fields(sizes, "tokens=* experts=* topk=* groups=*/*")
+    limit = f" num_groups={groups} num_topk_groups={kept}" if groups else ""
+    scoring = "" if function == "sigmoid" else f" scoring={function}"      # our default
+    moved = 4 * tokens * experts + 4 * experts + 12 * tokens * topk
+    return f"num_tokens={tokens} num_experts={experts} num_topk={topk}{limit}{scoring}", moved
+
+
 # The op of the recorded row -> our op, and a function of (shape, dtypes) that gives our parameters and the bytes moved.
 OPS = {
     "transpose": ("transpose", transpose),
@@ -87,6 +96,7 @@ OPS = {
     "mask_indices_by_tp": ("moe_mask_indices_by_tp", mask_indices_by_tp),
     "normalize_weight": ("moe_normalize_weight", normalize_weight),
     "inplace_unique_group_indices": ("moe_inplace_unique_group_indices", inplace_unique_group_indices),
+    "top2_sum_gate": ("moe_top2_sum_gate", top2_sum_gate),
 }
 
 
