@@ -151,6 +151,12 @@ DEV int take_lane(u32 &lanes)                   /* the lowest of a mask, which l
 
 /* ---- rows ---- */
 
+DEV void add(float (&sum)[COLS], const x_unit &v, float factor)
+{
+#pragma unroll
+    for (int i = 0; i < COLS; i++) sum[i] = fmaf(widen(element(v, i)), factor, sum[i]);
+}
+
 /* Adds the rows of the slots in `lanes`, in their order. x is at the thread's first unit, the others are
  * `step` bytes apart; is_mine: those that the row has. */
 DEV void add_rows(float (&sum)[UNITS][COLS], const reduce_problem &p, const slots &s, u32 lanes, const u8 *x,
@@ -176,9 +182,7 @@ DEV void add_rows(float (&sum)[UNITS][COLS], const reduce_problem &p, const slot
             if (r >= rows) continue;
             const float factor = __shfl_sync(FULL, s.factor, lane[r]);
 #pragma unroll
-            for (int i = 0; i < UNITS; i++)
-#pragma unroll
-                for (int j = 0; j < COLS; j++) sum[i][j] = fmaf(widen(element(v[r][i], j)), factor, sum[i][j]);
+            for (int i = 0; i < UNITS; i++) add(sum[i], v[r][i], factor);
         }
     }
 }
