@@ -219,7 +219,7 @@ static tgl_status run_small(problem *p, int num_sms, const DLTensor *on, tgl_str
     if (blocks > num_sms) blocks = num_sms;
     if (blocks < 1) blocks = 1;
     const tgl_shape shape = { { blocks }, .block = MAP_THREADS,
-                              .shared_bytes = MAP_SMALL_SHARED(num_experts) };
+                              .shared_bytes = MAP_SHARED(num_experts, owned, MAP_SMALL_PAIRS) };
     void *args[] = { &p->topk_idx, &p->row_stride, &p->map, &owned };
     return launch(SMALL, p, on, &shape, stream, args);
 }

@@ -6,11 +6,9 @@
 #define MAP_THREADS 512
 #define MAP_WARPS (MAP_THREADS / 32)
 
-/* get_fused_mapping: every block reads all pairs. Its shared memory: pairs per expert, then pairs of each
- * run of 32 that belong to each of a block's experts. */
+/* get_fused_mapping: every block reads all pairs, and counts in shared memory. */
 #define MAP_SMALL_PAIRS 4096
 #define MAP_SMALL_EXPERTS 8192
-#define MAP_SMALL_SHARED(num_experts) (4 * (num_experts) + 2 * MAP_OWNED * (MAP_SMALL_PAIRS / 32))
 
 /* get_fused_mapping_large: a chunk of the pairs per block, in tiles that fit in registers; 1 << expert_bits
  * experts at a time, more in several rounds. Its shared memory: counts by warp (u16), positions (u32) and

@@ -7,7 +7,6 @@
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "moe/histogram_kernel.h"
-#include "numerics/divide.h"
 
 typedef struct {
     const void *indices;
@@ -105,31 +104,43 @@ static tgl_status launch(const problem *p, const DLTensor *on, const tgl_shape *
     return tgl_launch(&kernel, 1, 0, on, shape, stream, args);
 }
 
+static histogram_walk walk_of(const problem *p, int64_t num_threads)
+{
+    histogram_walk w = { .num_rows = p->num_rows, .num_cols = p->num_cols, .row_stride = p->row_stride };
+    if (w.num_rows <= 1) w.row_stride = w.num_cols;
+    if (w.row_stride == w.num_cols) {           /* one run */
+        w.num_cols *= w.num_rows;
+        w.num_rows = w.num_cols > 0;
+        w.row_stride = 0;
+    }
+    int64_t bits = (int64_t)(uintptr_t)p->indices;
+    if (w.num_rows > 1) bits |= w.num_cols * p->index_bytes | w.row_stride * p->index_bytes;
+    w.unit = bits % 16 == 0 ? 16 / p->index_bytes : 1;
+    w.whole_units = w.num_cols / w.unit;
+    w.row_units = (w.num_cols + w.unit - 1) / w.unit;
+    if (w.row_units < 1) w.row_units = 1;
+    w.by_row_units = tgl_divisor_of(w.row_units);
+    w.step_rows = num_threads / w.row_units;
+    if (w.step_rows > w.num_rows) w.step_rows = w.num_rows;     /* past the end, with an offset that fits */
+    w.step_units = num_threads % w.row_units;
+    w.step_offset = w.step_rows * w.row_stride + w.step_units * w.unit;
+    w.wrap_offset = w.row_stride - w.row_units * w.unit;
+    return w;
+}
+
 static tgl_status run_on_cuda(problem *p, uint32_t *workspace, const DLTensor *on, tgl_stream stream)
 {
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
-    const int64_t elements = p->num_rows * p->num_cols, bytes = p->index_bytes;
-    if (p->row_stride == p->num_cols) {         /* one run */
-        p->num_cols = elements;
-        p->num_rows = elements > 0;
-    }
-    /* whole vectors: a single row may end inside of one */
-    int64_t bits = (int64_t)(uintptr_t)p->indices;
-    if (p->num_rows > 1) bits |= p->num_cols * bytes | p->row_stride * bytes;
-    int32_t unit = bits % 16 == 0 ? (int32_t)(16 / bytes) : 1;
-    int64_t row_units = (p->num_cols + unit - 1) / unit;
-    if (row_units < 1) row_units = 1;
-    tgl_divisor by_row_units = tgl_divisor_of(row_units);
+    const int64_t elements = p->num_rows * p->num_cols;
     int64_t blocks = elements <= ONE_BLOCK ? 1 : (elements + ONE_BLOCK / 2 - 1) / (ONE_BLOCK / 2);
     if (blocks > target.num_sms) blocks = target.num_sms;
     const int threads = blocks == 1 && elements > ONE_BLOCK / 2 ? HISTOGRAM_MAX_THREADS : 512;
-    int64_t step_rows = blocks * threads / row_units, step_units = blocks * threads % row_units;
+    histogram_walk walk = walk_of(p, blocks * threads);
     int32_t num_bins = (int32_t)p->num_bins;
     const tgl_shape shape = { { blocks }, .block = threads,
                               .shared_bytes = is_wide(p->num_bins) ? 0 : 4 * p->num_bins };
-    void *args[] = { &p->indices, &p->out, &p->num_rows, &p->num_cols, &p->row_stride, &unit, &row_units,
-                     &by_row_units, &step_rows, &step_units, &num_bins, &p->tokens_topk, &workspace };
+    void *args[] = { &p->indices, &p->out, &walk, &num_bins, &p->tokens_topk, &workspace };
     return launch(p, on, &shape, stream, args);
 }
 

@@ -8,12 +8,10 @@
  *   macros    INDEX_BYTES 4, 8; IS_WIDE 1: bins are in the workspace, as many as there are
  *
  * Blocks count in shared memory and add to the workspace. The last one to come, which its ticket tells,
- * writes the result and leaves zeros. A single block needs no workspace unless it IS_WIDE. Threads walk over
- * the indices as in mask_indices_by_tp.cu. */
+ * writes the result and leaves zeros. A single block needs no workspace unless it IS_WIDE. */
 #include "device/ptx.cuh"
 #include "moe/histogram_kernel.h"
 #include "moe/index.cuh"
-#include "numerics/divide.h"
 
 #ifndef IS_WIDE
 #ifdef __CUDACC_RTC__
@@ -32,8 +30,7 @@ DEV void write_result(void *out, i32 i, u32 count, i32 num_bins, i64 tokens_topk
 }
 
 extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
-    const index_type *indices, void *out, i64 num_rows, i64 num_cols, i64 row_stride, i32 unit,
-    i64 row_units, tgl_divisor by_row_units, i64 step_rows, i64 step_units, i32 num_bins, i64 tokens_topk,
+    const index_type *indices, void *out, const histogram_walk walk, i32 num_bins, i64 tokens_topk,
     u32 *workspace)
 {
     SHARED_DYNAMIC(memory, 16);
@@ -45,28 +42,36 @@ extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
 #pragma unroll 1
         for (i32 i = tid; i < num_bins; i += threads) bins[i] = 0;
     const u32 first = blockIdx.x * blockDim.x + threadIdx.x;
-    i64 row = tgl_divide(first, by_row_units), i = first - row * row_units;
+    i64 row = tgl_divide(first, walk.by_row_units), i = first - row * walk.row_units;
+    u64 offset = (u64)(row * walk.row_stride + i * walk.unit);
     __syncthreads();
     pdl_wait();
 #pragma unroll 1
-    while (row < num_rows) {
+    while (row < walk.num_rows) {
         vector_type v[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            const i64 col = i * unit;
-            const index_type *from = indices + row * row_stride + col;
-            const i64 count = row < num_rows ? min((i64)unit, num_cols - col) : 0;
-            if (count == VECTOR) {
-                v[u] = *(const vector_type *)from;
-            } else {
+            const index_type *from = indices + offset;
 #pragma unroll
-                for (int j = 0; j < VECTOR; j++) v[u].e[j] = j < count ? from[j] : -1;
+            for (int j = 0; j < VECTOR; j++) v[u].e[j] = -1;
+            if (row < walk.num_rows) {
+                if (walk.unit == 1) {
+                    v[u].e[0] = from[0];
+                } else if (i < walk.whole_units) {
+                    v[u] = *(const vector_type *)from;
+                } else {
+#pragma unroll
+                    for (int j = 0; j < VECTOR; j++)
+                        if (i * VECTOR + j < walk.num_cols) v[u].e[j] = from[j];
+                }
             }
-            row += step_rows;                   /* step_units < row_units */
-            i += step_units;
-            if (i >= row_units) {
-                i -= row_units;
+            row += walk.step_rows;
+            i += walk.step_units;               /* less than row_units */
+            offset += walk.step_offset;
+            if (i >= walk.row_units) {
                 row++;
+                i -= walk.row_units;
+                offset += walk.wrap_offset;
             }
         }
 #pragma unroll

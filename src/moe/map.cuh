@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * map.cuh - how blocks write a mapping.
- *
- * map_write() is all of it for few pairs: every block has the experts of all of them, in registers, and
- * writes the part of the mapping that belongs to some experts, so blocks exchange nothing. */
+ * map.cuh - how kernels write a mapping. map_write() is all of it for few pairs: every block has the experts
+ * of all of them, in registers, and writes the part of the mapping that belongs to some experts. */
 #ifndef TEGULA_MOE_MAP_CUH
 #define TEGULA_MOE_MAP_CUH
 
@@ -69,7 +67,8 @@ DEV void map_fill(const tgl_map &m, i64 begin, i64 end, i32 thread, i32 threads)
     }
 }
 
-DEV u32 warp_sum_below(u32 v, int lane, u32 &total)     /* over the lanes before this one */
+/* Sum of v over the lanes before this one. */
+DEV u32 warp_sum_below(u32 v, int lane, u32 &total)
 {
     u32 sum = v;
 #pragma unroll
@@ -81,58 +80,71 @@ DEV u32 warp_sum_below(u32 v, int lane, u32 &total)     /* over the lanes before
     return sum - v;
 }
 
-/* Shared memory of map_write(): hist has num_experts words, all zero, with a barrier behind that; `runs` is
- * scratch. Pairs come in runs of 32, one per warp and register. */
+/* The same for v < 1 << BITS, by a vote per bit: votes do not wait for each other, as steps of a scan do. */
+template <int BITS> DEV u32 warp_sum_below_by_votes(u32 v)
+{
+    u32 sum = 0;
+#pragma unroll
+    for (int i = 0; i < BITS; i++) sum += __popc(__ballot_sync(FULL, v >> i & 1) & lanes_below()) << i;
+    return sum;
+}
+
+/* ---- all of a mapping, by blocks that exchange nothing ----
+ * Pairs come in runs of 32: run v * WARPS + w is that of warp w and register v. Shared memory of a block, MAP_SHARED
+ * bytes, in this order: u32 hist[num_experts], pairs of an expert; u32 bits[owned][RUNS], a run's lanes that have a
+ * pair of an owned expert; u16 earlier[owned][RUNS], its pairs in earlier runs. */
 #define MAP_RUNS(threads, per_thread) ((threads) / 32 * (per_thread))
 
-/* Writes the mapping of the pairs v * THREADS + thread, whose experts are expert[v] (below 0: none), by all
- * threads of `num_blocks` blocks; each takes `owned` (1 .. MAP_OWNED) experts at a time. In a block:
- *   1  pairs per expert are counted; for each owned expert a vote tells which lanes have its pairs
- *   2  a warp per owned expert: its segment starts where the segments before it end; how many of its pairs
- *      are in earlier runs
+/* Comes first, with a barrier behind it. */
+template <int THREADS, int PER_THREAD> DEV void map_clear(const tgl_map &m, void *shared, i32 owned)
+{
+    const i32 words = m.num_experts + owned * MAP_RUNS(THREADS, PER_THREAD);
+#pragma unroll 1
+    for (i32 i = (i32)threadIdx.x; i < words; i += THREADS) ((u32 *)shared)[i] = 0;
+}
+
+/* Writes the mapping of the pairs v * THREADS + thread, whose experts are expert[v] (-1: none), by all threads
+ * of `num_blocks` blocks; each takes `owned` (1 .. MAP_OWNED) experts at a time. In a block:
+ *   1  pairs per expert are counted, those of owned experts marked
+ *   2  a warp per owned expert: its segment starts where the segments before it end; its pairs in earlier
+ *      runs are added up
  *   3  position = start + pairs in earlier runs + pairs in lanes before */
 template <int THREADS, int PER_THREAD>
-DEV void map_write(const tgl_map &m, const i32 (&expert)[PER_THREAD], u32 *hist, u16 *runs, i32 owned,
-                   i32 block, i32 num_blocks)
+DEV void map_write(const tgl_map &m, const i32 (&expert)[PER_THREAD], void *shared, i32 owned, i32 block,
+                   i32 num_blocks)
 {
-    enum { RUNS = MAP_RUNS(THREADS, PER_THREAD), RUNS_PER_LANE = RUNS / 32 };
-    static_assert(RUNS % 32 == 0 && 32 * RUNS < 65536 && THREADS / 32 >= MAP_OWNED, "sizes of map_write");
+    enum { WARPS = THREADS / 32, RUNS = MAP_RUNS(THREADS, PER_THREAD), RUNS_PER_LANE = RUNS / 32 };
+    static_assert(RUNS % 32 == 0 && RUNS_PER_LANE <= 8 && WARPS >= MAP_OWNED, "sizes of map_write");
     SHARED(i32[MAP_OWNED], starts);
+    u32 *const hist = (u32 *)shared, *const bits = hist + m.num_experts;
+    u16 *const earlier = (u16 *)(bits + owned * RUNS);
     const i32 tid = (i32)threadIdx.x, lane = tid % 32, warp = tid / 32;
 
-    /* the empty pairs are shared out: a block's slice begins at `mine` */
-    const i32 slice = (m.num_pairs + num_blocks - 1) / num_blocks, mine = block * slice;
+    /* Empty pairs are shared out, by runs, to as many blocks as are a power of two. */
+    const i32 shares = (i32)(1u << (31 - __clz(num_blocks)));
 #pragma unroll
     for (int v = 0; v < PER_THREAD; v++) {
         const i32 pair = v * THREADS + tid;
         if (expert[v] >= 0) atomicAdd(&hist[expert[v]], 1u);
-        else if (pair < m.num_pairs && (u32)(pair - mine) < (u32)slice) m.token_topk_to_pos[pair] = -1;
+        else if (pair < m.num_pairs && ((v * WARPS + warp) & (shares - 1)) == block)
+            m.token_topk_to_pos[pair] = -1;
     }
 
-    i32 first = block * owned;
     u32 total;
-    do {
-        u32 before[PER_THREAD];                 /* lanes before that have the same owned expert */
+    for (i32 first = block * owned;;) {
 #pragma unroll
         for (int v = 0; v < PER_THREAD; v++) {
-            u32 in_run = 0;                     /* lane j: of expert first + j */
-            before[v] = 0;
-            if (v * THREADS < m.num_pairs)
-#pragma unroll 1
-                for (i32 j = 0; j < owned; j++) {
-                    const u32 same = __ballot_sync(FULL, expert[v] == first + j);
-                    if (expert[v] == first + j) before[v] = __popc(same & lanes_below());
-                    if (lane == j) in_run = __popc(same);
-                }
-            if (lane < owned) runs[lane * RUNS + v * (THREADS / 32) + warp] = (u16)in_run;
+            const u32 j = (u32)(expert[v] - first);
+            if (expert[v] >= 0 && j < (u32)owned) atomicOr(&bits[j * RUNS + v * WARPS + warp], 1u << lane);
         }
         __syncthreads();
 
-        u32 low = 0, all = 0;                   /* lengths of segments: before this warp's, of all */
+        /* the lengths of the segments before this warp's, and of all; to the host by one warp, in long runs:
+         * it is far away */
         const i32 e = first + warp;
-        /* to the host by one warp, in long runs: it is far away */
-        const bool to_host =
-            m.num_tokens_per_expert_host && block == num_blocks - 1 && warp == THREADS / 32 - 1;
+        const bool is_owner = warp < owned && e < m.num_experts;
+        const bool to_host = m.num_tokens_per_expert_host && block == num_blocks - 1 && warp == WARPS - 1;
+        u32 low = 0, all = 0;
 #pragma unroll 4
         for (i32 i = lane; i < m.num_experts; i += 32) {
             const u32 length = tgl_map_aligned(&m, hist[i]);
@@ -141,37 +153,41 @@ DEV void map_write(const tgl_map &m, const i32 (&expert)[PER_THREAD], u32 *hist,
             if (to_host) m.num_tokens_per_expert_host[i] = (i32)length;
         }
         total = warp_add_u32(all);
-        if (warp < owned && e < m.num_experts) {
-            u16 *const run = runs + warp * RUNS + lane * RUNS_PER_LANE;
-            u32 in_run[RUNS_PER_LANE], sum = 0;
+        const i32 start = (i32)warp_add_u32(low);
+        if (is_owner) {
+            const i32 at = warp * RUNS + lane * RUNS_PER_LANE;
+            u32 pairs[RUNS_PER_LANE], sum = 0;
 #pragma unroll
-            for (int i = 0; i < RUNS_PER_LANE; i++) sum += in_run[i] = run[i];
-            u32 count, earlier = warp_sum_below(sum, lane, count);
+            for (int i = 0; i < RUNS_PER_LANE; i++) sum += pairs[i] = __popc(bits[at + i]);
+            u32 before = warp_sum_below_by_votes<9>(sum);       /* at most 8 runs, of 32 pairs */
 #pragma unroll
             for (int i = 0; i < RUNS_PER_LANE; i++) {
-                run[i] = (u16)earlier;
-                earlier += in_run[i];
+                earlier[at + i] = (u16)before;
+                before += pairs[i];
             }
-            const i32 start = (i32)warp_add_u32(low), pairs_end = start + (i32)count;
-            const i32 end = start + (i32)tgl_map_aligned(&m, count);
-            if (lane == 0) {
-                starts[warp] = start;
-                map_write_expert(m, e, start, pairs_end, end);
-            }
-            map_fill(m, pairs_end, end, lane, 32);
+            if (lane == 0) starts[warp] = start;
         }
         __syncthreads();
 
 #pragma unroll
         for (int v = 0; v < PER_THREAD; v++) {
-            const i32 j = expert[v] - first;
-            if (expert[v] >= 0 && (u32)j < (u32)owned)
+            const u32 j = (u32)(expert[v] - first), at = j * RUNS + v * WARPS + warp;
+            if (expert[v] >= 0 && j < (u32)owned)
                 map_write_pair(m, v * THREADS + tid, expert[v],
-                               starts[j] + runs[j * RUNS + v * (THREADS / 32) + warp] + (i32)before[v]);
+                               starts[j] + earlier[at] + __popc(bits[at] & lanes_below()));
+        }
+        if (is_owner) {
+            const i32 pairs_end = start + (i32)hist[e], end = start + (i32)tgl_map_aligned(&m, hist[e]);
+            if (lane == 0) map_write_expert(m, e, start, pairs_end, end);
+            map_fill(m, pairs_end, end, lane, 32);
         }
         first += num_blocks * owned;
-        if (first < m.num_experts) __syncthreads();     /* runs and starts are written again */
-    } while (first < m.num_experts);
+        if (first >= m.num_experts) break;
+        __syncthreads();                        /* more experts: their pairs are marked anew */
+#pragma unroll 1
+        for (i32 i = tid; i < owned * RUNS; i += THREADS) bits[i] = 0;
+        __syncthreads();
+    }
     map_fill(m, total, m.num_positions, block * THREADS + tid, num_blocks * THREADS);
 }
 
