@@ -39,11 +39,6 @@ enum { X_BYTES = REDUCE_BYTES(X_TYPE), OUT_BYTES = REDUCE_BYTES(OUT_TYPE) };
 enum { COLS = 16 / X_BYTES };
 typedef uint4 x_unit;
 DEV x_unit load(const u8 *at) { return load_stream_u32x4(at); }
-DEV u32 element(const x_unit &v, int i)         /* and what lies above it; i is a constant after unrolling */
-{
-    const int word = i * X_BYTES / 4;
-    return (word == 0 ? v.x : word == 1 ? v.y : word == 2 ? v.z : v.w) >> 8 * (i * X_BYTES % 4);
-}
 #else
 enum { COLS = 1 };
 typedef u32 x_unit;
@@ -51,21 +46,45 @@ DEV x_unit load(const u8 *at)
 {
     return X_BYTES == 4 ? load_stream_u32(at) : X_BYTES == 2 ? load_stream_u16(at) : load_stream_u8(at);
 }
-DEV u32 element(x_unit v, int) { return v; }
 #endif
 
-DEV float widen(u32 bits)
+/* The columns in a word, the lowest first. A column that was loaded alone is the lowest. */
+typedef struct { float x[4 / X_BYTES]; } word_columns;
+DEV word_columns widen(u32 word)
 {
 #if X_TYPE == REDUCE_F32
-    return __uint_as_float(bits);
+    return { __uint_as_float(word) };
 #elif X_TYPE == REDUCE_BF16
-    return tgl_bf16_to_f32((u16)bits);
+    return { tgl_bf16_to_f32((u16)word), tgl_bf16_to_f32((u16)(word >> 16)) };
 #elif X_TYPE == REDUCE_F16
-    return tgl_f16_to_f32((u16)bits);
+    const float2 v = unpack_f16(word);
+    return { v.x, v.y };
+#elif __CUDA_ARCH__ >= 890
+    const float2 v = unpack_e4m3(word), w = unpack_e4m3(word >> 16);
+    return { v.x, v.y, w.x, w.y };
 #else
-    return tgl_e4m3_to_f32((u8)bits);
+    return { tgl_e4m3_to_f32((u8)word), tgl_e4m3_to_f32((u8)(word >> 8)), tgl_e4m3_to_f32((u8)(word >> 16)),
+             tgl_e4m3_to_f32((u8)(word >> 24)) };
 #endif
 }
+
+DEV void add_word(float *sum, int columns, u32 word, float factor)
+{
+    const word_columns v = widen(word);
+#pragma unroll
+    for (int i = 0; i < columns; i++) sum[i] = fmaf(v.x[i], factor, sum[i]);
+}
+#if HAS_VECTORS
+DEV void add(float (&sum)[COLS], const x_unit &v, float factor)
+{
+    add_word(sum, COLS / 4, v.x, factor);
+    add_word(sum + COLS / 4, COLS / 4, v.y, factor);
+    add_word(sum + COLS / 2, COLS / 4, v.z, factor);
+    add_word(sum + COLS * 3 / 4, COLS / 4, v.w, factor);
+}
+#else
+DEV void add(float (&sum)[1], x_unit v, float factor) { add_word(sum, 1, v, factor); }
+#endif
 
 DEV u32 narrow(float sum)
 {
@@ -87,6 +106,8 @@ DEV u32 word_of(const float *sum)               /* of WORD_COLS sums */
 {
 #if OUT_TYPE == REDUCE_BF16
     return pack_bf16(sum[0], sum[1]);
+#elif OUT_TYPE == REDUCE_F16
+    return pack_f16(sum[0], sum[1]);
 #elif OUT_TYPE == REDUCE_E4M3 && __CUDA_ARCH__ >= 890
     return pack_e4m3(sum[0], sum[1]) | pack_e4m3(sum[2], sum[3]) << 16;
 #else
@@ -150,12 +171,6 @@ DEV int take_lane(u32 &lanes)                   /* the lowest of a mask, which l
 }
 
 /* ---- rows ---- */
-
-DEV void add(float (&sum)[COLS], const x_unit &v, float factor)
-{
-#pragma unroll
-    for (int i = 0; i < COLS; i++) sum[i] = fmaf(widen(element(v, i)), factor, sum[i]);
-}
 
 /* Adds the rows of the slots in `lanes`, in their order. x is at the thread's first unit, the others are
  * `step` bytes apart; is_mine: those that the row has. */

@@ -272,6 +272,18 @@ extern "C" __global__ void t_convert(const float *in, u32 *out, int n)
     out[n + i] = pack_e4m3(in[i], -in[i]);
     out[2 * n + i] = pack_e5m2(in[i], 1.0f);
 #endif
+    out[3 * n + i] = pack_f16(in[i], 2.0f);
+}
+
+/* both halves of i as f16, then as e4m3 */
+extern "C" __global__ void t_widen(float2 *out, int n)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    out[i] = unpack_f16((u32)(n - 1 - i) << 16 | (u32)i);
+#if __CUDA_ARCH__ >= 890
+    out[n + i] = unpack_e4m3((u32)i);
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(32) t_mma(const u32 *a, const u32 *b, float *c, int tf32)

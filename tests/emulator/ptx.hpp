@@ -505,6 +505,25 @@ DEV u32 emu_bf16(float x)
     return x != x ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
 }
 DEV u32 pack_bf16(float lo, float hi) { return emu_bf16(lo) | emu_bf16(hi) << 16; }
+DEV u32 emu_f16(float x)
+{
+    const u32 sign = __float_as_uint(x) >> 31 << 15;
+    if (x != x) return 0x7fff;
+    const double a = __builtin_fabs((double)x);
+    if (a >= 65520) return sign | 0x7c00;
+    int e = a > 0 ? __builtin_ilogb(a) : -14;
+    if (e < -14) e = -14;
+    return sign | (u32)(__builtin_rint(__builtin_ldexp(a, 10 - e)) + (e + 14) * 1024.0);
+}
+DEV float emu_f16_value(u32 code)
+{
+    const int e = (int)(code >> 10 & 31), m = (int)(code & 1023);
+    if (e == 31 && m) return __uint_as_float(0x7fffffff);
+    const double a = e == 31 ? __builtin_inf() : __builtin_ldexp(e ? m + 1024 : m, (e ? e : 1) - 25);
+    return (float)(code & 0x8000 ? -a : a);
+}
+DEV u32 pack_f16(float lo, float hi) { return emu_f16(lo) | emu_f16(hi) << 16; }
+DEV float2 unpack_f16(u32 pair) { return { emu_f16_value(pair & 0xffff), emu_f16_value(pair >> 16) }; }
 #if __CUDA_ARCH__ >= 890
 DEV u32 emu_fp8(float x, int mantissa, int bias, u32 largest, u32 nan)          /* nearest even, saturating */
 {
@@ -526,6 +545,14 @@ DEV u32 pack_e5m2(float lo, float hi)
 {
     return emu_fp8(lo, 2, 15, 0x7b, 0x7f) | emu_fp8(hi, 2, 15, 0x7b, 0x7f) << 8;
 }
+DEV float emu_e4m3_value(u32 code)
+{
+    const int e = (int)(code >> 3 & 15), m = (int)(code & 7);
+    if (e == 15 && m == 7) return __uint_as_float(0x7fffffff);
+    const double a = __builtin_ldexp(e ? m + 8 : m, (e ? e : 1) - 10);
+    return (float)(code & 0x80 ? -a : a);
+}
+DEV float2 unpack_e4m3(u32 pair) { return { emu_e4m3_value(pair & 0xff), emu_e4m3_value(pair >> 8 & 0xff) }; }
 #endif
 
 /* ---- MMA: products exact, summed in double with c, rounded once. The device's own order and truncation

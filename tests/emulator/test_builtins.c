@@ -5,6 +5,9 @@
 
 #include <math.h>
 
+#include "numerics/e4m3.h"
+#include "numerics/f16.h"
+
 enum { BYTES = 1 << 16 };
 
 static void *kernel(const char *entry)
@@ -373,6 +376,8 @@ TEST(conversions)
             const uint32_t u = bits_of(x), bf16 = isnan(x) ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
             CHECK_THAT(o[i] == (bf16 | 0x4000u << 16), "bf16 of %g: %08x, want %08x", x, o[i],
                        bf16 | 0x4000u << 16);
+            CHECK_THAT(o[3 * N + i] == (tgl_f16_from_f32(x) | 0x4000u << 16), "f16 of %g: %08x, want %08x", x,
+                       o[3 * N + i], tgl_f16_from_f32(x) | 0x4000u << 16);
             if (strcmp(arch, "sm_89") < 0 && strlen(arch) == 5) continue;
             const uint32_t e4m3 = fp8_nearest(x, 3, 7, 0x7e) | fp8_nearest(-x, 3, 7, 0x7e) << 8;
             const uint32_t e5m2 = fp8_nearest(x, 2, 15, 0x7b) | 0x3c00;
@@ -383,6 +388,28 @@ TEST(conversions)
         CU(MemFree(src));
         CU(MemFree(out));
     }
+}
+
+TEST(widening)
+{
+    enum { N = 65536 };
+    int n = N;
+    dptr out = device_copy(NULL, 2 * N * sizeof(float[2]));
+    void *args[] = { &out, &n };
+    ran("t_widen", launch(kernel("t_widen"), N / 128, 128, 1, PLAIN, 0, args));
+    uint32_t *o = host_copy(out, 2 * N * sizeof(float[2]));
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t lo = bits_of(tgl_f16_to_f32((uint16_t)i)), hi = bits_of(tgl_f16_to_f32((uint16_t)~i));
+        CHECK_THAT(o[2 * i] == lo && o[2 * i + 1] == hi, "f16 %04x: %08x %08x, want %08x %08x", i, o[2 * i],
+                   o[2 * i + 1], lo, hi);
+        if (strcmp(arch, "sm_89") < 0 && strlen(arch) == 5) continue;
+        const uint32_t *e4m3 = o + 2 * N + 2 * i;
+        lo = bits_of(tgl_e4m3_to_f32((uint8_t)i)), hi = bits_of(tgl_e4m3_to_f32((uint8_t)(i >> 8)));
+        CHECK_THAT(e4m3[0] == lo && e4m3[1] == hi, "e4m3 %04x: %08x %08x, want %08x %08x", i, e4m3[0],
+                   e4m3[1], lo, hi);
+    }
+    free(o);
+    CU(MemFree(out));
 }
 
 TEST(mma)

@@ -459,6 +459,19 @@ DEV u32 pack_bf16(float lo, float hi)
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
     return d;
 }
+DEV u32 pack_f16(float lo, float hi)
+{
+    u32 d;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+    return d;
+}
+DEV float2 unpack_f16(u32 pair)                 /* x is the low half; exact */
+{
+    float2 v;
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
+        : "=f"(v.x), "=f"(v.y) : "r"(pair));
+    return v;
+}
 #if __CUDA_ARCH__ >= 890
 DEV u32 pack_e4m3(float lo, float hi)
 {
@@ -471,6 +484,12 @@ DEV u32 pack_e5m2(float lo, float hi)
     u16 d;
     asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(d) : "f"(hi), "f"(lo));
     return d;
+}
+DEV float2 unpack_e4m3(u32 pair)                /* of the low 16 bits; x is the lower; exact */
+{
+    u32 halves;                                 /* every e4m3 is an f16 */
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((u16)pair));
+    return unpack_f16(halves);
 }
 #endif
 
