@@ -183,6 +183,28 @@ tgl_gate tgl_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_params *param
     };
 }
 
+/* ---- CUDA ---- */
+
+bool tgl_gate_macros(const tgl_gate *gate, tgl_macro macros[TGL_GATE_MACROS])
+{
+    const int64_t num_slots = (int64_t)gate->num_topk + gate->num_shared;
+    if (gate->num_topk == 0 || num_slots > GATE_MAX_SLOTS) return false;
+    if (gate->num_experts > GATE_MAX_EXPERTS || gate->num_groups > GATE_MAX_GROUPS) return false;
+    int64_t group_lanes = 32;
+    while (group_lanes * gate->num_groups > 32) group_lanes /= 2;
+    const int64_t lane_group = 4 * group_lanes, num_lists = (gate->group_size + lane_group - 1) / lane_group;
+    if (num_lists > GATE_MAX_LISTS) return false;       /* half of the lanes would be idle */
+    macros[0] = (tgl_macro){ "SCORING", gate->scoring };
+    macros[1] = (tgl_macro){ "NUM_TOPK", gate->num_topk };
+    macros[2] = (tgl_macro){ "INDEX_BYTES", gate->index_bytes };
+    macros[3] = (tgl_macro){ "GROUP_LANES", group_lanes };
+    macros[4] = (tgl_macro){ "NUM_LISTS", num_lists };
+    return true;
+}
+
+/* Few tokens spread over all SMs; many are limited by how fast blocks start (as in topk_gate). */
+int tgl_gate_warps(int64_t num_tokens) { return num_tokens <= 512 ? 1 : num_tokens <= 2048 ? 4 : GATE_WARPS; }
+
 /* ---- CPU ---- */
 
 static int64_t slots_of(const tgl_gate *gate) { return (int64_t)gate->num_topk + gate->num_shared; }

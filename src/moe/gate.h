@@ -11,7 +11,6 @@
 #define GATE_MAX_LISTS 8                /* of 4 keys each */
 #define GATE_MAX_GROUPS 32              /* a group has a lane at least */
 #define GATE_MAX_SLOTS 32               /* a lane holds a slot */
-#define GATE_WIDE_THREADS 256           /* of a block, which has a token */
 
 #define GATE_EPSILON 1e-20f             /* a sum of scores begins with it */
 #define GATE_REPLICA_STEP 23333         /* from a token's replica to the next token's */

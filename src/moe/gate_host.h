@@ -5,6 +5,7 @@
 #define TEGULA_MOE_GATE_HOST_H
 
 #include "core/tensor.h"
+#include "cuda/launch.h"
 #include "moe/gate.h"
 #include "tegula/moe.h"
 
@@ -16,7 +17,7 @@ typedef struct {
 /* The params that do not depend on tensors. First of all checks: the others read them. */
 tgl_status tgl_gate_check_params(const tgl_moe_gate_params *params);
 
-/* Tensors, and the params that depend on them; `num_topk` is what topk_idx may have beside the shared slots. */
+/* Tensors, and the params that depend on them; `num_topk` is what topk_idx may have beside shared slots. */
 tgl_status tgl_gate_check(const tgl_gate_tensors *x, const tgl_moe_gate_params *params, tgl_dim num_topk);
 
 /* An input beside those above, which no output may overlap. */
@@ -24,6 +25,16 @@ tgl_status tgl_gate_check_input(const tgl_gate_tensors *x, const char *name, con
 
 /* Of a call that passed the checks; without groups. */
 tgl_gate tgl_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_params *params);
+
+/* ---- on CUDA ---- */
+
+/* The macros of gate.cuh: how a warp holds a token's experts and slots. False: it cannot, the wide kernel is
+ * for it. */
+enum { TGL_GATE_MACROS = 5 };
+bool tgl_gate_macros(const tgl_gate *gate, tgl_macro macros[TGL_GATE_MACROS]);
+
+/* Warps of a block, a warp a token. */
+int tgl_gate_warps(int64_t num_tokens);
 
 /* ---- on the CPU ---- */
 

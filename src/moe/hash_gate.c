@@ -54,7 +54,8 @@ static tgl_status check(const tgl_gate_tensors *x, const DLTensor *input_ids, co
     TGL_TRY(tgl_expect("input_ids", input_ids, TGL_I64 | TGL_I32, 1, TGL_PACKED));
     TGL_TRY(tgl_expect("tid2eid", tid2eid, TGL_I64 | TGL_I32, 2, TGL_PACKED));
     const int64_t vocabulary = tid2eid->shape[0], num_topk = tid2eid->shape[1];
-    TGL_TRY(tgl_expect_shape("tid2eid", tid2eid, (tgl_dim[]){ { vocabulary, vocabulary }, { 0, INT32_MAX } }));
+    const tgl_dim sizes[2] = { { vocabulary, vocabulary }, { 0, INT32_MAX } };
+    TGL_TRY(tgl_expect_shape("tid2eid", tid2eid, sizes));
     TGL_TRY(tgl_gate_check(x, params, (tgl_dim){ num_topk, num_topk }));
     const int64_t num_tokens = x->logits->shape[0];
     TGL_TRY(tgl_expect_shape("input_ids", input_ids, &(tgl_dim){ num_tokens, num_tokens }));
@@ -66,8 +67,23 @@ static tgl_status check(const tgl_gate_tensors *x, const DLTensor *input_ids, co
 
 static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
 {
-    (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "no kernel yet");
+    const int64_t num_slots = (int64_t)p->gate.num_topk + p->gate.num_shared;
+    const tgl_macro scoring = { "SCORING", p->gate.scoring }, index = { "INDEX_BYTES", p->gate.index_bytes };
+    const tgl_macro id = { "ID_BYTES", p->id_bytes }, table = { "TABLE_BYTES", p->table_bytes };
+    void *args[] = { &p->gate, &p->input_ids, &p->tid2eid, &p->vocabulary };
+    if (p->gate.num_topk == 0 || num_slots > GATE_MAX_SLOTS) {
+        const tgl_kernel wide = { "moe/hash_gate_wide", { scoring, index, id, table } };
+        const tgl_shape shape = { { p->gate.num_tokens }, .block = HASH_GATE_WIDE_THREADS };
+        return tgl_launch(&wide, 1, 0, on, &shape, stream, args);
+    }
+    const bool takes_warp = p->gate.scoring == TGL_SOFTMAX;         /* to sum a row */
+    const int64_t lanes = takes_warp || num_slots > 16 ? 32 : num_slots > 8 ? 16 : 8;
+    const tgl_kernel kernel = { "moe/hash_gate", { { "TOKEN_LANES", lanes }, { "NUM_TOPK", p->gate.num_topk },
+                                                   scoring, index, id, table } };
+    const int64_t all_warps = (p->gate.num_tokens * lanes + 31) / 32;
+    const int warps = all_warps <= 512 ? 1 : HASH_GATE_WARPS;       /* few spread over all SMs */
+    const tgl_shape shape = { { (all_warps + warps - 1) / warps }, .block = 32 * warps };
+    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
 }
 
 tgl_status tgl_moe_hash_gate(const DLTensor *logits, const DLTensor *input_ids, const DLTensor *tid2eid,

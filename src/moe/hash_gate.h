@@ -5,4 +5,20 @@
 
 #include "moe/gate.h"
 
+#define HASH_GATE_WARPS 4               /* of a block, at most */
+#define HASH_GATE_WIDE_THREADS 128      /* of a block, which has a token */
+
+#ifdef __CUDACC__
+#include "moe/index.cuh"
+
+template <int BYTES> DEV i64 load_index(const void *indices, i64 i)
+{
+    static_assert(BYTES == 4 || BYTES == 8, "indices have 4 or 8 bytes");
+    return BYTES == 4 ? ((const i32 *)indices)[i] : ((const i64 *)indices)[i];
+}
+
+/* No expert has a number that topk_idx cannot hold. */
+DEV index_type as_index(i64 e) { return e == (index_type)e ? (index_type)e : -1; }
+#endif
+
 #endif

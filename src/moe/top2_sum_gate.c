@@ -164,10 +164,38 @@ static tgl_status check(const tgl_gate_tensors *x, const tgl_moe_gate_params *pa
 
 /* ---- launch ---- */
 
+/* Many tokens go through select_dense(), where it bounds the picks by the maxima of enough lanes: by then it
+ * has about 16 candidates at most. 128 experts are too few for it to win. */
+static bool has_many(const tgl_gate *gate)
+{
+    const int64_t group_lanes = least(32 / gate->num_groups, (gate->group_size + 3) / 4);
+    const int64_t lanes = group_lanes * gate->num_topk_groups;
+    return gate->num_experts > 128 && gate->num_topk <= 12 && 2 * gate->num_topk <= lanes;
+}
+
+/* From how many tokens on. H200. */
+static int64_t first_many(const tgl_gate *gate)
+{
+    if (gate->num_groups > 1) return 4096;
+    return gate->num_experts <= 256 ? 1024 : 512;
+}
+
 static tgl_status run_on_cuda(tgl_gate *gate, const DLTensor *on, tgl_stream stream)
 {
-    (void)gate, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "no kernel yet");
+    void *args[] = { gate };
+    tgl_kernel few = { .name = "moe/top2_sum_gate" };
+    if (!tgl_gate_macros(gate, few.macros)) {
+        const tgl_kernel wide = { "moe/top2_sum_gate_wide",
+                                  { { "SCORING", gate->scoring }, { "INDEX_BYTES", gate->index_bytes } } };
+        const tgl_shape shape = { { gate->num_tokens }, .block = GATE_WIDE_THREADS };
+        return tgl_launch(&wide, 1, 0, on, &shape, stream, args);
+    }
+    tgl_kernel plan[2] = { few, few };
+    plan[1].name = "moe/top2_sum_gate_many";
+    const int warps = tgl_gate_warps(gate->num_tokens);
+    const tgl_shape shape = { { (gate->num_tokens + warps - 1) / warps }, .block = 32 * warps };
+    const bool is_many = has_many(gate) && gate->num_tokens >= first_many(gate);
+    return tgl_launch(plan, has_many(gate) ? 2 : 1, is_many, on, &shape, stream, args);
 }
 
 tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor *bias, const DLTensor *mask,
@@ -193,5 +221,6 @@ tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor *bias, c
     if (topk_idx->shape[1] == 0) return TGL_OK;                     /* no kernel either */
     if (gate.num_tokens == 0 && !tgl_preparing()) return TGL_OK;    /* data may be NULL */
     if (!tgl_on_cpu(logits)) return run_on_cuda(&gate, logits, stream);
-    return tgl_parallel_rows(gate.num_tokens, tgl_gate_token_bytes(&gate, gate.num_experts), run_tokens, &gate);
+    const int64_t token_bytes = tgl_gate_token_bytes(&gate, gate.num_experts);
+    return tgl_parallel_rows(gate.num_tokens, token_bytes, run_tokens, &gate);
 }

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: MIT
+ * gate.cuh - one warp routes one token: NUM_TOPK of up to 1024 experts, in registers.
+ *
+ * Filter with a cheap score of known error, decide exactly on the few candidates. The filter (`values` of
+ * approximate keys) only finds who may belong to the result; one candidate a lane is then scored exactly and
+ * ranked by key and index. So the approximations never show in a result, however near keys are. Rows that the
+ * filter cannot settle (infinite keys, more than 32 candidates) are ranked exactly as a whole.
+ *
+ * Slot k of a token is lane k's. A kernel calls load_token() and, if the token is neither masked nor fixed, a
+ * selection; then finish_token(). gate_token() is all of this with select_short(), the selection of shortest
+ * latency.
+ *
+ *   macros    SCORING 0 .. 3; NUM_TOPK 1 .. 32; INDEX_BYTES 4 or 8;
+ *             GROUP_LANES: lanes that share a group of experts, 1, 2 ... 16, at most 32 / num_groups; 32: no
+ *             groups; NUM_LISTS 1 .. 8: ceil(group_size / (4 * GROUP_LANES)), a lane has that many vectors */
+#ifndef TEGULA_MOE_GATE_CUH
+#define TEGULA_MOE_GATE_CUH
+
+#include "moe/gate.h"
+#include "moe/gate_slots.cuh"
+#include "moe/topk.cuh"
+
+#if !defined(GROUP_LANES) || !defined(NUM_LISTS)
+#ifdef __CUDACC_RTC__
+#error "GROUP_LANES or NUM_LISTS is not defined"
+#endif
+#define GROUP_LANES 32
+#define NUM_LISTS 2
+#endif
+static_assert(GROUP_LANES >= 1 && 32 % GROUP_LANES == 0, "GROUP_LANES is 1, 2, 4 ... 32");
+static_assert(NUM_LISTS >= 1 && NUM_LISTS <= GATE_MAX_LISTS, "NUM_LISTS is 1 .. 8");
+static_assert(NUM_TOPK <= 32, "NUM_TOPK is 1 .. 32");
+
+enum {
+    IS_GROUPED = GROUP_LANES < 32,
+    MAX_GROUPS = 32 / GROUP_LANES,
+    LANE_EXPERTS = 4 * NUM_LISTS,
+    EXPERT_BITS = NUM_LISTS == 1 ? 7 : NUM_LISTS == 2 ? 8 : NUM_LISTS <= 4 ? 9 : 10,
+    EXPERT_MASK = (1 << EXPERT_BITS) - 1,
+    /* softmax and identity rank by logit + bias, which is as cheap as any filter */
+    IS_EXACT_FILTER = SCORING == TGL_SOFTMAX || SCORING == TGL_IDENTITY
+};
+#define INFINITE __uint_as_float(0x7f800000)
+#define MINUS_INFINITY __uint_as_float(0xff800000)
+#define ABSENT __uint_as_float(0x7fffffff)      /* the logit of an expert that is not there: NaN */
+#define KEY_INFINITE 0xff800000u                /* keys (numerics/rank.h) of +inf and ... */
+#define KEY_FINITE 0x00800000u                  /* ... the lowest finite number */
+
+/* Of a lane. Vector i of lane l, in a group, is the group's vector l % GROUP_LANES + GROUP_LANES * i. */
+typedef struct { float x[LANE_EXPERTS]; } values;
+
+DEV u32 lane_part(u32 lane) { return lane % GROUP_LANES; }
+DEV u32 lane_group(u32 lane) { return lane / GROUP_LANES; }
+DEV u32 offset_of(u32 lane, u32 i) { return 4 * (lane_part(lane) + GROUP_LANES * (i / 4)) + i % 4; }
+DEV u32 expert_at(const tgl_gate &gate, u32 lane, u32 i)
+{
+    return (IS_GROUPED ? lane_group(lane) * gate.group_size : 0) + offset_of(lane, i);
+}
+/* How many experts the lane's group has. */
+DEV u32 lane_group_size(const tgl_gate &gate, u32 lane)
+{
+    return !IS_GROUPED || lane_group(lane) < gate.num_groups ? gate.group_size : 0;
+}
+
+DEV values load_values(const tgl_gate &gate, const float *from, bool is_vector, float absent, u32 lane)
+{
+    const u32 size = lane_group_size(gate, lane);
+    const float *group = from + (IS_GROUPED && size ? lane_group(lane) * gate.group_size : 0);
+    values v;
+    if (is_vector) {
+#pragma unroll
+        for (u32 i = 0; i < LANE_EXPERTS; i += 4) {
+            float4 x = { absent, absent, absent, absent };
+            if (offset_of(lane, i) < size) x = *(const float4 *)(group + offset_of(lane, i));
+            v.x[i] = x.x;
+            v.x[i + 1] = x.y;
+            v.x[i + 2] = x.z;
+            v.x[i + 3] = x.w;
+        }
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < LANE_EXPERTS; i++)
+            v.x[i] = offset_of(lane, i) < size ? group[offset_of(lane, i)] : absent;
+    }
+    return v;
+}
+
+/* ---- the filter ----
+ * filter() is score + bias, but for a constant where it IS_COARSE; NaN becomes -inf. It differs from the
+ * exact key by no more than filter_error() and some roundings of the sum, which are below 2^-21 of it. Where
+ * sqrtsoftplus would need more (x above 88, a score above 9.4) it is +inf, and settles nothing.
+ *
+ * Bounds, with the errors that the PTX ISA states (device/ptx.cuh) and 2 ulp for expf and log1pf:
+ *   sigmoid            ex2 of a rounded product: s (1 - s) (2^-22 + 2^-23 |x|), at most 9e-8; 1 + e, rcp: 1.8e-7;
+ *                      the exact form 1.8e-7                                           4.5e-7, taken as 1e-6
+ *   coarse sigmoid     tanh: 2^-12                                                     2.5e-4, taken as 3e-4
+ *   sqrtsoftplus       log2(1 + e) is off by 5.7e-7 for x <= 0, where it may be 0: its root by sqrt(5.7e-7),
+ *                      times sqrt(ln 2); far less for x > 0                            6.4e-4, taken as 8e-4
+ *   fine sqrtsoftplus  a series for e < 2^-8, so the root is that of 2^-8 at least: 2.1e-6; sqrt and the
+ *                      exact form 4e-7 of up to 9.4                                    5.5e-6, taken as 8e-6 */
+template <bool IS_COARSE> DEV float filter(float x, float bias)
+{
+    const float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f, sqrt_ln_2 = 0.8325546111576977f;
+    if (IS_EXACT_FILTER) return tgl_rank_score(x + bias);
+    float key;
+    if (SCORING == TGL_SIGMOID && IS_COARSE && !IS_GROUPED) {
+        key = fmaf(0.5f, tanh_fast(0.5f * x), bias);
+    } else if (SCORING == TGL_SIGMOID) {
+        key = rcp_fast(1.0f + ex2_fast(x * -log2_e)) + bias;
+    } else {
+        const float e = ex2_fast(x * log2_e), log2_1p = fabsf(lg2_fast(1.0f + e));  /* could be just below 0 */
+        if (IS_GROUPED) {
+            const float series = e * fmaf(e, fmaf(e, 0.33333333f, -0.5f), 1.0f);
+            key = sqrt_fast(e < 0.00390625f ? series : ln_2 * log2_1p) + bias;
+        } else {
+            key = fmaf(sqrt_ln_2, sqrt_fast(log2_1p), bias);
+        }
+    }
+    return fmaxf(key, MINUS_INFINITY);
+}
+
+template <bool IS_COARSE> DEV float filter_error(void)
+{
+    if (IS_EXACT_FILTER) return 0.0f;
+    if (SCORING == TGL_SIGMOID) return IS_COARSE && !IS_GROUPED ? 3e-4f : 1e-6f;
+    return IS_GROUPED ? 8e-6f : 8e-4f;
+}
+
+/* Whoever has a key of at least the exact key of `key`'s expert has a filter's key of at least this. */
+template <bool IS_COARSE> DEV float filter_floor(float key)
+{
+    return IS_EXACT_FILTER ? key : key - (2.0f * filter_error<IS_COARSE>() + fabsf(key) * 1e-6f);
+}
+
+DEV u32 key_of(float filtered)                  /* tgl_rank_key() for what is neither NaN nor -0 */
+{
+    const u32 bits = __float_as_uint(filtered);
+    return bits ^ (0x80000000 | (u32)((i32)bits >> 31));
+}
+DEV float value_of(u32 key) { return tgl_rank_value((u64)key << 32); }
+
+DEV float exact_key(const tgl_gate &gate, const float *row, u32 e)
+{
+    return tgl_score_key(SCORING, row[e], gate.bias ? gate.bias[e] : 0.0f);
+}
+
+/* ---- groups ---- */
+
+typedef struct { float first, second; } two;    /* first >= second */
+
+DEV two best_two(two a, two b)
+{
+    return { fmaxf(a.first, b.first), fmaxf(fmaxf(a.second, b.second), fminf(a.first, b.first)) };
+}
+
+DEV two best_two_of_group(two best)
+{
+#pragma unroll
+    for (int d = 1; d < GROUP_LANES; d *= 2)
+        best = best_two(best, { __shfl_xor_sync(FULL, best.first, d),
+                                __shfl_xor_sync(FULL, best.second, d) });
+    return best;
+}
+
+DEV float group_sum(const tgl_gate &gate, two best)
+{
+    return gate.group_size == 1 ? best.first : best.first + best.second;
+}
+
+/* Is the group of this lane among the best? `sum` is the same in all lanes of a group. */
+DEV bool is_best_group(const tgl_gate &gate, float sum, u32 lane)
+{
+    const u32 group = lane_group(lane), key = group < gate.num_groups ? tgl_rank_key(sum) : TGL_RANK_NONE;
+    u32 above = 0;
+#pragma unroll
+    for (u32 i = 0; i < MAX_GROUPS; i += GROUP_LANES) {
+        const u32 other = i + lane_part(lane), other_key = __shfl_sync(FULL, key, other * GROUP_LANES % 32);
+        above += other < MAX_GROUPS && (other_key > key || (other_key == key && other < group));
+    }
+#pragma unroll
+    for (int d = 1; d < GROUP_LANES; d *= 2) above += __shfl_xor_sync(FULL, above, d);
+    return above < gate.num_topk_groups && group < gate.num_groups;
+}
+
+/* The exact sum of a group whose best two the filter has: only experts that may be among the best two are
+ * scored, mostly one or none a lane. */
+DEV float exact_group_sum(const tgl_gate &gate, const float *row, const values &f, two filtered, u32 lane)
+{
+    const float floor = filtered.first < INFINITE ? filter_floor<false>(filtered.second) : MINUS_INFINITY;
+    u32 left = 0;
+#pragma unroll
+    for (u32 i = 0; i < LANE_EXPERTS; i++) left |= (u32)(f.x[i] >= floor) << i;
+    two best = { MINUS_INFINITY, MINUS_INFINITY };
+#pragma unroll 1
+    for (; left; left &= left - 1) {
+        const u32 i = __ffs((int)left) - 1;
+        if (offset_of(lane, i) >= lane_group_size(gate, lane)) continue;
+        const float key = exact_key(gate, row, expert_at(gate, lane, i));
+        best = best_two(best, { tgl_rank_score(key), MINUS_INFINITY });
+    }
+    __syncwarp();
+    return group_sum(gate, best_two_of_group(best));
+}
+
+/* Is the group of this lane left to choose from? The filter's sums tell, unless a sum that is in and one that
+ * is out are closer than their errors. */
+DEV bool is_group_left(const tgl_gate &gate, const float *row, const values &f, u32 lane)
+{
+    two best = { MINUS_INFINITY, MINUS_INFINITY }, other = best;    /* two chains */
+#pragma unroll
+    for (int i = 0; i < LANE_EXPERTS; i += 2) {
+        best = best_two(best, { f.x[i], MINUS_INFINITY });
+        other = best_two(other, { f.x[i + 1], MINUS_INFINITY });
+    }
+    best = best_two_of_group(best_two(best, other));
+    const float sum = group_sum(gate, best);
+    const bool is_left = is_best_group(gate, sum, lane);
+    if (IS_EXACT_FILTER) return is_left;
+    const float error = 2.0f * filter_error<false>() + (fabsf(best.first) + fabsf(best.second)) * 1e-6f;
+    const u32 lowest_in = warp_min_u32(is_left ? tgl_rank_key(sum - error) : 0xffffffff);
+    const u32 highest_out = warp_max_u32(is_left ? 0 : tgl_rank_key(sum + error));
+    if (lowest_in > highest_out) return is_left;
+    return is_best_group(gate, exact_group_sum(gate, row, f, best, lane), lane);
+}
+
+/* ---- selections: the expert of slot k, and its score, in lane k ---- */
+
+/* The best experts of the groups that are left, by exact ranks, in lanes 0 .. NUM_TOPK - 1. */
+DEV u64 best_exact_below(const tgl_gate &gate, const float *row, u64 limit, u32 lane)
+{
+    const u32 size = lane_group_size(gate, lane), begin = IS_GROUPED ? lane_group(lane) * gate.group_size : 0;
+    u64 best = TGL_RANK_NONE;
+#pragma unroll 1
+    for (u32 i = lane_part(lane); i < size; i += GROUP_LANES) {
+        const u64 rank = tgl_rank(exact_key(gate, row, begin + i), begin + i);
+        if (rank < limit && rank > best) best = rank;
+    }
+    return best;
+}
+DEV u32 choose_exactly(const tgl_gate &gate, const float *row, bool is_left, u32 lane)
+{
+    u64 best = is_left ? best_exact_below(gate, row, ALL_RANKS, lane) : TGL_RANK_NONE;
+    u32 expert = 0;
+#pragma unroll 1
+    for (u32 k = 0; k < NUM_TOPK; k++) {
+        const u64 rank = warp_max_u64(best);
+        if (lane == k) expert = tgl_rank_index(rank);
+        if (best == rank) best = best_exact_below(gate, row, rank, lane);
+    }
+    return expert;
+}
+
+/* A candidate, scored exactly. `score` is the logit for softmax, which has no score yet. */
+typedef struct { u32 expert; float score; u32 key; } candidate;
+
+DEV candidate score_candidate(const tgl_gate &gate, const float *row, u32 expert)
+{
+    const float x = row[expert], bias = gate.bias ? gate.bias[expert] : 0.0f;
+    const float score = SCORING == TGL_SOFTMAX ? x : tgl_raw_score(SCORING, x, { 0.0f, 1.0f });
+    return { expert, score, tgl_rank_key(score + bias) };
+}
+
+/* Brings the candidates of lanes 0 .. num_candidates - 1 into order. They nearly always are. */
+DEV candidate sort_candidates(candidate c, u32 num_candidates, u32 lane)
+{
+    const u64 rank = lane < num_candidates ? (u64)c.key << 32 | (u32)~c.expert : TGL_RANK_NONE;
+    const u64 previous = __shfl_up_sync(FULL, rank, 1);
+    if (__all_sync(FULL, lane == 0 || lane >= num_candidates || previous > rank)) return c;
+    u32 slot = 0, from = 0;
+#pragma unroll 4
+    for (u32 i = 0; i < num_candidates; i++) slot += __shfl_sync(FULL, rank, i) > rank;
+#pragma unroll 4
+    for (u32 k = 0; k < NUM_TOPK; k++) {
+        const u32 who = __ballot_sync(FULL, slot == k && lane < num_candidates);
+        if (lane == k) from = __ffs((int)who) - 1;
+    }
+    c.expert = __shfl_sync(FULL, c.expert, from);
+    c.score = __shfl_sync(FULL, c.score, from);
+    return c;
+}
+
+/* A short key is the upper bits of a filter's key with the complement of the expert below them. Short keys
+ * are distinct, so a round is one reduction of 32 bits, and whoever finds its own key in the result has won.
+ * A lane keeps its keys in sorted lists of four, so that the next one is at hand. */
+typedef struct { u32 key[NUM_LISTS][4]; } lists;    /* each in descending order */
+
+DEV void sort2(u32 &a, u32 &b)
+{
+    const u32 high = max(a, b), low = min(a, b);
+    a = high;
+    b = low;
+}
+
+DEV lists short_keys(const tgl_gate &gate, const values &f, u32 lane)
+{
+    lists l;
+#pragma unroll
+    for (u32 i = 0; i < NUM_LISTS; i++) {
+        u32 (&k)[4] = l.key[i];
+#pragma unroll
+        for (u32 j = 0; j < 4; j++)
+            k[j] = (key_of(f.x[4 * i + j]) & ~EXPERT_MASK) | (~expert_at(gate, lane, 4 * i + j) & EXPERT_MASK);
+        sort2(k[0], k[1]);
+        sort2(k[2], k[3]);
+        sort2(k[0], k[2]);
+        sort2(k[1], k[3]);
+        sort2(k[1], k[2]);
+    }
+    return l;
+}
+
+DEV u32 head(const lists &l)
+{
+    u32 best = l.key[0][0];
+#pragma unroll
+    for (int i = 1; i < NUM_LISTS; i++) best = max(best, l.key[i][0]);
+    return best;
+}
+
+/* Takes the key off the list that it heads, if it is one of this lane's. */
+DEV void pop(lists &l, u32 key)
+{
+#pragma unroll
+    for (int i = 0; i < NUM_LISTS; i++)
+        if (l.key[i][0] == key) {
+            l.key[i][0] = l.key[i][1];
+            l.key[i][1] = l.key[i][2];
+            l.key[i][2] = l.key[i][3];
+            l.key[i][3] = TGL_RANK_NONE;
+        }
+}
+
+/* NUM_TOPK rounds, then everyone who may be above the last pick. The shortest chain, for few tokens. */
+DEV candidate select_short(const tgl_gate &gate, const float *row, const values &logits, const values &bias,
+                           u32 lane)
+{
+    values f;
+#pragma unroll
+    for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = filter<false>(logits.x[i], bias.x[i]);
+    bool is_left = true;
+    if (IS_GROUPED) {
+        is_left = is_group_left(gate, row, f, lane);
+#pragma unroll
+        for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = is_left ? f.x[i] : MINUS_INFINITY;
+    }
+    lists l = short_keys(gate, f, lane);
+    u32 pick = TGL_RANK_NONE, first = TGL_RANK_NONE, last = TGL_RANK_NONE;
+#pragma unroll
+    for (u32 k = 0; k < NUM_TOPK; k++) {
+        last = warp_max_u32(head(l));
+        if (k == 0) first = last;
+        if (lane == k) pick = last;
+        pop(l, last);
+    }
+    /* Cutting bits off rounds down, so the floor does, too. -inf is no candidate, nor who is not there. */
+    const u32 low = last & ~EXPERT_MASK;
+    const u32 floor = IS_EXACT_FILTER ? low : key_of(filter_floor<false>(value_of(low))) & ~EXPERT_MASK;
+    bool is_settled = first < KEY_INFINITE && last >= KEY_FINITE;
+    u32 num_candidates = NUM_TOPK;
+#pragma unroll 1
+    while (is_settled && __any_sync(FULL, head(l) >= max(floor, KEY_FINITE))) {
+        if (num_candidates == 32) {
+            is_settled = false;
+            break;
+        }
+        const u32 next = warp_max_u32(head(l));
+        if (lane == num_candidates) pick = next;
+        pop(l, next);
+        num_candidates++;
+    }
+    u32 expert = lane < num_candidates ? ~pick & EXPERT_MASK : 0;
+    if (!is_settled) {
+        expert = choose_exactly(gate, row, is_left, lane);
+        num_candidates = NUM_TOPK;
+    }
+    return sort_candidates(score_candidate(gate, row, expert), num_candidates, lane);
+}
+
+/* ---- a token ---- */
+
+typedef struct {
+    const float *row;
+    values logits, bias;
+    bool is_masked, is_fixed;
+} token;
+
+/* Everything is loaded at once: a masked token costs its row, the others no wait for their mask. */
+DEV token load_token(const tgl_gate &gate, i64 t, u32 lane)
+{
+    token k;
+    k.row = gate.logits + t * gate.logits_stride;
+    const bool is_vector = ((u64)k.row & 15) == 0 && gate.group_size % 4 == 0;
+    const bool is_bias_vector = ((u64)gate.bias & 15) == 0 && gate.group_size % 4 == 0;
+    k.logits = load_values(gate, k.row, is_vector, ABSENT, lane);
+#pragma unroll
+    for (int i = 0; i < LANE_EXPERTS; i++) k.bias.x[i] = 0.0f;
+    if (gate.bias) k.bias = load_values(gate, gate.bias, is_bias_vector, 0.0f, lane);
+    k.is_masked = gate.mask && !gate.mask[t];
+    k.is_fixed = gate.fix_routing_mask && gate.fix_routing_mask[t];
+    return k;
+}
+
+DEV slot finish_chosen(const tgl_gate &gate, i64 t, const float *row, candidate c, u32 lane)
+{
+    if (gate.unmapped_topk_idx && lane < NUM_TOPK)
+        ((index_type *)gate.unmapped_topk_idx)[t * gate.unmapped_stride + lane] = (index_type)c.expert;
+    choice chosen = { (i32)c.expert, c.score };
+    if (SCORING == TGL_SOFTMAX)
+        chosen.score = tgl_raw_score(SCORING, c.score, softmax_of_row(row, gate.num_experts, lane));
+    if (!(chosen.score == chosen.score)) chosen.score = 0.0f;
+    return finish_slot<32>(gate, t, chosen, lane);
+}
+
+DEV slot finish_fixed(const tgl_gate &gate, i64 t, const float *row, u32 lane)
+{
+    const index_type *fixed = (const index_type *)gate.unmapped_topk_idx + t * gate.unmapped_stride;
+    const i64 e = lane < NUM_TOPK ? fixed[lane] : -1;
+    return finish_slot<32>(gate, t, choose_slot<32>(gate, row, e, lane), lane);
+}
+
+DEV slot finish_masked(const tgl_gate &gate, i64 t, u32 lane)
+{
+    if (gate.unmapped_topk_idx && lane < NUM_TOPK)
+        ((index_type *)gate.unmapped_topk_idx)[t * gate.unmapped_stride + lane] = -1;
+    return { -1, 0.0f };
+}
+
+/* Slot k of token t in lane k < num_topk + num_shared; writes unmapped_topk_idx. By all lanes of a warp. */
+DEV slot gate_token(const tgl_gate &gate, i64 t, u32 lane)
+{
+    const token k = load_token(gate, t, lane);
+    if (k.is_masked) return finish_masked(gate, t, lane);
+    if (k.is_fixed) return finish_fixed(gate, t, k.row, lane);
+    return finish_chosen(gate, t, k.row, select_short(gate, k.row, k.logits, k.bias, lane), lane);
+}
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ * gate_slots.cuh - what becomes of a token's slots once their experts are known, LANES (8, 16 or 32) lanes a
+ * token, a slot a lane.
+ *   macros    SCORING 0 .. 3; NUM_TOPK 1 .. LANES; INDEX_BYTES 4 or 8 */
+#ifndef TEGULA_MOE_GATE_SLOTS_CUH
+#define TEGULA_MOE_GATE_SLOTS_CUH
+
+#include "moe/gate.h"
+#include "moe/index.cuh"
+#include "moe/score.cuh"
+
+#ifndef NUM_TOPK
+#ifdef __CUDACC_RTC__
+#error "NUM_TOPK is not defined"
+#endif
+#define NUM_TOPK 8
+#endif
+static_assert(NUM_TOPK >= 1 && NUM_TOPK <= GATE_MAX_SLOTS, "NUM_TOPK is 1 .. 32");
+
+typedef struct { i32 expert; float score; } choice;     /* expert < 0: none, and its score is 0 */
+typedef struct { i32 index; float weight; } slot;       /* as in topk_idx and topk_weights */
+
+/* The choice of an expert that was not made by its score; e may be any number. Softmax wants a warp a
+ * token. */
+template <int LANES> DEV choice choose_slot(const tgl_gate &gate, const float *row, i64 e, u32 lane)
+{
+    static_assert(SCORING != TGL_SOFTMAX || LANES == 32, "softmax takes a warp");
+    const tgl_softmax softmax = softmax_if_wanted(row, gate.num_experts, lane);
+    if (e < 0 || e >= gate.num_experts) return { -1, 0.0f };
+    return { (i32)e, tgl_score(SCORING, row[e], softmax) };
+}
+
+/* Lane k of the token has the choice of slot k < NUM_TOPK; the shared slots follow. By all lanes of a
+ * warp. */
+template <int LANES> DEV slot finish_slot(const tgl_gate &gate, i64 t, choice c, u32 k)
+{
+    float sum = GATE_EPSILON;
+#pragma unroll
+    for (int i = 0; i < NUM_TOPK; i++) sum += __shfl_sync(FULL, c.score, i, LANES);
+    const bool is_shared = k >= NUM_TOPK;
+    const i32 expert = is_shared ? (i32)(gate.num_experts + (k - NUM_TOPK)) : c.expert;
+    if (expert < 0 || k >= NUM_TOPK + gate.num_shared) return { -1, 0.0f };
+    return { (i32)tgl_gate_index(&gate, t, (u32)expert),
+             is_shared ? gate.shared_weight : tgl_gate_weight(&gate, c.score, sum) };
+}
+
+DEV void store_slot(const tgl_gate &gate, i64 t, slot s, u32 k)
+{
+    const u32 num_slots = NUM_TOPK + gate.num_shared;
+    if (k >= num_slots) return;
+    ((index_type *)gate.topk_idx)[t * num_slots + k] = s.index;
+    gate.topk_weights[t * num_slots + k] = s.weight;
+}
+
+#endif

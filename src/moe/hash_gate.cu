@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT
+ * hash_gate.cu - experts by a table of token ids, weights by score: TOKEN_LANES lanes a token, a slot a lane.
+ *   computes  as tegula/moe.h says
+ *   launch    grid ceil(num_tokens * TOKEN_LANES / block), block of 1 .. HASH_GATE_WARPS warps, no shared memory
+ *   moves     a token: its id, NUM_TOPK entries of the table, as many logits (for softmax all of its row),
+ *             (INDEX_BYTES + 4) * slots bytes; what there is of mask, map, count and unmapped indices
+ *   macros    TOKEN_LANES 8, 16, 32, at least the slots, 32 for softmax; SCORING 0 .. 3; NUM_TOPK 1 .. TOKEN_LANES;
+ *             INDEX_BYTES, ID_BYTES, TABLE_BYTES 4 or 8 */
+#include "moe/gate_slots.cuh"
+#include "moe/hash_gate.h"
+
+#if !defined(TOKEN_LANES) || !defined(ID_BYTES) || !defined(TABLE_BYTES)
+#ifdef __CUDACC_RTC__
+#error "TOKEN_LANES, ID_BYTES or TABLE_BYTES is not defined"
+#endif
+#define TOKEN_LANES 8
+#define ID_BYTES 8
+#define TABLE_BYTES 4
+#endif
+static_assert((TOKEN_LANES == 8 || TOKEN_LANES == 16 || TOKEN_LANES == 32) && NUM_TOPK <= TOKEN_LANES, "TOKEN_LANES is 8, 16 or 32");
+
+extern "C" __global__ void __launch_bounds__(32 * HASH_GATE_WARPS) hash_gate(
+    const __grid_constant__ tgl_gate gate, const void *input_ids, const void *tid2eid, i64 vocabulary)
+{
+    const i64 t = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / TOKEN_LANES;
+    const u32 lane = threadIdx.x % 32, k = threadIdx.x % TOKEN_LANES;
+    pdl_wait();
+    const bool is_token = t < gate.num_tokens;  /* lanes of none go along: shuffles want them all */
+    i64 id = -1;
+    if (is_token && !(gate.mask && !gate.mask[t])) id = load_index<ID_BYTES>(input_ids, t);
+    const bool is_routed = id >= 0 && id < vocabulary;
+    i64 e = -1;
+    if (is_routed && k < NUM_TOPK) e = load_index<TABLE_BYTES>(tid2eid, id * NUM_TOPK + k);
+    const float *row = gate.logits + (is_token ? t * gate.logits_stride : 0);
+    const choice c = choose_slot<TOKEN_LANES>(gate, row, e, lane);
+    slot s = finish_slot<TOKEN_LANES>(gate, t, c, k);
+    if (!is_routed) s = { -1, 0.0f };
+    if (is_token) {
+        if (gate.unmapped_topk_idx && k < NUM_TOPK)
+            ((index_type *)gate.unmapped_topk_idx)[t * gate.unmapped_stride + k] = as_index(e);
+        store_slot(gate, t, s, k);
+    }
+    pdl_trigger();
+}

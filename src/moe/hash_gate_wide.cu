@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT
+ * hash_gate_wide.cu - hash_gate for any number of slots: a block per token.
+ *   computes  as tegula/moe.h says
+ *   launch    grid num_tokens, block HASH_GATE_WIDE_THREADS
+ *   moves     as hash_gate.cu; weights and indices are written, read and written again
+ *   macros    SCORING 0 .. 3; INDEX_BYTES, ID_BYTES, TABLE_BYTES 4 or 8 */
+#include "moe/gate_wide.cuh"
+#include "moe/hash_gate.h"
+
+#if !defined(ID_BYTES) || !defined(TABLE_BYTES)
+#ifdef __CUDACC_RTC__
+#error "ID_BYTES or TABLE_BYTES is not defined"
+#endif
+#define ID_BYTES 8
+#define TABLE_BYTES 4
+#endif
+
+extern "C" __global__ void __launch_bounds__(HASH_GATE_WIDE_THREADS) hash_gate_wide(
+    const __grid_constant__ tgl_gate gate, const void *input_ids, const void *tid2eid, i64 vocabulary)
+{
+    const i64 t = blockIdx.x;
+    pdl_wait();
+    const i64 id = load_index<ID_BYTES>(input_ids, t);
+    if ((gate.mask && !gate.mask[t]) || id < 0 || id >= vocabulary) {
+        mask_token(gate, t);
+    } else {
+        for (u32 k = threadIdx.x; k < gate.num_topk; k += HASH_GATE_WIDE_THREADS) {
+            const index_type e = as_index(load_index<TABLE_BYTES>(tid2eid, id * gate.num_topk + k));
+            indices_of(gate, t)[k] = e;
+            if (gate.unmapped_topk_idx) unmapped_of(gate, t)[k] = e;
+        }
+        finish_token(gate, t, gate.logits + t * gate.logits_stride);
+    }
+    pdl_trigger();
+}

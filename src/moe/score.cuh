@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT
+ * score.cuh - scores in kernels: SCORING is one of TGL_SIGMOID .. TGL_IDENTITY (score.h). */
+#ifndef TEGULA_MOE_SCORE_CUH
+#define TEGULA_MOE_SCORE_CUH
+
+#include "device/ptx.cuh"
+#include "moe/score.h"
+#include "numerics/rank.h"
+
+#ifndef SCORING
+#ifdef __CUDACC_RTC__
+#error "SCORING is not defined"
+#endif
+#define SCORING TGL_SIGMOID
+#endif
+static_assert(SCORING >= TGL_SIGMOID && SCORING <= TGL_IDENTITY, "SCORING is 0 .. 3");
+
+/* By all lanes of a warp, and in all of them. The order of the sum is that of lanes, whoever calls. */
+DEV tgl_softmax softmax_of_row(const float *row, u32 num_experts, u32 lane)
+{
+    u32 best = tgl_rank_key(__uint_as_float(0xff800000));
+#pragma unroll 4
+    for (u32 e = lane; e < num_experts; e += 32) best = max(best, tgl_rank_key(row[e]));
+    tgl_softmax s = { tgl_rank_value((u64)warp_max_u32(best) << 32), 0.0f };
+#pragma unroll 4
+    for (u32 e = lane; e < num_experts; e += 32) {
+        const float x = row[e];
+        s.sum += x == x ? expf(x - s.max) : 0.0f;
+    }
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) s.sum += __shfl_xor_sync(FULL, s.sum, d);
+    return s;
+}
+
+/* The same where SCORING needs it. */
+DEV tgl_softmax softmax_if_wanted(const float *row, u32 num_experts, u32 lane)
+{
+    if (SCORING == TGL_SOFTMAX) return softmax_of_row(row, num_experts, lane);
+    return { 0.0f, 1.0f };
+}
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT
+ * top2_sum_gate_many.cu - top2_sum_gate for many tokens: the selection of fewest instructions.
+ *   computes  the bits of top2_sum_gate.cu
+ *   launch    grid ceil(num_tokens / warps), block of 1 .. GATE_WARPS warps
+ *   moves     as top2_sum_gate.cu
+ *   macros    SCORING, NUM_TOPK, INDEX_BYTES, GROUP_LANES, NUM_LISTS: see gate.cuh
+ *
+ * The NUM_TOPK-th largest of the lanes' maxima bounds the NUM_TOPK-th best key from below; the experts above
+ * it, less the error, are the candidates: NUM_TOPK and one or two on random rows. They are packed through
+ * shared memory. A candidate's slot is the number of candidates above it. */
+#include "moe/gate.cuh"
+
+enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 6 : 2 };
+
+typedef struct __align__(16) {
+    u32 key[32];
+    u16 place[64];                              /* of a candidate: its number in the lane, and the lane */
+    u32 expert[32];                             /* by slot */
+    float score[32];
+} scratch;
+
+DEV float best_of(const values &f)
+{
+    values m = f;
+#pragma unroll
+    for (int d = 1; d < LANE_EXPERTS; d *= 2)
+#pragma unroll
+        for (int i = 0; i + d < LANE_EXPERTS; i += 2 * d) m.x[i] = fmaxf(m.x[i], m.x[i + d]);
+    return m.x[0];
+}
+
+/* Lists the experts above `bound` in s.place; more than 32 are not all listed. How many there are. */
+DEV u32 list_candidates(scratch &s, const values &f, float bound, u32 lane)
+{
+    u32 left = 0;                               /* bit LANE_EXPERTS - 1 - i: expert i of the lane is one */
+#pragma unroll
+    for (int i = 0; i < LANE_EXPERTS; i++) left = __funnelshift_l(__float_as_uint(bound - f.x[i]), left, 1);
+    u32 count = 0, any = __ballot_sync(FULL, left != 0);
+#pragma unroll 1
+    while (any && count <= 32) {                /* one of every lane a turn; two turns mostly */
+        if (left) {
+            const u32 i = LANE_EXPERTS - __ffs((int)left);
+            s.place[count + __popc(any & lanes_below())] = (u16)(i << 5 | lane);
+        }
+        left &= left - 1;
+        count += __popc(any);
+        any = __ballot_sync(FULL, left != 0);
+    }
+    return count;
+}
+
+DEV candidate select_dense(const tgl_gate &gate, const float *row, const values &logits, const values &bias,
+                           scratch &s, u32 lane)
+{
+    values f;
+#pragma unroll
+    for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = filter<true>(logits.x[i], bias.x[i]);
+    bool is_left = true;
+    if (IS_GROUPED) {
+        is_left = is_group_left(gate, row, f, lane);
+#pragma unroll
+        for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = is_left ? f.x[i] : MINUS_INFINITY;
+    }
+    u32 best = key_of(best_of(f)), first = TGL_RANK_NONE, last = TGL_RANK_NONE;
+#pragma unroll
+    for (u32 k = 0; k < NUM_TOPK; k++) {
+        last = warp_max_u32(best);
+        if (k == 0) first = last;
+        if (best == last) best = TGL_RANK_NONE; /* equal ones leave together: the bound only gets lower */
+    }
+    bool is_settled = first < KEY_INFINITE && last >= KEY_FINITE;
+    /* > is >= the floor for the exact filter */
+    const float bound = IS_EXACT_FILTER ? value_of(last - 1) : filter_floor<true>(value_of(last));
+    u32 num_candidates = is_settled ? list_candidates(s, f, bound, lane) : 0;
+    __syncwarp();
+    is_settled = num_candidates >= NUM_TOPK && num_candidates <= 32;
+    u32 expert = 0;
+    if (is_settled) {
+        const u32 place = s.place[lane];
+        if (lane < num_candidates) expert = expert_at(gate, place % 32, place / 32);
+    } else {
+        expert = choose_exactly(gate, row, is_left, lane);
+        num_candidates = NUM_TOPK;
+    }
+    const candidate c = score_candidate(gate, row, expert);
+    const u32 key = lane < num_candidates ? c.key : TGL_RANK_NONE;
+    s.key[lane] = key;
+    __syncwarp();
+    u32 at = lane < num_candidates ? 0 : 32;
+#pragma unroll
+    for (u32 i = 0; i < 32; i += 4)
+        if (i < NUM_TOPK || i < num_candidates) {
+            const uint4 other = *(const uint4 *)&s.key[i];
+            at += (other.x > key) + (other.y > key) + (other.z > key) + (other.w > key);
+        }
+    /* NUM_TOPK distinct slots have this sum. Equal keys lower it, or add a lane. */
+    enum { EACH = 1024, SUM = NUM_TOPK * EACH + NUM_TOPK * (NUM_TOPK - 1) / 2 };
+    if (warp_add_u32(at < NUM_TOPK ? at + EACH : 0) != SUM)
+#pragma unroll 1
+        for (u32 i = 0; i < num_candidates; i++) {
+            const u32 other = __shfl_sync(FULL, c.expert, i);
+            at += s.key[i] == key && other < c.expert;
+        }
+    if (at < NUM_TOPK) {
+        s.expert[at] = c.expert;
+        s.score[at] = c.score;
+    }
+    __syncwarp();
+    return { s.expert[lane], s.score[lane], 0 };
+}
+
+extern "C" __global__ void __launch_bounds__(32 * GATE_WARPS, MIN_BLOCKS) top2_sum_gate_many(
+    const __grid_constant__ tgl_gate gate)
+{
+    SHARED(scratch[GATE_WARPS], scratches);
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const i64 t = (i64)blockIdx.x * (blockDim.x / 32) + warp;
+    pdl_wait();
+    if (t < gate.num_tokens) {
+        const token k = load_token(gate, t, lane);
+        slot s;
+        if (k.is_masked) {
+            s = finish_masked(gate, t, lane);
+        } else if (k.is_fixed) {
+            s = finish_fixed(gate, t, k.row, lane);
+        } else {
+            const candidate c = select_dense(gate, k.row, k.logits, k.bias, scratches[warp], lane);
+            s = finish_chosen(gate, t, k.row, c, lane);
+        }
+        store_slot(gate, t, s, lane);
+    }
+    pdl_trigger();
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT
+ * top2_sum_gate_wide.cu - top2_sum_gate for any number of experts, groups and slots: a block per token.
+ *   computes  as tegula/moe.h says, by exact keys of all experts
+ *   launch    grid num_tokens, block GATE_WIDE_THREADS
+ *   moves     num_tokens * (4 * num_experts + (INDEX_BYTES + 4) * slots) bytes, masks, bias, map; logits of
+ *             experts beyond GATE_WIDE_KEPT again, from L1 or L2, after each pick of their thread
+ *   macros    SCORING 0 .. 3, INDEX_BYTES 4 or 8 */
+#include "moe/gate_wide.cuh"
+#include "moe/top2_sum_gate.h"
+#include "moe/topk.cuh"
+
+enum { THREADS = GATE_WIDE_THREADS, WARPS = THREADS / 32, KEPT = GATE_WIDE_KEPT };
+#define MINUS_INFINITY __uint_as_float(0xff800000)
+
+typedef struct {
+    u32 key[KEPT];                              /* of experts; TGL_RANK_NONE: its group is left out */
+    float group_sum[KEPT];
+    u64 best_of_warp[2][WARPS];                 /* two rounds in turn: a warp may be ahead by one */
+} memory;
+
+typedef struct {
+    const tgl_gate &gate;
+    const float *row;
+    memory &kept;
+    u64 last_group;                             /* rank of the last group that is left to choose from */
+} search;
+
+DEV u32 exact_key(const search &s, u32 e)
+{
+    return tgl_rank_key(tgl_score_key(SCORING, s.row[e], s.gate.bias ? s.gate.bias[e] : 0.0f));
+}
+
+/* Of experts first, first + step, ... of a group; -inf where there is none. */
+typedef struct { float first, second; } two;
+DEV two best_two(const search &s, u32 group, u32 first, u32 step)
+{
+    two best = { MINUS_INFINITY, MINUS_INFINITY };
+    for (u32 i = first; i < s.gate.group_size; i += step) {
+        const u32 e = group * s.gate.group_size + i;
+        const float score = tgl_rank_value((u64)(e < KEPT ? s.kept.key[e] : exact_key(s, e)) << 32);
+        best.second = fmaxf(best.second, fminf(best.first, score));
+        best.first = fmaxf(best.first, score);
+    }
+    return best;
+}
+DEV float sum_of(const search &s, two best)
+{
+    return s.gate.group_size == 1 ? best.first : best.first + best.second;
+}
+
+/* Any thread by itself. Expert keys and group sums that are kept must be there, and complete. */
+DEV u64 rank_of_group(const search &s, u32 group)
+{
+    return tgl_rank(group < KEPT ? s.kept.group_sum[group] : sum_of(s, best_two(s, group, 0, 1)), group);
+}
+
+/* The best of all threads' ranks. */
+DEV u64 block_max(const search &s, u64 rank, u32 round)
+{
+    u64 (&bests)[WARPS] = s.kept.best_of_warp[round % 2];
+    const u64 mine = warp_max_u64(rank);
+    if (threadIdx.x % 32 == 0) bests[threadIdx.x / 32] = mine;
+    __syncthreads();
+    u64 best = bests[0];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) best = max(best, bests[w]);
+    return best;
+}
+
+/* Sums by warps; rounds over their ranks; then the experts of other groups get no key. */
+DEV void choose_groups(search &s)
+{
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (u32 g = warp; g < min(s.gate.num_groups, (u32)KEPT); g += WARPS) {
+        two best = best_two(s, g, lane, 32);
+#pragma unroll
+        for (int d = 16; d > 0; d /= 2) {
+            const float first = __shfl_xor_sync(FULL, best.first, d);
+            const float second = __shfl_xor_sync(FULL, best.second, d);
+            best.second = fmaxf(fmaxf(best.second, second), fminf(best.first, first));
+            best.first = fmaxf(best.first, first);
+        }
+        if (lane == 0) s.kept.group_sum[g] = sum_of(s, best);
+    }
+    __syncthreads();
+    u64 last = ALL_RANKS;
+#pragma unroll 1
+    for (u32 r = 0; r < s.gate.num_topk_groups; r++) {
+        u64 best = TGL_RANK_NONE;
+        for (u32 g = threadIdx.x; g < s.gate.num_groups; g += THREADS) {
+            const u64 rank = rank_of_group(s, g);
+            if (rank < last && rank > best) best = rank;
+        }
+        last = block_max(s, best, r);
+    }
+    s.last_group = last;
+    __syncthreads();                            /* best_of_warp is used again */
+    for (u32 e = threadIdx.x; e < min(s.gate.num_experts, (u32)KEPT); e += THREADS)
+        if (rank_of_group(s, e / s.gate.group_size) < last) s.kept.key[e] = TGL_RANK_NONE;
+}
+
+/* The best rank below `limit` of this thread's experts, which are its own to the end. */
+DEV u64 best_left(const search &s, u64 limit)
+{
+    u64 best = TGL_RANK_NONE;
+    for (u32 e = threadIdx.x; e < s.gate.num_experts; e += THREADS) {
+        u32 key;
+        if (e < KEPT) key = s.kept.key[e];
+        else if (rank_of_group(s, e / s.gate.group_size) < s.last_group) key = TGL_RANK_NONE;
+        else key = exact_key(s, e);
+        const u64 rank = (u64)key << 32 | (u32)~e;
+        if (key != TGL_RANK_NONE && rank < limit && rank > best) best = rank;
+    }
+    return best;
+}
+
+DEV void choose_experts(const tgl_gate &gate, i64 t, const float *row)
+{
+    SHARED(memory, kept);
+    search s = { gate, row, kept, TGL_RANK_NONE };
+    for (u32 e = threadIdx.x; e < min(gate.num_experts, (u32)KEPT); e += THREADS) kept.key[e] = exact_key(s, e);
+    __syncthreads();
+    if (gate.num_topk_groups < gate.num_groups) choose_groups(s);
+    u64 best = best_left(s, ALL_RANKS);
+#pragma unroll 1
+    for (u32 k = 0; k < gate.num_topk; k++) {
+        const u64 rank = block_max(s, best, k);
+        if (threadIdx.x == 0) {
+            indices_of(gate, t)[k] = (index_type)tgl_rank_index(rank);
+            if (gate.unmapped_topk_idx) unmapped_of(gate, t)[k] = (index_type)tgl_rank_index(rank);
+        }
+        if (best == rank) best = best_left(s, rank);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) top2_sum_gate_wide(const __grid_constant__ tgl_gate gate)
+{
+    const i64 t = blockIdx.x;
+    const float *row = gate.logits + t * gate.logits_stride;
+    pdl_wait();
+    if (gate.mask && !gate.mask[t]) {
+        mask_token(gate, t);
+    } else {
+        if (gate.fix_routing_mask && gate.fix_routing_mask[t])
+            for (u32 k = threadIdx.x; k < gate.num_topk; k += THREADS)
+                indices_of(gate, t)[k] = unmapped_of(gate, t)[k];
+        else
+            choose_experts(gate, t, row);
+        finish_token(gate, t, row);
+    }
+    pdl_trigger();
+}
