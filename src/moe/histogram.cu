@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
         if (is_last)
 #pragma unroll 4
             for (i32 i = tid; i < num_bins; i += threads) {
-                write_result(out, i, load_relaxed_u32(&sums[i]), num_bins, tokens_topk);
+                write_result(out, i, sums[i], num_bins, tokens_topk);
                 sums[i] = 0;
             }
     }

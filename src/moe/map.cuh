@@ -90,9 +90,9 @@ template <int BITS> DEV u32 warp_sum_below_by_votes(u32 v)
 }
 
 /* ---- all of a mapping, by blocks that exchange nothing ----
- * Pairs come in runs of 32: run v * WARPS + w is that of warp w and register v. Shared memory of a block, MAP_SHARED
- * bytes, in this order: u32 hist[num_experts], pairs of an expert; u32 bits[owned][RUNS], a run's lanes that have a
- * pair of an owned expert; u16 earlier[owned][RUNS], its pairs in earlier runs. */
+ * Pairs come in runs of 32: run v * WARPS + w is that of warp w and register v. Shared memory of a block,
+ * MAP_SHARED bytes, in this order: u32 hist[num_experts], pairs of an expert; u32 bits[owned][RUNS], the
+ * lanes of a run that have a pair of an owned expert; u16 earlier[owned][RUNS], its pairs in earlier runs. */
 #define MAP_RUNS(threads, per_thread) ((threads) / 32 * (per_thread))
 
 /* Comes first, with a barrier behind it. */
@@ -103,8 +103,8 @@ template <int THREADS, int PER_THREAD> DEV void map_clear(const tgl_map &m, void
     for (i32 i = (i32)threadIdx.x; i < words; i += THREADS) ((u32 *)shared)[i] = 0;
 }
 
-/* Writes the mapping of the pairs v * THREADS + thread, whose experts are expert[v] (-1: none), by all threads
- * of `num_blocks` blocks; each takes `owned` (1 .. MAP_OWNED) experts at a time. In a block:
+/* Writes the mapping of the pairs v * THREADS + thread, whose experts are expert[v] (-1: none), by all
+ * threads of `num_blocks` blocks; each takes `owned` (1 .. MAP_OWNED) experts at a time. In a block:
  *   1  pairs per expert are counted, those of owned experts marked
  *   2  a warp per owned expert: its segment starts where the segments before it end; its pairs in earlier
  *      runs are added up
