@@ -19,14 +19,13 @@ typedef struct {
      * position of the next one. */
     int64_t num_chunks, chunk_tokens;
     int32_t *cursors;
-    int32_t total;
 } problem;
 
 /* ---- CPU ---- */
 
 /* Cursors of all chunks, on the stack. With more experts there is one chunk, and an output has its cursors:
- * nothing is allocated. */
-enum { MAX_CURSORS = 8192, MAX_CHUNKS = 32, MIN_CHUNK_PAIRS = 4096 };
+ * nothing is allocated. A chunk is worth a thread of its own. */
+enum { MAX_CURSORS = 8192, MAX_CHUNKS = 32, MIN_CHUNK_BYTES = 64 << 10 };
 
 #define INLINE static inline __attribute__((always_inline))   /* so that index_bytes is a constant */
 
@@ -35,14 +34,19 @@ INLINE int64_t get(const void *row, int64_t k, int index_bytes)
     return index_bytes == 4 ? ((const int32_t *)row)[k] : ((const int64_t *)row)[k];
 }
 
+static int64_t first_token(const problem *p, int64_t chunk)
+{
+    const int64_t token = chunk * p->chunk_tokens;
+    return token < p->num_tokens ? token : p->num_tokens;
+}
+
 INLINE void count(const problem *p, int64_t chunk, int index_bytes)
 {
     int32_t *cursor = p->cursors + chunk * p->map.num_experts;
     const uint64_t num_experts = (uint64_t)p->map.num_experts;
-    const int64_t begin = chunk * p->chunk_tokens, rest = p->num_tokens - begin;
-    const int64_t end = begin + (rest < p->chunk_tokens ? rest : p->chunk_tokens);
+    const int64_t end = first_token(p, chunk + 1);
     memset(cursor, 0, num_experts * sizeof *cursor);
-    for (int64_t t = begin; t < end; t++) {
+    for (int64_t t = first_token(p, chunk); t < end; t++) {
         const void *row = (const char *)p->topk_idx + t * p->row_stride * index_bytes;
         for (int64_t k = 0; k < p->num_topk; k++) {
             const uint64_t expert = (uint64_t)get(row, k, index_bytes);
@@ -55,8 +59,7 @@ INLINE void place(const problem *p, int64_t chunk, int index_bytes)
 {
     const tgl_map m = p->map;                   /* a copy that stores cannot change */
     int32_t *cursor = p->cursors + chunk * m.num_experts;
-    const int64_t begin = chunk * p->chunk_tokens, rest = p->num_tokens - begin;
-    const int64_t end = begin + (rest < p->chunk_tokens ? rest : p->chunk_tokens);
+    const int64_t begin = first_token(p, chunk), end = first_token(p, chunk + 1);
     int32_t pair = (int32_t)(begin * p->num_topk);
     for (int64_t t = begin; t < end; t++) {
         const void *row = (const char *)p->topk_idx + t * p->row_stride * index_bytes;
@@ -78,10 +81,24 @@ INLINE void place(const problem *p, int64_t chunk, int index_bytes)
     }
 }
 
+/* The chunk's part of the positions: all are empty until pairs are placed. */
+static void clear(const problem *p, int64_t chunk)
+{
+    const tgl_map *m = &p->map;
+    const int64_t each = (m->num_positions + p->num_chunks - 1) / p->num_chunks, begin = chunk * each;
+    const int64_t rest = m->num_positions - begin, positions = rest < each ? rest : each;
+    if (positions <= 0) return;
+    const size_t bytes = (size_t)positions * sizeof(int32_t);
+    memset(m->pos_to_expert + begin, -1, bytes);
+    memset(m->pos_to_token + begin, -1, bytes);
+    memset(m->pos_to_token_topk + begin, -1, bytes);
+}
+
 static void count_chunks(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
     for (int64_t i = begin; i < end; i++) {
+        clear(p, i);
         if (p->index_bytes == 4) count(p, i, 4);
         else count(p, i, 8);
     }
@@ -96,8 +113,9 @@ static void place_chunks(const void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Turns counts into cursors, and writes what there is per expert. */
-static void lay_out(problem *p)
+/* Turns counts into cursors, and writes what there is per expert; but for its end, whose place may have the
+ * cursors. */
+static void lay_out(const problem *p)
 {
     const tgl_map *m = &p->map;
     int32_t start = 0;
@@ -117,56 +135,28 @@ static void lay_out(problem *p)
         if (m->num_tokens_per_expert_host) m->num_tokens_per_expert_host[e] = length;
         start += length;
     }
-    p->total = start;
-}
-
-static void fill(const tgl_map *m, int64_t begin, int64_t end)
-{
-    if (end > m->num_positions) end = m->num_positions;
-    if (begin >= end) return;
-    const size_t bytes = (size_t)(end - begin) * sizeof(int32_t);
-    memset(m->pos_to_expert + begin, -1, bytes);
-    memset(m->pos_to_token + begin, -1, bytes);
-    memset(m->pos_to_token_topk + begin, -1, bytes);
-}
-
-/* Where the pairs of an expert end is in the last chunk's cursors, once all have their place. */
-static void finish_experts(const void *context, int64_t begin, int64_t end)
-{
-    const problem *p = context;
-    const tgl_map *m = &p->map;
-    const int32_t *cursor = p->cursors + (p->num_chunks - 1) * m->num_experts;
-    for (int64_t e = begin; e < end; e++) {
-        const int32_t pairs_end = cursor[e], segment_end = m->expert_start[e] + m->num_tokens_per_expert[e];
-        fill(m, pairs_end, segment_end);
-        m->expert_end[e] = segment_end;         /* after the cursor, which may be the same memory */
-    }
-}
-
-static void fill_rest(const void *context, int64_t begin, int64_t end)
-{
-    const problem *p = context;
-    fill(&p->map, p->total + begin, p->total + end);
 }
 
 static tgl_status run_on_cpu(problem *p)
 {
     int32_t cursors[MAX_CURSORS];
-    const int64_t num_pairs = p->map.num_pairs, num_experts = p->map.num_experts;
-    p->cursors = num_experts <= MAX_CURSORS ? cursors : p->map.expert_end;
-    p->num_chunks = MAX_CURSORS / (num_experts > 0 ? num_experts : 1);
-    if (p->num_chunks > MAX_CHUNKS) p->num_chunks = MAX_CHUNKS;
-    if (p->num_chunks > num_pairs / MIN_CHUNK_PAIRS) p->num_chunks = num_pairs / MIN_CHUNK_PAIRS;
-    if (p->num_chunks < 1) p->num_chunks = 1;
-    p->chunk_tokens = num_pairs > 0 ? (p->num_tokens + p->num_chunks - 1) / p->num_chunks : 0;
-    if (num_pairs == 0) p->num_tokens = 0;      /* rows without columns may be many */
-    const int64_t chunk_bytes = p->chunk_tokens * p->num_topk * p->index_bytes;
-    TGL_TRY(tgl_parallel_rows(p->num_chunks, chunk_bytes, count_chunks, p));
+    const tgl_map *m = &p->map;
+    const int64_t bytes = (int64_t)m->num_pairs * p->index_bytes + 12 * m->num_positions;
+    int64_t chunks = bytes / MIN_CHUNK_BYTES;
+    if (chunks > MAX_CHUNKS) chunks = MAX_CHUNKS;
+    if (m->num_experts > 0 && chunks > MAX_CURSORS / m->num_experts) chunks = MAX_CURSORS / m->num_experts;
+    if (chunks < 1) chunks = 1;
+    if (m->num_pairs == 0) p->num_tokens = 0;   /* rows without columns may be many */
+    p->cursors = m->num_experts <= MAX_CURSORS ? cursors : m->expert_end;
+    p->num_chunks = chunks;
+    p->chunk_tokens = (p->num_tokens + chunks - 1) / chunks;
+    TGL_TRY(tgl_parallel_rows(chunks, bytes / chunks, count_chunks, p));
     if (tgl_dry_run()) return TGL_OK;
     lay_out(p);
-    TGL_TRY(tgl_parallel_rows(p->num_chunks, 4 * chunk_bytes, place_chunks, p));
-    TGL_TRY(tgl_parallel_rows(num_experts, 6 * (int64_t)p->map.alignment, finish_experts, p));
-    return tgl_parallel_rows(p->map.num_positions - p->total, 12, fill_rest, p);
+    TGL_TRY(tgl_parallel_rows(chunks, 24 * (int64_t)m->num_pairs / chunks, place_chunks, p));
+    for (int32_t e = 0; e < m->num_experts; e++)
+        m->expert_end[e] = m->expert_start[e] + m->num_tokens_per_expert[e];
+    return TGL_OK;
 }
 
 /* ---- launch ---- */
@@ -248,7 +238,7 @@ tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_map
                      mapping ? mapping->expert_start : NULL, NULL);
     TGL_TRY(tgl_map_check(topk_idx, mapping, alignment));
     problem p = { tgl_data(topk_idx), topk_idx->shape[0], topk_idx->shape[1], tgl_stride(topk_idx, 0),
-                  tgl_dtype_bits(topk_idx->dtype) / 8, .total = 0 };
+                  tgl_dtype_bits(topk_idx->dtype) / 8, .num_chunks = 0 };
     if (tgl_on_cpu(topk_idx)) {
         TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &p.map));
         return run_on_cpu(&p);
