@@ -874,7 +874,7 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=33 num_topk=8 num_groups=72 offset=2,3 dtype=i32",
             "num_tokens=1000,4097 num_topk=8 num_groups=4,256 routing=uniform,one",
             "num_tokens=40000 num_topk=8 num_groups=256 routing=skewed",
-            "num_tokens=9 num_topk=8 num_groups=100000,2000000 routing=uniform",
+            "num_tokens=9 num_topk=8 num_groups=100000",
             "num_tokens=5 num_topk=2 num_groups=0 routing=garbage",
             NULL,
         },
@@ -883,6 +883,7 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=4001 num_topk=6,8 num_groups=4,36,288,384 num_ranks=1,8 "
             "routing=uniform,some_empty,one,garbage dtype=i64,i32",
             "num_tokens=1000000 num_topk=8 num_groups=1,4,256,4096,100000 routing=uniform,one,garbage",
+            "num_tokens=9,1000000 num_topk=8 num_groups=2000000",
             "num_tokens=33000 num_topk=8 num_groups=256 layout=far dtype=i32",   /* past 2^31 elements */
             NULL,
         },
@@ -941,22 +942,23 @@ const case_op moe_mapping_ops[] = {
         .lists[CASE_CHECK] = (const char *const[]){
             "num_tokens=40 num_topk=2,6,8,9 num_experts=9,32,4 num_ranks=8 alignment=64,128",
             "num_tokens=37 num_topk=8 num_experts=32 alignment=1,3,16,64,128,256 dtype=i64,i32",
-            "num_tokens=33 num_topk=8 num_experts=1,2,9,31,32,33,256,257,385,1023,1024 alignment=3,128 "
-            "counts=1",
-            "num_tokens=20 num_topk=8 num_experts=1025,2048,2049,8192,10000 alignment=1,16",
+            "num_tokens=33 num_topk=8 num_experts=1,2,9,31,32,33,256,257,385,1023,1024 alignment=3 counts=1",
+            "num_tokens=20 num_topk=8 num_experts=1025,2048,2049,8192,10000 alignment=16",
             "num_tokens=7 num_topk=0,1,2,31,32,33 num_experts=64 alignment=16 routing=some_empty counts=1",
             "num_tokens=0,1,31,32,33 num_topk=1 num_experts=9,256 alignment=16 host=1",
             "num_tokens=0,1,3,4,5 num_topk=8 num_experts=9 alignment=16 num_positions=none,more,bound",
             "num_tokens=127,128,129 num_topk=8 num_experts=256 alignment=128 dtype=i64,i32",
-            "num_tokens=255,256,257,511,512,513,1025 num_topk=8 num_experts=256 alignment=128 routing=skewed",
-            "num_tokens=60 num_topk=6 num_experts=1,2,9,40,385 alignment=1,16 "
-            "routing=some_empty,empty,one,gaps,skewed,garbage dtype=i64,i32",
+            "num_tokens=255,256,257,511,512,513,1025 num_topk=8 num_experts=256 alignment=128",
+            "num_tokens=60 num_topk=6 num_experts=1,9,385 alignment=16 "
+            "routing=some_empty,empty,one,gaps,skewed,garbage",
+            "num_tokens=60 num_topk=6 num_experts=2,40 alignment=1 routing=some_empty,one,garbage dtype=i32",
             "num_tokens=60 num_topk=6 num_experts=2048 alignment=16 routing=one,gaps,garbage counts=1",
-            "num_tokens=45 num_topk=7 num_experts=9,300 alignment=1,16 num_positions=none,less,more,bound,1 "
-            "routing=uniform,garbage counts=1 host=1",
+            "num_tokens=45 num_topk=7 num_experts=9,300 alignment=16 num_positions=none,less,more,bound,1 "
+            "routing=garbage counts=1 host=1",
+            "num_tokens=45 num_topk=7 num_experts=9 alignment=1 num_positions=less,bound",
             "num_tokens=45 num_topk=7 num_experts=1500 alignment=16 num_positions=none,less,more counts=1",
             "num_tokens=33 num_topk=5,8 num_experts=72 alignment=16 layout=half,gap,repeated offset=0,1 "
-            "out_offset=0,1 dtype=i64,i32",
+            "dtype=i64,i32",
             "num_tokens=300 num_topk=8 num_experts=72 alignment=16 num_positions=bound offset=0,1,2,3 "
             "out_offset=1,2,3 dtype=i32 counts=1 host=1",
             "num_tokens=300 num_topk=33 num_experts=72 alignment=16 layout=gap routing=some_empty",
