@@ -37,10 +37,10 @@ static PyObject *bind_torch(PyObject *m, PyObject *args) /* torch_table's member
 {
     (void)m;
     torch_table t;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu,
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu,
                           &t.strided_cuda, &t.device, &t.dtypes, &t.dispatch_depth, &t.is_grad_enabled,
                           &t.has_transform, &t.forward_ad, &t.increment_version, &t.requires_grad,
-                          &t.cuda_device))
+                          &t.cuda_device, &t.is_capturing))
         return NULL;
     Py_INCREF(args); /* with everything in it, for the life of the process */
     t.get_requires_grad = (descrgetfunc)PyType_GetSlot(Py_TYPE(t.requires_grad), Py_tp_descr_get);
@@ -99,6 +99,11 @@ static PyObject *describe(PyObject *m, PyObject *object)
     Py_XDECREF(strides);
     drop_tensor(&ref);
     return answer;
+}
+
+static PyObject *workspaces(PyObject *m, PyObject *none) /* [(device, stream, bytes, is_clean)] */
+{
+    return (void)m, (void)none, list_workspaces();
 }
 
 /* ---- settings: core.h, one to one ---- */
@@ -188,13 +193,20 @@ static PyObject *prepare_begin(PyObject *m, PyObject *args)
     (void)m;
     int device;
     const char *architecture;
-    return PyArg_ParseTuple(args, "iz", &device, &architecture)
-               ? done_or_raise(tgl_prepare_begin(device, architecture))
-               : NULL;
+    if (!PyArg_ParseTuple(args, "iz", &device, &architecture)) return NULL;
+    const tgl_status status = tgl_prepare_begin(device, architecture);
+    if (status == TGL_OK) is_preparing = true;
+    return done_or_raise(status);
 }
 static PyObject *prepare_end(PyObject *m, PyObject *none)
 {
-    return (void)m, (void)none, done_or_raise(tgl_prepare_end());
+    (void)m, (void)none;
+    is_preparing = false;
+    return done_or_raise(tgl_prepare_end());
+}
+static PyObject *get_is_preparing(PyObject *m, PyObject *none)
+{
+    return (void)m, (void)none, PyBool_FromLong(is_preparing);
 }
 static PyObject *compile_count(PyObject *m, PyObject *none)
 {
@@ -206,6 +218,7 @@ static PyMethodDef methods[] = {
     { "bind_torch", bind_torch, METH_VARARGS, NULL },
     { "bind_op", bind_op, METH_VARARGS, NULL },
     { "describe", describe, METH_O, NULL },
+    { "workspaces", workspaces, METH_NOARGS, NULL },
     { "version", version, METH_NOARGS, NULL },
     { "set_num_sms", set_num_sms, METH_VARARGS, NULL },
     { "get_num_sms", get_num_sms, METH_O, NULL },
@@ -221,6 +234,7 @@ static PyMethodDef methods[] = {
     { "get_cache_dir", get_cache_dir, METH_NOARGS, NULL },
     { "prepare_begin", prepare_begin, METH_VARARGS, NULL },
     { "prepare_end", prepare_end, METH_NOARGS, NULL },
+    { "is_preparing", get_is_preparing, METH_NOARGS, NULL },
     { "compile_count", compile_count, METH_NOARGS, NULL },
     { NULL, NULL, 0, NULL },
 };

@@ -170,6 +170,8 @@ static bool says_true(PyObject *function) /* a torch builtin without arguments: 
     return yes;
 }
 
+static bool is_given(PyObject *object) { return object && object != Py_None; }
+
 static bool requires_grad(PyObject *object)
 {
     PyObject *answer = torch.get_requires_grad && entry_of(object).kind == PLAIN
@@ -213,12 +215,12 @@ static route choose_route(const op_row *row, PyObject *const *object, PyObject *
     if (row->is_differentiable && is_forward_ad()) return out ? NO_GRADIENT : TRANSFORM;
     bool wanted = false;
     for (int i = 0; row->is_differentiable && !wanted && i < row->num_params; i++)
-        wanted = row->params[i].kind == 't' && object[i] && object[i] != Py_None && requires_grad(object[i]);
+        wanted = row->params[i].kind == 't' && is_given(object[i]) && requires_grad(object[i]);
     bool is_lost = wanted && out;                                    /* a gradient that nobody computes */
     for (int i = 0; out && !wanted && i < row->num_results; i++)
         is_lost |= requires_grad(given_output(out, i));
     for (int i = 0; row->has_in_place && i < row->num_params; i++)
-        is_lost |= row->params[i].is_in_place && requires_grad(object[i]);
+        is_lost |= row->params[i].is_in_place && is_given(object[i]) && requires_grad(object[i]);
     if (!(wanted || is_lost) || !says_true(torch.is_grad_enabled)) return DIRECT;
     if (is_lost) return NO_GRADIENT;
     return says_true(torch.has_transform) ? TRANSFORM : GRADIENT;
@@ -233,20 +235,28 @@ static bool is_on_known_device(const DLTensor *t)
            type == TGL_DL_CUDA_MANAGED;
 }
 
+static bool is_on_gpu(const DLTensor *t)
+{
+    const int type = (int)t->device.device_type;
+    return type == TGL_DL_CUDA || type == TGL_DL_CUDA_MANAGED;
+}
+
 static bool evaluate(const extent *e, const frame *f, int64_t *out)
 {
-    int64_t size = 1;
+    int64_t sum = 0, product = 1;
     for (int k = 0; k < e->count; k++) {
         const factor *q = &e->f[k];
         const value *v = q->param < 0 ? NULL : &f->arg[q->param];
         const int64_t x = !v ? q->constant : q->axis < 0 ? v->i : v->tensor->shape[q->axis];
-        if (q->op == '/') {
+        if (q->op == '+') {
+            if (__builtin_add_overflow(sum, product, &sum)) return false;
+            product = x;
+        } else if (q->op == '/') {
             if (x <= 0) return false;
-            size = size / x + (size % x != 0);
-        } else if (__builtin_mul_overflow(size, x, &size)) return false;
+            product = product / x + (product % x != 0);
+        } else if (__builtin_mul_overflow(product, x, &product)) return false;
     }
-    *out = size;
-    return size >= 0;
+    return !__builtin_add_overflow(sum, product, out) && *out >= 0;
 }
 
 /* What the row says of output i: dtype, shape and strides; dims has room for both. */
@@ -262,11 +272,12 @@ static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *
         const value *v = &f->arg[o->dtype_from];
         want->dtype = p->kind == 't' ? v->tensor->dtype : p->word_dtype[v->i];
     }
+    const bool is_packed = o->is_packed || (o->strided_if >= 0 && !f->arg[o->strided_if].i);
     int64_t step = 1;
     for (int d = o->ndim - 1; d >= 0; d--) {
         const bool sized = evaluate(&o->size[d], f, &want->shape[d]);
         want->strides[d] = step;
-        if (!sized || (!o->is_packed && !evaluate(&o->stride[d], f, &want->strides[d]))
+        if (!sized || (!is_packed && !evaluate(&o->stride[d], f, &want->strides[d]))
             || __builtin_mul_overflow(step, want->shape[d] > 1 ? want->shape[d] : 1, &step))
             return PyErr_Format(PyExc_ValueError, "%s(): output %d would have an impossible size", row->name,
                                 i),
@@ -355,11 +366,9 @@ static uint64_t signature_of(const op_row *row, const frame *f)
  * compile for a tenth of a second. */
 static tgl_status run(op_row *row, frame *f, tensor_ref *in, tensor_ref *out)
 {
-    const int device_type = (int)f->arg[row->first_tensor].tensor->device.device_type;
     const uint64_t signature = signature_of(row, f);
     uint64_t *warm = &row->warm[signature >> 32 & (WARM_CALLS - 1)];
-    if ((device_type == TGL_DL_CUDA || device_type == TGL_DL_CUDA_MANAGED) && *warm == signature)
-        return row->call(f);
+    if (is_on_gpu(f->arg[row->first_tensor].tensor) && *warm == signature) return row->call(f);
     for (int i = 0; i < row->num_params; i++)
         if (row->params[i].kind == 't' && f->arg[i].tensor) hold_dims(&in[i]);
     for (int i = 0; i < row->num_results; i++) hold_dims(&out[i]);
@@ -369,6 +378,25 @@ static tgl_status run(op_row *row, frame *f, tensor_ref *in, tensor_ref *out)
     Py_END_ALLOW_THREADS
     if (status == TGL_OK) *warm = signature;
     return status;
+}
+
+/* ---- workspaces ---- */
+
+/* Whose library makes the workspace: torch's where one of its tensors is given, since the call then runs on
+ * its current stream; else that of the first one. */
+static int torch_input(const op_row *row, const tensor_ref *in)
+{
+    for (int i = 0; i < row->num_params; i++)
+        if (in[i].is_torch) return i;
+    return row->first_tensor;
+}
+
+/* A workspace is kept for eager calls only. During a capture it has to belong to the graph, and what torch's
+ * dispatcher calls may be the warm-up of a compiled graph, which must leave nothing behind in its pool. */
+static bool is_temporary(PyObject *self)
+{
+    return !((op_object *)self)->is_guarded ||
+           (torch.is_capturing && torch.is_capturing != Py_None && says_true(torch.is_capturing));
 }
 
 /* One output as it is, several as a tuple; the references in out[] pass to it. */
@@ -428,12 +456,13 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
 
     f.stream = NULL;
     if (has_foreign && !common_stream(row, object, given, &f.stream)) return NULL;
-    tensor_ref in[MAX_PARAMS], out[MAX_RESULTS];
+    tensor_ref in[MAX_PARAMS], out[MAX_RESULTS], scratch = { .object = NULL };
     int num_in = 0, num_out = 0;                                     /* how many of them to drop in the end */
     for (; num_in < row->num_params; num_in++) {
         const param *p = &row->params[num_in];
         tensor_ref *ref = &in[num_in];
         ref->object = ref->capsule = NULL;
+        ref->is_torch = false;
         if (p->kind != 't' || !object[num_in] || (object[num_in] == Py_None && p->optional)) continue;
         const bool is_read = read_tensor(p->name, object[num_in], entry[num_in], f.stream, ref);
         if (is_guarded && entry[num_in].kind == PLAIN &&
@@ -476,16 +505,27 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
         f.out[num_out] = &ref->tensor;
     }
 
+    f.workspace = NULL;
+    f.workspace_bytes = 0;
+    if (row->workspace && is_on_gpu(&first->tensor)) {
+        const int like = torch_input(row, in);
+        const size_t bytes = row->workspace(&f);
+        if (bytes > 0 && !take_workspace(&in[like], object[like], bytes, is_temporary(self), &f, &scratch))
+            goto done;
+    }
     const tgl_status status = run(row, &f, in, out);
-    if (status != TGL_OK) raise_status(status);
-    else {
+    if (status != TGL_OK) {
+        raise_status(status);
+        if (f.workspace) spoil_workspace(first->tensor.device, f.stream);
+    } else {
         bool ok = true;
         for (int i = 0; given && ok && i < row->num_results; i++) ok = count_write(&out[i], out[i].object);
         for (int i = 0; row->has_in_place && ok && i < row->num_params; i++)
-            if (row->params[i].is_in_place) ok = count_write(&in[i], object[i]);
+            if (row->params[i].is_in_place && is_given(object[i])) ok = count_write(&in[i], object[i]);
         if (ok) answer = pack_answer(row, out);
     }
 done:
+    drop_tensor(&scratch);
     for (int i = 0; i < num_out; i++) drop_tensor(&out[i]);
     for (int i = 0; i < num_in; i++) drop_tensor(&in[i]);
     return answer;

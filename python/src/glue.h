@@ -16,7 +16,7 @@
 
 #include "tegula/core.h"
 
-enum { MAX_PARAMS = 24, MAX_RESULTS = 8, MAX_DIMS = 6, MAX_WORDS = 8, MAX_FACTORS = 4, WARM_CALLS = 32 };
+enum { MAX_PARAMS = 24, MAX_RESULTS = 12, MAX_DIMS = 6, MAX_WORDS = 8, MAX_FACTORS = 4, WARM_CALLS = 32 };
 
 /* ---- one call, as the thunk of a row sees it ---- */
 
@@ -29,11 +29,18 @@ typedef struct {
     bool given;             /* false: None */
 } value;
 
-typedef struct { value arg[MAX_PARAMS]; DLTensor *out[MAX_RESULTS]; tgl_stream stream; } frame;
+typedef struct {
+    value arg[MAX_PARAMS];
+    DLTensor *out[MAX_RESULTS];
+    void *workspace;        /* of a row that asks for one; NULL on the CPU */
+    size_t workspace_bytes;
+    tgl_stream stream;
+} frame;
 
 /* ---- a row ---- */
 
-/* A size or a stride: a product, from left to right. axis -1: the parameter's own value; param -1: constant. */
+/* A size or a stride: a sum of products, each from left to right; op `+` begins the next one. axis -1: the
+ * parameter's own value; param -1: constant. */
 typedef struct { signed char param, axis; char op; int64_t constant; } factor;
 typedef struct { int count; factor f[MAX_FACTORS]; } extent;
 
@@ -52,6 +59,7 @@ typedef struct {
     DLDataType dtype;
     int ndim;
     bool is_packed;
+    int strided_if;          /* a bool parameter that must be true, or else it is packed; -1: none */
     extent size[MAX_DIMS], stride[MAX_DIMS];
 } result;
 
@@ -67,6 +75,7 @@ typedef struct {
 typedef struct {
     const char *module, *text, *doc;
     tgl_status (*call)(const frame *);
+    size_t (*workspace)(const frame *); /* bytes wanted on CUDA; NULL: none */
     bool is_differentiable;
     /* from here on: filled at import */
     char name[48];
@@ -113,7 +122,7 @@ typedef struct { PyTypeObject *type; const exchange_api *api; type_kind kind; } 
 typedef struct {
     PyObject *tensor, *parameter, *empty_strided, *strided_cpu, *strided_cuda, *device, *dtypes,
         *dispatch_depth, *is_grad_enabled, *has_transform, *forward_ad, *increment_version, *requires_grad,
-        *cuda_device;
+        *cuda_device, *is_capturing;
     descrgetfunc get_requires_grad;
 } torch_table;
 extern torch_table torch;
@@ -137,6 +146,14 @@ bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *
 bool is_lazy(PyObject *object, const DLTensor *t);
 bool is_hollow(const DLTensor *t);
 void drop_tensor(tensor_ref *ref);
+
+/* ---- workspaces ---- */
+
+bool take_workspace(const tensor_ref *like, PyObject *like_object, size_t bytes, bool is_temporary, frame *f,
+                    tensor_ref *held);
+void spoil_workspace(DLDevice device, tgl_stream stream);
+PyObject *list_workspaces(void);
+extern _Thread_local bool is_preparing; /* between tgl_prepare_begin() and tgl_prepare_end() */
 
 /* ---- calls ---- */
 

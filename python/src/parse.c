@@ -78,7 +78,7 @@ static bool parse_tensor(reader *r, op_row *row, param *p)     /* behind the `[`
     } while (take(r, ","));
     if (!take(r, "]")) return false;
     p->optional = p->has_default = take(r, "?");
-    p->is_in_place = !p->optional && take(r, "!");
+    p->is_in_place = take(r, "!");
     row->has_in_place |= p->is_in_place;
     return true;
 }
@@ -135,12 +135,13 @@ static bool parse_factor(reader *r, const op_row *row, factor *f)
     if (!take_word(r, w)) return false;
     if (isdigit((unsigned char)w[0])) return f->constant = atoll(w), f->constant > 0;
     const int index = param_named(row, w);
-    if (index >= 0) return f->param = (signed char)index, row->params[index].kind == 'i';
+    if (index >= 0)
+        return f->param = (signed char)index, strchr("ib", row->params[index].kind) != NULL;
     for (int i = 0; i < r->num_dims; i++)
-        if (!strcmp(r->dims[i].name, w)) {
+        if (!strcmp(r->dims[i].name, w) && !row->params[r->dims[i].param].optional) { /* else: no sizes */
             f->param = r->dims[i].param;
             f->axis = r->dims[i].axis;
-            return !row->params[f->param].optional;                  /* an absent tensor has no sizes */
+            return true;
         }
     return false;
 }
@@ -153,7 +154,7 @@ static bool parse_extent(reader *r, const op_row *row, extent *e)
         factor *f = &e->f[e->count++];
         *f = (factor){ .param = -1, .axis = -1, .op = op };
         if (!parse_factor(r, row, f)) return false;
-        op = take(r, "*") ? '*' : take(r, "/") ? '/' : 0;
+        op = take(r, "*") ? '*' : take(r, "/") ? '/' : take(r, "+") ? '+' : 0;
     } while (op);
     return true;
 }
@@ -163,7 +164,7 @@ static bool parse_result(reader *r, op_row *row)
     char w[NAME_BYTES];
     if (row->num_results == MAX_RESULTS || !take_word(r, w)) return false;
     result *o = &row->results[row->num_results++];
-    o->dtype_from = -1;
+    o->dtype_from = o->strided_if = -1;
     if (!dtype_named(w, &o->dtype)) {
         if ((o->dtype_from = param_named(row, w)) < 0) return false;
         const param *p = &row->params[o->dtype_from];
@@ -177,6 +178,10 @@ static bool parse_result(reader *r, op_row *row)
     o->is_packed = !take(r, ";");
     for (int d = 0; !o->is_packed && d < o->ndim; d++)
         if ((d > 0 && !take(r, ",")) || !parse_extent(r, row, &o->stride[d])) return false;
+    if (!o->is_packed && take(r, "if")) {
+        o->strided_if = take_word(r, w) ? param_named(row, w) : -1;
+        if (o->strided_if < 0 || row->params[o->strided_if].kind != 'b') return false;
+    }
     return take(r, "]");
 }
 
@@ -188,8 +193,13 @@ bool parse_row(op_row *row)
     while (take(&r, ","));
     if (!take(&r, ")") || !take(&r, "->")) return false;
     row->first_tensor = -1; /* it decides device, stream and kind of the outputs */
-    for (int i = row->num_params - 1; i >= 0; i--)
-        if (row->params[i].kind == 't' && !row->params[i].optional) row->first_tensor = i;
+    bool is_followed = false; /* by a parameter without default: then there can be none before it either */
+    for (int i = row->num_params - 1; i >= 0; i--) {
+        param *p = &row->params[i];
+        if (p->kind == 't' && !p->optional) row->first_tensor = i;
+        if (p->kind == 't' && is_followed) p->has_default = false;
+        if (!p->has_default) is_followed = true;
+    }
     if (row->first_tensor < 0) return false;
     if (!take(&r, "None"))
         do if (!parse_result(&r, row)) return false;

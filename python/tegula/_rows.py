@@ -18,11 +18,13 @@ class Result(NamedTuple):
     dtype: str               # a dtype's word, or the name of a parameter
     size: tuple              # expressions
     strides: Optional[tuple]
+    strided_if: Optional[str]   # a bool parameter without which the output is packed
 
 
-_PARAM = re.compile(r"(\w+)(?:\[([^]]*)\]([?!]?)|: (\{[^}]*\}|\w+)(\??)(?: = ([^,]+))?)(?:, |$)")
-_RESULT = re.compile(r"(\w+)\[([^];]*)(?:; ([^]]*))?\](?:, |$)")
+_PARAM = re.compile(r"(\w+)(?:\[([^]]*)\](\??!?)|: (\{[^}]*\}|\w+)(\??)(?: = ([^,]+))?)(?:, |$)")
+_RESULT = re.compile(r"(\w+)\[([^];]*)(?:; ([^]]*?)(?: if (\w+))?)?\](?:, |$)")
 _OPERATOR = re.compile(r" ([*/]) ")
+_MARKS = "abcdefghijklmnopqrstuvwxyz"  # of torch's schemas: which argument an op writes to
 
 
 def _read_all(pattern, text):
@@ -44,23 +46,27 @@ class Row:
         self.params = []
         for name, dims, mark, kind, optional, default in _read_all(_PARAM, params):
             if dims:
-                default = "None" if mark == "?" else None
-                param = Param(name, "Tensor", _split(dims), mark == "?", mark == "!", default)
+                default = "None" if "?" in mark else None
+                param = Param(name, "Tensor", _split(dims), "?" in mark, "!" in mark, default)
             elif kind.startswith("{"):
                 quoted = f'"{default}"' if default and default != "None" else default
                 param = Param(name, "str", (), bool(optional), False, quoted or None)
             else:
                 param = Param(name, kind, (), bool(optional), False, default or None)
             self.params.append(param)
-        self.results = [Result(dtype, _split(size), _split(strides))
-                        for dtype, size, strides in _read_all(_RESULT, results.removesuffix("None"))]
+        required = max(i for i, p in enumerate(self.params) if p.default is None)
+        self.params[:required] = [p._replace(default=None) if p.kind == "Tensor" else p
+                                  for p in self.params[:required]]
+        self.results = []
+        for dtype, size, strides, strided_if in _read_all(_RESULT, results.removesuffix("None")):
+            self.results.append(Result(dtype, _split(size), _split(strides), strided_if))
         self.first = next(p.name for p in self.params if p.kind == "Tensor" and not p.optional)
         self.out_names = ["out"] if len(self.results) == 1 else [f"out{i}" for i in range(len(self.results))]
 
     def _schema_params(self):
-        marks = iter("abcdefgh")
+        marks = iter(_MARKS)
         for p in self.params:
-            kind = f"Tensor({next(marks)}!)" if p.in_place else p.kind + "?" * p.optional
+            kind = (f"Tensor({next(marks)}!)" if p.in_place else p.kind) + "?" * p.optional
             yield f"{kind} {p.name}" + (f"={p.default}" if p.default is not None else "")
 
     def schema(self):
@@ -72,7 +78,7 @@ class Row:
 
     def out_schema(self):
         """The same with out=: an overload that writes to tensors it is given and returns nothing."""
-        outs = ", ".join(f"Tensor({mark}!) {name}" for mark, name in zip("stuvwxyz", self.out_names))
+        outs = ", ".join(f"Tensor({mark}!) {name}" for mark, name in zip(_MARKS[8:], self.out_names))
         return f"{self.name}.out({', '.join(self._schema_params())}, *, {outs}) -> ()"
 
     def describe_outputs(self, values):
@@ -81,15 +87,16 @@ class Row:
         sizes = {}
         for p in self.params:
             value = values.get(p.name)
-            if p.kind == "int":
+            if p.kind in ("int", "bool"):
                 sizes[p.name] = value
             elif p.kind == "Tensor" and value is not None:
                 if len(value.shape) != len(p.dims):
                     raise ValueError(f"{p.name}: has {len(value.shape)} dimensions, want {len(p.dims)}")
-                for name, size in zip(p.dims, value.shape):
-                    sizes.setdefault(name, size)
+                if not p.optional:
+                    for name, size in zip(p.dims, value.shape):
+                        sizes.setdefault(name, size)
 
-        def evaluate(expression):
+        def multiply(expression):
             first, *rest = _OPERATOR.split(expression)
             terms = [int(t) if t.isdigit() else sizes[t] for t in [first, *rest[1::2]]]
             result = terms[0]
@@ -97,8 +104,11 @@ class Row:
                 result = result * x if op == "*" else (result + x - 1) // x
             return result
 
-        def evaluate_all(expressions):
-            return None if expressions is None else tuple(map(evaluate, expressions))
+        def evaluate(expressions):
+            return tuple(sum(map(multiply, e.split(" + "))) for e in expressions)
 
-        return [(values.get(r.dtype, r.dtype), evaluate_all(r.size), evaluate_all(r.strides))
-                for r in self.results]
+        def is_packed(r):
+            return r.strides is None or (r.strided_if is not None and not values[r.strided_if])
+
+        return [(values.get(r.dtype, r.dtype), evaluate(r.size),
+                 None if is_packed(r) else evaluate(r.strides)) for r in self.results]

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+import types
 
 import numpy
 
@@ -29,16 +30,17 @@ class DLTensor(ctypes.Structure):
 
 
 class Array:
-    """A float32 array in the device's memory, of a library that speaks DLPack 0.x."""
+    """An array in the device's memory, of a library that speaks DLPack 0.x."""
 
-    def __init__(self, host):
-        host = numpy.ascontiguousarray(host, numpy.float32)
+    def __init__(self, host, dtype=numpy.float32):
+        host = numpy.ascontiguousarray(host, dtype)
         self.shape, self.nbytes, self.data, self.streams = host.shape, host.nbytes, ctypes.c_uint64(), []
+        self.dtype = host.dtype
         check(cuda.cuMemAlloc_v2(ctypes.byref(self.data), ctypes.c_size_t(self.nbytes)))
         check(cuda.cuMemcpyHtoD_v2(self.data, ctypes.c_void_p(host.ctypes.data), ctypes.c_size_t(self.nbytes)))
 
     def get(self):
-        host = numpy.empty(self.shape, numpy.float32)
+        host = numpy.empty(self.shape, self.dtype)
         check(cuda.cuCtxSynchronize())
         check(cuda.cuMemcpyDtoH_v2(ctypes.c_void_p(host.ctypes.data), self.data, ctypes.c_size_t(self.nbytes)))
         return host
@@ -49,7 +51,8 @@ class Array:
     def __dlpack__(self, *, stream):
         self.streams.append(stream)
         self.sizes = (ctypes.c_int64 * len(self.shape))(*self.shape)
-        self.tensor = DLTensor(self.data.value, 2, 0, len(self.shape), 2, 32, 1, self.sizes, None, 0, None, None)
+        self.tensor = DLTensor(self.data.value, 2, 0, len(self.shape), "iuf".index(self.dtype.kind),
+                               self.dtype.itemsize * 8, 1, self.sizes, None, 0, None, None)
         return make_capsule(ctypes.addressof(self.tensor), b"dltensor", None)
 
 
@@ -84,6 +87,34 @@ class Native(Array):
 make_capsule = ctypes.pythonapi.PyCapsule_New
 make_capsule.restype, make_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 Native.__dlpack_c_exchange_api__ = make_capsule(ctypes.addressof(Native.api), b"dlpack_exchange_api", None)
+
+
+class Cupy(Native):
+    """An array of a library that makes arrays, as CuPy does; they are full of rubbish."""
+    __module__, made = "cupy", []
+
+
+def make_cupy():
+    def empty(shape, dtype):
+        Cupy.made.append(Cupy(numpy.full(shape, 0x55, dtype), dtype))
+        return Cupy.made[-1]
+
+    sys.modules["cupy"] = types.ModuleType("cupy")
+    sys.modules["cupy"].empty = empty
+
+
+def scratch(x, *args, raw=False):
+    """(address, bytes, how many of them are not 0) of the workspace that a call is given."""
+    import _toy
+    out = Cupy(numpy.zeros(3), numpy.int64)
+    try:
+        (_toy.scratch_raw if raw else _toy.scratch)(x, *args, out=out)
+    finally:
+        made, scratch.last = list(Cupy.made), out.get().tolist()
+        Cupy.made.clear()
+    address, size, dirty = scratch.last
+    assert size >= args[0] and address % 256 == 0 and (not made or made[-1].data.value == address)
+    return address, size, dirty, len(made)
 
 
 def open_device():
@@ -227,7 +258,125 @@ def threads():
     assert all((out.get() == x.get().T).all() for x, out in arrays)
 
 
-CASES = [results, streams, gil, warmup, warmup_architecture, jit_never, errors, num_sms, threads]
+def workspaces():
+    """One per stream, zeroed when it is made, kept, grown; zeroed again after a failure."""
+    import _toy
+    make_cupy()
+    x = Cupy(numpy.zeros(3))
+    first = scratch(x, 1000)
+    assert first[2:] == (0, 1)
+    assert scratch(x, 1000) == scratch(x, first[1]) == (*first[:2], 0, 0)
+    larger = scratch(x, first[1] + 1)
+    assert larger[1] == 2 * first[1] and larger[2:] == (0, 1)
+    assert scratch(x, 0) == (0, 0, 0, 0) and scratch(x, 7) == (*larger[:2], 0, 0)
+    for status in (1, 7, 9):
+        try:
+            scratch(x, 8, 0xEE, status)
+        except (ValueError, _toy.Error):
+            pass
+        else:
+            raise AssertionError(status)
+        assert _toy.workspaces() == [(0, 0, larger[1], False)]
+        assert scratch(x, 8) == (*larger[:2], 0, 0)
+        assert _toy.workspaces() == [(0, 0, larger[1], True)]
+    scratch(x, 8, 0xEE)                         # an op with a bug: the next one sees it
+    assert scratch(x, 8)[2] == larger[1]
+    check(cuda.cuStreamCreate(ctypes.byref(Native.current), 1))
+    other = scratch(x, 8)
+    assert other[0] != larger[0] and other[2:] == (0, 1)
+    assert _toy.workspaces() == [(0, 0, larger[1], True), (0, Native.current.value, other[1], True)]
+
+
+def temporary_workspaces():
+    """During a capture, and for torch's dispatcher: a new one every time, of the size that is wanted, zeroed
+    on the stream, not kept."""
+    import _toy
+    make_cupy()
+    x, capturing = Cupy(numpy.zeros(3)), False
+    stranger = type("Tensor", (), {"requires_grad": property(lambda self: False)})
+    _toy.bind_torch(stranger, *[None] * 5, {}, *[None] * 5, stranger.requires_grad, None, lambda: capturing)
+    for _ in range(2):
+        assert scratch(x, 1000, 0xEE, raw=True)[1:] == (1000, 0, 1)
+        capturing = True
+        assert scratch(x, 1000, 0xEE)[1:] == (1000, 0, 1)
+        capturing = False
+    assert _toy.workspaces() == []
+    kept = scratch(x, 1000)
+    capturing = True
+    assert scratch(x, 1000)[0] != kept[0]
+    assert _toy.workspaces() == [(0, 0, kept[1], True)]
+
+
+def workspaces_while_preparing():
+    """Nothing is launched then, the zeroing neither: it has to happen later."""
+    import _toy
+    make_cupy()
+    x = Cupy(numpy.zeros(3))
+    _toy.prepare_begin(0, None)
+    assert _toy.is_preparing()
+    assert scratch(x, 1000)[2] > 0
+    _toy.prepare_end()
+    assert not _toy.is_preparing() and not _toy.workspaces()[0][3]
+    assert scratch(x, 1000)[2:] == (0, 0)
+
+
+def workspace_of_nobody():
+    """A library that cannot make arrays cannot make a workspace."""
+    import _toy
+    try:
+        _toy.scratch(Array(numpy.zeros(3)), 8, out=Array(numpy.zeros(3), numpy.int64))
+    except TypeError as e:
+        assert "no workspace can be made for a <class '__main__.Array'>" in str(e), str(e)
+    else:
+        raise AssertionError("no error")
+
+
+def workspaces_of_threads():
+    """Two threads, a stream each, and both grow."""
+    import _toy
+    make_cupy()
+    streams = [ctypes.c_uint64(), ctypes.c_uint64()]
+    for s in streams:
+        check(cuda.cuStreamCreate(ctypes.byref(s), 1))
+
+    class Mine(Cupy):
+        __module__, own = "cupy", threading.local()
+
+        @STREAM
+        def current_stream(device_type, device_id, out):
+            out[0] = Mine.own.stream
+            return 0
+
+        api = ExchangeAPI(1, 3, None, (ctypes.c_void_p * 3)(), Native.borrow, current_stream)
+
+    Mine.__dlpack_c_exchange_api__ = make_capsule(ctypes.addressof(Mine.api), b"dlpack_exchange_api", None)
+    seen, errors = [set(), set()], []
+
+    def work(i):
+        try:
+            open_device()
+            Mine.own.stream = streams[i].value
+            x, out = Mine(numpy.zeros(3)), Mine(numpy.zeros(3), numpy.int64)
+            for n in range(200):
+                _toy.scratch(x, 1000 * n, out=out)
+                address, _, dirty = out.get().tolist()
+                assert dirty == 0
+                seen[i].add(address)
+        except BaseException as e:
+            errors.append(e)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert not errors, errors
+    assert sorted(w[1] for w in _toy.workspaces()) == sorted(s.value for s in streams)
+
+
+CASES = [results, streams, gil, warmup, warmup_architecture, jit_never, errors, num_sms, threads,
+         workspaces, temporary_workspaces, workspaces_while_preparing, workspace_of_nobody,
+         workspaces_of_threads]
 
 if __name__ == "__main__":
     open_device()

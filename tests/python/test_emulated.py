@@ -13,7 +13,7 @@ import tegula
 LIBRARIES = pathlib.Path(tegula.__file__).resolve().parents[2] / "lib"
 CUDA, NVRTC = LIBRARIES / "libcuda_emulated.so", LIBRARIES / "libnvrtc_emulated.so"
 SCRIPT = pathlib.Path(__file__).with_name("emulated.py")
-NAMES = re.search(r"^CASES = \[(.*)\]$", SCRIPT.read_text(), re.M)[1].split(", ")
+NAMES = re.findall(r"\w+", re.search(r"^CASES = \[([^]]*)\]$", SCRIPT.read_text(), re.M)[1])
 
 pytestmark = pytest.mark.skipif(not CUDA.exists() or not NVRTC.exists(), reason="the emulated device was not built")
 

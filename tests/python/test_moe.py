@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The routing ops from Python: results against plain torch, recorded data, out=, errors, torch operators."""
+"""The routing ops from Python: the simple ones against plain torch; for all of them recorded data, torch
+operators, signatures. test_moe_gate.py and test_moe_mapping.py have the others' results and errors."""
 import inspect
+import itertools
 
 import numpy
 import pytest
 import torch
 
 import golden
+import tegula.torch as reference
 from tegula import moe
 from tegula.testing import assert_equal
 
@@ -15,6 +18,9 @@ INF, NAN = float("inf"), float("nan")
 # num_tokens, num_topk, num_experts over all ranks, num_ep_ranks: as in TileKernels' tests, with fewer tokens
 MOE_PARAMS = [(67, k, e, ep) for k in (1, 2, 6, 7, 8, 9) for e, ep in ((72, 8), (256, 8), (256, 64))]
 MOE_PARAMS.append((0, 1, 1, 1))
+
+
+FUNCTIONS = set(moe.__all__) - {"scoring"}
 
 
 def local_indices(num_tokens, num_topk, num_experts, num_ep_ranks, device):
@@ -31,40 +37,19 @@ def scores_of(kind, *shape, device):
     return torch.tensor(values, device=device)[torch.randint(0, len(values), shape, device=device)]
 
 
-# ---- the ops in plain torch ----
-
-def topk_gate(scores, num_topk):
-    best = scores.sort(dim=1, descending=True, stable=True).indices[:, :num_topk]
-    return best.clone(memory_format=torch.contiguous_format)    # of a single row too
-
-
-def topk_sum_and_topk_group_idx(scores, num_topk_sum, num_topk_groups):
-    best = scores.sort(dim=2, descending=True).values[:, :, :num_topk_sum]
-    worth = best[:, :, 0]
-    for i in range(1, num_topk_sum):
-        worth = worth + best[:, :, i]
-    return topk_gate(worth, num_topk_groups)
-
-
-def mask_indices_by_tp(indices, n, num_ep_ranks, tp_rank, num_tp_ranks):
-    per_rank = n // num_ep_ranks
-    local = torch.full((num_ep_ranks, per_rank), -1, device=indices.device)
+def renumbered(indices, n, num_ep_ranks, tp_rank, num_tp_ranks):
+    """mask_indices_by_tp by its purpose: the experts of every num_tp_ranks-th rank, counted on."""
+    local = torch.full((num_ep_ranks, n // num_ep_ranks), -1, device=indices.device)
     mine = local[tp_rank::num_tp_ranks]
     local[tp_rank::num_tp_ranks] = torch.arange(mine.numel(), device=indices.device).view_as(mine)
     table = torch.cat([local.flatten(), local.new_tensor([-1])])    # an index of -1 takes the last
     return table[indices.long()].to(indices.dtype)
 
 
-def normalize_weight(topk_weights):
-    total = torch.full_like(topk_weights[:, 0], 1e-20)
-    for k in range(topk_weights.shape[1]):
-        total = total + topk_weights[:, k]
-    return total, topk_weights / total[:, None]
-
-
 def unique_groups(group_indices):
-    earlier = (group_indices[:, :, None] == group_indices[:, None, :]).tril(-1).any(dim=2)
-    return group_indices.masked_fill(earlier & (group_indices >= 0), -1)
+    group_indices = group_indices.clone()
+    reference.inplace_unique_group_indices(group_indices, 0)
+    return group_indices
 
 
 # ---- parity ----
@@ -76,7 +61,7 @@ def unique_groups(group_indices):
 def test_topk_gate(num_experts, num_topk, kind, device):
     for num_tokens in (0, 1, 101):
         scores = scores_of(kind, num_tokens, num_experts, device=device)
-        assert_equal(moe.topk_gate(scores, num_topk), topk_gate(scores, num_topk))
+        assert_equal(moe.topk_gate(scores, num_topk), reference.topk_gate(scores, num_topk))
 
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "minus_inf"])
@@ -88,7 +73,7 @@ def test_topk_sum_and_topk_group_idx(num_experts, num_groups, num_topk_sum, num_
     for num_tokens in (0, 1, 101):
         scores = scores_of(kind, num_tokens, num_groups, num_experts // num_groups, device=device)
         assert_equal(moe.topk_sum_and_topk_group_idx(scores, num_topk_sum, num_topk_groups),
-                     topk_sum_and_topk_group_idx(scores, num_topk_sum, num_topk_groups))
+                     reference.topk_sum_and_topk_group_idx(scores, num_topk_sum, num_topk_groups))
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=["i64", "i32"])
@@ -100,7 +85,8 @@ def test_mask_indices_by_tp(params, num_tp_ranks, dtype, device):
     for indices in (local_indices(*params, device=device).to(dtype), everywhere.to(dtype)):
         for tp_rank in {0, num_tp_ranks // 2, num_tp_ranks - 1}:
             args = indices, n, num_ep_ranks, tp_rank, num_tp_ranks
-            assert_equal(moe.mask_indices_by_tp(*args), mask_indices_by_tp(*args))
+            assert_equal(moe.mask_indices_by_tp(*args), reference.mask_indices_by_tp(*args))
+            assert_equal(moe.mask_indices_by_tp(*args), renumbered(*args))
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1, 67])
@@ -108,7 +94,8 @@ def test_mask_indices_by_tp(params, num_tp_ranks, dtype, device):
 def test_normalize_weight(num_topk, num_tokens, device):
     uniform = torch.rand(num_tokens, num_topk, device=device)
     for weights in (uniform, torch.randn_like(uniform) ** 9, torch.zeros_like(uniform)):
-        for seen, want in zip(moe.normalize_weight(weights), normalize_weight(weights), strict=True):
+        both = moe.normalize_weight(weights), reference.normalize_weight(weights)
+        for seen, want in zip(*both, strict=True):
             assert_equal(seen, want)
 
 
@@ -125,22 +112,28 @@ def test_inplace_unique_group_indices(num_topk, num_groups, dtype, device):
 
 # ---- recorded data ----
 
-RECORDED = [case for case in golden.cases("moe") if hasattr(moe, case.op)]
-
-
-@pytest.mark.parametrize("case", RECORDED, ids=str)
-def test_recorded(case, device):
-    inputs = case.inputs(device)
-    seen = getattr(moe, case.op)(**inputs, **case.args)
-    outputs = [(name, row) for name, row in case.rows.items() if row["role"] == "out"]
-    if case.op == "inplace_unique_group_indices":
-        seen = inputs["group_indices"]
-    for (name, _), tensor in zip(outputs, seen if isinstance(seen, tuple) else (seen,), strict=True):
-        case.check(name, tensor)
+@pytest.mark.parametrize("module", [moe, reference], ids=["op", "reference"])
+@pytest.mark.parametrize("case", golden.cases("moe"), ids=str)
+def test_recorded(case, module, device):
+    inputs, args = case.inputs(device), dict(case.args)
+    lengths = args.pop("num_tokens_per_expert_list", None)
+    if "x_sf" in inputs:
+        inputs["x"] = inputs["x"], inputs.pop("x_sf")
+    if case.op == "reduce_fused":
+        inputs.setdefault("topk_weights", None)
+    seen = getattr(module, case.op)(**inputs, **args)
+    made = list(seen) if isinstance(seen, tuple) else [seen] * (seen is not None)
+    if lengths is not None:
+        assert made.pop() == lengths
+    for name, row in case.rows.items():
+        if row["role"] == "out":
+            case.check(name, inputs[row["updates"]] if "updates" in row else made.pop(0))
+    assert not made
 
 
 def test_recorded_data_is_here():
-    assert len(RECORDED) >= 33 and {case.op for case in RECORDED} == set(moe.__all__)
+    assert len(golden.cases("moe")) >= 76
+    assert {case.op for case in golden.cases("moe")} == FUNCTIONS - {"hash_gate", "route"}
 
 
 # ---- special values and layouts ----
@@ -173,15 +166,17 @@ def test_nan_counts_as_minus_infinity(device):
 
 def test_strided_rows(device):
     wide = torch.randn(20, 200, device=device)
-    assert_equal(moe.topk_gate(wide[:, 3:75], 6), topk_gate(wide[:, 3:75], 6))
-    assert_equal(moe.topk_gate(wide[::3, :64], 6), topk_gate(wide[::3, :64], 6))
+    assert_equal(moe.topk_gate(wide[:, 3:75], 6), reference.topk_gate(wide[:, 3:75], 6))
+    assert_equal(moe.topk_gate(wide[::3, :64], 6), reference.topk_gate(wide[::3, :64], 6))
     groups = wide.view(20, 8, 25)[:, 1:7, 2:11]
-    assert_equal(moe.topk_sum_and_topk_group_idx(groups, 2, 3), topk_sum_and_topk_group_idx(groups, 2, 3))
-    for seen, want in zip(moe.normalize_weight(wide[:, 1:9]), normalize_weight(wide[:, 1:9]), strict=True):
+    assert_equal(moe.topk_sum_and_topk_group_idx(groups, 2, 3),
+                 reference.topk_sum_and_topk_group_idx(groups, 2, 3))
+    both = moe.normalize_weight(wide[:, 1:9]), reference.normalize_weight(wide[:, 1:9])
+    for seen, want in zip(*both, strict=True):
         assert_equal(seen, want)
     indices = torch.randint(-1, 72, (20, 9), device=device)
     args = indices[:, 1:7], 72, 8, 1, 2
-    assert_equal(moe.mask_indices_by_tp(*args), mask_indices_by_tp(*args))
+    assert_equal(moe.mask_indices_by_tp(*args), reference.mask_indices_by_tp(*args))
     before, want = indices.clone(), unique_groups(indices[:, 1:7] // 9)
     indices[:, 1:7] //= 9
     moe.inplace_unique_group_indices(indices[:, 1:7], 8)
@@ -203,12 +198,12 @@ def test_numpy():
 def test_out(device):
     scores, idx = torch.randn(5, 9, device=device), torch.empty(5, 3, dtype=torch.int64, device=device)
     assert moe.topk_gate(scores, 3, out=idx) is idx
-    assert_equal(idx, topk_gate(scores, 3))
+    assert_equal(idx, reference.topk_gate(scores, 3))
     narrow = torch.empty(5, 3, dtype=torch.int32, device=device)
-    assert_equal(moe.topk_gate(scores, 3, out=narrow), topk_gate(scores, 3).int())
+    assert_equal(moe.topk_gate(scores, 3, out=narrow), reference.topk_gate(scores, 3).int())
     weights = torch.rand(5, 9, device=device)
     outs = torch.empty(5, device=device), torch.empty(5, 9, device=device)
-    want = normalize_weight(weights)
+    want = reference.normalize_weight(weights)
     assert moe.normalize_weight(weights, out=outs)[1] is outs[1]
     assert_equal(outs[0], want[0])
     assert_equal(outs[1], want[1])
@@ -216,12 +211,12 @@ def test_out(device):
 
 def test_out_in_place(device):
     weights, denominator = torch.rand(5, 9, device=device), torch.empty(5, device=device)
-    want = normalize_weight(weights)
+    want = reference.normalize_weight(weights)
     moe.normalize_weight(weights, out=(denominator, weights))
     assert_equal(denominator, want[0])
     assert_equal(weights, want[1])
     indices = torch.randint(-1, 72, (5, 9), device=device)
-    masked = mask_indices_by_tp(indices, 72, 8, 1, 2)
+    masked = reference.mask_indices_by_tp(indices, 72, 8, 1, 2)
     moe.mask_indices_by_tp(indices, 72, 8, 1, 2, out=indices)
     assert_equal(indices, masked)
 
@@ -261,50 +256,170 @@ def test_negative_sizes(device):
 # ---- as torch operators ----
 
 def cases(device):
-    """Every op with arguments for it."""
+    """(function, arguments) for every function, and every way of it with another operator or other shapes."""
     scores, indices = torch.randn(6, 8, device=device), torch.randint(-1, 8, (6, 4), device=device)
-    return {
-        "topk_gate": (scores, 3),
-        "topk_sum_and_topk_group_idx": (scores.view(6, 4, 2), 2, 3),
-        "mask_indices_by_tp": (indices, 8, 4, 1, 2),
-        "normalize_weight": (scores.abs(),),
-        "inplace_unique_group_indices": (indices, 8),
-    }
+    mask, pos = torch.arange(6, device=device) < 4, torch.randperm(40, device=device)[:24].int().view(6, 4)
+    physical = torch.arange(18, device=device).int().view(9, 2) % 9
+    count = torch.ones_like(physical[:, 0])
+    nobody, x = torch.full((40,), -1, device=device).int(), torch.randn(40, 5, device=device)
+    gate = scores, scores[0], 3, 2, 4, False, 0, 1.5, 0, 2, 1, 2, "sigmoid"
+    shared = scores, None, 3, 0, 0, True, 1, 1.5, 0, 2, 1, 2, "softmax"
+    ids, table = torch.arange(6, device=device), torch.randint(-1, 8, (5, 3), device=device)
+    sf = torch.rand(6, 2, device=device)
+    yield "topk_gate", (scores, 3)
+    yield "topk_sum_and_topk_group_idx", (scores.view(6, 4, 2), 2, 3)
+    yield "mask_indices_by_tp", (indices, 8, 4, 1, 2)
+    yield "normalize_weight", (scores.abs(),)
+    yield "inplace_unique_group_indices", (indices, 8)
+    yield "top2_sum_gate", gate
+    yield "top2_sum_gate", (*gate, mask, mask, None, None, indices[:, :3].clamp(0))
+    yield "top2_sum_gate", (*shared, mask, None, physical, count)
+    yield "hash_gate", (scores, ids, table, 1.5)
+    yield "hash_gate", (scores, ids, table, 1.5, "identity", False, mask, True, 1, 0, 1, 0, 1, physical,
+                        count, indices[:, :3], 0.5)
+    yield "group_count", (indices, 8)
+    yield "aux_fi", (indices, 8, 2)
+    yield "get_fused_mapping", (indices, 8, 40, 3)
+    yield "route", (*gate, 8, 50, 4)
+    yield "route", (*shared, 9, 50, 4, mask, mask, physical, count, indices[:, :3].clamp(0))
+    yield "expand_to_fused", (x[:6], pos, nobody)
+    for is_col_major in (False, True):
+        yield "expand_to_fused_with_sf", ((x[:6], sf), 3, pos, nobody, is_col_major)
+    yield "reduce_fused", (x, None, pos)
+    yield "reduce_fused", ((x.half(), x[:, 0].contiguous()), scores[:, :4], pos)
+    yield "reduce_fused", ((x, x[:, 0].contiguous()), scores[:, :4], pos, "e4m3", sf[0, :1])
+
+
+def flat(args):
+    """The operators have no pairs."""
+    return [t for a in args for t in (a if isinstance(a, tuple) else (a,))]
+
+
+def operator_of(name, args):
+    """The operator behind a function, and its arguments."""
+    if name == "reduce_fused":
+        data, x_sf = args[0] if isinstance(args[0], tuple) else (args[0], None)
+        op = OPS.reduce_fused_e4m3 if len(args) > 3 else OPS.reduce_fused
+        return op, (data, x_sf, *args[1:3], *args[4:])
+    return getattr(OPS, name), flat(args)
+
+
+def copies(args):
+    return torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, args)
+
+
+def tensors_in(*trees):
+    return [t for t in torch.utils._pytree.tree_leaves(trees) if isinstance(t, torch.Tensor)]
+
+
+SIGNATURES = {
+    "topk_gate": "scores, num_topk, *, out=None",
+    "topk_sum_and_topk_group_idx": "scores, num_topk_sum, num_topk_groups, *, out=None",
+    "mask_indices_by_tp": "indices, n, num_ep_ranks, tp_rank, num_tp_ranks, *, out=None",
+    "normalize_weight": "topk_weights, *, out=None",
+    "inplace_unique_group_indices": "group_indices, num_groups",
+    "top2_sum_gate": "logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed, "
+                     "num_shared_experts, routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, "
+                     "num_tp_ranks, scoring_func, mask=None, fix_routing_mask=None, to_physical_map=None, "
+                     "logical_count=None, unmapped_topk_idx=None, *, out=None",
+    "hash_gate": "logits, input_ids, tid2eid, routed_scaling_factor, scoring_func='sqrtsoftplus', "
+                 "renormalize=True, mask=None, use_shared_as_routed=False, num_shared_experts=0, ep_rank=0, "
+                 "num_ep_ranks=1, tp_rank=0, num_tp_ranks=1, to_physical_map=None, logical_count=None, "
+                 "unmapped_topk_idx=None, shared_weight=1.0, *, out=None",
+    "group_count": "group_idx, num_groups, *, out=None",
+    "aux_fi": "topk_idx, num_experts, num_aux_topk, *, out=None",
+    "get_fused_mapping": "topk_idx, num_experts, num_expanded_tokens, alignment, force_no_sync=False, *, "
+                         "with_psum=False, out=None",
+    "route": "logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed, num_shared_experts, "
+             "routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks, scoring_func, "
+             "num_experts, num_expanded_tokens, alignment, mask=None, fix_routing_mask=None, "
+             "to_physical_map=None, logical_count=None, unmapped_topk_idx=None, *, out=None",
+    "expand_to_fused": "x, token_topk_to_pos, pos_to_expert, *, out=None",
+    "expand_to_fused_with_sf": "x, num_per_channels, token_topk_to_pos, pos_to_expert, "
+                               "use_tma_aligned_col_major_sf=False, *, out=None",
+    "reduce_fused": "x, topk_weights, token_topk_to_pos, fp8_format='', sf=None, out=None",
+}
 
 
 def test_signatures():
-    assert str(inspect.signature(moe.topk_gate)) == "(scores, num_topk, *, out=None)"
-    assert str(inspect.signature(moe.topk_sum_and_topk_group_idx)) == \
-        "(scores, num_topk_sum, num_topk_groups, *, out=None)"
-    assert str(inspect.signature(moe.mask_indices_by_tp)) == \
-        "(indices, n, num_ep_ranks, tp_rank, num_tp_ranks, *, out=None)"
-    assert str(inspect.signature(moe.normalize_weight)) == "(topk_weights, *, out=None)"
-    assert str(inspect.signature(moe.inplace_unique_group_indices)) == "(group_indices, num_groups)"
-    assert moe.topk_gate.__module__ == "tegula.moe"
+    assert set(SIGNATURES) == FUNCTIONS
+    for name, signature in SIGNATURES.items():
+        function = getattr(moe, name)
+        assert str(inspect.signature(function)) == f"({signature})"
+        assert function.__module__ == "tegula.moe" and function.__name__ == name and function.__doc__
+        ours, theirs = (inspect.signature(getattr(m, name)).parameters for m in (moe, reference))
+        assert [n for n in ours if n != "out"] == [n for n in theirs if n != "out"]
 
 
-@pytest.mark.parametrize("name", moe.__all__)
-def test_opcheck(name, device):
-    args = cases(device)[name]
-    torch.library.opcheck(getattr(OPS, name).default, args)
-    if name == "inplace_unique_group_indices":
+def test_every_function_has_cases():
+    assert {name for name, _ in cases("cpu")} == FUNCTIONS
+
+
+CASES = [f"{i}-{name}" for i, (name, _) in enumerate(cases("cpu"))]
+
+
+def case_of(identity, device):
+    return next(itertools.islice(cases(device), int(identity.split("-")[0]), None))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_opcheck(case, device):
+    op, args = operator_of(*case_of(case, device))
+    torch.library.opcheck(op.default, args)
+    outs = op.default(*copies(args))
+    if outs is None:
         return
-    outs = getattr(moe, name)(*args)
     outs = outs if isinstance(outs, tuple) else (outs,)
     names = ["out"] if len(outs) == 1 else [f"out{i}" for i in range(len(outs))]
-    torch.library.opcheck(getattr(OPS, name).out, args, dict(zip(names, outs)))
+    tests = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
+    if outs[0].dtype == torch.float8_e4m3fn:
+        tests.remove("test_schema")             # torch cannot compare such tensors
+    torch.library.opcheck(op.out, args, dict(zip(names, outs)), test_utils=tests)
 
 
-@pytest.mark.parametrize("name", moe.__all__)
-def test_compile(name, device):
-    def run(function):
-        args = [a.clone() if isinstance(a, torch.Tensor) else a for a in args_of]
-        return function(*args), args[0]
+@pytest.mark.parametrize("with_psum", [False, True])
+def test_opcheck_of_the_mapping(with_psum, device):
+    """Its operator also has a tensor that the function does not take."""
+    indices = torch.randint(-1, 8, (6, 4), device=device)
+    op = OPS.get_fused_mapping_with_psum if with_psum else OPS.get_fused_mapping
+    torch.library.opcheck(op.default, (indices, 8, 40, 3))
+    if device == "cpu":
+        torch.library.opcheck(op.default, (indices, 8, 40, 3, torch.zeros(8, dtype=torch.int32)))
 
-    args_of = cases(device)[name]
-    compiled = torch.compile(getattr(moe, name), fullgraph=True, backend="aot_eager")
-    seen, want = run(compiled), run(getattr(moe, name))
-    torch.testing.assert_close(seen, want, rtol=0, atol=0)
+
+@pytest.mark.parametrize("case", CASES)
+def test_compile(case, device):
+    name, args = case_of(case, device)
+    mine, theirs = copies(args), copies(args)
+    seen = torch.compile(getattr(moe, name), fullgraph=True, backend="aot_eager")(*mine)
+    want = getattr(moe, name)(*theirs)
+    for a, b in zip(tensors_in(seen, mine), tensors_in(want, theirs), strict=True):
+        assert_equal(a, b)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fake_tensors(case, device):
+    """Shapes, strides and dtypes of tensors without data, through the public function."""
+    name, args = case_of(case, device)
+
+    def described(tree):
+        return [(t.dtype, t.shape, t.stride(), t.device.type) for t in tensors_in(tree)]
+
+    want = described(getattr(moe, name)(*copies(args)))
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with FakeTensorMode() as mode:
+        fakes = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, args)
+        assert described(getattr(moe, name)(*fakes)) == want
+
+
+def test_mapping_compiled_with_psum(device):
+    indices = torch.randint(-1, 8, (6, 4), device=device)
+    compiled = torch.compile(moe.get_fused_mapping, fullgraph=True, backend="aot_eager")
+    seen = compiled(indices, 8, 40, 3, with_psum=True)
+    want = moe.get_fused_mapping(indices, 8, 40, 3, with_psum=True)
+    assert len(seen) == len(want) == 10 and seen[7] == []
+    for a, b in zip(tensors_in(seen), tensors_in(want), strict=True):
+        assert_equal(a, b)
 
 
 def test_compiled_pipeline(device):
@@ -326,10 +441,26 @@ def test_compiled_pipeline(device):
             assert_equal(seen, want)
 
 
+def test_compiled_block(device):
+    """From logits to the tokens' sums and back, with a token count that changes."""
+    def block(logits, x):
+        idx, weights, *mapping = moe.route(logits, None, 2, 0, 0, False, 0, 1.0, 0, 1, 0, 1, "softmax", 16,
+                                           logits.shape[0] * 2 + 16 * 7, 8)
+        expanded = moe.expand_to_fused(x, mapping[3], mapping[0])
+        return moe.reduce_fused(expanded * 2, weights, mapping[3]), moe.group_count(idx, 16)
+
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend="aot_eager")
+    for num_tokens in (3, 17, 64):
+        args = torch.randn(num_tokens, 16, device=device), torch.randn(num_tokens, 32, device=device)
+        for seen, want in zip(compiled(*args), block(*args), strict=True):
+            assert_equal(seen, want)
+        assert torch.allclose(block(*args)[0], 2 * args[1], rtol=1e-5)
+
+
 def test_no_gradient(device):
     """As in TileKernels, results are not connected to the scores: a backward through them fails."""
     weights = torch.rand(3, 4, device=device, requires_grad=True)
     denominator, normalized = moe.normalize_weight(weights)
     assert not denominator.requires_grad and not normalized.requires_grad
-    assert_equal(normalized, normalize_weight(weights.detach())[1])
+    assert_equal(normalized, reference.normalize_weight(weights.detach())[1])
     assert not moe.topk_gate(weights, 2).requires_grad

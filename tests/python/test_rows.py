@@ -22,6 +22,8 @@ def test_signatures():
     )
     assert str(inspect.signature(toy.scale)) == "(x, weight=None, bias=None, clamp=None, *, out=None)"
     assert str(inspect.signature(toy.add_inplace)) == "(x, number)"
+    assert str(inspect.signature(toy.pad)) == \
+        "(x, weight, extra, is_padded=True, seen=None, col_major=False, *, out=None)"
 
 
 def test_schemas():
@@ -31,7 +33,10 @@ def test_schemas():
     assert str(OPS.scale.default._schema) == \
         "tegula_toy::scale(Tensor x, Tensor? weight=None, Tensor? bias=None, float? clamp=None) -> Tensor"
     assert str(OPS.add_inplace.default._schema) == "tegula_toy::add_inplace(Tensor(a!) x, int number) -> ()"
-    assert str(OPS.cast.out._schema).endswith("*, Tensor(s!) out0, Tensor(t!) out1) -> ()")
+    assert str(OPS.cast.out._schema).endswith("*, Tensor(i!) out0, Tensor(j!) out1) -> ()")
+    assert str(OPS.pad.default._schema) == (
+        "tegula_toy::pad(Tensor x, Tensor? weight, int extra, bool is_padded=True, Tensor(a!)? seen=None, "
+        "bool col_major=False) -> (Tensor, Tensor)")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +83,43 @@ def test_optional_tensors(call):
     assert torch.equal(call(x, None, b), x + b)
     assert torch.equal(call(x, bias=b, weight=w, clamp=0.5), (x * w + b).clamp(max=0.5))
     assert torch.equal(call(x, clamp=None), x)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        toy.pad,
+        OPS.pad,
+        torch.compile(lambda *a, **k: toy.pad(*a, **k), fullgraph=True, backend="aot_eager"),
+    ],
+    ids=["eager", "op", "compiled"],
+)
+def test_sums_and_strides(call):
+    """Sizes that are sums, of which a bool is a factor; strides that depend on one; an optional tensor that
+    is written, and one whose place cannot be left out."""
+    x, seen = torch.randn(6, 3), torch.zeros(2, dtype=torch.int64)
+    for extra, is_padded, width in ((2, True, 5), (2, False, 3), (-2, False, 3), (0, True, 3), (-3, True, 0)):
+        out, sizes = call(x, None, extra, is_padded)
+        assert out.shape == (6, width) and torch.equal(out[:, :3], x[:, :width]) and not out[:, 3:].any()
+        assert sizes.stride() == (2, 1) and (sizes == torch.tensor([6, width])).all()
+    _, sizes = call(x, None, 1, seen=seen, col_major=True)
+    assert sizes.stride() == (1, 8) and (sizes == torch.tensor([6, 4])).all()
+    call(x, x, 1, True, seen)
+    assert seen.tolist() == [2, 2]
+
+
+def test_written_optional_tensor():
+    x, seen = torch.randn(6, 3), torch.zeros(2, dtype=torch.int64)
+    version = seen._version
+    toy.pad(x, None, 1, seen=seen)
+    assert seen._version > version
+    with pytest.raises(TypeError, match=r"^pad\(\): weight is missing$"):
+        toy.pad(x, extra=1)
+    with pytest.raises(ValueError, match=r"^pad\(\): output 0 would have an impossible size$"):
+        toy.pad(x, None, -4)
+    leaf = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="a write in place has no gradient"):
+        toy.pad(x, None, 1, seen=leaf)
 
 
 @pytest.mark.parametrize("call", [toy.add_inplace, OPS.add_inplace], ids=["eager", "op"])
@@ -189,6 +231,9 @@ def test_opcheck():
     torch.library.opcheck(OPS.scale.out, (x,), {"out": torch.empty(6, 10)})
     torch.library.opcheck(OPS.scale.default, (x, None, torch.randn(10)), {"clamp": 0.5})
     torch.library.opcheck(OPS.add_inplace.default, (torch.arange(5), 3))
+    for seen in (None, torch.arange(3)):
+        torch.library.opcheck(OPS.pad.default, (x, None, 2), {"seen": seen, "col_major": True})
+        torch.library.opcheck(OPS.pad.default, (x, None, 2, False, seen))
 
 
 def test_fake_matches_real():
@@ -202,14 +247,20 @@ def test_fake_matches_real():
 
 
 def test_row_reader():
-    row = Row("f(x[T, H], w[H]?, n: int = -1, s: {a|b}? = None, y[T]!) -> x[H / 2 * 4, n], f32[T; 2]")
-    assert [p.name for p in row.params] == ["x", "w", "n", "s", "y"] and row.first == "x"
+    row = Row("f(x[T, H], y[T]!, w[H]?, n: int = -1, s: {a|b}? = None) -> x[H / 2 * 4, n], f32[T; 2]")
+    assert [p.name for p in row.params] == ["x", "y", "w", "n", "s"] and row.first == "x"
     assert (
-        row.schema() == "f(Tensor x, Tensor? w=None, int n=-1, str? s=None, Tensor(a!) y) -> (Tensor, Tensor)"
+        row.schema() == "f(Tensor x, Tensor(a!) y, Tensor? w=None, int n=-1, str? s=None) -> (Tensor, Tensor)"
     )
     made = row.describe_outputs({"x": torch.empty(3, 5), "w": None, "n": 9, "s": "a", "y": torch.empty(3)})
     assert [(size, strides) for _, size, strides in made] == [((12, 9), None), ((3,), (2,))]
     assert Row("f(x[T]!) -> None").schema() == "f(Tensor(a!) x) -> ()"
+    row = Row("f(w[N]?, x[T, N], k: int, y[T]?!, b: bool = False) -> f32[N + k * b + 1; 2 if b]")
+    assert row.schema() == "f(Tensor? w, Tensor x, int k, Tensor(a!)? y=None, bool b=False) -> Tensor"
+    assert row.first == "x"
+    for b, want in ((False, ((5 + 1,), None)), (True, ((5 + 7 + 1,), (2,)))):
+        values = {"w": torch.empty(99), "x": torch.empty(3, 5), "k": 7, "y": None, "b": b}
+        assert [made[1:] for made in row.describe_outputs(values)] == [want]
 
 
 @pytest.mark.parametrize("text", ["f(x[T, H], n:int) -> x[T]", "f(x[T, H],y[T]) -> x[T]", "f(x[T]) -> x[T],x[T]"])

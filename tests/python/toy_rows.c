@@ -56,6 +56,36 @@ static tgl_status call_wait(const frame *f)
     return TGL_OK;
 }
 
+/* out = x, then columns of zeros; sizes = the shape of it; seen += 1 */
+static tgl_status call_pad(const frame *f)
+{
+    const DLTensor *x = f->arg[0].tensor, *out = f->out[0], *sizes = f->out[1], *seen = f->arg[4].tensor;
+    for (int64_t t = 0; t < out->shape[0]; t++) {
+        for (int64_t h = 0; h < out->shape[1]; h++)
+            ((float *)data(out))[t * out->shape[1] + h] =
+                h < x->shape[1] ? ((float *)data(x))[t * x->shape[1] + h] : 0.0f;
+        for (int d = 0; d < 2; d++)
+            ((int32_t *)data(sizes))[t * stride(sizes, 0) + d * stride(sizes, 1)] = (int32_t)out->shape[d];
+    }
+    for (int64_t i = 0; seen && i < seen->shape[0]; i++) ((int64_t *)data(seen))[i]++;
+    return TGL_OK;
+}
+
+/* out = (address of the workspace, its bytes, how many of them are not 0); what it leaves behind is `leave`.
+ * For the emulated device, whose memory the host can read. */
+static tgl_status call_scratch(const frame *f)
+{
+    unsigned char *bytes = f->workspace;
+    int64_t *out = data(f->out[0]), dirty = 0;
+    for (size_t i = 0; i < f->workspace_bytes; i++) dirty += bytes[i] != 0;
+    out[0] = (int64_t)(uintptr_t)bytes;
+    out[1] = (int64_t)f->workspace_bytes;
+    out[2] = dirty;
+    for (size_t i = 0; i < f->workspace_bytes; i++) bytes[i] = (unsigned char)f->arg[2].i;
+    return (tgl_status)f->arg[3].i;
+}
+static size_t scratch_bytes(const frame *f) { return (size_t)f->arg[1].i; }
+
 static tgl_status call_fail(const frame *f) { return (tgl_status)f->arg[1].i; }
 
 op_row rows[] = {
@@ -69,6 +99,14 @@ op_row rows[] = {
       .call = call_scale },
     { .module = "toys", .text = "add_inplace(x[N]!, number: int) -> None", .call = call_add_inplace },
     { .module = "toys", .text = "wait(x[N], milliseconds: int) -> None", .call = call_wait },
+    { .module = "toys",
+      .text = "pad(x[T, H], weight[T, H]?, extra: int, is_padded: bool = True, seen[N]?!, col_major: bool = "
+              "False) -> x[T, H + extra * is_padded], i32[T, 2; 1, T / 4 * 4 if col_major]",
+      .call = call_pad },
+    { .module = "toys",
+      .text = "scratch(x[N], bytes: int, leave: int = 0, status: int = 0) -> i64[3]",
+      .call = call_scratch,
+      .workspace = scratch_bytes },
     { .module = "toys", .text = "fail(x[N], status: int) -> i64[N * 2]", .call = call_fail },
 };
 const int num_rows = sizeof rows / sizeof rows[0];

@@ -2,6 +2,8 @@
 """Sizes to test with. TK_FULL_TEST=1 adds the edge cases."""
 import os
 
+import torch
+
 from .. import config
 
 
@@ -24,3 +26,30 @@ def generate_num_sms():
     """Bounds for persistent kernels: results must be the same under each."""
     count = config.get_device_num_sms()
     return ([1] if _is_full() else []) + [count - 20, count]
+
+
+def generate_moe_params(is_benchmark=False):
+    """Settings of routing tests: tokens that a rank sends, experts per token and per rank, ranks."""
+    full = _is_full()
+    if full and not is_benchmark:
+        yield {"num_send_tokens": 0, "num_topk": 1, "num_experts": 1, "num_ep_ranks": 1}
+    for num_topk in (2, 6, 8, 9, 1, 7)[:6 if full else 4]:
+        for num_experts in (72, 256, 288, 384)[:4 if full else 2]:
+            for num_ep_ranks in (8, 64, 1, 72, 256)[:5 if full else 2]:
+                if num_experts % num_ep_ranks == 0:
+                    yield {"num_send_tokens": 4001, "num_topk": num_topk,
+                           "num_experts": num_experts // num_ep_ranks, "num_ep_ranks": num_ep_ranks}
+
+
+def generate_topk_idx(params, device=None):
+    """The experts on one rank that the tokens of all ranks want: -1 stands for an expert elsewhere, and
+    tokens that want none here are left out. On the GPU where there is one."""
+    num_experts, num_ranks = params["num_experts"], params["num_ep_ranks"]
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    parts = [torch.empty(0, params["num_topk"], dtype=torch.int64, device=device)]
+    for _ in range(num_ranks):      # one rank's tokens at a time: all of them at once would take gigabytes
+        scores = torch.rand(params["num_send_tokens"], num_experts * num_ranks, device=device)
+        wanted = scores.topk(params["num_topk"], dim=1, sorted=False).indices
+        wanted = wanted.masked_fill(wanted >= num_experts, -1)
+        parts.append(wanted[(wanted >= 0).any(dim=1)])
+    return torch.cat(parts)

@@ -1,5 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Plain PyTorch references of the ops: what they compute, without a word about speed."""
+from .moe import (
+    aux_fi, expand_to_fused, expand_to_fused_with_sf, get_fused_mapping, group_count, hash_gate,
+    inplace_unique_group_indices, mask_indices_by_tp, normalize_weight, reduce_fused, route, stable_topk,
+    top2_sum_gate, topk_gate, topk_sum_and_topk_group_idx,
+)
 from .transpose import batched_transpose, transpose
 
-__all__ = ["batched_transpose", "transpose"]
+__all__ = [
+    "aux_fi", "batched_transpose", "expand_to_fused", "expand_to_fused_with_sf", "get_fused_mapping",
+    "group_count", "hash_gate", "inplace_unique_group_indices", "mask_indices_by_tp", "normalize_weight",
+    "reduce_fused", "route", "stable_topk", "top2_sum_gate", "topk_gate", "topk_sum_and_topk_group_idx",
+    "transpose",
+]

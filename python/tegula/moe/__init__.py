@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+"""Routing of tokens to experts: choosing experts, their weights, bookkeeping, moving tokens to their experts
+and back. Most functions are builtins; those here only sort arguments."""
+import math
+
+from .. import _tegula
+from .._tegula import (
+    aux_fi, expand_to_fused, group_count, hash_gate, inplace_unique_group_indices, mask_indices_by_tp,
+    normalize_weight, route, top2_sum_gate, topk_gate, topk_sum_and_topk_group_idx,
+)
+from . import scoring
+
+__all__ = [
+    "aux_fi", "expand_to_fused", "expand_to_fused_with_sf", "get_fused_mapping", "group_count", "hash_gate",
+    "inplace_unique_group_indices", "mask_indices_by_tp", "normalize_weight", "reduce_fused", "route",
+    "scoring", "top2_sum_gate", "topk_gate", "topk_sum_and_topk_group_idx",
+]
+
+
+def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, force_no_sync=False, *,
+                      with_psum=False, out=None):
+    """The mapping between pairs of token and slot and positions of a buffer in which each expert's pairs lie
+    together, its segment padded to a multiple of alignment: (pos_to_expert, pos_to_token, pos_to_token_topk,
+    token_topk_to_pos, expert_start, expert_end, num_tokens_per_expert, num_tokens_per_expert_list), and with
+    with_psum also (count, psum_end): the pairs of each expert, and where they end.
+
+    The buffer has num_expanded_tokens positions and the list is empty. With 0 positions, unless
+    force_no_sync, the function waits for the result: there are as many positions as needed, and the list has
+    the lengths of the segments. out= takes the tensors, without the list, where it does not wait."""
+    mapping = _tegula.get_fused_mapping_with_psum if with_psum else _tegula.get_fused_mapping
+    if num_expanded_tokens == 0 and not force_no_sync:
+        made, lengths = _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out)
+    else:
+        made, lengths = mapping(topk_idx, num_experts, num_expanded_tokens, alignment, out=out), []
+    return (*made[:7], lengths, *made[7:])
+
+
+_pinned = {}  # page-locked tensors that no call uses now, by their length
+
+
+def _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out):
+    """The tensors of a mapping with as many positions as it needs, and its lengths as a list."""
+    if out is not None:
+        raise ValueError("out: is given, want None where num_expanded_tokens is 0: sizes are not known yet")
+    enough = math.prod(topk_idx.shape) + (alignment - 1) * num_experts
+    enough = enough // alignment * alignment if alignment > 0 else 0
+    if getattr(topk_idx, "is_cuda", False):     # torch's: the kernel writes to memory that the host can read
+        import torch
+        unused = _pinned.setdefault(num_experts, [])
+        try:
+            host = unused.pop()
+        except IndexError:
+            host = torch.empty(num_experts, dtype=torch.int32, pin_memory=True)
+        made = mapping(topk_idx, num_experts, enough, alignment, host)
+        torch.cuda.current_stream(topk_idx.device).synchronize()
+        lengths = host.tolist()
+        unused.append(host)
+    else:
+        made = mapping(topk_idx, num_experts, enough, alignment)
+        lengths = made[6].tolist()
+    if _tegula.is_preparing():                  # nothing has run: the largest sizes there can be
+        return made, [0] * num_experts
+    total = sum(lengths)
+    return (*(pos[:total] for pos in made[:3]), *made[3:]), lengths
+
+
+def expand_to_fused_with_sf(x, num_per_channels, token_topk_to_pos, pos_to_expert,
+                            use_tma_aligned_col_major_sf=False, *, out=None):
+    """(out, out_sf): copies every token's row, and its scale factors, to its positions; rows of padding are
+    zero. x is the pair (data, sf), one factor per num_per_channels values in float32, or four of them packed
+    in an int32. out_sf is column-major with columns of a multiple of 4 if asked for."""
+    data, sf = x
+    return _tegula.expand_to_fused_with_sf(data, sf, num_per_channels, token_topk_to_pos, pos_to_expert,
+                                           use_tma_aligned_col_major_sf, out=out)
+
+
+def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out=None):
+    """Every token's rows, weighted and added in the order of its slots, in x's dtype; or times sf in e4m3,
+    with fp8_format='e4m3'. x is a tensor, or a pair (data, x_sf) with one scale factor per row. topk_weights
+    may be None: all 1."""
+    data, x_sf = x if isinstance(x, (tuple, list)) else (x, None)
+    if fp8_format == "e4m3":
+        return _tegula.reduce_fused_e4m3(data, x_sf, topk_weights, token_topk_to_pos, sf, out=out)
+    if fp8_format != "":
+        raise ValueError(f"fp8_format: is {fp8_format!r}, want '' or 'e4m3'")
+    if sf is not None:
+        raise ValueError("sf: is given, want None where fp8_format is ''")
+    return _tegula.reduce_fused(data, x_sf, topk_weights, token_topk_to_pos, out=out)
