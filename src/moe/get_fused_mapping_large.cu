@@ -44,6 +44,63 @@ static_assert(EXPERT_BITS >= 1 && EXPERT_BITS <= MAP_LARGE_BITS, "EXPERT_BITS is
 static_assert(MAP_LARGE_TILE < 65536, "counts of a tile are 16 bits");
 static_assert(32 * ROWS == MAP_LARGE_BLOCKS && PER_THREAD % 2 == 0, "rows to lanes, experts to pairs");
 
+/* ---- steps ---- */
+
+DEV void clear_counts(u16 *count)
+{
+#pragma unroll 1
+    for (i32 i = (i32)threadIdx.x; i < MAP_WARPS * EXPERTS / 8; i += MAP_THREADS)
+        ((int4 *)count)[i] = make_int4(0, 0, 0, 0);
+}
+
+/* 1, by a warp: `count` has its pairs of each expert of the round, so far. */
+DEV void rank_in_warp(const i32 (&expert)[VALUES], i32 num_values, i32 low, i32 num_experts, u16 *count,
+                      i32 (&rank)[VALUES])
+{
+#pragma unroll
+    for (int v = 0; v < VALUES; v++) {
+        rank[v] = 0;
+        if (v >= num_values) continue;
+        const i32 e = expert[v] - low;
+        const bool is_here = (u32)e < (u32)num_experts;
+        u32 same = __ballot_sync(FULL, is_here);
+#pragma unroll
+        for (int i = 0; i < EXPERT_BITS; i++) {
+            const bool bit = e >> i & 1;
+            const u32 set = __ballot_sync(FULL, bit);
+            same &= bit ? set : ~set;
+        }
+        const u32 before = same & lanes_below();
+        const u32 old = is_here ? count[e] : 0;
+        rank[v] = (i32)old + __popc(before);
+        __syncwarp();
+        if (is_here && before == 0) count[e] = (u16)(old + __popc(same));
+        __syncwarp();
+    }
+}
+
+/* 2: pairs of a warp become pairs of the warps before it; `own` are the block's. Two experts are added in one
+ * register: a tile has fewer than 65536 pairs. */
+DEV void add_warps(u16 *count, i32 x0, u32 (&own)[PER_THREAD])
+{
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j += 2) {
+        u32 *const column = (u32 *)(count + x0 + j);
+        u32 of_warp[MAP_WARPS], two = 0;
+        if (x0 + j < EXPERTS) {
+#pragma unroll
+            for (int w = 0; w < MAP_WARPS; w++) of_warp[w] = column[w * (EXPERTS / 2)];
+#pragma unroll
+            for (int w = 0; w < MAP_WARPS; w++) {
+                column[w * (EXPERTS / 2)] = two;
+                two += of_warp[w];
+            }
+        }
+        own[j] = two & 0xffff;
+        own[j + 1] = two >> 16;
+    }
+}
+
 /* Sum of v over the threads before this one; one barrier. `sums` has a word per warp, and is not used again
  * before the next barrier but one. */
 DEV u32 block_sum_below(u32 v, u32 *sums, u32 &total)
@@ -58,7 +115,7 @@ DEV u32 block_sum_below(u32 v, u32 *sums, u32 &total)
     return warp_add_u32(lane < warp ? other : 0) + below;
 }
 
-/* Step 4 for experts x and x + 1, by a warp. Words are one more than what they say. */
+/* 4, by a warp, for experts x and x + 1. Words are one more than what they say. */
 DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
 {
     const i32 lane = (i32)threadIdx.x % 32, num_blocks = (i32)gridDim.x;
@@ -83,7 +140,7 @@ DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
     u32 all_a, all_b;
     a = warp_sum_below(a, lane, all_a);
     b = warp_sum_below(b, lane, all_b);
-    if (is_reused) __threadfence();             /* clears come before what the next round publishes */
+    if (is_reused) __threadfence();             /* the clears come before what the next round publishes */
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const i32 row = lane * ROWS + i;
@@ -94,6 +151,27 @@ DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
         b += c[i].y;
     }
 }
+
+/* 5: pairs of this thread's experts in the blocks before this one, and in all. */
+DEV void take_sums(u32 *sums, i32 x0, i32 num_columns, u32 (&before)[PER_THREAD], u32 (&all)[PER_THREAD])
+{
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j += 2) {
+        u32 *const from = sums + 2 * (blockIdx.x * EXPERTS + x0 + j);
+        uint4 s = make_uint4(1, 1, 1, 1);
+        if (x0 + j < num_columns) {
+            do s = load_relaxed_u32x4(from);
+            while (s.x == 0 || s.y == 0 || s.z == 0 || s.w == 0);
+            store_relaxed_u32x4(from, make_uint4(0, 0, 0, 0));
+        }
+        before[j] = s.x - 1;
+        all[j] = s.y - 1;
+        before[j + 1] = s.z - 1;
+        all[j + 1] = s.w - 1;
+    }
+}
+
+/* ---- the kernel ---- */
 
 extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_large(
     const index_type *topk_idx, i64 row_stride, const tgl_map m, i32 tile_pairs, i32 num_tiles,
@@ -112,10 +190,12 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
     const i32 tid = (i32)threadIdx.x, lane = tid % 32, warp = tid / 32;
     const i32 block = (i32)blockIdx.x, num_blocks = (i32)gridDim.x;
     const i32 num_values = (tile_pairs + MAP_THREADS - 1) / MAP_THREADS;    /* in use, of VALUES */
+    const i32 run = warp * 32 * num_values + lane;              /* this thread's first pair of a tile */
     const u32 chunk = (u32)tile_pairs * (u32)num_tiles, begin = block * chunk;
     const i32 x0 = tid * PER_THREAD;                            /* this thread's experts */
-    const bool is_reused = m.num_experts > EXPERTS;
+    const bool is_reused = m.num_experts > EXPERTS;             /* the workspace, in the next round */
     u32 position = 0;                                           /* where the round's first segment starts */
+    clear_counts(count);
     pdl_wait();
 
 #pragma unroll 1
@@ -139,72 +219,35 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
 
 #pragma unroll 1
         for (i32 i = 0; i < num_tiles; i++) {
-            const bool is_first = i == 0;
-            const u32 tile = begin + (u32)(is_first ? num_tiles - 1 : i - 1) * (u32)tile_pairs;
-            const i32 run = warp * 32 * num_values + lane;      /* this lane's first pair, in the tile */
+            const bool is_last = i == 0;                        /* of the chunk: it comes first */
+            const u32 tile = begin + (u32)(is_last ? num_tiles - 1 : i - 1) * (u32)tile_pairs;
 
             /* 1 */
             i32 expert[VALUES], rank[VALUES];
 #pragma unroll
             for (int v = 0; v < VALUES; v++) {
                 const i32 at = run + 32 * v;
-                expert[v] = v < num_values && at < tile_pairs
-                                ? map_load(m, topk_idx, row_stride, tile + at) : -1;
+                const bool is_in = v < num_values && at < tile_pairs;
+                expert[v] = is_in ? map_load(m, topk_idx, row_stride, tile + at) : -1;
             }
-#pragma unroll 1
-            for (i32 j = tid; j < MAP_WARPS * EXPERTS / 8; j += MAP_THREADS)
-                ((int4 *)count)[j] = make_int4(0, 0, 0, 0);
             __syncthreads();
-#pragma unroll
-            for (int v = 0; v < VALUES; v++) {
-                rank[v] = 0;
-                if (v >= num_values) continue;
-                const i32 e = expert[v] - low;
-                const bool is_here = expert[v] >= 0 && (u32)e < (u32)num_experts;
-                u32 same = __ballot_sync(FULL, is_here);
-#pragma unroll
-                for (int j = 0; j < EXPERT_BITS; j++) {
-                    const bool bit = e >> j & 1;
-                    const u32 set = __ballot_sync(FULL, bit);
-                    same &= bit ? set : ~set;
-                }
-                const u32 before = same & lanes_below();
-                u32 old = 0;
-                if (is_here) {
-                    old = count[warp * EXPERTS + e];
-                    rank[v] = (i32)old + __popc(before);
-                }
-                __syncwarp();
-                if (is_here && before == 0) count[warp * EXPERTS + e] = (u16)(old + __popc(same));
-                __syncwarp();
-            }
+            rank_in_warp(expert, num_values, low, num_experts, count + warp * EXPERTS, rank);
             __syncthreads();
 
-            /* 2: two experts' counts are added in one register */
-            u32 own[PER_THREAD], mine = 0;
+            /* 2 */
+            u32 own[PER_THREAD], num_own = 0;
+            add_warps(count, x0, own);
+            if (is_last && is_reused) __threadfence();          /* after the clears of the round before */
 #pragma unroll
             for (int j = 0; j < PER_THREAD; j += 2) {
-                u32 two = 0;
-                if (x0 + j < EXPERTS)
-#pragma unroll
-                    for (int w = 0; w < MAP_WARPS; w++) {
-                        u32 *const at = (u32 *)(count + w * EXPERTS + x0 + j);
-                        const u32 of_warp = *at;
-                        *at = two;
-                        two += of_warp;
-                    }
-                own[j] = two & 0xffff;
-                own[j + 1] = two >> 16;
-                mine += own[j] + own[j + 1];
-                if (is_first && x0 + j < num_columns) {
-                    if (is_reused) __threadfence();             /* comes after clears of the round before */
+                if (is_last && x0 + j < num_columns)
                     store_relaxed_u32x2(counts + block * EXPERTS + x0 + j,
                                         make_uint2(earlier[j] + own[j] + 1, earlier[j + 1] + own[j + 1] + 1));
-                }
+                num_own += own[j] + own[j + 1];
             }
 
             /* 3 */
-            u32 num_sorted, at = block_sum_below(mine, warp_sums[0], num_sorted);
+            u32 num_sorted, at = block_sum_below(num_own, warp_sums[0], num_sorted);
 #pragma unroll
             for (int j = 0; j < PER_THREAD; j++) {
                 if (x0 + j < EXPERTS) local_start[x0 + j] = (u16)at;
@@ -214,38 +257,27 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
 #pragma unroll
             for (int v = 0; v < VALUES; v++) {
                 const i32 e = expert[v] - low;
-                if (expert[v] >= 0 && (u32)e < (u32)num_experts) {
+                if ((u32)e < (u32)num_experts) {
                     rank[v] += count[warp * EXPERTS + e];
                     sorted[local_start[e] + rank[v]] = (u32)e << 16 | (u32)(run + 32 * v);
                 }
             }
 
-            u32 start[PER_THREAD] = {};                         /* position of this block's first pair */
-            if (is_first) {
-                /* 4: the last warps own columns, the first ones have the least to wait for */
+            u32 start[PER_THREAD] = {};                         /* of this block's pairs */
+            if (is_last) {
+                /* 4, by the last warps: the first have the next step */
 #pragma unroll 1
                 for (i32 x = 2 * (block + num_blocks * (MAP_WARPS - 1 - warp)); x < num_columns;
                      x += 2 * num_blocks * MAP_WARPS)
                     add_column(counts, sums, x, is_reused);
 
                 /* 5 */
-                u32 all[PER_THREAD] = {}, length = 0;
-#pragma unroll
-                for (int j = 0; j < PER_THREAD; j += 2)
-                    if (x0 + j < num_columns) {
-                        u32 *const from = sums + 2 * (block * EXPERTS + x0 + j);
-                        uint4 s = load_relaxed_u32x4(from);
-                        while (s.x == 0 || s.y == 0 || s.z == 0 || s.w == 0) s = load_relaxed_u32x4(from);
-                        store_relaxed_u32x4(from, make_uint4(0, 0, 0, 0));
-                        start[j] = s.x - 1;
-                        all[j] = s.y - 1;
-                        start[j + 1] = s.z - 1;
-                        all[j + 1] = s.w - 1;
-                    }
-                if (is_reused) __threadfence();
+                u32 all[PER_THREAD], length = 0, round_length;
+                take_sums(sums, x0, num_columns, start, all);
+                if (is_reused) __threadfence();                 /* the clears, as above */
 #pragma unroll
                 for (int j = 0; j < PER_THREAD; j++) length += tgl_map_aligned(&m, all[j]);
-                u32 round_length, to = position + block_sum_below(length, warp_sums[1], round_length);
+                u32 to = position + block_sum_below(length, warp_sums[1], round_length);
 #pragma unroll
                 for (int j = 0; j < PER_THREAD; j++)
                     if (x0 + j < num_experts) {
@@ -255,15 +287,18 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
                         segment[x0 + j] = make_int2((i32)(to + all[j]), (i32)end);
                         to = end;
                     }
-                /* `position` is that of the next round from here on */
                 __syncthreads();
-                const i32 each = (num_experts + num_blocks - 1) / num_blocks;   /* experts are shared out */
+
+                /* 6: what there is per expert; a block has some of them */
+                const i32 each = (num_experts + num_blocks - 1) / num_blocks;
+                const i32 last = min((block + 1) * each, num_experts);
 #pragma unroll 1
-                for (i32 x = block * each + warp; x < min((block + 1) * each, num_experts); x += MAP_WARPS) {
+                for (i32 x = block * each + warp; x < last; x += MAP_WARPS) {
                     const i32 from = x > 0 ? segment[x - 1].y : (i32)position;
                     if (lane == 0) map_write_expert(m, low + x, from, segment[x].x, segment[x].y);
                     map_fill(m, segment[x].x, segment[x].y, lane, 32);
                 }
+                /* to the host by one block, in long runs: it is far away */
                 if (m.num_tokens_per_expert_host && block == num_blocks - 1)
 #pragma unroll 1
                     for (i32 x = tid; x < num_experts; x += MAP_THREADS)
@@ -274,13 +309,13 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
                 __syncthreads();
             }
 
-            /* 6 */
+            /* 6: what there is per pair and position */
 #pragma unroll
             for (int v = 0; v < VALUES; v++) {
                 const i32 in_tile = run + 32 * v, e = expert[v] - low;
                 const u32 pair = tile + in_tile;
                 if (v >= num_values || in_tile >= tile_pairs || pair >= (u32)m.num_pairs) continue;
-                if (expert[v] >= 0 && (u32)e < (u32)num_experts) {
+                if ((u32)e < (u32)num_experts) {
                     const i32 p = (i32)base[e] + rank[v];
                     m.token_topk_to_pos[pair] = p < m.num_positions ? p : -1;
                 } else if (expert[v] < 0 && low == 0) {
@@ -299,11 +334,12 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             }
 
             /* the next tile's pairs come behind this one's; after the last tile, those of the first */
-            if (num_tiles > 1) {
+            if (num_tiles > 1 || is_reused) {
                 __syncthreads();
+                clear_counts(count);
 #pragma unroll
                 for (int j = 0; j < PER_THREAD; j++)
-                    if (x0 + j < num_experts) base[x0 + j] = is_first ? start[j] : base[x0 + j] + own[j];
+                    if (x0 + j < num_experts) base[x0 + j] = is_last ? start[j] : base[x0 + j] + own[j];
             }
         }
         if (m.num_experts - low <= EXPERTS) break;
