@@ -923,7 +923,9 @@ const case_op moe_gate_ops[] = {
             "num_tokens=4001 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 fix=some mask=some "
             "unmapped=gap num_shared_experts=2 replicas=33 num_ep_ranks=4 num_tp_ranks=2 tp_rank=1 "
             "scoring=sigmoid,sqrtsoftplus,softmax,identity",
-            "num_tokens=8001 num_experts=256,384 num_topk=8 values=near,exact bias=near,none "
+            "num_tokens=8001 num_experts=256,384 num_topk=8 values=near bias=none "
+            "scoring=sigmoid,sqrtsoftplus,softmax,identity",
+            "num_tokens=8001 num_experts=256,384 num_topk=8 values=exact bias=near "
             "scoring=sigmoid,sqrtsoftplus,softmax,identity",
             "num_tokens=4001 num_experts=384,512,1000,1025,4096 num_topk=6,8 layout=packed,gap "
             "scoring=sigmoid,sqrtsoftplus",
