@@ -127,12 +127,11 @@ tgl_status tgl_gate_check(const tgl_gate_tensors *x, const tgl_moe_gate_params *
 {
     argument a[NUM_ARGUMENTS];
     name_arguments(x, a);
-    for (int i = 0; i < NUM_ARGUMENTS; i++) {
-        if (a[i].is_optional && !a[i].tensor) continue;
-        TGL_TRY(tgl_expect(a[i].name, a[i].tensor, a[i].dtypes, a[i].ndim, a[i].layout));
-        if (a[i].tensor != x->topk_idx)
-            TGL_TRY(tgl_expect_same_device(a[i].name, a[i].tensor, x->topk_idx));
-    }
+    for (int i = 0; i < NUM_ARGUMENTS; i++)
+        if (a[i].tensor || !a[i].is_optional)
+            TGL_TRY(tgl_expect(a[i].name, a[i].tensor, a[i].dtypes, a[i].ndim, a[i].layout));
+    for (int i = 0; i < NUM_ARGUMENTS; i++)
+        if (a[i].tensor) TGL_TRY(tgl_expect_same_device(a[i].name, a[i].tensor, x->logits));
     TGL_TRY(check_shapes(x, params, num_topk));
     TGL_TRY(check_map(x, params));
     for (int i = 0; i < NUM_OUTPUTS; i++)
@@ -146,7 +145,7 @@ tgl_status tgl_gate_check_input(const tgl_gate_tensors *x, const char *name, con
 {
     argument a[NUM_ARGUMENTS];
     name_arguments(x, a);
-    TGL_TRY(tgl_expect_same_device(name, input, x->topk_idx));
+    TGL_TRY(tgl_expect_same_device(name, input, x->logits));
     for (int i = 0; i < NUM_OUTPUTS; i++)
         if (a[i].tensor) TGL_TRY(tgl_expect_no_overlap(a[i].name, a[i].tensor, name, input));
     return TGL_OK;

@@ -239,13 +239,13 @@ DEV u64 best_exact_below(const tgl_gate &gate, const float *row, u64 limit, u32 
 }
 DEV u32 choose_exactly(const tgl_gate &gate, const float *row, bool is_left, u32 lane)
 {
-    u64 best = is_left ? best_exact_below(gate, row, ALL_RANKS, lane) : TGL_RANK_NONE;
+    u64 last = ALL_RANKS, best = is_left ? last : TGL_RANK_NONE;
     u32 expert = 0;
 #pragma unroll 1
     for (u32 k = 0; k < NUM_TOPK; k++) {
-        const u64 rank = warp_max_u64(best);
-        if (lane == k) expert = tgl_rank_index(rank);
-        if (best == rank) best = best_exact_below(gate, row, rank, lane);
+        if (best == last) best = best_exact_below(gate, row, last, lane);   /* its best was taken */
+        last = warp_max_u64(best);
+        if (lane == k) expert = tgl_rank_index(last);
     }
     return expert;
 }

@@ -20,6 +20,7 @@ DEV index_type *unmapped_of(const tgl_gate &gate, i64 t)
 
 DEV void mask_token(const tgl_gate &gate, i64 t)
 {
+#pragma unroll 1
     for (i64 k = threadIdx.x; k < num_slots(gate); k += blockDim.x) {
         indices_of(gate, t)[k] = -1;
         gate.topk_weights[t * num_slots(gate) + k] = 0.0f;
@@ -35,6 +36,7 @@ DEV void finish_token(const tgl_gate &gate, i64 t, const float *row)
     float *weights = gate.topk_weights + t * num_slots(gate);
     const tgl_softmax softmax = softmax_if_wanted(row, gate.num_experts, threadIdx.x % 32);
     __syncthreads();
+#pragma unroll 1
     for (u32 k = threadIdx.x; k < gate.num_topk; k += blockDim.x) {
         const i64 e = indices[k];
         weights[k] = e >= 0 && e < gate.num_experts ? tgl_score(SCORING, row[e], softmax) : 0.0f;
@@ -47,6 +49,7 @@ DEV void finish_token(const tgl_gate &gate, i64 t, const float *row)
         sum_of_scores = sum;
     }
     __syncthreads();
+#pragma unroll 1
     for (i64 k = threadIdx.x; k < num_slots(gate); k += blockDim.x) {
         const bool is_shared = k >= gate.num_topk;
         const i64 e = is_shared ? gate.num_experts + (k - gate.num_topk) : indices[k];

@@ -24,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(HASH_GATE_WIDE_THREADS) hash_gate_w
     if ((gate.mask && !gate.mask[t]) || id < 0 || id >= vocabulary) {
         mask_token(gate, t);
     } else {
+#pragma unroll 1
         for (u32 k = threadIdx.x; k < gate.num_topk; k += HASH_GATE_WIDE_THREADS) {
             const index_type e = as_index(load_index<TABLE_BYTES>(tid2eid, id * gate.num_topk + k));
             indices_of(gate, t)[k] = e;

@@ -35,6 +35,7 @@ typedef struct { float first, second; } two;
 DEV two best_two(const search &s, u32 group, u32 first, u32 step)
 {
     two best = { MINUS_INFINITY, MINUS_INFINITY };
+#pragma unroll 1
     for (u32 i = first; i < s.gate.group_size; i += step) {
         const u32 e = group * s.gate.group_size + i;
         const float score = tgl_rank_value((u64)(e < KEPT ? s.kept.key[e] : exact_key(s, e)) << 32);
@@ -71,6 +72,7 @@ DEV u64 block_max(const search &s, u64 rank, u32 round)
 DEV void choose_groups(search &s)
 {
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll 1
     for (u32 g = warp; g < min(s.gate.num_groups, (u32)KEPT); g += WARPS) {
         two best = best_two(s, g, lane, 32);
 #pragma unroll
@@ -87,6 +89,7 @@ DEV void choose_groups(search &s)
 #pragma unroll 1
     for (u32 r = 0; r < s.gate.num_topk_groups; r++) {
         u64 best = TGL_RANK_NONE;
+#pragma unroll 1
         for (u32 g = threadIdx.x; g < s.gate.num_groups; g += THREADS) {
             const u64 rank = rank_of_group(s, g);
             if (rank < last && rank > best) best = rank;
@@ -95,6 +98,7 @@ DEV void choose_groups(search &s)
     }
     s.last_group = last;
     __syncthreads();                            /* best_of_warp is used again */
+#pragma unroll 1
     for (u32 e = threadIdx.x; e < min(s.gate.num_experts, (u32)KEPT); e += THREADS)
         if (rank_of_group(s, e / s.gate.group_size) < last) s.kept.key[e] = TGL_RANK_NONE;
 }
@@ -103,6 +107,7 @@ DEV void choose_groups(search &s)
 DEV u64 best_left(const search &s, u64 limit)
 {
     u64 best = TGL_RANK_NONE;
+#pragma unroll 1
     for (u32 e = threadIdx.x; e < s.gate.num_experts; e += THREADS) {
         u32 key;
         if (e < KEPT) key = s.kept.key[e];
@@ -118,18 +123,19 @@ DEV void choose_experts(const tgl_gate &gate, i64 t, const float *row)
 {
     SHARED(memory, kept);
     search s = { gate, row, kept, TGL_RANK_NONE };
+#pragma unroll 1
     for (u32 e = threadIdx.x; e < min(gate.num_experts, (u32)KEPT); e += THREADS) kept.key[e] = exact_key(s, e);
     __syncthreads();
     if (gate.num_topk_groups < gate.num_groups) choose_groups(s);
-    u64 best = best_left(s, ALL_RANKS);
+    u64 last = ALL_RANKS, best = last;
 #pragma unroll 1
     for (u32 k = 0; k < gate.num_topk; k++) {
-        const u64 rank = block_max(s, best, k);
+        if (best == last) best = best_left(s, last);                        /* its best was taken */
+        last = block_max(s, best, k);
         if (threadIdx.x == 0) {
-            indices_of(gate, t)[k] = (index_type)tgl_rank_index(rank);
-            if (gate.unmapped_topk_idx) unmapped_of(gate, t)[k] = (index_type)tgl_rank_index(rank);
+            indices_of(gate, t)[k] = (index_type)tgl_rank_index(last);
+            if (gate.unmapped_topk_idx) unmapped_of(gate, t)[k] = (index_type)tgl_rank_index(last);
         }
-        if (best == rank) best = best_left(s, rank);
     }
 }
 
@@ -142,6 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) top2_sum_gate_wide(const _
         mask_token(gate, t);
     } else {
         if (gate.fix_routing_mask && gate.fix_routing_mask[t])
+#pragma unroll 1
             for (u32 k = threadIdx.x; k < gate.num_topk; k += THREADS)
                 indices_of(gate, t)[k] = unmapped_of(gate, t)[k];
         else
