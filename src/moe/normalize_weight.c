@@ -68,13 +68,11 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
                          &p->row_stride };
         return launch(p->num_topk, on, &shape, stream, args);
     }
-    const int64_t stride_bytes = p->num_tokens > 1 ? p->row_stride * 4 : 0;
-    const uintptr_t addresses = (uintptr_t)p->weights | (uintptr_t)p->normalized;
-    uint32_t is_aligned = addresses % 16 == 0 && stride_bytes % 16 == 0;
-    const int64_t blocks = (p->num_tokens + NORMALIZE_ROWS - 1) / NORMALIZE_ROWS;
-    const tgl_shape shape = { { blocks }, .block = NORMALIZE_ROWS };
-    void *args[] = { &p->weights, &p->denominator, &p->normalized, &p->num_tokens, &p->row_stride,
-                     &is_aligned };
+    const int64_t rows = 32 / p->num_topk, warps = (p->num_tokens + rows - 1) / rows;
+    const int64_t per_sm = (warps + NORMALIZE_BLOCKS - 1) / NORMALIZE_BLOCKS;
+    const int64_t per_block = per_sm < NORMALIZE_MAX_WARPS ? per_sm : NORMALIZE_MAX_WARPS;
+    const tgl_shape shape = { { (warps + per_block - 1) / per_block }, .block = (int)(32 * per_block) };
+    void *args[] = { &p->weights, &p->denominator, &p->normalized, &p->num_tokens, &p->row_stride };
     return launch(p->num_topk, on, &shape, stream, args);
 }
 
