@@ -333,17 +333,17 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
                 }
             }
 
-            /* the next tile's pairs come behind this one's; after the last tile, those of the first */
-            if (num_tiles > 1 || is_reused) {
+            if (num_tiles > 1 || is_reused) {                   /* a tile or a round follows */
                 __syncthreads();
                 clear_counts(count);
+            }
+            /* after the last tile comes the first; the pairs of others are behind those of the one before */
+            if (i + 1 < num_tiles)
 #pragma unroll
                 for (int j = 0; j < PER_THREAD; j++)
                     if (x0 + j < num_experts) base[x0 + j] = is_last ? start[j] : base[x0 + j] + own[j];
-            }
         }
         if (m.num_experts - low <= EXPERTS) break;
-        __syncthreads();
     }
     map_fill(m, position, m.num_positions, block * MAP_THREADS + tid, num_blocks * MAP_THREADS);
     pdl_trigger();
