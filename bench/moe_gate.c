@@ -29,10 +29,6 @@
 #include "core/status.h"
 #include "moe_common.h"
 
-/* TODO: remove once route is there; until then the other rows have to link without it. */
-#pragma weak tgl_moe_route
-#pragma weak tgl_moe_route_workspace_size
-
 /* bias comes before logits, whose fill reads it. */
 enum { BIAS, LOGITS, MASK, FIX, MAP, COUNT, UNMAPPED, IDX, WEIGHTS, NUM_OF_GATE };
 enum { INPUT_IDS = NUM_OF_GATE, TID2EID };
@@ -1040,13 +1036,11 @@ const case_op moe_gate_ops[] = {
         .lists[CASE_CHECK] = (const char *const[]){
             "num_tokens=0,1,2,7,8,9,31,33,64,65,128,129 num_experts=256 num_topk=8 num_groups=8 "
             "num_topk_groups=4",
-            "num_tokens=1,7,64,128 num_experts=384 num_topk=6 scoring=sqrtsoftplus",
-            "num_tokens=255,256,257,300 num_experts=64 num_topk=6 scoring=sqrtsoftplus counts=1",
-            "num_tokens=21 num_experts=72,16,36,144,1000,1024,1025 num_topk=6 "
-            "scoring=sigmoid,softmax,identity counts=0,1 alignment=16",
-            "num_tokens=21 num_experts=256 num_topk=8 alignment=1,3,64,256",
-            "num_tokens=33 num_experts=40 num_topk=0,1,2,31,32,33,40 alignment=8 values=descending bias=none",
-            "num_tokens=33 num_experts=40 num_topk=31,32 num_shared_experts=1,2 replicas=3 alignment=8 "
+            "num_tokens=255,256,257,300 num_experts=64 num_topk=6 counts=1",
+            "num_tokens=21 num_experts=1000,1025 num_topk=6 scoring=softmax counts=0,1 alignment=16",
+            "num_tokens=21 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 alignment=1,3,64,256",
+            "num_tokens=33 num_experts=40 num_topk=0,1,32,33 alignment=8 values=descending bias=none",
+            "num_tokens=33 num_experts=40 num_topk=31 num_shared_experts=1,2 replicas=3 alignment=8 "
             "num_mapped_experts=42",
             "num_tokens=50 num_experts=64 num_topk=6 num_positions=0,1,7,100,299,300,301,400 alignment=1,4 "
             "counts=1",
@@ -1058,15 +1052,18 @@ const case_op moe_gate_ops[] = {
             "num_tokens=50 num_experts=64 num_topk=6 mask=all,no,some,tail fix=none,some unmapped=packed "
             "alignment=16",
             "num_tokens=129 num_experts=36 num_topk=6 values=equal,zero,few_finite,special bias=none "
-            "scoring=sigmoid,identity alignment=16",
+            "alignment=16",
             "num_tokens=40 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 values=exact bias=near "
-            "scoring=sigmoid,sqrtsoftplus,softmax,identity",
-            "num_tokens=40 num_experts=264 num_topk=8 num_groups=33 num_topk_groups=4",
-            "num_tokens=9 num_experts=72,256 num_topk=6 layout=half,gap,repeated offset=0,1,3 "
+            "scoring=sigmoid,sqrtsoftplus",
+            "num_tokens=9 num_experts=72 num_topk=6 layout=half,gap,repeated offset=0,1,3 "
             "out_offset=0,1 dtype=i64,i32 alignment=4",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
+            "num_tokens=21 num_experts=72,16,36,144,1000,1024,1025 num_topk=6 "
+            "scoring=sigmoid,softmax,identity counts=0,1 alignment=16",
+            "num_tokens=33 num_experts=40 num_topk=2,31,40 alignment=8 values=descending bias=none",
+            "num_tokens=40 num_experts=264 num_topk=8 num_groups=33 num_topk_groups=4",
             "num_tokens=1,2,3,15,16,17,63,64,65,127,128,129,191,255,256,257,511,1024,4001 "
             "num_experts=72,256,384 num_topk=6,8 scoring=sigmoid,sqrtsoftplus,softmax dtype=i64,i32 "
             "counts=0,1",

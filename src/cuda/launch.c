@@ -120,19 +120,43 @@ tgl_status tgl_target_of(const DLTensor *on, tgl_target *target)
     return TGL_OK;
 }
 
-/* The first launch of a configuration in this process, on this device. During a capture nothing may be
- * compiled, and what the launch needs is enough. */
-static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *plan, int num_kernels, int which,
-                       int device, tgl_stream stream, tgl_cu_context context, tgl_loaded **loaded)
+/* During a capture nothing may be compiled. */
+static tgl_status may_compile(const tgl_driver_table *cu, tgl_stream stream, bool *may)
 {
     int capture = TGL_CU_CAPTURE_NONE;
     const tgl_cu_result result = cu->StreamIsCapturing(stream, &capture);
     if (result == TGL_CU_STREAM_CAPTURE_IMPLICIT)
         capture = TGL_CU_CAPTURE_ACTIVE; /* the default stream, beside a capture */
     else TGL_TRY(tgl_driver_check(result, "stream: cuStreamIsCapturing"));
-    const bool may_compile = capture == TGL_CU_CAPTURE_NONE;
-    TGL_TRY(tgl_kernels_load(&plan[which], device, context, may_compile, loaded));
-    return may_compile ? load_plan(plan, num_kernels, device, context) : TGL_OK;
+    *may = capture == TGL_CU_CAPTURE_NONE;
+    return TGL_OK;
+}
+
+/* The first launch of a configuration in this process, on this device. During a capture what the launch needs
+ * is enough. */
+static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *plan, int num_kernels, int which,
+                       int device, tgl_stream stream, tgl_cu_context context, tgl_loaded **loaded)
+{
+    bool may;
+    TGL_TRY(may_compile(cu, stream, &may));
+    TGL_TRY(tgl_kernels_load(&plan[which], device, context, may, loaded));
+    return may ? load_plan(plan, num_kernels, device, context) : TGL_OK;
+}
+
+tgl_status tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream)
+{
+    if (preparing.active) return prepare(plan, num_kernels);
+    const int device = on->device.device_id;
+    if (tgl_kernels_find(&plan[0], device)) return TGL_OK;
+    const tgl_driver_table *cu;
+    tgl_context_guard guard;
+    TGL_TRY(tgl_driver(&cu));
+    TGL_TRY(tgl_context_enter(device, stream, &guard));
+    bool may;
+    tgl_status status = may_compile(cu, stream, &may);
+    if (status == TGL_OK && may) status = load_plan(plan, num_kernels, device, guard.context);
+    tgl_context_leave(&guard);
+    return status;
 }
 
 static tgl_status check_shape(const tgl_kernel *kernel, const tgl_shape *s)

@@ -38,6 +38,10 @@ typedef struct {
 tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                       const tgl_shape *shape, tgl_stream stream, void **args);
 
+/* Loads a plan, as the first launch of one of its kernels does; looks only whether plan[0] is there. For a
+ * call that launches the kernels of other ops, whose plans lack some of its own. */
+tgl_status tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream);
+
 /* Is this thread between tgl_prepare_begin and tgl_prepare_end? An op then goes on to its launch even where
  * there is nothing to do. */
 bool tgl_preparing(void);

@@ -26,7 +26,14 @@ tgl_status tgl_gate_check_input(const tgl_gate_tensors *x, const char *name, con
 /* Of a call that passed the checks; without groups. */
 tgl_gate tgl_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_params *params);
 
+/* All checks of top2_sum_gate, and the call with its groups. */
+tgl_status tgl_top2_sum_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_params *params, tgl_gate *out);
+
 /* ---- on CUDA ---- */
+
+/* The kernels of top2_sum_gate; gives their number. */
+enum { TGL_GATE_KERNELS = 2 };
+int tgl_top2_sum_gate_plan(const tgl_gate *gate, tgl_kernel plan[TGL_GATE_KERNELS]);
 
 /* The macros of gate.cuh: how a warp holds a token's experts and slots. False: it cannot, the wide kernel is
  * for it. */

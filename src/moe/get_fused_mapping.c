@@ -179,17 +179,21 @@ static size_t workspace_size(int64_t num_pairs, int64_t num_experts)
 }
 
 /* The number of pairs chooses, and is no part of a configuration. */
-enum { SMALL, LARGE, NUM_KERNELS };
+enum { SMALL, LARGE };
+void tgl_map_plan(int index_bytes, int64_t num_experts, tgl_kernel plan[TGL_MAP_KERNELS])
+{
+    const tgl_macro index = { "INDEX_BYTES", index_bytes };
+    plan[SMALL] = (tgl_kernel){ "moe/get_fused_mapping", { index } };
+    plan[LARGE] = (tgl_kernel){ "moe/get_fused_mapping_large",
+                                { index, { "EXPERT_BITS", expert_bits(num_experts) } } };
+}
+
 static tgl_status launch(int which, const problem *p, const DLTensor *on, const tgl_shape *shape,
                          tgl_stream stream, void **args)
 {
-    const tgl_macro index_bytes = { "INDEX_BYTES", p->index_bytes };
-    const tgl_kernel plan[NUM_KERNELS] = {
-        [SMALL] = { "moe/get_fused_mapping", { index_bytes } },
-        [LARGE] = { "moe/get_fused_mapping_large",
-                    { index_bytes, { "EXPERT_BITS", expert_bits(p->map.num_experts) } } },
-    };
-    return tgl_launch(plan, NUM_KERNELS, which, on, shape, stream, args);
+    tgl_kernel plan[TGL_MAP_KERNELS];
+    tgl_map_plan(p->index_bytes, p->map.num_experts, plan);
+    return tgl_launch(plan, TGL_MAP_KERNELS, which, on, shape, stream, args);
 }
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -197,19 +201,23 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* 64 blocks write the experts' parts at least as fast as 128 on an H200. Where there are many positions for
  * few pairs, more blocks share the filling. */
 enum { SMALL_BLOCKS = 64, FILL_POSITIONS = 2048 };
-static tgl_status run_small(problem *p, int num_sms, const DLTensor *on, tgl_stream stream)
+int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned)
 {
-    const int64_t num_experts = p->map.num_experts;
-    int32_t owned = (int32_t)ceil_div(num_experts, SMALL_BLOCKS);
-    if (owned < 1) owned = 1;
-    if (owned > MAP_OWNED) owned = MAP_OWNED;
-    int64_t blocks = ceil_div(num_experts, owned);
-    const int64_t fill_blocks = ceil_div(p->map.num_positions, FILL_POSITIONS);
+    const int64_t experts = ceil_div(m->num_experts, SMALL_BLOCKS);
+    *owned = experts < 1 ? 1 : experts > MAP_OWNED ? MAP_OWNED : (int32_t)experts;
+    int64_t blocks = ceil_div(m->num_experts, *owned);
+    const int64_t fill_blocks = ceil_div(m->num_positions, FILL_POSITIONS);
     if (blocks < fill_blocks) blocks = fill_blocks;
     if (blocks > num_sms) blocks = num_sms;
-    if (blocks < 1) blocks = 1;
+    return blocks < 1 ? 1 : blocks;
+}
+
+static tgl_status run_small(problem *p, int num_sms, const DLTensor *on, tgl_stream stream)
+{
+    int32_t owned;
+    const int64_t blocks = tgl_map_blocks(&p->map, num_sms, &owned);
     const tgl_shape shape = { { blocks }, .block = MAP_THREADS,
-                              .shared_bytes = MAP_SHARED(num_experts, owned, MAP_SMALL_PAIRS) };
+                              .shared_bytes = MAP_SHARED(p->map.num_experts, owned, MAP_SMALL_PAIRS) };
     void *args[] = { &p->topk_idx, &p->row_stride, &p->map, &owned };
     return launch(SMALL, p, on, &shape, stream, args);
 }

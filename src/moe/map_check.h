@@ -5,6 +5,7 @@
 #define TEGULA_MOE_MAP_CHECK_H
 
 #include "core/tensor.h"
+#include "cuda/launch.h"
 #include "moe/map.h"
 #include "tegula/moe.h"
 
@@ -15,5 +16,12 @@ tgl_status tgl_map_check(const DLTensor *topk_idx, const tgl_moe_mapping *mappin
  * memory by; memory that is not page-locked is an error. */
 tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment,
                       tgl_stream stream, tgl_map *out);
+
+/* The kernels of get_fused_mapping. */
+enum { TGL_MAP_KERNELS = 2 };
+void tgl_map_plan(int index_bytes, int64_t num_experts, tgl_kernel plan[TGL_MAP_KERNELS]);
+
+/* For map_write() of map.cuh: how many blocks, and the experts that each takes at a time. */
+int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned);
 
 #endif

@@ -9,74 +9,125 @@
 #include "cuda/launch.h"
 #include "moe/best.h"
 #include "moe/gate_host.h"
+#include "moe/score_fast.h"
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- CPU ---- */
 
-/* Keys of a token's experts, WINDOW of them at a time: as many experts as models have are scored once. */
+/* Keys of a token's experts, WINDOW of them at a time. Where libm is slow and one window holds all experts,
+ * keys are first only right to `error`; refine() then makes those exact that may decide. */
 enum { WINDOW = 2048, MAX_LIST = 64 };
 typedef struct {
     const tgl_gate *gate;
     const float *row;
     int64_t begin, end;
+    float error;                                /* 0: keys are exact */
     float keys[WINDOW];
 } window;
 
-static inline __attribute__((always_inline)) void fill(window *w, int scoring)
+#define INLINE static inline __attribute__((always_inline))     /* so that scoring is a constant */
+
+static float exact_key(const tgl_gate *gate, const float *row, int64_t e, int scoring)
 {
-    const float *bias = w->gate->bias;
-    for (int64_t e = w->begin; e < w->end; e++) {
-        const float key = tgl_score_key(scoring, w->row[e], bias ? bias[e] : 0.0f);
-        w->keys[e - w->begin] = tgl_rank_score(key);
+    return tgl_rank_score(tgl_score_key(scoring, row[e], gate->bias ? gate->bias[e] : 0.0f));
+}
+
+INLINE void fill(window *w, int scoring)
+{
+    for (int64_t e = w->begin; e < w->end; e++)
+        w->keys[e - w->begin] = exact_key(w->gate, w->row, e, scoring);
+}
+
+/* One window; no key is NaN. */
+INLINE void fill_fast(window *w, int scoring)
+{
+    const float none = tgl_f32_from_bits(0xFF800000);
+    const float *restrict row = w->row, *restrict bias = w->gate->bias;
+    float *restrict keys = w->keys;
+    const int64_t end = w->end;
+    int32_t largest = 0;                        /* bits of the largest logit above 0, or of a NaN */
+    for (int64_t e = 0; e < end; e++) {
+        const float x = row[e];
+        const int32_t bits = (int32_t)tgl_f32_to_bits(x);
+        largest = bits > largest ? bits : largest;
+        keys[e] = tgl_fast_select(x == x, tgl_fast_score(scoring, x), none);
     }
+    for (int64_t e = 0; bias && e < end; e++) {
+        const float key = keys[e] + bias[e];
+        keys[e] = tgl_fast_select(key == key, key, none);
+    }
+    w->error = tgl_fast_score_error(scoring, tgl_f32_from_bits((uint32_t)largest));
 }
 
 /* The keys of experts e, e + 1, ..., of which `count` are wanted; there may be fewer at a time. */
-static const float *keys_at(window *w, int64_t e, int64_t *count)
+static float *keys_at(window *w, int64_t e, int64_t *count)
 {
     if (e < w->begin || e >= w->end) {
+        const bool is_whole = w->gate->num_experts <= WINDOW;
         w->begin = e / WINDOW * WINDOW;
         w->end = least(w->begin + WINDOW, w->gate->num_experts);
-        switch (w->gate->scoring) {             /* a constant in each loop */
-        case TGL_SIGMOID: fill(w, TGL_SIGMOID); break;
-        case TGL_SQRTSOFTPLUS: fill(w, TGL_SQRTSOFTPLUS); break;
-        case TGL_SOFTMAX: fill(w, TGL_SOFTMAX); break;
-        default: fill(w, TGL_IDENTITY);
-        }
+        w->error = 0;
+        if (w->gate->scoring == TGL_SIGMOID && is_whole) fill_fast(w, TGL_SIGMOID);
+        else if (w->gate->scoring == TGL_SQRTSOFTPLUS && is_whole) fill_fast(w, TGL_SQRTSOFTPLUS);
+        else if (w->gate->scoring == TGL_SIGMOID) fill(w, TGL_SIGMOID);
+        else if (w->gate->scoring == TGL_SQRTSOFTPLUS) fill(w, TGL_SQRTSOFTPLUS);
+        else if (w->gate->scoring == TGL_SOFTMAX) fill(w, TGL_SOFTMAX);
+        else fill(w, TGL_IDENTITY);
     }
     *count = least(*count, w->end - e);
     return w->keys + (e - w->begin);
 }
 
+/* Makes exact whose exact key may be at least that of an expert with key `low`. */
+static void refine(window *w, int64_t e, int64_t count, float low)
+{
+    const float floor = low - (2 * w->error + fabsf(low) * 1e-6f);
+    for (float *keys = keys_at(w, e, &count); count > 0; count--, keys++, e++)
+        if (!(*keys < floor)) *keys = exact_key(w->gate, w->row, e, w->gate->scoring);
+}
+
+typedef struct { float first, second; } two;
+
+static two best_two(window *w, int64_t begin, int64_t end)
+{
+    const float none = tgl_f32_from_bits(0xFF800000);
+    two best = { none, none };
+    for (int64_t e = begin, count; e < end; e += count) {
+        count = end - e;
+        const float *keys = keys_at(w, e, &count);
+        for (int64_t i = 0; i < count; i++) {
+            const float lower = keys[i] > best.first ? best.first : keys[i];
+            best.first = keys[i] > best.first ? keys[i] : best.first;
+            best.second = lower > best.second ? lower : best.second;
+        }
+    }
+    return best;
+}
+
 /* The rank of a group among groups: by the sum of its best two keys, or by its only one. */
 static uint64_t rank_of_group(window *w, uint32_t group)
 {
-    const float none = tgl_f32_from_bits(0xFF800000);
     const int64_t size = w->gate->group_size, begin = group * size;
-    float first = none, second = none;
-    for (int64_t e = begin, count; e < begin + size; e += count) {
-        count = begin + size - e;
-        const float *keys = keys_at(w, e, &count);
-        for (int64_t i = 0; i < count; i++) {
-            const float lower = keys[i] > first ? first : keys[i];
-            first = keys[i] > first ? keys[i] : first;
-            second = lower > second ? lower : second;
-        }
+    two best = best_two(w, begin, begin + size);
+    if (w->error > 0) {
+        refine(w, begin, size, best.second);
+        best = best_two(w, begin, begin + size);
     }
-    return tgl_rank(size == 1 ? first : first + second, group);
+    return tgl_rank(size == 1 ? best.first : best.first + best.second, group);
 }
 
-/* The rank of the last group that is left to choose from. */
-static uint64_t last_group(window *w)
+/* Which groups are left to choose from: those of at least this rank. Ranks are kept for `kept` of them. */
+static uint64_t last_group(window *w, uint64_t *ranks, int64_t kept)
 {
     uint64_t last = TGL_ALL_RANKS;
+    for (uint32_t g = 0; g < kept; g++) ranks[g] = rank_of_group(w, g);
     for (int64_t left = w->gate->num_topk_groups; left > 0;) {
         uint64_t best[MAX_LIST];
         const int size = (int)least(left, MAX_LIST);
         tgl_best_clear(best, size);
         for (uint32_t g = 0; g < w->gate->num_groups; g++) {
-            const uint64_t rank = rank_of_group(w, g);
+            const uint64_t rank = g < kept ? ranks[g] : rank_of_group(w, g);
             if (rank < last && rank > best[size - 1]) tgl_best_insert(best, size, rank);
         }
         last = best[size - 1];
@@ -88,32 +139,58 @@ static uint64_t last_group(window *w)
 /* Adds what is better than the worst of the list, and below the limit. Of equal keys the first one stays. */
 static void insert_all(uint64_t *best, int size, uint64_t limit, const float *keys, int64_t count, int64_t e)
 {
+    float worst = tgl_f32_from_bits(0xFF800000);
+    bool is_full = best[size - 1] != TGL_RANK_NONE;
+    if (is_full) worst = tgl_rank_value(best[size - 1]);
     for (int64_t i = 0; i < count; i++) {
-        const uint64_t worst = best[size - 1];
-        if (worst != TGL_RANK_NONE && !(keys[i] > tgl_rank_value(worst))) continue;
+        if (is_full && !(keys[i] > worst)) continue;
         const uint64_t rank = tgl_rank(keys[i], (uint32_t)(e + i));
-        if (rank < limit) tgl_best_insert(best, size, rank);
+        if (rank >= limit) continue;
+        tgl_best_insert(best, size, rank);
+        is_full = best[size - 1] != TGL_RANK_NONE;
+        if (is_full) worst = tgl_rank_value(best[size - 1]);
+    }
+}
+
+typedef struct { uint64_t last_group, ranks[MAX_LIST]; int64_t kept; } choice_of_groups;
+
+static bool is_left(window *w, const choice_of_groups *groups, uint32_t g)
+{
+    if (w->gate->num_topk_groups == w->gate->num_groups) return true;
+    return (g < groups->kept ? groups->ranks[g] : rank_of_group(w, g)) >= groups->last_group;
+}
+
+/* The best ranks below the limit of the groups that are left. */
+static void list_best(window *w, const choice_of_groups *groups, uint64_t *best, int size, uint64_t limit)
+{
+    const int64_t group_size = w->gate->group_size;
+    tgl_best_clear(best, size);
+    for (uint32_t g = 0; g < w->gate->num_groups; g++) {
+        if (!is_left(w, groups, g)) continue;
+        const int64_t end = (g + (int64_t)1) * group_size;
+        for (int64_t e = g * group_size, count; e < end; e += count) {
+            count = end - e;
+            const float *keys = keys_at(w, e, &count);
+            insert_all(best, size, limit, keys, count, e);
+        }
     }
 }
 
 static void choose_experts(window *w, int64_t t)
 {
     const tgl_gate *gate = w->gate;
-    const bool is_grouped = gate->num_topk_groups < gate->num_groups;
-    const uint64_t worst_group = is_grouped ? last_group(w) : TGL_RANK_NONE;
+    choice_of_groups groups;                    /* set where there are any to leave out */
+    groups.kept = least(gate->num_groups, MAX_LIST);
+    if (gate->num_topk_groups < gate->num_groups)
+        groups.last_group = last_group(w, groups.ranks, groups.kept);
     uint64_t limit = TGL_ALL_RANKS;
     for (int64_t k = 0; k < gate->num_topk;) {
         uint64_t best[MAX_LIST];
         const int size = (int)least(gate->num_topk - k, MAX_LIST);
-        tgl_best_clear(best, size);
-        for (uint32_t g = 0; g < gate->num_groups; g++) {
-            if (is_grouped && rank_of_group(w, g) < worst_group) continue;
-            const int64_t begin = (int64_t)g * gate->group_size, end = begin + gate->group_size;
-            for (int64_t e = begin, count; e < end; e += count) {
-                count = end - e;
-                const float *keys = keys_at(w, e, &count);
-                insert_all(best, size, limit, keys, count, e);
-            }
+        list_best(w, &groups, best, size, limit);
+        if (w->error > 0) {                     /* one window, of which all above the limit are exact */
+            refine(w, 0, gate->num_experts, tgl_rank_value(best[size - 1]));
+            list_best(w, &groups, best, size, limit);
         }
         for (int i = 0; i < size; i++, k++) tgl_gate_choose(gate, t, k, tgl_rank_index(best[i]));
         limit = best[size - 1];
@@ -134,10 +211,11 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
             for (int64_t k = 0; k < gate->num_topk; k++)
                 tgl_gate_choose(gate, t, k, tgl_gate_get(fixed, k, gate->index_bytes));
         } else {
-            window w;                           /* keys are not set before keys_at() */
+            window w;                           /* keys are set where they are wanted */
             w.gate = gate;
             w.row = gate->logits + t * gate->logits_stride;
             w.begin = w.end = 0;
+            w.error = 0;
             choose_experts(&w, t);
         }
         tgl_gate_finish_token(gate, t);
@@ -146,7 +224,7 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
 
 /* ---- checks ---- */
 
-static tgl_status check(const tgl_gate_tensors *x, const tgl_moe_gate_params *params)
+tgl_status tgl_top2_sum_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_params *params, tgl_gate *out)
 {
     TGL_TRY(tgl_gate_check_params(params));
     TGL_TRY(tgl_expect("logits", x->logits, TGL_F32, 2, TGL_ROWS));
@@ -159,7 +237,14 @@ static tgl_status check(const tgl_gate_tensors *x, const tgl_moe_gate_params *pa
         return tgl_fail(TGL_ERR_ARGUMENT, "num_groups: is %" PRId64 ", want a divisor of %" PRId64
                         " (num_experts)", num_groups, num_experts);
     const int64_t candidates = num_groups > 0 ? num_experts / num_groups * num_topk_groups : num_experts;
-    return tgl_gate_check(x, params, (tgl_dim){ 0, candidates });
+    TGL_TRY(tgl_gate_check(x, params, (tgl_dim){ 0, candidates }));
+    *out = tgl_gate_of(x, params);
+    if (num_topk_groups < num_groups) {
+        out->num_groups = (uint32_t)num_groups;
+        out->num_topk_groups = (uint32_t)num_topk_groups;
+        out->group_size = out->num_experts / out->num_groups;
+    }
+    return TGL_OK;
 }
 
 /* ---- launch ---- */
@@ -180,22 +265,34 @@ static int64_t first_many(const tgl_gate *gate)
     return gate->num_experts <= 256 ? 1024 : 512;
 }
 
+enum { FEW, MANY };                             /* or only the wide one */
+int tgl_top2_sum_gate_plan(const tgl_gate *gate, tgl_kernel plan[TGL_GATE_KERNELS])
+{
+    plan[FEW] = (tgl_kernel){ .name = "moe/top2_sum_gate" };
+    if (!tgl_gate_macros(gate, plan[FEW].macros)) {
+        plan[0] = (tgl_kernel){ "moe/top2_sum_gate_wide", { { "SCORING", gate->scoring },
+                                                            { "INDEX_BYTES", gate->index_bytes } } };
+        return 1;
+    }
+    plan[MANY] = plan[FEW];
+    plan[MANY].name = "moe/top2_sum_gate_many";
+    return has_many(gate) ? 2 : 1;
+}
+
 static tgl_status run_on_cuda(tgl_gate *gate, const DLTensor *on, tgl_stream stream)
 {
+    tgl_kernel plan[TGL_GATE_KERNELS];
+    tgl_macro macros[TGL_MAX_MACROS];
+    const int num_kernels = tgl_top2_sum_gate_plan(gate, plan);
     void *args[] = { gate };
-    tgl_kernel few = { .name = "moe/top2_sum_gate" };
-    if (!tgl_gate_macros(gate, few.macros)) {
-        const tgl_kernel wide = { "moe/top2_sum_gate_wide",
-                                  { { "SCORING", gate->scoring }, { "INDEX_BYTES", gate->index_bytes } } };
-        const tgl_shape shape = { { gate->num_tokens }, .block = GATE_WIDE_THREADS };
-        return tgl_launch(&wide, 1, 0, on, &shape, stream, args);
+    if (!tgl_gate_macros(gate, macros)) {
+        const tgl_shape wide = { { gate->num_tokens }, .block = GATE_WIDE_THREADS };
+        return tgl_launch(plan, num_kernels, 0, on, &wide, stream, args);
     }
-    tgl_kernel plan[2] = { few, few };
-    plan[1].name = "moe/top2_sum_gate_many";
     const int warps = tgl_gate_warps(gate->num_tokens);
     const tgl_shape shape = { { (gate->num_tokens + warps - 1) / warps }, .block = 32 * warps };
-    const bool is_many = has_many(gate) && gate->num_tokens >= first_many(gate);
-    return tgl_launch(plan, has_many(gate) ? 2 : 1, is_many, on, &shape, stream, args);
+    const bool is_many = num_kernels > MANY && gate->num_tokens >= first_many(gate);
+    return tgl_launch(plan, num_kernels, is_many ? MANY : FEW, on, &shape, stream, args);
 }
 
 tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor *bias, const DLTensor *mask,
@@ -211,13 +308,8 @@ tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor *bias, c
                      "topk_idx", topk_idx, "topk_weights", topk_weights, NULL);
     const tgl_gate_tensors x = { logits, bias, mask, fix_routing_mask, to_physical_map, logical_count,
                                  unmapped_topk_idx, topk_idx, topk_weights };
-    TGL_TRY(check(&x, params));
-    tgl_gate gate = tgl_gate_of(&x, params);
-    if (params->num_topk_groups < params->num_groups) {
-        gate.num_groups = (uint32_t)params->num_groups;
-        gate.num_topk_groups = (uint32_t)params->num_topk_groups;
-        gate.group_size = gate.num_experts / gate.num_groups;
-    }
+    tgl_gate gate;
+    TGL_TRY(tgl_top2_sum_gate_of(&x, params, &gate));
     if (topk_idx->shape[1] == 0) return TGL_OK;                     /* no kernel either */
     if (gate.num_tokens == 0 && !tgl_preparing()) return TGL_OK;    /* data may be NULL */
     if (!tgl_on_cpu(logits)) return run_on_cuda(&gate, logits, stream);

@@ -4,24 +4,7 @@
 #include "cuda/driver.h"
 #include "gates.h"
 
-/* TODO: remove once route is there. */
-#pragma weak tgl_moe_route
-#pragma weak tgl_moe_route_workspace_size
-#define NEEDS_ROUTE if (!tgl_moe_route) SKIP("tgl_moe_route is not there yet")
-
-TEST(check_list)
-{
-    NEEDS_ROUTE;
-    FOR_BACKENDS(b) check_lines("moe_route", case_find("moe_route")->lists[CASE_CHECK], b);
-}
-
-TEST(slow_list)
-{
-    NEEDS_ROUTE;
-    if (!test_slow()) SKIP("TEGULA_TEST_SLOW is not set");
-    FOR_BACKENDS(b)
-        if (!b->is_emulated) check_lines("moe_route", case_find("moe_route")->lists[CASE_SLOW], b);
-}
+TESTS_OF_TABLE("moe_route")
 
 /* ---- calls on data of the host ---- */
 
@@ -266,7 +249,6 @@ static void check_routing(const backend *b, tgl_dtype dtype, const routing *x, c
 
 TEST(worked_example)
 {
-    NEEDS_ROUTE;
     FOR_BACKENDS(b) {
         /* doc: route */
         const float logits[] = { 2, 0, 1, /**/ 1, 0, 2, /**/ 2, 1, 0 }; /* experts 0 2, 2 0, 0 1 */
@@ -303,7 +285,6 @@ TEST(worked_example)
 
 TEST(as_two_ops)    /* one launch up to 256 tokens, two beyond */
 {
-    NEEDS_ROUTE;
     static const int64_t tokens[] = { 1, 7, 64, 128, 129, 255, 256, 257, 300 };
     for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
         for (int scoring = 0; scoring < 4; scoring++)
@@ -320,7 +301,6 @@ TEST(as_two_ops)    /* one launch up to 256 tokens, two beyond */
 
 TEST(too_few_positions)
 {
-    NEEDS_ROUTE;
     static const int64_t positions[] = { 1, 2, 63, 64, 65, 500, 767, 768, 769, 1000, 2000 };
     for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) FOR_BACKENDS(b) {
         if (b->is_emulated && !test_slow() && i % 2) continue;
@@ -332,7 +312,6 @@ TEST(too_few_positions)
 
 TEST(experts_of_the_mapping)    /* may be fewer or more than the gate has */
 {
-    NEEDS_ROUTE;
     static const int64_t experts[] = { 1, 2, 31, 32, 33, 71, 73, 256, 1024, 1025, 3000 };
     for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) FOR_BACKENDS(b) {
         routing x = random_routing("experts", 33, 4);
@@ -344,7 +323,6 @@ TEST(experts_of_the_mapping)    /* may be fewer or more than the gate has */
 
 TEST(all_tokens_to_one_expert)
 {
-    NEEDS_ROUTE;
     FOR_BACKENDS(b) {
         routing x = random_routing("one expert", 256, 128);
         for (int i = 0; i < TOKENS * EXPERTS; i++) random_logits[i] = i % EXPERTS == 50 ? 1 : 0;
@@ -359,7 +337,6 @@ TEST(all_tokens_to_one_expert)
 
 TEST(calls_share_a_workspace)   /* two different routes in turn, and each gives what it gave */
 {
-    NEEDS_ROUTE;
     FOR_BACKENDS(b) {
         static route_result first_of[2], seen;
         instance k[2];
@@ -392,7 +369,6 @@ static tgl_status replayed(void *context)
 
 TEST(captured)
 {
-    NEEDS_ROUTE;
     FOR_BACKENDS(b) {
         if (!backend_has_graphs(b)) continue;
         routing x = random_routing("captured", 128, 16);
@@ -412,7 +388,6 @@ TEST(captured)
 
 TEST(workspace_never_shrinks)
 {
-    NEEDS_ROUTE;
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
     for (int d = 0; d < 2; d++) {
         size_t last = 0;
@@ -440,7 +415,6 @@ TEST(workspace_never_shrinks)
 
 TEST(no_tokens)     /* no expert has a pair */
 {
-    NEEDS_ROUTE;
     FOR_BACKENDS(b) {
         static const int32_t zero[4] = { 0 }, none[6] = { -1, -1, -1, -1, -1, -1 };
         tensor x, idx, weights, pos[3], slots, e[3];
@@ -527,7 +501,6 @@ static tgl_status invoke(const call *c)
 
 TEST(errors_of_the_gate)    /* as top2_sum_gate finds them, a few of each kind */
 {
-    NEEDS_ROUTE;
     TENSOR_ERRORS(logits, plogits, "logits", "2", "96", F32);
     TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "72", INDEX);
     TENSOR_ERRORS(weights, pweights, "topk_weights", "2", "36", F32);
@@ -549,7 +522,6 @@ TEST(errors_of_the_gate)    /* as top2_sum_gate finds them, a few of each kind *
 
 TEST(errors_of_the_mapping)
 {
-    NEEDS_ROUTE;
     OUTPUT_ERRORS(pos_to_expert, pos_to_expert, "pos_to_expert", "1", "80");
     OUTPUT_ERRORS(pos_to_token, pos_to_token, "pos_to_token", "1", "80");
     OUTPUT_ERRORS(pos_to_token_topk, pos_to_token_topk, "pos_to_token_topk", "1", "80");
@@ -579,7 +551,6 @@ TEST(errors_of_the_mapping)
 
 TEST(errors_of_the_workspace)   /* of CUDA tensors; the CPU wants none */
 {
-    NEEDS_ROUTE;
     call c;
     char want[128];
     fill_memory();

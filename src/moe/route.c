@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT
+ * route.c - tgl_moe_route: top2_sum_gate and get_fused_mapping in one call, of few tokens in one launch. */
+#include "moe/route.h"
+
+#include "core/log.h"
+#include "cuda/launch.h"
+#include "moe/gate_host.h"
+#include "moe/get_fused_mapping.h"
+#include "moe/map_check.h"
+
+/* ---- checks ---- */
+
+/* A block writes its part of the mapping while others still read. */
+static tgl_status check_overlaps(const tgl_gate_tensors *x, const tgl_moe_mapping *mapping)
+{
+    const struct { const char *name; const DLTensor *tensor; } outputs[] = {
+        { "pos_to_expert", mapping->pos_to_expert },
+        { "pos_to_token", mapping->pos_to_token },
+        { "pos_to_token_topk", mapping->pos_to_token_topk },
+        { "token_topk_to_pos", mapping->token_topk_to_pos },
+        { "expert_start", mapping->expert_start },
+        { "expert_end", mapping->expert_end },
+        { "num_tokens_per_expert", mapping->num_tokens_per_expert },
+        { "count", mapping->count },
+        { "psum_end", mapping->psum_end },
+    }, others[] = {
+        { "logits", x->logits },
+        { "bias", x->bias },
+        { "mask", x->mask },
+        { "fix_routing_mask", x->fix_routing_mask },
+        { "to_physical_map", x->to_physical_map },
+        { "logical_count", x->logical_count },
+        { "unmapped_topk_idx", x->unmapped_topk_idx },
+        { "topk_weights", x->topk_weights },
+    };
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+        for (size_t j = 0; j < sizeof others / sizeof *others; j++)
+            if (outputs[i].tensor && others[j].tensor)
+                TGL_TRY(tgl_expect_no_overlap(outputs[i].name, outputs[i].tensor, others[j].name,
+                                              others[j].tensor));
+    return TGL_OK;
+}
+
+/* ---- launch ---- */
+
+/* One launch or two: the number of tokens chooses, so the kernels of both ways are one configuration. */
+enum { FUSED, NUM_KERNELS = 1 + TGL_GATE_KERNELS + TGL_MAP_KERNELS };
+static int plan(const tgl_gate *gate, int64_t num_experts, tgl_kernel kernels[NUM_KERNELS])
+{
+    kernels[FUSED] = (tgl_kernel){ .name = "moe/route" };
+    if (!tgl_gate_macros(gate, kernels[FUSED].macros)) return 0;
+    kernels[FUSED].macros[TGL_GATE_MACROS] = (tgl_macro){ "NUM_SLOTS", gate->num_topk + gate->num_shared };
+    const int num_gates = tgl_top2_sum_gate_plan(gate, kernels + 1);
+    tgl_map_plan(gate->index_bytes, num_experts, kernels + 1 + num_gates);
+    return 1 + num_gates + TGL_MAP_KERNELS;
+}
+
+static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const tgl_kernel *kernels,
+                            int num_kernels, const DLTensor *on, tgl_stream stream)
+{
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
+    const int64_t slots = gate->num_topk + gate->num_shared;
+    const int64_t max_pairs = ROUTE_THREADS * ROUTE_PAIRS_PER_THREAD(slots);
+    int32_t owned;
+    const int64_t blocks = tgl_map_blocks(map, target.num_sms, &owned);
+    const tgl_shape shape = { { blocks }, .block = ROUTE_THREADS, .cooperative = true,
+                              .shared_bytes = 16 * ROUTE_WORDS(slots) * ROUTE_MAX_TOKENS +
+                                              MAP_SHARED(map->num_experts, owned, max_pairs) };
+    void *args[] = { gate, map, &workspace, &owned };
+    return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
+}
+
+tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLTensor *mask,
+                         const DLTensor *fix_routing_mask, const DLTensor *to_physical_map,
+                         const DLTensor *logical_count, DLTensor *unmapped_topk_idx, DLTensor *topk_idx,
+                         DLTensor *topk_weights, const tgl_moe_mapping *mapping, int64_t alignment,
+                         const tgl_moe_gate_params *params, void *workspace, size_t workspace_bytes,
+                         tgl_stream stream)
+{
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_moe_route", "logits", logits, "bias", bias, "mask", mask, "fix_routing_mask",
+                     fix_routing_mask, "to_physical_map", to_physical_map, "logical_count", logical_count,
+                     "unmapped_topk_idx", unmapped_topk_idx, "topk_idx", topk_idx, "topk_weights",
+                     topk_weights, "pos_to_expert", mapping ? mapping->pos_to_expert : NULL, "expert_start",
+                     mapping ? mapping->expert_start : NULL, NULL);
+    const tgl_gate_tensors x = { logits, bias, mask, fix_routing_mask, to_physical_map, logical_count,
+                                 unmapped_topk_idx, topk_idx, topk_weights };
+    tgl_gate gate;
+    tgl_map map;
+    TGL_TRY(tgl_top2_sum_gate_of(&x, params, &gate));
+    TGL_TRY(tgl_map_check(topk_idx, mapping, alignment));
+    TGL_TRY(check_overlaps(&x, mapping));
+    if (!tgl_on_cpu(logits)) {
+        const size_t want = tgl_moe_route_workspace_size(logits, topk_idx, mapping);
+        TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, want));
+        TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &map));
+        tgl_kernel kernels[NUM_KERNELS];
+        const int num_kernels = topk_idx->shape[1] > 0 && map.num_experts <= MAP_SMALL_EXPERTS
+                                    ? plan(&gate, map.num_experts, kernels) : 0;
+        if (num_kernels > 0 && (gate.num_tokens <= ROUTE_MAX_TOKENS || tgl_preparing()))
+            return run_fused(&gate, &map, workspace, kernels, num_kernels, logits, stream);
+        if (num_kernels > 0) TGL_TRY(tgl_load(kernels, num_kernels, logits, stream));
+    }
+    TGL_TRY(tgl_moe_top2_sum_gate(logits, bias, mask, fix_routing_mask, to_physical_map, logical_count,
+                                  unmapped_topk_idx, topk_idx, topk_weights, params, stream));
+    return tgl_moe_get_fused_mapping(topk_idx, mapping, alignment, workspace, workspace_bytes, stream);
+}
+
+size_t tgl_moe_route_workspace_size(const DLTensor *logits, const DLTensor *topk_idx,
+                                    const tgl_moe_mapping *mapping)
+{
+    if (!logits || tgl_on_cpu(logits)) return 0;
+    const size_t two = tgl_moe_get_fused_mapping_workspace_size(topk_idx, mapping);
+    return two > ROUTE_WORKSPACE ? two : ROUTE_WORKSPACE;
+}
