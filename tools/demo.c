@@ -7,8 +7,8 @@
 
 #include "core/status.h"
 #include "cuda/driver.h"
+#include "demo.h"
 #include "tegula/transpose.h"
-#include "timer.h"
 
 enum { ROWS = 4, COLS = 7 };
 
@@ -156,12 +156,17 @@ static int run(int argc, char **argv)
     printf("%stegula %s%s on %s%s\n\n", tool_bold(), tgl_version(), tool_plain(),
            on.is_emulated ? "the emulated device: " : "", where);
     tgl_set_compile_callback(compiled, NULL);
-    printf("%s  1     tgl_transpose: out[j][i] = x[i][j]%s\n\n", tool_bold(), tool_plain());
-    tgl_status status = show_small(&on);
-    if (status == TGL_OK) {
-        printf("\n%s  2     the same on the activations of 8064 tokens: bf16, 8064 x 7168%s\n\n", tool_bold(),
-               tool_plain());
-        status = show_large(&on);
+    static const struct { const char *title; tgl_status (*show)(const backend *on); } parts[] = {
+        { "tgl_transpose: out[j][i] = x[i][j]", show_small },
+        { "the same on the activations of 8064 tokens: bf16, 8064 x 7168", show_large },
+        { "tgl_moe_route: 4 tokens over 2 experts, rows of an expert padded to a multiple of 2",
+          demo_moe_small },
+        { "what surrounds the experts of a MoE block: route, expand, reduce", demo_moe_block },
+    };
+    tgl_status status = TGL_OK;
+    for (int i = 0; i < 4 && status == TGL_OK; i++) {
+        printf("%s%s  %d     %s%s\n\n", i ? "\n" : "", tool_bold(), i + 1, parts[i].title, tool_plain());
+        status = parts[i].show(&on);
     }
     tgl_set_compile_callback(NULL, NULL);
     backend_close(&on);
