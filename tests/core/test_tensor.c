@@ -431,6 +431,24 @@ TEST(descriptions)
     CHECK(small[7] == 0);
 }
 
+TEST(workspaces)
+{
+    static _Alignas(256) char space[1024];
+    CHECK_OK(tgl_expect_workspace(space, 512, 512));
+    CHECK_OK(tgl_expect_workspace(space + 256, 513, 512));
+    CHECK_OK(tgl_expect_workspace(NULL, 0, 0));
+    CHECK_OK(tgl_expect_workspace(space + 1, 0, 0));           /* none is wanted */
+    CHECK_FAILS(tgl_expect_workspace(NULL, 512, 512), TGL_ERR_WORKSPACE,
+                "workspace: is NULL, want 512 bytes of device memory");
+    CHECK_FAILS(tgl_expect_workspace(space, 511, 512), TGL_ERR_WORKSPACE,
+                "workspace_bytes: is 511, want >= 512");
+    CHECK_FAILS(tgl_expect_workspace(space + 128, 512, 512), TGL_ERR_WORKSPACE, NULL);
+    CHECK(strstr(tgl_last_error(), ", want a multiple of 256") != NULL);
+    tgl_set_dry_run(true);
+    CHECK_OK(tgl_expect_workspace(NULL, 0, 512));
+    tgl_set_dry_run(false);
+}
+
 TEST(long_messages_are_cut)
 {
     tensor t;
