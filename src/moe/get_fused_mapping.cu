@@ -19,10 +19,16 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS) get_fused_mapping(
     SHARED_DYNAMIC(memory, 16);
     map_clear<MAP_THREADS, PER_THREAD>(m, memory, owned);
     pdl_wait();
+    index_type index[PER_THREAD];
+#pragma unroll
+    for (int v = 0; v < PER_THREAD; v++) {
+        index[v] = -1;
+        if (v * MAP_THREADS < m.num_pairs)
+            index[v] = map_load(m, topk_idx, row_stride, v * MAP_THREADS + threadIdx.x);
+    }
     i32 expert[PER_THREAD];
 #pragma unroll
-    for (int v = 0; v < PER_THREAD; v++)
-        expert[v] = map_load(m, topk_idx, row_stride, v * MAP_THREADS + threadIdx.x);
+    for (int v = 0; v < PER_THREAD; v++) expert[v] = map_expert(m, index[v]);
     __syncthreads();
     map_write<MAP_THREADS, PER_THREAD>(m, expert, memory, owned, (i32)blockIdx.x, (i32)gridDim.x);
     pdl_trigger();

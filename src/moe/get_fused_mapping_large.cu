@@ -208,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             __syncthreads();
 #pragma unroll 4
             for (i32 i = tid; i < tile_pairs * (num_tiles - 1); i += MAP_THREADS) {
-                const i32 e = map_load(m, topk_idx, row_stride, begin + i) - low;
+                const i32 e = map_expert(m, map_load(m, topk_idx, row_stride, begin + i)) - low;
                 if ((u32)e < (u32)num_experts) atomicAdd(&base[e], 1u);
             }
             __syncthreads();
@@ -223,13 +223,17 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             const u32 tile = begin + (u32)(is_last ? num_tiles - 1 : i - 1) * (u32)tile_pairs;
 
             /* 1 */
+            index_type index[VALUES];
             i32 expert[VALUES], rank[VALUES];
 #pragma unroll
             for (int v = 0; v < VALUES; v++) {
                 const i32 at = run + 32 * v;
-                const bool is_in = v < num_values && at < tile_pairs;
-                expert[v] = is_in ? map_load(m, topk_idx, row_stride, tile + at) : -1;
+                index[v] = -1;
+                if (v < num_values && at < tile_pairs)
+                    index[v] = map_load(m, topk_idx, row_stride, tile + at);
             }
+#pragma unroll
+            for (int v = 0; v < VALUES; v++) expert[v] = map_expert(m, index[v]);
             __syncthreads();
             rank_in_warp(expert, num_values, low, num_experts, count + warp * EXPERTS, rank);
             __syncthreads();

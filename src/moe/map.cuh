@@ -7,14 +7,20 @@
 #include "device/ptx.cuh"
 #include "moe/map.h"
 
-/* The expert of a pair; -1: it has none, or there is no such pair. */
+/* The index of a pair; -1: there is no such pair. Apart from what follows, so that loads of several pairs do
+ * not wait for each other. */
 template <class INDEX>
-DEV i32 map_load(const tgl_map &m, const INDEX *topk_idx, i64 row_stride, u32 pair)
+DEV INDEX map_load(const tgl_map &m, const INDEX *topk_idx, i64 row_stride, u32 pair)
 {
     if (pair >= (u32)m.num_pairs) return -1;
     const u32 token = tgl_divide(pair, m.by_topk);
-    const INDEX v = topk_idx[token * row_stride + (pair - token * (u32)m.num_topk)];
-    return v >= 0 && v < m.num_experts ? (i32)v : -1;
+    return topk_idx[token * row_stride + (pair - token * (u32)m.num_topk)];
+}
+
+/* The expert that an index names; -1: none. */
+template <class INDEX> DEV i32 map_expert(const tgl_map &m, INDEX index)
+{
+    return index >= 0 && index < m.num_experts ? (i32)index : -1;
 }
 
 /* The pair at a position, and the position of the pair. */
@@ -125,6 +131,7 @@ DEV void map_write(const tgl_map &m, const i32 (&expert)[PER_THREAD], void *shar
 #pragma unroll
     for (int v = 0; v < PER_THREAD; v++) {
         const i32 pair = v * THREADS + tid;
+        if (v * THREADS >= m.num_pairs) break;  /* with few pairs most registers are not looked at */
         if (expert[v] >= 0) atomicAdd(&hist[expert[v]], 1u);
         else if (pair < m.num_pairs && ((v * WARPS + warp) & (shares - 1)) == block)
             m.token_topk_to_pos[pair] = -1;
@@ -135,6 +142,7 @@ DEV void map_write(const tgl_map &m, const i32 (&expert)[PER_THREAD], void *shar
 #pragma unroll
         for (int v = 0; v < PER_THREAD; v++) {
             const u32 j = (u32)(expert[v] - first);
+            if (v * THREADS >= m.num_pairs) break;
             if (expert[v] >= 0 && j < (u32)owned) atomicOr(&bits[j * RUNS + v * WARPS + warp], 1u << lane);
         }
         __syncthreads();
@@ -172,6 +180,7 @@ DEV void map_write(const tgl_map &m, const i32 (&expert)[PER_THREAD], void *shar
 #pragma unroll
         for (int v = 0; v < PER_THREAD; v++) {
             const u32 j = (u32)(expert[v] - first), at = j * RUNS + v * WARPS + warp;
+            if (v * THREADS >= m.num_pairs) break;
             if (expert[v] >= 0 && j < (u32)owned)
                 map_write_pair(m, v * THREADS + tid, expert[v],
                                starts[j] + earlier[at] + __popc(bits[at] & lanes_below()));
