@@ -456,8 +456,9 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
 
     f.stream = NULL;
     if (has_foreign && !common_stream(row, object, given, &f.stream)) return NULL;
-    tensor_ref in[MAX_PARAMS], out[MAX_RESULTS], scratch = { .object = NULL };
+    tensor_ref in[MAX_PARAMS], out[MAX_RESULTS], scratch;
     int num_in = 0, num_out = 0;                                     /* how many of them to drop in the end */
+    scratch.object = scratch.capsule = NULL;
     for (; num_in < row->num_params; num_in++) {
         const param *p = &row->params[num_in];
         tensor_ref *ref = &in[num_in];

@@ -150,16 +150,14 @@ static tgl_status call_route(const frame *f)
     const tgl_moe_gate_params params = gate_params(a);
     const tgl_moe_mapping m = mapping(f->out + 2, false);
     DLTensor unmapped;
-    const tgl_status status =
-        tgl_moe_top2_sum_gate(a[0].tensor, a[1].tensor, a[16].tensor, a[17].tensor, a[18].tensor,
-                              a[19].tensor, written(&a[20], &unmapped), f->out[0], f->out[1], &params, f->stream);
-    if (status != TGL_OK) return status;
-    return tgl_moe_get_fused_mapping(f->out[0], &m, a[15].i, f->workspace, f->workspace_bytes, f->stream);
+    return tgl_moe_route(a[0].tensor, a[1].tensor, a[16].tensor, a[17].tensor, a[18].tensor, a[19].tensor,
+                         written(&a[20], &unmapped), f->out[0], f->out[1], &m, a[15].i, &params, f->workspace,
+                         f->workspace_bytes, f->stream);
 }
 static size_t route_workspace(const frame *f)
 {
     const tgl_moe_mapping m = mapping(f->out + 2, false);
-    return tgl_moe_get_fused_mapping_workspace_size(f->out[0], &m);
+    return tgl_moe_route_workspace_size(f->arg[0].tensor, f->out[0], &m);
 }
 
 static tgl_status call_expand_to_fused(const frame *f)
