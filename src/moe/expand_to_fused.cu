@@ -16,7 +16,7 @@
 /* What a thread has of a chunk: units as far apart as the block has threads, a scale factor. */
 template <class T> struct piece { T units[EXPAND_UNITS]; u32 sf; };
 
-/* Where: bytes from the start of a row, units from there to the end of the chunk (less than 1: none); which
+/* Where: bytes from the start of a row, units from there to the end of the chunk, if any; which
  * scale factor, if there is one. */
 typedef struct { i64 offset; int units; bool has_sf; i64 sf; } place;
 

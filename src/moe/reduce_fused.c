@@ -155,11 +155,12 @@ static int type_of(const DLTensor *t)
 
 /* ---- launch ---- */
 
-/* The kernels of a configuration. Few tokens get one unit a thread, and loads of all of 8 rows before the
- * first is added; many get two of 4 rows, which takes fewer instructions. (Columns: see reduce_fused.cu) */
+/* The kernels of a configuration. Few tokens get one unit a thread, and the loads of 8 rows before the first
+ * is added; many get two units and 4 rows, which takes fewer instructions. COLUMNS is for rows that are not
+ * made of vectors. */
 enum { FEW, MANY, COLUMNS, NUM_KERNELS, FEW_TOKENS = 512 };
 static const struct { int units, rows, has_vectors, threads; } variants[NUM_KERNELS] = {
-    [FEW] = { 1, 8, 1, 128 }, [MANY] = { 2, 4, 1, REDUCE_THREADS }, [COLUMNS] = { 1, 8, 0, REDUCE_THREADS }
+    [FEW] = { 1, 8, 1, 128 }, [MANY] = { 2, 4, 1, 256 }, [COLUMNS] = { 1, 8, 0, 256 }
 };
 static tgl_status launch(int which, int x_type, int out_type, const DLTensor *on, const tgl_shape *shape,
                          tgl_stream stream, void **args)
@@ -169,7 +170,8 @@ static tgl_status launch(int which, int x_type, int out_type, const DLTensor *on
         plan[i] = (tgl_kernel){ "moe/reduce_fused",
                                 { { "X_TYPE", x_type }, { "OUT_TYPE", out_type },
                                   { "UNITS", variants[i].units }, { "ROWS", variants[i].rows },
-                                  { "HAS_VECTORS", variants[i].has_vectors } } };
+                                  { "HAS_VECTORS", variants[i].has_vectors },
+                                  { "THREADS", variants[i].threads } } };
     return tgl_launch(plan, NUM_KERNELS, which, on, shape, stream, args);
 }
 

@@ -2,12 +2,12 @@
  * reduce_fused.cu - every token's rows, weighted and added.
  *   computes  from 0, for k = 0, 1, ... and p = token_topk_to_pos[t][k] where that is a position:
  *             sum = fma(x[p], topk_weights[t][k] * x_sf[p], sum); out[t] = sum * sf
- *   launch    grid (chunks of a row, ceil(num_tokens / tokens)), block up to REDUCE_THREADS
+ *   launch    grid (chunks of a row, ceil(num_tokens / tokens)), block up to THREADS
  *   moves     per token hidden * (x's bytes for each row there is + out's), 4 for each slot and weight and
  *             for each row's x_sf
  *   macros    X_TYPE, OUT_TYPE REDUCE_F32, REDUCE_BF16, REDUCE_F16, REDUCE_E4M3; UNITS 1.., of a thread;
  *             ROWS 1.., whose units are loaded at once; HAS_VECTORS 0, 1: a unit is a vector (16 bytes) of x
- *             rather than a column
+ *             rather than a column; THREADS 32..1024
  *
  * Each warp loads the slots of its tokens, a lane each, and goes on with those that have a row: ROWS of them
  * are loaded before the first is added, so that empty slots cost nothing and no load waits for another. */
@@ -17,19 +17,21 @@
 #include "numerics/e4m3.h"
 #include "numerics/f16.h"
 
-#if !defined(X_TYPE) || !defined(OUT_TYPE) || !defined(UNITS) || !defined(ROWS) || !defined(HAS_VECTORS)
+#if !defined(X_TYPE) || !defined(OUT_TYPE) || !defined(UNITS) || !defined(ROWS) || !defined(HAS_VECTORS) || \
+    !defined(THREADS)
 #ifdef __CUDACC_RTC__
-#error "X_TYPE, OUT_TYPE, UNITS, ROWS or HAS_VECTORS is not defined"
+#error "X_TYPE, OUT_TYPE, UNITS, ROWS, HAS_VECTORS or THREADS is not defined"
 #endif
 #define X_TYPE REDUCE_BF16
 #define OUT_TYPE REDUCE_BF16
 #define UNITS 2
 #define ROWS 4
 #define HAS_VECTORS 1
+#define THREADS 256
 #endif
 static_assert(X_TYPE >= REDUCE_F32 && X_TYPE <= REDUCE_E4M3, "X_TYPE is a type of reduce_fused.h");
 static_assert(OUT_TYPE >= REDUCE_F32 && OUT_TYPE <= REDUCE_E4M3, "OUT_TYPE is a type of reduce_fused.h");
-static_assert(UNITS >= 1 && ROWS >= 1 && (HAS_VECTORS == 0 || HAS_VECTORS == 1), "macros out of range");
+static_assert(UNITS >= 1 && ROWS >= 1 && (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
 
 enum { X_BYTES = REDUCE_BYTES(X_TYPE), OUT_BYTES = REDUCE_BYTES(OUT_TYPE) };
 
@@ -236,8 +238,7 @@ DEV void reduce(const reduce_problem &p, i64 first_token, int tokens)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) reduce_fused(const reduce_problem problem,
-                                                                          i32 tokens)
+extern "C" __global__ void __launch_bounds__(THREADS) reduce_fused(const reduce_problem problem, i32 tokens)
 {
     pdl_wait();
 #pragma unroll 1

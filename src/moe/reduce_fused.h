@@ -23,8 +23,6 @@ typedef struct {
     int64_t x_stride, weights_stride, out_stride;
 } reduce_problem;
 
-#define REDUCE_THREADS 256          /* of a block, at most */
-
 /* Tokens of a block, at most: their slots are loaded at once, a lane each. Fewer where there would be less
  * than REDUCE_BLOCKS blocks. */
 #define REDUCE_TOKENS 4
