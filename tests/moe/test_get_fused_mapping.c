@@ -345,6 +345,8 @@ TEST(errors_of_memory)
                   : "pos_to_expert: device is cuda:1, want cpu");
     ERROR(c.t[8].t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
           on_cuda ? "psum_end: device is cuda:1, want cuda:0" : "psum_end: device is cuda:1, want cpu");
+    ERROR(c.t[9].t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 }),
+          "num_tokens_per_expert_host: is i32 [4] strides [1] on cuda:0, want memory of the host");
     ERROR(c.t[3].t.data = memory + 40, "token_topk_to_pos: memory is shared with topk_idx, want no overlap");
     ERROR(c.t[4].t.data = c.t[0].t.data,
           "expert_start: memory is shared with pos_to_expert, want no overlap");
@@ -352,21 +354,63 @@ TEST(errors_of_memory)
           "psum_end: memory is shared with count, want no overlap");
 }
 
-TEST(errors_of_workspace)
+TEST(errors_of_workspace)       /* told before anything is touched: these addresses are nobody's */
 {
-    call c;
-    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
-    const size_t want = tgl_moe_get_fused_mapping_workspace_size(c.pidx, c.pm);
+    const DLDevice cuda = { (DLDeviceType)TGL_DL_CUDA, 0 };
+    const uintptr_t far = (uintptr_t)1 << 40;
+    tensor idx, t[NUM_ARRAYS];
     char text[128];
-    if (want == 0) SKIP("so few pairs need no workspace");
+    make(&idx, (void *)far, cuda, TGL_I64, 2, SHAPE(100000, 8));
+    for (int i = 0; i < NUM_ARRAYS; i++)
+        make(&t[i], (void *)(far + (far >> 4) * (uintptr_t)(i + 1)), cuda, TGL_I32, 1,
+             SHAPE(i < TOKEN_TOPK_TO_POS ? 900000 : 256));
+    make(&t[TOKEN_TOPK_TO_POS], t[TOKEN_TOPK_TO_POS].t.data, cuda, TGL_I32, 2, SHAPE(100000, 8));
+    tgl_moe_mapping m = as_mapping(t);
+    m.num_tokens_per_expert_host = NULL;
+    const size_t want = tgl_moe_get_fused_mapping_workspace_size(&idx.t, &m);
+    REQUIRE(want > 0);
     snprintf(text, sizeof text, "workspace: is NULL, want %zu bytes of device memory", want);
-    CHECK_FAILS(tgl_moe_get_fused_mapping(c.pidx, c.pm, 4, NULL, want, NULL), TGL_ERR_WORKSPACE, text);
+    CHECK_FAILS(tgl_moe_get_fused_mapping(&idx.t, &m, 16, NULL, want, NULL), TGL_ERR_WORKSPACE, text);
     snprintf(text, sizeof text, "workspace_bytes: is %zu, want >= %zu", want - 1, want);
-    CHECK_FAILS(tgl_moe_get_fused_mapping(c.pidx, c.pm, 4, memory + 2048, want - 1, NULL), TGL_ERR_WORKSPACE,
-                text);
-    snprintf(text, sizeof text, "workspace: address is %p, want a multiple of 256", (void *)(memory + 2176));
-    CHECK_FAILS(tgl_moe_get_fused_mapping(c.pidx, c.pm, 4, memory + 2176, want, NULL), TGL_ERR_WORKSPACE,
-                text);
+    CHECK_FAILS(tgl_moe_get_fused_mapping(&idx.t, &m, 16, memory, want - 1, NULL), TGL_ERR_WORKSPACE, text);
+    snprintf(text, sizeof text, "workspace: address is %p, want a multiple of 256", (void *)(memory + 128));
+    CHECK_FAILS(tgl_moe_get_fused_mapping(&idx.t, &m, 16, memory + 128, want, NULL), TGL_ERR_WORKSPACE, text);
+}
+
+/* The lengths for the host come from memory that a kernel can write; where it cannot, the call says so. */
+TEST(memory_of_the_host_is_page_locked)
+{
+    FOR_BACKENDS(b) {
+        if (backend_is_cpu(b)) continue;
+        static int32_t pageable[4];
+        const int64_t topk_idx[6] = { 0, 1, 2, 3, 0, -1 };
+        int32_t zeros[24] = { 0 };
+        tensor idx, t[NUM_ARRAYS];
+        place(b, &idx, TGL_I64, 2, SHAPE(3, 2), topk_idx);
+        for (int i = 0; i < LENGTH_ON_HOST; i++)
+            place(b, &t[i], TGL_I32, 1, SHAPE(i < TOKEN_TOPK_TO_POS ? 20 : 4), zeros);
+        discard(b, &t[TOKEN_TOPK_TO_POS]);
+        place(b, &t[TOKEN_TOPK_TO_POS], TGL_I32, 2, SHAPE(3, 2), zeros);
+        make(&t[LENGTH_ON_HOST], pageable, cpu, TGL_I32, 1, SHAPE(4));
+        const tgl_moe_mapping m = as_mapping(t);
+        const scratch s = make_scratch(b, tgl_moe_get_fused_mapping_workspace_size(&idx.t, &m));
+        CHECK_FAILS(tgl_moe_get_fused_mapping(&idx.t, &m, 4, s.data, s.bytes, b->stream), TGL_ERR_ARGUMENT,
+                    "num_tokens_per_expert_host: memory is not page-locked, want page-locked (cuMemHostAlloc, "
+                    "cudaHostRegister, pin_memory)");
+        int32_t seen[20];
+        CHECK_OK(backend_download(b, seen, t[POS_TO_EXPERT].t.data, sizeof seen));
+        CHECK(!memcmp(seen, zeros, sizeof seen));
+        void *locked = NULL;        /* what the tensor calls its device does not matter, where the memory is does */
+        CHECK_OK(backend_host_alloc(b, 16, &locked));
+        t[LENGTH_ON_HOST].t.data = locked;
+        CHECK_OK(tgl_moe_get_fused_mapping(&idx.t, &m, 4, s.data, s.bytes, b->stream));
+        CHECK_OK(backend_wait(b, b->stream));
+        CHECK(!memcmp(locked, ((const int32_t[]){ 4, 4, 4, 4 }), 16));
+        backend_host_free(b, locked);
+        backend_free(b, s.data);
+        discard(b, &idx);
+        for (int i = 0; i < LENGTH_ON_HOST; i++) discard(b, &t[i]);
+    }
 }
 
 TEST(no_driver)
