@@ -395,12 +395,12 @@ TEST(memory_of_the_host_is_page_locked)
         const tgl_moe_mapping m = as_mapping(t);
         const scratch s = make_scratch(b, tgl_moe_get_fused_mapping_workspace_size(&idx.t, &m));
         CHECK_FAILS(tgl_moe_get_fused_mapping(&idx.t, &m, 4, s.data, s.bytes, b->stream), TGL_ERR_ARGUMENT,
-                    "num_tokens_per_expert_host: memory is not page-locked, want page-locked (cuMemHostAlloc, "
-                    "cudaHostRegister, pin_memory)");
+                    "num_tokens_per_expert_host: memory is not page-locked, want page-locked "
+                    "(cuMemHostAlloc, cudaHostRegister, pin_memory)");
         int32_t seen[20];
         CHECK_OK(backend_download(b, seen, t[POS_TO_EXPERT].t.data, sizeof seen));
         CHECK(!memcmp(seen, zeros, sizeof seen));
-        void *locked = NULL;        /* what the tensor calls its device does not matter, where the memory is does */
+        void *locked = NULL;    /* where the memory is matters, not what the tensor calls its device */
         CHECK_OK(backend_host_alloc(b, 16, &locked));
         t[LENGTH_ON_HOST].t.data = locked;
         CHECK_OK(tgl_moe_get_fused_mapping(&idx.t, &m, 4, s.data, s.bytes, b->stream));
