@@ -17,7 +17,7 @@
  *   descending  the same for every row, worst expert last
  * Of bias:
  *   none, zero, small (normal / 8), large (normal * 100), near (1 and up to 1e-3 more, in steps of an ulp),
- *   disabled (-inf for two of three experts), special */
+ *   disabled (-inf for two of three experts), few (for all but one of 32), special */
 #include "tegula/moe.h"
 
 #include <float.h>
@@ -333,6 +333,7 @@ static void fill_bias(const case_problem *c, case_tensor *t, uint64_t seed)
                 : !strcmp(kind, "large")    ? normal * 100
                 : !strcmp(kind, "near")     ? 1 + (float)(bits >> 20 & ((2u << bits % 13) - 1)) * FLT_EPSILON
                 : !strcmp(kind, "disabled") ? (bits % 3 ? -INFINITY : 0)
+                : !strcmp(kind, "few")      ? (bits % 32 ? -INFINITY : 0)
                                             : special[bits % COUNT_OF(special)];
     }
 }
@@ -812,38 +813,41 @@ const case_op moe_gate_ops[] = {
             "num_tokens=13 num_experts=256 num_topk=8 scoring=sigmoid,sqrtsoftplus,softmax,identity",
             "num_tokens=13 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4,8 "
             "scoring=sigmoid,sqrtsoftplus,softmax,identity",
-            "num_tokens=7 num_experts=384,512 num_topk=6 scoring=sigmoid,sqrtsoftplus,softmax",
+            "num_tokens=7 num_experts=384 num_topk=6 scoring=sqrtsoftplus,softmax",
             /* any number of tokens */
-            "num_tokens=0,1,2,3,4,5,8,9,31,33,65,129 num_experts=256 num_topk=8 num_groups=8 "
+            "num_tokens=0,1,2,3,4,5,8,9,31,33,65,129,600,2200 num_experts=256 num_topk=8 num_groups=8 "
             "num_topk_groups=4",
-            "num_tokens=0,1,2,3,5,9,33,65 num_experts=64 num_topk=6 scoring=sqrtsoftplus",
+            "num_tokens=0,1,2,3,5,9,33,65,600,2200 num_experts=256 num_topk=8 scoring=sqrtsoftplus",
+            "num_tokens=600 num_experts=64 num_topk=6 scoring=sqrtsoftplus",
             /* any number of experts */
-            "num_tokens=5 num_experts=1,2,7,31,33,63,65,127,129,255,257,383,385,511,513,1000,1023,1024,1025 "
-            "num_topk=1 scoring=sigmoid,identity",
-            "num_tokens=3 num_experts=9,33,130,257,1000,1025,2050 num_topk=8 "
-            "scoring=sqrtsoftplus,softmax values=near bias=none",
+            "num_tokens=5 num_experts=1,2,3,7,31,33,63 num_topk=1 scoring=identity",
+            "num_tokens=5 num_experts=63,65,127,129,255,257,383,385,511,512,513,1000,1023,1024,1025 "
+            "num_topk=6 scoring=identity",
+            "num_tokens=3 num_experts=9,33,127,257,1000,1025,2050 num_topk=8 scoring=sqrtsoftplus "
+            "values=near bias=none",
             "num_tokens=2 num_experts=4096 num_topk=8,33 scoring=sigmoid,softmax values=near bias=none",
             /* any number of picks */
-            "num_tokens=5 num_experts=40 num_topk=0,1,2,9,31,32,33,40 scoring=sqrtsoftplus,identity "
-            "unmapped=packed",
-            "num_tokens=3 num_experts=256 num_topk=32,33,255,256 scoring=sigmoid,softmax values=descending "
-            "bias=none",
-            "num_tokens=3 num_experts=40 num_topk=31,32,40 num_shared_experts=1,2 replicas=3",
+            "num_tokens=5 num_experts=40 num_topk=0,1,2,9,31,32,33,40 scoring=sqrtsoftplus unmapped=packed",
+            "num_tokens=3 num_experts=256 num_topk=32,33,255,256 values=descending bias=none",
+            "num_tokens=3 num_experts=40 num_topk=31,40 num_shared_experts=1,2 replicas=3 "
+            "scoring=sqrtsoftplus",
             "num_tokens=2 num_experts=1025 num_topk=1025 scoring=identity values=ties",
             /* groups */
-            "num_tokens=9 num_experts=64 num_topk=4 num_groups=1 num_topk_groups=1",
-            "num_tokens=9 num_experts=72 num_topk=6 num_groups=4,8,12,24,36 num_topk_groups=3 "
-            "scoring=sigmoid,softmax,identity",
-            "num_tokens=9 num_experts=32,64 num_topk=3 num_groups=32 num_topk_groups=3,31 "
-            "scoring=sigmoid,identity",
+            "num_tokens=9 num_experts=64 num_topk=6 num_groups=1 num_topk_groups=1",
+            "num_tokens=9 num_experts=72 num_topk=6 num_groups=4,8,12,24,36 num_topk_groups=3",
+            "num_tokens=9 num_experts=72 num_topk=6 num_groups=12 num_topk_groups=3 "
+            "scoring=sqrtsoftplus,softmax,identity bias=none",
+            "num_tokens=9 num_experts=72 num_topk=6 num_groups=12 num_topk_groups=3 "
+            "scoring=softmax,identity values=near bias=none",
+            "num_tokens=9 num_experts=32,64 num_topk=6 num_groups=32 num_topk_groups=6,31",
+            /* groups of one */
             "num_tokens=5 num_experts=64 num_topk=5 num_groups=64 num_topk_groups=5,40 "
-            "scoring=sigmoid,identity values=normal,ties bias=none",     /* groups of one */
+            "scoring=sigmoid,identity values=normal,ties bias=none",
             "num_tokens=5 num_experts=264 num_topk=6 num_groups=33,66,88,132 num_topk_groups=4 "
             "scoring=sqrtsoftplus,identity",
             "num_tokens=5 num_experts=256 num_topk=6 num_groups=2,4,16,32 num_topk_groups=2",
-            "num_tokens=3 num_experts=1000 num_topk=8 num_groups=8,125 num_topk_groups=3 "
-            "scoring=sigmoid,softmax",
-            "num_tokens=3 num_experts=2048 num_topk=8 num_groups=8,64 num_topk_groups=3 scoring=sigmoid",
+            "num_tokens=3 num_experts=1000 num_topk=8 num_groups=8,125 num_topk_groups=3",
+            "num_tokens=3 num_experts=2048 num_topk=8 num_groups=8,64 num_topk_groups=3",
             "num_tokens=9 num_experts=256 num_topk=128 num_groups=8 num_topk_groups=4 values=descending "
             "bias=none",
             "num_tokens=9 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 "
@@ -851,24 +855,26 @@ const case_op moe_gate_ops[] = {
             "num_tokens=9 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 "
             "values=special,saturated,coarse,bits scoring=identity",
             /* ties, special values, values past the ends of the functions */
-            "num_tokens=9 num_experts=36,256,1025 num_topk=6 values=ties,equal,zero,few_finite,special "
+            "num_tokens=9 num_experts=36,144,1025 num_topk=6 values=ties,equal,zero,few_finite,special "
             "bias=none,zero scoring=sigmoid,sqrtsoftplus,identity",
-            "num_tokens=9 num_experts=36,256,1025 num_topk=6 values=ties,equal,zero,special_but_inf "
+            "num_tokens=9 num_experts=36,144,1025 num_topk=6 values=ties,equal,zero,special_but_inf "
             "bias=none,small,large scoring=softmax",
             "num_tokens=9 num_experts=256 num_topk=8 values=saturated,branch,deep bias=none,zero "
             "scoring=sigmoid,sqrtsoftplus",
-            "num_tokens=9 num_experts=36,256,1025 num_topk=30 values=normal,ties bias=disabled "
+            "num_tokens=9 num_experts=36,144,1025 num_topk=6 values=normal,ties bias=disabled,few "
             "scoring=sigmoid,softmax,identity",
             "num_tokens=9 num_experts=64 num_topk=40 values=ties,special bias=special,disabled "
             "scoring=identity",
-            "num_tokens=9 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 bias=disabled "
+            "num_tokens=9 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 bias=disabled,few "
             "values=exact scoring=sigmoid,sqrtsoftplus,softmax",
             /* keys that only exact scores tell apart */
-            "num_tokens=21 num_experts=36,72,256,384,1025 num_topk=6 values=exact bias=near "
+            "num_tokens=21 num_experts=36,72,144,1025 num_topk=6 values=exact bias=near "
             "scoring=sigmoid,sqrtsoftplus,softmax,identity",
-            "num_tokens=21 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 values=exact "
-            "bias=near scoring=sigmoid,sqrtsoftplus,softmax,identity",
-            "num_tokens=21 num_experts=36,72,256,384 num_topk=8 values=near bias=none "
+            "num_tokens=21 num_experts=256 num_topk=8 num_groups=0 values=exact bias=near "
+            "scoring=sigmoid,sqrtsoftplus,softmax,identity",
+            "num_tokens=21 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 values=exact bias=near "
+            "scoring=sigmoid,sqrtsoftplus,softmax,identity",
+            "num_tokens=21 num_experts=36,72,144 num_topk=6 values=near bias=none "
             "scoring=sigmoid,sqrtsoftplus,softmax,identity",
             "num_tokens=21 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 values=close,coarse "
             "bias=zero scoring=softmax,identity",
@@ -882,17 +888,21 @@ const case_op moe_gate_ops[] = {
             "map=random,wild dtype=i64,i32",
             "num_tokens=40 num_experts=61 num_topk=6 replicas=1,2,5 num_ep_ranks=5,9 num_tp_ranks=1,3 "
             "tp_rank=0 map=random,wild",
-            "num_tokens=40 num_experts=60 num_topk=7 num_ep_ranks=1,4,7,60 num_tp_ranks=3 tp_rank=0,1,2 "
+            "num_tokens=40 num_experts=60 num_topk=6 num_ep_ranks=1,4,7,60 num_tp_ranks=3 tp_rank=0,1,2 "
             "dtype=i32",
-            "num_tokens=40 num_experts=60 num_topk=7 num_shared_experts=3 replicas=4 ep_rank=1000000007 "
+            "num_tokens=40 num_experts=60 num_topk=6 num_shared_experts=3 replicas=4 ep_rank=1000000007 "
             "num_ep_ranks=7 num_tp_ranks=2 tp_rank=1 mask=some fix=some unmapped=gap fixed=beyond",
             "num_tokens=9 num_experts=1030 num_topk=8 num_shared_experts=1 replicas=2 num_ep_ranks=8 "
             "num_tp_ranks=2 tp_rank=1 mask=some fix=some unmapped=packed fixed=beyond",
             /* masks */
-            "num_tokens=37 num_experts=64,256 num_topk=6 mask=all,no,some,tail fix=none,all,no,some "
+            "num_tokens=37 num_experts=64,144 num_topk=6 mask=all,no,some,tail fix=none,all,no,some "
             "unmapped=packed fixed=valid,beyond",
             "num_tokens=11 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=some fix=some "
-            "unmapped=packed,half,gap fixed=beyond,bits dtype=i64,i32 scoring=sigmoid,softmax",
+            "unmapped=packed,half,gap fixed=beyond,bits",
+            "num_tokens=11 num_experts=72 num_topk=6 mask=some fix=some unmapped=packed,half,gap "
+            "fixed=beyond,bits dtype=i32",
+            "num_tokens=600 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=some fix=some "
+            "unmapped=gap fixed=beyond num_shared_experts=1 replicas=4 num_ep_ranks=4 num_tp_ranks=2",
             "num_tokens=11 num_experts=40 num_topk=33 mask=some fix=some unmapped=half fixed=beyond "
             "dtype=i64,i32",
             "num_tokens=11 num_experts=40 num_topk=6 mask=some fix=all unmapped=packed "
@@ -906,9 +916,10 @@ const case_op moe_gate_ops[] = {
             "shared_weight=none,0,0.4 factor=2.5 renormalize=0,1 scoring=sqrtsoftplus,softmax",
             "num_tokens=11 num_experts=64 num_topk=6 values=magnitudes,bits scoring=identity",
             /* where rows are */
-            "num_tokens=9 num_experts=72,256 num_topk=6 layout=half,gap,repeated offset=0,1,2,3 "
+            "num_tokens=9 num_experts=72,144 num_topk=6 layout=half,gap,repeated offset=0,1,2,3 "
             "out_offset=0,1 dtype=i64,i32",
             "num_tokens=9 num_experts=1026 num_topk=6 layout=gap,repeated offset=0,1",
+            "num_tokens=600 num_experts=257 num_topk=6 layout=gap,repeated offset=0,1 scoring=identity",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -979,7 +990,7 @@ const case_op moe_gate_ops[] = {
             "scoring=sqrtsoftplus vocabulary=1000",
             "num_tokens=33 num_experts=256 num_topk=6 vocabulary=300 scoring=sigmoid,sqrtsoftplus,softmax,"
             "identity renormalize=0,1 factor=none,2.5",
-            "num_tokens=33 num_experts=40 num_topk=6,8 vocabulary=100 ids=valid,beyond,bits "
+            "num_tokens=33 num_experts=40 num_topk=6 vocabulary=100 ids=valid,beyond,bits "
             "fixed=beyond,bits id_dtype=i64,i32 table_dtype=i64,i32 dtype=i64,i32 unmapped=packed",
             "num_tokens=33 num_experts=256 num_topk=6 vocabulary=100 fixed=repeats mask=all,no,some,tail "
             "ids=beyond unmapped=none,packed,half,gap",
@@ -989,12 +1000,12 @@ const case_op moe_gate_ops[] = {
             "num_tokens=40 num_experts=60 num_topk=6 vocabulary=100 num_ep_ranks=4 num_tp_ranks=3 "
             "tp_rank=0,1,2",
             "num_tokens=9 num_experts=33 num_topk=0,1,2,3,15,16,17,31,32,33,40,100 vocabulary=50 "
-            "unmapped=packed scoring=sigmoid,identity",
+            "unmapped=packed scoring=sqrtsoftplus",
             "num_tokens=9 num_experts=256 num_topk=6 vocabulary=50 fixed=beyond "
             "values=special,saturated,branch,deep scoring=sigmoid,sqrtsoftplus,identity",
             "num_tokens=9 num_experts=1,5,100,1030 num_topk=6 vocabulary=50 fixed=beyond "
             "values=normal,special_but_inf scoring=softmax renormalize=0,1",
-            "num_tokens=9 num_experts=256 num_topk=6,7 vocabulary=1,2,50 layout=half,gap,repeated "
+            "num_tokens=9 num_experts=256 num_topk=6 vocabulary=1,2,50 layout=half,gap,repeated "
             "offset=0,1 out_offset=0,1",
             "num_tokens=5 num_experts=64 num_topk=6 vocabulary=0 ids=beyond",
             "num_tokens=9 num_experts=5000 num_topk=6 vocabulary=50 scoring=sqrtsoftplus,softmax",

@@ -144,26 +144,25 @@ static void check_as_fixed(int64_t num_tokens, int64_t num_experts, int64_t num_
     h.vocabulary = VOCABULARY, h.input_ids = ids, h.tid2eid = table;
     g.fix_routing_mask = fix;
     const int64_t slots = num_tokens * (num_topk + shared);
-    FOR_BACKENDS(b)
-        for (int is_narrow = 0; is_narrow < 2; is_narrow++) {
-            const tgl_dtype dtype = is_narrow ? TGL_I32 : TGL_I64;
-            CHECK_OK(call_gate(b, dtype, &g, &wanted));
-            CHECK_OK(call_gate(b, dtype, &h, &hashed));
-            check_same(b, "as fixed", &hashed, &wanted, slots);
-            check_indices(b, "unmapped_topk_idx", hashed.unmapped, wanted.unmapped, num_tokens * num_topk);
-        }
+    FOR_BACKENDS(b) {
+        const tgl_dtype dtype = with_mask ? TGL_I32 : TGL_I64;
+        CHECK_OK(call_gate(b, dtype, &g, &wanted));
+        CHECK_OK(call_gate(b, dtype, &h, &hashed));
+        check_same(b, "as fixed", &hashed, &wanted, slots);
+        check_indices(b, "unmapped_topk_idx", hashed.unmapped, wanted.unmapped, num_tokens * num_topk);
+    }
 }
 
 TEST(as_fixed_experts_of_top2_sum_gate)
 {
-    static const int64_t tokens[] = { 1, 7, 64 }, experts[] = { 256, 384 }, topk[] = { 1, 6, 8, 31 };
+    static const int64_t tokens[] = { 1, 7, 64 }, experts[] = { 256, 384 }, topk[] = { 6, 8, 1, 31 };
     for (int t = 0; t < 3; t++)
         for (int e = 0; e < 2; e++)
             for (int k = 0; k < 4; k++)
                 for (int64_t shared = 0; shared < 2; shared++)
                     for (int scoring = 0; scoring < 4; scoring++)
-                        if (test_slow() || (t + e + k + scoring) % 3 == 0)
-                            check_as_fixed(tokens[t], experts[e], topk[k], shared, scoring, (t + k) % 2);
+                        if (test_slow() || (e == 0 ? k == 0 : k == 1 && scoring == 1))
+                            check_as_fixed(tokens[t], experts[e], topk[k], shared, scoring, k == 1);
 }
 
 /* ---- nothing to do ---- */

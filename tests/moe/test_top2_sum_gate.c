@@ -416,15 +416,18 @@ TEST(replicas_take_turns)   /* ep_rank and the token's number choose, shared exp
 
 TEST(equal_logits_choose_the_first_experts)
 {
-    static float zero[1100];
-    for (int64_t r = 1; r <= 1100; r += r < 40 ? 1 : 53)
-        for (int64_t k = 1; k <= r && k <= 40; k += 13) FOR_BACKENDS(b) {
+    static const int64_t sizes[] = { 1,   2,   5,   6,   31,  32,  33,  63,  64,   65,   127,
+                                     128, 129, 255, 256, 257, 300, 512, 900, 1024, 1025, 2000 };
+    static float zero[2000];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int wide = 0; wide < 2; wide++) FOR_BACKENDS(b) {
+            const int64_t r = sizes[i], most = wide ? 33 : 6, k = r < most ? r : most;
             gate g = { .num_experts = r, .num_topk = k, .logits = zero, .bias = zero };
             CHECK_OK(call_gate(b, TGL_I64, &g, &first));
-            for (int64_t i = 0; i < k; i++) {
-                CHECK_INT(first.idx[i], i);
-                CHECK_THAT(fabsf(first.weights[i] - 1 / (float)k) < 1e-6f, "weight is %g",
-                           (double)first.weights[i]);
+            for (int64_t j = 0; j < k; j++) {
+                CHECK_INT(first.idx[j], j);
+                CHECK_THAT(fabsf(first.weights[j] - 1 / (float)k) < 1e-6f, "weight is %g",
+                           (double)first.weights[j]);
             }
         }
 }
