@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """CPU ops against the same work in torch, with the same number of threads, in one run.
 
-    PYTHONPATH=build/python python bench/python/cpu_speed.py [--threads N] [--only TEXT] [--json FILE] [--check]
+    PYTHONPATH=build/python python bench/python/cpu_speed.py [--threads N] [--only TEXT] [--json FILE]
+                                                              [--check]
 
 Calls of both take turns, so that drifts of the machine hit both alike; times are medians, outputs are
 allocated in the call on both sides. --check fails if a row of ours is slower than torch's. A new op adds rows
@@ -50,7 +51,7 @@ def torch_groups(keys, num_groups, num_topk_groups):
 
 
 def clear_logits(num_tokens, bias, num_groups):
-    """Logits whose keys, and whose groups' sums, lie apart: both sides choose the same, whatever their exp."""
+    """Logits whose keys, and whose groups' sums, lie apart: both sides choose alike, whatever their exp."""
     logits, close = torch.randn(num_tokens, len(bias)), torch.ones(num_tokens, dtype=torch.bool)
     while close.any():
         logits[close] = torch.randn(int(close.sum()), len(bias))
@@ -171,7 +172,8 @@ def moe_rows():
         yield f"aux_fi {num_tokens}x8", moe.aux_fi, \
             lambda i, e, k: torch_count(i, e) * (e / (len(i) * k)), (idx, 384, 8)
         args = idx, 384, num_tokens * 8 + 127 * 384, 128
-        yield f"get_fused_mapping {num_tokens}x8", lambda *a: moe.get_fused_mapping(*a)[:7], torch_mapping, args
+        yield f"get_fused_mapping {num_tokens}x8", lambda *a: moe.get_fused_mapping(*a)[:7], \
+            torch_mapping, args
     mapping = moe.get_fused_mapping(idx[:512], 384, 0, 16)
     for dtype in (torch.bfloat16, torch.float32):
         x = torch.randn(512, 7168).to(dtype)

@@ -374,9 +374,36 @@ def workspaces_of_threads():
     assert sorted(w[1] for w in _toy.workspaces()) == sorted(s.value for s in streams)
 
 
+def moe_ops():
+    """On the device as on the host, on one stream and on another."""
+    from tegula import _tegula, moe
+    make_cupy()
+    rng = numpy.random.default_rng(0)
+    for _ in range(2):
+        for num_tokens in (3, 3000):            # without a workspace, and with one
+            idx = rng.integers(-1, 9, (num_tokens, 4))
+            on_device = Cupy(idx, numpy.int64)
+            want = numpy.bincount(idx.ravel() + 1, minlength=10)[1:]
+            assert (moe.group_count(on_device, 9).get() == want).all()
+            share = (want * 9).astype(numpy.float32) / numpy.float32(2 * num_tokens)
+            assert (moe.aux_fi(on_device, 9, 2).get() == share).all()
+            num_positions = num_tokens * 4 + 9 * 7
+            here = moe.get_fused_mapping(on_device, 9, num_positions, 8, with_psum=True)
+            there = moe.get_fused_mapping(idx, 9, num_positions, 8, with_psum=True)
+            assert all((a.get() == b).all() for a, b in zip(here, there) if not isinstance(b, list))
+            x = rng.random((num_tokens, 33), numpy.float32)
+            moved = moe.expand_to_fused(Cupy(x), here[3], here[0])
+            assert (moved.get() == moe.expand_to_fused(x, there[3], there[0])).all()
+            seen = moe.reduce_fused(moved, None, here[3])
+            assert (seen.get() == moe.reduce_fused(moved.get(), None, there[3])).all()
+        check(cuda.cuStreamCreate(ctypes.byref(Native.current), 1))
+    first, second = _tegula.workspaces()
+    assert first[1] == 0 and second[1] != 0 and first[3] and second[3]
+
+
 CASES = [results, streams, gil, warmup, warmup_architecture, jit_never, errors, num_sms, threads,
          workspaces, temporary_workspaces, workspaces_while_preparing, workspace_of_nobody,
-         workspaces_of_threads]
+         workspaces_of_threads, moe_ops]
 
 if __name__ == "__main__":
     open_device()

@@ -79,6 +79,22 @@ def test_gradient():
     assert torch.allclose(x.grad, 2 * x.detach())
 
 
+def test_moe():
+    # doc: moe
+    from tegula import moe
+
+    logits, x = torch.randn(64, 16), torch.randn(64, 256)
+    idx, weights = moe.top2_sum_gate(
+        logits, bias=None, num_topk=2, num_topk_groups=2, num_groups=4, use_shared_as_routed=False,
+        num_shared_experts=0, routed_scaling_factor=1.0, ep_rank=0, num_ep_ranks=1, tp_rank=0, num_tp_ranks=1,
+        scoring_func="sigmoid")
+    pos_to_expert, _, _, token_topk_to_pos, start, end, *_, lengths = moe.get_fused_mapping(idx, 16, 0, 8)
+    expanded = moe.expand_to_fused(x, token_topk_to_pos, pos_to_expert)     # expert e: rows start[e] to end[e]
+    out = moe.reduce_fused(expanded, weights, token_topk_to_pos)            # experts that change nothing
+    # end
+    assert torch.allclose(out, x, rtol=1e-5) and (end - start).tolist() == lengths
+
+
 @needs_cuda
 def test_graph():
     import tegula

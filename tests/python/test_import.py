@@ -97,6 +97,18 @@ def test_as_tile_kernels():
         import tile_kernels.config as config
         assert tile_kernels is tegula and config is tegula.config and transpose is tegula.transpose.transpose
         assert topk_gate is tegula.moe.topk_gate and tile_kernels.moe is tegula.moe
+        from tile_kernels.moe.scoring import ScoringFunc
+        from tile_kernels.moe import (
+            aux_fi, expand_to_fused, expand_to_fused_with_sf, get_fused_mapping, group_count,
+            inplace_unique_group_indices, mask_indices_by_tp, normalize_weight, reduce_fused, top2_sum_gate,
+            topk_sum_and_topk_group_idx)
+        assert ScoringFunc is tegula.moe.scoring.ScoringFunc and tile_kernels.moe.scoring is tegula.moe.scoring
+        assert tile_kernels.torch.stable_topk is tegula.torch.topk_gate
+        for name in ("set_num_sms", "get_num_sms", "get_device_num_sms", "get_max_smem_per_sm"):
+            assert getattr(tile_kernels, name) is getattr(config, name)
+        params = next(iter(tile_kernels.testing.generator.generate_moe_params())) | {"num_send_tokens": 9}
+        idx = tile_kernels.testing.generator.generate_topk_idx(params)
+        assert sum(get_fused_mapping(idx, params["num_experts"], 0, 1)[7]) == (idx >= 0).sum()
         assert tile_kernels.testing.generator is tegula.testing.generator
         assert tegula.testing.__spec__.name == "tegula.testing"
         assert tile_kernels.get_num_sms() == config.get_num_sms()

@@ -70,6 +70,32 @@ def test_generators(monkeypatch):
     assert generator.generate_num_sms() == [1, low, high]
 
 
+def test_moe_params(monkeypatch):
+    monkeypatch.delenv("TK_FULL_TEST", raising=False)
+    params = list(generator.generate_moe_params())
+    assert len(params) == 12 and params[0] == \
+        {"num_send_tokens": 4001, "num_topk": 2, "num_experts": 9, "num_ep_ranks": 8}
+    assert {(p["num_experts"], p["num_ep_ranks"]) for p in params} == {(9, 8), (32, 8), (4, 64)}
+    assert {p["num_topk"] for p in params} == {2, 6, 8, 9}
+    monkeypatch.setenv("TK_FULL_TEST", "1")
+    params = list(generator.generate_moe_params())
+    assert len(params) == 79 and params[0] == \
+        {"num_send_tokens": 0, "num_topk": 1, "num_experts": 1, "num_ep_ranks": 1}
+    assert list(generator.generate_moe_params(is_benchmark=True)) == params[1:]
+    assert {p["num_experts"] for p in params} == {1, 4, 6, 9, 32, 36, 48, 72, 256, 288, 384}
+
+
+def test_topk_idx(device):
+    params = {"num_send_tokens": 100, "num_topk": 6, "num_experts": 9, "num_ep_ranks": 8}
+    idx = generator.generate_topk_idx(params, device)
+    assert idx.dtype == torch.int64 and idx.device.type == device and idx.shape[1] == 6
+    assert idx.min() == -1 and idx.max() == 8 and (idx >= 0).any(dim=1).all()
+    held = idx.sort(dim=1).values
+    assert not ((held.diff(dim=1) == 0) & (held[:, 1:] >= 0)).any()             # no expert twice
+    assert abs(int((idx >= 0).sum()) / 600 - 1) < 0.15                          # each rank gets its share
+    assert generator.generate_topk_idx(params | {"num_send_tokens": 0}, device).shape == (0, 6)
+
+
 def test_names():
     assert bench.make_param_id({"num_tokens": 4001, "dtype": torch.bfloat16}) == "num_tokens=4001-dtype=bf16"
     assert bench.make_param_key({"num_tokens": 4001, "dtype": torch.int8}) == "dtype=e2m1,num_tokens=4001"
