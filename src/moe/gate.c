@@ -4,6 +4,8 @@
 
 #include <inttypes.h>
 
+#include "moe/score_fast.h"
+
 _Static_assert(TGL_SIGMOID == (int)TGL_MOE_SIGMOID && TGL_SQRTSOFTPLUS == (int)TGL_MOE_SQRTSOFTPLUS &&
                TGL_SOFTMAX == (int)TGL_MOE_SOFTMAX && TGL_IDENTITY == (int)TGL_MOE_IDENTITY,
                "kernels have the numbers of tgl_moe_scoring");
@@ -229,13 +231,23 @@ void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, int64_t index)
 
 static bool is_expert(const tgl_gate *gate, int64_t e) { return e >= 0 && e < gate->num_experts; }
 
+/* By CHAINS at a time, so that it becomes vector code. */
+enum { CHAINS = 8 };
+static void add_exps(float *restrict sums, const float *restrict x, int count, float max)
+{
+    for (int i = 0; i < count; i++)
+        sums[i] += tgl_fast_select(x[i] == x[i], tgl_fast_exp(x[i] - max), 0.0f);
+}
+
 static tgl_softmax softmax_of(const float *row, int64_t num_experts)
 {
-    tgl_softmax s = { tgl_f32_from_bits(0xFF800000), 0.0f };
-    for (int64_t e = 0; e < num_experts; e++) s.max = row[e] > s.max ? row[e] : s.max;
-    for (int64_t e = 0; e < num_experts; e++)
-        if (row[e] == row[e]) s.sum += expf(row[e] - s.max);
-    return s;
+    float max = tgl_f32_from_bits(0xFF800000), sums[CHAINS] = { 0.0f }, sum = 0.0f;
+    for (int64_t e = 0; e < num_experts; e++) max = row[e] > max ? row[e] : max;
+    int64_t e = 0;
+    for (; e + CHAINS <= num_experts; e += CHAINS) add_exps(sums, row + e, CHAINS, max);
+    add_exps(sums, row + e, (int)(num_experts - e), max);
+    for (int i = 0; i < CHAINS; i++) sum += sums[i];
+    return (tgl_softmax){ max, sum + (max - max) };         /* NaN where exp(x - max) is for some x */
 }
 
 void tgl_gate_finish_token(const tgl_gate *gate, int64_t t)

@@ -15,9 +15,9 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- CPU ---- */
 
-/* Keys of a token's experts, WINDOW of them at a time. Where libm is slow and one window holds all experts,
- * keys are first only right to `error`; refine() then makes those exact that may decide. */
-enum { WINDOW = 2048, MAX_LIST = 64 };
+/* Keys of a token's experts, WINDOW of them at a time. Where a score takes libm and one window holds all
+ * experts, keys are first only right to `error`; next_candidate() then makes those exact that may decide. */
+enum { WINDOW = 2048, MAX_LIST = 64, CHAINS = 4, BLOCK = 16 };
 typedef struct {
     const tgl_gate *gate;
     const float *row;
@@ -46,10 +46,10 @@ INLINE void fill_fast(window *w, int scoring)
     const float *restrict row = w->row, *restrict bias = w->gate->bias;
     float *restrict keys = w->keys;
     const int64_t end = w->end;
-    int32_t largest = 0;                        /* bits of the largest logit above 0, or of a NaN */
+    int32_t largest = 0;                        /* bits of the largest logit above 0 */
     for (int64_t e = 0; e < end; e++) {
         const float x = row[e];
-        const int32_t bits = (int32_t)tgl_f32_to_bits(x);
+        const int32_t bits = (int32_t)tgl_select(x == x, tgl_f32_to_bits(x), 0);
         largest = bits > largest ? bits : largest;
         keys[e] = tgl_fast_select(x == x, tgl_fast_score(scoring, x), none);
     }
@@ -79,42 +79,80 @@ static float *keys_at(window *w, int64_t e, int64_t *count)
     return w->keys + (e - w->begin);
 }
 
-/* Makes exact whose exact key may be at least that of an expert with key `low`. */
-static void refine(window *w, int64_t e, int64_t count, float low)
+/* Whoever has a key of at least the exact key of an expert with key `low` has one of at least this here. */
+static float floor_of(const window *w, float low) { return low - (2 * w->error + fabsf(low) * 1e-6f); }
+
+/* Is one of the block at or above the floor? Without a branch inside, so that it becomes vector code. */
+static bool has_candidate(const float *keys, float floor)
 {
-    const float floor = low - (2 * w->error + fabsf(low) * 1e-6f);
-    for (float *keys = keys_at(w, e, &count); count > 0; count--, keys++, e++)
-        if (!(*keys < floor)) *keys = exact_key(w->gate, w->row, e, w->gate->scoring);
+    int found = 0;
+    for (int i = 0; i < BLOCK; i++) found |= !(keys[i] < floor);
+    return found;
 }
 
-typedef struct { float first, second; } two;
-
-static two best_two(window *w, int64_t begin, int64_t end)
+/* The first expert in e .. end - 1 whose key is at or above the floor, and is now exact; or end. In a window
+ * of all experts. */
+static int64_t next_candidate(window *w, int64_t e, int64_t end, float floor)
 {
-    const float none = tgl_f32_from_bits(0xFF800000);
-    two best = { none, none };
+    while (e < end) {
+        const int64_t stop = least(e + BLOCK, end);
+        if (stop - e == BLOCK && !has_candidate(w->keys + e, floor)) e = stop;
+        for (; e < stop; e++)
+            if (!(w->keys[e] < floor)) {
+                w->keys[e] = exact_key(w->gate, w->row, e, w->gate->scoring);
+                return e;
+            }
+    }
+    return end;
+}
+
+/* The best two keys, by CHAINS at a time. */
+typedef struct { float first[CHAINS], second[CHAINS]; } best_two;
+
+static void take(best_two *restrict best, const float *restrict keys, int num_keys)
+{
+    for (int i = 0; i < num_keys; i++) {
+        const float key = keys[i], first = best->first[i], second = best->second[i];
+        const float lower = key > first ? first : key;
+        best->first[i] = key > first ? key : first;
+        best->second[i] = lower > second ? lower : second;
+    }
+}
+
+static void clear_two(best_two *best)
+{
+    for (int i = 0; i < CHAINS; i++) best->first[i] = best->second[i] = tgl_f32_from_bits(0xFF800000);
+}
+
+/* Leaves them in the first chain. */
+static void best_two_of(best_two *best, window *w, int64_t begin, int64_t end)
+{
+    clear_two(best);
     for (int64_t e = begin, count; e < end; e += count) {
         count = end - e;
         const float *keys = keys_at(w, e, &count);
-        for (int64_t i = 0; i < count; i++) {
-            const float lower = keys[i] > best.first ? best.first : keys[i];
-            best.first = keys[i] > best.first ? keys[i] : best.first;
-            best.second = lower > best.second ? lower : best.second;
-        }
+        int64_t i = 0;
+        for (; i + CHAINS <= count; i += CHAINS) take(best, keys + i, CHAINS);
+        if (i < count) take(best, keys + i, (int)(count - i));
     }
-    return best;
+    for (int i = 1; i < CHAINS; i++) {
+        take(best, &best->first[i], 1);
+        take(best, &best->second[i], 1);
+    }
 }
 
 /* The rank of a group among groups: by the sum of its best two keys, or by its only one. */
 static uint64_t rank_of_group(window *w, uint32_t group)
 {
-    const int64_t size = w->gate->group_size, begin = group * size;
-    two best = best_two(w, begin, begin + size);
+    const int64_t size = w->gate->group_size, begin = group * size, end = begin + size;
+    best_two best;
+    best_two_of(&best, w, begin, end);
     if (w->error > 0) {
-        refine(w, begin, size, best.second);
-        best = best_two(w, begin, begin + size);
+        const float floor = floor_of(w, best.second[0]);
+        clear_two(&best);
+        for (int64_t e = begin; (e = next_candidate(w, e, end, floor)) < end; e++) take(&best, &w->keys[e], 1);
     }
-    return tgl_rank(size == 1 ? best.first : best.first + best.second, group);
+    return tgl_rank(size == 1 ? best.first[0] : best.first[0] + best.second[0], group);
 }
 
 /* Which groups are left to choose from: those of at least this rank. Ranks are kept for `kept` of them. */
@@ -139,16 +177,11 @@ static uint64_t last_group(window *w, uint64_t *ranks, int64_t kept)
 /* Adds what is better than the worst of the list, and below the limit. Of equal keys the first one stays. */
 static void insert_all(uint64_t *best, int size, uint64_t limit, const float *keys, int64_t count, int64_t e)
 {
-    float worst = tgl_f32_from_bits(0xFF800000);
-    bool is_full = best[size - 1] != TGL_RANK_NONE;
-    if (is_full) worst = tgl_rank_value(best[size - 1]);
     for (int64_t i = 0; i < count; i++) {
-        if (is_full && !(keys[i] > worst)) continue;
+        const uint64_t worst = best[size - 1];
+        if (worst != TGL_RANK_NONE && !(keys[i] > tgl_rank_value(worst))) continue;
         const uint64_t rank = tgl_rank(keys[i], (uint32_t)(e + i));
-        if (rank >= limit) continue;
-        tgl_best_insert(best, size, rank);
-        is_full = best[size - 1] != TGL_RANK_NONE;
-        if (is_full) worst = tgl_rank_value(best[size - 1]);
+        if (rank < limit) tgl_best_insert(best, size, rank);
     }
 }
 
@@ -160,19 +193,40 @@ static bool is_left(window *w, const choice_of_groups *groups, uint32_t g)
     return (g < groups->kept ? groups->ranks[g] : rank_of_group(w, g)) >= groups->last_group;
 }
 
-/* The best ranks below the limit of the groups that are left. */
+/* The best ranks below the limit of the groups that are left; as exact as the keys are. */
 static void list_best(window *w, const choice_of_groups *groups, uint64_t *best, int size, uint64_t limit)
 {
     const int64_t group_size = w->gate->group_size;
+    int64_t all = w->gate->num_experts;
+    const float *keys = keys_at(w, 0, &all);
+    if (w->gate->num_groups == 1 && all == w->gate->num_experts) {
+        tgl_best_of(best, size, limit, keys, all);
+        return;
+    }
     tgl_best_clear(best, size);
     for (uint32_t g = 0; g < w->gate->num_groups; g++) {
         if (!is_left(w, groups, g)) continue;
         const int64_t end = (g + (int64_t)1) * group_size;
         for (int64_t e = g * group_size, count; e < end; e += count) {
             count = end - e;
-            const float *keys = keys_at(w, e, &count);
+            keys = keys_at(w, e, &count);
             insert_all(best, size, limit, keys, count, e);
         }
+    }
+}
+
+/* Replaces the list of a window whose keys have an error. Whoever is above the limit was a candidate before,
+ * and is exact. */
+static void list_exact(window *w, const choice_of_groups *groups, uint64_t *best, int size, uint64_t limit)
+{
+    const float floor = floor_of(w, tgl_rank_value(best[size - 1]));
+    const int64_t group_size = w->gate->group_size;
+    tgl_best_clear(best, size);
+    for (uint32_t g = 0; g < w->gate->num_groups; g++) {
+        if (!is_left(w, groups, g)) continue;
+        const int64_t end = (g + (int64_t)1) * group_size;
+        for (int64_t e = g * group_size; (e = next_candidate(w, e, end, floor)) < end; e++)
+            insert_all(best, size, limit, &w->keys[e], 1, e);
     }
 }
 
@@ -188,10 +242,7 @@ static void choose_experts(window *w, int64_t t)
         uint64_t best[MAX_LIST];
         const int size = (int)least(gate->num_topk - k, MAX_LIST);
         list_best(w, &groups, best, size, limit);
-        if (w->error > 0) {                     /* one window, of which all above the limit are exact */
-            refine(w, 0, gate->num_experts, tgl_rank_value(best[size - 1]));
-            list_best(w, &groups, best, size, limit);
-        }
+        if (w->error > 0) list_exact(w, &groups, best, size, limit);
         for (int i = 0; i < size; i++, k++) tgl_gate_choose(gate, t, k, tgl_rank_index(best[i]));
         limit = best[size - 1];
     }
