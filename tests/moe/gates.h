@@ -133,6 +133,7 @@ static inline void check_gate_all(gate g, const int64_t *idx, const float *weigh
     const int64_t n = g.num_tokens ? g.num_tokens : 1, slots = n * (g.num_topk + g.params.num_shared_experts);
     FOR_BACKENDS(b)
         for (int is_narrow = 0; is_narrow < 2; is_narrow++) {
+            if (is_narrow && b->is_emulated) continue;      /* the table has enough kernels of i32 */
             if (!CHECK_OK(call_gate(b, is_narrow ? TGL_I32 : TGL_I64, &g, &r))) continue;
             check_indices(b, "topk_idx", r.idx, idx, slots);
             check_weights(b, r.weights, weights, slots, 6e-7f);
