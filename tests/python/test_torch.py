@@ -20,7 +20,7 @@ each_op = pytest.mark.parametrize("function, packet, shape", CASES, ids=lambda c
 
 def test_schemas():
     assert str(OPS.transpose.default._schema) == "tegula::transpose(Tensor x) -> Tensor"
-    assert str(OPS.transpose.out._schema) == "tegula::transpose.out(Tensor x, *, Tensor(s!) out) -> ()"
+    assert str(OPS.transpose.out._schema) == "tegula::transpose.out(Tensor x, *, Tensor(i!) out) -> ()"
 
 
 @each_op
