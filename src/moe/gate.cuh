@@ -91,13 +91,13 @@ DEV values load_values(const tgl_gate &gate, const float *from, bool is_vector, 
  * sqrtsoftplus would need more (x above 88, a score above 9.4) it is +inf, and settles nothing.
  *
  * Bounds, with the errors that the PTX ISA states (device/ptx.cuh) and 2 ulp for expf and log1pf:
- *   sigmoid            ex2 of a rounded product: s (1 - s) (2^-22 + 2^-23 |x|), at most 9e-8; 1 + e, rcp: 1.8e-7;
- *                      the exact form 1.8e-7                                           4.5e-7, taken as 1e-6
- *   coarse sigmoid     tanh: 2^-12                                                     2.5e-4, taken as 3e-4
+ *   sigmoid            ex2 of a rounded product: s (1 - s) (2^-22 + 2^-23 |x|), at most 9e-8; 1 + e and rcp
+ *                      1.8e-7; the exact form 1.8e-7                          4.5e-7, taken as 1e-6
+ *   coarse sigmoid     tanh: 2^-12                                            2.5e-4, taken as 3e-4
  *   sqrtsoftplus       log2(1 + e) is off by 5.7e-7 for x <= 0, where it may be 0: its root by sqrt(5.7e-7),
- *                      times sqrt(ln 2); far less for x > 0                            6.4e-4, taken as 8e-4
- *   fine sqrtsoftplus  a series for e < 2^-8, so the root is that of 2^-8 at least: 2.1e-6; sqrt and the
- *                      exact form 4e-7 of up to 9.4                                    5.5e-6, taken as 8e-6 */
+ *                      times sqrt(ln 2); far less for x > 0                   6.4e-4, taken as 8e-4
+ *   fine sqrtsoftplus  a series for e < 2^-8, so the root is that of 2^-8 at least: 2.1e-6; for large x, 4e-7
+ *                      of up to 9.4                                           3.8e-6, taken as 8e-6 */
 template <bool IS_COARSE> DEV float filter(float x, float bias)
 {
     const float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f, sqrt_ln_2 = 0.8325546111576977f;
@@ -108,7 +108,8 @@ template <bool IS_COARSE> DEV float filter(float x, float bias)
     } else if (SCORING == TGL_SIGMOID) {
         key = rcp_fast(1.0f + ex2_fast(x * -log2_e)) + bias;
     } else {
-        const float e = ex2_fast(x * log2_e), log2_1p = fabsf(lg2_fast(1.0f + e));  /* could be just below 0 */
+        const float e = ex2_fast(x * log2_e);
+        const float log2_1p = fabsf(lg2_fast(1.0f + e));                    /* could be just below 0 */
         if (IS_GROUPED) {
             const float series = e * fmaf(e, fmaf(e, 0.33333333f, -0.5f), 1.0f);
             key = sqrt_fast(e < 0.00390625f ? series : ln_2 * log2_1p) + bias;
@@ -298,8 +299,10 @@ DEV lists short_keys(const tgl_gate &gate, const values &f, u32 lane)
     for (u32 i = 0; i < NUM_LISTS; i++) {
         u32 (&k)[4] = l.key[i];
 #pragma unroll
-        for (u32 j = 0; j < 4; j++)
-            k[j] = (key_of(f.x[4 * i + j]) & ~EXPERT_MASK) | (~expert_at(gate, lane, 4 * i + j) & EXPERT_MASK);
+        for (u32 j = 0; j < 4; j++) {
+            const u32 expert = expert_at(gate, lane, 4 * i + j);
+            k[j] = (key_of(f.x[4 * i + j]) & ~EXPERT_MASK) | (~expert & EXPERT_MASK);
+        }
         sort2(k[0], k[1]);
         sort2(k[2], k[3]);
         sort2(k[0], k[2]);

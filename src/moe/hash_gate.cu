@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * hash_gate.cu - experts by a table of token ids, weights by score: TOKEN_LANES lanes a token, a slot a lane.
  *   computes  as tegula/moe.h says
- *   launch    grid ceil(num_tokens * TOKEN_LANES / block), block of 1 .. HASH_GATE_WARPS warps, no shared memory
+ *   launch    grid ceil(num_tokens * TOKEN_LANES / block), block of 1 .. HASH_GATE_WARPS warps
  *   moves     a token: its id, NUM_TOPK entries of the table, as many logits (for softmax all of its row),
  *             (INDEX_BYTES + 4) * slots bytes; what there is of mask, map, count and unmapped indices
- *   macros    TOKEN_LANES 8, 16, 32, at least the slots, 32 for softmax; SCORING 0 .. 3; NUM_TOPK 1 .. TOKEN_LANES;
- *             INDEX_BYTES, ID_BYTES, TABLE_BYTES 4 or 8 */
+ *   macros    TOKEN_LANES 8, 16, 32, at least the slots, 32 for softmax; SCORING 0 .. 3;
+ *             NUM_TOPK 1 .. TOKEN_LANES; INDEX_BYTES, ID_BYTES, TABLE_BYTES 4 or 8 */
 #include "moe/gate_slots.cuh"
 #include "moe/hash_gate.h"
 
@@ -17,7 +17,8 @@
 #define ID_BYTES 8
 #define TABLE_BYTES 4
 #endif
-static_assert((TOKEN_LANES == 8 || TOKEN_LANES == 16 || TOKEN_LANES == 32) && NUM_TOPK <= TOKEN_LANES, "TOKEN_LANES is 8, 16 or 32");
+static_assert(TOKEN_LANES == 8 || TOKEN_LANES == 16 || TOKEN_LANES == 32, "TOKEN_LANES is 8, 16 or 32");
+static_assert(NUM_TOPK <= TOKEN_LANES, "NUM_TOPK is 1 .. TOKEN_LANES");
 
 extern "C" __global__ void __launch_bounds__(32 * HASH_GATE_WARPS) hash_gate(
     const __grid_constant__ tgl_gate gate, const void *input_ids, const void *tid2eid, i64 vocabulary)

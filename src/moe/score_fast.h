@@ -16,7 +16,8 @@ static inline float tgl_fast_select(int condition, float yes, float no)
 static inline float tgl_fast_exp(float x)
 {
     const float shift = 12582912.0f;            /* 1.5 * 2^23: its last bit is 1 */
-    const float a = tgl_fast_select(x < -87.0f, -87.0f, x), shifted = a * 1.44269504f + shift, n = shifted - shift;
+    const float a = tgl_fast_select(x < -87.0f, -87.0f, x);
+    const float shifted = a * 1.44269504f + shift, n = shifted - shift;
     const float f = (a - n * 0.693359375f) + n * 2.12194440e-4f;            /* a - n ln 2, |f| < 0.35 */
     const float p = 1.0f + f * (1.0f + f * (0.5f + f * (0.166666667f + f * (0.0416666667f + f *
                     (0.00833333333f + f * 0.00138888889f)))));

@@ -150,7 +150,8 @@ static uint64_t rank_of_group(window *w, uint32_t group)
     if (w->error > 0) {
         const float floor = floor_of(w, best.second[0]);
         clear_two(&best);
-        for (int64_t e = begin; (e = next_candidate(w, e, end, floor)) < end; e++) take(&best, &w->keys[e], 1);
+        for (int64_t e = begin; (e = next_candidate(w, e, end, floor)) < end; e++)
+            take(&best, &w->keys[e], 1);
     }
     return tgl_rank(size == 1 ? best.first[0] : best.first[0] + best.second[0], group);
 }

@@ -10,7 +10,8 @@
  * shared memory. A candidate's slot is the number of candidates above it. */
 #include "moe/gate.cuh"
 
-enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 6 : 2 };
+/* Of 256 threads: 48, 64 or 128 registers, what it takes without spills. */
+enum { MIN_BLOCKS = NUM_LISTS <= 2 ? 5 : NUM_LISTS <= 4 ? 4 : 2 };
 
 typedef struct __align__(16) {
     u32 key[32];

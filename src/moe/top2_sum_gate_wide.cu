@@ -124,7 +124,8 @@ DEV void choose_experts(const tgl_gate &gate, i64 t, const float *row)
     SHARED(memory, kept);
     search s = { gate, row, kept, TGL_RANK_NONE };
 #pragma unroll 1
-    for (u32 e = threadIdx.x; e < min(gate.num_experts, (u32)KEPT); e += THREADS) kept.key[e] = exact_key(s, e);
+    for (u32 e = threadIdx.x; e < min(gate.num_experts, (u32)KEPT); e += THREADS)
+        kept.key[e] = exact_key(s, e);
     __syncthreads();
     if (gate.num_topk_groups < gate.num_groups) choose_groups(s);
     u64 last = ALL_RANKS, best = last;
@@ -139,7 +140,8 @@ DEV void choose_experts(const tgl_gate &gate, i64 t, const float *row)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) top2_sum_gate_wide(const __grid_constant__ tgl_gate gate)
+extern "C" __global__ void __launch_bounds__(THREADS) top2_sum_gate_wide(
+    const __grid_constant__ tgl_gate gate)
 {
     const i64 t = blockIdx.x;
     const float *row = gate.logits + t * gate.logits_stride;
