@@ -562,20 +562,28 @@ static tgl_status run_expand(const case_arguments *a)
                                    a->stream);
 }
 
-/* One tensor of rows; what is copied is bytes. */
+/* Row p of one tensor from row t of another, or zeros where t < 0: bytes, the whole row at once where it is
+ * packed. */
+static void put_row(const case_tensor *to, int64_t p, const case_tensor *from, int64_t t)
+{
+    const int64_t size = to->element_bytes, cols = to->shape[1];
+    const int64_t run = cols && to->strides[1] == 1 && from->strides[1] == 1 ? cols : 1;
+    for (int64_t i = 0; i < cols; i += run) {
+        void *row = case_element(to, (int64_t[]){ p, i });
+        if (t < 0) memset(row, 0, (size_t)(run * size));
+        else memcpy(row, case_element(from, (int64_t[]){ t, i }), (size_t)(run * size));
+    }
+}
+
 static void expand_rows(const case_problem *c, const case_tensor *from, const case_tensor *to)
 {
     const case_tensor *to_pos = &c->tensors[TO_POS], *to_expert = &c->tensors[TO_EXPERT];
-    const int64_t size = from->element_bytes;
     for (int64_t p = 0; p < to->shape[0]; p++)
-        for (int64_t i = 0; i < to->shape[1] && ((const int32_t *)to_expert->data)[p] < 0; i++)
-            memset(case_element(to, (int64_t[]){ p, i }), 0, (size_t)size);
+        if (((const int32_t *)to_expert->data)[p] < 0) put_row(to, p, from, -1);
     for (int64_t t = 0; t < from->shape[0]; t++)
         for (int64_t k = 0; k < to_pos->shape[1]; k++) {
             const int64_t p = moe_index_at(to_pos, t, k);
-            for (int64_t i = 0; i < to->shape[1] && p >= 0 && p < to->shape[0]; i++)
-                memcpy(case_element(to, (int64_t[]){ p, i }), case_element(from, (int64_t[]){ t, i }),
-                       (size_t)size);
+            if (p >= 0 && p < to->shape[0]) put_row(to, p, from, t);
         }
 }
 
@@ -718,11 +726,13 @@ static void fill_rows(const case_problem *c, case_tensor *t, uint64_t seed)
         const int64_t p = ((const int32_t *)to_pos->data)[i];
         if (is_position(c, p)) is_read[p] = true;
     }
-    for (int64_t p = 0; p < t->shape[0]; p++) {
-        if (is_read[p] || (t->ndim > 1 && t->strides[0] == 0)) continue;
-        for (int64_t i = 0; i < (t->ndim > 1 ? t->shape[1] : 1); i++)
-            case_encode(t->dtype, NAN, case_element(t, (int64_t[]){ p, i }));
-    }
+    const int64_t width = t->ndim > 1 ? t->shape[1] : 1;
+    char *nans = get_memory(width, (size_t)t->element_bytes);
+    for (int64_t i = 0; i < width; i++) case_encode(t->dtype, NAN, nans + i * t->element_bytes);
+    for (int64_t p = 0; p < t->shape[0] && width; p++)
+        if (!is_read[p] && (t->ndim == 1 || t->strides[0]))
+            memcpy(case_element(t, (int64_t[]){ p, 0 }), nans, (size_t)(width * t->element_bytes));
+    free(nans);
     free(is_read);
 }
 
