@@ -994,7 +994,7 @@ const case_op moe_gate_ops[] = {
             "fixed=beyond,bits id_dtype=i64,i32 table_dtype=i64,i32 dtype=i64,i32 unmapped=packed",
             "num_tokens=33 num_experts=256 num_topk=6 vocabulary=100 fixed=repeats mask=all,no,some,tail "
             "ids=beyond unmapped=none,packed,half,gap",
-            "num_tokens=40 num_experts=61 num_topk=6 vocabulary=100 num_shared_experts=0,1,3 replicas=4 "
+            "num_tokens=40 num_experts=60 num_topk=6 vocabulary=100 num_shared_experts=0,1,3 replicas=4 "
             "ep_rank=0,3 num_ep_ranks=8 num_tp_ranks=2 tp_rank=0,1 map=random,wild mask=some "
             "unmapped=packed",
             "num_tokens=40 num_experts=60 num_topk=6 vocabulary=100 num_ep_ranks=4 num_tp_ranks=3 "
