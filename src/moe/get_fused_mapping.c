@@ -217,7 +217,7 @@ static tgl_status run_small(problem *p, int num_sms, const DLTensor *on, tgl_str
     int32_t owned;
     const int64_t blocks = tgl_map_blocks(&p->map, num_sms, &owned);
     const tgl_shape shape = { { blocks }, .block = MAP_THREADS,
-                              .shared_bytes = MAP_SHARED(p->map.num_experts, owned, MAP_SMALL_PAIRS) };
+                              .shared_bytes = MAP_SHARED(p->map.num_experts, owned, p->map.num_pairs) };
     void *args[] = { &p->topk_idx, &p->row_stride, &p->map, &owned };
     return launch(SMALL, p, on, &shape, stream, args);
 }

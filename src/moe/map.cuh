@@ -96,62 +96,75 @@ template <int BITS> DEV u32 warp_sum_below_by_votes(u32 v)
 }
 
 /* ---- all of a mapping, by blocks that exchange nothing ----
- * Pairs come in runs of 32: run v * WARPS + w is that of warp w and register v. Shared memory of a block,
- * MAP_SHARED bytes, in this order: u32 hist[num_experts], pairs of an expert; u32 bits[owned][RUNS], the
- * lanes of a run that have a pair of an owned expert; u16 earlier[owned][RUNS], its pairs in earlier runs. */
-#define MAP_RUNS(threads, per_thread) ((threads) / 32 * (per_thread))
+ * Shared memory of a block, MAP_SHARED bytes: u32 hist[num_experts], pairs of an expert; then a bit per pair
+ * for each of its `owned` experts, set where the pair is theirs. */
+
+DEV i32 map_runs(const tgl_map &m) { return (m.num_pairs + 31) / 32; }     /* words of bits per expert */
 
 /* Comes first, with a barrier behind it. */
-template <int THREADS, int PER_THREAD> DEV void map_clear(const tgl_map &m, void *shared, i32 owned)
+DEV void map_clear(const tgl_map &m, u32 *shared, i32 owned)
 {
-    const i32 words = m.num_experts + owned * MAP_RUNS(THREADS, PER_THREAD);
+    const i32 words = m.num_experts + owned * map_runs(m);
 #pragma unroll 1
-    for (i32 i = (i32)threadIdx.x; i < words; i += THREADS) ((u32 *)shared)[i] = 0;
+    for (i32 i = (i32)threadIdx.x; i < words; i += (i32)blockDim.x) shared[i] = 0;
 }
 
-/* Writes the mapping of the pairs v * THREADS + thread, whose experts are expert[v] (-1: none), by all
- * threads of `num_blocks` blocks; each takes `owned` (1 .. MAP_OWNED) experts at a time. In a block:
- *   1  pairs per expert are counted, those of owned experts marked
- *   2  a warp per owned expert: its segment starts where the segments before it end; its pairs in earlier
- *      runs are added up
- *   3  position = start + pairs in earlier runs + pairs in lanes before */
-template <int THREADS, int PER_THREAD>
-DEV void map_write(const tgl_map &m, const i32 (&expert)[PER_THREAD], void *shared, i32 owned, i32 block,
-                   i32 num_blocks)
+/* The part of expert e, whose pairs are in `bits`, from `start` on: by `parts` warps, of which this is number
+ * `part`. */
+DEV void map_write_owned(const tgl_map &m, i32 e, const u32 *bits, i32 start, i32 count, i32 part, i32 parts)
 {
-    enum { WARPS = THREADS / 32, RUNS = MAP_RUNS(THREADS, PER_THREAD), RUNS_PER_LANE = RUNS / 32 };
-    static_assert(RUNS % 32 == 0 && RUNS_PER_LANE <= 8 && WARPS >= MAP_OWNED, "sizes of map_write");
-    SHARED(i32[MAP_OWNED], starts);
-    u32 *const hist = (u32 *)shared, *const bits = hist + m.num_experts;
-    u16 *const earlier = (u16 *)(bits + owned * RUNS);
-    const i32 tid = (i32)threadIdx.x, lane = tid % 32, warp = tid / 32;
-
-    /* Empty pairs are shared out, by runs, to as many blocks as are a power of two. */
-    const i32 shares = (i32)(1u << (31 - __clz(num_blocks)));
-#pragma unroll
-    for (int v = 0; v < PER_THREAD; v++) {
-        const i32 pair = v * THREADS + tid;
-        if (v * THREADS >= m.num_pairs) break;  /* with few pairs most registers are not looked at */
-        if (expert[v] >= 0) atomicAdd(&hist[expert[v]], 1u);
-        else if (pair < m.num_pairs && ((v * WARPS + warp) & (shares - 1)) == block)
-            m.token_topk_to_pos[pair] = -1;
+    const i32 lane = (i32)(threadIdx.x % 32), runs = map_runs(m), per_lane = (runs + 31) / 32;
+    const i32 begin = min(lane * per_lane, runs), end = min(begin + per_lane, runs);
+    u32 mine = 0;
+#pragma unroll 1
+    for (i32 i = begin; i < end; i++) mine += __popc(bits[i]);
+    i32 position = start + (i32)warp_sum_below_by_votes<9>(mine);       /* at most 8 words */
+#pragma unroll 1
+    for (i32 i = begin; i < end; i++) {
+        u32 left = bits[i];
+        if (i % parts != part) position += __popc(left), left = 0;
+#pragma unroll 1
+        for (; left; left &= left - 1) map_write_pair(m, 32 * i + __ffs((i32)left) - 1, e, position++);
     }
+    const i32 pairs_end = start + count, segment_end = start + (i32)tgl_map_aligned(&m, (u32)count);
+    if (part == 0 && lane == 0) map_write_expert(m, e, start, pairs_end, segment_end);
+    map_fill(m, pairs_end, segment_end, 32 * part + lane, 32 * parts);
+}
 
+/* Writes the mapping of pairs whose experts are expert_of(pair) (-1: none), by all threads of `num_blocks`
+ * blocks; each takes `owned` (1 .. MAP_OWNED) experts at a time. In a block:
+ *   1  pairs per expert are counted, those of owned experts marked
+ *   2  warps for each owned expert: its segment starts where the segments before it end, and marks before a
+ *      pair's tell its position */
+template <class EXPERT_OF>
+DEV void map_write(const tgl_map &m, u32 *shared, i32 owned, i32 block, i32 num_blocks,
+                   const EXPERT_OF &expert_of)
+{
+    const i32 tid = (i32)threadIdx.x, threads = (i32)blockDim.x, lane = tid % 32, warp = tid / 32;
+    const i32 runs = map_runs(m), warps = threads / 32;
+    const i32 parts = 1 << (31 - __clz(warps / owned)), j = warp % owned, part = warp / owned;
+    const i32 share = (runs + num_blocks - 1) / num_blocks;     /* runs whose empty pairs a block writes */
+    u32 *const hist = shared, *const bits = hist + m.num_experts;
     u32 total;
     for (i32 first = block * owned;;) {
-#pragma unroll
-        for (int v = 0; v < PER_THREAD; v++) {
-            const u32 j = (u32)(expert[v] - first);
-            if (v * THREADS >= m.num_pairs) break;
-            if (expert[v] >= 0 && j < (u32)owned) atomicOr(&bits[j * RUNS + v * WARPS + warp], 1u << lane);
+        const bool is_first = first == block * owned;
+#pragma unroll 4
+        for (i32 pair = tid; pair < m.num_pairs; pair += threads) {
+            const i32 e = expert_of(pair);
+            if (e >= 0) {
+                if (is_first) atomicAdd(&hist[e], 1u);
+                if ((u32)(e - first) < (u32)owned)
+                    atomicOr(&bits[(e - first) * runs + pair / 32], 1u << pair % 32);
+            } else if (is_first && (u32)(pair / 32 - block * share) < (u32)share) {
+                m.token_topk_to_pos[pair] = -1;
+            }
         }
         __syncthreads();
 
         /* the lengths of the segments before this warp's, and of all; to the host by one warp, in long runs:
          * it is far away */
-        const i32 e = first + warp;
-        const bool is_owner = warp < owned && e < m.num_experts;
-        const bool to_host = m.num_tokens_per_expert_host && block == num_blocks - 1 && warp == WARPS - 1;
+        const i32 e = first + j;
+        const bool to_host = m.num_tokens_per_expert_host && block == num_blocks - 1 && warp == warps - 1;
         u32 low = 0, all = 0;
 #pragma unroll 4
         for (i32 i = lane; i < m.num_experts; i += 32) {
@@ -161,43 +174,17 @@ DEV void map_write(const tgl_map &m, const i32 (&expert)[PER_THREAD], void *shar
             if (to_host) m.num_tokens_per_expert_host[i] = (i32)length;
         }
         total = warp_add_u32(all);
-        const i32 start = (i32)warp_add_u32(low);
-        if (is_owner) {
-            const i32 at = warp * RUNS + lane * RUNS_PER_LANE;
-            u32 pairs[RUNS_PER_LANE], sum = 0;
-#pragma unroll
-            for (int i = 0; i < RUNS_PER_LANE; i++) sum += pairs[i] = __popc(bits[at + i]);
-            u32 before = warp_sum_below_by_votes<9>(sum);       /* at most 8 runs, of 32 pairs */
-#pragma unroll
-            for (int i = 0; i < RUNS_PER_LANE; i++) {
-                earlier[at + i] = (u16)before;
-                before += pairs[i];
-            }
-            if (lane == 0) starts[warp] = start;
-        }
-        __syncthreads();
-
-#pragma unroll
-        for (int v = 0; v < PER_THREAD; v++) {
-            const u32 j = (u32)(expert[v] - first), at = j * RUNS + v * WARPS + warp;
-            if (v * THREADS >= m.num_pairs) break;
-            if (expert[v] >= 0 && j < (u32)owned)
-                map_write_pair(m, v * THREADS + tid, expert[v],
-                               starts[j] + earlier[at] + __popc(bits[at] & lanes_below()));
-        }
-        if (is_owner) {
-            const i32 pairs_end = start + (i32)hist[e], end = start + (i32)tgl_map_aligned(&m, hist[e]);
-            if (lane == 0) map_write_expert(m, e, start, pairs_end, end);
-            map_fill(m, pairs_end, end, lane, 32);
-        }
+        low = warp_add_u32(low);
+        if (part < parts && e < m.num_experts)
+            map_write_owned(m, e, bits + j * runs, (i32)low, (i32)hist[e], part, parts);
         first += num_blocks * owned;
         if (first >= m.num_experts) break;
         __syncthreads();                        /* more experts: their pairs are marked anew */
 #pragma unroll 1
-        for (i32 i = tid; i < owned * RUNS; i += THREADS) bits[i] = 0;
+        for (i32 i = tid; i < owned * runs; i += threads) bits[i] = 0;
         __syncthreads();
     }
-    map_fill(m, total, m.num_positions, block * THREADS + tid, num_blocks * THREADS);
+    map_fill(m, total, m.num_positions, block * threads + tid, num_blocks * threads);
 }
 
 #endif

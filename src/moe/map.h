@@ -22,8 +22,9 @@ TGL_INLINE uint32_t tgl_map_aligned(const tgl_map *m, uint32_t count)
     return tgl_divide(count + (m->alignment - 1), m->by_alignment) * m->alignment;
 }
 
-/* map_write() of map.cuh: a block writes at most MAP_OWNED experts at a time; the shared memory it needs. */
+/* map_write() of map.cuh: a block writes at most MAP_OWNED experts at a time; the shared memory it needs, for
+ * at most 8192 pairs. */
 #define MAP_OWNED 16
-#define MAP_SHARED(num_experts, owned, max_pairs) (4 * (num_experts) + 6 * (owned) * ((max_pairs) / 32))
+#define MAP_SHARED(num_experts, owned, num_pairs) (4 * ((num_experts) + (owned) * (((num_pairs) + 31) / 32)))
 
 #endif

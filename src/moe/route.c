@@ -61,12 +61,11 @@ static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
     const int64_t slots = gate->num_topk + gate->num_shared;
-    const int64_t max_pairs = ROUTE_THREADS * ROUTE_PAIRS_PER_THREAD(slots);
     int32_t owned;
     const int64_t blocks = tgl_map_blocks(map, target.num_sms, &owned);
     const tgl_shape shape = { { blocks }, .block = ROUTE_THREADS, .cooperative = true,
-                              .shared_bytes = 16 * ROUTE_WORDS(slots) * ROUTE_MAX_TOKENS +
-                                              MAP_SHARED(map->num_experts, owned, max_pairs) };
+                              .shared_bytes = 16 * ROUTE_WORDS(slots) * gate->num_tokens +
+                                              MAP_SHARED(map->num_experts, owned, map->num_pairs) };
     void *args[] = { gate, map, &workspace, &owned };
     return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
 }

@@ -3,7 +3,7 @@
  *   computes  as the two ops, through gate.cuh and map.cuh
  *   launch    any grid of blocks that are all resident (cooperative), block ROUTE_THREADS; best is one whose
  *             blocks have `owned` experts of the mapping each
- *   shared    16 * WORDS * ROUTE_MAX_TOKENS + MAP_SHARED(num_experts, owned, ...) bytes
+ *   shared    16 * WORDS * num_tokens + MAP_SHARED(num_experts, owned, num_pairs) bytes
  *   moves     what the two ops move, but topk_idx is not read
  *   macros    those of gate.cuh; NUM_SLOTS = NUM_TOPK + num_shared, up to 32
  *
@@ -23,10 +23,7 @@
 #endif
 static_assert(NUM_SLOTS >= NUM_TOPK && NUM_SLOTS <= 32, "NUM_SLOTS is NUM_TOPK .. 32");
 
-enum {
-    WORDS = ROUTE_WORDS(NUM_SLOTS),
-    PAIRS_PER_THREAD = ROUTE_PAIRS_PER_THREAD(NUM_SLOTS)
-};
+enum { WORDS = ROUTE_WORDS(NUM_SLOTS) };
 
 DEV void publish(u8 *workspace, i64 t, i32 expert, i32 num_experts, u32 lane)
 {
@@ -55,11 +52,11 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
 {
     SHARED_DYNAMIC(memory, 16);
     u16 *const slots = (u16 *)memory;           /* [token][8 * WORDS] */
-    void *const scratch = memory + 16 * WORDS * ROUTE_MAX_TOKENS;
     const u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, num_tokens = (u32)gate.num_tokens;
+    u32 *const scratch = (u32 *)(memory + 16 * WORDS * num_tokens);
     const u32 tokens_per_block = (num_tokens + gridDim.x - 1) / gridDim.x;
     const u32 gate_warps = min(tokens_per_block, (u32)ROUTE_GATE_WARPS);
-    map_clear<ROUTE_THREADS, PAIRS_PER_THREAD>(m, scratch, owned);
+    map_clear(m, scratch, owned);
     pdl_wait();
     if (warp < gate_warps) {
         for (u32 t = blockIdx.x + warp * gridDim.x; t < num_tokens; t += gate_warps * gridDim.x) {
@@ -75,17 +72,11 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     u32 ticket = 0;
     if (tid == 0) ticket = atomic_inc_acq_rel((u32 *)(workspace + ROUTE_TICKET), gridDim.x - 1);
 
-    i32 expert[PAIRS_PER_THREAD];
-#pragma unroll
-    for (int v = 0; v < PAIRS_PER_THREAD; v++) {
-        const u32 pair = v * ROUTE_THREADS + tid;
-        expert[v] = -1;
-        if (pair < num_tokens * NUM_SLOTS) {
-            const u32 code = slots[pair / NUM_SLOTS * (8 * WORDS) + pair % NUM_SLOTS] & ROUTE_NO_EXPERT;
-            if (code != ROUTE_NO_EXPERT) expert[v] = (i32)code;
-        }
-    }
-    map_write<ROUTE_THREADS, PAIRS_PER_THREAD>(m, expert, scratch, owned, (i32)blockIdx.x, (i32)gridDim.x);
+    map_write(m, scratch, owned, (i32)blockIdx.x, (i32)gridDim.x, [&](i32 pair) {
+        const u32 token = (u32)pair / NUM_SLOTS, k = (u32)pair % NUM_SLOTS;
+        const u32 code = slots[token * (8 * WORDS) + k] & ROUTE_NO_EXPERT;
+        return code == ROUTE_NO_EXPERT ? -1 : (i32)code;
+    });
 
     if (warp == 0) {
         ticket = __shfl_sync(FULL, ticket, 0);

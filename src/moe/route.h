@@ -17,8 +17,4 @@
 #define ROUTE_PUBLISHED 0x8000u         /* so that what is published is not 0 */
 #define ROUTE_NO_EXPERT 0x7fffu
 
-/* For map_write(): an even number, so that runs of 32 pairs are a multiple of 32. */
-#define ROUTE_PAIRS_PER_THREAD(num_slots) ((ROUTE_MAX_TOKENS * (num_slots) + 2 * ROUTE_THREADS - 1) / \
-                                           (2 * ROUTE_THREADS) * 2)
-
 #endif
