@@ -403,38 +403,59 @@ DEV token load_token(const tgl_gate &gate, i64 t, u32 lane)
     return k;
 }
 
-DEV slot finish_chosen(const tgl_gate &gate, i64 t, const float *row, candidate c, u32 lane)
+/* softmax_of_row() of the logits in registers: beside the selection, which leaves time for it. */
+DEV tgl_softmax softmax_of_values(const values &logits)
+{
+    if (SCORING != TGL_SOFTMAX) return { 0.0f, 1.0f };
+    float best = MINUS_INFINITY;
+#pragma unroll
+    for (int i = 0; i < LANE_EXPERTS; i++) best = fmaxf(best, logits.x[i]);     /* passes over NaN */
+    tgl_softmax s = { value_of(warp_max_u32(tgl_rank_key(best))), 0.0f };
+#pragma unroll
+    for (int i = 0; i < LANE_EXPERTS; i++)
+        s.sum += logits.x[i] == logits.x[i] ? expf(logits.x[i] - s.max) : 0.0f;
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) s.sum += __shfl_xor_sync(FULL, s.sum, d);
+    return s;
+}
+
+template <class SEE>
+DEV slot finish_chosen(const tgl_gate &gate, i64 t, candidate c, tgl_softmax softmax, u32 lane,
+                       const SEE &see)
 {
     if (gate.unmapped_topk_idx && lane < NUM_TOPK)
         ((index_type *)gate.unmapped_topk_idx)[t * gate.unmapped_stride + lane] = (index_type)c.expert;
     choice chosen = { (i32)c.expert, c.score };
-    if (SCORING == TGL_SOFTMAX)
-        chosen.score = tgl_raw_score(SCORING, c.score, softmax_of_row(row, gate.num_experts, lane));
+    if (SCORING == TGL_SOFTMAX) chosen.score = tgl_raw_score(SCORING, c.score, softmax);
     if (!(chosen.score == chosen.score)) chosen.score = 0.0f;
-    return finish_slot<32>(gate, t, chosen, lane);
+    return finish_slot<32>(gate, t, chosen, lane, see);
 }
 
-DEV slot finish_fixed(const tgl_gate &gate, i64 t, const float *row, u32 lane)
+template <class SEE>
+DEV slot finish_fixed(const tgl_gate &gate, i64 t, const float *row, u32 lane, const SEE &see)
 {
     const index_type *fixed = (const index_type *)gate.unmapped_topk_idx + t * gate.unmapped_stride;
     const i64 e = lane < NUM_TOPK ? fixed[lane] : -1;
-    return finish_slot<32>(gate, t, choose_slot<32>(gate, row, e, lane), lane);
+    return finish_slot<32>(gate, t, choose_slot<32>(gate, row, e, lane), lane, see);
 }
 
-DEV slot finish_masked(const tgl_gate &gate, i64 t, u32 lane)
+template <class SEE> DEV slot finish_masked(const tgl_gate &gate, i64 t, u32 lane, const SEE &see)
 {
     if (gate.unmapped_topk_idx && lane < NUM_TOPK)
         ((index_type *)gate.unmapped_topk_idx)[t * gate.unmapped_stride + lane] = -1;
+    see(-1);
     return { -1, 0.0f };
 }
 
-/* Slot k of token t in lane k < num_topk + num_shared; writes unmapped_topk_idx. By all lanes of a warp. */
-DEV slot gate_token(const tgl_gate &gate, i64 t, u32 lane)
+/* Slot k of token t in lane k < num_topk + num_shared; writes unmapped_topk_idx. By all lanes of a warp.
+ * see(index) is called as soon as a lane's index is known, before the weights are. */
+template <class SEE> DEV slot gate_token(const tgl_gate &gate, i64 t, u32 lane, const SEE &see)
 {
     const token k = load_token(gate, t, lane);
-    if (k.is_masked) return finish_masked(gate, t, lane);
-    if (k.is_fixed) return finish_fixed(gate, t, k.row, lane);
-    return finish_chosen(gate, t, k.row, select_short(gate, k.row, k.logits, k.bias, lane), lane);
+    if (k.is_masked) return finish_masked(gate, t, lane, see);
+    if (k.is_fixed) return finish_fixed(gate, t, k.row, lane, see);
+    const tgl_softmax softmax = softmax_of_values(k.logits);
+    return finish_chosen(gate, t, select_short(gate, k.row, k.logits, k.bias, lane), softmax, lane, see);
 }
 
 #endif

@@ -30,18 +30,22 @@ template <int LANES> DEV choice choose_slot(const tgl_gate &gate, const float *r
     return { (i32)e, tgl_score(SCORING, row[e], softmax) };
 }
 
-/* Lane k of the token has the choice of slot k < NUM_TOPK; the shared slots follow. By all lanes of a
- * warp. */
-template <int LANES> DEV slot finish_slot(const tgl_gate &gate, i64 t, choice c, u32 k)
+/* Lane k of the token has the choice of slot k < NUM_TOPK; the shared slots follow. By all lanes of a warp.
+ * see(index) is called before the weight is worked out. */
+DEV void see_nothing(i32) { }
+template <int LANES, class SEE>
+DEV slot finish_slot(const tgl_gate &gate, i64 t, choice c, u32 k, const SEE &see)
 {
+    const bool is_shared = k >= NUM_TOPK;
+    const i32 expert = is_shared ? (i32)(gate.num_experts + (k - NUM_TOPK)) : c.expert;
+    const bool is_empty = expert < 0 || k >= NUM_TOPK + gate.num_shared;
+    const i32 index = is_empty ? -1 : (i32)tgl_gate_index(&gate, t, (u32)expert);
+    see(index);
     float sum = GATE_EPSILON;
 #pragma unroll
     for (int i = 0; i < NUM_TOPK; i++) sum += __shfl_sync(FULL, c.score, i, LANES);
-    const bool is_shared = k >= NUM_TOPK;
-    const i32 expert = is_shared ? (i32)(gate.num_experts + (k - NUM_TOPK)) : c.expert;
-    if (expert < 0 || k >= NUM_TOPK + gate.num_shared) return { -1, 0.0f };
-    return { (i32)tgl_gate_index(&gate, t, (u32)expert),
-             is_shared ? gate.shared_weight : tgl_gate_weight(&gate, c.score, sum) };
+    if (is_empty) return { -1, 0.0f };
+    return { index, is_shared ? gate.shared_weight : tgl_gate_weight(&gate, c.score, sum) };
 }
 
 DEV void store_slot(const tgl_gate &gate, i64 t, slot s, u32 k)

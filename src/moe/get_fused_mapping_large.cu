@@ -53,6 +53,15 @@ DEV void clear_counts(u16 *count)
         ((int4 *)count)[i] = make_int4(0, 0, 0, 0);
 }
 
+/* This block's rows of the matrices, so that a trip to DRAM is over when they are written and read. */
+DEV void prefetch_rows(const u32 *counts, const u32 *sums)
+{
+    const i32 row = (i32)blockIdx.x * EXPERTS;
+#pragma unroll 1
+    for (i32 i = 8 * (i32)threadIdx.x; i < 3 * EXPERTS; i += 8 * MAP_THREADS)
+        prefetch_l2(i < EXPERTS ? counts + row + i : sums + 2 * row + (i - EXPERTS));
+}
+
 /* 1, by a warp: `count` has its pairs of each expert of the round, so far. */
 DEV void rank_in_warp(const i32 (&expert)[VALUES], i32 num_values, i32 low, i32 num_experts, u16 *count,
                       i32 (&rank)[VALUES])
@@ -197,6 +206,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
     u32 position = 0;                                           /* where the round's first segment starts */
     clear_counts(count);
     pdl_wait();
+    prefetch_rows(counts, sums);
 
 #pragma unroll 1
     for (i32 low = 0;; low += EXPERTS) {

@@ -84,14 +84,15 @@ static tgl_status run_on_cpu(problem *p)
 
 static bool is_wide(int64_t num_bins) { return num_bins > HISTOGRAM_SHARED_BINS; }
 
-/* Up to this many elements one block is as fast as several on an H200, and needs no workspace. Beyond, blocks
- * get half as many each, as far as there are SMs. */
-enum { ONE_BLOCK = 8192 };
+/* Up to ONE_BLOCK elements one block is as fast as several on an H200, and needs no workspace. Beyond, blocks
+ * get BLOCK_ELEMENTS each, as far as 64 blocks go: more of them meet at the same bins too often. */
+enum { ONE_BLOCK = 8192, BLOCK_ELEMENTS = 2048, MAX_BLOCKS = 64 };
 
 static size_t workspace_size(int64_t elements, int64_t num_bins)
 {
     if (elements <= ONE_BLOCK && !is_wide(num_bins)) return 0;
-    const size_t bytes = 4 * (1 + (size_t)num_bins), unit = TGL_WORKSPACE_ALIGNMENT;
+    const size_t unit = TGL_WORKSPACE_ALIGNMENT, bins = (size_t)num_bins;
+    const size_t bytes = is_wide(num_bins) ? 4 * (1 + bins) : 8 * bins;
     return (bytes + unit - 1) / unit * unit;
 }
 
@@ -133,7 +134,8 @@ static tgl_status run_on_cuda(problem *p, uint32_t *workspace, const DLTensor *o
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
     const int64_t elements = p->num_rows * p->num_cols;
-    int64_t blocks = elements <= ONE_BLOCK ? 1 : (elements + ONE_BLOCK / 2 - 1) / (ONE_BLOCK / 2);
+    int64_t blocks = elements <= ONE_BLOCK ? 1 : (elements + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
+    if (blocks > MAX_BLOCKS) blocks = MAX_BLOCKS;
     if (blocks > target.num_sms) blocks = target.num_sms;
     const int threads = blocks == 1 && elements > ONE_BLOCK / 2 ? HISTOGRAM_MAX_THREADS : 512;
     histogram_walk walk = walk_of(p, blocks * threads);

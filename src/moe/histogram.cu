@@ -3,12 +3,14 @@
  *   computes  out[i] = c, the number of indices that are i; or (float)(c * num_bins) / (float)tokens_topk,
  *             where tokens_topk > 0
  *   launch    any grid, block up to HISTOGRAM_MAX_THREADS; shared memory 4 * num_bins bytes, IS_WIDE none
- *   moves     num_rows * num_cols * INDEX_BYTES bytes, and 4 * num_bins for the result; the workspace, a
- *             ticket and a word per bin, is a few KiB in L2
+ *   moves     num_rows * num_cols * INDEX_BYTES bytes, and 4 * num_bins for the result; the workspace,
+ *             8 bytes a bin (IS_WIDE: 4, and a ticket), is a few KiB in L2
  *   macros    INDEX_BYTES 4, 8; IS_WIDE 1: bins are in the workspace, as many as there are
  *
- * Blocks count in shared memory and add to the workspace. The last one to come, which its ticket tells,
- * writes the result and leaves zeros. A single block needs no workspace unless it IS_WIDE. */
+ * Blocks count in shared memory. Each adds every bin's count to the workspace, and one to the number of
+ * blocks that have come, in the same 64 bits: whoever comes last to a bin has its sum, writes the result and
+ * leaves 0. So one trip to L2 is all that blocks wait for. With IS_WIDE the last block, which a ticket tells,
+ * does this for all bins. A single block needs no workspace unless it IS_WIDE. */
 #include "device/ptx.cuh"
 #include "moe/histogram_kernel.h"
 #include "moe/index.cuh"
@@ -36,8 +38,9 @@ extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
     SHARED_DYNAMIC(memory, 16);
     SHARED(bool, is_last);
     const i32 tid = (i32)threadIdx.x, threads = (i32)blockDim.x;
-    u32 *const ticket = workspace, *const sums = workspace + 1;
-    u32 *const bins = IS_WIDE ? sums : (u32 *)memory;
+    u64 *const sums = (u64 *)workspace;         /* unless it IS_WIDE */
+    u32 *const ticket = workspace, *const wide_bins = workspace + 1;
+    u32 *const bins = IS_WIDE ? wide_bins : (u32 *)memory;
     if (!IS_WIDE)
 #pragma unroll 1
         for (i32 i = tid; i < num_bins; i += threads) bins[i] = 0;
@@ -81,24 +84,26 @@ extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
                 if (v[u].e[j] >= 0 && v[u].e[j] < num_bins) atomicAdd(&bins[v[u].e[j]], 1u);
     }
     __syncthreads();
-    if (!IS_WIDE && gridDim.x == 1) {
-#pragma unroll 1
-        for (i32 i = tid; i < num_bins; i += threads) write_result(out, i, bins[i], num_bins, tokens_topk);
-    } else {
-        if (!IS_WIDE) {
-#pragma unroll 1
-            for (i32 i = tid; i < num_bins; i += threads)
-                if (bins[i]) atomicAdd(&sums[i], bins[i]);
-            __syncthreads();
-        }
+    if (IS_WIDE) {
         if (tid == 0) is_last = atomic_inc_acq_rel(ticket, gridDim.x - 1) == gridDim.x - 1;
         __syncthreads();
         if (is_last)
 #pragma unroll 4
             for (i32 i = tid; i < num_bins; i += threads) {
-                write_result(out, i, sums[i], num_bins, tokens_topk);
-                sums[i] = 0;
+                write_result(out, i, bins[i], num_bins, tokens_topk);
+                bins[i] = 0;
             }
+    } else if (gridDim.x == 1) {
+#pragma unroll 1
+        for (i32 i = tid; i < num_bins; i += threads) write_result(out, i, bins[i], num_bins, tokens_topk);
+    } else {
+#pragma unroll 2
+        for (i32 i = tid; i < num_bins; i += threads) {
+            const u64 old = atomicAdd(&sums[i], (u64)1 << 32 | bins[i]);
+            if (old >> 32 != gridDim.x - 1) continue;
+            write_result(out, i, (u32)old + bins[i], num_bins, tokens_topk);
+            sums[i] = 0;
+        }
     }
     pdl_trigger();
 }

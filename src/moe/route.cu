@@ -60,8 +60,9 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     pdl_wait();
     if (warp < gate_warps) {
         for (u32 t = blockIdx.x + warp * gridDim.x; t < num_tokens; t += gate_warps * gridDim.x) {
-            const slot s = gate_token(gate, t, lane);
-            publish(workspace, t, s.index, m.num_experts, lane);
+            const slot s = gate_token(gate, t, lane, [&](i32 index) {
+                publish(workspace, t, index, m.num_experts, lane);
+            });
             store_slot(gate, t, s, lane);
         }
     } else {

@@ -270,6 +270,10 @@ DEV u64 policy_evict_last(void)
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
     return p;
 }
+DEV void prefetch_l2(const void *p)             /* the line around it, for a load that comes later */
+{
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
+}
 DEV u32 load_stream_u8(const void *p)
 {
     u32 v;
@@ -391,8 +395,8 @@ DEV void store_release_u32(void *p, u32 v)
 {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
 }
-/* A ticket whose last taker touches what others wrote must be acq_rel; lanes that learn it by a shuffle need a
- * __syncwarp() after that, as a shuffle orders no memory. */
+/* A ticket whose last taker touches what others wrote must be acq_rel; lanes that learn it by a shuffle need
+ * a __syncwarp() after that, as a shuffle orders no memory. */
 DEV u32 atomic_inc_relaxed(u32 *p, u32 last)
 {
     u32 r;
