@@ -77,14 +77,14 @@ typedef enum tgl_moe_scoring {
 typedef struct tgl_moe_gate_params {
     tgl_moe_scoring scoring;
     int64_t num_groups;          /* groups of experts, of which only the best num_topk_groups are left to */
-    int64_t num_topk_groups;     /* choose from; equal, or both 0: all experts. Not for hash_gate */
+    int64_t num_topk_groups;     /* choose from; equal, or both 0: all experts. 0 for hash_gate */
     int64_t num_shared_experts;  /* slots appended to every token's, of experts num_experts, + 1, ... */
     bool has_routed_scaling_factor;
     float routed_scaling_factor; /* of the weights of chosen experts; 1 unless it is had */
     bool has_shared_weight;
     float shared_weight;         /* the weight of a shared slot; 1 unless it is had */
     bool no_renormalize;         /* weights are the scores, not divided by their sum */
-    int64_t ep_rank;             /* shifts the choice of a replica, see to_physical_map */
+    int64_t ep_rank;             /* >= 0; shifts the choice of a replica, see to_physical_map */
     int64_t num_ep_ranks;        /* 0: 1 */
     int64_t num_tp_ranks;        /* 0: 1 */
     int64_t tp_rank;             /* 0 .. num_tp_ranks - 1 */
@@ -103,15 +103,16 @@ typedef struct tgl_moe_gate_params {
  *   topk_weights       out    f32          [num_tokens, num_topk + shared]   packed
  * A token:
  *   mask false          indices -1 (unmapped_topk_idx too), weights 0
- *   score s, key b      b = s + bias, but for softmax b = logit + bias; a NaN logit has score 0 and key -inf
+ *   score s, key b      b = s + bias, but for softmax b = logit + bias; a NaN logit has score 0 and key -inf,
+ *                       and a score that comes out as NaN (softmax of a row with +inf) counts as 0
  *   groups              those that topk_sum_and_topk_group_idx chooses by the sum of min(2, size) best keys
  *   experts             the num_topk best keys of these groups, best first; or, where fix_routing_mask is
  *                       true, those in unmapped_topk_idx (one out of range: index -1, weight 0, not summed).
- *                       They are written to unmapped_topk_idx
+ *                       They are written to unmapped_topk_idx, where fixed ones stay as they are
  *   weights             s / d * routed_scaling_factor, d = 1e-20f + s[0] + s[1] + ..., in this order; shared
  *                       slots have shared_weight
- *   physical            index = to_physical_map[e][(ep_rank + t * 23333) % max(logical_count[e], 1)] for
- *                       expert e of token t, in 64 bits
+ *   physical            index = to_physical_map[e][(ep_rank + t * 23333) % logical_count[e]] for expert e of
+ *                       token t, in 64 bits; counts are held to 1 .. replicas
  *   tensor parallel     as mask_indices_by_tp, of num_experts + replicas - 1 experts; weights stay
  * num_topk is what topk_idx has beyond the shared slots, at most the experts of num_topk_groups groups.
  * num_experts is a multiple of num_groups. Shared experts need a map with more replicas than there are shared
@@ -133,8 +134,9 @@ TGL_API tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor 
  *   unmapped_topk_idx  out  topk_idx's   [num_tokens, num_topk]            rows may be strided; NULL: none
  *   topk_idx           out  i64 or i32   [num_tokens, num_topk + shared]   packed
  *   topk_weights       out  f32          [num_tokens, num_topk + shared]   packed
- * As top2_sum_gate where every token's experts are fixed to tid2eid[input_ids[t]]. A token whose id is not in
- * the table counts as masked. Since 0.1. */
+ * As top2_sum_gate where every token's experts are fixed to tid2eid[input_ids[t]]; unmapped_topk_idx gets the
+ * table's entries, -1 for one that its dtype cannot hold. A token whose id is not in the table counts as
+ * masked. Since 0.1. */
 TGL_API tgl_status tgl_moe_hash_gate(const DLTensor *logits, const DLTensor *input_ids,
                                      const DLTensor *tid2eid, const DLTensor *mask,
                                      const DLTensor *to_physical_map, const DLTensor *logical_count,
@@ -217,7 +219,7 @@ TGL_API size_t tgl_moe_route_workspace_size(const DLTensor *logits, const DLTens
  *   pos_to_expert      in   i32                  [num_positions]           packed
  *   out                out  x's                  [num_positions, hidden]   packed
  * out[p] = x[t] where token_topk_to_pos[t][k] = p, and 0 where pos_to_expert[p] < 0; other rows are left as
- * they are. Positions past the last are passed over. Bits are copied. Since 0.1. */
+ * they are. No position occurs twice; those past the last are passed over. Bits are copied. Since 0.1. */
 TGL_API tgl_status tgl_moe_expand_to_fused(const DLTensor *x, const DLTensor *token_topk_to_pos,
                                            const DLTensor *pos_to_expert, DLTensor *out, tgl_stream stream);
 
@@ -246,7 +248,8 @@ TGL_API tgl_status tgl_moe_expand_to_fused_with_sf(const DLTensor *x, const DLTe
  *   out                out  f32, bf16, f16 or e4m3   [num_tokens, hidden]      rows may be strided
  * From 0, for k = 0, 1, ... with p = token_topk_to_pos[t][k] in 0 .. num_positions - 1:
  * acc = fma(x[p], topk_weights[t][k] * x_sf[p], acc); then out = acc * sf, rounded to nearest even, e4m3
- * saturating at 448. Where sf or x_sf is NULL nothing is multiplied. Exact. Since 0.1. */
+ * saturating at 448. Where sf or x_sf is NULL nothing is multiplied. A NaN has all bits set but its sign.
+ * Exact. Since 0.1. */
 TGL_API tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const DLTensor *topk_weights,
                                         const DLTensor *token_topk_to_pos, const DLTensor *sf, DLTensor *out,
                                         tgl_stream stream);
