@@ -1040,6 +1040,8 @@ const case_op moe_mapping_ops[] = {
             "routing=some_empty",
             "num_tokens=3 num_topk=33,70 num_experts=128 hidden=136 alignment=1",
             "num_tokens=700 num_topk=4 num_experts=16 hidden=9 alignment=16",
+            "num_tokens=300,1100 num_topk=8 num_experts=40 hidden=72 alignment=16 slots=mapped,lost "
+            "routing=some_empty",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -1109,6 +1111,8 @@ const case_op moe_mapping_ops[] = {
             "num_positions=exact,less,more routing=some_empty out_sf_layout=packed,apart",
             "num_tokens=700 num_topk=4 num_experts=16 hidden=9 alignment=16 num_per_channels=4 "
             "out_sf_layout=packed,columns",
+            "num_tokens=300 num_topk=8 num_experts=40 hidden=144 alignment=16 num_per_channels=1 "
+            "slots=mapped,lost routing=some_empty out_sf_layout=packed,columns",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -1186,6 +1190,9 @@ const case_op moe_mapping_ops[] = {
             "out_offset=0,1,2,4,8 "
             "dtype=bf16,f32 out_dtype=bf16,e4m3",
             "num_tokens=700 num_topk=4 num_experts=16 hidden=9 alignment=16",
+            "num_tokens=513 num_topk=1,8,9,32,33 num_experts=40 hidden=80 alignment=4 routing=some_empty",
+            "num_tokens=515 num_topk=4 num_experts=16 hidden=4112 alignment=1 slots=mapped,wild x_sf=1 sf=-3 "
+            "dtype=f32,e4m3 out_dtype=f32,e4m3",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

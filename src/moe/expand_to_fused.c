@@ -143,41 +143,71 @@ static tgl_status check_sf(const DLTensor *x, const DLTensor *x_sf, const DLTens
 
 /* ---- launch ---- */
 
-static tgl_status launch(const DLTensor *on, const tgl_shape *shape, tgl_stream stream, void **args)
+/* The device, sizes, strides and addresses of a call choose between the kernels. */
+enum { PLAIN, BULK, NUM_KERNELS };
+static tgl_status launch(int which, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
+                         void **args)
 {
-    const tgl_kernel kernel = { .name = "moe/expand_to_fused" };
-    return tgl_launch(&kernel, 1, 0, on, shape, stream, args);
+    static const tgl_kernel plan[NUM_KERNELS] = { [PLAIN] = { .name = "moe/expand_to_fused" },
+                                                  [BULK] = { .name = "moe/expand_to_fused_bulk" } };
+    return tgl_launch(plan, NUM_KERNELS, which, on, shape, stream, args);
 }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream stream)
-{
-    /* the largest power of two, up to 16, that divides all addresses of rows */
-    const uint64_t bits = (uintptr_t)p->x | (uintptr_t)p->out | (uint64_t)(p->row_bytes | p->x_stride) | 16;
-    const int64_t unit = (int64_t)(bits & -bits), row_units = p->row_bytes / unit;
+enum { MAX_BLOCKS = 1 << 30, MAX_CHUNKS = 65535 };
 
-    /* Few rows are cut into more chunks, so that there are blocks for all SMs. */
+/* Few rows are cut into more chunks, so that there are blocks for all SMs. */
+static int64_t bulk_bytes(const expand_problem *p)
+{
+    const int64_t rows = p->num_tokens + p->num_positions;
+    const int64_t limit = rows >= EXPAND_BULK_MANY  ? EXPAND_BULK_BYTES
+                          : rows >= EXPAND_FEW_ROWS ? EXPAND_BULK_SOME_BYTES
+                                                    : EXPAND_BULK_FEW_BYTES;
+    return divide_up(divide_up(p->row_bytes, divide_up(p->row_bytes, limit)), 128) * 128;
+}
+
+/* Fills in chunks and returns the threads of a block. */
+static int64_t cut_rows(const expand_problem *p, expand_shape *s)
+{
     const bool is_few = p->num_tokens + p->num_positions < EXPAND_FEW_ROWS;
     const int64_t per_thread = is_few ? 1 : EXPAND_UNITS, threads_limit = is_few ? 128 : EXPAND_THREADS;
-    const int64_t row_chunks = divide_up(row_units, threads_limit * per_thread);
-    const int64_t threads = divide_up(divide_up(row_units, row_chunks * per_thread), 32) * 32;
+    const int64_t row_chunks = divide_up(s->row_units, threads_limit * per_thread);
+    const int64_t threads = divide_up(divide_up(s->row_units, row_chunks * per_thread), 32) * 32;
+    s->chunk_units = (int32_t)(threads * per_thread);
+    s->chunks = most(row_chunks, divide_up(p->num_sf, threads));
+    return threads;
+}
 
+static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream stream)
+{
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
+    /* the largest power of two, up to 16, that divides all addresses of rows */
+    const uint64_t bits = (uintptr_t)p->x | (uintptr_t)p->out | (uint64_t)(p->row_bytes | p->x_stride) | 16;
+    const int64_t unit = (int64_t)(bits & -bits);
+    const int64_t positions = most(1, least(EXPAND_POSITIONS, p->num_positions / 1024));
     expand_shape s = {
-        .row_units = row_units,
-        .chunks = most(row_chunks, divide_up(p->num_sf, threads)),
+        .row_units = p->row_bytes / unit,
         .unit_bytes = (int32_t)unit,
-        .chunk_units = (int32_t)(threads * per_thread),
-        .positions = (int32_t)most(1, least(EXPAND_POSITIONS, p->num_positions / 1024)),
+        .positions = (int32_t)positions,
+        .padding_blocks = (int32_t)least(divide_up(p->num_positions, positions), MAX_BLOCKS),
         .reads_early = p->num_tokens <= EXPAND_EARLY_TOKENS,
     };
-    const int64_t limit = 1 << 30, token_blocks = p->num_topk ? least(p->num_tokens, limit) : 0;
-    s.padding_blocks = (int32_t)least(divide_up(p->num_positions, s.positions), limit);
-    const tgl_shape shape = { { s.padding_blocks + token_blocks, least(s.chunks, 65535) },
-                              .block = (int)threads };
+    const int64_t blocks = s.padding_blocks + (p->num_topk ? least(p->num_tokens, MAX_BLOCKS) : 0);
+    const int64_t bytes = bulk_bytes(p), bulk_chunks = divide_up(p->row_bytes, bytes);
     void *args[] = { p, &s };
-    return launch(on, &shape, stream, args);
+    if (target.architecture >= 90 && unit == 16 && p->num_topk <= 32 && p->num_tokens <= MAX_BLOCKS &&
+        divide_up(p->num_positions, positions) <= MAX_BLOCKS && bulk_chunks <= MAX_CHUNKS) {
+        s.chunks = bulk_chunks;
+        s.chunk_units = (int32_t)(bytes / unit);
+        const tgl_shape shape = { { blocks, bulk_chunks }, .block = 32, .shared_bytes = bytes };
+        return launch(BULK, on, &shape, stream, args);
+    }
+    const int64_t threads = cut_rows(p, &s);
+    const tgl_shape shape = { { blocks, least(s.chunks, MAX_CHUNKS) }, .block = (int)threads };
+    return launch(PLAIN, on, &shape, stream, args);
 }
 
 /* x_sf and out_sf are NULL, or checked. */
@@ -185,7 +215,7 @@ static tgl_status run(const DLTensor *x, const DLTensor *x_sf, const DLTensor *t
                       const DLTensor *pos_to_expert, const DLTensor *out, const DLTensor *out_sf,
                       tgl_stream stream)
 {
-    if (tgl_preparing() && !tgl_on_cpu(x)) return launch(x, NULL, stream, NULL);
+    if (tgl_preparing() && !tgl_on_cpu(x)) return launch(PLAIN, x, NULL, stream, NULL);
     if (tgl_is_empty(out)) return TGL_OK;               /* data may be NULL; without rows there are no sf */
     const int64_t element_bytes = tgl_dtype_bits(x->dtype) / 8;
     expand_problem p = {

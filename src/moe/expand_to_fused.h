@@ -32,11 +32,17 @@ typedef struct {
 #define EXPAND_EARLY_TOKENS 256
 
 /* Positions that a block looks at for padding: at most so many, one of a warp's lanes each. */
-#define EXPAND_POSITIONS 8
+#define EXPAND_POSITIONS 32
+
+/* The kernel with bulk copies: bytes of a chunk, at most, with so many rows, and with fewer. */
+#define EXPAND_BULK_BYTES 16384
+#define EXPAND_BULK_MANY 8192
+#define EXPAND_BULK_SOME_BYTES 8192
+#define EXPAND_BULK_FEW_BYTES 4096
 
 typedef struct {
     int64_t row_units, chunks;
-    int32_t unit_bytes;
+    int32_t unit_bytes;     /* 16 for bulk copies */
     int32_t chunk_units;
     int32_t positions;      /* of a block that looks for padding */
     int32_t padding_blocks; /* these come first, blocks for tokens follow */

@@ -50,30 +50,46 @@ static tgl_status check(const DLTensor *weights, const DLTensor *denominator, co
 
 static bool is_wide(int64_t num_topk) { return num_topk == 0 || num_topk > NORMALIZE_MAX_TOPK; }
 
-/* num_topk is fixed by the model, and chooses. */
-static tgl_status launch(int64_t num_topk, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
-                         void **args)
+/* num_topk is fixed by the model, and chooses the plan; tokens, strides and addresses choose in it. */
+enum { ANY, VECTORS, VECTORS_MANY, NUM_KERNELS, MANY_ELEMENTS = 4 };
+static tgl_status launch(int which, int64_t num_topk, const DLTensor *on, const tgl_shape *shape,
+                         tgl_stream stream, void **args)
 {
+    const tgl_macro topk = { "NUM_TOPK", num_topk };
     const tgl_kernel wide = { .name = "moe/normalize_weight_wide" };
-    const tgl_kernel narrow = { "moe/normalize_weight", { { "NUM_TOPK", num_topk } } };
-    return tgl_launch(is_wide(num_topk) ? &wide : &narrow, 1, 0, on, shape, stream, args);
+    const tgl_kernel narrow[NUM_KERNELS] = {
+        [ANY] = { "moe/normalize_weight", { topk } },
+        [VECTORS] = { "moe/normalize_weight_vectors", { topk, { "ELEMENTS", 1 } } },
+        [VECTORS_MANY] = { "moe/normalize_weight_vectors", { topk, { "ELEMENTS", MANY_ELEMENTS } } },
+    };
+    if (is_wide(num_topk)) return tgl_launch(&wide, 1, 0, on, shape, stream, args);
+    const bool may_be_vectors = num_topk % 4 == 0 && num_topk <= NORMALIZE_VECTORS_TOPK;
+    return tgl_launch(narrow, may_be_vectors ? NUM_KERNELS : ANY + 1, which, on, shape, stream, args);
+}
+
+static tgl_status run_wide(problem *p, const DLTensor *on, tgl_stream stream)
+{
+    const int64_t blocks = (p->num_tokens + NORMALIZE_WIDE_WARPS - 1) / NORMALIZE_WIDE_WARPS;
+    const tgl_shape shape = { { blocks }, .block = 32 * NORMALIZE_WIDE_WARPS };
+    void *args[] = { &p->weights, &p->denominator, &p->normalized, &p->num_tokens, &p->num_topk,
+                     &p->row_stride };
+    return launch(ANY, p->num_topk, on, &shape, stream, args);
 }
 
 static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
 {
-    if (is_wide(p->num_topk)) {
-        const int64_t blocks = (p->num_tokens + NORMALIZE_WIDE_WARPS - 1) / NORMALIZE_WIDE_WARPS;
-        const tgl_shape shape = { { blocks }, .block = 32 * NORMALIZE_WIDE_WARPS };
-        void *args[] = { &p->weights, &p->denominator, &p->normalized, &p->num_tokens, &p->num_topk,
-                         &p->row_stride };
-        return launch(p->num_topk, on, &shape, stream, args);
-    }
-    const int64_t rows = 32 / p->num_topk, warps = (p->num_tokens + rows - 1) / rows;
+    if (is_wide(p->num_topk)) return run_wide(p, on, stream);
+    const uint64_t bits = (uintptr_t)p->weights | (uintptr_t)p->normalized |
+                          4 * (uint64_t)(p->row_stride | p->num_topk);
+    const bool has_vectors = p->num_topk <= NORMALIZE_VECTORS_TOPK && bits % 16 == 0;
+    const int which = !has_vectors ? ANY : p->num_tokens < NORMALIZE_MANY_TOKENS ? VECTORS : VECTORS_MANY;
+    const int64_t elements = which == VECTORS_MANY ? MANY_ELEMENTS : 1;
+    const int64_t rows = 32 / (p->num_topk / elements), warps = (p->num_tokens + rows - 1) / rows;
     const int64_t per_sm = (warps + NORMALIZE_BLOCKS - 1) / NORMALIZE_BLOCKS;
     const int64_t per_block = per_sm < NORMALIZE_MAX_WARPS ? per_sm : NORMALIZE_MAX_WARPS;
     const tgl_shape shape = { { (warps + per_block - 1) / per_block }, .block = (int)(32 * per_block) };
     void *args[] = { &p->weights, &p->denominator, &p->normalized, &p->num_tokens, &p->row_stride };
-    return launch(p->num_topk, on, &shape, stream, args);
+    return launch(which, p->num_topk, on, &shape, stream, args);
 }
 
 tgl_status tgl_moe_normalize_weight(const DLTensor *topk_weights, DLTensor *denominator,
@@ -87,7 +103,7 @@ tgl_status tgl_moe_normalize_weight(const DLTensor *topk_weights, DLTensor *deno
                   topk_weights->shape[0], topk_weights->shape[1],
                   tgl_is_empty(topk_weights) ? 0 : tgl_stride(topk_weights, 0) };
     if (tgl_preparing() && !tgl_on_cpu(topk_weights))
-        return launch(p.num_topk, topk_weights, NULL, stream, NULL);
+        return launch(ANY, p.num_topk, topk_weights, NULL, stream, NULL);
     if (p.num_tokens == 0) return TGL_OK;               /* with num_topk == 0 there are still denominators */
     if (tgl_on_cpu(topk_weights)) return tgl_parallel_rows(p.num_tokens, 8 * p.num_topk + 4, cpu, &p);
     return run_on_cuda(&p, topk_weights, stream);

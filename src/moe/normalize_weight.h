@@ -11,6 +11,11 @@
 #define NORMALIZE_BLOCKS 128
 #define NORMALIZE_MAX_WARPS 16
 
+/* normalize_weight_vectors: rows of vectors, up to so long. From so many tokens on a lane divides four
+ * elements rather than one. */
+#define NORMALIZE_VECTORS_TOPK 16
+#define NORMALIZE_MANY_TOKENS 8192
+
 /* normalize_weight_wide: warps, and rows, of a block. */
 #define NORMALIZE_WIDE_WARPS 4
 

@@ -156,22 +156,27 @@ static int type_of(const DLTensor *t)
 /* ---- launch ---- */
 
 /* The kernels of a configuration. Few tokens get one unit a thread, and the loads of 8 rows before the first
- * is added; many get two units and 4 rows, which takes fewer instructions. COLUMNS is for rows that are not
- * made of vectors. */
-enum { FEW, MANY, COLUMNS, NUM_KERNELS, FEW_TOKENS = 512 };
-static const struct { int units, rows, has_vectors, threads; } variants[NUM_KERNELS] = {
+ * is added. Many get BULK, or before sm_90 MANY: two units and 4 rows, which takes fewer instructions.
+ * COLUMNS is for rows that are not made of vectors. */
+enum { FEW, MANY, COLUMNS, BULK, NUM_KERNELS, FEW_TOKENS = 512, BULK_STAGES = 4 };
+static const struct { int units, rows, has_vectors, threads; } variants[BULK] = {
     [FEW] = { 1, 8, 1, 128 }, [MANY] = { 2, 4, 1, 256 }, [COLUMNS] = { 1, 8, 0, 256 }
 };
+static int bulk_units(int x_type) { return x_type == REDUCE_E4M3 ? 2 : 4; }     /* 32 columns at most */
+
 static tgl_status launch(int which, int x_type, int out_type, const DLTensor *on, const tgl_shape *shape,
                          tgl_stream stream, void **args)
 {
     tgl_kernel plan[NUM_KERNELS];
-    for (int i = 0; i < NUM_KERNELS; i++)
+    for (int i = 0; i < BULK; i++)
         plan[i] = (tgl_kernel){ "moe/reduce_fused",
                                 { { "X_TYPE", x_type }, { "OUT_TYPE", out_type },
                                   { "UNITS", variants[i].units }, { "ROWS", variants[i].rows },
                                   { "HAS_VECTORS", variants[i].has_vectors },
                                   { "THREADS", variants[i].threads } } };
+    plan[BULK] = (tgl_kernel){ "moe/reduce_fused_bulk",
+                               { { "X_TYPE", x_type }, { "OUT_TYPE", out_type },
+                                 { "UNITS", bulk_units(x_type) }, { "STAGES", BULK_STAGES } } };
     return tgl_launch(plan, NUM_KERNELS, which, on, shape, stream, args);
 }
 
@@ -181,24 +186,31 @@ static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 static tgl_status run_on_cuda(typed_problem *typed, const DLTensor *on, tgl_stream stream)
 {
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
+    const int x_type = typed->x_type, out_type = typed->out_type;
     reduce_problem *p = &typed->p;
-    const int64_t x_bytes = REDUCE_BYTES(typed->x_type), out_bytes = REDUCE_BYTES(typed->out_type);
+    const int64_t x_bytes = REDUCE_BYTES(x_type), out_bytes = REDUCE_BYTES(out_type);
     const int64_t vector = 16 / x_bytes, out_vector = least(16, vector * out_bytes);
     const uint64_t x_bits = (uintptr_t)p->x | (uint64_t)(p->x_stride * x_bytes);
     const uint64_t out_bits = (uintptr_t)p->out | (uint64_t)(p->out_stride * out_bytes);
     const bool has_vectors = x_bits % 16 == 0 && out_bits % out_vector == 0 && p->hidden % vector == 0;
-    const int which = !has_vectors ? COLUMNS : p->num_tokens < FEW_TOKENS ? FEW : MANY;
+    const bool can_bulk = target.architecture >= 90 && p->num_topk >= 1 && p->num_topk <= 32;
+    const int which = !has_vectors ? COLUMNS : p->num_tokens < FEW_TOKENS ? FEW : can_bulk ? BULK : MANY;
 
-    const int64_t row_units = has_vectors ? p->hidden / vector : p->hidden, units = variants[which].units;
-    const int64_t chunks = divide_up(row_units, variants[which].threads * units);
+    const int64_t row_units = has_vectors ? p->hidden / vector : p->hidden;
+    const int64_t units = which == BULK ? bulk_units(x_type) : variants[which].units;
+    const int64_t max_threads = which == BULK ? REDUCE_BULK_THREADS : variants[which].threads;
+    const int64_t chunks = divide_up(row_units, max_threads * units);
     const int64_t threads = divide_up(divide_up(row_units, chunks * units), 32) * 32;
     const int64_t fitting = p->num_topk ? most(1, 32 / p->num_topk) : 1;
     const int64_t enough = most(1, p->num_tokens * chunks / REDUCE_BLOCKS);
     int32_t tokens = (int32_t)least(least(fitting, enough), REDUCE_TOKENS);
     const tgl_shape shape = { { chunks, least(divide_up(p->num_tokens, tokens), 65535) },
-                              .block = (int)threads };
+                              .block = (int)threads,
+                              .shared_bytes = which == BULK ? BULK_STAGES * threads * units * 16 : 0 };
     void *args[] = { p, &tokens };
-    return launch(which, typed->x_type, typed->out_type, on, &shape, stream, args);
+    return launch(which, x_type, out_type, on, &shape, stream, args);
 }
 
 tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const DLTensor *topk_weights,

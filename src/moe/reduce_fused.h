@@ -28,6 +28,9 @@ typedef struct {
 #define REDUCE_TOKENS 4
 #define REDUCE_BLOCKS 4096
 
+/* The kernel with bulk copies: threads of a block, at most. */
+#define REDUCE_BULK_THREADS 256
+
 /* Every NaN in out is the same, as it is in the other formats. */
 TGL_INLINE float tgl_reduce_nan(float value)
 {

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT
+ * expand_to_fused_bulk.cu - expand_to_fused by bulk copies: for rows that are made of vectors (16 bytes).
+ *   computes  as expand_to_fused.cu
+ *   launch    grid (padding_blocks + num_tokens, chunks of a row), block a warp, dynamic shared memory of
+ *             16 * chunk_units bytes; num_topk <= 32; from sm_90 on
+ *   moves     as expand_to_fused.cu
+ *
+ * A chunk is loaded to shared memory once and stored to all positions from there, a lane each. That takes so
+ * few instructions that one warp does it, and so few registers that chunks fill all shared memory of an SM:
+ * enough under way to hide what each block waits for in turn, its positions, its chunk and its stores. */
+#include "device/ptx.cuh"
+#include "moe/expand_to_fused.h"
+
+#if __CUDA_ARCH__ >= 900
+/* What a block has: bytes of a row, and where they are in it and in shared memory. */
+typedef struct { i64 offset; u32 bytes, shared; } chunk;
+
+DEV int take_lane(u32 &lanes)                   /* the lowest of a mask, which loses it */
+{
+    const int lane = __ffs(lanes) - 1;
+    lanes &= lanes - 1;
+    return lane;
+}
+
+/* ---- scale factors: of every 64 the chunks of a row take one after the other, a lane has two ---- */
+
+enum { LANE_SF = 2, WARP_SF = 32 * LANE_SF };
+typedef struct { u32 v[LANE_SF]; } lane_sf;
+
+DEV lane_sf load_sf(const expand_problem &p, i64 t, i64 first)
+{
+    lane_sf sf = {};
+#pragma unroll
+    for (int j = 0; j < LANE_SF; j++) {
+        const i64 i = first + 32 * j + threadIdx.x;
+        if (i < p.num_sf) sf.v[j] = p.x_sf[t * p.x_sf_row + i * p.x_sf_col];
+    }
+    return sf;
+}
+
+DEV void store_sf(const expand_problem &p, i64 position, i64 first, const lane_sf &sf)
+{
+#pragma unroll
+    for (int j = 0; j < LANE_SF; j++) {
+        const i64 i = first + 32 * j + threadIdx.x;
+        if (i < p.num_sf) p.out_sf[position * p.out_sf_row + i * p.out_sf_col] = sf.v[j];
+    }
+}
+
+/* Positions from `first` on, one of a lane's each; `padding`: the lanes that zero theirs. */
+DEV void zero_sf(const expand_problem &p, i64 first, u32 padding)
+{
+    const int lane = threadIdx.x;
+    if (p.out_sf_row == 1) {                    /* columns: neighbours are in other lanes */
+        for (i64 i = blockIdx.y; i < p.num_sf; i += gridDim.y)
+            if (padding >> lane & 1) p.out_sf[first + lane + i * p.out_sf_col] = 0;
+        return;
+    }
+    const lane_sf zeros = {};
+#pragma unroll 1
+    while (padding) {
+        const i64 position = first + take_lane(padding);
+        for (i64 i = blockIdx.y * WARP_SF; i < p.num_sf; i += gridDim.y * WARP_SF)
+            store_sf(p, position, i, zeros);
+    }
+}
+
+/* ---- rows ---- */
+
+DEV void zero_padding(const expand_problem &p, const expand_shape &s, const chunk &c, i64 first)
+{
+    const int lane = threadIdx.x;
+    const bool is_mine = lane < s.positions && first + lane < p.num_positions;
+    const bool is_padding = (is_mine ? p.pos_to_expert[first + lane] : 0) < 0;
+    const u32 padding = __ballot_sync(FULL, is_padding);
+    if (!padding) return;
+    const uint4 zeros = make_uint4(0, 0, 0, 0);
+    for (u32 i = 16 * lane; i < c.bytes; i += 16 * 32) shared_store_u32x4(c.shared + i, zeros);
+    bulk_fence();
+    __syncwarp();
+    if (is_padding) bulk_store(p.out + (first + lane) * p.row_bytes + c.offset, c.shared, c.bytes);
+    bulk_commit();
+    zero_sf(p, first, padding);
+    bulk_wait_read<0>();
+}
+
+DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c, i64 t)
+{
+    SHARED(u64, loaded);
+    const int lane = threadIdx.x;
+    const u32 bar = shared_address(&loaded);
+    const i32 position = lane < p.num_topk ? p.token_topk_to_pos[t * p.num_topk + lane] : -1;
+    i64 first_sf = blockIdx.y * WARP_SF;
+    lane_sf sf = load_sf(p, t, first_sf);
+    if (lane == 0) {
+        mbar_init(bar, 1);
+        mbar_init_fence();
+    }
+    const u8 *from = p.x + t * p.x_stride + c.offset;
+    if (s.reads_early && lane == 0) {
+        mbar_expect(bar, c.bytes);
+        bulk_load(c.shared, from, c.bytes, bar);
+    }
+    const bool is_valid = position >= 0 && position < p.num_positions;
+    const u32 valid = __ballot_sync(FULL, is_valid);
+    if (!s.reads_early) {
+        if (!valid) return;
+        if (lane == 0) {
+            mbar_expect(bar, c.bytes);
+            bulk_load(c.shared, from, c.bytes, bar);
+        }
+    }
+    __syncwarp();                               /* the mbarrier is there */
+#pragma unroll 1
+    while (first_sf < p.num_sf) {
+#pragma unroll 1
+        for (u32 lanes = valid; lanes;) {
+            const i64 to = __shfl_sync(FULL, position, take_lane(lanes));
+            store_sf(p, to, first_sf, sf);
+        }
+        first_sf += gridDim.y * WARP_SF;
+        if (first_sf < p.num_sf) sf = load_sf(p, t, first_sf);
+    }
+    mbar_wait(bar, 0);
+    if (is_valid) bulk_store(p.out + position * p.row_bytes + c.offset, c.shared, c.bytes);
+    bulk_commit();
+    bulk_wait_read<0>();
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(32) expand_to_fused_bulk(
+    const expand_problem problem, const expand_shape shape)
+{
+#if __CUDA_ARCH__ >= 900
+    SHARED_DYNAMIC(memory, 128);
+    const i64 offset = (i64)blockIdx.y * shape.chunk_units * 16;
+    const i64 bytes = min(problem.row_bytes - offset, (i64)shape.chunk_units * 16);
+    const chunk c = { offset, (u32)bytes, shared_address(memory) };
+    pdl_wait();
+    if (blockIdx.x < (u32)shape.padding_blocks)
+        zero_padding(problem, shape, c, (i64)blockIdx.x * shape.positions);
+    else copy_row(problem, shape, c, blockIdx.x - shape.padding_blocks);
+    pdl_trigger();
+#else
+    (void)problem, (void)shape;
+#endif
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT
+ * normalize_weight_vectors.cu - every row divided by its sum, for short rows of whole vectors (16 bytes).
+ *   computes  as normalize_weight.cu
+ *   launch    a warp for 32 / (NUM_TOPK / ELEMENTS) rows, up to NORMALIZE_MAX_WARPS of them a block
+ *   moves     num_tokens * (8 * NUM_TOPK + 4) bytes, each once
+ *   macros    NUM_TOPK 4, 8, ... NORMALIZE_VECTORS_TOPK; ELEMENTS 1, 2, 4, that a lane divides
+ *
+ * Every lane loads its whole row, which takes no longer than one element of it, and adds it up by itself. All
+ * lanes have loaded before one of them writes, as normalized may be weights. */
+#include "device/ptx.cuh"
+#include "moe/normalize_weight.h"
+
+#if !defined(NUM_TOPK) || !defined(ELEMENTS)
+#ifdef __CUDACC_RTC__
+#error "NUM_TOPK or ELEMENTS is not defined"
+#endif
+#define NUM_TOPK 8
+#define ELEMENTS 1
+#endif
+static_assert(NUM_TOPK >= 4 && NUM_TOPK <= NORMALIZE_VECTORS_TOPK && NUM_TOPK % 4 == 0,
+              "NUM_TOPK is 4, 8, ... NORMALIZE_VECTORS_TOPK");
+static_assert(ELEMENTS == 1 || ELEMENTS == 2 || ELEMENTS == 4, "ELEMENTS is 1, 2 or 4");
+
+typedef struct __align__(4 * ELEMENTS) { float w[ELEMENTS]; } lane_elements;
+
+extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize_weight_vectors(
+    const float *weights, float *denominator, float *normalized, i64 num_tokens, i64 row_stride)
+{
+    enum { LANES = NUM_TOPK / ELEMENTS, ROWS = 32 / LANES, VECTORS = NUM_TOPK / 4 };
+    const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const int lane = threadIdx.x % 32, row = lane / LANES, k = lane % LANES * ELEMENTS;
+    const i64 t = warp * ROWS + row;
+    const bool has_elements = row < ROWS && t < num_tokens;
+    float4 v[VECTORS] = {};
+    lane_elements own = {};
+    pdl_wait();
+    if (has_elements) {
+        const float *from = weights + t * row_stride;
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) v[i] = *(const float4 *)(from + 4 * i);
+        own = *(const lane_elements *)(from + k);
+    }
+    __syncwarp();
+    float d = NORMALIZE_EPSILON;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) d = (((d + v[i].x) + v[i].y) + v[i].z) + v[i].w;
+    if (has_elements) {
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; i++) own.w[i] = own.w[i] / d;
+        *(lane_elements *)(normalized + t * NUM_TOPK + k) = own;
+        if (k == 0) denominator[t] = d;
+    }
+    pdl_trigger();
+}
