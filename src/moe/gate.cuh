@@ -261,23 +261,22 @@ DEV candidate score_candidate(const tgl_gate &gate, const float *row, u32 expert
     return { expert, score, tgl_rank_key(score + bias) };
 }
 
-/* Brings the candidates of lanes 0 .. num_candidates - 1 into order. They nearly always are. */
+/* Brings the candidates of lanes 0 .. num_candidates - 1 into order. They mostly are; else neighbours, whom
+ * the filter could not tell apart, change places. */
 DEV candidate sort_candidates(candidate c, u32 num_candidates, u32 lane)
 {
-    const u64 rank = lane < num_candidates ? (u64)c.key << 32 | (u32)~c.expert : TGL_RANK_NONE;
-    const u64 previous = __shfl_up_sync(FULL, rank, 1);
-    if (__all_sync(FULL, lane == 0 || lane >= num_candidates || previous > rank)) return c;
-    u32 slot = 0, from = 0;
-#pragma unroll 4
-    for (u32 i = 0; i < num_candidates; i++) slot += __shfl_sync(FULL, rank, i) > rank;
-#pragma unroll 4
-    for (u32 k = 0; k < NUM_TOPK; k++) {
-        const u32 who = __ballot_sync(FULL, slot == k && lane < num_candidates);
-        if (lane == k) from = __ffs((int)who) - 1;
+    for (;;) {
+        const u32 above = __shfl_up_sync(FULL, c.key, 1), above_expert = __shfl_up_sync(FULL, c.expert, 1);
+        const bool is_wrong = lane > 0 && lane < num_candidates &&
+                              (above < c.key || (above == c.key && above_expert > c.expert));
+        const u32 wrong = __ballot_sync(FULL, is_wrong);
+        if (wrong == 0) return c;
+        const u32 down = wrong & ~(wrong << 1);     /* change with the lane before; never two in a row */
+        const u32 from = down >> lane & 1 ? lane - 1 : down >> 1 >> lane & 1 ? lane + 1 : lane;
+        c.expert = __shfl_sync(FULL, c.expert, from);
+        c.score = __shfl_sync(FULL, c.score, from);
+        c.key = __shfl_sync(FULL, c.key, from);
     }
-    c.expert = __shfl_sync(FULL, c.expert, from);
-    c.score = __shfl_sync(FULL, c.score, from);
-    return c;
 }
 
 /* A short key is the upper bits of a filter's key with the complement of the expert below them. Short keys
@@ -403,7 +402,7 @@ DEV token load_token(const tgl_gate &gate, i64 t, u32 lane)
     return k;
 }
 
-/* softmax_of_row() of the logits in registers: beside the selection, which leaves time for it. */
+/* Of the logits in registers, for choices and fixed slots alike: beside the selection, which leaves time. */
 DEV tgl_softmax softmax_of_values(const values &logits)
 {
     if (SCORING != TGL_SOFTMAX) return { 0.0f, 1.0f };
@@ -420,10 +419,10 @@ DEV tgl_softmax softmax_of_values(const values &logits)
 }
 
 template <class SEE>
-DEV slot finish_chosen(const tgl_gate &gate, i64 t, candidate c, tgl_softmax softmax, u32 lane,
-                       const SEE &see)
+DEV slot finish_chosen(const tgl_gate &gate, i64 t, candidate c, tgl_softmax softmax, bool is_writer,
+                       u32 lane, const SEE &see)
 {
-    if (gate.unmapped_topk_idx && lane < NUM_TOPK)
+    if (is_writer && gate.unmapped_topk_idx && lane < NUM_TOPK)
         ((index_type *)gate.unmapped_topk_idx)[t * gate.unmapped_stride + lane] = (index_type)c.expert;
     choice chosen = { (i32)c.expert, c.score };
     if (SCORING == TGL_SOFTMAX) chosen.score = tgl_raw_score(SCORING, c.score, softmax);
@@ -432,30 +431,34 @@ DEV slot finish_chosen(const tgl_gate &gate, i64 t, candidate c, tgl_softmax sof
 }
 
 template <class SEE>
-DEV slot finish_fixed(const tgl_gate &gate, i64 t, const float *row, u32 lane, const SEE &see)
+DEV slot finish_fixed(const tgl_gate &gate, i64 t, const float *row, tgl_softmax softmax, u32 lane,
+                      const SEE &see)
 {
     const index_type *fixed = (const index_type *)gate.unmapped_topk_idx + t * gate.unmapped_stride;
     const i64 e = lane < NUM_TOPK ? fixed[lane] : -1;
-    return finish_slot<32>(gate, t, choose_slot<32>(gate, row, e, lane), lane, see);
+    return finish_slot<32>(gate, t, choose_slot(gate, row, e, softmax), lane, see);
 }
 
-template <class SEE> DEV slot finish_masked(const tgl_gate &gate, i64 t, u32 lane, const SEE &see)
+template <class SEE>
+DEV slot finish_masked(const tgl_gate &gate, i64 t, bool is_writer, u32 lane, const SEE &see)
 {
-    if (gate.unmapped_topk_idx && lane < NUM_TOPK)
+    if (is_writer && gate.unmapped_topk_idx && lane < NUM_TOPK)
         ((index_type *)gate.unmapped_topk_idx)[t * gate.unmapped_stride + lane] = -1;
     see(-1);
     return { -1, 0.0f };
 }
 
-/* Slot k of token t in lane k < num_topk + num_shared; writes unmapped_topk_idx. By all lanes of a warp.
- * see(index) is called as soon as a lane's index is known, before the weights are. */
-template <class SEE> DEV slot gate_token(const tgl_gate &gate, i64 t, u32 lane, const SEE &see)
+/* Slot k of token t in lane k < num_topk + num_shared; the writer writes unmapped_topk_idx. By all lanes of a
+ * warp. see(index) is called as soon as a lane's index is known, before the weights are. */
+template <class SEE>
+DEV slot gate_token(const tgl_gate &gate, i64 t, bool is_writer, u32 lane, const SEE &see)
 {
     const token k = load_token(gate, t, lane);
-    if (k.is_masked) return finish_masked(gate, t, lane, see);
-    if (k.is_fixed) return finish_fixed(gate, t, k.row, lane, see);
+    if (k.is_masked) return finish_masked(gate, t, is_writer, lane, see);
     const tgl_softmax softmax = softmax_of_values(k.logits);
-    return finish_chosen(gate, t, select_short(gate, k.row, k.logits, k.bias, lane), softmax, lane, see);
+    if (k.is_fixed) return finish_fixed(gate, t, k.row, softmax, lane, see);
+    const candidate c = select_short(gate, k.row, k.logits, k.bias, lane);
+    return finish_chosen(gate, t, c, softmax, is_writer, lane, see);
 }
 
 #endif

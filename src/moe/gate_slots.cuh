@@ -22,12 +22,15 @@ typedef struct { i32 index; float weight; } slot;       /* as in topk_idx and to
 
 /* The choice of an expert that was not made by its score; e may be any number. Softmax wants a warp a
  * token. */
+DEV choice choose_slot(const tgl_gate &gate, const float *row, i64 e, tgl_softmax softmax)
+{
+    if (e < 0 || e >= gate.num_experts) return { -1, 0.0f };
+    return { (i32)e, tgl_score(SCORING, row[e], softmax) };
+}
 template <int LANES> DEV choice choose_slot(const tgl_gate &gate, const float *row, i64 e, u32 lane)
 {
     static_assert(SCORING != TGL_SOFTMAX || LANES == 32, "softmax takes a warp");
-    const tgl_softmax softmax = softmax_if_wanted(row, gate.num_experts, lane);
-    if (e < 0 || e >= gate.num_experts) return { -1, 0.0f };
-    return { (i32)e, tgl_score(SCORING, row[e], softmax) };
+    return choose_slot(gate, row, e, softmax_if_wanted(row, gate.num_experts, lane));
 }
 
 /* Lane k of the token has the choice of slot k < NUM_TOPK; the shared slots follow. By all lanes of a warp.

@@ -121,13 +121,15 @@ extern "C" __global__ void __launch_bounds__(32 * GATE_WARPS, MIN_BLOCKS) top2_s
         const token k = load_token(gate, t, lane);
         slot s;
         if (k.is_masked) {
-            s = finish_masked(gate, t, lane, see_nothing);
-        } else if (k.is_fixed) {
-            s = finish_fixed(gate, t, k.row, lane, see_nothing);
+            s = finish_masked(gate, t, true, lane, see_nothing);
         } else {
             const tgl_softmax softmax = softmax_of_values(k.logits);
-            const candidate c = select_dense(gate, k.row, k.logits, k.bias, scratches[warp], lane);
-            s = finish_chosen(gate, t, c, softmax, lane, see_nothing);
+            if (k.is_fixed) {
+                s = finish_fixed(gate, t, k.row, softmax, lane, see_nothing);
+            } else {
+                const candidate c = select_dense(gate, k.row, k.logits, k.bias, scratches[warp], lane);
+                s = finish_chosen(gate, t, c, softmax, true, lane, see_nothing);
+            }
         }
         store_slot(gate, t, s, lane);
     }
