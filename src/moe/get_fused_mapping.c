@@ -199,13 +199,16 @@ static tgl_status launch(int which, const problem *p, const DLTensor *on, const 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* 64 blocks write the experts' parts at least as fast as 128 on an H200. Where there are many positions for
- * few pairs, more blocks share the filling. */
-enum { SMALL_BLOCKS = 64, FILL_POSITIONS = 2048 };
-int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned)
+ * few pairs, more blocks share the filling. Threads load their pairs at once. */
+enum { SMALL_BLOCKS = 64, FILL_POSITIONS = 2048, SMALL_THREADS = 256 };
+int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned_bits, int *threads)
 {
-    const int64_t experts = ceil_div(m->num_experts, SMALL_BLOCKS);
-    *owned = experts < 1 ? 1 : experts > MAP_OWNED ? MAP_OWNED : (int32_t)experts;
-    int64_t blocks = ceil_div(m->num_experts, *owned);
+    int bits = 0;
+    while (bits < MAP_OWNED_BITS && m->num_experts >> (bits + 1) >= SMALL_BLOCKS) bits++;
+    *owned_bits = bits;
+    const bool are_few = m->num_pairs <= MAP_AT_ONCE * SMALL_THREADS;
+    *threads = are_few && 32 << bits <= SMALL_THREADS ? SMALL_THREADS : MAP_THREADS;
+    int64_t blocks = ceil_div(m->num_experts, (int64_t)1 << bits);
     const int64_t fill_blocks = ceil_div(m->num_positions, FILL_POSITIONS);
     if (blocks < fill_blocks) blocks = fill_blocks;
     if (blocks > num_sms) blocks = num_sms;
@@ -214,11 +217,12 @@ int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned)
 
 static tgl_status run_small(problem *p, int num_sms, const DLTensor *on, tgl_stream stream)
 {
-    int32_t owned;
-    const int64_t blocks = tgl_map_blocks(&p->map, num_sms, &owned);
-    const tgl_shape shape = { { blocks }, .block = MAP_THREADS,
-                              .shared_bytes = MAP_SHARED(p->map.num_experts, owned, p->map.num_pairs) };
-    void *args[] = { &p->topk_idx, &p->row_stride, &p->map, &owned };
+    int32_t owned_bits;
+    int threads;
+    const int64_t blocks = tgl_map_blocks(&p->map, num_sms, &owned_bits, &threads);
+    const tgl_shape shape = { { blocks }, .block = threads,
+                              .shared_bytes = MAP_SHARED(p->map.num_experts, owned_bits, p->map.num_pairs) };
+    void *args[] = { &p->topk_idx, &p->row_stride, &p->map, &owned_bits };
     return launch(SMALL, p, on, &shape, stream, args);
 }
 

@@ -310,7 +310,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
                 for (i32 x = block * each + warp; x < last; x += MAP_WARPS) {
                     const i32 from = x > 0 ? segment[x - 1].y : (i32)position;
                     if (lane == 0) map_write_expert(m, low + x, from, segment[x].x, segment[x].y);
-                    map_fill(m, segment[x].x, segment[x].y, lane, 32);
+                    map_fill(m, (u32)segment[x].x, (u32)segment[x].y, (u32)lane, 32);
                 }
                 /* to the host by one block, in long runs: it is far away */
                 if (m.num_tokens_per_expert_host && block == num_blocks - 1)
@@ -359,6 +359,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
         }
         if (m.num_experts - low <= EXPERTS) break;
     }
-    map_fill(m, position, m.num_positions, block * MAP_THREADS + tid, num_blocks * MAP_THREADS);
+    map_fill(m, (u64)position, (u64)m.num_positions, (u32)(block * MAP_THREADS + tid),
+             (u32)(num_blocks * MAP_THREADS));
     pdl_trigger();
 }

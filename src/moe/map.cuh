@@ -1,20 +1,34 @@
 /* SPDX-License-Identifier: MIT
- * map.cuh - how kernels write a mapping. map_write() is all of it for few pairs: every block has the experts
- * of all of them, in registers, and writes the part of the mapping that belongs to some experts. */
+ * map.cuh - how kernels write a mapping. map_write() is all of it for few pairs: every block looks at all of
+ * them, and writes the part of the mapping that belongs to some experts. */
 #ifndef TEGULA_MOE_MAP_CUH
 #define TEGULA_MOE_MAP_CUH
 
 #include "device/ptx.cuh"
 #include "moe/map.h"
 
-/* The index of a pair; -1: there is no such pair. Apart from what follows, so that loads of several pairs do
- * not wait for each other. */
+/* The index of a pair; -1: there is no such pair. */
 template <class INDEX>
 DEV INDEX map_load(const tgl_map &m, const INDEX *topk_idx, i64 row_stride, u32 pair)
 {
     if (pair >= (u32)m.num_pairs) return -1;
     const u32 token = tgl_divide(pair, m.by_topk);
     return topk_idx[token * row_stride + (pair - token * (u32)m.num_topk)];
+}
+
+/* Of pairs pair, pair + step, ...: loads that do not wait for each other. Rows mostly lie one behind the
+ * other. */
+template <class INDEX, int N>
+DEV void map_load_all(const tgl_map &m, const INDEX *topk_idx, i64 row_stride, u32 pair, u32 step,
+                      INDEX (&index)[N])
+{
+    if (row_stride == m.num_topk) {
+#pragma unroll
+        for (u32 i = 0; i < N; i++, pair += step) index[i] = pair < (u32)m.num_pairs ? topk_idx[pair] : -1;
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < N; i++, pair += step) index[i] = map_load(m, topk_idx, row_stride, pair);
+    }
 }
 
 /* The expert that an index names; -1: none. */
@@ -52,25 +66,22 @@ DEV void map_write_empty(const tgl_map &m, i64 position)
     m.pos_to_token_topk[position] = -1;
 }
 
-/* Positions begin .. end - 1 have no pair: by `threads` threads, at least 3. */
-DEV void map_fill(const tgl_map &m, i64 begin, i64 end, i32 thread, i32 threads)
+/* Positions begin .. end - 1 have no pair: by `threads` threads, at least 3. INT is unsigned. */
+template <class INT> DEV void map_fill(const tgl_map &m, INT begin, INT end, u32 thread, u32 threads)
 {
-    end = min(end, m.num_positions);
-    if (m.is_aligned) {                         /* 16 bytes at a time */
-        const int4 empty = make_int4(-1, -1, -1, -1);
-        const i64 whole = min((begin + 3) & ~(i64)3, end), rest = max(end & ~(i64)3, whole);
-        if (begin + thread < whole) map_write_empty(m, begin + thread);
+    const int4 empty = make_int4(-1, -1, -1, -1);
+    if ((i64)end > m.num_positions) end = (INT)m.num_positions;
+    /* 16 bytes at a time, after positions up to a multiple of four */
+    const INT whole = m.is_aligned ? min((begin + 3) & ~(INT)3, end) : end, rest = max(end & ~(INT)3, whole);
 #pragma unroll 1
-        for (i64 i = whole + 4 * thread; i < rest; i += 4 * threads) {
-            *(int4 *)(m.pos_to_expert + i) = empty;
-            *(int4 *)(m.pos_to_token + i) = empty;
-            *(int4 *)(m.pos_to_token_topk + i) = empty;
-        }
-        if (rest + thread < end) map_write_empty(m, rest + thread);
-    } else {
+    for (INT i = begin + thread; i < whole; i += threads) map_write_empty(m, (i64)i);
 #pragma unroll 1
-        for (i64 i = begin + thread; i < end; i += threads) map_write_empty(m, i);
+    for (INT i = whole + 4 * thread; i < rest; i += 4 * threads) {
+        *(int4 *)(m.pos_to_expert + i) = empty;
+        *(int4 *)(m.pos_to_token + i) = empty;
+        *(int4 *)(m.pos_to_token_topk + i) = empty;
     }
+    if (rest + thread < end) map_write_empty(m, (i64)(rest + thread));
 }
 
 /* Sum of v over the lanes before this one. */
@@ -96,95 +107,121 @@ template <int BITS> DEV u32 warp_sum_below_by_votes(u32 v)
 }
 
 /* ---- all of a mapping, by blocks that exchange nothing ----
- * Shared memory of a block, MAP_SHARED bytes: u32 hist[num_experts], pairs of an expert; then a bit per pair
- * for each of its `owned` experts, set where the pair is theirs. */
+ * hist: pairs of an expert; marks: a bit per pair for each of the block's experts, set where the pair is
+ * theirs. */
+typedef struct {
+    u32 *hist, *marks;
+    i32 owned_bits, block, num_blocks;
+} map_block;
 
-DEV i32 map_runs(const tgl_map &m) { return (m.num_pairs + 31) / 32; }     /* words of bits per expert */
-
-/* Comes first, with a barrier behind it. */
-DEV void map_clear(const tgl_map &m, u32 *shared, i32 owned)
+/* Comes first, with a barrier behind it. `shared` has MAP_SHARED bytes. */
+DEV map_block map_begin(const tgl_map &m, void *shared, i32 owned_bits)
 {
-    const i32 words = m.num_experts + owned * map_runs(m);
+    const i32 vectors = MAP_SHARED(m.num_experts, owned_bits, m.num_pairs) / 16;
 #pragma unroll 1
-    for (i32 i = (i32)threadIdx.x; i < words; i += (i32)blockDim.x) shared[i] = 0;
+    for (i32 i = (i32)threadIdx.x; i < vectors; i += (i32)blockDim.x)
+        ((uint4 *)shared)[i] = make_uint4(0, 0, 0, 0);
+    u32 *const hist = (u32 *)shared;
+    return { hist, hist + MAP_HIST(m.num_experts), owned_bits, (i32)blockIdx.x, (i32)gridDim.x };
 }
 
-/* The part of expert e, whose pairs are in `bits`, from `start` on: by `parts` warps, of which this is number
- * `part`. */
-DEV void map_write_owned(const tgl_map &m, i32 e, const u32 *bits, i32 start, i32 count, i32 part, i32 parts)
+/* Counts and marks a pair, where the block's experts are those from `first` on. In the first round only pairs
+ * are counted, and those without an expert written. */
+DEV void map_mark(const tgl_map &m, const map_block &b, i32 first, u32 pair, i32 e)
 {
-    const i32 lane = (i32)(threadIdx.x % 32), runs = map_runs(m), per_lane = (runs + 31) / 32;
+    const bool is_first = first == b.block << b.owned_bits;
+    const u32 run = pair / 32, own = (u32)(e - first);
+    if (e < 0) {
+        if (is_first && (i32)min(run, (u32)b.num_blocks - 1) == b.block) m.token_topk_to_pos[pair] = -1;
+        return;
+    }
+    if (is_first) atomicAdd(&b.hist[e], 1u);
+    if (own >> b.owned_bits == 0)
+        atomicOr(&b.marks[own * MAP_RUNS((u32)m.num_pairs) + run], 1u << pair % 32);
+}
+
+/* The part of expert e, whose pairs are in `marks`, from `start` on: by `parts` warps, a power of two, of
+ * which this is number `part`. The last begins with the padding, the first with the pairs. */
+DEV void map_write_owned(const tgl_map &m, i32 e, const u32 *marks, i32 start, i32 count, i32 part, i32 parts)
+{
+    const i32 lane = (i32)(threadIdx.x % 32), runs = MAP_RUNS(m.num_pairs), per_lane = (runs + 31) / 32;
+    const i32 pairs_end = start + count, segment_end = start + (i32)tgl_map_aligned(&m, (u32)count);
+    if (part == parts - 1 && lane == 0) map_write_expert(m, e, start, pairs_end, segment_end);
+    map_fill(m, (u32)pairs_end, (u32)segment_end, (u32)(32 * (parts - 1 - part) + lane), (u32)(32 * parts));
+
     const i32 begin = min(lane * per_lane, runs), end = min(begin + per_lane, runs);
     u32 mine = 0;
 #pragma unroll 1
-    for (i32 i = begin; i < end; i++) mine += __popc(bits[i]);
-    i32 position = start + (i32)warp_sum_below_by_votes<9>(mine);       /* at most 8 words */
+    for (i32 i = begin; i < end; i++) mine += __popc(marks[i]);
+    __syncwarp();
+    i32 position = start;                       /* a lane has 8 words at most: 9 bits */
+    if (count < 32) position += (i32)warp_sum_below_by_votes<5>(mine);
+    else position += (i32)warp_sum_below_by_votes<9>(mine);
 #pragma unroll 1
     for (i32 i = begin; i < end; i++) {
-        u32 left = bits[i];
-        if (i % parts != part) position += __popc(left), left = 0;
+        u32 left = marks[i];
+        if ((i & (parts - 1)) != part) position += __popc(left), left = 0;
 #pragma unroll 1
         for (; left; left &= left - 1) map_write_pair(m, 32 * i + __ffs((i32)left) - 1, e, position++);
     }
-    const i32 pairs_end = start + count, segment_end = start + (i32)tgl_map_aligned(&m, (u32)count);
-    if (part == 0 && lane == 0) map_write_expert(m, e, start, pairs_end, segment_end);
-    map_fill(m, pairs_end, segment_end, 32 * part + lane, 32 * parts);
 }
 
-/* Writes the mapping of pairs whose experts are expert_of(pair) (-1: none), by all threads of `num_blocks`
- * blocks; each takes `owned` (1 .. MAP_OWNED) experts at a time. In a block:
- *   1  pairs per expert are counted, those of owned experts marked
- *   2  warps for each owned expert: its segment starts where the segments before it end, and marks before a
+/* Writes the mapping of pairs whose indices load(pair, step, index) gives, as map_load_all() does: by all
+ * threads of all blocks. In a block:
+ *   1  pairs per expert are counted, those of its experts marked
+ *   2  warps for each of its experts: the segment starts where the segments before it end, and marks before a
  *      pair's tell its position */
-template <class EXPERT_OF>
-DEV void map_write(const tgl_map &m, u32 *shared, i32 owned, i32 block, i32 num_blocks,
-                   const EXPERT_OF &expert_of)
+template <class INDEX, class LOAD> DEV void map_write(const tgl_map &m, const map_block &b, const LOAD &load)
 {
-    const i32 tid = (i32)threadIdx.x, threads = (i32)blockDim.x, lane = tid % 32, warp = tid / 32;
-    const i32 runs = map_runs(m), warps = threads / 32;
-    const i32 parts = 1 << (31 - __clz(warps / owned)), j = warp % owned, part = warp / owned;
-    const i32 share = (runs + num_blocks - 1) / num_blocks;     /* runs whose empty pairs a block writes */
-    u32 *const hist = shared, *const bits = hist + m.num_experts;
+    const u32 tid = threadIdx.x, threads = blockDim.x, num_pairs = (u32)m.num_pairs;
+    const i32 lane = (i32)(tid % 32), warp = (i32)(tid / 32), warps = (i32)(threads / 32);
+    const i32 parts = warps >> b.owned_bits, part = warp >> b.owned_bits;
+    const i32 j = warp & ((1 << b.owned_bits) - 1);
     u32 total;
-    for (i32 first = block * owned;;) {
-        const bool is_first = first == block * owned;
-#pragma unroll 4
-        for (i32 pair = tid; pair < m.num_pairs; pair += threads) {
-            const i32 e = expert_of(pair);
-            if (e >= 0) {
-                if (is_first) atomicAdd(&hist[e], 1u);
-                if ((u32)(e - first) < (u32)owned)
-                    atomicOr(&bits[(e - first) * runs + pair / 32], 1u << pair % 32);
-            } else if (is_first && (u32)(pair / 32 - block * share) < (u32)share) {
-                m.token_topk_to_pos[pair] = -1;
-            }
+    for (i32 first = b.block << b.owned_bits;;) {
+#pragma unroll 1
+        for (u32 pair = tid; pair < num_pairs; pair += MAP_AT_ONCE * threads) {
+            INDEX index[MAP_AT_ONCE];
+            load(pair, threads, index);
+#pragma unroll
+            for (u32 v = 0; v < MAP_AT_ONCE; v++)
+                if (pair + v * threads < num_pairs)
+                    map_mark(m, b, first, pair + v * threads, map_expert(m, index[v]));
         }
         __syncthreads();
 
-        /* the lengths of the segments before this warp's, and of all; to the host by one warp, in long runs:
-         * it is far away */
+        /* to the host by one warp, in long runs: it is far away */
+        if (m.num_tokens_per_expert_host && b.block == b.num_blocks - 1 && warp == warps - 1)
+#pragma unroll 1
+            for (i32 i = lane; i < m.num_experts; i += 32)
+                m.num_tokens_per_expert_host[i] = (i32)tgl_map_aligned(&m, b.hist[i]);
+
+        /* the lengths of the segments before this warp's, and of all */
         const i32 e = first + j;
-        const bool to_host = m.num_tokens_per_expert_host && block == num_blocks - 1 && warp == warps - 1;
         u32 low = 0, all = 0;
-#pragma unroll 4
-        for (i32 i = lane; i < m.num_experts; i += 32) {
-            const u32 length = tgl_map_aligned(&m, hist[i]);
-            all += length;
-            low += i < e ? length : 0;
-            if (to_host) m.num_tokens_per_expert_host[i] = (i32)length;
+#pragma unroll 2
+        for (i32 i = 4 * lane; i < m.num_experts; i += 128) {
+            const uint4 n = *(const uint4 *)(b.hist + i);
+            const u32 count[4] = { n.x, n.y, n.z, n.w };
+#pragma unroll
+            for (i32 c = 0; c < 4; c++) {
+                const u32 length = tgl_map_aligned(&m, count[c]);
+                all += length;
+                low += i + c < e ? length : 0;
+            }
         }
         total = warp_add_u32(all);
         low = warp_add_u32(low);
         if (part < parts && e < m.num_experts)
-            map_write_owned(m, e, bits + j * runs, (i32)low, (i32)hist[e], part, parts);
-        first += num_blocks * owned;
+            map_write_owned(m, e, b.marks + j * MAP_RUNS(m.num_pairs), (i32)low, (i32)b.hist[e], part, parts);
+        first += b.num_blocks << b.owned_bits;
         if (first >= m.num_experts) break;
         __syncthreads();                        /* more experts: their pairs are marked anew */
 #pragma unroll 1
-        for (i32 i = tid; i < owned * runs; i += threads) bits[i] = 0;
+        for (u32 i = tid; i < (u32)MAP_MARKS(b.owned_bits, m.num_pairs); i += threads) b.marks[i] = 0;
         __syncthreads();
     }
-    map_fill(m, total, m.num_positions, block * threads + tid, num_blocks * threads);
+    map_fill(m, (u64)total, (u64)m.num_positions, b.block * threads + tid, b.num_blocks * threads);
 }
 
 #endif

@@ -21,7 +21,7 @@ tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, 
 enum { TGL_MAP_KERNELS = 2 };
 void tgl_map_plan(int index_bytes, int64_t num_experts, tgl_kernel plan[TGL_MAP_KERNELS]);
 
-/* For map_write() of map.cuh: how many blocks, and the experts that each takes at a time. */
-int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned);
+/* For map_write() of map.cuh: how many blocks, the experts that each takes at a time, its threads. */
+int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned_bits, int *threads);
 
 #endif

@@ -61,12 +61,14 @@ static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
     const int64_t slots = gate->num_topk + gate->num_shared;
-    int32_t owned;
-    const int64_t blocks = tgl_map_blocks(map, target.num_sms, &owned);
-    const tgl_shape shape = { { blocks }, .block = ROUTE_THREADS, .cooperative = true,
-                              .shared_bytes = 16 * ROUTE_WORDS(slots) * gate->num_tokens +
-                                              MAP_SHARED(map->num_experts, owned, map->num_pairs) };
-    void *args[] = { gate, map, &workspace, &owned };
+    int32_t owned_bits;
+    int threads;
+    const int max_blocks = target.num_sms < ROUTE_MAX_BLOCKS ? target.num_sms : ROUTE_MAX_BLOCKS;
+    const int64_t blocks = tgl_map_blocks(map, max_blocks, &owned_bits, &threads);
+    const tgl_shape shape = { { blocks }, .block = threads, .cooperative = gate->num_tokens > ROUTE_ALONE,
+                              .shared_bytes = MAP_SHARED(map->num_experts, owned_bits, map->num_pairs) +
+                                              16 * ROUTE_WORDS(slots) * gate->num_tokens };
+    void *args[] = { gate, map, &workspace, &owned_bits };
     return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
 }
 
@@ -109,7 +111,10 @@ tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLT
 size_t tgl_moe_route_workspace_size(const DLTensor *logits, const DLTensor *topk_idx,
                                     const tgl_moe_mapping *mapping)
 {
-    if (!logits || tgl_on_cpu(logits)) return 0;
+    if (!logits || !topk_idx || topk_idx->ndim != 2 || !topk_idx->shape || tgl_on_cpu(logits)) return 0;
+    const int64_t tokens = topk_idx->shape[0] < ROUTE_MAX_TOKENS ? topk_idx->shape[0] : ROUTE_MAX_TOKENS;
+    const int64_t slots = topk_idx->shape[1] < GATE_MAX_SLOTS ? topk_idx->shape[1] : GATE_MAX_SLOTS;
+    const size_t one = tokens > ROUTE_ALONE ? (size_t)ROUTE_WORKSPACE(tokens, slots) : 0;
     const size_t two = tgl_moe_get_fused_mapping_workspace_size(topk_idx, mapping);
-    return two > ROUTE_WORKSPACE ? two : ROUTE_WORKSPACE;
+    return one > two ? one : two;
 }

@@ -4,17 +4,15 @@
 #define TEGULA_MOE_ROUTE_H
 
 #define ROUTE_MAX_TOKENS 256
-#define ROUTE_THREADS 512
-#define ROUTE_GATE_WARPS 8              /* of a block, at most; the others collect */
+#define ROUTE_MAX_BLOCKS 160
+#define ROUTE_THREADS 512               /* of a block, at most */
+#define ROUTE_ALONE 8                   /* so few tokens every block routes by itself, a warp each */
 
-/* The workspace: a line per token, so that no two tokens are published on one; then the ticket. */
-#define ROUTE_LINE_BYTES 128
-#define ROUTE_TICKET (ROUTE_LINE_BYTES * ROUTE_MAX_TOKENS)
-#define ROUTE_WORKSPACE (ROUTE_TICKET + 256)
-
-/* A token's experts in its line, and in shared memory: 16 bits a slot, in words of 16 bytes. */
+/* A token's experts, in the workspace and in shared memory: 16 bits a slot, in words of 16 bytes. The
+ * workspace has a copy of all of them for every block. */
 #define ROUTE_WORDS(num_slots) (((num_slots) + 7) / 8)
 #define ROUTE_PUBLISHED 0x8000u         /* so that what is published is not 0 */
 #define ROUTE_NO_EXPERT 0x7fffu
+#define ROUTE_WORKSPACE(num_tokens, num_slots) (16 * ROUTE_MAX_BLOCKS * ROUTE_WORDS(num_slots) * (num_tokens))
 
 #endif
