@@ -1030,9 +1030,9 @@ const case_op moe_gate_ops[] = {
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
-            "num_tokens=64 num_experts=256 num_topk=6 scoring=sigmoid,sqrtsoftplus,softmax,identity "
-            "dtype=i64,i32 vocabulary=1000",
-            "num_tokens=64 num_experts=256 num_topk=6 scoring=sqrtsoftplus id_dtype=i64,i32 "
+            "num_tokens=64 num_experts=256 num_topk=6 scoring=sigmoid,softmax,identity dtype=i64,i32 "
+            "vocabulary=1000",
+            "num_tokens=64 num_experts=256 num_topk=6 scoring=sqrtsoftplus dtype=i64,i32 id_dtype=i64,i32 "
             "table_dtype=i64,i32 vocabulary=1000",
             "num_tokens=64 num_experts=384,1030 num_topk=1,2,8,16,31,32,33 scoring=sqrtsoftplus,softmax "
             "vocabulary=1000",

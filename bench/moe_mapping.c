@@ -890,7 +890,7 @@ const case_op moe_mapping_ops[] = {
         },
         .lists[CASE_SLOW] = (const char *const[]){
             "num_tokens=4001 num_topk=1,2,6,7,8,9 num_groups=9,32,4 num_ranks=8",
-            "num_tokens=4001 num_topk=6,8 num_groups=4,36,288,384 num_ranks=1,8 "
+            "num_tokens=4001 num_topk=6,8 num_groups=5,36,288,384 num_ranks=1,8 "
             "routing=uniform,some_empty,one,garbage dtype=i64,i32",
             "num_tokens=1000000 num_topk=8 num_groups=1,4,256,4096,100000 routing=uniform,one,garbage",
             "num_tokens=9,1000000 num_topk=8 num_groups=2000000",
@@ -1141,7 +1141,7 @@ const case_op moe_mapping_ops[] = {
         .lists[CASE_KERNELS] = (const char *const[]){
             "num_tokens=64 num_topk=1,6,8,33 num_experts=256 hidden=7,576,7168 alignment=16 "
             "dtype=e4m3,bf16,f32,i64,c128",
-            "num_tokens=64 num_topk=8 num_experts=256 hidden=576,7168 alignment=16 sf_dtype=f32,i32 "
+            "num_tokens=64 num_topk=8 num_experts=256 hidden=512,4096 alignment=16 sf_dtype=f32,i32 "
             "out_sf_layout=packed,columns",
             NULL,
         },
@@ -1226,7 +1226,7 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=64 num_topk=8 num_experts=256 hidden=7168 alignment=16 dtype=f32,bf16,f16,e4m3 "
             "out_dtype=f32,bf16,f16,e4m3",
             "num_tokens=64 num_topk=1,6,33 num_experts=256 hidden=7,576,7168 alignment=16",
-            "num_tokens=64 num_topk=8 num_experts=256 hidden=7168 alignment=16 weights=0,1 x_sf=0,1 "
+            "num_tokens=64 num_topk=8 num_experts=256 hidden=4096 alignment=16 weights=0,1 x_sf=0,1 "
             "sf=none,1",
             NULL,
         },
