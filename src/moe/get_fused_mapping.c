@@ -226,11 +226,17 @@ static tgl_status run_small(problem *p, int num_sms, const DLTensor *on, tgl_str
     return launch(SMALL, p, on, &shape, stream, args);
 }
 
-/* All SMs, even for few pairs: they share the writing. Chunks are equal, of whole warps. */
+/* Few pairs take fewer blocks, whose counts are added up sooner, but not less than 64, which share the
+ * writing (H200: 4096 tokens, 6 of 384 experts, 9.4 us with all SMs, 7.7 with 64). Chunks are equal, of whole
+ * warps. */
+enum { LARGE_MIN_BLOCKS = 64, LARGE_BLOCK_PAIRS = 512 };
 static tgl_status run_large(problem *p, int num_sms, uint32_t *workspace, const DLTensor *on,
                             tgl_stream stream)
 {
-    const int64_t blocks = num_sms < MAP_LARGE_BLOCKS ? num_sms : MAP_LARGE_BLOCKS;
+    int64_t blocks = ceil_div(p->map.num_pairs, LARGE_BLOCK_PAIRS);
+    if (blocks < LARGE_MIN_BLOCKS) blocks = LARGE_MIN_BLOCKS;
+    if (blocks > MAP_LARGE_BLOCKS) blocks = MAP_LARGE_BLOCKS;
+    if (blocks > num_sms) blocks = num_sms;
     const int64_t tiles = ceil_div(p->map.num_pairs, blocks * MAP_LARGE_TILE);
     int32_t num_tiles = tiles > 0 ? (int32_t)tiles : 1;
     int32_t tile_pairs = (int32_t)ceil_div(ceil_div(p->map.num_pairs, blocks * num_tiles), 32) * 32;

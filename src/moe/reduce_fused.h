@@ -25,7 +25,7 @@ typedef struct {
 
 /* Tokens of a block, at most: their slots are loaded at once, a lane each. Fewer where there would be less
  * than REDUCE_BLOCKS blocks. */
-#define REDUCE_TOKENS 4
+#define REDUCE_TOKENS 2
 #define REDUCE_BLOCKS 4096
 
 /* The kernel with bulk copies: threads of a block, at most. */
