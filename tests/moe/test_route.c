@@ -549,14 +549,28 @@ TEST(errors_of_the_mapping)
           "psum_end: memory is shared with unmapped_topk_idx, want no overlap");
 }
 
+/* The call with 16 tokens: up to 8 no block has to tell another one anything. */
+static void valid_with_more_tokens(call *c, DLDevice on)
+{
+    static _Alignas(256) unsigned char more[4096];
+    valid(c, on);
+    c->plogits = make(&c->logits, more, on, TGL_F32, 2, SHAPE(16, 8));
+    c->pmask = make(&c->mask, more + 512, on, TGL_BOOL, 1, SHAPE(16));
+    c->pfix = make(&c->fix, more + 576, on, TGL_BOOL, 1, SHAPE(16));
+    c->punmapped = make(&c->unmapped, more + 768, on, TGL_I64, 2, SHAPE(16, 2));
+    c->pidx = make(&c->idx, more + 1024, on, TGL_I64, 2, SHAPE(16, 3));
+    c->pweights = make(&c->weights, more + 1536, on, TGL_F32, 2, SHAPE(16, 3));
+    c->mapping.token_topk_to_pos = make(&c->token_topk_to_pos, more + 2048, on, TGL_I32, 2, SHAPE(16, 3));
+}
+
 TEST(errors_of_the_workspace)   /* of CUDA tensors; the CPU wants none */
 {
     call c;
     char want[128];
     fill_memory();
-    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
+    valid_with_more_tokens(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
     const size_t bytes = tgl_moe_route_workspace_size(c.plogits, c.pidx, c.pmapping);
-    if (bytes == 0) SKIP("route wants no workspace here");
+    CHECK(bytes > 0);
     c.workspace = NULL;
     snprintf(want, sizeof want, "workspace: is NULL, want %zu bytes of device memory", bytes);
     CHECK_FAILS(invoke(&c), TGL_ERR_WORKSPACE, want);
