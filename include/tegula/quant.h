@@ -14,9 +14,8 @@
  * K = ceil(num_cols / block_cols) factors, in one of three layouts, told apart by dtype and strides:
  *   row-major      f32 [M, K]            strides (K or more, 1)
  *   column-major   f32 [M, K]            strides (1, ld), ld >= M; DeepGEMM wants ld = M rounded up to 4
- *   packed         i32 [M, ceil(K / 4)]  strides (1, ld): four UE8M0 codes a word, the first in the lowest
- *             byte.
- *                  Codes past K are written as 0
+ *   packed         i32 [M, ceil(K / 4)]  strides (1, ld): four UE8M0 codes a word, the first in the
+ *                  lowest byte; codes past K are written as 0
  * A stride(0) of 1 is column-major. Memory between columns is not written.
  *
  * From the largest magnitude to sf. a = max(largest |value| of the block, floor), NaN ignored. Not rounded:
