@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ * cast.h - the CPU's casts, for all ops: values in, codes and factors out, tile by tile. An op brings a
+ * function that reads values: from memory, from codes, or out of SwiGLU. */
+#ifndef TEGULA_QUANT_CAST_H
+#define TEGULA_QUANT_CAST_H
+
+#include "quant/scale.h"
+
+/* ---- reading ---- */
+
+/* The address of `count` values from (row, col) on: where they lie, or `buffer`, which has room for them. */
+typedef const void *(*tgl_read_function)(const void *context, int64_t row, int64_t col, int64_t count,
+                                         float *buffer);
+typedef struct {
+    tgl_read_function read;
+    const void *context;
+    bool is_bf16;           /* what is read, else f32 */
+    bool is_buffered;       /* it comes in the buffer, after some work */
+} tgl_reader;
+
+/* bf16 or f32 in memory. */
+typedef struct {
+    const char *data;
+    int64_t row_bytes;      /* from a row to the next */
+    bool is_bf16;
+} tgl_values;
+
+/* Codes in memory with factors. */
+typedef struct {
+    const uint8_t *data;
+    int64_t row_bytes;
+    int format;
+    tgl_sf sf;
+    int64_t block_rows, block_cols;
+} tgl_codes;
+
+tgl_values tgl_values_of(const DLTensor *t);
+tgl_codes tgl_codes_of(const DLTensor *t, int format, tgl_sf sf, tgl_blocks blocks);
+tgl_reader tgl_read_values(const tgl_values *values);
+tgl_reader tgl_read_codes(const tgl_codes *codes);      /* code * sf, rounded to f32 */
+
+/* code * sf, rounded to f32, for `count` columns of a row. */
+void tgl_decode(const tgl_codes *codes, int64_t row, int64_t col, int64_t count, float *to);
+
+/* ---- casting ---- */
+
+typedef struct {
+    tgl_reader from;
+    int format;
+    tgl_scale_rule rule;
+    int64_t block_rows, block_cols;
+    tgl_sf sf;
+    int64_t first_sf;       /* column of sf that belongs to column 0 */
+    bool is_given;          /* sf is read, inv = 1 / sf; else it is written */
+} tgl_cast;
+
+/* Columns of a tile of num_rows rows: as many whole blocks, in fours (a word of packed factors), as stay in
+ * the cache between finding the factors and using them. */
+int64_t tgl_cast_tile_cols(const tgl_cast *cast, int64_t num_rows, int64_t num_cols);
+
+/* Casts a tile that lies in one row of blocks, begins with a block and has at most tgl_cast_tile_cols()
+ * columns. The code of (row, col) goes to `out` (NULL: only factors are wanted), the rows out_stride bytes
+ * apart. */
+void tgl_cast_tile(const tgl_cast *cast, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols,
+                   uint8_t *out, int64_t out_stride);
+
+#endif
