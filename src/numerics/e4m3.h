@@ -21,6 +21,13 @@ TGL_INLINE uint8_t tgl_e4m3_from_f32(float value)
     return (uint8_t)tgl_select(magnitude > 0x7F800000, 0x7F, code);
 }
 
+/* The same for a value that needs no saturation: a number below 464 in magnitude, which rounds to 448. */
+TGL_INLINE uint8_t tgl_e4m3_from_small_f32(float value)
+{
+    const uint32_t bits = tgl_f32_to_bits(value);
+    return (uint8_t)((bits >> 24 & 0x80) | tgl_minifloat_from_magnitude(bits & 0x7FFFFFFF, 3, 7));
+}
+
 TGL_INLINE float tgl_e4m3_to_f32(uint8_t code)
 {
     const uint32_t sign = (uint32_t)(code & 0x80) << 24, magnitude = code & 0x7F;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/square.h"
+#include "core/threads.h"
 #include "numerics/bf16.h"
 
 enum {
@@ -10,6 +12,7 @@ enum {
     KEPT = 8192,                /* values that a tile keeps of a reader that works for them */
     MAX_BLOCKS = PIECE,         /* side by side in a tile */
     MIN_COLS = 64,              /* of a tile, however many rows it has */
+    MAX_TRANSPOSED_COLS = 256,
     TILE_BYTES = 256 << 10      /* of what is read twice: a part of a core's L2 */
 };
 
@@ -17,55 +20,55 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-/* Loops below are one operation on contiguous memory each, in a form that gcc and clang vectorise. */
-#define INLINE static inline __attribute__((always_inline))
+/* The loops below are one step on contiguous memory each, in a form that compilers vectorise. */
+
+TGL_FLAT float value_at(const void *values, bool is_bf16, int64_t i)
+{
+    return is_bf16 ? tgl_bf16_to_f32(((const uint16_t *)values)[i]) : ((const float *)values)[i];
+}
 
 /* ---- the largest magnitude ----
- * Of floats' bits without the sign, as integers, which have the same order. NaN are the largest: where one
- * turns up, the run is searched again without them. */
+ * Of floats' bits without the sign, as integers, which have the same order. NaN are the largest of all: as long
+ * as there are none, `skip_nan` is not needed. */
 
 enum { INFINITE = 0x7F800000 };
 
-static int32_t amax_of_floats(const float *values, int64_t count)
+TGL_FLAT int32_t amax_of_floats(const float *values, int64_t count, bool skip_nan)
 {
     int32_t amax = 0;
     for (int64_t i = 0; i < count; i++) {
         const int32_t magnitude = (int32_t)(tgl_f32_to_bits(values[i]) & 0x7FFFFFFF);
-        amax = magnitude > amax ? magnitude : amax;
-    }
-    if (amax <= INFINITE) return amax;
-    amax = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const int32_t magnitude = (int32_t)(tgl_f32_to_bits(values[i]) & 0x7FFFFFFF);
-        amax = magnitude > amax && magnitude <= INFINITE ? magnitude : amax;
+        const int32_t number = skip_nan && magnitude > INFINITE ? 0 : magnitude;
+        amax = number > amax ? number : amax;
     }
     return amax;
 }
 
-static int32_t amax_of_bf16(const uint16_t *values, int64_t count)
+TGL_FLAT int32_t amax_of_bf16(const uint16_t *values, int64_t count, bool skip_nan)     /* in 16 bits */
 {
     int16_t amax = 0;
     for (int64_t i = 0; i < count; i++) {
         const int16_t magnitude = (int16_t)(values[i] & 0x7FFF);
-        amax = magnitude > amax ? magnitude : amax;
-    }
-    if (amax <= INFINITE >> 16) return amax << 16;
-    amax = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const int16_t magnitude = (int16_t)(values[i] & 0x7FFF);
-        amax = magnitude > amax && magnitude <= INFINITE >> 16 ? magnitude : amax;
+        const int16_t number = skip_nan && magnitude > INFINITE >> 16 ? 0 : magnitude;
+        amax = number > amax ? number : amax;
     }
     return amax << 16;
 }
 
+static int32_t amax_of_ints(const int32_t *values, int64_t count)
+{
+    int32_t amax = 0;
+    for (int64_t i = 0; i < count; i++) amax = values[i] > amax ? values[i] : amax;
+    return amax;
+}
+
 /* One column a block. */
-INLINE void amax_of_columns(const void *values, bool is_bf16, int64_t count, int32_t *restrict amax)
+TGL_FLAT void amax_of_columns(const void *values, bool is_bf16, int64_t count, bool skip_nan, int32_t *restrict amax)
 {
     for (int64_t i = 0; i < count; i++) {
-        const uint32_t bits = is_bf16 ? (uint32_t)((const uint16_t *)values)[i] << 16
-                                      : tgl_f32_to_bits(((const float *)values)[i]);
-        const int32_t magnitude = (int32_t)(bits & 0x7FFFFFFF);
-        const int32_t number = magnitude > INFINITE ? 0 : magnitude;
+        const float value = value_at(values, is_bf16, i);
+        const int32_t magnitude = (int32_t)(tgl_f32_to_bits(value) & 0x7FFFFFFF);
+        const int32_t number = skip_nan && magnitude > INFINITE ? 0 : magnitude;
         amax[i] = number > amax[i] ? number : amax[i];
     }
 }
@@ -73,12 +76,12 @@ INLINE void amax_of_columns(const void *values, bool is_bf16, int64_t count, int
 /* Runs of columns that share a block: `at` and `end` are counted from where the first block begins, like the
  * column that a walk starts from. */
 typedef struct { int64_t block, at, end, stop, block_cols; } walk;
-INLINE walk walk_from(int64_t col, int64_t count, int64_t block_cols)
+TGL_FLAT walk walk_from(int64_t col, int64_t count, int64_t block_cols)
 {
     const int64_t block = col / block_cols;
     return (walk){ block, col, least(col + count, (block + 1) * block_cols), col + count, block_cols };
 }
-INLINE void walk_on(walk *w)
+TGL_FLAT void walk_on(walk *w)
 {
     w->block++;
     w->at = w->end;
@@ -86,25 +89,33 @@ INLINE void walk_on(walk *w)
 }
 
 /* Raises the amax of the blocks that `count` columns from `col` on are in. */
-static void find_amax(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
-                      int32_t *amax)
+TGL_FLAT void amax_of_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                           bool skip_nan, int32_t *amax)
 {
     if (block_cols == 1) {
-        if (is_bf16) amax_of_columns(values, true, count, amax + col);
-        else amax_of_columns(values, false, count, amax + col);
+        amax_of_columns(values, is_bf16, count, skip_nan, amax + col);
         return;
     }
     for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w)) {
-        const int32_t found = is_bf16 ? amax_of_bf16((const uint16_t *)values + (w.at - col), w.end - w.at)
-                                      : amax_of_floats((const float *)values + (w.at - col), w.end - w.at);
+        const int64_t from = w.at - col, n = w.end - w.at;
+        const int32_t found = is_bf16 ? amax_of_bf16((const uint16_t *)values + from, n, skip_nan)
+                                      : amax_of_floats((const float *)values + from, n, skip_nan);
         amax[w.block] = found > amax[w.block] ? found : amax[w.block];
     }
+}
+
+static void find_amax(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                      bool skip_nan, int32_t *amax)
+{
+    if (skip_nan) amax_of_blocks(values, is_bf16, col, count, block_cols, true, amax);      /* seldom */
+    else if (is_bf16) amax_of_blocks(values, true, col, count, block_cols, false, amax);
+    else amax_of_blocks(values, false, col, count, block_cols, false, amax);
 }
 
 /* ---- factors ---- */
 
 /* From amax to sf and inv, where is_rounded is a constant. */
-INLINE void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_rule rule, float *restrict sf,
+TGL_FLAT void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_rule rule, float *restrict sf,
                          float *restrict inv)
 {
     for (int64_t k = 0; k < count; k++) {
@@ -114,7 +125,8 @@ INLINE void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_
     }
 }
 
-static void write_factors(const tgl_cast *c, int64_t m, int64_t k, const int32_t *amax, int64_t count, float *inv)
+static void write_factors(const tgl_cast *c, int64_t m, int64_t k, const int32_t *amax, int64_t count,
+                          float *inv)
 {
     float sf[MAX_BLOCKS];
     tgl_scale_rule rule = c->rule;
@@ -137,24 +149,19 @@ static void read_factors(const tgl_cast *c, int64_t m, int64_t k, int64_t count,
 
 /* ---- products ---- */
 
-INLINE float value_at(const void *values, bool is_bf16, int64_t i)
-{
-    return is_bf16 ? tgl_bf16_to_f32(((const uint16_t *)values)[i]) : ((const float *)values)[i];
-}
-
-INLINE void times_one(const void *values, bool is_bf16, int64_t count, float factor, float *restrict to)
+TGL_FLAT void times_one(const void *values, bool is_bf16, int64_t count, float factor, float *restrict to)
 {
     for (int64_t i = 0; i < count; i++) to[i] = value_at(values, is_bf16, i) * factor;
 }
 
-INLINE void times_each(const void *values, bool is_bf16, int64_t count, const float *restrict factors,
+TGL_FLAT void times_each(const void *values, bool is_bf16, int64_t count, const float *restrict factors,
                        float *restrict to)
 {
     for (int64_t i = 0; i < count; i++) to[i] = value_at(values, is_bf16, i) * factors[i];
 }
 
 /* to = values * the factor of their block; `col` as in find_amax. */
-INLINE void times_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+TGL_FLAT void times_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
                          const float *factors, float *to)
 {
     const int64_t bytes = is_bf16 ? 2 : 4;
@@ -176,14 +183,31 @@ static void multiply(const void *values, bool is_bf16, int64_t col, int64_t coun
 
 /* ---- codes ---- */
 
-static void to_e4m3(const float *restrict values, int64_t count, uint8_t *restrict to)
+/* Bytes of so many codes side by side. */
+static int64_t code_bytes(int format, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_from_f32(values[i]);
+    return format == TGL_FORMAT_E4M3 ? count : format == TGL_FORMAT_E2M1 ? count / 2 : count / 8 * 12;
 }
 
-static void to_e2m1x2(const float *restrict values, int64_t num_pairs, uint8_t *restrict to)
+/* `is_small`: no product is NaN or past the format's largest value by more than rounding, as is so where the
+ * factors were made of finite values. */
+
+static void to_e4m3(const float *restrict values, int64_t count, bool is_small, uint8_t *restrict to)
 {
-    for (int64_t i = 0; i < num_pairs; i++) to[i] = tgl_e2m1x2_from_f32(values[2 * i], values[2 * i + 1]);
+    if (is_small)
+        for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_from_small_f32(values[i]);
+    else
+        for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_from_f32(values[i]);
+}
+
+static void to_e2m1(const float *restrict values, int64_t num_pairs, bool is_small, uint8_t *restrict to)
+{
+    if (is_small)
+        for (int64_t i = 0; i < num_pairs; i++)
+            to[i] = (uint8_t)(tgl_e2m1_from_small_f32(values[2 * i]) |
+                              tgl_e2m1_from_small_f32(values[2 * i + 1]) << 4);
+    else
+        for (int64_t i = 0; i < num_pairs; i++) to[i] = tgl_e2m1x2_from_f32(values[2 * i], values[2 * i + 1]);
 }
 
 static void to_e5m6(const float *values, int64_t count, uint8_t *to)
@@ -198,11 +222,11 @@ static void to_e5m6(const float *values, int64_t count, uint8_t *to)
 }
 
 /* Columns from `col` on of a row of codes. Neither pairs nor groups of eight are cut. */
-static void encode(int format, const float *values, int64_t col, int64_t count, uint8_t *row)
+static void encode(int format, const float *values, int64_t col, int64_t count, bool is_small, uint8_t *row)
 {
     switch (format) {
-    case TGL_FORMAT_E4M3: to_e4m3(values, count, row + col); break;
-    case TGL_FORMAT_E2M1: to_e2m1x2(values, count / 2, row + col / 2); break;
+    case TGL_FORMAT_E4M3: to_e4m3(values, count, is_small, row + col); break;
+    case TGL_FORMAT_E2M1: to_e2m1(values, count / 2, is_small, row + col / 2); break;
     default: to_e5m6(values, count, row + col / 8 * 12); break;
     }
 }
@@ -269,8 +293,8 @@ static void from_e5m6(const uint8_t *row, int64_t col, int64_t count, float fact
     for (int64_t i = 0; i < count; i++) to[i] = tgl_e5m6_to_f32(codes[col - first + i]) * factor;
 }
 
-/* At most PIECE columns with one factor. */
-static void decode(int format, const uint8_t *row, int64_t col, int64_t count, float factor, float *to)
+/* At most PIECE columns. */
+void tgl_decode_run(int format, const uint8_t *row, int64_t col, int64_t count, float factor, float *to)
 {
     switch (format) {
     case TGL_FORMAT_E4M3: from_e4m3(row + col, count, factor, to); break;
@@ -290,7 +314,7 @@ static void times_factors(float *restrict values, const float *restrict factors,
 static void decode_narrow(const tgl_codes *c, int64_t m, const uint8_t *row, int64_t col, int64_t count, float *to)
 {
     float factors[PIECE];
-    decode(c->format, row, col, count, 1, to);
+    tgl_decode_run(c->format, row, col, count, 1, to);
     if (c->block_cols == 1 && c->sf.kind == TGL_SF_ROWS) {
         times_factors(to, (const float *)c->sf.data + tgl_sf_offset(&c->sf, m, col), count);
         return;
@@ -311,7 +335,7 @@ void tgl_decode(const tgl_codes *c, int64_t row, int64_t col, int64_t count, flo
             continue;
         }
         for (walk w = walk_from(from, n, c->block_cols); w.at < w.stop; walk_on(&w))
-            decode(c->format, codes, w.at, w.end - w.at, tgl_sf_get(&c->sf, m, w.block), to + (w.at - col));
+            tgl_decode_run(c->format, codes, w.at, w.end - w.at, tgl_sf_get(&c->sf, m, w.block), to + (w.at - col));
     }
 }
 
@@ -325,47 +349,134 @@ tgl_reader tgl_read_codes(const tgl_codes *codes) { return (tgl_reader){ read_co
 
 /* ---- tiles ---- */
 
-int64_t tgl_cast_tile_cols(const tgl_cast *c, int64_t num_rows, int64_t num_cols)
+/* A tile lies in one row of blocks and begins with a block. Its columns are as many whole blocks, in fours (a
+ * word of packed factors), as stay in the cache between finding the factors and using them. */
+static int64_t tile_cols_of(const tgl_cast *c)
 {
-    if (c->block_cols > num_cols / 4) return num_cols;      /* a word has all factors of a row */
-    const int64_t fits = c->from.is_buffered ? KEPT / num_rows : TILE_BYTES / 4 / num_rows;
-    const int64_t wanted = least(most(fits, MIN_COLS), PIECE), unit = 4 * c->block_cols;
-    return least(most(wanted / unit, 1) * unit, num_cols);
+    if (c->block_cols > c->num_cols / 4) return c->num_cols;    /* a word has all factors of a row */
+    const int64_t rows = least(c->block_rows, c->num_rows);
+    const int64_t fits = c->from.is_buffered ? KEPT / rows : TILE_BYTES / 4 / rows;
+    const int64_t wanted = least(most(fits, MIN_COLS), c->is_transposed ? MAX_TRANSPOSED_COLS : PIECE);
+    const int64_t unit = 4 * c->block_cols;
+    return least(most(wanted / unit, 1) * unit, c->num_cols);
 }
 
-/* The part of a tile's row that begins `at` columns into it. */
-static const void *read_part(const tgl_cast *c, int64_t row, int64_t col, int64_t at, int64_t count, float *buffer)
+typedef struct {
+    const tgl_cast *cast;
+    int64_t row, num_rows, col, num_cols, num_blocks;
+    bool is_kept;                   /* what a reader made is still there when it is needed again */
+    float kept[KEPT];
+    int32_t amax[MAX_BLOCKS];
+    float inv[MAX_BLOCKS];
+} tile;
+
+static const void *read_part(const tile *t, int64_t i, int64_t j, int64_t count, float *buffer)
 {
-    return c->from.read(c->from.context, row, col + at, count, buffer);
+    return t->cast->from.read(t->cast->from.context, t->row + i, t->col + j, count, buffer);
 }
 
-void tgl_cast_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols, uint8_t *out,
-                   int64_t out_stride)
+/* Returns the largest amax, which is a NaN's if there is one and they are not skipped. */
+static int32_t find_tile_amax(tile *t, bool skip_nan)
 {
-    float kept[KEPT], scaled[PIECE], inv[MAX_BLOCKS];
-    const bool is_bf16 = c->from.is_bf16;
-    const bool is_kept = c->from.is_buffered && num_rows * num_cols <= KEPT;
-    const int64_t num_blocks = divide_up(num_cols, c->block_cols);
-    const int64_t m = row / c->block_rows, k = c->first_sf + col / c->block_cols;
-    if (c->is_given) {
-        read_factors(c, m, k, num_blocks, inv);
-    } else {
-        int32_t amax[MAX_BLOCKS] = { 0 };
-        const int64_t step = is_kept || !c->from.is_buffered ? num_cols : PIECE;
-        for (int64_t i = 0; i < num_rows; i++)
-            for (int64_t j = 0; j < num_cols; j += step) {
-                const int64_t count = least(step, num_cols - j);
-                const void *values = read_part(c, row + i, col, j, count, kept + (is_kept ? i * num_cols : 0));
-                find_amax(values, is_bf16, j, count, c->block_cols, amax);
-            }
-        write_factors(c, m, k, amax, num_blocks, inv);
-    }
-    for (int64_t i = 0; out && i < num_rows; i++, out += out_stride)
-        for (int64_t j = 0; j < num_cols; j += PIECE) {
-            const int64_t count = least(PIECE, num_cols - j);
-            const void *values = is_kept && !c->is_given ? kept + i * num_cols + j
-                                                         : read_part(c, row + i, col, j, count, kept);
-            multiply(values, is_bf16, j, count, c->block_cols, inv, scaled);
-            encode(c->format, scaled, j, count, out);
+    const tgl_cast *c = t->cast;
+    const int64_t step = t->is_kept || !c->from.is_buffered ? t->num_cols : PIECE;
+    memset(t->amax, 0, (size_t)t->num_blocks * sizeof *t->amax);
+    for (int64_t i = 0; i < t->num_rows; i++)
+        for (int64_t j = 0; j < t->num_cols; j += step) {
+            const int64_t count = least(step, t->num_cols - j);
+            const void *values = read_part(t, i, j, count, t->kept + (t->is_kept ? i * t->num_cols : 0));
+            find_amax(values, c->from.is_bf16, j, count, c->block_cols, skip_nan, t->amax);
         }
+    return amax_of_ints(t->amax, t->num_blocks);
+}
+
+static void encode_row(const tile *t, int64_t i, bool is_small, uint8_t *to)
+{
+    const tgl_cast *c = t->cast;
+    float buffer[PIECE], scaled[PIECE];
+    for (int64_t j = 0; j < t->num_cols; j += PIECE) {
+        const int64_t count = least(PIECE, t->num_cols - j);
+        const void *values = t->is_kept ? t->kept + i * t->num_cols + j : read_part(t, i, j, count, buffer);
+        multiply(values, c->from.is_bf16, j, count, c->block_cols, t->inv, scaled);
+        encode(c->format, scaled, j, count, is_small, to);
+    }
+}
+
+/* to[j][i] = from[i][j], bytes */
+static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, int64_t cols, uint8_t *to,
+                      int64_t to_stride)
+{
+    const char *x = (const char *)from;
+    char *out = (char *)to;
+    const int64_t square_rows = rows / 16 * 16, square_cols = cols / 16 * 16;
+    for (int64_t i = 0; i < square_rows; i += 16)
+        for (int64_t j = 0; j < square_cols; j += 16)
+            tgl_square(x + i * from_stride + j, from_stride, out + j * to_stride + i, to_stride, 1);
+    tgl_elements(x + square_cols, from_stride, 1, out + square_cols * to_stride, to_stride, rows,
+                 cols - square_cols, 1);
+    tgl_elements(x + square_rows * from_stride, from_stride, 1, out + square_rows, to_stride, rows - square_rows,
+                 square_cols, 1);
+}
+
+static void encode_transposed(const tile *t, bool is_small)
+{
+    enum { ROWS = 64, STRIDE = MAX_TRANSPOSED_COLS + 16 };      /* a power of two would use few sets of the cache */
+    const tgl_cast *c = t->cast;
+    uint8_t codes[ROWS * STRIDE];
+    for (int64_t i = 0; i < t->num_rows; i += ROWS) {
+        const int64_t rows = least(ROWS, t->num_rows - i);
+        for (int64_t r = 0; r < rows; r++) encode_row(t, i + r, is_small, codes + r * STRIDE);
+        transpose(codes, STRIDE, rows, t->num_cols, c->out + t->col * c->out_stride + t->row + i, c->out_stride);
+    }
+}
+
+static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols)
+{
+    tile t;
+    t.cast = c;
+    t.row = row, t.num_rows = num_rows, t.col = col, t.num_cols = num_cols;
+    t.num_blocks = divide_up(num_cols, c->block_cols);
+    t.is_kept = c->from.is_buffered && !c->is_given && num_rows * num_cols <= KEPT;
+    const int64_t m = row / c->block_rows, k = c->first_sf + col / c->block_cols;
+    bool is_small = false;
+    if (c->is_given) {
+        read_factors(c, m, k, t.num_blocks, t.inv);
+    } else {
+        const int32_t amax = find_tile_amax(&t, false);
+        if (amax > INFINITE) find_tile_amax(&t, true);
+        write_factors(c, m, k, t.amax, t.num_blocks, t.inv);
+        is_small = amax < INFINITE && amax_of_floats(t.inv, t.num_blocks, false) < INFINITE;
+    }
+    if (c->out && c->is_transposed) {
+        encode_transposed(&t, is_small);
+    } else if (c->out) {
+        uint8_t *out = c->out + row * c->out_stride + code_bytes(c->format, col);
+        for (int64_t i = 0; i < num_rows; i++) encode_row(&t, i, is_small, out + i * c->out_stride);
+    }
+}
+
+/* Tiles side by side first, or down the rows where these are what is contiguous in out. */
+static void run_tiles(const void *context, int64_t begin, int64_t end)
+{
+    const tgl_cast *c = context;
+    const int64_t tile_cols = tile_cols_of(c), col_tiles = divide_up(c->num_cols, tile_cols);
+    const int64_t row_tiles = divide_up(c->num_rows, c->block_rows);
+    for (int64_t t = begin; t < end; t++) {
+        const int64_t i = (c->is_transposed ? t % row_tiles : t / col_tiles) * c->block_rows;
+        const int64_t j = (c->is_transposed ? t / row_tiles : t % col_tiles) * tile_cols;
+        run_tile(c, i, least(c->block_rows, c->num_rows - i), j, least(tile_cols, c->num_cols - j));
+    }
+}
+
+tgl_status tgl_run_cast(const tgl_cast *c)
+{
+    if (c->num_rows == 0 || c->num_cols == 0) return TGL_OK;
+    const int64_t tiles = divide_up(c->num_rows, c->block_rows) * divide_up(c->num_cols, tile_cols_of(c));
+    return tgl_parallel_rows(tiles, 4 * (c->num_rows * c->num_cols / tiles), run_tiles, c);
+}
+
+void tgl_cast_row(const tgl_cast *c, int64_t row)
+{
+    const int64_t step = tile_cols_of(c);
+    for (int64_t j = 0; j < c->num_cols; j += step) run_tile(c, row, 1, j, least(step, c->num_cols - j));
 }

@@ -42,26 +42,29 @@ tgl_reader tgl_read_codes(const tgl_codes *codes);      /* code * sf, rounded to
 /* code * sf, rounded to f32, for `count` columns of a row. */
 void tgl_decode(const tgl_codes *codes, int64_t row, int64_t col, int64_t count, float *to);
 
+/* The same of one block at most, with its factor; `row` is where a row of codes begins. */
+void tgl_decode_run(int format, const uint8_t *row, int64_t col, int64_t count, float factor, float *to);
+
 /* ---- casting ---- */
 
 typedef struct {
     tgl_reader from;
+    int64_t num_rows, num_cols;
     int format;
     tgl_scale_rule rule;
     int64_t block_rows, block_cols;
     tgl_sf sf;
     int64_t first_sf;       /* column of sf that belongs to column 0 */
     bool is_given;          /* sf is read, inv = 1 / sf; else it is written */
+    uint8_t *out;           /* NULL: only factors are wanted */
+    int64_t out_stride;     /* bytes from a row of out to the next */
+    bool is_transposed;     /* e4m3 only: out is [num_cols, num_rows] */
 } tgl_cast;
 
-/* Columns of a tile of num_rows rows: as many whole blocks, in fours (a word of packed factors), as stay in
- * the cache between finding the factors and using them. */
-int64_t tgl_cast_tile_cols(const tgl_cast *cast, int64_t num_rows, int64_t num_cols);
+/* All of it, on all threads. */
+tgl_status tgl_run_cast(const tgl_cast *cast);
 
-/* Casts a tile that lies in one row of blocks, begins with a block and has at most tgl_cast_tile_cols()
- * columns. The code of (row, col) goes to `out` (NULL: only factors are wanted), the rows out_stride bytes
- * apart. */
-void tgl_cast_tile(const tgl_cast *cast, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols,
-                   uint8_t *out, int64_t out_stride);
+/* One row, for casts with block_rows = 1. */
+void tgl_cast_row(const tgl_cast *cast, int64_t row);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * per_block_cast.c - tgl_quant_per_block_cast, and with factors that are given: blocks of any size. */
 #include "core/log.h"
-#include "core/threads.h"
 #include "cuda/launch.h"
 #include "quant/cast.h"
 #include "quant/check.h"
@@ -16,43 +15,19 @@ typedef struct {
     bool is_given;              /* sf is read, not written */
     bool has_out;               /* else only factors are wanted */
     uint8_t *out;
-    int64_t cpu_tile_rows, cpu_tile_cols;
 } problem;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- CPU ---- */
 
-static tgl_cast cast_of(const problem *p)
+static tgl_status run_on_cpu(const problem *p)
 {
-    return (tgl_cast){ .from = tgl_read_values(&p->x), .format = p->format, .rule = p->rule,
-                       .block_rows = p->blocks.rows, .block_cols = p->blocks.cols, .sf = p->sf,
-                       .is_given = p->is_given };
-}
-
-static void run_tiles(const void *context, int64_t begin, int64_t end)      /* those of a row of blocks first */
-{
-    const problem *p = context;
-    const tgl_cast cast = cast_of(p);
-    const int64_t col_tiles = divide_up(p->num_cols, p->cpu_tile_cols);
-    const int64_t row_bytes = tgl_row_bytes(p->format, p->num_cols);
-    for (int64_t t = begin; t < end; t++) {
-        const int64_t i = t / col_tiles * p->cpu_tile_rows, rows = least(p->cpu_tile_rows, p->num_rows - i);
-        const int64_t j = t % col_tiles * p->cpu_tile_cols, cols = least(p->cpu_tile_cols, p->num_cols - j);
-        uint8_t *out = p->has_out ? p->out + i * row_bytes + tgl_row_bytes(p->format, j) : NULL;
-        tgl_cast_tile(&cast, i, rows, j, cols, out, row_bytes);
-    }
-}
-
-static tgl_status run_on_cpu(problem *p)
-{
-    if (p->num_rows == 0) return TGL_OK;
-    const tgl_cast cast = cast_of(p);
-    p->cpu_tile_rows = least(p->blocks.rows, p->num_rows);
-    p->cpu_tile_cols = tgl_cast_tile_cols(&cast, p->cpu_tile_rows, p->num_cols);
-    const int64_t tiles = p->blocks.num_rows * divide_up(p->num_cols, p->cpu_tile_cols);
-    return tgl_parallel_rows(tiles, 4 * p->cpu_tile_rows * p->cpu_tile_cols, run_tiles, p);
+    const tgl_cast cast = {
+        .from = tgl_read_values(&p->x), .num_rows = p->num_rows, .num_cols = p->num_cols,
+        .format = p->format, .rule = p->rule, .block_rows = p->blocks.rows, .block_cols = p->blocks.cols,
+        .sf = p->sf, .is_given = p->is_given, .out = p->has_out ? p->out : NULL,
+        .out_stride = tgl_row_bytes(p->format, p->num_cols)
+    };
+    return tgl_run_cast(&cast);
 }
 
 /* ---- checks ---- */
@@ -90,7 +65,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_block_cast: the kernel is not built yet");
 }
 
-static tgl_status run(problem *p, const DLTensor *on, tgl_stream stream)
+static tgl_status run(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     if (p->num_cols == 0) return TGL_OK;                            /* no kernel has no columns */
     if (p->num_rows == 0 && !tgl_preparing()) return TGL_OK;        /* data may be NULL */

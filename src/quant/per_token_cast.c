@@ -3,7 +3,6 @@
 #include <inttypes.h>
 
 #include "core/log.h"
-#include "core/threads.h"
 #include "cuda/launch.h"
 #include "quant/cast.h"
 #include "quant/check.h"
@@ -25,27 +24,15 @@ enum { VALUES = -1 };
 
 /* ---- CPU ---- */
 
-static void run_rows(const void *context, int64_t begin, int64_t end)
-{
-    const problem *p = context;
-    const tgl_cast cast = {
-        .from = p->x_format == VALUES ? tgl_read_values(&p->values) : tgl_read_codes(&p->codes),
-        .format = p->format, .rule = p->rule, .block_rows = 1, .block_cols = p->blocks.cols, .sf = p->sf,
-        .is_given = p->is_given
-    };
-    const int64_t tile_cols = tgl_cast_tile_cols(&cast, 1, p->num_cols);
-    const int64_t row_bytes = tgl_row_bytes(p->format, p->num_cols);
-    for (int64_t t = begin; t < end; t++)
-        for (int64_t j = 0; j < p->num_cols; j += tile_cols) {
-            const int64_t cols = j + tile_cols < p->num_cols ? tile_cols : p->num_cols - j;
-            uint8_t *out = p->has_out ? p->out + t * row_bytes + tgl_row_bytes(p->format, j) : NULL;
-            tgl_cast_tile(&cast, t, 1, j, cols, out, row_bytes);
-        }
-}
-
 static tgl_status run_on_cpu(const problem *p)
 {
-    return tgl_parallel_rows(p->num_rows, 4 * p->num_cols, run_rows, p);
+    const tgl_cast cast = {
+        .from = p->x_format == VALUES ? tgl_read_values(&p->values) : tgl_read_codes(&p->codes),
+        .num_rows = p->num_rows, .num_cols = p->num_cols, .format = p->format, .rule = p->rule,
+        .block_rows = 1, .block_cols = p->blocks.cols, .sf = p->sf, .is_given = p->is_given,
+        .out = p->has_out ? p->out : NULL, .out_stride = tgl_row_bytes(p->format, p->num_cols)
+    };
+    return tgl_run_cast(&cast);
 }
 
 /* ---- checks ---- */
