@@ -21,11 +21,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* The loops below are one step on contiguous memory each, in a form that compilers vectorise. */
-
-TGL_FLAT float value_at(const void *values, bool is_bf16, int64_t i)
-{
-    return is_bf16 ? tgl_bf16_to_f32(((const uint16_t *)values)[i]) : ((const float *)values)[i];
-}
+#define INLINE static inline __attribute__((always_inline))     /* so that flags are constants */
 
 /* ---- the largest magnitude ----
  * Of floats' bits without the sign, as integers, which have the same order. NaN are the largest of all: as long
@@ -33,7 +29,7 @@ TGL_FLAT float value_at(const void *values, bool is_bf16, int64_t i)
 
 enum { INFINITE = 0x7F800000 };
 
-TGL_FLAT int32_t amax_of_floats(const float *values, int64_t count, bool skip_nan)
+INLINE int32_t amax_of_floats(const float *values, int64_t count, bool skip_nan)
 {
     int32_t amax = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -44,7 +40,7 @@ TGL_FLAT int32_t amax_of_floats(const float *values, int64_t count, bool skip_na
     return amax;
 }
 
-TGL_FLAT int32_t amax_of_bf16(const uint16_t *values, int64_t count, bool skip_nan)     /* in 16 bits */
+INLINE int32_t amax_of_bf16(const uint16_t *values, int64_t count, bool skip_nan)     /* in 16 bits */
 {
     int16_t amax = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -63,10 +59,10 @@ static int32_t amax_of_ints(const int32_t *values, int64_t count)
 }
 
 /* One column a block. */
-TGL_FLAT void amax_of_columns(const void *values, bool is_bf16, int64_t count, bool skip_nan, int32_t *restrict amax)
+INLINE void amax_of_columns(const void *values, bool is_bf16, int64_t count, bool skip_nan, int32_t *restrict amax)
 {
     for (int64_t i = 0; i < count; i++) {
-        const float value = value_at(values, is_bf16, i);
+        const float value = tgl_value_at(values, is_bf16, i);
         const int32_t magnitude = (int32_t)(tgl_f32_to_bits(value) & 0x7FFFFFFF);
         const int32_t number = skip_nan && magnitude > INFINITE ? 0 : magnitude;
         amax[i] = number > amax[i] ? number : amax[i];
@@ -76,12 +72,12 @@ TGL_FLAT void amax_of_columns(const void *values, bool is_bf16, int64_t count, b
 /* Runs of columns that share a block: `at` and `end` are counted from where the first block begins, like the
  * column that a walk starts from. */
 typedef struct { int64_t block, at, end, stop, block_cols; } walk;
-TGL_FLAT walk walk_from(int64_t col, int64_t count, int64_t block_cols)
+INLINE walk walk_from(int64_t col, int64_t count, int64_t block_cols)
 {
     const int64_t block = col / block_cols;
     return (walk){ block, col, least(col + count, (block + 1) * block_cols), col + count, block_cols };
 }
-TGL_FLAT void walk_on(walk *w)
+INLINE void walk_on(walk *w)
 {
     w->block++;
     w->at = w->end;
@@ -89,7 +85,7 @@ TGL_FLAT void walk_on(walk *w)
 }
 
 /* Raises the amax of the blocks that `count` columns from `col` on are in. */
-TGL_FLAT void amax_of_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+INLINE void amax_of_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
                            bool skip_nan, int32_t *amax)
 {
     if (block_cols == 1) {
@@ -115,7 +111,7 @@ static void find_amax(const void *values, bool is_bf16, int64_t col, int64_t cou
 /* ---- factors ---- */
 
 /* From amax to sf and inv, where is_rounded is a constant. */
-TGL_FLAT void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_rule rule, float *restrict sf,
+INLINE void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_rule rule, float *restrict sf,
                          float *restrict inv)
 {
     for (int64_t k = 0; k < count; k++) {
@@ -139,7 +135,7 @@ static void write_factors(const tgl_cast *c, int64_t m, int64_t k, const int32_t
     if (c->sf.kind == TGL_SF_ROWS)
         memcpy((float *)c->sf.data + tgl_sf_offset(&c->sf, m, k), sf, (size_t)count * sizeof *sf);
     else
-        for (int64_t i = 0; i < count; i++) tgl_sf_set(&c->sf, m, k + i, sf[i]);
+        for (int64_t i = 0; i < count; i++) tgl_sf_set(&c->sf, m, k + i, c->num_sf, sf[i]);
 }
 
 static void read_factors(const tgl_cast *c, int64_t m, int64_t k, int64_t count, float *inv)
@@ -149,19 +145,19 @@ static void read_factors(const tgl_cast *c, int64_t m, int64_t k, int64_t count,
 
 /* ---- products ---- */
 
-TGL_FLAT void times_one(const void *values, bool is_bf16, int64_t count, float factor, float *restrict to)
+INLINE void times_one(const void *values, bool is_bf16, int64_t count, float factor, float *restrict to)
 {
-    for (int64_t i = 0; i < count; i++) to[i] = value_at(values, is_bf16, i) * factor;
+    for (int64_t i = 0; i < count; i++) to[i] = tgl_value_at(values, is_bf16, i) * factor;
 }
 
-TGL_FLAT void times_each(const void *values, bool is_bf16, int64_t count, const float *restrict factors,
+INLINE void times_each(const void *values, bool is_bf16, int64_t count, const float *restrict factors,
                        float *restrict to)
 {
-    for (int64_t i = 0; i < count; i++) to[i] = value_at(values, is_bf16, i) * factors[i];
+    for (int64_t i = 0; i < count; i++) to[i] = tgl_value_at(values, is_bf16, i) * factors[i];
 }
 
 /* to = values * the factor of their block; `col` as in find_amax. */
-TGL_FLAT void times_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+INLINE void times_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
                          const float *factors, float *to)
 {
     const int64_t bytes = is_bf16 ? 2 : 4;
@@ -243,7 +239,7 @@ tgl_values tgl_values_of(const DLTensor *t)
 tgl_codes tgl_codes_of(const DLTensor *t, int format, tgl_sf sf, tgl_blocks blocks)
 {
     const int64_t stride = t->shape[0] > 1 && !tgl_is_empty(t) ? tgl_stride(t, 0) : 0;
-    return (tgl_codes){ tgl_data(t), stride, format, sf, blocks.rows, blocks.cols };
+    return (tgl_codes){ tgl_data(t), stride, format, sf, blocks.rows, blocks.cols, 0 };
 }
 
 static const void *read_values(const void *context, int64_t row, int64_t col, int64_t count, float *buffer)
@@ -316,11 +312,11 @@ static void decode_narrow(const tgl_codes *c, int64_t m, const uint8_t *row, int
     float factors[PIECE];
     tgl_decode_run(c->format, row, col, count, 1, to);
     if (c->block_cols == 1 && c->sf.kind == TGL_SF_ROWS) {
-        times_factors(to, (const float *)c->sf.data + tgl_sf_offset(&c->sf, m, col), count);
+        times_factors(to, (const float *)c->sf.data + tgl_sf_offset(&c->sf, m, c->first_sf + col), count);
         return;
     }
     for (walk w = walk_from(col, count, c->block_cols); w.at < w.stop; walk_on(&w))
-        for (int64_t j = w.at; j < w.end; j++) factors[j - col] = tgl_sf_get(&c->sf, m, w.block);
+        for (int64_t j = w.at; j < w.end; j++) factors[j - col] = tgl_sf_get(&c->sf, m, c->first_sf + w.block);
     times_factors(to, factors, count);
 }
 
@@ -335,7 +331,8 @@ void tgl_decode(const tgl_codes *c, int64_t row, int64_t col, int64_t count, flo
             continue;
         }
         for (walk w = walk_from(from, n, c->block_cols); w.at < w.stop; walk_on(&w))
-            tgl_decode_run(c->format, codes, w.at, w.end - w.at, tgl_sf_get(&c->sf, m, w.block), to + (w.at - col));
+            tgl_decode_run(c->format, codes, w.at, w.end - w.at, tgl_sf_get(&c->sf, m, c->first_sf + w.block),
+                           to + (w.at - col));
     }
 }
 
@@ -475,8 +472,8 @@ tgl_status tgl_run_cast(const tgl_cast *c)
     return tgl_parallel_rows(tiles, 4 * (c->num_rows * c->num_cols / tiles), run_tiles, c);
 }
 
-void tgl_cast_row(const tgl_cast *c, int64_t row)
+void tgl_cast_columns(const tgl_cast *c, int64_t row, int64_t col, int64_t count)
 {
-    const int64_t step = tile_cols_of(c);
-    for (int64_t j = 0; j < c->num_cols; j += step) run_tile(c, row, 1, j, least(step, c->num_cols - j));
+    const int64_t step = tile_cols_of(c), end = col + count;
+    for (int64_t j = col; j < end; j += step) run_tile(c, row, 1, j, least(step, end - j));
 }

@@ -4,6 +4,7 @@
 #ifndef TEGULA_QUANT_CAST_H
 #define TEGULA_QUANT_CAST_H
 
+#include "numerics/bf16.h"
 #include "quant/scale.h"
 
 /* ---- reading ---- */
@@ -25,6 +26,11 @@ typedef struct {
     bool is_bf16;
 } tgl_values;
 
+static inline float tgl_value_at(const void *values, bool is_bf16, int64_t i)
+{
+    return is_bf16 ? tgl_bf16_to_f32(((const uint16_t *)values)[i]) : ((const float *)values)[i];
+}
+
 /* Codes in memory with factors. */
 typedef struct {
     const uint8_t *data;
@@ -32,6 +38,7 @@ typedef struct {
     int format;
     tgl_sf sf;
     int64_t block_rows, block_cols;
+    int64_t first_sf;       /* column of sf that belongs to column 0 */
 } tgl_codes;
 
 tgl_values tgl_values_of(const DLTensor *t);
@@ -54,7 +61,8 @@ typedef struct {
     tgl_scale_rule rule;
     int64_t block_rows, block_cols;
     tgl_sf sf;
-    int64_t first_sf;       /* column of sf that belongs to column 0 */
+    int64_t first_sf;       /* column of sf that belongs to column 0 ... */
+    int64_t num_sf;         /* ... of so many */
     bool is_given;          /* sf is read, inv = 1 / sf; else it is written */
     uint8_t *out;           /* NULL: only factors are wanted */
     int64_t out_stride;     /* bytes from a row of out to the next */
@@ -64,7 +72,7 @@ typedef struct {
 /* All of it, on all threads. */
 tgl_status tgl_run_cast(const tgl_cast *cast);
 
-/* One row, for casts with block_rows = 1. */
-void tgl_cast_row(const tgl_cast *cast, int64_t row);
+/* Columns of one row, from the beginning of a block to the end of another; for casts with block_rows = 1. */
+void tgl_cast_columns(const tgl_cast *cast, int64_t row, int64_t col, int64_t count);
 
 #endif

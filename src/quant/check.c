@@ -45,6 +45,13 @@ tgl_status tgl_expect_values(const char *name, const DLTensor *t)
     return expect_cols(name, t);
 }
 
+tgl_status tgl_expect_even(const char *name, const DLTensor *t)
+{
+    if (t->shape[1] % 2 == 0) return TGL_OK;
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: columns are %" PRId64 ", want an even number: gates, then ups", name,
+                    t->shape[1]);
+}
+
 int64_t tgl_num_cols(const DLTensor *codes, int format)
 {
     const int64_t width = codes->shape[1];

@@ -22,6 +22,9 @@ tgl_status tgl_expect_swiglu_clamp(const tgl_quant_params *params);
 /* bf16 or f32 [num_rows, num_cols], rows may be strided. */
 tgl_status tgl_expect_values(const char *name, const DLTensor *t);
 
+/* Rows of gates, then as many ups. */
+tgl_status tgl_expect_even(const char *name, const DLTensor *t);
+
 /* Codes of a format, rows may be strided; num_cols is then tgl_num_cols(). */
 tgl_status tgl_expect_codes(const char *name, const DLTensor *t, int format);
 

@@ -65,7 +65,7 @@ static bool run_block(const problem *p, int64_t m, int64_t k)
     const int64_t col = k * of->cols, col_end = least(col + of->cols, p->num_cols);
     const int64_t x_k = col / in->cols, x_k_end = (col_end - 1) / in->cols + 1;
     const int sf = tgl_lossless_sf(largest_code(p, row / in->rows, (row_end - 1) / in->rows + 1, x_k, x_k_end));
-    tgl_sf_set(&p->sf, m, k, tgl_ue8m0_to_f32((uint8_t)sf));
+    tgl_sf_set(&p->sf, m, k, of->num_cols, tgl_ue8m0_to_f32((uint8_t)sf));
     bool is_inexact = false;
     for (int64_t i = row; i < row_end; i++)
         for (int64_t b = x_k; b < x_k_end; b++) {

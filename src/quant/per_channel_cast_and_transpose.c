@@ -22,7 +22,8 @@ static tgl_status run_on_cpu(const problem *p)
     const tgl_cast cast = {
         .from = tgl_read_values(&p->x), .num_rows = p->num_rows, .num_cols = p->num_cols,
         .format = TGL_FORMAT_E4M3, .rule = p->rule, .block_rows = p->blocks.rows, .block_cols = 1,
-        .sf = p->sf, .out = p->out, .out_stride = p->num_rows, .is_transposed = true
+        .sf = p->sf, .num_sf = p->num_cols,
+        .out = p->out, .out_stride = p->num_rows, .is_transposed = true
     };
     return tgl_run_cast(&cast);
 }

@@ -29,7 +29,8 @@ static tgl_status run_on_cpu(const problem *p)
     const tgl_cast cast = {
         .from = p->x_format == VALUES ? tgl_read_values(&p->values) : tgl_read_codes(&p->codes),
         .num_rows = p->num_rows, .num_cols = p->num_cols, .format = p->format, .rule = p->rule,
-        .block_rows = 1, .block_cols = p->blocks.cols, .sf = p->sf, .is_given = p->is_given,
+        .block_rows = 1, .block_cols = p->blocks.cols, .sf = p->sf, .num_sf = p->blocks.num_cols,
+        .is_given = p->is_given,
         .out = p->has_out ? p->out : NULL, .out_stride = tgl_row_bytes(p->format, p->num_cols)
     };
     return tgl_run_cast(&cast);

@@ -83,18 +83,18 @@ TGL_INLINE float tgl_sf_get(const tgl_sf *sf, int64_t m, int64_t k)
 /* The UE8M0 code of a factor that is a power of two; of any other, the exponent is read. */
 TGL_INLINE uint32_t tgl_sf_code_of(float factor) { return tgl_f32_to_bits(factor) >> 23 & 0xFF; }
 
-/* Stores factor (m, k). The codes of a word are set in the order of k, by one thread: the first sets those
- * after it to 0, so that what lies past the last column is 0. (Kernels that hold four make the word
- * themselves.) */
-TGL_INLINE void tgl_sf_set(const tgl_sf *sf, int64_t m, int64_t k, float factor)
+/* Stores factor (m, k) of num_cols; that of the last column also sets the codes after it in its word to 0. The
+ * codes of a word must be set by one thread. (Kernels that hold four of them make the word themselves.) */
+TGL_INLINE void tgl_sf_set(const tgl_sf *sf, int64_t m, int64_t k, int64_t num_cols, float factor)
 {
     const int64_t i = tgl_sf_offset(sf, m, k);
     if (sf->kind != TGL_SF_PACKED) {
         ((float *)sf->data)[i] = factor;
     } else {
         uint32_t *word = (uint32_t *)sf->data + i;
-        const uint32_t code = tgl_sf_code_of(factor) << (8 * (k % 4));
-        *word = k % 4 == 0 ? code : *word | code;
+        const int shift = (int)(k % 4) * 8;
+        const uint32_t replaced = (k == num_cols - 1 ? 0xFFFFFFFFu : 0xFFu) << shift;
+        *word = (*word & ~replaced) | tgl_sf_code_of(factor) << shift;
     }
 }
 

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ * exp.h - e^x for CPU loops: no call, no table, no branch, so that compilers vectorise it.
+ *
+ * With n the integer nearest to x / ln 2 and r = x - n ln 2, |r| < 0.35, e^x = 2^n e^r and
+ * e^r = 1 + r + r^2 p(r), where p is the polynomial of degree 4 with the least relative error of e^r: 2^-27.6.
+ * ln 2 has two parts, the first of so few bits that n times it and its difference to x are exact. The rest
+ * rounds: the result is within 1.1 units in the last place, and not below the true one's rounding to 0 or
+ * above its rounding to infinity.
+ *   -inf gives 0, inf and what overflows (above 88.7228) inf, NaN stays NaN, 0 gives 1; subnormal results are
+ *   rounded twice
+ * Kernels use expf of CUDA, which is made of a hardware instruction and differs in the last bits. */
+#ifndef TEGULA_NUMERICS_EXP_H
+#define TEGULA_NUMERICS_EXP_H
+
+#include "numerics/base.h"
+
+TGL_INLINE float tgl_exp(float x)
+{
+    /* beyond, the result is 0 or inf in any case; a NaN passes both */
+    const float low = x < -104.0f ? -104.0f : x, bounded = low > 89.0f ? 89.0f : low;
+    const float to_integer = 0x1.8p23f;                         /* its last bit is 1, so adding it rounds */
+    const float shifted = bounded * 0x1.715476p0f + to_integer;
+    const float n = shifted - to_integer;
+    const float r = (bounded - n * 0x1.63p-1f) + n * 0x1.bd0106p-13f;
+    const float p = (((0x1.6a1a72p-10f * r + 0x1.123fc6p-7f) * r + 0x1.555916p-5f) * r + 0x1.55548ap-3f) * r +
+                    0x1.fffffcp-2f;
+    const float e = (p * (r * r) + r) + 1.0f;
+    /* 2^n in two factors: it, or one over it, may be no normal number; e times the first is exact */
+    const int32_t exponent = (int32_t)(tgl_f32_to_bits(shifted) - tgl_f32_to_bits(to_integer));
+    const int32_t half = exponent >> 1;
+    const float first = tgl_f32_from_bits((uint32_t)(half + 127) << 23);
+    const float second = tgl_f32_from_bits((uint32_t)(exponent - half + 127) << 23);
+    return e * first * second;
+}
+
+#endif
