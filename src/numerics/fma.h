@@ -4,7 +4,7 @@
  *
  * The product of two floats is exact in double. Their sum with c is not; rounding it to double and then to
  * float could round a tie the wrong way. So the sum is rounded to odd: if it is inexact, its last bit becomes
- * 1, on the side of the true value, which leaves no tie (Boldo and Melquiond, "When double rounding is odd"). */
+ * 1, on the side of the true value, which leaves no tie (Boldo, Melquiond: "When double rounding is odd"). */
 #ifndef TEGULA_NUMERICS_FMA_H
 #define TEGULA_NUMERICS_FMA_H
 

@@ -35,14 +35,15 @@ TGL_INLINE uint32_t tgl_minifloat_from_magnitude(uint32_t magnitude, int mantiss
 }
 
 /* The bits of the float with the value of `code`, which has no sign and is not infinite or NaN. With the
- * exponent one higher a normal code has twice its value, half of which is too much; a subnormal one, read as if
- * it were normal, is too large by the smallest normal number. That is the larger of the two. */
+ * exponent one higher a normal code has twice its value, half of which is too much; a subnormal one, read as
+ * if it were normal, is too large by the smallest normal number. That is the larger of the two. */
 TGL_INLINE uint32_t tgl_minifloat_to_magnitude(uint32_t code, int mantissa_bits, int bias)
 {
     const int32_t half = (int32_t)(code << (23 - mantissa_bits)) + ((127 - bias) << 23);
     const int32_t min_normal = (128 - bias) << 23;
     const int32_t excess = half > min_normal ? half : min_normal;
-    return tgl_f32_to_bits(tgl_f32_from_bits((uint32_t)half + (1u << 23)) - tgl_f32_from_bits((uint32_t)excess));
+    const float twice = tgl_f32_from_bits((uint32_t)half + (1u << 23));
+    return tgl_f32_to_bits(twice - tgl_f32_from_bits((uint32_t)excess));
 }
 
 #endif

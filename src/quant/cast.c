@@ -24,8 +24,8 @@ static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 #define INLINE static inline __attribute__((always_inline))     /* so that flags are constants */
 
 /* ---- the largest magnitude ----
- * Of floats' bits without the sign, as integers, which have the same order. NaN are the largest of all: as long
- * as there are none, `skip_nan` is not needed. */
+ * Of floats' bits without the sign, as integers, which have the same order. NaN are the largest of all: as
+ * long as there are none, `skip_nan` is not needed. */
 
 enum { INFINITE = 0x7F800000 };
 
@@ -59,7 +59,8 @@ static int32_t amax_of_ints(const int32_t *values, int64_t count)
 }
 
 /* One column a block. */
-INLINE void amax_of_columns(const void *values, bool is_bf16, int64_t count, bool skip_nan, int32_t *restrict amax)
+INLINE void amax_of_columns(const void *values, bool is_bf16, int64_t count, bool skip_nan,
+                            int32_t *restrict amax)
 {
     for (int64_t i = 0; i < count; i++) {
         const float value = tgl_value_at(values, is_bf16, i);
@@ -178,12 +179,6 @@ static void multiply(const void *values, bool is_bf16, int64_t col, int64_t coun
 }
 
 /* ---- codes ---- */
-
-/* Bytes of so many codes side by side. */
-static int64_t code_bytes(int format, int64_t count)
-{
-    return format == TGL_FORMAT_E4M3 ? count : format == TGL_FORMAT_E2M1 ? count / 2 : count / 8 * 12;
-}
 
 /* `is_small`: no product is NaN or past the format's largest value by more than rounding, as is so where the
  * factors were made of finite values. */
@@ -307,7 +302,8 @@ static void times_factors(float *restrict values, const float *restrict factors,
     for (int64_t i = 0; i < count; i++) values[i] *= factors[i];
 }
 
-static void decode_narrow(const tgl_codes *c, int64_t m, const uint8_t *row, int64_t col, int64_t count, float *to)
+static void decode_narrow(const tgl_codes *c, int64_t m, const uint8_t *row, int64_t col, int64_t count,
+                          float *to)
 {
     float factors[PIECE];
     tgl_decode_run(c->format, row, col, count, 1, to);
@@ -315,8 +311,10 @@ static void decode_narrow(const tgl_codes *c, int64_t m, const uint8_t *row, int
         times_factors(to, (const float *)c->sf.data + tgl_sf_offset(&c->sf, m, c->first_sf + col), count);
         return;
     }
-    for (walk w = walk_from(col, count, c->block_cols); w.at < w.stop; walk_on(&w))
-        for (int64_t j = w.at; j < w.end; j++) factors[j - col] = tgl_sf_get(&c->sf, m, c->first_sf + w.block);
+    for (walk w = walk_from(col, count, c->block_cols); w.at < w.stop; walk_on(&w)) {
+        const float factor = tgl_sf_get(&c->sf, m, c->first_sf + w.block);
+        for (int64_t j = w.at; j < w.end; j++) factors[j - col] = factor;
+    }
     times_factors(to, factors, count);
 }
 
@@ -409,21 +407,23 @@ static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, in
     for (int64_t i = 0; i < square_rows; i += 16)
         for (int64_t j = 0; j < square_cols; j += 16)
             tgl_square(x + i * from_stride + j, from_stride, out + j * to_stride + i, to_stride, 1);
-    tgl_elements(x + square_cols, from_stride, 1, out + square_cols * to_stride, to_stride, rows,
-                 cols - square_cols, 1);
-    tgl_elements(x + square_rows * from_stride, from_stride, 1, out + square_rows, to_stride, rows - square_rows,
+    const int64_t more_rows = rows - square_rows, more_cols = cols - square_cols;
+    tgl_elements(x + square_cols, from_stride, 1, out + square_cols * to_stride, to_stride, rows, more_cols,
+                 1);
+    tgl_elements(x + square_rows * from_stride, from_stride, 1, out + square_rows, to_stride, more_rows,
                  square_cols, 1);
 }
 
 static void encode_transposed(const tile *t, bool is_small)
 {
-    enum { ROWS = 64, STRIDE = MAX_TRANSPOSED_COLS + 16 };      /* a power of two would use few sets of the cache */
+    enum { ROWS = 64, STRIDE = MAX_TRANSPOSED_COLS + 16 };  /* a power of two uses few sets of the cache */
     const tgl_cast *c = t->cast;
     uint8_t codes[ROWS * STRIDE];
     for (int64_t i = 0; i < t->num_rows; i += ROWS) {
         const int64_t rows = least(ROWS, t->num_rows - i);
         for (int64_t r = 0; r < rows; r++) encode_row(t, i + r, is_small, codes + r * STRIDE);
-        transpose(codes, STRIDE, rows, t->num_cols, c->out + t->col * c->out_stride + t->row + i, c->out_stride);
+        uint8_t *out = c->out + t->col * c->out_stride + t->row + i;
+        transpose(codes, STRIDE, rows, t->num_cols, out, c->out_stride);
     }
 }
 
@@ -447,7 +447,7 @@ static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t c
     if (c->out && c->is_transposed) {
         encode_transposed(&t, is_small);
     } else if (c->out) {
-        uint8_t *out = c->out + row * c->out_stride + code_bytes(c->format, col);
+        uint8_t *out = c->out + row * c->out_stride + tgl_code_bytes(c->format, col);
         for (int64_t i = 0; i < num_rows; i++) encode_row(&t, i, is_small, out + i * c->out_stride);
     }
 }

@@ -67,13 +67,14 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_cast_back: the kernel is not built yet");
+    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_cast_back: no kernel yet");
 }
 
 tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
                                const tgl_quant_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL)) tgl_log_call("tgl_quant_cast_back", "x", x, "x_sf", x_sf, "out", out, NULL);
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_quant_cast_back", "x", x, "x_sf", x_sf, "out", out, NULL);
     problem p;
     TGL_TRY(check(x, x_sf, out, params, &p));
     if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */

@@ -48,7 +48,7 @@ tgl_status tgl_expect_values(const char *name, const DLTensor *t)
 tgl_status tgl_expect_even(const char *name, const DLTensor *t)
 {
     if (t->shape[1] % 2 == 0) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "%s: columns are %" PRId64 ", want an even number: gates, then ups", name,
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: columns are %" PRId64 ", want an even number (gates, ups)", name,
                     t->shape[1]);
 }
 
@@ -56,11 +56,6 @@ int64_t tgl_num_cols(const DLTensor *codes, int format)
 {
     const int64_t width = codes->shape[1];
     return format == TGL_FORMAT_E4M3 ? width : format == TGL_FORMAT_E2M1 ? width * 2 : width / 12 * 8;
-}
-
-int64_t tgl_row_bytes(int format, int64_t num_cols)
-{
-    return format == TGL_FORMAT_E4M3 ? num_cols : format == TGL_FORMAT_E2M1 ? num_cols / 2 : num_cols / 8 * 12;
 }
 
 static tgl_status expect_codes(const char *name, const DLTensor *t, int format, tgl_layout layout)
@@ -72,12 +67,12 @@ static tgl_status expect_codes(const char *name, const DLTensor *t, int format, 
     TGL_TRY(expect_cols(name, t));
     if (format != TGL_FORMAT_E5M6) return TGL_OK;
     if (t->shape[1] % 12)
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: rows are %" PRId64 " bytes, want a multiple of 12 for e5m6", name,
-                        t->shape[1]);
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: rows are %" PRId64 " bytes, want a multiple of 12 for e5m6",
+                        name, t->shape[1]);
     if (tgl_is_empty(t)) return TGL_OK;
     if (t->shape[0] > 1 && tgl_stride(t, 0) % 4)
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: rows are %" PRId64 " bytes apart, want a multiple of 4 for e5m6",
-                        name, tgl_stride(t, 0));
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: rows are %" PRId64
+                        " bytes apart, want a multiple of 4 for e5m6", name, tgl_stride(t, 0));
     return tgl_expect_aligned(name, t, 4);
 }
 
@@ -91,10 +86,10 @@ tgl_status tgl_expect_out_codes(const char *name, const DLTensor *t, int format,
 {
     const int group = format == TGL_FORMAT_E4M3 ? 1 : format == TGL_FORMAT_E2M1 ? 2 : 8;
     if (num_cols % group)
-        return tgl_fail(TGL_ERR_ARGUMENT, "x: columns are %" PRId64 ", want a multiple of %d for %s", num_cols,
-                        group, format == TGL_FORMAT_E2M1 ? "e2m1" : "e5m6");
+        return tgl_fail(TGL_ERR_ARGUMENT, "x: columns are %" PRId64 ", want a multiple of %d for %s",
+                        num_cols, group, format == TGL_FORMAT_E2M1 ? "e2m1" : "e5m6");
     TGL_TRY(expect_codes(name, t, format, TGL_PACKED));
-    const int64_t width = tgl_row_bytes(format, num_cols);
+    const int64_t width = tgl_code_bytes(format, num_cols);
     return tgl_expect_shape(name, t, (tgl_dim[]){ { num_rows, num_rows }, { width, width } });
 }
 

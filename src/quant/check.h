@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * check.h - checks that the casts share: parameters, codes, who may overlap whom. Like those of core/tensor.h,
- * they say "name: ... is ..., want ...". */
+ * check.h - checks that the casts share: parameters, codes, who may overlap whom. They say "name: ... is ...,
+ * want ...", like those of core/tensor.h. */
 #ifndef TEGULA_QUANT_CHECK_H
 #define TEGULA_QUANT_CHECK_H
 
@@ -40,9 +40,6 @@ tgl_status tgl_expect_matrix(const char *name, const DLTensor *t, tgl_dtype dtyp
                              int64_t num_cols);
 
 int64_t tgl_num_cols(const DLTensor *codes, int format);
-
-/* Bytes of a row of codes. */
-int64_t tgl_row_bytes(int format, int64_t num_cols);
 
 /* Inputs first, then what is written; NULL tensors are left out. All are on the device of the first, and
  * nothing that is written shares memory with another. */

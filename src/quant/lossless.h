@@ -9,9 +9,9 @@
  * by 6, so that its 6 becomes 384, e4m3's largest number of two bits; but not below the least code. */
 TGL_INLINE int tgl_lossless_sf(int largest) { return largest - 6 > 1 ? largest - 6 : 1; }
 
-/* code * 2^shift, exact: e4m3 numbers with a bit of mantissa, from 0.5 * 2^-5 = 2^-6, the smallest normal one,
- * to 6 * 2^6. Codes of e2m1 are e4m3's without the two lower mantissa bits and with another bias; but for 0.5,
- * subnormal in e2m1, whose place in that order would be 0.75's. */
+/* code * 2^shift, exact: e4m3 numbers with a bit of mantissa, from 0.5 * 2^-5 = 2^-6, the smallest normal
+ * one, to 6 * 2^6. Codes of e2m1 are e4m3's without the two lower mantissa bits and with another bias; but
+ * for 0.5, subnormal in e2m1, whose place in that order would be 0.75's. */
 #define TGL_LOSSLESS_MIN_SHIFT -5
 #define TGL_LOSSLESS_MAX_SHIFT 6
 TGL_INLINE uint8_t tgl_lossless_exact(uint32_t code, int shift)

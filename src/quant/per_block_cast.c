@@ -26,7 +26,7 @@ static tgl_status run_on_cpu(const problem *p)
         .format = p->format, .rule = p->rule, .block_rows = p->blocks.rows, .block_cols = p->blocks.cols,
         .sf = p->sf, .num_sf = p->blocks.num_cols,
         .is_given = p->is_given, .out = p->has_out ? p->out : NULL,
-        .out_stride = tgl_row_bytes(p->format, p->num_cols)
+        .out_stride = tgl_code_bytes(p->format, p->num_cols)
     };
     return tgl_run_cast(&cast);
 }
@@ -34,8 +34,8 @@ static tgl_status run_on_cpu(const problem *p)
 /* ---- checks ---- */
 
 /* sf is one of given_sf and out_sf; out may be NULL only with out_sf. */
-static tgl_status check(const DLTensor *x, const DLTensor *given_sf, const DLTensor *out, const DLTensor *out_sf,
-                        const tgl_quant_params *params, problem *p)
+static tgl_status check(const DLTensor *x, const DLTensor *given_sf, const DLTensor *out,
+                        const DLTensor *out_sf, const tgl_quant_params *params, problem *p)
 {
     TGL_TRY(tgl_expect_params(params));
     TGL_TRY(tgl_expect_format(params->format, false));
@@ -63,7 +63,7 @@ static tgl_status check(const DLTensor *x, const DLTensor *given_sf, const DLTen
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_block_cast: the kernel is not built yet");
+    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_block_cast: no kernel yet");
 }
 
 static tgl_status run(const problem *p, const DLTensor *on, tgl_stream stream)

@@ -24,20 +24,21 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- CPU ---- */
 
-/* Columns j .. end - 1 of a row, all of one block of x; is there one whose value changed? */
-static bool run_exact(const uint8_t *restrict x, int64_t num_pairs, int shift, uint8_t *restrict out)
+static void run_exact(const uint8_t *restrict x, int64_t num_pairs, int shift, uint8_t *restrict out)
 {
     for (int64_t i = 0; i < num_pairs; i++) {
         out[2 * i] = tgl_lossless_exact(x[i] & 15, shift);
         out[2 * i + 1] = tgl_lossless_exact(x[i] >> 4, shift);
     }
-    return false;
 }
 
+/* Columns j .. end - 1 of a row, all of one block of x. Did a value change? */
 static bool run_columns(const uint8_t *row, int64_t j, int64_t end, int shift, uint8_t *out)
 {
-    if (shift >= TGL_LOSSLESS_MIN_SHIFT && j % 2 == 0 && (end - j) % 2 == 0)
-        return run_exact(row + j / 2, (end - j) / 2, shift, out + j);
+    if (shift >= TGL_LOSSLESS_MIN_SHIFT && j % 2 == 0 && end % 2 == 0) {
+        run_exact(row + j / 2, (end - j) / 2, shift, out + j);
+        return false;
+    }
     bool is_inexact = false;
     for (; j < end; j++) {
         const uint32_t code = row[j / 2] >> (j % 2 * 4) & 15;
@@ -64,14 +65,15 @@ static bool run_block(const problem *p, int64_t m, int64_t k)
     const int64_t row = m * of->rows, row_end = least(row + of->rows, p->num_rows);
     const int64_t col = k * of->cols, col_end = least(col + of->cols, p->num_cols);
     const int64_t x_k = col / in->cols, x_k_end = (col_end - 1) / in->cols + 1;
-    const int sf = tgl_lossless_sf(largest_code(p, row / in->rows, (row_end - 1) / in->rows + 1, x_k, x_k_end));
+    const int64_t x_m = row / in->rows, x_m_end = (row_end - 1) / in->rows + 1;
+    const int sf = tgl_lossless_sf(largest_code(p, x_m, x_m_end, x_k, x_k_end));
     tgl_sf_set(&p->sf, m, k, of->num_cols, tgl_ue8m0_to_f32((uint8_t)sf));
     bool is_inexact = false;
     for (int64_t i = row; i < row_end; i++)
         for (int64_t b = x_k; b < x_k_end; b++) {
             const int shift = (int)tgl_sf_code_of(tgl_sf_get(&p->x_sf, i / in->rows, b)) - sf;
-            is_inexact |= run_columns(p->x + i * p->x_stride, b * in->cols, least((b + 1) * in->cols, col_end),
-                                      shift, p->out + i * p->num_cols);
+            const int64_t j = b * in->cols, end = least(j + in->cols, col_end);
+            is_inexact |= run_columns(p->x + i * p->x_stride, j, end, shift, p->out + i * p->num_cols);
         }
     return is_inexact;
 }
@@ -100,12 +102,13 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
     p->num_cols = tgl_num_cols(x, TGL_FORMAT_E2M1);
     p->x = tgl_data(x);
     p->x_stride = p->num_rows > 1 && p->num_cols > 0 ? tgl_stride(x, 0) : 0;
-    p->x_blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->x_num_per_tokens, params->x_num_per_channels);
+    p->x_blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->x_num_per_tokens,
+                                params->x_num_per_channels);
     p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->num_per_tokens, params->num_per_channels);
     if (p->blocks.rows % p->x_blocks.rows)
         return tgl_fail(TGL_ERR_ARGUMENT, "num_per_tokens: is %" PRId64 ", want a multiple of %" PRId64
                         " (x_num_per_tokens)", p->blocks.rows, p->x_blocks.rows);
-    if (p->blocks.cols % p->x_blocks.cols && p->blocks.num_cols > 1)    /* all columns are always whole blocks */
+    if (p->blocks.cols % p->x_blocks.cols && p->blocks.num_cols > 1)    /* all columns are whole blocks */
         return tgl_fail(TGL_ERR_ARGUMENT, "num_per_channels: is %" PRId64 ", want a multiple of %" PRId64
                         " (x_num_per_channels)", p->blocks.cols, p->x_blocks.cols);
     TGL_TRY(tgl_expect_sf("x_sf", x_sf, p->x_blocks.num_rows, p->x_blocks.num_cols, &p->x_sf));
@@ -128,12 +131,12 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_block_cast_lossless: the kernel is not built yet");
+    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_block_cast_lossless: no kernel yet");
 }
 
 tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
-                                             DLTensor *out_sf, DLTensor *inexact, const tgl_quant_params *params,
-                                             tgl_stream stream)
+                                             DLTensor *out_sf, DLTensor *inexact,
+                                             const tgl_quant_params *params, tgl_stream stream)
 {
     if (tgl_log_wants(TGL_LOG_CALL))
         tgl_log_call("tgl_quant_per_block_cast_lossless", "x", x, "x_sf", x_sf, "out", out, "out_sf", out_sf,

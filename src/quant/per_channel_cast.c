@@ -45,7 +45,8 @@ static tgl_status run_on_cpu(const problem *p)
 /* ---- checks ---- */
 
 static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor *pos_to_token,
-                        const DLTensor *out, const DLTensor *out_sf, const tgl_quant_params *params, problem *p)
+                        const DLTensor *out, const DLTensor *out_sf, const tgl_quant_params *params,
+                        problem *p)
 {
     TGL_TRY(tgl_expect_params(params));
     TGL_TRY(tgl_expect_block("num_per_tokens", params->num_per_tokens));
@@ -86,7 +87,7 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_channel_cast: the kernel is not built yet");
+    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_channel_cast: no kernel yet");
 }
 
 tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, const DLTensor *pos_to_token,

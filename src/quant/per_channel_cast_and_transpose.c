@@ -53,7 +53,7 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, const DLTensor *
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_channel_cast_and_transpose: the kernel is not built yet");
+    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_channel_cast_and_transpose: no kernel yet");
 }
 
 tgl_status tgl_quant_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out, DLTensor *out_sf,

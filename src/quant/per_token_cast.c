@@ -31,7 +31,7 @@ static tgl_status run_on_cpu(const problem *p)
         .num_rows = p->num_rows, .num_cols = p->num_cols, .format = p->format, .rule = p->rule,
         .block_rows = 1, .block_cols = p->blocks.cols, .sf = p->sf, .num_sf = p->blocks.num_cols,
         .is_given = p->is_given,
-        .out = p->has_out ? p->out : NULL, .out_stride = tgl_row_bytes(p->format, p->num_cols)
+        .out = p->has_out ? p->out : NULL, .out_stride = tgl_code_bytes(p->format, p->num_cols)
     };
     return tgl_run_cast(&cast);
 }
@@ -64,8 +64,9 @@ static tgl_status check_x(const DLTensor *x, const DLTensor *x_sf, const tgl_qua
 }
 
 /* sf is one of given_sf and out_sf; out may be NULL only with out_sf. */
-static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor *given_sf, const DLTensor *out,
-                        const DLTensor *out_sf, const tgl_quant_params *params, problem *p)
+static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor *given_sf,
+                        const DLTensor *out, const DLTensor *out_sf, const tgl_quant_params *params,
+                        problem *p)
 {
     TGL_TRY(tgl_expect_params(params));
     TGL_TRY(tgl_expect_format(params->format, !x_sf));
@@ -94,7 +95,7 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_token_cast: the kernel is not built yet");
+    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_token_cast: no kernel yet");
 }
 
 static tgl_status run(const problem *p, const DLTensor *on, tgl_stream stream)
@@ -119,8 +120,8 @@ tgl_status tgl_quant_per_token_cast_with_precomputed_sf(const DLTensor *x, const
                                                         const tgl_quant_params *params, tgl_stream stream)
 {
     if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_per_token_cast_with_precomputed_sf", "x", x, "x_sf", x_sf, "sf", sf, "out", out,
-                     NULL);
+        tgl_log_call("tgl_quant_per_token_cast_with_precomputed_sf", "x", x, "x_sf", x_sf, "sf", sf,
+                     "out", out, NULL);
     problem p = { .is_given = true };
     TGL_TRY(check(x, x_sf, sf, out, NULL, params, &p));
     return run(&p, x, stream);

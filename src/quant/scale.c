@@ -14,15 +14,16 @@ static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); } 
 
 tgl_blocks tgl_blocks_of(int64_t num_rows, int64_t num_cols, int64_t rows, int64_t cols)
 {
-    tgl_blocks b = { .rows = rows ? rows : 1, .cols = cols && cols < num_cols ? cols : num_cols ? num_cols : 1 };
+    const bool has_all = cols == 0 || cols > num_cols;
+    tgl_blocks b = { .rows = rows ? rows : 1, .cols = !has_all ? cols : num_cols ? num_cols : 1 };
     b.num_rows = divide_up(num_rows, b.rows);
     b.num_cols = divide_up(num_cols, b.cols);
     return b;
 }
 
 /* The layout must not change with the number of tokens, since kernels may be compiled for it. So strides
- * decide only where they mean something: a single column of f32 is row-major with any stride, and a single row
- * is row-major unless its factors lie apart. (Exporters give a dimension of size 1 any stride.) */
+ * decide only where they mean something: a single column of f32 is row-major with any stride, and a single
+ * row is row-major unless its factors lie apart. (Exporters give a dimension of size 1 any stride.) */
 static tgl_sf layout_of(const DLTensor *t)
 {
     const int64_t down = tgl_stride(t, 0), right = tgl_stride(t, 1);
@@ -36,7 +37,6 @@ static tgl_sf layout_of(const DLTensor *t)
     return sf;
 }
 
-/* `least` is the least distance between rows, or columns where those are what is packed. */
 static tgl_status expect_strides(const char *name, const DLTensor *t, const tgl_sf *sf, bool is_written)
 {
     const bool is_rows = sf->kind == TGL_SF_ROWS;

@@ -14,6 +14,12 @@
 #define TGL_FORMAT_E2M1 1
 #define TGL_FORMAT_E5M6 2
 
+/* Bytes of so many codes side by side; count is even for e2m1, a multiple of 8 for e5m6. */
+TGL_INLINE int64_t tgl_code_bytes(int format, int64_t count)
+{
+    return format == TGL_FORMAT_E4M3 ? count : format == TGL_FORMAT_E2M1 ? count / 2 : count / 8 * 12;
+}
+
 /* ---- from the largest magnitude to a factor ---- */
 
 /* A block's factor: a value is code * sf, a code is encode(value * inv). */
@@ -29,8 +35,9 @@ typedef struct {
 TGL_INLINE tgl_scale_rule tgl_scale_rule_of(int format, int is_rounded)
 {
     tgl_scale_rule rule;
-    rule.max = format == TGL_FORMAT_E4M3 ? TGL_E4M3_MAX : format == TGL_FORMAT_E2M1 ? TGL_E2M1_MAX : TGL_E5M6_MAX;
-    rule.floor = format == TGL_FORMAT_E2M1 ? 0x1.8p-124f /* 6 * 2^-126 */ : 1e-4f;
+    const int is_e4m3 = format == TGL_FORMAT_E4M3, is_e2m1 = format == TGL_FORMAT_E2M1;
+    rule.max = is_e4m3 ? TGL_E4M3_MAX : is_e2m1 ? TGL_E2M1_MAX : TGL_E5M6_MAX;
+    rule.floor = is_e2m1 ? 0x1.8p-124f /* 6 * 2^-126 */ : 1e-4f;
     rule.is_rounded = is_rounded;
     return rule;
 }
@@ -83,8 +90,8 @@ TGL_INLINE float tgl_sf_get(const tgl_sf *sf, int64_t m, int64_t k)
 /* The UE8M0 code of a factor that is a power of two; of any other, the exponent is read. */
 TGL_INLINE uint32_t tgl_sf_code_of(float factor) { return tgl_f32_to_bits(factor) >> 23 & 0xFF; }
 
-/* Stores factor (m, k) of num_cols; that of the last column also sets the codes after it in its word to 0. The
- * codes of a word must be set by one thread. (Kernels that hold four of them make the word themselves.) */
+/* Stores factor (m, k) of num_cols; that of the last column also sets the codes after it in its word to 0.
+ * The codes of a word must be set by one thread. (Kernels that hold four make the word themselves.) */
 TGL_INLINE void tgl_sf_set(const tgl_sf *sf, int64_t m, int64_t k, int64_t num_cols, float factor)
 {
     const int64_t i = tgl_sf_offset(sf, m, k);

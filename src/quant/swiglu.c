@@ -3,7 +3,8 @@
 
 #define INLINE static inline __attribute__((always_inline))     /* so that is_bf16 is a constant */
 
-INLINE void activate(const void *gate, const void *up, bool is_bf16, int64_t count, float clamp, float *restrict to)
+INLINE void activate(const void *gate, const void *up, bool is_bf16, int64_t count, float clamp,
+                     float *restrict to)
 {
     for (int64_t i = 0; i < count; i++)
         to[i] = tgl_swiglu(tgl_swiglu_gate(tgl_value_at(gate, is_bf16, i), clamp),

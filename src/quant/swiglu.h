@@ -11,11 +11,14 @@
 #endif
 
 /* Without a clamp value, `clamp` is infinite. A NaN stays: it is neither above nor below. */
-TGL_INLINE float tgl_swiglu_gate(float gate, float clamp) { return gate > clamp ? clamp : gate; }
+TGL_INLINE float tgl_swiglu_gate(float gate, float clamp)
+{
+    return tgl_select_f32(gate > clamp, clamp, gate);
+}
 TGL_INLINE float tgl_swiglu_up(float up, float clamp)
 {
-    const float below = up > clamp ? clamp : up;
-    return below < -clamp ? -clamp : below;
+    const float below = tgl_select_f32(up > clamp, clamp, up);
+    return tgl_select_f32(below < -clamp, -clamp, below);
 }
 
 /* 1 + exp(-gate), what the gate and 1 are divided by. */
@@ -43,8 +46,8 @@ TGL_INLINE tgl_swiglu_grads tgl_swiglu_backward(float gate, float up, float grad
     const float up_grad = weighted * a;
     tgl_swiglu_grads g;
     g.activation = a / divisor * b;
-    g.gate_grad = gate > clamp ? 0.0f : gate_grad;
-    g.up_grad = up > clamp || up < -clamp ? 0.0f : up_grad;
+    g.gate_grad = tgl_select_f32(gate > clamp, 0.0f, gate_grad);
+    g.up_grad = tgl_select_f32((up > clamp) | (up < -clamp), 0.0f, up_grad);
     return g;
 }
 

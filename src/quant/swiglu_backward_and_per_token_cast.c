@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast.c - tgl_quant_swiglu_backward_and_per_token_cast: the weighted activation
- * again, and all gradients. */
+ * swiglu_backward_and_per_token_cast.c - tgl_quant_swiglu_backward_and_per_token_cast: the weighted
+ * activation again, and all gradients. */
 #include <math.h>
 #include <string.h>
 
@@ -75,10 +75,10 @@ static void store(const piece *w, float lanes[LANES])
     for (int64_t j = 0; j < w->count; j++) out[j] = tgl_bf16_from_f32(w->activation[j] * weight);
     for (int64_t j = 0; j < w->count; j++) gate_grad[j] = tgl_bf16_from_f32(w->gate_grad[j]);
     for (int64_t j = 0; j < w->count; j++) up_grad[j] = tgl_bf16_from_f32(w->up_grad[j]);
-    int64_t j = 0;
-    for (; j + LANES <= w->count; j += LANES)
+    const int64_t whole = w->count / LANES * LANES;
+    for (int64_t j = 0; j < whole; j += LANES)
         for (int lane = 0; lane < LANES; lane++) lanes[lane] += w->grad[j + lane] * w->activation[j + lane];
-    for (int lane = 0; j + lane < w->count; lane++) lanes[lane] += w->grad[j + lane] * w->activation[j + lane];
+    for (int64_t j = whole; j < w->count; j++) lanes[j - whole] += w->grad[j] * w->activation[j];
 }
 
 static float sum_of(float lanes[LANES])
@@ -177,7 +177,8 @@ static tgl_status check_x(const DLTensor *x, const DLTensor *x_sf, const tgl_qua
 }
 
 static tgl_status check_inputs(const DLTensor *grad_out, const DLTensor *weight,
-                               const DLTensor *pos_to_token_topk, const DLTensor *token_topk_to_pos, problem *p)
+                               const DLTensor *pos_to_token_topk, const DLTensor *token_topk_to_pos,
+                               problem *p)
 {
     TGL_TRY(tgl_expect("grad_out", grad_out, TGL_BF16, 2, TGL_ROWS));
     const tgl_dim want[2] = { { p->num_rows, p->num_rows }, { p->num_cols, p->num_cols } };
@@ -217,7 +218,7 @@ static tgl_status check_outputs(const DLTensor *out, const DLTensor *x_grad_fp8,
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_swiglu_backward_and_per_token_cast: the kernel is not built yet");
+    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_swiglu_backward_and_per_token_cast: no kernel yet");
 }
 
 tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
@@ -227,10 +228,10 @@ tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
     tgl_stream stream)
 {
     if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_swiglu_backward_and_per_token_cast", "x", x, "x_sf", x_sf, "grad_out", grad_out,
-                     "weight", weight, "pos_to_token_topk", pos_to_token_topk, "token_topk_to_pos",
-                     token_topk_to_pos, "out", out, "x_grad_fp8", x_grad_fp8, "x_grad_sf", x_grad_sf,
-                     "x_grad", x_grad, "weight_grad", weight_grad, NULL);
+        tgl_log_call("tgl_quant_swiglu_backward_and_per_token_cast", "x", x, "x_sf", x_sf,
+                     "grad_out", grad_out, "weight", weight, "pos_to_token_topk", pos_to_token_topk,
+                     "token_topk_to_pos", token_topk_to_pos, "out", out, "x_grad_fp8", x_grad_fp8,
+                     "x_grad_sf", x_grad_sf, "x_grad", x_grad, "weight_grad", weight_grad, NULL);
     problem p = { 0 };
     TGL_TRY(tgl_expect_params(params));
     TGL_TRY(tgl_expect_block("num_per_channels", params->num_per_channels));
@@ -240,8 +241,8 @@ tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
     TGL_TRY(check_outputs(out, x_grad_fp8, x_grad_sf, x_grad, weight_grad, weight, params->round_sf, &p));
     const tgl_named tensors[] = {
         { "x", x }, { "x_sf", x_sf }, { "grad_out", grad_out }, { "weight", weight },
-        { "pos_to_token_topk", pos_to_token_topk }, { "token_topk_to_pos", token_topk_to_pos }, { "out", out },
-        { "x_grad_fp8", x_grad_fp8 }, { "x_grad_sf", x_grad_sf }, { "x_grad", x_grad },
+        { "pos_to_token_topk", pos_to_token_topk }, { "token_topk_to_pos", token_topk_to_pos },
+        { "out", out }, { "x_grad_fp8", x_grad_fp8 }, { "x_grad_sf", x_grad_sf }, { "x_grad", x_grad },
         { "weight_grad", weight_grad }
     };
     TGL_TRY(tgl_expect_apart(tensors, 6, 11));

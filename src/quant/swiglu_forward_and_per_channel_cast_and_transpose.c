@@ -72,7 +72,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
 {
     (void)p, (void)on, (void)stream;
     return tgl_fail(TGL_ERR_INTERNAL,
-                    "tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose: the kernel is not built yet");
+                    "tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose: no kernel yet");
 }
 
 tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out,
@@ -81,8 +81,8 @@ tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLT
                                                                        tgl_stream stream)
 {
     if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose", "x", x, "out", out, "out_sf",
-                     out_sf, NULL);
+        tgl_log_call("tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose", "x", x, "out", out,
+                     "out_sf", out_sf, NULL);
     problem p;
     TGL_TRY(check(x, out, out_sf, params, &p));
     if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_forward_and_per_token_cast.c - tgl_quant_swiglu_forward_and_per_token_cast: the activation, weighted,
- * in blocks of one row. */
+ * swiglu_forward_and_per_token_cast.c - tgl_quant_swiglu_forward_and_per_token_cast: the activation,
+ * weighted, in blocks of one row. */
 #include <math.h>
 
 #include "core/log.h"
@@ -50,7 +50,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
         .from = { read_activations, p, .is_bf16 = false, .is_buffered = true }, .num_rows = p->num_rows,
         .num_cols = p->num_cols, .format = p->format, .rule = p->rule, .block_rows = 1,
         .block_cols = p->blocks.cols, .sf = p->sf, .num_sf = p->blocks.num_cols, .out = p->out,
-        .out_stride = tgl_row_bytes(p->format, p->num_cols)
+        .out_stride = tgl_code_bytes(p->format, p->num_cols)
     };
     int64_t counts[3] = { 0 };
     for (int64_t t = begin; t < end; t++) {
@@ -82,8 +82,9 @@ static tgl_status check_maps(const DLTensor *pos_to_token_topk, const DLTensor *
 {
     p->has_weights = pos_to_token_topk;
     if (p->has_weights != (topk_weights != NULL))
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: is NULL, want a tensor: pos_to_token_topk and topk_weights are given "
-                        "together", p->has_weights ? "topk_weights" : "pos_to_token_topk");
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: is NULL, want a tensor where %s is given",
+                        p->has_weights ? "topk_weights" : "pos_to_token_topk",
+                        p->has_weights ? "pos_to_token_topk" : "topk_weights");
     if (p->has_weights) {
         TGL_TRY(tgl_expect_list("pos_to_token_topk", pos_to_token_topk, TGL_I32, p->num_rows));
         TGL_TRY(tgl_expect("topk_weights", topk_weights, TGL_F32, 2, TGL_PACKED));
@@ -101,7 +102,8 @@ static tgl_status check_maps(const DLTensor *pos_to_token_topk, const DLTensor *
         TGL_TRY(tgl_expect_list("clamped_count", clamped_count, TGL_I64, 3));
         p->clamped_count = tgl_data(clamped_count);
         if (!params->has_swiglu_clamp_value)
-            return tgl_fail(TGL_ERR_ARGUMENT, "has_swiglu_clamp_value: is false, want true with clamped_count");
+            return tgl_fail(TGL_ERR_ARGUMENT,
+                            "has_swiglu_clamp_value: is false, want true where clamped_count is given");
     }
     return TGL_OK;
 }
@@ -138,7 +140,7 @@ static tgl_status check(const DLTensor *x, const DLTensor *pos_to_token_topk, co
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_swiglu_forward_and_per_token_cast: the kernel is not built yet");
+    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_swiglu_forward_and_per_token_cast: no kernel yet");
 }
 
 tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const DLTensor *pos_to_token_topk,

@@ -74,12 +74,13 @@ static tgl_status check(const DLTensor *x, const DLTensor *out)
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_unpack_from_e2m1fn_x2: the kernel is not built yet");
+    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_unpack_from_e2m1fn_x2: no kernel yet");
 }
 
 tgl_status tgl_quant_unpack_from_e2m1fn_x2(const DLTensor *x, DLTensor *out, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL)) tgl_log_call("tgl_quant_unpack_from_e2m1fn_x2", "x", x, "out", out, NULL);
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_quant_unpack_from_e2m1fn_x2", "x", x, "out", out, NULL);
     TGL_TRY(check(x, out));
     const problem p = { tgl_data(x), tgl_num_elements(x), tgl_data(out), tgl_dtype_of(out->dtype) };
     if (p.num_bytes == 0 && !tgl_preparing()) return TGL_OK;        /* data may be NULL */
