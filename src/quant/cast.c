@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "core/clones.h"
 #include "core/square.h"
 #include "core/threads.h"
 #include "numerics/bf16.h"
@@ -101,6 +102,7 @@ INLINE void amax_of_blocks(const void *values, bool is_bf16, int64_t col, int64_
     }
 }
 
+TGL_CLONES
 static void find_amax(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
                       bool skip_nan, int32_t *amax)
 {
@@ -122,6 +124,7 @@ INLINE void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_
     }
 }
 
+TGL_CLONES
 static void write_factors(const tgl_cast *c, int64_t m, int64_t k, const int32_t *amax, int64_t count,
                           float *inv)
 {
@@ -171,6 +174,7 @@ INLINE void times_blocks(const void *values, bool is_bf16, int64_t col, int64_t 
                   to + (w.at - col));
 }
 
+TGL_CLONES
 static void multiply(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
                      const float *factors, float *to)
 {
@@ -183,6 +187,7 @@ static void multiply(const void *values, bool is_bf16, int64_t col, int64_t coun
 /* `is_small`: no product is NaN or past the format's largest value by more than rounding, as is so where the
  * factors were made of finite values. */
 
+TGL_CLONES
 static void to_e4m3(const float *restrict values, int64_t count, bool is_small, uint8_t *restrict to)
 {
     if (is_small)
@@ -191,6 +196,7 @@ static void to_e4m3(const float *restrict values, int64_t count, bool is_small, 
         for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_from_f32(values[i]);
 }
 
+TGL_CLONES
 static void to_e2m1(const float *restrict values, int64_t num_pairs, bool is_small, uint8_t *restrict to)
 {
     if (is_small)
@@ -201,6 +207,7 @@ static void to_e2m1(const float *restrict values, int64_t num_pairs, bool is_sma
         for (int64_t i = 0; i < num_pairs; i++) to[i] = tgl_e2m1x2_from_f32(values[2 * i], values[2 * i + 1]);
 }
 
+TGL_CLONES
 static void to_e5m6(const float *values, int64_t count, uint8_t *to)
 {
     uint16_t codes[PIECE];
@@ -249,11 +256,13 @@ tgl_reader tgl_read_values(const tgl_values *values)
     return (tgl_reader){ read_values, values, values->is_bf16, false };
 }
 
+TGL_CLONES
 static void from_e4m3(const uint8_t *restrict codes, int64_t count, float factor, float *restrict to)
 {
     for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_to_f32(codes[i]) * factor;
 }
 
+TGL_CLONES
 static void from_e2m1x2(const uint8_t *restrict codes, int64_t num_pairs, float factor, float *restrict to)
 {
     for (int64_t i = 0; i < num_pairs; i++) {
@@ -272,6 +281,7 @@ static void from_e2m1(const uint8_t *row, int64_t col, int64_t count, float fact
 }
 
 /* The same for groups of eight. */
+TGL_CLONES
 static void from_e5m6(const uint8_t *row, int64_t col, int64_t count, float factor, float *to)
 {
     uint16_t codes[PIECE + 8];
@@ -297,6 +307,7 @@ void tgl_decode_run(int format, const uint8_t *row, int64_t col, int64_t count, 
 /* Blocks narrower than this are decoded as one run, then multiplied column by column. */
 enum { NARROW = 16 };
 
+TGL_CLONES
 static void times_factors(float *restrict values, const float *restrict factors, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) values[i] *= factors[i];

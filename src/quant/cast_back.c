@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * cast_back.c - tgl_quant_cast_back: codes times their factors, as f32 or bf16. */
+#include "core/clones.h"
 #include "core/log.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -16,6 +17,7 @@ typedef struct {
 
 /* ---- CPU ---- */
 
+TGL_CLONES
 static void to_bf16(const float *restrict values, int64_t count, uint16_t *restrict to)
 {
     for (int64_t i = 0; i < count; i++) to[i] = tgl_bf16_from_f32(values[i]);

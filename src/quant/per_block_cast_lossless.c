@@ -3,6 +3,7 @@
  * coarser ones. */
 #include <inttypes.h>
 
+#include "core/clones.h"
 #include "core/log.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -24,6 +25,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- CPU ---- */
 
+TGL_CLONES
 static void run_exact(const uint8_t *restrict x, int64_t num_pairs, int shift, uint8_t *restrict out)
 {
     for (int64_t i = 0; i < num_pairs; i++) {

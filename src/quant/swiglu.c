@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "quant/swiglu.h"
 
+#include "core/clones.h"
+
 #define INLINE static inline __attribute__((always_inline))     /* so that is_bf16 is a constant */
 
 INLINE void activate(const void *gate, const void *up, bool is_bf16, int64_t count, float clamp,
@@ -11,6 +13,7 @@ INLINE void activate(const void *gate, const void *up, bool is_bf16, int64_t cou
                            tgl_swiglu_up(tgl_value_at(up, is_bf16, i), clamp));
 }
 
+TGL_CLONES
 void tgl_activate(const tgl_values *x, int64_t num_cols, int64_t row, int64_t col, int64_t count, float clamp,
                   float *to)
 {
@@ -35,6 +38,7 @@ INLINE void count_clamped(const void *gate, const void *up, bool is_bf16, int64_
     counts[2] += ups_below;
 }
 
+TGL_CLONES
 void tgl_count_clamped(const tgl_values *x, int64_t num_cols, int64_t row, float clamp, int64_t counts[3])
 {
     enum { PIECE = 1 << 16 };                   /* 32 bits count it */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/clones.h"
 #include "core/log.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -46,6 +47,7 @@ static float weight_of(const problem *p, int64_t row)
     return at >= 0 && at < p->num_weights ? p->weight[at] : 0.0f;
 }
 
+TGL_CLONES
 static void compute(piece *w, int64_t row, int64_t col, int64_t count)
 {
     const problem *p = w->p;
@@ -65,6 +67,7 @@ static void compute(piece *w, int64_t row, int64_t col, int64_t count)
 
 /* A piece's activations and gradients as bf16, and its part of the row's sum: partial sums, so that additions
  * need not wait for each other. */
+TGL_CLONES
 static void store(const piece *w, float lanes[LANES])
 {
     const problem *p = w->p;

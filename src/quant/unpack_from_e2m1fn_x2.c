@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * unpack_from_e2m1fn_x2.c - tgl_quant_unpack_from_e2m1fn_x2: pairs of e2m1 as numbers of another type. */
+#include "core/clones.h"
 #include "core/log.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -19,6 +20,7 @@ typedef struct {
 
 enum { PIECE = 512 };           /* pairs that are decoded at a time, and a row of the parallel loop */
 
+TGL_CLONES
 static void run_pieces(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
