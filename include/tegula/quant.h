@@ -16,12 +16,14 @@
  *   column-major   f32 [M, K]            strides (1, ld), ld >= M; DeepGEMM wants ld = M rounded up to 4
  *   packed         i32 [M, ceil(K / 4)]  strides (1, ld): four UE8M0 codes a word, the first in the
  *                  lowest byte; codes past K are written as 0
- * A stride(0) of 1 is column-major. Memory between columns is not written.
+ * f32 with a stride of 1 from row to row is column-major, unless there is a single row or column, where the
+ * two are the same. Of an input the other stride may be anything >= 0. Memory between is not written.
  *
  * From the largest magnitude to sf. a = max(largest |value| of the block, floor), NaN ignored. Not rounded:
- * sf = a / max, inv = max / a. With round_sf: sf is the next power of two that is not below a / max, held to
- * 2^-126 .. 2^127, and inv = 1 / sf (0 for 2^127). Packed factors need round_sf. code = encode(value * inv):
- * to nearest even, saturating. Each step rounds to f32.
+ * sf = a / max, inv = max / a (0 for a = 0). With round_sf: sf is the next power of two that is not below
+ * a / max, held to 2^-126 .. 2^127, and inv = 1 / sf (0 for 2^127). Packed factors need round_sf. Then
+ * code = encode(value * inv), to nearest even, saturating (e5m6: see numerics/e5m6.h). Each step rounds to f32.
+ * So in a block with an infinite value, finite ones become zeros and infinite ones NaN (e2m1: 6).
  *            max     floor
  *   e4m3     448     1e-4
  *   e2m1     6       6 * 2^-126
@@ -98,11 +100,11 @@ TGL_API tgl_status tgl_quant_per_block_cast_with_precomputed_sf(const DLTensor *
  *   x_sf      in     any layout, blocks x_num_per_*; positive powers of two (of f32 only the exponent is
  *             read)
  *   out       out    e4m3            [num_rows, num_cols]   packed
- *   out_sf    out    any layout, blocks num_per_*, whole multiples of x's blocks
+ *   out_sf    out    any layout, blocks num_per_*, whole multiples of x's blocks (or all columns)
  *   inexact   inout  i32             [1]                    set to 1 where a value changed; NULL: not wanted
  * With E the exponent codes (UE8M0) of the input blocks in an output block: its code is max(max E - 6, 1),
  * and an element becomes code * 2^(E - that) in e4m3, exact while exponents differ by at most 14; beyond,
- * rounded. Since 0.1. */
+ * rounded. Factors are powers of two without round_sf, which is not read. Since 0.1. */
 TGL_API tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
                                                      DLTensor *out_sf, DLTensor *inexact,
                                                      const tgl_quant_params *params, tgl_stream stream);
@@ -154,7 +156,8 @@ TGL_API tgl_status tgl_quant_unpack_from_e2m1fn_x2(const DLTensor *x, DLTensor *
  *   pos_to_token_topk  in     i32           [num_rows]                 packed; NULL: no weights
  *   topk_weights       in     f32           [num_tokens, num_topk]     packed; given with pos_to_token_topk
  *   pos_to_expert      in     i32           [num_rows]                 packed; NULL: every row counts
- *   clamped_count      inout  i64           [3]                        packed; NULL: not wanted
+ *   clamped_count      inout  i64           [3]                        packed; NULL: not wanted; needs a
+ *                      clamp value
  *   out                out    e4m3 or e2m1  [num_rows, num_cols]       packed
  *   out_sf             out    any layout
  * v is multiplied by weight number pos_to_token_topk[i] (0 where that is negative or past the last) before it
@@ -191,7 +194,8 @@ TGL_API tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
  * activation and g = grad_out: out = act * w; ws = g * w * s; the gate's gradient is
  * (ws * r) * fma(l, 1 - s, 1) and the up's ws * l, each +0 where the clamp changed the value. weight_grad is
  * the sum of g * act over the row, in an order that does not depend on the launch. FP8 codes are of the f32
- * gradients. Reads num_per_channels, round_sf, swiglu_clamp_value. Since 0.1. */
+ * gradients. The maps are each other's inverse; a slot whose row does not point back has weight_grad 0.
+ * Reads num_per_channels, round_sf, swiglu_clamp_value. Since 0.1. */
 TGL_API tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
     const DLTensor *x, const DLTensor *x_sf, const DLTensor *grad_out, const DLTensor *weight,
     const DLTensor *pos_to_token_topk, const DLTensor *token_topk_to_pos, DLTensor *out, DLTensor *x_grad_fp8,
