@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * quant.c - the cases of the casts to FP8, FP4 and E5M6. Oracles go block by block and compute in the formats'
- * definitions; see quant_common.h for what parameters mean. */
+ * quant.c - the cases of the casts to FP8, FP4 and E5M6. Oracles go block by block and compute in the
+ * formats' definitions; see quant_common.h for what parameters mean. */
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +13,10 @@ static int64_t or_all(int64_t block, int64_t all) { return block ? block : all; 
 
 enum { X, X_SF, GIVEN, OUT, SF, OTHER };       /* of all casts: those that an op lacks are not given */
 
-static bool is_quantised(const case_tensor *x) { return x->dtype & (TGL_E4M3 | TGL_E2M1X2 | TGL_I8 | TGL_U8); }
+static bool is_quantised(const case_tensor *x)
+{
+    return x->dtype & (TGL_E4M3 | TGL_E2M1X2 | TGL_I8 | TGL_U8);
+}
 
 static tgl_quant_format format_of_x(const case_tensor *x)
 {
@@ -36,8 +39,8 @@ static tgl_status add_x(case_problem *c, const char *dtype, int64_t rows, int64_
 {
     const tgl_quant_params *p = quant_params_of(c);
     const bool is_pairs = !strcmp(dtype, "e2m1");
-    case_tensor *x = case_add(c, X, "x", CASE_IN, is_pairs ? case_dtype(c, "pairs") : case_dtype(c, "dtype"), 2,
-                              (int64_t[]){ rows, is_pairs ? cols / 2 : cols }), *x_sf;
+    case_tensor *x_sf, *x = case_add(c, X, "x", CASE_IN, case_dtype(c, is_pairs ? "pairs" : "dtype"), 2,
+                                     (int64_t[]){ rows, is_pairs ? cols / 2 : cols });
     x->offset = case_int(c, "offset");
     TGL_TRY(quant_lay_out(case_text(c, "layout"), x->shape[1], x->strides));
     TGL_TRY(quant_choose_fill(c, x, block_rows, block_cols));
@@ -82,8 +85,8 @@ static tgl_status setup_per_token_given(case_problem *c) { return setup_token(c,
 
 static tgl_status run_per_token_cast(const case_arguments *a)
 {
-    return tgl_quant_per_token_cast(a->arg[X], a->arg[X_SF], a->arg[OUT], a->arg[SF], quant_params_in(a->problem),
-                                    a->stream);
+    return tgl_quant_per_token_cast(a->arg[X], a->arg[X_SF], a->arg[OUT], a->arg[SF],
+                                    quant_params_in(a->problem), a->stream);
 }
 
 static tgl_status run_per_token_given(const case_arguments *a)
@@ -123,8 +126,8 @@ static tgl_status setup_block(case_problem *c, bool is_given)
     const int64_t block_rows = or_all(p->num_per_tokens, 1), block_cols = or_all(p->num_per_channels, cols);
     TGL_TRY(add_x(c, case_text(c, "dtype"), rows, cols, block_rows, block_cols));
     TGL_TRY(quant_add_sf(c, is_given ? GIVEN : SF, is_given ? "sf" : "out_sf", is_given ? CASE_IN : CASE_OUT,
-                         case_text(c, "sf"), quant_ceil_div(rows, block_rows), quant_ceil_div(cols, block_cols),
-                         &sf));
+                         case_text(c, "sf"), quant_ceil_div(rows, block_rows),
+                         quant_ceil_div(cols, block_cols), &sf));
     if (is_given || !is_set(c, "sf_only")) add_out(c, rows, cols, case_dtype(c, "pairs"));
     return TGL_OK;
 }
@@ -134,7 +137,8 @@ static tgl_status setup_per_block_given(case_problem *c) { return setup_block(c,
 
 static tgl_status run_per_block_cast(const case_arguments *a)
 {
-    return tgl_quant_per_block_cast(a->arg[X], a->arg[OUT], a->arg[SF], quant_params_in(a->problem), a->stream);
+    return tgl_quant_per_block_cast(a->arg[X], a->arg[OUT], a->arg[SF], quant_params_in(a->problem),
+                                    a->stream);
 }
 
 static tgl_status run_per_block_given(const case_arguments *a)
@@ -145,8 +149,8 @@ static tgl_status run_per_block_given(const case_arguments *a)
 
 /* ---- per_block_cast_lossless ---- */
 
-/* Exponent codes of x_sf: within an output block they differ by at most `spread`, around a code of the block's
- * own; one in eight is 1, which is what a block of zeros gets (its codes are then zeros too). */
+/* Exponent codes of x_sf: within an output block they differ by at most `spread`, around a code of the
+ * block's own. With zeros, half of them are 1, which is what a block of zeros gets, and their codes zeros. */
 typedef struct { int spread, low, high; bool has_fraction, has_zeros; } exponents;
 static tgl_status exponents_named(const char *values, exponents *e)
 {
@@ -160,8 +164,10 @@ static tgl_status exponents_named(const char *values, exponents *e)
     else if (!strcmp(values, "lowest")) e->spread = 3, e->low = 4, e->high = 12;
     else if (!strcmp(values, "highest")) e->spread = 11, e->low = 240, e->high = 254;
     else
-        return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want spread11, spread14, spread15, spread30, zeros, "
-                        "fraction, lowest or highest", values);
+        return tgl_fail(TGL_ERR_ARGUMENT,
+                        "values: is \"%s\", want spread11, spread14, spread15, spread30, zeros, "
+                        "fraction, lowest or highest",
+                        values);
     return TGL_OK;
 }
 
@@ -253,8 +259,8 @@ static tgl_status setup_lossless(case_problem *c)
 
 static tgl_status run_lossless(const case_arguments *a)
 {
-    return tgl_quant_per_block_cast_lossless(a->arg[X], a->arg[X_SF], a->arg[OUT], a->arg[SF], a->arg[INEXACT],
-                                             quant_params_in(a->problem), a->stream);
+    return tgl_quant_per_block_cast_lossless(a->arg[X], a->arg[X_SF], a->arg[OUT], a->arg[SF],
+                                             a->arg[INEXACT], quant_params_in(a->problem), a->stream);
 }
 
 /* Exponent codes as the op reads them; of a float all bits above its fraction. */
@@ -332,7 +338,8 @@ static tgl_status setup_per_channel(case_problem *c, bool is_transposed)
     tgl_quant_params *p = quant_params_of(c);
     int64_t num_tokens = rows;
     case_tensor *sf;
-    *p = (tgl_quant_params){ .num_per_tokens = case_int(c, "num_per_tokens"), .round_sf = is_set(c, "round") };
+    *p = (tgl_quant_params){ .num_per_tokens = case_int(c, "num_per_tokens"),
+                             .round_sf = is_set(c, "round") };
     if (!is_transposed) {
         const char *map = case_text(c, "map");
         p->x_num_per_channels = case_int(c, "x_num_per_channels");
@@ -340,9 +347,10 @@ static tgl_status setup_per_channel(case_problem *c, bool is_transposed)
             num_tokens = case_int(c, "num_tokens");
             case_add(c, POS, "pos_to_token", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill = fill_map;
         }
-        if (strcmp(map, "none") && strcmp(map, "random") && strcmp(map, "experts") && strcmp(map, "negative") &&
-            strcmp(map, "same"))
-            return tgl_fail(TGL_ERR_ARGUMENT, "map: is \"%s\", want none, random, experts, negative or same", map);
+        if (strcmp(map, "none") && strcmp(map, "random") && strcmp(map, "experts") &&
+            strcmp(map, "negative") && strcmp(map, "same"))
+            return tgl_fail(TGL_ERR_ARGUMENT, "map: is \"%s\", want none, random, experts, negative or same",
+                            map);
     }
     const int64_t block_rows = or_all(p->num_per_tokens, 1);
     TGL_TRY(add_x(c, case_text(c, "dtype"), num_tokens, cols, block_rows, 1));
@@ -363,8 +371,8 @@ static tgl_status run_per_channel_cast(const case_arguments *a)
 
 static tgl_status run_per_channel_transpose(const case_arguments *a)
 {
-    return tgl_quant_per_channel_cast_and_transpose(a->arg[X], a->arg[OUT], a->arg[SF], quant_params_in(a->problem),
-                                                    a->stream);
+    return tgl_quant_per_channel_cast_and_transpose(a->arg[X], a->arg[OUT], a->arg[SF],
+                                                    quant_params_in(a->problem), a->stream);
 }
 
 static int64_t token_of_row(const case_problem *c, int64_t row)
@@ -389,18 +397,32 @@ static void oracle_per_channel(case_problem *c)
     const tgl_quant_params *p = quant_params_in(c);
     const case_tensor *out = &c->tensors[OUT];
     const int64_t cols = c->tensors[X].shape[1];
-    quant_cast(&(quant_blocks){ .c = c, .value = gathered_value, .exists = row_exists, .num_rows = out->shape[0],
-                                .num_cols = cols, .block_rows = or_all(p->num_per_tokens, 1), .block_cols = 1,
-                                .round = p->round_sf, .sf = &c->tensors[SF], .out = out });
+    quant_cast(&(quant_blocks){ .c = c,
+                                .value = gathered_value,
+                                .exists = row_exists,
+                                .num_rows = out->shape[0],
+                                .num_cols = cols,
+                                .block_rows = or_all(p->num_per_tokens, 1),
+                                .block_cols = 1,
+                                .round = p->round_sf,
+                                .sf = &c->tensors[SF],
+                                .out = out });
 }
 
 static void oracle_per_channel_transpose(case_problem *c)
 {
     const tgl_quant_params *p = quant_params_in(c);
     const case_tensor *x = &c->tensors[X];
-    quant_cast(&(quant_blocks){ .c = c, .value = value_of_x, .num_rows = x->shape[0], .num_cols = x->shape[1],
-                                .block_rows = or_all(p->num_per_tokens, 1), .block_cols = 1, .round = p->round_sf,
-                                .is_transposed = true, .sf = &c->tensors[SF], .out = &c->tensors[OUT] });
+    quant_cast(&(quant_blocks){ .c = c,
+                                .value = value_of_x,
+                                .num_rows = x->shape[0],
+                                .num_cols = x->shape[1],
+                                .block_rows = or_all(p->num_per_tokens, 1),
+                                .block_cols = 1,
+                                .round = p->round_sf,
+                                .is_transposed = true,
+                                .sf = &c->tensors[SF],
+                                .out = &c->tensors[OUT] });
 }
 
 /* ---- the table ---- */
@@ -411,11 +433,13 @@ const case_op quant_ops[] = {
     {
         "quant_per_token_cast",
         "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_channels=128 round=0 sf=row x_num_per_tokens=1 "
-        "x_num_per_channels=128 x_sf=row pairs=e2m1x2 values=normal layout=packed offset=0 out_offset=0 sf_only=0",
+        "x_num_per_channels=128 x_sf=row pairs=e2m1x2 values=normal layout=packed offset=0 out_offset=0 "
+        "sf_only=0",
         setup_per_token_cast, run_per_token_cast, oracle_of_blocks, quant_bytes, NULL,
         .lists[CASE_CHECK] = (const char *const[]){
             "num_rows=5 num_cols=8,100,128,576,1032 dtype=bf16,f32 round=0,1 values=mixed",
-            "num_rows=9 num_cols=576 dtype=bf16,f32 format=e2m1 num_per_channels=32,128 round=0,1 values=mixed",
+            "num_rows=9 num_cols=576 dtype=bf16,f32 format=e2m1 num_per_channels=32,128 round=0,1 "
+            "values=mixed",
             "num_rows=7 num_cols=576 format=e4m3,e2m1 num_per_channels=16,32,64,0 round=1 sf=col,packed "
             "values=mixed",
             "num_rows=6 num_cols=640 round=1 sf=row_gap,col_gap,col_tight,packed_gap values=mixed",
@@ -436,8 +460,8 @@ const case_op quant_ops[] = {
             /* from codes */
             "num_rows=33 num_cols=256 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32,128 "
             "x_num_per_tokens=32 x_num_per_channels=32 x_sf=packed round=1 sf=packed values=powers",
-            "num_rows=5 num_cols=384 dtype=e4m3,e2m1 num_per_channels=32 x_sf=row_gap,col,col_gap,packed_gap "
-            "values=mixed",
+            "num_rows=5 num_cols=384 dtype=e4m3,e2m1 num_per_channels=32 "
+            "x_sf=row_gap,row_same,col,col_gap,col_same,packed_gap values=mixed",
             "num_rows=130 num_cols=256 dtype=e4m3 format=e2m1 num_per_channels=32,0 x_num_per_tokens=128 "
             "x_sf=packed round=1 values=mixed",
             "num_rows=4 num_cols=200 dtype=e4m3,e2m1 format=e2m1 num_per_channels=128,24 "
@@ -447,20 +471,21 @@ const case_op quant_ops[] = {
             "num_rows=3 num_cols=64 dtype=e2m1 format=e2m1 pairs=i8,u8 values=mixed",
             "num_rows=5 num_cols=128 dtype=e4m3,e2m1 layout=gap,repeated offset=1 out_offset=1 values=mixed",
             /* without data */
-            "num_rows=5 num_cols=576 dtype=bf16,f32 format=e4m3,e2m1 sf=row,packed round=1 sf_only=1 values=mixed",
+            "num_rows=5 num_cols=576 dtype=bf16,f32 format=e4m3,e2m1 sf=row,packed round=1 sf_only=1 "
+            "values=mixed",
             "num_rows=5 num_cols=576 dtype=e4m3 num_per_channels=0 sf_only=1 values=mixed",
             "num_rows=5 num_cols=576 format=e5m6 num_per_channels=0 sf_only=1 values=mixed",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
-            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,64,128,0 round=1 "
-            "sf=row,packed values=mixed",
+            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,64,128,0 "
+            "round=1 sf=row,packed values=mixed",
             "num_rows=4001 " HIDDEN_SIZES "dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32,128 "
             "x_num_per_tokens=32 x_num_per_channels=32 round=1 sf=packed x_sf=packed values=powers",
             "num_rows=4001 " HIDDEN_SIZES "dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32,128 "
             "x_num_per_tokens=128 round=1 sf=row x_sf=row values=mixed",
-            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e5m6 num_per_channels=0 round=1 sf=row,packed "
-            "values=mixed",
+            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e5m6 num_per_channels=0 round=1 "
+            "sf=row,packed values=mixed",
             "num_rows=8001 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1,e5m6 round=0,1 values=normal,mixed",
             /* past 2^31 elements */
             "num_rows=299600 num_cols=7168",
@@ -491,21 +516,21 @@ const case_op quant_ops[] = {
             "num_rows=4096 num_cols=7168 dtype=f32 format=e5m6 num_per_channels=7168 round=1",
             "num_rows=8001 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 round=1 sf=packed",
             "num_rows=8001 num_cols=7168 format=e5m6 num_per_channels=7168 round=1 sf=packed",
-            "num_rows=8001 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32 round=1 sf=packed "
-            "x_sf=packed",
+            "num_rows=8001 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32 round=1 "
+            "sf=packed x_sf=packed",
             "num_rows=4001 num_cols=576 round=1 sf=packed",
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
-            "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=16,32,64,128,256,7168 "
-            "round=0,1",
+            "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 "
+            "num_per_channels=16,32,64,128,256,7168 round=0,1",
             "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,128,7168 round=1 "
             "sf=col,packed",
             "num_rows=64 num_cols=576 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=100,0",
             "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e5m6 num_per_channels=128,7168 round=0,1",
             "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e5m6 num_per_channels=7168 round=1 sf=packed",
-            "num_rows=64 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32,128,7168,100 round=0,1 "
-            "x_num_per_tokens=1,32",
+            "num_rows=64 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32,128,7168,100 "
+            "round=0,1 x_num_per_tokens=1,32",
             "num_rows=64 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32,128 round=1 "
             "sf=packed x_sf=packed x_num_per_channels=32,128",
             "num_rows=64 num_cols=7168 dtype=bf16,f32,e4m3,e2m1 sf_only=1 round=0,1",
@@ -526,8 +551,8 @@ const case_op quant_ops[] = {
             "num_rows=0,1,3,8,33 num_cols=256 sf=packed values=mixed",
             "num_rows=5 num_cols=256 dtype=bf16,f32 format=e4m3,e2m1 sf=row,packed values=bits",
             "num_rows=5 num_cols=256 dtype=bf16,f32 format=e5m6 num_per_channels=0,64 values=normal,mixed",
-            "num_rows=33 num_cols=256 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32 x_num_per_tokens=32 "
-            "x_num_per_channels=32 x_sf=packed sf=row values=powers",
+            "num_rows=33 num_cols=256 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32 "
+            "x_num_per_tokens=32 x_num_per_channels=32 x_sf=packed sf=row values=powers",
             "num_rows=5 num_cols=384 dtype=e4m3,e2m1 num_per_channels=128,24 x_sf=row_gap,col values=mixed",
             "num_rows=3 num_cols=64 dtype=e2m1 format=e2m1 pairs=i8,u8 values=mixed",
             "num_rows=6 num_cols=256 dtype=bf16,f32 layout=half,gap,repeated offset=0,1 values=mixed",
@@ -535,7 +560,8 @@ const case_op quant_ops[] = {
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
-            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,64,128 values=mixed",
+            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,64,128 "
+            "values=mixed",
             "num_rows=299600 num_cols=7168 sf=packed",
             "num_rows=2100 num_cols=1024 layout=far",
             NULL,
@@ -546,12 +572,14 @@ const case_op quant_ops[] = {
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
-            "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=16,32,64,128,256,7168,100",
+            "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 "
+            "num_per_channels=16,32,64,128,256,7168,100",
             "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,128,7168 "
             "sf=col,packed",
             "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e5m6 num_per_channels=128,7168",
             "num_rows=64 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32,128,7168,100",
-            "num_rows=64 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=128 sf=packed x_sf=packed",
+            "num_rows=64 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=128 sf=packed "
+            "x_sf=packed",
             NULL,
         },
     },
@@ -564,8 +592,8 @@ const case_op quant_ops[] = {
             "num_rows=130 num_cols=64,320 dtype=bf16,f32 format=e4m3,e2m1 round=0,1 values=mixed",
             "num_rows=70 num_cols=192 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
             "round=0,1 sf=col values=mixed",
-            "num_rows=70 num_cols=576 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32,128 round=1 sf=packed "
-            "values=mixed",
+            "num_rows=70 num_cols=576 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32,128 round=1 "
+            "sf=packed values=mixed",
             "num_rows=1,127,129,257 num_cols=256 num_per_channels=32,128 round=1 sf=packed values=mixed",
             "num_rows=0 num_cols=128",
             "num_rows=10 num_cols=100 num_per_tokens=1,3,7,0 num_per_channels=1,6,32,0 values=mixed",
@@ -573,19 +601,22 @@ const case_op quant_ops[] = {
             "num_rows=200 num_cols=1 num_per_channels=1 values=mixed",
             "num_rows=40 num_cols=256 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
             "round=0,1 values=bits",
-            "num_rows=40 num_cols=640 num_per_tokens=8 round=1 sf=row_gap,col_gap,col_tight,packed_gap values=mixed",
+            "num_rows=40 num_cols=640 num_per_tokens=8 round=1 sf=row_gap,col_gap,col_tight,packed_gap "
+            "values=mixed",
             "num_rows=36 num_cols=256 dtype=bf16,f32 num_per_tokens=32 layout=half,gap,repeated offset=0,1 "
             "values=mixed",
             "num_rows=36 num_cols=256 format=e4m3,e2m1 offset=1,4 out_offset=1,2 values=mixed",
             "num_rows=36 num_cols=64 format=e2m1 pairs=i8,u8 values=mixed",
             "num_rows=130 num_cols=320 dtype=bf16,f32 round=1 sf=row,packed sf_only=1 values=mixed",
-            "num_rows=70 num_cols=192 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 sf_only=1 values=mixed",
+            "num_rows=70 num_cols=192 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 sf_only=1 "
+            "values=mixed",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
-            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
-            "round=1 sf=row,packed values=mixed",
-            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 round=1 sf=row,packed values=mixed",
+            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 "
+            "num_per_channels=32 round=1 sf=row,packed values=mixed",
+            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 round=1 sf=row,packed "
+            "values=mixed",
             "num_rows=8001 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 round=0,1 values=normal",
             "num_rows=299600 num_cols=7168 num_per_channels=128",
             "num_rows=2100 num_cols=1024 layout=far",
@@ -606,12 +637,14 @@ const case_op quant_ops[] = {
         },
         .lists[CASE_KERNELS] = (const char *const[]){
             "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 round=0,1",
-            "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
-            "round=0,1",
+            "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 "
+            "num_per_channels=32 round=0,1",
             "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32,128 "
             "num_per_channels=32,128 round=1 sf=col,packed",
-            "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=7,0 num_per_channels=100,0",
-            "num_rows=256 num_cols=7168 dtype=bf16,f32 num_per_tokens=32,128 num_per_channels=32,128 sf_only=1",
+            "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=7,0 "
+            "num_per_channels=100,0",
+            "num_rows=256 num_cols=7168 dtype=bf16,f32 num_per_tokens=32,128 num_per_channels=32,128 "
+            "sf_only=1",
             "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 sf_only=1 round=1 sf=packed",
             NULL,
         },
@@ -626,17 +659,19 @@ const case_op quant_ops[] = {
             "num_rows=70 num_cols=192 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
             "sf=col,packed values=mixed",
             "num_rows=0,1,127,129 num_cols=256 num_per_channels=32,128 sf=packed values=mixed",
-            "num_rows=10 num_cols=100 num_per_tokens=1,3,0 num_per_channels=1,6,0 format=e4m3,e2m1 values=mixed",
+            "num_rows=10 num_cols=100 num_per_tokens=1,3,0 num_per_channels=1,6,0 format=e4m3,e2m1 "
+            "values=mixed",
             "num_rows=40 num_cols=256 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
             "sf=row,packed values=bits",
             "num_rows=40 num_cols=640 num_per_tokens=8 sf=row_gap,col_gap,col_tight,packed_gap values=powers",
-            "num_rows=36 num_cols=256 dtype=bf16,f32 layout=half,gap,repeated offset=1 out_offset=1 values=mixed",
+            "num_rows=36 num_cols=256 dtype=bf16,f32 layout=half,gap,repeated offset=1 out_offset=1 "
+            "values=mixed",
             "num_rows=36 num_cols=64 format=e2m1 pairs=i8,u8 values=mixed",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
-            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
-            "values=mixed",
+            "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 "
+            "num_per_channels=32 values=mixed",
             "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 values=mixed",
             "num_rows=299600 num_cols=7168",
             NULL,
@@ -649,14 +684,16 @@ const case_op quant_ops[] = {
         .lists[CASE_KERNELS] = (const char *const[]){
             "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32,128 "
             "num_per_channels=32,128 sf=row,col,packed",
-            "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=7,0 num_per_channels=100,0",
+            "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=7,0 "
+            "num_per_channels=100,0",
             NULL,
         },
     },
     {
         "quant_per_block_cast_lossless",
-        "num_rows= num_cols= num_per_tokens=128 num_per_channels=128 x_num_per_tokens=1 x_num_per_channels=32 "
-        "sf=row x_sf=row pairs=e2m1x2 inexact=0 values=spread11 layout=packed offset=0 out_offset=0",
+        "num_rows= num_cols= num_per_tokens=128 num_per_channels=128 x_num_per_tokens=1 "
+        "x_num_per_channels=32 sf=row x_sf=row pairs=e2m1x2 inexact=0 values=spread11 layout=packed "
+        "offset=0 out_offset=0",
         setup_lossless, run_lossless, oracle_lossless, quant_bytes, NULL,
         .lists[CASE_CHECK] = (const char *const[]){
             "num_rows=5 num_cols=32,256,576 num_per_tokens=1 sf=row,packed x_sf=row,packed inexact=0,1 "
@@ -671,7 +708,8 @@ const case_op quant_ops[] = {
             "num_rows=6 num_cols=320 num_per_tokens=4 sf=row_gap,col,col_gap,col_tight,packed_gap "
             "x_sf=row_gap,col,packed_gap values=spread14",
             "num_rows=130 num_cols=256 x_num_per_tokens=32 num_per_tokens=128 values=spread14",
-            "num_rows=7 num_cols=128 x_num_per_channels=16 num_per_tokens=1 num_per_channels=48,0 values=spread14",
+            "num_rows=7 num_cols=128 x_num_per_channels=16 num_per_tokens=1 num_per_channels=48,0 "
+            "values=spread14",
             "num_rows=7 num_cols=60 x_num_per_tokens=3,0 x_num_per_channels=10,2 num_per_tokens=6 "
             "num_per_channels=30 values=spread14 inexact=1",
             "num_rows=7 num_cols=60 x_num_per_channels=0 num_per_tokens=2 num_per_channels=0 inexact=1",
@@ -682,8 +720,8 @@ const case_op quant_ops[] = {
         },
         .lists[CASE_SLOW] = (const char *const[]){
             "num_rows=4001 " HIDDEN_SIZES "num_per_tokens=1 sf=row,packed x_sf=row,packed values=spread14",
-            "num_rows=4001 " HIDDEN_SIZES "num_per_tokens=32 num_per_channels=32 sf=row,packed x_sf=row,packed "
-            "values=spread14",
+            "num_rows=4001 " HIDDEN_SIZES "num_per_tokens=32 num_per_channels=32 sf=row,packed "
+            "x_sf=row,packed values=spread14",
             "num_rows=4001,8001 " HIDDEN_SIZES "sf=row,packed x_sf=row,packed inexact=1 values=spread14",
             "num_rows=299600 num_cols=7168 x_sf=packed",
             "num_rows=2100 num_cols=1024 layout=far",
@@ -707,39 +745,44 @@ const case_op quant_ops[] = {
     },
     {
         "quant_per_channel_cast",
-        "num_rows= num_cols= num_tokens=0 map=none dtype=bf16 num_per_tokens=128 round=0 x_num_per_channels=128 "
-        "x_sf=row values=normal layout=packed offset=0 out_offset=0",
+        "num_rows= num_cols= num_tokens=0 map=none dtype=bf16 num_per_tokens=128 round=0 "
+        "x_num_per_channels=128 x_sf=row values=normal layout=packed offset=0 out_offset=0",
         setup_per_channel_cast, run_per_channel_cast, oracle_per_channel, quant_bytes, NULL,
         .lists[CASE_CHECK] = (const char *const[]){
             "num_rows=1,128,257 num_cols=64,200 dtype=bf16,f32 round=0,1 values=mixed",
             "num_rows=70 num_cols=136 dtype=bf16,f32 num_per_tokens=1,32,64,100,0 values=mixed",
             "num_rows=0,2,31,33,127,129 num_cols=8 round=1 values=mixed",
             "num_rows=40 num_cols=1,2,7,9,129,520 dtype=bf16,f32 num_per_tokens=32 values=mixed",
-            "num_rows=130 num_cols=256 dtype=e4m3 num_per_tokens=32,128 x_sf=row,col,packed round=0,1 values=mixed",
+            "num_rows=130 num_cols=256 dtype=e4m3 num_per_tokens=32,128 x_sf=row,col,packed round=0,1 "
+            "values=mixed",
             "num_rows=40 num_cols=192 dtype=e4m3 num_per_tokens=32 x_num_per_channels=32,10,0 "
             "x_sf=row_gap,col_gap,packed_gap values=mixed",
-            "num_rows=48,130 num_cols=128,100 num_tokens=20 map=random dtype=bf16,f32,e4m3 round=0,1 values=mixed",
+            "num_rows=48,130 num_cols=128,100 num_tokens=20 map=random dtype=bf16,f32,e4m3 round=0,1 "
+            "values=mixed",
             "num_rows=67 num_cols=128 num_tokens=9 map=random dtype=bf16,e4m3 num_per_tokens=32 x_sf=packed "
             "values=mixed",
-            "num_rows=20 num_cols=128 num_tokens=3 map=negative,same dtype=bf16,f32,e4m3 round=0,1 values=mixed",
+            "num_rows=20 num_cols=128 num_tokens=3 map=negative,same dtype=bf16,f32,e4m3 round=0,1 "
+            "values=mixed",
             "num_rows=0,5 num_cols=64 num_tokens=0,4 map=random dtype=bf16,e4m3",
             "num_rows=1088 num_cols=64 num_tokens=600 map=experts",
             "num_rows=130 num_cols=128 dtype=bf16,f32,e4m3 round=0,1 values=bits",
-            "num_rows=40 num_cols=128 num_tokens=33 map=random dtype=bf16,f32,e4m3 layout=half,gap offset=0,1 "
-            "out_offset=0,1 values=mixed",
-            "num_rows=40 num_cols=128 dtype=bf16,f32,e4m3 layout=gap,repeated offset=1 out_offset=1 values=mixed",
+            "num_rows=40 num_cols=128 num_tokens=33 map=random dtype=bf16,f32,e4m3 layout=half,gap "
+            "offset=0,1 out_offset=0,1 values=mixed",
+            "num_rows=40 num_cols=128 dtype=bf16,f32,e4m3 layout=gap,repeated offset=1 out_offset=1 "
+            "values=mixed",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
             "num_rows=4096,8064 " HIDDEN_SIZES "round=0,1 values=mixed",
             "num_rows=4096 " HIDDEN_SIZES "dtype=e4m3 round=0,1 values=mixed",
-            "num_rows=8704 num_tokens=5376 map=experts " HIDDEN_SIZES "dtype=bf16,e4m3 round=0,1 values=mixed",
+            "num_rows=8704 num_tokens=5376 map=experts " HIDDEN_SIZES "dtype=bf16,e4m3 round=0,1 "
+            "values=mixed",
             "num_rows=299600 num_cols=7168",
             "num_rows=4096 num_tokens=2100 map=random num_cols=1024 dtype=bf16,e4m3 layout=far",
             NULL,
         },
-        /* 4096 tokens of each of 8 ranks with 8 of 256 experts, 32 of them here, in blocks of 128 rows: about as
-         * many tokens and rows as in "experts" */
+        /* 4096 tokens of each of 8 ranks with 8 of 256 experts, 32 of them here, in blocks of 128 rows: about
+         * as many tokens and rows as in "experts" */
         .lists[CASE_BENCH] = (const char *const[]){
             "num_rows=128,4096,8192 num_cols=7168",
             "num_rows=4096 num_cols=4096",
@@ -762,7 +805,8 @@ const case_op quant_ops[] = {
         "quant_per_channel_cast_and_transpose",
         "num_rows= num_cols= dtype=bf16 num_per_tokens=128 round=0 values=normal layout=packed offset=0 "
         "out_offset=0",
-        setup_per_channel_transpose, run_per_channel_transpose, oracle_per_channel_transpose, quant_bytes, NULL,
+        setup_per_channel_transpose, run_per_channel_transpose, oracle_per_channel_transpose, quant_bytes,
+        NULL,
         .lists[CASE_CHECK] = (const char *const[]){
             "num_rows=1,128,257 num_cols=64,200 dtype=bf16,f32 num_per_tokens=32,128 round=0,1 values=mixed",
             "num_rows=70 num_cols=136 dtype=bf16,f32 num_per_tokens=1,48,64,100,0 values=mixed",

@@ -27,7 +27,8 @@ static tgl_status setup_cast_back(case_problem *c)
     const int64_t xk = p->x_num_per_channels ? p->x_num_per_channels : cols;
     TGL_TRY(quant_add_sf(c, X_SF, "x_sf", CASE_IN, case_text(c, "x_sf"), quant_ceil_div(rows, xm),
                          quant_ceil_div(cols, xk), &x_sf));
-    case_tensor *out = case_add(c, OUT, "out", CASE_OUT, case_dtype(c, "dtype"), 2, (int64_t[]){ rows, cols });
+    case_tensor *out =
+        case_add(c, OUT, "out", CASE_OUT, case_dtype(c, "dtype"), 2, (int64_t[]){ rows, cols });
     out->offset = case_int(c, "out_offset");
     out->compare.nan_payload = false;
     return TGL_OK;
@@ -67,7 +68,8 @@ static tgl_status setup_unpack(case_problem *c)
     int ndim = 3;
     if (!strcmp(shape, "1d")) ndim = 1;
     else if (!strcmp(shape, "2d")) ndim = 2;
-    else if (strcmp(shape, "3d")) return tgl_fail(TGL_ERR_ARGUMENT, "shape: is \"%s\", want 1d, 2d or 3d", shape);
+    else if (strcmp(shape, "3d"))
+        return tgl_fail(TGL_ERR_ARGUMENT, "shape: is \"%s\", want 1d, 2d or 3d", shape);
     case_tensor *x = case_add(c, X, "x", CASE_IN, case_dtype(c, "pairs"), ndim, dims + 3 - ndim);
     x->offset = case_int(c, "offset");
     dims[2] *= 2;
@@ -109,17 +111,21 @@ const case_op quant_back_ops[] = {
         "pairs=e2m1x2 values=normal layout=packed offset=0 out_offset=0",
         setup_cast_back, run_cast_back, oracle_cast_back, quant_bytes, NULL,
         .lists[CASE_CHECK] = (const char *const[]){
-            "num_rows=5 num_cols=8,100,128,576,1032 format=e4m3,e2m1 dtype=bf16,f32 x_sf=row,packed values=mixed",
-            "num_rows=5 num_cols=576 format=e4m3,e2m1 dtype=bf16,f32 x_num_per_channels=16,32,0 "
-            "x_sf=col values=mixed",
-            "num_rows=40,130 num_cols=200 format=e4m3,e2m1 x_num_per_tokens=32,128 x_num_per_channels=1,32,128 "
+            "num_rows=5 num_cols=8,100,128,576,1032 format=e4m3,e2m1 dtype=bf16,f32 x_sf=row,packed "
             "values=mixed",
-            "num_rows=7 num_cols=130 format=e4m3,e2m1 x_num_per_tokens=0,3 x_num_per_channels=1,7,1000 values=mixed",
-            "num_rows=6 num_cols=640 x_sf=row_gap,col_gap,col_tight,packed_gap values=mixed",
+            "num_rows=5 num_cols=576 format=e4m3,e2m1 dtype=bf16,f32 x_num_per_channels=16,32,0 x_sf=col "
+            "values=mixed",
+            "num_rows=40,130 num_cols=200 format=e4m3,e2m1 x_num_per_tokens=32,128 "
+            "x_num_per_channels=1,32,128 values=mixed",
+            "num_rows=7 num_cols=130 format=e4m3,e2m1 x_num_per_tokens=0,3 x_num_per_channels=1,7,1000 "
+            "values=mixed",
+            "num_rows=6 num_cols=640 x_sf=row_gap,row_same,col_gap,col_tight,col_same,packed_gap "
+            "values=mixed",
             "num_rows=0,1,3,33 num_cols=256 x_sf=packed values=mixed",
             "num_rows=5 num_cols=256 format=e4m3,e2m1,e5m6 dtype=bf16,f32 x_sf=row,packed values=bits",
             "num_rows=5 num_cols=8,64,584 format=e5m6 dtype=bf16,f32 x_num_per_channels=0,24 x_sf=row,packed",
-            "num_rows=33 num_cols=64 format=e5m6 x_num_per_tokens=8 x_num_per_channels=16 x_sf=col values=mixed",
+            "num_rows=33 num_cols=64 format=e5m6 x_num_per_tokens=8 x_num_per_channels=16 x_sf=col "
+            "values=mixed",
             "num_rows=5 num_cols=64 format=e5m6 layout=gap4,half,repeated offset=0,4 out_offset=0,1",
             "num_rows=6 num_cols=256 format=e4m3,e2m1 dtype=bf16,f32 layout=half,gap,repeated offset=0,1 "
             "values=mixed",
@@ -128,7 +134,8 @@ const case_op quant_back_ops[] = {
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
-            "num_rows=4001 " HIDDEN_SIZES "format=e4m3,e2m1 dtype=bf16,f32 x_num_per_channels=128,0 x_sf=row,packed",
+            "num_rows=4001 " HIDDEN_SIZES "format=e4m3,e2m1 dtype=bf16,f32 x_num_per_channels=128,0 "
+            "x_sf=row,packed",
             "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 x_num_per_tokens=128 x_num_per_channels=1,128",
             "num_rows=4001 " HIDDEN_SIZES "format=e5m6 dtype=bf16,f32 x_num_per_channels=0 x_sf=row,packed",
             "num_rows=8001 num_cols=7168 format=e4m3,e2m1,e5m6 dtype=bf16,f32",

@@ -35,7 +35,7 @@ static unsigned e2m1_encode(float value)
 {
     const float size = fabsf(value);
     unsigned code = 0;
-    while (code < 7 && size > e2m1_magnitudes[code + 1]) code++;       /* the last one not above, but for ties */
+    while (code < 7 && size > e2m1_magnitudes[code + 1]) code++; /* the last one not above, but for ties */
     if (code < 7) {
         const float below = size - e2m1_magnitudes[code], above = e2m1_magnitudes[code + 1] - size;
         if (above < below || (above == below && code % 2)) code++;
@@ -170,19 +170,21 @@ float quant_float_at(const case_tensor *t, int64_t row, int64_t col)
 
 static void fill_sf(const case_problem *c, case_tensor *t, uint64_t seed);
 
-tgl_status quant_add_sf(case_problem *c, int index, const char *name, case_role role, const char *layout, int64_t m,
-                        int64_t k, case_tensor **sf)
+tgl_status quant_add_sf(case_problem *c, int index, const char *name, case_role role, const char *layout,
+                        int64_t m, int64_t k, case_tensor **sf)
 {
     const int64_t aligned = quant_ceil_div(m, 4) * 4;
     const bool is_packed = !strncmp(layout, "packed", 6);
     int64_t strides[2] = { 1, aligned };
     if (!strcmp(layout, "row")) strides[0] = k, strides[1] = 1;
     else if (!strcmp(layout, "row_gap")) strides[0] = k + 3, strides[1] = 1;
+    else if (!strcmp(layout, "row_same")) strides[0] = 0, strides[1] = 1;
+    else if (!strcmp(layout, "col_same")) strides[1] = 0;
     else if (!strcmp(layout, "col_tight")) strides[1] = m;
     else if (!strcmp(layout, "col_gap") || !strcmp(layout, "packed_gap")) strides[1] = aligned + 4;
     else if (strcmp(layout, "col") && strcmp(layout, "packed"))
-        return tgl_fail(TGL_ERR_ARGUMENT, "sf: is \"%s\", want row, row_gap, col, col_tight, col_gap, packed or "
-                        "packed_gap", layout);
+        return tgl_fail(TGL_ERR_ARGUMENT, "sf: is \"%s\", want row, row_gap, row_same, col, col_tight, "
+                        "col_gap, col_same, packed or packed_gap", layout);
     *sf = case_add(c, index, name, role, is_packed ? TGL_I32 : TGL_F32, 2,
                    (int64_t[]){ m, is_packed ? quant_ceil_div(k, 4) : k });
     memcpy((*sf)->strides, strides, sizeof strides);
@@ -201,7 +203,9 @@ float quant_sf_at(const case_tensor *sf, int64_t m, int64_t k)
 void quant_put_sf(const case_tensor *sf, int64_t m, int64_t k, float value)
 {
     if (sf->dtype == TGL_F32) *(float *)case_element(sf, (int64_t[]){ m, k }) = value;
-    else ((unsigned char *)case_element(sf, (int64_t[]){ m, k / 4 }))[k % 4] = (unsigned char)(ilogbf(value) + 127);
+    else
+        ((unsigned char *)case_element(sf, (int64_t[]){ m, k / 4 }))[k % 4] =
+            (unsigned char)(ilogbf(value) + 127);
 }
 
 float quant_round_up_to_power(float value)
@@ -318,10 +322,14 @@ static void fill_mixed(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     (void)c;
     const bool is_float = t->dtype == TGL_F32 || t->dtype == TGL_BF16;
-    case_parallel(t->slots, 64, is_float ? mixed_chunk : mixed_codes_chunk, &(filling){ .t = t, .seed = seed });
+    case_parallel(t->slots, 64, is_float ? mixed_chunk : mixed_codes_chunk,
+                  &(filling){ .t = t, .seed = seed });
 }
 
-static bool is_values(const case_problem *c, const char *name) { return !strcmp(case_text(c, "values"), name); }
+static bool is_values(const case_problem *c, const char *name)
+{
+    return !strcmp(case_text(c, "values"), name);
+}
 
 tgl_status quant_choose_fill(const case_problem *c, case_tensor *t, int64_t block_rows, int64_t block_cols)
 {
@@ -331,7 +339,8 @@ tgl_status quant_choose_fill(const case_problem *c, case_tensor *t, int64_t bloc
     t->high = block_cols > 0 ? (double)block_cols : 1;
     if (is_values(c, "bits")) t->fill = case_fill_bits;
     else if (is_values(c, "mixed") || is_values(c, "powers")) t->fill = fill_mixed;
-    else if (is_values(c, "normal")) t->fill = t->dtype & (TGL_E2M1X2 | TGL_I8 | TGL_U8) ? fill_mixed : case_fill_normal;
+    else if (is_values(c, "normal"))
+        t->fill = t->dtype & (TGL_E2M1X2 | TGL_I8 | TGL_U8) ? fill_mixed : case_fill_normal;
     else return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, mixed, powers or bits",
                          case_text(c, "values"));
     return TGL_OK;
@@ -418,8 +427,8 @@ static void cast_rows_of_blocks(void *context, int64_t begin, int64_t end)
 
 void quant_cast(const quant_blocks *b)
 {
-    case_parallel(quant_ceil_div(b->num_rows, b->block_rows), 64 * b->block_rows * b->num_cols, cast_rows_of_blocks,
-                  (void *)(uintptr_t)b);
+    case_parallel(quant_ceil_div(b->num_rows, b->block_rows), 64 * b->block_rows * b->num_cols,
+                  cast_rows_of_blocks, (void *)(uintptr_t)b);
 }
 
 int64_t quant_bytes(const case_problem *c)

@@ -12,10 +12,12 @@
  *   row        f32 [M, K] packed             row_gap      rows K + 3 apart
  *   col        f32, columns align(M, 4)      col_gap      columns align(M, 4) + 4 apart; col_tight: M apart
  *   packed     i32, columns align(M, 4)      packed_gap   columns align(M, 4) + 4 apart
+ *   row_same   one row for all, col_same: one column for all (inputs only)
  * Values of x, parameter `values`:
  *   normal     mean 0, deviation 1
- *   mixed      a kind per block: scales of 2^-30 .. 2^30, zeros of both signs, below the floor, near the largest
- *              number, subnormal, exact ties, largest numbers that make factors a power of two or just not
+ *   mixed      a kind per block: scales of 2^-30 .. 2^30, zeros of both signs, below the floor, near the
+ *              largest number, subnormal, exact ties, largest numbers that make factors a power of two or
+ *              just not
  *   bits       any bits: NaN, infinities
  * Factors that are inputs are then of 2^-8 .. 2^8; of 2^-30 .. 2^100; any code, or any float that is not
  * negative and no NaN. With `powers` x is as mixed and factors of f32 are powers of two. */
@@ -24,7 +26,6 @@
 
 #include "case.h"
 #include "tegula/quant.h"
-#include "quant_pending.h"
 
 static inline int64_t quant_ceil_div(int64_t a, int64_t b) { return b ? (a + b - 1) / b : 0; }
 
@@ -52,8 +53,8 @@ float quant_float_at(const case_tensor *t, int64_t row, int64_t col);
 
 /* Adds the tensor of an M x K grid of factors in a layout of the list above; an input is filled as parameter
  * `values` says. */
-tgl_status quant_add_sf(case_problem *c, int index, const char *name, case_role role, const char *layout, int64_t m,
-                        int64_t k, case_tensor **sf);
+tgl_status quant_add_sf(case_problem *c, int index, const char *name, case_role role, const char *layout,
+                        int64_t m, int64_t k, case_tensor **sf);
 float quant_sf_at(const case_tensor *sf, int64_t m, int64_t k);
 void quant_put_sf(const case_tensor *sf, int64_t m, int64_t k, float value);
 

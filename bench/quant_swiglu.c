@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT
  * quant_swiglu.c - the cases of SwiGLU fused with casts.
  *
- * exp is not the same to the last bit everywhere, so oracles compute in double, with a bound on what f32 may make
- * of each number: every operation rounds once and exp is off by at most 2 units in the last place. Inputs are
- * drawn again until no code, no bf16 number and no power of two lies within its bound of another one: outputs
- * are then compared bit by bit. What is left to compare within a tolerance are factors that are not rounded (an
- * activation is within 4 units of the last place, its quotient within 4.5: relative 10 * 2^-24) and sums.
+ * exp is not the same to the last bit everywhere, so oracles compute in double, with a bound on what f32 may
+ * make of each number: every operation rounds once and exp is off by at most 2 units in the last place.
+ * Inputs are drawn again until no code, no bf16 number and no power of two lies within its bound of another
+ * one: outputs are then compared bit by bit. What is left to compare within a tolerance are factors that are
+ * not rounded (an activation is within 4 units of the last place, its quotient within 4.5: relative 10 *
+ * 2^-24) and sums.
  *
  * Values, parameter `values`:
  *   normal     mean 0, deviation 1
- *   mixed      a kind per row: normal, gates of up to +-120, below the floor, zeros of both signs, numbers at and
- *              beside the clamp value */
+ *   mixed      a kind per row: normal, gates of up to +-120, below the floor, zeros of both signs, numbers at
+ *              and beside the clamp value */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -88,8 +89,9 @@ typedef struct { near sf, inv; } near_scale;
 static bool scale_of(near amax, float largest, float floor, bool round, near_scale *scale)
 {
     const near a = larger(amax, exactly(floor));
-    if (a.value == 0) {
-        *scale = (near_scale){ exactly(round ? 0x1p-126 : 0), exactly(0) };
+    if (a.bound == 0) {         /* the floor, say: nothing is left open */
+        const quant_scale known = quant_scale_of((float)a.value, largest, 0, round);
+        *scale = (near_scale){ exactly(known.sf), exactly(known.inv) };
         return true;
     }
     scale->sf = over(a, exactly(largest));
@@ -129,7 +131,8 @@ static tgl_status parse_number(const char *name, const char *text, bool *has, fl
     char *end;
     *has = strcmp(text, "none") != 0;
     *number = *has ? strtof(text, &end) : 0;
-    return *has && *end ? tgl_fail(TGL_ERR_ARGUMENT, "%s: is \"%s\", want a number or none", name, text) : TGL_OK;
+    return *has && *end ? tgl_fail(TGL_ERR_ARGUMENT, "%s: is \"%s\", want a number or none", name, text)
+                        : TGL_OK;
 }
 
 static double unit(uint64_t bits) { return ldexp((double)(bits & 0xffffff), -24); }
@@ -170,8 +173,8 @@ static void put_drawn(const drawing *d, int64_t row, int64_t col, int64_t num_co
                 case_element(d->t, (int64_t[]){ row, col }));
 }
 
-/* Bounds of factors that are not rounded, relative. A gradient has a factor that may be nearly 0: blocks that hang
- * on such a one are drawn again. */
+/* Bounds of factors that are not rounded, relative. A gradient has a factor that may be nearly 0: blocks that
+ * hang on such a one are drawn again. */
 #define FORWARD_BOUND 0xap-24
 #define BACKWARD_BOUND 0x20p-24
 
@@ -197,8 +200,8 @@ static near weighted(const case_problem *c, int64_t row, int64_t col, int64_t nu
     return times(v, exactly(exists ? (double)((const float *)weights->data)[at] : 0));
 }
 
-/* One block of a row: codes and factor, to be written or only tried. Returns the column that is not decided, or
- * -1. */
+/* One block of a row: codes and factor, to be written or only tried. Returns the column that is not decided,
+ * or -1. */
 static int64_t token_block(const case_problem *c, int64_t row, int64_t k, bool is_trial)
 {
     const tgl_quant_params *p = quant_params_in(c);
@@ -268,7 +271,8 @@ static void fill_expert(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     const int64_t skip = strtoll(case_text(c, "skip"), NULL, 10);
     for (int64_t i = 0; i < t->shape[0]; i++)
-        ((int32_t *)t->data)[i] = i % skip == skip - 1 ? -1 - (int32_t)(i % 2) : (int32_t)(case_random(seed, i) % 9);
+        ((int32_t *)t->data)[i] =
+            i % skip == skip - 1 ? -1 - (int32_t)(i % 2) : (int32_t)(case_random(seed, i) % 9);
 }
 
 static void fill_count(const case_problem *c, case_tensor *t, uint64_t seed)
@@ -279,7 +283,8 @@ static void fill_count(const case_problem *c, case_tensor *t, uint64_t seed)
 
 static tgl_status setup_token(case_problem *c)
 {
-    const int64_t rows = case_int(c, "num_rows"), cols = case_int(c, "num_cols"), topk = case_int(c, "weights");
+    const int64_t rows = case_int(c, "num_rows"), cols = case_int(c, "num_cols"),
+                  topk = case_int(c, "weights");
     const int64_t skip = case_int(c, "skip");
     tgl_quant_params *p = quant_params_of(c);
     case_tensor *sf;
@@ -291,10 +296,11 @@ static tgl_status setup_token(case_problem *c)
     TGL_TRY(parse_number("sf_min", case_text(c, "sf_min"), &p->has_sf_clamp_min, &p->sf_clamp_min));
     if (topk) {
         case_add(c, POS, "pos_to_token_topk", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill = fill_pos;
-        case_add(c, WEIGHTS, "topk_weights", CASE_IN, TGL_F32, 2, (int64_t[]){ rows / topk + 1, topk })->fill =
-            case_fill_normal;
+        case_add(c, WEIGHTS, "topk_weights", CASE_IN, TGL_F32, 2, (int64_t[]){ rows / topk + 1, topk })
+            ->fill = case_fill_normal;
     }
-    if (skip) case_add(c, EXPERT, "pos_to_expert", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill = fill_expert;
+    if (skip)
+        case_add(c, EXPERT, "pos_to_expert", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill = fill_expert;
     if (case_int(c, "count"))
         case_add(c, COUNT, "clamped_count", CASE_INOUT, TGL_I64, 1, (int64_t[]){ 3 })->fill = fill_count;
     case_tensor *x = case_add(c, X, "x", CASE_IN, case_dtype(c, "dtype"), 2, (int64_t[]){ rows, 2 * cols });
@@ -303,7 +309,7 @@ static tgl_status setup_token(case_problem *c)
     TGL_TRY(quant_lay_out(case_text(c, "layout"), 2 * cols, x->strides));
     /* rows that are skipped stay as they are: outputs have contents before */
     const case_role role = skip ? CASE_INOUT : CASE_OUT;
-    case_tensor *out = case_add(c, OUT, "out", role, quant_data_dtype(p->format, case_dtype(c, "pairs")), 2,
+    case_tensor *out = case_add(c, OUT, "out", role, quant_data_dtype(p->format, TGL_E2M1X2), 2,
                                 (int64_t[]){ rows, quant_data_cols(p->format, cols) });
     out->offset = case_int(c, "out_offset");
     TGL_TRY(quant_add_sf(c, SF, "out_sf", role, case_text(c, "sf"), rows, num_token_blocks(c), &sf));
@@ -314,8 +320,8 @@ static tgl_status setup_token(case_problem *c)
 
 static tgl_status run_token(const case_arguments *a)
 {
-    return tgl_quant_swiglu_forward_and_per_token_cast(a->arg[X], a->arg[POS], a->arg[WEIGHTS], a->arg[EXPERT],
-                                                       a->arg[COUNT], a->arg[OUT], a->arg[SF],
+    return tgl_quant_swiglu_forward_and_per_token_cast(a->arg[X], a->arg[POS], a->arg[WEIGHTS],
+                                                       a->arg[EXPERT], a->arg[COUNT], a->arg[OUT], a->arg[SF],
                                                        quant_params_in(a->problem), a->stream);
 }
 
@@ -391,7 +397,8 @@ static tgl_status setup_channel(case_problem *c)
     const int64_t rows = case_int(c, "num_rows"), cols = case_int(c, "num_cols");
     tgl_quant_params *p = quant_params_of(c);
     case_tensor *sf;
-    *p = (tgl_quant_params){ .num_per_tokens = case_int(c, "num_per_tokens"), .round_sf = case_int(c, "round") != 0,
+    *p = (tgl_quant_params){ .num_per_tokens = case_int(c, "num_per_tokens"),
+                             .round_sf = case_int(c, "round") != 0,
                              .without_transpose = case_int(c, "without_transpose") != 0 };
     TGL_TRY(check_values(c));
     TGL_TRY(parse_number("clamp", case_text(c, "clamp"), &p->has_swiglu_clamp_value, &p->swiglu_clamp_value));
@@ -408,8 +415,8 @@ static tgl_status setup_channel(case_problem *c)
 
 static tgl_status run_channel(const case_arguments *a)
 {
-    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(a->arg[X], a->arg[OUT], a->arg[SF],
-                                                                       quant_params_in(a->problem), a->stream);
+    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
+        a->arg[X], a->arg[OUT], a->arg[SF], quant_params_in(a->problem), a->stream);
 }
 
 static float bf16_activation(const case_problem *c, int64_t row, int64_t col)
@@ -434,8 +441,8 @@ static void oracle_channel(case_problem *c)
 
 enum { B_POS, B_SLOTS, B_WEIGHT, B_X, B_X_SF, B_GRAD, B_OUT, B_FP8, B_SF, B_X_GRAD, B_WEIGHT_GRAD };
 
-/* Of num_rows rows num_picks carry a slot of [num_tokens, num_topk], each a different one; the others are padding.
- * Rows that carry one lie evenly between those that do not. */
+/* Of num_rows rows num_picks carry a slot of [num_tokens, num_topk], each a different one; the others are
+ * padding. Rows that carry one lie evenly between those that do not. */
 static int64_t pick_of_row(const case_problem *c, int64_t row)
 {
     const int64_t rows = c->tensors[B_POS].shape[0];
@@ -481,11 +488,13 @@ static backward_element backward_at(const case_problem *c, int64_t row, int64_t 
     const tgl_quant_params *p = quant_params_in(c);
     const clamping k = clamping_of(p);
     const int64_t num_cols = x->shape[1] / 2, width = p->num_per_channels ? p->num_per_channels : num_cols;
-    const int64_t blocks = quant_ceil_div(num_cols, width), slot = ((const int32_t *)c->tensors[B_POS].data)[row];
+    const int64_t blocks = quant_ceil_div(num_cols, width),
+                  slot = ((const int32_t *)c->tensors[B_POS].data)[row];
     const float given_a = quant_decode(TGL_QUANT_E4M3, quant_code_at(x, TGL_QUANT_E4M3, row, col)) *
                           quant_sf_at(x_sf, row, col / width);
-    const float given_b = quant_decode(TGL_QUANT_E4M3, quant_code_at(x, TGL_QUANT_E4M3, row, num_cols + col)) *
-                          quant_sf_at(x_sf, row, blocks + col / width);
+    const float given_b =
+        quant_decode(TGL_QUANT_E4M3, quant_code_at(x, TGL_QUANT_E4M3, row, num_cols + col)) *
+        quant_sf_at(x_sf, row, blocks + col / width);
     const float a = gate(k, given_a), b = up(k, given_b), g = quant_float_at(&c->tensors[B_GRAD], row, col);
     const float w = slot < 0 ? 0 : ((const float *)c->tensors[B_WEIGHT].data)[slot];
     const near d = one_plus(exp_of_minus(a)), s = over(exactly(1), d);
@@ -523,12 +532,14 @@ static int64_t backward_block(const case_problem *c, int64_t row, int64_t k, boo
         if (fabs(grad.value) > amax.value) largest = j;
         amax = larger(amax, grad);
     }
-    const bool is_decided = scale_of(amax, 448, 1e-4f, p->round_sf, &scale) && is_within(scale.sf, BACKWARD_BOUND);
+    const bool is_decided =
+        scale_of(amax, 448, 1e-4f, p->round_sf, &scale) && is_within(scale.sf, BACKWARD_BOUND);
     if (!is_decided && is_trial) return largest;
     for (int64_t j = begin; j < end; j++) {
         const backward_element e = backward_at(c, row, j);
         unsigned code;
-        if (!code_of(TGL_QUANT_E4M3, times(is_up ? e.up_grad : e.gate_grad, scale.inv), &code) && is_trial) return j;
+        if (!code_of(TGL_QUANT_E4M3, times(is_up ? e.up_grad : e.gate_grad, scale.inv), &code) && is_trial)
+            return j;
         if (!is_trial) quant_put_code(&c->tensors[B_FP8], TGL_QUANT_E4M3, row, shift + j, code);
     }
     if (!is_trial) quant_put_sf(&c->tensors[B_SF], row, (is_up ? blocks : 0) + k, (float)scale.sf.value);
@@ -547,7 +558,8 @@ static void put_backward(const drawing *d, int64_t row, int64_t col, int attempt
     const case_tensor *x = &d->c->tensors[B_X];
     const int64_t num_cols = x->shape[1] / 2;
     for (int half = 0; half < 2; half++)
-        case_encode(TGL_E4M3, 16 * draw(d->c, d->seed + 1000003, row, half * num_cols + col, half == 0, attempt),
+        case_encode(TGL_E4M3,
+                    16 * draw(d->c, d->seed + 1000003, row, half * num_cols + col, half == 0, attempt),
                     case_element(x, (int64_t[]){ row, half * num_cols + col }));
     case_encode(TGL_BF16, draw(d->c, d->seed + 2000003, row, col, false, attempt),
                 case_element(d->t, (int64_t[]){ row, col }));
@@ -590,7 +602,8 @@ static void fill_backward_sf(const case_problem *c, case_tensor *t, uint64_t see
 
 static tgl_status setup_backward(case_problem *c)
 {
-    const int64_t rows = case_int(c, "num_rows"), cols = case_int(c, "num_cols"), topk = case_int(c, "num_topk");
+    const int64_t rows = case_int(c, "num_rows"), cols = case_int(c, "num_cols"),
+                  topk = case_int(c, "num_topk");
     const int64_t tokens = case_int(c, "num_tokens"), picks = case_int(c, "num_picks");
     tgl_quant_params *p = quant_params_of(c);
     case_tensor *sf;
@@ -599,10 +612,13 @@ static tgl_status setup_backward(case_problem *c)
     TGL_TRY(check_values(c));
     TGL_TRY(parse_number("clamp", case_text(c, "clamp"), &p->has_swiglu_clamp_value, &p->swiglu_clamp_value));
     if (picks > rows || picks > tokens * topk)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_picks: is %lld, want at most num_rows and num_tokens * num_topk",
+        return tgl_fail(TGL_ERR_ARGUMENT,
+                        "num_picks: is %lld, want at most num_rows and num_tokens * num_topk",
                         (long long)picks);
-    case_add(c, B_POS, "pos_to_token_topk", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill = fill_backward_pos;
-    case_add(c, B_SLOTS, "token_topk_to_pos", CASE_IN, TGL_I32, 2, (int64_t[]){ tokens, topk })->fill = fill_slots;
+    case_add(c, B_POS, "pos_to_token_topk", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill =
+        fill_backward_pos;
+    case_add(c, B_SLOTS, "token_topk_to_pos", CASE_IN, TGL_I32, 2, (int64_t[]){ tokens, topk })->fill =
+        fill_slots;
     case_tensor *weight = case_add(c, B_WEIGHT, "weight", CASE_IN, TGL_F32, 2, (int64_t[]){ tokens, topk });
     weight->fill = case_fill_uniform, weight->high = 1;
     case_tensor *x = case_add(c, B_X, "x", CASE_IN, TGL_E4M3, 2, (int64_t[]){ rows, 2 * cols });
@@ -615,10 +631,12 @@ static tgl_status setup_backward(case_problem *c)
     TGL_TRY(quant_add_sf(c, B_X_SF, "x_sf", CASE_IN, case_text(c, "x_sf"), rows, blocks, &sf));
     sf->fill = fill_backward_sf;
     case_add(c, B_OUT, "out", CASE_OUT, TGL_BF16, 2, (int64_t[]){ rows, cols })->offset = out_offset;
-    case_add(c, B_FP8, "x_grad_fp8", CASE_OUT, TGL_E4M3, 2, (int64_t[]){ rows, 2 * cols })->offset = out_offset;
+    case_add(c, B_FP8, "x_grad_fp8", CASE_OUT, TGL_E4M3, 2, (int64_t[]){ rows, 2 * cols })->offset =
+        out_offset;
     TGL_TRY(quant_add_sf(c, B_SF, "x_grad_sf", CASE_OUT, case_text(c, "sf"), rows, blocks, &sf));
     if (!p->round_sf) sf->compare = (case_compare){ .mode = CASE_CLOSE, .rtol = BACKWARD_BOUND };
-    case_add(c, B_X_GRAD, "x_grad", CASE_OUT, TGL_BF16, 2, (int64_t[]){ rows, 2 * cols })->offset = out_offset;
+    case_add(c, B_X_GRAD, "x_grad", CASE_OUT, TGL_BF16, 2, (int64_t[]){ rows, 2 * cols })->offset =
+        out_offset;
     case_add(c, B_WEIGHT_GRAD, "weight_grad", CASE_OUT, TGL_F32, 2, (int64_t[]){ tokens, topk })->compare =
         (case_compare){ .mode = CASE_CLOSE, .atol = 1e-4, .rtol = 1e-4 };
     return TGL_OK;
@@ -659,7 +677,7 @@ const case_op quant_swiglu_ops[] = {
     {
         "quant_swiglu_forward_and_per_token_cast",
         "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_channels=128 round=0 sf=row weights=0 skip=0 "
-        "clamp=none count=0 sf_min=none pairs=e2m1x2 values=normal layout=packed offset=0 out_offset=0",
+        "clamp=none count=0 sf_min=none values=normal layout=packed offset=0 out_offset=0",
         setup_token, run_token, oracle_token, bytes_token, NULL,
         .lists[CASE_CHECK] = (const char *const[]){
             "num_rows=9 num_cols=128,256,576,1032 dtype=bf16,f32 round=0,1 values=mixed",
@@ -667,11 +685,13 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=9 num_cols=576 sf=col,packed round=1 weights=0,2 skip=0,4 values=mixed",
             "num_rows=9 num_cols=256 dtype=bf16,f32 clamp=10,0.5,0.3,0 count=0,1 round=1 values=mixed",
             "num_rows=9 num_cols=256 clamp=0.5 count=1 weights=1 skip=1,2,5 round=1 sf=packed values=mixed",
-            "num_rows=6 num_cols=384 num_per_channels=32,64,0 dtype=bf16,f32 clamp=none,0.5 round=0,1 values=mixed",
+            "num_rows=6 num_cols=384 num_per_channels=32,64,0 dtype=bf16,f32 clamp=none,0.5 round=0,1 "
+            "values=mixed",
             "num_rows=5 num_cols=8,100,129 num_per_channels=0,16,128 values=mixed",
             "num_rows=5 num_cols=130 num_per_channels=1,7,1000 clamp=2 count=1 values=mixed",
-            "num_rows=5 num_cols=256,130 format=e2m1 num_per_channels=32,0 round=0,1 clamp=none,0.5 values=mixed",
-            "num_rows=5 num_cols=256 format=e2m1 num_per_channels=32 round=1 sf=packed weights=1 skip=2 pairs=i8,u8",
+            "num_rows=5 num_cols=256,130 format=e2m1 num_per_channels=32,0 round=0,1 clamp=none,0.5 "
+            "values=mixed",
+            "num_rows=5 num_cols=256 format=e2m1 num_per_channels=32 round=1 sf=packed weights=1 skip=2",
             "num_rows=9 num_cols=256 sf_min=0,0.01,1000 round=0,1 values=mixed",
             "num_rows=0,1,3,33 num_cols=256 round=1 sf=packed clamp=1 count=1 values=mixed",
             "num_rows=6 num_cols=640 round=1 sf=row_gap,col_gap,col_tight,packed_gap values=mixed",
@@ -680,8 +700,8 @@ const case_op quant_swiglu_ops[] = {
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
-            "num_rows=4000 num_cols=1024,1280,1536,2048,3072,3584 weights=0,6 skip=0,5 num_per_channels=128,0 "
-            "round=1 clamp=none,10,0.5",
+            "num_rows=4000 num_cols=1024,1280,1536,2048,3072,3584 weights=0,6 skip=0,5 "
+            "num_per_channels=128,0 round=1 clamp=none,10,0.5",
             "num_rows=4000 num_cols=1024,1280,1536,2048,3072,3584 weights=0,6 skip=0,5 round=1 sf=packed "
             "clamp=10,0.5 count=1 values=mixed",
             "num_rows=4000 num_cols=2048 dtype=f32 round=0,1 clamp=none,0.3 values=mixed",
@@ -689,7 +709,8 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=2100 num_cols=512 layout=far",
             NULL,
         },
-        /* sizes that were measured for other libraries: 8 of 256 experts, 32 of them here, in blocks of 16 rows */
+        /* sizes that were measured for other libraries: 8 of 256 experts, 32 of them here, in blocks of 16
+         * rows */
         .lists[CASE_BENCH] = (const char *const[]){
             "num_rows=128,32768 num_cols=2048",
             "num_rows=128,1024,8192,32768 num_cols=2048 round=1 sf=packed",
@@ -703,11 +724,12 @@ const case_op quant_swiglu_ops[] = {
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
-            "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,64,128,0 round=0,1",
+            "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,64,128,0 "
+            "round=0,1",
             "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 weights=0,8 skip=0,2 round=1 "
             "sf=row,col,packed",
-            "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 weights=0,8 clamp=10 count=0,1 round=1 "
-            "sf=row,packed",
+            "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 weights=0,8 clamp=10 count=0,1 "
+            "round=1 sf=row,packed",
             "num_rows=64 num_cols=2048 dtype=bf16,f32 num_per_channels=128,0 sf_min=0.01 clamp=none,10",
             "num_rows=64 num_cols=100 dtype=bf16,f32 num_per_channels=100,7",
             NULL,
@@ -715,12 +737,13 @@ const case_op quant_swiglu_ops[] = {
     },
     {
         "quant_swiglu_forward_and_per_channel_cast_and_transpose",
-        "num_rows= num_cols= dtype=bf16 num_per_tokens=128 round=0 without_transpose=0 clamp=none values=normal "
-        "layout=packed offset=0 out_offset=0",
+        "num_rows= num_cols= dtype=bf16 num_per_tokens=128 round=0 without_transpose=0 clamp=none "
+        "values=normal layout=packed offset=0 out_offset=0",
         setup_channel, run_channel, oracle_channel, quant_bytes, NULL,
         .lists[CASE_CHECK] = (const char *const[]){
             "num_rows=1,128,257 num_cols=64,136 dtype=bf16,f32 without_transpose=0,1 round=0,1 values=mixed",
-            "num_rows=70 num_cols=72 num_per_tokens=1,32,64,100,0 without_transpose=0,1 clamp=none,0.5 values=mixed",
+            "num_rows=70 num_cols=72 num_per_tokens=1,32,64,100,0 without_transpose=0,1 clamp=none,0.5 "
+            "values=mixed",
             "num_rows=128 num_cols=64 dtype=bf16,f32 clamp=10,0.5,0.3,0 round=1 values=mixed",
             "num_rows=0,2,3,4,31,33,127,129,132 num_cols=8 num_per_tokens=32 round=1 without_transpose=0,1 "
             "values=mixed",
@@ -759,8 +782,8 @@ const case_op quant_swiglu_ops[] = {
         "clamp=none values=normal layout=packed offset=0 out_offset=0",
         setup_backward, run_backward, oracle_backward, quant_bytes, NULL,
         .lists[CASE_CHECK] = (const char *const[]){
-            "num_rows=9 num_cols=128,256,576 num_tokens=5 num_topk=2 num_picks=6 num_per_channels=32,128 round=0,1 "
-            "values=mixed",
+            "num_rows=9 num_cols=128,256,576 num_tokens=5 num_topk=2 num_picks=6 num_per_channels=32,128 "
+            "round=0,1 values=mixed",
             "num_rows=9 num_cols=256 num_tokens=9 num_topk=1 num_picks=9 clamp=none,10,0.5,0.3 round=0,1 "
             "values=mixed",
             "num_rows=9 num_cols=256 num_tokens=3 num_topk=3 num_picks=0,1,9 round=1 values=mixed",
@@ -774,13 +797,15 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=7 num_cols=320 num_tokens=7 num_topk=2 num_picks=5 round=1 "
             "sf=row_gap,col_gap,col_tight,packed_gap x_sf=row_gap,packed_gap values=mixed",
             "num_rows=1,3,33 num_cols=128 num_tokens=40 num_topk=8 num_picks=1 round=1",
-            "num_rows=6 num_cols=128 num_tokens=6 num_topk=2 num_picks=4 layout=half,gap offset=0,1 out_offset=0,1",
+            "num_rows=6 num_cols=128 num_tokens=6 num_topk=2 num_picks=4 layout=half,gap offset=0,1 "
+            "out_offset=0,1",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
             "num_rows=2048 num_cols=2048,2560,3072,4096,6144,7168 num_tokens=300 num_topk=6 num_picks=1800 "
             "num_per_channels=32,128 round=0,1 clamp=none,10,0.5",
-            "num_rows=2048 num_cols=2048 num_tokens=300 num_topk=9 num_picks=1800 clamp=none,0.5 values=mixed",
+            "num_rows=2048 num_cols=2048 num_tokens=300 num_topk=9 num_picks=1800 clamp=none,0.5 "
+            "values=mixed",
             "num_rows=2100 num_cols=512 num_tokens=1000 num_topk=2 num_picks=1500 layout=far",
             NULL,
         },
@@ -794,8 +819,8 @@ const case_op quant_swiglu_ops[] = {
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
-            "num_rows=64 num_cols=2048 num_tokens=64 num_topk=8 num_picks=64 num_per_channels=32,64,128,0 round=0,1 "
-            "clamp=none,10",
+            "num_rows=64 num_cols=2048 num_tokens=64 num_topk=8 num_picks=64 num_per_channels=32,64,128,0 "
+            "round=0,1 clamp=none,10",
             "num_rows=64 num_cols=2048 num_tokens=64 num_topk=8 num_picks=64 round=1 sf=row,col,packed "
             "x_sf=row,col,packed",
             "num_rows=64 num_cols=100 num_tokens=64 num_topk=8 num_picks=64 num_per_channels=16,100",

@@ -14,7 +14,8 @@ static bool is_given(const golden_case *g, const char *name)
 
 static void read_block(const golden_case *g, const char *name, int64_t *rows, int64_t *cols)
 {
-    if (is_given(g, name) && sscanf(golden_text(g, name), "[%" SCNd64 ", %" SCNd64 "]", rows, cols) != 2) abort();
+    if (is_given(g, name) && sscanf(golden_text(g, name), "[%" SCNd64 ", %" SCNd64 "]", rows, cols) != 2)
+        abort();
 }
 
 static tgl_quant_params params_of(const golden_case *g)
@@ -55,7 +56,8 @@ static tgl_status per_token_cast_to_e5m6(const golden_call *c)
 static tgl_status per_token_cast_with_precomputed_sf(const golden_call *c)
 {
     const tgl_quant_params p = params_of(c->golden);
-    return tgl_quant_per_token_cast_with_precomputed_sf(ARG("x"), NULL, ARG("sf"), ARG("out"), &p, c->call->stream);
+    return tgl_quant_per_token_cast_with_precomputed_sf(ARG("x"), NULL, ARG("sf"), ARG("out"), &p,
+                                                        c->call->stream);
 }
 
 static tgl_status per_block_cast(const golden_call *c)
@@ -75,8 +77,8 @@ static tgl_status per_block_cast_lossless(const golden_call *c)
     const tgl_quant_params p = params_of(c->golden);
     const tgl_quant_params back = { .format = TGL_QUANT_E4M3, .x_num_per_tokens = p.num_per_tokens,
                                     .x_num_per_channels = p.num_per_channels };
-    const tgl_status status = tgl_quant_per_block_cast_lossless(ARG("x"), ARG("x_sf"), ARG("out"), ARG("out_sf"), NULL,
-                                                                &p, c->call->stream);
+    const tgl_status status = tgl_quant_per_block_cast_lossless(ARG("x"), ARG("x_sf"), ARG("out"),
+                                                                ARG("out_sf"), NULL, &p, c->call->stream);
     if (status != TGL_OK) return status;
     /* what x says is what out says */
     return tgl_quant_cast_back(ARG("out"), ARG("out_sf"), ARG("dequantized"), &back, c->call->stream);
@@ -86,8 +88,8 @@ static tgl_status per_channel_cast(const golden_call *c)        /* fused: with x
 {
     tgl_quant_params p = params_of(c->golden);
     p.x_num_per_channels = p.num_per_channels;                  /* the name is that of x's blocks there */
-    return tgl_quant_per_channel_cast(ARG("x"), ARG("x_sf"), ARG("pos_to_token"), ARG("out"), ARG("out_sf"), &p,
-                                      c->call->stream);
+    return tgl_quant_per_channel_cast(ARG("x"), ARG("x_sf"), ARG("pos_to_token"), ARG("out"), ARG("out_sf"),
+                                      &p, c->call->stream);
 }
 
 static tgl_status per_channel_cast_and_transpose(const golden_call *c)
@@ -112,24 +114,25 @@ static tgl_status unpack_from_e2m1fn_x2(const golden_call *c)
 static tgl_status swiglu_forward_and_per_token_cast(const golden_call *c)
 {
     const tgl_quant_params p = params_of(c->golden);
-    return tgl_quant_swiglu_forward_and_per_token_cast(ARG("x"), ARG("pos_to_token_topk"), ARG("topk_weights"),
-                                                       ARG("pos_to_expert"), ARG("clamped_count_after"), ARG("out"),
-                                                       ARG("out_sf"), &p, c->call->stream);
+    return tgl_quant_swiglu_forward_and_per_token_cast(
+        ARG("x"), ARG("pos_to_token_topk"), ARG("topk_weights"), ARG("pos_to_expert"),
+        ARG("clamped_count_after"), ARG("out"), ARG("out_sf"), &p, c->call->stream);
 }
 
 static tgl_status swiglu_forward_and_per_channel_cast_and_transpose(const golden_call *c)
 {
     const tgl_quant_params p = params_of(c->golden);
-    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(ARG("x"), ARG("out"), ARG("out_sf"), &p,
-                                                                       c->call->stream);
+    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(ARG("x"), ARG("out"), ARG("out_sf"),
+                                                                       &p, c->call->stream);
 }
 
 static tgl_status swiglu_backward_and_per_token_cast(const golden_call *c)
 {
     const tgl_quant_params p = params_of(c->golden);
     return tgl_quant_swiglu_backward_and_per_token_cast(
-        ARG("x"), ARG("x_sf"), ARG("grad_out"), ARG("weight"), ARG("pos_to_token_topk"), ARG("token_topk_to_pos"),
-        ARG("out"), ARG("x_grad_fp8"), ARG("x_grad_sf"), ARG("x_grad"), ARG("weight_grad"), &p, c->call->stream);
+        ARG("x"), ARG("x_sf"), ARG("grad_out"), ARG("weight"), ARG("pos_to_token_topk"),
+        ARG("token_topk_to_pos"), ARG("out"), ARG("x_grad_fp8"), ARG("x_grad_sf"), ARG("x_grad"),
+        ARG("weight_grad"), &p, c->call->stream);
 }
 
 /* ---- cases ---- */
