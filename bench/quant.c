@@ -440,7 +440,7 @@ const case_op quant_ops[] = {
             "num_rows=5 num_cols=8,100,128,576,1032 dtype=bf16,f32 round=0,1 values=mixed",
             "num_rows=9 num_cols=576 dtype=bf16,f32 format=e2m1 num_per_channels=32,128 round=0,1 "
             "values=mixed",
-            "num_rows=7 num_cols=576 format=e4m3,e2m1 num_per_channels=16,32,64,0 round=1 sf=col,packed "
+            "num_rows=7 num_cols=576 format=e4m3,e2m1 num_per_channels=16,64,0 round=1 sf=col,packed "
             "values=mixed",
             "num_rows=6 num_cols=640 round=1 sf=row_gap,col_gap,col_tight,packed_gap values=mixed",
             "num_rows=4 num_cols=129 num_per_channels=1,5,96,1000 values=mixed",
@@ -471,8 +471,7 @@ const case_op quant_ops[] = {
             "num_rows=3 num_cols=64 dtype=e2m1 format=e2m1 pairs=i8,u8 values=mixed",
             "num_rows=5 num_cols=128 dtype=e4m3,e2m1 layout=gap,repeated offset=1 out_offset=1 values=mixed",
             /* without data */
-            "num_rows=5 num_cols=576 dtype=bf16,f32 format=e4m3,e2m1 sf=row,packed round=1 sf_only=1 "
-            "values=mixed",
+            "num_rows=5 num_cols=576 dtype=bf16,f32 sf=row,packed round=1 sf_only=1 values=mixed",
             "num_rows=5 num_cols=576 dtype=e4m3 num_per_channels=0 sf_only=1 values=mixed",
             "num_rows=5 num_cols=576 format=e5m6 num_per_channels=0 sf_only=1 values=mixed",
             NULL,
@@ -713,6 +712,7 @@ const case_op quant_ops[] = {
             "num_rows=7 num_cols=60 x_num_per_tokens=3,0 x_num_per_channels=10,2 num_per_tokens=6 "
             "num_per_channels=30 values=spread14 inexact=1",
             "num_rows=7 num_cols=60 x_num_per_channels=0 num_per_tokens=2 num_per_channels=0 inexact=1",
+            "num_rows=7 num_cols=60,140 num_per_tokens=2 num_per_channels=0 values=spread14 inexact=1",
             "num_rows=0,1,3 num_cols=2,64 inexact=1",
             "num_rows=7 num_cols=64 pairs=i8,u8 inexact=1",
             "num_rows=35 num_cols=192 num_per_tokens=32 layout=half,gap,repeated offset=0,1 out_offset=0,1",
@@ -738,7 +738,8 @@ const case_op quant_ops[] = {
             "num_rows=256 num_cols=7168 num_per_tokens=1,32,128 num_per_channels=32,128 sf=row,packed "
             "x_sf=row,packed inexact=0,1",
             "num_rows=256 num_cols=7168 sf=col x_sf=col inexact=0,1",
-            "num_rows=256 num_cols=7168 x_num_per_tokens=1,32 x_num_per_channels=16,32 inexact=0,1",
+            "num_rows=256 num_cols=7168 x_num_per_tokens=1,32 x_num_per_channels=16 inexact=0,1",
+            "num_rows=256 num_cols=7168 x_num_per_tokens=32 inexact=0,1",
             "num_rows=256 num_cols=7200 x_num_per_channels=10 num_per_tokens=6 num_per_channels=30,0",
             NULL,
         },

@@ -726,7 +726,8 @@ const case_op quant_swiglu_ops[] = {
         .lists[CASE_KERNELS] = (const char *const[]){
             "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,64,128,0 "
             "round=0,1",
-            "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 weights=0,8 skip=0,2 round=1 "
+            "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 skip=0,2 round=1 sf=col,packed",
+            "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 weights=8 skip=0,2 round=1 "
             "sf=row,col,packed",
             "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 weights=0,8 clamp=10 count=0,1 "
             "round=1 sf=row,packed",
@@ -821,7 +822,8 @@ const case_op quant_swiglu_ops[] = {
         .lists[CASE_KERNELS] = (const char *const[]){
             "num_rows=64 num_cols=2048 num_tokens=64 num_topk=8 num_picks=64 num_per_channels=32,64,128,0 "
             "round=0,1 clamp=none,10",
-            "num_rows=64 num_cols=2048 num_tokens=64 num_topk=8 num_picks=64 round=1 sf=row,col,packed "
+            "num_rows=64 num_cols=2048 num_tokens=64 num_topk=8 num_picks=64 round=1 x_sf=col,packed",
+            "num_rows=64 num_cols=2048 num_tokens=64 num_topk=8 num_picks=64 round=1 sf=col,packed "
             "x_sf=row,col,packed",
             "num_rows=64 num_cols=100 num_tokens=64 num_topk=8 num_picks=64 num_per_channels=16,100",
             NULL,

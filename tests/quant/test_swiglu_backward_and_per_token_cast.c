@@ -89,6 +89,44 @@ TEST(padding_rows_are_computed)     /* with a weight of 0: zeros have signs */
     }
 }
 
+/* Slots 0 and 1 of two rows: where a slot is empty, or its row belongs to another one, nothing is added. */
+TEST(slots_that_are_not_theirs)
+{
+    const struct { int32_t pos[2], slots[3]; bool is_set[3]; } rows[] = {
+        { { 0, 1 }, { 0, 1, -1 }, { true, true, false } },
+        { { 2, 0 }, { 1, -1, 0 }, { true, false, true } },
+        { { 0, -1 }, { 0, 1, -5 }, { true, false, false } },    /* row 1 is padding */
+        { { 0, 0 }, { 0, 0, 1 }, { true, false, false } },      /* both point to slot 0 */
+        { { 0, 1 }, { -1, -1, -1 }, { false, false, false } },
+    };
+    FOR_BACKENDS(b)
+        for (int i = 0; i < COUNT_OF(rows); i++) {
+            const uint16_t grad[2] = { 0x3f80, 0x3f80 };
+            float seen[3];
+            tensor x, sf, grad_out, w, map, slots, out, fp8, grad_sf, x_grad, weight_grad;
+            place(b, &x, TGL_E4M3, 2, SHAPE(2, 2), BYTES(0x38, 0x40, 0x38, 0x40));      /* gates 1, ups 2 */
+            place(b, &sf, TGL_F32, 2, SHAPE(2, 2), F32S(1, 1, 1, 1));
+            place(b, &grad_out, TGL_BF16, 2, SHAPE(2, 1), grad);
+            place(b, &w, TGL_F32, 2, SHAPE(3, 1), F32S(1, 1, 1));
+            place(b, &map, TGL_I32, 1, SHAPE(2), rows[i].pos);
+            place(b, &slots, TGL_I32, 2, SHAPE(3, 1), rows[i].slots);
+            place(b, &out, TGL_BF16, 2, SHAPE(2, 1), NULL);
+            place(b, &fp8, TGL_E4M3, 2, SHAPE(2, 2), NULL);
+            place(b, &grad_sf, TGL_F32, 2, SHAPE(2, 2), NULL);
+            place(b, &x_grad, TGL_BF16, 2, SHAPE(2, 2), NULL);
+            place(b, &weight_grad, TGL_F32, 2, SHAPE(3, 1), NULL);
+            CHECK_OK(tgl_quant_swiglu_backward_and_per_token_cast(
+                &x.t, &sf.t, &grad_out.t, &w.t, &map.t, &slots.t, &out.t, &fp8.t, &grad_sf.t, &x_grad.t,
+                &weight_grad.t, PARAMS(0), b->stream));
+            fetch(b, &weight_grad, seen);
+            for (int k = 0; k < 3; k++)
+                CHECK_THAT(fabs(seen[k] - (rows[i].is_set[k] ? 1.4621172 : 0)) < 1e-5,
+                           "%s: maps %d: weight_grad[%d] is %g", b->name, i, k, (double)seen[k]);
+            tensor *rest[] = { &x, &sf, &grad_out, &w, &map, &slots, &out, &fp8, &grad_sf, &x_grad };
+            for (int k = 0; k < COUNT_OF(rest); k++) discard(b, rest[k]);
+        }
+}
+
 TEST(at_the_clamp_value)    /* nothing is clamped there */
 {
     FOR_BACKENDS(b) {
