@@ -13,24 +13,38 @@
 
 #include "numerics/base.h"
 
+/* e^r, and n + 1.5 * 2^23: the last bit of so large a float is 1, so that adding it has rounded to n. */
+typedef struct { float e_to_r, shifted_n; } tgl_exp_parts;
+TGL_INLINE tgl_exp_parts tgl_exp_parts_of(float x)
+{
+    const float shift = 0x1.8p23f, shifted_n = x * 0x1.715476p0f + shift, n = shifted_n - shift;
+    const float r = (x - n * 0x1.63p-1f) + n * 0x1.bd0106p-13f;
+    const float p = (((0x1.6a1a72p-10f * r + 0x1.123fc6p-7f) * r + 0x1.555916p-5f) * r + 0x1.55548ap-3f) * r +
+                    0x1.fffffcp-2f;
+    const tgl_exp_parts parts = { (p * (r * r) + r) + 1.0f, shifted_n };
+    return parts;
+}
+
 TGL_INLINE float tgl_exp(float x)
 {
     /* beyond, the result is 0 or inf in any case; a NaN passes both */
     const float low = tgl_select_f32(x < -104.0f, -104.0f, x);
-    const float bounded = tgl_select_f32(low > 89.0f, 89.0f, low);
-    const float to_integer = 0x1.8p23f;                         /* its last bit is 1, so adding it rounds */
-    const float shifted = bounded * 0x1.715476p0f + to_integer;
-    const float n = shifted - to_integer;
-    const float r = (bounded - n * 0x1.63p-1f) + n * 0x1.bd0106p-13f;
-    const float p = (((0x1.6a1a72p-10f * r + 0x1.123fc6p-7f) * r + 0x1.555916p-5f) * r + 0x1.55548ap-3f) * r +
-                    0x1.fffffcp-2f;
-    const float e = (p * (r * r) + r) + 1.0f;
-    /* 2^n in two factors: it, or one over it, may be no normal number; e times the first is exact */
-    const int32_t exponent = (int32_t)(tgl_f32_to_bits(shifted) - tgl_f32_to_bits(to_integer));
-    const int32_t half = exponent >> 1;
+    const tgl_exp_parts parts = tgl_exp_parts_of(tgl_select_f32(low > 89.0f, 89.0f, low));
+    const int32_t n = (int32_t)(tgl_f32_to_bits(parts.shifted_n) - 0x4B400000);
+    /* 2^n in two factors: it may be no normal number itself; the first product is exact */
+    const int32_t half = n >> 1;
     const float first = tgl_f32_from_bits((uint32_t)(half + 127) << 23);
-    const float second = tgl_f32_from_bits((uint32_t)(exponent - half + 127) << 23);
-    return e * first * second;
+    const float second = tgl_f32_from_bits((uint32_t)(n - half + 127) << 23);
+    return parts.e_to_r * first * second;
+}
+
+/* The same bits for |x| <= TGL_EXP_SMALL, where the result is normal, at half the cost: n is added to the
+ * exponent of e^r. */
+#define TGL_EXP_SMALL 87.0f
+TGL_INLINE float tgl_exp_small(float x)
+{
+    const tgl_exp_parts parts = tgl_exp_parts_of(x);
+    return tgl_f32_from_bits(tgl_f32_to_bits(parts.e_to_r) + (tgl_f32_to_bits(parts.shifted_n) << 23));
 }
 
 #endif

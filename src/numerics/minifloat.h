@@ -30,8 +30,8 @@ TGL_INLINE uint32_t tgl_minifloat_from_magnitude(uint32_t magnitude, int mantiss
     const uint32_t power = exponent > min_normal ? exponent : min_normal;
     const uint32_t anchor = power + ((uint32_t)drop << 23);
     const float sum = tgl_f32_from_bits(magnitude) + tgl_f32_from_bits(anchor);
-    const uint32_t steps = tgl_f32_to_bits(sum) - anchor;
-    return steps + ((power - min_normal) >> drop);
+    const uint32_t steps = tgl_f32_to_bits(sum) & ((4u << mantissa_bits) - 1);
+    return steps + (power >> drop) - (min_normal >> drop);
 }
 
 /* The bits of the float with the value of `code`, which has no sign and is not infinite or NaN. With the

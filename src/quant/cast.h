@@ -26,6 +26,9 @@ typedef struct {
     bool is_bf16;
 } tgl_values;
 
+/* The largest magnitude; NaN if there is one. */
+float tgl_amax(const void *values, bool is_bf16, int64_t count);
+
 static inline float tgl_value_at(const void *values, bool is_bf16, int64_t i)
 {
     return is_bf16 ? tgl_bf16_to_f32(((const uint16_t *)values)[i]) : ((const float *)values)[i];

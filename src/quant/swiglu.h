@@ -31,30 +31,34 @@ TGL_INLINE float tgl_swiglu_divisor(float gate)
 #endif
 }
 
-/* Of a gate and an up that are clamped. */
-TGL_INLINE float tgl_swiglu(float gate, float up) { return gate / tgl_swiglu_divisor(gate) * up; }
+/* Of a gate, which the divisor is of, and an up, both clamped. */
+TGL_INLINE float tgl_swiglu(float gate, float up, float divisor) { return gate / divisor * up; }
 
-/* What the backward pass makes of an element; `grad` is the gradient of activation * weight. */
+/* What the backward pass makes of them; `grad` is the gradient of activation * weight. A gradient is +0 where
+ * the clamp cuts the value. */
 typedef struct { float activation, gate_grad, up_grad; } tgl_swiglu_grads;
 
-TGL_INLINE tgl_swiglu_grads tgl_swiglu_backward(float gate, float up, float grad, float weight, float clamp)
+TGL_INLINE tgl_swiglu_grads tgl_swiglu_backward(float gate, float up, float divisor, float grad, float weight)
 {
-    const float a = tgl_swiglu_gate(gate, clamp), b = tgl_swiglu_up(up, clamp);
-    const float divisor = tgl_swiglu_divisor(a), sigmoid = 1.0f / divisor;
-    const float weighted = grad * weight * sigmoid;
-    const float gate_grad = weighted * b * tgl_fma(a, 1.0f - sigmoid, 1.0f);
-    const float up_grad = weighted * a;
+    const float sigmoid = 1.0f / divisor, weighted = grad * weight * sigmoid;
     tgl_swiglu_grads g;
-    g.activation = a / divisor * b;
-    g.gate_grad = tgl_select_f32(gate > clamp, 0.0f, gate_grad);
-    g.up_grad = tgl_select_f32((up > clamp) | (up < -clamp), 0.0f, up_grad);
+    g.activation = tgl_swiglu(gate, up, divisor);
+    g.gate_grad = weighted * up * tgl_fma(gate, 1.0f - sigmoid, 1.0f);
+    g.up_grad = weighted * gate;
     return g;
 }
+
+TGL_INLINE int tgl_swiglu_cuts_gate(float gate, float clamp) { return gate > clamp; }
+TGL_INLINE int tgl_swiglu_cuts_up(float up, float clamp) { return (up > clamp) | (up < -clamp); }
 
 #ifndef __CUDACC__
 #include "quant/cast.h"
 
 /* The CPU's loops over a row of x: num_cols gates, then as many ups. */
+
+/* Is every gate and up within the clamp value, and every gate's exp a normal number? Then a shorter loop has
+ * the same results; it is what nearly all rows get. */
+bool tgl_swiglu_is_small(const void *gates, const void *ups, bool is_bf16, int64_t count, float clamp);
 
 /* Activations of `count` columns from `col` on. */
 void tgl_activate(const tgl_values *x, int64_t num_cols, int64_t row, int64_t col, int64_t count, float clamp,

@@ -34,6 +34,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* ---- CPU ---- */
 
 enum { PIECE = 1024, LANES = 16 };          /* columns at work; partial sums of a row */
+#define INLINE static inline __attribute__((always_inline))     /* so that is_small is a constant */
 
 typedef struct {
     const problem *p;
@@ -47,22 +48,33 @@ static float weight_of(const problem *p, int64_t row)
     return at >= 0 && at < p->num_weights ? p->weight[at] : 0.0f;
 }
 
+INLINE void differentiate(piece *w, bool is_small, float weight, float clamp)
+{
+    for (int64_t j = 0; j < w->count; j++) {
+        const float gate = w->gate[j], up = w->up[j];
+        const float l = is_small ? gate : tgl_swiglu_gate(gate, clamp);
+        const float r = is_small ? up : tgl_swiglu_up(up, clamp);
+        const float divisor = is_small ? 1.0f + tgl_exp_small(-l) : tgl_swiglu_divisor(l);
+        const tgl_swiglu_grads g = tgl_swiglu_backward(l, r, divisor, w->grad[j], weight);
+        w->activation[j] = g.activation;
+        w->gate_grad[j] = is_small ? g.gate_grad
+                                   : tgl_select_f32(tgl_swiglu_cuts_gate(gate, clamp), 0.0f, g.gate_grad);
+        w->up_grad[j] = is_small ? g.up_grad : tgl_select_f32(tgl_swiglu_cuts_up(up, clamp), 0.0f, g.up_grad);
+    }
+}
+
 TGL_CLONES
 static void compute(piece *w, int64_t row, int64_t col, int64_t count)
 {
     const problem *p = w->p;
     const uint16_t *grad_out = p->grad_out + row * p->grad_stride + col;
-    const float weight = weight_of(p, row), clamp = p->clamp;
+    const float weight = weight_of(p, row);
     w->row = row, w->col = col, w->count = count;
     tgl_decode(&p->gate, row, col, count, w->gate);
     tgl_decode(&p->up, row, col, count, w->up);
     for (int64_t j = 0; j < count; j++) w->grad[j] = tgl_bf16_to_f32(grad_out[j]);
-    for (int64_t j = 0; j < count; j++) {
-        const tgl_swiglu_grads g = tgl_swiglu_backward(w->gate[j], w->up[j], w->grad[j], weight, clamp);
-        w->activation[j] = g.activation;
-        w->gate_grad[j] = g.gate_grad;
-        w->up_grad[j] = g.up_grad;
-    }
+    if (tgl_swiglu_is_small(w->gate, w->up, false, count, p->clamp)) differentiate(w, true, weight, p->clamp);
+    else differentiate(w, false, weight, p->clamp);
 }
 
 /* A piece's activations and gradients as bf16, and its part of the row's sum: partial sums, so that additions
