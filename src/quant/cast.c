@@ -10,7 +10,7 @@
 
 enum {
     PIECE = 1024,               /* columns that are scaled, then encoded, at a time; a multiple of 8 */
-    KEPT = 8192,                /* values that a tile keeps of a reader that works for them */
+    KEPT = 16384,               /* values that a tile keeps of a reader that works for them */
     MAX_BLOCKS = PIECE,         /* side by side in a tile */
     MIN_COLS = 64,              /* of a tile, however many rows it has */
     MAX_TRANSPOSED_COLS = 256,
@@ -215,10 +215,13 @@ static void to_e2m1(const float *restrict values, int64_t num_pairs, bool is_sma
 }
 
 TGL_CLONES
-static void to_e5m6(const float *values, int64_t count, uint8_t *to)
+static void to_e5m6(const float *values, int64_t count, bool is_small, uint8_t *to)
 {
     uint16_t codes[PIECE];
-    for (int64_t i = 0; i < count; i++) codes[i] = tgl_e5m6_from_f32(values[i]);
+    if (is_small)
+        for (int64_t i = 0; i < count; i++) codes[i] = tgl_e5m6_from_small_f32(values[i]);
+    else
+        for (int64_t i = 0; i < count; i++) codes[i] = tgl_e5m6_from_f32(values[i]);
     for (int64_t i = 0; i < count; i += 8) {
         uint32_t words[3];
         tgl_e5m6x8_pack(codes + i, words);
@@ -232,7 +235,7 @@ static void encode(int format, const float *values, int64_t col, int64_t count, 
     switch (format) {
     case TGL_FORMAT_E4M3: to_e4m3(values, count, is_small, row + col); break;
     case TGL_FORMAT_E2M1: to_e2m1(values, count / 2, is_small, row + col / 2); break;
-    default: to_e5m6(values, count, row + col / 8 * 12); break;
+    default: to_e5m6(values, count, is_small, row + col / 8 * 12); break;
     }
 }
 

@@ -3,6 +3,7 @@
  * rounded to bf16, in blocks of one column. */
 #include <math.h>
 
+#include "core/clones.h"
 #include "core/log.h"
 #include "cuda/launch.h"
 #include "quant/cast.h"
@@ -22,6 +23,7 @@ typedef struct {
 
 /* ---- CPU ---- */
 
+TGL_CLONES
 static const void *read_activations(const void *context, int64_t row, int64_t col, int64_t count, float *to)
 {
     const problem *p = context;

@@ -3,6 +3,7 @@
  * weighted, in blocks of one row. */
 #include <math.h>
 
+#include "core/clones.h"
 #include "core/log.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -31,6 +32,7 @@ typedef struct {
 
 /* ---- CPU ---- */
 
+TGL_CLONES
 static const void *read_activations(const void *context, int64_t row, int64_t col, int64_t count, float *to)
 {
     const problem *p = context;
