@@ -22,7 +22,7 @@
  * From the largest magnitude to sf. a = max(largest |value| of the block, floor), NaN ignored. Not rounded:
  * sf = a / max, inv = max / a (0 for a = 0). With round_sf: sf is the next power of two that is not below
  * a / max, held to 2^-126 .. 2^127, and inv = 1 / sf (0 for 2^127). Packed factors need round_sf. Then
- * code = encode(value * inv), to nearest even, saturating (e5m6: see numerics/e5m6.h). Each step rounds to f32.
+ * code = encode(value * inv), to nearest even, saturating (e5m6: numerics/e5m6.h). Each step rounds to f32.
  * So in a block with an infinite value, finite ones become zeros and infinite ones NaN (e2m1: 6).
  *            max     floor
  *   e4m3     448     1e-4
