@@ -6,7 +6,6 @@
 #include "core/clones.h"
 #include "core/square.h"
 #include "core/threads.h"
-#include "numerics/bf16.h"
 
 enum {
     PIECE = 1024,               /* columns that are scaled, then encoded, at a time; a multiple of 8 */
@@ -120,10 +119,10 @@ static void find_amax(const void *values, bool is_bf16, int64_t col, int64_t cou
 
 /* ---- factors ---- */
 
-/* From amax to sf and inv, where is_rounded is a constant. */
-INLINE void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_rule rule, float *restrict sf,
-                         float *restrict inv)
+INLINE void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_rule rule, bool is_rounded,
+                         float *restrict sf, float *restrict inv)
 {
+    rule.is_rounded = is_rounded;               /* a constant */
     for (int64_t k = 0; k < count; k++) {
         const tgl_scale scale = tgl_scale_of(tgl_f32_from_bits((uint32_t)amax[k]), rule);
         sf[k] = scale.sf;
@@ -136,13 +135,8 @@ static void write_factors(const tgl_cast *c, int64_t m, int64_t k, const int32_t
                           float *inv)
 {
     float sf[MAX_BLOCKS];
-    tgl_scale_rule rule = c->rule;
-    if (rule.is_rounded) {
-        rule.is_rounded = 1;
-        scale_blocks(amax, count, rule, sf, inv);
-    } else {
-        scale_blocks(amax, count, rule, sf, inv);
-    }
+    if (c->rule.is_rounded) scale_blocks(amax, count, c->rule, true, sf, inv);
+    else scale_blocks(amax, count, c->rule, false, sf, inv);
     if (c->sf.kind == TGL_SF_ROWS)
         memcpy((float *)c->sf.data + tgl_sf_offset(&c->sf, m, k), sf, (size_t)count * sizeof *sf);
     else
@@ -304,7 +298,6 @@ static void from_e5m6(const uint8_t *row, int64_t col, int64_t count, float fact
     for (int64_t i = 0; i < count; i++) to[i] = tgl_e5m6_to_f32(codes[col - first + i]) * factor;
 }
 
-/* At most PIECE columns. */
 void tgl_decode_run(int format, const uint8_t *row, int64_t col, int64_t count, float factor, float *to)
 {
     switch (format) {

@@ -52,7 +52,7 @@ tgl_reader tgl_read_codes(const tgl_codes *codes);      /* code * sf, rounded to
 /* code * sf, rounded to f32, for `count` columns of a row. */
 void tgl_decode(const tgl_codes *codes, int64_t row, int64_t col, int64_t count, float *to);
 
-/* The same of one block at most, with its factor; `row` is where a row of codes begins. */
+/* The same of at most 1024 columns in one block, with its factor; `row` is where a row of codes begins. */
 void tgl_decode_run(int format, const uint8_t *row, int64_t col, int64_t count, float factor, float *to);
 
 /* ---- casting ---- */

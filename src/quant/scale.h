@@ -55,7 +55,8 @@ TGL_INLINE tgl_scale tgl_scale_of(float amax, tgl_scale_rule rule)
         scale.sf = tgl_ue8m0_to_f32(code);
         scale.inv = tgl_ue8m0_inverse_to_f32(code);
     } else {
-        scale.inv = a > 0 ? rule.max / a : 0;
+        const float inv = rule.max / a;
+        scale.inv = a > 0 ? inv : 0;
     }
     return scale;
 }
