@@ -263,7 +263,15 @@ tgl_reader tgl_read_values(const tgl_values *values)
 TGL_CLONES
 static void from_e4m3(const uint8_t *restrict codes, int64_t count, float factor, float *restrict to)
 {
-    for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_to_f32(codes[i]) * factor;
+    uint8_t largest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t magnitude = codes[i] & 0x7F;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    if (largest < 0x7F)
+        for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_number_to_f32(codes[i]) * factor;
+    else
+        for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_to_f32(codes[i]) * factor;
 }
 
 TGL_CLONES

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ * encode.cuh - from f32 to codes and from the largest magnitude to factors, for the kernels of all casts. All of
+ * it gives the bits of src/numerics and scale.h, where these have a shorter way on the device. */
+#ifndef TEGULA_QUANT_ENCODE_CUH
+#define TEGULA_QUANT_ENCODE_CUH
+
+#include "device/ptx.cuh"
+#include "quant/scale.h"
+
+/* ---- factors ---- */
+
+/* tgl_scale_of(), with IS_ROUNDED known and a rounded factor found without a division: the exponent of a / max,
+ * rounded up, is the difference of the exponents, and one more where the fraction of a is above that of max.
+ * (The quotient is never rounded down to a power of two: next to one, a differs from a multiple of max by more
+ * than rounding does.) */
+template <int FORMAT, bool IS_ROUNDED> DEV tgl_scale scale_of(float amax, float floor)
+{
+    const tgl_scale_rule rule = tgl_scale_rule_of(FORMAT, IS_ROUNDED);
+    const float a = fmaxf(amax, floor);
+    tgl_scale scale;
+    if (IS_ROUNDED) {
+        const i32 max_bits = (i32)__float_as_uint(rule.max);
+        const i32 exponent = ((i32)__float_as_uint(a) - max_bits + 0x3F800000 + 0x7FFFFF) >> 23;
+        const i32 code = a < __uint_as_float(0x7F800000) ? max(exponent, 1) : 254;
+        scale.sf = __uint_as_float((u32)code << 23);
+        scale.inv = __uint_as_float((u32)(254 - code) << 23);
+    } else {
+        scale.sf = a / rule.max;
+        scale.inv = a > 0 ? rule.max / a : 0;
+    }
+    return scale;
+}
+
+template <int FORMAT, bool IS_ROUNDED> DEV tgl_scale scale_of(float amax)
+{
+    return scale_of<FORMAT, IS_ROUNDED>(amax, tgl_scale_rule_of(FORMAT, IS_ROUNDED).floor);
+}
+
+/* ---- codes of scaled values ---- */
+
+/* Four in a word, the first in the lowest byte. */
+DEV u32 encode_e4m3x4(float a, float b, float c, float d)
+{
+#if __CUDA_ARCH__ >= 890
+    return pack_e4m3(a, b) | pack_e4m3(c, d) << 16;
+#else
+    return tgl_e4m3_from_f32(a) | (u32)tgl_e4m3_from_f32(b) << 8 | (u32)tgl_e4m3_from_f32(c) << 16 |
+           (u32)tgl_e4m3_from_f32(d) << 24;
+#endif
+}
+
+/* tgl_e2m1_from_f32() (numerics/minifloat.h says why the addition rounds). The first minimum makes NaN +6. */
+DEV u32 encode_e2m1(float value)
+{
+    const float v = fmaxf(fminf(value, TGL_E2M1_MAX), -TGL_E2M1_MAX), a = fabsf(v);
+    const u32 power = max(__float_as_uint(a), 0x3F800000u) & 0x7F800000;
+    const u32 sum = __float_as_uint(a + __uint_as_float(power + (22u << 23)));
+    return ((sum & 7) + ((power - 0x3F800000) >> 22)) | (__float_as_uint(v) >> 28 & 8);
+}
+
+/* COUNT codes, the first in the lowest bits. */
+template <int COUNT> DEV u32 encode_e2m1s(const float *v)
+{
+    u32 codes = 0;
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) codes |= encode_e2m1(v[j]) << (4 * j);
+    return codes;
+}
+
+#if __CUDA_ARCH__ >= 900
+/* The codes of pairs of bf16 that hold their scaled values exactly, at bits 0 and 16: the same on 16 bits. Above 6
+ * there may be NaN only. */
+DEV u32 encode_e2m1x2_bf16(u32 v)
+{
+    const u32 a = min_u16x2(v & 0x7FFF7FFF, 0x40C040C0 /* 6 */);
+    const u32 power = max_u16x2(a, 0x3F803F80 /* 1 */) & 0x7F807F80;
+    const u32 sum = fma_bf16x2(a, 0x3F803F80, power + 0x03000300 /* times 2^6 */);
+    return ((sum & 0x00070007) + (power >> 6) - 0x00FE00FE) | (v >> 12 & 0x00080008);
+}
+
+/* Eight codes of bf16 with a factor that is a power of two, or 0: what is too small for bf16 has code 0 anyway. */
+DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
+{
+    const u32 factor = __byte_perm(__float_as_uint(inv), 0, 0x3232);
+    u32 codes[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        codes[j] = encode_e2m1x2_bf16(fma_bf16x2(pairs[j], factor, 0x80008000u /* -0 */));
+    const u32 low = codes[0] | codes[1] << 8, high = codes[2] | codes[3] << 8;
+    return __byte_perm(low | low >> 12, high | high >> 12, 0x5410);
+}
+#endif
+
+/* Eight codes of e5m6 in three words. */
+DEV void encode_e5m6x8(const float (&v)[8], u32 (&w)[3])
+{
+    u32 c[8];
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+        const u32 pair = pack_f16_rz(v[j], v[j + 1]);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const u32 cut = i ? pair >> 20 : pair >> 4 & 0xFFF, bits = __float_as_uint(v[j + i]);
+            c[j + i] = v[j + i] == v[j + i] ? cut + ((cut & 1) + (bits & 0x1FFFF) > 0x10000) : 0x7FF;
+        }
+    }
+    w[0] = c[0] << 20 | c[1] << 8 | c[2] >> 4;
+    w[1] = c[2] << 28 | c[3] << 16 | c[4] << 4 | c[5] >> 8;
+    w[2] = c[5] << 24 | c[6] << 12 | c[7];
+}
+
+#endif
