@@ -2,7 +2,7 @@
  * clones.h - loops for more than the oldest CPU. The library is compiled for every x86-64, whose vectors are
  * 16 bytes; a function marked TGL_CLONES is also compiled for those with AVX2 and those with AVX-512, and one
  * of the three is chosen when the library is loaded. Nothing is contracted, so all give the same bits.
- * (aarch64 needs no choice.) */
+ * (aarch64 needs no choice.) For static functions: gcc would export others, whatever their visibility. */
 #ifndef TEGULA_CLONES_H
 #define TEGULA_CLONES_H
 

@@ -52,10 +52,14 @@ INLINE int32_t amax_of_bf16(const uint16_t *values, int64_t count, bool skip_nan
 }
 
 TGL_CLONES
+static int32_t amax_of_run(const void *values, bool is_bf16, int64_t count)
+{
+    return is_bf16 ? amax_of_bf16(values, count, false) : amax_of_floats(values, count, false);
+}
+
 float tgl_amax(const void *values, bool is_bf16, int64_t count)
 {
-    const int32_t amax = is_bf16 ? amax_of_bf16(values, count, false) : amax_of_floats(values, count, false);
-    return tgl_f32_from_bits((uint32_t)amax);
+    return tgl_f32_from_bits((uint32_t)amax_of_run(values, is_bf16, count));
 }
 
 static int32_t amax_of_ints(const int32_t *values, int64_t count)

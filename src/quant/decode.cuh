@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * decode.cuh - from what lies in memory to numbers, for the kernels of all casts: a vector is what a lane loads
- * at once, its largest magnitude is found in its own format, and only what has to be is widened to f32.
+ * decode.cuh - from what lies in memory to numbers, for the kernels of all casts. A vector is what a lane
+ * loads at once; its largest magnitude is found in its own format, or in f16, which has all FP8 and FP4.
  *
  *   X_BF16   8 values, 16 bytes        X_F32    4 values, 16 bytes
  *   X_E4M3   16 codes, 16 bytes        X_E2M1   16 codes, 8 bytes
@@ -29,14 +29,15 @@ DEV u32 e4m3x2_to_f16x2(u32 pair)
     return unpack_e4m3(pair);
 #else
     /* As f16 the bits of a code are 2^-8 times its value; f16 has no NaN there, so it is put in. */
-    const u32 spread = (pair & 0x7F) << 7 | (pair & 0x7F00) << 15, sign = (pair & 0x80) << 8 | (pair & 0x8000) << 16;
+    const u32 spread = (pair & 0x7F) << 7 | (pair & 0x7F00) << 15;
+    const u32 sign = (pair & 0x80) << 8 | (pair & 0x8000) << 16;
     const u32 low = (pair & 0x7F) == 0x7F ? 0x7FFF : 0, high = (pair & 0x7F00) == 0x7F00 ? 0x7FFF0000u : 0;
     return fma_f16x2(spread, 0x5C005C00u /* 256 */, 0) | sign | low | high;
 #endif
 }
 
-/* Eight codes of e2m1, the first in the lowest bits. Element j of 0 .. 3 is in the low half of pair j, j + 4 in
- * the high half. As f16 the bits of a code are 2^-14 times its value. */
+/* Eight codes of e2m1, the first in the lowest bits. Element j of 0 .. 3 becomes the low half of pair j,
+ * element j + 4 the high half. As f16 the bits of a code are 2^-14 times its value. */
 DEV void e2m1x8_to_f16x2(u32 codes, u32 (&pairs)[4])
 {
 #pragma unroll

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * encode.cuh - from f32 to codes and from the largest magnitude to factors, for the kernels of all casts. All of
- * it gives the bits of src/numerics and scale.h, where these have a shorter way on the device. */
+ * encode.cuh - from f32 to codes and from the largest magnitude to factors, for the kernels of all casts:
+ * shorter ways of the device to the bits that src/numerics and scale.h define. */
 #ifndef TEGULA_QUANT_ENCODE_CUH
 #define TEGULA_QUANT_ENCODE_CUH
 
@@ -9,10 +9,10 @@
 
 /* ---- factors ---- */
 
-/* tgl_scale_of(), with IS_ROUNDED known and a rounded factor found without a division: the exponent of a / max,
- * rounded up, is the difference of the exponents, and one more where the fraction of a is above that of max.
- * (The quotient is never rounded down to a power of two: next to one, a differs from a multiple of max by more
- * than rounding does.) */
+/* tgl_scale_of(), a rounded factor without a division: the exponent of a / max, rounded up, is the difference
+ * of the exponents, and one more where the fraction of a is above that of max. (The division never rounds
+ * down to a power of two: for the next float above such an a, the quotient is already past it by more than
+ * half a step. Compared for all floats.) */
 template <int FORMAT, bool IS_ROUNDED> DEV tgl_scale scale_of(float amax, float floor)
 {
     const tgl_scale_rule rule = tgl_scale_rule_of(FORMAT, IS_ROUNDED);
@@ -68,8 +68,8 @@ template <int COUNT> DEV u32 encode_e2m1s(const float *v)
 }
 
 #if __CUDA_ARCH__ >= 900
-/* The codes of pairs of bf16 that hold their scaled values exactly, at bits 0 and 16: the same on 16 bits. Above 6
- * there may be NaN only. */
+/* The codes of two scaled values that are exact in bf16, at bits 0 and 16: the same on 16 bits. Above 6 there
+ * may be NaN only, of positive sign. */
 DEV u32 encode_e2m1x2_bf16(u32 v)
 {
     const u32 a = min_u16x2(v & 0x7FFF7FFF, 0x40C040C0 /* 6 */);
@@ -78,7 +78,7 @@ DEV u32 encode_e2m1x2_bf16(u32 v)
     return ((sum & 0x00070007) + (power >> 6) - 0x00FE00FE) | (v >> 12 & 0x00080008);
 }
 
-/* Eight codes of bf16 with a factor that is a power of two, or 0: what is too small for bf16 has code 0 anyway. */
+/* Eight codes, of bf16 times a power of two or 0: exact, or so small that the code is 0 anyway. */
 DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
 {
     const u32 factor = __byte_perm(__float_as_uint(inv), 0, 0x3232);

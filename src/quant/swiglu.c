@@ -49,22 +49,22 @@ void tgl_activate(const tgl_values *x, int64_t num_cols, int64_t row, int64_t co
     }
 }
 
-INLINE void count_clamped(const void *gate, const void *up, bool is_bf16, int64_t count, float clamp,
+TGL_CLONES
+static void count_clamped(const void *gates, const void *ups, bool is_bf16, int64_t count, float clamp,
                           int64_t counts[3])
 {
     int32_t gates_above = 0, ups_above = 0, ups_below = 0;
     for (int64_t i = 0; i < count; i++) {
-        const float l = tgl_value_at(gate, is_bf16, i), r = tgl_value_at(up, is_bf16, i);
-        gates_above += l > clamp;
-        ups_above += r > clamp;
-        ups_below += r < -clamp;
+        const float gate = tgl_value_at(gates, is_bf16, i), up = tgl_value_at(ups, is_bf16, i);
+        gates_above += gate > clamp;
+        ups_above += up > clamp;
+        ups_below += up < -clamp;
     }
     counts[0] += gates_above;
     counts[1] += ups_above;
     counts[2] += ups_below;
 }
 
-TGL_CLONES
 void tgl_count_clamped(const tgl_values *x, int64_t num_cols, int64_t row, float clamp, int64_t counts[3])
 {
     enum { PIECE = 1 << 16 };                   /* 32 bits count it */
@@ -72,7 +72,6 @@ void tgl_count_clamped(const tgl_values *x, int64_t num_cols, int64_t row, float
     const char *gates = x->data + row * x->row_bytes, *ups = gates + num_cols * bytes;
     for (int64_t j = 0; j < num_cols; j += PIECE) {
         const int64_t count = num_cols - j < PIECE ? num_cols - j : PIECE;
-        if (x->is_bf16) count_clamped(gates + j * bytes, ups + j * bytes, true, count, clamp, counts);
-        else count_clamped(gates + j * bytes, ups + j * bytes, false, count, clamp, counts);
+        count_clamped(gates + j * bytes, ups + j * bytes, x->is_bf16, count, clamp, counts);
     }
 }
