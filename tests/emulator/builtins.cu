@@ -272,6 +272,28 @@ extern "C" __global__ void t_convert(const float *in, u32 *out, int n)
     out[n + i] = pack_e4m3(in[i], -in[i]);
     out[2 * n + i] = pack_e5m2(in[i], 1.0f);
 #endif
+    out[3 * n + i] = pack_f16_rz(in[i], -1.0f);
+}
+
+/* in: three pairs of 16-bit values for each thread */
+extern "C" __global__ void t_pairs(const u32 *in, u32 *out, int n)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const u32 a = in[3 * i], b = in[3 * i + 1], c = in[3 * i + 2];
+    out[i] = max_abs_bf16x2(a & 0x7fff7fff, b);
+    out[n + i] = max_abs_f16x2(a & 0x7fff7fff, b);
+    out[2 * n + i] = fma_bf16x2(a, b, c);
+    out[3 * n + i] = fma_f16x2(a, b, c);
+#if __CUDA_ARCH__ >= 900
+    out[4 * n + i] = min_u16x2(a, b);
+    out[5 * n + i] = max_u16x2(a, b);
+#endif
+    out[6 * n + i] = __float_as_uint(low_f16(a));
+    out[7 * n + i] = __float_as_uint(high_f16(a));
+#if __CUDA_ARCH__ >= 890
+    out[8 * n + i] = unpack_e4m3(a);
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(32) t_mma(const u32 *a, const u32 *b, float *c, int tf32)
