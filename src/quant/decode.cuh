@@ -98,7 +98,7 @@ template <int X> DEV void load_vector(const void *from, vector_of<X> &x)
     x.w[2] = v.z;
     x.w[3] = v.w;
 }
-template <> DEV void load_vector<X_E2M1>(const void *from, vector_of<X_E2M1> &x)
+DEV void load_vector(const void *from, vector_of<X_E2M1> &x)
 {
     const uint2 v = load_stream_u32x2(from);
     x.w[0] = v.x;
