@@ -137,20 +137,25 @@ static tgl_status parse_number(const char *name, const char *text, bool *has, fl
 
 static double unit(uint64_t bits) { return ldexp((double)(bits & 0xffffff), -24); }
 
-/* The number at a place of x, at the n-th attempt. */
-static double draw(const case_problem *c, uint64_t seed, int64_t row, int64_t col, bool is_gate, int attempt)
+static bool is_mixed(const case_problem *c) { return !strcmp(case_text(c, "values"), "mixed"); }
+
+typedef struct { const case_problem *c; case_tensor *t; uint64_t seed; bool is_mixed; } drawing;
+
+/* The number at a place, at the n-th attempt. */
+static double draw(const drawing *d, uint64_t seed, int64_t row, int64_t col, bool is_gate, int attempt)
 {
     const uint64_t r = case_random(case_random(seed + (uint64_t)attempt, row), col);
     const double normal = sqrt(-2 * log(1 - unit(r))) * cos(6.283185307179586 * unit(r >> 24));
-    const float clamp = quant_params_in(c)->swiglu_clamp_value;
-    if (!strcmp(case_text(c, "values"), "normal")) return normal;
+    const float clamp = quant_params_in(d->c)->swiglu_clamp_value;
+    if (!d->is_mixed) return normal;
     switch (case_random(seed, row) % 8) {
     case 0: return is_gate ? 240 * unit(r) - 120 : normal;
     case 1: return 1e-3 * normal;
     case 2: return r >> 60 & 1 ? -0.0 : 0.0;
-    case 3: return r >> 60 < 4 ? (double)nextafterf(clamp, r >> 58 & 1 ? 0 : 9) * (r >> 57 & 1 ? -1 : 1)
-                 : r >> 60 < 8 ? (r >> 57 & 1 ? -(double)clamp : (double)clamp)
-                               : normal;
+    case 3:
+        if (r >> 60 >= 8) return normal;
+        return (r >> 57 & 1 ? -1 : 1) *
+               (double)(r >> 60 < 4 ? nextafterf(clamp, r >> 58 & 1 ? 0 : 9) : clamp);
     case 4: return 30 * normal;
     default: return normal;
     }
@@ -159,17 +164,15 @@ static double draw(const case_problem *c, uint64_t seed, int64_t row, int64_t co
 static tgl_status check_values(const case_problem *c)
 {
     const char *values = case_text(c, "values");
-    if (!strcmp(values, "normal") || !strcmp(values, "mixed")) return TGL_OK;
+    if (!strcmp(values, "normal") || is_mixed(c)) return TGL_OK;
     return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal or mixed", values);
 }
 
 enum { MAX_ATTEMPTS = 1000 };   /* one in thousands needs a second one */
 
-typedef struct { const case_problem *c; case_tensor *t; uint64_t seed; } drawing;
-
 static void put_drawn(const drawing *d, int64_t row, int64_t col, int64_t num_cols, int attempt)
 {
-    case_encode(d->t->dtype, draw(d->c, d->seed, row, col, col < num_cols, attempt),
+    case_encode(d->t->dtype, draw(d, d->seed, row, col, col < num_cols, attempt),
                 case_element(d->t, (int64_t[]){ row, col }));
 }
 
@@ -200,9 +203,9 @@ static near weighted(const case_problem *c, int64_t row, int64_t col, int64_t nu
     return times(v, exactly(exists ? (double)((const float *)weights->data)[at] : 0));
 }
 
-/* One block of a row: codes and factor, to be written or only tried. Returns the column that is not decided,
- * or -1. */
-static int64_t token_block(const case_problem *c, int64_t row, int64_t k, bool is_trial)
+/* One block of a row whose weighted activations are v: codes and factor, to be written or only tried. Returns
+ * the column that is not decided, or -1. */
+static int64_t token_block(const case_problem *c, const near *v, int64_t row, int64_t k, bool is_trial)
 {
     const tgl_quant_params *p = quant_params_in(c);
     const int64_t num_cols = c->tensors[X].shape[1] / 2;
@@ -213,16 +216,15 @@ static int64_t token_block(const case_problem *c, int64_t row, int64_t k, bool i
     int64_t largest = begin;
     near_scale scale;
     for (int64_t j = begin; j < end; j++) {
-        const near v = weighted(c, row, j, num_cols);
-        if (fabs(v.value) > amax.value) largest = j;
-        amax = larger(amax, v);
+        if (fabs(v[j].value) > amax.value) largest = j;
+        amax = larger(amax, v[j]);
     }
     const bool is_decided = scale_of(amax, quant_largest(p->format), floor, p->round_sf, &scale) &&
                             (scale.sf.value == 0 || is_within(scale.sf, FORWARD_BOUND));
     if (!is_decided && is_trial) return largest;
     for (int64_t j = begin; j < end; j++) {
         unsigned code;
-        if (!code_of(p->format, times(weighted(c, row, j, num_cols), scale.inv), &code) && is_trial) return j;
+        if (!code_of(p->format, times(v[j], scale.inv), &code) && is_trial) return j;
         if (!is_trial) quant_put_code(&c->tensors[OUT], p->format, row, j, code);
     }
     if (!is_trial) quant_put_sf(&c->tensors[SF], row, k, (float)scale.sf.value);
@@ -239,23 +241,28 @@ static void decide_token_rows(void *context, int64_t begin, int64_t end)
 {
     const drawing *d = context;
     const int64_t num_cols = d->t->shape[1] / 2;
+    near *v = malloc((size_t)(num_cols + 1) * sizeof *v);
+    if (!v) abort();
     for (int64_t i = begin; i < end; i++) {
         for (int64_t j = 0; j < 2 * num_cols; j++) put_drawn(d, i, j, num_cols, 0);
         if (is_skipped(d->c, i)) continue;
+        for (int64_t j = 0; j < num_cols; j++) v[j] = weighted(d->c, i, j, num_cols);
         for (int64_t k = 0; k < num_token_blocks(d->c); k++)
             for (int attempt = 1; attempt < MAX_ATTEMPTS; attempt++) {
-                const int64_t j = token_block(d->c, i, k, true);
+                const int64_t j = token_block(d->c, v, i, k, true);
                 if (j < 0) break;
                 put_drawn(d, i, j, num_cols, attempt);
                 put_drawn(d, i, num_cols + j, num_cols, attempt);
+                v[j] = weighted(d->c, i, j, num_cols);
             }
     }
+    free(v);
 }
 
 static void fill_token_x(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     case_fill_bits(c, t, seed);         /* gaps */
-    case_parallel(t->shape[0], 128 * t->shape[1], decide_token_rows, &(drawing){ c, t, seed });
+    case_parallel(t->shape[0], 128 * t->shape[1], decide_token_rows, &(drawing){ c, t, seed, is_mixed(c) });
 }
 
 /* Indices of weights; one in eight is out of range, on either side. */
@@ -328,14 +335,21 @@ static tgl_status run_token(const case_arguments *a)
 static void token_rows(void *context, int64_t begin, int64_t end)
 {
     const case_problem *c = context;
-    for (int64_t i = begin; i < end; i++)
+    const case_tensor *sf = &c->tensors[SF];
+    const int64_t num_cols = c->tensors[X].shape[1] / 2;
+    near *v = malloc((size_t)(num_cols + 1) * sizeof *v);
+    if (!v) abort();
+    for (int64_t i = begin; i < end; i++) {
+        if (is_skipped(c, i)) continue;
+        for (int64_t j = 0; j < num_cols; j++) v[j] = weighted(c, i, j, num_cols);
         for (int64_t k = 0; k < num_token_blocks(c); k++) {
-            if (is_skipped(c, i)) continue;
             /* words of packed factors hold zeros past the last: what was there before goes */
-            const case_tensor *sf = &c->tensors[SF];
-            if (sf->dtype == TGL_I32 && k % 4 == 0) *(int32_t *)case_element(sf, (int64_t[]){ i, k / 4 }) = 0;
-            token_block(c, i, k, false);
+            if (sf->dtype == TGL_I32 && k % 4 == 0)
+                *(int32_t *)case_element(sf, (int64_t[]){ i, k / 4 }) = 0;
+            token_block(c, v, i, k, false);
         }
+    }
+    free(v);
 }
 
 static void oracle_token(case_problem *c)
@@ -389,7 +403,7 @@ static void decide_channel_rows(void *context, int64_t begin, int64_t end)
 static void fill_channel_x(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     case_fill_bits(c, t, seed);         /* gaps */
-    case_parallel(t->shape[0], 128 * t->shape[1], decide_channel_rows, &(drawing){ c, t, seed });
+    case_parallel(t->shape[0], 128 * t->shape[1], decide_channel_rows, &(drawing){ c, t, seed, is_mixed(c) });
 }
 
 static tgl_status setup_channel(case_problem *c)
@@ -510,8 +524,9 @@ static backward_element backward_at(const case_problem *c, int64_t row, int64_t 
     return e;
 }
 
-/* One block of a half of a row, as token_block(). */
-static int64_t backward_block(const case_problem *c, int64_t row, int64_t k, bool is_up, bool is_trial)
+/* One block of a half of a row whose elements are e, as token_block(). */
+static int64_t backward_block(const case_problem *c, const backward_element *e, int64_t row, int64_t k,
+                              bool is_up, bool is_trial)
 {
     const tgl_quant_params *p = quant_params_in(c);
     const int64_t num_cols = c->tensors[B_X].shape[1] / 2;
@@ -522,13 +537,12 @@ static int64_t backward_block(const case_problem *c, int64_t row, int64_t k, boo
     int64_t largest = begin;
     near_scale scale;
     for (int64_t j = begin; j < end; j++) {
-        const backward_element e = backward_at(c, row, j);
-        const near grad = is_up ? e.up_grad : e.gate_grad;
+        const near grad = is_up ? e[j].up_grad : e[j].gate_grad;
         uint16_t code;
         if (!bf16_of(grad, &code) && is_trial) return j;
         if (!is_trial) memcpy(case_element(&c->tensors[B_X_GRAD], (int64_t[]){ row, shift + j }), &code, 2);
-        if (!bf16_of(e.out, &code) && is_trial) return j;
-        if (!is_trial) memcpy(case_element(&c->tensors[B_OUT], (int64_t[]){ row, j }), &code, 2);
+        if (!is_up && !bf16_of(e[j].out, &code) && is_trial) return j;
+        if (!is_up && !is_trial) memcpy(case_element(&c->tensors[B_OUT], (int64_t[]){ row, j }), &code, 2);
         if (fabs(grad.value) > amax.value) largest = j;
         amax = larger(amax, grad);
     }
@@ -536,10 +550,9 @@ static int64_t backward_block(const case_problem *c, int64_t row, int64_t k, boo
         scale_of(amax, 448, 1e-4f, p->round_sf, &scale) && is_within(scale.sf, BACKWARD_BOUND);
     if (!is_decided && is_trial) return largest;
     for (int64_t j = begin; j < end; j++) {
-        const backward_element e = backward_at(c, row, j);
+        const near grad = is_up ? e[j].up_grad : e[j].gate_grad;
         unsigned code;
-        if (!code_of(TGL_QUANT_E4M3, times(is_up ? e.up_grad : e.gate_grad, scale.inv), &code) && is_trial)
-            return j;
+        if (!code_of(TGL_QUANT_E4M3, times(grad, scale.inv), &code) && is_trial) return j;
         if (!is_trial) quant_put_code(&c->tensors[B_FP8], TGL_QUANT_E4M3, row, shift + j, code);
     }
     if (!is_trial) quant_put_sf(&c->tensors[B_SF], row, (is_up ? blocks : 0) + k, (float)scale.sf.value);
@@ -552,51 +565,61 @@ static int64_t num_backward_blocks(const case_problem *c)
     return width ? quant_ceil_div(num_cols, width) : num_cols > 0;
 }
 
-/* A place of x and of grad_out: codes, at most 16 in magnitude of value, and a normal number. */
+/* A place of x and of grad_out. With mixed values, which are large, no term of weight_grad is negative: a sum
+ * that cancels would say nothing about a relative error. */
 static void put_backward(const drawing *d, int64_t row, int64_t col, int attempt)
 {
     const case_tensor *x = &d->c->tensors[B_X];
     const int64_t num_cols = x->shape[1] / 2;
-    for (int half = 0; half < 2; half++)
-        case_encode(TGL_E4M3,
-                    16 * draw(d->c, d->seed + 1000003, row, half * num_cols + col, half == 0, attempt),
-                    case_element(x, (int64_t[]){ row, half * num_cols + col }));
-    case_encode(TGL_BF16, draw(d->c, d->seed + 2000003, row, col, false, attempt),
-                case_element(d->t, (int64_t[]){ row, col }));
+    double drawn[2], grad = draw(d, d->seed + 2000003, row, col, false, attempt);
+    for (int half = 0; half < 2; half++) {
+        drawn[half] = 16 * draw(d, d->seed + 1000003, row, half * num_cols + col, half == 0, attempt);
+        case_encode(TGL_E4M3, drawn[half], case_element(x, (int64_t[]){ row, half * num_cols + col }));
+    }
+    if (d->is_mixed) grad = copysign(grad, drawn[0] * drawn[1]);
+    case_encode(TGL_BF16, grad, case_element(d->t, (int64_t[]){ row, col }));
 }
 
 static void decide_backward_rows(void *context, int64_t begin, int64_t end)
 {
     const drawing *d = context;
     const int64_t num_cols = d->t->shape[1];
+    backward_element *e = malloc((size_t)(num_cols + 1) * sizeof *e);
+    if (!e) abort();
     for (int64_t i = begin; i < end; i++) {
-        for (int64_t j = 0; j < num_cols; j++) put_backward(d, i, j, 0);
+        for (int64_t j = 0; j < num_cols; j++) {
+            put_backward(d, i, j, 0);
+            e[j] = backward_at(d->c, i, j);
+        }
         for (int64_t k = 0; k < num_backward_blocks(d->c); k++)
             for (int attempt = 1; attempt < MAX_ATTEMPTS; attempt++) {
-                int64_t j = backward_block(d->c, i, k, false, true);
-                if (j < 0) j = backward_block(d->c, i, k, true, true);
+                int64_t j = backward_block(d->c, e, i, k, false, true);
+                if (j < 0) j = backward_block(d->c, e, i, k, true, true);
                 if (j < 0) break;
                 put_backward(d, i, j, attempt);
+                e[j] = backward_at(d->c, i, j);
             }
     }
+    free(e);
 }
 
 /* The last of the inputs: draws x again, too. */
 static void fill_grad(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     case_fill_bits(c, t, seed);         /* gaps */
-    case_parallel(t->shape[0], 512 * t->shape[1], decide_backward_rows, &(drawing){ c, t, seed });
+    case_parallel(t->shape[0], 512 * t->shape[1], decide_backward_rows,
+                  &(drawing){ c, t, seed, is_mixed(c) });
 }
 
-/* Values of x are then of up to 4 or so, and gates of up to 200. */
+/* Values of x are then of deviation 0.5 to 1, as codes are of 16; mixed ones are up to 8 times as large. */
 static void fill_backward_sf(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    const bool is_power = t->dtype == TGL_I32;
-    case_fill_bits(c, t, seed);
+    const unsigned range = is_mixed(c) ? 4 : 1;
     for (int64_t i = 0; i < t->slots; i++) {
         const uint64_t r = case_random(seed, i);
-        if (is_power) for (int b = 0; b < 4; b++) t->storage[4 * i + b] = (char)(122 + (r >> 8 * b) % 4);
-        else ((float *)t->storage)[i] = (float)ldexp(1 + unit(r), -5 + (int)(r >> 40) % 4);
+        const int exponent = -5 + (int)((r >> 40) % range);
+        if (t->dtype == TGL_F32) ((float *)t->storage)[i] = (float)ldexp(1 + unit(r), exponent);
+        else for (int b = 0; b < 4; b++) t->storage[4 * i + b] = (char)(122 + (r >> 8 * b) % (range + 1));
     }
 }
 
@@ -654,14 +677,20 @@ static void backward_rows(void *context, int64_t begin, int64_t end)
 {
     const case_problem *c = context;
     const int64_t num_cols = c->tensors[B_X].shape[1] / 2;
+    backward_element *e = malloc((size_t)(num_cols + 1) * sizeof *e);
+    if (!e) abort();
     for (int64_t i = begin; i < end; i++) {
-        for (int64_t k = 0; k < num_backward_blocks(c); k++)
-            for (int is_up = 0; is_up < 2; is_up++) backward_block(c, i, k, is_up, false);
         const int64_t slot = ((const int32_t *)c->tensors[B_POS].data)[i];
         double sum = 0;
-        for (int64_t j = 0; slot >= 0 && j < num_cols; j++) sum += backward_at(c, i, j).term;
+        for (int64_t j = 0; j < num_cols; j++) {
+            e[j] = backward_at(c, i, j);
+            sum += e[j].term;
+        }
+        for (int64_t k = 0; k < num_backward_blocks(c); k++)
+            for (int is_up = 0; is_up < 2; is_up++) backward_block(c, e, i, k, is_up, false);
         if (slot >= 0) ((float *)c->tensors[B_WEIGHT_GRAD].data)[slot] = (float)sum;
     }
+    free(e);
 }
 
 static void oracle_backward(case_problem *c)
