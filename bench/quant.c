@@ -443,6 +443,7 @@ const case_op quant_ops[] = {
             "num_rows=7 num_cols=576 format=e4m3,e2m1 num_per_channels=16,64,0 round=1 sf=col,packed "
             "values=mixed",
             "num_rows=6 num_cols=640 round=1 sf=row_gap,col_gap,col_tight,packed_gap values=mixed",
+            "num_rows=1 num_cols=640 round=1 sf=row_gap,col,col_gap values=mixed",
             "num_rows=4 num_cols=129 num_per_channels=1,5,96,1000 values=mixed",
             "num_rows=4 num_cols=130 format=e2m1 num_per_channels=1,7,96 values=mixed",
             "num_rows=0,1,3,8,33 num_cols=256 round=1 sf=packed values=mixed",
