@@ -13,12 +13,12 @@
  * of the exponents, and one more where the fraction of a is above that of max. (The division never rounds
  * down to a power of two: for the next float above such an a, the quotient is already past it by more than
  * half a step. Compared for all floats.) */
-template <int FORMAT, bool IS_ROUNDED> DEV tgl_scale scale_of(float amax, float floor)
+template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax, float floor)
 {
-    const tgl_scale_rule rule = tgl_scale_rule_of(FORMAT, IS_ROUNDED);
+    const tgl_scale_rule rule = tgl_scale_rule_of(FORMAT_, IS_ROUNDED_);
     const float a = fmaxf(amax, floor);
     tgl_scale scale;
-    if (IS_ROUNDED) {
+    if (IS_ROUNDED_) {
         const i32 max_bits = (i32)__float_as_uint(rule.max);
         const i32 exponent = ((i32)__float_as_uint(a) - max_bits + 0x3F800000 + 0x7FFFFF) >> 23;
         const i32 code = a < __uint_as_float(0x7F800000) ? max(exponent, 1) : 254;
@@ -31,9 +31,9 @@ template <int FORMAT, bool IS_ROUNDED> DEV tgl_scale scale_of(float amax, float 
     return scale;
 }
 
-template <int FORMAT, bool IS_ROUNDED> DEV tgl_scale scale_of(float amax)
+template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax)
 {
-    return scale_of<FORMAT, IS_ROUNDED>(amax, tgl_scale_rule_of(FORMAT, IS_ROUNDED).floor);
+    return scale_of<FORMAT_, IS_ROUNDED_>(amax, tgl_scale_rule_of(FORMAT_, IS_ROUNDED_).floor);
 }
 
 /* ---- codes of scaled values ---- */
@@ -91,22 +91,37 @@ DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
 }
 #endif
 
-/* Eight codes of e5m6 in three words. */
-DEV void encode_e5m6x8(const float (&v)[8], u32 (&w)[3])
+/* Of two values, in 12 bits each. */
+DEV void encode_e5m6x2(float a, float b, u32 &code_a, u32 &code_b)
 {
-    u32 c[8];
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-        const u32 pair = pack_f16_rz(v[j], v[j + 1]);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const u32 cut = i ? pair >> 20 : pair >> 4 & 0xFFF, bits = __float_as_uint(v[j + i]);
-            c[j + i] = v[j + i] == v[j + i] ? cut + ((cut & 1) + (bits & 0x1FFFF) > 0x10000) : 0x7FF;
-        }
-    }
-    w[0] = c[0] << 20 | c[1] << 8 | c[2] >> 4;
-    w[1] = c[2] << 28 | c[3] << 16 | c[4] << 4 | c[5] >> 8;
-    w[2] = c[5] << 24 | c[6] << 12 | c[7];
+    const u32 pair = pack_f16_rz(a, b), cut_a = pair >> 4 & 0xFFF, cut_b = pair >> 20;
+    code_a = a == a ? cut_a + ((cut_a & 1) + (__float_as_uint(a) & 0x1FFFF) > 0x10000) : 0x7FF;
+    code_b = b == b ? cut_b + ((cut_b & 1) + (__float_as_uint(b) & 0x1FFFF) > 0x10000) : 0x7FF;
+}
+
+/* Eight codes in three words; of their 96 bits, the upper and the lower half. */
+DEV void encode_e5m6x4_upper(const float *v, u32 &w0, u32 &w1_upper)
+{
+    u32 c[4];
+    encode_e5m6x2(v[0], v[1], c[0], c[1]);
+    encode_e5m6x2(v[2], v[3], c[2], c[3]);
+    w0 = c[0] << 20 | c[1] << 8 | c[2] >> 4;
+    w1_upper = c[2] << 28 | c[3] << 16;
+}
+DEV void encode_e5m6x4_lower(const float *v, u32 &w1_lower, u32 &w2)
+{
+    u32 c[4];
+    encode_e5m6x2(v[0], v[1], c[0], c[1]);
+    encode_e5m6x2(v[2], v[3], c[2], c[3]);
+    w1_lower = c[0] << 4 | c[1] >> 8;
+    w2 = c[1] << 24 | c[2] << 12 | c[3];
+}
+DEV void encode_e5m6x8(const float *v, u32 (&w)[3])
+{
+    u32 lower;
+    encode_e5m6x4_upper(v, w[0], w[1]);
+    encode_e5m6x4_lower(v + 4, lower, w[2]);
+    w[1] |= lower;
 }
 
 #endif
