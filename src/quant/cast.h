@@ -5,7 +5,7 @@
 #define TEGULA_QUANT_CAST_H
 
 #include "numerics/bf16.h"
-#include "quant/scale.h"
+#include "quant/blocks.h"
 
 /* ---- reading ---- */
 

@@ -11,11 +11,7 @@
 
 #include "device/ptx.cuh"
 #include "quant/scale.h"
-
-#define X_BF16 0
-#define X_F32 1
-#define X_E4M3 2
-#define X_E2M1 3
+#include "quant/vector.h"
 
 /* ---- pairs and groups ---- */
 
@@ -83,14 +79,10 @@ DEV void decode_e5m6x8(const u32 (&w)[3], float (&v)[8])
 
 /* ---- vectors ---- */
 
-template <int X> struct vector_of;
-template <> struct vector_of<X_BF16> { enum { COUNT = 8, BYTES = 16 }; u32 w[4]; };
-template <> struct vector_of<X_F32> { enum { COUNT = 4, BYTES = 16 }; u32 w[4]; };
-template <> struct vector_of<X_E4M3> { enum { COUNT = 16, BYTES = 16 }; u32 w[4]; };
-template <> struct vector_of<X_E2M1> { enum { COUNT = 16, BYTES = 8 }; u32 w[2]; };
+template <int X_> struct vector_of { u32 w[X_VECTOR_BYTES(X_) / 4]; };
 
 /* Data that is read once; `from` is aligned to the vector. */
-template <int X> DEV void load_vector(const void *from, vector_of<X> &x)
+template <int X_> DEV void load_vector(const void *from, vector_of<X_> &x)
 {
     const uint4 v = load_stream_u32x4(from);
     x.w[0] = v.x;
@@ -106,10 +98,10 @@ DEV void load_vector(const void *from, vector_of<X_E2M1> &x)
 }
 
 /* Zeros: they count for nothing in a maximum. */
-template <int X> DEV void clear_vector(vector_of<X> &x)
+template <int X_> DEV void clear_vector(vector_of<X_> &x)
 {
 #pragma unroll
-    for (int i = 0; i < vector_of<X>::BYTES / 4; i++) x.w[i] = 0;
+    for (int i = 0; i < X_VECTOR_BYTES(X_) / 4; i++) x.w[i] = 0;
 }
 
 /* All as f32. */
@@ -196,13 +188,24 @@ DEV u32 scaled_amax(u32 amax, float factor)
     return __float_as_uint(fmaxf(0, __uint_as_float(amax) * fabsf(factor)));
 }
 
-/* The largest of LANES lanes side by side, a power of two, in all of them. The whole warp calls. */
+/* The largest of LANES lanes side by side, a power of two, in all of them; the whole warp calls. The second is
+ * for two maxima at once, each the upper half of an f32 (as those of bf16 are). */
 template <int LANES> DEV u32 max_of_lanes(u32 v)
 {
     if (LANES == 32) return warp_max_u32(v);
 #pragma unroll
     for (int offset = LANES / 2; offset; offset /= 2) v = max(v, __shfl_xor_sync(FULL, v, offset));
     return v;
+}
+
+template <int LANES> DEV void max_of_lanes_bf16(u32 &a, u32 &b)
+{
+    u32 pair = __byte_perm(a, b, 0x7632);
+#pragma unroll
+    for (int offset = LANES / 2; offset; offset /= 2)
+        pair = max_abs_bf16x2(pair, __shfl_xor_sync(FULL, pair, offset));
+    a = pair << 16;
+    b = pair & 0xFFFF0000u;
 }
 
 #endif

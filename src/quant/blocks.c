@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "quant/scale.h"
+#include "quant/blocks.h"
 
 #include <inttypes.h>
 #include <stdio.h>
