@@ -617,13 +617,6 @@ DEV u32 emu_f16(float x)
     if (e < -14) e = -14;
     return sign | (u32)(__builtin_rint(__builtin_ldexp(a, 10 - e)) + (e + 14) * 1024.0);
 }
-DEV float emu_f16_value(u32 code)
-{
-    const int e = (int)(code >> 10 & 31), m = (int)(code & 1023);
-    if (e == 31 && m) return __uint_as_float(0x7fffffff);
-    const double a = e == 31 ? __builtin_inf() : __builtin_ldexp(e ? m + 1024 : m, (e ? e : 1) - 25);
-    return (float)(code & 0x8000 ? -a : a);
-}
 DEV u32 pack_f16(float lo, float hi) { return emu_f16(lo) | emu_f16(hi) << 16; }
 DEV float2 unpack_f16(u32 pair) { return { emu_f16_value(pair & 0xffff), emu_f16_value(pair >> 16) }; }
 #if __CUDA_ARCH__ >= 890
