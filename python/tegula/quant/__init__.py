@@ -167,6 +167,8 @@ def swiglu_forward_and_per_token_cast(x, fmt, num_per_channels, pos_to_token_top
     number of gates and ups above c and ups below -c. sf_clamp_min replaces the floor of 1e-4."""
     if use_packed_ue8m0 and not (use_tma_aligned_col_major_sf and round_sf):
         _refuse_packed()
+    if clamped_count is not None and swiglu_clamp_value is None:
+        raise ValueError("clamped_count: is given, want None where swiglu_clamp_value is None")
     return _tegula.swiglu_forward_and_per_token_cast(
         x, fmt, num_per_channels, pos_to_token_topk, topk_weights, pos_to_expert,
         use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0, swiglu_clamp_value, clamped_count,
