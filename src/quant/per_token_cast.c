@@ -6,6 +6,7 @@
 #include "cuda/launch.h"
 #include "quant/cast.h"
 #include "quant/check.h"
+#include "quant/per_token_cast.h"
 
 typedef struct {
     int64_t num_rows, num_cols;
@@ -92,10 +93,94 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 
 /* ---- launch ---- */
 
+/* A configuration's kernels: the one for its block_cols, if there is one, and one that does all; addresses,
+ * strides and the number of tokens choose. */
+enum { ANY, FAST, MAX_KERNELS };
+typedef struct { tgl_kernel kernels[MAX_KERNELS]; int num_kernels, x, warp_cols; bool is_wide; } kernel_plan;
+
+static int x_of(const problem *p)
+{
+    if (p->x_format == VALUES) return p->values.is_bf16 ? X_BF16 : X_F32;
+    return p->x_format == TGL_FORMAT_E4M3 ? X_E4M3 : X_E2M1;
+}
+
+static kernel_plan plan_of(const problem *p)
+{
+    const int x = x_of(p);
+    const int64_t cols = p->blocks.cols, values = X_VALUES(x), x_cols = p->codes.block_cols;
+    const bool has_power = cols == 16 || cols == 32 || cols == 64 || cols == 128 || cols == 256;
+    kernel_plan plan = { .num_kernels = 1, .x = x, .is_wide = !has_power };
+    plan.warp_cols = TOKEN_WARP_COLS(x, plan.is_wide ? 0 : cols);
+    plan.kernels[ANY] = (tgl_kernel){ "quant/per_token_cast_any", { { "X", x }, { "FORMAT", p->format } } };
+    const bool is_wide_enough = cols == p->num_cols || cols > 256;
+    const bool fits = has_power || (is_wide_enough && cols <= (int64_t)plan.warp_cols * TOKEN_MAX_WARPS);
+    const bool has_vectors = cols % values == 0 && p->num_cols % values == 0 &&
+                             (!X_IS_CODES(x) || x_cols % values == 0 || x_cols >= p->num_cols);
+    if (!fits || !has_vectors) return plan;
+    plan.num_kernels = 2;
+    plan.kernels[FAST] = (tgl_kernel){
+        plan.is_wide ? "quant/per_token_cast_wide" : "quant/per_token_cast",
+        { { "X", x }, { "X_SF_KIND", X_IS_CODES(x) ? p->codes.sf.kind : 0 }, { "FORMAT", p->format },
+          { "SF_KIND", p->sf.kind }, { "IS_ROUNDED", p->rule.is_rounded && !p->is_given },
+          { "IS_GIVEN", p->is_given }, { "HAS_OUT", p->has_out },
+          { plan.is_wide ? NULL : "BLOCK_COLS", cols } }
+    };
+    return plan;
+}
+
+/* Do addresses and strides allow vectors, and are all numbers below 2^31? */
+static bool is_fast(const problem *p, const kernel_plan *plan, const tgl_token_cast *c)
+{
+    if (plan->num_kernels == 1) return false;
+    const int64_t x_bits = (int64_t)(uintptr_t)c->x | c->x_row_bytes;
+    const int64_t code_bytes = p->format == TGL_FORMAT_E5M6 ? 4 : tgl_code_bytes(p->format, X_VALUES(plan->x));
+    return x_bits % X_VECTOR_BYTES(plan->x) == 0 && (int64_t)(uintptr_t)c->out % code_bytes == 0 &&
+           p->num_rows < TGL_DIVIDE_LIMIT && p->num_cols < TGL_DIVIDE_LIMIT - plan->warp_cols;
+}
+
+static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
-    (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_token_cast: no kernel yet");
+    const kernel_plan plan = plan_of(p);
+    if (tgl_preparing()) return tgl_launch(plan.kernels, plan.num_kernels, ANY, on, NULL, stream, NULL);
+    const bool is_codes = p->x_format != VALUES;
+    tgl_token_cast c = {
+        .x = is_codes ? (const char *)p->codes.data : p->values.data, .out = (char *)p->out,
+        .sf = p->sf, .x_sf = p->codes.sf,
+        .x_row_bytes = is_codes ? p->codes.row_bytes : p->values.row_bytes,
+        .out_row_bytes = tgl_code_bytes(p->format, p->num_cols),
+        .num_rows = p->num_rows, .num_cols = p->num_cols,
+        .block_cols = p->blocks.cols, .num_sf = p->blocks.num_cols,
+        .x_block_rows = is_codes ? p->codes.block_rows : 1, .x_block_cols = is_codes ? p->codes.block_cols : 1,
+        .rule = p->rule, .is_given = p->is_given, .has_out = p->has_out
+    };
+    c.by_block_cols = tgl_divisor_of(c.block_cols);
+    c.by_x_block_rows = tgl_divisor_of(c.x_block_rows);
+    c.by_x_block_cols = tgl_divisor_of(c.x_block_cols);
+    int which = is_fast(p, &plan, &c) ? FAST : ANY;
+    tgl_shape shape = { .block = TOKEN_ANY_THREADS };
+    if (which == FAST && plan.is_wide) {
+        c.num_units = p->sf.kind == TGL_SF_PACKED ? divide_up(c.num_sf, 4) : c.num_sf;
+        shape.block = (int)(32 * divide_up(c.block_cols, plan.warp_cols));
+        shape.grid[0] = c.num_rows * c.num_units;
+    } else if (which == FAST) {
+        c.num_units = divide_up(c.num_cols, plan.warp_cols);
+        shape.block = 32 * TOKEN_WARPS;
+        shape.grid[0] = divide_up(c.num_rows, TOKEN_WARPS) * c.num_units;
+    }
+    if (shape.grid[0] >= TGL_DIVIDE_LIMIT) which = ANY;
+    if (which == ANY) {
+        const int64_t groups = TOKEN_ANY_GROUPS / c.block_cols / 4 * 4;
+        c.unit_groups = (int32_t)(groups ? groups : 4);
+        c.num_units = divide_up(c.num_sf, c.unit_groups);
+        const int64_t max_blocks = TGL_DIVIDE_LIMIT - 1;
+        shape.block = TOKEN_ANY_THREADS;
+        shape.grid[0] = c.num_rows < max_blocks / c.num_units ? c.num_rows * c.num_units : max_blocks;
+    }
+    c.by_units = tgl_divisor_of(c.num_units);
+    void *args[] = { &c };
+    return tgl_launch(plan.kernels, plan.num_kernels, which, on, &shape, stream, args);
 }
 
 static tgl_status run(const problem *p, const DLTensor *on, tgl_stream stream)
