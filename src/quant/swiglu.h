@@ -38,33 +38,24 @@ TGL_INLINE float tgl_swiglu(float gate, float up, float divisor) { return gate /
  * the clamp cuts the value. */
 typedef struct { float activation, gate_grad, up_grad; } tgl_swiglu_grads;
 
-TGL_INLINE tgl_swiglu_grads tgl_swiglu_backward(float gate, float up, float divisor, float grad, float weight)
+/* From sigmoid = 1 / divisor and silu = gate / divisor, both rounded. */
+TGL_INLINE tgl_swiglu_grads tgl_swiglu_grads_of(float gate, float up, float sigmoid, float silu, float grad,
+                                                float weight)
 {
-    const float sigmoid = 1.0f / divisor, weighted = grad * weight * sigmoid;
+    const float weighted = grad * weight * sigmoid;
     tgl_swiglu_grads g;
-    g.activation = tgl_swiglu(gate, up, divisor);
+    g.activation = silu * up;
     g.gate_grad = weighted * up * tgl_fma(gate, 1.0f - sigmoid, 1.0f);
     g.up_grad = weighted * gate;
     return g;
 }
 
+TGL_INLINE tgl_swiglu_grads tgl_swiglu_backward(float gate, float up, float divisor, float grad, float weight)
+{
+    return tgl_swiglu_grads_of(gate, up, 1.0f / divisor, gate / divisor, grad, weight);
+}
+
 TGL_INLINE int tgl_swiglu_cuts_gate(float gate, float clamp) { return gate > clamp; }
 TGL_INLINE int tgl_swiglu_cuts_up(float up, float clamp) { return (up > clamp) | (up < -clamp); }
 
-#ifndef __CUDACC__
-#include "quant/cast.h"
-
-/* The CPU's loops over a row of x: num_cols gates, then as many ups. */
-
-/* Is every gate and up within the clamp value, and every gate's exp a normal number? Then a shorter loop has
- * the same results; it is what nearly all rows get. */
-bool tgl_swiglu_is_small(const void *gates, const void *ups, bool is_bf16, int64_t count, float clamp);
-
-/* Activations of `count` columns from `col` on. */
-void tgl_activate(const tgl_values *x, int64_t num_cols, int64_t row, int64_t col, int64_t count, float clamp,
-                  float *to);
-
-/* Adds the numbers of gates above the clamp value, of ups above it and of ups below its negative. */
-void tgl_count_clamped(const tgl_values *x, int64_t num_cols, int64_t row, float clamp, int64_t counts[3]);
-#endif
 #endif

@@ -6,9 +6,8 @@
 #include "core/clones.h"
 #include "core/log.h"
 #include "cuda/launch.h"
-#include "quant/cast.h"
+#include "quant/activate.h"
 #include "quant/check.h"
-#include "quant/swiglu.h"
 
 typedef struct {
     int64_t num_rows, num_cols;     /* of the activations */

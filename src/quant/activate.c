@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "quant/swiglu.h"
+#include "quant/activate.h"
 
 #include "core/clones.h"
 
