@@ -5,9 +5,10 @@
  * A gate of at most SWIGLU_SMALL in magnitude has a divisor d = 1 + exp(-gate) between 1 and 2^126, whose
  * reciprocal is a normal number. With r0 the device's approximation of 1 / d,
  *     r = fma(r0, fma(-d, r0, 1), r0)             is 1 / d rounded to nearest,
- *     q0 = gate * r,  q = fma(-fma(q0, d, -gate), r, q0)   is gate / d rounded to nearest,
- * compared with the divisions for every such gate on H200. This order of operands also keeps a gate of -0. A
- * NaN passes. Other gates are rare: a thread that has one divides in full. */
+ *     q0 = gate * r,  q = fma(fma(q0, d, -gate), -r, q0)   is gate / d rounded to nearest,
+ * compared with the divisions for every such gate on H200. This order of operands also keeps a gate of -0 (and
+ * the negated factor is not the inner fma: gcc, for the emulated device, would lose the sign of its zero). A NaN
+ * passes. Other gates are rare: a thread that has one divides in full. */
 #ifndef TEGULA_QUANT_SWIGLU_CUH
 #define TEGULA_QUANT_SWIGLU_CUH
 
@@ -25,11 +26,11 @@ DEV float swiglu_small_reciprocal(float divisor)
 DEV float swiglu_small_quotient(float gate, float divisor, float reciprocal)
 {
     const float q = gate * reciprocal;
-    return fmaf(-fmaf(q, divisor, -gate), reciprocal, q);
+    return fmaf(fmaf(q, divisor, -gate), -reciprocal, q);
 }
 
 /* Are the gates of a vector small? (Clamping moves them towards 0, so it may come later.) */
-template <int X> DEV bool swiglu_is_small(const vector_of<X> &gates)
+template <int X_> DEV bool swiglu_is_small(const vector_of<X_> &gates)
 {
     return amax_of(gates) <= __float_as_uint(SWIGLU_SMALL);
 }
