@@ -8,9 +8,9 @@
 #include "core/log.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
-#include "quant/cast.h"
+#include "quant/activate.h"
 #include "quant/check.h"
-#include "quant/swiglu.h"
+#include "quant/swiglu_backward_and_per_token_cast.h"
 
 typedef struct {
     int64_t num_rows, num_cols;             /* of out */
@@ -30,6 +30,7 @@ typedef struct {
 } problem;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- CPU ---- */
 
@@ -230,10 +231,58 @@ static tgl_status check_outputs(const DLTensor *out, const DLTensor *x_grad_fp8,
 
 /* ---- launch ---- */
 
+/* Columns of a factor in the kernel for aligned vectors; 0: it does not have such blocks. */
+static int64_t block_of_kernel(const problem *p)
+{
+    if (p->num_cols == 0 || p->num_cols % BACKWARD_VECTOR) return 0;
+    int64_t width = BACKWARD_VECTOR;                    /* of a single block it may be more than it has */
+    while (width < p->blocks.cols) width *= 2;
+    const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
+    return is_power && width <= BACKWARD_MAX_BLOCK ? width : 0;
+}
+
+static bool is_aligned(const problem *p)
+{
+    const int64_t x_row = p->num_rows > 1 ? p->gate.row_bytes : 0;
+    const int64_t grad_row = p->num_rows > 1 ? 2 * p->grad_stride : 0;
+    const uintptr_t codes = (uintptr_t)p->gate.data | (uintptr_t)p->x_grad_fp8 | (uintptr_t)x_row;
+    const uintptr_t values = (uintptr_t)p->grad_out | (uintptr_t)p->out | (uintptr_t)p->x_grad | (uintptr_t)grad_row;
+    return codes % BACKWARD_VECTOR == 0 && values % (2 * BACKWARD_VECTOR) == 0;
+}
+
+static tgl_status launch(const problem *p, bool is_any, const DLTensor *on, const tgl_shape *shape,
+                         tgl_stream stream, void **args)
+{
+    const int64_t block_cols = block_of_kernel(p);
+    const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
+    const tgl_macro has_clamp = { "HAS_CLAMP", !isinf(p->clamp) };
+    const tgl_kernel plan[] = {
+        { "quant/swiglu_backward_and_per_token_cast_any", { is_rounded, has_clamp } },
+        { "quant/swiglu_backward_and_per_token_cast", { is_rounded, has_clamp, { "BLOCK_COLS", block_cols } } },
+    };
+    return tgl_launch(plan, block_cols ? 2 : 1, is_any ? 0 : 1, on, shape, stream, args);
+}
+
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
-    (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_swiglu_backward_and_per_token_cast: no kernel yet");
+    /* warps share a row evenly; their number has a part in the order of its sum */
+    const int64_t steps = ceil_div(p->num_cols, BACKWARD_STEP), rounds = ceil_div(steps, BACKWARD_WARPS);
+    const int64_t warps = steps > 0 ? ceil_div(steps, rounds) : BACKWARD_WARPS;
+    const bool is_any = block_of_kernel(p) == 0 || !is_aligned(p) || p->num_rows > INT32_MAX;
+    const int64_t blocks_for_slots = ceil_div(p->num_weights, 1024);    /* if there are few rows */
+    const int64_t wanted = p->num_rows > blocks_for_slots ? p->num_rows : blocks_for_slots;
+    const int64_t blocks = least(wanted, INT32_MAX);
+    backward_args a = {
+        .x = p->gate.data, .x_row_bytes = p->gate.row_bytes, .x_sf = p->gate.sf, .grad_out = p->grad_out,
+        .grad_stride = p->grad_stride, .weight = p->weight, .pos_to_token_topk = p->pos_to_token_topk,
+        .token_topk_to_pos = p->token_topk_to_pos, .num_weights = p->num_weights,
+        .slots_per_block = blocks ? ceil_div(p->num_weights, blocks) : 0, .clamp = p->clamp, .out = p->out,
+        .x_grad = p->x_grad, .x_grad_fp8 = p->x_grad_fp8, .sf = p->sf, .weight_grad = p->weight_grad,
+        .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols,
+        .num_blocks = p->blocks.num_cols
+    };
+    const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };
+    return launch(p, is_any, on, &shape, stream, (void *[]){ &a });
 }
 
 tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
