@@ -6,6 +6,7 @@
 #include "cuda/launch.h"
 #include "quant/cast.h"
 #include "quant/check.h"
+#include "quant/per_channel_cast_launch.h"
 
 typedef struct {
     int64_t num_tokens, num_rows, num_cols;     /* of x; of out */
@@ -84,10 +85,65 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 
 /* ---- launch ---- */
 
+int64_t tgl_channel_block_rows(int64_t block_rows)
+{
+    return block_rows == 32 || block_rows == 64 || block_rows == 128 ? block_rows : 0;
+}
+
+static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+tgl_shape tgl_channel_shape(tgl_channel_cast *c, int x, bool is_swiglu, bool is_transposed)
+{
+    enum { MAX_ACROSS = 65535, FEW_BLOCKS = 512 };
+    const bool has_any_rows = tgl_channel_block_rows(c->block_rows) == 0;
+    const int64_t half_bytes = is_swiglu ? c->num_cols * X_VECTOR_BYTES(x) / X_VALUES(x) : 0;
+    const int64_t x_bits = (int64_t)(uintptr_t)c->x | c->x_row_bytes | half_bytes;
+    const int64_t out_bits = (int64_t)(uintptr_t)c->out | (is_transposed ? c->num_rows : c->num_cols) |
+                             (is_transposed && has_any_rows ? c->block_rows : 0);
+    c->is_x_aligned = x_bits % X_VECTOR_BYTES(x) == 0;
+    c->is_out_aligned = out_bits % (is_transposed ? 16 : X_VALUES(x)) == 0;
+
+    /* Transposed tiles follow each other down the rows, so that what is in flight writes whole rows of out.
+     * Where there are few, a strip each spreads them over all SMs. */
+    const int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
+    const int64_t strips = divide_up(c->num_cols, CHANNEL_COLS(x));
+    const int64_t strips_each = row_tiles * strips < FEW_BLOCKS * CHANNEL_MAX_STRIPS ? 1 : CHANNEL_MAX_STRIPS;
+    const int64_t col_tiles = divide_up(strips, strips_each);
+    c->goes_down = is_transposed && !has_any_rows;
+    c->num_along = (uint32_t)(c->goes_down ? row_tiles : col_tiles);
+    c->num_across = c->goes_down ? col_tiles : row_tiles;
+    const int64_t slices = divide_up(c->num_across, MAX_ACROSS);
+    return (tgl_shape){ { c->num_along * slices, slices ? divide_up(c->num_across, slices) : 1 },
+                        .block = (int)strips_each * CHANNEL_STRIP_THREADS(x, is_swiglu) };
+}
+
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
-    (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_channel_cast: no kernel yet");
+    const int x = p->has_codes ? X_E4M3 : p->values.is_bf16 ? X_BF16 : X_F32;
+    tgl_channel_cast c = { .num_tokens = p->num_tokens, .num_rows = p->num_rows, .num_cols = p->num_cols,
+                           .out = (char *)p->out, .sf = p->sf.data, .block_rows = p->blocks.rows,
+                           .pos_to_token = p->pos_to_token };
+    bool is_wide = false;
+    if (p->has_codes) {
+        c.x = (const char *)p->codes.data;
+        c.x_row_bytes = p->codes.row_bytes;
+        c.x_sf = p->codes.sf;
+        c.x_block_cols = p->codes.block_cols;
+        c.by_x_block_cols = tgl_divisor_of(c.x_block_cols);
+        is_wide = c.x_block_cols < c.num_cols && c.x_block_cols % X_VALUES(X_E4M3) != 0;
+    } else {
+        c.x = p->values.data;
+        c.x_row_bytes = p->values.row_bytes;
+    }
+    const tgl_kernel kernel = { "quant/per_channel_cast",
+                                { { "X", x },
+                                  { "X_SF_KIND", p->has_codes ? c.x_sf.kind : 0 },
+                                  { "IS_WIDE", is_wide },
+                                  { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
+                                  { "IS_ROUNDED", p->rule.is_rounded } } };
+    const tgl_shape shape = tgl_channel_shape(&c, x, false, false);
+    void *args[] = { &c };
+    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
 }
 
 tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, const DLTensor *pos_to_token,

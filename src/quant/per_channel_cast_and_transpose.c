@@ -5,6 +5,7 @@
 #include "cuda/launch.h"
 #include "quant/cast.h"
 #include "quant/check.h"
+#include "quant/per_channel_cast_launch.h"
 
 typedef struct {
     int64_t num_rows, num_cols;     /* of x */
@@ -52,8 +53,17 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, const DLTensor *
 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
-    (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_channel_cast_and_transpose: no kernel yet");
+    const int x = p->x.is_bf16 ? X_BF16 : X_F32;
+    tgl_channel_cast c = { .x = p->x.data, .x_row_bytes = p->x.row_bytes, .num_tokens = p->num_rows,
+                           .num_rows = p->num_rows, .num_cols = p->num_cols, .out = (char *)p->out,
+                           .sf = p->sf.data, .block_rows = p->blocks.rows };
+    const tgl_kernel kernel = { "quant/per_channel_cast_and_transpose",
+                                { { "X", x },
+                                  { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
+                                  { "IS_ROUNDED", p->rule.is_rounded } } };
+    const tgl_shape shape = tgl_channel_shape(&c, x, false, true);
+    void *args[] = { &c };
+    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
 }
 
 tgl_status tgl_quant_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out, DLTensor *out_sf,

@@ -4,11 +4,11 @@
  *
  * A gate of at most SWIGLU_SMALL in magnitude has a divisor d = 1 + exp(-gate) between 1 and 2^126, whose
  * reciprocal is a normal number. With r0 the device's approximation of 1 / d,
- *     r = fma(r0, fma(-d, r0, 1), r0)             is 1 / d rounded to nearest,
+ *     r = fma(r0, fma(-d, r0, 1), r0)                      is 1 / d rounded to nearest,
  *     q0 = gate * r,  q = fma(fma(q0, d, -gate), -r, q0)   is gate / d rounded to nearest,
- * compared with the divisions for every such gate on H200. This order of operands also keeps a gate of -0 (and
- * the negated factor is not the inner fma: gcc, for the emulated device, would lose the sign of its zero). A NaN
- * passes. Other gates are rare: a thread that has one divides in full. */
+ * compared with the divisions for every such gate on H200. This order of operands also keeps a gate of -0
+ * (and the inner fma is not what is negated: gcc, for the emulated device, would lose the sign of its zero).
+ * A NaN passes. Other gates are rare; a thread that has one takes longer. */
 #ifndef TEGULA_QUANT_SWIGLU_CUH
 #define TEGULA_QUANT_SWIGLU_CUH
 
@@ -27,6 +27,17 @@ DEV float swiglu_small_quotient(float gate, float divisor, float reciprocal)
 {
     const float q = gate * reciprocal;
     return fmaf(fmaf(q, divisor, -gate), -reciprocal, q);
+}
+
+/* gate / divisor of any gate. Below -80, where d may exceed 2^126, a quarter of d is used: nothing overflows
+ * there, the quotient is far from subnormal, and powers of two change no rounding. Infinite ones come last:
+ * then 1 / d is 0 or 1. */
+DEV float swiglu_quotient(float gate, float divisor)
+{
+    const float infinite = __uint_as_float(0x7F800000), scale = gate < -80.0f ? 0.25f : 1.0f;
+    const float d = divisor * scale, q = swiglu_small_quotient(gate, d, swiglu_small_reciprocal(d)) * scale;
+    if (divisor == infinite) return gate * 0.0f;
+    return gate == infinite ? gate : q;
 }
 
 /* Are the gates of a vector small? (Clamping moves them towards 0, so it may come later.) */
@@ -48,7 +59,7 @@ DEV void swiglu_activate(const float (&gates)[N], const float (&ups)[N], bool is
             v[i] = swiglu_small_quotient(gates[i], divisors[i], swiglu_small_reciprocal(divisors[i]));
     } else {
 #pragma unroll
-        for (int i = 0; i < N; i++) v[i] = gates[i] / divisors[i];
+        for (int i = 0; i < N; i++) v[i] = swiglu_quotient(gates[i], divisors[i]);
     }
 #pragma unroll
     for (int i = 0; i < N; i++) v[i] *= ups[i];

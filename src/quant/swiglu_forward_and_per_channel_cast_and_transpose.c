@@ -8,6 +8,7 @@
 #include "cuda/launch.h"
 #include "quant/activate.h"
 #include "quant/check.h"
+#include "quant/per_channel_cast_launch.h"
 
 typedef struct {
     int64_t num_rows, num_cols;     /* of the activations */
@@ -71,9 +72,19 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, const DLTensor *
 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
-    (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL,
-                    "tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose: no kernel yet");
+    const int x = p->x.is_bf16 ? X_BF16 : X_F32;
+    tgl_channel_cast c = { .x = p->x.data, .x_row_bytes = p->x.row_bytes, .num_tokens = p->num_rows,
+                           .num_rows = p->num_rows, .num_cols = p->num_cols, .out = (char *)p->out,
+                           .sf = p->sf.data, .block_rows = p->blocks.rows, .clamp = p->clamp };
+    const tgl_kernel kernel = { "quant/swiglu_forward_and_per_channel_cast_and_transpose",
+                                { { "X", x },
+                                  { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
+                                  { "IS_ROUNDED", p->rule.is_rounded },
+                                  { "IS_TRANSPOSED", p->is_transposed },
+                                  { "IS_CLAMPED", !isinf(p->clamp) } } };
+    const tgl_shape shape = tgl_channel_shape(&c, x, true, p->is_transposed);
+    void *args[] = { &c };
+    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
 }
 
 tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out,
