@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * cast_back.c - tgl_quant_cast_back: codes times their factors, as f32 or bf16. */
+#include "quant/cast_back.h"
+
 #include "core/clones.h"
 #include "core/log.h"
 #include "core/threads.h"
@@ -7,6 +9,7 @@
 #include "numerics/bf16.h"
 #include "quant/cast.h"
 #include "quant/check.h"
+#include "quant/strip.h"
 
 typedef struct {
     int64_t num_rows, num_cols;
@@ -68,8 +71,22 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
-    (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_cast_back: no kernel yet");
+    const tgl_codes *x = &p->x;
+    const int out_bytes = p->is_bf16 ? 2 : 4, values = CAST_BACK_VALUES(out_bytes);
+    const tgl_kernel kernel = { "quant/cast_back",
+                                { { "FORMAT", x->format }, { "OUT_BYTES", out_bytes },
+                                  { "SF_KIND", x->sf.kind }, { "HAS_RUNS", x->block_cols % values == 0 } } };
+    /* e5m6 is read in words, to which it is always aligned */
+    const bool is_e5m6 = x->format == TGL_FORMAT_E5M6;
+    const uintptr_t unit_bytes = is_e5m6 ? 4 : (uintptr_t)tgl_code_bytes(x->format, values);
+    const uintptr_t x_bits = (uintptr_t)x->data | (uintptr_t)x->row_bytes;
+    int32_t is_vector = p->num_cols % values == 0 && (uintptr_t)p->out % 16 == 0 && x_bits % unit_bytes == 0;
+    tgl_strip strip = tgl_strip_of(p->num_rows, p->num_cols, x->block_rows, x->block_cols,
+                                   is_vector ? values : CAST_BACK_FEW(x->format, out_bytes));
+    void *args[] = { (void *)&x->data, (void *)&x->row_bytes, (void *)&x->sf, (void *)&p->out, &strip,
+                     &is_vector };
+    const tgl_shape shape = { { tgl_strip_grid(&strip) }, .block = STRIP_THREADS };
+    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
 }
 
 tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,

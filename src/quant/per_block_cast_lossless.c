@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * per_block_cast_lossless.c - tgl_quant_per_block_cast_lossless: e2m1 with fine powers of two as e4m3 with
  * coarser ones. */
+#include "quant/per_block_cast_lossless.h"
+
 #include <inttypes.h>
 
 #include "core/clones.h"
@@ -8,6 +10,7 @@
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "quant/check.h"
+#include "quant/group.h"
 #include "quant/lossless.h"
 
 typedef struct {
@@ -130,10 +133,55 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 
 /* ---- launch ---- */
 
+static bool is_power_of_two(int64_t n) { return (n & (n - 1)) == 0; }
+
+/* Blocks for which there is a kernel with tiles; those of x are whole parts of them, but where all columns
+ * are one block. */
+static bool has_tiles(const problem *p)
+{
+    return LOSSLESS_HAS(p->blocks.rows, p->blocks.cols) && p->x_blocks.cols >= LOSSLESS_VALUES &&
+           is_power_of_two(p->x_blocks.cols);
+}
+
+/* The blocks choose, and for those that have a kernel of their own, addresses. */
+enum { ANY, TILES, NUM_KERNELS };
+static tgl_status launch(const problem *p, int which, const DLTensor *on, const tgl_shape *shape,
+                         tgl_stream stream, void **args)
+{
+    const tgl_kernel plan[NUM_KERNELS] = {
+        [ANY] = { .name = "quant/per_block_cast_lossless_any" },
+        [TILES] = { "quant/per_block_cast_lossless",
+                    { { "BLOCK_ROWS", p->blocks.rows }, { "BLOCK_COLS", p->blocks.cols },
+                      { "X_SF_KIND", p->x_sf.kind }, { "SF_KIND", p->sf.kind } } },
+    };
+    return tgl_launch(plan, has_tiles(p) ? NUM_KERNELS : TILES, which, on, shape, stream, args);
+}
+
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
-    (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_per_block_cast_lossless: no kernel yet");
+    const tgl_blocks *b = &p->blocks, *xb = &p->x_blocks;
+    tgl_lossless_cast c = {
+        .x = p->x, .x_row_bytes = p->x_stride, .out = p->out, .x_sf = p->x_sf, .sf = p->sf,
+        .num_rows = p->num_rows, .num_cols = p->num_cols, .num_sf = b->num_cols,
+        .x_block_rows = xb->rows, .x_block_cols = xb->cols, .by_x_block_rows = tgl_divisor_of(xb->rows),
+        .by_x_block_cols = tgl_divisor_of(xb->cols), .inexact = p->has_inexact ? p->inexact : NULL
+    };
+    const int64_t tile_rows = LOSSLESS_TILE_ROWS(b->rows), tile_cols = LOSSLESS_TILE_COLS(b->rows);
+    const int64_t tiles = (p->num_cols + tile_cols - 1) / tile_cols;
+    const int64_t rows_of_tiles = (p->num_rows + tile_rows - 1) / tile_rows;
+    const uintptr_t x_bits = (uintptr_t)p->x | (uintptr_t)p->x_stride;
+    if (has_tiles(p) && p->num_cols % LOSSLESS_VALUES == 0 && x_bits % 8 == 0 &&
+        (uintptr_t)p->out % 16 == 0 && rows_of_tiles <= INT32_MAX / tiles) {
+        uint32_t num_tiles = (uint32_t)tiles;
+        tgl_divisor by_num_tiles = tgl_divisor_of(tiles);
+        void *args[] = { &c, &num_tiles, &by_num_tiles };
+        const tgl_shape shape = { { rows_of_tiles * tiles }, .block = LOSSLESS_THREADS };
+        return launch(p, TILES, on, &shape, stream, args);
+    }
+    tgl_groups groups = tgl_groups_of(p->num_rows, b->rows, b->cols, b->num_rows, b->num_cols, 1);
+    void *args[] = { &c, &groups };
+    const tgl_shape shape = { { tgl_groups_grid(&groups) }, .block = 32 * GROUP_WARPS };
+    return launch(p, ANY, on, &shape, stream, args);
 }
 
 tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * unpack_from_e2m1fn_x2.c - tgl_quant_unpack_from_e2m1fn_x2: pairs of e2m1 as numbers of another type. */
+#include "quant/unpack_from_e2m1fn_x2.h"
+
 #include "core/clones.h"
 #include "core/log.h"
 #include "core/threads.h"
@@ -75,8 +77,16 @@ static tgl_status check(const DLTensor *x, const DLTensor *out)
 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
-    (void)p, (void)on, (void)stream;
-    return tgl_fail(TGL_ERR_INTERNAL, "tgl_quant_unpack_from_e2m1fn_x2: no kernel yet");
+    const int type = p->dtype == TGL_F32 ? 0 : p->dtype == TGL_BF16 ? 1 : p->dtype == TGL_F16 ? 2 : 3;
+    const int x_bytes = UNPACK_X_BYTES(type == 0 ? 4 : type == 3 ? 1 : 2);
+    const tgl_kernel kernel = { "quant/unpack_from_e2m1fn_x2", { { "OUT", type } } };
+    int32_t is_vector = (uintptr_t)p->out % 16 == 0 && (uintptr_t)p->x % (unsigned)x_bytes == 0;
+    const int64_t units = p->num_bytes / x_bytes + (p->num_bytes % x_bytes != 0);
+    const int64_t blocks = (units + UNPACK_THREADS - 1) / UNPACK_THREADS, each = blocks / UNPACK_MIN_BLOCKS;
+    int32_t units_each = each < 1 ? 1 : each < UNPACK_UNITS ? (int32_t)each : UNPACK_UNITS;
+    void *args[] = { (void *)&p->x, (void *)&p->num_bytes, (void *)&p->out, &units_each, &is_vector };
+    const tgl_shape shape = { { (blocks + units_each - 1) / units_each }, .block = UNPACK_THREADS };
+    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
 }
 
 tgl_status tgl_quant_unpack_from_e2m1fn_x2(const DLTensor *x, DLTensor *out, tgl_stream stream)
