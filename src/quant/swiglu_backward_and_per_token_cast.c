@@ -234,7 +234,7 @@ static tgl_status check_outputs(const DLTensor *out, const DLTensor *x_grad_fp8,
 /* Columns of a factor in the kernel for aligned vectors; 0: it does not have such blocks. */
 static int64_t block_of_kernel(const problem *p)
 {
-    if (p->num_cols == 0 || p->num_cols % BACKWARD_VECTOR) return 0;
+    if (p->num_cols == 0 || p->num_cols % BACKWARD_VECTOR || p->num_cols > INT32_MAX / 2) return 0;
     int64_t width = BACKWARD_VECTOR;                    /* of a single block it may be more than it has */
     while (width < p->blocks.cols) width *= 2;
     const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
@@ -268,20 +268,18 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     /* warps share a row evenly; their number has a part in the order of its sum */
     const int64_t steps = ceil_div(p->num_cols, BACKWARD_STEP), rounds = ceil_div(steps, BACKWARD_WARPS);
     const int64_t warps = steps > 0 ? ceil_div(steps, rounds) : BACKWARD_WARPS;
-    const bool is_any = block_of_kernel(p) == 0 || !is_aligned(p) || p->num_rows > INT32_MAX;
-    const int64_t blocks_for_slots = ceil_div(p->num_weights, 1024);    /* if there are few rows */
-    const int64_t wanted = p->num_rows > blocks_for_slots ? p->num_rows : blocks_for_slots;
-    const int64_t blocks = least(wanted, INT32_MAX);
+    const int64_t clearing = ceil_div(p->num_weights, BACKWARD_SLOTS);
+    const bool is_any = block_of_kernel(p) == 0 || !is_aligned(p) || clearing + p->num_rows > INT32_MAX;
     backward_args a = {
         .x = p->gate.data, .x_row_bytes = p->gate.row_bytes, .x_sf = p->gate.sf, .grad_out = p->grad_out,
         .grad_stride = p->grad_stride, .weight = p->weight, .pos_to_token_topk = p->pos_to_token_topk,
         .token_topk_to_pos = p->token_topk_to_pos, .num_weights = p->num_weights,
-        .slots_per_block = blocks ? ceil_div(p->num_weights, blocks) : 0, .clamp = p->clamp, .out = p->out,
+        .clearing_blocks = clearing, .clamp = p->clamp, .out = p->out,
         .x_grad = p->x_grad, .x_grad_fp8 = p->x_grad_fp8, .sf = p->sf, .weight_grad = p->weight_grad,
         .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols,
         .num_blocks = p->blocks.num_cols
     };
-    const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };
+    const tgl_shape shape = { { least(clearing + p->num_rows, INT32_MAX) }, .block = (int)(32 * warps) };
     return launch(p, is_any, on, &shape, stream, (void *[]){ &a });
 }
 

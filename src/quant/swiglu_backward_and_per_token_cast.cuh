@@ -44,26 +44,30 @@ template <bool IS_SMALL> DEV tgl_swiglu_grads differentiate(float gate, float up
     return g;
 }
 
-/* Stores the gradient of a row's weight if the slot is the row's; all threads of the block bring their sums. */
-DEV void store_weight_grad(const backward_args &a, i64 row, i64 slot, float sum)
+/* Is the slot that a row names the row's? Else the row has no part in weight_grad. */
+DEV bool is_slot_of(const backward_args &a, i64 slot, i64 row)
+{
+    return slot >= 0 && slot < a.num_weights && a.token_topk_to_pos[slot] == row;
+}
+
+/* Stores the gradient of a row's weight; all threads of the block bring their sums. */
+DEV void store_weight_grad(const backward_args &a, i64 slot, bool is_its_slot, float sum)
 {
     SHARED(float[BACKWARD_WARPS], of_warps);
-    const u32 warps = blockDim.x / 32;
 #pragma unroll
     for (int offset = 16; offset; offset /= 2) sum += __shfl_xor_sync(FULL, sum, offset);
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
     __syncthreads();
-    if (threadIdx.x == 0 && slot >= 0 && slot < a.num_weights && a.token_topk_to_pos[slot] == row) {
-        for (u32 w = 1; w < warps; w++) sum += of_warps[w];
+    if (threadIdx.x == 0 && is_its_slot) {
+        for (u32 w = 1; w < blockDim.x / 32; w++) sum += of_warps[w];
         a.weight_grad[slot] = sum;
     }
 }
 
-/* Clears the slots that no row stores, a part of them in each block. */
+/* Clears the slots of a block that no row stores. */
 DEV void clear_slots(const backward_args &a)
 {
-    const i64 begin = blockIdx.x * a.slots_per_block;
-    const i64 end = min((i64)a.num_weights, begin + a.slots_per_block);
+    const i64 begin = (i64)blockIdx.x * BACKWARD_SLOTS, end = min((i64)a.num_weights, begin + BACKWARD_SLOTS);
     for (i64 slot = begin + threadIdx.x; slot < end; slot += blockDim.x) {
         const i64 row = a.token_topk_to_pos[slot];
         const bool has_row = row >= 0 && row < a.num_rows && a.pos_to_token_topk[row] == slot;

@@ -9,6 +9,7 @@
 #define BACKWARD_STEP 256           /* of a warp */
 #define BACKWARD_WARPS 8            /* of a row, at most */
 #define BACKWARD_MAX_BLOCK 256      /* columns of a factor, so that a step has it whole */
+#define BACKWARD_SLOTS 1024         /* of weight_grad, which a block looks at */
 
 /* The arguments of all kernels. num_rows and num_cols are those of out. */
 typedef struct {
@@ -20,7 +21,7 @@ typedef struct {
     const float *weight;
     const int32_t *pos_to_token_topk, *token_topk_to_pos;
     int64_t num_weights;
-    int64_t slots_per_block;            /* of weight_grad, which a block clears */
+    int64_t clearing_blocks;            /* the first blocks clear weight_grad where no row stores it */
     float clamp;
     uint16_t *out, *x_grad;             /* bf16 */
     uint8_t *x_grad_fp8;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * swiglu_backward_and_per_token_cast_any.cu - the same as swiglu_backward_and_per_token_cast.cu for blocks of any
  * width and data of any alignment.
- *   launch    any grid, block as there
+ *   launch    grid of more than clearing_blocks, block as there
  *   moves     as there, but reads x and grad_out three times
  *   macros    IS_ROUNDED, HAS_CLAMP
  *
@@ -9,13 +9,7 @@
  * and stores what needs no factor. Then a team, a warp or where it is wide all of them, has a block of columns:
  * it computes the gradients once for the factors and again for the codes. */
 #include "quant/swiglu_backward_and_per_token_cast.cuh"
-
-enum { WIDE = 1024 };
-
-typedef struct {
-    bool is_wide;           /* the team is the block, else a warp */
-    u32 rank, size;         /* of this thread in its team, of the team */
-} team;
+#include "quant/team.cuh"
 
 typedef struct { float gate, up, grad; } element;
 DEV element element_at(const backward_args &a, i64 row, i64 col)
@@ -51,21 +45,6 @@ DEV float store_values(const backward_args &a, i64 row, float weight)
     return sum;
 }
 
-/* The largest of a team, in all of its threads. */
-DEV float max_of_team(const team &t, float v)
-{
-    SHARED(u32, largest);
-    const u32 of_warp = warp_max_u32(__float_as_uint(v));
-    if (!t.is_wide) return __uint_as_float(of_warp);
-    if (t.rank == 0) largest = 0;
-    __syncthreads();
-    if (t.rank % 32 == 0) atomicMax(&largest, of_warp);
-    __syncthreads();
-    const u32 m = largest;
-    __syncthreads();
-    return __uint_as_float(m);
-}
-
 /* The factor of a block whose largest magnitude is at hand in parts, stored, and its inverse. */
 DEV float scale_block(const backward_args &a, const team &t, i64 row, i64 k, float amax)
 {
@@ -93,20 +72,21 @@ DEV void cast_block(const backward_args &a, const team &t, i64 row, i64 k, float
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS) swiglu_backward_and_per_token_cast_any(
+extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 3) swiglu_backward_and_per_token_cast_any(
     const backward_args a)
 {
-    const bool is_wide = a.block_cols > WIDE;
-    const team t = { is_wide, is_wide ? threadIdx.x : threadIdx.x % 32, is_wide ? blockDim.x : 32u };
-    const u32 first = is_wide ? 0 : threadIdx.x / 32, step = is_wide ? 1 : blockDim.x / 32;
+    const team t = team_for(a.block_cols);
     pdl_wait();
-    for (i64 row = blockIdx.x; row < a.num_rows; row += gridDim.x) {
-        const i64 slot = a.pos_to_token_topk[row];
-        const float weight = weight_at(a, slot), sum = store_values(a, row, weight);
-        for (i64 k = first; k < a.num_blocks; k += step) cast_block(a, t, row, k, weight);
-        store_weight_grad(a, row, slot, sum);
-        __syncthreads();                    /* the sums are read before the next row's come */
+    if (blockIdx.x < a.clearing_blocks) {
+        clear_slots(a);
+    } else {
+        for (i64 row = blockIdx.x - a.clearing_blocks; row < a.num_rows; row += gridDim.x - a.clearing_blocks) {
+            const i64 slot = a.pos_to_token_topk[row];
+            const float weight = weight_at(a, slot), sum = store_values(a, row, weight);
+            for (i64 k = t.index; k < a.num_blocks; k += t.count) cast_block(a, t, row, k, weight);
+            store_weight_grad(a, slot, is_slot_of(a, slot, row), sum);
+            __syncthreads();                /* the sums are read before the next row's come */
+        }
     }
-    clear_slots(a);
     pdl_trigger();
 }

@@ -152,7 +152,7 @@ static int x_of(const problem *p) { return p->x.is_bf16 ? X_BF16 : X_F32; }
 static shape_of_kernel kernel_for(const problem *p)
 {
     const int64_t vector = X_VALUES(x_of(p)), vectors = p->num_cols / vector;
-    if (p->num_cols % vector) return (shape_of_kernel){ NONE, 0, 0 };
+    if (p->num_cols % vector || p->num_cols > INT32_MAX / 2) return (shape_of_kernel){ NONE, 0, 0 };
     int64_t width = 8;                                  /* of a single block it may be more than it has */
     while (width < p->blocks.cols) width *= 2;
     const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;

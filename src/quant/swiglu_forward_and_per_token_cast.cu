@@ -9,8 +9,8 @@
  *
  * A piece of work is FORWARD_TILE columns of as many rows as a block has warps; a warp has one row. It asks for
  * all of its tile before it begins with the first vector. Rows of a block are neighbours, as are their factors
- * where these lie in columns. x is aligned to 16 bytes, num_cols a multiple of VECTOR and out aligned to its codes.
- */
+ * where these lie in columns. x is aligned to 16 bytes and out to a vector's codes, num_cols is a multiple of VECTOR
+ * and below 2^31. */
 #include "numerics/divide.h"
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 
@@ -27,15 +27,16 @@ enum {
     STEP = 32 * VECTOR,                 /* columns of a vector per lane */
     STEPS = FORWARD_TILE / STEP,
     LANES = BLOCK_COLS / VECTOR,        /* of a block of columns */
-    STEP_BLOCKS = 32 / LANES
+    STEP_BLOCKS = 32 / LANES,
+    RESIDENT = X == X_BF16 ? 4 : 3      /* blocks of an SM, whose registers then suffice */
 };
 
 /* Stores the factors of a step's blocks. Four codes make a word: those of one step, or of several that come one
  * after the other. Codes of blocks that do not exist are 0. */
-DEV void store_factors(const forward_args &a, i64 row, i64 tile, int step, bool exists, float factor, u32 &word)
+DEV void store_factors(const forward_args &a, i64 row, u32 tile, int step, bool exists, float factor, u32 &word)
 {
     const u32 lane = threadIdx.x % 32, in_tile = (u32)step * STEP_BLOCKS + lane / LANES;
-    const i64 block = tile * (FORWARD_TILE / BLOCK_COLS) + in_tile;
+    const u32 block = tile * (FORWARD_TILE / BLOCK_COLS) + in_tile;
     if (a.sf.kind != TGL_SF_PACKED) {
         if (exists && lane % LANES == 0) ((float *)a.sf.data)[tgl_sf_offset(&a.sf, row, block)] = factor;
         return;
@@ -44,25 +45,24 @@ DEV void store_factors(const forward_args &a, i64 row, i64 tile, int step, bool 
     if ((step + 1) * STEP_BLOCKS % 4) return;
     if (LANES <= 16) word |= __shfl_xor_sync(FULL, word, LANES % 32);
     if (LANES <= 8) word |= __shfl_xor_sync(FULL, word, 2 * LANES % 32);
-    if (lane % (4 * LANES) == 0 && block / 4 * 4 * BLOCK_COLS < a.num_cols)
+    if (lane % (4 * LANES) == 0 && block / 4 * 4 * BLOCK_COLS < (u32)a.num_cols)
         ((u32 *)a.sf.data)[tgl_sf_offset(&a.sf, row, block)] = word;
     word = 0;
 }
 
-DEV void cast_tile(const forward_args &a, i64 row, i64 tile, clamp_counts &counts)
+DEV void cast_tile(const forward_args &a, i64 row, u32 tile, clamp_counts &counts)
 {
-    const u32 lane = threadIdx.x % 32;
-    const i64 first = tile * FORWARD_TILE + lane * VECTOR;
+    const u32 first = tile * FORWARD_TILE + threadIdx.x % 32 * VECTOR, num_cols = (u32)a.num_cols;
     const char *gates = a.x + row * a.row_bytes, *ups = gates + a.num_cols * X_BYTES;
     vector_of<X> gate[STEPS], up[STEPS];
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-        const i64 col = first + s * STEP;
+        const u32 col = first + s * STEP;
         clear_vector(gate[s]);
         clear_vector(up[s]);
-        if (col < a.num_cols) {
-            load_vector(gates + col * X_BYTES, gate[s]);
-            load_vector(ups + col * X_BYTES, up[s]);
+        if (col < num_cols) {
+            load_vector(gates + (i64)col * X_BYTES, gate[s]);
+            load_vector(ups + (i64)col * X_BYTES, up[s]);
         }
     }
     const float weight = weight_of_row(a, row);
@@ -70,8 +70,8 @@ DEV void cast_tile(const forward_args &a, i64 row, i64 tile, clamp_counts &count
     u32 word = 0;
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-        const i64 col = first + s * STEP;
-        const bool exists = col < a.num_cols;
+        const u32 col = first + s * STEP;
+        const bool exists = col < num_cols;
         float v[VECTOR];
         activations_of(gate[s], up[s], a.clamp, weight, counts, v);
         const u32 amax = max_of_lanes<LANES>(amax_of_values(v));
@@ -81,7 +81,7 @@ DEV void cast_tile(const forward_args &a, i64 row, i64 tile, clamp_counts &count
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FORWARD_WARPS, 4) swiglu_forward_and_per_token_cast(
+extern "C" __global__ void __launch_bounds__(32 * FORWARD_WARPS, RESIDENT) swiglu_forward_and_per_token_cast(
     const forward_args a, u32 num_tiles, tgl_divisor by_tiles, u32 num_pieces)
 {
     const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32;

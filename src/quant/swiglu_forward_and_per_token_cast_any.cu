@@ -10,16 +10,13 @@
  * activations once for the factor and again for the codes. Two blocks of odd width share a byte of e2m1 codes:
  * their team is the same. */
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
-
-enum { THREADS = 32 * FORWARD_ANY_WARPS, WIDE = 1024 };
+#include "quant/team.cuh"
 
 typedef struct {
     const forward_args *args;
     i64 row;
     float weight;
-    bool is_wide;           /* the team is the block, else a warp */
-    u32 rank, size;         /* of this thread in its team, of the team */
-} team;
+} row_of_x;
 
 DEV float value_at(const char *row, i64 col)
 {
@@ -27,83 +24,65 @@ DEV float value_at(const char *row, i64 col)
     return __uint_as_float((u32)((const u16 *)row)[col] << 16);
 }
 
-DEV float activation_at(const team &t, i64 col, bool is_counted, clamp_counts &counts)
+DEV float activation_at(const row_of_x &r, i64 col, bool is_counted, clamp_counts &counts)
 {
-    const forward_args &a = *t.args;
-    const char *row = a.x + t.row * a.row_bytes;
+    const forward_args &a = *r.args;
+    const char *row = a.x + r.row * a.row_bytes;
     float gate = value_at(row, col), up = value_at(row, a.num_cols + col);
     if (CLAMP == FORWARD_COUNT && is_counted) count_clamped(gate, up, a.clamp, counts);
     if (CLAMP) {
         gate = tgl_swiglu_gate(gate, a.clamp);
         up = tgl_swiglu_up(up, a.clamp);
     }
-    return tgl_swiglu(gate, up, tgl_swiglu_divisor(gate)) * t.weight;
-}
-
-/* The largest of a team, in all of its threads. */
-DEV u32 max_of_team(const team &t, u32 v)
-{
-    SHARED(u32, largest);
-    const u32 of_warp = warp_max_u32(v);
-    if (!t.is_wide) return of_warp;
-    if (t.rank == 0) largest = 0;
-    __syncthreads();
-    if (t.rank % 32 == 0) atomicMax(&largest, of_warp);
-    __syncthreads();
-    const u32 m = largest;
-    __syncthreads();
-    return m;
+    return tgl_swiglu(gate, up, tgl_swiglu_divisor(gate)) * r.weight;
 }
 
 /* The factor of columns begin .. end, stored, and its inverse. */
-DEV float scale_block(const team &t, i64 begin, i64 end, clamp_counts &counts)
+DEV float scale_block(const row_of_x &r, const team &t, i64 begin, i64 end, clamp_counts &counts)
 {
-    const forward_args &a = *t.args;
+    const forward_args &a = *r.args;
     float m = 0;
     for (i64 col = begin + t.rank; col < end; col += t.size)
-        m = fmaxf(m, fabsf(activation_at(t, col, true, counts)));
-    const float amax = __uint_as_float(max_of_team(t, __float_as_uint(m)));
-    const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(amax, a.floor);
-    if (t.rank == 0) store_factor(a.sf, t.row, begin / a.block_cols, end == a.num_cols, scale.sf);
+        m = fmaxf(m, fabsf(activation_at(r, col, true, counts)));
+    const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(max_of_team(t, m), a.floor);
+    if (t.rank == 0) store_factor(a.sf, r.row, begin / a.block_cols, end == a.num_cols, scale.sf);
     return scale.inv;
 }
 
 /* Codes of columns begin .. end; those from `middle` on have another factor. */
-DEV void store_any_codes(const team &t, i64 begin, i64 middle, i64 end, float inv, float next_inv,
+DEV void store_any_codes(const row_of_x &r, const team &t, i64 begin, i64 middle, i64 end, float inv, float next_inv,
                          clamp_counts &counts)
 {
-    u8 *out = t.args->out + t.row * bytes_of_row(t.args->num_cols);
+    u8 *out = r.args->out + r.row * bytes_of_row(r.args->num_cols);
     if (FORMAT == TGL_FORMAT_E4M3) {
         for (i64 col = begin + t.rank; col < end; col += t.size)
-            out[col] = (u8)encode_e4m3x4(activation_at(t, col, false, counts) * inv, 0, 0, 0);
+            out[col] = (u8)encode_e4m3x4(activation_at(r, col, false, counts) * inv, 0, 0, 0);
     } else {
         for (i64 col = begin + 2 * t.rank; col < end; col += 2 * t.size) {
-            const float even = activation_at(t, col, false, counts) * (col < middle ? inv : next_inv);
-            const float odd = activation_at(t, col + 1, false, counts) * (col + 1 < middle ? inv : next_inv);
+            const float even = activation_at(r, col, false, counts) * (col < middle ? inv : next_inv);
+            const float odd = activation_at(r, col + 1, false, counts) * (col + 1 < middle ? inv : next_inv);
             out[col / 2] = (u8)(encode_e2m1(even) | encode_e2m1(odd) << 4);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) swiglu_forward_and_per_token_cast_any(
+extern "C" __global__ void __launch_bounds__(32 * FORWARD_ANY_WARPS) swiglu_forward_and_per_token_cast_any(
     const forward_args a)
 {
-    const bool is_wide = a.block_cols > WIDE, has_pairs = FORMAT == TGL_FORMAT_E2M1 && a.block_cols % 2;
-    const u32 warp = threadIdx.x / 32;
+    const bool has_pairs = FORMAT == TGL_FORMAT_E2M1 && a.block_cols % 2;
     const i64 unit = has_pairs ? 2 * a.block_cols : a.block_cols;      /* columns of a team at a time */
+    const team t = team_for(a.block_cols);
     clamp_counts counts = { 0, 0, 0 };
     pdl_wait();
     for (i64 row = blockIdx.x; row < a.num_rows; row += gridDim.x) {
         if (!row_counts(a, row)) continue;
-        const team t = { &a, row, weight_of_row(a, row), is_wide, is_wide ? threadIdx.x : threadIdx.x % 32,
-                         is_wide ? (u32)THREADS : 32u };
-        const i64 first = is_wide ? 0 : warp * unit, step = is_wide ? unit : FORWARD_ANY_WARPS * unit;
-        for (i64 begin = first; begin < a.num_cols; begin += step) {
+        const row_of_x r = { &a, row, weight_of_row(a, row) };
+        for (i64 begin = t.index * unit; begin < a.num_cols; begin += t.count * unit) {
             const i64 end = min(begin + unit, (i64)a.num_cols);
             const i64 middle = has_pairs ? min(begin + a.block_cols, (i64)a.num_cols) : end;
-            const float inv = scale_block(t, begin, middle, counts);
-            const float next_inv = middle < end ? scale_block(t, middle, end, counts) : inv;
-            store_any_codes(t, begin, middle, end, inv, next_inv, counts);
+            const float inv = scale_block(r, t, begin, middle, counts);
+            const float next_inv = middle < end ? scale_block(r, t, middle, end, counts) : inv;
+            store_any_codes(r, t, begin, middle, end, inv, next_inv, counts);
         }
     }
     if (CLAMP == FORWARD_COUNT) add_counts(counts, a.clamped_count);
