@@ -188,8 +188,8 @@ DEV u32 scaled_amax(u32 amax, float factor)
     return __float_as_uint(fmaxf(0, __uint_as_float(amax) * fabsf(factor)));
 }
 
-/* The largest of LANES lanes side by side, a power of two, in all of them; the whole warp calls. The second is
- * for two maxima at once, each the upper half of an f32 (as those of bf16 are). */
+/* The largest of LANES lanes side by side, a power of two, in all of them; the whole warp calls. The second
+ * does two at once, where the lower halves are 0, as they are of bf16. */
 template <int LANES> DEV u32 max_of_lanes(u32 v)
 {
     if (LANES == 32) return warp_max_u32(v);

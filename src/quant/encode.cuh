@@ -54,7 +54,7 @@ DEV u32 encode_e2m1(float value)
 {
     const float v = fmaxf(fminf(value, TGL_E2M1_MAX), -TGL_E2M1_MAX), a = fabsf(v);
     const u32 power = max(__float_as_uint(a), 0x3F800000u) & 0x7F800000;
-    const u32 sum = __float_as_uint(a + __uint_as_float(power + (22u << 23)));
+    const u32 sum = __float_as_uint(fmaf(__uint_as_float(power), 0x1p22f, a));
     return ((sum & 7) + ((power - 0x3F800000) >> 22)) | (__float_as_uint(v) >> 28 & 8);
 }
 
@@ -68,26 +68,62 @@ template <int COUNT> DEV u32 encode_e2m1s(const float *v)
 }
 
 #if __CUDA_ARCH__ >= 900
-/* The codes of two scaled values that are exact in bf16, at bits 0 and 16: the same on 16 bits. Above 6 there
- * may be NaN only, of positive sign. */
-DEV u32 encode_e2m1x2_bf16(u32 v)
+/* The same for two scaled values that are exact in bf16 or f16, without their signs; above 6 there may be
+ * only NaN, of positive sign. Adding the anchor and taking it away again leaves the rounded value. Times the
+ * format's smallest normal number (e2m1's own is 1), its bits are those of the code: from bit 6 on in bf16,
+ * from bit 9 on in f16, with zeros around. */
+DEV u32 round_e2m1_bf16x2(u32 v)
 {
     const u32 a = min_u16x2(v & 0x7FFF7FFF, 0x40C040C0 /* 6 */);
     const u32 power = max_u16x2(a, 0x3F803F80 /* 1 */) & 0x7F807F80;
-    const u32 sum = fma_bf16x2(a, 0x3F803F80, power + 0x03000300 /* times 2^6 */);
-    return ((sum & 0x00070007) + (power >> 6) - 0x00FE00FE) | (v >> 12 & 0x00080008);
+    const u32 sum = fma_bf16x2(power, 0x42804280 /* 2^6 */, a);
+    const u32 anchor = fma_bf16x2(power, 0x83808380 /* -2^6 * 2^-126 */, 0x80008000);
+    return fma_bf16x2(sum, 0x00800080 /* 2^-126 */, anchor);
+}
+DEV u32 round_e2m1_f16x2(u32 v)
+{
+    const u32 a = min_u16x2(v & 0x7FFF7FFF, 0x46004600 /* 6 */);
+    const u32 power = max_u16x2(a, 0x3C003C00 /* 1 */) & 0x7C007C00;
+    const u32 sum = fma_f16x2(power, 0x60006000 /* 2^9 */, a);
+    const u32 anchor = fma_f16x2(power, 0xA800A800 /* -2^9 * 2^-14 */, 0x80008000);
+    return fma_f16x2(sum, 0x04000400 /* 2^-14 */, anchor);
+}
+
+/* Four codes of two such pairs of neighbours, in 16 bits. */
+DEV u32 encode_e2m1x4_bf16(u32 v0, u32 v1)
+{
+    const u32 codes = (round_e2m1_bf16x2(v0) >> 6) + (round_e2m1_bf16x2(v1) << 2);      /* a byte each ... */
+    const u32 signed_codes = codes | (v0 >> 12 & 0x00080008) | (v1 >> 4 & 0x08000800);
+    return signed_codes | signed_codes >> 12;       /* ... 0, 2, 1, 3: the odd ones go to upper nibbles */
+}
+DEV u32 encode_e2m1x4_f16(u32 v0, u32 v1)
+{
+    const u32 codes = (round_e2m1_f16x2(v0) >> 9) + (round_e2m1_f16x2(v1) >> 1);
+    const u32 signed_codes = codes | (v0 >> 12 & 0x00080008) | (v1 >> 4 & 0x08000800);
+    return signed_codes | signed_codes >> 12;
+}
+
+/* Eight codes of neighbours as f16, and of pairs of values 0 and 4, 1 and 5, ... */
+DEV u32 encode_e2m1x8_f16(const u32 (&v)[4])
+{
+    return __byte_perm(encode_e2m1x4_f16(v[0], v[1]), encode_e2m1x4_f16(v[2], v[3]), 0x5410);
+}
+DEV u32 encode_e2m1x8_f16_apart(const u32 (&v)[4])
+{
+    u32 codes = round_e2m1_f16x2(v[0]) >> 9 | (v[0] >> 12 & 0x00080008);
+    codes |= round_e2m1_f16x2(v[1]) >> 5 | (v[1] >> 8 & 0x00800080);
+    codes |= round_e2m1_f16x2(v[2]) >> 1 | (v[2] >> 4 & 0x08000800);
+    return codes | round_e2m1_f16x2(v[3]) << 3 | (v[3] & 0x80008000);
 }
 
 /* Eight codes, of bf16 times a power of two or 0: exact, or so small that the code is 0 anyway. */
 DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
 {
     const u32 factor = __byte_perm(__float_as_uint(inv), 0, 0x3232);
-    u32 codes[4];
+    u32 v[4];
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-        codes[j] = encode_e2m1x2_bf16(fma_bf16x2(pairs[j], factor, 0x80008000u /* -0 */));
-    const u32 low = codes[0] | codes[1] << 8, high = codes[2] | codes[3] << 8;
-    return __byte_perm(low | low >> 12, high | high >> 12, 0x5410);
+    for (int j = 0; j < 4; j++) v[j] = fma_bf16x2(pairs[j], factor, 0x80008000u /* -0 */);
+    return __byte_perm(encode_e2m1x4_bf16(v[0], v[1]), encode_e2m1x4_bf16(v[2], v[3]), 0x5410);
 }
 #endif
 

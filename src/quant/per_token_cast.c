@@ -133,8 +133,9 @@ static bool is_fast(const problem *p, const kernel_plan *plan, const tgl_token_c
 {
     if (plan->num_kernels == 1) return false;
     const int64_t x_bits = (int64_t)(uintptr_t)c->x | c->x_row_bytes;
-    const int64_t code_bytes = p->format == TGL_FORMAT_E5M6 ? 4 : tgl_code_bytes(p->format, X_VALUES(plan->x));
-    return x_bits % X_VECTOR_BYTES(plan->x) == 0 && (int64_t)(uintptr_t)c->out % code_bytes == 0 &&
+    const int64_t vector_bytes = tgl_code_bytes(p->format, X_VALUES(plan->x));
+    const int64_t store_bytes = p->format == TGL_FORMAT_E5M6 ? 4 : vector_bytes;
+    return x_bits % X_VECTOR_BYTES(plan->x) == 0 && (int64_t)(uintptr_t)c->out % store_bytes == 0 &&
            p->num_rows < TGL_DIVIDE_LIMIT && p->num_cols < TGL_DIVIDE_LIMIT - plan->warp_cols;
 }
 
@@ -152,7 +153,8 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         .out_row_bytes = tgl_code_bytes(p->format, p->num_cols),
         .num_rows = p->num_rows, .num_cols = p->num_cols,
         .block_cols = p->blocks.cols, .num_sf = p->blocks.num_cols,
-        .x_block_rows = is_codes ? p->codes.block_rows : 1, .x_block_cols = is_codes ? p->codes.block_cols : 1,
+        .x_block_rows = is_codes ? p->codes.block_rows : 1,
+        .x_block_cols = is_codes ? p->codes.block_cols : 1,
         .rule = p->rule, .is_given = p->is_given, .has_out = p->has_out
     };
     c.by_block_cols = tgl_divisor_of(c.block_cols);

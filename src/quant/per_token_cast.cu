@@ -15,7 +15,7 @@
 #endif
 #include "quant/per_token_cast.cuh"
 
-static_assert(BLOCK_COLS == 16 || BLOCK_COLS == 32 || BLOCK_COLS == 64 || BLOCK_COLS == 128 || BLOCK_COLS == 256,
+static_assert(BLOCK_COLS >= 16 && BLOCK_COLS <= 256 && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
               "BLOCK_COLS is 16, 32, 64, 128 or 256");
 
 enum {
@@ -49,7 +49,8 @@ DEV void find_amax(const warp_tile &t, u32 (&amax)[ROUNDS])
 /* In each of COUNT rounds LANES lanes side by side have the same value, the next ones that of the next index.
  * Lane l of them stores that of round l, so that a single instruction stores the values of all rounds. */
 template <int LANES, int COUNT>
-DEV void store_rounds(const tgl_token_cast &c, u32 row, u32 first, u32 end, const u32 (&value)[COUNT], u32 lane)
+DEV void store_rounds(const tgl_token_cast &c, u32 row, u32 first, u32 end, const u32 (&value)[COUNT],
+                      u32 lane)
 {
 #pragma unroll
     for (int r = 0; r < COUNT; r += LANES) {
@@ -118,7 +119,8 @@ DEV void cast_tile(const tgl_token_cast &c, u32 row, u32 tile, u32 staged, u32 l
     if (HAS_OUT) {
         char *out_row = c.out + row * c.out_row_bytes;
 #pragma unroll
-        for (int j = 0; j < VECTORS; j++) cast_step(t, j, inv[j / GROUP_STEPS], out_row, col, end, staged, lane);
+        for (int j = 0; j < VECTORS; j++)
+            cast_step(t, j, inv[j / GROUP_STEPS], out_row, col, end, staged, lane);
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * per_token_cast.cuh - the part of a row that a warp of per_token_cast or per_token_cast_wide holds. Lane l has
- * vectors l, l + 32, ... of it.
+ * per_token_cast.cuh - the part of a row that a warp of per_token_cast or per_token_cast_wide holds: lane l
+ * has vectors l, l + 32, ... of it.
  *   macros  X           X_BF16, X_F32, X_E4M3, X_E2M1: what x has
  *           X_SF_KIND   TGL_SF_*, the factors of codes; else 0
  *           FORMAT      TGL_FORMAT_*
@@ -37,7 +37,8 @@ enum {
     VECTORS = TOKEN_VECTORS(X, BLOCK_COLS),
     STEP_COLS = 32 * VALUES,                    /* columns from a vector of a lane to its next */
     WARP_COLS = STEP_COLS * VECTORS,
-    CODE_BYTES = FORMAT == TGL_FORMAT_E4M3 ? VALUES : VALUES / 2        /* of a vector, but for e5m6 */
+    CODE_BYTES = FORMAT == TGL_FORMAT_E4M3 ? VALUES : VALUES / 2,       /* of a vector, but for e5m6 */
+    CODE_WORDS = (CODE_BYTES + 3) / 4
 };
 
 typedef struct {
@@ -79,19 +80,64 @@ DEV void scale_values(const warp_tile &t, int j, float inv, float (&v)[VALUES])
     for (int i = 0; i < VALUES; i++) v[i] = (X_IS_CODES(X) ? v[i] * t.x_sf[j] : v[i]) * inv;
 }
 
-DEV void encode_vector(const warp_tile &t, int j, float inv, u32 (&codes)[(CODE_BYTES + 3) / 4])
+DEV void encode_f32(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_WORDS])
 {
-#if X == X_BF16 && FORMAT == TGL_FORMAT_E2M1 && IS_ROUNDED && __CUDA_ARCH__ >= 900
-    codes[0] = encode_e2m1x8_bf16(t.x[j].w, inv);
-#else
     float v[VALUES];
     scale_values(t, j, inv, v);
 #pragma unroll
-    for (int i = 0; i < (CODE_BYTES + 3) / 4; i++) {
+    for (int i = 0; i < CODE_WORDS; i++) {
         if (FORMAT == TGL_FORMAT_E4M3)
             codes[i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
         else codes[i] = encode_e2m1s<VALUES < 8 ? VALUES : 8>(v + 8 * i);
     }
+}
+
+/* Where all factors are powers of two, e2m1 is made in 16 bits. Codes of x are exact in f16, and so is a
+ * scaled value from 2^-14 on; what is smaller becomes zero, as all below 1/4 does. A scaled value is 6 at
+ * most, so the product of the factors is above 2^11 only where all codes are zeros; below 2^-14 it makes zeros
+ * of all. */
+#define IS_E2M1_BF16 (FORMAT == TGL_FORMAT_E2M1 && IS_ROUNDED && X == X_BF16 && __CUDA_ARCH__ >= 900)
+#define IS_E2M1_F16                                                                                  \
+    (FORMAT == TGL_FORMAT_E2M1 && IS_ROUNDED && X_IS_CODES(X) && X_SF_KIND == TGL_SF_PACKED && \
+     __CUDA_ARCH__ >= 900)
+#if IS_E2M1_F16
+DEV void encode_f16(const vector_of<X> &x, float x_sf, float inv, u32 (&codes)[CODE_WORDS])
+{
+    const i32 exponent = (i32)(__float_as_uint(x_sf) >> 23) + (i32)(__float_as_uint(inv) >> 23) - 254;
+    const u32 factor = (u32)(min(max(exponent, -14), 15) + 15) * 0x04000400;
+    u32 v[4];
+#if X == X_E4M3
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+#pragma unroll
+        for (int h = 0; h < 4; h++)
+            v[h] = fma_f16x2(e4m3x2_to_f16x2(x.w[i + h / 2] >> h % 2 * 16), factor, 0x80008000);
+        codes[i / 2] = encode_e2m1x8_f16(v);
+    }
+#else
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        u32 pairs[4];
+        e2m1x8_to_f16x2(x.w[i], pairs);
+#pragma unroll
+        for (int h = 0; h < 4; h++) v[h] = fma_f16x2(pairs[h], factor, 0x80008000);
+        codes[i] = encode_e2m1x8_f16_apart(v);
+    }
+#endif
+}
+#endif
+
+DEV void encode_vector(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_WORDS])
+{
+#if IS_E2M1_BF16
+    codes[0] = encode_e2m1x8_bf16(t.x[j].w, inv);
+#elif IS_E2M1_F16
+    /* inv is 0 beside infinite values: then codes that overflow with their factor become NaN */
+    const float x_sf = t.x_sf[j];
+    if (inv > 0 && x_sf > 0 && x_sf < __uint_as_float(0x7F800000)) encode_f16(t.x[j], x_sf, inv, codes);
+    else encode_f32(t, j, inv, codes);
+#else
+    encode_f32(t, j, inv, codes);
 #endif
 }
 
@@ -103,8 +149,8 @@ template <int WORDS> DEV void store_codes(char *to, const u32 (&codes)[WORDS])
     else *(uint4 *)to = make_uint4(codes[0], codes[1], codes[2], codes[3]);
 }
 
-/* Codes of e5m6 are 12 bits, so a lane's do not fill words of their own address: they go through shared memory,
- * and lanes store words side by side. */
+/* A lane's codes of e5m6 are 12 or 6 bytes. They go through shared memory, so that lanes store words side by
+ * side. */
 enum { STAGED_WORDS = FORMAT == TGL_FORMAT_E5M6 ? STEP_COLS / 8 * 3 : 1 };
 DEV void stage_e5m6(u32 staged, const float (&v)[VALUES], u32 lane)
 {
@@ -126,13 +172,15 @@ DEV void stage_e5m6(u32 staged, const float (&v)[VALUES], u32 lane)
     }
 }
 
-/* Vector j of all lanes: stores its codes in a row of out. The whole warp calls; `staged` is its shared memory. */
-DEV void cast_step(const warp_tile &t, int j, float inv, char *out_row, u32 col, u32 end, u32 staged, u32 lane)
+/* Stores the codes of all lanes' vector j in a row of out. The whole warp calls; `staged` is its shared
+ * memory. */
+DEV void cast_step(const warp_tile &t, int j, float inv, char *out_row, u32 col, u32 end, u32 staged,
+                   u32 lane)
 {
     const u32 at = col + j * STEP_COLS;
     if constexpr (FORMAT != TGL_FORMAT_E5M6) {
         if (at < end) {
-            u32 codes[(CODE_BYTES + 3) / 4];
+            u32 codes[CODE_WORDS];
             encode_vector(t, j, inv, codes);
             store_codes(out_row + (i64)at * CODE_BYTES / VALUES, codes);
         }

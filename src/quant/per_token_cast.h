@@ -12,10 +12,13 @@
 #define TOKEN_VECTORS(x, block_cols) (X_IS_CODES(x) ? 2 : (x) == X_F32 && (block_cols) > 128 ? 8 : 4)
 #define TOKEN_WARP_COLS(x, block_cols) (32 * X_VALUES(x) * TOKEN_VECTORS(x, block_cols))
 
-#define TOKEN_WARPS 8           /* of a block of per_token_cast: as many rows, so that sectors of factors fill */
-#define TOKEN_MAX_WARPS 32      /* of a block of per_token_cast_wide */
+/* of per_token_cast: warps of a block, and so rows, which fill sectors of column-major factors */
+#define TOKEN_WARPS 8
+/* of per_token_cast_wide: at most */
+#define TOKEN_MAX_WARPS 32
+/* of per_token_cast_any: threads of a block, and at most so many groups at a time */
 #define TOKEN_ANY_THREADS 256
-#define TOKEN_ANY_GROUPS 2048   /* at most, of a block of per_token_cast_any */
+#define TOKEN_ANY_GROUPS 2048
 
 /* Sizes of per_token_cast and per_token_cast_wide are below 2^31. */
 typedef struct {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * per_token_cast_wide.cu - blocks of 1 x block_cols that the warps of a block hold together: whole rows, mostly.
+ * per_token_cast_wide.cu - blocks of 1 x block_cols that several warps hold together: whole rows, mostly.
  *   computes  as per_token_cast.cu
- *   launch    grid num_rows * factors of a row (words of packed ones), block 32 threads for TOKEN_WARP_COLS columns
+ *   launch    grid num_rows * factors of a row, or words of packed ones; block a warp for TOKEN_WARP_COLS
+ *             columns, at most TOKEN_MAX_WARPS
  *   moves     x, out and all factors, each once
  *   macros    per_token_cast.cuh's
  *

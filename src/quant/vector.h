@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * vector.h - what the lanes of cast kernels load at once (decode.cuh): macro X of a kernel says what x has, and
- * the host looks whether addresses allow it. */
+ * vector.h - what a lane of a cast kernel loads at once (decode.cuh). Macro X of a kernel says what x has;
+ * the host looks whether addresses allow vectors. */
 #ifndef TEGULA_QUANT_VECTOR_H
 #define TEGULA_QUANT_VECTOR_H
 
