@@ -107,7 +107,8 @@ tgl_shape tgl_channel_shape(tgl_channel_cast *c, int x, bool is_swiglu, bool is_
      * Where there are few, a strip each spreads them over all SMs. */
     const int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
     const int64_t strips = divide_up(c->num_cols, CHANNEL_COLS(x));
-    const int64_t strips_each = row_tiles * strips < FEW_BLOCKS * CHANNEL_MAX_STRIPS ? 1 : CHANNEL_MAX_STRIPS;
+    const int64_t most = CHANNEL_STRIPS(is_swiglu, is_transposed);
+    const int64_t strips_each = row_tiles * strips < FEW_BLOCKS * most ? 1 : most;
     const int64_t col_tiles = divide_up(strips, strips_each);
     c->goes_down = is_transposed && !has_any_rows;
     c->num_along = (uint32_t)(c->goes_down ? row_tiles : col_tiles);
@@ -139,6 +140,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
                                 { { "X", x },
                                   { "X_SF_KIND", p->has_codes ? c.x_sf.kind : 0 },
                                   { "IS_WIDE", is_wide },
+                                  { "HAS_MAP", p->has_map },
                                   { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
                                   { "IS_ROUNDED", p->rule.is_rounded } } };
     const tgl_shape shape = tgl_channel_shape(&c, x, false, false);

@@ -2,22 +2,48 @@
  * per_channel_cast.cu - a factor per column and block of rows, of rows that a map names.
  *   computes  per block: a factor of the largest magnitude, and the codes of value / factor; a value is that
  *             of x, or a code of x times its factor
- *   launch    grid of tiles (per_channel_cast.h), block 1 or 2 strips of CHANNEL_STRIP_THREADS
+ *   launch    grid of tiles (per_channel_cast.h), block 1 .. CHANNEL_STRIPS times CHANNEL_STRIP_THREADS
  *   moves     every row of x that the map names, its factors, the map, out and its factors, each once
- *   macros    per_channel_cast.cuh's, IS_WIDE, and X_SF_KIND (TGL_SF_*): the factors of codes, else 0 */
+ *   macros    per_channel_cast.cuh's, HAS_MAP, IS_WIDE, and X_SF_KIND (TGL_SF_*): the factors of codes, else
+ *             0 */
 #define IS_SWIGLU 0
 #define IS_TRANSPOSED 0
-#ifndef X_SF_KIND
+#if !defined(HAS_MAP) || !defined(IS_WIDE) || !defined(X_SF_KIND)
 #ifdef __CUDACC_RTC__
-#error "X_SF_KIND is not defined"
+#error "HAS_MAP, IS_WIDE or X_SF_KIND is not defined"
 #endif
-#define X_SF_KIND TGL_SF_ROWS
+#define HAS_MAP 1
 #define IS_WIDE 0
+#define X_SF_KIND TGL_SF_ROWS
 #endif
 #include "quant/divide.cuh"
 #include "quant/per_channel_cast.cuh"
 
-/* Column k of the factors of a code's row. */
+/* Rows of x for those of a patch, from the thread's column on. */
+typedef struct {
+    i64 token[ROWS];
+    const u8 *from[ROWS];
+    bool exists[ROWS];
+} row_list;
+
+DEV void find_rows(const tgl_channel_cast &c, const place &at, i64 row, row_list &x)
+{
+    const int rows = rows_from(at, row);
+    const u8 *first = (const u8 *)c.x + at.col * VALUE_BYTES;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        x.token[r] = row + r;
+        x.from[r] = first + row * c.x_row_bytes + r * c.x_row_bytes;
+        x.exists[r] = r < rows;
+        if (HAS_MAP) {
+            x.token[r] = r < rows ? c.pos_to_token[row + r] : -1;
+            x.from[r] = first + x.token[r] * c.x_row_bytes;
+            x.exists[r] = x.token[r] >= 0 && x.token[r] < c.num_tokens;
+        }
+    }
+}
+
+/* Column k of the factors of a token. */
 DEV float x_factor(const tgl_channel_cast &c, i64 token, i64 k)
 {
     tgl_sf sf = c.x_sf;
@@ -26,15 +52,15 @@ DEV float x_factor(const tgl_channel_cast &c, i64 token, i64 k)
 }
 
 /* Codes with one factor for the vector. */
-DEV void hold_codes(const tgl_channel_cast &c, const place &at, const i64 (&token)[ROWS], patch &p)
+DEV void hold_codes(const tgl_channel_cast &c, const place &at, const row_list &x, patch &p)
 {
     const i64 k = divide(at.col, c.x_block_cols, c.by_x_block_cols);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) p.x_sf[r] = token[r] < 0 ? 0 : x_factor(c, token[r], k);
+    for (int r = 0; r < ROWS; r++) p.x_sf[r] = x.exists[r] && at.count ? x_factor(c, x.token[r], k) : 0;
 }
 
 /* Codes with several: their values. */
-DEV void hold_values(const tgl_channel_cast &c, const place &at, const i64 (&token)[ROWS],
+DEV void hold_values(const tgl_channel_cast &c, const place &at, const row_list &x,
                      const vector_of<X> (&v)[ROWS], patch &p)
 {
     i64 k = divide(at.col, c.x_block_cols, c.by_x_block_cols), end = (k + 1) * c.x_block_cols;
@@ -46,41 +72,38 @@ DEV void hold_values(const tgl_channel_cast &c, const place &at, const i64 (&tok
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const u32 code = v[r].w[i / 4] >> i % 4 * 8;
-            const bool exists = token[r] >= 0 && i < at.count;
-            p.w[r][i] =
-                exists ? __float_as_uint(low_f16(e4m3x2_to_f16x2(code)) * x_factor(c, token[r], k)) : 0;
+            const float code = low_f16(e4m3x2_to_f16x2(v[r].w[i / 4] >> i % 4 * 8));
+            const bool exists = x.exists[r] && i < at.count;
+            p.w[r][i] = exists ? __float_as_uint(code * x_factor(c, x.token[r], k)) : 0;
         }
     }
 }
 
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
 {
-    i64 token[ROWS];                                    /* negative: none */
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        token[r] = row + r < at.end && at.count > 0 ? row + r : -1;
-        if (c.pos_to_token && token[r] >= 0) token[r] = c.pos_to_token[row + r];
-        if (token[r] >= c.num_tokens) token[r] = -1;
-    }
-    const u8 *from = (const u8 *)c.x + at.col * VALUE_BYTES;
-    const bool is_whole = has_vectors(c, at);
+    row_list x;
+    find_rows(c, at, row, x);
     vector_of<X> v[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        if (token[r] < 0) clear_vector(v[r]);
-        else if (is_whole) load_whole(from + token[r] * c.x_row_bytes, v[r]);
-        else load_part(from + token[r] * c.x_row_bytes, at.count, v[r]);
+    for (int r = 0; r < ROWS; r++) clear_vector(v[r]);
+    if (has_vectors(c, at)) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (x.exists[r]) load_whole(x.from[r], v[r]);
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (x.exists[r]) load_part(x.from[r], at.count, v[r]);
     }
     if constexpr (IS_WIDE) {
-        hold_values(c, at, token, v, p);
-        return;
+        hold_values(c, at, x, v, p);
+    } else {
+        if (IS_CODES) hold_codes(c, at, x, p);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int i = 0; i < WORDS; i++) p.w[r][i] = v[r].w[i];
     }
-    if (IS_CODES) hold_codes(c, at, token, p);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int i = 0; i < WORDS; i++) p.w[r][i] = v[r].w[i];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) per_channel_cast(const tgl_channel_cast c)

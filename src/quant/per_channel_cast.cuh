@@ -13,8 +13,8 @@
  * format, and puts them into shared memory; there they are combined for blocks of rows, a factor is made of
  * each, once, and its inverse goes back to the threads. Codes that are not transposed are stored from
  * registers. Transposed ones are made four rows at a time, as the words of a column, which go through a tile
- * in shared memory: vector k (16 bytes) of column j lies at k ^ (j / VALUES % 8), so that neither stores of
- * patches nor loads of columns have bank conflicts.
+ * in shared memory: the vectors (16 bytes) of a column are in another order for every lane, so that neither
+ * stores of patches nor loads of columns have bank conflicts.
  *
  * With BLOCK_ROWS 0 a tile is one block of rows, whatever its size; if it is more than a patch per thread, x
  * is read twice. */
@@ -48,7 +48,8 @@ enum {
     ROWS = CHANNEL_ROWS(X, IS_SWIGLU),                  /* of a patch */
     GROUPS = TILE_ROWS / ROWS,                          /* of threads: patches below each other */
     STRIP_THREADS = CHANNEL_STRIP_THREADS(X, IS_SWIGLU),
-    THREADS = CHANNEL_MAX_THREADS(X, IS_SWIGLU),
+    STRIPS = CHANNEL_STRIPS(IS_SWIGLU, IS_TRANSPOSED),  /* at most */
+    THREADS = STRIPS * STRIP_THREADS,
     BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1,   /* of rows, in a tile */
     BLOCK_GROUPS = GROUPS / BLOCKS,
     IS_BF16 = IS_SWIGLU || X == X_BF16,                 /* what is held: pairs of bf16, ... */
@@ -70,17 +71,20 @@ typedef struct {
     float inv[BLOCKS][COLS];
     uint4 tile[IS_TRANSPOSED ? COLS * 8 : 1];
 } strip_memory;
-typedef strip_memory block_memory[CHANNEL_MAX_STRIPS];
+typedef strip_memory block_memory[STRIPS];
 
 /* Where a thread is. */
 typedef struct {
     u32 thread, lane, group;                            /* in its strip */
     i64 first, end;                                     /* rows of the tile */
     i64 first_col, col;                                 /* of the strip, of the thread */
-    int count;                                          /* of the vector, columns that exist; may be < 0 */
+    int count;                                          /* of the vector, columns that exist */
 } place;
 
 /* ---- x ---- */
+
+/* How many rows of the patch at `row` exist. */
+DEV int rows_from(const place &at, i64 row) { return (int)min(max(at.end - row, (i64)0), (i64)ROWS); }
 
 DEV bool has_vectors(const tgl_channel_cast &c, const place &at)
 {
@@ -98,10 +102,9 @@ DEV void load_whole(const u8 *from, vector_of<X> &v)
     v.w[3] = u.w;
 }
 
-/* Any other, value by value; zeros past `count`. */
+/* Any other, value by value, into one of zeros. */
 DEV void load_part(const u8 *from, int count, vector_of<X> &v)
 {
-    clear_vector(v);
 #pragma unroll
     for (int k = 0; k < VALUES; k++)
         if (k < count) {
@@ -230,17 +233,18 @@ DEV void get_inverses(const strip_memory &m, const place &at, float (&inv)[VALUE
 
 /* ---- codes ---- */
 
-DEV void store_row(u8 *to, const u32 (&codes)[VALUES / 4], int count, bool is_aligned)
+DEV void store_whole(u8 *to, const u32 (&codes)[VALUES / 4])
 {
-    if (is_aligned && count >= VALUES) {
-        if constexpr (VALUES == 4) *(u32 *)to = codes[0];
-        else if constexpr (VALUES == 8) *(uint2 *)to = make_uint2(codes[0], codes[1]);
-        else *(uint4 *)to = make_uint4(codes[0], codes[1], codes[2], codes[3]);
-    } else {
+    if constexpr (VALUES == 4) *(u32 *)to = codes[0];
+    else if constexpr (VALUES == 8) *(uint2 *)to = make_uint2(codes[0], codes[1]);
+    else *(uint4 *)to = make_uint4(codes[0], codes[1], codes[2], codes[3]);
+}
+
+DEV void store_part(u8 *to, const u32 (&codes)[VALUES / 4], int count)
+{
 #pragma unroll
-        for (int k = 0; k < VALUES; k++)
-            if (k < count) to[k] = (u8)(codes[k / 4] >> k % 4 * 8);
-    }
+    for (int k = 0; k < VALUES; k++)
+        if (k < count) to[k] = (u8)(codes[k / 4] >> k % 4 * 8);
 }
 
 /* Stores the codes of a patch from `row` on. */
@@ -248,24 +252,33 @@ DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const plac
                     i64 row)
 {
     float inv[VALUES];
+    u32 codes[ROWS][VALUES / 4];
     get_inverses(m, at, inv);
-    u8 *to = (u8 *)c.out + row * c.num_cols + at.col;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float v[VALUES];
-        u32 codes[VALUES / 4];
         widen_row(p, r, v);
 #pragma unroll
         for (int k = 0; k < VALUES; k++) v[k] *= inv[k];
 #pragma unroll
         for (int i = 0; i < VALUES / 4; i++)
-            codes[i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-        if (row + r < at.end) store_row(to + r * c.num_cols, codes, at.count, c.is_out_aligned);
+            codes[r][i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+    }
+    const int rows = rows_from(at, row);
+    u8 *to = (u8 *)c.out + row * c.num_cols + at.col;
+    if (c.is_out_aligned && at.count == VALUES) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) store_whole(to + r * c.num_cols, codes[r]);
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) store_part(to + r * c.num_cols, codes[r], at.count);
     }
 }
 
-/* Vector k of column j of the tile. */
-DEV u32 tile_index(u32 j, u32 k) { return j * 8 + (k ^ (j / VALUES & 7)); }
+/* Vector k of column j of the tile. The lanes of a warp that store at a time have all 8 places of it. */
+DEV u32 tile_index(u32 j, u32 k) { return j * 8 + (k ^ (j / VALUES * (8 / LANES) & 7)); }
 
 /* Puts the codes of a patch into the tile: its columns, which have one swizzle. */
 DEV void put_columns(strip_memory &m, const place &at, const patch &p)
@@ -305,14 +318,19 @@ DEV void store_unaligned(const strip_memory &m, u32 j, u32 k, u8 *to, int rows)
 /* Stores the tile, whose first row is `row`. */
 DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row)
 {
-    const u32 k = at.thread % 8;
+    const u32 k = at.thread % 8, first = at.thread / 8;
     const int rows = (int)min(at.end - row, (i64)TILE_ROWS);
+    const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
+    u8 *to = (u8 *)c.out + (at.first_col + first) * c.num_rows + row;
+    if (c.is_out_aligned) {
 #pragma unroll
-    for (u32 j = at.thread / 8; j < COLS; j += STRIP_THREADS / 8) {
-        if (at.first_col + j >= c.num_cols) break;
-        u8 *to = (u8 *)c.out + (at.first_col + j) * c.num_rows + row;
-        if (!c.is_out_aligned) store_unaligned(m, j, k, to, rows);
-        else if ((int)k * 16 < rows) *(uint4 *)(to + k * 16) = m.tile[tile_index(j, k)];
+        for (int j = 0; j < COLS; j += STRIP_THREADS / 8)
+            if ((int)first + j < cols && (int)k * 16 < rows)
+                *(uint4 *)(to + j * c.num_rows + k * 16) = m.tile[tile_index(first + j, k)];
+    } else {
+#pragma unroll 1
+        for (int j = 0; (int)first + j < cols; j += STRIP_THREADS / 8)
+            store_unaligned(m, first + j, k, to + j * c.num_rows, rows);
     }
 }
 

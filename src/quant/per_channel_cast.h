@@ -19,8 +19,7 @@
 #define CHANNEL_ROWS(x, is_swiglu) ((is_swiglu) || X_IS_CODES(x) ? 4 : 8)
 #define CHANNEL_STRIP_THREADS(x, is_swiglu)                                                                \
     (CHANNEL_TILE_ROWS / CHANNEL_ROWS(x, is_swiglu) * CHANNEL_LANES(x))
-#define CHANNEL_MAX_STRIPS 2
-#define CHANNEL_MAX_THREADS(x, is_swiglu) (CHANNEL_MAX_STRIPS * CHANNEL_STRIP_THREADS(x, is_swiglu))
+#define CHANNEL_STRIPS(is_swiglu, is_transposed) ((is_swiglu) || (is_transposed) ? 1 : 2) /* at most */
 
 typedef struct {
     const char *x;

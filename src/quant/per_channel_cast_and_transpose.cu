@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * per_channel_cast_and_transpose.cu - a factor per column and block of rows, codes transposed.
  *   computes  per block: a factor of the largest magnitude, and the codes of x / factor
- *   launch    grid of tiles (per_channel_cast.h), block 1 or 2 strips of CHANNEL_STRIP_THREADS
+ *   launch    grid of tiles (per_channel_cast.h), block 1 .. CHANNEL_STRIPS times CHANNEL_STRIP_THREADS
  *   moves     x, out and its factors, each once
  *   macros    per_channel_cast.cuh's */
 #define IS_SWIGLU 0
@@ -11,17 +11,24 @@
 
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
 {
+    const int rows = rows_from(at, row);
     const u8 *from = (const u8 *)c.x + row * c.x_row_bytes + at.col * VALUE_BYTES;
-    const bool is_whole = has_vectors(c, at);
+    vector_of<X> v[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        vector_of<X> v;
-        if (row + r >= at.end) clear_vector(v);
-        else if (is_whole) load_whole(from + r * c.x_row_bytes, v);
-        else load_part(from + r * c.x_row_bytes, at.count, v);
+    for (int r = 0; r < ROWS; r++) clear_vector(v[r]);
+    if (has_vectors(c, at)) {
 #pragma unroll
-        for (int i = 0; i < WORDS; i++) p.w[r][i] = v.w[i];
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) load_whole(from + r * c.x_row_bytes, v[r]);
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) load_part(from + r * c.x_row_bytes, at.count, v[r]);
     }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) p.w[r][i] = v[r].w[i];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)

@@ -3,7 +3,7 @@
  * codes transposed or not.
  *   computes  per block: a factor of the largest magnitude of the activations, rounded to bf16, and the codes
  *             of activation / factor
- *   launch    grid of tiles (per_channel_cast.h), block 1 or 2 strips of CHANNEL_STRIP_THREADS
+ *   launch    grid of tiles (per_channel_cast.h), block 1 .. CHANNEL_STRIPS times CHANNEL_STRIP_THREADS
  *   moves     x, out and its factors, each once
  *   macros    per_channel_cast.cuh's, IS_TRANSPOSED and IS_CLAMPED: there is a clamp value */
 #define IS_SWIGLU 1
@@ -31,23 +31,29 @@ DEV void hold_activations(const vector_of<X> &gates, const vector_of<X> &ups, fl
 
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
 {
+    const int rows = rows_from(at, row);
     const u8 *from = (const u8 *)c.x + row * c.x_row_bytes + at.col * VALUE_BYTES;
     const i64 to_ups = c.num_cols * VALUE_BYTES;
-    const bool is_whole = has_vectors(c, at);
     vector_of<X> gates[ROWS], ups[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        const u8 *gate = from + r * c.x_row_bytes, *up = gate + to_ups;
-        if (row + r >= at.end) {
-            clear_vector(gates[r]);
-            clear_vector(ups[r]);
-        } else if (is_whole) {
-            load_whole(gate, gates[r]);
-            load_whole(up, ups[r]);
-        } else {
-            load_part(gate, at.count, gates[r]);
-            load_part(up, at.count, ups[r]);
-        }
+        clear_vector(gates[r]);
+        clear_vector(ups[r]);
+    }
+    if (has_vectors(c, at)) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) {
+                load_whole(from + r * c.x_row_bytes, gates[r]);
+                load_whole(from + r * c.x_row_bytes + to_ups, ups[r]);
+            }
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) {
+                load_part(from + r * c.x_row_bytes, at.count, gates[r]);
+                load_part(from + r * c.x_row_bytes + to_ups, at.count, ups[r]);
+            }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) hold_activations(gates[r], ups[r], c.clamp, p.w[r]);
