@@ -726,6 +726,10 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=6 num_cols=640 round=1 sf=row_gap,col_gap,col_tight,packed_gap values=mixed",
             "num_rows=6 num_cols=256 dtype=bf16,f32 layout=half,gap offset=0,1 out_offset=0,1",
             "num_rows=3 num_cols=256 offset=4 out_offset=1,2,4",
+            /* rows of one factor, of one to eight vectors a thread and of none; odd blocks of pairs */
+            "num_rows=3 num_cols=1096,2050,2056,4104 num_per_channels=0 dtype=bf16,f32 clamp=0.5 count=1 "
+            "skip=2 values=mixed",
+            "num_rows=3 num_cols=130,1096 format=e2m1 num_per_channels=0,7,16 dtype=bf16,f32 offset=0,1",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -829,6 +833,9 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=1,3,33 num_cols=128 num_tokens=40 num_topk=8 num_picks=1 round=1",
             "num_rows=6 num_cols=128 num_tokens=6 num_topk=2 num_picks=4 layout=half,gap offset=0,1 "
             "out_offset=0,1",
+            /* more than a step per warp, with and without vectors; words of factors that both halves share */
+            "num_rows=3 num_cols=2304,2306 num_tokens=2 num_topk=2 num_picks=2 num_per_channels=0,8,256 "
+            "round=1 sf=packed clamp=0.5 values=mixed",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

@@ -6,8 +6,8 @@
 #include "device/ptx.cuh"
 #include "quant/scale.h"
 
-/* Stores factor (m, k). Codes are stored as bytes, so that each may come from another thread; that of the last
- * column brings the zeros of its word. */
+/* Stores factor (m, k). Codes are stored as bytes, so that each may come from another thread; that of the
+ * last column brings the zeros of its word. */
 DEV void store_factor(const tgl_sf &sf, i64 m, i64 k, bool is_last, float factor)
 {
     if (sf.kind != TGL_SF_PACKED) {

@@ -246,19 +246,20 @@ static bool is_aligned(const problem *p)
     const int64_t x_row = p->num_rows > 1 ? p->gate.row_bytes : 0;
     const int64_t grad_row = p->num_rows > 1 ? 2 * p->grad_stride : 0;
     const uintptr_t codes = (uintptr_t)p->gate.data | (uintptr_t)p->x_grad_fp8 | (uintptr_t)x_row;
-    const uintptr_t values = (uintptr_t)p->grad_out | (uintptr_t)p->out | (uintptr_t)p->x_grad | (uintptr_t)grad_row;
+    const uintptr_t values = (uintptr_t)p->grad_out | (uintptr_t)grad_row | (uintptr_t)p->out |
+                             (uintptr_t)p->x_grad;
     return codes % BACKWARD_VECTOR == 0 && values % (2 * BACKWARD_VECTOR) == 0;
 }
 
-static tgl_status launch(const problem *p, bool is_any, const DLTensor *on, const tgl_shape *shape,
-                         tgl_stream stream, void **args)
+static tgl_status launch(const problem *p, int64_t block_cols, bool is_any, const DLTensor *on,
+                         const tgl_shape *shape, tgl_stream stream, void **args)
 {
-    const int64_t block_cols = block_of_kernel(p);
     const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
     const tgl_macro has_clamp = { "HAS_CLAMP", !isinf(p->clamp) };
     const tgl_kernel plan[] = {
         { "quant/swiglu_backward_and_per_token_cast_any", { is_rounded, has_clamp } },
-        { "quant/swiglu_backward_and_per_token_cast", { is_rounded, has_clamp, { "BLOCK_COLS", block_cols } } },
+        { "quant/swiglu_backward_and_per_token_cast",
+          { is_rounded, has_clamp, { "BLOCK_COLS", block_cols } } },
     };
     return tgl_launch(plan, block_cols ? 2 : 1, is_any ? 0 : 1, on, shape, stream, args);
 }
@@ -269,7 +270,8 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     const int64_t steps = ceil_div(p->num_cols, BACKWARD_STEP), rounds = ceil_div(steps, BACKWARD_WARPS);
     const int64_t warps = steps > 0 ? ceil_div(steps, rounds) : BACKWARD_WARPS;
     const int64_t clearing = ceil_div(p->num_weights, BACKWARD_SLOTS);
-    const bool is_any = block_of_kernel(p) == 0 || !is_aligned(p) || clearing + p->num_rows > INT32_MAX;
+    const int64_t block_cols = block_of_kernel(p);
+    const bool is_any = block_cols == 0 || !is_aligned(p) || clearing + p->num_rows > INT32_MAX;
     backward_args a = {
         .x = p->gate.data, .x_row_bytes = p->gate.row_bytes, .x_sf = p->gate.sf, .grad_out = p->grad_out,
         .grad_stride = p->grad_stride, .weight = p->weight, .pos_to_token_topk = p->pos_to_token_topk,
@@ -280,7 +282,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         .num_blocks = p->blocks.num_cols
     };
     const tgl_shape shape = { { least(clearing + p->num_rows, INT32_MAX) }, .block = (int)(32 * warps) };
-    return launch(p, is_any, on, &shape, stream, (void *[]){ &a });
+    return launch(p, block_cols, is_any, on, &shape, stream, (void *[]){ &a });
 }
 
 tgl_status tgl_quant_swiglu_backward_and_per_token_cast(

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast.cu - all that follows from the gradient of SwiGLU's output, in blocks of 8 to
- * 256 columns, in registers.
- *   computes  per element the weighted activation as bf16 and the gradients of gate and up (swiglu.h) as bf16 and
- *             as e4m3 with a factor per BLOCK_COLS columns; per row the gradient of its weight
+ * swiglu_backward_and_per_token_cast.cu - all that follows from the gradient of SwiGLU's output, in blocks of
+ * 8 to 256 columns, in registers.
+ *   computes  per element the weighted activation as bf16 and the gradients of gate and up (swiglu.h) as bf16
+ *             and as e4m3 with a factor per BLOCK_COLS columns; per row the gradient of its weight
  *   launch    grid clearing_blocks + num_rows, block of 1 .. BACKWARD_WARPS warps, by num_cols alone
- *   moves     per row 12 * num_cols bytes, factors in and out (8 * num_cols / BLOCK_COLS bytes each as f32) and a
- *             map's 4; per slot of weight_grad 12
+ *   moves     per row 12 * num_cols bytes, factors in and out (8 * num_cols / BLOCK_COLS bytes each as f32)
+ *             and a map's 4; per slot of weight_grad 12
  *   macros    IS_ROUNDED, HAS_CLAMP; BLOCK_COLS 8, 16 ... 256
  *
  * A block has a row. Its warps take turns at steps; each asks for its next one's data before it works on this
@@ -67,13 +67,14 @@ DEV float amax_of_values(const float (&v)[VECTOR])
 
 DEV uint4 pack_bf16x8(const float (&v)[VECTOR])
 {
-    return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+    return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]),
+                      pack_bf16(v[6], v[7]));
 }
 
 /* Gates become their gradients, ups theirs, and activations come out; adds to the sum. */
 template <bool IS_SMALL>
-DEV void differentiate_all(float (&gates)[VECTOR], float (&ups)[VECTOR], const uint4 &grads, float weight, float clamp,
-                           float (&activations)[VECTOR], float &sum)
+DEV void differentiate_all(float (&gates)[VECTOR], float (&ups)[VECTOR], const uint4 &grads, float weight,
+                           float clamp, float (&activations)[VECTOR], float &sum)
 {
     const u32 words[4] = { grads.x, grads.y, grads.z, grads.w };
 #pragma unroll

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast.cuh - what the kernels of swiglu_backward_and_per_token_cast have in common:
- * macros, the weight of a row and its gradient.
+ * swiglu_backward_and_per_token_cast.cuh - what the kernels of swiglu_backward_and_per_token_cast have in
+ * common: macros, one element, the weight of a row and its gradient.
  *
  * A weight's gradient is a sum over a row, and its order is the same in all kernels and launches: warp w has
- * steps w, w + warps, ... of BACKWARD_STEP columns, a lane the same BACKWARD_VECTOR columns of each. A lane adds
- * up its own from the first to the last, then lanes add up in a tree, then warps from the first to the last. */
+ * steps w, w + warps, ... of BACKWARD_STEP columns, a lane the same BACKWARD_VECTOR columns of each. A lane
+ * adds up its own from the first to the last, then lanes add up in a tree, then warps from the first to the
+ * last. */
 #ifndef TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
 
@@ -30,8 +31,9 @@ DEV float weight_at(const backward_args &a, i64 slot)
     return slot >= 0 && slot < a.num_weights ? a.weight[slot] : 0;
 }
 
-/* What becomes of one element, given its divisor or, of a small gate, both quotients by it. */
-template <bool IS_SMALL> DEV tgl_swiglu_grads differentiate(float gate, float up, float grad, float weight, float clamp)
+/* What becomes of one element; IS_SMALL: its gate is (swiglu.cuh). */
+template <bool IS_SMALL>
+DEV tgl_swiglu_grads differentiate(float gate, float up, float grad, float weight, float clamp)
 {
     const float l = HAS_CLAMP ? tgl_swiglu_gate(gate, clamp) : gate;
     const float r = HAS_CLAMP ? tgl_swiglu_up(up, clamp) : up;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast.h - what swiglu_backward_and_per_token_cast.c and its kernels agree on. */
+ * swiglu_backward_and_per_token_cast.h - what swiglu_backward_and_per_token_cast.c and its kernels agree
+ * on. */
 #ifndef TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_H
 #define TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_H
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast_any.cu - the same as swiglu_backward_and_per_token_cast.cu for blocks of any
- * width and data of any alignment.
+ * swiglu_backward_and_per_token_cast_any.cu - the same as swiglu_backward_and_per_token_cast.cu for blocks of
+ * any width and data of any alignment.
  *   launch    grid of more than clearing_blocks, block as there
  *   moves     as there, but reads x and grad_out three times
  *   macros    IS_ROUNDED, HAS_CLAMP
  *
- * A block has a row. First each thread goes through the columns whose part of the weight's gradient is its own,
- * and stores what needs no factor. Then a team, a warp or where it is wide all of them, has a block of columns:
- * it computes the gradients once for the factors and again for the codes. */
+ * A block has a row. First each thread goes through the columns whose part of the weight's gradient is its
+ * own, and stores what needs no factor. Then teams (team.cuh) take blocks of columns, and compute gradients
+ * once for the factors and again for the codes. */
 #include "quant/swiglu_backward_and_per_token_cast.cuh"
 #include "quant/team.cuh"
 
@@ -80,7 +80,8 @@ extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 3) swiglu_back
     if (blockIdx.x < a.clearing_blocks) {
         clear_slots(a);
     } else {
-        for (i64 row = blockIdx.x - a.clearing_blocks; row < a.num_rows; row += gridDim.x - a.clearing_blocks) {
+        const i64 blocks = gridDim.x - a.clearing_blocks;
+        for (i64 row = blockIdx.x - a.clearing_blocks; row < a.num_rows; row += blocks) {
             const i64 slot = a.pos_to_token_topk[row];
             const float weight = weight_at(a, slot), sum = store_values(a, row, weight);
             for (i64 k = t.index; k < a.num_blocks; k += t.count) cast_block(a, t, row, k, weight);

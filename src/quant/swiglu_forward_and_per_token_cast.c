@@ -142,25 +142,25 @@ static tgl_status check(const DLTensor *x, const DLTensor *pos_to_token_topk, co
 
 /* ---- launch ---- */
 
-/* The kernels of a configuration: one that is made for it, if there is one, and one for addresses and strides
- * that do not suit it. */
+/* The kernel that is made for a configuration, if there is one, and its macro. */
 enum { TILES, ROW, NONE };
-typedef struct { int kind; int64_t block_cols, steps; } shape_of_kernel;
+typedef struct { int kind; int64_t block_cols, steps; } choice;
 
 static int x_of(const problem *p) { return p->x.is_bf16 ? X_BF16 : X_F32; }
 
-static shape_of_kernel kernel_for(const problem *p)
+static choice choose(const problem *p)
 {
     const int64_t vector = X_VALUES(x_of(p)), vectors = p->num_cols / vector;
-    if (p->num_cols % vector || p->num_cols > INT32_MAX / 2) return (shape_of_kernel){ NONE, 0, 0 };
+    if (p->num_cols % vector || p->num_cols > INT32_MAX / 2) return (choice){ NONE, 0, 0 };
     int64_t width = 8;                                  /* of a single block it may be more than it has */
     while (width < p->blocks.cols) width *= 2;
     const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
-    if (is_power && width <= FORWARD_MAX_BLOCK) return (shape_of_kernel){ TILES, width, 0 };
+    if (is_power && width <= FORWARD_MAX_BLOCK) return (choice){ TILES, width, 0 };
     int64_t steps = 1;
-    while (ceil_div(vectors, steps) > FORWARD_ROW_THREADS / 2 && 2 * steps * vector <= FORWARD_ROW_VALUES) steps *= 2;
+    while (steps < FORWARD_ROW_VALUES / vector && ceil_div(vectors, steps) > FORWARD_ROW_THREADS / 2)
+        steps *= 2;
     const bool is_row = p->blocks.num_cols == 1 && ceil_div(vectors, steps) <= FORWARD_ROW_THREADS;
-    return (shape_of_kernel){ is_row ? ROW : NONE, 0, steps };
+    return (choice){ is_row ? ROW : NONE, 0, steps };
 }
 
 static bool is_aligned(const problem *p)
@@ -170,15 +170,16 @@ static bool is_aligned(const problem *p)
     return ((uintptr_t)p->x.data | (uintptr_t)row_bytes) % 16 == 0 && (uintptr_t)p->out % out_bytes == 0;
 }
 
-static tgl_status launch(const problem *p, bool is_any, const DLTensor *on, const tgl_shape *shape,
+/* Beside it, each configuration has a kernel for addresses and strides that do not suit it. */
+static tgl_status launch(const problem *p, choice k, bool is_any, const DLTensor *on, const tgl_shape *shape,
                          tgl_stream stream, void **args)
 {
-    const shape_of_kernel k = kernel_for(p);
     const tgl_macro x = { "X", x_of(p) }, format = { "FORMAT", p->format };
     const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
     const tgl_macro clamp = { "CLAMP", p->has_count ? FORWARD_COUNT
                                        : isinf(p->clamp) ? FORWARD_NO_CLAMP : FORWARD_CLAMP };
-    const tgl_kernel any = { "quant/swiglu_forward_and_per_token_cast_any", { x, format, is_rounded, clamp } };
+    const tgl_kernel any = { "quant/swiglu_forward_and_per_token_cast_any",
+                             { x, format, is_rounded, clamp } };
     const tgl_kernel tiles = { "quant/swiglu_forward_and_per_token_cast",
                                { x, format, is_rounded, clamp, { "BLOCK_COLS", k.block_cols } } };
     const tgl_kernel row = { "quant/swiglu_forward_and_per_token_cast_row",
@@ -195,15 +196,15 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         .clamped_count = p->clamped_count, .clamp = p->clamp, .floor = p->rule.floor, .sf = p->sf,
         .out = p->out, .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols
     };
-    const shape_of_kernel k = kernel_for(p);
+    const choice k = choose(p);
     if (k.kind == NONE || !is_aligned(p)) {
         const tgl_shape shape = { { least(p->num_rows, INT32_MAX) }, .block = 32 * FORWARD_ANY_WARPS };
-        return launch(p, true, on, &shape, stream, (void *[]){ &a });
+        return launch(p, k, true, on, &shape, stream, (void *[]){ &a });
     }
     if (k.kind == ROW) {
         const int64_t threads = ceil_div(p->num_cols / X_VALUES(x_of(p)), k.steps);
         const tgl_shape shape = { { p->num_rows }, .block = (int)(ceil_div(threads, 32) * 32) };
-        return launch(p, false, on, &shape, stream, (void *[]){ &a });
+        return launch(p, k, false, on, &shape, stream, (void *[]){ &a });
     }
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
@@ -214,7 +215,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     uint32_t num_pieces = (uint32_t)(ceil_div(p->num_rows, warps) * num_tiles);
     const int64_t blocks = p->has_count ? least(num_pieces, 16 * target.num_sms) : num_pieces;
     const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };
-    return launch(p, false, on, &shape, stream, (void *[]){ &a, &num_tiles, &by_tiles, &num_pieces });
+    return launch(p, k, false, on, &shape, stream, (void *[]){ &a, &num_tiles, &by_tiles, &num_pieces });
 }
 
 tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const DLTensor *pos_to_token_topk,

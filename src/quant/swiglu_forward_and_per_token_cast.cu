@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_forward_and_per_token_cast.cu - SwiGLU, weighted and cast in blocks of 8 to 128 columns, in registers.
+ * swiglu_forward_and_per_token_cast.cu - SwiGLU, weighted and cast in blocks of 8 to 128 columns, in
+ * registers.
  *   computes  v = silu(gate) * up * weight (swiglu.h), clamped before if CLAMP says so; a factor for every
  *             BLOCK_COLS columns of a row, codes of v / factor; what was clamped is counted
  *   launch    any grid, block of 1 .. FORWARD_WARPS warps
- *   moves     per row that counts: 2 * X_BYTES * num_cols bytes of x, num_cols (e4m3) or num_cols / 2 (e2m1) bytes
- *             of codes, its factors, 4 bytes per map
+ *   moves     per row that counts: 2 * X_BYTES * num_cols bytes of x, num_cols (e4m3) or num_cols / 2 (e2m1)
+ *             bytes of codes, its factors, 4 bytes per map
  *   macros    X, FORMAT, IS_ROUNDED, CLAMP; BLOCK_COLS 8, 16, 32, 64, 128
  *
- * A piece of work is FORWARD_TILE columns of as many rows as a block has warps; a warp has one row. It asks for
- * all of its tile before it begins with the first vector. Rows of a block are neighbours, as are their factors
- * where these lie in columns. x is aligned to 16 bytes and out to a vector's codes, num_cols is a multiple of VECTOR
- * and below 2^31. */
+ * A piece of work is FORWARD_TILE columns of as many rows as a block has warps; a warp has one row. It asks
+ * for all of its tile before it begins with the first vector. Rows of a block are neighbours, as are their
+ * factors where these lie in columns. x is aligned to 16 bytes and out to a vector's codes, num_cols is a
+ * multiple of VECTOR and below 2^31. */
 #include "numerics/divide.h"
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 
@@ -31,9 +32,10 @@ enum {
     RESIDENT = X == X_BF16 ? 4 : 3      /* blocks of an SM, whose registers then suffice */
 };
 
-/* Stores the factors of a step's blocks. Four codes make a word: those of one step, or of several that come one
- * after the other. Codes of blocks that do not exist are 0. */
-DEV void store_factors(const forward_args &a, i64 row, u32 tile, int step, bool exists, float factor, u32 &word)
+/* Stores the factors of a step's blocks. Four codes make a word: those of one step, or of several that come
+ * one after the other. Codes of blocks that do not exist are 0. */
+DEV void store_factors(const forward_args &a, i64 row, u32 tile, int step, bool exists, float factor,
+                       u32 &word)
 {
     const u32 lane = threadIdx.x % 32, in_tile = (u32)step * STEP_BLOCKS + lane / LANES;
     const u32 block = tile * (FORWARD_TILE / BLOCK_COLS) + in_tile;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_forward_and_per_token_cast.cuh - what the kernels of swiglu_forward_and_per_token_cast have in common:
- * macros, rows, counts of what is clamped, vectors of activations and of codes. */
+ * swiglu_forward_and_per_token_cast.cuh - what the kernels of swiglu_forward_and_per_token_cast have in
+ * common: macros, rows, counts of what is clamped, vectors of activations and of codes. */
 #ifndef TEGULA_QUANT_SWIGLU_FORWARD_AND_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_SWIGLU_FORWARD_AND_PER_TOKEN_CAST_CUH
 
@@ -66,7 +66,8 @@ DEV void add_counts(const clamp_counts &counts, int64_t *clamped_count)
     for (int i = 0; i < 3; i++)
         if (threadIdx.x % 32 == 0 && of_warp[i]) atomicAdd(&sums[i], of_warp[i]);
     __syncthreads();
-    if (threadIdx.x < 3 && sums[threadIdx.x]) atomicAdd((u64 *)clamped_count + threadIdx.x, (u64)sums[threadIdx.x]);
+    if (threadIdx.x < 3 && sums[threadIdx.x])
+        atomicAdd((u64 *)clamped_count + threadIdx.x, (u64)sums[threadIdx.x]);
 }
 
 /* ---- vectors ---- */

@@ -7,7 +7,7 @@
 #include "quant/vector.h"
 
 #define FORWARD_WARPS 8             /* of a block, at most; each has a row */
-#define FORWARD_TILE 512            /* columns of a row that a warp casts at once: whole words of packed factors */
+#define FORWARD_TILE 512            /* columns that a warp casts at once: whole words of packed factors */
 #define FORWARD_MAX_BLOCK 128       /* columns of a block, so that a tile has a word at least */
 #define FORWARD_ROW_THREADS 512     /* where a block is a whole row: threads of a row, at most, */
 #define FORWARD_ROW_VALUES 32       /* and values of a thread, which stay in registers */

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_forward_and_per_token_cast_any.cu - SwiGLU, weighted and cast, for blocks of any width and data of any
- * alignment.
+ * swiglu_forward_and_per_token_cast_any.cu - SwiGLU, weighted and cast, for blocks of any width and data of
+ * any alignment.
  *   computes  as swiglu_forward_and_per_token_cast.cu
  *   launch    any grid, block of FORWARD_ANY_WARPS warps
  *   moves     as there, but reads x twice
  *   macros    X, FORMAT, IS_ROUNDED, CLAMP
  *
- * A block has a row. A block of columns has a team: a warp, or where it is wide all of them. The team computes
- * activations once for the factor and again for the codes. Two blocks of odd width share a byte of e2m1 codes:
- * their team is the same. */
+ * A block has a row. Teams (team.cuh) take blocks of columns, and compute activations once for the factor and
+ * again for the codes. Two blocks of odd width share a byte of e2m1 codes, so they have one team. */
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 #include "quant/team.cuh"
 
@@ -50,8 +49,8 @@ DEV float scale_block(const row_of_x &r, const team &t, i64 begin, i64 end, clam
 }
 
 /* Codes of columns begin .. end; those from `middle` on have another factor. */
-DEV void store_any_codes(const row_of_x &r, const team &t, i64 begin, i64 middle, i64 end, float inv, float next_inv,
-                         clamp_counts &counts)
+DEV void store_any_codes(const row_of_x &r, const team &t, i64 begin, i64 middle, i64 end, float inv,
+                         float next_inv, clamp_counts &counts)
 {
     u8 *out = r.args->out + r.row * bytes_of_row(r.args->num_cols);
     if (FORMAT == TGL_FORMAT_E4M3) {

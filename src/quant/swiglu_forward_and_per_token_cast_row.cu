@@ -15,7 +15,8 @@
 #endif
 #define STEPS 2
 #endif
-static_assert(STEPS >= 1 && STEPS * VECTOR <= FORWARD_ROW_VALUES, "STEPS is 1 .. FORWARD_ROW_VALUES / VECTOR");
+static_assert(STEPS >= 1 && STEPS * VECTOR <= FORWARD_ROW_VALUES,
+              "STEPS is 1 .. FORWARD_ROW_VALUES / VECTOR");
 
 enum { RESIDENT = X == X_BF16 ? 2 : 1 };         /* blocks of an SM, whose registers then suffice */
 
@@ -31,8 +32,8 @@ DEV u32 max_of_block(u32 v)
     return m;
 }
 
-extern "C" __global__ void __launch_bounds__(FORWARD_ROW_THREADS, RESIDENT) swiglu_forward_and_per_token_cast_row(
-    const forward_args a)
+extern "C" __global__ void __launch_bounds__(FORWARD_ROW_THREADS, RESIDENT)
+swiglu_forward_and_per_token_cast_row(const forward_args a)
 {
     const i64 row = blockIdx.x, first = (i64)threadIdx.x * VECTOR, step = (i64)blockDim.x * VECTOR;
     pdl_wait();

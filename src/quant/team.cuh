@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * team.cuh - for kernels that take blocks of columns of any width: a team of threads has one, a warp or, where it
- * is wide, all threads of a block. */
+ * team.cuh - for kernels that take blocks of columns of any width: a team of threads has one, a warp or,
+ * where it is wide, all threads of a block. */
 #ifndef TEGULA_QUANT_TEAM_CUH
 #define TEGULA_QUANT_TEAM_CUH
 
