@@ -156,6 +156,11 @@ tgl_status tgl_quant_per_block_cast(const DLTensor *x, DLTensor *out, DLTensor *
         tgl_log_call("tgl_quant_per_block_cast", "x", x, "out", out, "out_sf", out_sf, NULL);
     problem p = { .is_given = false };
     TGL_TRY(check(x, NULL, out, out_sf, params, &p));
+    if (p.blocks.rows == 1 && !tgl_on_cpu(x)) {                     /* that op has kernels for them */
+        const tgl_quant_params same = { .format = params->format, .round_sf = params->round_sf,
+                                        .num_per_channels = params->num_per_channels };
+        return tgl_quant_per_token_cast(x, NULL, out, out_sf, &same, stream);
+    }
     return run(&p, x, stream);
 }
 

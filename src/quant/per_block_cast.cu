@@ -41,7 +41,9 @@ enum {
     LANES = TILE_COLS / VALUES,
     STEP_ROWS = THREADS / LANES,
     VECTORS = BLOCK_ROWS / STEP_ROWS,
-    OWN = BLOCK_COLS == 1 ? VALUES : 1          /* factors that a thread's values have */
+    OWN = BLOCK_COLS == 1 ? VALUES : 1,         /* factors that a thread's values have */
+    BLOCKS = TILE_COLS / BLOCK_COLS,            /* in a tile */
+    BLOCK_LANES = BLOCK_COLS == 1 ? 1 : BLOCK_COLS / VALUES
 };
 static_assert(LANES <= 32 && VECTORS * STEP_ROWS == BLOCK_ROWS, "threads cover the tile");
 
@@ -74,43 +76,39 @@ DEV void column_amax(const vector_of<X> (&x)[VECTORS], u32 (&amax)[VALUES])
 #endif
 }
 
-/* Stores the factors of the tile; inv of a thread's columns. A column's is found by one thread, for all. */
-DEV void find_factors(const vector_of<X> (&x)[VECTORS], const tgl_block_cast &c, i64 m, i64 first_col,
-                      float (&inv)[OWN])
+/* inv of a thread's columns. A column's factor is found by one thread, for all: the largest magnitude is that
+ * of column number tid. */
+DEV u32 find_factors(const vector_of<X> (&x)[VECTORS], float (&inv)[OWN])
 {
     SHARED(u32[WARPS * TILE_COLS], amaxes);
     SHARED(float[TILE_COLS], inverses);
-    const int tid = (int)threadIdx.x, lane = tid % 32, at = tid % LANES * VALUES;
-    u32 amax[VALUES];
+    const u32 tid = threadIdx.x, at = tid % LANES * VALUES;
+    u32 amax[VALUES], largest = 0;
     column_amax(x, amax);
-    if (lane < LANES)
+    if (tid % 32 < LANES)
 #pragma unroll
         for (int i = 0; i < VALUES; i += 4)
             *(uint4 *)&amaxes[tid / 32 * TILE_COLS + at + i] =
                 make_uint4(amax[i], amax[i + 1], amax[i + 2], amax[i + 3]);
     __syncthreads();
     if (tid < TILE_COLS) {
-        u32 all = 0;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) all = max(all, amaxes[w * TILE_COLS + tid]);
-        const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(all));
-        inverses[tid] = scale.inv;
-        if (first_col + tid < c.num_cols) store_factor(c.sf, m, first_col + tid, c.num_sf, scale.sf);
+        for (int w = 0; w < WARPS; w++) largest = max(largest, amaxes[w * TILE_COLS + tid]);
+        inverses[tid] = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(largest)).inv;
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < VALUES; i++) inv[i] = inverses[at + i];
+    return largest;
 }
 
 #else
 
-/* Stores the factors of the tile; inv of a thread's block, whose values BLOCK_LANES lanes of a row have. */
-DEV void find_factors(const vector_of<X> (&x)[VECTORS], const tgl_block_cast &c, i64 m, i64 first_col,
-                      float (&inv)[OWN])
+/* inv of a thread's block, whose values BLOCK_LANES lanes of a row have, and its largest magnitude. */
+DEV u32 find_factors(const vector_of<X> (&x)[VECTORS], float (&inv)[OWN])
 {
-    enum { BLOCK_LANES = BLOCK_COLS / VALUES, BLOCKS = TILE_COLS / BLOCK_COLS };
     SHARED(u32[BLOCKS * WARPS], amaxes);
-    const int tid = (int)threadIdx.x, lane = tid % 32, block = lane % LANES / BLOCK_LANES;
+    const u32 tid = threadIdx.x, lane = tid % 32, block = lane % LANES / BLOCK_LANES;
     u32 amax = 0;
 #pragma unroll
     for (int j = 0; j < VECTORS; j++) amax = max(amax, amax_of(x[j]));
@@ -127,11 +125,8 @@ DEV void find_factors(const vector_of<X> (&x)[VECTORS], const tgl_block_cast &c,
         const uint4 four = *(const uint4 *)&amaxes[block * WARPS + w];
         amax = max(max(amax, max(four.x, four.y)), max(four.z, four.w));
     }
-    const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax));
-    inv[0] = scale.inv;
-    const i64 k = first_col / BLOCK_COLS + block;
-    if (tid < LANES && lane % BLOCK_LANES == 0 && k < c.num_sf)
-        store_factor(c.sf, m, k, c.num_sf, scale.sf);
+    inv[0] = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax)).inv;
+    return amax;
 }
 
 #endif
@@ -149,32 +144,34 @@ DEV void cast_vector(const vector_of<X> &x, const float (&inv)[OWN], u8 *to)
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast(tgl_block_cast c, u32 num_tiles,
-                                                                     tgl_divisor by_num_tiles)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCK_CAST_RESIDENT(X) / THREADS) per_block_cast(
+    tgl_block_cast c, u32 num_tiles, tgl_divisor by_num_tiles)
 {
     const u32 m = tgl_divide(blockIdx.x, by_num_tiles), tid = threadIdx.x;
     const i64 first_col = (i64)(blockIdx.x - m * num_tiles) * TILE_COLS;
     const i64 col = first_col + tid % LANES * VALUES;
     const i64 row = (i64)m * BLOCK_ROWS + tid / LANES;
+    const int rows = col < c.num_cols ? (int)min(c.num_rows - row, (i64)BLOCK_ROWS) : 0;    /* from row on */
     const u8 *from = c.x + row * c.x_row_bytes + col * (16 / VALUES);
+    const i64 out_row_bytes = tgl_code_bytes(FORMAT, c.num_cols);
+    u8 *to = c.out + row * out_row_bytes + tgl_code_bytes(FORMAT, col);
     c.sf.kind = SF_KIND;
     vector_of<X> x[VECTORS];
     pdl_wait();
 #pragma unroll
     for (int j = 0; j < VECTORS; j++) {
-        if (col < c.num_cols && row + j * STEP_ROWS < c.num_rows)
-            load_vector(from + j * STEP_ROWS * c.x_row_bytes, x[j]);
+        if (j * STEP_ROWS < rows) load_vector(from + j * STEP_ROWS * c.x_row_bytes, x[j]);
         else clear_vector(x[j]);
     }
     float inv[OWN];
-    find_factors(x, c, m, first_col, inv);
-    if (HAS_OUT) {
-        const i64 row_bytes = FORMAT == TGL_FORMAT_E4M3 ? c.num_cols : c.num_cols / 2;
-        u8 *to = c.out + row * row_bytes + (FORMAT == TGL_FORMAT_E4M3 ? col : col / 2);
+    const u32 amax = find_factors(x, inv);
 #pragma unroll
-        for (int j = 0; j < VECTORS; j++)
-            if (col < c.num_cols && row + j * STEP_ROWS < c.num_rows)
-                cast_vector(x[j], inv, to + j * STEP_ROWS * row_bytes);
-    }
+    for (int j = 0; j < VECTORS; j++)
+        if (HAS_OUT && j * STEP_ROWS < rows) cast_vector(x[j], inv, to + j * STEP_ROWS * out_row_bytes);
+
+    /* last, when registers are free: an unrounded factor takes a division */
+    const i64 k = first_col / BLOCK_COLS + tid / BLOCK_LANES;
+    if (tid < BLOCKS * BLOCK_LANES && tid % BLOCK_LANES == 0 && k < c.num_sf)
+        store_factor(c.sf, m, k, c.num_sf, scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax)).sf);
     pdl_trigger();
 }

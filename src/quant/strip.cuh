@@ -39,10 +39,23 @@ DEV i64 strip_block_row(const tgl_strip &s, const strip_place &p, int j)
     return past < 0 ? p.m : p.m + 1 + tgl_divide((u32)past, s.by_block_rows);
 }
 
-/* The factors of COUNT columns of a unit in row m of blocks. */
+/* The factors of COUNT columns of a unit in row m of blocks; vectors where each column has its own and they
+ * lie side by side. */
 template <int COUNT> DEV void strip_factors(const tgl_strip &s, const strip_place &p, const tgl_sf &sf, i64 m,
                                             float (&factors)[COUNT])
 {
+    const float *at = (const float *)sf.data + tgl_sf_offset(&sf, m, p.k);
+    if (sf.kind == TGL_SF_ROWS && COUNT % 4 == 0 && s.block_cols == 1 && (u64)at % 16 == 0) {
+#pragma unroll
+        for (int j = 0; j + 4 <= COUNT; j += 4) {
+            const float4 four = *(const float4 *)(at + j);
+            factors[j] = four.x;
+            factors[j + 1] = four.y;
+            factors[j + 2] = four.z;
+            factors[j + 3] = four.w;
+        }
+        return;
+    }
     i64 k = p.k, c = p.c;
     float factor = tgl_sf_get(&sf, m, k);
 #pragma unroll
