@@ -141,10 +141,35 @@ static bool is_fast(const problem *p, const kernel_plan *plan, const tgl_token_c
 
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+/* num_units and the launch shape of a kernel; false if it would be too large. */
+static bool shape_fast(const kernel_plan *plan, tgl_token_cast *c, tgl_shape *shape)
 {
-    const kernel_plan plan = plan_of(p);
-    if (tgl_preparing()) return tgl_launch(plan.kernels, plan.num_kernels, ANY, on, NULL, stream, NULL);
+    if (plan->is_wide) {
+        c->num_units = c->sf.kind == TGL_SF_PACKED ? divide_up(c->num_sf, 4) : c->num_sf;
+        shape->grid[0] = c->num_rows * c->num_units;
+        shape->block = (int)(32 * divide_up(c->block_cols, plan->warp_cols));
+    } else {
+        c->num_units = divide_up(c->num_cols, plan->warp_cols);
+        shape->grid[0] = divide_up(c->num_rows, TOKEN_WARPS) * c->num_units;
+        shape->block = 32 * TOKEN_WARPS;
+    }
+    return shape->grid[0] < TGL_DIVIDE_LIMIT;
+}
+
+static void shape_any(tgl_token_cast *c, tgl_shape *shape)
+{
+    const int64_t groups = TOKEN_ANY_GROUPS / c->block_cols / 4 * 4, max_blocks = TGL_DIVIDE_LIMIT - 1;
+    c->unit_groups = (int32_t)(groups ? groups : 4);
+    c->num_units = divide_up(c->num_sf, c->unit_groups);
+    c->by_block_cols = tgl_divisor_of(c->block_cols);
+    const int64_t units = c->num_rows * c->num_units;
+    shape->grid[0] = units < max_blocks ? units : max_blocks;
+    shape->grid[1] = divide_up(units, max_blocks);
+    shape->block = TOKEN_ANY_THREADS;
+}
+
+static tgl_token_cast arguments_of(const problem *p)
+{
     const bool is_codes = p->x_format != VALUES;
     tgl_token_cast c = {
         .x = is_codes ? (const char *)p->codes.data : p->values.data, .out = (char *)p->out,
@@ -157,32 +182,22 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         .x_block_cols = is_codes ? p->codes.block_cols : 1,
         .rule = p->rule, .is_given = p->is_given, .has_out = p->has_out
     };
-    c.by_block_cols = tgl_divisor_of(c.block_cols);
     c.by_x_block_rows = tgl_divisor_of(c.x_block_rows);
     c.by_x_block_cols = tgl_divisor_of(c.x_block_cols);
-    int which = is_fast(p, &plan, &c) ? FAST : ANY;
-    tgl_shape shape = { .block = TOKEN_ANY_THREADS };
-    if (which == FAST && plan.is_wide) {
-        c.num_units = p->sf.kind == TGL_SF_PACKED ? divide_up(c.num_sf, 4) : c.num_sf;
-        shape.block = (int)(32 * divide_up(c.block_cols, plan.warp_cols));
-        shape.grid[0] = c.num_rows * c.num_units;
-    } else if (which == FAST) {
-        c.num_units = divide_up(c.num_cols, plan.warp_cols);
-        shape.block = 32 * TOKEN_WARPS;
-        shape.grid[0] = divide_up(c.num_rows, TOKEN_WARPS) * c.num_units;
-    }
-    if (shape.grid[0] >= TGL_DIVIDE_LIMIT) which = ANY;
-    if (which == ANY) {
-        const int64_t groups = TOKEN_ANY_GROUPS / c.block_cols / 4 * 4;
-        c.unit_groups = (int32_t)(groups ? groups : 4);
-        c.num_units = divide_up(c.num_sf, c.unit_groups);
-        const int64_t max_blocks = TGL_DIVIDE_LIMIT - 1;
-        shape.block = TOKEN_ANY_THREADS;
-        shape.grid[0] = c.num_rows < max_blocks / c.num_units ? c.num_rows * c.num_units : max_blocks;
-    }
+    return c;
+}
+
+static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+{
+    const kernel_plan plan = plan_of(p);
+    if (tgl_preparing()) return tgl_launch(plan.kernels, plan.num_kernels, ANY, on, NULL, stream, NULL);
+    tgl_token_cast c = arguments_of(p);
+    tgl_shape shape = { .block = 0 };
+    const bool is_chosen = is_fast(p, &plan, &c) && shape_fast(&plan, &c, &shape);
+    if (!is_chosen) shape_any(&c, &shape);
     c.by_units = tgl_divisor_of(c.num_units);
     void *args[] = { &c };
-    return tgl_launch(plan.kernels, plan.num_kernels, which, on, &shape, stream, args);
+    return tgl_launch(plan.kernels, plan.num_kernels, is_chosen ? FAST : ANY, on, &shape, stream, args);
 }
 
 static tgl_status run(const problem *p, const DLTensor *on, tgl_stream stream)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * per_token_cast_any.cu - blocks of 1 x any number of columns, at any address, one value at a time.
  *   computes  as per_token_cast.cu
- *   launch    grid up to num_rows * num_units, block TOKEN_ANY_THREADS: unit_groups groups of a row at a time
+ *   launch    grid num_rows * num_units or a little more, block TOKEN_ANY_THREADS; a unit is unit_groups
+ *             groups of a row
  *   moves     as per_token_cast.cu; x is read twice, the second time from a cache
  *   macros    X, FORMAT as in per_token_cast.cuh
  *
@@ -121,20 +122,19 @@ DEV void encode_part(const tgl_token_cast &c, const part &p, const u32 (&inv)[TO
 extern "C" __global__ void __launch_bounds__(TOKEN_ANY_THREADS) per_token_cast_any(const tgl_token_cast c)
 {
     SHARED(u32[TOKEN_ANY_GROUPS], factors);
+    const i64 unit = (i64)blockIdx.y * gridDim.x + blockIdx.x;
     pdl_wait();
-#pragma unroll 1
-    for (i64 u = blockIdx.x; u < c.num_rows * c.num_units; u += gridDim.x) {
+    if (unit < c.num_rows * c.num_units) {
         part p;
-        p.row = divide(u, c.num_units, c.by_units);
+        p.row = divide(unit, c.num_units, c.by_units);
         p.x_sf_row = X_IS_CODES(X) ? divide(p.row, c.x_block_rows, c.by_x_block_rows) : 0;
-        p.first_group = (u - p.row * c.num_units) * c.unit_groups;
+        p.first_group = (unit - p.row * c.num_units) * c.unit_groups;
         p.num_groups = min((i64)c.unit_groups, (i64)c.num_sf - p.first_group);
         p.first_col = p.first_group * c.block_cols;
         p.num_cols = min(p.num_groups * (i64)c.block_cols, (i64)c.num_cols - p.first_col);
         if (!c.is_given) find_amax(c, p, factors);
         make_factors(c, p, factors);
         if (c.has_out) encode_part(c, p, factors);
-        __syncthreads();                        /* before the next unit's factors */
     }
     pdl_trigger();
 }
