@@ -784,6 +784,8 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=40 num_cols=0,1,2,7,9,65,129 num_per_tokens=32 without_transpose=0,1 values=mixed",
             "num_rows=128,132 num_cols=64 dtype=bf16,f32 layout=half,gap offset=0,1 out_offset=0,1",
             "num_rows=128 num_cols=64 without_transpose=1 layout=gap offset=1 out_offset=1,2,4",
+            "num_rows=2 num_cols=6408 dtype=bf16,f32 without_transpose=0,1 values=mixed",
+            "num_rows=144 num_cols=3208 num_per_tokens=32",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -836,6 +838,7 @@ const case_op quant_swiglu_ops[] = {
             /* more than a step per warp, with and without vectors; words of factors that both halves share */
             "num_rows=3 num_cols=2304,2306 num_tokens=2 num_topk=2 num_picks=2 num_per_channels=0,8,256 "
             "round=1 sf=packed clamp=0.5 values=mixed",
+            "num_rows=70 num_cols=9 num_tokens=35 num_topk=2 num_picks=70 clamp=none,0.5",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

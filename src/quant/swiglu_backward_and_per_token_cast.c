@@ -281,7 +281,10 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols,
         .num_blocks = p->blocks.num_cols
     };
-    const tgl_shape shape = { { least(clearing + p->num_rows, INT32_MAX) }, .block = (int)(32 * warps) };
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
+    const int64_t row_blocks = is_any ? least(p->num_rows, BACKWARD_ANY_BLOCKS * target.num_sms) : p->num_rows;
+    const tgl_shape shape = { { clearing + row_blocks }, .block = (int)(32 * warps) };
     return launch(p, block_cols, is_any, on, &shape, stream, (void *[]){ &a });
 }
 

@@ -10,6 +10,7 @@
 #define BACKWARD_STEP 256           /* of a warp */
 #define BACKWARD_WARPS 8            /* of a row, at most */
 #define BACKWARD_MAX_BLOCK 256      /* columns of a factor, so that a step has it whole */
+#define BACKWARD_ANY_BLOCKS 16      /* per SM, where blocks loop over rows: several times what it holds */
 #define BACKWARD_SLOTS 1024         /* of weight_grad, which a block looks at */
 
 /* The arguments of all kernels. num_rows and num_cols are those of out. */

@@ -197,8 +197,11 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         .out = p->out, .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols
     };
     const choice k = choose(p);
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
+    const int64_t enough = FORWARD_BLOCKS_PER_SM * target.num_sms;
     if (k.kind == NONE || !is_aligned(p)) {
-        const tgl_shape shape = { { least(p->num_rows, INT32_MAX) }, .block = 32 * FORWARD_ANY_WARPS };
+        const tgl_shape shape = { { least(p->num_rows, enough) }, .block = 32 * FORWARD_ANY_WARPS };
         return launch(p, k, true, on, &shape, stream, (void *[]){ &a });
     }
     if (k.kind == ROW) {
@@ -206,14 +209,12 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         const tgl_shape shape = { { p->num_rows }, .block = (int)(ceil_div(threads, 32) * 32) };
         return launch(p, k, false, on, &shape, stream, (void *[]){ &a });
     }
-    tgl_target target;
-    TGL_TRY(tgl_target_of(on, &target));
     uint32_t num_tiles = (uint32_t)ceil_div(p->num_cols, FORWARD_TILE);
     tgl_divisor by_tiles = tgl_divisor_of(num_tiles);
     /* few rows are spread over all SMs; many counts come from few blocks, as each adds to the same words */
-    const int64_t warps = p->num_rows * num_tiles < 16 * target.num_sms ? 2 : FORWARD_WARPS;
+    const int64_t warps = p->num_rows * num_tiles < enough ? 2 : FORWARD_WARPS;
     uint32_t num_pieces = (uint32_t)(ceil_div(p->num_rows, warps) * num_tiles);
-    const int64_t blocks = p->has_count ? least(num_pieces, 16 * target.num_sms) : num_pieces;
+    const int64_t blocks = p->has_count ? least(num_pieces, enough) : num_pieces;
     const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };
     return launch(p, k, false, on, &shape, stream, (void *[]){ &a, &num_tiles, &by_tiles, &num_pieces });
 }

@@ -12,6 +12,7 @@
 #define FORWARD_ROW_THREADS 512     /* where a block is a whole row: threads of a row, at most, */
 #define FORWARD_ROW_VALUES 32       /* and values of a thread, which stay in registers */
 #define FORWARD_ANY_WARPS 8
+#define FORWARD_BLOCKS_PER_SM 16    /* of a grid whose blocks loop: several times what an SM holds */
 
 /* CLAMP, a macro of the kernels. */
 #define FORWARD_NO_CLAMP 0

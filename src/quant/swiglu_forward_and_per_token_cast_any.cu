@@ -65,7 +65,7 @@ DEV void store_any_codes(const row_of_x &r, const team &t, i64 begin, i64 middle
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FORWARD_ANY_WARPS) swiglu_forward_and_per_token_cast_any(
+extern "C" __global__ void __launch_bounds__(32 * FORWARD_ANY_WARPS, 4) swiglu_forward_and_per_token_cast_any(
     const forward_args a)
 {
     const bool has_pairs = FORMAT == TGL_FORMAT_E2M1 && a.block_cols % 2;
