@@ -772,6 +772,8 @@ const case_op quant_ops[] = {
             "offset=0,1 out_offset=0,1 values=mixed",
             "num_rows=40 num_cols=128 dtype=bf16,f32,e4m3 layout=gap,repeated offset=1 out_offset=1 "
             "values=mixed",
+            "num_rows=2 num_cols=6408 num_tokens=3 map=none,random dtype=bf16,f32,e4m3 values=mixed",
+            "num_rows=130 num_cols=3208 values=mixed",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -800,6 +802,7 @@ const case_op quant_ops[] = {
             "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=e4m3 x_sf=col,packed "
             "x_num_per_channels=32,128",
             "num_rows=256 num_cols=100 num_tokens=100 map=none,random dtype=bf16,f32,e4m3",
+            "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=e4m3 x_num_per_channels=10",
             NULL,
         },
     },
@@ -818,6 +821,8 @@ const case_op quant_ops[] = {
             "num_rows=128,132 num_cols=64 dtype=bf16,f32 layout=half,gap,repeated offset=0,1 out_offset=0,1 "
             "values=mixed",
             "num_rows=128 num_cols=64 out_offset=2,4,8 values=mixed",
+            "num_rows=2 num_cols=6408 dtype=bf16,f32 values=mixed",
+            "num_rows=130,144 num_cols=3208 num_per_tokens=32 values=mixed",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

@@ -92,30 +92,50 @@ int64_t tgl_channel_block_rows(int64_t block_rows)
 
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-tgl_shape tgl_channel_shape(tgl_channel_cast *c, int x, bool is_swiglu, bool is_transposed)
+static void find_alignment(tgl_channel_cast *c, int x, bool is_swiglu, bool is_transposed)
 {
-    enum { MAX_ACROSS = 65535, FEW_BLOCKS = 512 };
-    const bool has_any_rows = tgl_channel_block_rows(c->block_rows) == 0;
     const int64_t half_bytes = is_swiglu ? c->num_cols * X_VECTOR_BYTES(x) / X_VALUES(x) : 0;
     const int64_t x_bits = (int64_t)(uintptr_t)c->x | c->x_row_bytes | half_bytes;
-    const int64_t out_bits = (int64_t)(uintptr_t)c->out | (is_transposed ? c->num_rows : c->num_cols) |
-                             (is_transposed && has_any_rows ? c->block_rows : 0);
+    const int64_t out_bits = (int64_t)(uintptr_t)c->out |
+                             (is_transposed ? c->num_rows | c->block_rows % CHANNEL_TILE_ROWS : c->num_cols);
     c->is_x_aligned = x_bits % X_VECTOR_BYTES(x) == 0;
     c->is_out_aligned = out_bits % (is_transposed ? 16 : X_VALUES(x)) == 0;
+}
 
-    /* Transposed tiles follow each other down the rows, so that what is in flight writes whole rows of out.
-     * Where there are few, a strip each spreads them over all SMs. */
-    const int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
-    const int64_t strips = divide_up(c->num_cols, CHANNEL_COLS(x));
-    const int64_t most = CHANNEL_STRIPS(is_swiglu, is_transposed);
-    const int64_t strips_each = row_tiles * strips < FEW_BLOCKS * most ? 1 : most;
-    const int64_t col_tiles = divide_up(strips, strips_each);
-    c->goes_down = is_transposed && !has_any_rows;
-    c->num_along = (uint32_t)(c->goes_down ? row_tiles : col_tiles);
-    c->num_across = c->goes_down ? col_tiles : row_tiles;
+/* Transposed tiles follow each other down the rows, so that what is in flight writes whole rows of out. */
+static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t col_tiles, bool goes_down,
+                           int block)
+{
+    enum { MAX_ACROSS = 65535 };
+    c->goes_down = goes_down;
+    c->num_along = (uint32_t)(goes_down ? row_tiles : col_tiles);
+    c->num_across = goes_down ? col_tiles : row_tiles;
     const int64_t slices = divide_up(c->num_across, MAX_ACROSS);
     return (tgl_shape){ { c->num_along * slices, slices ? divide_up(c->num_across, slices) : 1 },
-                        .block = (int)strips_each * CHANNEL_STRIP_THREADS(x, is_swiglu) };
+                        .block = block };
+}
+
+tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel, int x, bool is_swiglu,
+                                   bool is_transposed, const DLTensor *on, tgl_stream stream)
+{
+    enum { WIDE, NARROW, FEW_STRIPS = 100, MANY_BLOCKS = 512 };
+    const int lanes[] = { CHANNEL_LANES(x), CHANNEL_NARROW_LANES };
+    tgl_kernel plan[] = { *kernel, *kernel };
+    for (int i = 0; i < 2; i++) plan[i].macros[0].value = lanes[i];
+
+    const bool has_any_rows = tgl_channel_block_rows(c->block_rows) == 0;
+    const int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
+    const int64_t wide_strips = divide_up(c->num_cols, lanes[WIDE] * X_VALUES(x));
+    const int which = row_tiles * wide_strips < FEW_STRIPS ? NARROW : WIDE;
+    const int64_t strips = divide_up(c->num_cols, lanes[which] * X_VALUES(x));
+    const int64_t most = CHANNEL_STRIPS(is_swiglu, is_transposed);
+    const int64_t strips_each = row_tiles * strips < MANY_BLOCKS * most ? 1 : most;
+    find_alignment(c, x, is_swiglu, is_transposed);
+    const tgl_shape shape =
+        set_tiles(c, row_tiles, divide_up(strips, strips_each), is_transposed && !has_any_rows,
+                  (int)strips_each * CHANNEL_STRIP_THREADS(x, is_swiglu, lanes[which]));
+    void *args[] = { c };
+    return tgl_launch(plan, wide_strips < FEW_STRIPS ? 2 : 1, which, on, &shape, stream, args);
 }
 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
@@ -137,15 +157,14 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         c.x_row_bytes = p->values.row_bytes;
     }
     const tgl_kernel kernel = { "quant/per_channel_cast",
-                                { { "X", x },
+                                { { "STRIP_LANES", 0 },
+                                  { "X", x },
                                   { "X_SF_KIND", p->has_codes ? c.x_sf.kind : 0 },
                                   { "IS_WIDE", is_wide },
                                   { "HAS_MAP", p->has_map },
                                   { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
                                   { "IS_ROUNDED", p->rule.is_rounded } } };
-    const tgl_shape shape = tgl_channel_shape(&c, x, false, false);
-    void *args[] = { &c };
-    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
+    return tgl_launch_channel_cast(&c, &kernel, x, false, false, on, stream);
 }
 
 tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, const DLTensor *pos_to_token,

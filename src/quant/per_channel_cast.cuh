@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * per_channel_cast.cuh - casts with a factor per column and block of rows: what the kernels have in common
  * once a thread has its rows. Tiles, strips and arguments: per_channel_cast.h.
- *   macros  X             X_BF16, X_F32, X_E4M3: what x has
+ *   macros  STRIP_LANES   CHANNEL_LANES or CHANNEL_NARROW_LANES
+ *           X             X_BF16, X_F32, X_E4M3: what x has
  *           BLOCK_ROWS    32, 64, 128: rows of a factor; 0: as many as the arguments say
  *           IS_ROUNDED    factors are powers of two
  *   and of the kernel, before it includes this:
@@ -27,10 +28,11 @@
 #include "quant/per_channel_cast.h"
 #include "transpose/unaligned.cuh"
 
-#if !defined(X) || !defined(BLOCK_ROWS) || !defined(IS_ROUNDED)
+#if !defined(STRIP_LANES) || !defined(X) || !defined(BLOCK_ROWS) || !defined(IS_ROUNDED)
 #ifdef __CUDACC_RTC__
-#error "X, BLOCK_ROWS or IS_ROUNDED is not defined"
+#error "STRIP_LANES, X, BLOCK_ROWS or IS_ROUNDED is not defined"
 #endif
+#define STRIP_LANES 8
 #define X X_BF16
 #define BLOCK_ROWS 128
 #define IS_ROUNDED 1
@@ -43,11 +45,11 @@ enum {
     TILE_ROWS = CHANNEL_TILE_ROWS,
     VALUES = X_VALUES(X),                               /* of a vector */
     VALUE_BYTES = X_VECTOR_BYTES(X) / VALUES,
-    LANES = CHANNEL_LANES(X),
-    COLS = CHANNEL_COLS(X),                             /* of a strip */
+    LANES = STRIP_LANES,
+    COLS = LANES * VALUES,                              /* of a strip */
     ROWS = CHANNEL_ROWS(X, IS_SWIGLU),                  /* of a patch */
     GROUPS = TILE_ROWS / ROWS,                          /* of threads: patches below each other */
-    STRIP_THREADS = CHANNEL_STRIP_THREADS(X, IS_SWIGLU),
+    STRIP_THREADS = CHANNEL_STRIP_THREADS(X, IS_SWIGLU, LANES),
     STRIPS = CHANNEL_STRIPS(IS_SWIGLU, IS_TRANSPOSED),  /* at most */
     THREADS = STRIPS * STRIP_THREADS,
     BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1,   /* of rows, in a tile */
@@ -56,8 +58,11 @@ enum {
     IS_CODES = X == X_E4M3 && !IS_WIDE,                 /* ... codes with a factor per row, or f32 */
     WORDS = IS_BF16 ? VALUES / 2 : IS_CODES ? VALUES / 4 : VALUES,
     MAXIMA = IS_BF16 ? VALUES / 2 : VALUES,             /* words of maxima: pairs of bf16, or f32 */
-    MIN_BLOCKS = (BLOCK_ROWS && !IS_WIDE ? 1024 : 512) / THREADS        /* of an SM: enough loads in flight */
+    /* of an SM, so that registers leave room for enough loads in flight; an SM has no more than 16 on some */
+    MIN_THREADS = BLOCK_ROWS && !IS_WIDE ? 1024 : 512,
+    MIN_BLOCKS = MIN_THREADS / THREADS < 16 ? MIN_THREADS / THREADS : 16
 };
+static_assert(LANES == 2 || LANES == 4 || LANES == 8, "STRIP_LANES is 2, 4 or 8");
 static_assert(ROWS % 4 == 0, "columns of a patch are words");
 static_assert(TILE_ROWS == 8 * 16, "columns of a tile are 8 vectors");
 

@@ -58,12 +58,11 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
                            .num_rows = p->num_rows, .num_cols = p->num_cols, .out = (char *)p->out,
                            .sf = p->sf.data, .block_rows = p->blocks.rows };
     const tgl_kernel kernel = { "quant/per_channel_cast_and_transpose",
-                                { { "X", x },
+                                { { "STRIP_LANES", 0 },
+                                  { "X", x },
                                   { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
                                   { "IS_ROUNDED", p->rule.is_rounded } } };
-    const tgl_shape shape = tgl_channel_shape(&c, x, false, true);
-    void *args[] = { &c };
-    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
+    return tgl_launch_channel_cast(&c, &kernel, x, false, true, on, stream);
 }
 
 tgl_status tgl_quant_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out, DLTensor *out_sf,

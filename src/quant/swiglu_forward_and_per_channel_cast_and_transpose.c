@@ -77,14 +77,13 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
                            .num_rows = p->num_rows, .num_cols = p->num_cols, .out = (char *)p->out,
                            .sf = p->sf.data, .block_rows = p->blocks.rows, .clamp = p->clamp };
     const tgl_kernel kernel = { "quant/swiglu_forward_and_per_channel_cast_and_transpose",
-                                { { "X", x },
+                                { { "STRIP_LANES", 0 },
+                                  { "X", x },
                                   { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
                                   { "IS_ROUNDED", p->rule.is_rounded },
                                   { "IS_TRANSPOSED", p->is_transposed },
                                   { "IS_CLAMPED", !isinf(p->clamp) } } };
-    const tgl_shape shape = tgl_channel_shape(&c, x, true, p->is_transposed);
-    void *args[] = { &c };
-    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
+    return tgl_launch_channel_cast(&c, &kernel, x, true, p->is_transposed, on, stream);
 }
 
 tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out,
