@@ -283,8 +283,8 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     };
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
-    const int64_t row_blocks = is_any ? least(p->num_rows, BACKWARD_ANY_BLOCKS * target.num_sms) : p->num_rows;
-    const tgl_shape shape = { { clearing + row_blocks }, .block = (int)(32 * warps) };
+    const int64_t at_most = is_any ? BACKWARD_ANY_BLOCKS * target.num_sms : INT32_MAX;
+    const tgl_shape shape = { { clearing + least(p->num_rows, at_most) }, .block = (int)(32 * warps) };
     return launch(p, block_cols, is_any, on, &shape, stream, (void *[]){ &a });
 }
 

@@ -21,7 +21,14 @@
 static_assert(BLOCK_COLS >= 8 && BLOCK_COLS <= BACKWARD_MAX_BLOCK && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
               "BLOCK_COLS is 8, 16 ... 256");
 
-enum { LANES = BLOCK_COLS / VECTOR };
+enum {
+    LANES = BLOCK_COLS / VECTOR,
+#if __CUDA_ARCH__ >= 890
+    RESIDENT = 4                    /* blocks of an SM, whose registers then suffice */
+#else
+    RESIDENT = 3                    /* conversions of e4m3 take some */
+#endif
+};
 
 /* What a lane reads of a step. */
 typedef struct {
@@ -138,8 +145,8 @@ DEV void run_row(const backward_args &a, i64 row)
     store_weight_grad(a, slot, is_its_slot, sum);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 4) swiglu_backward_and_per_token_cast(
-    const backward_args a)
+extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, RESIDENT)
+swiglu_backward_and_per_token_cast(const backward_args a)
 {
     pdl_wait();
     if (blockIdx.x < a.clearing_blocks) clear_slots(a);
