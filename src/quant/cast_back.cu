@@ -27,7 +27,11 @@ static_assert(HAS_RUNS == 0 || HAS_RUNS == 1, "HAS_RUNS is 0 or 1");
 #include "quant/decode.cuh"
 #include "quant/strip.cuh"
 
-enum { VALUES = CAST_BACK_VALUES(OUT_BYTES), FEW = CAST_BACK_FEW(FORMAT, OUT_BYTES) };
+enum {
+    VALUES = CAST_BACK_VALUES(OUT_BYTES),
+    FEW = CAST_BACK_FEW(FORMAT, OUT_BYTES),
+    RESIDENT = FORMAT != TGL_FORMAT_E5M6 && HAS_RUNS ? 5 : 4    /* blocks on an SM that registers allow */
+};
 
 /* COUNT codes. Those of e5m6 lie in groups of 8, 12 bytes; four of them are six bytes, moved to the front.
  * Their words are not streamed: three loads of a warp read the same sectors. */
@@ -128,7 +132,7 @@ template <int COUNT, bool IS_VECTOR> DEV void run(const u8 *x, i64 row_bytes, co
     }
 }
 
-extern "C" __global__ void __launch_bounds__(STRIP_THREADS) cast_back(
+extern "C" __global__ void __launch_bounds__(STRIP_THREADS, RESIDENT) cast_back(
     const u8 *x, i64 row_bytes, tgl_sf sf, u8 *out, const tgl_strip s, i32 is_vector)
 {
     sf.kind = SF_KIND;
