@@ -19,28 +19,34 @@
 #include "quant/divide.cuh"
 #include "quant/per_channel_cast.cuh"
 
-/* Rows of x for those of a patch, from the thread's column on. */
+/* Rows of x for those of a patch. */
 typedef struct {
-    i64 token[ROWS];
-    const u8 *from[ROWS];
-    bool exists[ROWS];
+    i64 row;                                            /* the first, without a map */
+    int count;
+    i32 token[ROWS];                                    /* with one; negative: none */
 } row_list;
 
-DEV void find_rows(const tgl_channel_cast &c, const place &at, i64 row, row_list &x)
+DEV row_list find_rows(const tgl_channel_cast &c, const place &at, i64 row)
 {
-    const int rows = rows_from(at, row);
-    const u8 *first = (const u8 *)c.x + at.col * VALUE_BYTES;
+    row_list x;
+    x.row = row;
+    x.count = rows_from(at, row);
+    if (HAS_MAP) {
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        x.token[r] = row + r;
-        x.from[r] = first + row * c.x_row_bytes + r * c.x_row_bytes;
-        x.exists[r] = r < rows;
-        if (HAS_MAP) {
-            x.token[r] = r < rows ? c.pos_to_token[row + r] : -1;
-            x.from[r] = first + x.token[r] * c.x_row_bytes;
-            x.exists[r] = x.token[r] >= 0 && x.token[r] < c.num_tokens;
+        for (int r = 0; r < ROWS; r++) {
+            x.token[r] = r < x.count ? c.pos_to_token[row + r] : -1;
+            if (x.token[r] >= c.num_tokens) x.token[r] = -1;
         }
     }
+    return x;
+}
+
+DEV bool exists(const row_list &x, int r) { return HAS_MAP ? x.token[r] >= 0 : r < x.count; }
+DEV i64 token_of(const row_list &x, int r) { return HAS_MAP ? x.token[r] : x.row + r; }
+DEV const u8 *address_of(const tgl_channel_cast &c, const place &at, const row_list &x, int r)
+{
+    const u8 *first = (const u8 *)c.x + at.col * VALUE_BYTES;
+    return HAS_MAP ? first + x.token[r] * c.x_row_bytes : first + x.row * c.x_row_bytes + r * c.x_row_bytes;
 }
 
 /* Column k of the factors of a token. */
@@ -56,7 +62,7 @@ DEV void hold_codes(const tgl_channel_cast &c, const place &at, const row_list &
 {
     const i64 k = divide(at.col, c.x_block_cols, c.by_x_block_cols);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) p.x_sf[r] = x.exists[r] && at.count ? x_factor(c, x.token[r], k) : 0;
+    for (int r = 0; r < ROWS; r++) p.x_sf[r] = exists(x, r) && at.count ? x_factor(c, token_of(x, r), k) : 0;
 }
 
 /* Codes with several: their values. */
@@ -73,27 +79,26 @@ DEV void hold_values(const tgl_channel_cast &c, const place &at, const row_list 
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const float code = low_f16(e4m3x2_to_f16x2(v[r].w[i / 4] >> i % 4 * 8));
-            const bool exists = x.exists[r] && i < at.count;
-            p.w[r][i] = exists ? __float_as_uint(code * x_factor(c, x.token[r], k)) : 0;
+            const bool is_there = exists(x, r) && i < at.count;
+            p.w[r][i] = is_there ? __float_as_uint(code * x_factor(c, token_of(x, r), k)) : 0;
         }
     }
 }
 
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
 {
-    row_list x;
-    find_rows(c, at, row, x);
+    const row_list x = find_rows(c, at, row);
     vector_of<X> v[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) clear_vector(v[r]);
     if (has_vectors(c, at)) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
-            if (x.exists[r]) load_whole(x.from[r], v[r]);
+            if (exists(x, r)) load_whole(address_of(c, at, x, r), v[r]);
     } else {
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
-            if (x.exists[r]) load_part(x.from[r], at.count, v[r]);
+            if (exists(x, r)) load_part(address_of(c, at, x, r), at.count, v[r]);
     }
     if constexpr (IS_WIDE) {
         hold_values(c, at, x, v, p);

@@ -57,14 +57,20 @@ enum {
     IS_BF16 = IS_SWIGLU || X == X_BF16,                 /* what is held: pairs of bf16, ... */
     IS_CODES = X == X_E4M3 && !IS_WIDE,                 /* ... codes with a factor per row, or f32 */
     WORDS = IS_BF16 ? VALUES / 2 : IS_CODES ? VALUES / 4 : VALUES,
-    MAXIMA = IS_BF16 ? VALUES / 2 : VALUES,             /* words of maxima: pairs of bf16, or f32 */
-    /* of an SM, so that registers leave room for enough loads in flight; an SM has no more than 16 on some */
-    MIN_THREADS = BLOCK_ROWS && !IS_WIDE ? 1024 : 512,
-    MIN_BLOCKS = MIN_THREADS / THREADS < 16 ? MIN_THREADS / THREADS : 16
+    MAXIMA = IS_BF16 ? VALUES / 2 : VALUES              /* words of maxima: pairs of bf16, or f32 */
 };
 static_assert(LANES == 2 || LANES == 4 || LANES == 8, "STRIP_LANES is 2, 4 or 8");
 static_assert(ROWS % 4 == 0, "columns of a patch are words");
 static_assert(TILE_ROWS == 8 * 16, "columns of a tile are 8 vectors");
+
+/* Threads of an SM, so that registers leave room for enough loads in flight; fewer where more registers are
+ * needed: for a second reading, for values of codes, or for conversions without an instruction. */
+#if __CUDA_ARCH__ >= 890
+enum { SM_THREADS = IS_WIDE ? 256 : BLOCK_ROWS ? 1024 : 512 };
+#else
+enum { SM_THREADS = X == X_E4M3 ? 256 : 512 };
+#endif
+enum { MIN_BLOCKS = SM_THREADS / THREADS < 16 ? SM_THREADS / THREADS : 16 };    /* some SMs have no more */
 
 typedef struct {
     u32 w[ROWS][WORDS];
@@ -211,7 +217,7 @@ DEV u32 find_maximum(const strip_memory &m, u32 block, u32 col)
 /* The factors of the strip: to memory, their inverses to the strip. */
 DEV void make_factors(const tgl_channel_cast &c, strip_memory &m, const place &at)
 {
-    const i64 first_block = BLOCK_ROWS ? at.first / (BLOCK_ROWS ? BLOCK_ROWS : 1) : at.first / c.block_rows;
+    const i64 first_block = at.first / (BLOCK_ROWS ? BLOCK_ROWS : c.block_rows);
 #pragma unroll
     for (u32 i = at.thread; i < BLOCKS * COLS; i += STRIP_THREADS) {
         const u32 block = i / COLS, col = i % COLS;
