@@ -35,6 +35,7 @@ static_assert(SF_KIND != TGL_SF_PACKED || IS_ROUNDED, "packed factors are powers
 
 enum {
     THREADS = BLOCK_CAST_THREADS(BLOCK_ROWS),
+    RESIDENT = BLOCK_CAST_RESIDENT(X, BLOCK_COLS) / THREADS,
     WARPS = THREADS / 32,
     TILE_COLS = BLOCK_CAST_TILE_COLS(X, BLOCK_ROWS),
     VALUES = X_VALUES(X),
@@ -144,7 +145,7 @@ DEV void cast_vector(const vector_of<X> &x, const float (&inv)[OWN], u8 *to)
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCK_CAST_RESIDENT(X) / THREADS) per_block_cast(
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) per_block_cast(
     tgl_block_cast c, u32 num_tiles, tgl_divisor by_num_tiles)
 {
     const u32 m = tgl_divide(blockIdx.x, by_num_tiles), tid = threadIdx.x;

@@ -11,7 +11,8 @@
 /* A block of threads has a tile as high as a block of factors, and 256 or 512 bytes of a row wide. */
 #define BLOCK_CAST_TILE_COLS(x, block_rows) ((x) == X_BF16 && (block_rows) < 64 ? 256 : 128)
 #define BLOCK_CAST_THREADS(block_rows) ((block_rows) >= 128 ? 512 : 256)
-#define BLOCK_CAST_RESIDENT(x) ((x) == X_BF16 ? 1536 : 1024)    /* threads on an SM */
+/* Threads on an SM, as many as registers allow without spills. */
+#define BLOCK_CAST_RESIDENT(x, block_cols) ((x) == X_BF16 ? 1536 : (block_cols) > 1 ? 1024 : 512)
 #define BLOCK_CAST_HAS(block_rows, block_cols) \
     (((block_rows) == 16 || (block_rows) == 32 || (block_rows) == 64 || (block_rows) == 128) && \
      ((block_cols) == 1 || (block_cols) == 16 || (block_cols) == 32 || (block_cols) == 64 || \
