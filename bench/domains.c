@@ -6,13 +6,18 @@
 #include "case.h"
 
 /* Each ends with a row without a name. */
-extern const case_op moe_ops[], moe_gate_ops[], moe_mapping_ops[], transpose_ops[];
+extern const case_op moe_ops[], moe_gate_ops[], moe_mapping_ops[];
+extern const case_op quant_ops[], quant_back_ops[], quant_swiglu_ops[];
+extern const case_op transpose_ops[];
 
 static const case_op *const domains[] = {
     transpose_ops,
     moe_ops,
     moe_gate_ops,
     moe_mapping_ops,
+    quant_ops,
+    quant_back_ops,
+    quant_swiglu_ops,
 };
 
 const case_op *case_op_at(int i)

@@ -159,6 +159,145 @@ def reduce_fused(shape, dtypes):
     return words + more, moved + 4 * positions * with_sf
 
 
+# ---- quant ----
+
+FORMAT_BITS = {"e4m3": 8, "e2m1": 4, "e5m6": 12, "bf16": 16, "f32": 32}
+SF = {  # what it is called there -> our parameters, the bits of a scale factor
+    "fp32 row-major": ("", 32),
+    "fp32": ("", 32),
+    "fp32 pow2 row-major": (" round=1", 32),
+    "fp32 pow2 TMA-aligned col-major": (" round=1 sf=col", 32),
+    "packed ue8m0 TMA-aligned col-major": (" round=1 sf=packed", 8),
+}
+
+
+def given(name, value, default):
+    """A parameter, where it is not the default of our table."""
+    return "" if value == default else f" {name}={value}"
+
+
+def formats(dtypes):
+    """'bf16->e4m3 transposed, sf fp32' -> bf16, e4m3, the layout of the factors"""
+    match = re.fullmatch(r"(\w+)(?:\(1x128\))?->(\w+)(?: transposed)?, sf (.*)", dtypes)
+    if not match:
+        raise ValueError(f"dtypes {dtypes!r}")
+    source, target, sf = match.groups()
+    return DTYPES.get(source, source), DTYPES.get(target, target), sf
+
+
+def factor_bytes(rows, cols, block_rows, block_cols, bits):
+    """Of a grid of factors; packed ones fill words of four."""
+    count = -(-cols // block_cols)
+    return -(-rows // block_rows) * (4 * count if bits == 32 else 4 * -(-count // 4))
+
+
+def cast_of(default_rows, extra="", has_out=True, has_round=True):
+    """A cast of bf16 or fp32 in blocks; `default_rows` of a block as our table has it."""
+    def function(shape, dtypes):
+        rows, cols, block_rows, block_cols = fields(shape, "*x* block *x*")
+        dtype, form, sf = formats(dtypes)
+        layout, bits = SF[sf] if has_round else ("", 32)
+        blocks = "" if default_rows is None else given("num_per_tokens", block_rows, default_rows)
+        params = (f"num_rows={rows} num_cols={cols}{given('dtype', dtype, 'bf16')}{given('format', form, 'e4m3')}"
+                  f"{blocks}{given('num_per_channels', block_cols, 128)}{layout}{extra}")
+        moved = rows * cols * (BITS[dtype] + (FORMAT_BITS[form] if has_out else 0)) // 8
+        return params, moved + factor_bytes(rows, cols, block_rows, block_cols, bits)
+    return function
+
+
+def per_token_cast_from_e4m3(shape, dtypes):
+    rows, cols, x_rows, x_cols, _, out_cols = fields(shape, "*x* in *x*, out *x*")
+    dtype, form, sf = formats(dtypes)
+    layout, bits = SF[sf]
+    return (f"num_rows={rows} num_cols={cols} dtype={dtype} format={form}{given('num_per_channels', out_cols, 128)}"
+            f"{layout}{given('x_num_per_tokens', x_rows, 1)}{given('x_num_per_channels', x_cols, 128)} x_sf=packed",
+            rows * cols * (FORMAT_BITS[dtype] + FORMAT_BITS[form]) // 8 +
+            factor_bytes(rows, cols, x_rows, x_cols, bits) + factor_bytes(rows, cols, 1, out_cols, bits))
+
+
+def per_block_cast_lossless(shape, dtypes):
+    rows, cols, x_rows, x_cols, out_rows, out_cols = fields(shape, "*x* in *x*, out *x*")
+    _, _, sf = formats(dtypes)
+    layout, bits = SF[sf]
+    packed = " sf=packed x_sf=packed" if "packed" in layout else ""
+    return (f"num_rows={rows} num_cols={cols}{given('num_per_tokens', out_rows, 128)}"
+            f"{given('num_per_channels', out_cols, 128)}{packed}",
+            rows * cols * 12 // 8 + factor_bytes(rows, cols, x_rows, x_cols, bits) +
+            factor_bytes(rows, cols, out_rows, out_cols, bits))
+
+
+def per_channel_cast(shape, dtypes):
+    rows, cols, block_rows, _ = fields(shape, "*x* block *x*")
+    return (f"num_rows={rows} num_cols={cols}{given('num_per_tokens', block_rows, 128)}",
+            3 * rows * cols + factor_bytes(rows, cols, block_rows, 1, 32))
+
+
+def per_channel_cast_fused(shape, dtypes):
+    dtype, _, _ = formats(dtypes)
+    if "gather" in shape:
+        # 4096 tokens of each of 8 ranks, 8 of 256 experts, of which 32 are here: about so many tokens have one of
+        # these, in about so many rows of blocks of 128. Our map has these numbers exactly.
+        _, cols = fields(shape, "tokens=* hidden=* block 128x1, gather topk 8 of 256 EP8")
+        tokens, rows, mapping = 21504, 34816, " num_tokens=21504 map=experts"
+    else:
+        tokens, cols = fields(shape, "tokens=* hidden=* block 128x1")
+        rows, mapping = tokens, ""
+    x_factors = 4 * tokens * (cols // 128) if dtype == "e4m3" else 0
+    return (f"num_rows={rows} num_cols={cols}{mapping}{given('dtype', dtype, 'bf16')}",
+            tokens * cols * BITS[dtype] // 8 + x_factors + (4 * rows if mapping else 0) + rows * cols +
+            factor_bytes(rows, cols, 128, 1, 32))
+
+
+def cast_back(shape, dtypes):
+    rows, cols, block_rows, block_cols = fields(shape, "*x* block *x*")
+    form, dtype, sf = formats(dtypes)
+    bits = SF[sf][1]
+    return (f"num_rows={rows} num_cols={cols}{given('format', form, 'e4m3')}{given('dtype', dtype, 'bf16')}"
+            f"{given('x_num_per_tokens', block_rows, 1)}{given('x_num_per_channels', block_cols, 128)}"
+            f"{' x_sf=packed' if bits == 8 else ''}",
+            rows * cols * (FORMAT_BITS[form] + BITS[dtype]) // 8 +
+            factor_bytes(rows, cols, block_rows, block_cols, bits))
+
+
+def swiglu_forward_and_per_token_cast(shape, dtypes):
+    _, _, sf = formats(dtypes)
+    layout, bits = SF[sf]
+    clamp = count = weights = skip = ""
+    maps = 0
+    if shape.startswith("tokens="):     # of 8 ranks; with 32 experts here, in blocks of 16 rows
+        tokens, = fields(shape.split()[0], "tokens=*")
+        kind, = re.findall(r"EP8, (\S+) intermediate", shape)
+        rows, used, skip = {128: (1280, 1024, " skip=5"), 4096: (33024, 32768, " skip=129")}[tokens]
+        weights = " weights=8" if kind == "weights+mapping" else ""
+        maps = 4 * rows + (4 * rows + 4 * 8 * (rows // 8 + 1) if weights else 0)
+        cols, = fields(shape.split(kind + " ")[1], "intermediate=* block 1x128")
+    else:
+        rows, middle, cols = re.fullmatch(r"rows=(\d+) (.*)intermediate=(\d+) block 1x128", shape).groups()
+        rows, cols = int(rows), int(cols)
+        used = rows
+        clamp = " clamp=10" if "clamp 10" in middle else ""
+        count = " count=1" if "counts" in middle else ""
+    return (f"num_rows={rows} num_cols={cols}{layout}{weights}{skip}{clamp}{count}",
+            5 * used * cols + factor_bytes(used, cols, 1, 128, bits) + maps + (24 if count else 0))
+
+
+def swiglu_forward_and_per_channel_cast_and_transpose(shape, dtypes):
+    rows, cols, rest = re.fullmatch(r"rows=(\d+) intermediate=(\d+) block 128x1(.*)", shape).groups()
+    rows, cols = int(rows), int(cols)
+    flags = {"": "", " no transpose": " without_transpose=1", " clamp 10": " clamp=10"}[rest]
+    return f"num_rows={rows} num_cols={cols}{flags}", 5 * rows * cols + factor_bytes(rows, cols, 128, 1, 32)
+
+
+def swiglu_backward_and_per_token_cast(shape, dtypes):
+    match = re.fullmatch(r"tokens=(\d+) topk 8 of 256 EP8 intermediate=(\d+) block 1x(\d+)( clamp 10)?", shape)
+    tokens, cols, block = (int(n) for n in match.groups()[:3])
+    # in blocks of 128 rows, as per_channel_cast_fused above
+    rows, tokens, picks = {128: (4096, 672, 1024), 4096: (34816, 21504, 32768)}[tokens]
+    return (f"num_rows={rows} num_cols={cols} num_tokens={tokens} num_topk=8 num_picks={picks}"
+            f"{given('num_per_channels', block, 128)}{' clamp=10' if match.group(4) else ''}",
+            12 * rows * cols + 2 * factor_bytes(rows, 2 * cols, 1, block, 32) + 4 * rows + 12 * 8 * tokens)
+
+
 # The op of the recorded row -> our op, and a function of (shape, dtypes) that gives our parameters and the bytes moved.
 OPS = {
     "transpose": ("transpose", transpose),
@@ -175,6 +314,32 @@ OPS = {
     "expand_to_fused": ("moe_expand_to_fused", expand_to_fused),
     "expand_to_fused_with_sf": ("moe_expand_to_fused_with_sf", expand_to_fused_with_sf),
     "reduce_fused": ("moe_reduce_fused", reduce_fused),
+
+
+    "per_token_cast": ("quant_per_token_cast", cast_of(None)),
+    "per_token_cast_with_sf_only": ("quant_per_token_cast", cast_of(None, " sf_only=1", has_out=False)),
+    "per_token_cast_with_precomputed_sf": (
+        "quant_per_token_cast_with_precomputed_sf", cast_of(None, has_round=False)),
+    "per_token_cast (from e4m3)": ("quant_per_token_cast", per_token_cast_from_e4m3),
+    "per_token_cast_to_e5m6": ("quant_per_token_cast", cast_of(None)),
+    "per_block_cast": ("quant_per_block_cast", cast_of(128)),
+    "per_block_cast_with_sf_only": ("quant_per_block_cast", cast_of(128, " sf_only=1", has_out=False)),
+    "per_block_cast_with_precomputed_sf": (
+        "quant_per_block_cast_with_precomputed_sf", cast_of(128, has_round=False)),
+    "per_block_cast_lossless": ("quant_per_block_cast_lossless", per_block_cast_lossless),
+    "per_channel_cast": ("quant_per_channel_cast", per_channel_cast),
+    "per_channel_cast_fused": ("quant_per_channel_cast", per_channel_cast_fused),
+    "per_channel_cast_and_transpose": ("quant_per_channel_cast_and_transpose", per_channel_cast),
+    "per_token_cast_back": ("quant_cast_back", cast_back),
+    "cast_back": ("quant_cast_back", cast_back),
+    "cast_back_e5m6": ("quant_cast_back", cast_back),
+    "swiglu_forward_and_per_token_cast": (
+        "quant_swiglu_forward_and_per_token_cast", swiglu_forward_and_per_token_cast),
+    "swiglu_forward_and_per_channel_cast_and_transpose": (
+        "quant_swiglu_forward_and_per_channel_cast_and_transpose",
+        swiglu_forward_and_per_channel_cast_and_transpose),
+    "swiglu_backward_and_per_token_cast": (
+        "quant_swiglu_backward_and_per_token_cast", swiglu_backward_and_per_token_cast),
 }
 # Here the recorded bytes are those of one random routing, ours those of the average one.
 ROUTED = {"get_fused_mapping", "expand_to_fused", "expand_to_fused_with_sf", "reduce_fused"}

@@ -47,6 +47,10 @@ STATEMENTS = [  # statement, what it is, its budget
     ("route(*gate, 16, 300, 16)", "9 outputs", ONE_OUTPUT + 8 * FURTHER),
     ("expand_to_fused(x, mapping[3], mapping[0])", "", ONE_OUTPUT),
     ("reduce_fused(y, None, mapping[3])", "", ONE_OUTPUT),
+    ("per_token_cast(x, 'e4m3', 16)", "2 outputs", ONE_OUTPUT + FURTHER),
+    ("per_token_cast(x, 'e4m3', 16, out=cast)", "", GIVEN),
+    ("per_token_cast(cast, 'e2m1', 16, (1, 16))", "2 outputs, of a pair", ONE_OUTPUT + FURTHER),
+    ("cast_back(cast, 'bf16', (1, 16))", "", ONE_OUTPUT),
     ("x + 1", "torch", None),
     ("x.t().contiguous()", "torch", None),
     ("torch.empty_strided((16, 16), (16, 1), device=d)", "torch, an allocation", None),
@@ -74,12 +78,13 @@ def measure(device):
     gate = x, x[0], 4, 0, 0, False, 0, 1.5, 0, 1, 0, 1, "sigmoid"
     idx = tegula.moe.topk_gate(x, 4)
     names = {
-        **vars(tegula.transpose), **vars(tegula.moe), "torch": torch, "d": torch.device(device),
-        "raw": _tegula.transpose_raw, "op": torch.ops.tegula.transpose.default,
+        **vars(tegula.transpose), **vars(tegula.moe), **vars(tegula.quant),
+        "torch": torch, "d": torch.device(device), "raw": _tegula.transpose_raw, "op": torch.ops.tegula.transpose.default,
         "x": x, "b": x[None].clone(), "o": torch.empty_like(x), "g": x.clone().requires_grad_(), "idx": idx,
         "gate": gate, "idx_and_weights": tegula.moe.top2_sum_gate(*gate), "y": x.repeat(19, 1)[:300],
         "mapping": tegula.moe.get_fused_mapping(idx, 16, 300, 16)[:7],
         "ids": torch.arange(16, device=device), "table": idx,
+        "cast": tegula.quant.per_token_cast(x, "e4m3", 16),
     }
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     launch = bare_launch() if device == "cuda" else lambda: 0.0

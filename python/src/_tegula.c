@@ -314,7 +314,7 @@ static bool add_row(PyObject *m, PyTypeObject *type, op_row *row)
     PyObject *module = PyUnicode_FromFormat("%s.%s", GLUE_PACKAGE, row->module);
     bool ok = module;
     for (int is_guarded = 0; ok && is_guarded < 2; is_guarded++) {
-        char name[64];
+        char name[NAME_BYTES + 4];
         snprintf(name, sizeof name, is_guarded ? "%s" : "%s_raw", row->name);
         op_object *self = (op_object *)PyType_GenericAlloc(type, 0);
         PyObject *function = NULL;

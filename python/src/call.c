@@ -241,17 +241,35 @@ static bool is_on_gpu(const DLTensor *t)
     return type == TGL_DL_CUDA || type == TGL_DL_CUDA_MANAGED;
 }
 
-static bool evaluate(const extent *e, const frame *f, int64_t *out)
+/* A byte, signed or not, is a pair of e2m1. */
+static int64_t values_per_element(DLDataType d)
+{
+    const bool is_byte = (d.code == TGL_DL_INT || d.code == TGL_DL_UINT) && d.bits == 8;
+    return is_byte || d.code == TGL_DL_E2M1FN ? 2 : 1;
+}
+
+static int64_t value_of(const op_row *row, const factor *q, const frame *f)
+{
+    if (q->param < 0) return q->constant;
+    const value *v = &f->arg[q->param];
+    if (q->axis >= 0) return v->tensor->shape[q->axis];
+    const param *p = &row->params[q->param];
+    return p->kind == 'e' ? p->word_bits[v->i] : p->kind == 't' ? values_per_element(v->tensor->dtype) : v->i;
+}
+
+static bool evaluate(const op_row *row, const extent *e, const frame *f, int64_t *out)
 {
     int64_t sum = 0, product = 1;
     for (int k = 0; k < e->count; k++) {
         const factor *q = &e->f[k];
-        const value *v = q->param < 0 ? NULL : &f->arg[q->param];
-        const int64_t x = !v ? q->constant : q->axis < 0 ? v->i : v->tensor->shape[q->axis];
+        const int64_t x = value_of(row, q, f);
         if (q->op == '+') {
             if (__builtin_add_overflow(sum, product, &sum)) return false;
             product = x;
         } else if (q->op == '/') {
+            if (x <= 0 && q->axis < 0)
+                PyErr_Format(PyExc_ValueError, "%U: is %lld, want >= 1", row->params[q->param].name,
+                             (long long)x);
             if (x <= 0) return false;
             product = product / x + (product % x != 0);
         } else if (__builtin_mul_overflow(product, x, &product)) return false;
@@ -264,6 +282,10 @@ static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *
                             int64_t dims[2 * MAX_DIMS])
 {
     const result *o = &row->results[i];
+    if (o->chosen_by >= 0) {
+        const value *v = &f->arg[o->chosen_by];
+        if (row->params[o->chosen_by].kind == 't' ? !v->tensor : !v->i) o = &row->results[o->otherwise];
+    }
     *want = (DLTensor){ .device = f->arg[row->first_tensor].tensor->device, .dtype = o->dtype,
                         .ndim = o->ndim, .shape = dims, .strides = dims + MAX_DIMS };
     if ((int)want->device.device_type == TGL_DL_CUDA_HOST) want->device = (DLDevice){ kDLCPU, 0 };
@@ -275,13 +297,14 @@ static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *
     const bool is_packed = o->is_packed || (o->strided_if >= 0 && !f->arg[o->strided_if].i);
     int64_t step = 1;
     for (int d = o->ndim - 1; d >= 0; d--) {
-        const bool sized = evaluate(&o->size[d], f, &want->shape[d]);
+        const bool sized = evaluate(row, &o->size[d], f, &want->shape[d]);
         want->strides[d] = step;
-        if (!sized || (!is_packed && !evaluate(&o->stride[d], f, &want->strides[d]))
-            || __builtin_mul_overflow(step, want->shape[d] > 1 ? want->shape[d] : 1, &step))
-            return PyErr_Format(PyExc_ValueError, "%s(): output %d would have an impossible size", row->name,
-                                i),
-                   false;
+        if (!sized || (!is_packed && !evaluate(row, &o->stride[d], f, &want->strides[d]))
+            || __builtin_mul_overflow(step, want->shape[d] > 1 ? want->shape[d] : 1, &step)) {
+            if (!PyErr_Occurred())
+                PyErr_Format(PyExc_ValueError, "%s(): output %d would have an impossible size", row->name, i);
+            return false;
+        }
     }
     return true;
 }

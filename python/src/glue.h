@@ -16,7 +16,8 @@
 
 #include "tegula/core.h"
 
-enum { MAX_PARAMS = 24, MAX_RESULTS = 12, MAX_DIMS = 6, MAX_WORDS = 8, MAX_FACTORS = 4, WARM_CALLS = 32 };
+enum { MAX_PARAMS = 24, MAX_RESULTS = 12, MAX_DIMS = 6, MAX_WORDS = 8, MAX_FACTORS = 6, WARM_CALLS = 32,
+       NAME_BYTES = 64 };
 
 /* ---- one call, as the thunk of a row sees it ---- */
 
@@ -40,8 +41,8 @@ typedef struct {
 /* ---- a row ---- */
 
 /* A size or a stride: a sum of products, each from left to right; op `+` begins the next one. axis -1: the
- * parameter's own value; param -1: constant. */
-typedef struct { signed char param, axis; char op; int64_t constant; } factor;
+ * parameter's own value (of a word its bits, of a tensor the values in an element); param -1: constant. */
+typedef struct { signed char param, axis; char op; int32_t constant; } factor;
 typedef struct { int count; factor f[MAX_FACTORS]; } extent;
 
 typedef struct {
@@ -52,6 +53,7 @@ typedef struct {
     value fallback;
     PyObject *words[MAX_WORDS];
     DLDataType word_dtype[MAX_WORDS];
+    int word_bits[MAX_WORDS];
 } param;
 
 typedef struct {
@@ -61,6 +63,8 @@ typedef struct {
     bool is_packed;
     int strided_if;          /* a bool parameter that must be true, or else it is packed; -1: none */
     extent size[MAX_DIMS], stride[MAX_DIMS];
+    int chosen_by;           /* a bool that is true or an optional tensor that is given; -1: always this one */
+    int otherwise;           /* place of the other one in results[] */
 } result;
 
 /* Arguments of the allocating function for an output's last shape. A decoder asks for the same shape again
@@ -78,11 +82,11 @@ typedef struct {
     size_t (*workspace)(const frame *); /* bytes wanted on CUDA; NULL: none */
     bool is_differentiable;
     /* from here on: filled at import */
-    char name[48];
-    int num_params, num_results, first_tensor;
+    char name[NAME_BYTES];
+    int num_params, num_results, num_others, first_tensor;
     bool has_in_place;
     param params[MAX_PARAMS];
-    result results[MAX_RESULTS];
+    result results[MAX_RESULTS]; /* from the end on: what others are otherwise */
     memo memos[MAX_RESULTS];
     uint64_t warm[WARM_CALLS]; /* signatures that have run: their kernels are compiled */
     PyObject *dispatch;        /* the op as torch knows it: for subclasses, modes, torch.func */

@@ -7,14 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct { const char *word; DLDataType dtype;
+/* A word of a row: the dtype that it stands for, and the bits of one value: two of e2m1 share a byte, two of
+ * e5m6 take three. */
+static const struct { const char *word; DLDataType dtype; int bits;
 } dtype_words[] = {
-    { "f32", { TGL_DL_FLOAT, 32, 1 } },   { "f16", { TGL_DL_FLOAT, 16, 1 } },
-    { "bf16", { TGL_DL_BFLOAT, 16, 1 } }, { "i64", { TGL_DL_INT, 64, 1 } },
-    { "i32", { TGL_DL_INT, 32, 1 } },     { "i8", { TGL_DL_INT, 8, 1 } },
-    { "u8", { TGL_DL_UINT, 8, 1 } },      { "bool", { TGL_DL_BOOL, 8, 1 } },
-    { "e4m3", { TGL_DL_E4M3FN, 8, 1 } },  { "e5m2", { TGL_DL_E5M2, 8, 1 } },
-    { "e8m0", { TGL_DL_E8M0FNU, 8, 1 } }, { "e2m1x2", { TGL_DL_E2M1FN, 4, 2 } },
+    { "f32", { TGL_DL_FLOAT, 32, 1 }, 32 },   { "fp32", { TGL_DL_FLOAT, 32, 1 }, 32 },
+    { "f16", { TGL_DL_FLOAT, 16, 1 }, 16 },   { "bf16", { TGL_DL_BFLOAT, 16, 1 }, 16 },
+    { "i64", { TGL_DL_INT, 64, 1 }, 64 },     { "i32", { TGL_DL_INT, 32, 1 }, 32 },
+    { "i8", { TGL_DL_INT, 8, 1 }, 8 },        { "u8", { TGL_DL_UINT, 8, 1 }, 8 },
+    { "bool", { TGL_DL_BOOL, 8, 1 }, 8 },     { "e4m3", { TGL_DL_E4M3FN, 8, 1 }, 8 },
+    { "e5m2", { TGL_DL_E5M2, 8, 1 }, 8 },     { "e8m0", { TGL_DL_E8M0FNU, 8, 1 }, 8 },
+    { "e2m1", { TGL_DL_INT, 8, 1 }, 4 },      { "e2m1x2", { TGL_DL_E2M1FN, 4, 2 }, 4 },
+    { "e5m6", { TGL_DL_UINT, 8, 1 }, 12 },
 };
 
 bool dtype_is(DLDataType a, DLDataType b)
@@ -22,7 +26,7 @@ bool dtype_is(DLDataType a, DLDataType b)
     return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
 
-enum { MAX_NAMED_DIMS = 32, NAME_BYTES = 48 };
+enum { MAX_NAMED_DIMS = 32 };
 typedef struct {
     const char *p;
     struct { char name[NAME_BYTES]; signed char param, axis; } dims[MAX_NAMED_DIMS];
@@ -52,10 +56,14 @@ static bool take_word(reader *r, char out[NAME_BYTES])
     return n > 0;
 }
 
-static bool dtype_named(const char *word, DLDataType *out)
+static bool dtype_named(const char *word, DLDataType *out, int *bits)
 {
     for (size_t i = 0; i < sizeof dtype_words / sizeof dtype_words[0]; i++)
-        if (!strcmp(word, dtype_words[i].word)) return *out = dtype_words[i].dtype, true;
+        if (!strcmp(word, dtype_words[i].word)) {
+            *out = dtype_words[i].dtype;
+            if (bits) *bits = dtype_words[i].bits;
+            return true;
+        }
     return false;
 }
 
@@ -116,8 +124,8 @@ static bool parse_param(reader *r, op_row *row)
         p->kind = 'e';
         do {
             if (p->num_words == MAX_WORDS || !take_word(r, w)) return false;
-            dtype_named(w,
-                        &p->word_dtype[p->num_words]); /* where the word is a dtype, an output may use it */
+            /* where the word is a dtype, an output may use it */
+            dtype_named(w, &p->word_dtype[p->num_words], &p->word_bits[p->num_words]);
             if (!(p->words[p->num_words++] = PyUnicode_InternFromString(w))) return false;
         } while (take(r, "|"));
         if (!take(r, "}")) return false;
@@ -133,16 +141,22 @@ static bool parse_factor(reader *r, const op_row *row, factor *f)
 {
     char w[NAME_BYTES];
     if (!take_word(r, w)) return false;
-    if (isdigit((unsigned char)w[0])) return f->constant = atoll(w), f->constant > 0;
+    if (isdigit((unsigned char)w[0])) return f->constant = atoi(w), f->constant > 0;
     const int index = param_named(row, w);
-    if (index >= 0)
-        return f->param = (signed char)index, strchr("ib", row->params[index].kind) != NULL;
-    for (int i = 0; i < r->num_dims; i++)
-        if (!strcmp(r->dims[i].name, w) && !row->params[r->dims[i].param].optional) { /* else: no sizes */
-            f->param = r->dims[i].param;
-            f->axis = r->dims[i].axis;
-            return true;
-        }
+    if (index >= 0) {
+        const param *p = &row->params[index];
+        f->param = (signed char)index;
+        for (int i = 0; i < p->num_words; i++)
+            if (p->word_bits[i] == 0) return false;                  /* a word that is no dtype */
+        return strchr("ib", p->kind) || (strchr("te", p->kind) && !p->optional);
+    }
+    for (int optional = 0; optional < 2; optional++)                 /* a tensor that is always there first */
+        for (int i = 0; i < r->num_dims; i++)
+            if (!strcmp(r->dims[i].name, w) && row->params[r->dims[i].param].optional == optional) {
+                f->param = r->dims[i].param;
+                f->axis = r->dims[i].axis;
+                return true;
+            }
     return false;
 }
 
@@ -159,13 +173,12 @@ static bool parse_extent(reader *r, const op_row *row, extent *e)
     return true;
 }
 
-static bool parse_result(reader *r, op_row *row)
+static bool parse_result(reader *r, const op_row *row, result *o)
 {
     char w[NAME_BYTES];
-    if (row->num_results == MAX_RESULTS || !take_word(r, w)) return false;
-    result *o = &row->results[row->num_results++];
-    o->dtype_from = o->strided_if = -1;
-    if (!dtype_named(w, &o->dtype)) {
+    if (!take_word(r, w)) return false;
+    o->dtype_from = o->strided_if = o->chosen_by = -1;
+    if (!dtype_named(w, &o->dtype, NULL)) {
         if ((o->dtype_from = param_named(row, w)) < 0) return false;
         const param *p = &row->params[o->dtype_from];
         if ((p->kind != 't' && p->kind != 'e') || p->optional) return false;
@@ -185,6 +198,36 @@ static bool parse_result(reader *r, op_row *row)
     return take(r, "]");
 }
 
+/* An optional tensor has sizes only where it is given: in what it chooses. */
+static bool has_all_sizes(const op_row *row, const result *o)
+{
+    for (int d = 0; d < 2 * o->ndim; d++) {
+        const extent *e = d < o->ndim ? &o->size[d] : &o->stride[d - o->ndim];
+        for (int k = 0; k < e->count; k++)
+            if (e->f[k].axis >= 0 && row->params[e->f[k].param].optional && e->f[k].param != o->chosen_by)
+                return false;
+    }
+    return true;
+}
+
+static bool parse_output(reader *r, op_row *row)                     /* result [`if` name `else` result] */
+{
+    char w[NAME_BYTES];
+    if (row->num_results + row->num_others == MAX_RESULTS) return false;
+    result *o = &row->results[row->num_results++];
+    if (!parse_result(r, row, o)) return false;
+    if (take(r, "if")) {
+        o->chosen_by = take_word(r, w) ? param_named(row, w) : -1;
+        const param *p = o->chosen_by < 0 ? NULL : &row->params[o->chosen_by];
+        if (!p || (p->kind != 'b' && !(p->kind == 't' && p->optional)) || !take(r, "else")) return false;
+        if (row->num_results + row->num_others == MAX_RESULTS) return false;
+        result *other = &row->results[o->otherwise = MAX_RESULTS - ++row->num_others];
+        if (!parse_result(r, row, other) || other->ndim != o->ndim) return false;
+        if (!has_all_sizes(row, other)) return false;
+    }
+    return has_all_sizes(row, o);
+}
+
 bool parse_row(op_row *row)
 {
     reader r = { .p = row->text };
@@ -202,7 +245,7 @@ bool parse_row(op_row *row)
     }
     if (row->first_tensor < 0) return false;
     if (!take(&r, "None"))
-        do if (!parse_result(&r, row)) return false;
+        do if (!parse_output(&r, row)) return false;
         while (take(&r, ","));
     return *r.p == 0;
 }

@@ -8,16 +8,20 @@
  *   group: int = 128         also float and bool; `?` after the kind allows None
  *   fmt: {e4m3|e5m2} = e4m3  one of some words
  *   -> fmt[T, H], f32[T, H / group; 1, T / 4 * 4 if col_major]
- *                            the outputs: dtype (a word below, a tensor's, or what a word argument says),
- * sizes and, after `;`, strides where they are not packed (or only `if` a bool argument is true). Sizes are
- * sums of products of dimension names, int and bool arguments and numbers; `/` rounds up; a product is taken
- * from left to right.
+ *                            the outputs: dtype (one of parse.c's words, a tensor's, or what a word argument
+ * says), sizes and, after `;`, strides where they are not packed (or only `if` a bool argument is true).
+ * Sizes are sums of products of dimension names, int and bool arguments and numbers; `/` rounds up; a product
+ * is taken from left to right. A word argument counts the bits of a value (fmt[T, H * fmt / 8]), a tensor the
+ * values in an element: 2 in a byte, which holds a pair of e2m1, else 1.
+ *   -> x[P, H] if map else x[T, H]
+ *                            either of two, by a bool argument, or by whether an optional tensor is given
  *   -> None                  no output: the op works in place
  *
  * Every function with outputs also takes out=, a tensor or a tuple of them. Thunks take arguments in the
  * row's order. */
 #include "glue.h"
 #include "tegula/moe.h"
+#include "tegula/quant.h"
 #include "tegula/transpose.h"
 
 /* doc: thunk */
@@ -184,6 +188,149 @@ static tgl_status call_reduce_fused_e4m3(const frame *f)
                                 f->stream);
 }
 
+/* ---- casts. Words of formats are in the order of tgl_quant_format. ---- */
+
+/* What per_token_cast and its variants have alike: their first 6 arguments. */
+static tgl_quant_params token_params(const value *a)
+{
+    return (tgl_quant_params){ .x_num_per_tokens = a[2].i, .x_num_per_channels = a[3].i,
+                               .format = (tgl_quant_format)a[4].i, .num_per_channels = a[5].i };
+}
+static tgl_status call_per_token_cast(const frame *f)
+{
+    tgl_quant_params params = token_params(f->arg);
+    params.round_sf = f->arg[7].i;
+    return tgl_quant_per_token_cast(f->arg[0].tensor, f->arg[1].tensor, f->out[0], f->out[1], &params,
+                                    f->stream);
+}
+static tgl_status call_per_token_cast_with_sf_only(const frame *f)
+{
+    tgl_quant_params params = token_params(f->arg);
+    params.round_sf = f->arg[7].i;
+    return tgl_quant_per_token_cast(f->arg[0].tensor, f->arg[1].tensor, NULL, f->out[0], &params, f->stream);
+}
+static tgl_status call_per_token_cast_with_precomputed_sf(const frame *f)
+{
+    const tgl_quant_params params = token_params(f->arg);
+    return tgl_quant_per_token_cast_with_precomputed_sf(f->arg[0].tensor, f->arg[1].tensor, f->arg[6].tensor,
+                                                        f->out[0], &params, f->stream);
+}
+
+/* What per_block_cast and its variants have alike: their first 4 arguments. */
+static tgl_quant_params block_params(const value *a)
+{
+    return (tgl_quant_params){ .format = (tgl_quant_format)a[1].i, .num_per_tokens = a[2].i,
+                               .num_per_channels = a[3].i };
+}
+static tgl_status call_per_block_cast(const frame *f)
+{
+    tgl_quant_params params = block_params(f->arg);
+    params.round_sf = f->arg[5].i;
+    return tgl_quant_per_block_cast(f->arg[0].tensor, f->out[0], f->out[1], &params, f->stream);
+}
+static tgl_status call_per_block_cast_with_sf_only(const frame *f)
+{
+    tgl_quant_params params = block_params(f->arg);
+    params.round_sf = f->arg[5].i;
+    return tgl_quant_per_block_cast(f->arg[0].tensor, NULL, f->out[0], &params, f->stream);
+}
+static tgl_status call_per_block_cast_with_precomputed_sf(const frame *f)
+{
+    const tgl_quant_params params = block_params(f->arg);
+    return tgl_quant_per_block_cast_with_precomputed_sf(f->arg[0].tensor, f->arg[4].tensor, f->out[0],
+                                                        &params, f->stream);
+}
+static tgl_status call_per_block_cast_lossless(const frame *f)
+{
+    const value *a = f->arg;
+    const tgl_quant_params params = { .x_num_per_tokens = a[3].i, .x_num_per_channels = a[4].i,
+                                      .num_per_tokens = a[5].i, .num_per_channels = a[6].i };
+    DLTensor inexact;
+    return tgl_quant_per_block_cast_lossless(a[0].tensor, a[1].tensor, f->out[0], f->out[1],
+                                             written(&a[10], &inexact), &params, f->stream);
+}
+
+static tgl_status call_per_channel_cast(const frame *f)
+{
+    const tgl_quant_params params = { .num_per_tokens = f->arg[2].i, .round_sf = f->arg[3].i };
+    return tgl_quant_per_channel_cast(f->arg[0].tensor, NULL, NULL, f->out[0], f->out[1], &params, f->stream);
+}
+static tgl_status call_per_channel_cast_fused(const frame *f)
+{
+    const value *a = f->arg;
+    const tgl_quant_params params = { .num_per_tokens = a[3].i, .round_sf = a[4].i,
+                                      .x_num_per_channels = a[5].i };
+    return tgl_quant_per_channel_cast(a[0].tensor, a[1].tensor, a[6].tensor, f->out[0], f->out[1], &params,
+                                      f->stream);
+}
+static tgl_status call_per_channel_cast_and_transpose(const frame *f)
+{
+    const tgl_quant_params params = { .num_per_tokens = f->arg[2].i, .round_sf = f->arg[3].i };
+    return tgl_quant_per_channel_cast_and_transpose(f->arg[0].tensor, f->out[0], f->out[1], &params,
+                                                    f->stream);
+}
+
+static tgl_status cast_back(const frame *f, tgl_quant_format format)
+{
+    const tgl_quant_params params = { .format = format, .x_num_per_tokens = f->arg[3].i,
+                                      .x_num_per_channels = f->arg[4].i };
+    return tgl_quant_cast_back(f->arg[0].tensor, f->arg[1].tensor, f->out[0], &params, f->stream);
+}
+static tgl_status call_cast_back(const frame *f)
+{
+    return cast_back(f, f->arg[0].tensor->dtype.code == TGL_DL_E4M3FN ? TGL_QUANT_E4M3 : TGL_QUANT_E2M1);
+}
+static tgl_status call_cast_back_e5m6(const frame *f) { return cast_back(f, TGL_QUANT_E5M6); }
+static tgl_status call_unpack_from_e2m1fn_x2(const frame *f)
+{
+    return tgl_quant_unpack_from_e2m1fn_x2(f->arg[0].tensor, f->out[0], f->stream);
+}
+
+static tgl_status call_swiglu_forward_and_per_token_cast(const frame *f)
+{
+    const value *a = f->arg;
+    const tgl_quant_params params = {
+        .format = (tgl_quant_format)a[1].i, .num_per_channels = a[2].i, .round_sf = a[7].i,
+        .has_swiglu_clamp_value = a[9].given, .swiglu_clamp_value = a[9].given ? (float)a[9].f : 0,
+        .has_sf_clamp_min = a[11].given, .sf_clamp_min = a[11].given ? (float)a[11].f : 0,
+    };
+    DLTensor clamped_count;
+    return tgl_quant_swiglu_forward_and_per_token_cast(a[0].tensor, a[3].tensor, a[4].tensor, a[5].tensor,
+                                                       written(&a[10], &clamped_count), f->out[0], f->out[1],
+                                                       &params, f->stream);
+}
+static tgl_status call_swiglu_forward_and_per_channel_cast_and_transpose(const frame *f)
+{
+    const value *a = f->arg;
+    const tgl_quant_params params = {
+        .num_per_tokens = a[2].i, .round_sf = a[3].i, .without_transpose = a[4].i,
+        .has_swiglu_clamp_value = a[5].given, .swiglu_clamp_value = a[5].given ? (float)a[5].f : 0,
+    };
+    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(a[0].tensor, f->out[0], f->out[1],
+                                                                       &params, f->stream);
+}
+static tgl_status call_swiglu_backward_and_per_token_cast(const frame *f)
+{
+    const value *a = f->arg;
+    const tgl_quant_params params = {
+        .num_per_channels = a[6].i, .round_sf = a[7].i,
+        .has_swiglu_clamp_value = a[8].given, .swiglu_clamp_value = a[8].given ? (float)a[8].f : 0,
+    };
+    return tgl_quant_swiglu_backward_and_per_token_cast(
+        a[0].tensor, a[1].tensor, a[2].tensor, a[3].tensor, a[4].tensor, a[5].tensor, f->out[0], f->out[1],
+        f->out[2], f->out[3], f->out[4], &params, f->stream);
+}
+
+/* The last three arguments of a cast, and the factors that they ask for; packed ones are column-major. */
+#define SF_FLAGS "use_tma_aligned_col_major_sf: bool = False, round_sf: bool = False, " \
+                 "use_packed_ue8m0: bool = False"
+#define SF(rows, cols)                                                           \
+    "i32[" rows ", " cols " / 4; 1, " rows " / 4 * 4] if use_packed_ue8m0 else " \
+    "f32[" rows ", " cols "; 1, " rows " / 4 * 4 if use_tma_aligned_col_major_sf]"
+#define TOKEN_CAST "x[T, W], x_sf[A, B]?, x_num_per_tokens: int, x_num_per_channels: int, " \
+                   "fmt: {e4m3|e2m1|e5m6}, num_per_channels: int, "
+#define BLOCK_CAST "x[T, H], fmt: {e4m3|e2m1}, num_per_tokens: int, num_per_channels: int, "
+
 op_row rows[] = {
     /* doc: row */
     { .module = "transpose",
@@ -309,5 +456,90 @@ op_row rows[] = {
               "-> e4m3[T, H]",
       .doc = "The same, times sf, in e4m3.",
       .call = call_reduce_fused_e4m3 },
+    { .module = "quant",
+      .text = "per_token_cast(" TOKEN_CAST SF_FLAGS ") -> fmt[T, W * x * fmt / 8], "
+              SF("T", "W * x / num_per_channels"),
+      .doc = "tegula.quant.per_token_cast with the pair as two arguments.",
+      .call = call_per_token_cast },
+    { .module = "quant",
+      .text = "per_token_cast_with_sf_only(" TOKEN_CAST SF_FLAGS ") -> " SF("T", "W * x / num_per_channels"),
+      .doc = "The factors alone.",
+      .call = call_per_token_cast_with_sf_only },
+    { .module = "quant",
+      .text = "per_token_cast_with_precomputed_sf(" TOKEN_CAST "sf[C, D]) -> fmt[T, W * x * fmt / 8]",
+      .doc = "The same with factors that are given.",
+      .call = call_per_token_cast_with_precomputed_sf },
+    { .module = "quant",
+      .text = "per_block_cast(" BLOCK_CAST SF_FLAGS ") -> fmt[T, H * fmt / 8], "
+              SF("T / num_per_tokens", "H / num_per_channels"),
+      .doc = "tegula.quant.per_block_cast with the block's size as two arguments.",
+      .call = call_per_block_cast },
+    { .module = "quant",
+      .text = "per_block_cast_with_sf_only(" BLOCK_CAST SF_FLAGS ") -> "
+              SF("T / num_per_tokens", "H / num_per_channels"),
+      .doc = "The factors alone.",
+      .call = call_per_block_cast_with_sf_only },
+    { .module = "quant",
+      .text = "per_block_cast_with_precomputed_sf(" BLOCK_CAST "sf[A, B]) -> fmt[T, H * fmt / 8]",
+      .doc = "The same with factors that are given.",
+      .call = call_per_block_cast_with_precomputed_sf },
+    { .module = "quant",
+      .text = "per_block_cast_lossless(x[T, W], x_sf[A, B], fmt: {e4m3}, x_num_per_tokens: int, "
+              "x_num_per_channels: int, num_per_tokens: int, num_per_channels: int, " SF_FLAGS
+              ", inexact[One]?!) -> fmt[T, W * 2], " SF("T / num_per_tokens", "W * 2 / num_per_channels"),
+      .doc = "tegula.quant.per_block_cast_lossless with pairs as two arguments.",
+      .call = call_per_block_cast_lossless },
+    { .module = "quant",
+      .text = "per_channel_cast(x[T, H], fmt: {e4m3}, num_per_tokens: int, round_sf: bool = False) -> "
+              "fmt[T, H], f32[T / num_per_tokens, H]",
+      .doc = "(out, out_sf): a factor per num_per_tokens values of a column.",
+      .call = call_per_channel_cast },
+    { .module = "quant",
+      .text = "per_channel_cast_fused(x[T, H], x_sf[A, B]?, fmt: {e4m3}, num_per_tokens: int, "
+              "round_sf: bool = False, num_per_channels: int = 0, pos_to_token[P]?) -> "
+              "fmt[P, H] if pos_to_token else fmt[T, H], "
+              "f32[P / num_per_tokens, H] if pos_to_token else f32[T / num_per_tokens, H]",
+      .doc = "tegula.quant.per_channel_cast_fused with the pair as two arguments.",
+      .call = call_per_channel_cast_fused },
+    { .module = "quant",
+      .text = "per_channel_cast_and_transpose(x[T, H], fmt: {e4m3}, num_per_tokens: int, "
+              "round_sf: bool = False) -> fmt[H, T], f32[T / num_per_tokens, H]",
+      .doc = "(out, out_sf): as per_channel_cast, with out transposed; out_sf is not.",
+      .call = call_per_channel_cast_and_transpose },
+    { .module = "quant",
+      .text = "cast_back(x[T, W], x_sf[A, B], fmt: {bf16|fp32}, x_num_per_tokens: int, "
+              "x_num_per_channels: int) -> fmt[T, W * x]",
+      .doc = "tegula.quant.cast_back with pairs as two arguments.",
+      .call = call_cast_back },
+    { .module = "quant",
+      .text = "cast_back_e5m6(x[T, W], x_sf[A, B], fmt: {bf16|fp32}, x_num_per_tokens: int, "
+              "x_num_per_channels: int) -> fmt[T, W * 2 / 3]",
+      .doc = "The same for bytes of e5m6.",
+      .call = call_cast_back_e5m6 },
+    { .module = "quant",
+      .text = "unpack_from_e2m1fn_x2(x[N], fmt: {f32|bf16|f16|e4m3}) -> fmt[N * 2]",
+      .doc = "tegula.quant.unpack_from_e2m1fn_x2 of one dimension.",
+      .call = call_unpack_from_e2m1fn_x2 },
+    { .module = "quant",
+      .text = "swiglu_forward_and_per_token_cast(x[T, W], fmt: {e4m3|e2m1}, num_per_channels: int, "
+              "pos_to_token_topk[T]?, topk_weights[N, K]?, pos_to_expert[T]?, " SF_FLAGS
+              ", swiglu_clamp_value: float? = None, clamped_count[Three]?!, sf_clamp_min: float? = None) -> "
+              "fmt[T, W / 2 * fmt / 8], " SF("T", "W / 2 / num_per_channels"),
+      .doc = "tegula.quant.swiglu_forward_and_per_token_cast; packed factors are column-major.",
+      .call = call_swiglu_forward_and_per_token_cast },
+    { .module = "quant",
+      .text = "swiglu_forward_and_per_channel_cast_and_transpose(x[T, W], fmt: {e4m3}, num_per_tokens: int, "
+              "round_sf: bool = False, without_transpose: bool = False, swiglu_clamp_value: float? = None) "
+              "-> fmt[T, W / 2] if without_transpose else fmt[W / 2, T], f32[T / num_per_tokens, W / 2]",
+      .doc = "(out, out_sf): silu(gate) * up of rows of gates and ups, rounded to bf16, then as "
+             "per_channel_cast; out is transposed unless without_transpose, out_sf never is.",
+      .call = call_swiglu_forward_and_per_channel_cast_and_transpose },
+    { .module = "quant",
+      .text = "swiglu_backward_and_per_token_cast(x[E, W], x_sf[A, B], grad_out[E, H], weight[N, K], "
+              "pos_to_token_topk[E], token_topk_to_pos[N, K], num_per_channels: int, round_sf: bool = False, "
+              "swiglu_clamp_value: float? = None) -> bf16[E, H], e4m3[E, W], "
+              "f32[E, H / num_per_channels * 2], bf16[E, W], f32[N, K]",
+      .doc = "tegula.quant.swiglu_backward_and_per_token_cast with pairs as two arguments.",
+      .call = call_swiglu_backward_and_per_token_cast },
 };
 const int num_rows = sizeof rows / sizeof rows[0];

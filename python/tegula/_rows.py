@@ -19,11 +19,13 @@ class Result(NamedTuple):
     size: tuple              # expressions
     strides: Optional[tuple]
     strided_if: Optional[str]   # a bool parameter without which the output is packed
+    chosen_by: Optional[str]    # a parameter that must be true or given; else the output is the next Result
 
 
 _PARAM = re.compile(r"(\w+)(?:\[([^]]*)\](\??!?)|: (\{[^}]*\}|\w+)(\??)(?: = ([^,]+))?)(?:, |$)")
-_RESULT = re.compile(r"(\w+)\[([^];]*)(?:; ([^]]*?)(?: if (\w+))?)?\](?:, |$)")
+_RESULT = re.compile(r"(\w+)\[([^];]*)(?:; ([^]]*?)(?: if (\w+))?)?\](?: if (\w+) else |, |$)")
 _OPERATOR = re.compile(r" ([*/]) ")
+_BITS = {"e4m3": 8, "e2m1": 4, "e5m6": 12}     # of a value, where a word counts in a size
 _MARKS = "abcdefghijklmnopqrstuvwxyz"  # of torch's schemas: which argument an op writes to
 
 
@@ -37,6 +39,11 @@ def _read_all(pattern, text):
 
 def _split(text):
     return tuple(text.split(", ")) if text else None
+
+
+def _values_per_element(dtype):
+    """A byte, signed or not, is a pair of e2m1."""
+    return 2 if str(dtype).endswith(("int8", "e2m1fn_x2")) else 1
 
 
 class Row:
@@ -57,9 +64,11 @@ class Row:
         required = max(i for i, p in enumerate(self.params) if p.default is None)
         self.params[:required] = [p._replace(default=None) if p.kind == "Tensor" else p
                                   for p in self.params[:required]]
-        self.results = []
-        for dtype, size, strides, strided_if in _read_all(_RESULT, results.removesuffix("None")):
-            self.results.append(Result(dtype, _split(size), _split(strides), strided_if))
+        self.results, other = [], False     # a list of alternatives for each
+        for dtype, size, strides, *names in _read_all(_RESULT, results.removesuffix("None")):
+            result = Result(dtype, _split(size), _split(strides), *names)
+            self.results[-1].append(result) if other else self.results.append([result])
+            other = result.chosen_by is not None
         self.first = next(p.name for p in self.params if p.kind == "Tensor" and not p.optional)
         self.out_names = ["out"] if len(self.results) == 1 else [f"out{i}" for i in range(len(self.results))]
 
@@ -84,23 +93,27 @@ class Row:
     def describe_outputs(self, values):
         """[(dtype, size, strides or None)] for arguments by name; sizes may be symbolic. A dtype is a word, or
         a tensor to take it from."""
-        sizes = {}
-        for p in self.params:
+        sizes, scalars = {}, {p.name for p in self.params if p.kind == "int"}
+        for p in sorted(self.params, key=lambda p: p.optional):     # sizes of what is always there first
             value = values.get(p.name)
             if p.kind in ("int", "bool"):
                 sizes[p.name] = value
+            elif p.kind == "str":
+                sizes[p.name] = _BITS.get(value)
             elif p.kind == "Tensor" and value is not None:
                 if len(value.shape) != len(p.dims):
                     raise ValueError(f"{p.name}: has {len(value.shape)} dimensions, want {len(p.dims)}")
-                if not p.optional:
-                    for name, size in zip(p.dims, value.shape):
-                        sizes.setdefault(name, size)
+                sizes[p.name] = _values_per_element(value.dtype)
+                for name, size in zip(p.dims, value.shape):
+                    sizes.setdefault(name, size)
 
         def multiply(expression):
             first, *rest = _OPERATOR.split(expression)
             terms = [int(t) if t.isdigit() else sizes[t] for t in [first, *rest[1::2]]]
             result = terms[0]
-            for op, x in zip(rest[::2], terms[1:]):
+            for op, x, name in zip(rest[::2], terms[1:], rest[1::2]):
+                if op == "/" and name in scalars and x <= 0:
+                    raise ValueError(f"{name}: is {x}, want >= 1")
                 result = result * x if op == "*" else (result + x - 1) // x
             return result
 
@@ -110,5 +123,10 @@ class Row:
         def is_packed(r):
             return r.strides is None or (r.strided_if is not None and not values[r.strided_if])
 
+        def is_chosen(r):
+            value = values.get(r.chosen_by)
+            return r.chosen_by is None or (value is not None and value is not False)
+
+        chosen = [next(filter(is_chosen, alternatives)) for alternatives in self.results]
         return [(values.get(r.dtype, r.dtype), evaluate(r.size),
-                 None if is_packed(r) else evaluate(r.strides)) for r in self.results]
+                 None if is_packed(r) else evaluate(r.strides)) for r in chosen]

@@ -11,9 +11,9 @@ from . import _after_import, _tegula
 from ._rows import Row
 
 WORDS = {  # of a row's text: the name of torch's dtype
-    "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i8": "int8",
-    "u8": "uint8", "bool": "bool", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e8m0": "float8_e8m0fnu",
-    "e2m1x2": "float4_e2m1fn_x2"}
+    "f32": "float32", "fp32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
+    "i8": "int8", "u8": "uint8", "bool": "bool", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",
+    "e8m0": "float8_e8m0fnu", "e2m1": "int8", "e2m1x2": "float4_e2m1fn_x2", "e5m6": "uint8"}
 
 _DLPACK = {  # name: (code, bits, lanes)
     "int8": (0, 8, 1), "int16": (0, 16, 1), "int32": (0, 32, 1), "int64": (0, 64, 1),

@@ -24,7 +24,11 @@ class _Alias:
         return None
 
     def exec_module(self, module):
-        sys.modules[module.__name__] = importlib.import_module("tegula" + module.__name__[len(_NAME):])
+        real = "tegula" + module.__name__[len(_NAME):]
+        sys.modules[module.__name__] = importlib.import_module(real)
+        for name in [name for name in sys.modules if name.startswith(real + ".")]:
+            # here already: importing it again would put it in place of what the package has of that name
+            sys.modules[_NAME + name[len("tegula"):]] = sys.modules[name]
 
 
 if sys.modules.get(_NAME, tegula) is not tegula:

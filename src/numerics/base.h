@@ -61,4 +61,9 @@ TGL_INLINE uint32_t tgl_select(int condition, uint32_t yes, uint32_t no)
 #endif
 }
 
+TGL_INLINE float tgl_select_f32(int condition, float yes, float no)
+{
+    return tgl_f32_from_bits(tgl_select(condition, tgl_f32_to_bits(yes), tgl_f32_to_bits(no)));
+}
+
 #endif

@@ -15,7 +15,7 @@ TGL_INLINE uint16_t tgl_bf16_from_f32(float value)
 {
     const uint32_t bits = tgl_f32_to_bits(value);
     const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)tgl_select((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFF, rounded);
+    return (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FFF : rounded);
 }
 
 TGL_INLINE float tgl_bf16_to_f32(uint16_t code) { return tgl_f32_from_bits((uint32_t)code << 16); }

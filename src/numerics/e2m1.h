@@ -21,6 +21,13 @@ TGL_INLINE uint8_t tgl_e2m1_from_f32(float value)
     return (uint8_t)tgl_select(magnitude > 0x7F800000, 0x7, code);
 }
 
+/* The same for a value that needs no saturation: a number below 7 in magnitude, which rounds to 6. */
+TGL_INLINE uint8_t tgl_e2m1_from_small_f32(float value)
+{
+    const uint32_t bits = tgl_f32_to_bits(value);
+    return (uint8_t)((bits >> 28 & 0x8) | tgl_minifloat_from_magnitude(bits & 0x7FFFFFFF, 1, 1));
+}
+
 /* The high nibble of `code` is ignored, so the low element of a pair needs no mask. */
 TGL_INLINE float tgl_e2m1_to_f32(uint8_t code)
 {

@@ -21,11 +21,24 @@ TGL_INLINE uint8_t tgl_e4m3_from_f32(float value)
     return (uint8_t)tgl_select(magnitude > 0x7F800000, 0x7F, code);
 }
 
+/* The same for a value that needs no saturation: a number below 464 in magnitude, which rounds to 448. */
+TGL_INLINE uint8_t tgl_e4m3_from_small_f32(float value)
+{
+    const uint32_t bits = tgl_f32_to_bits(value);
+    return (uint8_t)((bits >> 24 & 0x80) | tgl_minifloat_from_magnitude(bits & 0x7FFFFFFF, 3, 7));
+}
+
+/* Of a code that is no NaN. */
+TGL_INLINE float tgl_e4m3_number_to_f32(uint8_t code)
+{
+    const uint32_t sign = (uint32_t)(code & 0x80) << 24;
+    return tgl_f32_from_bits(sign | tgl_minifloat_to_magnitude(code & 0x7F, 3, 7));
+}
+
 TGL_INLINE float tgl_e4m3_to_f32(uint8_t code)
 {
-    const uint32_t sign = (uint32_t)(code & 0x80) << 24, magnitude = code & 0x7F;
-    const uint32_t bits = sign | tgl_minifloat_to_magnitude(magnitude, 3, 7);
-    return tgl_f32_from_bits(tgl_select(magnitude == 0x7F, 0x7FFFFFFF, bits));
+    const uint32_t number = tgl_f32_to_bits(tgl_e4m3_number_to_f32(code));
+    return tgl_f32_from_bits(tgl_select((code & 0x7F) == 0x7F, 0x7FFFFFFF, number));
 }
 
 #endif

@@ -28,6 +28,20 @@ TGL_INLINE uint16_t tgl_e5m6_from_f32(float value)
     return (uint16_t)tgl_select((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FF, code);
 }
 
+/* The same for a number below 65536 in magnitude. Cut, a magnitude from 2^-14 on has the code of its upper
+ * bits, a smaller one the code of its multiple of 2^-20; in each range the other one is not larger. */
+TGL_INLINE uint16_t tgl_e5m6_from_small_f32(float value)
+{
+    const uint32_t bits = tgl_f32_to_bits(value);
+    const int32_t magnitude = (int32_t)(bits & 0x7FFFFFFF);
+    const int32_t below = magnitude < 0x38800000 ? magnitude : 0x38800000; /* 2^-14 */
+    const int32_t normal = (magnitude >> 17) - (112 << 6);
+    const int32_t subnormal = (int32_t)(tgl_f32_from_bits((uint32_t)below) * 0x1p20f);
+    const uint32_t cut = (uint32_t)(normal > subnormal ? normal : subnormal);
+    const uint32_t code = cut + ((cut & 1) + (bits & 0x1FFFF) > 0x10000);
+    return (uint16_t)((bits >> 20 & 0x800) | code);
+}
+
 TGL_INLINE float tgl_e5m6_to_f32(uint16_t code) { return tgl_f16_to_f32((uint16_t)(code << 4)); }
 
 TGL_INLINE void tgl_e5m6x8_pack(const uint16_t codes[8], uint32_t words[3])

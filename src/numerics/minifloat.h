@@ -7,8 +7,8 @@
  * so codes without their sign are in the order of their values: the next value up is code + 1.
  *
  * Both functions work on magnitudes; signs, NaN and the ends of the range are the formats' own.
- * mantissa_bits and bias are constants at every call, so that what is left is a dozen integer
- * operations, one float addition and two selects: no branch, no table. The addition never sees or makes
+ * mantissa_bits and bias are constants at every call, so that what is left is a handful of integer
+ * operations and one float addition: no branch, no table. The addition never sees or makes
  * a number that flush-to-zero would change, so the results do not depend on that mode; they do need the
  * default rounding mode, nearest even. */
 #ifndef TEGULA_NUMERICS_MINIFLOAT_H
@@ -17,34 +17,33 @@
 #include "numerics/base.h"
 
 /* The code nearest to a float, ties to the even code. `magnitude` is the float's bits without the sign;
- * not NaN, and not above the power of two that follows the format's largest value. */
+ * not NaN, and not above the power of two that follows the format's largest value.
+ *
+ * Codes that share an exponent are one step apart, as subnormal codes are from each other. The last bit of a
+ * float 2^(23 - M) times as large as that exponent, the anchor, is one step: so adding the anchor rounds, and
+ * the sum's last bits count steps. They are even for the anchor itself, so a tie goes to an even count, which
+ * is an even code. A carry into the next exponent is the count 2^(M + 1), whose code is right as well. */
 TGL_INLINE uint32_t tgl_minifloat_from_magnitude(uint32_t magnitude, int mantissa_bits, int bias)
 {
     const int drop = 23 - mantissa_bits;
-    /* Normal: add half of what the dropped bits can hold, one less where the code is even, so that a
-     * tie stays there. A carry runs into the exponent, as it should. */
-    const uint32_t is_odd = magnitude >> drop & 1;
-    const uint32_t half_down = (1u << (drop - 1)) - 1;
-    const uint32_t rebias = (uint32_t)(127 - bias) << mantissa_bits;
-    const uint32_t normal = ((magnitude + half_down + is_odd) >> drop) - rebias;
-    /* Subnormal: the last bit of a float as large as the anchor is the format's smallest step, so that
-     * the addition rounds. */
-    const uint32_t anchor = (uint32_t)(151 - bias - mantissa_bits) << 23;
+    const uint32_t min_normal = (uint32_t)(128 - bias) << 23, exponent = magnitude & 0x7F800000;
+    const uint32_t power = exponent > min_normal ? exponent : min_normal;
+    const uint32_t anchor = power + ((uint32_t)drop << 23);
     const float sum = tgl_f32_from_bits(magnitude) + tgl_f32_from_bits(anchor);
-    const uint32_t subnormal = tgl_f32_to_bits(sum) - anchor;
-    const uint32_t min_normal = (uint32_t)(128 - bias) << 23;
-    return tgl_select(magnitude < min_normal, subnormal, normal);
+    const uint32_t steps = tgl_f32_to_bits(sum) & ((4u << mantissa_bits) - 1);
+    return steps + (power >> drop) - (min_normal >> drop);
 }
 
-/* The bits of the float with the value of `code`, which has no sign and is not infinite or NaN. */
+/* The bits of the float with the value of `code`, which has no sign and is not infinite or NaN. With the
+ * exponent one higher a normal code has twice its value, half of which is too much; a subnormal one, read as
+ * if it were normal, is too large by the smallest normal number. That is the larger of the two. */
 TGL_INLINE uint32_t tgl_minifloat_to_magnitude(uint32_t code, int mantissa_bits, int bias)
 {
-    const uint32_t normal = (code << (23 - mantissa_bits)) + ((uint32_t)(127 - bias) << 23);
-    /* Subnormal: with E = 1 in its place the value is too large by exactly the smallest normal number. */
-    const uint32_t min_normal = (uint32_t)(128 - bias) << 23;
-    const float excess = tgl_f32_from_bits(normal + (1u << 23));
-    const uint32_t subnormal = tgl_f32_to_bits(excess - tgl_f32_from_bits(min_normal));
-    return tgl_select(code >> mantissa_bits == 0, subnormal, normal);
+    const int32_t half = (int32_t)(code << (23 - mantissa_bits)) + ((127 - bias) << 23);
+    const int32_t min_normal = (128 - bias) << 23;
+    const int32_t excess = half > min_normal ? half : min_normal;
+    const float twice = tgl_f32_from_bits((uint32_t)half + (1u << 23));
+    return tgl_f32_to_bits(twice - tgl_f32_from_bits((uint32_t)excess));
 }
 
 #endif

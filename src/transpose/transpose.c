@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/square.h"
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -87,74 +88,13 @@ static int64_t cpu_tile_cols(int element_bytes) { return least(CPU_X_BYTES / ele
 
 #define INLINE static inline __attribute__((always_inline))   /* so that e is a constant */
 
-/* out[j][i] = x[i][j], elements of e bytes. */
-INLINE void elements(const char *x, int64_t row_stride, int64_t col_stride, char *out, int64_t out_stride,
-                     int64_t rows, int64_t cols, int e)
-{
-    for (int64_t j = 0; j < cols; j++)
-        for (int64_t i = 0; i < rows; i++)
-            memcpy(out + j * out_stride + i * e, x + i * row_stride + j * col_stride, (size_t)e);
-}
-
-#ifdef __has_builtin
-#if __has_builtin(__builtin_shufflevector)
-#define HAS_SHUFFLE 1
-#endif
-#endif
-
-#ifdef HAS_SHUFFLE
-typedef uint8_t vector8 __attribute__((vector_size(16)));
-typedef uint16_t vector16 __attribute__((vector_size(16)));
-typedef uint32_t vector32 __attribute__((vector_size(16)));
-typedef uint64_t vector64 __attribute__((vector_size(16)));
-#define SHUFFLE(type, a, b, ...) ((vector8)__builtin_shufflevector((type)(a), (type)(b), __VA_ARGS__))
-
-/* a0 b0 a1 b1 ... of the lower halves, or of the upper ones. */
-INLINE vector8 zip_low(vector8 a, vector8 b, int e)
-{
-    return e == 1   ? SHUFFLE(vector8, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
-           : e == 2 ? SHUFFLE(vector16, a, b, 0, 8, 1, 9, 2, 10, 3, 11)
-           : e == 4 ? SHUFFLE(vector32, a, b, 0, 4, 1, 5)
-                    : SHUFFLE(vector64, a, b, 0, 2);
-}
-INLINE vector8 zip_high(vector8 a, vector8 b, int e)
-{
-    return e == 1   ? SHUFFLE(vector8, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
-           : e == 2 ? SHUFFLE(vector16, a, b, 4, 12, 5, 13, 6, 14, 7, 15)
-           : e == 4 ? SHUFFLE(vector32, a, b, 2, 6, 3, 7)
-                    : SHUFFLE(vector64, a, b, 1, 3);
-}
-
-/* elements() of a square, 16 bytes by 16 / e rows; e < 16. Rows i and i + half become rows 2 i and 2 i + 1,
- * zipped: done log2(16 / e) times, this is the transpose. */
-INLINE void square(const char *x, int64_t row_stride, char *out, int64_t out_stride, int e)
-{
-    const int n = 16 / e;
-    vector8 v[16], w[16];
-    for (int i = 0; i < n; i++) memcpy(&v[i], x + i * row_stride, 16);
-    for (int step = 1; step < n; step *= 2) {
-        for (int i = 0; i < n / 2; i++) {
-            w[2 * i] = zip_low(v[i], v[i + n / 2], e);
-            w[2 * i + 1] = zip_high(v[i], v[i + n / 2], e);
-        }
-        for (int i = 0; i < n; i++) v[i] = w[i];
-    }
-    for (int i = 0; i < n; i++) memcpy(out + i * out_stride, &v[i], 16);
-}
-#else
-INLINE void square(const char *x, int64_t row_stride, char *out, int64_t out_stride, int e)
-{
-    elements(x, row_stride, e, out, out_stride, 16 / e, 16 / e, e);
-}
-#endif
-
-/* elements() of at most a tile. */
+/* tgl_elements() of at most a tile. */
 INLINE void tile(const problem *p, const char *x, char *out, int64_t rows, int64_t cols, char *buffer, int e)
 {
     const int64_t row_stride = p->rows.x_stride, out_stride = p->cols.out_stride;
     const int64_t n = 16 / e, square_rows = rows / n * n, square_cols = cols / n * n;
     if (p->cols.x_stride != e || e == 16 || square_rows == 0 || square_cols == 0) {
-        elements(x, row_stride, p->cols.x_stride, out, out_stride, rows, cols, e);
+        tgl_elements(x, row_stride, p->cols.x_stride, out, out_stride, rows, cols, e);
         return;
     }
     const bool is_near = out_stride * cols <= CPU_NEAR_BYTES;
@@ -162,10 +102,10 @@ INLINE void tile(const problem *p, const char *x, char *out, int64_t rows, int64
     const int64_t stride = is_near ? out_stride : CPU_BUFFER_STRIDE;
     for (int64_t i = 0; i < square_rows; i += n)
         for (int64_t j = 0; j < square_cols; j += n)
-            square(x + i * row_stride + j * e, row_stride, to + j * stride + i * e, stride, e);
+            tgl_square(x + i * row_stride + j * e, row_stride, to + j * stride + i * e, stride, e);
     const int64_t more_rows = rows - square_rows, more_cols = cols - square_cols;
-    elements(x + square_cols * e, row_stride, e, to + square_cols * stride, stride, rows, more_cols, e);
-    elements(x + square_rows * row_stride, row_stride, e, to + square_rows * e, stride, more_rows,
+    tgl_elements(x + square_cols * e, row_stride, e, to + square_cols * stride, stride, rows, more_cols, e);
+    tgl_elements(x + square_rows * row_stride, row_stride, e, to + square_rows * e, stride, more_rows,
              square_cols, e);
     if (is_near) return;
     for (int64_t j = 0; j < cols; j++) {
@@ -220,11 +160,11 @@ static void cpu_copy(const void *context, int64_t begin, int64_t end)       /* p
             continue;
         }
         switch (e) {                                    /* there is one row only, not contiguous in x */
-        case 1: elements(x, stride, 0, out, 0, count, 1, 1); break;
-        case 2: elements(x, stride, 0, out, 0, count, 1, 2); break;
-        case 4: elements(x, stride, 0, out, 0, count, 1, 4); break;
-        case 8: elements(x, stride, 0, out, 0, count, 1, 8); break;
-        default: elements(x, stride, 0, out, 0, count, 1, 16); break;
+        case 1: tgl_elements(x, stride, 0, out, 0, count, 1, 1); break;
+        case 2: tgl_elements(x, stride, 0, out, 0, count, 1, 2); break;
+        case 4: tgl_elements(x, stride, 0, out, 0, count, 1, 4); break;
+        case 8: tgl_elements(x, stride, 0, out, 0, count, 1, 8); break;
+        default: tgl_elements(x, stride, 0, out, 0, count, 1, 16); break;
         }
     }
 }

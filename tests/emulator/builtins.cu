@@ -274,6 +274,7 @@ extern "C" __global__ void t_convert(const float *in, u32 *out, int n)
     out[2 * n + i] = pack_e5m2(in[i], 1.0f);
 #endif
     out[3 * n + i] = pack_f16(in[i], 2.0f);
+    out[4 * n + i] = pack_f16_rz(in[i], -1.0f);
 }
 
 /* both halves of i as f16, then as e4m3 */
@@ -284,6 +285,27 @@ extern "C" __global__ void t_widen(float2 *out, int n)
     out[i] = unpack_f16((u32)(n - 1 - i) << 16 | (u32)i);
 #if __CUDA_ARCH__ >= 890
     out[n + i] = unpack_e4m3((u32)i);
+#endif
+}
+
+/* in: three pairs of 16-bit values for each thread */
+extern "C" __global__ void t_pairs(const u32 *in, u32 *out, int n)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const u32 a = in[3 * i], b = in[3 * i + 1], c = in[3 * i + 2];
+    out[i] = max_abs_bf16x2(a & 0x7fff7fff, b);
+    out[n + i] = max_abs_f16x2(a & 0x7fff7fff, b);
+    out[2 * n + i] = fma_bf16x2(a, b, c);
+    out[3 * n + i] = fma_f16x2(a, b, c);
+#if __CUDA_ARCH__ >= 900
+    out[4 * n + i] = min_u16x2(a, b);
+    out[5 * n + i] = max_u16x2(a, b);
+#endif
+    out[6 * n + i] = __float_as_uint(low_f16(a));
+    out[7 * n + i] = __float_as_uint(high_f16(a));
+#if __CUDA_ARCH__ >= 890
+    out[8 * n + i] = widen_e4m3(a);
 #endif
 }
 

@@ -139,11 +139,14 @@ EMU_MINMAX(unsigned long long)
 EMU_F1(expf)
 EMU_F1(exp2f) EMU_F1(expm1f) EMU_F1(logf) EMU_F1(log2f) EMU_F1(log1pf) EMU_F1(sqrtf) EMU_F1(tanhf)
     EMU_F1(fabsf) EMU_F1(floorf) EMU_F1(ceilf) EMU_F1(truncf) EMU_F1(rintf) EMU_F1(roundf) EMU_F1(erff)
-        EMU_F1(sinf) EMU_F1(cosf) EMU_F2(fmaxf) EMU_F2(fminf) EMU_F2(powf) EMU_F2(fmodf) EMU_F2(copysignf)
+        EMU_F1(sinf) EMU_F1(cosf) EMU_F2(powf) EMU_F2(fmodf) EMU_F2(copysignf)
             EMU_F3(fmaf) static inline float ldexpf(float x, int e)
 {
     return __builtin_ldexpf(x, e);
 }
+/* a NaN is ignored, a signalling one too, which C's functions return */
+static inline float fmaxf(float a, float b) { return a != a ? b : b != b ? a : __builtin_fmaxf(a, b); }
+static inline float fminf(float a, float b) { return a != a ? b : b != b ? a : __builtin_fminf(a, b); }
 static inline float max(float a, float b) { return fmaxf(a, b); }
 static inline float min(float a, float b) { return fminf(a, b); }
 static inline int abs(int x) { return x < 0 ? -x : x; }

@@ -499,7 +499,108 @@ template <int ID, int THREADS_> DEV void barrier_arrive(EMU_AT)
 DEV void pdl_wait(void) { emu_rt->pdl_wait(); }
 DEV void pdl_trigger(void) { }
 
+/* ---- pairs of 16-bit values ---- */
+DEV float emu_f16_value(u32 code)               /* of 16 bits; every NaN is quiet and positive */
+{
+    const u32 sign = code >> 15 & 1, e = code >> 10 & 31, mantissa = code & 1023;
+    if (e == 31 && mantissa) return __uint_as_float(0x7fffffff);
+    const double a = e == 31 ? __builtin_inf()
+                     : e     ? __builtin_ldexp(1024 + mantissa, (int)e - 25)
+                             : __builtin_ldexp(mantissa, -24);
+    return (float)(sign ? -a : a);
+}
+DEV float emu_bf16_value(u32 code) { return __uint_as_float(code << 16); }
+/* A double to a format of `bits` mantissa bits; rint is to nearest even, trunc toward zero. */
+DEV u32 emu_round(double x, int bits, int bias, double (*whole)(double))
+{
+    const u32 sign = __builtin_signbit(x) ? 0x8000 : 0, infinite = (u32)(2 * bias + 1) << bits;
+    if (x != x) return 0x7fff;
+    const double a = __builtin_fabs(x);
+    if (a == __builtin_inf()) return sign | infinite;
+    int e = a > 0 ? __builtin_ilogb(a) : 1 - bias;
+    if (e < 1 - bias) e = 1 - bias;
+    const double q = whole(__builtin_ldexp(a, bits - e));
+    const double code = q + __builtin_ldexp((double)(e + bias - 1), bits);
+    return sign | (code < infinite ? (u32)code : infinite);
+}
+DEV double emu_rint(double x) { return __builtin_rint(x); }
+DEV double emu_trunc(double x) { return __builtin_trunc(x); }
+DEV u32 emu_max_abs(u32 m, u32 x, u32 infinite) /* of 16 bits */
+{
+    x &= 0x7fff;
+    const bool m_is_nan = (m & 0x7fff) > infinite, x_is_nan = x > infinite;
+    if (m_is_nan) return x_is_nan ? 0x7fff : x;
+    return x_is_nan || m >> 15 ? (x_is_nan ? m : x) : m > x ? m : x;
+}
+DEV u32 max_abs_bf16x2(u32 m, u32 x)
+{
+    return emu_max_abs(m & 0xffff, x & 0xffff, 0x7f80) | emu_max_abs(m >> 16, x >> 16, 0x7f80) << 16;
+}
+DEV u32 max_abs_f16x2(u32 m, u32 x)
+{
+    return emu_max_abs(m & 0xffff, x & 0xffff, 0x7c00) | emu_max_abs(m >> 16, x >> 16, 0x7c00) << 16;
+}
+/* Products of either format are exact in double. The sum may not be, so it is made odd where it is not: then
+ * the second rounding sees on which side of a tie the exact sum is. */
+DEV double emu_fma(double a, double b, double c)
+{
+    const double p = a * b, s = p + c;
+    const double back = s - p, error = (p - (s - back)) + (c - back);
+    if (!(error != 0.0) || s - s != 0.0) return s;
+    unsigned long long u;
+    __builtin_memcpy(&u, &s, sizeof u);
+    if (!(u & 1)) u += (error > 0.0) == (s > 0.0) ? 1 : -1;
+    double d;
+    __builtin_memcpy(&d, &u, sizeof d);
+    return d;
+}
+DEV u32 fma_bf16x2(u32 a, u32 b, u32 c)
+{
+    u32 d = 0;
+    for (int i = 0; i < 32; i += 16)
+        d |= emu_round(emu_fma(emu_bf16_value(a >> i & 0xffff), emu_bf16_value(b >> i & 0xffff),
+                               emu_bf16_value(c >> i & 0xffff)),
+                       7, 127, emu_rint) << i;
+    return d;
+}
+DEV u32 fma_f16x2(u32 a, u32 b, u32 c)
+{
+    u32 d = 0;
+    for (int i = 0; i < 32; i += 16)
+        d |= emu_round(emu_fma(emu_f16_value(a >> i), emu_f16_value(b >> i), emu_f16_value(c >> i)), 10, 15,
+                       emu_rint) << i;
+    return d;
+}
+#if __CUDA_ARCH__ >= 900
+DEV u32 min_u16x2(u32 a, u32 b)
+{
+    return min(a & 0xffff, b & 0xffff) | min(a >> 16, b >> 16) << 16;
+}
+DEV u32 max_u16x2(u32 a, u32 b)
+{
+    return max(a & 0xffff, b & 0xffff) | max(a >> 16, b >> 16) << 16;
+}
+#endif
+
 /* ---- conversions ---- */
+DEV u32 emu_f16_rz(float x)
+{
+    const u32 code = emu_round(x, 10, 15, emu_trunc);
+    return (code & 0x7fff) == 0x7c00 && !__builtin_isinf(x) ? code - 1 : code;
+}
+DEV u32 pack_f16_rz(float lo, float hi) { return emu_f16_rz(lo) | emu_f16_rz(hi) << 16; }
+DEV float low_f16(u32 pair) { return emu_f16_value(pair & 0xffff); }
+DEV float high_f16(u32 pair) { return emu_f16_value(pair >> 16); }
+#if __CUDA_ARCH__ >= 890
+DEV u32 emu_e4m3_to_f16(u32 code)
+{
+    const u32 magnitude = code & 127, e = magnitude >> 3;
+    if (magnitude == 127) return 0x7fff;
+    const double a = __builtin_ldexp(e ? 8 + (magnitude & 7) : magnitude & 7, (e ? (int)e : 1) - 10);
+    return emu_round(a, 10, 15, emu_rint) | (code & 128) << 8;
+}
+DEV u32 widen_e4m3(u32 pair) { return emu_e4m3_to_f16(pair & 255) | emu_e4m3_to_f16(pair >> 8 & 255) << 16; }
+#endif
 DEV u32 emu_bf16(float x)
 {
     const u32 b = __float_as_uint(x);
@@ -515,13 +616,6 @@ DEV u32 emu_f16(float x)
     int e = a > 0 ? __builtin_ilogb(a) : -14;
     if (e < -14) e = -14;
     return sign | (u32)(__builtin_rint(__builtin_ldexp(a, 10 - e)) + (e + 14) * 1024.0);
-}
-DEV float emu_f16_value(u32 code)
-{
-    const int e = (int)(code >> 10 & 31), m = (int)(code & 1023);
-    if (e == 31 && m) return __uint_as_float(0x7fffffff);
-    const double a = e == 31 ? __builtin_inf() : __builtin_ldexp(e ? m + 1024 : m, (e ? e : 1) - 25);
-    return (float)(code & 0x8000 ? -a : a);
 }
 DEV u32 pack_f16(float lo, float hi) { return emu_f16(lo) | emu_f16(hi) << 16; }
 DEV float2 unpack_f16(u32 pair) { return { emu_f16_value(pair & 0xffff), emu_f16_value(pair >> 16) }; }

@@ -348,6 +348,39 @@ static uint32_t fp8_nearest(float x, int mantissa, int bias, int largest)
     }
     return (uint32_t)best | (signbit(x) ? 128u : 0u);
 }
+/* The value of a 16-bit float, and the code nearest to a number by search: codes without their sign are in
+ * the order of their values. */
+static double half_value(uint32_t code, int mantissa, int bias)
+{
+    const int e = (int)(code & 0x7fff) >> mantissa, m = (int)code & ((1 << mantissa) - 1);
+    if (e == 2 * bias + 1) return m ? NAN : code & 0x8000 ? -INFINITY : INFINITY;
+    const double v = e ? ldexp(1 + ldexp(m, -mantissa), e - bias) : ldexp(m, 1 - bias - mantissa);
+    return code & 0x8000 ? -v : v;
+}
+static uint32_t half_nearest(double x, int mantissa, int bias)
+{
+    if (isnan(x)) return 0x7fff;
+    const uint32_t infinite = (uint32_t)(2 * bias + 1) << mantissa, sign = signbit(x) ? 0x8000 : 0;
+    uint32_t low = 0, high = infinite;          /* low's value <= |x| < high's */
+    if (isinf(x)) return sign | infinite;
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        if (half_value(middle, mantissa, bias) <= fabs(x)) low = middle;
+        else high = middle;
+    }
+    /* past the largest, the next step up is where infinity is */
+    const double step = half_value(low, mantissa, bias) - half_value(low ? low - 1 : 1, mantissa, bias);
+    const double below = half_value(low, mantissa, bias);
+    const double above = high < infinite ? half_value(high, mantissa, bias) : below + step;
+    const double down = fabs(x) - below, up = above - fabs(x);
+    return sign | (down < up || (down == up && low % 2 == 0) ? low : high);
+}
+static uint32_t f16_toward_zero(float x)
+{
+    if (isnan(x)) return 0x7fff;
+    const uint32_t code = half_nearest(x, 10, 15);
+    return fabs(half_value(code, 10, 15)) > fabs((double)x) ? code - 1 : code;
+}
 TEST(conversions)
 {
     enum { N = 3000 };
@@ -378,6 +411,8 @@ TEST(conversions)
                        bf16 | 0x4000u << 16);
             CHECK_THAT(o[3 * N + i] == (tgl_f16_from_f32(x) | 0x4000u << 16), "f16 of %g: %08x, want %08x", x,
                        o[3 * N + i], tgl_f16_from_f32(x) | 0x4000u << 16);
+            const uint32_t f16 = f16_toward_zero(x) | 0xbc000000u;
+            CHECK_THAT(o[4 * N + i] == f16, "f16 of %g toward zero: %08x, want %08x", x, o[4 * N + i], f16);
             if (strcmp(arch, "sm_89") < 0 && strlen(arch) == 5) continue;
             const uint32_t e4m3 = fp8_nearest(x, 3, 7, 0x7e) | fp8_nearest(-x, 3, 7, 0x7e) << 8;
             const uint32_t e5m2 = fp8_nearest(x, 2, 15, 0x7b) | 0x3c00;
@@ -410,6 +445,73 @@ TEST(widening)
     }
     free(o);
     CU(MemFree(out));
+}
+
+static bool same_half(uint32_t got, uint32_t want, int mantissa, int bias)
+{
+    return got == want || (isnan(half_value(got, mantissa, bias)) && isnan(half_value(want, mantissa, bias)));
+}
+static uint32_t max_abs_half(uint32_t m, uint32_t x, int mantissa, int bias)
+{
+    const double a = half_value(m, mantissa, bias), b = fabs(half_value(x, mantissa, bias));
+    return isnan(b) ? m : isnan(a) || b > a ? x & 0x7fff : m;
+}
+TEST(pairs)
+{
+    enum { N = 1500 };
+    static uint32_t in[3 * N];
+    test_random random = test_seed("pairs");
+    for (int i = 0; i < 3 * N; i++)
+        for (int half = 0; half < 32; half += 16) {
+            const uint32_t r = (uint32_t)test_bits(&random);
+            const uint32_t special[] = { 0, 0x8000, 1, 0x8001, 0x7c00, 0x7f80, 0x7fff, 0xffc1, 0x7e80 };
+            const uint32_t any = r & 0xffff, base = i / 3 % 4 ? 0x3f00 : 0x3c00;
+            const uint32_t near_1 = (r & 0x80ff) | (base + (r >> 16 & 0x300));      /* sums that round */
+            in[i] |= (i % 9 < 5 ? near_1 : i % 9 < 8 ? any : special[r % 9]) << half;
+        }
+    FOR_SEEDS(s) {
+        int n = N;
+        dptr src = device_copy(in, sizeof in), out = device_copy(NULL, BYTES);
+        void *args[] = { &src, &out, &n };
+        ran("t_pairs", launch(kernel("t_pairs"), (N + 127) / 128, 128, 1, PLAIN, 0, args));
+        uint32_t *o = host_copy(out, BYTES);
+        for (int i = 0; i < N; i++)
+            for (int half = 0; half < 32; half += 16) {
+                const uint32_t a = in[3 * i] >> half & 0xffff, b = in[3 * i + 1] >> half & 0xffff,
+                               c = in[3 * i + 2] >> half & 0xffff;
+                uint32_t got[8];
+                for (int k = 0; k < 6; k++) got[k] = o[k * N + i] >> half & 0xffff;
+                for (int k = 0; k < 4; k++) {
+                    const int mantissa = k % 2 ? 10 : 7, bias = k % 2 ? 15 : 127;
+                    const double va = half_value(a, mantissa, bias), vb = half_value(b, mantissa, bias),
+                                 vc = half_value(c, mantissa, bias), p = va * vb;
+                    const bool is_exact = !isfinite(p + vc) || (p + vc - p == vc && p + vc - vc == p);
+                    if (k > 1 && !is_exact) continue;   /* the oracle adds in double */
+                    const uint32_t want = k < 2 ? max_abs_half(a & 0x7fff, b, mantissa, bias)
+                                                : half_nearest(p + vc, mantissa, bias);
+                    CHECK_THAT(same_half(got[k], want, mantissa, bias),
+                               "%s_%s of %04x %04x %04x: %04x, want %04x", k < 2 ? "max_abs" : "fma",
+                               k % 2 ? "f16x2" : "bf16x2", a, b, c, got[k], want);
+                }
+                const float widened = float_of(o[(half ? 7 : 6) * N + i]);
+                const double value = half_value(a, 10, 15);
+                CHECK_THAT(isnan(value) ? isnan(widened) : bits_of(widened) == bits_of((float)value),
+                           "f16 %04x to f32: %g, want %g", a, widened, value);
+                if (!before_hopper()) {
+                    CHECK_INT(got[4], a < b ? a : b);
+                    CHECK_INT(got[5], a < b ? b : a);
+                }
+                if (strcmp(arch, "sm_89") < 0 && strlen(arch) == 5) continue;
+                const uint32_t code = in[3 * i] >> half / 2 & 0xff;
+                const uint32_t f16 = o[8 * N + i] >> half & 0xffff;
+                const double want = (code & 127) == 127 ? NAN : fp8_value((int)code, 3, 7);
+                CHECK_THAT(same_half(f16, half_nearest(want, 10, 15), 10, 15),
+                           "e4m3 %02x to f16: %04x, want %g", code, f16, want);
+            }
+        free(o);
+        CU(MemFree(src));
+        CU(MemFree(out));
+    }
 }
 
 TEST(mma)

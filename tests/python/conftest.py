@@ -16,8 +16,8 @@ HAS_CUDA = torch is not None and torch.cuda.is_available()
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="no GPU here")
 NEEDS_TORCH = {
     "test_cuda.py", "test_docs.py", "test_golden.py", "test_memory.py", "test_moe.py",
-    "test_moe_cuda.py", "test_moe_gate.py", "test_moe_mapping.py", "test_rows.py",
-    "test_testing.py", "test_torch.py", "test_transpose.py",
+    "test_moe_cuda.py", "test_moe_gate.py", "test_moe_mapping.py", "test_quant.py", "test_quant_casts.py",
+    "test_quant_swiglu.py", "test_rows.py", "test_testing.py", "test_torch.py", "test_transpose.py",
 }
 collect_ignore = sorted(NEEDS_TORCH) if torch is None else []
 

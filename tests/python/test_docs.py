@@ -95,6 +95,25 @@ def test_moe():
     assert torch.allclose(out, x, rtol=1e-5) and (end - start).tolist() == lengths
 
 
+def test_quant():
+    # doc: quant
+    from tegula import quant
+
+    x = torch.randn(64, 512, dtype=torch.bfloat16)
+    data, sf = quant.per_token_cast(x, "e4m3", 128)                 # float8_e4m3fn (64, 512), float32 (64, 4)
+    packed = quant.per_token_cast(x, "e2m1", 32, use_tma_aligned_col_major_sf=True, round_sf=True,
+                                  use_packed_ue8m0=True)            # int8 (64, 256), int32 (64, 4)
+    again = quant.per_token_cast(packed, "e4m3", 128, x_block_size=(1, 32))
+    back = quant.cast_back((data, sf), "bf16", (1, 128))
+    # end
+    assert [(t.dtype, t.shape, t.stride()) for t in (data, sf, *packed)] == [
+        (torch.float8_e4m3fn, (64, 512), (512, 1)), (torch.float32, (64, 4), (4, 1)),
+        (torch.int8, (64, 256), (256, 1)), (torch.int32, (64, 4), (1, 64))]
+    assert torch.allclose(back.float(), x.float(), rtol=0.07, atol=0.01)
+    values = (quant.cast_back(again, "fp32", (1, 128)), quant.cast_back(packed, "fp32", (1, 32)))
+    assert torch.allclose(*values, rtol=0.07)
+
+
 @needs_cuda
 def test_graph():
     import tegula

@@ -108,6 +108,31 @@ def test_sums_and_strides(call):
     assert seen.tolist() == [2, 2]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        toy.pick,
+        OPS.pick,
+        torch.compile(lambda *a, **k: toy.pick(*a, **k), fullgraph=True, backend="aot_eager"),
+    ],
+    ids=["eager", "op", "compiled"],
+)
+@pytest.mark.parametrize("dtype, per_element", [(torch.float32, 1), (torch.int8, 2), (torch.uint8, 2)])
+@pytest.mark.parametrize("fmt, size, out_dtype", [
+    ("e4m3", 8, torch.float8_e4m3fn), ("e2m1", 4, torch.int8), ("e5m6", 12, torch.uint8)])
+def test_one_of_two_outputs(call, dtype, per_element, fmt, size, out_dtype):
+    """By an optional tensor that is given, whose sizes count then, or by a bool; bits of a word, values in an
+    element."""
+    x, indices = torch.zeros(6, 10, dtype=dtype), torch.zeros(3)
+    width = 10 * per_element * size // 8
+    out, sizes = call(x, fmt)
+    assert (out.shape, out.dtype, out.stride()) == ((6, width), out_dtype, (width, 1))
+    assert (sizes.shape, sizes.dtype, sizes.stride()) == ((6, 5), torch.int32, (5, 1))
+    out, sizes = call(x, fmt, indices, True)
+    assert (out.shape, out.dtype) == ((3, width), out_dtype)
+    assert (sizes.shape, sizes.dtype, sizes.stride()) == ((6, 10), torch.float32, (1, 8))
+
+
 def test_written_optional_tensor():
     x, seen = torch.randn(6, 3), torch.zeros(2, dtype=torch.int64)
     version = seen._version
@@ -174,13 +199,14 @@ def test_out_tuple():
     (lambda x: toy.cast(x, round_sf=1), TypeError, "round_sf: is 1, want True or False"),
     (lambda x: toy.cast(x, eps="x"), TypeError, "^eps: is 'x', want a number$"),
     (lambda x: toy.cast(x, eps=10**400), OverflowError, "^eps: is 10*, want a number that a double can hold$"),
-    (lambda x: toy.cast(x, 0), ValueError, "output 1 would have an impossible size"),
-    (lambda x: toy.cast(x, -3), ValueError, "output 1 would have an impossible size"),
+    (lambda x: toy.cast(x, 0), ValueError, "^group: is 0, want >= 1$"),
+    (lambda x: toy.cast(x, -3), ValueError, "^group: is -3, want >= 1$"),
+    (lambda x: OPS.cast(x.to("meta"), 0), ValueError, "^group: is 0, want >= 1$"),
     (lambda x: toy.scale(x, 3), TypeError, "weight: is a <class 'int'>, want a tensor"),
     (lambda x: toy.scale(x, x), ValueError, "weight: has 2 dimensions, want 1"),
     (lambda x: toy.scale(x, clamp="x"), TypeError, "^clamp: is 'x', want a number$"),
     (lambda x: toy.scale(None), TypeError, "x: is a <class 'NoneType'>"),
-], ids=range(16))
+], ids=range(17))
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call(torch.zeros(6, 10))
@@ -230,6 +256,8 @@ def test_opcheck():
     torch.library.opcheck(OPS.cast.default, (x, 4))
     torch.library.opcheck(OPS.scale.out, (x,), {"out": torch.empty(6, 10)})
     torch.library.opcheck(OPS.scale.default, (x, None, torch.randn(10)), {"clamp": 0.5})
+    for indices in (None, torch.zeros(3)):
+        torch.library.opcheck(OPS.pick.default, (x, "e5m6", indices, indices is None))
     torch.library.opcheck(OPS.add_inplace.default, (torch.arange(5), 3))
     for seen in (None, torch.arange(3)):
         torch.library.opcheck(OPS.pad.default, (x, None, 2), {"seen": seen, "col_major": True})
@@ -255,6 +283,12 @@ def test_row_reader():
     made = row.describe_outputs({"x": torch.empty(3, 5), "w": None, "n": 9, "s": "a", "y": torch.empty(3)})
     assert [(size, strides) for _, size, strides in made] == [((12, 9), None), ((3,), (2,))]
     assert Row("f(x[T]!) -> None").schema() == "f(Tensor(a!) x) -> ()"
+    row = Row("f(x[T], w[N]?, b: bool = False) -> x[N + T] if w else i32[T], f32[T; 2 if b] if b else x[1]")
+    assert row.schema() == "f(Tensor x, Tensor? w=None, bool b=False) -> (Tensor, Tensor)"
+    for w, b, want in ((None, False, [("i32", (3,), None), (7, (1,), None)]),
+                       (torch.empty(9), True, [(7, (12,), None), ("f32", (3,), (2,))])):
+        made = row.describe_outputs({"x": torch.empty(3), "w": w, "b": b})
+        assert [(t if isinstance(t, str) else 7, *rest) for t, *rest in made] == want
     row = Row("f(w[N]?, x[T, N], k: int, y[T]?!, b: bool = False) -> f32[N + k * b + 1; 2 if b]")
     assert row.schema() == "f(Tensor? w, Tensor x, int k, Tensor(a!)? y=None, bool b=False) -> Tensor"
     assert row.first == "x"

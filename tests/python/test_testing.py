@@ -24,6 +24,8 @@ def test_assert_equal(device):
     numeric.assert_equal(x, x.view(torch.int32), check_dtype=False)
     numeric.assert_equal(x, x.flatten(), check_shape=False, check_stride=False)
     numeric.assert_equal(x[:, :0], x.t()[:, :0], check_stride=True)
+    column = torch.empty_strided((1, 1), (1, 4), device=device).fill_(3)
+    numeric.assert_equal(column, x[1:, 1:], check_stride=False)
 
 
 def test_calc_diff():
@@ -96,6 +98,24 @@ def test_topk_idx(device):
     assert generator.generate_topk_idx(params | {"num_send_tokens": 0}, device).shape == (0, 6)
 
 
+def test_rand_float(device):
+    values = [generator.generate_rand_float((3, 50), device) for _ in range(30)]
+    limit = torch.finfo(torch.float32).max / 8
+    assert all(v.shape == (3, 50) and v.abs().max() <= limit and v.device.type == device for v in values)
+    exponents = [v.abs().max().log2().item() for v in values]
+    assert min(exponents) < -20 and max(exponents) > 40                         # one scale each, far apart
+    assert all(v.abs().max() < v.abs().mean() * 30 for v in values)
+
+
+def test_e5m6_inputs(device):
+    for dtype in (torch.bfloat16, torch.float32):
+        inputs = list(generator.generate_e5m6_inputs(3, 16, dtype, device))
+        assert [is_special for _, is_special in inputs] == [False, True, True, True]
+        assert all(x.shape == (3, 16) and x.dtype == dtype and x.device.type == device for x, _ in inputs)
+        assert all((x[:, -1] == 65024).all() for x, _ in inputs[1:])
+        assert [x[0, 0].item() for x, _ in inputs[1:]] == [2**-20, 2**-14 * 63 / 64, 2**-14]
+
+
 def test_names():
     assert bench.make_param_id({"num_tokens": 4001, "dtype": torch.bfloat16}) == "num_tokens=4001-dtype=bf16"
     assert bench.make_param_key({"num_tokens": 4001, "dtype": torch.int8}) == "dtype=e2m1,num_tokens=4001"
@@ -110,4 +130,7 @@ def test_clear_unused_sf():
     sf = torch.full((3, 2), 0x01020304, dtype=torch.int32)      # 5 groups of 128 in 8 bytes a row
     rows = quant.clear_unused_sf(sf, 600, 128)
     assert rows.tolist() == [[4, 3, 2, 1, 4, 0, 0, 0]] * 3 and (sf == 0x01020304).all()
+    column = torch.full((5, 1), 0x01020304, dtype=torch.int32).as_strided((5, 1), (1, 8))
+    assert quant.clear_unused_sf(column, 128, 128).tolist() == [[4, 0, 0, 0]] * 5
+    assert quant.clear_unused_sf(column[:1], 128, 128).tolist() == [[4, 0, 0, 0]]
     assert testing.clear_unused_sf is quant.clear_unused_sf

@@ -71,6 +71,19 @@ static tgl_status call_pad(const frame *f)
     return TGL_OK;
 }
 
+/* out, sizes = 0 */
+static tgl_status call_pick(const frame *f)
+{
+    for (int i = 0; i < 2; i++) {
+        const DLTensor *t = f->out[i];
+        for (int64_t k = 0; k < t->shape[0] * t->shape[1]; k++)
+            for (int b = 0; b < t->dtype.bits / 8; b++)
+                ((uint8_t *)data(t))[(k / t->shape[1] * stride(t, 0) + k % t->shape[1] * stride(t, 1))
+                                     * (t->dtype.bits / 8) + b] = 0;
+    }
+    return TGL_OK;
+}
+
 /* out = (address of the workspace, its bytes, how many of them are not 0); what it leaves behind is `leave`.
  * For the emulated device, whose memory the host can read. */
 static tgl_status call_scratch(const frame *f)
@@ -103,6 +116,11 @@ op_row rows[] = {
       .text = "pad(x[T, H], weight[T, H]?, extra: int, is_padded: bool = True, seen[N]?!, col_major: bool = "
               "False) -> x[T, H + extra * is_padded], i32[T, 2; 1, T / 4 * 4 if col_major]",
       .call = call_pad },
+    { .module = "toys",
+      .text = "pick(x[T, W], fmt: {e4m3|e2m1|e5m6}, indices[P]?, is_wide: bool = False) -> "
+              "fmt[P, W * x * fmt / 8] if indices else fmt[T, W * x * fmt / 8], "
+              "f32[T, W; 1, T / 4 * 4] if is_wide else i32[T, W / 2]",
+      .call = call_pick },
     { .module = "toys",
       .text = "scratch(x[N], bytes: int, leave: int = 0, status: int = 0) -> i64[3]",
       .call = call_scratch,

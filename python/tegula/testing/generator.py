@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Sizes to test with. TK_FULL_TEST=1 adds the edge cases."""
+"""Sizes and data to test with. TK_FULL_TEST=1 adds the edge cases."""
 import os
 
 import torch
@@ -41,11 +41,35 @@ def generate_moe_params(is_benchmark=False):
                            "num_experts": num_experts // num_ep_ranks, "num_ep_ranks": num_ep_ranks}
 
 
+def _device(device):
+    """On the GPU where there is one."""
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def generate_rand_float(shape, device=None):
+    """Normal numbers times a power of two, the same for all: from 2^-110 to 2^126, held to an eighth of the
+    largest float."""
+    scale = 2.0 ** int(torch.randint(-110, 127, ()))
+    limit = torch.finfo(torch.float32).max / 8
+    x = torch.randn(shape, device=_device(device)) * scale
+    return x.nan_to_num(0, limit, -limit).clamp(-limit, limit)
+
+
+def generate_e5m6_inputs(num_tokens, hidden, dtype, device=None):
+    """(x, is_special): normal numbers, then numbers around e5m6's smallest ones, beside its largest in the
+    last column, which makes the factor 1."""
+    yield torch.randn(num_tokens, hidden, device=_device(device), dtype=dtype), False
+    for number in (2.0**-20, 2.0**-14 * 63 / 64, 2.0**-14):
+        x = torch.full((num_tokens, hidden), number, device=_device(device), dtype=dtype)
+        x[:, -1] = 65024
+        yield x, True
+
+
 def generate_topk_idx(params, device=None):
     """The experts on one rank that the tokens of all ranks want: -1 stands for an expert elsewhere, and
     tokens that want none here are left out. On the GPU where there is one."""
     num_experts, num_ranks = params["num_experts"], params["num_ep_ranks"]
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = _device(device)
     parts = [torch.empty(0, params["num_topk"], dtype=torch.int64, device=device)]
     for _ in range(num_ranks):      # one rank's tokens at a time: all of them at once would take gigabytes
         scores = torch.rand(params["num_send_tokens"], num_experts * num_ranks, device=device)

@@ -6,7 +6,7 @@ import torch
 
 
 def _bytes(x):
-    return x.detach().contiguous().flatten().view(torch.uint8)
+    return x.detach().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
 
 
 def _first_difference(x, y):

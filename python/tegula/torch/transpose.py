@@ -9,9 +9,14 @@ def _bits(x):
     return x.view(_OF_SIZE[x.element_size()])
 
 
+def _packed(x):
+    """A copy with the strides of its shape; contiguous() leaves those of a dimension of 1 as they are."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
 def transpose(x):
-    return _bits(x).t().contiguous().view(x.dtype)
+    return _packed(_bits(x).t()).view(x.dtype)
 
 
 def batched_transpose(x):
-    return _bits(x).transpose(1, 2).contiguous().view(x.dtype)
+    return _packed(_bits(x).transpose(1, 2)).view(x.dtype)

@@ -455,8 +455,49 @@ DEV void pdl_wait(void) { }
 DEV void pdl_trigger(void) { }
 #endif
 
-/* ---- conversions, to nearest even; the FP8 ones saturate and exist from sm_89 on. lo goes to the low
- * half. ---- */
+/* ---- pairs of 16-bit values in a register, subnormals kept. max_abs_*: of m and |x|, a NaN is ignored (two
+ * give a NaN). The integer ones exist from sm_90 on. ---- */
+DEV u32 max_abs_bf16x2(u32 m, u32 x)
+{
+    u32 d;
+    asm("{ .reg .b32 a; abs.bf16x2 a, %2; max.bf16x2 %0, %1, a; }" : "=r"(d) : "r"(m), "r"(x));
+    return d;
+}
+DEV u32 max_abs_f16x2(u32 m, u32 x)
+{
+    u32 d;
+    asm("{ .reg .b32 a; abs.f16x2 a, %2; max.f16x2 %0, %1, a; }" : "=r"(d) : "r"(m), "r"(x));
+    return d;
+}
+DEV u32 fma_bf16x2(u32 a, u32 b, u32 c)
+{
+    u32 d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+DEV u32 fma_f16x2(u32 a, u32 b, u32 c)
+{
+    u32 d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+#if __CUDA_ARCH__ >= 900
+DEV u32 min_u16x2(u32 a, u32 b)
+{
+    u32 d;
+    asm("min.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+DEV u32 max_u16x2(u32 a, u32 b)
+{
+    u32 d;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+#endif
+
+/* ---- conversions, to nearest even but where _rz says toward zero; those to FP8 saturate, and FP8 exists
+ * from sm_89 on. lo goes to the low half. A NaN becomes 0x7fff, and 0x7f in FP8. ---- */
 DEV u32 pack_bf16(float lo, float hi)
 {
     u32 d;
@@ -476,7 +517,31 @@ DEV float2 unpack_f16(u32 pair)                 /* x is the low half; exact */
         : "=f"(v.x), "=f"(v.y) : "r"(pair));
     return v;
 }
+DEV u32 pack_f16_rz(float lo, float hi)         /* what is finite stays finite */
+{
+    u32 d;
+    asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+    return d;
+}
+DEV float low_f16(u32 pair)                     /* exact */
+{
+    float d;
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(d) : "r"(pair));
+    return d;
+}
+DEV float high_f16(u32 pair)
+{
+    float d;
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }" : "=f"(d) : "r"(pair));
+    return d;
+}
 #if __CUDA_ARCH__ >= 890
+DEV u32 widen_e4m3(u32 pair)                    /* two codes in the low half to two f16, exact */
+{
+    u32 d;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"((u16)pair));
+    return d;
+}
 DEV u32 pack_e4m3(float lo, float hi)
 {
     u16 d;

@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: MIT */
+#include "quant/cast.h"
+
+#include <string.h>
+
+#include "core/clones.h"
+#include "core/square.h"
+#include "core/threads.h"
+
+enum {
+    PIECE = 1024,               /* columns that are scaled, then encoded, at a time; a multiple of 8 */
+    KEPT = 16384,               /* values that a tile keeps of a reader that works for them */
+    MAX_BLOCKS = PIECE,         /* side by side in a tile */
+    MIN_COLS = 64,              /* of a tile, however many rows it has */
+    MAX_TRANSPOSED_COLS = 256,
+    TILE_BYTES = 256 << 10      /* of what is read twice: a part of a core's L2 */
+};
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+/* The loops below are one step on contiguous memory each, in a form that compilers vectorise. */
+#define INLINE static inline __attribute__((always_inline))     /* so that flags are constants */
+
+/* ---- the largest magnitude ----
+ * Of floats' bits without the sign, as integers, which have the same order. NaN are the largest of all: as
+ * long as there are none, `skip_nan` is not needed. */
+
+enum { INFINITE = 0x7F800000 };
+
+INLINE int32_t amax_of_floats(const float *values, int64_t count, bool skip_nan)
+{
+    int32_t amax = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const int32_t magnitude = (int32_t)(tgl_f32_to_bits(values[i]) & 0x7FFFFFFF);
+        const int32_t number = skip_nan && magnitude > INFINITE ? 0 : magnitude;
+        amax = number > amax ? number : amax;
+    }
+    return amax;
+}
+
+INLINE int32_t amax_of_bf16(const uint16_t *values, int64_t count, bool skip_nan)     /* in 16 bits */
+{
+    int16_t amax = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const int16_t magnitude = (int16_t)(values[i] & 0x7FFF);
+        const int16_t number = skip_nan && magnitude > INFINITE >> 16 ? 0 : magnitude;
+        amax = number > amax ? number : amax;
+    }
+    return amax << 16;
+}
+
+TGL_CLONES
+static int32_t amax_of_run(const void *values, bool is_bf16, int64_t count)
+{
+    return is_bf16 ? amax_of_bf16(values, count, false) : amax_of_floats(values, count, false);
+}
+
+float tgl_amax(const void *values, bool is_bf16, int64_t count)
+{
+    return tgl_f32_from_bits((uint32_t)amax_of_run(values, is_bf16, count));
+}
+
+static int32_t amax_of_ints(const int32_t *values, int64_t count)
+{
+    int32_t amax = 0;
+    for (int64_t i = 0; i < count; i++) amax = values[i] > amax ? values[i] : amax;
+    return amax;
+}
+
+/* One column a block. */
+INLINE void amax_of_columns(const void *values, bool is_bf16, int64_t count, bool skip_nan,
+                            int32_t *restrict amax)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const float value = tgl_value_at(values, is_bf16, i);
+        const int32_t magnitude = (int32_t)(tgl_f32_to_bits(value) & 0x7FFFFFFF);
+        const int32_t number = skip_nan && magnitude > INFINITE ? 0 : magnitude;
+        amax[i] = number > amax[i] ? number : amax[i];
+    }
+}
+
+/* Runs of columns that share a block: `at` and `end` are counted from where the first block begins, like the
+ * column that a walk starts from. */
+typedef struct { int64_t block, at, end, stop, block_cols; } walk;
+INLINE walk walk_from(int64_t col, int64_t count, int64_t block_cols)
+{
+    const int64_t block = col / block_cols;
+    return (walk){ block, col, least(col + count, (block + 1) * block_cols), col + count, block_cols };
+}
+INLINE void walk_on(walk *w)
+{
+    w->block++;
+    w->at = w->end;
+    w->end = least(w->stop, w->end + w->block_cols);
+}
+
+/* Raises the amax of the blocks that `count` columns from `col` on are in. */
+INLINE void amax_of_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                           bool skip_nan, int32_t *amax)
+{
+    if (block_cols == 1) {
+        amax_of_columns(values, is_bf16, count, skip_nan, amax + col);
+        return;
+    }
+    for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w)) {
+        const int64_t from = w.at - col, n = w.end - w.at;
+        const int32_t found = is_bf16 ? amax_of_bf16((const uint16_t *)values + from, n, skip_nan)
+                                      : amax_of_floats((const float *)values + from, n, skip_nan);
+        amax[w.block] = found > amax[w.block] ? found : amax[w.block];
+    }
+}
+
+TGL_CLONES
+static void find_amax(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                      bool skip_nan, int32_t *amax)
+{
+    if (skip_nan) amax_of_blocks(values, is_bf16, col, count, block_cols, true, amax);      /* seldom */
+    else if (is_bf16) amax_of_blocks(values, true, col, count, block_cols, false, amax);
+    else amax_of_blocks(values, false, col, count, block_cols, false, amax);
+}
+
+/* ---- factors ---- */
+
+INLINE void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_rule rule, bool is_rounded,
+                         float *restrict sf, float *restrict inv)
+{
+    rule.is_rounded = is_rounded;               /* a constant */
+    for (int64_t k = 0; k < count; k++) {
+        const tgl_scale scale = tgl_scale_of(tgl_f32_from_bits((uint32_t)amax[k]), rule);
+        sf[k] = scale.sf;
+        inv[k] = scale.inv;
+    }
+}
+
+TGL_CLONES
+static void write_factors(const tgl_cast *c, int64_t m, int64_t k, const int32_t *amax, int64_t count,
+                          float *inv)
+{
+    float sf[MAX_BLOCKS];
+    if (c->rule.is_rounded) scale_blocks(amax, count, c->rule, true, sf, inv);
+    else scale_blocks(amax, count, c->rule, false, sf, inv);
+    if (c->sf.kind == TGL_SF_ROWS)
+        memcpy((float *)c->sf.data + tgl_sf_offset(&c->sf, m, k), sf, (size_t)count * sizeof *sf);
+    else
+        for (int64_t i = 0; i < count; i++) tgl_sf_set(&c->sf, m, k + i, c->num_sf, sf[i]);
+}
+
+static void read_factors(const tgl_cast *c, int64_t m, int64_t k, int64_t count, float *inv)
+{
+    for (int64_t i = 0; i < count; i++) inv[i] = 1 / tgl_sf_get(&c->sf, m, k + i);
+}
+
+/* ---- products ---- */
+
+INLINE void times_one(const void *values, bool is_bf16, int64_t count, float factor, float *restrict to)
+{
+    for (int64_t i = 0; i < count; i++) to[i] = tgl_value_at(values, is_bf16, i) * factor;
+}
+
+INLINE void times_each(const void *values, bool is_bf16, int64_t count, const float *restrict factors,
+                       float *restrict to)
+{
+    for (int64_t i = 0; i < count; i++) to[i] = tgl_value_at(values, is_bf16, i) * factors[i];
+}
+
+/* to = values * the factor of their block; `col` as in find_amax. */
+INLINE void times_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                         const float *factors, float *to)
+{
+    const int64_t bytes = is_bf16 ? 2 : 4;
+    if (block_cols == 1) {
+        times_each(values, is_bf16, count, factors + col, to);
+        return;
+    }
+    for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w))
+        times_one((const char *)values + (w.at - col) * bytes, is_bf16, w.end - w.at, factors[w.block],
+                  to + (w.at - col));
+}
+
+TGL_CLONES
+static void multiply(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                     const float *factors, float *to)
+{
+    if (is_bf16) times_blocks(values, true, col, count, block_cols, factors, to);
+    else times_blocks(values, false, col, count, block_cols, factors, to);
+}
+
+/* ---- codes ---- */
+
+/* `is_small`: no product is NaN or past the format's largest value by more than rounding, as is so where the
+ * factors were made of finite values. */
+
+TGL_CLONES
+static void to_e4m3(const float *restrict values, int64_t count, bool is_small, uint8_t *restrict to)
+{
+    if (is_small)
+        for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_from_small_f32(values[i]);
+    else
+        for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_from_f32(values[i]);
+}
+
+TGL_CLONES
+static void to_e2m1(const float *restrict values, int64_t num_pairs, bool is_small, uint8_t *restrict to)
+{
+    if (is_small)
+        for (int64_t i = 0; i < num_pairs; i++)
+            to[i] = (uint8_t)(tgl_e2m1_from_small_f32(values[2 * i]) |
+                              tgl_e2m1_from_small_f32(values[2 * i + 1]) << 4);
+    else
+        for (int64_t i = 0; i < num_pairs; i++) to[i] = tgl_e2m1x2_from_f32(values[2 * i], values[2 * i + 1]);
+}
+
+TGL_CLONES
+static void to_e5m6(const float *values, int64_t count, bool is_small, uint8_t *to)
+{
+    uint16_t codes[PIECE];
+    if (is_small)
+        for (int64_t i = 0; i < count; i++) codes[i] = tgl_e5m6_from_small_f32(values[i]);
+    else
+        for (int64_t i = 0; i < count; i++) codes[i] = tgl_e5m6_from_f32(values[i]);
+    for (int64_t i = 0; i < count; i += 8) {
+        uint32_t words[3];
+        tgl_e5m6x8_pack(codes + i, words);
+        memcpy(to + i / 8 * 12, words, 12);
+    }
+}
+
+/* Columns from `col` on of a row of codes. Neither pairs nor groups of eight are cut. */
+static void encode(int format, const float *values, int64_t col, int64_t count, bool is_small, uint8_t *row)
+{
+    switch (format) {
+    case TGL_FORMAT_E4M3: to_e4m3(values, count, is_small, row + col); break;
+    case TGL_FORMAT_E2M1: to_e2m1(values, count / 2, is_small, row + col / 2); break;
+    default: to_e5m6(values, count, is_small, row + col / 8 * 12); break;
+    }
+}
+
+/* ---- reading ---- */
+
+tgl_values tgl_values_of(const DLTensor *t)
+{
+    const bool is_bf16 = tgl_dtype_is(t->dtype, TGL_BF16);
+    const int64_t stride = t->shape[0] > 1 && !tgl_is_empty(t) ? tgl_stride(t, 0) : 0;
+    return (tgl_values){ tgl_data(t), stride * (is_bf16 ? 2 : 4), is_bf16 };
+}
+
+tgl_codes tgl_codes_of(const DLTensor *t, int format, tgl_sf sf, tgl_blocks blocks)
+{
+    const int64_t stride = t->shape[0] > 1 && !tgl_is_empty(t) ? tgl_stride(t, 0) : 0;
+    return (tgl_codes){ tgl_data(t), stride, format, sf, blocks.rows, blocks.cols, 0 };
+}
+
+static const void *read_values(const void *context, int64_t row, int64_t col, int64_t count, float *buffer)
+{
+    const tgl_values *v = context;
+    (void)count, (void)buffer;
+    return v->data + row * v->row_bytes + col * (v->is_bf16 ? 2 : 4);
+}
+
+tgl_reader tgl_read_values(const tgl_values *values)
+{
+    return (tgl_reader){ read_values, values, values->is_bf16, false };
+}
+
+TGL_CLONES
+static void from_e4m3(const uint8_t *restrict codes, int64_t count, float factor, float *restrict to)
+{
+    uint8_t largest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t magnitude = codes[i] & 0x7F;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    if (largest < 0x7F)
+        for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_number_to_f32(codes[i]) * factor;
+    else
+        for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_to_f32(codes[i]) * factor;
+}
+
+TGL_CLONES
+static void from_e2m1x2(const uint8_t *restrict codes, int64_t num_pairs, float factor, float *restrict to)
+{
+    for (int64_t i = 0; i < num_pairs; i++) {
+        to[2 * i] = tgl_e2m1x2_even_to_f32(codes[i]) * factor;
+        to[2 * i + 1] = tgl_e2m1x2_odd_to_f32(codes[i]) * factor;
+    }
+}
+
+/* A block of factors may begin and end inside a pair. */
+static void from_e2m1(const uint8_t *row, int64_t col, int64_t count, float factor, float *to)
+{
+    const int64_t before = least(col % 2, count), pairs = (count - before) / 2;
+    if (before) to[0] = tgl_e2m1x2_odd_to_f32(row[col / 2]) * factor;
+    from_e2m1x2(row + (col + before) / 2, pairs, factor, to + before);
+    if (before + 2 * pairs < count) to[count - 1] = tgl_e2m1x2_even_to_f32(row[(col + count) / 2]) * factor;
+}
+
+/* The same for groups of eight. */
+TGL_CLONES
+static void from_e5m6(const uint8_t *row, int64_t col, int64_t count, float factor, float *to)
+{
+    uint16_t codes[PIECE + 8];
+    const int64_t first = col / 8 * 8;
+    for (int64_t j = first; j < col + count; j += 8) {
+        uint32_t words[3];
+        memcpy(words, row + j / 8 * 12, 12);
+        tgl_e5m6x8_unpack(words, codes + (j - first));
+    }
+    for (int64_t i = 0; i < count; i++) to[i] = tgl_e5m6_to_f32(codes[col - first + i]) * factor;
+}
+
+void tgl_decode_run(int format, const uint8_t *row, int64_t col, int64_t count, float factor, float *to)
+{
+    switch (format) {
+    case TGL_FORMAT_E4M3: from_e4m3(row + col, count, factor, to); break;
+    case TGL_FORMAT_E2M1: from_e2m1(row, col, count, factor, to); break;
+    default: from_e5m6(row, col, count, factor, to); break;
+    }
+}
+
+/* Blocks narrower than this are decoded as one run, then multiplied column by column. */
+enum { NARROW = 16 };
+
+TGL_CLONES
+static void times_factors(float *restrict values, const float *restrict factors, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) values[i] *= factors[i];
+}
+
+static void decode_narrow(const tgl_codes *c, int64_t m, const uint8_t *row, int64_t col, int64_t count,
+                          float *to)
+{
+    float factors[PIECE];
+    tgl_decode_run(c->format, row, col, count, 1, to);
+    if (c->block_cols == 1 && c->sf.kind == TGL_SF_ROWS) {
+        times_factors(to, (const float *)c->sf.data + tgl_sf_offset(&c->sf, m, c->first_sf + col), count);
+        return;
+    }
+    for (walk w = walk_from(col, count, c->block_cols); w.at < w.stop; walk_on(&w)) {
+        const float factor = tgl_sf_get(&c->sf, m, c->first_sf + w.block);
+        for (int64_t j = w.at; j < w.end; j++) factors[j - col] = factor;
+    }
+    times_factors(to, factors, count);
+}
+
+void tgl_decode(const tgl_codes *c, int64_t row, int64_t col, int64_t count, float *to)
+{
+    const uint8_t *codes = c->data + row * c->row_bytes;
+    const int64_t m = row / c->block_rows;
+    for (int64_t done = 0; done < count; done += PIECE) {
+        const int64_t from = col + done, n = least(PIECE, count - done);
+        if (c->block_cols < NARROW) {
+            decode_narrow(c, m, codes, from, n, to + done);
+            continue;
+        }
+        for (walk w = walk_from(from, n, c->block_cols); w.at < w.stop; walk_on(&w))
+            tgl_decode_run(c->format, codes, w.at, w.end - w.at, tgl_sf_get(&c->sf, m, c->first_sf + w.block),
+                           to + (w.at - col));
+    }
+}
+
+static const void *read_codes(const void *context, int64_t row, int64_t col, int64_t count, float *buffer)
+{
+    tgl_decode(context, row, col, count, buffer);
+    return buffer;
+}
+
+tgl_reader tgl_read_codes(const tgl_codes *codes) { return (tgl_reader){ read_codes, codes, false, true }; }
+
+/* ---- tiles ---- */
+
+/* A tile lies in one row of blocks and begins with a block. Its columns are as many whole blocks, in fours (a
+ * word of packed factors), as stay in the cache between finding the factors and using them. */
+static int64_t tile_cols_of(const tgl_cast *c)
+{
+    if (c->block_cols > c->num_cols / 4) return c->num_cols;    /* a word has all factors of a row */
+    const int64_t rows = least(c->block_rows, c->num_rows);
+    const int64_t fits = c->from.is_buffered ? KEPT / rows : TILE_BYTES / 4 / rows;
+    const int64_t wanted = least(most(fits, MIN_COLS), c->is_transposed ? MAX_TRANSPOSED_COLS : PIECE);
+    const int64_t unit = 4 * c->block_cols;
+    return least(most(wanted / unit, 1) * unit, c->num_cols);
+}
+
+typedef struct {
+    const tgl_cast *cast;
+    int64_t row, num_rows, col, num_cols, num_blocks;
+    bool is_kept;                   /* what a reader made is still there when it is needed again */
+    float kept[KEPT];
+    int32_t amax[MAX_BLOCKS];
+    float inv[MAX_BLOCKS];
+} tile;
+
+static const void *read_part(const tile *t, int64_t i, int64_t j, int64_t count, float *buffer)
+{
+    return t->cast->from.read(t->cast->from.context, t->row + i, t->col + j, count, buffer);
+}
+
+/* Returns the largest amax, which is a NaN's if there is one and they are not skipped. */
+static int32_t find_tile_amax(tile *t, bool skip_nan)
+{
+    const tgl_cast *c = t->cast;
+    const int64_t step = t->is_kept || !c->from.is_buffered ? t->num_cols : PIECE;
+    memset(t->amax, 0, (size_t)t->num_blocks * sizeof *t->amax);
+    for (int64_t i = 0; i < t->num_rows; i++)
+        for (int64_t j = 0; j < t->num_cols; j += step) {
+            const int64_t count = least(step, t->num_cols - j);
+            const void *values = read_part(t, i, j, count, t->kept + (t->is_kept ? i * t->num_cols : 0));
+            find_amax(values, c->from.is_bf16, j, count, c->block_cols, skip_nan, t->amax);
+        }
+    return amax_of_ints(t->amax, t->num_blocks);
+}
+
+static void encode_row(const tile *t, int64_t i, bool is_small, uint8_t *to)
+{
+    const tgl_cast *c = t->cast;
+    float buffer[PIECE], scaled[PIECE];
+    for (int64_t j = 0; j < t->num_cols; j += PIECE) {
+        const int64_t count = least(PIECE, t->num_cols - j);
+        const void *values = t->is_kept ? t->kept + i * t->num_cols + j : read_part(t, i, j, count, buffer);
+        multiply(values, c->from.is_bf16, j, count, c->block_cols, t->inv, scaled);
+        encode(c->format, scaled, j, count, is_small, to);
+    }
+}
+
+/* to[j][i] = from[i][j], bytes */
+static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, int64_t cols, uint8_t *to,
+                      int64_t to_stride)
+{
+    const char *x = (const char *)from;
+    char *out = (char *)to;
+    const int64_t square_rows = rows / 16 * 16, square_cols = cols / 16 * 16;
+    for (int64_t i = 0; i < square_rows; i += 16)
+        for (int64_t j = 0; j < square_cols; j += 16)
+            tgl_square(x + i * from_stride + j, from_stride, out + j * to_stride + i, to_stride, 1);
+    const int64_t more_rows = rows - square_rows, more_cols = cols - square_cols;
+    tgl_elements(x + square_cols, from_stride, 1, out + square_cols * to_stride, to_stride, rows, more_cols,
+                 1);
+    tgl_elements(x + square_rows * from_stride, from_stride, 1, out + square_rows, to_stride, more_rows,
+                 square_cols, 1);
+}
+
+static void encode_transposed(const tile *t, bool is_small)
+{
+    enum { ROWS = 64, STRIDE = MAX_TRANSPOSED_COLS + 16 };  /* a power of two uses few sets of the cache */
+    const tgl_cast *c = t->cast;
+    uint8_t codes[ROWS * STRIDE];
+    for (int64_t i = 0; i < t->num_rows; i += ROWS) {
+        const int64_t rows = least(ROWS, t->num_rows - i);
+        for (int64_t r = 0; r < rows; r++) encode_row(t, i + r, is_small, codes + r * STRIDE);
+        uint8_t *out = c->out + t->col * c->out_stride + t->row + i;
+        transpose(codes, STRIDE, rows, t->num_cols, out, c->out_stride);
+    }
+}
+
+static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols)
+{
+    tile t;
+    t.cast = c;
+    t.row = row, t.num_rows = num_rows, t.col = col, t.num_cols = num_cols;
+    t.num_blocks = divide_up(num_cols, c->block_cols);
+    t.is_kept = c->from.is_buffered && !c->is_given && num_rows * num_cols <= KEPT;
+    const int64_t m = row / c->block_rows, k = c->first_sf + col / c->block_cols;
+    bool is_small = false;
+    if (c->is_given) {
+        read_factors(c, m, k, t.num_blocks, t.inv);
+    } else {
+        const int32_t amax = find_tile_amax(&t, false);
+        if (amax > INFINITE) find_tile_amax(&t, true);
+        write_factors(c, m, k, t.amax, t.num_blocks, t.inv);
+        is_small = amax < INFINITE && amax_of_floats(t.inv, t.num_blocks, false) < INFINITE;
+    }
+    if (c->out && c->is_transposed) {
+        encode_transposed(&t, is_small);
+    } else if (c->out) {
+        uint8_t *out = c->out + row * c->out_stride + tgl_code_bytes(c->format, col);
+        for (int64_t i = 0; i < num_rows; i++) encode_row(&t, i, is_small, out + i * c->out_stride);
+    }
+}
+
+/* Tiles side by side first, or down the rows where these are what is contiguous in out. */
+static void run_tiles(const void *context, int64_t begin, int64_t end)
+{
+    const tgl_cast *c = context;
+    const int64_t tile_cols = tile_cols_of(c), col_tiles = divide_up(c->num_cols, tile_cols);
+    const int64_t row_tiles = divide_up(c->num_rows, c->block_rows);
+    for (int64_t t = begin; t < end; t++) {
+        const int64_t i = (c->is_transposed ? t % row_tiles : t / col_tiles) * c->block_rows;
+        const int64_t j = (c->is_transposed ? t / row_tiles : t % col_tiles) * tile_cols;
+        run_tile(c, i, least(c->block_rows, c->num_rows - i), j, least(tile_cols, c->num_cols - j));
+    }
+}
+
+tgl_status tgl_run_cast(const tgl_cast *c)
+{
+    if (c->num_rows == 0 || c->num_cols == 0) return TGL_OK;
+    const int64_t tiles = divide_up(c->num_rows, c->block_rows) * divide_up(c->num_cols, tile_cols_of(c));
+    return tgl_parallel_rows(tiles, 4 * (c->num_rows * c->num_cols / tiles), run_tiles, c);
+}
+
+void tgl_cast_columns(const tgl_cast *c, int64_t row, int64_t col, int64_t count)
+{
+    const int64_t step = tile_cols_of(c), end = col + count;
+    for (int64_t j = col; j < end; j += step) run_tile(c, row, 1, j, least(step, end - j));
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT
+ * cast.h - the CPU's casts, for all ops: values in, codes and factors out, tile by tile. An op brings a
+ * function that reads values: from memory, from codes, or out of SwiGLU. */
+#ifndef TEGULA_QUANT_CAST_H
+#define TEGULA_QUANT_CAST_H
+
+#include "numerics/bf16.h"
+#include "quant/blocks.h"
+
+/* ---- reading ---- */
+
+/* The address of `count` values from (row, col) on: where they lie, or `buffer`, which has room for them. */
+typedef const void *(*tgl_read_function)(const void *context, int64_t row, int64_t col, int64_t count,
+                                         float *buffer);
+typedef struct {
+    tgl_read_function read;
+    const void *context;
+    bool is_bf16;           /* what is read, else f32 */
+    bool is_buffered;       /* it comes in the buffer, after some work */
+} tgl_reader;
+
+/* bf16 or f32 in memory. */
+typedef struct {
+    const char *data;
+    int64_t row_bytes;      /* from a row to the next */
+    bool is_bf16;
+} tgl_values;
+
+/* The largest magnitude; NaN if there is one. */
+float tgl_amax(const void *values, bool is_bf16, int64_t count);
+
+static inline float tgl_value_at(const void *values, bool is_bf16, int64_t i)
+{
+    return is_bf16 ? tgl_bf16_to_f32(((const uint16_t *)values)[i]) : ((const float *)values)[i];
+}
+
+/* Codes in memory with factors. */
+typedef struct {
+    const uint8_t *data;
+    int64_t row_bytes;
+    int format;
+    tgl_sf sf;
+    int64_t block_rows, block_cols;
+    int64_t first_sf;       /* column of sf that belongs to column 0 */
+} tgl_codes;
+
+tgl_values tgl_values_of(const DLTensor *t);
+tgl_codes tgl_codes_of(const DLTensor *t, int format, tgl_sf sf, tgl_blocks blocks);
+tgl_reader tgl_read_values(const tgl_values *values);
+tgl_reader tgl_read_codes(const tgl_codes *codes);      /* code * sf, rounded to f32 */
+
+/* code * sf, rounded to f32, for `count` columns of a row. */
+void tgl_decode(const tgl_codes *codes, int64_t row, int64_t col, int64_t count, float *to);
+
+/* The same of at most 1024 columns in one block, with its factor; `row` is where a row of codes begins. */
+void tgl_decode_run(int format, const uint8_t *row, int64_t col, int64_t count, float factor, float *to);
+
+/* ---- casting ---- */
+
+typedef struct {
+    tgl_reader from;
+    int64_t num_rows, num_cols;
+    int format;
+    tgl_scale_rule rule;
+    int64_t block_rows, block_cols;
+    tgl_sf sf;
+    int64_t first_sf;       /* column of sf that belongs to column 0 ... */
+    int64_t num_sf;         /* ... of so many */
+    bool is_given;          /* sf is read, inv = 1 / sf; else it is written */
+    uint8_t *out;           /* NULL: only factors are wanted */
+    int64_t out_stride;     /* bytes from a row of out to the next */
+    bool is_transposed;     /* e4m3 only: out is [num_cols, num_rows] */
+} tgl_cast;
+
+/* All of it, on all threads. */
+tgl_status tgl_run_cast(const tgl_cast *cast);
+
+/* Columns of one row, from the beginning of a block to the end of another; for casts with block_rows = 1. */
+void tgl_cast_columns(const tgl_cast *cast, int64_t row, int64_t col, int64_t count);
+
+#endif

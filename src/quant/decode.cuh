@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT
+ * decode.cuh - from what lies in memory to numbers, for the kernels of all casts. A vector is what a lane
+ * loads at once; its largest magnitude is found in its own format, or in f16, which has all FP8 and FP4.
+ *
+ *   X_BF16   8 values, 16 bytes        X_F32    4 values, 16 bytes
+ *   X_E4M3   16 codes, 16 bytes        X_E2M1   16 codes, 8 bytes
+ *
+ * Everything is exact and gives the bits of src/numerics, also where an instruction does it. */
+#ifndef TEGULA_QUANT_DECODE_CUH
+#define TEGULA_QUANT_DECODE_CUH
+
+#include "device/ptx.cuh"
+#include "quant/scale.h"
+#include "quant/vector.h"
+
+/* ---- pairs and groups ---- */
+
+DEV float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
+DEV float high_bf16(u32 pair) { return __uint_as_float(pair & 0xFFFF0000u); }
+
+/* Two codes of e4m3, the first in the lowest byte, as two f16. */
+DEV u32 e4m3x2_to_f16x2(u32 pair)
+{
+#if __CUDA_ARCH__ >= 890
+    return widen_e4m3(pair);
+#else
+    /* As f16 the bits of a code are 2^-8 times its value; f16 has no NaN there, so it is put in. */
+    const u32 spread = (pair & 0x7F) << 7 | (pair & 0x7F00) << 15;
+    const u32 sign = (pair & 0x80) << 8 | (pair & 0x8000) << 16;
+    const u32 low = (pair & 0x7F) == 0x7F ? 0x7FFF : 0, high = (pair & 0x7F00) == 0x7F00 ? 0x7FFF0000u : 0;
+    return fma_f16x2(spread, 0x5C005C00u /* 256 */, 0) | sign | low | high;
+#endif
+}
+
+/* Eight codes of e2m1, the first in the lowest bits. Element j of 0 .. 3 becomes the low half of pair j,
+ * element j + 4 the high half. As f16 the bits of a code are 2^-14 times its value. */
+DEV void e2m1x8_to_f16x2(u32 codes, u32 (&pairs)[4])
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const u32 at_12 = codes << (12 - 4 * j);
+        const u32 half = (at_12 & 0x80008000u) | (at_12 >> 3 & 0x0E000E00u);
+        pairs[j] = fma_f16x2(half, 0x74007400u /* 2^14 */, 0x80008000u /* -0: keeps the sign of zeros */);
+    }
+}
+
+DEV void decode_e4m3x4(u32 codes, float (&v)[4])
+{
+    const u32 low = e4m3x2_to_f16x2(codes), high = e4m3x2_to_f16x2(codes >> 16);
+    v[0] = low_f16(low);
+    v[1] = high_f16(low);
+    v[2] = low_f16(high);
+    v[3] = high_f16(high);
+}
+
+DEV void decode_e2m1x8(u32 codes, float (&v)[8])
+{
+    u32 pairs[4];
+    e2m1x8_to_f16x2(codes, pairs);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        v[j] = low_f16(pairs[j]);
+        v[j + 4] = high_f16(pairs[j]);
+    }
+}
+
+/* Eight codes of e5m6 in three words; a code is the upper 12 bits of an f16. */
+DEV void decode_e5m6x8(const u32 (&w)[3], float (&v)[8])
+{
+    v[0] = high_f16(w[0] & 0xFFF00000u);
+    v[1] = high_f16(w[0] << 12 & 0xFFF00000u);
+    v[2] = high_f16(__funnelshift_l(w[1], w[0], 24) & 0xFFF00000u);
+    v[3] = high_f16(w[1] << 4 & 0xFFF00000u);
+    v[4] = high_f16(w[1] << 16 & 0xFFF00000u);
+    v[5] = high_f16(__funnelshift_l(w[2], w[1], 28) & 0xFFF00000u);
+    v[6] = high_f16(w[2] << 8 & 0xFFF00000u);
+    v[7] = high_f16(w[2] << 20);
+}
+
+/* ---- vectors ---- */
+
+template <int X_> struct vector_of { u32 w[X_VECTOR_BYTES(X_) / 4]; };
+
+/* Data that is read once; `from` is aligned to the vector. */
+template <int X_> DEV void load_vector(const void *from, vector_of<X_> &x)
+{
+    const uint4 v = load_stream_u32x4(from);
+    x.w[0] = v.x;
+    x.w[1] = v.y;
+    x.w[2] = v.z;
+    x.w[3] = v.w;
+}
+DEV void load_vector(const void *from, vector_of<X_E2M1> &x)
+{
+    const uint2 v = load_stream_u32x2(from);
+    x.w[0] = v.x;
+    x.w[1] = v.y;
+}
+
+/* Zeros: they count for nothing in a maximum. */
+template <int X_> DEV void clear_vector(vector_of<X_> &x)
+{
+#pragma unroll
+    for (int i = 0; i < X_VECTOR_BYTES(X_) / 4; i++) x.w[i] = 0;
+}
+
+/* All as f32. */
+DEV void widen(const vector_of<X_BF16> &x, float (&v)[8])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        v[2 * i] = low_bf16(x.w[i]);
+        v[2 * i + 1] = high_bf16(x.w[i]);
+    }
+}
+DEV void widen(const vector_of<X_F32> &x, float (&v)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = __uint_as_float(x.w[i]);
+}
+DEV void widen(const vector_of<X_E4M3> &x, float (&v)[16])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float part[4];
+        decode_e4m3x4(x.w[i], part);
+#pragma unroll
+        for (int j = 0; j < 4; j++) v[4 * i + j] = part[j];
+    }
+}
+DEV void widen(const vector_of<X_E2M1> &x, float (&v)[16])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float part[8];
+        decode_e2m1x8(x.w[i], part);
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[8 * i + j] = part[j];
+    }
+}
+
+/* ---- largest magnitudes ----
+ * As the bits of an f32 that is not negative: they are in the order of the values, so that integer maxima and
+ * shuffles do the rest. NaN is ignored. */
+
+DEV u32 max_bits_of_f16x2(u32 m) { return __float_as_uint(max(low_f16(m), high_f16(m))); }
+
+DEV u32 amax_of(const vector_of<X_BF16> &x)
+{
+    u32 m = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) m = max_abs_bf16x2(m, x.w[i]);
+    return max(m << 16, m & 0xFFFF0000u);
+}
+DEV u32 amax_of(const vector_of<X_F32> &x)
+{
+    float m = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) m = fmaxf(m, fabsf(__uint_as_float(x.w[i])));
+    return __float_as_uint(m);
+}
+DEV u32 amax_of(const vector_of<X_E4M3> &x)
+{
+    u32 m = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        m = max_abs_f16x2(m, e4m3x2_to_f16x2(x.w[i]));
+        m = max_abs_f16x2(m, e4m3x2_to_f16x2(x.w[i] >> 16));
+    }
+    return max_bits_of_f16x2(m);
+}
+DEV u32 amax_of(const vector_of<X_E2M1> &x)
+{
+    u32 m = 0, pairs[4];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        e2m1x8_to_f16x2(x.w[i], pairs);
+#pragma unroll
+        for (int j = 0; j < 4; j++) m = max_abs_f16x2(m, pairs[j]);
+    }
+    return max_bits_of_f16x2(m);
+}
+
+/* Of codes that have a factor: rounding keeps the order, so the largest code gives the largest product. An
+ * infinite factor makes NaN of zeros only. */
+DEV u32 scaled_amax(u32 amax, float factor)
+{
+    return __float_as_uint(fmaxf(0, __uint_as_float(amax) * fabsf(factor)));
+}
+
+/* The largest of LANES lanes side by side, a power of two, in all of them; the whole warp calls. The second
+ * does two at once, where the lower halves are 0, as they are of bf16. */
+template <int LANES> DEV u32 max_of_lanes(u32 v)
+{
+    if (LANES == 32) return warp_max_u32(v);
+#pragma unroll
+    for (int offset = LANES / 2; offset; offset /= 2) v = max(v, __shfl_xor_sync(FULL, v, offset));
+    return v;
+}
+
+template <int LANES> DEV void max_of_lanes_bf16(u32 &a, u32 &b)
+{
+    u32 pair = __byte_perm(a, b, 0x7632);
+#pragma unroll
+    for (int offset = LANES / 2; offset; offset /= 2)
+        pair = max_abs_bf16x2(pair, __shfl_xor_sync(FULL, pair, offset));
+    a = pair << 16;
+    b = pair & 0xFFFF0000u;
+}
+
+#endif

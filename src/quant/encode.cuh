@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT
+ * encode.cuh - from f32 to codes and from the largest magnitude to factors, for the kernels of all casts:
+ * shorter ways of the device to the bits that src/numerics and scale.h define. */
+#ifndef TEGULA_QUANT_ENCODE_CUH
+#define TEGULA_QUANT_ENCODE_CUH
+
+#include "device/ptx.cuh"
+#include "quant/scale.h"
+
+/* ---- factors ---- */
+
+/* tgl_scale_of(), a rounded factor without a division: the exponent of a / max, rounded up, is the difference
+ * of the exponents, and one more where the fraction of a is above that of max. (The division never rounds
+ * down to a power of two: for the next float above such an a, the quotient is already past it by more than
+ * half a step. Compared for all floats.) */
+template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax, float floor)
+{
+    const tgl_scale_rule rule = tgl_scale_rule_of(FORMAT_, IS_ROUNDED_);
+    const float a = fmaxf(amax, floor);
+    tgl_scale scale;
+    if (IS_ROUNDED_) {
+        const i32 max_bits = (i32)__float_as_uint(rule.max);
+        const i32 exponent = ((i32)__float_as_uint(a) - max_bits + 0x3F800000 + 0x7FFFFF) >> 23;
+        const i32 code = a < __uint_as_float(0x7F800000) ? max(exponent, 1) : 254;
+        scale.sf = __uint_as_float((u32)code << 23);
+        scale.inv = __uint_as_float((u32)(254 - code) << 23);
+    } else {
+        scale.sf = a / rule.max;
+        scale.inv = a > 0 ? rule.max / a : 0;
+    }
+    return scale;
+}
+
+template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax)
+{
+    return scale_of<FORMAT_, IS_ROUNDED_>(amax, tgl_scale_rule_of(FORMAT_, IS_ROUNDED_).floor);
+}
+
+/* ---- codes of scaled values ---- */
+
+/* Four in a word, the first in the lowest byte. */
+DEV u32 encode_e4m3x4(float a, float b, float c, float d)
+{
+#if __CUDA_ARCH__ >= 890
+    return pack_e4m3(a, b) | pack_e4m3(c, d) << 16;
+#else
+    return tgl_e4m3_from_f32(a) | (u32)tgl_e4m3_from_f32(b) << 8 | (u32)tgl_e4m3_from_f32(c) << 16 |
+           (u32)tgl_e4m3_from_f32(d) << 24;
+#endif
+}
+
+/* tgl_e2m1_from_f32() (numerics/minifloat.h says why the addition rounds). The first minimum makes NaN +6. */
+DEV u32 encode_e2m1(float value)
+{
+    const float v = fmaxf(fminf(value, TGL_E2M1_MAX), -TGL_E2M1_MAX), a = fabsf(v);
+    const u32 power = max(__float_as_uint(a), 0x3F800000u) & 0x7F800000;
+    const u32 sum = __float_as_uint(fmaf(__uint_as_float(power), 0x1p22f, a));
+    return ((sum & 7) + ((power - 0x3F800000) >> 22)) | (__float_as_uint(v) >> 28 & 8);
+}
+
+/* COUNT codes, the first in the lowest bits. */
+template <int COUNT> DEV u32 encode_e2m1s(const float *v)
+{
+    u32 codes = 0;
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) codes |= encode_e2m1(v[j]) << (4 * j);
+    return codes;
+}
+
+#if __CUDA_ARCH__ >= 900
+/* The same for two scaled values that are exact in bf16 or f16, without their signs; above 6 there may be
+ * only NaN, of positive sign. Adding the anchor and taking it away again leaves the rounded value. Times the
+ * format's smallest normal number (e2m1's own is 1), its bits are those of the code: from bit 6 on in bf16,
+ * from bit 9 on in f16, with zeros around. */
+DEV u32 round_e2m1_bf16x2(u32 v)
+{
+    const u32 a = min_u16x2(v & 0x7FFF7FFF, 0x40C040C0 /* 6 */);
+    const u32 power = max_u16x2(a, 0x3F803F80 /* 1 */) & 0x7F807F80;
+    const u32 sum = fma_bf16x2(power, 0x42804280 /* 2^6 */, a);
+    const u32 anchor = fma_bf16x2(power, 0x83808380 /* -2^6 * 2^-126 */, 0x80008000);
+    return fma_bf16x2(sum, 0x00800080 /* 2^-126 */, anchor);
+}
+DEV u32 round_e2m1_f16x2(u32 v)
+{
+    const u32 a = min_u16x2(v & 0x7FFF7FFF, 0x46004600 /* 6 */);
+    const u32 power = max_u16x2(a, 0x3C003C00 /* 1 */) & 0x7C007C00;
+    const u32 sum = fma_f16x2(power, 0x60006000 /* 2^9 */, a);
+    const u32 anchor = fma_f16x2(power, 0xA800A800 /* -2^9 * 2^-14 */, 0x80008000);
+    return fma_f16x2(sum, 0x04000400 /* 2^-14 */, anchor);
+}
+
+/* Four codes of two such pairs of neighbours, in 16 bits. */
+DEV u32 encode_e2m1x4_bf16(u32 v0, u32 v1)
+{
+    const u32 codes = (round_e2m1_bf16x2(v0) >> 6) + (round_e2m1_bf16x2(v1) << 2);      /* a byte each ... */
+    const u32 signed_codes = codes | (v0 >> 12 & 0x00080008) | (v1 >> 4 & 0x08000800);
+    return signed_codes | signed_codes >> 12;       /* ... 0, 2, 1, 3: the odd ones go to upper nibbles */
+}
+DEV u32 encode_e2m1x4_f16(u32 v0, u32 v1)
+{
+    const u32 codes = (round_e2m1_f16x2(v0) >> 9) + (round_e2m1_f16x2(v1) >> 1);
+    const u32 signed_codes = codes | (v0 >> 12 & 0x00080008) | (v1 >> 4 & 0x08000800);
+    return signed_codes | signed_codes >> 12;
+}
+
+/* Eight codes of neighbours as f16, and of pairs of values 0 and 4, 1 and 5, ... */
+DEV u32 encode_e2m1x8_f16(const u32 (&v)[4])
+{
+    return __byte_perm(encode_e2m1x4_f16(v[0], v[1]), encode_e2m1x4_f16(v[2], v[3]), 0x5410);
+}
+DEV u32 encode_e2m1x8_f16_apart(const u32 (&v)[4])
+{
+    u32 codes = round_e2m1_f16x2(v[0]) >> 9 | (v[0] >> 12 & 0x00080008);
+    codes |= round_e2m1_f16x2(v[1]) >> 5 | (v[1] >> 8 & 0x00800080);
+    codes |= round_e2m1_f16x2(v[2]) >> 1 | (v[2] >> 4 & 0x08000800);
+    return codes | round_e2m1_f16x2(v[3]) << 3 | (v[3] & 0x80008000);
+}
+
+/* Eight codes, of bf16 times a power of two or 0: exact, or so small that the code is 0 anyway. */
+DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
+{
+    const u32 factor = __byte_perm(__float_as_uint(inv), 0, 0x3232);
+    u32 v[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) v[j] = fma_bf16x2(pairs[j], factor, 0x80008000u /* -0 */);
+    return __byte_perm(encode_e2m1x4_bf16(v[0], v[1]), encode_e2m1x4_bf16(v[2], v[3]), 0x5410);
+}
+#endif
+
+/* Of two values, in 12 bits each. */
+DEV void encode_e5m6x2(float a, float b, u32 &code_a, u32 &code_b)
+{
+    const u32 pair = pack_f16_rz(a, b), cut_a = pair >> 4 & 0xFFF, cut_b = pair >> 20;
+    code_a = a == a ? cut_a + ((cut_a & 1) + (__float_as_uint(a) & 0x1FFFF) > 0x10000) : 0x7FF;
+    code_b = b == b ? cut_b + ((cut_b & 1) + (__float_as_uint(b) & 0x1FFFF) > 0x10000) : 0x7FF;
+}
+
+/* Eight codes in three words; of their 96 bits, the upper and the lower half. */
+DEV void encode_e5m6x4_upper(const float *v, u32 &w0, u32 &w1_upper)
+{
+    u32 c[4];
+    encode_e5m6x2(v[0], v[1], c[0], c[1]);
+    encode_e5m6x2(v[2], v[3], c[2], c[3]);
+    w0 = c[0] << 20 | c[1] << 8 | c[2] >> 4;
+    w1_upper = c[2] << 28 | c[3] << 16;
+}
+DEV void encode_e5m6x4_lower(const float *v, u32 &w1_lower, u32 &w2)
+{
+    u32 c[4];
+    encode_e5m6x2(v[0], v[1], c[0], c[1]);
+    encode_e5m6x2(v[2], v[3], c[2], c[3]);
+    w1_lower = c[0] << 4 | c[1] >> 8;
+    w2 = c[1] << 24 | c[2] << 12 | c[3];
+}
+DEV void encode_e5m6x8(const float *v, u32 (&w)[3])
+{
+    u32 lower;
+    encode_e5m6x4_upper(v, w[0], w[1]);
+    encode_e5m6x4_lower(v + 4, lower, w[2]);
+    w[1] |= lower;
+}
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT
+ * per_block_cast.h - which blocks of factors per_block_cast's kernel takes and how it lays threads over them;
+ * for kernels and the code that launches them. */
+#ifndef TEGULA_QUANT_PER_BLOCK_CAST_H
+#define TEGULA_QUANT_PER_BLOCK_CAST_H
+
+#include "numerics/divide.h"
+#include "quant/scale.h"
+#include "quant/vector.h"
+
+/* A block of threads has a tile as high as a block of factors, and 256 or 512 bytes of a row wide. */
+#define BLOCK_CAST_TILE_COLS(x, block_rows) ((x) == X_BF16 && (block_rows) < 64 ? 256 : 128)
+#define BLOCK_CAST_THREADS(block_rows) ((block_rows) >= 128 ? 512 : 256)
+/* Threads on an SM, as many as registers allow without spills. */
+#define BLOCK_CAST_RESIDENT(x, block_cols) ((x) == X_BF16 ? 1536 : (block_cols) > 1 ? 1024 : 512)
+#define BLOCK_CAST_HAS(block_rows, block_cols) \
+    (((block_rows) == 16 || (block_rows) == 32 || (block_rows) == 64 || (block_rows) == 128) && \
+     ((block_cols) == 1 || (block_cols) == 16 || (block_cols) == 32 || (block_cols) == 64 || \
+      (block_cols) == 128))
+
+typedef struct {
+    const uint8_t *x;
+    int64_t x_row_bytes;
+    uint8_t *out;
+    tgl_sf sf;
+    int64_t num_rows, num_cols;
+    int64_t num_sf;             /* factors side by side */
+} tgl_block_cast;
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT
+ * per_block_cast_lossless.cu - e2m1 with fine factors as e4m3 with one for BLOCK_ROWS x BLOCK_COLS values.
+ *   computes  per block of out: its factor, of the largest one of x in it; out = code * 2^(difference)
+ *   launch    grid rows of tiles * tiles side by side, block LOSSLESS_THREADS; addresses allow vectors;
+ *             blocks of x are at least LOSSLESS_VALUES wide and their sides are powers of two
+ *   moves     x, out and all factors, each once
+ *   macros    BLOCK_ROWS  1, 16, 32, 64, 128
+ *             BLOCK_COLS  16, 32, 64, 128
+ *             X_SF_KIND, SF_KIND  TGL_SF_*
+ *
+ * All warps have the same columns: LANES lanes are a row of the tile, a thread has vectors STEP_ROWS rows
+ * apart, each with one exponent. A code becomes a byte by a table of eight in two registers, made for that
+ * exponent. */
+#ifndef BLOCK_ROWS
+#ifdef __CUDACC_RTC__
+#error "BLOCK_ROWS, BLOCK_COLS, X_SF_KIND or SF_KIND is not defined"
+#endif
+#define BLOCK_ROWS 1
+#define BLOCK_COLS 128
+#define X_SF_KIND 0
+#define SF_KIND 0
+#endif
+#include "quant/lossless.h"
+#include "quant/per_block_cast.cuh"
+#include "quant/per_block_cast_lossless.h"
+
+static_assert(LOSSLESS_HAS(BLOCK_ROWS, BLOCK_COLS), "the block is one of those above");
+
+enum {
+    THREADS = LOSSLESS_THREADS,
+    WARPS = THREADS / 32,
+    TILE_ROWS = LOSSLESS_TILE_ROWS(BLOCK_ROWS),
+    TILE_COLS = LOSSLESS_TILE_COLS(BLOCK_ROWS),
+    VALUES = LOSSLESS_VALUES,
+    LANES = TILE_COLS / VALUES,
+    STEP_ROWS = THREADS / LANES,
+    VECTORS = TILE_ROWS / STEP_ROWS,
+    BLOCK_LANES = BLOCK_COLS / VALUES,
+    BLOCKS = TILE_COLS / BLOCK_COLS,            /* side by side in a tile */
+    OWN = BLOCK_ROWS == 1 ? VECTORS : 1         /* factors that a thread's vectors have */
+};
+static_assert(LANES <= 32 && VECTORS * STEP_ROWS == TILE_ROWS, "threads cover the tile");
+static_assert(BLOCK_ROWS > 1 || LANES == 32, "a row of the tile is a warp");
+
+/* The codes of a thread's factors. Where a block has several rows, all warps have a part of it. */
+DEV void find_factors(const u32 (&exponents)[VECTORS], int (&factors)[OWN])
+{
+    const u32 tid = threadIdx.x;
+    u32 largest[OWN];
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++)
+        largest[j % OWN] = j < OWN ? exponents[j] : max(largest[j % OWN], exponents[j]);
+#pragma unroll
+    for (int j = 0; j < OWN; j++) largest[j] = max_of_lanes<BLOCK_LANES>(largest[j]);
+    if constexpr (BLOCK_ROWS > 1) {
+        SHARED(u32[BLOCKS * WARPS], parts);
+        const u32 lane = tid % 32, block = lane % LANES / BLOCK_LANES;
+#pragma unroll
+        for (int offset = LANES; offset < 32; offset *= 2)
+            largest[0] = max(largest[0], __shfl_xor_sync(FULL, largest[0], offset));
+        if (lane < LANES && lane % BLOCK_LANES == 0) parts[block * WARPS + tid / 32] = largest[0];
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < WARPS; w += 4) {
+            const uint4 four = *(const uint4 *)&parts[block * WARPS + w];
+            largest[0] = max(max(largest[0], max(four.x, four.y)), max(four.z, four.w));
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < OWN; j++) factors[j] = tgl_lossless_sf((int)largest[j]);
+}
+
+/* What the magnitudes 0 .. 7 become, in bytes; bit c of `changed`: that changes number c. */
+typedef struct { u32 low, high, changed; } table;
+DEV table table_of(int shift)
+{
+    table t = { 0x3C383000u + (u32)shift * 0x08080800u, 0x4C484440u + (u32)shift * 0x08080808u, 0 };
+    if (shift >= TGL_LOSSLESS_MIN_SHIFT) return t;
+    t.low = t.high = 0;                         /* some are subnormal, or rounded */
+#pragma unroll 1
+    for (u32 c = 0; c < 4; c++) {
+        t.low |= (u32)tgl_lossless(c, shift) << (8 * c);
+        t.high |= (u32)tgl_lossless(c + 4, shift) << (8 * c);
+        t.changed |= (u32)tgl_lossless_changes(c, shift) << c;
+        t.changed |= (u32)tgl_lossless_changes(c + 4, shift) << (c + 4);
+    }
+    return t;
+}
+
+/* Four codes in the lower half of `codes`. */
+DEV u32 translate(u32 codes, const table &t)
+{
+    return __byte_perm(t.low, t.high, codes & 0x7777) | __byte_perm(0, 0x80808080u, codes >> 1 & 0x4444);
+}
+
+DEV bool has_changed(uint2 codes, const table &t)
+{
+    bool has = false;
+#pragma unroll 1
+    for (int i = 0; i < 32; i += 4)
+        has |= (t.changed >> (codes.x >> i & 7) | t.changed >> (codes.y >> i & 7)) & 1;
+    return has;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(
+    tgl_lossless_cast c, u32 num_tiles, tgl_divisor by_num_tiles)
+{
+    const u32 tile_row = tgl_divide(blockIdx.x, by_num_tiles), tid = threadIdx.x;
+    const i64 first_col = (i64)(blockIdx.x - tile_row * num_tiles) * TILE_COLS;
+    const i64 row = (i64)tile_row * TILE_ROWS + tid / LANES, col = first_col + tid % LANES * VALUES;
+    const int row_shift = (int)c.by_x_block_rows.shift, col_shift = (int)c.by_x_block_cols.shift;
+    c.x_sf.kind = X_SF_KIND;
+    c.sf.kind = SF_KIND;
+    uint2 codes[VECTORS];
+    u32 exponents[VECTORS];
+    pdl_wait();
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++) {
+        const i64 i = row + j * STEP_ROWS;
+        exponents[j] = 0;
+        if (i >= c.num_rows || col >= c.num_cols) continue;
+        codes[j] = load_stream_u32x2(c.x + i * c.x_row_bytes + col / 2);
+        exponents[j] = tgl_sf_code_of(tgl_sf_get(&c.x_sf, i >> row_shift, col >> col_shift));
+    }
+    int factors[OWN];
+    find_factors(exponents, factors);
+    const bool is_first = BLOCK_ROWS == 1 || tid < LANES;       /* of the block's rows */
+    bool is_inexact = false;
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++) {
+        const i64 i = row + j * STEP_ROWS;
+        if (i >= c.num_rows || col >= c.num_cols) continue;
+        const int factor = factors[j % OWN];
+        if (j < OWN && is_first && tid % BLOCK_LANES == 0)
+            store_factor(c.sf, i / BLOCK_ROWS, col / BLOCK_COLS, c.num_sf, tgl_ue8m0_to_f32((u8)factor));
+        const table t = table_of((int)exponents[j] - factor);
+        *(uint4 *)(c.out + i * c.num_cols + col) =
+            make_uint4(translate(codes[j].x, t), translate(codes[j].x >> 16, t), translate(codes[j].y, t),
+                       translate(codes[j].y >> 16, t));
+        if (t.changed) is_inexact |= has_changed(codes[j], t);
+    }
+    if (is_inexact && c.inexact) store_relaxed_u32(c.inexact, 1);
+    pdl_trigger();
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT
+ * per_block_cast_lossless.h - which blocks of factors per_block_cast_lossless' kernel takes and how it lays
+ * threads over them; for kernels and the code that launches them. */
+#ifndef TEGULA_QUANT_PER_BLOCK_CAST_LOSSLESS_H
+#define TEGULA_QUANT_PER_BLOCK_CAST_LOSSLESS_H
+
+#include "numerics/divide.h"
+#include "quant/scale.h"
+
+#define LOSSLESS_THREADS 256
+#define LOSSLESS_VALUES 16      /* of a vector: 8 bytes of x, 16 of out */
+
+/* A tile of a block of threads: as high as a block of factors, or 16 of one row. */
+#define LOSSLESS_TILE_ROWS(block_rows) ((block_rows) == 1 ? 16 : (block_rows))
+#define LOSSLESS_TILE_COLS(block_rows) ((block_rows) == 128 ? 128 : (block_rows) == 64 ? 256 : 512)
+#define LOSSLESS_HAS(block_rows, block_cols) \
+    (((block_rows) == 1 || (block_rows) == 16 || (block_rows) == 32 || (block_rows) == 64 || \
+      (block_rows) == 128) && \
+     ((block_cols) == 16 || (block_cols) == 32 || (block_cols) == 64 || (block_cols) == 128))
+
+typedef struct {
+    const uint8_t *x;
+    int64_t x_row_bytes;
+    uint8_t *out;
+    tgl_sf x_sf, sf;
+    int64_t num_rows, num_cols;
+    int64_t num_sf;             /* factors of out side by side */
+    int64_t x_block_rows, x_block_cols;
+    tgl_divisor by_x_block_rows, by_x_block_cols;
+    int32_t *inexact;           /* may be NULL */
+} tgl_lossless_cast;
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT
+ * per_channel_cast.c - tgl_quant_per_channel_cast: blocks of one column, of rows that a map names. */
+#include <string.h>
+
+#include "core/log.h"
+#include "cuda/launch.h"
+#include "quant/cast.h"
+#include "quant/check.h"
+#include "quant/per_channel_cast_launch.h"
+
+typedef struct {
+    int64_t num_tokens, num_rows, num_cols;     /* of x; of out */
+    bool has_codes;                             /* x has codes of e4m3, else numbers */
+    tgl_values values;
+    tgl_codes codes;
+    bool has_map;                               /* else row i is token i */
+    const int32_t *pos_to_token;
+    tgl_blocks blocks;
+    tgl_scale_rule rule;
+    tgl_sf sf;                                  /* row-major */
+    uint8_t *out;
+} problem;
+
+/* ---- CPU ---- */
+
+static const void *read_gathered(const void *context, int64_t row, int64_t col, int64_t count, float *buffer)
+{
+    const problem *p = context;
+    const int64_t token = p->has_map ? p->pos_to_token[row] : row;
+    const tgl_reader x = p->has_codes ? tgl_read_codes(&p->codes) : tgl_read_values(&p->values);
+    if (token >= 0 && token < p->num_tokens) return x.read(x.context, token, col, count, buffer);
+    return memset(buffer, 0, (size_t)count * sizeof *buffer);       /* counts for nothing, becomes +0 */
+}
+
+static tgl_status run_on_cpu(const problem *p)
+{
+    const tgl_cast cast = {
+        .from = { read_gathered, p, !p->has_codes && p->values.is_bf16, p->has_codes },
+        .num_rows = p->num_rows, .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule,
+        .block_rows = p->blocks.rows, .block_cols = 1, .sf = p->sf, .num_sf = p->num_cols,
+        .out = p->out, .out_stride = p->num_cols
+    };
+    return tgl_run_cast(&cast);
+}
+
+/* ---- checks ---- */
+
+static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor *pos_to_token,
+                        const DLTensor *out, const DLTensor *out_sf, const tgl_quant_params *params,
+                        problem *p)
+{
+    TGL_TRY(tgl_expect_params(params));
+    TGL_TRY(tgl_expect_block("num_per_tokens", params->num_per_tokens));
+    p->has_codes = x_sf;
+    TGL_TRY(x_sf ? tgl_expect_codes("x", x, TGL_FORMAT_E4M3) : tgl_expect_values("x", x));
+    p->num_tokens = x->shape[0];
+    p->num_cols = x->shape[1];
+    if (x_sf) {
+        TGL_TRY(tgl_expect_block("x_num_per_channels", params->x_num_per_channels));
+        const tgl_blocks blocks = tgl_blocks_of(p->num_tokens, p->num_cols, 1, params->x_num_per_channels);
+        tgl_sf sf;
+        TGL_TRY(tgl_expect_sf("x_sf", x_sf, blocks.num_rows, blocks.num_cols, &sf));
+        p->codes = tgl_codes_of(x, TGL_FORMAT_E4M3, sf, blocks);
+    } else {
+        p->values = tgl_values_of(x);
+    }
+    p->has_map = pos_to_token;
+    p->num_rows = p->num_tokens;
+    if (pos_to_token) {
+        TGL_TRY(tgl_expect("pos_to_token", pos_to_token, TGL_I32, 1, TGL_PACKED));
+        p->num_rows = pos_to_token->shape[0];
+        p->pos_to_token = tgl_data(pos_to_token);
+    }
+    p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->num_per_tokens, 1);
+    p->rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf);
+    TGL_TRY(tgl_expect_out_codes("out", out, TGL_FORMAT_E4M3, p->num_rows, p->num_cols));
+    TGL_TRY(tgl_expect_matrix("out_sf", out_sf, TGL_F32, p->blocks.num_rows, p->num_cols));
+    p->sf = (tgl_sf){ tgl_data(out_sf), p->num_cols, TGL_SF_ROWS };
+    p->out = tgl_data(out);
+    const tgl_named tensors[] = {
+        { "x", x }, { "x_sf", x_sf }, { "pos_to_token", pos_to_token }, { "out", out }, { "out_sf", out_sf }
+    };
+    return tgl_expect_apart(tensors, 3, 5);
+}
+
+/* ---- launch ---- */
+
+int64_t tgl_channel_block_rows(int64_t block_rows)
+{
+    return block_rows == 32 || block_rows == 64 || block_rows == 128 ? block_rows : 0;
+}
+
+static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+static void find_alignment(tgl_channel_cast *c, int x, bool is_swiglu, bool is_transposed)
+{
+    const int64_t half_bytes = is_swiglu ? c->num_cols * X_VECTOR_BYTES(x) / X_VALUES(x) : 0;
+    const int64_t x_bits = (int64_t)(uintptr_t)c->x | c->x_row_bytes | half_bytes;
+    const int64_t out_bits = (int64_t)(uintptr_t)c->out |
+                             (is_transposed ? c->num_rows | c->block_rows % CHANNEL_TILE_ROWS : c->num_cols);
+    c->is_x_aligned = x_bits % X_VECTOR_BYTES(x) == 0;
+    c->is_out_aligned = out_bits % (is_transposed ? 16 : X_VALUES(x)) == 0;
+}
+
+/* Transposed tiles follow each other down the rows, so that what is in flight writes whole rows of out. */
+static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t col_tiles, bool goes_down,
+                           int block)
+{
+    enum { MAX_ACROSS = 65535 };
+    c->goes_down = goes_down;
+    c->num_along = (uint32_t)(goes_down ? row_tiles : col_tiles);
+    c->num_across = goes_down ? col_tiles : row_tiles;
+    const int64_t slices = divide_up(c->num_across, MAX_ACROSS);
+    return (tgl_shape){ { c->num_along * slices, slices ? divide_up(c->num_across, slices) : 1 },
+                        .block = block };
+}
+
+tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel, int x, bool is_swiglu,
+                                   bool is_transposed, const DLTensor *on, tgl_stream stream)
+{
+    enum { WIDE, NARROW, FEW_STRIPS = 100, MANY_BLOCKS = 512 };
+    const int lanes[] = { CHANNEL_LANES(x), CHANNEL_NARROW_LANES };
+    tgl_kernel plan[] = { *kernel, *kernel };
+    for (int i = 0; i < 2; i++) plan[i].macros[0].value = lanes[i];
+
+    const bool has_any_rows = tgl_channel_block_rows(c->block_rows) == 0;
+    const int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
+    const int64_t wide_strips = divide_up(c->num_cols, lanes[WIDE] * X_VALUES(x));
+    const int which = row_tiles * wide_strips < FEW_STRIPS ? NARROW : WIDE;
+    const int64_t strips = divide_up(c->num_cols, lanes[which] * X_VALUES(x));
+    const int64_t most = CHANNEL_STRIPS(is_swiglu, is_transposed);
+    const int64_t strips_each = row_tiles * strips < MANY_BLOCKS * most ? 1 : most;
+    find_alignment(c, x, is_swiglu, is_transposed);
+    const tgl_shape shape =
+        set_tiles(c, row_tiles, divide_up(strips, strips_each), is_transposed && !has_any_rows,
+                  (int)strips_each * CHANNEL_STRIP_THREADS(x, is_swiglu, lanes[which]));
+    void *args[] = { c };
+    return tgl_launch(plan, wide_strips < FEW_STRIPS ? 2 : 1, which, on, &shape, stream, args);
+}
+
+static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+{
+    const int x = p->has_codes ? X_E4M3 : p->values.is_bf16 ? X_BF16 : X_F32;
+    tgl_channel_cast c = { .num_tokens = p->num_tokens, .num_rows = p->num_rows, .num_cols = p->num_cols,
+                           .out = (char *)p->out, .sf = p->sf.data, .block_rows = p->blocks.rows,
+                           .pos_to_token = p->pos_to_token };
+    bool is_wide = false;
+    if (p->has_codes) {
+        c.x = (const char *)p->codes.data;
+        c.x_row_bytes = p->codes.row_bytes;
+        c.x_sf = p->codes.sf;
+        c.x_block_cols = p->codes.block_cols;
+        c.by_x_block_cols = tgl_divisor_of(c.x_block_cols);
+        is_wide = c.x_block_cols < c.num_cols && c.x_block_cols % X_VALUES(X_E4M3) != 0;
+    } else {
+        c.x = p->values.data;
+        c.x_row_bytes = p->values.row_bytes;
+    }
+    const tgl_kernel kernel = { "quant/per_channel_cast",
+                                { { "STRIP_LANES", 0 },
+                                  { "X", x },
+                                  { "X_SF_KIND", p->has_codes ? c.x_sf.kind : 0 },
+                                  { "IS_WIDE", is_wide },
+                                  { "HAS_MAP", p->has_map },
+                                  { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
+                                  { "IS_ROUNDED", p->rule.is_rounded } } };
+    return tgl_launch_channel_cast(&c, &kernel, x, false, false, on, stream);
+}
+
+tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, const DLTensor *pos_to_token,
+                                      DLTensor *out, DLTensor *out_sf, const tgl_quant_params *params,
+                                      tgl_stream stream)
+{
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_quant_per_channel_cast", "x", x, "x_sf", x_sf, "pos_to_token", pos_to_token,
+                     "out", out, "out_sf", out_sf, NULL);
+    problem p = { 0 };
+    TGL_TRY(check(x, x_sf, pos_to_token, out, out_sf, params, &p));
+    if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
+    if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
+    return tgl_on_cpu(x) ? run_on_cpu(&p) : run_on_cuda(&p, x, stream);
+}

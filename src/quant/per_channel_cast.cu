@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT
+ * per_channel_cast.cu - a factor per column and block of rows, of rows that a map names.
+ *   computes  per block: a factor of the largest magnitude, and the codes of value / factor; a value is that
+ *             of x, or a code of x times its factor
+ *   launch    grid of tiles (per_channel_cast.h), block 1 .. CHANNEL_STRIPS times CHANNEL_STRIP_THREADS
+ *   moves     every row of x that the map names, its factors, the map, out and its factors, each once
+ *   macros    per_channel_cast.cuh's, HAS_MAP, IS_WIDE, and X_SF_KIND (TGL_SF_*): the factors of codes, else
+ *             0 */
+#define IS_SWIGLU 0
+#define IS_TRANSPOSED 0
+#if !defined(HAS_MAP) || !defined(IS_WIDE) || !defined(X_SF_KIND)
+#ifdef __CUDACC_RTC__
+#error "HAS_MAP, IS_WIDE or X_SF_KIND is not defined"
+#endif
+#define HAS_MAP 1
+#define IS_WIDE 0
+#define X_SF_KIND TGL_SF_ROWS
+#endif
+#include "quant/divide.cuh"
+#include "quant/per_channel_cast.cuh"
+
+/* Rows of x for those of a patch. */
+typedef struct {
+    i64 row;                                            /* the first, without a map */
+    int count;
+    i32 token[ROWS];                                    /* with one; negative: none */
+} row_list;
+
+DEV row_list find_rows(const tgl_channel_cast &c, const place &at, i64 row)
+{
+    row_list x;
+    x.row = row;
+    x.count = rows_from(at, row);
+    if (HAS_MAP) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            x.token[r] = r < x.count ? c.pos_to_token[row + r] : -1;
+            if (x.token[r] >= c.num_tokens) x.token[r] = -1;
+        }
+    }
+    return x;
+}
+
+DEV bool exists(const row_list &x, int r) { return HAS_MAP ? x.token[r] >= 0 : r < x.count; }
+DEV i64 token_of(const row_list &x, int r) { return HAS_MAP ? x.token[r] : x.row + r; }
+DEV const u8 *address_of(const tgl_channel_cast &c, const place &at, const row_list &x, int r)
+{
+    const u8 *first = (const u8 *)c.x + at.col * VALUE_BYTES;
+    return HAS_MAP ? first + x.token[r] * c.x_row_bytes : first + x.row * c.x_row_bytes + r * c.x_row_bytes;
+}
+
+/* Column k of the factors of a token. */
+DEV float x_factor(const tgl_channel_cast &c, i64 token, i64 k)
+{
+    tgl_sf sf = c.x_sf;
+    sf.kind = X_SF_KIND;
+    return tgl_sf_get(&sf, token, k);
+}
+
+/* Codes with one factor for the vector. */
+DEV void hold_codes(const tgl_channel_cast &c, const place &at, const row_list &x, patch &p)
+{
+    const i64 k = divide(at.col, c.x_block_cols, c.by_x_block_cols);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) p.x_sf[r] = exists(x, r) && at.count ? x_factor(c, token_of(x, r), k) : 0;
+}
+
+/* Codes with several: their values. */
+DEV void hold_values(const tgl_channel_cast &c, const place &at, const row_list &x,
+                     const vector_of<X> (&v)[ROWS], patch &p)
+{
+    i64 k = divide(at.col, c.x_block_cols, c.by_x_block_cols), end = (k + 1) * c.x_block_cols;
+#pragma unroll
+    for (int i = 0; i < VALUES; i++) {
+        if (at.col + i == end) {
+            k++;
+            end += c.x_block_cols;
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float code = low_f16(e4m3x2_to_f16x2(v[r].w[i / 4] >> i % 4 * 8));
+            const bool is_there = exists(x, r) && i < at.count;
+            p.w[r][i] = is_there ? __float_as_uint(code * x_factor(c, token_of(x, r), k)) : 0;
+        }
+    }
+}
+
+DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
+{
+    const row_list x = find_rows(c, at, row);
+    vector_of<X> v[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) clear_vector(v[r]);
+    if (has_vectors(c, at)) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (exists(x, r)) load_whole(address_of(c, at, x, r), v[r]);
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (exists(x, r)) load_part(address_of(c, at, x, r), at.count, v[r]);
+    }
+    if constexpr (IS_WIDE) {
+        hold_values(c, at, x, v, p);
+    } else {
+        if (IS_CODES) hold_codes(c, at, x, p);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int i = 0; i < WORDS; i++) p.w[r][i] = v[r].w[i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) per_channel_cast(const tgl_channel_cast c)
+{
+    SHARED(block_memory, memory);
+    place at;
+    const bool is_there = find_place(c, at);
+    pdl_wait();
+    if (is_there) cast_tile(c, at, memory[threadIdx.x / STRIP_THREADS]);
+    pdl_trigger();
+}

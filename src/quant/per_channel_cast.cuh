@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: MIT
+ * per_channel_cast.cuh - casts with a factor per column and block of rows: what the kernels have in common
+ * once a thread has its rows. Tiles, strips and arguments: per_channel_cast.h.
+ *   macros  STRIP_LANES   CHANNEL_LANES or CHANNEL_NARROW_LANES
+ *           X             X_BF16, X_F32, X_E4M3: what x has
+ *           BLOCK_ROWS    32, 64, 128: rows of a factor; 0: as many as the arguments say
+ *           IS_ROUNDED    factors are powers of two
+ *   and of the kernel, before it includes this:
+ *           IS_SWIGLU     rows are activations, in bf16
+ *           IS_TRANSPOSED codes are
+ *           IS_WIDE       rows are held as f32: codes whose factors change within a vector
+ *
+ * A thread holds a patch of ROWS rows by a vector. It finds the largest magnitude of each column, in its own
+ * format, and puts them into shared memory; there they are combined for blocks of rows, a factor is made of
+ * each, once, and its inverse goes back to the threads. Codes that are not transposed are stored from
+ * registers. Transposed ones are made four rows at a time, as the words of a column, which go through a tile
+ * in shared memory: the vectors (16 bytes) of a column are in another order for every lane, so that neither
+ * stores of patches nor loads of columns have bank conflicts.
+ *
+ * With BLOCK_ROWS 0 a tile is one block of rows, whatever its size; if it is more than a patch per thread, x
+ * is read twice. */
+#ifndef TEGULA_QUANT_PER_CHANNEL_CAST_CUH
+#define TEGULA_QUANT_PER_CHANNEL_CAST_CUH
+
+#define ELEMENT_BYTES 1
+#include "quant/decode.cuh"
+#include "quant/encode.cuh"
+#include "quant/per_channel_cast.h"
+#include "transpose/unaligned.cuh"
+
+#if !defined(STRIP_LANES) || !defined(X) || !defined(BLOCK_ROWS) || !defined(IS_ROUNDED)
+#ifdef __CUDACC_RTC__
+#error "STRIP_LANES, X, BLOCK_ROWS or IS_ROUNDED is not defined"
+#endif
+#define STRIP_LANES 8
+#define X X_BF16
+#define BLOCK_ROWS 128
+#define IS_ROUNDED 1
+#endif
+static_assert(X == X_BF16 || X == X_F32 || (X == X_E4M3 && !IS_SWIGLU && !IS_TRANSPOSED), "what X may be");
+static_assert(BLOCK_ROWS == 0 || BLOCK_ROWS == 32 || BLOCK_ROWS == 64 || BLOCK_ROWS == 128,
+              "BLOCK_ROWS is 32, 64, 128 or 0");
+
+enum {
+    TILE_ROWS = CHANNEL_TILE_ROWS,
+    VALUES = X_VALUES(X),                               /* of a vector */
+    VALUE_BYTES = X_VECTOR_BYTES(X) / VALUES,
+    LANES = STRIP_LANES,
+    COLS = LANES * VALUES,                              /* of a strip */
+    ROWS = CHANNEL_ROWS(X, IS_SWIGLU),                  /* of a patch */
+    GROUPS = TILE_ROWS / ROWS,                          /* of threads: patches below each other */
+    STRIP_THREADS = CHANNEL_STRIP_THREADS(X, IS_SWIGLU, LANES),
+    STRIPS = CHANNEL_STRIPS(IS_SWIGLU, IS_TRANSPOSED),  /* at most */
+    THREADS = STRIPS * STRIP_THREADS,
+    BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1,   /* of rows, in a tile */
+    BLOCK_GROUPS = GROUPS / BLOCKS,
+    IS_BF16 = IS_SWIGLU || X == X_BF16,                 /* what is held: pairs of bf16, ... */
+    IS_CODES = X == X_E4M3 && !IS_WIDE,                 /* ... codes with a factor per row, or f32 */
+    WORDS = IS_BF16 ? VALUES / 2 : IS_CODES ? VALUES / 4 : VALUES,
+    MAXIMA = IS_BF16 ? VALUES / 2 : VALUES              /* words of maxima: pairs of bf16, or f32 */
+};
+static_assert(LANES == 2 || LANES == 4 || LANES == 8, "STRIP_LANES is 2, 4 or 8");
+static_assert(ROWS % 4 == 0, "columns of a patch are words");
+static_assert(TILE_ROWS == 8 * 16, "columns of a tile are 8 vectors");
+
+/* Threads of an SM, so that registers leave room for enough loads in flight; fewer where more registers are
+ * needed: for a second reading, for values of codes, or for conversions without an instruction. */
+#if __CUDA_ARCH__ >= 890
+enum { SM_THREADS = IS_WIDE ? 256 : BLOCK_ROWS ? 1024 : 512 };
+#else
+enum { SM_THREADS = X == X_E4M3 ? 256 : 512 };
+#endif
+enum { MIN_BLOCKS = SM_THREADS / THREADS < 16 ? SM_THREADS / THREADS : 16 };    /* some SMs have no more */
+
+typedef struct {
+    u32 w[ROWS][WORDS];
+    float x_sf[ROWS];                                   /* of codes */
+} patch;
+
+typedef struct {
+    u32 maxima[GROUPS][LANES * MAXIMA];
+    float inv[BLOCKS][COLS];
+    uint4 tile[IS_TRANSPOSED ? COLS * 8 : 1];
+} strip_memory;
+typedef strip_memory block_memory[STRIPS];
+
+/* Where a thread is. */
+typedef struct {
+    u32 thread, lane, group;                            /* in its strip */
+    i64 first, end;                                     /* rows of the tile */
+    i64 first_col, col;                                 /* of the strip, of the thread */
+    int count;                                          /* of the vector, columns that exist */
+} place;
+
+/* ---- x ---- */
+
+/* How many rows of the patch at `row` exist. */
+DEV int rows_from(const place &at, i64 row) { return (int)min(max(at.end - row, (i64)0), (i64)ROWS); }
+
+DEV bool has_vectors(const tgl_channel_cast &c, const place &at)
+{
+    return c.is_x_aligned && at.count == VALUES;
+}
+
+/* A vector of a row whose columns all exist, at an aligned address. L2 fetches ahead what the strips beside
+ * read: theirs is the same line, or the next. */
+DEV void load_whole(const u8 *from, vector_of<X> &v)
+{
+    const uint4 u = load_ahead_u32x4(from);
+    v.w[0] = u.x;
+    v.w[1] = u.y;
+    v.w[2] = u.z;
+    v.w[3] = u.w;
+}
+
+/* Any other, value by value, into one of zeros. */
+DEV void load_part(const u8 *from, int count, vector_of<X> &v)
+{
+#pragma unroll
+    for (int k = 0; k < VALUES; k++)
+        if (k < count) {
+            if constexpr (VALUE_BYTES == 4) v.w[k] = ((const u32 *)from)[k];
+            else if constexpr (VALUE_BYTES == 2) v.w[k / 2] |= (u32)((const u16 *)from)[k] << k % 2 * 16;
+            else v.w[k / 4] |= (u32)from[k] << k % 4 * 8;
+        }
+}
+
+/* ---- values ---- */
+
+/* Value k of row r. Constants after unrolling. */
+DEV float value_at(const patch &p, int r, int k)
+{
+    if (!IS_BF16) return __uint_as_float(p.w[r][k]);
+    return k % 2 ? high_bf16(p.w[r][k / 2]) : low_bf16(p.w[r][k / 2]);
+}
+
+/* Four codes times their factor. */
+DEV void decode_word(u32 codes, float factor, float *v)
+{
+    float part[4];
+    decode_e4m3x4(codes, part);
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = part[k] * factor;
+}
+
+DEV void widen_row(const patch &p, int r, float (&v)[VALUES])
+{
+    if constexpr (IS_CODES) {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) decode_word(p.w[r][i], p.x_sf[r], v + 4 * i);
+    } else {
+#pragma unroll
+        for (int k = 0; k < VALUES; k++) v[k] = value_at(p, r, k);
+    }
+}
+
+/* Magnitudes. The sign is taken from codes, not from values: these are not the numbers that are scaled later,
+ * so that the compiler decodes again what would take four times as many registers until then. */
+DEV void widen_magnitudes(const patch &p, int r, float (&v)[VALUES])
+{
+    if constexpr (IS_CODES) {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) decode_word(p.w[r][i] & 0x7F7F7F7F, fabsf(p.x_sf[r]), v + 4 * i);
+    } else {
+#pragma unroll
+        for (int k = 0; k < VALUES; k++) v[k] = fabsf(value_at(p, r, k));
+    }
+}
+
+DEV void raise_maxima(u32 (&maxima)[MAXIMA], const patch &p)
+{
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        if constexpr (IS_BF16) {
+#pragma unroll
+            for (int i = 0; i < MAXIMA; i++) maxima[i] = max_abs_bf16x2(maxima[i], p.w[r][i]);
+        } else {
+            float v[VALUES];
+            widen_magnitudes(p, r, v);
+#pragma unroll
+            for (int i = 0; i < MAXIMA; i++)
+                maxima[i] = __float_as_uint(fmaxf(__uint_as_float(maxima[i]), v[i]));
+        }
+    }
+}
+
+/* ---- factors ---- */
+
+/* Maxima lie in vectors of 16 bytes (8, of SwiGLU of f32), the first of all lanes first: a thread that has
+ * several would otherwise meet others in the same banks. */
+enum { MAXIMA_WORDS = MAXIMA < 4 ? MAXIMA : 4, MAXIMA_COLS = IS_BF16 ? 2 * MAXIMA_WORDS : MAXIMA_WORDS };
+
+DEV void put_maxima(strip_memory &m, const place &at, const u32 (&maxima)[MAXIMA])
+{
+#pragma unroll
+    for (int i = 0; i < MAXIMA; i += MAXIMA_WORDS) {
+        u32 *to = &m.maxima[at.group][i * LANES + at.lane * MAXIMA_WORDS];
+        if constexpr (MAXIMA_WORDS == 2) *(uint2 *)to = make_uint2(maxima[i], maxima[i + 1]);
+        else *(uint4 *)to = make_uint4(maxima[i], maxima[i + 1], maxima[i + 2], maxima[i + 3]);
+    }
+}
+
+/* The bits of the largest magnitude of a column in a block of rows. */
+DEV u32 find_maximum(const strip_memory &m, u32 block, u32 col)
+{
+    const u32 lane = col / VALUES, vector = col % VALUES / MAXIMA_COLS, i = col % MAXIMA_COLS;
+    const u32 word = (vector * LANES + lane) * MAXIMA_WORDS + (IS_BF16 ? i / 2 : i);
+    u32 found = 0;
+#pragma unroll
+    for (u32 g = 0; g < BLOCK_GROUPS; g++) {
+        const u32 pair = m.maxima[block * BLOCK_GROUPS + g][word];
+        found = max(found, !IS_BF16 ? pair : i % 2 ? pair & 0xFFFF0000u : pair << 16);
+    }
+    return found;
+}
+
+/* The factors of the strip: to memory, their inverses to the strip. */
+DEV void make_factors(const tgl_channel_cast &c, strip_memory &m, const place &at)
+{
+    const i64 first_block = at.first / (BLOCK_ROWS ? BLOCK_ROWS : c.block_rows);
+#pragma unroll
+    for (u32 i = at.thread; i < BLOCKS * COLS; i += STRIP_THREADS) {
+        const u32 block = i / COLS, col = i % COLS;
+        const tgl_scale scale =
+            scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(find_maximum(m, block, col)));
+        m.inv[block][col] = scale.inv;
+        if (at.first_col + col < c.num_cols && at.first + block * BLOCK_ROWS < c.num_rows)
+            c.sf[(first_block + block) * c.num_cols + at.first_col + col] = scale.sf;
+    }
+}
+
+DEV void get_inverses(const strip_memory &m, const place &at, float (&inv)[VALUES])
+{
+    const float *from = &m.inv[at.group / BLOCK_GROUPS][at.lane * VALUES];
+#pragma unroll
+    for (int k = 0; k < VALUES; k += 4) {
+        const float4 v = *(const float4 *)(from + k);
+        inv[k] = v.x;
+        inv[k + 1] = v.y;
+        inv[k + 2] = v.z;
+        inv[k + 3] = v.w;
+    }
+}
+
+/* ---- codes ---- */
+
+DEV void store_whole(u8 *to, const u32 (&codes)[VALUES / 4])
+{
+    if constexpr (VALUES == 4) *(u32 *)to = codes[0];
+    else if constexpr (VALUES == 8) *(uint2 *)to = make_uint2(codes[0], codes[1]);
+    else *(uint4 *)to = make_uint4(codes[0], codes[1], codes[2], codes[3]);
+}
+
+DEV void store_part(u8 *to, const u32 (&codes)[VALUES / 4], int count)
+{
+#pragma unroll
+    for (int k = 0; k < VALUES; k++)
+        if (k < count) to[k] = (u8)(codes[k / 4] >> k % 4 * 8);
+}
+
+/* Stores the codes of a patch from `row` on. */
+DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const place &at, const patch &p,
+                    i64 row)
+{
+    float inv[VALUES];
+    u32 codes[ROWS][VALUES / 4];
+    get_inverses(m, at, inv);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float v[VALUES];
+        widen_row(p, r, v);
+#pragma unroll
+        for (int k = 0; k < VALUES; k++) v[k] *= inv[k];
+#pragma unroll
+        for (int i = 0; i < VALUES / 4; i++)
+            codes[r][i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+    }
+    const int rows = rows_from(at, row);
+    u8 *to = (u8 *)c.out + row * c.num_cols + at.col;
+    if (c.is_out_aligned && at.count == VALUES) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) store_whole(to + r * c.num_cols, codes[r]);
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) store_part(to + r * c.num_cols, codes[r], at.count);
+    }
+}
+
+/* Vector k of column j of the tile. The lanes of a warp that store at a time have all 8 places of it. */
+DEV u32 tile_index(u32 j, u32 k) { return j * 8 + (k ^ (j / VALUES * (8 / LANES) & 7)); }
+
+/* Puts the codes of a patch into the tile: its columns, which have one swizzle. */
+DEV void put_columns(strip_memory &m, const place &at, const patch &p)
+{
+    float inv[VALUES];
+    get_inverses(m, at, inv);
+    const u32 row = at.group * ROWS;
+    u8 *to = (u8 *)&m.tile[tile_index(at.lane * VALUES, row / 16)] + row % 16;
+#pragma unroll
+    for (int k = 0; k < VALUES; k++) {
+        u32 codes[ROWS / 4];
+#pragma unroll
+        for (int r = 0; r < ROWS; r += 4)
+            codes[r / 4] = encode_e4m3x4(value_at(p, r, k) * inv[k], value_at(p, r + 1, k) * inv[k],
+                                         value_at(p, r + 2, k) * inv[k], value_at(p, r + 3, k) * inv[k]);
+        if constexpr (ROWS == 4) *(u32 *)(to + k * TILE_ROWS) = codes[0];
+        else *(uint2 *)(to + k * TILE_ROWS) = make_uint2(codes[0], codes[1]);
+    }
+}
+
+/* `rows` codes of column j of the tile, to an address that is aligned to nothing: in aligned blocks of 16
+ * bytes, cut out of two vectors each, of which this thread has number k, and 8 if it is the first. */
+DEV void store_unaligned(const strip_memory &m, u32 j, u32 k, u8 *to, int rows)
+{
+    const int shift = misalignment(to);
+#pragma unroll 1
+    for (; (int)k * 16 < rows + shift; k += 8) {
+        const int begin = (int)k * 16 - shift;                          /* of the block, in the column */
+        const uint4 low = m.tile[tile_index(j, k ? k - 1 : 0)], high = m.tile[tile_index(j, min(k, 7u))];
+        const uint4 v = shift ? vector_shift(low, high, 16 - shift) : high;
+        const int a = max(-begin, 0), n = min(rows - begin, 16);
+        if (n - a == 16) *(uint4 *)(to + begin) = v;
+        else store_block(to + begin, v, a, n);
+    }
+}
+
+/* Stores the tile, whose first row is `row`. */
+DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row)
+{
+    const u32 k = at.thread % 8, first = at.thread / 8;
+    const int rows = (int)min(at.end - row, (i64)TILE_ROWS);
+    const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
+    u8 *to = (u8 *)c.out + (at.first_col + first) * c.num_rows + row;
+    if (c.is_out_aligned) {
+#pragma unroll
+        for (int j = 0; j < COLS; j += STRIP_THREADS / 8)
+            if ((int)first + j < cols && (int)k * 16 < rows)
+                *(uint4 *)(to + j * c.num_rows + k * 16) = m.tile[tile_index(first + j, k)];
+    } else {
+#pragma unroll 1
+        for (int j = 0; (int)first + j < cols; j += STRIP_THREADS / 8)
+            store_unaligned(m, first + j, k, to + j * c.num_rows, rows);
+    }
+}
+
+/* ---- all of it ---- */
+
+/* The kernel's: rows from `row` on, those that are not before at.end or do not exist as zeros. */
+DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p);
+
+/* False if there is no tile left for the block. */
+DEV bool find_place(const tgl_channel_cast &c, place &at)
+{
+    u32 along = blockIdx.x;
+    i64 across = blockIdx.y;
+    if (gridDim.x > c.num_along) {
+        const u32 slice = along / c.num_along;
+        along -= slice * c.num_along;
+        across += (i64)slice * gridDim.y;
+    }
+    const i64 row_tile = c.goes_down ? along : across, col_tile = c.goes_down ? across : along;
+    const u32 strip = threadIdx.x / STRIP_THREADS, num_strips = blockDim.x / STRIP_THREADS;
+    const i64 tile_rows = BLOCK_ROWS ? TILE_ROWS : c.block_rows;
+    at.thread = threadIdx.x % STRIP_THREADS;
+    at.lane = at.thread % LANES;
+    at.group = at.thread / LANES;
+    at.first = row_tile * tile_rows;
+    at.end = min(at.first + tile_rows, c.num_rows);
+    at.first_col = (col_tile * num_strips + strip) * COLS;
+    at.col = at.first_col + at.lane * VALUES;
+    at.count = (int)min(max(c.num_cols - at.col, (i64)0), (i64)VALUES);
+    return across < c.num_across;
+}
+
+DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
+{
+    const i64 offset = at.group * ROWS;
+    const bool is_held = BLOCK_ROWS || at.end - at.first <= TILE_ROWS;  /* all rows are in registers */
+    patch p;
+    u32 maxima[MAXIMA];
+#pragma unroll
+    for (int i = 0; i < MAXIMA; i++) maxima[i] = 0;
+    i64 row = at.first;
+    do {
+        load_patch(c, at, row + offset, p);
+        raise_maxima(maxima, p);
+    } while (!is_held && (row += TILE_ROWS) < at.end);
+    put_maxima(m, at, maxima);
+    __syncthreads();
+    make_factors(c, m, at);
+    __syncthreads();
+    row = at.first;
+    do {
+        if (!is_held) load_patch(c, at, row + offset, p);
+        if constexpr (IS_TRANSPOSED) {
+            put_columns(m, at, p);
+            __syncthreads();
+            store_columns(c, m, at, row);
+            if (!is_held) __syncthreads();                              /* before the tile is filled again */
+        } else {
+            store_rows(c, m, at, p, row + offset);
+        }
+    } while (!is_held && (row += TILE_ROWS) < at.end);
+}
+
+#endif

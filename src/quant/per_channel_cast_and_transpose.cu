@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ * per_channel_cast_and_transpose.cu - a factor per column and block of rows, codes transposed.
+ *   computes  per block: a factor of the largest magnitude, and the codes of x / factor
+ *   launch    grid of tiles (per_channel_cast.h), block 1 .. CHANNEL_STRIPS times CHANNEL_STRIP_THREADS
+ *   moves     x, out and its factors, each once
+ *   macros    per_channel_cast.cuh's */
+#define IS_SWIGLU 0
+#define IS_TRANSPOSED 1
+#define IS_WIDE 0
+#include "quant/per_channel_cast.cuh"
+
+DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
+{
+    const int rows = rows_from(at, row);
+    const u8 *from = (const u8 *)c.x + row * c.x_row_bytes + at.col * VALUE_BYTES;
+    vector_of<X> v[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) clear_vector(v[r]);
+    if (has_vectors(c, at)) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) load_whole(from + r * c.x_row_bytes, v[r]);
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) load_part(from + r * c.x_row_bytes, at.count, v[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) p.w[r][i] = v[r].w[i];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+per_channel_cast_and_transpose(const tgl_channel_cast c)
+{
+    SHARED(block_memory, memory);
+    place at;
+    const bool is_there = find_place(c, at);
+    pdl_wait();
+    if (is_there) cast_tile(c, at, memory[threadIdx.x / STRIP_THREADS]);
+    pdl_trigger();
+}

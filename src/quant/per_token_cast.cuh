@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT
+ * per_token_cast.cuh - the part of a row that a warp of per_token_cast or per_token_cast_wide holds: lane l
+ * has vectors l, l + 32, ... of it.
+ *   macros  X           X_BF16, X_F32, X_E4M3, X_E2M1: what x has
+ *           X_SF_KIND   TGL_SF_*, the factors of codes; else 0
+ *           FORMAT      TGL_FORMAT_*
+ *           SF_KIND     TGL_SF_*
+ *           IS_ROUNDED  factors are powers of two
+ *           IS_GIVEN    factors are read; then IS_ROUNDED is 0
+ *           HAS_OUT     else only factors are wanted */
+#ifndef TEGULA_QUANT_PER_TOKEN_CAST_CUH
+#define TEGULA_QUANT_PER_TOKEN_CAST_CUH
+
+#include "quant/decode.cuh"
+#include "quant/encode.cuh"
+#include "quant/per_token_cast.h"
+
+#if !defined(X) || !defined(X_SF_KIND) || !defined(FORMAT) || !defined(SF_KIND) || !defined(IS_ROUNDED) || \
+    !defined(IS_GIVEN) || !defined(HAS_OUT)
+#ifdef __CUDACC_RTC__
+#error "X, X_SF_KIND, FORMAT, SF_KIND, IS_ROUNDED, IS_GIVEN or HAS_OUT is not defined"
+#endif
+#define X X_BF16
+#define X_SF_KIND TGL_SF_ROWS
+#define FORMAT TGL_FORMAT_E4M3
+#define SF_KIND TGL_SF_ROWS
+#define IS_ROUNDED 0
+#define IS_GIVEN 0
+#define HAS_OUT 1
+#endif
+static_assert(X >= X_BF16 && X <= X_E2M1, "X is one of X_*");
+static_assert(FORMAT != TGL_FORMAT_E5M6 || !X_IS_CODES(X), "e5m6 is made of numbers only");
+static_assert(SF_KIND != TGL_SF_PACKED || IS_ROUNDED || IS_GIVEN, "packed factors are powers of two");
+
+enum {
+    VALUES = X_VALUES(X),
+    VECTORS = TOKEN_VECTORS(X, BLOCK_COLS),
+    STEP_COLS = 32 * VALUES,                    /* columns from a vector of a lane to its next */
+    WARP_COLS = STEP_COLS * VECTORS,
+    CODE_BYTES = FORMAT == TGL_FORMAT_E4M3 ? VALUES : VALUES / 2,       /* of a vector, but for e5m6 */
+    CODE_WORDS = (CODE_BYTES + 3) / 4
+};
+
+typedef struct {
+    vector_of<X> x[VECTORS];
+    float x_sf[VECTORS];                        /* of codes */
+} warp_tile;
+
+/* Columns from `col` on, this lane's first, up to `end`; both are multiples of VALUES. */
+DEV void load_tile(warp_tile &t, const tgl_token_cast &c, u32 row, u32 col, u32 end)
+{
+    const char *from = c.x + row * c.x_row_bytes + (i64)col * X_VECTOR_BYTES(X) / VALUES;
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++) {
+        if (col + j * STEP_COLS < end) load_vector(from + j * 32 * X_VECTOR_BYTES(X), t.x[j]);
+        else clear_vector(t.x[j]);
+    }
+    if (X_IS_CODES(X)) {
+        tgl_sf sf = c.x_sf;
+        sf.kind = X_SF_KIND;
+        const u32 m = tgl_divide(row, c.by_x_block_rows);
+#pragma unroll
+        for (int j = 0; j < VECTORS; j++) {
+            const u32 at = col + j * STEP_COLS;
+            t.x_sf[j] = at < end ? tgl_sf_get(&sf, m, tgl_divide(at, c.by_x_block_cols)) : 0;
+        }
+    }
+}
+
+DEV u32 tile_amax(const warp_tile &t, int j)
+{
+    return X_IS_CODES(X) ? scaled_amax(amax_of(t.x[j]), t.x_sf[j]) : amax_of(t.x[j]);
+}
+
+/* The values of vector j, scaled. */
+DEV void scale_values(const warp_tile &t, int j, float inv, float (&v)[VALUES])
+{
+    widen(t.x[j], v);
+#pragma unroll
+    for (int i = 0; i < VALUES; i++) v[i] = (X_IS_CODES(X) ? v[i] * t.x_sf[j] : v[i]) * inv;
+}
+
+DEV void encode_f32(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_WORDS])
+{
+    float v[VALUES];
+    scale_values(t, j, inv, v);
+#pragma unroll
+    for (int i = 0; i < CODE_WORDS; i++) {
+        if (FORMAT == TGL_FORMAT_E4M3)
+            codes[i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+        else codes[i] = encode_e2m1s<VALUES < 8 ? VALUES : 8>(v + 8 * i);
+    }
+}
+
+/* Where all factors are powers of two, e2m1 is made in 16 bits. Codes of x are exact in f16, and so is a
+ * scaled value from 2^-14 on; what is smaller becomes zero, as all below 1/4 does. A scaled value is 6 at
+ * most, so the product of the factors is above 2^11 only where all codes are zeros. Below 2^-14 it makes
+ * zeros of all. */
+#define IS_E2M1_BF16 (FORMAT == TGL_FORMAT_E2M1 && IS_ROUNDED && X == X_BF16 && __CUDA_ARCH__ >= 900)
+#define IS_E2M1_F16                                                                                  \
+    (FORMAT == TGL_FORMAT_E2M1 && IS_ROUNDED && X_IS_CODES(X) && X_SF_KIND == TGL_SF_PACKED && \
+     __CUDA_ARCH__ >= 900)
+#if IS_E2M1_F16
+DEV void encode_f16(const vector_of<X> &x, float x_sf, float inv, u32 (&codes)[CODE_WORDS])
+{
+    const i32 exponent = (i32)(__float_as_uint(x_sf) >> 23) + (i32)(__float_as_uint(inv) >> 23) - 254;
+    const u32 factor = (u32)(min(max(exponent, -14), 15) + 15) * 0x04000400;
+    u32 v[4];
+#if X == X_E4M3
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+#pragma unroll
+        for (int h = 0; h < 4; h++)
+            v[h] = fma_f16x2(e4m3x2_to_f16x2(x.w[i + h / 2] >> h % 2 * 16), factor, 0x80008000);
+        codes[i / 2] = encode_e2m1x8_f16(v);
+    }
+#else
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        u32 pairs[4];
+        e2m1x8_to_f16x2(x.w[i], pairs);
+#pragma unroll
+        for (int h = 0; h < 4; h++) v[h] = fma_f16x2(pairs[h], factor, 0x80008000);
+        codes[i] = encode_e2m1x8_f16_apart(v);
+    }
+#endif
+}
+#endif
+
+DEV void encode_vector(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_WORDS])
+{
+#if IS_E2M1_BF16
+    codes[0] = encode_e2m1x8_bf16(t.x[j].w, inv);
+#elif IS_E2M1_F16
+    /* inv is 0 beside infinite values: then codes that overflow with their factor become NaN */
+    const float x_sf = t.x_sf[j];
+    if (inv > 0 && x_sf > 0 && x_sf < __uint_as_float(0x7F800000)) encode_f16(t.x[j], x_sf, inv, codes);
+    else encode_f32(t, j, inv, codes);
+#else
+    encode_f32(t, j, inv, codes);
+#endif
+}
+
+template <int WORDS> DEV void store_codes(char *to, const u32 (&codes)[WORDS])
+{
+    if constexpr (CODE_BYTES == 2) *(u16 *)to = (u16)codes[0];
+    else if constexpr (CODE_BYTES == 4) *(u32 *)to = codes[0];
+    else if constexpr (CODE_BYTES == 8) *(uint2 *)to = make_uint2(codes[0], codes[1]);
+    else *(uint4 *)to = make_uint4(codes[0], codes[1], codes[2], codes[3]);
+}
+
+/* A lane's codes of e5m6 are 12 or 6 bytes. They go through shared memory, so that lanes store words side by
+ * side. */
+enum { STAGED_WORDS = FORMAT == TGL_FORMAT_E5M6 ? STEP_COLS / 8 * 3 : 1 };
+DEV void stage_e5m6(u32 staged, const float (&v)[VALUES], u32 lane)
+{
+    if constexpr (VALUES == 8) {
+        u32 w[3];
+        encode_e5m6x8(v, w);
+#pragma unroll
+        for (int i = 0; i < 3; i++) shared_store_u32(staged + 12 * lane + 4 * i, w[i]);
+    } else if (lane % 2 == 0) {
+        u32 w0, w1;
+        encode_e5m6x4_upper(v, w0, w1);
+        shared_store_u32(staged + 6 * lane, w0);
+        shared_store_u16(staged + 6 * lane + 6, w1 >> 16);
+    } else {
+        u32 w1, w2;
+        encode_e5m6x4_lower(v, w1, w2);
+        shared_store_u16(staged + 6 * (lane - 1) + 4, w1);
+        shared_store_u32(staged + 6 * (lane - 1) + 8, w2);
+    }
+}
+
+/* Stores the codes of all lanes' vector j in a row of out. The whole warp calls; `staged` is its shared
+ * memory. */
+DEV void cast_step(const warp_tile &t, int j, float inv, char *out_row, u32 col, u32 end, u32 staged,
+                   u32 lane)
+{
+    const u32 at = col + j * STEP_COLS;
+    if constexpr (FORMAT != TGL_FORMAT_E5M6) {
+        if (at < end) {
+            u32 codes[CODE_WORDS];
+            encode_vector(t, j, inv, codes);
+            store_codes(out_row + (i64)at * CODE_BYTES / VALUES, codes);
+        }
+    } else {
+        float v[VALUES];
+        scale_values(t, j, inv, v);
+        __syncwarp();                           /* what was staged before has been read */
+        stage_e5m6(staged, v, lane);
+        __syncwarp();
+        const u32 first = at - lane * VALUES;
+        const u32 words = first < end ? (end - first) / 8 * 3 : 0;
+        u32 *to = (u32 *)(out_row + (i64)first / 8 * 12);
+#pragma unroll
+        for (u32 i = lane; i < STAGED_WORDS; i += 32)
+            if (i < words) to[i] = shared_load_u32(staged + 4 * i);
+    }
+}
+
+/* What is stored for factor k of num_sf: itself, or its code, 0 past the last. */
+DEV u32 code_to_store(float sf, u32 k, u32 num_sf) { return k < num_sf ? tgl_sf_code_of(sf) : 0; }
+
+/* Element i (a factor or a word) of a row of factors. */
+DEV void store_factor(const tgl_token_cast &c, u32 row, u32 i, u32 bits)
+{
+    const i64 at = SF_KIND == TGL_SF_ROWS ? row * c.sf.stride + i : i * c.sf.stride + row;
+    ((u32 *)c.sf.data)[at] = bits;
+}
+
+/* 1 / factor k of a row. */
+DEV float given_inverse(const tgl_token_cast &c, u32 row, u32 k)
+{
+    tgl_sf sf = c.sf;
+    sf.kind = SF_KIND;
+    return 1 / tgl_sf_get(&sf, row, k);
+}
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ * per_token_cast.h - what per_token_cast.c and its kernels agree on. */
+#ifndef TEGULA_QUANT_PER_TOKEN_CAST_H
+#define TEGULA_QUANT_PER_TOKEN_CAST_H
+
+#include "numerics/divide.h"
+#include "quant/scale.h"
+#include "quant/vector.h"
+
+/* A warp holds that many vectors a lane, all of one row side by side: 1024 columns, or half as many of f32,
+ * but then as many as four blocks have. So it has whole words of packed factors. */
+#define TOKEN_VECTORS(x, block_cols) (X_IS_CODES(x) ? 2 : (x) == X_F32 && (block_cols) > 128 ? 8 : 4)
+#define TOKEN_WARP_COLS(x, block_cols) (32 * X_VALUES(x) * TOKEN_VECTORS(x, block_cols))
+
+/* of per_token_cast: warps of a block, and so rows, which fill sectors of column-major factors */
+#define TOKEN_WARPS 8
+/* of per_token_cast_wide: at most */
+#define TOKEN_MAX_WARPS 32
+/* of per_token_cast_any: threads of a block, and at most so many groups at a time */
+#define TOKEN_ANY_THREADS 256
+#define TOKEN_ANY_GROUPS 2048
+
+/* Sizes of per_token_cast and per_token_cast_wide are below 2^31. */
+typedef struct {
+    const char *x;
+    char *out;
+    tgl_sf sf, x_sf;
+    int64_t x_row_bytes, out_row_bytes;
+    int64_t num_rows, num_cols, block_cols, num_sf;
+    int64_t x_block_rows, x_block_cols;
+    tgl_divisor by_block_cols, by_x_block_rows, by_x_block_cols;
+    int64_t num_units;          /* of a row: what a block has of it */
+    tgl_divisor by_units;
+    tgl_scale_rule rule;        /* for per_token_cast_any, which has no macros for this and these: */
+    int32_t unit_groups, is_given, has_out;
+} tgl_token_cast;
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT
+ * per_token_cast_wide.cu - blocks of 1 x block_cols that several warps hold together: whole rows, mostly.
+ *   computes  as per_token_cast.cu
+ *   launch    grid num_rows * factors of a row, or words of packed ones; block a warp for TOKEN_WARP_COLS
+ *             columns, at most TOKEN_MAX_WARPS
+ *   moves     x, out and all factors, each once
+ *   macros    per_token_cast.cuh's
+ *
+ * All that allows vectors: block_cols is a multiple of them. Packed factors of a word are made one by one. */
+#define BLOCK_COLS 0                            /* known at run time */
+#include "quant/per_token_cast.cuh"
+
+enum { UNIT_GROUPS = SF_KIND == TGL_SF_PACKED ? 4 : 1 };
+
+DEV u32 max_of_warps(u32 amax, u32 (&of_warp)[TOKEN_MAX_WARPS], u32 warp, u32 lane)
+{
+    amax = warp_max_u32(amax);
+    if (blockDim.x == 32) return amax;
+    if (lane == 0) of_warp[warp] = amax;
+    __syncthreads();
+    return warp_max_u32(lane < blockDim.x / 32 ? of_warp[lane] : 0);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS) per_token_cast_wide(const tgl_token_cast c)
+{
+    SHARED(u32[TOKEN_MAX_WARPS][STAGED_WORDS], staged);
+    SHARED(u32[2][TOKEN_MAX_WARPS], of_warp);
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const u32 row = tgl_divide(blockIdx.x, c.by_units), unit = blockIdx.x - row * (u32)c.num_units;
+    pdl_wait();
+    u32 word = 0;
+#pragma unroll 1
+    for (u32 g = 0; g < UNIT_GROUPS && unit * UNIT_GROUPS + g < (u32)c.num_sf; g++) {
+        const u32 k = unit * UNIT_GROUPS + g, begin = k * (u32)c.block_cols;
+        const u32 end = (u32)min((i64)c.num_cols, (i64)begin + (i64)c.block_cols);
+        const u32 col = begin + warp * WARP_COLS + lane * VALUES;
+        warp_tile t;
+        load_tile(t, c, row, col, end);
+        float inv;
+        if (IS_GIVEN) {
+            inv = given_inverse(c, row, k);
+        } else {
+            u32 amax = tile_amax(t, 0);
+#pragma unroll
+            for (int j = 1; j < VECTORS; j++) amax = max(amax, tile_amax(t, j));
+            amax = max_of_warps(amax, of_warp[g % 2], warp, lane);
+            const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax));
+            inv = scale.inv;
+            if (SF_KIND == TGL_SF_PACKED) word |= tgl_sf_code_of(scale.sf) << (8 * g);
+            else if (threadIdx.x == 0) store_factor(c, row, k, __float_as_uint(scale.sf));
+        }
+        if (HAS_OUT) {
+            char *out_row = c.out + row * c.out_row_bytes;
+#pragma unroll
+            for (int j = 0; j < VECTORS; j++)
+                cast_step(t, j, inv, out_row, col, end, shared_address(staged[warp]), lane);
+        }
+    }
+    if (!IS_GIVEN && SF_KIND == TGL_SF_PACKED && threadIdx.x == 0) store_factor(c, row, unit, word);
+    pdl_trigger();
+}

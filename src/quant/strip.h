@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT
+ * strip.h - how kernels that treat each value alone cover a matrix, and what they need to find the factors.
+ *
+ * Rows are cut into units, what a thread loads and stores at a time. A block of threads has a tile,
+ * 2^log_width units wide; a thread has `rows` units of it below each other, STRIP_THREADS >> log_width rows
+ * apart: so what depends on columns is found once. */
+#ifndef TEGULA_QUANT_STRIP_H
+#define TEGULA_QUANT_STRIP_H
+
+#include "numerics/divide.h"
+#include "quant/scale.h"
+
+#define STRIP_THREADS 256
+#define STRIP_ROWS 4            /* of a thread, at most */
+#define STRIP_MIN_BLOCKS 1024   /* threads have fewer rows where there would be less: 8 an SM of an H200 */
+
+typedef struct {
+    int64_t num_rows, num_cols;
+    int32_t unit;               /* columns */
+    int32_t log_width;
+    int32_t rows;
+    uint32_t num_tiles;         /* side by side */
+    tgl_divisor by_num_tiles;
+    int64_t block_rows, block_cols;
+    tgl_divisor by_block_rows, by_block_cols;
+} tgl_strip;
+
+#ifndef __CUDACC__
+
+/* num_cols is a multiple of unit. */
+static inline tgl_strip tgl_strip_of(int64_t num_rows, int64_t num_cols, int64_t block_rows,
+                                     int64_t block_cols, int unit)
+{
+    const int64_t units = num_cols / unit;
+    int log_width = 8;                      /* 256 */
+    while ((-units & ((1 << log_width) - 1)) > units / 8) log_width--;      /* one in 8 threads may be idle */
+    const int64_t num_tiles = (units + (1 << log_width) - 1) >> log_width;
+    const int64_t step = STRIP_THREADS >> log_width, num_blocks = num_tiles * ((num_rows + step - 1) / step);
+    const int64_t rows = num_blocks / STRIP_MIN_BLOCKS;
+    return (tgl_strip){
+        .num_rows = num_rows, .num_cols = num_cols, .unit = unit, .log_width = log_width,
+        .rows = rows < 1 ? 1 : rows < STRIP_ROWS ? (int32_t)rows : STRIP_ROWS,
+        .num_tiles = (uint32_t)num_tiles, .by_num_tiles = tgl_divisor_of(num_tiles),
+        .block_rows = block_rows, .block_cols = block_cols,
+        .by_block_rows = tgl_divisor_of(block_rows), .by_block_cols = tgl_divisor_of(block_cols)
+    };
+}
+
+/* Blocks of threads. */
+static inline int64_t tgl_strip_grid(const tgl_strip *s)
+{
+    const int64_t tile_rows = (int64_t)(STRIP_THREADS >> s->log_width) * s->rows;
+    return s->num_tiles * ((s->num_rows + tile_rows - 1) / tile_rows);
+}
+
+#endif
+#endif

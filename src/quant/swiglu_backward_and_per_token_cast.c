@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT
+ * swiglu_backward_and_per_token_cast.c - tgl_quant_swiglu_backward_and_per_token_cast: the weighted
+ * activation again, and all gradients. */
+#include <math.h>
+#include <string.h>
+
+#include "core/clones.h"
+#include "core/log.h"
+#include "core/threads.h"
+#include "cuda/launch.h"
+#include "quant/activate.h"
+#include "quant/check.h"
+#include "quant/swiglu_backward_and_per_token_cast.h"
+
+typedef struct {
+    int64_t num_rows, num_cols;             /* of out */
+    tgl_codes gate, up;                     /* the halves of x */
+    const uint16_t *grad_out;               /* bf16 */
+    int64_t grad_stride;                    /* elements from a row to the next */
+    const float *weight;
+    const int32_t *pos_to_token_topk, *token_topk_to_pos;
+    int64_t num_weights;
+    float clamp;                            /* infinite: none */
+    tgl_blocks blocks;                      /* of a half */
+    tgl_scale_rule rule;
+    tgl_sf sf;                              /* of x_grad_fp8: the gates' columns, then the ups' */
+    uint16_t *out, *x_grad;                 /* bf16 */
+    uint8_t *x_grad_fp8;
+    float *weight_grad;
+} problem;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* ---- CPU ---- */
+
+enum { PIECE = 1024, LANES = 16 };          /* columns at work; partial sums of a row */
+#define INLINE static inline __attribute__((always_inline))     /* so that is_small is a constant */
+
+typedef struct {
+    const problem *p;
+    int64_t row, col, count;                /* what is in the buffers */
+    float gate[PIECE], up[PIECE], grad[PIECE], activation[PIECE], gate_grad[PIECE], up_grad[PIECE];
+} piece;
+
+static float weight_of(const problem *p, int64_t row)
+{
+    const int64_t at = p->pos_to_token_topk[row];
+    return at >= 0 && at < p->num_weights ? p->weight[at] : 0.0f;
+}
+
+INLINE void differentiate(piece *w, bool is_small, float weight, float clamp)
+{
+    for (int64_t j = 0; j < w->count; j++) {
+        const float gate = w->gate[j], up = w->up[j];
+        const float l = is_small ? gate : tgl_swiglu_gate(gate, clamp);
+        const float r = is_small ? up : tgl_swiglu_up(up, clamp);
+        const float divisor = is_small ? 1.0f + tgl_exp_small(-l) : tgl_swiglu_divisor(l);
+        const tgl_swiglu_grads g = tgl_swiglu_backward(l, r, divisor, w->grad[j], weight);
+        w->activation[j] = g.activation;
+        w->gate_grad[j] = is_small ? g.gate_grad
+                                   : tgl_select_f32(tgl_swiglu_cuts_gate(gate, clamp), 0.0f, g.gate_grad);
+        w->up_grad[j] = is_small ? g.up_grad : tgl_select_f32(tgl_swiglu_cuts_up(up, clamp), 0.0f, g.up_grad);
+    }
+}
+
+TGL_CLONES
+static void compute(piece *w, int64_t row, int64_t col, int64_t count)
+{
+    const problem *p = w->p;
+    const uint16_t *grad_out = p->grad_out + row * p->grad_stride + col;
+    const float weight = weight_of(p, row);
+    w->row = row, w->col = col, w->count = count;
+    tgl_decode(&p->gate, row, col, count, w->gate);
+    tgl_decode(&p->up, row, col, count, w->up);
+    for (int64_t j = 0; j < count; j++) w->grad[j] = tgl_bf16_to_f32(grad_out[j]);
+    if (tgl_swiglu_is_small(w->gate, w->up, false, count, p->clamp)) differentiate(w, true, weight, p->clamp);
+    else differentiate(w, false, weight, p->clamp);
+}
+
+/* A piece's activations and gradients as bf16, and its part of the row's sum: partial sums, so that additions
+ * need not wait for each other. */
+TGL_CLONES
+static void store(const piece *w, float lanes[LANES])
+{
+    const problem *p = w->p;
+    const float weight = weight_of(p, w->row);
+    uint16_t *restrict out = p->out + w->row * p->num_cols + w->col;
+    uint16_t *restrict gate_grad = p->x_grad + w->row * 2 * p->num_cols + w->col;
+    uint16_t *restrict up_grad = gate_grad + p->num_cols;
+    for (int64_t j = 0; j < w->count; j++) out[j] = tgl_bf16_from_f32(w->activation[j] * weight);
+    for (int64_t j = 0; j < w->count; j++) gate_grad[j] = tgl_bf16_from_f32(w->gate_grad[j]);
+    for (int64_t j = 0; j < w->count; j++) up_grad[j] = tgl_bf16_from_f32(w->up_grad[j]);
+    const int64_t whole = w->count / LANES * LANES;
+    for (int64_t j = 0; j < whole; j += LANES)
+        for (int lane = 0; lane < LANES; lane++) lanes[lane] += w->grad[j + lane] * w->activation[j + lane];
+    for (int64_t j = whole; j < w->count; j++) lanes[j - whole] += w->grad[j] * w->activation[j];
+}
+
+static float sum_of(float lanes[LANES])
+{
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
+    return lanes[0];
+}
+
+/* The gradients of a half, for its cast: as a rule those that have just been computed. */
+typedef struct { piece *w; bool is_up; } half;
+static const void *read_grads(const void *context, int64_t row, int64_t col, int64_t count, float *to)
+{
+    const half *h = context;
+    piece *w = h->w;
+    for (int64_t done = 0; done < count; done += PIECE) {
+        const int64_t from = col + done, n = least(PIECE, count - done);
+        if (row != w->row || from < w->col || from + n > w->col + w->count) compute(w, row, from, n);
+        memcpy(to + done, (h->is_up ? w->up_grad : w->gate_grad) + (from - w->col), (size_t)n * sizeof *to);
+    }
+    return to;
+}
+
+static tgl_cast cast_of(const problem *p, const half *h)
+{
+    return (tgl_cast){
+        .from = { read_grads, h, .is_bf16 = false, .is_buffered = true }, .num_rows = p->num_rows,
+        .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule, .block_rows = 1,
+        .block_cols = p->blocks.cols, .sf = p->sf, .first_sf = h->is_up ? p->blocks.num_cols : 0,
+        .num_sf = 2 * p->blocks.num_cols, .out = p->x_grad_fp8 + (h->is_up ? p->num_cols : 0),
+        .out_stride = 2 * p->num_cols
+    };
+}
+
+static void run_rows(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    piece w = { .p = p, .row = -1 };
+    const half gate = { &w, false }, up = { &w, true };
+    const tgl_cast gate_cast = cast_of(p, &gate), up_cast = cast_of(p, &up);
+    /* a piece has whole blocks; of a block that is larger, gradients are computed again for the casts */
+    const bool is_whole = p->blocks.cols <= PIECE;
+    const int64_t step = is_whole ? PIECE / p->blocks.cols * p->blocks.cols : PIECE;
+    for (int64_t row = begin; row < end; row++) {
+        float lanes[LANES] = { 0 };
+        for (int64_t col = 0; col < p->num_cols; col += step) {
+            const int64_t count = least(step, p->num_cols - col);
+            compute(&w, row, col, count);
+            store(&w, lanes);
+            if (!is_whole) continue;
+            tgl_cast_columns(&gate_cast, row, col, count);
+            tgl_cast_columns(&up_cast, row, col, count);
+        }
+        if (!is_whole) {
+            tgl_cast_columns(&gate_cast, row, 0, p->num_cols);
+            tgl_cast_columns(&up_cast, row, 0, p->num_cols);
+        }
+        const int64_t slot = p->pos_to_token_topk[row];
+        if (slot >= 0 && slot < p->num_weights && p->token_topk_to_pos[slot] == row)
+            p->weight_grad[slot] = sum_of(lanes);
+    }
+}
+
+/* Slots that no row writes, because none is theirs or rows have no columns. */
+static void clear_slots(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    for (int64_t slot = begin; slot < end; slot++) {
+        const int64_t row = p->token_topk_to_pos[slot];
+        const bool has_row = row >= 0 && row < p->num_rows && p->pos_to_token_topk[row] == slot;
+        if (!has_row || p->num_cols == 0) p->weight_grad[slot] = 0;
+    }
+}
+
+static tgl_status run_on_cpu(const problem *p)
+{
+    if (p->num_cols > 0) TGL_TRY(tgl_parallel_rows(p->num_rows, 24 * p->num_cols, run_rows, p));
+    return tgl_parallel_rows(p->num_weights, 12, clear_slots, p);
+}
+
+/* ---- checks ---- */
+
+static tgl_status check_x(const DLTensor *x, const DLTensor *x_sf, const tgl_quant_params *params, problem *p)
+{
+    TGL_TRY(tgl_expect_codes("x", x, TGL_FORMAT_E4M3));
+    TGL_TRY(tgl_expect_even("x", x));
+    p->num_rows = x->shape[0];
+    p->num_cols = x->shape[1] / 2;
+    p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, 1, params->num_per_channels);
+    tgl_sf sf;
+    TGL_TRY(tgl_expect_sf("x_sf", x_sf, p->num_rows, 2 * p->blocks.num_cols, &sf));
+    p->gate = p->up = tgl_codes_of(x, TGL_FORMAT_E4M3, sf, p->blocks);
+    if (p->up.data) p->up.data += p->num_cols;
+    p->up.first_sf = p->blocks.num_cols;
+    return TGL_OK;
+}
+
+static tgl_status check_inputs(const DLTensor *grad_out, const DLTensor *weight,
+                               const DLTensor *pos_to_token_topk, const DLTensor *token_topk_to_pos,
+                               problem *p)
+{
+    TGL_TRY(tgl_expect("grad_out", grad_out, TGL_BF16, 2, TGL_ROWS));
+    const tgl_dim want[2] = { { p->num_rows, p->num_rows }, { p->num_cols, p->num_cols } };
+    TGL_TRY(tgl_expect_shape("grad_out", grad_out, want));
+    TGL_TRY(tgl_expect("weight", weight, TGL_F32, 2, TGL_PACKED));
+    TGL_TRY(tgl_expect_list("pos_to_token_topk", pos_to_token_topk, TGL_I32, p->num_rows));
+    TGL_TRY(tgl_expect_matrix("token_topk_to_pos", token_topk_to_pos, TGL_I32, weight->shape[0],
+                              weight->shape[1]));
+    p->grad_out = tgl_data(grad_out);
+    p->grad_stride = p->num_rows > 1 && p->num_cols > 0 ? tgl_stride(grad_out, 0) : 0;
+    p->weight = tgl_data(weight);
+    p->num_weights = tgl_num_elements(weight);
+    p->pos_to_token_topk = tgl_data(pos_to_token_topk);
+    p->token_topk_to_pos = tgl_data(token_topk_to_pos);
+    return TGL_OK;
+}
+
+static tgl_status check_outputs(const DLTensor *out, const DLTensor *x_grad_fp8, const DLTensor *x_grad_sf,
+                                const DLTensor *x_grad, const DLTensor *weight_grad, const DLTensor *weight,
+                                bool round_sf, problem *p)
+{
+    const int64_t rows = p->num_rows, cols = p->num_cols;
+    TGL_TRY(tgl_expect_matrix("out", out, TGL_BF16, rows, cols));
+    TGL_TRY(tgl_expect_matrix("x_grad_fp8", x_grad_fp8, TGL_E4M3, rows, 2 * cols));
+    TGL_TRY(tgl_expect_out_sf("x_grad_sf", x_grad_sf, rows, 2 * p->blocks.num_cols, round_sf, &p->sf));
+    TGL_TRY(tgl_expect_matrix("x_grad", x_grad, TGL_BF16, rows, 2 * cols));
+    TGL_TRY(tgl_expect_matrix("weight_grad", weight_grad, TGL_F32, weight->shape[0], weight->shape[1]));
+    p->out = tgl_data(out);
+    p->x_grad_fp8 = tgl_data(x_grad_fp8);
+    p->x_grad = tgl_data(x_grad);
+    p->weight_grad = tgl_data(weight_grad);
+    return TGL_OK;
+}
+
+/* ---- launch ---- */
+
+/* Columns of a factor in the kernel for aligned vectors; 0: it does not have such blocks. */
+static int64_t block_of_kernel(const problem *p)
+{
+    if (p->num_cols == 0 || p->num_cols % BACKWARD_VECTOR || p->num_cols > INT32_MAX / 2) return 0;
+    int64_t width = BACKWARD_VECTOR;                    /* of a single block it may be more than it has */
+    while (width < p->blocks.cols) width *= 2;
+    const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
+    return is_power && width <= BACKWARD_MAX_BLOCK ? width : 0;
+}
+
+static bool is_aligned(const problem *p)
+{
+    const int64_t x_row = p->num_rows > 1 ? p->gate.row_bytes : 0;
+    const int64_t grad_row = p->num_rows > 1 ? 2 * p->grad_stride : 0;
+    const uintptr_t codes = (uintptr_t)p->gate.data | (uintptr_t)p->x_grad_fp8 | (uintptr_t)x_row;
+    const uintptr_t values = (uintptr_t)p->grad_out | (uintptr_t)grad_row | (uintptr_t)p->out |
+                             (uintptr_t)p->x_grad;
+    return codes % BACKWARD_VECTOR == 0 && values % (2 * BACKWARD_VECTOR) == 0;
+}
+
+static tgl_status launch(const problem *p, int64_t block_cols, bool is_any, const DLTensor *on,
+                         const tgl_shape *shape, tgl_stream stream, void **args)
+{
+    const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
+    const tgl_macro has_clamp = { "HAS_CLAMP", !isinf(p->clamp) };
+    const tgl_kernel plan[] = {
+        { "quant/swiglu_backward_and_per_token_cast_any", { is_rounded, has_clamp } },
+        { "quant/swiglu_backward_and_per_token_cast",
+          { is_rounded, has_clamp, { "BLOCK_COLS", block_cols } } },
+    };
+    return tgl_launch(plan, block_cols ? 2 : 1, is_any ? 0 : 1, on, shape, stream, args);
+}
+
+static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+{
+    /* warps share a row evenly; their number has a part in the order of its sum */
+    const int64_t steps = ceil_div(p->num_cols, BACKWARD_STEP), rounds = ceil_div(steps, BACKWARD_WARPS);
+    const int64_t warps = steps > 0 ? ceil_div(steps, rounds) : BACKWARD_WARPS;
+    const int64_t clearing = ceil_div(p->num_weights, BACKWARD_SLOTS);
+    const int64_t block_cols = block_of_kernel(p);
+    const bool is_any = block_cols == 0 || !is_aligned(p) || clearing + p->num_rows > INT32_MAX;
+    backward_args a = {
+        .x = p->gate.data, .x_row_bytes = p->gate.row_bytes, .x_sf = p->gate.sf, .grad_out = p->grad_out,
+        .grad_stride = p->grad_stride, .weight = p->weight, .pos_to_token_topk = p->pos_to_token_topk,
+        .token_topk_to_pos = p->token_topk_to_pos, .num_weights = p->num_weights,
+        .clearing_blocks = clearing, .clamp = p->clamp, .out = p->out,
+        .x_grad = p->x_grad, .x_grad_fp8 = p->x_grad_fp8, .sf = p->sf, .weight_grad = p->weight_grad,
+        .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols,
+        .num_blocks = p->blocks.num_cols
+    };
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
+    const int64_t at_most = is_any ? BACKWARD_ANY_BLOCKS * target.num_sms : INT32_MAX;
+    const tgl_shape shape = { { clearing + least(p->num_rows, at_most) }, .block = (int)(32 * warps) };
+    return launch(p, block_cols, is_any, on, &shape, stream, (void *[]){ &a });
+}
+
+tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
+    const DLTensor *x, const DLTensor *x_sf, const DLTensor *grad_out, const DLTensor *weight,
+    const DLTensor *pos_to_token_topk, const DLTensor *token_topk_to_pos, DLTensor *out, DLTensor *x_grad_fp8,
+    DLTensor *x_grad_sf, DLTensor *x_grad, DLTensor *weight_grad, const tgl_quant_params *params,
+    tgl_stream stream)
+{
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_quant_swiglu_backward_and_per_token_cast", "x", x, "x_sf", x_sf,
+                     "grad_out", grad_out, "weight", weight, "pos_to_token_topk", pos_to_token_topk,
+                     "token_topk_to_pos", token_topk_to_pos, "out", out, "x_grad_fp8", x_grad_fp8,
+                     "x_grad_sf", x_grad_sf, "x_grad", x_grad, "weight_grad", weight_grad, NULL);
+    problem p = { 0 };
+    TGL_TRY(tgl_expect_params(params));
+    TGL_TRY(tgl_expect_block("num_per_channels", params->num_per_channels));
+    TGL_TRY(tgl_expect_swiglu_clamp(params));
+    TGL_TRY(check_x(x, x_sf, params, &p));
+    TGL_TRY(check_inputs(grad_out, weight, pos_to_token_topk, token_topk_to_pos, &p));
+    TGL_TRY(check_outputs(out, x_grad_fp8, x_grad_sf, x_grad, weight_grad, weight, params->round_sf, &p));
+    const tgl_named tensors[] = {
+        { "x", x }, { "x_sf", x_sf }, { "grad_out", grad_out }, { "weight", weight },
+        { "pos_to_token_topk", pos_to_token_topk }, { "token_topk_to_pos", token_topk_to_pos },
+        { "out", out }, { "x_grad_fp8", x_grad_fp8 }, { "x_grad_sf", x_grad_sf }, { "x_grad", x_grad },
+        { "weight_grad", weight_grad }
+    };
+    TGL_TRY(tgl_expect_apart(tensors, 6, 11));
+    p.clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY;
+    p.rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf);
+    const bool is_empty = p.num_rows == 0 || p.num_cols == 0;       /* even then there are slots to clear */
+    if (is_empty && p.num_weights == 0 && !tgl_preparing()) return TGL_OK;
+    return tgl_on_cpu(x) ? run_on_cpu(&p) : run_on_cuda(&p, x, stream);
+}

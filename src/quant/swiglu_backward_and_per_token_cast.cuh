@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ * swiglu_backward_and_per_token_cast.cuh - what the kernels of swiglu_backward_and_per_token_cast have in
+ * common: macros, one element, the weight of a row and its gradient.
+ *
+ * A weight's gradient is a sum over a row, and its order is the same in all kernels and launches: warp w has
+ * steps w, w + warps, ... of BACKWARD_STEP columns, a lane the same BACKWARD_VECTOR columns of each. A lane
+ * adds up its own from the first to the last, then lanes add up in a tree, then warps from the first to the
+ * last. */
+#ifndef TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
+#define TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
+
+#include "quant/encode.cuh"
+#include "quant/factors.cuh"
+#include "quant/swiglu.cuh"
+#include "quant/swiglu_backward_and_per_token_cast.h"
+
+#if !defined(IS_ROUNDED) || !defined(HAS_CLAMP)
+#ifdef __CUDACC_RTC__
+#error "IS_ROUNDED or HAS_CLAMP is not defined"
+#endif
+#define IS_ROUNDED 1
+#define HAS_CLAMP 1
+#endif
+static_assert(IS_ROUNDED == 0 || IS_ROUNDED == 1, "IS_ROUNDED is 0 or 1");
+static_assert(HAS_CLAMP == 0 || HAS_CLAMP == 1, "HAS_CLAMP is 0 or 1");
+
+enum { VECTOR = BACKWARD_VECTOR, STEP = BACKWARD_STEP };
+
+DEV float weight_at(const backward_args &a, i64 slot)
+{
+    return slot >= 0 && slot < a.num_weights ? a.weight[slot] : 0;
+}
+
+/* What becomes of one element; IS_SMALL: its gate is (swiglu.cuh). */
+template <bool IS_SMALL>
+DEV tgl_swiglu_grads differentiate(float gate, float up, float grad, float weight, float clamp)
+{
+    const float l = HAS_CLAMP ? tgl_swiglu_gate(gate, clamp) : gate;
+    const float r = HAS_CLAMP ? tgl_swiglu_up(up, clamp) : up;
+    const float divisor = tgl_swiglu_divisor(l);
+    const float sigmoid = IS_SMALL ? swiglu_small_reciprocal(divisor) : 1.0f / divisor;
+    const float silu = IS_SMALL ? swiglu_small_quotient(l, divisor, sigmoid) : l / divisor;
+    tgl_swiglu_grads g = tgl_swiglu_grads_of(l, r, sigmoid, silu, grad, weight);
+    if (HAS_CLAMP && tgl_swiglu_cuts_gate(gate, clamp)) g.gate_grad = 0;
+    if (HAS_CLAMP && tgl_swiglu_cuts_up(up, clamp)) g.up_grad = 0;
+    return g;
+}
+
+/* Is the slot that a row names the row's? Else the row has no part in weight_grad. */
+DEV bool is_slot_of(const backward_args &a, i64 slot, i64 row)
+{
+    return slot >= 0 && slot < a.num_weights && a.token_topk_to_pos[slot] == row;
+}
+
+/* Stores the gradient of a row's weight; all threads of the block bring their sums. */
+DEV void store_weight_grad(const backward_args &a, i64 slot, bool is_its_slot, float sum)
+{
+    SHARED(float[BACKWARD_WARPS], of_warps);
+#pragma unroll
+    for (int offset = 16; offset; offset /= 2) sum += __shfl_xor_sync(FULL, sum, offset);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0 && is_its_slot) {
+        for (u32 w = 1; w < blockDim.x / 32; w++) sum += of_warps[w];
+        a.weight_grad[slot] = sum;
+    }
+}
+
+/* Clears the slots of a block that no row stores. */
+DEV void clear_slots(const backward_args &a)
+{
+    const i64 begin = (i64)blockIdx.x * BACKWARD_SLOTS, end = min((i64)a.num_weights, begin + BACKWARD_SLOTS);
+    for (i64 slot = begin + threadIdx.x; slot < end; slot += blockDim.x) {
+        const i64 row = a.token_topk_to_pos[slot];
+        const bool has_row = row >= 0 && row < a.num_rows && a.pos_to_token_topk[row] == slot;
+        if (!has_row) a.weight_grad[slot] = 0;
+    }
+}
+
+#endif

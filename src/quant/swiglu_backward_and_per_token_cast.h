@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ * swiglu_backward_and_per_token_cast.h - what swiglu_backward_and_per_token_cast.c and its kernels agree
+ * on. */
+#ifndef TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_H
+#define TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_H
+
+#include "quant/scale.h"
+
+#define BACKWARD_VECTOR 8           /* columns of a lane at a time, */
+#define BACKWARD_STEP 256           /* of a warp */
+#define BACKWARD_WARPS 8            /* of a row, at most */
+#define BACKWARD_MAX_BLOCK 256      /* columns of a factor, so that a step has it whole */
+#define BACKWARD_ANY_BLOCKS 16      /* per SM, where blocks loop over rows: several times what it holds */
+#define BACKWARD_SLOTS 1024         /* of weight_grad, which a block looks at */
+
+/* The arguments of all kernels. num_rows and num_cols are those of out. */
+typedef struct {
+    const uint8_t *x;
+    int64_t x_row_bytes;                /* from a row to the next */
+    tgl_sf x_sf;
+    const uint16_t *grad_out;           /* bf16 */
+    int64_t grad_stride;                /* elements from a row to the next */
+    const float *weight;
+    const int32_t *pos_to_token_topk, *token_topk_to_pos;
+    int64_t num_weights;
+    int64_t clearing_blocks;            /* the first blocks clear weight_grad where no row stores it */
+    float clamp;
+    uint16_t *out, *x_grad;             /* bf16 */
+    uint8_t *x_grad_fp8;
+    tgl_sf sf;                          /* of x_grad_fp8: the gates' columns, then the ups' */
+    float *weight_grad;
+    int64_t num_rows, num_cols;
+    int64_t block_cols, num_blocks;     /* columns of a factor, factors of a half of a row */
+} backward_args;
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT
+ * swiglu_forward_and_per_channel_cast_and_transpose.cu - activations, a factor per column and block of rows,
+ * codes transposed or not.
+ *   computes  per block: a factor of the largest magnitude of the activations, rounded to bf16, and the codes
+ *             of activation / factor
+ *   launch    grid of tiles (per_channel_cast.h), block 1 .. CHANNEL_STRIPS times CHANNEL_STRIP_THREADS
+ *   moves     x, out and its factors, each once
+ *   macros    per_channel_cast.cuh's, IS_TRANSPOSED and IS_CLAMPED: there is a clamp value */
+#define IS_SWIGLU 1
+#define IS_WIDE 0
+#if !defined(IS_TRANSPOSED) || !defined(IS_CLAMPED)
+#ifdef __CUDACC_RTC__
+#error "IS_TRANSPOSED or IS_CLAMPED is not defined"
+#endif
+#define IS_TRANSPOSED 1
+#define IS_CLAMPED 1
+#endif
+#include "quant/per_channel_cast.cuh"
+#include "quant/swiglu.cuh"
+
+DEV void hold_activations(const vector_of<X> &gates, const vector_of<X> &ups, float clamp, u32 (&w)[WORDS])
+{
+    float l[VALUES], r[VALUES], v[VALUES];
+    widen(gates, l);
+    widen(ups, r);
+    if (IS_CLAMPED) swiglu_clamp(l, r, clamp);
+    swiglu_activate(l, r, swiglu_is_small(gates), v);
+#pragma unroll
+    for (int i = 0; i < WORDS; i++) w[i] = pack_bf16(v[2 * i], v[2 * i + 1]);
+}
+
+DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
+{
+    const int rows = rows_from(at, row);
+    const u8 *from = (const u8 *)c.x + row * c.x_row_bytes + at.col * VALUE_BYTES;
+    const i64 to_ups = c.num_cols * VALUE_BYTES;
+    vector_of<X> gates[ROWS], ups[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        clear_vector(gates[r]);
+        clear_vector(ups[r]);
+    }
+    if (has_vectors(c, at)) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) {
+                load_whole(from + r * c.x_row_bytes, gates[r]);
+                load_whole(from + r * c.x_row_bytes + to_ups, ups[r]);
+            }
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) {
+                load_part(from + r * c.x_row_bytes, at.count, gates[r]);
+                load_part(from + r * c.x_row_bytes + to_ups, at.count, ups[r]);
+            }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) hold_activations(gates[r], ups[r], c.clamp, p.w[r]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+swiglu_forward_and_per_channel_cast_and_transpose(const tgl_channel_cast c)
+{
+    SHARED(block_memory, memory);
+    place at;
+    const bool is_there = find_place(c, at);
+    pdl_wait();
+    if (is_there) cast_tile(c, at, memory[threadIdx.x / STRIP_THREADS]);
+    pdl_trigger();
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT
+ * swiglu_forward_and_per_token_cast.c - tgl_quant_swiglu_forward_and_per_token_cast: the activation,
+ * weighted, in blocks of one row. */
+#include <math.h>
+
+#include "core/clones.h"
+#include "core/log.h"
+#include "core/threads.h"
+#include "cuda/launch.h"
+#include "numerics/divide.h"
+#include "quant/activate.h"
+#include "quant/check.h"
+#include "quant/swiglu_forward_and_per_token_cast.h"
+
+typedef struct {
+    int64_t num_rows, num_cols;         /* of out */
+    tgl_values x;                       /* twice the columns */
+    bool has_weights;
+    const int32_t *pos_to_token_topk;
+    const float *topk_weights;
+    int64_t num_weights;
+    bool has_experts;                   /* else every row counts */
+    const int32_t *pos_to_expert;
+    bool has_count;
+    int64_t *clamped_count;
+    float clamp;                        /* infinite: none */
+    int format;
+    tgl_blocks blocks;
+    tgl_scale_rule rule;
+    tgl_sf sf;
+    uint8_t *out;
+} problem;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* ---- CPU ---- */
+
+TGL_CLONES
+static const void *read_activations(const void *context, int64_t row, int64_t col, int64_t count, float *to)
+{
+    const problem *p = context;
+    tgl_activate(&p->x, p->num_cols, row, col, count, p->clamp, to);
+    if (p->has_weights) {
+        const int64_t at = p->pos_to_token_topk[row];
+        const float weight = at >= 0 && at < p->num_weights ? p->topk_weights[at] : 0.0f;
+        for (int64_t i = 0; i < count; i++) to[i] *= weight;
+    }
+    return to;
+}
+
+static void run_rows(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    const tgl_cast cast = {
+        .from = { read_activations, p, .is_bf16 = false, .is_buffered = true }, .num_rows = p->num_rows,
+        .num_cols = p->num_cols, .format = p->format, .rule = p->rule, .block_rows = 1,
+        .block_cols = p->blocks.cols, .sf = p->sf, .num_sf = p->blocks.num_cols, .out = p->out,
+        .out_stride = tgl_code_bytes(p->format, p->num_cols)
+    };
+    int64_t counts[3] = { 0 };
+    for (int64_t t = begin; t < end; t++) {
+        if (p->has_experts && p->pos_to_expert[t] < 0) continue;
+        tgl_cast_columns(&cast, t, 0, p->num_cols);
+        if (p->has_count) tgl_count_clamped(&p->x, p->num_cols, t, p->clamp, counts);
+    }
+    for (int i = 0; p->has_count && i < 3; i++)
+        __atomic_fetch_add(&p->clamped_count[i], counts[i], __ATOMIC_RELAXED);
+}
+
+/* ---- checks ---- */
+
+static tgl_status check_params(const tgl_quant_params *params)
+{
+    TGL_TRY(tgl_expect_params(params));
+    TGL_TRY(tgl_expect_format(params->format, false));
+    TGL_TRY(tgl_expect_block("num_per_channels", params->num_per_channels));
+    TGL_TRY(tgl_expect_swiglu_clamp(params));
+    if (params->has_sf_clamp_min && !(params->sf_clamp_min >= 0))
+        return tgl_fail(TGL_ERR_ARGUMENT, "sf_clamp_min: is %g, want >= 0", (double)params->sf_clamp_min);
+    return TGL_OK;
+}
+
+static tgl_status check_maps(const DLTensor *pos_to_token_topk, const DLTensor *topk_weights,
+                             const DLTensor *pos_to_expert, const DLTensor *clamped_count,
+                             const tgl_quant_params *params, problem *p)
+{
+    p->has_weights = pos_to_token_topk;
+    if (p->has_weights != (topk_weights != NULL))
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: is NULL, want a tensor where %s is given",
+                        p->has_weights ? "topk_weights" : "pos_to_token_topk",
+                        p->has_weights ? "pos_to_token_topk" : "topk_weights");
+    if (p->has_weights) {
+        TGL_TRY(tgl_expect_list("pos_to_token_topk", pos_to_token_topk, TGL_I32, p->num_rows));
+        TGL_TRY(tgl_expect("topk_weights", topk_weights, TGL_F32, 2, TGL_PACKED));
+        p->pos_to_token_topk = tgl_data(pos_to_token_topk);
+        p->topk_weights = tgl_data(topk_weights);
+        p->num_weights = tgl_num_elements(topk_weights);
+    }
+    p->has_experts = pos_to_expert;
+    if (p->has_experts) {
+        TGL_TRY(tgl_expect_list("pos_to_expert", pos_to_expert, TGL_I32, p->num_rows));
+        p->pos_to_expert = tgl_data(pos_to_expert);
+    }
+    p->has_count = clamped_count;
+    if (p->has_count) {
+        TGL_TRY(tgl_expect_list("clamped_count", clamped_count, TGL_I64, 3));
+        p->clamped_count = tgl_data(clamped_count);
+        if (!params->has_swiglu_clamp_value)
+            return tgl_fail(TGL_ERR_ARGUMENT,
+                            "has_swiglu_clamp_value: is false, want true where clamped_count is given");
+    }
+    return TGL_OK;
+}
+
+static tgl_status check(const DLTensor *x, const DLTensor *pos_to_token_topk, const DLTensor *topk_weights,
+                        const DLTensor *pos_to_expert, const DLTensor *clamped_count, const DLTensor *out,
+                        const DLTensor *out_sf, const tgl_quant_params *params, problem *p)
+{
+    TGL_TRY(check_params(params));
+    TGL_TRY(tgl_expect_values("x", x));
+    TGL_TRY(tgl_expect_even("x", x));
+    p->num_rows = x->shape[0];
+    p->num_cols = x->shape[1] / 2;
+    p->x = tgl_values_of(x);
+    TGL_TRY(check_maps(pos_to_token_topk, topk_weights, pos_to_expert, clamped_count, params, p));
+    p->clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY;
+    p->format = params->format;
+    p->rule = tgl_scale_rule_of(params->format, params->round_sf);
+    if (params->has_sf_clamp_min) p->rule.floor = params->sf_clamp_min;
+    p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, 1, params->num_per_channels);
+    TGL_TRY(tgl_expect_out_codes("out", out, p->format, p->num_rows, p->num_cols));
+    TGL_TRY(tgl_expect_out_sf("out_sf", out_sf, p->num_rows, p->blocks.num_cols, params->round_sf, &p->sf));
+    p->out = tgl_data(out);
+    const tgl_named tensors[] = {
+        { "x", x }, { "pos_to_token_topk", pos_to_token_topk }, { "topk_weights", topk_weights },
+        { "pos_to_expert", pos_to_expert }, { "clamped_count", clamped_count }, { "out", out },
+        { "out_sf", out_sf }
+    };
+    return tgl_expect_apart(tensors, 4, 7);
+}
+
+/* ---- launch ---- */
+
+/* The kernel that is made for a configuration, if there is one, and its macro. */
+enum { TILES, ROW, NONE };
+typedef struct { int kind; int64_t block_cols, steps; } choice;
+
+static int x_of(const problem *p) { return p->x.is_bf16 ? X_BF16 : X_F32; }
+
+static choice choose(const problem *p)
+{
+    const int64_t vector = X_VALUES(x_of(p)), vectors = p->num_cols / vector;
+    if (p->num_cols % vector || p->num_cols > INT32_MAX / 2) return (choice){ NONE, 0, 0 };
+    int64_t width = 8;                                  /* of a single block it may be more than it has */
+    while (width < p->blocks.cols) width *= 2;
+    const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
+    if (is_power && width <= FORWARD_MAX_BLOCK) return (choice){ TILES, width, 0 };
+    int64_t steps = 1;
+    while (steps < FORWARD_ROW_VALUES / vector && ceil_div(vectors, steps) > FORWARD_ROW_THREADS / 2)
+        steps *= 2;
+    const bool is_row = p->blocks.num_cols == 1 && ceil_div(vectors, steps) <= FORWARD_ROW_THREADS;
+    return (choice){ is_row ? ROW : NONE, 0, steps };
+}
+
+static bool is_aligned(const problem *p)
+{
+    const uintptr_t out_bytes = (uintptr_t)tgl_code_bytes(p->format, X_VALUES(x_of(p)));
+    const int64_t row_bytes = p->num_rows > 1 ? p->x.row_bytes : 0;
+    return ((uintptr_t)p->x.data | (uintptr_t)row_bytes) % 16 == 0 && (uintptr_t)p->out % out_bytes == 0;
+}
+
+/* Beside it, each configuration has a kernel for addresses and strides that do not suit it. */
+static tgl_status launch(const problem *p, choice k, bool is_any, const DLTensor *on, const tgl_shape *shape,
+                         tgl_stream stream, void **args)
+{
+    const tgl_macro x = { "X", x_of(p) }, format = { "FORMAT", p->format };
+    const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
+    const tgl_macro clamp = { "CLAMP", p->has_count ? FORWARD_COUNT
+                                       : isinf(p->clamp) ? FORWARD_NO_CLAMP : FORWARD_CLAMP };
+    const tgl_kernel any = { "quant/swiglu_forward_and_per_token_cast_any",
+                             { x, format, is_rounded, clamp } };
+    const tgl_kernel tiles = { "quant/swiglu_forward_and_per_token_cast",
+                               { x, format, is_rounded, clamp, { "BLOCK_COLS", k.block_cols } } };
+    const tgl_kernel row = { "quant/swiglu_forward_and_per_token_cast_row",
+                             { x, format, is_rounded, clamp, { "STEPS", k.steps } } };
+    const tgl_kernel plan[] = { any, k.kind == TILES ? tiles : row };
+    return tgl_launch(plan, k.kind == NONE ? 1 : 2, is_any ? 0 : 1, on, shape, stream, args);
+}
+
+static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+{
+    forward_args a = {
+        .x = p->x.data, .row_bytes = p->x.row_bytes, .pos_to_token_topk = p->pos_to_token_topk,
+        .topk_weights = p->topk_weights, .num_weights = p->num_weights, .pos_to_expert = p->pos_to_expert,
+        .clamped_count = p->clamped_count, .clamp = p->clamp, .floor = p->rule.floor, .sf = p->sf,
+        .out = p->out, .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols
+    };
+    const choice k = choose(p);
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
+    const int64_t enough = FORWARD_BLOCKS_PER_SM * target.num_sms;
+    if (k.kind == NONE || !is_aligned(p)) {
+        const tgl_shape shape = { { least(p->num_rows, enough) }, .block = 32 * FORWARD_ANY_WARPS };
+        return launch(p, k, true, on, &shape, stream, (void *[]){ &a });
+    }
+    if (k.kind == ROW) {
+        const int64_t threads = ceil_div(p->num_cols / X_VALUES(x_of(p)), k.steps);
+        const tgl_shape shape = { { p->num_rows }, .block = (int)(ceil_div(threads, 32) * 32) };
+        return launch(p, k, false, on, &shape, stream, (void *[]){ &a });
+    }
+    uint32_t num_tiles = (uint32_t)ceil_div(p->num_cols, FORWARD_TILE);
+    tgl_divisor by_tiles = tgl_divisor_of(num_tiles);
+    /* few rows are spread over all SMs; many counts come from few blocks, as each adds to the same words */
+    const int64_t warps = p->num_rows * num_tiles < enough ? 2 : FORWARD_WARPS;
+    uint32_t num_pieces = (uint32_t)(ceil_div(p->num_rows, warps) * num_tiles);
+    const int64_t blocks = p->has_count ? least(num_pieces, enough) : num_pieces;
+    const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };
+    return launch(p, k, false, on, &shape, stream, (void *[]){ &a, &num_tiles, &by_tiles, &num_pieces });
+}
+
+tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const DLTensor *pos_to_token_topk,
+                                                       const DLTensor *topk_weights,
+                                                       const DLTensor *pos_to_expert, DLTensor *clamped_count,
+                                                       DLTensor *out, DLTensor *out_sf,
+                                                       const tgl_quant_params *params, tgl_stream stream)
+{
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_quant_swiglu_forward_and_per_token_cast", "x", x, "pos_to_token_topk",
+                     pos_to_token_topk, "topk_weights", topk_weights, "pos_to_expert", pos_to_expert,
+                     "clamped_count", clamped_count, "out", out, "out_sf", out_sf, NULL);
+    problem p = { 0 };
+    TGL_TRY(check(x, pos_to_token_topk, topk_weights, pos_to_expert, clamped_count, out, out_sf, params, &p));
+    if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
+    if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
+    if (!tgl_on_cpu(x)) return run_on_cuda(&p, x, stream);
+    return tgl_parallel_rows(p.num_rows, 8 * p.num_cols, run_rows, &p);
+}

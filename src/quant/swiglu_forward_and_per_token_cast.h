@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ * swiglu_forward_and_per_token_cast.h - what swiglu_forward_and_per_token_cast.c and its kernels agree on. */
+#ifndef TEGULA_QUANT_SWIGLU_FORWARD_AND_PER_TOKEN_CAST_H
+#define TEGULA_QUANT_SWIGLU_FORWARD_AND_PER_TOKEN_CAST_H
+
+#include "quant/scale.h"
+#include "quant/vector.h"
+
+#define FORWARD_WARPS 8             /* of a block, at most; each has a row */
+#define FORWARD_TILE 512            /* columns that a warp casts at once: whole words of packed factors */
+#define FORWARD_MAX_BLOCK 128       /* columns of a block, so that a tile has a word at least */
+#define FORWARD_ROW_THREADS 512     /* where a block is a whole row: threads of a row, at most, */
+#define FORWARD_ROW_VALUES 32       /* and values of a thread, which stay in registers */
+#define FORWARD_ANY_WARPS 8
+#define FORWARD_BLOCKS_PER_SM 16    /* of a grid whose blocks loop: several times what an SM holds */
+
+/* CLAMP, a macro of the kernels. */
+#define FORWARD_NO_CLAMP 0
+#define FORWARD_CLAMP 1
+#define FORWARD_COUNT 2             /* clamps, and counts what was clamped */
+
+/* The arguments of all kernels. */
+typedef struct {
+    const char *x;
+    int64_t row_bytes;                  /* of x, from a row to the next */
+    const int32_t *pos_to_token_topk;   /* NULL: no weights */
+    const float *topk_weights;
+    int64_t num_weights;
+    const int32_t *pos_to_expert;       /* NULL: every row counts */
+    int64_t *clamped_count;             /* read where CLAMP is FORWARD_COUNT */
+    float clamp, floor;
+    tgl_sf sf;
+    uint8_t *out;
+    int64_t num_rows, num_cols;         /* of out */
+    int64_t block_cols;                 /* columns of a factor */
+} forward_args;
+
+#endif

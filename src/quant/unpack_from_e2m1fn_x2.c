@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT
+ * unpack_from_e2m1fn_x2.c - tgl_quant_unpack_from_e2m1fn_x2: pairs of e2m1 as numbers of another type. */
+#include "quant/unpack_from_e2m1fn_x2.h"
+
+#include "core/clones.h"
+#include "core/log.h"
+#include "core/threads.h"
+#include "cuda/launch.h"
+#include "numerics/bf16.h"
+#include "numerics/f16.h"
+#include "quant/cast.h"
+#include "quant/check.h"
+
+typedef struct {
+    const uint8_t *x;
+    int64_t num_bytes;          /* pairs */
+    void *out;
+    tgl_dtype dtype;            /* of out */
+} problem;
+
+/* ---- CPU ---- */
+
+enum { PIECE = 512 };           /* pairs that are decoded at a time, and a row of the parallel loop */
+
+TGL_CLONES
+static void run_pieces(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    float values[2 * PIECE];
+    for (int64_t piece = begin; piece < end; piece++) {
+        const int64_t first = piece * PIECE;
+        const int64_t count = 2 * (p->num_bytes - first < PIECE ? p->num_bytes - first : PIECE);
+        tgl_decode_run(TGL_FORMAT_E2M1, p->x + first, 0, count, 1, values);
+        if (p->dtype == TGL_F32) {
+            float *out = (float *)p->out + 2 * first;
+            for (int64_t i = 0; i < count; i++) out[i] = values[i];
+        } else if (p->dtype == TGL_BF16) {
+            uint16_t *out = (uint16_t *)p->out + 2 * first;
+            for (int64_t i = 0; i < count; i++) out[i] = tgl_bf16_from_f32(values[i]);
+        } else if (p->dtype == TGL_F16) {
+            uint16_t *out = (uint16_t *)p->out + 2 * first;
+            for (int64_t i = 0; i < count; i++) out[i] = tgl_f16_from_f32(values[i]);
+        } else {
+            uint8_t *out = (uint8_t *)p->out + 2 * first;
+            for (int64_t i = 0; i < count; i++) out[i] = tgl_e4m3_from_small_f32(values[i]);
+        }
+    }
+}
+
+static tgl_status run_on_cpu(const problem *p)
+{
+    const int64_t pieces = p->num_bytes / PIECE + (p->num_bytes % PIECE != 0);
+    return tgl_parallel_rows(pieces, PIECE * 8, run_pieces, p);
+}
+
+/* ---- checks ---- */
+
+static tgl_status check(const DLTensor *x, const DLTensor *out)
+{
+    if (x && (x->ndim < 1 || x->ndim > TGL_MAX_DIMS))
+        return tgl_fail(TGL_ERR_ARGUMENT, "x: rank is %d, want 1..%d", x->ndim, TGL_MAX_DIMS);
+    const int ndim = x ? x->ndim : 1;
+    TGL_TRY(tgl_expect("x", x, TGL_I8 | TGL_U8 | TGL_E2M1X2, ndim, TGL_PACKED));
+    TGL_TRY(tgl_expect("out", out, TGL_F32 | TGL_BF16 | TGL_F16 | TGL_E4M3, ndim, TGL_PACKED));
+    tgl_dim want[TGL_MAX_DIMS];
+    for (int i = 0; i < ndim; i++) want[i] = (tgl_dim){ 0, i < ndim - 1 ? INT64_MAX : TGL_MAX_COLS };
+    TGL_TRY(tgl_expect_shape("x", x, want));
+    for (int i = 0; i < ndim; i++) {
+        const int64_t size = i < ndim - 1 ? x->shape[i] : 2 * x->shape[i];
+        want[i] = (tgl_dim){ size, size };
+    }
+    TGL_TRY(tgl_expect_shape("out", out, want));
+    return tgl_expect_apart((tgl_named[]){ { "x", x }, { "out", out } }, 1, 2);
+}
+
+/* ---- launch ---- */
+
+static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+{
+    const int type = p->dtype == TGL_F32 ? 0 : p->dtype == TGL_BF16 ? 1 : p->dtype == TGL_F16 ? 2 : 3;
+    const int x_bytes = UNPACK_X_BYTES(type == 0 ? 4 : type == 3 ? 1 : 2);
+    const tgl_kernel kernel = { "quant/unpack_from_e2m1fn_x2", { { "OUT", type } } };
+    int32_t is_vector = (uintptr_t)p->out % 16 == 0 && (uintptr_t)p->x % (unsigned)x_bytes == 0;
+    const int64_t units = p->num_bytes / x_bytes + (p->num_bytes % x_bytes != 0);
+    const int64_t blocks = (units + UNPACK_THREADS - 1) / UNPACK_THREADS, each = blocks / UNPACK_MIN_BLOCKS;
+    int32_t units_each = each < 1 ? 1 : each < UNPACK_UNITS ? (int32_t)each : UNPACK_UNITS;
+    void *args[] = { (void *)&p->x, (void *)&p->num_bytes, (void *)&p->out, &units_each, &is_vector };
+    const tgl_shape shape = { { (blocks + units_each - 1) / units_each }, .block = UNPACK_THREADS };
+    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
+}
+
+tgl_status tgl_quant_unpack_from_e2m1fn_x2(const DLTensor *x, DLTensor *out, tgl_stream stream)
+{
+    if (tgl_log_wants(TGL_LOG_CALL))
+        tgl_log_call("tgl_quant_unpack_from_e2m1fn_x2", "x", x, "out", out, NULL);
+    TGL_TRY(check(x, out));
+    const problem p = { tgl_data(x), tgl_num_elements(x), tgl_data(out), tgl_dtype_of(out->dtype) };
+    if (p.num_bytes == 0 && !tgl_preparing()) return TGL_OK;        /* data may be NULL */
+    return tgl_on_cpu(x) ? run_on_cpu(&p) : run_on_cuda(&p, x, stream);
+}

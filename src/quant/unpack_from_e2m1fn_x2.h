@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: MIT
+ * unpack_from_e2m1fn_x2.h - the launch shape of unpack_from_e2m1fn_x2. */
+#ifndef TEGULA_QUANT_UNPACK_FROM_E2M1FN_X2_H
+#define TEGULA_QUANT_UNPACK_FROM_E2M1FN_X2_H
+
+#define UNPACK_THREADS 256
+#define UNPACK_UNITS 4          /* of a thread, at most */
+#define UNPACK_MIN_BLOCKS 1024  /* a thread has fewer units where there would be less than so many */
+
+/* What a unit of 16 bytes is made of. */
+#define UNPACK_X_BYTES(out_bytes) (8 / (out_bytes))
+
+#endif

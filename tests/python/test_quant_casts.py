@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: MIT
+"""The casts against plain torch, bit for bit, over TileKernels' matrix of parameters and beyond it; with
+fewer tokens unless TK_FULL_TEST=1."""
+import itertools
+import os
+
+import pytest
+import torch
+
+import tegula.torch as reference
+from tegula import moe, quant
+from tegula.testing import assert_equal, calc_diff, check_bias, clear_unused_sf
+from tegula.testing.generator import (
+    generate_e5m6_inputs, generate_hidden_sizes, generate_moe_params, generate_num_tokens,
+    generate_rand_float, generate_topk_idx,
+)
+
+IS_FULL = os.environ.get("TK_FULL_TEST") in ("1", "true", "True")
+NUM_TOKENS = generate_num_tokens() if IS_FULL else [0, 1, 37]
+HIDDEN_SIZES = generate_hidden_sizes() if IS_FULL else [576, 1024]
+INF, NAN = float("inf"), float("nan")
+DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
+LAYOUTS = {"row": (False, False, False), "row_round": (False, True, False), "col": (True, False, False),
+           "col_round": (True, True, False), "packed": (True, True, True)}
+each_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+each_layout = pytest.mark.parametrize("flags", LAYOUTS.values(), ids=LAYOUTS)
+each_hidden = pytest.mark.parametrize("hidden", HIDDEN_SIZES)
+each_format = pytest.mark.parametrize("fmt", ["e4m3", "e2m1"])
+
+
+def make(num_tokens, hidden, dtype, device):
+    """Rows of normal numbers; of both zeros; below the floor; near the largest float; subnormal; of few
+    values, with many ties; of all magnitudes."""
+    x = torch.randn(num_tokens, hidden, device=device)
+    x[1::8] *= 0
+    x[2::8] *= 1e-7
+    x[3::8] *= 2.0**124
+    x[4::8] *= 2.0**-130
+    x[5::8] = (x[5::8] * 8).round() / 8
+    x[6::8] *= torch.randint(-60, 61, x[6::8].shape, device=device).exp2()
+    return x.clamp(-3e38, 3e38).to(dtype)
+
+
+def options(flags):
+    return dict(zip(("use_tma_aligned_col_major_sf", "round_sf", "use_packed_ue8m0"), flags))
+
+
+def same(seen, want):
+    """Data and factors: bits, dtypes, shapes, strides."""
+    for a, b in zip(seen, want, strict=True):
+        assert_equal(a, b)
+
+
+# ---- per_token_cast ----
+
+@each_format
+@each_layout
+@each_dtype
+@each_hidden
+def test_per_token_cast(hidden, dtype, flags, fmt, device):
+    for num_tokens, num_per_channels in itertools.product(NUM_TOKENS, (16, 32, 64, 128, hidden, 100)):
+        x = make(num_tokens, hidden, dtype, device)
+        want = reference.cast(x, fmt, (1, num_per_channels), **options(flags))
+        same(quant.per_token_cast(x, fmt, num_per_channels, **options(flags)), want)
+        sf = quant.per_token_cast_with_sf_only(x, fmt, num_per_channels, **options(flags))
+        assert_equal(sf, want[1])
+        args = x, fmt, num_per_channels, sf
+        assert_equal(quant.per_token_cast_with_precomputed_sf(*args),
+                     reference.cast(x, fmt, (1, num_per_channels), sf=sf))
+
+
+@each_format
+@pytest.mark.parametrize("flags", [LAYOUTS["row_round"], LAYOUTS["packed"], LAYOUTS["col"]], ids=str)
+@pytest.mark.parametrize("x_block_size", [(128, 128), (32, 32), (1, 32), (1, 128), (3, 100)], ids=str)
+@pytest.mark.parametrize("x_fmt", ["e4m3", "e2m1"])
+@each_hidden
+def test_per_token_cast_of_codes(hidden, x_fmt, x_block_size, flags, fmt, device):
+    for num_tokens, num_per_channels in itertools.product(NUM_TOKENS, (32, 128)):
+        x = reference.cast(make(num_tokens, hidden, torch.float32, device), x_fmt, x_block_size,
+                           **options(flags))
+        want = reference.cast(x, fmt, (1, num_per_channels), None, x_block_size, **options(flags))
+        args = x, fmt, num_per_channels, x_block_size
+        same(quant.per_token_cast(*args, **options(flags)), want)
+        assert_equal(quant.per_token_cast_with_sf_only(*args, **options(flags)), want[1])
+        assert_equal(quant.per_token_cast_with_precomputed_sf(*args[:3], want[1], x_block_size),
+                     reference.cast(x, fmt, (1, num_per_channels), want[1], x_block_size))
+
+
+@each_format
+@each_dtype
+def test_bias(dtype, fmt, device):
+    x = torch.randn(130, 2048, device=device).to(dtype)
+    for flags in (LAYOUTS["row_round"], LAYOUTS["packed"]):
+        pair = quant.per_token_cast(x, fmt, 128, None, *flags)
+        back = quant.per_token_cast_back(pair, "fp32", 128)
+        check_bias(back, x)
+        assert calc_diff(x, back) < (1e-3 if fmt == "e4m3" else 2e-2)
+        check_bias(quant.cast_back(quant.per_block_cast(x, fmt, (32, 32), *flags), "fp32", (32, 32)), x)
+    pair = quant.per_channel_cast(x, "e4m3", 128)
+    check_bias(quant.cast_back(pair, "fp32", (128, 1)), x)
+
+
+@each_dtype
+def test_strided_rows(dtype, device):
+    wide = make(9, 640, dtype, device)
+    for x in (wide[:, :320], wide[::2, 16:336], wide[:, 1:321]):
+        packed = x.contiguous()
+        for fmt in ("e4m3", "e2m1", "e5m6"):
+            same(quant.per_token_cast(x, fmt, 64), quant.per_token_cast(packed, fmt, 64))
+        same(quant.per_block_cast(x, "e4m3", (4, 64)), quant.per_block_cast(packed, "e4m3", (4, 64)))
+        same(quant.per_channel_cast(x, "e4m3", 4), quant.per_channel_cast(packed, "e4m3", 4))
+        same(quant.per_channel_cast_and_transpose(x, "e4m3", 4),
+             quant.per_channel_cast_and_transpose(packed, "e4m3", 4))
+    codes, sf = quant.per_token_cast(wide, "e4m3", 64)
+    pair = codes[:, :320], sf[:, :5]
+    packed = tuple(t.contiguous() for t in pair)
+    assert_equal(quant.cast_back(pair, "fp32", (1, 64)), quant.cast_back(packed, "fp32", (1, 64)))
+    same(quant.per_token_cast(pair, "e2m1", 32, (1, 64)), quant.per_token_cast(packed, "e2m1", 32, (1, 64)))
+
+
+@pytest.mark.parametrize("fmt", ["e4m3", "e2m1", "e5m6"])
+@pytest.mark.parametrize("round_sf", [False, True])
+def test_nan_and_infinity(fmt, round_sf, device):
+    """A NaN counts for nothing in a factor; beside an infinite value all others become zeros."""
+    x = torch.randn(4, 64, device=device)
+    x[0, 5] = x[1, 40] = NAN
+    x[1, 9], x[2, 63], x[3, 0] = INF, -INF, -NAN
+    want = reference.cast(x, fmt, (1, 32), round_sf=round_sf)
+    same(quant.per_token_cast(x, fmt, 32, round_sf=round_sf), want)
+    assert want[1][1, 0] == (2.0**127 if round_sf else INF) and want[1].isfinite()[0].all()
+
+
+def test_zeros_beside_a_large_factor(device):
+    """0 * inf must not come out of it."""
+    codes = torch.zeros(32, 64, device=device)
+    codes[:, 32:] = 1
+    codes[::2] *= -1
+    pair = codes.to(torch.float8_e4m3fn), torch.full((1, 1), 2.0**100, device=device)
+    out, sf = quant.per_token_cast(pair, "e2m1", 32, (32, 64), round_sf=True)
+    assert sf.tolist() == [[2.0**-126, 2.0**98]] * 32
+    assert out[:, :16].view(torch.uint8).unique().tolist() == [0, 0x88]
+
+
+# ---- e5m6 ----
+
+@each_layout
+@each_dtype
+@each_hidden
+def test_e5m6(hidden, dtype, flags, device):
+    for num_tokens in NUM_TOKENS:
+        inputs = [*generate_e5m6_inputs(num_tokens, hidden, dtype, device),
+                  (make(num_tokens, hidden, dtype, device), None)]
+        for (x, is_special), num_per_channels in itertools.product(inputs, (hidden, 64)):
+            want = reference.cast_to_e5m6(x, num_per_channels, **options(flags))
+            pair = quant.per_token_cast(x, "e5m6", num_per_channels, **options(flags))
+            same(pair, want)
+            for fmt, back in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+                args = pair, fmt, (1, num_per_channels)
+                numbers = quant.cast_back(*args, x_special_fmt="e5m6")
+                assert_equal(numbers, reference.cast_back_from_e5m6(*args))
+                assert_equal(quant.per_token_cast_back(pair, fmt, num_per_channels, "e5m6"), numbers)
+                if is_special is not None and back == dtype and num_per_channels == hidden and flags[1]:
+                    assert calc_diff(x, numbers) < (5e-6 if is_special else 1e-4)
+
+
+def test_every_e5m6_code(device):
+    """Back and again, with factors of 1: what is no NaN comes back as it was."""
+    codes = torch.arange(4096, device=device)
+    codes = codes[(codes & 0x7FF) < 0x7C0].view(-1, 8)
+    numbers = (codes << 4).to(torch.int16).view(torch.float16).float()
+    sf = torch.ones(len(codes), 1, device=device)
+    packed = quant.per_token_cast_with_precomputed_sf(numbers, "e5m6", 8, sf)
+    assert_equal(quant.cast_back((packed, sf), "fp32", (1, 8), "e5m6"), numbers)
+
+
+# ---- per_block_cast ----
+
+@each_format
+@each_layout
+@each_dtype
+@each_hidden
+def test_per_block_cast(hidden, dtype, flags, fmt, device):
+    blocks = (128, 128), (32, 32), (32, 128), (128, 32), (3, 100)
+    for num_tokens, block_size in itertools.product(NUM_TOKENS, blocks):
+        x = make(num_tokens, hidden, dtype, device)
+        want = reference.cast(x, fmt, block_size, **options(flags))
+        same(quant.per_block_cast(x, fmt, block_size, **options(flags)), want)
+        sf = quant.per_block_cast_with_sf_only(x, fmt, block_size, **options(flags))
+        assert_equal(sf, want[1])
+        assert_equal(quant.per_block_cast_with_precomputed_sf(x, fmt, block_size, sf),
+                     reference.cast(x, fmt, block_size, sf=sf))
+
+
+@pytest.mark.parametrize("out_flags", [LAYOUTS["row_round"], LAYOUTS["packed"], LAYOUTS["col"]], ids=str)
+@pytest.mark.parametrize("in_flags", [LAYOUTS["row_round"], LAYOUTS["packed"]], ids=str)
+@pytest.mark.parametrize("out_block_size", [(1, 128), (32, 32), (128, 128)], ids=str)
+@each_hidden
+def test_per_block_cast_lossless(hidden, out_block_size, in_flags, out_flags, device):
+    """Values are the same afterwards, by the reference and by the op."""
+    for num_tokens in NUM_TOKENS:
+        x = generate_rand_float((num_tokens, hidden), device)
+        if num_tokens:
+            x = x.sign() * x.abs().clamp(min=float(x.abs().max()) / 2**9)
+        pair = reference.cast(x, "e2m1", (1, 32), **options(in_flags))
+        inexact = torch.zeros(1, dtype=torch.int32, device=device)
+        seen = quant.per_block_cast_lossless(pair, "e4m3", (1, 32), out_block_size, **options(out_flags),
+                                             inexact=inexact)
+        want = reference.cast_back(pair, "fp32", (1, 32))
+        assert_equal(reference.cast_back(seen, "fp32", out_block_size), want)
+        assert_equal(quant.cast_back(seen, "fp32", out_block_size), want)
+        assert inexact.item() == 0
+
+
+def test_lossless_says_what_it_cannot(device):
+    data = torch.full((1, 32), 0x11, dtype=torch.int8, device=device)       # 0.5
+    for exponent, want in ((-14, 0), (-15, 1)):
+        sf = torch.tensor([[1.0, 2.0**exponent]], device=device)
+        inexact = torch.zeros(1, dtype=torch.int32, device=device)
+        quant.per_block_cast_lossless((data, sf), "e4m3", (1, 32), (1, 64), inexact=inexact)
+        assert inexact.item() == want
+
+
+# ---- per_channel_cast ----
+
+@pytest.mark.parametrize("round_sf", [False, True])
+@each_dtype
+@each_hidden
+def test_per_channel_cast(hidden, dtype, round_sf, device):
+    for num_tokens, num_per_tokens in itertools.product((*NUM_TOKENS, 128, 200), (32, 128)):
+        x = make(num_tokens, hidden, dtype, device)
+        out, sf = reference.cast(x, "e4m3", (num_per_tokens, 1), round_sf=round_sf)
+        same(quant.per_channel_cast(x, "e4m3", num_per_tokens, round_sf), (out, sf))
+        same(quant.per_channel_cast_fused(x, "e4m3", num_per_tokens, round_sf), (out, sf))
+        same(quant.per_channel_cast_and_transpose(x, "e4m3", num_per_tokens, round_sf),
+             (reference.transpose(out), sf))
+
+
+MOE_PARAMS = list(generate_moe_params())[::1 if IS_FULL else 4]
+
+
+@pytest.mark.parametrize("is_quantised", [False, True])
+@pytest.mark.parametrize("round_sf", [False, True])
+@pytest.mark.parametrize("params", MOE_PARAMS, ids=lambda p: "-".join(map(str, p.values())))
+def test_per_channel_cast_fused(params, round_sf, is_quantised, device):
+    params = params if IS_FULL else params | {"num_send_tokens": 9}
+    idx = generate_topk_idx(params, device)
+    mapping = moe.get_fused_mapping(idx, params["num_experts"], 0, 128)
+    for hidden in HIDDEN_SIZES[-1:]:
+        x = moe.expand_to_fused(make(len(idx), hidden, torch.bfloat16, device), mapping[3], mapping[0])
+        pair = quant.per_token_cast(x, "e4m3", 128) if is_quantised else x
+        num_per_channels = 128 if is_quantised else None
+        rows = mapping[1]
+        for pos_to_token in (rows, rows[:77], torch.full_like(rows[:5], -1), rows[:0]):
+            same(quant.per_channel_cast_fused(pair, "e4m3", 128, round_sf, num_per_channels, pos_to_token),
+                 reference.per_channel_cast_fused(pair, 128, num_per_channels, round_sf, pos_to_token))
+
+
+# ---- cast_back ----
+
+@pytest.mark.parametrize("fmt", ["bf16", "fp32"])
+@pytest.mark.parametrize("x_fmt", ["e4m3", "e2m1"])
+@each_layout
+@each_hidden
+def test_cast_back(hidden, flags, x_fmt, fmt, device):
+    blocks = (1, 128), (1, hidden), (128, 1), (128, 128), (32, 32), (1, 32), (3, 100)
+    for num_tokens, block_size in itertools.product(NUM_TOKENS, blocks):
+        x = make(num_tokens, hidden, torch.float32, device)
+        pair = reference.cast(x, x_fmt, block_size, **options(flags))
+        want = reference.cast_back(pair, fmt, block_size)
+        assert_equal(quant.cast_back(pair, fmt, block_size), want)
+        if block_size[0] == 1:
+            assert_equal(quant.per_token_cast_back(pair, fmt, block_size[1]), want)
+
+
+def test_every_e4m3_code(device):
+    codes = torch.arange(256, dtype=torch.uint8, device=device).view(4, 64).view(torch.float8_e4m3fn)
+    sf = torch.tensor([[1.0], [3.0], [2.0**-126], [2.0**120]], device=device)
+    seen, want = quant.cast_back((codes, sf), "fp32", (1, 64)), codes.float() * sf
+    assert torch.equal(seen.isnan(), want.isnan())
+    assert_equal(seen.masked_fill(seen.isnan(), 0), want.masked_fill(want.isnan(), 0))
+
+
+def test_unused_codes(device):
+    """Packed words are whole; what lies past the last factor is 0, as clear_unused_sf() makes it."""
+    x = torch.randn(5, 640, device=device)
+    sf = quant.per_token_cast_with_sf_only(x, "e4m3", 128, None, True, True, True)
+    rows = sf.contiguous().view(torch.uint8)
+    assert torch.equal(rows, clear_unused_sf(sf, 640, 128)) and not rows[:, 5:].any() and rows[:, :5].all()

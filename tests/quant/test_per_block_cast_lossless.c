@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_quant_per_block_cast_lossless, on every device of the tests. An output block's exponent code is 6 below
+ * the largest of its input blocks, so that the largest values of e2m1 just fit in e4m3; the others become
+ * smaller codes, exact while e4m3 has them. */
+#include "support.h"
+
+TESTS_OF_TABLE("quant_per_block_cast_lossless")
+
+TEST(worked_example)
+{
+    FOR_BACKENDS(b) {
+        /* doc: per_block_cast_lossless */
+        const uint8_t x[] = { 0x17, 0x8b, 0x10, 0xb8 };         /* 6, 0.5, -1.5, -0, then 0, 0.5, -0, -1.5 */
+        const int32_t x_sf = 127 | 124 << 8;                    /* times 1, and times 2^-3 */
+        const int32_t out_sf = 121;                             /* 2^-6 */
+        const uint8_t out[] = { 0x7c, 0x60, 0xec, 0x80, 0x00, 0x48, 0x80, 0xd4 }; /* 384, 32, -96, ... */
+        const tgl_quant_params params = { .x_num_per_channels = 4, .num_per_channels = 8 };
+        /* end */
+        tensor in, in_sf, seen, seen_sf, flag;
+        place(b, &in, TGL_E2M1X2, 2, SHAPE(1, 4), x);
+        place(b, &in_sf, TGL_I32, 2, SHAPE(1, 1), &x_sf);
+        place(b, &seen, TGL_E4M3, 2, SHAPE(1, 8), NULL);
+        place(b, &seen_sf, TGL_I32, 2, SHAPE(1, 1), NULL);
+        place(b, &flag, TGL_I32, 1, SHAPE(1), &(int32_t){ 0 });
+        CHECK_OK(tgl_quant_per_block_cast_lossless(&in.t, &in_sf.t, &seen.t, &seen_sf.t, &flag.t, &params,
+                                                   b->stream));
+        check_contents(b, &seen, out, "out");
+        check_contents(b, &seen_sf, &out_sf, "out_sf");
+        check_contents(b, &flag, &(int32_t){ 0 }, "inexact");
+        discard(b, &in);
+        discard(b, &in_sf);
+    }
+}
+
+/* All 16 codes in two input blocks of one output block, whose exponent codes are `high` and `low`. */
+static void check_pair(int high, int low, bool is_exact)
+{
+    const uint8_t pairs[16] = { 0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe,
+                                0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe };
+    const int out_code = high - 6 > 1 ? high - 6 : 1;
+    FOR_BACKENDS(b)
+        for (int is_packed = 0; is_packed < 2; is_packed++) {
+            const int32_t packed = high | low << 8;
+            const float factors[2] = { ldexpf(1, high - 127), ldexpf(1, low - 127) };
+            uint8_t out[32], out_sf[4];
+            float back[32], want[32];
+            int32_t flag;
+            tensor in, in_sf, seen, seen_sf, inexact, dequantised, wanted;
+            place(b, &in, TGL_U8, 2, SHAPE(1, 16), pairs);
+            place(b, &in_sf, is_packed ? TGL_I32 : TGL_F32, 2, SHAPE(1, is_packed ? 1 : 2),
+                  is_packed ? (const void *)&packed : factors);
+            place(b, &seen, TGL_E4M3, 2, SHAPE(1, 32), NULL);
+            place(b, &seen_sf, is_packed ? TGL_I32 : TGL_F32, 2, SHAPE(1, 1), NULL);
+            place(b, &inexact, TGL_I32, 1, SHAPE(1), &(int32_t){ 0 });
+            place(b, &dequantised, TGL_F32, 2, SHAPE(1, 32), NULL);
+            place(b, &wanted, TGL_F32, 2, SHAPE(1, 32), NULL);
+            const tgl_quant_params params = { .x_num_per_channels = 16, .num_per_channels = 32 };
+            CHECK_OK(tgl_quant_per_block_cast_lossless(&in.t, &in_sf.t, &seen.t, &seen_sf.t, &inexact.t,
+                                                       &params, b->stream));
+            CHECK_OK(tgl_quant_cast_back(&seen.t, &seen_sf.t, &dequantised.t,
+                                         PARAMS(.format = TGL_QUANT_E4M3), b->stream));
+            CHECK_OK(tgl_quant_cast_back(&in.t, &in_sf.t, &wanted.t,
+                                         PARAMS(.format = TGL_QUANT_E2M1, .x_num_per_channels = 16),
+                                         b->stream));
+            fetch(b, &seen, out);
+            fetch(b, &seen_sf, out_sf);
+            fetch(b, &dequantised, back);
+            fetch(b, &wanted, want);
+            fetch(b, &inexact, &flag);
+            float out_factor;
+            memcpy(&out_factor, out_sf, 4);
+            CHECK_INT(is_packed ? out_sf[0] : ilogbf(out_factor) + 127, out_code);
+            CHECK_INT(flag, !is_exact);
+            for (int i = 0; i < 32; i++) {
+                const float value = ldexpf(quant_decode(TGL_QUANT_E2M1, (unsigned)i % 16),
+                                           (i < 16 ? high : low) - out_code);
+                CHECK_THAT(out[i] == quant_encode(TGL_QUANT_E4M3, value),
+                           "%s: codes %d and %d: out[%d] is 0x%02x, want %a", b->name, high, low, i, out[i],
+                           (double)value);
+                if (is_exact)
+                    CHECK_THAT(bits_of(back[i]) == bits_of(want[i]),
+                               "%s: codes %d and %d: value %d is %a, want %a", b->name, high, low, i,
+                               (double)back[i], (double)want[i]);
+            }
+            discard(b, &in);
+            discard(b, &in_sf);
+        }
+}
+
+TEST(spreads)
+{
+    for (int spread = 0; spread <= 14; spread++) check_pair(130, 130 - spread, true);
+    for (int spread = 15; spread < 40; spread++) check_pair(130, 130 - spread, false);
+    check_pair(254, 254 - 14, true);
+    check_pair(254, 1, false);
+}
+
+TEST(lowest_exponents)      /* the output's code is at least 1 */
+{
+    for (int high = 1; high < 12; high++) check_pair(high, 1, true);
+}
+
+/* Of 0.5 and 1.5 one bit is lost at a spread of 15; other values still fit, and zeros always do. */
+TEST(inexact_is_about_values)
+{
+    const struct { uint8_t pair; int spread; int32_t want; } rows[] = {
+        { 0x22, 15, 0 }, { 0x44, 15, 0 }, { 0x55, 15, 0 }, { 0x66, 15, 0 }, { 0x77, 15, 0 }, { 0xaa, 15, 0 },
+        { 0x12, 15, 1 }, { 0x21, 15, 1 }, { 0x32, 15, 1 }, { 0x23, 15, 1 }, { 0x92, 15, 1 }, { 0x2b, 15, 1 },
+        { 0x00, 100, 0 }, { 0x08, 100, 0 }, { 0x88, 100, 0 }, { 0x70, 100, 1 }, { 0x08, 119, 0 },
+    };
+    FOR_BACKENDS(b)
+        for (int i = 0; i < COUNT_OF(rows); i++)
+            for (int before = 0; before < 2; before++) {
+                const uint8_t x[2] = { 0x22, rows[i].pair };
+                const int32_t x_sf = 120 | (120 - rows[i].spread) << 8;
+                const int32_t start = before ? 1 : 0;       /* a flag that is set stays set */
+                tensor in, in_sf, out, sf, flag;
+                place(b, &in, TGL_E2M1X2, 2, SHAPE(1, 2), x);
+                place(b, &in_sf, TGL_I32, 2, SHAPE(1, 1), &x_sf);
+                place(b, &out, TGL_E4M3, 2, SHAPE(1, 4), NULL);
+                place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
+                place(b, &flag, TGL_I32, 1, SHAPE(1), &start);
+                CHECK_OK(tgl_quant_per_block_cast_lossless(&in.t, &in_sf.t, &out.t, &sf.t, &flag.t,
+                                                           PARAMS(.x_num_per_channels = 2), b->stream));
+                check_contents(b, &flag, &(int32_t){ before | rows[i].want }, "inexact");
+                discard(b, &in);
+                discard(b, &in_sf);
+                discard(b, &out);
+                discard(b, &sf);
+            }
+}
+
+TEST(empty)
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor x, x_sf, out, sf;
+        make(&x, NULL, devices[d], TGL_U8, 2, SHAPE(0, 128));
+        make(&x_sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 8));
+        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 256));
+        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 2));
+        CHECK_OK(tgl_quant_per_block_cast_lossless(&x.t, &x_sf.t, &out.t, &sf.t, NULL,
+                                                   PARAMS(.x_num_per_channels = 32, .num_per_channels = 128),
+                                                   NULL));
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct {
+    tensor x, x_sf, out, sf, inexact;
+    const DLTensor *px, *px_sf;
+    DLTensor *pout, *psf, *pinexact;
+    tgl_quant_params params, *pparams;
+} call;
+
+static void valid(call *c, DLDevice on)
+{
+    *c = (call){ 0 };
+    c->px = make(&c->x, memory + 256, on, TGL_E2M1X2, 2, SHAPE(6, 64));
+    c->px_sf = make(&c->x_sf, memory + 4096, on, TGL_F32, 2, SHAPE(6, 4));
+    c->pout = make(&c->out, memory + 8192, on, TGL_E4M3, 2, SHAPE(6, 128));
+    c->psf = make(&c->sf, memory + 12288, on, TGL_F32, 2, SHAPE(2, 2));
+    c->pinexact = make(&c->inexact, memory + 13312, on, TGL_I32, 1, SHAPE(1));
+    c->params = (tgl_quant_params){ .num_per_tokens = 4, .num_per_channels = 64, .x_num_per_channels = 32 };
+    c->pparams = &c->params;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_quant_per_block_cast_lossless(c->px, c->px_sf, c->pout, c->psf, c->pinexact, c->pparams, NULL);
+}
+
+TEST(errors)
+{
+    TENSOR_ERRORS(x, px, "x", "2", "384", "i8, u8 or e2m1x2");
+    TENSOR_ERRORS(x_sf, px_sf, "x_sf", "2", "96", "i32 or f32");
+    TENSOR_ERRORS(out, pout, "out", "2", "768", "e4m3");
+    TENSOR_ERRORS(sf, psf, "out_sf", "2", "16", "i32 or f32");
+    OPTIONAL_ERRORS(inexact, "inexact", "1", "4", "i32");
+    ROWS_ERRORS(x, "x", "64");
+    OTHER_DEVICE(x_sf, "x_sf");
+    OTHER_DEVICE(out, "out");
+    OTHER_DEVICE(sf, "out_sf");
+    OTHER_DEVICE(inexact, "inexact");
+    PARAMS_ERRORS();
+    ERROR(c.inexact.shape[0] = 2, "inexact: shape is [2], want [1]");
+    ERROR(c.out.shape[1] = c.out.strides[0] = 64, "out: shape is [6, 64], want [6, 128]");
+    ERROR(c.out.strides[0] = 129, "out: strides are [129, 1], want [128, 1]");
+    ERROR(c.params.num_per_tokens = 3; c.params.num_per_channels = 32,
+          "out_sf: shape is [2, 2], want [2, 4]");
+    ERROR(c.params.x_num_per_tokens = 2, "x_sf: shape is [6, 4], want [3, 4]");
+    ERROR(c.sf.strides[0] = 2; c.sf.strides[1] = 2,
+          "out_sf: strides are [2, 2], want [1, >= 2] or [>= 2, 1]");
+    ERROR(c.x_sf.strides[1] = 2, "x_sf: strides are [4, 2], want [1, >= 0] or [>= 0, 1]");
+    ERROR(c.params.num_per_tokens = -1, "num_per_tokens: is -1, want >= 0");
+    ERROR(c.params.num_per_channels = -1, "num_per_channels: is -1, want >= 0");
+    ERROR(c.params.x_num_per_tokens = -1, "x_num_per_tokens: is -1, want >= 0");
+    ERROR(c.params.x_num_per_channels = -1, "x_num_per_channels: is -1, want >= 0");
+    ERROR(c.params.num_per_channels = 48,
+          "num_per_channels: is 48, want a multiple of 32 (x_num_per_channels)");
+    ERROR(c.params.num_per_channels = 16,
+          "num_per_channels: is 16, want a multiple of 32 (x_num_per_channels)");
+    ERROR(c.params.x_num_per_tokens = 3, "num_per_tokens: is 4, want a multiple of 3 (x_num_per_tokens)");
+    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
+    ERROR(c.sf.t.data = c.x_sf.t.data, "out_sf: memory is shared with x_sf, want no overlap");
+    ERROR(c.sf.t.data = c.out.t.data, "out_sf: memory is shared with out, want no overlap");
+    ERROR(c.inexact.t.data = c.out.t.data, "inexact: memory is shared with out, want no overlap");
+    ERROR(c.inexact.t.data = c.sf.t.data, "inexact: memory is shared with out_sf, want no overlap");
+}
+
+TEST_NO_DRIVER()

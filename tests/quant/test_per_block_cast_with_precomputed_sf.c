@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_quant_per_block_cast_with_precomputed_sf, on every device of the tests. */
+#include "support.h"
+
+TESTS_OF_TABLE("quant_per_block_cast_with_precomputed_sf")
+
+TEST(by_hand)   /* a factor for each quarter: values are multiplied by 1 / sf */
+{
+    const float x[16] = { 1, 2, 3, 4, -1, -2, -3, -4, 5, 6, 7, 8, -5, -6, -7, -8 };
+    const float sf[4] = { 1, 2, 0.5f, 4 };
+    const uint8_t want[16] = { 0x38, 0x40, 0x3c, 0x40, 0xb8, 0xc0, 0xbc, 0xc0,
+                               0x52, 0x54, 0x3e, 0x40, 0xd2, 0xd4, 0xbe, 0xc0 };
+    FOR_BACKENDS(b)
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+            tensor in, out, given;
+            place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, 4, 4, x);
+            place(b, &out, TGL_E4M3, 2, SHAPE(4, 4), NULL);
+            place(b, &given, TGL_F32, 2, SHAPE(2, 2), sf);
+            CHECK_OK(tgl_quant_per_block_cast_with_precomputed_sf(
+                &in.t, &given.t, &out.t, PARAMS(.num_per_tokens = 2, .num_per_channels = 2), b->stream));
+            check_contents(b, &out, want, "out");
+            discard(b, &in);
+            discard(b, &given);
+        }
+}
+
+TEST(a_reciprocal_and_a_product)        /* not a quotient: these differ for some values */
+{
+    enum { N = 4096 };
+    static float x[N];
+    static uint8_t want[N];
+    const float sf = 0.3f, inv = 1 / sf;
+    int num_differ = 0;
+    for (int i = 0; i < N; i++) {
+        /* around middles of two codes, where the last bit decides */
+        const float middle = (float)(17 + 2 * (i % 8)) / 16 * sf;
+        x[i] = float_of(bits_of(middle) + (uint32_t)(i / 8) - N / 16);
+        want[i] = (uint8_t)quant_encode(TGL_QUANT_E4M3, x[i] * inv);
+        num_differ += want[i] != quant_encode(TGL_QUANT_E4M3, x[i] / sf);
+    }
+    CHECK(num_differ > 0);
+    FOR_BACKENDS(b) {
+        tensor in, out, given;
+        place(b, &in, TGL_F32, 2, SHAPE(N / 8, 8), x);
+        place(b, &out, TGL_E4M3, 2, SHAPE(N / 8, 8), NULL);
+        place(b, &given, TGL_F32, 2, SHAPE(1, 1), &sf);
+        CHECK_OK(tgl_quant_per_block_cast_with_precomputed_sf(&in.t, &given.t, &out.t,
+                                                              PARAMS(.num_per_tokens = N), b->stream));
+        check_contents(b, &out, want, "out");
+        discard(b, &in);
+        discard(b, &given);
+    }
+}
+
+TEST(empty)
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor x, out, sf;
+        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 256));
+        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 256));
+        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 1));
+        CHECK_OK(tgl_quant_per_block_cast_with_precomputed_sf(&x.t, &sf.t, &out.t,
+                                                              PARAMS(.num_per_tokens = 32), NULL));
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct {
+    tensor x, out, sf;
+    const DLTensor *px, *psf;
+    DLTensor *pout;
+    tgl_quant_params params, *pparams;
+} call;
+
+static void valid(call *c, DLDevice on)
+{
+    *c = (call){ 0 };
+    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(6, 96));
+    c->pout = make(&c->out, memory + 4096, on, TGL_E4M3, 2, SHAPE(6, 96));
+    c->psf = make(&c->sf, memory + 8192, on, TGL_F32, 2, SHAPE(2, 3));
+    c->params = (tgl_quant_params){ .num_per_tokens = 4, .num_per_channels = 32 };
+    c->pparams = &c->params;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_quant_per_block_cast_with_precomputed_sf(c->px, c->psf, c->pout, c->pparams, NULL);
+}
+
+TEST(errors)
+{
+    TENSOR_ERRORS(x, px, "x", "2", "1152", "bf16 or f32");
+    TENSOR_ERRORS(out, pout, "out", "2", "576", "e4m3");
+    TENSOR_ERRORS(sf, psf, "sf", "2", "24", "i32 or f32");
+    ROWS_ERRORS(x, "x", "96");
+    OTHER_DEVICE(out, "out");
+    OTHER_DEVICE(sf, "sf");
+    PARAMS_ERRORS();
+    ERROR(c.params.num_per_tokens = 2, "sf: shape is [2, 3], want [3, 3]");
+    ERROR(c.params.num_per_channels = 0, "sf: shape is [2, 3], want [2, 1]");
+    ERROR(c.sf.strides[1] = 2, "sf: strides are [3, 2], want [1, >= 0] or [>= 0, 1]");
+    ERROR(c.params.num_per_tokens = -1, "num_per_tokens: is -1, want >= 0");
+    ERROR(c.params.num_per_channels = -1, "num_per_channels: is -1, want >= 0");
+    ERROR(c.params.format = TGL_QUANT_E5M6, "format: is 2, want 0 (e4m3) or 1 (e2m1)");
+    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
+    ERROR(c.out.t.data = c.sf.t.data, "out: memory is shared with sf, want no overlap");
+}
+
+TEST_NO_DRIVER()

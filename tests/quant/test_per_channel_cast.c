@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_quant_per_channel_cast, on every device of the tests: a factor for num_per_tokens rows of one column,
+ * of rows that a map chooses. */
+#include "support.h"
+
+TESTS_OF_TABLE("quant_per_channel_cast")
+
+TEST(worked_example)
+{
+    FOR_BACKENDS(b) {
+        /* doc: per_channel_cast */
+        const float x[4][2] = { { 1, -8 }, { 0.5f, 2 }, { -3, 0.25f }, { 0, -0.0f } };
+        const uint8_t out[4][2] = { { 0x70, 0xf8 }, { 0x68, 0x68 }, { 0xfc, 0x50 }, { 0x00, 0x80 } };
+        const float out_sf[2] = { 0x1p-7f, 0x1p-5f };
+        const tgl_quant_params params = { .num_per_tokens = 4, .round_sf = true };
+        /* end */
+        tensor in, seen, sf;
+        place_floats(b, &in, TGL_BF16, 4, 2, x[0]);
+        place(b, &seen, TGL_E4M3, 2, SHAPE(4, 2), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
+        CHECK_OK(tgl_quant_per_channel_cast(&in.t, NULL, NULL, &seen.t, &sf.t, &params, b->stream));
+        check_contents(b, &seen, out, "out");
+        check_contents(b, &sf, out_sf, "out_sf");
+        discard(b, &in);
+    }
+}
+
+TEST(rows_of_a_map)     /* repeated, absent, past the last */
+{
+    const float x[3][2] = { { 448, -1 }, { 7, 448 }, { -4480, 4480 } };
+    const int32_t pos[7] = { 1, -1, 0, 0, 3, INT32_MAX, INT32_MIN };
+    const uint8_t want[7][2] = { { 0x4e, 0x7e }, { 0, 0 }, { 0x7e, 0xb8 }, { 0x7e, 0xb8 }, { 0, 0 }, { 0, 0 },
+                                 { 0, 0 } };
+    FOR_BACKENDS(b)
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+            tensor in, map, out, sf;
+            place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, 3, 2, x[0]);
+            place(b, &map, TGL_I32, 1, SHAPE(7), pos);
+            place(b, &out, TGL_E4M3, 2, SHAPE(7, 2), NULL);
+            place(b, &sf, TGL_F32, 2, SHAPE(2, 2), NULL);
+            CHECK_OK(tgl_quant_per_channel_cast(&in.t, NULL, &map.t, &out.t, &sf.t,
+                                                PARAMS(.num_per_tokens = 4), b->stream));
+            check_contents(b, &out, want, "out");
+            check_contents(b, &sf, F32S(1, 1, float_of(0x346facad), float_of(0x346facad)), "out_sf");
+            discard(b, &in);
+            discard(b, &map);
+        }
+}
+
+TEST(the_order_of_two_products_shows)   /* code * x_sf rounds before it is scaled */
+{
+    enum { N = 500 };
+    static uint8_t x[2 * N][2], want[2 * N][2];
+    static float x_sf[2 * N][2], want_sf[N][2];
+    test_random r = test_seed("the_order_of_two_products_shows");
+    int num_differ = 0;
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < 2; j++) {
+            const close_pair p = make_close_pair(&r);
+            x[2 * i][j] = want[2 * i][j] = 0x7e;
+            x[2 * i + 1][j] = p.code;
+            want[2 * i + 1][j] = (uint8_t)code_of_pair(p, false);
+            x_sf[2 * i][j] = p.factors[0];
+            x_sf[2 * i + 1][j] = p.factors[1];
+            want_sf[i][j] = 448 * p.factors[0] / 448;
+            num_differ += code_of_pair(p, true) != want[2 * i + 1][j];
+        }
+    CHECK(num_differ > N / 10);
+    FOR_BACKENDS(b) {
+        tensor in, in_sf, out, sf;
+        place(b, &in, TGL_E4M3, 2, SHAPE(2 * N, 2), x);
+        place(b, &in_sf, TGL_F32, 2, SHAPE(2 * N, 2), x_sf);
+        place(b, &out, TGL_E4M3, 2, SHAPE(2 * N, 2), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(N, 2), NULL);
+        CHECK_OK(tgl_quant_per_channel_cast(&in.t, &in_sf.t, NULL, &out.t, &sf.t,
+                                            PARAMS(.num_per_tokens = 2, .x_num_per_channels = 1), b->stream));
+        check_contents(b, &out, want, "out");
+        check_contents(b, &sf, want_sf, "out_sf");
+        discard(b, &in);
+        discard(b, &in_sf);
+    }
+}
+
+TEST(zeros_beside_a_huge_factor)
+{
+    const uint8_t x[4] = { 0x00, 0x80, 0x00, 0x80 };
+    FOR_BACKENDS(b) {
+        tensor in, in_sf, out, sf;
+        place(b, &in, TGL_E4M3, 2, SHAPE(2, 2), x);
+        place(b, &in_sf, TGL_F32, 2, SHAPE(2, 1), F32S(3e38f, 0x1p127f));
+        place(b, &out, TGL_E4M3, 2, SHAPE(2, 2), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
+        CHECK_OK(tgl_quant_per_channel_cast(&in.t, &in_sf.t, NULL, &out.t, &sf.t,
+                                            PARAMS(.num_per_tokens = 128, .round_sf = true), b->stream));
+        check_contents(b, &out, x, "out");
+        check_contents(b, &sf, F32S(0x1p-22f, 0x1p-22f), "out_sf");
+        discard(b, &in);
+        discard(b, &in_sf);
+    }
+}
+
+TEST(empty)
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor x, pos, out, sf;
+        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 64));
+        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 64));
+        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 64));
+        CHECK_OK(
+            tgl_quant_per_channel_cast(&x.t, NULL, NULL, &out.t, &sf.t, PARAMS(.num_per_tokens = 128), NULL));
+        make(&x, memory, devices[d], TGL_BF16, 2, SHAPE(5, 64));
+        make(&pos, NULL, devices[d], TGL_I32, 1, SHAPE(0));
+        CHECK_OK(tgl_quant_per_channel_cast(&x.t, NULL, &pos.t, &out.t, &sf.t, PARAMS(.num_per_tokens = 128),
+                                            NULL));
+    }
+    /* no token at all, but rows */
+    FOR_BACKENDS(b) {
+        tensor x, pos, out, sf;
+        make(&x, NULL, b->device, TGL_BF16, 2, SHAPE(0, 2));
+        place(b, &pos, TGL_I32, 1, SHAPE(2), ((const int32_t[]){ 0, -1 }));
+        place(b, &out, TGL_E4M3, 2, SHAPE(2, 2), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
+        CHECK_OK(tgl_quant_per_channel_cast(&x.t, NULL, &pos.t, &out.t, &sf.t,
+                                            PARAMS(.num_per_tokens = 128, .round_sf = true), b->stream));
+        check_contents(b, &out, BYTES(0, 0, 0, 0), "out");
+        check_contents(b, &sf, F32S(0x1p-22f, 0x1p-22f), "out_sf");
+        discard(b, &pos);
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct {
+    tensor x, x_sf, pos, out, sf;
+    const DLTensor *px, *px_sf, *ppos;
+    DLTensor *pout, *psf;
+    tgl_quant_params params, *pparams;
+} call;
+
+static void valid(call *c, DLDevice on)
+{
+    *c = (call){ 0 };
+    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(5, 96));
+    c->ppos = make(&c->pos, memory + 4096, on, TGL_I32, 1, SHAPE(6));
+    c->pout = make(&c->out, memory + 8192, on, TGL_E4M3, 2, SHAPE(6, 96));
+    c->psf = make(&c->sf, memory + 12288, on, TGL_F32, 2, SHAPE(2, 96));
+    c->params = (tgl_quant_params){ .num_per_tokens = 4 };
+    c->pparams = &c->params;
+}
+
+static void valid_codes(call *c, DLDevice on)
+{
+    valid(c, on);
+    c->px = make(&c->x, memory + 256, on, TGL_E4M3, 2, SHAPE(5, 96));
+    c->px_sf = make(&c->x_sf, memory + 2048, on, TGL_F32, 2, SHAPE(5, 3));
+    c->params.x_num_per_channels = 32;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_quant_per_channel_cast(c->px, c->px_sf, c->ppos, c->pout, c->psf, c->pparams, NULL);
+}
+
+TEST(errors)
+{
+    TENSOR_ERRORS(x, px, "x", "2", "960", "bf16 or f32");
+    OPTIONAL_ERRORS(pos, "pos_to_token", "1", "24", "i32");
+    TENSOR_ERRORS(out, pout, "out", "2", "576", "e4m3");
+    TENSOR_ERRORS(sf, psf, "out_sf", "2", "768", "f32");
+    ROWS_ERRORS(x, "x", "96");
+    OTHER_DEVICE(pos, "pos_to_token");
+    OTHER_DEVICE(out, "out");
+    OTHER_DEVICE(sf, "out_sf");
+    PARAMS_ERRORS();
+    ERROR(c.pos.shape[0] = 5, "out: shape is [6, 96], want [5, 96]");
+    ERROR(c.ppos = NULL, "out: shape is [6, 96], want [5, 96]");
+    ERROR(c.pos.strides[0] = 2, "pos_to_token: strides are [2], want [1]");
+    ERROR(c.out.strides[0] = 97, "out: strides are [97, 1], want [96, 1]");
+    ERROR(c.sf.strides[0] = 97, "out_sf: strides are [97, 1], want [96, 1]");
+    ERROR(c.params.num_per_tokens = 2, "out_sf: shape is [2, 96], want [3, 96]");
+    ERROR(c.params.num_per_tokens = 0, "out_sf: shape is [2, 96], want [6, 96]");
+    ERROR(c.params.num_per_tokens = -1, "num_per_tokens: is -1, want >= 0");
+    ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
+    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
+    ERROR(c.out.t.data = c.pos.t.data, "out: memory is shared with pos_to_token, want no overlap");
+    ERROR(c.sf.t.data = c.pos.t.data, "out_sf: memory is shared with pos_to_token, want no overlap");
+    ERROR(c.sf.t.data = c.out.t.data, "out_sf: memory is shared with out, want no overlap");
+}
+
+TEST(errors_of_codes)
+{
+    ERROR(c.px_sf = make(&c.x_sf, memory + 2048, on, TGL_F32, 2, SHAPE(5, 3)), "x: dtype is bf16, want e4m3");
+    ERROR(valid_codes(&c, on); c.x.t.dtype = tgl_dtype_to_dlpack(TGL_U8), "x: dtype is u8, want e4m3");
+    ERROR(valid_codes(&c, on); c.x_sf.t.dtype = tgl_dtype_to_dlpack(TGL_F16),
+          "x_sf: dtype is f16, want i32 or f32");
+    ERROR(valid_codes(&c, on); c.params.x_num_per_channels = 0, "x_sf: shape is [5, 3], want [5, 1]");
+    ERROR(valid_codes(&c, on); c.params.x_num_per_channels = -1, "x_num_per_channels: is -1, want >= 0");
+    ERROR(valid_codes(&c, on); c.x_sf.shape[0] = 6, "x_sf: shape is [6, 3], want [5, 3]");
+    ERROR(valid_codes(&c, on); c.x_sf.strides[1] = 2,
+          "x_sf: strides are [3, 2], want [1, >= 0] or [>= 0, 1]");
+    ERROR(valid_codes(&c, on); c.out.t.data = c.x_sf.t.data,
+          "out: memory is shared with x_sf, want no overlap");
+}
+
+TEST_NO_DRIVER()

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_quant_per_channel_cast_and_transpose, on every device of the tests: the codes of per_channel_cast,
+ * transposed; its factors, not transposed. */
+#include "support.h"
+
+TESTS_OF_TABLE("quant_per_channel_cast_and_transpose")
+
+TEST(worked_example)
+{
+    FOR_BACKENDS(b) {
+        /* doc: per_channel_cast_and_transpose */
+        const float x[4][2] = { { 1, -8 }, { 0.5f, 2 }, { -3, 0.25f }, { 0, -0.0f } };
+        const uint8_t out[2][4] = { { 0x70, 0x68, 0xfc, 0x00 }, { 0xf8, 0x68, 0x50, 0x80 } };
+        const float out_sf[2] = { 0x1p-7f, 0x1p-5f };
+        const tgl_quant_params params = { .num_per_tokens = 4, .round_sf = true };
+        /* end */
+        tensor in, seen, sf;
+        place_floats(b, &in, TGL_BF16, 4, 2, x[0]);
+        place(b, &seen, TGL_E4M3, 2, SHAPE(2, 4), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
+        CHECK_OK(tgl_quant_per_channel_cast_and_transpose(&in.t, &seen.t, &sf.t, &params, b->stream));
+        check_contents(b, &seen, out, "out");
+        check_contents(b, &sf, out_sf, "out_sf");
+        discard(b, &in);
+    }
+}
+
+TEST(transposes_per_channel_cast)
+{
+    enum { ROWS = 200, COLS = 72, M = 7 };
+    static float x[ROWS * COLS];
+    static uint8_t codes[ROWS][COLS], turned[COLS][ROWS];
+    static float want_sf[M * COLS];
+    test_random r = test_seed("transposes_per_channel_cast");
+    for (int i = 0; i < ROWS * COLS; i++)
+        x[i] = ldexpf((float)test_below(&r, 255) - 127, (int)test_below(&r, 9));
+    FOR_BACKENDS(b) {
+        const tgl_quant_params params = { .num_per_tokens = 32 };
+        tensor in, out, sf;
+        place_floats(b, &in, TGL_BF16, ROWS, COLS, x);
+        place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, COLS), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(M, COLS), NULL);
+        CHECK_OK(tgl_quant_per_channel_cast(&in.t, NULL, NULL, &out.t, &sf.t, &params, b->stream));
+        fetch(b, &out, codes);
+        fetch(b, &sf, want_sf);
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < COLS; j++) turned[j][i] = codes[i][j];
+        place(b, &out, TGL_E4M3, 2, SHAPE(COLS, ROWS), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(M, COLS), NULL);
+        CHECK_OK(tgl_quant_per_channel_cast_and_transpose(&in.t, &out.t, &sf.t, &params, b->stream));
+        check_contents(b, &out, turned, "out");
+        check_contents(b, &sf, want_sf, "out_sf");
+        discard(b, &in);
+    }
+}
+
+TEST(empty)
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor x, out, sf;
+        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 64));
+        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(64, 0));
+        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 64));
+        CHECK_OK(tgl_quant_per_channel_cast_and_transpose(&x.t, &out.t, &sf.t, PARAMS(.num_per_tokens = 128),
+                                                          NULL));
+        make(&x, NULL, devices[d], TGL_F32, 2, SHAPE(200, 0));
+        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 200));
+        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(2, 0));
+        CHECK_OK(tgl_quant_per_channel_cast_and_transpose(&x.t, &out.t, &sf.t, PARAMS(.num_per_tokens = 128),
+                                                          NULL));
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct {
+    tensor x, out, sf;
+    const DLTensor *px;
+    DLTensor *pout, *psf;
+    tgl_quant_params params, *pparams;
+} call;
+
+static void valid(call *c, DLDevice on)
+{
+    *c = (call){ 0 };
+    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(6, 96));
+    c->pout = make(&c->out, memory + 8192, on, TGL_E4M3, 2, SHAPE(96, 6));
+    c->psf = make(&c->sf, memory + 12288, on, TGL_F32, 2, SHAPE(2, 96));
+    c->params = (tgl_quant_params){ .num_per_tokens = 4 };
+    c->pparams = &c->params;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_quant_per_channel_cast_and_transpose(c->px, c->pout, c->psf, c->pparams, NULL);
+}
+
+TEST(errors)
+{
+    TENSOR_ERRORS(x, px, "x", "2", "1152", "bf16 or f32");
+    TENSOR_ERRORS(out, pout, "out", "2", "576", "e4m3");
+    TENSOR_ERRORS(sf, psf, "out_sf", "2", "768", "f32");
+    ROWS_ERRORS(x, "x", "96");
+    OTHER_DEVICE(out, "out");
+    OTHER_DEVICE(sf, "out_sf");
+    PARAMS_ERRORS();
+    ERROR(make(&c.out, memory + 8192, on, TGL_E4M3, 2, SHAPE(6, 96)), "out: shape is [6, 96], want [96, 6]");
+    ERROR(c.out.strides[0] = 7, "out: strides are [7, 1], want [6, 1]");
+    ERROR(make(&c.sf, memory + 12288, on, TGL_F32, 2, SHAPE(96, 2)),
+          "out_sf: shape is [96, 2], want [2, 96]");
+    ERROR(c.sf.strides[0] = 97, "out_sf: strides are [97, 1], want [96, 1]");
+    ERROR(c.params.num_per_tokens = 2, "out_sf: shape is [2, 96], want [3, 96]");
+    ERROR(c.params.num_per_tokens = -1, "num_per_tokens: is -1, want >= 0");
+    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
+    ERROR(c.sf.t.data = c.x.t.data, "out_sf: memory is shared with x, want no overlap");
+    ERROR(c.sf.t.data = c.out.t.data, "out_sf: memory is shared with out, want no overlap");
+}
+
+TEST_NO_DRIVER()

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose, on every device of the tests: the activation
+ * is rounded to bf16 before it is cast. */
+#include "support.h"
+
+TESTS_OF_TABLE("quant_swiglu_forward_and_per_channel_cast_and_transpose")
+
+TEST(worked_example)
+{
+    FOR_BACKENDS(b)
+        for (int without = 0; without < 2; without++) {
+            /* doc: swiglu_forward_and_per_channel_cast_and_transpose */
+            const float x[3][4] = { { 1, 0, /* ups */ 2, 7 }, { 0, 1, 1, -2 }, { -1, 0, 1, 0 } };
+            /* 1.4621172, of which bf16 makes 1.4609375, is the largest of either column */
+            const float out_sf[2] = { 1.4609375f / 448, 1.4609375f / 448 };
+            const uint8_t turned[2][3] = { { 0x7e, 0x00, 0xea }, { 0x00, 0xfe, 0x00 } };
+            const uint8_t straight[3][2] = { { 0x7e, 0x00 }, { 0x00, 0xfe }, { 0xea, 0x00 } };
+            const tgl_quant_params params = { .num_per_tokens = 3, .without_transpose = without };
+            /* end */
+            tensor in, seen, sf;
+            place_floats(b, &in, TGL_BF16, 3, 4, x[0]);
+            place(b, &seen, TGL_E4M3, 2, without ? SHAPE(3, 2) : SHAPE(2, 3), NULL);
+            place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
+            CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(&in.t, &seen.t, &sf.t,
+                                                                                 &params, b->stream));
+            check_contents(b, &seen, without ? (const void *)straight : turned, "out");
+            check_contents(b, &sf, out_sf, "out_sf");
+            discard(b, &in);
+        }
+}
+
+/* With blocks of one value a factor is the activation in bf16, divided by 448. */
+TEST(every_bf16_gate)
+{
+    enum { ROWS = 256, COLS = 256 };
+    static float x[ROWS][2 * COLS], sf[ROWS][COLS];
+    for (uint32_t i = 0; i < ROWS * COLS; i++) {
+        x[i / COLS][i % COLS] = float_of(i << 16);
+        x[i / COLS][COLS + i % COLS] = i & 1 ? -3 : 3;
+    }
+    FOR_BACKENDS(b) {
+        tensor in, out, out_sf;
+        int num_checked = 0;
+        place_floats(b, &in, TGL_BF16, ROWS, 2 * COLS, x[0]);
+        place(b, &out, TGL_E4M3, 2, SHAPE(COLS, ROWS), NULL);
+        place(b, &out_sf, TGL_F32, 2, SHAPE(ROWS, COLS), NULL);
+        CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(&in.t, &out.t, &out_sf.t,
+                                                                             PARAMS(0), b->stream));
+        fetch(b, &out_sf, sf);
+        discard(b, &out);
+        discard(b, &in);
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < COLS; j++) {
+                const double gate = x[i][j], v = fabs(gate / (1 + exp(-gate)) * 3);
+                uint16_t low, high;
+                if (isnan(v) || v < 2e-4) continue;
+                case_encode(TGL_BF16, v * (1 - 0x1p-21), &low);
+                case_encode(TGL_BF16, v * (1 + 0x1p-21), &high);
+                if (low != high) continue;      /* exp decides */
+                num_checked++;
+                const float want = float_of((uint32_t)high << 16) / 448;
+                CHECK_THAT(sf[i][j] == want, "%s: gate %a: factor %a, want %a", b->name, gate,
+                           (double)sf[i][j], (double)want);
+            }
+        CHECK_THAT(num_checked > 14000, "%s: %d of all gates", b->name, num_checked);
+    }
+}
+
+TEST(clamp_values_are_f32)      /* 0.3 is not in bf16, and 0.30078125, the nearest there, is clamped to it */
+{
+    const float x[2] = { 0.30078125f, -0.30078125f }, c = 0.3f;
+    uint16_t v;
+    case_encode(TGL_BF16, 0.3 / (1 + exp(-0.3)) * 0.3, &v);
+    const float want = float_of((uint32_t)v << 16) / 448;
+    FOR_BACKENDS(b) {
+        tensor in, out, sf;
+        place_floats(b, &in, TGL_BF16, 1, 2, x);
+        place(b, &out, TGL_E4M3, 2, SHAPE(1, 1), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
+        CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
+            &in.t, &out.t, &sf.t, PARAMS(.has_swiglu_clamp_value = true, .swiglu_clamp_value = c),
+            b->stream));
+        check_contents(b, &out, BYTES(0xfe), "out");
+        check_contents(b, &sf, &want, "out_sf");
+        discard(b, &in);
+    }
+}
+
+TEST(nan_stays)
+{
+    const float x[8] = { NAN, 1, 1, NAN, /**/ 1, NAN, 9, -9 };      /* two rows of two gates, two ups */
+    FOR_BACKENDS(b) {
+        tensor in, out, sf;
+        place(b, &in, TGL_F32, 2, SHAPE(2, 4), x);
+        place(b, &out, TGL_E4M3, 2, SHAPE(2, 2), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
+        CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
+            &in.t, &out.t, &sf.t,
+            PARAMS(.num_per_tokens = 2, .round_sf = true, .has_swiglu_clamp_value = true,
+                   .swiglu_clamp_value = 1),
+            b->stream));
+        check_contents(b, &out, BYTES(0x7f, 0x7c, 0x7f, 0x7f), "out");      /* silu(1) = 0.731 */
+        check_contents(b, &sf, F32S(0x1p-9f, 0x1p-22f), "out_sf");
+        discard(b, &in);
+    }
+}
+
+TEST(empty)
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor x, out, sf;
+        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 128));
+        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(64, 0));
+        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 64));
+        CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
+            &x.t, &out.t, &sf.t, PARAMS(.num_per_tokens = 128), NULL));
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct {
+    tensor x, out, sf;
+    const DLTensor *px;
+    DLTensor *pout, *psf;
+    tgl_quant_params params, *pparams;
+} call;
+
+static void valid(call *c, DLDevice on)
+{
+    *c = (call){ 0 };
+    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(6, 96));
+    c->pout = make(&c->out, memory + 8192, on, TGL_E4M3, 2, SHAPE(48, 6));
+    c->psf = make(&c->sf, memory + 12288, on, TGL_F32, 2, SHAPE(2, 48));
+    c->params = (tgl_quant_params){ .num_per_tokens = 4 };
+    c->pparams = &c->params;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(c->px, c->pout, c->psf, c->pparams,
+                                                                       NULL);
+}
+
+TEST(errors)
+{
+    TENSOR_ERRORS(x, px, "x", "2", "1152", "bf16 or f32");
+    TENSOR_ERRORS(out, pout, "out", "2", "288", "e4m3");
+    TENSOR_ERRORS(sf, psf, "out_sf", "2", "384", "f32");
+    ROWS_ERRORS(x, "x", "96");
+    OTHER_DEVICE(out, "out");
+    OTHER_DEVICE(sf, "out_sf");
+    PARAMS_ERRORS();
+    ERROR(c.x.shape[1] = 95, "x: columns are 95, want an even number (gates, ups)");
+    ERROR(c.params.without_transpose = true, "out: shape is [48, 6], want [6, 48]");
+    ERROR(make(&c.out, memory + 8192, on, TGL_E4M3, 2, SHAPE(6, 48)), "out: shape is [6, 48], want [48, 6]");
+    ERROR(c.out.strides[0] = 7, "out: strides are [7, 1], want [6, 1]");
+    ERROR(c.sf.strides[0] = 49, "out_sf: strides are [49, 1], want [48, 1]");
+    ERROR(c.params.num_per_tokens = 2, "out_sf: shape is [2, 48], want [3, 48]");
+    ERROR(c.params.num_per_tokens = -1, "num_per_tokens: is -1, want >= 0");
+    ERROR(c.params.has_swiglu_clamp_value = true; c.params.swiglu_clamp_value = -0.5f,
+          "swiglu_clamp_value: is -0.5, want >= 0");
+    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
+    ERROR(c.sf.t.data = c.x.t.data, "out_sf: memory is shared with x, want no overlap");
+    ERROR(c.sf.t.data = c.out.t.data, "out_sf: memory is shared with out, want no overlap");
+}
+
+TEST_NO_DRIVER()

@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_quant_swiglu_forward_and_per_token_cast, on every device of the tests. The activation is computed in
+ * f32 with an exp that may differ in its last bits; oracles are in double. */
+#include <float.h>
+
+#include "support.h"
+
+TESTS_OF_TABLE("quant_swiglu_forward_and_per_token_cast")
+
+/* ---- examples ---- */
+
+TEST(worked_example)
+{
+    FOR_BACKENDS(b) {
+        /* doc: swiglu_forward_and_per_token_cast */
+        const float x[] = { 1, -1, 2, 0, /* gates, then ups */ 2, 1, -3, 5 };
+        const float weight = 0.5f;
+        const int32_t pos_to_token_topk = 0;
+        /* 0.7310586, -0.13447072, -2.6423912, 0 */
+        const uint8_t out[] = { 0x6c, 0xd9, 0xfb, 0x00 };
+        const float out_sf = 0x1p-7f;
+        /* clamped to 1.5: gates 1, -1, 1.5, 0 and ups 1.5, 1, -1.5, 1.5 */
+        const uint8_t clamped[] = { 0x71, 0xe1, 0xf7, 0x00 };
+        const float clamped_sf = 0x1p-8f;
+        const int64_t clamped_count[3] = { 1, 2, 1 };   /* one gate, two ups, one up from below */
+        /* end */
+        for (int is_clamped = 0; is_clamped < 2; is_clamped++) {
+            const tgl_quant_params params = { .round_sf = true, .has_swiglu_clamp_value = is_clamped,
+                                              .swiglu_clamp_value = 1.5f };
+            tensor in, pos, weights, count, seen, sf;
+            int64_t before[3] = { 100, 1ll << 40, -7 };
+            place_floats(b, &in, TGL_BF16, 1, 8, x);
+            place(b, &pos, TGL_I32, 1, SHAPE(1), &pos_to_token_topk);
+            place(b, &weights, TGL_F32, 2, SHAPE(1, 1), &weight);
+            place(b, &count, TGL_I64, 1, SHAPE(3), before);
+            place(b, &seen, TGL_E4M3, 2, SHAPE(1, 4), NULL);
+            place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
+            for (int again = 0; again < 2; again++)
+                CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(&in.t, &pos.t, &weights.t, NULL,
+                                                                     is_clamped ? &count.t : NULL, &seen.t,
+                                                                     &sf.t, &params, b->stream));
+            for (int i = 0; i < 3 && is_clamped; i++) before[i] += 2 * clamped_count[i]; /* of both calls */
+            check_contents(b, &count, before, "clamped_count");
+            check_contents(b, &seen, is_clamped ? clamped : out, "out");
+            check_contents(b, &sf, is_clamped ? &clamped_sf : &out_sf, "out_sf");
+            discard(b, &in);
+            discard(b, &pos);
+            discard(b, &weights);
+        }
+    }
+}
+
+/* ---- the activation itself ---- */
+
+/* With blocks of one value, a factor that is not rounded is the magnitude of the activation, divided by
+ * 448. */
+static double factor_in_double(float gate, float up)
+{
+    return fabs(gate / (1 + exp(-(double)gate)) * up) / 448;
+}
+
+TEST(every_bf16_gate)
+{
+    enum { ROWS = 256, COLS = 256 };
+    static float x[ROWS][2 * COLS], sf[ROWS][COLS];
+    static uint8_t codes[ROWS][COLS];
+    const float floor = 1e-30f;
+    for (uint32_t i = 0; i < ROWS * COLS; i++) {
+        x[i / COLS][i % COLS] = float_of(i << 16);
+        x[i / COLS][COLS + i % COLS] = i & 1 ? -1 : 1;
+    }
+    FOR_BACKENDS(b)
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+            if (b->is_emulated && !is_bf16) continue;
+            tensor in, out, out_sf;
+            double worst = 0;
+            place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, ROWS, 2 * COLS, x[0]);
+            place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, COLS), NULL);
+            place(b, &out_sf, TGL_F32, 2, SHAPE(ROWS, COLS), NULL);
+            CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(
+                &in.t, NULL, NULL, NULL, NULL, &out.t, &out_sf.t,
+                PARAMS(.num_per_channels = 1, .has_sf_clamp_min = true, .sf_clamp_min = floor), b->stream));
+            fetch(b, &out, codes);
+            fetch(b, &out_sf, sf);
+            for (int i = 0; i < ROWS; i++)
+                for (int j = 0; j < COLS; j++) {
+                    const float gate = x[i][j], up = x[i][COLS + j];
+                    const bool is_negative = signbit(gate) != signbit(up);
+                    const double want = factor_in_double(gate, up), least = (double)(floor / 448);
+                    if (isnan(gate) || isinf(gate)) {           /* -inf / inf is NaN, too */
+                        CHECK_THAT(codes[i][j] == 0x7f && sf[i][j] == (gate > 0 ? INFINITY : floor / 448),
+                                   "%s: gate %a: code 0x%02x, factor %a", b->name, (double)gate, codes[i][j],
+                                   (double)sf[i][j]);
+                    } else if (want < least * 0.999) {          /* below the floor, zeros of both signs too */
+                        CHECK_THAT(sf[i][j] == floor / 448, "%s: gate %a: factor %a", b->name, (double)gate,
+                                   (double)sf[i][j]);
+                        CHECK_THAT(codes[i][j] >> 7 == is_negative, "%s: gate %a: code 0x%02x", b->name,
+                                   (double)gate, codes[i][j]);
+                    } else if (want > least * 1.001) {
+                        /* in units of the last place of the result */
+                        const double error = fabs(sf[i][j] - want) / ldexp(1, ilogb(want) - 23);
+                        CHECK_THAT(error <= 4.5, "%s: gate %a: factor %a is %g units off", b->name,
+                                   (double)gate, (double)sf[i][j], error);
+                        CHECK_THAT(codes[i][j] == (is_negative ? 0xfe : 0x7e), "%s: gate %a: code 0x%02x",
+                                   b->name, (double)gate, codes[i][j]);
+                        worst = error > worst ? error : worst;
+                    }
+                }
+            discard(b, &in);
+        }
+}
+
+/* Any data: a code is right, or rarely the next one. */
+TEST(random_codes_are_at_most_a_step_off)
+{
+    enum { ROWS = 64, COLS = 1024 };
+    static float x[ROWS * 2 * COLS], sf[ROWS][COLS / 128];
+    static uint8_t codes[ROWS][COLS];
+    test_random r = test_seed("random_codes_are_at_most_a_step_off");
+    for (int i = 0; i < ROWS * 2 * COLS; i++) {
+        double sum = -6;
+        for (int k = 0; k < 12; k++) sum += (double)(test_bits(&r) >> 11) * 0x1p-53;
+        x[i] = (float)sum;
+    }
+    FOR_BACKENDS(b) {
+        const int64_t rows = b->is_emulated ? 4 : ROWS;
+        tensor in, out, out_sf;
+        int num_off = 0;
+        place(b, &in, TGL_F32, 2, SHAPE(rows, 2 * COLS), x);
+        place(b, &out, TGL_E4M3, 2, SHAPE(rows, COLS), NULL);
+        place(b, &out_sf, TGL_F32, 2, SHAPE(rows, COLS / 128), NULL);
+        CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(
+            &in.t, NULL, NULL, NULL, NULL, &out.t, &out_sf.t,
+            PARAMS(.num_per_channels = 128, .round_sf = true), b->stream));
+        fetch(b, &out, codes);
+        fetch(b, &out_sf, sf);
+        for (int64_t i = 0; i < rows; i++)
+            for (int k = 0; k < COLS / 128; k++) {
+                double v[128], amax = 1e-4;
+                for (int j = 0; j < 128; j++) {
+                    const double gate = x[i * 2 * COLS + 128 * k + j],
+                                 up = x[i * 2 * COLS + COLS + 128 * k + j];
+                    v[j] = gate / (1 + exp(-gate)) * up;
+                    amax = fmax(amax, fabs(v[j]));
+                }
+                const float factor = quant_round_up_to_power((float)(amax / 448));
+                CHECK_THAT(sf[i][k] == factor, "%s: factor %a, want %a", b->name, (double)sf[i][k],
+                           (double)factor);
+                for (int j = 0; j < 128; j++) {
+                    const unsigned want = quant_encode(TGL_QUANT_E4M3, (float)(v[j] / factor));
+                    const int step = abs((int)codes[i][128 * k + j] - (int)want);
+                    CHECK_THAT(step <= 1, "%s: code 0x%02x, want 0x%02x", b->name, codes[i][128 * k + j],
+                               want);
+                    num_off += step != 0;
+                }
+            }
+        CHECK_THAT(num_off * 1000 <= rows * COLS, "%s: %d of %d codes are a step off", b->name, num_off,
+                   (int)rows * COLS);
+        discard(b, &in);
+    }
+}
+
+/* ---- special values ---- */
+
+static void check_row(const float *x, int64_t cols, tgl_quant_params params, const int32_t *pos,
+                      const float *weights, int64_t num_weights, const uint8_t *codes, uint32_t sf_bits,
+                      const int64_t *counts)
+{
+    FOR_BACKENDS(b) {
+        tensor in, map, table, count, out, sf;
+        place(b, &in, TGL_F32, 2, SHAPE(1, 2 * cols), x);
+        if (pos) place(b, &map, TGL_I32, 1, SHAPE(1), pos);
+        if (pos) place(b, &table, TGL_F32, 2, SHAPE(num_weights, 1), weights);
+        if (counts) place(b, &count, TGL_I64, 1, SHAPE(3), ((const int64_t[3]){ 0 }));
+        place(b, &out, TGL_E4M3, 2, SHAPE(1, cols), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
+        CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(
+            &in.t, pos ? &map.t : NULL, pos ? &table.t : NULL, NULL, counts ? &count.t : NULL, &out.t, &sf.t,
+            &params, b->stream));
+        check_contents(b, &out, codes, "out");
+        check_contents(b, &sf, &sf_bits, "out_sf");
+        if (counts) check_contents(b, &count, counts, "clamped_count");
+        discard(b, &in);
+        if (pos) discard(b, &map);
+        if (pos) discard(b, &table);
+    }
+}
+#define COUNTS(...) ((const int64_t[]){ __VA_ARGS__ })
+
+TEST(nan_stays_and_is_not_counted)
+{
+    const tgl_quant_params params = { .round_sf = true,
+                                      .has_swiglu_clamp_value = true,
+                                      .swiglu_clamp_value = 1 };
+    /* gates NaN, 0, 9, 0; ups 1, NaN, -9, 9: the third is -1 * silu(1) = -0.731 */
+    check_row(F32S(NAN, 0, 9, 0, 1, NAN, -9, 9), 4, params, NULL, NULL, 0, BYTES(0x7f, 0x7f, 0xfc, 0x00),
+              bits_of(0x1p-9f), COUNTS(1, 1, 1));
+}
+
+TEST(clamping_is_strict)        /* at the value itself nothing is counted */
+{
+    const float c = 0.3f;
+    const tgl_quant_params params = { .round_sf = true,
+                                      .has_swiglu_clamp_value = true,
+                                      .swiglu_clamp_value = c };
+    const float above = nextafterf(c, 1);
+    /* 0.3 * silu(0.3) = 0.0517: all the same code, with the sign of the up */
+    check_row(F32S(c, above, c, c, c, above, c, c, -c, -above), 5, params, NULL, NULL, 0,
+              BYTES(0x7d, 0x7d, 0x7d, 0xfd, 0xfd), bits_of(0x1p-13f), COUNTS(1, 1, 1));
+}
+
+TEST(gates_have_no_lower_bound)
+{
+    const tgl_quant_params params = { .round_sf = true,
+                                      .has_swiglu_clamp_value = true,
+                                      .swiglu_clamp_value = 0.5f };
+    /* silu(-2) * 0.5 = -0.1192 */
+    check_row(F32S(-2, 4), 1, params, NULL, NULL, 0, BYTES(0xf7), bits_of(0x1p-11f), COUNTS(0, 1, 0));
+}
+
+TEST(signs_of_zero)
+{
+    const tgl_quant_params params = { .round_sf = true };
+    /* -200 gives exp = inf and -0 */
+    check_row(F32S(0.0f, -0.0f, 0.0f, -0.0f, -200, -200, 1, -1, 3, 3, -3, -3, 3, -3, -0.0f, -0.0f), 8, params,
+              NULL, NULL, 0, BYTES(0x00, 0x80, 0x80, 0x00, 0x80, 0x00, 0x80, 0x00), bits_of(0x1p-22f), NULL);
+}
+
+TEST(weights_that_are_not_there)        /* count as 0, and the sign stays */
+{
+    const tgl_quant_params params = { .round_sf = true };
+    const int32_t beyond[] = { -1, INT32_MIN, 2, INT32_MAX };
+    for (int i = 0; i < 4; i++)
+        check_row(F32S(1, -1, 1, 1), 2, params, &beyond[i], F32S(5, 7), 2, BYTES(0x00, 0x80),
+                  bits_of(0x1p-22f), NULL);
+    const int32_t last = 1;     /* 7 * silu(1) = 5.117, 7 * silu(-1) = -1.8826 */
+    check_row(F32S(1, -1, 1, 1), 2, params, &last, F32S(5, 7), 2, BYTES(0x7a, 0xef), bits_of(0x1p-6f), NULL);
+}
+
+TEST(the_floor_is_replaced)
+{
+    check_row(F32S(0, -0.0f, 1, 1), 2, (tgl_quant_params){ .has_sf_clamp_min = true, .sf_clamp_min = 448 },
+              NULL, NULL, 0, BYTES(0x00, 0x80), bits_of(1), NULL);
+    check_row(F32S(0, -0.0f, 1, 1), 2, (tgl_quant_params){ .has_sf_clamp_min = true }, NULL, NULL, 0,
+              BYTES(0x00, 0x80), bits_of(0), NULL); /* a factor of 0, and no NaN */
+    check_row(F32S(0, -0.0f, 1, 1), 2, (tgl_quant_params){ .has_sf_clamp_min = true, .round_sf = true }, NULL,
+              NULL, 0, BYTES(0x00, 0x80), bits_of(0x1p-126f), NULL);
+    check_row(F32S(0, -0.0f, 1, 1), 2, (tgl_quant_params){ .sf_clamp_min = 448 }, NULL, NULL, 0,
+              BYTES(0x00, 0x80), 0x346facad, NULL); /* without its flag it means nothing */
+    check_row(F32S(9, -9, 9, 9), 2, (tgl_quant_params){ .swiglu_clamp_value = 1, .round_sf = true }, NULL,
+              NULL, 0, BYTES(0x7a, 0x92), bits_of(0x1p-2f),
+              NULL); /* nor does the clamp value: 80.99, -0.009994 */
+}
+
+TEST(skipped_rows_stay)         /* in every layout, and with every row skipped */
+{
+    enum { ROWS = 6, COLS = 256 };
+    static float x[ROWS * 2 * COLS];
+    const tgl_dtype dtypes[] = { TGL_E4M3, TGL_I8, TGL_U8, TGL_E2M1X2 };
+    uint8_t before[ROWS * COLS];
+    const int32_t none[ROWS] = { -1, -2, -1, INT32_MIN, -1, -5 };
+    for (int i = 0; i < ROWS * 2 * COLS; i++) x[i] = (float)(i % 13) - 6;
+    memset(before, 0xa5, sizeof before);
+    FOR_BACKENDS(b)
+        for (int i = 0; i < 4; i++) {
+            const tgl_quant_params params = { .format = i ? TGL_QUANT_E2M1 : TGL_QUANT_E4M3,
+                                              .num_per_channels = 128,
+                                              .round_sf = true,
+                                              .has_swiglu_clamp_value = true };
+            tensor in, expert, count, out, sf;
+            place_floats(b, &in, TGL_BF16, ROWS, 2 * COLS, x);
+            place(b, &expert, TGL_I32, 1, SHAPE(ROWS), none);
+            place(b, &count, TGL_I64, 1, SHAPE(3), COUNTS(1, 2, 3));
+            place(b, &out, dtypes[i], 2, SHAPE(ROWS, i ? COLS / 2 : COLS), NULL);
+            place_strided(b, &sf, TGL_I32, 2, SHAPE(ROWS, 1), SHAPE(1, 8), NULL);
+            CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(&in.t, NULL, NULL, &expert.t, &count.t,
+                                                                 &out.t, &sf.t, &params, b->stream));
+            check_contents(b, &out, before, "out");
+            check_contents(b, &sf, before, "out_sf");
+            check_contents(b, &count, COUNTS(1, 2, 3), "clamped_count");
+            discard(b, &in);
+            discard(b, &expert);
+        }
+}
+
+TEST(empty)
+{
+    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
+    for (int d = 0; d < 2; d++) {
+        tensor x, out, sf;
+        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 512));
+        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 256));
+        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 2));
+        CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(&x.t, NULL, NULL, NULL, NULL, &out.t, &sf.t,
+                                                             PARAMS(.num_per_channels = 128), NULL));
+        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(4, 0));
+        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(4, 0));
+        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(4, 0));
+        CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(&x.t, NULL, NULL, NULL, NULL, &out.t, &sf.t,
+                                                             PARAMS(0), NULL));
+    }
+}
+
+/* ---- errors ---- */
+
+typedef struct {
+    tensor x, pos, weights, expert, count, out, sf;
+    const DLTensor *px, *ppos, *pweights, *pexpert;
+    DLTensor *pcount, *pout, *psf;
+    tgl_quant_params params, *pparams;
+} call;
+
+static void valid(call *c, DLDevice on)
+{
+    *c = (call){ 0 };
+    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(3, 256));
+    c->ppos = make(&c->pos, memory + 4096, on, TGL_I32, 1, SHAPE(3));
+    c->pweights = make(&c->weights, memory + 4608, on, TGL_F32, 2, SHAPE(5, 2));
+    c->pexpert = make(&c->expert, memory + 5120, on, TGL_I32, 1, SHAPE(3));
+    c->pcount = make(&c->count, memory + 5632, on, TGL_I64, 1, SHAPE(3));
+    c->pout = make(&c->out, memory + 8192, on, TGL_E4M3, 2, SHAPE(3, 128));
+    c->psf = make(&c->sf, memory + 12288, on, TGL_F32, 2, SHAPE(3, 2));
+    c->params =
+        (tgl_quant_params){ .num_per_channels = 64, .has_swiglu_clamp_value = true, .swiglu_clamp_value = 1 };
+    c->pparams = &c->params;
+}
+
+static tgl_status invoke(const call *c)
+{
+    return tgl_quant_swiglu_forward_and_per_token_cast(c->px, c->ppos, c->pweights, c->pexpert, c->pcount,
+                                                       c->pout, c->psf, c->pparams, NULL);
+}
+
+TEST(errors)
+{
+    TENSOR_ERRORS(x, px, "x", "2", "1536", "bf16 or f32");
+    OPTIONAL_ERRORS(pos, "pos_to_token_topk", "1", "12", "i32");
+    OPTIONAL_ERRORS(weights, "topk_weights", "2", "40", "f32");
+    OPTIONAL_ERRORS(expert, "pos_to_expert", "1", "12", "i32");
+    OPTIONAL_ERRORS(count, "clamped_count", "1", "24", "i64");
+    TENSOR_ERRORS(out, pout, "out", "2", "384", "e4m3");
+    TENSOR_ERRORS(sf, psf, "out_sf", "2", "24", "i32 or f32");
+    ROWS_ERRORS(x, "x", "256");
+    OTHER_DEVICE(pos, "pos_to_token_topk");
+    OTHER_DEVICE(weights, "topk_weights");
+    OTHER_DEVICE(expert, "pos_to_expert");
+    OTHER_DEVICE(count, "clamped_count");
+    OTHER_DEVICE(out, "out");
+    OTHER_DEVICE(sf, "out_sf");
+}
+
+TEST(errors_of_shapes)
+{
+    ERROR(c.x.shape[1] = 255, "x: columns are 255, want an even number (gates, ups)");
+    ERROR(c.pos.shape[0] = 4, "pos_to_token_topk: shape is [4], want [3]");
+    ERROR(c.expert.shape[0] = 2, "pos_to_expert: shape is [2], want [3]");
+    ERROR(c.count.shape[0] = 4, "clamped_count: shape is [4], want [3]");
+    ERROR(c.weights.strides[0] = 3, "topk_weights: strides are [3, 1], want [2, 1]");
+    ERROR(c.out.shape[0] = 4, "out: shape is [4, 128], want [3, 128]");
+    ERROR(c.out.strides[0] = 129, "out: strides are [129, 1], want [128, 1]");
+    ERROR(c.params.num_per_channels = 128, "out_sf: shape is [3, 2], want [3, 1]");
+    ERROR(c.sf.strides[0] = 2; c.sf.strides[1] = 2,
+          "out_sf: strides are [2, 2], want [1, >= 3] or [>= 2, 1]");
+    ERROR(make(&c.sf, memory + 12288, on, TGL_I32, 2, SHAPE(3, 1)),
+          "round_sf: is false, want true for out_sf of i32 (packed)");
+    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
+    ERROR(c.sf.t.data = c.out.t.data, "out_sf: memory is shared with out, want no overlap");
+    ERROR(c.count.t.data = c.out.t.data, "out: memory is shared with clamped_count, want no overlap");
+    ERROR(c.out.t.data = c.weights.t.data, "out: memory is shared with topk_weights, want no overlap");
+    ERROR(c.out.t.data = c.pos.t.data, "out: memory is shared with pos_to_token_topk, want no overlap");
+    ERROR(c.sf.t.data = c.expert.t.data, "out_sf: memory is shared with pos_to_expert, want no overlap");
+}
+
+TEST(errors_of_params)
+{
+    PARAMS_ERRORS();
+    ERROR(c.pweights = NULL, "topk_weights: is NULL, want a tensor where pos_to_token_topk is given");
+    ERROR(c.ppos = NULL, "pos_to_token_topk: is NULL, want a tensor where topk_weights is given");
+    ERROR(c.params.has_swiglu_clamp_value = false,
+          "has_swiglu_clamp_value: is false, want true where clamped_count is given");
+    ERROR(c.params.swiglu_clamp_value = -1, "swiglu_clamp_value: is -1, want >= 0");
+    ERROR(c.params.swiglu_clamp_value = NAN, "swiglu_clamp_value: is nan, want >= 0");
+    ERROR(c.params.has_sf_clamp_min = true; c.params.sf_clamp_min = -2, "sf_clamp_min: is -2, want >= 0");
+    ERROR(c.params.has_sf_clamp_min = true; c.params.sf_clamp_min = NAN, "sf_clamp_min: is nan, want >= 0");
+    ERROR(c.params.num_per_channels = -1, "num_per_channels: is -1, want >= 0");
+    ERROR(c.params.format = TGL_QUANT_E5M6, "format: is 2, want 0 (e4m3) or 1 (e2m1)");
+    ERROR(c.params.format = TGL_QUANT_E2M1, "out: dtype is e4m3, want i8, u8 or e2m1x2");
+}
+
+TEST_NO_DRIVER()
