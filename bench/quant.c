@@ -475,6 +475,10 @@ const case_op quant_ops[] = {
             "num_rows=5 num_cols=576 dtype=bf16,f32 sf=row,packed round=1 sf_only=1 values=mixed",
             "num_rows=5 num_cols=576 dtype=e4m3 num_per_channels=0 sf_only=1 values=mixed",
             "num_rows=5 num_cols=576 format=e5m6 num_per_channels=0 sf_only=1 values=mixed",
+            "num_rows=200 num_cols=512 dtype=e4m3,e2m1 format=e2m1 num_per_channels=16,32,256 "
+            "x_num_per_channels=16,64 x_sf=packed round=1 sf=packed values=bits",
+            "num_rows=5 num_cols=2080 dtype=bf16,f32 num_per_channels=320,1024 round=1 sf=packed "
+            "values=mixed",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -610,6 +614,8 @@ const case_op quant_ops[] = {
             "num_rows=130 num_cols=320 dtype=bf16,f32 round=1 sf=row,packed sf_only=1 values=mixed",
             "num_rows=70 num_cols=192 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 sf_only=1 "
             "values=mixed",
+            "num_rows=40,300 num_cols=264 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=16,128 "
+            "num_per_channels=1 round=1 sf=row,packed values=mixed",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -646,6 +652,8 @@ const case_op quant_ops[] = {
             "num_rows=256 num_cols=7168 dtype=bf16,f32 num_per_tokens=32,128 num_per_channels=32,128 "
             "sf_only=1",
             "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 sf_only=1 round=1 sf=packed",
+            "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32,128 "
+            "num_per_channels=1 round=1 sf=row,packed",
             NULL,
         },
     },

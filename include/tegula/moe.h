@@ -149,7 +149,7 @@ TGL_API tgl_status tgl_moe_hash_gate(const DLTensor *logits, const DLTensor *inp
 /* tgl_moe_group_count() - how often each group occurs
  *   group_idx  in   i64 or i32   [num_tokens, num_topk]   rows may be strided
  *   counts     out  i32          [num_groups]             packed
- * Exact while every count is below 2^31. Since 0.1. */
+ * Exact while every count is below 2^31; no more than 2^48 indices. Since 0.1. */
 TGL_API tgl_status tgl_moe_group_count(const DLTensor *group_idx, DLTensor *counts, void *workspace,
                                        size_t workspace_bytes, tgl_stream stream);
 TGL_API size_t tgl_moe_group_count_workspace_size(const DLTensor *group_idx, const DLTensor *counts);
@@ -202,8 +202,9 @@ TGL_API size_t tgl_moe_get_fused_mapping_workspace_size(const DLTensor *topk_idx
                                                         const tgl_moe_mapping *mapping);
 
 /* tgl_moe_route() - top2_sum_gate and get_fused_mapping of its topk_idx, in one launch up to 256 tokens where
- * num_experts <= 1024 and a token has at most 32 slots; beyond that, in two. The same bits as the two ops.
- * Tensors and params are theirs. Since 0.1. */
+ * a warp can hold what a token has (32 slots; 1024 experts, fewer where groups do not fill its lanes evenly)
+ * and the mapping has up to 8192 experts; beyond that, in two. The same bits as the two ops. Tensors and
+ * params are theirs. Since 0.1. */
 TGL_API tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLTensor *mask,
                                  const DLTensor *fix_routing_mask, const DLTensor *to_physical_map,
                                  const DLTensor *logical_count, DLTensor *unmapped_topk_idx,

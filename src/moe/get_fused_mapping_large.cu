@@ -331,7 +331,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
                 if (v >= num_values || in_tile >= tile_pairs || pair >= (u32)m.num_pairs) continue;
                 if ((u32)e < (u32)num_experts) {
                     const i32 p = (i32)base[e] + rank[v];
-                    m.token_topk_to_pos[pair] = p < m.num_positions ? p : -1;
+                    m.token_topk_to_pos[pair] = (u32)p < (u64)m.num_positions ? p : -1;
                 } else if (expert[v] < 0 && low == 0) {
                     m.token_topk_to_pos[pair] = -1;
                 }
@@ -340,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             for (i32 j = tid; j < (i32)num_sorted; j += MAP_THREADS) {
                 const i32 e = (i32)(sorted[j] >> 16), p = (i32)base[e] + j - local_start[e];
                 const u32 pair = tile + (sorted[j] & 0xffff);
-                if (p < m.num_positions) {
+                if ((u32)p < (u64)m.num_positions) {
                     m.pos_to_expert[p] = low + e;
                     m.pos_to_token[p] = (i32)tgl_divide(pair, m.by_topk);
                     m.pos_to_token_topk[p] = (i32)pair;

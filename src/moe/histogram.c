@@ -57,7 +57,7 @@ static void add_up(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
     for (int64_t bin = begin; bin < end; bin++) {
-        uint32_t sum = 0;
+        uint64_t sum = 0;
         for (int64_t i = 0; i < p->num_chunks; i++) sum += p->counts[i * p->num_bins + bin];
         if (p->tokens_topk > 0)
             ((float *)p->out)[bin] = (float)((int64_t)sum * p->num_bins) / (float)p->tokens_topk;

@@ -24,11 +24,12 @@
 static_assert(IS_WIDE == 0 || IS_WIDE == 1, "IS_WIDE is 0 or 1");
 
 #define UNROLL 4                                /* vectors under way per thread */
+#define ONE_BLOCK ((u64)1 << 48)                /* above a sum: a block that has added to it */
 
-DEV void write_result(void *out, i32 i, u32 count, i32 num_bins, i64 tokens_topk)
+DEV void write_result(void *out, i32 i, u64 count, i32 num_bins, i64 tokens_topk)
 {
     if (tokens_topk > 0) ((float *)out)[i] = (float)((i64)count * num_bins) / (float)tokens_topk;
-    else ((u32 *)out)[i] = count;
+    else ((u32 *)out)[i] = (u32)count;
 }
 
 extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
@@ -99,9 +100,9 @@ extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
     } else {
 #pragma unroll 2
         for (i32 i = tid; i < num_bins; i += threads) {
-            const u64 old = atomicAdd(&sums[i], (u64)1 << 32 | bins[i]);
-            if (old >> 32 != gridDim.x - 1) continue;
-            write_result(out, i, (u32)old + bins[i], num_bins, tokens_topk);
+            const u64 old = atomicAdd(&sums[i], ONE_BLOCK | bins[i]);
+            if (old / ONE_BLOCK != gridDim.x - 1) continue;
+            write_result(out, i, old % ONE_BLOCK + bins[i], num_bins, tokens_topk);
             sums[i] = 0;
         }
     }

@@ -23,6 +23,7 @@ static tgl_status check_overlaps(const tgl_gate_tensors *x, const tgl_moe_mappin
         { "num_tokens_per_expert", mapping->num_tokens_per_expert },
         { "count", mapping->count },
         { "psum_end", mapping->psum_end },
+        { "num_tokens_per_expert_host", mapping->num_tokens_per_expert_host },
     }, others[] = {
         { "logits", x->logits },
         { "bias", x->bias },

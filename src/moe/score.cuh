@@ -15,18 +15,21 @@
 #endif
 static_assert(SCORING >= TGL_SIGMOID && SCORING <= TGL_IDENTITY, "SCORING is 0 .. 3");
 
-/* By all lanes of a warp, and in all of them. The order of the sum is that of lanes, whoever calls. */
+/* By all lanes of a warp, and in all of them. A lane has every 32nd vector of four, in order: as gate.cuh
+ * holds them, so that the bits are the same. */
 DEV tgl_softmax softmax_of_row(const float *row, u32 num_experts, u32 lane)
 {
     u32 best = tgl_rank_key(__uint_as_float(0xff800000));
 #pragma unroll 4
     for (u32 e = lane; e < num_experts; e += 32) best = max(best, tgl_rank_key(row[e]));
     tgl_softmax s = { tgl_rank_value((u64)warp_max_u32(best) << 32), 0.0f };
-#pragma unroll 4
-    for (u32 e = lane; e < num_experts; e += 32) {
-        const float x = row[e];
-        s.sum += x == x ? expf(x - s.max) : 0.0f;
-    }
+#pragma unroll 1
+    for (u32 first = 4 * lane; first < num_experts; first += 128)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            const float x = first + j < num_experts ? row[first + j] : __uint_as_float(0x7fffffff);
+            s.sum += x == x ? expf(x - s.max) : 0.0f;
+        }
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) s.sum += __shfl_xor_sync(FULL, s.sum, d);
     return s;

@@ -154,7 +154,7 @@ DEV choice choose(const float *row, u32 num_experts, bool is_vector, u32 lane)
 }
 
 extern "C" __global__ void __launch_bounds__(32 * TOPK_GATE_WARPS, MIN_BLOCKS) topk_gate(
-    const float *__restrict__ scores, index_type *__restrict__ topk_idx, i64 num_tokens, i64 row_stride,
+    const float *scores, index_type *topk_idx, i64 num_tokens, i64 row_stride,
     u32 num_experts)
 {
     const u32 lane = threadIdx.x % 32;

@@ -12,7 +12,7 @@
 enum { THREADS = TOPK_GATE_WIDE_THREADS, WARPS = THREADS / 32 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) topk_gate_wide(
-    const float *__restrict__ scores, index_type *__restrict__ topk_idx, i64 row_stride, u32 num_experts,
+    const float *scores, index_type *topk_idx, i64 row_stride, u32 num_experts,
     u32 num_topk)
 {
     /* Two rounds in turn: a warp that is ahead by one writes where nobody reads any more. */

@@ -83,7 +83,7 @@ DEV u32 key_of_group(const float *group, u32 size, bool is_vector, u32 part)
 }
 
 extern "C" __global__ void __launch_bounds__(32 * GROUP_IDX_WARPS, 4) topk_sum_and_topk_group_idx(
-    const float *__restrict__ scores, index_type *__restrict__ group_idx, i64 num_tokens, i64 token_stride,
+    const float *scores, index_type *group_idx, i64 num_tokens, i64 token_stride,
     i64 group_stride, u32 num_groups, u32 experts_per_group, u32 num_topk_groups)
 {
     const u32 lane = threadIdx.x % 32, group = lane / GROUP_LANES, part = lane % GROUP_LANES;

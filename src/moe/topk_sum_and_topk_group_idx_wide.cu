@@ -30,7 +30,7 @@ DEV float sum_of_best(const float *group, u32 experts_per_group, u32 num_topk_su
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) topk_sum_and_topk_group_idx_wide(
-    const float *__restrict__ scores, index_type *__restrict__ group_idx, i64 token_stride, i64 group_stride,
+    const float *scores, index_type *group_idx, i64 token_stride, i64 group_stride,
     u32 num_groups, u32 experts_per_group, u32 num_topk_sum, u32 num_topk_groups)
 {
     SHARED(float[KEPT], sums);
