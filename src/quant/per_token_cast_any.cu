@@ -9,6 +9,7 @@
  * unit_groups is a multiple of four, so that a unit has whole words of packed factors and begins at an even
  * column: a pair of e2m1 may lie in two groups. */
 #include "quant/decode.cuh"
+#include "quant/divide.cuh"
 #include "quant/encode.cuh"
 #include "quant/per_token_cast.h"
 
@@ -26,11 +27,6 @@ enum { THREADS = TOKEN_ANY_THREADS };
 
 /* A part of a row: the groups of one unit. */
 typedef struct { i64 row, x_sf_row, first_group, num_groups, first_col, num_cols; } part;
-
-DEV i64 divide(i64 x, i64 d, tgl_divisor by)
-{
-    return x < TGL_DIVIDE_LIMIT ? (i64)tgl_divide((u32)x, by) : x / d;
-}
 
 DEV u32 group_of(const tgl_token_cast &c, i64 i) { return (u32)divide(i, c.block_cols, c.by_block_cols); }
 

@@ -23,7 +23,7 @@ static_assert(BLOCK_COLS >= 8 && BLOCK_COLS <= BACKWARD_MAX_BLOCK && (BLOCK_COLS
 
 enum {
     LANES = BLOCK_COLS / VECTOR,
-#if __CUDA_ARCH__ >= 890
+#if __CUDA_ARCH__ >= 900
     RESIDENT = 4                    /* blocks of an SM, whose registers then suffice */
 #else
     RESIDENT = 3                    /* conversions of e4m3 take some */

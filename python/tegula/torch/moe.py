@@ -53,7 +53,8 @@ def group_count(group_idx, num_groups):
 
 def aux_fi(topk_idx, num_experts, num_aux_topk):
     products = group_count(topk_idx, num_experts).long() * num_experts
-    return products.float() / float(max(topk_idx.shape[0], 1) * num_aux_topk)
+    # a tensor, since torch multiplies by the reciprocal of a number on CUDA
+    return products.float() / products.new_tensor(max(topk_idx.shape[0], 1) * num_aux_topk, dtype=torch.float)
 
 
 # ---- gates ----
