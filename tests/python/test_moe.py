@@ -261,7 +261,8 @@ def cases(device):
     mask, pos = torch.arange(6, device=device) < 4, torch.randperm(40, device=device)[:24].int().view(6, 4)
     physical = torch.arange(18, device=device).int().view(9, 2) % 9
     count = torch.ones_like(physical[:, 0])
-    nobody, x = torch.full((40,), -1, device=device).int(), torch.randn(40, 5, device=device)
+    owner, x = torch.full((40,), -1, device=device).int(), torch.randn(40, 5, device=device)
+    owner[pos.flatten().long()] = 0     # all other positions are padding
     gate = scores, scores[0], 3, 2, 4, False, 0, 1.5, 0, 2, 1, 2, "sigmoid"
     shared = scores, None, 3, 0, 0, True, 1, 1.5, 0, 2, 1, 2, "softmax"
     ids, table = torch.arange(6, device=device), torch.randint(-1, 8, (5, 3), device=device)
@@ -282,9 +283,9 @@ def cases(device):
     yield "get_fused_mapping", (indices, 8, 40, 3)
     yield "route", (*gate, 8, 50, 4)
     yield "route", (*shared, 9, 50, 4, mask, mask, physical, count, indices[:, :3].clamp(0))
-    yield "expand_to_fused", (x[:6], pos, nobody)
+    yield "expand_to_fused", (x[:6], pos, owner)
     for is_col_major in (False, True):
-        yield "expand_to_fused_with_sf", ((x[:6], sf), 3, pos, nobody, is_col_major)
+        yield "expand_to_fused_with_sf", ((x[:6], sf), 3, pos, owner, is_col_major)
     yield "reduce_fused", (x, None, pos)
     yield "reduce_fused", ((x.half(), x[:, 0].contiguous()), scores[:, :4], pos)
     yield "reduce_fused", ((x, x[:, 0].contiguous()), scores[:, :4], pos, "e4m3", sf[0, :1])
