@@ -66,7 +66,8 @@ static_assert(TILE_ROWS == 8 * 16, "columns of a tile are 8 vectors");
 /* Threads of an SM, so that registers leave room for enough loads in flight; fewer where more registers are
  * needed: for a second reading, for values of codes, or for conversions without an instruction. */
 #if __CUDA_ARCH__ >= 890
-enum { SM_THREADS = IS_WIDE ? 256 : BLOCK_ROWS ? 1024 : 512 };
+enum { IS_PLAIN_BF16 = X == X_BF16 && !IS_SWIGLU && !IS_TRANSPOSED };   /* wide strips of it spill at 64 */
+enum { SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS ? 512 : IS_PLAIN_BF16 && LANES == 8 ? 768 : 1024 };
 #else
 enum { SM_THREADS = X == X_E4M3 ? 256 : 512 };
 #endif

@@ -124,7 +124,11 @@ DEV void cast_tile(const tgl_token_cast &c, u32 row, u32 tile, u32 staged, u32 l
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS) per_token_cast(const tgl_token_cast c)
+/* Left alone the compiler goes for 32 registers, and small blocks spill. */
+enum { MIN_BLOCKS = BLOCK_COLS <= 32 && FORMAT == TGL_FORMAT_E4M3 ? 4 : 1 };
+
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_token_cast(
+    const tgl_token_cast c)
 {
     SHARED(u32[TOKEN_WARPS][STAGED_WORDS], staged);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
