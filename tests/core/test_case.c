@@ -285,6 +285,8 @@ TEST(inputs_come_from_the_name)
     case_close(a), case_close(b), case_close(other);
 }
 
+static int by_text(const void *a, const void *b) { return strcmp(a, b); }
+
 TEST(every_row_of_every_table)      /* can be made; names are unique within a list */
 {
     const case_op *op;
@@ -302,10 +304,12 @@ TEST(every_row_of_every_table)      /* can be made; names are unique within a li
                     !CHECK_OK(case_describe(op, &params, &cpu, &facts)))
                     continue;
                 strcpy(labels[k], facts.label);
-                for (int64_t j = 0; j < k; j++)
-                    CHECK_THAT(strcmp(labels[j], labels[k]), "\"%s\" is there twice", labels[k]);
                 if (list == CASE_BENCH) CHECK(facts.bytes > 0);
             }
+            qsort(labels, (size_t)count, CASE_LABEL, by_text);
+            for (int64_t k = 1; k < count; k++)
+                CHECK_THAT(!labels[k][0] || strcmp(labels[k - 1], labels[k]), "\"%s\" is there twice",
+                           labels[k]);
             free(labels);
         }
 }
