@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
             const u64 old = atomicAdd(&sums[i], ONE_BLOCK | bins[i]);
             if (old / ONE_BLOCK != gridDim.x - 1) continue;
             write_result(out, i, old % ONE_BLOCK + bins[i], num_bins, tokens_topk);
-            sums[i] = 0;
+            atomicExch(&sums[i], (u64)0);       /* as the others' additions, so that it does not race them */
         }
     }
     pdl_trigger();
