@@ -48,7 +48,7 @@ DEV uint4 collect(uint4 *word)
     uint4 v;
     do v = load_relaxed_u32x4(word);
     while ((v.x & v.y & v.z & v.w & both) != both);
-    *word = make_uint4(0, 0, 0, 0);
+    store_relaxed_u32x4(word, make_uint4(0, 0, 0, 0));
     return v;
 }
 
