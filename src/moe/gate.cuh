@@ -18,25 +18,23 @@
 
 #include "moe/gate.h"
 #include "moe/gate_slots.cuh"
+#include "moe/short_keys.cuh"
 #include "moe/topk.cuh"
 
-#if !defined(GROUP_LANES) || !defined(NUM_LISTS)
+#ifndef GROUP_LANES
 #ifdef __CUDACC_RTC__
-#error "GROUP_LANES or NUM_LISTS is not defined"
+#error "GROUP_LANES is not defined"
 #endif
 #define GROUP_LANES 32
-#define NUM_LISTS 2
 #endif
 static_assert(GROUP_LANES >= 1 && 32 % GROUP_LANES == 0, "GROUP_LANES is 1, 2, 4 ... 32");
-static_assert(NUM_LISTS >= 1 && NUM_LISTS <= GATE_MAX_LISTS, "NUM_LISTS is 1 .. 8");
+static_assert(NUM_LISTS <= GATE_MAX_LISTS, "NUM_LISTS is 1 .. GATE_MAX_LISTS");
 static_assert(NUM_TOPK <= 32, "NUM_TOPK is 1 .. 32");
 
 enum {
     IS_GROUPED = GROUP_LANES < 32,
     MAX_GROUPS = 32 / GROUP_LANES,
     LANE_EXPERTS = 4 * NUM_LISTS,
-    EXPERT_BITS = NUM_LISTS == 1 ? 7 : NUM_LISTS == 2 ? 8 : NUM_LISTS <= 4 ? 9 : 10,
-    EXPERT_MASK = (1 << EXPERT_BITS) - 1,
     /* softmax and identity rank by logit + bias, which is as cheap as any filter */
     IS_EXACT_FILTER = SCORING == TGL_SOFTMAX || SCORING == TGL_IDENTITY
 };
@@ -279,18 +277,7 @@ DEV candidate sort_candidates(candidate c, u32 num_candidates, u32 lane)
     }
 }
 
-/* A short key is the upper bits of a filter's key with the complement of the expert below them. Short keys
- * are distinct, so a round is one reduction of 32 bits, and whoever finds its own key in the result has won.
- * A lane keeps its keys in sorted lists of four, so that the next one is at hand. */
-typedef struct { u32 key[NUM_LISTS][4]; } lists;    /* each in descending order */
-
-DEV void sort2(u32 &a, u32 &b)
-{
-    const u32 high = max(a, b), low = min(a, b);
-    a = high;
-    b = low;
-}
-
+/* Of the filter's keys. */
 DEV lists short_keys(const tgl_gate &gate, const values &f, u32 lane)
 {
     lists l;
@@ -300,36 +287,11 @@ DEV lists short_keys(const tgl_gate &gate, const values &f, u32 lane)
 #pragma unroll
         for (u32 j = 0; j < 4; j++) {
             const u32 expert = expert_at(gate, lane, 4 * i + j);
-            k[j] = (key_of(f.x[4 * i + j]) & ~EXPERT_MASK) | (~expert & EXPERT_MASK);
+            k[j] = short_key(key_of(f.x[4 * i + j]), expert);
         }
-        sort2(k[0], k[1]);
-        sort2(k[2], k[3]);
-        sort2(k[0], k[2]);
-        sort2(k[1], k[3]);
-        sort2(k[1], k[2]);
+        sort4(k);
     }
     return l;
-}
-
-DEV u32 head(const lists &l)
-{
-    u32 best = l.key[0][0];
-#pragma unroll
-    for (int i = 1; i < NUM_LISTS; i++) best = max(best, l.key[i][0]);
-    return best;
-}
-
-/* Takes the key off the list that it heads, if it is one of this lane's. */
-DEV void pop(lists &l, u32 key)
-{
-#pragma unroll
-    for (int i = 0; i < NUM_LISTS; i++)
-        if (l.key[i][0] == key) {
-            l.key[i][0] = l.key[i][1];
-            l.key[i][1] = l.key[i][2];
-            l.key[i][2] = l.key[i][3];
-            l.key[i][3] = TGL_RANK_NONE;
-        }
 }
 
 /* NUM_TOPK rounds, then everyone who may be above the last pick. The shortest chain, for few tokens. */
@@ -370,7 +332,7 @@ DEV candidate select_short(const tgl_gate &gate, const float *row, const values 
         pop(l, next);
         num_candidates++;
     }
-    u32 expert = lane < num_candidates ? ~pick & EXPERT_MASK : 0;
+    u32 expert = lane < num_candidates ? expert_of(pick) : 0;
     if (!is_settled) {
         expert = choose_exactly(gate, row, is_left, lane);
         num_candidates = NUM_TOPK;

@@ -5,43 +5,26 @@
  *   moves     num_tokens * (4 * num_experts + INDEX_BYTES * NUM_TOPK) bytes, each once
  *   macros    NUM_LISTS 1 .. 8 = ceil(num_experts / 128), NUM_TOPK 1 .. 32, INDEX_BYTES 4 or 8
  *
- * A short key is the upper bits of a score's key with the complement of the expert below them. Short keys
- * are distinct, so a round is one reduction of 32 bits, and whoever finds its own key in the result has won.
- * A lane keeps its keys in sorted lists of four, so that the next one is at hand. What is cut off matters
- * only where picks, or the last pick and what is left, agree in all bits that remain: then everyone who may
- * belong to the result is a candidate, one a lane, and the whole scores decide. Rows with more than 32
- * candidates, of equal scores mostly, go the long way of topk.cuh. */
+ * Rounds of short_keys.cuh. What is cut off of a key matters only where picks, or the last pick and what is
+ * left, agree in all bits that remain: then everyone who may belong to the result is a candidate, one a lane,
+ * and the whole scores decide. Rows with more than 32 candidates, of equal scores mostly, go the long way of
+ * topk.cuh. */
 #include "moe/index.cuh"
+#include "moe/short_keys.cuh"
 #include "moe/topk.cuh"
 #include "moe/topk_gate.h"
 
-#if !defined(NUM_LISTS) || !defined(NUM_TOPK)
+#ifndef NUM_TOPK
 #ifdef __CUDACC_RTC__
-#error "NUM_LISTS or NUM_TOPK is not defined"
+#error "NUM_TOPK is not defined"
 #endif
-#define NUM_LISTS 2
 #define NUM_TOPK 8
 #endif
-static_assert(NUM_LISTS >= 1 && NUM_LISTS <= 8, "NUM_LISTS is 1 .. 8");
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= 32, "NUM_TOPK is 1 .. 32");
 
-enum {
-    EXPERT_BITS = NUM_LISTS == 1 ? 7 : NUM_LISTS == 2 ? 8 : NUM_LISTS <= 4 ? 9 : 10,
-    EXPERT_MASK = (1 << EXPERT_BITS) - 1,
-    MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2         /* of 256 threads: 64 registers, or 128 */
-};
+enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2 };       /* of 256 threads: 64 registers, or 128 */
 
-typedef struct { u32 key[NUM_LISTS][4]; } lists;    /* each in descending order */
 typedef struct { u32 slot, expert; } choice;        /* slot >= NUM_TOPK: not chosen */
-
-DEV u32 expert_of(u32 key) { return ~key & EXPERT_MASK; }
-
-DEV void sort2(u32 &a, u32 &b)
-{
-    const u32 high = max(a, b), low = min(a, b);
-    a = high;
-    b = low;
-}
 
 /* Lane l has experts 128 i + 4 l .. + 3 in list i. */
 DEV lists load_lists(const float *row, u32 num_experts, bool is_vector, u32 lane)
@@ -73,37 +56,12 @@ DEV lists load_lists(const float *row, u32 num_experts, bool is_vector, u32 lane
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const u32 e = 128 * i + 4 * lane + j;
-            const u32 key = (tgl_rank_key(x[i][j]) & ~EXPERT_MASK) | (~e & EXPERT_MASK);
+            const u32 key = short_key(tgl_rank_key(x[i][j]), e);
             k[j] = e < num_experts ? key : TGL_RANK_NONE;
         }
-        sort2(k[0], k[1]);
-        sort2(k[2], k[3]);
-        sort2(k[0], k[2]);
-        sort2(k[1], k[3]);
-        sort2(k[1], k[2]);
+        sort4(k);
     }
     return l;
-}
-
-DEV u32 head(const lists &l)
-{
-    u32 best = l.key[0][0];
-#pragma unroll
-    for (int i = 1; i < NUM_LISTS; i++) best = max(best, l.key[i][0]);
-    return best;
-}
-
-/* Takes the key off the list that it heads, if it is one of this lane's. */
-DEV void pop(lists &l, u32 key)
-{
-#pragma unroll
-    for (int i = 0; i < NUM_LISTS; i++)
-        if (l.key[i][0] == key) {
-            l.key[i][0] = l.key[i][1];
-            l.key[i][1] = l.key[i][2];
-            l.key[i][2] = l.key[i][3];
-            l.key[i][3] = TGL_RANK_NONE;
-        }
 }
 
 /* The picks so far have keys `pick`, in order, lanes 0 .. NUM_TOPK - 1; `last` is the last one. */
