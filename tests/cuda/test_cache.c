@@ -566,33 +566,47 @@ TEST(killed_while_writing)
     place p = begin();
     CHECK(put_sized(0, 1));             /* makes the folder */
     test_random r = test_seed("killed_while_writing");
-    int complete = 0;
+    int complete = 0, halves = 0;
     for (int i = 1; i <= ROUNDS; i++) {
+        enum { AT_ANY_TIME, ONCE_A_FILE_APPEARS, IN_THE_MIDDLE, AFTER_THE_END, WAYS };
         static uint8_t image[BYTES];
         fill(image, BYTES, i);
         const tgl_cache_key key = key_of(i);
         const int files_before = support_count(p.cache, "");
+        const rlim_t limit = 1 + test_below(&r, BYTES);         /* a file has more bytes than its image */
         fflush(stdout);
         const pid_t pid = fork();
-        if (pid == 0)
+        if (pid == 0) {
+            if (i % WAYS == IN_THE_MIDDLE) {    /* the kernel kills who writes behind the limit */
+                const struct rlimit no_core = { 0, 0 }, size = { limit, limit };
+                signal(SIGXFSZ, SIG_DFL);
+                if (setrlimit(RLIMIT_CORE, &no_core) || setrlimit(RLIMIT_FSIZE, &size)) _exit(1);
+            }
+            if (i % WAYS == AFTER_THE_END) _exit(!tgl_cache_put(&key, image, BYTES));
             for (;;) tgl_cache_put(&key, image, BYTES);
-        /* any time, or as soon as a file appears, which is the temporary one, and a little later */
-        if (i % 2) usleep((useconds_t)test_below(&r, 60000));
-        else {
+        }
+        if (i % WAYS == AT_ANY_TIME) usleep((useconds_t)test_below(&r, 60000));
+        if (i % WAYS == ONCE_A_FILE_APPEARS) {                  /* the temporary one, and a little later */
             while (support_count(p.cache, "") == files_before) { }
             usleep((useconds_t)test_below(&r, 500));
         }
-        kill(pid, SIGKILL);
+        if (i % WAYS < IN_THE_MIDDLE) kill(pid, SIGKILL);
         int status;
         waitpid(pid, &status, 0);
         const outcome o = get_sized(i, BYTES);
         CHECK_THAT(o != WRONG, "round %d: a wrong image", i);
+        if (i % WAYS == IN_THE_MIDDLE) {
+            const bool was_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ;
+            CHECK_THAT(was_killed && o == MISS, "round %d: status 0x%x", i, (unsigned)status);
+            halves++;
+        }
+        if (i % WAYS == AFTER_THE_END)
+            CHECK_THAT(status == 0 && o == RIGHT, "round %d: status 0x%x", i, (unsigned)status);
         complete += o == RIGHT;
     }
     CHECK_INT(support_count(p.cache, ".tgl"), complete + 1);      /* a name is there only with a whole file */
-    CHECK_THAT(complete > 0, "no child came to the end of a write: the rounds test nothing");
     const int left = support_count(p.cache, "") - complete - 1;
-    CHECK_THAT(left > 0, "no child was killed in the middle of a write: the rounds test nothing");
+    CHECK_THAT(left >= halves, "%d files are left of %d half writes", left, halves);
 
     int64_t files, bytes;               /* what they left goes once it is old */
     CHECK_OK(tgl_cache_prune(INT64_MAX, &files, &bytes));
