@@ -129,6 +129,13 @@ TGL_API tgl_status tgl_set_compile_callback(tgl_compile_callback callback, void 
 /* Enqueues the zeroing of a CUDA workspace. Since 0.1. */
 TGL_API tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_stream stream);
 
+/* A workspace that the library keeps, for the next call on `stream` of a device: of at least so many bytes,
+ * all zero. Calls on a stream share theirs; ask before each, which costs a look-up, and from any thread.
+ * While the stream is captured the workspace belongs to the graph, each of its streams having another, until
+ * the graph and all that was instantiated from it are destroyed. Memory is allocated when there is none yet,
+ * captures being left alone, and stays with the process. 0 bytes, and prepare mode, give NULL. Since 0.1. */
+TGL_API tgl_status tgl_workspace_get(int device, size_t workspace_bytes, tgl_stream stream, void **workspace);
+
 #ifdef __cplusplus
 }
 #endif

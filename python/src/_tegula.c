@@ -37,10 +37,10 @@ static PyObject *bind_torch(PyObject *m, PyObject *args) /* torch_table's member
 {
     (void)m;
     torch_table t;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu,
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu,
                           &t.strided_cuda, &t.device, &t.dtypes, &t.dispatch_depth, &t.is_grad_enabled,
                           &t.has_transform, &t.forward_ad, &t.increment_version, &t.requires_grad,
-                          &t.cuda_device, &t.is_capturing))
+                          &t.cuda_device))
         return NULL;
     Py_INCREF(args); /* with everything in it, for the life of the process */
     t.get_requires_grad = (descrgetfunc)PyType_GetSlot(Py_TYPE(t.requires_grad), Py_tp_descr_get);
@@ -99,11 +99,6 @@ static PyObject *describe(PyObject *m, PyObject *object)
     Py_XDECREF(strides);
     drop_tensor(&ref);
     return answer;
-}
-
-static PyObject *workspaces(PyObject *m, PyObject *none) /* [(device, stream, bytes, is_clean)] */
-{
-    return (void)m, (void)none, list_workspaces();
 }
 
 /* ---- settings: core.h, one to one ---- */
@@ -188,6 +183,8 @@ static PyObject *get_cache_dir(PyObject *m, PyObject *none)
     return (void)m, (void)none, PyUnicode_DecodeFSDefault(tgl_get_cache_dir());
 }
 
+static _Thread_local bool is_preparing; /* between tgl_prepare_begin() and tgl_prepare_end() */
+
 static PyObject *prepare_begin(PyObject *m, PyObject *args)
 {
     (void)m;
@@ -218,7 +215,6 @@ static PyMethodDef methods[] = {
     { "bind_torch", bind_torch, METH_VARARGS, NULL },
     { "bind_op", bind_op, METH_VARARGS, NULL },
     { "describe", describe, METH_O, NULL },
-    { "workspaces", workspaces, METH_NOARGS, NULL },
     { "version", version, METH_NOARGS, NULL },
     { "set_num_sms", set_num_sms, METH_VARARGS, NULL },
     { "get_num_sms", get_num_sms, METH_O, NULL },

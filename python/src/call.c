@@ -403,23 +403,18 @@ static tgl_status run(op_row *row, frame *f, tensor_ref *in, tensor_ref *out)
     return status;
 }
 
-/* ---- workspaces ---- */
-
-/* Whose library makes the workspace: torch's where one of its tensors is given, since the call then runs on
- * its current stream; else that of the first one. */
-static int torch_input(const op_row *row, const tensor_ref *in)
+/* One of the library's, which knows about streams and captures. After a failed launch nobody knows what was
+ * written to it: then it is zeroed again. */
+static tgl_status take_workspace(const op_row *row, frame *f)
 {
-    for (int i = 0; i < row->num_params; i++)
-        if (in[i].is_torch) return i;
-    return row->first_tensor;
-}
-
-/* A workspace is kept for eager calls only. During a capture it has to belong to the graph, and what torch's
- * dispatcher calls may be the warm-up of a compiled graph, which must leave nothing behind in its pool. */
-static bool is_temporary(PyObject *self)
-{
-    return !((op_object *)self)->is_guarded ||
-           (torch.is_capturing && torch.is_capturing != Py_None && says_true(torch.is_capturing));
+    const DLTensor *on = f->arg[row->first_tensor].tensor;
+    f->workspace = NULL;
+    f->workspace_bytes = row->workspace && is_on_gpu(on) ? row->workspace(f) : 0;
+    if (f->workspace_bytes == 0) return TGL_OK;
+    const int device = on->device.device_id;
+    const tgl_status status = tgl_workspace_get(device, f->workspace_bytes, f->stream, &f->workspace);
+    if (!f->workspace) f->workspace_bytes = 0; /* while preparing, too */
+    return status;
 }
 
 /* One output as it is, several as a tuple; the references in out[] pass to it. */
@@ -479,9 +474,8 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
 
     f.stream = NULL;
     if (has_foreign && !common_stream(row, object, given, &f.stream)) return NULL;
-    tensor_ref in[MAX_PARAMS], out[MAX_RESULTS], scratch;
+    tensor_ref in[MAX_PARAMS], out[MAX_RESULTS];
     int num_in = 0, num_out = 0;                                     /* how many of them to drop in the end */
-    scratch.object = scratch.capsule = NULL;
     for (; num_in < row->num_params; num_in++) {
         const param *p = &row->params[num_in];
         tensor_ref *ref = &in[num_in];
@@ -529,18 +523,11 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
         f.out[num_out] = &ref->tensor;
     }
 
-    f.workspace = NULL;
-    f.workspace_bytes = 0;
-    if (row->workspace && is_on_gpu(&first->tensor)) {
-        const int like = torch_input(row, in);
-        const size_t bytes = row->workspace(&f);
-        if (bytes > 0 && !take_workspace(&in[like], object[like], bytes, is_temporary(self), &f, &scratch))
-            goto done;
-    }
-    const tgl_status status = run(row, &f, in, out);
+    tgl_status status = take_workspace(row, &f);
+    if (status == TGL_OK) status = run(row, &f, in, out);
     if (status != TGL_OK) {
         raise_status(status);
-        if (f.workspace) spoil_workspace(first->tensor.device, f.stream);
+        if (f.workspace) tgl_workspace_init(f.workspace, f.workspace_bytes, f.stream);
     } else {
         bool ok = true;
         for (int i = 0; given && ok && i < row->num_results; i++) ok = count_write(&out[i], out[i].object);
@@ -549,7 +536,6 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
         if (ok) answer = pack_answer(row, out);
     }
 done:
-    drop_tensor(&scratch);
     for (int i = 0; i < num_out; i++) drop_tensor(&out[i]);
     for (int i = 0; i < num_in; i++) drop_tensor(&in[i]);
     return answer;

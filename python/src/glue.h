@@ -126,7 +126,7 @@ typedef struct { PyTypeObject *type; const exchange_api *api; type_kind kind; } 
 typedef struct {
     PyObject *tensor, *parameter, *empty_strided, *strided_cpu, *strided_cuda, *device, *dtypes,
         *dispatch_depth, *is_grad_enabled, *has_transform, *forward_ad, *increment_version, *requires_grad,
-        *cuda_device, *is_capturing;
+        *cuda_device;
     descrgetfunc get_requires_grad;
 } torch_table;
 extern torch_table torch;
@@ -150,14 +150,6 @@ bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *
 bool is_lazy(PyObject *object, const DLTensor *t);
 bool is_hollow(const DLTensor *t);
 void drop_tensor(tensor_ref *ref);
-
-/* ---- workspaces ---- */
-
-bool take_workspace(const tensor_ref *like, PyObject *like_object, size_t bytes, bool is_temporary, frame *f,
-                    tensor_ref *held);
-void spoil_workspace(DLDevice device, tgl_stream stream);
-PyObject *list_workspaces(void);
-extern _Thread_local bool is_preparing; /* between tgl_prepare_begin() and tgl_prepare_end() */
 
 /* ---- calls ---- */
 

@@ -178,6 +178,18 @@ void tgl_context_leave(tgl_context_guard *guard)
     guard->pushed = false;
 }
 
+int tgl_capture_relax(const tgl_driver_table *cu)
+{
+    int mode = TGL_CU_CAPTURE_RELAXED;
+    return cu->ThreadExchangeStreamCaptureMode(&mode) ? TGL_CU_CAPTURE_UNCHANGED : mode;
+}
+
+void tgl_capture_restore(const tgl_driver_table *cu, int mode)
+{
+    if (mode == TGL_CU_CAPTURE_UNCHANGED || !cu->ThreadExchangeStreamCaptureMode(&mode)) return;
+    cu->ThreadExchangeStreamCaptureMode(&mode);     /* again: the thread's captures rely on the mode it had */
+}
+
 /* ---- public ---- */
 
 int tgl_get_num_sms(int device)
@@ -202,21 +214,6 @@ tgl_status tgl_get_max_smem_per_sm(int device, int64_t *bytes)
     return TGL_OK;
 }
 
-/* -1 for memory that CUDA does not know. */
-static tgl_status device_of_pointer(const tgl_driver_table *cu, tgl_cu_pointer address, int *device)
-{
-    *device = -1;
-    tgl_cu_result result = cu->PointerGetAttribute(device, TGL_CU_POINTER_DEVICE, address);
-    if (result == TGL_CU_INVALID_CONTEXT) {             /* none is current: as in context_of_stream() */
-        tgl_context_guard guard;
-        TGL_TRY(tgl_context_enter(0, NULL, &guard));
-        result = cu->PointerGetAttribute(device, TGL_CU_POINTER_DEVICE, address);
-        tgl_context_leave(&guard);
-    }
-    return result == TGL_CU_INVALID_VALUE ? TGL_OK
-                                          : tgl_driver_check(result, "workspace: cuPointerGetAttribute");
-}
-
 tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host, tgl_cu_pointer *address)
 {
     const tgl_driver_table *cu;
@@ -231,30 +228,4 @@ tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host
         result = cu->PointerGetAttribute(address, TGL_CU_POINTER_ON_DEVICE, from);
     tgl_context_leave(&guard);
     return result == TGL_CU_INVALID_VALUE ? TGL_OK : tgl_driver_check(result, "cuPointerGetAttribute");
-}
-
-tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_stream stream)
-{
-    if (workspace_bytes == 0) return TGL_OK;
-    if (!workspace)
-        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: is NULL, want %zu bytes of device memory",
-                        workspace_bytes);
-    if ((uintptr_t)workspace % TGL_WORKSPACE_ALIGNMENT)
-        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: address is %p, want a multiple of %d", workspace,
-                        TGL_WORKSPACE_ALIGNMENT);
-    if (tgl_preparing()) return TGL_OK;
-    const tgl_driver_table *cu;
-    TGL_TRY(tgl_driver(&cu));
-    const tgl_cu_pointer address = (tgl_cu_pointer)(uintptr_t)workspace;
-    int device;
-    TGL_TRY(device_of_pointer(cu, address, &device));
-    if (device < 0)
-        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: %p is not CUDA memory, want memory of the device",
-                        workspace);
-    tgl_context_guard guard;
-    TGL_TRY(tgl_context_enter(device, stream, &guard));
-    const tgl_status status = tgl_driver_check(cu->MemsetD8Async(address, 0, workspace_bytes, stream),
-                                               "workspace: cuMemsetD8Async");
-    tgl_context_leave(&guard);
-    return status;
 }

@@ -18,6 +18,7 @@ typedef struct CUfunc_st *tgl_cu_function; /* a tgl_cu_kernel, cast, may stand h
 typedef struct CUevent_st *tgl_cu_event;
 typedef struct CUgraph_st *tgl_cu_graph;
 typedef struct CUgraphExec_st *tgl_cu_graph_exec;
+typedef struct CUuserObject_st *tgl_cu_user_object;
 
 /* Results that code asks for by name; messages take the driver's own names. */
 enum {
@@ -58,6 +59,7 @@ enum { TGL_CU_MEMORY_HOST = 1 };
 enum { TGL_CU_CAPTURE_GLOBAL = 0, TGL_CU_CAPTURE_THREAD_LOCAL = 1, TGL_CU_CAPTURE_RELAXED = 2 };
 enum { TGL_CU_CAPTURE_NONE = 0, TGL_CU_CAPTURE_ACTIVE = 1, TGL_CU_CAPTURE_INVALIDATED = 2 };
 enum { TGL_CU_STREAM_NON_BLOCKING = 1, TGL_CU_EVENT_DISABLE_TIMING = 2 };
+enum { TGL_CU_NO_DESTRUCTOR_SYNC = 1, TGL_CU_USER_OBJECT_MOVE = 1 };  /* CUuserObject_flags, _Retain_flags */
 
 /* CUlaunchAttribute and CUlaunchConfig */
 enum { TGL_CU_LAUNCH_COOPERATIVE = 2, TGL_CU_LAUNCH_CLUSTER = 4, TGL_CU_LAUNCH_PROGRAMMATIC = 6 };
@@ -94,10 +96,17 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
     X(DevicePrimaryCtxRetain, (tgl_cu_context *context, tgl_cu_device device))                             \
     X(CtxGetCurrent, (tgl_cu_context *context))                                                            \
     X(CtxGetDevice, (tgl_cu_device *device))                                                               \
+    X(CtxGetId, (tgl_cu_context context, uint64_t *id))                                                    \
     X(CtxPushCurrent, (tgl_cu_context context))                                                            \
     X(CtxPopCurrent, (tgl_cu_context *context))                                                            \
     X(StreamGetCtx, (tgl_stream stream, tgl_cu_context *context))                                          \
+    X(StreamGetId, (tgl_stream stream, uint64_t *id))                                                      \
     X(StreamIsCapturing, (tgl_stream stream, int *status))                                                 \
+    X(StreamGetCaptureInfo, (tgl_stream stream, int *status, uint64_t *id, tgl_cu_graph *graph,            \
+                             void *dependencies, size_t *num_dependencies))                                \
+    X(StreamCreate, (tgl_stream *stream, unsigned flags))                                                  \
+    X(StreamDestroy, (tgl_stream stream))                                                                  \
+    X(StreamSynchronize, (tgl_stream stream))                                                              \
     X(ThreadExchangeStreamCaptureMode, (int *mode))                                                        \
     X(LibraryLoadData, (tgl_cu_library *library, const void *image, int *jit_options, void **jit_values,   \
                         unsigned num_jit_options, int *options, void **values, unsigned num_options))      \
@@ -109,6 +118,13 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
     X(LaunchKernelEx, (const tgl_cu_launch_config *config, tgl_cu_function function, void **args,          \
                        void **extra))                                                                      \
     X(PointerGetAttribute, (void *value, int attribute, tgl_cu_pointer pointer))                           \
+    X(MemAlloc, (tgl_cu_pointer *pointer, size_t bytes))                                                   \
+    X(MemFree, (tgl_cu_pointer pointer))                                                                   \
+    X(UserObjectCreate, (tgl_cu_user_object *object, void *data, void (*destroy)(void *), unsigned count,  \
+                         unsigned flags))                                                                  \
+    X(UserObjectRelease, (tgl_cu_user_object object, unsigned count))                                      \
+    X(GraphRetainUserObject, (tgl_cu_graph graph, tgl_cu_user_object object, unsigned count,               \
+                              unsigned flags))                                                             \
     X(MemsetD8Async, (tgl_cu_pointer to, unsigned char value, size_t bytes, tgl_stream stream))
 
 /* For ops with tensor maps, tests, tools and benches; NULL where a driver (an emulated one) does not have
@@ -119,9 +135,7 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
     X(CtxSetCurrent, (tgl_cu_context context))                                                             \
     X(CtxSynchronize, (void))                                                                              \
     X(MemGetInfo, (size_t *free_bytes, size_t *total_bytes))                                               \
-    X(MemAlloc, (tgl_cu_pointer *pointer, size_t bytes))                                                   \
     X(MemAllocManaged, (tgl_cu_pointer *pointer, size_t bytes, unsigned flags))                            \
-    X(MemFree, (tgl_cu_pointer pointer))                                                                   \
     X(MemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                                        \
     X(MemFreeHost, (void *pointer))                                                                        \
     X(MemsetD8, (tgl_cu_pointer to, unsigned char value, size_t bytes))                                    \
@@ -132,9 +146,6 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
     X(MemcpyHtoDAsync, (tgl_cu_pointer to, const void *from, size_t bytes, tgl_stream stream))             \
     X(MemcpyDtoHAsync, (void *to, tgl_cu_pointer from, size_t bytes, tgl_stream stream))                   \
     X(MemcpyDtoDAsync, (tgl_cu_pointer to, tgl_cu_pointer from, size_t bytes, tgl_stream stream))          \
-    X(StreamCreate, (tgl_stream *stream, unsigned flags))                                                  \
-    X(StreamDestroy, (tgl_stream stream))                                                                  \
-    X(StreamSynchronize, (tgl_stream stream))                                                              \
     X(StreamQuery, (tgl_stream stream))                                                                    \
     X(StreamWaitEvent, (tgl_stream stream, tgl_cu_event event, unsigned flags))                            \
     X(StreamBeginCapture, (tgl_stream stream, int mode))                                                   \
@@ -204,6 +215,12 @@ typedef struct {
 } tgl_context_guard;
 tgl_status tgl_context_enter(int device, tgl_stream stream, tgl_context_guard *guard);
 void tgl_context_leave(tgl_context_guard *guard);
+
+/* Loading and allocating are forbidden to a thread while it captures, or in global mode any other, and spoil
+ * that capture. Between these two the thread says that it knows what it does. */
+enum { TGL_CU_CAPTURE_UNCHANGED = -1 };
+int tgl_capture_relax(const tgl_driver_table *cu);
+void tgl_capture_restore(const tgl_driver_table *cu, int mode);
 
 /* The address by which kernels of `device` know page-locked memory of the host; 0 for other memory. */
 tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host, tgl_cu_pointer *address);

@@ -145,22 +145,6 @@ static bool insert(tgl_loaded *e)           /* with the lock held */
 
 /* ---- loading ---- */
 
-/* Another thread's capture in global mode would forbid this thread to load, and be spoilt by it; relaxed
- * mode says that we know what we do. */
-enum { UNCHANGED = -1 };
-typedef struct { const tgl_driver_table *cu; int mode; } relaxed;
-static relaxed relax(const tgl_driver_table *cu)
-{
-    relaxed r = { cu, TGL_CU_CAPTURE_RELAXED };
-    if (cu->ThreadExchangeStreamCaptureMode(&r.mode)) r.mode = UNCHANGED;
-    return r;
-}
-static void restore(relaxed r)              /* asks twice: the thread's captures rely on the mode it had */
-{
-    if (r.mode == UNCHANGED || !r.cu->ThreadExchangeStreamCaptureMode(&r.mode)) return;
-    r.cu->ThreadExchangeStreamCaptureMode(&r.mode);
-}
-
 static tgl_status check(tgl_cu_result result, const tgl_kernel *kernel, const char *call)
 {
     if (!result) return TGL_OK;
@@ -174,7 +158,7 @@ static tgl_status check(tgl_cu_result result, const tgl_kernel *kernel, const ch
 static tgl_cu_result load_image(const tgl_driver_table *cu, code *c, const tgl_image *image, const char **call)
 {
     const char *slash = strrchr(c->kernel.name, '/');
-    const relaxed r = relax(cu);
+    const int mode = tgl_capture_relax(cu);
     *call = "cuLibraryLoadData";
     tgl_cu_result result = cu->LibraryLoadData(&c->library, image->image, NULL, NULL, 0, NULL, NULL, 0);
     if (!result) {
@@ -182,7 +166,7 @@ static tgl_cu_result load_image(const tgl_driver_table *cu, code *c, const tgl_i
         result = cu->LibraryGetKernel(&c->handle, c->library, slash ? slash + 1 : c->kernel.name);
         if (result) cu->LibraryUnload(c->library);
     }
-    restore(r);
+    tgl_capture_restore(cu, mode);
     return result;
 }
 
@@ -302,10 +286,10 @@ tgl_status tgl_kernels_enter(tgl_loaded *loaded, tgl_cu_context context)
 {
     const tgl_driver_table *cu;
     TGL_TRY(tgl_driver(&cu));
-    const relaxed r = relax(cu);
+    const int mode = tgl_capture_relax(cu);
     tgl_cu_function function;
     const tgl_cu_result result = cu->KernelGetFunction(&function, loaded->handle);
-    restore(r);
+    tgl_capture_restore(cu, mode);
     TGL_TRY(check(result, &loaded->kernel, "cuKernelGetFunction"));
     atomic_store_explicit(&loaded->context, context, memory_order_relaxed);
     return TGL_OK;
@@ -330,9 +314,9 @@ tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context
     e->hash = hash_of(kernel, device);
     e->device = device;
     e->handle = c->handle;
-    const relaxed r = relax(cu);            /* where the driver loads lazily, reading an attribute may load */
+    const int mode = tgl_capture_relax(cu); /* where the driver loads lazily, reading an attribute may load */
     tgl_status status = set_attributes(cu, d, e);
-    restore(r);
+    tgl_capture_restore(cu, mode);
     if (status == TGL_OK) status = tgl_kernels_enter(e, context);
     pthread_mutex_lock(&lock);
     *out = tgl_kernels_find(kernel, device);        /* another thread may have been faster */

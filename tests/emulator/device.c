@@ -269,6 +269,12 @@ API result cuCtxGetDevice(int *device)
     *device = emu_current()->device;
     return SUCCESS;
 }
+API result cuCtxGetId(context *c, unsigned long long *id)
+{
+    ENTER();
+    *id = emu_id(c ? &c->id : &emu_current()->id);
+    return SUCCESS;
+}
 API result cuCtxSynchronize(void)
 {
     ENTER();
@@ -293,7 +299,8 @@ API result cuGetErrorString(result r, const char **s)
 /* ---- entry points by name ---- */
 static int since(const char *name)              /* the driver version that brought it, of those we may need */
 {
-    if (!strncmp(name, "cuLibrary", 9) || !strncmp(name, "cuKernel", 8) || !strncmp(name, "cuTensorMap", 11))
+    if (!strncmp(name, "cuLibrary", 9) || !strncmp(name, "cuKernel", 8) || !strncmp(name, "cuTensorMap", 11)
+        || !strcmp(name, "cuStreamGetId") || !strcmp(name, "cuCtxGetId"))
         return 12000;
     return !strcmp(name, "cuLaunchKernelEx") ? 11080 : 0;
 }

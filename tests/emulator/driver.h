@@ -49,11 +49,13 @@ typedef struct stream {
     struct context *ctx;
     struct capture *capture;                    /* NULL: not capturing */
     unsigned flags;                             /* 1: non-blocking, not ordered with the legacy stream */
+    uint64_t id;                                /* 0: nobody asked for it yet */
 } stream;
 typedef struct context {
     int device, retained;
     int is_primary;
     result sticky;                              /* after a fault every call fails with it */
+    uint64_t id;                                /* as a stream's */
     stream legacy;
 } context;
 
@@ -116,6 +118,7 @@ void emu_open_memory(int device, int open);     /* ASan: only what runs now may 
 
 /* ---- stream.c ---- */
 stream *emu_stream(stream *s);  /* the legacy and the per-thread stream have special handles */
+uint64_t emu_id(uint64_t *id);                  /* never another stream's or context's */
 result emu_submit(stream *s, work *w);          /* takes w; runs, queues or captures it */
 result emu_drain(context *ctx);                 /* runs what waits (EMU_LAZY) -> the context's sticky error */
 result emu_unsafe(void);  /* a call that must not be made during captures: spoils them and fails */

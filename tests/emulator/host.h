@@ -55,7 +55,10 @@ typedef struct {
     X(StreamCreate, (void **, unsigned)) X(StreamDestroy, (void *)) X(StreamSynchronize, (void *))   \
     X(StreamGetCtx, (void *, void **)) X(StreamIsCapturing, (void *, int *))                         \
     X(StreamBeginCapture, (void *, int)) X(StreamEndCapture, (void *, void **))                      \
-    X(StreamWaitEvent, (void *, void *, unsigned))                                                   \
+    X(StreamWaitEvent, (void *, void *, unsigned)) X(StreamGetId, (void *, uint64_t *))              \
+    X(CtxGetId, (void *, uint64_t *)) X(GraphRetainUserObject, (void *, void *, unsigned, unsigned)) \
+    X(UserObjectCreate, (void **, void *, void (*)(void *), unsigned, unsigned))                     \
+    X(UserObjectRelease, (void *, unsigned))                                                         \
     X(StreamGetCaptureInfo, (void *, int *, uint64_t *, void **, void *, size_t *))                  \
     X(ThreadExchangeStreamCaptureMode, (int *)) X(EventCreate, (void **, unsigned))                  \
     X(EventDestroy, (void *)) X(EventRecord, (void *, void *)) X(EventSynchronize, (void *))         \

@@ -10,7 +10,9 @@
 #include "scheduler.h"
 
 typedef struct { double time; struct capture *capture; } event;
-typedef struct graph { work_list list; int references; } graph;
+typedef struct { void *data; void (*destroy)(void *); unsigned references; } user_object;
+typedef struct held { user_object *object; unsigned count; struct held *next; } held;
+typedef struct graph { work_list list; int references; held *held; } graph;
 typedef struct { graph *graph; } graph_exec;
 typedef struct capture {
     graph *graph;
@@ -189,6 +191,20 @@ API result cuStreamGetFlags(stream *s, unsigned *flags)
     *flags = emu_stream(s)->flags;
     return SUCCESS;
 }
+uint64_t emu_id(uint64_t *id)
+{
+    static uint64_t ids;
+    if (!*id) *id = ++ids;
+    return *id;
+}
+API result cuStreamGetId(stream *s, unsigned long long *id)
+{
+    static __thread uint64_t per_thread;        /* its work is the legacy stream's, but it is another one */
+    ENTER();
+    if (emu_stream(s)->capture) return CAPTURE_UNSUPPORTED;
+    *id = emu_id(s == (stream *)2 ? &per_thread : &emu_stream(s)->id);
+    return SUCCESS;
+}
 API result cuStreamSynchronize(stream *s)
 {
     ENTER();
@@ -307,9 +323,21 @@ API result cuStreamBeginCapture_v2(stream *s, int mode)
     s->capture = c;
     return SUCCESS;
 }
+static void release_object(user_object *o, unsigned count)
+{
+    if (o->references -= count) return;
+    o->destroy(o->data);
+    free(o);
+}
 static void release_graph(graph *g)
 {
     if (--g->references) return;
+    while (g->held) {
+        held *h = g->held;
+        g->held = h->next;
+        release_object(h->object, h->count);
+        free(h);
+    }
     while (g->list.first) {
         work *w = g->list.first;
         g->list.first = w->next;
@@ -402,6 +430,35 @@ API result cuGraphDestroy(graph *g)
     ENTER();
     release_graph(g);
     emu_alive.graphs--;
+    return SUCCESS;
+}
+enum { NO_DESTRUCTOR_SYNC = 1, MOVE = 1 };
+API result cuUserObjectCreate(user_object **out, void *data, void (*destroy)(void *), unsigned count,
+                              unsigned flags)
+{
+    ENTER();
+    if (!out || !destroy || !count || flags != NO_DESTRUCTOR_SYNC) return INVALID_VALUE;
+    *out = calloc(1, sizeof **out);
+    if (!*out) return OUT_OF_MEMORY;
+    **out = (user_object){ data, destroy, count };
+    return SUCCESS;
+}
+API result cuUserObjectRelease(user_object *o, unsigned count)
+{
+    ENTER();
+    if (!o || !count || count > o->references) return INVALID_VALUE;
+    release_object(o, count);
+    return SUCCESS;
+}
+API result cuGraphRetainUserObject(graph *g, user_object *o, unsigned count, unsigned flags)
+{
+    ENTER();
+    if (!g || !o || !count || flags > MOVE) return INVALID_VALUE;
+    held *h = calloc(1, sizeof *h);
+    if (!h) return OUT_OF_MEMORY;
+    *h = (held){ o, count, g->held };
+    g->held = h;
+    if (flags != MOVE) o->references += count;  /* else the caller's own become the graph's */
     return SUCCESS;
 }
 API result cuGraphGetNodes(graph *g, void **nodes, size_t *n)

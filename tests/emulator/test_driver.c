@@ -391,6 +391,82 @@ TEST(a_captured_launch_runs_with_the_graph)
     CU(MemFree(c));
 }
 
+/* ---- what is never another's, and what a graph keeps alive ---- */
+static void *asks_for_its_id(void *out)         /* the per-thread stream's, in another thread */
+{
+    use_device(0);
+    CU(StreamGetId((void *)2, out));
+    return NULL;
+}
+TEST(ids)
+{
+    begin();
+    void *stream, *graph, *ctx;
+    uint64_t legacy, null, mine, mine_again, theirs, first, second, here, there;
+    pthread_t thread;
+    CU(StreamGetId(NULL, &null));
+    CU(StreamGetId((void *)1, &legacy));
+    CU(StreamGetId((void *)2, &mine));
+    CU(StreamGetId((void *)2, &mine_again));
+    pthread_create(&thread, NULL, asks_for_its_id, &theirs);
+    pthread_join(thread, NULL);
+    CHECK(null == legacy && mine == mine_again && mine != null && theirs != mine && theirs != null);
+    CU(StreamCreate(&stream, 1));
+    CU(StreamGetId(stream, &first));
+    CU(StreamBeginCapture(stream, RELAXED));
+    CHECK_INT(cu.StreamGetId(stream, &second), 900);
+    CU(StreamEndCapture(stream, &graph));
+    CU(GraphDestroy(graph));
+    CU(StreamDestroy(stream));
+    CU(StreamCreate(&stream, 1));               /* perhaps at the same address */
+    CU(StreamGetId(stream, &second));
+    CHECK(first != second && first != null && second != null);
+    CU(StreamDestroy(stream));
+    CU(CtxGetId(NULL, &here));
+    use_device(1);
+    CU(CtxGetId(NULL, &there));
+    CU(CtxGetCurrent(&ctx));
+    use_device(0);
+    CHECK(here != there);
+    CU(CtxGetId(ctx, &here));
+    CHECK(here == there);
+}
+static void count(void *calls) { ++*(int *)calls; }
+TEST(user_objects)
+{
+    begin();
+    void *stream, *graph, *exec, *object;
+    int calls = 0, status;
+    CU(UserObjectCreate(&object, &calls, count, 2, 1));
+    CU(UserObjectRelease(object, 1));
+    CHECK_INT(calls, 0);
+    CU(UserObjectRelease(object, 1));
+    CHECK_INT(calls, 1);
+    CU(StreamCreate(&stream, 1));
+    CU(StreamBeginCapture(stream, GLOBAL));
+    CU(StreamGetCaptureInfo(stream, &status, NULL, &graph, NULL, NULL));
+    CU(UserObjectCreate(&object, &calls, count, 1, 1));
+    CU(GraphRetainUserObject(graph, object, 1, 1));
+    CU(StreamEndCapture(stream, &graph));
+    CU(GraphInstantiate(&exec, graph, 0));
+    CU(GraphDestroy(graph));
+    CU(GraphLaunch(exec, stream));
+    CU(StreamSynchronize(stream));
+    CHECK_INT(calls, 1);                        /* the executable graph holds it, too */
+    CU(GraphExecDestroy(exec));
+    CHECK_INT(calls, 2);
+    CU(StreamBeginCapture(stream, GLOBAL));     /* a graph that fails to be captured lets go */
+    CU(StreamGetCaptureInfo(stream, &status, NULL, &graph, NULL, NULL));
+    CU(UserObjectCreate(&object, &calls, count, 1, 1));
+    CU(GraphRetainUserObject(graph, object, 1, 0));
+    CHECK_INT(cu.StreamSynchronize(stream), 900);
+    CHECK_INT(cu.StreamEndCapture(stream, &graph), 901);
+    CHECK_INT(calls, 2);
+    CU(UserObjectRelease(object, 1));
+    CHECK_INT(calls, 3);
+    CU(StreamDestroy(stream));
+}
+
 static void *allocates(void *mode)              /* another thread, in a capture mode */
 {
     static int status;

@@ -104,17 +104,40 @@ def make_cupy():
 
 
 def scratch(x, *args, raw=False):
-    """(address, bytes, how many of them are not 0) of the workspace that a call is given."""
+    """(address, how many of its bytes are not 0) of the workspace that a call is given."""
     import _toy
-    out = Cupy(numpy.zeros(3), numpy.int64)
-    try:
-        (_toy.scratch_raw if raw else _toy.scratch)(x, *args, out=out)
-    finally:
-        made, scratch.last = list(Cupy.made), out.get().tolist()
-        Cupy.made.clear()
-    address, size, dirty = scratch.last
-    assert size >= args[0] and address % 256 == 0 and (not made or made[-1].data.value == address)
-    return address, size, dirty, len(made)
+    out = Native(numpy.zeros(3), numpy.int64)
+    (_toy.scratch_raw if raw else _toy.scratch)(x, *args, out=out)
+    address, size, dirty = out.get().tolist()
+    assert size == args[0] and address % 256 == 0
+    return address, dirty
+
+
+def new_stream():
+    """Makes another stream the current one."""
+    check(cuda.cuStreamCreate(ctypes.byref(Native.current), 1))
+
+
+class Graph:
+    """with Graph() as graph: captures what is called on the current stream."""
+
+    def __enter__(self):
+        check(cuda.cuStreamBeginCapture_v2(Native.current, 2))      # relaxed: the arrays here just allocate
+        return self
+
+    def __exit__(self, *error):
+        self.graph, self.exec, count = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t()
+        check(cuda.cuStreamEndCapture(Native.current, ctypes.byref(self.graph)))
+        check(cuda.cuGraphInstantiateWithFlags(ctypes.byref(self.exec), self.graph, ctypes.c_uint64(0)))
+        check(cuda.cuGraphGetNodes(self.graph, None, ctypes.byref(count)))
+        self.num_nodes = count.value
+
+    def replay(self):
+        check(cuda.cuGraphLaunch(self.exec, Native.current))
+
+    def destroy(self):
+        check(cuda.cuGraphDestroy(self.graph))
+        check(cuda.cuGraphExecDestroy(self.exec))
 
 
 def open_device():
@@ -259,88 +282,74 @@ def threads():
 
 
 def workspaces():
-    """One per stream, zeroed when it is made, kept, grown; zeroed again after a failure."""
+    """One per stream, for the public function and for what torch's dispatcher calls; zero, also after a
+    failure."""
     import _toy
-    make_cupy()
-    x = Cupy(numpy.zeros(3))
-    first = scratch(x, 1000)
-    assert first[2:] == (0, 1)
-    assert scratch(x, 1000) == scratch(x, first[1]) == (*first[:2], 0, 0)
-    larger = scratch(x, first[1] + 1)
-    assert larger[1] == 2 * first[1] and larger[2:] == (0, 1)
-    assert scratch(x, 0) == (0, 0, 0, 0) and scratch(x, 7) == (*larger[:2], 0, 0)
+    x = Native(numpy.zeros(3))
+    address, dirty = scratch(x, 1000)
+    assert address and dirty == 0
+    assert scratch(x, 1000) == scratch(x, 10) == scratch(x, 1000, raw=True) == (address, 0)
+    assert scratch(x, 0) == (0, 0)
+    larger, dirty = scratch(x, 1 << 20)
+    assert larger != address and dirty == 0
     for status in (1, 7, 9):
         try:
-            scratch(x, 8, 0xEE, status)
+            _toy.scratch(x, 1 << 20, 0xEE, status, out=Native(numpy.zeros(3), numpy.int64))
         except (ValueError, _toy.Error):
             pass
         else:
             raise AssertionError(status)
-        assert _toy.workspaces() == [(0, 0, larger[1], False)]
-        assert scratch(x, 8) == (*larger[:2], 0, 0)
-        assert _toy.workspaces() == [(0, 0, larger[1], True)]
-    scratch(x, 8, 0xEE)                         # an op with a bug: the next one sees it
-    assert scratch(x, 8)[2] == larger[1]
-    check(cuda.cuStreamCreate(ctypes.byref(Native.current), 1))
-    other = scratch(x, 8)
-    assert other[0] != larger[0] and other[2:] == (0, 1)
-    assert _toy.workspaces() == [(0, 0, larger[1], True), (0, Native.current.value, other[1], True)]
+        assert scratch(x, 1 << 20) == (larger, 0)
+    scratch(x, 1 << 20, 0xEE)                   # an op with a bug: the next one sees it
+    assert scratch(x, 1 << 20) == (larger, 1 << 20)
+    new_stream()
+    other, dirty = scratch(x, 1000)
+    assert other not in (address, larger) and dirty == 0
+    assert scratch(Array(numpy.zeros(3)), 1000) == (other, 0)      # of a library that makes no arrays
 
 
-def temporary_workspaces():
-    """During a capture, and for torch's dispatcher: a new one every time, of the size that is wanted, zeroed
-    on the stream, not kept."""
-    import _toy
-    make_cupy()
-    x, capturing = Cupy(numpy.zeros(3)), False
-    stranger = type("Tensor", (), {"requires_grad": property(lambda self: False)})
-    _toy.bind_torch(stranger, *[None] * 5, {}, *[None] * 5, stranger.requires_grad, None, lambda: capturing)
+def workspaces_of_graphs():
+    """A captured call has one that belongs to the graph, whose ever library the stream is."""
+    x = Native(numpy.zeros(3))
+    new_stream()
+    eager, _ = scratch(x, 1000)
+    seen = []
     for _ in range(2):
-        assert scratch(x, 1000, 0xEE, raw=True)[1:] == (1000, 0, 1)
-        capturing = True
-        assert scratch(x, 1000, 0xEE)[1:] == (1000, 0, 1)
-        capturing = False
-    assert _toy.workspaces() == []
-    kept = scratch(x, 1000)
-    capturing = True
-    assert scratch(x, 1000)[0] != kept[0]
-    assert _toy.workspaces() == [(0, 0, kept[1], True)]
+        with Graph() as graph:
+            seen.append(scratch(x, 1000))
+            assert scratch(x, 1000) == scratch(x, 1000, raw=True) == seen[-1]
+        assert graph.num_nodes == 0             # no memset
+        seen.append(graph)
+        assert scratch(x, 1000) == (eager, 0)
+    (first, _), graph, (second, _), _ = seen
+    assert len({eager, first, second}) == 3
+    graph.destroy()
+    with Graph():
+        assert scratch(x, 1000) == (first, 0)
 
 
 def workspaces_while_preparing():
-    """Nothing is launched then, the zeroing neither: it has to happen later."""
+    """Nothing is launched then, and there is none."""
     import _toy
-    make_cupy()
-    x = Cupy(numpy.zeros(3))
+    x = Native(numpy.zeros(3))
     _toy.prepare_begin(0, None)
     assert _toy.is_preparing()
-    assert scratch(x, 1000)[2] > 0
+    out = Native(numpy.ones(3), numpy.int64)
+    _toy.scratch(x, 1000, out=out)
     _toy.prepare_end()
-    assert not _toy.is_preparing() and not _toy.workspaces()[0][3]
-    assert scratch(x, 1000)[2:] == (0, 0)
-
-
-def workspace_of_nobody():
-    """A library that cannot make arrays cannot make a workspace."""
-    import _toy
-    try:
-        _toy.scratch(Array(numpy.zeros(3)), 8, out=Array(numpy.zeros(3), numpy.int64))
-    except TypeError as e:
-        assert "no workspace can be made for a <class '__main__.Array'>" in str(e), str(e)
-    else:
-        raise AssertionError("no error")
+    assert not _toy.is_preparing() and not out.get().any()
+    assert scratch(x, 1000)[1] == 0
 
 
 def workspaces_of_threads():
     """Two threads, a stream each, and both grow."""
     import _toy
-    make_cupy()
     streams = [ctypes.c_uint64(), ctypes.c_uint64()]
     for s in streams:
         check(cuda.cuStreamCreate(ctypes.byref(s), 1))
 
-    class Mine(Cupy):
-        __module__, own = "cupy", threading.local()
+    class Mine(Native):
+        own = threading.local()
 
         @STREAM
         def current_stream(device_type, device_id, out):
@@ -357,7 +366,7 @@ def workspaces_of_threads():
             open_device()
             Mine.own.stream = streams[i].value
             x, out = Mine(numpy.zeros(3)), Mine(numpy.zeros(3), numpy.int64)
-            for n in range(200):
+            for n in range(1, 200):
                 _toy.scratch(x, 1000 * n, out=out)
                 address, _, dirty = out.get().tolist()
                 assert dirty == 0
@@ -371,39 +380,47 @@ def workspaces_of_threads():
     for w in workers:
         w.join()
     assert not errors, errors
-    assert sorted(w[1] for w in _toy.workspaces()) == sorted(s.value for s in streams)
+    assert not seen[0] & seen[1]
 
 
 def moe_ops():
-    """On the device as on the host, on one stream and on another."""
-    from tegula import _tegula, moe
+    """On the device as on the host, on one stream and on another; then captured, one node a call, and replayed
+    between eager calls."""
+    from tegula import moe
     make_cupy()
     rng = numpy.random.default_rng(0)
+
+    def counts_and_mapping(idx):
+        num_positions = idx.shape[0] * 4 + 9 * 7
+        mapping = moe.get_fused_mapping(idx, 9, num_positions, 8, with_psum=True)
+        return moe.group_count(idx, 9), moe.aux_fi(idx, 9, 2), *mapping[:7], *mapping[8:]
+
+    def same(here, there):
+        assert all((a.get() == b).all() for a, b in zip(here, there, strict=True))
+
     for _ in range(2):
         for num_tokens in (3, 3000):            # without a workspace, and with one
             idx = rng.integers(-1, 9, (num_tokens, 4))
-            on_device = Cupy(idx, numpy.int64)
-            want = numpy.bincount(idx.ravel() + 1, minlength=10)[1:]
-            assert (moe.group_count(on_device, 9).get() == want).all()
-            share = (want * 9).astype(numpy.float32) / numpy.float32(2 * num_tokens)
-            assert (moe.aux_fi(on_device, 9, 2).get() == share).all()
-            num_positions = num_tokens * 4 + 9 * 7
-            here = moe.get_fused_mapping(on_device, 9, num_positions, 8, with_psum=True)
-            there = moe.get_fused_mapping(idx, 9, num_positions, 8, with_psum=True)
-            assert all((a.get() == b).all() for a, b in zip(here, there) if not isinstance(b, list))
+            here, there = counts_and_mapping(Cupy(idx, numpy.int64)), counts_and_mapping(idx)
+            same(here, there)
             x = rng.random((num_tokens, 33), numpy.float32)
-            moved = moe.expand_to_fused(Cupy(x), here[3], here[0])
-            assert (moved.get() == moe.expand_to_fused(x, there[3], there[0])).all()
-            seen = moe.reduce_fused(moved, None, here[3])
-            assert (seen.get() == moe.reduce_fused(moved.get(), None, there[3])).all()
-        check(cuda.cuStreamCreate(ctypes.byref(Native.current), 1))
-    first, second = _tegula.workspaces()
-    assert first[1] == 0 and second[1] != 0 and first[3] and second[3]
+            moved = moe.expand_to_fused(Cupy(x), here[5], here[2])
+            assert (moved.get() == moe.expand_to_fused(x, there[5], there[2])).all()
+            seen = moe.reduce_fused(moved, None, here[5])
+            assert (seen.get() == moe.reduce_fused(moved.get(), None, there[5])).all()
+        new_stream()
+    on_device = Cupy(idx, numpy.int64)
+    with Graph() as graph:
+        captured = counts_and_mapping(on_device)
+    assert graph.num_nodes == 3
+    for _ in range(2):
+        graph.replay()
+        same(counts_and_mapping(on_device), there)
+        same(captured, there)
 
 
 CASES = [results, streams, gil, warmup, warmup_architecture, jit_never, errors, num_sms, threads,
-         workspaces, temporary_workspaces, workspaces_while_preparing, workspace_of_nobody,
-         workspaces_of_threads, moe_ops]
+         workspaces, workspaces_of_graphs, workspaces_while_preparing, workspaces_of_threads, moe_ops]
 
 if __name__ == "__main__":
     open_device()
