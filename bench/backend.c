@@ -75,14 +75,14 @@ const backend *backend_of_tests(int i)
 
 tgl_status backend_alloc(const backend *b, size_t bytes, void **out)
 {
-    const size_t rounded = (bytes + 255) / 256 * 256 + (bytes == 0) * 256;
     if (backend_is_cpu(b)) {
-        *out = aligned_alloc(256, rounded);
-        return *out ? TGL_OK : tgl_fail(TGL_ERR_MEMORY, "no %zu bytes of host memory", bytes);
+        if (!posix_memalign(out, 256, bytes + !bytes)) return TGL_OK;
+        *out = NULL;
+        return tgl_fail(TGL_ERR_MEMORY, "no %zu bytes of host memory", bytes);
     }
     ENTER(b);
     tgl_cu_pointer p = 0;
-    const tgl_status status = CU(MemAlloc, &p, rounded);
+    const tgl_status status = CU(MemAlloc, &p, bytes + !bytes);
     *out = (void *)(uintptr_t)p;
     LEAVE(status);
 }
@@ -103,7 +103,7 @@ tgl_status backend_host_alloc(const backend *b, size_t bytes, void **out)
 {
     if (backend_is_cpu(b)) return backend_alloc(b, bytes, out);
     ENTER(b);
-    LEAVE(CU(MemHostAlloc, out, (bytes + 255) / 256 * 256 + (bytes == 0) * 256, 0));
+    LEAVE(CU(MemHostAlloc, out, bytes + !bytes, 0));
 }
 
 static tgl_status host_free(const backend *b, void *memory)

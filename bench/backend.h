@@ -6,6 +6,15 @@
 
 #include "tegula/core.h"
 
+/* Is this a build with the address sanitizer? gcc has a macro, clang a feature. */
+#if defined(__SANITIZE_ADDRESS__)
+#define BACKEND_HAS_ASAN 1
+#elif defined(__has_feature)
+#define BACKEND_HAS_ASAN __has_feature(address_sanitizer)
+#else
+#define BACKEND_HAS_ASAN 0
+#endif
+
 typedef struct backend {
     char name[16];              /* "cpu", "cuda:0" */
     DLDevice device;
@@ -23,7 +32,7 @@ const backend *backend_of_tests(int i);
 
 static inline bool backend_is_cpu(const backend *b) { return (int)b->device.device_type == TGL_DL_CPU; }
 
-/* 256-byte aligned. Copies wait for what is on the backend's stream, and until they are done. */
+/* 256-byte aligned, and not a byte more than is asked for. Copies wait for what is on the backend's stream, and until they are done. */
 tgl_status backend_alloc(const backend *b, size_t bytes, void **out);
 void backend_free(const backend *b, void *memory);
 

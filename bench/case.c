@@ -171,8 +171,10 @@ int64_t case_tensor_bytes(const case_tensor *t)
 
 /* ---- memory ---- */
 
-/* An allocation: guard bytes, `offset` elements that count as guard too, the slots, guard bytes. */
-enum { GUARD = 4096 };
+/* An allocation: guard bytes, `offset` elements that count as guard too, the slots, guard bytes. Guards show
+ * what is written beyond a tensor; under ASan there are none, since it shows what is read beyond an
+ * allocation too, also in kernels on the emulated device. */
+enum { GUARD = BACKEND_HAS_ASAN ? 0 : 4096 };
 
 /* Rounds differ, so that an element left unwritten, or a guard overwritten with the poison of one round,
  * shows in the other: first all ones, which is NaN in every float format, then bytes that differ from their
@@ -236,8 +238,7 @@ static void footprint(const case_problem *c, const backend *on, int64_t *host, i
     if (backend_is_cpu(on)) *host += *device;
 }
 
-/* The parameters of a case made into tensors, without memory. */
-static tgl_status make_problem(const case_op *op, const case_params *params, case_problem *c)
+tgl_status case_make_problem(const case_op *op, const case_params *params, case_problem *c)
 {
     *c = (case_problem){ .params = *params };
     const int n = snprintf(c->label, sizeof c->label, "%s ", op->name);
@@ -374,7 +375,7 @@ tgl_status case_open(const case_op *op, const case_params *params, const backend
 {
     case_instance *k = new_instance(op, on);
     if (!k) return TGL_ERR_MEMORY;
-    tgl_status status = make_problem(op, params, &k->problem);
+    tgl_status status = case_make_problem(op, params, &k->problem);
     if (status == TGL_OK) status = allocate(k);
     if (status == TGL_OK) make_values(&k->problem);
     if (status == TGL_OK && with_oracle) op->oracle(&k->problem);
@@ -586,7 +587,7 @@ tgl_status case_prepare(const case_op *op, const case_params *params, int device
     DLTensor tensors[CASE_MAX_TENSORS];
     case_arguments a = { .problem = c };
     if (!c) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
-    tgl_status status = make_problem(op, params, c);
+    tgl_status status = case_make_problem(op, params, c);
     for (int i = 0; status == TGL_OK && i < c->num_tensors; i++) {
         case_tensor *t = &c->tensors[i];
         if (!t->name) continue;
@@ -605,7 +606,7 @@ tgl_status case_describe(const case_op *op, const case_params *params, const bac
     case_problem *c = malloc(sizeof *c);
     int64_t first[CASE_MAX_TENSORS];
     if (!c) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
-    tgl_status status = make_problem(op, params, c);
+    tgl_status status = case_make_problem(op, params, c);
     if (status == TGL_OK) status = lay_out(c, first);
     if (status == TGL_OK) {
         memcpy(facts->label, c->label, sizeof facts->label);

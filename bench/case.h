@@ -213,6 +213,9 @@ typedef struct {
     char *workspace_memory;
 } case_instance;
 
+/* Parameters made into tensors, without memory: the first step of case_open(). */
+tgl_status case_make_problem(const case_op *op, const case_params *params, case_problem *c);
+
 /* Makes the inputs, asks the oracle (if `with_oracle`), copies to the device. TGL_ERR_MEMORY where host or
  * device has too little: a skip, for most callers. After a failure there is nothing to close. */
 tgl_status case_open(const case_op *op, const case_params *params, const backend *on, bool with_oracle,

@@ -191,7 +191,7 @@ static tgl_status setup_copy(case_problem *c)
     case_add(c, 0, "x", CASE_IN, case_dtype(c, "dtype"), 2, (int64_t[]){ 2, 3 })->offset = 1;
     /* 1: optional, not given */
     case_tensor *out = case_add(c, 2, "out", CASE_OUT, TGL_U8, 2, (int64_t[]){ 2, 3 });
-    out->strides[0] = 4;
+    out->strides[0] = 4, out->offset = 1;
     if (now == OPEN_ROW) out->open_rows = second_row_open;
     case_tensor *y = case_add(c, 3, "y", CASE_INOUT, TGL_U8, 1, (int64_t[]){ 5 });
     y->strides[0] = -2;
@@ -255,6 +255,7 @@ TEST(check_catches)
     CHECK_OK(case_at(&op, (const char *const[]){ "", NULL }, 0, &params));
     for (size_t i = 0; i < sizeof deeds / sizeof *deeds; i++) {
         now = deeds[i].what;
+        if (now == AFTER && BACKEND_HAS_ASAN) continue;         /* which would end the program there */
         const case_result result = case_check(&op, &params, &cpu, &report);
         CHECK_INT(result, *deeds[i].begin ? CASE_FAILED : CASE_PASSED);
         CHECK_THAT(!strncmp(report.text, deeds[i].begin, strlen(deeds[i].begin)) &&
