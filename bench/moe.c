@@ -497,6 +497,7 @@ const case_op moe_ops[] = {
             "num_tokens=65 num_topk=1,6,7,8,33 layout=half,gap,repeated offset=0,1 out_offset=0,1",
             "num_tokens=65 num_topk=0,1,6,7,8,33,300 in_place=1 offset=0,1,2,3 values=uniform,special",
             "num_tokens=8195 num_topk=4,8,12 in_place=0,1 values=special",
+            "num_tokens=65 num_topk=16 layout=gap",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

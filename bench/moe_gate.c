@@ -920,6 +920,8 @@ const case_op moe_gate_ops[] = {
             "out_offset=0,1 dtype=i64,i32",
             "num_tokens=9 num_experts=1026 num_topk=6 layout=gap,repeated offset=0,1",
             "num_tokens=600 num_experts=257 num_topk=6 layout=gap,repeated offset=0,1 scoring=identity",
+            "num_tokens=4100 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 dtype=i32",
+            "num_tokens=520 num_experts=512,1000 num_topk=1 scoring=softmax",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -1011,6 +1013,7 @@ const case_op moe_gate_ops[] = {
             "num_tokens=9 num_experts=5000 num_topk=6 vocabulary=50 scoring=sqrtsoftplus,softmax",
             "num_tokens=9 num_experts=64 num_topk=6 num_shared_experts=1 replicas=2 shared_weight=0.4,0 "
             "factor=1,2.5 vocabulary=10 scoring=sqrtsoftplus",
+            "num_tokens=9 num_experts=64 num_topk=33 vocabulary=50 scoring=softmax unmapped=packed",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -1068,6 +1071,7 @@ const case_op moe_gate_ops[] = {
             "scoring=sigmoid,sqrtsoftplus",
             "num_tokens=9 num_experts=72 num_topk=6 layout=half,gap,repeated offset=0,1,3 "
             "out_offset=0,1 dtype=i64,i32 alignment=4",
+            "num_tokens=40 num_experts=384,512 num_topk=6 scoring=identity alignment=16",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

@@ -977,6 +977,7 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=40000 num_topk=8 num_experts=32 alignment=128 routing=some_empty",
             "num_tokens=5 num_topk=2 num_experts=0 alignment=8 num_positions=0,9 routing=garbage",
             "num_tokens=1 num_topk=1 num_experts=3 alignment=1000000 num_positions=exact,less",
+            "num_tokens=1030 num_topk=8 num_experts=3,7,48,400,1000 alignment=16 dtype=i32",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -1193,6 +1194,7 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=513 num_topk=1,8,9,32,33 num_experts=40 hidden=80 alignment=4 routing=some_empty",
             "num_tokens=515 num_topk=4 num_experts=16 hidden=4112 alignment=1 slots=mapped,wild x_sf=1 sf=-3 "
             "dtype=f32,e4m3 out_dtype=f32,e4m3",
+            "num_tokens=515 num_topk=4 num_experts=16 hidden=80 alignment=1 dtype=f16 out_dtype=f16",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

@@ -479,6 +479,7 @@ const case_op quant_ops[] = {
             "x_num_per_channels=16,64 x_sf=packed round=1 sf=packed values=bits",
             "num_rows=5 num_cols=2080 dtype=bf16,f32 num_per_channels=320,1024 round=1 sf=packed "
             "values=mixed",
+            "num_rows=5 num_cols=2080 dtype=e2m1 num_per_channels=0 x_num_per_channels=32 values=mixed",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -725,6 +726,7 @@ const case_op quant_ops[] = {
             "num_rows=0,1,3 num_cols=2,64 inexact=1",
             "num_rows=7 num_cols=64 pairs=i8,u8 inexact=1",
             "num_rows=35 num_cols=192 num_per_tokens=32 layout=half,gap,repeated offset=0,1 out_offset=0,1",
+            "num_rows=131 num_cols=256 sf=col x_sf=col values=spread14",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
