@@ -2,7 +2,7 @@
 # The few commands of every day; CMake does the work (CMakePresets.json).
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help configure build run test test-slow clean
+.PHONY: help configure build run test test-slow sanitize clean
 
 # Commands that scripts/setup had to install go last, so that the machine's own win.
 export PATH := $(PATH):$(CURDIR)/.venv/bin
@@ -14,6 +14,7 @@ help:
 	@echo 'make run        builds, then shows what it can do on the best device here'
 	@echo 'make test       all that can be tested on this machine, in some minutes'
 	@echo 'make test-slow  the same without shortcuts: hours'
+	@echo 'make sanitize   compute-sanitizer over a few cases that launch every kernel; wants a GPU'
 	@echo 'make clean      removes what was built; .venv stays'
 
 configure:
@@ -33,6 +34,10 @@ test:
 
 test-slow:
 	@python3 tests/run --slow
+
+sanitize: configure
+	@cmake --build build --parallel $(JOBS) --target quick_set
+	@tests/sanitize
 
 clean:
 	rm -rf build build-debug build-asan build-tsan build-fuzz dist

@@ -172,9 +172,16 @@ int64_t case_tensor_bytes(const case_tensor *t)
 /* ---- memory ---- */
 
 /* An allocation: guard bytes, `offset` elements that count as guard too, the slots, guard bytes. Guards show
- * what is written beyond a tensor; under ASan there are none, since it shows what is read beyond an
- * allocation too, also in kernels on the emulated device. */
-enum { GUARD = BACKEND_HAS_ASAN ? 0 : 4096 };
+ * what is written beyond a tensor. There are none under ASan, which shows what is read beyond an allocation
+ * too, also in kernels on the emulated device; nor where TEGULA_TEST_GUARDS=0 says that compute-sanitizer
+ * does the same. */
+static int64_t guard_bytes(void)
+{
+    static int64_t bytes = -1;
+    const char *wanted = getenv("TEGULA_TEST_GUARDS");
+    if (bytes < 0) bytes = BACKEND_HAS_ASAN || (wanted && !strcmp(wanted, "0")) ? 0 : 4096;
+    return bytes;
+}
 
 /* Rounds differ, so that an element left unwritten, or a guard overwritten with the poison of one round,
  * shows in the other: first all ones, which is NaN in every float format, then bytes that differ from their
@@ -184,9 +191,12 @@ static unsigned char poison(int64_t i, int round)
     return (unsigned char)(round == 0 ? 0xff : i * 157 + 59);
 }
 
-static int64_t front_bytes(const case_tensor *t) { return GUARD + t->offset * t->element_bytes; }
+static int64_t front_bytes(const case_tensor *t) { return guard_bytes() + t->offset * t->element_bytes; }
 static int64_t slot_bytes(const case_tensor *t) { return t->slots * t->element_bytes; }
-static int64_t allocation_bytes(const case_tensor *t) { return front_bytes(t) + slot_bytes(t) + GUARD; }
+static int64_t allocation_bytes(const case_tensor *t)
+{
+    return front_bytes(t) + slot_bytes(t) + guard_bytes();
+}
 
 /* Slots, and where among them element [0, 0, ...] is. */
 static tgl_status layout_of(case_tensor *t, int64_t *first)
@@ -278,7 +288,7 @@ static tgl_status allocate(case_instance *k)
         k->memory_bytes[i] = (size_t)allocation_bytes(t);
         /* the distance from the aligned start is given as byte_offset, so that ops have to honour it; an
          * empty tensor has no data at all */
-        k->tensors[i] = (DLTensor){ t->slots ? k->memory[i] + GUARD : NULL,
+        k->tensors[i] = (DLTensor){ t->slots ? k->memory[i] + guard_bytes() : NULL,
                                     t->on_host ? backend_host(k->on) : k->on->device, t->ndim,
                                     tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides,
                                     t->slots ? (uint64_t)((t->offset + first[i]) * t->element_bytes) : 0 };
@@ -327,15 +337,15 @@ static tgl_status make_workspace(case_instance *k)
     case_arguments *a = &k->arguments;
     a->workspace_bytes = k->op->workspace ? k->op->workspace(a) : 0;
     if (a->workspace_bytes == 0) return TGL_OK;
-    const size_t bytes = a->workspace_bytes + 2 * GUARD;
+    const size_t guard = (size_t)guard_bytes(), bytes = a->workspace_bytes + 2 * guard;
     void *memory;
     TGL_TRY(backend_alloc(k->on, bytes, &memory));
     k->workspace_memory = memory;
-    a->workspace = k->workspace_memory + GUARD;
+    a->workspace = k->workspace_memory + guard;
     unsigned char *image = malloc(bytes);
     if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
     poison_chunk(&(poisoning){ image, 1 }, 0, (int64_t)bytes);
-    memset(image + GUARD, 0, a->workspace_bytes);
+    memset(image + guard, 0, a->workspace_bytes);
     const tgl_status status = backend_upload(k->on, memory, image, bytes);
     free(image);
     return status;
@@ -514,15 +524,16 @@ static bool verify_tensor(const case_tensor *t, const unsigned char *image, int 
 
 static tgl_status verify_workspace(const case_instance *k, case_report *report)
 {
-    const int64_t bytes = (int64_t)k->arguments.workspace_bytes;
-    unsigned char *image = malloc((size_t)bytes + 2 * GUARD);
+    const int64_t bytes = (int64_t)k->arguments.workspace_bytes, guard = guard_bytes();
+    const int64_t end = bytes + 2 * guard;
+    unsigned char *image = malloc((size_t)end);
     if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
-    const tgl_status status = backend_download(k->on, image, k->workspace_memory, (size_t)bytes + 2 * GUARD);
-    bool ok = status == TGL_OK && is_poison(image, 0, GUARD, 1, GUARD, "before it", "workspace", report);
+    const tgl_status status = backend_download(k->on, image, k->workspace_memory, (size_t)end);
+    bool ok = status == TGL_OK && is_poison(image, 0, guard, 1, guard, "before it", "workspace", report);
     for (int64_t b = 0; ok && b < bytes; b++)
-        if (image[GUARD + b]) ok = note(report, "workspace", "of it", b, image[GUARD + b], 0);
+        if (image[guard + b]) ok = note(report, "workspace", "of it", b, image[guard + b], 0);
     if (ok)
-        is_poison(image, GUARD + bytes, bytes + 2 * GUARD, 1, GUARD + bytes, "after it", "workspace", report);
+        is_poison(image, guard + bytes, end, 1, guard + bytes, "after it", "workspace", report);
     free(image);
     return status;
 }

@@ -3,37 +3,17 @@
  * and alignments made from any bytes. A libFuzzer target; without libFuzzer, test_fuzz_mapping.c runs the
  * same function.
  *
- * Every tensor is an allocation of its own, to the byte, so that a sanitizer sees a step beyond it. Every call
- * is compared with a second opinion that looks for each entry by itself: the plainest rule there is, in time
- * that grows with the square of the pairs. */
+ * Every tensor is an allocation of its own, to the byte, so that a sanitizer sees a step beyond it. Every
+ * call is compared with a second opinion that looks for each entry by itself: the plainest rule there is, in
+ * time that grows with the square of the pairs. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/dtype.h"
+#include "fuzz.h"
 #include "tegula/moe.h"
 
-#define INSIST(condition)                                                                  \
-    do {                                                                                   \
-        if (!(condition)) {                                                                \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);        \
-            fprintf(stderr, "last error: %s\n", tgl_last_error());                         \
-            abort();                                                                       \
-        }                                                                                  \
-    } while (0)
-
 /* ---- numbers from bytes ---- */
-
-typedef struct { const uint8_t *at, *end; } bytes;
-static unsigned take(bytes *b) { return b->at < b->end ? *b->at++ : 0; }
-
-static uint64_t take_word(bytes *b)
-{
-    uint64_t word = 0;
-    for (int i = 0; i < 8; i++) word = word << 8 | take(b);
-    return word;
-}
 
 /* One of 0 .. n - 1 as a rule, else anything: just outside, far outside, the same in its lower half. */
 static int64_t take_index(bytes *b, int64_t n)
@@ -322,7 +302,6 @@ static void try_reduce(const problem *p, bytes *b)
 
 /* ---- one input ---- */
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     bytes b = { data, data + size };

@@ -5,11 +5,10 @@
  * Beyond not crashing, every call is compared with a second opinion that is written down here in 128-bit
  * arithmetic: whether the arguments are in order, and, where all memory that they name lies in the arena,
  * what every byte of the arena is afterwards. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/tensor.h"
+#include "fuzz.h"
 #include "tegula/transpose.h"
 
 /* Products of two int64_t fit. Unchecked, because clang's check of a 128-bit product wants compiler-rt. */
@@ -22,19 +21,7 @@ static _Alignas(256) unsigned char arena[ARENA], pattern[ARENA];
 
 typedef struct { DLTensor t; int64_t shape[DIMS], strides[DIMS]; } tensor;
 
-#define INSIST(condition)                                                                  \
-    do {                                                                                   \
-        if (!(condition)) {                                                                \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);        \
-            fprintf(stderr, "last error: %s\n", tgl_last_error());                         \
-            abort();                                                                       \
-        }                                                                                  \
-    } while (0)
-
 /* ---- tensors from bytes ---- */
-
-typedef struct { const uint8_t *at, *end; } bytes;
-static unsigned take(bytes *b) { return b->at < b->end ? *b->at++ : 0; }
 
 static int64_t take_number(bytes *b)        /* small as a rule, else one that hurts */
 {
@@ -192,7 +179,6 @@ static void try_checks(const tensor *t, int ndim, bool describe)
     INSIST(memchr(text, 0, sizeof text));
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     bytes b = { data, data + size };

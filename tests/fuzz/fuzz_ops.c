@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: MIT
+ * fuzz_ops.c - every op of the case tables, with parameters, values and tensors made from any bytes. A
+ * libFuzzer target; without libFuzzer, test_fuzz_ops.c runs the same function.
+ *
+ * An input is a case of an op's list. Some parameters are replaced, by those of other cases or by any small
+ * number; values are those of the table or any; and one thing may be wrong: a tensor's size, stride, dtype,
+ * dimensions, address or device, a tensor left out, a workspace too small. Every tensor is an allocation of
+ * its own, so that a sanitizer sees a step beyond it. Of every call:
+ *
+ *   - It succeeds, or fails with a sentence that says what was wanted, and then nothing was written.
+ *   - Two calls write the same elements with the same bits. Inputs, gaps between rows and the workspace are
+ *     as before.
+ *   - Where tests run on a CUDA device (the emulated one, as a rule), it does the same there: status,
+ *     sentence, outputs. */
+#include <string.h>
+
+#include "bench/case.h"
+#include "fuzz.h"
+
+enum { MAX_ELEMENTS = 1 << 15 };        /* of all tensors: an emulated kernel takes its time */
+
+/* Kernels that may be compiled, beside those of the cache; what needs others is passed over. */
+static uint64_t max_compiles = 12;
+
+static struct { int64_t done, refused, no_case, on_device, not_compiled; } inputs;
+
+typedef enum { NOTHING, SIZE, STRIDE, DTYPE, NDIM, MISSING, ADDRESS, DEVICE, WORKSPACE, NUM_FAULTS } fault;
+
+typedef struct {
+    const case_op *op;
+    case_problem problem;
+    fault what;
+    int which;                      /* tensor has it */
+    uint64_t seed;
+    enum { AS_TABLED, SMALL, HARD, BITS } values;
+    const case_instance *cpu;       /* where outputs are known already */
+} input;
+
+/* ---- an input from bytes ---- */
+
+static int64_t take_below(bytes *b, int64_t n)
+{
+    const unsigned high = take(b);
+    return n > 0 ? (int64_t)(high << 8 | take(b)) % n : 0;
+}
+
+static bool is_number(const char *text)
+{
+    char *end;
+    strtoll(text, &end, 10);
+    return end != text && !*end;
+}
+
+static void take_params(bytes *b, const case_op *op, case_params *params)
+{
+    static const int numbers[] = { -1, 0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 65, 100, 129 };
+    const char *const *list = op->lists[CASE_CHECK];
+    const int64_t count = case_count(list);
+    INSIST(case_at(op, list, take_below(b, count), params) == TGL_OK);
+    for (unsigned n = take(b) % 4; n > 0; n--) {
+        const unsigned how = take(b);
+        const int p = (int)(take(b) % (unsigned)params->count);
+        char *value = params->item[p].value;
+        case_params other;
+        if (how % 2 && is_number(value)) {
+            snprintf(value, CASE_WORD, "%d", numbers[take(b) % (sizeof numbers / sizeof *numbers)]);
+        } else {
+            INSIST(case_at(op, list, take_below(b, count), &other) == TGL_OK);
+            strcpy(value, other.item[p].value);
+        }
+    }
+}
+
+static bool is_small(const case_problem *c)
+{
+    double elements = 0;
+    for (int i = 0; i < c->num_tensors; i++) {
+        const case_tensor *t = &c->tensors[i];
+        double reach = (double)t->offset;
+        if (t->offset < 0) return false;
+        for (int d = 0; t->name && d < t->ndim; d++) {
+            if (t->shape[d] < 0) return false;
+            reach += (double)t->shape[d] * (double)llabs(t->strides[d]);
+        }
+        elements += reach;
+    }
+    return elements < MAX_ELEMENTS;
+}
+
+static int num_given(const case_problem *c)
+{
+    int n = 0;
+    for (int i = 0; i < c->num_tensors; i++) n += c->tensors[i].name != NULL;
+    return n;
+}
+
+/* Where the fault is one: a byte is aligned anywhere, and without an output some tables work in place. */
+static bool can_fail(const input *in, const case_tensor *t)
+{
+    switch (in->what) {
+    case ADDRESS: return tgl_dtype_bits(tgl_dtype_to_dlpack(t->dtype)) > 8;
+    case DEVICE: return num_given(&in->problem) > 1;
+    case MISSING: return t->role == CASE_IN || !strstr(in->op->params, "in_place");
+    default: return true;
+    }
+}
+
+/* Faults of a tensor that its memory follows. The others are spoil()'s. */
+static void take_fault(bytes *b, input *in)
+{
+    const unsigned what = take(b);
+    in->what = what < 96 ? (fault)(what % NUM_FAULTS) : NOTHING;
+    in->which = (int)(take(b) % (unsigned)in->problem.num_tensors);
+    case_tensor *t = &in->problem.tensors[in->which];
+    if (!t->name || !can_fail(in, t)) in->what = NOTHING;
+    const int d = t->ndim ? (int)(take(b) % (unsigned)t->ndim) : 0;
+    const unsigned by = take(b);
+    switch (in->what) {
+    case SIZE: t->shape[d] = by % 3 == 0 ? t->shape[d] + 1 : by % 3 == 1 ? t->shape[d] - 1 : by / 3; break;
+    case STRIDE: t->strides[d] = by % 2 ? (int)(by / 2) - 8 : t->strides[d] + (by % 4 ? 1 : -1); break;
+    case DTYPE: t->dtype = (tgl_dtype)(1u << by % 19); break;
+    case NDIM:
+        if (by % 2 && t->ndim < CASE_MAX_DIMS) t->shape[t->ndim] = t->strides[t->ndim] = 1, t->ndim++;
+        else if (t->ndim) t->ndim--;
+        break;
+    case MISSING: t->name = NULL; break;
+    default: break;
+    }
+}
+
+/* Which values are open: two rows for one position; exp that decides how a number is rounded. */
+static bool is_defined(const input *in)
+{
+    return in->values == AS_TABLED ||
+           !(strstr(in->op->name, "expand_to_fused") || strstr(in->op->name, "swiglu"));
+}
+
+/* ---- values ---- */
+
+static void put_number(const case_tensor *t, int64_t i, bool is_hard, uint64_t bits)
+{
+    static const double hard[] = { 0, -0.0, 1, -1, 1e-45, -1e-40, 3e38, -3e38, 448, 0.5, 20, 88, -88, -104 };
+    static const uint64_t edges[] = { UINT64_MAX, 1u << 31, (1u << 31) - 1, (uint64_t)1 << 32, INT64_MAX,
+                                      (uint64_t)1 << 63 };
+    char *to = t->storage + i * t->element_bytes;
+    switch (t->dtype) {
+    case TGL_F32: case TGL_F16: case TGL_BF16: case TGL_F64: {
+        const double special[] = { (double)__builtin_nanf(""), __builtin_inf(), -__builtin_inf() };
+        double value = ((double)(bits >> 40) - (1 << 23)) / (1 << 21);
+        if (!is_hard) value = (double)(bits % 9) / 2 - 2;       /* equal ones, too */
+        else if (bits % 4 == 0) value = hard[bits / 4 % (sizeof hard / sizeof *hard)];
+        else if (bits % 16 == 1) value = special[bits / 16 % 3];
+        case_encode(t->dtype, value, to);
+        break;
+    }
+    case TGL_BOOL: *to = (char)(bits & 1); break;
+    case TGL_I32: case TGL_I64: {
+        uint64_t value = bits % 37;
+        if (bits >> 56 < 16) value = (uint64_t)-1;
+        else if (is_hard && bits >> 56 < 64) value = bits % 600;
+        else if (is_hard && bits >> 56 < 72) value = edges[bits % (sizeof edges / sizeof *edges)] + value % 2;
+        memcpy(to, &value, (size_t)t->element_bytes);           /* the lower half is first */
+        break;
+    }
+    default: memcpy(to, (uint64_t[]){ bits, bits }, (size_t)t->element_bytes); break;
+    }
+}
+
+static tgl_status load(case_problem *c, void *context)
+{
+    const input *in = context;
+    for (int i = 0; i < c->num_tensors; i++) {
+        case_tensor *t = &c->tensors[i];
+        const size_t size = (size_t)(t->slots * t->element_bytes);
+        const uint64_t seed = in->seed + (uint64_t)i;
+        if (!t->name) continue;
+        if (t->role != CASE_OUT) {
+            /* logits of the table are drawn until they suit its oracle, which takes parameters in order */
+            if (in->values == AS_TABLED && t->fill && strcmp(t->name, "logits")) t->fill(c, t, seed);
+            else if (in->values == AS_TABLED || (in->values == BITS && t->dtype != TGL_BOOL))
+                case_fill_bits(c, t, seed);
+            else
+                for (int64_t k = 0; k < t->slots; k++)
+                    put_number(t, k, in->values != SMALL, case_random(seed, k));
+        }
+        if (t->initial) memcpy(t->initial, t->storage, size);
+        if (in->cpu && t->role != CASE_IN) memcpy(t->storage, in->cpu->problem.tensors[i].storage, size);
+    }
+    return TGL_OK;
+}
+
+/* ---- one call ---- */
+
+typedef struct { unsigned char *before[CASE_MAX_TENSORS], *after[CASE_MAX_TENSORS]; } images;
+
+static void read_memory(const case_instance *k, unsigned char *images_of[CASE_MAX_TENSORS])
+{
+    for (int i = 0; i < k->problem.num_tensors; i++) {
+        images_of[i] = malloc(k->memory_bytes[i] + 1);
+        INSIST(images_of[i]);
+        if (k->memory[i])
+            INSIST(backend_download(k->on, images_of[i], k->memory[i], k->memory_bytes[i]) == TGL_OK);
+    }
+}
+
+static void free_images(const case_instance *k, images *m)
+{
+    for (int i = 0; i < k->problem.num_tensors; i++) free(m->before[i]), free(m->after[i]);
+}
+
+static tgl_status call(case_instance *k, const input *in, int round, images *m)
+{
+    DLTensor *t = &k->tensors[in->which];
+    const DLTensor was = *t;
+    const size_t workspace_bytes = k->arguments.workspace_bytes;
+    INSIST(case_poison(k, round) == TGL_OK);
+    read_memory(k, m->before);
+    if (in->what == ADDRESS) t->byte_offset++;
+    if (in->what == DEVICE)
+        t->device.device_type = (DLDeviceType)(backend_is_cpu(k->on) ? TGL_DL_CUDA : TGL_DL_CPU);
+    if (in->what == WORKSPACE && workspace_bytes)
+        k->arguments.workspace_bytes -= 1 + in->seed % workspace_bytes;
+    const tgl_status status = case_call(k);
+    *t = was;
+    k->arguments.workspace_bytes = workspace_bytes;
+    INSIST(backend_wait(k->on, k->arguments.stream) == TGL_OK);
+    read_memory(k, m->after);
+    return status;
+}
+
+static void check_refusal(const case_instance *k, const images *m, tgl_status status)
+{
+    INSIST(status == TGL_ERR_ARGUMENT || (status == TGL_ERR_WORKSPACE && k->arguments.workspace_bytes));
+    INSIST(strstr(tgl_last_error(), ", want "));
+    for (int i = 0; i < k->problem.num_tensors; i++)
+        INSIST(!memcmp(m->before[i], m->after[i], k->memory_bytes[i]));
+}
+
+static bool has_to_fail(const case_instance *k, const input *in)
+{
+    return in->what == DEVICE || (in->what == ADDRESS && k->tensors[in->which].data);
+}
+
+/* With TEGULA_FUZZ_SHOW every input says what it is, so that a sanitizer's report is not all there is. */
+static void show(const input *in)
+{
+    static const char *const faults[NUM_FAULTS] = { "none", "size", "stride", "dtype", "ndim", "missing",
+                                                    "address", "device", "workspace" };
+    static const char *const values[] = { "as tabled", "small", "hard", "any bits" };
+    if (!getenv("TEGULA_FUZZ_SHOW")) return;
+    fprintf(stderr, "%s; values %s; fault %s of tensor %d\n", in->problem.label, values[in->values],
+            faults[in->what], in->which);
+}
+
+static void insist_passed(const case_instance *k, const case_report *report)
+{
+    if (report->result == CASE_PASSED) return;
+    fprintf(stderr, "%s on %s: %s\n", k->problem.label, k->on->name, report->text);
+    abort();
+}
+
+/* What both calls wrote is wanted; what neither wrote is as it was before the second. */
+static void settle(case_instance *k, const input *in, const images *first, const images *second)
+{
+    for (int i = 0; i < k->problem.num_tensors; i++) {
+        const case_tensor *t = &k->problem.tensors[i];
+        if (!t->name || t->role == CASE_IN) continue;
+        const size_t size = (size_t)t->element_bytes, end = size * (size_t)t->slots;
+        const size_t front = (size_t)((char *)k->tensors[i].data - k->memory[i]) * !!t->slots +
+                             (size_t)t->offset * size;
+        for (size_t at = 0; at < end; at += size) {
+            const size_t from = front + at;
+            const bool is_left = !memcmp(first->before[i] + from, first->after[i] + from, size) &&
+                                 !memcmp(second->before[i] + from, second->after[i] + from, size);
+            memcpy(t->storage + at, (is_left || !is_defined(in) ? second : first)->after[i] + from, size);
+        }
+    }
+}
+
+static tgl_status try_cpu(case_instance *k, const input *in)
+{
+    images first, second;
+    case_report report;
+    const tgl_status status = call(k, in, 0, &first);
+    if (status != TGL_OK) {
+        check_refusal(k, &first, status);
+    } else {
+        INSIST(!has_to_fail(k, in));
+        INSIST(call(k, in, 1, &second) == TGL_OK);
+        settle(k, in, &first, &second);
+        INSIST(case_verify(k, 1, &report, NULL) == TGL_OK);
+        insist_passed(k, &report);
+        free_images(k, &second);
+    }
+    free_images(k, &first);
+    return status;
+}
+
+static void try_device(input *in, const backend *on, tgl_status wanted, const char *sentence)
+{
+    case_instance *k;
+    images m;
+    case_report report;
+    tgl_set_jit_mode(tgl_compile_count() < max_compiles ? TGL_JIT_AUTO : TGL_JIT_NEVER);
+    INSIST(case_open_problem(in->op, &in->problem, load, in, on, &k) == TGL_OK);
+    const tgl_status status = call(k, in, 1, &m);
+    if (status == TGL_OK && wanted == TGL_OK) {
+        INSIST(!(in->what == WORKSPACE && k->arguments.workspace_bytes));
+        if (!is_defined(in)) settle(k, in, &m, &m);     /* then there is nothing to compare */
+        INSIST(case_verify(k, 1, &report, NULL) == TGL_OK);
+        insist_passed(k, &report);
+        inputs.on_device++;
+    } else if (status != TGL_ERR_COMPILE) {
+        check_refusal(k, &m, status);
+        if (status != TGL_ERR_WORKSPACE) INSIST(status == wanted);
+        if (wanted != TGL_OK && in->what != DEVICE) INSIST(!strcmp(tgl_last_error(), sentence));
+    } else {
+        INSIST(wanted == TGL_OK);
+        inputs.not_compiled++;
+    }
+    free_images(k, &m);
+    case_close(k);
+}
+
+/* The device that tests run on, beside the CPU; NULL: there is none. */
+static const backend *device_of_tests(void)
+{
+    for (int i = 0; i < 2; i++) {
+        const backend *b = backend_of_tests(i);
+        if (b && !backend_is_cpu(b)) return b;
+    }
+    return NULL;
+}
+
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static backend cpu;
+    static int num_ops;
+    if (!num_ops) {
+        INSIST(backend_open("cpu", &cpu) == TGL_OK);
+        while (case_op_at(num_ops)) num_ops++;
+    }
+    bytes b = { data, data + size };
+    input in = { .op = case_op_at((int)take_below(&b, num_ops)) };
+    case_params params;
+    case_instance *k;
+    char sentence[512] = "";
+    in.seed = take_word(&b);
+    take_params(&b, in.op, &params);
+    inputs.no_case++;
+    if (case_make_problem(in.op, &params, &in.problem) != TGL_OK) return 0;
+    const unsigned values = take(&b);
+    take_fault(&b, &in);
+    in.values = values % 4;
+    if (in.values == AS_TABLED && in.what >= SIZE && in.what <= MISSING) in.values = SMALL;
+    if (!is_small(&in.problem)) return 0;
+    if (case_open_problem(in.op, &in.problem, load, &in, &cpu, &k) != TGL_OK) return 0;
+    inputs.no_case--;
+    show(&in);
+    const tgl_status status = try_cpu(k, &in);
+    *(status == TGL_OK ? &inputs.done : &inputs.refused) += 1;
+    if (status != TGL_OK) snprintf(sentence, sizeof sentence, "%s", tgl_last_error());
+    in.cpu = k;
+    if (device_of_tests()) try_device(&in, device_of_tests(), status, sentence);
+    case_close(k);
+    return 0;
+}
