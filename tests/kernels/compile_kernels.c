@@ -5,8 +5,8 @@
  *
  *      *   local     up to 64 bytes a thread: why
  *
- * For sm_90a all variants are compiled, elsewhere the first of each kernel; all of them in the slow set. One block per
- * architecture: `compile_kernels sm_90a`. */
+ * For sm_90a so many variants are compiled that each pair of macros meets in each pair of its values, elsewhere the first
+ * variant of each kernel; all of them in the slow set. One block per architecture: `compile_kernels sm_90a`. */
 #include "test.h"
 
 #include <stdlib.h>
@@ -125,7 +125,36 @@ static void check_coverage(void)
     }
 }
 
-static void compile_all(const char *architecture, bool every_variant)
+/* Does a variant of the same kernel before `v` have both macros, with their values? */
+static bool have_met(int v, const tgl_macro *a, const tgl_macro *b)
+{
+    for (int w = 0; w < v; w++) {
+        if (strcmp(variants[w].kernel.name, variants[v].kernel.name)) continue;
+        bool has_a = !a->name, has_b = !b->name;
+        for (int i = 0; i < TGL_MAX_MACROS; i++) {
+            const tgl_macro *m = &variants[w].kernel.macros[i];
+            if (!m->name) continue;
+            has_a |= a->name && !strcmp(m->name, a->name) && m->value == a->value;
+            has_b |= b->name && !strcmp(m->name, b->name) && m->value == b->value;
+        }
+        if (has_a && has_b) return true;
+    }
+    return false;
+}
+
+typedef enum { FIRST_VARIANTS, NEW_PAIRS, ALL_VARIANTS } extent;
+
+static bool is_wanted(int v, extent e)
+{
+    static const tgl_macro none;
+    const tgl_macro *macros = variants[v].kernel.macros;
+    bool is_new = !have_met(v, &none, &none);
+    for (int i = 0; i < TGL_MAX_MACROS && e == NEW_PAIRS; i++)
+        for (int j = 0; j < i; j++) is_new |= !have_met(v, &macros[i], &macros[j]);
+    return is_new || e == ALL_VARIANTS;
+}
+
+static void compile_all(const char *architecture, extent wanted)
 {
     const char *const *known, *path;
     int num_known, major, minor;
@@ -140,9 +169,7 @@ static void compile_all(const char *architecture, bool every_variant)
     check_coverage();
     int compiled = 0;
     for (int v = 0; v < num_variants; v++) {
-        bool wanted = true;
-        for (int w = 0; w < v && !every_variant; w++) wanted &= strcmp(variants[w].kernel.name, variants[v].kernel.name) != 0;
-        if (!wanted) continue;
+        if (!is_wanted(v, wanted)) continue;
         compile(v, architecture);
         compiled++;
     }
@@ -150,15 +177,15 @@ static void compile_all(const char *architecture, bool every_variant)
     CHECK(compiled > 0);
 }
 
-#define ARCHITECTURE(name, every_variant) TEST(name) { compile_all(#name, (every_variant) || test_slow()); }
-ARCHITECTURE(sm_80, false)
-ARCHITECTURE(sm_86, false)
-ARCHITECTURE(sm_89, false)
-ARCHITECTURE(sm_90a, true)
-ARCHITECTURE(sm_100a, false)
-ARCHITECTURE(sm_103a, false)
-ARCHITECTURE(sm_120a, false)
-ARCHITECTURE(sm_121a, false)
+#define ARCHITECTURE(name, wanted) TEST(name) { compile_all(#name, test_slow() ? ALL_VARIANTS : (wanted)); }
+ARCHITECTURE(sm_80, FIRST_VARIANTS)
+ARCHITECTURE(sm_86, FIRST_VARIANTS)
+ARCHITECTURE(sm_89, FIRST_VARIANTS)
+ARCHITECTURE(sm_90a, NEW_PAIRS)
+ARCHITECTURE(sm_100a, FIRST_VARIANTS)
+ARCHITECTURE(sm_103a, FIRST_VARIANTS)
+ARCHITECTURE(sm_120a, FIRST_VARIANTS)
+ARCHITECTURE(sm_121a, FIRST_VARIANTS)
 
 /* The checks above can fail: a kernel with an array in local memory, and one with more live values than registers. */
 TEST(spills_are_seen)
