@@ -3,8 +3,10 @@
 #include "moe/gate_host.h"
 
 #include <inttypes.h>
+#include <string.h>
 
-#include "moe/score_fast.h"
+#include "core/clones.h"
+#include "moe/best.h"
 
 _Static_assert(TGL_SIGMOID == (int)TGL_MOE_SIGMOID && TGL_SQRTSOFTPLUS == (int)TGL_MOE_SQRTSOFTPLUS &&
                TGL_SOFTMAX == (int)TGL_MOE_SOFTMAX && TGL_IDENTITY == (int)TGL_MOE_IDENTITY,
@@ -67,31 +69,35 @@ static tgl_status check_map(const tgl_gate_tensors *x, const tgl_moe_gate_params
     return TGL_OK;
 }
 
-typedef struct {
-    const char *name;
-    const DLTensor *tensor;
-    tgl_dtype dtypes;
-    int ndim;
-    tgl_layout layout;
-    bool is_optional;
-} argument;
-enum { NUM_OUTPUTS = 3, NUM_ARGUMENTS = 9 };            /* outputs come first */
-
-static void name_arguments(const tgl_gate_tensors *x, argument a[NUM_ARGUMENTS])
+void tgl_gate_names(const tgl_gate_tensors *x, tgl_named out[TGL_GATE_TENSORS])
 {
-    const argument all[NUM_ARGUMENTS] = {
-        { "topk_idx", x->topk_idx, TGL_I64 | TGL_I32, 2, TGL_PACKED, false },
-        { "topk_weights", x->topk_weights, TGL_F32, 2, TGL_PACKED, false },
-        { "unmapped_topk_idx", x->unmapped_topk_idx, TGL_I64 | TGL_I32, 2, TGL_ROWS, true },
-        { "logits", x->logits, TGL_F32, 2, TGL_ROWS, false },
-        { "bias", x->bias, TGL_F32, 1, TGL_PACKED, true },
-        { "mask", x->mask, TGL_BOOL, 1, TGL_PACKED, true },
-        { "fix_routing_mask", x->fix_routing_mask, TGL_BOOL, 1, TGL_PACKED, true },
-        { "to_physical_map", x->to_physical_map, TGL_I32, 2, TGL_PACKED, true },
-        { "logical_count", x->logical_count, TGL_I32, 1, TGL_PACKED, true },
+    const tgl_named all[TGL_GATE_TENSORS] = {
+        { "logits", x->logits },
+        { "bias", x->bias },
+        { "mask", x->mask },
+        { "fix_routing_mask", x->fix_routing_mask },
+        { "to_physical_map", x->to_physical_map },
+        { "logical_count", x->logical_count },
+        { "unmapped_topk_idx", x->unmapped_topk_idx },
+        { "topk_idx", x->topk_idx },
+        { "topk_weights", x->topk_weights },
     };
-    for (int i = 0; i < NUM_ARGUMENTS; i++) a[i] = all[i];
+    memcpy(out, all, sizeof all);
 }
+
+enum { NUM_INPUTS = 6 };                        /* which come first */
+static const struct { tgl_dtype dtypes; int ndim; tgl_layout layout; bool is_optional; }
+    KINDS[TGL_GATE_TENSORS] = {
+        { TGL_F32, 2, TGL_ROWS, false },
+        { TGL_F32, 1, TGL_PACKED, true },
+        { TGL_BOOL, 1, TGL_PACKED, true },
+        { TGL_BOOL, 1, TGL_PACKED, true },
+        { TGL_I32, 2, TGL_PACKED, true },
+        { TGL_I32, 1, TGL_PACKED, true },
+        { TGL_I64 | TGL_I32, 2, TGL_ROWS, true },
+        { TGL_I64 | TGL_I32, 2, TGL_PACKED, false },
+        { TGL_F32, 2, TGL_PACKED, false },
+    };
 
 static tgl_status check_shapes(const tgl_gate_tensors *x, const tgl_moe_gate_params *params, tgl_dim num_topk)
 {
@@ -127,30 +133,22 @@ static tgl_status check_shapes(const tgl_gate_tensors *x, const tgl_moe_gate_par
 
 tgl_status tgl_gate_check(const tgl_gate_tensors *x, const tgl_moe_gate_params *params, tgl_dim num_topk)
 {
-    argument a[NUM_ARGUMENTS];
-    name_arguments(x, a);
-    for (int i = 0; i < NUM_ARGUMENTS; i++)
-        if (a[i].tensor || !a[i].is_optional)
-            TGL_TRY(tgl_expect(a[i].name, a[i].tensor, a[i].dtypes, a[i].ndim, a[i].layout));
-    for (int i = 0; i < NUM_ARGUMENTS; i++)
-        if (a[i].tensor) TGL_TRY(tgl_expect_same_device(a[i].name, a[i].tensor, x->logits));
+    tgl_named all[TGL_GATE_TENSORS];
+    tgl_gate_names(x, all);
+    for (int i = 0; i < TGL_GATE_TENSORS; i++)
+        if (all[i].t || !KINDS[i].is_optional)
+            TGL_TRY(tgl_expect(all[i].name, all[i].t, KINDS[i].dtypes, KINDS[i].ndim, KINDS[i].layout));
     TGL_TRY(check_shapes(x, params, num_topk));
     TGL_TRY(check_map(x, params));
-    for (int i = 0; i < NUM_OUTPUTS; i++)
-        for (int j = i + 1; j < NUM_ARGUMENTS; j++)
-            if (a[i].tensor && a[j].tensor)
-                TGL_TRY(tgl_expect_no_overlap(a[i].name, a[i].tensor, a[j].name, a[j].tensor));
-    return TGL_OK;
+    return tgl_expect_apart(all, NUM_INPUTS, TGL_GATE_TENSORS);
 }
 
 tgl_status tgl_gate_check_input(const tgl_gate_tensors *x, const char *name, const DLTensor *input)
 {
-    argument a[NUM_ARGUMENTS];
-    name_arguments(x, a);
-    TGL_TRY(tgl_expect_same_device(name, input, x->logits));
-    for (int i = 0; i < NUM_OUTPUTS; i++)
-        if (a[i].tensor) TGL_TRY(tgl_expect_no_overlap(a[i].name, a[i].tensor, name, input));
-    return TGL_OK;
+    const tgl_named all[] = { { "logits", x->logits }, { name, input },
+                              { "unmapped_topk_idx", x->unmapped_topk_idx }, { "topk_idx", x->topk_idx },
+                              { "topk_weights", x->topk_weights } };
+    return tgl_expect_apart(all, 2, 5);
 }
 
 static const void *data_of(const DLTensor *optional) { return optional ? tgl_data(optional) : NULL; }
@@ -210,17 +208,6 @@ int tgl_gate_warps(int64_t num_tokens) { return num_tokens <= 512 ? 1 : num_toke
 
 static int64_t slots_of(const tgl_gate *gate) { return (int64_t)gate->num_topk + gate->num_shared; }
 
-void tgl_gate_mask_token(const tgl_gate *gate, int64_t t)
-{
-    for (int64_t k = 0; k < slots_of(gate); k++) {
-        tgl_gate_put(gate->topk_idx, t * slots_of(gate) + k, gate->index_bytes, -1);
-        gate->topk_weights[t * slots_of(gate) + k] = 0;
-    }
-    if (gate->unmapped_topk_idx)
-        for (int64_t k = 0; k < gate->num_topk; k++)
-            tgl_gate_put(gate->unmapped_topk_idx, t * gate->unmapped_stride + k, gate->index_bytes, -1);
-}
-
 void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, int64_t index)
 {
     if (gate->index_bytes == 4 && index != (int32_t)index) index = -1;      /* no expert, whatever it is */
@@ -231,36 +218,78 @@ void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, int64_t index)
 
 static bool is_expert(const tgl_gate *gate, int64_t e) { return e >= 0 && e < gate->num_experts; }
 
+#define INLINE static inline __attribute__((always_inline))     /* so that scoring is a constant */
+
+INLINE void score(int scoring, float *x, int64_t count, tgl_softmax row)
+{
+    for (int64_t i = 0; i < count; i++) x[i] = tgl_raw_score(scoring, x[i], row);
+}
+
+TGL_CLONES
+static void score_any(int scoring, float *x, int64_t count, tgl_softmax row)
+{
+    if (scoring == TGL_SIGMOID) score(TGL_SIGMOID, x, count, row);
+    else if (scoring == TGL_SQRTSOFTPLUS) score(TGL_SQRTSOFTPLUS, x, count, row);
+    else if (scoring == TGL_SOFTMAX) score(TGL_SOFTMAX, x, count, row);
+}
+
+void tgl_gate_score(int scoring, float *x, int64_t count, tgl_softmax row)
+{
+    score_any(scoring, x, count, row);
+}
+
 /* By CHAINS at a time, so that it becomes vector code. */
-enum { CHAINS = 8 };
-static void add_exps(float *restrict sums, const float *restrict x, int count, float max)
+enum { CHAINS = 16 };
+INLINE void add_exps(float *restrict sums, const float *restrict x, int count, float max)
 {
     for (int i = 0; i < count; i++)
-        sums[i] += tgl_fast_select(x[i] == x[i], tgl_fast_exp(x[i] - max), 0.0f);
+        sums[i] += tgl_select_f32(x[i] == x[i], tgl_score_exp(x[i] - max), 0.0f);
 }
 
+TGL_CLONES
 static tgl_softmax softmax_of(const float *row, int64_t num_experts)
 {
-    float max = tgl_f32_from_bits(0xFF800000), sums[CHAINS] = { 0.0f }, sum = 0.0f;
-    for (int64_t e = 0; e < num_experts; e++) max = row[e] > max ? row[e] : max;
+    tgl_softmax all = { tgl_best_value(row, num_experts), 0.0f };
+    float sums[CHAINS] = { 0.0f };
     int64_t e = 0;
-    for (; e + CHAINS <= num_experts; e += CHAINS) add_exps(sums, row + e, CHAINS, max);
-    add_exps(sums, row + e, (int)(num_experts - e), max);
-    for (int i = 0; i < CHAINS; i++) sum += sums[i];
-    return (tgl_softmax){ max, sum + (max - max) };         /* NaN where exp(x - max) is for some x */
+    for (; e + CHAINS <= num_experts; e += CHAINS) add_exps(sums, row + e, CHAINS, all.max);
+    add_exps(sums, row + e, (int)(num_experts - e), all.max);
+    for (int i = 0; i < CHAINS; i++) all.sum += sums[i];
+    return all;
 }
 
-void tgl_gate_finish_token(const tgl_gate *gate, int64_t t)
+static const float *row_of(const tgl_gate *gate, int64_t t) { return gate->logits + t * gate->logits_stride; }
+
+static void mask_token(const tgl_gate *gate, int64_t t)
 {
-    const float *row = gate->logits + t * gate->logits_stride;
-    float *weights = gate->topk_weights + t * slots_of(gate);
+    for (int64_t k = 0; k < slots_of(gate); k++) {
+        tgl_gate_put(gate->topk_idx, t * slots_of(gate) + k, gate->index_bytes, -1);
+        gate->topk_weights[t * slots_of(gate) + k] = 0;
+    }
+    if (gate->unmapped_topk_idx)
+        for (int64_t k = 0; k < gate->num_topk; k++)
+            tgl_gate_put(gate->unmapped_topk_idx, t * gate->unmapped_stride + k, gate->index_bytes, -1);
+}
+
+/* In the place of weights, the logits of chosen experts; of other slots any number. */
+static void gather_token(const tgl_gate *gate, int64_t t, bool is_routed)
+{
+    const int64_t first = t * slots_of(gate);
+    for (int64_t k = 0; k < slots_of(gate); k++) {
+        const int64_t e = is_routed && k < gate->num_topk
+                              ? tgl_gate_get(gate->topk_idx, first + k, gate->index_bytes) : -1;
+        gate->topk_weights[first + k] = is_expert(gate, e) ? row_of(gate, t)[e] : 0.0f;
+    }
+}
+
+/* From raw scores to weights, from experts to indices. */
+static void finish_token(const tgl_gate *gate, int64_t t)
+{
+    float *weights = gate->topk_weights + t * slots_of(gate), sum = GATE_EPSILON;
     char *indices = (char *)gate->topk_idx + t * slots_of(gate) * gate->index_bytes;
-    tgl_softmax softmax = { 0.0f, 1.0f };
-    if (gate->scoring == TGL_SOFTMAX && gate->num_topk) softmax = softmax_of(row, gate->num_experts);
-    float sum = GATE_EPSILON;
     for (int64_t k = 0; k < gate->num_topk; k++) {
         const int64_t e = tgl_gate_get(indices, k, gate->index_bytes);
-        weights[k] = is_expert(gate, e) ? tgl_score(gate->scoring, row[e], softmax) : 0.0f;
+        weights[k] = is_expert(gate, e) && weights[k] == weights[k] ? weights[k] : 0.0f;    /* NaN is 0 */
         sum += weights[k];
     }
     for (int64_t k = 0; k < gate->num_topk; k++) {
@@ -273,6 +302,25 @@ void tgl_gate_finish_token(const tgl_gate *gate, int64_t t)
         weights[gate->num_topk + i] = gate->shared_weight;
         tgl_gate_put(indices, gate->num_topk + i, gate->index_bytes,
                      tgl_gate_index(gate, t, gate->num_experts + (uint32_t)i));
+    }
+}
+
+void tgl_gate_finish(const tgl_gate *gate, int64_t begin, int64_t end, const bool *is_routed)
+{
+    const int64_t slots = slots_of(gate);
+    for (int64_t t = begin; t < end; t++) gather_token(gate, t, is_routed[t - begin]);
+    if (gate->scoring != TGL_SOFTMAX)
+        tgl_gate_score(gate->scoring, gate->topk_weights + begin * slots, (end - begin) * slots,
+                       (tgl_softmax){ 0 });
+    for (int64_t t = begin; t < end; t++) {
+        if (!is_routed[t - begin]) {
+            mask_token(gate, t);
+            continue;
+        }
+        if (gate->scoring == TGL_SOFTMAX && gate->num_topk)
+            tgl_gate_score(TGL_SOFTMAX, gate->topk_weights + t * slots, gate->num_topk,
+                           softmax_of(row_of(gate, t), gate->num_experts));
+        finish_token(gate, t);
     }
 }
 

@@ -14,6 +14,10 @@ typedef struct {
     DLTensor *unmapped_topk_idx, *topk_idx, *topk_weights;
 } tgl_gate_tensors;
 
+/* In the struct's order, inputs first. */
+enum { TGL_GATE_TENSORS = 9 };
+void tgl_gate_names(const tgl_gate_tensors *x, tgl_named out[TGL_GATE_TENSORS]);
+
 /* The params that do not depend on tensors. First of all checks: the others read them. */
 tgl_status tgl_gate_check_params(const tgl_moe_gate_params *params);
 
@@ -31,9 +35,9 @@ tgl_status tgl_top2_sum_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_pa
 
 /* ---- on CUDA ---- */
 
-/* The kernels of top2_sum_gate; gives their number. */
+/* The kernels of top2_sum_gate: how many they are, and whether it is the wide one. */
 enum { TGL_GATE_KERNELS = 2 };
-int tgl_top2_sum_gate_plan(const tgl_gate *gate, tgl_kernel plan[TGL_GATE_KERNELS]);
+int tgl_top2_sum_gate_plan(const tgl_gate *gate, tgl_kernel plan[TGL_GATE_KERNELS], bool *is_wide);
 
 /* The macros of gate.cuh: how a warp holds a token's experts and slots. False: it cannot, the wide kernel is
  * for it. */
@@ -55,14 +59,17 @@ static inline void tgl_gate_put(void *indices, int64_t i, int index_bytes, int64
     else ((int64_t *)indices)[i] = index;
 }
 
-/* Token t goes nowhere. */
-void tgl_gate_mask_token(const tgl_gate *gate, int64_t t);
-
 /* Token t goes to expert `index` in slot k < num_topk. Only noted, in topk_idx and unmapped_topk_idx. */
 void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, int64_t index);
 
-/* All slots of token t have their experts: makes weights and indices of them. */
-void tgl_gate_finish_token(const tgl_gate *gate, int64_t t);
+/* Each of the logits becomes its raw score (score.h). */
+void tgl_gate_score(int scoring, float *x, int64_t count, tgl_softmax row);
+
+/* Of tokens begin .. end - 1 those that are routed have experts in all slots: makes weights and indices of
+ * them. The others go nowhere. Several at a time, TGL_GATE_TOKENS at most: their loads overlap, and their
+ * scores are vector code. */
+enum { TGL_GATE_TOKENS = 32 };
+void tgl_gate_finish(const tgl_gate *gate, int64_t begin, int64_t end, const bool *is_routed);
 
 /* About what a token reads and writes, for tgl_parallel_rows; a score counts as the bytes that could be moved
  * in its time. */

@@ -18,19 +18,45 @@ typedef struct {
 
 /* ---- CPU ---- */
 
+/* -1 if the token goes nowhere. */
+static int64_t id_of(const problem *p, int64_t t)
+{
+    const int64_t id = tgl_gate_get(p->input_ids, t, p->id_bytes);
+    return (!p->gate.mask || p->gate.mask[t]) && id >= 0 && id < p->vocabulary ? id : -1;
+}
+
+static bool choose_experts(const problem *p, int64_t t)
+{
+    const tgl_gate *gate = &p->gate;
+    const int64_t id = id_of(p, t);
+    if (id < 0) return false;
+    for (int64_t k = 0; k < gate->num_topk; k++) {
+        const int64_t e = tgl_gate_get(p->tid2eid, id * gate->num_topk + k, p->table_bytes);
+        tgl_gate_choose(gate, t, k, e);
+        if (e >= 0 && e < gate->num_experts) __builtin_prefetch(gate->logits + t * gate->logits_stride + e);
+    }
+    return true;
+}
+
+static void prefetch_row(const problem *p, int64_t t)      /* its ends: seldom more than two lines */
+{
+    const int64_t id = id_of(p, t), row_bytes = p->gate.num_topk * p->table_bytes;
+    if (id < 0 || row_bytes == 0) return;
+    __builtin_prefetch((const char *)p->tid2eid + id * row_bytes);
+    __builtin_prefetch((const char *)p->tid2eid + (id + 1) * row_bytes - 1);
+}
+
+/* The table and the logits are read here and there: prefetched for as many tokens as are finished together,
+ * their loads overlap. */
 static void run_tokens(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    const tgl_gate *gate = &p->gate;
-    for (int64_t t = begin; t < end; t++) {
-        const int64_t id = tgl_gate_get(p->input_ids, t, p->id_bytes);
-        if ((gate->mask && !gate->mask[t]) || id < 0 || id >= p->vocabulary) {
-            tgl_gate_mask_token(gate, t);
-            continue;
-        }
-        for (int64_t k = 0; k < gate->num_topk; k++)
-            tgl_gate_choose(gate, t, k, tgl_gate_get(p->tid2eid, id * gate->num_topk + k, p->table_bytes));
-        tgl_gate_finish_token(gate, t);
+    for (int64_t next; begin < end; begin = next) {
+        bool is_routed[TGL_GATE_TOKENS];
+        next = end - begin < TGL_GATE_TOKENS ? end : begin + TGL_GATE_TOKENS;
+        for (int64_t t = begin; t < next; t++) prefetch_row(p, t);
+        for (int64_t t = begin; t < next; t++) is_routed[t - begin] = choose_experts(p, t);
+        tgl_gate_finish(&p->gate, begin, next, is_routed);
     }
 }
 

@@ -84,7 +84,7 @@ static tgl_status run_on_cpu(problem *p)
 
 static bool is_wide(int64_t num_bins) { return num_bins > HISTOGRAM_SHARED_BINS; }
 
-/* Up to ONE_BLOCK elements one block is as fast as several on an H200, and needs no workspace. Beyond, blocks
+/* Up to ONE_BLOCK elements one block takes all: no workspace, and no bin goes through memory. Beyond, blocks
  * get BLOCK_ELEMENTS each, as far as 64 blocks go: more of them meet at the same bins too often. */
 enum { ONE_BLOCK = 8192, BLOCK_ELEMENTS = 2048, MAX_BLOCKS = 64 };
 

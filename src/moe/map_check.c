@@ -3,17 +3,33 @@
 #include "moe/map_check.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "cuda/driver.h"
 
-/* topk_idx, then the members in the struct's order; optional ones may be NULL. */
-enum { TOPK_IDX, POS_TO_EXPERT, TOKEN_TOPK_TO_POS = 4, EXPERT_START, COUNT = 8, HOST = 10, NUM_TENSORS };
-typedef struct { const char *name; const DLTensor *t; } named;
+void tgl_map_tensors(const tgl_moe_mapping *mapping, tgl_named out[TGL_MAP_TENSORS])
+{
+    const tgl_named all[TGL_MAP_TENSORS] = {
+        { "pos_to_expert", mapping->pos_to_expert },
+        { "pos_to_token", mapping->pos_to_token },
+        { "pos_to_token_topk", mapping->pos_to_token_topk },
+        { "token_topk_to_pos", mapping->token_topk_to_pos },
+        { "expert_start", mapping->expert_start },
+        { "expert_end", mapping->expert_end },
+        { "num_tokens_per_expert", mapping->num_tokens_per_expert },
+        { "count", mapping->count },
+        { "psum_end", mapping->psum_end },
+        { "num_tokens_per_expert_host", mapping->num_tokens_per_expert_host },
+    };
+    memcpy(out, all, sizeof all);
+}
+
+enum { NUM_TENSORS = 1 + TGL_MAP_TENSORS };     /* topk_idx and the mapping's */
 
 /* Packed outputs are intervals of memory: in order of address it is enough to look at neighbours. Where that
  * finds something, the tensors are compared one by one, which says which they are, and is exact for strided
  * rows. */
-static tgl_status check_overlap(const named *all)
+static tgl_status check_overlap(const tgl_named all[NUM_TENSORS])
 {
     struct { uintptr_t begin, end; } at[NUM_TENSORS];
     int n = 0;
@@ -56,41 +72,33 @@ tgl_status tgl_map_check(const DLTensor *topk_idx, const tgl_moe_mapping *mappin
     if (!mapping) return tgl_fail(TGL_ERR_ARGUMENT, "mapping: is NULL, want a struct");
     TGL_TRY(tgl_expect_reserved(mapping->reserved));
     if (alignment < 1) return tgl_fail(TGL_ERR_ARGUMENT, "alignment: is %" PRId64 ", want >= 1", alignment);
-    const named all[NUM_TENSORS] = {
-        { "topk_idx", topk_idx },
-        { "pos_to_expert", mapping->pos_to_expert },
-        { "pos_to_token", mapping->pos_to_token },
-        { "pos_to_token_topk", mapping->pos_to_token_topk },
-        { "token_topk_to_pos", mapping->token_topk_to_pos },
-        { "expert_start", mapping->expert_start },
-        { "expert_end", mapping->expert_end },
-        { "num_tokens_per_expert", mapping->num_tokens_per_expert },
-        { "count", mapping->count },
-        { "psum_end", mapping->psum_end },
-        { "num_tokens_per_expert_host", mapping->num_tokens_per_expert_host },
-    };
+    tgl_named all[NUM_TENSORS] = { { "topk_idx", topk_idx } };
+    tgl_named *const tensors = all + 1;
+    tgl_map_tensors(mapping, tensors);
     tgl_dim sizes[2] = { { 0, 0 }, { 0, 0 } };
-    for (int i = POS_TO_EXPERT; i < NUM_TENSORS; i++) {
-        const DLTensor *t = all[i].t;
-        if (i >= COUNT && !t) continue;
-        TGL_TRY(tgl_expect(all[i].name, t, TGL_I32, i == TOKEN_TOPK_TO_POS ? 2 : 1, TGL_PACKED));
-        if (i == POS_TO_EXPERT) {               /* says num_positions */
+    for (int i = 0; i < TGL_MAP_TENSORS; i++) {
+        const char *name = tensors[i].name;
+        const DLTensor *t = tensors[i].t;
+        if (i >= TGL_MAP_COUNT && !t) continue;
+        TGL_TRY(tgl_expect(name, t, TGL_I32, i == TGL_MAP_TOKEN_TOPK_TO_POS ? 2 : 1, TGL_PACKED));
+        if (i == TGL_MAP_POS_TO_EXPERT) {       /* says num_positions */
             sizes[0] = (tgl_dim){ 0, INT64_MAX };
-        } else if (i == TOKEN_TOPK_TO_POS) {
+        } else if (i == TGL_MAP_TOKEN_TOPK_TO_POS) {
             for (int d = 0; d < 2; d++) sizes[d] = (tgl_dim){ topk_idx->shape[d], topk_idx->shape[d] };
-        } else if (i == EXPERT_START) {         /* says num_experts */
+        } else if (i == TGL_MAP_EXPERT_START) { /* says num_experts */
             sizes[0] = (tgl_dim){ 0, INT32_MAX };
         } else {
-            const DLTensor *like = i < TOKEN_TOPK_TO_POS ? mapping->pos_to_expert : mapping->expert_start;
+            const bool is_by_position = i < TGL_MAP_TOKEN_TOPK_TO_POS;
+            const DLTensor *like = is_by_position ? mapping->pos_to_expert : mapping->expert_start;
             sizes[0] = (tgl_dim){ like->shape[0], like->shape[0] };
         }
-        TGL_TRY(tgl_expect_shape(all[i].name, t, sizes));
-        if (i != HOST) {
-            TGL_TRY(tgl_expect_same_device(all[i].name, t, topk_idx));
+        TGL_TRY(tgl_expect_shape(name, t, sizes));
+        if (i != TGL_MAP_HOST) {
+            TGL_TRY(tgl_expect_same_device(name, t, topk_idx));
         } else if (!tgl_on_cpu(t)) {
             char is[128];
             tgl_describe(t, is, sizeof is);
-            return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %s, want memory of the host", all[i].name, is);
+            return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %s, want memory of the host", name, is);
         }
     }
     TGL_TRY(check_total(tgl_num_elements(topk_idx), mapping->expert_start->shape[0], alignment));

@@ -9,6 +9,17 @@
 #include "moe/map.h"
 #include "tegula/moe.h"
 
+/* A mapping's tensors in the struct's order; those from COUNT on may be NULL. */
+enum {
+    TGL_MAP_POS_TO_EXPERT,
+    TGL_MAP_TOKEN_TOPK_TO_POS = 3,
+    TGL_MAP_EXPERT_START,
+    TGL_MAP_COUNT = 7,
+    TGL_MAP_HOST = 9,
+    TGL_MAP_TENSORS
+};
+void tgl_map_tensors(const tgl_moe_mapping *mapping, tgl_named out[TGL_MAP_TENSORS]);
+
 /* All checks of get_fused_mapping but the workspace's; topk_idx may be an output of the call. */
 tgl_status tgl_map_check(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment);
 

@@ -13,45 +13,29 @@
 /* A block writes its part of the mapping while others still read. */
 static tgl_status check_overlaps(const tgl_gate_tensors *x, const tgl_moe_mapping *mapping)
 {
-    const struct { const char *name; const DLTensor *tensor; } outputs[] = {
-        { "pos_to_expert", mapping->pos_to_expert },
-        { "pos_to_token", mapping->pos_to_token },
-        { "pos_to_token_topk", mapping->pos_to_token_topk },
-        { "token_topk_to_pos", mapping->token_topk_to_pos },
-        { "expert_start", mapping->expert_start },
-        { "expert_end", mapping->expert_end },
-        { "num_tokens_per_expert", mapping->num_tokens_per_expert },
-        { "count", mapping->count },
-        { "psum_end", mapping->psum_end },
-        { "num_tokens_per_expert_host", mapping->num_tokens_per_expert_host },
-    }, others[] = {
-        { "logits", x->logits },
-        { "bias", x->bias },
-        { "mask", x->mask },
-        { "fix_routing_mask", x->fix_routing_mask },
-        { "to_physical_map", x->to_physical_map },
-        { "logical_count", x->logical_count },
-        { "unmapped_topk_idx", x->unmapped_topk_idx },
-        { "topk_weights", x->topk_weights },
-    };
-    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
-        for (size_t j = 0; j < sizeof others / sizeof *others; j++)
-            if (outputs[i].tensor && others[j].tensor)
-                TGL_TRY(tgl_expect_no_overlap(outputs[i].name, outputs[i].tensor, others[j].name,
-                                              others[j].tensor));
+    tgl_named outputs[TGL_MAP_TENSORS], others[TGL_GATE_TENSORS];
+    tgl_map_tensors(mapping, outputs);
+    tgl_gate_names(x, others);
+    for (int i = 0; i < TGL_MAP_TENSORS; i++)
+        for (int j = 0; j < TGL_GATE_TENSORS; j++)
+            if (outputs[i].t && others[j].t)
+                TGL_TRY(tgl_expect_no_overlap(outputs[i].name, outputs[i].t, others[j].name, others[j].t));
     return TGL_OK;
 }
 
 /* ---- launch ---- */
 
-/* One launch or two: the number of tokens chooses, so the kernels of both ways are one configuration. */
+/* One launch or two: the number of tokens chooses, so the kernels of both ways are one configuration. Without
+ * a kernel for one launch, 0. */
 enum { FUSED, NUM_KERNELS = 1 + TGL_GATE_KERNELS + TGL_MAP_KERNELS };
 static int plan(const tgl_gate *gate, int64_t num_experts, tgl_kernel kernels[NUM_KERNELS])
 {
-    kernels[FUSED] = (tgl_kernel){ .name = "moe/route" };
-    if (!tgl_gate_macros(gate, kernels[FUSED].macros)) return 0;
+    bool is_wide;
+    const int num_gates = tgl_top2_sum_gate_plan(gate, kernels + 1, &is_wide);
+    if (is_wide) return 0;
+    kernels[FUSED] = kernels[1];
+    kernels[FUSED].name = "moe/route";
     kernels[FUSED].macros[TGL_GATE_MACROS] = (tgl_macro){ "NUM_SLOTS", gate->num_topk + gate->num_shared };
-    const int num_gates = tgl_top2_sum_gate_plan(gate, kernels + 1);
     tgl_map_plan(gate->index_bytes, num_experts, kernels + 1 + num_gates);
     return 1 + num_gates + TGL_MAP_KERNELS;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * score.h - how a logit becomes a score, on the CPU and on CUDA: expf, log1pf, sqrtf and IEEE division in
- * just these forms, nothing fused. The two differ only where their expf or log1pf do. */
+ * score.h - how a logit becomes a score, on the CPU and on CUDA: exp, log1p, sqrtf and IEEE division in just
+ * these forms, nothing fused. The two differ only where their exp or log1p do: kernels have CUDA's, the CPU
+ * those of numerics/, with which a loop becomes vector code. */
 #ifndef TEGULA_MOE_SCORE_H
 #define TEGULA_MOE_SCORE_H
 
@@ -8,6 +9,9 @@
 
 #ifndef __CUDACC__
 #include <math.h>
+
+#include "numerics/exp.h"
+#include "numerics/log1p.h"
 #endif
 
 /* tgl_moe_scoring, for kernels. */
@@ -20,12 +24,20 @@
  * for neither. */
 typedef struct { float max, sum; } tgl_softmax;
 
+#ifdef __CUDACC__
+TGL_INLINE float tgl_score_exp(float x) { return expf(x); }
+TGL_INLINE float tgl_softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+#else
+TGL_INLINE float tgl_score_exp(float x) { return tgl_exp(x); }
+TGL_INLINE float tgl_softplus(float x) { return tgl_select_f32(x > 20.0f, x, tgl_log1p(tgl_exp(x))); }
+#endif
+
 /* NaN for NaN, and for what +inf, or a row of -inf, makes of softmax. */
 TGL_INLINE float tgl_raw_score(int scoring, float x, tgl_softmax row)
 {
-    if (scoring == TGL_SIGMOID) return 1.0f / (1.0f + expf(-x));
-    if (scoring == TGL_SQRTSOFTPLUS) return sqrtf(x > 20.0f ? x : log1pf(expf(x)));
-    if (scoring == TGL_SOFTMAX) return expf(x - row.max) / row.sum;
+    if (scoring == TGL_SIGMOID) return 1.0f / (1.0f + tgl_score_exp(-x));
+    if (scoring == TGL_SQRTSOFTPLUS) return sqrtf(tgl_softplus(x));
+    if (scoring == TGL_SOFTMAX) return tgl_score_exp(x - row.max) / row.sum;
     return x;
 }
 

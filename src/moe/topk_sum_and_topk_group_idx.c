@@ -24,39 +24,15 @@ static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- CPU ---- */
 
-/* The best two scores, by CHAINS at a time, so that it becomes vector code. NaN is above nothing. */
-enum { CHAINS = 4, MAX_LIST = 64 };
-typedef struct { float first[CHAINS], second[CHAINS]; } best_two;
-
-static void take(best_two *restrict best, const float *restrict scores, int num_scores)
-{
-    for (int i = 0; i < num_scores; i++) {
-        const float score = scores[i], first = best->first[i], second = best->second[i];
-        const float lower = score > first ? first : score;
-        best->first[i] = score > first ? score : first;
-        best->second[i] = lower > second ? lower : second;
-    }
-}
-
-static float sum_of_best_two(const float *scores, int64_t num_scores, int64_t num_topk_sum)
-{
-    const float none = tgl_f32_from_bits(0xFF800000);
-    best_two best;
-    for (int i = 0; i < CHAINS; i++) best.first[i] = best.second[i] = none;
-    int64_t e = 0;
-    for (; e + CHAINS <= num_scores; e += CHAINS) take(&best, scores + e, CHAINS);
-    if (e < num_scores) take(&best, scores + e, (int)(num_scores - e));
-    best_two all = { { none }, { none } };
-    for (int i = 0; i < CHAINS; i++) {
-        take(&all, &best.first[i], 1);
-        take(&all, &best.second[i], 1);
-    }
-    return num_topk_sum == 1 ? all.first[0] : all.first[0] + all.second[0];
-}
+enum { MAX_LIST = 64 };
 
 static float sum_of_best(const float *scores, int64_t num_scores, int64_t num_topk_sum)
 {
-    if (num_topk_sum <= 2) return sum_of_best_two(scores, num_scores, num_topk_sum);
+    if (num_topk_sum <= 2) {
+        tgl_best_two best = TGL_BEST_TWO_NONE;
+        tgl_best_two_add(&best, scores, num_scores);
+        return num_topk_sum == 1 ? best.first : best.first + best.second;
+    }
     float sum = 0;
     uint64_t limit = TGL_ALL_RANKS;
     for (int64_t k = 0; k < num_topk_sum;) {

@@ -105,14 +105,3 @@ tgl_status tgl_expect_matrix(const char *name, const DLTensor *t, tgl_dtype dtyp
     TGL_TRY(tgl_expect(name, t, dtype, 2, TGL_PACKED));
     return tgl_expect_shape(name, t, (tgl_dim[]){ { num_rows, num_rows }, { num_cols, num_cols } });
 }
-
-tgl_status tgl_expect_apart(const tgl_named *tensors, int num_inputs, int count)
-{
-    for (int i = 1; i < count; i++)
-        if (tensors[i].t) TGL_TRY(tgl_expect_same_device(tensors[i].name, tensors[i].t, tensors[0].t));
-    for (int i = num_inputs; i < count; i++)
-        for (int j = 0; tensors[i].t && j < i; j++)
-            if (tensors[j].t)
-                TGL_TRY(tgl_expect_no_overlap(tensors[i].name, tensors[i].t, tensors[j].name, tensors[j].t));
-    return TGL_OK;
-}

@@ -41,9 +41,4 @@ tgl_status tgl_expect_matrix(const char *name, const DLTensor *t, tgl_dtype dtyp
 
 int64_t tgl_num_cols(const DLTensor *codes, int format);
 
-/* Inputs first, then what is written; NULL tensors are left out. All are on the device of the first, and
- * nothing that is written shares memory with another. */
-typedef struct { const char *name; const DLTensor *t; } tgl_named;
-tgl_status tgl_expect_apart(const tgl_named *tensors, int num_inputs, int count);
-
 #endif

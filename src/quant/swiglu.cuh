@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * swiglu.cuh - the activation in kernels: the steps of swiglu.h, with divisions of a few instructions that
- * give the same bits.
+ * swiglu.cuh - the activation in kernels: the steps of swiglu.h, with divisions of a few instructions.
  *
  * A gate of at most SWIGLU_SMALL in magnitude has a divisor d = 1 + exp(-gate) between 1 and 2^126, whose
  * reciprocal is a normal number. With r0 the device's approximation of 1 / d,
  *     r = fma(r0, fma(-d, r0, 1), r0)                      is 1 / d rounded to nearest,
  *     q0 = gate * r,  q = fma(fma(q0, d, -gate), -r, q0)   is gate / d rounded to nearest,
- * compared with the divisions for every such gate on H200. This order of operands also keeps a gate of -0
- * (and the inner fma is not what is negated: gcc, for the emulated device, would lose the sign of its zero).
+ * unless the true value is within a relative 2^-46 of the middle between two floats: r0 has an error of 2^-23,
+ * and before it is rounded r has its square. There the last bit may be another, as that of exp may be. This
+ * order of operands also keeps a gate of -0 (and the inner fma is not what is negated: gcc, for the emulated
+ * device, would lose the sign of its zero).
  * A NaN passes. Other gates are rare; a thread that has one takes longer. */
 #ifndef TEGULA_QUANT_SWIGLU_CUH
 #define TEGULA_QUANT_SWIGLU_CUH

@@ -633,7 +633,7 @@ TEST(errors_of_overlap)
     SHARED(weights, "topk_weights", count, "logical_count");
     SHARED(unmapped, "unmapped_topk_idx", map, "to_physical_map");
     ERROR(c.weights.t.data = (char *)c.idx.t.data + 36,
-          "topk_idx: memory is shared with topk_weights, want no overlap");
+          "topk_weights: memory is shared with topk_idx, want no overlap");
     ERROR(c.unmapped.t.data = c.idx.t.data,
           "topk_idx: memory is shared with unmapped_topk_idx, want no overlap");
     ERROR(c.unmapped.t.data = c.weights.t.data,

@@ -4,14 +4,7 @@
 #include <math.h>
 
 #include "test.h"
-
-/* Units in the last place of the true value, whose own error in double does not matter. */
-static double error_in_ulp(float seen, double want)
-{
-    int exponent = 0;
-    (void)frexp(want, &exponent);
-    return fabs((double)seen - want) / ldexp(1, exponent - 24 < -149 ? -149 : exponent - 24);
-}
+#include "ulp.h"
 
 static void check_exp(uint32_t bits)
 {

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT
+ * test_best.c - the lists of the best on the CPU, against one pick after another: rows of many and of few
+ * different scores, with NaN and infinities, of every length around a block and a chain. */
+#include "moe/best.h"
+
+#include "test.h"
+
+enum { MOST = 400 };
+
+static float score_of(test_random *r, int kind)
+{
+    switch (kind) {
+    case 0: return (float)test_below(r, 1 << 20) - (1 << 19);
+    case 1: return (float)test_below(r, 40);                        /* ties around the last place */
+    case 2: return test_below(r, 4) ? -INFINITY : (float)test_below(r, 9) - 4;
+    case 3: return test_below(r, 3) ? NAN : (float)test_below(r, 99);
+    case 4: return test_below(r, 2) ? 0.0f : -0.0f;
+    default: return test_below(r, 5) ? INFINITY : NAN;
+    }
+}
+enum { NUM_KINDS = 6 };
+
+static float value_of(float score) { return isnan(score) ? -INFINITY : score; }
+
+/* The best below the limit, which was picked before; -1 at the beginning. */
+static int next_best(const float *scores, int num_scores, int limit)
+{
+    int best = -1;
+    for (int e = 0; e < num_scores; e++) {
+        const float value = value_of(scores[e]), last = limit < 0 ? INFINITY : value_of(scores[limit]);
+        const bool is_below = limit < 0 || value < last || (value == last && e > limit);
+        if (is_below && (best < 0 || value > value_of(scores[best]))) best = e;
+    }
+    return best;
+}
+
+static void check_list(const float *scores, int num_scores, int size, int after)
+{
+    uint64_t best[MOST];
+    int limit = -1;
+    for (int i = 0; i < after; i++) limit = next_best(scores, num_scores, limit);
+    const uint64_t last = after ? tgl_rank(scores[limit], (uint32_t)limit) : TGL_ALL_RANKS;
+    tgl_best_of(best, size, last, scores, num_scores);
+    for (int i = 0; i < size; i++) {
+        limit = next_best(scores, num_scores, limit);
+        if (!CHECK_THAT(tgl_rank_index(best[i]) == (uint32_t)limit && tgl_rank_value(best[i]) ==
+                        value_of(scores[limit]), "%d of %d scores after %d: pick %d is %u, want %d", size,
+                        num_scores, after, i, (unsigned)tgl_rank_index(best[i]), limit))
+            return;
+    }
+}
+
+TEST(lists)
+{
+    test_random r = test_seed("lists");
+    const int lengths[] = { 1, 2, 15, 16, 17, 31, 32, 33, 64, 72, 95, 96, 97, 256, 384, 400 };
+    float scores[MOST];
+    for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
+        for (int kind = 0; kind < NUM_KINDS; kind++) {
+            const int length = lengths[n], sizes[] = { 1, 2, 6, 8, 11, 12, 13, 16, 64, 65, 300 };
+            for (int e = 0; e < length; e++) scores[e] = score_of(&r, kind);
+            for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+                for (int after = 0; after < 8 && sizes[s] + after <= length; after += 7)
+                    check_list(scores, length, sizes[s], after);
+        }
+}
+
+/* 32 candidates are listed by place, 33 by insertion: as many equal scores as that above all others. */
+TEST(as_many_equal_scores)
+{
+    float scores[MOST];
+    for (int equal = 28; equal < 40; equal++)
+        for (int size = 1; size <= 12; size++) {
+            for (int e = 0; e < MOST; e++) scores[e] = -(float)e;
+            for (int i = 0; i < equal; i++) scores[i * 10] = 5;
+            check_list(scores, MOST, size, 0);
+        }
+}
+
+TEST(runs)      /* of a row, added one after the other */
+{
+    test_random r = test_seed("runs");
+    float scores[MOST];
+    for (int kind = 0; kind < NUM_KINDS; kind++)
+        for (int round = 0; round < 40; round++) {
+            const int length = 1 + (int)test_below(&r, MOST), most = length < 20 ? length : 20;
+            const int size = 1 + (int)test_below(&r, (uint32_t)most);
+            for (int e = 0; e < length; e++) scores[e] = score_of(&r, kind);
+            uint64_t list[20];
+            tgl_best_two two = TGL_BEST_TWO_NONE;
+            tgl_best_clear(list, size);
+            for (int e = 0, count; e < length; e += count) {
+                count = 1 + (int)test_below(&r, 50);
+                if (count > length - e) count = length - e;
+                tgl_best_add(list, size, TGL_ALL_RANKS, scores + e, count, (uint32_t)e);
+                tgl_best_two_add(&two, scores + e, count);
+            }
+            int pick = -1;
+            for (int i = 0; i < size; i++) {
+                pick = next_best(scores, length, pick);
+                CHECK_INT(tgl_rank_index(list[i]), pick);
+            }
+            const int first = next_best(scores, length, -1), second = next_best(scores, length, first);
+            CHECK(tgl_best_value(scores, length) == value_of(scores[first]));
+            CHECK(two.first == value_of(scores[first]));
+            CHECK(two.second == (second < 0 ? -INFINITY : value_of(scores[second])));
+        }
+}
+
+TEST(of_nothing)
+{
+    CHECK(tgl_best_value(NULL, 0) == -INFINITY);
+    tgl_best_two two = { 3, 2 };
+    tgl_best_two_add(&two, NULL, 0);
+    CHECK(two.first == 3 && two.second == 2);
+}
