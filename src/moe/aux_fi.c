@@ -28,6 +28,7 @@ tgl_status tgl_moe_aux_fi(const DLTensor *topk_idx, DLTensor *fi, int64_t num_au
     if (tgl_log_wants(TGL_LOG_CALL))
         tgl_log_call("tgl_moe_aux_fi", "topk_idx", topk_idx, "fi", fi, NULL);
     TGL_TRY(check(topk_idx, fi, num_aux_topk));
+    tgl_log_indices("topk_idx", topk_idx, fi->shape[0]);
     /* without tokens all counts are 0, and so are their bits as a float */
     return tgl_histogram(topk_idx, fi, topk_idx->shape[0] * num_aux_topk, workspace, workspace_bytes, stream);
 }

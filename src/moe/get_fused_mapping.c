@@ -255,6 +255,7 @@ tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_map
                      mapping ? mapping->pos_to_expert : NULL, "expert_start",
                      mapping ? mapping->expert_start : NULL, NULL);
     TGL_TRY(tgl_map_check(topk_idx, mapping, alignment));
+    tgl_log_indices("topk_idx", topk_idx, mapping->expert_start->shape[0]);
     problem p = { tgl_data(topk_idx), topk_idx->shape[0], topk_idx->shape[1], tgl_stride(topk_idx, 0),
                   tgl_dtype_bits(topk_idx->dtype) / 8, .num_chunks = 0 };
     if (tgl_on_cpu(topk_idx)) {

@@ -19,6 +19,7 @@ tgl_status tgl_moe_group_count(const DLTensor *group_idx, DLTensor *counts, void
     if (tgl_log_wants(TGL_LOG_CALL))
         tgl_log_call("tgl_moe_group_count", "group_idx", group_idx, "counts", counts, NULL);
     TGL_TRY(check(group_idx, counts));
+    tgl_log_indices("group_idx", group_idx, counts->shape[0]);
     return tgl_histogram(group_idx, counts, 0, workspace, workspace_bytes, stream);
 }
 

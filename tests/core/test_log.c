@@ -5,6 +5,7 @@
 
 #include "child.h"
 #include "core/status.h"
+#include "tegula/moe.h"
 #include "tegula/transpose.h"
 
 static char text[CHILD_TEXT];
@@ -86,6 +87,39 @@ TEST(calls_with_none_and_null)
 {
     CHECK(in_child(ENVIRONMENT("TEGULA_LOG=call"), many_tensors, text));
     CHECK_TEXT(text, "tegula: tgl_op()\ntegula: tgl_op(x f32 [2, 3] on cpu, bias NULL)\n");
+}
+
+static bool indices_past_the_last(void)
+{
+    int64_t longs[] = { 7, -1, 8, 2, 9, INT64_MAX };        /* rows of two, three apart */
+    int32_t shorts[] = { 0, 7, INT32_MIN, 3 };
+    int64_t shape[] = { 2, 2 }, strides[] = { 3, 1 }, four = 4, eight = 8;
+    DLTensor t = { longs, cpu, 2, { TGL_DL_INT, 64, 1 }, shape, strides, 0 };
+    const DLTensor row = { shorts, cpu, 1, { TGL_DL_INT, 32, 1 }, &four, NULL, 0 };
+    int32_t data[8];
+    DLTensor counts = { data, cpu, 1, { TGL_DL_INT, 32, 1 }, &eight, NULL, 0 };
+    tgl_log_indices("topk_idx", &t, 10);
+    tgl_log_indices("topk_idx", &t, 8);
+    tgl_log_indices("ids", &row, 3);
+    if (!CHECK_OK(tgl_moe_group_count(&t, &counts, NULL, 0, NULL))) return false;
+    t.data = NULL;
+    tgl_log_indices("in prepare mode", &t, 0);
+    t.data = longs, t.device.device_type = (DLDeviceType)TGL_DL_CUDA;
+    tgl_log_indices("on a GPU", &t, 0);
+    return true;
+}
+
+TEST(indices_that_are_passed_over)
+{
+    CHECK(in_child(ENVIRONMENT("TEGULA_LOG=call"), indices_past_the_last, text));
+    CHECK_TEXT(text,
+               "tegula: topk_idx: 1 of 4 indices are passed over; [1, 1] is 9, want < 8\n"
+               "tegula: ids: 2 of 4 indices are passed over; [1, 0] is 7, want < 3\n"
+               "tegula: tgl_moe_group_count(group_idx i64 [2, 2] strides [3, 1] on cpu, counts i32 [8] on "
+               "cpu)\n"
+               "tegula: group_idx: 1 of 4 indices are passed over; [1, 1] is 9, want < 8\n");
+    CHECK(in_child(ENVIRONMENT("TEGULA_LOG=info"), indices_past_the_last, text));
+    CHECK_TEXT(text, "");
 }
 
 static bool long_lines(void)
