@@ -109,8 +109,9 @@ TEST(runs)      /* of a row, added one after the other */
 
 TEST(of_nothing)
 {
-    CHECK(tgl_best_value(NULL, 0) == -INFINITY);
+    const float none = 7;
+    CHECK(tgl_best_value(&none, 0) == -INFINITY);
     tgl_best_two two = { 3, 2 };
-    tgl_best_two_add(&two, NULL, 0);
+    tgl_best_two_add(&two, &none, 0);
     CHECK(two.first == 3 && two.second == 2);
 }
