@@ -33,16 +33,23 @@ static PyObject *table(PyObject *m, PyObject *none) /* [(text, module, is_differ
     return list;
 }
 
-static PyObject *bind_torch(PyObject *m, PyObject *args) /* torch_table's members, in order */
+static PyObject *bind_torch(PyObject *m, PyObject *args)
 {
     (void)m;
     torch_table t;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOO", &t.tensor, &t.parameter, &t.empty_strided, &t.strided_cpu,
-                          &t.strided_cuda, &t.device, &t.dtypes, &t.dispatch_depth, &t.is_grad_enabled,
-                          &t.has_transform, &t.forward_ad, &t.increment_version, &t.requires_grad,
-                          &t.cuda_device))
+    PyObject *functions[7];
+    if (!PyArg_ParseTuple(args, "OOOOOOO(OOOOOOO)", &t.tensor, &t.parameter, &t.empty_strided, &t.device,
+                          &t.dtypes, &t.forward_ad, &t.requires_grad, &functions[0], &functions[1],
+                          &functions[2], &functions[3], &functions[4], &functions[5], &functions[6]))
         return NULL;
     Py_INCREF(args); /* with everything in it, for the life of the process */
+    t.strided_cpu = builtin_of(functions[0], METH_VARARGS);
+    t.strided_cuda = builtin_of(functions[1], METH_VARARGS);
+    t.dispatch_depth = builtin_of(functions[2], METH_NOARGS);
+    t.is_grad_enabled = builtin_of(functions[3], METH_NOARGS);
+    t.has_transform = builtin_of(functions[4], METH_NOARGS);
+    t.increment_version = builtin_of(functions[5], METH_O);
+    t.cuda_device = builtin_of(functions[6], METH_NOARGS);
     t.get_requires_grad = (descrgetfunc)PyType_GetSlot(Py_TYPE(t.requires_grad), Py_tp_descr_get);
     torch = t;
     learn_types_again();

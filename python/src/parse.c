@@ -78,6 +78,7 @@ static bool parse_tensor(reader *r, op_row *row, param *p)     /* behind the `[`
 {
     char w[NAME_BYTES];
     p->kind = 't';
+    row->tensors[row->num_tensors++] = row->num_params - 1;
     do {
         if (p->ndim == MAX_DIMS || r->num_dims == MAX_NAMED_DIMS || !take_word(r, w)) return false;
         memcpy(r->dims[r->num_dims].name, w, sizeof w);

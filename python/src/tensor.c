@@ -39,6 +39,21 @@ bool init_tensors(void)
            (str_dtype = PyUnicode_InternFromString("dtype"));
 }
 
+/* ---- torch's functions ---- */
+
+builtin builtin_of(PyObject *object, int kind)
+{
+    const bool is_of_kind = PyCFunction_CheckExact(object) && PyCFunction_GetFlags(object) == kind;
+    return (builtin){ object, is_of_kind ? PyCFunction_GetFunction(object) : NULL, kind };
+}
+
+PyObject *call_builtin(const builtin *function, PyObject *args)
+{
+    if (function->entry) return function->entry(PyCFunction_GetSelf(function->object), args);
+    if (function->kind == METH_VARARGS) return PyObject_Call(function->object, args, NULL);
+    return PyObject_CallFunctionObjArgs(function->object, args, NULL);
+}
+
 /* ---- kinds of objects ---- */
 
 enum { MAX_TYPES = 16 };
@@ -314,7 +329,7 @@ static PyObject *torch_empty_strided(const DLTensor *want, PyObject *args)
 static bool is_current_device(int32_t device)
 {
     if (device == 0) return true;
-    PyObject *current = torch.cuda_device != Py_None ? PyObject_CallNoArgs(torch.cuda_device) : NULL;
+    PyObject *current = torch.cuda_device.object != Py_None ? call_builtin(&torch.cuda_device, NULL) : NULL;
     const bool yes = current && PyLong_AsLong(current) == device;
     Py_XDECREF(current);
     PyErr_Clear();
@@ -327,11 +342,13 @@ static bool is_current_device(int32_t device)
 static bool make_torch_output(const tensor_ref *like, const DLTensor *want, memo *m, tensor_ref *out)
 {
     const bool on_cpu = want->device.device_type == kDLCPU;
-    PyObject *fast = on_cpu ? torch.strided_cpu : torch.strided_cuda, *args = torch_arguments(want, m);
+    const builtin *fast = on_cpu ? &torch.strided_cpu : &torch.strided_cuda;
+    const bool is_here = on_cpu || is_current_device(want->device.device_id);
+    PyObject *args = torch_arguments(want, m);
     if (!args) return false;
-    if (!on_cpu && !is_current_device(want->device.device_id)) fast = Py_None;
     out->api = like->api;
-    out->object = fast != Py_None ? PyObject_Call(fast, args, NULL) : torch_empty_strided(want, args);
+    out->object = fast->object != Py_None && is_here ? call_builtin(fast, args)
+                                                     : torch_empty_strided(want, args);
     bool ok = out->object && out->api->borrow(out->object, &out->tensor) == 0;
     if (ok && out->tensor.device.device_id != want->device.device_id) {
         Py_DECREF(out->object);

@@ -27,19 +27,19 @@ DTYPES = {code << 24 | bits << 16 | lanes: getattr(torch, name)
 
 
 def _bind(glue):
-    """Hands the C side what it asks of torch, in the order of glue.h's torch_table. Returns whether this torch
-    is new enough; an older one's tensors are refused when they come."""
+    """Hands the C side what it asks of torch: objects, and functions that it calls often. Returns whether this
+    torch is new enough; an older one's tensors are refused when they come."""
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-        glue.bind_torch(torch.Tensor, *[None] * 13)
+        glue.bind_torch(torch.Tensor, *[None] * 6, (None,) * 7)
         return False
     # Inductor's allocators take half the time of torch.empty_strided; None where there are none.
     inductor = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     glue.bind_torch(
-        torch.Tensor, torch.nn.Parameter, torch.empty_strided,
-        getattr(inductor, "_empty_strided_cpu", None), getattr(inductor, "_empty_strided_cuda", None),
-        torch.device, DTYPES, torch._C._len_torch_dispatch_stack, torch.is_grad_enabled,
-        torch._C._are_functorch_transforms_active, vars(torch.autograd.forward_ad), torch._C._increment_version,
-        torch._C.TensorBase.requires_grad, getattr(torch._C, "_cuda_getDevice", None))
+        torch.Tensor, torch.nn.Parameter, torch.empty_strided, torch.device, DTYPES,
+        vars(torch.autograd.forward_ad), torch._C.TensorBase.requires_grad,
+        (getattr(inductor, "_empty_strided_cpu", None), getattr(inductor, "_empty_strided_cuda", None),
+         torch._C._len_torch_dispatch_stack, torch.is_grad_enabled, torch._C._are_functorch_transforms_active,
+         torch._C._increment_version, getattr(torch._C, "_cuda_getDevice", None)))
     return True
 
 

@@ -17,7 +17,8 @@ needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="no GPU here")
 NEEDS_TORCH = {
     "test_cuda.py", "test_docs.py", "test_golden.py", "test_memory.py", "test_moe.py",
     "test_moe_cuda.py", "test_moe_gate.py", "test_moe_mapping.py", "test_quant.py", "test_quant_casts.py",
-    "test_quant_swiglu.py", "test_rows.py", "test_testing.py", "test_torch.py", "test_transpose.py",
+    "test_quant_cuda.py", "test_quant_swiglu.py", "test_rows.py", "test_testing.py", "test_torch.py",
+    "test_transpose.py",
 }
 collect_ignore = sorted(NEEDS_TORCH) if torch is None else []
 
@@ -27,6 +28,11 @@ def device(request):
     """Where a test runs: on both where there is a GPU. Where there is none, test_cuda.py's skipped tests
     say so once."""
     return request.param
+
+
+# What is made for tracing (schemas, fake tensors, twins) does not look at the device: one is enough to test it,
+# and with a GPU that is the one which runs without a GPU do not see.
+on_one_device = pytest.mark.parametrize("device", ["cuda" if HAS_CUDA else "cpu"])
 
 
 @pytest.fixture(autouse=True)

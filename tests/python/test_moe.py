@@ -10,6 +10,7 @@ import torch
 
 import golden
 import tegula.torch as reference
+from conftest import on_one_device
 from tegula import moe
 from tegula.testing import assert_equal
 
@@ -363,6 +364,7 @@ def case_of(identity, device):
     return next(itertools.islice(cases(device), int(identity.split("-")[0]), None))
 
 
+@on_one_device
 @pytest.mark.parametrize("case", CASES)
 def test_opcheck(case, device):
     op, args = operator_of(*case_of(case, device))
@@ -388,6 +390,7 @@ def test_opcheck_of_the_mapping(with_psum, device):
         torch.library.opcheck(op.default, (indices, 8, 40, 3, torch.zeros(8, dtype=torch.int32)))
 
 
+@on_one_device
 @pytest.mark.parametrize("case", CASES)
 def test_compile(case, device):
     name, args = case_of(case, device)
@@ -398,6 +401,7 @@ def test_compile(case, device):
         assert_equal(a, b)
 
 
+@on_one_device
 @pytest.mark.parametrize("case", CASES)
 def test_fake_tensors(case, device):
     """Shapes, strides and dtypes of tensors without data, through the public function."""

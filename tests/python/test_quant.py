@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import golden
 import tegula.torch as reference
+from conftest import on_one_device
 from tegula import quant
 from tegula.quant.cast_back_e5m6_kernel import cast_back_e5m6
 from tegula.quant.per_token_cast_to_e5m6_kernel import per_token_cast_to_e5m6
@@ -378,6 +379,7 @@ class Recorder(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@on_one_device
 @pytest.mark.parametrize("case", CASES)
 def test_opcheck(case, device):
     name, args = case_of(case, device)
@@ -398,6 +400,7 @@ def test_opcheck(case, device):
     torch.library.opcheck(packet.out, args, dict(zip(names, outs)), test_utils=tests(args, outs))
 
 
+@on_one_device
 @pytest.mark.parametrize("case", CASES)
 def test_compile(case, device):
     name, args = case_of(case, device)
@@ -408,6 +411,7 @@ def test_compile(case, device):
         assert_equal(a, b)
 
 
+@on_one_device
 @pytest.mark.parametrize("case", CASES)
 def test_fake_tensors(case, device):
     """Shapes, strides and dtypes of tensors without data, through the public function."""

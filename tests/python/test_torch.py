@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tegula
+from conftest import on_one_device
 from tegula.transpose import batched_transpose, transpose
 
 OPS = torch.ops.tegula
@@ -32,6 +33,7 @@ def test_operator_is_the_function(function, packet, shape, device):
     assert torch.equal(out, function(x))
 
 
+@on_one_device
 @each_op
 @pytest.mark.parametrize("grad", [False, True])
 def test_opcheck(function, packet, shape, grad, device):

@@ -3,10 +3,12 @@
 and back. Most functions are builtins; those here only sort arguments."""
 import math
 
-from .. import _tegula
 from .._tegula import (
-    aux_fi, expand_to_fused, group_count, hash_gate, inplace_unique_group_indices, mask_indices_by_tp,
-    normalize_weight, route, top2_sum_gate, topk_gate, topk_sum_and_topk_group_idx,
+    aux_fi, expand_to_fused, expand_to_fused_with_sf as _expand_to_fused_with_sf,
+    get_fused_mapping as _get_fused_mapping, get_fused_mapping_with_psum as _get_fused_mapping_with_psum,
+    group_count, hash_gate, inplace_unique_group_indices, is_preparing as _is_preparing, mask_indices_by_tp,
+    normalize_weight, reduce_fused as _reduce_fused, reduce_fused_e4m3 as _reduce_fused_e4m3, route,
+    top2_sum_gate, topk_gate, topk_sum_and_topk_group_idx,
 )
 from . import scoring
 
@@ -27,12 +29,12 @@ def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, for
     The buffer has num_expanded_tokens positions and the list is empty. With 0 positions, unless
     force_no_sync, the function waits for the result: there are as many positions as needed, and the list has
     the lengths of the segments. out= takes the tensors, without the list, where it does not wait."""
-    mapping = _tegula.get_fused_mapping_with_psum if with_psum else _tegula.get_fused_mapping
+    mapping = _get_fused_mapping_with_psum if with_psum else _get_fused_mapping
     if num_expanded_tokens == 0 and not force_no_sync:
         made, lengths = _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out)
     else:
         made, lengths = mapping(topk_idx, num_experts, num_expanded_tokens, alignment, out=out), []
-    return (*made[:7], lengths, *made[7:])
+    return made[:7] + (lengths, *made[7:]) if with_psum else made + (lengths,)
 
 
 _pinned = {}  # page-locked tensors that no call uses now, by their length
@@ -58,7 +60,7 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out):
     else:
         made = mapping(topk_idx, num_experts, enough, alignment)
         lengths = made[6].tolist()
-    if _tegula.is_preparing():                  # nothing has run: the largest sizes there can be
+    if _is_preparing():                         # nothing has run: the largest sizes there can be
         return made, [0] * num_experts
     total = sum(lengths)
     return (*(pos[:total] for pos in made[:3]), *made[3:]), lengths
@@ -70,8 +72,8 @@ def expand_to_fused_with_sf(x, num_per_channels, token_topk_to_pos, pos_to_exper
     zero. x is the pair (data, sf), one factor per num_per_channels values in float32, or four of them packed
     in an int32. out_sf is column-major with columns of a multiple of 4 if asked for."""
     data, sf = x
-    return _tegula.expand_to_fused_with_sf(data, sf, num_per_channels, token_topk_to_pos, pos_to_expert,
-                                           use_tma_aligned_col_major_sf, out=out)
+    return _expand_to_fused_with_sf(data, sf, num_per_channels, token_topk_to_pos, pos_to_expert,
+                                    use_tma_aligned_col_major_sf, out=out)
 
 
 def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out=None):
@@ -80,9 +82,9 @@ def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out
     may be None: all 1."""
     data, x_sf = x if isinstance(x, (tuple, list)) else (x, None)
     if fp8_format == "e4m3":
-        return _tegula.reduce_fused_e4m3(data, x_sf, topk_weights, token_topk_to_pos, sf, out=out)
+        return _reduce_fused_e4m3(data, x_sf, topk_weights, token_topk_to_pos, sf, out=out)
     if fp8_format != "":
         raise ValueError(f"fp8_format: is {fp8_format!r}, want '' or 'e4m3'")
     if sf is not None:
         raise ValueError("sf: is given, want None where fp8_format is ''")
-    return _tegula.reduce_fused(data, x_sf, topk_weights, token_topk_to_pos, out=out)
+    return _reduce_fused(data, x_sf, topk_weights, token_topk_to_pos, out=out)

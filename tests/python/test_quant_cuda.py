@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: MIT
+"""The casts on a GPU: graphs, streams, threads, compiled code, one launch a call, and the CPU's own results."""
+import threading
+
+import pytest
+import torch
+
+import tegula
+from conftest import needs_cuda
+from tegula import quant
+from tegula.testing import assert_equal
+from tegula.testing.generator import generate_num_sms
+from test_moe_cuda import names_of_work
+from test_quant import CASES, FUNCTIONS, case_of, copies, flat, tensors_in
+
+pytestmark = needs_cuda
+
+PACKED = {"use_tma_aligned_col_major_sf": True, "round_sf": True, "use_packed_ue8m0": True}
+# Of a bfloat16 tensor; every op with its own kernel. Casts and copies are exact: the CPU gives the same bits.
+EXACT = {
+    "per_token_e4m3": lambda x: quant.per_token_cast(x, "e4m3", 128),
+    "per_token_e2m1": lambda x: quant.per_token_cast(x, "e2m1", 32, **PACKED),
+    "per_token_e5m6": lambda x: quant.per_token_cast(x, "e5m6", 64),
+    "sf_only": lambda x: quant.per_token_cast_with_sf_only(x, "e4m3", 128),
+    "again": lambda x: quant.per_token_cast(quant.per_token_cast(x, "e4m3", 128), "e2m1", 32, (1, 128)),
+    "per_block": lambda x: quant.per_block_cast(x, "e4m3", (128, 128)),
+    "lossless": lambda x: quant.per_block_cast_lossless(
+        quant.per_block_cast(x, "e2m1", (1, 32), round_sf=True), "e4m3", (1, 32), (128, 128)),
+    "per_channel": lambda x: quant.per_channel_cast(x, "e4m3", 128),
+    "per_channel_and_transpose": lambda x: quant.per_channel_cast_and_transpose(x, "e4m3", 128),
+    "back": lambda x: quant.cast_back(quant.per_token_cast(x, "e4m3", 128), "bf16", (1, 128)),
+}
+SWIGLU = {
+    "swiglu": lambda x: quant.swiglu_forward_and_per_token_cast(x, "e4m3", 64, swiglu_clamp_value=2.0),
+    "swiglu_per_channel": lambda x: quant.swiglu_forward_and_per_channel_cast_and_transpose(x, "e4m3", 128),
+}
+
+
+def make(num_tokens, hidden=512):
+    return torch.randn(num_tokens, hidden, device="cuda").bfloat16()
+
+
+def same(seen, want):
+    for a, b in zip(tensors_in(seen), tensors_in(want), strict=True):
+        assert_equal(a, b)
+
+
+def reversed_rows(t):
+    """Other numbers, as likely as those there are; integers stay."""
+    if not t.is_floating_point():
+        return t
+    return t.view(torch.uint8).flip(0).view(t.dtype) if t.dtype == torch.float8_e4m3fn else t.flip(0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_graph(case):
+    """Captured once, replayed with other numbers: what an eager call gives for them, in place too."""
+    name, args = case_of(case, "cuda")
+    FUNCTIONS[name](*copies(args))
+    held = copies(args)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = FUNCTIONS[name](*held)
+    for change in (lambda t: t, reversed_rows):
+        fresh = copies(args)
+        for t in tensors_in(fresh):
+            t.copy_(change(t))
+        for to, t in zip(tensors_in(held), tensors_in(fresh), strict=True):
+            to.copy_(t)
+        graph.replay()
+        want = FUNCTIONS[name](*fresh)
+        torch.cuda.synchronize()
+        same((made, held), (want, fresh))
+
+
+def test_graph_with_out():
+    x, y = make(100), make(100)
+    outs = quant.per_token_cast(x, "e4m3", 128)
+    back = quant.cast_back(outs, "bf16", (1, 128))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        assert quant.per_token_cast(x, "e4m3", 128, out=outs)[0] is outs[0]
+        assert quant.cast_back(outs, "bf16", (1, 128), out=back) is back
+    x.copy_(y)
+    graph.replay()
+    torch.cuda.synchronize()
+    same(outs, quant.per_token_cast(y, "e4m3", 128))
+    assert_equal(back, EXACT["back"](y))
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_as_on_the_cpu(name):
+    x = make(517)
+    for a, b in zip(flat(EXACT[name](x)), flat(EXACT[name](x.cpu())), strict=True):
+        assert a.stride() == b.stride()
+        assert_equal(a.cpu(), b, check_stride=False)
+
+
+def test_runs_on_the_current_stream():
+    x, y = torch.zeros(2000, 2048, device="cuda").bfloat16(), make(2000, 2048)
+    want = [function(y) for function in EXACT.values()]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(50_000_000)
+        x.copy_(y)                      # ready only after the sleep, on this stream
+        seen = [function(x) for function in EXACT.values()]
+    torch.cuda.synchronize()
+    same(seen, want)
+
+
+def test_threads():
+    """A stream each, and kernels that one of them is the first to want."""
+    inputs, errors = [make(n, 1280) for n in (1, 33, 300, 1000)], []
+    functions = (EXACT | SWIGLU).values()
+    torch.cuda.synchronize()
+
+    def work(x, made):
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for _ in range(10):
+                    made[:] = [function(x) for function in functions]
+                torch.cuda.current_stream().synchronize()
+        except BaseException as e:
+            errors.append(e)
+
+    made = [[] for _ in inputs]
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(inputs, made)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if errors:
+        raise errors[0]
+    for x, seen in zip(inputs, made):
+        same(seen, [function(x) for function in functions])
+
+
+def test_cuda_graph_trees():
+    """torch.compile's own graphs, with operators of ours between kernels of torch's."""
+    def twice(x):
+        pair = quant.per_token_cast(x * 2, "e4m3", 128)
+        return *pair, quant.cast_back(pair, "bf16", (1, 128)) * 2
+
+    compiled = torch.compile(twice, fullgraph=True, mode="reduce-overhead")
+    for _ in range(4):
+        x = make(64)
+        torch.compiler.cudagraph_mark_step_begin()
+        same(compiled(x), twice(x))
+
+
+def test_compiled_with_out():
+    def cast(x, out, out_sf):
+        quant.per_token_cast(x * 2, "e4m3", 128, out=(out, out_sf))
+
+    x = make(64)
+    outs = [torch.zeros_like(t) for t in quant.per_token_cast(x, "e4m3", 128)]
+    torch.compile(cast, fullgraph=True, backend="aot_eager")(x, *outs)
+    same(outs, quant.per_token_cast(x * 2, "e4m3", 128))
+
+
+@pytest.mark.parametrize("name", EXACT | SWIGLU)
+def test_nothing_compiles_after_the_warm_up(name):
+    """Whatever the number of tokens."""
+    function = (EXACT | SWIGLU)[name]
+    with tegula.warmup():
+        function(make(64, 768))
+    count = tegula.compile_count()
+    for num_tokens in (1, 64, 300, 5000):
+        function(make(num_tokens, 768))
+    assert tegula.compile_count() == count
+
+
+def test_results_do_not_depend_on_num_sms():
+    x = make(1000)
+    functions = (EXACT | SWIGLU).values()
+    want = [function(x) for function in functions]
+    before = tegula.config.get_num_sms()
+    try:
+        for n in {1, 7, *generate_num_sms()}:
+            tegula.config.set_num_sms(n)
+            same([function(x) for function in functions], want)
+    finally:
+        tegula.config.set_num_sms(before)
+
+
+def test_one_launch_a_call():
+    """Of every function, and nothing beside it: no memset, no copy."""
+    calls = [case_of(case, "cuda") for case in CASES]
+    for name, args in calls:
+        FUNCTIONS[name](*copies(args))
+    names = names_of_work(lambda: [FUNCTIONS[name](*args) for name, args in calls])
+    assert len(names) == len(calls), names
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_other_than_the_current_device():
+    x = make(100)
+    for function in (EXACT | SWIGLU).values():
+        for a, b in zip(flat(function(x.to("cuda:1"))), flat(function(x)), strict=True):
+            assert a.device.index == 1
+            assert_equal(a.to("cuda:0"), b, check_stride=False)
