@@ -8,7 +8,6 @@
 
 #include "support.h"
 
-#define I32 "i32", "code 0 with 32 bits", "4"
 
 /* ---- workspaces ---- */
 

@@ -209,14 +209,9 @@ static void check_errors_of_rows(void)
     ERROR(c.out.strides[0] = 9, "out: strides are [9, 1], want [8, 1]");
     ERROR(c.out.shape[0] = 6, "out: shape is [6, 8], want [7, 8]");
     ERROR(c.out.shape[1] = c.out.strides[0] = 9, "out: shape is [7, 9], want [7, 8]");
-    ERROR(c.out.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "out: device is cuda:1, want cuda:0" : "out: device is cuda:1, want cpu");
-    ERROR(c.pos.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "token_topk_to_pos: device is cuda:1, want cuda:0"
-                  : "token_topk_to_pos: device is cuda:1, want cpu");
-    ERROR(c.expert.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "pos_to_expert: device is cuda:1, want cuda:0"
-                  : "pos_to_expert: device is cuda:1, want cpu");
+    OTHER_DEVICE(out, "out");
+    OTHER_DEVICE(pos, "token_topk_to_pos");
+    OTHER_DEVICE(expert, "pos_to_expert");
     ERROR(c.out.t.data = memory + 40, "out: memory is shared with x, want no overlap");
     ERROR(c.out.t.data = memory + 512, "out: memory is shared with token_topk_to_pos, want no overlap");
     ERROR(c.out.t.data = memory + 768 + 24, "out: memory is shared with pos_to_expert, want no overlap");
@@ -254,10 +249,8 @@ TEST(errors_with_sf)
           "x_sf: shape is [3, 4], want [3, 1]");
     ERROR(c.x.t.dtype = c.out.t.dtype = tgl_dtype_to_dlpack(TGL_U8); c.num_per_channels = 1,
           "x_sf: shape is [3, 4], want [3, 8] or [3, 16]");
-    ERROR(c.sf.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "x_sf: device is cuda:1, want cuda:0" : "x_sf: device is cuda:1, want cpu");
-    ERROR(c.out_sf.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "out_sf: device is cuda:1, want cuda:0" : "out_sf: device is cuda:1, want cpu");
+    OTHER_DEVICE(sf, "x_sf");
+    OTHER_DEVICE(out_sf, "out_sf");
     ERROR(c.out_sf.t.data = memory, "out_sf: memory is shared with x, want no overlap");
     ERROR(c.out_sf.t.data = memory + 256, "out_sf: memory is shared with x_sf, want no overlap");
     ERROR(c.out_sf.t.data = memory + 1024 + 64, "out_sf: memory is shared with out, want no overlap");

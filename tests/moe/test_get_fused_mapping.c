@@ -340,11 +340,8 @@ TEST(errors_of_sizes)       /* positions are i32 */
 
 TEST(errors_of_memory)
 {
-    ERROR(c.t[0].t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "pos_to_expert: device is cuda:1, want cuda:0"
-                  : "pos_to_expert: device is cuda:1, want cpu");
-    ERROR(c.t[8].t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "psum_end: device is cuda:1, want cuda:0" : "psum_end: device is cuda:1, want cpu");
+    OTHER_DEVICE(t[0], "pos_to_expert");
+    OTHER_DEVICE(t[8], "psum_end");
     ERROR(c.t[9].t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 }),
           "num_tokens_per_expert_host: is i32 [4] strides [1] on cuda:0, want memory of the host");
     ERROR(c.t[3].t.data = memory + 40, "token_topk_to_pos: memory is shared with topk_idx, want no overlap");
@@ -413,14 +410,4 @@ TEST(memory_of_the_host_is_page_locked)
     }
 }
 
-TEST(no_driver)
-{
-    backend b;
-    if (backend_open("cuda", &b) == TGL_OK) {
-        backend_close(&b);
-        SKIP("there is a CUDA device");
-    }
-    call c;
-    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
-    CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
-}
+TEST_NO_DRIVER()

@@ -110,8 +110,7 @@ TEST(errors)
           "group_idx: strides are [-2, 1], want 1 in the last dimension and >= 0 in the others");
     ERROR(c.out.strides[0] = 2, "counts: strides are [2], want [1]");
     ERROR(c.out.shape[0] = (int64_t)1 << 31, "counts: shape is [2147483648], want [0..2147483647]");
-    ERROR(c.out.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "counts: device is cuda:1, want cuda:0" : "counts: device is cuda:1, want cpu");
+    OTHER_DEVICE(out, "counts");
     ERROR(c.out.t.data = memory + 40, "counts: memory is shared with group_idx, want no overlap");
 }
 
@@ -150,14 +149,4 @@ TEST(workspace_size_grows)      /* with the tokens, so that the largest batch de
     }
 }
 
-TEST(no_driver)
-{
-    backend b;
-    if (backend_open("cuda", &b) == TGL_OK) {
-        backend_close(&b);
-        SKIP("there is a CUDA device");
-    }
-    call c;
-    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
-    CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
-}
+TEST_NO_DRIVER()

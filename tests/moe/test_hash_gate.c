@@ -185,114 +185,57 @@ TEST(empty)     /* no data and no driver */
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor logits, ids, table, mask, map, count, unmapped, idx, weights;
-    DLTensor *plogits, *pids, *ptable, *pmask, *pmap, *pcount, *punmapped, *pidx, *pweights;
-    tgl_moe_gate_params params, *pparams;
-} call;
+typedef struct { gate_call g; tensor ids, table; DLTensor *pids, *ptable; } call;
 
-/* Two experts of eight for each of five ids, and one shared of three replicas. */
 static void valid(call *c, DLDevice on)
 {
-    c->plogits = make(&c->logits, memory + 256, on, TGL_F32, 2, SHAPE(3, 8));
-    c->pids = make(&c->ids, memory + 512, on, TGL_I64, 1, SHAPE(3));
-    c->ptable = make(&c->table, memory + 576, on, TGL_I64, 2, SHAPE(5, 2));
-    c->pmask = make(&c->mask, memory + 704, on, TGL_BOOL, 1, SHAPE(3));
-    c->pmap = make(&c->map, memory + 768, on, TGL_I32, 2, SHAPE(9, 3));
-    c->pcount = make(&c->count, memory + 1024, on, TGL_I32, 1, SHAPE(9));
-    c->punmapped = make(&c->unmapped, memory + 1280, on, TGL_I64, 2, SHAPE(3, 2));
-    c->pidx = make(&c->idx, memory + 1536, on, TGL_I64, 2, SHAPE(3, 3));
-    c->pweights = make(&c->weights, memory + 1792, on, TGL_F32, 2, SHAPE(3, 3));
-    c->params =
-        (tgl_moe_gate_params){ .num_shared_experts = 1, .num_ep_ranks = 5, .num_tp_ranks = 2, .tp_rank = 1 };
-    c->pparams = &c->params;
+    valid_gate(&c->g, on);
+    c->pids = make(&c->ids, memory + 2048, on, TGL_I64, 1, SHAPE(3));
+    c->ptable = make(&c->table, memory + 2176, on, TGL_I64, 2, SHAPE(5, 2));
 }
 
 static tgl_status invoke(const call *c)
 {
-    return tgl_moe_hash_gate(c->plogits, c->pids, c->ptable, c->pmask, c->pmap, c->pcount, c->punmapped,
-                             c->pidx, c->pweights, c->pparams, NULL);
+    const gate_call *g = &c->g;
+    return tgl_moe_hash_gate(g->plogits, c->pids, c->ptable, g->pmask, g->pmap, g->pcount, g->punmapped,
+                             g->pidx, g->pweights, g->pparams, NULL);
 }
-
-#define ROWS_WANT ", want 1 in the last dimension and >= 0 in the others"
 
 TEST(errors)
 {
-    TENSOR_ERRORS(logits, plogits, "logits", "2", "96", F32);
+    GATE_TENSOR_ERRORS();
     TENSOR_ERRORS(ids, pids, "input_ids", "1", "24", INDEX);
     TENSOR_ERRORS(table, ptable, "tid2eid", "2", "80", INDEX);
-    TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "72", INDEX);
-    TENSOR_ERRORS(weights, pweights, "topk_weights", "2", "36", F32);
-    FLAG_ERRORS(mask, pmask, "mask", "1", "3", FLAGS);
-    OPTIONAL_ERRORS(map, pmap, "to_physical_map", "2", "108", I32);
-    OPTIONAL_ERRORS(count, pcount, "logical_count", "1", "36", I32);
-    OPTIONAL_ERRORS(unmapped, punmapped, "unmapped_topk_idx", "2", "48", INDEX);
-    DEVICE_ERROR(idx, "topk_idx");
-    DEVICE_ERROR(weights, "topk_weights");
-    DEVICE_ERROR(ids, "input_ids");
-    DEVICE_ERROR(table, "tid2eid");
-    DEVICE_ERROR(mask, "mask");
-    DEVICE_ERROR(map, "to_physical_map");
-    DEVICE_ERROR(count, "logical_count");
-    DEVICE_ERROR(unmapped, "unmapped_topk_idx");
+    OTHER_DEVICE(ids, "input_ids");
+    OTHER_DEVICE(table, "tid2eid");
 }
 
 TEST(errors_of_layouts_and_shapes)
 {
-    ERROR(c.logits.strides[1] = 2, "logits: strides are [8, 2]" ROWS_WANT);
+    GATE_LAYOUT_ERRORS();
+    GATE_SHAPE_ERRORS("3");
     ERROR(c.ids.strides[0] = 2, "input_ids: strides are [2], want [1]");
     ERROR(c.table.strides[0] = 3, "tid2eid: strides are [3, 1], want [2, 1]");
-    ERROR(c.idx.strides[0] = 4, "topk_idx: strides are [4, 1], want [3, 1]");
-    ERROR(c.unmapped.strides[0] = 1, "unmapped_topk_idx: strides are [1, 1], want >= 2 between rows");
     ERROR(c.ids.shape[0] = 2, "input_ids: shape is [2], want [3]");
     ERROR(c.table.shape[1] = c.table.strides[0] = 3, "topk_idx: shape is [3, 3], want [3, 4]");
-    ERROR(c.mask.shape[0] = 2, "mask: shape is [2], want [3]");
-    ERROR(c.map.shape[0] = 8, "to_physical_map: shape is [8, 3], want [9, 2..2147483647]");
-    ERROR(c.count.shape[0] = 8, "logical_count: shape is [8], want [9]");
-    ERROR(c.unmapped.shape[0] = 2, "unmapped_topk_idx: shape is [2, 2], want [3, 2]");
-    ERROR(c.idx.shape[0] = 2, "topk_idx: shape is [2, 3], want [3, 3]");
-    ERROR(c.weights.shape[0] = 4, "topk_weights: shape is [4, 3], want [3, 3]");
-    ERROR(c.unmapped.t.dtype.bits = 32, "unmapped_topk_idx: dtype is i32, want i64 as topk_idx");
-    ERROR(c.pcount = NULL, "logical_count: is NULL, want a tensor with to_physical_map");
-    ERROR(c.pmap = NULL, "to_physical_map: is NULL, want a tensor with logical_count");
+    ERROR(c.table.shape[1] = c.table.strides[0] = (int64_t)1 << 31,
+          "tid2eid: shape is [5, 2147483648], want [5, 0..2147483647]");
 }
 
 TEST(errors_of_params)
 {
-    ERROR(c.pparams = NULL, "params: is NULL, want a struct");
-    ERROR(c.params.scoring = (tgl_moe_scoring)4, "scoring: is 4, want 0..3");
-    ERROR(c.params.num_groups = 4, "num_groups: is 4, want 0");
-    ERROR(c.params.num_topk_groups = 4, "num_topk_groups: is 4, want 0");
-    ERROR(c.params.num_groups = c.params.num_topk_groups = 4, "num_groups: is 4, want 0");
-    ERROR(c.params.num_shared_experts = -1, "num_shared_experts: is -1, want >= 0");
-    ERROR(c.params.ep_rank = -1, "ep_rank: is -1, want >= 0");
-    ERROR(c.params.num_ep_ranks = 11, "num_ep_ranks: is 11, want at most 10 (experts)");
-    ERROR(c.params.tp_rank = 2, "tp_rank: is 2, want 0..1");
-    ERROR(c.params.reserved[3] = 1, "reserved[3]: is 1, want 0");
+    GATE_PARAMS_ERRORS();
+    ERROR(c.g.params.num_groups = 4, "num_groups: is 4, want 0");
+    ERROR(c.g.params.num_topk_groups = 4, "num_topk_groups: is 4, want 0");
+    ERROR(c.g.params.num_groups = c.g.params.num_topk_groups = 4, "num_groups: is 4, want 0");
 }
 
 TEST(errors_of_overlap)
 {
-#define SHARED(out, name, in, in_name) \
-    ERROR(c.out.t.data = c.in.t.data, name ": memory is shared with " in_name ", want no overlap")
-    SHARED(idx, "topk_idx", logits, "logits");
-    SHARED(weights, "topk_weights", ids, "input_ids");
-    SHARED(idx, "topk_idx", table, "tid2eid");
-    SHARED(unmapped, "unmapped_topk_idx", table, "tid2eid");
-    SHARED(weights, "topk_weights", mask, "mask");
-    SHARED(idx, "topk_idx", map, "to_physical_map");
-    SHARED(weights, "topk_weights", count, "logical_count");
-    SHARED(unmapped, "unmapped_topk_idx", logits, "logits");
+    GATE_OVERLAP_ERRORS();
+    SHARED(g.weights, "topk_weights", ids, "input_ids");
+    SHARED(g.idx, "topk_idx", table, "tid2eid");
+    SHARED(g.unmapped, "unmapped_topk_idx", table, "tid2eid");
 }
 
-TEST(no_driver)
-{
-    backend b;
-    if (backend_open("cuda", &b) == TGL_OK) {
-        backend_close(&b);
-        SKIP("there is a CUDA device");
-    }
-    call c;
-    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
-    CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
-}
+TEST_NO_DRIVER()

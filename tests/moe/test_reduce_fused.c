@@ -276,10 +276,6 @@ static tgl_status invoke(const call *c)
     return tgl_moe_reduce_fused(c->px, c->px_sf, c->pweights, c->ppos, c->psf, c->pout, NULL);
 }
 
-#define ON_CUDA_1(tensor, name)                                                                       \
-    ERROR(c.tensor.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),                           \
-          on_cuda ? name ": device is cuda:1, want cuda:0" : name ": device is cuda:1, want cpu")
-
 TEST(errors)
 {
     ERROR(c.px = NULL, "x: is NULL, want a tensor");
@@ -316,11 +312,11 @@ TEST(errors)
 
 TEST(errors_of_memory)
 {
-    ON_CUDA_1(x_sf, "x_sf");
-    ON_CUDA_1(weights, "topk_weights");
-    ON_CUDA_1(pos, "token_topk_to_pos");
-    ON_CUDA_1(sf, "sf");
-    ON_CUDA_1(out, "out");
+    OTHER_DEVICE(x_sf, "x_sf");
+    OTHER_DEVICE(weights, "topk_weights");
+    OTHER_DEVICE(pos, "token_topk_to_pos");
+    OTHER_DEVICE(sf, "sf");
+    OTHER_DEVICE(out, "out");
     ERROR(c.out.t.data = memory, "out: memory is shared with x, want no overlap");
     ERROR(c.out.t.data = memory + 256 + 24, "out: memory is shared with x_sf, want no overlap");
     ERROR(c.out.t.data = memory + 512, "out: memory is shared with topk_weights, want no overlap");
@@ -328,14 +324,4 @@ TEST(errors_of_memory)
     ERROR(c.out.t.data = memory + 1024, "out: memory is shared with sf, want no overlap");
 }
 
-TEST(no_driver)
-{
-    backend b;
-    if (backend_open("cuda", &b) == TGL_OK) {
-        backend_close(&b);
-        SKIP("there is a CUDA device");
-    }
-    call c;
-    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
-    CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
-}
+TEST_NO_DRIVER()

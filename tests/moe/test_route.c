@@ -443,13 +443,11 @@ TEST(no_tokens)     /* no expert has a pair */
 /* ---- errors: the gate's, the mapping's, the workspace's ---- */
 
 typedef struct {
-    tensor logits, bias, mask, fix, map, count, unmapped, idx, weights;
+    gate_call g;
     tensor pos_to_expert, pos_to_token, pos_to_token_topk, token_topk_to_pos, start, end, length, pairs, psum,
         host;
-    DLTensor *plogits, *pbias, *pmask, *pfix, *pmap, *pcount, *punmapped, *pidx, *pweights;
     tgl_moe_mapping mapping, *pmapping;
     int64_t alignment;
-    tgl_moe_gate_params params, *pparams;
     void *workspace;
     size_t workspace_bytes;
 } call;
@@ -458,15 +456,8 @@ static _Alignas(256) unsigned char scratch[1 << 16];
 
 static void valid(call *c, DLDevice on)
 {
-    c->plogits = make(&c->logits, memory + 256, on, TGL_F32, 2, SHAPE(3, 8));
-    c->pbias = make(&c->bias, memory + 512, on, TGL_F32, 1, SHAPE(8));
-    c->pmask = make(&c->mask, memory + 640, on, TGL_BOOL, 1, SHAPE(3));
-    c->pfix = make(&c->fix, memory + 704, on, TGL_BOOL, 1, SHAPE(3));
-    c->pmap = make(&c->map, memory + 768, on, TGL_I32, 2, SHAPE(9, 3));
-    c->pcount = make(&c->count, memory + 1024, on, TGL_I32, 1, SHAPE(9));
-    c->punmapped = make(&c->unmapped, memory + 1280, on, TGL_I64, 2, SHAPE(3, 2));
-    c->pidx = make(&c->idx, memory + 1536, on, TGL_I64, 2, SHAPE(3, 3));
-    c->pweights = make(&c->weights, memory + 1792, on, TGL_F32, 2, SHAPE(3, 3));
+    valid_gate(&c->g, on);
+    c->g.params.num_groups = 4, c->g.params.num_topk_groups = 2;
     c->mapping = (tgl_moe_mapping){
         .pos_to_expert = make(&c->pos_to_expert, memory + 2048, on, TGL_I32, 1, SHAPE(20)),
         .pos_to_token = make(&c->pos_to_token, memory + 2176, on, TGL_I32, 1, SHAPE(20)),
@@ -480,44 +471,35 @@ static void valid(call *c, DLDevice on)
     };
     c->pmapping = &c->mapping;
     c->alignment = 4;
-    c->params = (tgl_moe_gate_params){ .num_groups = 4, .num_topk_groups = 2, .num_shared_experts = 1,
-                                       .num_ep_ranks = 5, .num_tp_ranks = 2, .tp_rank = 1 };
-    c->pparams = &c->params;
     c->workspace = scratch;
     c->workspace_bytes = sizeof scratch;
 }
 
 static tgl_status invoke(const call *c)
 {
-    return tgl_moe_route(c->plogits, c->pbias, c->pmask, c->pfix, c->pmap, c->pcount, c->punmapped, c->pidx,
-                         c->pweights, c->pmapping, c->alignment, c->pparams, c->workspace, c->workspace_bytes,
+    const gate_call *g = &c->g;
+    return tgl_moe_route(g->plogits, g->pbias, g->pmask, g->pfix, g->pmap, g->pcount, g->punmapped, g->pidx,
+                         g->pweights, c->pmapping, c->alignment, g->pparams, c->workspace, c->workspace_bytes,
                          NULL);
 }
 
-#define OUTPUT_ERRORS(member, pointer, name, rank, bytes)                               \
-    ERROR(c.mapping.pointer = NULL, name ": is NULL, want a tensor");                   \
-    OPTIONAL_ERRORS(member, pointer, name, rank, bytes, I32);                           \
-    DEVICE_ERROR(member, name)
+#define OUTPUT_ERRORS(member, pointer, name, rank, bytes)             \
+    ERROR(c.mapping.pointer = NULL, name ": is NULL, want a tensor"); \
+    OPTIONAL_ERRORS(member, name, rank, bytes, I32);                  \
+    OTHER_DEVICE(member, name)
 
-TEST(errors_of_the_gate)    /* as top2_sum_gate finds them, a few of each kind */
+TEST(errors_of_the_gate)    /* as top2_sum_gate finds them */
 {
-    TENSOR_ERRORS(logits, plogits, "logits", "2", "96", F32);
-    TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "72", INDEX);
-    TENSOR_ERRORS(weights, pweights, "topk_weights", "2", "36", F32);
-    OPTIONAL_ERRORS(bias, pbias, "bias", "1", "32", F32);
-    FLAG_ERRORS(mask, pmask, "mask", "1", "3", FLAGS);
-    OPTIONAL_ERRORS(unmapped, punmapped, "unmapped_topk_idx", "2", "48", INDEX);
-    DEVICE_ERROR(weights, "topk_weights");
-    ERROR(c.map.shape[0] = 8, "to_physical_map: shape is [8, 3], want [9, 2..2147483647]");
-    ERROR(c.idx.shape[1] = c.idx.strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 1..5]");
-    ERROR(c.pcount = NULL, "logical_count: is NULL, want a tensor with to_physical_map");
-    ERROR(c.punmapped = NULL, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
-    ERROR(c.pparams = NULL, "params: is NULL, want a struct");
-    ERROR(c.params.scoring = (tgl_moe_scoring)4, "scoring: is 4, want 0..3");
-    ERROR(c.params.num_groups = 3, "num_groups: is 3, want a divisor of 8 (num_experts)");
-    ERROR(c.params.tp_rank = 2, "tp_rank: is 2, want 0..1");
-    ERROR(c.params.reserved[7] = 5, "reserved[7]: is 5, want 0");
-    ERROR(c.idx.t.data = c.logits.t.data, "topk_idx: memory is shared with logits, want no overlap");
+    GATE_TENSOR_ERRORS();
+    GATE_LAYOUT_ERRORS();
+    GATE_SHAPE_ERRORS("1..5");
+    GATE_PARAMS_ERRORS();
+    GATE_OVERLAP_ERRORS();
+    OPTIONAL_ERRORS(g.bias, "bias", "1", "32", F32);
+    FLAG_ERRORS(g.fix, "fix_routing_mask", "1", "3", FLAGS);
+    ERROR(c.g.idx.shape[1] = c.g.idx.strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 1..5]");
+    ERROR(c.g.punmapped = NULL, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
+    ERROR(c.g.params.num_groups = 3, "num_groups: is 3, want a divisor of 8 (num_experts)");
 }
 
 TEST(errors_of_the_mapping)
@@ -529,8 +511,8 @@ TEST(errors_of_the_mapping)
     OUTPUT_ERRORS(start, expert_start, "expert_start", "1", "20");
     OUTPUT_ERRORS(end, expert_end, "expert_end", "1", "20");
     OUTPUT_ERRORS(length, num_tokens_per_expert, "num_tokens_per_expert", "1", "20");
-    DEVICE_ERROR(pairs, "count");
-    DEVICE_ERROR(psum, "psum_end");
+    OTHER_DEVICE(pairs, "count");
+    OTHER_DEVICE(psum, "psum_end");
     ERROR(c.pmapping = NULL, "mapping: is NULL, want a struct");
     ERROR(c.mapping.reserved[2] = 9, "reserved[2]: is 9, want 0");
     ERROR(c.alignment = 0, "alignment: is 0, want >= 1");
@@ -540,12 +522,12 @@ TEST(errors_of_the_mapping)
     ERROR(c.end.shape[0] = 4, "expert_end: shape is [4], want [5]");
     ERROR(c.pos_to_token.t.data = c.pos_to_expert.t.data,
           "pos_to_token: memory is shared with pos_to_expert, want no overlap");
-    ERROR(c.pos_to_expert.t.data = c.idx.t.data,
+    ERROR(c.pos_to_expert.t.data = c.g.idx.t.data,
           "pos_to_expert: memory is shared with topk_idx, want no overlap");
-    ERROR(c.start.t.data = c.logits.t.data, "expert_start: memory is shared with logits, want no overlap");
-    ERROR(c.pos_to_token.t.data = c.weights.t.data,
+    ERROR(c.start.t.data = c.g.logits.t.data, "expert_start: memory is shared with logits, want no overlap");
+    ERROR(c.pos_to_token.t.data = c.g.weights.t.data,
           "pos_to_token: memory is shared with topk_weights, want no overlap");
-    ERROR(c.psum.t.data = c.unmapped.t.data,
+    ERROR(c.psum.t.data = c.g.unmapped.t.data,
           "psum_end: memory is shared with unmapped_topk_idx, want no overlap");
 }
 
@@ -554,12 +536,13 @@ static void valid_with_more_tokens(call *c, DLDevice on)
 {
     static _Alignas(256) unsigned char more[4096];
     valid(c, on);
-    c->plogits = make(&c->logits, more, on, TGL_F32, 2, SHAPE(16, 8));
-    c->pmask = make(&c->mask, more + 512, on, TGL_BOOL, 1, SHAPE(16));
-    c->pfix = make(&c->fix, more + 576, on, TGL_BOOL, 1, SHAPE(16));
-    c->punmapped = make(&c->unmapped, more + 768, on, TGL_I64, 2, SHAPE(16, 2));
-    c->pidx = make(&c->idx, more + 1024, on, TGL_I64, 2, SHAPE(16, 3));
-    c->pweights = make(&c->weights, more + 1536, on, TGL_F32, 2, SHAPE(16, 3));
+    gate_call *g = &c->g;
+    g->plogits = make(&g->logits, more, on, TGL_F32, 2, SHAPE(16, 8));
+    g->pmask = make(&g->mask, more + 512, on, TGL_BOOL, 1, SHAPE(16));
+    g->pfix = make(&g->fix, more + 576, on, TGL_BOOL, 1, SHAPE(16));
+    g->punmapped = make(&g->unmapped, more + 768, on, TGL_I64, 2, SHAPE(16, 2));
+    g->pidx = make(&g->idx, more + 1024, on, TGL_I64, 2, SHAPE(16, 3));
+    g->pweights = make(&g->weights, more + 1536, on, TGL_F32, 2, SHAPE(16, 3));
     c->mapping.token_topk_to_pos = make(&c->token_topk_to_pos, more + 2048, on, TGL_I32, 2, SHAPE(16, 3));
 }
 
@@ -569,7 +552,7 @@ TEST(errors_of_the_workspace)   /* of CUDA tensors; the CPU wants none */
     char want[128];
     fill_memory();
     valid_with_more_tokens(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
-    const size_t bytes = tgl_moe_route_workspace_size(c.plogits, c.pidx, c.pmapping);
+    const size_t bytes = tgl_moe_route_workspace_size(c.g.plogits, c.g.pidx, c.pmapping);
     CHECK(bytes > 0);
     c.workspace = NULL;
     snprintf(want, sizeof want, "workspace: is NULL, want %zu bytes of device memory", bytes);

@@ -494,160 +494,65 @@ TEST(empty)     /* no data and no driver */
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor logits, bias, mask, fix, map, count, unmapped, idx, weights;
-    DLTensor *plogits, *pbias, *pmask, *pfix, *pmap, *pcount, *punmapped, *pidx, *pweights;
-    tgl_moe_gate_params params, *pparams;
-} call;
+typedef struct { gate_call g; } call;
 
-/* Two of eight experts, and one shared of three replicas. */
 static void valid(call *c, DLDevice on)
 {
-    c->plogits = make(&c->logits, memory + 256, on, TGL_F32, 2, SHAPE(3, 8));
-    c->pbias = make(&c->bias, memory + 512, on, TGL_F32, 1, SHAPE(8));
-    c->pmask = make(&c->mask, memory + 640, on, TGL_BOOL, 1, SHAPE(3));
-    c->pfix = make(&c->fix, memory + 704, on, TGL_BOOL, 1, SHAPE(3));
-    c->pmap = make(&c->map, memory + 768, on, TGL_I32, 2, SHAPE(9, 3));
-    c->pcount = make(&c->count, memory + 1024, on, TGL_I32, 1, SHAPE(9));
-    c->punmapped = make(&c->unmapped, memory + 1280, on, TGL_I64, 2, SHAPE(3, 2));
-    c->pidx = make(&c->idx, memory + 1536, on, TGL_I64, 2, SHAPE(3, 3));
-    c->pweights = make(&c->weights, memory + 1792, on, TGL_F32, 2, SHAPE(3, 3));
-    c->params = (tgl_moe_gate_params){ .num_groups = 4, .num_topk_groups = 2, .num_shared_experts = 1,
-                                       .num_ep_ranks = 5, .num_tp_ranks = 2, .tp_rank = 1 };
-    c->pparams = &c->params;
+    valid_gate(&c->g, on);
+    c->g.params.num_groups = 4, c->g.params.num_topk_groups = 2;
 }
 
 static tgl_status invoke(const call *c)
 {
-    return tgl_moe_top2_sum_gate(c->plogits, c->pbias, c->pmask, c->pfix, c->pmap, c->pcount, c->punmapped,
-                                 c->pidx, c->pweights, c->pparams, NULL);
+    const gate_call *g = &c->g;
+    return tgl_moe_top2_sum_gate(g->plogits, g->pbias, g->pmask, g->pfix, g->pmap, g->pcount, g->punmapped,
+                                 g->pidx, g->pweights, g->pparams, NULL);
 }
-
-#define ROWS_WANT ", want 1 in the last dimension and >= 0 in the others"
 
 TEST(errors)
 {
-    TENSOR_ERRORS(logits, plogits, "logits", "2", "96", F32);
-    TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "72", INDEX);
-    TENSOR_ERRORS(weights, pweights, "topk_weights", "2", "36", F32);
-    OPTIONAL_ERRORS(bias, pbias, "bias", "1", "32", F32);
-    FLAG_ERRORS(mask, pmask, "mask", "1", "3", FLAGS);
-    FLAG_ERRORS(fix, pfix, "fix_routing_mask", "1", "3", FLAGS);
-    OPTIONAL_ERRORS(map, pmap, "to_physical_map", "2", "108", I32);
-    OPTIONAL_ERRORS(count, pcount, "logical_count", "1", "36", I32);
-    OPTIONAL_ERRORS(unmapped, punmapped, "unmapped_topk_idx", "2", "48", INDEX);
-    DEVICE_ERROR(idx, "topk_idx");
-    DEVICE_ERROR(weights, "topk_weights");
-    DEVICE_ERROR(bias, "bias");
-    DEVICE_ERROR(mask, "mask");
-    DEVICE_ERROR(fix, "fix_routing_mask");
-    DEVICE_ERROR(map, "to_physical_map");
-    DEVICE_ERROR(count, "logical_count");
-    DEVICE_ERROR(unmapped, "unmapped_topk_idx");
+    GATE_TENSOR_ERRORS();
+    OPTIONAL_ERRORS(g.bias, "bias", "1", "32", F32);
+    FLAG_ERRORS(g.fix, "fix_routing_mask", "1", "3", FLAGS);
+    OTHER_DEVICE(g.bias, "bias");
+    OTHER_DEVICE(g.fix, "fix_routing_mask");
 }
 
 TEST(errors_of_layouts)
 {
-    ERROR(c.logits.strides[1] = 2, "logits: strides are [8, 2]" ROWS_WANT);
-    ERROR(c.logits.strides[0] = -8, "logits: strides are [-8, 1]" ROWS_WANT);
-    ERROR(c.unmapped.strides[1] = 2, "unmapped_topk_idx: strides are [2, 2]" ROWS_WANT);
-    ERROR(c.bias.strides[0] = 2, "bias: strides are [2], want [1]");
-    ERROR(c.mask.strides[0] = 2, "mask: strides are [2], want [1]");
-    ERROR(c.fix.strides[0] = 0, "fix_routing_mask: strides are [0], want [1]");
-    ERROR(c.map.strides[0] = 4, "to_physical_map: strides are [4, 1], want [3, 1]");
-    ERROR(c.count.strides[0] = 2, "logical_count: strides are [2], want [1]");
-    ERROR(c.idx.strides[0] = 4, "topk_idx: strides are [4, 1], want [3, 1]");
-    ERROR(c.weights.strides[0] = 4, "topk_weights: strides are [4, 1], want [3, 1]");
-    /* rows that are written must not overlap */
-    ERROR(c.unmapped.strides[0] = 1, "unmapped_topk_idx: strides are [1, 1], want >= 2 between rows");
-    ERROR(c.unmapped.strides[0] = 0, "unmapped_topk_idx: strides are [0, 1], want >= 2 between rows");
+    GATE_LAYOUT_ERRORS();
+    ERROR(c.g.bias.strides[0] = 2, "bias: strides are [2], want [1]");
+    ERROR(c.g.fix.strides[0] = 0, "fix_routing_mask: strides are [0], want [1]");
 }
 
 TEST(errors_of_shapes)
 {
-    ERROR(c.logits.shape[0] = -1, "logits: shape is [-1, 8], want sizes >= 0");
-    ERROR(c.logits.shape[1] = (int64_t)1 << 31, "logits: shape is [3, 2147483648], want [3, 0..2147483646]");
-    ERROR(c.bias.shape[0] = 7, "bias: shape is [7], want [8]");
-    ERROR(c.mask.shape[0] = 2, "mask: shape is [2], want [3]");
-    ERROR(c.fix.shape[0] = 4, "fix_routing_mask: shape is [4], want [3]");
-    ERROR(c.map.shape[0] = 8, "to_physical_map: shape is [8, 3], want [9, 2..2147483647]");
-    ERROR(c.map.shape[1] = c.map.strides[0] = 1, "to_physical_map: shape is [9, 1], want [9, 2..2147483647]");
-    ERROR(c.count.shape[0] = 8, "logical_count: shape is [8], want [9]");
-    ERROR(c.unmapped.shape[0] = 2, "unmapped_topk_idx: shape is [2, 2], want [3, 2]");
-    ERROR(c.unmapped.shape[1] = c.unmapped.strides[0] = 3, "unmapped_topk_idx: shape is [3, 3], want [3, 2]");
-    ERROR(c.idx.shape[0] = 2, "topk_idx: shape is [2, 3], want [3, 1..5]");
-    ERROR(c.weights.shape[0] = 4, "topk_weights: shape is [4, 3], want [3, 3]");
-    ERROR(c.weights.shape[1] = c.weights.strides[0] = 2, "topk_weights: shape is [3, 2], want [3, 3]");
+    GATE_SHAPE_ERRORS("1..5");
+    ERROR(c.g.bias.shape[0] = 7, "bias: shape is [7], want [8]");
+    ERROR(c.g.fix.shape[0] = 4, "fix_routing_mask: shape is [4], want [3]");
     /* more picks than the kept groups have experts: four, and one shared */
-    ERROR(c.idx.shape[1] = c.idx.strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 1..5]");
-    ERROR(c.params.num_groups = c.params.num_topk_groups = 0; c.idx.shape[1] = c.idx.strides[0] = 10,
+    ERROR(c.g.idx.shape[1] = c.g.idx.strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 1..5]");
+    ERROR(c.g.params.num_groups = c.g.params.num_topk_groups = 0; c.g.idx.shape[1] = c.g.idx.strides[0] = 10,
           "topk_idx: shape is [3, 10], want [3, 1..9]");
-    ERROR(c.unmapped.t.dtype.bits = 32, "unmapped_topk_idx: dtype is i32, want i64 as topk_idx");
-    ERROR(c.idx.t.dtype.bits = 32, "unmapped_topk_idx: dtype is i64, want i32 as topk_idx");
-}
-
-TEST(errors_of_what_belongs_together)
-{
-    ERROR(c.pcount = NULL, "logical_count: is NULL, want a tensor with to_physical_map");
-    ERROR(c.pmap = NULL, "to_physical_map: is NULL, want a tensor with logical_count");
-    ERROR(c.punmapped = NULL, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
-    ERROR(c.pmap = c.pcount = NULL, "to_physical_map: is NULL, want a tensor with num_shared_experts");
+    ERROR(c.g.punmapped = NULL, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
 }
 
 TEST(errors_of_params)
 {
-    ERROR(c.pparams = NULL, "params: is NULL, want a struct");
-    ERROR(c.params.scoring = (tgl_moe_scoring)4, "scoring: is 4, want 0..3");
-    ERROR(c.params.scoring = (tgl_moe_scoring)-1, "scoring: is -1, want 0..3");
-    ERROR(c.params.num_groups = 0, "num_topk_groups: is 2, want 0..0");
-    ERROR(c.params.num_groups = -4, "num_groups: is -4, want >= 0");
-    ERROR(c.params.num_groups = 3, "num_groups: is 3, want a divisor of 8 (num_experts)");
-    ERROR(c.params.num_groups = 16, "num_groups: is 16, want a divisor of 8 (num_experts)");
-    ERROR(c.params.num_topk_groups = 5, "num_topk_groups: is 5, want 1..4");
-    ERROR(c.params.num_topk_groups = 0, "num_topk_groups: is 0, want 1..4");
-    ERROR(c.params.num_topk_groups = -1, "num_topk_groups: is -1, want >= 0");
-    ERROR(c.params.num_shared_experts = -1, "num_shared_experts: is -1, want >= 0");
-    ERROR(c.params.ep_rank = -1, "ep_rank: is -1, want >= 0");
-    ERROR(c.params.num_ep_ranks = -1, "num_ep_ranks: is -1, want >= 0");
-    ERROR(c.params.num_ep_ranks = 11, "num_ep_ranks: is 11, want at most 10 (experts)");
-    ERROR(c.params.num_tp_ranks = -2, "num_tp_ranks: is -2, want >= 0");
-    ERROR(c.params.tp_rank = 2, "tp_rank: is 2, want 0..1");
-    ERROR(c.params.tp_rank = -1, "tp_rank: is -1, want 0..1");
-    ERROR(c.params.num_tp_ranks = 0, "tp_rank: is 1, want 0..0");
-    ERROR(c.params.reserved[0] = 1, "reserved[0]: is 1, want 0");
-    ERROR(c.params.reserved[7] = 5, "reserved[7]: is 5, want 0");
+    GATE_PARAMS_ERRORS();
+    ERROR(c.g.params.num_groups = 0, "num_topk_groups: is 2, want 0..0");
+    ERROR(c.g.params.num_groups = 3, "num_groups: is 3, want a divisor of 8 (num_experts)");
+    ERROR(c.g.params.num_groups = 16, "num_groups: is 16, want a divisor of 8 (num_experts)");
+    ERROR(c.g.params.num_topk_groups = 5, "num_topk_groups: is 5, want 1..4");
+    ERROR(c.g.params.num_topk_groups = 0, "num_topk_groups: is 0, want 1..4");
 }
 
 TEST(errors_of_overlap)
 {
-#define SHARED(out, name, in, in_name) \
-    ERROR(c.out.t.data = c.in.t.data, name ": memory is shared with " in_name ", want no overlap")
-    SHARED(idx, "topk_idx", logits, "logits");
-    SHARED(weights, "topk_weights", logits, "logits");
-    SHARED(unmapped, "unmapped_topk_idx", logits, "logits");
-    SHARED(idx, "topk_idx", bias, "bias");
-    SHARED(weights, "topk_weights", bias, "bias");
-    SHARED(weights, "topk_weights", mask, "mask");
-    SHARED(idx, "topk_idx", fix, "fix_routing_mask");
-    SHARED(idx, "topk_idx", map, "to_physical_map");
-    SHARED(weights, "topk_weights", count, "logical_count");
-    SHARED(unmapped, "unmapped_topk_idx", map, "to_physical_map");
-    ERROR(c.weights.t.data = (char *)c.idx.t.data + 36,
-          "topk_weights: memory is shared with topk_idx, want no overlap");
-    ERROR(c.unmapped.t.data = c.idx.t.data,
-          "topk_idx: memory is shared with unmapped_topk_idx, want no overlap");
-    ERROR(c.unmapped.t.data = c.weights.t.data,
-          "topk_weights: memory is shared with unmapped_topk_idx, want no overlap");
+    GATE_OVERLAP_ERRORS();
+    SHARED(g.idx, "topk_idx", g.bias, "bias");
+    SHARED(g.weights, "topk_weights", g.bias, "bias");
+    SHARED(g.idx, "topk_idx", g.fix, "fix_routing_mask");
 }
 
-TEST(no_driver)
-{
-    backend b;
-    if (backend_open("cuda", &b) == TGL_OK) {
-        backend_close(&b);
-        SKIP("there is a CUDA device");
-    }
-    call c;
-    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
-    CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
-}
+TEST_NO_DRIVER()

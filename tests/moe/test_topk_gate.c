@@ -163,20 +163,9 @@ TEST(errors)
     ERROR(c.idx.strides[0] = 1; c.idx.strides[1] = 3, "topk_idx: strides are [1, 3], want [2, 1]");
     ERROR(c.idx.shape[0] = 2, "topk_idx: shape is [2, 2], want [3, 0..5]");
     ERROR(c.idx.shape[1] = c.idx.strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 0..5]");
-    ERROR(c.idx.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "topk_idx: device is cuda:1, want cuda:0" : "topk_idx: device is cuda:1, want cpu");
+    OTHER_DEVICE(idx, "topk_idx");
     ERROR(c.idx.t.data = c.scores.t.data, "topk_idx: memory is shared with scores, want no overlap");
     ERROR(c.idx.t.data = memory + 256 + 56, "topk_idx: memory is shared with scores, want no overlap");
 }
 
-TEST(no_driver)
-{
-    backend b;
-    if (backend_open("cuda", &b) == TGL_OK) {
-        backend_close(&b);
-        SKIP("there is a CUDA device");
-    }
-    call c;
-    valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
-    CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
-}
+TEST_NO_DRIVER()

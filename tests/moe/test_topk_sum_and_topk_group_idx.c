@@ -157,8 +157,7 @@ TEST(errors)
     ERROR(c.num_topk_sum = -1, "num_topk_sum: is -1, want 1..5");
     ERROR(c.num_topk_sum = 6, "num_topk_sum: is 6, want 1..5");
     ERROR(c.num_topk_sum = INT64_MAX, "num_topk_sum: is 9223372036854775807, want 1..5");
-    ERROR(c.idx.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "group_idx: device is cuda:1, want cuda:0" : "group_idx: device is cuda:1, want cpu");
+    OTHER_DEVICE(idx, "group_idx");
     ERROR(c.idx.t.data = c.scores.t.data, "group_idx: memory is shared with scores, want no overlap");
     ERROR(c.idx.t.data = memory + 256 + 232, "group_idx: memory is shared with scores, want no overlap");
 }
