@@ -7,9 +7,19 @@ A quantised tensor is a pair (data, sf): value = code * sf. Data is float8_e4m3f
 uint8 (e5m6). sf has a factor for every block of values, in float32; with use_tma_aligned_col_major_sf its
 columns lie one after the other, each padded to a multiple of four. round_sf makes factors powers of two. With
 both, use_packed_ue8m0 puts the exponents of four neighbours into an int32."""
-from .. import _tegula
 from .._tegula import (
-    per_channel_cast, per_channel_cast_and_transpose, swiglu_forward_and_per_channel_cast_and_transpose,
+    cast_back as _cast_back, cast_back_e5m6 as _cast_back_e5m6, per_block_cast as _per_block_cast,
+    per_block_cast_lossless as _per_block_cast_lossless,
+    per_block_cast_with_precomputed_sf as _per_block_cast_with_precomputed_sf,
+    per_block_cast_with_sf_only as _per_block_cast_with_sf_only, per_channel_cast,
+    per_channel_cast_and_transpose, per_channel_cast_fused as _per_channel_cast_fused,
+    per_token_cast as _per_token_cast,
+    per_token_cast_with_precomputed_sf as _per_token_cast_with_precomputed_sf,
+    per_token_cast_with_sf_only as _per_token_cast_with_sf_only,
+    swiglu_backward_and_per_token_cast as _swiglu_backward_and_per_token_cast,
+    swiglu_forward_and_per_channel_cast_and_transpose,
+    swiglu_forward_and_per_token_cast as _swiglu_forward_and_per_token_cast,
+    unpack_from_e2m1fn_x2 as _unpack_from_e2m1fn_x2,
 )
 from . import types
 
@@ -27,17 +37,18 @@ def _refuse_packed():
     raise ValueError("use_packed_ue8m0: is True, want use_tma_aligned_col_major_sf and round_sf True, too")
 
 
-_NO_PAIR = None, 1, 0      # sf, and its block: whole rows
+_PAIR = tuple, list
 
 
 def _take_pair(x, x_block_size):
-    """data, (sf, x_num_per_tokens, x_num_per_channels)"""
-    if not isinstance(x, (tuple, list)):
+    """data, sf, x_num_per_tokens, x_num_per_channels"""
+    if not isinstance(x, _PAIR):
         raise ValueError(f"x_block_size: is {x_block_size}, want None where x is no pair (data, sf)")
     if x_block_size is None:
         raise ValueError("x_block_size: is None, want two integers where x is a pair (data, sf)")
     data, sf = x
-    return data, (sf, *x_block_size)
+    rows, cols = x_block_size
+    return data, sf, rows, cols
 
 
 # ---- a factor per piece of a row ----
@@ -48,10 +59,10 @@ def per_token_cast(x, fmt, num_per_channels, x_block_size=None, use_tma_aligned_
     bfloat16 or float32, or a pair (data, sf) with blocks of x_block_size, which is dequantised first."""
     if use_packed_ue8m0 and not (use_tma_aligned_col_major_sf and round_sf):
         _refuse_packed()
-    sf_of_x, rows, cols = _NO_PAIR
-    if x_block_size is not None or isinstance(x, (tuple, list)):
-        x, (sf_of_x, rows, cols) = _take_pair(x, x_block_size)
-    return _tegula.per_token_cast(x, sf_of_x, rows, cols, fmt, num_per_channels,
+    x_sf, rows, cols = None, 1, 0       # whole rows
+    if x_block_size is not None or isinstance(x, _PAIR):
+        x, x_sf, rows, cols = _take_pair(x, x_block_size)
+    return _per_token_cast(x, x_sf, rows, cols, fmt, num_per_channels,
                                   use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0, out=out)
 
 
@@ -61,10 +72,10 @@ def per_token_cast_with_sf_only(x, fmt, num_per_channels, x_block_size=None,
     """The out_sf of per_token_cast."""
     if use_packed_ue8m0 and not (use_tma_aligned_col_major_sf and round_sf):
         _refuse_packed()
-    sf_of_x, rows, cols = _NO_PAIR
-    if x_block_size is not None or isinstance(x, (tuple, list)):
-        x, (sf_of_x, rows, cols) = _take_pair(x, x_block_size)
-    return _tegula.per_token_cast_with_sf_only(x, sf_of_x, rows, cols, fmt, num_per_channels,
+    x_sf, rows, cols = None, 1, 0       # whole rows
+    if x_block_size is not None or isinstance(x, _PAIR):
+        x, x_sf, rows, cols = _take_pair(x, x_block_size)
+    return _per_token_cast_with_sf_only(x, x_sf, rows, cols, fmt, num_per_channels,
                                                use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0,
                                                out=out)
 
@@ -74,10 +85,10 @@ def per_token_cast_with_precomputed_sf(x, fmt, num_per_channels, sf, x_block_siz
                                        use_packed_ue8m0=False, *, out=None):
     """The out of per_token_cast with given factors. Their dtype and strides tell their layout; the flags are
     not read."""
-    sf_of_x, rows, cols = _NO_PAIR
-    if x_block_size is not None or isinstance(x, (tuple, list)):
-        x, (sf_of_x, rows, cols) = _take_pair(x, x_block_size)
-    return _tegula.per_token_cast_with_precomputed_sf(x, sf_of_x, rows, cols, fmt, num_per_channels, sf,
+    x_sf, rows, cols = None, 1, 0       # whole rows
+    if x_block_size is not None or isinstance(x, _PAIR):
+        x, x_sf, rows, cols = _take_pair(x, x_block_size)
+    return _per_token_cast_with_precomputed_sf(x, x_sf, rows, cols, fmt, num_per_channels, sf,
                                                       out=out)
 
 
@@ -90,7 +101,7 @@ def per_block_cast(x, fmt, block_size, use_tma_aligned_col_major_sf=False, round
     if use_packed_ue8m0 and not (use_tma_aligned_col_major_sf and round_sf):
         _refuse_packed()
     rows, cols = block_size
-    return _tegula.per_block_cast(x, fmt, rows, cols, use_tma_aligned_col_major_sf, round_sf,
+    return _per_block_cast(x, fmt, rows, cols, use_tma_aligned_col_major_sf, round_sf,
                                   use_packed_ue8m0, out=out)
 
 
@@ -100,7 +111,7 @@ def per_block_cast_with_sf_only(x, fmt, block_size, use_tma_aligned_col_major_sf
     if use_packed_ue8m0 and not (use_tma_aligned_col_major_sf and round_sf):
         _refuse_packed()
     rows, cols = block_size
-    return _tegula.per_block_cast_with_sf_only(x, fmt, rows, cols, use_tma_aligned_col_major_sf, round_sf,
+    return _per_block_cast_with_sf_only(x, fmt, rows, cols, use_tma_aligned_col_major_sf, round_sf,
                                                use_packed_ue8m0, out=out)
 
 
@@ -109,7 +120,7 @@ def per_block_cast_with_precomputed_sf(x, fmt, block_size, sf, use_tma_aligned_c
     """The out of per_block_cast with given factors. Their dtype and strides tell their layout; the flags are
     not read."""
     rows, cols = block_size
-    return _tegula.per_block_cast_with_precomputed_sf(x, fmt, rows, cols, sf, out=out)
+    return _per_block_cast_with_precomputed_sf(x, fmt, rows, cols, sf, out=out)
 
 
 def per_block_cast_lossless(x, fmt, x_block_size, out_block_size, use_tma_aligned_col_major_sf=False,
@@ -123,7 +134,7 @@ def per_block_cast_lossless(x, fmt, x_block_size, out_block_size, use_tma_aligne
     data, sf = x
     x_rows, x_cols = x_block_size
     rows, cols = out_block_size
-    return _tegula.per_block_cast_lossless(data, sf, fmt, x_rows, x_cols, rows, cols,
+    return _per_block_cast_lossless(data, sf, fmt, x_rows, x_cols, rows, cols,
                                            use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0, inexact,
                                            out=out)
 
@@ -134,12 +145,12 @@ def per_channel_cast_fused(x, fmt, num_per_tokens, round_sf=False, num_per_chann
                            *, out=None):
     """(out, out_sf): as per_channel_cast, of the rows x[pos_to_token], where a negative one is padding. x may
     be a pair of e4m3 and a factor per num_per_channels values of a row."""
-    data, sf = x if isinstance(x, (tuple, list)) else (x, None)
+    data, sf = x if isinstance(x, _PAIR) else (x, None)
     if sf is None and num_per_channels is not None:
         raise ValueError(f"num_per_channels: is {num_per_channels}, want None where x is no pair (data, sf)")
     if sf is not None and num_per_channels is None:
         raise ValueError("num_per_channels: is None, want an integer where x is a pair (data, sf)")
-    return _tegula.per_channel_cast_fused(data, sf, fmt, num_per_tokens, round_sf, num_per_channels or 0,
+    return _per_channel_cast_fused(data, sf, fmt, num_per_tokens, round_sf, num_per_channels or 0,
                                           pos_to_token, out=out)
 
 
@@ -150,7 +161,7 @@ def cast_back(x, fmt, x_block_size, x_special_fmt=None, *, out=None):
     want x_special_fmt='e5m6'."""
     if x_special_fmt not in (None, "e5m6"):
         raise ValueError(f"x_special_fmt: is {x_special_fmt!r}, want None or 'e5m6'")
-    op = _tegula.cast_back if x_special_fmt is None else _tegula.cast_back_e5m6
+    op = _cast_back if x_special_fmt is None else _cast_back_e5m6
     data, sf = x
     rows, cols = x_block_size
     return op(data, sf, fmt, rows, cols, out=out)
@@ -170,7 +181,7 @@ def unpack_from_e2m1fn_x2(x, out_dtype=None):
     if len(x.shape) == 0:
         raise ValueError("x: has 0 dimensions, want 1 or more")
     name = "float32" if out_dtype is None else str(out_dtype).removeprefix("torch.")
-    numbers = _tegula.unpack_from_e2m1fn_x2(x.reshape(-1), _WORDS.get(name, "f32"))
+    numbers = _unpack_from_e2m1fn_x2(x.reshape(-1), _WORDS.get(name, "f32"))
     numbers = numbers.reshape(*x.shape[:-1], 2 * x.shape[-1])
     return numbers if name in _WORDS else numbers.to(out_dtype)
 
@@ -189,7 +200,7 @@ def swiglu_forward_and_per_token_cast(x, fmt, num_per_channels, pos_to_token_top
         _refuse_packed()
     if clamped_count is not None and swiglu_clamp_value is None:
         raise ValueError("clamped_count: is given, want None where swiglu_clamp_value is None")
-    return _tegula.swiglu_forward_and_per_token_cast(
+    return _swiglu_forward_and_per_token_cast(
         x, fmt, num_per_channels, pos_to_token_topk, topk_weights, pos_to_expert,
         use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0, swiglu_clamp_value, clamped_count,
         sf_clamp_min, out=out)
@@ -206,7 +217,7 @@ def swiglu_backward_and_per_token_cast(x, grad_out, weight, pos_to_token_topk, t
     the gradients of x, a pair of e4m3 and a factor per num_per_channels values of each half of a row, and of
     weight. out= takes the five tensors in this order."""
     data, sf = x
-    made = _tegula.swiglu_backward_and_per_token_cast(
+    made = _swiglu_backward_and_per_token_cast(
         _flat(data), _flat(sf), _flat(grad_out), weight, pos_to_token_topk, token_topk_to_pos,
         num_per_channels, round_sf, swiglu_clamp_value, out=out)
     return made[0], made[1:3], *made[3:]
