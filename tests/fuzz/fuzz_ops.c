@@ -105,7 +105,7 @@ static bool can_fail(const input *in, const case_tensor *t)
     }
 }
 
-/* Faults of a tensor that its memory follows. The others are spoil()'s. */
+/* Faults of a tensor that its memory follows. The others are call()'s. */
 static void take_fault(bytes *b, input *in)
 {
     const unsigned what = take(b);
@@ -134,8 +134,8 @@ static bool is_repeatable(const input *in)
     return in->values == AS_TABLED || !strstr(in->op->name, "expand_to_fused");
 }
 
-/* And on every device? Not where the last bits of exp decide, of which tables have no case: how SwiGLU is
- * rounded, which of two experts is better. The emulated device has the host's functions. */
+/* And on every device? Not where the last bits of exp decide how a SwiGLU is rounded, or which of two experts
+ * is better; the tables have no such case. The emulated device has the host's exp. */
 static bool is_portable(const input *in, const backend *on)
 {
     if (strstr(in->op->name, "swiglu")) return in->values == AS_TABLED;
@@ -185,10 +185,10 @@ static tgl_status load(case_problem *c, void *context)
         const uint64_t seed = in->seed + (uint64_t)i;
         if (!t->name) continue;
         if (t->role != CASE_OUT) {
-            /* logits of the table are drawn until they suit its oracle, which takes parameters in order */
-            if (in->values == AS_TABLED && t->fill && strcmp(t->name, "logits")) t->fill(c, t, seed);
-            else if (in->values == AS_TABLED || (in->values == BITS && t->dtype != TGL_BOOL))
-                case_fill_bits(c, t, seed);
+            /* the table draws logits until they suit its oracle, which knows good parameters only */
+            const bool is_tabled = in->values == AS_TABLED && strcmp(t->name, "logits");
+            if (is_tabled && t->fill) t->fill(c, t, seed);
+            else if (is_tabled || (in->values == BITS && t->dtype != TGL_BOOL)) case_fill_bits(c, t, seed);
             else
                 for (int64_t k = 0; k < t->slots; k++)
                     put_number(t, k, in->values != SMALL, case_random(seed, k));
@@ -269,12 +269,13 @@ static void insist_passed(const case_instance *k, const case_report *report)
     abort();
 }
 
-/* What both calls wrote is wanted; what neither wrote is as it was before the second. */
+/* What both calls wrote is wanted, to the bit; what neither wrote is as it was before the second. */
 static void settle(case_instance *k, const images *first, const images *second)
 {
     for (int i = 0; i < k->problem.num_tensors; i++) {
-        const case_tensor *t = &k->problem.tensors[i];
+        case_tensor *t = &k->problem.tensors[i];
         if (!t->name || t->role == CASE_IN) continue;
+        t->compare = (case_compare){ .mode = CASE_BITS, .nan_payload = true };
         const size_t size = (size_t)t->element_bytes, end = size * (size_t)t->slots;
         const size_t front = (size_t)((char *)k->tensors[i].data - k->memory[i]) * !!t->slots +
                              (size_t)t->offset * size;
@@ -341,7 +342,6 @@ static const backend *device_of_tests(void)
     }
     return NULL;
 }
-
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
