@@ -6,13 +6,23 @@
 
 #include "tegula/core.h"
 
-/* Is this a build with the address sanitizer? gcc has a macro, clang a feature. */
-#if defined(__SANITIZE_ADDRESS__)
-#define BACKEND_HAS_ASAN 1
-#elif defined(__has_feature)
+/* Is this a build with the address sanitizer, with the thread sanitizer? gcc has macros, clang features. */
+#ifdef __has_feature
 #define BACKEND_HAS_ASAN __has_feature(address_sanitizer)
+#define BACKEND_HAS_TSAN __has_feature(thread_sanitizer)
 #else
+#ifdef __SANITIZE_ADDRESS__
+#define BACKEND_HAS_ASAN 1
+#endif
+#ifdef __SANITIZE_THREAD__
+#define BACKEND_HAS_TSAN 1
+#endif
+#endif
+#ifndef BACKEND_HAS_ASAN
 #define BACKEND_HAS_ASAN 0
+#endif
+#ifndef BACKEND_HAS_TSAN
+#define BACKEND_HAS_TSAN 0
 #endif
 
 typedef struct backend {
