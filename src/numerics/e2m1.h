@@ -35,6 +35,15 @@ TGL_INLINE float tgl_e2m1_to_f32(uint8_t code)
     return tgl_f32_from_bits(sign | tgl_minifloat_to_magnitude(code & 0x7, 1, 1));
 }
 
+/* The same as the upper half of the float, by integers alone: bits 6 and 7 count the steps from 0.5 on, which
+ * is where 0.75 would be. */
+TGL_INLINE uint16_t tgl_e2m1_to_bf16(uint8_t code)
+{
+    const uint16_t magnitude = code & 0x7, sign = (uint16_t)((code & 0x8) << 12);
+    const uint16_t base = magnitude > 0 ? 0x3F00 : 0, steps = magnitude > 1 ? (uint16_t)(magnitude << 6) : 0;
+    return (uint16_t)(sign | (base + steps));
+}
+
 TGL_INLINE uint8_t tgl_e2m1x2_from_f32(float even, float odd)
 {
     return (uint8_t)(tgl_e2m1_from_f32(even) | tgl_e2m1_from_f32(odd) << 4);

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 #include "quant/cast.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/clones.h"
 #include "core/square.h"
 #include "core/threads.h"
+#include "quant/lanes.h"
 
 enum {
     PIECE = 1024,               /* columns that are scaled, then encoded, at a time; a multiple of 8 */
-    KEPT = 16384,               /* values that a tile keeps of a reader that works for them */
+    KEPT = 32768,               /* values that a tile keeps of a reader that works for them: in L2 */
     MAX_BLOCKS = PIECE,         /* side by side in a tile */
+    MAX_COLS = 4 * PIECE,       /* of a tile */
     MIN_COLS = 64,              /* of a tile, however many rows it has */
     MAX_TRANSPOSED_COLS = 256,
     TILE_BYTES = 256 << 10      /* of what is read twice: a part of a core's L2 */
@@ -29,25 +32,33 @@ static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 enum { INFINITE = 0x7F800000 };
 
+INLINE int32_t raise_by_float(int32_t amax, float value, bool skip_nan)
+{
+    const int32_t magnitude = (int32_t)(tgl_f32_to_bits(value) & 0x7FFFFFFF);
+    const int32_t number = skip_nan && magnitude > INFINITE ? 0 : magnitude;
+    return number > amax ? number : amax;
+}
+
+INLINE int16_t raise_by_bf16(int16_t amax, uint16_t value, bool skip_nan)
+{
+    const int16_t magnitude = (int16_t)(value & 0x7FFF);
+    const int16_t number = skip_nan && magnitude > INFINITE >> 16 ? 0 : magnitude;
+    return number > amax ? number : amax;
+}
+
 INLINE int32_t amax_of_floats(const float *values, int64_t count, bool skip_nan)
 {
     int32_t amax = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const int32_t magnitude = (int32_t)(tgl_f32_to_bits(values[i]) & 0x7FFFFFFF);
-        const int32_t number = skip_nan && magnitude > INFINITE ? 0 : magnitude;
-        amax = number > amax ? number : amax;
-    }
+    for (int64_t i = skip_nan ? 0 : tgl_lanes_amax(values, count, &amax); i < count; i++)
+        amax = raise_by_float(amax, values[i], skip_nan);
     return amax;
 }
 
 INLINE int32_t amax_of_bf16(const uint16_t *values, int64_t count, bool skip_nan)     /* in 16 bits */
 {
     int16_t amax = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const int16_t magnitude = (int16_t)(values[i] & 0x7FFF);
-        const int16_t number = skip_nan && magnitude > INFINITE >> 16 ? 0 : magnitude;
-        amax = number > amax ? number : amax;
-    }
+    for (int64_t i = skip_nan ? 0 : tgl_lanes_amax_of_bf16(values, count, &amax); i < count; i++)
+        amax = raise_by_bf16(amax, values[i], skip_nan);
     return amax << 16;
 }
 
@@ -69,18 +80,6 @@ static int32_t amax_of_ints(const int32_t *values, int64_t count)
     return amax;
 }
 
-/* One column a block. */
-INLINE void amax_of_columns(const void *values, bool is_bf16, int64_t count, bool skip_nan,
-                            int32_t *restrict amax)
-{
-    for (int64_t i = 0; i < count; i++) {
-        const float value = tgl_value_at(values, is_bf16, i);
-        const int32_t magnitude = (int32_t)(tgl_f32_to_bits(value) & 0x7FFFFFFF);
-        const int32_t number = skip_nan && magnitude > INFINITE ? 0 : magnitude;
-        amax[i] = number > amax[i] ? number : amax[i];
-    }
-}
-
 /* Runs of columns that share a block: `at` and `end` are counted from where the first block begins, like the
  * column that a walk starts from. */
 typedef struct { int64_t block, at, end, stop, block_cols; } walk;
@@ -96,29 +95,66 @@ INLINE void walk_on(walk *w)
     w->end = least(w->stop, w->end + w->block_cols);
 }
 
-/* Raises the amax of the blocks that `count` columns from `col` on are in. */
-INLINE void amax_of_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
-                           bool skip_nan, int32_t *amax)
+/* The amax of the blocks that `count` columns of one row are in, from the beginning of the first. */
+INLINE void amax_of_blocks(const void *values, bool is_bf16, int64_t count, int64_t block_cols, bool skip_nan,
+                           int32_t *amax)
 {
-    if (block_cols == 1) {
-        amax_of_columns(values, is_bf16, count, skip_nan, amax + col);
-        return;
-    }
-    for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w)) {
-        const int64_t from = w.at - col, n = w.end - w.at;
-        const int32_t found = is_bf16 ? amax_of_bf16((const uint16_t *)values + from, n, skip_nan)
-                                      : amax_of_floats((const float *)values + from, n, skip_nan);
-        amax[w.block] = found > amax[w.block] ? found : amax[w.block];
+    for (walk w = walk_from(0, count, block_cols); w.at < w.stop; walk_on(&w))
+        amax[w.block] = is_bf16 ? amax_of_bf16((const uint16_t *)values + w.at, w.end - w.at, skip_nan)
+                                : amax_of_floats((const float *)values + w.at, w.end - w.at, skip_nan);
+}
+
+TGL_CLONES
+static void find_row_amax(const void *values, bool is_bf16, int64_t count, int64_t block_cols, bool skip_nan,
+                          int32_t *amax)
+{
+    if (skip_nan) amax_of_blocks(values, is_bf16, count, block_cols, true, amax);       /* seldom */
+    else if (is_bf16) amax_of_blocks(values, true, count, block_cols, false, amax);
+    else amax_of_blocks(values, false, count, block_cols, false, amax);
+}
+
+/* Blocks of several rows, or narrow ones: first the largest of each column, in the bits that values have. */
+typedef union { int16_t of_bf16[PIECE]; int32_t of_floats[PIECE]; } column_amax;
+
+INLINE void raise_columns(const void *values, bool is_bf16, int64_t count, bool skip_nan,
+                          column_amax *columns)
+{
+    if (is_bf16) {
+        int16_t *restrict amax = columns->of_bf16;
+        const uint16_t *x = values;
+        for (int64_t i = 0; i < count; i++) amax[i] = raise_by_bf16(amax[i], x[i], skip_nan);
+    } else {
+        int32_t *restrict amax = columns->of_floats;
+        const float *x = values;
+        for (int64_t i = 0; i < count; i++) amax[i] = raise_by_float(amax[i], x[i], skip_nan);
     }
 }
 
 TGL_CLONES
-static void find_amax(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
-                      bool skip_nan, int32_t *amax)
+static void find_column_amax(const void *values, bool is_bf16, int64_t count, bool skip_nan,
+                             column_amax *columns)
 {
-    if (skip_nan) amax_of_blocks(values, is_bf16, col, count, block_cols, true, amax);      /* seldom */
-    else if (is_bf16) amax_of_blocks(values, true, col, count, block_cols, false, amax);
-    else amax_of_blocks(values, false, col, count, block_cols, false, amax);
+    if (skip_nan) raise_columns(values, is_bf16, count, true, columns);                 /* seldom */
+    else raise_columns(values, is_bf16, count, false, columns);
+}
+
+/* Raises the amax of the blocks that `count` columns from `col` on are in. */
+TGL_CLONES
+static void join_columns(const column_amax *columns, bool is_bf16, int64_t col, int64_t count,
+                         int64_t block_cols, int32_t *amax)
+{
+    if (block_cols == 1)
+        for (int64_t i = 0; i < count; i++)
+            amax[col + i] = is_bf16 ? columns->of_bf16[i] << 16 : columns->of_floats[i];
+    else
+        for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w)) {
+            int32_t largest = amax[w.block];
+            for (int64_t i = w.at - col; i < w.end - col; i++) {
+                const int32_t here = is_bf16 ? columns->of_bf16[i] << 16 : columns->of_floats[i];
+                largest = here > largest ? here : largest;
+            }
+            amax[w.block] = largest;
+        }
 }
 
 /* ---- factors ---- */
@@ -193,23 +229,15 @@ static void multiply(const void *values, bool is_bf16, int64_t col, int64_t coun
  * factors were made of finite values. */
 
 TGL_CLONES
-static void to_e4m3(const float *restrict values, int64_t count, bool is_small, uint8_t *restrict to)
+static void to_e4m3(const float *restrict values, int64_t count, uint8_t *restrict to)
 {
-    if (is_small)
-        for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_from_small_f32(values[i]);
-    else
-        for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_from_f32(values[i]);
+    for (int64_t i = 0; i < count; i++) to[i] = tgl_e4m3_from_f32(values[i]);
 }
 
 TGL_CLONES
-static void to_e2m1(const float *restrict values, int64_t num_pairs, bool is_small, uint8_t *restrict to)
+static void to_e2m1(const float *restrict values, int64_t num_pairs, uint8_t *restrict to)
 {
-    if (is_small)
-        for (int64_t i = 0; i < num_pairs; i++)
-            to[i] = (uint8_t)(tgl_e2m1_from_small_f32(values[2 * i]) |
-                              tgl_e2m1_from_small_f32(values[2 * i + 1]) << 4);
-    else
-        for (int64_t i = 0; i < num_pairs; i++) to[i] = tgl_e2m1x2_from_f32(values[2 * i], values[2 * i + 1]);
+    for (int64_t i = 0; i < num_pairs; i++) to[i] = tgl_e2m1x2_from_f32(values[2 * i], values[2 * i + 1]);
 }
 
 TGL_CLONES
@@ -227,12 +255,62 @@ static void to_e5m6(const float *values, int64_t count, bool is_small, uint8_t *
     }
 }
 
+/* Products and codes at once, where they are small and pairs have one factor, or each value its own. */
+INLINE void small_run(int format, const void *values, bool is_bf16, int64_t count, const float *factors,
+                      bool has_each, uint8_t *restrict to)
+{
+    if (format == TGL_FORMAT_E4M3) {
+        int64_t i = tgl_lanes_to_e4m3(values, is_bf16, count, factors, has_each, to);
+        for (; i < count; i++)
+            to[i] = tgl_e4m3_from_small_f32(tgl_value_at(values, is_bf16, i) * factors[has_each ? i : 0]);
+    } else {
+        int64_t i = tgl_lanes_to_e2m1(values, is_bf16, count, factors, has_each, to);
+        for (; i < count; i += 2) {
+            const float even = tgl_value_at(values, is_bf16, i) * factors[has_each ? i : 0];
+            const float odd = tgl_value_at(values, is_bf16, i + 1) * factors[has_each ? i + 1 : 0];
+            to[i / 2] = (uint8_t)(tgl_e2m1_from_small_f32(even) | tgl_e2m1_from_small_f32(odd) << 4);
+        }
+    }
+}
+
+INLINE void small_blocks(int format, const void *values, bool is_bf16, int64_t col, int64_t count,
+                         int64_t block_cols, const float *factors, uint8_t *row)
+{
+    const int64_t bytes = is_bf16 ? 2 : 4;
+    if (block_cols == 1) {
+        small_run(format, values, is_bf16, count, factors + col, true, row + tgl_code_bytes(format, col));
+        return;
+    }
+    for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w))
+        small_run(format, (const char *)values + (w.at - col) * bytes, is_bf16, w.end - w.at,
+                  factors + w.block, false, row + tgl_code_bytes(format, w.at));
+}
+
+TGL_CLONES
+static void encode_small(int format, const void *values, bool is_bf16, int64_t col, int64_t count,
+                         int64_t block_cols, const float *factors, uint8_t *row)
+{
+    if (format == TGL_FORMAT_E4M3) {
+        if (is_bf16) small_blocks(TGL_FORMAT_E4M3, values, true, col, count, block_cols, factors, row);
+        else small_blocks(TGL_FORMAT_E4M3, values, false, col, count, block_cols, factors, row);
+    } else {
+        if (is_bf16) small_blocks(TGL_FORMAT_E2M1, values, true, col, count, block_cols, factors, row);
+        else small_blocks(TGL_FORMAT_E2M1, values, false, col, count, block_cols, factors, row);
+    }
+}
+
+static bool can_encode_small(int format, int64_t block_cols)
+{
+    return format == TGL_FORMAT_E4M3 ||
+           (format == TGL_FORMAT_E2M1 && (block_cols % 2 == 0 || block_cols == 1));
+}
+
 /* Columns from `col` on of a row of codes. Neither pairs nor groups of eight are cut. */
 static void encode(int format, const float *values, int64_t col, int64_t count, bool is_small, uint8_t *row)
 {
     switch (format) {
-    case TGL_FORMAT_E4M3: to_e4m3(values, count, is_small, row + col); break;
-    case TGL_FORMAT_E2M1: to_e2m1(values, count / 2, is_small, row + col / 2); break;
+    case TGL_FORMAT_E4M3: to_e4m3(values, count, row + col); break;
+    case TGL_FORMAT_E2M1: to_e2m1(values, count / 2, row + col / 2); break;
     default: to_e5m6(values, count, is_small, row + col / 8 * 12); break;
     }
 }
@@ -267,6 +345,8 @@ tgl_reader tgl_read_values(const tgl_values *values)
 TGL_CLONES
 static void from_e4m3(const uint8_t *restrict codes, int64_t count, float factor, float *restrict to)
 {
+    const int64_t done = tgl_lanes_from_e4m3(codes, count, factor, false, to);
+    codes += done, to += done, count -= done;
     uint8_t largest = 0;
     for (int64_t i = 0; i < count; i++) {
         const uint8_t magnitude = codes[i] & 0x7F;
@@ -301,6 +381,10 @@ TGL_CLONES
 static void from_e5m6(const uint8_t *row, int64_t col, int64_t count, float factor, float *to)
 {
     uint16_t codes[PIECE + 8];
+    if (col % 8 == 0) {
+        const int64_t done = tgl_lanes_from_e5m6(row + col / 8 * 12, count, factor, false, to);
+        col += done, to += done, count -= done;
+    }
     const int64_t first = col / 8 * 8;
     for (int64_t j = first; j < col + count; j += 8) {
         uint32_t words[3];
@@ -319,7 +403,7 @@ void tgl_decode_run(int format, const uint8_t *row, int64_t col, int64_t count, 
     }
 }
 
-/* Blocks narrower than this are decoded as one run, then multiplied column by column. */
+/* Blocks narrower than this are no runs: they are decoded together, then multiplied column by column. */
 enum { NARROW = 16 };
 
 TGL_CLONES
@@ -368,6 +452,44 @@ static const void *read_codes(const void *context, int64_t row, int64_t col, int
 
 tgl_reader tgl_read_codes(const tgl_codes *codes) { return (tgl_reader){ read_codes, codes, false, true }; }
 
+TGL_CLONES
+static void to_bf16(const float *restrict values, int64_t count, uint16_t *restrict to)
+{
+    int64_t i = tgl_lanes_to_bf16(values, count, to);
+    for (; i < count; i++) to[i] = tgl_bf16_from_f32(values[i]);
+}
+
+void tgl_round_to_bf16(const float *values, int64_t count, uint16_t *to) { to_bf16(values, count, to); }
+
+/* The front of a run at once, where there is a way. */
+static int64_t decode_front(const tgl_codes *c, const uint8_t *row, int64_t col, int64_t count, float factor,
+                            uint16_t *to)
+{
+    if (c->format == TGL_FORMAT_E4M3) return tgl_lanes_from_e4m3(row + col, count, factor, true, to);
+    if (c->format != TGL_FORMAT_E5M6 || col % 8) return 0;
+    return tgl_lanes_from_e5m6(row + col / 8 * 12, count, factor, true, to);
+}
+
+void tgl_decode_to_bf16(const tgl_codes *c, int64_t row, int64_t col, int64_t count, uint16_t *to)
+{
+    const uint8_t *codes = c->data + row * c->row_bytes;
+    const int64_t m = row / c->block_rows;
+    float buffer[PIECE];
+    for (walk w = walk_from(col, count, c->block_cols < NARROW ? PIECE : c->block_cols); w.at < w.stop;
+         walk_on(&w)) {
+        int64_t at = w.at;
+        if (c->block_cols >= NARROW) {
+            const float factor = tgl_sf_get(&c->sf, m, c->first_sf + w.block);
+            at += decode_front(c, codes, at, w.end - at, factor, to + (at - col));
+        }
+        for (int64_t n; at < w.end; at += n) {
+            n = least(PIECE, w.end - at);
+            tgl_decode(c, row, at, n, buffer);
+            to_bf16(buffer, n, to + (at - col));
+        }
+    }
+}
+
 /* ---- tiles ---- */
 
 /* A tile lies in one row of blocks and begins with a block. Its columns are as many whole blocks, in fours (a
@@ -377,8 +499,8 @@ static int64_t tile_cols_of(const tgl_cast *c)
     if (c->block_cols > c->num_cols / 4) return c->num_cols;    /* a word has all factors of a row */
     const int64_t rows = least(c->block_rows, c->num_rows);
     const int64_t fits = c->from.is_buffered ? KEPT / rows : TILE_BYTES / 4 / rows;
-    const int64_t wanted = least(most(fits, MIN_COLS), c->is_transposed ? MAX_TRANSPOSED_COLS : PIECE);
-    const int64_t unit = 4 * c->block_cols;
+    const int64_t at_most = c->is_transposed ? MAX_TRANSPOSED_COLS : least(MAX_COLS, PIECE * c->block_cols);
+    const int64_t wanted = least(most(fits, MIN_COLS), at_most), unit = 4 * c->block_cols;
     return least(most(wanted / unit, 1) * unit, c->num_cols);
 }
 
@@ -391,6 +513,13 @@ typedef struct {
     float inv[MAX_BLOCKS];
 } tile;
 
+/* Where value (i, j) is kept, or else read to. */
+static float *kept_at(tile *t, int64_t i, int64_t j)
+{
+    const int64_t at = t->is_kept ? i * t->num_cols + j : 0;
+    return (float *)((char *)t->kept + at * (t->cast->from.is_bf16 ? 2 : 4));
+}
+
 static const void *read_part(const tile *t, int64_t i, int64_t j, int64_t count, float *buffer)
 {
     return t->cast->from.read(t->cast->from.context, t->row + i, t->col + j, count, buffer);
@@ -400,24 +529,47 @@ static const void *read_part(const tile *t, int64_t i, int64_t j, int64_t count,
 static int32_t find_tile_amax(tile *t, bool skip_nan)
 {
     const tgl_cast *c = t->cast;
-    const int64_t step = t->is_kept || !c->from.is_buffered ? t->num_cols : PIECE;
+    const bool is_bf16 = c->from.is_bf16;
+    if (t->num_rows == 1 && c->block_cols >= NARROW && (t->is_kept || !c->from.is_buffered)) {
+        const void *values = read_part(t, 0, 0, t->num_cols, t->kept);
+        find_row_amax(values, is_bf16, t->num_cols, c->block_cols, skip_nan, t->amax);
+        return amax_of_ints(t->amax, t->num_blocks);
+    }
     memset(t->amax, 0, (size_t)t->num_blocks * sizeof *t->amax);
-    for (int64_t i = 0; i < t->num_rows; i++)
-        for (int64_t j = 0; j < t->num_cols; j += step) {
-            const int64_t count = least(step, t->num_cols - j);
-            const void *values = read_part(t, i, j, count, t->kept + (t->is_kept ? i * t->num_cols : 0));
-            find_amax(values, c->from.is_bf16, j, count, c->block_cols, skip_nan, t->amax);
-        }
+    for (int64_t j = 0; j < t->num_cols; j += PIECE) {
+        const int64_t count = least(PIECE, t->num_cols - j);
+        column_amax columns;
+        memset(&columns, 0, (size_t)count * (is_bf16 ? 2 : 4));
+        for (int64_t i = 0; i < t->num_rows; i++)
+            find_column_amax(read_part(t, i, j, count, kept_at(t, i, j)), is_bf16, count, skip_nan, &columns);
+        join_columns(&columns, is_bf16, j, count, c->block_cols, t->amax);
+    }
     return amax_of_ints(t->amax, t->num_blocks);
 }
 
-static void encode_row(const tile *t, int64_t i, bool is_small, uint8_t *to)
+/* With factors that are given; not where a value or a factor is NaN. */
+static bool are_products_small(const tile *t)
+{
+    const int format = t->cast->format;
+    const float limit = format == TGL_FORMAT_E4M3 ? 464.0f : format == TGL_FORMAT_E2M1 ? 7.0f : 65536.0f;
+    bool is_small = true;
+    for (int64_t k = 0; k < t->num_blocks; k++)
+        is_small &= tgl_f32_from_bits((uint32_t)t->amax[k]) * fabsf(t->inv[k]) < limit;
+    return is_small;
+}
+
+static void encode_row(tile *t, int64_t i, bool is_small, uint8_t *to)
 {
     const tgl_cast *c = t->cast;
+    const bool is_at_once = is_small && can_encode_small(c->format, c->block_cols);
     float buffer[PIECE], scaled[PIECE];
     for (int64_t j = 0; j < t->num_cols; j += PIECE) {
         const int64_t count = least(PIECE, t->num_cols - j);
-        const void *values = t->is_kept ? t->kept + i * t->num_cols + j : read_part(t, i, j, count, buffer);
+        const void *values = t->is_kept ? kept_at(t, i, j) : read_part(t, i, j, count, buffer);
+        if (is_at_once) {
+            encode_small(c->format, values, c->from.is_bf16, j, count, c->block_cols, t->inv, to);
+            continue;
+        }
         multiply(values, c->from.is_bf16, j, count, c->block_cols, t->inv, scaled);
         encode(c->format, scaled, j, count, is_small, to);
     }
@@ -440,7 +592,7 @@ static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, in
                  square_cols, 1);
 }
 
-static void encode_transposed(const tile *t, bool is_small)
+static void encode_transposed(tile *t, bool is_small)
 {
     enum { ROWS = 64, STRIDE = MAX_TRANSPOSED_COLS + 16 };  /* a power of two uses few sets of the cache */
     const tgl_cast *c = t->cast;
@@ -459,13 +611,14 @@ static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t c
     t.cast = c;
     t.row = row, t.num_rows = num_rows, t.col = col, t.num_cols = num_cols;
     t.num_blocks = divide_up(num_cols, c->block_cols);
-    t.is_kept = c->from.is_buffered && !c->is_given && num_rows * num_cols <= KEPT;
+    t.is_kept = c->from.is_buffered && num_rows * num_cols <= KEPT;
     const int64_t m = row / c->block_rows, k = c->first_sf + col / c->block_cols;
-    bool is_small = false;
+    const int32_t amax = find_tile_amax(&t, false);
+    bool is_small;
     if (c->is_given) {
         read_factors(c, m, k, t.num_blocks, t.inv);
+        is_small = are_products_small(&t);
     } else {
-        const int32_t amax = find_tile_amax(&t, false);
         if (amax > INFINITE) find_tile_amax(&t, true);
         write_factors(c, m, k, t.amax, t.num_blocks, t.inv);
         is_small = amax < INFINITE && amax_of_floats(t.inv, t.num_blocks, false) < INFINITE;

@@ -2,11 +2,9 @@
  * cast_back.c - tgl_quant_cast_back: codes times their factors, as f32 or bf16. */
 #include "quant/cast_back.h"
 
-#include "core/clones.h"
 #include "core/log.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
-#include "numerics/bf16.h"
 #include "quant/cast.h"
 #include "quant/check.h"
 #include "quant/strip.h"
@@ -20,28 +18,12 @@ typedef struct {
 
 /* ---- CPU ---- */
 
-TGL_CLONES
-static void to_bf16(const float *restrict values, int64_t count, uint16_t *restrict to)
-{
-    for (int64_t i = 0; i < count; i++) to[i] = tgl_bf16_from_f32(values[i]);
-}
-
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    enum { PIECE = 1024 };                      /* stays in L1 between decoding and rounding */
-    float buffer[PIECE];
-    for (int64_t t = begin; t < end; t++) {
-        if (!p->is_bf16) {
-            tgl_decode(&p->x, t, 0, p->num_cols, (float *)p->out + t * p->num_cols);
-            continue;
-        }
-        for (int64_t j = 0; j < p->num_cols; j += PIECE) {
-            const int64_t count = p->num_cols - j < PIECE ? p->num_cols - j : PIECE;
-            tgl_decode(&p->x, t, j, count, buffer);
-            to_bf16(buffer, count, (uint16_t *)p->out + t * p->num_cols + j);
-        }
-    }
+    for (int64_t t = begin; t < end; t++)
+        if (p->is_bf16) tgl_decode_to_bf16(&p->x, t, 0, p->num_cols, (uint16_t *)p->out + t * p->num_cols);
+        else tgl_decode(&p->x, t, 0, p->num_cols, (float *)p->out + t * p->num_cols);
 }
 
 /* ---- checks ---- */

@@ -11,6 +11,7 @@
 #include "cuda/launch.h"
 #include "quant/check.h"
 #include "quant/group.h"
+#include "quant/lanes.h"
 #include "quant/lossless.h"
 
 typedef struct {
@@ -31,7 +32,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 TGL_CLONES
 static void run_exact(const uint8_t *restrict x, int64_t num_pairs, int shift, uint8_t *restrict out)
 {
-    for (int64_t i = 0; i < num_pairs; i++) {
+    for (int64_t i = tgl_lanes_lossless(x, num_pairs, shift, out); i < num_pairs; i++) {
         out[2 * i] = tgl_lossless_exact(x[i] & 15, shift);
         out[2 * i + 1] = tgl_lossless_exact(x[i] >> 4, shift);
     }

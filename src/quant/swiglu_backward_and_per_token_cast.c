@@ -35,7 +35,7 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* ---- CPU ---- */
 
 enum { PIECE = 1024, LANES = 16 };          /* columns at work; partial sums of a row */
-#define INLINE static inline __attribute__((always_inline))     /* so that is_small is a constant */
+#define INLINE static inline __attribute__((always_inline))     /* into each clone */
 
 typedef struct {
     const problem *p;
@@ -49,18 +49,36 @@ static float weight_of(const problem *p, int64_t row)
     return at >= 0 && at < p->num_weights ? p->weight[at] : 0.0f;
 }
 
-INLINE void differentiate(piece *w, bool is_small, float weight, float clamp)
+/* Where no gate or up is clamped, and every exp is a normal number. First all of these, in quarters as
+ * activate.c does it. */
+INLINE void differentiate_small(piece *w, float weight)
+{
+    float divisor[PIECE];
+    const int64_t n = w->count / 4;
+    for (int64_t j = 0; j < n; j++) {
+        divisor[j] = 1.0f + tgl_exp_small(-w->gate[j]);
+        divisor[n + j] = 1.0f + tgl_exp_small(-w->gate[n + j]);
+        divisor[2 * n + j] = 1.0f + tgl_exp_small(-w->gate[2 * n + j]);
+        divisor[3 * n + j] = 1.0f + tgl_exp_small(-w->gate[3 * n + j]);
+    }
+    for (int64_t j = 4 * n; j < w->count; j++) divisor[j] = 1.0f + tgl_exp_small(-w->gate[j]);
+    for (int64_t j = 0; j < w->count; j++) {
+        const tgl_swiglu_grads g = tgl_swiglu_backward(w->gate[j], w->up[j], divisor[j], w->grad[j], weight);
+        w->activation[j] = g.activation;
+        w->gate_grad[j] = g.gate_grad;
+        w->up_grad[j] = g.up_grad;
+    }
+}
+
+INLINE void differentiate(piece *w, float weight, float clamp)
 {
     for (int64_t j = 0; j < w->count; j++) {
         const float gate = w->gate[j], up = w->up[j];
-        const float l = is_small ? gate : tgl_swiglu_gate(gate, clamp);
-        const float r = is_small ? up : tgl_swiglu_up(up, clamp);
-        const float divisor = is_small ? 1.0f + tgl_exp_small(-l) : tgl_swiglu_divisor(l);
-        const tgl_swiglu_grads g = tgl_swiglu_backward(l, r, divisor, w->grad[j], weight);
+        const float l = tgl_swiglu_gate(gate, clamp), r = tgl_swiglu_up(up, clamp);
+        const tgl_swiglu_grads g = tgl_swiglu_backward(l, r, tgl_swiglu_divisor(l), w->grad[j], weight);
         w->activation[j] = g.activation;
-        w->gate_grad[j] = is_small ? g.gate_grad
-                                   : tgl_select_f32(tgl_swiglu_cuts_gate(gate, clamp), 0.0f, g.gate_grad);
-        w->up_grad[j] = is_small ? g.up_grad : tgl_select_f32(tgl_swiglu_cuts_up(up, clamp), 0.0f, g.up_grad);
+        w->gate_grad[j] = tgl_select_f32(tgl_swiglu_cuts_gate(gate, clamp), 0.0f, g.gate_grad);
+        w->up_grad[j] = tgl_select_f32(tgl_swiglu_cuts_up(up, clamp), 0.0f, g.up_grad);
     }
 }
 
@@ -74,8 +92,8 @@ static void compute(piece *w, int64_t row, int64_t col, int64_t count)
     tgl_decode(&p->gate, row, col, count, w->gate);
     tgl_decode(&p->up, row, col, count, w->up);
     for (int64_t j = 0; j < count; j++) w->grad[j] = tgl_bf16_to_f32(grad_out[j]);
-    if (tgl_swiglu_is_small(w->gate, w->up, false, count, p->clamp)) differentiate(w, true, weight, p->clamp);
-    else differentiate(w, false, weight, p->clamp);
+    if (tgl_swiglu_is_small(w->gate, w->up, false, count, p->clamp)) differentiate_small(w, weight);
+    else differentiate(w, weight, p->clamp);
 }
 
 /* A piece's activations and gradients as bf16, and its part of the row's sum: partial sums, so that additions
@@ -85,12 +103,12 @@ static void store(const piece *w, float lanes[LANES])
 {
     const problem *p = w->p;
     const float weight = weight_of(p, w->row);
-    uint16_t *restrict out = p->out + w->row * p->num_cols + w->col;
-    uint16_t *restrict gate_grad = p->x_grad + w->row * 2 * p->num_cols + w->col;
-    uint16_t *restrict up_grad = gate_grad + p->num_cols;
-    for (int64_t j = 0; j < w->count; j++) out[j] = tgl_bf16_from_f32(w->activation[j] * weight);
-    for (int64_t j = 0; j < w->count; j++) gate_grad[j] = tgl_bf16_from_f32(w->gate_grad[j]);
-    for (int64_t j = 0; j < w->count; j++) up_grad[j] = tgl_bf16_from_f32(w->up_grad[j]);
+    uint16_t *gate_grad = p->x_grad + w->row * 2 * p->num_cols + w->col;
+    float weighted[PIECE];
+    for (int64_t j = 0; j < w->count; j++) weighted[j] = w->activation[j] * weight;
+    tgl_round_to_bf16(weighted, w->count, p->out + w->row * p->num_cols + w->col);
+    tgl_round_to_bf16(w->gate_grad, w->count, gate_grad);
+    tgl_round_to_bf16(w->up_grad, w->count, gate_grad + p->num_cols);
     const int64_t whole = w->count / LANES * LANES;
     for (int64_t j = 0; j < whole; j += LANES)
         for (int lane = 0; lane < LANES; lane++) lanes[lane] += w->grad[j + lane] * w->activation[j + lane];

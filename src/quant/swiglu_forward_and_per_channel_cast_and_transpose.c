@@ -3,7 +3,6 @@
  * rounded to bf16, in blocks of one column. */
 #include <math.h>
 
-#include "core/clones.h"
 #include "core/log.h"
 #include "cuda/launch.h"
 #include "quant/activate.h"
@@ -23,19 +22,23 @@ typedef struct {
 
 /* ---- CPU ---- */
 
-TGL_CLONES
 static const void *read_activations(const void *context, int64_t row, int64_t col, int64_t count, float *to)
 {
+    enum { PIECE = 1024 };
     const problem *p = context;
-    tgl_activate(&p->x, p->num_cols, row, col, count, p->clamp, to);
-    for (int64_t i = 0; i < count; i++) to[i] = tgl_bf16_to_f32(tgl_bf16_from_f32(to[i]));
+    float activations[PIECE];
+    for (int64_t j = 0; j < count; j += PIECE) {
+        const int64_t n = count - j < PIECE ? count - j : PIECE;
+        tgl_activate(&p->x, p->num_cols, row, col + j, n, p->clamp, activations);
+        tgl_round_to_bf16(activations, n, (uint16_t *)to + j);
+    }
     return to;
 }
 
 static tgl_status run_on_cpu(const problem *p)
 {
     const tgl_cast cast = {
-        .from = { read_activations, p, .is_bf16 = false, .is_buffered = true }, .num_rows = p->num_rows,
+        .from = { read_activations, p, .is_bf16 = true, .is_buffered = true }, .num_rows = p->num_rows,
         .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule, .block_rows = p->blocks.rows,
         .block_cols = 1, .sf = p->sf, .num_sf = p->num_cols, .out = p->out,
         .out_stride = p->is_transposed ? p->num_rows : p->num_cols, .is_transposed = p->is_transposed

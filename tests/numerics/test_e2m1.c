@@ -44,6 +44,8 @@ TEST(e2m1_values_and_ties)
     for (uint8_t code = 0; code < 8; code++) {
         CHECK(tgl_e2m1_to_f32(code) == values[code]);
         CHECK(tgl_e2m1_to_f32(code | 8) == -values[code]);
+        CHECK_INT(tgl_e2m1_to_bf16(code), bits_of(values[code]) >> 16);
+        CHECK_INT(tgl_e2m1_to_bf16(code | 0xF8), bits_of(-values[code]) >> 16);
     }
     for (int i = 0; i < 7; i++) {
         CHECK_INT(tgl_e2m1_from_f32(ties[i].tie), ties[i].code);
