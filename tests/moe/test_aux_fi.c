@@ -96,6 +96,8 @@ TEST(errors)
     TENSOR_ERRORS(out, pout, "fi", "1", "20", F32);
     ERROR(c.num_aux_topk = 0, "num_aux_topk: is 0, want >= 1");
     ERROR(c.num_aux_topk = -3, "num_aux_topk: is -3, want >= 1");
+    ERROR(c.num_aux_topk = INT64_MAX / 2,
+          "num_aux_topk: is 4611686018427387903 for 3 tokens, want a product < 2^63");
     ERROR(c.in.strides[1] = 2,
           "topk_idx: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
     ERROR(c.out.strides[0] = 2, "fi: strides are [2], want [1]");
