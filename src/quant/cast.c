@@ -394,7 +394,8 @@ static void from_e5m6(const uint8_t *row, int64_t col, int64_t count, float fact
     for (int64_t i = 0; i < count; i++) to[i] = tgl_e5m6_to_f32(codes[col - first + i]) * factor;
 }
 
-void tgl_decode_run(int format, const uint8_t *row, int64_t col, int64_t count, float factor, float *to)
+/* Columns of one block, at most PIECE; `row` is where a row of codes begins. */
+static void decode_run(int format, const uint8_t *row, int64_t col, int64_t count, float factor, float *to)
 {
     switch (format) {
     case TGL_FORMAT_E4M3: from_e4m3(row + col, count, factor, to); break;
@@ -416,7 +417,7 @@ static void decode_narrow(const tgl_codes *c, int64_t m, const uint8_t *row, int
                           float *to)
 {
     float factors[PIECE];
-    tgl_decode_run(c->format, row, col, count, 1, to);
+    decode_run(c->format, row, col, count, 1, to);
     if (c->block_cols == 1 && c->sf.kind == TGL_SF_ROWS) {
         times_factors(to, (const float *)c->sf.data + tgl_sf_offset(&c->sf, m, c->first_sf + col), count);
         return;
@@ -439,7 +440,7 @@ void tgl_decode(const tgl_codes *c, int64_t row, int64_t col, int64_t count, flo
             continue;
         }
         for (walk w = walk_from(from, n, c->block_cols); w.at < w.stop; walk_on(&w))
-            tgl_decode_run(c->format, codes, w.at, w.end - w.at, tgl_sf_get(&c->sf, m, c->first_sf + w.block),
+            decode_run(c->format, codes, w.at, w.end - w.at, tgl_sf_get(&c->sf, m, c->first_sf + w.block),
                            to + (w.at - col));
     }
 }

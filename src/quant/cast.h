@@ -52,9 +52,6 @@ tgl_reader tgl_read_codes(const tgl_codes *codes);      /* code * sf, rounded to
 /* code * sf, rounded to f32, for `count` columns of a row. */
 void tgl_decode(const tgl_codes *codes, int64_t row, int64_t col, int64_t count, float *to);
 
-/* The same of at most 1024 columns in one block, with its factor; `row` is where a row of codes begins. */
-void tgl_decode_run(int format, const uint8_t *row, int64_t col, int64_t count, float factor, float *to);
-
 /* The same, rounded to bf16 once more. */
 void tgl_decode_to_bf16(const tgl_codes *codes, int64_t row, int64_t col, int64_t count, uint16_t *to);
 void tgl_round_to_bf16(const float *values, int64_t count, uint16_t *to);
