@@ -20,13 +20,14 @@ static PyObject *done_or_raise(tgl_status status)
 
 /* ---- for tegula/_torch.py ---- */
 
-static PyObject *table(PyObject *m, PyObject *none) /* [(text, module, is_differentiable)] */
+static PyObject *table(PyObject *m, PyObject *none) /* [(text, module, is_differentiable, face or None)] */
 {
     (void)m, (void)none;
     PyObject *list = PyList_New(0);
     for (int i = 0; list && i < num_rows; i++) {
         PyObject *t =
-            Py_BuildValue("(ssN)", rows[i].text, rows[i].module, PyBool_FromLong(rows[i].is_differentiable));
+            Py_BuildValue("(ssNz)", rows[i].text, rows[i].module, PyBool_FromLong(rows[i].is_differentiable),
+                          rows[i].face);
         if (!t || PyList_Append(list, t)) Py_CLEAR(list);
         Py_XDECREF(t);
     }
@@ -287,18 +288,28 @@ static PyObject *default_of(const param *p) /* as Python writes it */
 static const char *make_doc(const op_row *row)
 {
     PyObject *text = PyUnicode_FromFormat("%s(", row->name);
-    for (int i = 0; text && i < row->num_params; i++) {
-        const param *p = &row->params[i];
-        PyObject *standard = p->has_default ? default_of(p) : PyUnicode_FromString("");
-        PyObject *longer = standard ? PyUnicode_FromFormat("%U%s%U%s%U", text, i ? ", " : "", p->name,
-                                                           p->has_default ? "=" : "", standard)
+    const argument_list *s = &row->public;
+    for (int i = 0; text && i < s->count; i++) {
+        const argument whole = { i, -1, row->params[i].has_default };
+        const argument *a = row->face ? &row->arguments[i] : &whole;
+        PyObject *standard = PyUnicode_FromString(!a->has_default ? "" : a->first < 0 ? "False" : "None");
+        if (a->has_default && a->first >= 0 && a->second < 0) {
+            Py_XDECREF(standard);
+            standard = default_of(&row->params[a->first]);
+        }
+        PyObject *longer = standard ? PyUnicode_FromFormat("%U%s%s%U%s%U", text, i ? ", " : "",
+                                                           i == s->num_positions ? "*, " : "", s->names[i],
+                                                           a->has_default ? "=" : "", standard)
                                     : NULL;
         Py_XDECREF(standard);
         Py_DECREF(text);
         text = longer;
     }
     PyObject *doc = text ? PyUnicode_FromFormat("%U%s)\n--\n\n%s\n\n%s", text,
-                                                row->num_results ? ", *, out=None" : "", row->text,
+                                                !row->num_results                   ? ""
+                                                : s->num_positions < s->count ? ", out=None"
+                                                                              : ", *, out=None",
+                                                row->text,
                                                 row->doc ? row->doc : "")
                          : NULL;
     Py_XDECREF(text);

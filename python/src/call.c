@@ -38,29 +38,29 @@ PyObject *raise_status(tgl_status status)
 
 /* ---- arguments ---- */
 
-static int find_keyword(const op_row *row, PyObject *key)
+static int find_keyword(const argument_list *s, PyObject *key)
 {
-    for (int i = 0; i < row->num_params; i++)
-        if (row->params[i].name == key) return i;                    /* both interned: nearly always */
-    for (int i = 0; i < row->num_params; i++)
-        if (PyUnicode_Compare(row->params[i].name, key) == 0) return i;
+    for (int i = 0; i < s->count; i++)
+        if (s->names[i] == key) return i;                            /* both interned: nearly always */
+    for (int i = 0; i < s->count; i++)
+        if (PyUnicode_Compare(s->names[i], key) == 0) return i;
     return -1;
 }
 
 /* Positions, then keywords, into object[]: borrowed, NULL where not given. */
-static bool sort_arguments(const op_row *row, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
-                           PyObject **object, PyObject **out)
+static bool sort_arguments(const op_row *row, const argument_list *s, PyObject *const *args, Py_ssize_t n,
+                           PyObject *kwnames, PyObject **object, PyObject **out)
 {
-    if (n > row->num_params)
+    if (n > s->num_positions)
         return PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments, got %zd", row->name,
-                            row->num_params, n),
+                            s->num_positions, n),
                false;
     for (Py_ssize_t i = 0; i < n; i++) object[i] = args[i];
-    for (Py_ssize_t i = n; i < row->num_params; i++) object[i] = NULL;
+    for (Py_ssize_t i = n; i < s->count; i++) object[i] = NULL;
     *out = NULL;
     for (Py_ssize_t k = 0, num_keywords = kwnames ? PyTuple_Size(kwnames) : 0; k < num_keywords; k++) {
         PyObject *key = PyTuple_GetItem(kwnames, k), *given = args[n + k];
-        const int i = key == str_out ? -1 : find_keyword(row, key);
+        const int i = key == str_out ? -1 : find_keyword(s, key);
         if (i < 0 && row->num_results && (key == str_out || PyUnicode_Compare(key, str_out) == 0)) {
             *out = given == Py_None ? NULL : given;
             continue;
@@ -68,6 +68,50 @@ static bool sort_arguments(const op_row *row, PyObject *const *args, Py_ssize_t 
         if (i < 0) return PyErr_Format(PyExc_TypeError, "%s() has no argument %R", row->name, key), false;
         if (object[i]) return PyErr_Format(PyExc_TypeError, "%s(): %U is given twice", row->name, key), false;
         object[i] = given;
+    }
+    return true;
+}
+
+/* The two items of a pair, borrowed. A tuple cannot lose them during the call; those of a list are held. */
+static bool open_pair(PyObject *name, PyObject *pair, PyObject *items[2], PyObject **held, int *num_held)
+{
+    const bool is_list = PyList_Check(pair);
+    const Py_ssize_t n = is_list ? PyList_Size(pair) : PyTuple_Size(pair);
+    if (n != 2) return PyErr_Format(PyExc_ValueError, "%U: has %zd items, want 2", name, n), false;
+    for (int k = 0; k < 2; k++) {
+        items[k] = is_list ? PyList_GetItem(pair, k) : PyTuple_GetItem(pair, k);
+        if (is_list) Py_INCREF(held[(*num_held)++] = items[k]);
+    }
+    return true;
+}
+
+/* The public function's arguments to the row's: a pair to both of its parameters. A tensor alone may stand
+ * for a pair whose second is optional, None for one that has a default. */
+static bool spread(const op_row *row, PyObject *const *slot, PyObject **object, PyObject **held,
+                   int *num_held)
+{
+    for (int i = 0; i < row->num_params; i++) object[i] = NULL;
+    for (int i = 0; i < row->public.count; i++) {
+        const argument *a = &row->arguments[i];
+        PyObject *given = slot[i], *name = row->public.names[i], *items[2] = { Py_None, Py_None };
+        if (!given && !a->has_default)
+            return PyErr_Format(PyExc_TypeError, "%s(): %U is missing", row->name, name), false;
+        if (a->first < 0) continue;
+        if (a->second < 0) {
+            object[a->first] = given;
+            continue;
+        }
+        const param *second = &row->params[a->second];
+        if (given && (PyTuple_Check(given) || PyList_Check(given))) {
+            if (!open_pair(name, given, items, held, num_held)) return false;
+        } else if (given && second->kind == 't' && second->optional) {
+            items[0] = given;
+        } else if (given && (given != Py_None || !a->has_default)) {
+            return PyErr_Format(PyExc_TypeError, "%U: is %R, want a pair", name, (PyObject *)Py_TYPE(given)),
+                   false;
+        }
+        object[a->first] = items[0];
+        object[a->second] = items[1];
     }
     return true;
 }
@@ -80,7 +124,9 @@ static void raise_unknown_word(const param *p, PyObject *object)
         Py_DECREF(list);
         list = longer;
     }
-    if (list) PyErr_Format(PyExc_ValueError, "%U: is %R, want one of %U", p->name, object, list);
+    const char *none = p->optional ? "None or " : "";
+    const char *one = p->optional && p->num_words == 1 ? "" : "one of ";
+    if (list) PyErr_Format(PyExc_ValueError, "%U: is %R, want %s%s%U", p->name, object, none, one, list);
     Py_XDECREF(list);
 }
 
@@ -293,7 +339,9 @@ static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *
     const result *o = &row->results[i];
     if (o->chosen_by >= 0) {
         const value *v = &f->arg[o->chosen_by];
-        if (row->params[o->chosen_by].kind == 't' ? !v->tensor : !v->i) o = &row->results[o->otherwise];
+        const char kind = row->params[o->chosen_by].kind;
+        if (!(kind == 't' ? (bool)v->tensor : kind == 'e' ? v->given : (bool)v->i))
+            o = &row->results[o->otherwise];
     }
     *want = (DLTensor){ .device = f->arg[row->first_tensor].tensor->device, .dtype = o->dtype,
                         .ndim = o->ndim, .shape = dims, .strides = dims + MAX_DIMS };
@@ -449,16 +497,14 @@ static PyObject *pack_answer(const op_row *row, tensor_ref *out)
     return answer;
 }
 
-PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+/* object[] and `given`, the outputs, are what args, n and kwnames say: those are for the dispatcher. */
+static PyObject *call_sorted(op_row *row, bool is_guarded, PyObject *const *object, PyObject *given,
+                             PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
-    op_row *row = ((op_object *)self)->row;
-    const bool is_guarded = ((op_object *)self)->is_guarded && row->dispatch;
     bool has_torch = false, has_foreign = false;
-    PyObject *object[MAX_PARAMS], *given, *answer = NULL;
+    PyObject *answer = NULL;
     type_entry entry[MAX_PARAMS];
     frame f;
-    if (!sort_arguments(row, args, n, kwnames, object, &given)) return NULL;
-
     for (int i = 0; i < row->num_params; i++) {
         const param *p = &row->params[i];
         if (!object[i]) {
@@ -526,6 +572,7 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
         else continue;
         goto done;
     }
+    if (row->check && !row->check(f.arg)) goto done;
     const tensor_ref *first = &in[row->first_tensor];
     if (!has_foreign && !stream_of(first->api, &first->tensor, &f.stream)) goto done;
 
@@ -553,5 +600,20 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
 done:
     for (int i = 0; i < num_out; i++) drop_tensor(&out[i]);
     for (int i = 0; i < num_in; i++) drop_tensor(&in[row->tensors[i]]);
+    return answer;
+}
+
+PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    op_row *row = ((op_object *)self)->row;
+    const bool is_public = ((op_object *)self)->is_guarded, has_face = is_public && row->face;
+    PyObject *slot[MAX_PARAMS], *object[MAX_PARAMS], *held[MAX_PARAMS], *given, *answer = NULL;
+    int num_held = 0;
+    if (!sort_arguments(row, is_public ? &row->public : &row->raw, args, n, kwnames, has_face ? slot : object,
+                        &given))
+        return NULL;
+    if (!has_face || spread(row, slot, object, held, &num_held))
+        answer = call_sorted(row, is_public && row->dispatch, object, given, args, n, kwnames);
+    while (num_held > 0) Py_DECREF(held[--num_held]);
     return answer;
 }

@@ -56,6 +56,11 @@ typedef struct {
     int word_bits[MAX_WORDS];
 } param;
 
+/* An argument of the public function, where that takes other ones than the row: a parameter, or a pair of
+ * them; first -1: it is not read. */
+typedef struct { int first, second; bool has_default; } argument;
+typedef struct { int count, num_positions; PyObject *names[MAX_PARAMS]; } argument_list;
+
 typedef struct {
     int dtype_from;          /* a parameter, or -1: dtype */
     DLDataType dtype;
@@ -63,7 +68,7 @@ typedef struct {
     bool is_packed;
     int strided_if;          /* a bool parameter that must be true, or else it is packed; -1: none */
     extent size[MAX_DIMS], stride[MAX_DIMS];
-    int chosen_by;           /* a bool that is true or an optional tensor that is given; -1: always this one */
+    int chosen_by;           /* a bool that is true, an optional tensor or word that is given; -1: always */
     int otherwise;           /* place of the other one in results[] */
 } result;
 
@@ -78,6 +83,8 @@ typedef struct {
 
 typedef struct {
     const char *module, *text, *doc;
+    const char *face;                   /* arguments of the public function; NULL: those of the text */
+    bool (*check)(const value *args);   /* what the op itself cannot tell; sets an exception */
     tgl_status (*call)(const frame *);
     size_t (*workspace)(const frame *); /* bytes wanted on CUDA; NULL: none */
     bool is_differentiable;
@@ -86,6 +93,8 @@ typedef struct {
     int num_params, num_results, num_others, first_tensor;
     int num_tensors, tensors[MAX_PARAMS]; /* which of the params */
     bool has_in_place;
+    argument_list raw, public;                /* they are the same without a face */
+    argument arguments[MAX_PARAMS];       /* of the public one */
     param params[MAX_PARAMS];
     result results[MAX_RESULTS]; /* from the end on: what others are otherwise */
     memo memos[MAX_RESULTS];
@@ -123,9 +132,9 @@ typedef enum {
 } type_kind;
 typedef struct { PyTypeObject *type; const exchange_api *api; type_kind kind; } type_entry;
 
-/* A function of torch that is called with no argument (METH_NOARGS), with one (METH_O) or with a tuple of them
- * (METH_VARARGS). Where it is a C function of that very kind it is called as such: Python's own way to it costs
- * 20 to 30 ns more. */
+/* A function of torch that is called with no argument (METH_NOARGS), with one (METH_O) or with a tuple of
+ * them (METH_VARARGS). Where it is a C function of that very kind it is called as such: Python's own way to
+ * it costs 20 to 30 ns more. */
 typedef struct { PyObject *object; PyCFunction entry; int kind; } builtin;
 builtin builtin_of(PyObject *object, int kind);
 PyObject *call_builtin(const builtin *function, PyObject *args);

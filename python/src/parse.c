@@ -220,13 +220,44 @@ static bool parse_output(reader *r, op_row *row)                     /* result [
     if (take(r, "if")) {
         o->chosen_by = take_word(r, w) ? param_named(row, w) : -1;
         const param *p = o->chosen_by < 0 ? NULL : &row->params[o->chosen_by];
-        if (!p || (p->kind != 'b' && !(p->kind == 't' && p->optional)) || !take(r, "else")) return false;
+        const bool can_choose = p && (p->kind == 'b' || (strchr("te", p->kind) && p->optional));
+        if (!can_choose || !take(r, "else")) return false;
         if (row->num_results + row->num_others == MAX_RESULTS) return false;
         result *other = &row->results[o->otherwise = MAX_RESULTS - ++row->num_others];
         if (!parse_result(r, row, other) || other->ndim != o->ndim) return false;
         if (!has_all_sizes(row, other)) return false;
     }
     return has_all_sizes(row, o);
+}
+
+/* x & x_sf, fmt, block_size: num_per_tokens & num_per_channels = None, *, inexact, -round_sf */
+static bool parse_face(op_row *row)
+{
+    reader r = { .p = row->face };
+    argument_list *s = &row->public;
+    char w[NAME_BYTES], name[NAME_BYTES];
+    s->num_positions = -1;
+    do {
+        if (take(&r, "*")) {
+            if (s->num_positions >= 0) return false;
+            s->num_positions = s->count;
+            continue;
+        }
+        if (s->count == MAX_PARAMS) return false;
+        argument *a = &row->arguments[s->count];
+        *a = (argument){ -1, -1, false };
+        const bool is_read = !take(&r, "-");
+        if (!take_word(&r, w)) return false;
+        memcpy(name, w, sizeof w);
+        if (take(&r, ":") && !take_word(&r, w)) return false;
+        if (is_read && (a->first = param_named(row, w)) < 0) return false;
+        if (take(&r, "&") && (!take_word(&r, w) || (a->second = param_named(row, w)) < 0)) return false;
+        a->has_default = take(&r, "=") ? take(&r, "None") : !is_read;
+        if (is_read && a->second < 0) a->has_default = row->params[a->first].has_default;
+        if (!(s->names[s->count++] = PyUnicode_InternFromString(name))) return false;
+    } while (take(&r, ","));
+    if (s->num_positions < 0) s->num_positions = s->count;
+    return *r.p == 0;
 }
 
 bool parse_row(op_row *row)
@@ -248,5 +279,11 @@ bool parse_row(op_row *row)
     if (!take(&r, "None"))
         do if (!parse_output(&r, row)) return false;
         while (take(&r, ","));
-    return *r.p == 0;
+    if (*r.p) return false;
+    row->raw.count = row->raw.num_positions = row->num_params;
+    for (int i = 0; i < row->num_params; i++) row->raw.names[i] = row->params[i].name;
+    row->public = row->raw;
+    if (!row->face) return true;
+    row->public.count = 0;
+    return parse_face(row);
 }

@@ -14,11 +14,21 @@
  * is taken from left to right. A word argument counts the bits of a value (fmt[T, H * fmt / 8]), a tensor the
  * values in an element: 2 in a byte, which holds a pair of e2m1, else 1.
  *   -> x[P, H] if map else x[T, H]
- *                            either of two, by a bool argument, or by whether an optional tensor is given
+ *                            either of two, by a bool argument, or by whether an optional tensor or word is
+ *                            given
  *   -> None                  no output: the op works in place
  *
  * Every function with outputs also takes out=, a tensor or a tuple of them. Thunks take arguments in the
- * row's order. */
+ * row's order.
+ *
+ * The public function takes the same arguments as the operator, or those of a face:
+ *   fmt                      a parameter
+ *   x & x_sf                 a pair (tuple or list) of two; where the second is an optional tensor also a
+ *                            tensor alone
+ *   block_size: rows & cols = None
+ *                            the same with a name and, if both may be None, a default
+ *   -round_sf                one that is not read, False by default
+ *   *                        from here on by keyword only */
 #include "glue.h"
 #include "tegula/moe.h"
 #include "tegula/quant.h"
@@ -190,6 +200,53 @@ static tgl_status call_reduce_fused_e4m3(const frame *f)
 
 /* ---- casts. Words of formats are in the order of tgl_quant_format. ---- */
 
+static bool check_packed(const value *col_major, const value *round, const value *packed)
+{
+    if (!packed->i || (col_major->i && round->i)) return true;
+    PyErr_SetString(PyExc_ValueError,
+                    "use_packed_ue8m0: is True, want use_tma_aligned_col_major_sf and round_sf True, too");
+    return false;
+}
+static bool check_pair(const value *a) /* x, x_sf, x_num_per_tokens, x_num_per_channels */
+{
+    if (!a[1].tensor && (a[2].given || a[3].given))
+        PyErr_Format(PyExc_ValueError,
+                     "x_block_size: is (%lld, %lld), want None where x is no pair (data, sf)",
+                     (long long)a[2].i, (long long)a[3].i);
+    else if (a[1].tensor && !(a[2].given && a[3].given))
+        PyErr_SetString(PyExc_ValueError,
+                        "x_block_size: is None, want two integers where x is a pair (data, sf)");
+    else return true;
+    return false;
+}
+static bool check_token_cast(const value *a) { return check_packed(&a[6], &a[7], &a[8]) && check_pair(a); }
+static bool check_block_cast(const value *a) { return check_packed(&a[4], &a[5], &a[6]); }
+static bool check_lossless(const value *a)
+{
+    if (!a[9].i || a[7].i) return true;
+    PyErr_SetString(PyExc_ValueError,
+                    "use_packed_ue8m0: is True, want use_tma_aligned_col_major_sf True, too");
+    return false;
+}
+static bool check_channel_cast(const value *a)
+{
+    if (!a[1].tensor && a[5].given)
+        PyErr_Format(PyExc_ValueError, "num_per_channels: is %lld, want None where x is no pair (data, sf)",
+                     (long long)a[5].i);
+    else if (a[1].tensor && !a[5].given)
+        PyErr_SetString(PyExc_ValueError,
+                        "num_per_channels: is None, want an integer where x is a pair (data, sf)");
+    else return true;
+    return false;
+}
+static bool check_swiglu_forward(const value *a)
+{
+    if (!check_packed(&a[6], &a[7], &a[8])) return false;
+    if (!a[10].tensor || a[9].given) return true;
+    PyErr_SetString(PyExc_ValueError, "clamped_count: is given, want None where swiglu_clamp_value is None");
+    return false;
+}
+
 /* What per_token_cast and its variants have alike: their first 6 arguments. */
 static tgl_quant_params token_params(const value *a)
 {
@@ -270,17 +327,17 @@ static tgl_status call_per_channel_cast_and_transpose(const frame *f)
                                                     f->stream);
 }
 
-static tgl_status cast_back(const frame *f, tgl_quant_format format)
-{
-    const tgl_quant_params params = { .format = format, .x_num_per_tokens = f->arg[3].i,
-                                      .x_num_per_channels = f->arg[4].i };
-    return tgl_quant_cast_back(f->arg[0].tensor, f->arg[1].tensor, f->out[0], &params, f->stream);
-}
 static tgl_status call_cast_back(const frame *f)
 {
-    return cast_back(f, f->arg[0].tensor->dtype.code == TGL_DL_E4M3FN ? TGL_QUANT_E4M3 : TGL_QUANT_E2M1);
+    const value *a = f->arg;
+    const tgl_quant_params params = {
+        .format = a[5].given                                     ? TGL_QUANT_E5M6
+                  : a[0].tensor->dtype.code == TGL_DL_E4M3FN ? TGL_QUANT_E4M3
+                                                             : TGL_QUANT_E2M1,
+        .x_num_per_tokens = a[3].i, .x_num_per_channels = a[4].i
+    };
+    return tgl_quant_cast_back(a[0].tensor, a[1].tensor, f->out[0], &params, f->stream);
 }
-static tgl_status call_cast_back_e5m6(const frame *f) { return cast_back(f, TGL_QUANT_E5M6); }
 static tgl_status call_unpack_from_e2m1fn_x2(const frame *f)
 {
     return tgl_quant_unpack_from_e2m1fn_x2(f->arg[0].tensor, f->out[0], f->stream);
@@ -327,9 +384,13 @@ static tgl_status call_swiglu_backward_and_per_token_cast(const frame *f)
 #define SF(rows, cols)                                                           \
     "i32[" rows ", " cols " / 4; 1, " rows " / 4 * 4] if use_packed_ue8m0 else " \
     "f32[" rows ", " cols "; 1, " rows " / 4 * 4 if use_tma_aligned_col_major_sf]"
-#define TOKEN_CAST "x[T, W], x_sf[A, B]?, x_num_per_tokens: int, x_num_per_channels: int, " \
+#define SF_FLAG_NAMES "use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0"
+#define UNREAD_SF_FLAGS "-use_tma_aligned_col_major_sf, -round_sf, -use_packed_ue8m0"
+#define TOKEN_CAST "x[T, W], x_sf[A, B]?, x_num_per_tokens: int?, x_num_per_channels: int?, " \
                    "fmt: {e4m3|e2m1|e5m6}, num_per_channels: int, "
+#define X_BLOCK_SIZE "x_block_size: x_num_per_tokens & x_num_per_channels"
 #define BLOCK_CAST "x[T, H], fmt: {e4m3|e2m1}, num_per_tokens: int, num_per_channels: int, "
+#define BLOCK_SIZE "block_size: num_per_tokens & num_per_channels"
 
 op_row rows[] = {
     /* doc: row */
@@ -445,7 +506,11 @@ op_row rows[] = {
       .text = "expand_to_fused_with_sf(x[T, H], x_sf[T, S], num_per_channels: int, token_topk_to_pos[T, K], "
               "pos_to_expert[N], use_tma_aligned_col_major_sf: bool = False) -> x[N, H], "
               "x_sf[N, S; 1, N / 4 * 4 if use_tma_aligned_col_major_sf]",
-      .doc = "tegula.moe.expand_to_fused_with_sf with the pair as two arguments.",
+      .face = "x & x_sf, num_per_channels, token_topk_to_pos, pos_to_expert, use_tma_aligned_col_major_sf",
+      .doc = "(out, out_sf): copies every token's row, and its scale factors, to its positions; rows of "
+             "padding are zero. x is the pair (data, sf), one factor per num_per_channels values in float32, "
+             "or four of them packed in an int32. out_sf is column-major with columns of a multiple of 4 if "
+             "asked for.",
       .call = call_expand_to_fused_with_sf },
     { .module = "moe",
       .text = "reduce_fused(x[N, H], x_sf[N]?, topk_weights[T, K]?, token_topk_to_pos[T, K]) -> x[T, H]",
@@ -459,35 +524,57 @@ op_row rows[] = {
     { .module = "quant",
       .text = "per_token_cast(" TOKEN_CAST SF_FLAGS ") -> fmt[T, W * x * fmt / 8], "
               SF("T", "W * x / num_per_channels"),
-      .doc = "tegula.quant.per_token_cast with the pair as two arguments.",
+      .face = "x & x_sf, fmt, num_per_channels, " X_BLOCK_SIZE " = None, " SF_FLAG_NAMES,
+      .doc = "(out, out_sf): x in 'e4m3', 'e2m1' or 'e5m6' with a factor per num_per_channels values of a "
+             "row. x is bfloat16 or float32, or a pair (data, sf) with blocks of x_block_size, which is "
+             "dequantised first.",
+      .check = check_token_cast,
       .call = call_per_token_cast },
     { .module = "quant",
       .text = "per_token_cast_with_sf_only(" TOKEN_CAST SF_FLAGS ") -> " SF("T", "W * x / num_per_channels"),
-      .doc = "The factors alone.",
+      .face = "x & x_sf, fmt, num_per_channels, " X_BLOCK_SIZE " = None, " SF_FLAG_NAMES,
+      .doc = "The out_sf of per_token_cast.",
+      .check = check_token_cast,
       .call = call_per_token_cast_with_sf_only },
     { .module = "quant",
       .text = "per_token_cast_with_precomputed_sf(" TOKEN_CAST "sf[C, D]) -> fmt[T, W * x * fmt / 8]",
-      .doc = "The same with factors that are given.",
+      .face = "x & x_sf, fmt, num_per_channels, sf, " X_BLOCK_SIZE " = None, " UNREAD_SF_FLAGS,
+      .doc = "The out of per_token_cast with given factors. Their dtype and strides tell their layout; the "
+             "flags are not read.",
+      .check = check_pair,
       .call = call_per_token_cast_with_precomputed_sf },
     { .module = "quant",
       .text = "per_block_cast(" BLOCK_CAST SF_FLAGS ") -> fmt[T, H * fmt / 8], "
               SF("T / num_per_tokens", "H / num_per_channels"),
-      .doc = "tegula.quant.per_block_cast with the block's size as two arguments.",
+      .face = "x, fmt, " BLOCK_SIZE ", " SF_FLAG_NAMES,
+      .doc = "(out, out_sf): x, bfloat16 or float32, in 'e4m3' or 'e2m1' with a factor per block of "
+             "block_size, rows and columns.",
+      .check = check_block_cast,
       .call = call_per_block_cast },
     { .module = "quant",
       .text = "per_block_cast_with_sf_only(" BLOCK_CAST SF_FLAGS ") -> "
               SF("T / num_per_tokens", "H / num_per_channels"),
-      .doc = "The factors alone.",
+      .face = "x, fmt, " BLOCK_SIZE ", " SF_FLAG_NAMES,
+      .doc = "The out_sf of per_block_cast.",
+      .check = check_block_cast,
       .call = call_per_block_cast_with_sf_only },
     { .module = "quant",
       .text = "per_block_cast_with_precomputed_sf(" BLOCK_CAST "sf[A, B]) -> fmt[T, H * fmt / 8]",
-      .doc = "The same with factors that are given.",
+      .face = "x, fmt, " BLOCK_SIZE ", sf, " UNREAD_SF_FLAGS,
+      .doc = "The out of per_block_cast with given factors. Their dtype and strides tell their layout; the "
+             "flags are not read.",
       .call = call_per_block_cast_with_precomputed_sf },
     { .module = "quant",
       .text = "per_block_cast_lossless(x[T, W], x_sf[A, B], fmt: {e4m3}, x_num_per_tokens: int, "
               "x_num_per_channels: int, num_per_tokens: int, num_per_channels: int, " SF_FLAGS
               ", inexact[One]?!) -> fmt[T, W * 2], " SF("T / num_per_tokens", "W * 2 / num_per_channels"),
-      .doc = "tegula.quant.per_block_cast_lossless with pairs as two arguments.",
+      .face = "x & x_sf, fmt, " X_BLOCK_SIZE ", out_block_size: num_per_tokens & num_per_channels, "
+              SF_FLAG_NAMES ", *, inexact",
+      .doc = "(out, out_sf): a pair of e2m1 and powers of two with blocks of x_block_size as 'e4m3' with "
+             "larger blocks of out_block_size, without a change of value while exponents in a block differ "
+             "by at most 14. inexact, an int32 tensor of one element, is set to 1 where a value changed. "
+             "Factors are powers of two without round_sf, too.",
+      .check = check_lossless,
       .call = call_per_block_cast_lossless },
     { .module = "quant",
       .text = "per_channel_cast(x[T, H], fmt: {e4m3}, num_per_tokens: int, round_sf: bool = False) -> "
@@ -496,10 +583,13 @@ op_row rows[] = {
       .call = call_per_channel_cast },
     { .module = "quant",
       .text = "per_channel_cast_fused(x[T, H], x_sf[A, B]?, fmt: {e4m3}, num_per_tokens: int, "
-              "round_sf: bool = False, num_per_channels: int = 0, pos_to_token[P]?) -> "
+              "round_sf: bool = False, num_per_channels: int? = None, pos_to_token[P]?) -> "
               "fmt[P, H] if pos_to_token else fmt[T, H], "
               "f32[P / num_per_tokens, H] if pos_to_token else f32[T / num_per_tokens, H]",
-      .doc = "tegula.quant.per_channel_cast_fused with the pair as two arguments.",
+      .face = "x & x_sf, fmt, num_per_tokens, round_sf, num_per_channels, pos_to_token",
+      .doc = "(out, out_sf): as per_channel_cast, of the rows x[pos_to_token], where a negative one is "
+             "padding. x may be a pair of e4m3 and a factor per num_per_channels values of a row.",
+      .check = check_channel_cast,
       .call = call_per_channel_cast_fused },
     { .module = "quant",
       .text = "per_channel_cast_and_transpose(x[T, H], fmt: {e4m3}, num_per_tokens: int, "
@@ -508,14 +598,12 @@ op_row rows[] = {
       .call = call_per_channel_cast_and_transpose },
     { .module = "quant",
       .text = "cast_back(x[T, W], x_sf[A, B], fmt: {bf16|fp32}, x_num_per_tokens: int, "
-              "x_num_per_channels: int) -> fmt[T, W * x]",
-      .doc = "tegula.quant.cast_back with pairs as two arguments.",
+              "x_num_per_channels: int, x_special_fmt: {e5m6}? = None) -> "
+              "fmt[T, W * 2 / 3] if x_special_fmt else fmt[T, W * x]",
+      .face = "x & x_sf, fmt, " X_BLOCK_SIZE ", x_special_fmt",
+      .doc = "The values of a pair (data, sf) with blocks of x_block_size, in 'bf16' or 'fp32'. Bytes "
+             "(uint8) of e5m6 want x_special_fmt='e5m6'.",
       .call = call_cast_back },
-    { .module = "quant",
-      .text = "cast_back_e5m6(x[T, W], x_sf[A, B], fmt: {bf16|fp32}, x_num_per_tokens: int, "
-              "x_num_per_channels: int) -> fmt[T, W * 2 / 3]",
-      .doc = "The same for bytes of e5m6.",
-      .call = call_cast_back_e5m6 },
     { .module = "quant",
       .text = "unpack_from_e2m1fn_x2(x[N], fmt: {f32|bf16|f16|e4m3}) -> fmt[N * 2]",
       .doc = "tegula.quant.unpack_from_e2m1fn_x2 of one dimension.",
@@ -525,7 +613,12 @@ op_row rows[] = {
               "pos_to_token_topk[T]?, topk_weights[N, K]?, pos_to_expert[T]?, " SF_FLAGS
               ", swiglu_clamp_value: float? = None, clamped_count[Three]?!, sf_clamp_min: float? = None) -> "
               "fmt[T, W / 2 * fmt / 8], " SF("T", "W / 2 / num_per_channels"),
-      .doc = "tegula.quant.swiglu_forward_and_per_token_cast; packed factors are column-major.",
+      .doc = "(out, out_sf): silu(gate) * up of rows of gates and ups, times the weight number "
+             "pos_to_token_topk[i], in 'e4m3' or 'e2m1' as per_token_cast has it. Rows whose pos_to_expert "
+             "is negative are not computed. swiglu_clamp_value c holds gates to at most c and ups to "
+             "-c .. c; clamped_count, three int64, grows by the number of gates and ups above c and ups below "
+             "-c. sf_clamp_min replaces the floor of 1e-4.",
+      .check = check_swiglu_forward,
       .call = call_swiglu_forward_and_per_token_cast },
     { .module = "quant",
       .text = "swiglu_forward_and_per_channel_cast_and_transpose(x[T, W], fmt: {e4m3}, num_per_tokens: int, "

@@ -383,7 +383,7 @@ static bool make_array_output(const tensor_ref *like, PyObject *like_object, con
     bool ok = false;
     int64_t step = 1;
     for (int d = want->ndim - 1; d >= 0; d--) {
-        if (want->shape[d] > 1 && want->strides[d] != step) name = NULL; /* empty() makes packed arrays only */
+        if (want->shape[d] > 1 && want->strides[d] != step) name = NULL; /* empty() makes packed ones only */
         step *= want->shape[d] > 1 ? want->shape[d] : 1;
     }
     const size_t length = name ? strcspn(name, ".") : 0;

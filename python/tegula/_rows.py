@@ -24,6 +24,7 @@ class Result(NamedTuple):
 
 _PARAM = re.compile(r"(\w+)(?:\[([^]]*)\](\??!?)|: (\{[^}]*\}|\w+)(\??)(?: = ([^,]+))?)(?:, |$)")
 _RESULT = re.compile(r"(\w+)\[([^];]*)(?:; ([^]]*?)(?: if (\w+))?)?\](?: if (\w+) else |, |$)")
+_ARGUMENT = re.compile(r"(\*)(?:, |$)|(-?\w+)(?:: (\w+))?(?: & (\w+))?( = None)?(?:, |$)")
 _OPERATOR = re.compile(r" ([*/]) ")
 _BITS = {"e4m3": 8, "e2m1": 4, "e5m6": 12}     # of a value, where a word counts in a size
 _MARKS = "abcdefghijklmnopqrstuvwxyz"  # of torch's schemas: which argument an op writes to
@@ -46,8 +47,24 @@ def _values_per_element(dtype):
     return 2 if str(dtype).endswith(("int8", "e2m1fn_x2")) else 1
 
 
+def spread(op, face, args, kwargs):
+    """The row's arguments, by name, for those of its public function. Dynamo traces this."""
+    values = {**dict(zip([name for name, _ in face], args)), **kwargs}
+    unknown = [name for name in kwargs if name not in [known for known, _ in face]]
+    if unknown or len(args) > len(face):
+        raise TypeError(f"{op}() has no argument {unknown[0] if unknown else len(args)}")
+    made = {}
+    for name, params in face:
+        if len(params) == 2:
+            value = values.get(name)
+            made[params[0]], made[params[1]] = value if isinstance(value, (tuple, list)) else (value, None)
+        elif params and name in values:
+            made[params[0]] = values[name]
+    return made
+
+
 class Row:
-    def __init__(self, text, differentiable=False):
+    def __init__(self, text, differentiable=False, face=None):
         self.text, self.differentiable = text, differentiable
         self.name, params, results = re.fullmatch(r"(\w+)\((.*)\) -> (.*)", text).groups()
         self.params = []
@@ -69,6 +86,11 @@ class Row:
             result = Result(dtype, _split(size), _split(strides), *names)
             self.results[-1].append(result) if other else self.results.append([result])
             other = result.chosen_by is not None
+        self.face = None     # or a tuple of the public function's arguments: (name, parameters of the row)
+        if face is not None:
+            self.face = tuple(
+                (name.lstrip("-"), () if name[0] == "-" else (first or name, second)[:2 if second else 1])
+                for star, name, first, second, _ in _read_all(_ARGUMENT, face) if not star)
         self.first = next(p.name for p in self.params if p.kind == "Tensor" and not p.optional)
         self.out_names = ["out"] if len(self.results) == 1 else [f"out{i}" for i in range(len(self.results))]
 

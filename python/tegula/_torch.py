@@ -8,7 +8,7 @@ import torch
 from torch._library.autograd import Info, make_autograd_impl
 
 from . import _after_import, _tegula
-from ._rows import Row
+from ._rows import Row, spread
 
 WORDS = {  # of a row's text: the name of torch's dtype
     "f32": "float32", "fp32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
@@ -100,9 +100,11 @@ def _fake(row):
 def _twin(row, op, op_out):
     """The op as Dynamo traces it, and as eager calls reach the dispatcher: the builtin's signature, torch's
     operators."""
-    names, differentiable = row.out_names, row.differentiable
+    names, differentiable, face, name = row.out_names, row.differentiable, row.face, row.name
 
     def twin(*args, out=None, **kwargs):
+        if face is not None:
+            args, kwargs = (), spread(name, face, args, kwargs)
         if out is None:
             return op(*args, **kwargs)
         outs = (out,) if len(names) == 1 else out
@@ -168,8 +170,8 @@ def register(glue, namespace, gradients):
         return None
     library = torch.library.Library(namespace, "DEF")
     twins = {}
-    for text, _, differentiable in glue.table():
-        row = Row(text, differentiable)
+    for text, _, differentiable, face in glue.table():
+        row = Row(text, differentiable, face)
         twin, functions = _define(library, row, getattr(glue, row.name + "_raw"), gradients.get(row.name))
         glue.bind_op(row.name, twin, *functions)
         twins[getattr(glue, row.name)] = twin

@@ -3,6 +3,7 @@
 outputs, strided ones, in-place ops, in C and as torch operators."""
 
 import inspect
+import threading
 
 import pytest
 import torch
@@ -251,6 +252,69 @@ def test_numpy_outputs():
         toy.cast(x)
 
 
+# ---- faces: what the public function takes ----
+
+def test_face():
+    """A pair to two parameters, in every way that a call can go."""
+    x, sf, seen = torch.randn(2, 3), torch.tensor([2.0, 3.0]), torch.zeros(1, dtype=torch.int64)
+    want = x * sf[:, None] + 104
+    out = torch.empty(2, 3)
+    compiled = torch.compile(lambda *a, **k: toy.weigh(*a, **k), fullgraph=True, backend="aot_eager")
+    for weigh in (toy.weigh, compiled):
+        for pair, block_size in (((x, sf), (1, 4)), ([x, sf], [1, 4])):
+            assert torch.equal(weigh(pair, block_size), want)
+            assert torch.equal(weigh(x=pair, block_size=block_size, kind="plain", flag=True), want)
+        assert torch.equal(weigh(x), x) and torch.equal(weigh((x, None)), x)
+        weigh((x, sf), (1, 4), None, False, seen=seen, out=out)
+        assert torch.equal(out, want)
+    assert seen.tolist() == [2]
+    assert torch.equal(OPS.weigh(x, sf, 1, 4, seen=seen), want) and seen.tolist() == [3]
+    sub = toy.weigh((x.as_subclass(type("Sub", (torch.Tensor,), {})), sf), (1, 4))
+    assert torch.equal(sub.as_subclass(torch.Tensor), want)
+    assert str(inspect.signature(toy.weigh)) == "(x, block_size=None, kind=None, flag=False, *, seen=None, out=None)"
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda x: toy.weigh(), TypeError, r"^weigh\(\): x is missing$"),
+    (lambda x: toy.weigh((x, x[:, 0], x)), ValueError, "^x: has 3 items, want 2$"),
+    (lambda x: toy.weigh((x, x[:, 0]), 4), TypeError, "^block_size: is <class 'int'>, want a pair$"),
+    (lambda x: toy.weigh((x, x[:, 0]), (1,)), ValueError, "^block_size: has 1 items, want 2$"),
+    (lambda x: toy.weigh((x, x[:, 0]), (1, "a")), TypeError, "^cols: is 'a', want an integer$"),
+    (lambda x: toy.weigh(x, (1, 4)), ValueError, "^block_size: is given, want None without sf$"),
+    (lambda x: toy.weigh(x, None, "other"), ValueError, "^kind: is 'other', want None or 'plain'$"),
+    (lambda x: toy.weigh(x, None, None, False, x), TypeError, "takes 4 positional arguments, got 5$"),
+    (lambda x: toy.weigh(x, rows=1), TypeError, r"^weigh\(\) has no argument 'rows'$"),
+    (lambda x: toy.weigh(x, x=x), TypeError, r"^weigh\(\): x is given twice$"),
+    (lambda x: OPS.weigh(x, None, 1, 4), ValueError, "^block_size: is given, want None without sf$"),
+], ids=range(11))
+def test_face_errors(call, error, message):
+    with pytest.raises(error, match=message):
+        call(torch.randn(2, 3))
+
+
+def test_a_list_that_loses_its_tensors():
+    """Another thread empties it while the call runs."""
+    x, sf = torch.randn(2000, 500), torch.rand(2000)
+    pair, want, stop = [], x * sf[:, None], threading.Event()
+
+    def work():
+        while not stop.is_set():
+            pair[:] = [x.clone(), sf.clone()]
+            pair.clear()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(200):
+            try:
+                assert torch.equal(toy.weigh(pair), want)
+            except ValueError as e:
+                assert "has 0 items" in str(e)
+    finally:
+        stop.set()
+        thread.join()
+
+
 def test_opcheck():
     x = torch.randn(6, 10)
     torch.library.opcheck(OPS.cast.default, (x, 4))
@@ -258,6 +322,7 @@ def test_opcheck():
     torch.library.opcheck(OPS.scale.default, (x, None, torch.randn(10)), {"clamp": 0.5})
     for indices in (None, torch.zeros(3)):
         torch.library.opcheck(OPS.pick.default, (x, "e5m6", indices, indices is None))
+    torch.library.opcheck(OPS.weigh.default, (x, torch.rand(6), 1, 2))
     torch.library.opcheck(OPS.add_inplace.default, (torch.arange(5), 3))
     for seen in (None, torch.arange(3)):
         torch.library.opcheck(OPS.pad.default, (x, None, 2), {"seen": seen, "col_major": True})

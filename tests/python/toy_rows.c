@@ -84,6 +84,24 @@ static tgl_status call_pick(const frame *f)
     return TGL_OK;
 }
 
+/* out = x * sf of its row + 100 * rows + cols; seen += 1 */
+static tgl_status call_weigh(const frame *f)
+{
+    const DLTensor *x = f->arg[0].tensor, *sf = f->arg[1].tensor, *seen = f->arg[5].tensor;
+    for (int64_t i = 0; i < x->shape[0] * x->shape[1]; i++)
+        ((float *)data(f->out[0]))[i] =
+            ((float *)data(x))[i] * (sf ? ((float *)data(sf))[i / x->shape[1]] : 1.0f)
+            + (float)(100 * f->arg[2].i + f->arg[3].i);
+    for (int64_t i = 0; seen && i < seen->shape[0]; i++) ((int64_t *)data(seen))[i]++;
+    return TGL_OK;
+}
+static bool check_weigh(const value *a)
+{
+    if (a[1].tensor || !a[2].given) return true;
+    PyErr_SetString(PyExc_ValueError, "block_size: is given, want None without sf");
+    return false;
+}
+
 /* out = (address of the workspace, its bytes, how many of them are not 0); what it leaves behind is `leave`.
  * For the emulated device, whose memory the host can read. */
 static tgl_status call_scratch(const frame *f)
@@ -121,6 +139,12 @@ op_row rows[] = {
               "fmt[P, W * x * fmt / 8] if indices else fmt[T, W * x * fmt / 8], "
               "f32[T, W; 1, T / 4 * 4] if is_wide else i32[T, W / 2]",
       .call = call_pick },
+    { .module = "toys",
+      .text = "weigh(x[T, H], sf[T]?, rows: int?, cols: int?, kind: {plain}? = None, seen[N]?!) -> "
+              "x[T, H] if kind else f32[T, H]",
+      .face = "x & sf, block_size: rows & cols = None, kind, -flag, *, seen",
+      .check = check_weigh,
+      .call = call_weigh },
     { .module = "toys",
       .text = "scratch(x[N], bytes: int, leave: int = 0, status: int = 0) -> i64[3]",
       .call = call_scratch,

@@ -4,9 +4,9 @@ and back. Most functions are builtins; those here only sort arguments."""
 import math
 
 from .._tegula import (
-    aux_fi, expand_to_fused, expand_to_fused_with_sf as _expand_to_fused_with_sf,
-    get_fused_mapping as _get_fused_mapping, get_fused_mapping_with_psum as _get_fused_mapping_with_psum,
-    group_count, hash_gate, inplace_unique_group_indices, is_preparing as _is_preparing, mask_indices_by_tp,
+    aux_fi, expand_to_fused, expand_to_fused_with_sf, get_fused_mapping as _get_fused_mapping,
+    get_fused_mapping_with_psum as _get_fused_mapping_with_psum, group_count, hash_gate,
+    inplace_unique_group_indices, is_preparing as _is_preparing, mask_indices_by_tp,
     normalize_weight, reduce_fused as _reduce_fused, reduce_fused_e4m3 as _reduce_fused_e4m3, route,
     top2_sum_gate, topk_gate, topk_sum_and_topk_group_idx,
 )
@@ -64,16 +64,6 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out):
         return made, [0] * num_experts
     total = sum(lengths)
     return (*(pos[:total] for pos in made[:3]), *made[3:]), lengths
-
-
-def expand_to_fused_with_sf(x, num_per_channels, token_topk_to_pos, pos_to_expert,
-                            use_tma_aligned_col_major_sf=False, *, out=None):
-    """(out, out_sf): copies every token's row, and its scale factors, to its positions; rows of padding are
-    zero. x is the pair (data, sf), one factor per num_per_channels values in float32, or four of them packed
-    in an int32. out_sf is column-major with columns of a multiple of 4 if asked for."""
-    data, sf = x
-    return _expand_to_fused_with_sf(data, sf, num_per_channels, token_topk_to_pos, pos_to_expert,
-                                    use_tma_aligned_col_major_sf, out=out)
 
 
 def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out=None):
