@@ -616,8 +616,8 @@ op_row rows[] = {
       .doc = "(out, out_sf): silu(gate) * up of rows of gates and ups, times the weight number "
              "pos_to_token_topk[i], in 'e4m3' or 'e2m1' as per_token_cast has it. Rows whose pos_to_expert "
              "is negative are not computed. swiglu_clamp_value c holds gates to at most c and ups to "
-             "-c .. c; clamped_count, three int64, grows by the number of gates and ups above c and ups below "
-             "-c. sf_clamp_min replaces the floor of 1e-4.",
+             "-c .. c; clamped_count, three int64, grows by the number of gates and ups above c and ups "
+             "below -c. sf_clamp_min replaces the floor of 1e-4.",
       .check = check_swiglu_forward,
       .call = call_swiglu_forward_and_per_token_cast },
     { .module = "quant",
