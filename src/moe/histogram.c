@@ -22,8 +22,8 @@ typedef struct {
 /* ---- CPU ---- */
 
 /* Counts of all chunks, on the stack. With more bins there is one chunk, and the output has its counts:
- * nothing is allocated. */
-enum { MAX_COUNTS = 8192, MAX_CHUNKS = 32, MIN_CHUNK_ELEMENTS = 8192 };
+ * nothing is allocated. A chunk is worth a thread of its own. */
+enum { MAX_COUNTS = 8192, MAX_CHUNKS = 32, MIN_CHUNK_ELEMENTS = 32768 };
 
 #define INLINE static inline __attribute__((always_inline))   /* so that index_bytes is a constant */
 
@@ -38,7 +38,8 @@ INLINE void count(const problem *p, int64_t chunk, int index_bytes)
         const char *row = (const char *)p->indices + i * p->row_stride * index_bytes;
         for (int64_t j = 0; j < p->num_cols; j++) {
             const int64_t v = index_bytes == 4 ? ((const int32_t *)row)[j] : ((const int64_t *)row)[j];
-            if ((uint64_t)v < num_bins) counts[v]++;
+            const bool is_bin = (uint64_t)v < num_bins;     /* added, not branched on: any slot may be empty */
+            counts[is_bin ? v : 0] += is_bin;
         }
     }
 }
