@@ -46,7 +46,7 @@ def unpack_from_e2m1fn_x2(x, out_dtype=None):
 
 
 def _flat(t):
-    return t if len(t.shape) == 2 else t.reshape(-1, t.shape[-1])
+    return t if t.ndim == 2 else t.reshape(-1, t.shape[-1])
 
 
 def swiglu_backward_and_per_token_cast(x, grad_out, weight, pos_to_token_topk, token_topk_to_pos,
@@ -56,7 +56,7 @@ def swiglu_backward_and_per_token_cast(x, grad_out, weight, pos_to_token_topk, t
     the gradients of x, a pair of e4m3 and a factor per num_per_channels values of each half of a row, and of
     weight. out= takes the five tensors in this order."""
     data, sf = x
-    made = _swiglu_backward_and_per_token_cast(
+    out, grad, grad_sf, x_grad, weight_grad = _swiglu_backward_and_per_token_cast(
         _flat(data), _flat(sf), _flat(grad_out), weight, pos_to_token_topk, token_topk_to_pos,
         num_per_channels, round_sf, swiglu_clamp_value, out=out)
-    return made[0], made[1:3], *made[3:]
+    return out, (grad, grad_sf), x_grad, weight_grad
