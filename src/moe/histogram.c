@@ -38,8 +38,7 @@ INLINE void count(const problem *p, int64_t chunk, int index_bytes)
         const char *row = (const char *)p->indices + i * p->row_stride * index_bytes;
         for (int64_t j = 0; j < p->num_cols; j++) {
             const int64_t v = index_bytes == 4 ? ((const int32_t *)row)[j] : ((const int64_t *)row)[j];
-            const bool is_bin = (uint64_t)v < num_bins;     /* added, not branched on: any slot may be empty */
-            counts[is_bin ? v : 0] += is_bin;
+            if ((uint64_t)v < num_bins) counts[v]++;
         }
     }
 }
