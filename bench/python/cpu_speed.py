@@ -5,10 +5,11 @@
                                                               [--seconds S] [--compile] [--check]
 
 Calls take turns, so that drifts of the machine hit all alike, and the fastest of each counts: that is what
-the code takes where nobody disturbs it. Outputs are allocated in the call on every side. The columns are our
-time, that of torch eager, that of a copy of as many bytes as inputs and outputs have, half of them read and
-half written (no op that moves them once is much faster), with --compile that of torch.compile. Then how many
-times as fast we are as eager and as compiled code.
+the code takes where nobody disturbs it (where others keep all cores busy, --threads 1 says most). Outputs are
+allocated in the call on every side, in memory that has been used before. The columns are our time, that of
+torch eager, that of a copy of as many bytes as inputs and outputs have, half of them read and half written
+(no op that moves them once is much faster), with --compile that of torch.compile. Then how many times as fast
+we are as eager and as compiled code.
 
 --check fails if a row misses its goal: to be as fast as eager code, for casts five times as fast, and not
 slower than compiled code. A row at most 5 % over the copy has met it: nothing is left to win. A new op
@@ -17,10 +18,19 @@ it adds in another order, results are compared within its rounding.
 """
 
 import argparse
+import ctypes
 import json
+import os
 import platform
 import sys
 import time
+
+# Freed memory stays mapped, or chance would say which side pays for fresh pages: mimalloc, which torch has on
+# aarch64, gives it back after 10 ms, glibc if there is much of it (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD).
+os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
+if platform.libc_ver()[0] == "glibc":
+    ctypes.CDLL(None).mallopt(-1, 2**31 - 1)
+    ctypes.CDLL(None).mallopt(-3, 32 << 20)
 
 import torch
 import torch.nn.functional as F

@@ -441,7 +441,7 @@ void tgl_decode(const tgl_codes *c, int64_t row, int64_t col, int64_t count, flo
         }
         for (walk w = walk_from(from, n, c->block_cols); w.at < w.stop; walk_on(&w))
             decode_run(c->format, codes, w.at, w.end - w.at, tgl_sf_get(&c->sf, m, c->first_sf + w.block),
-                           to + (w.at - col));
+                       to + (w.at - col));
     }
 }
 
