@@ -40,7 +40,8 @@ TGL_INLINE float tgl_e2m1_to_f32(uint8_t code)
 TGL_INLINE uint16_t tgl_e2m1_to_bf16(uint8_t code)
 {
     const uint16_t magnitude = code & 0x7, sign = (uint16_t)((code & 0x8) << 12);
-    const uint16_t base = magnitude > 0 ? 0x3F00 : 0, steps = magnitude > 1 ? (uint16_t)(magnitude << 6) : 0;
+    const uint16_t base = magnitude > 0 ? 0x3F00 : 0;
+    const uint16_t steps = (uint16_t)(magnitude > 1 ? magnitude << 6 : 0);
     return (uint16_t)(sign | (base + steps));
 }
 
