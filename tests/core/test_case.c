@@ -301,9 +301,9 @@ TEST(every_row_of_every_table)      /* can be made; names are unique within a li
             for (int64_t k = 0; k < count; k++) {
                 case_params params;
                 case_facts facts;
-                if (!CHECK_OK(case_at(op, op->lists[list], k, &params)) ||
-                    !CHECK_OK(case_describe(op, &params, &cpu, &facts)))
-                    continue;
+                if (!CHECK_OK(case_at(op, op->lists[list], k, &params))) continue;
+                if (list == CASE_SLOW && !test_slow()) continue;        /* counting their bytes takes long */
+                if (!CHECK_OK(case_describe(op, &params, &cpu, &facts))) continue;
                 strcpy(labels[k], facts.label);
                 if (list == CASE_BENCH) CHECK(facts.bytes > 0);
             }
