@@ -142,8 +142,10 @@ def test_check(tegula):
 
 
 def test_check_picks_listed_cases(tegula):
+    """Without an op's name: of every op that has such cases, and no others."""
     few = tegula("check", "dtype=c128", "--device", "cpu").stdout.splitlines()[1:]
-    all_of_them = tegula("check", "transpose", "batched_transpose", "--device", "cpu").stdout.splitlines()[1:]
+    ops = ["transpose", "batched_transpose", "moe_expand_to_fused", "moe_expand_to_fused_with_sf"]
+    all_of_them = tegula("check", *ops, "--device", "cpu").stdout.splitlines()[1:]
     assert [line.split()[0] for line in few] == [line.split()[0] for line in all_of_them]
     assert all(0 < int(a.split()[2]) < int(b.split()[2]) for a, b in zip(few, all_of_them))
 
@@ -373,14 +375,17 @@ def test_peers_are_mapped():
 
 
 def test_peers_rows_are_rows_of_ours(tegula, tmp_path):
-    """A mapped row has the name that the tool itself gives to those parameters."""
+    """A mapped row has the name and the bytes that the tool itself gives to those parameters. What hangs on the routing
+    differs by its draw: peers' rows have the bytes of the average one."""
     for peer in read_lines(PEERS):
         if peer["bytes"] > 64 << 20:
             continue
-        done = tegula("bench", *peer["row"].split(), "--quick", "--device", "cpu", "--json", "one.jsonl")
+        done = tegula("bench", *peer["row"].split(), "--quick", "--no-check", "--device", "cpu", "--json", "one.jsonl")
         assert done.returncode == 0, done.stderr
         ours = read_lines(tmp_path / "one.jsonl")[1]
-        assert (ours["row"], ours["params"], ours["bytes"]) == (peer["row"], peer["params"], peer["bytes"])
+        assert (ours["row"], ours["params"]) == (peer["row"], peer["params"])
+        is_drawn = peer["op"].startswith(("moe_get_fused_mapping", "moe_expand_to_fused", "moe_reduce_fused"))
+        assert abs(ours["bytes"] - peer["bytes"]) <= 0.02 * is_drawn * peer["bytes"], peer["row"]
 
 
 def test_documents_show_what_was_measured():
