@@ -3,6 +3,7 @@
 import hashlib
 import pathlib
 import sys
+import threading
 
 import pytest
 
@@ -33,6 +34,25 @@ def device(request):
 # What is made for tracing (schemas, fake tensors, twins) does not look at the device: one is enough to test it,
 # and with a GPU that is the one which runs without a GPU do not see.
 on_one_device = pytest.mark.parametrize("device", ["cuda" if HAS_CUDA else "cpu"])
+
+
+def in_threads(work, arguments):
+    """Calls work with each of the arguments, in a thread each; raises the first error."""
+    errors = []
+
+    def guarded(argument):
+        try:
+            work(argument)
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=guarded, args=(a,)) for a in arguments]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if errors:
+        raise errors[0]
 
 
 @pytest.fixture(autouse=True)

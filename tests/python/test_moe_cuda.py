@@ -8,7 +8,7 @@ import torch
 
 import tegula
 import tegula.torch as reference
-from conftest import needs_cuda
+from conftest import in_threads, needs_cuda
 from tegula import moe
 from tegula.testing import assert_equal
 from tegula.testing.generator import generate_num_sms
@@ -154,28 +154,18 @@ def test_captured_behind_torchs_back():
 
 def test_default_streams_of_threads():
     """CU_STREAM_PER_THREAD is one handle, 2, and a stream for every thread; NULL is one for all."""
-    idx, errors = random_indices(60000), []
+    idx = random_indices(60000)
     want = expected(idx)
     torch.cuda.synchronize()
 
     def work(stream):
-        try:
-            with torch.cuda.stream(stream):
-                made = [counts_and_mapping(idx) for _ in range(20)]
-                torch.cuda.current_stream().synchronize()
-            for seen in made:
-                same(seen, want)
-        except BaseException as e:
-            errors.append(e)
+        with torch.cuda.stream(stream):
+            made = [counts_and_mapping(idx) for _ in range(20)]
+            torch.cuda.current_stream().synchronize()
+        for seen in made:
+            same(seen, want)
 
-    streams = [torch.cuda.ExternalStream(2)] * 2 + [torch.cuda.default_stream()] * 2
-    threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    if errors:
-        raise errors[0]
+    in_threads(work, [torch.cuda.ExternalStream(2)] * 2 + [torch.cuda.default_stream()] * 2)
 
 
 def test_streams_that_come_and_go():
@@ -291,27 +281,16 @@ def test_streams_have_their_own():
 
 def test_threads():
     """A stream each, with sizes that make the workspaces grow."""
-    errors = []
-
     def work(seed):
-        try:
-            generator = torch.Generator(device="cuda").manual_seed(seed)
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for num_tokens in (1, 10, 300, 5000, 60000, 20):
-                    idx = torch.randint(-1, NUM_EXPERTS, (num_tokens, 8), device="cuda", generator=generator)
-                    for _ in range(10):
-                        seen = counts_and_mapping(idx)
-                    same(seen, expected(idx))
-        except BaseException as e:
-            errors.append(e)
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for num_tokens in (1, 10, 300, 5000, 60000, 20):
+                idx = torch.randint(-1, NUM_EXPERTS, (num_tokens, 8), device="cuda", generator=generator)
+                for _ in range(10):
+                    seen = counts_and_mapping(idx)
+                same(seen, expected(idx))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    if errors:
-        raise errors[0]
+    in_threads(work, range(4))
 
 
 def test_results_do_not_depend_on_num_sms():
@@ -353,25 +332,14 @@ def test_waiting_for_a_mapping():
 
 def test_waiting_in_threads():
     """Several at once, with as many experts: each has its own place for the lengths."""
-    errors = []
-
     def work(i):
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                idx = torch.full((100 + i, 2), i, device="cuda")
-                for _ in range(50):
-                    lengths = moe.get_fused_mapping(idx, NUM_EXPERTS, 0, 1)[7]
-                    assert lengths == [2 * (100 + i) if e == i else 0 for e in range(NUM_EXPERTS)]
-        except BaseException as e:
-            errors.append(e)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            idx = torch.full((100 + i, 2), i, device="cuda")
+            for _ in range(50):
+                lengths = moe.get_fused_mapping(idx, NUM_EXPERTS, 0, 1)[7]
+                assert lengths == [2 * (100 + i) if e == i else 0 for e in range(NUM_EXPERTS)]
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    if errors:
-        raise errors[0]
+    in_threads(work, range(4))
 
 
 def test_warmup():

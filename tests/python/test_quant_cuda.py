@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The casts on a GPU: graphs, streams, threads, compiled code, one launch a call, and the CPU's own results."""
-import threading
-
 import pytest
 import torch
 
 import tegula
-from conftest import needs_cuda
+from conftest import in_threads, needs_cuda
 from tegula import quant
 from tegula.testing import assert_equal
 from tegula.testing.generator import generate_num_sms
@@ -111,27 +109,19 @@ def test_runs_on_the_current_stream():
 
 def test_threads():
     """A stream each, and kernels that one of them is the first to want."""
-    inputs, errors = [make(n, 1280) for n in (1, 33, 300, 1000)], []
+    inputs = [make(n, 1280) for n in (1, 33, 300, 1000)]
     functions = (EXACT | SWIGLU).values()
     torch.cuda.synchronize()
 
-    def work(x, made):
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(10):
-                    made[:] = [function(x) for function in functions]
-                torch.cuda.current_stream().synchronize()
-        except BaseException as e:
-            errors.append(e)
+    def work(pair):
+        x, made = pair
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(10):
+                made[:] = [function(x) for function in functions]
+            torch.cuda.current_stream().synchronize()
 
     made = [[] for _ in inputs]
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(inputs, made)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    if errors:
-        raise errors[0]
+    in_threads(work, zip(inputs, made))
     for x, seen in zip(inputs, made):
         same(seen, [function(x) for function in functions])
 

@@ -7,25 +7,8 @@ import pytest
 
 numpy = pytest.importorskip("numpy")
 import tegula                           # noqa: E402
+from conftest import in_threads         # noqa: E402
 from tegula.transpose import transpose  # noqa: E402
-
-
-def in_threads(count, work):
-    errors = []
-
-    def guarded(i):
-        try:
-            work(i)
-        except BaseException as e:
-            errors.append(e)
-
-    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    if errors:
-        raise errors[0]
 
 
 def test_the_gil_is_released():
@@ -46,7 +29,7 @@ def test_the_gil_is_released():
         done.set()
 
     span = []
-    in_threads(2, lambda i: (count, wait)[i](i))
+    in_threads(lambda i: (count, wait)[i](i), range(2))
     assert sum(span[0] < t < span[1] for t in ticks) > 20
 
 
@@ -58,7 +41,7 @@ def test_many_threads():
         for _ in range(300):
             assert (transpose(x[i]) == want[i]).all()
 
-    in_threads(4, work)
+    in_threads(work, range(4))
 
 
 def test_errors_belong_to_their_thread():
@@ -68,7 +51,7 @@ def test_errors_belong_to_their_thread():
             with pytest.raises(ValueError, match=rf"out: shape is \[1, 1\], want \[5, {3 + i}\]"):
                 transpose(x, out=out)
 
-    in_threads(4, work)
+    in_threads(work, range(4))
 
 
 def test_shapes_may_change_meanwhile():
@@ -85,7 +68,7 @@ def test_shapes_may_change_meanwhile():
         time.sleep(0.03)
         x.resize_(0).resize_(2, 2, 2)
 
-    in_threads(2, lambda i: (wait, change)[i](i))
+    in_threads(lambda i: (wait, change)[i](i), range(2))
 
 
 def test_threads_setting():
