@@ -31,8 +31,11 @@ DEV void store_factor(const tgl_sf &sf, i64 m, i64 k, i64 num_sf, float factor)
         return;
     }
     u8 *word = (u8 *)((u32 *)sf.data + i);
-    const int first = (int)(k % 4), end = k == num_sf - 1 ? 4 : first + 1;
-    for (int j = first; j < end; j++) word[j] = j == first ? (u8)tgl_sf_code_of(factor) : 0;
+    const int at = (int)(k % 4);
+    word[at] = (u8)tgl_sf_code_of(factor);
+    if (k != num_sf - 1) return;
+#pragma unroll 1
+    for (int j = at + 1; j < 4; j++) word[j] = 0;
 }
 
 #endif

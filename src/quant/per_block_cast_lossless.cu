@@ -102,42 +102,59 @@ DEV bool has_changed(uint2 codes, const table &t)
     return has;
 }
 
+/* The code of factor k of x, of the word that has it. */
+DEV u32 exponent_of(u32 word, u32 k)
+{
+    return X_SF_KIND == TGL_SF_PACKED ? tgl_ue8m0x4_get(word, (int)(k % 4)) : word >> 23 & 0xFF;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(
     tgl_lossless_cast c, u32 num_tiles, tgl_divisor by_num_tiles)
 {
     const u32 tile_row = tgl_divide(blockIdx.x, by_num_tiles), tid = threadIdx.x;
+    const i64 first_row = (i64)tile_row * TILE_ROWS;
     const i64 first_col = (i64)(blockIdx.x - tile_row * num_tiles) * TILE_COLS;
-    const i64 row = (i64)tile_row * TILE_ROWS + tid / LANES, col = first_col + tid % LANES * VALUES;
+    const int rows = (int)min(c.num_rows - first_row, (i64)TILE_ROWS);
+    const int cols = (int)min(c.num_cols - first_col, (i64)TILE_COLS);
+    const int row = (int)(tid / LANES), col = (int)(tid % LANES) * VALUES;
     const int row_shift = (int)c.by_x_block_rows.shift, col_shift = (int)c.by_x_block_cols.shift;
     c.x_sf.kind = X_SF_KIND;
     c.sf.kind = SF_KIND;
+
+    /* Past the matrix, the last row or vector of the tile is read once more, which is of the same blocks as
+     * what would be there: so nothing but stores asks whether it is. */
+    const i64 col_there = first_col + min(col, cols - VALUES), k = col_there >> col_shift;
+    const u8 *from = c.x + first_row * c.x_row_bytes + col_there / 2;
     uint2 codes[VECTORS];
-    u32 exponents[VECTORS];
+    u32 words[VECTORS], exponents[VECTORS];
     pdl_wait();
 #pragma unroll
     for (int j = 0; j < VECTORS; j++) {
-        const i64 i = row + j * STEP_ROWS;
-        exponents[j] = 0;
-        if (i >= c.num_rows || col >= c.num_cols) continue;
-        codes[j] = load_stream_u32x2(c.x + i * c.x_row_bytes + col / 2);
-        exponents[j] = tgl_sf_code_of(tgl_sf_get(&c.x_sf, i >> row_shift, col >> col_shift));
+        const int r = min(row + j * STEP_ROWS, rows - 1);
+        codes[j] = load_stream_u32x2(from + r * c.x_row_bytes);
+        words[j] = ((const u32 *)c.x_sf.data)[tgl_sf_offset(&c.x_sf, (first_row + r) >> row_shift, k)];
     }
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++) exponents[j] = exponent_of(words[j], (u32)k);
     int factors[OWN];
     find_factors(exponents, factors);
-    const bool is_first = BLOCK_ROWS == 1 || tid < LANES;       /* of the block's rows */
+
+    const bool is_first = tid % BLOCK_LANES == 0 && (BLOCK_ROWS == 1 || tid < LANES);   /* of a block */
+    u8 *to = c.out + first_row * c.num_cols + first_col + col;
     bool is_inexact = false;
 #pragma unroll
     for (int j = 0; j < VECTORS; j++) {
-        const i64 i = row + j * STEP_ROWS;
-        if (i >= c.num_rows || col >= c.num_cols) continue;
-        const int factor = factors[j % OWN];
-        if (j < OWN && is_first && tid % BLOCK_LANES == 0)
-            store_factor(c.sf, i / BLOCK_ROWS, col / BLOCK_COLS, c.num_sf, tgl_ue8m0_to_f32((u8)factor));
+        const int r = row + j * STEP_ROWS, factor = factors[j % OWN];
+        const bool is_there = r < rows && col < cols;
         const table t = table_of((int)exponents[j] - factor);
-        *(uint4 *)(c.out + i * c.num_cols + col) =
+        const uint4 translated =
             make_uint4(translate(codes[j].x, t), translate(codes[j].x >> 16, t), translate(codes[j].y, t),
                        translate(codes[j].y >> 16, t));
+        if (is_there) *(uint4 *)(to + r * c.num_cols) = translated;
         if (t.changed) is_inexact |= has_changed(codes[j], t);
+        if (j < OWN && is_first && is_there)
+            store_factor(c.sf, (first_row + r) / BLOCK_ROWS, (first_col + col) / BLOCK_COLS, c.num_sf,
+                         tgl_ue8m0_to_f32((u8)factor));
     }
     if (is_inexact && c.inexact) store_relaxed_u32(c.inexact, 1);
     pdl_trigger();
