@@ -311,19 +311,43 @@ DEV void put_columns(strip_memory &m, const place &at, const patch &p)
     }
 }
 
-/* `rows` codes of column j of the tile, to an address that is aligned to nothing: in aligned blocks of 16
- * bytes, cut out of two vectors each, of which this thread has number k, and 8 if it is the first. */
-DEV void store_unaligned(const strip_memory &m, u32 j, u32 k, u8 *to, int rows)
+/* Code i of column j of the tile. */
+DEV u8 tile_code(const strip_memory &m, u32 j, u32 i)
 {
-    const int shift = misalignment(to);
-#pragma unroll 1
-    for (; (int)k * 16 < rows + shift; k += 8) {
-        const int begin = (int)k * 16 - shift;                          /* of the block, in the column */
-        const uint4 low = m.tile[tile_index(j, k ? k - 1 : 0)], high = m.tile[tile_index(j, min(k, 7u))];
-        const uint4 v = shift ? vector_shift(low, high, 16 - shift) : high;
-        const int a = max(-begin, 0), n = min(rows - begin, 16);
-        if (n - a == 16) *(uint4 *)(to + begin) = v;
-        else store_block(to + begin, v, a, n);
+    return ((const u8 *)&m.tile[tile_index(j, i / 16)])[i % 16];
+}
+
+/* Of `rows` codes from `to` on: those before the first aligned address, aligned vectors, those after them. */
+typedef struct { u32 head, vectors, tail; } column_cut;
+DEV column_cut cut_column(const u8 *to, u32 rows)
+{
+    const u32 head = min((u32)-misalignment(to) & 15, rows);
+    return { head, (rows - head) / 16, (rows - head) % 16 };
+}
+
+/* Stores `rows` codes of `cols` columns to rows of out that are aligned to nothing. Eight threads have a
+ * column's aligned vectors, cut out of two of the tile each; then sixteen have the codes at its ends, which
+ * of a whole column are sixteen or none. */
+DEV void store_unaligned(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row, u32 rows,
+                         u32 cols)
+{
+    u8 *out = (u8 *)c.out + at.first_col * c.num_rows + row;
+    const u32 k = at.thread % 8, i = at.thread % 16;
+#pragma unroll 2
+    for (u32 j = at.thread / 8; j < cols; j += STRIP_THREADS / 8) {
+        u8 *to = out + j * c.num_rows;
+        const column_cut cut = cut_column(to, rows);
+        if (k >= cut.vectors) continue;
+        const uint4 low = m.tile[tile_index(j, k)], high = m.tile[tile_index(j, min(k + 1, 7u))];
+        *(uint4 *)(to + cut.head + k * 16) = vector_shift(low, high, (int)cut.head);
+    }
+#pragma unroll 2
+    for (u32 j = at.thread / 16; j < cols; j += STRIP_THREADS / 16) {
+        u8 *to = out + j * c.num_rows;
+        const column_cut cut = cut_column(to, rows);
+        const u32 last = rows - cut.tail + i;
+        if (i < cut.head) to[i] = tile_code(m, j, i);
+        if (i < cut.tail) to[last] = tile_code(m, j, last);
     }
 }
 
@@ -333,17 +357,15 @@ DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const p
     const u32 k = at.thread % 8, first = at.thread / 8;
     const int rows = (int)min(at.end - row, (i64)TILE_ROWS);
     const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
-    u8 *to = (u8 *)c.out + (at.first_col + first) * c.num_rows + row;
-    if (c.is_out_aligned) {
-#pragma unroll
-        for (int j = 0; j < COLS; j += STRIP_THREADS / 8)
-            if ((int)first + j < cols && (int)k * 16 < rows)
-                *(uint4 *)(to + j * c.num_rows + k * 16) = m.tile[tile_index(first + j, k)];
-    } else {
-#pragma unroll 1
-        for (int j = 0; (int)first + j < cols; j += STRIP_THREADS / 8)
-            store_unaligned(m, first + j, k, to + j * c.num_rows, rows);
+    if (!c.is_out_aligned) {
+        store_unaligned(c, m, at, row, (u32)rows, (u32)cols);
+        return;
     }
+    u8 *to = (u8 *)c.out + (at.first_col + first) * c.num_rows + row;
+#pragma unroll
+    for (int j = 0; j < COLS; j += STRIP_THREADS / 8)
+        if ((int)first + j < cols && (int)k * 16 < rows)
+            *(uint4 *)(to + j * c.num_rows + k * 16) = m.tile[tile_index(first + j, k)];
 }
 
 /* ---- all of it ---- */
