@@ -102,14 +102,31 @@ static void find_alignment(tgl_channel_cast *c, int x, bool is_swiglu, bool is_t
     c->is_out_aligned = out_bits % (is_transposed ? 16 : X_VALUES(x)) == 0;
 }
 
-/* Transposed tiles follow each other down the rows, so that what is in flight writes whole rows of out. */
-static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t col_tiles, bool goes_down,
-                           int block)
+/* Tiles side by side in a band, or 0. Transposed tiles follow each other down the rows, so that what is in
+ * flight writes whole rows of out. Those of a map do so in bands whose part of x stays in L2, so that a row
+ * which the map names several times is fetched once. */
+static int64_t find_band(const tgl_channel_cast *c, int64_t row_tiles, int64_t col_tiles, int64_t tile_bytes,
+                         bool is_transposed)
+{
+    enum { BAND_BYTES = 16 << 20 };             /* of x: a third of an H200's L2 */
+    int64_t band = 1;
+    if (c->pos_to_token) {
+        const int64_t fit = BAND_BYTES / tile_bytes / (c->num_tokens > 0 ? c->num_tokens : 1);
+        if (fit >= col_tiles) return 0;
+        band = divide_up(col_tiles, divide_up(col_tiles, fit > 1 ? fit : 1));   /* all about as wide */
+    } else if (!is_transposed) {
+        return 0;
+    }
+    return row_tiles <= INT32_MAX / band ? band : 0;
+}
+
+static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t col_tiles, int64_t band, int block)
 {
     enum { MAX_ACROSS = 65535 };
-    c->goes_down = goes_down;
-    c->num_along = (uint32_t)(goes_down ? row_tiles : col_tiles);
-    c->num_across = goes_down ? col_tiles : row_tiles;
+    c->band = (uint32_t)band;
+    c->by_band = tgl_divisor_of(band ? band : 1);
+    c->num_along = (uint32_t)(band ? row_tiles * band : col_tiles);
+    c->num_across = band ? divide_up(col_tiles, band) : row_tiles;
     const int64_t slices = divide_up(c->num_across, MAX_ACROSS);
     return (tgl_shape){ { c->num_along * slices, slices ? divide_up(c->num_across, slices) : 1 },
                         .block = block };
@@ -131,9 +148,11 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
     const int64_t most = CHANNEL_STRIPS(is_swiglu, is_transposed);
     const int64_t strips_each = row_tiles * strips < MANY_BLOCKS * most ? 1 : most;
     find_alignment(c, x, is_swiglu, is_transposed);
-    const tgl_shape shape =
-        set_tiles(c, row_tiles, divide_up(strips, strips_each), is_transposed && !has_any_rows,
-                  (int)strips_each * CHANNEL_STRIP_THREADS(x, is_swiglu, lanes[which]));
+    const int64_t col_tiles = divide_up(strips, strips_each);
+    const int64_t tile_bytes = strips_each * lanes[which] * X_VECTOR_BYTES(x);
+    const int64_t band = find_band(c, row_tiles, col_tiles, tile_bytes, is_transposed && !has_any_rows);
+    const tgl_shape shape = set_tiles(c, row_tiles, col_tiles, band,
+                                      (int)strips_each * CHANNEL_STRIP_THREADS(x, is_swiglu, lanes[which]));
     void *args[] = { c };
     return tgl_launch(plan, wide_strips < FEW_STRIPS ? 2 : 1, which, on, &shape, stream, args);
 }

@@ -383,7 +383,12 @@ DEV bool find_place(const tgl_channel_cast &c, place &at)
         along -= slice * c.num_along;
         across += (i64)slice * gridDim.y;
     }
-    const i64 row_tile = c.goes_down ? along : across, col_tile = c.goes_down ? across : along;
+    i64 row_tile = across, col_tile = along;
+    if (c.band) {
+        const u32 row_of_band = tgl_divide(along, c.by_band);
+        row_tile = row_of_band;
+        col_tile = across * c.band + (along - row_of_band * c.band);
+    }
     const u32 strip = threadIdx.x / STRIP_THREADS, num_strips = blockDim.x / STRIP_THREADS;
     const i64 tile_rows = BLOCK_ROWS ? TILE_ROWS : c.block_rows;
     at.thread = threadIdx.x % STRIP_THREADS;

@@ -36,9 +36,11 @@ typedef struct {
     int32_t is_x_aligned;               /* vectors of x may be loaded as such */
     int32_t is_out_aligned;             /* codes of a vector may be stored at once; transposed: 16 bytes */
 
-    /* Tiles go along x of the grid in one direction, along y in the other. y ends at 65535: where there are
-     * more, they are cut into slices, all of them along x. */
-    int32_t goes_down;                  /* along x, the rows */
+    /* Tiles follow each other along x of the grid: a row of them, and y goes down; or a band of columns, row
+     * by row, and y goes to the next band. y ends at 65535: where there are more, they are cut into slices,
+     * all of them along x. */
+    uint32_t band;                      /* tiles side by side in a band; 0: x goes along rows */
+    tgl_divisor by_band;
     uint32_t num_along;
     int64_t num_across;
 } tgl_channel_cast;
