@@ -42,11 +42,19 @@ DEV row_list find_rows(const tgl_channel_cast &c, const place &at, i64 row)
 }
 
 DEV bool exists(const row_list &x, int r) { return HAS_MAP ? x.token[r] >= 0 : r < x.count; }
+DEV bool has_all(const row_list &x)
+{
+    bool has = x.count == ROWS;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) has &= exists(x, r);
+    return has;
+}
 DEV i64 token_of(const row_list &x, int r) { return HAS_MAP ? x.token[r] : x.row + r; }
 DEV const u8 *address_of(const tgl_channel_cast &c, const place &at, const row_list &x, int r)
 {
-    const u8 *first = (const u8 *)c.x + at.col * VALUE_BYTES;
-    return HAS_MAP ? first + x.token[r] * c.x_row_bytes : first + x.row * c.x_row_bytes + r * c.x_row_bytes;
+    const i64 col = at.col * VALUE_BYTES;
+    if (HAS_MAP) return (const u8 *)c.x + col + x.token[r] * c.x_row_bytes;
+    return (const u8 *)c.x + (x.row * c.x_row_bytes + col) + r * c.x_row_bytes;
 }
 
 /* Column k of the factors of a token. */
@@ -89,16 +97,15 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 {
     const row_list x = find_rows(c, at, row);
     vector_of<X> v[ROWS];
+    if (has_all(x) && has_vectors(c, at)) {
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) clear_vector(v[r]);
-    if (has_vectors(c, at)) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (exists(x, r)) load_whole(address_of(c, at, x, r), v[r]);
+        for (int r = 0; r < ROWS; r++) load_whole(address_of(c, at, x, r), v[r]);
     } else {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (exists(x, r)) load_part(address_of(c, at, x, r), at.count, v[r]);
+        for (int r = 0; r < ROWS; r++) {
+            if (exists(x, r)) load_any(c, at, address_of(c, at, x, r), v[r]);
+            else clear_vector(v[r]);
+        }
     }
     if constexpr (IS_WIDE) {
         hold_values(c, at, x, v, p);

@@ -54,6 +54,7 @@ enum {
     THREADS = STRIPS * STRIP_THREADS,
     BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1,   /* of rows, in a tile */
     BLOCK_GROUPS = GROUPS / BLOCKS,
+    JOINED = 32 / LANES < BLOCK_GROUPS ? 32 / LANES : BLOCK_GROUPS,     /* a warp's, of one block of rows */
     IS_BF16 = IS_SWIGLU || X == X_BF16,                 /* what is held: pairs of bf16, ... */
     IS_CODES = X == X_E4M3 && !IS_WIDE,                 /* ... codes with a factor per row, or f32 */
     WORDS = IS_BF16 ? VALUES / 2 : IS_CODES ? VALUES / 4 : VALUES,
@@ -79,7 +80,7 @@ typedef struct {
 } patch;
 
 typedef struct {
-    u32 maxima[GROUPS][LANES * MAXIMA];
+    u32 maxima[GROUPS / JOINED][LANES * MAXIMA];
     float inv[BLOCKS][COLS];
     uint4 tile[IS_TRANSPOSED ? COLS * 8 : 1];
 } strip_memory;
@@ -89,6 +90,7 @@ typedef strip_memory block_memory[STRIPS];
 typedef struct {
     u32 thread, lane, group;                            /* in its strip */
     i64 first, end;                                     /* rows of the tile */
+    int rows;                                           /* of the patch, if a tile is no more than patches */
     i64 first_col, col;                                 /* of the strip, of the thread */
     int count;                                          /* of the vector, columns that exist */
 } place;
@@ -96,7 +98,10 @@ typedef struct {
 /* ---- x ---- */
 
 /* How many rows of the patch at `row` exist. */
-DEV int rows_from(const place &at, i64 row) { return (int)min(max(at.end - row, (i64)0), (i64)ROWS); }
+DEV int rows_from(const place &at, i64 row)
+{
+    return BLOCK_ROWS ? at.rows : (int)min(max(at.end - row, (i64)0), (i64)ROWS);
+}
 
 DEV bool has_vectors(const tgl_channel_cast &c, const place &at)
 {
@@ -114,9 +119,10 @@ DEV void load_whole(const u8 *from, vector_of<X> &v)
     v.w[3] = u.w;
 }
 
-/* Any other, value by value, into one of zeros. */
+/* Any other, value by value. */
 DEV void load_part(const u8 *from, int count, vector_of<X> &v)
 {
+    clear_vector(v);
 #pragma unroll
     for (int k = 0; k < VALUES; k++)
         if (k < count) {
@@ -124,6 +130,13 @@ DEV void load_part(const u8 *from, int count, vector_of<X> &v)
             else if constexpr (VALUE_BYTES == 2) v.w[k / 2] |= (u32)((const u16 *)from)[k] << k % 2 * 16;
             else v.w[k / 4] |= (u32)from[k] << k % 4 * 8;
         }
+}
+
+/* A vector of any row. */
+DEV void load_any(const tgl_channel_cast &c, const place &at, const u8 *from, vector_of<X> &v)
+{
+    if (has_vectors(c, at)) load_whole(from, v);
+    else load_part(from, at.count, v);
 }
 
 /* ---- values ---- */
@@ -191,11 +204,19 @@ DEV void raise_maxima(u32 (&maxima)[MAXIMA], const patch &p)
  * several would otherwise meet others in the same banks. */
 enum { MAXIMA_WORDS = MAXIMA < 4 ? MAXIMA : 4, MAXIMA_COLS = IS_BF16 ? 2 * MAXIMA_WORDS : MAXIMA_WORDS };
 
-DEV void put_maxima(strip_memory &m, const place &at, const u32 (&maxima)[MAXIMA])
+DEV void put_maxima(strip_memory &m, const place &at, u32 (&maxima)[MAXIMA])
 {
 #pragma unroll
+    for (int offset = LANES; offset < LANES * JOINED; offset *= 2)
+#pragma unroll
+        for (int i = 0; i < MAXIMA; i++) {
+            const u32 other = __shfl_xor_sync(FULL, maxima[i], offset);
+            maxima[i] = IS_BF16 ? max_abs_bf16x2(maxima[i], other) : max(maxima[i], other);
+        }
+    if (at.group % JOINED != 0) return;
+#pragma unroll
     for (int i = 0; i < MAXIMA; i += MAXIMA_WORDS) {
-        u32 *to = &m.maxima[at.group][i * LANES + at.lane * MAXIMA_WORDS];
+        u32 *to = &m.maxima[at.group / JOINED][i * LANES + at.lane * MAXIMA_WORDS];
         if constexpr (MAXIMA_WORDS == 2) *(uint2 *)to = make_uint2(maxima[i], maxima[i + 1]);
         else *(uint4 *)to = make_uint4(maxima[i], maxima[i + 1], maxima[i + 2], maxima[i + 3]);
     }
@@ -208,25 +229,38 @@ DEV u32 find_maximum(const strip_memory &m, u32 block, u32 col)
     const u32 word = (vector * LANES + lane) * MAXIMA_WORDS + (IS_BF16 ? i / 2 : i);
     u32 found = 0;
 #pragma unroll
-    for (u32 g = 0; g < BLOCK_GROUPS; g++) {
-        const u32 pair = m.maxima[block * BLOCK_GROUPS + g][word];
+    for (u32 g = 0; g < BLOCK_GROUPS / JOINED; g++) {
+        const u32 pair = m.maxima[block * (BLOCK_GROUPS / JOINED) + g][word];
         found = max(found, !IS_BF16 ? pair : i % 2 ? pair & 0xFFFF0000u : pair << 16);
     }
     return found;
 }
 
-/* The factors of the strip: to memory, their inverses to the strip. */
-DEV void make_factors(const tgl_channel_cast &c, strip_memory &m, const place &at)
+/* The factors that a thread makes, of the strip's: number at.thread, at.thread + STRIP_THREADS, ... */
+enum { FACTORS = (BLOCKS * COLS + STRIP_THREADS - 1) / STRIP_THREADS };
+
+/* Their inverses, to the strip. Threads wait for these, so the factors themselves come later. */
+DEV void put_inverses(strip_memory &m, const place &at, u32 (&amax)[FACTORS])
+{
+#pragma unroll
+    for (u32 f = 0; f < FACTORS; f++) {
+        const u32 i = at.thread + f * STRIP_THREADS, block = i / COLS, col = i % COLS;
+        if (i >= BLOCKS * COLS) break;
+        amax[f] = find_maximum(m, block, col);
+        m.inv[block][col] = scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(amax[f])).inv;
+    }
+}
+
+DEV void store_factors(const tgl_channel_cast &c, const place &at, const u32 (&amax)[FACTORS])
 {
     const i64 first_block = at.first / (BLOCK_ROWS ? BLOCK_ROWS : c.block_rows);
 #pragma unroll
-    for (u32 i = at.thread; i < BLOCKS * COLS; i += STRIP_THREADS) {
-        const u32 block = i / COLS, col = i % COLS;
-        const tgl_scale scale =
-            scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(find_maximum(m, block, col)));
-        m.inv[block][col] = scale.inv;
-        if (at.first_col + col < c.num_cols && at.first + block * BLOCK_ROWS < c.num_rows)
-            c.sf[(first_block + block) * c.num_cols + at.first_col + col] = scale.sf;
+    for (u32 f = 0; f < FACTORS; f++) {
+        const u32 i = at.thread + f * STRIP_THREADS, block = i / COLS, col = i % COLS;
+        const bool is_there = at.first_col + col < c.num_cols && at.first + block * BLOCK_ROWS < c.num_rows;
+        if (i < BLOCKS * COLS && is_there)
+            c.sf[(first_block + block) * c.num_cols + at.first_col + col] =
+                scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(amax[f])).sf;
     }
 }
 
@@ -396,9 +430,11 @@ DEV bool find_place(const tgl_channel_cast &c, place &at)
     at.group = at.thread / LANES;
     at.first = row_tile * tile_rows;
     at.end = min(at.first + tile_rows, c.num_rows);
+    at.rows = min(max((int)min(at.end - at.first, (i64)TILE_ROWS) - (int)at.group * ROWS, 0), (int)ROWS);
     at.first_col = (col_tile * num_strips + strip) * COLS;
     at.col = at.first_col + at.lane * VALUES;
-    at.count = (int)min(max(c.num_cols - at.col, (i64)0), (i64)VALUES);
+    const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
+    at.count = min(max(cols - (int)at.lane * VALUES, 0), (int)VALUES);
     return across < c.num_across;
 }
 
@@ -417,7 +453,8 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
     } while (!is_held && (row += TILE_ROWS) < at.end);
     put_maxima(m, at, maxima);
     __syncthreads();
-    make_factors(c, m, at);
+    u32 amax[FACTORS];
+    put_inverses(m, at, amax);
     __syncthreads();
     row = at.first;
     do {
@@ -431,6 +468,7 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
             store_rows(c, m, at, p, row + offset);
         }
     } while (!is_held && (row += TILE_ROWS) < at.end);
+    store_factors(c, at, amax);
 }
 
 #endif

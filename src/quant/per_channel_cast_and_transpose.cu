@@ -14,16 +14,15 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
     const int rows = rows_from(at, row);
     const u8 *from = (const u8 *)c.x + row * c.x_row_bytes + at.col * VALUE_BYTES;
     vector_of<X> v[ROWS];
+    if (rows == ROWS && has_vectors(c, at)) {
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) clear_vector(v[r]);
-    if (has_vectors(c, at)) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (r < rows) load_whole(from + r * c.x_row_bytes, v[r]);
+        for (int r = 0; r < ROWS; r++) load_whole(from + r * c.x_row_bytes, v[r]);
     } else {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (r < rows) load_part(from + r * c.x_row_bytes, at.count, v[r]);
+        for (int r = 0; r < ROWS; r++) {
+            if (r < rows) load_any(c, at, from + r * c.x_row_bytes, v[r]);
+            else clear_vector(v[r]);
+        }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++)

@@ -35,25 +35,22 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
     const u8 *from = (const u8 *)c.x + row * c.x_row_bytes + at.col * VALUE_BYTES;
     const i64 to_ups = c.num_cols * VALUE_BYTES;
     vector_of<X> gates[ROWS], ups[ROWS];
+    if (rows == ROWS && has_vectors(c, at)) {
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        clear_vector(gates[r]);
-        clear_vector(ups[r]);
-    }
-    if (has_vectors(c, at)) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (r < rows) {
-                load_whole(from + r * c.x_row_bytes, gates[r]);
-                load_whole(from + r * c.x_row_bytes + to_ups, ups[r]);
-            }
+        for (int r = 0; r < ROWS; r++) {
+            load_whole(from + r * c.x_row_bytes, gates[r]);
+            load_whole(from + r * c.x_row_bytes + to_ups, ups[r]);
+        }
     } else {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
+        for (int r = 0; r < ROWS; r++) {
+            clear_vector(gates[r]);
+            clear_vector(ups[r]);
             if (r < rows) {
-                load_part(from + r * c.x_row_bytes, at.count, gates[r]);
-                load_part(from + r * c.x_row_bytes + to_ups, at.count, ups[r]);
+                load_any(c, at, from + r * c.x_row_bytes, gates[r]);
+                load_any(c, at, from + r * c.x_row_bytes + to_ups, ups[r]);
             }
+        }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) hold_activations(gates[r], ups[r], c.clamp, p.w[r]);
