@@ -152,7 +152,7 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
     const int64_t tile_bytes = strips_each * lanes[which] * X_VECTOR_BYTES(x);
     const int64_t band = find_band(c, row_tiles, col_tiles, tile_bytes, is_transposed && !has_any_rows);
     const tgl_shape shape = set_tiles(c, row_tiles, col_tiles, band,
-                                      (int)strips_each * CHANNEL_STRIP_THREADS(x, is_swiglu, lanes[which]));
+                                      (int)strips_each * CHANNEL_STRIP_THREADS(lanes[which]));
     void *args[] = { c };
     return tgl_launch(plan, wide_strips < FEW_STRIPS ? 2 : 1, which, on, &shape, stream, args);
 }

@@ -47,9 +47,9 @@ enum {
     VALUE_BYTES = X_VECTOR_BYTES(X) / VALUES,
     LANES = STRIP_LANES,
     COLS = LANES * VALUES,                              /* of a strip */
-    ROWS = CHANNEL_ROWS(X, IS_SWIGLU),                  /* of a patch */
+    ROWS = CHANNEL_ROWS,                  /* of a patch */
     GROUPS = TILE_ROWS / ROWS,                          /* of threads: patches below each other */
-    STRIP_THREADS = CHANNEL_STRIP_THREADS(X, IS_SWIGLU, LANES),
+    STRIP_THREADS = CHANNEL_STRIP_THREADS(LANES),
     STRIPS = CHANNEL_STRIPS(IS_SWIGLU, IS_TRANSPOSED),  /* at most */
     THREADS = STRIPS * STRIP_THREADS,
     BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1,   /* of rows, in a tile */
@@ -64,11 +64,11 @@ static_assert(LANES == 2 || LANES == 4 || LANES == 8, "STRIP_LANES is 2, 4 or 8"
 static_assert(ROWS % 4 == 0, "columns of a patch are words");
 static_assert(TILE_ROWS == 8 * 16, "columns of a tile are 8 vectors");
 
-/* Threads of an SM, so that registers leave room for enough loads in flight; fewer where more registers are
- * needed: for a second reading, for values of codes, or for conversions without an instruction. */
+/* Threads of an SM: as many as registers allow without spills, so that others load while some encode. Fewer
+ * where more registers are needed: for a second reading, for codes and their values, for activations, or for
+ * conversions without an instruction. */
 #if __CUDA_ARCH__ >= 890
-enum { IS_PLAIN_BF16 = X == X_BF16 && !IS_SWIGLU && !IS_TRANSPOSED };   /* wide strips of it spill at 64 */
-enum { SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS ? 512 : IS_PLAIN_BF16 && LANES == 8 ? 768 : 1024 };
+enum { SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS ? 512 : X == X_E4M3 || IS_SWIGLU ? 1024 : 1536 };
 #else
 enum { SM_THREADS = X == X_E4M3 ? 256 : 512 };
 #endif
@@ -298,28 +298,22 @@ DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const plac
                     i64 row)
 {
     float inv[VALUES];
-    u32 codes[ROWS][VALUES / 4];
     get_inverses(m, at, inv);
+    const bool is_whole = c.is_out_aligned && at.count == VALUES;
+    const int rows = rows_from(at, row);
+    u8 *to = (u8 *)c.out + row * c.num_cols + at.col;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float v[VALUES];
+        u32 codes[VALUES / 4];
         widen_row(p, r, v);
 #pragma unroll
         for (int k = 0; k < VALUES; k++) v[k] *= inv[k];
 #pragma unroll
         for (int i = 0; i < VALUES / 4; i++)
-            codes[r][i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-    }
-    const int rows = rows_from(at, row);
-    u8 *to = (u8 *)c.out + row * c.num_cols + at.col;
-    if (c.is_out_aligned && at.count == VALUES) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (r < rows) store_whole(to + r * c.num_cols, codes[r]);
-    } else {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (r < rows) store_part(to + r * c.num_cols, codes[r], at.count);
+            codes[i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+        if (r < rows && is_whole) store_whole(to + r * c.num_cols, codes);
+        if (r < rows && !is_whole) store_part(to + r * c.num_cols, codes, at.count);
     }
 }
 

@@ -3,10 +3,8 @@
  *
  * A block of threads has a tile of CHANNEL_TILE_ROWS rows and of one or more strips. In a strip,
  * CHANNEL_LANES threads side by side have a vector (vector.h) of a row each, of CHANNEL_ROWS rows below each
- * other: what a thread holds in registers from its only load to the codes. (x is a kernel's macro X; of
- * SwiGLU a thread holds what it makes of two vectors, and of codes it needs more of other registers, so these
- * have fewer rows.) Where tiles are so few that they leave SMs without work, strips are CHANNEL_NARROW_LANES
- * wide. */
+ * other: what a thread holds in registers from its only load to the codes (x is a kernel's macro X). Where
+ * tiles are so few that they leave SMs without work, strips are CHANNEL_NARROW_LANES wide. */
 #ifndef TEGULA_QUANT_PER_CHANNEL_CAST_H
 #define TEGULA_QUANT_PER_CHANNEL_CAST_H
 
@@ -17,8 +15,8 @@
 #define CHANNEL_TILE_ROWS 128
 #define CHANNEL_LANES(x) (X_IS_CODES(x) ? 4 : 8)
 #define CHANNEL_NARROW_LANES 2
-#define CHANNEL_ROWS(x, is_swiglu) ((is_swiglu) || X_IS_CODES(x) ? 4 : 8)
-#define CHANNEL_STRIP_THREADS(x, is_swiglu, lanes) (CHANNEL_TILE_ROWS / CHANNEL_ROWS(x, is_swiglu) * (lanes))
+#define CHANNEL_ROWS 4
+#define CHANNEL_STRIP_THREADS(lanes) (CHANNEL_TILE_ROWS / CHANNEL_ROWS * (lanes))
 #define CHANNEL_STRIPS(is_swiglu, is_transposed) ((is_swiglu) || (is_transposed) ? 1 : 2) /* at most */
 
 typedef struct {
