@@ -94,12 +94,12 @@ static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 static void find_alignment(tgl_channel_cast *c, int x, bool is_swiglu, bool is_transposed)
 {
-    const int64_t half_bytes = is_swiglu ? c->num_cols * X_VECTOR_BYTES(x) / X_VALUES(x) : 0;
+    const int64_t half_bytes = is_swiglu ? c->num_cols * CHANNEL_VECTOR_BYTES(x) / CHANNEL_VALUES(x) : 0;
     const int64_t x_bits = (int64_t)(uintptr_t)c->x | c->x_row_bytes | half_bytes;
     const int64_t out_bits = (int64_t)(uintptr_t)c->out |
                              (is_transposed ? c->num_rows | c->block_rows % CHANNEL_TILE_ROWS : c->num_cols);
-    c->is_x_aligned = x_bits % X_VECTOR_BYTES(x) == 0;
-    c->is_out_aligned = out_bits % (is_transposed ? 16 : X_VALUES(x)) == 0;
+    c->is_x_aligned = x_bits % CHANNEL_VECTOR_BYTES(x) == 0;
+    c->is_out_aligned = out_bits % (is_transposed ? 16 : CHANNEL_VALUES(x)) == 0;
 }
 
 /* Tiles side by side in a band, or 0. Transposed tiles follow each other down the rows, so that what is in
@@ -135,26 +135,33 @@ static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t col_t
 tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel, int x, bool is_swiglu,
                                    bool is_transposed, const DLTensor *on, tgl_stream stream)
 {
-    enum { WIDE, NARROW, FEW_STRIPS = 100, MANY_BLOCKS = 512 };
-    const int lanes[] = { CHANNEL_LANES(x), CHANNEL_NARROW_LANES };
-    tgl_kernel plan[] = { *kernel, *kernel };
-    for (int i = 0; i < 2; i++) plan[i].macros[0].value = lanes[i];
-
+    enum { WIDTHS = 3, FEW_TILES = 100 };
     const bool has_any_rows = tgl_channel_block_rows(c->block_rows) == 0;
     const int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
-    const int64_t wide_strips = divide_up(c->num_cols, lanes[WIDE] * X_VALUES(x));
-    const int which = row_tiles * wide_strips < FEW_STRIPS ? NARROW : WIDE;
-    const int64_t strips = divide_up(c->num_cols, lanes[which] * X_VALUES(x));
-    const int64_t most = CHANNEL_STRIPS(is_swiglu, is_transposed);
-    const int64_t strips_each = row_tiles * strips < MANY_BLOCKS * most ? 1 : most;
+    const int widths[WIDTHS] = { CHANNEL_LANES(is_swiglu, is_transposed), CHANNEL_MIDDLE_LANES,
+                                 CHANNEL_NARROW_LANES };
+    tgl_kernel plan[WIDTHS];
+    int num_kernels = 0, which = 0, lanes = 0;
+    int64_t strips = 0;
+    for (int i = 0; i < WIDTHS; i++) {
+        if (i > 0 && widths[i] == widths[i - 1]) continue;
+        const int64_t count = divide_up(c->num_cols, widths[i] * CHANNEL_VALUES(x));
+        plan[num_kernels] = *kernel;
+        plan[num_kernels].macros[0].value = widths[i];
+        if (row_tiles * strips < FEW_TILES) {   /* of the wider ones */
+            which = num_kernels;
+            lanes = widths[i];
+            strips = count;
+        }
+        num_kernels++;
+        if (count >= FEW_TILES) break;          /* few rows do not make them few */
+    }
     find_alignment(c, x, is_swiglu, is_transposed);
-    const int64_t col_tiles = divide_up(strips, strips_each);
-    const int64_t tile_bytes = strips_each * lanes[which] * X_VECTOR_BYTES(x);
-    const int64_t band = find_band(c, row_tiles, col_tiles, tile_bytes, is_transposed && !has_any_rows);
-    const tgl_shape shape = set_tiles(c, row_tiles, col_tiles, band,
-                                      (int)strips_each * CHANNEL_STRIP_THREADS(lanes[which]));
+    const int64_t band = find_band(c, row_tiles, strips, lanes * CHANNEL_VECTOR_BYTES(x),
+                                   is_transposed && !has_any_rows);
+    const tgl_shape shape = set_tiles(c, row_tiles, strips, band, CHANNEL_THREADS(x, lanes));
     void *args[] = { c };
-    return tgl_launch(plan, wide_strips < FEW_STRIPS ? 2 : 1, which, on, &shape, stream, args);
+    return tgl_launch(plan, num_kernels, which, on, &shape, stream, args);
 }
 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
@@ -170,7 +177,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         c.x_sf = p->codes.sf;
         c.x_block_cols = p->codes.block_cols;
         c.by_x_block_cols = tgl_divisor_of(c.x_block_cols);
-        is_wide = c.x_block_cols < c.num_cols && c.x_block_cols % X_VALUES(X_E4M3) != 0;
+        is_wide = c.x_block_cols < c.num_cols && c.x_block_cols % CHANNEL_VALUES(X_E4M3) != 0;
     } else {
         c.x = p->values.data;
         c.x_row_bytes = p->values.row_bytes;

@@ -2,7 +2,7 @@
  * per_channel_cast.cu - a factor per column and block of rows, of rows that a map names.
  *   computes  per block: a factor of the largest magnitude, and the codes of value / factor; a value is that
  *             of x, or a code of x times its factor
- *   launch    grid of tiles (per_channel_cast.h), block 1 .. CHANNEL_STRIPS times CHANNEL_STRIP_THREADS
+ *   launch    grid of tiles (per_channel_cast.h), block CHANNEL_THREADS
  *   moves     every row of x that the map names, its factors, the map, out and its factors, each once
  *   macros    per_channel_cast.cuh's, HAS_MAP, IS_WIDE, and X_SF_KIND (TGL_SF_*): the factors of codes, else
  *             0 */
@@ -65,17 +65,18 @@ DEV float x_factor(const tgl_channel_cast &c, i64 token, i64 k)
     return tgl_sf_get(&sf, token, k);
 }
 
-/* Codes with one factor for the vector. */
-DEV void hold_codes(const tgl_channel_cast &c, const place &at, const row_list &x, patch &p)
+/* The factors of codes, one for a vector. */
+DEV void load_factors(const tgl_channel_cast &c, const place &at, const row_list &x, bool has_all, patch &p)
 {
     const i64 k = divide(at.col, c.x_block_cols, c.by_x_block_cols);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) p.x_sf[r] = exists(x, r) && at.count ? x_factor(c, token_of(x, r), k) : 0;
+    for (int r = 0; r < ROWS; r++)
+        p.x_sf[r] = has_all || (exists(x, r) && at.count) ? x_factor(c, token_of(x, r), k) : 0;
 }
 
 /* Codes with several: their values. */
 DEV void hold_values(const tgl_channel_cast &c, const place &at, const row_list &x,
-                     const vector_of<X> (&v)[ROWS], patch &p)
+                     const vector (&v)[ROWS], patch &p)
 {
     i64 k = divide(at.col, c.x_block_cols, c.by_x_block_cols), end = (k + 1) * c.x_block_cols;
 #pragma unroll
@@ -96,21 +97,22 @@ DEV void hold_values(const tgl_channel_cast &c, const place &at, const row_list 
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
 {
     const row_list x = find_rows(c, at, row);
-    vector_of<X> v[ROWS];
+    vector v[ROWS];
     if (has_all(x) && has_vectors(c, at)) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) load_whole(address_of(c, at, x, r), v[r]);
+        if (IS_CODES) load_factors(c, at, x, true, p);
     } else {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             if (exists(x, r)) load_any(c, at, address_of(c, at, x, r), v[r]);
             else clear_vector(v[r]);
         }
+        if (IS_CODES) load_factors(c, at, x, false, p);
     }
     if constexpr (IS_WIDE) {
         hold_values(c, at, x, v, p);
     } else {
-        if (IS_CODES) hold_codes(c, at, x, p);
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
@@ -120,10 +122,10 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) per_channel_cast(const tgl_channel_cast c)
 {
-    SHARED(block_memory, memory);
+    SHARED(strip_memory, memory);
     place at;
     const bool is_there = find_place(c, at);
     pdl_wait();
-    if (is_there) cast_tile(c, at, memory[threadIdx.x / STRIP_THREADS]);
+    if (is_there) cast_tile(c, at, memory);
     pdl_trigger();
 }

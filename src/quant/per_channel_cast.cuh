@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * per_channel_cast.cuh - casts with a factor per column and block of rows: what the kernels have in common
  * once a thread has its rows. Tiles, strips and arguments: per_channel_cast.h.
- *   macros  STRIP_LANES   CHANNEL_LANES or CHANNEL_NARROW_LANES
+ *   macros  STRIP_LANES   CHANNEL_LANES, CHANNEL_MIDDLE_LANES or CHANNEL_NARROW_LANES
  *           X             X_BF16, X_F32, X_E4M3: what x has
  *           BLOCK_ROWS    32, 64, 128: rows of a factor; 0: as many as the arguments say
  *           IS_ROUNDED    factors are powers of two
@@ -43,15 +43,13 @@ static_assert(BLOCK_ROWS == 0 || BLOCK_ROWS == 32 || BLOCK_ROWS == 64 || BLOCK_R
 
 enum {
     TILE_ROWS = CHANNEL_TILE_ROWS,
-    VALUES = X_VALUES(X),                               /* of a vector */
-    VALUE_BYTES = X_VECTOR_BYTES(X) / VALUES,
+    VALUES = CHANNEL_VALUES(X),                         /* of a vector */
+    VALUE_BYTES = CHANNEL_VECTOR_BYTES(X) / VALUES,
     LANES = STRIP_LANES,
     COLS = LANES * VALUES,                              /* of a strip */
-    ROWS = CHANNEL_ROWS,                  /* of a patch */
+    ROWS = CHANNEL_ROWS(X),               /* of a patch */
     GROUPS = TILE_ROWS / ROWS,                          /* of threads: patches below each other */
-    STRIP_THREADS = CHANNEL_STRIP_THREADS(LANES),
-    STRIPS = CHANNEL_STRIPS(IS_SWIGLU, IS_TRANSPOSED),  /* at most */
-    THREADS = STRIPS * STRIP_THREADS,
+    THREADS = CHANNEL_THREADS(X, LANES),
     BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1,   /* of rows, in a tile */
     BLOCK_GROUPS = GROUPS / BLOCKS,
     JOINED = 32 / LANES < BLOCK_GROUPS ? 32 / LANES : BLOCK_GROUPS,     /* a warp's, of one block of rows */
@@ -60,7 +58,7 @@ enum {
     WORDS = IS_BF16 ? VALUES / 2 : IS_CODES ? VALUES / 4 : VALUES,
     MAXIMA = IS_BF16 ? VALUES / 2 : VALUES              /* words of maxima: pairs of bf16, or f32 */
 };
-static_assert(LANES == 2 || LANES == 4 || LANES == 8, "STRIP_LANES is 2, 4 or 8");
+static_assert(LANES == 2 || LANES == 8 || (LANES == 16 && !IS_TRANSPOSED), "STRIP_LANES is 2, 8 or 16");
 static_assert(ROWS % 4 == 0, "columns of a patch are words");
 static_assert(TILE_ROWS == 8 * 16, "columns of a tile are 8 vectors");
 
@@ -84,7 +82,6 @@ typedef struct {
     float inv[BLOCKS][COLS];
     uint4 tile[IS_TRANSPOSED ? COLS * 8 : 1];
 } strip_memory;
-typedef strip_memory block_memory[STRIPS];
 
 /* Where a thread is. */
 typedef struct {
@@ -97,6 +94,17 @@ typedef struct {
 
 /* ---- x ---- */
 
+#if X == X_E4M3
+typedef struct { u32 w[VALUES / 4]; } vector;
+DEV void clear_vector(vector &v)
+{
+#pragma unroll
+    for (int i = 0; i < VALUES / 4; i++) v.w[i] = 0;
+}
+#else
+typedef vector_of<X> vector;
+#endif
+
 /* How many rows of the patch at `row` exist. */
 DEV int rows_from(const place &at, i64 row)
 {
@@ -108,19 +116,25 @@ DEV bool has_vectors(const tgl_channel_cast &c, const place &at)
     return c.is_x_aligned && at.count == VALUES;
 }
 
-/* A vector of a row whose columns all exist, at an aligned address. L2 fetches ahead what the strips beside
- * read: theirs is the same line, or the next. */
-DEV void load_whole(const u8 *from, vector_of<X> &v)
+/* A vector of a row whose columns all exist, at an aligned address. Where a strip is narrower than what L2
+ * fetches ahead, that is what the strips beside it read. */
+DEV void load_whole(const u8 *from, vector &v)
 {
-    const uint4 u = load_ahead_u32x4(from);
+#if X == X_E4M3
+    const uint2 u = load_stream_u32x2(from);
+    v.w[0] = u.x;
+    v.w[1] = u.y;
+#else
+    const uint4 u = LANES < 16 ? load_ahead_u32x4(from) : load_stream_u32x4(from);
     v.w[0] = u.x;
     v.w[1] = u.y;
     v.w[2] = u.z;
     v.w[3] = u.w;
+#endif
 }
 
 /* Any other, value by value. */
-DEV void load_part(const u8 *from, int count, vector_of<X> &v)
+DEV void load_part(const u8 *from, int count, vector &v)
 {
     clear_vector(v);
 #pragma unroll
@@ -133,7 +147,7 @@ DEV void load_part(const u8 *from, int count, vector_of<X> &v)
 }
 
 /* A vector of any row. */
-DEV void load_any(const tgl_channel_cast &c, const place &at, const u8 *from, vector_of<X> &v)
+DEV void load_any(const tgl_channel_cast &c, const place &at, const u8 *from, vector &v)
 {
     if (has_vectors(c, at)) load_whole(from, v);
     else load_part(from, at.count, v);
@@ -236,15 +250,15 @@ DEV u32 find_maximum(const strip_memory &m, u32 block, u32 col)
     return found;
 }
 
-/* The factors that a thread makes, of the strip's: number at.thread, at.thread + STRIP_THREADS, ... */
-enum { FACTORS = (BLOCKS * COLS + STRIP_THREADS - 1) / STRIP_THREADS };
+/* The factors that a thread makes, of the strip's: number at.thread, at.thread + THREADS, ... */
+enum { FACTORS = (BLOCKS * COLS + THREADS - 1) / THREADS };
 
 /* Their inverses, to the strip. Threads wait for these, so the factors themselves come later. */
 DEV void put_inverses(strip_memory &m, const place &at, u32 (&amax)[FACTORS])
 {
 #pragma unroll
     for (u32 f = 0; f < FACTORS; f++) {
-        const u32 i = at.thread + f * STRIP_THREADS, block = i / COLS, col = i % COLS;
+        const u32 i = at.thread + f * THREADS, block = i / COLS, col = i % COLS;
         if (i >= BLOCKS * COLS) break;
         amax[f] = find_maximum(m, block, col);
         m.inv[block][col] = scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(amax[f])).inv;
@@ -256,7 +270,7 @@ DEV void store_factors(const tgl_channel_cast &c, const place &at, const u32 (&a
     const i64 first_block = at.first / (BLOCK_ROWS ? BLOCK_ROWS : c.block_rows);
 #pragma unroll
     for (u32 f = 0; f < FACTORS; f++) {
-        const u32 i = at.thread + f * STRIP_THREADS, block = i / COLS, col = i % COLS;
+        const u32 i = at.thread + f * THREADS, block = i / COLS, col = i % COLS;
         const bool is_there = at.first_col + col < c.num_cols && at.first + block * BLOCK_ROWS < c.num_rows;
         if (i < BLOCKS * COLS && is_there)
             c.sf[(first_block + block) * c.num_cols + at.first_col + col] =
@@ -362,7 +376,7 @@ DEV void store_unaligned(const tgl_channel_cast &c, const strip_memory &m, const
     u8 *out = (u8 *)c.out + at.first_col * c.num_rows + row;
     const u32 k = at.thread % 8, i = at.thread % 16;
 #pragma unroll 2
-    for (u32 j = at.thread / 8; j < cols; j += STRIP_THREADS / 8) {
+    for (u32 j = at.thread / 8; j < cols; j += THREADS / 8) {
         u8 *to = out + j * c.num_rows;
         const column_cut cut = cut_column(to, rows);
         if (k >= cut.vectors) continue;
@@ -370,7 +384,7 @@ DEV void store_unaligned(const tgl_channel_cast &c, const strip_memory &m, const
         *(uint4 *)(to + cut.head + k * 16) = vector_shift(low, high, (int)cut.head);
     }
 #pragma unroll 2
-    for (u32 j = at.thread / 16; j < cols; j += STRIP_THREADS / 16) {
+    for (u32 j = at.thread / 16; j < cols; j += THREADS / 16) {
         u8 *to = out + j * c.num_rows;
         const column_cut cut = cut_column(to, rows);
         const u32 last = rows - cut.tail + i;
@@ -391,7 +405,7 @@ DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const p
     }
     u8 *to = (u8 *)c.out + (at.first_col + first) * c.num_rows + row;
 #pragma unroll
-    for (int j = 0; j < COLS; j += STRIP_THREADS / 8)
+    for (int j = 0; j < COLS; j += THREADS / 8)
         if ((int)first + j < cols && (int)k * 16 < rows)
             *(uint4 *)(to + j * c.num_rows + k * 16) = m.tile[tile_index(first + j, k)];
 }
@@ -417,15 +431,14 @@ DEV bool find_place(const tgl_channel_cast &c, place &at)
         row_tile = row_of_band;
         col_tile = across * c.band + (along - row_of_band * c.band);
     }
-    const u32 strip = threadIdx.x / STRIP_THREADS, num_strips = blockDim.x / STRIP_THREADS;
     const i64 tile_rows = BLOCK_ROWS ? TILE_ROWS : c.block_rows;
-    at.thread = threadIdx.x % STRIP_THREADS;
+    at.thread = threadIdx.x;
     at.lane = at.thread % LANES;
     at.group = at.thread / LANES;
     at.first = row_tile * tile_rows;
     at.end = min(at.first + tile_rows, c.num_rows);
     at.rows = min(max((int)min(at.end - at.first, (i64)TILE_ROWS) - (int)at.group * ROWS, 0), (int)ROWS);
-    at.first_col = (col_tile * num_strips + strip) * COLS;
+    at.first_col = col_tile * COLS;
     at.col = at.first_col + at.lane * VALUES;
     const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
     at.count = min(max(cols - (int)at.lane * VALUES, 0), (int)VALUES);

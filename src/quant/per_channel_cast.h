@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * per_channel_cast.h - what the casts with a factor per column and their kernels agree on: tiles, arguments.
  *
- * A block of threads has a tile of CHANNEL_TILE_ROWS rows and of one or more strips. In a strip,
- * CHANNEL_LANES threads side by side have a vector (vector.h) of a row each, of CHANNEL_ROWS rows below each
- * other: what a thread holds in registers from its only load to the codes (x is a kernel's macro X). Where
- * tiles are so few that they leave SMs without work, strips are CHANNEL_NARROW_LANES wide. */
+ * A block of threads has a tile: a strip of CHANNEL_TILE_ROWS rows. In it, CHANNEL_LANES threads side by side
+ * have a vector of a row each, of CHANNEL_ROWS rows below each other: what a thread holds in registers from
+ * its only load to the codes (x is a kernel's macro X). A row of a strip is 128 bytes of x at least, and of
+ * codes; transposed ones need no more than 8 lanes. Where tiles are so few that they leave SMs without work,
+ * strips are narrower, down to CHANNEL_NARROW_LANES. */
 #ifndef TEGULA_QUANT_PER_CHANNEL_CAST_H
 #define TEGULA_QUANT_PER_CHANNEL_CAST_H
 
@@ -13,11 +14,13 @@
 #include "quant/vector.h"
 
 #define CHANNEL_TILE_ROWS 128
-#define CHANNEL_LANES(x) (X_IS_CODES(x) ? 4 : 8)
+#define CHANNEL_VALUES(x) (X_IS_CODES(x) ? 8 : X_VALUES(x))     /* of a vector: codes need more registers */
+#define CHANNEL_VECTOR_BYTES(x) (X_IS_CODES(x) ? 8 : X_VECTOR_BYTES(x))
+#define CHANNEL_LANES(is_swiglu, is_transposed) ((is_swiglu) || (is_transposed) ? CHANNEL_MIDDLE_LANES : 16)
+#define CHANNEL_MIDDLE_LANES 8
 #define CHANNEL_NARROW_LANES 2
-#define CHANNEL_ROWS 4
-#define CHANNEL_STRIP_THREADS(lanes) (CHANNEL_TILE_ROWS / CHANNEL_ROWS * (lanes))
-#define CHANNEL_STRIPS(is_swiglu, is_transposed) ((is_swiglu) || (is_transposed) ? 1 : 2) /* at most */
+#define CHANNEL_ROWS(x) (X_IS_CODES(x) ? 8 : 4)
+#define CHANNEL_THREADS(x, lanes) (CHANNEL_TILE_ROWS / CHANNEL_ROWS(x) * (lanes))
 
 typedef struct {
     const char *x;

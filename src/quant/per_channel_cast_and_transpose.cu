@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * per_channel_cast_and_transpose.cu - a factor per column and block of rows, codes transposed.
  *   computes  per block: a factor of the largest magnitude, and the codes of x / factor
- *   launch    grid of tiles (per_channel_cast.h), block 1 .. CHANNEL_STRIPS times CHANNEL_STRIP_THREADS
+ *   launch    grid of tiles (per_channel_cast.h), block CHANNEL_THREADS
  *   moves     x, out and its factors, each once
  *   macros    per_channel_cast.cuh's */
 #define IS_SWIGLU 0
@@ -13,7 +13,7 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 {
     const int rows = rows_from(at, row);
     const u8 *from = (const u8 *)c.x + row * c.x_row_bytes + at.col * VALUE_BYTES;
-    vector_of<X> v[ROWS];
+    vector v[ROWS];
     if (rows == ROWS && has_vectors(c, at)) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) load_whole(from + r * c.x_row_bytes, v[r]);
@@ -33,10 +33,10 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 per_channel_cast_and_transpose(const tgl_channel_cast c)
 {
-    SHARED(block_memory, memory);
+    SHARED(strip_memory, memory);
     place at;
     const bool is_there = find_place(c, at);
     pdl_wait();
-    if (is_there) cast_tile(c, at, memory[threadIdx.x / STRIP_THREADS]);
+    if (is_there) cast_tile(c, at, memory);
     pdl_trigger();
 }

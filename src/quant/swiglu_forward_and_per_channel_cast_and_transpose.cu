@@ -3,7 +3,7 @@
  * codes transposed or not.
  *   computes  per block: a factor of the largest magnitude of the activations, rounded to bf16, and the codes
  *             of activation / factor
- *   launch    grid of tiles (per_channel_cast.h), block 1 .. CHANNEL_STRIPS times CHANNEL_STRIP_THREADS
+ *   launch    grid of tiles (per_channel_cast.h), block CHANNEL_THREADS
  *   moves     x, out and its factors, each once
  *   macros    per_channel_cast.cuh's, IS_TRANSPOSED and IS_CLAMPED: there is a clamp value */
 #define IS_SWIGLU 1
@@ -59,10 +59,10 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 swiglu_forward_and_per_channel_cast_and_transpose(const tgl_channel_cast c)
 {
-    SHARED(block_memory, memory);
+    SHARED(strip_memory, memory);
     place at;
     const bool is_there = find_place(c, at);
     pdl_wait();
-    if (is_there) cast_tile(c, at, memory[threadIdx.x / STRIP_THREADS]);
+    if (is_there) cast_tile(c, at, memory);
     pdl_trigger();
 }
