@@ -102,33 +102,27 @@ static void find_alignment(tgl_channel_cast *c, int x, bool is_swiglu, bool is_t
     c->is_out_aligned = out_bits % (is_transposed ? 16 : CHANNEL_VALUES(x)) == 0;
 }
 
-/* Tiles side by side in a band, or 0. Transposed tiles follow each other down the rows, so that what is in
- * flight writes whole rows of out. Those of a map do so in bands whose part of x stays in L2, so that a row
- * which the map names several times is fetched once. */
-static int64_t find_band(const tgl_channel_cast *c, int64_t row_tiles, int64_t col_tiles, int64_t tile_bytes,
-                         bool is_transposed)
+/* Tiles side by side in a band. Transposed tiles follow each other down the rows, so that what is in flight
+ * writes whole rows of out. Those of a map do so in bands whose part of x stays in L2, so that a row which
+ * the map names several times is fetched once. */
+static int64_t find_band(const tgl_channel_cast *c, int64_t strips, int64_t strip_bytes, bool is_transposed)
 {
     enum { BAND_BYTES = 16 << 20 };             /* of x: a third of an H200's L2 */
-    int64_t band = 1;
-    if (c->pos_to_token) {
-        const int64_t fit = BAND_BYTES / tile_bytes / (c->num_tokens > 0 ? c->num_tokens : 1);
-        if (fit >= col_tiles) return 0;
-        band = divide_up(col_tiles, divide_up(col_tiles, fit > 1 ? fit : 1));   /* all about as wide */
-    } else if (!is_transposed) {
-        return 0;
-    }
-    return row_tiles <= INT32_MAX / band ? band : 0;
+    if (is_transposed) return 1;
+    if (!c->pos_to_token) return strips;
+    const int64_t fit = BAND_BYTES / strip_bytes / (c->num_tokens > 0 ? c->num_tokens : 1);
+    return divide_up(strips, divide_up(strips, fit > 1 ? fit : 1));     /* all about as wide */
 }
 
-static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t col_tiles, int64_t band, int block)
+static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t strips, int64_t band, int block)
 {
-    enum { MAX_ACROSS = 65535 };
+    const int64_t bands = divide_up(strips, band), most = INT32_MAX / (bands * band);
+    c->slice_rows = row_tiles < most ? row_tiles : most;
     c->band = (uint32_t)band;
-    c->by_band = tgl_divisor_of(band ? band : 1);
-    c->num_along = (uint32_t)(band ? row_tiles * band : col_tiles);
-    c->num_across = band ? divide_up(col_tiles, band) : row_tiles;
-    const int64_t slices = divide_up(c->num_across, MAX_ACROSS);
-    return (tgl_shape){ { c->num_along * slices, slices ? divide_up(c->num_across, slices) : 1 },
+    c->by_band = tgl_divisor_of(band);
+    c->band_tiles = (uint32_t)(c->slice_rows * band);
+    c->by_band_tiles = tgl_divisor_of(c->band_tiles ? c->band_tiles : 1);
+    return (tgl_shape){ { c->band_tiles * bands, c->slice_rows ? divide_up(row_tiles, c->slice_rows) : 1 },
                         .block = block };
 }
 
@@ -157,8 +151,8 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
         if (count >= FEW_TILES) break;          /* few rows do not make them few */
     }
     find_alignment(c, x, is_swiglu, is_transposed);
-    const int64_t band = find_band(c, row_tiles, strips, lanes * CHANNEL_VECTOR_BYTES(x),
-                                   is_transposed && !has_any_rows);
+    const int64_t strip_bytes = lanes * CHANNEL_VECTOR_BYTES(x);
+    const int64_t band = find_band(c, strips, strip_bytes, is_transposed && !has_any_rows);
     const tgl_shape shape = set_tiles(c, row_tiles, strips, band, CHANNEL_THREADS(x, lanes));
     void *args[] = { c };
     return tgl_launch(plan, num_kernels, which, on, &shape, stream, args);

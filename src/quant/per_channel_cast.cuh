@@ -418,31 +418,20 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 /* False if there is no tile left for the block. */
 DEV bool find_place(const tgl_channel_cast &c, place &at)
 {
-    u32 along = blockIdx.x;
-    i64 across = blockIdx.y;
-    if (gridDim.x > c.num_along) {
-        const u32 slice = along / c.num_along;
-        along -= slice * c.num_along;
-        across += (i64)slice * gridDim.y;
-    }
-    i64 row_tile = across, col_tile = along;
-    if (c.band) {
-        const u32 row_of_band = tgl_divide(along, c.by_band);
-        row_tile = row_of_band;
-        col_tile = across * c.band + (along - row_of_band * c.band);
-    }
+    const u32 band = tgl_divide(blockIdx.x, c.by_band_tiles), tile = blockIdx.x - band * c.band_tiles;
+    const u32 row_tile = tgl_divide(tile, c.by_band), col_tile = band * c.band + (tile - row_tile * c.band);
     const i64 tile_rows = BLOCK_ROWS ? TILE_ROWS : c.block_rows;
     at.thread = threadIdx.x;
     at.lane = at.thread % LANES;
     at.group = at.thread / LANES;
-    at.first = row_tile * tile_rows;
+    at.first = (blockIdx.y * c.slice_rows + row_tile) * tile_rows;
     at.end = min(at.first + tile_rows, c.num_rows);
     at.rows = min(max((int)min(at.end - at.first, (i64)TILE_ROWS) - (int)at.group * ROWS, 0), (int)ROWS);
-    at.first_col = col_tile * COLS;
+    at.first_col = (i64)col_tile * COLS;
     at.col = at.first_col + at.lane * VALUES;
     const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
     at.count = min(max(cols - (int)at.lane * VALUES, 0), (int)VALUES);
-    return across < c.num_across;
+    return at.first < c.num_rows && at.first_col < c.num_cols;
 }
 
 DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)

@@ -37,13 +37,13 @@ typedef struct {
     int32_t is_x_aligned;               /* vectors of x may be loaded as such */
     int32_t is_out_aligned;             /* codes of a vector may be stored at once; transposed: 16 bytes */
 
-    /* Tiles follow each other along x of the grid: a row of them, and y goes down; or a band of columns, row
-     * by row, and y goes to the next band. y ends at 65535: where there are more, they are cut into slices,
-     * all of them along x. */
-    uint32_t band;                      /* tiles side by side in a band; 0: x goes along rows */
+    /* Tiles follow each other along x of the grid: row by row through a band of columns, then through the
+     * next. Where they are more than x of a grid can be, rows are cut into slices, along y. */
+    uint32_t band;                      /* tiles side by side in a band */
     tgl_divisor by_band;
-    uint32_t num_along;
-    int64_t num_across;
+    uint32_t band_tiles;                /* of a band, in a slice */
+    tgl_divisor by_band_tiles;
+    int64_t slice_rows;                 /* rows of tiles */
 } tgl_channel_cast;
 
 #endif
