@@ -118,7 +118,7 @@ const case_op quant_back_ops[] = {
             "num_rows=130 num_cols=200 format=e4m3,e2m1 x_num_per_tokens=32,128 "
             "x_num_per_channels=1,32,128 values=mixed",
             "num_rows=7 num_cols=130 format=e4m3,e2m1 x_num_per_tokens=0,3 x_num_per_channels=1,7,1000 "
-            "values=mixed",
+            "x_sf=row,col values=mixed",
             "num_rows=6 num_cols=640 x_sf=row_gap,row_same,col_gap,col_tight,col_same,packed_gap "
             "values=mixed",
             "num_rows=0,1,3,33 num_cols=256 x_sf=packed values=mixed",

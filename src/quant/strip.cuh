@@ -39,6 +39,35 @@ DEV i64 strip_block_row(const tgl_strip &s, const strip_place &p, int j)
     return past < 0 ? p.m : p.m + 1 + tgl_divide((u32)past, s.by_block_rows);
 }
 
+/* The place again, where rows and columns are below 2^31 and the columns of a unit share a factor: few
+ * instructions before the first load, which is most of what a small matrix takes. */
+typedef struct { u32 row, col, k, step; } short_place;
+
+DEV short_place short_place_of(const tgl_strip &s)
+{
+    const u32 tile_row = tgl_divide(blockIdx.x, s.by_num_tiles);
+    const u32 tile = blockIdx.x - tile_row * s.num_tiles, width = 1u << s.log_width;
+    short_place p;
+    p.step = STRIP_THREADS >> s.log_width;
+    p.row = tile_row * (p.step * s.rows) + (threadIdx.x >> s.log_width);
+    p.col = (tile * width + (threadIdx.x & (width - 1))) * s.unit;
+    p.k = tgl_divide(p.col, s.by_block_cols);
+    return p;
+}
+
+/* Does the thread have a j-th unit? (Of those that have a first one, only rows matter.) */
+DEV bool short_has(const tgl_strip &s, const short_place &p, int j)
+{
+    return p.row + j * p.step < (u32)s.num_rows && (j > 0 || p.col < (u32)s.num_cols);
+}
+
+/* Its row; past the last one, the last: what is read there again is not stored, and loads need no branches
+ * between them. */
+DEV u32 short_row(const tgl_strip &s, const short_place &p, int j)
+{
+    return j ? min(p.row + j * p.step, (u32)s.num_rows - 1) : p.row;
+}
+
 /* The factors of COUNT columns of a unit in row m of blocks; vectors where each column has its own and they
  * lie side by side. */
 template <int COUNT> DEV void strip_factors(const tgl_strip &s, const strip_place &p, const tgl_sf &sf, i64 m,

@@ -11,7 +11,7 @@
 #include "quant/scale.h"
 
 #define STRIP_THREADS 256
-#define STRIP_ROWS 4            /* of a thread, at most */
+#define STRIP_ROWS 4            /* of a thread, at most; else 2 or 1 */
 #define STRIP_MIN_BLOCKS 1024   /* threads have fewer rows where there would be less: 8 an SM of an H200 */
 
 typedef struct {
@@ -39,11 +39,18 @@ static inline tgl_strip tgl_strip_of(int64_t num_rows, int64_t num_cols, int64_t
     const int64_t rows = num_blocks / STRIP_MIN_BLOCKS;
     return (tgl_strip){
         .num_rows = num_rows, .num_cols = num_cols, .unit = unit, .log_width = log_width,
-        .rows = rows < 1 ? 1 : rows < STRIP_ROWS ? (int32_t)rows : STRIP_ROWS,
+        .rows = rows < 2 ? 1 : rows < STRIP_ROWS ? 2 : STRIP_ROWS,
         .num_tiles = (uint32_t)num_tiles, .by_num_tiles = tgl_divisor_of(num_tiles),
         .block_rows = block_rows, .block_cols = block_cols,
         .by_block_rows = tgl_divisor_of(block_rows), .by_block_cols = tgl_divisor_of(block_cols)
     };
+}
+
+/* Are all numbers of rows and columns that a thread meets below 2^31? */
+static inline bool tgl_strip_is_short(const tgl_strip *s)
+{
+    const int64_t limit = TGL_DIVIDE_LIMIT - STRIP_THREADS * (s->unit > STRIP_ROWS ? s->unit : STRIP_ROWS);
+    return s->num_rows < limit && s->num_cols < limit;
 }
 
 /* Blocks of threads. */

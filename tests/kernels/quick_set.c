@@ -66,6 +66,7 @@ static const struct { const char *op, *line; } quick_set[] = {
                                 "x_sf=packed_gap values=mixed" },
     { "quant_per_channel_cast_and_transpose", "num_rows=132,257 num_cols=72 values=mixed" },
     { "quant_cast_back", "num_rows=6 num_cols=264 format=e4m3,e2m1,e5m6 values=mixed" },
+    { "quant_cast_back", "num_rows=7 num_cols=130 format=e4m3,e2m1 x_num_per_channels=7 values=mixed" },
     { "quant_unpack_from_e2m1fn_x2", "num_bytes=513 dtype=f32,bf16" },
     { "quant_swiglu_forward_and_per_token_cast",
       "num_rows=9 num_cols=256 num_per_channels=128,0,48 round=1 weights=2 skip=3 clamp=0.5 values=mixed" },

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ * cast_back_any.cu - codes times their factors, where columns side by side have several, addresses do not
+ * allow vectors, or sides are too long.
+ *   computes  as cast_back.cu
+ *   launch    strip.h's; units of VALUES columns if is_vector, else as few as a format allows
+ *   moves     every code and value once; factors once per thread that needs them, but for the first from L2
+ *   macros    cast_back.cuh's */
+#include "quant/cast_back.cuh"
+
+enum { RESIDENT = 4 };                          /* blocks on an SM that registers allow */
+
+/* Units of COUNT columns: all loads first. */
+template <int COUNT, bool IS_VECTOR> DEV void run(const u8 *x, i64 row_bytes, const tgl_sf &sf, u8 *out,
+                                                  const tgl_strip &s)
+{
+    enum { HAS_ONE = COUNT == 1 };
+    const strip_place p = strip_place_of(s);
+    u32 w[STRIP_ROWS][3];
+    float factor[STRIP_ROWS];
+#pragma unroll
+    for (int j = 0; j < STRIP_ROWS; j++) {
+        if (!strip_has(s, p, j)) continue;
+        load_codes<COUNT>(x + (p.row + j * p.step) * row_bytes, p.col, w[j]);
+        if (HAS_ONE) factor[j] = tgl_sf_get(&sf, strip_block_row(s, p, j), p.k);
+    }
+    float factors[COUNT];
+    i64 of = -1;                                /* row of blocks of `factors` */
+#pragma unroll
+    for (int j = 0; j < STRIP_ROWS; j++) {
+        if (!strip_has(s, p, j)) continue;
+        if (!HAS_ONE && of != strip_block_row(s, p, j)) {
+            of = strip_block_row(s, p, j);
+            strip_factors<COUNT>(s, p, sf, of, factors);
+        }
+        float v[COUNT];
+        decode<COUNT>(w[j], v);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) v[i] *= HAS_ONE ? factor[j] : factors[i];
+        store_values<COUNT, IS_VECTOR>(out + ((p.row + j * p.step) * s.num_cols + p.col) * OUT_BYTES, v);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(STRIP_THREADS, RESIDENT) cast_back_any(
+    const u8 *x, i64 row_bytes, tgl_sf sf, u8 *out, const tgl_strip s, i32 is_vector)
+{
+    sf.kind = SF_KIND;
+    pdl_wait();
+    if (is_vector) run<VALUES, true>(x, row_bytes, sf, out, s);
+    else run<FEW, false>(x, row_bytes, sf, out, s);
+    pdl_trigger();
+}
