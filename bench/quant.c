@@ -669,7 +669,7 @@ const case_op quant_ops[] = {
             "sf=col,packed values=mixed",
             "num_rows=0,1,127,129 num_cols=256 num_per_channels=32,128 sf=packed values=mixed",
             "num_rows=10 num_cols=100 num_per_tokens=1,3,0 num_per_channels=1,6,0 format=e4m3,e2m1 "
-            "values=mixed",
+            "sf=row,col,packed values=mixed",
             "num_rows=40 num_cols=256 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
             "sf=row,packed values=bits",
             "num_rows=40 num_cols=640 num_per_tokens=8 sf=row_gap,col_gap,col_tight,packed_gap values=powers",

@@ -68,10 +68,10 @@ template <int COUNT> DEV u32 encode_e2m1s(const float *v)
 }
 
 #if __CUDA_ARCH__ >= 900
-/* The same for two scaled values that are exact in bf16 or f16, without their signs; above 6 there may be
- * only NaN, of positive sign. Adding the anchor and taking it away again leaves the rounded value. Times the
- * format's smallest normal number (e2m1's own is 1), its bits are those of the code: from bit 6 on in bf16,
- * from bit 9 on in f16, with zeros around. */
+/* The same for two scaled values that are exact in bf16 or f16, without their signs; NaN has a positive one.
+ * Adding the anchor and taking it away again leaves the rounded value. Times the format's smallest normal
+ * number (e2m1's own is 1), its bits are those of the code: from bit 6 on in bf16, from bit 9 on in f16, with
+ * zeros around. */
 DEV u32 round_e2m1_bf16x2(u32 v)
 {
     const u32 a = min_u16x2(v & 0x7FFF7FFF, 0x40C040C0 /* 6 */);
@@ -116,7 +116,7 @@ DEV u32 encode_e2m1x8_f16_apart(const u32 (&v)[4])
     return codes | round_e2m1_f16x2(v[3]) << 3 | (v[3] & 0x80008000);
 }
 
-/* Eight codes, of bf16 times a power of two or 0: exact, or so small that the code is 0 anyway. */
+/* Eight codes, of bf16 times a power of two, 0 or infinity: exact, or so small that the code is 0 anyway. */
 DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
 {
     const u32 factor = __byte_perm(__float_as_uint(inv), 0, 0x3232);

@@ -82,19 +82,26 @@ static bool has_vectors(const problem *p)
            out % (uintptr_t)tgl_code_bytes(p->format, values) == 0;
 }
 
+/* Addresses and lengths choose, where columns side by side share a factor. */
+enum { GIVEN_ANY, GIVEN_RUNS, NUM_GIVEN };
 static tgl_status run_given(const problem *p, const DLTensor *on, tgl_stream stream)
 {
-    const int x = p->x.is_bf16 ? X_BF16 : X_F32, values = X_VALUES(x);
-    const tgl_kernel kernel = { "quant/per_block_cast_given",
-                                { { "X", x }, { "FORMAT", p->format }, { "SF_KIND", p->sf.kind },
-                                  { "HAS_RUNS", p->blocks.cols % values == 0 } } };
+    const int values = X_VALUES(p->x.is_bf16 ? X_BF16 : X_F32);
+    const tgl_macro x = { "X", p->x.is_bf16 ? X_BF16 : X_F32 }, format = { "FORMAT", p->format };
+    const tgl_macro kind = { "SF_KIND", p->sf.kind };
+    const tgl_kernel plan[NUM_GIVEN] = {
+        [GIVEN_ANY] = { "quant/per_block_cast_given_any", { x, format, kind } },
+        [GIVEN_RUNS] = { "quant/per_block_cast_given", { x, format, kind } },
+    };
+    const bool has_runs = p->blocks.cols % values == 0;
     int32_t is_vector = has_vectors(p);
     tgl_strip strip = tgl_strip_of(p->num_rows, p->num_cols, p->blocks.rows, p->blocks.cols,
                                    is_vector ? values : p->format == TGL_FORMAT_E4M3 ? 1 : 2);
     tgl_block_cast c = arguments(p);
-    void *args[] = { &c, &strip, &is_vector };
+    void *args[] = { &c, &strip, &is_vector };          /* GIVEN_RUNS has no is_vector */
     const tgl_shape shape = { { tgl_strip_grid(&strip) }, .block = STRIP_THREADS };
-    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
+    const int which = has_runs && is_vector && tgl_strip_is_short(&strip) ? GIVEN_RUNS : GIVEN_ANY;
+    return tgl_launch(plan, has_runs ? NUM_GIVEN : GIVEN_RUNS, which, on, &shape, stream, args);
 }
 
 /* The blocks choose, and for those that have a kernel of their own, addresses. */

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: MIT
- * per_block_cast_given.cu - values divided by factors that are given: no value needs another one.
+ * per_block_cast_given.cu - values divided by factors that are given; VALUES columns side by side share one.
  *   computes  out[i][j] = encode(x[i][j] * (1 / sf(i / block_rows, j / block_cols)))
- *   launch    strip.h's; units of VALUES columns if is_vector, else as few as a format allows
+ *   launch    strip.h's, units of VALUES columns; addresses allow vectors, the strip is short
  *   moves     every value and code once; factors once per thread that needs them, but for the first from L2
  *   macros    X         X_BF16, X_F32
  *             FORMAT    TGL_FORMAT_E4M3, _E2M1
- *             SF_KIND   TGL_SF_*
- *             HAS_RUNS  1: the columns of a unit share a factor (block_cols is a multiple of VALUES) */
-#ifndef HAS_RUNS
+ *             SF_KIND   TGL_SF_* */
+#ifndef SF_KIND
 #ifdef __CUDACC_RTC__
-#error "X, FORMAT, SF_KIND or HAS_RUNS is not defined"
+#error "X, FORMAT or SF_KIND is not defined"
 #endif
 #define X X_BF16
 #define FORMAT TGL_FORMAT_E4M3
 #define SF_KIND TGL_SF_ROWS
-#define HAS_RUNS 1
 #endif
 #include "quant/per_block_cast.cuh"
 #include "quant/strip.cuh"
@@ -22,58 +20,59 @@
 static_assert(X == X_BF16 || X == X_F32, "X is X_BF16 or X_F32");
 static_assert(FORMAT == TGL_FORMAT_E4M3 || FORMAT == TGL_FORMAT_E2M1, "FORMAT is e4m3 or e2m1");
 
-enum { VALUES = X_VALUES(X), X_BYTES = 16 / VALUES, FEW = FORMAT == TGL_FORMAT_E4M3 ? 1 : 2 };
+enum { VALUES = X_VALUES(X), RESIDENT = 5 };    /* blocks on an SM that registers allow */
 
-/* COUNT values; a few need not be aligned to more than one. */
-template <int COUNT> DEV void load_values(const u8 *from, float (&v)[COUNT])
+/* A vector. Not .nc: such loads the compiler moves between the stores of other rows, when all of them should
+ * be under way first. */
+DEV void load_plain(const u8 *from, vector_of<X> &x)
 {
-    if constexpr (COUNT == VALUES) {
-        vector_of<X> x;
-        load_vector(from, x);
-        widen(x, v);
-    } else {
-#pragma unroll
-        for (int j = 0; j < COUNT; j++)
-            v[j] = X == X_BF16 ? low_bf16(load_stream_u16(from + 2 * j))
-                               : __uint_as_float(load_stream_u32(from + 4 * j));
-    }
+    const uint4 v = *(const uint4 *)from;
+    x.w[0] = v.x;
+    x.w[1] = v.y;
+    x.w[2] = v.z;
+    x.w[3] = v.w;
 }
 
-/* Units of COUNT columns: all loads first. */
-template <int COUNT> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
+DEV void cast_vector(const vector_of<X> &x, float inv, u8 *to)
 {
-    enum { HAS_ONE = COUNT == 1 || (COUNT == VALUES && HAS_RUNS) };
-    const strip_place p = strip_place_of(s);
-    const i64 out_bytes = tgl_code_bytes(FORMAT, s.num_cols);
-    float v[STRIP_ROWS][COUNT], factor[STRIP_ROWS];
+#if X == X_BF16 && FORMAT == TGL_FORMAT_E2M1 && SF_KIND == TGL_SF_PACKED && __CUDA_ARCH__ >= 900
+    *(u32 *)to = encode_e2m1x8_bf16(x.w, inv);          /* a power of two, 0 or infinite */
+#else
+    float v[VALUES];
+    widen(x, v);
 #pragma unroll
-    for (int j = 0; j < STRIP_ROWS; j++) {
-        if (!strip_has(s, p, j)) continue;
-        load_values<COUNT>(c.x + (p.row + j * p.step) * c.x_row_bytes + p.col * X_BYTES, v[j]);
-        if (HAS_ONE) factor[j] = tgl_sf_get(&c.sf, strip_block_row(s, p, j), p.k);
-    }
-    float factors[COUNT];
-    i64 of = -1;                                /* row of blocks of `factors` */
-#pragma unroll
-    for (int j = 0; j < STRIP_ROWS; j++) {
-        if (!strip_has(s, p, j)) continue;
-        if (!HAS_ONE && of != strip_block_row(s, p, j)) {
-            of = strip_block_row(s, p, j);
-            strip_factors<COUNT>(s, p, c.sf, of, factors);
-        }
-        const float inv = HAS_ONE ? 1 / factor[j] : 0;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) v[j][i] *= HAS_ONE ? inv : 1 / factors[i];
-        store_codes<FORMAT>(c.out + (p.row + j * p.step) * out_bytes + tgl_code_bytes(FORMAT, p.col), v[j]);
-    }
+    for (int i = 0; i < VALUES; i++) v[i] *= inv;
+    store_codes<FORMAT>(to, v);
+#endif
 }
 
-extern "C" __global__ void __launch_bounds__(STRIP_THREADS) per_block_cast_given(
-    tgl_block_cast c, const tgl_strip s, i32 is_vector)
+/* ROWS units, all loads first. */
+template <int ROWS> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
+{
+    const short_place p = short_place_of(s);
+    if (!short_has(s, p, 0)) return;
+    vector_of<X> x[ROWS];
+    float factor[ROWS];
+#pragma unroll
+    for (int j = 0; j < ROWS; j++) {
+        const u32 row = short_row(s, p, j);
+        load_plain(c.x + row * c.x_row_bytes + (i64)p.col * (16 / VALUES), x[j]);
+        factor[j] = tgl_sf_get(&c.sf, tgl_divide(row, s.by_block_rows), p.k);
+    }
+    u8 *out = c.out + tgl_code_bytes(FORMAT, p.col);
+#pragma unroll
+    for (int j = 0; j < ROWS; j++)
+        if (j == 0 || short_has(s, p, j))
+            cast_vector(x[j], 1 / factor[j], out + short_row(s, p, j) * tgl_code_bytes(FORMAT, s.num_cols));
+}
+
+extern "C" __global__ void __launch_bounds__(STRIP_THREADS, RESIDENT) per_block_cast_given(tgl_block_cast c,
+                                                                                           const tgl_strip s)
 {
     c.sf.kind = SF_KIND;
     pdl_wait();
-    if (is_vector) run<VALUES>(c, s);
-    else run<FEW>(c, s);
+    if (s.rows == STRIP_ROWS) run<STRIP_ROWS>(c, s);
+    else if (s.rows == 2) run<2>(c, s);
+    else run<1>(c, s);
     pdl_trigger();
 }

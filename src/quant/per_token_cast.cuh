@@ -96,7 +96,9 @@ DEV void encode_f32(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_WORD
  * scaled value from 2^-14 on; what is smaller becomes zero, as all below 1/4 does. A scaled value is 6 at
  * most, so the product of the factors is above 2^11 only where all codes are zeros. Below 2^-14 it makes
  * zeros of all. */
-#define IS_E2M1_BF16 (FORMAT == TGL_FORMAT_E2M1 && IS_ROUNDED && X == X_BF16 && __CUDA_ARCH__ >= 900)
+#define IS_E2M1_BF16                                                                               \
+    (FORMAT == TGL_FORMAT_E2M1 && X == X_BF16 &&                                                   \
+     (IS_ROUNDED || (IS_GIVEN && SF_KIND == TGL_SF_PACKED)) && __CUDA_ARCH__ >= 900)
 #define IS_E2M1_F16                                                                                  \
     (FORMAT == TGL_FORMAT_E2M1 && IS_ROUNDED && X_IS_CODES(X) && X_SF_KIND == TGL_SF_PACKED && \
      __CUDA_ARCH__ >= 900)

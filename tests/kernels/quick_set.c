@@ -57,6 +57,8 @@ static const struct { const char *op, *line; } quick_set[] = {
     { "quant_per_block_cast", "num_rows=10 num_cols=100 num_per_tokens=7 num_per_channels=5 values=mixed" },
     { "quant_per_block_cast_with_precomputed_sf",
       "num_rows=70 num_cols=192 num_per_tokens=32 num_per_channels=32 sf=col values=mixed" },
+    { "quant_per_block_cast_with_precomputed_sf",
+      "num_rows=10 num_cols=100 num_per_tokens=3 num_per_channels=6 format=e4m3,e2m1 values=mixed" },
     { "quant_per_block_cast_lossless",
       "num_rows=40 num_cols=320 num_per_tokens=32 num_per_channels=32,64 inexact=1" },
     { "quant_per_block_cast_lossless", "num_rows=7 num_cols=60 num_per_tokens=6 num_per_channels=30 "
