@@ -127,37 +127,43 @@ DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
 }
 #endif
 
-/* Of two values, in 12 bits each. */
-DEV void encode_e5m6x2(float a, float b, u32 &code_a, u32 &code_b)
+/* Of two values: 24 bits, the code of a in the upper ones. A code is the upper 12 bits of the f16 that is
+ * nearest toward zero, and one more where the lowest 17 bits of the float are above half, or half and the
+ * code is odd. NaN, 0x7FF, stays what it is. */
+DEV u32 encode_e5m6x2(float a, float b)
 {
-    const u32 pair = pack_f16_rz(a, b), cut_a = pair >> 4 & 0xFFF, cut_b = pair >> 20;
-    code_a = a == a ? cut_a + ((cut_a & 1) + (__float_as_uint(a) & 0x1FFFF) > 0x10000) : 0x7FF;
-    code_b = b == b ? cut_b + ((cut_b & 1) + (__float_as_uint(b) & 0x1FFFF) > 0x10000) : 0x7FF;
+    const u32 cut = pack_f16_rz(b, a) >> 4, bits_a = __float_as_uint(a), bits_b = __float_as_uint(b);
+#if __CUDA_ARCH__ >= 900
+    const u32 halves = __byte_perm(bits_b, bits_a, 0x7632);                             /* their bits 0 */
+    const u32 rests = min_u16x2(__byte_perm(bits_b, bits_a, 0x5410), 0x00010001);       /* any bit below? */
+    const u32 steps = halves & (rests | cut) & 0x00010001;
+    const u32 codes = min_u16x2((cut & 0x07FF07FF) + steps, 0x07FF07FF) | (cut & 0x08000800);
+    return (codes >> 4 & 0xFFF000) | (codes & 0xFFF);
+#else
+    const u32 cut_a = cut >> 16, cut_b = cut & 0xFFF;
+    const u32 code_a = a == a ? cut_a + ((cut_a & 1) + (bits_a & 0x1FFFF) > 0x10000) : 0x7FF;
+    const u32 code_b = b == b ? cut_b + ((cut_b & 1) + (bits_b & 0x1FFFF) > 0x10000) : 0x7FF;
+    return code_a << 12 | code_b;
+#endif
 }
 
-/* Eight codes in three words; of their 96 bits, the upper and the lower half. */
-DEV void encode_e5m6x4_upper(const float *v, u32 &w0, u32 &w1_upper)
-{
-    u32 c[4];
-    encode_e5m6x2(v[0], v[1], c[0], c[1]);
-    encode_e5m6x2(v[2], v[3], c[2], c[3]);
-    w0 = c[0] << 20 | c[1] << 8 | c[2] >> 4;
-    w1_upper = c[2] << 28 | c[3] << 16;
-}
-DEV void encode_e5m6x4_lower(const float *v, u32 &w1_lower, u32 &w2)
-{
-    u32 c[4];
-    encode_e5m6x2(v[0], v[1], c[0], c[1]);
-    encode_e5m6x2(v[2], v[3], c[2], c[3]);
-    w1_lower = c[0] << 4 | c[1] >> 8;
-    w2 = c[1] << 24 | c[2] << 12 | c[3];
-}
+/* Eight in three words, the first in the highest bits. */
 DEV void encode_e5m6x8(const float *v, u32 (&w)[3])
 {
-    u32 lower;
-    encode_e5m6x4_upper(v, w[0], w[1]);
-    encode_e5m6x4_lower(v + 4, lower, w[2]);
-    w[1] |= lower;
+    u32 pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) pairs[i] = encode_e5m6x2(v[2 * i], v[2 * i + 1]);
+    w[0] = __byte_perm(pairs[0], pairs[1], 0x2106);     /* bytes 2 1 0 of the one, 2 of the other */
+    w[1] = __byte_perm(pairs[1], pairs[2], 0x1065);
+    w[2] = __byte_perm(pairs[2], pairs[3], 0x0654);
+}
+
+/* Four of these eight, the first or the second: a word of the three and half of the middle one. */
+DEV void encode_e5m6x4(const float *v, bool is_second, u32 &word, u32 &half)
+{
+    const u32 first = encode_e5m6x2(v[0], v[1]), second = encode_e5m6x2(v[2], v[3]);
+    word = __byte_perm(first, second, is_second ? 0x0654 : 0x2106);
+    half = __byte_perm(first, second, is_second ? 0x7721 : 0x7754);
 }
 
 #endif

@@ -142,12 +142,14 @@ static bool is_fast(const problem *p, const kernel_plan *plan, const tgl_token_c
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* num_units and the launch shape of a kernel; false if it would be too large. */
-static bool shape_fast(const kernel_plan *plan, tgl_token_cast *c, tgl_shape *shape)
+static bool shape_fast(const problem *p, const kernel_plan *plan, tgl_token_cast *c, tgl_shape *shape)
 {
     if (plan->is_wide) {
         c->num_units = c->sf.kind == TGL_SF_PACKED ? divide_up(c->num_sf, 4) : c->num_sf;
         shape->grid[0] = c->num_rows * c->num_units;
-        shape->block = (int)(32 * divide_up(c->block_cols, plan->warp_cols));
+        const int64_t warps = divide_up(c->block_cols, plan->warp_cols);
+        shape->block = (int)(32 * warps);
+        shape->shared_bytes = warps * TOKEN_STAGED_BYTES(p->format, plan->warp_cols);
     } else {
         c->num_units = divide_up(c->num_cols, plan->warp_cols);
         shape->grid[0] = divide_up(c->num_rows, TOKEN_WARPS) * c->num_units;
@@ -193,7 +195,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     if (tgl_preparing()) return tgl_launch(plan.kernels, plan.num_kernels, ANY, on, NULL, stream, NULL);
     tgl_token_cast c = arguments_of(p);
     tgl_shape shape = { .block = 0 };
-    const bool is_chosen = is_fast(p, &plan, &c) && shape_fast(&plan, &c, &shape);
+    const bool is_chosen = is_fast(p, &plan, &c) && shape_fast(p, &plan, &c, &shape);
     if (!is_chosen) shape_any(&c, &shape);
     c.by_units = tgl_divisor_of(c.num_units);
     void *args[] = { &c };

@@ -116,12 +116,7 @@ DEV void cast_tile(const tgl_token_cast &c, u32 row, u32 tile, u32 staged, u32 l
         }
         store_factors(c, row, first_sf, sf, lane);
     }
-    if (HAS_OUT) {
-        char *out_row = c.out + row * c.out_row_bytes;
-#pragma unroll
-        for (int j = 0; j < VECTORS; j++)
-            cast_step(t, j, inv[j / GROUP_STEPS], out_row, col, end, staged, lane);
-    }
+    if (HAS_OUT) store_tile(t, inv, c.out + row * c.out_row_bytes, col, end, staged, lane);
 }
 
 /* Left alone the compiler goes for 32 registers, and small blocks spill. */
@@ -130,11 +125,12 @@ enum { MIN_BLOCKS = BLOCK_COLS <= 32 && FORMAT == TGL_FORMAT_E4M3 ? 4 : 1 };
 extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_token_cast(
     const tgl_token_cast c)
 {
-    SHARED(u32[TOKEN_WARPS][STAGED_WORDS], staged);
+    enum { STAGED_BYTES = TOKEN_STAGED_BYTES(FORMAT, WARP_COLS) };
+    SHARED(u8[STAGED_BYTES ? TOKEN_WARPS * STAGED_BYTES : 1], staged);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u32 row_tile = tgl_divide(blockIdx.x, c.by_units), tile = blockIdx.x - row_tile * (u32)c.num_units;
     const u32 row = row_tile * TOKEN_WARPS + warp;
     pdl_wait();
-    if (row < c.num_rows) cast_tile(c, row, tile, shared_address(staged[warp]), lane);
+    if (row < c.num_rows) cast_tile(c, row, tile, shared_address(staged) + warp * STAGED_BYTES, lane);
     pdl_trigger();
 }

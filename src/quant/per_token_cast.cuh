@@ -151,9 +151,8 @@ template <int WORDS> DEV void store_codes(char *to, const u32 (&codes)[WORDS])
     else *(uint4 *)to = make_uint4(codes[0], codes[1], codes[2], codes[3]);
 }
 
-/* A lane's codes of e5m6 are 12 or 6 bytes. They go through shared memory, so that lanes store words side by
- * side. */
-enum { STAGED_WORDS = FORMAT == TGL_FORMAT_E5M6 ? STEP_COLS / 8 * 3 : 1 };
+/* A lane's codes of e5m6 are 12 or 6 bytes. They go through shared memory, so that lanes store 16 bytes side
+ * by side. */
 DEV void stage_e5m6(u32 staged, const float (&v)[VALUES], u32 lane)
 {
     if constexpr (VALUES == 8) {
@@ -161,43 +160,54 @@ DEV void stage_e5m6(u32 staged, const float (&v)[VALUES], u32 lane)
         encode_e5m6x8(v, w);
 #pragma unroll
         for (int i = 0; i < 3; i++) shared_store_u32(staged + 12 * lane + 4 * i, w[i]);
-    } else if (lane % 2 == 0) {
-        u32 w0, w1;
-        encode_e5m6x4_upper(v, w0, w1);
-        shared_store_u32(staged + 6 * lane, w0);
-        shared_store_u16(staged + 6 * lane + 6, w1 >> 16);
     } else {
-        u32 w1, w2;
-        encode_e5m6x4_lower(v, w1, w2);
-        shared_store_u16(staged + 6 * (lane - 1) + 4, w1);
-        shared_store_u32(staged + 6 * (lane - 1) + 8, w2);
+        const u32 odd = lane % 2, group = staged + 6 * (lane - odd);
+        u32 word, half;
+        encode_e5m6x4(v, odd, word, half);
+        shared_store_u32(group + 8 * odd, word);
+        shared_store_u16(group + 6 - 2 * odd, half);
     }
 }
 
-/* Stores the codes of all lanes' vector j in a row of out. The whole warp calls; `staged` is its shared
- * memory. */
-DEV void cast_step(const warp_tile &t, int j, float inv, char *out_row, u32 col, u32 end, u32 staged,
-                   u32 lane)
+/* Stores a tile's words of e5m6 at `to`. */
+DEV void store_staged(u32 staged, u32 words, u32 *to, u32 lane)
 {
-    const u32 at = col + j * STEP_COLS;
-    if constexpr (FORMAT != TGL_FORMAT_E5M6) {
-        if (at < end) {
+    if ((u64)to % 16) {
+#pragma unroll 1
+        for (u32 i = lane; i < words; i += 32) to[i] = shared_load_u32(staged + 4 * i);
+        return;
+    }
+#pragma unroll
+    for (u32 i = 4 * lane; i < WARP_COLS / 8 * 3; i += 4 * 32)
+        if (i + 4 <= words) *(uint4 *)(to + i) = shared_load_u32x4(staged + 4 * i);
+    const u32 last = words / 4 * 4 + lane;
+    if (last < words) to[last] = shared_load_u32(staged + 4 * last);
+}
+
+/* Stores the codes of a tile in a row of out; a factor is of VECTORS / COUNT steps. The whole warp calls;
+ * `staged` is its shared memory. */
+template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[COUNT], char *out_row,
+                                         u32 col, u32 end, u32 staged, u32 lane)
+{
+    if (FORMAT == TGL_FORMAT_E5M6) __syncwarp();        /* what was staged before has been read */
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++) {
+        const u32 at = col + j * STEP_COLS;
+        if constexpr (FORMAT == TGL_FORMAT_E5M6) {
+            float v[VALUES];
+            scale_values(t, j, inv[j * COUNT / VECTORS], v);
+            stage_e5m6(staged + j * (STEP_COLS / 8 * 12), v, lane);
+        } else if (at < end) {
             u32 codes[CODE_WORDS];
-            encode_vector(t, j, inv, codes);
+            encode_vector(t, j, inv[j * COUNT / VECTORS], codes);
             store_codes(out_row + (i64)at * CODE_BYTES / VALUES, codes);
         }
-    } else {
-        float v[VALUES];
-        scale_values(t, j, inv, v);
-        __syncwarp();                           /* what was staged before has been read */
-        stage_e5m6(staged, v, lane);
+    }
+    if (FORMAT == TGL_FORMAT_E5M6) {
         __syncwarp();
-        const u32 first = at - lane * VALUES;
-        const u32 words = first < end ? (end - first) / 8 * 3 : 0;
-        u32 *to = (u32 *)(out_row + (i64)first / 8 * 12);
-#pragma unroll
-        for (u32 i = lane; i < STAGED_WORDS; i += 32)
-            if (i < words) to[i] = shared_load_u32(staged + 4 * i);
+        const u32 first = col - lane * VALUES;
+        const u32 words = first < end ? min(end - first, (u32)WARP_COLS) / 8 * 3 : 0;
+        store_staged(staged, words, (u32 *)(out_row + (i64)first / 8 * 12), lane);
     }
 }
 

@@ -12,6 +12,9 @@
 #define TOKEN_VECTORS(x, block_cols) (X_IS_CODES(x) ? 2 : (x) == X_F32 && (block_cols) > 128 ? 8 : 4)
 #define TOKEN_WARP_COLS(x, block_cols) (32 * X_VALUES(x) * TOKEN_VECTORS(x, block_cols))
 
+/* A warp's shared memory, for its codes of e5m6. */
+#define TOKEN_STAGED_BYTES(format, warp_cols) ((format) == TGL_FORMAT_E5M6 ? (warp_cols) / 8 * 12 : 0)
+
 /* of per_token_cast: warps of a block, and so rows, which fill sectors of column-major factors */
 #define TOKEN_WARPS 8
 /* of per_token_cast_wide: at most */

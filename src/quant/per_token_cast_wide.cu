@@ -2,7 +2,7 @@
  * per_token_cast_wide.cu - blocks of 1 x block_cols that several warps hold together: whole rows, mostly.
  *   computes  as per_token_cast.cu
  *   launch    grid num_rows * factors of a row, or words of packed ones; block a warp for TOKEN_WARP_COLS
- *             columns, at most TOKEN_MAX_WARPS
+ *             columns, at most TOKEN_MAX_WARPS, with TOKEN_STAGED_BYTES of dynamic shared memory
  *   moves     x, out and all factors, each once
  *   macros    per_token_cast.cuh's
  *
@@ -23,7 +23,7 @@ DEV u32 max_of_warps(u32 amax, u32 (&of_warp)[TOKEN_MAX_WARPS], u32 warp, u32 la
 
 extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS) per_token_cast_wide(const tgl_token_cast c)
 {
-    SHARED(u32[TOKEN_MAX_WARPS][STAGED_WORDS], staged);
+    SHARED_DYNAMIC(staged, 16);
     SHARED(u32[2][TOKEN_MAX_WARPS], of_warp);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u32 row = tgl_divide(blockIdx.x, c.by_units), unit = blockIdx.x - row * (u32)c.num_units;
@@ -36,25 +36,22 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS) per_token_cas
         const u32 col = begin + warp * WARP_COLS + lane * VALUES;
         warp_tile t;
         load_tile(t, c, row, col, end);
-        float inv;
+        float inv[1];
         if (IS_GIVEN) {
-            inv = given_inverse(c, row, k);
+            inv[0] = given_inverse(c, row, k);
         } else {
             u32 amax = tile_amax(t, 0);
 #pragma unroll
             for (int j = 1; j < VECTORS; j++) amax = max(amax, tile_amax(t, j));
             amax = max_of_warps(amax, of_warp[g % 2], warp, lane);
             const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax));
-            inv = scale.inv;
+            inv[0] = scale.inv;
             if (SF_KIND == TGL_SF_PACKED) word |= tgl_sf_code_of(scale.sf) << (8 * g);
             else if (threadIdx.x == 0) store_factor(c, row, k, __float_as_uint(scale.sf));
         }
-        if (HAS_OUT) {
-            char *out_row = c.out + row * c.out_row_bytes;
-#pragma unroll
-            for (int j = 0; j < VECTORS; j++)
-                cast_step(t, j, inv, out_row, col, end, shared_address(staged[warp]), lane);
-        }
+        if (HAS_OUT)
+            store_tile(t, inv, c.out + row * c.out_row_bytes, col, end,
+                       shared_address(staged) + warp * TOKEN_STAGED_BYTES(FORMAT, WARP_COLS), lane);
     }
     if (!IS_GIVEN && SF_KIND == TGL_SF_PACKED && threadIdx.x == 0) store_factor(c, row, unit, word);
     pdl_trigger();
