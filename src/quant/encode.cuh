@@ -9,31 +9,53 @@
 
 /* ---- factors ---- */
 
+/* a / max and max / a, each rounded once, for a finite a not below the format's floor; then no quotient is
+ * subnormal or overflows. Newton's steps on the fraction of a, in [1, 2); the exponent is added to the bits.
+ * The compiler's division has a branch in it, so that those of several blocks would wait for each other.
+ * (Compared for all fractions, with reciprocals that are two units off.) */
+DEV tgl_scale divided_scale(float a, float max)
+{
+    const u32 bits = __float_as_uint(a), exponent = (bits & 0x7F800000) - 0x3F800000;
+    const float m = __uint_as_float((bits & 0x007FFFFF) | 0x3F800000), by_max = 1 / max;
+    const float near = rcp_fast(m), by_m = fmaf(fmaf(-m, near, 1), near, near);
+    const float sf = m * by_max, inv = max * by_m;
+    tgl_scale scale;
+    scale.sf = __uint_as_float(__float_as_uint(fmaf(fmaf(-max, sf, m), by_max, sf)) + exponent);
+    scale.inv = __uint_as_float(__float_as_uint(fmaf(fmaf(-m, inv, max), by_m, inv)) - exponent);
+    return scale;
+}
+
 /* tgl_scale_of(), a rounded factor without a division: the exponent of a / max, rounded up, is the difference
  * of the exponents, and one more where the fraction of a is above that of max. (The division never rounds
  * down to a power of two: for the next float above such an a, the quotient is already past it by more than
  * half a step. Compared for all floats.) */
-template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax, float floor)
+template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax)
 {
     const tgl_scale_rule rule = tgl_scale_rule_of(FORMAT_, IS_ROUNDED_);
-    const float a = fmaxf(amax, floor);
+    const float a = fmaxf(amax, rule.floor), infinity = __uint_as_float(0x7F800000);
     tgl_scale scale;
     if (IS_ROUNDED_) {
         const i32 max_bits = (i32)__float_as_uint(rule.max);
         const i32 exponent = ((i32)__float_as_uint(a) - max_bits + 0x3F800000 + 0x7FFFFF) >> 23;
-        const i32 code = a < __uint_as_float(0x7F800000) ? max(exponent, 1) : 254;
+        const i32 code = a < infinity ? max(exponent, 1) : 254;
         scale.sf = __uint_as_float((u32)code << 23);
         scale.inv = __uint_as_float((u32)(254 - code) << 23);
     } else {
-        scale.sf = a / rule.max;
-        scale.inv = a > 0 ? rule.max / a : 0;
+        scale = divided_scale(a, rule.max);
+        scale.sf = a < infinity ? scale.sf : infinity;
+        scale.inv = a < infinity ? scale.inv : 0;
     }
     return scale;
 }
 
-template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax)
+/* The same with another floor. */
+template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax, float floor)
 {
-    return scale_of<FORMAT_, IS_ROUNDED_>(amax, tgl_scale_rule_of(FORMAT_, IS_ROUNDED_).floor);
+    const tgl_scale_rule rule = tgl_scale_rule_of(FORMAT_, IS_ROUNDED_);
+    const float a = fmaxf(amax, floor);
+    tgl_scale scale = scale_of<FORMAT_, IS_ROUNDED_>(a);
+    if (a < rule.floor) scale = tgl_scale_of(a, { rule.max, 0, IS_ROUNDED_ });
+    return scale;
 }
 
 /* ---- codes of scaled values ---- */

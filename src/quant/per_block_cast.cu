@@ -170,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) per_block_cast(
     for (int j = 0; j < VECTORS; j++)
         if (HAS_OUT && j * STEP_ROWS < rows) cast_vector(x[j], inv, to + j * STEP_ROWS * out_row_bytes);
 
-    /* last, when registers are free: an unrounded factor takes a division */
+    /* last, when registers are free: an unrounded factor takes some */
     const i64 k = first_col / BLOCK_COLS + tid / BLOCK_LANES;
     if (tid < BLOCKS * BLOCK_LANES && tid % BLOCK_LANES == 0 && k < c.num_sf)
         store_factor(c.sf, m, k, c.num_sf, scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax)).sf);

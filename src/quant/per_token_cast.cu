@@ -119,8 +119,11 @@ DEV void cast_tile(const tgl_token_cast &c, u32 row, u32 tile, u32 staged, u32 l
     if (HAS_OUT) store_tile(t, inv, c.out + row * c.out_row_bytes, col, end, staged, lane);
 }
 
-/* Left alone the compiler goes for 32 registers, and small blocks spill. */
-enum { MIN_BLOCKS = BLOCK_COLS <= 32 && FORMAT == TGL_FORMAT_E4M3 ? 4 : 1 };
+/* 48 registers, or 64: left alone the compiler takes a few more than that, or goes for 32 and spills. */
+enum {
+    MIN_BLOCKS = VECTORS > 4 ? 1
+                 : BLOCK_COLS <= 32 && FORMAT == TGL_FORMAT_E4M3 ? 4 : __CUDA_ARCH__ >= 900 ? 5 : 1
+};
 
 extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_token_cast(
     const tgl_token_cast c)
