@@ -23,11 +23,13 @@ enum {
     GROUP_LANES = BLOCK_COLS / GROUP_STEPS / VALUES,
     GROUPS = 32 / GROUP_LANES,                  /* side by side in a step */
     ROUNDS = VECTORS / GROUP_STEPS,             /* factors that a lane gets to know */
-    /* a word of packed factors is made of so many groups of so many rounds */
-    WORD_GROUPS = GROUPS < 4 ? GROUPS : 4,
-    WORD_ROUNDS = 4 / WORD_GROUPS
+    /* Factors, or words of them, that a warp makes. Where those of a row do not lie together, those of a
+     * block of threads meet in shared memory, from where whole sectors are stored. */
+    ELEMENTS = WARP_COLS / BLOCK_COLS / (SF_KIND == TGL_SF_PACKED ? 4 : 1),
+    COLUMN_STEP = 4 * TOKEN_WARPS,              /* bytes there */
+    HAS_COLUMNS = SF_KIND != TGL_SF_ROWS && !IS_GIVEN
 };
-static_assert(ROUNDS % WORD_ROUNDS == 0, "a warp has whole words");
+static_assert(WARP_COLS % (4 * BLOCK_COLS) == 0, "a warp has whole words");
 
 DEV void find_amax(const warp_tile &t, u32 (&amax)[ROUNDS])
 {
@@ -46,52 +48,41 @@ DEV void find_amax(const warp_tile &t, u32 (&amax)[ROUNDS])
     }
 }
 
-/* In each of COUNT rounds LANES lanes side by side have the same value, the next ones that of the next index.
- * Lane l of them stores that of round l, so that a single instruction stores the values of all rounds. */
-template <int LANES, int COUNT>
-DEV void store_rounds(const tgl_token_cast &c, u32 row, u32 first, u32 end, const u32 (&value)[COUNT],
-                      u32 lane)
+/* In each round GROUP_LANES lanes side by side have the same factor, the next ones the next. Lane l of them
+ * stores that of round l, so that a single instruction stores those of all rounds: in a row of factors, or
+ * one below the other in `column`; codes, 0 past the last factor, side by side in its words. */
+DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, const float (&sf)[ROUNDS], u32 column,
+                       u32 lane)
 {
+    const u32 mine = lane % GROUP_LANES;
 #pragma unroll
-    for (int r = 0; r < COUNT; r += LANES) {
-        const u32 mine = lane % LANES, i = first + (r + mine) * (32 / LANES) + lane / LANES;
-        u32 v = value[r];
+    for (int r = 0; r < ROUNDS; r += GROUP_LANES) {
+        const u32 i = (r + mine) * GROUPS + lane / GROUP_LANES;
+        float v = sf[r];
 #pragma unroll
-        for (int l = 1; l < LANES && r + l < COUNT; l++) v = mine == l ? value[r + l] : v;
-        if (r + mine < COUNT && i < end) store_factor(c, row, i, v);
+        for (int l = 1; l < GROUP_LANES && r + l < ROUNDS; l++) v = mine == l ? sf[r + l] : v;
+        const bool exists = first + i < (u32)c.num_sf;
+        if (r + mine >= ROUNDS) continue;
+        if (SF_KIND == TGL_SF_PACKED)
+            shared_store_u8(column + i / 4 * COLUMN_STEP + i % 4, exists ? tgl_sf_code_of(v) : 0);
+        else if (SF_KIND == TGL_SF_COLS) shared_store_f32(column + i * COLUMN_STEP, v);
+        else if (exists) store_factor(c, row, first + i, __float_as_uint(v));
     }
 }
 
-DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, const float (&sf)[ROUNDS], u32 lane)
+/* Threads side by side store the factors of rows below each other. */
+DEV void store_columns(const tgl_token_cast &c, u32 first_row, u32 tile,
+                       const u32 (&columns)[ELEMENTS][TOKEN_WARPS])
 {
-    const u32 num_sf = (u32)c.num_sf;
-    if (SF_KIND != TGL_SF_PACKED) {
-        u32 bits[ROUNDS];
+    const u32 num_elements = SF_KIND == TGL_SF_PACKED ? ((u32)c.num_sf + 3) / 4 : (u32)c.num_sf;
 #pragma unroll
-        for (int r = 0; r < ROUNDS; r++) bits[r] = __float_as_uint(sf[r]);
-        store_rounds<GROUP_LANES>(c, row, first, num_sf, bits, lane);
-        return;
+    for (u32 t = threadIdx.x; t < ELEMENTS * TOKEN_WARPS; t += 32 * TOKEN_WARPS) {
+        const u32 e = t / TOKEN_WARPS, r = t % TOKEN_WARPS, i = tile * ELEMENTS + e, row = first_row + r;
+        if (i < num_elements && row < c.num_rows) store_factor(c, row, i, columns[e][r]);
     }
-    u32 words[ROUNDS / WORD_ROUNDS];
-    const u32 group = lane / GROUP_LANES, shift = group % WORD_GROUPS * 8;
-#pragma unroll
-    for (int i = 0; i < ROUNDS / WORD_ROUNDS; i++) {
-        u32 word = 0;
-#pragma unroll
-        for (int r = 0; r < WORD_ROUNDS; r++) {
-            const int round = i * WORD_ROUNDS + r;
-            word |= code_to_store(sf[round], first + round * GROUPS + group, num_sf) << (8 * WORD_GROUPS * r);
-        }
-        word <<= shift;
-#pragma unroll
-        for (int offset = GROUP_LANES; offset < GROUP_LANES * WORD_GROUPS; offset *= 2)
-            word |= __shfl_xor_sync(FULL, word, offset);
-        words[i] = word;
-    }
-    store_rounds<GROUP_LANES * WORD_GROUPS>(c, row, first / 4, (num_sf + 3) / 4, words, lane);
 }
 
-DEV void cast_tile(const tgl_token_cast &c, u32 row, u32 tile, u32 staged, u32 lane)
+DEV void cast_tile(const tgl_token_cast &c, u32 row, u32 tile, u32 staged, u32 column, u32 lane)
 {
     const u32 col = tile * WARP_COLS + lane * VALUES, end = (u32)c.num_cols;
     const u32 first_sf = tile * (WARP_COLS / BLOCK_COLS);
@@ -114,7 +105,7 @@ DEV void cast_tile(const tgl_token_cast &c, u32 row, u32 tile, u32 staged, u32 l
             sf[r] = scale.sf;
             inv[r] = scale.inv;
         }
-        store_factors(c, row, first_sf, sf, lane);
+        store_factors(c, row, first_sf, sf, column, lane);
     }
     if (HAS_OUT) store_tile(t, inv, c.out + row * c.out_row_bytes, col, end, staged, lane);
 }
@@ -130,10 +121,16 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_t
 {
     enum { STAGED_BYTES = TOKEN_STAGED_BYTES(FORMAT, WARP_COLS) };
     SHARED(u8[STAGED_BYTES ? TOKEN_WARPS * STAGED_BYTES : 1], staged);
+    SHARED(u32[ELEMENTS][TOKEN_WARPS], columns);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u32 row_tile = tgl_divide(blockIdx.x, c.by_units), tile = blockIdx.x - row_tile * (u32)c.num_units;
     const u32 row = row_tile * TOKEN_WARPS + warp;
     pdl_wait();
-    if (row < c.num_rows) cast_tile(c, row, tile, shared_address(staged) + warp * STAGED_BYTES, lane);
+    const u32 stage = shared_address(staged) + warp * STAGED_BYTES;
+    if (row < c.num_rows) cast_tile(c, row, tile, stage, shared_address(&columns[0][warp]), lane);
+    if (HAS_COLUMNS) {
+        __syncthreads();
+        store_columns(c, row_tile * TOKEN_WARPS, tile, columns);
+    }
     pdl_trigger();
 }

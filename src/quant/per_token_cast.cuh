@@ -211,9 +211,6 @@ template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[
     }
 }
 
-/* What is stored for factor k of num_sf: itself, or its code, 0 past the last. */
-DEV u32 code_to_store(float sf, u32 k, u32 num_sf) { return k < num_sf ? tgl_sf_code_of(sf) : 0; }
-
 /* Element i (a factor or a word) of a row of factors. */
 DEV void store_factor(const tgl_token_cast &c, u32 row, u32 i, u32 bits)
 {
