@@ -171,14 +171,15 @@ DEV u32 amax_of(const vector_of<X_E4M3> &x)
 }
 DEV u32 amax_of(const vector_of<X_E2M1> &x)
 {
-    u32 m = 0, pairs[4];
+    u32 seen = 0;                               /* in every byte, bit c: is there code c? */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        e2m1x8_to_f16x2(x.w[i], pairs);
-#pragma unroll
-        for (int j = 0; j < 4; j++) m = max_abs_f16x2(m, pairs[j]);
+        const u32 codes = x.w[i] & 0x77777777;
+        seen |= __byte_perm(0x08040201, 0x80402010, codes) | __byte_perm(0x08040201, 0x80402010, codes >> 16);
     }
-    return max_bits_of_f16x2(m);
+    seen |= seen >> 16;
+    const u32 largest = 31 - __clz((seen | seen >> 8) & 0xFF);
+    return largest < 2 ? largest * 0x3F000000u /* 1/2 */ : 0x3F800000 + (largest - 2) * 0x400000;
 }
 
 /* Of codes that have a factor: rounding keeps the order, so the largest code gives the largest product. An

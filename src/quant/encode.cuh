@@ -125,19 +125,11 @@ DEV u32 encode_e2m1x4_f16(u32 v0, u32 v1)
     return signed_codes | signed_codes >> 12;
 }
 
-/* Eight codes of neighbours as f16, and of pairs of values 0 and 4, 1 and 5, ... */
+/* Eight codes of neighbours as f16. */
 DEV u32 encode_e2m1x8_f16(const u32 (&v)[4])
 {
     return __byte_perm(encode_e2m1x4_f16(v[0], v[1]), encode_e2m1x4_f16(v[2], v[3]), 0x5410);
 }
-DEV u32 encode_e2m1x8_f16_apart(const u32 (&v)[4])
-{
-    u32 codes = round_e2m1_f16x2(v[0]) >> 9 | (v[0] >> 12 & 0x00080008);
-    codes |= round_e2m1_f16x2(v[1]) >> 5 | (v[1] >> 8 & 0x00800080);
-    codes |= round_e2m1_f16x2(v[2]) >> 1 | (v[2] >> 4 & 0x08000800);
-    return codes | round_e2m1_f16x2(v[3]) << 3 | (v[3] & 0x80008000);
-}
-
 /* Eight codes, of bf16 times a power of two, 0 or infinity: exact, or so small that the code is 0 anyway. */
 DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
 {
@@ -148,6 +140,36 @@ DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
     return __byte_perm(encode_e2m1x4_bf16(v[0], v[1]), encode_e2m1x4_bf16(v[2], v[3]), 0x5410);
 }
 #endif
+
+/* ---- codes of e2m1 from codes of e2m1 ---- */
+
+/* What becomes of codes 0 .. 7, a byte each, when values are multiplied by 2^exponent: a normal one, from 2
+ * on, moves by 2 a power. What would be above 6 may be anything. */
+typedef struct { u32 low, high; } e2m1_table;
+DEV e2m1_table scaled_e2m1(i32 exponent)
+{
+    const u32 up = 0x02020202u * (u32)min(max(exponent, 0), 4);
+    e2m1_table t = { 0x03020000 + (up & 0xFFFFFF00), 0x07060504 + up };
+    if (exponent == 0) t.low = 0x03020100;
+    if (exponent < 0) {
+        t.low = exponent == -1 ? 0x02010000 : exponent == -2 ? 0x01000000 : 0;
+        t.high = exponent == -1 ? 0x05040302 : exponent == -2 ? 0x03020201 : exponent == -3 ? 0x02010100
+                 : exponent == -4 ? 0x01000000 : 0;
+    }
+    return t;
+}
+
+/* Eight codes by such a table; signs stay. */
+DEV u32 map_e2m1x8(u32 codes, e2m1_table t)
+{
+    const u32 magnitudes = codes & 0x77777777;
+    u32 first = __byte_perm(t.low, t.high, magnitudes), second = __byte_perm(t.low, t.high, magnitudes >> 16);
+    first |= first >> 4;                        /* bytes 0 and 2 have two codes */
+    second |= second >> 4;
+    return __byte_perm(first, second, 0x6420) | (codes & 0x88888888);
+}
+
+/* ---- codes of e5m6 ---- */
 
 /* Of two values: 24 bits, the code of a in the upper ones. A code is the upper 12 bits of the f16 that is
  * nearest toward zero, and one more where the lowest 17 bits of the float are above half, or half and the

@@ -126,8 +126,9 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_t
     const u32 row_tile = tgl_divide(blockIdx.x, c.by_units), tile = blockIdx.x - row_tile * (u32)c.num_units;
     const u32 row = row_tile * TOKEN_WARPS + warp;
     pdl_wait();
-    const u32 stage = shared_address(staged) + warp * STAGED_BYTES;
-    if (row < c.num_rows) cast_tile(c, row, tile, stage, shared_address(&columns[0][warp]), lane);
+    if (row < c.num_rows)
+        cast_tile(c, row, tile, shared_address(staged) + warp * STAGED_BYTES,
+                  shared_address(&columns[0][warp]), lane);
     if (HAS_COLUMNS) {
         __syncthreads();
         store_columns(c, row_tile * TOKEN_WARPS, tile, columns);

@@ -61,8 +61,9 @@ DEV void load_tile(warp_tile &t, const tgl_token_cast &c, u32 row, u32 col, u32 
         const u32 m = tgl_divide(row, c.by_x_block_rows);
 #pragma unroll
         for (int j = 0; j < VECTORS; j++) {
-            const u32 at = col + j * STEP_COLS;
-            t.x_sf[j] = at < end ? tgl_sf_get(&sf, m, tgl_divide(at, c.by_x_block_cols)) : 0;
+            /* Past the end the last one, beside zeros: a branch would have each wait for the one before. */
+            const u32 at = min(col + j * STEP_COLS, end - 1);
+            t.x_sf[j] = tgl_sf_get(&sf, m, tgl_divide(at, c.by_x_block_cols));
         }
     }
 }
@@ -92,23 +93,23 @@ DEV void encode_f32(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_WORD
     }
 }
 
-/* Where all factors are powers of two, e2m1 is made in 16 bits. Codes of x are exact in f16, and so is a
- * scaled value from 2^-14 on; what is smaller becomes zero, as all below 1/4 does. A scaled value is 6 at
- * most, so the product of the factors is above 2^11 only where all codes are zeros. Below 2^-14 it makes
- * zeros of all. */
-#define IS_E2M1_BF16                                                                               \
-    (FORMAT == TGL_FORMAT_E2M1 && X == X_BF16 &&                                                   \
+/* Where all factors are powers of two, e2m1 is made in 16 bits, or from e2m1 by a table. Codes of e4m3 are
+ * exact in f16, and so is a scaled value from 2^-14 on; what is smaller becomes zero, as all below 1/4 does.
+ * A scaled value is 6 at most, so the product of the factors is above 2^11 only where all codes are zeros.
+ * Below 2^-14 it makes zeros of all. */
+#define IS_E2M1_BF16                                                 \
+    (FORMAT == TGL_FORMAT_E2M1 && X == X_BF16 &&                     \
      (IS_ROUNDED || (IS_GIVEN && SF_KIND == TGL_SF_PACKED)) && __CUDA_ARCH__ >= 900)
-#define IS_E2M1_F16                                                                                  \
+#define IS_E2M1_SCALED                                                                         \
     (FORMAT == TGL_FORMAT_E2M1 && IS_ROUNDED && X_IS_CODES(X) && X_SF_KIND == TGL_SF_PACKED && \
      __CUDA_ARCH__ >= 900)
-#if IS_E2M1_F16
-DEV void encode_f16(const vector_of<X> &x, float x_sf, float inv, u32 (&codes)[CODE_WORDS])
+#if IS_E2M1_SCALED
+DEV void encode_scaled(const vector_of<X> &x, float x_sf, float inv, u32 (&codes)[CODE_WORDS])
 {
     const i32 exponent = (i32)(__float_as_uint(x_sf) >> 23) + (i32)(__float_as_uint(inv) >> 23) - 254;
+#if X == X_E4M3
     const u32 factor = (u32)(min(max(exponent, -14), 15) + 15) * 0x04000400;
     u32 v[4];
-#if X == X_E4M3
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
 #pragma unroll
@@ -117,14 +118,9 @@ DEV void encode_f16(const vector_of<X> &x, float x_sf, float inv, u32 (&codes)[C
         codes[i / 2] = encode_e2m1x8_f16(v);
     }
 #else
+    const e2m1_table table = scaled_e2m1(exponent);
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        u32 pairs[4];
-        e2m1x8_to_f16x2(x.w[i], pairs);
-#pragma unroll
-        for (int h = 0; h < 4; h++) v[h] = fma_f16x2(pairs[h], factor, 0x80008000);
-        codes[i] = encode_e2m1x8_f16_apart(v);
-    }
+    for (int i = 0; i < 2; i++) codes[i] = map_e2m1x8(x.w[i], table);
 #endif
 }
 #endif
@@ -133,10 +129,10 @@ DEV void encode_vector(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_W
 {
 #if IS_E2M1_BF16
     codes[0] = encode_e2m1x8_bf16(t.x[j].w, inv);
-#elif IS_E2M1_F16
+#elif IS_E2M1_SCALED
     /* inv is 0 beside infinite values: then codes that overflow with their factor become NaN */
     const float x_sf = t.x_sf[j];
-    if (inv > 0 && x_sf > 0 && x_sf < __uint_as_float(0x7F800000)) encode_f16(t.x[j], x_sf, inv, codes);
+    if (inv > 0 && x_sf > 0 && x_sf < __uint_as_float(0x7F800000)) encode_scaled(t.x[j], x_sf, inv, codes);
     else encode_f32(t, j, inv, codes);
 #else
     encode_f32(t, j, inv, codes);
