@@ -93,9 +93,9 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 
 /* ---- launch ---- */
 
-/* A configuration's kernels: the one for its block_cols, if there is one, and one that does all; addresses,
- * strides and the number of tokens choose. */
-enum { ANY, FAST, MAX_KERNELS };
+/* A configuration's kernels: one that does all, the one for its block_cols, if there is one, and that for few
+ * rows; addresses, strides and the number of tokens choose. */
+enum { ANY, FAST, FEW, MAX_KERNELS };
 typedef struct { tgl_kernel kernels[MAX_KERNELS]; int num_kernels, x, warp_cols; bool is_wide; } kernel_plan;
 
 static int x_of(const problem *p)
@@ -117,14 +117,20 @@ static kernel_plan plan_of(const problem *p)
     const bool has_vectors = cols % values == 0 && p->num_cols % values == 0 &&
                              (!X_IS_CODES(x) || x_cols % values == 0 || x_cols >= p->num_cols);
     if (!fits || !has_vectors) return plan;
-    plan.num_kernels = 2;
+    enum { IS_FEW = 0 };                                            /* place of the macro */
     plan.kernels[FAST] = (tgl_kernel){
         plan.is_wide ? "quant/per_token_cast_wide" : "quant/per_token_cast",
-        { { "X", x }, { "X_SF_KIND", X_IS_CODES(x) ? p->codes.sf.kind : 0 }, { "FORMAT", p->format },
+        { [IS_FEW] = { "IS_FEW", 0 },
+          { "X", x }, { "X_SF_KIND", X_IS_CODES(x) ? p->codes.sf.kind : 0 }, { "FORMAT", p->format },
           { "SF_KIND", p->sf.kind }, { "IS_ROUNDED", p->rule.is_rounded && !p->is_given },
           { "IS_GIVEN", p->is_given }, { "HAS_OUT", p->has_out },
           { plan.is_wide ? NULL : "BLOCK_COLS", cols } }
     };
+    const int64_t few_cols = plan.warp_cols / 2;
+    const bool has_few = plan.is_wide ? cols <= few_cols * TOKEN_MAX_WARPS : few_cols % (4 * cols) == 0;
+    plan.kernels[FEW] = plan.kernels[FAST];
+    plan.kernels[FEW].macros[IS_FEW].value = 1;
+    plan.num_kernels = has_few ? MAX_KERNELS : FEW;
     return plan;
 }
 
@@ -142,16 +148,17 @@ static bool is_fast(const problem *p, const kernel_plan *plan, const tgl_token_c
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* num_units and the launch shape of a kernel; false if it would be too large. */
-static bool shape_fast(const problem *p, const kernel_plan *plan, tgl_token_cast *c, tgl_shape *shape)
+static bool shape_fast(const problem *p, const kernel_plan *plan, int64_t warp_cols, tgl_token_cast *c,
+                       tgl_shape *shape)
 {
     if (plan->is_wide) {
         c->num_units = c->sf.kind == TGL_SF_PACKED ? divide_up(c->num_sf, 4) : c->num_sf;
         shape->grid[0] = c->num_rows * c->num_units;
-        const int64_t warps = divide_up(c->block_cols, plan->warp_cols);
+        const int64_t warps = divide_up(c->block_cols, warp_cols);
         shape->block = (int)(32 * warps);
-        shape->shared_bytes = warps * TOKEN_STAGED_BYTES(p->format, plan->warp_cols);
+        shape->shared_bytes = warps * TOKEN_STAGED_BYTES(p->format, warp_cols);
     } else {
-        c->num_units = divide_up(c->num_cols, plan->warp_cols);
+        c->num_units = divide_up(c->num_cols, warp_cols);
         shape->grid[0] = divide_up(c->num_rows, TOKEN_WARPS) * c->num_units;
         shape->block = 32 * TOKEN_WARPS;
     }
@@ -193,13 +200,19 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
 {
     const kernel_plan plan = plan_of(p);
     if (tgl_preparing()) return tgl_launch(plan.kernels, plan.num_kernels, ANY, on, NULL, stream, NULL);
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
     tgl_token_cast c = arguments_of(p);
     tgl_shape shape = { .block = 0 };
-    const bool is_chosen = is_fast(p, &plan, &c) && shape_fast(p, &plan, &c, &shape);
-    if (!is_chosen) shape_any(&c, &shape);
+    int which = is_fast(p, &plan, &c) && shape_fast(p, &plan, plan.warp_cols, &c, &shape) ? FAST : ANY;
+    if (which == FAST && FEW < plan.num_kernels && shape.grid[0] <= TOKEN_FEW_BLOCKS * target.num_sms) {
+        shape_fast(p, &plan, plan.warp_cols / 2, &c, &shape);
+        which = FEW;
+    }
+    if (which == ANY) shape_any(&c, &shape);
     c.by_units = tgl_divisor_of(c.num_units);
     void *args[] = { &c };
-    return tgl_launch(plan.kernels, plan.num_kernels, is_chosen ? FAST : ANY, on, &shape, stream, args);
+    return tgl_launch(plan.kernels, plan.num_kernels, which, on, &shape, stream, args);
 }
 
 static tgl_status run(const problem *p, const DLTensor *on, tgl_stream stream)

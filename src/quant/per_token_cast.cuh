@@ -7,7 +7,8 @@
  *           SF_KIND     TGL_SF_*
  *           IS_ROUNDED  factors are powers of two
  *           IS_GIVEN    factors are read; then IS_ROUNDED is 0
- *           HAS_OUT     else only factors are wanted */
+ *           HAS_OUT     else only factors are wanted
+ *           IS_FEW      a warp holds half as much */
 #ifndef TEGULA_QUANT_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_PER_TOKEN_CAST_CUH
 
@@ -16,9 +17,9 @@
 #include "quant/per_token_cast.h"
 
 #if !defined(X) || !defined(X_SF_KIND) || !defined(FORMAT) || !defined(SF_KIND) || !defined(IS_ROUNDED) || \
-    !defined(IS_GIVEN) || !defined(HAS_OUT)
+    !defined(IS_GIVEN) || !defined(HAS_OUT) || !defined(IS_FEW)
 #ifdef __CUDACC_RTC__
-#error "X, X_SF_KIND, FORMAT, SF_KIND, IS_ROUNDED, IS_GIVEN or HAS_OUT is not defined"
+#error "X, X_SF_KIND, FORMAT, SF_KIND, IS_ROUNDED, IS_GIVEN, HAS_OUT or IS_FEW is not defined"
 #endif
 #define X X_BF16
 #define X_SF_KIND TGL_SF_ROWS
@@ -27,6 +28,7 @@
 #define IS_ROUNDED 0
 #define IS_GIVEN 0
 #define HAS_OUT 1
+#define IS_FEW 0
 #endif
 static_assert(X >= X_BF16 && X <= X_E2M1, "X is one of X_*");
 static_assert(FORMAT != TGL_FORMAT_E5M6 || !X_IS_CODES(X), "e5m6 is made of numbers only");
@@ -34,7 +36,7 @@ static_assert(SF_KIND != TGL_SF_PACKED || IS_ROUNDED || IS_GIVEN, "packed factor
 
 enum {
     VALUES = X_VALUES(X),
-    VECTORS = TOKEN_VECTORS(X, BLOCK_COLS),
+    VECTORS = TOKEN_VECTORS(X, BLOCK_COLS) / (IS_FEW ? 2 : 1),
     STEP_COLS = 32 * VALUES,                    /* columns from a vector of a lane to its next */
     WARP_COLS = STEP_COLS * VECTORS,
     CODE_BYTES = FORMAT == TGL_FORMAT_E4M3 ? VALUES : VALUES / 2,       /* of a vector, but for e5m6 */
