@@ -139,6 +139,16 @@ DEV void widen(const vector_of<X_E2M1> &x, float (&v)[16])
     }
 }
 
+/* Is there a NaN? Products with 0 and their sum are 0 if not. */
+DEV bool has_nan(const vector_of<X_E4M3> &x)
+{
+    u32 sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum = fma_f16x2(e4m3x2_to_f16x2(x.w[i / 2] >> i % 2 * 16), 0, sum);
+    return sum & 0x7FFF7FFF;
+}
+DEV bool has_nan(const vector_of<X_E2M1> &) { return false; }
+
 /* ---- largest magnitudes ----
  * As the bits of an f32 that is not negative: they are in the order of the values, so that integer maxima and
  * shuffles do the rest. NaN is ignored. */

@@ -90,10 +90,9 @@ template <int COUNT> DEV u32 encode_e2m1s(const float *v)
 }
 
 #if __CUDA_ARCH__ >= 900
-/* The same for two scaled values that are exact in bf16 or f16, without their signs; NaN has a positive one.
- * Adding the anchor and taking it away again leaves the rounded value. Times the format's smallest normal
- * number (e2m1's own is 1), its bits are those of the code: from bit 6 on in bf16, from bit 9 on in f16, with
- * zeros around. */
+/* The same for two scaled values that are exact in bf16, without their signs; NaN has a positive one. Adding
+ * the anchor and taking it away again leaves the rounded value. Times the format's smallest normal number
+ * (e2m1's own is 1), its bits are those of the code: from bit 6 on, with zeros around. */
 DEV u32 round_e2m1_bf16x2(u32 v)
 {
     const u32 a = min_u16x2(v & 0x7FFF7FFF, 0x40C040C0 /* 6 */);
@@ -101,14 +100,6 @@ DEV u32 round_e2m1_bf16x2(u32 v)
     const u32 sum = fma_bf16x2(power, 0x42804280 /* 2^6 */, a);
     const u32 anchor = fma_bf16x2(power, 0x83808380 /* -2^6 * 2^-126 */, 0x80008000);
     return fma_bf16x2(sum, 0x00800080 /* 2^-126 */, anchor);
-}
-DEV u32 round_e2m1_f16x2(u32 v)
-{
-    const u32 a = min_u16x2(v & 0x7FFF7FFF, 0x46004600 /* 6 */);
-    const u32 power = max_u16x2(a, 0x3C003C00 /* 1 */) & 0x7C007C00;
-    const u32 sum = fma_f16x2(power, 0x60006000 /* 2^9 */, a);
-    const u32 anchor = fma_f16x2(power, 0xA800A800 /* -2^9 * 2^-14 */, 0x80008000);
-    return fma_f16x2(sum, 0x04000400 /* 2^-14 */, anchor);
 }
 
 /* Four codes of two such pairs of neighbours, in 16 bits. */
@@ -118,18 +109,7 @@ DEV u32 encode_e2m1x4_bf16(u32 v0, u32 v1)
     const u32 signed_codes = codes | (v0 >> 12 & 0x00080008) | (v1 >> 4 & 0x08000800);
     return signed_codes | signed_codes >> 12;       /* ... 0, 2, 1, 3: the odd ones go to upper nibbles */
 }
-DEV u32 encode_e2m1x4_f16(u32 v0, u32 v1)
-{
-    const u32 codes = (round_e2m1_f16x2(v0) >> 9) + (round_e2m1_f16x2(v1) >> 1);
-    const u32 signed_codes = codes | (v0 >> 12 & 0x00080008) | (v1 >> 4 & 0x08000800);
-    return signed_codes | signed_codes >> 12;
-}
 
-/* Eight codes of neighbours as f16. */
-DEV u32 encode_e2m1x8_f16(const u32 (&v)[4])
-{
-    return __byte_perm(encode_e2m1x4_f16(v[0], v[1]), encode_e2m1x4_f16(v[2], v[3]), 0x5410);
-}
 /* Eight codes, of bf16 times a power of two, 0 or infinity: exact, or so small that the code is 0 anyway. */
 DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
 {
@@ -141,7 +121,34 @@ DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
 }
 #endif
 
-/* ---- codes of e2m1 from codes of e2m1 ---- */
+/* ---- codes of e2m1 from codes with a factor that is a power of two ---- */
+
+#if __CUDA_ARCH__ >= 900
+/* Of four codes of e4m3, none a NaN, times a factor (two f16) that makes none larger than 6: bytes with the
+ * magnitude in bits 1 .. 3, the sign in bit 4. They are rounded as above, in f16, where the code is from
+ * bit 9 on. With an anchor half as large again values keep their signs; that of a zero comes from its
+ * code. */
+DEV u32 scale_e4m3x4(u32 codes, u32 factor)
+{
+    u32 rounded[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const u32 v = fma_f16x2(widen_e4m3(codes >> 16 * i), factor, 0x80008000);
+        const u32 power = max_u16x2(v & 0x7C007C00, 0x3C003C00 /* 1 */);
+        const u32 sum = fma_f16x2(power, 0x62006200 /* 3 * 2^8 */, v);
+        const u32 anchor = fma_f16x2(power, 0xAA00AA00 /* -3 * 2^8 * 2^-14 */, 0x80008000);
+        rounded[i] = fma_f16x2(sum, 0x04000400 /* 2^-14 */, anchor);
+    }
+    return (__byte_perm(rounded[0], rounded[1], 0x7531) & 0x0E0E0E0E) | (codes >> 3 & 0x10101010);
+}
+
+/* Eight of them. */
+DEV u32 encode_e2m1x8_e4m3(u32 codes0, u32 codes1, u32 factor)
+{
+    const u32 first = scale_e4m3x4(codes0, factor), second = scale_e4m3x4(codes1, factor);
+    return (__byte_perm(first, second, 0x6420) >> 1) + __byte_perm(first, second, 0x7531) * 8;
+}
+#endif
 
 /* What becomes of codes 0 .. 7, a byte each, when values are multiplied by 2^exponent: a normal one, from 2
  * on, moves by 2 a power. What would be above 6 may be anything. */

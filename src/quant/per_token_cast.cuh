@@ -99,8 +99,8 @@ DEV void encode_f32(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_WORD
  * exact in f16, and so is a scaled value from 2^-14 on; what is smaller becomes zero, as all below 1/4 does.
  * A scaled value is 6 at most, so the product of the factors is above 2^11 only where all codes are zeros.
  * Below 2^-14 it makes zeros of all. */
-#define IS_E2M1_BF16                                                 \
-    (FORMAT == TGL_FORMAT_E2M1 && X == X_BF16 &&                     \
+#define IS_E2M1_BF16                                                                           \
+    (FORMAT == TGL_FORMAT_E2M1 && X == X_BF16 &&                                               \
      (IS_ROUNDED || (IS_GIVEN && SF_KIND == TGL_SF_PACKED)) && __CUDA_ARCH__ >= 900)
 #define IS_E2M1_SCALED                                                                         \
     (FORMAT == TGL_FORMAT_E2M1 && IS_ROUNDED && X_IS_CODES(X) && X_SF_KIND == TGL_SF_PACKED && \
@@ -111,14 +111,8 @@ DEV void encode_scaled(const vector_of<X> &x, float x_sf, float inv, u32 (&codes
     const i32 exponent = (i32)(__float_as_uint(x_sf) >> 23) + (i32)(__float_as_uint(inv) >> 23) - 254;
 #if X == X_E4M3
     const u32 factor = (u32)(min(max(exponent, -14), 15) + 15) * 0x04000400;
-    u32 v[4];
 #pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-#pragma unroll
-        for (int h = 0; h < 4; h++)
-            v[h] = fma_f16x2(e4m3x2_to_f16x2(x.w[i + h / 2] >> h % 2 * 16), factor, 0x80008000);
-        codes[i / 2] = encode_e2m1x8_f16(v);
-    }
+    for (int i = 0; i < 2; i++) codes[i] = encode_e2m1x8_e4m3(x.w[2 * i], x.w[2 * i + 1], factor);
 #else
     const e2m1_table table = scaled_e2m1(exponent);
 #pragma unroll
@@ -134,7 +128,8 @@ DEV void encode_vector(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_W
 #elif IS_E2M1_SCALED
     /* inv is 0 beside infinite values: then codes that overflow with their factor become NaN */
     const float x_sf = t.x_sf[j];
-    if (inv > 0 && x_sf > 0 && x_sf < __uint_as_float(0x7F800000)) encode_scaled(t.x[j], x_sf, inv, codes);
+    if (inv > 0 && x_sf > 0 && x_sf < __uint_as_float(0x7F800000) && !has_nan(t.x[j]))
+        encode_scaled(t.x[j], x_sf, inv, codes);
     else encode_f32(t, j, inv, codes);
 #else
     encode_f32(t, j, inv, codes);
