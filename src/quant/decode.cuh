@@ -153,6 +153,7 @@ DEV bool has_nan(const vector_of<X_E2M1> &) { return false; }
  * As the bits of an f32 that is not negative: they are in the order of the values, so that integer maxima and
  * shuffles do the rest. NaN is ignored. */
 
+DEV u32 max_bits_of_bf16x2(u32 m) { return max(m << 16, m & 0xFFFF0000u); }
 DEV u32 max_bits_of_f16x2(u32 m) { return __float_as_uint(max(low_f16(m), high_f16(m))); }
 
 DEV u32 amax_of(const vector_of<X_BF16> &x)
@@ -160,7 +161,7 @@ DEV u32 amax_of(const vector_of<X_BF16> &x)
     u32 m = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) m = max_abs_bf16x2(m, x.w[i]);
-    return max(m << 16, m & 0xFFFF0000u);
+    return max_bits_of_bf16x2(m);
 }
 DEV u32 amax_of(const vector_of<X_F32> &x)
 {
@@ -190,6 +191,22 @@ DEV u32 amax_of(const vector_of<X_E2M1> &x)
     seen |= seen >> 16;
     const u32 largest = 31 - __clz((seen | seen >> 8) & 0xFF);
     return largest < 2 ? largest * 0x3F000000u /* 1/2 */ : 0x3F800000 + (largest - 2) * 0x400000;
+}
+
+/* Of several vectors. */
+template <int X_, int N> DEV u32 amax_of(const vector_of<X_> (&x)[N])
+{
+    u32 m = 0;
+#pragma unroll
+    for (int n = 0; n < N; n++) m = max(m, amax_of(x[n]));
+    return m;
+}
+template <int N> DEV u32 amax_of(const vector_of<X_BF16> (&x)[N])
+{
+    u32 m = 0;
+#pragma unroll
+    for (int i = 0; i < 4 * N; i++) m = max_abs_bf16x2(m, x[i / 4].w[i % 4]);
+    return max_bits_of_bf16x2(m);
 }
 
 /* Of codes that have a factor: rounding keeps the order, so the largest code gives the largest product. An

@@ -6,18 +6,27 @@
 #include "device/ptx.cuh"
 #include "quant/scale.h"
 
-/* Stores factor (m, k). Codes are stored as bytes, so that each may come from another thread; that of the
- * last column brings the zeros of its word. */
-DEV void store_factor(const tgl_sf &sf, i64 m, i64 k, bool is_last, float factor)
+/* Where factor (m, k) is, or its code. */
+DEV u8 *factor_address(const tgl_sf &sf, i64 m, i64 k)
+{
+    return (u8 *)((u32 *)sf.data + tgl_sf_offset(&sf, m, k)) + (sf.kind == TGL_SF_PACKED ? (u32)k % 4 : 0);
+}
+
+/* Stores factor (m, k) at its address. Codes are stored as bytes, so that each may come from another thread;
+ * that of the last column brings the zeros of its word. */
+DEV void store_factor_at(const tgl_sf &sf, u8 *at, u32 k, bool is_last, float factor)
 {
     if (sf.kind != TGL_SF_PACKED) {
-        ((float *)sf.data)[tgl_sf_offset(&sf, m, k)] = factor;
+        *(float *)at = factor;
         return;
     }
-    u8 *word = (u8 *)((u32 *)sf.data + tgl_sf_offset(&sf, m, k));
-    const u32 at = (u32)k % 4;
-    word[at] = (u8)tgl_sf_code_of(factor);
-    for (u32 i = at + 1; is_last && i < 4; i++) word[i] = 0;
+    *at = (u8)tgl_sf_code_of(factor);
+    for (u32 i = 1; is_last && i < 4 - k % 4; i++) at[i] = 0;
+}
+
+DEV void store_factor(const tgl_sf &sf, i64 m, i64 k, bool is_last, float factor)
+{
+    store_factor_at(sf, factor_address(sf, m, k), (u32)k, is_last, factor);
 }
 
 #endif

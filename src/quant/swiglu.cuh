@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * swiglu.cuh - the activation in kernels: the steps of swiglu.h, with divisions of a few instructions.
+ * swiglu.cuh - the activation in kernels: the steps of swiglu.h in fewer instructions.
  *
  * A gate of at most SWIGLU_SMALL in magnitude has a divisor d = 1 + exp(-gate) between 1 and 2^126, whose
  * reciprocal is a normal number. With r0 the device's approximation of 1 / d,
  *     r = fma(r0, fma(-d, r0, 1), r0)                      is 1 / d rounded to nearest,
  *     q0 = gate * r,  q = fma(fma(q0, d, -gate), -r, q0)   is gate / d rounded to nearest,
- * unless the true value is within a relative 2^-46 of the middle between two floats: r0 has an error of 2^-23,
- * and before it is rounded r has its square. There the last bit may be another, as that of exp may be. This
- * order of operands also keeps a gate of -0 (and the inner fma is not what is negated: gcc, for the emulated
- * device, would lose the sign of its zero).
+ * unless the true value is within a relative 2^-46 of the middle between two floats: r0 has an error of
+ * 2^-23, and before it is rounded r has its square. There the last bit may be another, as that of exp may be.
+ * This order of operands also keeps a gate of -0 (and the inner fma is not what is negated: gcc, for the
+ * emulated device, would lose the sign of its zero).
+ * A gate of bf16 has so few bits that r0 does in place of r: from 2^-20 in magnitude on, q is the quotient
+ * rounded to nearest for all of them, with any r0 within two units and any d that an exp of a few units'
+ * error gives. (Below, a power of two over a d just under 2 takes an r0 that is rounded to nearest.)
  * A NaN passes. Other gates are rare; a thread that has one takes longer. */
 #ifndef TEGULA_QUANT_SWIGLU_CUH
 #define TEGULA_QUANT_SWIGLU_CUH
@@ -18,7 +21,21 @@
 
 #define SWIGLU_SMALL 87.0f
 
-/* Of a small gate. */
+/* ---- of a small gate ---- */
+
+/* tgl_swiglu_divisor(), by the steps of CUDA's expf: exp(x) = 2^n * 2^(x * log2(e) - n), where n is next
+ * below x * log2(e) and comes out in the lower bits of a float of 2^23 and more. The product with 2^n is
+ * exact, so that the sum with 1 may be a part of it. */
+DEV float swiglu_small_divisor(float gate)
+{
+    const float log2_e = 0x1.715476p+0f, log2_e_rest = 0x1.4ae0cp-26f;
+    const float scaled = fmaf(gate, -0x1.77313ap-8f /* log2(e) / 252 */, 0.5f);
+    const float shifted = __fmaf_rd(scaled, 252, 0x1.800002p+23f);
+    const float whole = shifted - 0x1.8000fep+23f;
+    const float rest = fmaf(-gate, log2_e_rest, fmaf(-gate, log2_e, -whole));
+    return fmaf(__uint_as_float(__float_as_uint(shifted) << 23), ex2_fast(rest), 1);
+}
+
 DEV float swiglu_small_reciprocal(float divisor)
 {
     const float r = rcp_fast(divisor);
@@ -30,40 +47,43 @@ DEV float swiglu_small_quotient(float gate, float divisor, float reciprocal)
     return fmaf(fmaf(q, divisor, -gate), -reciprocal, q);
 }
 
-/* gate / divisor of any gate. Below -80, where d may exceed 2^126, a quarter of d is used: nothing overflows
- * there, the quotient is far from subnormal, and powers of two change no rounding. Infinite ones come last:
- * then 1 / d is 0 or 1. */
-DEV float swiglu_quotient(float gate, float divisor)
-{
-    const float infinite = __uint_as_float(0x7F800000), scale = gate < -80.0f ? 0.25f : 1.0f;
-    const float d = divisor * scale, q = swiglu_small_quotient(gate, d, swiglu_small_reciprocal(d)) * scale;
-    if (divisor == infinite) return gate * 0.0f;
-    return gate == infinite ? gate : q;
-}
+/* ---- gate / divisor ---- */
 
-/* Are the gates of a vector small? (Clamping moves them towards 0, so it may come later.) */
-template <int X_> DEV bool swiglu_is_small(const vector_of<X_> &gates)
+/* Of small gates, which are values of bf16 or any. */
+template <bool IS_BF16, int N> DEV void silu_of_small(const float (&gates)[N], float (&v)[N])
 {
-    return amax_of(gates) <= __float_as_uint(SWIGLU_SMALL);
-}
-
-/* Activations of gates and ups, which are clamped if they have to be. */
-template <int N>
-DEV void swiglu_activate(const float (&gates)[N], const float (&ups)[N], bool is_small, float (&v)[N])
-{
-    float divisors[N];
 #pragma unroll
-    for (int i = 0; i < N; i++) divisors[i] = tgl_swiglu_divisor(gates[i]);
-    if (is_small) {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            v[i] = swiglu_small_quotient(gates[i], divisors[i], swiglu_small_reciprocal(divisors[i]));
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i++) v[i] = swiglu_quotient(gates[i], divisors[i]);
+    for (int i = 0; i < N; i++) {
+        const float d = swiglu_small_divisor(gates[i]);
+        v[i] = swiglu_small_quotient(gates[i], d, IS_BF16 ? rcp_fast(d) : swiglu_small_reciprocal(d));
     }
+}
+
+/* Of any gates. Below -80, where d may exceed 2^126, a quarter of d is used: nothing overflows there, the
+ * quotient is far from subnormal, and powers of two change no rounding. Infinite ones come last: then 1 / d
+ * is 0 or 1. */
+template <int N> DEV void silu_of_any(const float (&gates)[N], float (&v)[N])
+{
+    const float infinite = __uint_as_float(0x7F800000);
 #pragma unroll
-    for (int i = 0; i < N; i++) v[i] *= ups[i];
+    for (int i = 0; i < N; i++) {
+        const float divisor = tgl_swiglu_divisor(gates[i]), scale = gates[i] < -80.0f ? 0.25f : 1.0f;
+        const float d = divisor * scale;
+        v[i] = swiglu_small_quotient(gates[i], d, swiglu_small_reciprocal(d)) * scale;
+        if (gates[i] == infinite) v[i] = gates[i];
+        if (divisor == infinite) v[i] = gates[i] * 0.0f;
+    }
+}
+
+/* ---- vectors ---- */
+
+/* Is every gate small, and nothing beyond the clamp value, if there is one? As a rule it is so, which a
+ * maximum tells. */
+template <bool HAS_CLAMP_, int X_, int N>
+DEV bool swiglu_is_usual(const vector_of<X_> (&gates)[N], const vector_of<X_> (&ups)[N], float clamp)
+{
+    if (!HAS_CLAMP_) return amax_of(gates) <= __float_as_uint(SWIGLU_SMALL);
+    return max(amax_of(gates), amax_of(ups)) <= __float_as_uint(fminf(clamp, SWIGLU_SMALL));
 }
 
 template <int N> DEV void swiglu_clamp(float (&gates)[N], float (&ups)[N], float clamp)

@@ -37,7 +37,7 @@ DEV tgl_swiglu_grads differentiate(float gate, float up, float grad, float weigh
 {
     const float l = HAS_CLAMP ? tgl_swiglu_gate(gate, clamp) : gate;
     const float r = HAS_CLAMP ? tgl_swiglu_up(up, clamp) : up;
-    const float divisor = tgl_swiglu_divisor(l);
+    const float divisor = IS_SMALL ? swiglu_small_divisor(l) : tgl_swiglu_divisor(l);
     const float sigmoid = IS_SMALL ? swiglu_small_reciprocal(divisor) : 1.0f / divisor;
     const float silu = IS_SMALL ? swiglu_small_quotient(l, divisor, sigmoid) : l / divisor;
     tgl_swiglu_grads g = tgl_swiglu_grads_of(l, r, sigmoid, silu, grad, weight);

@@ -18,15 +18,20 @@
 #include "quant/per_channel_cast.cuh"
 #include "quant/swiglu.cuh"
 
-DEV void hold_activations(const vector_of<X> &gates, const vector_of<X> &ups, float clamp, u32 (&w)[WORDS])
+DEV void hold_activations(const vector_of<X> &gate, const vector_of<X> &up, float clamp, u32 (&w)[WORDS])
 {
-    float l[VALUES], r[VALUES], v[VALUES];
-    widen(gates, l);
-    widen(ups, r);
-    if (IS_CLAMPED) swiglu_clamp(l, r, clamp);
-    swiglu_activate(l, r, swiglu_is_small(gates), v);
+    float gates[VALUES], ups[VALUES], v[VALUES];
+    widen(gate, gates);
+    widen(up, ups);
+    if (swiglu_is_usual<IS_CLAMPED>({ gate }, { up }, clamp)) {
+        silu_of_small<X == X_BF16>(gates, v);
+    } else {
+        if (IS_CLAMPED) swiglu_clamp(gates, ups, clamp);
+        silu_of_any(gates, v);
+    }
 #pragma unroll
-    for (int i = 0; i < WORDS; i++) w[i] = pack_bf16(v[2 * i], v[2 * i + 1]);
+    for (int i = 0; i < WORDS; i++)
+        w[i] = pack_bf16(v[2 * i] * ups[2 * i], v[2 * i + 1] * ups[2 * i + 1]);
 }
 
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)

@@ -209,14 +209,20 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         const tgl_shape shape = { { p->num_rows }, .block = (int)(ceil_div(threads, 32) * 32) };
         return launch(p, k, false, on, &shape, stream, (void *[]){ &a });
     }
-    uint32_t num_tiles = (uint32_t)ceil_div(p->num_cols, FORWARD_TILE);
+    /* Few rows are spread over all SMs; many counts come from few blocks, as each adds to the same words. */
+    const int64_t step = FORWARD_STEP(x_of(p), k.block_cols), row_steps = ceil_div(p->num_cols, step);
+    const int64_t all_steps = p->num_rows * row_steps;
+    int64_t steps = 1;
+    while (steps < FORWARD_STEPS && all_steps / (2 * steps) >= 4 * enough) steps *= 2;
+    steps = ceil_div(row_steps, ceil_div(row_steps, steps));            /* tiles of a row are alike */
+    uint32_t tile_cols = (uint32_t)(steps * step), num_tiles = (uint32_t)ceil_div(p->num_cols, tile_cols);
     tgl_divisor by_tiles = tgl_divisor_of(num_tiles);
-    /* few rows are spread over all SMs; many counts come from few blocks, as each adds to the same words */
-    const int64_t warps = p->num_rows * num_tiles < enough ? 2 : FORWARD_WARPS;
+    const int64_t warps = all_steps < enough ? 2 : FORWARD_WARPS;
     uint32_t num_pieces = (uint32_t)(ceil_div(p->num_rows, warps) * num_tiles);
     const int64_t blocks = p->has_count ? least(num_pieces, enough) : num_pieces;
     const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };
-    return launch(p, k, false, on, &shape, stream, (void *[]){ &a, &num_tiles, &by_tiles, &num_pieces });
+    return launch(p, k, false, on, &shape, stream,
+                  (void *[]){ &a, &tile_cols, &num_tiles, &by_tiles, &num_pieces });
 }
 
 tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const DLTensor *pos_to_token_topk,

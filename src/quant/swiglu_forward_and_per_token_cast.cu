@@ -8,10 +8,10 @@
  *             bytes of codes, its factors, 4 bytes per map
  *   macros    X, FORMAT, IS_ROUNDED, CLAMP; BLOCK_COLS 8, 16, 32, 64, 128
  *
- * A piece of work is FORWARD_TILE columns of as many rows as a block has warps; a warp has one row. It asks
- * for all of its tile before it begins with the first vector. Rows of a block are neighbours, as are their
- * factors where these lie in columns. x is aligned to 16 bytes and out to a vector's codes, num_cols is a
- * multiple of VECTOR and below 2^31. */
+ * A piece of work is tile_cols columns of as many rows as a block has warps; a warp has one row and goes
+ * through it in steps. It asks for the next step's vectors as soon as it needs this one's no more. Rows of a
+ * block are neighbours, as are their factors where these lie in columns. x is aligned to 16 bytes and out to
+ * a vector's codes, num_cols is a multiple of VECTOR and below 2^31, tile_cols a multiple of STEP. */
 #include "numerics/divide.h"
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 
@@ -25,75 +25,102 @@ static_assert(BLOCK_COLS >= 8 && BLOCK_COLS <= FORWARD_MAX_BLOCK && (BLOCK_COLS 
               "BLOCK_COLS is 8, 16, 32, 64 or 128");
 
 enum {
-    STEP = 32 * VECTOR,                 /* columns of a vector per lane */
-    STEPS = FORWARD_TILE / STEP,
-    LANES = BLOCK_COLS / VECTOR,        /* of a block of columns */
-    STEP_BLOCKS = 32 / LANES,
-    RESIDENT = X == X_BF16 ? 4 : 3      /* blocks of an SM, whose registers then suffice */
+    LANES = FORWARD_LANES(X, BLOCK_COLS),       /* of a block of columns, side by side */
+    SPAN = BLOCK_COLS / VECTOR / LANES,         /* vectors of a lane in such a block, */
+    NEXT = LANES * VECTOR,                      /* so many columns from one to the next */
+    STEP_BLOCKS = 32 / LANES,                   /* of a warp at a time */
+    STEP = STEP_BLOCKS * BLOCK_COLS,
+    RESIDENT = (X == X_BF16 ? 4 : 3) - (CLAMP ? 1 : 0)  /* blocks of an SM, whose registers then suffice */
 };
+static_assert(STEP_BLOCKS % 4 == 0, "a step has whole words of packed factors");
 
-/* Stores the factors of a step's blocks. Four codes make a word: those of one step, or of several that come
- * one after the other. Codes of blocks that do not exist are 0. */
-DEV void store_factors(const forward_args &a, i64 row, u32 tile, int step, bool exists, float factor,
-                       u32 &word)
-{
-    const u32 lane = threadIdx.x % 32, in_tile = (u32)step * STEP_BLOCKS + lane / LANES;
-    const u32 block = tile * (FORWARD_TILE / BLOCK_COLS) + in_tile;
-    if (a.sf.kind != TGL_SF_PACKED) {
-        if (exists && lane % LANES == 0) ((float *)a.sf.data)[tgl_sf_offset(&a.sf, row, block)] = factor;
-        return;
-    }
-    if (exists) word |= tgl_sf_code_of(factor) << (8 * (in_tile % 4));
-    if ((step + 1) * STEP_BLOCKS % 4) return;
-    if (LANES <= 16) word |= __shfl_xor_sync(FULL, word, LANES % 32);
-    if (LANES <= 8) word |= __shfl_xor_sync(FULL, word, 2 * LANES % 32);
-    if (lane % (4 * LANES) == 0 && block / 4 * 4 * BLOCK_COLS < (u32)a.num_cols)
-        ((u32 *)a.sf.data)[tgl_sf_offset(&a.sf, row, block)] = word;
-    word = 0;
-}
+/* Where a lane is in a row: its first vector of a step, its factor. */
+typedef struct {
+    const char *gates, *ups;
+    u8 *out, *factor;
+    u32 block;
+} place;
 
-DEV void cast_tile(const forward_args &a, i64 row, u32 tile, clamp_counts &counts)
+/* The vectors of a lane in the step that begins AHEAD columns from here; the row has `left` columns from
+ * there on. A vector that does not exist is the last once more: it adds nothing to the maximum of its block,
+ * if that exists. */
+template <int AHEAD>
+DEV void load_vectors(const place &at, u32 in_step, u32 left, vector_of<X> (&gate)[SPAN],
+                      vector_of<X> (&up)[SPAN])
 {
-    const u32 first = tile * FORWARD_TILE + threadIdx.x % 32 * VECTOR, num_cols = (u32)a.num_cols;
-    const char *gates = a.x + row * a.row_bytes, *ups = gates + a.num_cols * X_BYTES;
-    vector_of<X> gate[STEPS], up[STEPS];
+    if (left >= STEP) {
 #pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        const u32 col = first + s * STEP;
-        clear_vector(gate[s]);
-        clear_vector(up[s]);
-        if (col < num_cols) {
-            load_vector(gates + (i64)col * X_BYTES, gate[s]);
-            load_vector(ups + (i64)col * X_BYTES, up[s]);
+        for (int j = 0; j < SPAN; j++) {
+            load_vector(at.gates + (AHEAD + j * NEXT) * X_BYTES, gate[j]);
+            load_vector(at.ups + (AHEAD + j * NEXT) * X_BYTES, up[j]);
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < SPAN; j++) {
+            const i64 from = AHEAD + (i64)min(in_step + j * NEXT, left - VECTOR) - in_step;
+            load_vector(at.gates + from * X_BYTES, gate[j]);
+            load_vector(at.ups + from * X_BYTES, up[j]);
         }
     }
-    const float weight = weight_of_row(a, row);
-    u8 *out = a.out + row * bytes_of_row(a.num_cols);
-    u32 word = 0;
+}
+
+/* `left` columns of a row from `begin` on; they are the row's last if they are not whole steps. */
+DEV void cast_tile(const forward_args &a, i64 row, i32 slot, u32 begin, u32 left, clamp_counts &counts)
+{
+    const u32 lane = threadIdx.x % 32, in_step = lane / LANES * BLOCK_COLS + lane % LANES * VECTOR;
+    place at;
+    at.gates = a.x + row * a.row_bytes + (i64)(begin + in_step) * X_BYTES;
+    at.ups = at.gates + a.num_cols * X_BYTES;
+    vector_of<X> gate[SPAN], up[SPAN];
+    load_vectors<0>(at, in_step, left, gate, up);
+    const float weight = weight_at(a, slot);
+    at.out = a.out + row * bytes_of_codes(a.num_cols) + bytes_of_codes(begin + in_step);
+    at.block = begin / BLOCK_COLS + lane / LANES;
+    at.factor = factor_address(a.sf, row, at.block);
+    const i64 factor_step = factor_address(a.sf, row, at.block + STEP_BLOCKS) - at.factor;
+    for (;;) {
+        float v[SPAN][VECTOR];
+        bool exists[SPAN];
 #pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        const u32 col = first + s * STEP;
-        const bool exists = col < num_cols;
-        float v[VECTOR];
-        activations_of(gate[s], up[s], a.clamp, weight, counts, v);
+        for (int j = 0; j < SPAN; j++) exists[j] = in_step + j * NEXT < left;
+        activations_of(gate, up, a.clamp, exists, counts, v);
+        if (left > STEP) load_vectors<STEP>(at, in_step, left - STEP, gate, up);
+        if (a.pos_to_token_topk) weigh(v, weight);
         const u32 amax = max_of_lanes<LANES>(amax_of_values(v));
         const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax), a.floor);
-        if (exists) store_codes(out, col, v, scale.inv);
-        store_factors(a, row, tile, s, exists, scale.sf, word);
+#pragma unroll
+        for (int j = 0; j < SPAN; j++) {
+            const codes_of_vector codes = encode(v[j], scale.inv);
+            if (exists[j]) store_codes(at.out + bytes_of_codes(j * NEXT), codes);
+        }
+        if (lane % LANES == 0 && exists[0]) {
+            const bool is_last = (at.block + 1) * BLOCK_COLS >= (u32)a.num_cols;
+            store_factor_at(a.sf, at.factor, at.block, is_last, scale.sf);
+        }
+        if (left <= STEP) break;
+        left -= STEP;
+        at.gates += STEP * X_BYTES;
+        at.ups += STEP * X_BYTES;
+        at.out += bytes_of_codes(STEP);
+        at.block += STEP_BLOCKS;
+        at.factor += factor_step;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(32 * FORWARD_WARPS, RESIDENT) swiglu_forward_and_per_token_cast(
-    const forward_args a, u32 num_tiles, tgl_divisor by_tiles, u32 num_pieces)
+    const forward_args a, u32 tile_cols, u32 num_tiles, tgl_divisor by_tiles, u32 num_pieces)
 {
     const u32 warp = threadIdx.x / 32, warps = blockDim.x / 32;
     clamp_counts counts = { 0, 0, 0 };
     pdl_wait();
 #pragma unroll 1
     for (u32 piece = blockIdx.x; piece < num_pieces; piece += gridDim.x) {
-        const u32 group = tgl_divide(piece, by_tiles), tile = piece - group * num_tiles;
+        const u32 group = tgl_divide(piece, by_tiles), begin = (piece - group * num_tiles) * tile_cols;
         const i64 row = (i64)group * warps + warp;
-        if (row < a.num_rows && row_counts(a, row)) cast_tile(a, row, tile, counts);
+        if (row >= a.num_rows) continue;
+        const i32 slot = slot_of_row(a, row);
+        if (row_counts(a, row))
+            cast_tile(a, row, slot, begin, min(tile_cols, (u32)a.num_cols - begin), counts);
     }
     if (CLAMP == FORWARD_COUNT) add_counts(counts, a.clamped_count);
     pdl_trigger();

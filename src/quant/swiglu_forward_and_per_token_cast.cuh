@@ -32,15 +32,21 @@ enum {
 
 DEV bool row_counts(const forward_args &a, i64 row)
 {
-    return !a.pos_to_expert || a.pos_to_expert[row] >= 0;
+    const i32 expert = a.pos_to_expert ? a.pos_to_expert[row] : 0;
+    return expert >= 0;
+}
+
+/* The place of a row's weight, if there are weights. (As it is loaded: nothing waits for it before use.) */
+DEV i32 slot_of_row(const forward_args &a, i64 row)
+{
+    return a.pos_to_token_topk ? a.pos_to_token_topk[row] : -1;
 }
 
 /* 1 where there are none: it changes nothing. */
-DEV float weight_of_row(const forward_args &a, i64 row)
+DEV float weight_at(const forward_args &a, i32 slot)
 {
     if (!a.pos_to_token_topk) return 1;
-    const i64 at = a.pos_to_token_topk[row];
-    return at >= 0 && at < a.num_weights ? a.topk_weights[at] : 0;
+    return slot >= 0 && slot < a.num_weights ? a.topk_weights[slot] : 0;
 }
 
 /* ---- counts ---- Integers may be added in any order. */
@@ -52,6 +58,12 @@ DEV void count_clamped(float gate, float up, float clamp, clamp_counts &counts)
     counts.gates_above += gate > clamp;
     counts.ups_above += up > clamp;
     counts.ups_below += up < -clamp;
+}
+template <int N>
+DEV void count_clamped(const float (&gates)[N], const float (&ups)[N], float clamp, clamp_counts &counts)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) count_clamped(gates[i], ups[i], clamp, counts);
 }
 
 /* Adds the counts of a block's threads to the call's; all of them come here. */
@@ -72,55 +84,77 @@ DEV void add_counts(const clamp_counts &counts, int64_t *clamped_count)
 
 /* ---- vectors ---- */
 
-/* The activations of a vector of gates and one of ups. As a rule nothing in them is beyond the clamp value,
- * which a maximum of each tells. */
-DEV void activations_of(const vector_of<X> &gate, const vector_of<X> &up, float clamp, float weight,
-                        clamp_counts &counts, float (&v)[VECTOR])
+/* The activations of N vectors of gates and of ups; those that exist are counted. */
+template <int N>
+DEV void activations_of(const vector_of<X> (&gate)[N], const vector_of<X> (&up)[N], float clamp,
+                        const bool (&exists)[N], clamp_counts &counts, float (&v)[N][VECTOR])
 {
-    float gates[VECTOR], ups[VECTOR];
-    widen(gate, gates);
-    widen(up, ups);
-    const u32 gate_bits = amax_of(gate);
-    if (CLAMP && __uint_as_float(max(gate_bits, amax_of(up))) > clamp) {
-        if (CLAMP == FORWARD_COUNT)
+    float gates[N][VECTOR], ups[N][VECTOR];
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) count_clamped(gates[i], ups[i], clamp, counts);
-        swiglu_clamp(gates, ups, clamp);
+    for (int n = 0; n < N; n++) {
+        widen(gate[n], gates[n]);
+        widen(up[n], ups[n]);
     }
-    swiglu_activate(gates, ups, gate_bits <= __float_as_uint(SWIGLU_SMALL), v);
+    if (swiglu_is_usual<CLAMP != FORWARD_NO_CLAMP>(gate, up, clamp)) {
 #pragma unroll
-    for (int i = 0; i < VECTOR; i++) v[i] *= weight;
+        for (int n = 0; n < N; n++) silu_of_small<X == X_BF16>(gates[n], v[n]);
+    } else {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            if (CLAMP == FORWARD_COUNT && exists[n]) count_clamped(gates[n], ups[n], clamp, counts);
+            if (CLAMP) swiglu_clamp(gates[n], ups[n], clamp);
+            silu_of_any(gates[n], v[n]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < N * VECTOR; i++) v[i / VECTOR][i % VECTOR] *= ups[i / VECTOR][i % VECTOR];
+}
+
+template <int N> DEV void weigh(float (&v)[N][VECTOR], float weight)
+{
+#pragma unroll
+    for (int i = 0; i < N * VECTOR; i++) v[i / VECTOR][i % VECTOR] *= weight;
 }
 
 /* The largest magnitude, as bits (decode.cuh). */
-DEV u32 amax_of_values(const float (&v)[VECTOR])
+template <int N> DEV u32 amax_of_values(const float (&v)[N][VECTOR])
 {
     float m = 0;
 #pragma unroll
-    for (int i = 0; i < VECTOR; i++) m = fmaxf(m, fabsf(v[i]));
+    for (int i = 0; i < N * VECTOR; i++) m = fmaxf(m, fabsf(v[i / VECTOR][i % VECTOR]));
     return __float_as_uint(m);
 }
 
-/* Codes of a vector from column `col` on. */
-DEV void store_codes(u8 *row, i64 col, const float (&v)[VECTOR], float inv)
+DEV i64 bytes_of_codes(i64 num_cols) { return tgl_code_bytes(FORMAT, num_cols); }
+
+/* Codes of a vector. */
+typedef struct { u32 w[FORMAT == TGL_FORMAT_E4M3 && VECTOR == 8 ? 2 : 1]; } codes_of_vector;
+
+DEV codes_of_vector encode(const float (&v)[VECTOR], float inv)
 {
     float scaled[VECTOR];
+    codes_of_vector codes;
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) scaled[i] = v[i] * inv;
 #if FORMAT == TGL_FORMAT_E2M1
-    const u32 codes = encode_e2m1s<VECTOR>(scaled);
-    if (VECTOR == 8) store_stream_u32(row + col / 2, codes);
-    else store_stream_u16(row + col / 2, codes);
+    codes.w[0] = encode_e2m1s<VECTOR>(scaled);
 #else
-    u32 codes[VECTOR / 4];
 #pragma unroll
     for (int i = 0; i < VECTOR; i += 4)
-        codes[i / 4] = encode_e4m3x4(scaled[i], scaled[i + 1], scaled[i + 2], scaled[i + 3]);
-    if (VECTOR == 8) store_stream_u32x2(row + col, make_uint2(codes[0], codes[VECTOR / 4 - 1]));
-    else store_stream_u32(row + col, codes[0]);
+        codes.w[i / 4] = encode_e4m3x4(scaled[i], scaled[i + 1], scaled[i + 2], scaled[i + 3]);
 #endif
+    return codes;
 }
 
-DEV i64 bytes_of_row(i64 num_cols) { return tgl_code_bytes(FORMAT, num_cols); }
+DEV void store_codes(u8 *to, const codes_of_vector &codes)
+{
+#if FORMAT == TGL_FORMAT_E2M1
+    if (VECTOR == 8) store_stream_u32(to, codes.w[0]);
+    else store_stream_u16(to, codes.w[0]);
+#else
+    if (VECTOR == 8) store_stream_u32x2(to, make_uint2(codes.w[0], codes.w[VECTOR / 4 - 1]));
+    else store_stream_u32(to, codes.w[0]);
+#endif
+}
 
 #endif

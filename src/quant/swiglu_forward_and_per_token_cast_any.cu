@@ -52,7 +52,7 @@ DEV float scale_block(const row_of_x &r, const team &t, i64 begin, i64 end, clam
 DEV void store_any_codes(const row_of_x &r, const team &t, i64 begin, i64 middle, i64 end, float inv,
                          float next_inv, clamp_counts &counts)
 {
-    u8 *out = r.args->out + r.row * bytes_of_row(r.args->num_cols);
+    u8 *out = r.args->out + r.row * bytes_of_codes(r.args->num_cols);
     if (FORMAT == TGL_FORMAT_E4M3) {
         for (i64 col = begin + t.rank; col < end; col += t.size)
             out[col] = (u8)encode_e4m3x4(activation_at(r, col, false, counts) * inv, 0, 0, 0);
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(32 * FORWARD_ANY_WARPS, 4) swiglu_f
     pdl_wait();
     for (i64 row = blockIdx.x; row < a.num_rows; row += gridDim.x) {
         if (!row_counts(a, row)) continue;
-        const row_of_x r = { &a, row, weight_of_row(a, row) };
+        const row_of_x r = { &a, row, weight_at(a, slot_of_row(a, row)) };
         for (i64 begin = t.index * unit; begin < a.num_cols; begin += t.count * unit) {
             const i64 end = min(begin + unit, (i64)a.num_cols);
             const i64 middle = has_pairs ? min(begin + a.block_cols, (i64)a.num_cols) : end;

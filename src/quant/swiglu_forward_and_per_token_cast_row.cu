@@ -39,31 +39,33 @@ swiglu_forward_and_per_token_cast_row(const forward_args a)
     pdl_wait();
     if (row_counts(a, row)) {
         const char *gates = a.x + row * a.row_bytes, *ups = gates + a.num_cols * X_BYTES;
-        vector_of<X> gate[STEPS], up[STEPS];
+        vector_of<X> gate[STEPS][1], up[STEPS][1];
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const i64 col = first + s * step;
-            clear_vector(gate[s]);
-            clear_vector(up[s]);
+            clear_vector(gate[s][0]);
+            clear_vector(up[s][0]);
             if (col < a.num_cols) {
-                load_vector(gates + col * X_BYTES, gate[s]);
-                load_vector(ups + col * X_BYTES, up[s]);
+                load_vector(gates + col * X_BYTES, gate[s][0]);
+                load_vector(ups + col * X_BYTES, up[s][0]);
             }
         }
-        const float weight = weight_of_row(a, row);
+        const float weight = weight_at(a, slot_of_row(a, row));
         clamp_counts counts = { 0, 0, 0 };
-        float v[STEPS][VECTOR];
+        float v[STEPS][1][VECTOR];
         u32 amax = 0;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
-            activations_of(gate[s], up[s], a.clamp, weight, counts, v[s]);
+            activations_of(gate[s], up[s], a.clamp, { first + s * step < a.num_cols }, counts, v[s]);
+            weigh(v[s], weight);
             amax = max(amax, amax_of_values(v[s]));
         }
         const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(max_of_block(amax)), a.floor);
-        u8 *out = a.out + row * bytes_of_row(a.num_cols);
+        u8 *out = a.out + row * bytes_of_codes(a.num_cols);
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
-            if (first + s * step < a.num_cols) store_codes(out, first + s * step, v[s], scale.inv);
+            if (first + s * step < a.num_cols)
+                store_codes(out + bytes_of_codes(first + s * step), encode(v[s][0], scale.inv));
         if (threadIdx.x == 0) store_factor(a.sf, row, 0, true, scale.sf);
         if (CLAMP == FORWARD_COUNT) add_counts(counts, a.clamped_count);
     }

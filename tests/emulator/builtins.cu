@@ -88,6 +88,9 @@ extern "C" __global__ void t_float(const float *in, float *out) /* in: 1.0000001
     out[i++] = __fsqrt_rn(two);
     out[i++] = __frsqrt_rn(two);
     out[i++] = __fsub_rn(a, 1.0f);
+    out[i++] = __fmaf_rd(half, -half, 12582913.0f);
+    out[i++] = __fmaf_rd(a, a, -1.0f);
+    out[i++] = __fmaf_rd(-a, a, 1.0f);
     out[i++] = fmaxf(half, __uint_as_float(0x7fc00000));
     out[i++] =
         rintf(half) + floorf(-half) + ceilf(half) + truncf(-half) + copysignf(three, -half) + fabsf(-two);

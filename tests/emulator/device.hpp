@@ -159,6 +159,15 @@ static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fsub_rn(float a, float b) { return a - b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline float __fmaf_rd(float a, float b, float c)
+{
+    /* the sum in double, and what it lost, exactly (Knuth's two-sum): is the nearest float above them? */
+    const double product = (double)a * b, sum = product + c, of_c = sum - product;
+    const double lost = (product - (sum - of_c)) + (c - of_c);
+    const float nearest = __builtin_fmaf(a, b, c);
+    const bool is_above = nearest > sum || (nearest == sum && lost < 0);
+    return is_above ? __builtin_nextafterf(nearest, -__builtin_inff()) : nearest;
+}
 static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __frcp_rn(float a) { return 1.0f / a; }
 static inline float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }

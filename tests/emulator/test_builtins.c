@@ -150,6 +150,9 @@ TEST(floats)
         { sqrtf(2), 0 },
         { (float)(1 / sqrt(2)), 0 },
         { (float)(a - 1), 0 },
+        { 12582912, 0 },                    /* a quarter below: down, not to nearest */
+        { 0x1p-22, 0 },                     /* 0x1p-22 + 0x1p-46 */
+        { -0x1.000002p-22, 0 },
         { 0.5, 0 },
         { 0 - 1 + 1 - 0 - 3 + 2, 0 },
         { 96, 0 },
