@@ -144,23 +144,31 @@ static tgl_status check(const DLTensor *x, const DLTensor *pos_to_token_topk, co
 
 /* The kernel that is made for a configuration, if there is one, and its macro. */
 enum { TILES, ROW, NONE };
-typedef struct { int kind; int64_t block_cols, steps; } choice;
+typedef struct {
+    int kind;
+    int64_t block_cols, lanes, lanes_for_few;   /* TILES */
+    int64_t steps;                              /* ROW */
+} choice;
 
 static int x_of(const problem *p) { return p->x.is_bf16 ? X_BF16 : X_F32; }
 
 static choice choose(const problem *p)
 {
     const int64_t vector = X_VALUES(x_of(p)), vectors = p->num_cols / vector;
-    if (p->num_cols % vector || p->num_cols > INT32_MAX / 2) return (choice){ NONE, 0, 0 };
+    if (p->num_cols % vector || p->num_cols > INT32_MAX / 2) return (choice){ .kind = NONE };
     int64_t width = 8;                                  /* of a single block it may be more than it has */
     while (width < p->blocks.cols) width *= 2;
     const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
-    if (is_power && width <= FORWARD_MAX_BLOCK) return (choice){ TILES, width, 0 };
+    if (is_power && width <= FORWARD_MAX_BLOCK) {
+        const int64_t lanes = width / vector;           /* with a vector each */
+        return (choice){ .kind = TILES, .block_cols = width, .lanes = least(lanes, FORWARD_LANES),
+                         .lanes_for_few = lanes };
+    }
     int64_t steps = 1;
     while (steps < FORWARD_ROW_VALUES / vector && ceil_div(vectors, steps) > FORWARD_ROW_THREADS / 2)
         steps *= 2;
     const bool is_row = p->blocks.num_cols == 1 && ceil_div(vectors, steps) <= FORWARD_ROW_THREADS;
-    return (choice){ is_row ? ROW : NONE, 0, steps };
+    return (choice){ .kind = is_row ? ROW : NONE, .steps = steps };
 }
 
 static bool is_aligned(const problem *p)
@@ -170,22 +178,29 @@ static bool is_aligned(const problem *p)
     return ((uintptr_t)p->x.data | (uintptr_t)row_bytes) % 16 == 0 && (uintptr_t)p->out % out_bytes == 0;
 }
 
-/* Beside it, each configuration has a kernel for addresses and strides that do not suit it. */
-static tgl_status launch(const problem *p, choice k, bool is_any, const DLTensor *on, const tgl_shape *shape,
+/* Beside it, each configuration has a kernel for addresses and strides that do not suit it, and where there
+ * are tiles, one for few rows: more lanes share them. */
+enum { ANY, MADE, MADE_FOR_FEW };
+static tgl_status launch(const problem *p, choice k, int which, const DLTensor *on, const tgl_shape *shape,
                          tgl_stream stream, void **args)
 {
     const tgl_macro x = { "X", x_of(p) }, format = { "FORMAT", p->format };
     const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
     const tgl_macro clamp = { "CLAMP", p->has_count ? FORWARD_COUNT
                                        : isinf(p->clamp) ? FORWARD_NO_CLAMP : FORWARD_CLAMP };
+    const tgl_macro block_cols = { "BLOCK_COLS", k.block_cols };
     const tgl_kernel any = { "quant/swiglu_forward_and_per_token_cast_any",
                              { x, format, is_rounded, clamp } };
+    const tgl_macro lanes = { "BLOCK_LANES", k.lanes }, lanes_for_few = { "BLOCK_LANES", k.lanes_for_few };
     const tgl_kernel tiles = { "quant/swiglu_forward_and_per_token_cast",
-                               { x, format, is_rounded, clamp, { "BLOCK_COLS", k.block_cols } } };
+                               { x, format, is_rounded, clamp, block_cols, lanes } };
+    const tgl_kernel for_few = { "quant/swiglu_forward_and_per_token_cast",
+                                 { x, format, is_rounded, clamp, block_cols, lanes_for_few } };
     const tgl_kernel row = { "quant/swiglu_forward_and_per_token_cast_row",
                              { x, format, is_rounded, clamp, { "STEPS", k.steps } } };
-    const tgl_kernel plan[] = { any, k.kind == TILES ? tiles : row };
-    return tgl_launch(plan, k.kind == NONE ? 1 : 2, is_any ? 0 : 1, on, shape, stream, args);
+    const tgl_kernel plan[] = { any, k.kind == TILES ? tiles : row, for_few };
+    const int num_kernels = k.kind == NONE ? 1 : k.lanes == k.lanes_for_few ? 2 : 3;
+    return tgl_launch(plan, num_kernels, which, on, shape, stream, args);
 }
 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
@@ -202,26 +217,29 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     const int64_t enough = FORWARD_BLOCKS_PER_SM * target.num_sms;
     if (k.kind == NONE || !is_aligned(p)) {
         const tgl_shape shape = { { least(p->num_rows, enough) }, .block = 32 * FORWARD_ANY_WARPS };
-        return launch(p, k, true, on, &shape, stream, (void *[]){ &a });
+        return launch(p, k, ANY, on, &shape, stream, (void *[]){ &a });
     }
     if (k.kind == ROW) {
         const int64_t threads = ceil_div(p->num_cols / X_VALUES(x_of(p)), k.steps);
         const tgl_shape shape = { { p->num_rows }, .block = (int)(ceil_div(threads, 32) * 32) };
-        return launch(p, k, false, on, &shape, stream, (void *[]){ &a });
+        return launch(p, k, MADE, on, &shape, stream, (void *[]){ &a });
     }
     /* Few rows are spread over all SMs; many counts come from few blocks, as each adds to the same words. */
-    const int64_t step = FORWARD_STEP(x_of(p), k.block_cols), row_steps = ceil_div(p->num_cols, step);
-    const int64_t all_steps = p->num_rows * row_steps;
+    const int64_t wide_step = 32 / k.lanes * k.block_cols;
+    const bool are_few = p->num_rows * ceil_div(p->num_cols, wide_step) < enough;
+    const int64_t step = are_few ? 32 / k.lanes_for_few * k.block_cols : wide_step;
+    const int64_t row_steps = ceil_div(p->num_cols, step);
     int64_t steps = 1;
-    while (steps < FORWARD_STEPS && all_steps / (2 * steps) >= 4 * enough) steps *= 2;
+    while (steps < FORWARD_STEPS && p->num_rows * row_steps / (2 * steps) >= 4 * enough) steps *= 2;
     steps = ceil_div(row_steps, ceil_div(row_steps, steps));            /* tiles of a row are alike */
     uint32_t tile_cols = (uint32_t)(steps * step), num_tiles = (uint32_t)ceil_div(p->num_cols, tile_cols);
     tgl_divisor by_tiles = tgl_divisor_of(num_tiles);
-    const int64_t warps = all_steps < enough ? 2 : FORWARD_WARPS;
+    const int64_t warps = are_few ? 2 : FORWARD_WARPS;
     uint32_t num_pieces = (uint32_t)(ceil_div(p->num_rows, warps) * num_tiles);
     const int64_t blocks = p->has_count ? least(num_pieces, enough) : num_pieces;
     const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };
-    return launch(p, k, false, on, &shape, stream,
+    const int which = are_few && k.lanes != k.lanes_for_few ? MADE_FOR_FEW : MADE;
+    return launch(p, k, which, on, &shape, stream,
                   (void *[]){ &a, &tile_cols, &num_tiles, &by_tiles, &num_pieces });
 }
 

@@ -6,33 +6,39 @@
  *   launch    any grid, block of 1 .. FORWARD_WARPS warps
  *   moves     per row that counts: 2 * X_BYTES * num_cols bytes of x, num_cols (e4m3) or num_cols / 2 (e2m1)
  *             bytes of codes, its factors, 4 bytes per map
- *   macros    X, FORMAT, IS_ROUNDED, CLAMP; BLOCK_COLS 8, 16, 32, 64, 128
+ *   macros    X, FORMAT, IS_ROUNDED, CLAMP; BLOCK_COLS 8, 16, 32, 64, 128; BLOCK_LANES, a power of two: so
+ *             many lanes share a block of columns. Few of them find most of a maximum by themselves, many
+ *             have less to do each
  *
  * A piece of work is tile_cols columns of as many rows as a block has warps; a warp has one row and goes
  * through it in steps. It asks for the next step's vectors as soon as it needs this one's no more. Rows of a
  * block are neighbours, as are their factors where these lie in columns. x is aligned to 16 bytes and out to
- * a vector's codes, num_cols is a multiple of VECTOR and below 2^31, tile_cols a multiple of STEP. */
+ * a vector's codes, num_cols is a multiple of VECTOR and below 2^31, tile_cols a multiple of STEP; it is STEP
+ * where that has no whole words of packed factors. */
 #include "numerics/divide.h"
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 
-#ifndef BLOCK_COLS
+#if !defined(BLOCK_COLS) || !defined(BLOCK_LANES)
 #ifdef __CUDACC_RTC__
-#error "BLOCK_COLS is not defined"
+#error "BLOCK_COLS or BLOCK_LANES is not defined"
 #endif
 #define BLOCK_COLS 128
+#define BLOCK_LANES 8
 #endif
 static_assert(BLOCK_COLS >= 8 && BLOCK_COLS <= FORWARD_MAX_BLOCK && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
               "BLOCK_COLS is 8, 16, 32, 64 or 128");
+static_assert(BLOCK_LANES >= 1 && BLOCK_LANES <= BLOCK_COLS / VECTOR &&
+                  (BLOCK_LANES & (BLOCK_LANES - 1)) == 0,
+              "BLOCK_LANES is 1, 2, 4 ... BLOCK_COLS / VECTOR");
 
 enum {
-    LANES = FORWARD_LANES(X, BLOCK_COLS),       /* of a block of columns, side by side */
-    SPAN = BLOCK_COLS / VECTOR / LANES,         /* vectors of a lane in such a block, */
+    LANES = BLOCK_LANES,
+    SPAN = BLOCK_COLS / VECTOR / LANES,         /* vectors of a lane in a block of columns, */
     NEXT = LANES * VECTOR,                      /* so many columns from one to the next */
     STEP_BLOCKS = 32 / LANES,                   /* of a warp at a time */
     STEP = STEP_BLOCKS * BLOCK_COLS,
     RESIDENT = (X == X_BF16 ? 4 : 3) - (CLAMP ? 1 : 0)  /* blocks of an SM, whose registers then suffice */
 };
-static_assert(STEP_BLOCKS % 4 == 0, "a step has whole words of packed factors");
 
 /* Where a lane is in a row: its first vector of a step, its factor. */
 typedef struct {
@@ -84,7 +90,7 @@ DEV void cast_tile(const forward_args &a, i64 row, i32 slot, u32 begin, u32 left
 #pragma unroll
         for (int j = 0; j < SPAN; j++) exists[j] = in_step + j * NEXT < left;
         activations_of(gate, up, a.clamp, exists, counts, v);
-        if (left > STEP) load_vectors<STEP>(at, in_step, left - STEP, gate, up);
+        if (STEP_BLOCKS % 4 == 0 && left > STEP) load_vectors<STEP>(at, in_step, left - STEP, gate, up);
         if (a.pos_to_token_topk) weigh(v, weight);
         const u32 amax = max_of_lanes<LANES>(amax_of_values(v));
         const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax), a.floor);
@@ -97,7 +103,7 @@ DEV void cast_tile(const forward_args &a, i64 row, i32 slot, u32 begin, u32 left
             const bool is_last = (at.block + 1) * BLOCK_COLS >= (u32)a.num_cols;
             store_factor_at(a.sf, at.factor, at.block, is_last, scale.sf);
         }
-        if (left <= STEP) break;
+        if (STEP_BLOCKS % 4 || left <= STEP) break;
         left -= STEP;
         at.gates += STEP * X_BYTES;
         at.ups += STEP * X_BYTES;

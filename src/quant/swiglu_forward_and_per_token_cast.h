@@ -7,10 +7,7 @@
 #include "quant/vector.h"
 
 #define FORWARD_WARPS 8             /* of a block, at most; each has a row */
-/* Lanes that share a block of columns, so that a lane finds most of the maximum by itself; columns of a warp
- * at a time. */
-#define FORWARD_LANES(x, block_cols) ((block_cols) < 8 * X_VALUES(x) ? (block_cols) / X_VALUES(x) : 8)
-#define FORWARD_STEP(x, block_cols) (32 / FORWARD_LANES(x, block_cols) * (block_cols))
+#define FORWARD_LANES 8             /* macro BLOCK_LANES, at most, where rows are many */
 #define FORWARD_STEPS 4             /* of a warp, one after the other, at most */
 #define FORWARD_MAX_BLOCK 128       /* columns of a factor */
 #define FORWARD_ROW_THREADS 512     /* where a block is a whole row: threads of a row, at most, */
