@@ -277,7 +277,8 @@ static tgl_status launch(const problem *p, int64_t block_cols, bool is_any, cons
     const tgl_kernel plan[] = {
         { "quant/swiglu_backward_and_per_token_cast_any", { is_rounded, has_clamp } },
         { "quant/swiglu_backward_and_per_token_cast",
-          { is_rounded, has_clamp, { "BLOCK_COLS", block_cols } } },
+          { is_rounded, has_clamp, { "BLOCK_COLS", block_cols }, { "X_SF_KIND", p->gate.sf.kind },
+            { "SF_KIND", p->sf.kind } } },
     };
     return tgl_launch(plan, block_cols ? 2 : 1, is_any ? 0 : 1, on, shape, stream, args);
 }
@@ -285,7 +286,9 @@ static tgl_status launch(const problem *p, int64_t block_cols, bool is_any, cons
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     /* warps share a row evenly; their number has a part in the order of its sum */
-    const int64_t steps = ceil_div(p->num_cols, BACKWARD_STEP), rounds = ceil_div(steps, BACKWARD_WARPS);
+    const int64_t steps = ceil_div(p->num_cols, BACKWARD_STEP);
+    const int64_t least_rounds = ceil_div(steps, BACKWARD_WARPS);
+    const int64_t rounds = least_rounds > BACKWARD_ROUNDS ? least_rounds : BACKWARD_ROUNDS;
     const int64_t warps = steps > 0 ? ceil_div(steps, rounds) : BACKWARD_WARPS;
     const int64_t clearing = ceil_div(p->num_weights, BACKWARD_SLOTS);
     const int64_t block_cols = block_of_kernel(p);

@@ -6,50 +6,72 @@
  *   launch    grid clearing_blocks + num_rows, block of 1 .. BACKWARD_WARPS warps, by num_cols alone
  *   moves     per row 12 * num_cols bytes, factors in and out (8 * num_cols / BLOCK_COLS bytes each as f32)
  *             and a map's 4; per slot of weight_grad 12
- *   macros    IS_ROUNDED, HAS_CLAMP; BLOCK_COLS 8, 16 ... 256
+ *   macros    IS_ROUNDED, HAS_CLAMP; BLOCK_COLS 8, 16 ... 256; X_SF_KIND and SF_KIND, TGL_SF_*: where factors
+ *             of x and of x_grad_fp8 lie
  *
- * A block has a row. Its warps take turns at steps; each asks for its next one's data before it works on this
- * one's. Addresses are aligned to vectors (8 codes, 8 bf16), columns of both halves are below 2^31. */
+ * A block has a row. Its warps take turns at steps; each asks for its next one's data as soon as it needs
+ * this one's no more. Addresses are aligned to vectors (8 codes, 8 bf16), columns of both halves are below
+ * 2^31. */
 #include "quant/swiglu_backward_and_per_token_cast.cuh"
 
-#ifndef BLOCK_COLS
+#if !defined(BLOCK_COLS) || !defined(X_SF_KIND) || !defined(SF_KIND)
 #ifdef __CUDACC_RTC__
-#error "BLOCK_COLS is not defined"
+#error "BLOCK_COLS, X_SF_KIND or SF_KIND is not defined"
 #endif
 #define BLOCK_COLS 128
+#define X_SF_KIND TGL_SF_ROWS
+#define SF_KIND TGL_SF_ROWS
 #endif
 static_assert(BLOCK_COLS >= 8 && BLOCK_COLS <= BACKWARD_MAX_BLOCK && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
               "BLOCK_COLS is 8, 16 ... 256");
+static_assert(X_SF_KIND >= TGL_SF_ROWS && X_SF_KIND <= TGL_SF_PACKED && SF_KIND >= TGL_SF_ROWS &&
+                  SF_KIND <= TGL_SF_PACKED,
+              "kinds are TGL_SF_*");
 
 enum {
     LANES = BLOCK_COLS / VECTOR,
-#if __CUDA_ARCH__ >= 900
-    RESIDENT = 4                    /* blocks of an SM, whose registers then suffice */
-#else
-    RESIDENT = 3                    /* conversions of e4m3 take some */
-#endif
+    RESIDENT = 3                    /* blocks of an SM, whose registers then suffice */
 };
 
-/* What a lane reads of a step. */
+/* Where a lane is in its row. */
 typedef struct {
-    uint2 gates, ups;               /* codes */
-    uint4 grads;                    /* bf16 */
-    float gate_factor, up_factor;
+    u32 col;
+    const u8 *x;                    /* the gates; the ups and their gradients are num_cols further */
+    const u16 *grad_out;
+    u16 *out, *x_grad;
+    u8 *x_grad_fp8;
+} place;
+
+DEV place place_of(const backward_args &a, i64 row, u32 col)
+{
+    const i64 in_out = row * a.num_cols + col, in_grad = row * 2 * a.num_cols + col;
+    return { col, a.x + row * a.x_row_bytes + col, a.grad_out + row * a.grad_stride + col, a.out + in_out,
+             a.x_grad + in_grad, a.x_grad_fp8 + in_grad };
+}
+
+DEV void advance(place &at, u32 cols)
+{
+    at.col += cols;
+    at.x += cols;
+    at.grad_out += cols;
+    at.out += cols;
+    at.x_grad += cols;
+    at.x_grad_fp8 += cols;
+}
+
+/* A lane's codes and their factors, `ahead` columns from a place; sf is of the row. */
+typedef struct {
+    uint2 gates, ups;
+    u32 gate_factor, up_factor;     /* the elements that have them */
 } inputs;
 
-DEV inputs load_inputs(const backward_args &a, i64 row, u32 col)
+DEV void load_codes(const backward_args &a, const tgl_sf &sf, const place &at, u32 ahead, inputs &in)
 {
-    inputs in = { { 0, 0 }, { 0, 0 }, { 0, 0, 0, 0 }, 0, 0 };
-    if (col < (u32)a.num_cols) {
-        const u8 *x = a.x + row * a.x_row_bytes + col;
-        const u32 k = col / BLOCK_COLS;
-        in.gates = load_stream_u32x2(x);
-        in.ups = load_stream_u32x2(x + a.num_cols);
-        in.grads = load_stream_u32x4(a.grad_out + row * a.grad_stride + col);
-        in.gate_factor = tgl_sf_get(&a.x_sf, row, k);
-        in.up_factor = tgl_sf_get(&a.x_sf, row, (u32)a.num_blocks + k);
-    }
-    return in;
+    const u32 k = (at.col + ahead) / BLOCK_COLS;
+    in.gates = load_stream_u32x2(at.x + ahead);
+    in.ups = load_stream_u32x2(at.x + ahead + a.num_cols);
+    in.gate_factor = load_element(sf, 0, k);
+    in.up_factor = load_element(sf, 0, (u32)a.num_blocks + k);
 }
 
 DEV void decode(uint2 codes, float factor, float (&v)[VECTOR])
@@ -79,7 +101,7 @@ DEV uint4 pack_bf16x8(const float (&v)[VECTOR])
 }
 
 /* Gates become their gradients, ups theirs, and activations come out; adds to the sum. */
-template <bool IS_SMALL>
+template <bool IS_SMALL, bool IS_CLAMPED>
 DEV void differentiate_all(float (&gates)[VECTOR], float (&ups)[VECTOR], const uint4 &grads, float weight,
                            float clamp, float (&activations)[VECTOR], float &sum)
 {
@@ -87,7 +109,8 @@ DEV void differentiate_all(float (&gates)[VECTOR], float (&ups)[VECTOR], const u
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) {
         const float grad = i % 2 ? high_bf16(words[i / 2]) : low_bf16(words[i / 2]);
-        const tgl_swiglu_grads g = differentiate<IS_SMALL>(gates[i], ups[i], grad, weight, clamp);
+        const tgl_swiglu_grads g =
+            differentiate<IS_SMALL, IS_CLAMPED>(gates[i], ups[i], grad, weight, clamp);
         sum = fmaf(grad, g.activation, sum);
         activations[i] = g.activation * weight;
         gates[i] = g.gate_grad;
@@ -95,54 +118,68 @@ DEV void differentiate_all(float (&gates)[VECTOR], float (&ups)[VECTOR], const u
     }
 }
 
-/* The gradients of a half of a row, from column `col` of both halves on; k is the column of their factor. */
-DEV void store_grads(const backward_args &a, i64 row, u32 col, u32 k, bool exists, const float (&v)[VECTOR])
+/* The gradients of a half of a row; k is the column of their factor in a row of factors. */
+DEV void store_grads(const backward_args &a, const tgl_sf &sf, u16 *x_grad, u8 *x_grad_fp8, u32 k,
+                     bool exists, const float (&v)[VECTOR])
 {
-    const u32 amax = max_of_lanes<LANES>(__float_as_uint(amax_of_values(v)));
+    const u32 amax = max_of_lanes<LANES>(exists ? __float_as_uint(amax_of_values(v)) : 0);
     const tgl_scale scale = scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(amax));
-    if (!exists) return;
-    const i64 at = row * 2 * a.num_cols + col;
-    store_stream_u32x4(a.x_grad + at, pack_bf16x8(v));
     float s[VECTOR];
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) s[i] = v[i] * scale.inv;
-    store_stream_u32x2(a.x_grad_fp8 + at, make_uint2(encode_e4m3x4(s[0], s[1], s[2], s[3]),
-                                                     encode_e4m3x4(s[4], s[5], s[6], s[7])));
-    if (threadIdx.x % LANES == 0) store_factor(a.sf, row, k, k == 2 * (u32)a.num_blocks - 1, scale.sf);
-}
-
-DEV void run_step(const backward_args &a, i64 row, u32 col, const inputs &in, float weight, float &sum)
-{
-    const u32 num_cols = (u32)a.num_cols, k = col / BLOCK_COLS;
-    const bool exists = col < num_cols;
-    float gates[VECTOR], ups[VECTOR], activations[VECTOR];
-    decode(in.gates, in.gate_factor, gates);
-    decode(in.ups, in.up_factor, ups);
-    if (amax_of_values(gates) <= SWIGLU_SMALL)
-        differentiate_all<true>(gates, ups, in.grads, weight, a.clamp, activations, sum);
-    else
-        differentiate_all<false>(gates, ups, in.grads, weight, a.clamp, activations, sum);
-    if (exists) store_stream_u32x4(a.out + row * a.num_cols + col, pack_bf16x8(activations));
-    store_grads(a, row, col, k, exists, gates);
-    store_grads(a, row, num_cols + col, (u32)a.num_blocks + k, exists, ups);
+    const uint2 codes = make_uint2(encode_e4m3x4(s[0], s[1], s[2], s[3]),
+                                   encode_e4m3x4(s[4], s[5], s[6], s[7]));
+    if (!exists) return;
+    store_stream_u32x4(x_grad, pack_bf16x8(v));
+    store_stream_u32x2(x_grad_fp8, codes);
+    if (threadIdx.x % LANES == 0) store_factor(sf, 0, k, k == 2 * (u32)a.num_blocks - 1, scale.sf);
 }
 
 DEV void run_row(const backward_args &a, i64 row)
 {
-    const u32 first = threadIdx.x / 32 * STEP, in_step = threadIdx.x % 32 * VECTOR;
-    const u32 stride = blockDim.x / 32 * STEP;
+    const u32 first = threadIdx.x / 32 * STEP, stride = blockDim.x / 32 * STEP, num_cols = (u32)a.num_cols;
+    const tgl_sf x_sf = row_of_factors<X_SF_KIND>(a.x_sf, row), sf = row_of_factors<SF_KIND>(a.sf, row);
+    place at = place_of(a, row, first + threadIdx.x % 32 * VECTOR);
+    inputs in = { { 0, 0 }, { 0, 0 }, 0, 0 };
+    uint4 grads = { 0, 0, 0, 0 };
+    if (at.col < num_cols) {
+        load_codes(a, x_sf, at, 0, in);
+        grads = load_stream_u32x4(at.grad_out);
+    }
     const i64 slot = a.pos_to_token_topk[row];
-    inputs in = load_inputs(a, row, first + in_step);
     const float weight = weight_at(a, slot);
-    const bool is_its_slot = is_slot_of(a, slot, row);      /* known when the sum is */
+    /* for the thread that stores the sum; nothing waits for it before */
+    const i32 its_row = threadIdx.x == 0 ? row_of_slot(a, slot) : -1;
     float sum = 0;
 #pragma unroll 1
-    for (u32 begin = first; begin < (u32)a.num_cols; begin += stride) {
-        const inputs next = load_inputs(a, row, begin + stride + in_step);
-        run_step(a, row, begin + in_step, in, weight, sum);
-        in = next;
+    for (u32 begin = first; begin < num_cols; begin += stride) {
+        const u32 k = at.col / BLOCK_COLS, up_k = (u32)a.num_blocks + k;
+        const bool exists = at.col < num_cols, has_next = at.col + stride < num_cols;
+        const float gate_factor = factor_of_element(x_sf, in.gate_factor, k);
+        const float up_factor = factor_of_element(x_sf, in.up_factor, up_k);
+        float gates[VECTOR], ups[VECTOR], activations[VECTOR], with_step = sum;
+        decode(in.gates, gate_factor, gates);
+        decode(in.ups, up_factor, ups);
+        if (has_next) load_codes(a, x_sf, at, stride, in);
+        /* the largest code tells of all */
+        const float most = TGL_E4M3_MAX * fabsf(gate_factor), most_up = TGL_E4M3_MAX * fabsf(up_factor);
+        const bool is_small = most <= SWIGLU_SMALL;
+        if (is_small && !(HAS_CLAMP && fmaxf(most, most_up) > a.clamp))
+            differentiate_all<true, false>(gates, ups, grads, weight, a.clamp, activations, with_step);
+        else if (HAS_CLAMP && is_small)
+            differentiate_all<true, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, with_step);
+        else
+            differentiate_all<false, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, with_step);
+        if (has_next) grads = load_stream_u32x4(at.grad_out + stride);
+        if (exists) {
+            sum = with_step;
+            store_stream_u32x4(at.out, pack_bf16x8(activations));
+        }
+        store_grads(a, sf, at.x_grad, at.x_grad_fp8, k, exists, gates);
+        store_grads(a, sf, at.x_grad + num_cols, at.x_grad_fp8 + num_cols, up_k, exists, ups);
+        advance(at, stride);
     }
-    store_weight_grad(a, slot, is_its_slot, sum);
+    store_weight_grad(a, slot, its_row == (i32)row, sum);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, RESIDENT)

@@ -31,25 +31,26 @@ DEV float weight_at(const backward_args &a, i64 slot)
     return slot >= 0 && slot < a.num_weights ? a.weight[slot] : 0;
 }
 
-/* What becomes of one element; IS_SMALL: its gate is (swiglu.cuh). */
-template <bool IS_SMALL>
+/* What becomes of one element. IS_SMALL: its gate is (swiglu.cuh); IS_CLAMPED: there is a clamp value, which
+ * something may be beyond. */
+template <bool IS_SMALL, bool IS_CLAMPED>
 DEV tgl_swiglu_grads differentiate(float gate, float up, float grad, float weight, float clamp)
 {
-    const float l = HAS_CLAMP ? tgl_swiglu_gate(gate, clamp) : gate;
-    const float r = HAS_CLAMP ? tgl_swiglu_up(up, clamp) : up;
+    const float l = IS_CLAMPED ? tgl_swiglu_gate(gate, clamp) : gate;
+    const float r = IS_CLAMPED ? tgl_swiglu_up(up, clamp) : up;
     const float divisor = IS_SMALL ? swiglu_small_divisor(l) : tgl_swiglu_divisor(l);
     const float sigmoid = IS_SMALL ? swiglu_small_reciprocal(divisor) : 1.0f / divisor;
     const float silu = IS_SMALL ? swiglu_small_quotient(l, divisor, sigmoid) : l / divisor;
     tgl_swiglu_grads g = tgl_swiglu_grads_of(l, r, sigmoid, silu, grad, weight);
-    if (HAS_CLAMP && tgl_swiglu_cuts_gate(gate, clamp)) g.gate_grad = 0;
-    if (HAS_CLAMP && tgl_swiglu_cuts_up(up, clamp)) g.up_grad = 0;
+    if (IS_CLAMPED && tgl_swiglu_cuts_gate(gate, clamp)) g.gate_grad = 0;
+    if (IS_CLAMPED && tgl_swiglu_cuts_up(up, clamp)) g.up_grad = 0;
     return g;
 }
 
-/* Is the slot that a row names the row's? Else the row has no part in weight_grad. */
-DEV bool is_slot_of(const backward_args &a, i64 slot, i64 row)
+/* The row of a slot. If it is not the row that names the slot, that one has no part in weight_grad. */
+DEV i32 row_of_slot(const backward_args &a, i64 slot)
 {
-    return slot >= 0 && slot < a.num_weights && a.token_topk_to_pos[slot] == row;
+    return slot >= 0 && slot < a.num_weights ? a.token_topk_to_pos[slot] : -1;
 }
 
 /* Stores the gradient of a row's weight; all threads of the block bring their sums. */

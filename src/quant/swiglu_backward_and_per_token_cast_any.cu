@@ -25,7 +25,7 @@ DEV element element_at(const backward_args &a, i64 row, i64 col)
 DEV tgl_swiglu_grads grads_at(const backward_args &a, i64 row, i64 col, float weight)
 {
     const element e = element_at(a, row, col);
-    return differentiate<false>(e.gate, e.up, e.grad, weight, a.clamp);
+    return differentiate<false, HAS_CLAMP>(e.gate, e.up, e.grad, weight, a.clamp);
 }
 
 /* Stores what is bf16 and returns the thread's part of the weight's gradient. */
@@ -36,7 +36,7 @@ DEV float store_values(const backward_args &a, i64 row, float weight)
     for (i64 begin = first; begin < a.num_cols; begin += (i64)(blockDim.x / 32) * STEP)
         for (i64 col = begin; col < min((i64)a.num_cols, begin + VECTOR); col++) {
             const element e = element_at(a, row, col);
-            const tgl_swiglu_grads g = differentiate<false>(e.gate, e.up, e.grad, weight, a.clamp);
+            const tgl_swiglu_grads g = differentiate<false, HAS_CLAMP>(e.gate, e.up, e.grad, weight, a.clamp);
             sum = fmaf(e.grad, g.activation, sum);
             a.out[row * a.num_cols + col] = (u16)pack_bf16(g.activation * weight, 0);
             a.x_grad[row * 2 * a.num_cols + col] = (u16)pack_bf16(g.gate_grad, 0);
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 3) swiglu_back
             const i64 slot = a.pos_to_token_topk[row];
             const float weight = weight_at(a, slot), sum = store_values(a, row, weight);
             for (i64 k = t.index; k < a.num_blocks; k += t.count) cast_block(a, t, row, k, weight);
-            store_weight_grad(a, slot, is_slot_of(a, slot, row), sum);
+            store_weight_grad(a, slot, row_of_slot(a, slot) == row, sum);
             __syncthreads();                /* the sums are read before the next row's come */
         }
     }
