@@ -175,6 +175,7 @@ tgl_gate tgl_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_params *param
         .num_replicas = x->to_physical_map ? (uint32_t)x->to_physical_map->shape[1] : 0,
         .num_groups = 1, .group_size = (uint32_t)num_experts, .num_topk_groups = 1,
         .renormalize = !params->no_renormalize,
+        .is_plain = !x->to_physical_map && or_one(params->num_tp_ranks) == 1,
         .routed_scaling_factor = params->has_routed_scaling_factor ? params->routed_scaling_factor : 1.0f,
         .shared_weight = params->has_shared_weight ? params->shared_weight : 1.0f,
         .tp_mask = tgl_tp_mask_of(num_indices / or_one(params->num_ep_ranks), or_one(params->num_tp_ranks),

@@ -6,9 +6,10 @@
  * ranked by key and index. So the approximations never show in a result, however near keys are. Rows that the
  * filter cannot settle (infinite keys, more than 32 candidates) are ranked exactly as a whole.
  *
- * Slot k of a token is lane k's. A kernel calls load_token() and, if the token is neither masked nor fixed, a
- * selection; then finish_token(). gate_token() is all of this with select_short(), the selection of shortest
- * latency.
+ * Slot k of a token is lane k's. A kernel calls load_token(), a selection and finish_token(); gate_token() is
+ * all of this with select_short(), the selection of shortest latency. Experts are selected for masked and
+ * fixed tokens, too, and not used: so no other token waits for its masks. What is slow, and rare, is not done
+ * for them.
  *
  *   macros    SCORING 0 .. 3; NUM_TOPK 1 .. 32; INDEX_BYTES 4 or 8;
  *             GROUP_LANES: lanes that share a group of experts, 1, 2 ... 16, at most 32 / num_groups; 32: no
@@ -60,12 +61,13 @@ DEV u32 lane_group_size(const tgl_gate &gate, u32 lane)
     return !IS_GROUPED || lane_group(lane) < gate.num_groups ? gate.group_size : 0;
 }
 
-DEV values load_values(const tgl_gate &gate, const float *from, bool is_vector, float absent, u32 lane)
+/* Of a group of `size` experts. */
+template <bool IS_VECTOR>
+DEV values load_values(const tgl_gate &gate, const float *from, u32 size, float absent, u32 lane)
 {
-    const u32 size = lane_group_size(gate, lane);
     const float *group = from + (IS_GROUPED && size ? lane_group(lane) * gate.group_size : 0);
     values v;
-    if (is_vector) {
+    if (IS_VECTOR) {
 #pragma unroll
         for (u32 i = 0; i < LANE_EXPERTS; i += 4) {
             float4 x = { absent, absent, absent, absent };
@@ -83,6 +85,33 @@ DEV values load_values(const tgl_gate &gate, const float *from, bool is_vector, 
     return v;
 }
 
+/* Everything is loaded at once. */
+typedef struct {
+    const float *row;
+    values logits, bias;
+    u32 mask, fixed;                            /* as loaded: nothing waits for them before they are used */
+} token;
+
+DEV token load_token(const tgl_gate &gate, i64 t, u32 lane)
+{
+    token k;
+    const u32 size = lane_group_size(gate, lane), bias_size = gate.bias ? size : 0;
+    k.row = gate.logits + t * gate.logits_stride;
+    if (gate.is_vector) {
+        k.logits = load_values<true>(gate, k.row, size, ABSENT, lane);
+        k.bias = load_values<true>(gate, gate.bias, bias_size, 0.0f, lane);
+    } else {
+        k.logits = load_values<false>(gate, k.row, size, ABSENT, lane);
+        k.bias = load_values<false>(gate, gate.bias, bias_size, 0.0f, lane);
+    }
+    k.mask = gate.mask ? gate.mask[t] : 1;
+    k.fixed = gate.fix_routing_mask ? gate.fix_routing_mask[t] : 0;
+    return k;
+}
+DEV bool is_masked(const token &k) { return k.mask == 0; }
+DEV bool is_fixed(const token &k) { return (k.fixed != 0) & (k.mask != 0); }
+DEV bool is_wanted(const token &k) { return (k.fixed == 0) & (k.mask != 0); }
+
 /* ---- the filter ----
  * filter() is score + bias, but for a constant where it IS_COARSE; NaN becomes -inf. It differs from the
  * exact key by no more than filter_error() and some roundings of the sum, which are below 2^-21 of it. Where
@@ -92,9 +121,9 @@ DEV values load_values(const tgl_gate &gate, const float *from, bool is_vector, 
  *   sigmoid            ex2 of a rounded product: s (1 - s) (2^-22 + 2^-23 |x|), at most 9e-8; 1 + e and rcp
  *                      1.8e-7; the exact form 1.8e-7                          4.5e-7, taken as 1e-6
  *   coarse sigmoid     tanh: 2^-12                                            2.5e-4, taken as 3e-4
- *   sqrtsoftplus       log2(1 + e) is off by 5.7e-7 for x <= 0, where it may be 0: its root by sqrt(5.7e-7),
- *                      times sqrt(ln 2); far less for x > 0                   6.4e-4, taken as 8e-4
- *   fine sqrtsoftplus  a series for e < 2^-8, so the root is that of 2^-8 at least: 2.1e-6; for large x, 4e-7
+ *   coarse sqrtsoftplus    log2(1 + e) is off by 5.7e-7 for x <= 0, where it may be 0: its root by
+ *                      sqrt(5.7e-7), times sqrt(ln 2); far less for x > 0     6.4e-4, taken as 8e-4
+ *   sqrtsoftplus       a series for e < 2^-8, so the root is that of 2^-8 at least: 2.1e-6; for large x, 4e-7
  *                      of up to 9.4                                           3.8e-6, taken as 8e-6 */
 template <bool IS_COARSE> DEV float filter(float x, float bias)
 {
@@ -108,7 +137,7 @@ template <bool IS_COARSE> DEV float filter(float x, float bias)
     } else {
         const float e = ex2_fast(x * log2_e);
         const float log2_1p = fabsf(lg2_fast(1.0f + e));                    /* could be just below 0 */
-        if (IS_GROUPED) {
+        if (IS_GROUPED || !IS_COARSE) {
             const float series = e * fmaf(e, fmaf(e, 0.33333333f, -0.5f), 1.0f);
             key = sqrt_fast(e < 0.00390625f ? series : ln_2 * log2_1p) + bias;
         } else {
@@ -122,7 +151,7 @@ template <bool IS_COARSE> DEV float filter_error(void)
 {
     if (IS_EXACT_FILTER) return 0.0f;
     if (SCORING == TGL_SIGMOID) return IS_COARSE && !IS_GROUPED ? 3e-4f : 1e-6f;
-    return IS_GROUPED ? 8e-6f : 8e-4f;
+    return IS_GROUPED || !IS_COARSE ? 8e-6f : 8e-4f;
 }
 
 /* Whoever has a key of at least the exact key of `key`'s expert has a filter's key of at least this. */
@@ -166,6 +195,14 @@ DEV float group_sum(const tgl_gate &gate, two best)
     return gate.group_size == 1 ? best.first : best.first + best.second;
 }
 
+/* How many lanes of this lane's group it is true for. */
+DEV u32 count_in_group(bool is_true, u32 lane)
+{
+    if (GROUP_LANES == 1) return is_true;
+    const u32 group_mask = (1u << GROUP_LANES % 32) - 1;
+    return __popc(__ballot_sync(FULL, is_true) >> lane_group(lane) * GROUP_LANES % 32 & group_mask);
+}
+
 /* Is the group of this lane among the best? `sum` is the same in all lanes of a group. */
 DEV bool is_best_group(const tgl_gate &gate, float sum, u32 lane)
 {
@@ -174,10 +211,9 @@ DEV bool is_best_group(const tgl_gate &gate, float sum, u32 lane)
 #pragma unroll
     for (u32 i = 0; i < MAX_GROUPS; i += GROUP_LANES) {
         const u32 other = i + lane_part(lane), other_key = __shfl_sync(FULL, key, other * GROUP_LANES % 32);
-        above += other < MAX_GROUPS && (other_key > key || (other_key == key && other < group));
+        const bool is_above = other_key > key || (other_key == key && other < group);
+        above += count_in_group(other < MAX_GROUPS && is_above, lane);
     }
-#pragma unroll
-    for (int d = 1; d < GROUP_LANES; d *= 2) above += __shfl_xor_sync(FULL, above, d);
     return above < gate.num_topk_groups && group < gate.num_groups;
 }
 
@@ -201,25 +237,42 @@ DEV float exact_group_sum(const tgl_gate &gate, const float *row, const values &
     return group_sum(gate, best_two_of_group(best));
 }
 
-/* Is the group of this lane left to choose from? The filter's sums tell, unless a sum that is in and one that
- * is out are closer than their errors. */
-DEV bool is_group_left(const tgl_gate &gate, const float *row, const values &f, u32 lane)
+/* The best two of a lane's, by a tournament. */
+DEV two best_two_of(const values &f)
 {
-    two best = { MINUS_INFINITY, MINUS_INFINITY }, other = best;    /* two chains */
+    two best[LANE_EXPERTS / 2];
 #pragma unroll
-    for (int i = 0; i < LANE_EXPERTS; i += 2) {
-        best = best_two(best, { f.x[i], MINUS_INFINITY });
-        other = best_two(other, { f.x[i + 1], MINUS_INFINITY });
-    }
-    best = best_two_of_group(best_two(best, other));
+    for (int i = 0; i < LANE_EXPERTS / 2; i++)
+        best[i] = { fmaxf(f.x[2 * i], f.x[2 * i + 1]), fminf(f.x[2 * i], f.x[2 * i + 1]) };
+#pragma unroll
+    for (int d = 1; d < LANE_EXPERTS / 2; d *= 2)
+#pragma unroll
+        for (int i = 0; i + d < LANE_EXPERTS / 2; i += 2 * d) best[i] = best_two(best[i], best[i + d]);
+    return best[0];
+}
+
+/* Is the group of this lane left to choose from? The filter's sums tell, where it is sure of every group that
+ * it is in or out: that few enough may be above it, or enough are, whatever the errors. */
+DEV bool is_group_left(const tgl_gate &gate, const token &k, const values &f, u32 lane)
+{
+    const two best = best_two_of_group(best_two_of(f));
     const float sum = group_sum(gate, best);
-    const bool is_left = is_best_group(gate, sum, lane);
-    if (IS_EXACT_FILTER) return is_left;
+    if (IS_EXACT_FILTER) return is_best_group(gate, sum, lane);
     const float error = 2.0f * filter_error<false>() + (fabsf(best.first) + fabsf(best.second)) * 1e-6f;
-    const u32 lowest_in = warp_min_u32(is_left ? tgl_rank_key(sum - error) : 0xffffffff);
-    const u32 highest_out = warp_max_u32(is_left ? 0 : tgl_rank_key(sum + error));
-    if (lowest_in > highest_out) return is_left;
-    return is_best_group(gate, exact_group_sum(gate, row, f, best, lane), lane);
+    const bool is_there = lane_group(lane) < gate.num_groups;
+    const float low = is_there ? sum - error : MINUS_INFINITY, high = is_there ? sum + error : MINUS_INFINITY;
+    u32 above = 0, near = 0;                    /* near: the group itself, too */
+#pragma unroll
+    for (u32 i = 0; i < MAX_GROUPS; i += GROUP_LANES) {
+        const u32 other = i + lane_part(lane), from = other * GROUP_LANES % 32;
+        const float other_low = __shfl_sync(FULL, low, from), other_high = __shfl_sync(FULL, high, from);
+        above += count_in_group(other < MAX_GROUPS && other_low > high, lane);
+        near += count_in_group(other < MAX_GROUPS && !(other_high < low), lane);    /* NaN may be anything */
+    }
+    const bool is_in = near <= gate.num_topk_groups, is_out = above >= gate.num_topk_groups;
+    if (__builtin_expect(__any_sync(FULL, (is_in == is_out) & is_wanted(k)), 0))
+        return is_best_group(gate, exact_group_sum(gate, k.row, f, best, lane), lane);
+    return is_in;
 }
 
 /* ---- selections: the expert of slot k, and its score, in lane k ---- */
@@ -259,15 +312,21 @@ DEV candidate score_candidate(const tgl_gate &gate, const float *row, u32 expert
     return { expert, score, tgl_rank_key(score + bias) };
 }
 
+/* Does this lane's candidate belong before that of the lane before? */
+DEV bool is_misplaced(candidate c, u32 num_candidates, u32 lane)
+{
+    const u32 above = __shfl_up_sync(FULL, c.key, 1), above_expert = __shfl_up_sync(FULL, c.expert, 1);
+    return (lane > 0) & (lane < num_candidates) &
+           ((above < c.key) | ((above == c.key) & (above_expert > c.expert)));
+}
+
 /* Brings the candidates of lanes 0 .. num_candidates - 1 into order. They mostly are; else neighbours, whom
  * the filter could not tell apart, change places. */
 DEV candidate sort_candidates(candidate c, u32 num_candidates, u32 lane)
 {
+#pragma unroll 1
     for (;;) {
-        const u32 above = __shfl_up_sync(FULL, c.key, 1), above_expert = __shfl_up_sync(FULL, c.expert, 1);
-        const bool is_wrong = lane > 0 && lane < num_candidates &&
-                              (above < c.key || (above == c.key && above_expert > c.expert));
-        const u32 wrong = __ballot_sync(FULL, is_wrong);
+        const u32 wrong = __ballot_sync(FULL, is_misplaced(c, num_candidates, lane));
         if (wrong == 0) return c;
         const u32 down = wrong & ~(wrong << 1);     /* change with the lane before; never two in a row */
         const u32 from = down >> lane & 1 ? lane - 1 : down >> 1 >> lane & 1 ? lane + 1 : lane;
@@ -294,35 +353,13 @@ DEV lists short_keys(const tgl_gate &gate, const values &f, u32 lane)
     return l;
 }
 
-/* NUM_TOPK rounds, then everyone who may be above the last pick. The shortest chain, for few tokens. */
-DEV candidate select_short(const tgl_gate &gate, const float *row, const values &logits, const values &bias,
-                           u32 lane)
+/* Candidates beyond the NUM_TOPK that `pick` has: everyone whose short key is `floor` at least. The expert of
+ * a lane's candidate; as a last resort the choice itself. */
+DEV u32 pick_more(const tgl_gate &gate, const float *row, lists &l, u32 pick, u32 floor, bool is_settled,
+                  bool is_left, u32 lane, u32 &num_candidates)
 {
-    values f;
-#pragma unroll
-    for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = filter<false>(logits.x[i], bias.x[i]);
-    bool is_left = true;
-    if (IS_GROUPED) {
-        is_left = is_group_left(gate, row, f, lane);
-#pragma unroll
-        for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = is_left ? f.x[i] : MINUS_INFINITY;
-    }
-    lists l = short_keys(gate, f, lane);
-    u32 pick = TGL_RANK_NONE, first = TGL_RANK_NONE, last = TGL_RANK_NONE;
-#pragma unroll
-    for (u32 k = 0; k < NUM_TOPK; k++) {
-        last = warp_max_u32(head(l));
-        if (k == 0) first = last;
-        if (lane == k) pick = last;
-        pop(l, last);
-    }
-    /* Cutting bits off rounds down, so the floor does, too. -inf is no candidate, nor who is not there. */
-    const u32 low = last & ~EXPERT_MASK;
-    const u32 floor = IS_EXACT_FILTER ? low : key_of(filter_floor<false>(value_of(low))) & ~EXPERT_MASK;
-    bool is_settled = first < KEY_INFINITE && last >= KEY_FINITE;
-    u32 num_candidates = NUM_TOPK;
 #pragma unroll 1
-    while (is_settled && __any_sync(FULL, head(l) >= max(floor, KEY_FINITE))) {
+    while (is_settled && __any_sync(FULL, head(l) >= floor)) {
         if (num_candidates == 32) {
             is_settled = false;
             break;
@@ -332,37 +369,47 @@ DEV candidate select_short(const tgl_gate &gate, const float *row, const values 
         pop(l, next);
         num_candidates++;
     }
-    u32 expert = lane < num_candidates ? expert_of(pick) : 0;
-    if (!is_settled) {
-        expert = choose_exactly(gate, row, is_left, lane);
-        num_candidates = NUM_TOPK;
+    if (is_settled) return lane < num_candidates ? expert_of(pick) : 0;
+    num_candidates = NUM_TOPK;
+    return choose_exactly(gate, row, is_left, lane);
+}
+
+/* NUM_TOPK rounds, then everyone who may be above the last pick. The shortest chain, for few tokens. */
+DEV candidate select_short(const tgl_gate &gate, const token &k, u32 lane)
+{
+    values f;
+#pragma unroll
+    for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = filter<false>(k.logits.x[i], k.bias.x[i]);
+    lists l = short_keys(gate, f, lane);
+    const bool is_left = !IS_GROUPED || is_group_left(gate, k, f, lane);
+    if (IS_GROUPED)
+#pragma unroll
+        for (int i = 0; i < LANE_EXPERTS; i++)
+            l.key[i / 4][i % 4] = is_left ? l.key[i / 4][i % 4] : TGL_RANK_NONE;
+    u32 pick = TGL_RANK_NONE, first = TGL_RANK_NONE, last = TGL_RANK_NONE;
+#pragma unroll
+    for (u32 i = 0; i < NUM_TOPK; i++) {
+        last = warp_max_u32(head(l));
+        if (i == 0) first = last;
+        if (lane == i) pick = last;
+        pop(l, last);
     }
-    return sort_candidates(score_candidate(gate, row, expert), num_candidates, lane);
+    /* Cutting bits off rounds down, so the floor does, too. -inf is no candidate, nor who is not there. */
+    const u32 low = last & ~EXPERT_MASK;
+    const u32 bound = IS_EXACT_FILTER ? low : key_of(filter_floor<false>(value_of(low))) & ~EXPERT_MASK;
+    const u32 floor = max(bound, KEY_FINITE);
+    const bool is_settled = first < KEY_INFINITE && last >= KEY_FINITE;
+    u32 expert = pick >= KEY_FINITE ? expert_of(pick) : 0, num_candidates = NUM_TOPK;
+    const bool is_open = !is_settled | (head(l) >= floor);                  /* | does not branch, || does */
+    if (__builtin_expect(__any_sync(FULL, is_open & is_wanted(k)), 0))
+        expert = pick_more(gate, k.row, l, pick, floor, is_settled, is_left, lane, num_candidates);
+    candidate c = score_candidate(gate, k.row, expert);
+    if (__builtin_expect(__any_sync(FULL, is_misplaced(c, num_candidates, lane)), 0))
+        c = sort_candidates(c, num_candidates, lane);
+    return c;
 }
 
 /* ---- a token ---- */
-
-typedef struct {
-    const float *row;
-    values logits, bias;
-    bool is_masked, is_fixed;
-} token;
-
-/* Everything is loaded at once: a masked token costs its row, the others no wait for their mask. */
-DEV token load_token(const tgl_gate &gate, i64 t, u32 lane)
-{
-    token k;
-    k.row = gate.logits + t * gate.logits_stride;
-    const bool is_vector = ((u64)k.row & 15) == 0 && gate.group_size % 4 == 0;
-    const bool is_bias_vector = ((u64)gate.bias & 15) == 0 && gate.group_size % 4 == 0;
-    k.logits = load_values(gate, k.row, is_vector, ABSENT, lane);
-#pragma unroll
-    for (int i = 0; i < LANE_EXPERTS; i++) k.bias.x[i] = 0.0f;
-    if (gate.bias) k.bias = load_values(gate, gate.bias, is_bias_vector, 0.0f, lane);
-    k.is_masked = gate.mask && !gate.mask[t];
-    k.is_fixed = gate.fix_routing_mask && gate.fix_routing_mask[t];
-    return k;
-}
 
 /* Of the logits in registers, for choices and fixed slots alike: beside the selection, which leaves time. */
 DEV tgl_softmax softmax_of_values(const values &logits)
@@ -372,42 +419,31 @@ DEV tgl_softmax softmax_of_values(const values &logits)
 #pragma unroll
     for (int i = 0; i < LANE_EXPERTS; i++) best = fmaxf(best, logits.x[i]);     /* passes over NaN */
     tgl_softmax s = { value_of(warp_max_u32(tgl_rank_key(best))), 0.0f };
+    /* NaN becomes -inf and adds 0; where -inf is the maximum, all scores are NaN anyway */
 #pragma unroll
-    for (int i = 0; i < LANE_EXPERTS; i++)
-        s.sum += logits.x[i] == logits.x[i] ? expf(logits.x[i] - s.max) : 0.0f;
+    for (int i = 0; i < LANE_EXPERTS; i++) s.sum += expf(fmaxf(logits.x[i], MINUS_INFINITY) - s.max);
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) s.sum += __shfl_xor_sync(FULL, s.sum, d);
     return s;
 }
 
+/* From the candidates to the slots, as gate_token() says. */
 template <class SEE>
-DEV slot finish_chosen(const tgl_gate &gate, i64 t, candidate c, tgl_softmax softmax, bool is_writer,
-                       u32 lane, const SEE &see)
+DEV slot finish_token(const tgl_gate &gate, i64 t, const token &k, candidate c, tgl_softmax softmax,
+                      bool is_writer, u32 lane, const SEE &see)
 {
-    if (is_writer && gate.unmapped_topk_idx && lane < NUM_TOPK)
-        ((index_type *)gate.unmapped_topk_idx)[t * gate.unmapped_stride + lane] = (index_type)c.expert;
     choice chosen = { (i32)c.expert, c.score };
     if (SCORING == TGL_SOFTMAX) chosen.score = tgl_raw_score(SCORING, c.score, softmax);
     if (!(chosen.score == chosen.score)) chosen.score = 0.0f;
-    return finish_slot<32>(gate, t, chosen, lane, see);
-}
-
-template <class SEE>
-DEV slot finish_fixed(const tgl_gate &gate, i64 t, const float *row, tgl_softmax softmax, u32 lane,
-                      const SEE &see)
-{
-    const index_type *fixed = (const index_type *)gate.unmapped_topk_idx + t * gate.unmapped_stride;
-    const i64 e = lane < NUM_TOPK ? fixed[lane] : -1;
-    return finish_slot<32>(gate, t, choose_slot(gate, row, e, softmax), lane, see);
-}
-
-template <class SEE>
-DEV slot finish_masked(const tgl_gate &gate, i64 t, bool is_writer, u32 lane, const SEE &see)
-{
-    if (is_writer && gate.unmapped_topk_idx && lane < NUM_TOPK)
-        ((index_type *)gate.unmapped_topk_idx)[t * gate.unmapped_stride + lane] = -1;
-    see(-1);
-    return { -1, 0.0f };
+    if (gate.unmapped_topk_idx) {
+        index_type *const unmapped = (index_type *)gate.unmapped_topk_idx + t * gate.unmapped_stride;
+        if (__builtin_expect(is_fixed(k), 0))
+            chosen = choose_slot(gate, k.row, lane < NUM_TOPK ? unmapped[lane] : -1, softmax);
+        else if (is_writer && lane < NUM_TOPK)
+            unmapped[lane] = is_masked(k) ? -1 : (index_type)c.expert;
+    }
+    const slot s = finish_slot<32>(gate, t, chosen, lane, [&](i32 index) { see(is_masked(k) ? -1 : index); });
+    return { is_masked(k) ? -1 : s.index, is_masked(k) ? 0.0f : s.weight };
 }
 
 /* Slot k of token t in lane k < num_topk + num_shared; the writer writes unmapped_topk_idx. By all lanes of a
@@ -416,11 +452,8 @@ template <class SEE>
 DEV slot gate_token(const tgl_gate &gate, i64 t, bool is_writer, u32 lane, const SEE &see)
 {
     const token k = load_token(gate, t, lane);
-    if (k.is_masked) return finish_masked(gate, t, is_writer, lane, see);
     const tgl_softmax softmax = softmax_of_values(k.logits);
-    if (k.is_fixed) return finish_fixed(gate, t, k.row, softmax, lane, see);
-    const candidate c = select_short(gate, k.row, k.logits, k.bias, lane);
-    return finish_chosen(gate, t, c, softmax, is_writer, lane, see);
+    return finish_token(gate, t, k, select_short(gate, k, lane), softmax, is_writer, lane, see);
 }
 
 #endif

@@ -27,6 +27,8 @@ typedef struct {
     uint32_t num_experts, num_topk, num_shared, num_replicas;
     uint32_t num_groups, group_size, num_topk_groups;   /* one group of all experts where none are left out */
     uint32_t renormalize;
+    uint32_t is_plain;      /* is an expert its own index? */
+    uint32_t is_vector;     /* do rows, bias and the groups in them begin at multiples of 16 bytes? */
     float routed_scaling_factor, shared_weight;
     tgl_tp_mask tp_mask;
 } tgl_gate;
@@ -37,6 +39,7 @@ typedef struct {
 TGL_INLINE int64_t tgl_gate_index(const tgl_gate *gate, int64_t t, uint32_t e)
 {
     int64_t index = e;
+    if (gate->is_plain) return index;
     if (gate->to_physical_map) {
         const int32_t count = gate->logical_count[e];
         const uint32_t some = count < 1 ? 1 : (uint32_t)count;
@@ -48,10 +51,10 @@ TGL_INLINE int64_t tgl_gate_index(const tgl_gate *gate, int64_t t, uint32_t e)
     return tgl_tp_mask_narrow(&gate->tp_mask, index);
 }
 
-/* The weight of a score, of which `sum` is the sum over the token's slots. */
+/* The weight of a score, of which `sum` is the sum over the token's slots. By 1 nothing is changed. */
 TGL_INLINE float tgl_gate_weight(const tgl_gate *gate, float score, float sum)
 {
-    return (gate->renormalize ? score / sum : score) * gate->routed_scaling_factor;
+    return score / (gate->renormalize ? sum : 1.0f) * gate->routed_scaling_factor;
 }
 
 #endif

@@ -47,8 +47,8 @@ DEV slot finish_slot(const tgl_gate &gate, i64 t, choice c, u32 k, const SEE &se
     float sum = GATE_EPSILON;
 #pragma unroll
     for (int i = 0; i < NUM_TOPK; i++) sum += __shfl_sync(FULL, c.score, i, LANES);
-    if (is_empty) return { -1, 0.0f };
-    return { index, is_shared ? gate.shared_weight : tgl_gate_weight(&gate, c.score, sum) };
+    const float weight = tgl_gate_weight(&gate, c.score, sum);
+    return { index, is_empty ? 0.0f : is_shared ? gate.shared_weight : weight };
 }
 
 DEV void store_slot(const tgl_gate &gate, i64 t, slot s, u32 k)

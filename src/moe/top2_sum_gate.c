@@ -175,6 +175,9 @@ tgl_status tgl_top2_sum_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_pa
         out->num_topk_groups = (uint32_t)num_topk_groups;
         out->group_size = out->num_experts / out->num_groups;
     }
+    const uint64_t begins = (uintptr_t)out->logits | (uintptr_t)out->bias | (uint64_t)out->logits_stride * 4 |
+                            (uint64_t)out->group_size * 4;
+    out->is_vector = begins % 16 == 0;
     return TGL_OK;
 }
 

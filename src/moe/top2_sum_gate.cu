@@ -15,6 +15,7 @@ extern "C" __global__ void __launch_bounds__(32 * GATE_WARPS, MIN_BLOCKS) top2_s
     const u32 lane = threadIdx.x % 32;
     const i64 t = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     pdl_wait();
-    if (t < gate.num_tokens) store_slot(gate, t, gate_token(gate, t, true, lane, see_nothing), lane);
+    if (t >= gate.num_tokens) return;
+    store_slot(gate, t, gate_token(gate, t, true, lane, see_nothing), lane);
     pdl_trigger();
 }

@@ -50,23 +50,22 @@ DEV u32 list_candidates(scratch &s, const values &f, float bound, u32 lane)
     return count;
 }
 
-DEV candidate select_dense(const tgl_gate &gate, const float *row, const values &logits, const values &bias,
-                           scratch &s, u32 lane)
+DEV candidate select_dense(const tgl_gate &gate, const token &k, scratch &s, u32 lane)
 {
     values f;
 #pragma unroll
-    for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = filter<true>(logits.x[i], bias.x[i]);
+    for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = filter<true>(k.logits.x[i], k.bias.x[i]);
     bool is_left = true;
     if (IS_GROUPED) {
-        is_left = is_group_left(gate, row, f, lane);
+        is_left = is_group_left(gate, k, f, lane);
 #pragma unroll
         for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = is_left ? f.x[i] : MINUS_INFINITY;
     }
     u32 best = key_of(best_of(f)), first = TGL_RANK_NONE, last = TGL_RANK_NONE;
 #pragma unroll
-    for (u32 k = 0; k < NUM_TOPK; k++) {
+    for (u32 i = 0; i < NUM_TOPK; i++) {
         last = warp_max_u32(best);
-        if (k == 0) first = last;
+        if (i == 0) first = last;
         if (best == last) best = TGL_RANK_NONE; /* equal ones leave together: the bound only gets lower */
     }
     bool is_settled = first < KEY_INFINITE && last >= KEY_FINITE;
@@ -80,10 +79,10 @@ DEV candidate select_dense(const tgl_gate &gate, const float *row, const values 
         const u32 place = s.place[lane];
         if (lane < num_candidates) expert = expert_at(gate, place % 32, place / 32);
     } else {
-        expert = choose_exactly(gate, row, is_left, lane);
+        if (is_wanted(k)) expert = choose_exactly(gate, k.row, is_left, lane);
         num_candidates = NUM_TOPK;
     }
-    const candidate c = score_candidate(gate, row, expert);
+    const candidate c = score_candidate(gate, k.row, expert);
     const u32 key = lane < num_candidates ? c.key : TGL_RANK_NONE;
     s.key[lane] = key;
     __syncwarp();
@@ -117,21 +116,10 @@ extern "C" __global__ void __launch_bounds__(32 * GATE_WARPS, MIN_BLOCKS) top2_s
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 t = (i64)blockIdx.x * (blockDim.x / 32) + warp;
     pdl_wait();
-    if (t < gate.num_tokens) {
-        const token k = load_token(gate, t, lane);
-        slot s;
-        if (k.is_masked) {
-            s = finish_masked(gate, t, true, lane, see_nothing);
-        } else {
-            const tgl_softmax softmax = softmax_of_values(k.logits);
-            if (k.is_fixed) {
-                s = finish_fixed(gate, t, k.row, softmax, lane, see_nothing);
-            } else {
-                const candidate c = select_dense(gate, k.row, k.logits, k.bias, scratches[warp], lane);
-                s = finish_chosen(gate, t, c, softmax, true, lane, see_nothing);
-            }
-        }
-        store_slot(gate, t, s, lane);
-    }
+    if (t >= gate.num_tokens) return;
+    const token k = load_token(gate, t, lane);
+    const tgl_softmax softmax = softmax_of_values(k.logits);
+    const candidate c = select_dense(gate, k, scratches[warp], lane);
+    store_slot(gate, t, finish_token(gate, t, k, c, softmax, true, lane, see_nothing), lane);
     pdl_trigger();
 }
