@@ -71,17 +71,22 @@ template <class INT> DEV void map_fill(const tgl_map &m, INT begin, INT end, u32
 {
     const int4 empty = make_int4(-1, -1, -1, -1);
     if ((i64)end > m.num_positions) end = (INT)m.num_positions;
-    /* 16 bytes at a time, after positions up to a multiple of four */
-    const INT whole = m.is_aligned ? min((begin + 3) & ~(INT)3, end) : end, rest = max(end & ~(INT)3, whole);
+    INT i = begin + thread;
+    if (!m.is_aligned) {
 #pragma unroll 1
-    for (INT i = begin + thread; i < whole; i += threads) map_write_empty(m, (i64)i);
+        for (; i < end; i += threads) map_write_empty(m, (i64)i);
+        return;
+    }
+    /* 16 bytes at a time, and up to three positions before and behind */
+    const INT whole = min((begin + 3) & ~(INT)3, end), rest = max(end & ~(INT)3, whole);
+    if (i < whole) map_write_empty(m, (i64)i);
+    if (rest + thread < end) map_write_empty(m, (i64)(rest + thread));
 #pragma unroll 1
-    for (INT i = whole + 4 * thread; i < rest; i += 4 * threads) {
+    for (i = whole + 4 * thread; i < rest; i += 4 * threads) {
         *(int4 *)(m.pos_to_expert + i) = empty;
         *(int4 *)(m.pos_to_token + i) = empty;
         *(int4 *)(m.pos_to_token_topk + i) = empty;
     }
-    if (rest + thread < end) map_write_empty(m, (i64)(rest + thread));
 }
 
 /* Sum of v over the lanes before this one. */
@@ -117,53 +122,70 @@ typedef struct {
 /* Comes first, with a barrier behind it. `shared` has MAP_SHARED bytes. */
 DEV map_block map_begin(const tgl_map &m, void *shared, i32 owned_bits)
 {
-    const i32 vectors = MAP_SHARED(m.num_experts, owned_bits, m.num_pairs) / 16;
+    const u32 vectors = MAP_SHARED((u32)m.num_experts, owned_bits, (u32)m.num_pairs) / 16;
 #pragma unroll 1
-    for (i32 i = (i32)threadIdx.x; i < vectors; i += (i32)blockDim.x)
-        ((uint4 *)shared)[i] = make_uint4(0, 0, 0, 0);
+    for (u32 i = threadIdx.x; i < vectors; i += blockDim.x) ((uint4 *)shared)[i] = make_uint4(0, 0, 0, 0);
     u32 *const hist = (u32 *)shared;
-    return { hist, hist + MAP_HIST(m.num_experts), owned_bits, (i32)blockIdx.x, (i32)gridDim.x };
+    return { hist, hist + MAP_HIST((u32)m.num_experts), owned_bits, (i32)blockIdx.x, (i32)gridDim.x };
 }
 
-/* Counts and marks a pair, where the block's experts are those from `first` on. In the first round only pairs
- * are counted, and those without an expert written. */
-DEV void map_mark(const tgl_map &m, const map_block &b, i32 first, u32 pair, i32 e)
+/* Counts and marks pairs pair, pair + step, ... of experts e, where the block's are those from `first` on. In
+ * the first round only pairs are counted, and those without an expert written. */
+DEV void map_mark(const tgl_map &m, const map_block &b, i32 first, u32 pair, u32 step,
+                  const i32 (&e)[MAP_AT_ONCE])
 {
     const bool is_first = first == b.block << b.owned_bits;
-    const u32 run = pair / 32, own = (u32)(e - first);
-    if (e < 0) {
-        if (is_first && (i32)min(run, (u32)b.num_blocks - 1) == b.block) m.token_topk_to_pos[pair] = -1;
-        return;
+#pragma unroll
+    for (u32 v = 0; v < MAP_AT_ONCE; v++) {
+        const u32 at = pair + v * step, own = (u32)(e[v] - first);
+        if (is_first && e[v] >= 0) atomicAdd(&b.hist[e[v]], 1u);
+        if (own >> b.owned_bits == 0)           /* never for -1: first is not below 0 */
+            atomicOr(&b.marks[own * MAP_RUNS((u32)m.num_pairs) + at / 32], 1u << at % 32);
     }
-    if (is_first) atomicAdd(&b.hist[e], 1u);
-    if (own >> b.owned_bits == 0)
-        atomicOr(&b.marks[own * MAP_RUNS((u32)m.num_pairs) + run], 1u << pair % 32);
+#pragma unroll
+    for (u32 v = 0; v < MAP_AT_ONCE; v++) {
+        const u32 at = pair + v * step;
+        const bool is_mine = min(at / 32, (u32)b.num_blocks - 1) == (u32)b.block;
+        if (is_first && e[v] < 0 && at < (u32)m.num_pairs && is_mine) m.token_topk_to_pos[at] = -1;
+    }
 }
 
-/* The part of expert e, whose pairs are in `marks`, from `start` on: by `parts` warps, a power of two, of
- * which this is number `part`. The last begins with the padding, the first with the pairs. */
-DEV void map_write_owned(const tgl_map &m, i32 e, const u32 *marks, i32 start, i32 count, i32 part, i32 parts)
-{
-    const i32 lane = (i32)(threadIdx.x % 32), runs = MAP_RUNS(m.num_pairs), per_lane = (runs + 31) / 32;
-    const i32 pairs_end = start + count, segment_end = start + (i32)tgl_map_aligned(&m, (u32)count);
-    if (part == parts - 1 && lane == 0) map_write_expert(m, e, start, pairs_end, segment_end);
-    map_fill(m, (u32)pairs_end, (u32)segment_end, (u32)(32 * (parts - 1 - part) + lane), (u32)(32 * parts));
+/* What lanes have of an expert's marks, from address `marks` on: words begin .. end - 1 of a lane, and how
+ * many pairs they and the lanes before have. */
+typedef struct { u32 marks; i32 begin, end; u32 pairs, before; } map_words;
 
-    const i32 begin = min(lane * per_lane, runs), end = min(begin + per_lane, runs);
-    u32 mine = 0;
+DEV map_words map_words_of(const tgl_map &m, u32 marks, u32 lane)
+{
+    const i32 runs = MAP_RUNS((u32)m.num_pairs);
+    if (runs <= 32) {
+        const u32 pairs = (i32)lane < runs ? __popc(shared_load_u32(marks + 4 * lane)) : 0;
+        return { marks, (i32)lane, min((i32)lane + 1, runs), pairs, warp_sum_below_by_votes<6>(pairs) };
+    }
+    const i32 per_lane = (runs + 31) / 32, begin = min((i32)lane * per_lane, runs);
+    const i32 end = min(begin + per_lane, runs);
+    u32 pairs = 0;
 #pragma unroll 1
-    for (i32 i = begin; i < end; i++) mine += __popc(marks[i]);
+    for (i32 i = begin; i < end; i++) pairs += __popc(shared_load_u32(marks + 4 * i));
     __syncwarp();
-    i32 position = start;                       /* a lane has 8 words at most: 9 bits */
-    if (count < 32) position += (i32)warp_sum_below_by_votes<5>(mine);
-    else position += (i32)warp_sum_below_by_votes<9>(mine);
+    return { marks, begin, end, pairs, warp_sum_below_by_votes<9>(pairs) };     /* 8 words at most: 9 bits */
+}
+
+/* The part of expert e, from `start` on: by `parts` warps, a power of two, of which this is number `part`.
+ * The last begins with the padding, the first with the pairs. */
+DEV void map_write_owned(const tgl_map &m, i32 e, const map_words &w, i32 start, i32 count, u32 lane,
+                         i32 part, i32 parts)
+{
+    i32 position = start + (i32)w.before;
 #pragma unroll 1
-    for (i32 i = begin; i < end; i++) {
-        u32 left = marks[i];
+    for (i32 i = w.begin; i < w.end; i++) {
+        u32 left = shared_load_u32(w.marks + 4 * i);
         if ((i & (parts - 1)) != part) position += __popc(left), left = 0;
 #pragma unroll 1
         for (; left; left &= left - 1) map_write_pair(m, 32 * i + __ffs((i32)left) - 1, e, position++);
     }
+    const i32 pairs_end = start + count, segment_end = start + (i32)tgl_map_aligned(&m, (u32)count);
+    if (part == parts - 1 && lane == 0) map_write_expert(m, e, start, pairs_end, segment_end);
+    map_fill(m, (u32)pairs_end, (u32)segment_end, (u32)(32 * (parts - 1 - part)) + lane, (u32)(32 * parts));
 }
 
 /* Writes the mapping of pairs whose indices load(pair, step, index) gives, as map_load_all() does: by all
@@ -174,7 +196,9 @@ DEV void map_write_owned(const tgl_map &m, i32 e, const u32 *marks, i32 start, i
 template <class INDEX, class LOAD> DEV void map_write(const tgl_map &m, const map_block &b, const LOAD &load)
 {
     const u32 tid = threadIdx.x, threads = blockDim.x, num_pairs = (u32)m.num_pairs;
-    const i32 lane = (i32)(tid % 32), warp = (i32)(tid / 32), warps = (i32)(threads / 32);
+    const u32 hist = shared_address(b.hist), marks = hist + 4 * MAP_HIST((u32)m.num_experts);
+    const u32 lane = tid % 32;
+    const i32 warp = (i32)(tid / 32), warps = (i32)(threads / 32);
     const i32 parts = warps >> b.owned_bits, part = warp >> b.owned_bits;
     const i32 j = warp & ((1 << b.owned_bits) - 1);
     u32 total;
@@ -182,38 +206,41 @@ template <class INDEX, class LOAD> DEV void map_write(const tgl_map &m, const ma
 #pragma unroll 1
         for (u32 pair = tid; pair < num_pairs; pair += MAP_AT_ONCE * threads) {
             INDEX index[MAP_AT_ONCE];
+            i32 e[MAP_AT_ONCE];
             load(pair, threads, index);
 #pragma unroll
             for (u32 v = 0; v < MAP_AT_ONCE; v++)
-                if (pair + v * threads < num_pairs)
-                    map_mark(m, b, first, pair + v * threads, map_expert(m, index[v]));
+                e[v] = pair + v * threads < num_pairs ? map_expert(m, index[v]) : -1;
+            map_mark(m, b, first, pair, threads, e);
         }
         __syncthreads();
 
         /* to the host by one warp, in long runs: it is far away */
         if (m.num_tokens_per_expert_host && b.block == b.num_blocks - 1 && warp == warps - 1)
 #pragma unroll 1
-            for (i32 i = lane; i < m.num_experts; i += 32)
-                m.num_tokens_per_expert_host[i] = (i32)tgl_map_aligned(&m, b.hist[i]);
+            for (i32 i = (i32)lane; i < m.num_experts; i += 32)
+                m.num_tokens_per_expert_host[i] = (i32)tgl_map_aligned(&m, shared_load_u32(hist + 4 * i));
 
-        /* the lengths of the segments before this warp's, and of all */
+        /* the lengths of the segments before this warp's, and of all; beyond the experts there are zeros */
         const i32 e = first + j;
         u32 low = 0, all = 0;
-#pragma unroll 2
-        for (i32 i = 4 * lane; i < m.num_experts; i += 128) {
-            const uint4 n = *(const uint4 *)(b.hist + i);
-            const u32 count[4] = { n.x, n.y, n.z, n.w };
+#pragma unroll 1
+        for (i32 i = (i32)(4 * lane); i < m.num_experts; i += 256) {
+            const uint4 n = shared_load_u32x4(hist + 4 * i), n2 = shared_load_u32x4(hist + 4 * (i + 128));
+            const u32 count[8] = { n.x, n.y, n.z, n.w, n2.x, n2.y, n2.z, n2.w };
 #pragma unroll
-            for (i32 c = 0; c < 4; c++) {
+            for (i32 c = 0; c < 8; c++) {
                 const u32 length = tgl_map_aligned(&m, count[c]);
                 all += length;
-                low += i + c < e ? length : 0;
+                low += i + c % 4 + c / 4 * 128 < e ? length : 0;
             }
         }
+        __syncwarp();
+        const map_words w = map_words_of(m, marks + 4 * j * MAP_RUNS(num_pairs), lane);
         total = warp_add_u32(all);
         low = warp_add_u32(low);
         if (part < parts && e < m.num_experts)
-            map_write_owned(m, e, b.marks + j * MAP_RUNS(m.num_pairs), (i32)low, (i32)b.hist[e], part, parts);
+            map_write_owned(m, e, w, (i32)low, (i32)shared_load_u32(hist + 4 * e), lane, part, parts);
         first += b.num_blocks << b.owned_bits;
         if (first >= m.num_experts) break;
         __syncthreads();                        /* more experts: their pairs are marked anew */
