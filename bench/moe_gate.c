@@ -1051,9 +1051,9 @@ const case_op moe_gate_ops[] = {
             "num_tokens=0,1,2,7,8,9,31,33,64,65,128,129 num_experts=256 num_topk=8 num_groups=8 "
             "num_topk_groups=4",
             "num_tokens=255,256,257,300 num_experts=64 num_topk=6 counts=1",
-            "num_tokens=21 num_experts=1000,1025 num_topk=6 scoring=softmax counts=0,1 alignment=16",
+            "num_tokens=5,21 num_experts=1000,1025 num_topk=6 scoring=softmax counts=0,1 alignment=16",
             "num_tokens=21 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 alignment=1,3,64,256",
-            "num_tokens=33 num_experts=40 num_topk=0,1,32,33 alignment=8 values=descending bias=none",
+            "num_tokens=8,33 num_experts=40 num_topk=0,1,32,33 alignment=8 values=descending bias=none",
             "num_tokens=33 num_experts=40 num_topk=31 num_shared_experts=1,2 replicas=3 alignment=8 "
             "num_mapped_experts=42",
             "num_tokens=50 num_experts=64 num_topk=6 num_positions=0,1,7,100,299,300,301,400 alignment=1,4 "
@@ -1071,7 +1071,11 @@ const case_op moe_gate_ops[] = {
             "scoring=sigmoid,sqrtsoftplus",
             "num_tokens=9 num_experts=72 num_topk=6 layout=half,gap,repeated offset=0,1,3 "
             "out_offset=0,1 dtype=i64,i32 alignment=4",
-            "num_tokens=40 num_experts=384,512 num_topk=6 scoring=identity alignment=16",
+            "num_tokens=5,40 num_experts=384,512 num_topk=6 scoring=identity alignment=16",
+            /* more than a cluster routes */
+            "num_tokens=150 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
+            "num_tp_ranks=2 num_mapped_experts=34 alignment=16 map=random mask=some fix=some unmapped=gap "
+            "fixed=beyond counts=1 scoring=softmax,identity,sqrtsoftplus dtype=i32",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

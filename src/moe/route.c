@@ -27,17 +27,19 @@ static tgl_status check_overlaps(const tgl_gate_tensors *x, const tgl_moe_mappin
 
 /* One launch or two: the number of tokens chooses, so the kernels of both ways are one configuration. Without
  * a kernel for one launch, 0. */
-enum { FUSED, NUM_KERNELS = 1 + TGL_GATE_KERNELS + TGL_MAP_KERNELS };
+enum { FUSED, CLUSTER, OTHERS, NUM_KERNELS = OTHERS + TGL_GATE_KERNELS + TGL_MAP_KERNELS };
 static int plan(const tgl_gate *gate, int64_t num_experts, tgl_kernel kernels[NUM_KERNELS])
 {
     bool is_wide;
-    const int num_gates = tgl_top2_sum_gate_plan(gate, kernels + 1, &is_wide);
+    const int num_gates = tgl_top2_sum_gate_plan(gate, kernels + OTHERS, &is_wide);
     if (is_wide) return 0;
-    kernels[FUSED] = kernels[1];
+    kernels[FUSED] = kernels[OTHERS];
     kernels[FUSED].name = "moe/route";
     kernels[FUSED].macros[TGL_GATE_MACROS] = (tgl_macro){ "NUM_SLOTS", gate->num_topk + gate->num_shared };
-    tgl_map_plan(gate->index_bytes, num_experts, kernels + 1 + num_gates);
-    return 1 + num_gates + TGL_MAP_KERNELS;
+    kernels[CLUSTER] = kernels[FUSED];
+    kernels[CLUSTER].name = "moe/route_cluster";
+    tgl_map_plan(gate->index_bytes, num_experts, kernels + OTHERS + num_gates);
+    return OTHERS + num_gates + TGL_MAP_KERNELS;
 }
 
 static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const tgl_kernel *kernels,
@@ -50,11 +52,20 @@ static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const
     int threads;
     const int max_blocks = target.num_sms < ROUTE_MAX_BLOCKS ? target.num_sms : ROUTE_MAX_BLOCKS;
     const int64_t blocks = tgl_map_blocks(map, max_blocks, &owned_bits, &threads);
-    const tgl_shape shape = { { blocks }, .block = threads, .cooperative = gate->num_tokens > ROUTE_ALONE,
-                              .shared_bytes = MAP_SHARED(map->num_experts, owned_bits, map->num_pairs) +
-                                              16 * ROUTE_WORDS(slots) * gate->num_tokens };
-    void *args[] = { gate, map, &workspace, &owned_bits };
-    return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
+    const int64_t tokens = gate->num_tokens, bytes = 16 * ROUTE_WORDS(slots) * tokens;
+    tgl_shape shape = { { blocks }, .block = threads, .cooperative = tokens > ROUTE_ALONE,
+                        .shared_bytes = MAP_SHARED(map->num_experts, owned_bits, map->num_pairs) + bytes };
+    if (target.architecture < 90 || tokens <= ROUTE_ALONE || tokens > ROUTE_CLUSTER_TOKENS) {
+        void *args[] = { gate, map, &workspace, &owned_bits };
+        return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
+    }
+    /* whole clusters, and a warp for every token of a block */
+    shape.grid[0] = (blocks + ROUTE_CLUSTER - 1) / ROUTE_CLUSTER * ROUTE_CLUSTER;
+    shape.cooperative = false;
+    shape.cluster = ROUTE_CLUSTER;
+    while (shape.block < ROUTE_THREADS && shape.block / 32 * ROUTE_CLUSTER < tokens) shape.block *= 2;
+    void *args[] = { gate, map, &owned_bits };
+    return tgl_launch(kernels, num_kernels, CLUSTER, on, &shape, stream, args);
 }
 
 tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLTensor *mask,

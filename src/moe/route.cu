@@ -16,26 +16,15 @@
  * and no clear can meet another block's access. */
 #include "moe/gate.cuh"
 #include "moe/map.cuh"
-#include "moe/route.h"
-
-#ifndef NUM_SLOTS
-#ifdef __CUDACC_RTC__
-#error "NUM_SLOTS is not defined"
-#endif
-#define NUM_SLOTS NUM_TOPK
-#endif
-static_assert(NUM_SLOTS >= NUM_TOPK && NUM_SLOTS <= 32, "NUM_SLOTS is NUM_TOPK .. 32");
-
-enum { WORDS = ROUTE_WORDS(NUM_SLOTS) };
+#include "moe/route.cuh"
 
 /* To every block's copy, from lanes that have a slot's code each; a word's other slots are published, too. */
 DEV void publish(uint4 *workspace, u32 t, u32 num_tokens, u32 code, u32 lane)
 {
-    const u32 two = code | __shfl_down_sync(FULL, code, 1) << 16 | ROUTE_PUBLISHED | ROUTE_PUBLISHED << 16;
+    const u32 two = pack_codes(code);
 #pragma unroll
     for (u32 w = 0; w < WORDS; w++) {
-        const uint4 word = make_uint4(__shfl_sync(FULL, two, 8 * w), __shfl_sync(FULL, two, 8 * w + 2),
-                                      __shfl_sync(FULL, two, 8 * w + 4), __shfl_sync(FULL, two, 8 * w + 6));
+        const uint4 word = word_of(two, w);
 #pragma unroll 2
         for (u32 block = lane; block < gridDim.x; block += 32)
             store_relaxed_u32x4(workspace + (block * num_tokens + t) * WORDS + w, word);
@@ -57,7 +46,8 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     i32 owned_bits)
 {
     SHARED_DYNAMIC(memory, 16);
-    const u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, warps = blockDim.x / 32;
+    const u32 tid = threadIdx.x, lane = tid % 32, warps = blockDim.x / 32;
+    const u32 warp = warp_max_u32(tid / 32);    /* so the compiler sees that all lanes have the same tokens */
     const u32 block = blockIdx.x, num_blocks = gridDim.x, num_tokens = (u32)gate.num_tokens;
     const bool is_alone = num_tokens <= ROUTE_ALONE;
     uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, owned_bits, m.num_pairs));
@@ -67,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     for (u32 t = is_alone ? warp : block + warp * num_blocks; t < num_tokens; t += warps * num_blocks) {
         const bool is_writer = !is_alone || min(t, num_blocks - 1) == block;
         const slot s = gate_token(gate, t, is_writer, lane, [&](i32 index) {
-            const u32 code = (u32)index < (u32)m.num_experts ? (u32)index : ROUTE_NO_EXPERT;
+            const u32 code = code_of(m, index);
             if (!is_alone) publish(workspace, t, num_tokens, code, lane);
             else if (lane < NUM_SLOTS) slots[t * (8 * WORDS) + lane] = (u16)code;
         });
@@ -77,13 +67,6 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
         for (u32 i = blockDim.x - 1 - tid; i < num_tokens * WORDS; i += blockDim.x)
             words[i] = collect(workspace + block * num_tokens * WORDS + i);
     __syncthreads();
-    map_write<i32>(m, b, [&](u32 pair, u32 step, i32 (&index)[MAP_AT_ONCE]) {
-#pragma unroll
-        for (u32 i = 0; i < MAP_AT_ONCE; i++, pair += step) {
-            u32 code = ROUTE_NO_EXPERT;         /* which is no expert's number */
-            if (pair < (u32)m.num_pairs) code = slots[pair / NUM_SLOTS * (8 * WORDS) + pair % NUM_SLOTS];
-            index[i] = (i32)(code & ROUTE_NO_EXPERT);
-        }
-    });
+    map_codes(m, b, slots);
     pdl_trigger();
 }

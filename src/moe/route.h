@@ -7,6 +7,8 @@
 #define ROUTE_MAX_BLOCKS 160
 #define ROUTE_THREADS 512               /* of a block, at most */
 #define ROUTE_ALONE 8                   /* so few tokens every block routes by itself, a warp each */
+#define ROUTE_CLUSTER 8                 /* blocks of a cluster */
+#define ROUTE_CLUSTER_TOKENS 128        /* so many at most a cluster routes, where there are clusters */
 
 /* A token's experts, in the workspace and in shared memory: 16 bits a slot, in words of 16 bytes. The
  * workspace has a copy of all of them for every block. */

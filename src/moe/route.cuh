@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ * route.cuh - what the kernels of route share: a token's experts as codes of 16 bits, eight of them in a word
+ * of 16 bytes.
+ *   macros    NUM_SLOTS = NUM_TOPK + num_shared, up to 32 */
+#ifndef TEGULA_MOE_ROUTE_CUH
+#define TEGULA_MOE_ROUTE_CUH
+
+#include "moe/map.cuh"
+#include "moe/route.h"
+
+#ifndef NUM_SLOTS
+#ifdef __CUDACC_RTC__
+#error "NUM_SLOTS is not defined"
+#endif
+#define NUM_SLOTS NUM_TOPK
+#endif
+static_assert(NUM_SLOTS >= NUM_TOPK && NUM_SLOTS <= 32, "NUM_SLOTS is NUM_TOPK .. 32");
+
+enum { WORDS = ROUTE_WORDS(NUM_SLOTS) };
+
+DEV u32 code_of(const tgl_map &m, i32 index)
+{
+    return (u32)index < (u32)m.num_experts ? (u32)index : ROUTE_NO_EXPERT;
+}
+
+/* From lanes that have a slot's code each: two of them in every other lane, and a word of these. */
+DEV u32 pack_codes(u32 code)
+{
+    return code | __shfl_down_sync(FULL, code, 1) << 16 | ROUTE_PUBLISHED | ROUTE_PUBLISHED << 16;
+}
+DEV uint4 word_of(u32 two, u32 w)
+{
+    return make_uint4(__shfl_sync(FULL, two, 8 * w), __shfl_sync(FULL, two, 8 * w + 2),
+                      __shfl_sync(FULL, two, 8 * w + 4), __shfl_sync(FULL, two, 8 * w + 6));
+}
+DEV float4 as_floats(uint4 v)
+{
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                       __uint_as_float(v.w));
+}
+
+/* The mapping of codes[token][8 * WORDS], by all threads. */
+DEV void map_codes(const tgl_map &m, const map_block &b, const u16 *codes)
+{
+    map_write<i32>(m, b, [&](u32 pair, u32 step, i32 (&index)[MAP_AT_ONCE]) {
+#pragma unroll
+        for (u32 i = 0; i < MAP_AT_ONCE; i++, pair += step) {
+            u32 code = ROUTE_NO_EXPERT;         /* which is no expert's number */
+            if (pair < (u32)m.num_pairs) code = codes[pair / NUM_SLOTS * (8 * WORDS) + pair % NUM_SLOTS];
+            index[i] = (i32)(code & ROUTE_NO_EXPERT);
+        }
+    });
+}
+
+#endif
