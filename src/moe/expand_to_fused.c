@@ -196,13 +196,15 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
         .reads_early = p->num_tokens <= EXPAND_EARLY_TOKENS,
     };
     const int64_t blocks = s.padding_blocks + (p->num_topk ? least(p->num_tokens, MAX_BLOCKS) : 0);
+    const int64_t bulk_blocks = most(p->num_tokens, divide_up(p->num_positions, positions));
     const int64_t bytes = bulk_bytes(p), bulk_chunks = divide_up(p->row_bytes, bytes);
     void *args[] = { p, &s };
-    if (target.architecture >= 90 && unit == 16 && p->num_topk <= 32 && p->num_tokens <= MAX_BLOCKS &&
-        divide_up(p->num_positions, positions) <= MAX_BLOCKS && bulk_chunks <= MAX_CHUNKS) {
+    if (target.architecture >= 90 && unit == 16 && p->num_topk <= 32 && bulk_blocks <= MAX_BLOCKS &&
+        bulk_chunks <= MAX_CHUNKS) {
         s.chunks = bulk_chunks;
         s.chunk_units = (int32_t)(bytes / unit);
-        const tgl_shape shape = { { blocks, bulk_chunks }, .block = 32, .shared_bytes = bytes };
+        s.positions = (int32_t)divide_up(p->num_positions, bulk_blocks);
+        const tgl_shape shape = { { bulk_blocks, bulk_chunks }, .block = 32, .shared_bytes = bytes };
         return launch(BULK, on, &shape, stream, args);
     }
     const int64_t threads = cut_rows(p, &s);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * expand_to_fused_bulk.cu - expand_to_fused by bulk copies: for rows that are made of vectors (16 bytes).
  *   computes  as expand_to_fused.cu
- *   launch    grid (padding_blocks + num_tokens, chunks of a row), block a warp, dynamic shared memory of
- *             16 * chunk_units bytes; num_topk <= 32; from sm_90 on
+ *   launch    grid (num_tokens or more, chunks of a row), block a warp, dynamic shared memory of
+ *             16 * chunk_units bytes; num_topk <= 32; grid.x * positions >= num_positions, positions <= 32;
+ *             from sm_90 on
  *   moves     as expand_to_fused.cu
  *
  * A chunk is loaded to shared memory once and stored to all positions from there, a lane each. That takes so
  * few instructions that one warp does it, and so few registers that chunks fill all shared memory of an SM:
- * enough under way to hide what each block waits for in turn, its positions, its chunk and its stores. */
+ * enough under way to hide what each block waits for in turn, its positions, its chunk and its stores. Every
+ * block also looks for padding among a few positions, which it loads along with its token's. */
 #include "device/ptx.cuh"
 #include "moe/expand_to_fused.h"
 
@@ -67,29 +69,12 @@ DEV void zero_sf(const expand_problem &p, i64 first, u32 padding)
 
 /* ---- rows ---- */
 
-DEV void zero_padding(const expand_problem &p, const expand_shape &s, const chunk &c, i64 first)
-{
-    const int lane = threadIdx.x;
-    const bool is_mine = lane < s.positions && first + lane < p.num_positions;
-    const bool is_padding = (is_mine ? p.pos_to_expert[first + lane] : 0) < 0;
-    const u32 padding = __ballot_sync(FULL, is_padding);
-    if (!padding) return;
-    const uint4 zeros = make_uint4(0, 0, 0, 0);
-    for (u32 i = 16 * lane; i < c.bytes; i += 16 * 32) shared_store_u32x4(c.shared + i, zeros);
-    bulk_fence();
-    __syncwarp();
-    if (is_padding) bulk_store(p.out + (first + lane) * p.row_bytes + c.offset, c.shared, c.bytes);
-    bulk_commit();
-    zero_sf(p, first, padding);
-    bulk_wait_read<0>();
-}
-
-DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c, i64 t)
+/* Of token t, to the lanes' positions. */
+DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c, i64 t, i32 position)
 {
     SHARED(u64, loaded);
     const int lane = threadIdx.x;
     const u32 bar = shared_address(&loaded);
-    const i32 position = lane < p.num_topk ? p.token_topk_to_pos[t * p.num_topk + lane] : -1;
     i64 first_sf = blockIdx.y * WARP_SF;
     lane_sf sf = load_sf(p, t, first_sf);
     if (lane == 0) {
@@ -113,10 +98,10 @@ DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c
     __syncwarp();                               /* the mbarrier is there */
 #pragma unroll 1
     while (first_sf < p.num_sf) {
-#pragma unroll 1
-        for (u32 lanes = valid; lanes;) {
-            const i64 to = __shfl_sync(FULL, position, take_lane(lanes));
-            store_sf(p, to, first_sf, sf);
+#pragma unroll 4
+        for (int k = 0; k < (int)p.num_topk; k++) {     /* addresses of several at a time */
+            const i64 to = __shfl_sync(FULL, position, k);
+            if (valid >> k & 1) store_sf(p, to, first_sf, sf);
         }
         first_sf += gridDim.y * WARP_SF;
         if (first_sf < p.num_sf) sf = load_sf(p, t, first_sf);
@@ -126,6 +111,23 @@ DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c
     bulk_commit();
     bulk_wait_read<0>();
 }
+
+/* Of the lanes' positions from `first` on, those that are padding. */
+DEV void zero_padding(const expand_problem &p, const chunk &c, i64 first, bool is_padding)
+{
+    const int lane = threadIdx.x;
+    const u32 padding = __ballot_sync(FULL, is_padding);
+    if (!padding) return;
+    __syncwarp();                               /* all stores of the row have read it */
+    const uint4 zeros = make_uint4(0, 0, 0, 0);
+    for (u32 i = 16 * lane; i < c.bytes; i += 16 * 32) shared_store_u32x4(c.shared + i, zeros);
+    bulk_fence();
+    __syncwarp();
+    if (is_padding) bulk_store(p.out + (first + lane) * p.row_bytes + c.offset, c.shared, c.bytes);
+    bulk_commit();
+    zero_sf(p, first, padding);
+    bulk_wait_read<0>();
+}
 #endif
 
 extern "C" __global__ void __launch_bounds__(32) expand_to_fused_bulk(
@@ -133,13 +135,20 @@ extern "C" __global__ void __launch_bounds__(32) expand_to_fused_bulk(
 {
 #if __CUDA_ARCH__ >= 900
     SHARED_DYNAMIC(memory, 128);
+    const int lane = threadIdx.x;
     const i64 offset = (i64)blockIdx.y * shape.chunk_units * 16;
     const i64 bytes = min(problem.row_bytes - offset, (i64)shape.chunk_units * 16);
     const chunk c = { offset, (u32)bytes, shared_address(memory) };
+    const i64 t = blockIdx.x, first = t * shape.positions;
+    const bool is_token = t < problem.num_tokens;
     pdl_wait();
-    if (blockIdx.x < (u32)shape.padding_blocks)
-        zero_padding(problem, shape, c, (i64)blockIdx.x * shape.positions);
-    else copy_row(problem, shape, c, blockIdx.x - shape.padding_blocks);
+    i32 position = -1, expert = 0;
+    if (is_token && lane < problem.num_topk)
+        position = problem.token_topk_to_pos[t * problem.num_topk + lane];
+    if (lane < shape.positions && first + lane < problem.num_positions)
+        expert = problem.pos_to_expert[first + lane];
+    if (is_token) copy_row(problem, shape, c, t, position);
+    zero_padding(problem, c, first, expert < 0);
     pdl_trigger();
 #else
     (void)problem, (void)shape;
