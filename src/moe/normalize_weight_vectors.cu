@@ -27,28 +27,30 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize
     const float *weights, float *denominator, float *normalized, i64 num_tokens, i64 row_stride)
 {
     enum { LANES = NUM_TOPK / ELEMENTS, ROWS = 32 / LANES, VECTORS = NUM_TOPK / 4 };
-    const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    const int lane = threadIdx.x % 32, row = lane / LANES, k = lane % LANES * ELEMENTS;
-    const i64 t = warp * ROWS + row;
-    const bool has_elements = row < ROWS && t < num_tokens;
-    float4 v[VECTORS] = {};
-    lane_elements own = {};
+    const u64 warp = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const u32 lane = threadIdx.x % 32, row = lane / LANES, k = lane % LANES * ELEMENTS;
+    const i64 t = (i64)(warp * ROWS + row);
     pdl_wait();
-    if (has_elements) {
-        const float *from = weights + t * row_stride;
+    if (row >= ROWS || t >= num_tokens) return;
+    const float *from = weights + t * row_stride;
+    float4 v[VECTORS];
 #pragma unroll
-        for (int i = 0; i < VECTORS; i++) v[i] = *(const float4 *)(from + 4 * i);
-        own = *(const lane_elements *)(from + k);
-    }
+    for (int i = 0; i < VECTORS; i++) v[i] = *(const float4 *)(from + 4 * i);
+    lane_elements own;
+#if ELEMENTS == 4
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++)
+        if (i == 0 || k == 4 * i) own = { v[i].x, v[i].y, v[i].z, v[i].w };
+#else
+    own = *(const lane_elements *)(from + k);
+#endif
     __syncwarp();
     float d = NORMALIZE_EPSILON;
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) d = (((d + v[i].x) + v[i].y) + v[i].z) + v[i].w;
-    if (has_elements) {
 #pragma unroll
-        for (int i = 0; i < ELEMENTS; i++) own.w[i] = own.w[i] / d;
-        *(lane_elements *)(normalized + t * NUM_TOPK + k) = own;
-        if (k == 0) denominator[t] = d;
-    }
+    for (int i = 0; i < ELEMENTS; i++) own.w[i] = own.w[i] / d;
+    *(lane_elements *)(normalized + t * NUM_TOPK + k) = own;
+    if (k == 0) denominator[t] = d;
     pdl_trigger();
 }
