@@ -42,7 +42,9 @@ DEV void store_factor_at(const tgl_sf &sf, u8 *at, u32 k, bool is_last, float fa
         return;
     }
     *at = (u8)tgl_sf_code_of(factor);
-    for (u32 i = 1; is_last && i < 4 - k % 4; i++) at[i] = 0;
+    if (!is_last) return;
+#pragma unroll 1
+    for (u32 i = 1; i < 4 - k % 4; i++) at[i] = 0;
 }
 
 DEV void store_factor(const tgl_sf &sf, i64 m, i64 k, bool is_last, float factor)

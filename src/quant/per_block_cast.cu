@@ -173,6 +173,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) per_block_cast(
     /* last, when registers are free: an unrounded factor takes some */
     const i64 k = first_col / BLOCK_COLS + tid / BLOCK_LANES;
     if (tid < BLOCKS * BLOCK_LANES && tid % BLOCK_LANES == 0 && k < c.num_sf)
-        store_factor(c.sf, m, k, c.num_sf, scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax)).sf);
+        store_factor(c.sf, m, k, k == c.num_sf - 1, scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax)).sf);
     pdl_trigger();
 }

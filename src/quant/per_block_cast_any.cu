@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_an
         for (int s = 0; s < MAX_SPAN; s++) {
             scale[s] = tgl_scale_of(__uint_as_float(amax[s]), rule);
             if (thread == 0 && s < g.span && k + s < c.num_sf)
-                store_factor(c.sf, m, k + s, c.num_sf, scale[s].sf);
+                store_factor(c.sf, m, k + s, k + s == c.num_sf - 1, scale[s].sf);
         }
         if (!c.out) continue;
         u8 *to = c.out + tgl_code_bytes(FORMAT, row * c.num_cols + col);

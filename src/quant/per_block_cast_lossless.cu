@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(
     for (int j = 0; j < VECTORS; j++) {
         const int r = min(row + j * STEP_ROWS, rows - 1);
         codes[j] = load_stream_u32x2(from + r * c.x_row_bytes);
-        words[j] = ((const u32 *)c.x_sf.data)[tgl_sf_offset(&c.x_sf, (first_row + r) >> row_shift, k)];
+        words[j] = load_element(c.x_sf, (first_row + r) >> row_shift, k);
     }
 #pragma unroll
     for (int j = 0; j < VECTORS; j++) exponents[j] = exponent_of(words[j], (u32)k);
@@ -152,9 +152,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(
                        translate(codes[j].y >> 16, t));
         if (is_there) *(uint4 *)(to + r * c.num_cols) = translated;
         if (t.changed) is_inexact |= has_changed(codes[j], t);
-        if (j < OWN && is_first && is_there)
-            store_factor(c.sf, (first_row + r) / BLOCK_ROWS, (first_col + col) / BLOCK_COLS, c.num_sf,
+        if (j < OWN && is_first && is_there) {
+            const i64 of = (first_col + col) / BLOCK_COLS;
+            store_factor(c.sf, (first_row + r) / BLOCK_ROWS, of, of == c.num_sf - 1,
                          tgl_ue8m0_to_f32((u8)factor));
+        }
     }
     if (is_inexact && c.inexact) store_relaxed_u32(c.inexact, 1);
     pdl_trigger();

@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_lo
             largest[0] = max(largest[0], tgl_sf_code_of(tgl_sf_get(&c.x_sf, x_m + w.row, x_k + w.col)));
         max_of_group(largest, g.warps);
         const int factor = tgl_lossless_sf((int)largest[0]);
-        if (thread == 0) store_factor(c.sf, m, k, c.num_sf, tgl_ue8m0_to_f32((u8)factor));
+        if (thread == 0) store_factor(c.sf, m, k, k == c.num_sf - 1, tgl_ue8m0_to_f32((u8)factor));
 #pragma unroll 1
         for (walk w = walk_from(thread, size, cols); w.row < rows; walk_on(w)) {
             const i64 at_row = row + w.row, at_col = col + w.col;
