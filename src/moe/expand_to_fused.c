@@ -195,16 +195,20 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
         .padding_blocks = (int32_t)least(divide_up(p->num_positions, positions), MAX_BLOCKS),
         .reads_early = p->num_tokens <= EXPAND_EARLY_TOKENS,
     };
-    const int64_t blocks = s.padding_blocks + (p->num_topk ? least(p->num_tokens, MAX_BLOCKS) : 0);
-    const int64_t bulk_blocks = most(p->num_tokens, divide_up(p->num_positions, positions));
+    int64_t blocks = s.padding_blocks + (p->num_topk ? least(p->num_tokens, MAX_BLOCKS) : 0);
+    const int64_t both_blocks = most(p->num_tokens, divide_up(p->num_positions, positions));
     const int64_t bytes = bulk_bytes(p), bulk_chunks = divide_up(p->row_bytes, bytes);
     void *args[] = { p, &s };
-    if (target.architecture >= 90 && unit == 16 && p->num_topk <= 32 && bulk_blocks <= MAX_BLOCKS &&
+    if (target.architecture >= 90 && unit == 16 && p->num_topk <= 32 && both_blocks <= MAX_BLOCKS &&
         bulk_chunks <= MAX_CHUNKS) {
         s.chunks = bulk_chunks;
         s.chunk_units = (int32_t)(bytes / unit);
-        s.positions = (int32_t)divide_up(p->num_positions, bulk_blocks);
-        const tgl_shape shape = { { bulk_blocks, bulk_chunks }, .block = 32, .shared_bytes = bytes };
+        if (p->num_tokens + p->num_positions >= EXPAND_BULK_MANY) {
+            blocks = both_blocks;
+            s.padding_blocks = 0;
+            s.positions = (int32_t)divide_up(p->num_positions, both_blocks);
+        }
+        const tgl_shape shape = { { blocks, bulk_chunks }, .block = 32, .shared_bytes = bytes };
         return launch(BULK, on, &shape, stream, args);
     }
     const int64_t threads = cut_rows(p, &s);

@@ -45,7 +45,7 @@ typedef struct {
     int32_t unit_bytes;     /* 16 for bulk copies */
     int32_t chunk_units;
     int32_t positions;      /* of a block that looks for padding */
-    int32_t padding_blocks; /* these come first, blocks for tokens follow; not for bulk copies */
+    int32_t padding_blocks; /* these come first, blocks for tokens follow; 0: blocks do both (bulk copies) */
     int32_t reads_early;
 } expand_shape;
 

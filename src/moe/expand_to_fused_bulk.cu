@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT
  * expand_to_fused_bulk.cu - expand_to_fused by bulk copies: for rows that are made of vectors (16 bytes).
  *   computes  as expand_to_fused.cu
- *   launch    grid (num_tokens or more, chunks of a row), block a warp, dynamic shared memory of
- *             16 * chunk_units bytes; num_topk <= 32; grid.x * positions >= num_positions, positions <= 32;
- *             from sm_90 on
+ *   launch    grid (padding_blocks + num_tokens or more, chunks of a row), block a warp; num_topk <= 32;
+ *             positions <= 32, padding_blocks * positions >= num_positions, or if there are none grid.x *
+ *             positions; dynamic shared memory of 16 * chunk_units bytes at least; from sm_90 on
  *   moves     as expand_to_fused.cu
  *
  * A chunk is loaded to shared memory once and stored to all positions from there, a lane each. That takes so
  * few instructions that one warp does it, and so few registers that chunks fill all shared memory of an SM:
- * enough under way to hide what each block waits for in turn, its positions, its chunk and its stores. Every
- * block also looks for padding among a few positions, which it loads along with its token's. */
+ * enough under way to hide what each block waits for in turn, its positions, its chunk and its stores. Blocks
+ * that look for padding come first, which is known sooner. Of many rows every block does both, and has a few
+ * positions: that spreads the zeros over the run. */
 #include "device/ptx.cuh"
 #include "moe/expand_to_fused.h"
 
@@ -27,25 +28,51 @@ DEV int take_lane(u32 &lanes)                   /* the lowest of a mask, which l
 /* ---- scale factors: of every 64 the chunks of a row take one after the other, a lane has two ---- */
 
 enum { LANE_SF = 2, WARP_SF = 32 * LANE_SF };
-typedef struct { u32 v[LANE_SF]; } lane_sf;
+/* `to`: in the row of position 0; is_there: there are so many in a row. */
+typedef struct { u32 v[LANE_SF], *to[LANE_SF]; bool is_there[LANE_SF]; } lane_sf;
 
-DEV lane_sf load_sf(const expand_problem &p, i64 t, i64 first)
+DEV lane_sf zeros_of_sf(const expand_problem &p, i64 first)
 {
     lane_sf sf = {};
 #pragma unroll
     for (int j = 0; j < LANE_SF; j++) {
         const i64 i = first + 32 * j + threadIdx.x;
-        if (i < p.num_sf) sf.v[j] = p.x_sf[t * p.x_sf_row + i * p.x_sf_col];
+        sf.to[j] = p.out_sf + i * p.out_sf_col;
+        sf.is_there[j] = i < p.num_sf;
     }
     return sf;
 }
 
-DEV void store_sf(const expand_problem &p, i64 position, i64 first, const lane_sf &sf)
+DEV lane_sf load_sf(const expand_problem &p, i64 t, i64 first)
+{
+    lane_sf sf = zeros_of_sf(p, first);
+    const u32 *from = p.x_sf + t * p.x_sf_row + (first + threadIdx.x) * p.x_sf_col;
+#pragma unroll
+    for (int j = 0; j < LANE_SF; j++)
+        if (sf.is_there[j]) sf.v[j] = from[32 * j * p.x_sf_col];
+    return sf;
+}
+
+DEV void store_sf(const lane_sf &sf, i64 row)   /* where a position's row begins, in words */
 {
 #pragma unroll
-    for (int j = 0; j < LANE_SF; j++) {
-        const i64 i = first + 32 * j + threadIdx.x;
-        if (i < p.num_sf) p.out_sf[position * p.out_sf_row + i * p.out_sf_col] = sf.v[j];
+    for (int j = 0; j < LANE_SF; j++)
+        if (sf.is_there[j]) sf.to[j][row] = sf.v[j];
+}
+
+/* To the lanes' positions, of which those of `valid` are some. */
+DEV void store_all_sf(const expand_problem &p, const lane_sf &sf, i32 position, u32 valid)
+{
+    enum { AT_ONCE = 4 };                       /* so that their shuffles do not wait for each other */
+    const i64 lane_row = position * p.out_sf_row;
+#pragma unroll 1
+    for (int k = 0; k < (int)p.num_topk; k += AT_ONCE) {
+        i64 row[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) row[i] = __shfl_sync(FULL, lane_row, k + i);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (valid >> (k + i) & 1) store_sf(sf, row[i]);
     }
 }
 
@@ -58,12 +85,12 @@ DEV void zero_sf(const expand_problem &p, i64 first, u32 padding)
             if (padding >> lane & 1) p.out_sf[first + lane + i * p.out_sf_col] = 0;
         return;
     }
-    const lane_sf zeros = {};
 #pragma unroll 1
-    while (padding) {
-        const i64 position = first + take_lane(padding);
-        for (i64 i = blockIdx.y * WARP_SF; i < p.num_sf; i += gridDim.y * WARP_SF)
-            store_sf(p, position, i, zeros);
+    for (i64 i = blockIdx.y * WARP_SF; i < p.num_sf; i += gridDim.y * WARP_SF) {
+        const lane_sf zeros = zeros_of_sf(p, i);
+#pragma unroll 1
+        for (u32 left = padding; left;)
+            store_sf(zeros, (first + take_lane(left)) * p.out_sf_row);
     }
 }
 
@@ -98,11 +125,7 @@ DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c
     __syncwarp();                               /* the mbarrier is there */
 #pragma unroll 1
     while (first_sf < p.num_sf) {
-#pragma unroll 4
-        for (int k = 0; k < (int)p.num_topk; k++) {     /* addresses of several at a time */
-            const i64 to = __shfl_sync(FULL, position, k);
-            if (valid >> k & 1) store_sf(p, to, first_sf, sf);
-        }
+        store_all_sf(p, sf, position, valid);
         first_sf += gridDim.y * WARP_SF;
         if (first_sf < p.num_sf) sf = load_sf(p, t, first_sf);
     }
@@ -139,8 +162,8 @@ extern "C" __global__ void __launch_bounds__(32) expand_to_fused_bulk(
     const i64 offset = (i64)blockIdx.y * shape.chunk_units * 16;
     const i64 bytes = min(problem.row_bytes - offset, (i64)shape.chunk_units * 16);
     const chunk c = { offset, (u32)bytes, shared_address(memory) };
-    const i64 t = blockIdx.x, first = t * shape.positions;
-    const bool is_token = t < problem.num_tokens;
+    const i64 t = (i64)blockIdx.x - shape.padding_blocks, first = (i64)blockIdx.x * shape.positions;
+    const bool is_token = t >= 0 && t < problem.num_tokens;
     pdl_wait();
     i32 position = -1, expert = 0;
     if (is_token && lane < problem.num_topk)
