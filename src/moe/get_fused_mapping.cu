@@ -19,8 +19,8 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS) get_fused_mapping(
     const map_block b = map_begin(m, memory, owned_bits);
     __syncthreads();
     pdl_wait();
+    pdl_trigger();
     map_write<index_type>(m, b, [&](u32 pair, u32 step, index_type (&index)[MAP_AT_ONCE]) {
         map_load_all(m, topk_idx, row_stride, pair, step, index);
     });
-    pdl_trigger();
 }

@@ -206,6 +206,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
     u32 position = 0;                                           /* where the round's first segment starts */
     clear_counts(count);
     pdl_wait();
+    pdl_trigger();
     prefetch_rows(counts, sums);
 
 #pragma unroll 1
@@ -361,5 +362,4 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
     }
     map_fill(m, (u64)position, (u64)m.num_positions, (u32)(block * MAP_THREADS + tid),
              (u32)(num_blocks * MAP_THREADS));
-    pdl_trigger();
 }

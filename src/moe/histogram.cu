@@ -50,6 +50,7 @@ extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
     u64 offset = (u64)(row * walk.row_stride + i * walk.unit);
     __syncthreads();
     pdl_wait();
+    pdl_trigger();
 #pragma unroll 1
     while (row < walk.num_rows) {
         vector_type v[UNROLL];
@@ -106,5 +107,4 @@ extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
             atomicExch(&sums[i], (u64)0);       /* as the others' additions, so that it does not race them */
         }
     }
-    pdl_trigger();
 }

@@ -29,6 +29,7 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize
     const i64 t = warp * ROWS + row;
     const bool has_element = row < ROWS && t < num_tokens;
     pdl_wait();
+    pdl_trigger();
     const float w = has_element ? weights[t * row_stride + k] : 0;
     float d = NORMALIZE_EPSILON;
 #pragma unroll
@@ -37,5 +38,4 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize
         normalized[t * NUM_TOPK + k] = w / d;
         if (k == 0) denominator[t] = d;
     }
-    pdl_trigger();
 }

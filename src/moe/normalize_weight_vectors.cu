@@ -31,6 +31,7 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize
     const u32 lane = threadIdx.x % 32, row = lane / LANES, k = lane % LANES * ELEMENTS;
     const i64 t = (i64)(warp * ROWS + row);
     pdl_wait();
+    pdl_trigger();
     if (row >= ROWS || t >= num_tokens) return;
     const float *from = weights + t * row_stride;
     float4 v[VECTORS];
@@ -52,5 +53,4 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize
     for (int i = 0; i < ELEMENTS; i++) own.w[i] = own.w[i] / d;
     *(lane_elements *)(normalized + t * NUM_TOPK + k) = own;
     if (k == 0) denominator[t] = d;
-    pdl_trigger();
 }

@@ -16,6 +16,7 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_WIDE_WARPS) normaliz
     const i64 t = (i64)blockIdx.x * NORMALIZE_WIDE_WARPS + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     pdl_wait();
+    pdl_trigger();
     if (t < num_tokens) {
         const float *row = weights + t * row_stride;
         float d = NORMALIZE_EPSILON, w = lane < num_topk ? row[lane] : 0;
@@ -34,5 +35,4 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_WIDE_WARPS) normaliz
         if (lane == 0) denominator[t] = d;
         for (i64 k = lane; k < num_topk; k += 32) normalized[t * num_topk + k] = row[k] / d;
     }
-    pdl_trigger();
 }

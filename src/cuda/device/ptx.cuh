@@ -446,7 +446,9 @@ template <int ID, int THREADS_> DEV void barrier_arrive(void)
     asm volatile("bar.arrive %0, %1;" :: "n"(ID), "n"(THREADS_) : "memory");
 }
 
-/* ---- programmatic dependent launch: nothing in a launch without the attribute, and below sm_90 ---- */
+/* ---- programmatic dependent launch: nothing in a launch without the attribute, and below sm_90.
+ * pdl_wait waits for the end of the kernel before, wherever that one triggers: so a short kernel may trigger
+ * as soon as it has waited, and the next is on the SMs before this one ends ---- */
 #if __CUDA_ARCH__ >= 900
 DEV void pdl_wait(void) { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEV void pdl_trigger(void) { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
