@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
             const u64 old = atomicAdd(&sums[i], ONE_BLOCK | bins[i]);
             if (old / ONE_BLOCK != gridDim.x - 1) continue;
             write_result(out, i, old % ONE_BLOCK + bins[i], num_bins, tokens_topk);
-            atomicExch(&sums[i], (u64)0);       /* as the others' additions, so that it does not race them */
+            store_relaxed_u32x2(&sums[i], make_uint2(0, 0));    /* all have added: races nothing */
         }
     }
 }
