@@ -47,7 +47,8 @@ DEV slot finish_slot(const tgl_gate &gate, i64 t, choice c, u32 k, const SEE &se
     float sum = GATE_EPSILON;
 #pragma unroll
     for (int i = 0; i < NUM_TOPK; i++) sum += __shfl_sync(FULL, c.score, i, LANES);
-    const float weight = tgl_gate_weight(&gate, c.score, sum);
+    /* lanes without a weight divide 1: a division of 0 takes long, and all wait for it */
+    const float weight = tgl_gate_weight(&gate, is_empty | is_shared ? 1.0f : c.score, sum);
     return { index, is_empty ? 0.0f : is_shared ? gate.shared_weight : weight };
 }
 
