@@ -1043,6 +1043,7 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=700 num_topk=4 num_experts=16 hidden=9 alignment=16",
             "num_tokens=300,1100 num_topk=8 num_experts=40 hidden=72 alignment=16 slots=mapped,lost "
             "routing=some_empty",
+            "num_tokens=3000 num_topk=2 num_experts=40 hidden=72,4104 alignment=16 routing=some_empty",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -1114,6 +1115,8 @@ const case_op moe_mapping_ops[] = {
             "out_sf_layout=packed,columns",
             "num_tokens=300 num_topk=8 num_experts=40 hidden=144 alignment=16 num_per_channels=1 "
             "slots=mapped,lost routing=some_empty out_sf_layout=packed,columns",
+            "num_tokens=3000 num_topk=2 num_experts=40 hidden=144 alignment=16 num_per_channels=1 "
+            "routing=some_empty out_sf_layout=packed,columns",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

@@ -34,9 +34,11 @@ typedef struct {
 /* Positions that a block looks at for padding: at most so many, one of a warp's lanes each. */
 #define EXPAND_POSITIONS 32
 
-/* The kernel with bulk copies: bytes of a chunk, at most, with so many rows, and with fewer. */
+/* The kernel with bulk copies: bytes of a chunk, at most, with so many rows that have so many copies, with
+ * fewer of either, and with fewer than EXPAND_FEW_ROWS. Copies are positions of a token. */
 #define EXPAND_BULK_BYTES 16384
 #define EXPAND_BULK_MANY 8192
+#define EXPAND_BULK_COPIES 4
 #define EXPAND_BULK_SOME_BYTES 8192
 #define EXPAND_BULK_FEW_BYTES 4096
 

@@ -7,10 +7,10 @@
  *   moves     as expand_to_fused.cu
  *
  * A chunk is loaded to shared memory once and stored to all positions from there, a lane each. That takes so
- * few instructions that one warp does it, and so few registers that chunks fill all shared memory of an SM:
- * enough under way to hide what each block waits for in turn, its positions, its chunk and its stores. Blocks
- * that look for padding come first, which is known sooner. Of many rows every block does both, and has a few
- * positions: that spreads the zeros over the run. */
+ * few instructions that one warp does it, and so few registers that chunks may fill all shared memory of an
+ * SM: enough under way to hide what each block waits for in turn, its positions, its chunk and its stores.
+ * Blocks that look for padding come first: they have no row to wait for. Of many rows every block does both,
+ * and has a few positions: that spreads the zeros over the run. */
 #include "device/ptx.cuh"
 #include "moe/expand_to_fused.h"
 
