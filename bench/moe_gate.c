@@ -1048,7 +1048,7 @@ const case_op moe_gate_ops[] = {
         SIZES GROUPS REST CHOICE " num_mapped_experts=0 alignment=128 num_positions=-1 counts=0",
         setup_route, run_route, oracle_route, bytes_route, workspace_route,
         .lists[CASE_CHECK] = (const char *const[]){
-            "num_tokens=0,1,2,7,8,9,31,33,64,65,128,129 num_experts=256 num_topk=8 num_groups=8 "
+            "num_tokens=0,1,2,4,5,9,31,33,48,49,64,128,129 num_experts=256 num_topk=8 num_groups=8 "
             "num_topk_groups=4",
             "num_tokens=255,256,257,300 num_experts=64 num_topk=6 counts=1",
             "num_tokens=5,21 num_experts=1000,1025 num_topk=6 scoring=softmax counts=0,1 alignment=16",

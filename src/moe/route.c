@@ -55,16 +55,19 @@ static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const
     const int64_t tokens = gate->num_tokens, bytes = 16 * ROUTE_WORDS(slots) * tokens;
     tgl_shape shape = { { blocks }, .block = threads, .cooperative = tokens > ROUTE_ALONE,
                         .shared_bytes = MAP_SHARED(map->num_experts, owned_bits, map->num_pairs) + bytes };
-    if (target.architecture < 90 || tokens <= ROUTE_ALONE || tokens > ROUTE_CLUSTER_TOKENS) {
+    /* data center devices have clusters of 16 */
+    const bool has_clusters = target.architecture >= 90 && target.architecture < 110;
+    if (!has_clusters || tokens <= ROUTE_ALONE || tokens > ROUTE_CLUSTER_TOKENS) {
         void *args[] = { gate, map, &workspace, &owned_bits };
         return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
     }
     /* whole clusters, and a warp for every token of a block */
-    shape.grid[0] = (blocks + ROUTE_CLUSTER - 1) / ROUTE_CLUSTER * ROUTE_CLUSTER;
+    uint32_t size = tokens > ROUTE_SMALL_CLUSTER_TOKENS ? ROUTE_CLUSTER : ROUTE_SMALL_CLUSTER;
+    shape.grid[0] = (blocks + size - 1) / size * size;
     shape.cooperative = false;
-    shape.cluster = ROUTE_CLUSTER;
-    while (shape.block < ROUTE_THREADS && shape.block / 32 * ROUTE_CLUSTER < tokens) shape.block *= 2;
-    void *args[] = { gate, map, &owned_bits };
+    shape.cluster = (int)size;
+    while (shape.block < ROUTE_THREADS && shape.block / 32 * size < tokens) shape.block *= 2;
+    void *args[] = { gate, map, &owned_bits, &size };
     return tgl_launch(kernels, num_kernels, CLUSTER, on, &shape, stream, args);
 }
 

@@ -63,10 +63,10 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
         });
         if (is_writer) store_slot(gate, t, s, lane);
     }
+    pdl_trigger();                              /* as in route_cluster.cu */
     if (!is_alone)                              /* by the last threads: the first warps have the tokens */
         for (u32 i = blockDim.x - 1 - tid; i < num_tokens * WORDS; i += blockDim.x)
             words[i] = collect(workspace + block * num_tokens * WORDS + i);
     __syncthreads();
     map_codes(m, b, slots);
-    pdl_trigger();
 }

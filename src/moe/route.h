@@ -6,9 +6,13 @@
 #define ROUTE_MAX_TOKENS 256
 #define ROUTE_MAX_BLOCKS 160
 #define ROUTE_THREADS 512               /* of a block, at most */
-#define ROUTE_ALONE 8                   /* so few tokens every block routes by itself, a warp each */
-#define ROUTE_CLUSTER 8                 /* blocks of a cluster */
-#define ROUTE_CLUSTER_TOKENS 128        /* so many at most a cluster routes, where there are clusters */
+#define ROUTE_ALONE 4                   /* so few tokens every block routes by itself, a warp each */
+
+/* Where there are clusters of 16: so many blocks of one route up to so many tokens. */
+#define ROUTE_SMALL_CLUSTER 8
+#define ROUTE_SMALL_CLUSTER_TOKENS 48
+#define ROUTE_CLUSTER 16
+#define ROUTE_CLUSTER_TOKENS 128
 
 /* A token's experts, in the workspace and in shared memory: 16 bits a slot, in words of 16 bytes. The
  * workspace has a copy of all of them for every block. */
