@@ -18,9 +18,22 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS) get_fused_mapping(
     SHARED_DYNAMIC(memory, 16);
     const map_block b = map_begin(m, memory, owned_bits);
     __syncthreads();
-    pdl_wait();
-    pdl_trigger();
-    map_write<index_type>(m, b, [&](u32 pair, u32 step, index_type (&index)[MAP_AT_ONCE]) {
-        map_load_all(m, topk_idx, row_stride, pair, step, index);
+    map_write(m, b, [&](const map_round &round) {
+        pdl_wait();                             /* here, so that map_write() prepares before it */
+        pdl_trigger();
+        const u32 step = blockDim.x;
+#pragma unroll 1
+        for (u32 pair = threadIdx.x; pair < (u32)m.num_pairs; pair += MAP_AT_ONCE * step) {
+            index_type index[MAP_AT_ONCE];
+            map_load_all(m, topk_idx, row_stride, pair, step, index);
+            map_pairs p;
+#pragma unroll
+            for (u32 v = 0; v < MAP_AT_ONCE; v++) {
+                const bool has_expert = index[v] >= 0 && index[v] < m.num_experts;
+                p.pair[v] = pair + v * step;
+                p.expert[v] = has_expert ? (u32)index[v] : map_nobody(m);
+            }
+            map_mark(m, b, round, p);
+        }
     });
 }

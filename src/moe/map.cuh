@@ -71,6 +71,7 @@ template <class INT> DEV void map_fill(const tgl_map &m, INT begin, INT end, u32
 {
     const int4 empty = make_int4(-1, -1, -1, -1);
     if ((i64)end > m.num_positions) end = (INT)m.num_positions;
+    if (begin >= end) return;
     INT i = begin + thread;
     if (!m.is_aligned) {
 #pragma unroll 1
@@ -112,8 +113,8 @@ template <int BITS> DEV u32 warp_sum_below_by_votes(u32 v)
 }
 
 /* ---- all of a mapping, by blocks that exchange nothing ----
- * hist: pairs of an expert; marks: a bit per pair for each of the block's experts, set where the pair is
- * theirs. */
+ * hist: pairs of an expert, and of nobody; marks: a bit per pair for each of the block's experts, set where
+ * the pair is theirs. */
 typedef struct {
     u32 *hist, *marks;
     i32 owned_bits, block, num_blocks;
@@ -126,93 +127,111 @@ DEV map_block map_begin(const tgl_map &m, void *shared, i32 owned_bits)
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < vectors; i += blockDim.x) ((uint4 *)shared)[i] = make_uint4(0, 0, 0, 0);
     u32 *const hist = (u32 *)shared;
-    return { hist, hist + MAP_HIST((u32)m.num_experts), owned_bits, (i32)blockIdx.x, (i32)gridDim.x };
+    return { hist, hist + MAP_BINS((u32)m.num_experts), owned_bits, (i32)blockIdx.x, (i32)gridDim.x };
 }
 
-/* Counts and marks pairs pair, pair + step, ... of experts e, where the block's are those from `first` on. In
- * the first round only pairs are counted, and those without an expert written. */
-DEV void map_mark(const tgl_map &m, const map_block &b, i32 first, u32 pair, u32 step,
-                  const i32 (&e)[MAP_AT_ONCE])
+/* Some pairs, and their experts; a number that is not below num_pairs is no pair. */
+typedef struct { u32 pair[MAP_AT_ONCE], expert[MAP_AT_ONCE]; } map_pairs;
+
+/* The expert of pairs that have none, and their bin. A block's experts do not reach it, they are as many as a
+ * power of two that divides it. */
+DEV u32 map_nobody(const tgl_map &m) { return MAP_HIST((u32)m.num_experts); }
+
+/* The block's experts are those from `first` on; is_first: the first of them all. */
+typedef struct { u32 first; bool is_first; } map_round;
+
+/* Counts and marks pairs. Only in the first round pairs are counted, and those of nobody written. */
+DEV void map_mark(const tgl_map &m, const map_block &b, const map_round &r, const map_pairs &p)
 {
-    const bool is_first = first == b.block << b.owned_bits;
+    const u32 runs = MAP_RUNS((u32)m.num_pairs), nobody = map_nobody(m);
+    bool has_nobody = false;
 #pragma unroll
     for (u32 v = 0; v < MAP_AT_ONCE; v++) {
-        const u32 at = pair + v * step, own = (u32)(e[v] - first);
-        if (is_first && e[v] >= 0) atomicAdd(&b.hist[e[v]], 1u);
-        if (own >> b.owned_bits == 0)           /* never for -1: first is not below 0 */
-            atomicOr(&b.marks[own * MAP_RUNS((u32)m.num_pairs) + at / 32], 1u << at % 32);
+        const u32 own = p.expert[v] - r.first;
+        if (r.is_first) atomicAdd(&b.hist[p.expert[v]], 1u);
+        if (own >> b.owned_bits == 0)
+            atomicOr(&b.marks[own * runs + p.pair[v] / 32], 1u << p.pair[v] % 32);
+        has_nobody |= p.expert[v] == nobody;
     }
+    if (r.is_first && has_nobody)
 #pragma unroll
-    for (u32 v = 0; v < MAP_AT_ONCE; v++) {
-        const u32 at = pair + v * step;
-        const bool is_mine = min(at / 32, (u32)b.num_blocks - 1) == (u32)b.block;
-        if (is_first && e[v] < 0 && at < (u32)m.num_pairs && is_mine) m.token_topk_to_pos[at] = -1;
-    }
+        for (u32 v = 0; v < MAP_AT_ONCE; v++) {
+            const bool is_mine = min(p.pair[v] / 32, (u32)b.num_blocks - 1) == (u32)b.block;
+            if (p.expert[v] == nobody && p.pair[v] < (u32)m.num_pairs && is_mine)
+                m.token_topk_to_pos[p.pair[v]] = -1;
+        }
 }
 
 /* What lanes have of an expert's marks, from address `marks` on: words begin .. end - 1 of a lane, and how
- * many pairs they and the lanes before have. */
-typedef struct { u32 marks; i32 begin, end; u32 pairs, before; } map_words;
+ * many pairs the lanes before have. */
+typedef struct { u32 marks; i32 begin, end; u32 before; } map_words;
+
+/* N words of a lane, with fewer than 1 << BITS pairs. */
+template <int N, int BITS> DEV map_words map_words_of(u32 marks, i32 runs, u32 lane)
+{
+    const i32 begin = N * (i32)lane;
+    u32 pairs = 0;
+#pragma unroll
+    for (i32 i = 0; i < N; i++)
+        if (begin + i < runs) pairs += __popc(shared_load_u32(marks + 4 * (begin + i)));
+    __syncwarp();
+    return { marks, begin, min(begin + N, runs), warp_sum_below_by_votes<BITS>(pairs) };
+}
 
 DEV map_words map_words_of(const tgl_map &m, u32 marks, u32 lane)
 {
     const i32 runs = MAP_RUNS((u32)m.num_pairs);
-    if (runs <= 32) {
-        const u32 pairs = (i32)lane < runs ? __popc(shared_load_u32(marks + 4 * lane)) : 0;
-        return { marks, (i32)lane, min((i32)lane + 1, runs), pairs, warp_sum_below_by_votes<6>(pairs) };
-    }
+    if (runs <= 32) return map_words_of<1, 6>(marks, runs, lane);
+    if (runs <= 64) return map_words_of<2, 7>(marks, runs, lane);
     const i32 per_lane = (runs + 31) / 32, begin = min((i32)lane * per_lane, runs);
     const i32 end = min(begin + per_lane, runs);
     u32 pairs = 0;
 #pragma unroll 1
     for (i32 i = begin; i < end; i++) pairs += __popc(shared_load_u32(marks + 4 * i));
     __syncwarp();
-    return { marks, begin, end, pairs, warp_sum_below_by_votes<9>(pairs) };     /* 8 words at most: 9 bits */
+    return { marks, begin, end, warp_sum_below_by_votes<9>(pairs) };    /* 8 words at most: 9 bits */
 }
 
-/* The part of expert e, from `start` on: by `parts` warps, a power of two, of which this is number `part`.
- * The last begins with the padding, the first with the pairs. */
+/* How often the alignment goes into the segment of an expert with `count` pairs. As tgl_map_aligned(), in
+ * fewer instructions. */
+DEV u32 map_units(const tgl_map &m, u32 count)
+{
+    return __umulhi(2 * count + 2 * (m.alignment - 1), m.by_alignment.multiplier) >> m.by_alignment.shift;
+}
+
+/* The part of expert e, from `start` on: by `parts` warps, a power of two, of which this is number `part` and
+ * writes the pairs of its share of the lanes. The last begins with the padding. */
 DEV void map_write_owned(const tgl_map &m, i32 e, const map_words &w, i32 start, i32 count, u32 lane,
                          i32 part, i32 parts)
 {
     i32 position = start + (i32)w.before;
+    const i32 end = ((i32)lane & (parts - 1)) == part ? w.end : w.begin;
 #pragma unroll 1
-    for (i32 i = w.begin; i < w.end; i++) {
-        u32 left = shared_load_u32(w.marks + 4 * i);
-        if ((i & (parts - 1)) != part) position += __popc(left), left = 0;
+    for (i32 i = w.begin; i < end; i++)
 #pragma unroll 1
-        for (; left; left &= left - 1) map_write_pair(m, 32 * i + __ffs((i32)left) - 1, e, position++);
-    }
-    const i32 pairs_end = start + count, segment_end = start + (i32)tgl_map_aligned(&m, (u32)count);
+        for (u32 left = shared_load_u32(w.marks + 4 * i); left; left &= left - 1)
+            map_write_pair(m, 32 * i + __ffs((i32)left) - 1, e, position++);
+    const i32 pairs_end = start + count, segment_end = start + (i32)(map_units(m, (u32)count) * m.alignment);
     if (part == parts - 1 && lane == 0) map_write_expert(m, e, start, pairs_end, segment_end);
     map_fill(m, (u32)pairs_end, (u32)segment_end, (u32)(32 * (parts - 1 - part)) + lane, (u32)(32 * parts));
 }
 
-/* Writes the mapping of pairs whose indices load(pair, step, index) gives, as map_load_all() does: by all
- * threads of all blocks. In a block:
+/* Writes the mapping of the pairs that each(round) calls map_mark() for: by all threads of all blocks. In a
+ * block:
  *   1  pairs per expert are counted, those of its experts marked
  *   2  warps for each of its experts: the segment starts where the segments before it end, and marks before a
  *      pair's tell its position */
-template <class INDEX, class LOAD> DEV void map_write(const tgl_map &m, const map_block &b, const LOAD &load)
+template <class EACH> DEV void map_write(const tgl_map &m, const map_block &b, const EACH &each)
 {
     const u32 tid = threadIdx.x, threads = blockDim.x, num_pairs = (u32)m.num_pairs;
-    const u32 hist = shared_address(b.hist), marks = hist + 4 * MAP_HIST((u32)m.num_experts);
+    const u32 hist = shared_address(b.hist), marks = hist + 4 * MAP_BINS((u32)m.num_experts);
     const u32 lane = tid % 32;
     const i32 warp = (i32)(tid / 32), warps = (i32)(threads / 32);
     const i32 parts = warps >> b.owned_bits, part = warp >> b.owned_bits;
     const i32 j = warp & ((1 << b.owned_bits) - 1);
     u32 total;
     for (i32 first = b.block << b.owned_bits;;) {
-#pragma unroll 1
-        for (u32 pair = tid; pair < num_pairs; pair += MAP_AT_ONCE * threads) {
-            INDEX index[MAP_AT_ONCE];
-            i32 e[MAP_AT_ONCE];
-            load(pair, threads, index);
-#pragma unroll
-            for (u32 v = 0; v < MAP_AT_ONCE; v++)
-                e[v] = pair + v * threads < num_pairs ? map_expert(m, index[v]) : -1;
-            map_mark(m, b, first, pair, threads, e);
-        }
+        each({ (u32)first, first == b.block << b.owned_bits });
         __syncthreads();
 
         /* to the host by one warp, in long runs: it is far away */
@@ -221,7 +240,7 @@ template <class INDEX, class LOAD> DEV void map_write(const tgl_map &m, const ma
             for (i32 i = (i32)lane; i < m.num_experts; i += 32)
                 m.num_tokens_per_expert_host[i] = (i32)tgl_map_aligned(&m, shared_load_u32(hist + 4 * i));
 
-        /* the lengths of the segments before this warp's, and of all; beyond the experts there are zeros */
+        /* the units of the segments before this warp's, and of all; beyond the experts there are zeros */
         const i32 e = first + j;
         u32 low = 0, all = 0;
 #pragma unroll 1
@@ -230,15 +249,15 @@ template <class INDEX, class LOAD> DEV void map_write(const tgl_map &m, const ma
             const u32 count[8] = { n.x, n.y, n.z, n.w, n2.x, n2.y, n2.z, n2.w };
 #pragma unroll
             for (i32 c = 0; c < 8; c++) {
-                const u32 length = tgl_map_aligned(&m, count[c]);
-                all += length;
-                low += i + c % 4 + c / 4 * 128 < e ? length : 0;
+                const u32 units = map_units(m, count[c]);
+                all += units;
+                low += i + c % 4 + c / 4 * 128 < e ? units : 0;
             }
         }
         __syncwarp();
         const map_words w = map_words_of(m, marks + 4 * j * MAP_RUNS(num_pairs), lane);
-        total = warp_add_u32(all);
-        low = warp_add_u32(low);
+        total = warp_add_u32(all) * m.alignment;
+        low = warp_add_u32(low) * m.alignment;
         if (part < parts && e < m.num_experts)
             map_write_owned(m, e, w, (i32)low, (i32)shared_load_u32(hist + 4 * e), lane, part, parts);
         first += b.num_blocks << b.owned_bits;

@@ -23,14 +23,15 @@ TGL_INLINE uint32_t tgl_map_aligned(const tgl_map *m, uint32_t count)
 }
 
 /* map_write() of map.cuh, for at most 8192 pairs. A block writes 1 << owned_bits experts at a time, with a
- * warp for each at least. Its shared memory: pairs by expert, in two vectors for every lane of a warp; a bit
- * per pair for each of its experts. */
+ * warp for each at least. Its shared memory: pairs by expert, in two vectors for every lane of a warp, and
+ * behind them those without an expert; a bit per pair for each of its experts. */
 #define MAP_OWNED_BITS 4
 #define MAP_AT_ONCE 4                   /* pairs of a thread */
 #define MAP_RUNS(num_pairs) (((num_pairs) + 31) / 32)
 #define MAP_HIST(num_experts) (((num_experts) + 255) / 256 * 256)
 #define MAP_MARKS(owned_bits, num_pairs) (((MAP_RUNS(num_pairs) << (owned_bits)) + 3) / 4 * 4)
+#define MAP_BINS(num_experts) (MAP_HIST(num_experts) + 4)
 #define MAP_SHARED(num_experts, owned_bits, num_pairs) \
-    (4 * (MAP_HIST(num_experts) + MAP_MARKS(owned_bits, num_pairs)))
+    (4 * (MAP_BINS(num_experts) + MAP_MARKS(owned_bits, num_pairs)))
 
 #endif

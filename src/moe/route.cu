@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
         const slot s = gate_token(gate, t, is_writer, lane, [&](i32 index) {
             const u32 code = code_of(m, index);
             if (!is_alone) publish(workspace, t, num_tokens, code, lane);
-            else if (lane < NUM_SLOTS) slots[t * (8 * WORDS) + lane] = (u16)code;
+            else if (lane < 8 * WORDS) slots[t * (8 * WORDS) + lane] = (u16)code;
         });
         if (is_writer) store_slot(gate, t, s, lane);
     }
@@ -67,6 +67,10 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     if (!is_alone)                              /* by the last threads: the first warps have the tokens */
         for (u32 i = blockDim.x - 1 - tid; i < num_tokens * WORDS; i += blockDim.x)
             words[i] = collect(workspace + block * num_tokens * WORDS + i);
-    __syncthreads();
-    map_codes(m, b, slots);
+    map_write(m, b, [&](const map_round &round) {
+        __syncthreads();                        /* here, so that map_write() prepares before it */
+#pragma unroll 1
+        for (u32 h = tid; h < num_tokens * 2 * WORDS; h += blockDim.x)
+            map_mark(m, b, round, pairs_of(m, h, ((const uint2 *)words)[h]));
+    });
 }

@@ -39,17 +39,18 @@ DEV float4 as_floats(uint4 v)
                        __uint_as_float(v.w));
 }
 
-/* The mapping of codes[token][8 * WORDS], by all threads. */
-DEV void map_codes(const tgl_map &m, const map_block &b, const u16 *codes)
+/* The pairs of half a word, four codes: half h of all tokens' words. */
+DEV map_pairs pairs_of(const tgl_map &m, u32 h, uint2 half)
 {
-    map_write<i32>(m, b, [&](u32 pair, u32 step, i32 (&index)[MAP_AT_ONCE]) {
+    const u32 token = h / (2 * WORDS), slot = 4 * (h % (2 * WORDS));
+    const u32 code[MAP_AT_ONCE] = { half.x, half.x >> 16, half.y, half.y >> 16 };
+    map_pairs p;
 #pragma unroll
-        for (u32 i = 0; i < MAP_AT_ONCE; i++, pair += step) {
-            u32 code = ROUTE_NO_EXPERT;         /* which is no expert's number */
-            if (pair < (u32)m.num_pairs) code = codes[pair / NUM_SLOTS * (8 * WORDS) + pair % NUM_SLOTS];
-            index[i] = (i32)(code & ROUTE_NO_EXPERT);
-        }
-    });
+    for (u32 v = 0; v < MAP_AT_ONCE; v++) {     /* ROUTE_NO_EXPERT is above all experts */
+        p.pair[v] = slot + v < NUM_SLOTS ? token * NUM_SLOTS + slot + v : 0xffffffff;
+        p.expert[v] = min(code[v] & ROUTE_NO_EXPERT, map_nobody(m));
+    }
+    return p;
 }
 
 #endif

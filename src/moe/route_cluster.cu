@@ -52,8 +52,12 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
         if (is_writer) store_slot(gate, t, s, lane);
     }
     pdl_trigger();
-    mbar_wait(bar, 0);
-    map_codes(m, b, (const u16 *)words);
+    map_write(m, b, [&](const map_round &round) {
+        mbar_wait(bar, 0);                      /* here, so that map_write() prepares before it */
+#pragma unroll 1
+        for (u32 h = threadIdx.x; h < num_tokens * 2 * WORDS; h += blockDim.x)
+            map_mark(m, b, round, pairs_of(m, h, ((const uint2 *)words)[h]));
+    });
 #else
     (void)gate, (void)m, (void)owned_bits, (void)cluster_blocks;
 #endif
