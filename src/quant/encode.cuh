@@ -58,6 +58,14 @@ template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax, floa
     return scale;
 }
 
+/* 1 / 2^(code - 127), as a division gives it: 254 has a subnormal inverse. Code 0 is the factor 0, 255 an
+ * infinite one. */
+DEV float inverse_of_code(u32 code)
+{
+    const i32 bits = max((254 - (i32)code) * 0x800000, (255 - (i32)code) * 0x400000);
+    return __uint_as_float(code ? (u32)bits : 0x7F800000);
+}
+
 /* ---- codes of scaled values ---- */
 
 /* Four in a word, the first in the lowest byte. */

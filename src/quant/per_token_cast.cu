@@ -90,11 +90,15 @@ DEV void cast_tile(const tgl_token_cast &c, u32 row, u32 tile, u32 staged, u32 c
     load_tile(t, c, row, col, end);
     float inv[ROUNDS];
     if (IS_GIVEN) {
+        u32 k[ROUNDS], elements[ROUNDS];
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) {
-            const u32 k = first_sf + r * GROUPS + lane / GROUP_LANES;
-            inv[r] = k < (u32)c.num_sf ? given_inverse(c, row, k) : 0;
+            /* Past the end the last one: a branch would have each wait for the one before. */
+            k[r] = min(first_sf + r * GROUPS + lane / GROUP_LANES, (u32)c.num_sf - 1);
+            elements[r] = given_element(c, row, k[r]);
         }
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) inv[r] = given_inverse(elements[r], k[r]);
     } else {
         u32 amax[ROUNDS];
         float sf[ROUNDS];

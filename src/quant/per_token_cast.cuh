@@ -14,6 +14,7 @@
 
 #include "quant/decode.cuh"
 #include "quant/encode.cuh"
+#include "quant/factors.cuh"
 #include "quant/per_token_cast.h"
 
 #if !defined(X) || !defined(X_SF_KIND) || !defined(FORMAT) || !defined(SF_KIND) || !defined(IS_ROUNDED) || \
@@ -211,12 +212,17 @@ DEV void store_factor(const tgl_token_cast &c, u32 row, u32 i, u32 bits)
     ((u32 *)c.sf.data)[at] = bits;
 }
 
-/* 1 / factor k of a row. */
-DEV float given_inverse(const tgl_token_cast &c, u32 row, u32 k)
+/* The element that has factor k of a row, and 1 / the factor in it. */
+DEV u32 given_element(const tgl_token_cast &c, u32 row, u32 k)
 {
     tgl_sf sf = c.sf;
     sf.kind = SF_KIND;
-    return 1 / tgl_sf_get(&sf, row, k);
+    return load_element(sf, row, k);
+}
+DEV float given_inverse(u32 element, u32 k)
+{
+    if (SF_KIND == TGL_SF_PACKED) return inverse_of_code(tgl_ue8m0x4_get(element, (int)(k % 4)));
+    return 1 / __uint_as_float(element);
 }
 
 #endif

@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS) per_token_cas
         load_tile(t, c, row, col, end);
         float inv[1];
         if (IS_GIVEN) {
-            inv[0] = given_inverse(c, row, k);
+            inv[0] = given_inverse(given_element(c, row, k), k);
         } else {
             u32 amax = tile_amax(t, 0);
 #pragma unroll
