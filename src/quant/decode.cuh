@@ -32,6 +32,16 @@ DEV u32 e4m3x2_to_f16x2(u32 pair)
 #endif
 }
 
+/* Of four codes, the last two. */
+DEV u32 e4m3x2_high_to_f16x2(u32 codes)
+{
+#if __CUDA_ARCH__ >= 890
+    return widen_e4m3_high(codes);
+#else
+    return e4m3x2_to_f16x2(codes >> 16);
+#endif
+}
+
 /* Eight codes of e2m1, the first in the lowest bits. Element j of 0 .. 3 becomes the low half of pair j,
  * element j + 4 the high half. As f16 the bits of a code are 2^-14 times its value. */
 DEV void e2m1x8_to_f16x2(u32 codes, u32 (&pairs)[4])
@@ -46,7 +56,7 @@ DEV void e2m1x8_to_f16x2(u32 codes, u32 (&pairs)[4])
 
 DEV void decode_e4m3x4(u32 codes, float (&v)[4])
 {
-    const u32 low = e4m3x2_to_f16x2(codes), high = e4m3x2_to_f16x2(codes >> 16);
+    const u32 low = e4m3x2_to_f16x2(codes), high = e4m3x2_high_to_f16x2(codes);
     v[0] = low_f16(low);
     v[1] = high_f16(low);
     v[2] = low_f16(high);
@@ -139,16 +149,6 @@ DEV void widen(const vector_of<X_E2M1> &x, float (&v)[16])
     }
 }
 
-/* Is there a NaN? Products with 0 and their sum are 0 if not. */
-DEV bool has_nan(const vector_of<X_E4M3> &x)
-{
-    u32 sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) sum = fma_f16x2(e4m3x2_to_f16x2(x.w[i / 2] >> i % 2 * 16), 0, sum);
-    return sum & 0x7FFF7FFF;
-}
-DEV bool has_nan(const vector_of<X_E2M1> &) { return false; }
-
 /* ---- largest magnitudes ----
  * As the bits of an f32 that is not negative: they are in the order of the values, so that integer maxima and
  * shuffles do the rest. NaN is ignored. */
@@ -176,7 +176,7 @@ DEV u32 amax_of(const vector_of<X_E4M3> &x)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         m = max_abs_f16x2(m, e4m3x2_to_f16x2(x.w[i]));
-        m = max_abs_f16x2(m, e4m3x2_to_f16x2(x.w[i] >> 16));
+        m = max_abs_f16x2(m, e4m3x2_high_to_f16x2(x.w[i]));
     }
     return max_bits_of_f16x2(m);
 }

@@ -129,32 +129,41 @@ DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
 }
 #endif
 
-/* ---- codes of e2m1 from codes with a factor that is a power of two ---- */
+/* ---- codes from codes with a factor that is a power of two ---- */
 
 #if __CUDA_ARCH__ >= 900
-/* Of four codes of e4m3, none a NaN, times a factor (two f16) that makes none larger than 6: bytes with the
- * magnitude in bits 1 .. 3, the sign in bit 4. They are rounded as above, in f16, where the code is from
- * bit 9 on. With an anchor half as large again values keep their signs; that of a zero comes from its
- * code. */
-DEV u32 scale_e4m3x4(u32 codes, u32 factor)
+/* Eight codes of e4m3 as f16, without their signs: pair j has codes j and j + 4. NaN is 0x7FFF. */
+DEV void e4m3x8_to_f16x2(u32 codes0, u32 codes1, u32 (&pairs)[4])
 {
-    u32 rounded[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const u32 v = fma_f16x2(widen_e4m3(codes >> 16 * i), factor, 0x80008000);
-        const u32 power = max_u16x2(v & 0x7C007C00, 0x3C003C00 /* 1 */);
-        const u32 sum = fma_f16x2(power, 0x62006200 /* 3 * 2^8 */, v);
-        const u32 anchor = fma_f16x2(power, 0xAA00AA00 /* -3 * 2^8 * 2^-14 */, 0x80008000);
-        rounded[i] = fma_f16x2(sum, 0x04000400 /* 2^-14 */, anchor);
-    }
-    return (__byte_perm(rounded[0], rounded[1], 0x7531) & 0x0E0E0E0E) | (codes >> 3 & 0x10101010);
+    const u32 front = __byte_perm(codes0, codes1, 0x5140) & 0x7F7F7F7F;         /* 0, 4, 1, 5 */
+    const u32 back = __byte_perm(codes0, codes1, 0x7362) & 0x7F7F7F7F;          /* 2, 6, 3, 7 */
+    pairs[0] = widen_e4m3(front);
+    pairs[1] = widen_e4m3_high(front);
+    pairs[2] = widen_e4m3(back);
+    pairs[3] = widen_e4m3_high(back);
 }
 
-/* Eight of them. */
-DEV u32 encode_e2m1x8_e4m3(u32 codes0, u32 codes1, u32 factor)
+/* Eight codes of e2m1 from such pairs times a factor (two f16) that makes no v of them larger than 6. Below 2
+ * a code is 2 v, from there to 4 it is v + 2, then v / 2 + 4, rounded to integers; elsewhere each of these is
+ * at least the code. Sums from 1024 on are integers: they round, and to even. */
+DEV u32 encode_e2m1x8_f16(const u32 (&pairs)[4], u32 factor)
 {
-    const u32 first = scale_e4m3x4(codes0, factor), second = scale_e4m3x4(codes1, factor);
-    return (__byte_perm(first, second, 0x6420) >> 1) + __byte_perm(first, second, 0x7531) * 8;
+    u32 codes = 0;
+#pragma unroll
+    for (int j = 3; j >= 0; j--) {
+        const u32 first = fma_f16x2(pairs[j], factor + 0x04000400, 0x64006400 /* 1024 */);
+        const u32 second = fma_f16x2(pairs[j], factor, 0x64026402);
+        const u32 third = fma_f16x2(pairs[j], factor - 0x04000400, 0x64046404);
+        codes = codes * 16 + min_u16x2(min_u16x2(first, second), third);
+    }
+    return codes - 0x64006400u * 0x1111;        /* 1024 of each pair */
+}
+
+/* The signs of eight codes of e4m3, in the places that codes of e2m1 have them. */
+DEV u32 signs_of_e4m3x8(u32 codes0, u32 codes1)
+{
+    const u32 even = __byte_perm(codes0, codes1, 0x6420), odd = __byte_perm(codes0, codes1, 0x7531);
+    return ((even >> 4 & 0x0F0F0F0F) | (odd & 0xF0F0F0F0)) & 0x88888888;
 }
 #endif
 
@@ -179,9 +188,25 @@ DEV u32 map_e2m1x8(u32 codes, e2m1_table t)
 {
     const u32 magnitudes = codes & 0x77777777;
     u32 first = __byte_perm(t.low, t.high, magnitudes), second = __byte_perm(t.low, t.high, magnitudes >> 16);
-    first |= first >> 4;                        /* bytes 0 and 2 have two codes */
-    second |= second >> 4;
+    first += first >> 4;                        /* bytes 0 and 2 have two codes */
+    second += second >> 4;
     return __byte_perm(first, second, 0x6420) | (codes & 0x88888888);
+}
+
+/* The same for codes of e4m3, which have all of these numbers from 2^-6 on: exponent is -5 at least, and a
+ * larger one than 16 is as good as that. */
+DEV e2m1_table e2m1_scaled_to_e4m3(i32 exponent)
+{
+    const u32 one = (u32)(min(exponent, 16) + 7) * 8;           /* the code of 2^exponent */
+    return { one * 0x01010100 + 0x04000000 - 0x0800, one * 0x01010101 + 0x14100C08 };
+}
+
+/* Eight codes by such a table, as two words; signs stay. */
+DEV void map_e2m1x8_to_e4m3(u32 codes, e2m1_table t, u32 &first, u32 &second)
+{
+    const u32 magnitudes = codes & 0x77777777, even = codes << 4;               /* signs in bits 7 of bytes */
+    first = __byte_perm(t.low, t.high, magnitudes) | (__byte_perm(even, codes, 0x5140) & 0x80808080);
+    second = __byte_perm(t.low, t.high, magnitudes >> 16) | (__byte_perm(even, codes, 0x7362) & 0x80808080);
 }
 
 /* ---- codes of e5m6 ---- */

@@ -71,11 +71,6 @@ DEV void load_tile(warp_tile &t, const tgl_token_cast &c, u32 row, u32 col, u32 
     }
 }
 
-DEV u32 tile_amax(const warp_tile &t, int j)
-{
-    return X_IS_CODES(X) ? scaled_amax(amax_of(t.x[j]), t.x_sf[j]) : amax_of(t.x[j]);
-}
-
 /* The values of vector j, scaled. */
 DEV void scale_values(const warp_tile &t, int j, float inv, float (&v)[VALUES])
 {
@@ -96,42 +91,97 @@ DEV void encode_f32(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_WORD
     }
 }
 
-/* Where all factors are powers of two, e2m1 is made in 16 bits, or from e2m1 by a table. Codes of e4m3 are
- * exact in f16, and so is a scaled value from 2^-14 on; what is smaller becomes zero, as all below 1/4 does.
- * A scaled value is 6 at most, so the product of the factors is above 2^11 only where all codes are zeros.
- * Below 2^-14 it makes zeros of all. */
+/* Where factors are powers of two, e2m1 is made of bf16 in 16 bits. Codes with such factors are scaled by the
+ * sum of the exponents: e4m3 in f16, e2m1 by a table. */
 #define IS_E2M1_BF16                                                                           \
     (FORMAT == TGL_FORMAT_E2M1 && X == X_BF16 &&                                               \
      (IS_ROUNDED || (IS_GIVEN && SF_KIND == TGL_SF_PACKED)) && __CUDA_ARCH__ >= 900)
-#define IS_E2M1_SCALED                                                                         \
-    (FORMAT == TGL_FORMAT_E2M1 && IS_ROUNDED && X_IS_CODES(X) && X_SF_KIND == TGL_SF_PACKED && \
-     __CUDA_ARCH__ >= 900)
-#if IS_E2M1_SCALED
+#define IS_SCALED                                                                              \
+    (IS_ROUNDED && X_IS_CODES(X) && X_SF_KIND == TGL_SF_PACKED && HAS_OUT &&                   \
+     !(X == X_E4M3 && FORMAT == TGL_FORMAT_E4M3) && __CUDA_ARCH__ >= 900)
+#if IS_SCALED
+DEV i32 exponent_of(float x_sf, float inv)
+{
+    return (i32)(__float_as_uint(x_sf) >> 23) + (i32)(__float_as_uint(inv) >> 23) - 254;
+}
+
+#if X == X_E4M3
+DEV void magnitudes_of(const vector_of<X> &x, u32 (&pairs)[2][4])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) e4m3x8_to_f16x2(x.w[2 * i], x.w[2 * i + 1], pairs[i]);
+}
+DEV u32 vector_amax(const vector_of<X> &x)
+{
+    u32 pairs[2][4], m = 0;
+    magnitudes_of(x, pairs);
+#pragma unroll
+    for (int i = 0; i < 8; i++) m = max_abs_f16x2(m, pairs[i / 4][i % 4]);
+    return max_bits_of_f16x2(m);
+}
+#else
+DEV u32 vector_amax(const vector_of<X> &x) { return amax_of(x); }
+#endif
+
+/* Is a vector scaled so? Not if there is a NaN, or a factor that is no number; inv is 0 beside infinite
+ * values: then codes that overflow with their factor become NaN. And not if a code of e4m3 would have to be
+ * rounded. */
+DEV bool can_scale(const vector_of<X> &x, float x_sf, float inv)
+{
+    const bool has_factors = x_sf > 0 && x_sf < __uint_as_float(0x7F800000) && inv > 0;
+#if X == X_E4M3
+    u32 pairs[2][4], m = 0;
+    magnitudes_of(x, pairs);
+#pragma unroll
+    for (int i = 0; i < 8; i++) m = max_u16x2(m, pairs[i / 4][i % 4]);
+    return has_factors && max(m & 0xFFFF, m >> 16) != 0x7FFF;
+#else
+    return has_factors && (FORMAT != TGL_FORMAT_E4M3 || exponent_of(x_sf, inv) >= -5);
+#endif
+}
+
+/* Scaled values of e2m1 are 6 at most: so the exponent is above 11 only where all codes are zeros, and the
+ * least one here makes zeros of all. */
 DEV void encode_scaled(const vector_of<X> &x, float x_sf, float inv, u32 (&codes)[CODE_WORDS])
 {
-    const i32 exponent = (i32)(__float_as_uint(x_sf) >> 23) + (i32)(__float_as_uint(inv) >> 23) - 254;
+    const i32 exponent = exponent_of(x_sf, inv);
 #if X == X_E4M3
-    const u32 factor = (u32)(min(max(exponent, -14), 15) + 15) * 0x04000400;
+    const u32 factor = (u32)(min(max(exponent, -13), 13) + 15) * 0x04000400;
+    u32 pairs[2][4];
+    magnitudes_of(x, pairs);
 #pragma unroll
-    for (int i = 0; i < 2; i++) codes[i] = encode_e2m1x8_e4m3(x.w[2 * i], x.w[2 * i + 1], factor);
-#else
+    for (int i = 0; i < 2; i++)
+        codes[i] = encode_e2m1x8_f16(pairs[i], factor) | signs_of_e4m3x8(x.w[2 * i], x.w[2 * i + 1]);
+#elif FORMAT == TGL_FORMAT_E2M1
     const e2m1_table table = scaled_e2m1(exponent);
 #pragma unroll
     for (int i = 0; i < 2; i++) codes[i] = map_e2m1x8(x.w[i], table);
+#else
+    const e2m1_table table = e2m1_scaled_to_e4m3(exponent);
+#pragma unroll
+    for (int i = 0; i < 2; i++) map_e2m1x8_to_e4m3(x.w[i], table, codes[2 * i], codes[2 * i + 1]);
 #endif
 }
+#else
+DEV u32 vector_amax(const vector_of<X> &x) { return amax_of(x); }
 #endif
 
-DEV void encode_vector(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_WORDS])
+DEV u32 tile_amax(const warp_tile &t, int j)
 {
+    return X_IS_CODES(X) ? scaled_amax(vector_amax(t.x[j]), t.x_sf[j]) : vector_amax(t.x[j]);
+}
+
+template <bool IS_SCALED_> DEV void encode_vector(const warp_tile &t, int j, float inv,
+                                                  u32 (&codes)[CODE_WORDS])
+{
+#if IS_SCALED
+    if (IS_SCALED_) {
+        encode_scaled(t.x[j], t.x_sf[j], inv, codes);
+        return;
+    }
+#endif
 #if IS_E2M1_BF16
     codes[0] = encode_e2m1x8_bf16(t.x[j].w, inv);
-#elif IS_E2M1_SCALED
-    /* inv is 0 beside infinite values: then codes that overflow with their factor become NaN */
-    const float x_sf = t.x_sf[j];
-    if (inv > 0 && x_sf > 0 && x_sf < __uint_as_float(0x7F800000) && !has_nan(t.x[j]))
-        encode_scaled(t.x[j], x_sf, inv, codes);
-    else encode_f32(t, j, inv, codes);
 #else
     encode_f32(t, j, inv, codes);
 #endif
@@ -178,31 +228,47 @@ DEV void store_staged(u32 staged, u32 words, u32 *to, u32 lane)
     if (last < words) to[last] = shared_load_u32(staged + 4 * last);
 }
 
-/* Stores the codes of a tile in a row of out; a factor is of VECTORS / COUNT steps. The whole warp calls;
- * `staged` is its shared memory. */
-template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[COUNT], char *out_row,
-                                         u32 col, u32 end, u32 staged, u32 lane)
+/* Stores the codes of a tile, not of e5m6; a factor is of VECTORS / COUNT steps. */
+template <bool IS_SCALED_, int COUNT> DEV void store_vectors(const warp_tile &t, const float (&inv)[COUNT],
+                                                             char *out_row, u32 col, u32 end)
 {
-    if (FORMAT == TGL_FORMAT_E5M6) __syncwarp();        /* what was staged before has been read */
 #pragma unroll
     for (int j = 0; j < VECTORS; j++) {
         const u32 at = col + j * STEP_COLS;
-        if constexpr (FORMAT == TGL_FORMAT_E5M6) {
-            float v[VALUES];
-            scale_values(t, j, inv[j * COUNT / VECTORS], v);
-            stage_e5m6(staged + j * (STEP_COLS / 8 * 12), v, lane);
-        } else if (at < end) {
-            u32 codes[CODE_WORDS];
-            encode_vector(t, j, inv[j * COUNT / VECTORS], codes);
-            store_codes(out_row + (i64)at * CODE_BYTES / VALUES, codes);
-        }
+        if (at >= end) continue;
+        u32 codes[CODE_WORDS];
+        encode_vector<IS_SCALED_>(t, j, inv[j * COUNT / VECTORS], codes);
+        store_codes(out_row + (i64)at * CODE_BYTES / VALUES, codes);
     }
-    if (FORMAT == TGL_FORMAT_E5M6) {
-        __syncwarp();
-        const u32 first = col - lane * VALUES;
-        const u32 words = first < end ? min(end - first, (u32)WARP_COLS) / 8 * 3 : 0;
-        store_staged(staged, words, (u32 *)(out_row + (i64)first / 8 * 12), lane);
+}
+
+/* Stores the codes of a tile in a row of out, as above. The whole warp calls; `staged` is its shared
+ * memory. */
+template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[COUNT], char *out_row,
+                                         u32 col, u32 end, u32 staged, u32 lane)
+{
+#if IS_SCALED
+    bool is_scaled = true;
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++)
+        is_scaled = is_scaled && can_scale(t.x[j], t.x_sf[j], inv[j * COUNT / VECTORS]);
+    if (is_scaled) store_vectors<true>(t, inv, out_row, col, end);
+    else store_vectors<false>(t, inv, out_row, col, end);
+#elif FORMAT != TGL_FORMAT_E5M6
+    store_vectors<false>(t, inv, out_row, col, end);
+#else
+    __syncwarp();                               /* what was staged before has been read */
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++) {
+        float v[VALUES];
+        scale_values(t, j, inv[j * COUNT / VECTORS], v);
+        stage_e5m6(staged + j * (STEP_COLS / 8 * 12), v, lane);
     }
+    __syncwarp();
+    const u32 first = col - lane * VALUES;
+    const u32 words = first < end ? min(end - first, (u32)WARP_COLS) / 8 * 3 : 0;
+    store_staged(staged, words, (u32 *)(out_row + (i64)first / 8 * 12), lane);
+#endif
 }
 
 /* Element i (a factor or a word) of a row of factors. */

@@ -309,6 +309,7 @@ extern "C" __global__ void t_pairs(const u32 *in, u32 *out, int n)
     out[7 * n + i] = __float_as_uint(high_f16(a));
 #if __CUDA_ARCH__ >= 890
     out[8 * n + i] = widen_e4m3(a);
+    out[9 * n + i] = widen_e4m3_high(a);
 #endif
 }
 

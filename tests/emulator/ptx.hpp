@@ -600,6 +600,7 @@ DEV u32 emu_e4m3_to_f16(u32 code)
     return emu_round(a, 10, 15, emu_rint) | (code & 128) << 8;
 }
 DEV u32 widen_e4m3(u32 pair) { return emu_e4m3_to_f16(pair & 255) | emu_e4m3_to_f16(pair >> 8 & 255) << 16; }
+DEV u32 widen_e4m3_high(u32 codes) { return widen_e4m3(codes >> 16); }
 #endif
 DEV u32 emu_bf16(float x)
 {

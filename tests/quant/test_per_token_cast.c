@@ -391,6 +391,64 @@ TEST(the_order_of_two_products_shows)   /* code * x_sf rounds before it is scale
     }
 }
 
+/* Products of codes and powers of two are exact: so codes are cast as their values are. All codes, with every
+ * factor that may be near another's, beside zeros or the largest code with a factor of 1. */
+static void check_codes_as_values(tgl_quant_format from, tgl_quant_format to, int64_t group)
+{
+    enum { MAX_GROUP = 32, NUM_FACTORS = 70, MAX_COLS = 32 * MAX_GROUP };
+    const int64_t num_codes = from == TGL_QUANT_E4M3 ? 256 : 32;        /* of e2m1 all, twice */
+    const int64_t num_cols = 4 * num_codes, num_words = num_cols / group / 4, cols = num_cols;
+    static uint8_t x[NUM_FACTORS][MAX_COLS], want[NUM_FACTORS * MAX_COLS];
+    static uint32_t factors[MAX_COLS][NUM_FACTORS];
+    static float want_sf[NUM_FACTORS * MAX_COLS];
+    memset(x, 0, sizeof x);
+    for (int m = 0; m < NUM_FACTORS; m++) {
+        const uint32_t special[] = { 0, 1, 253, 254, 255 }, at = (uint32_t)m;
+        for (int64_t w = 0; w < num_words; w++)
+            factors[w][m] = (at < 5 ? special[at] : 127 - 37 + at) * 0x01000100u + 127 * 0x00010001u;
+        for (int64_t c = 0; c < cols; c++) {
+            const int64_t block = c / (2 * group), is_second = c / group % 2;
+            const unsigned largest = block % 2 && c % group == 1 ? (from == TGL_QUANT_E4M3 ? 0x7e : 7) : 0;
+            const unsigned code = is_second ? (unsigned)(block / 2 * group + c % group) : largest;
+            if (from == TGL_QUANT_E4M3) x[m][c] = (uint8_t)code;
+            else x[m][c / 2] |= (uint8_t)((code & 15) << c % 2 * 4);
+        }
+    }
+    FOR_BACKENDS(b) {
+        tensor in, in_sf, values, out, sf;
+        const int64_t in_cols = quant_data_cols(from, cols), out_cols = quant_data_cols(to, cols);
+        const tgl_dtype out_dtype = quant_data_dtype(to, TGL_E2M1X2);
+        place_strided(b, &in, quant_data_dtype(from, TGL_E2M1X2), 2, SHAPE(NUM_FACTORS, in_cols),
+                      SHAPE(MAX_COLS, 1), x);
+        place_strided(b, &in_sf, TGL_I32, 2, SHAPE(NUM_FACTORS, num_words), SHAPE(1, NUM_FACTORS), factors);
+        place(b, &values, TGL_F32, 2, SHAPE(NUM_FACTORS, cols), NULL);
+        CHECK_OK(tgl_quant_cast_back(&in.t, &in_sf.t, &values.t,
+                                     PARAMS(.format = from, .x_num_per_channels = group), b->stream));
+        const tgl_quant_params params = { .format = to, .num_per_channels = 2 * group, .round_sf = true,
+                                          .x_num_per_channels = group };
+        const int64_t num_sf = cols / group / 2;
+        place(b, &out, out_dtype, 2, SHAPE(NUM_FACTORS, out_cols), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(NUM_FACTORS, num_sf), NULL);
+        CHECK_OK(tgl_quant_per_token_cast(&values.t, NULL, &out.t, &sf.t, &params, b->stream));
+        fetch(b, &out, want);
+        fetch(b, &sf, want_sf);
+        place(b, &out, out_dtype, 2, SHAPE(NUM_FACTORS, out_cols), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(NUM_FACTORS, num_sf), NULL);
+        CHECK_OK(tgl_quant_per_token_cast(&in.t, &in_sf.t, &out.t, &sf.t, &params, b->stream));
+        check_contents(b, &out, want, "out");
+        check_contents(b, &sf, want_sf, "out_sf");
+        discard(b, &in);
+        discard(b, &in_sf);
+        discard(b, &values);
+    }
+}
+
+TEST(codes_as_values)
+{
+    const tgl_quant_format formats[] = { TGL_QUANT_E4M3, TGL_QUANT_E2M1 };
+    for (int i = 0; i < 8; i++) check_codes_as_values(formats[i & 1], formats[i >> 1 & 1], i & 4 ? 32 : 16);
+}
+
 /* ---- errors that average out ---- */
 
 /* The share of results below what they stand for, equal ones counting half, is a half but for chance. */

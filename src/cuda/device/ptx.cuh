@@ -544,6 +544,12 @@ DEV u32 widen_e4m3(u32 pair)                    /* two codes in the low half to 
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"((u16)pair));
     return d;
 }
+DEV u32 widen_e4m3_high(u32 codes)              /* those in the high half */
+{
+    u32 d;
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h; }" : "=r"(d) : "r"(codes));
+    return d;
+}
 DEV u32 pack_e4m3(float lo, float hi)
 {
     u16 d;
