@@ -180,19 +180,6 @@ DEV u32 amax_of(const vector_of<X_E4M3> &x)
     }
     return max_bits_of_f16x2(m);
 }
-DEV u32 amax_of(const vector_of<X_E2M1> &x)
-{
-    u32 seen = 0;                               /* in every byte, bit c: is there code c? */
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const u32 codes = x.w[i] & 0x77777777;
-        seen |= __byte_perm(0x08040201, 0x80402010, codes) | __byte_perm(0x08040201, 0x80402010, codes >> 16);
-    }
-    seen |= seen >> 16;
-    const u32 largest = 31 - __clz((seen | seen >> 8) & 0xFF);
-    return largest < 2 ? largest * 0x3F000000u /* 1/2 */ : 0x3F800000 + (largest - 2) * 0x400000;
-}
-
 /* Of several vectors. */
 template <int X_, int N> DEV u32 amax_of(const vector_of<X_> (&x)[N])
 {
@@ -207,6 +194,18 @@ template <int N> DEV u32 amax_of(const vector_of<X_BF16> (&x)[N])
 #pragma unroll
     for (int i = 0; i < 4 * N; i++) m = max_abs_bf16x2(m, x[i / 4].w[i % 4]);
     return max_bits_of_bf16x2(m);
+}
+template <int N> DEV u32 amax_of(const vector_of<X_E2M1> (&x)[N])
+{
+    u32 seen = 0;                               /* in every byte, bit c: is there code c? */
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++) {
+        const u32 codes = x[i / 2].w[i % 2] & 0x77777777;
+        seen |= __byte_perm(0x08040201, 0x80402010, codes) | __byte_perm(0x08040201, 0x80402010, codes >> 16);
+    }
+    seen |= seen >> 16;
+    const u32 largest = 31 - __clz((seen | seen >> 8) & 0xFF);
+    return largest < 2 ? largest * 0x3F000000u /* 1/2 */ : 0x3F800000 + (largest - 2) * 0x400000;
 }
 
 /* Of codes that have a factor: rounding keeps the order, so the largest code gives the largest product. An

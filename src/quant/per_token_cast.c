@@ -96,7 +96,11 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 /* A configuration's kernels: one that does all, the one for its block_cols, if there is one, and that for few
  * rows; addresses, strides and the number of tokens choose. */
 enum { ANY, FAST, FEW, MAX_KERNELS };
-typedef struct { tgl_kernel kernels[MAX_KERNELS]; int num_kernels, x, warp_cols; bool is_wide; } kernel_plan;
+typedef struct {
+    tgl_kernel kernels[MAX_KERNELS];
+    int num_kernels, x, warp_cols;
+    bool is_wide, is_joined;    /* FAST is */
+} kernel_plan;
 
 static int x_of(const problem *p)
 {
@@ -117,19 +121,23 @@ static kernel_plan plan_of(const problem *p)
     const bool has_vectors = cols % values == 0 && p->num_cols % values == 0 &&
                              (!X_IS_CODES(x) || x_cols % values == 0 || x_cols >= p->num_cols);
     if (!fits || !has_vectors) return plan;
-    enum { IS_FEW = 0 };                                            /* place of the macro */
+    const int64_t few_cols = plan.warp_cols / 2, pair = 2 * values;
+    const bool has_few = plan.is_wide ? cols <= few_cols * TOKEN_MAX_WARPS : few_cols % (4 * cols) == 0;
+    plan.is_joined = has_few && !plan.is_wide && X_IS_CODES(x) && p->format == TGL_FORMAT_E2M1 &&
+                     cols % pair == 0 && p->num_cols % pair == 0 &&
+                     (x_cols % pair == 0 || x_cols >= p->num_cols);
+    enum { IS_FEW, IS_JOINED };                                     /* places of macros */
     plan.kernels[FAST] = (tgl_kernel){
         plan.is_wide ? "quant/per_token_cast_wide" : "quant/per_token_cast",
-        { [IS_FEW] = { "IS_FEW", 0 },
+        { [IS_FEW] = { "IS_FEW", 0 }, [IS_JOINED] = { "IS_JOINED", plan.is_joined },
           { "X", x }, { "X_SF_KIND", X_IS_CODES(x) ? p->codes.sf.kind : 0 }, { "FORMAT", p->format },
           { "SF_KIND", p->sf.kind }, { "IS_ROUNDED", p->rule.is_rounded && !p->is_given },
           { "IS_GIVEN", p->is_given }, { "HAS_OUT", p->has_out },
           { plan.is_wide ? NULL : "BLOCK_COLS", cols } }
     };
-    const int64_t few_cols = plan.warp_cols / 2;
-    const bool has_few = plan.is_wide ? cols <= few_cols * TOKEN_MAX_WARPS : few_cols % (4 * cols) == 0;
     plan.kernels[FEW] = plan.kernels[FAST];
     plan.kernels[FEW].macros[IS_FEW].value = 1;
+    plan.kernels[FEW].macros[IS_JOINED].value = 0;
     plan.num_kernels = has_few ? MAX_KERNELS : FEW;
     return plan;
 }
@@ -143,6 +151,14 @@ static bool is_fast(const problem *p, const kernel_plan *plan, const tgl_token_c
     const int64_t store_bytes = p->format == TGL_FORMAT_E5M6 ? 4 : vector_bytes;
     return x_bits % X_VECTOR_BYTES(plan->x) == 0 && (int64_t)(uintptr_t)c->out % store_bytes == 0 &&
            p->num_rows < TGL_DIVIDE_LIMIT && p->num_cols < TGL_DIVIDE_LIMIT - plan->warp_cols;
+}
+
+/* Do they allow two vectors of codes at once? */
+static bool can_join(const problem *p, const kernel_plan *plan, const tgl_token_cast *c)
+{
+    const int64_t x_bits = (int64_t)(uintptr_t)c->x | c->x_row_bytes;
+    const int64_t out_bits = (int64_t)(uintptr_t)c->out | c->out_row_bytes;
+    return x_bits % 16 == 0 && out_bits % tgl_code_bytes(p->format, 2 * X_VALUES(plan->x)) == 0;
 }
 
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
@@ -205,7 +221,9 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     tgl_token_cast c = arguments_of(p);
     tgl_shape shape = { .block = 0 };
     int which = is_fast(p, &plan, &c) && shape_fast(p, &plan, plan.warp_cols, &c, &shape) ? FAST : ANY;
-    if (which == FAST && FEW < plan.num_kernels && shape.grid[0] <= TOKEN_FEW_BLOCKS * target.num_sms) {
+    const bool is_few = shape.grid[0] <= TOKEN_FEW_BLOCKS * target.num_sms ||
+                        (plan.is_joined && !can_join(p, &plan, &c));
+    if (which == FAST && FEW < plan.num_kernels && is_few) {
         shape_fast(p, &plan, plan.warp_cols / 2, &c, &shape);
         which = FEW;
     }

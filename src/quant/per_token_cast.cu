@@ -20,9 +20,9 @@ static_assert(BLOCK_COLS >= 16 && BLOCK_COLS <= 256 && (BLOCK_COLS & (BLOCK_COLS
 
 enum {
     GROUP_STEPS = BLOCK_COLS > STEP_COLS ? BLOCK_COLS / STEP_COLS : 1,
-    GROUP_LANES = BLOCK_COLS / GROUP_STEPS / VALUES,
+    GROUP_LANES = BLOCK_COLS / GROUP_STEPS / (VALUES * JOINED),
     GROUPS = 32 / GROUP_LANES,                  /* side by side in a step */
-    ROUNDS = VECTORS / GROUP_STEPS,             /* factors that a lane gets to know */
+    ROUNDS = STEPS / GROUP_STEPS,               /* factors that a lane gets to know */
     /* Factors, or words of them, that a warp makes. Where those of a row do not lie together, those of a
      * block of threads meet in shared memory, from where whole sectors are stored. */
     ELEMENTS = WARP_COLS / BLOCK_COLS / (SF_KIND == TGL_SF_PACKED ? 4 : 1),
@@ -84,7 +84,7 @@ DEV void store_columns(const tgl_token_cast &c, u32 first_row, u32 tile,
 
 DEV void cast_tile(const tgl_token_cast &c, u32 row, u32 tile, u32 staged, u32 column, u32 lane)
 {
-    const u32 col = tile * WARP_COLS + lane * VALUES, end = (u32)c.num_cols;
+    const u32 col = tile * WARP_COLS + lane * (VALUES * JOINED), end = (u32)c.num_cols;
     const u32 first_sf = tile * (WARP_COLS / BLOCK_COLS);
     warp_tile t;
     load_tile(t, c, row, col, end);

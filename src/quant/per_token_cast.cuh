@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * per_token_cast.cuh - the part of a row that a warp of per_token_cast or per_token_cast_wide holds: lane l
- * has vectors l, l + 32, ... of it.
+ * has vectors l, l + 32, ... of it, or two side by side.
  *   macros  X           X_BF16, X_F32, X_E4M3, X_E2M1: what x has
  *           X_SF_KIND   TGL_SF_*, the factors of codes; else 0
  *           FORMAT      TGL_FORMAT_*
@@ -8,7 +8,8 @@
  *           IS_ROUNDED  factors are powers of two
  *           IS_GIVEN    factors are read; then IS_ROUNDED is 0
  *           HAS_OUT     else only factors are wanted
- *           IS_FEW      a warp holds half as much */
+ *           IS_FEW      a warp holds half as much
+ *           IS_JOINED   a lane has two vectors of codes side by side, with one factor; not with IS_FEW */
 #ifndef TEGULA_QUANT_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_PER_TOKEN_CAST_CUH
 
@@ -18,9 +19,9 @@
 #include "quant/per_token_cast.h"
 
 #if !defined(X) || !defined(X_SF_KIND) || !defined(FORMAT) || !defined(SF_KIND) || !defined(IS_ROUNDED) || \
-    !defined(IS_GIVEN) || !defined(HAS_OUT) || !defined(IS_FEW)
+    !defined(IS_GIVEN) || !defined(HAS_OUT) || !defined(IS_FEW) || !defined(IS_JOINED)
 #ifdef __CUDACC_RTC__
-#error "X, X_SF_KIND, FORMAT, SF_KIND, IS_ROUNDED, IS_GIVEN, HAS_OUT or IS_FEW is not defined"
+#error "X, X_SF_KIND, FORMAT, SF_KIND, IS_ROUNDED, IS_GIVEN, HAS_OUT, IS_FEW or IS_JOINED is not defined"
 #endif
 #define X X_BF16
 #define X_SF_KIND TGL_SF_ROWS
@@ -30,40 +31,69 @@
 #define IS_GIVEN 0
 #define HAS_OUT 1
 #define IS_FEW 0
+#define IS_JOINED 0
 #endif
 static_assert(X >= X_BF16 && X <= X_E2M1, "X is one of X_*");
 static_assert(FORMAT != TGL_FORMAT_E5M6 || !X_IS_CODES(X), "e5m6 is made of numbers only");
 static_assert(SF_KIND != TGL_SF_PACKED || IS_ROUNDED || IS_GIVEN, "packed factors are powers of two");
+static_assert(!IS_JOINED || (X_IS_CODES(X) && FORMAT == TGL_FORMAT_E2M1 && !IS_FEW), "IS_JOINED is of codes");
 
 enum {
     VALUES = X_VALUES(X),
     VECTORS = TOKEN_VECTORS(X, BLOCK_COLS) / (IS_FEW ? 2 : 1),
-    STEP_COLS = 32 * VALUES,                    /* columns from a vector of a lane to its next */
-    WARP_COLS = STEP_COLS * VECTORS,
+    JOINED = IS_JOINED ? 2 : 1,                 /* vectors of a lane side by side */
+    STEP_COLS = 32 * VALUES * JOINED,           /* columns from these of a lane to its next */
+    STEPS = VECTORS / JOINED,
+    WARP_COLS = STEP_COLS * STEPS,
     CODE_BYTES = FORMAT == TGL_FORMAT_E4M3 ? VALUES : VALUES / 2,       /* of a vector, but for e5m6 */
     CODE_WORDS = (CODE_BYTES + 3) / 4
 };
 
 typedef struct {
-    vector_of<X> x[VECTORS];
-    float x_sf[VECTORS];                        /* of codes */
+    vector_of<X> x[STEPS][JOINED];
+    float x_sf[STEPS];                          /* of codes */
 } warp_tile;
 
-/* Columns from `col` on, this lane's first, up to `end`; both are multiples of VALUES. */
+#if IS_JOINED
+/* Of e4m3 each of the two loads takes half of all sectors: so the first has to leave them in L1. */
+DEV void load_step(const char *from, vector_of<X> (&x)[2])
+{
+    u32 w[2 * X_VECTOR_BYTES(X) / 4];
+#pragma unroll
+    for (int i = 0; i < 2 * X_VECTOR_BYTES(X); i += 16) {
+        const uint4 v = X == X_E2M1 ? load_stream_u32x4(from) : *(const uint4 *)(from + i);
+        w[i / 4] = v.x;
+        w[i / 4 + 1] = v.y;
+        w[i / 4 + 2] = v.z;
+        w[i / 4 + 3] = v.w;
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * X_VECTOR_BYTES(X) / 4; i++)
+        x[i / (X_VECTOR_BYTES(X) / 4)].w[i % (X_VECTOR_BYTES(X) / 4)] = w[i];
+}
+#else
+DEV void load_step(const char *from, vector_of<X> (&x)[1]) { load_vector(from, x[0]); }
+#endif
+
+/* Columns from `col` on, this lane's first, up to `end`; both are multiples of VALUES * JOINED. */
 DEV void load_tile(warp_tile &t, const tgl_token_cast &c, u32 row, u32 col, u32 end)
 {
     const char *from = c.x + row * c.x_row_bytes + (i64)col * X_VECTOR_BYTES(X) / VALUES;
 #pragma unroll
-    for (int j = 0; j < VECTORS; j++) {
-        if (col + j * STEP_COLS < end) load_vector(from + j * 32 * X_VECTOR_BYTES(X), t.x[j]);
-        else clear_vector(t.x[j]);
+    for (int j = 0; j < STEPS; j++) {
+        if (col + j * STEP_COLS < end) {
+            load_step(from + j * (STEP_COLS / VALUES * X_VECTOR_BYTES(X)), t.x[j]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < JOINED; i++) clear_vector(t.x[j][i]);
+        }
     }
     if (X_IS_CODES(X)) {
         tgl_sf sf = c.x_sf;
         sf.kind = X_SF_KIND;
         const u32 m = tgl_divide(row, c.by_x_block_rows);
 #pragma unroll
-        for (int j = 0; j < VECTORS; j++) {
+        for (int j = 0; j < STEPS; j++) {
             /* Past the end the last one, beside zeros: a branch would have each wait for the one before. */
             const u32 at = min(col + j * STEP_COLS, end - 1);
             t.x_sf[j] = tgl_sf_get(&sf, m, tgl_divide(at, c.by_x_block_cols));
@@ -71,18 +101,18 @@ DEV void load_tile(warp_tile &t, const tgl_token_cast &c, u32 row, u32 col, u32 
     }
 }
 
-/* The values of vector j, scaled. */
-DEV void scale_values(const warp_tile &t, int j, float inv, float (&v)[VALUES])
+/* Values, scaled; x_sf is of codes. */
+DEV void scale_values(const vector_of<X> &x, float x_sf, float inv, float (&v)[VALUES])
 {
-    widen(t.x[j], v);
+    widen(x, v);
 #pragma unroll
-    for (int i = 0; i < VALUES; i++) v[i] = (X_IS_CODES(X) ? v[i] * t.x_sf[j] : v[i]) * inv;
+    for (int i = 0; i < VALUES; i++) v[i] = (X_IS_CODES(X) ? v[i] * x_sf : v[i]) * inv;
 }
 
-DEV void encode_f32(const warp_tile &t, int j, float inv, u32 (&codes)[CODE_WORDS])
+DEV void encode_f32(const vector_of<X> &x, float x_sf, float inv, u32 (&codes)[CODE_WORDS])
 {
     float v[VALUES];
-    scale_values(t, j, inv, v);
+    scale_values(x, x_sf, inv, v);
 #pragma unroll
     for (int i = 0; i < CODE_WORDS; i++) {
         if (FORMAT == TGL_FORMAT_E4M3)
@@ -105,74 +135,84 @@ DEV i32 exponent_of(float x_sf, float inv)
     return (i32)(__float_as_uint(x_sf) >> 23) + (i32)(__float_as_uint(inv) >> 23) - 254;
 }
 
+/* The largest magnitude of a step, without factors, as f32 bits; NaN is ignored. Is there one? */
 #if X == X_E4M3
-DEV void magnitudes_of(const vector_of<X> &x, u32 (&pairs)[2][4])
+DEV u32 largest_f16x2(const vector_of<X> (&x)[JOINED])
 {
+    u32 m = 0;
 #pragma unroll
-    for (int i = 0; i < 2; i++) e4m3x8_to_f16x2(x.w[2 * i], x.w[2 * i + 1], pairs[i]);
+    for (int i = 0; i < 2 * JOINED; i++) {
+        u32 pairs[4];
+        e4m3x8_to_f16x2(x[i / 2].w[i % 2 * 2], x[i / 2].w[i % 2 * 2 + 1], pairs);
+#pragma unroll
+        for (int k = 0; k < 4; k++) m = max_u16x2(m, pairs[k]);
+    }
+    return m;
 }
-DEV u32 vector_amax(const vector_of<X> &x)
+DEV bool has_nan(const vector_of<X> (&x)[JOINED])
 {
-    u32 pairs[2][4], m = 0;
-    magnitudes_of(x, pairs);
-#pragma unroll
-    for (int i = 0; i < 8; i++) m = max_abs_f16x2(m, pairs[i / 4][i % 4]);
-    return max_bits_of_f16x2(m);
+    return (largest_f16x2(x) + 0x20002000) & 0x80008000;        /* 448 is 0x5F00, NaN 0x7FFF */
+}
+DEV u32 step_amax(const vector_of<X> (&x)[JOINED])
+{
+    u32 amax = max_bits_of_f16x2(largest_f16x2(x));
+    if (has_nan(x)) amax = amax_of(x);
+    return amax;
 }
 #else
-DEV u32 vector_amax(const vector_of<X> &x) { return amax_of(x); }
+DEV bool has_nan(const vector_of<X> (&)[JOINED]) { return false; }
+DEV u32 step_amax(const vector_of<X> (&x)[JOINED]) { return amax_of(x); }
 #endif
 
-/* Is a vector scaled so? Not if there is a NaN, or a factor that is no number; inv is 0 beside infinite
- * values: then codes that overflow with their factor become NaN. And not if a code of e4m3 would have to be
+/* Is a step scaled so? Not if there is a NaN, or a factor that is no number; inv is 0 beside infinite values:
+ * then codes that overflow with their factor become NaN. And not if a code of e4m3 would have to be
  * rounded. */
-DEV bool can_scale(const vector_of<X> &x, float x_sf, float inv)
+DEV bool can_scale(const vector_of<X> (&x)[JOINED], float x_sf, float inv)
 {
-    const bool has_factors = x_sf > 0 && x_sf < __uint_as_float(0x7F800000) && inv > 0;
-#if X == X_E4M3
-    u32 pairs[2][4], m = 0;
-    magnitudes_of(x, pairs);
-#pragma unroll
-    for (int i = 0; i < 8; i++) m = max_u16x2(m, pairs[i / 4][i % 4]);
-    return has_factors && max(m & 0xFFFF, m >> 16) != 0x7FFF;
-#else
-    return has_factors && (FORMAT != TGL_FORMAT_E4M3 || exponent_of(x_sf, inv) >= -5);
-#endif
+    return x_sf > 0 && x_sf < __uint_as_float(0x7F800000) && inv > 0 && !has_nan(x) &&
+           (FORMAT != TGL_FORMAT_E4M3 || exponent_of(x_sf, inv) >= -5);
 }
 
 /* Scaled values of e2m1 are 6 at most: so the exponent is above 11 only where all codes are zeros, and the
  * least one here makes zeros of all. */
-DEV void encode_scaled(const vector_of<X> &x, float x_sf, float inv, u32 (&codes)[CODE_WORDS])
+DEV void encode_scaled(const vector_of<X> (&x)[JOINED], float x_sf, float inv,
+                       u32 (&codes)[JOINED][CODE_WORDS])
 {
     const i32 exponent = exponent_of(x_sf, inv);
 #if X == X_E4M3
     const u32 factor = (u32)(min(max(exponent, -13), 13) + 15) * 0x04000400;
-    u32 pairs[2][4];
-    magnitudes_of(x, pairs);
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        codes[i] = encode_e2m1x8_f16(pairs[i], factor) | signs_of_e4m3x8(x.w[2 * i], x.w[2 * i + 1]);
 #elif FORMAT == TGL_FORMAT_E2M1
     const e2m1_table table = scaled_e2m1(exponent);
-#pragma unroll
-    for (int i = 0; i < 2; i++) codes[i] = map_e2m1x8(x.w[i], table);
 #else
     const e2m1_table table = e2m1_scaled_to_e4m3(exponent);
-#pragma unroll
-    for (int i = 0; i < 2; i++) map_e2m1x8_to_e4m3(x.w[i], table, codes[2 * i], codes[2 * i + 1]);
 #endif
+#pragma unroll
+    for (int i = 0; i < 2 * JOINED; i++) {
+        const u32 *w = x[i / 2].w;
+        u32 *to = codes[i / 2];
+#if X == X_E4M3
+        const u32 codes0 = w[i % 2 * 2], codes1 = w[i % 2 * 2 + 1];
+        u32 pairs[4];
+        e4m3x8_to_f16x2(codes0, codes1, pairs);
+        to[i % 2] = encode_e2m1x8_f16(pairs, factor) + signs_of_e4m3x8(codes0, codes1);
+#elif FORMAT == TGL_FORMAT_E2M1
+        to[i % 2] = map_e2m1x8(w[i % 2], table);
+#else
+        map_e2m1x8_to_e4m3(w[i % 2], table, to[i % 2 * 2], to[i % 2 * 2 + 1]);
+#endif
+    }
 }
 #else
-DEV u32 vector_amax(const vector_of<X> &x) { return amax_of(x); }
+DEV u32 step_amax(const vector_of<X> (&x)[JOINED]) { return amax_of(x); }
 #endif
 
 DEV u32 tile_amax(const warp_tile &t, int j)
 {
-    return X_IS_CODES(X) ? scaled_amax(vector_amax(t.x[j]), t.x_sf[j]) : vector_amax(t.x[j]);
+    return X_IS_CODES(X) ? scaled_amax(step_amax(t.x[j]), t.x_sf[j]) : step_amax(t.x[j]);
 }
 
-template <bool IS_SCALED_> DEV void encode_vector(const warp_tile &t, int j, float inv,
-                                                  u32 (&codes)[CODE_WORDS])
+template <bool IS_SCALED_> DEV void encode_step(const warp_tile &t, int j, float inv,
+                                                u32 (&codes)[JOINED][CODE_WORDS])
 {
 #if IS_SCALED
     if (IS_SCALED_) {
@@ -181,18 +221,20 @@ template <bool IS_SCALED_> DEV void encode_vector(const warp_tile &t, int j, flo
     }
 #endif
 #if IS_E2M1_BF16
-    codes[0] = encode_e2m1x8_bf16(t.x[j].w, inv);
+    codes[0][0] = encode_e2m1x8_bf16(t.x[j][0].w, inv);
 #else
-    encode_f32(t, j, inv, codes);
+#pragma unroll
+    for (int i = 0; i < JOINED; i++) encode_f32(t.x[j][i], t.x_sf[j], inv, codes[i]);
 #endif
 }
 
-template <int WORDS> DEV void store_codes(char *to, const u32 (&codes)[WORDS])
+DEV void store_codes(char *to, const u32 (&codes)[JOINED][CODE_WORDS])
 {
-    if constexpr (CODE_BYTES == 2) *(u16 *)to = (u16)codes[0];
-    else if constexpr (CODE_BYTES == 4) *(u32 *)to = codes[0];
-    else if constexpr (CODE_BYTES == 8) *(uint2 *)to = make_uint2(codes[0], codes[1]);
-    else *(uint4 *)to = make_uint4(codes[0], codes[1], codes[2], codes[3]);
+    const u32 *w = &codes[0][0];
+    if constexpr (JOINED * CODE_BYTES == 2) *(u16 *)to = (u16)w[0];
+    else if constexpr (JOINED * CODE_BYTES == 4) *(u32 *)to = w[0];
+    else if constexpr (JOINED * CODE_BYTES == 8) *(uint2 *)to = make_uint2(w[0], w[1]);
+    else *(uint4 *)to = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
 /* A lane's codes of e5m6 are 12 or 6 bytes. They go through shared memory, so that lanes store 16 bytes side
@@ -228,16 +270,16 @@ DEV void store_staged(u32 staged, u32 words, u32 *to, u32 lane)
     if (last < words) to[last] = shared_load_u32(staged + 4 * last);
 }
 
-/* Stores the codes of a tile, not of e5m6; a factor is of VECTORS / COUNT steps. */
-template <bool IS_SCALED_, int COUNT> DEV void store_vectors(const warp_tile &t, const float (&inv)[COUNT],
-                                                             char *out_row, u32 col, u32 end)
+/* Stores the codes of a tile, not of e5m6; a factor is of STEPS / COUNT steps. */
+template <bool IS_SCALED_, int COUNT> DEV void store_steps(const warp_tile &t, const float (&inv)[COUNT],
+                                                           char *out_row, u32 col, u32 end)
 {
 #pragma unroll
-    for (int j = 0; j < VECTORS; j++) {
+    for (int j = 0; j < STEPS; j++) {
         const u32 at = col + j * STEP_COLS;
         if (at >= end) continue;
-        u32 codes[CODE_WORDS];
-        encode_vector<IS_SCALED_>(t, j, inv[j * COUNT / VECTORS], codes);
+        u32 codes[JOINED][CODE_WORDS];
+        encode_step<IS_SCALED_>(t, j, inv[j * COUNT / STEPS], codes);
         store_codes(out_row + (i64)at * CODE_BYTES / VALUES, codes);
     }
 }
@@ -250,18 +292,18 @@ template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[
 #if IS_SCALED
     bool is_scaled = true;
 #pragma unroll
-    for (int j = 0; j < VECTORS; j++)
-        is_scaled = is_scaled && can_scale(t.x[j], t.x_sf[j], inv[j * COUNT / VECTORS]);
-    if (is_scaled) store_vectors<true>(t, inv, out_row, col, end);
-    else store_vectors<false>(t, inv, out_row, col, end);
+    for (int j = 0; j < STEPS; j++)
+        is_scaled = is_scaled && can_scale(t.x[j], t.x_sf[j], inv[j * COUNT / STEPS]);
+    if (is_scaled) store_steps<true>(t, inv, out_row, col, end);
+    else store_steps<false>(t, inv, out_row, col, end);
 #elif FORMAT != TGL_FORMAT_E5M6
-    store_vectors<false>(t, inv, out_row, col, end);
+    store_steps<false>(t, inv, out_row, col, end);
 #else
     __syncwarp();                               /* what was staged before has been read */
 #pragma unroll
-    for (int j = 0; j < VECTORS; j++) {
+    for (int j = 0; j < STEPS; j++) {
         float v[VALUES];
-        scale_values(t, j, inv[j * COUNT / VECTORS], v);
+        scale_values(t.x[j][0], 1, inv[j * COUNT / STEPS], v);
         stage_e5m6(staged + j * (STEP_COLS / 8 * 12), v, lane);
     }
     __syncwarp();

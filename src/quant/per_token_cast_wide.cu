@@ -10,6 +10,8 @@
 #define BLOCK_COLS 0                            /* known at run time */
 #include "quant/per_token_cast.cuh"
 
+static_assert(!IS_JOINED, "IS_JOINED is for per_token_cast");
+
 enum { UNIT_GROUPS = SF_KIND == TGL_SF_PACKED ? 4 : 1 };
 
 DEV u32 max_of_warps(u32 amax, u32 (&of_warp)[TOKEN_MAX_WARPS], u32 warp, u32 lane)
@@ -42,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS) per_token_cas
         } else {
             u32 amax = tile_amax(t, 0);
 #pragma unroll
-            for (int j = 1; j < VECTORS; j++) amax = max(amax, tile_amax(t, j));
+            for (int j = 1; j < STEPS; j++) amax = max(amax, tile_amax(t, j));
             amax = max_of_warps(amax, of_warp[g % 2], warp, lane);
             const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax));
             inv[0] = scale.inv;
