@@ -52,15 +52,19 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 /* ---- launch ---- */
 
 /* Addresses and lengths choose, where columns side by side share a factor. */
-enum { ANY, RUNS, NUM_KERNELS };
+enum { ANY, RUNS_OF_1, RUNS_OF_2, RUNS_OF_4, NUM_KERNELS };
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     const tgl_codes *x = &p->x;
     const int out_bytes = p->is_bf16 ? 2 : 4, values = CAST_BACK_VALUES(out_bytes);
     const tgl_macro format = { "FORMAT", x->format }, bytes = { "OUT_BYTES", out_bytes };
     const tgl_macro kind = { "SF_KIND", x->sf.kind };
-    const tgl_kernel plan[NUM_KERNELS] = { [ANY] = { "quant/cast_back_any", { format, bytes, kind } },
-                                           [RUNS] = { "quant/cast_back", { format, bytes, kind } } };
+    const tgl_kernel plan[NUM_KERNELS] = {
+        [ANY] = { "quant/cast_back_any", { format, bytes, kind } },
+        [RUNS_OF_1] = { "quant/cast_back", { format, bytes, kind, { "ROWS", 1 } } },
+        [RUNS_OF_2] = { "quant/cast_back", { format, bytes, kind, { "ROWS", 2 } } },
+        [RUNS_OF_4] = { "quant/cast_back", { format, bytes, kind, { "ROWS", STRIP_ROWS } } }
+    };
     const bool has_runs = x->block_cols % values == 0;
     /* e5m6 is read in words, to which it is always aligned */
     const bool is_e5m6 = x->format == TGL_FORMAT_E5M6;
@@ -70,10 +74,11 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     tgl_strip strip = tgl_strip_of(p->num_rows, p->num_cols, x->block_rows, x->block_cols,
                                    is_vector ? values : CAST_BACK_FEW(x->format, out_bytes));
     void *args[] = { (void *)&x->data, (void *)&x->row_bytes, (void *)&x->sf, (void *)&p->out, &strip,
-                     &is_vector };      /* RUNS has no is_vector */
+                     &is_vector };      /* only ANY has is_vector */
     const tgl_shape shape = { { tgl_strip_grid(&strip) }, .block = STRIP_THREADS };
-    const int which = has_runs && is_vector && tgl_strip_is_short(&strip) ? RUNS : ANY;
-    return tgl_launch(plan, has_runs ? NUM_KERNELS : RUNS, which, on, &shape, stream, args);
+    const int runs = strip.rows == 1 ? RUNS_OF_1 : strip.rows == 2 ? RUNS_OF_2 : RUNS_OF_4;
+    const int which = has_runs && is_vector && tgl_strip_is_short(&strip) ? runs : ANY;
+    return tgl_launch(plan, has_runs ? NUM_KERNELS : 1, which, on, &shape, stream, args);
 }
 
 tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,

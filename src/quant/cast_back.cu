@@ -3,11 +3,22 @@
  *   computes  out[i][j] = decode(x[i][j]) * sf(i / block_rows, j / block_cols), rounded to f32, then bf16
  *   launch    strip.h's, units of VALUES columns; addresses allow vectors, the strip is short
  *   moves     every code and value once; factors once per thread that needs them, but for the first from L2
- *   macros    cast_back.cuh's */
+ *   macros    cast_back.cuh's, and ROWS, which is s.rows: 1, 2, STRIP_ROWS
+ *
+ * A kernel has the code of one ROWS: what a small matrix takes is largely reading instructions, one after
+ * another. */
+#ifndef ROWS
+#ifdef __CUDACC_RTC__
+#error "ROWS is not defined"
+#endif
+#define ROWS 1
+#endif
 #include "quant/cast_back.cuh"
 
-/* ROWS units, all loads first. */
-template <int ROWS> DEV void run(const u8 *x, i64 row_bytes, const tgl_sf &sf, u8 *out, const tgl_strip &s)
+static_assert(ROWS == 1 || ROWS == 2 || ROWS == STRIP_ROWS, "ROWS is 1, 2 or STRIP_ROWS");
+
+/* All loads first. */
+DEV void run(const u8 *x, i64 row_bytes, const tgl_sf &sf, u8 *out, const tgl_strip &s)
 {
     const short_place p = short_place_of(s);
     if (!short_has(s, p, 0)) return;
@@ -35,8 +46,6 @@ extern "C" __global__ void __launch_bounds__(STRIP_THREADS, 6) cast_back(
 {
     sf.kind = SF_KIND;
     pdl_wait();
-    if (s.rows == STRIP_ROWS) run<STRIP_ROWS>(x, row_bytes, sf, out, s);
-    else if (s.rows == 2) run<2>(x, row_bytes, sf, out, s);
-    else run<1>(x, row_bytes, sf, out, s);
+    run(x, row_bytes, sf, out, s);
     pdl_trigger();
 }
