@@ -231,23 +231,44 @@ DEV u32 encode_e5m6x2(float a, float b)
 #endif
 }
 
-/* Eight in three words, the first in the highest bits. */
+#if __CUDA_ARCH__ >= 900
+/* The same of numbers, with what lies above these 24 bits; bits 0 and 16 of `halves` are bits 16 of a and b,
+ * those of `rests` say whether a lower one is set. The code of a comes from the lower half, with four bits of
+ * b above it. */
+DEV u32 encode_e5m6x2_numbers(float a, float b, u32 halves, u32 rests)
+{
+    const u32 cut = pack_f16_rz(a, b) >> 4, codes = cut + (halves & (rests | cut) & 0x00010001);
+    return codes * 4096 + (codes >> 16);
+}
+DEV u32 encode_e5m6x2_numbers(float a, float b)
+{
+    const u32 bits_a = __float_as_uint(a), bits_b = __float_as_uint(b);
+    return encode_e5m6x2_numbers(a, b, __byte_perm(bits_a, bits_b, 0x7632),
+                                 min_u16x2(__byte_perm(bits_a, bits_b, 0x5410), 0x00010001));
+}
+#endif
+
+/* Eight in three words, the first in the highest bits, from four pairs of 24 bits; what lies above is
+ * ignored. */
+DEV void join_e5m6x8(const u32 *pairs, u32 (&w)[3])
+{
+    w[0] = __byte_perm(pairs[0], pairs[1], 0x2106);     /* bytes 2 1 0 of the one, 2 of the other */
+    w[1] = __byte_perm(pairs[1], pairs[2], 0x1065);
+    w[2] = __byte_perm(pairs[2], pairs[3], 0x0654);
+}
 DEV void encode_e5m6x8(const float *v, u32 (&w)[3])
 {
     u32 pairs[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) pairs[i] = encode_e5m6x2(v[2 * i], v[2 * i + 1]);
-    w[0] = __byte_perm(pairs[0], pairs[1], 0x2106);     /* bytes 2 1 0 of the one, 2 of the other */
-    w[1] = __byte_perm(pairs[1], pairs[2], 0x1065);
-    w[2] = __byte_perm(pairs[2], pairs[3], 0x0654);
+    join_e5m6x8(pairs, w);
 }
 
 /* Four of these eight, the first or the second: a word of the three and half of the middle one. */
-DEV void encode_e5m6x4(const float *v, bool is_second, u32 &word, u32 &half)
+DEV void join_e5m6x4(const u32 *pairs, bool is_second, u32 &word, u32 &half)
 {
-    const u32 first = encode_e5m6x2(v[0], v[1]), second = encode_e5m6x2(v[2], v[3]);
-    word = __byte_perm(first, second, is_second ? 0x0654 : 0x2106);
-    half = __byte_perm(first, second, is_second ? 0x7721 : 0x7754);
+    word = __byte_perm(pairs[0], pairs[1], is_second ? 0x0654 : 0x2106);
+    half = __byte_perm(pairs[0], pairs[1], is_second ? 0x7721 : 0x7754);
 }
 
 #endif

@@ -52,7 +52,8 @@ DEV void find_amax(const warp_tile &t, u32 (&amax)[ROUNDS])
 /* Code k of a row, if its word exists. */
 DEV void store_code(const tgl_token_cast &c, u32 row, u32 k, u32 code)
 {
-    if (k < ((u32)c.num_sf + 3) / 4 * 4) ((u8 *)c.sf.data)[(k / 4 * c.sf.stride + row) * 4 + k % 4] = (u8)code;
+    if (k >= ((u32)c.num_sf + 3) / 4 * 4) return;
+    ((u8 *)c.sf.data)[(k / 4 * c.sf.stride + row) * 4 + k % 4] = (u8)code;
 }
 
 /* In each round GROUP_LANES lanes side by side have the same factor, the next ones the next. Lane l of them

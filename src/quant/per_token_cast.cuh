@@ -237,25 +237,70 @@ DEV void store_codes(char *to, const u32 (&codes)[JOINED][CODE_WORDS])
     else *(uint4 *)to = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* A lane's codes of e5m6 are 12 or 6 bytes. They go through shared memory, so that lanes store 16 bytes side
- * by side. */
-DEV void stage_e5m6(u32 staged, const float (&v)[VALUES], u32 lane)
+#if FORMAT == TGL_FORMAT_E5M6
+/* Pairs of codes of e5m6, numbers or anything. */
+#define HAS_NUMBERS (!IS_GIVEN && __CUDA_ARCH__ >= 900)
+template <bool IS_NUMBERS> DEV void encode_e5m6(const vector_of<X> &x, float inv, u32 (&pairs)[VALUES / 2])
 {
-    if constexpr (VALUES == 8) {
-        u32 w[3];
-        encode_e5m6x8(v, w);
+    float v[VALUES];
+    scale_values(x, 1, inv, v);
 #pragma unroll
-        for (int i = 0; i < 3; i++) shared_store_u32(staged + 12 * lane + 4 * i, w[i]);
-    } else {
-        const u32 odd = lane % 2, group = staged + 6 * (lane - odd);
-        u32 word, half;
-        encode_e5m6x4(v, odd, word, half);
-        shared_store_u32(group + 8 * odd, word);
-        shared_store_u16(group + 6 - 2 * odd, half);
+    for (int i = 0; i < VALUES / 2; i++) {
+        const float a = v[2 * i], b = v[2 * i + 1];
+#if HAS_NUMBERS
+        if (IS_NUMBERS && X == X_BF16 && IS_ROUNDED) pairs[i] = encode_e5m6x2_numbers(a, b, x.w[i], 0);
+        else if (IS_NUMBERS) pairs[i] = encode_e5m6x2_numbers(a, b);
+        else
+#endif
+            pairs[i] = encode_e5m6x2(a, b);
     }
 }
 
-/* Stores a tile's words of e5m6 at `to`. */
+#if HAS_NUMBERS
+/* Are all values of a tile numbers? Products with 0 and their sums are 0 if so. And bf16 must keep its
+ * fraction when scaled by a power of two. */
+DEV bool has_numbers(const warp_tile &t, float inv)
+{
+    if (X == X_F32) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < STEPS * VALUES; i++)
+            sum = fmaf(__uint_as_float(t.x[i / VALUES][0].w[i % VALUES]), 0, sum);
+        return sum == 0;
+    }
+    u32 sum = 0;
+#pragma unroll
+    for (int i = 0; i < STEPS * 4; i++) sum = fma_bf16x2(t.x[i / 4][0].w[i % 4], 0, sum);
+    return !(sum & 0x7FFF7FFF) && (!IS_ROUNDED || inv >= 1);
+}
+#endif
+
+/* A lane's codes of e5m6 are 12 or 6 bytes. They go through shared memory, so that lanes store 16 bytes side
+ * by side. */
+template <bool IS_NUMBERS, int COUNT> DEV void stage_tile(const warp_tile &t, const float (&inv)[COUNT],
+                                                          u32 staged, u32 lane)
+{
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+        const u32 to = staged + j * (STEP_COLS / 8 * 12);
+        u32 pairs[VALUES / 2];
+        encode_e5m6<IS_NUMBERS>(t.x[j][0], inv[j * COUNT / STEPS], pairs);
+        if constexpr (VALUES == 8) {
+            u32 w[3];
+            join_e5m6x8(pairs, w);
+#pragma unroll
+            for (int i = 0; i < 3; i++) shared_store_u32(to + 12 * lane + 4 * i, w[i]);
+        } else {
+            const u32 odd = lane % 2, group = to + 6 * (lane - odd);
+            u32 word, half;
+            join_e5m6x4(pairs, odd, word, half);
+            shared_store_u32(group + 8 * odd, word);
+            shared_store_u16(group + 6 - 2 * odd, half);
+        }
+    }
+}
+
+/* Stores a tile's words at `to`. */
 DEV void store_staged(u32 staged, u32 words, u32 *to, u32 lane)
 {
     if ((u64)to % 16) {
@@ -269,6 +314,7 @@ DEV void store_staged(u32 staged, u32 words, u32 *to, u32 lane)
     const u32 last = words / 4 * 4 + lane;
     if (last < words) to[last] = shared_load_u32(staged + 4 * last);
 }
+#endif
 
 /* Stores the codes of a tile, not of e5m6; a factor is of STEPS / COUNT steps. */
 template <bool IS_SCALED_, int COUNT> DEV void store_steps(const warp_tile &t, const float (&inv)[COUNT],
@@ -300,12 +346,14 @@ template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[
     store_steps<false>(t, inv, out_row, col, end);
 #else
     __syncwarp();                               /* what was staged before has been read */
+#if HAS_NUMBERS
+    bool is_plain = true;
 #pragma unroll
-    for (int j = 0; j < STEPS; j++) {
-        float v[VALUES];
-        scale_values(t.x[j][0], 1, inv[j * COUNT / STEPS], v);
-        stage_e5m6(staged + j * (STEP_COLS / 8 * 12), v, lane);
-    }
+    for (int i = 0; i < COUNT; i++) is_plain = is_plain && has_numbers(t, inv[i]);
+    if (is_plain) stage_tile<true>(t, inv, staged, lane);
+    else
+#endif
+        stage_tile<false>(t, inv, staged, lane);
     __syncwarp();
     const u32 first = col - lane * VALUES;
     const u32 words = first < end ? min(end - first, (u32)WARP_COLS) / 8 * 3 : 0;
