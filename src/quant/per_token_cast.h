@@ -7,9 +7,11 @@
 #include "quant/scale.h"
 #include "quant/vector.h"
 
-/* A warp holds that many vectors a lane, all of one row side by side: 1024 columns, or half as many of f32,
- * but then as many as four blocks have. So it has whole words of packed factors. */
-#define TOKEN_VECTORS(x, block_cols) (X_IS_CODES(x) ? 2 : (x) == X_F32 && (block_cols) > 128 ? 8 : 4)
+/* A warp holds that many vectors a lane, all of one row side by side: 1024 columns, or half as many of f32
+ * where blocks of up to 128 are. So it has whole words of packed factors. In per_token_cast_wide block_cols is
+ * 0. */
+#define TOKEN_VECTORS(x, block_cols) \
+    (X_IS_CODES(x) ? 2 : (x) == X_F32 && ((block_cols) == 0 || (block_cols) > 128) ? 8 : 4)
 #define TOKEN_WARP_COLS(x, block_cols) (32 * X_VALUES(x) * TOKEN_VECTORS(x, block_cols))
 
 /* Where an SM would get at most so many blocks of threads, warps have half as many vectors, if that still
