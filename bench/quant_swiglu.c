@@ -726,7 +726,7 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=6 num_cols=640 round=1 sf=row_gap,col_gap,col_tight,packed_gap values=mixed",
             "num_rows=6 num_cols=256 dtype=bf16,f32 layout=half,gap offset=0,1 out_offset=0,1",
             "num_rows=3 num_cols=256 offset=4 out_offset=1,2,4",
-            "num_rows=130 num_cols=2312 round=1 sf=packed skip=7",      /* several steps a warp, on few SMs */
+            "num_rows=130 num_cols=2312 round=1 sf=packed skip=7",      /* many rows, of few SMs */
             /* rows of one factor, of one to eight vectors a thread and of none; odd blocks of pairs */
             "num_rows=3 num_cols=1096,2050,2056,4104 num_per_channels=0 dtype=bf16,f32 clamp=0.5 count=1 "
             "skip=2 values=mixed",

@@ -171,36 +171,36 @@ static choice choose(const problem *p)
     return (choice){ .kind = is_row ? ROW : NONE, .steps = steps };
 }
 
-static bool is_aligned(const problem *p)
+static bool suits_vectors(const problem *p)
 {
     const uintptr_t out_bytes = (uintptr_t)tgl_code_bytes(p->format, X_VALUES(x_of(p)));
     const int64_t row_bytes = p->num_rows > 1 ? p->x.row_bytes : 0;
-    return ((uintptr_t)p->x.data | (uintptr_t)row_bytes) % 16 == 0 && (uintptr_t)p->out % out_bytes == 0;
+    return ((uintptr_t)p->x.data | (uintptr_t)row_bytes) % 16 == 0 && (uintptr_t)p->out % out_bytes == 0 &&
+           p->num_rows <= INT32_MAX;
 }
 
 /* Beside it, each configuration has a kernel for addresses and strides that do not suit it, and where there
  * are tiles, one for few rows: more lanes share them. */
 enum { ANY, MADE, MADE_FOR_FEW };
 static tgl_status launch(const problem *p, choice k, int which, const DLTensor *on, const tgl_shape *shape,
-                         tgl_stream stream, void **args)
+                         tgl_stream stream, forward_args *a)
 {
     const tgl_macro x = { "X", x_of(p) }, format = { "FORMAT", p->format };
     const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
     const tgl_macro clamp = { "CLAMP", p->has_count ? FORWARD_COUNT
                                        : isinf(p->clamp) ? FORWARD_NO_CLAMP : FORWARD_CLAMP };
-    const tgl_macro block_cols = { "BLOCK_COLS", k.block_cols };
+    const tgl_macro block_cols = { "BLOCK_COLS", k.block_cols }, sf_kind = { "SF_KIND", p->sf.kind };
+    const tgl_macro lanes = { "BLOCK_LANES", k.lanes }, lanes_for_few = { "BLOCK_LANES", k.lanes_for_few };
+    const char *name = "quant/swiglu_forward_and_per_token_cast";
     const tgl_kernel any = { "quant/swiglu_forward_and_per_token_cast_any",
                              { x, format, is_rounded, clamp } };
-    const tgl_macro lanes = { "BLOCK_LANES", k.lanes }, lanes_for_few = { "BLOCK_LANES", k.lanes_for_few };
-    const tgl_kernel tiles = { "quant/swiglu_forward_and_per_token_cast",
-                               { x, format, is_rounded, clamp, block_cols, lanes } };
-    const tgl_kernel for_few = { "quant/swiglu_forward_and_per_token_cast",
-                                 { x, format, is_rounded, clamp, block_cols, lanes_for_few } };
     const tgl_kernel row = { "quant/swiglu_forward_and_per_token_cast_row",
                              { x, format, is_rounded, clamp, { "STEPS", k.steps } } };
+    const tgl_kernel tiles = { name, { x, format, is_rounded, clamp, block_cols, lanes, sf_kind } };
+    const tgl_kernel for_few = { name, { x, format, is_rounded, clamp, block_cols, lanes_for_few, sf_kind } };
     const tgl_kernel plan[] = { any, k.kind == TILES ? tiles : row, for_few };
-    const int num_kernels = k.kind == NONE ? 1 : k.lanes == k.lanes_for_few ? 2 : 3;
-    return tgl_launch(plan, num_kernels, which, on, shape, stream, args);
+    const int num_kernels = k.kind == NONE ? 1 : k.kind == ROW || k.lanes == k.lanes_for_few ? 2 : 3;
+    return tgl_launch(plan, num_kernels, which, on, shape, stream, (void *[]){ a });
 }
 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
@@ -215,32 +215,29 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
     const int64_t enough = FORWARD_BLOCKS_PER_SM * target.num_sms;
-    if (k.kind == NONE || !is_aligned(p)) {
+    if (k.kind == NONE || !suits_vectors(p)) {
         const tgl_shape shape = { { least(p->num_rows, enough) }, .block = 32 * FORWARD_ANY_WARPS };
-        return launch(p, k, ANY, on, &shape, stream, (void *[]){ &a });
+        return launch(p, k, ANY, on, &shape, stream, &a);
     }
     if (k.kind == ROW) {
         const int64_t threads = ceil_div(p->num_cols / X_VALUES(x_of(p)), k.steps);
         const tgl_shape shape = { { p->num_rows }, .block = (int)(ceil_div(threads, 32) * 32) };
-        return launch(p, k, MADE, on, &shape, stream, (void *[]){ &a });
+        return launch(p, k, MADE, on, &shape, stream, &a);
     }
-    /* Few rows are spread over all SMs; many counts come from few blocks, as each adds to the same words. */
-    const int64_t wide_step = 32 / k.lanes * k.block_cols;
-    const bool are_few = p->num_rows * ceil_div(p->num_cols, wide_step) < enough;
-    const int64_t step = are_few ? 32 / k.lanes_for_few * k.block_cols : wide_step;
-    const int64_t row_steps = ceil_div(p->num_cols, step);
-    int64_t steps = 1;
-    while (steps < FORWARD_STEPS && p->num_rows * row_steps / (2 * steps) >= 4 * enough) steps *= 2;
-    steps = ceil_div(row_steps, ceil_div(row_steps, steps));            /* tiles of a row are alike */
-    uint32_t tile_cols = (uint32_t)(steps * step), num_tiles = (uint32_t)ceil_div(p->num_cols, tile_cols);
-    tgl_divisor by_tiles = tgl_divisor_of(num_tiles);
-    const int64_t warps = are_few ? 2 : FORWARD_WARPS;
-    uint32_t num_pieces = (uint32_t)(ceil_div(p->num_rows, warps) * num_tiles);
-    const int64_t blocks = p->has_count ? least(num_pieces, enough) : num_pieces;
+    const int64_t wide_tile = 32 / k.lanes * k.block_cols;
+    const bool are_few = p->num_rows * ceil_div(p->num_cols, wide_tile) < enough;
+    const int64_t tile_cols = are_few ? 32 / k.lanes_for_few * k.block_cols : wide_tile;
+    a.num_tiles = (uint32_t)ceil_div(p->num_cols, tile_cols);
+    a.by_tiles = tgl_divisor_of(a.num_tiles);
+    /* few rows are spread over all SMs */
+    int64_t warps = are_few ? 1 : FORWARD_WARPS;
+    while (warps < FORWARD_WARPS && warps * target.num_sms < p->num_rows * a.num_tiles) warps *= 2;
+    a.num_pieces = (uint32_t)(ceil_div(p->num_rows, warps) * a.num_tiles);
+    /* many counts come from few blocks, as each adds to the same words */
+    const int64_t blocks = p->has_count ? least(a.num_pieces, enough) : a.num_pieces;
     const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };
     const int which = are_few && k.lanes != k.lanes_for_few ? MADE_FOR_FEW : MADE;
-    return launch(p, k, which, on, &shape, stream,
-                  (void *[]){ &a, &tile_cols, &num_tiles, &by_tiles, &num_pieces });
+    return launch(p, k, which, on, &shape, stream, &a);
 }
 
 tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const DLTensor *pos_to_token_topk,

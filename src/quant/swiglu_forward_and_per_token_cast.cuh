@@ -149,11 +149,11 @@ DEV codes_of_vector encode(const float (&v)[VECTOR], float inv)
 DEV void store_codes(u8 *to, const codes_of_vector &codes)
 {
 #if FORMAT == TGL_FORMAT_E2M1
-    if (VECTOR == 8) store_stream_u32(to, codes.w[0]);
-    else store_stream_u16(to, codes.w[0]);
+    if (VECTOR == 8) *(u32 *)to = codes.w[0];
+    else *(u16 *)to = (u16)codes.w[0];
 #else
-    if (VECTOR == 8) store_stream_u32x2(to, make_uint2(codes.w[0], codes.w[VECTOR / 4 - 1]));
-    else store_stream_u32(to, codes.w[0]);
+    if (VECTOR == 8) *(uint2 *)to = make_uint2(codes.w[0], codes.w[VECTOR / 4 - 1]);
+    else *(u32 *)to = codes.w[0];
 #endif
 }
 

@@ -3,12 +3,12 @@
 #ifndef TEGULA_QUANT_SWIGLU_FORWARD_AND_PER_TOKEN_CAST_H
 #define TEGULA_QUANT_SWIGLU_FORWARD_AND_PER_TOKEN_CAST_H
 
+#include "numerics/divide.h"
 #include "quant/scale.h"
 #include "quant/vector.h"
 
 #define FORWARD_WARPS 8             /* of a block, at most; each has a row */
 #define FORWARD_LANES 8             /* macro BLOCK_LANES, at most, where rows are many */
-#define FORWARD_STEPS 4             /* of a warp, one after the other, at most */
 #define FORWARD_MAX_BLOCK 128       /* columns of a factor */
 #define FORWARD_ROW_THREADS 512     /* where a block is a whole row: threads of a row, at most, */
 #define FORWARD_ROW_VALUES 32       /* and values of a thread, which stay in registers */
@@ -20,19 +20,21 @@
 #define FORWARD_CLAMP 1
 #define FORWARD_COUNT 2             /* clamps, and counts what was clamped */
 
-/* The arguments of all kernels. */
+/* The arguments of all kernels, in the order of their use: a few rows wait for every line of them. */
 typedef struct {
     const char *x;
     int64_t row_bytes;                  /* of x, from a row to the next */
+    tgl_divisor by_tiles;               /* of swiglu_forward_and_per_token_cast, as these: */
+    uint32_t num_tiles, num_pieces;     /* of a row, in all */
+    int64_t num_rows, num_cols;         /* of out */
+    const int32_t *pos_to_expert;       /* NULL: every row counts */
     const int32_t *pos_to_token_topk;   /* NULL: no weights */
+    uint8_t *out;
+    tgl_sf sf;
+    float clamp, floor;
     const float *topk_weights;
     int64_t num_weights;
-    const int32_t *pos_to_expert;       /* NULL: every row counts */
     int64_t *clamped_count;             /* read where CLAMP is FORWARD_COUNT */
-    float clamp, floor;
-    tgl_sf sf;
-    uint8_t *out;
-    int64_t num_rows, num_cols;         /* of out */
     int64_t block_cols;                 /* columns of a factor */
 } forward_args;
 
