@@ -30,12 +30,11 @@ static_assert(X_SF_KIND >= TGL_SF_ROWS && X_SF_KIND <= TGL_SF_PACKED && SF_KIND 
 
 enum {
     LANES = BLOCK_COLS / VECTOR,
-    RESIDENT = 3                    /* blocks of an SM, whose registers then suffice */
+    RESIDENT = HAS_CLAMP ? 6 : 7    /* blocks of BACKWARD_WARPS on an SM, whose registers then suffice */
 };
 
-/* Where a lane is in its row. */
+/* Where a lane is in its row; what it reads is a step ahead. */
 typedef struct {
-    u32 col;
     const u8 *x;                    /* the gates; the ups and their gradients are num_cols further */
     const u16 *grad_out;
     u16 *out, *x_grad;
@@ -45,31 +44,21 @@ typedef struct {
 DEV place place_of(const backward_args &a, i64 row, u32 col)
 {
     const i64 in_out = row * a.num_cols + col, in_grad = row * 2 * a.num_cols + col;
-    return { col, a.x + row * a.x_row_bytes + col, a.grad_out + row * a.grad_stride + col, a.out + in_out,
+    return { a.x + row * a.x_row_bytes + col, a.grad_out + row * a.grad_stride + col, a.out + in_out,
              a.x_grad + in_grad, a.x_grad_fp8 + in_grad };
 }
 
-DEV void advance(place &at, u32 cols)
-{
-    at.col += cols;
-    at.x += cols;
-    at.grad_out += cols;
-    at.out += cols;
-    at.x_grad += cols;
-    at.x_grad_fp8 += cols;
-}
-
-/* A lane's codes and their factors, `ahead` columns from a place; sf is of the row. */
+/* A lane's codes and their factors. */
 typedef struct {
     uint2 gates, ups;
     u32 gate_factor, up_factor;     /* the elements that have them */
 } inputs;
 
-DEV void load_codes(const backward_args &a, const tgl_sf &sf, const place &at, u32 ahead, inputs &in)
+DEV void load_codes(const backward_args &a, const tgl_sf &sf, const u8 *x, u32 col, inputs &in)
 {
-    const u32 k = (at.col + ahead) / BLOCK_COLS;
-    in.gates = load_stream_u32x2(at.x + ahead);
-    in.ups = load_stream_u32x2(at.x + ahead + a.num_cols);
+    const u32 k = col / BLOCK_COLS;
+    in.gates = load_stream_u32x2(x);
+    in.ups = load_stream_u32x2(x + a.num_cols);
     in.gate_factor = load_element(sf, 0, k);
     in.up_factor = load_element(sf, 0, (u32)a.num_blocks + k);
 }
@@ -118,32 +107,55 @@ DEV void differentiate_all(float (&gates)[VECTOR], float (&ups)[VECTOR], const u
     }
 }
 
-/* The gradients of a half of a row; k is the column of their factor in a row of factors. */
-DEV void store_grads(const backward_args &a, const tgl_sf &sf, u16 *x_grad, u8 *x_grad_fp8, u32 k,
-                     bool exists, const float (&v)[VECTOR])
+/* The inverse factors of two blocks, of gates and of ups, whose magnitudes LANES lanes have; stores both
+ * factors. Even lanes go on with the one block and odd lanes with the other, so that the same instructions do
+ * both. */
+typedef struct { float gates, ups; } inverses;
+DEV inverses store_factors(const backward_args &a, const tgl_sf &sf, u32 k, u32 gates_max, u32 ups_max)
 {
-    const u32 amax = max_of_lanes<LANES>(exists ? __float_as_uint(amax_of_values(v)) : 0);
+    const u32 num_blocks = (u32)a.num_blocks, up_k = num_blocks + k, lane = threadIdx.x % LANES;
+    const bool exists = k < num_blocks, is_last = k == num_blocks - 1;
+    if (LANES == 1) {
+        const tgl_scale gates = scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(gates_max));
+        const tgl_scale ups = scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(ups_max));
+        if (exists) {
+            store_factor(sf, 0, k, false, gates.sf);
+            store_factor(sf, 0, up_k, is_last, ups.sf);
+        }
+        return { gates.inv, ups.inv };
+    }
+    const bool has_ups = lane % 2;
+    u32 amax = has_ups ? ups_max : gates_max;
+    amax = max(amax, __shfl_xor_sync(FULL, has_ups ? gates_max : ups_max, 1));
+#pragma unroll
+    for (int offset = 2; offset < LANES; offset *= 2) amax = max(amax, __shfl_xor_sync(FULL, amax, offset));
     const tgl_scale scale = scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(amax));
+    const float other = __shfl_xor_sync(FULL, scale.inv, 1);
+    if (exists && lane < 2) store_factor(sf, 0, has_ups ? up_k : k, has_ups && is_last, scale.sf);
+    return { has_ups ? other : scale.inv, has_ups ? scale.inv : other };
+}
+
+/* The gradients of a half of a row. */
+DEV void store_grads(u16 *x_grad, u8 *x_grad_fp8, float inv, const float (&v)[VECTOR])
+{
     float s[VECTOR];
 #pragma unroll
-    for (int i = 0; i < VECTOR; i++) s[i] = v[i] * scale.inv;
-    const uint2 codes = make_uint2(encode_e4m3x4(s[0], s[1], s[2], s[3]),
-                                   encode_e4m3x4(s[4], s[5], s[6], s[7]));
-    if (!exists) return;
-    store_stream_u32x4(x_grad, pack_bf16x8(v));
-    store_stream_u32x2(x_grad_fp8, codes);
-    if (threadIdx.x % LANES == 0) store_factor(sf, 0, k, k == 2 * (u32)a.num_blocks - 1, scale.sf);
+    for (int i = 0; i < VECTOR; i++) s[i] = v[i] * inv;
+    *(uint4 *)x_grad = pack_bf16x8(v);
+    *(uint2 *)x_grad_fp8 = make_uint2(encode_e4m3x4(s[0], s[1], s[2], s[3]),
+                                      encode_e4m3x4(s[4], s[5], s[6], s[7]));
 }
 
 DEV void run_row(const backward_args &a, i64 row)
 {
     const u32 first = threadIdx.x / 32 * STEP, stride = blockDim.x / 32 * STEP, num_cols = (u32)a.num_cols;
     const tgl_sf x_sf = row_of_factors<X_SF_KIND>(a.x_sf, row), sf = row_of_factors<SF_KIND>(a.sf, row);
-    place at = place_of(a, row, first + threadIdx.x % 32 * VECTOR);
+    u32 col = first + threadIdx.x % 32 * VECTOR;
+    place at = place_of(a, row, col);
     inputs in = { { 0, 0 }, { 0, 0 }, 0, 0 };
     uint4 grads = { 0, 0, 0, 0 };
-    if (at.col < num_cols) {
-        load_codes(a, x_sf, at, 0, in);
+    if (col < num_cols) {
+        load_codes(a, x_sf, at.x, col, in);
         grads = load_stream_u32x4(at.grad_out);
     }
     const i64 slot = a.pos_to_token_topk[row];
@@ -153,31 +165,42 @@ DEV void run_row(const backward_args &a, i64 row)
     float sum = 0;
 #pragma unroll 1
     for (u32 begin = first; begin < num_cols; begin += stride) {
-        const u32 k = at.col / BLOCK_COLS, up_k = (u32)a.num_blocks + k;
-        const bool exists = at.col < num_cols, has_next = at.col + stride < num_cols;
+        const u32 k = col / BLOCK_COLS;
+        const bool exists = col < num_cols, has_next = col + stride < num_cols;
         const float gate_factor = factor_of_element(x_sf, in.gate_factor, k);
-        const float up_factor = factor_of_element(x_sf, in.up_factor, up_k);
+        const float up_factor = factor_of_element(x_sf, in.up_factor, (u32)a.num_blocks + k);
         float gates[VECTOR], ups[VECTOR], activations[VECTOR], with_step = sum;
         decode(in.gates, gate_factor, gates);
         decode(in.ups, up_factor, ups);
-        if (has_next) load_codes(a, x_sf, at, stride, in);
-        /* the largest code tells of all */
+        at.x += stride;
+        at.grad_out += stride;
+        if (has_next) load_codes(a, x_sf, at.x, col + stride, in);
+        /* The largest code tells of all. Where there is a clamp value, factors on both sides of it are usual,
+         * and a warp goes one way with all lanes. */
         const float most = TGL_E4M3_MAX * fabsf(gate_factor), most_up = TGL_E4M3_MAX * fabsf(up_factor);
-        const bool is_small = most <= SWIGLU_SMALL;
-        if (is_small && !(HAS_CLAMP && fmaxf(most, most_up) > a.clamp))
+        const bool is_small = HAS_CLAMP ? __all_sync(FULL, most <= SWIGLU_SMALL) : most <= SWIGLU_SMALL;
+        if (is_small && !(HAS_CLAMP && __any_sync(FULL, fmaxf(most, most_up) > a.clamp)))
             differentiate_all<true, false>(gates, ups, grads, weight, a.clamp, activations, with_step);
         else if (HAS_CLAMP && is_small)
             differentiate_all<true, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, with_step);
         else
             differentiate_all<false, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, with_step);
-        if (has_next) grads = load_stream_u32x4(at.grad_out + stride);
+        if (has_next) grads = load_stream_u32x4(at.grad_out);
         if (exists) {
             sum = with_step;
-            store_stream_u32x4(at.out, pack_bf16x8(activations));
+            *(uint4 *)at.out = pack_bf16x8(activations);
         }
-        store_grads(a, sf, at.x_grad, at.x_grad_fp8, k, exists, gates);
-        store_grads(a, sf, at.x_grad + num_cols, at.x_grad_fp8 + num_cols, up_k, exists, ups);
-        advance(at, stride);
+        const inverses inv =
+            store_factors(a, sf, k, exists ? __float_as_uint(amax_of_values(gates)) : 0,
+                          exists ? __float_as_uint(amax_of_values(ups)) : 0);
+        if (exists) {
+            store_grads(at.x_grad, at.x_grad_fp8, inv.gates, gates);
+            store_grads(at.x_grad + a.num_cols, at.x_grad_fp8 + a.num_cols, inv.ups, ups);
+        }
+        col += stride;
+        at.out += stride;
+        at.x_grad += stride;
+        at.x_grad_fp8 += stride;
     }
     store_weight_grad(a, slot, its_row == (i32)row, sum);
 }

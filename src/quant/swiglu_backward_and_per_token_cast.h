@@ -8,7 +8,7 @@
 
 #define BACKWARD_VECTOR 8           /* columns of a lane at a time, */
 #define BACKWARD_STEP 256           /* of a warp */
-#define BACKWARD_WARPS 8            /* of a row, at most; fewer where each would have */
+#define BACKWARD_WARPS 4            /* of a row, at most; fewer where each would have */
 #define BACKWARD_ROUNDS 4           /* less than so many steps: it loads one while it computes another */
 #define BACKWARD_MAX_BLOCK 256      /* columns of a factor, so that a step has it whole */
 #define BACKWARD_ANY_BLOCKS 16      /* per SM, where blocks loop over rows: several times what it holds */

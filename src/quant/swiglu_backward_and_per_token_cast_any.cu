@@ -72,7 +72,7 @@ DEV void cast_block(const backward_args &a, const team &t, i64 row, i64 k, float
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 3) swiglu_backward_and_per_token_cast_any(
+extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 6) swiglu_backward_and_per_token_cast_any(
     const backward_args a)
 {
     const team t = team_for(a.block_cols);
