@@ -107,11 +107,21 @@ static void find_alignment(tgl_channel_cast *c, int x, bool is_swiglu, bool is_t
  * the map names several times is fetched once. */
 static int64_t find_band(const tgl_channel_cast *c, int64_t strips, int64_t strip_bytes, bool is_transposed)
 {
-    enum { BAND_BYTES = 16 << 20 };             /* of x: a third of an H200's L2 */
+    enum { BAND_BYTES = 6 << 20, AHEAD_BYTES = 256 };  /* of x: L2 has much of it twice; fetched at a time */
     if (is_transposed) return 1;
     if (!c->pos_to_token) return strips;
+    const int64_t least = AHEAD_BYTES / strip_bytes;
     const int64_t fit = BAND_BYTES / strip_bytes / (c->num_tokens > 0 ? c->num_tokens : 1);
-    return divide_up(strips, divide_up(strips, fit > 1 ? fit : 1));     /* all about as wide */
+    const int64_t bands = divide_up(strips, fit > least ? fit : least);
+    const int64_t band = divide_up(divide_up(strips, bands), least) * least;        /* all about as wide */
+    return band < strips ? band : strips;
+}
+
+static void find_whole(tgl_channel_cast *c, int64_t strip_cols)
+{
+    const bool is_aligned = c->is_x_aligned && c->is_out_aligned;
+    c->whole_rows = is_aligned ? c->num_rows - c->num_rows % CHANNEL_TILE_ROWS : 0;
+    c->whole_cols = is_aligned ? c->num_cols - c->num_cols % strip_cols : 0;
 }
 
 static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t strips, int64_t band, int block)
@@ -132,8 +142,7 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
     enum { WIDTHS = 3, FEW_TILES = 100 };
     const bool has_any_rows = tgl_channel_block_rows(c->block_rows) == 0;
     const int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
-    const int widths[WIDTHS] = { CHANNEL_LANES(is_swiglu, is_transposed), CHANNEL_MIDDLE_LANES,
-                                 CHANNEL_NARROW_LANES };
+    const int widths[WIDTHS] = { CHANNEL_LANES(x), CHANNEL_MIDDLE_LANES, CHANNEL_NARROW_LANES };
     tgl_kernel plan[WIDTHS];
     int num_kernels = 0, which = 0, lanes = 0;
     int64_t strips = 0;
@@ -151,6 +160,7 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
         if (count >= FEW_TILES) break;          /* few rows do not make them few */
     }
     find_alignment(c, x, is_swiglu, is_transposed);
+    find_whole(c, lanes * CHANNEL_VALUES(x));
     const int64_t strip_bytes = lanes * CHANNEL_VECTOR_BYTES(x);
     const int64_t band = find_band(c, strips, strip_bytes, is_transposed && !has_any_rows);
     const tgl_shape shape = set_tiles(c, row_tiles, strips, band, CHANNEL_THREADS(x, lanes));

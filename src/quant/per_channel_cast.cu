@@ -23,7 +23,8 @@
 typedef struct {
     i64 row;                                            /* the first, without a map */
     int count;
-    i32 token[ROWS];                                    /* with one; negative: none */
+    u32 tokens;                                         /* with one: how many there are, ... */
+    u32 token[ROWS];                                    /* ... and the rows' own; one not below is none */
 } row_list;
 
 DEV row_list find_rows(const tgl_channel_cast &c, const place &at, i64 row)
@@ -31,17 +32,26 @@ DEV row_list find_rows(const tgl_channel_cast &c, const place &at, i64 row)
     row_list x;
     x.row = row;
     x.count = rows_from(at, row);
-    if (HAS_MAP) {
+    if (!HAS_MAP) return x;
+    const u32 *tokens = (const u32 *)c.pos_to_token + row;
+    x.tokens = (u32)min(c.num_tokens, (i64)1 << 31);
+    if (at.is_whole && (size_t)c.pos_to_token % 16 == 0) {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            x.token[r] = r < x.count ? c.pos_to_token[row + r] : -1;
-            if (x.token[r] >= c.num_tokens) x.token[r] = -1;
+        for (int r = 0; r < ROWS; r += 4) {
+            const uint4 four = *(const uint4 *)(tokens + r);
+            x.token[r] = four.x;
+            x.token[r + 1] = four.y;
+            x.token[r + 2] = four.z;
+            x.token[r + 3] = four.w;
         }
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) x.token[r] = r < x.count ? tokens[r] : ~0u;
     }
     return x;
 }
 
-DEV bool exists(const row_list &x, int r) { return HAS_MAP ? x.token[r] >= 0 : r < x.count; }
+DEV bool exists(const row_list &x, int r) { return HAS_MAP ? x.token[r] < x.tokens : r < x.count; }
 DEV bool has_all(const row_list &x)
 {
     bool has = x.count == ROWS;
@@ -123,9 +133,6 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) per_channel_cast(const tgl_channel_cast c)
 {
     SHARED(strip_memory, memory);
-    place at;
-    const bool is_there = find_place(c, at);
-    pdl_wait();
-    if (is_there) cast_tile(c, at, memory);
+    cast_block(c, memory);
     pdl_trigger();
 }

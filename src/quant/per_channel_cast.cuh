@@ -8,6 +8,7 @@
  *   and of the kernel, before it includes this:
  *           IS_SWIGLU     rows are activations, in bf16
  *           IS_TRANSPOSED codes are
+ *           HAS_MAP       rows are those that a map names
  *           IS_WIDE       rows are held as f32: codes whose factors change within a vector
  *
  * A thread holds a patch of ROWS rows by a vector. It finds the largest magnitude of each column, in its own
@@ -47,7 +48,7 @@ enum {
     VALUE_BYTES = CHANNEL_VECTOR_BYTES(X) / VALUES,
     LANES = STRIP_LANES,
     COLS = LANES * VALUES,                              /* of a strip */
-    ROWS = CHANNEL_ROWS(X),               /* of a patch */
+    ROWS = CHANNEL_ROWS(X),                             /* of a patch */
     GROUPS = TILE_ROWS / ROWS,                          /* of threads: patches below each other */
     THREADS = CHANNEL_THREADS(X, LANES),
     BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1,   /* of rows, in a tile */
@@ -90,6 +91,8 @@ typedef struct {
     int rows;                                           /* of the patch, if a tile is no more than patches */
     i64 first_col, col;                                 /* of the strip, of the thread */
     int count;                                          /* of the vector, columns that exist */
+    bool is_whole;                                      /* all of the tile exists and is aligned: known when
+                                                         * this is compiled, see cast_block() */
 } place;
 
 /* ---- x ---- */
@@ -108,16 +111,16 @@ typedef vector_of<X> vector;
 /* How many rows of the patch at `row` exist. */
 DEV int rows_from(const place &at, i64 row)
 {
-    return BLOCK_ROWS ? at.rows : (int)min(max(at.end - row, (i64)0), (i64)ROWS);
+    return at.is_whole ? ROWS : BLOCK_ROWS ? at.rows : (int)min(max(at.end - row, (i64)0), (i64)ROWS);
 }
 
 DEV bool has_vectors(const tgl_channel_cast &c, const place &at)
 {
-    return c.is_x_aligned && at.count == VALUES;
+    return at.is_whole || (c.is_x_aligned && at.count == VALUES);
 }
 
-/* A vector of a row whose columns all exist, at an aligned address. Where a strip is narrower than what L2
- * fetches ahead, that is what the strips beside it read. */
+/* A vector of a row whose columns all exist, at an aligned address. What L2 fetches ahead of values, 256
+ * bytes, is what the strips beside this one read. */
 DEV void load_whole(const u8 *from, vector &v)
 {
 #if X == X_E4M3
@@ -125,7 +128,7 @@ DEV void load_whole(const u8 *from, vector &v)
     v.w[0] = u.x;
     v.w[1] = u.y;
 #else
-    const uint4 u = LANES < 16 ? load_ahead_u32x4(from) : load_stream_u32x4(from);
+    const uint4 u = load_ahead_u32x4(from);
     v.w[0] = u.x;
     v.w[1] = u.y;
     v.w[2] = u.z;
@@ -195,13 +198,16 @@ DEV void widen_magnitudes(const patch &p, int r, float (&v)[VALUES])
     }
 }
 
+/* Maxima of bf16 have any signs until they are combined. */
+DEV u32 larger(u32 a, u32 b) { return IS_BF16 ? max_magnitude_bf16x2(a, b) : max(a, b); }
+
 DEV void raise_maxima(u32 (&maxima)[MAXIMA], const patch &p)
 {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if constexpr (IS_BF16) {
 #pragma unroll
-            for (int i = 0; i < MAXIMA; i++) maxima[i] = max_abs_bf16x2(maxima[i], p.w[r][i]);
+            for (int i = 0; i < MAXIMA; i++) maxima[i] = larger(maxima[i], p.w[r][i]);
         } else {
             float v[VALUES];
             widen_magnitudes(p, r, v);
@@ -225,7 +231,7 @@ DEV void put_maxima(strip_memory &m, const place &at, u32 (&maxima)[MAXIMA])
 #pragma unroll
         for (int i = 0; i < MAXIMA; i++) {
             const u32 other = __shfl_xor_sync(FULL, maxima[i], offset);
-            maxima[i] = IS_BF16 ? max_abs_bf16x2(maxima[i], other) : max(maxima[i], other);
+            maxima[i] = larger(maxima[i], other);
         }
     if (at.group % JOINED != 0) return;
 #pragma unroll
@@ -243,11 +249,9 @@ DEV u32 find_maximum(const strip_memory &m, u32 block, u32 col)
     const u32 word = (vector * LANES + lane) * MAXIMA_WORDS + (IS_BF16 ? i / 2 : i);
     u32 found = 0;
 #pragma unroll
-    for (u32 g = 0; g < BLOCK_GROUPS / JOINED; g++) {
-        const u32 pair = m.maxima[block * (BLOCK_GROUPS / JOINED) + g][word];
-        found = max(found, !IS_BF16 ? pair : i % 2 ? pair & 0xFFFF0000u : pair << 16);
-    }
-    return found;
+    for (u32 g = 0; g < BLOCK_GROUPS / JOINED; g++)
+        found = larger(found, m.maxima[block * (BLOCK_GROUPS / JOINED) + g][word]);
+    return !IS_BF16 ? found : (i % 2 ? found : found << 16) & 0x7FFF0000;
 }
 
 /* The factors that a thread makes, of the strip's: number at.thread, at.thread + THREADS, ... */
@@ -272,7 +276,7 @@ DEV void store_factors(const tgl_channel_cast &c, const place &at, const u32 (&a
     for (u32 f = 0; f < FACTORS; f++) {
         const u32 i = at.thread + f * THREADS, block = i / COLS, col = i % COLS;
         const bool is_there = at.first_col + col < c.num_cols && at.first + block * BLOCK_ROWS < c.num_rows;
-        if (i < BLOCKS * COLS && is_there)
+        if (i < BLOCKS * COLS && (at.is_whole || is_there))
             c.sf[(first_block + block) * c.num_cols + at.first_col + col] =
                 scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(amax[f])).sf;
     }
@@ -313,7 +317,7 @@ DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const plac
 {
     float inv[VALUES];
     get_inverses(m, at, inv);
-    const bool is_whole = c.is_out_aligned && at.count == VALUES;
+    const bool is_whole = at.is_whole || (c.is_out_aligned && at.count == VALUES);
     const int rows = rows_from(at, row);
     u8 *to = (u8 *)c.out + row * c.num_cols + at.col;
 #pragma unroll
@@ -418,7 +422,9 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 /* False if there is no tile left for the block. */
 DEV bool find_place(const tgl_channel_cast &c, place &at)
 {
-    const u32 band = tgl_divide(blockIdx.x, c.by_band_tiles), tile = blockIdx.x - band * c.band_tiles;
+    const bool has_bands = HAS_MAP || IS_TRANSPOSED;
+    const u32 band = has_bands ? tgl_divide(blockIdx.x, c.by_band_tiles) : 0;
+    const u32 tile = blockIdx.x - band * c.band_tiles;
     const u32 row_tile = tgl_divide(tile, c.by_band), col_tile = band * c.band + (tile - row_tile * c.band);
     const i64 tile_rows = BLOCK_ROWS ? TILE_ROWS : c.block_rows;
     at.thread = threadIdx.x;
@@ -431,6 +437,7 @@ DEV bool find_place(const tgl_channel_cast &c, place &at)
     at.col = at.first_col + at.lane * VALUES;
     const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
     at.count = min(max(cols - (int)at.lane * VALUES, 0), (int)VALUES);
+    at.is_whole = false;
     return at.first < c.num_rows && at.first_col < c.num_cols;
 }
 
@@ -465,6 +472,21 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
         }
     } while (!is_held && (row += TILE_ROWS) < at.end);
     store_factors(c, at, amax);
+}
+
+/* The tile of a block. This is in a kernel twice, once for whole tiles, with nothing left to ask about rows
+ * and columns of a thread; for codes, which are mostly conversions, once for all. */
+DEV void cast_block(const tgl_channel_cast &c, strip_memory &m)
+{
+    place at;
+    const bool is_there = find_place(c, at);
+    pdl_wait();
+    if (BLOCK_ROWS && X != X_E4M3 && at.first < c.whole_rows && at.first_col < c.whole_cols) {
+        at.is_whole = true;
+        cast_tile(c, at, m);
+    } else if (is_there) {
+        cast_tile(c, at, m);
+    }
 }
 
 #endif

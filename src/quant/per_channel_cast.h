@@ -3,9 +3,8 @@
  *
  * A block of threads has a tile: a strip of CHANNEL_TILE_ROWS rows. In it, CHANNEL_LANES threads side by side
  * have a vector of a row each, of CHANNEL_ROWS rows below each other: what a thread holds in registers from
- * its only load to the codes (x is a kernel's macro X). A row of a strip is 128 bytes of x at least, and of
- * codes; transposed ones need no more than 8 lanes. Where tiles are so few that they leave SMs without work,
- * strips are narrower, down to CHANNEL_NARROW_LANES. */
+ * its only load to the codes (x is a kernel's macro X). A row of a strip is 128 bytes of x. Where tiles are
+ * so few that they leave SMs without work, strips are narrower, down to CHANNEL_NARROW_LANES. */
 #ifndef TEGULA_QUANT_PER_CHANNEL_CAST_H
 #define TEGULA_QUANT_PER_CHANNEL_CAST_H
 
@@ -16,7 +15,7 @@
 #define CHANNEL_TILE_ROWS 128
 #define CHANNEL_VALUES(x) (X_IS_CODES(x) ? 8 : X_VALUES(x))     /* of a vector: codes need more registers */
 #define CHANNEL_VECTOR_BYTES(x) (X_IS_CODES(x) ? 8 : X_VECTOR_BYTES(x))
-#define CHANNEL_LANES(is_swiglu, is_transposed) ((is_swiglu) || (is_transposed) ? CHANNEL_MIDDLE_LANES : 16)
+#define CHANNEL_LANES(x) (X_IS_CODES(x) ? 16 : CHANNEL_MIDDLE_LANES)
 #define CHANNEL_MIDDLE_LANES 8
 #define CHANNEL_NARROW_LANES 2
 #define CHANNEL_ROWS(x) (X_IS_CODES(x) ? 8 : 4)
@@ -28,14 +27,7 @@ typedef struct {
     int64_t num_rows, num_cols;         /* of the codes, as if not transposed */
     char *out;                          /* packed */
     float *sf;                          /* [blocks of rows, num_cols] */
-    int64_t block_rows;
-    const int32_t *pos_to_token;        /* NULL: row i is token i */
-    tgl_sf x_sf;                        /* of codes, with the columns of its blocks */
-    int64_t x_block_cols;
-    tgl_divisor by_x_block_cols;
-    float clamp;                        /* of SwiGLU */
-    int32_t is_x_aligned;               /* vectors of x may be loaded as such */
-    int32_t is_out_aligned;             /* codes of a vector may be stored at once; transposed: 16 bytes */
+    int64_t whole_rows, whole_cols;     /* tiles that are whole and aligned begin before these */
 
     /* Tiles follow each other along x of the grid: row by row through a band of columns, then through the
      * next. Where they are more than x of a grid can be, rows are cut into slices, along y. */
@@ -44,6 +36,15 @@ typedef struct {
     uint32_t band_tiles;                /* of a band, in a slice */
     tgl_divisor by_band_tiles;
     int64_t slice_rows;                 /* rows of tiles */
+
+    int64_t block_rows;
+    const int32_t *pos_to_token;        /* NULL: row i is token i */
+    tgl_sf x_sf;                        /* of codes, with the columns of its blocks */
+    int64_t x_block_cols;
+    tgl_divisor by_x_block_cols;
+    float clamp;                        /* of SwiGLU */
+    int32_t is_x_aligned;               /* vectors of x may be loaded as such */
+    int32_t is_out_aligned;             /* codes of a vector may be stored at once; transposed: 16 bytes */
 } tgl_channel_cast;
 
 #endif

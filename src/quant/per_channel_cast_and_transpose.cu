@@ -6,6 +6,7 @@
  *   macros    per_channel_cast.cuh's */
 #define IS_SWIGLU 0
 #define IS_TRANSPOSED 1
+#define HAS_MAP 0
 #define IS_WIDE 0
 #include "quant/per_channel_cast.cuh"
 

@@ -7,6 +7,7 @@
  *   moves     x, out and its factors, each once
  *   macros    per_channel_cast.cuh's, IS_TRANSPOSED and IS_CLAMPED: there is a clamp value */
 #define IS_SWIGLU 1
+#define HAS_MAP 0
 #define IS_WIDE 0
 #if !defined(IS_TRANSPOSED) || !defined(IS_CLAMPED)
 #ifdef __CUDACC_RTC__

@@ -536,6 +536,10 @@ DEV u32 max_abs_bf16x2(u32 m, u32 x)
 {
     return emu_max_abs(m & 0xffff, x & 0xffff, 0x7f80) | emu_max_abs(m >> 16, x >> 16, 0x7f80) << 16;
 }
+DEV u32 max_magnitude_bf16x2(u32 a, u32 b)
+{
+    return max_abs_bf16x2(a & 0x7fff7fff, b) | ((a ^ b) & 0x80008000);
+}
 DEV u32 max_abs_f16x2(u32 m, u32 x)
 {
     return emu_max_abs(m & 0xffff, x & 0xffff, 0x7c00) | emu_max_abs(m >> 16, x >> 16, 0x7c00) << 16;

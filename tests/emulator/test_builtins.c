@@ -496,6 +496,9 @@ TEST(pairs)
                                "%s_%s of %04x %04x %04x: %04x, want %04x", k < 2 ? "max_abs" : "fma",
                                k % 2 ? "f16x2" : "bf16x2", a, b, c, got[k], want);
                 }
+                const uint32_t larger = o[9 * N + i] >> half & 0x7fff;      /* with either sign */
+                CHECK_THAT(same_half(larger, max_abs_half(a & 0x7fff, b, 7, 127), 7, 127),
+                           "max_magnitude_bf16x2 of %04x %04x: %04x", a, b, larger);
                 const float widened = float_of(o[(half ? 7 : 6) * N + i]);
                 const double value = half_value(a, 10, 15);
                 CHECK_THAT(isnan(value) ? isnan(widened) : bits_of(widened) == bits_of((float)value),

@@ -465,6 +465,17 @@ DEV u32 max_abs_bf16x2(u32 m, u32 x)
     asm("{ .reg .b32 a; abs.bf16x2 a, %2; max.bf16x2 %0, %1, a; }" : "=r"(d) : "r"(m), "r"(x));
     return d;
 }
+/* The larger magnitude of each half, with either sign; NaN as above. */
+DEV u32 max_magnitude_bf16x2(u32 a, u32 b)
+{
+#if __CUDA_ARCH__ >= 860
+    u32 d;
+    asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+#else
+    return max_abs_bf16x2(a & 0x7FFF7FFF, b);
+#endif
+}
 DEV u32 max_abs_f16x2(u32 m, u32 x)
 {
     u32 d;
