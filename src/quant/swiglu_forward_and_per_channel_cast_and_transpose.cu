@@ -19,20 +19,25 @@
 #include "quant/per_channel_cast.cuh"
 #include "quant/swiglu.cuh"
 
-DEV void hold_activations(const vector_of<X> &gate, const vector_of<X> &up, float clamp, u32 (&w)[WORDS])
+/* Activations of rows. Whether gates are as usual is asked once for all of them. */
+DEV void hold_activations(const vector (&gate)[ROWS], const vector (&up)[ROWS], float clamp, patch &p)
 {
-    float gates[VALUES], ups[VALUES], v[VALUES];
-    widen(gate, gates);
-    widen(up, ups);
-    if (swiglu_is_usual<IS_CLAMPED>({ gate }, { up }, clamp)) {
-        silu_of_small<X == X_BF16>(gates, v);
-    } else {
-        if (IS_CLAMPED) swiglu_clamp(gates, ups, clamp);
-        silu_of_any(gates, v);
-    }
+    const bool is_usual = swiglu_is_usual<IS_CLAMPED>(gate, up, clamp);
 #pragma unroll
-    for (int i = 0; i < WORDS; i++)
-        w[i] = pack_bf16(v[2 * i] * ups[2 * i], v[2 * i + 1] * ups[2 * i + 1]);
+    for (int r = 0; r < ROWS; r++) {
+        float gates[VALUES], ups[VALUES], v[VALUES];
+        widen(gate[r], gates);
+        widen(up[r], ups);
+        if (is_usual) {
+            silu_of_small<X == X_BF16>(gates, v);
+        } else {
+            if (IS_CLAMPED) swiglu_clamp(gates, ups, clamp);
+            silu_of_any(gates, v);
+        }
+#pragma unroll
+        for (int i = 0; i < WORDS; i++)
+            p.w[r][i] = pack_bf16(v[2 * i] * ups[2 * i], v[2 * i + 1] * ups[2 * i + 1]);
+    }
 }
 
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
@@ -40,7 +45,7 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
     const int rows = rows_from(at, row);
     const u8 *from = (const u8 *)c.x + row * c.x_row_bytes + at.col * VALUE_BYTES;
     const i64 to_ups = c.num_cols * VALUE_BYTES;
-    vector_of<X> gates[ROWS], ups[ROWS];
+    vector gates[ROWS], ups[ROWS];
     if (rows == ROWS && has_vectors(c, at)) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -58,8 +63,7 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
             }
         }
     }
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) hold_activations(gates[r], ups[r], c.clamp, p.w[r]);
+    hold_activations(gates, ups, c.clamp, p);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
