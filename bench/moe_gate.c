@@ -1076,6 +1076,8 @@ const case_op moe_gate_ops[] = {
             "num_tokens=150 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
             "num_tp_ranks=2 num_mapped_experts=34 alignment=16 map=random mask=some fix=some unmapped=gap "
             "fixed=beyond counts=1 scoring=softmax,identity,sqrtsoftplus dtype=i32",
+            "num_tokens=130 num_experts=384,512,1000 num_topk=6 scoring=identity alignment=16",
+            "num_tokens=130 num_experts=40 num_topk=32 alignment=8 values=descending bias=none",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

@@ -471,6 +471,8 @@ const case_op quant_ops[] = {
             "num_rows=5 num_cols=256 dtype=e4m3,e2m1 format=e4m3,e2m1 x_sf=row,packed round=1 values=bits",
             "num_rows=3 num_cols=64 dtype=e2m1 format=e2m1 pairs=i8,u8 values=mixed",
             "num_rows=5 num_cols=128 dtype=e4m3,e2m1 layout=gap,repeated offset=1 out_offset=1 values=mixed",
+            "num_rows=200 num_cols=512 dtype=e4m3,e2m1 format=e2m1 num_per_channels=32 round=1 sf=packed "
+            "x_sf=packed offset=0,8 out_offset=0,8 values=mixed",
             /* without data */
             "num_rows=5 num_cols=576 dtype=bf16,f32 sf=row,packed round=1 sf_only=1 values=mixed",
             "num_rows=5 num_cols=576 dtype=e4m3 num_per_channels=0 sf_only=1 values=mixed",

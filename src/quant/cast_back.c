@@ -66,19 +66,23 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         [RUNS_OF_4] = { "quant/cast_back", { format, bytes, kind, { "ROWS", STRIP_ROWS } } }
     };
     const bool has_runs = x->block_cols % values == 0;
+    const int num_kernels = has_runs ? NUM_KERNELS : 1;
+    if (tgl_preparing()) return tgl_launch(plan, num_kernels, ANY, on, NULL, stream, NULL);
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
     /* e5m6 is read in words, to which it is always aligned */
     const bool is_e5m6 = x->format == TGL_FORMAT_E5M6;
     const uintptr_t unit_bytes = is_e5m6 ? 4 : (uintptr_t)tgl_code_bytes(x->format, values);
     const uintptr_t x_bits = (uintptr_t)x->data | (uintptr_t)x->row_bytes;
     int32_t is_vector = p->num_cols % values == 0 && (uintptr_t)p->out % 16 == 0 && x_bits % unit_bytes == 0;
     tgl_strip strip = tgl_strip_of(p->num_rows, p->num_cols, x->block_rows, x->block_cols,
-                                   is_vector ? values : CAST_BACK_FEW(x->format, out_bytes));
+                                   is_vector ? values : CAST_BACK_FEW(x->format, out_bytes), target.num_sms);
     void *args[] = { (void *)&x->data, (void *)&x->row_bytes, (void *)&x->sf, (void *)&p->out, &strip,
                      &is_vector };      /* only ANY has is_vector */
     const tgl_shape shape = { { tgl_strip_grid(&strip) }, .block = STRIP_THREADS };
     const int runs = strip.rows == 1 ? RUNS_OF_1 : strip.rows == 2 ? RUNS_OF_2 : RUNS_OF_4;
     const int which = has_runs && is_vector && tgl_strip_is_short(&strip) ? runs : ANY;
-    return tgl_launch(plan, has_runs ? NUM_KERNELS : 1, which, on, &shape, stream, args);
+    return tgl_launch(plan, num_kernels, which, on, &shape, stream, args);
 }
 
 tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,

@@ -94,14 +94,18 @@ static tgl_status run_given(const problem *p, const DLTensor *on, tgl_stream str
         [GIVEN_RUNS] = { "quant/per_block_cast_given", { x, format, kind } },
     };
     const bool has_runs = p->blocks.cols % values == 0;
+    const int num_kernels = has_runs ? NUM_GIVEN : GIVEN_RUNS;
+    if (tgl_preparing()) return tgl_launch(plan, num_kernels, GIVEN_ANY, on, NULL, stream, NULL);
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
     int32_t is_vector = has_vectors(p);
     tgl_strip strip = tgl_strip_of(p->num_rows, p->num_cols, p->blocks.rows, p->blocks.cols,
-                                   is_vector ? values : p->format == TGL_FORMAT_E4M3 ? 1 : 2);
+                                   is_vector ? values : p->format == TGL_FORMAT_E4M3 ? 1 : 2, target.num_sms);
     tgl_block_cast c = arguments(p);
     void *args[] = { &c, &strip, &is_vector };          /* GIVEN_RUNS has no is_vector */
     const tgl_shape shape = { { tgl_strip_grid(&strip) }, .block = STRIP_THREADS };
     const int which = has_runs && is_vector && tgl_strip_is_short(&strip) ? GIVEN_RUNS : GIVEN_ANY;
-    return tgl_launch(plan, has_runs ? NUM_GIVEN : GIVEN_RUNS, which, on, &shape, stream, args);
+    return tgl_launch(plan, num_kernels, which, on, &shape, stream, args);
 }
 
 /* The blocks choose, and for those that have a kernel of their own, addresses. */

@@ -223,10 +223,8 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     int which = is_fast(p, &plan, &c) && shape_fast(p, &plan, plan.warp_cols, &c, &shape) ? FAST : ANY;
     const bool is_few = shape.grid[0] <= TOKEN_FEW_BLOCKS * target.num_sms ||
                         (plan.is_joined && !can_join(p, &plan, &c));
-    if (which == FAST && FEW < plan.num_kernels && is_few) {
-        shape_fast(p, &plan, plan.warp_cols / 2, &c, &shape);
-        which = FEW;
-    }
+    if (which == FAST && FEW < plan.num_kernels && is_few)      /* twice the tiles: there may be too many */
+        which = shape_fast(p, &plan, plan.warp_cols / 2, &c, &shape) ? FEW : ANY;
     if (which == ANY) shape_any(&c, &shape);
     c.by_units = tgl_divisor_of(c.num_units);
     void *args[] = { &c };

@@ -12,7 +12,7 @@
 
 #define STRIP_THREADS 256
 #define STRIP_ROWS 4            /* of a thread, at most; else 2 or 1 */
-#define STRIP_MIN_BLOCKS 1024   /* threads have fewer rows where there would be less: 8 an SM of an H200 */
+#define STRIP_SM_BLOCKS 8       /* blocks an SM; threads have fewer rows where there would be less */
 
 typedef struct {
     int64_t num_rows, num_cols;
@@ -29,14 +29,14 @@ typedef struct {
 
 /* num_cols is a multiple of unit. */
 static inline tgl_strip tgl_strip_of(int64_t num_rows, int64_t num_cols, int64_t block_rows,
-                                     int64_t block_cols, int unit)
+                                     int64_t block_cols, int unit, int num_sms)
 {
     const int64_t units = num_cols / unit;
     int log_width = 8;                      /* 256 */
     while ((-units & ((1 << log_width) - 1)) > units / 8) log_width--;      /* one in 8 threads may be idle */
     const int64_t num_tiles = (units + (1 << log_width) - 1) >> log_width;
     const int64_t step = STRIP_THREADS >> log_width, num_blocks = num_tiles * ((num_rows + step - 1) / step);
-    const int64_t rows = num_blocks / STRIP_MIN_BLOCKS;
+    const int64_t rows = num_blocks / (STRIP_SM_BLOCKS * num_sms);
     return (tgl_strip){
         .num_rows = num_rows, .num_cols = num_cols, .unit = unit, .log_width = log_width,
         .rows = rows < 2 ? 1 : rows < STRIP_ROWS ? 2 : STRIP_ROWS,

@@ -30,7 +30,8 @@ static_assert(X_SF_KIND >= TGL_SF_ROWS && X_SF_KIND <= TGL_SF_PACKED && SF_KIND 
 
 enum {
     LANES = BLOCK_COLS / VECTOR,
-    RESIDENT = HAS_CLAMP ? 6 : 7    /* blocks of BACKWARD_WARPS on an SM, whose registers then suffice */
+    /* blocks of BACKWARD_WARPS on an SM, whose registers then suffice; sm_12x spills with 7 */
+    RESIDENT = HAS_CLAMP || __CUDA_ARCH__ >= 1200 ? 6 : 7
 };
 
 /* Where a lane is in its row; what it reads is a step ahead. */
