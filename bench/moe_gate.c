@@ -1078,6 +1078,9 @@ const case_op moe_gate_ops[] = {
             "fixed=beyond counts=1 scoring=softmax,identity,sqrtsoftplus dtype=i32",
             "num_tokens=130 num_experts=384,512,1000 num_topk=6 scoring=identity alignment=16",
             "num_tokens=130 num_experts=40 num_topk=32 alignment=8 values=descending bias=none",
+            /* on many SMs a block beyond those of the experts */
+            "num_tokens=256 num_experts=1024 num_topk=6",
+            "num_tokens=1,128 num_experts=256 num_topk=6 num_positions=131073",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

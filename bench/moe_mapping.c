@@ -976,6 +976,8 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=8800 num_topk=8 num_experts=9 alignment=1 routing=one,garbage",
             "num_tokens=40000 num_topk=8 num_experts=32 alignment=128 routing=some_empty",
             "num_tokens=5 num_topk=2 num_experts=0 alignment=8 num_positions=0,9 routing=garbage",
+            /* on many SMs a block beyond those of the experts */
+            "num_tokens=1 num_topk=6 num_experts=256 alignment=1 num_positions=131073",
             "num_tokens=1 num_topk=1 num_experts=3 alignment=1000000 num_positions=exact,less",
             "num_tokens=1030 num_topk=8 num_experts=3,7,48,400,1000 alignment=16 dtype=i32",
             NULL,

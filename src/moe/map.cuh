@@ -133,8 +133,8 @@ DEV map_block map_begin(const tgl_map &m, void *shared, i32 owned_bits)
 /* Some pairs, and their experts; a number that is not below num_pairs is no pair. */
 typedef struct { u32 pair[MAP_AT_ONCE], expert[MAP_AT_ONCE]; } map_pairs;
 
-/* The expert of pairs that have none, and their bin. A block's experts do not reach it, they are as many as a
- * power of two that divides it. */
+/* The expert of pairs that have none, and their bin. Blocks with experts do not reach it, they have as many as
+ * a power of two that divides it; one that only fills positions may begin there. */
 DEV u32 map_nobody(const tgl_map &m) { return MAP_HIST((u32)m.num_experts); }
 
 /* The block's experts are those from `first` on; is_first: the first of them all. */
@@ -148,10 +148,11 @@ DEV void map_mark(const tgl_map &m, const map_block &b, const map_round &r, cons
 #pragma unroll
     for (u32 v = 0; v < MAP_AT_ONCE; v++) {
         const u32 own = p.expert[v] - r.first;
+        const bool is_nobody = p.expert[v] == nobody;
         if (r.is_first) atomicAdd(&b.hist[p.expert[v]], 1u);
-        if (own >> b.owned_bits == 0)
+        if (own >> b.owned_bits == 0 && !is_nobody)
             atomicOr(&b.marks[own * runs + p.pair[v] / 32], 1u << p.pair[v] % 32);
-        has_nobody |= p.expert[v] == nobody;
+        has_nobody |= is_nobody;
     }
     if (r.is_first && has_nobody)
 #pragma unroll

@@ -55,9 +55,11 @@ static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const
     const int64_t tokens = gate->num_tokens, bytes = 16 * ROUTE_WORDS(slots) * tokens;
     tgl_shape shape = { { blocks }, .block = threads, .cooperative = tokens > ROUTE_ALONE,
                         .shared_bytes = MAP_SHARED(map->num_experts, owned_bits, map->num_pairs) + bytes };
-    /* data center devices have clusters of 16 */
-    const bool has_clusters = target.architecture >= 90 && target.architecture < 110;
-    if (!has_clusters || tokens <= ROUTE_ALONE || tokens > ROUTE_CLUSTER_TOKENS) {
+    /* 8 blocks are a cluster on every device that has clusters, 16 on those of data centers */
+    const int architecture = target.architecture;
+    const bool has_16 = architecture == 90 || architecture == 100 || architecture == 103;
+    const int64_t most = architecture < 90 ? 0 : has_16 ? ROUTE_CLUSTER_TOKENS : ROUTE_SMALL_CLUSTER_TOKENS;
+    if (tokens <= ROUTE_ALONE || tokens > most) {
         void *args[] = { gate, map, &workspace, &owned_bits };
         return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
     }

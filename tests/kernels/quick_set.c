@@ -31,7 +31,7 @@ static const struct { const char *op, *line; } quick_set[] = {
     { "moe_route",
       "num_tokens=9,129,256 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 counts=1 "
       "alignment=16" },
-    { "moe_route", "num_tokens=300 num_experts=64 num_topk=6" },
+    { "moe_route", "num_tokens=2,64,300 num_experts=64 num_topk=6" },
     { "moe_group_count", "num_tokens=33,4001 num_topk=6 num_groups=72 routing=garbage" },
     { "moe_aux_fi", "num_tokens=1000 num_topk=8 num_experts=256 num_aux_topk=8" },
     { "moe_get_fused_mapping",
@@ -39,6 +39,7 @@ static const struct { const char *op, *line; } quick_set[] = {
     { "moe_get_fused_mapping", "num_tokens=1025,8800 num_topk=8 num_experts=256 alignment=128 counts=1" },
     { "moe_expand_to_fused",
       "num_tokens=7 num_topk=3 num_experts=5 hidden=7,576 alignment=3 routing=some_empty" },
+    { "moe_expand_to_fused", "num_tokens=4100 num_topk=2 num_experts=5 hidden=64 alignment=16" },
     { "moe_expand_to_fused_with_sf",
       "num_tokens=9 num_topk=2 num_experts=4 hidden=576 alignment=16 sf_dtype=f32,i32 "
       "out_sf_layout=columns" },
