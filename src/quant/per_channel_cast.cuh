@@ -64,10 +64,11 @@ static_assert(ROWS % 4 == 0, "columns of a patch are words");
 static_assert(TILE_ROWS == 8 * 16, "columns of a tile are 8 vectors");
 
 /* Threads of an SM: as many as registers allow without spills, so that others load while some encode. Fewer
- * where more registers are needed: for a second reading, for codes and their values, for activations, or for
- * conversions without an instruction. */
+ * where more registers are needed: for a second reading, for codes and their values, for activations, on sm_89,
+ * or for conversions without an instruction. */
 #if __CUDA_ARCH__ >= 890
-enum { SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS ? 512 : X == X_E4M3 || IS_SWIGLU ? 1024 : 1536 };
+#define NEEDS_MORE (X == X_E4M3 || IS_SWIGLU || __CUDA_ARCH__ == 890)
+enum { SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS ? 512 : NEEDS_MORE ? 1024 : 1536 };
 #else
 enum { SM_THREADS = X == X_E4M3 ? 256 : 512 };
 #endif

@@ -7,6 +7,10 @@
 #ifndef TEGULA_QUANT_STRIP_H
 #define TEGULA_QUANT_STRIP_H
 
+#ifndef __CUDACC__
+#include <stdbool.h>
+#endif
+
 #include "numerics/divide.h"
 #include "quant/scale.h"
 

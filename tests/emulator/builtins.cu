@@ -311,7 +311,7 @@ extern "C" __global__ void t_pairs(const u32 *in, u32 *out, int n)
     out[8 * n + i] = widen_e4m3(a);
     out[9 * n + i] = widen_e4m3_high(a);
 #endif
-    out[9 * n + i] = max_magnitude_bf16x2(a, b);
+    out[10 * n + i] = max_magnitude_bf16x2(a, b);
 }
 
 extern "C" __global__ void __launch_bounds__(32) t_mma(const u32 *a, const u32 *b, float *c, int tf32)
