@@ -14,8 +14,8 @@
     for (int b##_i = 0; b##_i < 2; b##_i++) \
         for (const backend *b = backend_of_tests(b##_i); b; b = NULL)
 
-/* TEGULA_TEST_SHARE=1/3: on the emulated device only every third case of a list, from number 1 on. Sanitizers
- * make kernels slow to compile and to run; runs with threads in different orders share the cases. */
+/* TEGULA_TEST_SHARE=1/3: on the emulated device only every third case of a list, from number 1 on. Kernels
+ * are slow to compile there; runs with threads in different orders share the cases. */
 static inline void test_share(const backend *b, int64_t *first, int64_t *step)
 {
     const char *text = getenv("TEGULA_TEST_SHARE");
