@@ -115,6 +115,8 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
     X(KernelGetFunction, (tgl_cu_function *function, tgl_cu_kernel kernel))                                \
     X(KernelGetAttribute, (int *value, int attribute, tgl_cu_kernel kernel, tgl_cu_device device))         \
     X(KernelSetAttribute, (int attribute, int value, tgl_cu_kernel kernel, tgl_cu_device device))          \
+    X(OccupancyMaxActiveClusters,                                                                          \
+      (int *clusters, tgl_cu_function function, const tgl_cu_launch_config *config))                       \
     X(LaunchKernelEx, (const tgl_cu_launch_config *config, tgl_cu_function function, void **args,          \
                        void **extra))                                                                      \
     X(PointerGetAttribute, (void *value, int attribute, tgl_cu_pointer pointer))                           \
@@ -161,8 +163,6 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
     X(GraphDestroy, (tgl_cu_graph graph))                                                                  \
     X(OccupancyMaxActiveBlocksPerMultiprocessor,                                                           \
       (int *blocks, tgl_cu_function function, int threads, size_t shared_bytes))                           \
-    X(OccupancyMaxActiveClusters,                                                                          \
-      (int *clusters, tgl_cu_function function, const tgl_cu_launch_config *config))                       \
     X(TensorMapEncodeTiled,                                                                                \
       (tgl_cu_tensor_map *map, int type, uint32_t rank, void *address, const uint64_t *dims,               \
        const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides, int interleave,      \

@@ -173,6 +173,35 @@ static tgl_status check_shape(const tgl_kernel *kernel, const tgl_shape *s)
         (long long)s->shared_bytes, s->cluster);
 }
 
+/* Has the device room for a cluster of `size` blocks, each as large as the kernel allows? */
+static bool has_room(const tgl_driver_table *cu, const tgl_loaded *loaded, int threads, int size)
+{
+    tgl_cu_launch_attribute cluster = { .id = TGL_CU_LAUNCH_CLUSTER, .value.dim = { (uint32_t)size, 1, 1 } };
+    const tgl_cu_launch_config config = { (uint32_t)size, 1, 1, (uint32_t)threads, 1, 1,
+                                          (uint32_t)loaded->max_dynamic_shared, NULL, &cluster, 1 };
+    int clusters = 0;
+    return !cu->OccupancyMaxActiveClusters(&clusters, (tgl_cu_function)loaded->handle, &config) &&
+           clusters > 0;
+}
+
+/* 1: none. Asked once, in the context that is current: a part of a GPU (MIG, MPS) may have less room than its
+ * architecture suggests. */
+static int max_cluster(const tgl_driver_table *cu, tgl_loaded *loaded)
+{
+    int size = atomic_load_explicit(&loaded->max_cluster, memory_order_relaxed);
+    if (size) return size;
+    const tgl_device *d;
+    int threads = 0;
+    size = 1;
+    const int mode = tgl_capture_relax(cu);
+    if (loaded->has_clusters && tgl_device_get(loaded->device, &d) == TGL_OK &&
+        !cu->KernelGetAttribute(&threads, TGL_CU_KERNEL_MAX_THREADS, loaded->handle, d->handle))
+        for (size = 16; size > 1 && !has_room(cu, loaded, threads, size); size /= 2) continue;
+    tgl_capture_restore(cu, mode);
+    atomic_store_explicit(&loaded->max_cluster, size, memory_order_relaxed);
+    return size;
+}
+
 static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const tgl_shape *s,
                           tgl_stream stream, void **args)
 {
@@ -227,7 +256,10 @@ tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const 
     if (!loaded) status = load(cu, plan, num_kernels, which, device, stream, guard.context, &loaded);
     else if (atomic_load_explicit(&loaded->context, memory_order_relaxed) != guard.context)
         status = tgl_kernels_enter(loaded, guard.context);
-    if (status == TGL_OK) status = enqueue(cu, loaded, shape, stream, args);
+    const tgl_other_launch *other = status == TGL_OK ? shape->otherwise : NULL;
+    if (other && shape->cluster <= max_cluster(cu, loaded)) other = NULL;
+    if (status == TGL_OK && !other) status = enqueue(cu, loaded, shape, stream, args);
     tgl_context_leave(&guard);
+    if (other) return tgl_launch(plan, num_kernels, other->which, on, other->shape, stream, other->args);
     return status;
 }

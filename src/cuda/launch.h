@@ -21,6 +21,7 @@ typedef struct {
     tgl_macro macros[TGL_MAX_MACROS];
 } tgl_kernel;
 
+typedef struct tgl_other_launch tgl_other_launch;
 typedef struct {
     int64_t grid[3];        /* blocks; 0 in y or z means 1 */
     int block;              /* threads */
@@ -28,7 +29,11 @@ typedef struct {
     int cluster;            /* blocks per cluster along x; 0 or 1 means none */
     bool cooperative;       /* blocks wait for each other: all must be resident */
     bool no_pdl;            /* launched without the programmatic attribute, even where it is on */
+    const tgl_other_launch *otherwise;  /* where the device has no room for such a cluster; or NULL */
 } tgl_shape;
+
+/* Another kernel of the plan that does the same. */
+struct tgl_other_launch { int which; const tgl_shape *shape; void **args; };
 
 /* Enqueues plan[which] on `stream`, on the device of `on`. A plan has all kernels among which a configuration
  * (dtypes, flags, sizes that a model fixes) chooses by token count, strides or addresses. Warm, this is a

@@ -55,22 +55,17 @@ static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const
     const int64_t tokens = gate->num_tokens, bytes = 16 * ROUTE_WORDS(slots) * tokens;
     tgl_shape shape = { { blocks }, .block = threads, .cooperative = tokens > ROUTE_ALONE,
                         .shared_bytes = MAP_SHARED(map->num_experts, owned_bits, map->num_pairs) + bytes };
-    /* 8 blocks are a cluster on every device that has clusters, 16 on those of data centers */
-    const int architecture = target.architecture;
-    const bool has_16 = architecture == 90 || architecture == 100 || architecture == 103;
-    const int64_t most = architecture < 90 ? 0 : has_16 ? ROUTE_CLUSTER_TOKENS : ROUTE_SMALL_CLUSTER_TOKENS;
-    if (tokens <= ROUTE_ALONE || tokens > most) {
-        void *args[] = { gate, map, &workspace, &owned_bits };
+    void *args[] = { gate, map, &workspace, &owned_bits };
+    if (tokens <= ROUTE_ALONE || tokens > ROUTE_CLUSTER_TOKENS || target.architecture < 90)
         return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
-    }
     /* whole clusters, and a warp for every token of a block */
+    const tgl_other_launch fused = { FUSED, &shape, args };
     uint32_t size = tokens > ROUTE_SMALL_CLUSTER_TOKENS ? ROUTE_CLUSTER : ROUTE_SMALL_CLUSTER;
-    shape.grid[0] = (blocks + size - 1) / size * size;
-    shape.cooperative = false;
-    shape.cluster = (int)size;
-    while (shape.block < ROUTE_THREADS && shape.block / 32 * size < tokens) shape.block *= 2;
-    void *args[] = { gate, map, &owned_bits, &size };
-    return tgl_launch(kernels, num_kernels, CLUSTER, on, &shape, stream, args);
+    tgl_shape clusters = { { (blocks + size - 1) / size * size }, .block = threads, .cluster = (int)size,
+                           .shared_bytes = shape.shared_bytes, .otherwise = &fused };
+    while (clusters.block < ROUTE_THREADS && clusters.block / 32 * size < tokens) clusters.block *= 2;
+    void *cluster_args[] = { gate, map, &owned_bits, &size };
+    return tgl_launch(kernels, num_kernels, CLUSTER, on, &clusters, stream, cluster_args);
 }
 
 tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLTensor *mask,

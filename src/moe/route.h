@@ -8,7 +8,7 @@
 #define ROUTE_THREADS 512               /* of a block, at most */
 #define ROUTE_ALONE 4                   /* so few tokens every block routes by itself, a warp each */
 
-/* Where there are clusters of 16: so many blocks of one route up to so many tokens. */
+/* Where there are clusters of that size: so many blocks of one route up to so many tokens. */
 #define ROUTE_SMALL_CLUSTER 8
 #define ROUTE_SMALL_CLUSTER_TOKENS 48
 #define ROUTE_CLUSTER 16

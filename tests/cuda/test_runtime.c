@@ -470,6 +470,35 @@ TEST(launch_attributes)
     end_cache();
 }
 
+TEST(no_room_for_a_cluster)     /* the device is asked once */
+{
+    IN_CHILD("EMU_ARCH=90", "EMU_CLUSTER=8");
+    NEED_EMULATOR();
+    use_new_cache();
+    array a = make_array(0);
+    tgl_cu_pointer p = a.data;
+    int64_t n = COUNT;
+    void *args[] = { &p, &n };
+    const tgl_kernel plan[] = { add_kernel(1), add_kernel(2) };
+    const tgl_shape blocks = { .grid = { 3 }, .block = 256, .cooperative = true };
+    const tgl_other_launch other = { 1, &blocks, args };
+    int sum = 0;
+    for (int i = 0; i < 4; i++) {
+        const int cluster = i % 2 ? 16 : 8;
+        const tgl_shape shape = { .grid = { 16 }, .block = 64, .cluster = cluster, .otherwise = &other };
+        CHECK_OK(tgl_launch(plan, 2, 0, &a.tensor, &shape, NULL, args));
+        const emu_last_launch l = last_launch();
+        CHECK_INT(l.cluster[0], cluster == 8 ? 8 : 1);
+        CHECK_INT(l.grid[0], cluster == 8 ? 16 : 3);
+        CHECK_INT(l.cooperative, cluster == 16);
+        sum += cluster == 8 ? 1 : 2;
+    }
+    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), 2);        /* of 16, and then of 8 */
+    check_array(&a, (float)sum);
+    free_array(&a);
+    end_cache();
+}
+
 TEST(an_older_architecture)
 {
     IN_CHILD("EMU_ARCH=80");
@@ -532,7 +561,7 @@ TEST(an_entry_that_is_not_there)
     void *args[] = { &a.data };
     for (int i = 0; i < 2; i++) {
         CHECK_INT(tgl_launch(&(tgl_kernel){ "tests/other", { { NULL, 0 } } }, 1, 0, &a.tensor,
-                             &(tgl_shape){ { 1 }, 1, 0, 0, false, false }, NULL, args),
+                             &(tgl_shape){ .grid = { 1 }, .block = 1 }, NULL, args),
                   TGL_ERR_CUDA);
         CHECK_THAT(strstr(tgl_last_error(), "tests/other: cuLibraryGetKernel: CUDA_ERROR_NOT_FOUND") ==
                        tgl_last_error(),
@@ -584,8 +613,8 @@ TEST(prepare_for_a_device)
     DLTensor empty = a.tensor;                          /* data may be NULL, shapes anything */
     empty.data = NULL;
     const tgl_kernel k = add_kernel(3);
-    CHECK_OK(tgl_launch(&k, 1, 0, &empty, &(tgl_shape){ { 0 }, 0, 0, 0, false, false }, NULL, NULL));
-    CHECK_OK(tgl_launch(&k, 1, 0, &empty, &(tgl_shape){ { 0 }, 0, 0, 0, false, false }, NULL, NULL));
+    CHECK_OK(tgl_launch(&k, 1, 0, &empty, &(tgl_shape){ .grid = { 0 } }, NULL, NULL));
+    CHECK_OK(tgl_launch(&k, 1, 0, &empty, &(tgl_shape){ .grid = { 0 } }, NULL, NULL));
     CHECK_OK(tgl_prepare_end());
     CHECK_INT(tgl_compile_count(), 1);
     check_array(&a, 0);
@@ -739,7 +768,7 @@ static void *launch_broken(void *argument)
     thread_launch *t = argument;
     void *args[] = { NULL };
     t->status = tgl_launch(&(tgl_kernel){ "tests/add", { { NULL, 0 } } }, 1, 0, &t->a->tensor,
-                           &(tgl_shape){ { 1 }, 32, 0, 0, false, false }, NULL, args);
+                           &(tgl_shape){ .grid = { 1 }, .block = 32 }, NULL, args);
     snprintf(t->message, sizeof t->message, "%s", tgl_last_error());
     return NULL;
 }
@@ -790,7 +819,7 @@ TEST(contexts_are_left_as_found)
     CU(CtxGetCurrent(&now));
     CHECK(now == NULL);
     CHECK_INT(tgl_launch(&(tgl_kernel){ "no/such", { { NULL, 0 } } }, 1, 0, &a.tensor,
-                         &(tgl_shape){ { 1 }, 1, 0, 0, false, false }, NULL, NULL),
+                         &(tgl_shape){ .grid = { 1 }, .block = 1 }, NULL, NULL),
               TGL_ERR_INTERNAL);
     CU(CtxGetCurrent(&now));
     CHECK(now == NULL);

@@ -52,6 +52,7 @@ typedef struct {
     X(KernelGetAttribute, (int *, int, void *, int))                                                 \
     X(LaunchKernelEx, (const launch_config *, void *, void **, void **))                             \
     X(OccupancyMaxActiveBlocksPerMultiprocessor, (int *, void *, int, size_t))                       \
+    X(OccupancyMaxActiveClusters, (int *, void *, const launch_config *))                            \
     X(StreamCreate, (void **, unsigned)) X(StreamDestroy, (void *)) X(StreamSynchronize, (void *))   \
     X(StreamGetCtx, (void *, void **)) X(StreamIsCapturing, (void *, int *))                         \
     X(StreamBeginCapture, (void *, int)) X(StreamEndCapture, (void *, void **))                      \

@@ -36,6 +36,7 @@ static result check_launch(const kernel *k, const emu_launch *l, int device)
     if (l->dynamic_bytes > k->max_dynamic[device]) return INVALID_VALUE;
     if ((l->pdl || cluster > 1) && arch < 90) return NOT_SUPPORTED;
     if (!cluster || cluster > (k->non_portable_cluster[device] ? 16 : 8)) return INVALID_CLUSTER_SIZE;
+    if (cluster > (uint64_t)emu_config.cluster) return INVALID_CLUSTER_SIZE;
     /* along x only */
     if (l->cluster.y != 1 || l->cluster.z != 1 || l->grid.x % l->cluster.x) return INVALID_CLUSTER_SIZE;
     const int fit = emu_blocks_per_sm(k, device, (int)threads, l->dynamic_bytes);
@@ -136,6 +137,21 @@ API result cuLaunchKernel(kernel *k, unsigned gx, unsigned gy, unsigned gz, unsi
     ENTER();
     const launch_config c = { { gx, gy, gz }, { bx, by, bz }, shared, s, NULL, 0 };
     return launch(&c, k, params, extra);
+}
+
+API result cuOccupancyMaxActiveClusters(int *n, kernel *k, const launch_config *c)
+{
+    ENTER();
+    if (!n || !k || !c || c->num_attributes != 1 || c->attributes->id != ATTRIBUTE_CLUSTER)
+        return INVALID_VALUE;
+    const int device = emu_current()->device, threads = (int)(c->block[0] * c->block[1] * c->block[2]);
+    const uint32_t size = c->attributes->value.dim.x;
+    if (!size || size > (k->non_portable_cluster[device] ? 16 : 8)) return INVALID_CLUSTER_SIZE;
+    const int blocks = emu_blocks_per_sm(k, device, threads, c->dynamic_bytes) * emu_config.sms;
+    *n = blocks / (int)size;
+    if (!*n && blocks) *n = 1;                  /* as for launches, SMs do not matter */
+    if (size > (uint32_t)emu_config.cluster) *n = 0;
+    return SUCCESS;
 }
 
 /* ---- tensor maps ---- */

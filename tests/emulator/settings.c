@@ -31,6 +31,7 @@ emu_settings emu_read_settings(void)
     s.starve = (uint32_t)strtoul(emu_text_setting("EMU_STARVE", "0"), NULL, 0);
     s.devices = number("EMU_DEVICES", 1, 0, EMU_MAX_DEVICES);
     s.sms = number("EMU_SMS", 4, 1, 1024);
+    s.cluster = number("EMU_CLUSTER", 16, 1, 16);
     s.lazy = number("EMU_LAZY", 0, 0, 1);
     s.driver = number("EMU_DRIVER", 13000, 1000, 99000);
     const char *arch = emu_text_setting("EMU_ARCH", "90");

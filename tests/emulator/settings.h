@@ -9,6 +9,7 @@
  *   EMU_SMS      SMs of each device, default 4
  *   EMU_ARCH     compute capability, default 90; a list (90,80) gives the devices different ones, the last
  *                for the rest
+ *   EMU_CLUSTER  blocks of the largest cluster that a device has room for, default 16
  *   EMU_LAZY     1: launches, fills and copies on the device wait for a synchronisation; default 0
  *   EMU_DRIVER   version that cuDriverGetVersion reports, default 13000; younger entry points are not found
  *   EMU_FAIL     failures to inject, see emu_fail_set
@@ -29,7 +30,7 @@ enum { EMU_MAX_DEVICES = 8 };
 typedef struct {
     uint64_t seed;
     uint32_t starve;
-    int devices, sms, lazy, driver;
+    int devices, sms, cluster, lazy, driver;
     int arch[EMU_MAX_DEVICES];
 } emu_settings;
 

@@ -304,10 +304,43 @@ TEST(launch_limits)
     CHECK_INT(cu.FuncSetAttribute(f, 14, 1), 0);                /* non-portable cluster sizes */
     CHECK_INT(launch(f, 16, 32, 16, PLAIN, 1024, args), 0);
     CHECK_INT(launch(f, 10, 32, 4, PLAIN, 1024, args), 912);    /* 10 blocks in clusters of 4 */
+    attribute cluster = { .id = 4, .value.dim = { 8, 1, 1 } };
+    const launch_config wanted = { { 8, 1, 1 }, { 256, 1, 1 }, 100 << 10, NULL, &cluster, 1 };
+    CHECK_INT(cu.OccupancyMaxActiveClusters(&v, f, &wanted), 0);
+    CHECK_INT(v, 1);                            /* of 8 blocks, two on each of 4 SMs */
+    cluster.value.dim[0] = 4;
+    CHECK_INT(cu.OccupancyMaxActiveClusters(&v, f, &wanted), 0);
+    CHECK_INT(v, 2);
+    cluster.value.dim[0] = 32;
+    CHECK_INT(cu.OccupancyMaxActiveClusters(&v, f, &wanted), 912);
     CHECK_INT(cu.OccupancyMaxActiveBlocksPerMultiprocessor(&blocks, f, 256, 100 << 10), 0);
     CHECK_INT(blocks, 2);
     CHECK_INT(launch(f, 8, 256, 1, COOPERATIVE, 100 << 10, args), 0);           /* 4 SMs */
     CHECK_INT(launch(f, 9, 256, 1, COOPERATIVE, 100 << 10, args), 720);
+    CHECK_INT(cu.CtxSynchronize(), 0);
+    CU(MemFree(out));
+    CU(LibraryUnload(library));
+}
+
+TEST(small_clusters)
+{
+    if (!getenv("EMU_CLUSTER")) {
+        CHECK(again("EMU_CLUSTER", "4", "small_clusters"));
+        return;
+    }
+    begin();
+    void *library;
+    CU(LibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0));
+    void *f = kernel_of(library, "spread");
+    dptr out = device_copy(NULL, 1 << 16);
+    void *args[] = { &out };
+    attribute cluster = { .id = 4, .value.dim = { 8, 1, 1 } };
+    const launch_config wanted = { { 8, 1, 1 }, { 32, 1, 1 }, 1024, NULL, &cluster, 1 };
+    int v = -1;
+    CHECK_INT(cu.OccupancyMaxActiveClusters(&v, f, &wanted), 0);
+    CHECK_INT(v, 0);
+    CHECK_INT(launch(f, 8, 32, 8, PLAIN, 1024, args), 912);
+    CHECK_INT(launch(f, 8, 32, 4, PLAIN, 1024, args), 0);
     CHECK_INT(cu.CtxSynchronize(), 0);
     CU(MemFree(out));
     CU(LibraryUnload(library));
