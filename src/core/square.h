@@ -47,6 +47,12 @@ TGL_SQUARE_INLINE tgl_u8s tgl_zip_high(tgl_u8s a, tgl_u8s b, int e)
                     : TGL_ZIP(tgl_u64s, a, b, 1, 3);
 }
 
+/* a0 a2 a4 ... b0 b2 b4 ... */
+TGL_SQUARE_INLINE tgl_u8s tgl_even_bytes(tgl_u8s a, tgl_u8s b)
+{
+    return TGL_ZIP(tgl_u8s, a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+}
+
 /* tgl_elements() of a square, 16 bytes by 16 / e rows; e < 16. Rows i and i + half become rows 2 i and
  * 2 i + 1, zipped: done log2(16 / e) times, this is the transpose. */
 TGL_SQUARE_INLINE void tgl_square(const char *x, int64_t row_stride, char *out, int64_t out_stride, int e)

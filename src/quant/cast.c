@@ -583,8 +583,8 @@ static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, in
     const char *x = (const char *)from;
     char *out = (char *)to;
     const int64_t square_rows = rows / 16 * 16, square_cols = cols / 16 * 16;
-    for (int64_t i = 0; i < square_rows; i += 16)
-        for (int64_t j = 0; j < square_cols; j += 16)
+    for (int64_t j = 0; j < square_cols; j += 16)           /* lines of `to` are filled one after the other */
+        for (int64_t i = 0; i < square_rows; i += 16)
             tgl_square(x + i * from_stride + j, from_stride, out + j * to_stride + i, to_stride, 1);
     const int64_t more_rows = rows - square_rows, more_cols = cols - square_cols;
     tgl_elements(x + square_cols, from_stride, 1, out + square_cols * to_stride, to_stride, rows, more_cols,

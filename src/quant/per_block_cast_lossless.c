@@ -19,7 +19,8 @@ typedef struct {
     const uint8_t *x;
     int64_t x_stride;               /* bytes from a row to the next */
     tgl_sf x_sf, sf;
-    tgl_blocks x_blocks, blocks;    /* a block of `blocks` is made of whole ones of x_blocks */
+    tgl_blocks x_blocks, blocks;    /* a block of `blocks` is made of whole ones of x_blocks ... */
+    int64_t x_rows, x_cols;         /* ... of so many */
     uint8_t *out;
     bool has_inexact;
     int32_t *inexact;
@@ -29,8 +30,9 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- CPU ---- */
 
-TGL_CLONES
-static void run_exact(const uint8_t *restrict x, int64_t num_pairs, int shift, uint8_t *restrict out)
+#define INLINE static inline __attribute__((always_inline))     /* into a function with clones */
+
+INLINE void run_exact(const uint8_t *restrict x, int64_t num_pairs, int shift, uint8_t *restrict out)
 {
     for (int64_t i = tgl_lanes_lossless(x, num_pairs, shift, out); i < num_pairs; i++) {
         out[2 * i] = tgl_lossless_exact(x[i] & 15, shift);
@@ -38,13 +40,9 @@ static void run_exact(const uint8_t *restrict x, int64_t num_pairs, int shift, u
     }
 }
 
-/* Columns j .. end - 1 of a row, all of one block of x. Did a value change? */
-static bool run_columns(const uint8_t *row, int64_t j, int64_t end, int shift, uint8_t *out)
+/* Columns j .. end - 1 of a row. Did a value change? */
+static bool run_inexact(const uint8_t *row, int64_t j, int64_t end, int shift, uint8_t *out)
 {
-    if (shift >= TGL_LOSSLESS_MIN_SHIFT && j % 2 == 0 && end % 2 == 0) {
-        run_exact(row + j / 2, (end - j) / 2, shift, out + j);
-        return false;
-    }
     bool is_inexact = false;
     for (; j < end; j++) {
         const uint32_t code = row[j / 2] >> (j % 2 * 4) & 15;
@@ -54,36 +52,48 @@ static bool run_columns(const uint8_t *row, int64_t j, int64_t end, int shift, u
     return is_inexact;
 }
 
-static int largest_code(const problem *p, int64_t m, int64_t m_end, int64_t k, int64_t k_end)
+/* Block (m, k) of x. Did a value change? */
+INLINE bool run_x_block(const problem *p, int64_t m, int64_t k, int shift)
 {
-    uint32_t largest = 0;
-    for (int64_t i = m; i < m_end; i++)
-        for (int64_t j = k; j < k_end; j++) {
-            const uint32_t code = tgl_sf_code_of(tgl_sf_get(&p->x_sf, i, j));
-            largest = code > largest ? code : largest;
-        }
-    return (int)largest;
-}
-
-static bool run_block(const problem *p, int64_t m, int64_t k)
-{
-    const tgl_blocks *in = &p->x_blocks, *of = &p->blocks;
-    const int64_t row = m * of->rows, row_end = least(row + of->rows, p->num_rows);
-    const int64_t col = k * of->cols, col_end = least(col + of->cols, p->num_cols);
-    const int64_t x_k = col / in->cols, x_k_end = (col_end - 1) / in->cols + 1;
-    const int64_t x_m = row / in->rows, x_m_end = (row_end - 1) / in->rows + 1;
-    const int sf = tgl_lossless_sf(largest_code(p, x_m, x_m_end, x_k, x_k_end));
-    tgl_sf_set(&p->sf, m, k, of->num_cols, tgl_ue8m0_to_f32((uint8_t)sf));
+    const tgl_blocks *b = &p->x_blocks;
+    const int64_t row_end = least((m + 1) * b->rows, p->num_rows);
+    const int64_t j = k * b->cols, end = least(j + b->cols, p->num_cols);
     bool is_inexact = false;
-    for (int64_t i = row; i < row_end; i++)
-        for (int64_t b = x_k; b < x_k_end; b++) {
-            const int shift = (int)tgl_sf_code_of(tgl_sf_get(&p->x_sf, i / in->rows, b)) - sf;
-            const int64_t j = b * in->cols, end = least(j + in->cols, col_end);
-            is_inexact |= run_columns(p->x + i * p->x_stride, j, end, shift, p->out + i * p->num_cols);
-        }
+    for (int64_t i = m * b->rows; i < row_end; i++) {
+        const uint8_t *row = p->x + i * p->x_stride;
+        uint8_t *out = p->out + i * p->num_cols;
+        if (shift >= TGL_LOSSLESS_MIN_SHIFT && j % 2 == 0 && end % 2 == 0)
+            run_exact(row + j / 2, (end - j) / 2, shift, out + j);
+        else
+            is_inexact |= run_inexact(row, j, end, shift, out);
+    }
     return is_inexact;
 }
 
+INLINE int x_code(const problem *p, int64_t m, int64_t k)
+{
+    return (int)tgl_sf_code_of(tgl_sf_get(&p->x_sf, m, k));
+}
+
+INLINE bool run_block(const problem *p, int64_t m, int64_t k)
+{
+    const int64_t x_m = m * p->x_rows, x_m_end = least(x_m + p->x_rows, p->x_blocks.num_rows);
+    const int64_t x_k = k * p->x_cols, x_k_end = least(x_k + p->x_cols, p->x_blocks.num_cols);
+    int largest = 0;
+    for (int64_t i = x_m; i < x_m_end; i++)
+        for (int64_t j = x_k; j < x_k_end; j++) {
+            const int code = x_code(p, i, j);
+            largest = code > largest ? code : largest;
+        }
+    const int sf = tgl_lossless_sf(largest);
+    tgl_sf_set(&p->sf, m, k, p->blocks.num_cols, tgl_ue8m0_to_f32((uint8_t)sf));
+    bool is_inexact = false;
+    for (int64_t i = x_m; i < x_m_end; i++)
+        for (int64_t j = x_k; j < x_k_end; j++) is_inexact |= run_x_block(p, i, j, x_code(p, i, j) - sf);
+    return is_inexact;
+}
+
+TGL_CLONES
 static void run_rows(const void *context, int64_t begin, int64_t end)       /* of blocks */
 {
     const problem *p = context;
@@ -117,6 +127,8 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
     if (p->blocks.cols % p->x_blocks.cols && p->blocks.num_cols > 1)    /* all columns are whole blocks */
         return tgl_fail(TGL_ERR_ARGUMENT, "num_per_channels: is %" PRId64 ", want a multiple of %" PRId64
                         " (x_num_per_channels)", p->blocks.cols, p->x_blocks.cols);
+    p->x_rows = p->blocks.rows / p->x_blocks.rows;
+    p->x_cols = p->blocks.num_cols > 1 ? p->blocks.cols / p->x_blocks.cols : p->x_blocks.num_cols;
     TGL_TRY(tgl_expect_sf("x_sf", x_sf, p->x_blocks.num_rows, p->x_blocks.num_cols, &p->x_sf));
     TGL_TRY(tgl_expect_out_codes("out", out, TGL_FORMAT_E4M3, p->num_rows, p->num_cols));
     TGL_TRY(tgl_expect_out_sf("out_sf", out_sf, p->blocks.num_rows, p->blocks.num_cols, true, &p->sf));
