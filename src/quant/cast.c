@@ -114,7 +114,7 @@ static void find_row_amax(const void *values, bool is_bf16, int64_t count, int64
 }
 
 /* Blocks of several rows, or narrow ones: first the largest of each column, in the bits that values have. */
-typedef union { int16_t of_bf16[PIECE]; int32_t of_floats[PIECE]; } column_amax;
+typedef union { TGL_LINES int16_t of_bf16[PIECE]; int32_t of_floats[PIECE]; } column_amax;
 
 INLINE void raise_columns(const void *values, bool is_bf16, int64_t count, bool skip_nan,
                           column_amax *columns)
@@ -243,7 +243,7 @@ static void to_e2m1(const float *restrict values, int64_t num_pairs, uint8_t *re
 TGL_CLONES
 static void to_e5m6(const float *values, int64_t count, bool is_small, uint8_t *to)
 {
-    uint16_t codes[PIECE];
+    TGL_LINES uint16_t codes[PIECE];
     if (is_small)
         for (int64_t i = 0; i < count; i++) codes[i] = tgl_e5m6_from_small_f32(values[i]);
     else
@@ -475,7 +475,7 @@ void tgl_decode_to_bf16(const tgl_codes *c, int64_t row, int64_t col, int64_t co
 {
     const uint8_t *codes = c->data + row * c->row_bytes;
     const int64_t m = row / c->block_rows;
-    float buffer[PIECE];
+    TGL_LINES float buffer[PIECE];
     for (walk w = walk_from(col, count, c->block_cols < NARROW ? PIECE : c->block_cols); w.at < w.stop;
          walk_on(&w)) {
         int64_t at = w.at;
@@ -509,7 +509,7 @@ typedef struct {
     const tgl_cast *cast;
     int64_t row, num_rows, col, num_cols, num_blocks;
     bool is_kept;                   /* what a reader made is still there when it is needed again */
-    float kept[KEPT];
+    TGL_LINES float kept[KEPT];
     int32_t amax[MAX_BLOCKS];
     float inv[MAX_BLOCKS];
 } tile;
@@ -563,7 +563,8 @@ static void encode_row(tile *t, int64_t i, bool is_small, uint8_t *to)
 {
     const tgl_cast *c = t->cast;
     const bool is_at_once = is_small && can_encode_small(c->format, c->block_cols);
-    float buffer[PIECE], scaled[PIECE];
+    TGL_LINES float buffer[PIECE];
+    TGL_LINES float scaled[PIECE];
     for (int64_t j = 0; j < t->num_cols; j += PIECE) {
         const int64_t count = least(PIECE, t->num_cols - j);
         const void *values = t->is_kept ? kept_at(t, i, j) : read_part(t, i, j, count, buffer);
@@ -595,9 +596,9 @@ static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, in
 
 static void encode_transposed(tile *t, bool is_small)
 {
-    enum { ROWS = 64, STRIDE = MAX_TRANSPOSED_COLS + 16 };  /* a power of two uses few sets of the cache */
+    enum { ROWS = 64, STRIDE = MAX_TRANSPOSED_COLS + 64 };  /* a power of two uses few sets of the cache */
     const tgl_cast *c = t->cast;
-    uint8_t codes[ROWS * STRIDE];
+    TGL_LINES uint8_t codes[ROWS * STRIDE];
     for (int64_t i = 0; i < t->num_rows; i += ROWS) {
         const int64_t rows = least(ROWS, t->num_rows - i);
         for (int64_t r = 0; r < rows; r++) encode_row(t, i + r, is_small, codes + r * STRIDE);

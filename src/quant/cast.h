@@ -7,6 +7,9 @@
 #include "numerics/bf16.h"
 #include "quant/blocks.h"
 
+/* For arrays that loops go through: no vector, which may be as wide, lies in two lines of the cache. */
+#define TGL_LINES _Alignas(64)
+
 /* ---- reading ---- */
 
 /* The address of `count` values from (row, col) on: where they lie, or `buffer`, which has room for them. */

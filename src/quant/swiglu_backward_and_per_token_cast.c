@@ -40,7 +40,8 @@ enum { PIECE = 1024, LANES = 16 };          /* columns at work; partial sums of 
 typedef struct {
     const problem *p;
     int64_t row, col, count;                /* what is in the buffers */
-    float gate[PIECE], up[PIECE], grad[PIECE], activation[PIECE], gate_grad[PIECE], up_grad[PIECE];
+    TGL_LINES float gate[PIECE];
+    float up[PIECE], grad[PIECE], activation[PIECE], gate_grad[PIECE], up_grad[PIECE];
 } piece;
 
 static float weight_of(const problem *p, int64_t row)
@@ -53,7 +54,7 @@ static float weight_of(const problem *p, int64_t row)
  * activate.c does it. */
 INLINE void differentiate_small(piece *w, float weight)
 {
-    float divisor[PIECE];
+    TGL_LINES float divisor[PIECE];
     const int64_t n = w->count / 4;
     for (int64_t j = 0; j < n; j++) {
         divisor[j] = 1.0f + tgl_exp_small(-w->gate[j]);
@@ -104,7 +105,7 @@ static void store(const piece *w, float lanes[LANES])
     const problem *p = w->p;
     const float weight = weight_of(p, w->row);
     uint16_t *gate_grad = p->x_grad + w->row * 2 * p->num_cols + w->col;
-    float weighted[PIECE];
+    TGL_LINES float weighted[PIECE];
     for (int64_t j = 0; j < w->count; j++) weighted[j] = w->activation[j] * weight;
     tgl_round_to_bf16(weighted, w->count, p->out + w->row * p->num_cols + w->col);
     tgl_round_to_bf16(w->gate_grad, w->count, gate_grad);

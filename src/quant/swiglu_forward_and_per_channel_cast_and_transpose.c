@@ -26,7 +26,7 @@ static const void *read_activations(const void *context, int64_t row, int64_t co
 {
     enum { PIECE = 1024 };
     const problem *p = context;
-    float activations[PIECE];
+    TGL_LINES float activations[PIECE];
     for (int64_t j = 0; j < count; j += PIECE) {
         const int64_t n = count - j < PIECE ? count - j : PIECE;
         tgl_activate(&p->x, p->num_cols, row, col + j, n, p->clamp, activations);
