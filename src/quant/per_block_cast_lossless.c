@@ -30,18 +30,26 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- CPU ---- */
 
-#define INLINE static inline __attribute__((always_inline))     /* into a function with clones */
+/* What is frequent is inlined into the function with clones; what is not leaves it its registers. */
+#define INLINE static inline __attribute__((always_inline))
+#define SELDOM static __attribute__((noinline))
 
-INLINE void run_exact(const uint8_t *restrict x, int64_t num_pairs, int shift, uint8_t *restrict out)
+SELDOM void run_rest(const uint8_t *x, int64_t num_pairs, int shift, uint8_t *out)
 {
-    for (int64_t i = tgl_lanes_lossless(x, num_pairs, shift, out); i < num_pairs; i++) {
+    for (int64_t i = 0; i < num_pairs; i++) {
         out[2 * i] = tgl_lossless_exact(x[i] & 15, shift);
         out[2 * i + 1] = tgl_lossless_exact(x[i] >> 4, shift);
     }
 }
 
+INLINE void run_exact(const uint8_t *x, int64_t num_pairs, int shift, uint8_t *out)
+{
+    const int64_t done = tgl_lanes_lossless(x, num_pairs, shift, out);
+    if (done < num_pairs) run_rest(x + done, num_pairs - done, shift, out + 2 * done);
+}
+
 /* Columns j .. end - 1 of a row. Did a value change? */
-static bool run_inexact(const uint8_t *row, int64_t j, int64_t end, int shift, uint8_t *out)
+SELDOM bool run_inexact(const uint8_t *row, int64_t j, int64_t end, int shift, uint8_t *out)
 {
     bool is_inexact = false;
     for (; j < end; j++) {
