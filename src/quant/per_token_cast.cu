@@ -49,18 +49,18 @@ DEV void find_amax(const warp_tile &t, u32 (&amax)[ROUNDS])
     }
 }
 
-/* Code k of a row, if its word exists. */
-DEV void store_code(const tgl_token_cast &c, u32 row, u32 k, u32 code)
+/* Code k of num_sf of a row, if its word exists. */
+DEV void store_code(const tgl_token_cast &c, u32 row, u32 k, u32 num_sf, u32 code)
 {
-    if (k >= ((u32)c.num_sf + 3) / 4 * 4) return;
+    if (k >= (num_sf + 3) / 4 * 4) return;
     ((u8 *)c.sf.data)[(k / 4 * c.sf.stride + row) * 4 + k % 4] = (u8)code;
 }
 
 /* In each round GROUP_LANES lanes side by side have the same factor, the next ones the next. Lane l of them
  * stores that of round l, so that a single instruction stores those of all rounds: at their places, or one
  * below the other in `column`; codes, 0 past the last factor, side by side in words. */
-DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, const float (&sf)[ROUNDS], u32 column,
-                       u32 lane)
+DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, u32 num_sf, const float (&sf)[ROUNDS],
+                       u32 column, u32 lane)
 {
     const u32 mine = lane % GROUP_LANES;
 #pragma unroll
@@ -69,12 +69,12 @@ DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, const float 
         float v = sf[r];
 #pragma unroll
         for (int l = 1; l < GROUP_LANES && r + l < ROUNDS; l++) v = mine == l ? sf[r + l] : v;
-        const bool exists = first + i < (u32)c.num_sf;
+        const bool exists = first + i < num_sf;
         const u32 code = exists ? tgl_sf_code_of(v) : 0;
         if (r + mine >= ROUNDS) continue;
         if (SF_KIND == TGL_SF_PACKED && HAS_COLUMNS)
             shared_store_u8(column + i / 4 * COLUMN_STEP + i % 4, code);
-        else if (SF_KIND == TGL_SF_PACKED) store_code(c, row, first + i, code);
+        else if (SF_KIND == TGL_SF_PACKED) store_code(c, row, first + i, num_sf, code);
         else if (HAS_COLUMNS) shared_store_f32(column + i * COLUMN_STEP, v);
         else if (exists) store_factor(c, row, first + i, __float_as_uint(v));
     }
@@ -88,16 +88,20 @@ DEV void store_columns(const tgl_token_cast &c, u32 first_row, u32 tile,
 #pragma unroll
     for (u32 t = threadIdx.x; t < ELEMENTS * TOKEN_WARPS; t += 32 * TOKEN_WARPS) {
         const u32 e = t / TOKEN_WARPS, r = t % TOKEN_WARPS, i = tile * ELEMENTS + e, row = first_row + r;
-        if (i < num_elements && row < c.num_rows) store_factor(c, row, i, columns[e][r]);
+        if (i < num_elements && row < (u32)c.num_rows) store_factor(c, row, i, columns[e][r]);
     }
 }
 
-DEV void cast_tile(const tgl_token_cast &c, u32 row, u32 tile, u32 staged, u32 column, u32 lane)
+/* A warp without a row takes the last one, of which it stores nothing: the compiler keeps what every load
+ * needs in uniform registers only if the loads are where all threads come. */
+DEV void cast_tile(const tgl_token_cast &c, u32 own_row, u32 tile, u32 staged, u32 column, u32 lane)
 {
-    const u32 col = tile * WARP_COLS + lane * (VALUES * JOINED), end = (u32)c.num_cols;
+    const bool has_row = own_row < (u32)c.num_rows;
+    const u32 row = min(own_row, (u32)c.num_rows - 1), num_sf = has_row ? (u32)c.num_sf : 0;
+    const u32 col = tile * WARP_COLS + lane * (VALUES * JOINED), end = has_row ? (u32)c.num_cols : 0;
     const u32 first_sf = tile * (WARP_COLS / BLOCK_COLS);
     warp_tile t;
-    load_tile(t, c, row, col, end);
+    load_tile(t, c, row, col, (u32)c.num_cols);
     float inv[ROUNDS];
     if (IS_GIVEN) {
         u32 k[ROUNDS], elements[ROUNDS];
@@ -119,7 +123,7 @@ DEV void cast_tile(const tgl_token_cast &c, u32 row, u32 tile, u32 staged, u32 c
             sf[r] = scale.sf;
             inv[r] = scale.inv;
         }
-        store_factors(c, row, first_sf, sf, column, lane);
+        store_factors(c, row, first_sf, num_sf, sf, column, lane);
     }
     if (HAS_OUT) store_tile(t, inv, c.out + row * c.out_row_bytes, col, end, staged, lane);
 }
@@ -140,12 +144,11 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_t
     const u32 row_tile = tgl_divide(blockIdx.x, c.by_units), tile = blockIdx.x - row_tile * (u32)c.num_units;
     const u32 row = row_tile * TOKEN_WARPS + warp;
     pdl_wait();
-    if (row < c.num_rows)
-        cast_tile(c, row, tile, shared_address(staged) + warp * STAGED_BYTES,
-                  shared_address(&columns[0][warp]), lane);
+    pdl_trigger();
+    cast_tile(c, row, tile, shared_address(staged) + warp * STAGED_BYTES, shared_address(&columns[0][warp]),
+              lane);
     if (HAS_COLUMNS) {
         __syncthreads();
         store_columns(c, row_tile * TOKEN_WARPS, tile, columns);
     }
-    pdl_trigger();
 }

@@ -75,29 +75,24 @@ DEV void load_step(const char *from, vector_of<X> (&x)[2])
 DEV void load_step(const char *from, vector_of<X> (&x)[1]) { load_vector(from, x[0]); }
 #endif
 
-/* Columns from `col` on, this lane's first, up to `end`; both are multiples of VALUES * JOINED. */
+/* Columns from `col` on, this lane's first, up to `end`; both are multiples of VALUES * JOINED. Past the end
+ * the last ones again: they change no maximum of their block, and those of a block that does not exist go
+ * nowhere. So no load has a branch or a predicate before it, and the next need not wait for one. */
 DEV void load_tile(warp_tile &t, const tgl_token_cast &c, u32 row, u32 col, u32 end)
 {
-    const char *from = c.x + row * c.x_row_bytes + (i64)col * X_VECTOR_BYTES(X) / VALUES;
+    const char *from = c.x + row * c.x_row_bytes;
+    u32 at[STEPS];
 #pragma unroll
     for (int j = 0; j < STEPS; j++) {
-        if (col + j * STEP_COLS < end) {
-            load_step(from + j * (STEP_COLS / VALUES * X_VECTOR_BYTES(X)), t.x[j]);
-        } else {
-#pragma unroll
-            for (int i = 0; i < JOINED; i++) clear_vector(t.x[j][i]);
-        }
+        at[j] = min(col + j * STEP_COLS, end - VALUES * JOINED);
+        load_step(from + (u64)at[j] * X_VECTOR_BYTES(X) / VALUES, t.x[j]);
     }
     if (X_IS_CODES(X)) {
         tgl_sf sf = c.x_sf;
         sf.kind = X_SF_KIND;
         const u32 m = tgl_divide(row, c.by_x_block_rows);
 #pragma unroll
-        for (int j = 0; j < STEPS; j++) {
-            /* Past the end the last one, beside zeros: a branch would have each wait for the one before. */
-            const u32 at = min(col + j * STEP_COLS, end - 1);
-            t.x_sf[j] = tgl_sf_get(&sf, m, tgl_divide(at, c.by_x_block_cols));
-        }
+        for (int j = 0; j < STEPS; j++) t.x_sf[j] = tgl_sf_get(&sf, m, tgl_divide(at[j], c.by_x_block_cols));
     }
 }
 

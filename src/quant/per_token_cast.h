@@ -29,17 +29,22 @@
 #define TOKEN_ANY_THREADS 256
 #define TOKEN_ANY_GROUPS 2048
 
-/* Sizes of per_token_cast and per_token_cast_wide are below 2^31. */
+/* Sizes of per_token_cast and per_token_cast_wide are below 2^31. In the order of their use: a few rows wait
+ * for every line of 64 bytes, and the first one ends behind num_cols. */
 typedef struct {
     const char *x;
-    char *out;
-    tgl_sf sf, x_sf;
-    int64_t x_row_bytes, out_row_bytes;
-    int64_t num_rows, num_cols, block_cols, num_sf;
-    int64_t x_block_rows, x_block_cols;
-    tgl_divisor by_block_cols, by_x_block_rows, by_x_block_cols;
-    int64_t num_units;          /* of a row: what a block has of it */
+    int64_t x_row_bytes;
     tgl_divisor by_units;
+    int64_t num_units;          /* of a row: what a block has of it */
+    int64_t num_rows, num_cols;
+    char *out;
+    int64_t out_row_bytes;
+    tgl_sf sf;
+    int64_t num_sf, block_cols;
+    tgl_sf x_sf;
+    tgl_divisor by_x_block_rows, by_x_block_cols;
+    int64_t x_block_rows, x_block_cols;
+    tgl_divisor by_block_cols;
     tgl_scale_rule rule;        /* for per_token_cast_any, which has no macros for this and these: */
     int32_t unit_groups, is_given, has_out;
 } tgl_token_cast;

@@ -23,9 +23,9 @@ DEV u32 max_of_warps(u32 amax, u32 (&of_warp)[TOKEN_MAX_WARPS], u32 warp, u32 la
     return warp_max_u32(lane < blockDim.x / 32 ? of_warp[lane] : 0);
 }
 
-/* 32 registers for e5m6 of bf16, where an SM has 2048 threads: left alone the compiler takes more, to no use. */
+/* 32 registers for bf16, where an SM has 2048 threads: left alone the compiler takes more, to no use. */
 #define HAS_TWO (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
-enum { MIN_BLOCKS = X == X_BF16 && FORMAT == TGL_FORMAT_E5M6 && HAS_TWO ? 2 : 1 };
+enum { MIN_BLOCKS = X == X_BF16 && HAS_TWO ? 2 : 1 };
 
 extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS, MIN_BLOCKS) per_token_cast_wide(
     const tgl_token_cast c)
@@ -35,9 +35,10 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS, MIN_BLOCKS) p
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u32 row = tgl_divide(blockIdx.x, c.by_units), unit = blockIdx.x - row * (u32)c.num_units;
     pdl_wait();
-    u32 word = 0;
+    pdl_trigger();
+    u32 word = 0, g = 0;
 #pragma unroll 1
-    for (u32 g = 0; g < UNIT_GROUPS && unit * UNIT_GROUPS + g < (u32)c.num_sf; g++) {
+    do {
         const u32 k = unit * UNIT_GROUPS + g, begin = k * (u32)c.block_cols;
         const u32 end = (u32)min((i64)c.num_cols, (i64)begin + (i64)c.block_cols);
         const u32 col = begin + warp * WARP_COLS + lane * VALUES;
@@ -59,7 +60,6 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS, MIN_BLOCKS) p
         if (HAS_OUT)
             store_tile(t, inv, c.out + row * c.out_row_bytes, col, end,
                        shared_address(staged) + warp * TOKEN_STAGED_BYTES(FORMAT, WARP_COLS), lane);
-    }
+    } while (++g < UNIT_GROUPS && unit * UNIT_GROUPS + g < (u32)c.num_sf);
     if (!IS_GIVEN && SF_KIND == TGL_SF_PACKED && threadIdx.x == 0) store_factor(c, row, unit, word);
-    pdl_trigger();
 }
