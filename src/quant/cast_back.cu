@@ -20,7 +20,7 @@ static_assert(ROWS == 1 || ROWS == 2 || ROWS == STRIP_ROWS, "ROWS is 1, 2 or STR
 /* All loads first. */
 DEV void run(const u8 *x, i64 row_bytes, const tgl_sf &sf, u8 *out, const tgl_strip &s)
 {
-    const short_place p = short_place_of(s);
+    const short_place p = short_place_of<VALUES, ROWS>(s);
     if (!short_has(s, p, 0)) return;
     u32 w[ROWS][3];
     float factor[ROWS];
@@ -46,6 +46,6 @@ extern "C" __global__ void __launch_bounds__(STRIP_THREADS, 6) cast_back(
 {
     sf.kind = SF_KIND;
     pdl_wait();
-    run(x, row_bytes, sf, out, s);
     pdl_trigger();
+    run(x, row_bytes, sf, out, s);
 }

@@ -49,7 +49,7 @@ DEV void cast_vector(const vector_of<X> &x, float inv, u8 *to)
 /* ROWS units, all loads first. */
 template <int ROWS> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
 {
-    const short_place p = short_place_of(s);
+    const short_place p = short_place_of<VALUES, ROWS>(s);
     if (!short_has(s, p, 0)) return;
     vector_of<X> x[ROWS];
     float factor[ROWS];

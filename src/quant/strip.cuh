@@ -40,17 +40,18 @@ DEV i64 strip_block_row(const tgl_strip &s, const strip_place &p, int j)
 }
 
 /* The place again, where rows and columns are below 2^31 and the columns of a unit share a factor: few
- * instructions before the first load, which is most of what a small matrix takes. */
+ * instructions before the first load, which is most of what a small matrix takes. UNIT and NUM_ROWS are what
+ * s.unit and s.rows are. */
 typedef struct { u32 row, col, k, step; } short_place;
 
-DEV short_place short_place_of(const tgl_strip &s)
+template <int UNIT, int NUM_ROWS> DEV short_place short_place_of(const tgl_strip &s)
 {
     const u32 tile_row = tgl_divide(blockIdx.x, s.by_num_tiles);
     const u32 tile = blockIdx.x - tile_row * s.num_tiles, width = 1u << s.log_width;
     short_place p;
     p.step = STRIP_THREADS >> s.log_width;
-    p.row = tile_row * (p.step * s.rows) + (threadIdx.x >> s.log_width);
-    p.col = (tile * width + (threadIdx.x & (width - 1))) * s.unit;
+    p.row = tile_row * (p.step * NUM_ROWS) + (threadIdx.x >> s.log_width);
+    p.col = (tile * width + (threadIdx.x & (width - 1))) * UNIT;
     p.k = tgl_divide(p.col, s.by_block_cols);
     return p;
 }

@@ -18,15 +18,16 @@
 #define STRIP_ROWS 4            /* of a thread, at most; else 2 or 1 */
 #define STRIP_SM_BLOCKS 8       /* blocks an SM; threads have fewer rows where there would be less */
 
+/* In the order of their use: a few rows wait for every 64 bytes of arguments. */
 typedef struct {
-    int64_t num_rows, num_cols;
-    int32_t unit;               /* columns */
+    tgl_divisor by_num_tiles;
+    uint32_t num_tiles;         /* side by side */
     int32_t log_width;
     int32_t rows;
-    uint32_t num_tiles;         /* side by side */
-    tgl_divisor by_num_tiles;
-    int64_t block_rows, block_cols;
+    int32_t unit;               /* columns */
+    int64_t num_rows, num_cols;
     tgl_divisor by_block_rows, by_block_cols;
+    int64_t block_rows, block_cols;
 } tgl_strip;
 
 #ifndef __CUDACC__
