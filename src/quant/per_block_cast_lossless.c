@@ -60,27 +60,21 @@ SELDOM bool run_inexact(const uint8_t *row, int64_t j, int64_t end, int shift, u
     return is_inexact;
 }
 
-/* Block (m, k) of x. Did a value change? */
-INLINE bool run_x_block(const problem *p, int64_t m, int64_t k, int shift)
-{
-    const tgl_blocks *b = &p->x_blocks;
-    const int64_t row_end = least((m + 1) * b->rows, p->num_rows);
-    const int64_t j = k * b->cols, end = least(j + b->cols, p->num_cols);
-    bool is_inexact = false;
-    for (int64_t i = m * b->rows; i < row_end; i++) {
-        const uint8_t *row = p->x + i * p->x_stride;
-        uint8_t *out = p->out + i * p->num_cols;
-        if (shift >= TGL_LOSSLESS_MIN_SHIFT && j % 2 == 0 && end % 2 == 0)
-            run_exact(row + j / 2, (end - j) / 2, shift, out + j);
-        else
-            is_inexact |= run_inexact(row, j, end, shift, out);
-    }
-    return is_inexact;
-}
-
 INLINE int x_code(const problem *p, int64_t m, int64_t k)
 {
     return (int)tgl_sf_code_of(tgl_sf_get(&p->x_sf, m, k));
+}
+
+/* The part of row i in block (m, k) of x. Did a value change? */
+INLINE bool run_part(const problem *p, int64_t i, int64_t m, int64_t k, int sf)
+{
+    const int shift = x_code(p, m, k) - sf;
+    const int64_t j = k * p->x_blocks.cols, end = least(j + p->x_blocks.cols, p->num_cols);
+    const uint8_t *row = p->x + i * p->x_stride;
+    uint8_t *out = p->out + i * p->num_cols;
+    if (shift < TGL_LOSSLESS_MIN_SHIFT || j % 2 || end % 2) return run_inexact(row, j, end, shift, out);
+    run_exact(row + j / 2, (end - j) / 2, shift, out + j);
+    return false;
 }
 
 INLINE bool run_block(const problem *p, int64_t m, int64_t k)
@@ -96,8 +90,11 @@ INLINE bool run_block(const problem *p, int64_t m, int64_t k)
     const int sf = tgl_lossless_sf(largest);
     tgl_sf_set(&p->sf, m, k, p->blocks.num_cols, tgl_ue8m0_to_f32((uint8_t)sf));
     bool is_inexact = false;
-    for (int64_t i = x_m; i < x_m_end; i++)
-        for (int64_t j = x_k; j < x_k_end; j++) is_inexact |= run_x_block(p, i, j, x_code(p, i, j) - sf);
+    for (int64_t b = x_m; b < x_m_end; b++) {
+        const int64_t row_end = least((b + 1) * p->x_blocks.rows, p->num_rows);
+        for (int64_t i = b * p->x_blocks.rows; i < row_end; i++)
+            for (int64_t j = x_k; j < x_k_end; j++) is_inexact |= run_part(p, i, b, j, sf);
+    }
     return is_inexact;
 }
 
