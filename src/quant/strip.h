@@ -16,7 +16,10 @@
 
 #define STRIP_THREADS 256
 #define STRIP_ROWS 4            /* of a thread, at most; else 2 or 1 */
-#define STRIP_SM_BLOCKS 8       /* blocks an SM; threads have fewer rows where there would be less */
+/* Blocks an SM where threads have STRIP_ROWS, and two rows; fewer rows where there would be less. Two soon:
+ * of a small matrix, what it takes to launch a block is more than another row in a thread. */
+#define STRIP_SM_BLOCKS 8
+#define STRIP_SM_PAIR_BLOCKS 1
 
 /* In the order of their use: a few rows wait for every 64 bytes of arguments. */
 typedef struct {
@@ -41,10 +44,11 @@ static inline tgl_strip tgl_strip_of(int64_t num_rows, int64_t num_cols, int64_t
     while ((-units & ((1 << log_width) - 1)) > units / 8) log_width--;      /* one in 8 threads may be idle */
     const int64_t num_tiles = (units + (1 << log_width) - 1) >> log_width;
     const int64_t step = STRIP_THREADS >> log_width, num_blocks = num_tiles * ((num_rows + step - 1) / step);
-    const int64_t rows = num_blocks / (STRIP_SM_BLOCKS * num_sms);
+    const int64_t sm_blocks = num_blocks / num_sms;
     return (tgl_strip){
         .num_rows = num_rows, .num_cols = num_cols, .unit = unit, .log_width = log_width,
-        .rows = rows < 2 ? 1 : rows < STRIP_ROWS ? 2 : STRIP_ROWS,
+        .rows = sm_blocks >= STRIP_ROWS * STRIP_SM_BLOCKS ? STRIP_ROWS
+                : sm_blocks >= 2 * STRIP_SM_PAIR_BLOCKS   ? 2 : 1,
         .num_tiles = (uint32_t)num_tiles, .by_num_tiles = tgl_divisor_of(num_tiles),
         .block_rows = block_rows, .block_cols = block_cols,
         .by_block_rows = tgl_divisor_of(block_rows), .by_block_cols = tgl_divisor_of(block_cols)
