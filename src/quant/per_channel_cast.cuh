@@ -64,11 +64,13 @@ static_assert(ROWS % 4 == 0, "columns of a patch are words");
 static_assert(TILE_ROWS == 8 * 16, "columns of a tile are 8 vectors");
 
 /* Threads of an SM: as many as registers allow without spills, so that others load while some encode. Fewer
- * where more registers are needed: for a second reading, for codes and their values, for activations, on sm_89,
- * or for conversions without an instruction. */
+ * where more registers are needed: for a second reading, for codes and their values (most on sm_120, and in
+ * narrow strips, whose blocks are few), for activations, on sm_89, or for conversions without an instruction.
+ */
 #if __CUDA_ARCH__ >= 890
 #define NEEDS_MORE (X == X_E4M3 || IS_SWIGLU || __CUDA_ARCH__ == 890)
-enum { SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS ? 512 : NEEDS_MORE ? 1024 : 1536 };
+#define NEEDS_MOST (X == X_E4M3 && (LANES < CHANNEL_LANES(X) || __CUDA_ARCH__ >= 1200))
+enum { SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS || NEEDS_MOST ? 512 : NEEDS_MORE ? 1024 : 1536 };
 #else
 enum { SM_THREADS = X == X_E4M3 ? 256 : 512 };
 #endif
@@ -508,13 +510,13 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
 }
 
 /* The tile of a block. This is in a kernel twice, once for whole tiles, with nothing left to ask about rows
- * and columns of a thread; for codes, which are mostly conversions, once for all. */
+ * and columns of a thread. */
 DEV void cast_block(const tgl_channel_cast &c, strip_memory &m)
 {
     place at;
     const bool is_there = find_place(c, at);
     pdl_wait();
-    if (BLOCK_ROWS && X != X_E4M3 && at.first < c.whole_rows && at.first_col < c.whole_cols) {
+    if (BLOCK_ROWS && at.first < c.whole_rows && at.first_col < c.whole_cols) {
         at.is_whole = true;
         cast_tile(c, at, m);
     } else if (is_there) {
