@@ -435,7 +435,7 @@ DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const p
     const u32 k = at.thread % 8, first = at.thread / 8;
     const int rows = (int)min(at.end - row, (i64)TILE_ROWS);
     const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
-    if (!c.is_out_aligned) {
+    if (!at.is_whole && !c.is_out_aligned) {
         /* Activations take most of what can be issued; otherwise memory is what takes the time. */
         const bool is_short = IS_SWIGLU && LANES == 8 && rows == TILE_ROWS && cols == COLS;
         if (is_short) store_whole_unaligned(c, m, at, row);
@@ -445,7 +445,7 @@ DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const p
     u8 *to = (u8 *)c.out + (at.first_col + first) * c.num_rows + row;
 #pragma unroll
     for (int j = 0; j < COLS; j += THREADS / 8)
-        if ((int)first + j < cols && (int)k * 16 < rows)
+        if (at.is_whole || ((int)first + j < cols && (int)k * 16 < rows))
             *(uint4 *)(to + j * c.num_rows + k * 16) = m.tile[tile_index(first + j, k)];
 }
 

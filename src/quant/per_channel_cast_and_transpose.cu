@@ -35,9 +35,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 per_channel_cast_and_transpose(const tgl_channel_cast c)
 {
     SHARED(strip_memory, memory);
-    place at;
-    const bool is_there = find_place(c, at);
-    pdl_wait();
-    if (is_there) cast_tile(c, at, memory);
+    cast_block(c, memory);
     pdl_trigger();
 }
