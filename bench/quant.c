@@ -840,6 +840,7 @@ const case_op quant_ops[] = {
             "num_rows=128 num_cols=64 out_offset=2,4,8 values=mixed",
             "num_rows=2 num_cols=6408 dtype=bf16,f32 values=mixed",
             "num_rows=130,144 num_cols=3208 num_per_tokens=32 values=mixed",
+            "num_rows=259 num_cols=21328 num_per_tokens=64 values=mixed",
             "num_rows=300,304 num_cols=40 dtype=bf16,f32 num_per_tokens=130,144,1000 values=mixed",
             NULL,
         },

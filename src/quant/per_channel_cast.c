@@ -139,11 +139,11 @@ static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t strip
 tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel, int x, bool is_swiglu,
                                    bool is_transposed, const DLTensor *on, tgl_stream stream)
 {
-    enum { WIDTHS = 3, FEW_TILES = 100 };
+    enum { WIDTHS = 3, FEW_TILES = 100, MANY_TILES = 1000 };
     const bool has_any_rows = tgl_channel_block_rows(c->block_rows) == 0;
-    const int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
+    int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
     const int widths[WIDTHS] = { CHANNEL_LANES(x), CHANNEL_MIDDLE_LANES, CHANNEL_NARROW_LANES };
-    tgl_kernel plan[WIDTHS];
+    tgl_kernel plan[WIDTHS + 1];
     int num_kernels = 0, which = 0, lanes = 0;
     int64_t strips = 0;
     for (int i = 0; i < WIDTHS; i++) {
@@ -151,6 +151,7 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
         const int64_t count = divide_up(c->num_cols, widths[i] * CHANNEL_VALUES(x));
         plan[num_kernels] = *kernel;
         plan[num_kernels].macros[0].value = widths[i];
+        plan[num_kernels].macros[1].value = CHANNEL_TILE_ROWS;
         if (row_tiles * strips < FEW_TILES) {   /* of the wider ones */
             which = num_kernels;
             lanes = widths[i];
@@ -160,6 +161,15 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
         if (count >= FEW_TILES) break;          /* few rows do not make them few */
     }
     find_alignment(c, x, is_swiglu, is_transposed);
+    if (x == X_BF16 && is_transposed && !is_swiglu && !has_any_rows) {
+        plan[num_kernels] = plan[0];
+        plan[num_kernels].macros[1].value = CHANNEL_LONG_ROWS;
+        if (!c->is_out_aligned && row_tiles * strips >= MANY_TILES) {
+            which = num_kernels;
+            row_tiles = divide_up(c->num_rows, CHANNEL_LONG_ROWS);
+        }
+        num_kernels++;
+    }
     find_whole(c, lanes * CHANNEL_VALUES(x));
     const int64_t strip_bytes = lanes * CHANNEL_VECTOR_BYTES(x);
     const int64_t band = find_band(c, strips, strip_bytes, is_transposed && !has_any_rows);
@@ -188,6 +198,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     }
     const tgl_kernel kernel = { "quant/per_channel_cast",
                                 { { "STRIP_LANES", 0 },
+                                  { "STRIP_ROWS", 0 },
                                   { "X", x },
                                   { "X_SF_KIND", p->has_codes ? c.x_sf.kind : 0 },
                                   { "IS_WIDE", is_wide },

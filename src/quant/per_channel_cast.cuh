@@ -2,6 +2,7 @@
  * per_channel_cast.cuh - casts with a factor per column and block of rows: what the kernels have in common
  * once a thread has its rows. Tiles, strips and arguments: per_channel_cast.h.
  *   macros  STRIP_LANES   CHANNEL_LANES, CHANNEL_MIDDLE_LANES or CHANNEL_NARROW_LANES
+ *           STRIP_ROWS    CHANNEL_TILE_ROWS or, of bf16 transposed, CHANNEL_LONG_ROWS
  *           X             X_BF16, X_F32, X_E4M3: what x has
  *           BLOCK_ROWS    32, 64, 128: rows of a factor; 0: as many as the arguments say
  *           IS_ROUNDED    factors are powers of two
@@ -29,11 +30,13 @@
 #include "quant/per_channel_cast.h"
 #include "transpose/unaligned.cuh"
 
-#if !defined(STRIP_LANES) || !defined(X) || !defined(BLOCK_ROWS) || !defined(IS_ROUNDED)
+#if !defined(STRIP_LANES) || !defined(STRIP_ROWS) || !defined(X) || !defined(BLOCK_ROWS) ||                  \
+    !defined(IS_ROUNDED)
 #ifdef __CUDACC_RTC__
-#error "STRIP_LANES, X, BLOCK_ROWS or IS_ROUNDED is not defined"
+#error "STRIP_LANES, STRIP_ROWS, X, BLOCK_ROWS or IS_ROUNDED is not defined"
 #endif
 #define STRIP_LANES 8
+#define STRIP_ROWS 128
 #define X X_BF16
 #define BLOCK_ROWS 128
 #define IS_ROUNDED 1
@@ -43,12 +46,14 @@ static_assert(BLOCK_ROWS == 0 || BLOCK_ROWS == 32 || BLOCK_ROWS == 64 || BLOCK_R
               "BLOCK_ROWS is 32, 64, 128 or 0");
 
 enum {
-    TILE_ROWS = CHANNEL_TILE_ROWS,
+    TILE_ROWS = STRIP_ROWS,
+    IS_LONG = TILE_ROWS > CHANNEL_TILE_ROWS,
+    VECTORS = TILE_ROWS / 16,                           /* of a column of codes */
     VALUES = CHANNEL_VALUES(X),                         /* of a vector */
     VALUE_BYTES = CHANNEL_VECTOR_BYTES(X) / VALUES,
     LANES = STRIP_LANES,
     COLS = LANES * VALUES,                              /* of a strip */
-    ROWS = CHANNEL_ROWS(X),                             /* of a patch */
+    ROWS = CHANNEL_ROWS(X) * (IS_LONG ? 2 : 1),         /* of a patch */
     GROUPS = TILE_ROWS / ROWS,                          /* of threads: patches below each other */
     THREADS = CHANNEL_THREADS(X, LANES),
     BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1,   /* of rows, in a tile */
@@ -61,14 +66,14 @@ enum {
 };
 static_assert(LANES == 2 || LANES == 8 || (LANES == 16 && !IS_TRANSPOSED), "STRIP_LANES is 2, 8 or 16");
 static_assert(ROWS % 4 == 0, "columns of a patch are words");
-static_assert(TILE_ROWS == 8 * 16, "columns of a tile are 8 vectors");
+static_assert(VECTORS == 8 || (VECTORS == 16 && IS_TRANSPOSED && BLOCK_ROWS), "what STRIP_ROWS may be");
 
 /* Threads of an SM: as many as registers allow without spills, so that others load while some encode. Fewer
  * where more registers are needed: for a second reading, for codes and their values (most on sm_120, and in
- * narrow strips, whose blocks are few), for activations, on sm_89, or for conversions without an instruction.
- */
+ * narrow strips, whose blocks are few), for activations, for long strips, on sm_89, or for conversions
+ * without an instruction. */
 #if __CUDA_ARCH__ >= 890
-#define NEEDS_MORE (X == X_E4M3 || IS_SWIGLU || __CUDA_ARCH__ == 890)
+#define NEEDS_MORE (X == X_E4M3 || IS_SWIGLU || IS_LONG || __CUDA_ARCH__ == 890)
 #define NEEDS_MOST (X == X_E4M3 && (LANES < CHANNEL_LANES(X) || __CUDA_ARCH__ >= 1200))
 enum { SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS || NEEDS_MOST ? 512 : NEEDS_MORE ? 1024 : 1536 };
 #else
@@ -84,7 +89,7 @@ typedef struct {
 typedef struct {
     u32 maxima[GROUPS / JOINED][LANES * MAXIMA];
     float inv[BLOCKS][COLS];
-    uint4 tile[IS_TRANSPOSED ? COLS * 8 : 1];
+    uint4 tile[IS_TRANSPOSED ? COLS * VECTORS : 1];
 } strip_memory;
 
 /* Where a thread is. */
@@ -340,10 +345,10 @@ DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const plac
 
 /* Vector k of column j of the tile. The lanes of a warp that store at a time have all 8 places of it. */
 DEV u32 tile_swizzle(u32 j) { return j / VALUES * (8 / LANES) & 7; }
-DEV u32 tile_index(u32 j, u32 k) { return j * 8 + (k ^ tile_swizzle(j)); }
+DEV u32 tile_index(u32 j, u32 k) { return j * VECTORS + (k ^ tile_swizzle(j)); }
 
 /* The same vector, `step` columns on: a multiple of a power of two that column j is below. */
-DEV u32 tile_step(u32 index, u32 step) { return (index ^ tile_swizzle(step)) + step * 8; }
+DEV u32 tile_step(u32 index, u32 step) { return (index ^ tile_swizzle(step)) + step * VECTORS; }
 
 /* Puts the codes of a patch into the tile: its columns, which have one swizzle. */
 DEV void put_columns(strip_memory &m, const place &at, const patch &p)
@@ -378,20 +383,20 @@ DEV column_cut cut_column(const u8 *to, u32 rows)
     return { head, (rows - head) / 16, (rows - head) % 16 };
 }
 
-/* Stores `rows` codes of `cols` columns to rows of out that are aligned to nothing. Eight threads have a
+/* Stores `rows` codes of `cols` columns to rows of out that are aligned to nothing. VECTORS threads have a
  * column's aligned vectors, cut out of two of the tile each; then sixteen have the codes at its ends, which
  * of a whole column are sixteen or none. */
 DEV void store_unaligned(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row, u32 rows,
                          u32 cols)
 {
     u8 *out = (u8 *)c.out + at.first_col * c.num_rows + row;
-    const u32 k = at.thread % 8, i = at.thread % 16;
+    const u32 k = at.thread % VECTORS, i = at.thread % 16;
 #pragma unroll 2
-    for (u32 j = at.thread / 8; j < cols; j += THREADS / 8) {
+    for (u32 j = at.thread / VECTORS; j < cols; j += THREADS / VECTORS) {
         u8 *to = out + j * c.num_rows;
         const column_cut cut = cut_column(to, rows);
         if (k >= cut.vectors) continue;
-        const uint4 low = m.tile[tile_index(j, k)], high = m.tile[tile_index(j, min(k + 1, 7u))];
+        const uint4 low = m.tile[tile_index(j, k)], high = m.tile[tile_index(j, min(k + 1, VECTORS - 1u))];
         *(uint4 *)(to + cut.head + k * 16) = vector_shift(low, high, (int)cut.head);
     }
 #pragma unroll 2
@@ -409,13 +414,13 @@ DEV void store_unaligned(const tgl_channel_cast &c, const strip_memory &m, const
 DEV void store_whole_unaligned(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row)
 {
     u8 *out = (u8 *)c.out + at.first_col * c.num_rows + row;
-    const u32 k = at.thread % 8, vector_col = at.thread / 8;
+    const u32 k = at.thread % VECTORS, vector_col = at.thread / VECTORS;
     u8 *to = out + vector_col * c.num_rows;
     u32 head = (u32)-misalignment(to) & 15;
-    if (k < 7 || head == 0) {
-        const u32 low = tile_index(vector_col, k), high = tile_index(vector_col, min(k + 1, 7u));
+    if (k < VECTORS - 1 || head == 0) {
+        const u32 low = tile_index(vector_col, k), high = tile_index(vector_col, min(k + 1, VECTORS - 1u));
 #pragma unroll
-        for (u32 j = 0; j < COLS; j += THREADS / 8)
+        for (u32 j = 0; j < COLS; j += THREADS / VECTORS)
             *(uint4 *)(to + j * c.num_rows + head + k * 16) =
                 vector_shift(m.tile[tile_step(low, j)], m.tile[tile_step(high, j)], (int)head);
     }
@@ -432,19 +437,19 @@ DEV void store_whole_unaligned(const tgl_channel_cast &c, const strip_memory &m,
 /* Stores the tile, whose first row is `row`. */
 DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row)
 {
-    const u32 k = at.thread % 8, first = at.thread / 8;
+    const u32 k = at.thread % VECTORS, first = at.thread / VECTORS;
     const int rows = (int)min(at.end - row, (i64)TILE_ROWS);
     const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
     if (!at.is_whole && !c.is_out_aligned) {
-        /* Activations take most of what can be issued; otherwise memory is what takes the time. */
-        const bool is_short = IS_SWIGLU && LANES == 8 && rows == TILE_ROWS && cols == COLS;
+        /* What is issued counts where it is much, for activations, and where warps are few. */
+        const bool is_short = (IS_SWIGLU || IS_LONG) && LANES == 8 && rows == TILE_ROWS && cols == COLS;
         if (is_short) store_whole_unaligned(c, m, at, row);
         else store_unaligned(c, m, at, row, (u32)rows, (u32)cols);
         return;
     }
     u8 *to = (u8 *)c.out + (at.first_col + first) * c.num_rows + row;
 #pragma unroll
-    for (int j = 0; j < COLS; j += THREADS / 8)
+    for (int j = 0; j < COLS; j += THREADS / VECTORS)
         if (at.is_whole || ((int)first + j < cols && (int)k * 16 < rows))
             *(uint4 *)(to + j * c.num_rows + k * 16) = m.tile[tile_index(first + j, k)];
 }
@@ -510,13 +515,13 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
 }
 
 /* The tile of a block. This is in a kernel twice, once for whole tiles, with nothing left to ask about rows
- * and columns of a thread. */
+ * and columns of a thread; long ones are never whole, for their out is not aligned. */
 DEV void cast_block(const tgl_channel_cast &c, strip_memory &m)
 {
     place at;
     const bool is_there = find_place(c, at);
     pdl_wait();
-    if (BLOCK_ROWS && at.first < c.whole_rows && at.first_col < c.whole_cols) {
+    if (BLOCK_ROWS && !IS_LONG && at.first < c.whole_rows && at.first_col < c.whole_cols) {
         at.is_whole = true;
         cast_tile(c, at, m);
     } else if (is_there) {

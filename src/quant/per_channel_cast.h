@@ -4,7 +4,9 @@
  * A block of threads has a tile: a strip of CHANNEL_TILE_ROWS rows. In it, CHANNEL_LANES threads side by side
  * have a vector of a row each, of CHANNEL_ROWS rows below each other: what a thread holds in registers from
  * its only load to the codes (x is a kernel's macro X). A row of a strip is 128 bytes of x. Where tiles are
- * so few that they leave SMs without work, strips are narrower, down to CHANNEL_NARROW_LANES. */
+ * so few that they leave SMs without work, strips are narrower, down to CHANNEL_NARROW_LANES. Where they are
+ * many and bf16 is transposed to rows aligned to nothing, tiles have CHANNEL_LONG_ROWS and threads twice the
+ * rows: half as many sectors of out are written in parts, by two blocks each. */
 #ifndef TEGULA_QUANT_PER_CHANNEL_CAST_H
 #define TEGULA_QUANT_PER_CHANNEL_CAST_H
 
@@ -13,6 +15,7 @@
 #include "quant/vector.h"
 
 #define CHANNEL_TILE_ROWS 128
+#define CHANNEL_LONG_ROWS 256
 #define CHANNEL_VALUES(x) (X_IS_CODES(x) ? 8 : X_VALUES(x))     /* of a vector: codes need more registers */
 #define CHANNEL_VECTOR_BYTES(x) (X_IS_CODES(x) ? 8 : X_VECTOR_BYTES(x))
 #define CHANNEL_LANES(x) (X_IS_CODES(x) ? 16 : CHANNEL_MIDDLE_LANES)

@@ -59,6 +59,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
                            .sf = p->sf.data, .block_rows = p->blocks.rows };
     const tgl_kernel kernel = { "quant/per_channel_cast_and_transpose",
                                 { { "STRIP_LANES", 0 },
+                                  { "STRIP_ROWS", 0 },
                                   { "X", x },
                                   { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
                                   { "IS_ROUNDED", p->rule.is_rounded } } };
