@@ -127,10 +127,10 @@ static void find_whole(tgl_channel_cast *c, int64_t strip_cols)
 static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t strips, int64_t band, int block)
 {
     const int64_t bands = divide_up(strips, band), most = INT32_MAX / (bands * band);
-    c->slice_rows = row_tiles < most ? row_tiles : most;
+    c->slice_rows = (uint32_t)(row_tiles < most ? row_tiles : most);
     c->band = (uint32_t)band;
     c->by_band = tgl_divisor_of(band);
-    c->band_tiles = (uint32_t)(c->slice_rows * band);
+    c->band_tiles = c->slice_rows * c->band;
     c->by_band_tiles = tgl_divisor_of(c->band_tiles ? c->band_tiles : 1);
     return (tgl_shape){ { c->band_tiles * bands, c->slice_rows ? divide_up(row_tiles, c->slice_rows) : 1 },
                         .block = block };

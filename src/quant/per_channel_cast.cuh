@@ -206,7 +206,8 @@ DEV void widen_magnitudes(const patch &p, int r, float (&v)[VALUES])
     }
 }
 
-/* Maxima of bf16 have any signs until they are combined. */
+/* Maxima of bf16 have any signs until they are combined, and are NaN where all values are; scale_of() takes
+ * its floor for that. */
 DEV u32 larger(u32 a, u32 b) { return IS_BF16 ? max_magnitude_bf16x2(a, b) : max(a, b); }
 
 DEV void raise_maxima(u32 (&maxima)[MAXIMA], const patch &p)
@@ -215,7 +216,8 @@ DEV void raise_maxima(u32 (&maxima)[MAXIMA], const patch &p)
     for (int r = 0; r < ROWS; r++) {
         if constexpr (IS_BF16) {
 #pragma unroll
-            for (int i = 0; i < MAXIMA; i++) maxima[i] = larger(maxima[i], p.w[r][i]);
+            for (int i = 0; i < MAXIMA; i++)
+                maxima[i] = BLOCK_ROWS && r == 0 ? p.w[r][i] : larger(maxima[i], p.w[r][i]);
         } else {
             float v[VALUES];
             widen_magnitudes(p, r, v);
@@ -255,10 +257,10 @@ DEV u32 find_maximum(const strip_memory &m, u32 block, u32 col)
 {
     const u32 lane = col / VALUES, vector = col % VALUES / MAXIMA_COLS, i = col % MAXIMA_COLS;
     const u32 word = (vector * LANES + lane) * MAXIMA_WORDS + (IS_BF16 ? i / 2 : i);
-    u32 found = 0;
+    const u32 parts = BLOCK_GROUPS / JOINED;
+    u32 found = m.maxima[block * parts][word];
 #pragma unroll
-    for (u32 g = 0; g < BLOCK_GROUPS / JOINED; g++)
-        found = larger(found, m.maxima[block * (BLOCK_GROUPS / JOINED) + g][word]);
+    for (u32 g = 1; g < parts; g++) found = larger(found, m.maxima[block * parts + g][word]);
     return !IS_BF16 ? found : (i % 2 ? found : found << 16) & 0x7FFF0000;
 }
 
@@ -470,7 +472,7 @@ DEV bool find_place(const tgl_channel_cast &c, place &at)
     at.thread = threadIdx.x;
     at.lane = at.thread % LANES;
     at.group = at.thread / LANES;
-    at.first = (blockIdx.y * c.slice_rows + row_tile) * tile_rows;
+    at.first = ((i64)blockIdx.y * c.slice_rows + row_tile) * tile_rows;
     at.end = min(at.first + tile_rows, c.num_rows);
     at.rows = min(max((int)min(at.end - at.first, (i64)TILE_ROWS) - (int)at.group * ROWS, 0), (int)ROWS);
     at.first_col = (i64)col_tile * COLS;
@@ -515,18 +517,20 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
 }
 
 /* The tile of a block. This is in a kernel twice, once for whole tiles, with nothing left to ask about rows
- * and columns of a thread; long ones are never whole, for their out is not aligned. */
+ * and columns of a thread: first, so that no jump waits for instructions from memory. Long ones are never
+ * whole, for their out is not aligned. */
 DEV void cast_block(const tgl_channel_cast &c, strip_memory &m)
 {
     place at;
     const bool is_there = find_place(c, at);
     pdl_wait();
-    if (BLOCK_ROWS && !IS_LONG && at.first < c.whole_rows && at.first_col < c.whole_cols) {
-        at.is_whole = true;
-        cast_tile(c, at, m);
-    } else if (is_there) {
-        cast_tile(c, at, m);
+    const bool is_whole = BLOCK_ROWS && !IS_LONG && at.first < c.whole_rows && at.first_col < c.whole_cols;
+    if (!is_whole) {                                    /* the compiler puts this last */
+        if (is_there) cast_tile(c, at, m);
+        return;
     }
+    at.is_whole = true;
+    cast_tile(c, at, m);
 }
 
 #endif

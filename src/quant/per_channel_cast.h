@@ -24,21 +24,24 @@
 #define CHANNEL_ROWS(x) (X_IS_CODES(x) ? 8 : 4)
 #define CHANNEL_THREADS(x, lanes) (CHANNEL_TILE_ROWS / CHANNEL_ROWS(x) * (lanes))
 
+/* The first 48 bytes are what whole tiles need before they load, in one line of the memory that has them.
+ *
+ * Tiles follow each other along x of the grid: row by row through a band of columns, then through the next.
+ * Where they are more than x of a grid can be, rows are cut into slices, along y. */
 typedef struct {
     const char *x;
-    int64_t x_row_bytes, num_tokens;    /* of x */
+    int64_t x_row_bytes;
+    uint32_t band;                      /* tiles side by side in a band */
+    tgl_divisor by_band;
+    uint32_t slice_rows;                /* rows of tiles in a slice */
+    int64_t whole_rows, whole_cols;     /* tiles that are whole and aligned begin before these */
+
     int64_t num_rows, num_cols;         /* of the codes, as if not transposed */
     char *out;                          /* packed */
     float *sf;                          /* [blocks of rows, num_cols] */
-    int64_t whole_rows, whole_cols;     /* tiles that are whole and aligned begin before these */
-
-    /* Tiles follow each other along x of the grid: row by row through a band of columns, then through the
-     * next. Where they are more than x of a grid can be, rows are cut into slices, along y. */
-    uint32_t band;                      /* tiles side by side in a band */
-    tgl_divisor by_band;
+    int64_t num_tokens;                 /* of x */
     uint32_t band_tiles;                /* of a band, in a slice */
     tgl_divisor by_band_tiles;
-    int64_t slice_rows;                 /* rows of tiles */
 
     int64_t block_rows;
     const int32_t *pos_to_token;        /* NULL: row i is token i */
