@@ -214,7 +214,7 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
         .unit_bytes = (int32_t)unit,
         .positions = (int32_t)positions,
         .padding_blocks = (int32_t)least(divide_up(p->num_positions, positions), MAX_BLOCKS),
-        .reads_early = p->num_tokens <= EXPAND_EARLY_TOKENS,
+        .reads_early = p->num_tokens <= most(EXPAND_EARLY_TOKENS, p->num_positions),
     };
     int64_t blocks = s.padding_blocks + (p->num_topk ? least(p->num_tokens, MAX_BLOCKS) : 0);
     const int64_t both_blocks = most(p->num_tokens, divide_up(p->num_positions, positions));

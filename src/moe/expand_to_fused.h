@@ -28,13 +28,14 @@ typedef struct {
 /* With fewer rows than this, read and written together, a thread moves one unit of a chunk. */
 #define EXPAND_FEW_ROWS 2048
 
-/* Up to so many tokens, rows are read before it is known whether they go anywhere. */
+/* Up to so many tokens, or with a position for each, rows are read before it is known whether they go
+ * anywhere. */
 #define EXPAND_EARLY_TOKENS 256
 
 /* Positions that a block looks at for padding: at most so many, one of a warp's lanes each. */
 #define EXPAND_POSITIONS 32
 
-/* The kernel with bulk copies: bytes of a chunk, at most, with so many rows that have so many copies, with
+/* The kernel with bulk stores: bytes of a chunk, at most, with so many rows that have so many copies, with
  * fewer of either, and with fewer than EXPAND_FEW_ROWS. Copies are positions of a token. */
 #define EXPAND_BULK_BYTES 16384
 #define EXPAND_BULK_MANY 8192
@@ -44,10 +45,10 @@ typedef struct {
 
 typedef struct {
     int64_t row_units, chunks;
-    int32_t unit_bytes;     /* 16 for bulk copies */
+    int32_t unit_bytes;     /* 16 for bulk stores */
     int32_t chunk_units;
     int32_t positions;      /* of a block that looks for padding */
-    int32_t padding_blocks; /* these come first, blocks for tokens follow; 0: blocks do both (bulk copies) */
+    int32_t padding_blocks; /* these come first, blocks for tokens follow; 0: blocks do both (bulk stores) */
     int32_t reads_early;
 } expand_shape;
 
