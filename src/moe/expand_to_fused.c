@@ -156,7 +156,7 @@ static tgl_status launch(int which, const DLTensor *on, const tgl_shape *shape, 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-enum { MAX_BLOCKS = 1 << 30, MAX_CHUNKS = 65535 };
+enum { MAX_BLOCKS = 1 << 30, MAX_Y = 65535 };
 
 static bool has_many_rows(const expand_problem *p)
 {
@@ -221,7 +221,7 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
     const int64_t bytes = bulk_bytes(p), bulk_chunks = divide_up(p->row_bytes, bytes);
     void *args[] = { p, &s };
     if (target.architecture >= 90 && unit == 16 && p->num_topk <= 32 && both_blocks <= MAX_BLOCKS &&
-        bulk_chunks <= MAX_CHUNKS) {
+        bulk_chunks <= MAX_BLOCKS) {
         s.chunks = bulk_chunks;
         s.chunk_units = (int32_t)(bytes / unit);
         if (has_many_rows(p)) {
@@ -229,12 +229,13 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
             s.padding_blocks = 0;
             s.positions = (int32_t)divide_up(p->num_positions, both_blocks);
         }
-        const tgl_shape shape = { { blocks, bulk_chunks }, .block = 32,
+        const int64_t y = least(blocks, MAX_Y);
+        const tgl_shape shape = { { bulk_chunks, y, divide_up(blocks, y) }, .block = 32,
                                   .shared_bytes = bulk_shared_bytes(p, bytes) };
         return launch(BULK, on, &shape, stream, args);
     }
     const int64_t threads = cut_rows(p, &s);
-    const tgl_shape shape = { { blocks, least(s.chunks, MAX_CHUNKS) }, .block = (int)threads };
+    const tgl_shape shape = { { blocks, least(s.chunks, MAX_Y) }, .block = (int)threads };
     return launch(PLAIN, on, &shape, stream, args);
 }
 

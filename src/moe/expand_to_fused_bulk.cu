@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT
  * expand_to_fused_bulk.cu - expand_to_fused by bulk stores: for rows that are made of vectors (16 bytes).
  *   computes  as expand_to_fused.cu
- *   launch    grid (padding_blocks + num_tokens or more, chunks of a row), block a warp; num_topk <= 32;
- *             positions <= 32, padding_blocks * positions >= num_positions, or if there are none grid.x *
- *             positions; dynamic shared memory of 16 * chunk_units bytes at least; from sm_90 on
+ *   launch    grid (chunks of a row, y, z), of which y * z >= padding_blocks + num_tokens, block a warp;
+ *             num_topk <= 32; positions <= 32, padding_blocks * positions >= num_positions, or if there are
+ *             none y * z * positions; dynamic shared memory of 16 * chunk_units bytes at least; from sm_90 on
  *   moves     as expand_to_fused.cu
  *
  * A chunk is loaded to shared memory once and stored to all positions from there, a lane each. That takes so
  * few instructions that one warp does it, and so few registers that chunks may fill all shared memory of an
  * SM: enough under way to hide what each block waits for in turn, its positions, its chunk and its stores.
  * Blocks that look for padding come first: they have no row to wait for. Of many rows every block does both,
- * and has a few positions: that spreads the zeros over the run. */
+ * and has a few positions: that spreads the zeros over the run. The chunks of a row are next to each other in
+ * time as in memory. */
 #include "device/ptx.cuh"
 #include "moe/expand_to_fused.h"
 
@@ -81,12 +82,12 @@ DEV void zero_sf(const expand_problem &p, i64 first, u32 padding)
 {
     const int lane = threadIdx.x;
     if (p.out_sf_row == 1) {                    /* columns: neighbours are in other lanes */
-        for (i64 i = blockIdx.y; i < p.num_sf; i += gridDim.y)
+        for (i64 i = blockIdx.x; i < p.num_sf; i += gridDim.x)
             if (padding >> lane & 1) p.out_sf[first + lane + i * p.out_sf_col] = 0;
         return;
     }
 #pragma unroll 1
-    for (i64 i = blockIdx.y * WARP_SF; i < p.num_sf; i += gridDim.y * WARP_SF) {
+    for (i64 i = blockIdx.x * WARP_SF; i < p.num_sf; i += gridDim.x * WARP_SF) {
         const lane_sf zeros = zeros_of_sf(p, i);
 #pragma unroll 1
         for (u32 left = padding; left;)
@@ -107,7 +108,7 @@ DEV void load_chunk(const chunk &c, const u8 *from)
 /* Of token t, to the lanes' positions. */
 DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c, i64 t, i32 position)
 {
-    i64 first_sf = blockIdx.y * WARP_SF;
+    i64 first_sf = blockIdx.x * WARP_SF;
     lane_sf sf = load_sf(p, t, first_sf);
     const u8 *from = p.x + t * p.x_stride + c.offset;
     if (s.reads_early) load_chunk(c, from);
@@ -120,7 +121,7 @@ DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c
 #pragma unroll 1
     while (first_sf < p.num_sf) {
         store_all_sf(p, sf, position, valid);
-        first_sf += gridDim.y * WARP_SF;
+        first_sf += gridDim.x * WARP_SF;
         if (first_sf < p.num_sf) sf = load_sf(p, t, first_sf);
     }
     copy_async_wait<0>();
@@ -155,10 +156,11 @@ extern "C" __global__ void __launch_bounds__(32) expand_to_fused_bulk(
 #if __CUDA_ARCH__ >= 900
     SHARED_DYNAMIC(memory, 128);
     const int lane = threadIdx.x;
-    const i64 offset = (i64)blockIdx.y * shape.chunk_units * 16;
+    const i64 offset = (i64)blockIdx.x * shape.chunk_units * 16;
     const i64 bytes = min(problem.row_bytes - offset, (i64)shape.chunk_units * 16);
     const chunk c = { offset, (u32)bytes, shared_address(memory) };
-    const i64 t = (i64)blockIdx.x - shape.padding_blocks, first = (i64)blockIdx.x * shape.positions;
+    const i64 block = (i64)blockIdx.z * gridDim.y + blockIdx.y;
+    const i64 t = block - shape.padding_blocks, first = block * shape.positions;
     const bool is_token = t >= 0 && t < problem.num_tokens;
     pdl_wait();
     i32 position = -1, expert = 0;
