@@ -204,7 +204,8 @@ static tgl_status run_on_cuda(typed_problem *typed, const DLTensor *on, tgl_stre
     const int64_t chunks = divide_up(row_units, max_threads * units);
     const int64_t threads = divide_up(divide_up(row_units, chunks * units), 32) * 32;
     const int64_t fitting = p->num_topk ? most(1, 32 / p->num_topk) : 1;
-    const int64_t enough = most(1, p->num_tokens * chunks / REDUCE_BLOCKS);
+    const int64_t min_blocks = row_units <= REDUCE_SHORT_UNITS ? REDUCE_BLOCKS / 2 : REDUCE_BLOCKS;
+    const int64_t enough = most(1, p->num_tokens * chunks / min_blocks);
     int32_t tokens = (int32_t)least(least(fitting, enough), REDUCE_TOKENS);
     const tgl_shape shape = { { chunks, least(divide_up(p->num_tokens, tokens), 65535) },
                               .block = (int)threads,

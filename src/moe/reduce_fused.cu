@@ -77,7 +77,10 @@ DEV void reduce(const reduce_problem &p, i64 first_token, int tokens)
 #pragma unroll 1
         for (i64 k = 0; k < p.num_topk; k += 32) {
             const int count = (int)min(p.num_topk - k, (i64)32);
-            if (token == 0) s = load_slots(p, t, k, tokens * count);
+            if (token == 0) {
+                s = load_slots(p, t, k, tokens * count);
+                scale_slots(p, s);
+            }
             const u32 lanes = s.valid & FULL >> (32 - count) << token * count;
             add_rows(sum, p, s, lanes, x, step * X_BYTES, is_mine);
         }

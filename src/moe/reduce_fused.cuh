@@ -129,7 +129,8 @@ DEV void store(u8 *at, const float (&sum)[1])
 /* A lane's slot: its row and the factor of it. `valid` is the warp's: lanes whose slot has a row. */
 typedef struct { i32 position; float factor; u32 valid; } slots;
 
-/* The `count` slots that begin with slot k of token t; the slots of token t + 1 follow. */
+/* The `count` slots that begin with slot k of token t; the slots of token t + 1 follow. Their factors are
+ * weights before scale_slots(). */
 DEV slots load_slots(const reduce_problem &p, i64 t, i64 k, int count)
 {
     const int lane = threadIdx.x % 32;
@@ -141,10 +142,14 @@ DEV slots load_slots(const reduce_problem &p, i64 t, i64 k, int count)
             s.factor = p.topk_weights[(t + row) * p.weights_stride + k + lane - row * p.num_topk];
         }
     }
-    const bool is_valid = s.position >= 0 && s.position < p.num_positions;
-    if (p.x_sf && is_valid) s.factor = s.factor * p.x_sf[s.position];
-    s.valid = __ballot_sync(FULL, is_valid);
+    s.valid = __ballot_sync(FULL, s.position >= 0 && s.position < p.num_positions);
     return s;
+}
+
+/* A step of its own, so that the loads of rows need not wait for weights, nor for scale factors. */
+DEV void scale_slots(const reduce_problem &p, slots &s)
+{
+    if (p.x_sf && s.valid >> threadIdx.x % 32 & 1) s.factor = s.factor * p.x_sf[s.position];
 }
 
 DEV int take_lane(u32 &lanes)                   /* the lowest of a mask, which loses it */

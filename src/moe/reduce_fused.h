@@ -24,9 +24,10 @@ typedef struct {
 } reduce_problem;
 
 /* Tokens of a block, at most: their slots are loaded at once, a lane each. Fewer where there would be less
- * than REDUCE_BLOCKS blocks. */
+ * than REDUCE_BLOCKS blocks, or half of that if rows have at most REDUCE_SHORT_UNITS units. */
 #define REDUCE_TOKENS 2
 #define REDUCE_BLOCKS 4096
+#define REDUCE_SHORT_UNITS 512
 
 /* The kernel with bulk copies: threads of a block, at most. */
 #define REDUCE_BULK_THREADS 256

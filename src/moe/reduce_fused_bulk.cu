@@ -66,12 +66,13 @@ DEV void reduce(const reduce_problem &p, int tokens)
 #pragma unroll 1
     for (i64 t = (i64)blockIdx.y * tokens; t < p.num_tokens; t += (i64)gridDim.y * tokens) {
         const int count = (int)min((i64)tokens, p.num_tokens - t);
-        const slots s = load_slots(p, t, 0, count * num_topk);
-        __syncthreads();                        /* mbarriers are there, and nobody reads the ring */
+        slots s = load_slots(p, t, 0, count * num_topk);
         u32 ahead = s.valid;
 #pragma unroll
         for (int i = 0; i < STAGES; i++)
             if (ahead) load_stage(r, s, ahead, (stage + i) % STAGES);
+        scale_slots(p, s);
+        __syncthreads();                        /* mbarriers are there */
 #pragma unroll 1
         for (int token = 0; token < count; token++) {
             float sum[UNITS][COLS] = {};
@@ -95,6 +96,7 @@ DEV void reduce(const reduce_problem &p, int tokens)
             }
             store_sums(sum, p, sf, t + token, first, step, is_mine);
         }
+        __syncthreads();                        /* nobody reads the ring */
     }
 }
 #endif
