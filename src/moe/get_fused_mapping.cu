@@ -35,5 +35,6 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS) get_fused_mapping(
             }
             map_mark(m, b, round, p);
         }
+        __syncthreads();
     });
 }

@@ -217,8 +217,8 @@ DEV void map_write_owned(const tgl_map &m, i32 e, const map_words &w, i32 start,
     map_fill(m, (u32)pairs_end, (u32)segment_end, (u32)(32 * (parts - 1 - part)) + lane, (u32)(32 * parts));
 }
 
-/* Writes the mapping of the pairs that each(round) calls map_mark() for: by all threads of all blocks. In a
- * block:
+/* Writes the mapping of the pairs that each(round) calls map_mark() for, with a barrier behind them: by all
+ * threads of all blocks. In a block:
  *   1  pairs per expert are counted, those of its experts marked
  *   2  warps for each of its experts: the segment starts where the segments before it end, and marks before a
  *      pair's tell its position */
@@ -233,7 +233,6 @@ template <class EACH> DEV void map_write(const tgl_map &m, const map_block &b, c
     u32 total;
     for (i32 first = b.block << b.owned_bits;;) {
         each({ (u32)first, first == b.block << b.owned_bits });
-        __syncthreads();
 
         /* to the host by one warp, in long runs: it is far away */
         if (m.num_tokens_per_expert_host && b.block == b.num_blocks - 1 && warp == warps - 1)

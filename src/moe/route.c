@@ -50,11 +50,12 @@ static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const
     const int64_t slots = gate->num_topk + gate->num_shared;
     int32_t owned_bits;
     int threads;
-    const int max_blocks = target.num_sms < ROUTE_MAX_BLOCKS ? target.num_sms : ROUTE_MAX_BLOCKS;
-    const int64_t blocks = tgl_map_blocks(map, max_blocks, &owned_bits, &threads);
+    const int64_t blocks = tgl_map_blocks(map, target.num_sms, &owned_bits, &threads);
     const int64_t tokens = gate->num_tokens, bytes = 16 * ROUTE_WORDS(slots) * tokens;
-    tgl_shape shape = { { blocks }, .block = threads, .cooperative = tokens > ROUTE_ALONE,
-                        .shared_bytes = MAP_SHARED(map->num_experts, owned_bits, map->num_pairs) + bytes };
+    const int64_t shared_bytes = MAP_SHARED(map->num_experts, owned_bits, map->num_pairs) + bytes;
+    const int block = 32 << owned_bits > ROUTE_MIN_THREADS ? ROUTE_THREADS : ROUTE_MIN_THREADS;
+    const tgl_shape shape = { { blocks }, .block = block, .shared_bytes = shared_bytes,
+                              .cooperative = tokens > ROUTE_ALONE };
     void *args[] = { gate, map, &workspace, &owned_bits };
     if (tokens <= ROUTE_ALONE || tokens > ROUTE_CLUSTER_TOKENS || target.architecture < 90)
         return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
@@ -62,7 +63,7 @@ static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const
     const tgl_other_launch fused = { FUSED, &shape, args };
     uint32_t size = tokens > ROUTE_SMALL_CLUSTER_TOKENS ? ROUTE_CLUSTER : ROUTE_SMALL_CLUSTER;
     tgl_shape clusters = { { (blocks + size - 1) / size * size }, .block = threads, .cluster = (int)size,
-                           .shared_bytes = shape.shared_bytes, .otherwise = &fused };
+                           .shared_bytes = shared_bytes, .otherwise = &fused };
     while (clusters.block < ROUTE_THREADS && clusters.block / 32 * size < tokens) clusters.block *= 2;
     void *cluster_args[] = { gate, map, &owned_bits, &size };
     return tgl_launch(kernels, num_kernels, CLUSTER, on, &clusters, stream, cluster_args);

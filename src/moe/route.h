@@ -4,8 +4,8 @@
 #define TEGULA_MOE_ROUTE_H
 
 #define ROUTE_MAX_TOKENS 256
-#define ROUTE_MAX_BLOCKS 160
 #define ROUTE_THREADS 512               /* of a block, at most */
+#define ROUTE_MIN_THREADS 256           /* more take longer to start, and to meet at a barrier */
 #define ROUTE_ALONE 4                   /* so few tokens every block routes by itself, a warp each */
 
 /* Where there are clusters of that size: so many blocks of one route up to so many tokens. */
@@ -14,11 +14,11 @@
 #define ROUTE_CLUSTER 16
 #define ROUTE_CLUSTER_TOKENS 128
 
-/* A token's experts, in the workspace and in shared memory: 16 bits a slot, in words of 16 bytes. The
- * workspace has a copy of all of them for every block. */
+/* A token's experts, in the workspace and in shared memory: 16 bits a slot, in words of 16 bytes. Behind them
+ * the workspace has a ticket. */
 #define ROUTE_WORDS(num_slots) (((num_slots) + 7) / 8)
 #define ROUTE_PUBLISHED 0x8000u         /* so that what is published is not 0 */
 #define ROUTE_NO_EXPERT 0x7fffu
-#define ROUTE_WORKSPACE(num_tokens, num_slots) (16 * ROUTE_MAX_BLOCKS * ROUTE_WORDS(num_slots) * (num_tokens))
+#define ROUTE_WORKSPACE(num_tokens, num_slots) (16 * ROUTE_WORDS(num_slots) * (num_tokens) + 4)
 
 #endif

@@ -57,6 +57,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
 #pragma unroll 1
         for (u32 h = threadIdx.x; h < num_tokens * 2 * WORDS; h += blockDim.x)
             map_mark(m, b, round, pairs_of(m, h, ((const uint2 *)words)[h]));
+        __syncthreads();
     });
 #else
     (void)gate, (void)m, (void)owned_bits, (void)cluster_blocks;
