@@ -27,7 +27,7 @@ static tgl_status check_overlaps(const tgl_gate_tensors *x, const tgl_moe_mappin
 
 /* One launch or two: the number of tokens chooses, so the kernels of both ways are one configuration. Without
  * a kernel for one launch, 0. */
-enum { FUSED, CLUSTER, OTHERS, NUM_KERNELS = OTHERS + TGL_GATE_KERNELS + TGL_MAP_KERNELS };
+enum { FUSED, ALONE, CLUSTER, OTHERS, NUM_KERNELS = OTHERS + TGL_GATE_KERNELS + TGL_MAP_KERNELS };
 static int plan(const tgl_gate *gate, int64_t num_experts, tgl_kernel kernels[NUM_KERNELS])
 {
     bool is_wide;
@@ -36,7 +36,8 @@ static int plan(const tgl_gate *gate, int64_t num_experts, tgl_kernel kernels[NU
     kernels[FUSED] = kernels[OTHERS];
     kernels[FUSED].name = "moe/route";
     kernels[FUSED].macros[TGL_GATE_MACROS] = (tgl_macro){ "NUM_SLOTS", gate->num_topk + gate->num_shared };
-    kernels[CLUSTER] = kernels[FUSED];
+    kernels[ALONE] = kernels[CLUSTER] = kernels[FUSED];
+    kernels[ALONE].name = "moe/route_alone";
     kernels[CLUSTER].name = "moe/route_cluster";
     tgl_map_plan(gate->index_bytes, num_experts, kernels + OTHERS + num_gates);
     return OTHERS + num_gates + TGL_MAP_KERNELS;
@@ -53,11 +54,15 @@ static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const
     const int64_t blocks = tgl_map_blocks(map, target.num_sms, &owned_bits, &threads);
     const int64_t tokens = gate->num_tokens, bytes = 16 * ROUTE_WORDS(slots) * tokens;
     const int64_t shared_bytes = MAP_SHARED(map->num_experts, owned_bits, map->num_pairs) + bytes;
+    if (tokens <= ROUTE_ALONE) {
+        const tgl_shape shape = { { blocks }, .block = threads, .shared_bytes = shared_bytes };
+        void *args[] = { gate, map, &owned_bits };
+        return tgl_launch(kernels, num_kernels, ALONE, on, &shape, stream, args);
+    }
     const int block = 32 << owned_bits > ROUTE_MIN_THREADS ? ROUTE_THREADS : ROUTE_MIN_THREADS;
-    const tgl_shape shape = { { blocks }, .block = block, .shared_bytes = shared_bytes,
-                              .cooperative = tokens > ROUTE_ALONE };
+    const tgl_shape shape = { { blocks }, .block = block, .shared_bytes = shared_bytes, .cooperative = true };
     void *args[] = { gate, map, &workspace, &owned_bits };
-    if (tokens <= ROUTE_ALONE || tokens > ROUTE_CLUSTER_TOKENS || target.architecture < 90)
+    if (tokens > ROUTE_CLUSTER_TOKENS || target.architecture < 90)
         return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
     /* whole clusters, and a warp for every token of a block */
     const tgl_other_launch fused = { FUSED, &shape, args };

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: MIT
  * route.cu - top2_sum_gate and get_fused_mapping of a decode batch in one launch.
  *   computes  as the two ops, through gate.cuh and map.cuh
- *   launch    any grid; best is one whose blocks have 1 << owned_bits experts of the mapping each.
- *             Cooperative for more than ROUTE_ALONE tokens: blocks wait for each other. Block up to
- *             ROUTE_THREADS, a power of two, 256 and 32 << owned_bits at least
+ *   launch    any grid, cooperative: blocks wait for each other; best is one whose blocks have
+ *             1 << owned_bits experts of the mapping each. Block up to ROUTE_THREADS, a power of two, 256 and
+ *             32 << owned_bits at least
  *   shared    MAP_SHARED(num_experts, owned_bits, num_pairs) + 16 * WORDS * num_tokens bytes
  *   moves     what the two ops move, but topk_idx is not read
  *   macros    those of gate.cuh; NUM_SLOTS = NUM_TOPK + num_shared, up to 32
  *
  * A block routes its tokens, a warp each, and then writes the part of the mapping that belongs to its
- * experts, for which it needs the experts of all tokens. Of few tokens it finds them itself: all blocks do
- * the same work, in less time than an exchange takes. Of more they are published in the workspace, with a bit
- * that says so in every slot: data is its own flag, and needs no fence. All blocks look at the same copy, and
- * only once they have published their own tokens, as they would be in the way of those who still load. The
- * last block to have them all, which a ticket tells, clears the copy: no one looks at it any more. */
+ * experts, for which it needs the experts of all tokens. They are published in the workspace, with a bit that
+ * says so in every slot: data is its own flag, and needs no fence. All blocks look at the same copy, and only
+ * once they have published their own tokens, as they would be in the way of those who still load. The last
+ * block to have them all, which a ticket tells, clears the copy: no one looks at it any more. */
 #include "moe/gate.cuh"
 #include "moe/map.cuh"
 #include "moe/route.cuh"
@@ -32,31 +31,25 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     const u32 warp = warp_max_u32(tid / 32);    /* so the compiler sees that all lanes have the same tokens */
     const u32 block = blockIdx.x, num_blocks = gridDim.x, num_tokens = (u32)gate.num_tokens;
     const u32 num_words = num_tokens * WORDS;
-    const bool is_alone = num_tokens <= ROUTE_ALONE;
     uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, owned_bits, m.num_pairs));
-    u16 *const slots = (u16 *)words;            /* [token][8 * WORDS], as in the workspace */
     const map_block b = map_begin(m, memory, owned_bits);
     /* lines of which half is in L2 would be completed from memory when all wait for them */
-    if (!is_alone && 8 * tid < num_words) prefetch_l2(workspace + 64 * tid);
+    if (8 * tid < num_words) prefetch_l2(workspace + 64 * tid);
     pdl_wait();
-    for (u32 t = is_alone ? warp : block + warp * num_blocks; t < num_tokens; t += warps * num_blocks) {
-        const bool is_writer = !is_alone || min(t, num_blocks - 1) == block;
-        const slot s = gate_token(gate, t, is_writer, lane, [&](i32 index) {
-            const u32 code = code_of(m, index), at = t * (8 * WORDS) + lane;
-            if (lane >= 8 * WORDS) return;
-            if (is_alone) slots[at] = (u16)code;
-            else store_relaxed_u16(workspace + at, ROUTE_PUBLISHED | code);
+    for (u32 t = block + warp * num_blocks; t < num_tokens; t += warps * num_blocks) {
+        const slot s = gate_token(gate, t, true, lane, [&](i32 index) {
+            if (lane < 8 * WORDS)
+                store_relaxed_u16(workspace + t * (8 * WORDS) + lane, ROUTE_PUBLISHED | code_of(m, index));
         });
-        if (is_writer) store_slot(gate, t, s, lane);
+        store_slot(gate, t, s, lane);
     }
     pdl_trigger();                              /* as in route_cluster.cu */
     __syncthreads();
     /* a first look at the thread's word, under way while map_write() prepares */
-    uint4 v = !is_alone && tid < num_words ? load_relaxed_u32x4(workspace + 8 * tid) : make_uint4(0, 0, 0, 0);
+    uint4 v = tid < num_words ? load_relaxed_u32x4(workspace + 8 * tid) : make_uint4(0, 0, 0, 0);
     u32 ticket = 0;
     map_write(m, b, [&](const map_round &round) {
-        const bool is_exchange = round.is_first && !is_alone;
-        if (is_exchange)
+        if (round.is_first)
 #pragma unroll 1
             for (u32 i = tid; i < num_words; i += blockDim.x) {
                 if (i != tid) v = load_relaxed_u32x4(workspace + 8 * i);
@@ -70,11 +63,11 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
             for (u32 h = tid; h < 2 * num_words; h += blockDim.x)
                 map_mark(m, b, round, pairs_of(m, h, ((const uint2 *)words)[h]));
         __syncthreads();
-        if (is_exchange && tid == blockDim.x - 1)
+        if (round.is_first && tid == blockDim.x - 1)
             ticket = atomic_inc_relaxed((u32 *)(workspace + 8 * num_words), num_blocks - 1);
     });
     /* clears after a relaxed ticket: all that others did here is over, their loads have returned */
-    if (is_alone || warp != warps - 1) return;
+    if (warp != warps - 1) return;
     if (__shfl_sync(FULL, ticket, 31) == num_blocks - 1)
 #pragma unroll 1
         for (u32 i = lane; i < num_words; i += 32)

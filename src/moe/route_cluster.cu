@@ -30,11 +30,11 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
     if (threadIdx.x == 0) {
         mbar_init(bar, 1);
         mbar_init_fence();
-        mbar_expect(bar, num_tokens * 16 * WORDS);
     }
     cluster_arrive_relaxed();
     const map_block b = map_begin(m, memory, owned_bits);
     __syncthreads();
+    if (threadIdx.x == 0) mbar_expect(bar, num_tokens * 16 * WORDS);
     cluster_wait();                             /* all mbarriers of the cluster are there */
     pdl_wait();
 #pragma unroll 1

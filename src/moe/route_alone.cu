@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ * route_alone.cu - route.cu of so few tokens that every block routes all of them: blocks exchange nothing.
+ *   computes  as route.cu
+ *   launch    any grid; best is one whose blocks have 1 << owned_bits experts of the mapping each. Block up
+ *             to ROUTE_THREADS, a power of two, 32 * ROUTE_ALONE and 32 << owned_bits at least
+ *   shared    MAP_SHARED(num_experts, owned_bits, num_pairs) + 16 * WORDS * num_tokens bytes
+ *   moves     what the two ops move, but topk_idx is not read; logits come from L2 for all blocks but one
+ *   macros    as route.cu
+ *
+ * All blocks do the same work, in less time than an exchange takes; one of them writes what a token gets. A
+ * kernel of its own, as the instructions of the exchange would have to be fetched around. */
+#include "moe/gate.cuh"
+#include "moe/map.cuh"
+#include "moe/route.cuh"
+
+extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_alone(
+    const __grid_constant__ tgl_gate gate, const __grid_constant__ tgl_map m, i32 owned_bits)
+{
+    SHARED_DYNAMIC(memory, 16);
+    const u32 lane = threadIdx.x % 32, num_tokens = (u32)gate.num_tokens;
+    const u32 t = warp_max_u32(threadIdx.x / 32);   /* so the compiler sees that all lanes have the same */
+    uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, owned_bits, m.num_pairs));
+    u16 *const slots = (u16 *)words;            /* [token][8 * WORDS] */
+    const map_block b = map_begin(m, memory, owned_bits);
+    pdl_wait();
+    if (t < num_tokens) {
+        const bool is_writer = min(t, gridDim.x - 1) == blockIdx.x;
+        const slot s = gate_token(gate, t, is_writer, lane, [&](i32 index) {
+            if (lane < 8 * WORDS) slots[t * (8 * WORDS) + lane] = (u16)code_of(m, index);
+        });
+        if (is_writer) store_slot(gate, t, s, lane);
+    }
+    pdl_trigger();                              /* as in route_cluster.cu */
+    map_write(m, b, [&](const map_round &round) {
+        __syncthreads();                        /* here, so that map_write() prepares before it */
+#pragma unroll 1
+        for (u32 h = threadIdx.x; h < num_tokens * 2 * WORDS; h += blockDim.x)
+            map_mark(m, b, round, pairs_of(m, h, ((const uint2 *)words)[h]));
+        __syncthreads();
+    });
+}
