@@ -376,10 +376,13 @@ def test_peers_are_mapped():
 
 def test_peers_rows_are_rows_of_ours(tegula, tmp_path):
     """A mapped row has the name and the bytes that the tool itself gives to those parameters. What hangs on the routing
-    differs by its draw: peers' rows have the bytes of the average one."""
-    for peer in read_lines(PEERS):
-        if peer["bytes"] > 64 << 20:
-            continue
+    differs by its draw: peers' rows have the bytes of the average one. Of the rows that have the same parameters the
+    smallest stands for all, but for the slow set."""
+    some = {}
+    for peer in sorted(read_lines(PEERS), key=lambda peer: -peer["bytes"]):
+        if peer["bytes"] <= 64 << 20:
+            some[peer["row"] if os.environ.get("TEGULA_TEST_SLOW") else re.sub(r"=\S+", "", peer["row"])] = peer
+    for peer in some.values():
         done = tegula("bench", *peer["row"].split(), "--quick", "--no-check", "--device", "cpu", "--json", "one.jsonl")
         assert done.returncode == 0, done.stderr
         ours = read_lines(tmp_path / "one.jsonl")[1]
