@@ -14,14 +14,16 @@
     for (int b##_i = 0; b##_i < 2; b##_i++) \
         for (const backend *b = backend_of_tests(b##_i); b; b = NULL)
 
-/* TEGULA_TEST_SHARE=1/3: on the emulated device only every third case of a list, from number 1 on. Kernels
- * are slow to compile there; runs with threads in different orders share the cases. */
+/* TEGULA_TEST_SHARE=1/3: on the emulated device only every third case of a list, from number 1 on, and no
+ * kernel that is not launched. Kernels are slow to compile there; runs with threads in different orders
+ * share the cases. */
 static inline void test_share(const backend *b, int64_t *first, int64_t *step)
 {
     const char *text = getenv("TEGULA_TEST_SHARE");
     *first = 0, *step = 1;
     if (!text || !b->is_emulated) return;
     REQUIRE(sscanf(text, "%" SCNd64 "/%" SCNd64, first, step) == 2 && *first >= 0 && *first < *step);
+    test_launches_alone = true;
 }
 
 static inline void check_lines(const char *op_name, const char *const *lines, const backend *b)
@@ -41,6 +43,7 @@ static inline void check_lines(const char *op_name, const char *const *lines, co
         if (result == CASE_SKIPPED && num_skipped++ == 0)
             printf("  %s: %s left out: %s\n", b->name, text, report.text);
     }
+    test_launches_alone = false;
     if (num_skipped) printf("  %s: %" PRId64 " cases left out\n", b->name, num_skipped);
 }
 

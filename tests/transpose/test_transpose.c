@@ -11,8 +11,8 @@
 /* ---- the table of cases ---- */
 
 /* doc: lists */
-TEST(transpose) { FOR_BACKENDS(b) check_lines("transpose", case_find("transpose")->lists[CASE_CHECK], b); }
-TEST(batched_transpose)
+TEST(check_list) { FOR_BACKENDS(b) check_lines("transpose", case_find("transpose")->lists[CASE_CHECK], b); }
+TEST(check_list_batched)
 {
     FOR_BACKENDS(b) check_lines("batched_transpose", case_find("batched_transpose")->lists[CASE_CHECK], b);
 }
