@@ -1072,12 +1072,12 @@ const case_op moe_gate_ops[] = {
             "num_tokens=9 num_experts=72 num_topk=6 layout=half,gap,repeated offset=0,1,3 "
             "out_offset=0,1 dtype=i64,i32 alignment=4",
             "num_tokens=5,40 num_experts=384,512 num_topk=6 scoring=identity alignment=16",
-            /* more than a cluster routes */
-            "num_tokens=150 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
+            /* so few that every block routes all, and more than a cluster routes */
+            "num_tokens=3,150 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
             "num_tp_ranks=2 num_mapped_experts=34 alignment=16 map=random mask=some fix=some unmapped=gap "
             "fixed=beyond counts=1 scoring=softmax,identity,sqrtsoftplus dtype=i32",
-            "num_tokens=130 num_experts=384,512,1000 num_topk=6 scoring=identity alignment=16",
-            "num_tokens=130 num_experts=40 num_topk=32 alignment=8 values=descending bias=none",
+            "num_tokens=4,130 num_experts=384,512,1000 num_topk=6 scoring=identity alignment=16",
+            "num_tokens=4,130 num_experts=40 num_topk=32 alignment=8 values=descending bias=none",
             /* on many SMs a block beyond those of the experts */
             "num_tokens=256 num_experts=1024 num_topk=6",
             "num_tokens=1,128 num_experts=256 num_topk=6 num_positions=131073",

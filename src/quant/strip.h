@@ -46,12 +46,12 @@ static inline tgl_strip tgl_strip_of(int64_t num_rows, int64_t num_cols, int64_t
     const int64_t step = STRIP_THREADS >> log_width, num_blocks = num_tiles * ((num_rows + step - 1) / step);
     const int64_t sm_blocks = num_blocks / num_sms;
     return (tgl_strip){
-        .num_rows = num_rows, .num_cols = num_cols, .unit = unit, .log_width = log_width,
+        .by_num_tiles = tgl_divisor_of(num_tiles), .num_tiles = (uint32_t)num_tiles, .log_width = log_width,
         .rows = sm_blocks >= STRIP_ROWS * STRIP_SM_BLOCKS ? STRIP_ROWS
                 : sm_blocks >= 2 * STRIP_SM_PAIR_BLOCKS   ? 2 : 1,
-        .num_tiles = (uint32_t)num_tiles, .by_num_tiles = tgl_divisor_of(num_tiles),
-        .block_rows = block_rows, .block_cols = block_cols,
-        .by_block_rows = tgl_divisor_of(block_rows), .by_block_cols = tgl_divisor_of(block_cols)
+        .unit = unit, .num_rows = num_rows, .num_cols = num_cols,
+        .by_block_rows = tgl_divisor_of(block_rows), .by_block_cols = tgl_divisor_of(block_cols),
+        .block_rows = block_rows, .block_cols = block_cols
     };
 }
 
