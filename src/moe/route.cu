@@ -24,7 +24,7 @@ DEV bool is_published(uint4 v)
 }
 
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
-    const __grid_constant__ tgl_gate gate, const __grid_constant__ tgl_map m, u16 *workspace, i32 owned_bits)
+    const __grid_constant__ tgl_gate gate, const __grid_constant__ tgl_map m, u32 *workspace, i32 owned_bits)
 {
     SHARED_DYNAMIC(memory, 16);
     const u32 tid = threadIdx.x, lane = tid % 32, warps = blockDim.x / 32;
@@ -34,26 +34,27 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, owned_bits, m.num_pairs));
     const map_block b = map_begin(m, memory, owned_bits);
     /* lines of which half is in L2 would be completed from memory when all wait for them */
-    if (8 * tid < num_words) prefetch_l2(workspace + 64 * tid);
+    if (8 * tid < num_words) prefetch_l2(workspace + 32 * tid);
     pdl_wait();
     for (u32 t = block + warp * num_blocks; t < num_tokens; t += warps * num_blocks) {
         const slot s = gate_token(gate, t, true, lane, [&](i32 index) {
-            if (lane < 8 * WORDS)
-                store_relaxed_u16(workspace + t * (8 * WORDS) + lane, ROUTE_PUBLISHED | code_of(m, index));
+            const u32 two = pack_codes(code_of(m, index));      /* as wide as they are loaded */
+            if (lane < 8 * WORDS && lane % 2 == 0)
+                store_relaxed_u32(workspace + t * (4 * WORDS) + lane / 2, two);
         });
         store_slot(gate, t, s, lane);
     }
     pdl_trigger();                              /* as in route_cluster.cu */
     __syncthreads();
     /* a first look at the thread's word, under way while map_write() prepares */
-    uint4 v = tid < num_words ? load_relaxed_u32x4(workspace + 8 * tid) : make_uint4(0, 0, 0, 0);
+    uint4 v = tid < num_words ? load_relaxed_u32x4(workspace + 4 * tid) : make_uint4(0, 0, 0, 0);
     u32 ticket = 0;
     map_write(m, b, [&](const map_round &round) {
         if (round.is_first)
 #pragma unroll 1
             for (u32 i = tid; i < num_words; i += blockDim.x) {
-                if (i != tid) v = load_relaxed_u32x4(workspace + 8 * i);
-                while (!is_published(v)) v = load_relaxed_u32x4(workspace + 8 * i);
+                if (i != tid) v = load_relaxed_u32x4(workspace + 4 * i);
+                while (!is_published(v)) v = load_relaxed_u32x4(workspace + 4 * i);
                 words[i] = v;                   /* for other rounds */
                 map_mark(m, b, round, pairs_of(m, 2 * i, make_uint2(v.x, v.y)));
                 map_mark(m, b, round, pairs_of(m, 2 * i + 1, make_uint2(v.z, v.w)));
@@ -64,12 +65,12 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
                 map_mark(m, b, round, pairs_of(m, h, ((const uint2 *)words)[h]));
         __syncthreads();
         if (round.is_first && tid == blockDim.x - 1)
-            ticket = atomic_inc_relaxed((u32 *)(workspace + 8 * num_words), num_blocks - 1);
+            ticket = atomic_inc_relaxed(workspace + 4 * num_words, num_blocks - 1);
     });
     /* clears after a relaxed ticket: all that others did here is over, their loads have returned */
     if (warp != warps - 1) return;
     if (__shfl_sync(FULL, ticket, 31) == num_blocks - 1)
 #pragma unroll 1
         for (u32 i = lane; i < num_words; i += 32)
-            store_relaxed_u32x4(workspace + 8 * i, make_uint4(0, 0, 0, 0));
+            store_relaxed_u32x4(workspace + 4 * i, make_uint4(0, 0, 0, 0));
 }
