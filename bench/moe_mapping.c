@@ -1046,6 +1046,10 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=300,1100 num_topk=8 num_experts=40 hidden=72 alignment=16 slots=mapped,lost "
             "routing=some_empty",
             "num_tokens=3000 num_topk=2 num_experts=40 hidden=72,4104 alignment=16 routing=some_empty",
+            /* rows are loaded once it is known that they go somewhere; more blocks than y of a grid */
+            "num_tokens=600 num_topk=1 num_experts=4 hidden=9,72,4104 alignment=1 num_positions=less "
+            "routing=some_empty slots=mapped,lost",
+            "num_tokens=66000 num_topk=1 num_experts=4 hidden=8 alignment=16",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -1119,6 +1123,8 @@ const case_op moe_mapping_ops[] = {
             "slots=mapped,lost routing=some_empty out_sf_layout=packed,columns",
             "num_tokens=3000 num_topk=2 num_experts=40 hidden=144 alignment=16 num_per_channels=1 "
             "routing=some_empty out_sf_layout=packed,columns",
+            "num_tokens=600 num_topk=1 num_experts=4 hidden=144 alignment=1 num_per_channels=1,16 "
+            "num_positions=less routing=some_empty slots=mapped,lost out_sf_layout=packed,columns",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -1200,6 +1206,7 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=515 num_topk=4 num_experts=16 hidden=4112 alignment=1 slots=mapped,wild x_sf=1 sf=-3 "
             "dtype=f32,e4m3 out_dtype=f32,e4m3",
             "num_tokens=515 num_topk=4 num_experts=16 hidden=80 alignment=1 dtype=f16 out_dtype=f16",
+            "num_tokens=4097 num_topk=3 num_experts=40 hidden=8 alignment=1 x_sf=1",    /* two of a block */
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

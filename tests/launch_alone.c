@@ -15,7 +15,7 @@ tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which,
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                              const tgl_shape *shape, tgl_stream stream, void **args)
 {
-    if (!test_launches_alone || tgl_preparing())
+    if (!test_launches_alone || tgl_preparing() || shape->otherwise)    /* which is in the plan */
         return __real_tgl_launch(plan, num_kernels, which, on, shape, stream, args);
     return __real_tgl_launch(&plan[which], 1, 0, on, shape, stream, args);
 }

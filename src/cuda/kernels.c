@@ -291,7 +291,6 @@ tgl_status tgl_kernels_enter(tgl_loaded *loaded, tgl_cu_context context)
     const tgl_cu_result result = cu->KernelGetFunction(&function, loaded->handle);
     tgl_capture_restore(cu, mode);
     TGL_TRY(check(result, &loaded->kernel, "cuKernelGetFunction"));
-    atomic_store_explicit(&loaded->max_cluster, 0, memory_order_relaxed);
     atomic_store_explicit(&loaded->context, context, memory_order_relaxed);
     return TGL_OK;
 }

@@ -9,7 +9,7 @@
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 
-/* Never freed once it can be found; only `context` and `max_cluster` change then. */
+/* Never freed once it can be found; only `context` and `cluster` change then. */
 typedef struct {
     uint64_t hash;
     tgl_kernel kernel;                      /* with its own copies of the names */
@@ -18,7 +18,9 @@ typedef struct {
     int64_t max_dynamic_shared;             /* bytes a launch may ask for */
     bool has_pdl, has_clusters;             /* of the device */
     _Atomic(tgl_cu_context) context;        /* the one in which it was loaded last */
-    atomic_int max_cluster;                 /* blocks, in that context; 0: not asked yet */
+    /* a context, and in its lowest bits 1 + the logarithm of the largest cluster that has room in it; 0: not
+     * asked yet. One word: another thread may ask in another context. */
+    atomic_uintptr_t cluster;
 } tgl_loaded;
 
 /* NULL where it is not loaded yet. */

@@ -184,22 +184,24 @@ static bool has_room(const tgl_driver_table *cu, const tgl_loaded *loaded, int t
            clusters > 0;
 }
 
-/* 1: none. Asked once, in the context that is current: a part of a GPU (MIG, MPS) may have less room than its
+/* 1: none. Asked once in a context, which is current: a part of a GPU (MIG, MPS) may have less room than its
  * architecture suggests. */
-static int max_cluster(const tgl_driver_table *cu, tgl_loaded *loaded)
+static int max_cluster(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context)
 {
-    int size = atomic_load_explicit(&loaded->max_cluster, memory_order_relaxed);
-    if (size) return size;
+    enum { LOG_BITS = 7, MAX_LOG = 4 };         /* contexts are aligned to 8 bytes */
+    const uintptr_t known = atomic_load_explicit(&loaded->cluster, memory_order_relaxed);
+    if ((known & LOG_BITS) && (known & ~(uintptr_t)LOG_BITS) == (uintptr_t)context)
+        return 1 << ((known & LOG_BITS) - 1);
     const tgl_device *d;
-    int threads = 0;
-    size = 1;
+    int threads = 0, log_size = 0;
     const int mode = tgl_capture_relax(cu);
     if (loaded->has_clusters && tgl_device_get(loaded->device, &d) == TGL_OK &&
         !cu->KernelGetAttribute(&threads, TGL_CU_KERNEL_MAX_THREADS, loaded->handle, d->handle))
-        for (size = 16; size > 1 && !has_room(cu, loaded, threads, size); size /= 2) continue;
+        for (log_size = MAX_LOG; log_size > 0 && !has_room(cu, loaded, threads, 1 << log_size);) log_size--;
     tgl_capture_restore(cu, mode);
-    atomic_store_explicit(&loaded->max_cluster, size, memory_order_relaxed);
-    return size;
+    atomic_store_explicit(&loaded->cluster, (uintptr_t)context | (uintptr_t)(log_size + 1),
+                          memory_order_relaxed);
+    return 1 << log_size;
 }
 
 static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const tgl_shape *s,
@@ -257,7 +259,7 @@ tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const 
     else if (atomic_load_explicit(&loaded->context, memory_order_relaxed) != guard.context)
         status = tgl_kernels_enter(loaded, guard.context);
     const tgl_other_launch *other = status == TGL_OK ? shape->otherwise : NULL;
-    if (other && shape->cluster <= max_cluster(cu, loaded)) other = NULL;
+    if (other && shape->cluster <= max_cluster(cu, loaded, guard.context)) other = NULL;
     if (status == TGL_OK && !other) status = enqueue(cu, loaded, shape, stream, args);
     tgl_context_leave(&guard);
     if (other) return tgl_launch(plan, num_kernels, other->which, on, other->shape, stream, other->args);

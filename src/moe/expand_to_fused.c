@@ -221,7 +221,7 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
     const int64_t bytes = bulk_bytes(p), bulk_chunks = divide_up(p->row_bytes, bytes);
     void *args[] = { p, &s };
     if (target.architecture >= 90 && unit == 16 && p->num_topk <= 32 && both_blocks <= MAX_BLOCKS &&
-        bulk_chunks <= MAX_BLOCKS) {
+        bulk_chunks <= MAX_Y) {
         s.chunks = bulk_chunks;
         s.chunk_units = (int32_t)(bytes / unit);
         if (has_many_rows(p)) {
@@ -229,8 +229,8 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
             s.padding_blocks = 0;
             s.positions = (int32_t)divide_up(p->num_positions, both_blocks);
         }
-        const int64_t y = least(blocks, MAX_Y);
-        const tgl_shape shape = { { bulk_chunks, y, divide_up(blocks, y) }, .block = 32,
+        const int64_t z = divide_up(blocks, MAX_Y);
+        const tgl_shape shape = { { bulk_chunks, divide_up(blocks, z), z }, .block = 32,
                                   .shared_bytes = bulk_shared_bytes(p, bytes) };
         return launch(BULK, on, &shape, stream, args);
     }

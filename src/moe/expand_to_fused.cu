@@ -6,7 +6,7 @@
  *   launch    grid (padding_blocks + blocks for tokens, blocks for the chunks of a row), block up to
  *             EXPAND_THREADS
  *   moves     (row_bytes + 4 * num_sf) * (num_tokens + num_positions) + 4 * num_tokens * num_topk + 4 *
- *             num_positions bytes, each once (rows that go nowhere are not read if many do)
+ *             num_positions bytes, each once (with fewer positions than tokens not the rows that go nowhere)
  *
  * A chunk is read into registers once and written to one position after the other: what is written next to
  * each other in time is next to each other in memory, too. Padding comes first, being known sooner. */

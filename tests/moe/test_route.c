@@ -340,7 +340,7 @@ TEST(calls_share_a_workspace)   /* two different routes in turn, and each gives 
     FOR_BACKENDS(b) {
         static route_result first_of[2], seen;
         instance k[2];
-        routing small = random_routing("in turn", 64, 128), large = random_routing("in turn", 250, 16);
+        routing small = random_routing("in turn", 130, 128), large = random_routing("in turn", 250, 16);
         add_all(&large);
         open_instance(&k[0], b, TGL_I64, &small);
         open_instance(&k[1], b, TGL_I32, &large);
@@ -371,18 +371,20 @@ TEST(captured)
 {
     FOR_BACKENDS(b) {
         if (!backend_has_graphs(b)) continue;
-        routing x = random_routing("captured", 128, 16);
-        add_all(&x);
-        instance k;
-        open_instance(&k, b, TGL_I64, &x);
-        CHECK_OK(call_one(&k, k.workspace, k.workspace_bytes));
-        take(&k, &one);
-        for (int i = 0; i < NUM_MAPS; i++) CHECK_OK(backend_upload(b, k.maps[i].t.data, one.host, 4));
-        CHECK_OK(backend_replay(b, replayed, &k, 3));
-        take(&k, &two);
-        check_results(&k, "captured", &two, &one);
-        check_workspace_is_zero(&k);
-        close_instance(&k);
+        for (int tokens = 128; tokens <= 200; tokens += 72) {   /* of clusters, and through the workspace */
+            routing x = random_routing("captured", tokens, 16);
+            add_all(&x);
+            instance k;
+            open_instance(&k, b, TGL_I64, &x);
+            CHECK_OK(call_one(&k, k.workspace, k.workspace_bytes));
+            take(&k, &one);
+            for (int i = 0; i < NUM_MAPS; i++) CHECK_OK(backend_upload(b, k.maps[i].t.data, one.host, 4));
+            CHECK_OK(backend_replay(b, replayed, &k, 3));
+            take(&k, &two);
+            check_results(&k, "captured", &two, &one);
+            check_workspace_is_zero(&k);
+            close_instance(&k);
+        }
     }
 }
 
