@@ -817,7 +817,7 @@ const case_op quant_ops[] = {
             "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=bf16,f32,e4m3 "
             "num_per_tokens=32,64,128,100 round=0,1",
             "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=e4m3 x_sf=col,packed "
-            "x_num_per_channels=32,128",
+            "x_num_per_channels=32,128 num_per_tokens=32,128 round=0,1",
             "num_rows=256 num_cols=100 num_tokens=100 map=none,random dtype=bf16,f32,e4m3",
             "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=e4m3 x_num_per_channels=10",
             NULL,
@@ -841,6 +841,7 @@ const case_op quant_ops[] = {
             "num_rows=2 num_cols=6408 dtype=bf16,f32 values=mixed",
             "num_rows=130,144 num_cols=3208 num_per_tokens=32 values=mixed",
             "num_rows=259 num_cols=21328 num_per_tokens=64 values=mixed",
+            "num_rows=259 num_cols=21328 num_per_tokens=32 round=1 values=bits",
             "num_rows=300,304 num_cols=40 dtype=bf16,f32 num_per_tokens=130,144,1000 values=mixed",
             NULL,
         },

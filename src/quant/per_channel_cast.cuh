@@ -69,13 +69,16 @@ static_assert(ROWS % 4 == 0, "columns of a patch are words");
 static_assert(VECTORS == 8 || (VECTORS == 16 && IS_TRANSPOSED && BLOCK_ROWS), "what STRIP_ROWS may be");
 
 /* Threads of an SM: as many as registers allow without spills, so that others load while some encode. Fewer
- * where more registers are needed: for a second reading, for codes and their values (most on sm_120, and in
- * narrow strips, whose blocks are few), for activations, for long strips, on sm_89, or for conversions
- * without an instruction. */
+ * where more registers are needed: for a second reading, for codes and their values (more with a map and
+ * short blocks, most on sm_120, and in narrow strips, whose blocks are few), for activations, for long strips,
+ * on sm_89, or for conversions without an instruction. */
 #if __CUDA_ARCH__ >= 890
 #define NEEDS_MORE (X == X_E4M3 || IS_SWIGLU || IS_LONG || __CUDA_ARCH__ == 890)
 #define NEEDS_MOST (X == X_E4M3 && (LANES < CHANNEL_LANES(X) || __CUDA_ARCH__ >= 1200))
-enum { SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS || NEEDS_MOST ? 512 : NEEDS_MORE ? 1024 : 1536 };
+#define NEEDS_ROWS (X == X_E4M3 && HAS_MAP && BLOCK_ROWS == 32)
+enum {
+    SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS || NEEDS_MOST ? 512 : NEEDS_ROWS ? 768 : NEEDS_MORE ? 1024 : 1536
+};
 #else
 enum { SM_THREADS = X == X_E4M3 ? 256 : 512 };
 #endif

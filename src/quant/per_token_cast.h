@@ -30,7 +30,7 @@
 #define TOKEN_ANY_GROUPS 2048
 
 /* Sizes of per_token_cast and per_token_cast_wide are below 2^31. In the order of their use: a few rows wait
- * for every line of 64 bytes, and the first one ends behind num_cols. */
+ * for every line of 64 bytes, and on sm_90 the first one ends behind num_cols. */
 typedef struct {
     const char *x;
     int64_t x_row_bytes;

@@ -81,6 +81,32 @@ TEST(the_order_of_two_products_shows)   /* code * x_sf rounds before it is scale
     }
 }
 
+TEST(columns_of_nan)    /* all of a block, all but one of them, none */
+{
+    enum { ROWS = 128, COLS = 64, BLOCK = 32 };
+    static float x[ROWS][COLS];
+    static uint8_t want[ROWS][COLS];
+    static float want_sf[ROWS / BLOCK][COLS];
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < COLS; j++) {
+            const bool is_number = j % 3 == 2 || (j % 3 == 1 && i % BLOCK == 5);
+            x[i][j] = is_number ? 448 : NAN;
+            want[i][j] = is_number ? 0x7e : 0x7f;
+            want_sf[i / BLOCK][j] = j % 3 == 0 ? 1e-4f / 448 : 1;
+        }
+    FOR_BACKENDS(b) {
+        tensor in, out, sf;
+        place_floats(b, &in, TGL_BF16, ROWS, COLS, x[0]);
+        place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, COLS), NULL);
+        place(b, &sf, TGL_F32, 2, SHAPE(ROWS / BLOCK, COLS), NULL);
+        CHECK_OK(tgl_quant_per_channel_cast(&in.t, NULL, NULL, &out.t, &sf.t, PARAMS(.num_per_tokens = BLOCK),
+                                            b->stream));
+        check_contents(b, &out, want, "out");
+        check_contents(b, &sf, want_sf, "out_sf");
+        discard(b, &in);
+    }
+}
+
 TEST(zeros_beside_a_huge_factor)
 {
     const uint8_t x[4] = { 0x00, 0x80, 0x00, 0x80 };
