@@ -5,13 +5,9 @@
  * device, where compiling is what tests cost, a third of the kernels that lists of cases compile that way is
  * launched by none of them. The linker puts this in the place of tgl_launch() (--wrap). */
 #include "cuda/jit.h"
-#include "cuda/launch.h"
 #include "test.h"
+#include "wrapped_launch.h"
 
-tgl_status __real_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
-                             const tgl_shape *shape, tgl_stream stream, void **args);
-tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
-                             const tgl_shape *shape, tgl_stream stream, void **args);
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                              const tgl_shape *shape, tgl_stream stream, void **args)
 {

@@ -188,10 +188,10 @@ static bool has_room(const tgl_driver_table *cu, const tgl_loaded *loaded, int t
  * architecture suggests. */
 static int max_cluster(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context)
 {
-    enum { LOG_BITS = 7, MAX_LOG = 4 };         /* contexts are aligned to 8 bytes */
+    enum { LOG_MASK = 7, MAX_LOG = 4 };         /* of a context aligned to less, each launch would ask */
     const uintptr_t known = atomic_load_explicit(&loaded->cluster, memory_order_relaxed);
-    if ((known & LOG_BITS) && (known & ~(uintptr_t)LOG_BITS) == (uintptr_t)context)
-        return 1 << ((known & LOG_BITS) - 1);
+    if ((known & LOG_MASK) && (known & ~(uintptr_t)LOG_MASK) == (uintptr_t)context)
+        return 1 << ((known & LOG_MASK) - 1);
     const tgl_device *d;
     int threads = 0, log_size = 0;
     const int mode = tgl_capture_relax(cu);

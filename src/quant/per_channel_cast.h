@@ -24,7 +24,8 @@
 #define CHANNEL_ROWS(x) (X_IS_CODES(x) ? 8 : 4)
 #define CHANNEL_THREADS(x, lanes) (CHANNEL_TILE_ROWS / CHANNEL_ROWS(x) * (lanes))
 
-/* The first 48 bytes are what whole tiles need before they load, on sm_90 in one line of the memory that has them.
+/* The first 48 bytes are what whole tiles need before they load: on sm_90 in one line of the memory that has
+ * arguments.
  *
  * Tiles follow each other along x of the grid: row by row through a band of columns, then through the next.
  * Where they are more than x of a grid can be, rows are cut into slices, along y. */

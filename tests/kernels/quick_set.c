@@ -8,6 +8,7 @@
 
 #include "bench/case.h"
 #include "cuda/jit.h"
+#include "wrapped_launch.h"
 
 static const struct { const char *op, *line; } quick_set[] = {
     { "transpose", "num_rows=130 num_cols=129 dtype=e4m3,bf16" },
@@ -100,11 +101,7 @@ static void note(variants *set, const tgl_kernel *kernel)
     set->at[set->count++] = v;
 }
 
-/* The linker puts this in the place of tgl_launch() for all ops (--wrap). */
-tgl_status __real_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
-                             const tgl_shape *shape, tgl_stream stream, void **args);
-tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
-                             const tgl_shape *shape, tgl_stream stream, void **args);
+/* For all ops. */
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                              const tgl_shape *shape, tgl_stream stream, void **args)
 {

@@ -48,6 +48,7 @@ TEST(floats)    /* every 997th of both signs, and what is halfway between codes 
         bits[n++] = u | 0x80000000;
         if (n == COUNT) check_values(bits), n = 0;
     }
+    n = 0;
     for (uint32_t high = 1; high <= 0x43e0; high++) {
         bits[n++] = (high << 16) - 1;
         bits[n++] = high << 16;

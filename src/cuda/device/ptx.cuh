@@ -395,8 +395,8 @@ DEV void store_release_u32(void *p, u32 v)
 {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
 }
-/* A ticket whose last taker touches what others wrote must be acq_rel, unless all do it by relaxed accesses;
- * then lanes that learn it by a shuffle need a __syncwarp() after that, as a shuffle orders no memory. */
+/* A ticket whose last taker touches what others wrote must be acq_rel, and lanes that learn it by a shuffle
+ * need a __syncwarp() after that, as a shuffle orders no memory; unless all access it relaxed. */
 DEV u32 atomic_inc_relaxed(u32 *p, u32 last)
 {
     u32 r;
