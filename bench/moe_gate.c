@@ -953,9 +953,9 @@ const case_op moe_gate_ops[] = {
             "num_tokens=1,128,4096,8192,32768 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4",
             "num_tokens=128,4096 num_experts=256 num_topk=8 scoring=sqrtsoftplus",
             "num_tokens=128,4096 num_experts=384 num_topk=6 scoring=sqrtsoftplus",
-            "num_tokens=16,64 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4",
+            "num_tokens=16,64,256 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4",
             "num_tokens=1,8192,32768 num_experts=256 num_topk=8 scoring=sqrtsoftplus",
-            "num_tokens=1,8192,32768 num_experts=384 num_topk=6 scoring=sqrtsoftplus",
+            "num_tokens=1,64,256,8192,32768 num_experts=384 num_topk=6 scoring=sqrtsoftplus",
             "num_tokens=128,4096 num_experts=64,128 num_topk=6 scoring=sigmoid,softmax",
             "num_tokens=128,4096 num_experts=256 num_topk=8 scoring=softmax",
             "num_tokens=128 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 num_shared_experts=1 "
