@@ -254,7 +254,7 @@ typedef struct {
 } filling;
 
 /* 0 <= u < 1 of some bits; a bell of mean 0 and deviation 1, never beyond 3.5. */
-static double unit(uint64_t bits) { return ldexp((double)(bits & 0xffff), -16); }
+static double unit(uint64_t bits) { return (double)(bits & 0xffff) * 0x1p-16; }
 static double bell(uint64_t bits)
 {
     return 1.7320508 * (unit(bits) + unit(bits >> 16) + unit(bits >> 32) + unit(bits >> 48) - 2);

@@ -30,7 +30,7 @@ static near exactly(double value) { return (near){ value, 0 }; }
 static near rounded(double value, double bound)
 {
     if (value == 0 && bound == 0) return exactly(value);
-    return (near){ value, bound + ldexp(fabs(value) + bound, -24) + 0x1p-150 };
+    return (near){ value, bound + (fabs(value) + bound) * 0x1p-24 + 0x1p-150 };
 }
 
 static near times(near a, near b)
@@ -51,7 +51,7 @@ static near exp_of_minus(float x)
     const double e = exp(-(double)x);
     if (e > (double)FLT_MAX * 1.0001) return exactly(INFINITY);
     if (e > (double)FLT_MAX * 0.9999) return (near){ e, INFINITY };
-    return (near){ e, ldexp(e, -22) + 0x1p-149 };
+    return (near){ e, e * 0x1p-22 + 0x1p-149 };
 }
 
 static near one_plus(near e)
@@ -135,7 +135,7 @@ static tgl_status parse_number(const char *name, const char *text, bool *has, fl
                         : TGL_OK;
 }
 
-static double unit(uint64_t bits) { return ldexp((double)(bits & 0xffffff), -24); }
+static double unit(uint64_t bits) { return (double)(bits & 0xffffff) * 0x1p-24; }
 
 static bool is_mixed(const case_problem *c) { return !strcmp(case_text(c, "values"), "mixed"); }
 
