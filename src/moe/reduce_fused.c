@@ -158,7 +158,7 @@ static int type_of(const DLTensor *t)
 /* The kernels of a configuration. Few tokens get one unit a thread, and the loads of 8 rows before the first
  * is added. Many get BULK, or before sm_90 MANY: two units and 4 rows, which takes fewer instructions.
  * COLUMNS is for rows that are not made of vectors. */
-enum { FEW, MANY, COLUMNS, BULK, NUM_KERNELS, FEW_TOKENS = 512, BULK_STAGES = 4 };
+enum { FEW, MANY, COLUMNS, BULK, NUM_KERNELS, FEW_TOKENS = 512, BULK_STAGES = 3 };
 static const struct { int units, rows, has_vectors, threads; } variants[BULK] = {
     [FEW] = { 1, 8, 1, 128 }, [MANY] = { 2, 4, 1, 256 }, [COLUMNS] = { 1, 8, 0, 256 }
 };
@@ -204,8 +204,7 @@ static tgl_status run_on_cuda(typed_problem *typed, const DLTensor *on, tgl_stre
     const int64_t chunks = divide_up(row_units, max_threads * units);
     const int64_t threads = divide_up(divide_up(row_units, chunks * units), 32) * 32;
     const int64_t fitting = p->num_topk ? most(1, 32 / p->num_topk) : 1;
-    const int64_t min_blocks = row_units <= REDUCE_SHORT_UNITS ? REDUCE_BLOCKS / 2 : REDUCE_BLOCKS;
-    const int64_t enough = most(1, p->num_tokens * chunks / min_blocks);
+    const int64_t enough = most(1, p->num_tokens * chunks / REDUCE_BLOCKS);
     int32_t tokens = (int32_t)least(least(fitting, enough), REDUCE_TOKENS);
     const tgl_shape shape = { { chunks, least(divide_up(p->num_tokens, tokens), 65535) },
                               .block = (int)threads,

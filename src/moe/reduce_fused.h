@@ -23,11 +23,10 @@ typedef struct {
     int64_t x_stride, weights_stride, out_stride;
 } reduce_problem;
 
-/* Tokens of a block, at most: their slots are loaded at once, a lane each. Fewer where there would be less
- * than REDUCE_BLOCKS blocks, or half of that if rows have at most REDUCE_SHORT_UNITS units. */
+/* Tokens of a block, at most: their slots are loaded at once, a lane each. One where there would be less
+ * than REDUCE_BLOCKS blocks. */
 #define REDUCE_TOKENS 2
 #define REDUCE_BLOCKS 4096
-#define REDUCE_SHORT_UNITS 512
 
 /* The kernel with bulk copies: threads of a block, at most. */
 #define REDUCE_BULK_THREADS 256
