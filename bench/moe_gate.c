@@ -17,7 +17,9 @@
  *   descending  the same for every row, worst expert last
  * Of bias:
  *   none, zero, small (normal / 8), large (normal * 100), near (1 and up to 1e-3 more, in steps of an ulp),
- *   disabled (-inf for two of three experts), few (for all but one of 32), special */
+ *   disabled (-inf for two of three experts), few (for all but one of 32), special
+ *
+ * apart=1: not route is called but top2_sum_gate and get_fused_mapping, to compare. */
 #include "tegula/moe.h"
 
 #include <float.h>
@@ -37,7 +39,7 @@ enum {
     NUM_TOKENS_PER_EXPERT, PAIRS, PSUM_END
 };
 
-typedef struct { tgl_moe_gate_params params; int64_t alignment; } scalars;
+typedef struct { tgl_moe_gate_params params; int64_t alignment, apart; } scalars;
 _Static_assert(sizeof(scalars) <= CASE_SCALARS, "scalars have room");
 
 static const scalars *scalars_of(const case_problem *c) { return (const scalars *)(const void *)c->scalars; }
@@ -710,6 +712,8 @@ static tgl_status setup_route(case_problem *c)
     int64_t n = case_int(c, "num_positions");
     if (n < 0) n = shape[0] * shape[1] + (alignment - 1) * e;
     memcpy(c->scalars + offsetof(scalars, alignment), &alignment, sizeof alignment);
+    const int64_t apart = case_int(c, "apart");
+    memcpy(c->scalars + offsetof(scalars, apart), &apart, sizeof apart);
     case_add(c, POS_TO_EXPERT, "pos_to_expert", CASE_OUT, TGL_I32, 1, &n);
     case_add(c, POS_TO_TOKEN, "pos_to_token", CASE_OUT, TGL_I32, 1, &n);
     case_add(c, POS_TO_TOKEN_TOPK, "pos_to_token_topk", CASE_OUT, TGL_I32, 1, &n);
@@ -737,6 +741,11 @@ static tgl_status run_route(const case_arguments *a)
 {
     const tgl_moe_mapping mapping = mapping_of(a);
     const scalars *s = scalars_of(a->problem);
+    if (s->apart) {
+        TGL_TRY(run_gate(a));
+        return tgl_moe_get_fused_mapping(a->arg[IDX], &mapping, s->alignment, a->workspace,
+                                         a->workspace_bytes, a->stream);
+    }
     return tgl_moe_route(a->arg[LOGITS], a->arg[BIAS], a->arg[MASK], a->arg[FIX], a->arg[MAP], a->arg[COUNT],
                          a->arg[UNMAPPED], a->arg[IDX], a->arg[WEIGHTS], &mapping, s->alignment, &s->params,
                          a->workspace, a->workspace_bytes, a->stream);
@@ -1045,7 +1054,7 @@ const case_op moe_gate_ops[] = {
     },
     {
         "moe_route",
-        SIZES GROUPS REST CHOICE " num_mapped_experts=0 alignment=128 num_positions=-1 counts=0",
+        SIZES GROUPS REST CHOICE " num_mapped_experts=0 alignment=128 num_positions=-1 counts=0 apart=0",
         setup_route, run_route, oracle_route, bytes_route, workspace_route,
         .lists[CASE_CHECK] = (const char *const[]){
             "num_tokens=0,1,2,4,5,9,31,33,48,49,64,128,129 num_experts=256 num_topk=8 num_groups=8 "
@@ -1099,6 +1108,9 @@ const case_op moe_gate_ops[] = {
             "num_tokens=1,8,16,32,64,128,256 num_experts=384 num_topk=6 scoring=sqrtsoftplus",
             "num_tokens=1,128 num_experts=256 num_topk=8 scoring=sqrtsoftplus",
             "num_tokens=128 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 dtype=i32",
+            /* what the same takes as two ops */
+            "num_tokens=1,8,16,32,64,128,256 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 apart=1",
+            "num_tokens=1,8,16,32,64,128,256 num_experts=384 num_topk=6 scoring=sqrtsoftplus apart=1",
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
