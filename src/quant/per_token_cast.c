@@ -176,7 +176,8 @@ static bool shape_fast(const problem *p, const kernel_plan *plan, int64_t warp_c
     } else {
         c->num_units = divide_up(c->num_cols, warp_cols);
         shape->grid[0] = divide_up(c->num_rows, TOKEN_WARPS) * c->num_units;
-        shape->block = 32 * TOKEN_WARPS;
+        const bool is_few = warp_cols < plan->warp_cols;        /* then no warp waits for one without a row */
+        shape->block = 32 * (int)(is_few && c->num_rows < TOKEN_WARPS ? c->num_rows : TOKEN_WARPS);
     }
     return shape->grid[0] < TGL_DIVIDE_LIMIT;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * per_token_cast.cu - blocks of 1 x BLOCK_COLS that a warp holds whole.
  *   computes  per block: a factor of its largest magnitude (or a given one), and the codes of x / factor
- *   launch    grid row tiles x column tiles, block 32 * TOKEN_WARPS: a warp a row, TOKEN_WARP_COLS of it
+ *   launch    grid row tiles x column tiles, block 32 * TOKEN_WARPS: a warp a row, TOKEN_WARP_COLS of it;
+ *             with IS_FEW and fewer rows a block of 32 * num_rows
  *   moves     x, out and all factors, each once
  *   macros    per_token_cast.cuh's and BLOCK_COLS 16, 32, 64, 128, 256
  *
