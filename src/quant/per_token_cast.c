@@ -163,16 +163,27 @@ static bool can_join(const problem *p, const kernel_plan *plan, const tgl_token_
 
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
+/* Dynamic shared memory of a block of per_token_cast_wide: what its warps stage. To have no more than
+ * TOKEN_SM_WARPS on an SM it claims just so much that another block finds no room; large blocks do not, as
+ * registers are for two of them at most. */
+static int64_t wide_shared_bytes(const problem *p, const kernel_plan *plan, int64_t warp_cols, int64_t warps,
+                                 const tgl_target *target)
+{
+    if (p->format == TGL_FORMAT_E5M6 && plan->x == X_F32 && 2 * warps <= TOKEN_SM_WARPS)
+        return target->max_smem_per_block / (TOKEN_SM_WARPS / warps + 1);
+    return warps * TOKEN_STAGED_BYTES(p->format, warp_cols);
+}
+
 /* num_units and the launch shape of a kernel; false if it would be too large. */
-static bool shape_fast(const problem *p, const kernel_plan *plan, int64_t warp_cols, tgl_token_cast *c,
-                       tgl_shape *shape)
+static bool shape_fast(const problem *p, const kernel_plan *plan, int64_t warp_cols, const tgl_target *target,
+                       tgl_token_cast *c, tgl_shape *shape)
 {
     if (plan->is_wide) {
         c->num_units = c->sf.kind == TGL_SF_PACKED ? divide_up(c->num_sf, 4) : c->num_sf;
         shape->grid[0] = c->num_rows * c->num_units;
         const int64_t warps = divide_up(c->block_cols, warp_cols);
         shape->block = (int)(32 * warps);
-        shape->shared_bytes = warps * TOKEN_STAGED_BYTES(p->format, warp_cols);
+        shape->shared_bytes = wide_shared_bytes(p, plan, warp_cols, warps, target);
     } else {
         c->num_units = divide_up(c->num_cols, warp_cols);
         shape->grid[0] = divide_up(c->num_rows, TOKEN_WARPS) * c->num_units;
@@ -221,11 +232,12 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     TGL_TRY(tgl_target_of(on, &target));
     tgl_token_cast c = arguments_of(p);
     tgl_shape shape = { .block = 0 };
-    int which = is_fast(p, &plan, &c) && shape_fast(p, &plan, plan.warp_cols, &c, &shape) ? FAST : ANY;
+    const bool can_fast = is_fast(p, &plan, &c) && shape_fast(p, &plan, plan.warp_cols, &target, &c, &shape);
+    int which = can_fast ? FAST : ANY;
     const bool is_few = shape.grid[0] <= TOKEN_FEW_BLOCKS * target.num_sms ||
                         (plan.is_joined && !can_join(p, &plan, &c));
     if (which == FAST && FEW < plan.num_kernels && is_few)      /* twice the tiles: there may be too many */
-        which = shape_fast(p, &plan, plan.warp_cols / 2, &c, &shape) ? FEW : ANY;
+        which = shape_fast(p, &plan, plan.warp_cols / 2, &target, &c, &shape) ? FEW : ANY;
     if (which == ANY) shape_any(&c, &shape);
     c.by_units = tgl_divisor_of(c.num_units);
     void *args[] = { &c };

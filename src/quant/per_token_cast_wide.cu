@@ -2,7 +2,7 @@
  * per_token_cast_wide.cu - blocks of 1 x block_cols that several warps hold together: whole rows, mostly.
  *   computes  as per_token_cast.cu
  *   launch    grid num_rows * factors of a row, or words of packed ones; block a warp for TOKEN_WARP_COLS
- *             columns, at most TOKEN_MAX_WARPS, with TOKEN_STAGED_BYTES of dynamic shared memory
+ *             columns, at most TOKEN_MAX_WARPS, with TOKEN_STAGED_BYTES of dynamic shared memory or more
  *   moves     x, out and all factors, each once
  *   macros    per_token_cast.cuh's
  *
