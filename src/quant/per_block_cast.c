@@ -142,13 +142,14 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     if (p->is_given) return run_given(p, on, stream);
     const int block_rows = (int)p->blocks.rows, x = p->x.is_bf16 ? X_BF16 : X_F32;
     const int64_t tiles = divide_up(p->num_cols, BLOCK_CAST_TILE_COLS(x, block_rows));
+    const int64_t limit = TGL_DIVIDE_LIMIT - 256;       /* what a tile may be longer than the matrix */
     if (!BLOCK_CAST_HAS(p->blocks.rows, p->blocks.cols) || !has_vectors(p) ||
-        p->blocks.num_rows > INT32_MAX / tiles)
+        p->num_rows > limit || p->num_cols > limit || p->blocks.num_rows > INT32_MAX / tiles)
         return run_any(p, on, stream);
     tgl_block_cast c = arguments(p);
-    uint32_t num_tiles = (uint32_t)tiles;
+    uint32_t num_tiles = (uint32_t)tiles, num_rows = (uint32_t)p->num_rows;
     tgl_divisor by_num_tiles = tgl_divisor_of(tiles);
-    void *args[] = { &c, &num_tiles, &by_num_tiles };
+    void *args[] = { &by_num_tiles, &num_tiles, &num_rows, &c };
     const tgl_shape shape = { { p->blocks.num_rows * tiles }, .block = BLOCK_CAST_THREADS(block_rows) };
     return launch(p, TILES, on, &shape, stream, args);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * per_block_cast.cu - blocks of BLOCK_ROWS x BLOCK_COLS; a block of threads has a few of them, side by side.
  *   computes  per block a factor of its largest magnitude, and the codes of x / factor
- *   launch    grid rows of blocks * tiles side by side, block THREADS; addresses allow vectors
+ *   launch    grid rows of blocks * tiles side by side, block THREADS; addresses allow vectors, rows and
+ *             columns are below 2^31
  *   moves     x, out and all factors, each once
  *   macros    X           X_BF16, X_F32
  *             FORMAT      TGL_FORMAT_E4M3, _E2M1
@@ -145,34 +146,37 @@ DEV void cast_vector(const vector_of<X> &x, const float (&inv)[OWN], u8 *to)
 #endif
 }
 
+/* Past the last row or column a thread loads the last ones again, which change no maximum of their block, and
+ * stores nothing: so no load has a branch or a predicate before it. What is used first comes first, as a few
+ * rows wait for every line of 64 bytes of arguments: on sm_90 the first one ends behind c.out. */
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) per_block_cast(
-    tgl_block_cast c, u32 num_tiles, tgl_divisor by_num_tiles)
+    tgl_divisor by_num_tiles, u32 num_tiles, u32 num_rows, tgl_block_cast c)
 {
     const u32 m = tgl_divide(blockIdx.x, by_num_tiles), tid = threadIdx.x;
-    const i64 first_col = (i64)(blockIdx.x - m * num_tiles) * TILE_COLS;
-    const i64 col = first_col + tid % LANES * VALUES;
-    const i64 row = (i64)m * BLOCK_ROWS + tid / LANES;
-    const int rows = col < c.num_cols ? (int)min(c.num_rows - row, (i64)BLOCK_ROWS) : 0;    /* from row on */
-    const u8 *from = c.x + row * c.x_row_bytes + col * (16 / VALUES);
-    const i64 out_row_bytes = tgl_code_bytes(FORMAT, c.num_cols);
-    u8 *to = c.out + row * out_row_bytes + tgl_code_bytes(FORMAT, col);
+    const u32 first_col = (blockIdx.x - m * num_tiles) * TILE_COLS;
+    const u32 row = m * BLOCK_ROWS + tid / LANES, col = first_col + tid % LANES * VALUES;
+    const u32 num_cols = (u32)c.num_cols;
+    const u8 *from = c.x + (u64)min(col, num_cols - VALUES) * (16 / VALUES);
     c.sf.kind = SF_KIND;
     vector_of<X> x[VECTORS];
     pdl_wait();
 #pragma unroll
-    for (int j = 0; j < VECTORS; j++) {
-        if (j * STEP_ROWS < rows) load_vector(from + j * STEP_ROWS * c.x_row_bytes, x[j]);
-        else clear_vector(x[j]);
-    }
+    for (int j = 0; j < VECTORS; j++)
+        load_vector(from + min(row + j * STEP_ROWS, num_rows - 1) * c.x_row_bytes, x[j]);
     float inv[OWN];
     const u32 amax = find_factors(x, inv);
+    const u32 end = HAS_OUT && col < num_cols ? num_rows : 0;
+    u8 *to = c.out + tgl_code_bytes(FORMAT, col);
 #pragma unroll
-    for (int j = 0; j < VECTORS; j++)
-        if (HAS_OUT && j * STEP_ROWS < rows) cast_vector(x[j], inv, to + j * STEP_ROWS * out_row_bytes);
+    for (int j = 0; j < VECTORS; j++) {
+        const u32 r = row + j * STEP_ROWS;
+        if (r < end) cast_vector(x[j], inv, to + r * tgl_code_bytes(FORMAT, c.num_cols));
+    }
 
     /* last, when registers are free: an unrounded factor takes some */
-    const i64 k = first_col / BLOCK_COLS + tid / BLOCK_LANES;
-    if (tid < BLOCKS * BLOCK_LANES && tid % BLOCK_LANES == 0 && k < c.num_sf)
-        store_factor(c.sf, m, k, k == c.num_sf - 1, scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax)).sf);
+    const u32 k = first_col / BLOCK_COLS + tid / BLOCK_LANES;
+    if (tid < BLOCKS * BLOCK_LANES && tid % BLOCK_LANES == 0 && k < (u32)c.num_sf)
+        store_factor(c.sf, m, k, k == (u32)c.num_sf - 1,
+                     scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax)).sf);
     pdl_trigger();
 }

@@ -18,12 +18,14 @@
      ((block_cols) == 1 || (block_cols) == 16 || (block_cols) == 32 || (block_cols) == 64 || \
       (block_cols) == 128))
 
+/* In the order of their use; per_block_cast has num_rows before it. */
 typedef struct {
     const uint8_t *x;
     int64_t x_row_bytes;
+    int64_t num_cols;
     uint8_t *out;
     tgl_sf sf;
-    int64_t num_rows, num_cols;
+    int64_t num_rows;
     int64_t num_sf;             /* factors side by side */
 } tgl_block_cast;
 
