@@ -171,7 +171,7 @@ static int64_t wide_shared_bytes(const problem *p, const kernel_plan *plan, int6
 {
     if (p->format == TGL_FORMAT_E5M6 && plan->x == X_F32 && 2 * warps <= TOKEN_SM_WARPS)
         return target->max_smem_per_block / (TOKEN_SM_WARPS / warps + 1);
-    return warps * TOKEN_STAGED_BYTES(p->format, warp_cols);
+    return warps * TOKEN_STAGED_BYTES(plan->x, p->format, warp_cols < plan->warp_cols, warp_cols);
 }
 
 /* num_units and the launch shape of a kernel; false if it would be too large. */

@@ -138,7 +138,6 @@ enum {
 extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_token_cast(
     const tgl_token_cast c)
 {
-    enum { STAGED_BYTES = TOKEN_STAGED_BYTES(FORMAT, WARP_COLS) };
     SHARED(u8[STAGED_BYTES ? TOKEN_WARPS * STAGED_BYTES : 1], staged);
     SHARED(u32[ELEMENTS][TOKEN_WARPS], columns);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -46,7 +46,8 @@ enum {
     STEPS = VECTORS / JOINED,
     WARP_COLS = STEP_COLS * STEPS,
     CODE_BYTES = FORMAT == TGL_FORMAT_E4M3 ? VALUES : VALUES / 2,       /* of a vector, but for e5m6 */
-    CODE_WORDS = (CODE_BYTES + 3) / 4
+    CODE_WORDS = (CODE_BYTES + 3) / 4,
+    STAGED_BYTES = TOKEN_STAGED_BYTES(X, FORMAT, IS_FEW, WARP_COLS)     /* a warp's */
 };
 
 typedef struct {
@@ -270,8 +271,24 @@ DEV bool has_numbers(const warp_tile &t, float inv)
 }
 #endif
 
-/* A lane's codes of e5m6 are 12 or 6 bytes. They go through shared memory, so that lanes store 16 bytes side
- * by side. */
+/* Codes of e5m6 of a few rows of bf16: a lane stores its 12 bytes itself. Such rows take the time of the way
+ * through shared memory, not that of more writes. */
+template <bool IS_NUMBERS, int COUNT> DEV void store_direct(const warp_tile &t, const float (&inv)[COUNT],
+                                                            char *out_row, u32 col, u32 end)
+{
+    u32 *to = (u32 *)out_row + col / 8 * 3;
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+        if (col + j * STEP_COLS >= end) continue;
+        u32 pairs[VALUES / 2], w[3];
+        encode_e5m6<IS_NUMBERS>(t.x[j][0], inv[j * COUNT / STEPS], pairs);
+        join_e5m6x8(pairs, w);
+#pragma unroll
+        for (int i = 0; i < 3; i++) to[j * (STEP_COLS / 8 * 3) + i] = w[i];
+    }
+}
+
+/* Else a lane's codes, 12 or 6 bytes, go through shared memory, so that lanes store 16 bytes side by side. */
 template <bool IS_NUMBERS, int COUNT> DEV void stage_tile(const warp_tile &t, const float (&inv)[COUNT],
                                                           u32 staged, u32 lane)
 {
@@ -293,6 +310,13 @@ template <bool IS_NUMBERS, int COUNT> DEV void stage_tile(const warp_tile &t, co
             shared_store_u16(group + 6 - 2 * odd, half);
         }
     }
+}
+
+template <bool IS_NUMBERS, int COUNT> DEV void put_tile(const warp_tile &t, const float (&inv)[COUNT],
+                                                        char *out_row, u32 col, u32 end, u32 staged, u32 lane)
+{
+    if constexpr (STAGED_BYTES == 0) store_direct<IS_NUMBERS>(t, inv, out_row, col, end);
+    else stage_tile<IS_NUMBERS>(t, inv, staged, lane);
 }
 
 /* Stores a tile's words at `to`. */
@@ -340,15 +364,16 @@ template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[
 #elif FORMAT != TGL_FORMAT_E5M6
     store_steps<false>(t, inv, out_row, col, end);
 #else
-    __syncwarp();                               /* what was staged before has been read */
+    if (STAGED_BYTES) __syncwarp();             /* what was staged before has been read */
 #if HAS_NUMBERS
     bool is_plain = true;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) is_plain = is_plain && has_numbers(t, inv[i]);
-    if (is_plain) stage_tile<true>(t, inv, staged, lane);
+    if (is_plain) put_tile<true>(t, inv, out_row, col, end, staged, lane);
     else
 #endif
-        stage_tile<false>(t, inv, staged, lane);
+        put_tile<false>(t, inv, out_row, col, end, staged, lane);
+    if constexpr (STAGED_BYTES == 0) return;
     __syncwarp();
     const u32 first = col - lane * VALUES;
     const u32 words = first < end ? min(end - first, (u32)WARP_COLS) / 8 * 3 : 0;

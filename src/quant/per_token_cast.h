@@ -18,8 +18,9 @@
  * makes whole words, and there are twice as many. */
 #define TOKEN_FEW_BLOCKS 2
 
-/* A warp's shared memory, for its codes of e5m6. */
-#define TOKEN_STAGED_BYTES(format, warp_cols) ((format) == TGL_FORMAT_E5M6 ? (warp_cols) / 8 * 12 : 0)
+/* A warp's shared memory, for its codes of e5m6, but not those of a few rows of bf16. */
+#define TOKEN_STAGED_BYTES(x, format, is_few, warp_cols) \
+    ((format) == TGL_FORMAT_E5M6 && !((x) == X_BF16 && (is_few)) ? (warp_cols) / 8 * 12 : 0)
 
 /* of per_token_cast: warps of a block, and so rows, which fill sectors of column-major factors */
 #define TOKEN_WARPS 8

@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS, MIN_BLOCKS) p
         }
         if (HAS_OUT)
             store_tile(t, inv, c.out + row * c.out_row_bytes, col, end,
-                       shared_address(staged) + warp * TOKEN_STAGED_BYTES(FORMAT, WARP_COLS), lane);
+                       shared_address(staged) + warp * STAGED_BYTES, lane);
     } while (++g < UNIT_GROUPS && unit * UNIT_GROUPS + g < (u32)c.num_sf);
     if (!IS_GIVEN && SF_KIND == TGL_SF_PACKED && threadIdx.x == 0) store_factor(c, row, unit, word);
 }
