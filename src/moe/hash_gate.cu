@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(32 * HASH_GATE_WARPS) hash_gate(
     if (is_routed && k < NUM_TOPK) e = load_index<TABLE_BYTES>(tid2eid, id * NUM_TOPK + k);
     const float *row = gate.logits + (is_token ? t * gate.logits_stride : 0);
     const choice c = choose_slot<TOKEN_LANES>(gate, row, e, lane);
-    slot s = finish_slot<TOKEN_LANES>(gate, t, c, k, see_nothing);
+    slot s = finish_slot<TOKEN_LANES>(gate, t, c, k, true, see_nothing);
     if (!is_routed) s = { -1, 0.0f };
     if (is_token) {
         if (gate.unmapped_topk_idx && k < NUM_TOPK)

@@ -113,8 +113,8 @@ template <int BITS> DEV u32 warp_sum_below_by_votes(u32 v)
 }
 
 /* ---- all of a mapping, by blocks that exchange nothing ----
- * hist: pairs of an expert, and of nobody; marks: a bit per pair for each of the block's experts, set where
- * the pair is theirs. */
+ * hist: pairs of an expert, and of nobody, counted from hist_begin on; marks: a bit per pair for each of the
+ * block's experts, set where the pair is theirs. */
 typedef struct {
     u32 *hist, *marks;
     i32 owned_bits, block, num_blocks;
@@ -124,8 +124,12 @@ typedef struct {
 DEV map_block map_begin(const tgl_map &m, void *shared, i32 owned_bits)
 {
     const u32 vectors = MAP_SHARED((u32)m.num_experts, owned_bits, (u32)m.num_pairs) / 16;
+    const u32 bins = MAP_BINS((u32)m.num_experts) / 4;
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < vectors; i += blockDim.x) ((uint4 *)shared)[i] = make_uint4(0, 0, 0, 0);
+    for (u32 i = threadIdx.x; i < vectors; i += blockDim.x) {
+        const u32 begin = i < bins ? m.hist_begin : 0;
+        ((uint4 *)shared)[i] = make_uint4(begin, begin, begin, begin);
+    }
     u32 *const hist = (u32 *)shared;
     return { hist, hist + MAP_BINS((u32)m.num_experts), owned_bits, (i32)blockIdx.x, (i32)gridDim.x };
 }
@@ -133,8 +137,9 @@ DEV map_block map_begin(const tgl_map &m, void *shared, i32 owned_bits)
 /* Some pairs, and their experts; a number that is not below num_pairs is no pair. */
 typedef struct { u32 pair[MAP_AT_ONCE], expert[MAP_AT_ONCE]; } map_pairs;
 
-/* The expert of pairs that have none, and their bin. Blocks with experts do not reach it, they have as many as
- * a power of two that divides it; one that only fills positions may begin there. */
+/* The expert of pairs that have none, and their bin; that of what is no pair may be the next. Blocks with
+ * experts do not reach it, they have as many as a power of two that divides it; one that only fills positions
+ * may begin there. */
 DEV u32 map_nobody(const tgl_map &m) { return MAP_HIST((u32)m.num_experts); }
 
 /* The block's experts are those from `first` on; is_first: the first of them all. */
@@ -150,7 +155,7 @@ DEV void map_mark(const tgl_map &m, const map_block &b, const map_round &r, cons
         const u32 own = p.expert[v] - r.first;
         const bool is_nobody = p.expert[v] == nobody;
         if (r.is_first) atomicAdd(&b.hist[p.expert[v]], 1u);
-        if (own >> b.owned_bits == 0 && !is_nobody)
+        if (own >> b.owned_bits == 0 && p.expert[v] < nobody)
             atomicOr(&b.marks[own * runs + p.pair[v] / 32], 1u << p.pair[v] % 32);
         has_nobody |= is_nobody;
     }
@@ -193,17 +198,13 @@ DEV map_words map_words_of(const tgl_map &m, u32 marks, u32 lane)
     return { marks, begin, end, warp_sum_below_by_votes<9>(pairs) };    /* 8 words at most: 9 bits */
 }
 
-/* How often the alignment goes into the segment of an expert with `count` pairs. As tgl_map_aligned(), in
- * fewer instructions. */
-DEV u32 map_units(const tgl_map &m, u32 count)
-{
-    return __umulhi(2 * count + 2 * (m.alignment - 1), m.by_alignment.multiplier) >> m.by_alignment.shift;
-}
+/* How often the alignment goes into the segment of an expert's bin. */
+DEV u32 map_units(const tgl_map &m, u32 bin) { return __umulhi(bin, m.per_unit); }
 
 /* The part of expert e, from `start` on: by `parts` warps, a power of two, of which this is number `part` and
  * writes the pairs of its share of the lanes. The last begins with the padding. */
-DEV void map_write_owned(const tgl_map &m, i32 e, const map_words &w, i32 start, i32 count, u32 lane,
-                         i32 part, i32 parts)
+DEV void map_write_owned(const tgl_map &m, i32 e, const map_words &w, i32 start, u32 bin, u32 lane, i32 part,
+                         i32 parts)
 {
     i32 position = start + (i32)w.before;
     const i32 end = ((i32)lane & (parts - 1)) == part ? w.end : w.begin;
@@ -212,7 +213,8 @@ DEV void map_write_owned(const tgl_map &m, i32 e, const map_words &w, i32 start,
 #pragma unroll 1
         for (u32 left = shared_load_u32(w.marks + 4 * i); left; left &= left - 1)
             map_write_pair(m, 32 * i + __ffs((i32)left) - 1, e, position++);
-    const i32 pairs_end = start + count, segment_end = start + (i32)(map_units(m, (u32)count) * m.alignment);
+    const i32 pairs_end = start + (i32)(bin - m.hist_begin);
+    const i32 segment_end = start + (i32)(map_units(m, bin) * m.alignment);
     if (part == parts - 1 && lane == 0) map_write_expert(m, e, start, pairs_end, segment_end);
     map_fill(m, (u32)pairs_end, (u32)segment_end, (u32)(32 * (parts - 1 - part)) + lane, (u32)(32 * parts));
 }
@@ -237,21 +239,24 @@ template <class EACH> DEV void map_write(const tgl_map &m, const map_block &b, c
         /* to the host by one warp, in long runs: it is far away */
         if (m.num_tokens_per_expert_host && b.block == b.num_blocks - 1 && warp == warps - 1)
 #pragma unroll 1
-            for (i32 i = (i32)lane; i < m.num_experts; i += 32)
-                m.num_tokens_per_expert_host[i] = (i32)tgl_map_aligned(&m, shared_load_u32(hist + 4 * i));
+            for (i32 i = (i32)lane; i < m.num_experts; i += 32) {
+                const u32 units = map_units(m, shared_load_u32(hist + 4 * i));
+                m.num_tokens_per_expert_host[i] = (i32)(units * m.alignment);
+            }
 
-        /* the units of the segments before this warp's, and of all; beyond the experts there are zeros */
+        /* the units of the segments before this warp's, and of all; bins beyond the experts have none */
         const i32 e = first + j;
         u32 low = 0, all = 0;
 #pragma unroll 1
         for (i32 i = (i32)(4 * lane); i < m.num_experts; i += 256) {
             const uint4 n = shared_load_u32x4(hist + 4 * i), n2 = shared_load_u32x4(hist + 4 * (i + 128));
-            const u32 count[8] = { n.x, n.y, n.z, n.w, n2.x, n2.y, n2.z, n2.w };
+            const u32 bin[8] = { n.x, n.y, n.z, n.w, n2.x, n2.y, n2.z, n2.w };
+            const i32 before = e - i;
 #pragma unroll
             for (i32 c = 0; c < 8; c++) {
-                const u32 units = map_units(m, count[c]);
+                const u32 units = map_units(m, bin[c]);
                 all += units;
-                low += i + c % 4 + c / 4 * 128 < e ? units : 0;
+                low += c % 4 + c / 4 * 128 < before ? units : 0;
             }
         }
         __syncwarp();
@@ -259,7 +264,7 @@ template <class EACH> DEV void map_write(const tgl_map &m, const map_block &b, c
         total = warp_add_u32(all) * m.alignment;
         low = warp_add_u32(low) * m.alignment;
         if (part < parts && e < m.num_experts)
-            map_write_owned(m, e, w, (i32)low, (i32)shared_load_u32(hist + 4 * e), lane, part, parts);
+            map_write_owned(m, e, w, (i32)low, shared_load_u32(hist + 4 * e), lane, part, parts);
         first += b.num_blocks << b.owned_bits;
         if (first >= m.num_experts) break;
         __syncthreads();                        /* more experts: their pairs are marked anew */

@@ -14,6 +14,7 @@ typedef struct {
     uint32_t alignment;
     uint32_t is_aligned; /* are the arrays by position at multiples of 16 bytes? */
     tgl_divisor by_alignment, by_topk;
+    uint32_t hist_begin, per_unit;  /* of map_write(), below */
 } tgl_map;
 
 /* The length of a segment with `count` pairs. */
@@ -22,9 +23,10 @@ TGL_INLINE uint32_t tgl_map_aligned(const tgl_map *m, uint32_t count)
     return tgl_divide(count + (m->alignment - 1), m->by_alignment) * m->alignment;
 }
 
-/* map_write() of map.cuh, for at most 8192 pairs. A block writes 1 << owned_bits experts at a time, with a
- * warp for each at least. Its shared memory: pairs by expert, in two vectors for every lane of a warp, and
- * behind them those without an expert; a bit per pair for each of its experts. */
+/* map_write() of map.cuh, for at most MAP_MAX_PAIRS pairs. A block writes 1 << owned_bits experts at a time,
+ * with a warp for each at least. Its shared memory: pairs by expert, in two vectors for every lane of a warp,
+ * and behind them those without an expert; a bit per pair for each of its experts. */
+#define MAP_MAX_PAIRS 8192
 #define MAP_OWNED_BITS 4
 #define MAP_AT_ONCE 4                   /* pairs of a thread */
 #define MAP_RUNS(num_pairs) (((num_pairs) + 31) / 32)
@@ -33,5 +35,14 @@ TGL_INLINE uint32_t tgl_map_aligned(const tgl_map *m, uint32_t count)
 #define MAP_BINS(num_experts) (MAP_HIST(num_experts) + 4)
 #define MAP_SHARED(num_experts, owned_bits, num_pairs) \
     (4 * (MAP_BINS(num_experts) + MAP_MARKS(owned_bits, num_pairs)))
+
+/* Pairs are counted from hist_begin on, so that the upper half of count * per_unit is how often the alignment
+ * goes into the segment. With d the alignment, or MAP_MAX_PAIRS if that is less, which changes nothing:
+ * hist_begin is d - 1, counts are below 2^14, and per_unit, 2^32 / d rounded up, is too large by less than 1:
+ * a product by less than 2^32 / d, too little to reach the next multiple of 2^32. For d = 1 that would not
+ * fit: with 1 and 2^32 - 1 the same comes out. */
+#define MAP_UNIT(alignment) ((alignment) < MAP_MAX_PAIRS ? (alignment) : MAP_MAX_PAIRS)
+#define MAP_HIST_BEGIN(d) ((d) > 1 ? (d) - 1 : 1)
+#define MAP_PER_UNIT(d) ((d) > 1 ? (uint32_t)((((uint64_t)1 << 32) + (d) - 1) / (d)) : 0xffffffff)
 
 #endif

@@ -113,6 +113,7 @@ tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, 
     const int64_t num_pairs = tgl_num_elements(topk_idx), num_experts = mapping->expert_start->shape[0];
     const int64_t num_topk = num_pairs > 0 ? topk_idx->shape[1] : 1;
     if (num_experts == 0) alignment = 1;        /* of no segment, and may be anything */
+    const int64_t unit = MAP_UNIT(alignment);
     const uintptr_t positions = (uintptr_t)data_of(mapping->pos_to_expert) |
                                 (uintptr_t)data_of(mapping->pos_to_token) |
                                 (uintptr_t)data_of(mapping->pos_to_token_topk);
@@ -123,6 +124,7 @@ tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, 
         data_of(mapping->num_tokens_per_expert_host), mapping->pos_to_expert->shape[0],
         (int32_t)num_pairs, (int32_t)num_topk, (int32_t)num_experts, (uint32_t)alignment,
         positions % 16 == 0, tgl_divisor_of(alignment), tgl_divisor_of(num_topk),
+        (uint32_t)MAP_HIST_BEGIN(unit), MAP_PER_UNIT((uint64_t)unit),
     };
     if (tgl_on_cpu(topk_idx) || tgl_dry_run() || !out->num_tokens_per_expert_host || num_experts == 0)
         return TGL_OK;

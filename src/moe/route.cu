@@ -35,14 +35,21 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     const map_block b = map_begin(m, memory, owned_bits);
     /* lines of which half is in L2 would be completed from memory when all wait for them */
     if (8 * tid < num_words) prefetch_l2(workspace + 32 * tid);
-    pdl_wait();
-    for (u32 t = block + warp * num_blocks; t < num_tokens; t += warps * num_blocks) {
-        const slot s = gate_token(gate, t, true, lane, [&](i32 index) {
-            const u32 two = pack_codes(code_of(m, index));      /* as wide as they are loaded */
-            if (lane < 8 * WORDS && lane % 2 == 0)
-                store_relaxed_u32(workspace + t * (4 * WORDS) + lane / 2, two);
-        });
-        store_slot(gate, t, s, lane);
+    u32 t = block + warp * num_blocks;
+    if (t < num_tokens) {
+        pdl_wait();
+#pragma unroll 1
+        do {
+            const slot s = gate_token(gate, t, true, lane, [&](i32 index) {
+                const u32 two = pack_codes(code_of(m, index));  /* as wide as they are loaded */
+                if (lane < 8 * WORDS && lane % 2 == 0)
+                    store_relaxed_u32(workspace + t * (4 * WORDS) + lane / 2, two);
+            });
+            store_slot(gate, t, s, lane);
+            t += warps * num_blocks;
+        } while (t < num_tokens);
+    } else {
+        pdl_wait();
     }
     pdl_trigger();                              /* as in route_cluster.cu */
     __syncthreads();

@@ -47,8 +47,9 @@ DEV map_pairs pairs_of(const tgl_map &m, u32 h, uint2 half)
     map_pairs p;
 #pragma unroll
     for (u32 v = 0; v < MAP_AT_ONCE; v++) {     /* ROUTE_NO_EXPERT is above all experts */
-        p.pair[v] = slot + v < NUM_SLOTS ? token * NUM_SLOTS + slot + v : 0xffffffff;
-        p.expert[v] = min(code[v] & ROUTE_NO_EXPERT, map_nobody(m));
+        const bool is_pair = slot + v < NUM_SLOTS;
+        p.pair[v] = is_pair ? token * NUM_SLOTS + slot + v : 0xffffffff;
+        p.expert[v] = is_pair ? min(code[v] & ROUTE_NO_EXPERT, map_nobody(m)) : map_nobody(m) + 1;
     }
     return p;
 }

@@ -22,13 +22,15 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_alone(
     uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, owned_bits, m.num_pairs));
     u16 *const slots = (u16 *)words;            /* [token][8 * WORDS] */
     const map_block b = map_begin(m, memory, owned_bits);
-    pdl_wait();
     if (t < num_tokens) {
+        pdl_wait();
         const bool is_writer = min(t, gridDim.x - 1) == blockIdx.x;
         const slot s = gate_token(gate, t, is_writer, lane, [&](i32 index) {
             if (lane < 8 * WORDS) slots[t * (8 * WORDS) + lane] = (u16)code_of(m, index);
         });
         if (is_writer) store_slot(gate, t, s, lane);
+    } else {
+        pdl_wait();
     }
     pdl_trigger();                              /* as in route_cluster.cu */
     map_write(m, b, [&](const map_round &round) {
