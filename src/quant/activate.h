@@ -14,6 +14,10 @@ bool tgl_swiglu_is_small(const void *gates, const void *ups, bool is_bf16, int64
 void tgl_activate(const tgl_values *x, int64_t num_cols, int64_t row, int64_t col, int64_t count, float clamp,
                   float *to);
 
+/* The same, rounded to bf16 once more. */
+void tgl_activate_to_bf16(const tgl_values *x, int64_t num_cols, int64_t row, int64_t col, int64_t count,
+                          float clamp, uint16_t *to);
+
 /* Adds the numbers of gates above the clamp value, of ups above it and of ups below its negative. */
 void tgl_count_clamped(const tgl_values *x, int64_t num_cols, int64_t row, float clamp, int64_t counts[3]);
 

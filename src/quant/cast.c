@@ -11,11 +11,11 @@
 
 enum {
     PIECE = 1024,               /* columns that are scaled, then encoded, at a time; a multiple of 8 */
-    KEPT = 32768,               /* values that a tile keeps of a reader that works for them: in L2 */
+    KEPT_BYTES = 128 << 10,     /* that a tile keeps of a reader that works for values: in L2 */
     MAX_BLOCKS = PIECE,         /* side by side in a tile */
     MAX_COLS = 4 * PIECE,       /* of a tile */
     MIN_COLS = 64,              /* of a tile, however many rows it has */
-    MAX_TRANSPOSED_COLS = 256,
+    MAX_TRANSPOSED_COLS = 512,
     TILE_BYTES = 256 << 10      /* of what is read twice: a part of a core's L2 */
 };
 
@@ -63,14 +63,17 @@ INLINE int32_t amax_of_bf16(const uint16_t *values, int64_t count, bool skip_nan
 }
 
 TGL_CLONES
-static int32_t amax_of_run(const void *values, bool is_bf16, int64_t count)
+static void amax_of_both(const void *a, const void *b, bool is_bf16, int64_t count, int32_t amax[2])
 {
-    return is_bf16 ? amax_of_bf16(values, count, false) : amax_of_floats(values, count, false);
+    amax[0] = is_bf16 ? amax_of_bf16(a, count, false) : amax_of_floats(a, count, false);
+    amax[1] = is_bf16 ? amax_of_bf16(b, count, false) : amax_of_floats(b, count, false);
 }
 
-float tgl_amax(const void *values, bool is_bf16, int64_t count)
+void tgl_amax_of_both(const void *a, const void *b, bool is_bf16, int64_t count, float amax[2])
 {
-    return tgl_f32_from_bits((uint32_t)amax_of_run(values, is_bf16, count));
+    int32_t bits[2];
+    amax_of_both(a, b, is_bf16, count, bits);
+    for (int i = 0; i < 2; i++) amax[i] = tgl_f32_from_bits((uint32_t)bits[i]);
 }
 
 static int32_t amax_of_ints(const int32_t *values, int64_t count)
@@ -256,15 +259,15 @@ static void to_e5m6(const float *values, int64_t count, bool is_small, uint8_t *
 }
 
 /* Products and codes at once, where they are small and pairs have one factor, or each value its own. */
-INLINE void small_run(int format, const void *values, bool is_bf16, int64_t count, const float *factors,
-                      bool has_each, uint8_t *restrict to)
+INLINE void small_run(int format, const void *values, bool is_bf16, int64_t count, int64_t ahead,
+                      const float *factors, bool has_each, uint8_t *restrict to)
 {
     if (format == TGL_FORMAT_E4M3) {
-        int64_t i = tgl_lanes_to_e4m3(values, is_bf16, count, factors, has_each, to);
+        int64_t i = tgl_lanes_to_e4m3(values, is_bf16, count, ahead, factors, has_each, to);
         for (; i < count; i++)
             to[i] = tgl_e4m3_from_small_f32(tgl_value_at(values, is_bf16, i) * factors[has_each ? i : 0]);
     } else {
-        int64_t i = tgl_lanes_to_e2m1(values, is_bf16, count, factors, has_each, to);
+        int64_t i = tgl_lanes_to_e2m1(values, is_bf16, count, ahead, factors, has_each, to);
         for (; i < count; i += 2) {
             const float even = tgl_value_at(values, is_bf16, i) * factors[has_each ? i : 0];
             const float odd = tgl_value_at(values, is_bf16, i + 1) * factors[has_each ? i + 1 : 0];
@@ -274,28 +277,29 @@ INLINE void small_run(int format, const void *values, bool is_bf16, int64_t coun
 }
 
 INLINE void small_blocks(int format, const void *values, bool is_bf16, int64_t col, int64_t count,
-                         int64_t block_cols, const float *factors, uint8_t *row)
+                         int64_t ahead, int64_t block_cols, const float *factors, uint8_t *row)
 {
     const int64_t bytes = is_bf16 ? 2 : 4;
     if (block_cols == 1) {
-        small_run(format, values, is_bf16, count, factors + col, true, row + tgl_code_bytes(format, col));
+        small_run(format, values, is_bf16, count, ahead, factors + col, true,
+                  row + tgl_code_bytes(format, col));
         return;
     }
     for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w))
-        small_run(format, (const char *)values + (w.at - col) * bytes, is_bf16, w.end - w.at,
+        small_run(format, (const char *)values + (w.at - col) * bytes, is_bf16, w.end - w.at, ahead,
                   factors + w.block, false, row + tgl_code_bytes(format, w.at));
 }
 
 TGL_CLONES
 static void encode_small(int format, const void *values, bool is_bf16, int64_t col, int64_t count,
-                         int64_t block_cols, const float *factors, uint8_t *row)
+                         int64_t ahead, int64_t block_cols, const float *factors, uint8_t *row)
 {
     if (format == TGL_FORMAT_E4M3) {
-        if (is_bf16) small_blocks(TGL_FORMAT_E4M3, values, true, col, count, block_cols, factors, row);
-        else small_blocks(TGL_FORMAT_E4M3, values, false, col, count, block_cols, factors, row);
+        if (is_bf16) small_blocks(TGL_FORMAT_E4M3, values, true, col, count, ahead, block_cols, factors, row);
+        else small_blocks(TGL_FORMAT_E4M3, values, false, col, count, ahead, block_cols, factors, row);
     } else {
-        if (is_bf16) small_blocks(TGL_FORMAT_E2M1, values, true, col, count, block_cols, factors, row);
-        else small_blocks(TGL_FORMAT_E2M1, values, false, col, count, block_cols, factors, row);
+        if (is_bf16) small_blocks(TGL_FORMAT_E2M1, values, true, col, count, ahead, block_cols, factors, row);
+        else small_blocks(TGL_FORMAT_E2M1, values, false, col, count, ahead, block_cols, factors, row);
     }
 }
 
@@ -339,7 +343,7 @@ static const void *read_values(const void *context, int64_t row, int64_t col, in
 
 tgl_reader tgl_read_values(const tgl_values *values)
 {
-    return (tgl_reader){ read_values, values, values->is_bf16, false };
+    return (tgl_reader){ read_values, values, values->is_bf16, false, values->row_bytes };
 }
 
 TGL_CLONES
@@ -451,7 +455,10 @@ static const void *read_codes(const void *context, int64_t row, int64_t col, int
     return buffer;
 }
 
-tgl_reader tgl_read_codes(const tgl_codes *codes) { return (tgl_reader){ read_codes, codes, false, true }; }
+tgl_reader tgl_read_codes(const tgl_codes *codes)
+{
+    return (tgl_reader){ read_codes, codes, false, true, 0 };
+}
 
 TGL_CLONES
 static void to_bf16(const float *restrict values, int64_t count, uint16_t *restrict to)
@@ -493,13 +500,15 @@ void tgl_decode_to_bf16(const tgl_codes *c, int64_t row, int64_t col, int64_t co
 
 /* ---- tiles ---- */
 
+static int64_t bytes_of(const tgl_cast *c) { return c->from.is_bf16 ? 2 : 4; }     /* of a value */
+
 /* A tile lies in one row of blocks and begins with a block. Its columns are as many whole blocks, in fours (a
  * word of packed factors), as stay in the cache between finding the factors and using them. */
 static int64_t tile_cols_of(const tgl_cast *c)
 {
     if (c->block_cols > c->num_cols / 4) return c->num_cols;    /* a word has all factors of a row */
     const int64_t rows = least(c->block_rows, c->num_rows);
-    const int64_t fits = c->from.is_buffered ? KEPT / rows : TILE_BYTES / 4 / rows;
+    const int64_t fits = (c->from.is_buffered ? KEPT_BYTES / bytes_of(c) : TILE_BYTES / 4) / rows;
     const int64_t at_most = c->is_transposed ? MAX_TRANSPOSED_COLS : least(MAX_COLS, PIECE * c->block_cols);
     const int64_t wanted = least(most(fits, MIN_COLS), at_most), unit = 4 * c->block_cols;
     return least(most(wanted / unit, 1) * unit, c->num_cols);
@@ -509,7 +518,8 @@ typedef struct {
     const tgl_cast *cast;
     int64_t row, num_rows, col, num_cols, num_blocks;
     bool is_kept;                   /* what a reader made is still there when it is needed again */
-    TGL_LINES float kept[KEPT];
+    int64_t ahead;                  /* bytes from values to those of the next tile, or 0 */
+    TGL_LINES float kept[KEPT_BYTES / sizeof(float)];
     int32_t amax[MAX_BLOCKS];
     float inv[MAX_BLOCKS];
 } tile;
@@ -518,12 +528,22 @@ typedef struct {
 static float *kept_at(tile *t, int64_t i, int64_t j)
 {
     const int64_t at = t->is_kept ? i * t->num_cols + j : 0;
-    return (float *)((char *)t->kept + at * (t->cast->from.is_bf16 ? 2 : 4));
+    return (float *)((char *)t->kept + at * bytes_of(t->cast));
 }
 
 static const void *read_part(const tile *t, int64_t i, int64_t j, int64_t count, float *buffer)
 {
     return t->cast->from.read(t->cast->from.context, t->row + i, t->col + j, count, buffer);
+}
+
+/* Tiles follow each other as in run_tiles(). */
+static int64_t way_to_next(const tile *t)
+{
+    const tgl_cast *c = t->cast;
+    const int64_t end = t->col + t->num_cols, down = c->block_rows * c->from.row_bytes;
+    if (!c->is_transposed && end < c->num_cols) return t->num_cols * bytes_of(c);
+    if (t->row + c->block_rows >= c->num_rows) return 0;
+    return c->is_transposed ? down : down - t->col * bytes_of(c);
 }
 
 /* Returns the largest amax, which is a NaN's if there is one and they are not skipped. */
@@ -559,25 +579,27 @@ static bool are_products_small(const tile *t)
     return is_small;
 }
 
-static void encode_row(tile *t, int64_t i, bool is_small, uint8_t *to)
+/* Columns from `begin` to before `end` of row i, to their places in a row of codes. */
+static void encode_part(tile *t, int64_t i, int64_t begin, int64_t end, bool is_small, uint8_t *row)
 {
     const tgl_cast *c = t->cast;
     const bool is_at_once = is_small && can_encode_small(c->format, c->block_cols);
     TGL_LINES float buffer[PIECE];
     TGL_LINES float scaled[PIECE];
-    for (int64_t j = 0; j < t->num_cols; j += PIECE) {
-        const int64_t count = least(PIECE, t->num_cols - j);
+    for (int64_t j = begin; j < end; j += PIECE) {
+        const int64_t count = least(PIECE, end - j);
         const void *values = t->is_kept ? kept_at(t, i, j) : read_part(t, i, j, count, buffer);
         if (is_at_once) {
-            encode_small(c->format, values, c->from.is_bf16, j, count, c->block_cols, t->inv, to);
+            encode_small(c->format, values, c->from.is_bf16, j, count, t->ahead, c->block_cols, t->inv, row);
             continue;
         }
         multiply(values, c->from.is_bf16, j, count, c->block_cols, t->inv, scaled);
-        encode(c->format, scaled, j, count, is_small, to);
+        encode(c->format, scaled, j, count, is_small, row);
     }
 }
 
 /* to[j][i] = from[i][j], bytes */
+TGL_CLONES
 static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, int64_t cols, uint8_t *to,
                       int64_t to_stride)
 {
@@ -596,15 +618,18 @@ static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, in
 
 static void encode_transposed(tile *t, bool is_small)
 {
-    enum { ROWS = 64, STRIDE = MAX_TRANSPOSED_COLS + 64 };  /* a power of two uses few sets of the cache */
+    enum { ROWS = 64, COLS = 256 };                         /* at a time: in L1 */
+    enum { STRIDE = MAX_TRANSPOSED_COLS + 64 };             /* a power of two uses few sets of the cache */
     const tgl_cast *c = t->cast;
     TGL_LINES uint8_t codes[ROWS * STRIDE];
-    for (int64_t i = 0; i < t->num_rows; i += ROWS) {
-        const int64_t rows = least(ROWS, t->num_rows - i);
-        for (int64_t r = 0; r < rows; r++) encode_row(t, i + r, is_small, codes + r * STRIDE);
-        uint8_t *out = c->out + t->col * c->out_stride + t->row + i;
-        transpose(codes, STRIDE, rows, t->num_cols, out, c->out_stride);
-    }
+    for (int64_t j = 0; j < t->num_cols; j += COLS)
+        for (int64_t i = 0; i < t->num_rows; i += ROWS) {
+            const int64_t rows = least(ROWS, t->num_rows - i), end = least(j + COLS, t->num_cols);
+            for (int64_t r = 0; r < rows; r++)
+                encode_part(t, i + r, j, end, is_small, codes + r * STRIDE);
+            uint8_t *out = c->out + (t->col + j) * c->out_stride + t->row + i;
+            transpose(codes + j, STRIDE, rows, end - j, out, c->out_stride);
+        }
 }
 
 static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols)
@@ -613,7 +638,8 @@ static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t c
     t.cast = c;
     t.row = row, t.num_rows = num_rows, t.col = col, t.num_cols = num_cols;
     t.num_blocks = divide_up(num_cols, c->block_cols);
-    t.is_kept = c->from.is_buffered && num_rows * num_cols <= KEPT;
+    t.is_kept = c->from.is_buffered && num_rows * num_cols <= KEPT_BYTES / bytes_of(c);
+    t.ahead = c->from.row_bytes ? way_to_next(&t) : 0;
     const int64_t m = row / c->block_rows, k = c->first_sf + col / c->block_cols;
     const int32_t amax = find_tile_amax(&t, false);
     bool is_small;
@@ -629,7 +655,8 @@ static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t c
         encode_transposed(&t, is_small);
     } else if (c->out) {
         uint8_t *out = c->out + row * c->out_stride + tgl_code_bytes(c->format, col);
-        for (int64_t i = 0; i < num_rows; i++) encode_row(&t, i, is_small, out + i * c->out_stride);
+        for (int64_t i = 0; i < num_rows; i++)
+            encode_part(&t, i, 0, num_cols, is_small, out + i * c->out_stride);
     }
 }
 

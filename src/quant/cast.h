@@ -20,6 +20,7 @@ typedef struct {
     const void *context;
     bool is_bf16;           /* what is read, else f32 */
     bool is_buffered;       /* it comes in the buffer, after some work */
+    int64_t row_bytes;      /* from a row to the next where values lie in memory, else 0 */
 } tgl_reader;
 
 /* bf16 or f32 in memory. */
@@ -29,8 +30,8 @@ typedef struct {
     bool is_bf16;
 } tgl_values;
 
-/* The largest magnitude; NaN if there is one. */
-float tgl_amax(const void *values, bool is_bf16, int64_t count);
+/* The largest magnitudes of two runs; NaN where there is one. */
+void tgl_amax_of_both(const void *a, const void *b, bool is_bf16, int64_t count, float amax[2]);
 
 static inline float tgl_value_at(const void *values, bool is_bf16, int64_t i)
 {

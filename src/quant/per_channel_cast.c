@@ -35,7 +35,8 @@ static const void *read_gathered(const void *context, int64_t row, int64_t col, 
 static tgl_status run_on_cpu(const problem *p)
 {
     const tgl_cast cast = {
-        .from = { read_gathered, p, !p->has_codes && p->values.is_bf16, p->has_codes },
+        .from = { read_gathered, p, !p->has_codes && p->values.is_bf16, p->has_codes,
+                  p->has_codes || p->has_map ? 0 : p->values.row_bytes },
         .num_rows = p->num_rows, .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule,
         .block_rows = p->blocks.rows, .block_cols = 1, .sf = p->sf, .num_sf = p->num_cols,
         .out = p->out, .out_stride = p->num_cols

@@ -26,8 +26,8 @@ static void check_values(const uint32_t *bits)
     }
     for (int has_each = 0; has_each < 2; has_each++) {
         const float *factors = has_each ? ones : &factor;
-        CHECK_INT(tgl_lanes_to_e4m3(x, false, COUNT, factors, has_each, e4m3), COUNT);
-        const int64_t done = tgl_lanes_to_e2m1(x, false, COUNT, factors, has_each, e2m1);
+        CHECK_INT(tgl_lanes_to_e4m3(x, false, COUNT, 0, factors, has_each, e4m3), COUNT);
+        const int64_t done = tgl_lanes_to_e2m1(x, false, COUNT, 0, factors, has_each, e2m1);
         CHECK(done == COUNT || done == 0);              /* 0: without shuffles there is no loop */
         for (int i = 0; i < COUNT; i++) {
             if (fabsf(x[i]) < 464)
@@ -69,7 +69,7 @@ TEST(bf16)      /* all that are no larger than 448, scaled by a power of two */
         x[n++] = (uint16_t)high;
         if (n < COUNT) continue;
         n = 0;
-        CHECK_INT(tgl_lanes_to_e4m3(x, true, COUNT, &factor, false, codes), COUNT);
+        CHECK_INT(tgl_lanes_to_e4m3(x, true, COUNT, 0, &factor, false, codes), COUNT);
         for (int i = 0; i < COUNT; i++)
             CHECK_THAT(codes[i] == tgl_e4m3_from_f32(tgl_bf16_to_f32(x[i]) * factor), "%04x gives %02x", x[i],
                        codes[i]);

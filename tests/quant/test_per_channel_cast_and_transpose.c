@@ -27,7 +27,7 @@ TEST(worked_example)
 
 TEST(transposes_per_channel_cast)
 {
-    enum { ROWS = 200, COLS = 72, M = 7 };
+    enum { ROWS = 200, COLS = 312, M = 7 };
     static float x[ROWS * COLS];
     static uint8_t codes[ROWS][COLS], turned[COLS][ROWS];
     static float want_sf[M * COLS];
