@@ -788,6 +788,7 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=2 num_cols=6408 dtype=bf16,f32 without_transpose=0,1 values=mixed",
             "num_rows=144 num_cols=3208 num_per_tokens=32",
             "num_rows=131 num_cols=3208 dtype=bf16,f32 values=mixed",       /* whole tiles, cut anywhere */
+            "num_rows=259 num_cols=21328 num_per_tokens=64 values=mixed",   /* long ones */
             "num_rows=300 num_cols=24 num_per_tokens=130,1000 without_transpose=0,1",
             NULL,
         },

@@ -118,11 +118,13 @@ static int64_t find_band(const tgl_channel_cast *c, int64_t strips, int64_t stri
     return band < strips ? band : strips;
 }
 
+/* Columns of whole tiles can be divided, see load_factors(). */
 static void find_whole(tgl_channel_cast *c, int64_t strip_cols)
 {
     const bool is_aligned = c->is_x_aligned && c->is_out_aligned;
     c->whole_rows = is_aligned ? c->num_rows - c->num_rows % CHANNEL_TILE_ROWS : 0;
-    c->whole_cols = is_aligned ? c->num_cols - c->num_cols % strip_cols : 0;
+    const int64_t cols = c->num_cols < TGL_DIVIDE_LIMIT ? c->num_cols : TGL_DIVIDE_LIMIT;
+    c->whole_cols = is_aligned ? cols - cols % strip_cols : 0;
 }
 
 static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t strips, int64_t band, int block)
@@ -137,44 +139,57 @@ static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t strip
                         .block = block };
 }
 
+static tgl_kernel kernel_of(const tgl_kernel *kernel, int lanes, int strip_rows, int patch_rows)
+{
+    tgl_kernel k = *kernel;
+    k.macros[0].value = lanes;
+    k.macros[1].value = strip_rows;
+    k.macros[2].value = patch_rows;
+    return k;
+}
+
 tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel, int x, bool is_swiglu,
                                    bool is_transposed, const DLTensor *on, tgl_stream stream)
 {
-    enum { WIDTHS = 3, FEW_TILES = 100, MANY_TILES = 1000 };
+    enum { WIDTHS = 3, FEW_TILES = 100, SOME_TILES = 1000, MANY_TILES = 2200 };
     const bool has_any_rows = tgl_channel_block_rows(c->block_rows) == 0;
     int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
     const int widths[WIDTHS] = { CHANNEL_LANES(x), CHANNEL_MIDDLE_LANES, CHANNEL_NARROW_LANES };
     tgl_kernel plan[WIDTHS + 1];
-    int num_kernels = 0, which = 0, lanes = 0;
+    int num_kernels = 0, which = 0, lanes = 0, strip_rows = CHANNEL_TILE_ROWS, patch_rows = 0;
     int64_t strips = 0;
     for (int i = 0; i < WIDTHS; i++) {
         if (i > 0 && widths[i] == widths[i - 1]) continue;
         const int64_t count = divide_up(c->num_cols, widths[i] * CHANNEL_VALUES(x));
-        plan[num_kernels] = *kernel;
-        plan[num_kernels].macros[0].value = widths[i];
-        plan[num_kernels].macros[1].value = CHANNEL_TILE_ROWS;
+        const int rows = i == 0 ? CHANNEL_ROWS(x) : CHANNEL_FEW_ROWS(x, is_swiglu);
+        plan[num_kernels] = kernel_of(kernel, widths[i], strip_rows, rows);
         if (row_tiles * strips < FEW_TILES) {   /* of the wider ones */
             which = num_kernels;
             lanes = widths[i];
+            patch_rows = rows;
             strips = count;
         }
         num_kernels++;
         if (count >= FEW_TILES) break;          /* few rows do not make them few */
     }
     find_alignment(c, x, is_swiglu, is_transposed);
-    if (x == X_BF16 && is_transposed && !is_swiglu && !has_any_rows) {
-        plan[num_kernels] = plan[0];
-        plan[num_kernels].macros[1].value = CHANNEL_LONG_ROWS;
-        if (!c->is_out_aligned && row_tiles * strips >= MANY_TILES) {
+    if (x == X_BF16 && (is_transposed || !is_swiglu) && !has_any_rows) {
+        const int rows = is_transposed ? CHANNEL_LONG_ROWS : CHANNEL_TILE_ROWS;
+        const int64_t tiles = row_tiles * strips;
+        plan[num_kernels] = kernel_of(kernel, widths[0], rows, CHANNEL_TALL_ROWS);
+        if (is_transposed ? !c->is_out_aligned && tiles >= SOME_TILES : which == 0 && tiles < MANY_TILES) {
             which = num_kernels;
-            row_tiles = divide_up(c->num_rows, CHANNEL_LONG_ROWS);
+            strip_rows = rows;
+            patch_rows = CHANNEL_TALL_ROWS;
+            row_tiles = divide_up(c->num_rows, rows);
         }
         num_kernels++;
     }
     find_whole(c, lanes * CHANNEL_VALUES(x));
     const int64_t strip_bytes = lanes * CHANNEL_VECTOR_BYTES(x);
     const int64_t band = find_band(c, strips, strip_bytes, is_transposed && !has_any_rows);
-    const tgl_shape shape = set_tiles(c, row_tiles, strips, band, CHANNEL_THREADS(x, lanes));
+    const int threads = CHANNEL_THREADS(strip_rows, patch_rows, lanes);
+    const tgl_shape shape = set_tiles(c, row_tiles, strips, band, threads);
     void *args[] = { c };
     return tgl_launch(plan, num_kernels, which, on, &shape, stream, args);
 }
@@ -200,6 +215,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     const tgl_kernel kernel = { "quant/per_channel_cast",
                                 { { "STRIP_LANES", 0 },
                                   { "STRIP_ROWS", 0 },
+                                  { "PATCH_ROWS", 0 },
                                   { "X", x },
                                   { "X_SF_KIND", p->has_codes ? c.x_sf.kind : 0 },
                                   { "IS_WIDE", is_wide },

@@ -7,6 +7,7 @@
  *   macros    per_channel_cast.cuh's, HAS_MAP, IS_WIDE, and X_SF_KIND (TGL_SF_*): the factors of codes, else
  *             0 */
 #define IS_SWIGLU 0
+#define IS_CLAMPED 0
 #define IS_TRANSPOSED 0
 #if !defined(HAS_MAP) || !defined(IS_WIDE) || !defined(X_SF_KIND)
 #ifdef __CUDACC_RTC__
@@ -78,7 +79,8 @@ DEV float x_factor(const tgl_channel_cast &c, i64 token, i64 k)
 /* The factors of codes, one for a vector. */
 DEV void load_factors(const tgl_channel_cast &c, const place &at, const row_list &x, bool has_all, patch &p)
 {
-    const i64 k = divide(at.col, c.x_block_cols, c.by_x_block_cols);
+    const i64 k = at.is_whole ? tgl_divide((u32)at.col, c.by_x_block_cols)
+                              : divide(at.col, c.x_block_cols, c.by_x_block_cols);
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         p.x_sf[r] = has_all || (exists(x, r) && at.count) ? x_factor(c, token_of(x, r), k) : 0;

@@ -3,11 +3,13 @@
  * once a thread has its rows. Tiles, strips and arguments: per_channel_cast.h.
  *   macros  STRIP_LANES   CHANNEL_LANES, CHANNEL_MIDDLE_LANES or CHANNEL_NARROW_LANES
  *           STRIP_ROWS    CHANNEL_TILE_ROWS or, of bf16 transposed, CHANNEL_LONG_ROWS
+ *           PATCH_ROWS    CHANNEL_ROWS, in narrow strips CHANNEL_FEW_ROWS, or, of bf16, CHANNEL_TALL_ROWS
  *           X             X_BF16, X_F32, X_E4M3: what x has
  *           BLOCK_ROWS    32, 64, 128: rows of a factor; 0: as many as the arguments say
  *           IS_ROUNDED    factors are powers of two
  *   and of the kernel, before it includes this:
  *           IS_SWIGLU     rows are activations, in bf16
+ *           IS_CLAMPED    of gates and ups that are clamped
  *           IS_TRANSPOSED codes are
  *           HAS_MAP       rows are those that a map names
  *           IS_WIDE       rows are held as f32: codes whose factors change within a vector
@@ -30,13 +32,14 @@
 #include "quant/per_channel_cast.h"
 #include "transpose/unaligned.cuh"
 
-#if !defined(STRIP_LANES) || !defined(STRIP_ROWS) || !defined(X) || !defined(BLOCK_ROWS) ||                  \
-    !defined(IS_ROUNDED)
+#if !defined(STRIP_LANES) || !defined(STRIP_ROWS) || !defined(PATCH_ROWS) || !defined(X) ||                  \
+    !defined(BLOCK_ROWS) || !defined(IS_ROUNDED)
 #ifdef __CUDACC_RTC__
-#error "STRIP_LANES, STRIP_ROWS, X, BLOCK_ROWS or IS_ROUNDED is not defined"
+#error "STRIP_LANES, STRIP_ROWS, PATCH_ROWS, X, BLOCK_ROWS or IS_ROUNDED is not defined"
 #endif
 #define STRIP_LANES 8
 #define STRIP_ROWS 128
+#define PATCH_ROWS 4
 #define X X_BF16
 #define BLOCK_ROWS 128
 #define IS_ROUNDED 1
@@ -53,9 +56,9 @@ enum {
     VALUE_BYTES = CHANNEL_VECTOR_BYTES(X) / VALUES,
     LANES = STRIP_LANES,
     COLS = LANES * VALUES,                              /* of a strip */
-    ROWS = CHANNEL_ROWS(X) * (IS_LONG ? 2 : 1),         /* of a patch */
+    ROWS = PATCH_ROWS,
     GROUPS = TILE_ROWS / ROWS,                          /* of threads: patches below each other */
-    THREADS = CHANNEL_THREADS(X, LANES),
+    THREADS = CHANNEL_THREADS(TILE_ROWS, ROWS, LANES),
     BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1,   /* of rows, in a tile */
     BLOCK_GROUPS = GROUPS / BLOCKS,
     JOINED = 32 / LANES < BLOCK_GROUPS ? 32 / LANES : BLOCK_GROUPS,     /* a warp's, of one block of rows */
@@ -65,19 +68,20 @@ enum {
     MAXIMA = IS_BF16 ? VALUES / 2 : VALUES              /* words of maxima: pairs of bf16, or f32 */
 };
 static_assert(LANES == 2 || LANES == 8 || (LANES == 16 && !IS_TRANSPOSED), "STRIP_LANES is 2, 8 or 16");
-static_assert(ROWS % 4 == 0, "columns of a patch are words");
+static_assert(ROWS == 4 || ROWS == 8 || (ROWS == 2 && IS_SWIGLU), "PATCH_ROWS is 4 or 8, of activations 2");
+static_assert(!IS_TRANSPOSED || COLS * VECTORS % THREADS == 0, "threads store as many vectors each");
 static_assert(VECTORS == 8 || (VECTORS == 16 && IS_TRANSPOSED && BLOCK_ROWS), "what STRIP_ROWS may be");
 
 /* Threads of an SM: as many as registers allow without spills, so that others load while some encode. Fewer
- * where more registers are needed: for a second reading, for codes and their values (more with a map and
- * short blocks, most on sm_120, and in narrow strips, whose blocks are few), for activations, for long strips,
- * on sm_89, or for conversions without an instruction. */
+ * where more registers are needed: for a second reading, for codes and their values (most on sm_120, and in
+ * narrow strips, whose blocks are few), for activations, for tall patches (more of clamped activations), on
+ * sm_89, or for conversions without an instruction. */
 #if __CUDA_ARCH__ >= 890
-#define NEEDS_MORE (X == X_E4M3 || IS_SWIGLU || IS_LONG || __CUDA_ARCH__ == 890)
+#define NEEDS_MORE (ROWS == CHANNEL_TALL_ROWS || IS_SWIGLU || __CUDA_ARCH__ == 890)
 #define NEEDS_MOST (X == X_E4M3 && (LANES < CHANNEL_LANES(X) || __CUDA_ARCH__ >= 1200))
-#define NEEDS_ROWS (X == X_E4M3 && HAS_MAP && BLOCK_ROWS == 32)
+#define NEEDS_ROOM (IS_LONG && IS_CLAMPED)
 enum {
-    SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS || NEEDS_MOST ? 512 : NEEDS_ROWS ? 768 : NEEDS_MORE ? 1024 : 1536
+    SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS || NEEDS_MOST ? 512 : NEEDS_ROOM ? 768 : NEEDS_MORE ? 1024 : 1536
 };
 #else
 enum { SM_THREADS = X == X_E4M3 ? 256 : 512 };
@@ -196,38 +200,48 @@ DEV void widen_row(const patch &p, int r, float (&v)[VALUES])
     }
 }
 
-/* Magnitudes. The sign is taken from codes, not from values: these are not the numbers that are scaled later,
- * so that the compiler decodes again what would take four times as many registers until then. */
-DEV void widen_magnitudes(const patch &p, int r, float (&v)[VALUES])
+/* Magnitudes. The values of HELD_ROWS rows of a whole tile stay in registers until they are scaled. There are
+ * none for more of wide strips: of other rows the sign is taken from codes, so that these are not the
+ * numbers that are scaled later, and the compiler decodes again. */
+enum { HELD_ROWS = LANES == CHANNEL_LANES(X) ? 2 : ROWS };
+DEV void widen_magnitudes(const place &at, const patch &p, int r, float (&v)[VALUES])
 {
     if constexpr (IS_CODES) {
+        const u32 kept = at.is_whole && r < HELD_ROWS ? 0xFFFFFFFF : 0x7F7F7F7F;
 #pragma unroll
-        for (int i = 0; i < WORDS; i++) decode_word(p.w[r][i] & 0x7F7F7F7F, fabsf(p.x_sf[r]), v + 4 * i);
+        for (int i = 0; i < WORDS; i++) decode_word(p.w[r][i] & kept, p.x_sf[r], v + 4 * i);
     } else {
-#pragma unroll
-        for (int k = 0; k < VALUES; k++) v[k] = fabsf(value_at(p, r, k));
+        widen_row(p, r, v);
     }
+#pragma unroll
+    for (int k = 0; k < VALUES; k++) v[k] = fabsf(v[k]);
 }
 
-/* Maxima of bf16 have any signs until they are combined, and are NaN where all values are; scale_of() takes
- * its floor for that. */
-DEV u32 larger(u32 a, u32 b) { return IS_BF16 ? max_magnitude_bf16x2(a, b) : max(a, b); }
+/* Maxima of bf16 have any signs until they are combined. Those of values that are all NaN are NaN; scale_of()
+ * takes its floor for that. */
+DEV u32 larger(u32 a, u32 b)
+{
+    if (IS_BF16) return max_magnitude_bf16x2(a, b);
+    return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
+}
 
-DEV void raise_maxima(u32 (&maxima)[MAXIMA], const patch &p)
+DEV void raise_maxima(u32 (&maxima)[MAXIMA], const place &at, const patch &p)
 {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
+        u32 found[MAXIMA];
         if constexpr (IS_BF16) {
 #pragma unroll
-            for (int i = 0; i < MAXIMA; i++)
-                maxima[i] = BLOCK_ROWS && r == 0 ? p.w[r][i] : larger(maxima[i], p.w[r][i]);
+            for (int i = 0; i < MAXIMA; i++) found[i] = p.w[r][i];
         } else {
             float v[VALUES];
-            widen_magnitudes(p, r, v);
+            widen_magnitudes(at, p, r, v);
 #pragma unroll
-            for (int i = 0; i < MAXIMA; i++)
-                maxima[i] = __float_as_uint(fmaxf(__uint_as_float(maxima[i]), v[i]));
+            for (int i = 0; i < MAXIMA; i++) found[i] = __float_as_uint(v[i]);
         }
+#pragma unroll
+        for (int i = 0; i < MAXIMA; i++)
+            maxima[i] = BLOCK_ROWS && r == 0 ? found[i] : larger(maxima[i], found[i]);
     }
 }
 
@@ -335,6 +349,7 @@ DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const plac
     u8 *to = (u8 *)c.out + row * c.num_cols + at.col;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
+        if (r >= rows) break;
         float v[VALUES];
         u32 codes[VALUES / 4];
         widen_row(p, r, v);
@@ -343,8 +358,8 @@ DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const plac
 #pragma unroll
         for (int i = 0; i < VALUES / 4; i++)
             codes[i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-        if (r < rows && is_whole) store_whole(to + r * c.num_cols, codes);
-        if (r < rows && !is_whole) store_part(to + r * c.num_cols, codes, at.count);
+        if (is_whole) store_whole(to + r * c.num_cols, codes);
+        else store_part(to + r * c.num_cols, codes, at.count);
     }
 }
 
@@ -356,6 +371,7 @@ DEV u32 tile_index(u32 j, u32 k) { return j * VECTORS + (k ^ tile_swizzle(j)); }
 DEV u32 tile_step(u32 index, u32 step) { return (index ^ tile_swizzle(step)) + step * VECTORS; }
 
 /* Puts the codes of a patch into the tile: its columns, which have one swizzle. */
+enum { ROW_WORDS = (ROWS + 3) / 4 };
 DEV void put_columns(strip_memory &m, const place &at, const patch &p)
 {
     float inv[VALUES];
@@ -364,13 +380,16 @@ DEV void put_columns(strip_memory &m, const place &at, const patch &p)
     u8 *to = (u8 *)&m.tile[tile_index(at.lane * VALUES, row / 16)] + row % 16;
 #pragma unroll
     for (int k = 0; k < VALUES; k++) {
-        u32 codes[ROWS / 4];
+        float v[ROW_WORDS * 4] = { 0 };
+        u32 codes[ROW_WORDS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r += 4)
-            codes[r / 4] = encode_e4m3x4(value_at(p, r, k) * inv[k], value_at(p, r + 1, k) * inv[k],
-                                         value_at(p, r + 2, k) * inv[k], value_at(p, r + 3, k) * inv[k]);
-        if constexpr (ROWS == 4) *(u32 *)(to + k * TILE_ROWS) = codes[0];
-        else *(uint2 *)(to + k * TILE_ROWS) = make_uint2(codes[0], codes[1]);
+        for (int r = 0; r < ROWS; r++) v[r] = value_at(p, r, k) * inv[k];
+#pragma unroll
+        for (int i = 0; i < ROW_WORDS; i++)
+            codes[i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+        if constexpr (ROWS == 2) *(u16 *)(to + k * TILE_ROWS) = (u16)codes[0];
+        else if constexpr (ROWS == 4) *(u32 *)(to + k * TILE_ROWS) = codes[0];
+        else *(uint2 *)(to + k * TILE_ROWS) = make_uint2(codes[0], codes[ROW_WORDS - 1]);
     }
 }
 
@@ -497,7 +516,7 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
     i64 row = at.first;
     do {
         load_patch(c, at, row + offset, p);
-        raise_maxima(maxima, p);
+        raise_maxima(maxima, at, p);
     } while (!is_held && (row += TILE_ROWS) < at.end);
     put_maxima(m, at, maxima);
     __syncthreads();

@@ -4,9 +4,12 @@
  * A block of threads has a tile: a strip of CHANNEL_TILE_ROWS rows. In it, CHANNEL_LANES threads side by side
  * have a vector of a row each, of CHANNEL_ROWS rows below each other: what a thread holds in registers from
  * its only load to the codes (x is a kernel's macro X). A row of a strip is 128 bytes of x. Where tiles are
- * so few that they leave SMs without work, strips are narrower, down to CHANNEL_NARROW_LANES. Where they are
- * many and bf16 is transposed to rows aligned to nothing, tiles have CHANNEL_LONG_ROWS and threads twice the
- * rows: half as many sectors of out are written in parts, by two blocks each. */
+ * so few that they leave SMs without work, strips are narrower, down to CHANNEL_NARROW_LANES, and threads
+ * that have much to do for a value have CHANNEL_FEW_ROWS: warps are few there, so more share it. Where tiles
+ * are many and bf16 is transposed to rows aligned to nothing, tiles have CHANNEL_LONG_ROWS and threads
+ * CHANNEL_TALL_ROWS: half as many sectors of out are written in parts, by two blocks each. Threads of bf16
+ * that is not transposed have as many rows unless tiles are many: that takes fewer instructions a row, but
+ * more registers, and where tiles follow each other for long, more threads are better. */
 #ifndef TEGULA_QUANT_PER_CHANNEL_CAST_H
 #define TEGULA_QUANT_PER_CHANNEL_CAST_H
 
@@ -21,8 +24,10 @@
 #define CHANNEL_LANES(x) (X_IS_CODES(x) ? 16 : CHANNEL_MIDDLE_LANES)
 #define CHANNEL_MIDDLE_LANES 8
 #define CHANNEL_NARROW_LANES 2
-#define CHANNEL_ROWS(x) (X_IS_CODES(x) ? 8 : 4)
-#define CHANNEL_THREADS(x, lanes) (CHANNEL_TILE_ROWS / CHANNEL_ROWS(x) * (lanes))
+#define CHANNEL_ROWS(x) (X_IS_CODES(x) ? CHANNEL_TALL_ROWS : 4)
+#define CHANNEL_TALL_ROWS 8
+#define CHANNEL_FEW_ROWS(x, is_swiglu) (X_IS_CODES(x) || !(is_swiglu) || (x) == X_F32 ? 4 : 2)
+#define CHANNEL_THREADS(strip_rows, patch_rows, lanes) ((strip_rows) / (patch_rows) * (lanes))
 
 /* The first 48 bytes are what whole tiles need before they load: on sm_90 in one line of the memory that has
  * arguments.

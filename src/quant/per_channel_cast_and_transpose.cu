@@ -5,6 +5,7 @@
  *   moves     x, out and its factors, each once
  *   macros    per_channel_cast.cuh's */
 #define IS_SWIGLU 0
+#define IS_CLAMPED 0
 #define IS_TRANSPOSED 1
 #define HAS_MAP 0
 #define IS_WIDE 0

@@ -11,7 +11,7 @@
 int64_t tgl_channel_block_rows(int64_t block_rows);
 
 /* Launches a cast of which all is set but alignment and tiles. `kernel`: its first macros are
- * STRIP_LANES and STRIP_ROWS, of any value. `x`: macro X. */
+ * STRIP_LANES, STRIP_ROWS and PATCH_ROWS, of any value. `x`: macro X. */
 tgl_status tgl_launch_channel_cast(tgl_channel_cast *cast, const tgl_kernel *kernel, int x, bool is_swiglu,
                                    bool is_transposed, const DLTensor *on, tgl_stream stream);
 

@@ -76,6 +76,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     const tgl_kernel kernel = { "quant/swiglu_forward_and_per_channel_cast_and_transpose",
                                 { { "STRIP_LANES", 0 },
                                   { "STRIP_ROWS", 0 },
+                                  { "PATCH_ROWS", 0 },
                                   { "X", x },
                                   { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
                                   { "IS_ROUNDED", p->rule.is_rounded },

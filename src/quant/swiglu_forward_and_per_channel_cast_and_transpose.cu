@@ -19,12 +19,16 @@
 #include "quant/per_channel_cast.cuh"
 #include "quant/swiglu.cuh"
 
-/* Activations of rows. Whether gates are as usual is asked once for all of them. */
-DEV void hold_activations(const vector (&gate)[ROWS], const vector (&up)[ROWS], float clamp, patch &p)
+/* Rows that are loaded at a time: registers are for no more gates and ups. */
+enum { PART_ROWS = ROWS < 4 ? ROWS : 4 };
+
+/* Activations of rows from `first` on. Whether gates are as usual is asked once for all of them. */
+DEV void hold_activations(const vector (&gate)[PART_ROWS], const vector (&up)[PART_ROWS], float clamp,
+                          int first, patch &p)
 {
     const bool is_usual = swiglu_is_usual<IS_CLAMPED>(gate, up, clamp);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
+    for (int r = 0; r < PART_ROWS; r++) {
         float gates[VALUES], ups[VALUES], v[VALUES];
         widen(gate[r], gates);
         widen(up[r], ups);
@@ -36,7 +40,7 @@ DEV void hold_activations(const vector (&gate)[ROWS], const vector (&up)[ROWS], 
         }
 #pragma unroll
         for (int i = 0; i < WORDS; i++)
-            p.w[r][i] = pack_bf16(v[2 * i] * ups[2 * i], v[2 * i + 1] * ups[2 * i + 1]);
+            p.w[first + r][i] = pack_bf16(v[2 * i] * ups[2 * i], v[2 * i + 1] * ups[2 * i + 1]);
     }
 }
 
@@ -45,25 +49,28 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
     const int rows = rows_from(at, row);
     const u8 *from = (const u8 *)c.x + row * c.x_row_bytes + at.col * VALUE_BYTES;
     const i64 to_ups = c.num_cols * VALUE_BYTES;
-    vector gates[ROWS], ups[ROWS];
-    if (rows == ROWS && has_vectors(c, at)) {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            load_whole(from + r * c.x_row_bytes, gates[r]);
-            load_whole(from + r * c.x_row_bytes + to_ups, ups[r]);
-        }
-    } else {
+    for (int first = 0; first < ROWS; first += PART_ROWS, from += PART_ROWS * c.x_row_bytes) {
+        vector gates[PART_ROWS], ups[PART_ROWS];
+        if (rows >= first + PART_ROWS && has_vectors(c, at)) {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            clear_vector(gates[r]);
-            clear_vector(ups[r]);
-            if (r < rows) {
-                load_any(c, at, from + r * c.x_row_bytes, gates[r]);
-                load_any(c, at, from + r * c.x_row_bytes + to_ups, ups[r]);
+            for (int r = 0; r < PART_ROWS; r++) {
+                load_whole(from + r * c.x_row_bytes, gates[r]);
+                load_whole(from + r * c.x_row_bytes + to_ups, ups[r]);
+            }
+        } else {
+#pragma unroll
+            for (int r = 0; r < PART_ROWS; r++) {
+                clear_vector(gates[r]);
+                clear_vector(ups[r]);
+                if (first + r < rows) {
+                    load_any(c, at, from + r * c.x_row_bytes, gates[r]);
+                    load_any(c, at, from + r * c.x_row_bytes + to_ups, ups[r]);
+                }
             }
         }
+        hold_activations(gates, ups, c.clamp, first, p);
     }
-    hold_activations(gates, ups, c.clamp, p);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
