@@ -62,14 +62,10 @@ DEV u32 lane_group_size(const tgl_gate &gate, u32 lane)
 }
 
 /* Of a group of `size` experts. */
-DEV const float *group_of(const tgl_gate &gate, const float *from, u32 size, u32 lane)
-{
-    return from + (IS_GROUPED && size ? lane_group(lane) * gate.group_size : 0);
-}
 template <bool IS_VECTOR>
 DEV values load_values(const tgl_gate &gate, const float *from, u32 size, float absent, u32 lane)
 {
-    const float *group = group_of(gate, from, size, lane);
+    const float *group = from + (IS_GROUPED && size ? lane_group(lane) * gate.group_size : 0);
     values v;
     if (IS_VECTOR) {
 #pragma unroll
@@ -112,16 +108,6 @@ DEV token load_token(const tgl_gate &gate, i64 t, u32 lane)
     k.fixed = gate.fix_routing_mask ? gate.fix_routing_mask[t] : 0;
     return k;
 }
-/* Before pdl_wait(), for load_token() behind it: addresses and constants are at hand by then, and the page
- * has been looked up. Reads nothing. One line a block is enough: an SM takes long over prefetches, and loads
- * wait behind them (H200, route of 128 tokens: 4.6 us, with all lines of all tokens 5.8). */
-DEV void prefetch_token(const tgl_gate &gate, i64 t, u32 lane)
-{
-    const float *row = gate.logits + t * gate.logits_stride;
-    const float *group = group_of(gate, row, lane_group_size(gate, lane), lane);
-    prefetch_l2_if(threadIdx.x == 0, group + offset_of(lane, 0));
-}
-
 DEV bool is_masked(const token &k) { return k.mask == 0; }
 DEV bool is_fixed(const token &k) { return (k.fixed != 0) & (k.mask != 0); }
 DEV bool is_wanted(const token &k) { return (k.fixed == 0) & (k.mask != 0); }

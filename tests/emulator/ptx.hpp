@@ -242,7 +242,6 @@ static inline void emu_policy(u64 policy, const char *what, emu_site site)  /* o
 }
 /* No access that could race; but ASan sees a bad address. */
 EMU_QUIET DEV void prefetch_l2(const void *p) { (void)*(const volatile u8 *)p; }
-DEV void prefetch_l2_if(bool is_wanted, const void *p) { if (is_wanted) prefetch_l2(p); }
 #define EMU_LOAD(name, T, R) \
     DEV R name(const void *p, EMU_AT) { return *emu_aligned<const T>(p, #name, EMU_SITE); }
 EMU_LOAD(load_stream_u8, u8, u32)

@@ -274,12 +274,6 @@ DEV void prefetch_l2(const void *p)             /* the line around it, for a loa
 {
     asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
 }
-DEV void prefetch_l2_if(bool is_wanted, const void *p)      /* p is worked out by all: no branch around it */
-{
-    asm volatile("{\n\t.reg .pred wanted;\n\t"
-                 "setp.ne.u32 wanted, %1, 0;\n\t"
-                 "@wanted prefetch.global.L2 [%0];\n\t}" :: "l"(p), "r"((u32)is_wanted));
-}
 DEV u32 load_stream_u8(const void *p)
 {
     u32 v;
