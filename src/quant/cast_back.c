@@ -63,7 +63,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         [ANY] = { "quant/cast_back_any", { format, bytes, kind } },
         [RUNS_OF_1] = { "quant/cast_back", { format, bytes, kind, { "ROWS", 1 } } },
         [RUNS_OF_2] = { "quant/cast_back", { format, bytes, kind, { "ROWS", 2 } } },
-        [RUNS_OF_4] = { "quant/cast_back", { format, bytes, kind, { "ROWS", STRIP_ROWS } } }
+        [RUNS_OF_4] = { "quant/cast_back", { format, bytes, kind, { "ROWS", STRIP_MAX_ROWS } } }
     };
     const bool has_runs = x->block_cols % values == 0;
     const int num_kernels = has_runs ? NUM_KERNELS : 1;

@@ -3,7 +3,7 @@
  *   computes  out[i][j] = decode(x[i][j]) * sf(i / block_rows, j / block_cols), rounded to f32, then bf16
  *   launch    strip.h's, units of VALUES columns; addresses allow vectors, the strip is short
  *   moves     every code and value once; factors once per thread that needs them, but for the first from L2
- *   macros    cast_back.cuh's, and ROWS, which is s.rows: 1, 2, STRIP_ROWS
+ *   macros    cast_back.cuh's, and ROWS, which is s.rows: 1, 2, STRIP_MAX_ROWS
  *
  * A kernel has the code of one ROWS: what a small matrix takes is largely reading instructions, one after
  * another. */
@@ -15,7 +15,7 @@
 #endif
 #include "quant/cast_back.cuh"
 
-static_assert(ROWS == 1 || ROWS == 2 || ROWS == STRIP_ROWS, "ROWS is 1, 2 or STRIP_ROWS");
+static_assert(ROWS == 1 || ROWS == 2 || ROWS == STRIP_MAX_ROWS, "ROWS is 1, 2 or STRIP_MAX_ROWS");
 
 /* All loads first. */
 DEV void run(const u8 *x, i64 row_bytes, const tgl_sf &sf, u8 *out, const tgl_strip &s)

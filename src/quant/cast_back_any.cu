@@ -15,10 +15,10 @@ template <int COUNT, bool IS_VECTOR> DEV void run(const u8 *x, i64 row_bytes, co
 {
     enum { HAS_ONE = COUNT == 1 };
     const strip_place p = strip_place_of(s);
-    u32 w[STRIP_ROWS][3];
-    float factor[STRIP_ROWS];
+    u32 w[STRIP_MAX_ROWS][3];
+    float factor[STRIP_MAX_ROWS];
 #pragma unroll
-    for (int j = 0; j < STRIP_ROWS; j++) {
+    for (int j = 0; j < STRIP_MAX_ROWS; j++) {
         if (!strip_has(s, p, j)) continue;
         load_codes<COUNT>(x + (p.row + j * p.step) * row_bytes, p.col, w[j]);
         if (HAS_ONE) factor[j] = tgl_sf_get(&sf, strip_block_row(s, p, j), p.k);
@@ -26,7 +26,7 @@ template <int COUNT, bool IS_VECTOR> DEV void run(const u8 *x, i64 row_bytes, co
     float factors[COUNT];
     i64 of = -1;                                /* row of blocks of `factors` */
 #pragma unroll
-    for (int j = 0; j < STRIP_ROWS; j++) {
+    for (int j = 0; j < STRIP_MAX_ROWS; j++) {
         if (!strip_has(s, p, j)) continue;
         if (!HAS_ONE && of != strip_block_row(s, p, j)) {
             of = strip_block_row(s, p, j);

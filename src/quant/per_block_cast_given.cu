@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(STRIP_THREADS, RESIDENT) per_block_
 {
     c.sf.kind = SF_KIND;
     pdl_wait();
-    if (s.rows == STRIP_ROWS) run<STRIP_ROWS>(c, s);
+    if (s.rows == STRIP_MAX_ROWS) run<STRIP_MAX_ROWS>(c, s);
     else if (s.rows == 2) run<2>(c, s);
     else run<1>(c, s);
     pdl_trigger();

@@ -42,9 +42,9 @@ template <int COUNT> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
     enum { HAS_ONE = COUNT == 1 };
     const strip_place p = strip_place_of(s);
     const i64 out_bytes = tgl_code_bytes(FORMAT, s.num_cols);
-    float v[STRIP_ROWS][COUNT], factor[STRIP_ROWS];
+    float v[STRIP_MAX_ROWS][COUNT], factor[STRIP_MAX_ROWS];
 #pragma unroll
-    for (int j = 0; j < STRIP_ROWS; j++) {
+    for (int j = 0; j < STRIP_MAX_ROWS; j++) {
         if (!strip_has(s, p, j)) continue;
         load_values<COUNT>(c.x + (p.row + j * p.step) * c.x_row_bytes + p.col * X_BYTES, v[j]);
         if (HAS_ONE) factor[j] = tgl_sf_get(&c.sf, strip_block_row(s, p, j), p.k);
@@ -52,7 +52,7 @@ template <int COUNT> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
     float factors[COUNT];
     i64 of = -1;                                /* row of blocks of `factors` */
 #pragma unroll
-    for (int j = 0; j < STRIP_ROWS; j++) {
+    for (int j = 0; j < STRIP_MAX_ROWS; j++) {
         if (!strip_has(s, p, j)) continue;
         if (!HAS_ONE && of != strip_block_row(s, p, j)) {
             of = strip_block_row(s, p, j);

@@ -15,9 +15,9 @@
 #include "quant/scale.h"
 
 #define STRIP_THREADS 256
-#define STRIP_ROWS 4            /* of a thread, at most; else 2 or 1 */
-/* Blocks an SM where threads have STRIP_ROWS, and two rows; fewer rows where there would be less. Two soon:
- * of a small matrix, what it takes to launch a block is more than another row in a thread. */
+#define STRIP_MAX_ROWS 4        /* of a thread; else 2 or 1 */
+/* Blocks an SM where threads have STRIP_MAX_ROWS, and two rows; fewer rows where there would be less. Two
+ * soon: of a small matrix, what it takes to launch a block is more than another row in a thread. */
 #define STRIP_SM_BLOCKS 8
 #define STRIP_SM_PAIR_BLOCKS 1
 
@@ -47,8 +47,8 @@ static inline tgl_strip tgl_strip_of(int64_t num_rows, int64_t num_cols, int64_t
     const int64_t sm_blocks = num_blocks / num_sms;
     return (tgl_strip){
         .by_num_tiles = tgl_divisor_of(num_tiles), .num_tiles = (uint32_t)num_tiles, .log_width = log_width,
-        .rows = sm_blocks >= STRIP_ROWS * STRIP_SM_BLOCKS ? STRIP_ROWS
-                : sm_blocks >= 2 * STRIP_SM_PAIR_BLOCKS   ? 2 : 1,
+        .rows = sm_blocks >= STRIP_MAX_ROWS * STRIP_SM_BLOCKS ? STRIP_MAX_ROWS
+                : sm_blocks >= 2 * STRIP_SM_PAIR_BLOCKS       ? 2 : 1,
         .unit = unit, .num_rows = num_rows, .num_cols = num_cols,
         .by_block_rows = tgl_divisor_of(block_rows), .by_block_cols = tgl_divisor_of(block_cols),
         .block_rows = block_rows, .block_cols = block_cols
@@ -58,7 +58,8 @@ static inline tgl_strip tgl_strip_of(int64_t num_rows, int64_t num_cols, int64_t
 /* Are all numbers of rows and columns that a thread meets below 2^31? */
 static inline bool tgl_strip_is_short(const tgl_strip *s)
 {
-    const int64_t limit = TGL_DIVIDE_LIMIT - STRIP_THREADS * (s->unit > STRIP_ROWS ? s->unit : STRIP_ROWS);
+    const int64_t most = s->unit > STRIP_MAX_ROWS ? s->unit : STRIP_MAX_ROWS;
+    const int64_t limit = TGL_DIVIDE_LIMIT - STRIP_THREADS * most;
     return s->num_rows < limit && s->num_cols < limit;
 }
 

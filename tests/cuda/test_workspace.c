@@ -353,7 +353,7 @@ TEST(failures)
     CHECK(is_zero(get(stream, BYTES), BYTES));
     CHECK_INT(live_allocations(), before + 1);
     for (size_t i = 0; i < sizeof captured / sizeof *captured; i++) {
-        const size_t bytes = (size_t)1 << (20 + i);     /* more than there is */
+        const size_t bytes = (size_t)1 << (17 + i);     /* more than there is */
         begin(stream, TGL_CU_CAPTURE_GLOBAL);
         snprintf(list, sizeof list, "%s=UNKNOWN", captured[i]);
         inject(list);

@@ -125,33 +125,56 @@ static void check_coverage(void)
     }
 }
 
-/* Does a variant of the same kernel before `v` have both macros, with their values? */
-static bool have_met(int v, const tgl_macro *a, const tgl_macro *b)
+/* Macros of a variant that another one of the same kernel has with the same value, a bit each. */
+static uint32_t shared_macros(int v, int w)
 {
-    for (int w = 0; w < v; w++) {
-        if (strcmp(variants[w].kernel.name, variants[v].kernel.name)) continue;
-        bool has_a = !a->name, has_b = !b->name;
-        for (int i = 0; i < TGL_MAX_MACROS; i++) {
-            const tgl_macro *m = &variants[w].kernel.macros[i];
-            if (!m->name) continue;
-            has_a |= a->name && !strcmp(m->name, a->name) && m->value == a->value;
-            has_b |= b->name && !strcmp(m->name, b->name) && m->value == b->value;
+    uint32_t shared = 0;
+    for (int i = 0; i < TGL_MAX_MACROS; i++) {
+        const tgl_macro *a = &variants[v].kernel.macros[i];
+        for (int j = 0; j < TGL_MAX_MACROS && a->name; j++) {
+            const tgl_macro *b = &variants[w].kernel.macros[j];
+            if (b->name && !strcmp(a->name, b->name) && a->value == b->value) shared |= 1u << i;
         }
-        if (has_a && has_b) return true;
     }
-    return false;
+    return shared;
 }
 
 typedef enum { FIRST_VARIANTS, NEW_PAIRS, ALL_VARIANTS } extent;
+static bool is_wanted[MAX_VARIANTS];
 
-static bool is_wanted(int v, extent e)
+static bool is_first(int v)             /* of its kernel */
 {
-    static const tgl_macro none;
-    const tgl_macro *macros = variants[v].kernel.macros;
-    bool is_new = !have_met(v, &none, &none);
-    for (int i = 0; i < TGL_MAX_MACROS && e == NEW_PAIRS; i++)
-        for (int j = 0; j < i; j++) is_new |= !have_met(v, &macros[i], &macros[j]);
-    return is_new || e == ALL_VARIANTS;
+    for (int w = 0; w < v; w++)
+        if (!strcmp(variants[w].kernel.name, variants[v].kernel.name)) return false;
+    return true;
+}
+
+/* Of each kernel the first variant; then, for pairs, again and again the one in which most pairs of macros have values that
+ * met in none before, until all have. It takes 427 of 1338; every variant with a new pair, as they come, would be 744. */
+static void choose(extent wanted)
+{
+    static uint32_t met[MAX_VARIANTS][TGL_MAX_MACROS];      /* bit j of met[v][i]: macros i and j of v have met */
+    memset(met, 0, sizeof met);
+    for (int v = 0; v < num_variants; v++) is_wanted[v] = wanted == ALL_VARIANTS || is_first(v);
+    for (int first = 0; first < num_variants && wanted == NEW_PAIRS; first++) {
+        if (!is_first(first)) continue;
+        const char *name = variants[first].kernel.name;
+        for (int next = first, most = 1; most;) {
+            const int chosen = next;
+            is_wanted[chosen] = true;
+            most = 0;
+            for (int v = first; v < num_variants; v++) {
+                if (strcmp(variants[v].kernel.name, name)) continue;
+                const uint32_t all = shared_macros(v, v), shared = shared_macros(v, chosen);
+                int new_pairs = 0;
+                for (int i = 0; i < TGL_MAX_MACROS; i++) {
+                    if (shared >> i & 1) met[v][i] |= shared;
+                    if (all >> i & 1) new_pairs += __builtin_popcount(all & ~met[v][i]);
+                }
+                if (new_pairs > most) most = new_pairs, next = v;
+            }
+        }
+    }
 }
 
 static void compile_all(const char *architecture, extent wanted)
@@ -167,9 +190,10 @@ static void compile_all(const char *architecture, extent wanted)
 
     collect(architecture);
     check_coverage();
+    choose(wanted);
     int compiled = 0;
     for (int v = 0; v < num_variants; v++) {
-        if (!is_wanted(v, wanted)) continue;
+        if (!is_wanted[v]) continue;
         compile(v, architecture);
         compiled++;
     }
