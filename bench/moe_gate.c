@@ -1081,6 +1081,9 @@ const case_op moe_gate_ops[] = {
             "num_tokens=9 num_experts=72 num_topk=6 layout=half,gap,repeated offset=0,1,3 "
             "out_offset=0,1 dtype=i64,i32 alignment=4",
             "num_tokens=5,40 num_experts=384,512 num_topk=6 scoring=identity alignment=16",
+            /* more words than a cluster's warps mark in one go */
+            "num_tokens=100 num_experts=64 num_topk=10 alignment=3 counts=1",
+            "num_tokens=128 num_experts=64 num_topk=32 alignment=1",
             /* so few that every block routes all, and more than a cluster routes */
             "num_tokens=3,150 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
             "num_tp_ranks=2 num_mapped_experts=34 alignment=16 map=random mask=some fix=some unmapped=gap "
@@ -1109,7 +1112,8 @@ const case_op moe_gate_ops[] = {
             "num_tokens=1,128 num_experts=256 num_topk=8 scoring=sqrtsoftplus",
             "num_tokens=128 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 dtype=i32",
             /* what the same takes as two ops */
-            "num_tokens=1,8,16,32,64,128,256 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 apart=1",
+            "num_tokens=1,8,16,32,64,128,256 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 "
+            "apart=1",
             "num_tokens=1,8,16,32,64,128,256 num_experts=384 num_topk=6 scoring=sqrtsoftplus apart=1",
             NULL,
         },

@@ -604,6 +604,7 @@ const case_op quant_ops[] = {
             "num_rows=1,127,129,257 num_cols=256 num_per_channels=32,128 round=1 sf=packed values=mixed",
             "num_rows=0 num_cols=128",
             "num_rows=10 num_cols=100 num_per_tokens=1,3,7,0 num_per_channels=1,6,32,0 values=mixed",
+            "num_rows=300 num_cols=64 num_per_tokens=9223372036854775807",
             "num_rows=10 num_cols=100 format=e2m1 num_per_tokens=3,16 num_per_channels=5,0 values=mixed",
             "num_rows=200 num_cols=1 num_per_channels=1 values=mixed",
             "num_rows=40 num_cols=256 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
@@ -792,6 +793,7 @@ const case_op quant_ops[] = {
             "num_rows=2 num_cols=140808 num_tokens=3 map=none,random values=mixed",     /* many tiles */
             "num_rows=300 num_cols=40 num_tokens=200 map=none,random dtype=bf16,f32,e4m3 "
             "num_per_tokens=130,1000 values=mixed",
+            "num_rows=300 num_cols=40 num_per_tokens=9223372036854775807",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -820,6 +822,7 @@ const case_op quant_ops[] = {
             "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=e4m3 x_sf=col,packed "
             "x_num_per_channels=32,128 num_per_tokens=32,128 round=0,1",
             "num_rows=256 num_cols=100 num_tokens=100 map=none,random dtype=bf16,f32,e4m3",
+            "num_rows=256 num_cols=100 dtype=e4m3 x_sf=col,packed num_per_tokens=32,100 round=0,1",
             "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=e4m3 x_num_per_channels=10",
             NULL,
         },

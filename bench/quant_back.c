@@ -122,7 +122,8 @@ const case_op quant_back_ops[] = {
             "num_rows=6 num_cols=640 x_sf=row_gap,row_same,col_gap,col_tight,col_same,packed_gap "
             "values=mixed",
             "num_rows=0,1,3,33 num_cols=256 x_sf=packed values=mixed",
-            "num_rows=131,263 num_cols=1024 format=e4m3,e5m6 x_sf=packed values=mixed", /* 2 and 4 rows a thread */
+            "num_rows=131,263 num_cols=1024 format=e4m3,e5m6 x_sf=packed "  /* 2 and 4 rows a thread */
+            "values=mixed",
             "num_rows=5 num_cols=256 format=e4m3,e2m1,e5m6 dtype=bf16,f32 x_sf=row,packed values=bits",
             "num_rows=5 num_cols=8,64,584 format=e5m6 dtype=bf16,f32 x_num_per_channels=0,24 x_sf=row,packed",
             "num_rows=33 num_cols=64 format=e5m6 x_num_per_tokens=8 x_num_per_channels=16 x_sf=col "

@@ -27,7 +27,7 @@
 #include "case.h"
 #include "tegula/quant.h"
 
-static inline int64_t quant_ceil_div(int64_t a, int64_t b) { return b ? (a + b - 1) / b : 0; }
+static inline int64_t quant_ceil_div(int64_t a, int64_t b) { return b ? a / b + (a % b != 0) : 0; }
 
 /* ---- formats ---- */
 

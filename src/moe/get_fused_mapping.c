@@ -9,6 +9,8 @@
 #include "cuda/launch.h"
 #include "moe/map_check.h"
 
+_Static_assert(MAP_SMALL_PAIRS <= MAP_MAX_PAIRS, "map_write() takes all pairs");
+
 typedef struct {
     const void *topk_idx;
     int64_t num_tokens, num_topk, row_stride;

@@ -25,7 +25,7 @@ TGL_INLINE uint32_t tgl_map_aligned(const tgl_map *m, uint32_t count)
 
 /* map_write() of map.cuh, for at most MAP_MAX_PAIRS pairs. A block writes 1 << owned_bits experts at a time,
  * with a warp for each at least. Its shared memory: pairs by expert, in two vectors for every lane of a warp,
- * and behind them those without an expert; a bit per pair for each of its experts. */
+ * and behind them those without an expert, and what is no pair; a bit per pair for each of its experts. */
 #define MAP_MAX_PAIRS 8192
 #define MAP_OWNED_BITS 4
 #define MAP_AT_ONCE 4                   /* pairs of a thread */
@@ -38,8 +38,8 @@ TGL_INLINE uint32_t tgl_map_aligned(const tgl_map *m, uint32_t count)
 
 /* Pairs are counted from hist_begin on, so that the upper half of count * per_unit is how often the alignment
  * goes into the segment. With d the alignment, or MAP_MAX_PAIRS if that is less, which changes nothing:
- * hist_begin is d - 1, counts are below 2^14, and per_unit, 2^32 / d rounded up, is too large by less than 1:
- * a product by less than 2^32 / d, too little to reach the next multiple of 2^32. For d = 1 that would not
+ * hist_begin is d - 1, counts so end below 2^14, and per_unit, 2^32 / d rounded up, is too large by less than
+ * 1: a product by less than 2^32 / d, too little to reach the next multiple of 2^32. For d = 1 that would not
  * fit: with 1 and 2^32 - 1 the same comes out. */
 #define MAP_UNIT(alignment) ((alignment) < MAP_MAX_PAIRS ? (alignment) : MAP_MAX_PAIRS)
 #define MAP_HIST_BEGIN(d) ((d) > 1 ? (d) - 1 : 1)

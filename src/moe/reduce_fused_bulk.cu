@@ -19,7 +19,7 @@
 #define X_TYPE REDUCE_BF16
 #define OUT_TYPE REDUCE_BF16
 #define UNITS 4
-#define STAGES 4
+#define STAGES 3
 #endif
 #define HAS_VECTORS 1
 

@@ -25,6 +25,8 @@ static tgl_status check_overlaps(const tgl_gate_tensors *x, const tgl_moe_mappin
 
 /* ---- launch ---- */
 
+_Static_assert(ROUTE_MAX_TOKENS * GATE_MAX_SLOTS <= MAP_MAX_PAIRS, "map_write() takes all pairs");
+
 /* One launch or two: the number of tokens chooses, so the kernels of both ways are one configuration. Without
  * a kernel for one launch, 0. */
 enum { FUSED, ALONE, CLUSTER, OTHERS, NUM_KERNELS = OTHERS + TGL_GATE_KERNELS + TGL_MAP_KERNELS };

@@ -540,9 +540,9 @@ static const void *read_part(const tile *t, int64_t i, int64_t j, int64_t count,
 static int64_t way_to_next(const tile *t)
 {
     const tgl_cast *c = t->cast;
-    const int64_t end = t->col + t->num_cols, down = c->block_rows * c->from.row_bytes;
-    if (!c->is_transposed && end < c->num_cols) return t->num_cols * bytes_of(c);
-    if (t->row + c->block_rows >= c->num_rows) return 0;
+    if (!c->is_transposed && t->col + t->num_cols < c->num_cols) return t->num_cols * bytes_of(c);
+    if (c->num_rows - t->row <= c->block_rows) return 0;
+    const int64_t down = c->block_rows * c->from.row_bytes;
     return c->is_transposed ? down : down - t->col * bytes_of(c);
 }
 

@@ -163,15 +163,17 @@ static bool can_join(const problem *p, const kernel_plan *plan, const tgl_token_
 
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-/* Dynamic shared memory of a block of per_token_cast_wide: what its warps stage. To have no more than
- * TOKEN_SM_WARPS on an SM it claims just so much that another block finds no room; large blocks do not, as
- * registers are for two of them at most. */
+/* Dynamic shared memory of a block of per_token_cast_wide: what its warps stage. With many rows it claims
+ * more, so much that a block beyond TOKEN_SM_WARPS finds no room on an SM; of blocks with more than half of
+ * these warps an SM has registers for two at most. */
 static int64_t wide_shared_bytes(const problem *p, const kernel_plan *plan, int64_t warp_cols, int64_t warps,
                                  const tgl_target *target)
 {
-    if (p->format == TGL_FORMAT_E5M6 && plan->x == X_F32 && 2 * warps <= TOKEN_SM_WARPS)
-        return target->max_smem_per_block / (TOKEN_SM_WARPS / warps + 1);
-    return warps * TOKEN_STAGED_BYTES(plan->x, p->format, warp_cols < plan->warp_cols, warp_cols);
+    const bool is_few = warp_cols < plan->warp_cols;
+    const int64_t staged = warps * TOKEN_STAGED_BYTES(plan->x, p->format, is_few, warp_cols);
+    if (is_few || !p->has_out || p->format != TGL_FORMAT_E5M6 || plan->x != X_F32) return staged;
+    const int64_t claimed = target->max_smem_per_block / (TOKEN_SM_WARPS / warps + 1);
+    return 2 * warps <= TOKEN_SM_WARPS && claimed > staged ? claimed : staged;
 }
 
 /* num_units and the launch shape of a kernel; false if it would be too large. */
@@ -203,6 +205,7 @@ static void shape_any(tgl_token_cast *c, tgl_shape *shape)
     shape->grid[0] = units < max_blocks ? units : max_blocks;
     shape->grid[1] = divide_up(units, max_blocks);
     shape->block = TOKEN_ANY_THREADS;
+    shape->shared_bytes = 0;
 }
 
 static tgl_token_cast arguments_of(const problem *p)

@@ -8,8 +8,8 @@
 #include "quant/vector.h"
 
 /* A warp holds that many vectors a lane, all of one row side by side: 1024 columns, or half as many of f32
- * where blocks of up to 128 are. So it has whole words of packed factors. In per_token_cast_wide block_cols is
- * 0. */
+ * where blocks of up to 128 are. So it has whole words of packed factors. In per_token_cast_wide block_cols
+ * is 0. */
 #define TOKEN_VECTORS(x, block_cols) \
     (X_IS_CODES(x) ? 2 : (x) == X_F32 && ((block_cols) == 0 || (block_cols) > 128) ? 8 : 4)
 #define TOKEN_WARP_COLS(x, block_cols) (32 * X_VALUES(x) * TOKEN_VECTORS(x, block_cols))
@@ -26,8 +26,9 @@
 #define TOKEN_WARPS 8
 /* of per_token_cast_wide: at most */
 #define TOKEN_MAX_WARPS 32
-/* of per_token_cast_wide that makes e5m6 of f32: warps on an SM at most, each with 4 KB of loads under way.
- * More take longer: 4096 x 7168 on an H200 42.4 us with 35 of them, 42.1 with 28, 41.5 with 21. */
+/* of per_token_cast_wide that makes e5m6 of f32: about so many warps on an SM at most, each with 4 KB of
+ * loads under way. More take longer: 4096 x 7168 on an H200 42.4 us with 35 of them, 42.1 with 28, 41.5 with
+ * 21. */
 #define TOKEN_SM_WARPS 24
 /* of per_token_cast_any: threads of a block, and at most so many groups at a time */
 #define TOKEN_ANY_THREADS 256

@@ -533,7 +533,7 @@ TEST(errors_of_the_mapping)
           "psum_end: memory is shared with unmapped_topk_idx, want no overlap");
 }
 
-/* The call with 16 tokens: up to 8 no block has to tell another one anything. */
+/* The call with 16 tokens: up to 4 no block has to tell another one anything. */
 static void valid_with_more_tokens(call *c, DLDevice on)
 {
     static _Alignas(256) unsigned char more[4096];

@@ -17,24 +17,23 @@ enum { COUNT = TGL_LANES };
 /* Below 464 and 7, from where values would round to more than the largest code: casts pass on no others. */
 static void check_values(const uint32_t *bits)
 {
-    float x[COUNT], ones[COUNT];
+    float x[COUNT], powers[COUNT];
     uint8_t e4m3[COUNT], e2m1[COUNT / 2];
-    const float factor = 1;
     for (int i = 0; i < COUNT; i++) {
         memcpy(&x[i], &bits[i], sizeof x[i]);
-        ones[i] = 1;
+        powers[i] = ldexpf(1, -(i * 7 % COUNT) / 4);        /* 1, then less, neighbours differ */
     }
     for (int has_each = 0; has_each < 2; has_each++) {
-        const float *factors = has_each ? ones : &factor;
-        CHECK_INT(tgl_lanes_to_e4m3(x, false, COUNT, 0, factors, has_each, e4m3), COUNT);
-        const int64_t done = tgl_lanes_to_e2m1(x, false, COUNT, 0, factors, has_each, e2m1);
-        CHECK(done == COUNT || done == 0);              /* 0: without shuffles there is no loop */
+        const int64_t most = tgl_lanes_to_e4m3(x, false, COUNT, 0, powers, has_each, e4m3);
+        const int64_t done = tgl_lanes_to_e2m1(x, false, COUNT, 0, powers, has_each, e2m1);
+        CHECK((most == COUNT || most == 0) && (done == COUNT || done == 0));    /* 0: there is no loop */
         for (int i = 0; i < COUNT; i++) {
-            if (fabsf(x[i]) < 464)
-                CHECK_THAT(e4m3[i] == tgl_e4m3_from_f32(x[i]), "%08x gives e4m3 %02x", bits[i], e4m3[i]);
+            const float product = x[i] * powers[has_each ? i : 0];
+            if (fabsf(x[i]) < 464 && most)
+                CHECK_THAT(e4m3[i] == tgl_e4m3_from_f32(product), "%08x gives e4m3 %02x", bits[i], e4m3[i]);
             const uint8_t code = e2m1[i / 2] >> i % 2 * 4 & 15;
             if (fabsf(x[i]) < 7 && done)
-                CHECK_THAT(code == tgl_e2m1_from_f32(x[i]), "%08x gives e2m1 %x", bits[i], code);
+                CHECK_THAT(code == tgl_e2m1_from_f32(product), "%08x gives e2m1 %x", bits[i], code);
         }
     }
 }
@@ -58,21 +57,31 @@ TEST(floats)    /* every 997th of both signs, and what is halfway between codes 
     }
 }
 
-TEST(bf16)      /* all that are no larger than 448, scaled by a power of two */
+TEST(bf16)      /* all that are no larger than 448, scaled by one power of two or a power each */
 {
     uint16_t x[COUNT];
-    uint8_t codes[COUNT];
-    const float factor = 0.5f;
+    uint8_t e4m3[COUNT], e2m1[COUNT / 2];
+    float powers[COUNT];
+    for (int i = 0; i < COUNT; i++) powers[i] = ldexpf(0.5f, -(i * 7 % COUNT) / 4);
     int n = 0;
     for (uint32_t high = 0; high < 0x10000; high++) {
         if ((high & 0x7fff) > 0x43e0) continue;
         x[n++] = (uint16_t)high;
         if (n < COUNT) continue;
         n = 0;
-        CHECK_INT(tgl_lanes_to_e4m3(x, true, COUNT, 0, &factor, false, codes), COUNT);
-        for (int i = 0; i < COUNT; i++)
-            CHECK_THAT(codes[i] == tgl_e4m3_from_f32(tgl_bf16_to_f32(x[i]) * factor), "%04x gives %02x", x[i],
-                       codes[i]);
+        for (int has_each = 0; has_each < 2; has_each++) {
+            const int64_t most = tgl_lanes_to_e4m3(x, true, COUNT, 0, powers, has_each, e4m3);
+            const int64_t done = tgl_lanes_to_e2m1(x, true, COUNT, 0, powers, has_each, e2m1);
+            CHECK((most == COUNT || most == 0) && (done == COUNT || done == 0));
+            for (int i = 0; i < COUNT; i++) {
+                const float product = tgl_bf16_to_f32(x[i]) * powers[has_each ? i : 0];
+                if (most)
+                    CHECK_THAT(e4m3[i] == tgl_e4m3_from_f32(product), "%04x gives e4m3 %02x", x[i], e4m3[i]);
+                const uint8_t code = e2m1[i / 2] >> i % 2 * 4 & 15;
+                if (fabsf(product) < 7 && done)
+                    CHECK_THAT(code == tgl_e2m1_from_f32(product), "%04x gives e2m1 %x", x[i], code);
+            }
+        }
     }
 }
 
