@@ -45,6 +45,43 @@ static tgl_status call_batched_transpose(const frame *f)
     return tgl_batched_transpose(f->arg[0].tensor, f->out[0], f->stream);
 }
 
+/* ---- routing. The ops know sizes by their outputs, and take 0 ranks for the default: here they are
+ * arguments with names. ---- */
+
+static bool is_within(const char *name, long long is, long long low, long long high)
+{
+    if (is >= low && is <= high) return true;
+    if (high == INT64_MAX) PyErr_Format(PyExc_ValueError, "%s: is %lld, want >= %lld", name, is, low);
+    else PyErr_Format(PyExc_ValueError, "%s: is %lld, want %lld..%lld", name, is, low, high);
+    return false;
+}
+static bool check_topk_gate(const value *a)
+{
+    return is_within("num_topk", a[1].i, 0, a[0].tensor->shape[1]);
+}
+static bool check_topk_sum_and_topk_group_idx(const value *a)
+{
+    return is_within("num_topk_groups", a[2].i, 0, a[0].tensor->shape[1]);
+}
+static bool check_ranks(const value *num_ep_ranks, const value *num_tp_ranks)
+{
+    return is_within("num_ep_ranks", num_ep_ranks->i, 1, INT64_MAX) &&
+           is_within("num_tp_ranks", num_tp_ranks->i, 1, INT64_MAX);
+}
+static bool check_mask_indices_by_tp(const value *a)
+{
+    return check_ranks(&a[2], &a[4]) && is_within("n", a[1].i, a[2].i, INT64_MAX);
+}
+static bool check_gate(const value *a) /* of top2_sum_gate and route */
+{
+    const int64_t num_experts = a[0].tensor->shape[1], num_topk_groups = a[3].i, num_groups = a[4].i;
+    const bool has_groups =
+        num_topk_groups > 0 && num_topk_groups < num_groups && num_experts % num_groups == 0;
+    const int64_t limit = has_groups ? num_experts / num_groups * num_topk_groups : num_experts;
+    return check_ranks(&a[9], &a[11]) && is_within("num_topk", a[2].i, 0, limit);
+}
+static bool check_hash_gate(const value *a) { return check_ranks(&a[10], &a[12]); }
+
 static tgl_status call_topk_gate(const frame *f)
 {
     return tgl_moe_topk_gate(f->arg[0].tensor, f->out[0], f->stream);
@@ -411,18 +448,21 @@ op_row rows[] = {
       .text = "topk_gate(scores[T, E], num_topk: int) -> i64[T, num_topk]",
       .doc = "The num_topk best experts of every token, best first. The lower index wins a tie; NaN counts "
              "as -inf.",
+      .check = check_topk_gate,
       .call = call_topk_gate },
     { .module = "moe",
       .text = "topk_sum_and_topk_group_idx(scores[T, G, P], num_topk_sum: int, num_topk_groups: int) -> "
               "i64[T, num_topk_groups]",
       .doc = "The best groups of experts of every token, best first; a group is worth the sum of its "
              "num_topk_sum best scores.",
+      .check = check_topk_sum_and_topk_group_idx,
       .call = call_topk_sum_and_topk_group_idx },
     { .module = "moe",
       .text = "mask_indices_by_tp(indices[T, K], n: int, num_ep_ranks: int, tp_rank: int, num_tp_ranks: int) "
               "-> indices[T, K]",
       .doc = "Keeps the experts, of n on num_ep_ranks, whose rank belongs to tp_rank, renumbered; the others "
              "become -1.",
+      .check = check_mask_indices_by_tp,
       .call = call_mask_indices_by_tp },
     { .module = "moe",
       .text = "normalize_weight(topk_weights[T, K]) -> f32[T], f32[T, K]",
@@ -443,6 +483,7 @@ op_row rows[] = {
       .doc = "(topk_idx, topk_weights): the num_topk best experts of every token by score + bias, best "
              "first, and their normalised scores; then the shared experts, the physical map and the "
              "tensor-parallel mask. The chosen experts before the map are written to unmapped_topk_idx.",
+      .check = check_gate,
       .call = call_top2_sum_gate },
     { .module = "moe",
       .text = "hash_gate(logits[T, E], input_ids[T], tid2eid[V, K], routed_scaling_factor: float, "
@@ -455,6 +496,7 @@ op_row rows[] = {
               "f32[T, K + num_shared_experts * use_shared_as_routed]",
       .doc = "(topk_idx, topk_weights): as top2_sum_gate, but the experts of a token are those that the "
              "table tid2eid has for its id.",
+      .check = check_hash_gate,
       .call = call_hash_gate },
     { .module = "moe",
       .text = "group_count(group_idx[T, K], num_groups: int) -> i32[num_groups]",

@@ -225,33 +225,40 @@ def test_out_in_place(device):
 # ---- errors ----
 
 @pytest.mark.parametrize("call, message", [
-    (lambda x, i: moe.topk_gate(x, 8), r"topk_idx: shape is \[5, 8\], want \[5, 0\.\.7\]"),
+    (lambda x, i: moe.topk_gate(x, 8), r"num_topk: is 8, want 0\.\.7$"),
+    (lambda x, i: moe.topk_gate(x, -1), r"num_topk: is -1, want 0\.\.7$"),
     (lambda x, i: moe.topk_gate(i, 2), "scores: dtype is i64, want f32"),
     (lambda x, i: moe.topk_gate(x.t(), 2), r"scores: strides are \[1, 7\], want 1 in the last dimension"),
     (lambda x, i: moe.topk_gate(x[0], 2), "scores: has 1 dimensions, want 2"),
     (lambda x, i: moe.topk_sum_and_topk_group_idx(x[None], 0, 2), r"num_topk_sum: is 0, want 1\.\.7"),
     (lambda x, i: moe.topk_sum_and_topk_group_idx(x[None], 2, 6),
-     r"group_idx: shape is \[1, 6\], want \[1, 0\.\.5\]"),
+     r"num_topk_groups: is 6, want 0\.\.5$"),
+    (lambda x, i: moe.topk_sum_and_topk_group_idx(x[None], 2, -1), r"num_topk_groups: is -1, want 0\.\.5$"),
     (lambda x, i: moe.mask_indices_by_tp(i, 8, 4, 2, 2), r"tp_rank: is 2, want 0\.\.1"),
-    (lambda x, i: moe.mask_indices_by_tp(i, 3, 4, 0, 2), r"num_experts: is 3, want >= 4 \(num_ep_ranks\)"),
+    (lambda x, i: moe.mask_indices_by_tp(i, 3, 4, 0, 2), "n: is 3, want >= 4$"),
+    (lambda x, i: moe.mask_indices_by_tp(i, 8, 0, 0, 2), "num_ep_ranks: is 0, want >= 1$"),
+    (lambda x, i: moe.mask_indices_by_tp(i, 8, 2, 0, 0), "num_tp_ranks: is 0, want >= 1$"),
     (lambda x, i: moe.mask_indices_by_tp(x, 8, 4, 0, 2), "indices: dtype is f32, want i32 or i64"),
     (lambda x, i: moe.normalize_weight(x.half()), "topk_weights: dtype is f16, want f32"),
     (lambda x, i: moe.normalize_weight(x, out=(x[:, 0], x)), "denominator: strides are"),
     (lambda x, i: moe.inplace_unique_group_indices(x, 8), "group_indices: dtype is f32, want i32 or i64"),
     (lambda x, i: moe.inplace_unique_group_indices(i[:1].expand(5, 7), 8),
      r"group_indices: strides are \[0, 1\], want >= 7 between rows"),
-], ids=range(13))
+    (lambda x, i: moe.group_count(i, -2), "num_groups: is -2, want >= 0$"),
+    (lambda x, i: moe.aux_fi(i, -4, 1), "num_experts: is -4, want >= 0$"),
+    (lambda x, i: moe.topk_gate(x, 3, out=i[:, :1].contiguous()), r"out: shape is \[5, 1\], want \[5, 3\]$"),
+    (lambda x, i: moe.topk_sum_and_topk_group_idx(x[None], 2, 2, out=i[:1, :1]),
+     r"out: shape is \[1, 1\], want \[1, 2\]$"),
+    (lambda x, i: moe.group_count(i, 3, out=i[0, :6].int()), r"out: shape is \[6\], want \[3\]$"),
+    (lambda x, i: moe.aux_fi(i, 3, 1, out=x[0, :6]), r"out: shape is \[6\], want \[3\]$"),
+    (lambda x, i: moe.normalize_weight(x, out=(x[:4, 0], x)), r"out\[0\]: shape is \[4\], want \[5\]$"),
+], ids=range(24))
 def test_errors(call, message, device):
     x, i = torch.randn(5, 7, device=device), torch.randint(0, 8, (5, 7), device=device)
     before = x.clone(), i.clone()
     with pytest.raises(ValueError, match="^" + message):
         call(x, i)
     assert torch.equal(x, before[0]) and torch.equal(i, before[1])
-
-
-def test_negative_sizes(device):
-    with pytest.raises(ValueError, match=r"^topk_gate\(\): output 0 would have an impossible size$"):
-        moe.topk_gate(torch.randn(5, 7, device=device), -1)
 
 
 # ---- as torch operators ----

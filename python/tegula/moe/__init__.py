@@ -2,6 +2,7 @@
 """Routing of tokens to experts: choosing experts, their weights, bookkeeping, moving tokens to their experts
 and back. Most functions are builtins; those here only sort arguments."""
 import math
+from operator import index as _index
 
 from .._tegula import (
     aux_fi, expand_to_fused, expand_to_fused_with_sf, get_fused_mapping as _get_fused_mapping,
@@ -44,10 +45,18 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out):
     """The tensors of a mapping with as many positions as it needs, and its lengths as a list."""
     if out is not None:
         raise ValueError("out: is given, want None where num_expanded_tokens is 0: sizes are not known yet")
-    enough = math.prod(topk_idx.shape) + (alignment - 1) * num_experts
+    try:
+        num_pairs, num_experts, alignment = math.prod(topk_idx.shape), _index(num_experts), _index(alignment)
+    except (AttributeError, TypeError):
+        mapping(topk_idx, num_experts, 0, alignment)    # says which argument it is
+        raise
+    enough = num_pairs + (alignment - 1) * num_experts
     enough = enough // alignment * alignment if alignment > 0 else 0
     if getattr(topk_idx, "is_cuda", False):     # torch's: the kernel writes to memory that the host can read
         import torch
+        if torch.cuda.is_current_stream_capturing():
+            raise ValueError("num_expanded_tokens: is 0, want a number of positions, or force_no_sync, while a "
+                             "graph is captured: nothing can be waited for")
         unused = _pinned.setdefault(num_experts, [])
         try:
             host = unused.pop()
@@ -70,7 +79,11 @@ def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out
     """Every token's rows, weighted and added in the order of its slots, in x's dtype; or times sf in e4m3,
     with fp8_format='e4m3'. x is a tensor, or a pair (data, x_sf) with one scale factor per row. topk_weights
     may be None: all 1."""
-    data, x_sf = x if isinstance(x, (tuple, list)) else (x, None)
+    data, x_sf = x, None
+    if isinstance(x, (tuple, list)):
+        if len(x) != 2:
+            raise ValueError(f"x: has {len(x)} items, want 2")
+        data, x_sf = x
     if fp8_format == "e4m3":
         return _reduce_fused_e4m3(data, x_sf, topk_weights, token_topk_to_pos, sf, out=out)
     if fp8_format != "":
