@@ -670,8 +670,8 @@ static PyObject *call_sorted(op_row *row, bool is_guarded, PyObject *const *obje
         tensor_ref *ref = &out[num_out];
         if (!given && !describe_output(row, num_out, &f, &want, dims)) goto done;
         if (given ? !take_output(row, given, num_out, &f, ref)
-                  : !make_output(first, object[row->first_tensor], &want, &row->memos[num_out], f.stream,
-                                 ref)) {
+                  : !make_output(first, object[row->first_tensor], &want, row->zeroes_ends,
+                                 &row->memos[num_out], f.stream, ref)) {
             num_out++;
             goto done;
         }

@@ -552,7 +552,8 @@ op_row rows[] = {
       .doc = "(out, out_sf): copies every token's row, and its scale factors, to its positions; rows of "
              "padding are zero. x is the pair (data, sf), one factor per num_per_channels values in float32, "
              "or four of them packed in an int32. out_sf is column-major with columns of a multiple of 4 if "
-             "asked for.",
+             "asked for; the ends of its columns are zero then.",
+      .zeroes_ends = true,
       .call = call_expand_to_fused_with_sf },
     { .module = "moe",
       .text = "reduce_fused(x[N, H], x_sf[N]?, topk_weights[T, K]?, token_topk_to_pos[T, K]) -> x[T, H]",

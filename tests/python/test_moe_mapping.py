@@ -300,6 +300,20 @@ def test_expand_of_nothing(device):
     assert moe.expand_to_fused(x, pos, nobody[:0]).shape == (0, 5)
 
 
+@pytest.mark.parametrize("num_sf", [1, 2])
+@pytest.mark.parametrize("num_positions", [1, 4, 6, 7, 8])
+def test_memory_of_column_major_factors(num_positions, num_sf, device):
+    """Whole columns of a multiple of four, whose ends are zero."""
+    x, length = torch.ones(1, 4 * num_sf, device=device), -(-num_positions // 4) * 4
+    pos = torch.arange(num_positions, device=device, dtype=torch.int32)[None]
+    for _ in range(3):                          # memory that was used before
+        torch.full((num_sf * length,), NAN, device=device)
+        _, sf = moe.expand_to_fused_with_sf((x, x[:, :num_sf]), 4, pos, torch.zeros_like(pos[0]), True)
+        assert sf.stride() == (1, length) and sf.untyped_storage().nbytes() == 4 * num_sf * length
+        whole = torch.as_strided(sf, (num_sf, length), (length, 1))
+        assert (whole[:, :num_positions] == 1).all() and (whole[:, num_positions:] == 0).all()
+
+
 def test_expand_passes_over_positions_past_the_end(device):
     x = torch.tensor([[1.0], [2]], device=device)
     pos = torch.tensor([[0, 7], [-3, 1]], dtype=torch.int32, device=device)

@@ -217,6 +217,21 @@ def test_given_outputs_have_the_layout_that_an_argument_says():
     toy.pad(x[:1], None, 1, col_major=True, out=(out[:1], rows[:1]))    # a row is a column's part, too
 
 
+def test_memory_of_whole_columns():
+    """Columns of a multiple of four: a reader may load four at a time, at the end of the last one, too."""
+    for num_rows in range(9):
+        _, sf = toy.cast(torch.zeros(num_rows, 10), 4)
+        length = (num_rows + 3) // 4 * 4
+        assert sf.shape == (num_rows, 3) and sf._base is None
+        assert sf.untyped_storage().nbytes() == 4 * 3 * length
+        if num_rows:
+            assert sf.stride() == (1, length) and (sf[:, 2] == 2004.0001).all()
+            assert torch.as_strided(sf, (3, length), (length, 1)).shape == (3, length)
+    compiled = torch.compile(lambda x: torch.as_strided(toy.cast(x, 4)[1], (3, 8), (8, 1)), fullgraph=True,
+                             backend="aot_eager")
+    assert compiled(torch.zeros(6, 10))[2, 5] == 2004.0001
+
+
 def test_bools_of_other_kinds():
     numpy = pytest.importorskip("numpy")
     for true, false in ((1, 0), (numpy.bool_(True), numpy.bool_(False))):
