@@ -195,11 +195,11 @@ static size_t map_workspace(const frame *f)
 static tgl_status call_get_fused_mapping(const frame *f) { return map(f, false); }
 static tgl_status call_get_fused_mapping_with_psum(const frame *f) { return map(f, true); }
 
-static tgl_status call_route(const frame *f)
+static tgl_status route(const frame *f, bool has_psum)
 {
     const value *a = f->arg;
     const tgl_moe_gate_params params = gate_params(a);
-    const tgl_moe_mapping m = mapping(f->out + 2, false);
+    const tgl_moe_mapping m = mapping(f->out + 2, has_psum);
     DLTensor unmapped;
     return tgl_moe_route(a[0].tensor, a[1].tensor, a[16].tensor, a[17].tensor, a[18].tensor, a[19].tensor,
                          written(&a[20], &unmapped), f->out[0], f->out[1], &m, a[15].i, &params, f->workspace,
@@ -210,6 +210,8 @@ static size_t route_workspace(const frame *f)
     const tgl_moe_mapping m = mapping(f->out + 2, false);
     return tgl_moe_route_workspace_size(f->arg[0].tensor, f->out[0], &m);
 }
+static tgl_status call_route(const frame *f) { return route(f, false); }
+static tgl_status call_route_with_psum(const frame *f) { return route(f, true); }
 
 static tgl_status call_expand_to_fused(const frame *f)
 {
@@ -415,6 +417,20 @@ static tgl_status call_swiglu_backward_and_per_token_cast(const frame *f)
         f->out[2], f->out[3], f->out[4], &params, f->stream);
 }
 
+/* What route has with psum and without. */
+#define ROUTE                                                                                           \
+    "logits[T, E], bias[E]?, num_topk: int, num_topk_groups: int, num_groups: int, "                    \
+    "use_shared_as_routed: bool, num_shared_experts: int, routed_scaling_factor: float, "               \
+    "ep_rank: int, num_ep_ranks: int, tp_rank: int, num_tp_ranks: int, "                                \
+    "scoring_func: {sigmoid|sqrtsoftplus|softmax}, num_experts: int, num_expanded_tokens: int, "        \
+    "alignment: int, mask[T]?, fix_routing_mask[T]?, to_physical_map[L, R]?, logical_count[L]?, "       \
+    "unmapped_topk_idx[T, K]?!) -> "                                                                    \
+    "i64[T, num_topk + num_shared_experts * use_shared_as_routed], "                                    \
+    "f32[T, num_topk + num_shared_experts * use_shared_as_routed], "                                    \
+    "i32[num_expanded_tokens], i32[num_expanded_tokens], i32[num_expanded_tokens], "                    \
+    "i32[T, num_topk + num_shared_experts * use_shared_as_routed], "                                    \
+    "i32[num_experts], i32[num_experts], i32[num_experts]"
+
 /* The last three arguments of a cast, and the factors that they ask for; packed ones are column-major. */
 #define SF_FLAGS "use_tma_aligned_col_major_sf: bool = False, round_sf: bool = False, " \
                  "use_packed_ue8m0: bool = False"
@@ -525,20 +541,16 @@ op_row rows[] = {
       .call = call_get_fused_mapping_with_psum,
       .workspace = map_workspace },
     { .module = "moe",
-      .text = "route(logits[T, E], bias[E]?, num_topk: int, num_topk_groups: int, num_groups: int, "
-              "use_shared_as_routed: bool, num_shared_experts: int, routed_scaling_factor: float, "
-              "ep_rank: int, num_ep_ranks: int, tp_rank: int, num_tp_ranks: int, "
-              "scoring_func: {sigmoid|sqrtsoftplus|softmax}, num_experts: int, num_expanded_tokens: int, "
-              "alignment: int, mask[T]?, fix_routing_mask[T]?, to_physical_map[L, R]?, logical_count[L]?, "
-              "unmapped_topk_idx[T, K]?!) -> "
-              "i64[T, num_topk + num_shared_experts * use_shared_as_routed], "
-              "f32[T, num_topk + num_shared_experts * use_shared_as_routed], "
-              "i32[num_expanded_tokens], i32[num_expanded_tokens], i32[num_expanded_tokens], "
-              "i32[T, num_topk + num_shared_experts * use_shared_as_routed], "
-              "i32[num_experts], i32[num_experts], i32[num_experts]",
-      .doc = "(topk_idx, topk_weights) of top2_sum_gate, then the seven tensors of get_fused_mapping for "
-             "them, for num_experts experts: in one launch for few tokens.",
+      .text = "route(" ROUTE,
+      .doc = "tegula.moe.route.",
+      .check = check_gate,
       .call = call_route,
+      .workspace = route_workspace },
+    { .module = "moe",
+      .text = "route_with_psum(" ROUTE ", i32[num_experts], i32[num_experts]",
+      .doc = "The same, then count and psum_end.",
+      .check = check_gate,
+      .call = call_route_with_psum,
       .workspace = route_workspace },
     { .module = "moe",
       .text = "expand_to_fused(x[T, H], token_topk_to_pos[T, K], pos_to_expert[N]) -> x[N, H]",

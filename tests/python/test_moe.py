@@ -342,7 +342,7 @@ SIGNATURES = {
     "route": "logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed, num_shared_experts, "
              "routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks, scoring_func, "
              "num_experts, num_expanded_tokens, alignment, mask=None, fix_routing_mask=None, "
-             "to_physical_map=None, logical_count=None, unmapped_topk_idx=None, *, out=None",
+             "to_physical_map=None, logical_count=None, unmapped_topk_idx=None, *, with_psum=False, out=None",
     "expand_to_fused": "x, token_topk_to_pos, pos_to_expert, *, out=None",
     "expand_to_fused_with_sf": "x, num_per_channels, token_topk_to_pos, pos_to_expert, "
                                "use_tma_aligned_col_major_sf=False, *, out=None",
@@ -395,6 +395,18 @@ def test_opcheck_of_the_mapping(with_psum, device):
     torch.library.opcheck(op.default, (indices, 8, 40, 3))
     if device == "cpu":
         torch.library.opcheck(op.default, (indices, 8, 40, 3, torch.zeros(8, dtype=torch.int32)))
+
+
+@pytest.mark.parametrize("with_psum", [False, True])
+def test_opcheck_of_route(with_psum, device):
+    name, args = next(case for case in cases(device) if case[0] == "route")
+    op = OPS.route_with_psum if with_psum else OPS.route
+    torch.library.opcheck(op.default, args)
+    compiled = torch.compile(moe.route, fullgraph=True, backend="aot_eager")
+    seen, want = (f(*args, with_psum=with_psum) for f in (compiled, moe.route))
+    assert len(want) == (11 if with_psum else 9)
+    for a, b in zip(seen, want, strict=True):
+        assert_equal(a, b)
 
 
 @on_one_device

@@ -516,11 +516,11 @@ def test_route(config, num_tokens, device):
             num_pairs = num_tokens * (num_topk + num_shared)
             num_positions = max(num_pairs + (alignment - 1) * num_experts + spare, 0)
             seen = moe.route(logits, bias, **gate, num_experts=num_experts, num_expanded_tokens=num_positions,
-                             alignment=alignment, **again)
+                             alignment=alignment, with_psum=True, **again)
             other = {k: v.clone() for k, v in tensors.items()}
             topk = moe.top2_sum_gate(logits, bias, **gate, **other)
-            want = (*topk, *moe.get_fused_mapping(topk[0], num_experts, num_positions, alignment, True)[:7])
-            same_mapping(seen, want)
+            mapping = moe.get_fused_mapping(topk[0], num_experts, num_positions, alignment, True, with_psum=True)
+            same_mapping(seen, (*topk, *mapping[:7], *mapping[8:]))
             if options:
                 assert_equal(again["unmapped_topk_idx"], other["unmapped_topk_idx"])
 
@@ -529,16 +529,21 @@ def test_route_reference(device):
     logits, bias = make_inputs(50, 72, "sqrtsoftplus", device=device)
     args = PLAIN | {"scoring_func": "sqrtsoftplus", "num_topk": 6}
     args |= {"num_experts": 72, "num_expanded_tokens": 5000, "alignment": 64}
-    seen, want = moe.route(logits, bias, **args), reference.route(logits, bias, **args)
-    assert torch.allclose(seen[1], want[1])
-    same_mapping(seen[:1] + seen[2:], want[:1] + want[2:])
+    for with_psum in (False, True):
+        seen, want = (m.route(logits, bias, **args, with_psum=with_psum) for m in (moe, reference))
+        assert torch.allclose(seen[1], want[1])
+        same_mapping(seen[:1] + seen[2:], want[:1] + want[2:])
+    outs = tuple(torch.empty_like(t) for t in seen)
+    assert moe.route(logits, bias, **args, with_psum=True, out=outs)[10] is outs[10]
+    same_mapping(outs, seen)
 
 
 def test_route_errors(device):
     logits = torch.randn(3, 8, device=device)
     args = PLAIN | {"num_experts": 8, "num_expanded_tokens": 10, "alignment": 1}
     for changes, message in (({"alignment": 0}, "alignment: is 0, want >= 1"),
-                             ({"num_topk": 9}, r"topk_idx: shape is \[3, 9\], want \[3, 0\.\.8\]"),
+                             ({"num_topk": 9}, r"num_topk: is 9, want 0\.\.8$"),
+                             ({"num_ep_ranks": 0}, "num_ep_ranks: is 0, want >= 1$"),
                              ({"scoring_func": "identity"}, "scoring_func: is 'identity', want one of")):
         with pytest.raises(ValueError, match="^" + message):
             moe.route(logits, None, **args | changes)

@@ -8,8 +8,8 @@ from .._tegula import (
     aux_fi, expand_to_fused, expand_to_fused_with_sf, get_fused_mapping as _get_fused_mapping,
     get_fused_mapping_with_psum as _get_fused_mapping_with_psum, group_count, hash_gate,
     inplace_unique_group_indices, is_preparing as _is_preparing, mask_indices_by_tp,
-    normalize_weight, reduce_fused as _reduce_fused, reduce_fused_e4m3 as _reduce_fused_e4m3, route,
-    top2_sum_gate, topk_gate, topk_sum_and_topk_group_idx,
+    normalize_weight, reduce_fused as _reduce_fused, reduce_fused_e4m3 as _reduce_fused_e4m3,
+    route as _route, route_with_psum as _route_with_psum, top2_sum_gate, topk_gate, topk_sum_and_topk_group_idx,
 )
 from . import scoring
 
@@ -73,6 +73,20 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out):
         return made, [0] * num_experts
     total = sum(lengths)
     return (*(pos[:total] for pos in made[:3]), *made[3:]), lengths
+
+
+def route(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed, num_shared_experts,
+          routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks, scoring_func, num_experts,
+          num_expanded_tokens, alignment, mask=None, fix_routing_mask=None, to_physical_map=None,
+          logical_count=None, unmapped_topk_idx=None, *, with_psum=False, out=None):
+    """(topk_idx, topk_weights) of top2_sum_gate, then the seven tensors of get_fused_mapping for them, for
+    num_experts experts, and with with_psum also (count, psum_end): in one launch for few tokens. It waits for
+    nothing, so there is no list."""
+    function = _route_with_psum if with_psum else _route
+    return function(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed,
+                    num_shared_experts, routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks,
+                    scoring_func, num_experts, num_expanded_tokens, alignment, mask, fix_routing_mask,
+                    to_physical_map, logical_count, unmapped_topk_idx, out=out)
 
 
 def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out=None):
