@@ -232,8 +232,8 @@ TGL_API tgl_status tgl_moe_expand_to_fused(const DLTensor *x, const DLTensor *to
  *   out_sf  out  x_sf's               [num_positions, num_sf]      packed, or column-major: strides (1, at
  *                                                                  least num_positions)
  * i32 is four packed UE8M0 factors, copied as they are. num_sf = ceil(hidden / num_per_channels), for i32 a
- * quarter of it, rounded up; for i8, u8 and e2m1 pairs hidden may count bytes of two values. Memory between
- * the columns of out_sf is not written. Since 0.1. */
+ * quarter of it, rounded up; hidden counts pairs of values for e2m1x2, and may do so for i8 and u8: then num_sf
+ * follows 2 * hidden. Memory between the columns of out_sf is not written. Since 0.1. */
 TGL_API tgl_status tgl_moe_expand_to_fused_with_sf(const DLTensor *x, const DLTensor *x_sf,
                                                    const DLTensor *token_topk_to_pos,
                                                    const DLTensor *pos_to_expert, DLTensor *out,

@@ -249,6 +249,8 @@ TEST(errors_with_sf)
           "x_sf: shape is [3, 4], want [3, 1]");
     ERROR(c.x.t.dtype = c.out.t.dtype = tgl_dtype_to_dlpack(TGL_U8); c.num_per_channels = 1,
           "x_sf: shape is [3, 4], want [3, 8] or [3, 16]");
+    ERROR(c.x.t.dtype = c.out.t.dtype = tgl_dtype_to_dlpack(TGL_E2M1X2), /* a factor for two bytes, not one */
+          "x_sf: shape is [3, 4], want [3, 8]");
     OTHER_DEVICE(sf, "x_sf");
     OTHER_DEVICE(out_sf, "out_sf");
     ERROR(c.out_sf.t.data = memory, "out_sf: memory is shared with x, want no overlap");
