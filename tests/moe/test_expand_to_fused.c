@@ -130,8 +130,11 @@ TEST(num_sms)
 
 TEST(graph)
 {
-    check_replayed(rows, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16");
-    check_replayed(rows_and_sf, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16");
+    check_replayed(rows, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16", 1);
+    check_replayed(rows, "num_tokens=3000 num_topk=2 num_experts=40 hidden=144 alignment=16", 1);
+    check_replayed(rows_and_sf, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16", 1);
+    check_replayed(rows_and_sf,
+                   "num_tokens=40 num_topk=8 num_experts=9 hidden=7 alignment=16 out_sf_layout=columns", 1);
 }
 
 /* ---- nothing to do ---- */
