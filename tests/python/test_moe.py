@@ -488,3 +488,16 @@ def test_no_gradient(device):
     assert not denominator.requires_grad and not normalized.requires_grad
     assert_equal(normalized, reference.normalize_weight(weights.detach())[1])
     assert not moe.topk_gate(weights, 2).requires_grad
+
+
+def test_gradient_of_expand(device):
+    """It has none; docs/moe.md says how to compute it."""
+    mapping = moe.get_fused_mapping(torch.randint(-1, 9, (20, 4), device=device), 9, 0, 8)
+    x, tokens = torch.randn(20, 6, device=device, requires_grad=True), mapping[1].long()
+    expanded = moe.expand_to_fused(x, mapping[3], mapping[0])
+    assert not expanded.requires_grad and not moe.reduce_fused(x, None, mapping[3]).requires_grad
+    same = torch.where(tokens[:, None] >= 0, x[tokens.clamp(0)], 0)
+    assert torch.equal(same, expanded)
+    gradient = torch.randn_like(same)
+    same.backward(gradient)
+    assert torch.allclose(moe.reduce_fused(gradient, None, mapping[3]), x.grad, rtol=1e-5, atol=1e-6)

@@ -29,7 +29,8 @@ def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, for
 
     The buffer has num_expanded_tokens positions and the list is empty. With 0 positions, unless
     force_no_sync, the function waits for the result: there are as many positions as needed, and the list has
-    the lengths of the segments. out= takes the tensors, without the list, where it does not wait."""
+    the lengths of the segments. With force_no_sync there are none, and no pair has a position. out= takes the
+    tensors, without the list, where it does not wait."""
     mapping = _get_fused_mapping_with_psum if with_psum else _get_fused_mapping
     if num_expanded_tokens == 0 and not force_no_sync:
         made, lengths = _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out)
