@@ -1098,9 +1098,10 @@ const case_op moe_mapping_ops[] = {
             "sf_layout=gap,columns,apart,steps out_sf_layout=packed,columns",
             "num_tokens=7 num_topk=3 num_experts=5 hidden=1,7,576 alignment=3 num_per_channels=1,32 "
             "dtype=e4m3,bf16,f32,c128 out_sf_layout=packed,columns",
-            "num_tokens=7 num_topk=3 num_experts=5 hidden=96 alignment=3 num_per_channels=32 "
-            "dtype=i8,u8,e2m1x2 "
+            "num_tokens=7 num_topk=3 num_experts=5 hidden=96 alignment=3 num_per_channels=32 dtype=i8,u8 "
             "pairs=0,1 sf_dtype=f32,i32",
+            "num_tokens=7 num_topk=3 num_experts=5 hidden=96 alignment=3 num_per_channels=32 dtype=e2m1x2 "
+            "pairs=1 sf_dtype=f32,i32",
             "num_tokens=5 num_topk=8 num_experts=32 hidden=7168 alignment=16 sf_dtype=f32,i32 "
             "out_sf_layout=packed,columns",
             "num_tokens=7 num_topk=3 num_experts=5 hidden=256 alignment=4 num_per_channels=64 "

@@ -2,9 +2,9 @@
  * moe.h - routing of tokens to experts: choosing experts, their weights, bookkeeping, moving tokens to their
  * experts and back. docs/moe.md has formulas, examples and speed.
  *
- * Experts and groups are numbered from 0; a negative index is an empty slot, and one past the last expert is
- * treated like it. Where scores are ranked, higher is better, the lower index wins a tie, -0 equals +0, and
- * NaN counts as -inf. Experts and groups are fewer than 2^31. */
+ * Experts and groups are numbered from 0; a negative index is an empty slot, and so is one past the last
+ * expert for ops that look experts up or count them. Where scores are ranked, higher is better, the lower
+ * index wins a tie, -0 equals +0, and NaN counts as -inf. Experts and groups are fewer than 2^31. */
 #ifndef TEGULA_MOE_H
 #define TEGULA_MOE_H
 
@@ -58,8 +58,8 @@ TGL_API tgl_status tgl_moe_normalize_weight(const DLTensor *topk_weights, DLTens
 /* tgl_moe_inplace_unique_group_indices() - keeps the first occurrence of every group in a row; later ones
  * become -1
  *   group_indices  inout  i64 or i32   [num_tokens, num_topk]   rows may be strided, but not overlap
- * Negative values stay as they are; num_groups says which values may come (0 .. num_groups - 1) and limits
- * nothing else. Only changed elements are written. Exact. Since 0.1. */
+ * Negative values stay as they are. num_groups says which values may come, 0 .. num_groups - 1; larger ones
+ * are compared like any other. Only changed elements are written. Exact. Since 0.1. */
 TGL_API tgl_status tgl_moe_inplace_unique_group_indices(DLTensor *group_indices, int64_t num_groups,
                                                         tgl_stream stream);
 
@@ -232,8 +232,8 @@ TGL_API tgl_status tgl_moe_expand_to_fused(const DLTensor *x, const DLTensor *to
  *   out_sf  out  x_sf's               [num_positions, num_sf]      packed, or column-major: strides (1, at
  *                                                                  least num_positions)
  * i32 is four packed UE8M0 factors, copied as they are. num_sf = ceil(hidden / num_per_channels), for i32 a
- * quarter of it, rounded up; for i8, u8 and e2m1 pairs hidden may count bytes of two values. Memory between
- * the columns of out_sf is not written. Since 0.1. */
+ * quarter of it, rounded up; hidden counts pairs of values for e2m1x2, and may do so for i8 and u8: then
+ * num_sf follows 2 * hidden. Memory between the columns of out_sf is not written. Since 0.1. */
 TGL_API tgl_status tgl_moe_expand_to_fused_with_sf(const DLTensor *x, const DLTensor *x_sf,
                                                    const DLTensor *token_topk_to_pos,
                                                    const DLTensor *pos_to_expert, DLTensor *out,

@@ -6,6 +6,7 @@
  * end. */
 #include "glue.h"
 
+#include <stdio.h>
 #include <string.h>
 
 PyObject *error_type;
@@ -130,6 +131,27 @@ static void raise_unknown_word(const param *p, PyObject *object)
     Py_XDECREF(list);
 }
 
+/* Of words that are no dtypes; -1: none of them. */
+static int word_in_either_case(const param *p, PyObject *object)
+{
+    PyObject *lower = PyUnicode_Check(object) ? PyObject_CallMethod(object, "lower", NULL) : NULL;
+    int found = -1;
+    for (int i = 0; lower && i < p->num_words; i++)
+        if (p->word_bits[i] == 0 && PyUnicode_Compare(p->words[i], lower) == 0) found = i;
+    Py_XDECREF(lower);
+    PyErr_Clear();
+    return found;
+}
+
+/* 0, 1 and NumPy's bools pass for False and True; -1: neither. */
+static int truth_of(PyObject *object)
+{
+    for (int i = 0; i < 2; i++)
+        if (PyObject_RichCompareBool(object, i ? Py_True : Py_False, Py_EQ) == 1) return i;
+    PyErr_Clear();
+    return -1;
+}
+
 /* In place of a conversion's own error, which does not say which argument it was. */
 static void raise_unfit(const param *p, PyObject *object, const char *want, const char *want_smaller)
 {
@@ -157,7 +179,7 @@ static bool read_scalar(const param *p, PyObject *object, value *v)
         break;
     case 'b':
         v->i = object == Py_True;
-        if (v->i || object == Py_False) return true;
+        if (v->i || object == Py_False || (v->i = truth_of(object)) >= 0) return true;
         PyErr_Format(PyExc_TypeError, "%U: is %R, want True or False", p->name, object);
         break;
     default:
@@ -165,6 +187,7 @@ static bool read_scalar(const param *p, PyObject *object, value *v)
             if (p->words[i] == object) return v->i = i, true;
         for (int i = 0; PyUnicode_Check(object) && i < p->num_words; i++)
             if (PyUnicode_Compare(p->words[i], object) == 0) return v->i = i, true;
+        if ((v->i = word_in_either_case(p, object)) >= 0) return true;
         raise_unknown_word(p, object);
     }
     return false;
@@ -332,17 +355,37 @@ static bool evaluate(const op_row *row, const extent *e, const frame *f, int64_t
     return !__builtin_add_overflow(sum, product, out) && *out >= 0;
 }
 
+static void raise_impossible_size(const op_row *row, int i, const result *o, const frame *f)
+{
+    for (int d = 0; d < o->ndim; d++)
+        for (int k = 0; k < o->size[d].count; k++) {
+            const factor *q = &o->size[d].f[k];
+            if (q->param < 0 || q->axis >= 0 || row->params[q->param].kind != 'i') continue;
+            const value *v = &f->arg[q->param];
+            if (v->i >= 0) continue;
+            PyErr_Format(PyExc_ValueError, "%U: is %lld, want >= 0", row->params[q->param].name,
+                         (long long)v->i);
+            return;
+        }
+    PyErr_Format(PyExc_ValueError, "%s(): output %d would have an impossible size", row->name, i);
+}
+
+/* Of the two that an output may be, the one that the arguments choose. */
+static const result *chosen_result(const op_row *row, int i, const frame *f)
+{
+    const result *o = &row->results[i];
+    if (o->chosen_by < 0) return o;
+    const value *v = &f->arg[o->chosen_by];
+    const char kind = row->params[o->chosen_by].kind;
+    const bool is_this = kind == 't' ? (bool)v->tensor : kind == 'e' ? v->given : (bool)v->i;
+    return is_this ? o : &row->results[o->otherwise];
+}
+
 /* What the row says of output i: dtype, shape and strides; dims has room for both. */
 static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *want,
                             int64_t dims[2 * MAX_DIMS])
 {
-    const result *o = &row->results[i];
-    if (o->chosen_by >= 0) {
-        const value *v = &f->arg[o->chosen_by];
-        const char kind = row->params[o->chosen_by].kind;
-        if (!(kind == 't' ? (bool)v->tensor : kind == 'e' ? v->given : (bool)v->i))
-            o = &row->results[o->otherwise];
-    }
+    const result *o = chosen_result(row, i, f);
     *want = (DLTensor){ .device = f->arg[row->first_tensor].tensor->device, .dtype = o->dtype,
                         .ndim = o->ndim, .shape = dims, .strides = dims + MAX_DIMS };
     if ((int)want->device.device_type == TGL_DL_CUDA_HOST) want->device = (DLDevice){ kDLCPU, 0 };
@@ -358,16 +401,61 @@ static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *
         want->strides[d] = step;
         if (!sized || (!is_packed && !evaluate(row, &o->stride[d], f, &want->strides[d]))
             || __builtin_mul_overflow(step, want->shape[d] > 1 ? want->shape[d] : 1, &step)) {
-            if (!PyErr_Occurred())
-                PyErr_Format(PyExc_ValueError, "%s(): output %d would have an impossible size", row->name, i);
+            if (!PyErr_Occurred()) raise_impossible_size(row, i, o, f);
             return false;
         }
     }
     return true;
 }
 
-static bool take_output(const op_row *row, PyObject *given, int i, tgl_stream stream, tensor_ref *out)
+/* "out: ", or "out[1]: " of several. */
+static bool raise_given(const op_row *row, int i, PyObject *message)
 {
+    if (message && row->num_results > 1) PyErr_Format(PyExc_ValueError, "out[%d]: %U", i, message);
+    else if (message) PyErr_Format(PyExc_ValueError, "out: %U", message);
+    Py_XDECREF(message);
+    return false;
+}
+
+static void write_dims(const int64_t *v, int n, char text[24 * MAX_DIMS])
+{
+    for (int d = 0, used = 0; d < n; d++)
+        used += snprintf(text + used, 24, d ? ", %lld" : "%lld", (long long)v[d]);
+}
+
+/* Whether elements lie side by side along the dimension that an argument says. */
+static bool has_layout(const result *o, const frame *f, const DLTensor *seen)
+{
+    const bool is_packed = !f->arg[o->strided_if].i;
+    for (int d = 0; seen->strides && d < o->ndim; d++) {
+        const extent *e = &o->stride[d];
+        const bool is_one = is_packed ? d == o->ndim - 1 : e->count == 1 && e->f[0].constant == 1;
+        if (is_one && seen->strides[d] != 1 && seen->shape[d] > 1) return false;
+    }
+    return true;
+}
+
+/* A given output must have the shape that the arguments say, and the layout where one of them says it. The
+ * rest of dtype and strides is for the op to judge. */
+static bool check_given(const op_row *row, int i, const result *o, const frame *f, const DLTensor *seen)
+{
+    int64_t size, dims[2 * MAX_DIMS];
+    bool has_shape = true;
+    for (int d = 0; d < o->ndim; d++)
+        has_shape &= evaluate(row, &o->size[d], f, &size) && size == seen->shape[d];
+    if (has_shape && (o->strided_if < 0 || has_layout(o, f, seen))) return true;
+    char is[24 * MAX_DIMS], wants[24 * MAX_DIMS];
+    DLTensor want;
+    if (!describe_output(row, i, f, &want, dims)) return false;
+    write_dims(has_shape ? seen->strides : seen->shape, o->ndim, is);
+    write_dims(has_shape ? want.strides : want.shape, o->ndim, wants);
+    const char *what = has_shape ? "strides are" : "shape is";
+    return raise_given(row, i, PyUnicode_FromFormat("%s [%s], want [%s]", what, is, wants));
+}
+
+static bool take_output(const op_row *row, PyObject *given, int i, const frame *f, tensor_ref *out)
+{
+    const result *o = chosen_result(row, i, f);
     out->object = out->capsule = NULL;
     PyObject *object = given;
     if (row->num_results > 1) {
@@ -378,11 +466,11 @@ static bool take_output(const op_row *row, PyObject *given, int i, tgl_stream st
         object = PyTuple_GetItem(given, i);
     }
     const type_entry entry = entry_of(object);
-    if (!read_tensor(str_out, object, entry, stream, out)) return false;
-    if (out->tensor.ndim != row->results[i].ndim)
-        return PyErr_Format(PyExc_ValueError, "out: has %d dimensions, want %d", out->tensor.ndim,
-                            row->results[i].ndim),
-               false;
+    if (!read_tensor(str_out, object, entry, f->stream, out)) return false;
+    if (out->tensor.ndim != o->ndim)
+        return raise_given(row, i,
+                           PyUnicode_FromFormat("has %d dimensions, want %d", out->tensor.ndim, o->ndim));
+    if (!check_given(row, i, o, f, &out->tensor)) return false;
     if (entry.kind == PLAIN && is_lazy(object, &out->tensor))
         return PyErr_SetString(PyExc_ValueError, "out: is conjugated or negated, want a plain tensor"), false;
     if (out->is_read_only)
@@ -581,9 +669,9 @@ static PyObject *call_sorted(op_row *row, bool is_guarded, PyObject *const *obje
         DLTensor want;
         tensor_ref *ref = &out[num_out];
         if (!given && !describe_output(row, num_out, &f, &want, dims)) goto done;
-        if (given ? !take_output(row, given, num_out, f.stream, ref)
-                  : !make_output(first, object[row->first_tensor], &want, &row->memos[num_out], f.stream,
-                                 ref)) {
+        if (given ? !take_output(row, given, num_out, &f, ref)
+                  : !make_output(first, object[row->first_tensor], &want, row->zeroes_ends,
+                                 &row->memos[num_out], f.stream, ref)) {
             num_out++;
             goto done;
         }

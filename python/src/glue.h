@@ -88,6 +88,7 @@ typedef struct {
     tgl_status (*call)(const frame *);
     size_t (*workspace)(const frame *); /* bytes wanted on CUDA; NULL: none */
     bool is_differentiable;
+    bool zeroes_ends;                   /* of columns that are made longer than an output has rows */
     /* from here on: filled at import */
     char name[NAME_BYTES];
     int num_params, num_results, num_others, first_tensor;
@@ -162,8 +163,8 @@ void learn_types_again(void);
 bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tgl_stream stream, tensor_ref *ref);
 bool stream_of(const exchange_api *api, const DLTensor *t, tgl_stream *stream);
 void hold_dims(tensor_ref *ref);
-bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, memo *memory,
-                 tgl_stream stream, tensor_ref *out);
+bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, bool zeroes_ends,
+                 memo *memory, tgl_stream stream, tensor_ref *out);
 bool is_lazy(PyObject *object, const DLTensor *t);
 bool is_hollow(const DLTensor *t);
 void drop_tensor(tensor_ref *ref);

@@ -45,6 +45,43 @@ static tgl_status call_batched_transpose(const frame *f)
     return tgl_batched_transpose(f->arg[0].tensor, f->out[0], f->stream);
 }
 
+/* ---- routing. The ops know sizes by their outputs, and take 0 ranks for the default: here they are
+ * arguments with names. ---- */
+
+static bool is_within(const char *name, long long is, long long low, long long high)
+{
+    if (is >= low && is <= high) return true;
+    if (high == INT64_MAX) PyErr_Format(PyExc_ValueError, "%s: is %lld, want >= %lld", name, is, low);
+    else PyErr_Format(PyExc_ValueError, "%s: is %lld, want %lld..%lld", name, is, low, high);
+    return false;
+}
+static bool check_topk_gate(const value *a)
+{
+    return is_within("num_topk", a[1].i, 0, a[0].tensor->shape[1]);
+}
+static bool check_topk_sum_and_topk_group_idx(const value *a)
+{
+    return is_within("num_topk_groups", a[2].i, 0, a[0].tensor->shape[1]);
+}
+static bool check_ranks(const value *num_ep_ranks, const value *num_tp_ranks)
+{
+    return is_within("num_ep_ranks", num_ep_ranks->i, 1, INT64_MAX) &&
+           is_within("num_tp_ranks", num_tp_ranks->i, 1, INT64_MAX);
+}
+static bool check_mask_indices_by_tp(const value *a)
+{
+    return check_ranks(&a[2], &a[4]) && is_within("n", a[1].i, a[2].i, INT64_MAX);
+}
+static bool check_gate(const value *a) /* of top2_sum_gate and route */
+{
+    const int64_t num_experts = a[0].tensor->shape[1], num_topk_groups = a[3].i, num_groups = a[4].i;
+    const bool has_groups =
+        num_topk_groups > 0 && num_topk_groups < num_groups && num_experts % num_groups == 0;
+    const int64_t limit = has_groups ? num_experts / num_groups * num_topk_groups : num_experts;
+    return check_ranks(&a[9], &a[11]) && is_within("num_topk", a[2].i, 0, limit);
+}
+static bool check_hash_gate(const value *a) { return check_ranks(&a[10], &a[12]); }
+
 static tgl_status call_topk_gate(const frame *f)
 {
     return tgl_moe_topk_gate(f->arg[0].tensor, f->out[0], f->stream);
@@ -158,11 +195,11 @@ static size_t map_workspace(const frame *f)
 static tgl_status call_get_fused_mapping(const frame *f) { return map(f, false); }
 static tgl_status call_get_fused_mapping_with_psum(const frame *f) { return map(f, true); }
 
-static tgl_status call_route(const frame *f)
+static tgl_status route(const frame *f, bool has_psum)
 {
     const value *a = f->arg;
     const tgl_moe_gate_params params = gate_params(a);
-    const tgl_moe_mapping m = mapping(f->out + 2, false);
+    const tgl_moe_mapping m = mapping(f->out + 2, has_psum);
     DLTensor unmapped;
     return tgl_moe_route(a[0].tensor, a[1].tensor, a[16].tensor, a[17].tensor, a[18].tensor, a[19].tensor,
                          written(&a[20], &unmapped), f->out[0], f->out[1], &m, a[15].i, &params, f->workspace,
@@ -173,6 +210,8 @@ static size_t route_workspace(const frame *f)
     const tgl_moe_mapping m = mapping(f->out + 2, false);
     return tgl_moe_route_workspace_size(f->arg[0].tensor, f->out[0], &m);
 }
+static tgl_status call_route(const frame *f) { return route(f, false); }
+static tgl_status call_route_with_psum(const frame *f) { return route(f, true); }
 
 static tgl_status call_expand_to_fused(const frame *f)
 {
@@ -378,6 +417,20 @@ static tgl_status call_swiglu_backward_and_per_token_cast(const frame *f)
         f->out[2], f->out[3], f->out[4], &params, f->stream);
 }
 
+/* What route has with psum and without. */
+#define ROUTE                                                                                           \
+    "logits[T, E], bias[E]?, num_topk: int, num_topk_groups: int, num_groups: int, "                    \
+    "use_shared_as_routed: bool, num_shared_experts: int, routed_scaling_factor: float, "               \
+    "ep_rank: int, num_ep_ranks: int, tp_rank: int, num_tp_ranks: int, "                                \
+    "scoring_func: {sigmoid|sqrtsoftplus|softmax}, num_experts: int, num_expanded_tokens: int, "        \
+    "alignment: int, mask[T]?, fix_routing_mask[T]?, to_physical_map[L, R]?, logical_count[L]?, "       \
+    "unmapped_topk_idx[T, K]?!) -> "                                                                    \
+    "i64[T, num_topk + num_shared_experts * use_shared_as_routed], "                                    \
+    "f32[T, num_topk + num_shared_experts * use_shared_as_routed], "                                    \
+    "i32[num_expanded_tokens], i32[num_expanded_tokens], i32[num_expanded_tokens], "                    \
+    "i32[T, num_topk + num_shared_experts * use_shared_as_routed], "                                    \
+    "i32[num_experts], i32[num_experts], i32[num_experts]"
+
 /* The last three arguments of a cast, and the factors that they ask for; packed ones are column-major. */
 #define SF_FLAGS "use_tma_aligned_col_major_sf: bool = False, round_sf: bool = False, " \
                  "use_packed_ue8m0: bool = False"
@@ -411,18 +464,21 @@ op_row rows[] = {
       .text = "topk_gate(scores[T, E], num_topk: int) -> i64[T, num_topk]",
       .doc = "The num_topk best experts of every token, best first. The lower index wins a tie; NaN counts "
              "as -inf.",
+      .check = check_topk_gate,
       .call = call_topk_gate },
     { .module = "moe",
       .text = "topk_sum_and_topk_group_idx(scores[T, G, P], num_topk_sum: int, num_topk_groups: int) -> "
               "i64[T, num_topk_groups]",
       .doc = "The best groups of experts of every token, best first; a group is worth the sum of its "
              "num_topk_sum best scores.",
+      .check = check_topk_sum_and_topk_group_idx,
       .call = call_topk_sum_and_topk_group_idx },
     { .module = "moe",
       .text = "mask_indices_by_tp(indices[T, K], n: int, num_ep_ranks: int, tp_rank: int, num_tp_ranks: int) "
               "-> indices[T, K]",
       .doc = "Keeps the experts, of n on num_ep_ranks, whose rank belongs to tp_rank, renumbered; the others "
              "become -1.",
+      .check = check_mask_indices_by_tp,
       .call = call_mask_indices_by_tp },
     { .module = "moe",
       .text = "normalize_weight(topk_weights[T, K]) -> f32[T], f32[T, K]",
@@ -443,6 +499,7 @@ op_row rows[] = {
       .doc = "(topk_idx, topk_weights): the num_topk best experts of every token by score + bias, best "
              "first, and their normalised scores; then the shared experts, the physical map and the "
              "tensor-parallel mask. The chosen experts before the map are written to unmapped_topk_idx.",
+      .check = check_gate,
       .call = call_top2_sum_gate },
     { .module = "moe",
       .text = "hash_gate(logits[T, E], input_ids[T], tid2eid[V, K], routed_scaling_factor: float, "
@@ -455,6 +512,7 @@ op_row rows[] = {
               "f32[T, K + num_shared_experts * use_shared_as_routed]",
       .doc = "(topk_idx, topk_weights): as top2_sum_gate, but the experts of a token are those that the "
              "table tid2eid has for its id.",
+      .check = check_hash_gate,
       .call = call_hash_gate },
     { .module = "moe",
       .text = "group_count(group_idx[T, K], num_groups: int) -> i32[num_groups]",
@@ -483,20 +541,16 @@ op_row rows[] = {
       .call = call_get_fused_mapping_with_psum,
       .workspace = map_workspace },
     { .module = "moe",
-      .text = "route(logits[T, E], bias[E]?, num_topk: int, num_topk_groups: int, num_groups: int, "
-              "use_shared_as_routed: bool, num_shared_experts: int, routed_scaling_factor: float, "
-              "ep_rank: int, num_ep_ranks: int, tp_rank: int, num_tp_ranks: int, "
-              "scoring_func: {sigmoid|sqrtsoftplus|softmax}, num_experts: int, num_expanded_tokens: int, "
-              "alignment: int, mask[T]?, fix_routing_mask[T]?, to_physical_map[L, R]?, logical_count[L]?, "
-              "unmapped_topk_idx[T, K]?!) -> "
-              "i64[T, num_topk + num_shared_experts * use_shared_as_routed], "
-              "f32[T, num_topk + num_shared_experts * use_shared_as_routed], "
-              "i32[num_expanded_tokens], i32[num_expanded_tokens], i32[num_expanded_tokens], "
-              "i32[T, num_topk + num_shared_experts * use_shared_as_routed], "
-              "i32[num_experts], i32[num_experts], i32[num_experts]",
-      .doc = "(topk_idx, topk_weights) of top2_sum_gate, then the seven tensors of get_fused_mapping for "
-             "them, for num_experts experts: in one launch for few tokens.",
+      .text = "route(" ROUTE,
+      .doc = "tegula.moe.route.",
+      .check = check_gate,
       .call = call_route,
+      .workspace = route_workspace },
+    { .module = "moe",
+      .text = "route_with_psum(" ROUTE ", i32[num_experts], i32[num_experts]",
+      .doc = "The same, then count and psum_end.",
+      .check = check_gate,
+      .call = call_route_with_psum,
       .workspace = route_workspace },
     { .module = "moe",
       .text = "expand_to_fused(x[T, H], token_topk_to_pos[T, K], pos_to_expert[N]) -> x[N, H]",
@@ -510,7 +564,8 @@ op_row rows[] = {
       .doc = "(out, out_sf): copies every token's row, and its scale factors, to its positions; rows of "
              "padding are zero. x is the pair (data, sf), one factor per num_per_channels values in float32, "
              "or four of them packed in an int32. out_sf is column-major with columns of a multiple of 4 if "
-             "asked for.",
+             "asked for; the ends of its columns are zero then.",
+      .zeroes_ends = true,
       .call = call_expand_to_fused_with_sf },
     { .module = "moe",
       .text = "reduce_fused(x[N, H], x_sf[N]?, topk_weights[T, K]?, token_topk_to_pos[T, K]) -> x[T, H]",

@@ -339,7 +339,7 @@ static bool is_current_device(int32_t device)
 /* Made by torch itself and not by the exchange API's allocator, whose tensors ignore record_stream() and
  * cannot be resized. Inductor's function costs 1.0 us, torch.empty_strided 1.7 us; the former takes the
  * current device, which may be another one (and asking it would give that one a context of 500 MB). */
-static bool make_torch_output(const tensor_ref *like, const DLTensor *want, memo *m, tensor_ref *out)
+static bool allocate(const tensor_ref *like, const DLTensor *want, memo *m, tensor_ref *out)
 {
     const bool on_cpu = want->device.device_type == kDLCPU;
     const builtin *fast = on_cpu ? &torch.strided_cpu : &torch.strided_cuda;
@@ -357,6 +357,35 @@ static bool make_torch_output(const tensor_ref *like, const DLTensor *want, memo
     }
     Py_DECREF(args);
     return ok;
+}
+
+/* Columns that are longer than the output has rows: memory for all of them, the last one's end too, as its
+ * readers load whole vectors. as_strided_() makes no view: the tensor has no base. */
+static bool allocate_columns(const tensor_ref *like, const DLTensor *want, bool zeroes_ends, memo *m,
+                             tensor_ref *out)
+{
+    int64_t shape[2] = { want->strides[1], want->shape[1] };
+    DLTensor whole = *want;
+    whole.shape = shape;
+    if (!allocate(like, &whole, m, out)) return false;
+    PyObject *zeroed = zeroes_ends ? PyObject_CallMethod(out->object, "zero_", NULL) : NULL;
+    PyObject *sizes = tuple_of(want->shape, 2), *strides = tuple_of(want->strides, 2), *cut = NULL;
+    if (sizes && strides && (zeroed || !zeroes_ends))
+        cut = PyObject_CallMethod(out->object, "as_strided_", "OO", sizes, strides);
+    const bool ok = cut && out->api->borrow(out->object, &out->tensor) == 0;
+    Py_XDECREF(zeroed);
+    Py_XDECREF(sizes);
+    Py_XDECREF(strides);
+    Py_XDECREF(cut);
+    return ok;
+}
+
+static bool make_torch_output(const tensor_ref *like, const DLTensor *want, bool zeroes_ends, memo *m,
+                              tensor_ref *out)
+{
+    const bool has_ends = want->ndim == 2 && want->strides[0] == 1 && want->strides[1] > want->shape[0] &&
+                          want->shape[0] > 0;
+    return has_ends ? allocate_columns(like, want, zeroes_ends, m, out) : allocate(like, want, m, out);
 }
 
 static const char *numpy_name(DLDataType d)
@@ -412,12 +441,12 @@ static bool make_array_output(const tensor_ref *like, PyObject *like_object, con
     return ok;
 }
 
-bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, memo *memory,
-                 tgl_stream stream, tensor_ref *out)
+bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, bool zeroes_ends,
+                 memo *memory, tgl_stream stream, tensor_ref *out)
 {
     out->object = out->capsule = NULL;
     out->api = NULL;
     out->is_read_only = false;
-    if (like->is_torch) return make_torch_output(like, want, memory, out);
+    if (like->is_torch) return make_torch_output(like, want, zeroes_ends, memory, out);
     return make_array_output(like, like_object, want, stream, out);
 }

@@ -90,8 +90,11 @@ def _fake(row):
         for dtype, size, strides in row.describe_outputs(values):
             dtype = getattr(torch, WORDS[dtype]) if isinstance(dtype, str) else dtype.dtype
             first = values[row.first]
-            made.append(first.new_empty(size, dtype=dtype) if strides is None
-                        else first.new_empty_strided(size, strides, dtype=dtype))
+            if strides is None:
+                made.append(first.new_empty(size, dtype=dtype))
+            else:   # whole columns, as tensor.c allocates them
+                whole = first.new_empty_strided((strides[1], size[1]), strides, dtype=dtype)
+                made.append(whole.as_strided_(size, strides))
         return made[0] if len(made) == 1 else tuple(made) if made else None
 
     return fake

@@ -2,6 +2,7 @@
 """Settings of the process. Results never depend on them. Each is also an environment variable:
 docs/environment.md."""
 
+import operator
 import sys
 
 from . import _tegula
@@ -47,6 +48,10 @@ def set_num_sms(num_sms):
     """Upper bound for the multiprocessors that persistent kernels occupy, on every device: the rest stays
     free for other work."""
     global _no_gpu_num_sms
+    try:
+        num_sms = operator.index(num_sms)
+    except TypeError:
+        raise TypeError(f"num_sms: is {num_sms!r}, want an integer") from None
     assert 0 < num_sms <= get_device_num_sms(), f"num_sms: is {num_sms}, want 1..{get_device_num_sms()}"
     device = 0
     try:

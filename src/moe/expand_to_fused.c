@@ -86,17 +86,19 @@ static tgl_status check_rows(const DLTensor *x, const DLTensor *token_topk_to_po
 
 static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-/* One scale factor for num_per_channels values; four in a word of i32. */
+/* One scale factor for num_per_channels values, of which a byte may hold two and e2m1x2 does; four in a word
+ * of i32. */
 static tgl_status check_num_sf(const DLTensor *x, const DLTensor *x_sf, int64_t num_per_channels)
 {
     if (num_per_channels < 1)
         return tgl_fail(TGL_ERR_ARGUMENT, "num_per_channels: is %" PRId64 ", want >= 1", num_per_channels);
     const int64_t hidden = x->shape[1], per_word = tgl_dtype_is(x_sf->dtype, TGL_I32) ? 4 : 1;
-    const int64_t single = divide_up(divide_up(hidden, num_per_channels), per_word);
     int64_t pairs = 0;                          /* 2 * hidden may not fit where there are no tokens */
     const bool may_be_pairs = tgl_dtype_is(x->dtype, TGL_I8 | TGL_U8 | TGL_E2M1X2) &&
                               !__builtin_mul_overflow(hidden, 2, &pairs);
     pairs = divide_up(divide_up(pairs, num_per_channels), per_word);
+    const bool are_pairs = may_be_pairs && tgl_dtype_is(x->dtype, TGL_E2M1X2);
+    const int64_t single = are_pairs ? pairs : divide_up(divide_up(hidden, num_per_channels), per_word);
     const int64_t num_tokens = x->shape[0], num_sf = x_sf->shape[1];
     const bool fits = num_sf == single || (may_be_pairs && num_sf == pairs);
     if (x_sf->shape[0] == num_tokens && fits) return TGL_OK;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * mapping.h - what the tests of counts and of the mapping share: workspaces that have to stay zero, limits on
- * multiprocessors, a captured call, a mapping made on a device and read back. */
+ * mapping.h - what the tests of counts and of the mapping share: workspaces that have to stay zero, a mapping
+ * made on a device and read back. */
 #ifndef TEGULA_TEST_MAPPING_H
 #define TEGULA_TEST_MAPPING_H
 
 #include <stdlib.h>
 
 #include "support.h"
-
 
 /* ---- workspaces ---- */
 
@@ -31,50 +30,6 @@ static inline void check_scratch(const backend *b, const scratch *s, const char 
     while (i < s->bytes && !seen[i]) i++;
     CHECK_THAT(i == s->bytes, "%s: byte %zu of the workspace is 0x%02x after %s", b->name, i, seen[i], after);
     free(seen);
-}
-
-/* ---- cases of the table in other circumstances ---- */
-
-/* The lines with every bound on multiprocessors: results do not depend on it. */
-static inline void check_num_sms(const char *op_name, const char *const *lines)
-{
-    static const int bounds[] = { 1, 2, 3, 7, 112 };
-    FOR_BACKENDS(b) {
-        if (backend_is_cpu(b)) continue;
-        for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
-            if (bounds[i] > 3 && b->is_emulated) continue;      /* it has 4 */
-            CHECK_OK(tgl_set_num_sms(b->device.device_id, bounds[i]));
-            check_lines(op_name, lines, b);
-        }
-        CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
-    }
-}
-
-static inline tgl_status call_instance(void *k) { return case_call(k); }
-
-/* Captured once its kernels are loaded, and replayed: a workspace that is not left zero shows. */
-static inline void check_replayed(const char *op_name, const char *line)
-{
-    FOR_BACKENDS(b) {
-        if (!backend_has_graphs(b)) {
-            test_skip("%s has no graphs", b->name);
-            continue;
-        }
-        const case_op *op = case_find(op_name);
-        case_params params;
-        case_instance *k;
-        case_report report;
-        REQUIRE(CHECK_OK(case_at(op, (const char *const[]){ line, NULL }, 0, &params)));
-        REQUIRE(CHECK_OK(case_open(op, &params, b, true, &k)));
-        for (int round = 0; round < 2; round++) {
-            CHECK_OK(case_poison(k, round));
-            CHECK_OK(round ? backend_replay(b, call_instance, k, 3) : case_call(k));
-            CHECK_OK(case_verify(k, round, &report, NULL));
-            CHECK_THAT(report.result == CASE_PASSED, "%s: %s: %s", b->name, round ? "replayed" : "before",
-                       report.text);
-        }
-        case_close(k);
-    }
 }
 
 /* ---- a mapping on a device ---- */

@@ -57,7 +57,7 @@ TEST(num_sms)
         "num_tokens=900 num_topk=8 num_experts=5000", NULL });
 }
 
-TEST(graph) { check_replayed("moe_aux_fi", "num_tokens=5000 num_topk=8 num_experts=256"); }
+TEST(graph) { check_replayed("moe_aux_fi", "num_tokens=5000 num_topk=8 num_experts=256", 1); }
 
 /* ---- nothing to do ---- */
 

@@ -130,8 +130,11 @@ TEST(num_sms)
 
 TEST(graph)
 {
-    check_replayed(rows, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16");
-    check_replayed(rows_and_sf, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16");
+    check_replayed(rows, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16", 1);
+    check_replayed(rows, "num_tokens=3000 num_topk=2 num_experts=40 hidden=144 alignment=16", 1);
+    check_replayed(rows_and_sf, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16", 1);
+    check_replayed(rows_and_sf,
+                   "num_tokens=40 num_topk=8 num_experts=9 hidden=7 alignment=16 out_sf_layout=columns", 1);
 }
 
 /* ---- nothing to do ---- */
@@ -249,6 +252,8 @@ TEST(errors_with_sf)
           "x_sf: shape is [3, 4], want [3, 1]");
     ERROR(c.x.t.dtype = c.out.t.dtype = tgl_dtype_to_dlpack(TGL_U8); c.num_per_channels = 1,
           "x_sf: shape is [3, 4], want [3, 8] or [3, 16]");
+    ERROR(c.x.t.dtype = c.out.t.dtype = tgl_dtype_to_dlpack(TGL_E2M1X2), /* a factor for two bytes, not one */
+          "x_sf: shape is [3, 4], want [3, 8]");
     OTHER_DEVICE(sf, "x_sf");
     OTHER_DEVICE(out_sf, "out_sf");
     ERROR(c.out_sf.t.data = memory, "out_sf: memory is shared with x, want no overlap");

@@ -239,8 +239,8 @@ TEST(workspace_size_grows)      /* with the tokens, so that the largest batch de
 TEST(graph)
 {
     check_replayed("moe_get_fused_mapping",
-                   "num_tokens=300 num_topk=8 num_experts=256 alignment=16 counts=1 host=1");
-    check_replayed("moe_get_fused_mapping", "num_tokens=12000 num_topk=8 num_experts=256 alignment=16");
+                   "num_tokens=300 num_topk=8 num_experts=256 alignment=16 counts=1 host=1", 1);
+    check_replayed("moe_get_fused_mapping", "num_tokens=12000 num_topk=8 num_experts=256 alignment=16", 1);
 }
 
 /* ---- nothing to do ---- */

@@ -68,7 +68,7 @@ TEST(num_sms)
         "num_tokens=900 num_topk=8 num_groups=5000", NULL });
 }
 
-TEST(graph) { check_replayed("moe_group_count", "num_tokens=5000 num_topk=8 num_groups=256"); }
+TEST(graph) { check_replayed("moe_group_count", "num_tokens=5000 num_topk=8 num_groups=256", 1); }
 
 /* ---- nothing to do ---- */
 

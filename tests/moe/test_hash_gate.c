@@ -165,6 +165,15 @@ TEST(as_fixed_experts_of_top2_sum_gate)
                             check_as_fixed(tokens[t], experts[e], topk[k], shared, scoring, k == 1);
 }
 
+TEST(graph)     /* a launch a call */
+{
+    check_replayed("moe_hash_gate",
+                   "num_tokens=70 num_experts=256 num_topk=6 vocabulary=300 scoring=sqrtsoftplus", 1);
+    check_replayed("moe_hash_gate",
+                   "num_tokens=70 num_experts=256 num_topk=6 vocabulary=300 scoring=softmax", 1);
+    check_replayed("moe_hash_gate", "num_tokens=9 num_experts=40 num_topk=33 vocabulary=300", 1);
+}
+
 /* ---- nothing to do ---- */
 
 TEST(empty)     /* no data and no driver */

@@ -91,6 +91,12 @@ TEST(twice_is_once)
     }
 }
 
+TEST(graph)     /* a launch a call */
+{
+    check_replayed("moe_inplace_unique_group_indices", "num_tokens=70 num_topk=8 num_groups=16", 1);
+    check_replayed("moe_inplace_unique_group_indices", "num_tokens=9 num_topk=33 num_groups=16", 1);
+}
+
 /* ---- nothing to do ---- */
 
 TEST(empty)

@@ -122,6 +122,12 @@ TEST(numbers_of_64_bits)
     }
 }
 
+TEST(graph)     /* a launch a call */
+{
+    check_replayed("moe_mask_indices_by_tp",
+                   "num_tokens=70 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 tp_rank=1", 1);
+}
+
 /* ---- nothing to do ---- */
 
 TEST(empty)

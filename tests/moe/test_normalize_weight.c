@@ -90,6 +90,13 @@ TEST(special_values)
     check_row(WEIGHTS(5), 5, WANT(1));
 }
 
+TEST(graph)     /* a launch a call */
+{
+    check_replayed("moe_normalize_weight", "num_tokens=70 num_topk=8", 1);
+    check_replayed("moe_normalize_weight", "num_tokens=8195 num_topk=8", 1);
+    check_replayed("moe_normalize_weight", "num_tokens=9 num_topk=100", 1);
+}
+
 /* ---- nothing to do ---- */
 
 TEST(no_weights_give_the_first_summand)

@@ -234,7 +234,9 @@ TEST(num_sms)
 
 TEST(graph)
 {
-    check_replayed("moe_reduce_fused", "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16");
+    check_replayed("moe_reduce_fused", "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16", 1);
+    check_replayed("moe_reduce_fused", "num_tokens=3000 num_topk=2 num_experts=40 hidden=144 alignment=16",
+                   1);
 }
 
 /* ---- nothing to do ---- */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * tgl_moe_route, on every device of the tests. Written from the specification: all outputs have the bits that
  * tgl_moe_top2_sum_gate and tgl_moe_get_fused_mapping of its topk_idx give, however many tokens there are. */
-#include "cuda/driver.h"
 #include "gates.h"
 
 TESTS_OF_TABLE("moe_route")
@@ -281,9 +280,35 @@ TEST(worked_example)
     }
 }
 
+/* ---- in other circumstances ---- */
+
+TEST(num_sms)   /* of every block alone, of both sizes of clusters, and through the workspace */
+{
+    check_num_sms("moe_route", (const char *const[]){
+        "num_tokens=3,40,100,200 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
+        "num_tp_ranks=2 num_mapped_experts=34 alignment=16 mask=some counts=1", NULL });
+}
+
+TEST(launches)  /* one up to 256 tokens, unless a warp cannot hold what a token has; else two */
+{
+    static const struct { const char *line; int num_launches; } cases[] = {
+        { "num_tokens=3 num_experts=64 num_topk=6", 1 },
+        { "num_tokens=40 num_experts=64 num_topk=6", 1 },
+        { "num_tokens=100 num_experts=64 num_topk=6", 1 },
+        { "num_tokens=256 num_experts=64 num_topk=6", 1 },
+        { "num_tokens=257 num_experts=64 num_topk=6", 2 },
+        { "num_tokens=3 num_experts=64 num_topk=33", 2 },
+        { "num_tokens=3 num_experts=1025 num_topk=6", 2 },
+        { "num_tokens=3 num_experts=66 num_topk=6 num_groups=33 num_topk_groups=5", 2 },
+        { "num_tokens=3 num_experts=64 num_topk=6 num_mapped_experts=8193 alignment=1", 2 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_replayed("moe_route", cases[i].line, cases[i].num_launches);
+}
+
 /* ---- the two ops ---- */
 
-TEST(as_two_ops)    /* one launch up to 256 tokens, two beyond */
+TEST(as_two_ops)
 {
     static const int64_t tokens[] = { 1, 7, 64, 128, 129, 255, 256, 257, 300 };
     for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)

@@ -471,6 +471,14 @@ TEST(last_place_by_one_step)
         }
 }
 
+TEST(graph)     /* a launch a call */
+{
+    check_replayed("moe_top2_sum_gate",
+                   "num_tokens=70 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4", 1);
+    check_replayed("moe_top2_sum_gate", "num_tokens=2200 num_experts=64 num_topk=6", 1);
+    check_replayed("moe_top2_sum_gate", "num_tokens=9 num_experts=1025 num_topk=6", 1);
+}
+
 /* ---- nothing to do ---- */
 
 TEST(empty)     /* no data and no driver */

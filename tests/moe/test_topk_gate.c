@@ -113,6 +113,12 @@ TEST(order_of_all_magnitudes)
     }
 }
 
+TEST(graph)     /* a launch a call */
+{
+    check_replayed("moe_topk_gate", "num_tokens=70 num_experts=256 num_topk=8", 1);
+    check_replayed("moe_topk_gate", "num_tokens=9 num_experts=1025 num_topk=8", 1);
+}
+
 /* ---- nothing to do ---- */
 
 TEST(empty)     /* no data and no driver */

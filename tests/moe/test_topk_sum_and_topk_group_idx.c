@@ -100,6 +100,14 @@ TEST(strided_groups) /* each token's groups 4 elements apart, tokens 9: both ove
     }
 }
 
+TEST(graph)     /* a launch a call */
+{
+    check_replayed("moe_topk_sum_and_topk_group_idx",
+                   "num_tokens=70 num_groups=8 experts_per_group=32 num_topk_groups=4", 1);
+    check_replayed("moe_topk_sum_and_topk_group_idx",
+                   "num_tokens=9 num_groups=40 experts_per_group=3 num_topk_groups=4", 1);
+}
+
 /* ---- nothing to do ---- */
 
 TEST(empty)

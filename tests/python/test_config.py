@@ -29,6 +29,9 @@ def test_num_sms():
         for bad in (0, -1, count + 1):
             with pytest.raises(AssertionError, match=rf"num_sms: is {bad}, want 1\.\.{count}"):
                 config.set_num_sms(bad)
+        for bad in (1.5, "a", None):
+            with pytest.raises(TypeError, match=f"^num_sms: is {bad!r}, want an integer$"):
+                config.set_num_sms(bad)
         assert config.get_num_sms() == count - 1
     finally:
         config.set_num_sms(before)

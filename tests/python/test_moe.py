@@ -225,33 +225,40 @@ def test_out_in_place(device):
 # ---- errors ----
 
 @pytest.mark.parametrize("call, message", [
-    (lambda x, i: moe.topk_gate(x, 8), r"topk_idx: shape is \[5, 8\], want \[5, 0\.\.7\]"),
+    (lambda x, i: moe.topk_gate(x, 8), r"num_topk: is 8, want 0\.\.7$"),
+    (lambda x, i: moe.topk_gate(x, -1), r"num_topk: is -1, want 0\.\.7$"),
     (lambda x, i: moe.topk_gate(i, 2), "scores: dtype is i64, want f32"),
     (lambda x, i: moe.topk_gate(x.t(), 2), r"scores: strides are \[1, 7\], want 1 in the last dimension"),
     (lambda x, i: moe.topk_gate(x[0], 2), "scores: has 1 dimensions, want 2"),
     (lambda x, i: moe.topk_sum_and_topk_group_idx(x[None], 0, 2), r"num_topk_sum: is 0, want 1\.\.7"),
     (lambda x, i: moe.topk_sum_and_topk_group_idx(x[None], 2, 6),
-     r"group_idx: shape is \[1, 6\], want \[1, 0\.\.5\]"),
+     r"num_topk_groups: is 6, want 0\.\.5$"),
+    (lambda x, i: moe.topk_sum_and_topk_group_idx(x[None], 2, -1), r"num_topk_groups: is -1, want 0\.\.5$"),
     (lambda x, i: moe.mask_indices_by_tp(i, 8, 4, 2, 2), r"tp_rank: is 2, want 0\.\.1"),
-    (lambda x, i: moe.mask_indices_by_tp(i, 3, 4, 0, 2), r"num_experts: is 3, want >= 4 \(num_ep_ranks\)"),
+    (lambda x, i: moe.mask_indices_by_tp(i, 3, 4, 0, 2), "n: is 3, want >= 4$"),
+    (lambda x, i: moe.mask_indices_by_tp(i, 8, 0, 0, 2), "num_ep_ranks: is 0, want >= 1$"),
+    (lambda x, i: moe.mask_indices_by_tp(i, 8, 2, 0, 0), "num_tp_ranks: is 0, want >= 1$"),
     (lambda x, i: moe.mask_indices_by_tp(x, 8, 4, 0, 2), "indices: dtype is f32, want i32 or i64"),
     (lambda x, i: moe.normalize_weight(x.half()), "topk_weights: dtype is f16, want f32"),
     (lambda x, i: moe.normalize_weight(x, out=(x[:, 0], x)), "denominator: strides are"),
     (lambda x, i: moe.inplace_unique_group_indices(x, 8), "group_indices: dtype is f32, want i32 or i64"),
     (lambda x, i: moe.inplace_unique_group_indices(i[:1].expand(5, 7), 8),
      r"group_indices: strides are \[0, 1\], want >= 7 between rows"),
-], ids=range(13))
+    (lambda x, i: moe.group_count(i, -2), "num_groups: is -2, want >= 0$"),
+    (lambda x, i: moe.aux_fi(i, -4, 1), "num_experts: is -4, want >= 0$"),
+    (lambda x, i: moe.topk_gate(x, 3, out=i[:, :1].contiguous()), r"out: shape is \[5, 1\], want \[5, 3\]$"),
+    (lambda x, i: moe.topk_sum_and_topk_group_idx(x[None], 2, 2, out=i[:1, :1]),
+     r"out: shape is \[1, 1\], want \[1, 2\]$"),
+    (lambda x, i: moe.group_count(i, 3, out=i[0, :6].int()), r"out: shape is \[6\], want \[3\]$"),
+    (lambda x, i: moe.aux_fi(i, 3, 1, out=x[0, :6]), r"out: shape is \[6\], want \[3\]$"),
+    (lambda x, i: moe.normalize_weight(x, out=(x[:4, 0], x)), r"out\[0\]: shape is \[4\], want \[5\]$"),
+], ids=range(24))
 def test_errors(call, message, device):
     x, i = torch.randn(5, 7, device=device), torch.randint(0, 8, (5, 7), device=device)
     before = x.clone(), i.clone()
     with pytest.raises(ValueError, match="^" + message):
         call(x, i)
     assert torch.equal(x, before[0]) and torch.equal(i, before[1])
-
-
-def test_negative_sizes(device):
-    with pytest.raises(ValueError, match=r"^topk_gate\(\): output 0 would have an impossible size$"):
-        moe.topk_gate(torch.randn(5, 7, device=device), -1)
 
 
 # ---- as torch operators ----
@@ -335,7 +342,7 @@ SIGNATURES = {
     "route": "logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed, num_shared_experts, "
              "routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks, scoring_func, "
              "num_experts, num_expanded_tokens, alignment, mask=None, fix_routing_mask=None, "
-             "to_physical_map=None, logical_count=None, unmapped_topk_idx=None, *, out=None",
+             "to_physical_map=None, logical_count=None, unmapped_topk_idx=None, *, with_psum=False, out=None",
     "expand_to_fused": "x, token_topk_to_pos, pos_to_expert, *, out=None",
     "expand_to_fused_with_sf": "x, num_per_channels, token_topk_to_pos, pos_to_expert, "
                                "use_tma_aligned_col_major_sf=False, *, out=None",
@@ -388,6 +395,18 @@ def test_opcheck_of_the_mapping(with_psum, device):
     torch.library.opcheck(op.default, (indices, 8, 40, 3))
     if device == "cpu":
         torch.library.opcheck(op.default, (indices, 8, 40, 3, torch.zeros(8, dtype=torch.int32)))
+
+
+@pytest.mark.parametrize("with_psum", [False, True])
+def test_opcheck_of_route(with_psum, device):
+    name, args = next(case for case in cases(device) if case[0] == "route")
+    op = OPS.route_with_psum if with_psum else OPS.route
+    torch.library.opcheck(op.default, args)
+    compiled = torch.compile(moe.route, fullgraph=True, backend="aot_eager")
+    seen, want = (f(*args, with_psum=with_psum) for f in (compiled, moe.route))
+    assert len(want) == (11 if with_psum else 9)
+    for a, b in zip(seen, want, strict=True):
+        assert_equal(a, b)
 
 
 @on_one_device
@@ -469,3 +488,16 @@ def test_no_gradient(device):
     assert not denominator.requires_grad and not normalized.requires_grad
     assert_equal(normalized, reference.normalize_weight(weights.detach())[1])
     assert not moe.topk_gate(weights, 2).requires_grad
+
+
+def test_gradient_of_expand(device):
+    """It has none; docs/moe.md says how to compute it."""
+    mapping = moe.get_fused_mapping(torch.randint(-1, 9, (20, 4), device=device), 9, 0, 8)
+    x, tokens = torch.randn(20, 6, device=device, requires_grad=True), mapping[1].long()
+    expanded = moe.expand_to_fused(x, mapping[3], mapping[0])
+    assert not expanded.requires_grad and not moe.reduce_fused(x, None, mapping[3]).requires_grad
+    same = torch.where(tokens[:, None] >= 0, x[tokens.clamp(0)], 0)
+    assert torch.equal(same, expanded)
+    gradient = torch.randn_like(same)
+    same.backward(gradient)
+    assert torch.allclose(moe.reduce_fused(gradient, None, mapping[3]), x.grad, rtol=1e-5, atol=1e-6)

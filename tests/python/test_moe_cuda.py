@@ -330,6 +330,22 @@ def test_waiting_for_a_mapping():
     assert len(names) == 1 and "mapping" in names[0], names
 
 
+def test_waiting_in_a_capture():
+    """Says so before anything is enqueued: the capture goes on, and the graph has what was captured beside."""
+    idx = random_indices(5000)
+    moe.get_fused_mapping(idx, NUM_EXPERTS, 0, 128)
+    moe.group_count(idx, NUM_EXPERTS)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with pytest.raises(ValueError, match="^num_expanded_tokens: is 0, want .* while a graph is captured"):
+            moe.get_fused_mapping(idx, NUM_EXPERTS, 0, 128)
+        counts = moe.group_count(idx, NUM_EXPERTS)
+    names = names_of_work(graph.replay)
+    assert len(names) == 1, names
+    assert_equal(counts, reference.group_count(idx, NUM_EXPERTS))
+
+
 def test_waiting_in_threads():
     """Several at once, with as many experts: each has its own place for the lengths."""
     def work(i):

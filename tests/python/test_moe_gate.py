@@ -155,6 +155,22 @@ def test_strided_tensors_and_i32(device):
     assert torch.equal(outs[1], seen[1])
 
 
+def test_as_tile_kernels_takes_them(device):
+    """Its scoring functions are read in either case, its flags are whatever is true."""
+    logits, bias = make_inputs(20, 36, "sigmoid", device=device)
+    want = moe.top2_sum_gate(logits, bias, **PLAIN)
+    for name, flag in (("SIGMOID", 0), ("Sigmoid", numpy.bool_(False))):
+        changes = {"scoring_func": name, "use_shared_as_routed": flag, "num_shared_experts": 2}
+        for seen, same in zip(moe.top2_sum_gate(logits, bias, **PLAIN | changes), want, strict=True):
+            assert_equal(seen, same)
+    rows = torch.arange(37, device=device).int()
+    shared = {"num_shared_experts": 1, "to_physical_map": rows[:, None].repeat(1, 2),
+              "logical_count": torch.ones_like(rows)}
+    for flag in (1, numpy.bool_(True)):
+        seen = moe.top2_sum_gate(logits, bias, **PLAIN | shared | {"use_shared_as_routed": flag})
+        assert (seen[0][:, 2] == 36).all()
+
+
 def test_no_bias(device):
     logits, bias = make_inputs(20, 36, "softmax", device=device)
     params = PLAIN | {"scoring_func": "softmax"}
@@ -243,26 +259,32 @@ def test_replica_counts_below_one(device):
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"num_topk": 5}, r"topk_idx: shape is \[1, 5\], want \[1, 0\.\.4\]"),
-    ({"num_topk": 3, "num_groups": 2, "num_topk_groups": 1},
-     r"topk_idx: shape is \[1, 3\], want \[1, 0\.\.2\]"),
+    ({"num_topk": 5}, r"num_topk: is 5, want 0\.\.4$"),
+    ({"num_topk": 3, "num_groups": 2, "num_topk_groups": 1}, r"num_topk: is 3, want 0\.\.2$"),
     ({"num_groups": 3, "num_topk_groups": 1}, "num_groups: is 3, want a divisor of 4"),
     ({"num_groups": 2, "num_topk_groups": 3}, r"num_topk_groups: is 3, want 1\.\.2"),
     ({"num_groups": 2, "num_topk_groups": 0}, r"num_topk_groups: is 0, want 1\.\.2"),
     ({"tp_rank": 2, "num_tp_ranks": 2}, r"tp_rank: is 2, want 0\.\.1"),
     ({"scoring_func": "identity"},
      "scoring_func: is 'identity', want one of 'sigmoid', 'sqrtsoftplus', 'softmax'$"),
-    ({"scoring_func": "Sigmoid"}, "scoring_func: is 'Sigmoid', want one of"),
+    ({"scoring_func": "sigmoids"}, "scoring_func: is 'sigmoids', want one of"),
+    ({"num_ep_ranks": 0}, "num_ep_ranks: is 0, want >= 1$"),
+    ({"num_tp_ranks": 0}, "num_tp_ranks: is 0, want >= 1$"),
+    ({"use_shared_as_routed": "no"}, "use_shared_as_routed: is 'no', want True or False$"),
     ({"mask": [1]}, "mask: dtype is i64, want bool"),
     ({"mask": [True, True]}, r"mask: shape is \[2\], want \[1\]"),
     ({"fix_routing_mask": [True]}, "unmapped_topk_idx: is NULL, want"),
     ({"unmapped_topk_idx": [[1]]}, r"unmapped_topk_idx: shape is \[1, 1\], want \[1, 2\]"),
     ({"unmapped_topk_idx": [[1.0, 2.0]]}, "unmapped_topk_idx: dtype is f32, want"),
     ({"use_shared_as_routed": True, "num_shared_experts": 1}, "to_physical_map: is NULL, want"),
-    ({"num_topk": -1}, r"top2_sum_gate\(\): output 0 would have an impossible size"),
-], ids=range(15))
+    ({"num_topk": -1}, r"num_topk: is -1, want 0\.\.4$"),
+    ({"out": (torch.empty(1, 1, dtype=torch.int64), torch.empty(1, 2))},
+     r"out\[0\]: shape is \[1, 1\], want \[1, 2\]$"),
+    ({"out": (torch.empty(1, 2, dtype=torch.int64), torch.empty(1, 3))},
+     r"out\[1\]: shape is \[1, 3\], want \[1, 2\]$"),
+], ids=range(20))
 def test_errors(changes, message, device):
-    with pytest.raises(ValueError, match="^" + message):
+    with pytest.raises((TypeError, ValueError), match="^" + message):
         gate_of([LOGITS], device=device, **changes)
 
 
@@ -355,7 +377,9 @@ def test_hash_gate_options(device):
     (lambda x, i, t: moe.hash_gate(x, i, t.float(), 1.0), "tid2eid: dtype is f32, want i32 or i64"),
     (lambda x, i, t: moe.hash_gate(x, i, t, 1.0, "relu"), "scoring_func: is 'relu', want one of"),
     (lambda x, i, t: moe.hash_gate(x, i, t, 1.0, num_tp_ranks=2, tp_rank=-1), r"tp_rank: is -1, want 0\.\.1"),
-], ids=range(5))
+    (lambda x, i, t: moe.hash_gate(x, i, t, 1.0, num_ep_ranks=0), "num_ep_ranks: is 0, want >= 1$"),
+    (lambda x, i, t: moe.hash_gate(x, i, t, 1.0, num_tp_ranks=0), "num_tp_ranks: is 0, want >= 1$"),
+], ids=range(7))
 def test_hash_gate_errors(call, message, device):
     x, i = torch.randn(2, 4, device=device), torch.zeros(2, dtype=torch.int64, device=device)
     with pytest.raises(ValueError, match="^" + message):
@@ -370,6 +394,6 @@ def test_scoring_func():
         ("IDENTITY", 3, "identity")]
     assert all(ScoringFunc.from_str(s) is f for f in ScoringFunc for s in (str(f), f.name, str(f).title()))
     assert f"{ScoringFunc.SOFTMAX}" == "softmax" and ScoringFunc.SOFTMAX == 2
-    for bad in ("", "relu"):
+    for bad in ("", "relu", None, 0):
         with pytest.raises(ValueError, match=f"^label: is {bad!r}, want one of 'sigmoid', 'sqrtsoftplus'"):
             ScoringFunc.from_str(bad)

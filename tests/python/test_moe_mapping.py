@@ -2,6 +2,7 @@
 """From token-major to expert-major order and back: counts, the mapping, expand, reduce, route."""
 import fractions
 import itertools
+import types
 
 import numpy
 import pytest
@@ -169,12 +170,37 @@ def test_mapping_out(device):
 @pytest.mark.parametrize("args, message", [
     ((3, 10, 0), "alignment: is 0, want >= 1"), ((3, 0, 0), "alignment: is 0, want >= 1"),
     ((3, 0, -2), "alignment: is -2, want >= 1"),
-    ((-1, 10, 2), r"get_fused_mapping\(\): output 4 would have an impossible size"),
-    ((3, -1, 2), r"get_fused_mapping\(\): output 0 would have an impossible size"),
-], ids=range(5))
+    ((-1, 10, 2), "num_experts: is -1, want >= 0$"), ((3, -5, 2), "num_expanded_tokens: is -5, want >= 0$"),
+    ((3, 10, 2.0), "alignment: is 2.0, want an integer$"), ((3, 0, 2.0), "alignment: is 2.0, want an integer$"),
+    ((3, 0, None), "alignment: is None, want an integer$"), ((3, 0, "2"), "alignment: is '2', want an integer$"),
+    (("3", 0, 2), "num_experts: is '3', want an integer$"), ((3, None, 2), "num_expanded_tokens: is None"),
+], ids=range(11))
 def test_mapping_errors(args, message, device):
-    with pytest.raises(ValueError, match="^" + message):
+    with pytest.raises((TypeError, ValueError), match="^" + message):
         moe.get_fused_mapping(torch.tensor(EXAMPLE, device=device), *args)
+
+
+def test_mapping_of_a_list():
+    for num_positions in (0, 10):
+        with pytest.raises(TypeError, match="^topk_idx: is a <class 'list'>, want a tensor$"):
+            moe.get_fused_mapping(EXAMPLE, 3, num_positions, 2)
+
+
+def test_mapping_does_not_wait_in_a_capture(monkeypatch):
+    """It says so before anything is enqueued. test_moe_cuda.py has it with a graph; here nothing could be."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    idx = types.SimpleNamespace(is_cuda=True, shape=(4, 2))
+    with pytest.raises(ValueError, match="^num_expanded_tokens: is 0, want a number .* while a graph is captured"):
+        moe.get_fused_mapping(idx, 3, 0, 2)
+
+
+def test_mapping_out_of_another_shape(device):
+    idx = torch.tensor(EXAMPLE, device=device)
+    outs = tuple(t for t in moe.get_fused_mapping(idx, 3, 10, 2) if not isinstance(t, list))
+    for num_experts, num_positions, message in ((4, 10, r"out\[4\]: shape is \[3\], want \[4\]$"),
+                                                (3, 9, r"out\[0\]: shape is \[10\], want \[9\]$")):
+        with pytest.raises(ValueError, match="^" + message):
+            moe.get_fused_mapping(idx, num_experts, num_positions, 2, out=outs)
 
 
 def test_mapping_bad_tensors(device):
@@ -274,6 +300,20 @@ def test_expand_of_nothing(device):
     assert moe.expand_to_fused(x, pos, nobody[:0]).shape == (0, 5)
 
 
+@pytest.mark.parametrize("num_sf", [1, 2])
+@pytest.mark.parametrize("num_positions", [1, 4, 6, 7, 8])
+def test_memory_of_column_major_factors(num_positions, num_sf, device):
+    """Whole columns of a multiple of four, whose ends are zero."""
+    x, length = torch.ones(1, 4 * num_sf, device=device), -(-num_positions // 4) * 4
+    pos = torch.arange(num_positions, device=device, dtype=torch.int32)[None]
+    for _ in range(3):                          # memory that was used before
+        torch.full((num_sf * length,), NAN, device=device)
+        _, sf = moe.expand_to_fused_with_sf((x, x[:, :num_sf]), 4, pos, torch.zeros_like(pos[0]), True)
+        assert sf.stride() == (1, length) and sf.untyped_storage().nbytes() == 4 * num_sf * length
+        whole = torch.as_strided(sf, (num_sf, length), (length, 1))
+        assert (whole[:, :num_positions] == 1).all() and (whole[:, num_positions:] == 0).all()
+
+
 def test_expand_passes_over_positions_past_the_end(device):
     x = torch.tensor([[1.0], [2]], device=device)
     pos = torch.tensor([[0, 7], [-3, 1]], dtype=torch.int32, device=device)
@@ -298,7 +338,10 @@ def test_expand_strided(device):
      r"x_sf: shape is \[4, 2\], want \[4, 1\]"),
     (lambda x, sf, p, e: moe.expand_to_fused_with_sf((x, sf), 0, p, e), "num_per_channels: is 0, want >= 1"),
     (lambda x, sf, p, e: moe.expand_to_fused_with_sf((x, sf.half()), 2, p, e), "x_sf: dtype is f16, want"),
-], ids=range(6))
+    (lambda x, sf, p, e: moe.expand_to_fused_with_sf((x, sf), 2, p, e, True, out=(x[[0] * 6], sf[[0] * 6])),
+     r"out\[1\]: strides are \[2, 1\], want \[1, 8\]$"),
+    (lambda x, sf, p, e: moe.expand_to_fused(x, p, e, out=x), r"out: shape is \[4, 4\], want \[6, 4\]$"),
+], ids=range(8))
 def test_expand_errors(call, message, device):
     mapping = moe.get_fused_mapping(torch.tensor(EXAMPLE, device=device), 3, 0, 2)
     x = torch.randn(4, 4, device=device)
@@ -423,7 +466,8 @@ def test_reduce_of_nothing(device):
     (lambda x, w, p, s: moe.reduce_fused(x, w, p.long()), "token_topk_to_pos: dtype is i64, want i32"),
     (lambda x, w, p, s: moe.reduce_fused(x, w, p, out=x), r"out: shape is \[3, 6\], want \[2, 6\]"),
     (lambda x, w, p, s: moe.reduce_fused(x, w, p, "e4m3", x[0]), r"sf: shape is \[6\], want \[1\]"),
-], ids=range(9))
+    (lambda x, w, p, s: moe.reduce_fused((x, s, s), w, p), "x: has 3 items, want 2$"),
+], ids=range(10))
 def test_reduce_errors(call, message, device):
     x, w = torch.randn(3, 6, device=device), torch.rand(2, 2, device=device)
     with pytest.raises(ValueError, match="^" + message):
@@ -472,11 +516,11 @@ def test_route(config, num_tokens, device):
             num_pairs = num_tokens * (num_topk + num_shared)
             num_positions = max(num_pairs + (alignment - 1) * num_experts + spare, 0)
             seen = moe.route(logits, bias, **gate, num_experts=num_experts, num_expanded_tokens=num_positions,
-                             alignment=alignment, **again)
+                             alignment=alignment, with_psum=True, **again)
             other = {k: v.clone() for k, v in tensors.items()}
             topk = moe.top2_sum_gate(logits, bias, **gate, **other)
-            want = (*topk, *moe.get_fused_mapping(topk[0], num_experts, num_positions, alignment, True)[:7])
-            same_mapping(seen, want)
+            mapping = moe.get_fused_mapping(topk[0], num_experts, num_positions, alignment, True, with_psum=True)
+            same_mapping(seen, (*topk, *mapping[:7], *mapping[8:]))
             if options:
                 assert_equal(again["unmapped_topk_idx"], other["unmapped_topk_idx"])
 
@@ -485,16 +529,21 @@ def test_route_reference(device):
     logits, bias = make_inputs(50, 72, "sqrtsoftplus", device=device)
     args = PLAIN | {"scoring_func": "sqrtsoftplus", "num_topk": 6}
     args |= {"num_experts": 72, "num_expanded_tokens": 5000, "alignment": 64}
-    seen, want = moe.route(logits, bias, **args), reference.route(logits, bias, **args)
-    assert torch.allclose(seen[1], want[1])
-    same_mapping(seen[:1] + seen[2:], want[:1] + want[2:])
+    for with_psum in (False, True):
+        seen, want = (m.route(logits, bias, **args, with_psum=with_psum) for m in (moe, reference))
+        assert torch.allclose(seen[1], want[1])
+        same_mapping(seen[:1] + seen[2:], want[:1] + want[2:])
+    outs = tuple(torch.empty_like(t) for t in seen)
+    assert moe.route(logits, bias, **args, with_psum=True, out=outs)[10] is outs[10]
+    same_mapping(outs, seen)
 
 
 def test_route_errors(device):
     logits = torch.randn(3, 8, device=device)
     args = PLAIN | {"num_experts": 8, "num_expanded_tokens": 10, "alignment": 1}
     for changes, message in (({"alignment": 0}, "alignment: is 0, want >= 1"),
-                             ({"num_topk": 9}, r"topk_idx: shape is \[3, 9\], want \[3, 0\.\.8\]"),
+                             ({"num_topk": 9}, r"num_topk: is 9, want 0\.\.8$"),
+                             ({"num_ep_ranks": 0}, "num_ep_ranks: is 0, want >= 1$"),
                              ({"scoring_func": "identity"}, "scoring_func: is 'identity', want one of")):
         with pytest.raises(ValueError, match="^" + message):
             moe.route(logits, None, **args | changes)

@@ -286,3 +286,14 @@ def test_unused_codes(device):
     sf = quant.per_token_cast_with_sf_only(x, "e4m3", 128, None, True, True, True)
     rows = sf.contiguous().view(torch.uint8)
     assert torch.equal(rows, clear_unused_sf(sf, 640, 128)) and not rows[:, 5:].any() and rows[:, :5].all()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 4, 6])
+def test_memory_of_column_major_factors(num_tokens, device):
+    """Whole columns of a multiple of four: DeepGEMM's TMA loads them all."""
+    x, length = torch.randn(num_tokens, 512, device=device).bfloat16(), -(-num_tokens // 4) * 4
+    for flags, columns in ((LAYOUTS["col"], 4), (LAYOUTS["packed"], 1)):
+        for sf in (quant.per_token_cast(x, "e4m3", 128, None, *flags)[1],
+                   quant.per_token_cast_with_sf_only(x, "e4m3", 128, None, *flags)):
+            assert sf.shape == (num_tokens, columns) and sf.stride() == (1, length)
+            assert sf.untyped_storage().nbytes() == 4 * columns * length

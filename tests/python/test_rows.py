@@ -141,8 +141,10 @@ def test_written_optional_tensor():
     assert seen._version > version
     with pytest.raises(TypeError, match=r"^pad\(\): weight is missing$"):
         toy.pad(x, extra=1)
-    with pytest.raises(ValueError, match=r"^pad\(\): output 0 would have an impossible size$"):
+    with pytest.raises(ValueError, match="^extra: is -4, want >= 0$"):
         toy.pad(x, None, -4)
+    with pytest.raises(ValueError, match=r"^pad\(\): output 0 would have an impossible size$"):
+        toy.pad(x, None, 1 << 62)
     leaf = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     with pytest.raises(RuntimeError, match="a write in place has no gradient"):
         toy.pad(x, None, 1, seen=leaf)
@@ -189,6 +191,54 @@ def test_out_tuple():
         toy.add_inplace(torch.arange(5), 1, out=outs)
 
 
+def test_given_outputs_have_the_shape_that_the_arguments_say():
+    x = torch.zeros(6, 10)
+    data, sf = torch.empty(6, 10, dtype=torch.float8_e4m3fn), torch.empty(6, 3)
+    for outs, message in (((data[:5], sf), r"^out\[0\]: shape is \[5, 10\], want \[6, 10\]$"),
+                          ((data, sf[:, :2]), r"^out\[1\]: shape is \[6, 2\], want \[6, 3\]$"),
+                          ((data, sf[0]), r"^out\[1\]: has 1 dimensions, want 2$")):
+        with pytest.raises(ValueError, match=message):
+            toy.cast(x, 4, out=outs)
+        with pytest.raises(ValueError, match=message):
+            OPS.cast.out(x, 4, out0=outs[0], out1=outs[1])
+    with pytest.raises(ValueError, match=r"^out: shape is \[10, 6\], want \[6, 10\]$"):
+        toy.scale(x, out=torch.empty(10, 6))
+
+
+def test_given_outputs_have_the_layout_that_an_argument_says():
+    x, out = torch.zeros(6, 3), torch.empty(6, 4)
+    rows, columns = torch.empty(6, 2, dtype=torch.int32), torch.empty(2, 9, dtype=torch.int32).t()[:6]
+    for sizes, col_major in ((rows, False), (columns, True)):
+        toy.pad(x, None, 1, col_major=col_major, out=(out, sizes))
+        assert (sizes[:, 0] == 6).all() and (sizes[:, 1] == 4).all()
+        want = r"\[2, 1\]" if not col_major else r"\[1, 8\]"
+        with pytest.raises(ValueError, match=rf"^out\[1\]: strides are .*, want {want}$"):
+            toy.pad(x, None, 1, col_major=col_major, out=(out, columns if sizes is rows else rows))
+    toy.pad(x[:1], None, 1, col_major=True, out=(out[:1], rows[:1]))    # a row is a column's part, too
+
+
+def test_memory_of_whole_columns():
+    """Columns of a multiple of four: a reader may load four at a time, at the end of the last one, too."""
+    for num_rows in range(9):
+        _, sf = toy.cast(torch.zeros(num_rows, 10), 4)
+        length = (num_rows + 3) // 4 * 4
+        assert sf.shape == (num_rows, 3) and sf._base is None
+        assert sf.untyped_storage().nbytes() == 4 * 3 * length
+        if num_rows:
+            assert sf.stride() == (1, length) and (sf[:, 2] == 2004.0001).all()
+            assert torch.as_strided(sf, (3, length), (length, 1)).shape == (3, length)
+    compiled = torch.compile(lambda x: torch.as_strided(toy.cast(x, 4)[1], (3, 8), (8, 1)), fullgraph=True,
+                             backend="aot_eager")
+    assert compiled(torch.zeros(6, 10))[2, 5] == 2004.0001
+
+
+def test_bools_of_other_kinds():
+    numpy = pytest.importorskip("numpy")
+    for true, false in ((1, 0), (numpy.bool_(True), numpy.bool_(False))):
+        assert (toy.cast(torch.zeros(6, 10), 4, round_sf=true)[0].view(torch.uint8) == 11).all()
+        assert (toy.cast(torch.zeros(6, 10), 4, round_sf=false)[0].view(torch.uint8) == 1).all()
+
+
 @pytest.mark.parametrize("call, error, message", [
     (lambda x: toy.cast(x, 1.5), TypeError, "^group: is 1.5, want an integer$"),
     (lambda x: toy.cast(x, "4"), TypeError, "^group: is '4', want an integer$"),
@@ -197,7 +247,10 @@ def test_out_tuple():
     (lambda x: toy.cast(x, None), TypeError, "^group: is None, want an integer$"),
     (lambda x: toy.cast(x, fmt="e9"), ValueError, "fmt: is 'e9', want one of 'e4m3', 'e5m2'"),
     (lambda x: toy.cast(x, fmt=3), ValueError, "fmt: is 3, want one of 'e4m3', 'e5m2'"),
-    (lambda x: toy.cast(x, round_sf=1), TypeError, "round_sf: is 1, want True or False"),
+    (lambda x: toy.cast(x, round_sf=2), TypeError, "round_sf: is 2, want True or False"),
+    (lambda x: toy.cast(x, round_sf="True"), TypeError, "round_sf: is 'True', want True or False"),
+    (lambda x: toy.cast(x, round_sf=x), TypeError, "round_sf: is tensor"),
+    (lambda x: toy.cast(x, fmt="E4M3"), ValueError, "fmt: is 'E4M3', want one of 'e4m3', 'e5m2'"),
     (lambda x: toy.cast(x, eps="x"), TypeError, "^eps: is 'x', want a number$"),
     (lambda x: toy.cast(x, eps=10**400), OverflowError, "^eps: is 10*, want a number that a double can hold$"),
     (lambda x: toy.cast(x, 0), ValueError, "^group: is 0, want >= 1$"),
@@ -207,7 +260,7 @@ def test_out_tuple():
     (lambda x: toy.scale(x, x), ValueError, "weight: has 2 dimensions, want 1"),
     (lambda x: toy.scale(x, clamp="x"), TypeError, "^clamp: is 'x', want a number$"),
     (lambda x: toy.scale(None), TypeError, "x: is a <class 'NoneType'>"),
-], ids=range(17))
+], ids=range(20))
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call(torch.zeros(6, 10))

@@ -2,13 +2,14 @@
 """Routing of tokens to experts: choosing experts, their weights, bookkeeping, moving tokens to their experts
 and back. Most functions are builtins; those here only sort arguments."""
 import math
+from operator import index as _index
 
 from .._tegula import (
     aux_fi, expand_to_fused, expand_to_fused_with_sf, get_fused_mapping as _get_fused_mapping,
     get_fused_mapping_with_psum as _get_fused_mapping_with_psum, group_count, hash_gate,
     inplace_unique_group_indices, is_preparing as _is_preparing, mask_indices_by_tp,
-    normalize_weight, reduce_fused as _reduce_fused, reduce_fused_e4m3 as _reduce_fused_e4m3, route,
-    top2_sum_gate, topk_gate, topk_sum_and_topk_group_idx,
+    normalize_weight, reduce_fused as _reduce_fused, reduce_fused_e4m3 as _reduce_fused_e4m3,
+    route as _route, route_with_psum as _route_with_psum, top2_sum_gate, topk_gate, topk_sum_and_topk_group_idx,
 )
 from . import scoring
 
@@ -28,7 +29,8 @@ def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, for
 
     The buffer has num_expanded_tokens positions and the list is empty. With 0 positions, unless
     force_no_sync, the function waits for the result: there are as many positions as needed, and the list has
-    the lengths of the segments. out= takes the tensors, without the list, where it does not wait."""
+    the lengths of the segments. With force_no_sync there are none, and no pair has a position. out= takes the
+    tensors, without the list, where it does not wait."""
     mapping = _get_fused_mapping_with_psum if with_psum else _get_fused_mapping
     if num_expanded_tokens == 0 and not force_no_sync:
         made, lengths = _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out)
@@ -44,10 +46,18 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out):
     """The tensors of a mapping with as many positions as it needs, and its lengths as a list."""
     if out is not None:
         raise ValueError("out: is given, want None where num_expanded_tokens is 0: sizes are not known yet")
-    enough = math.prod(topk_idx.shape) + (alignment - 1) * num_experts
+    try:
+        num_pairs, num_experts, alignment = math.prod(topk_idx.shape), _index(num_experts), _index(alignment)
+    except (AttributeError, TypeError):
+        mapping(topk_idx, num_experts, 0, alignment)    # says which argument it is
+        raise
+    enough = num_pairs + (alignment - 1) * num_experts
     enough = enough // alignment * alignment if alignment > 0 else 0
     if getattr(topk_idx, "is_cuda", False):     # torch's: the kernel writes to memory that the host can read
         import torch
+        if torch.cuda.is_current_stream_capturing():
+            raise ValueError("num_expanded_tokens: is 0, want a number of positions, or force_no_sync, while a "
+                             "graph is captured: nothing can be waited for")
         unused = _pinned.setdefault(num_experts, [])
         try:
             host = unused.pop()
@@ -66,11 +76,29 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out):
     return (*(pos[:total] for pos in made[:3]), *made[3:]), lengths
 
 
+def route(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed, num_shared_experts,
+          routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks, scoring_func, num_experts,
+          num_expanded_tokens, alignment, mask=None, fix_routing_mask=None, to_physical_map=None,
+          logical_count=None, unmapped_topk_idx=None, *, with_psum=False, out=None):
+    """(topk_idx, topk_weights) of top2_sum_gate, then the seven tensors of get_fused_mapping for them, for
+    num_experts experts, and with with_psum also (count, psum_end): in one launch for few tokens. It waits for
+    nothing, so there is no list."""
+    function = _route_with_psum if with_psum else _route
+    return function(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed,
+                    num_shared_experts, routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks,
+                    scoring_func, num_experts, num_expanded_tokens, alignment, mask, fix_routing_mask,
+                    to_physical_map, logical_count, unmapped_topk_idx, out=out)
+
+
 def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out=None):
     """Every token's rows, weighted and added in the order of its slots, in x's dtype; or times sf in e4m3,
     with fp8_format='e4m3'. x is a tensor, or a pair (data, x_sf) with one scale factor per row. topk_weights
     may be None: all 1."""
-    data, x_sf = x if isinstance(x, (tuple, list)) else (x, None)
+    data, x_sf = x, None
+    if isinstance(x, (tuple, list)):
+        if len(x) != 2:
+            raise ValueError(f"x: has {len(x)} items, want 2")
+        data, x_sf = x
     if fp8_format == "e4m3":
         return _reduce_fused_e4m3(data, x_sf, topk_weights, token_topk_to_pos, sf, out=out)
     if fp8_format != "":

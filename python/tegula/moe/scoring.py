@@ -17,6 +17,6 @@ class ScoringFunc(enum.IntEnum):
         """Of a name in either case: 'sigmoid', 'SIGMOID'."""
         try:
             return cls[label.upper()]
-        except KeyError:
+        except (AttributeError, KeyError):
             labels = ", ".join(repr(str(f)) for f in cls)
             raise ValueError(f"label: is {label!r}, want one of {labels}") from None

@@ -178,12 +178,13 @@ def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, for
 def route(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed, num_shared_experts,
           routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks, scoring_func, num_experts,
           num_expanded_tokens, alignment, mask=None, fix_routing_mask=None, to_physical_map=None,
-          logical_count=None, unmapped_topk_idx=None):
+          logical_count=None, unmapped_topk_idx=None, *, with_psum=False):
     gate = top2_sum_gate(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed,
                          num_shared_experts, routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank,
                          num_tp_ranks, scoring_func, mask, fix_routing_mask, to_physical_map, logical_count,
                          unmapped_topk_idx)
-    return *gate, *get_fused_mapping(gate[0], num_experts, num_expanded_tokens, alignment, True)[:7]
+    mapping = get_fused_mapping(gate[0], num_experts, num_expanded_tokens, alignment, True, with_psum=with_psum)
+    return *gate, *mapping[:7], *mapping[8:]
 
 
 def _expand(x, token_topk_to_pos, out):
