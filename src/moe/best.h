@@ -5,31 +5,26 @@
 #define TEGULA_MOE_BEST_H
 
 #include <math.h>
+#include <stdbool.h>
 
 #include "numerics/rank.h"
 
-enum { TGL_BEST_MAX = 1024 };
+enum { TGL_BEST_MAX = 2048, TGL_BEST_POOL = 2 * TGL_BEST_MAX, TGL_BEST_BLOCK = 32 };
 #define TGL_ALL_RANKS UINT64_MAX        /* a limit above every rank */
 
+typedef struct {
+    uint64_t ranks[TGL_BEST_POOL + TGL_BEST_BLOCK];     /* in the end the list, then anything */
+    uint64_t limit, worst;              /* no rank gets in that is not below and above these */
+    int size, num_ranks;
+} tgl_best;
+
 /* The best `size` ranks (1 .. TGL_BEST_MAX) below `limit` of scores[0 .. num_scores - 1]; it has as many. */
-void tgl_best_of(uint64_t *best, int size, uint64_t limit, const float *scores, int64_t num_scores);
+void tgl_best_of(tgl_best *best, int size, uint64_t limit, const float *scores, int64_t num_scores);
 
-/* For short lists, rank by rank: clear one, then insert what is above best[size - 1]. */
-static inline void tgl_best_clear(uint64_t *best, int size)
-{
-    for (int i = 0; i < size; i++) best[i] = TGL_RANK_NONE;
-}
-static inline void tgl_best_insert(uint64_t *best, int size, uint64_t rank)
-{
-    int i = size - 1;
-    for (; i > 0 && best[i - 1] < rank; i--) best[i] = best[i - 1];
-    best[i] = rank;
-}
-
-/* Inserts the ranks below `limit` of a run of scores, whose indices begin at `first`; those of later runs are
- * higher. */
-void tgl_best_add(uint64_t *best, int size, uint64_t limit, const float *scores, int64_t num_scores,
-                  uint32_t first);
+/* The same of several runs of scores. The indices of one begin at `first`; those of later runs are higher. */
+void tgl_best_begin(tgl_best *best, int size, uint64_t limit);
+void tgl_best_add(tgl_best *best, const float *scores, int64_t num_scores, uint32_t first);
+void tgl_best_end(tgl_best *best);
 
 /* The best score, -inf if there is none. NaN is above nothing, here and below. */
 float tgl_best_value(const float *scores, int64_t num_scores);

@@ -16,7 +16,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* ---- CPU ---- */
 
 /* Keys of a token's experts, WINDOW of them at a time. */
-enum { WINDOW = 2048, MAX_LIST = 64 };
+enum { WINDOW = 2048 };
 typedef struct {
     const tgl_gate *gate;
     const float *row;
@@ -45,8 +45,8 @@ static const float *keys_at(window *w, int64_t e, int64_t *count)
     return w->keys + (e - w->begin);
 }
 
-/* The rank of a group among groups: by the sum of its best two keys, or by its only one. */
-static uint64_t rank_of_group(window *w, uint32_t group)
+/* What a group is ranked by: the sum of its best two keys, or its only one. */
+static float worth_of_group(window *w, uint32_t group)
 {
     const int64_t size = w->gate->group_size, begin = group * size, end = begin + size;
     tgl_best_two best = TGL_BEST_TWO_NONE;
@@ -55,38 +55,42 @@ static uint64_t rank_of_group(window *w, uint32_t group)
         const float *keys = keys_at(w, e, &count);
         tgl_best_two_add(&best, keys, count);
     }
-    return tgl_rank(size == 1 ? best.first : best.first + best.second, group);
+    return size == 1 ? best.first : best.first + best.second;
 }
 
-/* Which groups are left to choose from: those of at least this rank. Ranks are kept for `kept` of them. */
-static uint64_t last_group(window *w, uint64_t *ranks, int64_t kept)
+/* The groups that are left to choose from are those of at least this rank. What the first ones are worth is
+ * kept. */
+enum { MAX_KEPT = 256 };
+typedef struct { uint64_t last; float worth[MAX_KEPT]; int64_t num_kept; } choice_of_groups;
+
+static void choose_groups(window *w, choice_of_groups *groups)
 {
-    uint64_t last = TGL_ALL_RANKS;
-    for (uint32_t g = 0; g < kept; g++) ranks[g] = rank_of_group(w, g);
+    groups->last = TGL_ALL_RANKS;
+    for (uint32_t g = 0; g < groups->num_kept; g++) groups->worth[g] = worth_of_group(w, g);
     for (int64_t left = w->gate->num_topk_groups; left > 0;) {
-        uint64_t best[MAX_LIST];
-        const int size = (int)least(left, MAX_LIST);
-        tgl_best_clear(best, size);
-        for (uint32_t g = 0; g < w->gate->num_groups; g++) {
-            const uint64_t rank = g < kept ? ranks[g] : rank_of_group(w, g);
-            if (rank < last && rank > best[size - 1]) tgl_best_insert(best, size, rank);
+        tgl_best best;
+        const int size = (int)least(left, TGL_BEST_MAX);
+        tgl_best_begin(&best, size, groups->last);
+        tgl_best_add(&best, groups->worth, groups->num_kept, 0);
+        for (uint32_t g = (uint32_t)groups->num_kept; g < w->gate->num_groups; g++) {
+            const float worth = worth_of_group(w, g);
+            tgl_best_add(&best, &worth, 1, g);
         }
-        last = best[size - 1];
+        tgl_best_end(&best);
+        groups->last = best.ranks[size - 1];
         left -= size;
     }
-    return last;
 }
-
-typedef struct { uint64_t last_group, ranks[MAX_LIST]; int64_t kept; } choice_of_groups;
 
 static bool is_left(window *w, const choice_of_groups *groups, uint32_t g)
 {
     if (w->gate->num_topk_groups == w->gate->num_groups) return true;
-    return (g < groups->kept ? groups->ranks[g] : rank_of_group(w, g)) >= groups->last_group;
+    const float worth = g < groups->num_kept ? groups->worth[g] : worth_of_group(w, g);
+    return tgl_rank(worth, g) >= groups->last;
 }
 
 /* The best ranks below the limit of the groups that are left. */
-static void list_best(window *w, const choice_of_groups *groups, uint64_t *best, int size, uint64_t limit)
+static void list_best(window *w, const choice_of_groups *groups, tgl_best *best, int size, uint64_t limit)
 {
     const int64_t group_size = w->gate->group_size;
     int64_t all = w->gate->num_experts;
@@ -95,16 +99,17 @@ static void list_best(window *w, const choice_of_groups *groups, uint64_t *best,
         tgl_best_of(best, size, limit, keys, all);
         return;
     }
-    tgl_best_clear(best, size);
+    tgl_best_begin(best, size, limit);
     for (uint32_t g = 0; g < w->gate->num_groups; g++) {
         if (!is_left(w, groups, g)) continue;
         const int64_t end = (g + (int64_t)1) * group_size;
         for (int64_t e = g * group_size, count; e < end; e += count) {
             count = end - e;
             keys = keys_at(w, e, &count);
-            tgl_best_add(best, size, limit, keys, count, (uint32_t)e);
+            tgl_best_add(best, keys, count, (uint32_t)e);
         }
     }
+    tgl_best_end(best);
 }
 
 static void choose_best(const tgl_gate *gate, int64_t t)
@@ -114,16 +119,15 @@ static void choose_best(const tgl_gate *gate, int64_t t)
     w.row = gate->logits + t * gate->logits_stride;
     w.begin = w.end = 0;
     choice_of_groups groups;                    /* set where there are any to leave out */
-    groups.kept = least(gate->num_groups, MAX_LIST);
-    if (gate->num_topk_groups < gate->num_groups)
-        groups.last_group = last_group(&w, groups.ranks, groups.kept);
+    groups.num_kept = least(gate->num_groups, MAX_KEPT);
+    if (gate->num_topk_groups < gate->num_groups) choose_groups(&w, &groups);
     uint64_t limit = TGL_ALL_RANKS;
     for (int64_t k = 0; k < gate->num_topk;) {
-        uint64_t best[MAX_LIST];
-        const int size = (int)least(gate->num_topk - k, MAX_LIST);
-        list_best(&w, &groups, best, size, limit);
-        for (int i = 0; i < size; i++, k++) tgl_gate_choose(gate, t, k, tgl_rank_index(best[i]));
-        limit = best[size - 1];
+        tgl_best best;
+        const int size = (int)least(gate->num_topk - k, TGL_BEST_MAX);
+        list_best(&w, &groups, &best, size, limit);
+        for (int i = 0; i < size; i++, k++) tgl_gate_choose(gate, t, k, tgl_rank_index(best.ranks[i]));
+        limit = best.ranks[size - 1];
     }
 }
 

@@ -27,15 +27,15 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     for (int64_t t = begin; t < end; t++) {
         uint64_t limit = TGL_ALL_RANKS;
         for (int64_t k = 0; k < p->num_topk;) {
-            uint64_t best[TGL_BEST_MAX];
+            tgl_best best;
             const int size = (int)least(p->num_topk - k, TGL_BEST_MAX);
-            tgl_best_of(best, size, limit, p->scores + t * p->row_stride, p->num_experts);
+            tgl_best_of(&best, size, limit, p->scores + t * p->row_stride, p->num_experts);
             for (int i = 0; i < size; i++, k++) {
-                const uint32_t expert = tgl_rank_index(best[i]);
+                const uint32_t expert = tgl_rank_index(best.ranks[i]);
                 if (p->index_bytes == 8) ((int64_t *)p->topk_idx)[t * p->num_topk + k] = expert;
                 else ((int32_t *)p->topk_idx)[t * p->num_topk + k] = (int32_t)expert;
             }
-            limit = best[size - 1];
+            limit = best.ranks[size - 1];
         }
     }
 }

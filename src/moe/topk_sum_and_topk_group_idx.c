@@ -24,10 +24,9 @@ static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- CPU ---- */
 
-enum { MAX_LIST = 64 };
-
 static float sum_of_best(const float *scores, int64_t num_scores, int64_t num_topk_sum)
 {
+    if (num_scores == 1) return scores[0];
     if (num_topk_sum <= 2) {
         tgl_best_two best = TGL_BEST_TWO_NONE;
         tgl_best_two_add(&best, scores, num_scores);
@@ -36,14 +35,16 @@ static float sum_of_best(const float *scores, int64_t num_scores, int64_t num_to
     float sum = 0;
     uint64_t limit = TGL_ALL_RANKS;
     for (int64_t k = 0; k < num_topk_sum;) {
-        uint64_t best[TGL_BEST_MAX];
+        tgl_best best;
         const int size = (int)least(num_topk_sum - k, TGL_BEST_MAX);
-        tgl_best_of(best, size, limit, scores, num_scores);
-        for (int i = 0; i < size; i++, k++) sum += tgl_rank_value(best[i]);
-        limit = best[size - 1];
+        tgl_best_of(&best, size, limit, scores, num_scores);
+        for (int i = 0; i < size; i++, k++) sum += tgl_rank_value(best.ranks[i]);
+        limit = best.ranks[size - 1];
     }
     return sum;
 }
+
+enum { RUN = 256 };      /* of groups, whose sums are listed together */
 
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
@@ -51,21 +52,24 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     for (int64_t t = begin; t < end; t++) {
         uint64_t limit = TGL_ALL_RANKS;
         for (int64_t r = 0; r < p->num_topk_groups;) {
-            uint64_t best[MAX_LIST];
-            const int size = (int)least(p->num_topk_groups - r, MAX_LIST);
-            tgl_best_clear(best, size);
-            for (int64_t g = 0; g < p->num_groups; g++) {
-                const float *group = p->scores + t * p->token_stride + g * p->group_stride;
-                const float sum = sum_of_best(group, p->experts_per_group, p->num_topk_sum);
-                const uint64_t rank = tgl_rank(sum, (uint32_t)g);
-                if (rank < limit && rank > best[size - 1]) tgl_best_insert(best, size, rank);
+            tgl_best best;
+            const int size = (int)least(p->num_topk_groups - r, TGL_BEST_MAX);
+            tgl_best_begin(&best, size, limit);
+            for (int64_t g = 0; g < p->num_groups; g += RUN) {
+                float sums[RUN];
+                const int count = (int)least(p->num_groups - g, RUN);
+                for (int i = 0; i < count; i++)
+                    sums[i] = sum_of_best(p->scores + t * p->token_stride + (g + i) * p->group_stride,
+                                          p->experts_per_group, p->num_topk_sum);
+                tgl_best_add(&best, sums, count, (uint32_t)g);
             }
+            tgl_best_end(&best);
             for (int i = 0; i < size; i++, r++) {
-                const uint32_t group = tgl_rank_index(best[i]);
+                const uint32_t group = tgl_rank_index(best.ranks[i]);
                 if (p->index_bytes == 8) ((int64_t *)p->group_idx)[t * p->num_topk_groups + r] = group;
                 else ((int32_t *)p->group_idx)[t * p->num_topk_groups + r] = (int32_t)group;
             }
-            limit = best[size - 1];
+            limit = best.ranks[size - 1];
         }
     }
 }
@@ -73,7 +77,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
 static tgl_status run_on_cpu(const problem *p)
 {
     const int64_t scans =
-        divide_up(p->num_topk_groups, MAX_LIST) * divide_up(p->num_topk_sum, TGL_BEST_MAX);
+        divide_up(p->num_topk_groups, TGL_BEST_MAX) * divide_up(p->num_topk_sum, TGL_BEST_MAX);
     const int64_t row_bytes = 4 * p->num_groups * p->experts_per_group * scans;
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }

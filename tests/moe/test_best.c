@@ -5,7 +5,7 @@
 
 #include "test.h"
 
-enum { MOST = 400 };
+enum { MOST = 400, MOST_LONG = 5000 };
 
 static float score_of(test_random *r, int kind)
 {
@@ -36,16 +36,17 @@ static int next_best(const float *scores, int num_scores, int limit)
 
 static void check_list(const float *scores, int num_scores, int size, int after)
 {
-    uint64_t best[MOST];
+    tgl_best best;
     int limit = -1;
     for (int i = 0; i < after; i++) limit = next_best(scores, num_scores, limit);
     const uint64_t last = after ? tgl_rank(scores[limit], (uint32_t)limit) : TGL_ALL_RANKS;
-    tgl_best_of(best, size, last, scores, num_scores);
+    tgl_best_of(&best, size, last, scores, num_scores);
     for (int i = 0; i < size; i++) {
         limit = next_best(scores, num_scores, limit);
-        if (!CHECK_THAT(tgl_rank_index(best[i]) == (uint32_t)limit && tgl_rank_value(best[i]) ==
-                        value_of(scores[limit]), "%d of %d scores after %d: pick %d is %u, want %d", size,
-                        num_scores, after, i, (unsigned)tgl_rank_index(best[i]), limit))
+        const uint32_t index = tgl_rank_index(best.ranks[i]);
+        if (!CHECK_THAT(index == (uint32_t)limit && tgl_rank_value(best.ranks[i]) == value_of(scores[limit]),
+                        "%d of %d scores after %d: pick %d is %u, want %d", size, num_scores, after, i,
+                        (unsigned)index, limit))
             return;
     }
 }
@@ -57,7 +58,7 @@ TEST(lists)
     float scores[MOST];
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
         for (int kind = 0; kind < NUM_KINDS; kind++) {
-            const int length = lengths[n], sizes[] = { 1, 2, 6, 8, 11, 12, 13, 16, 64, 65, 300 };
+            const int length = lengths[n], sizes[] = { 1, 2, 6, 8, 11, 12, 13, 16, 33, 48, 49, 300 };
             for (int e = 0; e < length; e++) scores[e] = score_of(&r, kind);
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
                 for (int after = 0; after < 8 && sizes[s] + after <= length; after += 7)
@@ -65,14 +66,36 @@ TEST(lists)
         }
 }
 
-/* 32 candidates are listed by place, 33 by insertion: as many equal scores as that above all others. */
+/* Pools that fill up once, often (rising scores) and never; the whole row; equal ones. */
+TEST(long_lists)
+{
+    test_random r = test_seed("long lists");
+    enum { RISING = NUM_KINDS, FALLING, EQUAL, NUM_ORDERS };
+    const int lengths[] = { 2048, 2049, 4095, 4096, 4097, 4128, 4129, MOST_LONG };
+    const int sizes[] = { 49, 100, 511, 1023, 1024, 2047, 2048 };
+    static float scores[MOST_LONG];
+    for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
+        for (int order = 0; order < NUM_ORDERS; order++) {
+            const int length = lengths[n];
+            for (int e = 0; e < length; e++)
+                scores[e] = order == RISING ? (float)e : order == FALLING ? (float)-e
+                            : order == EQUAL ? 2.5f : score_of(&r, order);
+            const int size = sizes[test_below(&r, sizeof sizes / sizeof *sizes)];
+            check_list(scores, length, size, 0);
+            if (size + 7 <= length) check_list(scores, length, size, 7);
+            if (length == TGL_BEST_MAX) check_list(scores, length, length, 0);
+        }
+}
+
+/* Of up to 12, 32 candidates are listed by place, 33 by insertion; of up to 48, 128 and 129: as many equal
+ * scores as that above all others. */
 TEST(as_many_equal_scores)
 {
     float scores[MOST];
-    for (int equal = 28; equal < 40; equal++)
-        for (int size = 1; size <= 12; size++) {
+    for (int size = 1; size <= 48; size++)
+        for (int equal = size <= 12 ? 28 : 124; equal < (size <= 12 ? 40 : 136); equal++) {
             for (int e = 0; e < MOST; e++) scores[e] = -(float)e;
-            for (int i = 0; i < equal; i++) scores[i * 10] = 5;
+            for (int i = 0; i < equal; i++) scores[i * 2] = 5;
             check_list(scores, MOST, size, 0);
         }
 }
@@ -83,22 +106,23 @@ TEST(runs)      /* of a row, added one after the other */
     float scores[MOST];
     for (int kind = 0; kind < NUM_KINDS; kind++)
         for (int round = 0; round < 40; round++) {
-            const int length = 1 + (int)test_below(&r, MOST), most = length < 20 ? length : 20;
+            const int length = 1 + (int)test_below(&r, MOST), most = length < 80 ? length : 80;
             const int size = 1 + (int)test_below(&r, (uint32_t)most);
             for (int e = 0; e < length; e++) scores[e] = score_of(&r, kind);
-            uint64_t list[20];
+            tgl_best list;
             tgl_best_two two = TGL_BEST_TWO_NONE;
-            tgl_best_clear(list, size);
+            tgl_best_begin(&list, size, TGL_ALL_RANKS);
             for (int e = 0, count; e < length; e += count) {
                 count = 1 + (int)test_below(&r, 50);
                 if (count > length - e) count = length - e;
-                tgl_best_add(list, size, TGL_ALL_RANKS, scores + e, count, (uint32_t)e);
+                tgl_best_add(&list, scores + e, count, (uint32_t)e);
                 tgl_best_two_add(&two, scores + e, count);
             }
+            tgl_best_end(&list);
             int pick = -1;
             for (int i = 0; i < size; i++) {
                 pick = next_best(scores, length, pick);
-                CHECK_INT(tgl_rank_index(list[i]), pick);
+                CHECK_INT(tgl_rank_index(list.ranks[i]), pick);
             }
             const int first = next_best(scores, length, -1), second = next_best(scores, length, first);
             CHECK(tgl_best_value(scores, length) == value_of(scores[first]));
