@@ -65,6 +65,39 @@ TEST(order_of_the_sum)
     check_row(WEIGHTS(1e-20f), 2e-20f, WANT(0.5f));
 }
 
+TEST(rows_side_by_side)     /* four at a time on the CPU, in squares and lines of columns */
+{
+    test_random r = test_seed("rows side by side");
+    enum { MOST_ROWS = 9, MOST_COLS = 37 };
+    const int64_t cols[] = { 1, 3, 4, 5, 8, 15, 16, 17, 20, 32, MOST_COLS };
+    FOR_BACKENDS(b)
+        for (int64_t rows = 1; rows <= MOST_ROWS; rows++)
+            for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+                const int64_t count = cols[c];
+                float weights[MOST_ROWS * MOST_COLS], want[MOST_ROWS * MOST_COLS], sums[MOST_ROWS];
+                float poison[MOST_ROWS * MOST_COLS] = { 0 };
+                for (int64_t t = 0; t < rows; t++) {
+                    float *row = weights + t * count;
+                    sums[t] = 1e-20f;
+                    for (int64_t k = 0; k < count; k++) {
+                        row[k] = ldexpf((float)test_below(&r, 1 << 24), (int)test_below(&r, 20) - 30);
+                        sums[t] += row[k];
+                    }
+                    for (int64_t k = 0; k < count; k++) want[t * count + k] = row[k] / sums[t];
+                }
+                for (int in_place = 0; in_place < 2; in_place++) {
+                    tensor w, sum, out;
+                    place(b, &w, TGL_F32, 2, SHAPE(rows, count), weights);
+                    place(b, &sum, TGL_F32, 1, SHAPE(rows), poison);
+                    place(b, &out, TGL_F32, 2, SHAPE(rows, count), poison);
+                    CHECK_OK(tgl_moe_normalize_weight(&w.t, &sum.t, in_place ? &w.t : &out.t, b->stream));
+                    check_contents(b, &w, in_place ? want : weights, "topk_weights");
+                    check_contents(b, &sum, sums, "denominator");
+                    check_contents(b, &out, in_place ? poison : want, "normalized_weights");
+                }
+            }
+}
+
 TEST(division_is_exact)     /* no product with a reciprocal: 5 * (1 / 5.0000001) and such differ */
 {
     for (int i = 1; i < 2000; i += 37) {
