@@ -189,6 +189,17 @@ def moe_rows():
         args = idx, 384, num_tokens * 8 + 127 * 384, 128
         yield f"get_fused_mapping {num_tokens}x8", lambda *a: moe.get_fused_mapping(*a)[:7], \
             torch_mapping, args
+    for num_tokens, num_experts, k in ((16, 16384, 1024), (64, 4096, 512), (4096, 256, 32)):
+        scores = torch.rand(num_tokens, num_experts).argsort(dim=1).float()         # no two are equal
+        yield f"topk_gate {num_tokens}x{num_experts}, top {k}", moe.topk_gate, \
+            lambda x, k: x.topk(k, dim=1).indices, (scores, k)
+    for size, num_topk_sum, k in (((4096, 256, 1), 1, 128), ((64, 8, 1024), 100, 4)):
+        scores = torch.rand(size).flatten(1).argsort(dim=1).float().sqrt().view(size)
+        yield f"topk_sum_and_topk_group_idx {'x'.join(map(str, size))}, sum of {num_topk_sum}, top {k}", \
+            moe.topk_sum_and_topk_group_idx, \
+            lambda x, n, k: x.topk(n, dim=2).values.sum(dim=2).topk(k, dim=1).indices, \
+            (scores, num_topk_sum, k)
+    yield "normalize_weight 4096x512", moe.normalize_weight, torch_normalize, (torch.rand(4096, 512),)
     mapping = moe.get_fused_mapping(idx[:512], 384, 0, 16)
     for dtype in (torch.bfloat16, torch.float32):
         x = torch.randn(512, 7168).to(dtype)
