@@ -93,6 +93,12 @@ static void check_elements(tgl_quant_format format, int64_t block_rows, int64_t 
 TEST(every_bf16_as_e4m3) { check_elements(TGL_QUANT_E4M3, 32, 32), check_elements(TGL_QUANT_E4M3, 5, 7); }
 TEST(every_bf16_as_e2m1) { check_elements(TGL_QUANT_E2M1, 32, 32), check_elements(TGL_QUANT_E2M1, 5, 7); }
 
+TEST(num_sms)
+{
+    check_num_sms("quant_per_block_cast_with_precomputed_sf", (const char *const[]){
+        "num_rows=130,1030 num_cols=64 format=e4m3,e2m1 offset=0,1 values=mixed", NULL });
+}
+
 TEST(empty)
 {
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
