@@ -152,10 +152,11 @@ TEST(every_code)        /* a column for each, with factors of many sizes below o
     for (int is_rounded = 0; is_rounded < 2; is_rounded++) {
         for (int m = 0; m < ROWS / BLOCK; m++)
             for (int j = 0; j < COLS; j++) {
+                const float magnitude = (float)magnitude_of(TGL_QUANT_E4M3, j & 0x7f);
+                const float number = (j & 0x7f) == 0x7f ? NAN : j & 0x80 ? -magnitude : magnitude;
                 float values[BLOCK], amax = 0;
                 for (int i = 0; i < BLOCK; i++) {
-                    const float magnitude = (float)magnitude_of(TGL_QUANT_E4M3, j & 0x7f);
-                    values[i] = (j & 0x7f) == 0x7f ? NAN : (j & 0x80 ? -magnitude : magnitude) * x_sf[m * BLOCK + i];
+                    values[i] = number * x_sf[m * BLOCK + i];
                     if (fabsf(values[i]) > amax) amax = fabsf(values[i]);
                 }
                 const block_factor f = factor_of_block(TGL_QUANT_E4M3, amax, is_rounded);
