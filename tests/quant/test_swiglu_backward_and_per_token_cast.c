@@ -240,7 +240,7 @@ TEST(no_rows)       /* weight_grad is still all zeros */
     }
 }
 
-TEST(num_sms)
+TEST(num_sms)       /* blocks of any kind of rows loop */
 {
     check_num_sms("quant_swiglu_backward_and_per_token_cast", (const char *const[]){
         "num_rows=70 num_cols=9 num_tokens=35 num_topk=2 num_picks=70 clamp=0.5 values=mixed",
