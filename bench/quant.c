@@ -516,13 +516,14 @@ const case_op quant_ops[] = {
             "num_rows=4096 num_cols=7168 num_per_channels=32 round=1 sf=packed",
             "num_rows=128,4096 num_cols=7168 sf_only=1",
             "num_rows=4096 num_cols=7168 round=1 sf=packed sf_only=1",
-            "num_rows=4096 num_cols=7168 dtype=e4m3 format=e2m1 num_per_channels=32 round=1 sf=packed "
+            "num_rows=128,4096 num_cols=7168 dtype=e4m3 format=e2m1 num_per_channels=32 round=1 sf=packed "
             "x_num_per_tokens=128 x_sf=packed",
             "num_rows=128,4096 num_cols=7168 format=e5m6 num_per_channels=7168 round=1",
             "num_rows=4096 num_cols=7168 format=e5m6 num_per_channels=7168 round=1 sf=packed",
             "num_rows=4096 num_cols=7168 dtype=f32 format=e5m6 num_per_channels=7168 round=1",
             "num_rows=8001 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 round=1 sf=packed",
-            "num_rows=8001 num_cols=7168 format=e5m6 num_per_channels=7168 round=1 sf=packed",
+            "num_rows=8001 num_cols=7168 format=e4m3,e5m6 num_per_channels=7168 round=1 sf=packed",
+            "num_rows=8001 num_cols=7168 round=1 sf=packed sf_only=1",
             "num_rows=8001 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32 round=1 "
             "sf=packed x_sf=packed",
             "num_rows=4001 num_cols=576 round=1 sf=packed",
@@ -642,6 +643,7 @@ const case_op quant_ops[] = {
             "num_rows=4096 num_cols=7168 sf_only=1",
             "num_rows=8001 num_cols=7168 dtype=bf16,f32 round=1 sf=packed",
             "num_rows=8001 num_cols=7168 format=e2m1 num_per_tokens=32 num_per_channels=32 round=1 sf=packed",
+            "num_rows=8001 num_cols=7168 round=1 sf=packed sf_only=1",
             "num_rows=4001 num_cols=576 round=1 sf=packed",
             NULL,
         },
@@ -689,7 +691,7 @@ const case_op quant_ops[] = {
             NULL,
         },
         .lists[CASE_BENCH] = (const char *const[]){
-            "num_rows=4096,8001 num_cols=7168",
+            "num_rows=128,4096,8001 num_cols=7168",
             "num_rows=8001 num_cols=7168 format=e2m1 num_per_tokens=32 num_per_channels=32 sf=packed",
             NULL,
         },
@@ -812,6 +814,8 @@ const case_op quant_ops[] = {
             "num_rows=4096 num_cols=4096",
             "num_rows=128,4096 num_cols=7168 dtype=e4m3",
             "num_rows=34816 num_cols=7168 num_tokens=21504 map=experts dtype=bf16,e4m3",
+            "num_rows=128 num_cols=7168 num_tokens=80 map=experts dtype=bf16,e4m3",
+            "num_rows=8001 num_cols=7168 num_tokens=5000 map=experts dtype=bf16,e4m3 round=1",
             "num_rows=8001 num_cols=7168 dtype=bf16,f32,e4m3 round=1",
             "num_rows=8064 num_cols=576 round=1",
             NULL,

@@ -157,7 +157,7 @@ const case_op quant_back_ops[] = {
             "num_rows=128,4096 num_cols=7168 format=e5m6 x_num_per_channels=7168",
             "num_rows=4096 num_cols=7168 format=e5m6 dtype=f32 x_num_per_channels=7168",
             "num_rows=8001 num_cols=7168 format=e4m3,e2m1 dtype=bf16,f32 x_sf=packed",
-            "num_rows=8001 num_cols=7168 x_num_per_tokens=128",
+            "num_rows=8001 num_cols=7168 x_num_per_tokens=128 x_num_per_channels=1,128",
             "num_rows=8001 num_cols=7168 format=e5m6 x_num_per_channels=7168",
             "num_rows=4001 num_cols=576 x_sf=packed",
             NULL,

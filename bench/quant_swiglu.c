@@ -755,6 +755,8 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=32768 num_cols=2048 round=1 sf=packed clamp=10 count=0,1",
             "num_rows=8001 num_cols=7168 round=1 sf=packed clamp=none,10",
             "num_rows=8001 num_cols=7168 dtype=f32 round=1 sf=packed",
+            "num_rows=8001 num_cols=7168 weights=8 skip=129 round=1 sf=packed",
+            "num_rows=8001 num_cols=7168 round=1 sf=packed clamp=10 count=1",
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
@@ -795,6 +797,7 @@ const case_op quant_swiglu_ops[] = {
         .lists[CASE_SLOW] = (const char *const[]){
             "num_rows=4096 " HIDDEN_SIZES "num_per_tokens=32,128 without_transpose=0,1 round=0,1 "
             "clamp=none,10,0.5",
+            "num_rows=8064 " HIDDEN_SIZES "num_per_tokens=32,128 without_transpose=0,1 round=1 clamp=0.5",
             "num_rows=4001 num_cols=2048 dtype=bf16,f32 without_transpose=0,1 clamp=0.3 values=mixed",
             "num_rows=150016 num_cols=7168",
             "num_rows=2100 num_cols=512 layout=far",
@@ -850,11 +853,14 @@ const case_op quant_swiglu_ops[] = {
             "num_per_channels=32,128 round=0,1 clamp=none,10,0.5",
             "num_rows=2048 num_cols=2048 num_tokens=300 num_topk=9 num_picks=1800 clamp=none,0.5 "
             "values=mixed",
+            "num_rows=150000 num_cols=7168 num_tokens=20000 num_topk=8 num_picks=149999",   /* past 2^31 */
             "num_rows=2100 num_cols=512 num_tokens=1000 num_topk=2 num_picks=1500 layout=far",
             NULL,
         },
-        /* 8 ranks with 4096 or 128 tokens each, 8 of 256 experts, 32 of them here, in blocks of 128 rows */
+        /* 8 ranks with 4096 or 128 tokens each, 8 of 256 experts, 32 of them here, in blocks of 128 rows; and
+         * one such block alone */
         .lists[CASE_BENCH] = (const char *const[]){
+            "num_rows=128 num_cols=2048 num_tokens=21 num_topk=8 num_picks=32",
             "num_rows=4096 num_cols=2048 num_tokens=672 num_topk=8 num_picks=1024",
             "num_rows=34816 num_cols=2048,4096 num_tokens=21504 num_topk=8 num_picks=32768",
             "num_rows=34816 num_cols=2048 num_tokens=21504 num_topk=8 num_picks=32768 num_per_channels=32",

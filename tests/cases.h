@@ -48,4 +48,19 @@ static inline void check_lines(const char *op_name, const char *const *lines, co
     if (num_skipped) printf("  %s: %" PRId64 " cases left out\n", b->name, num_skipped);
 }
 
+/* The lines with every bound on multiprocessors: results do not depend on it. */
+static inline void check_num_sms(const char *op_name, const char *const *lines)
+{
+    static const int bounds[] = { 1, 2, 3, 7, 112 };
+    FOR_BACKENDS(b) {
+        if (backend_is_cpu(b)) continue;
+        for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+            if (bounds[i] > 3 && b->is_emulated) continue;      /* it has 4 */
+            CHECK_OK(tgl_set_num_sms(b->device.device_id, bounds[i]));
+            check_lines(op_name, lines, b);
+        }
+        CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+    }
+}
+
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * support.h - what the tests of the routing ops share beside ops.h: limits on multiprocessors, a captured
- * call, launches, errors of tensors of a given dtype. */
+ * support.h - what the tests of the routing ops share beside ops.h: a captured call, launches, errors of
+ * tensors of a given dtype. */
 #ifndef TEGULA_MOE_SUPPORT_H
 #define TEGULA_MOE_SUPPORT_H
 
@@ -12,21 +12,6 @@
 #include "tegula/moe.h"
 
 /* ---- cases of the table in other circumstances ---- */
-
-/* The lines with every bound on multiprocessors: results do not depend on it. */
-static inline void check_num_sms(const char *op_name, const char *const *lines)
-{
-    static const int bounds[] = { 1, 2, 3, 7, 112 };
-    FOR_BACKENDS(b) {
-        if (backend_is_cpu(b)) continue;
-        for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
-            if (bounds[i] > 3 && b->is_emulated) continue;      /* it has 4 */
-            CHECK_OK(tgl_set_num_sms(b->device.device_id, bounds[i]));
-            check_lines(op_name, lines, b);
-        }
-        CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
-    }
-}
 
 static inline tgl_status call_instance(void *k) { return case_call(k); }
 

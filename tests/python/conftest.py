@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Run with the built package on the path: PYTHONPATH=build/python pytest tests/python."""
 import hashlib
+import os
 import pathlib
 import sys
 import threading
@@ -15,6 +16,9 @@ except ImportError:
 
 HAS_CUDA = torch is not None and torch.cuda.is_available()
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="no GPU here")
+# The whole matrices of TileKernels' tests (tests/run --slow sets it): as large as there on a GPU; on the CPU with all
+# sizes of rows but few of them, as the slow lists of the C tests have the rest.
+IS_FULL = os.environ.get("TK_FULL_TEST") in ("1", "true", "True")
 NEEDS_TORCH = {
     "test_cuda.py", "test_docs.py", "test_golden.py", "test_memory.py", "test_moe.py",
     "test_moe_cuda.py", "test_moe_gate.py", "test_moe_mapping.py", "test_quant.py", "test_quant_casts.py",

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 """The casts against plain torch, bit for bit, over TileKernels' matrix of parameters and beyond it; with
-fewer tokens unless TK_FULL_TEST=1."""
+fewer tokens but on a GPU with TK_FULL_TEST=1."""
 import itertools
-import os
 
 import pytest
 import torch
 
 import tegula.torch as reference
+from conftest import HAS_CUDA, IS_FULL
 from tegula import moe, quant
 from tegula.testing import assert_equal, calc_diff, check_bias, clear_unused_sf
 from tegula.testing.generator import (
@@ -15,8 +15,7 @@ from tegula.testing.generator import (
     generate_rand_float, generate_topk_idx,
 )
 
-IS_FULL = os.environ.get("TK_FULL_TEST") in ("1", "true", "True")
-NUM_TOKENS = generate_num_tokens() if IS_FULL else [0, 1, 37]
+NUM_TOKENS = {"cpu": [0, 1, 37], "cuda": generate_num_tokens() if IS_FULL else [0, 1, 37]}
 HIDDEN_SIZES = generate_hidden_sizes() if IS_FULL else [576, 1024]
 INF, NAN = float("inf"), float("nan")
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
@@ -58,7 +57,7 @@ def same(seen, want):
 @each_dtype
 @each_hidden
 def test_per_token_cast(hidden, dtype, flags, fmt, device):
-    for num_tokens, num_per_channels in itertools.product(NUM_TOKENS, (16, 32, 64, 128, hidden, 100)):
+    for num_tokens, num_per_channels in itertools.product(NUM_TOKENS[device], (16, 32, 64, 128, hidden, 100)):
         x = make(num_tokens, hidden, dtype, device)
         want = reference.cast(x, fmt, (1, num_per_channels), **options(flags))
         same(quant.per_token_cast(x, fmt, num_per_channels, **options(flags)), want)
@@ -75,7 +74,7 @@ def test_per_token_cast(hidden, dtype, flags, fmt, device):
 @pytest.mark.parametrize("x_fmt", ["e4m3", "e2m1"])
 @each_hidden
 def test_per_token_cast_of_codes(hidden, x_fmt, x_block_size, flags, fmt, device):
-    for num_tokens, num_per_channels in itertools.product(NUM_TOKENS, (32, 128)):
+    for num_tokens, num_per_channels in itertools.product(NUM_TOKENS[device], (32, 128)):
         x = reference.cast(make(num_tokens, hidden, torch.float32, device), x_fmt, x_block_size,
                            **options(flags))
         want = reference.cast(x, fmt, (1, num_per_channels), None, x_block_size, **options(flags))
@@ -147,7 +146,7 @@ def test_zeros_beside_a_large_factor(device):
 @each_dtype
 @each_hidden
 def test_e5m6(hidden, dtype, flags, device):
-    for num_tokens in NUM_TOKENS:
+    for num_tokens in NUM_TOKENS[device]:
         inputs = [*generate_e5m6_inputs(num_tokens, hidden, dtype, device),
                   (make(num_tokens, hidden, dtype, device), None)]
         for (x, is_special), num_per_channels in itertools.product(inputs, (hidden, 64)):
@@ -181,7 +180,7 @@ def test_every_e5m6_code(device):
 @each_hidden
 def test_per_block_cast(hidden, dtype, flags, fmt, device):
     blocks = (128, 128), (32, 32), (32, 128), (128, 32), (3, 100)
-    for num_tokens, block_size in itertools.product(NUM_TOKENS, blocks):
+    for num_tokens, block_size in itertools.product(NUM_TOKENS[device], blocks):
         x = make(num_tokens, hidden, dtype, device)
         want = reference.cast(x, fmt, block_size, **options(flags))
         same(quant.per_block_cast(x, fmt, block_size, **options(flags)), want)
@@ -197,7 +196,7 @@ def test_per_block_cast(hidden, dtype, flags, fmt, device):
 @each_hidden
 def test_per_block_cast_lossless(hidden, out_block_size, in_flags, out_flags, device):
     """Values are the same afterwards, by the reference and by the op."""
-    for num_tokens in NUM_TOKENS:
+    for num_tokens in NUM_TOKENS[device]:
         x = generate_rand_float((num_tokens, hidden), device)
         if num_tokens:
             x = x.sign() * x.abs().clamp(min=float(x.abs().max()) / 2**9)
@@ -226,7 +225,7 @@ def test_lossless_says_what_it_cannot(device):
 @each_dtype
 @each_hidden
 def test_per_channel_cast(hidden, dtype, round_sf, device):
-    for num_tokens, num_per_tokens in itertools.product((*NUM_TOKENS, 128, 200), (32, 128)):
+    for num_tokens, num_per_tokens in itertools.product((*NUM_TOKENS[device], 128, 200), (32, 128)):
         x = make(num_tokens, hidden, dtype, device)
         out, sf = reference.cast(x, "e4m3", (num_per_tokens, 1), round_sf=round_sf)
         same(quant.per_channel_cast(x, "e4m3", num_per_tokens, round_sf), (out, sf))
@@ -235,17 +234,18 @@ def test_per_channel_cast(hidden, dtype, round_sf, device):
              (reference.transpose(out), sf))
 
 
-MOE_PARAMS = list(generate_moe_params())[::1 if IS_FULL else 4]
+MOE_PARAMS = list(generate_moe_params())[::1 if IS_FULL and HAS_CUDA else 4]
 
 
 @pytest.mark.parametrize("is_quantised", [False, True])
 @pytest.mark.parametrize("round_sf", [False, True])
 @pytest.mark.parametrize("params", MOE_PARAMS, ids=lambda p: "-".join(map(str, p.values())))
 def test_per_channel_cast_fused(params, round_sf, is_quantised, device):
-    params = params if IS_FULL else params | {"num_send_tokens": 9}
+    is_large = IS_FULL and device == "cuda"
+    params = params if is_large else params | {"num_send_tokens": min(9, params["num_send_tokens"])}
     idx = generate_topk_idx(params, device)
     mapping = moe.get_fused_mapping(idx, params["num_experts"], 0, 128)
-    for hidden in HIDDEN_SIZES[-1:]:
+    for hidden in HIDDEN_SIZES if is_large else HIDDEN_SIZES[-1:]:
         x = moe.expand_to_fused(make(len(idx), hidden, torch.bfloat16, device), mapping[3], mapping[0])
         pair = quant.per_token_cast(x, "e4m3", 128) if is_quantised else x
         num_per_channels = 128 if is_quantised else None
@@ -263,7 +263,7 @@ def test_per_channel_cast_fused(params, round_sf, is_quantised, device):
 @each_hidden
 def test_cast_back(hidden, flags, x_fmt, fmt, device):
     blocks = (1, 128), (1, hidden), (128, 1), (128, 128), (32, 32), (1, 32), (3, 100)
-    for num_tokens, block_size in itertools.product(NUM_TOKENS, blocks):
+    for num_tokens, block_size in itertools.product(NUM_TOKENS[device], blocks):
         x = make(num_tokens, hidden, torch.float32, device)
         pair = reference.cast(x, x_fmt, block_size, **options(flags))
         want = reference.cast_back(pair, fmt, block_size)

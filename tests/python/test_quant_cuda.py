@@ -14,6 +14,43 @@ from test_quant import CASES, FUNCTIONS, case_of, copies, flat, tensors_in
 pytestmark = needs_cuda
 
 PACKED = {"use_tma_aligned_col_major_sf": True, "round_sf": True, "use_packed_ue8m0": True}
+
+
+def some_rows(x):
+    """A map to as many rows, its own inverse: backwards, some of them absent."""
+    rows = torch.arange(len(x), dtype=torch.int32, device=x.device)
+    return torch.where((rows % 3 == 0) | (rows.flip(0) % 3 == 0), -1, rows.flip(0))
+
+
+def factors(x, num_rows, num_cols):
+    """Many, the same on every device; few are powers of two."""
+    return (torch.arange(num_rows * num_cols, device=x.device) % 61 + 20).view(num_rows, num_cols) / 64
+
+
+def swiglu_with_all(x):
+    """Weights, rows that are skipped (and say nothing), values that are clamped and counted."""
+    rows, count = some_rows(x), torch.zeros(3, dtype=torch.int64, device=x.device)
+    out, sf = quant.swiglu_forward_and_per_token_cast(
+        x, "e4m3", 128, rows, factors(x, len(x), 1), rows, **PACKED, swiglu_clamp_value=0.5,
+        clamped_count=count)
+    return out.view(torch.uint8)[rows >= 0], sf[rows >= 0], count
+
+
+def swiglu_count(x, num_per_channels):
+    count = torch.zeros(3, dtype=torch.int64, device=x.device)
+    return *quant.swiglu_forward_and_per_token_cast(x, "e4m3", num_per_channels, swiglu_clamp_value=0.5,
+                                                    clamped_count=count), count
+
+
+def backward(x, num_per_channels):
+    hidden = x.shape[1] // 2
+    rows, codes = some_rows(x), quant.per_token_cast(x, "e4m3", 128)[0]
+    sf = factors(x, len(x), 2 * -(-hidden // num_per_channels)) / 256
+    return quant.swiglu_backward_and_per_token_cast(
+        (codes, sf), x[:, :hidden].contiguous(), factors(x, len(x), 1), rows, rows[:, None], num_per_channels,
+        swiglu_clamp_value=1.5)
+
+
 # Of a bfloat16 tensor; every op with its own kernel. Casts and copies are exact: the CPU gives the same bits.
 EXACT = {
     "per_token_e4m3": lambda x: quant.per_token_cast(x, "e4m3", 128),
@@ -26,10 +63,23 @@ EXACT = {
         quant.per_block_cast(x, "e2m1", (1, 32), round_sf=True), "e4m3", (1, 32), (128, 128)),
     "per_channel": lambda x: quant.per_channel_cast(x, "e4m3", 128),
     "per_channel_and_transpose": lambda x: quant.per_channel_cast_and_transpose(x, "e4m3", 128),
+    "given": lambda x: quant.per_token_cast_with_precomputed_sf(
+        x, "e4m3", 128, factors(x, len(x), x.shape[1] // 128)),
+    "given_blocks": lambda x: quant.per_block_cast_with_precomputed_sf(
+        x, "e2m1", (32, 64), factors(x, -(-len(x) // 32), x.shape[1] // 64)),
+    "gathered": lambda x: quant.per_channel_cast_fused(x, "e4m3", 128, pos_to_token=some_rows(x)),
+    "gathered_codes": lambda x: quant.per_channel_cast_fused(
+        quant.per_token_cast(x, "e4m3", 128), "e4m3", 128, True, 128, some_rows(x)),
     "back": lambda x: quant.cast_back(quant.per_token_cast(x, "e4m3", 128), "bf16", (1, 128)),
+    "unpack": lambda x: quant.unpack_from_e2m1fn_x2(quant.per_token_cast(x, "e2m1", 32)[0]),
 }
 SWIGLU = {
     "swiglu": lambda x: quant.swiglu_forward_and_per_token_cast(x, "e4m3", 64, swiglu_clamp_value=2.0),
+    "swiglu_with_all": swiglu_with_all,
+    "swiglu_count": lambda x: swiglu_count(x, 128),
+    "swiglu_count_in_odd_blocks": lambda x: swiglu_count(x, 100),
+    "backward": lambda x: backward(x, 128),
+    "backward_in_odd_blocks": lambda x: backward(x, 100),
     "swiglu_per_channel": lambda x: quant.swiglu_forward_and_per_channel_cast_and_transpose(x, "e4m3", 128),
 }
 

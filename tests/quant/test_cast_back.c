@@ -165,6 +165,13 @@ TEST(products_round_before_bf16)    /* twice: to f32, then to bf16 */
     }
 }
 
+TEST(num_sms)       /* threads with one, two and four rows */
+{
+    check_num_sms("quant_cast_back", (const char *const[]){
+        "num_rows=130,1030 num_cols=64 format=e4m3,e2m1,e5m6 x_num_per_channels=0 values=mixed",
+        "num_rows=1030 num_cols=64 offset=1 values=mixed", NULL });
+}
+
 TEST(empty)
 {
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_per_block_cast, on every device of the tests: blocks of several rows; elements and factors are
  * those of per_token_cast, so what is tested here is which values share one. */
-#include "support.h"
+#include "elements.h"
 
 TESTS_OF_TABLE("quant_per_block_cast")
 
@@ -104,6 +104,18 @@ TEST(one_row_is_per_token_cast)
         }
     }
 }
+
+/* ---- elements ---- */
+
+/* Blocks with a kernel of their own, and others. */
+static void check_elements(tgl_quant_format format)
+{
+    check_all_elements((element_check){ format, 32, 32, 64, .cast = tgl_quant_per_block_cast });
+    check_all_elements((element_check){ format, 5, 6, 60, .cast = tgl_quant_per_block_cast });
+}
+
+TEST(every_bf16_as_e4m3) { check_elements(TGL_QUANT_E4M3); }
+TEST(every_bf16_as_e2m1) { check_elements(TGL_QUANT_E2M1); }
 
 TEST(empty)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_per_block_cast_with_precomputed_sf, on every device of the tests. */
-#include "support.h"
+#include "elements.h"
 
 TESTS_OF_TABLE("quant_per_block_cast_with_precomputed_sf")
 
@@ -50,6 +50,53 @@ TEST(a_reciprocal_and_a_product)        /* not a quotient: these differ for some
         discard(b, &in);
         discard(b, &given);
     }
+}
+
+/* Every element with one of the factors; in the next turn with the next. */
+static void check_elements(tgl_quant_format format, int64_t block_rows, int64_t block_cols)
+{
+    static const float factors[] = { 1, 3, 0x1p-9f, 1e-20f };
+    static float list[MAX_ELEMENTS];
+    enum { COLS = 96 };
+    const int64_t is_pair = format == TGL_QUANT_E2M1, k = (COLS + block_cols - 1) / block_cols;
+    for (int turn = 0; turn < 8; turn++) {
+        const bool is_bf16 = turn / 4;
+        const int64_t count = list_elements(format, is_bf16, list), rows = (count + COLS - 1) / COLS;
+        const int64_t m = (rows + block_rows - 1) / block_rows;
+        float *x = calloc((size_t)(rows * COLS), sizeof *x), *sf = calloc((size_t)(m * k), sizeof *sf);
+        uint8_t *want = calloc((size_t)(rows * COLS), 1);
+        REQUIRE(x && sf && want);
+        for (int64_t i = 0; i < rows * COLS; i++) {
+            const int64_t block = i / COLS / block_rows * k + i % COLS / block_cols;
+            sf[block] = factors[(block + turn) % COUNT_OF(factors)];
+            x[i] = i < count ? list[i] : 0;
+            const unsigned code = nearest_code(format, x[i] * (1 / sf[block]));
+            want[i >> is_pair] |= (uint8_t)(is_pair && i % 2 ? code << 4 : code);
+        }
+        FOR_BACKENDS(b) {
+            tensor in, out, given;
+            place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, rows, COLS, x);
+            place(b, &out, is_pair ? TGL_U8 : TGL_E4M3, 2, SHAPE(rows, COLS >> is_pair), NULL);
+            place(b, &given, TGL_F32, 2, SHAPE(m, k), sf);
+            CHECK_OK(tgl_quant_per_block_cast_with_precomputed_sf(
+                &in.t, &given.t, &out.t,
+                PARAMS(.format = format, .num_per_tokens = block_rows, .num_per_channels = block_cols),
+                b->stream));
+            check_contents(b, &out, want, "out");
+            discard(b, &in);
+            discard(b, &given);
+        }
+        free(x), free(sf), free(want);
+    }
+}
+
+TEST(every_bf16_as_e4m3) { check_elements(TGL_QUANT_E4M3, 32, 32), check_elements(TGL_QUANT_E4M3, 5, 7); }
+TEST(every_bf16_as_e2m1) { check_elements(TGL_QUANT_E2M1, 32, 32), check_elements(TGL_QUANT_E2M1, 5, 7); }
+
+TEST(num_sms)       /* threads with one, two and four rows */
+{
+    check_num_sms("quant_per_block_cast_with_precomputed_sf", (const char *const[]){
+        "num_rows=130,1030 num_cols=64 format=e4m3,e2m1 offset=0,1 values=mixed", NULL });
 }
 
 TEST(empty)

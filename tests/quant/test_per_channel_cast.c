@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_per_channel_cast, on every device of the tests: a factor for num_per_tokens rows of one column,
  * of rows that a map chooses. */
-#include "support.h"
+#include "elements.h"
 
 TESTS_OF_TABLE("quant_per_channel_cast")
 
@@ -122,6 +122,62 @@ TEST(zeros_beside_a_huge_factor)
         check_contents(b, &sf, F32S(0x1p-22f, 0x1p-22f), "out_sf");
         discard(b, &in);
         discard(b, &in_sf);
+    }
+}
+
+/* ---- elements ---- */
+
+static tgl_status cast_values(const DLTensor *x, DLTensor *out, DLTensor *out_sf,
+                              const tgl_quant_params *params, tgl_stream stream)
+{
+    return tgl_quant_per_channel_cast(x, NULL, NULL, out, out_sf, params, stream);
+}
+
+TEST(every_bf16)
+{
+    check_all_elements((element_check){ TGL_QUANT_E4M3, 32, 1, 64, .cast = cast_values });
+    check_all_elements((element_check){ TGL_QUANT_E4M3, 7, 1, 61, .cast = cast_values });
+}
+
+TEST(every_code)        /* a column for each, with factors of many sizes below one another */
+{
+    enum { ROWS = 64, COLS = 256, BLOCK = 8 };
+    static uint8_t x[ROWS][COLS], want[ROWS][COLS];
+    static float x_sf[ROWS], want_sf[ROWS / BLOCK][COLS];
+    test_random r = test_seed("every_code");
+    for (int i = 0; i < ROWS; i++) {
+        x_sf[i] = float_of((uint32_t)test_below(&r, 0x08000000) + 0x3c000000);      /* 2^-7 to 2^9 */
+        for (int j = 0; j < COLS; j++) x[i][j] = (uint8_t)j;
+    }
+    for (int is_rounded = 0; is_rounded < 2; is_rounded++) {
+        for (int m = 0; m < ROWS / BLOCK; m++)
+            for (int j = 0; j < COLS; j++) {
+                const float magnitude = (float)magnitude_of(TGL_QUANT_E4M3, j & 0x7f);
+                const float number = (j & 0x7f) == 0x7f ? NAN : j & 0x80 ? -magnitude : magnitude;
+                float values[BLOCK], amax = 0;
+                for (int i = 0; i < BLOCK; i++) {
+                    values[i] = number * x_sf[m * BLOCK + i];
+                    if (fabsf(values[i]) > amax) amax = fabsf(values[i]);
+                }
+                const block_factor f = factor_of_block(TGL_QUANT_E4M3, amax, is_rounded);
+                want_sf[m][j] = f.sf;
+                for (int i = 0; i < BLOCK; i++)
+                    want[m * BLOCK + i][j] = nearest_code(TGL_QUANT_E4M3, values[i] * f.inv);
+            }
+        FOR_BACKENDS(b) {
+            tensor in, in_sf, out, sf;
+            place(b, &in, TGL_E4M3, 2, SHAPE(ROWS, COLS), x);
+            place(b, &in_sf, TGL_F32, 2, SHAPE(ROWS, 1), x_sf);
+            place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, COLS), NULL);
+            place(b, &sf, TGL_F32, 2, SHAPE(ROWS / BLOCK, COLS), NULL);
+            CHECK_OK(tgl_quant_per_channel_cast(&in.t, &in_sf.t, NULL, &out.t, &sf.t,
+                                                PARAMS(.num_per_tokens = BLOCK, .round_sf = is_rounded),
+                                                b->stream));
+            check_contents(b, &out, want, "out");
+            check_contents(b, &sf, want_sf, "out_sf");
+            discard(b, &in);
+            discard(b, &in_sf);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_per_channel_cast_and_transpose, on every device of the tests: the codes of per_channel_cast,
  * transposed; its factors, not transposed. */
-#include "support.h"
+#include "elements.h"
 
 TESTS_OF_TABLE("quant_per_channel_cast_and_transpose")
 
@@ -52,6 +52,14 @@ TEST(transposes_per_channel_cast)
         check_contents(b, &sf, want_sf, "out_sf");
         discard(b, &in);
     }
+}
+
+TEST(every_bf16)
+{
+    check_all_elements((element_check){ TGL_QUANT_E4M3, 32, 1, 64, .is_transposed = true,
+                                        .cast = tgl_quant_per_channel_cast_and_transpose });
+    check_all_elements((element_check){ TGL_QUANT_E4M3, 7, 1, 61, .is_transposed = true,
+                                        .cast = tgl_quant_per_channel_cast_and_transpose });
 }
 
 TEST(empty)

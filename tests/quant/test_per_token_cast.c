@@ -499,6 +499,13 @@ TEST(bias_of_e5m6) { check_bias(TGL_QUANT_E5M6, false), check_bias(TGL_QUANT_E5M
 
 /* ---- nothing to do ---- */
 
+TEST(num_sms)       /* 5 blocks are few from 3 of them on */
+{
+    check_num_sms("quant_per_token_cast", (const char *const[]){
+        "num_rows=33 num_cols=256 round=1 sf=packed values=mixed",
+        "num_rows=5 num_cols=2056 num_per_channels=0 dtype=bf16,f32 values=mixed", NULL });
+}
+
 TEST(empty)     /* no data and no driver */
 {
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };

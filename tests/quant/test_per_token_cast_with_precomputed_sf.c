@@ -179,6 +179,12 @@ TEST(its_own_factors)
 
 /* ---- nothing to do ---- */
 
+TEST(num_sms)       /* 5 blocks are few from 3 of them on */
+{
+    check_num_sms("quant_per_token_cast_with_precomputed_sf", (const char *const[]){
+        "num_rows=33 num_cols=256 sf=packed values=mixed", NULL });
+}
+
 TEST(empty)
 {
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };

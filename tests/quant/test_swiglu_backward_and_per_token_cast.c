@@ -240,6 +240,13 @@ TEST(no_rows)       /* weight_grad is still all zeros */
     }
 }
 
+TEST(num_sms)       /* blocks of any kind of rows loop */
+{
+    check_num_sms("quant_swiglu_backward_and_per_token_cast", (const char *const[]){
+        "num_rows=70 num_cols=9 num_tokens=35 num_topk=2 num_picks=70 clamp=0.5 values=mixed",
+        "num_rows=33 num_cols=128 num_tokens=40 num_topk=8 num_picks=30 round=1 values=mixed", NULL });
+}
+
 /* ---- errors ---- */
 
 typedef struct {

@@ -325,6 +325,14 @@ TEST(skipped_rows_stay)         /* in every layout, and with every row skipped *
         }
 }
 
+TEST(num_sms)       /* 40 rows are few from 3 of them on; counting blocks loop */
+{
+    check_num_sms("quant_swiglu_forward_and_per_token_cast", (const char *const[]){
+        "num_rows=40,130 num_cols=256 clamp=0.5 count=0,1 round=1 values=mixed",
+        "num_rows=40 num_cols=256 clamp=0.5 count=1 weights=1 skip=2 round=1 sf=packed values=mixed",
+        "num_rows=70 num_cols=130 num_per_channels=7 clamp=2 count=1 values=mixed", NULL });
+}
+
 TEST(empty)
 {
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
