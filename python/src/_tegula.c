@@ -57,22 +57,40 @@ static PyObject *bind_torch(PyObject *m, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static op_row *row_named(const char *name)
+{
+    for (int i = 0; i < num_rows; i++)
+        if (!strcmp(rows[i].name, name)) return &rows[i];
+    PyErr_Format(PyExc_KeyError, "no op %s", name);
+    return NULL;
+}
+
 /* name, dispatch, gradient or None, transform or None */
 static PyObject *bind_op(PyObject *m, PyObject *args)
 {
     (void)m;
     const char *name;
     PyObject *dispatch, *gradient, *transform;
-    if (!PyArg_ParseTuple(args, "sOOO", &name, &dispatch, &gradient, &transform)) return NULL;
-    for (int i = 0; i < num_rows; i++)
-        if (!strcmp(rows[i].name, name)) {
-            Py_INCREF(args); /* as above */
-            rows[i].gradient = gradient;
-            rows[i].transform = transform;
-            rows[i].dispatch = dispatch;
-            Py_RETURN_NONE;
-        }
-    return PyErr_Format(PyExc_KeyError, "no op %s", name);
+    op_row *row;
+    if (!PyArg_ParseTuple(args, "sOOO", &name, &dispatch, &gradient, &transform) || !(row = row_named(name)))
+        return NULL;
+    Py_INCREF(args); /* as above */
+    row->gradient = gradient;
+    row->transform = transform;
+    row->dispatch = dispatch;
+    Py_RETURN_NONE;
+}
+
+static PyObject *check(PyObject *m, PyObject *args) /* name, arguments as check_arguments() takes them */
+{
+    (void)m;
+    const char *name;
+    PyObject *arguments;
+    op_row *row;
+    if (!PyArg_ParseTuple(args, "sO!", &name, &PyTuple_Type, &arguments) || !(row = row_named(name)) ||
+        !check_arguments(row, arguments))
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 /* A tensor as the glue sees it, for tests and bug reports. */
@@ -222,6 +240,7 @@ static PyMethodDef methods[] = {
     { "table", table, METH_NOARGS, NULL },
     { "bind_torch", bind_torch, METH_VARARGS, NULL },
     { "bind_op", bind_op, METH_VARARGS, NULL },
+    { "check", check, METH_VARARGS, NULL },
     { "describe", describe, METH_O, NULL },
     { "version", version, METH_NOARGS, NULL },
     { "set_num_sms", set_num_sms, METH_VARARGS, NULL },
@@ -292,8 +311,8 @@ static const char *make_doc(const op_row *row)
     for (int i = 0; text && i < s->count; i++) {
         const argument whole = { i, -1, row->params[i].has_default };
         const argument *a = row->face ? &row->arguments[i] : &whole;
-        PyObject *standard = PyUnicode_FromString(!a->has_default ? "" : a->first < 0 ? "False" : "None");
-        if (a->has_default && a->first >= 0 && a->second < 0) {
+        PyObject *standard = PyUnicode_FromString(a->has_default ? "None" : "");
+        if (a->has_default && a->second < 0) {
             Py_XDECREF(standard);
             standard = default_of(&row->params[a->first]);
         }

@@ -97,7 +97,6 @@ static bool spread(const op_row *row, PyObject *const *slot, PyObject **object, 
         PyObject *given = slot[i], *name = row->public.names[i], *items[2] = { Py_None, Py_None };
         if (!given && !a->has_default)
             return PyErr_Format(PyExc_TypeError, "%s(): %U is missing", row->name, name), false;
-        if (a->first < 0) continue;
         if (a->second < 0) {
             object[a->first] = given;
             continue;
@@ -158,7 +157,7 @@ static void raise_unfit(const param *p, PyObject *object, const char *want, cons
     const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError);
     if (!is_too_large && !PyErr_ExceptionMatches(PyExc_TypeError)) return; /* from the object's own code */
     PyErr_Clear();
-    PyErr_Format(is_too_large ? PyExc_OverflowError : PyExc_TypeError, "%U: is %R, want %s", p->name, object,
+    PyErr_Format(is_too_large ? PyExc_OverflowError : PyExc_TypeError, "%U: is %R, want %s", p->shown, object,
                  is_too_large ? want_smaller : want);
 }
 
@@ -191,6 +190,34 @@ static bool read_scalar(const param *p, PyObject *object, value *v)
         raise_unknown_word(p, object);
     }
     return false;
+}
+
+/* What can be said of a call before it: for tensors without data. `arguments` has the row's, in order, as a
+ * tuple; for a tensor a tuple of its sizes. */
+bool check_arguments(const op_row *row, PyObject *arguments)
+{
+    value v[MAX_PARAMS];
+    DLTensor tensors[MAX_PARAMS];
+    int64_t sizes[MAX_PARAMS][MAX_DIMS];
+    for (int i = 0; i < row->num_params; i++) {
+        const param *p = &row->params[i];
+        PyObject *object = PyTuple_GetItem(arguments, i);
+        if (!object || (p->kind != 't' && !read_scalar(p, object, &v[i]))) return false;
+        if (p->kind != 't') continue;
+        v[i] = (value){ .tensor = object == Py_None ? NULL : &tensors[i] };
+        if (!v[i].tensor) continue;
+        const Py_ssize_t ndim = PyTuple_Size(object);
+        if (ndim < 0) return false;
+        if (ndim != p->ndim)
+            return PyErr_Format(PyExc_ValueError, "%U: has %zd dimensions, want %d", p->name, ndim, p->ndim),
+                   false;
+        tensors[i] = (DLTensor){ .ndim = p->ndim, .shape = sizes[i] };
+        for (int d = 0; d < p->ndim; d++) {
+            sizes[i][d] = PyLong_AsLongLong(PyTuple_GetItem(object, d));
+            if (sizes[i][d] == -1 && PyErr_Occurred()) return false;
+        }
+    }
+    return !row->check || row->check(v);
 }
 
 /* ---- the other ways of a call ---- */
@@ -346,7 +373,7 @@ static bool evaluate(const op_row *row, const extent *e, const frame *f, int64_t
             product = x;
         } else if (q->op == '/') {
             if (x <= 0 && q->axis < 0)
-                PyErr_Format(PyExc_ValueError, "%U: is %lld, want >= 1", row->params[q->param].name,
+                PyErr_Format(PyExc_ValueError, "%U: is %lld, want >= 1", row->params[q->param].shown,
                              (long long)x);
             if (x <= 0) return false;
             product = product / x + (product % x != 0);

@@ -47,6 +47,7 @@ typedef struct { int count; factor f[MAX_FACTORS]; } extent;
 
 typedef struct {
     PyObject *name;          /* interned */
+    PyObject *shown;         /* in messages: the public function's pair of numbers that it is of, or name */
     char kind;               /* 't' tensor, 'i' int, 'f' float, 'b' bool, 'e' one of words */
     bool optional, has_default, is_in_place;
     int ndim, num_words;
@@ -57,7 +58,7 @@ typedef struct {
 } param;
 
 /* An argument of the public function, where that takes other ones than the row: a parameter, or a pair of
- * them; first -1: it is not read. */
+ * them; second -1: no pair. */
 typedef struct { int first, second; bool has_default; } argument;
 typedef struct { int count, num_positions; PyObject *names[MAX_PARAMS]; } argument_list;
 
@@ -174,6 +175,7 @@ void drop_tensor(tensor_ref *ref);
 extern PyObject *error_type; /* tegula.Error */
 PyObject *raise_status(tgl_status status);
 bool init_calls(void);
+bool check_arguments(const op_row *row, PyObject *arguments);
 PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 typedef struct {
     PyObject_HEAD op_row *row;

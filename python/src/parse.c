@@ -118,7 +118,7 @@ static bool parse_param(reader *r, op_row *row)
     char w[NAME_BYTES];
     if (row->num_params == MAX_PARAMS || !take_word(r, w)) return false;
     param *p = &row->params[row->num_params++];
-    if (!(p->name = PyUnicode_InternFromString(w))) return false;
+    if (!(p->name = p->shown = PyUnicode_InternFromString(w))) return false;
     if (take(r, "[")) return parse_tensor(r, row, p);
     if (!take(r, ":")) return false;
     if (take(r, "{")) {
@@ -230,7 +230,7 @@ static bool parse_output(reader *r, op_row *row)                     /* result [
     return has_all_sizes(row, o);
 }
 
-/* x & x_sf, fmt, block_size: num_per_tokens & num_per_channels = None, *, inexact, -round_sf */
+/* x & x_sf, fmt, block_size: num_per_tokens & num_per_channels = None, *, inexact */
 static bool parse_face(op_row *row)
 {
     reader r = { .p = row->face };
@@ -246,15 +246,17 @@ static bool parse_face(op_row *row)
         if (s->count == MAX_PARAMS) return false;
         argument *a = &row->arguments[s->count];
         *a = (argument){ -1, -1, false };
-        const bool is_read = !take(&r, "-");
         if (!take_word(&r, w)) return false;
         memcpy(name, w, sizeof w);
         if (take(&r, ":") && !take_word(&r, w)) return false;
-        if (is_read && (a->first = param_named(row, w)) < 0) return false;
+        if ((a->first = param_named(row, w)) < 0) return false;
         if (take(&r, "&") && (!take_word(&r, w) || (a->second = param_named(row, w)) < 0)) return false;
-        a->has_default = take(&r, "=") ? take(&r, "None") : !is_read;
-        if (is_read && a->second < 0) a->has_default = row->params[a->first].has_default;
-        if (!(s->names[s->count++] = PyUnicode_InternFromString(name))) return false;
+        a->has_default = take(&r, "=") && take(&r, "None");
+        if (a->second < 0) a->has_default = row->params[a->first].has_default;
+        PyObject *public = s->names[s->count++] = PyUnicode_InternFromString(name);
+        if (!public) return false;
+        if (a->second >= 0 && row->params[a->first].kind != 't')
+            row->params[a->first].shown = row->params[a->second].shown = public;
     } while (take(&r, ","));
     if (s->num_positions < 0) s->num_positions = s->count;
     return *r.p == 0;

@@ -27,7 +27,6 @@
  *                            tensor alone
  *   block_size: rows & cols = None
  *                            the same with a name and, if both may be None, a default
- *   -round_sf                one that is not read, False by default
  *   *                        from here on by keyword only */
 #include "glue.h"
 #include "tegula/moe.h"
@@ -246,27 +245,69 @@ static bool check_packed(const value *col_major, const value *round, const value
                     "use_packed_ue8m0: is True, want use_tma_aligned_col_major_sf and round_sf True, too");
     return false;
 }
-static bool check_pair(const value *a) /* x, x_sf, x_num_per_tokens, x_num_per_channels */
+static bool check_size(const char *name, const value *size)
 {
-    if (!a[1].tensor && (a[2].given || a[3].given))
+    if (size->i >= 1) return true;
+    PyErr_Format(PyExc_ValueError, "%s: is %lld, want >= 1", name, (long long)size->i);
+    return false;
+}
+static bool check_sizes(const char *name, const value *height, const value *width)
+{
+    if (height->i >= 1 && width->i >= 1) return true;
+    PyErr_Format(PyExc_ValueError, "%s: is (%lld, %lld), want two integers >= 1", name, (long long)height->i,
+                 (long long)width->i);
+    return false;
+}
+static bool check_pair(const value *a) /* x, x_sf, x_num_per_tokens, x_num_per_channels, fmt */
+{
+    if (!a[1].tensor && !a[2].given && !a[3].given) return true;
+    if (!a[1].tensor)
         PyErr_Format(PyExc_ValueError,
                      "x_block_size: is (%lld, %lld), want None where x is no pair (data, sf)",
                      (long long)a[2].i, (long long)a[3].i);
-    else if (a[1].tensor && !(a[2].given && a[3].given))
+    else if (a[4].i == TGL_QUANT_E5M6)
+        PyErr_SetString(PyExc_ValueError, "x: is a pair (data, sf), want a tensor for e5m6");
+    else if (!a[2].given || !a[3].given)
         PyErr_SetString(PyExc_ValueError,
                         "x_block_size: is None, want two integers where x is a pair (data, sf)");
-    else return true;
+    else return check_sizes("x_block_size", &a[2], &a[3]);
     return false;
 }
 static bool check_token_cast(const value *a) { return check_packed(&a[6], &a[7], &a[8]) && check_pair(a); }
-static bool check_block_cast(const value *a) { return check_packed(&a[4], &a[5], &a[6]); }
-static bool check_lossless(const value *a)
+static bool check_given_token_cast(const value *a)
 {
-    if (!a[9].i || a[7].i) return true;
-    PyErr_SetString(PyExc_ValueError,
-                    "use_packed_ue8m0: is True, want use_tma_aligned_col_major_sf True, too");
+    return check_packed(&a[7], &a[8], &a[9]) && check_pair(a) && check_size("num_per_channels", &a[5]);
+}
+static bool check_block_cast(const value *a)
+{
+    return check_packed(&a[4], &a[5], &a[6]) && check_sizes("block_size", &a[2], &a[3]);
+}
+static bool check_given_block_cast(const value *a)
+{
+    if (!a[5].i && !a[7].i) return check_sizes("block_size", &a[2], &a[3]);
+    PyErr_Format(PyExc_ValueError, "%s: is True, want False: sf's dtype and strides tell its layout",
+                 a[5].i ? "use_tma_aligned_col_major_sf" : "use_packed_ue8m0");
     return false;
 }
+static bool check_lossless(const value *a)
+{
+    if (a[9].i && !a[7].i) {
+        PyErr_SetString(PyExc_ValueError,
+                        "use_packed_ue8m0: is True, want use_tma_aligned_col_major_sf True, too");
+        return false;
+    }
+    if (!check_sizes("x_block_size", &a[3], &a[4]) || !check_sizes("out_block_size", &a[5], &a[6]))
+        return false;
+    const long long x_height = a[3].i, x_width = a[4].i, height = a[5].i, width = a[6].i;
+    const bool is_whole_row = width / 2 >= a[0].tensor->shape[1];   /* of pairs */
+    if (height % x_height == 0 && (width % x_width == 0 || is_whole_row)) return true;
+    PyErr_Format(PyExc_ValueError,
+                 "out_block_size: is (%lld, %lld), want multiples of x_block_size, (%lld, %lld)", height,
+                 width, x_height, x_width);
+    return false;
+}
+static bool check_cast_back(const value *a) { return check_sizes("x_block_size", &a[3], &a[4]); }
+static bool check_token_cast_back(const value *a) { return check_size("num_per_channels", &a[3]); }
 static bool check_channel_cast(const value *a)
 {
     if (!a[1].tensor && a[5].given)
@@ -275,7 +316,7 @@ static bool check_channel_cast(const value *a)
     else if (a[1].tensor && !a[5].given)
         PyErr_SetString(PyExc_ValueError,
                         "num_per_channels: is None, want an integer where x is a pair (data, sf)");
-    else return true;
+    else return !a[5].given || check_size("num_per_channels", &a[5]);
     return false;
 }
 static bool check_swiglu_forward(const value *a)
@@ -366,16 +407,24 @@ static tgl_status call_per_channel_cast_and_transpose(const frame *f)
                                                     f->stream);
 }
 
+static tgl_status cast_back(const frame *f, int64_t num_per_tokens, int64_t num_per_channels, bool is_e5m6)
+{
+    const DLTensor *x = f->arg[0].tensor;
+    const tgl_quant_params params = {
+        .format = is_e5m6                            ? TGL_QUANT_E5M6
+                  : x->dtype.code == TGL_DL_E4M3FN ? TGL_QUANT_E4M3
+                                                   : TGL_QUANT_E2M1,
+        .x_num_per_tokens = num_per_tokens, .x_num_per_channels = num_per_channels
+    };
+    return tgl_quant_cast_back(x, f->arg[1].tensor, f->out[0], &params, f->stream);
+}
 static tgl_status call_cast_back(const frame *f)
 {
-    const value *a = f->arg;
-    const tgl_quant_params params = {
-        .format = a[5].given                                     ? TGL_QUANT_E5M6
-                  : a[0].tensor->dtype.code == TGL_DL_E4M3FN ? TGL_QUANT_E4M3
-                                                             : TGL_QUANT_E2M1,
-        .x_num_per_tokens = a[3].i, .x_num_per_channels = a[4].i
-    };
-    return tgl_quant_cast_back(a[0].tensor, a[1].tensor, f->out[0], &params, f->stream);
+    return cast_back(f, f->arg[3].i, f->arg[4].i, f->arg[5].given);
+}
+static tgl_status call_per_token_cast_back(const frame *f)
+{
+    return cast_back(f, 1, f->arg[3].i, f->arg[4].given);
 }
 static tgl_status call_unpack_from_e2m1fn_x2(const frame *f)
 {
@@ -438,7 +487,6 @@ static tgl_status call_swiglu_backward_and_per_token_cast(const frame *f)
     "i32[" rows ", " cols " / 4; 1, " rows " / 4 * 4] if use_packed_ue8m0 else " \
     "f32[" rows ", " cols "; 1, " rows " / 4 * 4 if use_tma_aligned_col_major_sf]"
 #define SF_FLAG_NAMES "use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0"
-#define UNREAD_SF_FLAGS "-use_tma_aligned_col_major_sf, -round_sf, -use_packed_ue8m0"
 #define TOKEN_CAST "x[T, W], x_sf[A, B]?, x_num_per_tokens: int?, x_num_per_channels: int?, " \
                    "fmt: {e4m3|e2m1|e5m6}, num_per_channels: int, "
 #define X_BLOCK_SIZE "x_block_size: x_num_per_tokens & x_num_per_channels"
@@ -592,11 +640,12 @@ op_row rows[] = {
       .check = check_token_cast,
       .call = call_per_token_cast_with_sf_only },
     { .module = "quant",
-      .text = "per_token_cast_with_precomputed_sf(" TOKEN_CAST "sf[C, D]) -> fmt[T, W * x * fmt / 8]",
-      .face = "x & x_sf, fmt, num_per_channels, sf, " X_BLOCK_SIZE " = None, " UNREAD_SF_FLAGS,
-      .doc = "The out of per_token_cast with given factors. Their dtype and strides tell their layout; the "
-             "flags are not read.",
-      .check = check_pair,
+      .text = "per_token_cast_with_precomputed_sf(" TOKEN_CAST "sf[C, D], " SF_FLAGS ") -> "
+              "fmt[T, W * x * fmt / 8]",
+      .face = "x & x_sf, fmt, num_per_channels, sf, " X_BLOCK_SIZE " = None, " SF_FLAG_NAMES,
+      .doc = "The out of per_token_cast with given factors. Their dtype and strides tell their layout, "
+             "whatever the flags say.",
+      .check = check_given_token_cast,
       .call = call_per_token_cast_with_precomputed_sf },
     { .module = "quant",
       .text = "per_block_cast(" BLOCK_CAST SF_FLAGS ") -> fmt[T, H * fmt / 8], "
@@ -614,10 +663,12 @@ op_row rows[] = {
       .check = check_block_cast,
       .call = call_per_block_cast_with_sf_only },
     { .module = "quant",
-      .text = "per_block_cast_with_precomputed_sf(" BLOCK_CAST "sf[A, B]) -> fmt[T, H * fmt / 8]",
-      .face = "x, fmt, " BLOCK_SIZE ", sf, " UNREAD_SF_FLAGS,
-      .doc = "The out of per_block_cast with given factors. Their dtype and strides tell their layout; the "
-             "flags are not read.",
+      .text = "per_block_cast_with_precomputed_sf(" BLOCK_CAST "sf[A, B], " SF_FLAGS ") -> "
+              "fmt[T, H * fmt / 8]",
+      .face = "x, fmt, " BLOCK_SIZE ", sf, " SF_FLAG_NAMES,
+      .doc = "The out of per_block_cast with given factors. Their dtype and strides tell their layout; "
+             "round_sf makes no difference, the other flags must be False.",
+      .check = check_given_block_cast,
       .call = call_per_block_cast_with_precomputed_sf },
     { .module = "quant",
       .text = "per_block_cast_lossless(x[T, W], x_sf[A, B], fmt: {e4m3}, x_num_per_tokens: int, "
@@ -658,7 +709,15 @@ op_row rows[] = {
       .face = "x & x_sf, fmt, " X_BLOCK_SIZE ", x_special_fmt",
       .doc = "The values of a pair (data, sf) with blocks of x_block_size, in 'bf16' or 'fp32'. Bytes "
              "(uint8) of e5m6 want x_special_fmt='e5m6'.",
+      .check = check_cast_back,
       .call = call_cast_back },
+    { .module = "quant",
+      .text = "per_token_cast_back(x[T, W], x_sf[A, B], fmt: {bf16|fp32}, num_per_channels: int, "
+              "x_special_fmt: {e5m6}? = None) -> fmt[T, W * 2 / 3] if x_special_fmt else fmt[T, W * x]",
+      .face = "x & x_sf, fmt, num_per_channels, x_special_fmt",
+      .doc = "cast_back with blocks of 1 x num_per_channels.",
+      .check = check_token_cast_back,
+      .call = call_per_token_cast_back },
     { .module = "quant",
       .text = "unpack_from_e2m1fn_x2(x[N], fmt: {f32|bf16|f16|e4m3}) -> fmt[N * 2]",
       .doc = "tegula.quant.unpack_from_e2m1fn_x2 of one dimension.",
@@ -687,7 +746,9 @@ op_row rows[] = {
               "pos_to_token_topk[E], token_topk_to_pos[N, K], num_per_channels: int, round_sf: bool = False, "
               "swiglu_clamp_value: float? = None) -> bf16[E, H], e4m3[E, W], "
               "f32[E, H / num_per_channels * 2], bf16[E, W], f32[N, K]",
-      .doc = "tegula.quant.swiglu_backward_and_per_token_cast with pairs as two arguments.",
+      .face = "x & x_sf, grad_out, weight, pos_to_token_topk, token_topk_to_pos, num_per_channels, round_sf, "
+              "swiglu_clamp_value",
+      .doc = "tegula.quant.swiglu_backward_and_per_token_cast of matrices, with five outputs.",
       .call = call_swiglu_backward_and_per_token_cast },
 };
 const int num_rows = sizeof rows / sizeof rows[0];

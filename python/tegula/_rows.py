@@ -24,7 +24,7 @@ class Result(NamedTuple):
 
 _PARAM = re.compile(r"(\w+)(?:\[([^]]*)\](\??!?)|: (\{[^}]*\}|\w+)(\??)(?: = ([^,]+))?)(?:, |$)")
 _RESULT = re.compile(r"(\w+)\[([^];]*)(?:; ([^]]*?)(?: if (\w+))?)?\](?: if (\w+) else |, |$)")
-_ARGUMENT = re.compile(r"(\*)(?:, |$)|(-?\w+)(?:: (\w+))?(?: & (\w+))?( = None)?(?:, |$)")
+_ARGUMENT = re.compile(r"(\*)(?:, |$)|(\w+)(?:: (\w+))?(?: & (\w+))?( = None)?(?:, |$)")
 _OPERATOR = re.compile(r" ([*/]) ")
 _BITS = {"e4m3": 8, "e2m1": 4, "e5m6": 12}     # of a value, where a word counts in a size
 _MARKS = "abcdefghijklmnopqrstuvwxyz"  # of torch's schemas: which argument an op writes to
@@ -58,7 +58,7 @@ def spread(op, face, args, kwargs):
         if len(params) == 2:
             value = values.get(name)
             made[params[0]], made[params[1]] = value if isinstance(value, (tuple, list)) else (value, None)
-        elif params and name in values:
+        elif name in values:
             made[params[0]] = values[name]
     return made
 
@@ -88,9 +88,8 @@ class Row:
             other = result.chosen_by is not None
         self.face = None     # or a tuple of the public function's arguments: (name, parameters of the row)
         if face is not None:
-            self.face = tuple(
-                (name.lstrip("-"), () if name[0] == "-" else (first or name, second)[:2 if second else 1])
-                for star, name, first, second, _ in _read_all(_ARGUMENT, face) if not star)
+            self.face = tuple((name, (first or name, second)[:2 if second else 1])
+                              for star, name, first, second, _ in _read_all(_ARGUMENT, face) if not star)
         self.first = next(p.name for p in self.params if p.kind == "Tensor" and not p.optional)
         self.out_names = ["out"] if len(self.results) == 1 else [f"out{i}" for i in range(len(self.results))]
 

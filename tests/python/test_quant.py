@@ -451,7 +451,14 @@ def test_no_gradient(device):
 PACKED = "^use_packed_ue8m0: is True, want use_tma_aligned_col_major_sf and round_sf True, too$"
 
 
-@pytest.mark.parametrize("call, message", [
+def backward_rest(x):
+    """Arguments of swiglu_backward_and_per_token_cast after x."""
+    slots = torch.zeros(6, dtype=torch.int32, device=x.device)
+    return x[:, :32].bfloat16(), torch.ones(3, 2, device=x.device), slots, slots.view(3, 2), 32
+
+
+# What flags, words, block sizes and dimensions tell, with data or without.
+ERRORS = [
     (lambda x, p: quant.per_token_cast(x, "e4m3", 32, None, False, True, True), PACKED),
     (lambda x, p: quant.per_token_cast(x, "e4m3", 32, None, True, False, True), PACKED),
     (lambda x, p: quant.per_token_cast_with_sf_only(x, "e4m3", 32, use_packed_ue8m0=True), PACKED),
@@ -469,14 +476,7 @@ PACKED = "^use_packed_ue8m0: is True, want use_tma_aligned_col_major_sf and roun
     (lambda x, p: quant.per_block_cast(x, "e5m6", (4, 32)), "^fmt: is 'e5m6', want one of 'e4m3', 'e2m1'$"),
     (lambda x, p: quant.per_channel_cast(x, "e2m1", 4), "^fmt: is 'e2m1', want one of 'e4m3'$"),
     (lambda x, p: quant.per_token_cast(x, "e4m3", 0), "^num_per_channels: is 0, want >= 1$"),
-    (lambda x, p: quant.per_block_cast(x, "e4m3", (-1, 32)), "^num_per_tokens: is -1, want >= 1$"),
     (lambda x, p: quant.per_channel_cast(x, "e4m3", 0), "^num_per_tokens: is 0, want >= 1$"),
-    (lambda x, p: quant.per_token_cast(x[:, :63], "e2m1", 32), "^x: columns are 63, want a multiple of 2"),
-    (lambda x, p: quant.per_token_cast(x[:, :60], "e5m6", 64), "^x: columns are 60, want a multiple of 8"),
-    (lambda x, p: quant.per_token_cast(x.half(), "e4m3", 32), "^x: dtype is f16, want "),
-    (lambda x, p: quant.per_token_cast(x.t(), "e4m3", 32), "^x: strides are"),
-    (lambda x, p: quant.per_token_cast(x[0], "e4m3", 32), "^x: has 1 dimensions, want 2$"),
-    (lambda x, p: quant.per_token_cast_with_precomputed_sf(x, "e4m3", 32, p[1][:, :1]), "^sf: "),
     (lambda x, p: quant.per_channel_cast_fused(x, "e4m3", 4, False, 32),
      r"^num_per_channels: is 32, want None where x is no pair \(data, sf\)$"),
     (lambda x, p: quant.per_channel_cast_fused(p, "e4m3", 4),
@@ -484,23 +484,118 @@ PACKED = "^use_packed_ue8m0: is True, want use_tma_aligned_col_major_sf and roun
     (lambda x, p: quant.cast_back(p, "fp16", (1, 32)), "^fmt: is 'fp16', want one of 'bf16', 'fp32'$"),
     (lambda x, p: quant.cast_back(p, "fp32", (1, 32), "e3m8"),
      "^x_special_fmt: is 'e3m8', want None or 'e5m6'$"),
+    (lambda x, p: quant.swiglu_forward_and_per_token_cast(
+        x, "e4m3", 32, clamped_count=torch.zeros(3, dtype=torch.int64, device=x.device)),
+     "^clamped_count: is given, want None where swiglu_clamp_value is None$"),
+    (lambda x, p: quant.per_token_cast_with_precomputed_sf(x, "e4m3", 32, p[1], use_packed_ue8m0=True),
+     PACKED),
+    (lambda x, p: quant.per_block_cast_with_precomputed_sf(x, "e4m3", (1, 32), p[1], True),
+     "^use_tma_aligned_col_major_sf: is True, want False: sf's dtype and strides tell its layout$"),
+    (lambda x, p: quant.per_block_cast_with_precomputed_sf(x, "e4m3", (1, 32), p[1], False, True, True),
+     "^use_packed_ue8m0: is True, want False: sf's dtype and strides tell its layout$"),
+    (lambda x, p: quant.per_token_cast(p, "e5m6", 32, (1, 32)),
+     r"^x: is a pair \(data, sf\), want a tensor for e5m6$"),
+    (lambda x, p: per_token_cast_to_e5m6(p, 32), r"^x: is a pair \(data, sf\), want a tensor for e5m6$"),
+    (lambda x, p: quant.per_block_cast(x, "e4m3", (-1, 32)),
+     r"^block_size: is \(-1, 32\), want two integers >= 1$"),
+    (lambda x, p: quant.per_block_cast_with_sf_only(x, "e4m3", (4, 0)),
+     r"^block_size: is \(4, 0\), want two integers >= 1$"),
+    (lambda x, p: quant.per_block_cast_with_precomputed_sf(x, "e4m3", (0, 32), p[1]),
+     r"^block_size: is \(0, 32\), want two integers >= 1$"),
+    (lambda x, p: quant.per_token_cast_with_precomputed_sf(x, "e4m3", 0, p[1]),
+     "^num_per_channels: is 0, want >= 1$"),
+    (lambda x, p: quant.per_token_cast(p, "e4m3", 32, (0, 32)),
+     r"^x_block_size: is \(0, 32\), want two integers >= 1$"),
+    (lambda x, p: quant.cast_back(p, "fp32", (1, -32)),
+     r"^x_block_size: is \(1, -32\), want two integers >= 1$"),
+    (lambda x, p: cast_back_e5m6(p, "fp32", (0, 0)), r"^x_block_size: is \(0, 0\), want two integers >= 1$"),
+    (lambda x, p: quant.per_token_cast_back(p, "fp32", -1), "^num_per_channels: is -1, want >= 1$"),
+    (lambda x, p: quant.per_channel_cast_fused(p, "e4m3", 4, False, 0),
+     "^num_per_channels: is 0, want >= 1$"),
+    (lambda x, p: quant.per_block_cast_lossless(p, "e4m3", (0, 32), (0, 0)),
+     r"^x_block_size: is \(0, 32\), want two integers >= 1$"),
+    (lambda x, p: quant.per_block_cast_lossless(p, "e4m3", (1, 32), (0, 0)),
+     r"^out_block_size: is \(0, 0\), want two integers >= 1$"),
+    (lambda x, p: quant.per_block_cast_lossless(p, "e4m3", (2, 32), (3, 32)),
+     r"^out_block_size: is \(3, 32\), want multiples of x_block_size, \(2, 32\)$"),
+    (lambda x, p: quant.per_block_cast_lossless(p, "e4m3", (1, 32), (1, 48)),
+     r"^out_block_size: is \(1, 48\), want multiples of x_block_size, \(1, 32\)$"),
+    (lambda x, p: quant.swiglu_backward_and_per_token_cast((*p, x), *backward_rest(x)),
+     "^x: has 3 items, want 2$"),
+    (lambda x, p: quant.swiglu_backward_and_per_token_cast(p, x.flatten()[0], *backward_rest(x)[1:]),
+     "^grad_out: has 0 dimensions, want 2$"),
+    (lambda x, p: quant.per_token_cast(x[0], "e4m3", 32), "^x: has 1 dimensions, want 2$"),
+]
+# What needs the tensors themselves.
+ERRORS_OF_DATA = [
+    (lambda x, p: quant.per_token_cast(x[:, :63], "e2m1", 32), "^x: columns are 63, want a multiple of 2"),
+    (lambda x, p: quant.per_token_cast(x[:, :60], "e5m6", 64), "^x: columns are 60, want a multiple of 8"),
+    (lambda x, p: quant.per_token_cast(x.half(), "e4m3", 32), "^x: dtype is f16, want "),
+    (lambda x, p: quant.per_token_cast(x.t(), "e4m3", 32), "^x: strides are"),
+    (lambda x, p: quant.per_token_cast_with_precomputed_sf(x, "e4m3", 32, p[1][:, :1]), "^sf: "),
     (lambda x, p: quant.cast_back(p, "fp32", (1, 32), "e5m6"), "^x: dtype is e4m3, want u8"),
     (lambda x, p: quant.cast_back(p, "fp32", (1, 16)), "^x_sf: "),
     (lambda x, p: quant.swiglu_forward_and_per_token_cast(x[:, :63], "e4m3", 32),
      "^x: columns are 63, want an even number"),
     (lambda x, p: quant.swiglu_forward_and_per_token_cast(
-        x, "e4m3", 32, clamped_count=torch.zeros(3, dtype=torch.int64, device=x.device)),
-     "^clamped_count: is given, want None where swiglu_clamp_value is None$"),
-    (lambda x, p: quant.swiglu_forward_and_per_token_cast(
         x, "e4m3", 32, torch.zeros(6, dtype=torch.int32, device=x.device)), "^topk_weights: "),
     (lambda x, p: quant.swiglu_forward_and_per_token_cast(x, "e4m3", 32, swiglu_clamp_value=-1.0),
      "^swiglu_clamp_value: is -1, want >= 0"),
-], ids=range(31))
+]
+
+
+@pytest.mark.parametrize("call, message", ERRORS + ERRORS_OF_DATA, ids=range(len(ERRORS + ERRORS_OF_DATA)))
 def test_errors(call, message, device):
     x = torch.randn(6, 64, device=device)
     pair = reference.cast(x, "e4m3", (1, 32))
     with pytest.raises(ValueError, match=message):
         call(x, pair)
+
+
+@pytest.mark.parametrize("call, message", ERRORS, ids=range(len(ERRORS)))
+def test_errors_without_data(call, message):
+    """Tracing refuses what the call will."""
+    x = torch.randn(6, 64)
+    pair = reference.cast(x, "e4m3", (1, 32))
+    with FakeTensorMode() as mode, pytest.raises(ValueError, match=message):
+        call(mode.from_tensor(x), tuple(map(mode.from_tensor, pair)))
+
+
+def test_errors_of_types(device):
+    x = torch.randn(6, 64, device=device)
+    sf = quant.per_token_cast_with_sf_only(x, "e4m3", 32)
+    for function, block in ((quant.per_token_cast_with_precomputed_sf, 32),
+                            (quant.per_block_cast_with_precomputed_sf, (1, 32))):
+        for name in ("use_tma_aligned_col_major_sf", "round_sf", "use_packed_ue8m0"):
+            for flag in ("yes", object()):
+                with pytest.raises(TypeError, match=f"^{name}: is .*, want True or False$"):
+                    function(x, "e4m3", block, sf, **{name: flag})
+        assert_equal(function(x, "e4m3", block, sf, round_sf=True), function(x, "e4m3", block, sf))
+    with pytest.raises(TypeError, match="^block_size: is 'a', want an integer$"):
+        quant.per_block_cast(x, "e4m3", (1, "a"))
+    pair = quant.per_token_cast(x, "e4m3", 32)
+    for bad in (x, None):
+        with pytest.raises(TypeError, match="^x: is <class .*>, want a pair$"):
+            quant.swiglu_backward_and_per_token_cast(bad, *backward_rest(x))
+    with pytest.raises(TypeError, match="^grad_out: is a <class 'NoneType'>, want a tensor$"):
+        quant.swiglu_backward_and_per_token_cast(pair, None, *backward_rest(x)[1:])
+
+
+def test_errors_of_tracing(device):
+    """As eager calls have them, torch's words around; sizes may be symbolic."""
+    x = torch.randn(6, 64, device=device)
+    for call, message in (
+            (lambda x: quant.per_token_cast(x, "e5m2", 32), "fmt: is 'e5m2', want one of"),
+            (lambda x: quant.per_block_cast(x, "e4m3", (0, x.shape[1])), r"block_size: is \(0, 64\)")):
+        with pytest.raises(torch._dynamo.exc.TorchRuntimeError, match=message):
+            torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")(x)
+
+    class Packed(torch.nn.Module):
+        def forward(self, x):
+            return torch.ops.tegula.per_token_cast(x, None, None, None, "e4m3", 32, False, False, True)
+
+    with pytest.raises(Exception, match="use_packed_ue8m0: is True, want"):
+        torch.export.export(Packed(), (x,))
 
 
 def test_operators_refuse_unrounded_packed_factors(device):

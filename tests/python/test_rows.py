@@ -316,15 +316,15 @@ def test_face():
     for weigh in (toy.weigh, compiled):
         for pair, block_size in (((x, sf), (1, 4)), ([x, sf], [1, 4])):
             assert torch.equal(weigh(pair, block_size), want)
-            assert torch.equal(weigh(x=pair, block_size=block_size, kind="plain", flag=True), want)
+            assert torch.equal(weigh(x=pair, block_size=block_size, kind="plain"), want)
         assert torch.equal(weigh(x), x) and torch.equal(weigh((x, None)), x)
-        weigh((x, sf), (1, 4), None, False, seen=seen, out=out)
+        weigh((x, sf), (1, 4), None, seen=seen, out=out)
         assert torch.equal(out, want)
     assert seen.tolist() == [2]
     assert torch.equal(OPS.weigh(x, sf, 1, 4, seen=seen), want) and seen.tolist() == [3]
     sub = toy.weigh((x.as_subclass(type("Sub", (torch.Tensor,), {})), sf), (1, 4))
     assert torch.equal(sub.as_subclass(torch.Tensor), want)
-    assert str(inspect.signature(toy.weigh)) == "(x, block_size=None, kind=None, flag=False, *, seen=None, out=None)"
+    assert str(inspect.signature(toy.weigh)) == "(x, block_size=None, kind=None, *, seen=None, out=None)"
 
 
 @pytest.mark.parametrize("call, error, message", [
@@ -332,14 +332,18 @@ def test_face():
     (lambda x: toy.weigh((x, x[:, 0], x)), ValueError, "^x: has 3 items, want 2$"),
     (lambda x: toy.weigh((x, x[:, 0]), 4), TypeError, "^block_size: is <class 'int'>, want a pair$"),
     (lambda x: toy.weigh((x, x[:, 0]), (1,)), ValueError, "^block_size: has 1 items, want 2$"),
-    (lambda x: toy.weigh((x, x[:, 0]), (1, "a")), TypeError, "^cols: is 'a', want an integer$"),
+    (lambda x: toy.weigh((x, x[:, 0]), (1, "a")), TypeError, "^block_size: is 'a', want an integer$"),
     (lambda x: toy.weigh(x, (1, 4)), ValueError, "^block_size: is given, want None without sf$"),
     (lambda x: toy.weigh(x, None, "other"), ValueError, "^kind: is 'other', want None or 'plain'$"),
-    (lambda x: toy.weigh(x, None, None, False, x), TypeError, "takes 4 positional arguments, got 5$"),
+    (lambda x: toy.weigh(x, None, None, x), TypeError, "takes 3 positional arguments, got 4$"),
     (lambda x: toy.weigh(x, rows=1), TypeError, r"^weigh\(\) has no argument 'rows'$"),
     (lambda x: toy.weigh(x, x=x), TypeError, r"^weigh\(\): x is given twice$"),
     (lambda x: OPS.weigh(x, None, 1, 4), ValueError, "^block_size: is given, want None without sf$"),
-], ids=range(11))
+    (lambda x: OPS.weigh(x.to("meta"), None, 1, 4), ValueError, "^block_size: is given, want None without sf$"),
+    (lambda x: toy.weigh(x.to("meta"), None, "other"), ValueError, "^kind: is 'other', want None or 'plain'$"),
+    (lambda x: toy.weigh(x[0].to("meta")), ValueError, "^x: has 1 dimensions, want 2$"),
+    (lambda x: OPS.weigh.out(x.to("meta"), None, 1, 4, out=x.to("meta")), ValueError, "^block_size: is given"),
+], ids=range(15))
 def test_face_errors(call, error, message):
     with pytest.raises(error, match=message):
         call(torch.randn(2, 3))

@@ -142,7 +142,7 @@ op_row rows[] = {
     { .module = "toys",
       .text = "weigh(x[T, H], sf[T]?, rows: int?, cols: int?, kind: {plain}? = None, seen[N]?!) -> "
               "x[T, H] if kind else f32[T, H]",
-      .face = "x & sf, block_size: rows & cols = None, kind, -flag, *, seen",
+      .face = "x & sf, block_size: rows & cols = None, kind, *, seen",
       .check = check_weigh,
       .call = call_weigh },
     { .module = "toys",

@@ -9,7 +9,7 @@ both, use_packed_ue8m0 puts the exponents of four neighbours into an int32."""
 from .._tegula import (
     cast_back, per_block_cast, per_block_cast_lossless, per_block_cast_with_precomputed_sf,
     per_block_cast_with_sf_only, per_channel_cast, per_channel_cast_and_transpose, per_channel_cast_fused,
-    per_token_cast, per_token_cast_with_precomputed_sf, per_token_cast_with_sf_only,
+    per_token_cast, per_token_cast_back, per_token_cast_with_precomputed_sf, per_token_cast_with_sf_only,
     swiglu_backward_and_per_token_cast as _swiglu_backward_and_per_token_cast,
     swiglu_forward_and_per_channel_cast_and_transpose, swiglu_forward_and_per_token_cast,
     unpack_from_e2m1fn_x2 as _unpack_from_e2m1fn_x2,
@@ -24,11 +24,6 @@ __all__ = [
     "swiglu_forward_and_per_channel_cast_and_transpose", "swiglu_forward_and_per_token_cast", "types",
     "unpack_from_e2m1fn_x2",
 ]
-
-
-def per_token_cast_back(x, fmt, num_per_channels, x_special_fmt=None, *, out=None):
-    """cast_back with blocks of 1 x num_per_channels."""
-    return cast_back(x, fmt, (1, num_per_channels), x_special_fmt, out=out)
 
 
 _WORDS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float8_e4m3fn": "e4m3"}
@@ -46,7 +41,8 @@ def unpack_from_e2m1fn_x2(x, out_dtype=None):
 
 
 def _flat(t):
-    return t if t.ndim == 2 else t.reshape(-1, t.shape[-1])
+    """Of more dimensions than two, which only this op takes; what else is no matrix the builtin refuses."""
+    return t.reshape(-1, t.shape[-1]) if getattr(t, "ndim", 2) > 2 else t
 
 
 def swiglu_backward_and_per_token_cast(x, grad_out, weight, pos_to_token_topk, token_topk_to_pos,
@@ -55,8 +51,8 @@ def swiglu_backward_and_per_token_cast(x, grad_out, weight, pos_to_token_topk, t
     """(out, (x_grad_fp8, x_grad_sf), x_grad, weight_grad): the weighted activation again, in bfloat16, and
     the gradients of x, a pair of e4m3 and a factor per num_per_channels values of each half of a row, and of
     weight. out= takes the five tensors in this order."""
-    data, sf = x
+    pair = tuple(map(_flat, x)) if isinstance(x, (tuple, list)) else x
     out, grad, grad_sf, x_grad, weight_grad = _swiglu_backward_and_per_token_cast(
-        _flat(data), _flat(sf), _flat(grad_out), weight, pos_to_token_topk, token_topk_to_pos,
-        num_per_channels, round_sf, swiglu_clamp_value, out=out)
+        pair, _flat(grad_out), weight, pos_to_token_topk, token_topk_to_pos, num_per_channels, round_sf,
+        swiglu_clamp_value, out=out)
     return out, (grad, grad_sf), x_grad, weight_grad
