@@ -4,7 +4,8 @@
  *
  * Data. [num_rows, num_cols] values, num_rows tokens of num_cols channels:
  *   e4m3   [num_rows, num_cols] of e4m3
- *   e2m1   [num_rows, num_cols / 2] of e2m1x2, i8 or u8: two values a byte, the even column in the low nibble
+ *   e2m1   [num_rows, num_cols / 2] of e2m1x2, i8 or u8: two values a byte, the even column in the low nibble;
+ *          num_cols is even
  *   e5m6   [num_rows, num_cols * 3 / 2] of u8: eight values in three 32-bit words (numerics/e5m6.h); num_cols
  *          is a multiple of 8 and data is aligned to 4 bytes
  * Where rows may be strided their strides are in elements of the tensor.

@@ -81,13 +81,18 @@ tgl_status tgl_expect_codes(const char *name, const DLTensor *t, int format)
     return expect_codes(name, t, format, TGL_ROWS);
 }
 
+tgl_status tgl_expect_whole_codes(int64_t num_cols, int format)
+{
+    const int group = format == TGL_FORMAT_E4M3 ? 1 : format == TGL_FORMAT_E2M1 ? 2 : 8;
+    if (num_cols % group == 0) return TGL_OK;
+    return tgl_fail(TGL_ERR_ARGUMENT, "x: columns are %" PRId64 ", want a multiple of %d for %s", num_cols,
+                    group, format == TGL_FORMAT_E2M1 ? "e2m1" : "e5m6");
+}
+
 tgl_status tgl_expect_out_codes(const char *name, const DLTensor *t, int format, int64_t num_rows,
                                 int64_t num_cols)
 {
-    const int group = format == TGL_FORMAT_E4M3 ? 1 : format == TGL_FORMAT_E2M1 ? 2 : 8;
-    if (num_cols % group)
-        return tgl_fail(TGL_ERR_ARGUMENT, "x: columns are %" PRId64 ", want a multiple of %d for %s",
-                        num_cols, group, format == TGL_FORMAT_E2M1 ? "e2m1" : "e5m6");
+    TGL_TRY(tgl_expect_whole_codes(num_cols, format));
     TGL_TRY(expect_codes(name, t, format, TGL_PACKED));
     const int64_t width = tgl_code_bytes(format, num_cols);
     return tgl_expect_shape(name, t, (tgl_dim[]){ { num_rows, num_rows }, { width, width } });

@@ -28,7 +28,10 @@ tgl_status tgl_expect_even(const char *name, const DLTensor *t);
 /* Codes of a format, rows may be strided; num_cols is then tgl_num_cols(). */
 tgl_status tgl_expect_codes(const char *name, const DLTensor *t, int format);
 
-/* Codes of num_rows x num_cols values, packed. */
+/* Columns of x that the format can hold: pairs for e2m1, eight at a time for e5m6. */
+tgl_status tgl_expect_whole_codes(int64_t num_cols, int format);
+
+/* Codes of num_rows x num_cols such values, packed. */
 tgl_status tgl_expect_out_codes(const char *name, const DLTensor *t, int format, int64_t num_rows,
                                 int64_t num_cols);
 

@@ -55,6 +55,7 @@ static tgl_status check(const DLTensor *x, const DLTensor *given_sf, const DLTen
     const int64_t sf_rows = p->blocks.num_rows, sf_cols = p->blocks.num_cols;
     p->has_out = out || p->is_given;
     if (p->has_out) TGL_TRY(tgl_expect_out_codes("out", out, p->format, p->num_rows, p->num_cols));
+    else TGL_TRY(tgl_expect_whole_codes(p->num_cols, p->format));
     if (p->is_given) TGL_TRY(tgl_expect_sf("sf", given_sf, sf_rows, sf_cols, &p->sf));
     else TGL_TRY(tgl_expect_out_sf("out_sf", out_sf, sf_rows, sf_cols, params->round_sf, &p->sf));
     p->out = out ? tgl_data(out) : NULL;

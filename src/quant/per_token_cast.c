@@ -82,6 +82,7 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
     const int64_t num_sf = p->blocks.num_cols;
     p->has_out = out || p->is_given;
     if (p->has_out) TGL_TRY(tgl_expect_out_codes("out", out, p->format, p->num_rows, p->num_cols));
+    else TGL_TRY(tgl_expect_whole_codes(p->num_cols, p->format));
     if (p->is_given) TGL_TRY(tgl_expect_sf("sf", given_sf, p->num_rows, num_sf, &p->sf));
     else TGL_TRY(tgl_expect_out_sf("out_sf", out_sf, p->num_rows, num_sf, params->round_sf, &p->sf));
     p->out = out ? tgl_data(out) : NULL;

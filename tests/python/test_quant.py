@@ -530,6 +530,12 @@ ERRORS = [
 ERRORS_OF_DATA = [
     (lambda x, p: quant.per_token_cast(x[:, :63], "e2m1", 32), "^x: columns are 63, want a multiple of 2"),
     (lambda x, p: quant.per_token_cast(x[:, :60], "e5m6", 64), "^x: columns are 60, want a multiple of 8"),
+    (lambda x, p: quant.per_token_cast_with_sf_only(x[:, :63], "e2m1", 32),
+     "^x: columns are 63, want a multiple of 2"),
+    (lambda x, p: quant.per_token_cast_with_sf_only(x[:, :60], "e5m6", 64),
+     "^x: columns are 60, want a multiple of 8"),
+    (lambda x, p: quant.per_block_cast_with_sf_only(x[:, :63], "e2m1", (4, 32)),
+     "^x: columns are 63, want a multiple of 2"),
     (lambda x, p: quant.per_token_cast(x.half(), "e4m3", 32), "^x: dtype is f16, want "),
     (lambda x, p: quant.per_token_cast(x.t(), "e4m3", 32), "^x: strides are"),
     (lambda x, p: quant.per_token_cast_with_precomputed_sf(x, "e4m3", 32, p[1][:, :1]), "^sf: "),

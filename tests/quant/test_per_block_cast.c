@@ -184,6 +184,8 @@ TEST(errors)
     ERROR(c.params.format = TGL_QUANT_E5M6, "format: is 2, want 0 (e4m3) or 1 (e2m1)");
     ERROR(c.params.format = (tgl_quant_format)3, "format: is 3, want 0 (e4m3) or 1 (e2m1)");
     ERROR(c.params.format = TGL_QUANT_E2M1, "out: dtype is e4m3, want i8, u8 or e2m1x2");
+    ERROR(c.params.format = TGL_QUANT_E2M1; c.x.shape[1] = 95; c.pout = NULL,   /* only factors */
+          "x: columns are 95, want a multiple of 2 for e2m1");
     ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
     ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
     ERROR(c.sf.t.data = c.x.t.data, "out_sf: memory is shared with x, want no overlap");

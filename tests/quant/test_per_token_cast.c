@@ -625,6 +625,10 @@ TEST(errors_of_formats)
     ERROR(c.params.format = TGL_QUANT_E5M6; c.x.shape[1] = 252;
           make(&c.out, memory + 4096, on, TGL_U8, 2, SHAPE(3, 378)),
           "x: columns are 252, want a multiple of 8 for e5m6");
+    ERROR(c.params.format = TGL_QUANT_E2M1; c.x.shape[1] = 255; c.pout = NULL,  /* only factors */
+          "x: columns are 255, want a multiple of 2 for e2m1");
+    ERROR(c.params.format = TGL_QUANT_E5M6; c.x.shape[1] = 252; c.pout = NULL,
+          "x: columns are 252, want a multiple of 8 for e5m6");
     ERROR(c.params.format = TGL_QUANT_E5M6; c.params.num_per_channels = 100,
           "num_per_channels: is 100, want a multiple of 8 for e5m6");
     ERROR(c.params.format = TGL_QUANT_E5M6; make(&c.out, memory + 4097, on, TGL_U8, 2, SHAPE(3, 384)),
