@@ -124,7 +124,8 @@ def test_nan_and_infinity(fmt, round_sf, device):
     x = torch.randn(4, 64, device=device)
     x[0, 5] = x[1, 40] = NAN
     x[1, 9], x[2, 63], x[3, 0] = INF, -INF, -NAN
-    want = reference.cast(x, fmt, (1, 32), round_sf=round_sf)
+    want = (reference.cast_to_e5m6(x, 32, round_sf=round_sf) if fmt == "e5m6" else
+            reference.cast(x, fmt, (1, 32), round_sf=round_sf))
     same(quant.per_token_cast(x, fmt, 32, round_sf=round_sf), want)
     assert want[1][1, 0] == (2.0**127 if round_sf else INF) and want[1].isfinite()[0].all()
 

@@ -125,6 +125,8 @@ def _cast(x, fmt, block_size, round_sf, use_tma_aligned_col_major_sf, use_packed
 def cast(x, fmt, block_size=(32, 32), sf=None, x_block_size=None, round_sf=False,
          use_tma_aligned_col_major_sf=False, use_packed_ue8m0=False):
     """(out, sf); or out alone for factors that are given. x is a tensor, or a pair with x_block_size."""
+    if fmt not in ("e4m3", "e2m1"):
+        raise ValueError(f"fmt: is {fmt!r}, want 'e4m3' or 'e2m1' (cast_to_e5m6 is for e5m6)")
     x = cast_back(x, "fp32", x_block_size) if isinstance(x, tuple) else x.float()
     if sf is None:
         return _cast(x, fmt, block_size, round_sf, use_tma_aligned_col_major_sf, use_packed_ue8m0)
