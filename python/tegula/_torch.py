@@ -7,7 +7,7 @@ import functools
 import torch
 from torch._library.autograd import Info, make_autograd_impl
 
-from . import _after_import, _tegula
+from . import _after_import, _tegula, quant
 from ._rows import Row, spread
 
 WORDS = {  # of a row's text: the name of torch's dtype
@@ -228,6 +228,7 @@ def _batched_transpose_vmap(info, in_dims, x):
     return torch.ops.tegula.batched_transpose(x.flatten(0, 1)).unflatten(0, x.shape[:2]), 0
 
 
+quant.unpack_from_e2m1fn_x2.__defaults__ = (torch.float32,)     # as TileKernels has it
 library = register(_tegula, "tegula", {
     "transpose": _linear(_tegula.transpose, _transpose_vmap),
     "batched_transpose": _linear(_tegula.batched_transpose, _batched_transpose_vmap),

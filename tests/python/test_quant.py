@@ -42,7 +42,7 @@ SIGNATURES = {
     "cast_back": "x, fmt, x_block_size, x_special_fmt=None, *, out=None",
     "cast_back_e5m6": "x, fmt, x_block_size, *, out=None",
     "per_token_cast_back": "x, fmt, num_per_channels, x_special_fmt=None, *, out=None",
-    "unpack_from_e2m1fn_x2": "x, out_dtype=None",
+    "unpack_from_e2m1fn_x2": "x, out_dtype=torch.float32, *, out=None",
     "swiglu_forward_and_per_token_cast":
         f"x, fmt, num_per_channels, pos_to_token_topk=None, topk_weights=None, pos_to_expert=None, {FLAGS}, "
         "swiglu_clamp_value=None, clamped_count=None, sf_clamp_min=None, *, out=None",
@@ -85,6 +85,15 @@ def test_as_tile_kernels():
         assert sys.modules['tile_kernels.torch.per_channel_cast_fused'].per_channel_cast_fused \\
             is per_channel_cast_fused"""
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("fmt", ["e5m6", "e5m2", None])
+def test_reference_of_other_formats(fmt):
+    """Eight numbers of e5m6 share words, which its own reference makes."""
+    x = torch.full((1, 8), 1000.0)
+    for sf in (None, torch.full((1, 1), 1e-3)):
+        with pytest.raises(ValueError, match="^fmt: is .*, want 'e4m3' or 'e2m1'"):
+            reference.cast(x, fmt, (1, 8), sf)
 
 
 def test_references_are_modules_too():
@@ -258,6 +267,24 @@ def test_unpack(device):
         quant.unpack_from_e2m1fn_x2(x[0, 0, 0])
     with pytest.raises(ValueError, match="x: dtype is f32"):
         quant.unpack_from_e2m1fn_x2(torch.zeros(3, device=device))
+    with pytest.raises(TypeError, match="^x: is a <class 'list'>, want a tensor$"):
+        quant.unpack_from_e2m1fn_x2([1, 2])
+    for bad in ("foo", "cpu", 5, [torch.float32]):
+        with pytest.raises(TypeError, match="^out_dtype: is .*, want a dtype$"):
+            quant.unpack_from_e2m1fn_x2(x, bad)
+
+
+def test_unpack_out(device):
+    x = torch.randint(-128, 128, (3, 5), dtype=torch.int8, device=device)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        wide = torch.empty(3, 20, dtype=dtype, device=device)
+        for out in (wide[:, :10].contiguous(), wide[:, :10], wide[:, ::2]):
+            assert quant.unpack_from_e2m1fn_x2(x, dtype, out=out) is out
+            assert_equal(out.contiguous(), reference.unpack_from_e2m1fn_x2(x, dtype))
+    with pytest.raises(ValueError, match=r"^out: shape is \[3, 5\], want \[3, 10\]$"):
+        quant.unpack_from_e2m1fn_x2(x, out=torch.empty(3, 5, device=device))
+    with pytest.raises(ValueError, match="^out: dtype is float32, want bfloat16$"):
+        quant.unpack_from_e2m1fn_x2(x, torch.bfloat16, out=torch.empty(3, 10, device=device))
 
 
 def test_numpy():
@@ -272,6 +299,14 @@ def test_numpy():
         assert (numbers == quant.cast_back(want, "fp32", (1, 32), back).numpy()).all()
     numbers = quant.unpack_from_e2m1fn_x2(torch.from_numpy(out))
     assert (quant.unpack_from_e2m1fn_x2(out) == numbers.numpy()).all()
+    for dtype in (None, numpy.float32, numpy.dtype("float16"), numpy.float64, numpy.int32, torch.float32):
+        seen = quant.unpack_from_e2m1fn_x2(out, dtype)
+        want = numbers.numpy().astype("float32" if dtype in (None, torch.float32) else dtype)
+        assert seen.dtype == want.dtype and (seen == want).all()
+        given = numpy.zeros_like(want)
+        assert quant.unpack_from_e2m1fn_x2(out, dtype, out=given) is given and (given == want).all()
+    with pytest.raises(TypeError, match="^out_dtype: is 'foo', want a dtype$"):
+        quant.unpack_from_e2m1fn_x2(out, "foo")
     with pytest.raises(TypeError, match="NumPy has no dtype for this output: give out="):
         quant.per_token_cast(x, "e4m3", 32)
     with pytest.raises(TypeError, match="give out="):
@@ -353,7 +388,7 @@ def test_every_function_has_cases():
     assert {name for name, _ in cases("cpu")} == set(FUNCTIONS)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "unpack" not in case])
+@pytest.mark.parametrize("case", CASES)
 def test_out(case, device):
     name, args = case_of(case, device)
     want = FUNCTIONS[name](*copies(args))

@@ -29,15 +29,42 @@ __all__ = [
 _WORDS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float8_e4m3fn": "e4m3"}
 
 
-def unpack_from_e2m1fn_x2(x, out_dtype=None):
+def _name_of(dtype):
+    """'float32' of torch.float32, numpy.float32 and numpy.dtype('float32')."""
+    return dtype.__name__ if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
+
+
+def _convert(numbers, dtype):
+    try:
+        return numbers.to(dtype=dtype) if hasattr(numbers, "to") else numbers.astype(dtype)
+    except (RuntimeError, TypeError):
+        raise TypeError(f"out_dtype: is {dtype!r}, want a dtype") from None
+
+
+def unpack_from_e2m1fn_x2(x, out_dtype=None, *, out=None):      # _torch.py makes the default torch.float32
     """The numbers of pairs of e2m1 (int8 or uint8), the low four bits first: the last dimension is twice as
     long. out_dtype is float32 if None."""
-    if len(x.shape) == 0:
+    name = "float32" if out_dtype is None else _name_of(out_dtype)
+    word = _WORDS.get(name, "f32")
+    pairs = getattr(x, "shape", None)
+    if pairs is None:
+        return _unpack_from_e2m1fn_x2(x, word)      # it says what x is
+    if len(pairs) == 0:
         raise ValueError("x: has 0 dimensions, want 1 or more")
-    name = "float32" if out_dtype is None else str(out_dtype).removeprefix("torch.")
-    numbers = _unpack_from_e2m1fn_x2(x.reshape(-1), _WORDS.get(name, "f32"))
-    numbers = numbers.reshape(*x.shape[:-1], 2 * x.shape[-1])
-    return numbers if name in _WORDS else numbers.to(out_dtype)
+    shape = *pairs[:-1], 2 * pairs[-1]
+    if out is None:
+        numbers = _unpack_from_e2m1fn_x2(x.reshape(-1), word).reshape(shape)
+        return numbers if name in _WORDS else _convert(numbers, out_dtype)
+    if tuple(out.shape) != shape:
+        raise ValueError(f"out: shape is {list(out.shape)}, want {list(shape)}")
+    if _name_of(out.dtype) != name:
+        raise ValueError(f"out: dtype is {_name_of(out.dtype)}, want {name}")
+    is_packed = out.is_contiguous() if hasattr(out, "is_contiguous") else out.flags.c_contiguous
+    if is_packed and name in _WORDS:
+        _unpack_from_e2m1fn_x2(x.reshape(-1), word, out=out.reshape(-1))
+    else:
+        out[...] = _unpack_from_e2m1fn_x2(x.reshape(-1), word).reshape(shape)
+    return out
 
 
 def _flat(t):
