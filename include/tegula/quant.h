@@ -24,13 +24,16 @@
  * sf = a / max, inv = max / a (0 for a = 0). With round_sf: sf is the next power of two that is not below
  * a / max, held to 2^-126 .. 2^127, and inv = 1 / sf (0 for 2^127). Packed factors need round_sf. Then
  * code = encode(value * inv), to nearest even, saturating (e5m6: numerics/e5m6.h). Each step rounds to f32.
- * So in a block with an infinite value, finite ones become zeros and infinite ones NaN (e2m1: 6).
+ * So in a block with an infinite value, finite ones become zeros and infinite ones NaN (e2m1: 6); and where
+ * max / a is above f32's range, which only a small sf_clamp_min makes possible, zeros become NaN, too, and all
+ * others saturate.
  *            max     floor
  *   e4m3     448     1e-4
  *   e2m1     6       6 * 2^-126
  *   e5m6     65024   1e-4
  *
- * Exact: CPU and CUDA agree bit for bit, but for the SwiGLU ops, where exp may differ in its last bits. */
+ * Exact: CPU and CUDA agree bit for bit, but for the SwiGLU ops, where exp may differ in its last bits. Of a
+ * NaN that cast_back writes in f32, sign and payload are the machine's. */
 #ifndef TEGULA_QUANT_H
 #define TEGULA_QUANT_H
 

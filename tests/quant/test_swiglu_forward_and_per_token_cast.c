@@ -287,6 +287,9 @@ TEST(the_floor_is_replaced)
               BYTES(0x00, 0x80), bits_of(0), NULL); /* a factor of 0, and no NaN */
     check_row(F32S(0, -0.0f, 1, 1), 2, (tgl_quant_params){ .has_sf_clamp_min = true, .round_sf = true }, NULL,
               NULL, 0, BYTES(0x00, 0x80), bits_of(0x1p-126f), NULL);
+    /* 448 / 1e-38 is infinite: 0 * inf, and 1e-39 / 2 * inf */
+    check_row(F32S(0, 1e-39f, 1, 1), 2, (tgl_quant_params){ .has_sf_clamp_min = true, .sf_clamp_min = 1e-38f },
+              NULL, NULL, 0, BYTES(0x7f, 0x7e), bits_of(1e-38f / 448), NULL);
     check_row(F32S(0, -0.0f, 1, 1), 2, (tgl_quant_params){ .sf_clamp_min = 448 }, NULL, NULL, 0,
               BYTES(0x00, 0x80), 0x346facad, NULL); /* without its flag it means nothing */
     check_row(F32S(9, -9, 9, 9), 2, (tgl_quant_params){ .swiglu_clamp_value = 1, .round_sf = true }, NULL,
