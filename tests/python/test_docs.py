@@ -106,6 +106,21 @@ def test_quant():
     again = quant.per_token_cast(packed, "e4m3", 128, x_block_size=(1, 32))
     back = quant.cast_back((data, sf), "bf16", (1, 128))
     # end
+    # doc: quant_given
+    factors = quant.per_token_cast_with_sf_only(x, "e4m3", 128)     # float32 (64, 4)
+    codes = quant.per_token_cast_with_precomputed_sf(x, "e4m3", 128, factors)
+    numbers = quant.per_token_cast_back((codes, factors), "bf16", 128)      # cast_back with (1, 128)
+    weight = quant.per_block_cast(x, "e4m3", (32, 128))             # a factor for every 32 rows
+    # end
+    assert torch.equal(factors, sf) and weight[1].shape == (2, 4)
+    assert torch.allclose(numbers.float(), x.float(), rtol=0.07, atol=0.01)
+    # doc: quant_swiglu
+    gates_and_ups, clamped = torch.randn(64, 2 * 256), torch.zeros(3, dtype=torch.int64)
+    activation = quant.swiglu_forward_and_per_token_cast(           # float8_e4m3fn (64, 256), float32 (64, 2)
+        gates_and_ups, "e4m3", 128, swiglu_clamp_value=2.0, clamped_count=clamped)
+    quant.per_token_cast(x, "e4m3", 128, out=(data, sf))            # into tensors of yours
+    # end
+    assert activation[0].shape == (64, 256) and activation[1].shape == (64, 2) and (clamped > 0).all()
     assert [(t.dtype, t.shape, t.stride()) for t in (data, sf, *packed)] == [
         (torch.float8_e4m3fn, (64, 512), (512, 1)), (torch.float32, (64, 4), (4, 1)),
         (torch.int8, (64, 256), (256, 1)), (torch.int32, (64, 4), (1, 64))]
