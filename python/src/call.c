@@ -295,6 +295,12 @@ static PyObject *given_output(PyObject *given, int i) /* borrowed */
     return PyTuple_Check(given) && i < PyTuple_Size(given) ? PyTuple_GetItem(given, i) : given;
 }
 
+/* Of several, any may be None: then it is made. */
+static bool has_output(const op_row *row, PyObject *given, int i)
+{
+    return given && (row->num_results == 1 || given_output(given, i) != Py_None);
+}
+
 /* Integers never do; the op will refuse other tensors in their place. */
 static bool may_require_grad(const result *o)
 {
@@ -484,14 +490,7 @@ static bool take_output(const op_row *row, PyObject *given, int i, const frame *
 {
     const result *o = chosen_result(row, i, f);
     out->object = out->capsule = NULL;
-    PyObject *object = given;
-    if (row->num_results > 1) {
-        if (!PyTuple_Check(given) || PyTuple_Size(given) != row->num_results)
-            return PyErr_Format(PyExc_TypeError, "out: is a %R, want a tuple of %d tensors",
-                                (PyObject *)Py_TYPE(given), row->num_results),
-                   false;
-        object = PyTuple_GetItem(given, i);
-    }
+    PyObject *object = row->num_results > 1 ? PyTuple_GetItem(given, i) : given;
     const type_entry entry = entry_of(object);
     if (!read_tensor(str_out, object, entry, f->stream, out)) return false;
     if (out->tensor.ndim != o->ndim)
@@ -516,8 +515,8 @@ static bool count_writes(const op_row *row, PyObject *const *object, const tenso
     int n = 0;
     for (int i = 0; row->has_in_place && i < row->num_params; i++)
         if (row->params[i].is_in_place && is_given(object[i]) && in[i].is_torch) written[n++] = object[i];
-    for (int i = 0; given && i < row->num_results; i++)
-        if (out[i].is_torch) written[n++] = out[i].object;
+    for (int i = 0; i < row->num_results; i++)
+        if (has_output(row, given, i) && out[i].is_torch) written[n++] = out[i].object;
     if (n == 0) return true;
     if (!(list = PyTuple_New(n))) return false;
     for (int i = 0; i < n; i++) {
@@ -637,7 +636,12 @@ static PyObject *call_sorted(op_row *row, bool is_guarded, PyObject *const *obje
             has_foreign |= !entry[i].api;
         }
     }
-    for (int i = 0; given && i < row->num_results; i++) {
+    if (given && row->num_results > 1 &&
+        (!PyTuple_Check(given) || PyTuple_Size(given) != row->num_results))
+        return PyErr_Format(PyExc_TypeError, "out: is a %R, want a tuple of %d tensors",
+                            (PyObject *)Py_TYPE(given), row->num_results);
+    for (int i = 0; i < row->num_results; i++) {
+        if (!has_output(row, given, i)) continue;
         const type_entry e = entry_of(given_output(given, i));
         has_torch |= e.kind != FOREIGN;
         has_foreign |= !e.api;
@@ -695,10 +699,11 @@ static PyObject *call_sorted(op_row *row, bool is_guarded, PyObject *const *obje
         int64_t dims[2 * MAX_DIMS];
         DLTensor want;
         tensor_ref *ref = &out[num_out];
-        if (!given && !describe_output(row, num_out, &f, &want, dims)) goto done;
-        if (given ? !take_output(row, given, num_out, &f, ref)
-                  : !make_output(first, object[row->first_tensor], &want, row->zeroes_ends,
-                                 &row->memos[num_out], f.stream, ref)) {
+        const bool is_taken = has_output(row, given, num_out);
+        if (!is_taken && !describe_output(row, num_out, &f, &want, dims)) goto done;
+        if (is_taken ? !take_output(row, given, num_out, &f, ref)
+                     : !make_output(first, object[row->first_tensor], &want, row->zeroes_ends,
+                                    &row->memos[num_out], f.stream, ref)) {
             num_out++;
             goto done;
         }

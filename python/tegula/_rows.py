@@ -26,6 +26,7 @@ _PARAM = re.compile(r"(\w+)(?:\[([^]]*)\](\??!?)|: (\{[^}]*\}|\w+)(\??)(?: = ([^
 _RESULT = re.compile(r"(\w+)\[([^];]*)(?:; ([^]]*?)(?: if (\w+))?)?\](?: if (\w+) else |, |$)")
 _ARGUMENT = re.compile(r"(\*)(?:, |$)|(\w+)(?:: (\w+))?(?: & (\w+))?( = None)?(?:, |$)")
 _OPERATOR = re.compile(r" ([*/]) ")
+_READ = {"int": int, "float": float, "bool": "True".__eq__, "str": lambda text: text.strip('"')}
 _BITS = {"e4m3": 8, "e2m1": 4, "e5m6": 12}     # of a value, where a word counts in a size
 _MARKS = "abcdefghijklmnopqrstuvwxyz"  # of torch's schemas: which argument an op writes to
 
@@ -90,6 +91,8 @@ class Row:
         if face is not None:
             self.face = tuple((name, (first or name, second)[:2 if second else 1])
                               for star, name, first, second, _ in _read_all(_ARGUMENT, face) if not star)
+        self.defaults = {p.name: None if p.default == "None" else _READ[p.kind](p.default)
+                         for p in self.params if p.default is not None}
         self.first = next(p.name for p in self.params if p.kind == "Tensor" and not p.optional)
         self.out_names = ["out"] if len(self.results) == 1 else [f"out{i}" for i in range(len(self.results))]
 
@@ -110,6 +113,10 @@ class Row:
         """The same with out=: an overload that writes to tensors it is given and returns nothing."""
         outs = ", ".join(f"Tensor({mark}!) {name}" for mark, name in zip(_MARKS[8:], self.out_names))
         return f"{self.name}.out({', '.join(self._schema_params())}, *, {outs}) -> ()"
+
+    def bind(self, args, kwargs):
+        """The operator's arguments by name, with defaults."""
+        return {**self.defaults, **dict(zip([p.name for p in self.params], args)), **kwargs}
 
     def describe_outputs(self, values):
         """[(dtype, size, strides or None)] for arguments by name; sizes may be symbolic. A dtype is a word, or

@@ -75,9 +75,6 @@ class Gradient:
         return Direct.apply, Transform.apply
 
 
-_READ = {"int": int, "float": float, "bool": "True".__eq__, "str": lambda text: text.strip('"')}
-
-
 def _known(value):
     """As glue.check() takes it: sizes for a tensor, of a symbolic number the one it was traced with."""
     if isinstance(value, torch.Tensor):
@@ -92,14 +89,10 @@ def _known(value):
 def _reader(glue, row):
     """A function of an operator's arguments: by name, with defaults, and checked as far as that goes without
     data: words, numbers and flags, not dtypes."""
-    names = [p.name for p in row.params]
-    defaults = {p.name: None if p.default == "None" else _READ[p.kind](p.default)
-                for p in row.params if p.default is not None}
-
     def read(args, kwargs):
-        values = {**defaults, **dict(zip(names, args)), **kwargs}
+        values = row.bind(args, kwargs)
         try:
-            known = tuple(_known(values[name]) for name in names)
+            known = tuple(_known(values[p.name]) for p in row.params)
         except LookupError:
             return values
         glue.check(row.name, known)
@@ -108,28 +101,36 @@ def _reader(glue, row):
     return read
 
 
+def _make_outputs(row, values):
+    made = []
+    for dtype, size, strides in row.describe_outputs(values):
+        dtype = getattr(torch, WORDS[dtype]) if isinstance(dtype, str) else dtype.dtype
+        first = values[row.first]
+        if strides is None:
+            made.append(first.new_empty(size, dtype=dtype))
+        else:   # whole columns, as tensor.c allocates them; some ops promise that their ends are zero
+            whole = first.new_zeros((size[1], strides[1]), dtype=dtype)
+            made.append(whole.as_strided_(size, strides))
+    return made
+
+
 def _fake(row, read):
     """The op on tensors without data: makes outputs of the right kind."""
     def fake(*args, **kwargs):
-        values = read(args, kwargs)
-        made = []
-        for dtype, size, strides in row.describe_outputs(values):
-            dtype = getattr(torch, WORDS[dtype]) if isinstance(dtype, str) else dtype.dtype
-            first = values[row.first]
-            if strides is None:
-                made.append(first.new_empty(size, dtype=dtype))
-            else:   # whole columns, as tensor.c allocates them
-                whole = first.new_empty_strided((strides[1], size[1]), strides, dtype=dtype)
-                made.append(whole.as_strided_(size, strides))
+        made = _make_outputs(row, read(args, kwargs))
         return made[0] if len(made) == 1 else tuple(made) if made else None
 
     return fake
 
 
-def _twin(row, op, op_out):
+_ROWS = {}      # (namespace, name): Row; Dynamo does not trace one that a function encloses
+
+
+def _twin(row, namespace, op, op_out):
     """The op as Dynamo traces it, and as eager calls reach the dispatcher: the builtin's signature, torch's
     operators."""
     names, differentiable, face, name = row.out_names, row.differentiable, row.face, row.name
+    _ROWS[namespace, name] = row
 
     def twin(*args, out=None, **kwargs):
         if face is not None:
@@ -140,6 +141,10 @@ def _twin(row, op, op_out):
         tensors = (*args, *kwargs.values(), *outs) if differentiable else outs
         if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors):
             raise RuntimeError("out= has no gradient, but an argument requires one")
+        if any(t is None for t in outs):
+            known = _ROWS[namespace, name]
+            made = _make_outputs(known, known.bind(args, kwargs))
+            out = outs = tuple(m if t is None else t for m, t in zip(made, outs))
         op_out(*args, **kwargs, **dict(zip(names, outs)))
         return out
 
@@ -178,7 +183,7 @@ def _define(library, row, raw, read, gradient):
         library.impl(row.name + ".out", _writer(raw, row.out_names), "CompositeExplicitAutograd")
         library.impl(row.name + ".out", _check_out(row, read), "Meta")
         library.impl(row.name + ".out", torch.library.fallthrough_kernel, "Autograd")
-    twin = _twin(row, packet.default, packet.out if row.results else None)
+    twin = _twin(row, library.ns, packet.default, packet.out if row.results else None)
     if not row.differentiable:
         library.impl(row.name, torch.library.fallthrough_kernel, "Autograd")  # passes it by, without a warning
         return twin, (None, None)

@@ -399,6 +399,47 @@ def test_out(case, device):
         assert_equal(a, b)
 
 
+def check_some_of_out(function, call, args, device):
+    """None stands for what is to be made; of the others each is given once."""
+    want = flat(function(*copies(args)))
+    for i, t in enumerate(want):
+        out = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
+        version = out._version
+        seen = flat(call(copies(args), tuple(out if j == i else None for j in range(len(want)))))
+        assert seen[i] is out and out._version > version
+        for a, b in zip(seen, want, strict=True):
+            assert described(a) == described(b)
+            assert_equal(a, b)
+
+
+def test_some_of_out(device):
+    for name, args in cases(device):
+        function = FUNCTIONS[name]
+        if isinstance(function(*copies(args)), tuple):
+            check_some_of_out(function, lambda args, out: function(*args, out=out), args, device)
+
+
+@on_one_device
+def test_some_of_out_compiled(device):
+    x = torch.randn(6, 64, device=device)
+    for function, args in ((quant.per_token_cast, (x, "e2m1", 16, None, True, True, True)),
+                           (quant.per_channel_cast_fused, (x, "e4m3", 4))):
+        call = torch.compile(lambda args, out: function(*args, out=out), fullgraph=True, backend="aot_eager")
+        check_some_of_out(function, call, args, device)
+
+
+def test_none_of_out(device):
+    x = torch.randn(6, 64, device=device)
+    for a, b in zip(quant.per_token_cast(x, "e4m3", 32, out=(None, None)), quant.per_token_cast(x, "e4m3", 32)):
+        assert_equal(a, b)
+    for bad in ((None,), (None,) * 3, [None, None]):
+        with pytest.raises(TypeError, match="^out: is a <class .*>, want a tuple of 2 tensors$"):
+            quant.per_token_cast(x, "e4m3", 32, out=bad)
+    pair = quant.per_token_cast(x, "e4m3", 32)
+    with pytest.raises(TypeError, match="^out: is a <class 'tuple'>, want a tensor$"):
+        quant.cast_back(pair, "fp32", (1, 32), out=(None,))
+
+
 # ---- as torch operators ----
 
 class Recorder(TorchDispatchMode):
