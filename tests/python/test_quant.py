@@ -652,7 +652,8 @@ def test_errors_of_types(device):
             for flag in ("yes", object()):
                 with pytest.raises(TypeError, match=f"^{name}: is .*, want True or False$"):
                     function(x, "e4m3", block, sf, **{name: flag})
-        assert_equal(function(x, "e4m3", block, sf, round_sf=True), function(x, "e4m3", block, sf))
+        for flag in (True, 1, 0, numpy.True_, numpy.False_):
+            assert_equal(function(x, "e4m3", block, sf, round_sf=flag), function(x, "e4m3", block, sf))
     with pytest.raises(TypeError, match="^block_size: is 'a', want an integer$"):
         quant.per_block_cast(x, "e4m3", (1, "a"))
     pair = quant.per_token_cast(x, "e4m3", 32)
