@@ -267,7 +267,8 @@ static tgl_status run_lossless(const case_arguments *a)
 static int exponent_code(const case_tensor *x_sf, int64_t m, int64_t k)
 {
     if (x_sf->dtype == TGL_I32) return ((unsigned char *)case_element(x_sf, (int64_t[]){ m, k / 4 }))[k % 4];
-    return ilogbf(*(float *)case_element(x_sf, (int64_t[]){ m, k })) + 127;
+    const float factor = *(float *)case_element(x_sf, (int64_t[]){ m, k });
+    return factor > 0 ? ilogbf(factor) + 127 : 0;
 }
 
 static void lossless_rows_of_blocks(void *context, int64_t begin, int64_t end)
@@ -290,7 +291,8 @@ static void lossless_rows_of_blocks(void *context, int64_t begin, int64_t end)
             for (int64_t i = m * g.bm; i < rows; i++)
                 for (int64_t j = k * g.bk; j < cols; j++) {
                     const float code = quant_decode(TGL_QUANT_E2M1, quant_code_at(x, TGL_QUANT_E2M1, i, j));
-                    const float value = ldexpf(code, exponent_code(x_sf, i / g.xm, j / g.xk) - out_code);
+                    const int x_code = exponent_code(x_sf, i / g.xm, j / g.xk);     /* 0: the factor is 0 */
+                    const float value = x_code ? ldexpf(code, x_code - out_code) : code * 0;
                     const unsigned out = quant_encode(TGL_QUANT_E4M3, value);
                     quant_put_code(&c->tensors[OUT], TGL_QUANT_E4M3, i, j, out);
                     if (inexact && quant_decode(TGL_QUANT_E4M3, out) != value)

@@ -101,14 +101,13 @@ TGL_API tgl_status tgl_quant_per_block_cast_with_precomputed_sf(const DLTensor *
 
 /* tgl_quant_per_block_cast_lossless() - FP4 with fine powers of two as FP8 with coarser ones
  *   x         in     e2m1            [num_rows, num_cols]   rows may be strided
- *   x_sf      in     any layout, blocks x_num_per_*; positive powers of two (of f32 only the exponent is
- *             read)
+ *   x_sf      in     any layout, blocks x_num_per_*; powers of two or 0 (of f32 only the exponent is read)
  *   out       out    e4m3            [num_rows, num_cols]   packed
  *   out_sf    out    any layout, blocks num_per_*, whole multiples of x's blocks (or all columns)
  *   inexact   inout  i32             [1]                    set to 1 where a value changed; NULL: not wanted
  * With E the exponent codes (UE8M0) of the input blocks in an output block: its code is max(max E - 6, 1),
  * and an element becomes code * 2^(E - that) in e4m3, exact while exponents differ by at most 14; beyond,
- * rounded. Factors are powers of two without round_sf, which is not read. Since 0.1. */
+ * rounded. Where E is 0, the factor 0, elements become zeros of their sign, which is exact. Factors are powers of two without round_sf, which is not read. Since 0.1. */
 TGL_API tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
                                                      DLTensor *out_sf, DLTensor *inexact,
                                                      const tgl_quant_params *params, tgl_stream stream);

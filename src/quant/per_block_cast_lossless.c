@@ -68,7 +68,7 @@ INLINE int x_code(const problem *p, int64_t m, int64_t k)
 /* The part of row i in block (m, k) of x. Did a value change? */
 INLINE bool run_part(const problem *p, int64_t i, int64_t m, int64_t k, int sf)
 {
-    const int shift = x_code(p, m, k) - sf;
+    const int shift = tgl_lossless_shift(x_code(p, m, k), sf);
     const int64_t j = k * p->x_blocks.cols, end = least(j + p->x_blocks.cols, p->num_cols);
     const uint8_t *row = p->x + i * p->x_stride;
     uint8_t *out = p->out + i * p->num_cols;

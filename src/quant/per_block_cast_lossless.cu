@@ -146,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(
     for (int j = 0; j < VECTORS; j++) {
         const int r = row + j * STEP_ROWS, factor = factors[j % OWN];
         const bool is_there = r < rows && col < cols;
-        const table t = table_of((int)exponents[j] - factor);
+        const table t = table_of(tgl_lossless_shift((int)exponents[j], factor));
         const uint4 translated =
             make_uint4(translate(codes[j].x, t), translate(codes[j].x >> 16, t), translate(codes[j].y, t),
                        translate(codes[j].y >> 16, t));

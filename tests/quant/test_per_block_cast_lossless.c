@@ -6,23 +6,18 @@
 
 TESTS_OF_TABLE("quant_per_block_cast_lossless")
 
-TEST(worked_example)
+/* Two blocks of x, of four values each, in a block of the output. */
+static void check_two_blocks(const uint8_t x[4], int32_t x_sf, const uint8_t out[8], int32_t out_sf,
+                             const tgl_quant_params *params)
 {
     FOR_BACKENDS(b) {
-        /* doc: per_block_cast_lossless */
-        const uint8_t x[] = { 0x17, 0x8b, 0x10, 0xb8 };         /* 6, 0.5, -1.5, -0, then 0, 0.5, -0, -1.5 */
-        const int32_t x_sf = 127 | 124 << 8;                    /* times 1, and times 2^-3 */
-        const int32_t out_sf = 121;                             /* 2^-6 */
-        const uint8_t out[] = { 0x7c, 0x60, 0xec, 0x80, 0x00, 0x48, 0x80, 0xd4 }; /* 384, 32, -96, ... */
-        const tgl_quant_params params = { .x_num_per_channels = 4, .num_per_channels = 8 };
-        /* end */
         tensor in, in_sf, seen, seen_sf, flag;
         place(b, &in, TGL_E2M1X2, 2, SHAPE(1, 4), x);
         place(b, &in_sf, TGL_I32, 2, SHAPE(1, 1), &x_sf);
         place(b, &seen, TGL_E4M3, 2, SHAPE(1, 8), NULL);
         place(b, &seen_sf, TGL_I32, 2, SHAPE(1, 1), NULL);
         place(b, &flag, TGL_I32, 1, SHAPE(1), &(int32_t){ 0 });
-        CHECK_OK(tgl_quant_per_block_cast_lossless(&in.t, &in_sf.t, &seen.t, &seen_sf.t, &flag.t, &params,
+        CHECK_OK(tgl_quant_per_block_cast_lossless(&in.t, &in_sf.t, &seen.t, &seen_sf.t, &flag.t, params,
                                                    b->stream));
         check_contents(b, &seen, out, "out");
         check_contents(b, &seen_sf, &out_sf, "out_sf");
@@ -30,6 +25,18 @@ TEST(worked_example)
         discard(b, &in);
         discard(b, &in_sf);
     }
+}
+
+TEST(worked_example)
+{
+    /* doc: per_block_cast_lossless */
+    const uint8_t x[] = { 0x17, 0x8b, 0x10, 0xb8 };         /* 6, 0.5, -1.5, -0, then 0, 0.5, -0, -1.5 */
+    const int32_t x_sf = 127 | 124 << 8;                    /* times 1, and times 2^-3 */
+    const int32_t out_sf = 121;                             /* 2^-6 */
+    const uint8_t out[] = { 0x7c, 0x60, 0xec, 0x80, 0x00, 0x48, 0x80, 0xd4 }; /* 384, 32, -96, ... */
+    const tgl_quant_params params = { .x_num_per_channels = 4, .num_per_channels = 8 };
+    /* end */
+    check_two_blocks(x, x_sf, out, out_sf, &params);
 }
 
 /* All 16 codes in two input blocks of one output block, whose exponent codes are `high` and `low`. */
@@ -41,7 +48,7 @@ static void check_pair(int high, int low, bool is_exact)
     FOR_BACKENDS(b)
         for (int is_packed = 0; is_packed < 2; is_packed++) {
             const int32_t packed = high | low << 8;
-            const float factors[2] = { ldexpf(1, high - 127), ldexpf(1, low - 127) };
+            const float factors[2] = { high ? ldexpf(1, high - 127) : 0, low ? ldexpf(1, low - 127) : 0 };
             uint8_t out[32], out_sf[4];
             float back[32], want[32];
             int32_t flag;
@@ -72,8 +79,9 @@ static void check_pair(int high, int low, bool is_exact)
             CHECK_INT(is_packed ? out_sf[0] : ilogbf(out_factor) + 127, out_code);
             CHECK_INT(flag, !is_exact);
             for (int i = 0; i < 32; i++) {
-                const float value = ldexpf(quant_decode(TGL_QUANT_E2M1, (unsigned)i % 16),
-                                           (i < 16 ? high : low) - out_code);
+                const int code = i < 16 ? high : low;       /* 0 is read as 0.0 */
+                const float value = quant_decode(TGL_QUANT_E2M1, (unsigned)i % 16) *
+                                    (code ? ldexpf(1, code - out_code) : 0);
                 CHECK_THAT(out[i] == quant_encode(TGL_QUANT_E4M3, value),
                            "%s: codes %d and %d: out[%d] is 0x%02x, want %a", b->name, high, low, i, out[i],
                            (double)value);
@@ -98,6 +106,13 @@ TEST(spreads)
 TEST(lowest_exponents)      /* the output's code is at least 1 */
 {
     for (int high = 1; high < 12; high++) check_pair(high, 1, true);
+}
+
+TEST(a_factor_of_0)         /* makes zeros, signs stay, and that is exact */
+{
+    for (int high = 0; high < 255; high += high < 12 ? 1 : 27) check_pair(high, 0, true);
+    check_two_blocks(BYTES(0x17, 0x8b, 0x7f, 0xf7), 127, BYTES(0x7c, 0x60, 0xec, 0x80, 0x80, 0, 0, 0x80), 121,
+                     PARAMS(.x_num_per_channels = 4, .num_per_channels = 8));
 }
 
 /* Of 0.5 and 1.5 one bit is lost at a spread of 15; other values still fit, and zeros always do. */
