@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     /* lines of which half is in L2 would be completed from memory when all wait for them */
     if (8 * tid < num_words) prefetch_l2(workspace + 32 * tid);
     u32 t = block + warp * num_blocks;
-    if (t < num_tokens) {
+    if (t < num_tokens) {       /* as in route_cluster.cu */
         pdl_wait();
 #pragma unroll 1
         do {

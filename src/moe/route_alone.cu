@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_alone(
     uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, owned_bits, m.num_pairs));
     u16 *const slots = (u16 *)words;            /* [token][8 * WORDS] */
     const map_block b = map_begin(m, memory, owned_bits);
-    if (t < num_tokens) {
+    if (t < num_tokens) {       /* as in route_cluster.cu */
         pdl_wait();
         const bool is_writer = min(t, gridDim.x - 1) == blockIdx.x;
         const slot s = gate_token(gate, t, is_writer, lane, [&](i32 index) {
