@@ -15,7 +15,7 @@
  *   EMU_FAIL     failures to inject, see emu_fail_set
  *   EMU_CXX      the C++ compiler, and flags, for kernels; default the one the emulator was built with. Under
  *                a sanitizer it must be the compiler of the program
- *   EMU_OPT      its optimisation and debug flags, default "-Og -g1"
+ *   EMU_OPT      its optimisation and debug flags, default "-Og -finline-functions-called-once -g1"
  *   EMU_KEEP     a folder where the sources of compiled kernels stay, for a debugger
  *
  * The first call of an entry point reads them, but for the last three, which nvrtcCompileProgram and
