@@ -59,6 +59,7 @@ DEV void reduce(const reduce_problem &p, int tokens)
         for (int i = 0; i < STAGES; i++) mbar_init(r.loaded + 8 * i, 1);
         mbar_init_fence();
     }
+    __syncwarp();               /* for racecheck, which takes the init for another lane's; no instruction */
     pdl_wait();
     const float sf = p.sf ? *p.sf : 1;
     int stage = 0;
