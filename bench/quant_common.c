@@ -427,8 +427,9 @@ static void cast_rows_of_blocks(void *context, int64_t begin, int64_t end)
 
 void quant_cast(const quant_blocks *b)
 {
-    case_parallel(quant_ceil_div(b->num_rows, b->block_rows), 64 * b->block_rows * b->num_cols,
-                  cast_rows_of_blocks, (void *)(uintptr_t)b);
+    const int64_t rows = b->block_rows < b->num_rows ? b->block_rows : b->num_rows;
+    case_parallel(quant_ceil_div(b->num_rows, b->block_rows), 64 * rows * b->num_cols, cast_rows_of_blocks,
+                  (void *)(uintptr_t)b);
 }
 
 int64_t quant_bytes(const case_problem *c)

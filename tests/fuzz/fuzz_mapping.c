@@ -228,7 +228,8 @@ static void try_expand(const problem *p, bytes *b)
     const int64_t hidden = take(b) % 40, npc = 1 + take(b) % 9, stride = hidden + take(b) % 3;
     const unsigned flags = take(b);
     const bool is_packed = flags & 1, in_columns = flags & 2;
-    const int64_t factors = (hidden + npc - 1) / npc, num_sf = is_packed ? (factors + 3) / 4 : factors;
+    const int64_t factors = ((dtype == TGL_E2M1X2 ? 2 * hidden : hidden) + npc - 1) / npc;
+    const int64_t num_sf = is_packed ? (factors + 3) / 4 : factors;
     tensor x, out, sf, out_sf;
     make(&x, dtype, 2, p->tokens, hidden, stride);
     make(&out, dtype, 2, p->positions, hidden, hidden);
