@@ -91,6 +91,7 @@ static void cpu(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
     int64_t t = begin;
+    for (; t < end && p->num_topk == 0; t++) p->denominator[t] = NORMALIZE_EPSILON;     /* no rows */
     for (; t + SIDE <= end; t += SIDE) {
         add_rows(p, t);
         for (int64_t i = t; i < t + SIDE; i++) divide_row(p, i, i + SIDE < end ? i + SIDE : i);
