@@ -347,6 +347,7 @@ static void fill_flags(const case_problem *c, case_tensor *t, uint64_t seed)
         t->storage[i] = !strcmp(kind, "all")    ? 1
                         : !strcmp(kind, "no")   ? 0
                         : !strcmp(kind, "tail") ? i < t->slots - 10     /* the last ten are padding */
+                        : !strcmp(kind, "four") ? i < t->slots - 4      /* the last four */
                                                 : case_random(seed, i) % 3 != 0;
 }
 
@@ -973,6 +974,9 @@ const case_op moe_gate_ops[] = {
             "num_tokens=128,4096 num_experts=256 num_topk=8 scoring=softmax",
             "num_tokens=128 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 num_shared_experts=1 "
             "replicas=33 num_ep_ranks=4 num_tp_ranks=2 mask=tail unmapped=packed",
+            /* what the benchmark of TileKernels has: 32 tokens and 4 of padding */
+            "num_tokens=36 num_experts=72 num_topk=6 mask=four",
+            "num_tokens=36 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=four",
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
