@@ -347,6 +347,7 @@ static void fill_flags(const case_problem *c, case_tensor *t, uint64_t seed)
         t->storage[i] = !strcmp(kind, "all")    ? 1
                         : !strcmp(kind, "no")   ? 0
                         : !strcmp(kind, "tail") ? i < t->slots - 10     /* the last ten are padding */
+                        : !strcmp(kind, "four") ? i < t->slots - 4      /* the last four */
                                                 : case_random(seed, i) % 3 != 0;
 }
 
@@ -931,6 +932,10 @@ const case_op moe_gate_ops[] = {
             "num_tokens=600 num_experts=257 num_topk=6 layout=gap,repeated offset=0,1 scoring=identity",
             "num_tokens=4100 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 dtype=i32",
             "num_tokens=520 num_experts=512,1000 num_topk=1 scoring=softmax",
+            /* ep_rank + t * 23333 gets past 2^31, 2^32; many tokens are in the slow list and hash_gate's */
+            "num_tokens=9 num_experts=16 num_topk=6 num_shared_experts=1 replicas=7 "
+            "ep_rank=2147400000,4294900000,9223372036854000000",
+            "num_tokens=9 num_experts=40 num_topk=33 replicas=7 ep_rank=2147400000,4294900000",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
@@ -969,6 +974,9 @@ const case_op moe_gate_ops[] = {
             "num_tokens=128,4096 num_experts=256 num_topk=8 scoring=softmax",
             "num_tokens=128 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 num_shared_experts=1 "
             "replicas=33 num_ep_ranks=4 num_tp_ranks=2 mask=tail unmapped=packed",
+            /* what the benchmark of TileKernels has: 32 tokens and 4 of padding */
+            "num_tokens=36 num_experts=72 num_topk=6 mask=four",
+            "num_tokens=36 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=four",
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
@@ -1023,6 +1031,10 @@ const case_op moe_gate_ops[] = {
             "num_tokens=9 num_experts=64 num_topk=6 num_shared_experts=1 replicas=2 shared_weight=0.4,0 "
             "factor=1,2.5 vocabulary=10 scoring=sqrtsoftplus",
             "num_tokens=9 num_experts=64 num_topk=33 vocabulary=50 scoring=softmax unmapped=packed",
+            /* t * 23333 is past 2^31, then 2^32; here, as the emulated device takes a tenth of what
+             * top2_sum_gate takes there */
+            "num_tokens=184100 num_experts=16 num_topk=1 num_shared_experts=1 replicas=7 ep_rank=5 "
+            "vocabulary=100 scoring=identity",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){

@@ -1002,6 +1002,9 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=8,16,64,256 num_topk=8 num_experts=256 alignment=128",
             "num_tokens=64,256 num_topk=6 num_experts=384 alignment=128",
             "num_tokens=128,4096 num_topk=8 num_experts=256 alignment=128 num_positions=bound counts=1",
+            /* what the tests of TileKernels have: 72 experts on 8 ranks, 256 on 64 */
+            "num_tokens=4001 num_topk=2,9 num_experts=9 num_ranks=8 alignment=128",
+            "num_tokens=4001 num_topk=8 num_experts=4 num_ranks=64 alignment=128",
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
@@ -1071,6 +1074,8 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=4096 num_topk=6 num_experts=384 hidden=4096 alignment=16",
             "num_tokens=8,64 num_topk=8 num_experts=256 hidden=7168 alignment=16",
             "num_tokens=4096 num_topk=8 num_experts=256 hidden=7168 alignment=16 dtype=e4m3",
+            "num_tokens=1024 num_topk=2 num_experts=9 num_ranks=8 hidden=2048 alignment=16",
+            "num_tokens=1024 num_topk=9 num_experts=9 num_ranks=8 hidden=576,2048,6144 alignment=16",
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
@@ -1150,6 +1155,7 @@ const case_op moe_mapping_ops[] = {
             "out_sf_layout=columns",
             "num_tokens=4096 num_topk=6 num_experts=384 hidden=4096 alignment=16",
             "num_tokens=4096 num_topk=8 num_experts=256 hidden=7168 alignment=16 out_sf_layout=columns",
+            "num_tokens=1024 num_topk=9 num_experts=9 num_ranks=8 hidden=576,2048,6144 alignment=16",
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){
@@ -1236,6 +1242,8 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=4096 num_topk=8 num_experts=256 hidden=7168 alignment=16 out_dtype=e4m3 sf=0.37",
             "num_tokens=4096 num_topk=8 num_experts=256 hidden=7168 alignment=16 dtype=f32 out_dtype=f32",
             "num_tokens=8,64 num_topk=8 num_experts=256 hidden=7168 alignment=16",
+            "num_tokens=1024 num_topk=2 num_experts=9 num_ranks=8 hidden=2048 alignment=1",
+            "num_tokens=1024 num_topk=9 num_experts=9 num_ranks=8 hidden=2048,6144 alignment=1",
             NULL,
         },
         .lists[CASE_KERNELS] = (const char *const[]){

@@ -3,8 +3,10 @@
  * experts and back. docs/moe.md has formulas, examples and speed.
  *
  * Experts and groups are numbered from 0; a negative index is an empty slot, and so is one past the last
- * expert for ops that look experts up or count them. Where scores are ranked, higher is better, the lower
- * index wins a tie, -0 equals +0, and NaN counts as -inf. Experts and groups are fewer than 2^31. */
+ * expert for ops that look experts up or count them. With TEGULA_LOG=call an op on the CPU says how many of
+ * the indices it takes are past the last; on CUDA nothing is said of them. Where scores are ranked, higher is
+ * better, the lower index wins a tie, -0 equals +0, and NaN counts as -inf. Experts and groups are fewer than
+ * 2^31. */
 #ifndef TEGULA_MOE_H
 #define TEGULA_MOE_H
 

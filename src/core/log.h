@@ -17,9 +17,12 @@ bool tgl_log_wants(tgl_log_level level);
  *     tgl_log_call("tgl_transpose", "x", x, "out", out, NULL); */
 void tgl_log_call(const char *op, ...) __attribute__((sentinel));
 
-/* At the level of calls: how many indices an op passes over because they are past the last of n, and the
- * first of them. Of a tensor that is checked, of i32 or i64 and one or two dimensions; nothing is said of one
- * in the memory of a GPU. */
+/* At the level of calls: how many indices are past the last of n, and the first of them. Of a tensor that is
+ * checked, of i32 or i64 and one or two dimensions; nothing is said of one in the memory of a GPU. */
 void tgl_log_indices(const char *name, const DLTensor *indices, int64_t n);
+
+/* The same of those rows alone for which both flags, bool and packed, are true; NULL: all are. */
+void tgl_log_indices_where(const char *name, const DLTensor *indices, int64_t n, const DLTensor *flags,
+                           const DLTensor *more_flags);
 
 #endif

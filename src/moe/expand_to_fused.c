@@ -246,6 +246,7 @@ static tgl_status run(const DLTensor *x, const DLTensor *x_sf, const DLTensor *t
                       const DLTensor *pos_to_expert, const DLTensor *out, const DLTensor *out_sf,
                       tgl_stream stream)
 {
+    tgl_log_indices("token_topk_to_pos", token_topk_to_pos, out->shape[0]);
     if (tgl_preparing() && !tgl_on_cpu(x)) return launch(PLAIN, x, NULL, stream, NULL);
     if (tgl_is_empty(out)) return TGL_OK;               /* data may be NULL; without rows there are no sf */
     const int64_t element_bytes = tgl_dtype_bits(x->dtype) / 8;

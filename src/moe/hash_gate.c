@@ -126,6 +126,8 @@ tgl_status tgl_moe_hash_gate(const DLTensor *logits, const DLTensor *input_ids, 
                                  .logical_count = logical_count, .unmapped_topk_idx = unmapped_topk_idx,
                                  .topk_idx = topk_idx, .topk_weights = topk_weights };
     TGL_TRY(check(&x, input_ids, tid2eid, params));
+    tgl_log_indices_where("input_ids", input_ids, tid2eid->shape[0], mask, NULL);
+    tgl_log_indices("tid2eid", tid2eid, logits->shape[1]);
     problem p = { tgl_gate_of(&x, params), tgl_data(input_ids), tgl_data(tid2eid),
                   tgl_dtype_bits(input_ids->dtype) / 8, tgl_dtype_bits(tid2eid->dtype) / 8,
                   tid2eid->shape[0] };

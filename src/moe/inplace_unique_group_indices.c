@@ -114,6 +114,7 @@ tgl_status tgl_moe_inplace_unique_group_indices(DLTensor *group_indices, int64_t
     if (tgl_log_wants(TGL_LOG_CALL))
         tgl_log_call("tgl_moe_inplace_unique_group_indices", "group_indices", group_indices, NULL);
     TGL_TRY(check(group_indices, num_groups));
+    tgl_log_indices("group_indices", group_indices, num_groups);
     problem p = { tgl_data(group_indices), group_indices->shape[0], group_indices->shape[1],
                   tgl_stride(group_indices, 0), tgl_dtype_bits(group_indices->dtype) / 8 };
     if (p.num_topk == 0) return TGL_OK;                 /* no kernel has no columns */

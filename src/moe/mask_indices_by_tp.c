@@ -127,6 +127,7 @@ tgl_status tgl_moe_mask_indices_by_tp(const DLTensor *indices, DLTensor *out,
         tgl_log_call("tgl_moe_mask_indices_by_tp", "indices", indices, "out", out, NULL);
     tgl_tp_mask mask;
     TGL_TRY(check(indices, out, params, &mask));
+    tgl_log_indices("indices", indices, params->num_experts);
     const int index_bytes = tgl_dtype_bits(indices->dtype) / 8;
     if (tgl_preparing() && !tgl_on_cpu(indices)) return launch(index_bytes, indices, NULL, stream, NULL);
     if (tgl_is_empty(indices)) return TGL_OK;           /* data may be NULL */

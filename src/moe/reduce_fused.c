@@ -221,6 +221,7 @@ tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const D
         tgl_log_call("tgl_moe_reduce_fused", "x", x, "x_sf", x_sf, "topk_weights", topk_weights,
                      "token_topk_to_pos", token_topk_to_pos, "sf", sf, "out", out, NULL);
     TGL_TRY(check(x, x_sf, topk_weights, token_topk_to_pos, sf, out));
+    tgl_log_indices("token_topk_to_pos", token_topk_to_pos, x->shape[0]);
     const int x_type = type_of(x), out_type = type_of(out);
     if (tgl_preparing() && !tgl_on_cpu(x)) return launch(FEW, x_type, out_type, x, NULL, stream, NULL);
     if (tgl_is_empty(out)) return TGL_OK;               /* data may be NULL */

@@ -249,6 +249,9 @@ tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor *bias, c
                                  unmapped_topk_idx, topk_idx, topk_weights };
     tgl_gate gate;
     TGL_TRY(tgl_top2_sum_gate_of(&x, params, &gate));
+    if (fix_routing_mask)
+        tgl_log_indices_where("unmapped_topk_idx", unmapped_topk_idx, gate.num_experts, fix_routing_mask,
+                              mask);
     if (topk_idx->shape[1] == 0) return TGL_OK;                     /* no kernel either */
     if (gate.num_tokens == 0 && !tgl_preparing()) return TGL_OK;    /* data may be NULL */
     if (!tgl_on_cpu(logits)) return run_on_cuda(&gate, logits, stream);

@@ -109,15 +109,15 @@ static bool indices_past_the_last(void)
     return true;
 }
 
-TEST(indices_that_are_passed_over)
+TEST(indices_that_are_out_of_range)
 {
     CHECK(in_child(ENVIRONMENT("TEGULA_LOG=call"), indices_past_the_last, text));
     CHECK_TEXT(text,
-               "tegula: topk_idx: 1 of 4 indices are passed over; [1, 1] is 9, want < 8\n"
-               "tegula: ids: 2 of 4 indices are passed over; [1, 0] is 7, want < 3\n"
+               "tegula: topk_idx: 1 of 4 indices are out of range: [1, 1] is 9, want < 8\n"
+               "tegula: ids: 2 of 4 indices are out of range: [1, 0] is 7, want < 3\n"
                "tegula: tgl_moe_group_count(group_idx i64 [2, 2] strides [3, 1] on cpu, counts i32 [8] on "
                "cpu)\n"
-               "tegula: group_idx: 1 of 4 indices are passed over; [1, 1] is 9, want < 8\n");
+               "tegula: group_idx: 1 of 4 indices are out of range: [1, 1] is 9, want < 8\n");
     CHECK(in_child(ENVIRONMENT("TEGULA_LOG=info"), indices_past_the_last, text));
     CHECK_TEXT(text, "");
 }
