@@ -161,7 +161,7 @@ static int run(int argc, char **argv)
         { "the same on the activations of 8064 tokens: bf16, 8064 x 7168", show_large },
         { "tgl_moe_route: 4 tokens over 2 experts, rows of an expert padded to a multiple of 2",
           demo_moe_small },
-        { "what surrounds the experts of a MoE block: route, expand, reduce", demo_moe_block },
+        { "a MoE block in FP8, as DeepSeek-V3 has it, but for its matrix products", demo_moe_block },
     };
     tgl_status status = TGL_OK;
     for (int i = 0; i < 4 && status == TGL_OK; i++) {

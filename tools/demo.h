@@ -5,8 +5,7 @@
 
 #include "timer.h"
 
-/* demo_moe.c: four tokens over two experts; a MoE block without its experts. */
-tgl_status demo_moe_small(const backend *on);
-tgl_status demo_moe_block(const backend *on);
+tgl_status demo_moe_small(const backend *on);   /* demo_moe.c: four tokens over two experts */
+tgl_status demo_moe_block(const backend *on);   /* demo_block.c: a MoE block of a model's size */
 
 #endif

@@ -188,6 +188,10 @@ def test_demo(tegula):
     assert done.returncode == 0, done.stderr
     assert "every bit is right" in done.stdout and re.search(r"plain copy +[\d.]+ (us|ms)", done.stdout)
     assert "03 13 23 33" in done.stdout         # a row of the small transpose
+    for stage in ("route", "per_token_cast", "expand_to_fused_with_sf", "swiglu_forward_and_per_token_cast",
+                  "reduce_fused"):
+        assert re.search(rf"^ +{stage} .* [\d.]+ (us|ms|s) ", done.stdout, re.M), stage
+    assert "over every token and its experts: all values agree within" in done.stdout
 
 
 # ---- the emulated device ----
