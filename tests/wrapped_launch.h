@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * wrapped_launch.h - tgl_launch() in programs that the linker gives another in its place (--wrap): theirs, and
- * the library's. */
+ * wrapped_launch.h - tgl_launch() in programs that the linker gives another in its place (--wrap): theirs,
+ * and the library's. */
 #ifndef TEGULA_TEST_WRAPPED_LAUNCH_H
 #define TEGULA_TEST_WRAPPED_LAUNCH_H
 

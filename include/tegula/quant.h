@@ -4,8 +4,8 @@
  *
  * Data. [num_rows, num_cols] values, num_rows tokens of num_cols channels:
  *   e4m3   [num_rows, num_cols] of e4m3
- *   e2m1   [num_rows, num_cols / 2] of e2m1x2, i8 or u8: two values a byte, the even column in the low nibble;
- *          num_cols is even
+ *   e2m1   [num_rows, num_cols / 2] of e2m1x2, i8 or u8: two values a byte, the even column in the low
+ *          nibble; num_cols is even
  *   e5m6   [num_rows, num_cols * 3 / 2] of u8: eight values in three 32-bit words (numerics/e5m6.h); num_cols
  *          is a multiple of 8 and data is aligned to 4 bytes
  * Where rows may be strided their strides are in elements of the tensor.
@@ -25,8 +25,8 @@
  * a / max, held to 2^-126 .. 2^127, and inv = 1 / sf (0 for 2^127). Packed factors need round_sf. Then
  * code = encode(value * inv), to nearest even, saturating (e5m6: numerics/e5m6.h). Each step rounds to f32.
  * So in a block with an infinite value, finite ones become zeros and infinite ones NaN (e2m1: 6); and where
- * max / a is above f32's range, which only a small sf_clamp_min makes possible, zeros become NaN, too, and all
- * others saturate.
+ * max / a is above f32's range, which only a small sf_clamp_min makes possible, zeros become NaN, too, and
+ * all others saturate.
  *            max     floor
  *   e4m3     448     1e-4
  *   e2m1     6       6 * 2^-126
@@ -107,7 +107,8 @@ TGL_API tgl_status tgl_quant_per_block_cast_with_precomputed_sf(const DLTensor *
  *   inexact   inout  i32             [1]                    set to 1 where a value changed; NULL: not wanted
  * With E the exponent codes (UE8M0) of the input blocks in an output block: its code is max(max E - 6, 1),
  * and an element becomes code * 2^(E - that) in e4m3, exact while exponents differ by at most 14; beyond,
- * rounded. Where E is 0, the factor 0, elements become zeros of their sign, which is exact. Factors are powers of two without round_sf, which is not read. Since 0.1. */
+ * rounded. Where E is 0, the factor 0, elements become zeros of their sign, which is exact. Factors are powers
+ * of two without round_sf, which is not read. Since 0.1. */
 TGL_API tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
                                                      DLTensor *out_sf, DLTensor *inexact,
                                                      const tgl_quant_params *params, tgl_stream stream);

@@ -145,9 +145,11 @@ static int word_in_either_case(const param *p, PyObject *object)
 /* 0, 1 and NumPy's bools pass for False and True; -1: neither. */
 static int truth_of(PyObject *object)
 {
-    for (int i = 0; i < 2; i++)
-        if (PyObject_RichCompareBool(object, i ? Py_True : Py_False, Py_EQ) == 1) return i;
-    PyErr_Clear();
+    for (int i = 0; i < 2; i++) {
+        const int is_equal = PyObject_RichCompareBool(object, i ? Py_True : Py_False, Py_EQ);
+        if (is_equal > 0) return i;
+        if (is_equal < 0) PyErr_Clear();        /* the other is not compared with an error set */
+    }
     return -1;
 }
 

@@ -18,8 +18,8 @@
  *                            given
  *   -> None                  no output: the op works in place
  *
- * Every function with outputs also takes out=, a tensor or a tuple of them, where None stands for one that is to
- * be made. Thunks take arguments in the row's order.
+ * Every function with outputs also takes out=, a tensor or a tuple of them, where None stands for one that is
+ * to be made. Thunks take arguments in the row's order.
  *
  * The public function takes the same arguments as the operator, or those of a face:
  *   fmt                      a parameter

@@ -21,9 +21,9 @@ TGL_INLINE uint8_t tgl_lossless_exact(uint32_t code, int shift)
     return (uint8_t)(sign | (magnitude == 0 ? 0 : normal));
 }
 
-/* The shift of a part with code `part` in a block with code `sf`. A part with code 0, which is read as 0.0, has
- * only zeros: its shift is below every other one. */
-#define TGL_LOSSLESS_ZEROS -256
+/* The shift of a part with code `part` in a block with code `sf`. A part with code 0, which is read as 0.0,
+ * has only zeros: its shift is below every other one. */
+#define TGL_LOSSLESS_ZEROS (-256)
 TGL_INLINE int tgl_lossless_shift(int part, int sf) { return part ? part - sf : TGL_LOSSLESS_ZEROS; }
 
 /* code * 2^shift for any shift up to 6, rounded to nearest even below -5. */
