@@ -81,7 +81,7 @@ struct case_tensor {
     const bool *open_rows;          /* shape[0] flags, or NULL: rows whose contents the op leaves open */
     bool on_host;                   /* in memory that the host can read, wherever the others are */
 
-    /* Host memory, made by case_open(): an input's values; for an output what the oracle says. `data` is
+    /* Host memory, made by case_open(): an input's values; for an output what the oracle will say. `data` is
      * element [0, 0, ...]; with negative strides it is not the first slot of `storage`. */
     char *data, *storage;
     int64_t slots, element_bytes;
@@ -211,15 +211,15 @@ typedef struct {
     char *memory[CASE_MAX_TENSORS];         /* the allocations, guards included; on the device */
     size_t memory_bytes[CASE_MAX_TENSORS];
     char *workspace_memory;
+    bool has_answers;                       /* the outputs' data is what is wanted */
 } case_instance;
 
 /* Parameters made into tensors, without memory: the first step of case_open(). */
 tgl_status case_make_problem(const case_op *op, const case_params *params, case_problem *c);
 
-/* Makes the inputs, asks the oracle (if `with_oracle`), copies to the device. TGL_ERR_MEMORY where host or
- * device has too little: a skip, for most callers. After a failure there is nothing to close. */
-tgl_status case_open(const case_op *op, const case_params *params, const backend *on, bool with_oracle,
-                     case_instance **out);
+/* Makes the inputs and copies them to the device. TGL_ERR_MEMORY where host or device has too little: a skip,
+ * for most callers. After a failure there is nothing to close. */
+tgl_status case_open(const case_op *op, const case_params *params, const backend *on, case_instance **out);
 /* The same from a problem whose tensors are laid out already and whose values (inputs, and outputs as
  * wanted) `load` writes: recorded data. Only `run` and `workspace` of the op are used. */
 tgl_status case_open_problem(const case_op *op, const case_problem *problem,
@@ -234,7 +234,8 @@ tgl_status case_poison(case_instance *k, int round);
 static inline tgl_status case_call(case_instance *k) { return k->op->run(&k->arguments); }
 
 /* Waits, copies back and compares: every output, all bytes between and around its elements, inputs and
- * workspace as they were. `round` is that of the poison. `hash` (may be NULL) gets a hash of the outputs'
+ * workspace as they were. The oracle is asked the first time: after the call, since only the op itself judges
+ * its arguments. `round` is that of the poison. `hash` (may be NULL) gets a hash of the outputs'
  * bits. The status is that of waiting and copying. */
 tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_t *hash);
 

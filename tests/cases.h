@@ -14,16 +14,15 @@
     for (int b##_i = 0; b##_i < 2; b##_i++) \
         for (const backend *b = backend_of_tests(b##_i); b; b = NULL)
 
-/* TEGULA_TEST_SHARE=1/3: on the emulated device only every third case of an op's list, from number 1 on, and
- * no kernel that is not launched. Kernels are slow to compile there; runs with threads in different orders
- * share the cases. Lines that a test has of its own are not shared. */
+/* TEGULA_TEST_SHARE=1/3: on the emulated device only every third case of an op's list, from number 1 on.
+ * Kernels are slow to compile there; runs with threads in different orders share the cases, and compile no
+ * kernel that they do not launch (launch_alone.c). Lines that a test has of its own are not shared. */
 static inline void test_share(const backend *b, int64_t *first, int64_t *step)
 {
     const char *text = getenv("TEGULA_TEST_SHARE");
     *first = 0, *step = 1;
     if (!text || !b->is_emulated) return;
     REQUIRE(sscanf(text, "%" SCNd64 "/%" SCNd64, first, step) == 2 && *first >= 0 && *first < *step);
-    test_launches_alone = true;
 }
 
 static inline void check_lines(const char *op_name, const char *const *lines, const backend *b)
@@ -44,7 +43,6 @@ static inline void check_lines(const char *op_name, const char *const *lines, co
         if (result == CASE_SKIPPED && num_skipped++ == 0)
             printf("  %s: %s left out: %s\n", b->name, text, report.text);
     }
-    test_launches_alone = false;
     if (num_skipped) printf("  %s: %" PRId64 " cases left out\n", b->name, num_skipped);
 }
 
@@ -55,7 +53,7 @@ static inline void check_num_sms(const char *op_name, const char *const *lines)
     FOR_BACKENDS(b) {
         if (backend_is_cpu(b)) continue;
         for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
-            if (bounds[i] > 3 && b->is_emulated) continue;      /* it has 4 */
+            if (bounds[i] > 3 && b->is_emulated) continue;      /* it may have 4 */
             CHECK_OK(tgl_set_num_sms(b->device.device_id, bounds[i]));
             check_lines(op_name, lines, b);
         }

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT
- * launch_alone.c - a launch that leaves the rest of its plan alone.
+ * launch_alone.c - with TEGULA_TEST_SHARE, a launch that leaves the rest of its plan alone.
  *
  * An op's first launch compiles its whole plan, so that later calls of other sizes need not. On the emulated
  * device, where compiling is what tests cost, a third of the kernels that lists of cases compile that way is
- * launched by none of them. The linker puts this in the place of tgl_launch() (--wrap). */
+ * launched by none of them, and other tests compile more of the kind. The linker puts this in the place of
+ * tgl_launch() (--wrap). A test that needs the plan fails: what is captured in a graph must not compile. */
+#include <stdlib.h>
+
 #include "cuda/jit.h"
-#include "test.h"
 #include "wrapped_launch.h"
 
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                              const tgl_shape *shape, tgl_stream stream, void **args)
 {
-    if (!test_launches_alone || tgl_preparing() || shape->otherwise)    /* which is in the plan */
+    if (!getenv("TEGULA_TEST_SHARE") || tgl_preparing() || shape->otherwise)    /* which is in the plan */
         return __real_tgl_launch(plan, num_kernels, which, on, shape, stream, args);
     return __real_tgl_launch(&plan[which], 1, 0, on, shape, stream, args);
 }

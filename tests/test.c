@@ -85,8 +85,6 @@ bool test_slow(void)
     return s && *s && strcmp(s, "0");
 }
 
-bool test_launches_alone;
-
 /* TEGULA_TEST_BLOCKS="list graph": the blocks whose names contain one of these words, which may be none. */
 static bool is_among(const char *words, const char *name)
 {
@@ -107,7 +105,7 @@ int main(int argc, char **argv)
         for (int k = 1; k < argc; k++) wanted |= strstr(blocks[i].name, argv[k]) != NULL;
         if (!wanted || !is_among(words, blocks[i].name)) continue;
         failures = 0;
-        skipped = test_launches_alone = false;
+        skipped = false;
         printf("%s\n", blocks[i].name);
         fflush(stdout);
         blocks[i].run();

@@ -51,7 +51,4 @@ int64_t test_below(test_random *r, int64_t n);          /* 0 .. n - 1 */
 /* Is the slow set wanted (TEGULA_TEST_SLOW=1, set by make test-slow)? */
 bool test_slow(void);
 
-/* While true, a launch compiles the kernel it launches and not the others of its plan (launch_alone.c). */
-extern bool test_launches_alone;
-
 #endif

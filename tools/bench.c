@@ -163,7 +163,7 @@ static tgl_status measure_row(bench *b, int i, int parts)
         row->checked = b->with_check;
     }
     tool_progress("%s %s: inputs", where, row->row);
-    TGL_TRY(case_open(w->op, &w->params, &b->on, b->with_check && (parts & FIRST_PART), &k));
+    TGL_TRY(case_open(w->op, &w->params, &b->on, &k));
     row->bytes = (double)w->op->bytes(&k->problem);
     const tgl_status status = measure_parts(b, k, parts, where, row);
     case_close(k);

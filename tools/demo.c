@@ -112,7 +112,7 @@ static tgl_status show_large(const backend *on)
     case_report report;
     TGL_TRY(case_at(op, line, 0, &params));
     tool_progress("making a matrix of 8064 x 7168, and what must come out");
-    TGL_TRY(case_open(op, &params, on, true, &k));
+    TGL_TRY(case_open(op, &params, on, &k));
     tgl_status status = case_poison(k, 0);
     if (status == TGL_OK) status = case_call(k);
     if (status == TGL_OK) status = case_verify(k, 0, &report, NULL);

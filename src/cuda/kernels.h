@@ -9,7 +9,9 @@
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 
-/* Never freed once it can be found; only `context` and `cluster` change then. */
+enum { TGL_KNOWN_PLANS = 8 };
+
+/* Never freed once it can be found; only `context`, `cluster` and `plans` change then. */
 typedef struct {
     uint64_t hash;
     tgl_kernel kernel;                      /* with its own copies of the names */
@@ -21,6 +23,8 @@ typedef struct {
     /* a context, and in its lowest bits 1 + the logarithm of the largest cluster that has room in it; 0: not
      * asked yet. One word: another thread may ask in another context. */
     atomic_uintptr_t cluster;
+    /* plans of launches, as tgl_launch() hashes them, of which all kernels are loaded; 0: none */
+    _Atomic(uint64_t) plans[TGL_KNOWN_PLANS];
 } tgl_loaded;
 
 /* NULL where it is not loaded yet. */

@@ -132,6 +132,42 @@ static tgl_status may_compile(const tgl_driver_table *cu, tgl_stream stream, boo
     return TGL_OK;
 }
 
+/* Configurations may share a kernel and differ in the others of their plans: that it is loaded says nothing
+ * of those. Every launch does this: addresses of names, not letters; two addresses of one name cost a
+ * look. */
+static uint64_t plan_hash(const tgl_kernel *plan, int num_kernels)
+{
+    uint64_t h = (uint64_t)num_kernels;
+    for (int i = 0; i < num_kernels; i++) {
+        const tgl_macro *m = plan[i].macros;
+        uint64_t k = (uintptr_t)plan[i].name;   /* its own chain of multiplications, beside the others' */
+        for (const tgl_macro *end = m + TGL_MAX_MACROS; m < end; m++)
+            if (m->name) k = k * 0x2545f4914f6cdd1du + (uint64_t)m->value;
+        h = (h ^ k ^ k >> 32) * 0x9e3779b97f4a7c15u;
+    }
+    return h | 1;                               /* 0 is none */
+}
+
+static bool is_complete(tgl_loaded *loaded, const tgl_kernel *plan, int num_kernels)
+{
+    if (num_kernels == 1) return true;
+    const uint64_t hash = plan_hash(plan, num_kernels);
+    for (int i = 0; i < TGL_KNOWN_PLANS; i++)
+        if (atomic_load_explicit(&loaded->plans[i], memory_order_relaxed) == hash) return true;
+    return false;
+}
+
+/* Of more plans than there is room for, one is forgotten, and looked at again. */
+static void note_complete(tgl_loaded *loaded, const tgl_kernel *plan, int num_kernels)
+{
+    const uint64_t hash = plan_hash(plan, num_kernels);
+    int place = 0;
+    while (place < TGL_KNOWN_PLANS && atomic_load_explicit(&loaded->plans[place], memory_order_relaxed))
+        place++;
+    if (place == TGL_KNOWN_PLANS) place = (int)((hash >> 32) % TGL_KNOWN_PLANS);
+    atomic_store_explicit(&loaded->plans[place], hash, memory_order_relaxed);
+}
+
 /* The first launch of a configuration in this process, on this device. During a capture what the launch needs
  * is enough. */
 static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *plan, int num_kernels, int which,
@@ -139,22 +175,27 @@ static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *plan, int n
 {
     bool may;
     TGL_TRY(may_compile(cu, stream, &may));
-    TGL_TRY(tgl_kernels_load(&plan[which], device, context, may, loaded));
-    return may ? load_plan(plan, num_kernels, device, context) : TGL_OK;
+    if (!*loaded) TGL_TRY(tgl_kernels_load(&plan[which], device, context, may, loaded));
+    if (!may) return TGL_OK;
+    TGL_TRY(load_plan(plan, num_kernels, device, context));
+    note_complete(*loaded, plan, num_kernels);
+    return TGL_OK;
 }
 
 tgl_status tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream)
 {
     if (preparing.active) return prepare(plan, num_kernels);
     const int device = on->device.device_id;
-    if (tgl_kernels_find(&plan[0], device)) return TGL_OK;
+    tgl_loaded *first = tgl_kernels_find(&plan[0], device);
+    if (first && is_complete(first, plan, num_kernels)) return TGL_OK;
     const tgl_driver_table *cu;
     tgl_context_guard guard;
     TGL_TRY(tgl_driver(&cu));
     TGL_TRY(tgl_context_enter(device, stream, &guard));
     bool may;
     tgl_status status = may_compile(cu, stream, &may);
-    if (status == TGL_OK && may) status = load_plan(plan, num_kernels, device, guard.context);
+    if (status == TGL_OK && may)
+        status = load(cu, plan, num_kernels, 0, device, stream, guard.context, &first);
     tgl_context_leave(&guard);
     return status;
 }
@@ -255,8 +296,9 @@ tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const 
     TGL_TRY(tgl_context_enter(device, stream, &guard));
     tgl_status status = TGL_OK;
     tgl_loaded *loaded = tgl_kernels_find(kernel, device);
-    if (!loaded) status = load(cu, plan, num_kernels, which, device, stream, guard.context, &loaded);
-    else if (atomic_load_explicit(&loaded->context, memory_order_relaxed) != guard.context)
+    if (!loaded || !is_complete(loaded, plan, num_kernels))
+        status = load(cu, plan, num_kernels, which, device, stream, guard.context, &loaded);
+    if (status == TGL_OK && atomic_load_explicit(&loaded->context, memory_order_relaxed) != guard.context)
         status = tgl_kernels_enter(loaded, guard.context);
     const tgl_other_launch *other = status == TGL_OK ? shape->otherwise : NULL;
     if (other && shape->cluster <= max_cluster(cu, loaded, guard.context)) other = NULL;

@@ -37,14 +37,14 @@ struct tgl_other_launch { int which; const tgl_shape *shape; void **args; };
 
 /* Enqueues plan[which] on `stream`, on the device of `on`. A plan has all kernels among which a configuration
  * (dtypes, flags, sizes that a model fixes) chooses by token count, strides or addresses. Warm, this is a
- * hash look-up and cuLaunchKernelEx. Where plan[which] is not loaded yet, the whole plan is loaded from the
- * cache or compiled: so no later call of the configuration stalls. In prepare mode that is all that happens
+ * hash look-up and cuLaunchKernelEx. The first launch by a plan loads all of it, from the cache or compiled:
+ * so no later call of the configuration stalls. In prepare mode that is all that happens
  * (`which`, `shape` and `args` may then be anything). A grid with a zero in x is not launched. */
 tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                       const tgl_shape *shape, tgl_stream stream, void **args);
 
-/* Loads a plan, as the first launch of one of its kernels does; looks only whether plan[0] is there. For a
- * call that launches the kernels of other ops, whose plans lack some of its own. */
+/* Loads a plan, as the first launch by it does. For a call that launches the kernels of other ops, whose
+ * plans lack some of its own. */
 tgl_status tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream);
 
 /* Is this thread between tgl_prepare_begin and tgl_prepare_end? An op then goes on to its launch even where

@@ -276,10 +276,10 @@ TEST(inputs_come_from_the_name)
     case_instance *a, *b, *other;
     CHECK_OK(backend_open("cpu", &cpu));
     CHECK_OK(case_at(op, (const char *const[]){ "num_rows=9 num_cols=7 dtype=f32", NULL }, 0, &params));
-    REQUIRE(CHECK_OK(case_open(op, &params, &cpu, true, &a)) &&
-            CHECK_OK(case_open(op, &params, &cpu, true, &b)));
+    REQUIRE(CHECK_OK(case_open(op, &params, &cpu, &a)) &&
+            CHECK_OK(case_open(op, &params, &cpu, &b)));
     CHECK_OK(case_at(op, (const char *const[]){ "num_rows=9 num_cols=7 dtype=i32", NULL }, 0, &params));
-    REQUIRE(CHECK_OK(case_open(op, &params, &cpu, true, &other)));
+    REQUIRE(CHECK_OK(case_open(op, &params, &cpu, &other)));
     CHECK_TEXT(a->problem.label, "transpose num_rows=9 num_cols=7 dtype=f32");
     CHECK(!memcmp(a->problem.tensors[0].storage, b->problem.tensors[0].storage, 9 * 7 * 4));
     CHECK(memcmp(a->problem.tensors[0].storage, other->problem.tensors[0].storage, 9 * 7 * 4));

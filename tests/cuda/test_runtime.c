@@ -366,6 +366,16 @@ TEST(a_plan_of_several_kernels)
     CHECK_OK(tgl_prepare_end());
     check_array(&a, 16);
     CHECK_INT(tgl_compile_count(), 5);
+    /* configurations that share a kernel: the first launch of each loads its own others */
+    const tgl_kernel shares[] = { add_kernel(3), add_kernel(9) }, more[] = { add_kernel(10), add_kernel(3) };
+    CHECK_OK(tgl_launch(shares, 2, 0, &a.tensor, &shape, NULL, args));
+    CHECK_INT(tgl_compile_count(), 6);
+    CHECK_OK(tgl_load(more, 2, &a.tensor, NULL));
+    CHECK_INT(tgl_compile_count(), 7);
+    CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
+    for (int i = 0; i < 2; i++) CHECK_OK(tgl_launch(shares, 2, i, &a.tensor, &shape, NULL, args));
+    for (int i = 0; i < 2; i++) CHECK_OK(tgl_launch(more, 2, i, &a.tensor, &shape, NULL, args));
+    check_array(&a, 16 + 3 + 3 + 9 + 10 + 3);
     free_array(&a);
     end_cache();
 }

@@ -144,14 +144,14 @@ extern "C" __global__ void t_barriers(u32 *out)                 /* 256 threads *
     out[t] = count + 1000 * any + 2000 * all + a[(t + 1) & 255] * 10000;
     if (t < 64) {
         atomicAdd(&total, 1u);
-        barrier_arrive<1, 256>();
+        barrier_arrive<1>(256);
     } else {
-        barrier_sync<1, 256>();
+        barrier_sync<1>(256);
         out[256 + t] = total;
     }
     if (t >= 128) {
         a[t] = t;
-        barrier_sync<2, 128>();
+        barrier_sync<2>(128);
         out[t + 256] += a[128 + (t + 77) % 128] * 1000;
     }
     __syncwarp();
@@ -229,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(32) t_matrices(u32 *out)
 #endif
 }
 
-/* 32 threads; each section is copied once */
+/* 32 threads; each section is copied once, of the last three what odd threads have */
 extern "C" __global__ void __launch_bounds__(32) t_stream(const u8 *in, u8 *out)
 {
     const u32 t = threadIdx.x;
@@ -239,9 +239,14 @@ extern "C" __global__ void __launch_bounds__(32) t_stream(const u8 *in, u8 *out)
     store_stream_u16(out + 64 + 2 * t, load_stream_u16(in + 64 + 2 * t));
     store_stream_u32(out + 128 + 4 * t, load_stream_u32(in + 128 + 4 * t));
     store_stream_u32x2(out + 256 + 8 * t, load_stream_u32x2(in + 256 + 8 * t));
-    store_stream_u32x4(out + 512 + 16 * t, load_stream_u32x4(in + 512 + 16 * t));
+    store_stream_u32x4(out + 512 + 16 * t, load_stream_u32x4(nth(in + 512, t, 16)));
     store_hint_u32x4(out + 1024 + 16 * t, load_hint_u32x4(in + 1024 + 16 * t, first), last);
-    store_stream_u32x4(out + 1536 + 16 * t, load_ahead_u32x4(in + 1536 + 16 * t));
+    store_u32x4(kept_pointer(out) + 1536 + 16 * t, load_ahead_u32x4(in + 1536 + 16 * t));
+    const bool is_odd = t % 2;
+    const u8 *some = is_odd ? in + 2048 : (const u8 *)1;
+    store_stream_u32(out + 2048 + 4 * t, load_u32_if(some + 4 * t, is_odd));
+    store_stream_u32x2(out + 2176 + 8 * t, load_stream_u32x2_if(some + 128 + 8 * t, is_odd));
+    store_stream_u32x4(out + 2432 + 16 * t, load_ahead_u32x4_if(some + 384 + 16 * t, is_odd));
 }
 
 /* 32 threads, 2048 bytes; cp.async in two groups */
@@ -414,7 +419,7 @@ extern "C" __global__ void t_cluster(u32 *out)
                             cluster_map(bar, next));
     if (t == 0) mbar_expect(bar, 128);
     if (t == 1) mbar_arrive(bar);
-    mbar_wait(bar, 0);
+    mbar_wait_cluster(bar, 0);
     const float4 f = shared_load_f32x4(at + 16 * (t & 7));
     out[blockIdx.x * 64 + t] = v + 1000 * (u32)f.x + 10000 * (u32)f.y;
     cluster_arrive_relaxed();

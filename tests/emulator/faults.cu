@@ -167,7 +167,7 @@ extern "C" __global__ void barrier_not_reached(u32 *out)
         if (threadIdx.x == 0) flag = 1;
         __syncthreads();
     } else {
-        barrier_sync<3, 256>();
+        barrier_sync<3>(256);
     }
     out[threadIdx.x] = threadIdx.x;
 }
@@ -175,11 +175,11 @@ extern "C" __global__ void barrier_not_reached(u32 *out)
 extern "C" __global__ void barrier_left_half(u32 *out)
 {
     out[threadIdx.x] = threadIdx.x;
-    if (threadIdx.x < 128) barrier_arrive<3, 256>();
+    if (threadIdx.x < 128) barrier_arrive<3>(256);
 }
 extern "C" __global__ void barrier_count(u32 *out)
 {
-    barrier_sync<1, 40>();
+    barrier_sync<1>(40);
     out[threadIdx.x] = 0;
 }
 extern "C" __global__ void mbarrier_deadlock(u32 *out)

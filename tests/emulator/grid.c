@@ -224,9 +224,11 @@ int emu_run(const emu_launch *l)
         failed = run_group(l, order + i, n);
         i += n;
     }
-    if (!failed && l->pdl && !emu_pdl_waits) {
+    const uint64_t blocks = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
+    const uint64_t threads = blocks * l->block.x * l->block.y * l->block.z;
+    if (!failed && l->pdl && emu_pdl_waits < threads) {
         emu_report_text("fault", l->entry->name,
-                        "launched to overlap the kernel before it, but no thread calls pdl_wait");
+                        "launched to overlap the kernel before it, but not every thread calls pdl_wait");
         failed = 1;
     }
     emu_group.launch = NULL;

@@ -12,8 +12,8 @@ import argparse, os, pathlib, re, shutil, subprocess, sys
 
 root = pathlib.Path(__file__).resolve().parents[2]
 # a statement that orders threads or waits; the arguments hold no semicolon
-calls = (r"__syncthreads|__syncwarp|mbar_wait|mbar_init_fence|cluster_wait|bulk_fence|pdl_wait"
-         r"|(?:barrier_sync|barrier_arrive|copy_async_wait|bulk_wait|bulk_wait_read)<[^>]*>")
+calls = (r"__syncthreads|__syncwarp|mbar_wait|mbar_wait_cluster|mbar_init_fence|cluster_wait|bulk_fence"
+         r"|pdl_wait|(?:barrier_sync|barrier_arrive|copy_async_wait|bulk_wait|bulk_wait_read)<[^>]*>")
 statement = re.compile(r"\b(" + calls + r")\([^;]*\);")
 
 
@@ -78,7 +78,7 @@ def main():
             return "does not build: " + (r.stdout + r.stderr)[-300:]
         for seed in range(seeds):
             for program in programs:
-                env = dict(os.environ, TEGULA_TEST_DEVICE="cuda", EMU_SEED=str(seed), EMU_SMS="4",
+                env = dict(os.environ, TEGULA_TEST_DEVICE="cuda", EMU_SEED=str(seed), EMU_SMS="17",
                            TEGULA_LIBCUDA=str(build / "lib/libcuda_emulated.so"),
                            TEGULA_LIBNVRTC=str(build / "lib/libnvrtc_emulated.so"),
                            TEGULA_CACHE_DIR=str(build / "tests/cache"),
@@ -125,4 +125,5 @@ def main():
     return wrong != 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

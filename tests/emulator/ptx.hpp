@@ -227,6 +227,9 @@ DEV float rcp_fast(float x) { return emu_ftz(emu_off(1.0 / emu_ftz(x), 0x1p-23, 
 DEV float sqrt_fast(float x) { return emu_off(__builtin_sqrt((double)emu_ftz(x)), 0x1p-23, x); }
 DEV float tanh_fast(float x) { return emu_off(__builtin_tanh((double)x), 0x1p-11, x); }
 
+template <class T> DEV T *kept_pointer(T *p) { return p; }
+DEV const u8 *nth(const u8 *first, u32 n, u32 bytes) { return first + (u64)n * bytes; }
+
 /* ---- global memory: streaming ---- */
 template <class T> static inline T *emu_aligned(const void *p, const char *what, emu_site site)
 {
@@ -250,6 +253,14 @@ EMU_LOAD(load_stream_u32, u32, u32)
 EMU_LOAD(load_stream_u32x2, uint2, uint2)
 EMU_LOAD(load_stream_u32x4, uint4, uint4)
 EMU_LOAD(load_ahead_u32x4, uint4, uint4)
+#define EMU_LOAD_IF(name, T) \
+    DEV T name(const void *p, bool is_there, EMU_AT) \
+    { \
+        return is_there ? *emu_aligned<const T>(p, #name, EMU_SITE) : T(); \
+    }
+EMU_LOAD_IF(load_u32_if, u32)
+EMU_LOAD_IF(load_stream_u32x2_if, uint2)
+EMU_LOAD_IF(load_ahead_u32x4_if, uint4)
 DEV uint4 load_hint_u32x4(const void *p, u64 policy, EMU_AT)
 {
     emu_policy(policy, "load_hint_u32x4", EMU_SITE);
@@ -262,6 +273,7 @@ EMU_STORE(store_stream_u16, u16, u32)
 EMU_STORE(store_stream_u32, u32, u32)
 EMU_STORE(store_stream_u32x2, uint2, uint2)
 EMU_STORE(store_stream_u32x4, uint4, uint4)
+EMU_STORE(store_u32x4, uint4, uint4)
 DEV void store_hint_u32x4(void *p, uint4 v, u64 policy, EMU_AT)
 {
     emu_policy(policy, "store_hint_u32x4", EMU_SITE);
@@ -489,13 +501,13 @@ DEV void copy_async_commit(void) { emu_commit(EMU_CP_ASYNC); }
 template <int N> DEV void copy_async_wait(void) { emu_run_copies(EMU_CP_ASYNC, N); }
 
 /* ---- named barriers, programmatic launch ---- */
-template <int ID, int THREADS_> DEV void barrier_sync(EMU_AT)
+template <int ID> DEV void barrier_sync(u32 threads, EMU_AT)
 {
-    emu_rt->barrier(ID, THREADS_, 1, 0, "barrier_sync", EMU_SITE);
+    emu_rt->barrier(ID, threads, 1, 0, "barrier_sync", EMU_SITE);
 }
-template <int ID, int THREADS_> DEV void barrier_arrive(EMU_AT)
+template <int ID> DEV void barrier_arrive(u32 threads, EMU_AT)
 {
-    emu_rt->barrier(ID, THREADS_, 0, 0, "barrier_arrive", EMU_SITE);
+    emu_rt->barrier(ID, threads, 0, 0, "barrier_arrive", EMU_SITE);
 }
 DEV void pdl_wait(void) { emu_rt->pdl_wait(); }
 DEV void pdl_trigger(void) { }
@@ -764,6 +776,7 @@ EMU_QUIET DEV void mbar_wait(u32 bar, u32 parity, EMU_AT)
     while ((b->phase & 1) == parity) emu_rt->wait(b, "mbar_wait", EMU_SITE);
     EMU_ACQUIRE(b);
 }
+DEV void mbar_wait_cluster(u32 bar, u32 parity, EMU_AT) { mbar_wait(bar, parity, file_, line_); }
 
 /* ---- copies counted on an mbarrier: done at some later time ---- */
 struct emu_remote_store { float4 *to; float4 v; emu_mbar *bar; };

@@ -8,6 +8,7 @@
 
 enum kind {
     REPORT,  /* the emulator's report, and a launch failure at the synchronisation */
+    UBSAN,                                      /* the same, of UBSan's checks: not in a build with TSan */
     WRONG,                                      /* out[i] is not i */
     ASAN,                                       /* ASan's report: only in a build with it */
     LAUNCH_ERROR,                               /* the launch itself fails */
@@ -23,15 +24,15 @@ typedef struct {
 } planted;
 static const planted faults[] = {
     { "global_overflow", ASAN, "heap-buffer-overflow", 1, 1, 0 },
-    { "shared_overflow", REPORT, "index 256 is out of bounds", 1, 1, 0 },
+    { "shared_overflow", UBSAN, "index 256 is out of bounds", 1, 1, 0 },
     { "shared_pointer_overflow", ASAN, "use-after-poison", 1, 1, 0 },
     { "shared_address_overflow", REPORT, "4 bytes at shared address", 1, 1, 1024 },
     { "shared_misaligned", REPORT, "not aligned to 4 bytes", 1, 1, 1024 },
     { "too_much_shared", REPORT, "more than 48 KB", 1, 1, 0 },
-    { "misaligned_vector", REPORT, "misaligned address", 1, 1, 0 },
+    { "misaligned_vector", UBSAN, "misaligned address", 1, 1, 0 },
     { "misaligned_stream", REPORT, "not aligned to 16 bytes", 1, 1, 0 },
-    { "undefined_shift", REPORT, "shifted by -1", 1, 1, 0 },
-    { "division_by_zero", REPORT, "divided by 0", 1, 1, 0 },
+    { "undefined_shift", UBSAN, "shifted by -1", 1, 1, 0 },
+    { "division_by_zero", UBSAN, "divided by 0", 1, 1, 0 },
     { "uninitialised_shared", WRONG, "", 1, 1, 0 },
     { "table", HOST_TOUCHES_DEVICE, "use-after-poison", 1, 1, 0 },
     { "table", HOST_POINTER, "is not device memory", 1, 1, 0 },
@@ -54,7 +55,7 @@ static const planted faults[] = {
     { "spin_forever", REPORT, "poll for what nobody writes", 1, 1, 0 },
     { "cluster_deadlock", REPORT, "cluster barrier at faults.cu", 4, 4, 0 },
     { "cluster_block_gone", REPORT, "block 0 of the cluster has ended", 2, 2, 0 },
-    { "pdl_without_wait", REPORT, "no thread calls pdl_wait", 1, 1, 0 },
+    { "pdl_without_wait", REPORT, "not every thread calls pdl_wait", 1, 1, 0 },
     { "exited_lane", REPORT, "ended", 1, 1, 0 },
     { "shuffle_outside_mask", REPORT, "reads a lane that the mask 0000ffff does not name", 1, 1, 0 },
     { "mask_without_caller", REPORT, "does not name the calling lane 0", 1, 1, 0 },
@@ -108,7 +109,8 @@ static void child(const planted *f, uint64_t seed)
                 break;
             }
     }
-    const int want = f->kind == HOST_POINTER || f->kind == OTHER_DEVICE ? 700 : f->kind == REPORT ? 719 : 0;
+    const int want = f->kind == HOST_POINTER || f->kind == OTHER_DEVICE ? 700
+                     : f->kind == REPORT || f->kind == UBSAN            ? 719 : 0;
     if (fault != want) fprintf(stderr, "the synchronisation gives %d, want %d\n", fault, want);
     _exit(fault != want);
 }
@@ -144,12 +146,12 @@ TEST(planted_faults)
     prepare();
     if (!emu.Seed) SKIP("only for the emulated device");
     const bool clang = strstr(setting("EMU_CXX", TEGULA_EMULATED_CXX), "clang") != NULL,
-               asan = has("__asan_poison_memory_region");
+               asan = has("__asan_poison_memory_region"), tsan = has("__tsan_create_fiber");
     int count = 0, left_out = 0;
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         const planted *f = &faults[i];
         static char text[16384];
-        if ((f->kind == ASAN || f->kind == HOST_TOUCHES_DEVICE) && !asan) {
+        if (((f->kind == ASAN || f->kind == HOST_TOUCHES_DEVICE) && !asan) || (f->kind == UBSAN && tsan)) {
             left_out++;
             continue;
         }
@@ -163,7 +165,7 @@ TEST(planted_faults)
         if (getenv("SHOW")) printf("---- %s\n%.1500s", f->entry, text);
         count++;
     }
-    printf("  %d faults, %d more need %s\n", count, left_out, asan ? "g++" : "ASan");
+    printf("  %d faults, %d more need %s\n", count, left_out, asan ? "g++" : tsan ? "ASan and UBSan" : "ASan");
 }
 
 /* What must not compile, with the reason in the log. */

@@ -150,6 +150,19 @@ def test_check_picks_listed_cases(tegula):
     assert all(0 < int(a.split()[2]) < int(b.split()[2]) for a, b in zip(few, all_of_them))
 
 
+@pytest.mark.parametrize("words, sentence", [
+    (["num_topk=3", "fix=some"], "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask"),
+    (["num_topk=20"], "topk_idx: shape is [4, 20], want [4, 0..16]"),
+    (["num_topk=2", "num_groups=32", "num_topk_groups=0"], "num_topk_groups: is 0, want 1..32"),
+    (["num_topk=2", "num_groups=0", "num_topk_groups=3"], "num_topk_groups: is 3, want 0..0"),
+    (["num_topk=8", "num_groups=4", "num_topk_groups=1"], "topk_idx: shape is [4, 8], want [4, 0..4]"),
+])
+def test_check_of_what_the_op_refuses(tegula, words, sentence):
+    for op in ("moe_top2_sum_gate", "moe_route"):
+        done = tegula("check", op, "num_tokens=4", "num_experts=16", *words, "--device", "cpu", timeout=20)
+        assert done.returncode == 1 and f"TGL_ERR_ARGUMENT: {sentence}" in done.stdout + done.stderr
+
+
 def test_check_slow_adds_the_slow_list(tegula):
     """A case that only the slow list has is found with --slow alone; one that is spelled out runs once."""
     words = ["check", "transpose", "num_rows=0", "num_cols=576", "--device", "cpu"]

@@ -324,7 +324,7 @@ static tgl_status open_one(const backend *b, const char *op_name, const char *li
     const case_op *op = case_find(op_name);
     case_params params;
     const tgl_status status = case_at(op, (const char *const[]){ line, NULL }, 0, &params);
-    return status == TGL_OK ? case_open(op, &params, b, true, k) : status;
+    return status == TGL_OK ? case_open(op, &params, b, k) : status;
 }
 
 static void check_verified(case_instance *k, int round, const char *what)
@@ -414,6 +414,7 @@ TEST(calls_from_several_threads)
 
 TEST(any_number_of_cpu_threads)
 {
+    if (strcmp(backend_of_tests(0)->name, "cpu")) SKIP("this is the run on a device");
     backend b;
     CHECK_OK(backend_open("cpu", &b));
     for (int n = 1; n <= 5; n++) {

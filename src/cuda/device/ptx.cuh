@@ -253,11 +253,30 @@ DEV float tanh_fast(float x)                    /* relative 2^-11 */
     return r;
 }
 
+/* A pointer to global memory as a value that the compiler keeps: it might compute it again for every use,
+ * from what it is the sum of. If all threads of a warp have the same, uniform registers hold it. */
+template <class T> DEV T *kept_pointer(T *p)
+{
+    u64 address = __cvta_generic_to_global(p);
+    asm volatile("" : "+l"(address));
+    return (T *)__cvta_global_to_generic(address);
+}
+
+/* The address of element n, in one instruction: the compiler is not shown that `first` is a sum, of which it
+ * would make others, and may move or drop the rest. */
+DEV const u8 *nth(const u8 *first, u32 n, u32 bytes)
+{
+    asm("" : "+l"(first));
+    return first + (u64)n * bytes;
+}
+
 /* ---- global memory: streaming ----
  * load_stream_*: data read once by this kernel and written by nobody while it runs (.nc): not kept in L1.
  * store_stream_*: data not read again soon: first to leave L2.
  * load_ahead_*: L2 fetches the 256 bytes around it, for neighbours that other threads read.
- * load_hint_* and store_hint_* take an L2 policy made by policy_*. */
+ * load_*_if: zeros, and p may be anything, where is_there is false; no branch.
+ * load_hint_* and store_hint_* take an L2 policy made by policy_*.
+ * store_u32x4: of an assignment the compiler may make four stores. */
 DEV u64 policy_evict_first(void)
 {
     u64 p;
@@ -312,6 +331,29 @@ DEV uint4 load_ahead_u32x4(const void *p)
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
+DEV u32 load_u32_if(const void *p, bool is_there)
+{
+    u32 v = 0;
+    asm volatile("{ .reg .pred q; setp.ne.u32 q, %2, 0; @q ld.global.u32 %0, [%1]; }"
+                 : "+r"(v) : "l"(p), "r"((u32)is_there) : "memory");
+    return v;
+}
+DEV uint2 load_stream_u32x2_if(const void *p, bool is_there)
+{
+    uint2 v = make_uint2(0, 0);
+    asm volatile("{ .reg .pred q; setp.ne.u32 q, %3, 0;\n\t"
+                 "@q ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+                 : "+r"(v.x), "+r"(v.y) : "l"(p), "r"((u32)is_there));
+    return v;
+}
+DEV uint4 load_ahead_u32x4_if(const void *p, bool is_there)
+{
+    uint4 v = make_uint4(0, 0, 0, 0);
+    asm volatile("{ .reg .pred q; setp.ne.u32 q, %5, 0;\n\t"
+                 "@q ld.global.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(p), "r"((u32)is_there) : "memory");
+    return v;
+}
 DEV uint4 load_hint_u32x4(const void *p, u64 policy)
 {
     uint4 v;
@@ -338,6 +380,11 @@ DEV void store_stream_u32x2(void *p, uint2 v)
 DEV void store_stream_u32x4(void *p, uint4 v)
 {
     asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+DEV void store_u32x4(void *p, uint4 v)
+{
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
                  :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 DEV void store_hint_u32x4(void *p, uint4 v, u64 policy)
@@ -435,15 +482,15 @@ template <int N> DEV void copy_async_wait(void)  /* until at most the newest N g
     asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 
-/* ---- named barriers 1 .. 15 (0 is __syncthreads'); THREADS_ counts those that sync and those that arrive
- * ---- */
-template <int ID, int THREADS_> DEV void barrier_sync(void)
+/* ---- named barriers 1 .. 15 (0 is __syncthreads'); `threads` counts those that sync and those that arrive,
+ * whole warps ---- */
+template <int ID> DEV void barrier_sync(u32 threads)
 {
-    asm volatile("bar.sync %0, %1;" :: "n"(ID), "n"(THREADS_) : "memory");
+    asm volatile("bar.sync %0, %1;" :: "n"(ID), "r"(threads) : "memory");
 }
-template <int ID, int THREADS_> DEV void barrier_arrive(void)
+template <int ID> DEV void barrier_arrive(u32 threads)
 {
-    asm volatile("bar.arrive %0, %1;" :: "n"(ID), "n"(THREADS_) : "memory");
+    asm volatile("bar.arrive %0, %1;" :: "n"(ID), "r"(threads) : "memory");
 }
 
 /* ---- programmatic dependent launch: nothing in a launch without the attribute, and below sm_90.
@@ -651,6 +698,22 @@ DEV void mbar_wait(u32 bar, u32 parity)         /* until the phase of that parit
         asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
                      "selp.u32 %0, 1, 0, p; }"
                      : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+}
+/* The same where other blocks of the cluster store and count, through cluster_store_async. Acquiring at the
+ * scope of the cluster would throw away what L1 has; the fence is restricted to shared memory, and costs
+ * nothing. NVRTC before 12.8 does not know it: there the scope is the block's, as in mbar_wait. */
+DEV void mbar_wait_cluster(u32 bar, u32 parity)
+{
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
+    u32 done = 0;
+    while (!done)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 p, [%1], %2; "
+                     "selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+    asm volatile("fence.acquire.sync_restrict::shared::cluster.cluster;" ::: "memory");
+#else
+    mbar_wait(bar, parity);
+#endif
 }
 /* 16 bytes into another block, counted on its mbarrier */
 DEV void cluster_store_async(u32 addr, float4 v, u32 bar)
