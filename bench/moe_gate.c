@@ -272,9 +272,19 @@ static void decide_rows(void *context, int64_t begin, int64_t end)
     close_chooser(&h);
 }
 
+/* Are there groups and experts to choose from? If not, the op will say so. */
+static bool can_choose(const case_problem *c)
+{
+    const int64_t num_experts = c->tensors[LOGITS].shape[1], num_topk = num_topk_of(c);
+    const int64_t n = scalars_of(c)->params.num_groups, kept = scalars_of(c)->params.num_topk_groups;
+    if (n == kept) return num_topk <= num_experts;
+    return kept >= 0 && n > kept && num_experts % n == 0 && num_topk <= kept * (num_experts / n);
+}
+
 static void fill_decided(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     case_fill_normal(c, t, seed);
+    if (!can_choose(c)) return;
     case_parallel(num_rows(t), 256 * t->shape[1], decide_rows, &(filling){ c, t, seed, 0 });
 }
 
@@ -836,11 +846,12 @@ const case_op moe_gate_ops[] = {
             "num_tokens=3 num_experts=9,33,127,257,1000,1025,2050 num_topk=8 scoring=sqrtsoftplus "
             "values=near bias=none",
             "num_tokens=2 num_experts=4096 num_topk=8,33 scoring=sigmoid,softmax values=near bias=none",
+            "num_tokens=2 num_experts=6144 num_topk=8 scoring=identity values=normal,ties bias=none",
             /* any number of picks */
             "num_tokens=5 num_experts=40 num_topk=0,1,2,9,31,32,33,40 scoring=sqrtsoftplus unmapped=packed",
             "num_tokens=3 num_experts=256 num_topk=32,33,255,256 values=descending bias=none",
             "num_tokens=3 num_experts=40 num_topk=31,40 num_shared_experts=1,2 replicas=3 "
-            "scoring=sqrtsoftplus",
+            "shared_weight=none,0.4 scoring=sqrtsoftplus",
             "num_tokens=2 num_experts=1025 num_topk=1025 scoring=identity values=ties",
             /* groups */
             "num_tokens=9 num_experts=64 num_topk=6 num_groups=1 num_topk_groups=1",
@@ -858,6 +869,8 @@ const case_op moe_gate_ops[] = {
             "num_tokens=5 num_experts=256 num_topk=6 num_groups=2,4,16,32 num_topk_groups=2",
             "num_tokens=3 num_experts=1000 num_topk=8 num_groups=8,125 num_topk_groups=3",
             "num_tokens=3 num_experts=2048 num_topk=8 num_groups=8,64 num_topk_groups=3",
+            "num_tokens=2 num_experts=6144 num_topk=8 num_groups=96,6144 num_topk_groups=8 scoring=identity "
+            "values=normal,ties bias=none",
             "num_tokens=9 num_experts=256 num_topk=128 num_groups=8 num_topk_groups=4 values=descending "
             "bias=none",
             "num_tokens=9 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 "
@@ -902,7 +915,7 @@ const case_op moe_gate_ops[] = {
             "dtype=i32",
             "num_tokens=40 num_experts=60 num_topk=6 num_shared_experts=3 replicas=4 ep_rank=1000000007 "
             "num_ep_ranks=7 num_tp_ranks=2 tp_rank=1 mask=some fix=some unmapped=gap fixed=beyond",
-            "num_tokens=9 num_experts=1030 num_topk=8 num_shared_experts=1 replicas=2 num_ep_ranks=8 "
+            "num_tokens=9 num_experts=1000,1030 num_topk=8 num_shared_experts=1 replicas=2 num_ep_ranks=8 "
             "num_tp_ranks=2 tp_rank=1 mask=some fix=some unmapped=packed fixed=beyond",
             /* masks */
             "num_tokens=37 num_experts=64,144 num_topk=6 mask=all,no,some,tail fix=none,all,no,some "
@@ -930,10 +943,18 @@ const case_op moe_gate_ops[] = {
             "out_offset=0,1 dtype=i64,i32",
             "num_tokens=9 num_experts=1026 num_topk=6 layout=gap,repeated offset=0,1",
             "num_tokens=600 num_experts=257 num_topk=6 layout=gap,repeated offset=0,1 scoring=identity",
-            "num_tokens=4100 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 dtype=i32",
             "num_tokens=520 num_experts=512,1000 num_topk=1 scoring=softmax",
+            /* many tokens: top2_sum_gate_many.cu */
+            "num_tokens=4100 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 dtype=i32",
+            "num_tokens=4100 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 dtype=i32 values=ties "
+            "bias=none",
+            "num_tokens=600 num_experts=257 num_topk=6 values=ties,equal,few_finite,special bias=none "
+            "scoring=identity",
+            "num_tokens=600 num_experts=257 num_topk=6 values=near,special bias=none "
+            "scoring=sigmoid,sqrtsoftplus",
+            "num_tokens=600 num_experts=257 num_topk=6 values=exact bias=near scoring=sigmoid,sqrtsoftplus",
             /* ep_rank + t * 23333 gets past 2^31, 2^32; many tokens are in the slow list and hash_gate's */
-            "num_tokens=9 num_experts=16 num_topk=6 num_shared_experts=1 replicas=7 "
+            "num_tokens=9,260 num_experts=16 num_topk=6 num_shared_experts=1 replicas=7 "
             "ep_rank=2147400000,4294900000,9223372036854000000",
             "num_tokens=9 num_experts=40 num_topk=33 replicas=7 ep_rank=2147400000,4294900000",
             NULL,
@@ -1031,6 +1052,9 @@ const case_op moe_gate_ops[] = {
             "num_tokens=9 num_experts=64 num_topk=6 num_shared_experts=1 replicas=2 shared_weight=0.4,0 "
             "factor=1,2.5 vocabulary=10 scoring=sqrtsoftplus",
             "num_tokens=9 num_experts=64 num_topk=33 vocabulary=50 scoring=softmax unmapped=packed",
+            "num_tokens=33 num_experts=40 num_topk=33 vocabulary=50 ids=beyond,bits fixed=beyond,bits "
+            "mask=some num_shared_experts=1 replicas=2 shared_weight=0.4 unmapped=packed table_dtype=i64 "
+            "dtype=i64,i32",
             /* t * 23333 is past 2^31, then 2^32; here, as the emulated device takes a tenth of what
              * top2_sum_gate takes there */
             "num_tokens=184100 num_experts=16 num_topk=1 num_shared_experts=1 replicas=7 ep_rank=5 "

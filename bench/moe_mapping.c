@@ -775,7 +775,6 @@ static tgl_status setup_reduce(case_problem *c)
     case_tensor *out =
         case_add(c, REDUCED, "out", CASE_OUT, out_dtype, 2, (int64_t[]){ m.num_tokens, hidden });
     out->offset = case_int(c, "out_offset");
-    out->compare.nan_payload = false;
     TGL_TRY(moe_lay_out(case_text(c, "layout"), hidden, x->strides));
     return moe_lay_out(case_text(c, "out_layout"), hidden, out->strides);
 }
@@ -818,6 +817,7 @@ static void reduce_rows(void *context, int64_t begin, int64_t end)
     const reduction *r = context;
     const case_tensor *const t = r->c->tensors, *const x = &t[ROWS], *const out = &t[REDUCED];
     const int64_t hidden = out->shape[1];
+    const uint32_t nan = UINT32_MAX >> (33 - 8 * out->element_bytes);       /* all bits but the sign */
     float *sum = get_memory(hidden, sizeof *sum);
     for (int64_t token = begin; token < end; token++) {
         for (int64_t i = 0; i < hidden; i++) sum[i] = 0;
@@ -832,8 +832,10 @@ static void reduce_rows(void *context, int64_t begin, int64_t end)
                 sum[i] = fused(element_of(r, x, row + i * x->element_bytes), (float)factor, sum[i]);
         }
         for (int64_t i = 0; i < hidden; i++) {
+            void *to = case_element(out, (int64_t[]){ token, i });
             if (t[SCALE].name) sum[i] = (float)((double)sum[i] * (double)*(const float *)t[SCALE].data);
-            case_encode(out->dtype, (double)sum[i], case_element(out, (int64_t[]){ token, i }));
+            if (isnan(sum[i])) memcpy(to, &nan, (size_t)out->element_bytes);
+            else case_encode(out->dtype, (double)sum[i], to);
         }
     }
     free(sum);
@@ -1130,6 +1132,14 @@ const case_op moe_mapping_ops[] = {
             "slots=mapped,lost routing=some_empty out_sf_layout=packed,columns",
             "num_tokens=3000 num_topk=2 num_experts=40 hidden=144 alignment=16 num_per_channels=1 "
             "routing=some_empty out_sf_layout=packed,columns",
+            "num_tokens=1200 num_topk=8 num_experts=40 hidden=144 alignment=16 num_per_channels=8 "
+            "slots=mapped,lost,wild sf_layout=packed,columns out_sf_layout=columns,apart",
+            "num_tokens=40 num_topk=3 num_experts=30 hidden=16 alignment=1200 num_per_channels=1 "
+            "out_sf_layout=columns",
+            "num_tokens=1000 num_topk=8 num_experts=4 num_ranks=8 hidden=144 alignment=16 num_per_channels=8 "
+            "slots=mapped,lost out_sf_layout=columns",
+            "num_tokens=4200 num_topk=1 num_experts=8 hidden=8320 alignment=16 "
+            "sf_dtype=f32,i32 out_sf_layout=columns",
             "num_tokens=600 num_topk=1 num_experts=4 hidden=144 alignment=1 num_per_channels=1,16 "
             "num_positions=less routing=some_empty slots=mapped,lost out_sf_layout=packed,columns",
             NULL,

@@ -146,13 +146,14 @@ static tgl_status check_sf(const DLTensor *x, const DLTensor *x_sf, const DLTens
 /* ---- launch ---- */
 
 /* The device, sizes, strides and addresses of a call choose between the kernels. */
-enum { PLAIN, BULK, NUM_KERNELS };
-static tgl_status launch(int which, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
-                         void **args)
+enum { PLAIN, BULK, COLUMNS, NUM_KERNELS };
+static tgl_status launch(int which, bool has_sf, const DLTensor *on, const tgl_shape *shape,
+                         tgl_stream stream, void **args)
 {
     static const tgl_kernel plan[NUM_KERNELS] = { [PLAIN] = { .name = "moe/expand_to_fused" },
-                                                  [BULK] = { .name = "moe/expand_to_fused_bulk" } };
-    return tgl_launch(plan, NUM_KERNELS, which, on, shape, stream, args);
+                                                  [BULK] = { .name = "moe/expand_to_fused_bulk" },
+                                                  [COLUMNS] = { .name = "moe/expand_to_fused_columns" } };
+    return tgl_launch(plan, has_sf ? NUM_KERNELS : COLUMNS, which, on, shape, stream, args);
 }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -171,13 +172,17 @@ static bool has_few_copies(const expand_problem *p)
     return p->num_positions / EXPAND_BULK_COPIES < p->num_tokens;
 }
 
-/* Few rows are cut into more chunks, so that there are blocks for all SMs, and so are rows with few copies,
- * for shorter blocks at the end. */
+static bool has_columns(const expand_problem *p) { return p->num_sf > 0 && p->out_sf_row == 1; }
+
+/* Few rows are cut into more chunks, so that there are blocks for all SMs. So are many rows with few copies:
+ * blocks at the end are shorter, and all SMs store fewer rows at a time, so that more of what reaches DRAM is
+ * next to each other. But blocks that gather factors need shared memory (8 ranks: 106 us, 115 with less). */
 static int64_t bulk_bytes(const expand_problem *p)
 {
     const bool is_few = p->num_tokens + p->num_positions < EXPAND_FEW_ROWS;
     const int64_t limit = is_few                                   ? EXPAND_BULK_FEW_BYTES
                           : has_many_rows(p) && !has_few_copies(p) ? EXPAND_BULK_BYTES
+                          : has_many_rows(p) && !has_columns(p)    ? EXPAND_BULK_SPREAD_BYTES
                                                                    : EXPAND_BULK_SOME_BYTES;
     return divide_up(divide_up(p->row_bytes, divide_up(p->row_bytes, limit)), 128) * 128;
 }
@@ -189,6 +194,26 @@ static int64_t bulk_bytes(const expand_problem *p)
 static int64_t bulk_shared_bytes(const expand_problem *p, int64_t bytes)
 {
     return has_many_rows(p) && has_few_copies(p) ? bytes * 7 / 2 : bytes;
+}
+
+/* Whether scale factors are in columns and there are so many that they are gathered, by blocks that have so
+ * much shared memory. If so, fills in how. */
+static bool cut_columns(const expand_problem *p, int64_t shared_bytes, expand_shape *s)
+{
+    int64_t slots;
+    if (!has_columns(p) || !has_many_rows(p) || p->num_positions > INT32_MAX ||
+        __builtin_mul_overflow(p->num_tokens, p->num_topk, &slots) || slots == 0 || slots > MAX_BLOCKS)
+        return false;
+    const int64_t tile = 32 * EXPAND_SF_CLUSTER;        /* positions; 2 KB at least are for slots */
+    const int64_t positions = tile * least(least(EXPAND_SF_TILES, divide_up(slots, EXPAND_SF_SLOTS)),
+                                           (shared_bytes - 2048) / (4 * tile));
+    const int64_t blocks = divide_up(p->num_positions, positions) * EXPAND_SF_CLUSTER;
+    /* to look at all slots for each window, in lines of 32, must be less than to store each factor alone */
+    if (slots / 32 / positions > p->num_sf || blocks > MAX_BLOCKS) return false;
+    s->sf_blocks = (int32_t)blocks;
+    s->sf_positions = (int32_t)positions;
+    s->sf_words = (int32_t)(shared_bytes / 4);
+    return true;
 }
 
 /* Fills in chunks and returns the threads of a block. */
@@ -231,14 +256,24 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
             s.padding_blocks = 0;
             s.positions = (int32_t)divide_up(p->num_positions, both_blocks);
         }
+        const int64_t shared_bytes = bulk_shared_bytes(p, bytes);
+        const int64_t columns_bytes = most(shared_bytes, EXPAND_SF_MIN_BYTES);
         const int64_t z = divide_up(blocks, MAX_Y);
         const tgl_shape shape = { { bulk_chunks, divide_up(blocks, z), z }, .block = 32,
-                                  .shared_bytes = bulk_shared_bytes(p, bytes) };
-        return launch(BULK, on, &shape, stream, args);
+                                  .shared_bytes = shared_bytes };
+        if (blocks <= MAX_BLOCKS / bulk_chunks && cut_columns(p, columns_bytes, &s)) {
+            const int64_t clusters = divide_up(s.sf_blocks + bulk_chunks * blocks, EXPAND_SF_CLUSTER);
+            const tgl_other_launch other = { BULK, &shape, args };
+            const tgl_shape clustered = { { clusters * EXPAND_SF_CLUSTER }, .block = 32,
+                                          .shared_bytes = columns_bytes, .cluster = EXPAND_SF_CLUSTER,
+                                          .otherwise = &other };
+            return launch(COLUMNS, true, on, &clustered, stream, args);
+        }
+        return launch(BULK, p->num_sf > 0, on, &shape, stream, args);
     }
     const int64_t threads = cut_rows(p, &s);
     const tgl_shape shape = { { blocks, least(s.chunks, MAX_Y) }, .block = (int)threads };
-    return launch(PLAIN, on, &shape, stream, args);
+    return launch(PLAIN, p->num_sf > 0, on, &shape, stream, args);
 }
 
 /* x_sf and out_sf are NULL, or checked. */
@@ -247,7 +282,7 @@ static tgl_status run(const DLTensor *x, const DLTensor *x_sf, const DLTensor *t
                       tgl_stream stream)
 {
     tgl_log_indices("token_topk_to_pos", token_topk_to_pos, out->shape[0]);
-    if (tgl_preparing() && !tgl_on_cpu(x)) return launch(PLAIN, x, NULL, stream, NULL);
+    if (tgl_preparing() && !tgl_on_cpu(x)) return launch(PLAIN, x_sf, x, NULL, stream, NULL);
     if (tgl_is_empty(out)) return TGL_OK;               /* data may be NULL; without rows there are no sf */
     const int64_t element_bytes = tgl_dtype_bits(x->dtype) / 8;
     expand_problem p = {

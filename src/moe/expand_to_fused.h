@@ -36,12 +36,21 @@ typedef struct {
 #define EXPAND_POSITIONS 32
 
 /* The kernel with bulk stores: bytes of a chunk, at most, with so many rows that have so many copies, with
- * fewer of either, and with fewer than EXPAND_FEW_ROWS. Copies are positions of a token. */
+ * fewer copies, with fewer rows or factors in columns, and with fewer than EXPAND_FEW_ROWS. Copies are
+ * positions of a token. */
 #define EXPAND_BULK_BYTES 16384
 #define EXPAND_BULK_MANY 8192
 #define EXPAND_BULK_COPIES 4
+#define EXPAND_BULK_SPREAD_BYTES 4096
 #define EXPAND_BULK_SOME_BYTES 8192
 #define EXPAND_BULK_FEW_BYTES 4096
+
+/* The kernel for scale factors in columns: blocks of a cluster that gathers, times that each of these has 32
+ * positions, at most, and once for so many slots. */
+#define EXPAND_SF_CLUSTER 8
+#define EXPAND_SF_TILES 4
+#define EXPAND_SF_SLOTS 16384
+#define EXPAND_SF_MIN_BYTES 4096        /* of its shared memory */
 
 typedef struct {
     int64_t row_units, chunks;
@@ -50,6 +59,9 @@ typedef struct {
     int32_t positions;      /* of a block that looks for padding */
     int32_t padding_blocks; /* these come first, blocks for tokens follow; 0: blocks do both (bulk stores) */
     int32_t reads_early;
+    int32_t sf_blocks;      /* these gather scale factors in columns, and come first */
+    int32_t sf_positions;   /* of a cluster's window */
+    int32_t sf_words;       /* of a block's shared memory */
 } expand_shape;
 
 #endif

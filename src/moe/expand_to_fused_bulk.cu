@@ -6,19 +6,12 @@
  *             none y * z * positions; dynamic shared memory of 16 * chunk_units bytes at least; from sm_90 on
  *   moves     as expand_to_fused.cu
  *
- * A chunk is loaded to shared memory once and stored to all positions from there, a lane each. That takes so
- * few instructions that one warp does it, and so few registers that chunks may fill all shared memory of an
- * SM: enough under way to hide what each block waits for in turn, its positions, its chunk and its stores.
  * Blocks that look for padding come first: they have no row to wait for. Of many rows every block does both,
  * and has a few positions: that spreads the zeros over the run. The chunks of a row are next to each other in
  * time as in memory. */
-#include "device/ptx.cuh"
-#include "moe/expand_to_fused.h"
+#include "moe/expand_to_fused_bulk.cuh"
 
 #if __CUDA_ARCH__ >= 900
-/* What a block has: bytes of a row, and where they are in it and in shared memory. */
-typedef struct { i64 offset; u32 bytes, shared; } chunk;
-
 DEV int take_lane(u32 &lanes)                   /* the lowest of a mask, which loses it */
 {
     const int lane = __ffs(lanes) - 1;
@@ -97,14 +90,6 @@ DEV void zero_sf(const expand_problem &p, i64 first, u32 padding)
 
 /* ---- rows ---- */
 
-/* By the lanes: a bulk load would wait behind the bulk stores of the SM's other blocks (H200, 4096 tokens,
- * top-6 of 384 experts, rows of 8 KB: 68.9 us so, 71.5 by bulk loads). */
-DEV void load_chunk(const chunk &c, const u8 *from)
-{
-    for (u32 i = 16 * threadIdx.x; i < c.bytes; i += 16 * 32) copy_async_16(c.shared + i, from + i);
-    copy_async_commit();
-}
-
 /* Of token t, to the lanes' positions. */
 DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c, i64 t, i32 position)
 {
@@ -124,27 +109,15 @@ DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c
         first_sf += gridDim.x * WARP_SF;
         if (first_sf < p.num_sf) sf = load_sf(p, t, first_sf);
     }
-    copy_async_wait<0>();
-    bulk_fence();
-    __syncwarp();                               /* all lanes' parts are there */
-    if (is_valid) bulk_store(p.out + position * p.row_bytes + c.offset, c.shared, c.bytes);
-    bulk_commit();
-    bulk_wait_read<0>();
+    store_chunk(p, c, position, is_valid);
 }
 
 /* Of the lanes' positions from `first` on, those that are padding. */
 DEV void zero_padding(const expand_problem &p, const chunk &c, i64 first, bool is_padding)
 {
-    const int lane = threadIdx.x;
     const u32 padding = __ballot_sync(FULL, is_padding);
     if (!padding) return;
-    __syncwarp();                               /* all stores of the row have read it */
-    const uint4 zeros = make_uint4(0, 0, 0, 0);
-    for (u32 i = 16 * lane; i < c.bytes; i += 16 * 32) shared_store_u32x4(c.shared + i, zeros);
-    bulk_fence();
-    __syncwarp();
-    if (is_padding) bulk_store(p.out + (first + lane) * p.row_bytes + c.offset, c.shared, c.bytes);
-    bulk_commit();
+    store_zeros(p, c, first, is_padding);
     zero_sf(p, first, padding);
     bulk_wait_read<0>();
 }
@@ -156,20 +129,19 @@ extern "C" __global__ void __launch_bounds__(32) expand_to_fused_bulk(
 #if __CUDA_ARCH__ >= 900
     SHARED_DYNAMIC(memory, 128);
     const int lane = threadIdx.x;
-    const i64 offset = (i64)blockIdx.x * shape.chunk_units * 16;
-    const i64 bytes = min(problem.row_bytes - offset, (i64)shape.chunk_units * 16);
-    const chunk c = { offset, (u32)bytes, shared_address(memory) };
+    const chunk c = chunk_of(problem, shape, blockIdx.x, shared_address(memory));
     const i64 block = (i64)blockIdx.z * gridDim.y + blockIdx.y;
     const i64 t = block - shape.padding_blocks, first = block * shape.positions;
     const bool is_token = t >= 0 && t < problem.num_tokens;
     pdl_wait();
-    i32 position = -1, expert = 0;
+    i32 position = -1;
     if (is_token && lane < problem.num_topk)
         position = problem.token_topk_to_pos[t * problem.num_topk + lane];
-    if (lane < shape.positions && first + lane < problem.num_positions)
-        expert = problem.pos_to_expert[first + lane];
+    /* whether its value matters or not: were it 0 then, it would be awaited here, before the row is read */
+    const i64 last = problem.num_positions - 1;
+    const i32 expert = problem.pos_to_expert[min(first + lane, last)];
     if (is_token) copy_row(problem, shape, c, t, position);
-    zero_padding(problem, c, first, expert < 0);
+    zero_padding(problem, c, first, lane < shape.positions && first + lane <= last && expert < 0);
     pdl_trigger();
 #else
     (void)problem, (void)shape;

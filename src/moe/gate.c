@@ -209,17 +209,9 @@ int tgl_gate_warps(int64_t num_tokens) { return num_tokens <= 512 ? 1 : num_toke
 
 static int64_t slots_of(const tgl_gate *gate) { return (int64_t)gate->num_topk + gate->num_shared; }
 
-void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, int64_t index)
-{
-    if (gate->index_bytes == 4 && index != (int32_t)index) index = -1;      /* no expert, whatever it is */
-    tgl_gate_put(gate->topk_idx, t * slots_of(gate) + k, gate->index_bytes, index);
-    if (gate->unmapped_topk_idx)
-        tgl_gate_put(gate->unmapped_topk_idx, t * gate->unmapped_stride + k, gate->index_bytes, index);
-}
-
 static bool is_expert(const tgl_gate *gate, int64_t e) { return e >= 0 && e < gate->num_experts; }
 
-#define INLINE static inline __attribute__((always_inline))     /* so that scoring is a constant */
+#define INLINE static inline __attribute__((always_inline))     /* scoring, index_bytes: constants */
 
 INLINE void score(int scoring, float *x, int64_t count, tgl_softmax row)
 {
@@ -272,44 +264,59 @@ static void mask_token(const tgl_gate *gate, int64_t t)
             tgl_gate_put(gate->unmapped_topk_idx, t * gate->unmapped_stride + k, gate->index_bytes, -1);
 }
 
-/* In the place of weights, the logits of chosen experts; of other slots any number. */
-static void gather_token(const tgl_gate *gate, int64_t t, bool is_routed)
+/* In the place of weights, the logits of chosen experts; of other slots any number. Are all chosen ones
+ * experts? */
+INLINE bool gather_token(const tgl_gate *gate, int64_t t, bool is_routed, int index_bytes)
 {
     const int64_t first = t * slots_of(gate);
+    bool are_experts = true;
     for (int64_t k = 0; k < slots_of(gate); k++) {
-        const int64_t e = is_routed && k < gate->num_topk
-                              ? tgl_gate_get(gate->topk_idx, first + k, gate->index_bytes) : -1;
+        const bool is_chosen = is_routed && k < gate->num_topk;
+        const int64_t e = is_chosen ? tgl_gate_get(gate->topk_idx, first + k, index_bytes) : -1;
+        are_experts &= is_expert(gate, e) || k >= gate->num_topk;
         gate->topk_weights[first + k] = is_expert(gate, e) ? row_of(gate, t)[e] : 0.0f;
     }
+    return are_experts;
 }
 
-/* From raw scores to weights, from experts to indices. */
-static void finish_token(const tgl_gate *gate, int64_t t)
+/* From raw scores to weights. */
+INLINE void weigh_token(const tgl_gate *gate, int64_t t, bool are_experts, int index_bytes)
 {
     float *weights = gate->topk_weights + t * slots_of(gate), sum = GATE_EPSILON;
-    char *indices = (char *)gate->topk_idx + t * slots_of(gate) * gate->index_bytes;
+    const char *indices = (const char *)gate->topk_idx + t * slots_of(gate) * index_bytes;
     for (int64_t k = 0; k < gate->num_topk; k++) {
-        const int64_t e = tgl_gate_get(indices, k, gate->index_bytes);
-        weights[k] = is_expert(gate, e) && weights[k] == weights[k] ? weights[k] : 0.0f;    /* NaN is 0 */
+        const bool is_score = are_experts || is_expert(gate, tgl_gate_get(indices, k, index_bytes));
+        weights[k] = is_score && weights[k] == weights[k] ? weights[k] : 0.0f;              /* NaN is 0 */
         sum += weights[k];
     }
-    for (int64_t k = 0; k < gate->num_topk; k++) {
-        const int64_t e = tgl_gate_get(indices, k, gate->index_bytes);
-        weights[k] = is_expert(gate, e) ? tgl_gate_weight(gate, weights[k], sum) : 0.0f;
-        tgl_gate_put(indices, k, gate->index_bytes,
-                     is_expert(gate, e) ? tgl_gate_index(gate, t, (uint32_t)e) : -1);
-    }
-    for (int64_t i = 0; i < gate->num_shared; i++) {
-        weights[gate->num_topk + i] = gate->shared_weight;
-        tgl_gate_put(indices, gate->num_topk + i, gate->index_bytes,
-                     tgl_gate_index(gate, t, gate->num_experts + (uint32_t)i));
+    if (are_experts)        /* vector code */
+        for (int64_t k = 0; k < gate->num_topk; k++) weights[k] = tgl_gate_weight(gate, weights[k], sum);
+    else
+        for (int64_t k = 0; k < gate->num_topk; k++)
+            weights[k] = is_expert(gate, tgl_gate_get(indices, k, index_bytes))
+                             ? tgl_gate_weight(gate, weights[k], sum) : 0.0f;
+    for (int64_t k = gate->num_topk; k < slots_of(gate); k++) weights[k] = gate->shared_weight;
+}
+
+/* From experts to indices. */
+INLINE void map_token(const tgl_gate *gate, int64_t t, int index_bytes)
+{
+    char *indices = (char *)gate->topk_idx + t * slots_of(gate) * index_bytes;
+    for (int64_t k = 0; k < slots_of(gate); k++) {
+        const int64_t e = k < gate->num_topk ? tgl_gate_get(indices, k, index_bytes)
+                                             : gate->num_experts + (k - gate->num_topk);
+        const bool is_there = k >= gate->num_topk || is_expert(gate, e);
+        tgl_gate_put(indices, k, index_bytes, is_there ? tgl_gate_index(gate, t, (uint32_t)e) : -1);
     }
 }
 
-void tgl_gate_finish(const tgl_gate *gate, int64_t begin, int64_t end, const bool *is_routed)
+INLINE void finish(const tgl_gate *all, int64_t begin, int64_t end, const bool *is_routed, int index_bytes)
 {
+    const tgl_gate copy = *all, *gate = &copy;  /* which stores cannot change */
     const int64_t slots = slots_of(gate);
-    for (int64_t t = begin; t < end; t++) gather_token(gate, t, is_routed[t - begin]);
+    bool are_experts[TGL_GATE_TOKENS];
+    for (int64_t t = begin; t < end; t++)
+        are_experts[t - begin] = gather_token(gate, t, is_routed[t - begin], index_bytes);
     if (gate->scoring != TGL_SOFTMAX)
         tgl_gate_score(gate->scoring, gate->topk_weights + begin * slots, (end - begin) * slots,
                        (tgl_softmax){ 0 });
@@ -321,8 +328,15 @@ void tgl_gate_finish(const tgl_gate *gate, int64_t begin, int64_t end, const boo
         if (gate->scoring == TGL_SOFTMAX && gate->num_topk)
             tgl_gate_score(TGL_SOFTMAX, gate->topk_weights + t * slots, gate->num_topk,
                            softmax_of(row_of(gate, t), gate->num_experts));
-        finish_token(gate, t);
+        weigh_token(gate, t, are_experts[t - begin], index_bytes);
+        if (!gate->is_plain || !are_experts[t - begin]) map_token(gate, t, index_bytes);
     }
+}
+
+void tgl_gate_finish(const tgl_gate *gate, int64_t begin, int64_t end, const bool *is_routed)
+{
+    if (gate->index_bytes == 4) finish(gate, begin, end, is_routed, 4);
+    else finish(gate, begin, end, is_routed, 8);
 }
 
 int64_t tgl_gate_token_bytes(const tgl_gate *gate, int64_t num_scores)

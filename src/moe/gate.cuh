@@ -92,20 +92,35 @@ typedef struct {
     u32 mask, fixed;                            /* as loaded: nothing waits for them before they are used */
 } token;
 
-DEV token load_token(const tgl_gate &gate, i64 t, u32 lane)
+DEV void load_masks(const tgl_gate &gate, i64 t, token &k)
+{
+    k.mask = gate.mask ? gate.mask[t] : 1;
+    k.fixed = gate.fix_routing_mask ? gate.fix_routing_mask[t] : 0;
+}
+
+/* WAITS: for the kernel before, once all is decided that does not depend on it, so that parameters are there
+ * and addresses known; and masks come first. Else pdl_wait() was called. */
+template <bool WAITS = false> DEV token load_token(const tgl_gate &gate, i64 t, u32 lane)
 {
     token k;
     const u32 size = lane_group_size(gate, lane), bias_size = gate.bias ? size : 0;
     k.row = gate.logits + t * gate.logits_stride;
     if (gate.is_vector) {
+        if (WAITS) {
+            pdl_wait();
+            load_masks(gate, t, k);
+        }
         k.logits = load_values<true>(gate, k.row, size, ABSENT, lane);
         k.bias = load_values<true>(gate, gate.bias, bias_size, 0.0f, lane);
     } else {
+        if (WAITS) {
+            pdl_wait();
+            load_masks(gate, t, k);
+        }
         k.logits = load_values<false>(gate, k.row, size, ABSENT, lane);
         k.bias = load_values<false>(gate, gate.bias, bias_size, 0.0f, lane);
     }
-    k.mask = gate.mask ? gate.mask[t] : 1;
-    k.fixed = gate.fix_routing_mask ? gate.fix_routing_mask[t] : 0;
+    if (!WAITS) load_masks(gate, t, k);
     return k;
 }
 DEV bool is_masked(const token &k) { return k.mask == 0; }
@@ -428,9 +443,9 @@ DEV tgl_softmax softmax_of_values(const values &logits)
 }
 
 /* From the candidates to the slots, as gate_token() says. */
-template <class SEE>
+template <class INDEX_OF, class SEE>
 DEV slot finish_token(const tgl_gate &gate, i64 t, const token &k, candidate c, tgl_softmax softmax,
-                      bool is_writer, u32 lane, const SEE &see)
+                      bool is_writer, u32 lane, const INDEX_OF &index_of, const SEE &see)
 {
     choice chosen = { (i32)c.expert, c.score };
     if (SCORING == TGL_SOFTMAX) chosen.score = tgl_raw_score(SCORING, c.score, softmax);
@@ -442,20 +457,23 @@ DEV slot finish_token(const tgl_gate &gate, i64 t, const token &k, candidate c, 
         else if (is_writer && lane < NUM_TOPK)
             unmapped[lane] = is_masked(k) ? -1 : (index_type)c.expert;
     }
-    const slot s = finish_slot<32>(gate, t, chosen, lane, is_writer,
+    const slot s = finish_slot<32>(gate, chosen, lane, is_writer, index_of,
                                    [&](i32 index) { see(is_masked(k) ? -1 : index); });
     return { is_masked(k) ? -1 : s.index, is_masked(k) ? 0.0f : s.weight };
 }
 
 /* Slot k of token t in lane k < num_topk + num_shared; only the writer gets weights, and writes
  * unmapped_topk_idx. By all lanes of a warp. see(index) is called as soon as a lane's index is known, before
- * the weights are. */
-template <class SEE>
+ * the weights are. WAITS as in load_token(), and the next kernel may get ready once loads are under way. */
+template <bool WAITS = false, class SEE>
 DEV slot gate_token(const tgl_gate &gate, i64 t, bool is_writer, u32 lane, const SEE &see)
 {
-    const token k = load_token(gate, t, lane);
+    const token k = load_token<WAITS>(gate, t, lane);
+    if (WAITS) pdl_trigger();
     const tgl_softmax softmax = softmax_of_values(k.logits);
-    return finish_token(gate, t, k, select_short(gate, k, lane), softmax, is_writer, lane, see);
+    const candidate c = select_short(gate, k, lane);
+    const auto index_of = [&](u32 expert) { return (i32)tgl_gate_index(&gate, t, expert); };
+    return finish_token(gate, t, k, c, softmax, is_writer, lane, index_of, see);
 }
 
 #endif

@@ -7,6 +7,7 @@
 #include "moe/tp_mask.h"
 
 #define GATE_WARPS 8                    /* of a block, at most; a warp has a token */
+#define GATE_MAPPED_WARPS 5             /* of a block that has a token, and finds the index of every expert */
 #define GATE_MAX_EXPERTS 1024           /* a lane holds 32 keys; beyond: the wide kernels */
 #define GATE_MAX_LISTS 8                /* of 4 keys each */
 #define GATE_MAX_GROUPS 32              /* a group has a lane at least */
@@ -33,18 +34,28 @@ typedef struct {
     tgl_tp_mask tp_mask;
 } tgl_gate;
 
+/* How many replicas an expert has, by its count: 1 at least, and none leads out of the map. */
+TGL_INLINE uint32_t tgl_gate_replicas(const tgl_gate *gate, int32_t count)
+{
+    const uint32_t some = count < 1 ? 1 : (uint32_t)count;
+    return some < gate->num_replicas ? some : gate->num_replicas;
+}
+
+/* Token t takes the replica of this number, modulo how many there are. */
+TGL_INLINE uint64_t tgl_gate_turn(const tgl_gate *gate, int64_t t)
+{
+    return (uint64_t)gate->ep_rank + (uint64_t)t * GATE_REPLICA_STEP;
+}
+
 /* Index of logical expert e (a shared one is num_experts + i) of token t: of one of its replicas, if there is
- * a map, among the experts of the tensor-parallel rank; -1 if it is not there. No count leads out of the
- * map. */
+ * a map, among the experts of the tensor-parallel rank; -1 if it is not there. */
 TGL_INLINE int64_t tgl_gate_index(const tgl_gate *gate, int64_t t, uint32_t e)
 {
     int64_t index = e;
     if (gate->is_plain) return index;
     if (gate->to_physical_map) {
-        const int32_t count = gate->logical_count[e];
-        const uint32_t some = count < 1 ? 1 : (uint32_t)count;
-        const uint32_t replicas = some < gate->num_replicas ? some : gate->num_replicas;
-        const uint64_t turn = (uint64_t)gate->ep_rank + (uint64_t)t * GATE_REPLICA_STEP;
+        const uint32_t replicas = tgl_gate_replicas(gate, gate->logical_count[e]);
+        const uint64_t turn = tgl_gate_turn(gate, t);
         const uint32_t replica = turn >> 32 ? (uint32_t)(turn % replicas) : (uint32_t)turn % replicas;
         index = gate->to_physical_map[(int64_t)e * gate->num_replicas + replica];
     }

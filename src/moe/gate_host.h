@@ -36,7 +36,7 @@ tgl_status tgl_top2_sum_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_pa
 /* ---- on CUDA ---- */
 
 /* The kernels of top2_sum_gate: how many they are, and whether it is the wide one. */
-enum { TGL_GATE_KERNELS = 2 };
+enum { TGL_GATE_KERNELS = 3 };
 int tgl_top2_sum_gate_plan(const tgl_gate *gate, tgl_kernel plan[TGL_GATE_KERNELS], bool *is_wide);
 
 /* The macros of gate.cuh: how a warp holds a token's experts and slots. False: it cannot, the wide kernel is
@@ -60,7 +60,14 @@ static inline void tgl_gate_put(void *indices, int64_t i, int index_bytes, int64
 }
 
 /* Token t goes to expert `index` in slot k < num_topk. Only noted, in topk_idx and unmapped_topk_idx. */
-void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, int64_t index);
+static inline void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, int64_t index)
+{
+    const int64_t slots = (int64_t)gate->num_topk + gate->num_shared;
+    if (gate->index_bytes == 4 && index != (int32_t)index) index = -1;      /* no expert, whatever it is */
+    tgl_gate_put(gate->topk_idx, t * slots + k, gate->index_bytes, index);
+    if (gate->unmapped_topk_idx)
+        tgl_gate_put(gate->unmapped_topk_idx, t * gate->unmapped_stride + k, gate->index_bytes, index);
+}
 
 /* Each of the logits becomes its raw score (score.h). */
 void tgl_gate_score(int scoring, float *x, int64_t count, tgl_softmax row);

@@ -34,15 +34,17 @@ template <int LANES> DEV choice choose_slot(const tgl_gate &gate, const float *r
 }
 
 /* Lane k of the token has the choice of slot k < NUM_TOPK; the shared slots follow. By all lanes of a warp.
- * see(index) is called before the weight is worked out, which is done only where the warp has_weights. */
+ * index_of(expert) is tgl_gate_index(). see(index) is called before the weight is worked out, which is done
+ * only where the warp has_weights. */
 DEV void see_nothing(i32) { }
-template <int LANES, class SEE>
-DEV slot finish_slot(const tgl_gate &gate, i64 t, choice c, u32 k, bool has_weights, const SEE &see)
+template <int LANES, class INDEX_OF, class SEE>
+DEV slot finish_slot(const tgl_gate &gate, choice c, u32 k, bool has_weights, const INDEX_OF &index_of,
+                     const SEE &see)
 {
     const bool is_shared = k >= NUM_TOPK;
     const i32 expert = is_shared ? (i32)(gate.num_experts + (k - NUM_TOPK)) : c.expert;
     const bool is_empty = expert < 0 || k >= NUM_TOPK + gate.num_shared;
-    const i32 index = is_empty ? -1 : (i32)tgl_gate_index(&gate, t, (u32)expert);
+    const i32 index = is_empty ? -1 : index_of((u32)expert);
     see(index);
     if (!has_weights) return { index, 0.0f };
     float sum = GATE_EPSILON;

@@ -181,13 +181,16 @@ static size_t workspace_size(int64_t num_pairs, int64_t num_experts)
 }
 
 /* The number of pairs chooses, and is no part of a configuration. */
-enum { SMALL, LARGE };
+enum { SMALL, LARGE, SINGLE };
 void tgl_map_plan(int index_bytes, int64_t num_experts, tgl_kernel plan[TGL_MAP_KERNELS])
 {
     const tgl_macro index = { "INDEX_BYTES", index_bytes };
+    const tgl_macro bits = { "EXPERT_BITS", expert_bits(num_experts) };
     plan[SMALL] = (tgl_kernel){ "moe/get_fused_mapping", { index } };
     plan[LARGE] = (tgl_kernel){ "moe/get_fused_mapping_large",
-                                { index, { "EXPERT_BITS", expert_bits(num_experts) } } };
+                                { index, bits, { "VALUES", MAP_LARGE_VALUES } } };
+    plan[SINGLE] = plan[LARGE];
+    plan[SINGLE].macros[2].value = MAP_SINGLE_VALUES;
 }
 
 static tgl_status launch(int which, const problem *p, const DLTensor *on, const tgl_shape *shape,
@@ -245,7 +248,9 @@ static tgl_status run_large(problem *p, int num_sms, uint32_t *workspace, const 
     const tgl_shape shape = { { blocks }, .block = MAP_THREADS, .cooperative = true,
                               .shared_bytes = MAP_LARGE_SHARED(expert_bits(p->map.num_experts)) };
     void *args[] = { &p->topk_idx, &p->row_stride, &p->map, &tile_pairs, &num_tiles, &workspace };
-    return launch(LARGE, p, on, &shape, stream, args);
+    const bool is_single = tile_pairs <= MAP_SINGLE_VALUES * MAP_THREADS && num_tiles == 1 &&
+                           p->map.num_experts <= 1 << MAP_LARGE_BITS;
+    return launch(is_single ? SINGLE : LARGE, p, on, &shape, stream, args);
 }
 
 tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_mapping *mapping,

@@ -5,7 +5,9 @@
  *   shared    MAP_LARGE_SHARED(EXPERT_BITS) bytes
  *   moves     num_pairs * (INDEX_BYTES + 4) + 12 * num_positions + 12 to 24 * num_experts bytes; the
  *             exchange, 24 bytes a block and expert, stays in L2
- *   macros    INDEX_BYTES 4, 8; EXPERT_BITS 1..MAP_LARGE_BITS: so many experts at a time, see "rounds"
+ *   macros    INDEX_BYTES 4, 8; EXPERT_BITS 1..MAP_LARGE_BITS: so many experts at a time, see "rounds";
+ *             VALUES: pairs of a thread, MAP_LARGE_VALUES, or where there is one tile and one round
+ *             MAP_SINGLE_VALUES
  *
  * A block has a chunk of the pairs, cut into tiles of up to MAP_LARGE_TILE, of which a warp has one run:
  *   1  rank of a pair among its warp's pairs of the same expert: lanes with that expert by one vote per bit
@@ -29,18 +31,20 @@
 #include "moe/index.cuh"
 #include "moe/map.cuh"
 
-#ifndef EXPERT_BITS
+#if !defined(EXPERT_BITS) || !defined(VALUES)
 #ifdef __CUDACC_RTC__
-#error "EXPERT_BITS is not defined"
+#error "EXPERT_BITS or VALUES is not defined"
 #endif
 #define EXPERT_BITS 8
+#define VALUES MAP_LARGE_VALUES
 #endif
 static_assert(EXPERT_BITS >= 1 && EXPERT_BITS <= MAP_LARGE_BITS, "EXPERT_BITS is 1..MAP_LARGE_BITS");
 
 #define EXPERTS (1 << EXPERT_BITS)                                      /* of a round */
 #define PER_THREAD (EXPERTS <= 2 * MAP_THREADS ? 2 : EXPERTS / MAP_THREADS) /* consecutive experts */
-#define VALUES (MAP_LARGE_TILE / MAP_THREADS)                           /* pairs of a thread */
+#define IS_SINGLE (VALUES == MAP_SINGLE_VALUES)                         /* one tile, one round */
 #define ROWS (MAP_LARGE_BLOCKS / 32)                                    /* of the matrix, a lane's */
+static_assert(VALUES == MAP_SINGLE_VALUES || VALUES == MAP_LARGE_VALUES, "VALUES is one of the two");
 static_assert(MAP_LARGE_TILE < 65536, "counts of a tile are 16 bits");
 static_assert(32 * ROWS == MAP_LARGE_BLOCKS && PER_THREAD % 2 == 0, "rows to lanes, experts to pairs");
 
@@ -60,6 +64,25 @@ DEV void prefetch_rows(const u32 *counts, const u32 *sums)
 #pragma unroll 1
     for (i32 i = 8 * (i32)threadIdx.x; i < 3 * EXPERTS; i += 8 * MAP_THREADS)
         prefetch_l2(i < EXPERTS ? counts + row + i : sums + 2 * row + (i - EXPERTS));
+}
+
+/* Indices of a thread's pairs of a tile, from `pair` on, that are before `end`. Loads do not wait for each
+ * other. Rows mostly lie one behind the other. */
+DEV void load_tile(const tgl_map &m, const index_type *topk_idx, i64 row_stride, u32 pair, u32 end,
+                   i32 num_values, index_type (&index)[VALUES])
+{
+    if (row_stride == m.num_topk) {
+#pragma unroll
+        for (int v = 0; v < VALUES; v++)
+            index[v] = v < num_values && pair + 32 * v < end ? topk_idx[pair + 32 * v] : -1;
+    } else {
+#pragma unroll
+        for (int v = 0; v < VALUES; v++) {
+            index[v] = -1;
+            if (v < num_values && pair + 32 * v < end)
+                index[v] = map_load(m, topk_idx, row_stride, pair + 32 * v);
+        }
+    }
 }
 
 /* 1, by a warp: `count` has its pairs of each expert of the round, so far. */
@@ -124,24 +147,25 @@ DEV u32 block_sum_below(u32 v, u32 *sums, u32 &total)
     return warp_add_u32(lane < warp ? other : 0) + below;
 }
 
-/* 4, by a warp, for experts x and x + 1. Words are one more than what they say. */
+/* 4, by a warp, for experts x and x + 1. A lane has consecutive rows, as few as there can be. Words are one
+ * more than what they say. */
 DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
 {
     const i32 lane = (i32)threadIdx.x % 32, num_blocks = (i32)gridDim.x;
+    const i32 first = lane * ((num_blocks + 31) / 32), end = min(first + (num_blocks + 31) / 32, num_blocks);
     uint2 c[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        const i32 row = lane * ROWS + i;
         c[i] = make_uint2(1, 1);
-        if (row < num_blocks) c[i] = load_relaxed_u32x2(counts + row * EXPERTS + x);
+        if (first + i < end) c[i] = load_relaxed_u32x2(counts + (first + i) * EXPERTS + x);
     }
     u32 a = 0, b = 0;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        const i32 row = lane * ROWS + i;
-        if (row < num_blocks) {
-            while (c[i].x == 0 || c[i].y == 0) c[i] = load_relaxed_u32x2(counts + row * EXPERTS + x);
-            store_relaxed_u32x2(counts + row * EXPERTS + x, make_uint2(0, 0));
+        if (first + i < end) {
+            u32 *const from = counts + (first + i) * EXPERTS + x;
+            while (c[i].x == 0 || c[i].y == 0) c[i] = load_relaxed_u32x2(from);
+            store_relaxed_u32x2(from, make_uint2(0, 0));
         }
         a += --c[i].x;
         b += --c[i].y;
@@ -152,9 +176,8 @@ DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
     if (is_reused) __threadfence();             /* the clears come before what the next round publishes */
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        const i32 row = lane * ROWS + i;
-        if (row < num_blocks)
-            store_relaxed_u32x4(sums + 2 * (row * EXPERTS + x),
+        if (first + i < end)
+            store_relaxed_u32x4(sums + 2 * ((first + i) * EXPERTS + x),
                                 make_uint4(a + 1, all_a + 1, b + 1, all_b + 1));
         a += c[i].x;
         b += c[i].y;
@@ -183,7 +206,7 @@ DEV void take_sums(u32 *sums, i32 x0, i32 num_columns, u32 (&before)[PER_THREAD]
 /* ---- the kernel ---- */
 
 extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_large(
-    const index_type *topk_idx, i64 row_stride, const tgl_map m, i32 tile_pairs, i32 num_tiles,
+    const index_type *topk_idx, i64 row_stride, const tgl_map m, i32 tile_pairs, i32 all_tiles,
     u32 *workspace)
 {
     SHARED_DYNAMIC(memory, 16);
@@ -200,14 +223,21 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
     const i32 block = (i32)blockIdx.x, num_blocks = (i32)gridDim.x;
     const i32 num_values = (tile_pairs + MAP_THREADS - 1) / MAP_THREADS;    /* in use, of VALUES */
     const i32 run = warp * 32 * num_values + lane;              /* this thread's first pair of a tile */
+    const i32 num_tiles = IS_SINGLE ? 1 : all_tiles;
     const u32 chunk = (u32)tile_pairs * (u32)num_tiles, begin = block * chunk;
     const i32 x0 = tid * PER_THREAD;                            /* this thread's experts */
-    const bool is_reused = m.num_experts > EXPERTS;             /* the workspace, in the next round */
+    const bool is_reused = !IS_SINGLE && m.num_experts > EXPERTS;   /* the workspace, in the next round */
     u32 position = 0;                                           /* where the round's first segment starts */
-    clear_counts(count);
+    const auto load = [&](u32 tile, index_type (&index)[VALUES]) {
+        const u32 end = min(tile + (u32)tile_pairs, (u32)m.num_pairs);
+        load_tile(m, topk_idx, row_stride, tile + (u32)run, end, num_values, index);
+    };
+    index_type index[VALUES];                                   /* of the next tile */
     pdl_wait();
+    load(begin + (chunk - (u32)tile_pairs), index);             /* first of all: it takes longest */
     pdl_trigger();
     prefetch_rows(counts, sums);
+    clear_counts(count);
 
 #pragma unroll 1
     for (i32 low = 0;; low += EXPERTS) {
@@ -234,15 +264,8 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             const u32 tile = begin + (u32)(is_last ? num_tiles - 1 : i - 1) * (u32)tile_pairs;
 
             /* 1 */
-            index_type index[VALUES];
             i32 expert[VALUES], rank[VALUES];
-#pragma unroll
-            for (int v = 0; v < VALUES; v++) {
-                const i32 at = run + 32 * v;
-                index[v] = -1;
-                if (v < num_values && at < tile_pairs)
-                    index[v] = map_load(m, topk_idx, row_stride, tile + at);
-            }
+            if (i > 0 || low > 0) load(tile, index);
 #pragma unroll
             for (int v = 0; v < VALUES; v++) expert[v] = map_expert(m, index[v]);
             __syncthreads();
@@ -358,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
                 for (int j = 0; j < PER_THREAD; j++)
                     if (x0 + j < num_experts) base[x0 + j] = is_last ? start[j] : base[x0 + j] + own[j];
         }
-        if (m.num_experts - low <= EXPERTS) break;
+        if (IS_SINGLE || m.num_experts - low <= EXPERTS) break;
     }
     map_fill(m, (u64)position, (u64)m.num_positions, (u32)(block * MAP_THREADS + tid),
              (u32)(num_blocks * MAP_THREADS));

@@ -3,6 +3,7 @@
 #include "moe/hash_gate.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "core/log.h"
 #include "core/threads.h"
@@ -25,17 +26,43 @@ static int64_t id_of(const problem *p, int64_t t)
     return (!p->gate.mask || p->gate.mask[t]) && id >= 0 && id < p->vocabulary ? id : -1;
 }
 
-static bool choose_experts(const problem *p, int64_t t)
+#define INLINE static inline __attribute__((always_inline))   /* so that table_bytes is a constant */
+
+/* Few instructions a slot, so that the CPU has the rows of several tokens under way. */
+INLINE bool choose_experts(const problem *p, int64_t t, int table_bytes)
 {
     const tgl_gate *gate = &p->gate;
-    const int64_t id = id_of(p, t);
+    const int64_t id = id_of(p, t), slots = (int64_t)gate->num_topk + gate->num_shared;
     if (id < 0) return false;
+    if (gate->num_topk == 0) return true;       /* the table may be NULL */
+    const int64_t row_bytes = (int64_t)gate->num_topk * table_bytes;
+    const char *row = (const char *)p->tid2eid + id * row_bytes;
+    if (gate->index_bytes == table_bytes && !gate->unmapped_topk_idx)
+        memcpy((char *)gate->topk_idx + t * slots * table_bytes, row, (size_t)row_bytes);
+    else
+        for (int64_t k = 0; k < gate->num_topk; k++)
+            tgl_gate_choose(gate, t, k, tgl_gate_get(row, k, table_bytes));
+    return true;
+}
+
+static void prefetch_logits(const tgl_gate *gate, int64_t t)
+{
+    const int64_t slots = (int64_t)gate->num_topk + gate->num_shared;
     for (int64_t k = 0; k < gate->num_topk; k++) {
-        const int64_t e = tgl_gate_get(p->tid2eid, id * gate->num_topk + k, p->table_bytes);
-        tgl_gate_choose(gate, t, k, e);
+        const int64_t e = tgl_gate_get(gate->topk_idx, t * slots + k, gate->index_bytes);
         if (e >= 0 && e < gate->num_experts) __builtin_prefetch(gate->logits + t * gate->logits_stride + e);
     }
-    return true;
+}
+
+/* Tokens begin .. end - 1, up to TGL_GATE_TOKENS of them. */
+static void choose_all(const problem *p, int64_t begin, int64_t end, bool *is_routed)
+{
+    if (p->table_bytes == 4)
+        for (int64_t t = begin; t < end; t++) is_routed[t - begin] = choose_experts(p, t, 4);
+    else
+        for (int64_t t = begin; t < end; t++) is_routed[t - begin] = choose_experts(p, t, 8);
+    for (int64_t t = begin; t < end; t++)
+        if (is_routed[t - begin]) prefetch_logits(&p->gate, t);
 }
 
 static void prefetch_row(const problem *p, int64_t t)      /* its ends: seldom more than two lines */
@@ -46,17 +73,30 @@ static void prefetch_row(const problem *p, int64_t t)      /* its ends: seldom m
     __builtin_prefetch((const char *)p->tid2eid + (id + 1) * row_bytes - 1);
 }
 
-/* The table and the logits are read here and there: prefetched for as many tokens as are finished together,
- * their loads overlap. */
+static void prefetch_rows(const problem *p, int64_t begin, int64_t end)
+{
+    for (int64_t t = begin; t < end; t++) prefetch_row(p, t);
+}
+
+static int64_t behind(int64_t begin, int64_t end)           /* the tokens that are finished together */
+{
+    return end - begin < TGL_GATE_TOKENS ? end : begin + TGL_GATE_TOKENS;
+}
+
+/* The table and the logits are read here and there. So while some tokens are finished, the logits of the next
+ * are on their way, and the rows of those after them. */
 static void run_tokens(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    for (int64_t next; begin < end; begin = next) {
-        bool is_routed[TGL_GATE_TOKENS];
-        next = end - begin < TGL_GATE_TOKENS ? end : begin + TGL_GATE_TOKENS;
-        for (int64_t t = begin; t < next; t++) prefetch_row(p, t);
-        for (int64_t t = begin; t < next; t++) is_routed[t - begin] = choose_experts(p, t);
-        tgl_gate_finish(&p->gate, begin, next, is_routed);
+    bool is_routed[2][TGL_GATE_TOKENS];
+    int64_t next = behind(begin, end), last = behind(next, end);
+    prefetch_rows(p, begin, last);
+    choose_all(p, begin, next, is_routed[0]);
+    for (int i = 0; begin < end; i = !i) {
+        choose_all(p, next, last, is_routed[!i]);
+        prefetch_rows(p, last, behind(last, end));
+        tgl_gate_finish(&p->gate, begin, next, is_routed[i]);
+        begin = next, next = last, last = behind(last, end);
     }
 }
 

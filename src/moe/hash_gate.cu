@@ -34,7 +34,8 @@ extern "C" __global__ void __launch_bounds__(32 * HASH_GATE_WARPS) hash_gate(
     if (is_routed && k < NUM_TOPK) e = load_index<TABLE_BYTES>(tid2eid, id * NUM_TOPK + k);
     const float *row = gate.logits + (is_token ? t * gate.logits_stride : 0);
     const choice c = choose_slot<TOKEN_LANES>(gate, row, e, lane);
-    slot s = finish_slot<TOKEN_LANES>(gate, t, c, k, true, see_nothing);
+    const auto index_of = [&](u32 expert) { return (i32)tgl_gate_index(&gate, t, expert); };
+    slot s = finish_slot<TOKEN_LANES>(gate, c, k, true, index_of, see_nothing);
     if (!is_routed) s = { -1, 0.0f };
     if (is_token) {
         if (gate.unmapped_topk_idx && k < NUM_TOPK)

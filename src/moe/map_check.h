@@ -29,7 +29,7 @@ tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, 
                       tgl_stream stream, tgl_map *out);
 
 /* The kernels of get_fused_mapping. */
-enum { TGL_MAP_KERNELS = 2 };
+enum { TGL_MAP_KERNELS = 3 };
 void tgl_map_plan(int index_bytes, int64_t num_experts, tgl_kernel plan[TGL_MAP_KERNELS]);
 
 /* For map_write() of map.cuh: how many blocks, the experts that each takes at a time, its threads. */

@@ -64,12 +64,13 @@ static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const
     const int block = 32 << owned_bits > ROUTE_MIN_THREADS ? ROUTE_THREADS : ROUTE_MIN_THREADS;
     const tgl_shape shape = { { blocks }, .block = block, .shared_bytes = shared_bytes, .cooperative = true };
     void *args[] = { gate, map, &workspace, &owned_bits };
-    if (tokens > ROUTE_CLUSTER_TOKENS || target.architecture < 90)
-        return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
-    /* whole clusters, and a warp for every token of a block */
-    const tgl_other_launch fused = { FUSED, &shape, args };
+    /* whole clusters, as many as there may be blocks, and a warp for every token of a block */
     uint32_t size = tokens > ROUTE_SMALL_CLUSTER_TOKENS ? ROUTE_CLUSTER : ROUTE_SMALL_CLUSTER;
-    tgl_shape clusters = { { (blocks + size - 1) / size * size }, .block = threads, .cluster = (int)size,
+    const int64_t wanted = (blocks + size - 1) / size, most = target.num_sms / size;
+    if (tokens > ROUTE_CLUSTER_TOKENS || target.architecture < 90 || most == 0)
+        return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
+    const tgl_other_launch fused = { FUSED, &shape, args };
+    tgl_shape clusters = { { (wanted < most ? wanted : most) * size }, .block = threads, .cluster = (int)size,
                            .shared_bytes = shared_bytes, .otherwise = &fused };
     while (clusters.block < ROUTE_THREADS && clusters.block / 32 * size < tokens) clusters.block *= 2;
     void *cluster_args[] = { gate, map, &owned_bits, &size };

@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
     }
     pdl_trigger();
     map_write(m, b, [&](const map_round &round) {
-        mbar_wait(bar, 0);                      /* here, so that map_write() prepares before it */
+        mbar_wait_cluster(bar, 0);              /* here, so that map_write() prepares before it */
 #pragma unroll 1
         for (u32 h = threadIdx.x; h < 2 * num_words; h += blockDim.x)
             map_mark(m, b, round, pairs_of(m, h, ((const uint2 *)words)[h]));

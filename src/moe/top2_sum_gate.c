@@ -203,7 +203,12 @@ static int64_t first_many(const tgl_gate *gate)
     return gate->num_experts <= 256 ? 1024 : 512;
 }
 
-enum { FEW, MANY, WIDE = 0 };                   /* or only the wide one */
+/* Where there is a map, so few tokens take a block each, whose other warps find the experts' indices.
+ * Measured up to here; beyond, what they load counts. */
+enum { MAX_MAPPED_TOKENS = 256 };
+
+/* MANY if it has_many(), and where there is a map, the one for it comes last; or only the wide one. */
+enum { FEW, MANY, WIDE = 0 };
 int tgl_top2_sum_gate_plan(const tgl_gate *gate, tgl_kernel plan[TGL_GATE_KERNELS], bool *is_wide)
 {
     plan[FEW] = (tgl_kernel){ .name = "moe/top2_sum_gate" };
@@ -213,9 +218,17 @@ int tgl_top2_sum_gate_plan(const tgl_gate *gate, tgl_kernel plan[TGL_GATE_KERNEL
                                                                { "INDEX_BYTES", gate->index_bytes } } };
         return 1;
     }
-    plan[MANY] = plan[FEW];
-    plan[MANY].name = "moe/top2_sum_gate_many";
-    return has_many(gate) ? 2 : 1;
+    int num_kernels = 1;
+    if (has_many(gate)) {
+        plan[MANY] = plan[FEW];
+        plan[MANY].name = "moe/top2_sum_gate_many";
+        num_kernels++;
+    }
+    if (gate->num_replicas > 0) {
+        plan[num_kernels] = plan[FEW];
+        plan[num_kernels++].name = "moe/top2_sum_gate_mapped";
+    }
+    return num_kernels;
 }
 
 static tgl_status run_on_cuda(tgl_gate *gate, const DLTensor *on, tgl_stream stream)
@@ -228,9 +241,13 @@ static tgl_status run_on_cuda(tgl_gate *gate, const DLTensor *on, tgl_stream str
         const tgl_shape shape = { { gate->num_tokens }, .block = GATE_WIDE_THREADS };
         return tgl_launch(plan, num_kernels, WIDE, on, &shape, stream, args);
     }
+    if (gate->num_replicas > 0 && gate->num_tokens <= MAX_MAPPED_TOKENS) {
+        const tgl_shape shape = { { gate->num_tokens }, .block = 32 * GATE_MAPPED_WARPS };
+        return tgl_launch(plan, num_kernels, num_kernels - 1, on, &shape, stream, args);
+    }
     const int warps = tgl_gate_warps(gate->num_tokens);
     const tgl_shape shape = { { (gate->num_tokens + warps - 1) / warps }, .block = 32 * warps };
-    const bool is_many = num_kernels > MANY && gate->num_tokens >= first_many(gate);
+    const bool is_many = has_many(gate) && gate->num_tokens >= first_many(gate);
     return tgl_launch(plan, num_kernels, is_many ? MANY : FEW, on, &shape, stream, args);
 }
 

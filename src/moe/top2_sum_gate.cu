@@ -13,9 +13,8 @@ extern "C" __global__ void __launch_bounds__(32 * GATE_WARPS, MIN_BLOCKS) top2_s
     const __grid_constant__ tgl_gate gate)
 {
     const u32 lane = threadIdx.x % 32;
-    const i64 t = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    pdl_wait();
-    if (t >= gate.num_tokens) return;
-    store_slot(gate, t, gate_token(gate, t, true, lane, see_nothing), lane);
-    pdl_trigger();
+    const u32 warp = warp_max_u32(threadIdx.x / 32);    /* so the compiler sees that all lanes are in one */
+    const i64 t = (i64)blockIdx.x * (blockDim.x / 32) + warp;
+    if (t < gate.num_tokens) store_slot(gate, t, gate_token<true>(gate, t, true, lane, see_nothing), lane);
+    else pdl_wait();
 }

@@ -120,6 +120,7 @@ extern "C" __global__ void __launch_bounds__(32 * GATE_WARPS, MIN_BLOCKS) top2_s
     const token k = load_token(gate, t, lane);
     const tgl_softmax softmax = softmax_of_values(k.logits);
     const candidate c = select_dense(gate, k, scratches[warp], lane);
-    store_slot(gate, t, finish_token(gate, t, k, c, softmax, true, lane, see_nothing), lane);
+    const auto index_of = [&](u32 expert) { return (i32)tgl_gate_index(&gate, t, expert); };
+    store_slot(gate, t, finish_token(gate, t, k, c, softmax, true, lane, index_of, see_nothing), lane);
     pdl_trigger();
 }

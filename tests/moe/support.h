@@ -41,7 +41,7 @@ static inline void check_replayed(const char *op_name, const char *line, int num
         case_instance *k;
         case_report report;
         REQUIRE(CHECK_OK(case_at(op, (const char *const[]){ line, NULL }, 0, &params)));
-        REQUIRE(CHECK_OK(case_open(op, &params, b, true, &k)));
+        REQUIRE(CHECK_OK(case_open(op, &params, b, &k)));
         for (int round = 0; round < 2; round++) {
             CHECK_OK(case_poison(k, round));
             const int64_t before = launches_until_now(b);

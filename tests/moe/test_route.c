@@ -289,6 +289,44 @@ TEST(num_sms)   /* of every block alone, of both sizes of clusters, and through 
         "num_tp_ranks=2 num_mapped_experts=34 alignment=16 mask=some counts=1", NULL });
 }
 
+/* Of the emulated device; elsewhere it is not known: false. */
+static bool last_launch(const backend *b, emu_last_launch *out)
+{
+    const tgl_driver_table *cu;
+    emuLastLaunch_function last = NULL;
+    CHECK_OK(backend_wait(b, b->stream));
+    if (tgl_driver(&cu) == TGL_OK) *(void **)&last = dlsym(cu->handle, "emuLastLaunch");
+    return last && last(out);
+}
+
+TEST(clusters_within_num_sms)   /* whole ones within the bound; where not even one is, another kernel */
+{
+    static const struct { int bound, tokens, blocks, cluster; } cases[] = {
+        { 1, 40, 1, 1 },   { 7, 40, 7, 1 },   { 8, 40, 8, 8 },    { 9, 40, 8, 8 },   { 15, 40, 8, 8 },
+        { 16, 40, 16, 8 }, { 17, 40, 16, 8 }, { 1, 100, 1, 1 },   { 9, 100, 9, 1 },  { 15, 100, 15, 1 },
+        { 16, 100, 16, 16 }, { 17, 100, 16, 16 },
+    };
+    FOR_BACKENDS(b) {
+        int num_sms;
+        if (backend_is_cpu(b)) continue;
+        CHECK_OK(tgl_get_device_num_sms(b->device.device_id, &num_sms));
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            if (cases[i].bound > num_sms) continue;
+            char what[64];
+            emu_last_launch last;
+            routing x = random_routing("clusters", cases[i].tokens, 16);
+            snprintf(what, sizeof what, "%d tokens, %d SMs", cases[i].tokens, cases[i].bound);
+            CHECK_OK(tgl_set_num_sms(b->device.device_id, cases[i].bound));
+            check_routing(b, TGL_I64, &x, what);
+            if (!last_launch(b, &last)) continue;
+            CHECK_THAT((int)last.grid[0] == cases[i].blocks && (int)last.cluster[0] == cases[i].cluster,
+                       "%s: %d blocks in clusters of %d, want %d of %d", what, (int)last.grid[0],
+                       (int)last.cluster[0], cases[i].blocks, cases[i].cluster);
+        }
+        CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+    }
+}
+
 TEST(launches)  /* one up to 256 tokens, unless a warp cannot hold what a token has; else two */
 {
     static const struct { const char *line; int num_launches; } cases[] = {

@@ -170,6 +170,27 @@ TEST(ties_between_groups)   /* the lower group wins, wherever its best experts a
     check_gate(g, ROW(7, 2, 3), WEIGHTS(3, 2, 2));
 }
 
+TEST(nan_in_groups)     /* is -inf in their sums */
+{
+    /* groups 0 and 1 are worth -inf, and the lower of them is kept beside group 2 */
+    const float few[] = { NAN, NAN, /**/ 5, NAN, /**/ 1, 0 };
+    /* 5 and 4, 5 and 4.5: not 5 twice, where a NaN was */
+    const float some[] = { NAN, 5, 4, /**/ 4.5f, 0, 5 };
+    for (int scoring = 0; scoring < 4; scoring++) FOR_BACKENDS(b) {
+        static gate_result r;
+        gate g = GATE(few, 3), h = GATE(some, 3);
+        g.params = (tgl_moe_gate_params){ .scoring = (tgl_moe_scoring)scoring, .num_groups = 3,
+                                          .num_topk_groups = 2 };
+        CHECK_OK(call_gate(b, TGL_I64, &g, &r));
+        check_indices(b, "topk_idx", r.idx, ROW(4, 5, 0), 3);
+        CHECK(r.weights[2] == 0);
+        h.params = (tgl_moe_gate_params){ .scoring = (tgl_moe_scoring)scoring, .num_groups = 2,
+                                          .num_topk_groups = 1 };
+        CHECK_OK(call_gate(b, TGL_I64, &h, &r));
+        check_indices(b, "topk_idx", r.idx, ROW(5, 3, 4), 3);
+    }
+}
+
 TEST(fixed_slots_may_be_empty)
 {
     const bool fix[] = { true, true };
@@ -434,30 +455,65 @@ TEST(equal_logits_choose_the_first_experts)
         }
 }
 
-/* Seven experts of a token compete for six places with keys that are a step of a float apart, or a few: only
- * exact scores tell them apart. sigmoid(0) is 0.5 and sqrtsoftplus(25) is 5 wherever exp and log1p are right
- * to a few steps; all others have scores of 0, which no bias makes up for. */
-TEST(last_place_by_one_step)
+/* Keys that are a step of a float apart, or a few: only exact scores tell them apart. These scores are exact
+ * wherever exp and log1p are right to a few steps, and equal keys are made of different ones. */
+typedef struct { float logit, score; } exact;
+static const exact exacts[4][4] = {
+    { { 0, 0.5f }, { 30, 1 }, { 40, 1 }, { 0, 0.5f } },
+    { { 25, 5 }, { 20.25f, 4.5f }, { 30.25f, 5.5f }, { 42.25f, 6.5f } },
+    { { 0, 0 }, { 0.25f, 0.25f }, { 0.5f, 0.5f }, { 0.75f, 0.75f } },
+    { { 0, 0 }, { 0.25f, 0.25f }, { 0.5f, 0.5f }, { 0.75f, 0.75f } },
+};
+
+static float exact_logit(int scoring, int64_t e) { return exacts[scoring][e % 4].logit; }
+
+/* An expert that has this logit is `above` the base by its bias; one that has a score of 0 is far below.
+ *   kind 0 .. 2   by 1, 16, 256 times 2^-21 times its number in a permutation
+ *        3        by up to two steps, around a base where the upper bits of keys change
+ *        4        the same of small keys: errors of scores count, not of sums
+ *        5        by nothing, but every other sum is halfway to the next float and rounded to the base */
+enum { KINDS = 6 };
+static float exact_bias(int scoring, int kind, int count, float *bias, float *above)
+{
+    static const float bases[4] = { 1.5f, 6, 1, 1 };
+    const float base = kind < 4 ? bases[scoring] : kind < 5 ? 0x1p-10f : 1024 + 0x1p-5f;
+    for (int e = 0; e < count; e++) {
+        const int n = e * 77 % count;
+        above[e] = kind < 3 ? ldexpf((float)n, 4 * kind - 21) :
+                   kind < 5 ? ldexpf((float)(n % 5 - 2), scoring == TGL_MOE_SQRTSOFTPLUS ? -21 : -23) : 0;
+        bias[e] = base - exacts[scoring][e % 4].score + above[e];
+        if (kind == 5) bias[e] -= n % 2 ? 0x1p-14f : 0;
+    }
+    return base;
+}
+
+/* Numbers of experts by what they are above the base, best first; equal ones in order. */
+static void sort_experts(int64_t *experts, int count, const float *above)
+{
+    for (int i = 1; i < count; i++)
+        for (int j = i; j > 0; j--) {
+            const int64_t one = experts[j - 1], other = experts[j];
+            if (above[one] > above[other] || (above[one] == above[other] && one < other)) break;
+            experts[j] = one, experts[j - 1] = other;
+        }
+}
+
+TEST(last_place_by_one_step)    /* seven experts of a token compete for six places */
 {
     enum { ROWS = 128, WIDTH = 144, RIVALS = TOPK + 1 };
-    static float rows[ROWS * WIDTH], bias[WIDTH];
+    static float rows[ROWS * WIDTH], bias[WIDTH], above[WIDTH];
     static int64_t want[ROWS * TOPK];
-    static const float shown[] = { 0, 25, 0, 0 };
     for (int scoring = 0; scoring < 4; scoring++)
-        for (int shift = 0; shift < 9; shift += 4) {
-            for (int e = 0; e < WIDTH; e++) bias[e] = 1 + ldexpf((float)(e * 77 % WIDTH), shift - 21);
+        for (int kind = 0; kind < KINDS; kind++) {
+            exact_bias(scoring, kind, WIDTH, bias, above);
             for (int i = 0; i < ROWS * WIDTH; i++) rows[i] = -200;
             for (int t = 0; t < ROWS; t++) {
                 int64_t rivals[RIVALS];
                 for (int i = 0; i < RIVALS; i++) {
                     rivals[i] = (t + i * (1 + t % 20)) % WIDTH;
-                    rows[t * WIDTH + rivals[i]] = shown[scoring];
+                    rows[t * WIDTH + rivals[i]] = exact_logit(scoring, rivals[i]);
                 }
-                for (int i = 1; i < RIVALS; i++)        /* sorts them, best first */
-                    for (int j = i; j > 0 && bias[rivals[j]] > bias[rivals[j - 1]]; j--) {
-                        const int64_t better = rivals[j];
-                        rivals[j] = rivals[j - 1], rivals[j - 1] = better;
-                    }
+                sort_experts(rivals, RIVALS, above);
                 memcpy(want + t * TOPK, rivals, TOPK * sizeof *rivals);
             }
             gate g = {
@@ -469,6 +525,126 @@ TEST(last_place_by_one_step)
                 check_indices(b, "topk_idx", first.idx, want, TOPK * ROWS);
             }
         }
+}
+
+TEST(many_compete_for_all_places)   /* more than a lane each */
+{
+    enum { WIDTH = 144 };
+    float row[WIDTH], bias[WIDTH], above[WIDTH];
+    int64_t experts[WIDTH];
+    for (int scoring = 0; scoring < 4; scoring++) FOR_BACKENDS(b) {
+        exact_bias(scoring, 0, WIDTH, bias, above);
+        for (int e = 0; e < WIDTH; e++) row[e] = exact_logit(scoring, e), experts[e] = e;
+        sort_experts(experts, WIDTH, above);
+        gate g = { .num_experts = WIDTH, .num_topk = TOPK, .logits = row, .bias = bias };
+        g.params.scoring = (tgl_moe_scoring)scoring;
+        CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+        check_indices(b, "topk_idx", first.idx, experts, TOPK);
+    }
+}
+
+TEST(last_group_by_one_step)    /* four of eight; their two best keys of three are what they are worth */
+{
+    enum { ROWS = 128, GROUPS = 8, SIZE = EXPERTS / GROUPS, KEPT = 4, SHOWN = 3 };
+    static float rows[ROWS * EXPERTS], bias[EXPERTS], above[EXPERTS];
+    static int64_t want[ROWS * TOPK];
+    for (int scoring = 0; scoring < 4; scoring++)
+        for (int kind = 3; kind < KINDS; kind++) {
+            const float base = exact_bias(scoring, kind, EXPERTS, bias, above);
+            for (int i = 0; i < ROWS * EXPERTS; i++) rows[i] = -200;
+            for (int t = 0; t < ROWS; t++) {
+                int64_t experts[GROUPS * SHOWN];
+                float worth[GROUPS];
+                int kept = 0;
+                for (int g = 0; g < GROUPS; g++) {
+                    int64_t *const of_group = experts + g * SHOWN;
+                    for (int i = 0; i < SHOWN; i++) {
+                        of_group[i] = g * SIZE + (t * (g + 3) + i * (1 + t % 2)) % SIZE;
+                        rows[t * EXPERTS + of_group[i]] = exact_logit(scoring, of_group[i]);
+                    }
+                    sort_experts(of_group, SHOWN, above);
+                    worth[g] = (base + above[of_group[0]]) + (base + above[of_group[1]]);
+                }
+                for (int g = 0; g < GROUPS; g++) {          /* those that fewer than KEPT are before */
+                    int before = 0;
+                    for (int h = 0; h < GROUPS; h++)
+                        before += worth[h] > worth[g] || (worth[h] == worth[g] && h < g);
+                    for (int i = 0; i < SHOWN && before < KEPT; i++) experts[kept++] = experts[g * SHOWN + i];
+                }
+                sort_experts(experts, kept, above);
+                memcpy(want + t * TOPK, experts, TOPK * sizeof *experts);
+            }
+            gate g = {
+                .num_tokens = ROWS, .num_experts = EXPERTS, .num_topk = TOPK, .logits = rows, .bias = bias
+            };
+            g.params.scoring = (tgl_moe_scoring)scoring;
+            g.params.num_groups = GROUPS, g.params.num_topk_groups = KEPT;
+            FOR_BACKENDS(b) {
+                CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+                check_indices(b, "topk_idx", first.idx, want, TOPK * ROWS);
+            }
+        }
+}
+
+/* Sqrtsoftplus of few tokens, and of so many that another kernel has them. */
+enum { MANY = 600, WIDTH = 257 };
+static void check_few_and_many(const float *rows, const float *bias, const int64_t *want)
+{
+    gate g = { .num_experts = WIDTH, .num_topk = TOPK, .logits = rows, .bias = bias };
+    g.params.scoring = TGL_MOE_SQRTSOFTPLUS;
+    FOR_BACKENDS(b)
+        for (g.num_tokens = 5; g.num_tokens <= MANY; g.num_tokens += MANY - 5) {
+            CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+            check_indices(b, "topk_idx", first.idx, want, TOPK * g.num_tokens);
+        }
+}
+
+/* An expert whose score of 10 its bias takes back, though a filter may hold it for infinite. The keys of the
+ * others are their scores: those of x > 20 are sqrt(x). */
+TEST(large_scores_of_small_keys)
+{
+    enum { LOUD = WIDTH - 1 };
+    static float rows[MANY * WIDTH], bias[WIDTH];
+    static int64_t want[MANY * TOPK];
+    bias[LOUD] = -9;
+    for (int t = 0; t < MANY; t++) {
+        rows[t * WIDTH + LOUD] = 100;
+        for (int i = 0; i < TOPK; i++) {
+            const int e = (3 * t + 20 * i) % LOUD;
+            rows[t * WIDTH + e] = (8 - 0.5f * (float)i) * (8 - 0.5f * (float)i);
+            want[t * TOPK + i] = e;
+        }
+    }
+    check_few_and_many(rows, bias, want);
+}
+
+/* softplus(-17) is a third of the step from 1 to the next float: a filter by log(1 + exp(x)) has 0 for its
+ * root, 2e-4. With its bias it is best nevertheless, where six others seem better. */
+TEST(small_scores_of_small_bias)
+{
+    enum { QUIET = 150 };
+    static float rows[MANY * WIDTH], bias[WIDTH];
+    static int64_t want[MANY * TOPK];
+    for (int i = 0; i < TOPK; i++) bias[20 * i] = 2e-5f * (float)(TOPK - i);
+    bias[QUIET] = 3.3e-4f;
+    for (int t = 0; t < MANY; t++) {
+        for (int e = 0; e < WIDTH; e++) rows[t * WIDTH + e] = bias[e] > 0 ? -15.9f : -200;
+        rows[t * WIDTH + QUIET] = -17;
+        for (int i = 0; i < TOPK; i++) want[t * TOPK + i] = i == 0 ? QUIET : 20 * (i - 1);
+    }
+    check_few_and_many(rows, bias, want);
+}
+
+TEST(large_scores_in_groups)    /* worth 5 + 4.5 and 5 + 4.25; then 5 + 3.5 and 5 + 4.25 */
+{
+    const float row[] = { 100, 25, 20.25f, 0, /**/ 25, 20.25f, 0, 0 };
+    float bias[] = { -9, 0, 0, 0, /**/ 0, -0.25f, 0, 0 };
+    gate g = { .num_experts = 8, .num_topk = 3, .logits = row, .bias = bias };
+    g.params = (tgl_moe_gate_params){ .scoring = TGL_MOE_SQRTSOFTPLUS, .num_groups = 2, .num_topk_groups = 1,
+                                      .no_renormalize = true };
+    check_gate(g, ROW(1, 2, 0), WEIGHTS(5, 4.5f, 10));
+    bias[2] = -1;
+    check_gate(g, ROW(4, 5, 6), WEIGHTS(5, 4.5f, 0.832554611f));
 }
 
 TEST(graph)     /* a launch a call */
