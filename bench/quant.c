@@ -807,6 +807,8 @@ const case_op quant_ops[] = {
             "values=mixed",
             "num_rows=299600 num_cols=7168",
             "num_rows=4096 num_tokens=2100 map=random num_cols=1024 dtype=bf16,e4m3 layout=far",
+            "num_rows=65600 num_cols=8 num_tokens=300 map=none,random dtype=bf16,f32,e4m3 num_per_tokens=1",
+            "num_rows=8388800 num_cols=8 num_tokens=300 map=none,random",       /* slices of rows */
             NULL,
         },
         /* 4096 tokens of each of 8 ranks with 8 of 256 experts, 32 of them here, in blocks of 128 rows: about
@@ -860,6 +862,8 @@ const case_op quant_ops[] = {
             "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 values=mixed",
             "num_rows=299648 num_cols=7168",
             "num_rows=2100 num_cols=1024 layout=far",
+            "num_rows=65600 num_cols=8 num_per_tokens=1",   /* slices of rows */
+            "num_rows=2 num_cols=4194400",                  /* more strips than bands can be */
             NULL,
         },
         .lists[CASE_BENCH] = (const char *const[]){

@@ -726,7 +726,9 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=6 num_cols=640 round=1 sf=row_gap,col_gap,col_tight,packed_gap values=mixed",
             "num_rows=6 num_cols=256 dtype=bf16,f32 layout=half,gap offset=0,1 out_offset=0,1",
             "num_rows=3 num_cols=256 offset=4 out_offset=1,2,4",
-            "num_rows=130 num_cols=2312 round=1 sf=packed skip=7",      /* many rows, of few SMs */
+            "num_rows=130 num_cols=2312 round=1 sf=packed skip=7",      /* many rows: of few SMs, of 140 */
+            "num_rows=375 num_cols=1288 num_per_channels=32 weights=2 skip=0,7",
+            "num_rows=4500 num_cols=264 num_per_channels=8 weights=2 skip=7",
             /* rows of one factor, of one to eight vectors a thread and of none; odd blocks of pairs */
             "num_rows=3 num_cols=1096,2050,2056,4104 num_per_channels=0 dtype=bf16,f32 clamp=0.5 count=1 "
             "skip=2 values=mixed",
@@ -801,6 +803,7 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=4001 num_cols=2048 dtype=bf16,f32 without_transpose=0,1 clamp=0.3 values=mixed",
             "num_rows=150016 num_cols=7168",
             "num_rows=2100 num_cols=512 layout=far",
+            "num_rows=65600 num_cols=8 num_per_tokens=1 without_transpose=0,1",     /* slices of rows */
             NULL,
         },
         .lists[CASE_BENCH] = (const char *const[]){
@@ -842,8 +845,9 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=1,3,33 num_cols=128 num_tokens=40 num_topk=8 num_picks=1 round=1",
             "num_rows=6 num_cols=128 num_tokens=6 num_topk=2 num_picks=4 layout=half,gap offset=0,1 "
             "out_offset=0,1",
-            /* more than a step per warp, with and without vectors; words of factors that both halves share */
-            "num_rows=3 num_cols=2304,2306 num_tokens=2 num_topk=2 num_picks=2 num_per_channels=0,8,256 "
+            /* more than a step, with and without vectors, and more than warps; words of factors that both
+             * halves share */
+            "num_rows=3 num_cols=2304,2306,7176 num_tokens=2 num_topk=2 num_picks=2 num_per_channels=0,8,256 "
             "round=1 sf=packed clamp=0.5 values=mixed",
             "num_rows=70 num_cols=9 num_tokens=35 num_topk=2 num_picks=70 clamp=none,0.5",
             NULL,

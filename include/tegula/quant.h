@@ -194,11 +194,12 @@ TGL_API tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
  *   x_grad_sf          out  any layout, as x_sf
  *   x_grad             out  bf16         [num_rows, 2 * num_cols]   packed
  *   weight_grad        out  f32          [num_tokens, num_topk]     packed
- * Per element, with w = weight number pos_to_token_topk[i] (0 where negative), s = 1 / (1 + exp(-l)), act the
- * activation and g = grad_out: out = act * w; ws = g * w * s; the gate's gradient is
- * (ws * r) * fma(l, 1 - s, 1) and the up's ws * l, each +0 where the clamp changed the value. weight_grad is
- * the sum of g * act over the row, in an order that does not depend on the launch. FP8 codes are of the f32
- * gradients. The maps are each other's inverse; a slot whose row does not point back has weight_grad 0.
+ * Per element, with w = weight number pos_to_token_topk[i] (0 where that is negative or past the last),
+ * s = 1 / (1 + exp(-l)), act the activation and g = grad_out: out = act * w; ws = g * w * s; the gate's
+ * gradient is (ws * r) * fma(l, 1 - s, 1) and the up's ws * l, each +0 where the clamp changed the value.
+ * weight_grad is the sum of g * act over the row, in an order that does not depend on the launch. FP8 codes
+ * are of the f32 gradients. The maps are each other's inverse; a slot whose row does not point back has
+ * weight_grad 0.
  * Reads num_per_channels, round_sf, swiglu_clamp_value. Since 0.1. */
 TGL_API tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
     const DLTensor *x, const DLTensor *x_sf, const DLTensor *grad_out, const DLTensor *weight,

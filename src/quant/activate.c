@@ -1,66 +1,123 @@
 /* SPDX-License-Identifier: MIT */
 #include "quant/activate.h"
 
-#include <float.h>
+#include <math.h>
+#include <pthread.h>
 
 #include "core/clones.h"
-#include "quant/lanes.h"
+#include "quant/swiglu_lanes.h"
 
-#define INLINE static inline __attribute__((always_inline))     /* so that is_bf16 is a constant */
+#define INLINE static inline __attribute__((always_inline))     /* so that flags are constants */
 
-bool tgl_swiglu_is_small(const void *gates, const void *ups, bool is_bf16, int64_t count, float clamp)
+enum { ACTIVATE_STEP = 128 };           /* columns at a time */
+
+bool tgl_swiglu_is_small(const float *gates, const float *ups, int64_t count, float clamp)
 {
     float amax[2];
-    tgl_amax_of_both(gates, ups, is_bf16, count, amax);
+    tgl_amax_of_both(gates, ups, count, amax);
     return amax[0] <= TGL_EXP_SMALL && amax[0] <= clamp && amax[1] <= clamp;        /* not with a NaN */
 }
 
-INLINE float small_activation(const void *gates, const void *ups, bool is_bf16, int64_t i)
+/* ---- gates that are f32 ---- */
+
+INLINE float small_activation(const float *gates, const float *ups, int64_t i)
 {
-    const float gate = tgl_value_at(gates, is_bf16, i);
-    return tgl_swiglu(gate, tgl_value_at(ups, is_bf16, i), 1.0f + tgl_exp_small(-gate));
+    return tgl_swiglu(gates[i], ups[i], 1.0f + tgl_exp_small(-gates[i]));
 }
 
 /* Four quarters of a step at a time: exp is a chain of operations that wait for each other, and a core looks
  * less far ahead than one of them is long. */
-INLINE void activate_small(const void *gates, const void *ups, bool is_bf16, int64_t count, int64_t ahead,
+INLINE void activate_small(const float *gates, const float *ups, int64_t count, int64_t ahead,
                            float *restrict to)
 {
-    enum { STEP = 128, N = STEP / 4 };
-    const int64_t bytes = is_bf16 ? 2 : 4;
-    int64_t done = 0;
-    for (; done + STEP <= count; done += STEP) {
-        tgl_ask_for(gates, done * bytes + ahead, STEP * bytes);
-        tgl_ask_for(ups, done * bytes + ahead, STEP * bytes);
+    enum { N = ACTIVATE_STEP / 4 };
+    int64_t done = tgl_lanes_activate(gates, ups, count, ahead, to);
+    for (; done + ACTIVATE_STEP <= count; done += ACTIVATE_STEP) {
+        tgl_ask_for(gates, done * 4 + ahead, ACTIVATE_STEP * 4);
+        tgl_ask_for(ups, done * 4 + ahead, ACTIVATE_STEP * 4);
         for (int64_t i = done; i < done + N; i++) {
-            to[i] = small_activation(gates, ups, is_bf16, i);
-            to[N + i] = small_activation(gates, ups, is_bf16, N + i);
-            to[2 * N + i] = small_activation(gates, ups, is_bf16, 2 * N + i);
-            to[3 * N + i] = small_activation(gates, ups, is_bf16, 3 * N + i);
+            to[i] = small_activation(gates, ups, i);
+            to[N + i] = small_activation(gates, ups, N + i);
+            to[2 * N + i] = small_activation(gates, ups, 2 * N + i);
+            to[3 * N + i] = small_activation(gates, ups, 3 * N + i);
         }
     }
-    for (int64_t i = done; i < count; i++) to[i] = small_activation(gates, ups, is_bf16, i);
+    for (int64_t i = done; i < count; i++) to[i] = small_activation(gates, ups, i);
 }
 
-INLINE void activate(const void *gates, const void *ups, bool is_bf16, int64_t count, float clamp,
-                     float *restrict to)
+TGL_CLONES
+static void activate_f32(const float *gates, const float *ups, int64_t count, int64_t ahead, float clamp,
+                         float *restrict to)
 {
+    if (tgl_swiglu_is_small(gates, ups, count, clamp)) {
+        activate_small(gates, ups, count, ahead, to);
+        return;
+    }
     for (int64_t i = 0; i < count; i++) {
-        const float l = tgl_swiglu_gate(tgl_value_at(gates, is_bf16, i), clamp);
-        const float r = tgl_swiglu_up(tgl_value_at(ups, is_bf16, i), clamp);
-        to[i] = tgl_swiglu(l, r, tgl_swiglu_divisor(l));
+        const float l = tgl_swiglu_gate(gates[i], clamp);
+        to[i] = tgl_swiglu(l, tgl_swiglu_up(ups[i], clamp), tgl_swiglu_divisor(l));
+    }
+}
+
+/* ---- gates that are bf16 ----
+ * There are 65536 of them: a table has what becomes of each. Those of a model lie within a few powers of 2, and
+ * so what is used of the table within a first-level cache. */
+
+static float silu_of[1 << 16];          /* by the gate's bits */
+static pthread_once_t silu_once = PTHREAD_ONCE_INIT;
+
+TGL_CLONES
+static void fill_silu(void)
+{
+    for (uint32_t i = 0; i < 1 << 16; i++) {
+        const float gate = tgl_f32_from_bits(i << 16);
+        silu_of[i] = gate / tgl_swiglu_divisor(gate);
+    }
+}
+
+/* Four gates come by one load: a core has more work with loads than with taking a word apart. */
+INLINE void look_up(const uint16_t *gates, int64_t count, float *restrict to)
+{
+    enum { FIRST = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : 3 };
+    int64_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        uint64_t words[2];
+        float silu[8];
+        memcpy(words, gates + i, sizeof words);
+        for (int k = 0; k < 8; k++) silu[k] = silu_of[words[k / 4] >> 16 * (k % 4 ^ FIRST) & 0xFFFF];
+        memcpy(to + i, silu, sizeof silu);
+    }
+    for (; i < count; i++) to[i] = silu_of[gates[i]];
+}
+
+/* silu_at_clamp: what becomes of a gate that is cut. */
+INLINE void activate_step(const uint16_t *gates, const uint16_t *ups, int64_t count, bool has_clamp,
+                          float clamp, float silu_at_clamp, float *restrict to)
+{
+    float silu[ACTIVATE_STEP];
+    look_up(gates, count, silu);
+    for (int64_t i = 0; i < count; i++) {
+        const float gate = tgl_bf16_to_f32(gates[i]), up = tgl_bf16_to_f32(ups[i]);
+        const float of_gate = has_clamp ? tgl_select_f32(gate > clamp, silu_at_clamp, silu[i]) : silu[i];
+        to[i] = of_gate * (has_clamp ? tgl_swiglu_up(up, clamp) : up);
     }
 }
 
 TGL_CLONES
-static void activate_any(const void *gates, const void *ups, bool is_bf16, bool is_small, int64_t count,
-                         int64_t ahead, float clamp, float *to)
+static void activate_bf16(const uint16_t *gates, const uint16_t *ups, int64_t count, int64_t ahead,
+                          float clamp, float *restrict to)
 {
-    if (is_bf16 && is_small) activate_small(gates, ups, true, count, ahead, to);
-    else if (is_bf16) activate(gates, ups, true, count, clamp, to);
-    else if (is_small) activate_small(gates, ups, false, count, ahead, to);
-    else activate(gates, ups, false, count, clamp, to);
+    const float silu_at_clamp = clamp / tgl_swiglu_divisor(clamp);
+    for (int64_t i = 0; i < count; i += ACTIVATE_STEP) {
+        const int64_t n = count - i < ACTIVATE_STEP ? count - i : ACTIVATE_STEP;
+        tgl_ask_for(gates, i * 2 + ahead, n * 2);
+        tgl_ask_for(ups, i * 2 + ahead, n * 2);
+        if (isinf(clamp)) activate_step(gates + i, ups + i, n, false, clamp, silu_at_clamp, to + i);
+        else activate_step(gates + i, ups + i, n, true, clamp, silu_at_clamp, to + i);
+    }
 }
+
+/* ---- both ---- */
 
 void tgl_activate(const tgl_values *x, int64_t num_cols, int64_t row, int64_t col, int64_t count, float clamp,
                   float *to)
@@ -68,59 +125,13 @@ void tgl_activate(const tgl_values *x, int64_t num_cols, int64_t row, int64_t co
     enum { PIECE = 1024 };                      /* one large value does not slow the whole row */
     const int64_t bytes = x->is_bf16 ? 2 : 4;
     const char *row_of_x = x->data + row * x->row_bytes;
+    if (x->is_bf16) pthread_once(&silu_once, fill_silu);
     for (int64_t j = 0; j < count; j += PIECE) {
         const int64_t n = count - j < PIECE ? count - j : PIECE;
-        const char *gates = row_of_x + (col + j) * bytes, *ups = gates + num_cols * bytes;
-        const bool is_small = tgl_swiglu_is_small(gates, ups, x->is_bf16, n, clamp);
-        activate_any(gates, ups, x->is_bf16, is_small, n, x->row_bytes, clamp, to + j);
+        const void *gates = row_of_x + (col + j) * bytes, *ups = row_of_x + (num_cols + col + j) * bytes;
+        if (x->is_bf16) activate_bf16(gates, ups, n, x->row_bytes, clamp, to + j);
+        else activate_f32(gates, ups, n, x->row_bytes, clamp, to + j);
     }
-}
-
-/* The same, rounded to bf16: two neighbours at a time, which come apart by a shift and a mask and together
- * again so, where no result is NaN. An N1 is as fast with two loops, by lanes.h, and does not need it. */
-#ifdef __x86_64__
-enum { HAS_PAIRS = true };
-#else
-enum { HAS_PAIRS = false };
-#endif
-
-/* tgl_bf16_from_f32() in the upper half, of what is no NaN; below, there is anything. */
-INLINE uint32_t rounded_to_bf16(float value)
-{
-    const uint32_t bits = tgl_f32_to_bits(value);
-    return bits + 0x7FFF + (bits >> 16 & 1);
-}
-
-INLINE void activate_pair(const char *gates, const char *ups, int64_t i, char *to)
-{
-    uint32_t g, u;
-    memcpy(&g, gates + 4 * i, 4);
-    memcpy(&u, ups + 4 * i, 4);
-    const float even = tgl_f32_from_bits(g << 16), odd = tgl_f32_from_bits(g & 0xFFFF0000);
-    const float a = tgl_swiglu(even, tgl_f32_from_bits(u << 16), 1.0f + tgl_exp_small(-even));
-    const float b = tgl_swiglu(odd, tgl_f32_from_bits(u & 0xFFFF0000), 1.0f + tgl_exp_small(-odd));
-    const uint32_t both = rounded_to_bf16(a) >> 16 | (rounded_to_bf16(b) & 0xFFFF0000);
-    memcpy(to + 4 * i, &both, 4);
-}
-
-/* Returns how many: whole steps. */
-TGL_CLONES
-static int64_t activate_pairs(const char *gates, const char *ups, int64_t count, int64_t ahead,
-                              char *restrict to)
-{
-    enum { STEP = 128, N = STEP / 8 };
-    int64_t done = 0;
-    for (; done + STEP <= count; done += STEP) {
-        tgl_ask_for(gates, done * 2 + ahead, STEP * 2);
-        tgl_ask_for(ups, done * 2 + ahead, STEP * 2);
-        for (int64_t i = done / 2; i < done / 2 + N; i++) {
-            activate_pair(gates, ups, i, to);
-            activate_pair(gates, ups, N + i, to);
-            activate_pair(gates, ups, 2 * N + i, to);
-            activate_pair(gates, ups, 3 * N + i, to);
-        }
-    }
-    return done;
 }
 
 void tgl_activate_to_bf16(const tgl_values *x, int64_t num_cols, int64_t row, int64_t col, int64_t count,
@@ -128,17 +139,10 @@ void tgl_activate_to_bf16(const tgl_values *x, int64_t num_cols, int64_t row, in
 {
     enum { PIECE = 1024 };
     TGL_LINES float activations[PIECE];
-    const char *row_of_x = x->data + row * x->row_bytes;
     for (int64_t j = 0; j < count; j += PIECE) {
         const int64_t n = count - j < PIECE ? count - j : PIECE;
-        int64_t done = 0;
-        if (HAS_PAIRS && x->is_bf16) {
-            const char *gates = row_of_x + (col + j) * 2, *ups = gates + num_cols * 2;
-            if (tgl_swiglu_is_small(gates, ups, true, n, clamp < FLT_MAX ? clamp : FLT_MAX))
-                done = activate_pairs(gates, ups, n, x->row_bytes, (char *)(to + j));
-        }
-        tgl_activate(x, num_cols, row, col + j + done, n - done, clamp, activations);
-        tgl_round_to_bf16(activations, n - done, to + j + done);
+        tgl_activate(x, num_cols, row, col + j, n, clamp, activations);
+        tgl_round_to_bf16(activations, n, to + j);
     }
 }
 

@@ -8,7 +8,7 @@
 
 /* Is every gate and up within the clamp value, and every gate's exp a normal number? Then a shorter loop has
  * the same results; it is what nearly all rows get. */
-bool tgl_swiglu_is_small(const void *gates, const void *ups, bool is_bf16, int64_t count, float clamp);
+bool tgl_swiglu_is_small(const float *gates, const float *ups, int64_t count, float clamp);
 
 /* Activations of `count` columns from `col` on. */
 void tgl_activate(const tgl_values *x, int64_t num_cols, int64_t row, int64_t col, int64_t count, float clamp,

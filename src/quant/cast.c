@@ -15,6 +15,7 @@ enum {
     MAX_BLOCKS = PIECE,         /* side by side in a tile */
     MAX_COLS = 4 * PIECE,       /* of a tile */
     MIN_COLS = 64,              /* of a tile, however many rows it has */
+    WIDE = 64,                  /* blocks of several rows, if not narrower, are looked at row by row */
     MAX_TRANSPOSED_COLS = 512,
     TILE_BYTES = 256 << 10      /* of what is read twice: a part of a core's L2 */
 };
@@ -63,17 +64,15 @@ INLINE int32_t amax_of_bf16(const uint16_t *values, int64_t count, bool skip_nan
 }
 
 TGL_CLONES
-static void amax_of_both(const void *a, const void *b, bool is_bf16, int64_t count, int32_t amax[2])
+static void amax_of_both(const float *a, const float *b, int64_t count, float amax[2])
 {
-    amax[0] = is_bf16 ? amax_of_bf16(a, count, false) : amax_of_floats(a, count, false);
-    amax[1] = is_bf16 ? amax_of_bf16(b, count, false) : amax_of_floats(b, count, false);
+    amax[0] = tgl_f32_from_bits((uint32_t)amax_of_floats(a, count, false));
+    amax[1] = tgl_f32_from_bits((uint32_t)amax_of_floats(b, count, false));
 }
 
-void tgl_amax_of_both(const void *a, const void *b, bool is_bf16, int64_t count, float amax[2])
+void tgl_amax_of_both(const float *a, const float *b, int64_t count, float amax[2])
 {
-    int32_t bits[2];
-    amax_of_both(a, b, is_bf16, count, bits);
-    for (int i = 0; i < 2; i++) amax[i] = tgl_f32_from_bits((uint32_t)bits[i]);
+    amax_of_both(a, b, count, amax);
 }
 
 static int32_t amax_of_ints(const int32_t *values, int64_t count)
@@ -98,22 +97,24 @@ INLINE void walk_on(walk *w)
     w->end = least(w->stop, w->end + w->block_cols);
 }
 
-/* The amax of the blocks that `count` columns of one row are in, from the beginning of the first. */
-INLINE void amax_of_blocks(const void *values, bool is_bf16, int64_t count, int64_t block_cols, bool skip_nan,
-                           int32_t *amax)
+/* Raises the amax of the blocks that `count` columns of one row are in, from the beginning of the first. */
+INLINE void raise_blocks(const void *values, bool is_bf16, int64_t count, int64_t block_cols, bool skip_nan,
+                         int32_t *amax)
 {
-    for (walk w = walk_from(0, count, block_cols); w.at < w.stop; walk_on(&w))
-        amax[w.block] = is_bf16 ? amax_of_bf16((const uint16_t *)values + w.at, w.end - w.at, skip_nan)
-                                : amax_of_floats((const float *)values + w.at, w.end - w.at, skip_nan);
+    for (walk w = walk_from(0, count, block_cols); w.at < w.stop; walk_on(&w)) {
+        const int32_t here = is_bf16 ? amax_of_bf16((const uint16_t *)values + w.at, w.end - w.at, skip_nan)
+                                     : amax_of_floats((const float *)values + w.at, w.end - w.at, skip_nan);
+        amax[w.block] = here > amax[w.block] ? here : amax[w.block];
+    }
 }
 
 TGL_CLONES
-static void find_row_amax(const void *values, bool is_bf16, int64_t count, int64_t block_cols, bool skip_nan,
-                          int32_t *amax)
+static void raise_row_amax(const void *values, bool is_bf16, int64_t count, int64_t block_cols, bool skip_nan,
+                           int32_t *amax)
 {
-    if (skip_nan) amax_of_blocks(values, is_bf16, count, block_cols, true, amax);       /* seldom */
-    else if (is_bf16) amax_of_blocks(values, true, count, block_cols, false, amax);
-    else amax_of_blocks(values, false, count, block_cols, false, amax);
+    if (skip_nan) raise_blocks(values, is_bf16, count, block_cols, true, amax);         /* seldom */
+    else if (is_bf16) raise_blocks(values, true, count, block_cols, false, amax);
+    else raise_blocks(values, false, count, block_cols, false, amax);
 }
 
 /* Blocks of several rows, or narrow ones: first the largest of each column, in the bits that values have. */
@@ -350,6 +351,7 @@ TGL_CLONES
 static void from_e4m3(const uint8_t *restrict codes, int64_t count, float factor, float *restrict to)
 {
     const int64_t done = tgl_lanes_from_e4m3(codes, count, factor, false, to);
+    if (done == count) return;                  /* a branch: no address has to wait for the search for NaN */
     codes += done, to += done, count -= done;
     uint8_t largest = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -502,23 +504,35 @@ void tgl_decode_to_bf16(const tgl_codes *c, int64_t row, int64_t col, int64_t co
 
 static int64_t bytes_of(const tgl_cast *c) { return c->from.is_bf16 ? 2 : 4; }     /* of a value */
 
+/* Do tables encode it: bf16 in memory, in long blocks? They need not know whether products are small, so that
+ * with given factors values are read once. */
+static bool has_tables(const tgl_cast *c)
+{
+    return TGL_HAS_LANES && c->format == TGL_FORMAT_E4M3 && c->from.is_bf16 && !c->from.is_buffered &&
+           (c->num_cols | c->block_cols) % TGL_TABLE_STEP == 0;
+}
+
+static bool is_read_once(const tgl_cast *c) { return c->is_given && has_tables(c); }
+
 /* A tile lies in one row of blocks and begins with a block. Its columns are as many whole blocks, in fours (a
  * word of packed factors), as stay in the cache between finding the factors and using them. */
 static int64_t tile_cols_of(const tgl_cast *c)
 {
     if (c->block_cols > c->num_cols / 4) return c->num_cols;    /* a word has all factors of a row */
-    const int64_t rows = least(c->block_rows, c->num_rows);
+    const int64_t rows = is_read_once(c) ? 1 : least(c->block_rows, c->num_rows);
     const int64_t fits = (c->from.is_buffered ? KEPT_BYTES / bytes_of(c) : TILE_BYTES / 4) / rows;
     const int64_t at_most = c->is_transposed ? MAX_TRANSPOSED_COLS : least(MAX_COLS, PIECE * c->block_cols);
     const int64_t wanted = least(most(fits, MIN_COLS), at_most), unit = 4 * c->block_cols;
-    return least(most(wanted / unit, 1) * unit, c->num_cols);
+    const int64_t tiles = divide_up(c->num_cols, most(wanted / unit, 1) * unit);
+    return least(divide_up(c->num_cols, tiles * unit) * unit, c->num_cols);     /* all of about one size */
 }
 
 typedef struct {
     const tgl_cast *cast;
     int64_t row, num_rows, col, num_cols, num_blocks;
     bool is_kept;                   /* what a reader made is still there when it is needed again */
-    int64_t ahead;                  /* bytes from values to those of the next tile, or 0 */
+    int64_t ahead;                  /* bytes from values to those that are needed later, or 0 */
+    tgl_tables *tables;             /* for factors of tiles, this and others */
     TGL_LINES float kept[KEPT_BYTES / sizeof(float)];
     int32_t amax[MAX_BLOCKS];
     float inv[MAX_BLOCKS];
@@ -536,10 +550,12 @@ static const void *read_part(const tile *t, int64_t i, int64_t j, int64_t count,
     return t->cast->from.read(t->cast->from.context, t->row + i, t->col + j, count, buffer);
 }
 
-/* Tiles follow each other as in run_tiles(). */
+/* Tiles follow each other as in run_tiles(). Where there are several rows, an N1 gains more if asked for one
+ * of this tile, though it comes from L2 as a rule: casts in blocks of 128x128 are 5 % faster. */
 static int64_t way_to_next(const tile *t)
 {
     const tgl_cast *c = t->cast;
+    if (TGL_HAS_LANES && !c->is_transposed && t->num_rows > 1) return 2 * c->from.row_bytes;
     if (!c->is_transposed && t->col + t->num_cols < c->num_cols) return t->num_cols * bytes_of(c);
     if (c->num_rows - t->row <= c->block_rows) return 0;
     const int64_t down = c->block_rows * c->from.row_bytes;
@@ -551,12 +567,17 @@ static int32_t find_tile_amax(tile *t, bool skip_nan)
 {
     const tgl_cast *c = t->cast;
     const bool is_bf16 = c->from.is_bf16;
-    if (t->num_rows == 1 && c->block_cols >= NARROW && (t->is_kept || !c->from.is_buffered)) {
-        const void *values = read_part(t, 0, 0, t->num_cols, t->kept);
-        find_row_amax(values, is_bf16, t->num_cols, c->block_cols, skip_nan, t->amax);
+    memset(t->amax, 0, (size_t)t->num_blocks * sizeof *t->amax);
+    const bool has_runs = c->block_cols >= (t->num_rows == 1 ? NARROW : WIDE) &&
+                          (t->num_rows == 1 || TGL_HAS_LANES);
+    if (has_runs && (t->is_kept || !c->from.is_buffered)) {
+        for (int64_t i = 0; i < t->num_rows; i++) {
+            const void *values = read_part(t, i, 0, t->num_cols, kept_at(t, i, 0));
+            if (t->num_rows > 1) tgl_ask_for(values, t->ahead, t->num_cols * bytes_of(c));
+            raise_row_amax(values, is_bf16, t->num_cols, c->block_cols, skip_nan, t->amax);
+        }
         return amax_of_ints(t->amax, t->num_blocks);
     }
-    memset(t->amax, 0, (size_t)t->num_blocks * sizeof *t->amax);
     for (int64_t j = 0; j < t->num_cols; j += PIECE) {
         const int64_t count = least(PIECE, t->num_cols - j);
         column_amax columns;
@@ -584,6 +605,12 @@ static void encode_part(tile *t, int64_t i, int64_t begin, int64_t end, bool is_
 {
     const tgl_cast *c = t->cast;
     const bool is_at_once = is_small && can_encode_small(c->format, c->block_cols);
+    if (has_tables(c)) {
+        (is_small ? tgl_small_blocks_to_e4m3 : tgl_any_blocks_to_e4m3)(
+            read_part(t, i, begin, end - begin, NULL), begin, end - begin, t->ahead, c->block_cols, t->inv,
+            t->tables, row + begin);
+        return;
+    }
     TGL_LINES float buffer[PIECE];
     TGL_LINES float scaled[PIECE];
     for (int64_t j = begin; j < end; j += PIECE) {
@@ -632,20 +659,22 @@ static void encode_transposed(tile *t, bool is_small)
         }
 }
 
-static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols)
+static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols,
+                     tgl_tables *tables)
 {
     tile t;
     t.cast = c;
+    t.tables = tables;
     t.row = row, t.num_rows = num_rows, t.col = col, t.num_cols = num_cols;
     t.num_blocks = divide_up(num_cols, c->block_cols);
     t.is_kept = c->from.is_buffered && num_rows * num_cols <= KEPT_BYTES / bytes_of(c);
     t.ahead = c->from.row_bytes ? way_to_next(&t) : 0;
     const int64_t m = row / c->block_rows, k = c->first_sf + col / c->block_cols;
-    const int32_t amax = find_tile_amax(&t, false);
-    bool is_small;
+    const int32_t amax = is_read_once(c) ? 0 : find_tile_amax(&t, false);
+    bool is_small = false;
     if (c->is_given) {
         read_factors(c, m, k, t.num_blocks, t.inv);
-        is_small = are_products_small(&t);
+        if (!is_read_once(c)) is_small = are_products_small(&t);
     } else {
         if (amax > INFINITE) find_tile_amax(&t, true);
         write_factors(c, m, k, t.amax, t.num_blocks, t.inv);
@@ -666,10 +695,13 @@ static void run_tiles(const void *context, int64_t begin, int64_t end)
     const tgl_cast *c = context;
     const int64_t tile_cols = tile_cols_of(c), col_tiles = divide_up(c->num_cols, tile_cols);
     const int64_t row_tiles = divide_up(c->num_rows, c->block_rows);
+    tgl_tables tables;
+    if (has_tables(c)) tgl_clear_tables(&tables);
     for (int64_t t = begin; t < end; t++) {
         const int64_t i = (c->is_transposed ? t % row_tiles : t / col_tiles) * c->block_rows;
         const int64_t j = (c->is_transposed ? t / row_tiles : t % col_tiles) * tile_cols;
-        run_tile(c, i, least(c->block_rows, c->num_rows - i), j, least(tile_cols, c->num_cols - j));
+        run_tile(c, i, least(c->block_rows, c->num_rows - i), j, least(tile_cols, c->num_cols - j),
+                 &tables);
     }
 }
 
@@ -683,5 +715,7 @@ tgl_status tgl_run_cast(const tgl_cast *c)
 void tgl_cast_columns(const tgl_cast *c, int64_t row, int64_t col, int64_t count)
 {
     const int64_t step = tile_cols_of(c), end = col + count;
-    for (int64_t j = col; j < end; j += step) run_tile(c, row, 1, j, least(step, end - j));
+    tgl_tables tables;
+    if (has_tables(c)) tgl_clear_tables(&tables);
+    for (int64_t j = col; j < end; j += step) run_tile(c, row, 1, j, least(step, end - j), &tables);
 }

@@ -31,7 +31,7 @@ typedef struct {
 } tgl_values;
 
 /* The largest magnitudes of two runs; NaN where there is one. */
-void tgl_amax_of_both(const void *a, const void *b, bool is_bf16, int64_t count, float amax[2]);
+void tgl_amax_of_both(const float *a, const float *b, int64_t count, float amax[2]);
 
 static inline float tgl_value_at(const void *values, bool is_bf16, int64_t i)
 {

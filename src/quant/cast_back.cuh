@@ -33,9 +33,7 @@ template <int COUNT> DEV void load_codes(const u8 *row, i64 col, u32 (&w)[3])
 {
     if (FORMAT == TGL_FORMAT_E4M3) {
         if (COUNT == 8) {
-            const uint2 v = *(const uint2 *)(row + col);
-            w[0] = v.x;
-            w[1] = v.y;
+            spread(*(const uint2 *)(row + col), w);
         } else {
             w[0] = COUNT == 4 ? *(const u32 *)(row + col) : row[col];
         }

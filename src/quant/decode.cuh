@@ -18,6 +18,12 @@
 DEV float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
 DEV float high_bf16(u32 pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
+/* Value i of pairs side by side; i is a constant after unrolling. */
+DEV float bf16_at(const u32 *pairs, int i)
+{
+    return i % 2 ? high_bf16(pairs[i / 2]) : low_bf16(pairs[i / 2]);
+}
+
 /* Two codes of e4m3, the first in the lowest byte, as two f16. */
 DEV u32 e4m3x2_to_f16x2(u32 pair)
 {
@@ -87,24 +93,40 @@ DEV void decode_e5m6x8(const u32 (&w)[3], float (&v)[8])
     v[7] = high_f16(w[2] << 20);
 }
 
+/* ---- one at a time ---- */
+
+/* What a row of x has in a column, at any address; codes without their factor. */
+template <int X_> DEV float value_at(const void *row, i64 col)
+{
+    if (X_ == X_BF16) return low_bf16(((const u16 *)row)[col]);
+    if (X_ == X_F32) return ((const float *)row)[col];
+    if (X_ == X_E4M3) return tgl_e4m3_to_f32(((const u8 *)row)[col]);
+    return tgl_e2m1_to_f32((u8)(((const u8 *)row)[col / 2] >> col % 2 * 4));
+}
+
 /* ---- vectors ---- */
 
 template <int X_> struct vector_of { u32 w[X_VECTOR_BYTES(X_) / 4]; };
 
+/* Four words, or two, in an array. */
+DEV void spread(uint4 v, u32 *w)
+{
+    w[0] = v.x;
+    w[1] = v.y;
+    w[2] = v.z;
+    w[3] = v.w;
+}
+DEV void spread(uint2 v, u32 *w)
+{
+    w[0] = v.x;
+    w[1] = v.y;
+}
+
 /* Data that is read once; `from` is aligned to the vector. */
 template <int X_> DEV void load_vector(const void *from, vector_of<X_> &x)
 {
-    const uint4 v = load_stream_u32x4(from);
-    x.w[0] = v.x;
-    x.w[1] = v.y;
-    x.w[2] = v.z;
-    x.w[3] = v.w;
-}
-DEV void load_vector(const void *from, vector_of<X_E2M1> &x)
-{
-    const uint2 v = load_stream_u32x2(from);
-    x.w[0] = v.x;
-    x.w[1] = v.y;
+    if constexpr (X_VECTOR_BYTES(X_) == 16) spread(load_stream_u32x4(from), x.w);
+    else spread(load_stream_u32x2(from), x.w);
 }
 
 /* Zeros: they count for nothing in a maximum. */
@@ -118,10 +140,7 @@ template <int X_> DEV void clear_vector(vector_of<X_> &x)
 DEV void widen(const vector_of<X_BF16> &x, float (&v)[8])
 {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        v[2 * i] = low_bf16(x.w[i]);
-        v[2 * i + 1] = high_bf16(x.w[i]);
-    }
+    for (int i = 0; i < 8; i++) v[i] = bf16_at(x.w, i);
 }
 DEV void widen(const vector_of<X_F32> &x, float (&v)[4])
 {
@@ -155,6 +174,22 @@ DEV void widen(const vector_of<X_E2M1> &x, float (&v)[16])
 
 DEV u32 max_bits_of_bf16x2(u32 m) { return max(m << 16, m & 0xFFFF0000u); }
 DEV u32 max_bits_of_f16x2(u32 m) { return __float_as_uint(max(low_f16(m), high_f16(m))); }
+
+/* Of a value. */
+DEV u32 amax_of(float v)
+{
+    const u32 magnitude = __float_as_uint(v) & 0x7FFFFFFF;
+    return magnitude <= 0x7F800000 ? magnitude : 0;
+}
+
+/* Of COUNT values. */
+template <int COUNT> DEV u32 amax_of(const float *v)
+{
+    float m = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) m = fmaxf(m, fabsf(v[i]));
+    return __float_as_uint(m);
+}
 
 DEV u32 amax_of(const vector_of<X_BF16> &x)
 {
@@ -223,6 +258,14 @@ template <int LANES> DEV u32 max_of_lanes(u32 v)
 #pragma unroll
     for (int offset = LANES / 2; offset; offset /= 2) v = max(v, __shfl_xor_sync(FULL, v, offset));
     return v;
+}
+
+/* The same for 16 lanes: sooner there, but more instructions where there are several to find. */
+DEV u32 max_of_half(u32 v)
+{
+    const bool is_upper = threadIdx.x & 16;
+    const u32 low = warp_max_u32(is_upper ? 0 : v), high = warp_max_u32(is_upper ? v : 0);
+    return is_upper ? high : low;
 }
 
 template <int LANES> DEV void max_of_lanes_bf16(u32 &a, u32 &b)

@@ -1,70 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * encode.cuh - from f32 to codes and from the largest magnitude to factors, for the kernels of all casts:
- * shorter ways of the device to the bits that src/numerics and scale.h define. */
+ * encode.cuh - from f32 to codes, for the kernels of all casts: shorter ways of the device to the bits that
+ * src/numerics defines. */
 #ifndef TEGULA_QUANT_ENCODE_CUH
 #define TEGULA_QUANT_ENCODE_CUH
 
 #include "device/ptx.cuh"
 #include "quant/scale.h"
-
-/* ---- factors ---- */
-
-/* a / max and max / a, each rounded once, for a finite a not below the format's floor; then no quotient is
- * subnormal or overflows. Newton's steps on the fraction of a, in [1, 2); the exponent is added to the bits.
- * The compiler's division has a branch in it, so that those of several blocks would wait for each other.
- * (Compared for all fractions, with reciprocals that are two units off.) */
-DEV tgl_scale divided_scale(float a, float max)
-{
-    const u32 bits = __float_as_uint(a), exponent = (bits & 0x7F800000) - 0x3F800000;
-    const float m = __uint_as_float((bits & 0x007FFFFF) | 0x3F800000), by_max = 1 / max;
-    const float near = rcp_fast(m), by_m = fmaf(fmaf(-m, near, 1), near, near);
-    const float sf = m * by_max, inv = max * by_m;
-    tgl_scale scale;
-    scale.sf = __uint_as_float(__float_as_uint(fmaf(fmaf(-max, sf, m), by_max, sf)) + exponent);
-    scale.inv = __uint_as_float(__float_as_uint(fmaf(fmaf(-m, inv, max), by_m, inv)) - exponent);
-    return scale;
-}
-
-/* tgl_scale_of(), a rounded factor without a division: the exponent of a / max, rounded up, is the difference
- * of the exponents, and one more where the fraction of a is above that of max. (The division never rounds
- * down to a power of two: for the next float above such an a, the quotient is already past it by more than
- * half a step. Compared for all floats.) */
-template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax)
-{
-    const tgl_scale_rule rule = tgl_scale_rule_of(FORMAT_, IS_ROUNDED_);
-    const float a = fmaxf(amax, rule.floor), infinity = __uint_as_float(0x7F800000);
-    tgl_scale scale;
-    if (IS_ROUNDED_) {
-        const i32 max_bits = (i32)__float_as_uint(rule.max);
-        const i32 exponent = ((i32)__float_as_uint(a) - max_bits + 0x3F800000 + 0x7FFFFF) >> 23;
-        const i32 code = a < infinity ? max(exponent, 1) : 254;
-        scale.sf = __uint_as_float((u32)code << 23);
-        scale.inv = __uint_as_float((u32)(254 - code) << 23);
-    } else {
-        scale = divided_scale(a, rule.max);
-        scale.sf = a < infinity ? scale.sf : infinity;
-        scale.inv = a < infinity ? scale.inv : 0;
-    }
-    return scale;
-}
-
-/* The same with another floor. */
-template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax, float floor)
-{
-    const tgl_scale_rule rule = tgl_scale_rule_of(FORMAT_, IS_ROUNDED_);
-    const float a = fmaxf(amax, floor);
-    tgl_scale scale = scale_of<FORMAT_, IS_ROUNDED_>(a);
-    if (a < rule.floor) scale = tgl_scale_of(a, { rule.max, 0, IS_ROUNDED_ });
-    return scale;
-}
-
-/* 1 / 2^(code - 127), as a division gives it: 254 has a subnormal inverse. Code 0 is the factor 0, 255 an
- * infinite one. */
-DEV float inverse_of_code(u32 code)
-{
-    const i32 bits = max((254 - (i32)code) * 0x800000, (255 - (i32)code) * 0x400000);
-    return __uint_as_float(code ? (u32)bits : 0x7F800000);
-}
 
 /* ---- codes of scaled values ---- */
 
@@ -97,10 +38,41 @@ template <int COUNT> DEV u32 encode_e2m1s(const float *v)
     return codes;
 }
 
+/* COUNT codes of e4m3 or e2m1, in words. */
+template <int FORMAT_, int COUNT> DEV void encode_values(const float *v, u32 *w)
+{
+    enum { EACH = FORMAT_ == TGL_FORMAT_E4M3 ? 4 : 8 };
+#pragma unroll
+    for (int i = 0; i < COUNT; i += EACH) {
+        if constexpr (FORMAT_ == TGL_FORMAT_E2M1) w[i / 8] = encode_e2m1s<COUNT < 8 ? COUNT : 8>(v + i);
+        else if constexpr (COUNT == 1) w[0] = encode_e4m3x4(v[0], 0, 0, 0);
+        else w[i / 4] = encode_e4m3x4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+    }
+}
+
+/* Stores 1, 2, 4, 8 or 16 bytes of words; `to` is aligned to all of them. */
+template <int BYTES> DEV void store_words(void *to, const u32 *w)
+{
+    if constexpr (BYTES == 1) *(u8 *)to = (u8)w[0];
+    else if constexpr (BYTES == 2) *(u16 *)to = (u16)w[0];
+    else if constexpr (BYTES == 4) *(u32 *)to = w[0];
+    else if constexpr (BYTES == 8) *(uint2 *)to = make_uint2(w[0], w[1]);
+    else *(uint4 *)to = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+/* Encodes and stores them. */
+template <int FORMAT_, int COUNT> DEV void store_codes(void *to, const float (&v)[COUNT])
+{
+    enum { BYTES = FORMAT_ == TGL_FORMAT_E4M3 ? COUNT : COUNT / 2 };
+    u32 w[(BYTES + 3) / 4];
+    encode_values<FORMAT_, COUNT>(v, w);
+    store_words<BYTES>(to, w);
+}
+
 #if __CUDA_ARCH__ >= 900
-/* The same for two scaled values that are exact in bf16, without their signs; NaN has a positive one. Adding
- * the anchor and taking it away again leaves the rounded value. Times the format's smallest normal number
- * (e2m1's own is 1), its bits are those of the code: from bit 6 on, with zeros around. */
+/* Codes of e2m1 of two scaled values that are exact in bf16, without their signs; NaN has a positive one.
+ * Adding the anchor and taking it away again leaves the rounded value. Times the format's smallest normal
+ * number (e2m1's own is 1), its bits are those of the code: from bit 6 on, with zeros around. */
 DEV u32 round_e2m1_bf16x2(u32 v)
 {
     const u32 a = min_u16x2(v & 0x7FFF7FFF, 0x40C040C0 /* 6 */);

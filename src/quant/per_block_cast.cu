@@ -90,8 +90,7 @@ DEV u32 find_factors(const vector_of<X> (&x)[VECTORS], float (&inv)[OWN])
     if (tid % 32 < LANES)
 #pragma unroll
         for (int i = 0; i < VALUES; i += 4)
-            *(uint4 *)&amaxes[tid / 32 * TILE_COLS + at + i] =
-                make_uint4(amax[i], amax[i + 1], amax[i + 2], amax[i + 3]);
+            store_words<16>(&amaxes[tid / 32 * TILE_COLS + at + i], amax + i);
     __syncthreads();
     if (tid < TILE_COLS) {
 #pragma unroll

@@ -24,18 +24,6 @@ static_assert(FORMAT == TGL_FORMAT_E4M3 || FORMAT == TGL_FORMAT_E2M1, "FORMAT is
 
 enum { UNIT = FORMAT == TGL_FORMAT_E4M3 ? 1 : 2, MAX_SPAN = 2 };
 
-DEV float value_at(const u8 *row, i64 col)
-{
-    return X == X_BF16 ? low_bf16(((const u16 *)row)[col]) : ((const float *)row)[col];
-}
-
-/* Bits of the magnitude, which are in the order of the values; 0 for NaN. */
-DEV u32 amax_of_value(float v)
-{
-    const u32 magnitude = __float_as_uint(v) & 0x7FFFFFFF;
-    return magnitude <= 0x7F800000 ? magnitude : 0;
-}
-
 extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_any(
     const tgl_block_cast c, const tgl_groups g, const tgl_scale_rule rule)
 {
@@ -53,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_an
 #pragma unroll
             for (int j = 0; j < UNIT; j++) {
                 const i64 at = w.col * UNIT + j;
-                const u32 found = amax_of_value(value_at(from + w.row * c.x_row_bytes, at));
+                const u32 found = amax_of(value_at<X>(from + w.row * c.x_row_bytes, at));
                 amax[0] = max(amax[0], at < g.block_cols ? found : 0);
                 amax[1] = max(amax[1], at < g.block_cols ? 0 : found);
             }
@@ -74,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_an
             for (int j = 0; j < UNIT; j++) {
                 const i64 at = w.col * UNIT + j;
                 const float inv = at < g.block_cols ? scale[0].inv : scale[1].inv;
-                v[j] = value_at(from + w.row * c.x_row_bytes, at) * inv;
+                v[j] = value_at<X>(from + w.row * c.x_row_bytes, at) * inv;
             }
             store_codes<FORMAT>(to + tgl_code_bytes(FORMAT, w.row * c.num_cols) + w.col, v);
         }

@@ -22,17 +22,6 @@ static_assert(FORMAT == TGL_FORMAT_E4M3 || FORMAT == TGL_FORMAT_E2M1, "FORMAT is
 
 enum { VALUES = X_VALUES(X), RESIDENT = 5 };    /* blocks on an SM that registers allow */
 
-/* A vector. Not .nc: such loads the compiler moves between the stores of other rows, when all of them should
- * be under way first. */
-DEV void load_plain(const u8 *from, vector_of<X> &x)
-{
-    const uint4 v = *(const uint4 *)from;
-    x.w[0] = v.x;
-    x.w[1] = v.y;
-    x.w[2] = v.z;
-    x.w[3] = v.w;
-}
-
 DEV void cast_vector(const vector_of<X> &x, float inv, u8 *to)
 {
 #if X == X_BF16 && FORMAT == TGL_FORMAT_E2M1 && SF_KIND == TGL_SF_PACKED && __CUDA_ARCH__ >= 900
@@ -46,7 +35,8 @@ DEV void cast_vector(const vector_of<X> &x, float inv, u8 *to)
 #endif
 }
 
-/* ROWS units, all loads first. */
+/* ROWS units, all loads first. Not .nc: such loads the compiler moves between the stores of other rows, when
+ * all of them should be under way first. */
 template <int ROWS> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
 {
     const short_place p = short_place_of<VALUES, ROWS>(s);
@@ -56,7 +46,7 @@ template <int ROWS> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
         const u32 row = short_row(s, p, j);
-        load_plain(c.x + row * c.x_row_bytes + (i64)p.col * (16 / VALUES), x[j]);
+        spread(*(const uint4 *)(c.x + row * c.x_row_bytes + (i64)p.col * (16 / VALUES)), x[j].w);
         factor[j] = tgl_sf_get(&c.sf, tgl_divide(row, s.by_block_rows), p.k);
     }
     u8 *out = c.out + tgl_code_bytes(FORMAT, p.col);

@@ -102,12 +102,6 @@ DEV bool has_changed(uint2 codes, const table &t)
     return has;
 }
 
-/* The code of factor k of x, of the word that has it. */
-DEV u32 exponent_of(u32 word, u32 k)
-{
-    return X_SF_KIND == TGL_SF_PACKED ? tgl_ue8m0x4_get(word, (int)(k % 4)) : word >> 23 & 0xFF;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(
     tgl_lossless_cast c, u32 num_tiles, tgl_divisor by_num_tiles)
 {
@@ -126,16 +120,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(
     const i64 col_there = first_col + min(col, cols - VALUES), k = col_there >> col_shift;
     const u8 *from = c.x + first_row * c.x_row_bytes + col_there / 2;
     uint2 codes[VECTORS];
-    u32 words[VECTORS], exponents[VECTORS];
+    u32 elements[VECTORS], exponents[VECTORS];
     pdl_wait();
 #pragma unroll
     for (int j = 0; j < VECTORS; j++) {
         const int r = min(row + j * STEP_ROWS, rows - 1);
         codes[j] = load_stream_u32x2(from + r * c.x_row_bytes);
-        words[j] = load_element(c.x_sf, (first_row + r) >> row_shift, k);
+        elements[j] = load_element(c.x_sf, (first_row + r) >> row_shift, k);
     }
 #pragma unroll
-    for (int j = 0; j < VECTORS; j++) exponents[j] = exponent_of(words[j], (u32)k);
+    for (int j = 0; j < VECTORS; j++) exponents[j] = code_of_element(c.x_sf, elements[j], (u32)k);
     int factors[OWN];
     find_factors(exponents, factors);
 

@@ -118,25 +118,34 @@ static int64_t find_band(const tgl_channel_cast *c, int64_t strips, int64_t stri
     return band < strips ? band : strips;
 }
 
-/* Columns of whole tiles can be divided, see load_factors(). */
+/* Of whole tiles the part of a map is vectors, rows and strides of 32 bits can be multiplied, and columns of
+ * factors shifted. */
 static void find_whole(tgl_channel_cast *c, int64_t strip_cols)
 {
-    const bool is_aligned = c->is_x_aligned && c->is_out_aligned;
-    c->whole_rows = is_aligned ? c->num_rows - c->num_rows % CHANNEL_TILE_ROWS : 0;
-    const int64_t cols = c->num_cols < TGL_DIVIDE_LIMIT ? c->num_cols : TGL_DIVIDE_LIMIT;
-    c->whole_cols = is_aligned ? cols - cols % strip_cols : 0;
+    const bool is_aligned = c->is_x_aligned && c->is_out_aligned && (uintptr_t)c->pos_to_token % 16 == 0;
+    const bool is_small = c->num_rows < TGL_DIVIDE_LIMIT && c->num_cols < TGL_DIVIDE_LIMIT &&
+                          (uint64_t)c->x_row_bytes <= UINT32_MAX && (uint64_t)c->x_sf.stride < 1 << 30;
+    const bool is_shift = (c->x_block_cols & (c->x_block_cols - 1)) == 0 || c->x_block_cols >= c->num_cols;
+    const bool is_whole = is_aligned && is_small && is_shift;
+    c->whole_rows = is_whole ? (uint32_t)(c->num_rows / CHANNEL_TILE_ROWS) : 0;
+    c->whole_cols = is_whole ? (uint32_t)(c->num_cols / strip_cols) : 0;
+    c->x_step = (uint32_t)c->x_row_bytes;
+    c->x_sf_data = c->x_sf.data;
+    c->x_sf_step = (uint32_t)((c->x_sf.kind == TGL_SF_ROWS ? c->x_sf.stride : 1) * 4);
+    c->x_sf_shift = 0;
+    while (c->x_sf_shift < 31 && (int64_t)1 << c->x_sf_shift < c->x_block_cols) c->x_sf_shift++;
+    c->out_step = (uint32_t)c->num_cols;
 }
 
 static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t strips, int64_t band, int block)
 {
-    const int64_t bands = divide_up(strips, band), most = INT32_MAX / (bands * band);
-    c->slice_rows = (uint32_t)(row_tiles < most ? row_tiles : most);
-    c->band = (uint32_t)band;
-    c->by_band = tgl_divisor_of(band);
-    c->band_tiles = c->slice_rows * c->band;
-    c->by_band_tiles = tgl_divisor_of(c->band_tiles ? c->band_tiles : 1);
-    return (tgl_shape){ { c->band_tiles * bands, c->slice_rows ? divide_up(row_tiles, c->slice_rows) : 1 },
-                        .block = block };
+    enum { MOST = 65535 };                      /* of y and z of a grid */
+    const int64_t bands = divide_up(strips, band);
+    if (row_tiles == 0 || (row_tiles <= MOST && bands <= MOST))    /* none: prepared, not launched */
+        return (tgl_shape){ { band, row_tiles, bands }, .block = block };
+    c->whole_rows = 0;
+    c->slice_rows = (uint32_t)(row_tiles < MOST ? row_tiles : MOST);
+    return (tgl_shape){ { strips, c->slice_rows, divide_up(row_tiles, c->slice_rows) }, .block = block };
 }
 
 static tgl_kernel kernel_of(const tgl_kernel *kernel, int lanes, int strip_rows, int patch_rows)
@@ -197,7 +206,9 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     const int x = p->has_codes ? X_E4M3 : p->values.is_bf16 ? X_BF16 : X_F32;
-    tgl_channel_cast c = { .num_tokens = p->num_tokens, .num_rows = p->num_rows, .num_cols = p->num_cols,
+    const int64_t most = (int64_t)1 << 31;
+    tgl_channel_cast c = { .num_tokens = (uint32_t)(p->num_tokens < most ? p->num_tokens : most),
+                           .num_rows = p->num_rows, .num_cols = p->num_cols,
                            .out = (char *)p->out, .sf = p->sf.data, .block_rows = p->blocks.rows,
                            .pos_to_token = p->pos_to_token };
     bool is_wide = false;

@@ -35,8 +35,8 @@ DEV row_list find_rows(const tgl_channel_cast &c, const place &at, i64 row)
     x.count = rows_from(at, row);
     if (!HAS_MAP) return x;
     const u32 *tokens = (const u32 *)c.pos_to_token + row;
-    x.tokens = (u32)min(c.num_tokens, (i64)1 << 31);
-    if (at.is_whole && (size_t)c.pos_to_token % 16 == 0) {
+    x.tokens = c.num_tokens;
+    if (at.is_whole) {
 #pragma unroll
         for (int r = 0; r < ROWS; r += 4) {
             const uint4 four = *(const uint4 *)(tokens + r);
@@ -53,37 +53,39 @@ DEV row_list find_rows(const tgl_channel_cast &c, const place &at, i64 row)
 }
 
 DEV bool exists(const row_list &x, int r) { return HAS_MAP ? x.token[r] < x.tokens : r < x.count; }
-DEV bool has_all(const row_list &x)
-{
-    bool has = x.count == ROWS;
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) has &= exists(x, r);
-    return has;
-}
 DEV i64 token_of(const row_list &x, int r) { return HAS_MAP ? x.token[r] : x.row + r; }
 DEV const u8 *address_of(const tgl_channel_cast &c, const place &at, const row_list &x, int r)
 {
-    const i64 col = at.col * VALUE_BYTES;
-    if (HAS_MAP) return (const u8 *)c.x + col + x.token[r] * c.x_row_bytes;
-    return (const u8 *)c.x + (x.row * c.x_row_bytes + col) + r * c.x_row_bytes;
+    const u8 *first = (const u8 *)c.x + at.col * VALUE_BYTES;
+    if (HAS_MAP) return x_row(c, at, first, x.token[r]);
+    return x_row(c, at, x_row(c, at, first, x.row), r);
 }
 
-/* Column k of the factors of a token. */
-DEV float x_factor(const tgl_channel_cast &c, i64 token, i64 k)
+/* Where column k of the factors of row r is. */
+DEV const u32 *factor_address(const tgl_channel_cast &c, const place &at, const row_list &x, int r, i64 k)
 {
-    tgl_sf sf = c.x_sf;
-    sf.kind = X_SF_KIND;
-    return tgl_sf_get(&sf, token, k);
+    const tgl_sf sf = factors_of_kind<X_SF_KIND>(c.x_sf);
+    if (!at.is_whole) return element_at(sf, token_of(x, r), k);
+    const u8 *first = (const u8 *)((const u32 *)c.x_sf_data + tgl_sf_offset(&sf, 0, k));
+    if (HAS_MAP) return (const u32 *)nth(first, x.token[r], c.x_sf_step);
+    return (const u32 *)nth(nth(first, (u32)x.row, c.x_sf_step), (u32)r, c.x_sf_step);
+}
+
+/* Column k of the factors of row r; 0 of one that is none. */
+DEV float x_factor(const tgl_channel_cast &c, const place &at, const row_list &x, int r, i64 k, bool is_there)
+{
+    const u32 element = load_u32_if(factor_address(c, at, x, r, k), is_there);
+    return factor_of_element(factors_of_kind<X_SF_KIND>(c.x_sf), element, (u32)k);
 }
 
 /* The factors of codes, one for a vector. */
-DEV void load_factors(const tgl_channel_cast &c, const place &at, const row_list &x, bool has_all, patch &p)
+DEV void load_factors(const tgl_channel_cast &c, const place &at, const row_list &x, patch &p)
 {
-    const i64 k = at.is_whole ? tgl_divide((u32)at.col, c.by_x_block_cols)
+    const i64 k = at.is_whole ? (u32)at.col >> c.x_sf_shift
                               : divide(at.col, c.x_block_cols, c.by_x_block_cols);
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        p.x_sf[r] = has_all || (exists(x, r) && at.count) ? x_factor(c, token_of(x, r), k) : 0;
+        p.x_sf[r] = x_factor(c, at, x, r, k, exists(x, r) && (at.is_whole || at.count));
 }
 
 /* Codes with several: their values. */
@@ -101,7 +103,7 @@ DEV void hold_values(const tgl_channel_cast &c, const place &at, const row_list 
         for (int r = 0; r < ROWS; r++) {
             const float code = low_f16(e4m3x2_to_f16x2(v[r].w[i / 4] >> i % 4 * 8));
             const bool is_there = exists(x, r) && i < at.count;
-            p.w[r][i] = is_there ? __float_as_uint(code * x_factor(c, token_of(x, r), k)) : 0;
+            p.w[r][i] = is_there ? __float_as_uint(code * x_factor(c, at, x, r, k, true)) : 0;
         }
     }
 }
@@ -110,18 +112,14 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 {
     const row_list x = find_rows(c, at, row);
     vector v[ROWS];
-    if (has_all(x) && has_vectors(c, at)) {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) load_whole(address_of(c, at, x, r), v[r]);
-        if (IS_CODES) load_factors(c, at, x, true, p);
-    } else {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (exists(x, r)) load_any(c, at, address_of(c, at, x, r), v[r]);
-            else clear_vector(v[r]);
-        }
-        if (IS_CODES) load_factors(c, at, x, false, p);
+    for (int r = 0; r < ROWS; r++) {
+        const u8 *from = address_of(c, at, x, r);
+        if (has_vectors(c, at)) load_whole_if(from, exists(x, r), v[r]);
+        else if (exists(x, r)) load_part(from, at.count, v[r]);
+        else clear_vector(v[r]);
     }
+    if (IS_CODES) load_factors(c, at, x, p);
     if constexpr (IS_WIDE) {
         hold_values(c, at, x, v, p);
     } else {

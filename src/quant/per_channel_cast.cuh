@@ -29,6 +29,7 @@
 #define ELEMENT_BYTES 1
 #include "quant/decode.cuh"
 #include "quant/encode.cuh"
+#include "quant/factors.cuh"
 #include "quant/per_channel_cast.h"
 #include "transpose/unaligned.cuh"
 
@@ -123,6 +124,12 @@ DEV void clear_vector(vector &v)
 typedef vector_of<X> vector;
 #endif
 
+/* Row n of x, where row 0 is at `first`. */
+DEV const u8 *x_row(const tgl_channel_cast &c, const place &at, const u8 *first, i64 n)
+{
+    return at.is_whole ? nth(first, (u32)n, c.x_step) : first + n * c.x_row_bytes;
+}
+
 /* How many rows of the patch at `row` exist. */
 DEV int rows_from(const place &at, i64 row)
 {
@@ -138,17 +145,13 @@ DEV bool has_vectors(const tgl_channel_cast &c, const place &at)
  * bytes, is what the strips beside this one read. */
 DEV void load_whole(const u8 *from, vector &v)
 {
-#if X == X_E4M3
-    const uint2 u = load_stream_u32x2(from);
-    v.w[0] = u.x;
-    v.w[1] = u.y;
-#else
-    const uint4 u = load_ahead_u32x4(from);
-    v.w[0] = u.x;
-    v.w[1] = u.y;
-    v.w[2] = u.z;
-    v.w[3] = u.w;
-#endif
+    if constexpr (X == X_E4M3) spread(load_stream_u32x2(from), v.w);
+    else spread(load_ahead_u32x4(from), v.w);
+}
+DEV void load_whole_if(const u8 *from, bool is_there, vector &v)
+{
+    if constexpr (X == X_E4M3) spread(load_stream_u32x2_if(from, is_there), v.w);
+    else spread(load_ahead_u32x4_if(from, is_there), v.w);
 }
 
 /* Any other, value by value. */
@@ -176,8 +179,7 @@ DEV void load_any(const tgl_channel_cast &c, const place &at, const u8 *from, ve
 /* Value k of row r. Constants after unrolling. */
 DEV float value_at(const patch &p, int r, int k)
 {
-    if (!IS_BF16) return __uint_as_float(p.w[r][k]);
-    return k % 2 ? high_bf16(p.w[r][k / 2]) : low_bf16(p.w[r][k / 2]);
+    return IS_BF16 ? bf16_at(p.w[r], k) : __uint_as_float(p.w[r][k]);
 }
 
 /* Four codes times their factor. */
@@ -200,10 +202,11 @@ DEV void widen_row(const patch &p, int r, float (&v)[VALUES])
     }
 }
 
-/* Magnitudes. The values of HELD_ROWS rows of a whole tile stay in registers until they are scaled. There are
- * none for more of wide strips: of other rows the sign is taken from codes, so that these are not the
- * numbers that are scaled later, and the compiler decodes again. */
-enum { HELD_ROWS = LANES == CHANNEL_LANES(X) ? 2 : ROWS };
+/* Magnitudes. Values of whole tiles stay in registers until they are scaled, of as many rows as there are
+ * registers for: the compiler decodes others again. At edges, and of more than HELD_ROWS rows, it may spill
+ * instead (in wide strips for sm_89 and sm_100). There the sign is taken from codes, so that these are not the
+ * numbers that are scaled later. */
+enum { HELD_ROWS = LANES == CHANNEL_LANES(X) && __CUDA_ARCH__ != 900 ? 1 : ROWS };
 DEV void widen_magnitudes(const place &at, const patch &p, int r, float (&v)[VALUES])
 {
     if constexpr (IS_CODES) {
@@ -251,22 +254,32 @@ DEV void raise_maxima(u32 (&maxima)[MAXIMA], const place &at, const patch &p)
  * several would otherwise meet others in the same banks. */
 enum { MAXIMA_WORDS = MAXIMA < 4 ? MAXIMA : 4, MAXIMA_COLS = IS_BF16 ? 2 * MAXIMA_WORDS : MAXIMA_WORDS };
 
+/* Threads of a warp that join their maxima share the work: each goes on with half of what the two had, until
+ * SHARERS of them have LEFT of the maxima each. */
+enum { SHARERS = JOINED < MAXIMA ? JOINED : MAXIMA, LEFT = MAXIMA / SHARERS };
+
 DEV void put_maxima(strip_memory &m, const place &at, u32 (&maxima)[MAXIMA])
 {
+    u32 first = 0;                                      /* of those left */
 #pragma unroll
-    for (int offset = LANES; offset < LANES * JOINED; offset *= 2)
+    for (int half = MAXIMA / 2, step = 1; half >= LEFT; half /= 2, step *= 2) {
+        const bool is_upper = at.group & step;          /* this thread goes on with the upper half */
 #pragma unroll
-        for (int i = 0; i < MAXIMA; i++) {
-            const u32 other = __shfl_xor_sync(FULL, maxima[i], offset);
-            maxima[i] = larger(maxima[i], other);
+        for (int i = 0; i < half; i++) {
+            const u32 mine = is_upper ? maxima[half + i] : maxima[i];
+            const u32 other = is_upper ? maxima[i] : maxima[half + i];
+            maxima[i] = larger(mine, __shfl_xor_sync(FULL, other, step * LANES));
         }
-    if (at.group % JOINED != 0) return;
-#pragma unroll
-    for (int i = 0; i < MAXIMA; i += MAXIMA_WORDS) {
-        u32 *to = &m.maxima[at.group / JOINED][i * LANES + at.lane * MAXIMA_WORDS];
-        if constexpr (MAXIMA_WORDS == 2) *(uint2 *)to = make_uint2(maxima[i], maxima[i + 1]);
-        else *(uint4 *)to = make_uint4(maxima[i], maxima[i + 1], maxima[i + 2], maxima[i + 3]);
+        first += is_upper ? half : 0;
     }
+#pragma unroll
+    for (int step = SHARERS; step < JOINED; step *= 2)
+        maxima[0] = larger(maxima[0], __shfl_xor_sync(FULL, maxima[0], step * LANES));
+    u32 *to = &m.maxima[at.group / JOINED][first / MAXIMA_WORDS * LANES * MAXIMA_WORDS +
+                                           at.lane * MAXIMA_WORDS + first % MAXIMA_WORDS];
+    if (at.group % JOINED >= SHARERS) return;
+#pragma unroll
+    for (int i = 0; i < LEFT; i += 4) store_words<4 * (LEFT < 4 ? LEFT : 4)>(to + i * LANES, maxima + i);
 }
 
 /* The bits of the largest magnitude of a column in a block of rows. */
@@ -296,6 +309,12 @@ DEV void put_inverses(strip_memory &m, const place &at, u32 (&amax)[FACTORS])
     }
 }
 
+/* n rows of codes or factors. */
+DEV i64 out_offset(const tgl_channel_cast &c, const place &at, i64 n)
+{
+    return at.is_whole ? (i64)((u64)(u32)n * c.out_step) : n * c.num_cols;
+}
+
 DEV void store_factors(const tgl_channel_cast &c, const place &at, const u32 (&amax)[FACTORS])
 {
     const i64 first_block = at.first / (BLOCK_ROWS ? BLOCK_ROWS : c.block_rows);
@@ -304,7 +323,7 @@ DEV void store_factors(const tgl_channel_cast &c, const place &at, const u32 (&a
         const u32 i = at.thread + f * THREADS, block = i / COLS, col = i % COLS;
         const bool is_there = at.first_col + col < c.num_cols && at.first + block * BLOCK_ROWS < c.num_rows;
         if (i < BLOCKS * COLS && (at.is_whole || is_there))
-            c.sf[(first_block + block) * c.num_cols + at.first_col + col] =
+            c.sf[at.first_col + col + out_offset(c, at, first_block + block)] =
                 scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(amax[f])).sf;
     }
 }
@@ -324,13 +343,6 @@ DEV void get_inverses(const strip_memory &m, const place &at, float (&inv)[VALUE
 
 /* ---- codes ---- */
 
-DEV void store_whole(u8 *to, const u32 (&codes)[VALUES / 4])
-{
-    if constexpr (VALUES == 4) *(u32 *)to = codes[0];
-    else if constexpr (VALUES == 8) *(uint2 *)to = make_uint2(codes[0], codes[1]);
-    else *(uint4 *)to = make_uint4(codes[0], codes[1], codes[2], codes[3]);
-}
-
 DEV void store_part(u8 *to, const u32 (&codes)[VALUES / 4], int count)
 {
 #pragma unroll
@@ -346,7 +358,7 @@ DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const plac
     get_inverses(m, at, inv);
     const bool is_whole = at.is_whole || (c.is_out_aligned && at.count == VALUES);
     const int rows = rows_from(at, row);
-    u8 *to = (u8 *)c.out + row * c.num_cols + at.col;
+    u8 *to = (u8 *)c.out + at.col + out_offset(c, at, row);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (r >= rows) break;
@@ -355,10 +367,8 @@ DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const plac
         widen_row(p, r, v);
 #pragma unroll
         for (int k = 0; k < VALUES; k++) v[k] *= inv[k];
-#pragma unroll
-        for (int i = 0; i < VALUES / 4; i++)
-            codes[i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-        if (is_whole) store_whole(to + r * c.num_cols, codes);
+        encode_values<TGL_FORMAT_E4M3, VALUES>(v, codes);
+        if (is_whole) store_words<VALUES>(to + out_offset(c, at, r), codes);
         else store_part(to + r * c.num_cols, codes, at.count);
     }
 }
@@ -384,12 +394,8 @@ DEV void put_columns(strip_memory &m, const place &at, const patch &p)
         u32 codes[ROW_WORDS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) v[r] = value_at(p, r, k) * inv[k];
-#pragma unroll
-        for (int i = 0; i < ROW_WORDS; i++)
-            codes[i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-        if constexpr (ROWS == 2) *(u16 *)(to + k * TILE_ROWS) = (u16)codes[0];
-        else if constexpr (ROWS == 4) *(u32 *)(to + k * TILE_ROWS) = codes[0];
-        else *(uint2 *)(to + k * TILE_ROWS) = make_uint2(codes[0], codes[ROW_WORDS - 1]);
+        encode_values<TGL_FORMAT_E4M3, ROW_WORDS * 4>(v, codes);
+        store_words<ROWS>(to + k * TILE_ROWS, codes);
     }
 }
 
@@ -483,25 +489,33 @@ DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const p
 /* The kernel's: rows from `row` on, those that are not before at.end or do not exist as zeros. */
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p);
 
-/* False if there is no tile left for the block. */
-DEV bool find_place(const tgl_channel_cast &c, place &at)
+/* Where a thread is in a whole tile: all is 32 bits. */
+DEV void find_whole(place &at, u32 row_tile, u32 col_tile)
 {
-    const bool has_bands = HAS_MAP || IS_TRANSPOSED;
-    const u32 band = has_bands ? tgl_divide(blockIdx.x, c.by_band_tiles) : 0;
-    const u32 tile = blockIdx.x - band * c.band_tiles;
-    const u32 row_tile = tgl_divide(tile, c.by_band), col_tile = band * c.band + (tile - row_tile * c.band);
-    const i64 tile_rows = BLOCK_ROWS ? TILE_ROWS : c.block_rows;
-    at.thread = threadIdx.x;
-    at.lane = at.thread % LANES;
-    at.group = at.thread / LANES;
-    at.first = ((i64)blockIdx.y * c.slice_rows + row_tile) * tile_rows;
-    at.end = min(at.first + tile_rows, c.num_rows);
+    at.is_whole = true;
+    at.first = row_tile * TILE_ROWS;
+    at.end = at.first + TILE_ROWS;
+    at.rows = ROWS;
+    at.first_col = col_tile * COLS;
+    at.col = col_tile * COLS + at.lane * VALUES;
+    at.count = VALUES;
+}
+
+/* In any other. False if there is no such tile. */
+DEV bool find_edges(const tgl_channel_cast &c, place &at, u32 row_tile, u32 col_tile)
+{
+    if (c.slice_rows) {
+        row_tile = blockIdx.y + blockIdx.z * c.slice_rows;
+        col_tile = blockIdx.x;
+    }
+    at.is_whole = false;
+    at.first = row_tile * (BLOCK_ROWS ? TILE_ROWS : c.block_rows);
+    at.end = min(at.first + (BLOCK_ROWS ? TILE_ROWS : c.block_rows), c.num_rows);
     at.rows = min(max((int)min(at.end - at.first, (i64)TILE_ROWS) - (int)at.group * ROWS, 0), (int)ROWS);
     at.first_col = (i64)col_tile * COLS;
     at.col = at.first_col + at.lane * VALUES;
     const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
     at.count = min(max(cols - (int)at.lane * VALUES, 0), (int)VALUES);
-    at.is_whole = false;
     return at.first < c.num_rows && at.first_col < c.num_cols;
 }
 
@@ -543,15 +557,18 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
  * whole, for their out is not aligned. */
 DEV void cast_block(const tgl_channel_cast &c, strip_memory &m)
 {
+    const u32 row_tile = blockIdx.y, col_tile = blockIdx.x + blockIdx.z * gridDim.x;
     place at;
-    const bool is_there = find_place(c, at);
+    at.thread = threadIdx.x;
+    at.lane = at.thread % LANES;
+    at.group = at.thread / LANES;
     pdl_wait();
-    const bool is_whole = BLOCK_ROWS && !IS_LONG && at.first < c.whole_rows && at.first_col < c.whole_cols;
+    const bool is_whole = BLOCK_ROWS && !IS_LONG && row_tile < c.whole_rows && col_tile < c.whole_cols;
     if (!is_whole) {                                    /* the compiler puts this last */
-        if (is_there) cast_tile(c, at, m);
+        if (find_edges(c, at, row_tile, col_tile)) cast_tile(c, at, m);
         return;
     }
-    at.is_whole = true;
+    find_whole(at, row_tile, col_tile);
     cast_tile(c, at, m);
 }
 

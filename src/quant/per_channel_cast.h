@@ -30,28 +30,29 @@
 #define CHANNEL_THREADS(strip_rows, patch_rows, lanes) ((strip_rows) / (patch_rows) * (lanes))
 
 /* The first 48 bytes are what whole tiles need before they load: on sm_90 in one line of the memory that has
- * arguments.
+ * arguments. What they need later is in the next.
  *
- * Tiles follow each other along x of the grid: row by row through a band of columns, then through the next.
- * Where they are more than x of a grid can be, rows are cut into slices, along y. */
+ * Tiles are in the order of a grid's blocks. Along x they are side by side in a band of columns, along y they
+ * follow each other down the rows, and along z are further bands. If there are too many of either for that,
+ * x goes through all columns and z through slices of rows, and no tile is treated as whole. */
 typedef struct {
     const char *x;
-    int64_t x_row_bytes;
-    uint32_t band;                      /* tiles side by side in a band */
-    tgl_divisor by_band;
-    uint32_t slice_rows;                /* rows of tiles in a slice */
-    int64_t whole_rows, whole_cols;     /* tiles that are whole and aligned begin before these */
+    const int32_t *pos_to_token;        /* NULL: row i is token i */
+    uint32_t num_tokens;                /* of x, as far as a map may name them */
+    uint32_t whole_rows, whole_cols;    /* tiles that are whole and aligned, the first of each */
+    uint32_t x_step, x_sf_step;         /* for those: bytes from a row of x and of its factors to the next, */
+    uint32_t x_sf_shift;                /* columns of a block of factors, as a power of two */
+    const void *x_sf_data;
 
     int64_t num_rows, num_cols;         /* of the codes, as if not transposed */
     char *out;                          /* packed */
     float *sf;                          /* [blocks of rows, num_cols] */
-    int64_t num_tokens;                 /* of x */
-    uint32_t band_tiles;                /* of a band, in a slice */
-    tgl_divisor by_band_tiles;
-
-    int64_t block_rows;
-    const int32_t *pos_to_token;        /* NULL: row i is token i */
     tgl_sf x_sf;                        /* of codes, with the columns of its blocks */
+    uint32_t out_step;                  /* of whole tiles: codes of a row of out */
+    uint32_t slice_rows;                /* tiles down a slice; 0: there are bands */
+
+    int64_t x_row_bytes;
+    int64_t block_rows;
     int64_t x_block_cols;
     tgl_divisor by_x_block_cols;
     float clamp;                        /* of SwiGLU */

@@ -54,7 +54,7 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, const DLTensor *
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     const int x = p->x.is_bf16 ? X_BF16 : X_F32;
-    tgl_channel_cast c = { .x = p->x.data, .x_row_bytes = p->x.row_bytes, .num_tokens = p->num_rows,
+    tgl_channel_cast c = { .x = p->x.data, .x_row_bytes = p->x.row_bytes,
                            .num_rows = p->num_rows, .num_cols = p->num_cols, .out = (char *)p->out,
                            .sf = p->sf.data, .block_rows = p->blocks.rows };
     const tgl_kernel kernel = { "quant/per_channel_cast_and_transpose",

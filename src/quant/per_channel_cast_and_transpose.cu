@@ -14,11 +14,11 @@
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
 {
     const int rows = rows_from(at, row);
-    const u8 *from = (const u8 *)c.x + row * c.x_row_bytes + at.col * VALUE_BYTES;
+    const u8 *from = x_row(c, at, (const u8 *)c.x + at.col * VALUE_BYTES, row);
     vector v[ROWS];
     if (rows == ROWS && has_vectors(c, at)) {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) load_whole(from + r * c.x_row_bytes, v[r]);
+        for (int r = 0; r < ROWS; r++) load_whole(x_row(c, at, from, r), v[r]);
     } else {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {

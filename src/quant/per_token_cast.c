@@ -190,10 +190,27 @@ static bool shape_fast(const problem *p, const kernel_plan *plan, int64_t warp_c
     } else {
         c->num_units = divide_up(c->num_cols, warp_cols);
         shape->grid[0] = divide_up(c->num_rows, TOKEN_WARPS) * c->num_units;
-        const bool is_few = warp_cols < plan->warp_cols;        /* then no warp waits for one without a row */
-        shape->block = 32 * (int)(is_few && c->num_rows < TOKEN_WARPS ? c->num_rows : TOKEN_WARPS);
+        shape->block = 32 * TOKEN_WARPS;
     }
     return shape->grid[0] < TGL_DIVIDE_LIMIT;
+}
+
+/* Arguments and the launch shape of per_token_cast for few rows; false if numbers are too large for it. A
+ * block has a part of a row, and no more warps than there are for each SM. */
+static bool shape_few(const tgl_token_cast *c, int64_t warp_cols, const tgl_target *target, tgl_few_cast *few,
+                      tgl_shape *shape)
+{
+    const int64_t tiles = divide_up(c->num_cols, warp_cols);
+    const int64_t sm_warps = divide_up(c->num_rows * tiles, target->num_sms);
+    const int64_t blocks = divide_up(tiles, sm_warps < TOKEN_WARPS ? sm_warps : TOKEN_WARPS);
+    *few = (tgl_few_cast){ .x = c->x, .out = c->out, .sf = c->sf.data,
+                           .x_row_bytes = (uint32_t)c->x_row_bytes, .sf_stride = (uint32_t)c->sf.stride,
+                           .num_cols = (uint32_t)c->num_cols, .x_sf = c->x_sf,
+                           .by_x_block_rows = c->by_x_block_rows, .by_x_block_cols = c->by_x_block_cols };
+    if (few->x_row_bytes != c->x_row_bytes || few->sf_stride != c->sf.stride || blocks > UINT16_MAX)
+        return false;
+    *shape = (tgl_shape){ { c->num_rows, blocks }, .block = (int)(32 * divide_up(tiles, blocks)) };
+    return true;
 }
 
 static void shape_any(tgl_token_cast *c, tgl_shape *shape)
@@ -238,13 +255,22 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     tgl_shape shape = { .block = 0 };
     const bool can_fast = is_fast(p, &plan, &c) && shape_fast(p, &plan, plan.warp_cols, &target, &c, &shape);
     int which = can_fast ? FAST : ANY;
-    const bool is_few = shape.grid[0] <= TOKEN_FEW_BLOCKS * target.num_sms ||
-                        (plan.is_joined && !can_join(p, &plan, &c));
-    if (which == FAST && FEW < plan.num_kernels && is_few)      /* twice the tiles: there may be too many */
-        which = shape_fast(p, &plan, plan.warp_cols / 2, &target, &c, &shape) ? FEW : ANY;
+    const bool cannot_join = plan.is_joined && !can_join(p, &plan, &c);
+    const bool is_few = shape.grid[0] <= TOKEN_FEW_BLOCKS * target.num_sms || cannot_join;
+    tgl_few_cast few;
+    void *args[] = { &c };
+    if (which == FAST && FEW < plan.num_kernels && is_few) {
+        if (plan.is_wide) {                                     /* twice the tiles: there may be too many */
+            which = shape_fast(p, &plan, plan.warp_cols / 2, &target, &c, &shape) ? FEW : ANY;
+        } else if (shape_few(&c, plan.warp_cols / 2, &target, &few, &shape)) {
+            which = FEW;
+            args[0] = &few;
+        } else if (cannot_join) {
+            which = ANY;
+        }
+    }
     if (which == ANY) shape_any(&c, &shape);
     c.by_units = tgl_divisor_of(c.num_units);
-    void *args[] = { &c };
     return tgl_launch(plan.kernels, plan.num_kernels, which, on, &shape, stream, args);
 }
 

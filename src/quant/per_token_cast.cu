@@ -2,7 +2,7 @@
  * per_token_cast.cu - blocks of 1 x BLOCK_COLS that a warp holds whole.
  *   computes  per block: a factor of its largest magnitude (or a given one), and the codes of x / factor
  *   launch    grid row tiles x column tiles, block 32 * TOKEN_WARPS: a warp a row, TOKEN_WARP_COLS of it;
- *             with IS_FEW and fewer rows a block of 32 * num_rows
+ *             with IS_FEW grid rows, tiles / warps, block of 1 .. TOKEN_WARPS warps: tiles side by side
  *   moves     x, out and all factors, each once
  *   macros    per_token_cast.cuh's and BLOCK_COLS 16, 32, 64, 128, 256
  *
@@ -41,20 +41,16 @@ DEV void find_amax(const warp_tile &t, u32 (&amax)[ROUNDS])
 #pragma unroll
         for (int j = 1; j < GROUP_STEPS; j++) amax[r] = max(amax[r], tile_amax(t, r * GROUP_STEPS + j));
     }
-    if (X == X_BF16 && GROUP_LANES < 32) {
+    if (IS_FEW && GROUP_LANES == 16) {
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) amax[r] = max_of_half(amax[r]);
+    } else if (X == X_BF16 && GROUP_LANES < 32) {
 #pragma unroll
         for (int r = 0; r < ROUNDS; r += 2) max_of_lanes_bf16<GROUP_LANES>(amax[r], amax[r + 1]);
     } else {
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) amax[r] = max_of_lanes<GROUP_LANES>(amax[r]);
     }
-}
-
-/* Code k of num_sf of a row, if its word exists. */
-DEV void store_code(const tgl_token_cast &c, u32 row, u32 k, u32 num_sf, u32 code)
-{
-    if (k >= (num_sf + 3) / 4 * 4) return;
-    ((u8 *)c.sf.data)[(k / 4 * c.sf.stride + row) * 4 + k % 4] = (u8)code;
 }
 
 /* In each round GROUP_LANES lanes side by side have the same factor, the next ones the next. Lane l of them
@@ -73,11 +69,13 @@ DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, u32 num_sf, 
         const bool exists = first + i < num_sf;
         const u32 code = exists ? tgl_sf_code_of(v) : 0;
         if (r + mine >= ROUNDS) continue;
-        if (SF_KIND == TGL_SF_PACKED && HAS_COLUMNS)
-            shared_store_u8(column + i / 4 * COLUMN_STEP + i % 4, code);
-        else if (SF_KIND == TGL_SF_PACKED) store_code(c, row, first + i, num_sf, code);
-        else if (HAS_COLUMNS) shared_store_f32(column + i * COLUMN_STEP, v);
-        else if (exists) store_factor(c, row, first + i, __float_as_uint(v));
+        if (SF_KIND == TGL_SF_PACKED) {
+            if (HAS_COLUMNS) shared_store_u8(column + i / 4 * COLUMN_STEP + i % 4, code);
+            else if (first + i < (num_sf + 3) / 4 * 4) *factor_at(factors_of(c), row, first + i) = (u8)code;
+        } else {
+            if (HAS_COLUMNS) shared_store_f32(column + i * COLUMN_STEP, v);
+            else if (exists) store_element(factors_of(c), row, first + i, __float_as_uint(v));
+        }
     }
 }
 
@@ -85,11 +83,12 @@ DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, u32 num_sf, 
 DEV void store_columns(const tgl_token_cast &c, u32 first_row, u32 tile,
                        const u32 (&columns)[ELEMENTS][TOKEN_WARPS])
 {
-    const u32 num_elements = SF_KIND == TGL_SF_PACKED ? ((u32)c.num_sf + 3) / 4 : (u32)c.num_sf;
+    const u32 each = SF_KIND == TGL_SF_PACKED ? 4 : 1, num_elements = ((u32)c.num_sf + each - 1) / each;
 #pragma unroll
     for (u32 t = threadIdx.x; t < ELEMENTS * TOKEN_WARPS; t += 32 * TOKEN_WARPS) {
         const u32 e = t / TOKEN_WARPS, r = t % TOKEN_WARPS, i = tile * ELEMENTS + e, row = first_row + r;
-        if (i < num_elements && row < (u32)c.num_rows) store_factor(c, row, i, columns[e][r]);
+        if (i < num_elements && row < (u32)c.num_rows)
+            store_element(factors_of(c), row, (i64)i * each, columns[e][r]);
     }
 }
 
@@ -97,8 +96,9 @@ DEV void store_columns(const tgl_token_cast &c, u32 first_row, u32 tile,
  * needs in uniform registers only if the loads are where all threads come. */
 DEV void cast_tile(const tgl_token_cast &c, u32 own_row, u32 tile, u32 staged, u32 column, u32 lane)
 {
-    const bool has_row = own_row < (u32)c.num_rows;
-    const u32 row = min(own_row, (u32)c.num_rows - 1), num_sf = has_row ? (u32)c.num_sf : 0;
+    const bool has_row = IS_FEW || own_row < (u32)c.num_rows;
+    const u32 row = IS_FEW ? own_row : min(own_row, (u32)c.num_rows - 1);
+    const u32 num_sf = has_row ? (u32)c.num_sf : 0;
     const u32 col = tile * WARP_COLS + lane * (VALUES * JOINED), end = has_row ? (u32)c.num_cols : 0;
     const u32 first_sf = tile * (WARP_COLS / BLOCK_COLS);
     warp_tile t;
@@ -110,10 +110,10 @@ DEV void cast_tile(const tgl_token_cast &c, u32 own_row, u32 tile, u32 staged, u
         for (int r = 0; r < ROUNDS; r++) {
             /* Past the end the last one: a branch would have each wait for the one before. */
             k[r] = min(first_sf + r * GROUPS + lane / GROUP_LANES, (u32)c.num_sf - 1);
-            elements[r] = given_element(c, row, k[r]);
+            elements[r] = load_element(factors_of(c), row, k[r]);
         }
 #pragma unroll
-        for (int r = 0; r < ROUNDS; r++) inv[r] = given_inverse(elements[r], k[r]);
+        for (int r = 0; r < ROUNDS; r++) inv[r] = inverse_of_element(factors_of(c), elements[r], k[r]);
     } else {
         u32 amax[ROUNDS];
         float sf[ROUNDS];
@@ -135,8 +135,38 @@ enum {
                  : BLOCK_COLS <= 32 && FORMAT == TGL_FORMAT_E4M3 ? 4 : __CUDA_ARCH__ >= 900 ? 5 : 1
 };
 
-extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_token_cast(
-    const tgl_token_cast c)
+#if IS_FEW
+typedef tgl_few_cast arguments;
+DEV tgl_token_cast token_cast_of(const tgl_few_cast &f)
+{
+    tgl_token_cast c = {};
+    c.x = f.x;
+    c.x_row_bytes = f.x_row_bytes;
+    c.num_cols = f.num_cols;
+    c.out = f.out;
+    c.out_row_bytes = tgl_code_bytes(FORMAT, f.num_cols);
+    c.sf = { f.sf, f.sf_stride, SF_KIND };
+    c.num_sf = (f.num_cols + BLOCK_COLS - 1) / BLOCK_COLS;
+    c.x_sf = f.x_sf;
+    c.by_x_block_rows = f.by_x_block_rows;
+    c.by_x_block_cols = f.by_x_block_cols;
+    return c;
+}
+
+/* What few rows take is largely waiting for arguments, then instructions, one after another. So there is
+ * little of both before the first load. */
+DEV void run(const tgl_few_cast &f)
+{
+    SHARED(u8[STAGED_BYTES ? TOKEN_WARPS * STAGED_BYTES : 1], staged);
+    const u32 thread = blockIdx.y * blockDim.x + threadIdx.x;
+    pdl_wait();
+    pdl_trigger();
+    cast_tile(token_cast_of(f), blockIdx.x, thread / 32,
+              shared_address(staged) + threadIdx.x / 32 * STAGED_BYTES, 0, thread % 32);
+}
+#else
+typedef tgl_token_cast arguments;
+DEV void run(const tgl_token_cast &c)
 {
     SHARED(u8[STAGED_BYTES ? TOKEN_WARPS * STAGED_BYTES : 1], staged);
     SHARED(u32[ELEMENTS][TOKEN_WARPS], columns);
@@ -151,4 +181,10 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_t
         __syncthreads();
         store_columns(c, row_tile * TOKEN_WARPS, tile, columns);
     }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_token_cast(const arguments a)
+{
+    run(a);
 }

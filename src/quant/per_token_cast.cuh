@@ -50,6 +50,8 @@ enum {
     STAGED_BYTES = TOKEN_STAGED_BYTES(X, FORMAT, IS_FEW, WARP_COLS)     /* a warp's */
 };
 
+DEV tgl_sf factors_of(const tgl_token_cast &c) { return factors_of_kind<SF_KIND>(c.sf); }
+
 typedef struct {
     vector_of<X> x[STEPS][JOINED];
     float x_sf[STEPS];                          /* of codes */
@@ -61,13 +63,8 @@ DEV void load_step(const char *from, vector_of<X> (&x)[2])
 {
     u32 w[2 * X_VECTOR_BYTES(X) / 4];
 #pragma unroll
-    for (int i = 0; i < 2 * X_VECTOR_BYTES(X); i += 16) {
-        const uint4 v = X == X_E2M1 ? load_stream_u32x4(from) : *(const uint4 *)(from + i);
-        w[i / 4] = v.x;
-        w[i / 4 + 1] = v.y;
-        w[i / 4 + 2] = v.z;
-        w[i / 4 + 3] = v.w;
-    }
+    for (int i = 0; i < 2 * X_VECTOR_BYTES(X); i += 16)
+        spread(X == X_E2M1 ? load_stream_u32x4(from) : *(const uint4 *)(from + i), w + i / 4);
 #pragma unroll
     for (int i = 0; i < 2 * X_VECTOR_BYTES(X) / 4; i++)
         x[i / (X_VECTOR_BYTES(X) / 4)].w[i % (X_VECTOR_BYTES(X) / 4)] = w[i];
@@ -89,8 +86,7 @@ DEV void load_tile(warp_tile &t, const tgl_token_cast &c, u32 row, u32 col, u32 
         load_step(from + (u64)at[j] * X_VECTOR_BYTES(X) / VALUES, t.x[j]);
     }
     if (X_IS_CODES(X)) {
-        tgl_sf sf = c.x_sf;
-        sf.kind = X_SF_KIND;
+        const tgl_sf sf = factors_of_kind<X_SF_KIND>(c.x_sf);
         const u32 m = tgl_divide(row, c.by_x_block_rows);
 #pragma unroll
         for (int j = 0; j < STEPS; j++) t.x_sf[j] = tgl_sf_get(&sf, m, tgl_divide(at[j], c.by_x_block_cols));
@@ -109,12 +105,7 @@ DEV void encode_f32(const vector_of<X> &x, float x_sf, float inv, u32 (&codes)[C
 {
     float v[VALUES];
     scale_values(x, x_sf, inv, v);
-#pragma unroll
-    for (int i = 0; i < CODE_WORDS; i++) {
-        if (FORMAT == TGL_FORMAT_E4M3)
-            codes[i] = encode_e4m3x4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-        else codes[i] = encode_e2m1s<VALUES < 8 ? VALUES : 8>(v + 8 * i);
-    }
+    encode_values<FORMAT, VALUES>(v, codes);
 }
 
 /* Where factors are powers of two, e2m1 is made of bf16 in 16 bits. Codes with such factors are scaled by the
@@ -224,15 +215,6 @@ template <bool IS_SCALED_> DEV void encode_step(const warp_tile &t, int j, float
 #endif
 }
 
-DEV void store_codes(char *to, const u32 (&codes)[JOINED][CODE_WORDS])
-{
-    const u32 *w = &codes[0][0];
-    if constexpr (JOINED * CODE_BYTES == 2) *(u16 *)to = (u16)w[0];
-    else if constexpr (JOINED * CODE_BYTES == 4) *(u32 *)to = w[0];
-    else if constexpr (JOINED * CODE_BYTES == 8) *(uint2 *)to = make_uint2(w[0], w[1]);
-    else *(uint4 *)to = make_uint4(w[0], w[1], w[2], w[3]);
-}
-
 #if FORMAT == TGL_FORMAT_E5M6
 /* Pairs of codes of e5m6, numbers or anything. */
 #define HAS_NUMBERS (!IS_GIVEN && __CUDA_ARCH__ >= 900)
@@ -335,17 +317,21 @@ DEV void store_staged(u32 staged, u32 words, u32 *to, u32 lane)
 }
 #endif
 
-/* Stores the codes of a tile, not of e5m6; a factor is of STEPS / COUNT steps. */
+/* Stores the codes of a tile, not of e5m6; a factor is of STEPS / COUNT steps. Of few rows all codes are made
+ * first, so that no step waits behind the branch of another. */
 template <bool IS_SCALED_, int COUNT> DEV void store_steps(const warp_tile &t, const float (&inv)[COUNT],
                                                            char *out_row, u32 col, u32 end)
 {
+    u32 codes[STEPS][JOINED][CODE_WORDS];
+#pragma unroll
+    for (int j = 0; j < STEPS && IS_FEW; j++)
+        encode_step<IS_SCALED_>(t, j, inv[j * COUNT / STEPS], codes[j]);
 #pragma unroll
     for (int j = 0; j < STEPS; j++) {
         const u32 at = col + j * STEP_COLS;
         if (at >= end) continue;
-        u32 codes[JOINED][CODE_WORDS];
-        encode_step<IS_SCALED_>(t, j, inv[j * COUNT / STEPS], codes);
-        store_codes(out_row + (i64)at * CODE_BYTES / VALUES, codes);
+        if (!IS_FEW) encode_step<IS_SCALED_>(t, j, inv[j * COUNT / STEPS], codes[j]);
+        store_words<JOINED * CODE_BYTES>(out_row + (i64)at * CODE_BYTES / VALUES, codes[j][0]);
     }
 }
 
@@ -379,26 +365,6 @@ template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[
     const u32 words = first < end ? min(end - first, (u32)WARP_COLS) / 8 * 3 : 0;
     store_staged(staged, words, (u32 *)(out_row + (i64)first / 8 * 12), lane);
 #endif
-}
-
-/* Element i (a factor or a word) of a row of factors. */
-DEV void store_factor(const tgl_token_cast &c, u32 row, u32 i, u32 bits)
-{
-    const i64 at = SF_KIND == TGL_SF_ROWS ? row * c.sf.stride + i : i * c.sf.stride + row;
-    ((u32 *)c.sf.data)[at] = bits;
-}
-
-/* The element that has factor k of a row, and 1 / the factor in it. */
-DEV u32 given_element(const tgl_token_cast &c, u32 row, u32 k)
-{
-    tgl_sf sf = c.sf;
-    sf.kind = SF_KIND;
-    return load_element(sf, row, k);
-}
-DEV float given_inverse(u32 element, u32 k)
-{
-    if (SF_KIND == TGL_SF_PACKED) return inverse_of_code(tgl_ue8m0x4_get(element, (int)(k % 4)));
-    return 1 / __uint_as_float(element);
 }
 
 #endif

@@ -54,4 +54,16 @@ typedef struct {
     int32_t unit_groups, is_given, has_out;
 } tgl_token_cast;
 
+/* The arguments of per_token_cast for few rows: without those of codes less than the 48 bytes that on sm_90
+ * are one line. The rest follows from macros, or is no use to a block that has a row. */
+typedef struct {
+    const char *x;
+    char *out;
+    void *sf;
+    uint32_t x_row_bytes, sf_stride;
+    uint32_t num_cols;
+    tgl_sf x_sf;
+    tgl_divisor by_x_block_rows, by_x_block_cols;
+} tgl_few_cast;
+
 #endif

@@ -11,6 +11,7 @@
 #include "quant/decode.cuh"
 #include "quant/divide.cuh"
 #include "quant/encode.cuh"
+#include "quant/factors.cuh"
 #include "quant/per_token_cast.h"
 
 #if !defined(X) || !defined(FORMAT)
@@ -31,15 +32,13 @@ typedef struct { i64 row, x_sf_row, first_group, num_groups, first_col, num_cols
 DEV u32 group_of(const tgl_token_cast &c, i64 i) { return (u32)divide(i, c.block_cols, c.by_block_cols); }
 
 /* Value i of a part. */
-DEV float value_at(const tgl_token_cast &c, const part &p, i64 i)
+DEV float part_value(const tgl_token_cast &c, const part &p, i64 i)
 {
     const char *from = c.x + p.row * c.x_row_bytes;
     const i64 col = p.first_col + i;
-    if (X == X_BF16) return low_bf16(((const u16 *)from)[col]);
-    if (X == X_F32) return ((const float *)from)[col];
+    if (!X_IS_CODES(X)) return value_at<X>(from, col);
     const float factor = tgl_sf_get(&c.x_sf, p.x_sf_row, divide(col, c.x_block_cols, c.by_x_block_cols));
-    if (X == X_E4M3) return tgl_e4m3_to_f32((u8)from[col]) * factor;
-    return tgl_e2m1_to_f32((u8)((u8)from[col / 2] >> col % 2 * 4)) * factor;
+    return value_at<X>(from, col) * factor;
 }
 
 /* Largest magnitudes, as bits; NaN is ignored. */
@@ -51,8 +50,7 @@ DEV void find_amax(const tgl_token_cast &c, const part &p, u32 (&amax)[TOKEN_ANY
 #pragma unroll 1
     for (i64 begin = threadIdx.x / 32 * 32; begin < p.num_cols; begin += THREADS) {
         const i64 last = min(begin + 31, p.num_cols - 1), i = min(begin + lane, last);
-        const u32 bits = __float_as_uint(value_at(c, p, i)) & 0x7FFFFFFF;
-        const u32 magnitude = bits <= 0x7F800000 ? bits : 0;
+        const u32 magnitude = amax_of(part_value(c, p, i));
         if (group_of(c, begin) == group_of(c, last)) {
             const u32 largest = warp_max_u32(magnitude);
             if (lane == 0) atomicMax(&amax[group_of(c, begin)], largest);
@@ -78,18 +76,18 @@ DEV void make_factors(const tgl_token_cast &c, const part &p, u32 (&amax)[TOKEN_
             }
             const tgl_scale scale = tgl_scale_of(__uint_as_float(amax[i]), c.rule);
             amax[i] = __float_as_uint(scale.inv);
-            word |= tgl_sf_code_of(scale.sf) << (8 * (i - first));
-            if (c.sf.kind != TGL_SF_PACKED) ((float *)c.sf.data)[tgl_sf_offset(&c.sf, p.row, k)] = scale.sf;
+            word = word_with(word, (u32)(i - first), scale.sf);
+            if (c.sf.kind != TGL_SF_PACKED) store_element(c.sf, p.row, k, __float_as_uint(scale.sf));
         }
         if (!c.is_given && c.sf.kind == TGL_SF_PACKED)
-            ((u32 *)c.sf.data)[tgl_sf_offset(&c.sf, p.row, p.first_group + first)] = word;
+            store_element(c.sf, p.row, p.first_group + first, word);
     }
     __syncthreads();
 }
 
 DEV float scaled_at(const tgl_token_cast &c, const part &p, const u32 (&inv)[TOKEN_ANY_GROUPS], i64 i)
 {
-    return value_at(c, p, i) * __uint_as_float(inv[group_of(c, i)]);
+    return part_value(c, p, i) * __uint_as_float(inv[group_of(c, i)]);
 }
 
 DEV void encode_part(const tgl_token_cast &c, const part &p, const u32 (&inv)[TOKEN_ANY_GROUPS])

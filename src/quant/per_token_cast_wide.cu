@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS, MIN_BLOCKS) p
         load_tile(t, c, row, col, end);
         float inv[1];
         if (IS_GIVEN) {
-            inv[0] = given_inverse(given_element(c, row, k), k);
+            inv[0] = inverse_of_element(factors_of(c), load_element(factors_of(c), row, k), k);
         } else {
             u32 amax = tile_amax(t, 0);
 #pragma unroll
@@ -55,12 +55,13 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS, MIN_BLOCKS) p
             amax = max_of_warps(amax, of_warp[g % 2], warp, lane);
             const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax));
             inv[0] = scale.inv;
-            if (SF_KIND == TGL_SF_PACKED) word |= tgl_sf_code_of(scale.sf) << (8 * g);
-            else if (threadIdx.x == 0) store_factor(c, row, k, __float_as_uint(scale.sf));
+            if (SF_KIND == TGL_SF_PACKED) word = word_with(word, g, scale.sf);
+            else if (threadIdx.x == 0) store_element(factors_of(c), row, k, __float_as_uint(scale.sf));
         }
         if (HAS_OUT)
             store_tile(t, inv, c.out + row * c.out_row_bytes, col, end,
                        shared_address(staged) + warp * STAGED_BYTES, lane);
     } while (++g < UNIT_GROUPS && unit * UNIT_GROUPS + g < (u32)c.num_sf);
-    if (!IS_GIVEN && SF_KIND == TGL_SF_PACKED && threadIdx.x == 0) store_factor(c, row, unit, word);
+    if (!IS_GIVEN && SF_KIND == TGL_SF_PACKED && threadIdx.x == 0)
+        store_element(factors_of(c), row, (i64)unit * UNIT_GROUPS, word);
 }

@@ -92,7 +92,7 @@ TGL_INLINE float tgl_sf_get(const tgl_sf *sf, int64_t m, int64_t k)
 TGL_INLINE uint32_t tgl_sf_code_of(float factor) { return tgl_f32_to_bits(factor) >> 23 & 0xFF; }
 
 /* Stores factor (m, k) of num_cols; that of the last column also sets the codes after it in its word to 0.
- * The codes of a word must be set by one thread. (Kernels that hold four make the word themselves.) */
+ * The codes of a word must be set by one thread. (factors.cuh has the ways of kernels.) */
 TGL_INLINE void tgl_sf_set(const tgl_sf *sf, int64_t m, int64_t k, int64_t num_cols, float factor)
 {
     const int64_t i = tgl_sf_offset(sf, m, k);

@@ -11,6 +11,7 @@
 #include "quant/activate.h"
 #include "quant/check.h"
 #include "quant/swiglu_backward_and_per_token_cast.h"
+#include "quant/swiglu_lanes.h"
 
 typedef struct {
     int64_t num_rows, num_cols;             /* of out */
@@ -34,7 +35,7 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- CPU ---- */
 
-enum { PIECE = 1024, LANES = 16 };          /* columns at work; partial sums of a row */
+enum { PIECE = TGL_MAX_RUN, LANES = TGL_RUN_SUMS };     /* columns at work; partial sums of a row */
 #define INLINE static inline __attribute__((always_inline))     /* into each clone */
 
 typedef struct {
@@ -93,7 +94,7 @@ static void compute(piece *w, int64_t row, int64_t col, int64_t count)
     tgl_decode(&p->gate, row, col, count, w->gate);
     tgl_decode(&p->up, row, col, count, w->up);
     for (int64_t j = 0; j < count; j++) w->grad[j] = tgl_bf16_to_f32(grad_out[j]);
-    if (tgl_swiglu_is_small(w->gate, w->up, false, count, p->clamp)) differentiate_small(w, weight);
+    if (tgl_swiglu_is_small(w->gate, w->up, count, p->clamp)) differentiate_small(w, weight);
     else differentiate(w, weight, p->clamp);
 }
 
@@ -148,6 +149,37 @@ static tgl_cast cast_of(const problem *p, const half *h)
     };
 }
 
+/* One half of a block, whose amax is finite: its factor and codes. */
+INLINE void cast_half(const problem *p, int64_t row, int64_t k, int32_t amax, const float *grads,
+                      int64_t count, uint8_t *to)
+{
+    const tgl_scale scale = tgl_scale_of(tgl_f32_from_bits((uint32_t)amax), p->rule);
+    tgl_sf_set(&p->sf, row, k, 2 * p->blocks.num_cols, scale.sf);
+    tgl_lanes_to_e4m3(grads, false, count, 0, &scale.inv, false, to);
+}
+
+/* A block in the loops of swiglu_lanes.h, which are for nearly all; false where it is none for them. */
+static bool run_block(piece *w, int64_t row, int64_t col, int64_t count, float lanes[LANES])
+{
+    const problem *p = w->p;
+    const int64_t k = col / p->blocks.cols, at = row * 2 * p->num_cols + col;
+    tgl_backward_run run = {
+        .gates = p->gate.data + row * p->gate.row_bytes + col,
+        .ups = p->up.data + row * p->up.row_bytes + col, .gate_sf = tgl_sf_get(&p->gate.sf, row, k),
+        .up_sf = tgl_sf_get(&p->up.sf, row, p->up.first_sf + k),
+        .grads = p->grad_out + row * p->grad_stride + col, .weight = weight_of(p, row), .clamp = p->clamp,
+        .out = p->out + row * p->num_cols + col, .bf16_gate_grads = p->x_grad + at,
+        .bf16_up_grads = p->x_grad + at + p->num_cols, .gate_grads = w->gate_grad, .up_grads = w->up_grad,
+        .sums = lanes
+    };
+    w->row = -1;                            /* its buffers have no piece */
+    if (count % TGL_RUN_STEP || !tgl_lanes_backward(&run, count)) return false;
+    cast_half(p, row, k, run.gate_amax, w->gate_grad, count, p->x_grad_fp8 + at);
+    cast_half(p, row, p->blocks.num_cols + k, run.up_amax, w->up_grad, count,
+              p->x_grad_fp8 + at + p->num_cols);
+    return true;
+}
+
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
@@ -156,11 +188,15 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     const tgl_cast gate_cast = cast_of(p, &gate), up_cast = cast_of(p, &up);
     /* a piece has whole blocks; of a block that is larger, gradients are computed again for the casts */
     const bool is_whole = p->blocks.cols <= PIECE;
-    const int64_t step = is_whole ? PIECE / p->blocks.cols * p->blocks.cols : PIECE;
+    const bool has_runs = TGL_HAS_LANES && is_whole && p->blocks.cols % TGL_RUN_STEP == 0 &&
+                          p->blocks.cols >= 2 * TGL_RUN_STEP;       /* shorter ones gain nothing */
+    const int64_t step = has_runs ? p->blocks.cols
+                                  : is_whole ? PIECE / p->blocks.cols * p->blocks.cols : PIECE;
     for (int64_t row = begin; row < end; row++) {
         float lanes[LANES] = { 0 };
         for (int64_t col = 0; col < p->num_cols; col += step) {
             const int64_t count = least(step, p->num_cols - col);
+            if (has_runs && run_block(&w, row, col, count, lanes)) continue;
             compute(&w, row, col, count);
             store(&w, lanes);
             if (!is_whole) continue;
@@ -270,18 +306,23 @@ static bool is_aligned(const problem *p)
     return codes % BACKWARD_VECTOR == 0 && values % (2 * BACKWARD_VECTOR) == 0;
 }
 
-static tgl_status launch(const problem *p, int64_t block_cols, bool is_any, const DLTensor *on,
+/* Each configuration has a kernel for any addresses; those of aligned vectors have one for many rows and one
+ * for few. */
+enum { ANY, LOOPS, WHOLE };
+static tgl_status launch(const problem *p, int64_t block_cols, int which, const DLTensor *on,
                          const tgl_shape *shape, tgl_stream stream, void **args)
 {
+    const char *name = "quant/swiglu_backward_and_per_token_cast";
     const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
     const tgl_macro has_clamp = { "HAS_CLAMP", !isinf(p->clamp) };
+    const tgl_macro width = { "BLOCK_COLS", block_cols };
+    const tgl_macro x_sf_kind = { "X_SF_KIND", p->gate.sf.kind }, sf_kind = { "SF_KIND", p->sf.kind };
     const tgl_kernel plan[] = {
-        { "quant/swiglu_backward_and_per_token_cast_any", { is_rounded, has_clamp } },
-        { "quant/swiglu_backward_and_per_token_cast",
-          { is_rounded, has_clamp, { "BLOCK_COLS", block_cols }, { "X_SF_KIND", p->gate.sf.kind },
-            { "SF_KIND", p->sf.kind } } },
+        [ANY] = { "quant/swiglu_backward_and_per_token_cast_any", { is_rounded, has_clamp } },
+        [LOOPS] = { name, { is_rounded, has_clamp, width, x_sf_kind, sf_kind, { "IS_WHOLE", 0 } } },
+        [WHOLE] = { name, { is_rounded, has_clamp, width, x_sf_kind, sf_kind, { "IS_WHOLE", 1 } } },
     };
-    return tgl_launch(plan, block_cols ? 2 : 1, is_any ? 0 : 1, on, shape, stream, args);
+    return tgl_launch(plan, block_cols ? 3 : 1, which, on, shape, stream, args);
 }
 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
@@ -294,20 +335,23 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     const int64_t clearing = ceil_div(p->num_weights, BACKWARD_SLOTS);
     const int64_t block_cols = block_of_kernel(p);
     const bool is_any = block_cols == 0 || !is_aligned(p) || clearing + p->num_rows > INT32_MAX;
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
+    const bool are_few = steps <= BACKWARD_MAX_STEPS && p->num_rows * steps <= BACKWARD_FEW * target.num_sms;
     backward_args a = {
         .x = p->gate.data, .x_row_bytes = p->gate.row_bytes, .x_sf = p->gate.sf, .grad_out = p->grad_out,
         .grad_stride = p->grad_stride, .weight = p->weight, .pos_to_token_topk = p->pos_to_token_topk,
         .token_topk_to_pos = p->token_topk_to_pos, .num_weights = p->num_weights,
-        .clearing_blocks = clearing, .clamp = p->clamp, .out = p->out,
+        .clearing_blocks = clearing, .sum_warps = warps, .clamp = p->clamp, .out = p->out,
         .x_grad = p->x_grad, .x_grad_fp8 = p->x_grad_fp8, .sf = p->sf, .weight_grad = p->weight_grad,
         .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols,
         .num_blocks = p->blocks.num_cols
     };
-    tgl_target target;
-    TGL_TRY(tgl_target_of(on, &target));
+    const int which = is_any ? ANY : are_few ? WHOLE : LOOPS;
     const int64_t at_most = is_any ? BACKWARD_ANY_BLOCKS * target.num_sms : INT32_MAX;
-    const tgl_shape shape = { { clearing + least(p->num_rows, at_most) }, .block = (int)(32 * warps) };
-    return launch(p, block_cols, is_any, on, &shape, stream, (void *[]){ &a });
+    const tgl_shape shape = { { clearing + least(p->num_rows, at_most) },
+                              .block = (int)(32 * (which == WHOLE ? steps + 1 : warps)) };
+    return launch(p, block_cols, which, on, &shape, stream, (void *[]){ &a });
 }
 
 tgl_status tgl_quant_swiglu_backward_and_per_token_cast(

@@ -3,38 +3,43 @@
  * 8 to 256 columns, in registers.
  *   computes  per element the weighted activation as bf16 and the gradients of gate and up (swiglu.h) as bf16
  *             and as e4m3 with a factor per BLOCK_COLS columns; per row the gradient of its weight
- *   launch    grid clearing_blocks + num_rows, block of 1 .. BACKWARD_WARPS warps, by num_cols alone
+ *   launch    grid clearing_blocks + num_rows; block of sum_warps warps, or where IS_WHOLE of one more than a
+ *             row has steps
  *   moves     per row 12 * num_cols bytes, factors in and out (8 * num_cols / BLOCK_COLS bytes each as f32)
  *             and a map's 4; per slot of weight_grad 12
  *   macros    IS_ROUNDED, HAS_CLAMP; BLOCK_COLS 8, 16 ... 256; X_SF_KIND and SF_KIND, TGL_SF_*: where factors
- *             of x and of x_grad_fp8 lie
+ *             of x and of x_grad_fp8 lie; IS_WHOLE: each step of a row has a warp
  *
- * A block has a row. Its warps take turns at steps; each asks for its next one's data as soon as it needs
- * this one's no more. Addresses are aligned to vectors (8 codes, 8 bf16), columns of both halves are below
- * 2^31. */
+ * A block has a row. Where rows are many, its warps take turns at steps; each asks for its next one's data as
+ * soon as it needs this one's no more. Where they are few, all steps are worked on at once, and one more warp
+ * adds up their parts of the sum while they still have codes to make. Addresses are aligned to vectors (8
+ * codes, 8 bf16), columns of both halves are below 2^31. */
 #include "quant/swiglu_backward_and_per_token_cast.cuh"
 
-#if !defined(BLOCK_COLS) || !defined(X_SF_KIND) || !defined(SF_KIND)
+#if !defined(BLOCK_COLS) || !defined(X_SF_KIND) || !defined(SF_KIND) || !defined(IS_WHOLE)
 #ifdef __CUDACC_RTC__
-#error "BLOCK_COLS, X_SF_KIND or SF_KIND is not defined"
+#error "BLOCK_COLS, X_SF_KIND, SF_KIND or IS_WHOLE is not defined"
 #endif
 #define BLOCK_COLS 128
 #define X_SF_KIND TGL_SF_ROWS
 #define SF_KIND TGL_SF_ROWS
+#define IS_WHOLE 0
 #endif
 static_assert(BLOCK_COLS >= 8 && BLOCK_COLS <= BACKWARD_MAX_BLOCK && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
               "BLOCK_COLS is 8, 16 ... 256");
 static_assert(X_SF_KIND >= TGL_SF_ROWS && X_SF_KIND <= TGL_SF_PACKED && SF_KIND >= TGL_SF_ROWS &&
                   SF_KIND <= TGL_SF_PACKED,
               "kinds are TGL_SF_*");
+static_assert(IS_WHOLE == 0 || IS_WHOLE == 1, "IS_WHOLE is 0 or 1");
 
 enum {
     LANES = BLOCK_COLS / VECTOR,
-    /* blocks of BACKWARD_WARPS on an SM, whose registers then suffice; sm_12x spills with 7 */
-    RESIDENT = HAS_CLAMP || __CUDA_ARCH__ >= 1200 ? 6 : 7
+    /* blocks of BACKWARD_WARPS on an SM, whose registers then suffice: 72 of a thread; with a clamp value
+     * and blocks of one lane 96 are needed, and 3 would have 80 */
+    RESIDENT = HAS_CLAMP && LANES == 1 ? 2 : 4
 };
 
-/* Where a lane is in its row; what it reads is a step ahead. */
+/* Where a row begins. */
 typedef struct {
     const u8 *x;                    /* the gates; the ups and their gradients are num_cols further */
     const u16 *grad_out;
@@ -42,11 +47,11 @@ typedef struct {
     u8 *x_grad_fp8;
 } place;
 
-DEV place place_of(const backward_args &a, i64 row, u32 col)
+DEV place place_of(const backward_args &a, i64 row)
 {
-    const i64 in_out = row * a.num_cols + col, in_grad = row * 2 * a.num_cols + col;
-    return { a.x + row * a.x_row_bytes + col, a.grad_out + row * a.grad_stride + col, a.out + in_out,
-             a.x_grad + in_grad, a.x_grad_fp8 + in_grad };
+    const i64 in_out = row * a.num_cols;
+    return { a.x + row * a.x_row_bytes, a.grad_out + row * a.grad_stride, a.out + in_out,
+             a.x_grad + 2 * in_out, a.x_grad_fp8 + 2 * in_out };
 }
 
 /* A lane's codes and their factors. */
@@ -58,8 +63,8 @@ typedef struct {
 DEV void load_codes(const backward_args &a, const tgl_sf &sf, const u8 *x, u32 col, inputs &in)
 {
     const u32 k = col / BLOCK_COLS;
-    in.gates = load_stream_u32x2(x);
-    in.ups = load_stream_u32x2(x + a.num_cols);
+    in.gates = load_stream_u32x2(x + col);
+    in.ups = load_stream_u32x2(x + a.num_cols + col);
     in.gate_factor = load_element(sf, 0, k);
     in.up_factor = load_element(sf, 0, (u32)a.num_blocks + k);
 }
@@ -76,14 +81,6 @@ DEV void decode(uint2 codes, float factor, float (&v)[VECTOR])
     }
 }
 
-DEV float amax_of_values(const float (&v)[VECTOR])
-{
-    float m = 0;
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++) m = fmaxf(m, fabsf(v[i]));
-    return m;
-}
-
 DEV uint4 pack_bf16x8(const float (&v)[VECTOR])
 {
     return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]),
@@ -98,7 +95,7 @@ DEV void differentiate_all(float (&gates)[VECTOR], float (&ups)[VECTOR], const u
     const u32 words[4] = { grads.x, grads.y, grads.z, grads.w };
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) {
-        const float grad = i % 2 ? high_bf16(words[i / 2]) : low_bf16(words[i / 2]);
+        const float grad = bf16_at(words, i);
         const tgl_swiglu_grads g =
             differentiate<IS_SMALL, IS_CLAMPED>(gates[i], ups[i], grad, weight, clamp);
         sum = fmaf(grad, g.activation, sum);
@@ -136,81 +133,184 @@ DEV inverses store_factors(const backward_args &a, const tgl_sf &sf, u32 k, u32 
     return { has_ups ? other : scale.inv, has_ups ? scale.inv : other };
 }
 
-/* The gradients of a half of a row. */
-DEV void store_grads(u16 *x_grad, u8 *x_grad_fp8, float inv, const float (&v)[VECTOR])
+/* The codes of gates or ups. */
+DEV void store_scaled(u8 *x_grad_fp8, float inv, const float (&v)[VECTOR])
 {
     float s[VECTOR];
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) s[i] = v[i] * inv;
-    *(uint4 *)x_grad = pack_bf16x8(v);
-    *(uint2 *)x_grad_fp8 = make_uint2(encode_e4m3x4(s[0], s[1], s[2], s[3]),
-                                      encode_e4m3x4(s[4], s[5], s[6], s[7]));
+    store_codes<TGL_FORMAT_E4M3>(x_grad_fp8, s);
 }
 
-DEV void run_row(const backward_args &a, i64 row)
+/* A step becomes gradients and activations; returns its part of the sum. The largest code tells whether gates
+ * are small. Where there is a clamp value, factors on both sides of it are usual, and a warp goes one way
+ * with all lanes. */
+DEV float differentiate_step(const backward_args &a, float gate_factor, float up_factor, const uint4 &grads,
+                             float weight, float (&gates)[VECTOR], float (&ups)[VECTOR],
+                             float (&activations)[VECTOR])
 {
-    const u32 first = threadIdx.x / 32 * STEP, stride = blockDim.x / 32 * STEP, num_cols = (u32)a.num_cols;
-    const tgl_sf x_sf = row_of_factors<X_SF_KIND>(a.x_sf, row), sf = row_of_factors<SF_KIND>(a.sf, row);
-    u32 col = first + threadIdx.x % 32 * VECTOR;
-    place at = place_of(a, row, col);
+    const float most = TGL_E4M3_MAX * fabsf(gate_factor), most_up = TGL_E4M3_MAX * fabsf(up_factor);
+    const bool is_small = HAS_CLAMP ? __all_sync(FULL, most <= SWIGLU_SMALL) : most <= SWIGLU_SMALL;
+    float sum = 0;
+    if (is_small && !(HAS_CLAMP && __any_sync(FULL, fmaxf(most, most_up) > a.clamp)))
+        differentiate_all<true, false>(gates, ups, grads, weight, a.clamp, activations, sum);
+    else if (HAS_CLAMP && is_small)
+        differentiate_all<true, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, sum);
+    else
+        differentiate_all<false, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, sum);
+    return sum;
+}
+
+/* The gradients of a step, whose columns exist or not, as bf16 and as codes with factors. What is bf16 comes
+ * first: those stores fill the waits for the factors. */
+DEV void store_step(const backward_args &a, const tgl_sf &sf, const place &at, u32 col, bool exists,
+                    const float (&gates)[VECTOR], const float (&ups)[VECTOR])
+{
+    if (exists) {
+        store_u32x4(at.x_grad + col, pack_bf16x8(gates));
+        store_u32x4(at.x_grad + a.num_cols + col, pack_bf16x8(ups));
+    }
+    const u32 gates_max = exists ? amax_of<VECTOR>(gates) : 0;
+    const u32 ups_max = exists ? amax_of<VECTOR>(ups) : 0;
+    const inverses inv = store_factors(a, sf, col / BLOCK_COLS, gates_max, ups_max);
+    if (!exists) return;
+    store_scaled(at.x_grad_fp8 + col, inv.gates, gates);
+    store_scaled(at.x_grad_fp8 + a.num_cols + col, inv.ups, ups);
+}
+
+/* ---- warps loop over the steps of a row ---- */
+
+/* Where the row begins is computed once, not in every step. */
+DEV place kept(const place &at)
+{
+    return { kept_pointer(at.x), kept_pointer(at.grad_out), kept_pointer(at.out), kept_pointer(at.x_grad),
+             kept_pointer(at.x_grad_fp8) };
+}
+DEV tgl_sf kept(tgl_sf sf)
+{
+    sf.data = kept_pointer((u8 *)sf.data);
+    return sf;
+}
+
+DEV void run_row(const backward_args &a, u32 row)
+{
+    const u32 stride = blockDim.x * VECTOR, num_cols = (u32)a.num_cols;
+    const tgl_sf x_sf = kept(row_of_factors<X_SF_KIND>(a.x_sf, row));
+    const tgl_sf sf = kept(row_of_factors<SF_KIND>(a.sf, row));
+    const place at = kept(place_of(a, row));
+    u32 col = threadIdx.x * VECTOR;
     inputs in = { { 0, 0 }, { 0, 0 }, 0, 0 };
     uint4 grads = { 0, 0, 0, 0 };
+    i32 slot = -1;      /* in a branch of lanes: of what the whole warp has, uniform registers wait at once */
     if (col < num_cols) {
+        slot = a.pos_to_token_topk[row];
         load_codes(a, x_sf, at.x, col, in);
-        grads = load_stream_u32x4(at.grad_out);
+        grads = load_stream_u32x4(at.grad_out + col);
     }
-    const i64 slot = a.pos_to_token_topk[row];
     const float weight = weight_at(a, slot);
     /* for the thread that stores the sum; nothing waits for it before */
     const i32 its_row = threadIdx.x == 0 ? row_of_slot(a, slot) : -1;
     float sum = 0;
 #pragma unroll 1
-    for (u32 begin = first; begin < num_cols; begin += stride) {
+    for (; col / STEP * STEP < num_cols; col += stride) {
         const u32 k = col / BLOCK_COLS;
         const bool exists = col < num_cols, has_next = col + stride < num_cols;
         const float gate_factor = factor_of_element(x_sf, in.gate_factor, k);
         const float up_factor = factor_of_element(x_sf, in.up_factor, (u32)a.num_blocks + k);
-        float gates[VECTOR], ups[VECTOR], activations[VECTOR], with_step = sum;
+        float gates[VECTOR], ups[VECTOR], activations[VECTOR];
         decode(in.gates, gate_factor, gates);
         decode(in.ups, up_factor, ups);
-        at.x += stride;
-        at.grad_out += stride;
         if (has_next) load_codes(a, x_sf, at.x, col + stride, in);
-        /* The largest code tells of all. Where there is a clamp value, factors on both sides of it are usual,
-         * and a warp goes one way with all lanes. */
-        const float most = TGL_E4M3_MAX * fabsf(gate_factor), most_up = TGL_E4M3_MAX * fabsf(up_factor);
-        const bool is_small = HAS_CLAMP ? __all_sync(FULL, most <= SWIGLU_SMALL) : most <= SWIGLU_SMALL;
-        if (is_small && !(HAS_CLAMP && __any_sync(FULL, fmaxf(most, most_up) > a.clamp)))
-            differentiate_all<true, false>(gates, ups, grads, weight, a.clamp, activations, with_step);
-        else if (HAS_CLAMP && is_small)
-            differentiate_all<true, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, with_step);
-        else
-            differentiate_all<false, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, with_step);
-        if (has_next) grads = load_stream_u32x4(at.grad_out);
+        else in.gate_factor = in.up_factor = 0;         /* past the end, a lane does not choose the warp's way */
+        const float of_step =
+            differentiate_step(a, gate_factor, up_factor, grads, weight, gates, ups, activations);
+        if (has_next) grads = load_stream_u32x4(at.grad_out + col + stride);
         if (exists) {
-            sum = with_step;
-            *(uint4 *)at.out = pack_bf16x8(activations);
+            sum += of_step;
+            store_u32x4(at.out + col, pack_bf16x8(activations));
         }
-        const inverses inv =
-            store_factors(a, sf, k, exists ? __float_as_uint(amax_of_values(gates)) : 0,
-                          exists ? __float_as_uint(amax_of_values(ups)) : 0);
-        if (exists) {
-            store_grads(at.x_grad, at.x_grad_fp8, inv.gates, gates);
-            store_grads(at.x_grad + a.num_cols, at.x_grad_fp8 + a.num_cols, inv.ups, ups);
-        }
-        col += stride;
-        at.out += stride;
-        at.x_grad += stride;
-        at.x_grad_fp8 += stride;
+        store_step(a, sf, at, col, exists, gates, ups);
     }
     store_weight_grad(a, slot, its_row == (i32)row, sum);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, RESIDENT)
+/* ---- a warp has one step ---- */
+
+typedef float sums_of_steps[BACKWARD_MAX_STEPS][32];        /* of lanes */
+
+DEV void run_step(const backward_args &a, u32 row, sums_of_steps &sums)
+{
+    const u32 col = threadIdx.x * VECTOR, k = col / BLOCK_COLS;
+    const bool exists = col < (u32)a.num_cols;
+    const tgl_sf x_sf = row_of_factors<X_SF_KIND>(a.x_sf, row), sf = row_of_factors<SF_KIND>(a.sf, row);
+    const place at = place_of(a, row);
+    const i32 slot = a.pos_to_token_topk[row];
+    inputs in = { { 0, 0 }, { 0, 0 }, 0, 0 };
+    uint4 grads = { 0, 0, 0, 0 };
+    if (exists) {
+        load_codes(a, x_sf, at.x, col, in);
+        grads = load_stream_u32x4(at.grad_out + col);
+    }
+    const float weight = weight_at(a, slot);
+    const float gate_factor = factor_of_element(x_sf, in.gate_factor, k);
+    const float up_factor = factor_of_element(x_sf, in.up_factor, (u32)a.num_blocks + k);
+    float gates[VECTOR], ups[VECTOR], activations[VECTOR];
+    decode(in.gates, gate_factor, gates);
+    decode(in.ups, up_factor, ups);
+    const float of_step =
+        differentiate_step(a, gate_factor, up_factor, grads, weight, gates, ups, activations);
+    sums[threadIdx.x / 32][threadIdx.x % 32] = exists ? of_step : 0;
+    __syncwarp();       /* lanes without a clamp value may have gone different ways; a warp arrives as one */
+    barrier_arrive<1>(blockDim.x);
+    if (exists) store_u32x4(at.out + col, pack_bf16x8(activations));
+    store_step(a, sf, at, col, exists, gates, ups);
+}
+
+/* Of all steps, in the order that loops over them by so many warps have: MOST at most. */
+template <u32 MOST> DEV float sum_of_steps(const sums_of_steps &sums, u32 num_steps, u32 warps, u32 lane)
+{
+    float of_warps[MOST] = { 0 };
+    for (u32 begin = 0; begin < num_steps; begin += warps)
+#pragma unroll
+        for (u32 w = 0; w < MOST; w++)
+            if (w < warps && begin + w < num_steps) of_warps[w] += sums[begin + w][lane];
+#pragma unroll
+    for (int offset = 16; offset; offset /= 2)
+#pragma unroll
+        for (u32 w = 0; w < MOST; w++) of_warps[w] += __shfl_xor_sync(FULL, of_warps[w], offset);
+    float sum = of_warps[0];
+#pragma unroll
+    for (u32 w = 1; w < MOST; w++) sum += of_warps[w];              /* a warp that is none adds 0 */
+    return sum;
+}
+
+/* Adds up the sums of all steps, and stores the weight's gradient. The other warps end with it: of few
+ * columns it has few shuffles. */
+DEV void add_steps(const backward_args &a, u32 row, const sums_of_steps &sums)
+{
+    const u32 lane = threadIdx.x % 32, num_steps = blockDim.x / 32 - 1, warps = (u32)a.sum_warps;
+    const i64 slot = a.pos_to_token_topk[row];
+    const bool is_its_slot = row_of_slot(a, slot) == (i32)row;
+    barrier_sync<1>(blockDim.x);
+    const float sum = warps <= 2 ? sum_of_steps<2>(sums, num_steps, warps, lane)
+                                 : sum_of_steps<BACKWARD_WARPS>(sums, num_steps, warps, lane);
+    if (lane == 0 && is_its_slot) a.weight_grad[slot] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(IS_WHOLE ? 32 * (BACKWARD_MAX_STEPS + 1) : 32 * BACKWARD_WARPS,
+                                             IS_WHOLE ? 1 : RESIDENT)
 swiglu_backward_and_per_token_cast(const backward_args a)
 {
+    const u32 row = blockIdx.x - (u32)a.clearing_blocks;
     pdl_wait();
-    if (blockIdx.x < a.clearing_blocks) clear_slots(a);
-    else run_row(a, blockIdx.x - a.clearing_blocks);
+    if (blockIdx.x < (u32)a.clearing_blocks) {
+        clear_slots(a);
+    } else if (IS_WHOLE) {
+        SHARED(sums_of_steps, sums);
+        if (threadIdx.x + 32 < blockDim.x) run_step(a, row, sums);
+        else add_steps(a, row, sums);
+    } else {
+        run_row(a, row);
+    }
     pdl_trigger();
 }

@@ -2,10 +2,10 @@
  * swiglu_backward_and_per_token_cast.cuh - what the kernels of swiglu_backward_and_per_token_cast have in
  * common: macros, one element, the weight of a row and its gradient.
  *
- * A weight's gradient is a sum over a row, and its order is the same in all kernels and launches: warp w has
- * steps w, w + warps, ... of BACKWARD_STEP columns, a lane the same BACKWARD_VECTOR columns of each. A lane
- * adds up its own from the first to the last, then lanes add up in a tree, then warps from the first to the
- * last. */
+ * A weight's gradient is a sum over a row, and its order is the same in all kernels and launches: warp w of
+ * sum_warps has steps w, w + sum_warps, ... of BACKWARD_STEP columns, a lane the same BACKWARD_VECTOR columns
+ * of each. A lane adds up those of a step from the first to the last, then its steps, then lanes add up in a
+ * tree, then warps from the first to the last. */
 #ifndef TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
 
@@ -53,7 +53,7 @@ DEV i32 row_of_slot(const backward_args &a, i64 slot)
     return slot >= 0 && slot < a.num_weights ? a.token_topk_to_pos[slot] : -1;
 }
 
-/* Stores the gradient of a row's weight; all threads of the block bring their sums. */
+/* Stores the gradient of a row's weight; all threads of the block, sum_warps warps, bring their sums. */
 DEV void store_weight_grad(const backward_args &a, i64 slot, bool is_its_slot, float sum)
 {
     SHARED(float[BACKWARD_WARPS], of_warps);

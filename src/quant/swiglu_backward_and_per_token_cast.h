@@ -8,30 +8,37 @@
 
 #define BACKWARD_VECTOR 8           /* columns of a lane at a time, */
 #define BACKWARD_STEP 256           /* of a warp */
-#define BACKWARD_WARPS 4            /* of a row, at most; fewer where each would have */
+#define BACKWARD_WARPS 7            /* of a row, at most; fewer where each would have */
 #define BACKWARD_ROUNDS 4           /* less than so many steps: it loads one while it computes another */
+#define BACKWARD_MAX_STEPS 23       /* of a row, where each has a warp: one more adds up their sums */
+#define BACKWARD_FEW 28             /* such warps per SM, at most; where rows have more, warps loop */
 #define BACKWARD_MAX_BLOCK 256      /* columns of a factor, so that a step has it whole */
 #define BACKWARD_ANY_BLOCKS 16      /* per SM, where blocks loop over rows: several times what it holds */
 #define BACKWARD_SLOTS 1024         /* of weight_grad, which a block looks at */
 
-/* The arguments of all kernels. num_rows and num_cols are those of out. */
+/* The arguments of all kernels, in the order of their use, as few rows wait for every line of them. num_rows
+ * and num_cols are those of out. */
 typedef struct {
+    int64_t clearing_blocks;            /* the first blocks clear weight_grad where no row stores it */
+    const int32_t *pos_to_token_topk;
+    int64_t num_cols;
     const uint8_t *x;
     int64_t x_row_bytes;                /* from a row to the next */
-    tgl_sf x_sf;
     const uint16_t *grad_out;           /* bf16 */
     int64_t grad_stride;                /* elements from a row to the next */
+    tgl_sf x_sf;
+    int64_t num_blocks;                 /* factors of a half of a row */
     const float *weight;
-    const int32_t *pos_to_token_topk, *token_topk_to_pos;
     int64_t num_weights;
-    int64_t clearing_blocks;            /* the first blocks clear weight_grad where no row stores it */
     float clamp;
     uint16_t *out, *x_grad;             /* bf16 */
     uint8_t *x_grad_fp8;
     tgl_sf sf;                          /* of x_grad_fp8: the gates' columns, then the ups' */
+    const int32_t *token_topk_to_pos;
     float *weight_grad;
-    int64_t num_rows, num_cols;
-    int64_t block_cols, num_blocks;     /* columns of a factor, factors of a half of a row */
+    int64_t sum_warps;                  /* which the order of a row's sum counts on */
+    int64_t num_rows;
+    int64_t block_cols;                 /* of a factor */
 } backward_args;
 
 #endif

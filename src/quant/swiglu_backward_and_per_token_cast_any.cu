@@ -33,15 +33,18 @@ DEV float store_values(const backward_args &a, i64 row, float weight)
 {
     const i64 first = threadIdx.x / 32 * STEP + threadIdx.x % 32 * VECTOR;
     float sum = 0;
-    for (i64 begin = first; begin < a.num_cols; begin += (i64)(blockDim.x / 32) * STEP)
+    for (i64 begin = first; begin < a.num_cols; begin += (i64)(blockDim.x / 32) * STEP) {
+        float of_step = 0;
         for (i64 col = begin; col < min((i64)a.num_cols, begin + VECTOR); col++) {
             const element e = element_at(a, row, col);
             const tgl_swiglu_grads g = differentiate<false, HAS_CLAMP>(e.gate, e.up, e.grad, weight, a.clamp);
-            sum = fmaf(e.grad, g.activation, sum);
+            of_step = fmaf(e.grad, g.activation, of_step);
             a.out[row * a.num_cols + col] = (u16)pack_bf16(g.activation * weight, 0);
             a.x_grad[row * 2 * a.num_cols + col] = (u16)pack_bf16(g.gate_grad, 0);
             a.x_grad[(row * 2 + 1) * a.num_cols + col] = (u16)pack_bf16(g.up_grad, 0);
         }
+        sum += of_step;
+    }
     return sum;
 }
 
@@ -72,7 +75,7 @@ DEV void cast_block(const backward_args &a, const team &t, i64 row, i64 k, float
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 6) swiglu_backward_and_per_token_cast_any(
+extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 3) swiglu_backward_and_per_token_cast_any(
     const backward_args a)
 {
     const team t = team_for(a.block_cols);

@@ -47,16 +47,16 @@ DEV void hold_activations(const vector (&gate)[PART_ROWS], const vector (&up)[PA
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
 {
     const int rows = rows_from(at, row);
-    const u8 *from = (const u8 *)c.x + row * c.x_row_bytes + at.col * VALUE_BYTES;
+    const u8 *from = x_row(c, at, (const u8 *)c.x + at.col * VALUE_BYTES, row);
     const i64 to_ups = c.num_cols * VALUE_BYTES;
 #pragma unroll
-    for (int first = 0; first < ROWS; first += PART_ROWS, from += PART_ROWS * c.x_row_bytes) {
+    for (int first = 0; first < ROWS; first += PART_ROWS, from = x_row(c, at, from, PART_ROWS)) {
         vector gates[PART_ROWS], ups[PART_ROWS];
         if (rows >= first + PART_ROWS && has_vectors(c, at)) {
 #pragma unroll
             for (int r = 0; r < PART_ROWS; r++) {
-                load_whole(from + r * c.x_row_bytes, gates[r]);
-                load_whole(from + r * c.x_row_bytes + to_ups, ups[r]);
+                load_whole(x_row(c, at, from, r), gates[r]);
+                load_whole(x_row(c, at, from, r) + to_ups, ups[r]);
             }
         } else {
 #pragma unroll

@@ -146,7 +146,8 @@ static tgl_status check(const DLTensor *x, const DLTensor *pos_to_token_topk, co
 enum { TILES, ROW, NONE };
 typedef struct {
     int kind;
-    int64_t block_cols, lanes, lanes_for_few;   /* TILES */
+    int64_t block_cols, lanes, tiles;           /* TILES */
+    int64_t lanes_for_few;
     int64_t steps;                              /* ROW */
 } choice;
 
@@ -161,7 +162,10 @@ static choice choose(const problem *p)
     const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
     if (is_power && width <= FORWARD_MAX_BLOCK) {
         const int64_t lanes = width / vector;           /* with a vector each */
+        /* blocks that count loop over pieces as it is, and have no registers for one more loop */
+        const bool has_long_parts = (p->has_weights || p->has_experts) && !p->has_count;
         return (choice){ .kind = TILES, .block_cols = width, .lanes = least(lanes, FORWARD_LANES),
+                         .tiles = has_long_parts ? FORWARD_TILES : 1,
                          .lanes_for_few = lanes };
     }
     int64_t steps = 1;
@@ -180,8 +184,13 @@ static bool suits_vectors(const problem *p)
 }
 
 /* Beside it, each configuration has a kernel for addresses and strides that do not suit it, and where there
- * are tiles, one for few rows: more lanes share them. */
-enum { ANY, MADE, MADE_FOR_FEW };
+ * are tiles, one for few rows: more lanes share them, and a part of a row is one. Between few and many, where
+ * a part is more, is one whose parts are one. */
+enum { ANY, MADE, MADE_FOR_FEW, MADE_FOR_SOME };
+static bool has_one_for_few(choice k)
+{
+    return k.kind == TILES && (k.lanes != k.lanes_for_few || k.tiles != 1);
+}
 static tgl_status launch(const problem *p, choice k, int which, const DLTensor *on, const tgl_shape *shape,
                          tgl_stream stream, forward_args *a)
 {
@@ -191,15 +200,20 @@ static tgl_status launch(const problem *p, choice k, int which, const DLTensor *
                                        : isinf(p->clamp) ? FORWARD_NO_CLAMP : FORWARD_CLAMP };
     const tgl_macro block_cols = { "BLOCK_COLS", k.block_cols }, sf_kind = { "SF_KIND", p->sf.kind };
     const tgl_macro lanes = { "BLOCK_LANES", k.lanes }, lanes_for_few = { "BLOCK_LANES", k.lanes_for_few };
+    const tgl_macro tiles_of_part = { "TILES", k.tiles }, one_tile = { "TILES", 1 };
     const char *name = "quant/swiglu_forward_and_per_token_cast";
     const tgl_kernel any = { "quant/swiglu_forward_and_per_token_cast_any",
                              { x, format, is_rounded, clamp } };
     const tgl_kernel row = { "quant/swiglu_forward_and_per_token_cast_row",
                              { x, format, is_rounded, clamp, { "STEPS", k.steps } } };
-    const tgl_kernel tiles = { name, { x, format, is_rounded, clamp, block_cols, lanes, sf_kind } };
-    const tgl_kernel for_few = { name, { x, format, is_rounded, clamp, block_cols, lanes_for_few, sf_kind } };
-    const tgl_kernel plan[] = { any, k.kind == TILES ? tiles : row, for_few };
-    const int num_kernels = k.kind == NONE ? 1 : k.kind == ROW || k.lanes == k.lanes_for_few ? 2 : 3;
+    const tgl_kernel tiles = { name, { x, format, is_rounded, clamp, block_cols, lanes, sf_kind,
+                                       tiles_of_part } };
+    const tgl_kernel for_few = { name, { x, format, is_rounded, clamp, block_cols, lanes_for_few, sf_kind,
+                                         one_tile } };
+    const tgl_kernel for_some = { name, { x, format, is_rounded, clamp, block_cols, lanes, sf_kind,
+                                          one_tile } };
+    const tgl_kernel plan[] = { any, k.kind == TILES ? tiles : row, for_few, for_some };
+    const int num_kernels = k.kind == NONE ? 1 : !has_one_for_few(k) ? 2 : k.tiles == 1 ? 3 : 4;
     return tgl_launch(plan, num_kernels, which, on, shape, stream, (void *[]){ a });
 }
 
@@ -225,18 +239,21 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         return launch(p, k, MADE, on, &shape, stream, &a);
     }
     const int64_t wide_tile = 32 / k.lanes * k.block_cols;
-    const bool are_few = p->num_rows * ceil_div(p->num_cols, wide_tile) < enough;
+    const int64_t num_tiles = p->num_rows * ceil_div(p->num_cols, wide_tile);
+    const bool are_few = num_tiles < enough, are_many = num_tiles >= FORWARD_MANY_TILES * enough;
     const int64_t tile_cols = are_few ? 32 / k.lanes_for_few * k.block_cols : wide_tile;
-    a.num_tiles = (uint32_t)ceil_div(p->num_cols, tile_cols);
-    a.by_tiles = tgl_divisor_of(a.num_tiles);
+    a.num_parts = (uint32_t)ceil_div(p->num_cols, are_many ? k.tiles * tile_cols : tile_cols);
+    a.by_parts = tgl_divisor_of(a.num_parts);
     /* few rows are spread over all SMs */
     int64_t warps = are_few ? 1 : FORWARD_WARPS;
-    while (warps < FORWARD_WARPS && warps * target.num_sms < p->num_rows * a.num_tiles) warps *= 2;
-    a.num_pieces = (uint32_t)(ceil_div(p->num_rows, warps) * a.num_tiles);
+    while (warps < FORWARD_WARPS && warps * target.num_sms < p->num_rows * a.num_parts) warps *= 2;
+    a.num_pieces = (uint32_t)(ceil_div(p->num_rows, warps) * a.num_parts);
     /* many counts come from few blocks, as each adds to the same words */
     const int64_t blocks = p->has_count ? least(a.num_pieces, enough) : a.num_pieces;
     const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };
-    const int which = are_few && k.lanes != k.lanes_for_few ? MADE_FOR_FEW : MADE;
+    const int which = are_few && has_one_for_few(k) ? MADE_FOR_FEW
+                      : !are_many && k.tiles > 1     ? MADE_FOR_SOME
+                                                     : MADE;
     return launch(p, k, which, on, &shape, stream, &a);
 }
 

@@ -8,22 +8,24 @@
  *             bytes of codes, its factors, 4 bytes per map
  *   macros    X, FORMAT, IS_ROUNDED, CLAMP; BLOCK_COLS 8, 16, 32, 64, 128; BLOCK_LANES, a power of two: so
  *             many lanes share a block of columns. Few of them find most of a maximum by themselves, many
- *             have less to do each; SF_KIND, TGL_SF_*: where factors lie
+ *             have less to do each; SF_KIND, TGL_SF_*: where factors lie; TILES, of a part of a row
  *
- * A piece of work is WARP_COLS columns of as many rows as a block has warps, a row a warp: all that it loads
- * is under way at once, and many small pieces end together. Rows of a block are neighbours, as are their
- * factors where these lie in columns. x is aligned to 16 bytes and out to a vector's codes, rows and columns
- * are below 2^31, num_cols is a multiple of VECTOR. */
+ * A piece of work is a part of as many rows as a block has warps, a row a warp, tile after tile of WARP_COLS
+ * columns. As a rule a part is one tile: all that it loads is under way at once, and many small pieces end
+ * together. Where rows have maps, every part waits for them, and parts are longer. Rows of a block are
+ * neighbours, as are their factors where these lie in columns. x is aligned to 16 bytes and out to a vector's
+ * codes, rows and columns are below 2^31, num_cols is a multiple of VECTOR. */
 #include "numerics/divide.h"
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 
-#if !defined(BLOCK_COLS) || !defined(BLOCK_LANES) || !defined(SF_KIND)
+#if !defined(BLOCK_COLS) || !defined(BLOCK_LANES) || !defined(SF_KIND) || !defined(TILES)
 #ifdef __CUDACC_RTC__
-#error "BLOCK_COLS, BLOCK_LANES or SF_KIND is not defined"
+#error "BLOCK_COLS, BLOCK_LANES, SF_KIND or TILES is not defined"
 #endif
 #define BLOCK_COLS 128
 #define BLOCK_LANES 8
 #define SF_KIND TGL_SF_PACKED
+#define TILES 1
 #endif
 static_assert(BLOCK_COLS >= 8 && BLOCK_COLS <= FORWARD_MAX_BLOCK && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
               "BLOCK_COLS is 8, 16, 32, 64 or 128");
@@ -31,6 +33,7 @@ static_assert(BLOCK_LANES >= 1 && BLOCK_LANES <= BLOCK_COLS / VECTOR &&
                   (BLOCK_LANES & (BLOCK_LANES - 1)) == 0,
               "BLOCK_LANES is 1, 2, 4 ... BLOCK_COLS / VECTOR");
 static_assert(SF_KIND >= TGL_SF_ROWS && SF_KIND <= TGL_SF_PACKED, "SF_KIND is TGL_SF_*");
+static_assert(TILES >= 1, "TILES is 1, 2 ...");
 
 enum {
     LANES = BLOCK_LANES,
@@ -78,14 +81,14 @@ DEV void cast_tile(const forward_args &a, u32 row, i32 slot, u32 begin, clamp_co
     float v[SPAN][VECTOR];
     activations_of(gate, up, a.clamp, exists, counts, v);
     if (a.pos_to_token_topk) weigh(v, weight);
-    const u32 amax = max_of_lanes<LANES>(amax_of_values(v));
+    const u32 amax = max_of_lanes<LANES>(amax_of<SPAN * VECTOR>(v[0]));
     const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax), a.floor);
     if (!exists[0]) return;
     u8 *out = a.out + row * bytes_of_codes(a.num_cols) + bytes_of_codes(col);
 #pragma unroll
     for (int j = 0; j < SPAN; j++) {
         const codes_of_vector codes = encode(v[j], scale.inv);
-        if (exists[j]) store_codes(out + bytes_of_codes(j * NEXT), codes);
+        if (exists[j]) store_words<CODE_BYTES>(out + bytes_of_codes(j * NEXT), codes.w);
     }
     const u32 block = col / BLOCK_COLS;
     if (lane % LANES == 0)
@@ -95,13 +98,21 @@ DEV void cast_tile(const forward_args &a, u32 row, i32 slot, u32 begin, clamp_co
 
 DEV void cast_piece(const forward_args &a, u32 piece, clamp_counts &counts)
 {
-    const u32 group = tgl_divide(piece, a.by_tiles), tile = piece - group * a.num_tiles;
+    const u32 group = tgl_divide(piece, a.by_parts), part = piece - group * a.num_parts;
     const u32 row = group * (blockDim.x / 32) + threadIdx.x / 32;
     /* Warps without a row load its maps all the same: the compiler keeps what every load needs in uniform
      * registers only if the first one is where all threads come. */
     const u32 existing_row = min(row, (u32)a.num_rows - 1);
     const i32 slot = slot_of_row(a, existing_row);
-    if (row_counts(a, existing_row) && row == existing_row) cast_tile(a, row, slot, tile * WARP_COLS, counts);
+    if (row_counts(a, existing_row) && row == existing_row) {
+        u32 col = part * (TILES * WARP_COLS);
+        const u32 end = min((u32)a.num_cols, col + TILES * WARP_COLS);
+#pragma unroll 1
+        do {
+            cast_tile(a, row, slot, col, counts);
+            col += WARP_COLS;
+        } while (TILES > 1 && col < end);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(32 * FORWARD_WARPS, RESIDENT) swiglu_forward_and_per_token_cast(

@@ -116,19 +116,11 @@ template <int N> DEV void weigh(float (&v)[N][VECTOR], float weight)
     for (int i = 0; i < N * VECTOR; i++) v[i / VECTOR][i % VECTOR] *= weight;
 }
 
-/* The largest magnitude, as bits (decode.cuh). */
-template <int N> DEV u32 amax_of_values(const float (&v)[N][VECTOR])
-{
-    float m = 0;
-#pragma unroll
-    for (int i = 0; i < N * VECTOR; i++) m = fmaxf(m, fabsf(v[i / VECTOR][i % VECTOR]));
-    return __float_as_uint(m);
-}
-
 DEV i64 bytes_of_codes(i64 num_cols) { return tgl_code_bytes(FORMAT, num_cols); }
 
 /* Codes of a vector. */
-typedef struct { u32 w[FORMAT == TGL_FORMAT_E4M3 && VECTOR == 8 ? 2 : 1]; } codes_of_vector;
+enum { CODE_BYTES = FORMAT == TGL_FORMAT_E4M3 ? VECTOR : VECTOR / 2 };
+typedef struct { u32 w[(CODE_BYTES + 3) / 4]; } codes_of_vector;
 
 DEV codes_of_vector encode(const float (&v)[VECTOR], float inv)
 {
@@ -136,25 +128,8 @@ DEV codes_of_vector encode(const float (&v)[VECTOR], float inv)
     codes_of_vector codes;
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) scaled[i] = v[i] * inv;
-#if FORMAT == TGL_FORMAT_E2M1
-    codes.w[0] = encode_e2m1s<VECTOR>(scaled);
-#else
-#pragma unroll
-    for (int i = 0; i < VECTOR; i += 4)
-        codes.w[i / 4] = encode_e4m3x4(scaled[i], scaled[i + 1], scaled[i + 2], scaled[i + 3]);
-#endif
+    encode_values<FORMAT, VECTOR>(scaled, codes.w);
     return codes;
-}
-
-DEV void store_codes(u8 *to, const codes_of_vector &codes)
-{
-#if FORMAT == TGL_FORMAT_E2M1
-    if (VECTOR == 8) *(u32 *)to = codes.w[0];
-    else *(u16 *)to = (u16)codes.w[0];
-#else
-    if (VECTOR == 8) *(uint2 *)to = make_uint2(codes.w[0], codes.w[VECTOR / 4 - 1]);
-    else *(u32 *)to = codes.w[0];
-#endif
 }
 
 #endif

@@ -9,6 +9,8 @@
 
 #define FORWARD_WARPS 8             /* of a block, at most; each has a row */
 #define FORWARD_LANES 8             /* macro BLOCK_LANES, at most, where rows are many */
+#define FORWARD_TILES 2             /* of a warp, one after the other, where rows have maps to wait for */
+#define FORWARD_MANY_TILES 4        /* times what is enough for all SMs, as that takes half the warps */
 #define FORWARD_MAX_BLOCK 128       /* columns of a factor */
 #define FORWARD_ROW_THREADS 512     /* where a block is a whole row: threads of a row, at most, */
 #define FORWARD_ROW_VALUES 32       /* and values of a thread, which stay in registers */
@@ -24,8 +26,8 @@
 typedef struct {
     const char *x;
     int64_t row_bytes;                  /* of x, from a row to the next */
-    tgl_divisor by_tiles;               /* of swiglu_forward_and_per_token_cast, as these: */
-    uint32_t num_tiles, num_pieces;     /* of a row, in all */
+    tgl_divisor by_parts;               /* of swiglu_forward_and_per_token_cast, as these: */
+    uint32_t num_parts, num_pieces;     /* of a row, in all */
     int64_t num_rows, num_cols;         /* of out */
     const int32_t *pos_to_expert;       /* NULL: every row counts */
     const int32_t *pos_to_token_topk;   /* NULL: no weights */

@@ -17,17 +17,11 @@ typedef struct {
     float weight;
 } row_of_x;
 
-DEV float value_at(const char *row, i64 col)
-{
-    if (X == X_F32) return ((const float *)row)[col];
-    return __uint_as_float((u32)((const u16 *)row)[col] << 16);
-}
-
 DEV float activation_at(const row_of_x &r, i64 col, bool is_counted, clamp_counts &counts)
 {
     const forward_args &a = *r.args;
     const char *row = a.x + r.row * a.row_bytes;
-    float gate = value_at(row, col), up = value_at(row, a.num_cols + col);
+    float gate = value_at<X>(row, col), up = value_at<X>(row, a.num_cols + col);
     if (CLAMP == FORWARD_COUNT && is_counted) count_clamped(gate, up, a.clamp, counts);
     if (CLAMP) {
         gate = tgl_swiglu_gate(gate, a.clamp);

@@ -58,14 +58,14 @@ swiglu_forward_and_per_token_cast_row(const forward_args a)
         for (int s = 0; s < STEPS; s++) {
             activations_of(gate[s], up[s], a.clamp, { first + s * step < a.num_cols }, counts, v[s]);
             weigh(v[s], weight);
-            amax = max(amax, amax_of_values(v[s]));
+            amax = max(amax, amax_of<VECTOR>(v[s][0]));
         }
         const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(max_of_block(amax)), a.floor);
         u8 *out = a.out + row * bytes_of_codes(a.num_cols);
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
             if (first + s * step < a.num_cols)
-                store_codes(out + bytes_of_codes(first + s * step), encode(v[s][0], scale.inv));
+                store_words<CODE_BYTES>(out + bytes_of_codes(first + s * step), encode(v[s][0], scale.inv).w);
         if (threadIdx.x == 0) store_factor(a.sf, row, 0, true, scale.sf);
         if (CLAMP == FORWARD_COUNT) add_counts(counts, a.clamped_count);
     }

@@ -44,6 +44,9 @@ static const struct { const char *op, *line; } quick_set[] = {
     { "moe_expand_to_fused_with_sf",
       "num_tokens=9 num_topk=2 num_experts=4 hidden=576 alignment=16 sf_dtype=f32,i32 "
       "out_sf_layout=columns" },
+    { "moe_expand_to_fused_with_sf",
+      "num_tokens=1000 num_topk=8 num_experts=4 num_ranks=8 hidden=144 alignment=16 num_per_channels=8 "
+      "out_sf_layout=columns" },
     { "moe_reduce_fused", "num_tokens=6 num_topk=3 num_experts=5 hidden=7,64 alignment=4 x_sf=1 sf=1.7" },
     { "moe_reduce_fused",
       "num_tokens=513 num_topk=8 num_experts=40 routing=some_empty hidden=80 alignment=4" },
@@ -79,6 +82,8 @@ static const struct { const char *op, *line; } quick_set[] = {
     { "quant_swiglu_backward_and_per_token_cast",
       "num_rows=9 num_cols=256 num_tokens=5 num_topk=2 num_picks=6 num_per_channels=32,24 clamp=0.5 "
       "values=mixed" },
+    { "quant_swiglu_backward_and_per_token_cast",       /* in a loop */
+      "num_rows=2 num_cols=6152 num_tokens=3 num_topk=1 num_picks=2 clamp=0.5 values=mixed" },
     { NULL, NULL },
 };
 
@@ -181,13 +186,19 @@ TEST(quick_set)
     check_every_kernel("the quick set");
 }
 
+static bool has_many_sms(const case_op *op)
+{
+    return !strcmp(op->name, "moe_route") || !strcmp(op->name, "moe_get_fused_mapping");
+}
+
 static tgl_status load_nothing(case_problem *c, void *context)
 {
     (void)c, (void)context;
     return TGL_OK;
 }
 
-/* Which kernel an op takes is decided before the launch, so nothing is launched here. */
+/* Which kernel an op takes is decided before the launch, so nothing is launched here. Only route, which has
+ * clusters, and get_fused_mapping are tested with more than 4 multiprocessors. */
 TEST(lists_of_checks)
 {
     static case_problem problem;
@@ -199,6 +210,7 @@ TEST(lists_of_checks)
     launched.count = planned.count = 0;
     is_dry = true;
     for (int i = 0; (op = case_op_at(i)); i++) {
+        CHECK_OK(tgl_set_num_sms(cuda()->device.device_id, has_many_sms(op) ? 0 : 4));
         for (int64_t n = 0; n < case_count(op->lists[CASE_CHECK]); n++) {
             REQUIRE(CHECK_OK(case_at(op, op->lists[CASE_CHECK], n, &params)));
             REQUIRE(CHECK_OK(case_make_problem(op, &params, &problem)));
@@ -213,6 +225,7 @@ TEST(lists_of_checks)
         }
         CHECK_OK(tgl_prepare_end());
     }
+    CHECK_OK(tgl_set_num_sms(cuda()->device.device_id, 0));
     is_dry = false;
     check_every_kernel("the lists of checks");
     check_every_value("the lists of checks");

@@ -141,4 +141,53 @@ static inline void check_all_elements(element_check c)
         }
 }
 
+/* ---- all codes of given factors ---- */
+
+/* Every code of UE8M0, 0 and 255 too, as a factor that is given, k in a word. Each block has its factor 1.5
+ * times, and negative, and values that are special. */
+typedef tgl_status given_cast(const DLTensor *x, const DLTensor *sf, DLTensor *out,
+                              const tgl_quant_params *params, tgl_stream stream);
+static inline void check_given_codes_in(const backend *b, tgl_quant_format format, bool is_bf16,
+                                        int64_t width, int64_t k, given_cast *cast)
+{
+    enum { MOST = 256 * 128 };
+    static float x[MOST];
+    static uint8_t want[MOST], codes[4 * 256];
+    const int64_t rows = 256 / k, cols = k * width, is_pair = format == TGL_QUANT_E2M1;
+    REQUIRE(256 * width <= MOST);
+    memset(want, 0, sizeof want);
+    memset(codes, 0, sizeof codes);
+    for (int code = 0; code < 256; code++) {
+        const float sf = code == 0 ? 0 : ldexpf(1, code - 127), near = ldexpf(1, code - 127);
+        const float values[] = { 1.5f * near, -near, 0, -0.0f, 0x1.cp127f, 0x1p-130f, INFINITY, NAN };
+        codes[code / k * 4 + code % k] = (uint8_t)code;
+        for (int64_t j = 0; j < width; j++) {
+            const int64_t at = code * width + j;        /* k blocks are a row */
+            x[at] = values[(at + code / k) % 8];
+            const unsigned element = nearest_code(format, x[at] * (1 / sf));
+            want[at >> is_pair] |= (uint8_t)(is_pair && at % 2 ? element << 4 : element);
+        }
+    }
+    tensor in, given, out;
+    place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, rows, cols, x);
+    place_strided(b, &given, TGL_I32, 2, SHAPE(rows, 1), SHAPE(1, rows), codes);
+    place(b, &out, is_pair ? TGL_U8 : TGL_E4M3, 2, SHAPE(rows, cols >> is_pair), NULL);
+    CHECK_OK(cast(&in.t, &given.t, &out.t, PARAMS(.format = format, .num_per_channels = width), b->stream));
+    check_contents(b, &out, want, "out");
+    discard(b, &in);
+    discard(b, &given);
+}
+
+/* Of either dtype and format, on all SMs and on one, where rows are many. */
+static inline void check_given_codes(int64_t width, int64_t k, given_cast *cast)
+{
+    FOR_BACKENDS(b)
+        for (int i = 0; i < 8; i++) {
+            if (i / 4 && backend_is_cpu(b)) continue;
+            if (i / 4) CHECK_OK(tgl_set_num_sms(b->device.device_id, 1));
+            check_given_codes_in(b, i & 1 ? TGL_QUANT_E2M1 : TGL_QUANT_E4M3, i & 2, width, k, cast);
+            if (i / 4) CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+        }
+}
+
 #endif

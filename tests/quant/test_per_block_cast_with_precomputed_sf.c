@@ -93,6 +93,12 @@ static void check_elements(tgl_quant_format format, int64_t block_rows, int64_t 
 TEST(every_bf16_as_e4m3) { check_elements(TGL_QUANT_E4M3, 32, 32), check_elements(TGL_QUANT_E4M3, 5, 7); }
 TEST(every_bf16_as_e2m1) { check_elements(TGL_QUANT_E2M1, 32, 32), check_elements(TGL_QUANT_E2M1, 5, 7); }
 
+TEST(every_packed_factor)       /* of vectors, and of anything */
+{
+    check_given_codes(32, 4, tgl_quant_per_block_cast_with_precomputed_sf);
+    check_given_codes(7, 4, tgl_quant_per_block_cast_with_precomputed_sf);
+}
+
 TEST(num_sms)       /* threads with one, two and four rows */
 {
     check_num_sms("quant_per_block_cast_with_precomputed_sf", (const char *const[]){

@@ -87,33 +87,31 @@ TEST(worked_example_of_codes)       /* with factors, to other codes */
 
 /* ---- layouts, byte by byte ---- */
 
-/* Five rows of five blocks whose factors are all different powers of two: 2^(5 * row + block - 10). */
-enum { ROWS = 5, COLS = 640, BLOCKS = 5 };
+/* Five rows of five blocks whose factors are all different powers of two: 2^(5 * row + block - 10). A warp
+ * has a block, several have it, or no vectors fit in it. */
 static int exponent_of(int row, int block) { return 5 * row + block - 10; }
-
-static void fill_rows(float x[ROWS][COLS])
-{
-    for (int i = 0; i < ROWS; i++)
-        for (int j = 0; j < COLS; j++)
-            x[i][j] = j % 128 == 77 ? ldexpf(448, exponent_of(i, j / 128))
-                                   : ldexpf((float)(j % 7), exponent_of(i, j / 128));
-}
 
 static void check_layout(tgl_dtype dtype, const int64_t shape[2], const int64_t strides[2], const void *want)
 {
-    static float x[ROWS][COLS];
-    fill_rows(x);
-    FOR_BACKENDS(b) {
-        tensor in, out, sf;
-        place_floats(b, &in, TGL_F32, ROWS, COLS, x[0]);
-        place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, COLS), NULL);
-        place_strided(b, &sf, dtype, 2, shape, strides, NULL);
-        CHECK_OK(tgl_quant_per_token_cast(&in.t, NULL, &out.t, &sf.t,
-                                          PARAMS(.num_per_channels = 128, .round_sf = true), b->stream));
-        check_contents(b, &sf, want, "out_sf");
-        discard(b, &in);
-        discard(b, &out);
-    }
+    enum { ROWS = 5, BLOCKS = 5 };
+    const int widths[] = { 128, 320, 100 };
+    static float x[ROWS * BLOCKS * 320];
+    FOR_BACKENDS(b)
+        for (int turn = 0; turn < 2 * COUNT_OF(widths); turn++) {
+            const int width = widths[turn / 2], cols = BLOCKS * width;
+            for (int i = 0; i < ROWS * cols; i++)
+                x[i] = ldexpf(i % width == 77 ? 448 : (float)(i % 7),
+                              exponent_of(i / cols, i % cols / width));
+            const tgl_quant_params params = { .num_per_channels = width, .round_sf = true };
+            tensor in, out, sf;
+            place_floats(b, &in, turn % 2 ? TGL_BF16 : TGL_F32, ROWS, cols, x);
+            place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, cols), NULL);
+            place_strided(b, &sf, dtype, 2, shape, strides, NULL);
+            CHECK_OK(tgl_quant_per_token_cast(&in.t, NULL, &out.t, &sf.t, &params, b->stream));
+            check_contents(b, &sf, want, "out_sf");
+            discard(b, &in);
+            discard(b, &out);
+        }
 }
 
 TEST(packed_factors_are_at_their_bytes)

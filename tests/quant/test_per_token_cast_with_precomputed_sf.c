@@ -3,7 +3,7 @@
  * encoder of a format alone: elements are tested here. */
 #include <float.h>
 
-#include "support.h"
+#include "elements.h"
 
 TESTS_OF_TABLE("quant_per_token_cast_with_precomputed_sf")
 
@@ -145,6 +145,19 @@ TEST(factors_at_the_ends)
             discard(b, &in);
             discard(b, &sf);
         }
+}
+
+static tgl_status cast_given(const DLTensor *x, const DLTensor *sf, DLTensor *out,
+                             const tgl_quant_params *params, tgl_stream stream)
+{
+    return tgl_quant_per_token_cast_with_precomputed_sf(x, NULL, sf, out, params, stream);
+}
+
+TEST(every_packed_factor)       /* in a warp, a row, and anything */
+{
+    check_given_codes(128, 4, cast_given);
+    check_given_codes(8, 1, cast_given);
+    check_given_codes(7, 4, cast_given);
 }
 
 /* The factors that per_token_cast found give its codes again where they are powers of two. */

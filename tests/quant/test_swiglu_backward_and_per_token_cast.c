@@ -1,8 +1,48 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_swiglu_backward_and_per_token_cast, on every device of the tests. */
-#include "support.h"
+#include "elements.h"
 
 TESTS_OF_TABLE("quant_swiglu_backward_and_per_token_cast")
+
+/* Rows of `cols` gates, then as many ups. Outputs that are NULL are not looked at. */
+typedef struct {
+    int64_t rows, cols, slots;
+    const uint8_t *x;
+    const float *x_sf, *weight;
+    const uint16_t *grad;
+    const int32_t *pos_to_slot, *slot_to_pos;
+    uint16_t *out, *x_grad;
+    uint8_t *fp8;
+    float *sf, *weight_grad;
+} table;
+static void backward_of(const backend *b, const tgl_quant_params *params, const table *t)
+{
+    const int64_t width = params->num_per_channels ? params->num_per_channels : t->cols;
+    const int64_t blocks = 2 * ((t->cols + width - 1) / width);
+    tensor x, x_sf, grad, weight, pos, slots, out, fp8, sf, x_grad, weight_grad;
+    place(b, &x, TGL_E4M3, 2, SHAPE(t->rows, 2 * t->cols), t->x);
+    place(b, &x_sf, TGL_F32, 2, SHAPE(t->rows, blocks), t->x_sf);
+    place(b, &grad, TGL_BF16, 2, SHAPE(t->rows, t->cols), t->grad);
+    place(b, &weight, TGL_F32, 2, SHAPE(t->slots, 1), t->weight);
+    place(b, &pos, TGL_I32, 1, SHAPE(t->rows), t->pos_to_slot);
+    place(b, &slots, TGL_I32, 2, SHAPE(t->slots, 1), t->slot_to_pos);
+    place(b, &out, TGL_BF16, 2, SHAPE(t->rows, t->cols), NULL);
+    place(b, &fp8, TGL_E4M3, 2, SHAPE(t->rows, 2 * t->cols), NULL);
+    place(b, &sf, TGL_F32, 2, SHAPE(t->rows, blocks), NULL);
+    place(b, &x_grad, TGL_BF16, 2, SHAPE(t->rows, 2 * t->cols), NULL);
+    place(b, &weight_grad, TGL_F32, 2, SHAPE(t->slots, 1), NULL);
+    CHECK_OK(tgl_quant_swiglu_backward_and_per_token_cast(&x.t, &x_sf.t, &grad.t, &weight.t, &pos.t, &slots.t,
+                                                          &out.t, &fp8.t, &sf.t, &x_grad.t, &weight_grad.t,
+                                                          params, b->stream));
+    tensor *outputs[] = { &out, &fp8, &sf, &x_grad, &weight_grad };
+    void *to[] = { t->out, t->fp8, t->sf, t->x_grad, t->weight_grad };
+    for (int i = 0; i < COUNT_OF(to); i++) {
+        if (to[i]) fetch(b, outputs[i], to[i]);
+        else discard(b, outputs[i]);
+    }
+    tensor *inputs[] = { &x, &x_sf, &grad, &weight, &pos, &slots };
+    for (int i = 0; i < COUNT_OF(inputs); i++) discard(b, inputs[i]);
+}
 
 /* ---- one element ---- */
 
@@ -14,28 +54,10 @@ static result backward(const backend *b, const tgl_quant_params *params, const u
     result r;
     const int32_t pos = slot < 0 ? -1 : 0;
     const uint16_t g = to_bf16(grad);
-    tensor x, sf, grad_out, w, map, slots, out, fp8, grad_sf, x_grad, weight_grad;
-    place(b, &x, TGL_E4M3, 2, SHAPE(1, 2), codes);
-    place(b, &sf, TGL_F32, 2, SHAPE(1, 2), x_sf);
-    place(b, &grad_out, TGL_BF16, 2, SHAPE(1, 1), &g);
-    place(b, &w, TGL_F32, 2, SHAPE(1, 1), &weight);
-    place(b, &map, TGL_I32, 1, SHAPE(1), &slot);
-    place(b, &slots, TGL_I32, 2, SHAPE(1, 1), &pos);
-    place(b, &out, TGL_BF16, 2, SHAPE(1, 1), NULL);
-    place(b, &fp8, TGL_E4M3, 2, SHAPE(1, 2), NULL);
-    place(b, &grad_sf, TGL_F32, 2, SHAPE(1, 2), NULL);
-    place(b, &x_grad, TGL_BF16, 2, SHAPE(1, 2), NULL);
-    place(b, &weight_grad, TGL_F32, 2, SHAPE(1, 1), NULL);
-    CHECK_OK(tgl_quant_swiglu_backward_and_per_token_cast(&x.t, &sf.t, &grad_out.t, &w.t, &map.t, &slots.t,
-                                                          &out.t, &fp8.t, &grad_sf.t, &x_grad.t,
-                                                          &weight_grad.t, params, b->stream));
-    fetch(b, &out, &r.out);
-    fetch(b, &fp8, r.fp8);
-    fetch(b, &grad_sf, r.sf);
-    fetch(b, &x_grad, r.x_grad);
-    fetch(b, &weight_grad, &r.weight_grad);
-    tensor *inputs[] = { &x, &sf, &grad_out, &w, &map, &slots };
-    for (int i = 0; i < COUNT_OF(inputs); i++) discard(b, inputs[i]);
+    backward_of(b, params, &(table){ .rows = 1, .cols = 1, .slots = 1, .x = codes, .x_sf = x_sf, .grad = &g,
+                                     .weight = &weight, .pos_to_slot = &slot, .slot_to_pos = &pos,
+                                     .out = &r.out, .fp8 = r.fp8, .sf = r.sf, .x_grad = r.x_grad,
+                                     .weight_grad = &r.weight_grad });
     return r;
 }
 
@@ -98,32 +120,85 @@ TEST(slots_that_are_not_theirs)
         { { 0, -1 }, { 0, 1, -5 }, { true, false, false } },    /* row 1 is padding */
         { { 0, 0 }, { 0, 0, 1 }, { true, false, false } },      /* both point to slot 0 */
         { { 0, 1 }, { -1, -1, -1 }, { false, false, false } },
+        { { 0, 1 }, { 0, 2, INT32_MAX }, { true, false, false } },      /* there are no such rows */
     };
     FOR_BACKENDS(b)
         for (int i = 0; i < COUNT_OF(rows); i++) {
-            const uint16_t grad[2] = { 0x3f80, 0x3f80 };
+            const uint16_t ones[2] = { 0x3f80, 0x3f80 };
             float seen[3];
-            tensor x, sf, grad_out, w, map, slots, out, fp8, grad_sf, x_grad, weight_grad;
-            place(b, &x, TGL_E4M3, 2, SHAPE(2, 2), BYTES(0x38, 0x40, 0x38, 0x40));      /* gates 1, ups 2 */
-            place(b, &sf, TGL_F32, 2, SHAPE(2, 2), F32S(1, 1, 1, 1));
-            place(b, &grad_out, TGL_BF16, 2, SHAPE(2, 1), grad);
-            place(b, &w, TGL_F32, 2, SHAPE(3, 1), F32S(1, 1, 1));
-            place(b, &map, TGL_I32, 1, SHAPE(2), rows[i].pos);
-            place(b, &slots, TGL_I32, 2, SHAPE(3, 1), rows[i].slots);
-            place(b, &out, TGL_BF16, 2, SHAPE(2, 1), NULL);
-            place(b, &fp8, TGL_E4M3, 2, SHAPE(2, 2), NULL);
-            place(b, &grad_sf, TGL_F32, 2, SHAPE(2, 2), NULL);
-            place(b, &x_grad, TGL_BF16, 2, SHAPE(2, 2), NULL);
-            place(b, &weight_grad, TGL_F32, 2, SHAPE(3, 1), NULL);
-            CHECK_OK(tgl_quant_swiglu_backward_and_per_token_cast(
-                &x.t, &sf.t, &grad_out.t, &w.t, &map.t, &slots.t, &out.t, &fp8.t, &grad_sf.t, &x_grad.t,
-                &weight_grad.t, PARAMS(0), b->stream));
-            fetch(b, &weight_grad, seen);
+            backward_of(b, PARAMS(0), &(table){ .rows = 2, .cols = 1, .slots = 3,
+                                                .x = BYTES(0x38, 0x40, 0x38, 0x40),     /* gates 1, ups 2 */
+                                                .x_sf = F32S(1, 1, 1, 1), .grad = ones,
+                                                .weight = F32S(1, 1, 1), .pos_to_slot = rows[i].pos,
+                                                .slot_to_pos = rows[i].slots, .weight_grad = seen });
             for (int k = 0; k < 3; k++)
-                CHECK_THAT(fabs(seen[k] - (rows[i].is_set[k] ? 1.4621172 : 0)) < 1e-5,
+                CHECK_THAT(rows[i].is_set[k] ? fabs(seen[k] - 1.4621172) < 1e-5 : seen[k] == 0,
                            "%s: maps %d: weight_grad[%d] is %g", b->name, i, k, (double)seen[k]);
-            tensor *rest[] = { &x, &sf, &grad_out, &w, &map, &slots, &out, &fp8, &grad_sf, &x_grad };
-            for (int k = 0; k < COUNT_OF(rest); k++) discard(b, rest[k]);
+        }
+}
+
+TEST(many_slots)        /* of which one has a row; for vectors, and for anything */
+{
+    enum { SLOTS = 3000, MOST = 8 };
+    static float weight[SLOTS], seen[SLOTS];
+    static int32_t slot_to_pos[SLOTS];
+    const int32_t slot = 2500;
+    uint8_t x[2 * MOST];
+    uint16_t ones[MOST];
+    for (int i = 0; i < SLOTS; i++) slot_to_pos[i] = i == slot ? 0 : -1;
+    for (int i = 0; i < 2 * MOST; i++) x[i] = 0x38, ones[i / 2] = 0x3f80;
+    FOR_BACKENDS(b)
+        for (int cols = 1; cols <= MOST; cols += MOST - 1) {
+            backward_of(b, PARAMS(0), &(table){ .rows = 1, .cols = cols, .slots = SLOTS, .x = x,
+                                                .x_sf = F32S(1, 1), .grad = ones, .weight = weight,
+                                                .pos_to_slot = &slot, .slot_to_pos = slot_to_pos,
+                                                .weight_grad = seen });
+            for (int i = 0; i < SLOTS; i++)
+                CHECK_THAT(i == slot ? fabs(seen[i] - 0.7310586 * cols) < 1e-5 : seen[i] == 0,
+                           "%s: %d columns: weight_grad[%d] is %g", b->name, cols, i, (double)seen[i]);
+        }
+}
+
+/* A weight that is not there counts as 0, and signs stay; the slots that point to its row get nothing. Row 1
+ * has the weight of row 0, whose slot it is. On all SMs, and on one, for which rows are many. */
+TEST(weights_that_are_not_there)
+{
+    enum { ROWS = 35, MOST = 8 };
+    const int32_t pos[] = { -1, INT32_MIN, 3, INT32_MAX }, slots[] = { 2, 4, 0 };
+    static uint8_t x[ROWS * 2 * MOST], fp8[ROWS * 2 * MOST];
+    uint16_t grad[ROWS * MOST], out[ROWS * MOST], x_grad[ROWS * 2 * MOST];
+    int32_t pos_to_slot[ROWS];
+    float x_sf[ROWS * 2], weight_grad[3];
+    for (int i = 0; i < ROWS; i++) pos_to_slot[i] = i < 2 ? 2 : pos[i % 4];
+    for (int i = 0; i < ROWS * 2; i++) x_sf[i] = 1;
+    FOR_BACKENDS(b)
+        for (int turn = 0; turn < (backend_is_cpu(b) ? 2 : 4); turn++) {
+            const int cols = turn & 1 ? MOST : 1;
+            for (int i = 0; i < ROWS * 2 * cols; i++) x[i] = i / cols % 2 ? 0xb8 : 0x38;    /* 1, ups -1 */
+            for (int i = 0; i < ROWS * cols; i++) grad[i] = i / cols == 1 ? 0x4000 : 0x3f80;
+            if (turn & 2) CHECK_OK(tgl_set_num_sms(b->device.device_id, 1));
+            backward_of(b, PARAMS(0), &(table){ .rows = ROWS, .cols = cols, .slots = 3, .x = x, .x_sf = x_sf,
+                                                .grad = grad, .weight = F32S(5, 7, 9),
+                                                .pos_to_slot = pos_to_slot, .slot_to_pos = slots, .out = out,
+                                                .fp8 = fp8, .x_grad = x_grad, .weight_grad = weight_grad });
+            if (turn & 2) CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+            for (int i = 0; i < ROWS * cols; i++) {
+                const int row = i / cols, gate = row * 2 * cols + i % cols, up = gate + cols;
+                if (row < 2) {      /* 9 * silu(1) * -1 = -6.5795, and gradients */
+                    CHECK_THAT(out[i] == 0xc0d3 && fp8[gate] == 0xfe && fp8[up] == 0x7e,
+                               "%s: %d columns: row %d has 0x%04x", b->name, cols, row, out[i]);
+                    continue;
+                }
+                CHECK_THAT(out[i] == 0x8000 && x_grad[gate] == 0x8000 && x_grad[up] == 0,
+                           "%s: %d columns: row %d, slot %d: 0x%04x, gradients 0x%04x, 0x%04x", b->name, cols,
+                           row, (int)pos_to_slot[row], out[i], x_grad[gate], x_grad[up]);
+                CHECK_THAT(fp8[gate] == 0x80 && fp8[up] == 0, "%s: %d columns: row %d: codes 0x%02x, 0x%02x",
+                           b->name, cols, row, fp8[gate], fp8[up]);
+            }
+            CHECK_THAT(weight_grad[0] == 0 && weight_grad[1] == 0 &&
+                           fabs(weight_grad[2] + 0.7310586 * cols) < 1e-5,
+                       "%s: weight_grad is %g, %g, %g", b->name, (double)weight_grad[0],
+                       (double)weight_grad[1], (double)weight_grad[2]);
         }
 }
 
@@ -176,26 +251,13 @@ TEST(the_slope_is_an_fma)
         }
     }
     FOR_BACKENDS(b) {
-        tensor in, in_sf, grad_out, weight, map, slots, out, codes, grad_sf, x_grad, weight_grad;
         static float ones[ROWS];
         for (int i = 0; i < ROWS; i++) ones[i] = 1;
         const int64_t rows = b->is_emulated ? 8 : ROWS;
-        place(b, &in, TGL_E4M3, 2, SHAPE(rows, 2 * COLS), x);
-        place(b, &in_sf, TGL_F32, 2, SHAPE(rows, 2 * COLS), x_sf);
-        place(b, &grad_out, TGL_BF16, 2, SHAPE(rows, COLS), grad);
-        place(b, &weight, TGL_F32, 2, SHAPE(rows, 1), ones);
-        place(b, &map, TGL_I32, 1, SHAPE(rows), pos);
-        place(b, &slots, TGL_I32, 2, SHAPE(rows, 1), pos);
-        place(b, &out, TGL_BF16, 2, SHAPE(rows, COLS), NULL);
-        place(b, &codes, TGL_E4M3, 2, SHAPE(rows, 2 * COLS), NULL);
-        place(b, &grad_sf, TGL_F32, 2, SHAPE(rows, 2 * COLS), NULL);
-        place(b, &x_grad, TGL_BF16, 2, SHAPE(rows, 2 * COLS), NULL);
-        place(b, &weight_grad, TGL_F32, 2, SHAPE(rows, 1), NULL);
-        CHECK_OK(tgl_quant_swiglu_backward_and_per_token_cast(
-            &in.t, &in_sf.t, &grad_out.t, &weight.t, &map.t, &slots.t, &out.t, &codes.t, &grad_sf.t,
-            &x_grad.t, &weight_grad.t, PARAMS(.num_per_channels = 1), b->stream));
-        fetch(b, &grad_sf, sf);
-        fetch(b, &codes, fp8);
+        backward_of(b, PARAMS(.num_per_channels = 1),
+                    &(table){ .rows = rows, .cols = COLS, .slots = rows, .x = x[0], .x_sf = x_sf[0],
+                              .grad = grad[0], .weight = ones, .pos_to_slot = pos, .slot_to_pos = pos,
+                              .fp8 = fp8[0], .sf = sf[0] });
         int with_fma = 0, without = 0;
         for (int64_t i = 0; i < rows; i++)
             for (int j = 0; j < COLS; j++) {
@@ -209,8 +271,132 @@ TEST(the_slope_is_an_fma)
             }
         CHECK_THAT(with_fma > 30 && with_fma > 4 * without, "%s: %d as with an fma, %d as without", b->name,
                    with_fma, without);
-        tensor *inputs[] = { &in, &in_sf, &grad_out, &weight, &map, &slots, &out, &x_grad, &weight_grad };
-        for (int i = 0; i < COUNT_OF(inputs); i++) discard(b, inputs[i]);
+    }
+}
+
+/* ---- every step rounds as it says ---- */
+
+/* Is 1 + exp(-a) the same float for any exp that is a few units off? It is where exp is small beside 1. */
+static bool is_certain(float a, float *divisor)
+{
+    const double e = exp(-(double)a);
+    *divisor = (float)(1 + e);
+    return (float)(1 + e * (1 - 0x1p-20)) == *divisor && (float)(1 + e * (1 + 0x1p-20)) == *divisor;
+}
+
+/* A value of e4m3 whose product with sf is certain, if it is a gate. */
+static uint8_t random_code(test_random *r, float sf, bool is_gate)
+{
+    for (float divisor;;) {
+        const uint8_t code = (uint8_t)test_below(r, 256);
+        if ((code & 0x7f) == 0x7f) continue;
+        const float magnitude = (float)magnitude_of(TGL_QUANT_E4M3, code & 0x7f);
+        if (!is_gate || is_certain((code >> 7 ? -magnitude : magnitude) * sf, &divisor)) return code;
+    }
+}
+
+enum { EXACT_ROWS = 32, EXACT_COLS = 384 };
+typedef struct {
+    uint8_t x[EXACT_ROWS][2][EXACT_COLS], fp8[EXACT_ROWS][2][EXACT_COLS];
+    uint16_t grad[EXACT_ROWS][EXACT_COLS], out[EXACT_ROWS][EXACT_COLS], x_grad[EXACT_ROWS][2][EXACT_COLS];
+    float x_sf[EXACT_ROWS * 2 * EXACT_COLS], sf[EXACT_ROWS * 2 * EXACT_COLS], weight[EXACT_ROWS];
+    int32_t pos[EXACT_ROWS];
+} exact_table;
+
+/* What comes of row i: the formulas of the header, an operation of C for each of theirs. */
+static void expect_row(exact_table *t, int i, int width, float clamp)
+{
+    float grads[2][EXACT_COLS];
+    const int blocks = EXACT_COLS / width;
+    for (int j = 0; j < EXACT_COLS; j++) {
+        float v[2], divisor;
+        bool is_cut[2];
+        for (int half = 0; half < 2; half++) {
+            const uint8_t code = t->x[i][half][j];
+            const float magnitude = (float)magnitude_of(TGL_QUANT_E4M3, code & 0x7f);
+            v[half] = (code >> 7 ? -magnitude : magnitude) * t->x_sf[(i * 2 + half) * blocks + j / width];
+            is_cut[half] = v[half] > clamp || (half && v[half] < -clamp);
+            if (is_cut[half]) v[half] = v[half] > clamp ? clamp : -clamp;
+        }
+        REQUIRE(is_certain(v[0], &divisor));
+        const float s = 1 / divisor, g = float_of((uint32_t)t->grad[i][j] << 16), rest = 1 - s;
+        const float silu = v[0] / divisor, act = silu * v[1], gw = g * t->weight[i], ws = gw * s;
+        const float by_up = ws * v[1], out = act * t->weight[i];
+        grads[0][j] = is_cut[0] ? 0 : by_up * fmaf(v[0], rest, 1);
+        grads[1][j] = is_cut[1] ? 0 : ws * v[0];
+        case_encode(TGL_BF16, (double)out, &t->out[i][j]);
+        for (int half = 0; half < 2; half++)
+            case_encode(TGL_BF16, (double)grads[half][j], &t->x_grad[i][half][j]);
+    }
+    for (int k = 0; k < 2 * blocks; k++) {
+        const float *block = grads[k / blocks] + k % blocks * width;
+        float amax = 0;
+        for (int j = 0; j < width; j++) amax = fmaxf(amax, fabsf(block[j]));
+        const block_factor f = factor_of_block(TGL_QUANT_E4M3, amax, false);
+        t->sf[i * 2 * blocks + k] = f.sf;
+        for (int j = 0; j < width; j++)
+            t->fp8[i][k / blocks][k % blocks * width + j] = nearest_code(TGL_QUANT_E4M3, block[j] * f.inv);
+    }
+}
+
+static void check_same(const backend *b, int width, const char *name, const void *seen, const void *want,
+                       int count, size_t size)
+{
+    for (int i = 0; i < count; i++) {
+        uint32_t is = 0, wanted = 0;
+        memcpy(&is, (const char *)seen + (size_t)i * size, size);
+        memcpy(&wanted, (const char *)want + (size_t)i * size, size);
+        if (!CHECK_THAT(is == wanted, "%s: blocks of %d: %s: element %d is 0x%x, want 0x%x", b->name, width,
+                        name, i, is, wanted))
+            break;
+    }
+}
+
+static void check_exact(int width, float clamp)
+{
+    static exact_table want, seen;
+    test_random r = test_seed("every_step_rounds");
+    const int blocks = EXACT_COLS / width;
+    for (int i = 0; i < EXACT_ROWS; i++) {
+        want.pos[i] = i;
+        want.weight[i] = 0.5f + (float)test_below(&r, 1 << 20) * 0x1p-20f;
+        for (int k = 0; k < 2 * blocks; k++) {
+            const float least = i % 2 ? 0.04f : 0.3f;           /* with the smaller one no gate is large */
+            want.x_sf[i * 2 * blocks + k] = least * (1 + (float)test_below(&r, 1 << 20) * 0x1p-20f);
+        }
+        for (int j = 0; j < EXACT_COLS; j++) {
+            want.grad[i][j] = (uint16_t)(test_below(&r, 2) << 15 | (0x3f00 + test_below(&r, 0x100)));
+            for (int half = 0; half < 2; half++)
+                want.x[i][half][j] = random_code(&r, want.x_sf[(i * 2 + half) * blocks + j / width], !half);
+        }
+        expect_row(&want, i, width, clamp);
+    }
+    const tgl_quant_params params = { .num_per_channels = width, .has_swiglu_clamp_value = isfinite(clamp),
+                                      .swiglu_clamp_value = clamp };
+    FOR_BACKENDS(b)
+        for (int one = 0; one < (backend_is_cpu(b) ? 1 : 2); one++) {      /* SM, for which rows are many */
+            if (one) CHECK_OK(tgl_set_num_sms(b->device.device_id, 1));
+            backward_of(b, &params, &(table){ .rows = EXACT_ROWS, .cols = EXACT_COLS, .slots = EXACT_ROWS,
+                                              .x = want.x[0][0], .x_sf = want.x_sf, .grad = want.grad[0],
+                                              .weight = want.weight, .pos_to_slot = want.pos,
+                                              .slot_to_pos = want.pos, .out = seen.out[0],
+                                              .fp8 = seen.fp8[0][0], .sf = seen.sf,
+                                              .x_grad = seen.x_grad[0][0] });
+            if (one) CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+            const int count = EXACT_ROWS * EXACT_COLS;
+            check_same(b, width, "out", seen.out, want.out, count, 2);
+            check_same(b, width, "x_grad", seen.x_grad, want.x_grad, 2 * count, 2);
+            check_same(b, width, "x_grad_fp8", seen.fp8, want.fp8, 2 * count, 1);
+            check_same(b, width, "x_grad_sf", seen.sf, want.sf, EXACT_ROWS * 2 * blocks, 4);
+        }
+}
+
+TEST(every_step_rounds)     /* once, in the order of the header; FP8 is of f32 gradients */
+{
+    const int widths[] = { 8, 24, 128 };        /* vectors, anything, and what the CPU has loops for */
+    for (int w = 0; w < COUNT_OF(widths); w++) {
+        check_exact(widths[w], INFINITY);
+        check_exact(widths[w], 10);
     }
 }
 
@@ -240,11 +426,62 @@ TEST(no_rows)       /* weight_grad is still all zeros */
     }
 }
 
-TEST(num_sms)       /* blocks of any kind of rows loop */
+TEST(num_sms)       /* blocks of any kind of rows loop; of one SM, warps of several steps do */
 {
     check_num_sms("quant_swiglu_backward_and_per_token_cast", (const char *const[]){
         "num_rows=70 num_cols=9 num_tokens=35 num_topk=2 num_picks=70 clamp=0.5 values=mixed",
-        "num_rows=33 num_cols=128 num_tokens=40 num_topk=8 num_picks=30 round=1 values=mixed", NULL });
+        "num_rows=33 num_cols=128 num_tokens=40 num_topk=8 num_picks=30 round=1 values=mixed",
+        "num_rows=7 num_cols=1288 num_tokens=5 num_topk=2 num_picks=6 values=mixed", NULL });
+}
+
+/* The gradient of a weight, and with it all others, is the same to the last bit whether a warp has one step of
+ * a row or several: with one SM, rows are many. */
+enum { ORDER_ROWS = 5, ORDER_COLS = 4360, ORDER_BLOCKS = 2 * 35 };
+static void check_order(int num_cols, const tgl_quant_params *params)
+{
+    static uint8_t x[ORDER_ROWS * 2 * ORDER_COLS];
+    static float x_sf[ORDER_ROWS * ORDER_BLOCKS];
+    static uint16_t grad[ORDER_ROWS * ORDER_COLS], x_grads[2][ORDER_ROWS * 2 * ORDER_COLS];
+    int32_t pos[ORDER_ROWS];
+    float ones[ORDER_ROWS], sums[2][ORDER_ROWS];
+    const int num_blocks = 2 * ((num_cols + 127) / 128);
+    test_random r = test_seed("sums_have_one_order");
+    for (int i = 0; i < ORDER_ROWS; i++) {
+        pos[i] = i;
+        ones[i] = 1;
+    }
+    for (int i = 0; i < ORDER_ROWS * num_blocks; i++) x_sf[i] = test_below(&r, 8) ? 0.125f : 2;
+    for (int i = 0; i < ORDER_ROWS * 2 * num_cols; i++)
+        x[i] = (uint8_t)(test_below(&r, 2) << 7 | test_below(&r, 0x50));
+    for (int i = 0; i < ORDER_ROWS * num_cols; i++)
+        grad[i] = (uint16_t)(test_below(&r, 2) << 15 | (test_below(&r, 0x100) + 0x3f00));
+    FOR_BACKENDS(b) {
+        if (backend_is_cpu(b)) continue;
+        for (int one = 0; one < 2; one++) {
+            CHECK_OK(tgl_set_num_sms(b->device.device_id, one));
+            backward_of(b, params, &(table){ .rows = ORDER_ROWS, .cols = num_cols, .slots = ORDER_ROWS,
+                                             .x = x, .x_sf = x_sf, .grad = grad, .weight = ones,
+                                             .pos_to_slot = pos, .slot_to_pos = pos,
+                                             .x_grad = x_grads[one], .weight_grad = sums[one] });
+            CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+        }
+        for (int i = 0; i < ORDER_ROWS; i++)
+            CHECK_THAT(sums[0][i] == sums[1][i], "%s: %d columns: row %d: %a in steps, %a in a loop", b->name,
+                       num_cols, i, (double)sums[0][i], (double)sums[1][i]);
+        for (int i = 0; i < ORDER_ROWS * 2 * num_cols; i++)
+            CHECK_THAT(x_grads[0][i] == x_grads[1][i], "%s: %d columns: gradient %d: 0x%04x in steps, 0x%04x "
+                       "in a loop", b->name, num_cols, i, x_grads[0][i], x_grads[1][i]);
+    }
+}
+
+TEST(sums_have_one_order)
+{
+    const int num_cols[] = { ORDER_COLS, 1288 };        /* 18 steps of 5 warps, 6 steps of 2 */
+    for (int i = 0; i < COUNT_OF(num_cols); i++) {
+        check_order(num_cols[i], PARAMS(.num_per_channels = 128));
+        check_order(num_cols[i], PARAMS(.num_per_channels = 128, .has_swiglu_clamp_value = true,
+                                        .swiglu_clamp_value = 7));
+    }
 }
 
 /* ---- errors ---- */

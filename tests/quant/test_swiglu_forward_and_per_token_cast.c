@@ -52,104 +52,121 @@ TEST(worked_example)
 
 /* ---- the activation itself ---- */
 
-/* With blocks of one value, a factor that is not rounded is the magnitude of the activation, divided by
- * 448. */
-static double factor_in_double(float gate, float up)
+/* Where a block has one value that is not 0, a factor that is not rounded is the magnitude of its activation,
+ * divided by 448. With LEAST for a floor it tells it of nearly all gates; those just above where exp is
+ * infinite, at -88.72, have a large up. */
+static const float LEAST = 1e-30f;
+static float up_for(float gate) { return gate > -89 && gate < -64 ? 0x1p120f : 1; }
+
+/* In units of the last place of the result. Shorter ways have the device's own exp2, which the emulated one
+ * takes to be as bad as PTX allows. */
+static double most_units(const backend *b) { return b->is_emulated ? 7 : 5; }
+
+static void check_gate(const char *name, float gate, float up, uint8_t code, float sf, double most)
 {
-    return fabs(gate / (1 + exp(-(double)gate)) * up) / 448;
+    const bool is_negative = signbit(gate) != signbit(up);
+    const double want = fabs(gate / (1 + exp(-(double)gate)) * up) / 448, least = (double)(LEAST / 448);
+    if (isnan(gate) || isinf(gate)) {           /* -inf / inf is NaN, too */
+        CHECK_THAT(code == 0x7f && sf == (gate > 0 ? INFINITY : LEAST / 448),
+                   "%s: gate %a: code 0x%02x, factor %a", name, (double)gate, code, (double)sf);
+    } else if (want < least * 0.999) {          /* below the floor, zeros of both signs too */
+        CHECK_THAT(sf == LEAST / 448, "%s: gate %a: factor %a", name, (double)gate, (double)sf);
+        CHECK_THAT(code >> 7 == is_negative && (code & 0x7f) != 0x7f, "%s: gate %a: code 0x%02x", name,
+                   (double)gate, code);
+    } else if (want > least * 1.001) {
+        const double error = fabs(sf - want) / ldexp(1, ilogb(want) - 23);
+        CHECK_THAT(error <= most, "%s: gate %a: factor %a is %g units off", name, (double)gate, (double)sf,
+                   error);
+        CHECK_THAT(code == (is_negative ? 0xfe : 0x7e), "%s: gate %a: code 0x%02x", name, (double)gate, code);
+    }
 }
 
-TEST(every_bf16_gate)
+/* Casts rows of gates, then ups, with a factor for `block` columns. */
+static void cast_gates(const backend *b, bool is_bf16, int64_t rows, int64_t cols, int64_t block,
+                       const float *x, void *codes, void *sf)
+{
+    tensor in, out, out_sf;
+    place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, rows, 2 * cols, x);
+    place(b, &out, TGL_E4M3, 2, SHAPE(rows, cols), NULL);
+    place(b, &out_sf, TGL_F32, 2, SHAPE(rows, cols / block), NULL);
+    CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(
+        &in.t, NULL, NULL, NULL, NULL, &out.t, &out_sf.t,
+        PARAMS(.num_per_channels = block, .has_sf_clamp_min = true, .sf_clamp_min = LEAST), b->stream));
+    fetch(b, &out, codes);
+    fetch(b, &out_sf, sf);
+    discard(b, &in);
+}
+
+TEST(every_bf16_gate)       /* in blocks of one: not by the kernels with shorter ways, which come next */
 {
     enum { ROWS = 256, COLS = 256 };
     static float x[ROWS][2 * COLS], sf[ROWS][COLS];
     static uint8_t codes[ROWS][COLS];
-    const float floor = 1e-30f;
     for (uint32_t i = 0; i < ROWS * COLS; i++) {
-        x[i / COLS][i % COLS] = float_of(i << 16);
-        x[i / COLS][COLS + i % COLS] = i & 1 ? -1 : 1;
+        const float gate = float_of(i << 16);
+        x[i / COLS][i % COLS] = gate;
+        x[i / COLS][COLS + i % COLS] = i & 1 ? -up_for(gate) : up_for(gate);
     }
     FOR_BACKENDS(b)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
             if (b->is_emulated && !is_bf16) continue;
-            tensor in, out, out_sf;
-            double worst = 0;
-            place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, ROWS, 2 * COLS, x[0]);
-            place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, COLS), NULL);
-            place(b, &out_sf, TGL_F32, 2, SHAPE(ROWS, COLS), NULL);
-            CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(
-                &in.t, NULL, NULL, NULL, NULL, &out.t, &out_sf.t,
-                PARAMS(.num_per_channels = 1, .has_sf_clamp_min = true, .sf_clamp_min = floor), b->stream));
-            fetch(b, &out, codes);
-            fetch(b, &out_sf, sf);
+            cast_gates(b, is_bf16, ROWS, COLS, 1, x[0], codes, sf);
             for (int i = 0; i < ROWS; i++)
-                for (int j = 0; j < COLS; j++) {
-                    const float gate = x[i][j], up = x[i][COLS + j];
-                    const bool is_negative = signbit(gate) != signbit(up);
-                    const double want = factor_in_double(gate, up), least = (double)(floor / 448);
-                    if (isnan(gate) || isinf(gate)) {           /* -inf / inf is NaN, too */
-                        CHECK_THAT(codes[i][j] == 0x7f && sf[i][j] == (gate > 0 ? INFINITY : floor / 448),
-                                   "%s: gate %a: code 0x%02x, factor %a", b->name, (double)gate, codes[i][j],
-                                   (double)sf[i][j]);
-                    } else if (want < least * 0.999) {          /* below the floor, zeros of both signs too */
-                        CHECK_THAT(sf[i][j] == floor / 448, "%s: gate %a: factor %a", b->name, (double)gate,
-                                   (double)sf[i][j]);
-                        CHECK_THAT(codes[i][j] >> 7 == is_negative, "%s: gate %a: code 0x%02x", b->name,
-                                   (double)gate, codes[i][j]);
-                    } else if (want > least * 1.001) {
-                        /* in units of the last place of the result */
-                        const double error = fabs(sf[i][j] - want) / ldexp(1, ilogb(want) - 23);
-                        CHECK_THAT(error <= 4.5, "%s: gate %a: factor %a is %g units off", b->name,
-                                   (double)gate, (double)sf[i][j], error);
-                        CHECK_THAT(codes[i][j] == (is_negative ? 0xfe : 0x7e), "%s: gate %a: code 0x%02x",
-                                   b->name, (double)gate, codes[i][j]);
-                        worst = error > worst ? error : worst;
-                    }
-                }
-            discard(b, &in);
+                for (int j = 0; j < COLS; j++)
+                    check_gate(b->name, x[i][j], x[i][COLS + j], codes[i][j], sf[i][j], 4.5);
         }
 }
 
-/* A kernel may have shorter ways for gates of bf16; results are those of the same gates as f32. Each block of
- * 8 has one of them. */
+/* A kernel may have shorter ways for usual gates, and yet shorter ones for those of bf16; results are right,
+ * and those of the same gates as f32. Each block of 8 has one of them. */
 TEST(every_bf16_gate_as_f32)
 {
-    enum { ROWS = 1024, BLOCKS = 64, COLS = 8 * BLOCKS };
-    static float x[ROWS][2 * COLS];
-    static uint8_t codes[2][ROWS][COLS];
-    static uint32_t sf[2][ROWS][BLOCKS];
-    for (int half = 0; half < 2; half++) {
+    enum { ROWS = 1024, BLOCKS = 64, COLS = 8 * BLOCKS, ONE = 0, THREE_QUARTERS, BESIDE_A_LARGE_ONE, TURNS };
+    static float x[ROWS][2 * COLS], sf[2][ROWS * BLOCKS];
+    static uint8_t codes[2][ROWS * BLOCKS][8];
+    for (int turn = 0; turn < TURNS; turn++) {
         for (uint32_t i = 0; i < ROWS * BLOCKS; i++) {
-            x[i / BLOCKS][i % BLOCKS * 8 + i % 8] = float_of(i << 16);
-            x[i / BLOCKS][COLS + i % BLOCKS * 8 + i % 8] = half ? 1.5f : 1; /* a factor does not tell all */
+            float *gates = &x[i / BLOCKS][i % BLOCKS * 8], *ups = gates + COLS;
+            gates[i % 8] = float_of(i << 16);
+            ups[i % 8] = up_for(gates[i % 8]);
+            if (turn == THREE_QUARTERS) ups[i % 8] *= 0.75f;                /* a factor does not tell all */
+            gates[i % 8 ^ 1] = turn == BESIDE_A_LARGE_ONE ? -200 : 0;       /* its activation is -0 */
         }
         FOR_BACKENDS(b) {
-            for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
-                tensor in, out, out_sf;
-                place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, ROWS, 2 * COLS, x[0]);
-                place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, COLS), NULL);
-                place(b, &out_sf, TGL_F32, 2, SHAPE(ROWS, BLOCKS), NULL);
-                CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(
-                    &in.t, NULL, NULL, NULL, NULL, &out.t, &out_sf.t,
-                    PARAMS(.num_per_channels = 8, .has_sf_clamp_min = true, .sf_clamp_min = 1e-30f),
-                    b->stream));
-                fetch(b, &out, codes[is_bf16]);
-                fetch(b, &out_sf, sf[is_bf16]);
-                discard(b, &in);
-            }
+            for (int is_bf16 = 0; is_bf16 < 2; is_bf16++)
+                cast_gates(b, is_bf16, ROWS, COLS, 8, x[0], codes[is_bf16], sf[is_bf16]);
             for (int i = 0; i < ROWS * BLOCKS; i++) {
-                const float gate = float_of((uint32_t)i << 16);
+                const float gate = float_of((uint32_t)i << 16), *ups = &x[i / BLOCKS][COLS + i % BLOCKS * 8];
+                check_gate(b->name, gate, ups[i % 8], codes[1][i][i % 8], sf[1][i], most_units(b));
                 /* the emulated device's reciprocal of what is just below 2 may be the wrong neighbour */
                 if (b->is_emulated && fabsf(gate) < 0x1p-20f) continue;
-                CHECK_THAT(sf[0][i / BLOCKS][i % BLOCKS] == sf[1][i / BLOCKS][i % BLOCKS],
-                           "%s: gate %a: factor 0x%08x, as f32 0x%08x", b->name, (double)gate,
-                           sf[1][i / BLOCKS][i % BLOCKS], sf[0][i / BLOCKS][i % BLOCKS]);
-                const uint8_t *as_f32 = &codes[0][i / BLOCKS][i % BLOCKS * 8];
-                CHECK_THAT(!memcmp(&codes[1][i / BLOCKS][i % BLOCKS * 8], as_f32, 8),
-                           "%s: gate %a: codes differ", b->name, (double)gate);
+                CHECK_THAT(sf[0][i] == sf[1][i], "%s: gate %a: factor %a, as f32 %a", b->name, (double)gate,
+                           (double)sf[1][i], (double)sf[0][i]);
+                CHECK_THAT(!memcmp(codes[1][i], codes[0][i], 8), "%s: gate %a: codes differ", b->name,
+                           (double)gate);
             }
         }
     }
+}
+
+/* Gates of f32 where 1 + exp is close to the largest float; in blocks of one and of 8, and whole rows. */
+TEST(gates_with_large_divisors)
+{
+    enum { ROWS = 26, COLS = 264 };
+    static float x[ROWS][2 * COLS], sf[ROWS * COLS];
+    static uint8_t codes[ROWS][COLS];
+    for (int i = 0; i < ROWS; i++) {
+        x[i][i] = i == 0 ? -88.72283f : i == 1 ? INFINITY : -88.7f + 0.4f * (float)(i - 2);
+        x[i][COLS + i] = up_for(x[i][i]);
+    }
+    FOR_BACKENDS(b)
+        for (int w = 0; w < 3; w++) {
+            const int widths[] = { 1, 8, COLS }, width = widths[w];
+            cast_gates(b, false, ROWS, COLS, width, x[0], codes, sf);
+            for (int i = 0; i < ROWS; i++)
+                check_gate(b->name, x[i][i], x[i][COLS + i], codes[i][i], sf[(i * COLS + i) / width],
+                           most_units(b));
+        }
 }
 
 /* Any data: a code is right, or rarely the next one. */

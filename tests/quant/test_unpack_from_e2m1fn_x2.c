@@ -44,6 +44,27 @@ TEST(every_byte)
         }
 }
 
+TEST(every_byte_of_many)    /* each in both halves of 32 bytes, of which the CPU may do one by a table */
+{
+    enum { COUNT = 4096 };
+    const float magnitudes[8] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
+    static uint8_t x[COUNT];
+    static float want[2 * COUNT];
+    for (int i = 0; i < COUNT; i++) x[i] = (uint8_t)(i + i / 256 * 16);
+    for (int i = 0; i < 2 * COUNT; i++) {
+        const int code = x[i / 2] >> (i % 2 ? 4 : 0) & 15;
+        want[i] = code & 8 ? -magnitudes[code & 7] : magnitudes[code];
+    }
+    FOR_BACKENDS(b) {
+        tensor in, out;
+        place(b, &in, TGL_E2M1X2, 1, SHAPE(COUNT), x);
+        place(b, &out, TGL_F32, 1, SHAPE(2 * COUNT), NULL);
+        CHECK_OK(tgl_quant_unpack_from_e2m1fn_x2(&in.t, &out.t, b->stream));
+        check_contents(b, &out, want, "out");
+        discard(b, &in);
+    }
+}
+
 TEST(empty)
 {
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
