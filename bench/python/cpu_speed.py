@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """CPU ops against the same work in torch, with the same number of threads, in one run.
 
-    PYTHONPATH=build/python python bench/python/cpu_speed.py [--threads N] [--only TEXT] [--json FILE]
+    PYTHONPATH=build/python python bench/python/cpu_speed.py [--threads N] [--only TEXT] [--json FILE] [--commit TEXT]
                                                               [--seconds S] [--compile] [--check]
 
 Calls take turns, so that drifts of the machine hit all alike, and the fastest of each counts: that is what
@@ -35,6 +35,7 @@ if platform.libc_ver()[0] == "glibc":
 import torch
 import torch.nn.functional as F
 
+import machine
 import tegula
 from tegula import moe, quant
 
@@ -446,6 +447,7 @@ def main():
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=1, help="of a row")
     parser.add_argument("--json", metavar="FILE", help="append a JSON line per row")
+    parser.add_argument("--commit", default=machine.commit(), metavar="TEXT", help="what to write as commit")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--compile", action="store_true", help="also torch's side compiled; takes minutes")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name contains it")
@@ -453,7 +455,9 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
     tegula.config.set_num_threads(options.threads)
-    print(f"{platform.machine()}, {options.threads} threads, torch {torch.__version__}; microseconds")
+    about = {"machine": platform.machine(), "cpu": machine.cpu(), "threads": options.threads}
+    about |= {"torch": torch.__version__, "version": tegula.__version__, "commit": options.commit}
+    print(f"{about['cpu']}, {options.threads} threads, torch {torch.__version__}; microseconds")
     columns = ["ours", "eager", "copy"] + ["compiled"] * options.compile
     print(" ".join(f"{column:>8}" for column in columns), "  times eager's", ", compiled's" * options.compile)
     missed = []
@@ -475,8 +479,7 @@ def main():
         missed += [] if is_met else [name]
         if options.json:
             with open(options.json, "a") as file:
-                row = {"bench": "cpu_speed", "row": name, "machine": platform.machine()}
-                row |= {"threads": options.threads, "torch": torch.__version__, "version": tegula.__version__}
+                row = {"bench": "cpu_speed", "row": name, **about}
                 row |= {{"ours": "us"}.get(k, f"{k}_us"): round(us[k], 1) for k in columns}
                 file.write(json.dumps(row) + "\n")
     print(f"{len(missed)} rows missed their goal" if missed else "every row met its goal")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Host nanoseconds per eager call, against torch's own ops in the same run.
 
-    PYTHONPATH=build/python python bench/python/host_cost.py [--device cpu|cuda] [--json FILE] [--check]
+    PYTHONPATH=build/python python bench/python/host_cost.py [--device cpu|cuda] [--json FILE] [--commit TEXT] [--check]
 
 Tensors are tiny, so that time is the host's; CPU tensors are used in warm-up mode, where an op does all but its
 work. Batches of calls of all statements take turns, so that drifts of the machine hit all alike; each turn
@@ -25,6 +25,7 @@ import timeit
 
 import torch
 
+import machine
 import tegula
 from tegula import _tegula
 
@@ -167,6 +168,7 @@ def main():
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], action="append")
     parser.add_argument("--json", metavar="FILE", help="append a JSON line per row")
+    parser.add_argument("--commit", default=machine.commit(), metavar="TEXT", help="what to write as commit")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -176,11 +178,13 @@ def main():
         about = {
             "bench": "host_cost",
             "device": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
+            "cpu": machine.cpu(),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "version": tegula.__version__,
+            "commit": options.commit,
         }
-        print(f"{about['device']}, torch {torch.__version__}, Python {platform.python_version()}")
+        print(f"{about['device']}, {about['cpu']}, torch {torch.__version__}, Python {platform.python_version()}")
         print(f"{'ns':>8} {'beyond launch' if device == 'cuda' else '':>14}  call")
         for statement, note, total, beyond in rows:
             beyond_text = "" if beyond is None else f"{beyond:.0f}"

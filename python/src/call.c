@@ -142,15 +142,30 @@ static int word_in_either_case(const param *p, PyObject *object)
     return found;
 }
 
-/* 0, 1 and NumPy's bools pass for False and True; -1: neither. */
+static bool is_numpy_bool(PyObject *object)
+{
+    PyObject *type = (PyObject *)Py_TYPE(object), *module = PyObject_GetAttrString(type, "__module__"),
+             *name = PyObject_GetAttrString(type, "__name__");
+    const bool yes = module && name && PyUnicode_Check(module) && PyUnicode_Check(name) &&
+                     PyUnicode_CompareWithASCIIString(module, "numpy") == 0 &&
+                     (PyUnicode_CompareWithASCIIString(name, "bool") == 0 ||
+                      PyUnicode_CompareWithASCIIString(name, "bool_") == 0); /* before NumPy 2 */
+    Py_XDECREF(name);
+    Py_XDECREF(module);
+    PyErr_Clear();
+    return yes;
+}
+
+/* 0, 1 and NumPy's bools pass for False and True; -1: neither. Not what merely equals them: 1.0 is a mistake,
+ * and a tensor of one value would have to be waited for. */
 static int truth_of(PyObject *object)
 {
-    for (int i = 0; i < 2; i++) {
-        const int is_equal = PyObject_RichCompareBool(object, i ? Py_True : Py_False, Py_EQ);
-        if (is_equal > 0) return i;
-        if (is_equal < 0) PyErr_Clear();        /* the other is not compared with an error set */
+    if (PyLong_Check(object)) {
+        const long i = PyLong_AsLong(object);
+        PyErr_Clear(); /* one that is too large */
+        return i == 0 || i == 1 ? (int)i : -1;
     }
-    return -1;
+    return is_numpy_bool(object) ? PyObject_IsTrue(object) : -1;
 }
 
 /* In place of a conversion's own error, which does not say which argument it was. */
@@ -264,8 +279,8 @@ static bool says_true(const builtin *function) /* of torch, without arguments: 1
 {
     PyObject *answer = call_builtin(function, NULL);
     const bool yes = answer == Py_True;
+    if (!answer) PyErr_Clear();
     Py_XDECREF(answer);
-    PyErr_Clear();
     return yes;
 }
 
@@ -277,8 +292,8 @@ static bool requires_grad(PyObject *object)
                            ? torch.get_requires_grad(torch.requires_grad, object, NULL)
                            : PyObject_GetAttr(object, str_requires_grad);
     const bool yes = answer == Py_True;
+    if (!answer) PyErr_Clear(); /* another library's array has no such attribute */
     Py_XDECREF(answer);
-    PyErr_Clear(); /* another library's array has no such attribute */
     return yes;
 }
 
@@ -317,10 +332,9 @@ typedef enum { DIRECT, DISPATCH, GRADIENT, TRANSFORM, NO_GRADIENT } route;
 static route choose_route(const op_row *row, PyObject *const *object, PyObject *out)
 {
     PyObject *depth = call_builtin(&torch.dispatch_depth, NULL);
-    const bool has_mode = !depth || PyLong_AsLong(depth) > 0;
+    const long num_modes = depth ? PyLong_AsLong(depth) : 1;
     Py_XDECREF(depth);
-    PyErr_Clear();
-    if (has_mode) return DISPATCH;
+    if (num_modes) return PyErr_Clear(), DISPATCH;
     for (int i = 0; out && i < row->num_results; i++)
         if (entry_of(given_output(out, i)).kind == OVERRIDES) return DISPATCH;
     if (row->is_differentiable && is_forward_ad()) return out ? NO_GRADIENT : TRANSFORM;
@@ -458,37 +472,84 @@ static void write_dims(const int64_t *v, int n, char text[24 * MAX_DIMS])
         used += snprintf(text + used, 24, d ? ", %lld" : "%lld", (long long)v[d]);
 }
 
-/* Whether elements lie side by side along the dimension that an argument says. */
-static bool has_layout(const result *o, const frame *f, const DLTensor *seen)
+static void strides_of(const DLTensor *t, int64_t out[MAX_DIMS])
 {
-    const bool is_packed = !f->arg[o->strided_if].i;
-    for (int d = 0; seen->strides && d < o->ndim; d++) {
+    int64_t step = 1;
+    for (int d = t->ndim - 1; d >= 0; step *= t->shape[d--]) out[d] = t->strides ? t->strides[d] : step;
+}
+
+/* What a stride such as T / 4 * 4 is a multiple of. */
+static int64_t unit_of(const extent *e)
+{
+    const factor *last = &e->f[e->count - 1];
+    return e->count > 1 && last->op == '*' && last->param < 0 ? last->constant : 1;
+}
+
+/* Whether elements lie side by side along the dimension that an argument says, and in what a user gives
+ * columns as far apart as a multiple of its unit: TMA wants 16 bytes. A dimension of size 1 may have any
+ * stride. */
+static bool has_layout(const result *o, bool is_packed, bool is_public, const DLTensor *seen,
+                       const int64_t *strides)
+{
+    for (int d = 0; d < o->ndim; d++)
+        if (seen->shape[d] == 0) return true;
+    for (int d = 0; d < o->ndim; d++) {
         const extent *e = &o->stride[d];
         const bool is_one = is_packed ? d == o->ndim - 1 : e->count == 1 && e->f[0].constant == 1;
-        if (is_one && seen->strides[d] != 1 && seen->shape[d] > 1) return false;
+        if (seen->shape[d] < 2) continue;
+        if (is_one && strides[d] != 1) return false;
+        if (!is_packed && is_public && strides[d] % unit_of(e)) return false;
     }
     return true;
 }
 
-/* A given output must have the shape that the arguments say, and the layout where one of them says it. The
- * rest of dtype and strides is for the op to judge. */
-static bool check_given(const op_row *row, int i, const result *o, const frame *f, const DLTensor *seen)
+/* The bytes by which its memory begins past a multiple of a column's unit. */
+static uintptr_t misalignment(const result *o, const DLTensor *seen, uintptr_t *unit)
 {
-    int64_t size, dims[2 * MAX_DIMS];
+    *unit = 1;
+    for (int d = 0; d < o->ndim; d++) {
+        const uintptr_t bytes =
+            (uintptr_t)(unit_of(&o->stride[d]) * seen->dtype.bits * seen->dtype.lanes / 8);
+        if (seen->shape[d] == 0) return 0;
+        if (bytes > *unit) *unit = bytes;
+    }
+    return ((uintptr_t)seen->data + (uintptr_t)seen->byte_offset) % *unit;
+}
+
+/* A given output must have the shape that the arguments say, and the layout where one of them says it. The
+ * rest of dtype and strides is for the op to judge. Compiled code gives the operator copies, whose columns
+ * have no padding, and copies them back: there it is not looked at. */
+static bool check_given(const op_row *row, int i, const result *o, const frame *f, bool is_public,
+                        const DLTensor *seen)
+{
+    int64_t size, dims[2 * MAX_DIMS], strides[MAX_DIMS];
     bool has_shape = true;
     for (int d = 0; d < o->ndim; d++)
         has_shape &= evaluate(row, &o->size[d], f, &size) && size == seen->shape[d];
-    if (has_shape && (o->strided_if < 0 || has_layout(o, f, seen))) return true;
+    const bool is_told = o->strided_if >= 0 || (o->chosen_by >= 0 && !o->is_packed);
+    if (has_shape && !is_told) return true;
+    const bool is_packed = o->strided_if >= 0 && !f->arg[o->strided_if].i;
+    strides_of(seen, strides);
+    uintptr_t unit, past;
+    if (has_shape && has_layout(o, is_packed, is_public, seen, strides)) {
+        if (is_packed || !is_public || !(past = misalignment(o, seen, &unit))) return true;
+        return raise_given(row, i,
+                           PyUnicode_FromFormat("memory begins %d bytes past a multiple of %d, want at "
+                                                "one, as TMA does",
+                                                (int)past, (int)unit));
+    }
     char is[24 * MAX_DIMS], wants[24 * MAX_DIMS];
     DLTensor want;
     if (!describe_output(row, i, f, &want, dims)) return false;
-    write_dims(has_shape ? seen->strides : seen->shape, o->ndim, is);
+    write_dims(has_shape ? strides : seen->shape, o->ndim, is);
     write_dims(has_shape ? want.strides : want.shape, o->ndim, wants);
     const char *what = has_shape ? "strides are" : "shape is";
-    return raise_given(row, i, PyUnicode_FromFormat("%s [%s], want [%s]", what, is, wants));
+    const char *more = has_shape && !is_packed ? ", or columns a larger multiple of 16 bytes apart" : "";
+    return raise_given(row, i, PyUnicode_FromFormat("%s [%s], want [%s]%s", what, is, wants, more));
 }
 
-static bool take_output(const op_row *row, PyObject *given, int i, const frame *f, tensor_ref *out)
+static bool take_output(const op_row *row, PyObject *given, int i, const frame *f, bool is_public,
+                        tensor_ref *out)
 {
     const result *o = chosen_result(row, i, f);
     out->object = out->capsule = NULL;
@@ -498,13 +559,22 @@ static bool take_output(const op_row *row, PyObject *given, int i, const frame *
     if (out->tensor.ndim != o->ndim)
         return raise_given(row, i,
                            PyUnicode_FromFormat("has %d dimensions, want %d", out->tensor.ndim, o->ndim));
-    if (!check_given(row, i, o, f, &out->tensor)) return false;
+    if (!check_given(row, i, o, f, is_public, &out->tensor)) return false;
     if (entry.kind == PLAIN && is_lazy(object, &out->tensor))
         return PyErr_SetString(PyExc_ValueError, "out: is conjugated or negated, want a plain tensor"), false;
     if (out->is_read_only)
         return PyErr_SetString(PyExc_ValueError, "out: is read-only, want writable memory"), false;
     Py_INCREF(object);
     out->object = object;
+    return true;
+}
+
+/* Is it a tuple, and no more than that, of all outputs? Then it can be the answer as well. */
+static bool is_tuple_of_all(const op_row *row, PyObject *given)
+{
+    if (row->num_results < 2 || !given || !PyTuple_CheckExact(given)) return false;
+    for (int i = 0; i < row->num_results; i++)
+        if (PyTuple_GetItem(given, i) == Py_None) return false;
     return true;
 }
 
@@ -517,11 +587,13 @@ static bool count_writes(const op_row *row, PyObject *const *object, const tenso
     int n = 0;
     for (int i = 0; row->has_in_place && i < row->num_params; i++)
         if (row->params[i].is_in_place && is_given(object[i]) && in[i].is_torch) written[n++] = object[i];
+    const int num_inputs = n;
     for (int i = 0; i < row->num_results; i++)
         if (has_output(row, given, i) && out[i].is_torch) written[n++] = out[i].object;
     if (n == 0) return true;
-    if (!(list = PyTuple_New(n))) return false;
-    for (int i = 0; i < n; i++) {
+    if (num_inputs == 0 && n == row->num_results && is_tuple_of_all(row, given)) Py_INCREF(list = given);
+    else if (!(list = PyTuple_New(n))) return false;
+    for (int i = 0; list != given && i < n; i++) {
         Py_INCREF(written[i]);
         PyTuple_SetItem(list, i, written[i]);
     }
@@ -603,9 +675,10 @@ static tgl_status take_workspace(const op_row *row, frame *f)
 }
 
 /* One output as it is, several as a tuple; the references in out[] pass to it. */
-static PyObject *pack_answer(const op_row *row, tensor_ref *out)
+static PyObject *pack_answer(const op_row *row, PyObject *given, tensor_ref *out)
 {
     if (row->num_results == 0) Py_RETURN_NONE;
+    if (is_tuple_of_all(row, given)) return Py_INCREF(given), given;
     PyObject *answer = row->num_results == 1 ? out[0].object : PyTuple_New(row->num_results);
     for (int i = 0; row->num_results > 1 && answer && i < row->num_results; i++)
         PyTuple_SetItem(answer, i, out[i].object);
@@ -614,9 +687,10 @@ static PyObject *pack_answer(const op_row *row, tensor_ref *out)
 }
 
 /* object[] and `given`, the outputs, are what args, n and kwnames say: those are for the dispatcher. */
-static PyObject *call_sorted(op_row *row, bool is_guarded, PyObject *const *object, PyObject *given,
+static PyObject *call_sorted(op_row *row, bool is_public, PyObject *const *object, PyObject *given,
                              PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
+    const bool is_guarded = is_public && row->dispatch;
     bool has_torch = false, has_foreign = false;
     PyObject *answer = NULL;
     type_entry entry[MAX_PARAMS];
@@ -676,7 +750,7 @@ static PyObject *call_sorted(op_row *row, bool is_guarded, PyObject *const *obje
             (!is_read || is_hollow(&ref->tensor) || is_lazy(object[i], &ref->tensor))) {
             PyErr_Clear(); /* torch.func's wrappers have torch.Tensor's type but no memory; meta and sparse
                               tensors neither */
-            answer = !is_read && row->is_differentiable && !given && says_true(&torch.has_transform)
+            answer = !is_read && row->transform != Py_None && !given && says_true(&torch.has_transform)
                          ? call_function(row, row->transform, object)
                          : call_dispatcher(row, args, n, kwnames);
             goto done;
@@ -703,7 +777,7 @@ static PyObject *call_sorted(op_row *row, bool is_guarded, PyObject *const *obje
         tensor_ref *ref = &out[num_out];
         const bool is_taken = has_output(row, given, num_out);
         if (!is_taken && !describe_output(row, num_out, &f, &want, dims)) goto done;
-        if (is_taken ? !take_output(row, given, num_out, &f, ref)
+        if (is_taken ? !take_output(row, given, num_out, &f, is_public, ref)
                      : !make_output(first, object[row->first_tensor], &want, row->zeroes_ends,
                                     &row->memos[num_out], f.stream, ref)) {
             num_out++;
@@ -718,7 +792,7 @@ static PyObject *call_sorted(op_row *row, bool is_guarded, PyObject *const *obje
         raise_status(status);
         if (f.workspace) tgl_workspace_init(f.workspace, f.workspace_bytes, f.stream);
     } else if (count_writes(row, object, in, given, out))
-        answer = pack_answer(row, out);
+        answer = pack_answer(row, given, out);
 done:
     for (int i = 0; i < num_out; i++) drop_tensor(&out[i]);
     for (int i = 0; i < num_in; i++) drop_tensor(&in[row->tensors[i]]);
@@ -735,7 +809,7 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
                         &given))
         return NULL;
     if (!has_face || spread(row, slot, object, held, &num_held))
-        answer = call_sorted(row, is_public && row->dispatch, object, given, args, n, kwnames);
+        answer = call_sorted(row, is_public, object, given, args, n, kwnames);
     while (num_held > 0) Py_DECREF(held[--num_held]);
     return answer;
 }

@@ -103,7 +103,8 @@ typedef struct {
     uint64_t warm[WARM_CALLS]; /* signatures that have run: their kernels are compiled */
     PyObject *dispatch;        /* the op as torch knows it: for subclasses, modes, torch.func */
     PyObject *gradient;        /* an autograd.Function's apply: where nothing but a gradient is wanted */
-    PyObject *transform;       /* the same for torch.func; with setup_context, four times as slow */
+    PyObject *transform;       /* the same for torch.func; with setup_context, four times as slow. Of an op
+                                  without a gradient one that says so; None where outputs are integers */
 } op_row;
 
 extern op_row rows[];
@@ -111,6 +112,7 @@ extern const int num_rows;
 
 bool parse_row(op_row *row);
 bool dtype_is(DLDataType a, DLDataType b);
+const char *name_of_dtype(DLDataType dtype, char buffer[32]);
 
 /* ---- tensors ---- */
 

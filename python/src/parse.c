@@ -26,6 +26,18 @@ bool dtype_is(DLDataType a, DLDataType b)
     return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
 
+/* As the library's messages have it. */
+const char *name_of_dtype(DLDataType dtype, char buffer[32])
+{
+    for (size_t i = 0; i < sizeof dtype_words / sizeof dtype_words[0]; i++)
+        if (dtype_is(dtype, dtype_words[i].dtype)) return dtype_words[i].word;
+    const char *kinds = "iuf??c";
+    if (dtype.code <= TGL_DL_COMPLEX && dtype.lanes == 1)
+        snprintf(buffer, 32, "%c%d", kinds[dtype.code], dtype.bits);
+    else snprintf(buffer, 32, "code %d with %d bits", dtype.code, dtype.bits);
+    return buffer;
+}
+
 enum { MAX_NAMED_DIMS = 32 };
 typedef struct {
     const char *p;

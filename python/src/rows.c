@@ -54,6 +54,13 @@ static bool is_within(const char *name, long long is, long long low, long long h
     else PyErr_Format(PyExc_ValueError, "%s: is %lld, want %lld..%lld", name, is, low, high);
     return false;
 }
+/* How many there may be of what i32 counts. */
+static bool is_count(const char *name, const value *v)
+{
+    if (v->i <= INT32_MAX) return is_within(name, v->i, 0, INT64_MAX);
+    PyErr_Format(PyExc_ValueError, "%s: is %lld, want < 2^31", name, (long long)v->i);
+    return false;
+}
 static bool check_topk_gate(const value *a)
 {
     return is_within("num_topk", a[1].i, 0, a[0].tensor->shape[1]);
@@ -77,9 +84,44 @@ static bool check_gate(const value *a) /* of top2_sum_gate and route */
     const bool has_groups =
         num_topk_groups > 0 && num_topk_groups < num_groups && num_experts % num_groups == 0;
     const int64_t limit = has_groups ? num_experts / num_groups * num_topk_groups : num_experts;
-    return check_ranks(&a[9], &a[11]) && is_within("num_topk", a[2].i, 0, limit);
+    return check_ranks(&a[9], &a[11]) && is_within("num_topk", a[2].i, 0, limit) &&
+           (!a[5].i || is_count("num_shared_experts", &a[6]));
 }
-static bool check_hash_gate(const value *a) { return check_ranks(&a[10], &a[12]); }
+static bool check_hash_gate(const value *a)
+{
+    return check_ranks(&a[10], &a[12]) && (!a[7].i || is_count("num_shared_experts", &a[8]));
+}
+static bool check_group_count(const value *a) { return is_count("num_groups", &a[1]); }
+static bool check_aux_fi(const value *a) { return is_count("num_experts", &a[1]); }
+
+/* The library's own bound, map_check.c, before outputs are made: positions are i32. */
+static bool check_sizes_of_mapping(int64_t num_tokens, int64_t num_topk, const value *num_experts,
+                                   const value *alignment)
+{
+    int64_t num_pairs, total;
+    if (!is_count("num_experts", num_experts) || !is_within("alignment", alignment->i, 1, INT64_MAX))
+        return false;
+    if (__builtin_mul_overflow(num_tokens, num_topk, &num_pairs) ||
+        __builtin_mul_overflow(alignment->i - 1, num_experts->i, &total) ||
+        __builtin_add_overflow(total, num_pairs, &total))
+        total = INT64_MAX;
+    if (total <= INT32_MAX) return true;
+    PyErr_Format(PyExc_ValueError,
+                 "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is %s%lld, want < 2^31",
+                 total == INT64_MAX ? ">= " : "", (long long)total);
+    return false;
+}
+static bool check_mapping(const value *a)
+{
+    const int64_t *shape = a[0].tensor->shape;
+    return check_sizes_of_mapping(shape[0], shape[1], &a[1], &a[3]);
+}
+static bool check_route(const value *a)
+{
+    if (!check_gate(a)) return false;
+    const int64_t num_shared = a[5].i ? a[6].i : 0;
+    return check_sizes_of_mapping(a[0].tensor->shape[0], a[2].i + num_shared, &a[13], &a[15]);
+}
 
 static tgl_status call_topk_gate(const frame *f)
 {
@@ -262,8 +304,7 @@ static bool check_pair(const value *a) /* x, x_sf, x_num_per_tokens, x_num_per_c
 {
     if (!a[1].tensor && !a[2].given && !a[3].given) return true;
     if (!a[1].tensor)
-        PyErr_Format(PyExc_ValueError,
-                     "x_block_size: is (%lld, %lld), want None where x is no pair (data, sf)",
+        PyErr_Format(PyExc_ValueError, "x_block_size: is (%lld, %lld), want None where x comes without sf",
                      (long long)a[2].i, (long long)a[3].i);
     else if (a[4].i == TGL_QUANT_E5M6)
         PyErr_SetString(PyExc_ValueError, "x: is a pair (data, sf), want a tensor for e5m6");
@@ -306,12 +347,30 @@ static bool check_lossless(const value *a)
                  width, x_height, x_width);
     return false;
 }
-static bool check_cast_back(const value *a) { return check_sizes("x_block_size", &a[3], &a[4]); }
-static bool check_token_cast_back(const value *a) { return check_size("num_per_channels", &a[3]); }
+/* x's dtype tells its format, so the op would know but one of them. While tracing there is no dtype. */
+static bool check_codes(const DLTensor *x, const value *x_special_fmt)
+{
+    const DLDataType is = x->dtype;
+    const bool is_byte = (is.code == TGL_DL_INT || is.code == TGL_DL_UINT) && is.bits == 8;
+    if (is_byte || is.code == TGL_DL_E4M3FN || is.code == TGL_DL_E2M1FN || is.bits == 0 ||
+        x_special_fmt->given)
+        return true;
+    char name[32];
+    PyErr_Format(PyExc_ValueError, "x: dtype is %s, want i8, u8, e4m3 or e2m1x2", name_of_dtype(is, name));
+    return false;
+}
+static bool check_cast_back(const value *a)
+{
+    return check_sizes("x_block_size", &a[3], &a[4]) && check_codes(a[0].tensor, &a[5]);
+}
+static bool check_token_cast_back(const value *a)
+{
+    return check_size("num_per_channels", &a[3]) && check_codes(a[0].tensor, &a[4]);
+}
 static bool check_channel_cast(const value *a)
 {
     if (!a[1].tensor && a[5].given)
-        PyErr_Format(PyExc_ValueError, "num_per_channels: is %lld, want None where x is no pair (data, sf)",
+        PyErr_Format(PyExc_ValueError, "num_per_channels: is %lld, want None where x comes without sf",
                      (long long)a[5].i);
     else if (a[1].tensor && !a[5].given)
         PyErr_SetString(PyExc_ValueError,
@@ -565,11 +624,13 @@ op_row rows[] = {
     { .module = "moe",
       .text = "group_count(group_idx[T, K], num_groups: int) -> i32[num_groups]",
       .doc = "How often each group occurs. Indices that are no group are not counted.",
+      .check = check_group_count,
       .call = call_group_count,
       .workspace = group_count_workspace },
     { .module = "moe",
       .text = "aux_fi(topk_idx[T, K], num_experts: int, num_aux_topk: int) -> f32[num_experts]",
       .doc = "Each expert's share of the tokens: count * num_experts / (num_tokens * num_aux_topk).",
+      .check = check_aux_fi,
       .call = call_aux_fi,
       .workspace = aux_fi_workspace },
     { .module = "moe",
@@ -578,6 +639,7 @@ op_row rows[] = {
               "i32[num_expanded_tokens], i32[T, K], i32[num_experts], i32[num_experts], i32[num_experts]",
       .doc = "tegula.moe.get_fused_mapping without its list. The lengths of the experts' segments are also "
              "written to num_tokens_per_expert_host, which for CUDA is pinned memory.",
+      .check = check_mapping,
       .call = call_get_fused_mapping,
       .workspace = map_workspace },
     { .module = "moe",
@@ -586,18 +648,19 @@ op_row rows[] = {
               "i32[num_expanded_tokens], i32[num_expanded_tokens], i32[T, K], i32[num_experts], "
               "i32[num_experts], i32[num_experts], i32[num_experts], i32[num_experts]",
       .doc = "The same, then count and psum_end.",
+      .check = check_mapping,
       .call = call_get_fused_mapping_with_psum,
       .workspace = map_workspace },
     { .module = "moe",
       .text = "route(" ROUTE,
       .doc = "tegula.moe.route.",
-      .check = check_gate,
+      .check = check_route,
       .call = call_route,
       .workspace = route_workspace },
     { .module = "moe",
       .text = "route_with_psum(" ROUTE ", i32[num_experts], i32[num_experts]",
       .doc = "The same, then count and psum_end.",
-      .check = check_gate,
+      .check = check_route,
       .call = call_route_with_psum,
       .workspace = route_workspace },
     { .module = "moe",

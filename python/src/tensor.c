@@ -101,6 +101,23 @@ type_entry entry_of(PyObject *object)
 
 /* ---- in ---- */
 
+/* torch's own message carries a C++ backtrace: keep its first line and say which argument it was. */
+static void shorten_error(PyObject *name, PyObject *as)
+{
+    PyObject *type, *error, *trace, *text = NULL, *lines = NULL, *first = NULL;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (error) text = PyObject_Str(error);
+    if (text) lines = PyUnicode_Splitlines(text, 0);
+    if (lines && PyList_Size(lines) > 0) first = PyList_GetItem(lines, 0);
+    PyErr_Format(as, "%U: cannot be read: %V", name, first, "unknown reason");
+    Py_XDECREF(lines);
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+}
+
 /* Calls object.__dlpack__(). On CUDA the producer is told to make the data ready for the stream on which the
  * op then runs: for NULL the legacy default stream (1 in the protocol), the one that orders itself with all
  * blocking streams of every library. */
@@ -131,6 +148,7 @@ static PyObject *export_capsule(PyObject *name, PyObject *object, tgl_stream str
         kw = on_gpu ? Py_BuildValue("{sK}", "stream", number) : NULL;
         if (kw || !on_gpu) capsule = PyObject_Call(method, none, kw);
     }
+    if (!capsule && PyErr_ExceptionMatches(PyExc_BufferError)) shorten_error(name, PyExc_BufferError);
 done:
     Py_XDECREF(kw);
     Py_XDECREF(device);
@@ -162,23 +180,6 @@ static bool read_capsule(PyObject *name, PyObject *object, tgl_stream stream, te
     return true;
 }
 
-/* torch's own message carries a C++ backtrace: keep its first line and say which argument it was. */
-static void shorten_error(PyObject *name)
-{
-    PyObject *type, *error, *trace, *text = NULL, *lines = NULL, *first = NULL;
-    PyErr_Fetch(&type, &error, &trace);
-    PyErr_NormalizeException(&type, &error, &trace);
-    if (error) text = PyObject_Str(error);
-    if (text) lines = PyUnicode_Splitlines(text, 0);
-    if (lines && PyList_Size(lines) > 0) first = PyList_GetItem(lines, 0);
-    PyErr_Format(PyExc_ValueError, "%U: cannot be read: %V", name, first, "unknown reason");
-    Py_XDECREF(lines);
-    Py_XDECREF(text);
-    Py_XDECREF(type);
-    Py_XDECREF(error);
-    Py_XDECREF(trace);
-}
-
 bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tgl_stream stream, tensor_ref *ref)
 {
     ref->object = ref->capsule = NULL;
@@ -189,7 +190,7 @@ bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tgl_stream 
         return PyErr_Format(PyExc_TypeError, "%U: tensors are read from torch 2.10 or newer", name), false;
     if (!entry.api) return read_capsule(name, object, stream, ref);
     if (entry.api->borrow(object, &ref->tensor) == 0) return true;
-    shorten_error(name);
+    shorten_error(name, PyExc_ValueError);
     return false;
 }
 
@@ -368,11 +369,17 @@ static bool allocate_columns(const tensor_ref *like, const DLTensor *want, bool 
     DLTensor whole = *want;
     whole.shape = shape;
     if (!allocate(like, &whole, m, out)) return false;
-    PyObject *zeroed = zeroes_ends ? PyObject_CallMethod(out->object, "zero_", NULL) : NULL;
+    PyObject *ends = NULL, *zeroed = NULL;
+    if (zeroes_ends) {
+        const long long first = want->shape[0], count = want->strides[1] - first;
+        ends = PyObject_CallMethod(out->object, "narrow", "iLL", 0, first, count);
+        if (ends) zeroed = PyObject_CallMethod(ends, "zero_", NULL);
+    }
     PyObject *sizes = tuple_of(want->shape, 2), *strides = tuple_of(want->strides, 2), *cut = NULL;
     if (sizes && strides && (zeroed || !zeroes_ends))
         cut = PyObject_CallMethod(out->object, "as_strided_", "OO", sizes, strides);
     const bool ok = cut && out->api->borrow(out->object, &out->tensor) == 0;
+    Py_XDECREF(ends);
     Py_XDECREF(zeroed);
     Py_XDECREF(sizes);
     Py_XDECREF(strides);

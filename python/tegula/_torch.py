@@ -75,6 +75,14 @@ class Gradient:
         return Direct.apply, Transform.apply
 
 
+def _no_gradient(name):
+    """Of an op that has none: torch.func, which would take it for zero, says so where it is wanted."""
+    def refuse(ctx, *args):
+        raise NotImplementedError(f"{name}() has no gradient: detach() its arguments, or write one yourself")
+
+    return Gradient(refuse, jvp=refuse)
+
+
 def _known(value):
     """As glue.check() takes it: sizes for a tensor, of a symbolic number the one it was traced with."""
     if isinstance(value, torch.Tensor):
@@ -114,10 +122,23 @@ def _make_outputs(row, values):
     return made
 
 
+def _check_devices(row, values, outs):
+    """Where a tensor is on torch's meta device the others must be, too: nothing is computed, and memory that
+    is real would seem written. In the kernels of fake tensors all are. Lengths for the host are on the CPU."""
+    want = values[row.first].device
+    tensors = [(p.name, values[p.name]) for p in row.params if p.kind == "Tensor"] + list(outs.items())
+    for name, t in tensors:
+        if t is None or t.device == want or (name == "num_tokens_per_expert_host" and t.device.type == "cpu"):
+            continue
+        raise ValueError(f"{name}: is on {t.device}, want {want}")
+
+
 def _fake(row, read):
     """The op on tensors without data: makes outputs of the right kind."""
     def fake(*args, **kwargs):
-        made = _make_outputs(row, read(args, kwargs))
+        values = read(args, kwargs)
+        _check_devices(row, values, {})
+        made = _make_outputs(row, values)
         return made[0] if len(made) == 1 else tuple(made) if made else None
 
     return fake
@@ -164,10 +185,7 @@ def _writer(raw, names):
 def _check_out(row, read):
     """The out= overload on tensors without data."""
     def check(*args, **kwargs):
-        values = read(args, kwargs)
-        for name in row.out_names:
-            if kwargs[name].device != values[row.first].device:
-                raise ValueError(f"{name}: is on {kwargs[name].device}, want {values[row.first].device}")
+        _check_devices(row, read(args, kwargs), {name: kwargs[name] for name in row.out_names})
 
     return check
 
@@ -186,7 +204,10 @@ def _define(library, row, raw, read, gradient):
     twin = _twin(row, library.ns, packet.default, packet.out if row.results else None)
     if not row.differentiable:
         library.impl(row.name, torch.library.fallthrough_kernel, "Autograd")  # passes it by, without a warning
-        return twin, (None, None)
+        if all(WORDS.get(r.dtype, "").startswith("int") for alternatives in row.results for r in alternatives):
+            return twin, (None, None)
+        refusing = functools.cache(lambda: _no_gradient(row.name).functions(raw, packet.default)[1])
+        return twin, (None, lambda *args: refusing()(*args))
     # What torch.library.register_autograd() does, and our Functions: made on first use, since the classes
     # cost 0.5 ms a row.
     kernel = functools.cache(lambda: make_autograd_impl(packet.default, Info(gradient.backward, gradient.save)))

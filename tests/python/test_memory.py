@@ -30,14 +30,15 @@ def test_no_leaks(device):
         gc.collect()
 
     work(2000)
-    kb, counts = resident_kb(), [sys.getrefcount(o) for o in (x, b, out, None, True, x.dtype, torch.Tensor)]
+    ours, shared = (x, b, out), (None, True, x.dtype, torch.Tensor)
+    kb, before = resident_kb(), [sys.getrefcount(o) for o in ours + shared]
     allocated = torch.cuda.memory_allocated() if device == "cuda" else 0
     work(20000)
     assert resident_kb() - kb < 3000
-    assert all(
-        abs(a - sys.getrefcount(o)) < 100
-        for a, o in zip(counts, (x, b, out, None, True, x.dtype, torch.Tensor))
-    )
+    changes = [sys.getrefcount(o) - count for o, count in zip(ours + shared, before)]
+    assert all(abs(change) < 10 for change in changes[:len(ours)]), changes
+    # What earlier tests left behind may be freed meanwhile; a leak by one of the 16 shapes alone makes 1250.
+    assert all(abs(change) < 1000 for change in changes[len(ours):]), changes
     if device == "cuda":
         assert torch.cuda.memory_allocated() == allocated
 

@@ -10,7 +10,7 @@ import torch
 
 import golden
 import tegula.torch as reference
-from conftest import on_one_device
+from conftest import check_devices, on_one_device
 from tegula import moe
 from tegula.testing import assert_equal
 
@@ -252,7 +252,9 @@ def test_out_in_place(device):
     (lambda x, i: moe.group_count(i, 3, out=i[0, :6].int()), r"out: shape is \[6\], want \[3\]$"),
     (lambda x, i: moe.aux_fi(i, 3, 1, out=x[0, :6]), r"out: shape is \[6\], want \[3\]$"),
     (lambda x, i: moe.normalize_weight(x, out=(x[:4, 0], x)), r"out\[0\]: shape is \[4\], want \[5\]$"),
-], ids=range(24))
+    (lambda x, i: moe.group_count(i, 2**40), r"num_groups: is 1099511627776, want < 2\^31$"),
+    (lambda x, i: moe.aux_fi(i, 2**40, 1), r"num_experts: is 1099511627776, want < 2\^31$"),
+], ids=range(26))
 def test_errors(call, message, device):
     x, i = torch.randn(5, 7, device=device), torch.randint(0, 8, (5, 7), device=device)
     before = x.clone(), i.clone()
@@ -387,6 +389,34 @@ def test_opcheck(case, device):
     torch.library.opcheck(op.out, args, dict(zip(names, outs)), test_utils=tests)
 
 
+@on_one_device
+@pytest.mark.parametrize("case", CASES)
+def test_one_tensor_on_meta(case, device):
+    op, args = operator_of(*case_of(case, device))
+    outs = op.default(*copies(args))
+    check_devices(op, args, () if outs is None else outs if isinstance(outs, tuple) else (outs,))
+
+
+@on_one_device
+def test_lengths_for_the_host_on_meta(device):
+    """They are on the CPU, wherever the indices are."""
+    indices, host = torch.randint(-1, 8, (6, 4), device=device), torch.zeros(8, dtype=torch.int32)
+    for op in (OPS.get_fused_mapping, OPS.get_fused_mapping_with_psum):
+        assert op(indices.to("meta"), 8, 40, 3, host)[0].is_meta
+        with pytest.raises(ValueError, match=f"^num_tokens_per_expert_host: is on meta, want {device}"):
+            op(indices, 8, 40, 3, host.to("meta"))
+
+
+def test_a_bias_that_was_not_loaded(device):
+    """As in a checkpoint that is half loaded: no result of uninitialised memory, no out= that seems written."""
+    scores, gate = torch.randn(6, 8, device=device), (2, 0, 0, False, 0, 1.0, 0, 1, 0, 1, "sigmoid")
+    outs = torch.full((6, 2), 7, device=device), torch.full((6, 2), 7.0, device=device)
+    for out in (None, outs, (outs[0], None)):
+        with pytest.raises(ValueError, match=f"^bias: is on meta, want {device}"):
+            moe.top2_sum_gate(scores, scores[0].to("meta"), *gate, out=out)
+    assert (outs[0] == 7).all() and (outs[1] == 7).all()
+
+
 @pytest.mark.parametrize("with_psum", [False, True])
 def test_opcheck_of_the_mapping(with_psum, device):
     """Its operator also has a tensor that the function does not take."""
@@ -488,6 +518,36 @@ def test_no_gradient(device):
     assert not denominator.requires_grad and not normalized.requires_grad
     assert_equal(normalized, reference.normalize_weight(weights.detach())[1])
     assert not moe.topk_gate(weights, 2).requires_grad
+
+
+def test_torch_func_says_that_there_is_no_gradient(device):
+    """It would take it for zero. What does not ask for one works, and so does vmap."""
+    func = torch.func
+    x = torch.rand(6, 8, device=device)
+    pos = torch.randperm(40, device=device)[:24].int().view(6, 4)
+    owner = torch.zeros(40, dtype=torch.int32, device=device)
+    gate = None, 2, 0, 0, False, 0, 1.0, 0, 1, 0, 1, "sigmoid"
+    for name, number in (("normalize_weight", lambda x: moe.normalize_weight(x)[1].sum()),
+                         ("expand_to_fused", lambda x: moe.expand_to_fused(x, pos, owner).sum()),
+                         ("reduce_fused", lambda x: moe.reduce_fused(x, None, pos[:, :1] % 6).sum()),
+                         ("top2_sum_gate", lambda x: moe.top2_sum_gate(x, *gate)[1].sum()),
+                         ("route", lambda x: moe.route(x, *gate, 8, 40, 2)[1].sum())):
+        for transform in (func.grad(number), func.jacrev(number), func.jacfwd(number),
+                          lambda x: func.jvp(number, (x,), (x,))):
+            with pytest.raises(NotImplementedError, match=rf"^{name}\(\) has no gradient: "):
+                transform(x)
+        assert torch.equal(func.grad(lambda x: number(x.detach()) + x.sum())(x), torch.ones_like(x))
+        assert torch.equal(func.grad(lambda x: number(x).detach() + x.sum())(x), torch.ones_like(x))
+        assert torch.equal(func.jvp(lambda x: number(x.detach()) + x.sum(), (x,), (x,))[1], x.sum())
+    batch = torch.rand(3, 6, 8, device=device)
+    for transform in (func.grad(lambda b: func.vmap(moe.normalize_weight)(b)[1].sum()),
+                      func.vmap(func.grad(lambda x: moe.normalize_weight(x)[1].sum()))):
+        with pytest.raises(NotImplementedError, match=r"^normalize_weight\(\) has no gradient: "):
+            transform(batch)
+    for seen, x in zip(func.vmap(lambda x: moe.normalize_weight(x)[1])(batch), batch, strict=True):
+        assert_equal(seen, moe.normalize_weight(x)[1])
+    chosen = func.grad(lambda x: x.gather(1, moe.topk_gate(x, 2)).sum())(batch[0])   # a choice needs none
+    assert torch.equal(chosen.sum(1), torch.full_like(chosen[:, 0], 2))
 
 
 def test_gradient_of_expand(device):

@@ -278,11 +278,14 @@ def test_replica_counts_below_one(device):
     ({"unmapped_topk_idx": [[1.0, 2.0]]}, "unmapped_topk_idx: dtype is f32, want"),
     ({"use_shared_as_routed": True, "num_shared_experts": 1}, "to_physical_map: is NULL, want"),
     ({"num_topk": -1}, r"num_topk: is -1, want 0\.\.4$"),
+    ({"use_shared_as_routed": True, "num_shared_experts": 2**62},
+     r"num_shared_experts: is 4611686018427387904, want < 2\^31$"),
+    ({"use_shared_as_routed": True, "num_shared_experts": -1}, "num_shared_experts: is -1, want >= 0$"),
     ({"out": (torch.empty(1, 1, dtype=torch.int64), torch.empty(1, 2))},
      r"out\[0\]: shape is \[1, 1\], want \[1, 2\]$"),
     ({"out": (torch.empty(1, 2, dtype=torch.int64), torch.empty(1, 3))},
      r"out\[1\]: shape is \[1, 3\], want \[1, 2\]$"),
-], ids=range(20))
+], ids=range(22))
 def test_errors(changes, message, device):
     with pytest.raises((TypeError, ValueError), match="^" + message):
         gate_of([LOGITS], device=device, **changes)
@@ -379,7 +382,9 @@ def test_hash_gate_options(device):
     (lambda x, i, t: moe.hash_gate(x, i, t, 1.0, num_tp_ranks=2, tp_rank=-1), r"tp_rank: is -1, want 0\.\.1"),
     (lambda x, i, t: moe.hash_gate(x, i, t, 1.0, num_ep_ranks=0), "num_ep_ranks: is 0, want >= 1$"),
     (lambda x, i, t: moe.hash_gate(x, i, t, 1.0, num_tp_ranks=0), "num_tp_ranks: is 0, want >= 1$"),
-], ids=range(7))
+    (lambda x, i, t: moe.hash_gate(x, i, t, 1.0, use_shared_as_routed=True, num_shared_experts=2**62),
+     r"num_shared_experts: is 4611686018427387904, want < 2\^31$"),
+], ids=range(8))
 def test_hash_gate_errors(call, message, device):
     x, i = torch.randn(2, 4, device=device), torch.zeros(2, dtype=torch.int64, device=device)
     with pytest.raises(ValueError, match="^" + message):

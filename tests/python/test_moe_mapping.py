@@ -174,10 +174,55 @@ def test_mapping_out(device):
     ((3, 10, 2.0), "alignment: is 2.0, want an integer$"), ((3, 0, 2.0), "alignment: is 2.0, want an integer$"),
     ((3, 0, None), "alignment: is None, want an integer$"), ((3, 0, "2"), "alignment: is '2', want an integer$"),
     (("3", 0, 2), "num_experts: is '3', want an integer$"), ((3, None, 2), "num_expanded_tokens: is None"),
-], ids=range(11))
+    ((3, 0.0, 2), "num_expanded_tokens: is 0.0, want an integer$"),
+    ((3, 10.0, 2), "num_expanded_tokens: is 10.0, want an integer$"),
+    ((-1, 0, 2), "num_experts: is -1, want >= 0$"),
+    ((2**40, 0, 2), "num_experts: is 1099511627776, want < 2\\^31$"),
+    ((2**40, 10, 2), "num_experts: is 1099511627776, want < 2\\^31$"),
+    ((256, 0, 2**62), "alignment: num_tokens .* is >= 9223372036854775807, want < 2\\^31$"),
+    ((256, 10, 2**62), "alignment: num_tokens .* is >= 9223372036854775807, want < 2\\^31$"),
+    ((256, 0, 2**30), "alignment: num_tokens .* is 274877906696, want < 2\\^31$"),
+    ((256, 10, 2**30), "alignment: num_tokens .* is 274877906696, want < 2\\^31$"),
+], ids=range(20))
 def test_mapping_errors(args, message, device):
     with pytest.raises((TypeError, ValueError), match="^" + message):
         moe.get_fused_mapping(torch.tensor(EXAMPLE, device=device), *args)
+
+
+def test_flags(device):
+    """Those of functions that are no builtins, too: True, False, 0, 1 or NumPy's bools."""
+    idx, logits = torch.tensor(EXAMPLE, device=device), torch.randn(4, 3, device=device)
+    gate = None, 2, 0, 0, False, 0, 1.0, 0, 1, 0, 1, "sigmoid", 3, 10, 2
+    for bad in ("no", "", 2, 1.0, 0.0, None, [], torch.tensor(False), numpy.float32(0)):
+        for name in ("force_no_sync", "with_psum"):
+            for num_positions in (0, 10):
+                with pytest.raises(TypeError, match=f"^{name}: is .*, want True or False$"):
+                    moe.get_fused_mapping(idx, 3, num_positions, 2, **{name: bad})
+        with pytest.raises(TypeError, match="^with_psum: is .*, want True or False$"):
+            moe.route(logits, *gate, with_psum=bad)
+    for true, false in ((True, False), (1, 0), (numpy.True_, numpy.False_)):
+        assert len(moe.route(logits, *gate, with_psum=true)) == 11
+        assert len(moe.route(logits, *gate, with_psum=false)) == 9
+        assert moe.get_fused_mapping(idx, 3, 0, 2, true)[0].shape == (0,)
+        assert moe.get_fused_mapping(idx, 3, 0, 2, false, with_psum=true)[7] == [4, 0, 2]
+        assert len(moe.get_fused_mapping(idx, 3, 0, 2, with_psum=false)) == 8
+    for zero in (0, numpy.int64(0), False):
+        assert moe.get_fused_mapping(idx, 3, zero, 2)[7] == [4, 0, 2]
+
+
+def test_sizes_of_a_mapping_before_its_outputs(device):
+    """They are refused before memory is asked for, and while tracing."""
+    idx = torch.tensor(EXAMPLE, device=device).to("meta")
+    logits, gate = torch.randn(3, 8, device="meta"), PLAIN | {"num_experts": 8, "num_expanded_tokens": 2**40}
+    for call, message in (
+            (lambda: moe.get_fused_mapping(idx, 256, 2**40, 2**30), "alignment: num_tokens .* is 274877906696, want"),
+            (lambda: moe.get_fused_mapping(idx, 256, 2**40, 0), "alignment: is 0, want >= 1$"),
+            (lambda: moe.route(logits, None, **gate, alignment=2**30), "alignment: num_tokens .*, want < 2\\^31$"),
+            (lambda: moe.route(logits, None, **gate, alignment=2**30, with_psum=True), "alignment: num_tokens .*"),
+            (lambda: moe.route(logits, None, **gate | {"num_experts": 2**31}, alignment=1),
+             "num_experts: is 2147483648, want < 2\\^31$")):
+        with pytest.raises(ValueError, match="^" + message):
+            call()
 
 
 def test_mapping_of_a_list():
@@ -314,6 +359,26 @@ def test_memory_of_column_major_factors(num_positions, num_sf, device):
         assert (whole[:, :num_positions] == 1).all() and (whole[:, num_positions:] == 0).all()
 
 
+def test_columns_as_tma_wants_them(device):
+    """Given by out=, they are what the flag promises."""
+    x, sf = torch.randn(2, 4, device=device), torch.rand(2, 2, device=device)
+    pos = torch.tensor([[0, 3], [5, 1]], dtype=torch.int32, device=device)
+    owner = torch.zeros(6, dtype=torch.int32, device=device)
+    want = moe.expand_to_fused_with_sf((x, sf), 2, pos, owner, True)[1]
+    memory = torch.zeros(32, device=device)
+    for distance, offset, message in (
+            (9, 0, r"strides are \[1, 9\], want \[1, 8\], or columns a larger multiple of 16 bytes apart"),
+            (8, 3, "memory begins 12 bytes past a multiple of 16, want at one, as TMA does")):
+        out = memory.as_strided((6, 2), (1, distance), offset)
+        with pytest.raises(ValueError, match=rf"^out\[1\]: {message}$"):
+            moe.expand_to_fused_with_sf((x, sf), 2, pos, owner, True, out=(None, out))
+        assert not memory.any()
+    for distance, offset in ((8, 0), (12, 4)):
+        out = memory.as_strided((6, 2), (1, distance), offset)
+        moe.expand_to_fused_with_sf((x, sf), 2, pos, owner, True, out=(None, out))
+        assert torch.equal(out[pos.flatten().long()], want[pos.flatten().long()])
+
+
 def test_expand_passes_over_positions_past_the_end(device):
     x = torch.tensor([[1.0], [2]], device=device)
     pos = torch.tensor([[0, 7], [-3, 1]], dtype=torch.int32, device=device)
@@ -339,7 +404,7 @@ def test_expand_strided(device):
     (lambda x, sf, p, e: moe.expand_to_fused_with_sf((x, sf), 0, p, e), "num_per_channels: is 0, want >= 1"),
     (lambda x, sf, p, e: moe.expand_to_fused_with_sf((x, sf.half()), 2, p, e), "x_sf: dtype is f16, want"),
     (lambda x, sf, p, e: moe.expand_to_fused_with_sf((x, sf), 2, p, e, True, out=(x[[0] * 6], sf[[0] * 6])),
-     r"out\[1\]: strides are \[2, 1\], want \[1, 8\]$"),
+     r"out\[1\]: strides are \[2, 1\], want \[1, 8\], or columns"),
     (lambda x, sf, p, e: moe.expand_to_fused(x, p, e, out=x), r"out: shape is \[4, 4\], want \[6, 4\]$"),
 ], ids=range(8))
 def test_expand_errors(call, message, device):
@@ -495,7 +560,8 @@ def test_route(config, num_tokens, device):
     """The bits of the two ops that it stands for; those are compared with the references elsewhere."""
     num_groups, num_topk_groups, num_routed, num_topk = config
     for scoring_func, num_shared, options in itertools.product(("sigmoid", "softmax"), (0, 2), (False, True)):
-        logits, bias = make_inputs(num_tokens, num_routed, scoring_func, num_groups, device)
+        logits = torch.randn(num_tokens, num_routed, device=device)
+        bias = torch.randn(num_routed, device=device)
         gate = PLAIN | dict(zip(NAMES, (num_topk, num_topk_groups, num_groups, True, num_shared, 1.5)))
         gate |= {"num_ep_ranks": 2, "num_tp_ranks": 2, "tp_rank": 1, "ep_rank": 1,
                  "scoring_func": scoring_func}

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import golden
 import tegula.torch as reference
-from conftest import on_one_device
+from conftest import check_devices, on_one_device
 from tegula import quant
 from tegula.quant.cast_back_e5m6_kernel import cast_back_e5m6
 from tegula.quant.per_token_cast_to_e5m6_kernel import per_token_cast_to_e5m6
@@ -225,6 +225,39 @@ def test_padding_is_not_written(device):
     assert memory.tolist() == [[code * 0x01010101] * 5 + [-1] * 3, [code] * 5 + [-1] * 3]
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_columns_as_tma_wants_them(is_packed, device):
+    """All functions that make column-major factors take them by out= only as the flag promises them."""
+    x = torch.randn(6, 512, device=device)
+    e2m1 = quant.per_token_cast(x, "e2m1", 32, round_sf=True)
+    flags = (True, True, True) if is_packed else (True,)
+    for function, args, num_rows, num_cols, is_alone in (
+            (quant.per_token_cast, (x, "e4m3", 32, None), 6, 16, False),
+            (quant.per_token_cast, (x, "e5m6", 32, None), 6, 16, False),
+            (quant.per_token_cast, (e2m1, "e4m3", 64, (1, 32)), 6, 8, False),
+            (quant.per_token_cast_with_sf_only, (x, "e4m3", 32, None), 6, 16, True),
+            (per_token_cast_to_e5m6, (x, 32), 6, 16, False),
+            (quant.per_block_cast, (x, "e2m1", (2, 32)), 3, 16, False),
+            (quant.per_block_cast_with_sf_only, (x, "e4m3", (2, 32)), 3, 16, True),
+            (quant.per_block_cast_lossless, (e2m1, "e4m3", (1, 32), (2, 64)), 3, 8, False),
+            (quant.swiglu_forward_and_per_token_cast, (x, "e4m3", 32, None, None, None), 6, 8, False)):
+        def columns(distance, offset=0):
+            dtype, count = (torch.int32, num_cols // 4) if is_packed else (torch.float32, num_cols)
+            memory = torch.zeros(count * distance + offset, dtype=dtype, device=device)
+            return memory[offset:].view(count, distance).t()[:num_rows]
+
+        want = function(*args, *flags)
+        for good in (columns(8), columns(12), columns(8, 4)):
+            function(*args, *flags, out=good if is_alone else (None, good))
+            assert_equal(good.contiguous(), (want if is_alone else want[1]).contiguous())
+        for bad, message in (
+                (columns(7), r"strides are \[1, 7\], want \[1, .\], or columns a larger multiple of 16 bytes"),
+                (columns(8, 1), "memory begins 4 bytes past a multiple of 16, want at one, as TMA does"),
+                (torch.empty_like(columns(8).contiguous()), r"strides are .*, want \[1, .\], or columns")):
+            with pytest.raises(ValueError, match=rf"^out(\[1\])?: {message}"):
+                function(*args, *flags, out=bad if is_alone else (None, bad))
+
+
 # ---- examples ----
 
 def test_examples(device):
@@ -285,6 +318,29 @@ def test_unpack_out(device):
         quant.unpack_from_e2m1fn_x2(x, out=torch.empty(3, 5, device=device))
     with pytest.raises(ValueError, match="^out: dtype is float32, want bfloat16$"):
         quant.unpack_from_e2m1fn_x2(x, torch.bfloat16, out=torch.empty(3, 10, device=device))
+    for bad in ([1], 5, "out"):
+        with pytest.raises(TypeError, match="^out: is a <class .*>, want a tensor$"):
+            quant.unpack_from_e2m1fn_x2(x, out=bad)
+
+
+def test_unpack_strided(device):
+    """Any shape and strides, as plain torch takes them."""
+    x = torch.randint(-128, 128, (4, 6), dtype=torch.int8, device=device)
+    cube = x.view(2, 2, 6)
+    views = [x[:, ::2], x[0, ::2], x[:, 0], x[::2], x[:, :3], x.t(), x.t()[::2], x[:1].expand(3, 6),
+             x[0, :1].expand(5), x[:, 1:2], x[1, 1:2], cube[:, 0], cube[..., 1::3], cube.permute(2, 0, 1),
+             x[:0, ::2], x[0, :0:2]]
+    for view in views:
+        want = reference.unpack_from_e2m1fn_x2(view.contiguous())
+        assert_equal(quant.unpack_from_e2m1fn_x2(view), want)
+        assert_equal(quant.unpack_from_e2m1fn_x2(view, out=torch.empty_like(want)), want)
+        assert_equal(quant.unpack_from_e2m1fn_x2(view, torch.float64), want.double())
+        if device == "cpu":
+            assert (quant.unpack_from_e2m1fn_x2(view.numpy()) == want.numpy()).all()
+    array = x.cpu().numpy()
+    for view in (array[::-1], array[0, ::-1], array[:, ::-2], numpy.broadcast_to(array[0], (3, 6))):
+        want = reference.unpack_from_e2m1fn_x2(torch.from_numpy(view.copy()))
+        assert (quant.unpack_from_e2m1fn_x2(view) == want.numpy()).all()
 
 
 def test_numpy():
@@ -478,6 +534,18 @@ def test_opcheck(case, device):
 
 @on_one_device
 @pytest.mark.parametrize("case", CASES)
+def test_one_tensor_on_meta(case, device):
+    name, args = case_of(case, device)
+    with Recorder() as recorder:
+        FUNCTIONS[name](*args)
+    (op, args, kwargs), = recorder.calls
+    args = [kwargs.get(a.name, a.default_value) if i >= len(args) else args[i]
+            for i, a in enumerate(op._schema.arguments)]
+    check_devices(getattr(torch.ops.tegula, op.__name__.split(".")[0]), args, flat(op(*copies(args))))
+
+
+@on_one_device
+@pytest.mark.parametrize("case", CASES)
 def test_compile(case, device):
     name, args = case_of(case, device)
     mine, theirs = copies(args), copies(args)
@@ -520,6 +588,18 @@ def test_no_gradient(device):
     x = torch.randn(4, 32, device=device, requires_grad=True)
     out, sf = quant.per_token_cast(x, "e4m3", 32)
     assert not out.requires_grad and not sf.requires_grad
+    x = x.detach()
+
+    def rounded(x):
+        return quant.per_token_cast_back(quant.per_token_cast(x, "e4m3", 32), "fp32", 32)
+
+    for transform in (torch.func.grad(lambda x: rounded(x).sum()), lambda x: torch.func.jvp(rounded, (x,), (x,))):
+        with pytest.raises(NotImplementedError, match=r"^per_token_cast(_back)?\(\) has no gradient: "):
+            transform(x)
+    straight_through = torch.func.grad(lambda x: (x + (rounded(x) - x).detach()).sum())(x)
+    assert torch.equal(straight_through, torch.ones_like(x))
+    for seen, row in zip(torch.func.vmap(lambda x: rounded(x[None]))(x), x, strict=True):
+        assert_equal(seen, rounded(row[None]))
 
 
 # ---- errors ----
@@ -544,7 +624,9 @@ ERRORS = [
     (lambda x, p: quant.per_block_cast_lossless(p, "e4m3", (1, 32), (1, 64), False, True, True),
      "^use_packed_ue8m0: is True, want use_tma_aligned_col_major_sf True, too$"),
     (lambda x, p: quant.per_token_cast(x, "e4m3", 32, (1, 32)),
-     r"^x_block_size: is \(1, 32\), want None where x is no pair \(data, sf\)$"),
+     r"^x_block_size: is \(1, 32\), want None where x comes without sf$"),
+    (lambda x, p: quant.per_token_cast((x, None), "e4m3", 32, (1, 32)),
+     r"^x_block_size: is \(1, 32\), want None where x comes without sf$"),
     (lambda x, p: quant.per_token_cast(p, "e4m3", 32),
      r"^x_block_size: is None, want two integers where x is a pair \(data, sf\)$"),
     (lambda x, p: quant.per_token_cast(x, "e5m2", 32),
@@ -554,7 +636,7 @@ ERRORS = [
     (lambda x, p: quant.per_token_cast(x, "e4m3", 0), "^num_per_channels: is 0, want >= 1$"),
     (lambda x, p: quant.per_channel_cast(x, "e4m3", 0), "^num_per_tokens: is 0, want >= 1$"),
     (lambda x, p: quant.per_channel_cast_fused(x, "e4m3", 4, False, 32),
-     r"^num_per_channels: is 32, want None where x is no pair \(data, sf\)$"),
+     "^num_per_channels: is 32, want None where x comes without sf$"),
     (lambda x, p: quant.per_channel_cast_fused(p, "e4m3", 4),
      r"^num_per_channels: is None, want an integer where x is a pair \(data, sf\)$"),
     (lambda x, p: quant.cast_back(p, "fp16", (1, 32)), "^fmt: is 'fp16', want one of 'bf16', 'fp32'$"),
@@ -617,6 +699,13 @@ ERRORS_OF_DATA = [
     (lambda x, p: quant.per_token_cast_with_precomputed_sf(x, "e4m3", 32, p[1][:, :1]), "^sf: "),
     (lambda x, p: quant.cast_back(p, "fp32", (1, 32), "e5m6"), "^x: dtype is e4m3, want u8"),
     (lambda x, p: quant.cast_back(p, "fp32", (1, 16)), "^x_sf: "),
+    (lambda x, p: quant.cast_back((x.bfloat16(), p[1]), "fp32", (1, 32)),
+     "^x: dtype is bf16, want i8, u8, e4m3 or e2m1x2$"),
+    (lambda x, p: quant.per_token_cast_back((x, p[1]), "fp32", 32), "^x: dtype is f32, want i8, u8, e4m3 or e2m1x2$"),
+    (lambda x, p: quant.per_token_cast_back((x.double(), p[1]), "fp32", 32),
+     "^x: dtype is f64, want i8, u8, e4m3 or e2m1x2$"),
+    (lambda x, p: quant.cast_back((x.to(torch.float8_e5m2fnuz), p[1]), "fp32", (1, 32)),
+     "^x: dtype is code 13 with 8 bits, want i8, u8, e4m3 or e2m1x2$"),
     (lambda x, p: quant.swiglu_forward_and_per_token_cast(x[:, :63], "e4m3", 32),
      "^x: columns are 63, want an even number"),
     (lambda x, p: quant.swiglu_forward_and_per_token_cast(

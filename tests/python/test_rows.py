@@ -207,14 +207,38 @@ def test_given_outputs_have_the_shape_that_the_arguments_say():
 
 def test_given_outputs_have_the_layout_that_an_argument_says():
     x, out = torch.zeros(6, 3), torch.empty(6, 4)
-    rows, columns = torch.empty(6, 2, dtype=torch.int32), torch.empty(2, 9, dtype=torch.int32).t()[:6]
+    rows, columns = torch.empty(6, 2, dtype=torch.int32), torch.empty(2, 12, dtype=torch.int32).t()[:6]
     for sizes, col_major in ((rows, False), (columns, True)):
         toy.pad(x, None, 1, col_major=col_major, out=(out, sizes))
         assert (sizes[:, 0] == 6).all() and (sizes[:, 1] == 4).all()
-        want = r"\[2, 1\]" if not col_major else r"\[1, 8\]"
+        want = r"\[2, 1\]" if not col_major else r"\[1, 8\], or columns a larger multiple of 16 bytes apart"
         with pytest.raises(ValueError, match=rf"^out\[1\]: strides are .*, want {want}$"):
             toy.pad(x, None, 1, col_major=col_major, out=(out, columns if sizes is rows else rows))
-    toy.pad(x[:1], None, 1, col_major=True, out=(out[:1], rows[:1]))    # a row is a column's part, too
+    toy.pad(x[:1], None, 1, col_major=True, out=(out[:1], columns[:1]))
+    with pytest.raises(ValueError, match=r"^out\[1\]: strides are \[2, 1\], want \[1, 4\], or"):
+        toy.pad(x[:1], None, 1, col_major=True, out=(out[:1], rows[:1]))
+
+
+def test_given_columns_are_as_tma_wants_them():
+    """Columns are a multiple of 16 bytes apart, and begin at one, where an argument asks for columns."""
+    def columns(distance, offset=0):
+        return torch.zeros(2 * distance + offset, dtype=torch.int32)[offset:].view(2, distance).t()[:6]
+
+    x, out = torch.zeros(6, 3), torch.empty(6, 4)
+    for sizes, message in (
+            (columns(7), r"strides are \[1, 7\], want \[1, 8\], or columns a larger multiple of 16 bytes apart"),
+            (columns(6), r"strides are \[1, 6\], want \[1, 8\], or columns a larger multiple of 16 bytes apart"),
+            (columns(8, 1), "memory begins 4 bytes past a multiple of 16, want at one, as TMA does"),
+            (columns(8, 2).numpy(), "memory begins 8 bytes past a multiple of 16, want at one, as TMA does"),
+            (torch.empty(6, 2, dtype=torch.int32).numpy(), r"strides are \[2, 1\], want \[1, 8\], or")):
+        with pytest.raises(ValueError, match=rf"^out\[1\]: {message}"):
+            toy.pad(x, None, 1, col_major=True, out=(out, sizes))
+    for sizes in (columns(8), columns(12), columns(8, 4), columns(8).numpy()):
+        toy.pad(x, None, 1, col_major=True, out=(out, sizes))
+        assert sizes[5].tolist() == [6, 4]
+    toy.pad(x[:0], None, 1, col_major=True, out=(out[:0], columns(7, 1)[:0]))
+    with pytest.raises(ValueError, match=r"^out\[1\]: strides are \[3, 1\], want \[1, 8\], or"):
+        toy.pick(x, "e4m3", None, True, out=(out[:, :3], torch.empty(6, 3)))    # one of two, chosen by it
 
 
 def test_memory_of_whole_columns():
@@ -237,6 +261,9 @@ def test_bools_of_other_kinds():
     for true, false in ((1, 0), (numpy.bool_(True), numpy.bool_(False))):
         assert (toy.cast(torch.zeros(6, 10), 4, round_sf=true)[0].view(torch.uint8) == 11).all()
         assert (toy.cast(torch.zeros(6, 10), 4, round_sf=false)[0].view(torch.uint8) == 1).all()
+    for other in (1.0, 0.0, torch.tensor(True), torch.tensor([1]), numpy.array(True), numpy.float32(1), None, 10**30):
+        with pytest.raises(TypeError, match="^round_sf: is .*, want True or False$"):
+            toy.cast(torch.zeros(6, 10), 4, round_sf=other)
 
 
 @pytest.mark.parametrize("call, error, message", [

@@ -5,7 +5,7 @@ import math
 from operator import index as _index
 
 from .._tegula import (
-    aux_fi, expand_to_fused, expand_to_fused_with_sf, get_fused_mapping as _get_fused_mapping,
+    aux_fi, check as _check, expand_to_fused, expand_to_fused_with_sf, get_fused_mapping as _get_fused_mapping,
     get_fused_mapping_with_psum as _get_fused_mapping_with_psum, group_count, hash_gate,
     inplace_unique_group_indices, is_preparing as _is_preparing, mask_indices_by_tp,
     normalize_weight, reduce_fused as _reduce_fused, reduce_fused_e4m3 as _reduce_fused_e4m3,
@@ -20,6 +20,15 @@ __all__ = [
 ]
 
 
+def _flag(name, value):
+    """As the builtins take flags."""
+    kind = type(value)
+    if not (isinstance(value, int) and value in (0, 1)) and (
+            kind.__module__ != "numpy" or kind.__name__ not in ("bool", "bool_")):
+        raise TypeError(f"{name}: is {value!r}, want True or False")
+    return bool(value)
+
+
 def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, force_no_sync=False, *,
                       with_psum=False, out=None):
     """The mapping between pairs of token and slot and positions of a buffer in which each expert's pairs lie
@@ -31,9 +40,13 @@ def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, for
     force_no_sync, the function waits for the result: there are as many positions as needed, and the list has
     the lengths of the segments. With force_no_sync there are none, and no pair has a position. out= takes the
     tensors, without the list, where it does not wait."""
+    if with_psum is not False and with_psum is not True:            # a call of _flag() costs 200 ns
+        with_psum = _flag("with_psum", with_psum)
+    if force_no_sync is not False and force_no_sync is not True:
+        force_no_sync = _flag("force_no_sync", force_no_sync)
     mapping = _get_fused_mapping_with_psum if with_psum else _get_fused_mapping
-    if num_expanded_tokens == 0 and not force_no_sync:
-        made, lengths = _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out)
+    if not force_no_sync and num_expanded_tokens == 0:
+        made, lengths = _wait_for_mapping(mapping, topk_idx, num_experts, num_expanded_tokens, alignment, out)
     else:
         made, lengths = mapping(topk_idx, num_experts, num_expanded_tokens, alignment, out=out), []
     return made[:7] + (lengths, *made[7:]) if with_psum else made + (lengths,)
@@ -42,17 +55,20 @@ def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, for
 _pinned = {}  # page-locked tensors that no call uses now, by their length
 
 
-def _wait_for_mapping(mapping, topk_idx, num_experts, alignment, out):
+def _wait_for_mapping(mapping, topk_idx, num_experts, zero, alignment, out):
     """The tensors of a mapping with as many positions as it needs, and its lengths as a list."""
     if out is not None:
         raise ValueError("out: is given, want None where num_expanded_tokens is 0: sizes are not known yet")
     try:
         num_pairs, num_experts, alignment = math.prod(topk_idx.shape), _index(num_experts), _index(alignment)
+        _index(zero)                            # 0.0 is none
     except (AttributeError, TypeError):
-        mapping(topk_idx, num_experts, 0, alignment)    # says which argument it is
+        mapping(topk_idx, num_experts, zero, alignment)     # says which argument it is
         raise
     enough = num_pairs + (alignment - 1) * num_experts
-    enough = enough // alignment * alignment if alignment > 0 else 0
+    if alignment < 1 or num_experts < 0 or max(enough, num_experts) >= 2**31:   # before memory is asked for
+        _check("get_fused_mapping", (tuple(topk_idx.shape), num_experts, 0, alignment, None))
+    enough = enough // alignment * alignment
     if getattr(topk_idx, "is_cuda", False):     # torch's: the kernel writes to memory that the host can read
         import torch
         if torch.cuda.is_current_stream_capturing():
@@ -83,6 +99,8 @@ def route(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_rou
     """(topk_idx, topk_weights) of top2_sum_gate, then the seven tensors of get_fused_mapping for them, for
     num_experts experts, and with with_psum also (count, psum_end): in one launch for few tokens. It waits for
     nothing, so there is no list."""
+    if with_psum is not False and with_psum is not True:
+        with_psum = _flag("with_psum", with_psum)
     function = _route_with_psum if with_psum else _route
     return function(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed,
                     num_shared_experts, routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks,

@@ -41,9 +41,18 @@ def _convert(numbers, dtype):
         raise TypeError(f"out_dtype: is {dtype!r}, want a dtype") from None
 
 
+def _packed(t):
+    """Its elements in a row, copied where they do not lie so."""
+    row = t.reshape(-1)
+    if hasattr(row, "contiguous"):
+        return row.contiguous()
+    flags = getattr(row, "flags", None)         # of NumPy and CuPy
+    return row.copy() if flags is not None and not flags.c_contiguous else row
+
+
 def unpack_from_e2m1fn_x2(x, out_dtype=None, *, out=None):      # _torch.py makes the default torch.float32
     """The numbers of pairs of e2m1 (int8 or uint8), the low four bits first: the last dimension is twice as
-    long. out_dtype is float32 if None."""
+    long. out_dtype is float32 if None. x may have any strides; one that is not packed is copied first."""
     name = "float32" if out_dtype is None else _name_of(out_dtype)
     word = _WORDS.get(name, "f32")
     pairs = getattr(x, "shape", None)
@@ -53,17 +62,19 @@ def unpack_from_e2m1fn_x2(x, out_dtype=None, *, out=None):      # _torch.py make
         raise ValueError("x: has 0 dimensions, want 1 or more")
     shape = *pairs[:-1], 2 * pairs[-1]
     if out is None:
-        numbers = _unpack_from_e2m1fn_x2(x.reshape(-1), word).reshape(shape)
+        numbers = _unpack_from_e2m1fn_x2(_packed(x), word).reshape(shape)
         return numbers if name in _WORDS else _convert(numbers, out_dtype)
+    if not hasattr(out, "shape") or not hasattr(out, "dtype"):
+        raise TypeError(f"out: is a {type(out)}, want a tensor")
     if tuple(out.shape) != shape:
         raise ValueError(f"out: shape is {list(out.shape)}, want {list(shape)}")
     if _name_of(out.dtype) != name:
         raise ValueError(f"out: dtype is {_name_of(out.dtype)}, want {name}")
     is_packed = out.is_contiguous() if hasattr(out, "is_contiguous") else out.flags.c_contiguous
     if is_packed and name in _WORDS:
-        _unpack_from_e2m1fn_x2(x.reshape(-1), word, out=out.reshape(-1))
+        _unpack_from_e2m1fn_x2(_packed(x), word, out=out.reshape(-1))
     else:
-        out[...] = _unpack_from_e2m1fn_x2(x.reshape(-1), word).reshape(shape)
+        out[...] = _unpack_from_e2m1fn_x2(_packed(x), word).reshape(shape)
     return out
 
 
