@@ -321,7 +321,8 @@ static void fill_map(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     const char *map = case_text(c, "map");
     const int64_t tokens = c->tensors[X].shape[0], rows = t->shape[0], experts = 32;
-    const int64_t rows_each = rows / experts, picks_each = rows_each * 16 / 17;
+    const int64_t rows_each = rows < experts ? 1 : rows / experts;
+    const int64_t picks_each = tokens ? rows_each * 16 / 17 : 0;
     t->low = -(double)(tokens / 4 + 1), t->high = (double)(tokens + tokens / 8 + 2);
     case_fill_uniform(c, t, seed);
     for (int64_t i = 0; i < rows; i++) {

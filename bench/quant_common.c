@@ -335,8 +335,8 @@ tgl_status quant_choose_fill(const case_problem *c, case_tensor *t, int64_t bloc
 {
     /* blocks in elements of the tensor: two values a byte */
     if (t->dtype & (TGL_E2M1X2 | TGL_I8 | TGL_U8)) block_cols /= 2;
-    t->low = block_rows > 0 ? (double)block_rows : 1;
-    t->high = block_cols > 0 ? (double)block_cols : 1;
+    t->low = block_rows > 0 ? fmin((double)block_rows, INT32_MAX) : 1;
+    t->high = block_cols > 0 ? fmin((double)block_cols, INT32_MAX) : 1;
     if (is_values(c, "bits")) t->fill = case_fill_bits;
     else if (is_values(c, "mixed") || is_values(c, "powers")) t->fill = fill_mixed;
     else if (is_values(c, "normal"))
