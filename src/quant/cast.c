@@ -304,6 +304,11 @@ static void encode_small(int format, const void *values, bool is_bf16, int64_t c
     }
 }
 
+void tgl_small_to_e4m3(const float *values, int64_t count, float inv, uint8_t *to)
+{
+    encode_small(TGL_FORMAT_E4M3, values, false, 0, count, 0, count, &inv, to);
+}
+
 static bool can_encode_small(int format, int64_t block_cols)
 {
     return format == TGL_FORMAT_E4M3 ||

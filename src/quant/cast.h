@@ -77,6 +77,9 @@ typedef struct {
     bool is_transposed;     /* e4m3 only: out is [num_cols, num_rows] */
 } tgl_cast;
 
+/* e4m3 of values * inv, where inv is that of their finite amax: no product is NaN or far beyond the largest. */
+void tgl_small_to_e4m3(const float *values, int64_t count, float inv, uint8_t *to);
+
 /* All of it, on all threads. */
 tgl_status tgl_run_cast(const tgl_cast *cast);
 

@@ -597,7 +597,7 @@ TGL_LANES_INLINE uint32_t tgl_minifloat_pair(float even, float odd, int mantissa
 /* Codes of the products of TGL_LANES values with factors, of which there is one or one each; in pairs. */
 TGL_LANES_INLINE void tgl_minifloat_lanes(const void *values, bool is_bf16, const float *factors,
                                           bool has_each, int mantissa_bits, int bias, int sign_bit,
-                                          uint16_t *restrict to)
+                                          uint16_t *to)
 {
     uint32_t pairs[TGL_LANES / 2];
     for (int i = 0; i < TGL_LANES / 2; i++) {

@@ -38,16 +38,24 @@ TGL_INLINE float tgl_swiglu(float gate, float up, float divisor) { return gate /
  * the clamp cuts the value. */
 typedef struct { float activation, gate_grad, up_grad; } tgl_swiglu_grads;
 
-/* From sigmoid = 1 / divisor and silu = gate / divisor, both rounded. */
-TGL_INLINE tgl_swiglu_grads tgl_swiglu_grads_of(float gate, float up, float sigmoid, float silu, float grad,
-                                                float weight)
+/* From sigmoid = 1 / divisor and silu = gate / divisor, both rounded, and slope = 1 + gate * (1 - sigmoid),
+ * rounded once. */
+TGL_INLINE tgl_swiglu_grads tgl_swiglu_grads_by(float gate, float up, float sigmoid, float silu, float slope,
+                                                float grad, float weight)
 {
     const float weighted = grad * weight * sigmoid;
     tgl_swiglu_grads g;
     g.activation = silu * up;
-    g.gate_grad = weighted * up * tgl_fma(gate, 1.0f - sigmoid, 1.0f);
+    g.gate_grad = weighted * up * slope;
     g.up_grad = weighted * gate;
     return g;
+}
+
+TGL_INLINE tgl_swiglu_grads tgl_swiglu_grads_of(float gate, float up, float sigmoid, float silu, float grad,
+                                                float weight)
+{
+    const float slope = tgl_fma(gate, 1.0f - sigmoid, 1.0f);
+    return tgl_swiglu_grads_by(gate, up, sigmoid, silu, slope, grad, weight);
 }
 
 TGL_INLINE tgl_swiglu_grads tgl_swiglu_backward(float gate, float up, float divisor, float grad, float weight)

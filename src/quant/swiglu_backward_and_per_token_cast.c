@@ -53,7 +53,7 @@ static float weight_of(const problem *p, int64_t row)
 
 /* Where no gate or up is clamped, and every exp is a normal number. First all of these, in quarters as
  * activate.c does it. */
-INLINE void differentiate_small(piece *w, float weight)
+INLINE void differentiate_small(piece *w, float weight, bool has_fma)
 {
     TGL_LINES float divisor[PIECE];
     const int64_t n = w->count / 4;
@@ -65,7 +65,10 @@ INLINE void differentiate_small(piece *w, float weight)
     }
     for (int64_t j = 4 * n; j < w->count; j++) divisor[j] = 1.0f + tgl_exp_small(-w->gate[j]);
     for (int64_t j = 0; j < w->count; j++) {
-        const tgl_swiglu_grads g = tgl_swiglu_backward(w->gate[j], w->up[j], divisor[j], w->grad[j], weight);
+        const float gate = w->gate[j], sigmoid = 1.0f / divisor[j], silu = gate / divisor[j];
+        const float slope = has_fma ? fmaf(gate, 1.0f - sigmoid, 1.0f) : tgl_fma(gate, 1.0f - sigmoid, 1.0f);
+        const tgl_swiglu_grads g = tgl_swiglu_grads_by(gate, w->up[j], sigmoid, silu, slope, w->grad[j],
+                                                       weight);
         w->activation[j] = g.activation;
         w->gate_grad[j] = g.gate_grad;
         w->up_grad[j] = g.up_grad;
@@ -94,8 +97,9 @@ static void compute(piece *w, int64_t row, int64_t col, int64_t count)
     tgl_decode(&p->gate, row, col, count, w->gate);
     tgl_decode(&p->up, row, col, count, w->up);
     for (int64_t j = 0; j < count; j++) w->grad[j] = tgl_bf16_to_f32(grad_out[j]);
-    if (tgl_swiglu_is_small(w->gate, w->up, count, p->clamp)) differentiate_small(w, weight);
-    else differentiate(w, weight, p->clamp);
+    if (!tgl_swiglu_is_small(w->gate, w->up, count, p->clamp)) differentiate(w, weight, p->clamp);
+    else if (TGL_HAS_FMA) differentiate_small(w, weight, true);
+    else differentiate_small(w, weight, false);
 }
 
 /* A piece's activations and gradients as bf16, and its part of the row's sum: partial sums, so that additions
@@ -150,12 +154,39 @@ static tgl_cast cast_of(const problem *p, const half *h)
 }
 
 /* One half of a block, whose amax is finite: its factor and codes. */
-INLINE void cast_half(const problem *p, int64_t row, int64_t k, int32_t amax, const float *grads,
-                      int64_t count, uint8_t *to)
+INLINE void cast_half(const problem *p, int64_t row, int64_t k, float amax, const float *grads, int64_t count,
+                      uint8_t *to)
 {
-    const tgl_scale scale = tgl_scale_of(tgl_f32_from_bits((uint32_t)amax), p->rule);
+    const tgl_scale scale = tgl_scale_of(amax, p->rule);
     tgl_sf_set(&p->sf, row, k, 2 * p->blocks.num_cols, scale.sf);
-    tgl_lanes_to_e4m3(grads, false, count, 0, &scale.inv, false, to);
+    const int64_t done = TGL_HAS_LANES ? tgl_lanes_to_e4m3(grads, false, count, 0, &scale.inv, false, to) : 0;
+    if (done < count) tgl_small_to_e4m3(grads + done, count - done, scale.inv, to + done);
+}
+
+INLINE void cast_block(const problem *p, int64_t row, int64_t col, int64_t count, const float amax[2],
+                       const float *gate_grads, const float *up_grads)
+{
+    const int64_t k = col / p->blocks.cols;
+    uint8_t *to = p->x_grad_fp8 + row * 2 * p->num_cols + col;
+    cast_half(p, row, k, amax[0], gate_grads, count, to);
+    cast_half(p, row, p->blocks.num_cols + k, amax[1], up_grads, count, to + p->num_cols);
+}
+
+/* The blocks of a piece. */
+static void cast_piece(const piece *w, const tgl_cast *gate_cast, const tgl_cast *up_cast)
+{
+    const int64_t width = w->p->blocks.cols;
+    for (int64_t j = 0; j < w->count; j += width) {
+        const int64_t n = least(width, w->count - j);
+        float amax[2];
+        tgl_amax_of_both(w->gate_grad + j, w->up_grad + j, n, amax);
+        if (amax[0] < INFINITY && amax[1] < INFINITY) {
+            cast_block(w->p, w->row, w->col + j, n, amax, w->gate_grad + j, w->up_grad + j);
+        } else {
+            tgl_cast_columns(gate_cast, w->row, w->col + j, n);
+            tgl_cast_columns(up_cast, w->row, w->col + j, n);
+        }
+    }
 }
 
 /* A block in the loops of swiglu_lanes.h, which are for nearly all; false where it is none for them. */
@@ -174,9 +205,9 @@ static bool run_block(piece *w, int64_t row, int64_t col, int64_t count, float l
     };
     w->row = -1;                            /* its buffers have no piece */
     if (count % TGL_RUN_STEP || !tgl_lanes_backward(&run, count)) return false;
-    cast_half(p, row, k, run.gate_amax, w->gate_grad, count, p->x_grad_fp8 + at);
-    cast_half(p, row, p->blocks.num_cols + k, run.up_amax, w->up_grad, count,
-              p->x_grad_fp8 + at + p->num_cols);
+    const float amax[2] = { tgl_f32_from_bits((uint32_t)run.gate_amax),
+                            tgl_f32_from_bits((uint32_t)run.up_amax) };
+    cast_block(p, row, col, count, amax, w->gate_grad, w->up_grad);
     return true;
 }
 
@@ -199,9 +230,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
             if (has_runs && run_block(&w, row, col, count, lanes)) continue;
             compute(&w, row, col, count);
             store(&w, lanes);
-            if (!is_whole) continue;
-            tgl_cast_columns(&gate_cast, row, col, count);
-            tgl_cast_columns(&up_cast, row, col, count);
+            if (is_whole) cast_piece(&w, &gate_cast, &up_cast);
         }
         if (!is_whole) {
             tgl_cast_columns(&gate_cast, row, 0, p->num_cols);
