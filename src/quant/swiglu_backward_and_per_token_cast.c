@@ -35,7 +35,11 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- CPU ---- */
 
-enum { PIECE = TGL_MAX_RUN, LANES = TGL_RUN_SUMS };     /* columns at work; partial sums of a row */
+enum {
+    PIECE = TGL_MAX_RUN,        /* columns at work */
+    LANES = TGL_RUN_SUMS,       /* partial sums of a row */
+    WIDE = 64                   /* columns of a block from which on each is taken alone */
+};
 #define INLINE static inline __attribute__((always_inline))     /* into each clone */
 
 typedef struct {
@@ -172,20 +176,29 @@ INLINE void cast_block(const problem *p, int64_t row, int64_t col, int64_t count
     cast_half(p, row, p->blocks.num_cols + k, amax[1], up_grads, count, to + p->num_cols);
 }
 
+/* Columns of both halves, whatever is in them. */
+static void cast_columns(const tgl_cast casts[2], int64_t row, int64_t col, int64_t count)
+{
+    tgl_cast_columns(&casts[0], row, col, count);
+    tgl_cast_columns(&casts[1], row, col, count);
+}
+
 /* The blocks of a piece. */
-static void cast_piece(const piece *w, const tgl_cast *gate_cast, const tgl_cast *up_cast)
+static void cast_piece(const piece *w, const tgl_cast casts[2])
 {
     const int64_t width = w->p->blocks.cols;
+    if (width < WIDE) {
+        cast_columns(casts, w->row, w->col, w->count);
+        return;
+    }
     for (int64_t j = 0; j < w->count; j += width) {
         const int64_t n = least(width, w->count - j);
+        const float *gate_grads = w->gate_grad + j, *up_grads = w->up_grad + j;
         float amax[2];
-        tgl_amax_of_both(w->gate_grad + j, w->up_grad + j, n, amax);
-        if (amax[0] < INFINITY && amax[1] < INFINITY) {
-            cast_block(w->p, w->row, w->col + j, n, amax, w->gate_grad + j, w->up_grad + j);
-        } else {
-            tgl_cast_columns(gate_cast, w->row, w->col + j, n);
-            tgl_cast_columns(up_cast, w->row, w->col + j, n);
-        }
+        tgl_amax_of_both(gate_grads, up_grads, n, amax);
+        if (amax[0] < INFINITY && amax[1] < INFINITY)
+            cast_block(w->p, w->row, w->col + j, n, amax, gate_grads, up_grads);
+        else cast_columns(casts, w->row, w->col + j, n);
     }
 }
 
@@ -216,11 +229,11 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     const problem *p = context;
     piece w = { .p = p, .row = -1 };
     const half gate = { &w, false }, up = { &w, true };
-    const tgl_cast gate_cast = cast_of(p, &gate), up_cast = cast_of(p, &up);
+    const tgl_cast casts[2] = { cast_of(p, &gate), cast_of(p, &up) };
     /* a piece has whole blocks; of a block that is larger, gradients are computed again for the casts */
     const bool is_whole = p->blocks.cols <= PIECE;
     const bool has_runs = TGL_HAS_LANES && is_whole && p->blocks.cols % TGL_RUN_STEP == 0 &&
-                          p->blocks.cols >= 2 * TGL_RUN_STEP;       /* shorter ones gain nothing */
+                          p->blocks.cols >= WIDE;
     const int64_t step = has_runs ? p->blocks.cols
                                   : is_whole ? PIECE / p->blocks.cols * p->blocks.cols : PIECE;
     for (int64_t row = begin; row < end; row++) {
@@ -230,12 +243,9 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
             if (has_runs && run_block(&w, row, col, count, lanes)) continue;
             compute(&w, row, col, count);
             store(&w, lanes);
-            if (is_whole) cast_piece(&w, &gate_cast, &up_cast);
+            if (is_whole) cast_piece(&w, casts);
         }
-        if (!is_whole) {
-            tgl_cast_columns(&gate_cast, row, 0, p->num_cols);
-            tgl_cast_columns(&up_cast, row, 0, p->num_cols);
-        }
+        if (!is_whole) cast_columns(casts, row, 0, p->num_cols);
         const int64_t slot = p->pos_to_token_topk[row];
         if (slot >= 0 && slot < p->num_weights && p->token_topk_to_pos[slot] == row)
             p->weight_grad[slot] = sum_of(lanes);
