@@ -849,6 +849,7 @@ const case_op moe_gate_ops[] = {
             "num_tokens=2 num_experts=6144 num_topk=8 scoring=identity values=normal,ties bias=none",
             /* any number of picks */
             "num_tokens=5 num_experts=40 num_topk=0,1,2,9,31,32,33,40 scoring=sqrtsoftplus unmapped=packed",
+            "num_tokens=5 num_experts=40 num_topk=0 scoring=sqrtsoftplus unmapped=packed fix=some",
             "num_tokens=3 num_experts=256 num_topk=32,33,255,256 values=descending bias=none",
             "num_tokens=3 num_experts=40 num_topk=31,40 num_shared_experts=1,2 replicas=3 "
             "shared_weight=none,0.4 scoring=sqrtsoftplus",

@@ -136,10 +136,9 @@ static bool choose_experts(const tgl_gate *gate, int64_t t)
 {
     if (gate->mask && !gate->mask[t]) return false;
     if (gate->fix_routing_mask && gate->fix_routing_mask[t]) {
-        const char *fixed = gate->unmapped_topk_idx;
-        fixed += t * gate->unmapped_stride * gate->index_bytes;
+        const int64_t row = t * gate->unmapped_stride;
         for (int64_t k = 0; k < gate->num_topk; k++)
-            tgl_gate_choose(gate, t, k, tgl_gate_get(fixed, k, gate->index_bytes));
+            tgl_gate_choose(gate, t, k, tgl_gate_get(gate->unmapped_topk_idx, row + k, gate->index_bytes));
     } else {
         choose_best(gate, t);
     }
