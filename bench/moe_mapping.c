@@ -52,7 +52,8 @@ static tgl_status check_sizes(case_problem *c, const char *const *names)
 {
     for (; *names; names++) {
         const int low = !strcmp(*names, "num_ranks") || !strcmp(*names, "alignment");
-        const int64_t value = case_int(c, *names);
+        if (!strcmp(*names, "num_positions") && !strchr("-0123456789", case_text(c, *names)[0])) continue;
+        const int64_t value = case_int(c, *names);      /* but for words, which num_positions_of() knows */
         if (value < low || value > INT32_MAX)
             return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %s, want %d..%d", *names, case_text(c, *names), low,
                             INT32_MAX);
@@ -406,7 +407,7 @@ static tgl_status setup_mapping(case_problem *c)
         { COUNT, "count" }, { PSUM_END, "psum_end" }, { LENGTH_ON_HOST, "num_tokens_per_expert_host" },
     };
     const int64_t alignment = case_int(c, "alignment"), offset = case_int(c, "out_offset");
-    TGL_TRY(check_sizes(c, SIZES("num_experts", "alignment", NULL)));
+    TGL_TRY(check_sizes(c, SIZES("num_experts", "alignment", "num_positions", NULL)));
     const bool with_counts = case_int(c, "counts") != 0, with_host = case_int(c, "host") != 0;
     routing r;
     const tgl_status status = add_indices(c, "topk_idx", &r);
@@ -541,7 +542,7 @@ static tgl_status setup_expand(case_problem *c)
 {
     const int64_t hidden = case_int(c, "hidden");
     const tgl_dtype dtype = case_dtype(c, "dtype");
-    TGL_TRY(check_sizes(c, SIZES("num_experts", "alignment", "hidden", NULL)));
+    TGL_TRY(check_sizes(c, SIZES("num_experts", "alignment", "num_positions", "hidden", NULL)));
     TGL_TRY(check_word(c, "slots", "mapped lost wild"));
     routing r = make_routing(c);
     const int64_t num_positions = num_positions_of(c, &r);
@@ -748,7 +749,7 @@ static tgl_status setup_reduce(case_problem *c)
 {
     const int64_t hidden = case_int(c, "hidden");
     const tgl_dtype dtype = case_dtype(c, "dtype"), out_dtype = case_dtype(c, "out_dtype");
-    TGL_TRY(check_sizes(c, SIZES("num_experts", "alignment", "hidden", NULL)));
+    TGL_TRY(check_sizes(c, SIZES("num_experts", "alignment", "num_positions", "hidden", NULL)));
     TGL_TRY(check_word(c, "slots", "mapped lost wild"));
     TGL_TRY(check_word(c, "values", "normal bits special order halfway large"));
     mapping m = make_case_mapping(c);
