@@ -165,6 +165,7 @@ void case_fill_uniform(const case_problem *c, case_tensor *t, uint64_t seed);
 
 /* The i-th random number of a seed, and a seed from a name. */
 uint64_t case_random(uint64_t seed, int64_t i);
+int64_t case_random_below(uint64_t seed, int64_t i, int64_t n);     /* 0 where n <= 0 */
 uint64_t case_seed(const char *name);
 
 /* ---- for oracles ---- */

@@ -361,11 +361,6 @@ static void fill_flags(const case_problem *c, case_tensor *t, uint64_t seed)
                                                 : case_random(seed, i) % 3 != 0;
 }
 
-static int64_t any_below(int64_t n, uint64_t seed, int64_t i)
-{
-    return n > 0 ? (int64_t)(case_random(seed, i) % (uint64_t)n) : 0;
-}
-
 /* Replicas of expert e: any number of physical experts; or with "wild" also empty ones and ones that no rank
  * has, and counts that make no sense. */
 static void fill_map(const case_problem *c, case_tensor *t, uint64_t seed)
@@ -374,7 +369,7 @@ static void fill_map(const case_problem *c, case_tensor *t, uint64_t seed)
     const bool is_wild = !strcmp(case_text(c, "map"), "wild");
     const bool is_identity = !strcmp(case_text(c, "map"), "identity");
     for (int64_t i = 0; i < t->slots; i++) {
-        const int64_t any = any_below(is_wild ? 3 * n + 5 : n, seed, i);
+        const int64_t any = case_random_below(seed, i, is_wild ? 3 * n + 5 : n);
         ((int32_t *)t->storage)[i] = (int32_t)(is_identity ? i / t->shape[1] : is_wild ? any - 5 : any);
     }
 }
@@ -385,7 +380,7 @@ static void fill_counts(const case_problem *c, case_tensor *t, uint64_t seed)
     const bool is_wild = !strcmp(case_text(c, "map"), "wild");
     const bool is_identity = !strcmp(case_text(c, "map"), "identity");
     for (int64_t i = 0; i < t->slots; i++) {
-        const int64_t any = any_below(is_wild ? m + 6 : m, seed, i);
+        const int64_t any = case_random_below(seed, i, is_wild ? m + 6 : m);
         ((int32_t *)t->storage)[i] = (int32_t)(is_identity ? 1 : is_wild ? any - 2 : any + 1);
     }
 }
@@ -630,7 +625,7 @@ static void fill_tid2eid(const case_problem *c, case_tensor *t, uint64_t seed)
     }
     for (int64_t i = 0; i < t->slots; i++) {
         const int64_t k = i % t->shape[1], id = i / t->shape[1];
-        const int64_t any = any_below(experts + 8, seed, i) - 4;
+        const int64_t any = case_random_below(seed, i, experts + 8) - 4;
         const int64_t expert = !strcmp(kind, "valid")     ? (id + k) % r
                                : !strcmp(kind, "repeats") ? (id + k / 2) % r
                                                           : any;

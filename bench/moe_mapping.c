@@ -249,7 +249,7 @@ static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
     case_problem *problem = (case_problem *)(uintptr_t)c;       /* case_int() may note an error there */
     const routing r = make_routing(problem);
     for (int64_t i = 0; i < t->slots; i++) {
-        const int64_t expert = r.num_experts ? (int64_t)(case_random(seed, i) % (uint64_t)r.num_experts) : 0;
+        const int64_t expert = case_random_below(seed, i, r.num_experts);
         if (t->element_bytes == 4) ((int32_t *)t->storage)[i] = (int32_t)expert;
         else ((int64_t *)t->storage)[i] = expert;
     }

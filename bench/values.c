@@ -190,6 +190,11 @@ uint64_t case_random(uint64_t seed, int64_t i)
     return z ^ z >> 31;
 }
 
+int64_t case_random_below(uint64_t seed, int64_t i, int64_t n)
+{
+    return n > 0 ? (int64_t)(case_random(seed, i) % (uint64_t)n) : 0;
+}
+
 static double unit(uint64_t bits) { return (double)(bits >> 11) * 0x1p-53; }      /* 0 <= u < 1 */
 
 typedef struct { case_tensor *t; uint64_t seed; } filling;

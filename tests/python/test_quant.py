@@ -511,13 +511,19 @@ class Recorder(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@on_one_device
-@pytest.mark.parametrize("case", CASES)
-def test_opcheck(case, device):
+def operator_of(case, device):
+    """The operator that a case calls, and its arguments."""
     name, args = case_of(case, device)
     with Recorder() as recorder:
         FUNCTIONS[name](*args)
-    (op, args, kwargs), = recorder.calls
+    call, = recorder.calls
+    return call
+
+
+@on_one_device
+@pytest.mark.parametrize("case", CASES)
+def test_opcheck(case, device):
+    op, args, kwargs = operator_of(case, device)
     outs = flat(op(*copies(args), **kwargs))
     names = ["out"] if len(outs) == 1 else [f"out{i}" for i in range(len(outs))]
 
@@ -535,10 +541,7 @@ def test_opcheck(case, device):
 @on_one_device
 @pytest.mark.parametrize("case", CASES)
 def test_one_tensor_on_meta(case, device):
-    name, args = case_of(case, device)
-    with Recorder() as recorder:
-        FUNCTIONS[name](*args)
-    (op, args, kwargs), = recorder.calls
+    op, args, kwargs = operator_of(case, device)
     args = [kwargs.get(a.name, a.default_value) if i >= len(args) else args[i]
             for i, a in enumerate(op._schema.arguments)]
     check_devices(getattr(torch.ops.tegula, op.__name__.split(".")[0]), args, flat(op(*copies(args))))
