@@ -1062,6 +1062,8 @@ const case_op moe_mapping_ops[] = {
         .lists[CASE_SLOW] = (const char *const[]){
             "num_tokens=4001 num_topk=2,6,8,9 num_experts=9,32,4 num_ranks=8 hidden=576,2560,7168 "
             "alignment=16",
+            "num_tokens=8001 num_topk=6 num_experts=9,4 num_ranks=8,64 hidden=2048,3072,4096,6144 "
+            "alignment=16",
             "num_tokens=4001 num_topk=8 num_experts=256 hidden=7168 alignment=16 dtype=e4m3,bf16,f32 "
             "routing=uniform,some_empty",
             /* past 2^31 elements: x, out, and where rows of out start */
@@ -1150,6 +1152,8 @@ const case_op moe_mapping_ops[] = {
             "num_per_channels=32,128",
             "num_tokens=4001 num_topk=2,8 num_experts=9,32,4 num_ranks=8 hidden=576,2560,7168 alignment=16 "
             "num_per_channels=32,128 sf_dtype=i32 out_sf_layout=columns",
+            "num_tokens=8001 num_topk=6 num_experts=9,4 num_ranks=8,64 hidden=2048,3072,4096,6144 "
+            "alignment=16 out_sf_layout=packed,columns",
             "num_tokens=33000 num_topk=2 num_experts=4 hidden=16 alignment=16 layout=far num_per_channels=4",
             "num_tokens=64 num_topk=4 num_experts=8 hidden=7168 alignment=45000 out_sf_layout=packed,columns",
             /* out_sf past 2^31 elements */
@@ -1231,6 +1235,8 @@ const case_op moe_mapping_ops[] = {
         .lists[CASE_SLOW] = (const char *const[]){
             "num_tokens=4001 num_topk=2,6,8,9 num_experts=9,32,4 num_ranks=8 hidden=2048,7168 alignment=1 "
             "dtype=bf16,f32 out_dtype=bf16",
+            "num_tokens=8001 num_topk=6 num_experts=9,4 num_ranks=8,64 hidden=2560,3072,4096,6144 "
+            "alignment=1 out_dtype=bf16,e4m3",
             "num_tokens=4001 num_topk=8 num_experts=32 num_ranks=8 hidden=2560 alignment=1 dtype=bf16,f32 "
             "out_dtype=bf16,f32,e4m3 weights=0,1 x_sf=0,1 sf=none,0.37",
             "num_tokens=4001 num_topk=6,32 num_experts=72 hidden=576 alignment=1 dtype=f32,f16,e4m3 "

@@ -497,6 +497,10 @@ const case_op quant_ops[] = {
             "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e5m6 num_per_channels=0 round=1 "
             "sf=row,packed values=mixed",
             "num_rows=8001 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1,e5m6 round=0,1 values=normal,mixed",
+            "num_rows=8001 " HIDDEN_SIZES "dtype=bf16 format=e4m3,e2m1,e5m6 num_per_channels=0 round=1 "
+            "sf=packed values=mixed",
+            "num_rows=8001 " HIDDEN_SIZES "dtype=bf16,e4m3 format=e4m3,e2m1 num_per_channels=32 round=1 "
+            "sf=packed x_num_per_channels=32 x_sf=packed values=powers",
             /* past 2^31 elements */
             "num_rows=299600 num_cols=7168",
             "num_rows=299600 num_cols=7168 format=e2m1 num_per_channels=32 round=1 sf=packed",
@@ -632,6 +636,8 @@ const case_op quant_ops[] = {
             "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 round=1 sf=row,packed "
             "values=mixed",
             "num_rows=8001 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 round=0,1 values=normal",
+            "num_rows=8001 " HIDDEN_SIZES "dtype=bf16 format=e4m3,e2m1 num_per_tokens=32,128 "
+            "num_per_channels=32 round=1 sf=packed values=mixed",
             "num_rows=299600 num_cols=7168 num_per_channels=128",
             "num_rows=2100 num_cols=1024 layout=far",
             NULL,

@@ -141,6 +141,7 @@ const case_op quant_back_ops[] = {
             "num_rows=4001 " HIDDEN_SIZES "dtype=bf16,f32 x_num_per_tokens=128 x_num_per_channels=1,128",
             "num_rows=4001 " HIDDEN_SIZES "format=e5m6 dtype=bf16,f32 x_num_per_channels=0 x_sf=row,packed",
             "num_rows=8001 num_cols=7168 format=e4m3,e2m1,e5m6 dtype=bf16,f32",
+            "num_rows=8001 " HIDDEN_SIZES "format=e4m3,e2m1,e5m6 dtype=bf16 x_num_per_channels=0 x_sf=packed",
             "num_rows=299600 num_cols=7168 format=e4m3,e2m1,e5m6",
             "num_rows=2100 num_cols=1024 format=e4m3,e5m6 layout=far",
             NULL,

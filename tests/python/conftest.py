@@ -16,8 +16,8 @@ except ImportError:
 
 HAS_CUDA = torch is not None and torch.cuda.is_available()
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="no GPU here")
-# The whole matrices of TileKernels' tests (tests/run --slow sets it): as large as there on a GPU; on the CPU with all
-# sizes of rows but few of them, as the slow lists of the C tests have the rest.
+# The whole matrices of TileKernels' tests (tests/run --slow sets it), with all sizes of rows but few of them: the slow
+# lists of the C tests have the rest. Of casts as many rows as there on a GPU.
 IS_FULL = os.environ.get("TK_FULL_TEST") in ("1", "true", "True")
 NEEDS_TORCH = {
     "test_cuda.py", "test_docs.py", "test_golden.py", "test_memory.py", "test_moe.py",
