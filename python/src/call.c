@@ -20,13 +20,25 @@ bool init_calls(void)
            (str_current_level = PyUnicode_InternFromString("_current_level"));
 }
 
+/* What is NULL to the library was None here. */
+static PyObject *message_of(const char *sentence)
+{
+    PyObject *text = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace"); /* paths */
+    PyObject *null = PyUnicode_FromString(": is NULL, "), *none = PyUnicode_FromString(": is None, ");
+    PyObject *message = text && null && none ? PyUnicode_Replace(text, null, none, 1) : NULL;
+    Py_XDECREF(none);
+    Py_XDECREF(null);
+    Py_XDECREF(text);
+    return message;
+}
+
 PyObject *raise_status(tgl_status status)
 {
-    const char *name = tgl_status_name(status), *sentence = tgl_last_error();
+    const char *name = tgl_status_name(status);
     PyObject *type = status == TGL_ERR_ARGUMENT ? PyExc_ValueError
                    : status == TGL_ERR_MEMORY   ? PyExc_MemoryError
                                                 : error_type;
-    PyObject *message = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace"); /* paths */
+    PyObject *message = message_of(tgl_last_error());
     PyObject *error = message ? PyObject_CallFunctionObjArgs(type, message, NULL) : NULL;
     PyObject *text = PyUnicode_FromString(name ? name : "TGL_ERR_INTERNAL");
     if (error && text && (type != error_type || PyObject_SetAttr(error, str_status, text) == 0))

@@ -96,7 +96,7 @@ static bool check_aux_fi(const value *a) { return is_count("num_experts", &a[1])
 
 /* The library's own bound, map_check.c, before outputs are made: positions are i32. */
 static bool check_sizes_of_mapping(int64_t num_tokens, int64_t num_topk, const value *num_experts,
-                                   const value *alignment)
+                                   const value *num_expanded_tokens, const value *alignment)
 {
     int64_t num_pairs, total;
     if (!is_count("num_experts", num_experts) || !is_within("alignment", alignment->i, 1, INT64_MAX))
@@ -105,7 +105,7 @@ static bool check_sizes_of_mapping(int64_t num_tokens, int64_t num_topk, const v
         __builtin_mul_overflow(alignment->i - 1, num_experts->i, &total) ||
         __builtin_add_overflow(total, num_pairs, &total))
         total = INT64_MAX;
-    if (total <= INT32_MAX) return true;
+    if (total <= INT32_MAX) return is_count("num_expanded_tokens", num_expanded_tokens);
     PyErr_Format(PyExc_ValueError,
                  "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is %s%lld, want < 2^31",
                  total == INT64_MAX ? ">= " : "", (long long)total);
@@ -114,13 +114,13 @@ static bool check_sizes_of_mapping(int64_t num_tokens, int64_t num_topk, const v
 static bool check_mapping(const value *a)
 {
     const int64_t *shape = a[0].tensor->shape;
-    return check_sizes_of_mapping(shape[0], shape[1], &a[1], &a[3]);
+    return check_sizes_of_mapping(shape[0], shape[1], &a[1], &a[2], &a[3]);
 }
 static bool check_route(const value *a)
 {
     if (!check_gate(a)) return false;
     const int64_t num_shared = a[5].i ? a[6].i : 0;
-    return check_sizes_of_mapping(a[0].tensor->shape[0], a[2].i + num_shared, &a[13], &a[15]);
+    return check_sizes_of_mapping(a[0].tensor->shape[0], a[2].i + num_shared, &a[13], &a[14], &a[15]);
 }
 
 static tgl_status call_topk_gate(const frame *f)

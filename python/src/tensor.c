@@ -229,8 +229,8 @@ static bool says_true(PyObject *object, PyObject *method)
 }
 
 /* z.conj() is to be conjugated and z.conj().imag to be negated by whoever reads them, and the exchange API
- * says nothing of it. Real tensors of that kind step over real parts, so that no stride is 1: packed ones are
- * not asked, which would cost 80 ns. */
+ * says nothing of it. Real tensors of that kind step over real parts, so that no stride is 1 (torch's private
+ * _neg_view() apart): packed ones are not asked, which would cost 80 ns. */
 bool is_lazy(PyObject *object, const DLTensor *t)
 {
     if (t->dtype.code == TGL_DL_COMPLEX)

@@ -7,7 +7,7 @@ import functools
 import torch
 from torch._library.autograd import Info, make_autograd_impl
 
-from . import _after_import, _tegula, quant
+from . import _after_import, _tegula, moe, quant
 from ._rows import Row, spread
 
 WORDS = {  # of a row's text: the name of torch's dtype
@@ -254,6 +254,13 @@ def _batched_transpose_vmap(info, in_dims, x):
     return torch.ops.tegula.batched_transpose(x.flatten(0, 1)).unflatten(0, x.shape[:2]), 0
 
 
+def _wait_outside_graphs():
+    """torch.compile interrupts its graph where sizes are waited for."""
+    moe._wait_for_mapping = torch.compiler.disable(moe._wait_for_mapping, reason=(
+        "num_expanded_tokens is 0, so get_fused_mapping waits for its sizes: give it a number of positions"))
+
+
+_after_import.run("torch._dynamo", _wait_outside_graphs)
 quant.unpack_from_e2m1fn_x2.__defaults__ = (torch.float32,)     # as TileKernels has it
 library = register(_tegula, "tegula", {
     "transpose": _linear(_tegula.transpose, _transpose_vmap),

@@ -82,7 +82,7 @@ tgl_status tgl_map_check(const DLTensor *topk_idx, const tgl_moe_mapping *mappin
         if (i >= TGL_MAP_COUNT && !t) continue;
         TGL_TRY(tgl_expect(name, t, TGL_I32, i == TGL_MAP_TOKEN_TOPK_TO_POS ? 2 : 1, TGL_PACKED));
         if (i == TGL_MAP_POS_TO_EXPERT) {       /* says num_positions */
-            sizes[0] = (tgl_dim){ 0, INT64_MAX };
+            sizes[0] = (tgl_dim){ 0, INT32_MAX };
         } else if (i == TGL_MAP_TOKEN_TOPK_TO_POS) {
             for (int d = 0; d < 2; d++) sizes[d] = (tgl_dim){ topk_idx->shape[d], topk_idx->shape[d] };
         } else if (i == TGL_MAP_EXPERT_START) { /* says num_experts */

@@ -336,6 +336,7 @@ TEST(errors_of_sizes)       /* positions are i32 */
           "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483650, want < 2^31");
     ERROR(c.idx.shape[0] = c.t[3].shape[0] = (int64_t)1 << 30,
           "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483660, want < 2^31");
+    ERROR(c.t[0].shape[0] = (int64_t)1 << 31, "pos_to_expert: shape is [2147483648], want [0..2147483647]");
 }
 
 TEST(errors_of_memory)

@@ -3,6 +3,7 @@
 operators, signatures. test_moe_gate.py and test_moe_mapping.py have the others' results and errors."""
 import inspect
 import itertools
+import warnings
 
 import numpy
 import pytest
@@ -474,6 +475,20 @@ def test_mapping_compiled_with_psum(device):
     assert len(seen) == len(want) == 10 and seen[7] == []
     for a, b in zip(tensors_in(seen), tensors_in(want), strict=True):
         assert_equal(a, b)
+
+
+def test_mapping_that_waits_compiled(device):
+    """The graph is interrupted there, without a warning of torch's; where it must not be, the error says why."""
+    indices = torch.randint(-1, 8, (6, 4), device=device)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Dynamo")
+        seen = torch.compile(lambda x: moe.get_fused_mapping(x + 0, 8, 0, 3), backend="eager")(indices)
+    want = moe.get_fused_mapping(indices, 8, 0, 3)
+    assert seen[7] == want[7] and sum(want[7]) == len(want[0])
+    for a, b in zip(tensors_in(seen), tensors_in(want), strict=True):
+        assert_equal(a, b)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="num_expanded_tokens is 0"):
+        torch.compile(lambda x: moe.get_fused_mapping(x, 8, 0, 3), fullgraph=True, backend="eager")(indices)
 
 
 def test_compiled_pipeline(device):

@@ -273,10 +273,10 @@ def test_replica_counts_below_one(device):
     ({"use_shared_as_routed": "no"}, "use_shared_as_routed: is 'no', want True or False$"),
     ({"mask": [1]}, "mask: dtype is i64, want bool"),
     ({"mask": [True, True]}, r"mask: shape is \[2\], want \[1\]"),
-    ({"fix_routing_mask": [True]}, "unmapped_topk_idx: is NULL, want"),
+    ({"fix_routing_mask": [True]}, "unmapped_topk_idx: is None, want"),
     ({"unmapped_topk_idx": [[1]]}, r"unmapped_topk_idx: shape is \[1, 1\], want \[1, 2\]"),
     ({"unmapped_topk_idx": [[1.0, 2.0]]}, "unmapped_topk_idx: dtype is f32, want"),
-    ({"use_shared_as_routed": True, "num_shared_experts": 1}, "to_physical_map: is NULL, want"),
+    ({"use_shared_as_routed": True, "num_shared_experts": 1}, "to_physical_map: is None, want"),
     ({"num_topk": -1}, r"num_topk: is -1, want 0\.\.4$"),
     ({"use_shared_as_routed": True, "num_shared_experts": 2**62},
      r"num_shared_experts: is 4611686018427387904, want < 2\^31$"),
@@ -293,9 +293,9 @@ def test_errors(changes, message, device):
 
 def test_map_and_count_belong_together(device):
     ones = torch.ones(4, device=device, dtype=torch.int32)
-    with pytest.raises(ValueError, match="^logical_count: is NULL, want"):
+    with pytest.raises(ValueError, match="^logical_count: is None, want"):
         gate_of([LOGITS], device=device, to_physical_map=ones[:, None])
-    with pytest.raises(ValueError, match="^(to_physical_map: is NULL|logical_count: is given)"):
+    with pytest.raises(ValueError, match="^(to_physical_map: is None|logical_count: is given)"):
         gate_of([LOGITS], device=device, logical_count=ones)
 
 

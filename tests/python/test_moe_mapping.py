@@ -220,7 +220,10 @@ def test_sizes_of_a_mapping_before_its_outputs(device):
             (lambda: moe.route(logits, None, **gate, alignment=2**30), "alignment: num_tokens .*, want < 2\\^31$"),
             (lambda: moe.route(logits, None, **gate, alignment=2**30, with_psum=True), "alignment: num_tokens .*"),
             (lambda: moe.route(logits, None, **gate | {"num_experts": 2**31}, alignment=1),
-             "num_experts: is 2147483648, want < 2\\^31$")):
+             "num_experts: is 2147483648, want < 2\\^31$"),
+            (lambda: moe.get_fused_mapping(idx, 3, 2**31, 1), "num_expanded_tokens: is 2147483648, want < 2\\^31$"),
+            (lambda: moe.route(logits, None, **gate, alignment=1), "num_expanded_tokens: is 1099511627776, want < 2"),
+            (lambda: moe.get_fused_mapping(idx, 3, 0, 1), "num_expanded_tokens: is 0, want .* for a meta tensor")):
         with pytest.raises(ValueError, match="^" + message):
             call()
 

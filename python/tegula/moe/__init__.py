@@ -69,6 +69,9 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, zero, alignment, out):
     if alignment < 1 or num_experts < 0 or max(enough, num_experts) >= 2**31:   # before memory is asked for
         _check("get_fused_mapping", (tuple(topk_idx.shape), num_experts, 0, alignment, None))
     enough = enough // alignment * alignment
+    if getattr(topk_idx, "is_meta", False):
+        raise ValueError("num_expanded_tokens: is 0, want a number of positions, or force_no_sync, for a meta "
+                         "tensor: there is nothing to wait for")
     if getattr(topk_idx, "is_cuda", False):     # torch's: the kernel writes to memory that the host can read
         import torch
         if torch.cuda.is_current_stream_capturing():
