@@ -51,6 +51,16 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 
 /* ---- launch ---- */
 
+/* Few rows: where threads of STRIP_MAX_ROWS make a block an SM at most and those of two rows more, some SMs
+ * would have two blocks and others one, which are no sooner done than one of twice the rows. */
+static void make_one_wave(tgl_strip *strip, int num_sms)
+{
+    tgl_strip taller = *strip;
+    taller.rows = STRIP_MAX_ROWS;
+    if (strip->rows == 2 && tgl_strip_grid(strip) > num_sms && tgl_strip_grid(&taller) <= num_sms)
+        strip->rows = STRIP_MAX_ROWS;
+}
+
 /* Addresses and lengths choose, where columns side by side share a factor. */
 enum { ANY, RUNS_OF_1, RUNS_OF_2, RUNS_OF_4, NUM_KERNELS };
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
@@ -77,6 +87,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     int32_t is_vector = p->num_cols % values == 0 && (uintptr_t)p->out % 16 == 0 && x_bits % unit_bytes == 0;
     tgl_strip strip = tgl_strip_of(p->num_rows, p->num_cols, x->block_rows, x->block_cols,
                                    is_vector ? values : CAST_BACK_FEW(x->format, out_bytes), target.num_sms);
+    make_one_wave(&strip, target.num_sms);
     void *args[] = { (void *)&x->data, (void *)&x->row_bytes, (void *)&x->sf, (void *)&p->out, &strip,
                      &is_vector };      /* only ANY has is_vector */
     const tgl_shape shape = { { tgl_strip_grid(&strip) }, .block = STRIP_THREADS };
