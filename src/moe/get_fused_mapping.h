@@ -20,6 +20,7 @@
 #define MAP_LARGE_VALUES 5
 #define MAP_LARGE_TILE (MAP_LARGE_VALUES * MAP_THREADS)
 #define MAP_LARGE_BITS 11
+#define MAP_DIRECT_EXPERTS 32
 #define MAP_LARGE_SHARED(expert_bits) ((2 * MAP_WARPS + 6) * (1 << (expert_bits)) + 4 * MAP_LARGE_TILE)
 #define MAP_LARGE_WORKSPACE(expert_bits) (12 * MAP_LARGE_BLOCKS * (1 << (expert_bits)))
 

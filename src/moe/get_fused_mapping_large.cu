@@ -19,10 +19,11 @@
  *   5  the lengths of the segments are scanned: now a block knows where its pairs of each expert begin
  *   6  the mapping is written, position arrays in runs, from the sorted tile
  * Through the owners every block reads 8 bytes an expert; all blocks reading the whole matrix would be bound
- * by L2 from 256 experts on.
+ * by L2 from 256 experts on. Up to MAP_DIRECT_EXPERTS they do read it: one trip through L2 instead of two.
  *
  * A word that is published is never 0. It has one reader, the thread that clears it as soon as it is read: so
- * the workspace is all zero at the end, and no clear can meet another block's access.
+ * the workspace is all zero at the end, and no clear can meet another block's access. Where all blocks read
+ * the matrix, the last to have read it, by a ticket, clears it.
  *
  * Tiles: where a chunk has several, all but the last are counted before, and written after the last, which is
  * in registers when the exchange is over.
@@ -44,8 +45,13 @@ static_assert(EXPERT_BITS >= 1 && EXPERT_BITS <= MAP_LARGE_BITS, "EXPERT_BITS is
 #define PER_THREAD (EXPERTS <= 2 * MAP_THREADS ? 2 : EXPERTS / MAP_THREADS) /* consecutive experts */
 #define IS_SINGLE (VALUES == MAP_SINGLE_VALUES)                         /* one tile, one round */
 #define ROWS (MAP_LARGE_BLOCKS / 32)                                    /* of the matrix, a lane's */
+#define IS_DIRECT (EXPERTS <= MAP_DIRECT_EXPERTS)                       /* all blocks read the matrix */
+#define DIRECT_EXPERTS (IS_DIRECT ? EXPERTS : MAP_DIRECT_EXPERTS)
+#define DIRECT_STEP (MAP_THREADS / DIRECT_EXPERTS)                      /* rows that a block reads at once */
+#define DIRECT_ROWS ((MAP_LARGE_BLOCKS + DIRECT_STEP - 1) / DIRECT_STEP) /* a thread's */
 static_assert(VALUES == MAP_SINGLE_VALUES || VALUES == MAP_LARGE_VALUES, "VALUES is one of the two");
 static_assert(MAP_LARGE_TILE < 65536, "counts of a tile are 16 bits");
+static_assert(!IS_DIRECT || EXPERT_BITS < MAP_LARGE_BITS, "a matrix that all blocks read has one round");
 static_assert(32 * ROWS == MAP_LARGE_BLOCKS && PER_THREAD % 2 == 0, "rows to lanes, experts to pairs");
 
 /* ---- steps ---- */
@@ -62,7 +68,7 @@ DEV void prefetch_rows(const u32 *counts, const u32 *sums)
 {
     const i32 row = (i32)blockIdx.x * EXPERTS;
 #pragma unroll 1
-    for (i32 i = 8 * (i32)threadIdx.x; i < 3 * EXPERTS; i += 8 * MAP_THREADS)
+    for (i32 i = 8 * (i32)threadIdx.x; i < (IS_DIRECT ? 1 : 3) * EXPERTS; i += 8 * MAP_THREADS)
         prefetch_l2(i < EXPERTS ? counts + row + i : sums + 2 * row + (i - EXPERTS));
 }
 
@@ -184,6 +190,38 @@ DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
     }
 }
 
+/* 4, of few experts, by all threads: `sums` has pairs of every expert in the blocks before this one, and in
+ * all blocks. They were 0. */
+DEV void add_rows(const u32 *counts, i32 num_experts, u32 (&sums)[2][DIRECT_EXPERTS])
+{
+    const i32 x = (i32)threadIdx.x % EXPERTS, row = (i32)threadIdx.x / EXPERTS;
+    if (x >= num_experts) return;
+    u32 c[DIRECT_ROWS], before = 0, all = 0;
+#pragma unroll
+    for (int i = 0; i < DIRECT_ROWS; i++) {
+        const i32 r = row + i * DIRECT_STEP;
+        c[i] = r < (i32)gridDim.x ? load_relaxed_u32(counts + r * EXPERTS + x) : 1;
+    }
+#pragma unroll
+    for (int i = 0; i < DIRECT_ROWS; i++) {
+        const i32 r = row + i * DIRECT_STEP;
+        while (c[i] == 0) c[i] = load_relaxed_u32(counts + r * EXPERTS + x);
+        all += c[i] - 1;
+        before += r < (i32)blockIdx.x ? c[i] - 1 : 0;
+    }
+    atomicAdd(&sums[0][x], before);
+    atomicAdd(&sums[1][x], all);
+}
+
+/* By a warp of the last block to have read the matrix. A vector may reach into rows that are 0. */
+DEV void clear_rows(u32 *counts)
+{
+    const i32 vectors = ((i32)gridDim.x * EXPERTS + 3) / 4;
+#pragma unroll 1
+    for (i32 i = (i32)threadIdx.x % 32; i < vectors; i += 32)
+        store_relaxed_u32x4(counts + 4 * i, make_uint4(0, 0, 0, 0));
+}
+
 /* 5: pairs of this thread's experts in the blocks before this one, and in all. */
 DEV void take_sums(u32 *sums, i32 x0, i32 num_columns, u32 (&before)[PER_THREAD], u32 (&all)[PER_THREAD])
 {
@@ -211,13 +249,15 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(u32[2][MAP_WARPS], warp_sums);
+    SHARED(u32[2][DIRECT_EXPERTS], direct_sums);
     u16 *const count = (u16 *)memory;   /* [MAP_WARPS][EXPERTS]: pairs of a warp, then of those before it */
     int2 *const segment = (int2 *)memory;   /* [EXPERTS], later: where pairs end, where padding ends */
     u32 *const base = (u32 *)(count + MAP_WARPS * EXPERTS);     /* [EXPERTS]: where a tile's pairs begin */
     u32 *const sorted = base + EXPERTS;                         /* [MAP_LARGE_TILE]: expert, pair in tile */
     u16 *const local_start = (u16 *)(sorted + MAP_LARGE_TILE);  /* [EXPERTS]: in `sorted` */
     u32 *const counts = workspace;                              /* [MAP_LARGE_BLOCKS][EXPERTS] */
-    u32 *const sums = counts + MAP_LARGE_BLOCKS * EXPERTS;      /* the same, two words each */
+    u32 *const sums = counts + MAP_LARGE_BLOCKS * EXPERTS;      /* the same, two words each; or the ticket */
+    u32 ticket = 0;                                             /* the last warp's first lane has it */
 
     const i32 tid = (i32)threadIdx.x, lane = tid % 32, warp = tid / 32;
     const i32 block = (i32)blockIdx.x, num_blocks = (i32)gridDim.x;
@@ -238,6 +278,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
     pdl_trigger();
     prefetch_rows(counts, sums);
     clear_counts(count);
+    if (IS_DIRECT && tid < 2 * DIRECT_EXPERTS) direct_sums[tid / DIRECT_EXPERTS][tid % DIRECT_EXPERTS] = 0;
 
 #pragma unroll 1
     for (i32 low = 0;; low += EXPERTS) {
@@ -303,16 +344,29 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
 
             u32 start[PER_THREAD] = {};                         /* of this block's pairs */
             if (is_last) {
-                /* 4, by the last warps: the first have the next step */
+                u32 all[PER_THREAD] = {}, length = 0, round_length;
+                if (IS_DIRECT) {
+                    /* 4 */
+                    add_rows(counts, num_experts, direct_sums);
+                    __syncthreads();
+                    if (tid == MAP_THREADS - 32) ticket = atomic_inc_relaxed(sums, (u32)num_blocks - 1);
+#pragma unroll
+                    for (int j = 0; j < PER_THREAD; j++)
+                        if (x0 + j < num_experts) {
+                            start[j] = direct_sums[0][x0 + j];
+                            all[j] = direct_sums[1][x0 + j];
+                        }
+                } else {
+                    /* 4, by the last warps: the first have the next step */
 #pragma unroll 1
-                for (i32 x = 2 * (block + num_blocks * (MAP_WARPS - 1 - warp)); x < num_columns;
-                     x += 2 * num_blocks * MAP_WARPS)
-                    add_column(counts, sums, x, is_reused);
+                    for (i32 x = 2 * (block + num_blocks * (MAP_WARPS - 1 - warp)); x < num_columns;
+                         x += 2 * num_blocks * MAP_WARPS)
+                        add_column(counts, sums, x, is_reused);
+                    take_sums(sums, x0, num_columns, start, all);
+                    if (is_reused) __threadfence();             /* the clears, as above */
+                }
 
                 /* 5 */
-                u32 all[PER_THREAD], length = 0, round_length;
-                take_sums(sums, x0, num_columns, start, all);
-                if (is_reused) __threadfence();                 /* the clears, as above */
 #pragma unroll
                 for (int j = 0; j < PER_THREAD; j++) length += tgl_map_aligned(&m, all[j]);
                 u32 to = position + block_sum_below(length, warp_sums[1], round_length);
@@ -385,4 +439,6 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
     }
     map_fill(m, (u64)position, (u64)m.num_positions, (u32)(block * MAP_THREADS + tid),
              (u32)(num_blocks * MAP_THREADS));
+    if (IS_DIRECT && warp == MAP_WARPS - 1 && __shfl_sync(FULL, ticket, 0) == (u32)num_blocks - 1)
+        clear_rows(counts);
 }
