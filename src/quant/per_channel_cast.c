@@ -119,15 +119,17 @@ static int64_t find_band(const tgl_channel_cast *c, int64_t strips, int64_t stri
 }
 
 /* Of whole tiles the part of a map is vectors, rows and strides of 32 bits can be multiplied, and columns of
- * factors shifted. */
-static void find_whole(tgl_channel_cast *c, int64_t strip_cols)
+ * factors shifted. The rows of out that long ones are for are never aligned. */
+static void find_whole(tgl_channel_cast *c, int64_t strip_rows, int64_t strip_cols)
 {
-    const bool is_aligned = c->is_x_aligned && c->is_out_aligned && (uintptr_t)c->pos_to_token % 16 == 0;
+    const bool is_long = strip_rows == CHANNEL_LONG_ROWS;
+    const bool is_aligned = c->is_x_aligned && (c->is_out_aligned || is_long) &&
+                            (uintptr_t)c->pos_to_token % 16 == 0;
     const bool is_small = c->num_rows < TGL_DIVIDE_LIMIT && c->num_cols < TGL_DIVIDE_LIMIT &&
                           (uint64_t)c->x_row_bytes <= UINT32_MAX && (uint64_t)c->x_sf.stride < 1 << 30;
     const bool is_shift = (c->x_block_cols & (c->x_block_cols - 1)) == 0 || c->x_block_cols >= c->num_cols;
     const bool is_whole = is_aligned && is_small && is_shift;
-    c->whole_rows = is_whole ? (uint32_t)(c->num_rows / CHANNEL_TILE_ROWS) : 0;
+    c->whole_rows = is_whole ? (uint32_t)(c->num_rows / strip_rows) : 0;
     c->whole_cols = is_whole ? (uint32_t)(c->num_cols / strip_cols) : 0;
     c->x_step = (uint32_t)c->x_row_bytes;
     c->x_sf_data = c->x_sf.data;
@@ -194,7 +196,7 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
         }
         num_kernels++;
     }
-    find_whole(c, lanes * CHANNEL_VALUES(x));
+    find_whole(c, strip_rows, lanes * CHANNEL_VALUES(x));
     const int64_t strip_bytes = lanes * CHANNEL_VECTOR_BYTES(x);
     const int64_t band = find_band(c, strips, strip_bytes, is_transposed && !has_any_rows);
     const int threads = CHANNEL_THREADS(strip_rows, patch_rows, lanes);

@@ -89,6 +89,14 @@ enum { SM_THREADS = X == X_E4M3 ? 256 : 512 };
 #endif
 enum { MIN_BLOCKS = SM_THREADS / THREADS < 16 ? SM_THREADS / THREADS : 16 };    /* some SMs have no more */
 
+/* Factors are powers of two: activations times their inverses are exact in bf16, or so small that the code is
+ * 0 anyway. So pairs of them are multiplied, by pairs of inverses. */
+#if __CUDA_ARCH__ >= 900
+enum { HAS_PAIRS = IS_SWIGLU && IS_TRANSPOSED && IS_ROUNDED && VALUES == 8 };
+#else
+enum { HAS_PAIRS = 0 };
+#endif
+
 typedef struct {
     u32 w[ROWS][WORDS];
     float x_sf[ROWS];                                   /* of codes */
@@ -305,7 +313,9 @@ DEV void put_inverses(strip_memory &m, const place &at, u32 (&amax)[FACTORS])
         const u32 i = at.thread + f * THREADS, block = i / COLS, col = i % COLS;
         if (i >= BLOCKS * COLS) break;
         amax[f] = find_maximum(m, block, col);
-        m.inv[block][col] = scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(amax[f])).inv;
+        const float inv = scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(__uint_as_float(amax[f])).inv;
+        if (HAS_PAIRS) ((u16 *)m.inv[block])[col] = (u16)(__float_as_uint(inv) >> 16);
+        else m.inv[block][col] = inv;
     }
 }
 
@@ -380,12 +390,26 @@ DEV u32 tile_index(u32 j, u32 k) { return j * VECTORS + (k ^ tile_swizzle(j)); }
 /* The same vector, `step` columns on: a multiple of a power of two that column j is below. */
 DEV u32 tile_step(u32 index, u32 step) { return (index ^ tile_swizzle(step)) + step * VECTORS; }
 
+/* The patch times its inverses, where these are pairs. */
+DEV void scale_pairs(const strip_memory &m, const place &at, const patch &p, patch &scaled)
+{
+    u32 inv[4];
+    spread(((const uint4 *)m.inv[at.group / BLOCK_GROUPS])[at.lane], inv);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int i = 0; i < WORDS; i++)
+            scaled.w[r][i] = fma_bf16x2(p.w[r][i], inv[i % 4], 0x80008000u /* -0 */);
+}
+
 /* Puts the codes of a patch into the tile: its columns, which have one swizzle. */
 enum { ROW_WORDS = (ROWS + 3) / 4 };
 DEV void put_columns(strip_memory &m, const place &at, const patch &p)
 {
     float inv[VALUES];
-    get_inverses(m, at, inv);
+    patch scaled;
+    if constexpr (HAS_PAIRS) scale_pairs(m, at, p, scaled);
+    else get_inverses(m, at, inv);
     const u32 row = at.group * ROWS;
     u8 *to = (u8 *)&m.tile[tile_index(at.lane * VALUES, row / 16)] + row % 16;
 #pragma unroll
@@ -393,7 +417,7 @@ DEV void put_columns(strip_memory &m, const place &at, const patch &p)
         float v[ROW_WORDS * 4] = { 0 };
         u32 codes[ROW_WORDS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) v[r] = value_at(p, r, k) * inv[k];
+        for (int r = 0; r < ROWS; r++) v[r] = HAS_PAIRS ? value_at(scaled, r, k) : value_at(p, r, k) * inv[k];
         encode_values<TGL_FORMAT_E4M3, ROW_WORDS * 4>(v, codes);
         store_words<ROWS>(to + k * TILE_ROWS, codes);
     }
@@ -439,13 +463,18 @@ DEV void store_unaligned(const tgl_channel_cast &c, const strip_memory &m, const
     }
 }
 
+/* Where row 0 of the codes of a column is, in out that is transposed. */
+DEV u8 *out_column(const tgl_channel_cast &c, const place &at, i64 col)
+{
+    return (u8 *)c.out + (at.is_whole ? (i64)((u64)(u32)col * (u32)c.num_rows) : col * c.num_rows);
+}
+
 /* The same for a whole tile of 8 lanes, in half the instructions: columns a multiple of 16 apart are cut
  * alike, as all are that a thread has a part of. */
 DEV void store_whole_unaligned(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row)
 {
-    u8 *out = (u8 *)c.out + at.first_col * c.num_rows + row;
     const u32 k = at.thread % VECTORS, vector_col = at.thread / VECTORS;
-    u8 *to = out + vector_col * c.num_rows;
+    u8 *to = out_column(c, at, at.first_col + vector_col) + row;
     u32 head = (u32)-misalignment(to) & 15;
     if (k < VECTORS - 1 || head == 0) {
         const u32 low = tile_index(vector_col, k), high = tile_index(vector_col, min(k + 1, VECTORS - 1u));
@@ -455,7 +484,7 @@ DEV void store_whole_unaligned(const tgl_channel_cast &c, const strip_memory &m,
                 vector_shift(m.tile[tile_step(low, j)], m.tile[tile_step(high, j)], (int)head);
     }
     const u32 i = at.thread % 16, code_col = at.thread / 16;
-    to = out + code_col * c.num_rows;
+    to = out_column(c, at, at.first_col + code_col) + row;
     head = (u32)-misalignment(to) & 15;
     if (head == 0) return;
     const u32 from = i < head ? i : i + TILE_ROWS - 16, vector = tile_index(code_col, from / 16);
@@ -467,12 +496,17 @@ DEV void store_whole_unaligned(const tgl_channel_cast &c, const strip_memory &m,
 /* Stores the tile, whose first row is `row`. */
 DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row)
 {
+    if (IS_LONG && at.is_whole) {
+        store_whole_unaligned(c, m, at, row);
+        return;
+    }
     const u32 k = at.thread % VECTORS, first = at.thread / VECTORS;
     const int rows = (int)min(at.end - row, (i64)TILE_ROWS);
     const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
     if (!at.is_whole && !c.is_out_aligned) {
-        /* What is issued counts where it is much, for activations, and where warps are few. */
-        const bool is_short = (IS_SWIGLU || IS_LONG) && LANES == 8 && rows == TILE_ROWS && cols == COLS;
+        /* What is issued counts where it is much, for activations, and where warps are few. (Of activations,
+         * a long tile with all rows and columns is whole, or x is aligned to nothing.) */
+        const bool is_short = IS_SWIGLU != IS_LONG && LANES == 8 && rows == TILE_ROWS && cols == COLS;
         if (is_short) store_whole_unaligned(c, m, at, row);
         else store_unaligned(c, m, at, row, (u32)rows, (u32)cols);
         return;
@@ -488,6 +522,13 @@ DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const p
 
 /* The kernel's: rows from `row` on, those that are not before at.end or do not exist as zeros. */
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p);
+
+DEV void find_thread(place &at, u32 thread)
+{
+    at.thread = thread;
+    at.lane = thread % LANES;
+    at.group = thread / LANES;
+}
 
 /* Where a thread is in a whole tile: all is 32 bits. */
 DEV void find_whole(place &at, u32 row_tile, u32 col_tile)
@@ -553,21 +594,21 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
 }
 
 /* The tile of a block. This is in a kernel twice, once for whole tiles, with nothing left to ask about rows
- * and columns of a thread: first, so that no jump waits for instructions from memory. Long ones are never
- * whole, for their out is not aligned. */
+ * and columns of a thread: first, so that no jump waits for instructions from memory. Long ones, whose out is
+ * not aligned, are taken as whole only of activations: what is issued counts there. */
 DEV void cast_block(const tgl_channel_cast &c, strip_memory &m)
 {
     const u32 row_tile = blockIdx.y, col_tile = blockIdx.x + blockIdx.z * gridDim.x;
     place at;
-    at.thread = threadIdx.x;
-    at.lane = at.thread % LANES;
-    at.group = at.thread / LANES;
+    find_thread(at, threadIdx.x);
     pdl_wait();
-    const bool is_whole = BLOCK_ROWS && !IS_LONG && row_tile < c.whole_rows && col_tile < c.whole_cols;
+    const bool may_be_whole = BLOCK_ROWS && (!IS_LONG || IS_SWIGLU);
+    const bool is_whole = may_be_whole && row_tile < c.whole_rows && col_tile < c.whole_cols;
     if (!is_whole) {                                    /* the compiler puts this last */
         if (find_edges(c, at, row_tile, col_tile)) cast_tile(c, at, m);
         return;
     }
+    if (IS_LONG) find_thread(at, kept_u32(threadIdx.x));        /* edges have no register for what they share */
     find_whole(at, row_tile, col_tile);
     cast_tile(c, at, m);
 }

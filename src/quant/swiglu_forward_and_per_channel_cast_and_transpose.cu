@@ -19,29 +19,74 @@
 #include "quant/per_channel_cast.cuh"
 #include "quant/swiglu.cuh"
 
-/* Rows that are loaded at a time: registers are for no more gates and ups. */
-enum { PART_ROWS = ROWS < 4 ? ROWS : 4 };
+enum {
+    PART_ROWS = ROWS < 4 ? ROWS : 4,    /* loaded at a time: registers are for no more gates and ups */
+    PAIR_WORDS = VALUE_BYTES / 2        /* of x, for two values */
+};
 
-/* Activations of rows from `first` on. Whether gates are as usual is asked once for all of them. */
-DEV void hold_activations(const vector (&gate)[PART_ROWS], const vector (&up)[PART_ROWS], float clamp,
-                          int first, patch &p)
+/* Two activations of any gates and ups, in place of the first gates of a row. */
+DEV void activate_any(vector &gate, const vector &up, float clamp)
 {
-    const bool is_usual = swiglu_is_usual<IS_CLAMPED>(gate, up, clamp);
+    const vector both[2] = { gate, up };
+    float gates[2], ups[2], v[2];
 #pragma unroll
-    for (int r = 0; r < PART_ROWS; r++) {
-        float gates[VALUES], ups[VALUES], v[VALUES];
-        widen(gate[r], gates);
-        widen(up[r], ups);
-        if (is_usual) {
-            silu_of_small<X == X_BF16>(gates, v);
-        } else {
-            if (IS_CLAMPED) swiglu_clamp(gates, ups, clamp);
-            silu_of_any(gates, v);
-        }
-#pragma unroll
-        for (int i = 0; i < WORDS; i++)
-            p.w[first + r][i] = pack_bf16(v[2 * i] * ups[2 * i], v[2 * i + 1] * ups[2 * i + 1]);
+    for (int i = 0; i < 2; i++) {
+        gates[i] = X == X_BF16 ? bf16_at(both[0].w, i) : __uint_as_float(both[0].w[i]);
+        ups[i] = X == X_BF16 ? bf16_at(both[1].w, i) : __uint_as_float(both[1].w[i]);
     }
+    if (IS_CLAMPED) swiglu_clamp(gates, ups, clamp);
+    silu_of_any(gates, v);
+    gate.w[0] = pack_bf16(v[0] * ups[0], v[1] * ups[1]);
+}
+
+/* The same for all of a row whose gates are small, with nothing to be clamped. */
+DEV void activate_usual(vector &gate, const vector &up)
+{
+    float gates[VALUES], ups[VALUES], v[VALUES];
+    widen(gate, gates);
+    widen(up, ups);
+    silu_of_small<X == X_BF16>(gates, v);
+#pragma unroll
+    for (int i = 0; i < WORDS; i++)
+        gate.w[PAIR_WORDS * i] = pack_bf16(v[2 * i] * ups[2 * i], v[2 * i + 1] * ups[2 * i + 1]);
+}
+
+/* Moves all up by BY, the first ones to the end: a loop's way through registers, which have no index. */
+template <int BY, class T, int N> DEV void turn(T (&v)[N])
+{
+    T turned[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) turned[i] = v[(i + BY) % N];
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = turned[i];
+}
+
+/* Activations of rows from `first` on. Whether gates are as usual is asked once for all of them. Those that
+ * are not are rare: pairs of them take turns in the same code, so that what the others jump over is short and
+ * takes no registers, and what they do for one row fills the waits of another. */
+template <int N>
+DEV void hold_activations(vector (&gates)[N], vector (&ups)[N], float clamp, int first, patch &p)
+{
+    if (swiglu_is_usual<IS_CLAMPED>(gates, ups, clamp)) {
+#pragma unroll
+        for (int r = 0; r < N; r++) activate_usual(gates[r], ups[r]);
+    } else {
+#pragma unroll 1
+        for (int r = 0; r < N; r++) {
+#pragma unroll 1
+            for (int i = 0; i < WORDS; i++) {
+                activate_any(gates[0], ups[0], clamp);
+                turn<PAIR_WORDS>(gates[0].w);
+                turn<PAIR_WORDS>(ups[0].w);
+            }
+            turn<1>(gates);
+            turn<1>(ups);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < N; r++)
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) p.w[first + r][i] = gates[r].w[PAIR_WORDS * i];
 }
 
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
@@ -52,24 +97,27 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 #pragma unroll
     for (int first = 0; first < ROWS; first += PART_ROWS, from = x_row(c, at, from, PART_ROWS)) {
         vector gates[PART_ROWS], ups[PART_ROWS];
-        if (rows >= first + PART_ROWS && has_vectors(c, at)) {
 #pragma unroll
-            for (int r = 0; r < PART_ROWS; r++) {
-                load_whole(x_row(c, at, from, r), gates[r]);
-                load_whole(x_row(c, at, from, r) + to_ups, ups[r]);
-            }
-        } else {
-#pragma unroll
-            for (int r = 0; r < PART_ROWS; r++) {
-                clear_vector(gates[r]);
-                clear_vector(ups[r]);
-                if (first + r < rows) {
-                    load_any(c, at, from + r * c.x_row_bytes, gates[r]);
-                    load_any(c, at, from + r * c.x_row_bytes + to_ups, ups[r]);
-                }
+        for (int r = 0; r < PART_ROWS; r++) {
+            const u8 *gate = x_row(c, at, from, r), *up = gate + to_ups;
+            if (at.is_whole) {
+                load_whole(gate, gates[r]);
+                load_whole(up, ups[r]);
+            } else if (has_vectors(c, at)) {
+                load_whole_if(gate, first + r < rows, gates[r]);
+                load_whole_if(up, first + r < rows, ups[r]);
+            } else {
+                load_part(gate, first + r < rows ? at.count : 0, gates[r]);
+                load_part(up, first + r < rows ? at.count : 0, ups[r]);
             }
         }
-        hold_activations(gates, ups, c.clamp, first, p);
+        if (at.is_whole || ROWS <= 4) {
+            hold_activations(gates, ups, c.clamp, first, p);
+        } else {                /* two rows at a time: fewer values wait for their ups in registers */
+#pragma unroll
+            for (int r = 0; r < PART_ROWS; r += 2)
+                hold_activations((vector (&)[2])gates[r], (vector (&)[2])ups[r], c.clamp, first + r, p);
+        }
     }
 }
 

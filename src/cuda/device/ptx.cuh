@@ -262,6 +262,13 @@ template <class T> DEV T *kept_pointer(T *p)
     return (T *)__cvta_global_to_generic(address);
 }
 
+/* A number of which the compiler knows nothing: what two branches make of it, it does not make before them. */
+DEV u32 kept_u32(u32 v)
+{
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
 /* The address of element n, in one instruction: the compiler is not shown that `first` is a sum, of which it
  * would make others, and may move or drop the rest. */
 DEV const u8 *nth(const u8 *first, u32 n, u32 bytes)
