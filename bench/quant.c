@@ -802,6 +802,7 @@ const case_op quant_ops[] = {
             "num_rows=260 num_cols=4416 num_tokens=300 map=none,random dtype=bf16,f32,e4m3 "
             "values=mixed",                                             /* whole tiles of wide strips */
             "num_rows=2 num_cols=140808 num_tokens=3 map=none,random values=mixed",     /* many tiles */
+            "num_rows=130 num_cols=32064 num_tokens=100 map=none,random values=mixed",
             "num_rows=300 num_cols=40 num_tokens=200 map=none,random dtype=bf16,f32,e4m3 "
             "num_per_tokens=130,1000 values=mixed",
             "num_rows=300 num_cols=40 num_per_tokens=9223372036854775807",

@@ -162,8 +162,9 @@ static tgl_kernel kernel_of(const tgl_kernel *kernel, int lanes, int strip_rows,
 tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel, int x, bool is_swiglu,
                                    bool is_transposed, const DLTensor *on, tgl_stream stream)
 {
-    enum { WIDTHS = 3, FEW_TILES = 100, SOME_TILES = 1000, MANY_TILES = 2200 };
+    enum { WIDTHS = 3, FEW_TILES = 100, MANY_TILES = 1000 };
     const bool has_any_rows = tgl_channel_block_rows(c->block_rows) == 0;
+    const bool is_tall = x == X_BF16 && !is_transposed && !is_swiglu && !has_any_rows;
     int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
     const int widths[WIDTHS] = { CHANNEL_LANES(x), CHANNEL_MIDDLE_LANES, CHANNEL_NARROW_LANES };
     tgl_kernel plan[WIDTHS + 1];
@@ -172,7 +173,9 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
     for (int i = 0; i < WIDTHS; i++) {
         if (i > 0 && widths[i] == widths[i - 1]) continue;
         const int64_t count = divide_up(c->num_cols, widths[i] * CHANNEL_VALUES(x));
-        const int rows = i == 0 ? CHANNEL_ROWS(x) : CHANNEL_FEW_ROWS(x, is_swiglu);
+        const int rows = i > 0   ? CHANNEL_FEW_ROWS(x, is_swiglu)
+                       : is_tall ? CHANNEL_TALL_ROWS
+                                 : CHANNEL_ROWS(x);
         plan[num_kernels] = kernel_of(kernel, widths[i], strip_rows, rows);
         if (row_tiles * strips < FEW_TILES) {   /* of the wider ones */
             which = num_kernels;
@@ -184,15 +187,17 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
         if (count >= FEW_TILES) break;          /* few rows do not make them few */
     }
     find_alignment(c, x, is_swiglu, is_transposed);
-    if (x == X_BF16 && (is_transposed || !is_swiglu) && !has_any_rows) {
-        const int rows = is_transposed ? CHANNEL_LONG_ROWS : CHANNEL_TILE_ROWS;
-        const int64_t tiles = row_tiles * strips;
-        plan[num_kernels] = kernel_of(kernel, widths[0], rows, CHANNEL_TALL_ROWS);
-        if (is_transposed ? !c->is_out_aligned && tiles >= SOME_TILES : which == 0 && tiles < MANY_TILES) {
+    if (is_tall || (x == X_BF16 && is_transposed && !has_any_rows)) {   /* one for many tiles */
+        const int width = is_tall ? CHANNEL_WIDE_LANES : widths[0];
+        const int height = is_tall ? CHANNEL_TILE_ROWS : CHANNEL_LONG_ROWS;
+        plan[num_kernels] = kernel_of(kernel, width, height, CHANNEL_TALL_ROWS);
+        if (row_tiles * strips >= MANY_TILES && (is_tall || !c->is_out_aligned)) {
             which = num_kernels;
-            strip_rows = rows;
+            lanes = width;
+            strip_rows = height;
             patch_rows = CHANNEL_TALL_ROWS;
-            row_tiles = divide_up(c->num_rows, rows);
+            strips = divide_up(c->num_cols, lanes * CHANNEL_VALUES(x));
+            row_tiles = divide_up(c->num_rows, strip_rows);
         }
         num_kernels++;
     }

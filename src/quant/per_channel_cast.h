@@ -8,8 +8,8 @@
  * that have much to do for a value have CHANNEL_FEW_ROWS: warps are few there, so more share it. Where tiles
  * are many and bf16 is transposed to rows aligned to nothing, tiles have CHANNEL_LONG_ROWS and threads
  * CHANNEL_TALL_ROWS: half as many sectors of out are written in parts, by two blocks each. Threads of bf16
- * that is not transposed have as many rows unless tiles are many: that takes fewer instructions a row, but
- * more registers, and where tiles follow each other for long, more threads are better. */
+ * that is not transposed have as many rows: that takes fewer instructions a row. Where its tiles are many,
+ * strips have CHANNEL_WIDE_LANES: 256 bytes of a row in, which DRAM has side by side, and a line out. */
 #ifndef TEGULA_QUANT_PER_CHANNEL_CAST_H
 #define TEGULA_QUANT_PER_CHANNEL_CAST_H
 
@@ -21,7 +21,8 @@
 #define CHANNEL_LONG_ROWS 256
 #define CHANNEL_VALUES(x) (X_IS_CODES(x) ? 8 : X_VALUES(x))     /* of a vector: codes need more registers */
 #define CHANNEL_VECTOR_BYTES(x) (X_IS_CODES(x) ? 8 : X_VECTOR_BYTES(x))
-#define CHANNEL_LANES(x) (X_IS_CODES(x) ? 16 : CHANNEL_MIDDLE_LANES)
+#define CHANNEL_LANES(x) (X_IS_CODES(x) ? CHANNEL_WIDE_LANES : CHANNEL_MIDDLE_LANES)
+#define CHANNEL_WIDE_LANES 16
 #define CHANNEL_MIDDLE_LANES 8
 #define CHANNEL_NARROW_LANES 2
 #define CHANNEL_ROWS(x) (X_IS_CODES(x) ? CHANNEL_TALL_ROWS : 4)
