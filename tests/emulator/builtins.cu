@@ -235,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(32) t_stream(const u8 *in, u8 *out)
     const u32 t = threadIdx.x;
     const u64 first = policy_evict_first(), last = policy_evict_last();
     prefetch_l2(in + 64 * t);
-    store_stream_u8(out + t, load_stream_u8(in + t));
+    store_stream_u8(out + t, load_stream_u8(in + kept_u32(t)));
     store_stream_u16(out + 64 + 2 * t, load_stream_u16(in + 64 + 2 * t));
     store_stream_u32(out + 128 + 4 * t, load_stream_u32(in + 128 + 4 * t));
     store_stream_u32x2(out + 256 + 8 * t, load_stream_u32x2(in + 256 + 8 * t));
