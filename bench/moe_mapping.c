@@ -983,9 +983,12 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=1 num_topk=6 num_experts=256 alignment=1 num_positions=131073",
             "num_tokens=1 num_topk=1 num_experts=3 alignment=1000000 num_positions=exact,less",
             "num_tokens=1030 num_topk=8 num_experts=3,7,48,400,1000 alignment=16 dtype=i32",
+            "num_tokens=2100 num_topk=2 num_experts=0,1,2,5,16,17,31,33 alignment=3 routing=garbage counts=1 "
+            "host=1",
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
+            "num_tokens=100000 num_topk=8 num_experts=1,9,31 alignment=16 routing=some_empty dtype=i32",
             "num_tokens=4001 num_topk=1,2,6,7,8,9 num_experts=9,32,4 num_ranks=8 alignment=64,128",
             "num_tokens=4001 num_topk=2,6,8,9 num_experts=1,4,36,72,256,288,384 alignment=64,128 "
             "num_positions=exact,bound counts=1 host=1",

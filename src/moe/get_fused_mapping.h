@@ -14,7 +14,8 @@
  * experts at a time, more in several rounds. Where a chunk is one tile of two pairs a thread, and there is
  * one round, a variant has 60 % of the instructions, which a cold call has to fetch.
  * Its shared memory: counts by warp (u16), positions (u32) and local starts (u16) by expert, the sorted tile
- * (u32). Its workspace: a matrix of counts and one of sums (two words), a row per block. */
+ * (u32). Its workspace: a matrix of counts and one of sums (two words), a row per block; up to
+ * MAP_DIRECT_EXPERTS a ticket in place of sums. */
 #define MAP_LARGE_BLOCKS 160
 #define MAP_SINGLE_VALUES 2
 #define MAP_LARGE_VALUES 5

@@ -4,7 +4,7 @@
  *   launch    cooperative: blocks wait for each other. grid up to MAP_LARGE_BLOCKS, block MAP_THREADS
  *   shared    MAP_LARGE_SHARED(EXPERT_BITS) bytes
  *   moves     num_pairs * (INDEX_BYTES + 4) + 12 * num_positions + 12 to 24 * num_experts bytes; the
- *             exchange, 24 bytes a block and expert, stays in L2
+ *             exchange, some bytes a block and expert, stays in L2
  *   macros    INDEX_BYTES 4, 8; EXPERT_BITS 1..MAP_LARGE_BITS: so many experts at a time, see "rounds";
  *             VALUES: pairs of a thread, MAP_LARGE_VALUES, or where there is one tile and one round
  *             MAP_SINGLE_VALUES
@@ -192,22 +192,27 @@ DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
 
 /* 4, of few experts, by all threads: `sums` has pairs of every expert in the blocks before this one, and in
  * all blocks. They were 0. */
-DEV void add_rows(const u32 *counts, i32 num_experts, u32 (&sums)[2][DIRECT_EXPERTS])
+DEV void add_rows(const u32 *counts, i32 num_columns, u32 (&sums)[2][DIRECT_EXPERTS])
 {
     const i32 x = (i32)threadIdx.x % EXPERTS, row = (i32)threadIdx.x / EXPERTS;
-    if (x >= num_experts) return;
+    if (x >= num_columns || row >= (i32)gridDim.x) return;
     u32 c[DIRECT_ROWS], before = 0, all = 0;
+    bool has_all;
+#pragma unroll
+    for (int i = 0; i < DIRECT_ROWS; i++) c[i] = row + i * DIRECT_STEP < (i32)gridDim.x ? 0 : 1;
+#pragma unroll 1
+    do {                                        /* all that are missing at once: one trip through L2 */
+        has_all = true;
+#pragma unroll
+        for (int i = 0; i < DIRECT_ROWS; i++)
+            if (c[i] == 0) c[i] = load_relaxed_u32(counts + (row + i * DIRECT_STEP) * EXPERTS + x);
+#pragma unroll
+        for (int i = 0; i < DIRECT_ROWS; i++) has_all &= c[i] != 0;
+    } while (!has_all);
 #pragma unroll
     for (int i = 0; i < DIRECT_ROWS; i++) {
-        const i32 r = row + i * DIRECT_STEP;
-        c[i] = r < (i32)gridDim.x ? load_relaxed_u32(counts + r * EXPERTS + x) : 1;
-    }
-#pragma unroll
-    for (int i = 0; i < DIRECT_ROWS; i++) {
-        const i32 r = row + i * DIRECT_STEP;
-        while (c[i] == 0) c[i] = load_relaxed_u32(counts + r * EXPERTS + x);
         all += c[i] - 1;
-        before += r < (i32)blockIdx.x ? c[i] - 1 : 0;
+        before += row + i * DIRECT_STEP < (i32)blockIdx.x ? c[i] - 1 : 0;
     }
     atomicAdd(&sums[0][x], before);
     atomicAdd(&sums[1][x], all);
@@ -346,8 +351,10 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             if (is_last) {
                 u32 all[PER_THREAD] = {}, length = 0, round_length;
                 if (IS_DIRECT) {
-                    /* 4 */
-                    add_rows(counts, num_experts, direct_sums);
+                    /* 4. The ticket is relaxed, and behind the barrier: every word that was published has
+                     * been read here, and by all who took a ticket before, so that a clear comes after it and
+                     * no one looks again. */
+                    add_rows(counts, num_columns, direct_sums);
                     __syncthreads();
                     if (tid == MAP_THREADS - 32) ticket = atomic_inc_relaxed(sums, (u32)num_blocks - 1);
 #pragma unroll

@@ -149,6 +149,8 @@ TEST(num_sms)
         "num_tokens=40 num_topk=8 num_experts=9 alignment=16 counts=1 host=1",
         "num_tokens=600 num_topk=8 num_experts=256 alignment=128 num_positions=bound",
         "num_tokens=9000 num_topk=8 num_experts=72 alignment=16 routing=some_empty",
+        "num_tokens=1030 num_topk=8 num_experts=2 alignment=16 counts=1 host=1",
+        "num_tokens=1030 num_topk=8 num_experts=31 alignment=16 counts=1 host=1",
         "num_tokens=60 num_topk=6 num_experts=2048 alignment=16 counts=1", NULL });
 }
 
@@ -178,7 +180,7 @@ TEST(one_workspace)
         size_t bytes = 0;
         for (int i = 0; i < 3; i++) bytes = sizes[i] > bytes ? sizes[i] : bytes;
         const scratch s = make_scratch(b, bytes);
-        for (int round = 0; round < 18; round++) {
+        for (int round = 0; round < 36; round++) {
             const int64_t tokens = num_tokens[round % 6], experts = num_experts[(round + round / 6) % 6];
             test_random r = test_seed("one_workspace");
             memset(counts, 0, sizeof counts);
@@ -241,6 +243,7 @@ TEST(graph)
     check_replayed("moe_get_fused_mapping",
                    "num_tokens=300 num_topk=8 num_experts=256 alignment=16 counts=1 host=1", 1);
     check_replayed("moe_get_fused_mapping", "num_tokens=12000 num_topk=8 num_experts=256 alignment=16", 1);
+    check_replayed("moe_get_fused_mapping", "num_tokens=12000 num_topk=8 num_experts=9 alignment=16", 1);
 }
 
 /* ---- nothing to do ---- */
