@@ -803,6 +803,12 @@ const case_op quant_ops[] = {
             "values=mixed",                                             /* whole tiles of wide strips */
             "num_rows=2 num_cols=140808 num_tokens=3 map=none,random values=mixed",     /* many tiles */
             "num_rows=130 num_cols=32064 num_tokens=100 map=none,random values=mixed",
+            "num_rows=680 num_cols=2304 num_tokens=400 map=random dtype=e4m3 num_per_tokens=32,64,128 "
+            "round=0,1 values=mixed",                                   /* blocks go through staged tiles */
+            "num_rows=680 num_cols=2304 num_tokens=40 map=negative,same dtype=e4m3 num_per_tokens=32 "
+            "layout=half offset=0,8 values=mixed",
+            "num_rows=769 num_cols=2304 num_tokens=3000 map=random dtype=e4m3 x_num_per_channels=256,0 "
+            "x_sf=row,col_gap,packed values=bits",                      /* in bands */
             "num_rows=300 num_cols=40 num_tokens=200 map=none,random dtype=bf16,f32,e4m3 "
             "num_per_tokens=130,1000 values=mixed",
             "num_rows=300 num_cols=40 num_per_tokens=9223372036854775807",

@@ -150,6 +150,23 @@ static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t strip
     return (tgl_shape){ { strips, c->slice_rows, divide_up(row_tiles, c->slice_rows) }, .block = block };
 }
 
+/* Lets blocks go through the tiles, if these are many and, but for their rows, whole. Bands become equally
+ * wide. */
+static bool stage_tiles(const tgl_channel_cast *c, int64_t row_tiles, int64_t strips, int64_t band,
+                        const tgl_target *target, tgl_channel_tiles *t, tgl_shape *shape)
+{
+    const int64_t tiles = row_tiles * strips, blocks = (int64_t)target->num_sms * CHANNEL_STAGED_BLOCKS;
+    const bool is_aligned = ((uintptr_t)c->x | (uint64_t)c->x_row_bytes) % 16 == 0;
+    if (target->architecture < 90 || !is_aligned || c->whole_cols != strips || tiles <= blocks ||
+        tiles >= TGL_DIVIDE_LIMIT)
+        return false;
+    while (strips % band != 0) band--;
+    *t = (tgl_channel_tiles){ (uint32_t)(tiles - 1), (uint32_t)row_tiles, (uint32_t)band,
+                              tgl_divisor_of(row_tiles), tgl_divisor_of(band) };
+    *shape = (tgl_shape){ { blocks, 1, 1 }, .block = shape->block };
+    return true;
+}
+
 static tgl_kernel kernel_of(const tgl_kernel *kernel, int lanes, int strip_rows, int patch_rows)
 {
     tgl_kernel k = *kernel;
@@ -160,7 +177,7 @@ static tgl_kernel kernel_of(const tgl_kernel *kernel, int lanes, int strip_rows,
 }
 
 tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel, int x, bool is_swiglu,
-                                   bool is_transposed, const DLTensor *on, tgl_stream stream)
+                                   bool is_transposed, bool may_stage, const DLTensor *on, tgl_stream stream)
 {
     enum { WIDTHS = 3, FEW_TILES = 100, MANY_TILES = 1000 };
     const bool has_any_rows = tgl_channel_block_rows(c->block_rows) == 0;
@@ -205,9 +222,28 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
     const int64_t strip_bytes = lanes * CHANNEL_VECTOR_BYTES(x);
     const int64_t band = find_band(c, strips, strip_bytes, is_transposed && !has_any_rows);
     const int threads = CHANNEL_THREADS(strip_rows, patch_rows, lanes);
-    const tgl_shape shape = set_tiles(c, row_tiles, strips, band, threads);
-    void *args[] = { c };
+    tgl_shape shape = set_tiles(c, row_tiles, strips, band, threads);
+    tgl_channel_tiles tiles;
+    if (may_stage) {
+        tgl_target target;
+        TGL_TRY(tgl_target_of(on, &target));
+        plan[num_kernels] = plan[0];
+        plan[num_kernels].name = "quant/per_channel_cast_staged";
+        if (which == 0 && stage_tiles(c, row_tiles, strips, band, &target, &tiles, &shape))
+            which = num_kernels;
+        num_kernels++;
+    }
+    void *args[] = { c, &tiles };               /* the second is taken by the staged kernel only */
     return tgl_launch(plan, num_kernels, which, on, &shape, stream, args);
+}
+
+/* Codes of whole strips, in each of which a row has one factor. Without a map they wait for nothing, and a
+ * block for each tile is faster: 33.5 us for 8001 x 7168 on H200, staged 36.6; with a map 35.1 and 32.5. */
+static bool can_be_staged(const problem *p)
+{
+    const int64_t strip_cols = CHANNEL_LANES(X_E4M3) * CHANNEL_VALUES(X_E4M3), x_cols = p->codes.block_cols;
+    return p->has_codes && p->has_map && tgl_channel_block_rows(p->blocks.rows) != 0 &&
+           p->num_cols % strip_cols == 0 && (x_cols % strip_cols == 0 || x_cols >= p->num_cols);
 }
 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
@@ -240,7 +276,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
                                   { "HAS_MAP", p->has_map },
                                   { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
                                   { "IS_ROUNDED", p->rule.is_rounded } } };
-    return tgl_launch_channel_cast(&c, &kernel, x, false, false, on, stream);
+    return tgl_launch_channel_cast(&c, &kernel, x, false, false, can_be_staged(p), on, stream);
 }
 
 tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, const DLTensor *pos_to_token,

@@ -520,9 +520,6 @@ DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const p
 
 /* ---- all of it ---- */
 
-/* The kernel's: rows from `row` on, those that are not before at.end or do not exist as zeros. */
-DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p);
-
 DEV void find_thread(place &at, u32 thread)
 {
     at.thread = thread;
@@ -559,6 +556,11 @@ DEV bool find_edges(const tgl_channel_cast &c, place &at, u32 row_tile, u32 col_
     at.count = min(max(cols - (int)at.lane * VALUES, 0), (int)VALUES);
     return at.first < c.num_rows && at.first_col < c.num_cols;
 }
+
+#ifndef IS_STAGED                                       /* else the kernel has its own */
+
+/* The kernel's: rows from `row` on, those that are not before at.end or do not exist as zeros. */
+DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p);
 
 DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
 {
@@ -613,4 +615,5 @@ DEV void cast_block(const tgl_channel_cast &c, strip_memory &m)
     cast_tile(c, at, m);
 }
 
+#endif
 #endif

@@ -28,6 +28,7 @@
 #define CHANNEL_ROWS(x) (X_IS_CODES(x) ? CHANNEL_TALL_ROWS : 4)
 #define CHANNEL_TALL_ROWS 8
 #define CHANNEL_FEW_ROWS(x, is_swiglu) (X_IS_CODES(x) || !(is_swiglu) || (x) == X_F32 ? 4 : 2)
+#define CHANNEL_STAGED_BLOCKS 3         /* of an SM, that go through all tiles (per_channel_cast_staged.cu) */
 #define CHANNEL_THREADS(strip_rows, patch_rows, lanes) ((strip_rows) / (patch_rows) * (lanes))
 
 /* The first 48 bytes are what whole tiles need before they load: on sm_90 in one line of the memory that has
@@ -60,5 +61,13 @@ typedef struct {
     int32_t is_x_aligned;               /* vectors of x may be loaded as such */
     int32_t is_out_aligned;             /* codes of a vector may be stored at once; transposed: 16 bytes */
 } tgl_channel_cast;
+
+/* Tiles that blocks go through: block b has tiles b, b + blocks, ... of the same order. Bands are equally
+ * wide. */
+typedef struct {
+    uint32_t last;                      /* tile */
+    uint32_t row_tiles, band;           /* tiles down, and along a band */
+    tgl_divisor by_row_tiles, by_band;
+} tgl_channel_tiles;
 
 #endif

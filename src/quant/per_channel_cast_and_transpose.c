@@ -64,7 +64,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
                                   { "X", x },
                                   { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
                                   { "IS_ROUNDED", p->rule.is_rounded } } };
-    return tgl_launch_channel_cast(&c, &kernel, x, false, true, on, stream);
+    return tgl_launch_channel_cast(&c, &kernel, x, false, true, false, on, stream);
 }
 
 tgl_status tgl_quant_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out, DLTensor *out_sf,

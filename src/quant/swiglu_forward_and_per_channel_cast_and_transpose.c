@@ -82,7 +82,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
                                   { "IS_ROUNDED", p->rule.is_rounded },
                                   { "IS_TRANSPOSED", p->is_transposed },
                                   { "IS_CLAMPED", !isinf(p->clamp) } } };
-    return tgl_launch_channel_cast(&c, &kernel, x, true, p->is_transposed, on, stream);
+    return tgl_launch_channel_cast(&c, &kernel, x, true, p->is_transposed, false, on, stream);
 }
 
 tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out,
