@@ -126,8 +126,12 @@ const case_op quant_back_ops[] = {
             "values=mixed",
             "num_rows=5 num_cols=256 format=e4m3,e2m1,e5m6 dtype=bf16,f32 x_sf=row,packed values=bits",
             "num_rows=5 num_cols=8,64,584 format=e5m6 dtype=bf16,f32 x_num_per_channels=0,24 x_sf=row,packed",
-            "num_rows=3,4,5 num_cols=7168 format=e4m3,e5m6 dtype=bf16,f32 "  /* 4 rows a thread: a wave */
-            "x_num_per_channels=128,0 x_sf=row,col,packed values=bits",
+            "num_rows=17,32 num_cols=1024 format=e4m3,e5m6 x_num_per_tokens=1,3 x_num_per_channels=128,0 "
+            "x_sf=row,packed values=bits",              /* 4 rows a thread: one wave of 4 SMs */
+            "num_rows=11,16 num_cols=1024 format=e2m1 dtype=f32 x_num_per_tokens=1,3 x_sf=row,packed "
+            "values=bits",
+            "num_rows=17,32 num_cols=1024 x_num_per_tokens=3 x_num_per_channels=1,7 values=mixed",
+            "num_rows=77,131 num_cols=7168 format=e4m3,e5m6 x_num_per_tokens=1,5 x_sf=packed values=bits",
             "num_rows=33 num_cols=64 format=e5m6 x_num_per_tokens=8 x_num_per_channels=16 x_sf=col "
             "values=mixed",
             "num_rows=5 num_cols=64 format=e5m6 layout=gap4,half,repeated offset=0,4 out_offset=0,1",

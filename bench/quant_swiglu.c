@@ -792,7 +792,9 @@ const case_op quant_swiglu_ops[] = {
             "num_rows=2 num_cols=6408 dtype=bf16,f32 without_transpose=0,1 values=mixed",
             "num_rows=144 num_cols=3208 num_per_tokens=32",
             "num_rows=131 num_cols=3208 dtype=bf16,f32 values=mixed",       /* whole tiles, cut anywhere */
+            "num_rows=131,144 num_cols=3208 num_per_tokens=64 round=1 clamp=none,10 values=mixed",
             "num_rows=259 num_cols=21328 num_per_tokens=64 values=mixed",   /* long ones */
+            "num_rows=259 num_cols=21331 round=1 values=mixed",             /* and x is aligned to nothing */
             "num_rows=300 num_cols=24 num_per_tokens=130,1000 without_transpose=0,1",
             NULL,
         },
@@ -801,6 +803,8 @@ const case_op quant_swiglu_ops[] = {
             "clamp=none,10,0.5",
             "num_rows=8064 " HIDDEN_SIZES "num_per_tokens=32,128 without_transpose=0,1 round=1 clamp=0.5",
             "num_rows=4001 num_cols=2048 dtype=bf16,f32 without_transpose=0,1 clamp=0.3 values=mixed",
+            "num_rows=4001 num_cols=2048,7168 num_per_tokens=32,128 round=1 clamp=none,10 values=mixed",
+            "num_rows=2 num_cols=4194400 round=1",
             "num_rows=150016 num_cols=7168",
             "num_rows=2100 num_cols=512 layout=far",
             "num_rows=65600 num_cols=8 num_per_tokens=1 without_transpose=0,1",     /* slices of rows */

@@ -207,8 +207,10 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
     if (is_tall || (x == X_BF16 && is_transposed && !has_any_rows)) {   /* one for many tiles */
         const int width = is_tall ? CHANNEL_WIDE_LANES : widths[0];
         const int height = is_tall ? CHANNEL_TILE_ROWS : CHANNEL_LONG_ROWS;
+        const int wide_cols = CHANNEL_WIDE_LANES * CHANNEL_VALUES(x);
+        const bool fills_wide = c->num_cols % wide_cols == 0 || c->num_cols >= 16 * wide_cols;
         plan[num_kernels] = kernel_of(kernel, width, height, CHANNEL_TALL_ROWS);
-        if (row_tiles * strips >= MANY_TILES && (is_tall || !c->is_out_aligned)) {
+        if (row_tiles * strips >= MANY_TILES && (is_tall ? fills_wide : !c->is_out_aligned)) {
             which = num_kernels;
             lanes = width;
             strip_rows = height;

@@ -41,7 +41,8 @@ typedef struct {
     const char *x;
     const int32_t *pos_to_token;        /* NULL: row i is token i */
     uint32_t num_tokens;                /* of x, as far as a map may name them */
-    uint32_t whole_rows, whole_cols;    /* tiles that are whole and aligned, the first of each */
+    uint32_t whole_rows, whole_cols;    /* tiles that are whole, the first of each; x is aligned, and out
+                                         * unless they are long */
     uint32_t x_step, x_sf_step;         /* for those: bytes from a row of x and of its factors to the next, */
     uint32_t x_sf_shift;                /* columns of a block of factors, as a power of two */
     const void *x_sf_data;

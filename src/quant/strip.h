@@ -17,7 +17,8 @@
 #define STRIP_THREADS 256
 #define STRIP_MAX_ROWS 4        /* of a thread; else 2 or 1 */
 /* Blocks an SM where threads have STRIP_MAX_ROWS, and two rows; fewer rows where there would be less. Two
- * soon: of a small matrix, what it takes to launch a block is more than another row in a thread. */
+ * soon: of a small matrix, what it takes to launch a block is more than another row in a thread (cast_back.c
+ * goes further: make_one_wave). */
 #define STRIP_SM_BLOCKS 8
 #define STRIP_SM_PAIR_BLOCKS 1
 

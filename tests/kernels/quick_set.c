@@ -71,6 +71,7 @@ static const struct { const char *op, *line; } quick_set[] = {
     { "quant_per_channel_cast", "num_rows=257 num_cols=72 values=mixed map=none,random" },
     { "quant_per_channel_cast", "num_rows=40 num_cols=192 dtype=e4m3 num_per_tokens=32 x_num_per_channels=32 "
                                 "x_sf=packed_gap values=mixed" },
+    { "quant_per_channel_cast", "num_rows=130 num_cols=32064" },        /* in wide strips */
     { "quant_per_channel_cast", "num_rows=130 num_cols=36864 num_tokens=100 map=random dtype=e4m3" },
     { "quant_per_channel_cast_and_transpose", "num_rows=132,257 num_cols=72 values=mixed" },
     { "quant_cast_back", "num_rows=6 num_cols=264 format=e4m3,e2m1,e5m6 values=mixed" },
@@ -79,7 +80,9 @@ static const struct { const char *op, *line; } quick_set[] = {
     { "quant_swiglu_forward_and_per_token_cast",
       "num_rows=9 num_cols=256 num_per_channels=128,0,48 round=1 weights=2 skip=3 clamp=0.5 values=mixed" },
     { "quant_swiglu_forward_and_per_channel_cast_and_transpose",
-      "num_rows=130 num_cols=72 without_transpose=0,1 clamp=0.5 values=mixed" },
+      "num_rows=130 num_cols=72 without_transpose=0,1 clamp=0.5 round=0,1 values=mixed" },
+    { "quant_swiglu_forward_and_per_channel_cast_and_transpose",        /* in long tiles */
+      "num_rows=259 num_cols=21328 num_per_tokens=64 round=1" },
     { "quant_swiglu_backward_and_per_token_cast",
       "num_rows=9 num_cols=256 num_tokens=5 num_topk=2 num_picks=6 num_per_channels=32,24 clamp=0.5 "
       "values=mixed" },

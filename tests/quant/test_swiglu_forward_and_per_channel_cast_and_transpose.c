@@ -149,6 +149,80 @@ TEST(nan_stays)
     }
 }
 
+/* An up, as bits of bf16. What a column has: any bits; subnormals; numbers far apart, near a power of two,
+ * or up to the largest; zeros; numbers halfway between codes; NaN among numbers; rarely infinity. */
+static uint16_t special_up(test_random *r, int kind, int64_t power)
+{
+    const uint64_t bits = test_bits(r);
+    const int64_t near = power - (int64_t)(bits >> 32) % 24;
+    const uint64_t exponent = (uint64_t)(near > 0 ? near : 0) << 7, far = (bits >> 32) % 255 << 7;
+    const uint64_t number = bits & 0x807f;
+    switch (kind) {
+    case 0: return (uint16_t)bits;
+    case 1: return (uint16_t)(number | (bits >> 20 & 1) << 7);
+    case 2: return (uint16_t)(number | exponent);
+    case 3: return (uint16_t)(number | (248 - (bits >> 32) % 26) << 7);
+    case 4: return (uint16_t)(bits & 0x8000);
+    case 5: return (uint16_t)((bits & 0x8040) | exponent);
+    case 6: return (uint16_t)((bits >> 40) % 5 == 0 ? 0x7fc1 | (bits & 0x8000) : number | exponent);
+    default: return (uint16_t)((bits >> 40) % 300 == 0 ? 0x7f80 | (bits & 0x8000) : number | far);
+    }
+}
+
+/* Of gates of 64 and 100 silu is exact, so that devices agree: codes and factors are those of the CPU, which
+ * are not transposed. Kernels scale bf16 to codes in pairs where factors are powers of two, and gates above 88
+ * take another way than others. */
+static void check_special_values(int64_t rows, int64_t cols, int64_t block, bool is_clamped)
+{
+    const tgl_quant_params params = { .num_per_tokens = block, .round_sf = true,
+                                      .has_swiglu_clamp_value = is_clamped, .swiglu_clamp_value = 96 };
+    tgl_quant_params straight = params;
+    straight.without_transpose = true;
+    const int64_t blocks = (rows + block - 1) / block;
+    uint16_t *x = malloc((size_t)(4 * rows * cols));
+    uint8_t *codes = malloc((size_t)(rows * cols)), *turned = malloc((size_t)(rows * cols));
+    float *factors = malloc((size_t)(4 * blocks * cols));
+    test_random r = test_seed("special_values");
+    for (int64_t j = 0; j < cols; j++) {
+        const int kind = (int)test_below(&r, 8);
+        const int64_t power = 1 + test_below(&r, 254);
+        for (int64_t i = 0; i < rows; i++) {
+            x[2 * i * cols + j] = test_below(&r, 7) ? 0x4280 : 0x42c8;
+            x[(2 * i + 1) * cols + j] = special_up(&r, kind, power);
+        }
+    }
+    tensor in, out, sf;
+    make(&in, x, cpu, TGL_BF16, 2, SHAPE(rows, 2 * cols));
+    make(&out, codes, cpu, TGL_E4M3, 2, SHAPE(rows, cols));
+    make(&sf, factors, cpu, TGL_F32, 2, SHAPE(blocks, cols));
+    CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(&in.t, &out.t, &sf.t, &straight,
+                                                                         NULL));
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) turned[j * rows + i] = codes[i * cols + j];
+    FOR_BACKENDS(b) {
+        tensor seen, seen_sf;
+        place(b, &in, TGL_BF16, 2, SHAPE(rows, 2 * cols), x);
+        place(b, &seen, TGL_E4M3, 2, SHAPE(cols, rows), NULL);
+        place(b, &seen_sf, TGL_F32, 2, SHAPE(blocks, cols), NULL);
+        CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(&in.t, &seen.t, &seen_sf.t,
+                                                                             &params, b->stream));
+        check_contents(b, &seen, turned, "out");
+        check_contents(b, &seen_sf, factors, "out_sf");
+        discard(b, &in);
+    }
+    free(factors);
+    free(turned);
+    free(codes);
+    free(x);
+}
+
+TEST(special_values)
+{
+    check_special_values(130, 72, 32, false);       /* two rows a thread */
+    check_special_values(131, 3208, 128, true);     /* four */
+    check_special_values(259, 21328, 32, true);     /* eight */
+}
+
 TEST(empty)
 {
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
