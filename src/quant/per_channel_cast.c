@@ -151,13 +151,15 @@ static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t strip
 }
 
 /* Lets blocks go through the tiles, if these are many and, but for their rows, whole. Bands become equally
- * wide. */
+ * wide. Of fewer tiles x and out may be in L2, where waits are short: with 4096 x 7168 there, a block for each
+ * tile takes 15.1 us on H200, staged ones 16.3. */
 static bool stage_tiles(const tgl_channel_cast *c, int64_t row_tiles, int64_t strips, int64_t band,
                         const tgl_target *target, tgl_channel_tiles *t, tgl_shape *shape)
 {
+    enum { LEAST = 6 };                         /* tiles of a block */
     const int64_t tiles = row_tiles * strips, blocks = (int64_t)target->num_sms * CHANNEL_STAGED_BLOCKS;
     const bool is_aligned = ((uintptr_t)c->x | (uint64_t)c->x_row_bytes) % 16 == 0;
-    if (target->architecture < 90 || !is_aligned || c->whole_cols != strips || tiles <= blocks ||
+    if (target->architecture < 90 || !is_aligned || c->whole_cols != strips || tiles < LEAST * blocks ||
         tiles >= TGL_DIVIDE_LIMIT)
         return false;
     while (strips % band != 0) band--;

@@ -72,7 +72,7 @@ static const struct { const char *op, *line; } quick_set[] = {
     { "quant_per_channel_cast", "num_rows=40 num_cols=192 dtype=e4m3 num_per_tokens=32 x_num_per_channels=32 "
                                 "x_sf=packed_gap values=mixed" },
     { "quant_per_channel_cast", "num_rows=130 num_cols=32064" },        /* in wide strips */
-    { "quant_per_channel_cast", "num_rows=130 num_cols=36864 num_tokens=100 map=random dtype=e4m3" },
+    { "quant_per_channel_cast", "num_rows=3 num_cols=307200 num_tokens=4 map=random dtype=e4m3" },
     { "quant_per_channel_cast_and_transpose", "num_rows=132,257 num_cols=72 values=mixed" },
     { "quant_cast_back", "num_rows=6 num_cols=264 format=e4m3,e2m1,e5m6 values=mixed" },
     { "quant_cast_back", "num_rows=7 num_cols=130 format=e4m3,e2m1 x_num_per_channels=7 values=mixed" },
