@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * per_channel_cast_staged.cu - per_channel_cast.cu for codes of rows that a map names, in many tiles.
  *   computes  as per_channel_cast.cu
- *   launch    grid CHANNEL_STAGED_BLOCKS for every SM, tiles are far more; block CHANNEL_THREADS; from sm_90 on
+ *   launch    grid CHANNEL_STAGED_BLOCKS for every SM, tiles are more; block CHANNEL_THREADS; from sm_90 on
  *   moves     as per_channel_cast.cu
  *   macros    per_channel_cast.cuh's: X_E4M3, CHANNEL_LANES, CHANNEL_ROWS, BLOCK_ROWS not 0; and X_SF_KIND
  *
