@@ -802,7 +802,8 @@ const case_op quant_ops[] = {
             "num_rows=260 num_cols=4416 num_tokens=300 map=none,random dtype=bf16,f32,e4m3 "
             "values=mixed",                                             /* whole tiles of wide strips */
             "num_rows=2 num_cols=140808 num_tokens=3 map=none,random values=mixed",     /* many tiles */
-            "num_rows=260 num_cols=24008 num_tokens=100 map=none,random num_per_tokens=32,64 round=1 values=bits",
+            "num_rows=260 num_cols=24008 num_per_tokens=32 round=1 values=bits",
+            "num_rows=260 num_cols=24008 num_tokens=100 map=random num_per_tokens=64 round=1 values=bits",
             "num_rows=259 num_cols=21331 num_tokens=100 map=random num_per_tokens=64 offset=1 out_offset=1 "
             "values=mixed",
             "num_rows=680 num_cols=2304 num_tokens=400 map=random dtype=e4m3 num_per_tokens=32,64,128 "
