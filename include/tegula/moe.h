@@ -184,7 +184,7 @@ TGL_API size_t tgl_moe_aux_fi_workspace_size(const DLTensor *topk_idx, const DLT
  * num_positions is at least the sum of all lengths, for which num_tokens * num_topk + (alignment - 1) *
  * num_experts is enough. Where it is less, nothing past it is written and pairs that would lie there get
  * position -1, while the per-expert arrays tell the whole layout: expert_end[num_experts - 1] is above
- * num_positions. */
+ * num_positions. Positions are fewer than 2^31. */
 typedef struct tgl_moe_mapping {
     DLTensor *pos_to_expert, *pos_to_token, *pos_to_token_topk;
     DLTensor *token_topk_to_pos;

@@ -4,7 +4,7 @@
  *   launch    cooperative: blocks wait for each other. grid up to MAP_LARGE_BLOCKS, block MAP_THREADS
  *   shared    MAP_LARGE_SHARED(EXPERT_BITS) bytes
  *   moves     num_pairs * (INDEX_BYTES + 4) + 12 * num_positions + 12 to 24 * num_experts bytes; the
- *             exchange, some bytes a block and expert, stays in L2
+ *             exchange, 24 bytes a block and expert, 4 of few experts, stays in L2
  *   macros    INDEX_BYTES 4, 8; EXPERT_BITS 1..MAP_LARGE_BITS: so many experts at a time, see "rounds";
  *             VALUES: pairs of a thread, MAP_LARGE_VALUES, or where there is one tile and one round
  *             MAP_SINGLE_VALUES

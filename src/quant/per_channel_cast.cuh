@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * per_channel_cast.cuh - casts with a factor per column and block of rows: what the kernels have in common
  * once a thread has its rows. Tiles, strips and arguments: per_channel_cast.h.
- *   macros  STRIP_LANES   CHANNEL_LANES, CHANNEL_MIDDLE_LANES, CHANNEL_NARROW_LANES; of bf16 CHANNEL_WIDE_LANES
+ *   macros  STRIP_LANES   CHANNEL_LANES, or CHANNEL_WIDE_LANES, CHANNEL_MIDDLE_LANES, CHANNEL_NARROW_LANES
  *           STRIP_ROWS    CHANNEL_TILE_ROWS or, of bf16 transposed, CHANNEL_LONG_ROWS
  *           PATCH_ROWS    CHANNEL_ROWS, in narrow strips CHANNEL_FEW_ROWS, or, of bf16, CHANNEL_TALL_ROWS
  *           X             X_BF16, X_F32, X_E4M3: what x has

@@ -8,8 +8,9 @@
  * that have much to do for a value have CHANNEL_FEW_ROWS: warps are few there, so more share it. Where tiles
  * are many and bf16 is transposed to rows aligned to nothing, tiles have CHANNEL_LONG_ROWS and threads
  * CHANNEL_TALL_ROWS: half as many sectors of out are written in parts, by two blocks each. Threads of bf16
- * that is not transposed have as many rows: that takes fewer instructions a row. Where its tiles are many,
- * strips have CHANNEL_WIDE_LANES: 256 bytes of a row in, which DRAM has side by side, and a line out. */
+ * that is not transposed have as many rows: that takes fewer instructions a row. Where its tiles are many
+ * and columns fill them, strips have CHANNEL_WIDE_LANES: 256 bytes of a row in, side by side in DRAM, and a
+ * line out. Codes by a map in very many tiles have a kernel of their own: per_channel_cast_staged.cu. */
 #ifndef TEGULA_QUANT_PER_CHANNEL_CAST_H
 #define TEGULA_QUANT_PER_CHANNEL_CAST_H
 

@@ -262,7 +262,7 @@ template <class T> DEV T *kept_pointer(T *p)
     return (T *)__cvta_global_to_generic(address);
 }
 
-/* A number of which the compiler knows nothing: what two branches make of it, it does not make before them. */
+/* A number of which the compiler knows nothing, so that what a branch makes of it is made in that branch. */
 DEV u32 kept_u32(u32 v)
 {
     asm volatile("" : "+r"(v));
