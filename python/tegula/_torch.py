@@ -191,30 +191,36 @@ def _check_out(row, read):
 
 
 def _define(library, row, raw, read, gradient):
-    """Registers one row. Returns its twin and its autograd.Functions."""
+    """Registers one row. Returns a function that makes its twin, and its autograd.Functions. What only some
+    programs need is made on first use: torch's objects for an operator cost 0.2 ms a row, the classes 0.5."""
     library.define(row.schema(), tags=(torch.Tag.pt2_compliant_tag,))
     library.impl(row.name, _fake(row, read), "Meta")    # fake tensors use it; register_fake() costs 0.2 ms more
     library.impl(row.name, raw, "CompositeExplicitAutograd")    # every device: C refuses by name what it lacks
-    packet = getattr(getattr(torch.ops, library.ns), row.name)
     if row.results:
         library.define(row.out_schema(), tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(row.name + ".out", _writer(raw, row.out_names), "CompositeExplicitAutograd")
         library.impl(row.name + ".out", _check_out(row, read), "Meta")
         library.impl(row.name + ".out", torch.library.fallthrough_kernel, "Autograd")
-    twin = _twin(row, library.ns, packet.default, packet.out if row.results else None)
+
+    def packet():
+        return getattr(getattr(torch.ops, library.ns), row.name)
+
+    @functools.cache
+    def twin():
+        return _twin(row, library.ns, packet().default, packet().out if row.results else None)
+
     if not row.differentiable:
         library.impl(row.name, torch.library.fallthrough_kernel, "Autograd")  # passes it by, without a warning
         if all(WORDS.get(r.dtype, "").startswith("int") for alternatives in row.results for r in alternatives):
             return twin, (None, None)
-        refusing = functools.cache(lambda: _no_gradient(row.name).functions(raw, packet.default)[1])
+        refusing = functools.cache(lambda: _no_gradient(row.name).functions(raw, packet().default)[1])
         return twin, (None, lambda *args: refusing()(*args))
-    # What torch.library.register_autograd() does, and our Functions: made on first use, since the classes
-    # cost 0.5 ms a row.
-    kernel = functools.cache(lambda: make_autograd_impl(packet.default, Info(gradient.backward, gradient.save)))
+    # What torch.library.register_autograd() does, and our Functions.
+    kernel = functools.cache(lambda: make_autograd_impl(packet().default, Info(gradient.backward, gradient.save)))
     library.impl(row.name, lambda *args, **kwargs: kernel()(*args, **kwargs), "Autograd", with_keyset=True)
     if gradient.vmap:
         torch.library.register_vmap(f"{library.ns}::{row.name}", gradient.vmap, lib=library)
-    functions = functools.cache(lambda: gradient.functions(raw, packet.default))
+    functions = functools.cache(lambda: gradient.functions(raw, packet().default))
     return twin, (lambda *args: functions()[0](*args), lambda *args: functions()[1](*args))
 
 
@@ -229,12 +235,12 @@ def register(glue, namespace, gradients):
         row = Row(text, differentiable, face)
         raw = getattr(glue, row.name + "_raw")
         twin, functions = _define(library, row, raw, _reader(glue, row), gradients.get(row.name))
-        glue.bind_op(row.name, twin, *functions)
+        glue.bind_op(row.name, lambda *args, twin=twin, **kwargs: twin()(*args, **kwargs), *functions)
         twins[getattr(glue, row.name)] = twin
 
     def teach_dynamo():
         for function, twin in twins.items():
-            torch.compiler.substitute_in_graph(function, skip_signature_check=True)(twin)
+            torch.compiler.substitute_in_graph(function, skip_signature_check=True)(twin())
 
     _after_import.run("torch._dynamo", teach_dynamo)
     return library

@@ -2,6 +2,7 @@
 """What importing the package does and does not do; tile_kernels by another name. Each in a process of its
 own."""
 
+import compileall
 import importlib.util
 import subprocess
 import sys
@@ -47,16 +48,23 @@ def test_imports_nothing_large():
 
 
 @has_torch
-def test_import_time():
-    """Under 50 ms of the processor beyond torch's own import, with and without it: the best of three processes."""
-    code = """if True:
-        import time{}
+@pytest.mark.parametrize("modules", ["time", "time, torch"])
+def test_import_time(modules):
+    """Under 50 ms of the processor beyond torch's own import, with and without it. The package is compiled to
+    bytecode, as one that is installed. The best of ten processes: others share the machine, and what they take
+    of caches and clocks can double the time, never shorten it."""
+    folder = importlib.util.find_spec("tegula").submodule_search_locations[0]
+    compileall.compile_dir(folder, quiet=2)
+    code = f"""if True:
+        import {modules}
         begin = time.process_time()
         import tegula
         tegula.transpose.transpose
         print(time.process_time() - begin)"""
-    assert min(float(run(code.format(", torch"))) for _ in range(3)) < 0.050
-    assert min(float(run(code.format(""))) for _ in range(3)) < 0.050
+    times = []
+    while len(times) < 10 and min(times, default=1) >= 0.050:
+        times.append(float(run(code)))
+    assert min(times) < 0.050, times
 
 
 @has_torch
