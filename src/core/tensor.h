@@ -62,13 +62,18 @@ tgl_status tgl_expect_workspace(const void *workspace, size_t workspace_bytes, s
 
 /* The rest is for tensors that passed tgl_expect. */
 
-static inline void *tgl_data(const DLTensor *t) { return t->data ? (char *)t->data + t->byte_offset : NULL; }
-
 /* In elements; the packed one where strides is NULL. */
 int64_t tgl_stride(const DLTensor *t, int dim);
 
 int64_t tgl_num_elements(const DLTensor *t);
 bool tgl_is_empty(const DLTensor *t);
+
+/* The first element. The byte_offset of an empty tensor may be anything, so it is not added. */
+static inline void *tgl_data(const DLTensor *t)
+{
+    if (!t->data || !t->byte_offset || tgl_is_empty(t)) return t->data;
+    return (char *)t->data + t->byte_offset;
+}
 
 static inline bool tgl_on_cpu(const DLTensor *t)
 {

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -84,8 +85,6 @@ static tgl_status check_rows(const DLTensor *x, const DLTensor *token_topk_to_po
     return tgl_expect_no_overlap("out", out, "pos_to_expert", pos_to_expert);
 }
 
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
 /* One scale factor for num_per_channels values, of which a byte may hold two and e2m1x2 does; four in a word
  * of i32. */
 static tgl_status check_num_sf(const DLTensor *x, const DLTensor *x_sf, int64_t num_per_channels)
@@ -96,9 +95,9 @@ static tgl_status check_num_sf(const DLTensor *x, const DLTensor *x_sf, int64_t 
     int64_t pairs = 0;                          /* 2 * hidden may not fit where there are no tokens */
     const bool may_be_pairs = tgl_dtype_is(x->dtype, TGL_I8 | TGL_U8 | TGL_E2M1X2) &&
                               !__builtin_mul_overflow(hidden, 2, &pairs);
-    pairs = divide_up(divide_up(pairs, num_per_channels), per_word);
+    pairs = tgl_ceil_div(tgl_ceil_div(pairs, num_per_channels), per_word);
     const bool are_pairs = may_be_pairs && tgl_dtype_is(x->dtype, TGL_E2M1X2);
-    const int64_t single = are_pairs ? pairs : divide_up(divide_up(hidden, num_per_channels), per_word);
+    const int64_t single = are_pairs ? pairs : tgl_ceil_div(tgl_ceil_div(hidden, num_per_channels), per_word);
     const int64_t num_tokens = x->shape[0], num_sf = x_sf->shape[1];
     const bool fits = num_sf == single || (may_be_pairs && num_sf == pairs);
     if (x_sf->shape[0] == num_tokens && fits) return TGL_OK;
@@ -184,7 +183,7 @@ static int64_t bulk_bytes(const expand_problem *p)
                           : has_many_rows(p) && !has_few_copies(p) ? EXPAND_BULK_BYTES
                           : has_many_rows(p) && !has_columns(p)    ? EXPAND_BULK_SPREAD_BYTES
                                                                    : EXPAND_BULK_SOME_BYTES;
-    return divide_up(divide_up(p->row_bytes, divide_up(p->row_bytes, limit)), 128) * 128;
+    return tgl_ceil_div(tgl_ceil_div(p->row_bytes, tgl_ceil_div(p->row_bytes, limit)), 128) * 128;
 }
 
 /* Shared memory of a block, whose chunk is `bytes`. Of many rows with few copies it is more than the chunk,
@@ -205,9 +204,9 @@ static bool cut_columns(const expand_problem *p, int64_t shared_bytes, expand_sh
         __builtin_mul_overflow(p->num_tokens, p->num_topk, &slots) || slots == 0 || slots > MAX_BLOCKS)
         return false;
     const int64_t tile = 32 * EXPAND_SF_CLUSTER;        /* positions; 2 KB at least are for slots */
-    const int64_t positions = tile * least(least(EXPAND_SF_TILES, divide_up(slots, EXPAND_SF_SLOTS)),
+    const int64_t positions = tile * least(least(EXPAND_SF_TILES, tgl_ceil_div(slots, EXPAND_SF_SLOTS)),
                                            (shared_bytes - 2048) / (4 * tile));
-    const int64_t blocks = divide_up(p->num_positions, positions) * EXPAND_SF_CLUSTER;
+    const int64_t blocks = tgl_ceil_div(p->num_positions, positions) * EXPAND_SF_CLUSTER;
     /* to look at all slots for each window, in lines of 32, must be less than to store each factor alone */
     if (slots / 32 / positions > p->num_sf || blocks > MAX_BLOCKS) return false;
     s->sf_blocks = (int32_t)blocks;
@@ -221,10 +220,10 @@ static int64_t cut_rows(const expand_problem *p, expand_shape *s)
 {
     const bool is_few = p->num_tokens + p->num_positions < EXPAND_FEW_ROWS;
     const int64_t per_thread = is_few ? 1 : EXPAND_UNITS, threads_limit = is_few ? 128 : EXPAND_THREADS;
-    const int64_t row_chunks = divide_up(s->row_units, threads_limit * per_thread);
-    const int64_t threads = divide_up(divide_up(s->row_units, row_chunks * per_thread), 32) * 32;
+    const int64_t row_chunks = tgl_ceil_div(s->row_units, threads_limit * per_thread);
+    const int64_t threads = tgl_ceil_div(tgl_ceil_div(s->row_units, row_chunks * per_thread), 32) * 32;
     s->chunk_units = (int32_t)(threads * per_thread);
-    s->chunks = most(row_chunks, divide_up(p->num_sf, threads));
+    s->chunks = most(row_chunks, tgl_ceil_div(p->num_sf, threads));
     return threads;
 }
 
@@ -240,12 +239,12 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
         .row_units = p->row_bytes / unit,
         .unit_bytes = (int32_t)unit,
         .positions = (int32_t)positions,
-        .padding_blocks = (int32_t)least(divide_up(p->num_positions, positions), MAX_BLOCKS),
+        .padding_blocks = (int32_t)least(tgl_ceil_div(p->num_positions, positions), MAX_BLOCKS),
         .reads_early = p->num_tokens <= most(EXPAND_EARLY_TOKENS, p->num_positions),
     };
     int64_t blocks = s.padding_blocks + (p->num_topk ? least(p->num_tokens, MAX_BLOCKS) : 0);
-    const int64_t both_blocks = most(p->num_tokens, divide_up(p->num_positions, positions));
-    const int64_t bytes = bulk_bytes(p), bulk_chunks = divide_up(p->row_bytes, bytes);
+    const int64_t both_blocks = most(p->num_tokens, tgl_ceil_div(p->num_positions, positions));
+    const int64_t bytes = bulk_bytes(p), bulk_chunks = tgl_ceil_div(p->row_bytes, bytes);
     void *args[] = { p, &s };
     if (target.architecture >= 90 && unit == 16 && p->num_topk <= 32 && both_blocks <= MAX_BLOCKS &&
         bulk_chunks <= MAX_Y) {
@@ -254,15 +253,15 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
         if (has_many_rows(p)) {
             blocks = both_blocks;
             s.padding_blocks = 0;
-            s.positions = (int32_t)divide_up(p->num_positions, both_blocks);
+            s.positions = (int32_t)tgl_ceil_div(p->num_positions, both_blocks);
         }
         const int64_t shared_bytes = bulk_shared_bytes(p, bytes);
         const int64_t columns_bytes = most(shared_bytes, EXPAND_SF_MIN_BYTES);
-        const int64_t z = divide_up(blocks, MAX_Y);
-        const tgl_shape shape = { { bulk_chunks, divide_up(blocks, z), z }, .block = 32,
+        const int64_t z = tgl_ceil_div(blocks, MAX_Y);
+        const tgl_shape shape = { { bulk_chunks, tgl_ceil_div(blocks, z), z }, .block = 32,
                                   .shared_bytes = shared_bytes };
         if (blocks <= MAX_BLOCKS / bulk_chunks && cut_columns(p, columns_bytes, &s)) {
-            const int64_t clusters = divide_up(s.sf_blocks + bulk_chunks * blocks, EXPAND_SF_CLUSTER);
+            const int64_t clusters = tgl_ceil_div(s.sf_blocks + bulk_chunks * blocks, EXPAND_SF_CLUSTER);
             const tgl_other_launch other = { BULK, &shape, args };
             const tgl_shape clustered = { { clusters * EXPAND_SF_CLUSTER }, .block = 32,
                                           .shared_bytes = columns_bytes, .cluster = EXPAND_SF_CLUSTER,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/clones.h"
+#include "core/math.h"
 #include "moe/best.h"
 
 _Static_assert(TGL_SIGMOID == (int)TGL_MOE_SIGMOID && TGL_SQRTSOFTPLUS == (int)TGL_MOE_SQRTSOFTPLUS &&
@@ -192,7 +193,7 @@ bool tgl_gate_macros(const tgl_gate *gate, tgl_macro macros[TGL_GATE_MACROS])
     if (gate->num_experts > GATE_MAX_EXPERTS || gate->num_groups > GATE_MAX_GROUPS) return false;
     int64_t group_lanes = 32;
     while (group_lanes * gate->num_groups > 32) group_lanes /= 2;
-    const int64_t lane_group = 4 * group_lanes, num_lists = (gate->group_size + lane_group - 1) / lane_group;
+    const int64_t lane_group = 4 * group_lanes, num_lists = tgl_ceil_div(gate->group_size, lane_group);
     if (num_lists > GATE_MAX_LISTS) return false;       /* half of the lanes would be idle */
     macros[0] = (tgl_macro){ "SCORING", gate->scoring };
     macros[1] = (tgl_macro){ "NUM_TOPK", gate->num_topk };

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "moe/map_check.h"
@@ -87,7 +88,7 @@ INLINE void place(const problem *p, int64_t chunk, int index_bytes)
 static void clear(const problem *p, int64_t chunk)
 {
     const tgl_map *m = &p->map;
-    const int64_t each = (m->num_positions + p->num_chunks - 1) / p->num_chunks, begin = chunk * each;
+    const int64_t each = tgl_ceil_div(m->num_positions, p->num_chunks), begin = chunk * each;
     const int64_t rest = m->num_positions - begin, positions = rest < each ? rest : each;
     if (positions <= 0) return;
     const size_t bytes = (size_t)positions * sizeof(int32_t);
@@ -151,7 +152,7 @@ static tgl_status run_on_cpu(problem *p)
     if (m->num_pairs == 0) p->num_tokens = 0;   /* rows without columns may be many */
     p->cursors = m->num_experts <= MAX_CURSORS ? cursors : m->expert_end;
     p->num_chunks = chunks;
-    p->chunk_tokens = (p->num_tokens + chunks - 1) / chunks;
+    p->chunk_tokens = tgl_ceil_div(p->num_tokens, chunks);
     TGL_TRY(tgl_parallel_rows(chunks, bytes / chunks, count_chunks, p));
     if (tgl_dry_run()) return TGL_OK;
     lay_out(p);
@@ -201,8 +202,6 @@ static tgl_status launch(int which, const problem *p, const DLTensor *on, const 
     return tgl_launch(plan, TGL_MAP_KERNELS, which, on, shape, stream, args);
 }
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* 64 blocks write the experts' parts at least as fast as 128 on an H200. Where there are many positions for
  * few pairs, more blocks share the filling. Threads load their pairs at once. */
 enum { SMALL_BLOCKS = 64, FILL_POSITIONS = 2048, SMALL_THREADS = 256 };
@@ -213,8 +212,8 @@ int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned_bits, int *
     *owned_bits = bits;
     const bool are_few = m->num_pairs <= MAP_AT_ONCE * SMALL_THREADS;
     *threads = are_few && 32 << bits <= SMALL_THREADS ? SMALL_THREADS : MAP_THREADS;
-    int64_t blocks = ceil_div(m->num_experts, (int64_t)1 << bits);
-    const int64_t fill_blocks = ceil_div(m->num_positions, FILL_POSITIONS);
+    int64_t blocks = tgl_ceil_div(m->num_experts, (int64_t)1 << bits);
+    const int64_t fill_blocks = tgl_ceil_div(m->num_positions, FILL_POSITIONS);
     if (blocks < fill_blocks) blocks = fill_blocks;
     if (blocks > num_sms) blocks = num_sms;
     return blocks < 1 ? 1 : blocks;
@@ -238,13 +237,13 @@ enum { LARGE_MIN_BLOCKS = 32, LARGE_BLOCK_PAIRS = 1024 };
 static tgl_status run_large(problem *p, int num_sms, uint32_t *workspace, const DLTensor *on,
                             tgl_stream stream)
 {
-    int64_t blocks = ceil_div(p->map.num_pairs, LARGE_BLOCK_PAIRS);
+    int64_t blocks = tgl_ceil_div(p->map.num_pairs, LARGE_BLOCK_PAIRS);
     if (blocks < LARGE_MIN_BLOCKS) blocks = LARGE_MIN_BLOCKS;
     if (blocks > MAP_LARGE_BLOCKS) blocks = MAP_LARGE_BLOCKS;
     if (blocks > num_sms) blocks = num_sms;
-    const int64_t tiles = ceil_div(p->map.num_pairs, blocks * MAP_LARGE_TILE);
+    const int64_t tiles = tgl_ceil_div(p->map.num_pairs, blocks * MAP_LARGE_TILE);
     int32_t num_tiles = tiles > 0 ? (int32_t)tiles : 1;
-    int32_t tile_pairs = (int32_t)ceil_div(ceil_div(p->map.num_pairs, blocks * num_tiles), 32) * 32;
+    int32_t tile_pairs = (int32_t)tgl_ceil_div(tgl_ceil_div(p->map.num_pairs, blocks * num_tiles), 32) * 32;
     const tgl_shape shape = { { blocks }, .block = MAP_THREADS, .cooperative = true,
                               .shared_bytes = MAP_LARGE_SHARED(expert_bits(p->map.num_experts)) };
     void *args[] = { &p->topk_idx, &p->row_stride, &p->map, &tile_pairs, &num_tiles, &workspace };

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "moe/gate_host.h"
@@ -148,7 +149,7 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
                                                    scoring, index, id, table } };
     const int64_t all_warps = (p->gate.num_tokens * lanes + 31) / 32;
     const int warps = all_warps <= 512 ? 1 : HASH_GATE_WARPS;       /* few spread over all SMs */
-    const tgl_shape shape = { { (all_warps + warps - 1) / warps }, .block = 32 * warps };
+    const tgl_shape shape = { { tgl_ceil_div(all_warps, warps) }, .block = 32 * warps };
     return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
 }
 

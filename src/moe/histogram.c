@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "moe/histogram_kernel.h"
@@ -87,7 +88,7 @@ static tgl_status run_on_cpu(problem *p)
     if (p->num_chunks > MAX_CHUNKS) p->num_chunks = MAX_CHUNKS;
     if (p->num_chunks > chunks_of_work) p->num_chunks = chunks_of_work;
     if (p->num_chunks < 1) p->num_chunks = 1;
-    p->chunk_rows = (p->num_rows + p->num_chunks - 1) / p->num_chunks;
+    p->chunk_rows = tgl_ceil_div(p->num_rows, p->num_chunks);
     const int64_t chunk_bytes = p->chunk_rows * p->num_cols * p->index_bytes;
     TGL_TRY(tgl_parallel_rows(p->num_chunks, chunk_bytes, count_chunks, p));
     return tgl_parallel_rows(p->num_bins, 4 * (p->num_chunks * p->num_ways + 1), add_up, p);
@@ -131,7 +132,7 @@ static histogram_walk walk_of(const problem *p, int64_t num_threads)
     if (w.num_rows > 1) bits |= w.num_cols * p->index_bytes | w.row_stride * p->index_bytes;
     w.unit = bits % 16 == 0 ? 16 / p->index_bytes : 1;
     w.whole_units = w.num_cols / w.unit;
-    w.row_units = (w.num_cols + w.unit - 1) / w.unit;
+    w.row_units = tgl_ceil_div(w.num_cols, w.unit);
     if (w.row_units < 1) w.row_units = 1;
     w.by_row_units = tgl_divisor_of(w.row_units);
     w.step_rows = num_threads / w.row_units;
@@ -147,7 +148,7 @@ static tgl_status run_on_cuda(problem *p, uint32_t *workspace, const DLTensor *o
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
     const int64_t elements = p->num_rows * p->num_cols;
-    int64_t blocks = elements <= ONE_BLOCK ? 1 : (elements + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
+    int64_t blocks = elements <= ONE_BLOCK ? 1 : tgl_ceil_div(elements, BLOCK_ELEMENTS);
     if (blocks > MAX_BLOCKS) blocks = MAX_BLOCKS;
     if (blocks > target.num_sms) blocks = target.num_sms;
     const int threads = blocks == 1 && elements > ONE_BLOCK / 2 ? HISTOGRAM_MAX_THREADS : 512;

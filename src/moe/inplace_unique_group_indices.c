@@ -6,6 +6,7 @@
 #include <inttypes.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -96,14 +97,14 @@ static tgl_status launch(int64_t num_topk, int index_bytes, const DLTensor *on, 
 static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
 {
     if (is_wide(p->num_topk)) {
-        const int64_t blocks = (p->num_tokens + UNIQUE_WIDE_WARPS - 1) / UNIQUE_WIDE_WARPS;
+        const int64_t blocks = tgl_ceil_div(p->num_tokens, UNIQUE_WIDE_WARPS);
         const tgl_shape shape = { { blocks }, .block = 32 * UNIQUE_WIDE_WARPS };
         void *args[] = { &p->group_indices, &p->num_tokens, &p->num_topk, &p->row_stride };
         return launch(p->num_topk, p->index_bytes, on, &shape, stream, args);
     }
     const int64_t stride_bytes = p->num_tokens > 1 ? p->row_stride * p->index_bytes : 0;
     uint32_t is_aligned = ((uintptr_t)p->group_indices & 15) == 0 && stride_bytes % 16 == 0;
-    const tgl_shape shape = { { (p->num_tokens + UNIQUE_ROWS - 1) / UNIQUE_ROWS }, .block = UNIQUE_ROWS };
+    const tgl_shape shape = { { tgl_ceil_div(p->num_tokens, UNIQUE_ROWS) }, .block = UNIQUE_ROWS };
     void *args[] = { &p->group_indices, &p->num_tokens, &p->row_stride, &is_aligned };
     return launch(p->num_topk, p->index_bytes, on, &shape, stream, args);
 }

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -108,10 +109,10 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
     int64_t bits = (int64_t)((uintptr_t)p->indices | (uintptr_t)p->out);
     if (p->num_rows > 1) bits |= p->num_cols * bytes | p->row_stride * bytes;
     int32_t unit = bits % 16 == 0 ? (int32_t)(16 / bytes) : 1;
-    int64_t row_units = (p->num_cols + unit - 1) / unit;
+    int64_t row_units = tgl_ceil_div(p->num_cols, unit);
     const int64_t units = p->num_rows * row_units;
     tgl_divisor by_row_units = tgl_divisor_of(row_units);
-    const int64_t blocks = (units + MASK_THREADS - 1) / MASK_THREADS;
+    const int64_t blocks = tgl_ceil_div(units, MASK_THREADS);
     const tgl_shape shape = { { blocks < MASK_BLOCKS ? blocks : MASK_BLOCKS }, .block = MASK_THREADS };
     int64_t step_rows = shape.grid[0] * MASK_THREADS / row_units;
     int64_t step_units = shape.grid[0] * MASK_THREADS % row_units;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -143,7 +144,7 @@ static tgl_status launch(int which, int64_t num_topk, const DLTensor *on, const 
 
 static tgl_status run_wide(problem *p, const DLTensor *on, tgl_stream stream)
 {
-    const int64_t blocks = (p->num_tokens + NORMALIZE_WIDE_WARPS - 1) / NORMALIZE_WIDE_WARPS;
+    const int64_t blocks = tgl_ceil_div(p->num_tokens, NORMALIZE_WIDE_WARPS);
     const tgl_shape shape = { { blocks }, .block = 32 * NORMALIZE_WIDE_WARPS };
     void *args[] = { &p->weights, &p->denominator, &p->normalized, &p->num_tokens, &p->num_topk,
                      &p->row_stride };
@@ -158,10 +159,10 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
     const bool has_vectors = p->num_topk <= NORMALIZE_VECTORS_TOPK && bits % 16 == 0;
     const int which = !has_vectors ? ANY : p->num_tokens < NORMALIZE_MANY_TOKENS ? VECTORS : VECTORS_MANY;
     const int64_t elements = which == VECTORS_MANY ? MANY_ELEMENTS : 1;
-    const int64_t rows = 32 / (p->num_topk / elements), warps = (p->num_tokens + rows - 1) / rows;
-    const int64_t per_sm = (warps + NORMALIZE_BLOCKS - 1) / NORMALIZE_BLOCKS;
+    const int64_t rows = 32 / (p->num_topk / elements), warps = tgl_ceil_div(p->num_tokens, rows);
+    const int64_t per_sm = tgl_ceil_div(warps, NORMALIZE_BLOCKS);
     const int64_t per_block = per_sm < NORMALIZE_MAX_WARPS ? per_sm : NORMALIZE_MAX_WARPS;
-    const tgl_shape shape = { { (warps + per_block - 1) / per_block }, .block = (int)(32 * per_block) };
+    const tgl_shape shape = { { tgl_ceil_div(warps, per_block) }, .block = (int)(32 * per_block) };
     void *args[] = { &p->weights, &p->denominator, &p->normalized, &p->num_tokens, &p->row_stride };
     return launch(which, p->num_topk, on, &shape, stream, args);
 }

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -182,7 +183,6 @@ static tgl_status launch(int which, int x_type, int out_type, const DLTensor *on
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 static tgl_status run_on_cuda(typed_problem *typed, const DLTensor *on, tgl_stream stream)
 {
@@ -201,12 +201,12 @@ static tgl_status run_on_cuda(typed_problem *typed, const DLTensor *on, tgl_stre
     const int64_t row_units = has_vectors ? p->hidden / vector : p->hidden;
     const int64_t units = which == BULK ? bulk_units(x_type) : variants[which].units;
     const int64_t max_threads = which == BULK ? REDUCE_BULK_THREADS : variants[which].threads;
-    const int64_t chunks = divide_up(row_units, max_threads * units);
-    const int64_t threads = divide_up(divide_up(row_units, chunks * units), 32) * 32;
+    const int64_t chunks = tgl_ceil_div(row_units, max_threads * units);
+    const int64_t threads = tgl_ceil_div(tgl_ceil_div(row_units, chunks * units), 32) * 32;
     const int64_t fitting = p->num_topk ? most(1, 32 / p->num_topk) : 1;
     const int64_t enough = most(1, p->num_tokens * chunks / REDUCE_BLOCKS);
     int32_t tokens = (int32_t)least(least(fitting, enough), REDUCE_TOKENS);
-    const tgl_shape shape = { { chunks, least(divide_up(p->num_tokens, tokens), 65535) },
+    const tgl_shape shape = { { chunks, least(tgl_ceil_div(p->num_tokens, tokens), 65535) },
                               .block = (int)threads,
                               .shared_bytes = which == BULK ? BULK_STAGES * threads * units * 16 : 0 };
     void *args[] = { p, &tokens };

@@ -3,6 +3,7 @@
 #include "moe/route.h"
 
 #include "core/log.h"
+#include "core/math.h"
 #include "cuda/launch.h"
 #include "moe/gate_host.h"
 #include "moe/get_fused_mapping.h"
@@ -66,7 +67,7 @@ static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const
     void *args[] = { gate, map, &workspace, &owned_bits };
     /* whole clusters, as many as there may be blocks, and a warp for every token of a block */
     uint32_t size = tokens > ROUTE_SMALL_CLUSTER_TOKENS ? ROUTE_CLUSTER : ROUTE_SMALL_CLUSTER;
-    const int64_t wanted = (blocks + size - 1) / size, most = target.num_sms / size;
+    const int64_t wanted = tgl_ceil_div(blocks, size), most = target.num_sms / size;
     if (tokens > ROUTE_CLUSTER_TOKENS || target.architecture < 90 || most == 0)
         return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
     const tgl_other_launch fused = { FUSED, &shape, args };

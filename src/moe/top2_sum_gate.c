@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "moe/best.h"
@@ -245,7 +246,7 @@ static tgl_status run_on_cuda(tgl_gate *gate, const DLTensor *on, tgl_stream str
         return tgl_launch(plan, num_kernels, num_kernels - 1, on, &shape, stream, args);
     }
     const int warps = tgl_gate_warps(gate->num_tokens);
-    const tgl_shape shape = { { (gate->num_tokens + warps - 1) / warps }, .block = 32 * warps };
+    const tgl_shape shape = { { tgl_ceil_div(gate->num_tokens, warps) }, .block = 32 * warps };
     const bool is_many = has_many(gate) && gate->num_tokens >= first_many(gate);
     return tgl_launch(plan, num_kernels, is_many ? MANY : FEW, on, &shape, stream, args);
 }

@@ -3,6 +3,7 @@
 #include "moe/topk_gate.h"
 
 #include "core/log.h"
+#include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -17,7 +18,6 @@ typedef struct {
 } problem;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- CPU ---- */
 
@@ -42,7 +42,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
 
 static tgl_status run_on_cpu(const problem *p)
 {
-    const int64_t scans = divide_up(p->num_topk, TGL_BEST_MAX);
+    const int64_t scans = tgl_ceil_div(p->num_topk, TGL_BEST_MAX);
     const int64_t row_bytes = 4 * p->num_experts * scans + p->index_bytes * p->num_topk;
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }
@@ -78,12 +78,12 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
     if (p->num_experts > TOPK_GATE_MAX_EXPERTS || p->num_topk > TOPK_GATE_MAX_TOPK)
         return launch_wide(p, on, stream);
     const tgl_kernel kernel = { "moe/topk_gate",
-                                { { "NUM_LISTS", divide_up(p->num_experts, 128) },
+                                { { "NUM_LISTS", tgl_ceil_div(p->num_experts, 128) },
                                   { "NUM_TOPK", p->num_topk },
                                   { "INDEX_BYTES", p->index_bytes } } };
     /* Few tokens spread over all SMs; many are limited by how fast blocks start. H200, 256 experts. */
     const int warps = p->num_tokens <= 512 ? 1 : p->num_tokens <= 2048 ? 4 : TOPK_GATE_WARPS;
-    const tgl_shape shape = { { divide_up(p->num_tokens, warps) }, .block = 32 * warps };
+    const tgl_shape shape = { { tgl_ceil_div(p->num_tokens, warps) }, .block = 32 * warps };
     uint32_t num_experts = (uint32_t)p->num_experts;
     void *args[] = { &p->scores, &p->topk_idx, &p->num_tokens, &p->row_stride, &num_experts };
     return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);

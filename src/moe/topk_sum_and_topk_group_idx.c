@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
@@ -20,7 +21,6 @@ typedef struct {
 } problem;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- CPU ---- */
 
@@ -77,7 +77,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
 static tgl_status run_on_cpu(const problem *p)
 {
     const int64_t scans =
-        divide_up(p->num_topk_groups, TGL_BEST_MAX) * divide_up(p->num_topk_sum, TGL_BEST_MAX);
+        tgl_ceil_div(p->num_topk_groups, TGL_BEST_MAX) * tgl_ceil_div(p->num_topk_sum, TGL_BEST_MAX);
     const int64_t row_bytes = 4 * p->num_groups * p->experts_per_group * scans;
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }
@@ -129,7 +129,7 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
                                   { "INDEX_BYTES", p->index_bytes } } };
     /* Few tokens spread over all SMs; many are limited by how fast blocks start (as in topk_gate). */
     const int warps = p->num_tokens <= 512 ? 1 : p->num_tokens <= 2048 ? 4 : GROUP_IDX_WARPS;
-    const tgl_shape shape = { { divide_up(p->num_tokens, warps) }, .block = 32 * warps };
+    const tgl_shape shape = { { tgl_ceil_div(p->num_tokens, warps) }, .block = 32 * warps };
     uint32_t num_groups = (uint32_t)p->num_groups, experts_per_group = (uint32_t)p->experts_per_group;
     uint32_t num_topk_groups = (uint32_t)p->num_topk_groups;
     void *args[] = { &p->scores, &p->group_idx, &p->num_tokens, &p->token_stride, &p->group_stride,

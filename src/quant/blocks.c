@@ -4,20 +4,19 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "core/math.h"
 #include "tegula/quant.h"
 
 _Static_assert((int)TGL_QUANT_E4M3 == TGL_FORMAT_E4M3 && (int)TGL_QUANT_E2M1 == TGL_FORMAT_E2M1 &&
                    (int)TGL_QUANT_E5M6 == TGL_FORMAT_E5M6,
                "kernels and the header number formats alike");
 
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }     /* does not overflow */
-
 tgl_blocks tgl_blocks_of(int64_t num_rows, int64_t num_cols, int64_t rows, int64_t cols)
 {
     const bool has_all = cols == 0 || cols > num_cols;
     tgl_blocks b = { .rows = rows ? rows : 1, .cols = !has_all ? cols : num_cols ? num_cols : 1 };
-    b.num_rows = divide_up(num_rows, b.rows);
-    b.num_cols = divide_up(num_cols, b.cols);
+    b.num_rows = tgl_ceil_div(num_rows, b.rows);
+    b.num_cols = tgl_ceil_div(num_cols, b.cols);
     return b;
 }
 
@@ -56,7 +55,7 @@ static tgl_status expect(const char *name, const DLTensor *t, int64_t num_rows, 
                          bool is_written, tgl_sf *sf)
 {
     TGL_TRY(tgl_expect(name, t, TGL_F32 | TGL_I32, 2, TGL_STRIDED));
-    const int64_t width = tgl_dtype_is(t->dtype, TGL_I32) ? divide_up(num_cols, 4) : num_cols;
+    const int64_t width = tgl_dtype_is(t->dtype, TGL_I32) ? tgl_ceil_div(num_cols, 4) : num_cols;
     TGL_TRY(tgl_expect_shape(name, t, (tgl_dim[]){ { num_rows, num_rows }, { width, width } }));
     *sf = layout_of(t);
     return tgl_is_empty(t) ? TGL_OK : expect_strides(name, t, sf, is_written);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/clones.h"
+#include "core/math.h"
 #include "core/square.h"
 #include "core/threads.h"
 #include "quant/lanes.h"
@@ -22,7 +23,6 @@ enum {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* The loops below are one step on contiguous memory each, in a form that compilers vectorise. */
 #define INLINE static inline __attribute__((always_inline))     /* so that flags are constants */
@@ -528,8 +528,8 @@ static int64_t tile_cols_of(const tgl_cast *c)
     const int64_t fits = (c->from.is_buffered ? KEPT_BYTES / bytes_of(c) : TILE_BYTES / 4) / rows;
     const int64_t at_most = c->is_transposed ? MAX_TRANSPOSED_COLS : least(MAX_COLS, PIECE * c->block_cols);
     const int64_t wanted = least(most(fits, MIN_COLS), at_most), unit = 4 * c->block_cols;
-    const int64_t tiles = divide_up(c->num_cols, most(wanted / unit, 1) * unit);
-    return least(divide_up(c->num_cols, tiles * unit) * unit, c->num_cols);     /* all of about one size */
+    const int64_t tiles = tgl_ceil_div(c->num_cols, most(wanted / unit, 1) * unit);
+    return least(tgl_ceil_div(c->num_cols, tiles * unit) * unit, c->num_cols);     /* all of about one size */
 }
 
 typedef struct {
@@ -671,7 +671,7 @@ static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t c
     t.cast = c;
     t.tables = tables;
     t.row = row, t.num_rows = num_rows, t.col = col, t.num_cols = num_cols;
-    t.num_blocks = divide_up(num_cols, c->block_cols);
+    t.num_blocks = tgl_ceil_div(num_cols, c->block_cols);
     t.is_kept = c->from.is_buffered && num_rows * num_cols <= KEPT_BYTES / bytes_of(c);
     t.ahead = c->from.row_bytes ? way_to_next(&t) : 0;
     const int64_t m = row / c->block_rows, k = c->first_sf + col / c->block_cols;
@@ -698,8 +698,8 @@ static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t c
 static void run_tiles(const void *context, int64_t begin, int64_t end)
 {
     const tgl_cast *c = context;
-    const int64_t tile_cols = tile_cols_of(c), col_tiles = divide_up(c->num_cols, tile_cols);
-    const int64_t row_tiles = divide_up(c->num_rows, c->block_rows);
+    const int64_t tile_cols = tile_cols_of(c), col_tiles = tgl_ceil_div(c->num_cols, tile_cols);
+    const int64_t row_tiles = tgl_ceil_div(c->num_rows, c->block_rows);
     tgl_tables tables;
     if (has_tables(c)) tgl_clear_tables(&tables);
     for (int64_t t = begin; t < end; t++) {
@@ -713,7 +713,7 @@ static void run_tiles(const void *context, int64_t begin, int64_t end)
 tgl_status tgl_run_cast(const tgl_cast *c)
 {
     if (c->num_rows == 0 || c->num_cols == 0) return TGL_OK;
-    const int64_t tiles = divide_up(c->num_rows, c->block_rows) * divide_up(c->num_cols, tile_cols_of(c));
+    const int64_t tiles = tgl_ceil_div(c->num_rows, c->block_rows) * tgl_ceil_div(c->num_cols, tile_cols_of(c));
     return tgl_parallel_rows(tiles, 4 * (c->num_rows * c->num_cols / tiles), run_tiles, c);
 }
 

@@ -3,6 +3,7 @@
 #include "quant/per_block_cast.h"
 
 #include "core/log.h"
+#include "core/math.h"
 #include "cuda/launch.h"
 #include "quant/cast.h"
 #include "quant/check.h"
@@ -64,8 +65,6 @@ static tgl_status check(const DLTensor *x, const DLTensor *given_sf, const DLTen
 }
 
 /* ---- launch ---- */
-
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 static tgl_block_cast arguments(const problem *p)
 {
@@ -142,7 +141,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
 {
     if (p->is_given) return run_given(p, on, stream);
     const int block_rows = (int)p->blocks.rows, x = p->x.is_bf16 ? X_BF16 : X_F32;
-    const int64_t tiles = divide_up(p->num_cols, BLOCK_CAST_TILE_COLS(x, block_rows));
+    const int64_t tiles = tgl_ceil_div(p->num_cols, BLOCK_CAST_TILE_COLS(x, block_rows));
     const int64_t limit = TGL_DIVIDE_LIMIT - 256;       /* what a tile may be longer than the matrix */
     if (!BLOCK_CAST_HAS(p->blocks.rows, p->blocks.cols) || !has_vectors(p) ||
         p->num_rows > limit || p->num_cols > limit || p->blocks.num_rows > INT32_MAX / tiles)

@@ -7,6 +7,7 @@
 
 #include "core/clones.h"
 #include "core/log.h"
+#include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "quant/check.h"
@@ -185,8 +186,8 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         .by_x_block_cols = tgl_divisor_of(xb->cols), .inexact = p->has_inexact ? p->inexact : NULL
     };
     const int64_t tile_rows = LOSSLESS_TILE_ROWS(b->rows), tile_cols = LOSSLESS_TILE_COLS(b->rows);
-    const int64_t tiles = (p->num_cols + tile_cols - 1) / tile_cols;
-    const int64_t rows_of_tiles = (p->num_rows + tile_rows - 1) / tile_rows;
+    const int64_t tiles = tgl_ceil_div(p->num_cols, tile_cols);
+    const int64_t rows_of_tiles = tgl_ceil_div(p->num_rows, tile_rows);
     const uintptr_t x_bits = (uintptr_t)p->x | (uintptr_t)p->x_stride;
     if (has_tiles(p) && p->num_cols % LOSSLESS_VALUES == 0 && x_bits % 8 == 0 &&
         (uintptr_t)p->out % 16 == 0 && rows_of_tiles <= INT32_MAX / tiles) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "cuda/launch.h"
 #include "quant/cast.h"
 #include "quant/check.h"
@@ -91,8 +92,6 @@ int64_t tgl_channel_block_rows(int64_t block_rows)
     return block_rows == 32 || block_rows == 64 || block_rows == 128 ? block_rows : 0;
 }
 
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
 static void find_alignment(tgl_channel_cast *c, int x, bool is_swiglu, bool is_transposed)
 {
     const int64_t half_bytes = is_swiglu ? c->num_cols * CHANNEL_VECTOR_BYTES(x) / CHANNEL_VALUES(x) : 0;
@@ -113,8 +112,8 @@ static int64_t find_band(const tgl_channel_cast *c, int64_t strips, int64_t stri
     if (!c->pos_to_token) return strips;
     const int64_t least = AHEAD_BYTES / strip_bytes;
     const int64_t fit = BAND_BYTES / strip_bytes / (c->num_tokens > 0 ? c->num_tokens : 1);
-    const int64_t bands = divide_up(strips, fit > least ? fit : least);
-    const int64_t band = divide_up(divide_up(strips, bands), least) * least;        /* all about as wide */
+    const int64_t bands = tgl_ceil_div(strips, fit > least ? fit : least);
+    const int64_t band = tgl_ceil_div(tgl_ceil_div(strips, bands), least) * least; /* all about as wide */
     return band < strips ? band : strips;
 }
 
@@ -142,12 +141,12 @@ static void find_whole(tgl_channel_cast *c, int64_t strip_rows, int64_t strip_co
 static tgl_shape set_tiles(tgl_channel_cast *c, int64_t row_tiles, int64_t strips, int64_t band, int block)
 {
     enum { MOST = 65535 };                      /* of y and z of a grid */
-    const int64_t bands = divide_up(strips, band);
+    const int64_t bands = tgl_ceil_div(strips, band);
     if (row_tiles == 0 || (row_tiles <= MOST && bands <= MOST))    /* none: prepared, not launched */
         return (tgl_shape){ { band, row_tiles, bands }, .block = block };
     c->whole_rows = 0;
     c->slice_rows = (uint32_t)(row_tiles < MOST ? row_tiles : MOST);
-    return (tgl_shape){ { strips, c->slice_rows, divide_up(row_tiles, c->slice_rows) }, .block = block };
+    return (tgl_shape){ { strips, c->slice_rows, tgl_ceil_div(row_tiles, c->slice_rows) }, .block = block };
 }
 
 /* Lets blocks go through the tiles, if these are many and, but for their rows, whole. Bands become equally
@@ -184,14 +183,14 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
     enum { WIDTHS = 3, FEW_TILES = 100, MANY_TILES = 1000 };
     const bool has_any_rows = tgl_channel_block_rows(c->block_rows) == 0;
     const bool is_tall = x == X_BF16 && !is_transposed && !is_swiglu && !has_any_rows;
-    int64_t row_tiles = divide_up(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
+    int64_t row_tiles = tgl_ceil_div(c->num_rows, has_any_rows ? c->block_rows : CHANNEL_TILE_ROWS);
     const int widths[WIDTHS] = { CHANNEL_LANES(x), CHANNEL_MIDDLE_LANES, CHANNEL_NARROW_LANES };
     tgl_kernel plan[WIDTHS + 1];
     int num_kernels = 0, which = 0, lanes = 0, strip_rows = CHANNEL_TILE_ROWS, patch_rows = 0;
     int64_t strips = 0;
     for (int i = 0; i < WIDTHS; i++) {
         if (i > 0 && widths[i] == widths[i - 1]) continue;
-        const int64_t count = divide_up(c->num_cols, widths[i] * CHANNEL_VALUES(x));
+        const int64_t count = tgl_ceil_div(c->num_cols, widths[i] * CHANNEL_VALUES(x));
         const int rows = i > 0   ? CHANNEL_FEW_ROWS(x, is_swiglu)
                        : is_tall ? CHANNEL_TALL_ROWS
                                  : CHANNEL_ROWS(x);
@@ -217,8 +216,8 @@ tgl_status tgl_launch_channel_cast(tgl_channel_cast *c, const tgl_kernel *kernel
             lanes = width;
             strip_rows = height;
             patch_rows = CHANNEL_TALL_ROWS;
-            strips = divide_up(c->num_cols, lanes * CHANNEL_VALUES(x));
-            row_tiles = divide_up(c->num_rows, strip_rows);
+            strips = tgl_ceil_div(c->num_cols, lanes * CHANNEL_VALUES(x));
+            row_tiles = tgl_ceil_div(c->num_rows, strip_rows);
         }
         num_kernels++;
     }

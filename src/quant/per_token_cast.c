@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "cuda/launch.h"
 #include "quant/cast.h"
 #include "quant/check.h"
@@ -162,8 +163,6 @@ static bool can_join(const problem *p, const kernel_plan *plan, const tgl_token_
     return x_bits % 16 == 0 && out_bits % tgl_code_bytes(p->format, 2 * X_VALUES(plan->x)) == 0;
 }
 
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
 /* Dynamic shared memory of a block of per_token_cast_wide: what its warps stage. With many rows it claims
  * more, so much that a block beyond TOKEN_SM_WARPS finds no room on an SM; of blocks with more than half of
  * these warps an SM has registers for two at most. */
@@ -182,14 +181,14 @@ static bool shape_fast(const problem *p, const kernel_plan *plan, int64_t warp_c
                        tgl_token_cast *c, tgl_shape *shape)
 {
     if (plan->is_wide) {
-        c->num_units = c->sf.kind == TGL_SF_PACKED ? divide_up(c->num_sf, 4) : c->num_sf;
+        c->num_units = c->sf.kind == TGL_SF_PACKED ? tgl_ceil_div(c->num_sf, 4) : c->num_sf;
         shape->grid[0] = c->num_rows * c->num_units;
-        const int64_t warps = divide_up(c->block_cols, warp_cols);
+        const int64_t warps = tgl_ceil_div(c->block_cols, warp_cols);
         shape->block = (int)(32 * warps);
         shape->shared_bytes = wide_shared_bytes(p, plan, warp_cols, warps, target);
     } else {
-        c->num_units = divide_up(c->num_cols, warp_cols);
-        shape->grid[0] = divide_up(c->num_rows, TOKEN_WARPS) * c->num_units;
+        c->num_units = tgl_ceil_div(c->num_cols, warp_cols);
+        shape->grid[0] = tgl_ceil_div(c->num_rows, TOKEN_WARPS) * c->num_units;
         shape->block = 32 * TOKEN_WARPS;
     }
     return shape->grid[0] < TGL_DIVIDE_LIMIT;
@@ -200,16 +199,16 @@ static bool shape_fast(const problem *p, const kernel_plan *plan, int64_t warp_c
 static bool shape_few(const tgl_token_cast *c, int64_t warp_cols, const tgl_target *target, tgl_few_cast *few,
                       tgl_shape *shape)
 {
-    const int64_t tiles = divide_up(c->num_cols, warp_cols);
-    const int64_t sm_warps = divide_up(c->num_rows * tiles, target->num_sms);
-    const int64_t blocks = divide_up(tiles, sm_warps < TOKEN_WARPS ? sm_warps : TOKEN_WARPS);
+    const int64_t tiles = tgl_ceil_div(c->num_cols, warp_cols);
+    const int64_t sm_warps = tgl_ceil_div(c->num_rows * tiles, target->num_sms);
+    const int64_t blocks = tgl_ceil_div(tiles, sm_warps < TOKEN_WARPS ? sm_warps : TOKEN_WARPS);
     *few = (tgl_few_cast){ .x = c->x, .out = c->out, .sf = c->sf.data,
                            .x_row_bytes = (uint32_t)c->x_row_bytes, .sf_stride = (uint32_t)c->sf.stride,
                            .num_cols = (uint32_t)c->num_cols, .x_sf = c->x_sf,
                            .by_x_block_rows = c->by_x_block_rows, .by_x_block_cols = c->by_x_block_cols };
     if (few->x_row_bytes != c->x_row_bytes || few->sf_stride != c->sf.stride || blocks > UINT16_MAX)
         return false;
-    *shape = (tgl_shape){ { c->num_rows, blocks }, .block = (int)(32 * divide_up(tiles, blocks)) };
+    *shape = (tgl_shape){ { c->num_rows, blocks }, .block = (int)(32 * tgl_ceil_div(tiles, blocks)) };
     return true;
 }
 
@@ -217,11 +216,11 @@ static void shape_any(tgl_token_cast *c, tgl_shape *shape)
 {
     const int64_t groups = TOKEN_ANY_GROUPS / c->block_cols / 4 * 4, max_blocks = TGL_DIVIDE_LIMIT - 1;
     c->unit_groups = (int32_t)(groups ? groups : 4);
-    c->num_units = divide_up(c->num_sf, c->unit_groups);
+    c->num_units = tgl_ceil_div(c->num_sf, c->unit_groups);
     c->by_block_cols = tgl_divisor_of(c->block_cols);
     const int64_t units = c->num_rows * c->num_units;
     shape->grid[0] = units < max_blocks ? units : max_blocks;
-    shape->grid[1] = divide_up(units, max_blocks);
+    shape->grid[1] = tgl_ceil_div(units, max_blocks);
     shape->block = TOKEN_ANY_THREADS;
     shape->shared_bytes = 0;
 }

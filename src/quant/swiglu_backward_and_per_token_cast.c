@@ -6,6 +6,7 @@
 
 #include "core/clones.h"
 #include "core/log.h"
+#include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "quant/activate.h"
@@ -31,7 +32,6 @@ typedef struct {
 } problem;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- CPU ---- */
 
@@ -367,11 +367,11 @@ static tgl_status launch(const problem *p, int64_t block_cols, int which, const 
 static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
 {
     /* warps share a row evenly; their number has a part in the order of its sum */
-    const int64_t steps = ceil_div(p->num_cols, BACKWARD_STEP);
-    const int64_t least_rounds = ceil_div(steps, BACKWARD_WARPS);
+    const int64_t steps = tgl_ceil_div(p->num_cols, BACKWARD_STEP);
+    const int64_t least_rounds = tgl_ceil_div(steps, BACKWARD_WARPS);
     const int64_t rounds = least_rounds > BACKWARD_ROUNDS ? least_rounds : BACKWARD_ROUNDS;
-    const int64_t warps = steps > 0 ? ceil_div(steps, rounds) : BACKWARD_WARPS;
-    const int64_t clearing = ceil_div(p->num_weights, BACKWARD_SLOTS);
+    const int64_t warps = steps > 0 ? tgl_ceil_div(steps, rounds) : BACKWARD_WARPS;
+    const int64_t clearing = tgl_ceil_div(p->num_weights, BACKWARD_SLOTS);
     const int64_t block_cols = block_of_kernel(p);
     const bool is_any = block_cols == 0 || !is_aligned(p) || clearing + p->num_rows > INT32_MAX;
     tgl_target target;

@@ -5,6 +5,7 @@
 
 #include "core/clones.h"
 #include "core/log.h"
+#include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "numerics/divide.h"
@@ -32,7 +33,6 @@ typedef struct {
 } problem;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- CPU ---- */
 
@@ -169,9 +169,9 @@ static choice choose(const problem *p)
                          .lanes_for_few = lanes };
     }
     int64_t steps = 1;
-    while (steps < FORWARD_ROW_VALUES / vector && ceil_div(vectors, steps) > FORWARD_ROW_THREADS / 2)
+    while (steps < FORWARD_ROW_VALUES / vector && tgl_ceil_div(vectors, steps) > FORWARD_ROW_THREADS / 2)
         steps *= 2;
-    const bool is_row = p->blocks.num_cols == 1 && ceil_div(vectors, steps) <= FORWARD_ROW_THREADS;
+    const bool is_row = p->blocks.num_cols == 1 && tgl_ceil_div(vectors, steps) <= FORWARD_ROW_THREADS;
     return (choice){ .kind = is_row ? ROW : NONE, .steps = steps };
 }
 
@@ -234,20 +234,20 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         return launch(p, k, ANY, on, &shape, stream, &a);
     }
     if (k.kind == ROW) {
-        const int64_t threads = ceil_div(p->num_cols / X_VALUES(x_of(p)), k.steps);
-        const tgl_shape shape = { { p->num_rows }, .block = (int)(ceil_div(threads, 32) * 32) };
+        const int64_t threads = tgl_ceil_div(p->num_cols / X_VALUES(x_of(p)), k.steps);
+        const tgl_shape shape = { { p->num_rows }, .block = (int)(tgl_ceil_div(threads, 32) * 32) };
         return launch(p, k, MADE, on, &shape, stream, &a);
     }
     const int64_t wide_tile = 32 / k.lanes * k.block_cols;
-    const int64_t num_tiles = p->num_rows * ceil_div(p->num_cols, wide_tile);
+    const int64_t num_tiles = p->num_rows * tgl_ceil_div(p->num_cols, wide_tile);
     const bool are_few = num_tiles < enough, are_many = num_tiles >= FORWARD_MANY_TILES * enough;
     const int64_t tile_cols = are_few ? 32 / k.lanes_for_few * k.block_cols : wide_tile;
-    a.num_parts = (uint32_t)ceil_div(p->num_cols, are_many ? k.tiles * tile_cols : tile_cols);
+    a.num_parts = (uint32_t)tgl_ceil_div(p->num_cols, are_many ? k.tiles * tile_cols : tile_cols);
     a.by_parts = tgl_divisor_of(a.num_parts);
     /* few rows are spread over all SMs */
     int64_t warps = are_few ? 1 : FORWARD_WARPS;
     while (warps < FORWARD_WARPS && warps * target.num_sms < p->num_rows * a.num_parts) warps *= 2;
-    a.num_pieces = (uint32_t)(ceil_div(p->num_rows, warps) * a.num_parts);
+    a.num_pieces = (uint32_t)(tgl_ceil_div(p->num_rows, warps) * a.num_parts);
     /* many counts come from few blocks, as each adds to the same words */
     const int64_t blocks = p->has_count ? least(a.num_pieces, enough) : a.num_pieces;
     const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };

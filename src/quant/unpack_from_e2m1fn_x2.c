@@ -4,6 +4,7 @@
 
 #include "core/clones.h"
 #include "core/log.h"
+#include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "numerics/bf16.h"
@@ -97,10 +98,10 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     const tgl_kernel kernel = { "quant/unpack_from_e2m1fn_x2", { { "OUT", type } } };
     int32_t is_vector = (uintptr_t)p->out % 16 == 0 && (uintptr_t)p->x % (unsigned)x_bytes == 0;
     const int64_t units = p->num_bytes / x_bytes + (p->num_bytes % x_bytes != 0);
-    const int64_t blocks = (units + UNPACK_THREADS - 1) / UNPACK_THREADS, each = blocks / UNPACK_MIN_BLOCKS;
+    const int64_t blocks = tgl_ceil_div(units, UNPACK_THREADS), each = blocks / UNPACK_MIN_BLOCKS;
     int32_t units_each = each < 1 ? 1 : each < UNPACK_UNITS ? (int32_t)each : UNPACK_UNITS;
     void *args[] = { (void *)&p->x, (void *)&p->num_bytes, (void *)&p->out, &units_each, &is_vector };
-    const tgl_shape shape = { { (blocks + units_each - 1) / units_each }, .block = UNPACK_THREADS };
+    const tgl_shape shape = { { tgl_ceil_div(blocks, units_each) }, .block = UNPACK_THREADS };
     return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
 }
 

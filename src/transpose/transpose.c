@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/math.h"
 #include "core/square.h"
 #include "core/tensor.h"
 #include "core/threads.h"
@@ -25,7 +26,6 @@ typedef struct {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t magnitude(int64_t a) { return a < 0 ? -a : a; }
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static void swap(dimension *a, dimension *b)
 {
     const dimension d = *a;
@@ -119,8 +119,8 @@ static void cpu_tiles(const void *context, int64_t begin, int64_t end)      /* t
 {
     const problem *p = context;
     const int e = p->element_bytes;
-    const int64_t tile_rows = cpu_tile_rows(e), row_tiles = divide_up(p->rows.size, tile_rows);
-    const int64_t tile_cols = cpu_tile_cols(e), col_tiles = divide_up(p->cols.size, tile_cols);
+    const int64_t tile_rows = cpu_tile_rows(e), row_tiles = tgl_ceil_div(p->rows.size, tile_rows);
+    const int64_t tile_cols = cpu_tile_cols(e), col_tiles = tgl_ceil_div(p->cols.size, tile_cols);
     char buffer[CPU_MAX_COLS * CPU_BUFFER_STRIDE] __attribute__((aligned(64)));
     int64_t row_tile = begin % row_tiles, col_tile = begin / row_tiles % col_tiles;
     int64_t batch = begin / row_tiles / col_tiles;
@@ -148,7 +148,7 @@ static void cpu_copy(const void *context, int64_t begin, int64_t end)       /* p
 {
     const problem *p = context;
     const int e = p->element_bytes;
-    const int64_t piece = CPU_COPY_BYTES / e, pieces = divide_up(p->rows.size, piece);
+    const int64_t piece = CPU_COPY_BYTES / e, pieces = tgl_ceil_div(p->rows.size, piece);
     const int64_t stride = p->rows.x_stride;
     for (int64_t t = begin; t < end; t++) {
         const int64_t i = t % pieces * piece, count = least(piece, p->rows.size - i);
@@ -174,10 +174,10 @@ static tgl_status run_on_cpu(const problem *p)
     const int e = p->element_bytes;
     const int64_t rows = p->rows.size, cols = p->cols.size, batches = p->batches.size;
     if (p->is_copy) {
-        const int64_t pieces = divide_up(rows, CPU_COPY_BYTES / e);
+        const int64_t pieces = tgl_ceil_div(rows, CPU_COPY_BYTES / e);
         return tgl_parallel_rows(pieces * cols * batches, 2 * e * (rows / pieces), cpu_copy, p);
     }
-    const int64_t tiles = divide_up(rows, cpu_tile_rows(e)) * divide_up(cols, cpu_tile_cols(e));
+    const int64_t tiles = tgl_ceil_div(rows, cpu_tile_rows(e)) * tgl_ceil_div(cols, cpu_tile_cols(e));
     return tgl_parallel_rows(tiles * batches, 2 * e * (rows * cols / tiles), cpu_tiles, p);
 }
 
@@ -220,8 +220,8 @@ static tgl_status launch_copy(problem *p, const DLTensor *on, tgl_stream stream)
     dimension *r = &p->rows, *c = &p->cols, *b = &p->batches;
     if (b->size > 1 && b->out_stride < c->out_stride) swap(b, c);           /* back to out's order */
     const int64_t bytes = r->size * c->size * b->size * p->element_bytes;
-    const int64_t blocks = divide_up(bytes + 15, 16);   /* of 16 bytes; out may begin inside one */
-    const tgl_shape shape = { { divide_up(blocks, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS };
+    const int64_t blocks = tgl_ceil_div(bytes + 15, 16);   /* of 16 bytes; out may begin inside one */
+    const tgl_shape shape = { { tgl_ceil_div(blocks, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS };
     void *args[] = { &p->x, &p->out, &r->size, &c->size, &b->size, &r->x_stride, &c->x_stride, &b->x_stride };
     return launch(COPY, p->element_bytes, on, &shape, stream, args);
 }
@@ -237,13 +237,13 @@ static tgl_status launch_tiles(problem *p, const DLTensor *on, tgl_stream stream
     /* With a halo, a row of out may begin up to 31 bytes into its first tile (transpose_any.cu). */
     uint32_t halo = out_bits & 15 ? TILE_HALO_VECTORS : 0;
     const int64_t halo_rows = halo * 16 / e;
-    const int64_t row_tiles = divide_up(r->size + halo_rows, TILE_ROWS(e, any) - halo_rows);
-    const int64_t col_tiles = divide_up(c->size, TILE_COLS(e));
-    const int64_t col_slices = divide_up(col_tiles, TILE_MAX_GRID);
-    const int64_t batch_slices = divide_up(b->size, TILE_MAX_GRID);
+    const int64_t row_tiles = tgl_ceil_div(r->size + halo_rows, TILE_ROWS(e, any) - halo_rows);
+    const int64_t col_tiles = tgl_ceil_div(c->size, TILE_COLS(e));
+    const int64_t col_slices = tgl_ceil_div(col_tiles, TILE_MAX_GRID);
+    const int64_t batch_slices = tgl_ceil_div(b->size, TILE_MAX_GRID);
     const tgl_shape shape = {
-        { row_tiles * col_slices * batch_slices, divide_up(col_tiles, col_slices),
-          divide_up(b->size, batch_slices) },
+        { row_tiles * col_slices * batch_slices, tgl_ceil_div(col_tiles, col_slices),
+          tgl_ceil_div(b->size, batch_slices) },
         .block = TILE_THREADS(e, any)
     };
     uint32_t num_row_tiles = (uint32_t)row_tiles, num_col_slices = (uint32_t)col_slices;
@@ -262,7 +262,7 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
 {
     /* Where less than a sixteenth of the tiles would be filled, the copy's gather does better. */
     const int64_t rows = TILE_ROWS(p->element_bytes, 0), cols = TILE_COLS(p->element_bytes);
-    const int64_t tiles = divide_up(p->rows.size, rows) * divide_up(p->cols.size, cols);
+    const int64_t tiles = tgl_ceil_div(p->rows.size, rows) * tgl_ceil_div(p->cols.size, cols);
     const bool fills_tiles = p->rows.size * p->cols.size >= tiles * (rows * cols / 16);
     return p->is_copy || !fills_tiles ? launch_copy(p, on, stream) : launch_tiles(p, on, stream);
 }

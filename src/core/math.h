@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT
+ * math.h - integer arithmetic of sizes, which may be close to 2^63. */
+#ifndef TEGULA_MATH_H
+#define TEGULA_MATH_H
+
+#include <stdint.h>
+
+/* a / b, rounded up; a >= 0, b > 0. (a + b - 1) / b would overflow for a close to 2^63. */
+static inline int64_t tgl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+#endif
