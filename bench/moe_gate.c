@@ -975,6 +975,8 @@ const case_op moe_gate_ops[] = {
             "num_tokens=4001 num_experts=384,512,1000,1025,4096 num_topk=6,8 layout=packed,gap "
             "scoring=sigmoid,sqrtsoftplus",
             "num_tokens=200000 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4",
+            "num_tokens=8011 num_experts=144 num_topk=6 num_shared_experts=2 replicas=33 mask=tail values=zero "
+            "bias=none",
             /* t * 23333 is past 2^31 */
             "num_tokens=92200,200000 num_experts=16 num_topk=4 num_shared_experts=1 replicas=7 ep_rank=5 "
             "dtype=i64,i32",

@@ -79,7 +79,9 @@ DEV candidate select_dense(const tgl_gate &gate, const token &k, scratch &s, u32
         const u32 place = s.place[lane];
         if (lane < num_candidates) expert = expert_at(gate, place % 32, place / 32);
     } else {
-        if (is_wanted(k)) expert = choose_exactly(gate, k.row, is_left, lane);
+        /* Any NUM_TOPK distinct experts if the choice is not wanted: every slot must get one, as it leads into
+         * the map. There are more experts than lanes. */
+        expert = is_wanted(k) ? choose_exactly(gate, k.row, is_left, lane) : lane;
         num_candidates = NUM_TOPK;
     }
     const candidate c = score_candidate(gate, k.row, expert);

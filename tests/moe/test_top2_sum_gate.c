@@ -6,6 +6,18 @@
 
 TESTS_OF_TABLE("moe_top2_sum_gate")
 
+/* Padding as in serving: rows of zeros, whose experts nobody wants, with all that follows a choice. For every
+ * order of the emulated device, as each leaves other values in memory that nothing wrote. */
+TEST(list_of_padding)
+{
+    static const char *const lines[] = {
+        "num_tokens=1034 num_experts=144 num_topk=6 num_shared_experts=2 replicas=33 mask=tail values=zero "
+        "bias=none",
+        NULL,
+    };
+    FOR_BACKENDS(b) check_lines("moe_top2_sum_gate", lines, b);
+}
+
 /* ---- examples ---- */
 
 static const float logits[] = { 0, 2, -1, 1, 0, 2, -1, 1, 0, 2, -1, 1 };     /* three tokens, four experts */
