@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fill.h"
+
 emu_settings emu_config;
 emu_live emu_alive;
 static pthread_mutex_t lock;
@@ -36,6 +38,7 @@ static void configure(void)
     emu_config = emu_read_settings();
     emu_rt.seed = emu_config.seed;
     emu_starve = emu_config.starve;
+    emu_forced_fill = emu_config.fill;
     const char *wrong = emu_fail_set(emu_text_setting("EMU_FAIL", NULL));
     if (wrong) {
         fprintf(stderr, "emulator: EMU_FAIL: cannot read \"%s\"\n", wrong);

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "fill.h"
+
 fiber emu_main_fiber;
 fiber *emu_running = &emu_main_fiber;
 static const void *main_bottom;                 /* the caller's stack, as ASan tells it */
@@ -79,7 +81,8 @@ void emu_fiber_abandon(fiber *f, const void *sync)
  * registers are not switched: all fibers share the caller's. */
 void emu_switch(void **save, void *load);
 #if defined __aarch64__
-enum { FRAME = 176, FRAME_RETURN = 88 };        /* x19-x30 and d8-d15 in 160 bytes, 16 spare; x30 at 88 */
+/* x19-x30 and d8-d15 in 160 bytes, 16 spare */
+enum { FRAME = 176, FRAME_POINTER = 80, FRAME_RETURN = 88 };
 __asm__(".text\n"
         ".globl emu_switch\n"
         ".hidden emu_switch\n"
@@ -113,10 +116,10 @@ __asm__(".text\n"
         "  ret\n"
         ".size emu_switch,.-emu_switch\n");
 #elif defined __x86_64__
-/* Six registers, the return address at 48, and a word so that the entry starts as after a call: its stack
+/* Six registers, the return address at 48, and a word of 0 so that the entry starts as after a call: its stack
  * pointer, past the return address, is 8 more than a multiple of 16. endbr64 for processes with indirect
  * branch tracking; a shadow stack (CET) is not supported. */
-enum { FRAME = 64, FRAME_RETURN = 48 };
+enum { FRAME = 64, FRAME_POINTER = 40, FRAME_RETURN = 48 };
 __asm__(".text\n"
         ".globl emu_switch\n"
         ".hidden emu_switch\n"
@@ -143,10 +146,16 @@ __asm__(".text\n"
 #error "emu_switch: save the callee-saved registers of this machine"
 #endif
 
+/* Of a new thread's stack. The frames of most kernels' first calls lie in it, so that a local or a register
+ * nobody has set holds what shared memory does. All of a stack would cost more than running the thread. */
+enum { FILLED_STACK = 1024 };
+
 void emu_fiber_start(fiber *f, void (*entry)(void))
 {
     char *top = (char *)f - 64, *sp = (char *)((uintptr_t)(top - FRAME) & ~(uintptr_t)15);
-    memset(sp, 0, FRAME);                       /* a frame pointer of 0 ends a debugger's backtrace */
+    emu_fill(sp - FILLED_STACK, FILLED_STACK + FRAME);
+    /* a frame pointer of 0, and on x86_64 a word of 0 past the return address, end a debugger's backtrace */
+    memset(sp + FRAME_POINTER, 0, 3 * sizeof(void *));
     memcpy(sp + FRAME_RETURN, &entry, sizeof entry);
     f->sp = sp;
     f->canary = (uintptr_t)f;

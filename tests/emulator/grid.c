@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "fill.h"
 #include "scheduler.h"
 
 struct emu_stats emu_stats;
@@ -173,7 +174,7 @@ static int run_group(const emu_launch *l, const emu_u32 *units, emu_u32 num_unit
         b->static_used = GAP;
         unsigned char *dynamic = b->cl->window + b->rank * stride + STATIC_RESERVE;
         emu_unpoison(dynamic, l->dynamic_bytes);
-        memset(dynamic, 0xff, l->dynamic_bytes);
+        emu_fill(dynamic, l->dynamic_bytes);
         for (emu_u32 t = 0; t < threads; t++) {
             b->thread[t] = make_thread(l, b, i * threads + t, t, cluster_size, stride);
             if (!b->thread[t]) return -1;

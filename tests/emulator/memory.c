@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * memory.c - device memory comes from the heap, in blocks of exact size, filled with 0xff. Under ASan it is
+ * memory.c - device memory comes from the heap, in blocks of exact size, filled (fill.h). Under ASan it is
  * poisoned whenever no kernel or copy of its device runs, so host code that follows a device pointer is
  * reported, and a kernel that follows another device's. */
 #include "driver.h"
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "fiber.h"
+#include "fill.h"
 
 static allocation *allocations;
 static int num_allocations, capacity;
@@ -53,7 +54,7 @@ static result take(void **out, size_t bytes, int host)
     }
     void *p;
     if (posix_memalign(&p, 256, bytes)) return OUT_OF_MEMORY;
-    memset(p, 0xff, bytes);
+    emu_fill(p, bytes);
     if (!host) emu_poison(p, bytes);
     allocations[num_allocations++] = (allocation){ p, bytes, host, device };
     if (host) emu_alive.host_allocations++;

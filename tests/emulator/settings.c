@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fill.h"
+
 const char *emu_text_setting(const char *name, const char *otherwise)
 {
     const char *v = getenv(name);
@@ -24,10 +26,25 @@ static int number(const char *name, int otherwise, int least, int most)
     return (int)v;
 }
 
+static int fill_setting(void)
+{
+    static const char *const names[EMU_NUM_FILLS] = {
+        [EMU_ONES] = "ones",       [EMU_ZEROS] = "zeros",   [EMU_7F] = "7f",
+        [EMU_INDICES] = "indices", [EMU_RANDOM] = "random",
+    };
+    const char *text = emu_text_setting("EMU_FILL", NULL);
+    if (!text) return EMU_FILL_CHANGES;
+    for (int i = 0; i < EMU_NUM_FILLS; i++)
+        if (!strcmp(text, names[i])) return i;
+    fprintf(stderr, "emulator: EMU_FILL is \"%s\", want ones, zeros, 7f, indices or random\n", text);
+    abort();
+}
+
 emu_settings emu_read_settings(void)
 {
     emu_settings s = { 0 };
     s.seed = strtoull(emu_text_setting("EMU_SEED", "0"), NULL, 0);
+    s.fill = fill_setting();
     s.starve = (uint32_t)strtoul(emu_text_setting("EMU_STARVE", "0"), NULL, 0);
     s.devices = number("EMU_DEVICES", 1, 0, EMU_MAX_DEVICES);
     s.sms = number("EMU_SMS", 4, 1, 1024);

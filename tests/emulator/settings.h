@@ -4,6 +4,8 @@
  *
  *   EMU_SEED     0: threads in order, exact approximations (default). Else: the order of threads and
  *                blocks, the landing of asynchronous copies and the errors of approximations
+ *   EMU_FILL     what memory holds that nothing has written: ones, zeros, 7f, indices or random (fill.h); by
+ *                default it changes from launch to launch, beginning with the seed
  *   EMU_STARVE   a mask of warps that run only when the others cannot (with a seed); 0: now and then some
  *   EMU_DEVICES  number of devices, 0 to 8, default 1
  *   EMU_SMS      SMs of each device, default 4
@@ -30,6 +32,7 @@ enum { EMU_MAX_DEVICES = 8 };
 typedef struct {
     uint64_t seed;
     uint32_t starve;
+    int fill;
     int devices, sms, cluster, lazy, driver;
     int arch[EMU_MAX_DEVICES];
 } emu_settings;

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "fill.h"
+
 static int coin(void) { return emu_rt.seed && (emu_random() & 1); }
 static void step_aside(fiber *f)                /* the last to come need not be the first to go */
 {
@@ -185,12 +187,8 @@ static void wake(const void *address)
 uint64_t emu_pdl_waits;
 static void pdl_wait(void) { emu_pdl_waits++; }
 
-/* ---- static shared memory: an array is placed when its first thread comes to the declaration, filled with
- * 0xff ---- */
-static void fill(void *p, size_t n)  /* not memset: TSan would take it for an access of the kernel's */
-{
-    for (size_t i = 0; i < n; i++) ((volatile unsigned char *)p)[i] = 0xff;
-}
+/* ---- static shared memory: an array is placed, and filled, when its first thread comes to the declaration
+ * ---- */
 static void *shared(const void *key, emu_u64 bytes, emu_u64 align)
 {
     const fiber *f = emu_running;
@@ -207,7 +205,7 @@ static void *shared(const void *key, emu_u64 bytes, emu_u64 align)
     b->array[b->num_arrays++].offset = at;
     b->static_used = (emu_u32)(at + bytes + 32);                        /* a gap that ASan guards */
     emu_unpoison(base + at, bytes);
-    fill(base + at, bytes);
+    emu_fill(base + at, bytes);
     return base + at;
 }
 

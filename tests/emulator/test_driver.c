@@ -13,7 +13,10 @@ static const char *source =
     "blockDim.x + threadIdx.x] = value; }\n"
     "extern \"C\" __global__ void spread(u32 *out) { SHARED_DYNAMIC(m, 16); "
     "shared_store_u32(shared_address(m) + 4 * threadIdx.x, 1);\n"
-    "    __syncthreads(); if (threadIdx.x == 0) out[blockIdx.x] = shared_load_u32(shared_address(m)); }\n";
+    "    __syncthreads(); if (threadIdx.x == 0) out[blockIdx.x] = shared_load_u32(shared_address(m)); }\n"
+    "extern \"C\" __global__ void unwritten(u32 *out) { SHARED_DYNAMIC(m, 16); SHARED(u32[64], a);\n"
+    "    out[threadIdx.x] = a[threadIdx.x]; out[64 + threadIdx.x] = shared_load_u32(shared_address(m) + 4 * "
+    "threadIdx.x); }\n";
 
 static char *image;                             /* of the source, for sm_90a */
 static size_t image_bytes;
@@ -146,7 +149,6 @@ TEST(memory)
     CU(MemGetInfo(&free_after, &total));
     CHECK_INT(free_before - free_after, 1000);
     CHECK_INT(p % 256, 0);
-    CHECK_INT(first_word(p), -1 & 0xffffffff);  /* never zero by chance */
     CHECK_INT(cu.MemcpyDtoH(&total, p + 996, 8), 1);            /* 4 bytes past the end */
     CU(MemHostAlloc(&pinned, 16, 0));
     use_device(1);
@@ -680,6 +682,71 @@ TEST(settings_of_the_process)
         CHECK(again("EMU_DEVICES", "0", "settings_of_the_process"));
     }
 }
+/* ---- what memory holds that nothing has written ---- */
+static const char *const fills[] = { "ones", "zeros", "7f", "indices", "random" };
+static int fill_seen(const uint32_t *w)         /* in 64 words; -1: none of them */
+{
+    bool is_one_word = true, is_small = true;
+    uint32_t some = 0;
+    for (int i = 0; i < 64; i++) {
+        is_one_word &= w[i] == w[0];
+        is_small &= w[i] < (i % 2 ? 1 : 16);    /* of 64 bits each, so that an i64 is small, too */
+        some |= w[i];
+    }
+    if (is_one_word) return w[0] == 0xffffffff ? 0 : w[0] == 0 ? 1 : w[0] == 0x7f7f7f7f ? 2 : -1;
+    return is_small ? 3 : some == 0xffffffff ? 4 : -1;
+}
+static int fill_of_memory(void)
+{
+    dptr p;
+    CU(MemAlloc(&p, 256));
+    uint32_t *w = host_copy(p, 256);
+    const int fill = fill_seen(w);
+    free(w);
+    CU(MemFree(p));
+    return fill;
+}
+static void fill_of_shared(int *in_array, int *dynamic)
+{
+    static void *library;
+    if (!library) CU(LibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0));
+    dptr out = device_copy(NULL, 512);
+    void *args[] = { &out };
+    CHECK_INT(launch(kernel_of(library, "unwritten"), 1, 64, 1, PLAIN, 256, args), 0);
+    CU(CtxSynchronize());
+    uint32_t *w = host_copy(out, 512);
+    *in_array = fill_seen(w);
+    *dynamic = fill_seen(w + 64);
+    free(w);
+    CU(MemFree(out));
+}
+TEST(fills)
+{
+    begin();
+    const char *forced = getenv("EMU_FILL");
+    int in_array, dynamic, seen[5] = { 0 };
+    for (int i = 0; i < 5; i++) {
+        if (!forced) CHECK(again("EMU_FILL", fills[i], "fills"));
+        emu.Seed((uint64_t)i);                  /* at one time, each has another */
+        const int fill = fill_of_memory();
+        CHECK_THAT(fill >= 0, "seed %d fills with something else", i);
+        if (fill < 0) return;
+        if (forced) CHECK(!strcmp(forced, fills[fill]));
+        seen[fill]++;
+    }
+    for (int i = 0; i < 5 && !forced; i++) CHECK_INT(seen[i], 1);
+    int launches[5] = { 0 };
+    emu.Seed(0);
+    for (int i = 0; i < 60; i++) {              /* and with a seed all come in turn */
+        fill_of_shared(&in_array, &dynamic);
+        CHECK(in_array == dynamic && dynamic >= 0);
+        if (in_array != dynamic || dynamic < 0) return;
+        if (forced) CHECK(!strcmp(forced, fills[dynamic]));
+        launches[dynamic]++;
+    }
+    for (int i = 0; i < 5 && !forced; i++) CHECK_THAT(launches[i] > 5, "%s: %d of 60", fills[i], launches[i]);
+}
+
 TEST(lazy)  /* EMU_LAZY: nothing happens before a synchronisation, and then in order */
 {
     if (!getenv("EMU_LAZY")) {
@@ -694,8 +761,9 @@ TEST(lazy)  /* EMU_LAZY: nothing happens before a synchronisation, and then in o
     void *args[] = { &pinned, &(uint32_t){ 9 } };
     CU(MemAlloc(&out, 1024));
     const launch_config c = { { 1, 1, 1 }, { 32, 1, 1 }, 0, stream, NULL, 0 };
+    *(volatile uint32_t *)pinned = 5;
     CHECK_INT(cu.LaunchKernelEx(&c, put(), args, NULL), 0);  /* into pinned memory, where the host can look */
-    CHECK_INT(*(volatile uint32_t *)pinned, 0xffffffff);
+    CHECK_INT(*(volatile uint32_t *)pinned, 5);
     CU(StreamSynchronize(stream));
     CHECK_INT(*(volatile uint32_t *)pinned, 9);
     CU(MemFree(out));

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT
+ * fill.h - what memory holds that nothing has written: device memory after an allocation, shared memory when
+ * a block begins, stack and registers when a thread does. */
+#ifndef EMU_FILL_H
+#define EMU_FILL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* 0xff bytes; zeros; 0x7f bytes; small numbers in words of 64 bits; random words */
+enum emu_fill_kind { EMU_ONES, EMU_ZEROS, EMU_7F, EMU_INDICES, EMU_RANDOM, EMU_NUM_FILLS, EMU_FILL_CHANGES = -1 };
+
+extern int emu_forced_fill;                     /* EMU_FILL; by default EMU_FILL_CHANGES */
+void emu_fill(void *p, size_t bytes);
+
+#endif
