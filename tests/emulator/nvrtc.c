@@ -136,6 +136,27 @@ static uint32_t hash(uint32_t h, const char *s)
     return h;
 }
 
+/* The file that EMU_CXX runs, its size and its time: an update of the compiler changes them. Asking the compiler
+ * for its version would take a process of its own, in each of the thousands of processes that tests start. */
+static uint32_t hash_compiler(uint32_t h)
+{
+    char file[1024] = "", path[2048], real[4096], text[96];
+    sscanf(emu_text_setting("EMU_CXX", EMU_DEFAULT_CXX), "%1023s", file);
+    const char *folders = strchr(file, '/') ? "" : emu_text_setting("PATH", "/usr/bin:/bin");
+    for (;;) {
+        const size_t n = strcspn(folders, ":");
+        snprintf(path, sizeof path, "%.*s%s%s", (int)n, folders, n ? "/" : "", file);
+        struct stat s;
+        if (access(path, X_OK) == 0 && realpath(path, real) && stat(real, &s) == 0 && S_ISREG(s.st_mode)) {
+            snprintf(text, sizeof text, " %lld %lld.%09ld", (long long)s.st_size, (long long)s.st_mtim.tv_sec,
+                     (long)s.st_mtim.tv_nsec);
+            return hash(hash(h, real), text);
+        }
+        if (!folders[n]) return h;              /* there is none: compiling says so */
+        folders += n + 1;
+    }
+}
+
 /* The minor version is part of a cache key: it changes with whatever changes the code. */
 API int nvrtcVersion(int *major, int *minor)
 {
@@ -150,6 +171,7 @@ API int nvrtcVersion(int *major, int *minor)
                             emu_text_setting("EMU_OPT", EMU_DEFAULT_OPT) };
     uint32_t h = 2166136261u;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) h = hash(h, parts[i]);
+    h = hash_compiler(h);
     *major = 13;                                /* one that the emulated driver can load */
     *minor = (int)(h & 0x7fffffff);
     return OK;

@@ -3,7 +3,9 @@
  * injected failures. What it refuses, it refuses with CUDA's number. */
 #include "host.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -769,4 +771,45 @@ TEST(lazy)  /* EMU_LAZY: nothing happens before a synchronisation, and then in o
     CU(MemFree(out));
     CU(MemFreeHost(pinned));
     CU(StreamDestroy(stream));
+}
+
+static int compiler_version(void)
+{
+    int (*version)(int *, int *) = NULL, major = 0, minor = 0;
+    void *library = dlopen(TEGULA_EMULATED_NVRTC, RTLD_NOW | RTLD_LOCAL);
+    if (library) *(void **)&version = dlsym(library, "nvrtcVersion");
+    CHECK(version && version(&major, &minor) == 0);
+    return minor;
+}
+
+/* The version keys what is cached, so another compiler of the same name has another one. */
+TEST(the_version_is_that_of_the_compiler)
+{
+    const char *before = getenv("EMU_CXX");
+    char *kept = before ? strdup(before) : NULL, file[] = "/tmp/emulated-cxx-XXXXXX", again[64];
+    const int fd = mkstemp(file);
+    REQUIRE(fd >= 0 && fchmod(fd, 0700) == 0);
+    setenv("EMU_CXX", file, 1);
+    const int first = compiler_version();
+    CHECK_INT(compiler_version(), first);
+    const struct timespec times[2] = { { 1000, 0 }, { 1000, 0 } };
+    CHECK(futimens(fd, times) == 0);
+    const int second = compiler_version();
+    CHECK(second != first);
+    snprintf(again, sizeof again, "%s -O1", file);
+    setenv("EMU_CXX", again, 1);
+    CHECK(compiler_version() != second);
+    char *path = strdup(getenv("PATH"));                /* a bare name is looked up */
+    setenv("EMU_CXX", strrchr(file, '/') + 1, 1);
+    setenv("PATH", "/nonexistent:/tmp", 1);
+    const int third = compiler_version();
+    CHECK(write(fd, "#", 1) == 1 && futimens(fd, times) == 0);
+    CHECK(compiler_version() != third);                 /* by its size */
+    setenv("PATH", path, 1);
+    free(path);
+    if (kept) setenv("EMU_CXX", kept, 1);
+    else unsetenv("EMU_CXX");
+    free(kept);
+    close(fd);
+    unlink(file);
 }
