@@ -180,6 +180,41 @@ static bool read_capsule(PyObject *name, PyObject *object, tgl_stream stream, te
     return true;
 }
 
+/* Of another library nothing is taken for granted: the code that follows reads shape[0 .. ndim - 1], and the
+ * ops multiply sizes and strides. 64 dimensions are the limit of NumPy and torch. */
+static bool check_foreign(PyObject *name, const DLTensor *t)
+{
+    if (t->ndim < 0 || t->ndim > 64)
+        return PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want 0 to 64", name, (int)t->ndim), false;
+    if (t->ndim > 0 && !t->shape)
+        return PyErr_Format(PyExc_ValueError, "%U: has %d dimensions but no shape", name, (int)t->ndim), false;
+    bool is_empty = false;
+    for (int d = 0; d < t->ndim; d++) {
+        is_empty |= t->shape[d] == 0;
+        if (t->shape[d] < 0)
+            return PyErr_Format(PyExc_ValueError, "%U: size %d is %lld, want >= 0", name, d,
+                                (long long)t->shape[d]),
+                   false;
+    }
+    if (is_empty) return true;
+    if (!t->data) return PyErr_Format(PyExc_ValueError, "%U: has elements but no memory", name), false;
+    /* the bytes from the lowest to the highest element; those of a packed tensor where strides are NULL */
+    int64_t reach = t->dtype.bits * (int64_t)t->dtype.lanes / 8, step = reach;
+    bool fits = true;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        int64_t stride = step, length;
+        if (t->strides)
+            fits &= t->strides[d] != INT64_MIN &&
+                    !__builtin_mul_overflow(t->strides[d] < 0 ? -t->strides[d] : t->strides[d],
+                                            t->dtype.bits * (int64_t)t->dtype.lanes / 8, &stride);
+        else fits &= !__builtin_mul_overflow(step, t->shape[d], &step);
+        fits = fits && !__builtin_mul_overflow(stride, t->shape[d] - 1, &length) &&
+               !__builtin_add_overflow(reach, length, &reach);
+    }
+    if (!fits) PyErr_Format(PyExc_ValueError, "%U: sizes and strides span more than 2^63 bytes", name);
+    return fits;
+}
+
 bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tgl_stream stream, tensor_ref *ref)
 {
     ref->object = ref->capsule = NULL;
@@ -188,8 +223,9 @@ bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tgl_stream 
     ref->is_read_only = false;
     if (!entry.api && torch.tensor && PyObject_IsInstance(object, torch.tensor) == 1)
         return PyErr_Format(PyExc_TypeError, "%U: tensors are read from torch 2.10 or newer", name), false;
-    if (!entry.api) return read_capsule(name, object, stream, ref);
-    if (entry.api->borrow(object, &ref->tensor) == 0) return true;
+    if (!entry.api) return read_capsule(name, object, stream, ref) && check_foreign(name, &ref->tensor);
+    if (entry.api->borrow(object, &ref->tensor) == 0)
+        return entry.kind != FOREIGN || check_foreign(name, &ref->tensor);
     shorten_error(name, PyExc_ValueError);
     return false;
 }

@@ -7,7 +7,7 @@ imports neither torch nor CUDA; if the process uses torch, before or after, the 
 
 import sys
 
-from . import _after_import, config, moe, quant, transpose
+from . import _after_import, config, moe, quant, transpose, utils
 from ._jit import compile_count, warmup
 from ._tegula import Error, version as _version
 from .config import get_device_num_sms, get_max_smem_per_sm, get_num_sms, set_num_sms
@@ -15,7 +15,7 @@ from .config import get_device_num_sms, get_max_smem_per_sm, get_num_sms, set_nu
 __version__ = _version()
 __all__ = [
     "Error", "compile_count", "config", "get_device_num_sms", "get_max_smem_per_sm", "get_num_sms", "moe",
-    "quant", "set_num_sms", "testing", "torch", "transpose", "warmup",
+    "quant", "set_num_sms", "testing", "torch", "transpose", "utils", "warmup",
 ]
 _LAZY = ("testing", "torch")  # these import torch
 

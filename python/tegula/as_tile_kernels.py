@@ -4,21 +4,82 @@ TileKernels runs unchanged:
 
     import tegula.as_tile_kernels
     from tile_kernels.transpose import transpose
-"""
+
+Every module of TileKernels 1.0 can be imported, or says that it is not there yet."""
 import importlib
 import importlib.machinery
 import sys
+import types
 
 import tegula
 
 _NAME = "tile_kernels"
+_QUANT_KERNELS = (      # TileKernels has each of these functions in a module of its own
+    "per_channel_cast", "per_channel_cast_and_transpose", "per_channel_cast_fused", "per_block_cast_lossless",
+    "swiglu_backward_and_per_token_cast", "swiglu_forward_and_per_channel_cast_and_transpose",
+    "swiglu_forward_and_per_token_cast")
+_MOE_KERNELS = (
+    "aux_fi", "get_fused_mapping", "group_count", "inplace_unique_group_indices", "mask_indices_by_tp",
+    "normalize_weight", "reduce_fused", "top2_sum_gate", "topk_gate", "topk_sum_and_topk_group_idx")
+_CASTS = "{0} {0}_with_precomputed_sf {0}_with_sf_only"
+_MODULES = {            # package: {module that only TileKernels has: names in it that the package has}
+    "moe": {
+        **{name + "_kernel": name for name in _MOE_KERNELS},
+        "expand_to_fused_kernel": "expand_to_fused expand_to_fused_with_sf",
+        "common": ""},
+    "quant": {
+        **{name + "_kernel": name for name in _QUANT_KERNELS},
+        "per_token_cast_kernel": _CASTS.format("per_token_cast"),
+        "per_block_cast_kernel": _CASTS.format("per_block_cast"),
+        "cast_back_kernel": "cast_back per_token_cast_back",
+        "common": "unpack_from_e2m1fn_x2"},
+    "transpose": {"batched_transpose_kernel": "batched_transpose transpose"},
+    "torch": {
+        "cast": "cast cast_back", "cast_e5m6": "cast_back_from_e5m6 cast_to_e5m6",
+        "expand_to_fused": "expand_to_fused expand_to_fused_with_sf", "reduce_fused": "reduce_fused",
+        "swiglu": "swiglu_backward swiglu_forward", "topk": "stable_topk top2_sum_gate topk_sum_and_topk_group_idx"},
+}
+_NOT_YET = (            # modules, with what is in them, and functions
+    "engram", "mhc", "modeling", "torch.engram", "torch.mhc", "torch.expand_to_mhc_ref",
+    "torch.mhc_head_compute_mix_ref", "torch.mhc_post_ref", "torch.mhc_pre_apply_mix_ref",
+    "torch.mhc_pre_norm_fn_ref", "torch.mhc_pre_split_mixes_ref", "torch.sinkhorn_normalize_ref")
+
+
+def _make_module(package, name, names):
+    module = types.ModuleType(f"{_NAME}.{package}.{name}", f"Where TileKernels has {names or 'kernels only'}.")
+    real = sys.modules[f"tegula.{package}"]
+    vars(module).update((n, getattr(real, n)) for n in names.split())
+
+    def missing(attribute):
+        raise AttributeError(f"{module.__name__}.{attribute} is not in tegula: of this module it has "
+                             f"{names.replace(' ', ', ') or 'nothing'}, not what its kernels are made of")
+
+    module.__getattr__ = missing
+    return module
+
+
+def _add_modules(package):
+    """Makes what only TileKernels has of a package. At once: importing such a module later would put it in the
+    place of a function of that name (torch.cast)."""
+    real = sys.modules[f"tegula.{package}"]
+    for name, names in _MODULES.get(package, {}).items():
+        module = sys.modules[f"{_NAME}.{package}.{name}"] = _make_module(package, name, names)
+        if not hasattr(real, name):
+            setattr(real, name, module)
 
 
 class _Alias:
     """Finds and loads tile_kernels.x as tegula.x: the same module under a second name, never a second copy."""
 
     def find_spec(self, name, path=None, target=None):
-        return importlib.machinery.ModuleSpec(name, self) if name.startswith(_NAME + ".") else None
+        package, _, rest = name.partition(".")
+        if package not in (_NAME, "tegula") or not rest:
+            return None
+        for absent in _NOT_YET:
+            if (rest + ".").startswith(absent + "."):
+                # under this name, or `from tile_kernels import mhc` would hide the sentence
+                raise ModuleNotFoundError(f"{_NAME}.{absent} is not in tegula yet", name=f"{_NAME}.{rest}")
+        return importlib.machinery.ModuleSpec(name, self) if package == _NAME else None
 
     def create_module(self, spec):
         return None
@@ -29,6 +90,8 @@ class _Alias:
         for name in [name for name in sys.modules if name.startswith(real + ".")]:
             # here already: importing it again would put it in place of what the package has of that name
             sys.modules[_NAME + name[len("tegula"):]] = sys.modules[name]
+        if real == "tegula.torch":
+            _add_modules("torch")
 
 
 if sys.modules.get(_NAME, tegula) is not tegula:
@@ -36,3 +99,5 @@ if sys.modules.get(_NAME, tegula) is not tegula:
 sys.modules[_NAME] = tegula
 if not any(type(finder) is _Alias for finder in sys.meta_path):
     sys.meta_path.insert(0, _Alias())
+    for _package in ("moe", "quant", "transpose"):      # torch's modules come with it: it imports torch
+        _add_modules(_package)

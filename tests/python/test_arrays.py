@@ -148,6 +148,85 @@ def test_a_device_of_another_kind():
         transpose(Remote(numpy.ones((3, 5)), device=(4, 0)), out=numpy.ones((5, 3)))
 
 
+class Forged:
+    """A capsule of whatever is wanted; its memory is a row of 24 doubles unless said otherwise."""
+
+    def __init__(self, is_versioned, ndim=2, shape=(3, 5), strides=None, has_memory=True, dtype=(2, 64, 1)):
+        import ctypes
+
+        def array(numbers):
+            return None if numbers is None else (ctypes.c_int64 * len(numbers))(*numbers)
+
+        class Tensor(ctypes.Structure):         # DLPack's ABI
+            _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
+                        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                        ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64)]
+
+        self.held = memory, sizes, steps = (ctypes.c_double * 24)(*range(24)), array(shape), array(strides)
+        tensor = Tensor(ctypes.addressof(memory) if has_memory else None, (1, 0), ndim, *dtype,
+                        ctypes.addressof(sizes) if sizes else None, ctypes.addressof(steps) if steps else None, 0)
+        before = b"\1" + bytes(31) if is_versioned else b""      # version 1.0, no context, no deleter, no flags
+        self.memory = ctypes.create_string_buffer(before + bytes(tensor) + bytes(16))
+        self.name = b"dltensor_versioned" if is_versioned else b"dltensor"
+        self.make = ctypes.pythonapi.PyCapsule_New
+        self.make.restype, self.make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, **kwargs):
+        return self.make(self.memory, self.name, None)
+
+
+BIG = 1 << 62
+
+
+@pytest.mark.parametrize("is_versioned", [False, True])
+@pytest.mark.parametrize("tensor, message", [
+    ({"shape": None}, "has 2 dimensions but no shape"),
+    ({"shape": None, "strides": (5, 1)}, "has 2 dimensions but no shape"),
+    ({"shape": None, "ndim": 1}, "has 1 dimensions but no shape"),
+    ({"shape": None, "ndim": 0}, "has 0 dimensions, want 2"),
+    ({"ndim": -1}, "has -1 dimensions, want 0 to 64"),
+    ({"ndim": -2**31}, "has -2147483648 dimensions, want 0 to 64"),
+    ({"ndim": 2**31 - 1}, "has 2147483647 dimensions, want 0 to 64"),
+    ({"ndim": 7, "shape": (1,) * 7}, "has 7 dimensions, want 2"),
+    ({"has_memory": False}, "has elements but no memory"),
+    ({"shape": (3, -5)}, "size 1 is -5, want >= 0"),
+    ({"shape": (-2**63, 0)}, "size 0 is -9223372036854775808, want >= 0"),
+    ({"shape": (BIG, BIG)}, r"sizes and strides span more than 2\^63 bytes"),
+    ({"shape": (BIG, 2)}, r"sizes and strides span more than 2\^63 bytes"),
+    ({"strides": (BIG, 1)}, r"sizes and strides span more than 2\^63 bytes"),
+    ({"strides": (-2**63, 1)}, r"sizes and strides span more than 2\^63 bytes"),
+    ({"strides": (1, -BIG)}, r"sizes and strides span more than 2\^63 bytes"),
+    ({"dtype": (2, 0, 1)}, "dtype .*, want .*"), ({"dtype": (2, 64, 0)}, "dtype .*, want .*"),
+    ({"dtype": (255, 255, 65535)}, "dtype .*, want .*"),
+], ids=str)
+def test_forged_capsules(is_versioned, tensor, message):
+    """What a capsule says is not taken for granted: a sentence, not a crash."""
+    good, out = numpy.zeros((3, 5)), numpy.zeros((5, 3))
+    with pytest.raises(ValueError, match=f"^x: {message}$"):
+        transpose(Forged(is_versioned, **tensor), out=out)
+    with pytest.raises(ValueError, match="^out"):
+        transpose(good, out=Forged(is_versioned, **{"shape": (5, 3)} | tensor))
+    assert not out.any()
+
+
+@pytest.mark.parametrize("is_versioned", [False, True])
+def test_capsules_that_are_rare_but_right(is_versioned):
+    out = numpy.zeros((5, 3))
+    want = numpy.arange(24.0)
+    assert (transpose(Forged(is_versioned), out=out) == want[:15].reshape(3, 5).T).all()
+    transpose(Forged(is_versioned, strides=(8, 1)), out=out)
+    assert (out == want.reshape(3, 8)[:, :5].T).all()
+    transpose(Forged(is_versioned, strides=(0, 1)), out=out)
+    assert (out == want[:5, None]).all()
+    for shape in ((0, 5), (0, BIG)):        # nothing to read: memory and strides do not matter
+        empty = Forged(is_versioned, shape=shape, strides=(BIG, BIG), has_memory=False)
+        assert _tegula.describe(empty)["shape"] == list(shape)
+    transpose(Forged(is_versioned, shape=(0, 5), has_memory=False), out=numpy.zeros((5, 0)))
+
+
 def test_describe():
     seen = _tegula.describe(numpy.zeros((3, 5), numpy.int16)[1:, ::2])
     assert (

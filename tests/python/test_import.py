@@ -129,6 +129,98 @@ def test_as_tile_kernels():
         else: raise AssertionError""")
 
 
+TILE_KERNELS = """
+moe.aux_fi_kernel: aux_fi
+moe.common:
+moe.expand_to_fused_kernel: expand_to_fused expand_to_fused_with_sf
+moe.get_fused_mapping_kernel: get_fused_mapping
+moe.group_count_kernel: group_count
+moe.inplace_unique_group_indices_kernel: inplace_unique_group_indices
+moe.mask_indices_by_tp_kernel: mask_indices_by_tp
+moe.normalize_weight_kernel: normalize_weight
+moe.reduce_fused_kernel: reduce_fused
+moe.scoring: ScoringFunc
+moe.top2_sum_gate_kernel: top2_sum_gate
+moe.topk_gate_kernel: topk_gate
+moe.topk_sum_and_topk_group_idx_kernel: topk_sum_and_topk_group_idx
+quant.cast_back_e5m6_kernel: cast_back_e5m6
+quant.cast_back_kernel: cast_back per_token_cast_back
+quant.common: unpack_from_e2m1fn_x2
+quant.per_block_cast_kernel: per_block_cast per_block_cast_with_precomputed_sf per_block_cast_with_sf_only
+quant.per_block_cast_lossless_kernel: per_block_cast_lossless
+quant.per_channel_cast_and_transpose_kernel: per_channel_cast_and_transpose
+quant.per_channel_cast_fused_kernel: per_channel_cast_fused
+quant.per_channel_cast_kernel: per_channel_cast
+quant.per_token_cast_kernel: per_token_cast per_token_cast_with_precomputed_sf per_token_cast_with_sf_only
+quant.per_token_cast_to_e5m6_kernel: per_token_cast_to_e5m6
+quant.swiglu_backward_and_per_token_cast_kernel: swiglu_backward_and_per_token_cast
+quant.swiglu_forward_and_per_channel_cast_and_transpose_kernel: swiglu_forward_and_per_channel_cast_and_transpose
+quant.swiglu_forward_and_per_token_cast_kernel: swiglu_forward_and_per_token_cast
+quant.types: QuantTensor
+testing.bench: dtype_to_str make_param_id make_param_key
+testing.generator: generate_num_tokens generate_hidden_sizes generate_num_sms generate_moe_params generate_topk_idx
+testing.numeric: assert_equal calc_diff check_bias count_bytes
+testing.quant: clear_unused_sf
+torch.cast: cast cast_back
+torch.cast_e5m6: cast_to_e5m6 cast_back_from_e5m6
+torch.expand_to_fused: expand_to_fused expand_to_fused_with_sf
+torch.moe: aux_fi group_count inplace_unique_group_indices mask_indices_by_tp normalize_weight
+torch.per_channel_cast_fused: per_channel_cast_fused
+torch.reduce_fused: reduce_fused
+torch.swiglu: swiglu_forward swiglu_backward
+torch.topk: stable_topk topk_sum_and_topk_group_idx top2_sum_gate
+transpose.batched_transpose_kernel: transpose batched_transpose
+config: get_num_sms set_num_sms get_device_num_sms get_max_smem_per_sm
+utils: ceil_div align is_power_of_two
+"""
+
+
+@has_torch
+@pytest.mark.parametrize("last_first", [False, True])
+def test_every_module_of_tile_kernels(last_first):
+    """Each can be imported, in whatever order, and is what the package has; or a sentence says that it is not
+    there yet."""
+    run(f"""if True:
+        import importlib, tegula.as_tile_kernels
+        lines = {TILE_KERNELS!r}.split("\\n")[1:-1]
+        for line in lines[::-1] if {last_first} else lines:
+            path, names = line.split(":")
+            module = importlib.import_module("tile_kernels." + path)
+            package = getattr(tegula, path.split(".")[0])
+            for name in names.split():
+                here = {{}}
+                exec(f"from tile_kernels.{{path}} import {{name}}", here)
+                assert here[name] is getattr(module, name), line
+                assert here[name] is getattr(package, name, here[name]), line
+        import tile_kernels
+        assert callable(tile_kernels.torch.cast) and callable(tile_kernels.torch.expand_to_fused)
+        assert tile_kernels.moe.aux_fi_kernel.aux_fi is tegula.moe.aux_fi
+        assert [tile_kernels.utils.align(n, 4) for n in (0, 1, 4, 5)] == [0, 4, 4, 8]
+        assert [tile_kernels.utils.is_power_of_two(n) for n in (-2, 0, 1, 6, 8)] == [False, False, True, False, True]
+        import torch
+        groups = tile_kernels.torch.topk_sum_and_topk_group_idx(
+            torch.arange(8.0).view(1, 4, 2), num_group_sum_topk=2, num_topk_groups=1)
+        assert groups.tolist() == [[3]]
+        try: tile_kernels.moe.aux_fi_kernel.get_aux_fi_kernel
+        except AttributeError as e: assert "tile_kernels.moe.aux_fi_kernel.get_aux_fi_kernel is not in tegula" in str(e)
+        else: raise AssertionError
+
+        def sentence(statement):
+            try: exec(statement)
+            except ImportError as e: return str(e)
+            raise AssertionError(statement)
+
+        for path in ("engram", "engram.engram_hash_kernel", "mhc", "mhc.post_kernel", "modeling", "modeling.engram",
+                     "modeling.mhc.ops.post", "torch.mhc", "torch.engram"):
+            package = path if path.startswith("torch") else path.split(".")[0]
+            for statement in (f"import tile_kernels.{{path}}", f"from tile_kernels.{{path}} import anything"):
+                assert sentence(statement) == f"tile_kernels.{{package}} is not in tegula yet", statement
+        for statement in ("from tile_kernels import mhc", "from tegula import mhc"):
+            assert sentence(statement) == "tile_kernels.mhc is not in tegula yet"
+        assert sentence("from tile_kernels.torch import mhc_post_ref") == (
+            "tile_kernels.torch.mhc_post_ref is not in tegula yet")""")
+
+
 def test_as_tile_kernels_does_not_replace_the_real_one():
     run("""if True:
         import sys, types

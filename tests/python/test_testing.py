@@ -49,7 +49,8 @@ def test_check_bias():
     numeric.check_bias(ref.float(), ref)
     numeric.check_bias(ref, ref)
     with pytest.raises(AssertionError, match="1.0000 of 100000 elements are below"):
-        numeric.check_bias(ref - 1e-9, ref)
+        numeric.check_bias(ref - 1e-9, ref_x=ref)
+    numeric.check_bias(ref[:0], ref[:0])
 
 
 def test_count_bytes():
@@ -118,6 +119,8 @@ def test_e5m6_inputs(device):
 
 def test_names():
     assert bench.make_param_id({"num_tokens": 4001, "dtype": torch.bfloat16}) == "num_tokens=4001-dtype=bf16"
+    assert bench.make_param_id({"b": (128, 128), "c": None}) == "b=128x128-c=None"
+    assert bench.make_param_id({}) == "default"
     assert bench.make_param_key({"num_tokens": 4001, "dtype": torch.int8}) == "dtype=e2m1,num_tokens=4001"
     assert [bench.dtype_to_str(t) for t in (torch.float32, torch.float8_e4m3fn, torch.float16)] == [
         "fp32",

@@ -11,12 +11,14 @@ def dtype_to_str(dtype):
 
 
 def _text(value):
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
     return dtype_to_str(value) if isinstance(value, torch.dtype) else str(value)
 
 
 def make_param_id(params):
-    """{"num_tokens": 4001, "dtype": torch.bfloat16} to "num_tokens=4001-dtype=bf16": a test's id."""
-    return "-".join(f"{key}={_text(value)}" for key, value in params.items())
+    """{"block_size": (128, 128), "dtype": torch.bfloat16} to "block_size=128x128-dtype=bf16": a test's id."""
+    return "-".join(f"{key}={_text(value)}" for key, value in params.items()) or "default"
 
 
 def make_param_key(params):

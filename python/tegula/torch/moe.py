@@ -14,10 +14,10 @@ def stable_topk(scores, num_topk):
 topk_gate = stable_topk
 
 
-def topk_sum_and_topk_group_idx(scores, num_topk_sum, num_topk_groups):
-    best = scores.sort(dim=2, descending=True).values[:, :, :num_topk_sum]
+def topk_sum_and_topk_group_idx(scores, num_group_sum_topk, num_topk_groups):
+    best = scores.sort(dim=2, descending=True).values[:, :, :num_group_sum_topk]
     worth = best[:, :, 0]
-    for i in range(1, num_topk_sum):
+    for i in range(1, num_group_sum_topk):
         worth = worth + best[:, :, i]
     return stable_topk(worth, num_topk_groups)
 
