@@ -5,6 +5,7 @@
  *   interleaved a group of every token in turn, as x.permute(1, 0, 2) gives it */
 #include "tegula/moe.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -206,12 +207,10 @@ static tgl_status setup_normalize(case_problem *c)
     case_tensor *weights = case_add(c, WEIGHTS, in_place ? "normalized_weights" : "topk_weights",
                                     in_place ? CASE_INOUT : CASE_IN, TGL_F32, 2, shape);
     weights->offset = case_int(c, "offset");
-    weights->compare.nan_payload = false;
-    case_add(c, DENOMINATOR, "denominator", CASE_OUT, TGL_F32, 1, shape)->compare.nan_payload = false;
+    case_add(c, DENOMINATOR, "denominator", CASE_OUT, TGL_F32, 1, shape);
     if (!in_place) {
         case_tensor *normalized = case_add(c, NORMALIZED, "normalized_weights", CASE_OUT, TGL_F32, 2, shape);
         normalized->offset = case_int(c, "out_offset");
-        normalized->compare.nan_payload = false;
     }
     TGL_TRY(moe_choose_fill(c, weights));
     return moe_lay_out(case_text(c, "layout"), shape[1], weights->strides);
@@ -221,6 +220,14 @@ static tgl_status run_normalize(const case_arguments *a)
 {
     return tgl_moe_normalize_weight(a->arg[WEIGHTS], a->arg[DENOMINATOR],
                                     a->arg[a->arg[NORMALIZED] ? NORMALIZED : WEIGHTS], a->stream);
+}
+
+/* An f32; one NaN stands for all. */
+static void put_f32(double value, void *element)
+{
+    static const uint32_t nan = 0x7fffffff;
+    if (isnan(value)) memcpy(element, &nan, sizeof nan);
+    else case_encode(TGL_F32, value, element);
 }
 
 /* In double, rounded after every step: as worth(), and so for a quotient. */
@@ -233,10 +240,10 @@ static void normalize_rows(void *context, int64_t begin, int64_t end)
         double sum = 1e-20f;
         for (int64_t k = 0; k < out->shape[1]; k++)
             sum = (double)(float)(sum + (double)*(const float *)case_element(weights, (int64_t[]){ t, k }));
-        case_encode(TGL_F32, sum, case_element(sums, &t));
+        put_f32(sum, case_element(sums, &t));
         for (int64_t k = 0; k < out->shape[1]; k++) {
             const double weight = (double)*(const float *)case_element(weights, (int64_t[]){ t, k });
-            case_encode(TGL_F32, weight / sum, case_element(out, (int64_t[]){ t, k }));
+            put_f32(weight / sum, case_element(out, (int64_t[]){ t, k }));
         }
     }
 }

@@ -52,8 +52,8 @@ TGL_API tgl_status tgl_moe_mask_indices_by_tp(const DLTensor *indices, DLTensor 
  *   topk_weights        in   f32   [num_tokens, num_topk]   rows may be strided
  *   denominator         out  f32   [num_tokens]             packed
  *   normalized_weights  out  f32   [num_tokens, num_topk]   packed; may be topk_weights itself
- * denominator = ((1e-20f + w[0]) + w[1]) + ..., in this order, in f32; normalized = w / denominator. Exact.
- * Since 0.1. */
+ * denominator = ((1e-20f + w[0]) + w[1]) + ..., in this order, in f32; normalized = w / denominator. A
+ * NaN has all bits set but its sign. Exact. Since 0.1. */
 TGL_API tgl_status tgl_moe_normalize_weight(const DLTensor *topk_weights, DLTensor *denominator,
                                             DLTensor *normalized_weights, tgl_stream stream);
 

@@ -9,6 +9,7 @@
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
+#include "numerics/base.h"
 #include "tegula/moe.h"
 
 typedef struct {
@@ -23,10 +24,10 @@ typedef struct {
  * in squares that are turned over, so that a vector holds a column of them. */
 enum { SIDE = 4, LINE = 64 / sizeof(float) };
 typedef float floats __attribute__((vector_size(SIDE * sizeof(float))));
+typedef int32_t lanes __attribute__((vector_size(SIDE * sizeof(int32_t))));
 #ifdef __clang__
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-typedef int32_t lanes __attribute__((vector_size(SIDE * sizeof(int32_t))));
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (lanes){ __VA_ARGS__ })
 #endif
 
@@ -35,6 +36,13 @@ static floats load(const float *from)
     floats x;
     memcpy(&x, from, sizeof x);
     return x;
+}
+
+static void store(float *to, floats x)         /* NaN as tgl_one_nan() */
+{
+    const lanes is_nan = x != x, nan = { INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX };
+    const lanes bits = ((lanes)x & ~is_nan) | (nan & is_nan);
+    memcpy(to, &bits, sizeof bits);
 }
 
 static floats add_square(floats sums, const float *from, int64_t stride)
@@ -51,8 +59,7 @@ static floats add_square(floats sums, const float *from, int64_t stride)
 
 static void divide(float *to, const float *from, float sum)
 {
-    const floats quotients = load(from) / sum;
-    memcpy(to, &quotients, sizeof quotients);
+    store(to, load(from) / sum);
 }
 
 /* Divisions leave time to prefetch a row that comes later. */
@@ -67,7 +74,7 @@ static void divide_row(const problem *p, int64_t t, int64_t later)
         for (int i = 0; i < LINE; i += SIDE) divide(to + k + i, from + k + i, sum);
     }
     for (; k + SIDE <= p->num_topk; k += SIDE) divide(to + k, from + k, sum);
-    for (; k < p->num_topk; k++) to[k] = from[k] / sum;
+    for (; k < p->num_topk; k++) to[k] = tgl_one_nan(from[k] / sum);
 }
 
 static void add_rows(const problem *p, int64_t t)
@@ -78,14 +85,14 @@ static void add_rows(const problem *p, int64_t t)
     for (; k + SIDE <= p->num_topk; k += SIDE) sums = add_square(sums, from + k, p->row_stride);
     for (; k < p->num_topk; k++)
         for (int i = 0; i < SIDE; i++) sums[i] += from[i * p->row_stride + k];
-    memcpy(p->denominator + t, &sums, sizeof sums);
+    store(p->denominator + t, sums);
 }
 
 static void add_row(const problem *p, int64_t t)
 {
     float sum = NORMALIZE_EPSILON;
     for (int64_t k = 0; k < p->num_topk; k++) sum += p->weights[t * p->row_stride + k];
-    p->denominator[t] = sum;
+    p->denominator[t] = tgl_one_nan(sum);
 }
 
 static void cpu(const void *context, int64_t begin, int64_t end)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * normalize_weight.cu - every row divided by its sum, a lane per element.
  *   computes  denominator[t] = ((1e-20f + weights[t][0]) + weights[t][1]) + ...,
- *             normalized[t][k] = weights[t][k] / denominator[t]; it is packed and may be weights
+ *             normalized[t][k] = weights[t][k] / denominator[t]; it is packed and may be weights;
+ *             every NaN is tgl_one_nan()'s
  *   launch    a warp for 32 / NUM_TOPK rows, up to NORMALIZE_MAX_WARPS of them a block
  *   moves     num_tokens * (8 * NUM_TOPK + 4) bytes, each once
  *   macros    NUM_TOPK 1..NORMALIZE_MAX_TOPK
@@ -11,6 +12,7 @@
  * writes, in place is no special case; nor is any stride or alignment. */
 #include "device/ptx.cuh"
 #include "moe/normalize_weight.h"
+#include "numerics/base.h"
 
 #ifndef NUM_TOPK
 #ifdef __CUDACC_RTC__
@@ -35,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize
 #pragma unroll
     for (int i = 0; i < NUM_TOPK; i++) d = d + __shfl_sync(FULL, w, row * NUM_TOPK + i);
     if (has_element) {
-        normalized[t * NUM_TOPK + k] = w / d;
-        if (k == 0) denominator[t] = d;
+        normalized[t * NUM_TOPK + k] = tgl_one_nan(w / d);
+        if (k == 0) denominator[t] = tgl_one_nan(d);
     }
 }

@@ -9,6 +9,7 @@
  * lanes have loaded before one of them writes, as normalized may be weights. */
 #include "device/ptx.cuh"
 #include "moe/normalize_weight.h"
+#include "numerics/base.h"
 
 #if !defined(NUM_TOPK) || !defined(ELEMENTS)
 #ifdef __CUDACC_RTC__
@@ -50,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) d = (((d + v[i].x) + v[i].y) + v[i].z) + v[i].w;
 #pragma unroll
-    for (int i = 0; i < ELEMENTS; i++) own.w[i] = own.w[i] / d;
+    for (int i = 0; i < ELEMENTS; i++) own.w[i] = tgl_one_nan(own.w[i] / d);
     *(lane_elements *)(normalized + t * NUM_TOPK + k) = own;
-    if (k == 0) denominator[t] = d;
+    if (k == 0) denominator[t] = tgl_one_nan(d);
 }

@@ -9,6 +9,7 @@
  * what another one writes. */
 #include "device/ptx.cuh"
 #include "moe/normalize_weight.h"
+#include "numerics/base.h"
 
 extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_WIDE_WARPS) normalize_weight_wide(
     const float *weights, float *denominator, float *normalized, i64 num_tokens, i64 num_topk, i64 row_stride)
@@ -32,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_WIDE_WARPS) normaliz
             }
             w = next;
         }
-        if (lane == 0) denominator[t] = d;
-        for (i64 k = lane; k < num_topk; k += 32) normalized[t * num_topk + k] = row[k] / d;
+        if (lane == 0) denominator[t] = tgl_one_nan(d);
+        for (i64 k = lane; k < num_topk; k += 32) normalized[t * num_topk + k] = tgl_one_nan(row[k] / d);
     }
 }

@@ -55,7 +55,7 @@ INLINE void store_row(const float *restrict sum, int64_t first, int64_t count, v
     uint8_t *byte = (uint8_t *)out + first;
     switch (out_type) {
     case REDUCE_F32:
-        for (int64_t i = 0; i < count; i++) f32[i] = tgl_reduce_nan(sum[i]);
+        for (int64_t i = 0; i < count; i++) f32[i] = tgl_one_nan(sum[i]);
         break;
     case REDUCE_BF16:
         for (int64_t i = 0; i < count; i++) half[i] = tgl_bf16_from_f32(sum[i]);

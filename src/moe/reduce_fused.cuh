@@ -73,7 +73,7 @@ DEV void add(float (&sum)[1], x_unit v, float factor) { add_word(sum, 1, v, fact
 DEV u32 narrow(float sum)
 {
 #if OUT_TYPE == REDUCE_F32
-    return __float_as_uint(tgl_reduce_nan(sum));
+    return __float_as_uint(tgl_one_nan(sum));
 #elif OUT_TYPE == REDUCE_BF16
     return tgl_bf16_from_f32(sum);
 #elif OUT_TYPE == REDUCE_F16

@@ -31,11 +31,4 @@ typedef struct {
 /* The kernel with bulk copies: threads of a block, at most. */
 #define REDUCE_BULK_THREADS 256
 
-/* Every NaN in out is the same, as it is in the other formats. */
-TGL_INLINE float tgl_reduce_nan(float value)
-{
-    const uint32_t bits = tgl_f32_to_bits(value);
-    return tgl_f32_from_bits(tgl_select((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFFFFF, bits));
-}
-
 #endif

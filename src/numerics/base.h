@@ -66,4 +66,12 @@ TGL_INLINE float tgl_select_f32(int condition, float yes, float no)
     return tgl_f32_from_bits(tgl_select(condition, tgl_f32_to_bits(yes), tgl_f32_to_bits(no)));
 }
 
+/* Every NaN as the same one, all bits set but the sign, which GPUs give; on CPUs sign and payload depend on the
+ * operands and their order. */
+TGL_INLINE float tgl_one_nan(float value)
+{
+    const uint32_t bits = tgl_f32_to_bits(value);
+    return tgl_f32_from_bits(tgl_select((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFFFFF, bits));
+}
+
 #endif
