@@ -8,4 +8,11 @@
 /* a / b, rounded up; a >= 0, b > 0. (a + b - 1) / b would overflow for a close to 2^63. */
 static inline int64_t tgl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
+/* a * b, or INT64_MAX where that is not enough; a, b >= 0. For work per row, which is an estimate. */
+static inline int64_t tgl_saturating_product(int64_t a, int64_t b)
+{
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
 #endif

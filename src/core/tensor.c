@@ -122,8 +122,8 @@ int64_t tgl_num_elements(const DLTensor *t)
 
 static int element_bytes(const DLTensor *t) { return tgl_dtype_bits(t->dtype) / 8; }
 
-/* Bytes that the elements lie within, before and after the first one. False if an offset does not
- * fit in 63 bits. */
+/* Bytes that the elements lie within, before and after the first one. False if one is
+ * TGL_MAX_BYTES or more. */
 typedef struct { int64_t before, after; } extent;
 static bool extent_of(const DLTensor *t, extent *e)
 {
@@ -133,9 +133,9 @@ static bool extent_of(const DLTensor *t, extent *e)
         if (__builtin_mul_overflow(tgl_stride(t, i), t->shape[i] - 1, &reach)) return false;
         if (__builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) return false;
     }
-    if (__builtin_mul_overflow(low, element_bytes(t), &e->before)) return false;
+    if (__builtin_mul_overflow(low, element_bytes(t), &e->before) || e->before <= -TGL_MAX_BYTES) return false;
     return !__builtin_add_overflow(high, 1, &high) &&
-           !__builtin_mul_overflow(high, element_bytes(t), &e->after);
+           !__builtin_mul_overflow(high, element_bytes(t), &e->after) && e->after < TGL_MAX_BYTES;
 }
 
 static bool is_packed(const DLTensor *t)
@@ -176,7 +176,7 @@ static tgl_status expect_layout(const char *name, const DLTensor *t, tgl_layout 
     sentence s;
     put_list(is(&s), t->strides, t->ndim);
     if (fits) {
-        put(want(&s), "offsets that fit in 63 bits");
+        put(want(&s), "offsets below 2^56 bytes");
     } else if (layout == TGL_ROWS) {
         put(want(&s), "1 in the last dimension and >= 0 in the others");
     } else {
@@ -207,9 +207,10 @@ tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int
         is_empty |= t->shape[i] == 0;
         is_too_large |= __builtin_mul_overflow(bytes, t->shape[i], &bytes);
     }
+    is_too_large |= bytes >= TGL_MAX_BYTES;
     if (is_negative || (is_too_large && !is_empty)) {
         put_list(is(&s), t->shape, ndim);
-        put(want(&s), is_negative ? "sizes >= 0" : "fewer than 2^63 bytes");
+        put(want(&s), is_negative ? "sizes >= 0" : "fewer than 2^56 bytes");
         return fail(name, "shape is", &s);
     }
     if (!is_known_device(t->device)) {

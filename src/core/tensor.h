@@ -9,16 +9,20 @@
 
 enum { TGL_MAX_DIMS = 8 };
 
+/* No address space has more. Sizes and offsets in bytes stay below, so that a small multiple of one, or the
+ * sum of several, needs no check. */
+#define TGL_MAX_BYTES ((int64_t)1 << 56)
+
 typedef enum {
     TGL_PACKED,  /* row-major without gaps; dimensions of size 1, and empty tensors, may have any stride */
     TGL_ROWS,    /* the last dimension is packed; the others have any stride >= 0 */
     TGL_STRIDED  /* any stride, 0 and negative ones too */
 } tgl_layout;
 
-/* Not NULL, of one of `dtypes`, with `ndim` dimensions, laid out like `layout`, sizes >= 0, a byte
- * count that fits in 63 bits, on a device that the library serves, data aligned to its element (to
- * 8 bytes for wider ones) and not NULL unless the tensor is empty (or the thread prepares). Of an
- * empty tensor neither strides nor data are looked at. */
+/* Not NULL, of one of `dtypes`, with `ndim` dimensions, laid out like `layout`, sizes >= 0, fewer
+ * than TGL_MAX_BYTES bytes and no offset beyond, on a device that the library serves, data aligned to
+ * its element (to 8 bytes for wider ones) and not NULL unless the tensor is empty (or the thread
+ * prepares). Of an empty tensor neither strides nor data are looked at. */
 tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int ndim, tgl_layout layout);
 
 /* A dry run of this thread's calls (prepare mode): arguments are checked, but data may be NULL and is

@@ -58,7 +58,7 @@ static tgl_status run_on_cpu(const expand_problem *p)
     const int64_t bytes = p->row_bytes + 4 * p->num_sf;
     TGL_TRY(tgl_parallel_rows(p->num_positions, bytes, cpu_padding, p));
     if (p->num_tokens == 0 || p->num_topk == 0) return TGL_OK;
-    return tgl_parallel_rows(p->num_tokens, bytes * (p->num_topk + 1), cpu_tokens, p);
+    return tgl_parallel_rows(p->num_tokens, tgl_saturating_product(bytes, p->num_topk + 1), cpu_tokens, p);
 }
 
 /* ---- checks ---- */

@@ -246,6 +246,6 @@ tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const D
     };
     if (!tgl_on_cpu(x)) return run_on_cuda(&typed, x, stream);
     const int64_t column_bytes = typed.p.num_topk * REDUCE_BYTES(x_type) + REDUCE_BYTES(out_type);
-    const int64_t row_bytes = column_bytes * out->shape[1];
+    const int64_t row_bytes = tgl_saturating_product(column_bytes, out->shape[1]);
     return tgl_parallel_rows(num_tokens, row_bytes, cpu_function(), &typed);
 }

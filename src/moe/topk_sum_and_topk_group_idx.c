@@ -78,7 +78,7 @@ static tgl_status run_on_cpu(const problem *p)
 {
     const int64_t scans =
         tgl_ceil_div(p->num_topk_groups, TGL_BEST_MAX) * tgl_ceil_div(p->num_topk_sum, TGL_BEST_MAX);
-    const int64_t row_bytes = 4 * p->num_groups * p->experts_per_group * scans;
+    const int64_t row_bytes = tgl_saturating_product(4 * p->num_groups * p->experts_per_group, scans);
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }
 

@@ -23,3 +23,12 @@ TEST(ceil_div)
                                    (long long)a, (long long)b, (long long)tgl_ceil_div(a, b));
     CHECK_INT(tgl_ceil_div(INT64_MAX, 2), (int64_t)1 << 62);
 }
+
+TEST(saturating_product)
+{
+    CHECK_INT(tgl_saturating_product(0, INT64_MAX), 0);
+    CHECK_INT(tgl_saturating_product(3, 5), 15);
+    CHECK_INT(tgl_saturating_product((int64_t)1 << 31, (int64_t)1 << 31), (int64_t)1 << 62);
+    CHECK_INT(tgl_saturating_product((int64_t)1 << 32, (int64_t)1 << 31), INT64_MAX);
+    CHECK_INT(tgl_saturating_product(INT64_MAX, INT64_MAX), INT64_MAX);
+}

@@ -71,17 +71,17 @@ TEST(sizes)
           "x: shape is [3, -5], want sizes >= 0");
     FAILS(tgl_expect("x", make(&t, TGL_F32, 2, SHAPE(0, -1)), TGL_F32, 2, TGL_PACKED),
           "x: shape is [0, -1], want sizes >= 0");
-    /* 2^63 bytes are one too many, one element fewer is not */
+    /* 2^56 bytes are one too many, one element fewer is not */
     make(&t, TGL_U8, 2, SHAPE(1, 1));
     t.t.strides = NULL;
     t.shape[0] = (int64_t)1 << 62, t.shape[1] = 2;
     FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_PACKED),
-          "x: shape is [4611686018427387904, 2], want fewer than 2^63 bytes");
-    t.shape[0] = INT64_MAX, t.shape[1] = 1;
+          "x: shape is [4611686018427387904, 2], want fewer than 2^56 bytes");
+    t.shape[0] = ((int64_t)1 << 56) - 1, t.shape[1] = 1;
     CHECK_OK(tgl_expect("x", &t.t, TGL_U8, 2, TGL_PACKED));
     t.t.dtype = tgl_dtype_to_dlpack(TGL_U16);
     FAILS(tgl_expect("x", &t.t, TGL_U16, 2, TGL_PACKED),
-          "x: shape is [9223372036854775807, 1], want fewer than 2^63 bytes");
+          "x: shape is [72057594037927935, 1], want fewer than 2^56 bytes");
     /* empty: the other sizes may be anything */
     t.shape[0] = INT64_MAX, t.shape[1] = 0;
     CHECK_OK(tgl_expect("x", &t.t, TGL_U16, 2, TGL_PACKED));
@@ -139,16 +139,28 @@ TEST(layouts)
     make(&t, TGL_U8, 2, SHAPE(3, 5));
     t.strides[0] = INT64_MAX / 2 + 1;
     FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_STRIDED),
-          "x: strides are [4611686018427387904, 1], want offsets that fit in 63 bits");
+          "x: strides are [4611686018427387904, 1], want offsets below 2^56 bytes");
     FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_ROWS),
-          "x: strides are [4611686018427387904, 1], want offsets that fit in 63 bits");
+          "x: strides are [4611686018427387904, 1], want offsets below 2^56 bytes");
     t.strides[0] = INT64_MIN;
     FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_STRIDED),
-          "x: strides are [-9223372036854775808, 1], want offsets that fit in 63 bits");
+          "x: strides are [-9223372036854775808, 1], want offsets below 2^56 bytes");
     t.strides[0] = (INT64_MAX - 4) / 2;
     t.t.dtype = tgl_dtype_to_dlpack(TGL_F32);
     FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED),
-          "x: strides are [4611686018427387901, 1], want offsets that fit in 63 bits");
+          "x: strides are [4611686018427387901, 1], want offsets below 2^56 bytes");
+    /* no memory has so much, and twice as much would not fit in 64 bits */
+    const int64_t most = ((int64_t)1 << 56) / 4 / 2;
+    t.strides[0] = most;
+    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS),
+          "x: strides are [9007199254740992, 1], want offsets below 2^56 bytes");
+    t.strides[0] = most - 3;
+    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS));
+    t.strides[0] = -most;
+    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED),
+          "x: strides are [-9007199254740992, 1], want offsets below 2^56 bytes");
+    t.strides[0] = 1 - most;
+    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED));
 }
 
 TEST(data)
@@ -471,5 +483,5 @@ TEST(long_messages_are_cut)
     for (int i = 0; i < 8; i++) t.shape[i] = INT64_MAX - i;
     CHECK_FAILS(tgl_expect("x", &t.t, TGL_F32, 8, TGL_PACKED), TGL_ERR_ARGUMENT, NULL);
     CHECK(!strncmp(tgl_last_error(), "x: shape is [9223372036854775807, 9223372036854775806, ", 55));
-    CHECK(strstr(tgl_last_error(), "want fewer than 2^63 bytes") != NULL);
+    CHECK(strstr(tgl_last_error(), "want fewer than 2^56 bytes") != NULL);
 }

@@ -119,6 +119,20 @@ TEST(follows_the_mapping)       /* that get_fused_mapping makes: row p is that o
     }
 }
 
+TEST(rows_that_no_memory_has)   /* and that nobody asks for: how much work they would be is no overflow */
+{
+    enum { TOPK = 1023 };
+    const int64_t hidden = (int64_t)1 << 55;
+    int32_t positions[TOPK], expert = 0;
+    memset(positions, -1, sizeof positions);
+    tensor x, pos, experts, out;
+    make(&x, (void *)(uintptr_t)hidden, cpu, TGL_U8, 2, SHAPE(1, hidden));
+    make(&out, (void *)(uintptr_t)(4 * hidden), cpu, TGL_U8, 2, SHAPE(1, hidden));
+    make(&pos, positions, cpu, TGL_I32, 2, SHAPE(1, TOPK));
+    make(&experts, &expert, cpu, TGL_I32, 1, SHAPE(1));
+    CHECK_OK(tgl_moe_expand_to_fused(&x.t, &pos.t, &experts.t, &out.t, NULL));
+}
+
 TEST(num_sms)
 {
     check_num_sms(rows, (const char *const[]){

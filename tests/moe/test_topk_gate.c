@@ -156,13 +156,13 @@ TEST(errors)
     TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "48", INDEX);
     ERROR(c.scores.shape[0] = -1, "scores: shape is [-1, 5], want sizes >= 0");
     ERROR(c.scores.shape[0] = (int64_t)1 << 62,
-          "scores: shape is [4611686018427387904, 5], want fewer than 2^63 bytes");
+          "scores: shape is [4611686018427387904, 5], want fewer than 2^56 bytes");
     ERROR(c.scores.strides[1] = 2,
           "scores: strides are [5, 2], want 1 in the last dimension and >= 0 in the others");
     ERROR(c.scores.strides[0] = -5,
           "scores: strides are [-5, 1], want 1 in the last dimension and >= 0 in the others");
     ERROR(c.scores.strides[0] = INT64_MAX,
-          "scores: strides are [9223372036854775807, 1], want offsets that fit in 63 bits");
+          "scores: strides are [9223372036854775807, 1], want offsets below 2^56 bytes");
     ERROR(c.scores.shape[1] = (int64_t)1 << 31,
           "scores: shape is [3, 2147483648], want [3, 0..2147483647]");
     ERROR(c.idx.strides[0] = 3, "topk_idx: strides are [3, 1], want [2, 1]");

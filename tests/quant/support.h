@@ -91,8 +91,10 @@ static inline unsigned code_of_pair(close_pair p, bool is_combined)
     ERROR(c.member.strides[0] = -256,                                                              \
           name ": strides are [-256, 1], want 1 in the last dimension and >= 0 in the others");    \
     ERROR(c.member.shape[0] = -1, name ": shape is [-1, " row "], want sizes >= 0");               \
+    ERROR(c.member.strides[0] = (int64_t)1 << 60,                                                  \
+          name ": strides are [1152921504606846976, 1], want offsets below 2^56 bytes");           \
     ERROR(c.member.strides[0] = INT64_MAX,                                                         \
-          name ": strides are [9223372036854775807, 1], want offsets that fit in 63 bits")
+          name ": strides are [9223372036854775807, 1], want offsets below 2^56 bytes")
 
 /* Params that every op reads. */
 #define PARAMS_ERRORS()                                                   \

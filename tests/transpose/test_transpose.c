@@ -271,12 +271,15 @@ TEST(errors)
     ERROR(c.x.shape[0] = 0; c.x.shape[1] = -1, "x: shape is [0, -1], want sizes >= 0");
     ERROR(c.x.shape[0] = INT64_MIN, "x: shape is [-9223372036854775808, 5], want sizes >= 0");
     ERROR(c.x.shape[0] = (int64_t)1 << 61; c.x.shape[1] = 2,
-          "x: shape is [2305843009213693952, 2], want fewer than 2^63 bytes");
+          "x: shape is [2305843009213693952, 2], want fewer than 2^56 bytes");
     ERROR(c.x.shape[0] = INT64_MAX; c.x.shape[1] = INT64_MAX,
-          "x: shape is [9223372036854775807, 9223372036854775807], want fewer than 2^63 bytes");
+          "x: shape is [9223372036854775807, 9223372036854775807], want fewer than 2^56 bytes");
     ERROR(c.x.strides[0] = (int64_t)1 << 62,
-          "x: strides are [4611686018427387904, 1], want offsets that fit in 63 bits");
-    ERROR(c.x.strides[1] = INT64_MIN, "x: strides are [5, -9223372036854775808], want offsets that fit in 63 bits");
+          "x: strides are [4611686018427387904, 1], want offsets below 2^56 bytes");
+    /* offsets that a product or a negation would take past 63 bits */
+    ERROR(c.x.shape[0] = 2; c.x.strides[0] = -((int64_t)1 << 61),
+          "x: strides are [-2305843009213693952, 1], want offsets below 2^56 bytes");
+    ERROR(c.x.strides[1] = INT64_MIN, "x: strides are [5, -9223372036854775808], want offsets below 2^56 bytes");
     ERROR(c.out.strides[0] = 4, "out: strides are [4, 1], want [3, 1]");
     ERROR(c.out.strides[0] = 1; c.out.strides[1] = 5, "out: strides are [1, 5], want [3, 1]");
     ERROR(c.out.strides[0] = 0, "out: strides are [0, 1], want [3, 1]");
@@ -292,8 +295,8 @@ TEST(errors_batched)
     ERROR(c.out.shape[0] = 1, "out: shape is [1, 5, 3], want [2, 5, 3]");
     ERROR(c.out.shape[1] = 3; c.out.shape[2] = 5; c.out.strides[1] = 5, "out: shape is [2, 3, 5], want [2, 5, 3]");
     ERROR(c.x.shape[2] = -5, "x: shape is [2, 3, -5], want sizes >= 0");
-    ERROR(c.x.shape[0] = (int64_t)1 << 60, "x: shape is [1152921504606846976, 3, 5], want fewer than 2^63 bytes");
-    ERROR(c.x.strides[0] = INT64_MAX, "x: strides are [9223372036854775807, 5, 1], want offsets that fit in 63 bits");
+    ERROR(c.x.shape[0] = (int64_t)1 << 60, "x: shape is [1152921504606846976, 3, 5], want fewer than 2^56 bytes");
+    ERROR(c.x.strides[0] = INT64_MAX, "x: strides are [9223372036854775807, 5, 1], want offsets below 2^56 bytes");
     ERROR(c.out.strides[0] = 16, "out: strides are [16, 3, 1], want [15, 3, 1]");
     ERROR(c.x.strides[0] = 0; c.out.t.data = (char *)c.x.t.data + 28, "out: memory is shared with x, want no overlap");
     ERROR(c.x.strides[0] = -15; c.out.t.data = (char *)c.x.t.data - 30,
