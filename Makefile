@@ -14,7 +14,7 @@ help:
 	@echo 'make run        builds, then shows what it can do on the best device here'
 	@echo 'make test       all that can be tested on this machine, in some minutes'
 	@echo 'make test-slow  the same without shortcuts: hours'
-	@echo 'make sanitize   compute-sanitizer over a few cases that launch every kernel; wants a GPU'
+	@echo 'make sanitize   all cases with shared memory scrubbed, a few under compute-sanitizer; wants a GPU'
 	@echo 'make clean      removes what was built; .venv stays'
 
 configure:
@@ -36,7 +36,7 @@ test-slow:
 	@python3 tests/run --slow
 
 sanitize: configure
-	@cmake --build build --parallel $(JOBS) --target quick_set
+	@cmake --build build --parallel $(JOBS) --target quick_set tegula_tool
 	@tests/sanitize
 
 clean:

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "scrub.h"
 
 /* ---- lists of parameters ---- */
 
@@ -183,11 +184,14 @@ static int64_t guard_bytes(void)
     return bytes;
 }
 
+int case_num_rounds(void) { return scrub_is_on() ? SCRUB_PATTERNS : 2; }
+
 /* Rounds differ, so that an element left unwritten, or a guard overwritten with the poison of one round,
  * shows in the other: first all ones, which is NaN in every float format, then bytes that differ from their
- * neighbours. */
+ * neighbours; or the patterns of scrub.h. */
 static unsigned char poison(int64_t i, int round)
 {
+    if (scrub_is_on()) return scrub_byte((scrub_pattern)round, i);
     return (unsigned char)(round == 0 ? 0xff : i * 157 + 59);
 }
 
@@ -417,6 +421,7 @@ void case_close(case_instance *k)
 
 tgl_status case_poison(case_instance *k, int round)
 {
+    if (scrub_is_on()) scrub_choose((scrub_pattern)round);
     for (int i = 0; i < k->problem.num_tensors; i++) {
         const case_tensor *t = &k->problem.tensors[i];
         if (t->name && t->role != CASE_IN) TGL_TRY(upload(k, i, t->initial, round));
@@ -544,6 +549,10 @@ tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_
     if (!k->has_answers) k->op->oracle(&k->problem);
     k->has_answers = true;
     TGL_TRY(backend_wait(k->on, k->arguments.stream));
+    if (k->problem.is_undecided) {
+        report->result = CASE_UNDECIDED;
+        snprintf(report->text, sizeof report->text, "the oracle has no answer: exp or log1p decides");
+    }
     for (int i = 0; i < k->problem.num_tensors && report->result == CASE_PASSED; i++) {
         const case_tensor *t = &k->problem.tensors[i];
         if (!t->name) continue;
@@ -572,22 +581,31 @@ static tgl_status one_round(case_instance *k, int round, case_report *report, ui
 case_result case_check(const case_op *op, const case_params *params, const backend *on, case_report *report)
 {
     case_instance *k;
-    uint64_t hash[2] = { 0 };
+    uint64_t hash = 0, first_hash = 0;
     *report = (case_report){ .result = CASE_PASSED };
     tgl_status status = case_open(op, params, on, &k);
     if (status != TGL_OK) {
         report->result = status == TGL_ERR_MEMORY ? CASE_SKIPPED : CASE_FAILED;
+        report->status = status;
         snprintf(report->text, sizeof report->text, "%s", tgl_last_error());
         return report->result;
     }
-    for (int round = 0; round < 2 && status == TGL_OK && report->result == CASE_PASSED; round++)
-        status = one_round(k, round, report, &hash[round]);
+    const int num_rounds = case_num_rounds();
+    for (int round = 0; round < num_rounds && status == TGL_OK && report->result == CASE_PASSED; round++) {
+        status = one_round(k, round, report, &hash);
+        if (round == 0) first_hash = hash;
+        if (status == TGL_OK && report->result == CASE_PASSED && hash != first_hash) {
+            report->result = CASE_FAILED;
+            snprintf(report->text, sizeof report->text, "two calls gave different bits");
+        }
+        const size_t n = strlen(report->text);
+        if (report->result == CASE_FAILED && scrub_is_on())
+            snprintf(report->text + n, sizeof report->text - n, " (pattern %s)", scrub_names[round]);
+    }
     if (status != TGL_OK) {
         report->result = CASE_FAILED;
+        report->status = status;
         snprintf(report->text, sizeof report->text, "%s: %s", tgl_status_name(status), tgl_last_error());
-    } else if (report->result == CASE_PASSED && hash[0] != hash[1]) {
-        report->result = CASE_FAILED;
-        snprintf(report->text, sizeof report->text, "two calls gave different bits");
     }
     case_close(k);
     return report->result;

@@ -95,6 +95,7 @@ struct case_problem {
     _Alignas(16) unsigned char scalars[CASE_SCALARS];   /* from setup to run: a params struct, say */
     char label[CASE_LABEL];         /* "transpose num_rows=64 ...": names a bench row, seeds the inputs */
     char error[128];                /* of a parameter that setup could not read */
+    bool is_undecided;              /* set by an oracle that has no answer: exp or log1p decides */
 };
 
 /* What `run` gets: tensors on a device, by the numbers that setup gave them (NULL where not given). */
@@ -195,10 +196,11 @@ void case_parallel(int64_t n, int64_t item_bytes, void (*f)(void *context, int64
 
 /* ---- one case on one device ---- */
 
-typedef enum { CASE_PASSED, CASE_FAILED, CASE_SKIPPED } case_result;
+typedef enum { CASE_PASSED, CASE_FAILED, CASE_SKIPPED, CASE_UNDECIDED } case_result;
 
 typedef struct {
     case_result result;
+    tgl_status status;  /* of a call that failed */
     char text[1024];  /* a failure: "out[3, 5]: is 0x3f80 (1), want 0x0000 (0); 2 of 96 elements differ" */
 } case_report;
 
@@ -228,7 +230,10 @@ tgl_status case_open_problem(const case_op *op, const case_problem *problem,
                              const backend *on, case_instance **out);
 void case_close(case_instance *k);
 
-/* Writes outputs, gaps and guards with the poison of this round (0 or 1), and initial values. */
+/* How often case_check() calls the op: twice, or while scrubbing (scrub.h) once per pattern. */
+int case_num_rounds(void);
+
+/* Writes outputs, gaps and guards with the poison of this round, and initial values. */
 tgl_status case_poison(case_instance *k, int round);
 
 /* One call of the op: enqueued on k->arguments.stream (the backend's, unless changed), not waited for. */
@@ -240,7 +245,8 @@ static inline tgl_status case_call(case_instance *k) { return k->op->run(&k->arg
  * bits. The status is that of waiting and copying. */
 tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_t *hash);
 
-/* All of it: two calls with different poison, which must also agree with each other. */
+/* All of it: calls with different poison, which must also agree with each other. CASE_UNDECIDED: the oracle
+ * has no answer, which in a list is a mistake. */
 case_result case_check(const case_op *op, const case_params *params, const backend *on, case_report *report);
 
 /* The call alone, on CUDA tensors without data: between tgl_prepare_begin and tgl_prepare_end it compiles

@@ -39,7 +39,7 @@ static inline void check_lines(const char *op_name, const char *const *lines, co
         REQUIRE(CHECK_OK(case_at(op, lines, i, &params)));
         case_params_text(op, &params, text, sizeof text);
         const case_result result = case_check(op, &params, b, &report);
-        CHECK_THAT(result != CASE_FAILED, "%s: %s %s: %s", b->name, op_name, text, report.text);
+        CHECK_THAT(result == CASE_PASSED || result == CASE_SKIPPED, "%s: %s %s: %s", b->name, op_name, text, report.text);
         if (result == CASE_SKIPPED && num_skipped++ == 0)
             printf("  %s: %s left out: %s\n", b->name, text, report.text);
     }

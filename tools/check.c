@@ -1,22 +1,33 @@
 /* SPDX-License-Identifier: MIT
  * check.c - are the results right? Every case against its oracle, on the CPU and on the GPU where there
- * is one. */
+ * is one: those of the lists, or with --random ones that nobody listed. With --scrub, launches find other
+ * contents in shared memory every time. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "bench/random.h"
+#include "bench/scrub.h"
+#include "cuda/jit.h"
 #include "tool.h"
 
 typedef struct {
+    bool slow, scrub;
+    int64_t num_random, seed, compiles; /* num_random < 0: the lists */
+} wishes;
+
+typedef struct {
+    const wishes *wishes;
     backend on;
-    char device[48];                /* "cuda:0 (emulated device)" */
-    const case_op *op;              /* of the counts */
+    char device[48];   /* "cuda:0 (emulated device)" */
+    const case_op *op; /* of the counts */
     int64_t done, passed, failed, skipped, all_failed;
-    char reason[256];               /* of the last skip */
+    char reason[256]; /* of the last skip */
     double begin;
     tool_table *table;
 } progress;
 
-static void finish_op(progress *p)
+static void finish_op(progress *p, const char *note)
 {
     if (!p->op) return;
     char passed[24], failed[64], skipped[300], seconds[24];
@@ -26,18 +37,43 @@ static void finish_op(progress *p)
     snprintf(skipped, sizeof skipped, "%lld%s%s", (long long)p->skipped, p->skipped ? ": " : "",
              p->skipped ? p->reason : "");
     snprintf(seconds, sizeof seconds, "%.1f", tool_seconds() - p->begin);
-    tool_table_row(p->table,
-                   (const char *const[]){ p->op->name, p->device, passed, failed, seconds, skipped });
+    tool_table_row(p->table, (const char *const[]){ p->op->name, p->device, passed, failed, seconds,
+                                                    note ? note : skipped });
     p->passed = p->failed = p->skipped = 0;
+}
+
+static void begin_op(progress *p, const case_op *op)
+{
+    p->op = op;
+    p->begin = tool_seconds();
+}
+
+/* An illegal address ends the context, and all that comes after it would fail. */
+static bool is_lost(const progress *p)
+{
+    return !backend_is_cpu(&p->on) && backend_wait(&p->on, p->on.stream) != TGL_OK;
+}
+
+/* TOOL_OK: go on. */
+static int note_failure(progress *p, const char *text, const case_report *report)
+{
+    p->failed++;
+    p->all_failed++;
+    tool_progress(NULL);
+    printf("%sfailed%s  %s %s on %s\n        %s\n        again: tegula check %s %s --device %s%s\n",
+           tool_red(), tool_plain(), p->op->name, text, p->device, report->text, p->op->name, text,
+           p->on.name, p->wishes->scrub ? " --scrub" : "");
+    if (report->status == TGL_OK || !is_lost(p)) return TOOL_OK;
+    printf("        %s is lost: nothing more is tried there\n", p->device);
+    return TOOL_FAILED;
 }
 
 static int visit(void *context, const case_op *op, const case_params *params)
 {
     progress *p = context;
     if (op != p->op) {
-        finish_op(p);
-        p->op = op;
-        p->begin = tool_seconds();
+        finish_op(p, NULL);
+        begin_op(p, op);
     }
     char text[CASE_LABEL];
     case_report report;
@@ -50,54 +86,150 @@ static int visit(void *context, const case_op *op, const case_params *params)
         snprintf(p->reason, sizeof p->reason, "%.255s", report.text);
         break;
     case CASE_FAILED:
-        p->failed++;
-        p->all_failed++;
-        tool_progress(NULL);
-        printf("%sfailed%s  %s %s on %s\n        %s\n", tool_red(), tool_plain(), op->name, text, p->device,
-               report.text);
-        break;
+    case CASE_UNDECIDED: return note_failure(p, text, &report);
     }
-    return 0;
+    return TOOL_OK;
 }
 
+/* ---- random cases ---- */
+
+/* Elements of a case's tensors: a few milliseconds of an oracle, or of an emulated kernel. */
+static int64_t max_elements(const backend *on)
+{
+    return on->is_emulated ? 1 << 12 : backend_is_cpu(on) ? 1 << 16 : 1 << 18;
+}
+
+typedef struct {
+    int64_t undecided, other_kernels, skipped;
+    case_redraws redraws;
+} passed_over;
+
+/* One draw. TOOL_OK: go on. */
+static int try_draw(progress *p, int64_t i, uint64_t compiled, passed_over *over)
+{
+    char text[CASE_LABEL];
+    case_params params;
+    case_report report;
+    const wishes *w = p->wishes;
+    if (!case_draw_legal(p->op, (uint64_t)w->seed, i, max_elements(&p->on), &params, &over->redraws))
+        return tool_failed(&tool_check, "%s: no case was found that it takes: %s", p->op->name,
+                           over->redraws.reason);
+    case_params_text(p->op, &params, text, sizeof text);
+    tool_progress("%s: %lld of %lld, %s %s", p->device, (long long)p->passed, (long long)w->num_random,
+                  p->op->name, text);
+    const bool may_compile = tgl_compile_count() - compiled < (uint64_t)w->compiles;
+    if (!may_compile) tgl_set_jit_mode(TGL_JIT_NEVER);
+    const case_result result = case_check(p->op, &params, &p->on, &report);
+    if (result == CASE_PASSED) p->passed++;
+    else if (result == CASE_UNDECIDED) over->undecided++;
+    else if (result == CASE_SKIPPED) over->skipped++;
+    else if (report.status == TGL_ERR_COMPILE && !may_compile) over->other_kernels++;
+    else if (report.status == TGL_ERR_ARGUMENT && !case_is_legal_with_data(p->op, &params))
+        over->redraws.refused++;
+    else return note_failure(p, text, &report);
+    return TOOL_OK;
+}
+
+/* So many calls of an op. A draw that cannot be tried is passed over and another one takes its place, up to
+ * a limit: there may be no kernels at all. */
+static int check_random(progress *p, const case_op *op)
+{
+    enum { DRAWS_PER_CALL = 50 };
+    const uint64_t compiled = tgl_compile_count();
+    const int64_t max_draws = DRAWS_PER_CALL * p->wishes->num_random;
+    passed_over over = { 0 };
+    char note[200];
+    int code = TOOL_OK;
+    const tgl_jit_mode mode = tgl_get_jit_mode();
+    begin_op(p, op);
+    for (int64_t i = 0; i < max_draws && p->passed + p->failed < p->wishes->num_random && code == TOOL_OK;
+         i++)
+        code = try_draw(p, i, compiled, &over);
+    tgl_set_jit_mode(mode);
+    snprintf(note, sizeof note, "%lld refused, %lld undecided, %lld of other kernels, %lld without memory",
+             (long long)over.redraws.refused, (long long)over.undecided, (long long)over.other_kernels,
+             (long long)over.skipped);
+    finish_op(p, note);
+    return code;
+}
+
+static int check_all_random(progress *p, const tool_words *words)
+{
+    const case_op *op;
+    int code = TOOL_OK;
+    for (int i = 0; words->num_ops == 0 && code == TOOL_OK && (op = case_op_at(i)); i++)
+        code = check_random(p, op);
+    for (int i = 0; i < words->num_ops && code == TOOL_OK; i++) code = check_random(p, words->ops[i]);
+    return code;
+}
+
+/* ---- the command ---- */
+
 /* All wanted cases on one device. */
-static int check_on(const char *device, const tool_words *words, bool slow, tool_table *table,
+static int check_on(const char *device, const tool_words *words, const wishes *w, tool_table *table,
                     int64_t *failed)
 {
-    progress p = { .table = table };
+    progress p = { .wishes = w, .table = table };
     int code = tool_open_device(&tool_check, device, &p.on);
     if (code != TOOL_OK) return code;
     snprintf(p.device, sizeof p.device, "%s%s", p.on.name, p.on.is_emulated ? " (emulated device)" : "");
-    const unsigned lists = TOOL_LIST(CASE_CHECK) | (slow ? TOOL_LIST(CASE_SLOW) : 0);
-    code = tool_each_case(&tool_check, words, lists, visit, &p);
+    scrub_set(w->scrub);
+    if (w->num_random >= 0) {
+        code = check_all_random(&p, words);
+    } else {
+        const unsigned lists = TOOL_LIST(CASE_CHECK) | (w->slow ? TOOL_LIST(CASE_SLOW) : 0);
+        code = tool_each_case(&tool_check, words, lists, visit, &p);
+        finish_op(&p, NULL);
+    }
     tool_progress(NULL);
-    finish_op(&p);
     *failed += p.all_failed;
     backend_close(&p.on);
     return code;
 }
 
+/* A whole number >= 0; without the option, *number is left alone. */
+static bool read_number(const char *option, const char *text, int64_t *number, int *code)
+{
+    char *end;
+    if (!text) return true;
+    *number = strtoll(text, &end, 10);
+    if (end != text && !*end && *number >= 0) return true;
+    *code = tool_usage(&tool_check, "--%s: is %s, want a whole number >= 0", option, text);
+    return false;
+}
+
 static int run(int argc, char **argv)
 {
-    const char *device = NULL;
-    bool slow = false;
+    const char *device = NULL, *random = NULL, *seed = NULL, *compiles = NULL;
+    wishes w = { .num_random = -1, .seed = 1, .compiles = 24 };
     const tool_option options[] = {
         { "device", "NAME", "cpu, cuda or cuda:1 (default: the CPU, and a GPU if any)", NULL, &device },
-        { "slow", NULL, "the slow cases too: more than 2^31 elements, all sizes", &slow, NULL },
+        { "slow", NULL, "the slow cases too: more than 2^31 elements, all sizes", &w.slow, NULL },
+        { "scrub", NULL, "five calls of each case; before every launch another pattern in shared memory",
+          &w.scrub, NULL },
+        { "random", "N", "not the lists: N cases of each op, sizes around its thresholds", NULL, &random },
+        { "seed", "S", "other random cases (default: 1)", NULL, &seed },
+        { "compiles", "N", "kernels of an op that random cases may compile (default: 24)", NULL, &compiles },
         { 0 },
     };
     tool_words words;
     int code;
     if (!tool_parse(&tool_check, options, argc, argv, &words, &code)) return code;
+    if (!read_number("random", random, &w.num_random, &code) || !read_number("seed", seed, &w.seed, &code) ||
+        !read_number("compiles", compiles, &w.compiles, &code))
+        return code;
+    if (random && (words.params[0] || w.slow))
+        return tool_usage(&tool_check, "--random: draws all parameters, so takes neither k=v nor --slow");
     static const char *const heads[] = { "op", "device", ">passed", ">failed", ">s", "skipped" };
-    tool_table *table = tool_table_new(6, heads);
+    static const char *const random_heads[] = { "op", "device", ">passed", ">failed", ">s", "drawn again" };
+    tool_table *table = tool_table_new(6, random ? random_heads : heads);
     int64_t failed = 0;
     backend cuda;
-    code = check_on(device ? device : "cpu", &words, slow, table, &failed);
+    code = check_on(device ? device : "cpu", &words, &w, table, &failed);
     if (code == TOOL_OK && !device) {
         if (backend_open("cuda", &cuda) == TGL_OK) {
             backend_close(&cuda);
-            code = check_on("cuda", &words, slow, table, &failed);
+            code = check_on("cuda", &words, &w, table, &failed);
         } else {
             printf("%snot on cuda: %s%s\n", tool_dim(), tgl_last_error(), tool_plain());
         }
@@ -107,5 +239,7 @@ static int run(int argc, char **argv)
     return failed ? TOOL_FAILED : code;
 }
 
-const tool_command tool_check = { "check", "[op...] [k=v ...] [--device NAME] [--slow]",
-                                  "are the results right, on the CPU and on the GPU", run };
+const tool_command tool_check = {
+    "check", "[op...] [k=v ...] [--device NAME] [--slow] [--scrub] [--random N [--seed S]]",
+    "are the results right, on the CPU and on the GPU", run
+};

@@ -116,7 +116,7 @@ static tgl_status show_large(const backend *on)
     tgl_status status = case_poison(k, 0);
     if (status == TGL_OK) status = case_call(k);
     if (status == TGL_OK) status = case_verify(k, 0, &report, NULL);
-    if (status == TGL_OK && report.result == CASE_FAILED)
+    if (status == TGL_OK && report.result != CASE_PASSED)
         status = tgl_fail(TGL_ERR_INTERNAL, "%s", report.text);
     tool_progress(NULL);
     if (status == TGL_OK) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The tests' own tools, bench/case.h: what they must catch, they catch. */
 #include "bench/case.h"
+#include "bench/scrub.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -231,6 +232,59 @@ static tgl_status run_copy(const case_arguments *a)
 }
 
 static size_t workspace_of_copy(const case_arguments *a) { return a->arg[0] ? 100 : 0; }
+
+static int num_calls;
+static tgl_status run_and_count(const case_arguments *a)
+{
+    num_calls++;
+    return run_copy(a);
+}
+
+/* Scrubbing: a call per pattern. An element that is not written is noticed, whatever it should have been:
+ * some pattern is not that. */
+TEST(scrubbed)
+{
+    static const case_op op = { .name = "copy", .params = "dtype=u8", .setup = setup_copy,
+                                .run = run_and_count, .oracle = oracle_copy, .workspace = workspace_of_copy };
+    static const struct { deed what; case_result result; const char *end; } deeds[] = {
+        { RIGHT, CASE_PASSED, "" },
+        { UNWRITTEN, CASE_FAILED, " (pattern ones)" },
+        { GAP, CASE_FAILED, " (pattern ones)" },
+    };
+    backend cpu;
+    case_params params;
+    CHECK_OK(backend_open("cpu", &cpu));
+    CHECK_OK(case_at(&op, (const char *const[]){ "", NULL }, 0, &params));
+    scrub_set(true);
+    for (size_t i = 0; i < sizeof deeds / sizeof *deeds; i++) {
+        now = deeds[i].what;
+        num_calls = 0;
+        CHECK_INT(case_check(&op, &params, &cpu, &report), deeds[i].result);
+        const size_t n = strlen(report.text), end = strlen(deeds[i].end);
+        CHECK_THAT(n >= end && !strcmp(report.text + n - end, deeds[i].end), "%s", report.text);
+        CHECK_INT(num_calls, now == RIGHT ? SCRUB_PATTERNS : 1);
+    }
+    scrub_set(false);
+    now = RIGHT;
+    num_calls = 0;
+    CHECK_INT(case_check(&op, &params, &cpu, &report), CASE_PASSED);
+    CHECK_INT(num_calls, 2);
+}
+
+TEST(patterns)
+{
+    bool has_small = false, differs = false;
+    for (int64_t b = 0; b < 4096; b += 4) {
+        uint32_t word[SCRUB_PATTERNS] = { 0 };
+        for (int p = 0; p < SCRUB_PATTERNS; p++)
+            for (int i = 0; i < 4; i++) word[p] |= (uint32_t)scrub_byte((scrub_pattern)p, b + i) << 8 * i;
+        CHECK(word[SCRUB_ONES] == UINT32_MAX && word[SCRUB_ZEROS] == 0 && word[SCRUB_LARGE] == 0x7f7f7f7f);
+        CHECK(word[SCRUB_INDICES] < 64);
+        has_small |= word[SCRUB_INDICES] > 0;
+        differs |= word[SCRUB_RANDOM] > 64 && word[SCRUB_RANDOM] != UINT32_MAX;
+    }
+    CHECK(has_small && differs);
+}
 
 TEST(check_catches)
 {

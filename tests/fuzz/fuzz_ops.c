@@ -2,10 +2,10 @@
  * fuzz_ops.c - every op of the case tables, with parameters, values and tensors made from any bytes. A
  * libFuzzer target; without libFuzzer, test_fuzz_ops.c runs the same function.
  *
- * An input is a case of an op's list. Some parameters are replaced, by those of other cases or by any small
- * number; values are those of the table or any; and one thing may be wrong: a tensor's size, stride, dtype,
- * dimensions, address or device, a tensor left out, a workspace too small. Every tensor is an allocation of
- * its own, so that a sanitizer sees a step beyond it. Of every call:
+ * An input is a case as bench/random.c draws it, where one number may be any other; values are those of the
+ * table or any; and one thing may be wrong: a tensor's size, stride, dtype, dimensions, address or device, a
+ * tensor left out, a workspace too small. Every tensor is an allocation of its own, so that a sanitizer sees a
+ * step beyond it. Of every call:
  *
  *   - It succeeds, or fails with a sentence that says what was wanted, and then nothing was written.
  *   - Two calls write the same elements with the same bits. Inputs, gaps between rows and the workspace are
@@ -14,7 +14,7 @@
  *     sentence, outputs. */
 #include <string.h>
 
-#include "bench/case.h"
+#include "bench/random.h"
 #include "fuzz.h"
 
 enum { MAX_ELEMENTS = 1 << 15 };        /* of all tensors: an emulated kernel takes its time */
@@ -44,64 +44,42 @@ static int64_t take_below(bytes *b, int64_t n)
     return n > 0 ? (int64_t)(high << 8 | take(b)) % n : 0;
 }
 
-static bool is_number(const char *text)
+static uint64_t take_number(void *context)
 {
-    char *end;
-    strtoll(text, &end, 10);
-    return end != text && !*end;
+    bytes *b = context;
+    const unsigned high = take(b);
+    return high << 8 | take(b);
 }
 
+/* One number may be any, even one that makes no sense. */
 static void take_params(bytes *b, const case_op *op, case_params *params)
 {
     static const int numbers[] = { -1, 0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 65, 100, 129 };
-    const char *const *list = op->lists[CASE_CHECK];
-    const int64_t count = case_count(list);
-    INSIST(case_at(op, list, take_below(b, count), params) == TGL_OK);
-    for (unsigned n = take(b) % 4; n > 0; n--) {
-        const unsigned how = take(b);
-        const int p = (int)(take(b) % (unsigned)params->count);
-        char *value = params->item[p].value;
-        case_params other;
-        if (how % 2 && is_number(value)) {
-            snprintf(value, CASE_WORD, "%d", numbers[take(b) % (sizeof numbers / sizeof *numbers)]);
-        } else {
-            INSIST(case_at(op, list, take_below(b, count), &other) == TGL_OK);
-            strcpy(value, other.item[p].value);
-        }
-    }
-}
-
-static double number_of(const case_params *params, const char *name, double if_none)
-{
-    for (int p = 0; p < params->count; p++)
-        if (!strcmp(params->item[p].name, name)) return strtod(params->item[p].value, NULL);
-    return if_none;
-}
-
-/* Tables draw a whole routing before they know their tensors. */
-static bool is_drawn_soon(const case_params *params)
-{
-    return number_of(params, "num_tokens", 1) * number_of(params, "num_topk", 1) *
-               number_of(params, "num_ranks", 1) < 1 << 20;
+    case_draw(op, &(case_source){ take_number, b }, params);
+    const unsigned how = take(b);
+    char *value = params->item[take(b) % (unsigned)params->count].value, *end;
+    strtoll(value, &end, 10);
+    if (how % 2 && !*end)
+        snprintf(value, CASE_WORD, "%d", numbers[take(b) % (sizeof numbers / sizeof *numbers)]);
 }
 
 /* Where the second of two ops refuses, the first has written. */
-static bool is_one_op(const case_params *params) { return number_of(params, "apart", 0) == 0; }
+static bool is_one_op(const case_params *params)
+{
+    for (int p = 0; p < params->count; p++)
+        if (!strcmp(params->item[p].name, "apart")) return !strcmp(params->item[p].value, "0");
+    return true;
+}
 
 static bool is_small(const case_problem *c)
 {
-    double elements = 0;
     for (int i = 0; i < c->num_tensors; i++) {
         const case_tensor *t = &c->tensors[i];
-        double reach = (double)t->offset;
         if (t->offset < 0) return false;
-        for (int d = 0; t->name && d < t->ndim; d++) {
+        for (int d = 0; t->name && d < t->ndim; d++)
             if (t->shape[d] < 0) return false;
-            reach += (double)t->shape[d] * (double)llabs(t->strides[d]);
-        }
-        elements += reach;
     }
-    return elements < MAX_ELEMENTS;
+    return case_elements(c) < MAX_ELEMENTS;
 }
 
 static int num_given(const case_problem *c)
@@ -386,7 +364,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     take_params(&b, in.op, &params);
     show_case(in.op, &params);
     inputs.no_case++;
-    if (!is_drawn_soon(&params) || !is_one_op(&params)) return 0;
+    if (!is_one_op(&params) || !case_is_small(in.op, &params, MAX_ELEMENTS)) return 0;
     if (case_make_problem(in.op, &params, &in.problem) != TGL_OK) return 0;
     const unsigned values = take(&b);
     take_fault(&b, &in);

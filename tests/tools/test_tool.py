@@ -82,6 +82,9 @@ def test_help_of_a_command(tegula, command):
     (["check", "--device", "gpu"], "tegula check: --device: is gpu, want cpu, cuda or cuda:<number>"),
     (["check", "transpose", "color=red"], "tegula check: transpose: has no parameter color; it has: "),
     (["check", "transpose", "num_rows=999999999"], "tegula check: no listed case has num_rows=999999999; "),
+    (["check", "--random", "-1"], "tegula check: --random: is -1, want a whole number >= 0"),
+    (["check", "--random", "5", "--seed", "x"], "tegula check: --seed: is x, want a whole number >= 0"),
+    (["check", "--random", "5", "dtype=bf16"], "tegula check: --random: draws all parameters, so takes neither k=v nor --slow"),
     (["bench", "--flush", "drain"], "tegula bench: --flush: is drain, want read or write"),
     (["bench", "--against", "nowhere.jsonl"], "tegula bench: --against: nowhere.jsonl: No such file or directory"),
     (["bench", "--from", "nowhere.jsonl"], "tegula bench: --from: nowhere.jsonl: No such file or directory"),
@@ -173,6 +176,24 @@ def test_check_slow_adds_the_slow_list(tegula):
     assert named.stdout.splitlines()[1].split()[2] == "1"
 
 
+def test_check_random(tegula):
+    """As many cases as asked for; the same seed draws the same ones."""
+    def rows(*words):
+        done = tegula("check", "moe_topk_gate", "transpose", "--random", "30", *words, "--device", "cpu")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [re.split(r"  +", line) for line in done.stdout.splitlines()[1:]]
+    first = rows()
+    assert [row[:4] for row in first] == [["moe_topk_gate", "cpu", "30", "0"], ["transpose", "cpu", "30", "0"]]
+    assert [row[5] for row in first] == [row[5] for row in rows("--seed", "1")]
+    assert first[0][5] != rows("--seed", "2")[0][5]
+    assert re.fullmatch(r"\d+ refused, \d+ undecided, 0 of other kernels, 0 without memory", first[0][5])
+
+
+def test_check_scrub(tegula):
+    done = tegula("check", "quant_per_block_cast", "--scrub", "--device", "cpu")
+    assert done.returncode == 0 and int(done.stdout.splitlines()[1].split()[2]) > 100, done.stdout + done.stderr
+
+
 def test_compile_fills_a_cache_once(tegula, tmp_path):
     if not re.search(r"^nvrtc +\d+\.\d+", tegula("info").stdout, re.M):
         pytest.skip("no NVRTC here")
@@ -225,6 +246,14 @@ def test_the_emulated_device_is_named_and_never_timed(tegula, emulated):
     assert refused.stderr == "tegula bench: cuda:0: is the emulated device, which has no time worth measuring\n"
     chosen = tegula("bench", *SMALL, "--quick", "--json", "rows.jsonl", env=emulated)
     assert chosen.returncode == 0 and "times: clock" in chosen.stdout      # the CPU, where nothing else is asked for
+
+
+def test_check_random_on_the_emulated_device(tegula, emulated):
+    """One kernel may be compiled; of cases with others it says so."""
+    done = tegula("check", "transpose", "--random", "10", "--compiles", "1", "--scrub", "--device", "cuda", env=emulated)
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = re.split(r"  +", done.stdout.splitlines()[1])
+    assert row[:4] == ["transpose", "cuda:0 (emulated device)", "10", "0"] and not row[5].endswith(" 0 of other kernels")
 
 
 def test_check_on_the_emulated_device(tegula, emulated):

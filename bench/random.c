@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+#include "random.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "core/tensor.h"
+
+/* ---- what a parameter may be ---- */
+
+typedef struct {
+    const case_op *op;
+    int count[CASE_MAX_PARAMS];
+    char (*values[CASE_MAX_PARAMS])[CASE_WORD]; /* each once */
+} vocabulary;
+
+static void learn(vocabulary *v, int p, const char *value)
+{
+    for (int i = 0; i < v->count[p]; i++)
+        if (!strcmp(v->values[p][i], value)) return;
+    v->values[p] = realloc(v->values[p], (size_t)(v->count[p] + 1) * sizeof *v->values[p]);
+    if (!v->values[p]) abort();
+    strcpy(v->values[p][v->count[p]++], value);
+}
+
+static void learn_lists(vocabulary *v)
+{
+    case_params params;
+    for (int l = 0; l < CASE_NUM_LISTS; l++)
+        for (int64_t i = 0; i < case_count(v->op->lists[l]); i++) {
+            if (case_at(v->op, v->op->lists[l], i, &params) != TGL_OK) abort();
+            for (int p = 0; p < params.count; p++) learn(v, p, params.item[p].value);
+        }
+    for (const case_threshold *t = case_thresholds; t->op; t++) {
+        char value[CASE_WORD];
+        snprintf(value, sizeof value, "%" PRId64, t->value);
+        for (int p = 0; p < params.count && !strcmp(t->op, v->op->name); p++)
+            if (!strcmp(params.item[p].name, t->param)) learn(v, p, value);
+    }
+}
+
+/* Learnt once. One thread draws. */
+static const vocabulary *vocabulary_of(const case_op *op)
+{
+    enum { MAX_OPS = 128 };
+    static vocabulary known[MAX_OPS];
+    static int num_known;
+    for (int i = 0; i < num_known; i++)
+        if (known[i].op == op) return &known[i];
+    if (num_known == MAX_OPS) abort();
+    known[num_known].op = op;
+    learn_lists(&known[num_known]);
+    return &known[num_known++];
+}
+
+/* ---- draws ---- */
+
+static int64_t below(const case_source *s, int64_t n)
+{
+    const uint64_t bits = s->next(s->context);
+    return n > 0 ? (int64_t)(bits % (uint64_t)n) : 0;
+}
+
+static bool is_number(const char *text, int64_t *number)
+{
+    char *end;
+    *number = strtoll(text, &end, 10);
+    return end != text && !*end;
+}
+
+/* One step to either side, or any number up to it, a small one as likely as a large one. */
+static int64_t nudge(const case_source *s, int64_t number)
+{
+    switch (below(s, 4)) {
+    case 1: return number + 1;
+    case 2: return number - 1;
+    case 3: {
+        int bits = 0;
+        while (number >> bits > 0) bits++;
+        const int64_t drawn = below(s, (int64_t)2 << below(s, bits));
+        return drawn < number ? drawn : number;
+    }
+    default: return number;
+    }
+}
+
+static void draw_value(const vocabulary *v, const case_source *s, int p, char value[CASE_WORD])
+{
+    int64_t number;
+    strcpy(value, v->values[p][below(s, v->count[p])]);
+    if (!is_number(value, &number) || number <= 0) return; /* -1 is a word of its own */
+    snprintf(value, CASE_WORD, "%" PRId64, nudge(s, number));
+}
+
+void case_draw(const case_op *op, const case_source *source, case_params *params)
+{
+    const vocabulary *v = vocabulary_of(op);
+    const char *const *list = op->lists[CASE_CHECK];
+    if (case_at(op, list, below(source, case_count(list)), params) != TGL_OK) abort();
+    for (int64_t n = below(source, params->count / 2 + 2); n > 0; n--) {
+        const int p = (int)below(source, params->count);
+        draw_value(v, source, p, params->item[p].value);
+    }
+}
+
+/* ---- is it small, is it legal ---- */
+
+static double number_of(const case_params *params, const char *name)
+{
+    int64_t number;
+    for (int p = 0; p < params->count; p++)
+        if (!strcmp(params->item[p].name, name) && is_number(params->item[p].value, &number))
+            return (double)number;
+    return 1;
+}
+
+double case_elements(const case_problem *c)
+{
+    double elements = 0;
+    for (int i = 0; i < c->num_tensors; i++) {
+        const case_tensor *t = &c->tensors[i];
+        if (!t->name) continue;
+        double reach = (double)t->offset, count = 1; /* a loop over empty rows takes time, too */
+        for (int d = 0; d < t->ndim; d++) {
+            reach += (double)llabs(t->shape[d]) * (double)llabs(t->strides[d]);
+            count *= t->shape[d] ? (double)llabs(t->shape[d]) : 1;
+        }
+        elements += reach > count ? reach : count;
+    }
+    return elements;
+}
+
+/* Tables draw a whole routing before they know their tensors. */
+static bool is_drawn_soon(const case_params *params, int64_t max_elements)
+{
+    return number_of(params, "num_tokens") * number_of(params, "num_topk") * number_of(params, "num_ranks") <=
+           (double)max_elements;
+}
+
+bool case_is_small(const case_op *op, const case_params *params, int64_t max_elements)
+{
+    if (!is_drawn_soon(params, max_elements)) return false;
+    case_problem *c = malloc(sizeof *c);
+    if (!c) abort();
+    const bool is_small =
+        case_make_problem(op, params, c) != TGL_OK || case_elements(c) <= (double)max_elements;
+    free(c);
+    return is_small; /* one that `setup` refuses takes no time at all */
+}
+
+static tgl_status judge(const case_op *op, const case_params *params, case_problem *c)
+{
+    DLTensor tensors[CASE_MAX_TENSORS];
+    case_arguments a = { .problem = c };
+    TGL_TRY(case_make_problem(op, params, c));
+    for (int i = 0; i < c->num_tensors; i++) {
+        case_tensor *t = &c->tensors[i];
+        if (!t->name) continue;
+        if (t->offset < 0) return tgl_fail(TGL_ERR_ARGUMENT, "%s: offset is negative", t->name);
+        for (int d = 0; d < t->ndim; d++)
+            if (t->shape[d] < 0) return tgl_fail(TGL_ERR_ARGUMENT, "%s: size %d is negative", t->name, d);
+        tensors[i] = (DLTensor){ NULL,     { (DLDeviceType)TGL_DL_CPU, 0 },
+                                 t->ndim,  tgl_dtype_to_dlpack(t->dtype),
+                                 t->shape, t->strides,
+                                 0 };
+        a.arg[i] = &tensors[i];
+    }
+    tgl_set_dry_run(true);
+    if (op->workspace) a.workspace_bytes = op->workspace(&a);
+    const tgl_status status = op->run(&a);
+    tgl_set_dry_run(false);
+    return status;
+}
+
+bool case_is_legal(const case_op *op, const case_params *params)
+{
+    case_problem *c = malloc(sizeof *c);
+    if (!c) abort();
+    const tgl_status status = judge(op, params, c);
+    free(c);
+    return status == TGL_OK;
+}
+
+bool case_is_legal_with_data(const case_op *op, const case_params *params)
+{
+    backend cpu;
+    case_instance *k;
+    if (backend_open("cpu", &cpu) != TGL_OK || case_open(op, params, &cpu, &k) != TGL_OK) return false;
+    const tgl_status status = case_call(k);
+    case_close(k);
+    return status == TGL_OK;
+}
+
+/* ---- draws of a seed ---- */
+
+typedef struct {
+    uint64_t seed;
+    int64_t count;
+} dice;
+
+static uint64_t roll(void *context)
+{
+    dice *d = context;
+    return case_random(d->seed, d->count++);
+}
+
+/* A smaller value for some number, until the case is small. False: it does not get there. */
+static bool shrink(const case_op *op, const case_source *s, int64_t max_elements, case_params *params)
+{
+    for (int step = 0; step < 200; step++) {
+        if (case_is_small(op, params, max_elements)) return true;
+        const int p = (int)below(s, params->count);
+        const vocabulary *v = vocabulary_of(op);
+        int64_t was, number;
+        const char *other = v->values[p][below(s, v->count[p])];
+        if (!is_number(params->item[p].value, &was) || was <= 1) continue;
+        if (!is_number(other, &number) || number >= was || number < 0) number = was / 2;
+        snprintf(params->item[p].value, CASE_WORD, "%" PRId64, number);
+    }
+    return false;
+}
+
+bool case_draw_legal(const case_op *op, uint64_t seed, int64_t i, int64_t max_elements, case_params *params,
+                     case_redraws *redraws)
+{
+    enum { MAX_DRAWS = 10000, MIN_BITS = 6 };
+    dice d = { case_random(case_random(case_seed(op->name), (int64_t)seed), i), 0 };
+    const case_source source = { roll, &d };
+    int bits = MIN_BITS;
+    while (max_elements >> bits > 1) bits++;
+    for (int draw = 0; draw < MAX_DRAWS; draw++) {
+        /* most are small, since those show as much in less time */
+        const int64_t limit = (int64_t)1 << (MIN_BITS + below(&source, bits - MIN_BITS + 1));
+        case_draw(op, &source, params);
+        if (shrink(op, &source, limit, params) && case_is_legal(op, params)) return true;
+        redraws->refused++;
+        snprintf(redraws->reason, sizeof redraws->reason, "%s", tgl_last_error());
+    }
+    return false;
+}

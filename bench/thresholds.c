@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT
+ * thresholds.c - sizes at which an op's plan takes another kernel or another launch shape, read from the
+ * headers that op.c and op.cu share. Random cases are drawn around them, one below and one above; what an
+ * op's lists name is drawn, too. Where a plan looks at a product (tokens * topk, rows * columns), one
+ * factor is given for a common other one. */
+#include "random.h"
+
+#include "moe/expand_to_fused.h"
+#include "moe/gate.h"
+#include "moe/get_fused_mapping.h"
+#include "moe/histogram_kernel.h"
+#include "moe/inplace_unique_group_indices.h"
+#include "moe/map.h"
+#include "moe/normalize_weight.h"
+#include "moe/reduce_fused.h"
+#include "moe/route.h"
+#include "quant/group.h"
+#include "quant/per_block_cast_lossless.h"
+#include "quant/per_channel_cast.h"
+#include "quant/per_token_cast.h"
+#include "quant/strip.h"
+#include "quant/swiglu_backward_and_per_token_cast.h"
+#include "quant/swiglu_forward_and_per_token_cast.h"
+#include "quant/unpack_from_e2m1fn_x2.h"
+
+#define WARP 32
+
+const case_threshold case_thresholds[] = {
+    { "transpose", "num_rows", 32 },
+    { "transpose", "num_rows", 64 },
+    { "transpose", "num_rows", 128 },
+    { "transpose", "num_cols", 32 },
+    { "transpose", "num_cols", 64 },
+    { "transpose", "num_cols", 256 },
+    { "batched_transpose", "num_rows", 32 },
+    { "batched_transpose", "num_cols", 32 },
+    { "batched_transpose", "num_cols", 128 },
+
+    { "moe_topk_gate", "num_experts", GATE_MAX_EXPERTS },
+    { "moe_topk_gate", "num_topk", GATE_MAX_SLOTS },
+    { "moe_topk_gate", "num_tokens", 512 },         /* a warp, four or GATE_WARPS of a block */
+    { "moe_topk_gate", "num_tokens", 2048 },
+    { "moe_topk_sum_and_topk_group_idx", "num_groups", GATE_MAX_GROUPS },
+    { "moe_topk_sum_and_topk_group_idx", "experts_per_group", WARP },
+    { "moe_mask_indices_by_tp", "num_tokens", 128 },
+    { "moe_normalize_weight", "num_topk", NORMALIZE_VECTORS_TOPK },
+    { "moe_normalize_weight", "num_topk", NORMALIZE_MAX_TOPK },
+    { "moe_normalize_weight", "num_tokens", NORMALIZE_MANY_TOKENS },
+    { "moe_inplace_unique_group_indices", "num_tokens", UNIQUE_ROWS },
+    { "moe_inplace_unique_group_indices", "num_topk", UNIQUE_MAX_TOPK },
+
+    { "moe_top2_sum_gate", "num_experts", GATE_MAX_EXPERTS },
+    { "moe_top2_sum_gate", "num_groups", GATE_MAX_GROUPS },
+    { "moe_top2_sum_gate", "num_topk", GATE_MAX_SLOTS },
+    { "moe_top2_sum_gate", "num_topk", 12 },        /* of top2_sum_gate_many */
+    { "moe_top2_sum_gate", "num_experts", 128 },
+    { "moe_top2_sum_gate", "num_experts", 256 },
+    { "moe_top2_sum_gate", "num_tokens", 256 },     /* of top2_sum_gate_mapped */
+    { "moe_top2_sum_gate", "num_tokens", 512 },
+    { "moe_top2_sum_gate", "num_tokens", 1024 },
+    { "moe_top2_sum_gate", "num_tokens", 2048 },
+    { "moe_top2_sum_gate", "num_tokens", 4096 },
+    { "moe_hash_gate", "num_experts", GATE_MAX_EXPERTS },
+    { "moe_hash_gate", "num_topk", GATE_MAX_SLOTS },
+    { "moe_hash_gate", "num_tokens", 512 },
+    { "moe_hash_gate", "num_tokens", 2048 },
+    { "moe_route", "num_tokens", ROUTE_ALONE },
+    { "moe_route", "num_tokens", ROUTE_SMALL_CLUSTER_TOKENS },
+    { "moe_route", "num_tokens", ROUTE_MAX_TOKENS },
+    { "moe_route", "num_tokens", MAP_MAX_PAIRS / 32 },
+    { "moe_route", "num_experts", GATE_MAX_EXPERTS },
+    { "moe_route", "num_topk", GATE_MAX_SLOTS },
+
+    { "moe_group_count", "num_groups", HISTOGRAM_SHARED_BINS },
+    { "moe_aux_fi", "num_experts", HISTOGRAM_SHARED_BINS },
+    { "moe_get_fused_mapping", "num_tokens", MAP_SMALL_PAIRS / 8 },
+    { "moe_get_fused_mapping", "num_tokens", MAP_MAX_PAIRS / 8 },
+    { "moe_get_fused_mapping", "num_tokens", MAP_LARGE_TILE / 8 },
+    { "moe_get_fused_mapping", "num_experts", MAP_DIRECT_EXPERTS },
+    { "moe_get_fused_mapping", "num_experts", MAP_SMALL_EXPERTS },
+    { "moe_get_fused_mapping", "num_experts", 1 << MAP_LARGE_BITS },
+    { "moe_expand_to_fused", "num_tokens", EXPAND_EARLY_TOKENS },
+    { "moe_expand_to_fused", "num_tokens", EXPAND_FEW_ROWS / 2 },
+    { "moe_expand_to_fused", "num_tokens", EXPAND_BULK_MANY / 2 },
+    { "moe_expand_to_fused", "num_topk", WARP },
+    { "moe_expand_to_fused", "hidden", EXPAND_BULK_FEW_BYTES / 2 },
+    { "moe_expand_to_fused_with_sf", "num_tokens", EXPAND_EARLY_TOKENS },
+    { "moe_expand_to_fused_with_sf", "num_tokens", EXPAND_FEW_ROWS / 2 },
+    { "moe_expand_to_fused_with_sf", "num_tokens", EXPAND_SF_SLOTS / 8 },
+    { "moe_expand_to_fused_with_sf", "hidden", EXPAND_BULK_FEW_BYTES },
+    { "moe_reduce_fused", "num_tokens", 512 },
+    { "moe_reduce_fused", "num_tokens", REDUCE_BLOCKS },
+    { "moe_reduce_fused", "num_topk", 8 },
+    { "moe_reduce_fused", "num_topk", WARP },
+    { "moe_reduce_fused", "hidden", REDUCE_BULK_THREADS },
+
+    { "quant_per_token_cast", "num_rows", TOKEN_WARPS },
+    { "quant_per_token_cast", "num_cols", GROUP_LARGE },
+    { "quant_per_token_cast", "num_cols", TOKEN_ANY_GROUPS },
+    { "quant_per_token_cast_with_precomputed_sf", "num_rows", TOKEN_WARPS },
+    { "quant_per_token_cast_with_precomputed_sf", "num_cols", GROUP_LARGE },
+    { "quant_per_block_cast", "num_rows", 128 },
+    { "quant_per_block_cast", "num_per_channels", GROUP_LARGE },
+    { "quant_per_block_cast_with_precomputed_sf", "num_rows", 128 },
+    { "quant_per_block_cast_lossless", "num_cols", LOSSLESS_VALUES },
+    { "quant_per_block_cast_lossless", "num_cols", LOSSLESS_VALUES * LOSSLESS_THREADS },
+    { "quant_per_channel_cast", "num_rows", CHANNEL_TILE_ROWS },
+    { "quant_per_channel_cast", "num_rows", CHANNEL_LONG_ROWS },
+    { "quant_per_channel_cast", "num_rows", CHANNEL_TALL_ROWS },
+    { "quant_per_channel_cast", "num_cols", STRIP_THREADS },
+    { "quant_per_channel_cast_and_transpose", "num_rows", CHANNEL_TILE_ROWS },
+    { "quant_per_channel_cast_and_transpose", "num_rows", CHANNEL_LONG_ROWS },
+    { "quant_per_channel_cast_and_transpose", "num_cols", STRIP_THREADS },
+    { "quant_cast_back", "num_rows", 128 },
+    { "quant_cast_back", "num_cols", 1024 },
+    { "quant_unpack_from_e2m1fn_x2", "num_bytes", UNPACK_THREADS },
+    { "quant_unpack_from_e2m1fn_x2", "num_bytes", UNPACK_THREADS * UNPACK_UNITS },
+    { "quant_unpack_from_e2m1fn_x2", "num_bytes", UNPACK_THREADS * UNPACK_MIN_BLOCKS },
+    { "quant_swiglu_forward_and_per_token_cast", "num_rows", FORWARD_WARPS },
+    { "quant_swiglu_forward_and_per_token_cast", "num_per_channels", FORWARD_MAX_BLOCK },
+    { "quant_swiglu_forward_and_per_token_cast", "num_cols", FORWARD_ROW_THREADS },
+    { "quant_swiglu_forward_and_per_token_cast", "num_cols", FORWARD_ROW_THREADS * FORWARD_ROW_VALUES },
+    { "quant_swiglu_forward_and_per_channel_cast_and_transpose", "num_rows", CHANNEL_TILE_ROWS },
+    { "quant_swiglu_forward_and_per_channel_cast_and_transpose", "num_rows", CHANNEL_LONG_ROWS },
+    { "quant_swiglu_forward_and_per_channel_cast_and_transpose", "num_cols", STRIP_THREADS },
+    { "quant_swiglu_backward_and_per_token_cast", "num_cols", BACKWARD_STEP },
+    { "quant_swiglu_backward_and_per_token_cast", "num_cols", BACKWARD_STEP * BACKWARD_WARPS },
+    { "quant_swiglu_backward_and_per_token_cast", "num_cols", BACKWARD_STEP * BACKWARD_MAX_STEPS },
+    { "quant_swiglu_backward_and_per_token_cast", "num_per_channels", BACKWARD_MAX_BLOCK },
+    { "quant_swiglu_backward_and_per_token_cast", "num_tokens", BACKWARD_SLOTS / 8 },
+    { NULL, NULL, 0 },
+};
