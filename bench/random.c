@@ -15,6 +15,7 @@ typedef struct {
     const case_op *op;
     int count[CASE_MAX_PARAMS];
     char (*values[CASE_MAX_PARAMS])[CASE_WORD]; /* each once */
+    char defaults[CASE_MAX_PARAMS][CASE_WORD];  /* "" where a case has to say */
 } vocabulary;
 
 static void learn(vocabulary *v, int p, const char *value)
@@ -24,6 +25,17 @@ static void learn(vocabulary *v, int p, const char *value)
     v->values[p] = realloc(v->values[p], (size_t)(v->count[p] + 1) * sizeof *v->values[p]);
     if (!v->values[p]) abort();
     strcpy(v->values[p][v->count[p]++], value);
+}
+
+static void learn_defaults(vocabulary *v)
+{
+    const char *at = v->op->params; /* "num_rows= offset=0", in the order of case_params */
+    for (int p = 0; *at && p < CASE_MAX_PARAMS; p++) {
+        const char *value = strchr(at, '=') + 1;
+        const size_t bytes = strcspn(value, " ");
+        snprintf(v->defaults[p], CASE_WORD, "%.*s", (int)bytes, value);
+        at = value + bytes + strspn(value + bytes, " ");
+    }
 }
 
 static void learn_lists(vocabulary *v)
@@ -52,6 +64,7 @@ static const vocabulary *vocabulary_of(const case_op *op)
         if (known[i].op == op) return &known[i];
     if (num_known == MAX_OPS) abort();
     known[num_known].op = op;
+    learn_defaults(&known[num_known]);
     learn_lists(&known[num_known]);
     return &known[num_known++];
 }
@@ -95,15 +108,52 @@ static void draw_value(const vocabulary *v, const case_source *s, int p, char va
     snprintf(value, CASE_WORD, "%" PRId64, nudge(s, number));
 }
 
+/* A case of any line: some lines have hundreds, others are the only one of their kind. */
+static void draw_listed(const case_op *op, const case_source *s, case_params *params)
+{
+    const char *const *list = op->lists[CASE_CHECK];
+    int64_t num_lines = 0;
+    while (list[num_lines]) num_lines++;
+    const char *const line[] = { list[below(s, num_lines)], NULL };
+    if (case_at(op, line, below(s, case_count(line)), params) != TGL_OK) abort();
+}
+
+/* What is special in another line, such as a mask with all that belongs to it, in combination with this one. */
+static void draw_options(const vocabulary *v, const case_source *s, case_params *params)
+{
+    case_params other;
+    draw_listed(v->op, s, &other);
+    for (int p = 0; p < params->count; p++) {
+        const bool is_special = *v->defaults[p] && strcmp(v->defaults[p], other.item[p].value);
+        if (is_special && below(s, 4)) strcpy(params->item[p].value, other.item[p].value);
+    }
+}
+
+static void draw_threshold(const case_op *op, const case_source *s, case_params *params)
+{
+    int64_t count = 0;
+    const case_threshold *of_op = NULL; /* the first of them: they are neighbours */
+    for (const case_threshold *t = case_thresholds; t->op; t++) {
+        if (strcmp(t->op, op->name)) continue;
+        if (count++ == 0) of_op = t;
+    }
+    if (count == 0) return;
+    const case_threshold *t = &of_op[below(s, count)];
+    for (int p = 0; p < params->count; p++)
+        if (!strcmp(params->item[p].name, t->param))
+            snprintf(params->item[p].value, CASE_WORD, "%" PRId64, t->value + below(s, 3) - 1);
+}
+
 void case_draw(const case_op *op, const case_source *source, case_params *params)
 {
     const vocabulary *v = vocabulary_of(op);
-    const char *const *list = op->lists[CASE_CHECK];
-    if (case_at(op, list, below(source, case_count(list)), params) != TGL_OK) abort();
+    draw_listed(op, source, params);
+    if (below(source, 2)) draw_options(v, source, params);
     for (int64_t n = below(source, params->count / 2 + 2); n > 0; n--) {
         const int p = (int)below(source, params->count);
         draw_value(v, source, p, params->item[p].value);
     }
+    if (below(source, 2)) draw_threshold(op, source, params);
 }
 
 /* ---- is it small, is it legal ---- */
@@ -226,16 +276,12 @@ static bool shrink(const case_op *op, const case_source *s, int64_t max_elements
 bool case_draw_legal(const case_op *op, uint64_t seed, int64_t i, int64_t max_elements, case_params *params,
                      case_redraws *redraws)
 {
-    enum { MAX_DRAWS = 10000, MIN_BITS = 6 };
+    enum { MAX_DRAWS = 10000 };
     dice d = { case_random(case_random(case_seed(op->name), (int64_t)seed), i), 0 };
     const case_source source = { roll, &d };
-    int bits = MIN_BITS;
-    while (max_elements >> bits > 1) bits++;
     for (int draw = 0; draw < MAX_DRAWS; draw++) {
-        /* most are small, since those show as much in less time */
-        const int64_t limit = (int64_t)1 << (MIN_BITS + below(&source, bits - MIN_BITS + 1));
         case_draw(op, &source, params);
-        if (shrink(op, &source, limit, params) && case_is_legal(op, params)) return true;
+        if (shrink(op, &source, max_elements, params) && case_is_legal(op, params)) return true;
         redraws->refused++;
         snprintf(redraws->reason, sizeof redraws->reason, "%s", tgl_last_error());
     }

@@ -2,9 +2,11 @@
  * check.c - are the results right? Every case against its oracle, on the CPU and on the GPU where there
  * is one: those of the lists, or with --random ones that nobody listed. With --scrub, launches find other
  * contents in shared memory every time. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench/random.h"
 #include "bench/scrub.h"
@@ -14,6 +16,7 @@
 typedef struct {
     bool slow, scrub;
     int64_t num_random, seed, compiles; /* num_random < 0: the lists */
+    int64_t elements;                   /* of a random case; 0: what suits the device */
 } wishes;
 
 typedef struct {
@@ -54,6 +57,43 @@ static bool is_lost(const progress *p)
     return !backend_is_cpu(&p->on) && backend_wait(&p->on, p->on.stream) != TGL_OK;
 }
 
+/* ---- the case that is tried, should it end the program ---- */
+
+static char now[2 * CASE_LABEL];
+
+static void on_crash(int signal)
+{
+    static const char prefix[] = "\ncrashed in: tegula check ";
+    ssize_t written = write(STDERR_FILENO, prefix, sizeof prefix - 1);
+    written = write(STDERR_FILENO, now, strlen(now));
+    (void)written;
+    raise(signal); /* which ends it: the handler is for one signal */
+}
+
+/* Unless a sanitizer has a handler that says more. */
+static void watch_for_crashes(void)
+{
+    static const int signals[] = { SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE };
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        struct sigaction was;
+        struct sigaction mine = { .sa_handler = on_crash, .sa_flags = (int)SA_RESETHAND | SA_NODEFER };
+        if (!sigaction(signals[i], NULL, &was) && was.sa_handler == SIG_DFL)
+            sigaction(signals[i], &mine, NULL);
+    }
+}
+
+static case_result try(progress *p, const case_op *op, const case_params *params, const char *text,
+                       case_report *report)
+{
+    snprintf(now, sizeof now, "%s %s --device %s%s\n", op->name, text, p->on.name,
+             p->wishes->scrub ? " --scrub" : "");
+    const case_result result = case_check(op, params, &p->on, report);
+    now[0] = 0;
+    return result;
+}
+
+/* ---- the lists ---- */
+
 /* TOOL_OK: go on. */
 static int note_failure(progress *p, const char *text, const case_report *report)
 {
@@ -79,7 +119,7 @@ static int visit(void *context, const case_op *op, const case_params *params)
     case_report report;
     case_params_text(op, params, text, sizeof text);
     tool_progress("%s: %lld cases, %s %s", p->device, (long long)++p->done, op->name, text);
-    switch (case_check(op, params, &p->on, &report)) {
+    switch (try(p, op, params, text, &report)) {
     case CASE_PASSED: p->passed++; break;
     case CASE_SKIPPED:
         p->skipped++;
@@ -93,9 +133,10 @@ static int visit(void *context, const case_op *op, const case_params *params)
 
 /* ---- random cases ---- */
 
-/* Elements of a case's tensors: a few milliseconds of an oracle, or of an emulated kernel. */
-static int64_t max_elements(const backend *on)
+/* A few milliseconds of an oracle, or of an emulated kernel. */
+static int64_t max_elements(const wishes *w, const backend *on)
 {
+    if (w->elements) return w->elements;
     return on->is_emulated ? 1 << 12 : backend_is_cpu(on) ? 1 << 16 : 1 << 18;
 }
 
@@ -111,7 +152,7 @@ static int try_draw(progress *p, int64_t i, uint64_t compiled, passed_over *over
     case_params params;
     case_report report;
     const wishes *w = p->wishes;
-    if (!case_draw_legal(p->op, (uint64_t)w->seed, i, max_elements(&p->on), &params, &over->redraws))
+    if (!case_draw_legal(p->op, (uint64_t)w->seed, i, max_elements(w, &p->on), &params, &over->redraws))
         return tool_failed(&tool_check, "%s: no case was found that it takes: %s", p->op->name,
                            over->redraws.reason);
     case_params_text(p->op, &params, text, sizeof text);
@@ -119,7 +160,7 @@ static int try_draw(progress *p, int64_t i, uint64_t compiled, passed_over *over
                   p->op->name, text);
     const bool may_compile = tgl_compile_count() - compiled < (uint64_t)w->compiles;
     if (!may_compile) tgl_set_jit_mode(TGL_JIT_NEVER);
-    const case_result result = case_check(p->op, &params, &p->on, &report);
+    const case_result result = try(p, p->op, &params, text, &report);
     if (result == CASE_PASSED) p->passed++;
     else if (result == CASE_UNDECIDED) over->undecided++;
     else if (result == CASE_SKIPPED) over->skipped++;
@@ -174,6 +215,7 @@ static int check_on(const char *device, const tool_words *words, const wishes *w
     if (code != TOOL_OK) return code;
     snprintf(p.device, sizeof p.device, "%s%s", p.on.name, p.on.is_emulated ? " (emulated device)" : "");
     scrub_set(w->scrub);
+    watch_for_crashes();
     if (w->num_random >= 0) {
         code = check_all_random(&p, words);
     } else {
@@ -200,7 +242,7 @@ static bool read_number(const char *option, const char *text, int64_t *number, i
 
 static int run(int argc, char **argv)
 {
-    const char *device = NULL, *random = NULL, *seed = NULL, *compiles = NULL;
+    const char *device = NULL, *random = NULL, *seed = NULL, *compiles = NULL, *elements = NULL;
     wishes w = { .num_random = -1, .seed = 1, .compiles = 24 };
     const tool_option options[] = {
         { "device", "NAME", "cpu, cuda or cuda:1 (default: the CPU, and a GPU if any)", NULL, &device },
@@ -210,6 +252,8 @@ static int run(int argc, char **argv)
         { "random", "N", "not the lists: N cases of each op, sizes around its thresholds", NULL, &random },
         { "seed", "S", "other random cases (default: 1)", NULL, &seed },
         { "compiles", "N", "kernels of an op that random cases may compile (default: 24)", NULL, &compiles },
+        { "elements", "SIZE", "of all tensors of a random case (default: 256K, CPU 64K, emulated device 4K)",
+          NULL, &elements },
         { 0 },
     };
     tool_words words;
@@ -218,6 +262,9 @@ static int run(int argc, char **argv)
     if (!read_number("random", random, &w.num_random, &code) || !read_number("seed", seed, &w.seed, &code) ||
         !read_number("compiles", compiles, &w.compiles, &code))
         return code;
+    if (elements && (w.elements = tool_bytes(elements)) < 64)
+        return tool_usage(&tool_check, "--elements: is %s, want a size such as 4K or 1M, at least 64",
+                          elements);
     if (random && (words.params[0] || w.slow))
         return tool_usage(&tool_check, "--random: draws all parameters, so takes neither k=v nor --slow");
     static const char *const heads[] = { "op", "device", ">passed", ">failed", ">s", "skipped" };

@@ -361,13 +361,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case_instance *k;
     char sentence[512] = "";
     in.seed = take_word(&b);
+    const unsigned values = take(&b);
+    bytes of_fault = b;             /* before the parameters, which take all that there is */
+    for (int i = 0; i < 4; i++) take(&b);
     take_params(&b, in.op, &params);
     show_case(in.op, &params);
     inputs.no_case++;
     if (!is_one_op(&params) || !case_is_small(in.op, &params, MAX_ELEMENTS)) return 0;
     if (case_make_problem(in.op, &params, &in.problem) != TGL_OK) return 0;
-    const unsigned values = take(&b);
-    take_fault(&b, &in);
+    take_fault(&of_fault, &in);
     in.values = values % 4;
     if (in.values == AS_TABLED && in.what >= SIZE && in.what <= MISSING) in.values = SMALL;
     if (!is_small(&in.problem) || (BACKEND_HAS_TSAN && !is_repeatable(&in))) return 0;     /* those race */

@@ -20,7 +20,7 @@ static void try_draw(const case_op *op, uint64_t seed, int64_t i, const backend 
     case_params params;
     case_report report;
     case_redraws redraws = { 0 };
-    const int64_t max_elements = b->is_emulated ? 1 << 12 : 1 << 16;
+    const int64_t max_elements = b->is_emulated ? 1 << 12 : 1 << 14;
     REQUIRE(case_draw_legal(op, seed, i, max_elements, &params, &redraws));
     case_params_text(op, &params, text, sizeof text);
     const bool may_compile = tgl_compile_count() < n->may_compile;

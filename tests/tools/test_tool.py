@@ -5,8 +5,10 @@ import html.parser
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,7 @@ def test_help_of_a_command(tegula, command):
     (["check", "transpose", "num_rows=999999999"], "tegula check: no listed case has num_rows=999999999; "),
     (["check", "--random", "-1"], "tegula check: --random: is -1, want a whole number >= 0"),
     (["check", "--random", "5", "--seed", "x"], "tegula check: --seed: is x, want a whole number >= 0"),
+    (["check", "--random", "5", "--elements", "9"], "tegula check: --elements: is 9, want a size such as 4K or 1M, at least 64"),
     (["check", "--random", "5", "dtype=bf16"], "tegula check: --random: draws all parameters, so takes neither k=v nor --slow"),
     (["bench", "--flush", "drain"], "tegula bench: --flush: is drain, want read or write"),
     (["bench", "--against", "nowhere.jsonl"], "tegula bench: --against: nowhere.jsonl: No such file or directory"),
@@ -192,6 +195,15 @@ def test_check_random(tegula):
 def test_check_scrub(tegula):
     done = tegula("check", "quant_per_block_cast", "--scrub", "--device", "cpu")
     assert done.returncode == 0 and int(done.stdout.splitlines()[1].split()[2]) > 100, done.stdout + done.stderr
+
+
+def test_check_names_the_case_that_crashed():
+    words = ["transpose", "num_rows=8064", "num_cols=7168", "dtype=bf16", "--device", "cpu"]
+    with subprocess.Popen([str(TOOL), "check", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        time.sleep(0.3)
+        process.send_signal(signal.SIGSEGV)
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == -signal.SIGSEGV and errors == f"\ncrashed in: tegula check {' '.join(words)}\n"
 
 
 def test_compile_fills_a_cache_once(tegula, tmp_path):
