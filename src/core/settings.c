@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -40,16 +41,27 @@ static void complain(const char *variable, const char *value, const char *want)
              value, want);
 }
 
+/* A program that runs with more rights than its caller (setuid, file capabilities) must not load the caller's
+ * library or write where the caller says: there, no variable is set. */
+static const char *variable_of(const char *name)
+{
+#ifdef __linux__
+    return secure_getenv(name);
+#else
+    return getuid() == geteuid() && getgid() == getegid() ? getenv(name) : NULL;
+#endif
+}
+
 static const char *text(const char *variable)
 {
-    const char *value = getenv(variable);
+    const char *value = variable_of(variable);
     char *copy = value && *value ? strdup(value) : NULL;    /* setenv may move what getenv gave */
     return copy ? copy : "";
 }
 
 static int number(const char *variable, int highest)        /* 0 is the default of all of them */
 {
-    const char *value = getenv(variable);
+    const char *value = variable_of(variable);
     if (!value || !*value) return 0;
     char *end, want[48];
     const long n = strtol(value, &end, 10);
@@ -61,7 +73,7 @@ static int number(const char *variable, int highest)        /* 0 is the default 
 
 static int one_of(const char *variable, const char *const *words, int count, const char *want, int fallback)
 {
-    const char *value = getenv(variable);
+    const char *value = variable_of(variable);
     if (!value || !*value) return fallback;
     for (int i = 0; i < count; i++)
         if (!strcmp(value, words[i])) return i;
@@ -86,7 +98,7 @@ static void read_environment(void)
     for (int i = 0; i < TGL_MAX_DEVICES; i++) atomic_store(&num_sms[i], -1);
     atomic_store(&pdl, one_of("TEGULA_PDL", switch_words, 2, "0 or 1", 1) == 1);
     atomic_store(&jit_mode, one_of("TEGULA_JIT", jit_words, 2, "auto or never", TGL_JIT_AUTO));
-    const char *folder = getenv("TEGULA_CACHE_DIR");        /* set and empty: no disk cache */
+    const char *folder = variable_of("TEGULA_CACHE_DIR");        /* set and empty: no disk cache */
     if (folder && strlen(folder) < sizeof cache_dir) {
         strcpy(cache_dir, folder);
         cache_dir_is_set = true;
@@ -188,19 +200,20 @@ tgl_status tgl_set_cache_dir(const char *path)
     return TGL_OK;
 }
 
-void tgl_settings_cache_dir(char path[TGL_PATH_BYTES])
+bool tgl_settings_cache_dir(char path[TGL_PATH_BYTES])
 {
     const tgl_settings *s = tgl_settings_get();
     lock_cache_dir();
     const bool is_set = cache_dir_is_set;
     strcpy(path, cache_dir);
     unlock_cache_dir();
-    if (is_set) return;
+    if (is_set) return true;
     int n = 0;
     if (s->xdg_cache_home[0] == '/') n = snprintf(path, TGL_PATH_BYTES, "%s/tegula", s->xdg_cache_home);
     else if (s->home[0] == '/') n = snprintf(path, TGL_PATH_BYTES, "%s/.cache/tegula", s->home);
     else path[0] = 0;
     if (n >= TGL_PATH_BYTES) path[0] = 0;
+    return false;
 }
 
 /* ---- for people ---- */
@@ -222,7 +235,7 @@ bool tgl_settings_row(int i, tgl_setting_row *row)
     const tgl_settings *s = tgl_settings_get();
     row->variable = rows[i].variable;
     row->meaning = rows[i].meaning;
-    row->from_environment = getenv(rows[i].variable) != NULL;
+    row->from_environment = variable_of(rows[i].variable) != NULL;
     char *value = row->value;
     const size_t bytes = sizeof row->value;
     switch (i) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * settings.h - every TEGULA_* variable, read here and nowhere else, once, at the first use of any.
- * docs/environment.md is its manual. */
+ * In a program that runs with more rights than its caller none counts as set. docs/environment.md is its
+ * manual. */
 #ifndef TEGULA_SETTINGS_H
 #define TEGULA_SETTINGS_H
 
@@ -9,7 +10,7 @@
 enum {
     TGL_PATH_BYTES = 4096,
     TGL_MAX_DEVICES = 64,
-    TGL_MAX_THREADS = 1024      /* libgomp ends the process where it cannot make a thread */
+    TGL_MAX_THREADS = 1024
 };
 
 /* What was read; folders and library files are "" where they are not named. Strings live as long as
@@ -28,8 +29,8 @@ const tgl_settings *tgl_settings_get(void);
 /* Number of SMs that persistent grids of `device` may use, given what the device has. */
 int tgl_settings_num_sms(int device, int device_num_sms);
 
-/* The cache folder wanted: what was set, or the default, or "" for none. Copies into `path`. */
-void tgl_settings_cache_dir(char path[TGL_PATH_BYTES]);
+/* The cache folder wanted: what was set (true), or the default (false), or "" for none. Copies into `path`. */
+bool tgl_settings_cache_dir(char path[TGL_PATH_BYTES]);
 
 /* For `tegula info`: row i of the table of settings, false past its end. `value` is what is in
  * force, as text. */

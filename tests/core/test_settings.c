@@ -3,6 +3,9 @@
  * per process, so every look at it is a child's. */
 #include "core/settings.h"
 
+#include <sys/auxv.h>
+#include <sys/stat.h>
+
 #include "child.h"
 #include "core/log.h"
 
@@ -223,4 +226,71 @@ TEST(table)
 {
     IN_CHILD(rows, "TEGULA_NUM_SMS=7", "TEGULA_PDL=0", "TEGULA_JIT=never", "TEGULA_CACHE_DIR=/some/folder",
              "TEGULA_CACHE_READONLY=/baked", "TEGULA_LIBCUDA=/l/libcuda.so");
+}
+
+/* ---- a program with more rights than its caller ---- */
+
+enum { CALLER = 12345, OWNER = 12346 };
+
+/* In the copy of this program: nothing of the caller's environment counts. */
+static void ignores_the_environment(void)
+{
+    const tgl_settings *s = tgl_settings_get();
+    CHECK_TEXT(s->libcuda, "");
+    CHECK_TEXT(s->libnvrtc, "");
+    CHECK_TEXT(s->cache_readonly, "");
+    CHECK_TEXT(s->home, "");
+    CHECK_TEXT(s->xdg_cache_home, "");
+    CHECK_INT(s->log_level, TGL_LOG_OFF);
+    CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
+    cache_dir_is("");
+    tgl_setting_row row;
+    for (int i = 0; tgl_settings_row(i, &row); i++) CHECK(!row.from_environment);
+}
+
+TEST(setuid)
+{
+    if (getenv("TEGULA_TEST_CHILD")) {
+        if (!getauxval(AT_SECURE)) SKIP("this system does not let a program be setuid");
+        ignores_the_environment();
+        return;
+    }
+    if (geteuid() != 0) SKIP("only root can make a program of another user's");
+    char folder[] = "/tmp/tegula-setuid-XXXXXX", copy[64], line[256];
+    REQUIRE(mkdtemp(folder));
+    snprintf(copy, sizeof copy, "%s/test", folder);
+    snprintf(line, sizeof line, "cp /proc/%ld/exe %s", (long)getpid(), copy);
+    CHECK_INT(system(line), 0);
+    CHECK(chmod(folder, 0755) == 0 && chown(copy, OWNER, OWNER) == 0 && chmod(copy, 04755) == 0);
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        static const char *const variables[] = { "TEGULA_LIBCUDA",  "TEGULA_LIBNVRTC", "TEGULA_CACHE_READONLY",
+                                                 "TEGULA_CACHE_DIR", "HOME",            "XDG_CACHE_HOME" };
+        for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) setenv(variables[i], "/tmp/evil", 1);
+        setenv("TEGULA_LOG", "call", 1);
+        setenv("TEGULA_JIT", "never", 1);
+        setenv("TEGULA_TEST_CHILD", "1", 1);
+        setenv("ASAN_OPTIONS", "detect_leaks=0", 1);    /* it may not trace itself */
+        if (setgid(CALLER) || setuid(CALLER)) _exit(126);
+        execl(copy, "test", "setuid", (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    size_t used = 0;
+    for (ssize_t n; (n = read(ends[0], text + used, sizeof text - 1 - used)) > 0;) used += (size_t)n;
+    text[used] = 0;
+    close(ends[0]);
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    unlink(copy);
+    rmdir(folder);
+    if (strstr(text, "does not let a program be setuid")) SKIP("this system does not let a program be setuid");
+    CHECK_THAT(status == 0 && strstr(text, "1 passed"), "the setuid program ended with status 0x%x and said:\n%s",
+               (unsigned)status, text);
 }
