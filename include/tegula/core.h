@@ -80,8 +80,8 @@ TGL_API int tgl_get_num_sms(int device);
 TGL_API tgl_status tgl_get_device_num_sms(int device, int *num_sms);
 TGL_API tgl_status tgl_get_max_smem_per_sm(int device, int64_t *bytes);
 
-/* TEGULA_NUM_THREADS: CPU threads, at most 1024; 0 (the default) means what OpenMP would use.
- * Since 0.1. */
+/* TEGULA_NUM_THREADS: CPU threads, at most 1024; 0 (the default) means what OpenMP would use. Fewer
+ * work where the system refuses so many. Since 0.1. */
 TGL_API tgl_status tgl_set_num_threads(int num_threads);
 TGL_API int tgl_get_num_threads(void);
 

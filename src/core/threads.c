@@ -8,6 +8,9 @@
 #include <omp.h>
 #endif
 
+#include "core/cancel.h"
+#include "core/log.h"
+#include "core/settings.h"
 #include "core/tensor.h"
 
 /* Below this many bytes per thread, waking threads costs more than it saves. */
@@ -67,6 +70,39 @@ __attribute__((constructor)) static void watch_forks(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
+static void *wait_at(void *gate)
+{
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+/* libgomp ends the process where the system refuses it a thread (RLIMIT_NPROC, a container's limit, no memory for
+ * a stack). So the first time that this thread wants so many, they are made here, all at once, and let go again:
+ * what the system gives now it gives libgomp in a moment, unless somebody else takes it meanwhile. Once refused,
+ * this thread stays with what it got. */
+static int threads_to_be_had(int wanted)
+{
+    static _Thread_local int known = 1, limit = TGL_MAX_THREADS;    /* this thread is one of them */
+    if (wanted > limit) wanted = limit;
+    if (wanted <= known) return wanted;
+    pthread_t made[TGL_MAX_THREADS];
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    int n = 0;
+    const int cancelling = tgl_cancel_hold();       /* the threads use this stack */
+    pthread_mutex_lock(&gate);
+    while (n < wanted - 1 && pthread_create(&made[n], NULL, wait_at, &gate) == 0) n++;
+    pthread_mutex_unlock(&gate);
+    for (int i = 0; i < n; i++) pthread_join(made[i], NULL);
+    tgl_cancel_restore(cancelling);
+    if (n + 1 > known) known = n + 1;
+    if (n + 1 < wanted) {
+        limit = known;
+        tgl_log(TGL_LOG_INFO, "the system refuses %d threads, so %d work", wanted, known);
+    }
+    return known;
+}
+
 static int threads_for(int64_t rows, int64_t row_bytes)
 {
     if (omp_in_parallel() || atomic_load(&forked)) return 1;
@@ -74,7 +110,7 @@ static int threads_for(int64_t rows, int64_t row_bytes)
     if (most > rows) most = rows;
     if (row_bytes < 1) row_bytes = 1;
     const int64_t rows_per_grain = GRAIN_BYTES / row_bytes + 1, grains = rows / rows_per_grain;
-    return grains < 2 || most < 2 ? 1 : (int)(grains < most ? grains : most);
+    return grains < 2 || most < 2 ? 1 : threads_to_be_had((int)(grains < most ? grains : most));
 }
 #endif
 

@@ -4,6 +4,7 @@
 #include <fenv.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 
 #include "child.h"
 
@@ -217,6 +218,52 @@ TEST(after_fork)
     CHECK_OK(tgl_parallel_rows(ROWS, LARGE, visit, NULL));      /* and the parent goes on */
     check_visits(ROWS, LARGE, 1);
     CHECK_OK(tgl_set_num_threads(0));
+}
+
+/* ---- a limit on threads ---- */
+
+static _Thread_local int chunks_here;
+static atomic_int num_working;
+
+static void count_threads(const void *context, int64_t begin, int64_t end)
+{
+    visit(context, begin, end);
+    if (chunks_here++ == 0) atomic_fetch_add(&num_working, 1);
+}
+
+/* In a process of its own, since a forked one is serial. libgomp would end it: "Thread creation failed". */
+static void works_with_fewer_threads(void)
+{
+    const struct rlimit limit = { 5, 5 };
+    CHECK(setrlimit(RLIMIT_NPROC, &limit) == 0);
+    CHECK_OK(tgl_set_num_threads(16));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(tgl_parallel_rows(ROWS, LARGE, count_threads, NULL));
+        check_visits(ROWS, LARGE, 1);
+    }
+    CHECK_THAT(atomic_load(&num_working) >= 1 && atomic_load(&num_working) <= 5, "%d threads, want 1..5",
+               atomic_load(&num_working));
+    printf("%d threads worked\n", atomic_load(&num_working));
+}
+
+TEST(out_of_threads)
+{
+    if (getenv("TEGULA_TEST_CHILD")) {
+        works_with_fewer_threads();
+        return;
+    }
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        setenv("TEGULA_TEST_CHILD", "1", 1);
+        alarm(60);
+        if (geteuid() == 0 && (setgid(12345) || setuid(12345))) _exit(126);     /* root has no limit */
+        execl("/proc/self/exe", "test", "out_of_threads", (char *)NULL);
+        _exit(127);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_THAT(status == 0, "a process that may have 5 threads ended with status 0x%x", (unsigned)status);
 }
 
 /* Results: the same bits for any number of threads, because a row is computed by one chunk alone. */
