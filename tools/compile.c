@@ -2,6 +2,7 @@
  * compile.c - fills a kernel cache ahead of time. Needs NVRTC, but no GPU and no driver. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -197,6 +198,7 @@ static int run(int argc, char **argv)
         return tool_usage(&tool_compile, "--model: is %s, want one of %s", model, names);
     if (model && (words.num_ops || words.params[0]))
         return tool_usage(&tool_compile, "--model: names the ops itself");
+    unsetenv("TEGULA_CACHE_READONLY");      /* what is there only would be missing in the folder to fill */
     if (folder && mkdir(folder, 0755) != 0 && errno != EEXIST)
         return tool_failed(&tool_compile, "%s: %s", folder, strerror(errno));
     if (folder && tgl_set_cache_dir(folder) != TGL_OK)
@@ -222,7 +224,11 @@ static int run(int argc, char **argv)
     printf("%d kernel%s compiled in %.0f ms; %s: %lld files (%lld new), %s\n", p.compiled,
            p.compiled == 1 ? "" : "s", p.milliseconds, cache.folder, (long long)cache.files,
            (long long)(cache.files - files), tool_size((double)cache.bytes));
-    return code;
+    const char *failure;
+    const int num_failures = tgl_cache_failures(&failure);
+    if (num_failures == 0) return code;
+    return tool_failed(&tool_compile, "%d kernel%s could not be stored, the cache is incomplete: %s", num_failures,
+                       num_failures == 1 ? "" : "s", failure);
 }
 
 const tool_command tool_compile = { "compile", "--arch LIST [--model NAME | op... [k=v ...]] [-o DIR]",

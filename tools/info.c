@@ -58,16 +58,22 @@ static void show_compiler(void)
     show("cupti", text);
 }
 
+static void show_folder(const char *name, const tgl_cache_info *cache)
+{
+    char text[TGL_PATH_BYTES + 64];
+    if (cache->folder[0])
+        snprintf(text, sizeof text, "%s, %lld file%s, %s", cache->folder, (long long)cache->files,
+                 cache->files == 1 ? "" : "s", tool_size((double)cache->bytes));
+    else snprintf(text, sizeof text, "none: %s", cache->reason);
+    show(name, text);
+}
+
 static void show_cache(void)
 {
     static tgl_cache_info cache;
-    char text[TGL_PATH_BYTES + 64];
     tgl_cache_describe(&cache);
-    if (cache.folder[0])
-        snprintf(text, sizeof text, "%s, %lld file%s, %s", cache.folder, (long long)cache.files,
-                 cache.files == 1 ? "" : "s", tool_size((double)cache.bytes));
-    else snprintf(text, sizeof text, "none: %s", cache.reason);
-    show("cache", text);
+    show_folder("cache", &cache);
+    if (tgl_cache_describe_readonly(&cache)) show_folder("read-only", &cache);
 }
 
 static void show_settings(void)

@@ -5,13 +5,14 @@
  * written to it. The folder is opened without following a link and judged by what was opened (its name may
  * mean something else a moment later); files are opened relative to it and judged the same way. There are
  * no locks: a file appears by rename, whole or not at all, and the checksum finds what a crash, a full disk
- * or a bad disk left behind. */
+ * or a bad disk left behind. Reading never removes anything. */
 #include "cuda/cache.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,29 +84,32 @@ static void strip(char *path)
     }
 }
 
-static void make_folders(char *path)        /* those that are missing, for this user alone */
+/* Those that are missing, for this user alone. 0, or the error of the last one. */
+static int make_folders(const char *wanted)
 {
+    char path[TGL_PATH_BYTES];
+    snprintf(path, sizeof path, "%s", wanted);
+    strip(path);
     for (char *s = strchr(path + 1, '/'); s; s = strchr(s + 1, '/')) {
         *s = 0;
         mkdir(path, 0700);
         *s = '/';
     }
-    mkdir(path, 0700);
+    return mkdir(path, 0700) ? errno : 0;
 }
 
 /* A descriptor, or -1 with the reason. `missing` tells a folder that is just not there from one that is
  * refused. */
-static int open_folder(const char *wanted, bool make, char reason[256], bool *missing)
+static int open_folder(const char *wanted, char reason[256], bool *missing)
 {
     char path[TGL_PATH_BYTES];
-    snprintf(path, sizeof path, "%s", wanted);
-    strip(path);
-    const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-    int fd = open(path, flags);
-    if (fd < 0 && errno == ENOENT && make) {
-        make_folders(path);
-        fd = open(path, flags);
+    *missing = false;
+    if (snprintf(path, sizeof path, "%s", wanted) >= (int)sizeof path) {
+        snprintf(reason, 256, "its path is too long");
+        return -1;
     }
+    strip(path);
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     *missing = fd < 0 && errno == ENOENT;
     struct stat s;
     if (fd < 0) {
@@ -137,40 +141,62 @@ static void report_refusal(const char *path, const char *reason)     /* once a f
     tgl_log(TGL_LOG_INFO, "no disk cache in %s: %s", path, reason);
 }
 
-/* The writable folder (`make` creates it), or the read-only one. -1 where there is none to use. */
-static int open_cache(bool make)
+/* Would `path` be made in a folder of a user who is neither this one nor root? */
+static bool is_in_anothers(const char *path, char reason[256])
 {
-    char path[TGL_PATH_BYTES], reason[256];
-    bool missing;
-    tgl_settings_cache_dir(path);
-    if (!path[0]) return -1;
-    const int fd = open_folder(path, make, reason, &missing);
-    if (fd < 0 && (make || !missing)) report_refusal(path, reason);
-    return fd;
+    char folder[TGL_PATH_BYTES];
+    struct stat s;
+    snprintf(folder, sizeof folder, "%s", path);
+    while (stat(folder, &s)) {
+        char *slash = strrchr(folder, '/');
+        if (!slash || slash == folder) return false;
+        *slash = 0;
+    }
+    if (s.st_uid == geteuid() || s.st_uid == 0) return false;
+    snprintf(reason, 256, "%.180s, where it would be made, belongs to user %ld", folder, (long)s.st_uid);
+    return true;
 }
 
-static int open_readonly(void)
+/* A folder wanted ("" for none), and why it is not open. */
+typedef struct { char path[TGL_PATH_BYTES], reason[256]; bool is_missing; } place;
+
+/* The writable folder; `make` creates it. -1 where there is none to use. */
+static int open_cache(bool make, place *p)
+{
+    const bool is_named = tgl_settings_cache_dir(p->path);
+    p->is_missing = false;
+    if (!p->path[0]) {
+        snprintf(p->reason, sizeof p->reason, "none is set, and there is no HOME to put it");
+        return -1;
+    }
+    const int fd = open_folder(p->path, p->reason, &p->is_missing);
+    if (fd >= 0 || !p->is_missing) return fd;
+    /* root may run with the HOME of another user (sudo -E), who could not remove what root makes there */
+    if (!is_named && is_in_anothers(p->path, p->reason)) {
+        p->is_missing = false;
+        return -1;
+    }
+    if (!make) return -1;
+    const int error = make_folders(p->path);
+    const int made = open_folder(p->path, p->reason, &p->is_missing);
+    if (made < 0 && p->is_missing && error) snprintf(p->reason, sizeof p->reason, "%s", strerror(error));
+    return made;
+}
+
+static int open_readonly(place *p)
 {
     const char *path = tgl_settings_get()->cache_readonly;
-    char reason[256];
-    bool missing;
-    if (!path[0]) return -1;
-    const int fd = open_folder(path, false, reason, &missing);
-    if (fd < 0) report_refusal(path, reason);
-    return fd;
+    snprintf(p->path, sizeof p->path, "%s", path);
+    return path[0] ? open_folder(path, p->reason, &p->is_missing) : -1;
 }
 
 const char *tgl_get_cache_dir(void)
 {
-    static _Thread_local char path[TGL_PATH_BYTES];
-    char reason[256];
-    bool missing;
-    tgl_settings_cache_dir(path);
-    if (!path[0]) return path;
-    const int fd = open_folder(path, false, reason, &missing);
+    static _Thread_local place p;
+    const int fd = open_cache(false, &p);
     if (fd >= 0) close(fd);
-    else if (!missing) path[0] = 0;         /* a missing one is made when the first kernel is stored */
-    return path;
+    else if (!p.is_missing) p.path[0] = 0;  /* a missing one is made when the first kernel is stored */
+    return p.path;
 }
 
 /* ---- files ---- */
@@ -256,8 +282,46 @@ static bool get_from(int folder, const tgl_cache_key *key, bool mark, void **ima
 
 bool tgl_cache_get(const tgl_cache_key *key, void **image, size_t *bytes)
 {
-    return get_from(open_readonly(), key, false, image, bytes) ||
-           get_from(open_cache(false), key, true, image, bytes);
+    place p;
+    int folder = open_readonly(&p);
+    if (folder < 0 && p.path[0]) report_refusal(p.path, p.reason);
+    if (get_from(folder, key, false, image, bytes)) return true;
+    folder = open_cache(false, &p);
+    if (folder < 0 && p.path[0] && !p.is_missing) report_refusal(p.path, p.reason);
+    return get_from(folder, key, true, image, bytes);
+}
+
+/* "/some/folder", or what is wrong with it, or with the file of `key` in it. Closes `folder`. */
+static void explain(int folder, const place *p, const tgl_cache_key *key, char *text, size_t bytes)
+{
+    char name[TGL_CACHE_NAME_BYTES];
+    struct stat s;
+    if (folder < 0) {
+        snprintf(text, bytes, p->is_missing ? "%.160s does not exist" : "%.160s is refused: %s", p->path,
+                 p->reason);
+        return;
+    }
+    if (key) tgl_cache_name(key, name);
+    const bool has_file = key && fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) == 0;
+    snprintf(text, bytes, has_file ? "%.200s, where its file %s is damaged or not ours" : "%.200s", p->path,
+             name);
+    close(folder);
+}
+
+void tgl_cache_explain(const tgl_cache_key *key, char text[TGL_CACHE_TEXT_BYTES])
+{
+    place p;
+    size_t n = 0;
+    int folder = open_readonly(&p);
+    if (p.path[0]) {
+        n = (size_t)snprintf(text, TGL_CACHE_TEXT_BYTES, "TEGULA_CACHE_READONLY: ");
+        explain(folder, &p, key, text + n, TGL_CACHE_TEXT_BYTES / 2 - n);
+        n = strlen(text);
+        n += (size_t)snprintf(text + n, TGL_CACHE_TEXT_BYTES - n, "; ");
+    }
+    folder = open_cache(false, &p);
+    if (p.path[0]) explain(folder, &p, key, text + n, TGL_CACHE_TEXT_BYTES - n);
+    else snprintf(text + n, TGL_CACHE_TEXT_BYTES - n, n ? "there is no other" : "there is none");
 }
 
 /* Names differ between threads, processes and, sharing a folder over the network, machines. */
@@ -275,19 +339,74 @@ static int open_temporary(int folder, char *name, size_t name_bytes)
     return -1;
 }
 
+/* Removes what killed writers left. A writer that is merely slow (stopped for an hour) loses its temporary file
+ * to this and then fails to rename it: nothing but a kernel that is compiled once more. */
+static void remove_old_temporaries(int folder)
+{
+    const int listing = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = listing < 0 ? NULL : fdopendir(listing);
+    if (!d) {
+        if (listing >= 0) close(listing);
+        return;
+    }
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        struct stat s;
+        if (!strncmp(e->d_name, temporary_prefix, strlen(temporary_prefix)) &&
+            !fstatat(folder, e->d_name, &s, AT_SYMLINK_NOFOLLOW) && S_ISREG(s.st_mode) &&
+            time(NULL) - s.st_mtime > OLD_TEMPORARY_SECONDS)
+            unlinkat(folder, e->d_name, 0);
+    }
+    closedir(d);
+}
+
+/* The first is kept for whoever must not pass over it. */
+static atomic_int num_failures;
+static char first_failure[TGL_CACHE_TEXT_BYTES];
+static _Atomic(const char *) known_failure;
+
+__attribute__((format(printf, 1, 2))) static bool cannot_store(const char *format, ...)
+{
+    char text[TGL_CACHE_TEXT_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    tgl_log(TGL_LOG_INFO, "cache: cannot store %s", text);
+    if (atomic_fetch_add(&num_failures, 1) == 0) {
+        memcpy(first_failure, text, sizeof text);
+        atomic_store(&known_failure, first_failure);
+    }
+    return false;
+}
+
+int tgl_cache_failures(const char **first)
+{
+    *first = atomic_load(&known_failure);
+    return *first ? atomic_load(&num_failures) : 0;
+}
+
 bool tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes)
 {
-    if (bytes == 0 || bytes > MAX_IMAGE_BYTES) return false;
-    const int folder = open_cache(true);
-    if (folder < 0) return false;
+    char name[TGL_CACHE_NAME_BYTES], temporary[96];
+    tgl_cache_name(key, name);
+    place p;
+    const int folder = open_cache(true, &p);
+    if (!p.path[0]) return false;           /* nobody wants it stored */
+    if (folder < 0) {
+        report_refusal(p.path, p.reason);
+        return cannot_store("%.300s/%s: %s", p.path, name, p.reason);
+    }
+    if (bytes == 0 || bytes > MAX_IMAGE_BYTES) {
+        close(folder);
+        return cannot_store("%.300s/%s: it has %zu bytes, want 1..%d", p.path, name, bytes, MAX_IMAGE_BYTES);
+    }
     header h;
     memcpy(h.magic, magic, sizeof magic);
     memcpy(h.key, key->bytes, sizeof h.key);
     for (int i = 0; i < 8; i++) h.length[i] = (uint8_t)((uint64_t)bytes >> 8 * i);
     checksum(&h, image, bytes, h.checksum);
 
-    char name[TGL_CACHE_NAME_BYTES], temporary[96];
-    tgl_cache_name(key, name);
+    remove_old_temporaries(folder);         /* first: they may be what fills the disk */
     const int fd = open_temporary(folder, temporary, sizeof temporary);
     bool ok = fd >= 0;
     int error = errno;
@@ -298,27 +417,16 @@ bool tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes)
         if (ok && renameat(folder, temporary, folder, name)) ok = false, error = errno;
         if (!ok) unlinkat(folder, temporary, 0);
     }
-    if (!ok) tgl_log(TGL_LOG_INFO, "cache: cannot store %s: %s", name, strerror(error));
     close(folder);
-    return ok;
-}
-
-void tgl_cache_remove(const tgl_cache_key *key)
-{
-    const int folder = open_cache(false);
-    if (folder < 0) return;
-    char name[TGL_CACHE_NAME_BYTES];
-    tgl_cache_name(key, name);
-    unlinkat(folder, name, 0);
-    close(folder);
+    return ok || cannot_store("%.300s/%s: %s", p.path, name, strerror(error));
 }
 
 /* ---- for people ---- */
 
 typedef struct { char name[TGL_CACHE_NAME_BYTES]; time_t used; int64_t bytes; } entry;
 
-/* All kernels in a folder; also removes old temporary files if told. Closes `folder`. */
-static entry *list_files(int folder, bool remove_old, int64_t *count)
+/* All kernels in a folder. Closes it. */
+static entry *list_files(int folder, int64_t *count)
 {
     entry *list = NULL;
     int64_t capacity = 0;
@@ -330,12 +438,8 @@ static entry *list_files(int folder, bool remove_old, int64_t *count)
     }
     for (const struct dirent *e; (e = readdir(d)) != NULL;) {
         struct stat s;
-        if (fstatat(folder, e->d_name, &s, AT_SYMLINK_NOFOLLOW) || !S_ISREG(s.st_mode)) continue;
-        if (!strncmp(e->d_name, temporary_prefix, strlen(temporary_prefix))) {
-            if (remove_old && time(NULL) - s.st_mtime > OLD_TEMPORARY_SECONDS) unlinkat(folder, e->d_name, 0);
+        if (!is_name(e->d_name) || fstatat(folder, e->d_name, &s, AT_SYMLINK_NOFOLLOW) || !S_ISREG(s.st_mode))
             continue;
-        }
-        if (!is_name(e->d_name)) continue;
         if (*count == capacity) {
             entry *grown = realloc(list, (size_t)(capacity + 256) * sizeof *list);
             if (!grown) break;
@@ -350,29 +454,38 @@ static entry *list_files(int folder, bool remove_old, int64_t *count)
     return list;
 }
 
-void tgl_cache_describe(tgl_cache_info *info)
+/* Closes `folder`. */
+static void describe(int folder, const place *p, tgl_cache_info *info)
 {
     memset(info, 0, sizeof *info);
-    char path[TGL_PATH_BYTES];
-    bool missing;
-    tgl_settings_cache_dir(path);
-    if (!path[0]) {
-        snprintf(info->reason, sizeof info->reason, "none is set, and there is no HOME to put it");
-        return;
-    }
-    const int folder = open_folder(path, false, info->reason, &missing);
-    if (folder >= 0 || missing) {
-        memcpy(info->folder, path, sizeof path);
-        info->reason[0] = 0;
+    if (folder >= 0) {
+        memcpy(info->folder, p->path, sizeof info->folder);
+        entry *list = list_files(folder, &info->files);
+        for (int64_t i = 0; i < info->files; i++) info->bytes += list[i].bytes;
+        free(list);
+    } else if (!p->path[0]) {
+        snprintf(info->reason, sizeof info->reason, "%s", p->reason);
     } else {
-        char reason[128];
-        snprintf(reason, sizeof reason, "%.127s", info->reason);
-        snprintf(info->reason, sizeof info->reason, "%.100s is refused: %s", path, reason);
+        snprintf(info->reason, sizeof info->reason, "%.255s is refused: %s", p->path, p->reason);
     }
-    if (folder < 0) return;
-    entry *list = list_files(folder, false, &info->files);
-    for (int64_t i = 0; i < info->files; i++) info->bytes += list[i].bytes;
-    free(list);
+}
+
+void tgl_cache_describe(tgl_cache_info *info)
+{
+    place p;
+    const int folder = open_cache(false, &p);
+    describe(folder, &p, info);
+    if (folder >= 0 || !p.is_missing) return;
+    memcpy(info->folder, p.path, sizeof info->folder);      /* it will be made */
+    info->reason[0] = 0;
+}
+
+bool tgl_cache_describe_readonly(tgl_cache_info *info)
+{
+    place p;
+    const int folder = open_readonly(&p);
+    describe(folder, &p, info);
+    return p.path[0];
 }
 
 static int by_last_use(const void *a, const void *b)
@@ -385,11 +498,13 @@ tgl_status tgl_cache_prune(int64_t bytes, int64_t *removed_files, int64_t *remov
 {
     *removed_files = *removed_bytes = 0;
     if (bytes < 0) return tgl_fail(TGL_ERR_ARGUMENT, "bytes: is %lld, want 0 or more", (long long)bytes);
-    const int folder = open_cache(false);
+    place p;
+    const int folder = open_cache(false, &p);
     if (folder < 0) return TGL_OK;
+    remove_old_temporaries(folder);
     const int listing = fcntl(folder, F_DUPFD_CLOEXEC, 0);
     int64_t count = 0, total = 0;
-    entry *list = listing < 0 ? NULL : list_files(listing, true, &count);
+    entry *list = listing < 0 ? NULL : list_files(listing, &count);
     for (int64_t i = 0; i < count; i++) total += list[i].bytes;
     if (count) qsort(list, (size_t)count, sizeof *list, by_last_use);
     for (int64_t i = 0; i < count && total > bytes; i++) {

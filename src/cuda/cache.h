@@ -14,11 +14,18 @@ typedef struct { uint8_t bytes[32]; } tgl_cache_key;    /* SHA-256 */
  * tgl_get_cache_dir(). */
 bool tgl_cache_get(const tgl_cache_key *key, void **image, size_t *bytes);
 
-/* Writes a private temporary file and renames it. Best effort: false where nothing was stored. */
+/* After a miss, for the message: the folders that were looked into and what is wrong with any of them, or with
+ * its file of `key` (may be NULL). */
+enum { TGL_CACHE_TEXT_BYTES = 700 };
+void tgl_cache_explain(const tgl_cache_key *key, char text[TGL_CACHE_TEXT_BYTES]);
+
+/* Writes a private temporary file and renames it; also removes temporary files that writers who are long gone have
+ * left. Best effort: false where nothing was stored. */
 bool tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes);
 
-/* Removes an image that is whole but will not load. Not from the read-only folder. */
-void tgl_cache_remove(const tgl_cache_key *key);
+/* How many files this process wanted to store and could not, and the first one: "folder/name: why" (NULL: all
+ * is well). Where no folder is wanted, nothing fails. */
+int tgl_cache_failures(const char **first);
 
 /* "<64 hexadecimal digits>.tgl", the file of a key. */
 enum { TGL_CACHE_NAME_BYTES = 69 };
@@ -27,10 +34,13 @@ void tgl_cache_name(const tgl_cache_key *key, char name[TGL_CACHE_NAME_BYTES]);
 /* For `tegula info`: the folder in use ("" and the reason why where there is none), files, bytes. */
 typedef struct {
     char folder[TGL_PATH_BYTES];
-    char reason[256];
+    char reason[600];
     int64_t files, bytes;
 } tgl_cache_info;
 void tgl_cache_describe(tgl_cache_info *info);
+
+/* The same for TEGULA_CACHE_READONLY; false where it is not set. */
+bool tgl_cache_describe_readonly(tgl_cache_info *info);
 
 /* Removes the files used longest ago until at most `bytes` are left; also old temporary files. Gives what
  * was removed. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/cancel.h"
 #include "cuda/driver.h"
 #include "cuda/jit.h"
 
@@ -49,6 +50,7 @@ static tgl_status read_devices(void)
     const tgl_driver_table *cu;
     TGL_TRY(tgl_driver(&cu));
     if (atomic_load_explicit(&num_devices, memory_order_acquire) >= 0) return TGL_OK;
+    const int cancelling = tgl_cancel_hold();
     pthread_mutex_lock(&lock);
     int n = 0;
     tgl_status status = TGL_OK;
@@ -59,6 +61,7 @@ static tgl_status read_devices(void)
         if (status == TGL_OK) atomic_store_explicit(&num_devices, n, memory_order_release);
     }
     pthread_mutex_unlock(&lock);
+    tgl_cancel_restore(cancelling);
     return status;
 }
 

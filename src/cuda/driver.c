@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/cancel.h"
+
 enum { API_VERSION = 12000 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -103,10 +105,12 @@ tgl_status tgl_driver(const tgl_driver_table **out)
         return tgl_fail(TGL_ERR_DEVICE,
                         "CUDA was in use before this process was forked, and a forked process cannot use "
                         "it; start processes with exec (Python: multiprocessing's spawn)");
+    const int cancelling = tgl_cancel_hold();
     pthread_mutex_lock(&lock);
     const bool ok = atomic_load(&ready) || (!failed && open_library() && init());
     if (ok) atomic_store_explicit(&ready, &table, memory_order_release);
     pthread_mutex_unlock(&lock);
+    tgl_cancel_restore(cancelling);
     *out = ok ? &table : NULL;
     return ok ? TGL_OK : tgl_fail(TGL_ERR_DEVICE, "%s", failure);   /* written once, under the lock */
 }
@@ -114,9 +118,11 @@ tgl_status tgl_driver(const tgl_driver_table **out)
 int tgl_driver_version(void)
 {
     if (!atomic_load(&opened)) {
+        const int cancelling = tgl_cancel_hold();
         pthread_mutex_lock(&lock);
         open_library();
         pthread_mutex_unlock(&lock);
+        tgl_cancel_restore(cancelling);
     }
     return atomic_load(&opened) ? table.version : 0;
 }

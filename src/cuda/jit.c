@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/cancel.h"
 #include "core/log.h"
 #include "cuda/nvrtc.h"
 #include "cuda/sha256.h"
@@ -22,6 +23,15 @@
 static const char *const fixed_options[] = { "--std=c++17", "--fmad=false", "--ptxas-options=-v",
                                              "--diag-suppress=177" };
 enum { NUM_FIXED = sizeof fixed_options / sizeof fixed_options[0], OPTION_BYTES = 96 };
+
+/* From 12.9 on NVRTC keeps what it compiles in the driver's cache on disk (where a driver is loaded), which has
+ * other rules of ownership than ours and would make a first compilation look quick. It changes no code, so it is
+ * not part of the key; older versions refuse the option. */
+static const char no_cache_option[] = "--no-cache";
+static bool has_cache(const tgl_nvrtc_table *nvrtc)
+{
+    return nvrtc->major > 12 || (nvrtc->major == 12 && nvrtc->minor >= 9);
+}
 
 static atomic_uint_fast64_t compile_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of what is static and small below */
@@ -206,7 +216,7 @@ static tgl_status take_image(const tgl_nvrtc_table *nvrtc, tgl_nvrtc_program pro
 static tgl_status run_compiler(const tgl_nvrtc_table *nvrtc, const job *j, tgl_image *out)
 {
     char options[TGL_MAX_MACROS + 1][OPTION_BYTES], name[160];
-    const char *list[TGL_MAX_MACROS + 1 + NUM_FIXED];
+    const char *list[TGL_MAX_MACROS + 1 + NUM_FIXED + 1];
     int n = 0;
     bool fits = snprintf(options[n], OPTION_BYTES, "--gpu-architecture=%s", j->architecture) < OPTION_BYTES;
     list[n] = options[n], n++;
@@ -217,6 +227,7 @@ static tgl_status run_compiler(const tgl_nvrtc_table *nvrtc, const job *j, tgl_i
         list[n] = options[n], n++;
     }
     for (int i = 0; i < NUM_FIXED; i++) list[n++] = fixed_options[i];
+    if (has_cache(nvrtc)) list[n++] = no_cache_option;
     fits &= snprintf(name, sizeof name, "%s.cu", j->source->name) < (int)sizeof name;
     if (!fits) return tgl_fail(TGL_ERR_INTERNAL, "%s: a name is too long", j->what);
 
@@ -295,8 +306,8 @@ static bool get_of_any_version(const job *j, tgl_image *out)
     return false;
 }
 
-tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS],
-                          const char *architecture, unsigned how, tgl_image *out)
+static tgl_status find_or_compile(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS],
+                                  const char *architecture, unsigned how, tgl_image *out)
 {
     *out = (tgl_image){ 0 };
     job j = { source, macros, architecture, "" };
@@ -311,7 +322,6 @@ tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_M
     const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
     tgl_cache_key key;
     if (nvrtc) tgl_jit_key(source, macros, architecture, nvrtc->major, nvrtc->minor, &key);
-    if (nvrtc && how & TGL_JIT_REBUILD) tgl_cache_remove(&key);
     if (!(how & TGL_JIT_REBUILD) &&
         (nvrtc ? tgl_cache_get(&key, &out->image, &out->bytes) : get_of_any_version(&j, out))) {
         tgl_log(TGL_LOG_INFO, "found %s in the cache", j.what);
@@ -321,11 +331,12 @@ tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_M
         return tgl_fail(TGL_ERR_MEMORY, "%s: no memory", j.what);
     }
     if (tgl_get_jit_mode() == TGL_JIT_NEVER) {
-        const char *folder = tgl_get_cache_dir();
+        char places[TGL_CACHE_TEXT_BYTES];
+        tgl_cache_explain(nvrtc ? &key : NULL, places);
         return tgl_fail(TGL_ERR_COMPILE,
-                        "%s: not in the cache (%.200s), and TEGULA_JIT=never forbids to compile it; fill the "
+                        "%s: not in the cache (%s), and TEGULA_JIT=never forbids to compile it; fill the "
                         "cache with `tegula compile`",
-                        j.what, folder[0] ? folder : "there is none");
+                        j.what, places);
     }
     if (!(how & TGL_JIT_MAY_COMPILE))
         return tgl_fail(TGL_ERR_CAPTURE,
@@ -336,6 +347,15 @@ tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_M
     const tgl_status status = compile(nvrtc, &j, out);
     if (status == TGL_OK) tgl_cache_put(&key, out->image, out->bytes);
     else tgl_image_free(out);
+    return status;
+}
+
+tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS],
+                          const char *architecture, unsigned how, tgl_image *out)
+{
+    const int cancelling = tgl_cancel_hold();
+    const tgl_status status = find_or_compile(source, macros, architecture, how, out);
+    tgl_cancel_restore(cancelling);
     return status;
 }
 

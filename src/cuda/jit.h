@@ -33,7 +33,8 @@ void tgl_image_free(tgl_image *image);
 tgl_status tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile,
                          tgl_image *out);
 
-/* The same for an image that the driver refused: removes it from the disk cache and compiles it again. */
+/* The same for an image that the driver refused: compiled again, whatever the disk cache has, and stored in its
+ * place. What was there stays until then. */
 tgl_status tgl_jit_rebuild(const tgl_kernel *kernel, const char *architecture, bool may_compile,
                            tgl_image *out);
 

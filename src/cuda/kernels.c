@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/cancel.h"
 #include "core/log.h"
 #include "cuda/jit.h"
 
@@ -28,6 +29,7 @@ typedef struct code {
     tgl_cu_library library;
     tgl_cu_kernel handle;
     state state;
+    bool may_compile;                       /* its maker */
     tgl_status status;                      /* of a failure, for those who waited */
     char message[TGL_MESSAGE_BYTES];
     int num_waiting;
@@ -153,6 +155,16 @@ static tgl_status check(tgl_cu_result result, const tgl_kernel *kernel, const ch
     return tgl_driver_check(result, text);
 }
 
+/* The driver's error, and what has been made of it. */
+static tgl_status check_with(tgl_cu_result result, const code *c, const char *call, const char *more,
+                             const char *why)
+{
+    char text[TGL_MESSAGE_BYTES / 2];
+    const tgl_status status = check(result, &c->kernel, call);
+    snprintf(text, sizeof text, "%s", tgl_last_error());
+    return tgl_fail(status, "%s; %s%s", text, more, why);
+}
+
 /* A driver that loads lazily looks at an image only when it is asked for the kernel (seen with 580.159 on an
  * H200). `call` is the one that failed. */
 static tgl_cu_result load_image(const tgl_driver_table *cu, code *c, const tgl_image *image, const char **call)
@@ -170,22 +182,42 @@ static tgl_cu_result load_image(const tgl_driver_table *cu, code *c, const tgl_i
     return result;
 }
 
-static tgl_status build(const tgl_driver_table *cu, code *c, bool may_compile)
+/* The driver refused an image from the disk cache. The file may be good (a driver's limit, an old driver, a
+ * fault of the moment): it is kept, and replaced only by what was compiled anew. */
+static tgl_status rebuild(const tgl_driver_table *cu, code *c, tgl_cu_result refusal, const char *refused_call)
 {
     tgl_image image;
     const char *call;
-    TGL_TRY(tgl_jit_image(&c->kernel, c->architecture, may_compile, &image));
-    tgl_cu_result result = load_image(cu, c, &image, &call);
-    const bool is_refused = result && result != TGL_CU_OUT_OF_MEMORY && !tgl_driver_is_sticky(result);
-    if (is_refused && !image.compiled) {
-        tgl_log(TGL_LOG_INFO, "%s: the driver refuses what the cache has (error %d), so it is made again",
-                c->kernel.name, result);
+    tgl_log(TGL_LOG_INFO, "%s: the driver refuses what the cache has (error %d), so it is made again",
+            c->kernel.name, refusal);
+    if (tgl_jit_rebuild(&c->kernel, c->architecture, true, &image) == TGL_OK) {
+        const tgl_cu_result result = load_image(cu, c, &image, &call);
         tgl_image_free(&image);
-        TGL_TRY(tgl_jit_rebuild(&c->kernel, c->architecture, may_compile, &image));
-        result = load_image(cu, c, &image, &call);
+        return check(result, &c->kernel, call);
     }
+    char why[TGL_MESSAGE_BYTES / 2];
+    snprintf(why, sizeof why, "%s", tgl_last_error());
+    return check_with(refusal, c, refused_call, "the image is from the cache, and it cannot be compiled again: ",
+                      why);
+}
+
+static tgl_status build(const tgl_driver_table *cu, code *c)
+{
+    tgl_image image;
+    const char *call;
+    TGL_TRY(tgl_jit_image(&c->kernel, c->architecture, c->may_compile, &image));
+    const tgl_cu_result result = load_image(cu, c, &image, &call);
+    const bool was_compiled = image.compiled;
     tgl_image_free(&image);
-    return check(result, &c->kernel, call);
+    if (!result || was_compiled || result == TGL_CU_OUT_OF_MEMORY || tgl_driver_is_sticky(result))
+        return check(result, &c->kernel, call);
+    if (tgl_get_jit_mode() == TGL_JIT_NEVER)
+        return check_with(result, c, call, "the image is from the cache, and TEGULA_JIT=never forbids to compile "
+                          "it again", "");
+    if (!c->may_compile)
+        return check_with(result, c, call, "the image is from the cache, and it cannot be compiled again during a "
+                          "stream capture", "");
+    return rebuild(cu, c, result, call);
 }
 
 static void forget(code *c)                 /* with the lock held */
@@ -219,8 +251,7 @@ static tgl_status join(const tgl_kernel *kernel, const char *architecture, bool 
         return TGL_OK;
     }
     tgl_status status = c->status;
-    /* the maker was capturing and so could not compile: this thread can */
-    if (status == TGL_ERR_CAPTURE && may_compile) status = TGL_OK;
+    if (!c->may_compile && may_compile) status = TGL_OK;    /* the maker was capturing: this thread can do more */
     else tgl_fail(status, "%s", c->message);
     if (c->num_waiting == 0) free_code(c);
     return status;
@@ -242,11 +273,12 @@ static tgl_status get_code(const tgl_driver_table *cu, const tgl_kernel *kernel,
         return tgl_fail(TGL_ERR_MEMORY, "%s: no memory to load it", kernel->name);
     }
     strcpy(c->architecture, architecture);
+    c->may_compile = may_compile;
     c->next = codes;
     codes = c;
     pthread_mutex_unlock(&lock);
 
-    status = build(cu, c, may_compile);
+    status = build(cu, c);
 
     pthread_mutex_lock(&lock);
     if (status == TGL_OK) {
@@ -295,8 +327,8 @@ tgl_status tgl_kernels_enter(tgl_loaded *loaded, tgl_cu_context context)
     return TGL_OK;
 }
 
-tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile,
-                            tgl_loaded **out)
+static tgl_status load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile,
+                       tgl_loaded **out)
 {
     const tgl_driver_table *cu;
     const tgl_device *d;
@@ -329,5 +361,14 @@ tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context
     }
     free_kernel(&e->kernel);
     free(e);
+    return status;
+}
+
+tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile,
+                            tgl_loaded **out)
+{
+    const int cancelling = tgl_cancel_hold();     /* others may be waiting for this thread, or this one for another */
+    const tgl_status status = load(kernel, device, context, may_compile, out);
+    tgl_cancel_restore(cancelling);
     return status;
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/cancel.h"
 #include "core/log.h"
 #include "cuda/driver.h"
 
@@ -168,6 +169,7 @@ const tgl_nvrtc_table *tgl_nvrtc_or_null(void)
 {
     const tgl_nvrtc_table *found = atomic_load_explicit(&ready, memory_order_acquire);
     if (found) return found;
+    const int cancelling = tgl_cancel_hold();
     pthread_mutex_lock(&lock);
     if (!atomic_load(&ready) && !failed) {
         failed = !search();
@@ -178,6 +180,7 @@ const tgl_nvrtc_table *tgl_nvrtc_or_null(void)
     }
     found = atomic_load(&ready);
     pthread_mutex_unlock(&lock);
+    tgl_cancel_restore(cancelling);
     return found;
 }
 

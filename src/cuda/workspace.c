@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "core/cancel.h"
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 
@@ -219,10 +220,12 @@ tgl_status tgl_workspace_get(int device, size_t workspace_bytes, tgl_stream stre
     block *b = NULL;
     tgl_status status = owner_of(cu, stream, &o);
     if (status == TGL_OK) {
+        const int cancelling = tgl_cancel_hold();
         pthread_mutex_lock(&lock);
         status = find_or_make(cu, guard.context, &o, workspace_bytes, &b);
         if (status == TGL_OK) *workspace = (void *)(uintptr_t)b->data;
         pthread_mutex_unlock(&lock);
+        tgl_cancel_restore(cancelling);
     }
     tgl_context_leave(&guard);
     return status;

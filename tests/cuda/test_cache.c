@@ -144,17 +144,6 @@ TEST(put_again_replaces)
     end(&p);
 }
 
-TEST(remove_forgets)
-{
-    place p = begin();
-    const tgl_cache_key key = key_of(1);
-    tgl_cache_remove(&key);             /* of what is not there */
-    CHECK(put(1));
-    tgl_cache_remove(&key);
-    CHECK_INT(get(1), MISS);
-    end(&p);
-}
-
 TEST(large_and_tiny_images)
 {
     place p = begin();
@@ -505,14 +494,117 @@ TEST(a_baked_folder)
     CHECK_INT(get(2), RIGHT);
     CHECK_INT(support_count(first, ""), 1);
     CHECK_INT(support_count(second, ""), 1);
-    const tgl_cache_key key = key_of(1);
-    tgl_cache_remove(&key);
-    CHECK_INT(get(1), RIGHT);
     CHECK(chmod(first, 0777) == 0);
     CHECK_INT(get(1), MISS);
     CHECK_INT(get(2), RIGHT);
     support_remove(first);
     support_remove(second);
+}
+
+/* What a user is told: by `tegula info`, and by an error in strict mode. */
+TEST(a_refused_readonly_folder_is_named)
+{
+    support_folder baked = support_make_folder(), own = support_make_folder();
+    static char readonly[300], writable[300];
+    if (!getenv("TEGULA_TEST_CHILD")) {
+        snprintf(readonly, sizeof readonly, "TEGULA_CACHE_READONLY=%s/here", baked.path);
+        snprintf(writable, sizeof writable, "TEGULA_CACHE_DIR=%s", own.path);
+    } else {
+        support_remove(baked.path);
+        support_remove(own.path);
+    }
+    IN_CHILD(readonly, writable);
+    const char *first = getenv("TEGULA_CACHE_READONLY"), *second = getenv("TEGULA_CACHE_DIR");
+    const tgl_cache_key key = key_of(1);
+    static tgl_cache_info info;
+    char text[TGL_CACHE_TEXT_BYTES], want[TGL_CACHE_TEXT_BYTES], path[4096];
+
+    tgl_cache_explain(&key, text);                      /* missing */
+    snprintf(want, sizeof want, "TEGULA_CACHE_READONLY: %s does not exist; %s", first, second);
+    CHECK_TEXT(text, want);
+    CHECK(tgl_cache_describe_readonly(&info));
+    snprintf(want, sizeof want, "%s is refused: No such file or directory", first);
+    CHECK_TEXT(info.folder, "");
+    CHECK_TEXT(info.reason, want);
+
+    CHECK(mkdir(first, 0755) == 0);
+    tgl_cache_explain(&key, text);
+    snprintf(want, sizeof want, "TEGULA_CACHE_READONLY: %s; %s", first, second);
+    CHECK_TEXT(text, want);
+    CHECK(tgl_cache_describe_readonly(&info));
+    CHECK_TEXT(info.folder, first);
+
+    CHECK(chmod(first, 0777) == 0);
+    tgl_cache_explain(NULL, text);
+    snprintf(want, sizeof want,
+             "TEGULA_CACHE_READONLY: %s is refused: others may write to it (mode 777); %s", first, second);
+    CHECK_TEXT(text, want);
+    CHECK(tgl_cache_describe_readonly(&info));
+    snprintf(want, sizeof want, "%s is refused: others may write to it (mode 777)", first);
+    CHECK_TEXT(info.reason, want);
+
+    CHECK(rmdir(first) == 0 && symlink("/usr", first) == 0);
+    tgl_cache_explain(NULL, text);
+    snprintf(want, sizeof want, "TEGULA_CACHE_READONLY: %s is refused: it is a symbolic link; %s", first, second);
+    CHECK_TEXT(text, want);
+
+    CHECK(unlink(first) == 0 && mkdir(first, 0755) == 0);
+    if (geteuid() == 0) {
+        CHECK(chown(first, 12345, 12345) == 0 && chown(second, 12346, 12346) == 0);
+        tgl_cache_explain(NULL, text);
+        snprintf(want, sizeof want,
+                 "TEGULA_CACHE_READONLY: %s is refused: it belongs to user 12345; %s is refused: it belongs to "
+                 "user 12346", first, second);
+        CHECK_TEXT(text, want);
+        CHECK(chown(first, 0, 0) == 0 && chown(second, 0, 0) == 0);
+    }
+    path_of(second, 1, path);                           /* a folder that is right, with a file that is not */
+    support_write(path, "cut off", 7);
+    tgl_cache_explain(&key, text);
+    snprintf(want, sizeof want, "TEGULA_CACHE_READONLY: %s; %s, where its file %s is damaged or not ours", first,
+             second, strrchr(path, '/') + 1);
+    CHECK_TEXT(text, want);
+    CHECK_OK(tgl_set_cache_dir(""));
+    tgl_cache_explain(&key, text);
+    snprintf(want, sizeof want, "TEGULA_CACHE_READONLY: %s; there is no other", first);
+    CHECK_TEXT(text, want);
+    strrchr(first, '/')[0] = 0;
+    support_remove(first);
+    support_remove(second);
+}
+
+/* Root with another user's HOME: what root made there, its owner could not write to or remove. */
+TEST(the_home_of_someone_else)
+{
+    if (geteuid() != 0) SKIP("only root can make another user's folder");
+    static char home[300];
+    support_folder outer = { "" };
+    const bool is_child = getenv("TEGULA_TEST_CHILD") != NULL;
+    if (!is_child) {
+        outer = support_make_folder();
+        CHECK(chown(outer.path, 12345, 12345) == 0);
+        snprintf(home, sizeof home, "HOME=%s", outer.path);
+    }
+    if (!support_in_child(__func__ + strlen("test_"), (const char *const[]){ home, "XDG_CACHE_HOME",
+                                                                             "TEGULA_CACHE_DIR", NULL })) {
+        CHECK_INT(support_count(outer.path, ""), 0);    /* nothing is made */
+        support_remove(outer.path);
+        return;
+    }
+    CHECK_TEXT(tgl_get_cache_dir(), "");
+    CHECK(!put(1));
+    CHECK_INT(get(1), MISS);
+    static tgl_cache_info info;
+    char want[800];
+    tgl_cache_describe(&info);
+    snprintf(want, sizeof want, "%s/.cache/tegula is refused: %s, where it would be made, belongs to user 12345",
+             getenv("HOME"), getenv("HOME"));
+    CHECK_TEXT(info.reason, want);
+    CHECK_INT(support_count(getenv("HOME"), ""), 0);
+    snprintf(want, sizeof want, "%s/mine", getenv("HOME"));     /* what is named is made */
+    CHECK_OK(tgl_set_cache_dir(want));
+    CHECK(put(1));
+    support_remove(want);
 }
 
 /* ---- full disks ---- */
@@ -725,6 +817,60 @@ static int age_of(const char *folder, int number)
     struct stat s;
     path_of(folder, number, path);
     return stat(path, &s) ? -1 : (int)(time(NULL) - s.st_mtime);
+}
+
+static void plant(const char *folder, const char *name, int seconds)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    support_write(path, "half a kernel", 13);
+    const struct timespec then = { time(NULL) - seconds, 0 }, times[2] = { then, then };
+    CHECK(utimensat(AT_FDCWD, path, times, 0) == 0);
+}
+
+/* What a killed writer leaves goes with the next kernel that is stored; what may still be written to stays. */
+TEST(old_temporary_files_are_removed)
+{
+    place p = begin();
+    CHECK(put(1));
+    plant(p.cache, ".new-1-dead", 2 * 3600);
+    plant(p.cache, ".new-2-dead", 30 * 24 * 3600);
+    plant(p.cache, ".new-3-alive", 60);
+    plant(p.cache, ".newer", 2 * 3600);                 /* not ours */
+    plant(p.cache, "notes.txt", 2 * 3600);
+    CHECK_INT(get(1), RIGHT);
+    CHECK_INT(support_count(p.cache, "-dead"), 2);      /* reading removes nothing */
+    CHECK(put(2));
+    CHECK_INT(support_count(p.cache, "-dead"), 0);
+    CHECK_INT(support_count(p.cache, ""), 5);
+    CHECK_INT(get(1), RIGHT);
+    CHECK_INT(get(2), RIGHT);
+    end(&p);
+}
+
+TEST(what_could_not_be_stored_is_counted)
+{
+    IN_CHILD("TEGULA_CACHE_READONLY");
+    place p = begin();
+    const char *first;
+    CHECK(put(1));
+    CHECK_INT(tgl_cache_failures(&first), 0);
+    CHECK(!first);
+    char path[4096], want[4200];
+    path_of(p.cache, 2, path);
+    CHECK(mkdir(path, 0700) == 0);                      /* nothing can be renamed to it */
+    CHECK(!put(2) && !put(2));
+    CHECK_INT(tgl_cache_failures(&first), 2);
+    snprintf(want, sizeof want, "%s: Is a directory", path);
+    CHECK_TEXT(first, want);
+    CHECK_OK(tgl_set_cache_dir(""));                    /* nobody wants it stored */
+    CHECK(!put(3));
+    CHECK_INT(tgl_cache_failures(&first), 2);
+    CHECK_OK(tgl_set_cache_dir("/dev/null/cache"));
+    CHECK(!put(3));
+    CHECK_INT(tgl_cache_failures(&first), 3);
+    CHECK_TEXT(first, want);
+    end(&p);
 }
 
 TEST(prune_removes_what_was_used_longest_ago)

@@ -214,6 +214,60 @@ TEST(prepare_for_an_architecture)
     end_cache();
 }
 
+static tgl_status compile_scale(int factor, tgl_image *image)
+{
+    const tgl_macro macros[TGL_MAX_MACROS] = { { "FACTOR", factor } };
+    return tgl_jit_source(&support_source, macros, "sm_90a", TGL_JIT_MAY_COMPILE, image);
+}
+
+TEST(strict_mode_names_folders_that_are_refused)
+{
+    support_folder baked = { "" };
+    char change[300] = "";
+    if (!getenv("TEGULA_TEST_CHILD")) {
+        baked = support_make_folder();
+        CHECK(chmod(baked.path, 0777) == 0);
+        snprintf(change, sizeof change, "TEGULA_CACHE_READONLY=%s", baked.path);
+    }
+    if (!support_in_child(__func__ + strlen("test_"), (const char *const[]){ change, NULL })) {
+        support_remove(baked.path);
+        return;
+    }
+    const char *readonly = getenv("TEGULA_CACHE_READONLY");
+    support_folder f = support_make_folder();
+    CHECK(chmod(f.path, 0722) == 0);
+    CHECK_OK(tgl_set_cache_dir(f.path));
+    CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
+    char want[1024];
+    snprintf(want, sizeof want,
+             "tests/scale (FACTOR=4) for sm_90a: not in the cache (TEGULA_CACHE_READONLY: %s is refused: others "
+             "may write to it (mode 777); %s is refused: others may write to it (mode 722)), and "
+             "TEGULA_JIT=never forbids to compile it; fill the cache with `tegula compile`",
+             readonly, f.path);
+    tgl_image image;
+    CHECK_FAILS(compile_scale(4, &image), TGL_ERR_COMPILE, want);
+    support_remove(f.path);
+}
+
+/* The options that an NVRTC of a version gets; recording_nvrtc.c writes them down in its log. */
+static void check_options(bool has_no_cache)
+{
+    tgl_image image;
+    CHECK_OK(tgl_set_cache_dir(""));
+    REQUIRE(CHECK_OK(compile_scale(2, &image)));
+    char want[256];
+    snprintf(want, sizeof want,
+             "--gpu-architecture=sm_90a\n-DFACTOR=2\n--std=c++17\n--fmad=false\n--ptxas-options=-v\n"
+             "--diag-suppress=177\n%s", has_no_cache ? "--no-cache\n" : "");
+    CHECK_TEXT(image.log, want);
+    tgl_image_free(&image);
+}
+#define WITH_NVRTC(version) IN_CHILD("TEGULA_LIBNVRTC=" TEGULA_RECORDING_NVRTC, "TEGULA_TEST_NVRTC=" version)
+TEST(options_of_nvrtc_12_0) { WITH_NVRTC("12.0"); check_options(false); }
+TEST(options_of_nvrtc_12_8) { WITH_NVRTC("12.8"); check_options(false); }
+TEST(options_of_nvrtc_12_9) { WITH_NVRTC("12.9"); check_options(true); }
+TEST(options_of_nvrtc_13_0) { WITH_NVRTC("13.0"); check_options(true); }
+
 TEST(prepare_in_pairs)
 {
     CHECK_FAILS(tgl_prepare_end(), TGL_ERR_ARGUMENT,
@@ -611,6 +665,138 @@ TEST(an_image_that_will_not_load)
     end_cache();
 }
 
+/* The file of add_kernel(amount), as the cache has it: its inode changes where it is replaced. */
+static ino_t file_of(int amount)
+{
+    const tgl_device *d;
+    const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
+    const tgl_kernel k = add_kernel(amount);
+    tgl_cache_key key;
+    char name[TGL_CACHE_NAME_BYTES], path[512];
+    struct stat s;
+    if (!nvrtc || tgl_device_get(0, &d)) return 0;
+    tgl_jit_key(&add_source, k.macros, d->architecture, nvrtc->major, nvrtc->minor, &key);
+    tgl_cache_name(&key, name);
+    snprintf(path, sizeof path, "%s/%s", cache.path, name);
+    return stat(path, &s) ? 0 : s.st_ino;
+}
+
+static void fill_cache_with(int amount)
+{
+    const tgl_device *d;
+    tgl_image image;
+    const tgl_kernel k = add_kernel(amount);
+    CHECK_OK(tgl_device_get(0, &d));
+    CHECK_OK(tgl_jit_image(&k, d->architecture, true, &image));
+    tgl_image_free(&image);
+}
+
+static const struct { int number; const char *name; } refusals[] = {
+    { 1, "INVALID_VALUE" },    { 209, "NO_BINARY_FOR_GPU" }, { 300, "INVALID_SOURCE" },
+    { 304, "OPERATING_SYSTEM" }, { 302, "SHARED_OBJECT_SYMBOL_NOT_FOUND" }, { 800, "NOT_PERMITTED" },
+};
+enum { NUM_REFUSALS = sizeof refusals / sizeof refusals[0] };
+
+/* The driver's error by name, then `ends`. */
+static void check_refusal(const array *a, int amount, tgl_stream stream, int i, const char *ends)
+{
+    char list[64], begins[128];
+    snprintf(list, sizeof list, "cuLibraryLoadData:1+=%d", refusals[i].number);
+    snprintf(begins, sizeof begins, "tests/add: cuLibraryLoadData: CUDA_ERROR_%s (", refusals[i].name);
+    inject(list);
+    const tgl_status status = add(a, amount, stream);
+    inject("");
+    const char *said = tgl_last_error();
+    const size_t n = strlen(said), m = strlen(ends);
+    CHECK_THAT(status == TGL_ERR_CUDA && strstr(said, begins) == said && n > m && !strcmp(said + n - m, ends),
+               "%s gives %s: %s", list, tgl_status_name(status), said);
+}
+
+/* A driver's refusal says nothing against the file: where it cannot be replaced it stays, and serves later. */
+TEST(a_refused_image_stays_in_strict_mode)
+{
+    IN_CHILD("EMU_SMS=4");
+    NEED_EMULATOR();
+    use_new_cache();
+    fill_cache_with(3);
+    const ino_t file = file_of(3);
+    array a = make_array(0);
+    CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
+    for (int i = 0; i < NUM_REFUSALS; i++) {
+        check_refusal(&a, 3, NULL, i,
+                      "; the image is from the cache, and TEGULA_JIT=never forbids to compile it again");
+        CHECK_INT(file_of(3), file);
+    }
+    CHECK_OK(add(&a, 3, NULL));
+    check_array(&a, 3);
+    CHECK_INT(tgl_compile_count(), 1);
+    free_array(&a);
+    end_cache();
+}
+
+TEST(a_refused_image_stays_in_a_capture)
+{
+    IN_CHILD("EMU_SMS=4");
+    NEED_EMULATOR();
+    use_new_cache();
+    fill_cache_with(3);
+    const ino_t file = file_of(3);
+    array a = make_array(0);
+    tgl_stream stream;
+    tgl_cu_graph graph;
+    CU(CtxPushCurrent(a.context));
+    CU(StreamCreate(&stream, TGL_CU_STREAM_NON_BLOCKING));
+    CU(StreamBeginCapture(stream, TGL_CU_CAPTURE_GLOBAL));
+    for (int i = 0; i < 2 * NUM_REFUSALS; i++) {
+        const bool is_strict = i >= NUM_REFUSALS;
+        CHECK_OK(tgl_set_jit_mode(is_strict ? TGL_JIT_NEVER : TGL_JIT_AUTO));
+        check_refusal(&a, 3, stream, i % NUM_REFUSALS,
+                      is_strict ? "; the image is from the cache, and TEGULA_JIT=never forbids to compile it again"
+                                : "; the image is from the cache, and it cannot be compiled again during a stream "
+                                  "capture");
+        CHECK_INT(file_of(3), file);
+    }
+    CHECK_OK(add(&a, 3, stream));                       /* the capture is whole */
+    CU(StreamEndCapture(stream, &graph));
+    CHECK_INT(tgl_compile_count(), 1);
+    CU(GraphDestroy(graph));
+    CU(StreamDestroy(stream));
+    CU(CtxPopCurrent(NULL));
+    free_array(&a);
+    end_cache();
+}
+
+/* Elsewhere it is compiled again, once; until that has worked, the file stays. */
+TEST(a_refused_image_is_replaced_by_a_new_one_only)
+{
+    IN_CHILD("EMU_SMS=4");
+    NEED_EMULATOR();
+    use_new_cache();
+    fill_cache_with(3);
+    const ino_t file = file_of(3);
+    array a = make_array(0);
+    void *library = dlopen(getenv("TEGULA_LIBNVRTC"), RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(library);
+    emuFail_function fail;
+    *(void **)&fail = dlsym(library, "emuFail");
+    for (int i = 0; i < NUM_REFUSALS; i++) {
+        CHECK(!fail("nvrtcCompileProgram:1+"));
+        check_refusal(&a, 3, NULL, i,
+                      "; the image is from the cache, and it cannot be compiled again: tests/add (AMOUNT=3) for "
+                      "sm_90a: NVRTC_ERROR_COMPILATION: kernel.cu(1): error: injected by EMU_FAIL");
+        CHECK_INT(file_of(3), file);
+        fail("");
+    }
+    CHECK_INT(tgl_compile_count(), 1);
+    inject("cuLibraryLoadData=304");                    /* once */
+    CHECK_OK(add(&a, 3, NULL));
+    check_array(&a, 3);
+    CHECK_INT(tgl_compile_count(), 2);
+    CHECK(file_of(3) != 0 && file_of(3) != file);
+    free_array(&a);
+    end_cache();
+}
+
 /* ---- prepare and captures ---- */
 
 TEST(prepare_for_a_device)
@@ -803,6 +989,32 @@ TEST(threads_that_want_a_kernel_with_an_error)
     }
     CHECK_OK(add(&a, 3, NULL));
     check_array(&a, 3);
+    free_array(&a);
+    end_cache();
+}
+
+/* pthread_cancel() reaches a thread that compiles, and those that wait for it, in the middle of it. They finish
+ * what they are at: whoever wants the kernel next gets it. */
+TEST(cancelled_threads)
+{
+    IN_CHILD("EMU_SMS=4");
+    NEED_DEVICE();
+    use_new_cache();
+    alarm(60);                                          /* a thread that waits for ever fails */
+    enum { THREADS = 3 };
+    array a = make_array(0);
+    pthread_t threads[THREADS];
+    thread_launch t[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        t[i] = (thread_launch){ .a = &a, .amount = 3 };
+        REQUIRE(pthread_create(&threads[i], NULL, load_in_thread, &t[i]) == 0);
+    }
+    usleep(50000);                                      /* they are at it */
+    for (int i = 0; i < THREADS; i++) pthread_cancel(threads[i]);
+    for (int i = 0; i < THREADS; i++) CHECK_INT(pthread_join(threads[i], NULL), 0);
+    CHECK_OK(add(&a, 3, NULL));
+    check_array(&a, 3);
+    CHECK_INT(tgl_compile_count(), 1);                  /* the cancelled one's */
     free_array(&a);
     end_cache();
 }

@@ -132,6 +132,17 @@ def test_info_says_why_there_is_no_cache(tegula, tmp_path):
         assert done.returncode == 0 and re.search(rf"^cache +none: .*{reason}", done.stdout, re.M), done.stdout
 
 
+def test_info_names_the_readonly_cache(tegula, tmp_path):
+    assert "read-only" not in tegula("info").stdout.split("\n\n")[0]
+    baked = tmp_path / "baked"
+    for prepare, line in ((lambda: None, f"none: {baked} is refused: No such file or directory"),
+                          (baked.mkdir, f"{baked}, 0 files, 0 B"),
+                          (lambda: baked.chmod(0o777), f"none: {baked} is refused: others may write to it (mode 777)")):
+        prepare()
+        done = tegula("info", env={"TEGULA_CACHE_READONLY": str(baked)})
+        assert done.returncode == 0 and re.search(rf"^read-only +{re.escape(line)}$", done.stdout, re.M), done.stdout
+
+
 def test_list(tegula):
     done = tegula("list")
     assert done.returncode == 0
@@ -220,6 +231,29 @@ def test_compile_fills_a_cache_once(tegula, tmp_path):
     assert counts[1] == [("0", "0", str(files), "0")]
     pruned = tegula("info", "--prune", "0", env={"TEGULA_CACHE_DIR": str(tmp_path / "baked")})
     assert pruned.stdout.startswith(f"pruned {files} files, ") and not list((tmp_path / "baked").glob("*.tgl"))
+
+
+COMPILE = ["compile", "--arch", "sm_90a", "transpose", "num_rows=64", "num_cols=64", "dtype=bf16"]
+
+
+def test_compile_fails_where_the_cache_is_incomplete(tegula, tmp_path, emulated):
+    assert tegula(*COMPILE, "-o", "whole", env=emulated).returncode == 0
+    names = sorted(file.name for file in (tmp_path / "whole").iterdir())
+    for name in names[:2]:
+        (tmp_path / "partial" / name).mkdir(parents=True)       # no file can be renamed to it
+    (tmp_path / "partial").chmod(0o755)
+    done = tegula(*COMPILE, "-o", "partial", env=emulated)
+    assert done.returncode == 1
+    assert re.fullmatch(r"tegula compile: 2 kernels could not be stored, the cache is incomplete: "
+                        rf"partial/({names[0]}|{names[1]}): Is a directory\n", done.stderr), done.stderr
+    assert sorted(file.name for file in (tmp_path / "partial").iterdir() if file.is_file()) == names[2:]
+
+
+def test_compile_fills_its_folder_whatever_the_readonly_one_has(tegula, tmp_path, emulated):
+    assert tegula(*COMPILE, "-o", "first", env=emulated).returncode == 0
+    done = tegula(*COMPILE, "-o", "second", env={**emulated, "TEGULA_CACHE_READONLY": str(tmp_path / "first")})
+    assert done.returncode == 0, done.stderr
+    assert {f.name for f in (tmp_path / "first").iterdir()} == {f.name for f in (tmp_path / "second").iterdir()}
 
 
 def test_compile_of_a_model(tegula):
