@@ -9,7 +9,7 @@
 
 #include "numerics/rank.h"
 
-enum { TGL_BEST_MAX = 2048, TGL_BEST_POOL = 2 * TGL_BEST_MAX, TGL_BEST_BLOCK = 32 };
+enum { TGL_BEST_MAX = 1024, TGL_BEST_POOL = 2 * TGL_BEST_MAX, TGL_BEST_BLOCK = 32 };
 #define TGL_ALL_RANKS UINT64_MAX        /* a limit above every rank */
 
 typedef struct {

@@ -25,7 +25,7 @@ typedef struct {
 /* Counts of all chunks, on the stack, WAYS times each: the next index may be the same, and would wait. With
  * more bins there is one chunk, and the output has its counts: nothing is allocated. A chunk is worth a
  * thread of its own. */
-enum { WAYS = 2, MAX_COUNTS = 16384, MAX_CHUNKS = 32, MIN_CHUNK_ELEMENTS = 32768 };
+enum { WAYS = 2, MAX_COUNTS = 12288, MAX_CHUNKS = 32, MIN_CHUNK_ELEMENTS = 32768 };
 
 #define INLINE static inline __attribute__((always_inline))   /* so that index_bytes is a constant */
 

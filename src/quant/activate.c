@@ -122,7 +122,7 @@ static void activate_bf16(const uint16_t *gates, const uint16_t *ups, int64_t co
 void tgl_activate(const tgl_values *x, int64_t num_cols, int64_t row, int64_t col, int64_t count, float clamp,
                   float *to)
 {
-    enum { PIECE = 1024 };                      /* one large value does not slow the whole row */
+    enum { PIECE = 512 };                       /* one large value does not slow the whole row */
     const int64_t bytes = x->is_bf16 ? 2 : 4;
     const char *row_of_x = x->data + row * x->row_bytes;
     if (x->is_bf16) pthread_once(&silu_once, fill_silu);
@@ -137,7 +137,7 @@ void tgl_activate(const tgl_values *x, int64_t num_cols, int64_t row, int64_t co
 void tgl_activate_to_bf16(const tgl_values *x, int64_t num_cols, int64_t row, int64_t col, int64_t count,
                           float clamp, uint16_t *to)
 {
-    enum { PIECE = 1024 };
+    enum { PIECE = 512 };
     TGL_LINES float activations[PIECE];
     for (int64_t j = 0; j < count; j += PIECE) {
         const int64_t n = count - j < PIECE ? count - j : PIECE;

@@ -11,11 +11,14 @@
 #include "quant/lanes.h"
 
 enum {
-    PIECE = 1024,               /* columns that are scaled, then encoded, at a time; a multiple of 8 */
-    KEPT_BYTES = 128 << 10,     /* that a tile keeps of a reader that works for values: in L2 */
+    PIECE = 512,                /* columns that are scaled, then encoded, at a time; a multiple of 8 */
+    KEPT_BYTES = 32 << 10,      /* that a tile keeps of a reader that works for values; on the stack, of which
+                                 * a call takes 64 KiB at most */
     MAX_BLOCKS = PIECE,         /* side by side in a tile */
-    MAX_COLS = 4 * PIECE,       /* of a tile */
+    MAX_COLS = 4096,            /* of a tile */
     MIN_COLS = 64,              /* of a tile, however many rows it has */
+    MIN_DECODED_COLS = 256,     /* of one that is read from codes: to decode some twice takes less than to read
+                                 * short runs (128 rows on a Neoverse-V1: 1.8 ms, 2.4 with 64 columns) */
     WIDE = 64,                  /* blocks of several rows, if not narrower, are looked at row by row */
     MAX_TRANSPOSED_COLS = 512,
     TILE_BYTES = 256 << 10      /* of what is read twice: a part of a core's L2 */
@@ -26,6 +29,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The loops below are one step on contiguous memory each, in a form that compilers vectorise. */
 #define INLINE static inline __attribute__((always_inline))     /* so that flags are constants */
+#define ALONE __attribute__((noinline))                         /* its frame is there only while it runs */
 
 /* ---- the largest magnitude ----
  * Of floats' bits without the sign, as integers, which have the same order. NaN are the largest of all: as
@@ -97,24 +101,25 @@ INLINE void walk_on(walk *w)
     w->end = least(w->stop, w->end + w->block_cols);
 }
 
-/* Raises the amax of the blocks that `count` columns of one row are in, from the beginning of the first. */
-INLINE void raise_blocks(const void *values, bool is_bf16, int64_t count, int64_t block_cols, bool skip_nan,
-                         int32_t *amax)
+/* Raises the amax of the blocks that `count` columns of one row, from `col` on, are in. */
+INLINE void raise_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                         bool skip_nan, int32_t *amax)
 {
-    for (walk w = walk_from(0, count, block_cols); w.at < w.stop; walk_on(&w)) {
-        const int32_t here = is_bf16 ? amax_of_bf16((const uint16_t *)values + w.at, w.end - w.at, skip_nan)
-                                     : amax_of_floats((const float *)values + w.at, w.end - w.at, skip_nan);
+    for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w)) {
+        const int64_t at = w.at - col, n = w.end - w.at;
+        const int32_t here = is_bf16 ? amax_of_bf16((const uint16_t *)values + at, n, skip_nan)
+                                     : amax_of_floats((const float *)values + at, n, skip_nan);
         amax[w.block] = here > amax[w.block] ? here : amax[w.block];
     }
 }
 
 TGL_CLONES
-static void raise_row_amax(const void *values, bool is_bf16, int64_t count, int64_t block_cols, bool skip_nan,
-                           int32_t *amax)
+static void raise_row_amax(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                           bool skip_nan, int32_t *amax)
 {
-    if (skip_nan) raise_blocks(values, is_bf16, count, block_cols, true, amax);         /* seldom */
-    else if (is_bf16) raise_blocks(values, true, count, block_cols, false, amax);
-    else raise_blocks(values, false, count, block_cols, false, amax);
+    if (skip_nan) raise_blocks(values, is_bf16, col, count, block_cols, true, amax);    /* seldom */
+    else if (is_bf16) raise_blocks(values, true, col, count, block_cols, false, amax);
+    else raise_blocks(values, false, col, count, block_cols, false, amax);
 }
 
 /* Blocks of several rows, or narrow ones: first the largest of each column, in the bits that values have. */
@@ -174,7 +179,7 @@ INLINE void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_
     }
 }
 
-TGL_CLONES
+TGL_CLONES ALONE
 static void write_factors(const tgl_cast *c, int64_t m, int64_t k, const int32_t *amax, int64_t count,
                           float *inv)
 {
@@ -278,29 +283,28 @@ INLINE void small_run(int format, const void *values, bool is_bf16, int64_t coun
 }
 
 INLINE void small_blocks(int format, const void *values, bool is_bf16, int64_t col, int64_t count,
-                         int64_t ahead, int64_t block_cols, const float *factors, uint8_t *row)
+                         int64_t ahead, int64_t block_cols, const float *factors, uint8_t *to)
 {
     const int64_t bytes = is_bf16 ? 2 : 4;
     if (block_cols == 1) {
-        small_run(format, values, is_bf16, count, ahead, factors + col, true,
-                  row + tgl_code_bytes(format, col));
+        small_run(format, values, is_bf16, count, ahead, factors + col, true, to);
         return;
     }
     for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w))
         small_run(format, (const char *)values + (w.at - col) * bytes, is_bf16, w.end - w.at, ahead,
-                  factors + w.block, false, row + tgl_code_bytes(format, w.at));
+                  factors + w.block, false, to + tgl_code_bytes(format, w.at - col));
 }
 
 TGL_CLONES
 static void encode_small(int format, const void *values, bool is_bf16, int64_t col, int64_t count,
-                         int64_t ahead, int64_t block_cols, const float *factors, uint8_t *row)
+                         int64_t ahead, int64_t block_cols, const float *factors, uint8_t *to)
 {
     if (format == TGL_FORMAT_E4M3) {
-        if (is_bf16) small_blocks(TGL_FORMAT_E4M3, values, true, col, count, ahead, block_cols, factors, row);
-        else small_blocks(TGL_FORMAT_E4M3, values, false, col, count, ahead, block_cols, factors, row);
+        if (is_bf16) small_blocks(TGL_FORMAT_E4M3, values, true, col, count, ahead, block_cols, factors, to);
+        else small_blocks(TGL_FORMAT_E4M3, values, false, col, count, ahead, block_cols, factors, to);
     } else {
-        if (is_bf16) small_blocks(TGL_FORMAT_E2M1, values, true, col, count, ahead, block_cols, factors, row);
-        else small_blocks(TGL_FORMAT_E2M1, values, false, col, count, ahead, block_cols, factors, row);
+        if (is_bf16) small_blocks(TGL_FORMAT_E2M1, values, true, col, count, ahead, block_cols, factors, to);
+        else small_blocks(TGL_FORMAT_E2M1, values, false, col, count, ahead, block_cols, factors, to);
     }
 }
 
@@ -315,13 +319,13 @@ static bool can_encode_small(int format, int64_t block_cols)
            (format == TGL_FORMAT_E2M1 && (block_cols % 2 == 0 || block_cols == 1));
 }
 
-/* Columns from `col` on of a row of codes. Neither pairs nor groups of eight are cut. */
-static void encode(int format, const float *values, int64_t col, int64_t count, bool is_small, uint8_t *row)
+/* A run of columns. Neither pairs nor groups of eight are cut. */
+static void encode(int format, const float *values, int64_t count, bool is_small, uint8_t *to)
 {
     switch (format) {
-    case TGL_FORMAT_E4M3: to_e4m3(values, count, row + col); break;
-    case TGL_FORMAT_E2M1: to_e2m1(values, count / 2, row + col / 2); break;
-    default: to_e5m6(values, count, is_small, row + col / 8 * 12); break;
+    case TGL_FORMAT_E4M3: to_e4m3(values, count, to); break;
+    case TGL_FORMAT_E2M1: to_e2m1(values, count / 2, to); break;
+    default: to_e5m6(values, count, is_small, to); break;
     }
 }
 
@@ -527,27 +531,38 @@ static int64_t tile_cols_of(const tgl_cast *c)
     const int64_t rows = is_read_once(c) ? 1 : least(c->block_rows, c->num_rows);
     const int64_t fits = (c->from.is_buffered ? KEPT_BYTES / bytes_of(c) : TILE_BYTES / 4) / rows;
     const int64_t at_most = c->is_transposed ? MAX_TRANSPOSED_COLS : least(MAX_COLS, PIECE * c->block_cols);
-    const int64_t wanted = least(most(fits, MIN_COLS), at_most), unit = 4 * c->block_cols;
+    const int64_t at_least = c->from.is_buffered && !c->from.is_bf16 ? MIN_DECODED_COLS : MIN_COLS;
+    const int64_t wanted = least(most(fits, at_least), at_most), unit = 4 * c->block_cols;
     const int64_t tiles = tgl_ceil_div(c->num_cols, most(wanted / unit, 1) * unit);
     return least(tgl_ceil_div(c->num_cols, tiles * unit) * unit, c->num_cols);     /* all of about one size */
 }
 
+/* What tiles have one after the other. Values that a reader worked for have no tables. */
+typedef union {
+    tgl_tables tables;              /* for factors of all tiles */
+    TGL_LINES float kept[KEPT_BYTES / sizeof(float)];
+} tile_scratch;
+
 typedef struct {
     const tgl_cast *cast;
+    tgl_tables *tables;
+    tgl_kept kept;
     int64_t row, num_rows, col, num_cols, num_blocks;
-    bool is_kept;                   /* what a reader made is still there when it is needed again */
     int64_t ahead;                  /* bytes from values to those that are needed later, or 0 */
-    tgl_tables *tables;             /* for factors of tiles, this and others */
-    TGL_LINES float kept[KEPT_BYTES / sizeof(float)];
     int32_t amax[MAX_BLOCKS];
     float inv[MAX_BLOCKS];
 } tile;
 
-/* Where value (i, j) is kept, or else read to. */
-static float *kept_at(tile *t, int64_t i, int64_t j)
+/* Is what a reader made of (i, j) still there when it is needed again? As much is kept as there is room for,
+ * in whole pieces of rows. */
+static bool is_kept(const tile *t, int64_t i, int64_t j)
 {
-    const int64_t at = t->is_kept ? i * t->num_cols + j : 0;
-    return (float *)((char *)t->kept + at * bytes_of(t->cast));
+    const int64_t end = least(j / PIECE * PIECE + PIECE, t->num_cols);
+    return t->cast->from.is_buffered && i * t->num_cols + end <= t->kept.bytes / bytes_of(t->cast);
+}
+static float *kept_at(const tile *t, int64_t i, int64_t j)
+{
+    return (float *)((char *)t->kept.values + (i * t->num_cols + j) * bytes_of(t->cast));
 }
 
 static const void *read_part(const tile *t, int64_t i, int64_t j, int64_t count, float *buffer)
@@ -568,27 +583,34 @@ static int64_t way_to_next(const tile *t)
 }
 
 /* Returns the largest amax, which is a NaN's if there is one and they are not skipped. */
-static int32_t find_tile_amax(tile *t, bool skip_nan)
+ALONE static int32_t find_tile_amax(tile *t, bool skip_nan)
 {
     const tgl_cast *c = t->cast;
     const bool is_bf16 = c->from.is_bf16;
     memset(t->amax, 0, (size_t)t->num_blocks * sizeof *t->amax);
     const bool has_runs = c->block_cols >= (t->num_rows == 1 ? NARROW : WIDE) &&
                           (t->num_rows == 1 || TGL_HAS_LANES);
-    if (has_runs && (t->is_kept || !c->from.is_buffered)) {
-        for (int64_t i = 0; i < t->num_rows; i++) {
-            const void *values = read_part(t, i, 0, t->num_cols, kept_at(t, i, 0));
-            if (t->num_rows > 1) tgl_ask_for(values, t->ahead, t->num_cols * bytes_of(c));
-            raise_row_amax(values, is_bf16, t->num_cols, c->block_cols, skip_nan, t->amax);
-        }
+    TGL_LINES float buffer[PIECE];
+    if (has_runs) {
+        const bool is_whole = !c->from.is_buffered || is_kept(t, t->num_rows - 1, t->num_cols - 1);
+        const int64_t step = is_whole ? t->num_cols : PIECE;
+        for (int64_t i = 0; i < t->num_rows; i++)
+            for (int64_t j = 0; j < t->num_cols; j += step) {
+                const int64_t count = least(step, t->num_cols - j);
+                const void *values = read_part(t, i, j, count, is_kept(t, i, j) ? kept_at(t, i, j) : buffer);
+                if (t->num_rows > 1) tgl_ask_for(values, t->ahead, count * bytes_of(c));
+                raise_row_amax(values, is_bf16, j, count, c->block_cols, skip_nan, t->amax);
+            }
         return amax_of_ints(t->amax, t->num_blocks);
     }
     for (int64_t j = 0; j < t->num_cols; j += PIECE) {
         const int64_t count = least(PIECE, t->num_cols - j);
         column_amax columns;
         memset(&columns, 0, (size_t)count * (is_bf16 ? 2 : 4));
-        for (int64_t i = 0; i < t->num_rows; i++)
-            find_column_amax(read_part(t, i, j, count, kept_at(t, i, j)), is_bf16, count, skip_nan, &columns);
+        for (int64_t i = 0; i < t->num_rows; i++) {
+            float *to = is_kept(t, i, j) ? kept_at(t, i, j) : buffer;
+            find_column_amax(read_part(t, i, j, count, to), is_bf16, count, skip_nan, &columns);
+        }
         join_columns(&columns, is_bf16, j, count, c->block_cols, t->amax);
     }
     return amax_of_ints(t->amax, t->num_blocks);
@@ -605,28 +627,29 @@ static bool are_products_small(const tile *t)
     return is_small;
 }
 
-/* Columns from `begin` to before `end` of row i, to their places in a row of codes. */
-static void encode_part(tile *t, int64_t i, int64_t begin, int64_t end, bool is_small, uint8_t *row)
+/* Columns from `begin`, a multiple of PIECE or in the piece that `end` is in, to before `end` of row i. */
+ALONE static void encode_part(tile *t, int64_t i, int64_t begin, int64_t end, bool is_small, uint8_t *to)
 {
     const tgl_cast *c = t->cast;
     const bool is_at_once = is_small && can_encode_small(c->format, c->block_cols);
     if (has_tables(c)) {
         (is_small ? tgl_small_blocks_to_e4m3 : tgl_any_blocks_to_e4m3)(
             read_part(t, i, begin, end - begin, NULL), begin, end - begin, t->ahead, c->block_cols, t->inv,
-            t->tables, row + begin);
+            t->tables, to);
         return;
     }
     TGL_LINES float buffer[PIECE];
     TGL_LINES float scaled[PIECE];
     for (int64_t j = begin; j < end; j += PIECE) {
         const int64_t count = least(PIECE, end - j);
-        const void *values = t->is_kept ? kept_at(t, i, j) : read_part(t, i, j, count, buffer);
+        const void *values = is_kept(t, i, j) ? kept_at(t, i, j) : read_part(t, i, j, count, buffer);
+        uint8_t *codes = to + tgl_code_bytes(c->format, j - begin);
         if (is_at_once) {
-            encode_small(c->format, values, c->from.is_bf16, j, count, t->ahead, c->block_cols, t->inv, row);
+            encode_small(c->format, values, c->from.is_bf16, j, count, t->ahead, c->block_cols, t->inv, codes);
             continue;
         }
         multiply(values, c->from.is_bf16, j, count, c->block_cols, t->inv, scaled);
-        encode(c->format, scaled, j, count, is_small, row);
+        encode(c->format, scaled, count, is_small, codes);
     }
 }
 
@@ -648,10 +671,10 @@ static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, in
                  square_cols, 1);
 }
 
-static void encode_transposed(tile *t, bool is_small)
+ALONE static void encode_transposed(tile *t, bool is_small)
 {
-    enum { ROWS = 64, COLS = 256 };                         /* at a time: in L1 */
-    enum { STRIDE = MAX_TRANSPOSED_COLS + 64 };             /* a power of two uses few sets of the cache */
+    enum { ROWS = 64, COLS = 128 };                         /* at a time: in L1; PIECE is a multiple of COLS */
+    enum { STRIDE = COLS + 64 };                            /* a power of two uses few sets of the cache */
     const tgl_cast *c = t->cast;
     TGL_LINES uint8_t codes[ROWS * STRIDE];
     for (int64_t j = 0; j < t->num_cols; j += COLS)
@@ -660,19 +683,19 @@ static void encode_transposed(tile *t, bool is_small)
             for (int64_t r = 0; r < rows; r++)
                 encode_part(t, i + r, j, end, is_small, codes + r * STRIDE);
             uint8_t *out = c->out + (t->col + j) * c->out_stride + t->row + i;
-            transpose(codes + j, STRIDE, rows, end - j, out, c->out_stride);
+            transpose(codes, STRIDE, rows, end - j, out, c->out_stride);
         }
 }
 
-static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols,
-                     tgl_tables *tables)
+ALONE static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols,
+                     tgl_tables *tables, tgl_kept kept)
 {
     tile t;
     t.cast = c;
     t.tables = tables;
+    t.kept = kept;
     t.row = row, t.num_rows = num_rows, t.col = col, t.num_cols = num_cols;
     t.num_blocks = tgl_ceil_div(num_cols, c->block_cols);
-    t.is_kept = c->from.is_buffered && num_rows * num_cols <= KEPT_BYTES / bytes_of(c);
     t.ahead = c->from.row_bytes ? way_to_next(&t) : 0;
     const int64_t m = row / c->block_rows, k = c->first_sf + col / c->block_cols;
     const int32_t amax = is_read_once(c) ? 0 : find_tile_amax(&t, false);
@@ -700,13 +723,13 @@ static void run_tiles(const void *context, int64_t begin, int64_t end)
     const tgl_cast *c = context;
     const int64_t tile_cols = tile_cols_of(c), col_tiles = tgl_ceil_div(c->num_cols, tile_cols);
     const int64_t row_tiles = tgl_ceil_div(c->num_rows, c->block_rows);
-    tgl_tables tables;
-    if (has_tables(c)) tgl_clear_tables(&tables);
+    tile_scratch scratch;
+    if (has_tables(c)) tgl_clear_tables(&scratch.tables);
     for (int64_t t = begin; t < end; t++) {
         const int64_t i = (c->is_transposed ? t % row_tiles : t / col_tiles) * c->block_rows;
         const int64_t j = (c->is_transposed ? t / row_tiles : t % col_tiles) * tile_cols;
         run_tile(c, i, least(c->block_rows, c->num_rows - i), j, least(tile_cols, c->num_cols - j),
-                 &tables);
+                 &scratch.tables, (tgl_kept){ scratch.kept, sizeof scratch.kept });
     }
 }
 
@@ -717,10 +740,8 @@ tgl_status tgl_run_cast(const tgl_cast *c)
     return tgl_parallel_rows(tiles, 4 * (c->num_rows * c->num_cols / tiles), run_tiles, c);
 }
 
-void tgl_cast_columns(const tgl_cast *c, int64_t row, int64_t col, int64_t count)
+void tgl_cast_columns(const tgl_cast *c, int64_t row, int64_t col, int64_t count, tgl_kept kept)
 {
     const int64_t step = tile_cols_of(c), end = col + count;
-    tgl_tables tables;
-    if (has_tables(c)) tgl_clear_tables(&tables);
-    for (int64_t j = col; j < end; j += step) run_tile(c, row, 1, j, least(step, end - j), &tables);
+    for (int64_t j = col; j < end; j += step) run_tile(c, row, 1, j, least(step, end - j), NULL, kept);
 }

@@ -83,7 +83,12 @@ void tgl_small_to_e4m3(const float *values, int64_t count, float inv, uint8_t *t
 /* All of it, on all threads. */
 tgl_status tgl_run_cast(const tgl_cast *cast);
 
-/* Columns of one row, from the beginning of a block to the end of another; for casts with block_rows = 1. */
-void tgl_cast_columns(const tgl_cast *cast, int64_t row, int64_t col, int64_t count);
+/* Room for what a reader worked for, so that it need not do so again: a whole row, best of all. It is on
+ * the stack, of which a call takes 64 KiB at most. */
+typedef struct { float *values; int64_t bytes; } tgl_kept;
+
+/* Columns of one row, from the beginning of a block to the end of another; for casts with block_rows = 1 whose
+ * values come in the buffer. */
+void tgl_cast_columns(const tgl_cast *cast, int64_t row, int64_t col, int64_t count, tgl_kept kept);
 
 #endif

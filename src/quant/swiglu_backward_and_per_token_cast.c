@@ -177,10 +177,12 @@ INLINE void cast_block(const problem *p, int64_t row, int64_t col, int64_t count
 }
 
 /* Columns of both halves, whatever is in them. */
-static void cast_columns(const tgl_cast casts[2], int64_t row, int64_t col, int64_t count)
+static __attribute__((noinline)) void cast_columns(const tgl_cast casts[2], int64_t row, int64_t col,
+                                                   int64_t count)
 {
-    tgl_cast_columns(&casts[0], row, col, count);
-    tgl_cast_columns(&casts[1], row, col, count);
+    TGL_LINES float kept[4 << 10];
+    tgl_cast_columns(&casts[0], row, col, count, (tgl_kept){ kept, sizeof kept });
+    tgl_cast_columns(&casts[1], row, col, count, (tgl_kept){ kept, sizeof kept });
 }
 
 /* The blocks of a piece. */

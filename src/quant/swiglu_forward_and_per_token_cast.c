@@ -59,9 +59,10 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
         .out_stride = tgl_code_bytes(p->format, p->num_cols)
     };
     int64_t counts[3] = { 0 };
+    TGL_LINES float kept[10 << 10];
     for (int64_t t = begin; t < end; t++) {
         if (p->has_experts && p->pos_to_expert[t] < 0) continue;
-        tgl_cast_columns(&cast, t, 0, p->num_cols);
+        tgl_cast_columns(&cast, t, 0, p->num_cols, (tgl_kept){ kept, sizeof kept });
         if (p->has_count) tgl_count_clamped(&p->x, p->num_cols, t, p->clamp, counts);
     }
     for (int i = 0; p->has_count && i < 3; i++)

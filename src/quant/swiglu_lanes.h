@@ -11,7 +11,7 @@
 
 enum {
     TGL_RUN_STEP = 32,                  /* a run has a multiple of so many columns, */
-    TGL_MAX_RUN = 1024,                 /* and no more than so many */
+    TGL_MAX_RUN = 512,                  /* and no more than so many */
     TGL_RUN_SUMS = 16                   /* column j adds to sum j % TGL_RUN_SUMS */
 };
 

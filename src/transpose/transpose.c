@@ -76,10 +76,10 @@ static problem make_problem(const DLTensor *x, const DLTensor *out)
  * bytes on both sides, 60. */
 
 enum {
-    CPU_OUT_BYTES = 256,                    /* of a row of out in a tile */
+    CPU_OUT_BYTES = 192,                    /* of a row of out in a tile */
     CPU_X_BYTES = 1024,                     /* of a row of x, at most ... */
     CPU_MAX_COLS = 256,                     /* ... and not more elements than this */
-    CPU_BUFFER_STRIDE = CPU_OUT_BYTES + 64, /* a power of two would use few sets of the cache */
+    CPU_BUFFER_STRIDE = CPU_OUT_BYTES,      /* a power of two would use few sets of the cache */
     CPU_NEAR_BYTES = 64 << 10,              /* rows of out that lie in so few bytes need no buffer */
     CPU_COPY_BYTES = 64 << 10               /* of a piece of a plain copy */
 };
