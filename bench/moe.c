@@ -451,6 +451,8 @@ const case_op moe_ops[] = {
             "values=valid,beyond,bits",
             "num_tokens=40 num_topk=8 num_experts=72 num_ep_ranks=0,1,8 "
             "values=some_empty,beyond,bits",  /* one rank */
+            "num_tokens=37 num_topk=7,8 num_experts=72,5000000000 num_ep_ranks=8 num_tp_ranks=2 tp_rank=0,1 "
+            "values=wild dtype=i64,i32 in_place=0,1",
             "num_tokens=5 num_topk=7 num_experts=7 num_ep_ranks=3 num_tp_ranks=1000003 "
             "tp_rank=0,1,1000002 values=bits",
             "num_tokens=5 num_topk=7 num_experts=5000000000 num_ep_ranks=3 num_tp_ranks=4 tp_rank=0,3 "
@@ -538,6 +540,7 @@ const case_op moe_ops[] = {
             "values=valid,some_empty",
             "num_tokens=35 num_topk=1,6,8,31,32,33,70 num_groups=128 values=same,distinct dtype=i64,i32",
             "num_tokens=35 num_topk=8,33 num_groups=1099511627776 dtype=i64",
+            "num_tokens=35 num_topk=7,8,33 num_groups=9 values=wild dtype=i64,i32",
             "num_tokens=35 num_topk=8,33 num_groups=2147483647 dtype=i32",
             "num_tokens=3 num_topk=300,1025 num_groups=200",
             "num_tokens=0,1,2,3,4,5,31,32,33,127,128,129,257 num_topk=6,8 num_groups=8",

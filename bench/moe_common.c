@@ -134,6 +134,27 @@ static void fill_distinct(const case_problem *c, case_tensor *t, uint64_t seed)
     case_parallel(t->slots, 8, distinct_chunk, &(filling){ t, seed, 0 });
 }
 
+/* Indices that are none, or none that a sane call has, beside good ones; the lower half of one of 64 bits may
+ * be good. The number that is the first too large is t->high. */
+static void wild_chunk(void *context, int64_t begin, int64_t end)
+{
+    const filling *f = context;
+    for (int64_t i = begin; i < end; i++) {
+        const uint64_t bits = case_random(f->seed, i);
+        const int64_t n = (int64_t)f->t->high, good = (int64_t)(bits >> 8) % (n > 0 ? n : 1);
+        const int64_t wild[] = { -1, -2, n, n + 1, INT32_MIN, INT32_MAX, INT64_MIN, INT64_MAX,
+                                 good - ((int64_t)1 << 32), good + ((int64_t)1 << 32), (int64_t)bits, good };
+        const int64_t value = bits & 1 ? good : wild[(bits >> 1) % (sizeof wild / sizeof *wild)];
+        memcpy(f->t->storage + i * f->t->element_bytes, &value, (size_t)f->t->element_bytes);
+    }
+}
+
+static void fill_wild(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    (void)c;
+    case_parallel(t->slots, 8, wild_chunk, &(filling){ t, seed, 0 });
+}
+
 tgl_status moe_choose_index_fill(const case_problem *c, case_tensor *t, int64_t n)
 {
     const char *values = case_text(c, "values");
@@ -144,9 +165,10 @@ tgl_status moe_choose_index_fill(const case_problem *c, case_tensor *t, int64_t 
     else if (!strcmp(values, "bits")) t->fill = case_fill_bits;
     else if (!strcmp(values, "same")) t->fill = fill_same;
     else if (!strcmp(values, "distinct")) t->fill = fill_distinct;
+    else if (!strcmp(values, "wild")) t->fill = fill_wild, t->high = (double)n;
     else
-        return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want valid, some_empty, beyond, bits, same or "
-                        "distinct", values);
+        return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want valid, some_empty, beyond, bits, same, "
+                        "distinct or wild", values);
     return TGL_OK;
 }
 

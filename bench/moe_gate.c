@@ -19,6 +19,14 @@
  *   none, zero, small (normal / 8), large (normal * 100), near (1 and up to 1e-3 more, in steps of an ulp),
  *   disabled (-inf for two of three experts), few (for all but one of 32), special
  *
+ * What tokens have that are masked or fixed, parameter `excluded`: nobody wants their choice, so nothing may
+ * come of it.
+ *   alike       what the others have
+ *   zeros, ties, nan, inf, denormal     such logits
+ *   wild        logits of any bits
+ * In all but the first, entries of unmapped_topk_idx and input_ids are wild: those of masked tokens, and every
+ * other one of fixed tokens.
+ *
  * apart=1: not route is called but top2_sum_gate and get_fused_mapping, to compare. */
 #include "tegula/moe.h"
 
@@ -30,8 +38,8 @@
 #include "core/status.h"
 #include "moe_common.h"
 
-/* bias comes before logits, whose fill reads it. */
-enum { BIAS, LOGITS, MASK, FIX, MAP, COUNT, UNMAPPED, IDX, WEIGHTS, NUM_OF_GATE };
+/* Tensors are filled in this order: bias and masks come before logits and indices, whose fills read them. */
+enum { BIAS, MASK, FIX, LOGITS, MAP, COUNT, UNMAPPED, IDX, WEIGHTS, NUM_OF_GATE };
 enum { INPUT_IDS = NUM_OF_GATE, TID2EID };
 enum {
     POS_TO_EXPERT = NUM_OF_GATE, POS_TO_TOKEN, POS_TO_TOKEN_TOPK, TOKEN_TOPK_TO_POS, EXPERT_START, EXPERT_END,
@@ -43,6 +51,10 @@ _Static_assert(sizeof(scalars) <= CASE_SCALARS, "scalars have room");
 
 static const scalars *scalars_of(const case_problem *c) { return (const scalars *)(const void *)c->scalars; }
 static bool is_given(const case_problem *c, int i) { return i < c->num_tensors && c->tensors[i].name; }
+static bool is_word(const case_problem *c, const char *name, const char *word)
+{
+    return !strcmp(case_text(c, name), word);
+}
 static float float_at(const case_tensor *t, int64_t row, int64_t col)
 {
     return *(const float *)case_element(t, (int64_t[]){ row, col });
@@ -321,16 +333,83 @@ static void fill_descending(const case_problem *c, case_tensor *t, uint64_t seed
             *(float *)case_element(t, (int64_t[]){ row, e }) = 3 - 6 * (float)e / (float)t->shape[1];
 }
 
-static tgl_status choose_logits(const case_problem *c, case_tensor *t)
+/* In hash_gate scores choose nobody. */
+static bool is_hash(const case_problem *c)
+{
+    return is_given(c, INPUT_IDS) && !strcmp(c->tensors[INPUT_IDS].name, "input_ids");
+}
+
+static tgl_status choose_values(const case_problem *c, case_tensor *t)
 {
     const char *values = case_text(c, "values");
-    t->fill = !strcmp(values, "normal")       ? fill_decided
+    t->fill = !strcmp(values, "normal")       ? (is_hash(c) ? case_fill_normal : fill_decided)
               : !strcmp(values, "near")       ? fill_near
               : !strcmp(values, "descending") ? fill_descending
                                               : NULL;
     for (size_t i = 0; i < COUNT_OF(tables); i++)
         if (!strcmp(values, tables[i].name)) t->fill = fill_table;
     return t->fill ? TGL_OK : moe_choose_fill(c, t);
+}
+
+/* ---- what masked and fixed tokens have ---- */
+
+static bool is_masked(const case_problem *c, int64_t t) { return is_given(c, MASK) && !c->tensors[MASK].data[t]; }
+static bool is_fixed(const case_problem *c, int64_t t) { return is_given(c, FIX) && c->tensors[FIX].data[t]; }
+
+static float excluded_logit(const case_problem *c, int64_t row, uint64_t bits)
+{
+    static const float ties[] = { -1, 0.5f, 2 };
+    float any;
+    memcpy(&any, &bits, sizeof any);
+    if (is_word(c, "excluded", "zeros")) return bits & 1 ? -0.0f : 0;
+    if (is_word(c, "excluded", "ties")) return ties[row % 2 ? 1 : bits % COUNT_OF(ties)];   /* all, or some */
+    if (is_word(c, "excluded", "nan")) return bits & 1 ? -NAN : NAN;
+    if (is_word(c, "excluded", "inf")) return row % 3 == 0 || (row % 3 == 1 && bits & 1) ? INFINITY : -INFINITY;
+    if (is_word(c, "excluded", "denormal")) return (bits & 1 ? -1e-45f : 1e-45f) * (float)(bits >> 44);
+    return any;
+}
+
+static void fill_logits(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    case_tensor drawn = *t;
+    if (choose_values(c, &drawn) != TGL_OK) abort();
+    drawn.fill(c, t, seed);
+    if (is_word(c, "excluded", "alike") || t->strides[0] == 0) return;
+    for (int64_t row = 0; row < t->shape[0]; row++)
+        for (int64_t e = 0; (is_masked(c, row) || is_fixed(c, row)) && e < t->shape[1]; e++)
+            *(float *)case_element(t, (int64_t[]){ row, e }) =
+                excluded_logit(c, row, case_random(seed + 1, row * t->shape[1] + e));
+}
+
+/* Numbers that are no expert, or may be none. */
+static int64_t wild_index(int64_t num_experts, uint64_t bits)
+{
+    const int64_t wild[] = { INT32_MIN, INT32_MAX, -2, -1, num_experts, num_experts + 1, INT64_MIN, INT64_MAX,
+                             (int64_t)1 << 32 };
+    return bits >> 60 ? wild[bits % COUNT_OF(wild)] : (int64_t)bits;
+}
+
+static void fill_unmapped(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    if (is_word(c, "fixed", "bits")) case_fill_bits(c, t, seed);
+    else case_fill_uniform(c, t, seed);
+    if (is_word(c, "excluded", "alike")) return;
+    for (int64_t i = 0; i < t->shape[0] * t->shape[1]; i++) {
+        const int64_t row = i / t->shape[1], k = i % t->shape[1];
+        if (is_masked(c, row) || (is_fixed(c, row) && k % 2))
+            moe_put_index(t, row, k, wild_index(c->tensors[LOGITS].shape[1], case_random(seed + 1, i)));
+    }
+}
+
+static tgl_status choose_logits(const case_problem *c, case_tensor *t)
+{
+    static const char *const kinds[] = { "alike", "zeros", "ties", "nan", "inf", "denormal", "wild" };
+    TGL_TRY(choose_values(c, t));
+    t->fill = fill_logits;
+    for (size_t i = 0; i < COUNT_OF(kinds); i++)
+        if (is_word(c, "excluded", kinds[i])) return TGL_OK;
+    return tgl_fail(TGL_ERR_ARGUMENT, "excluded: is \"%s\", want alike, zeros, ties, nan, inf, denormal or wild",
+                    case_text(c, "excluded"));
 }
 
 static void fill_bias(const case_problem *c, case_tensor *t, uint64_t seed)
@@ -456,11 +535,10 @@ static tgl_status setup_gate(case_problem *c)
         const int64_t k = case_int(c, "num_topk");
         case_tensor *u = case_add(c, UNMAPPED, "unmapped_topk_idx", CASE_INOUT, c->tensors[IDX].dtype, 2,
                                   (int64_t[]){ shape[0], k });
-        const bool is_valid = !strcmp(case_text(c, "fixed"), "valid");
-        u->fill = case_fill_uniform;
+        const bool is_valid = is_word(c, "fixed", "valid");
+        u->fill = fill_unmapped;
         u->low = is_valid ? 0 : -4, u->high = (double)shape[1] + (is_valid ? 0 : 4);
         u->offset = case_int(c, "out_offset");
-        if (!strcmp(case_text(c, "fixed"), "bits")) u->fill = case_fill_bits;
         TGL_TRY(moe_lay_out(case_text(c, "unmapped"), k, u->strides));
     }
     return choose_logits(c, &c->tensors[LOGITS]);
@@ -570,15 +648,14 @@ static void gate_rows(void *context, int64_t begin, int64_t end)
     chooser h;
     if (!chosen || !scores || !open_chooser(&h, c)) abort();
     for (int64_t t = begin; t < end; t++) {
-        if (is_given(c, MASK) && !c->tensors[MASK].data[t]) {
+        if (is_masked(c, t)) {
             put_masked(c, t);
             continue;
         }
-        const bool is_fixed = is_given(c, FIX) && c->tensors[FIX].data[t];
-        if (!is_fixed && !choose(&h, t)) __atomic_store_n(&c->is_undecided, true, __ATOMIC_RELAXED);
+        if (!is_fixed(c, t) && !choose(&h, t)) __atomic_store_n(&c->is_undecided, true, __ATOMIC_RELAXED);
         for (int64_t k = 0; k < num_topk; k++) {
-            chosen[k] = is_fixed ? moe_index_at(unmapped, t, k) : h.sorted[k].index;
-            if (!is_fixed && is_given(c, UNMAPPED)) moe_put_index(unmapped, t, k, chosen[k]);
+            chosen[k] = is_fixed(c, t) ? moe_index_at(unmapped, t, k) : h.sorted[k].index;
+            if (!is_fixed(c, t) && is_given(c, UNMAPPED)) moe_put_index(unmapped, t, k, chosen[k]);
             if (chosen[k] < 0 || chosen[k] >= logits->shape[1]) chosen[k] = -1;
         }
         put_token(c, t, chosen, num_topk, scores);
@@ -631,6 +708,16 @@ static void fill_tid2eid(const case_problem *c, case_tensor *t, uint64_t seed)
     }
 }
 
+static void fill_ids(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    if (is_word(c, "ids", "bits")) case_fill_bits(c, t, seed);
+    else case_fill_uniform(c, t, seed);
+    for (int64_t i = 0; !is_word(c, "excluded", "alike") && i < t->shape[0]; i++) {
+        const int64_t wild = wild_index(c->tensors[TID2EID].shape[0], case_random(seed + 1, i));
+        if (is_masked(c, i)) memcpy(t->data + i * t->element_bytes, &wild, (size_t)t->element_bytes);
+    }
+}
+
 static tgl_status setup_hash(case_problem *c)
 {
     TGL_TRY(setup_common(c));
@@ -639,9 +726,8 @@ static tgl_status setup_hash(case_problem *c)
     case_tensor *ids = case_add(c, INPUT_IDS, "input_ids", CASE_IN, case_dtype(c, "id_dtype"), 1, &t);
     case_tensor *table = case_add(c, TID2EID, "tid2eid", CASE_IN, case_dtype(c, "table_dtype"), 2,
                                   (int64_t[]){ v, k });
-    ids->fill = case_fill_uniform;
+    ids->fill = fill_ids;
     ids->low = is_valid ? 0 : -(double)v / 4 - 1, ids->high = (double)v + (is_valid ? 0 : (double)v / 4 + 2);
-    if (!strcmp(case_text(c, "ids"), "bits")) ids->fill = case_fill_bits;
     ids->offset = table->offset = case_int(c, "out_offset");
     table->fill = fill_tid2eid;
     if (strcmp(case_text(c, "unmapped"), "none")) {
@@ -649,12 +735,7 @@ static tgl_status setup_hash(case_problem *c)
                                   (int64_t[]){ t, k });
         TGL_TRY(moe_lay_out(case_text(c, "unmapped"), k, u->strides));
     }
-    case_tensor *logits = &c->tensors[LOGITS];
-    if (!strcmp(case_text(c, "values"), "normal")) {    /* scores choose nobody */
-        logits->fill = case_fill_normal;
-        return TGL_OK;
-    }
-    return choose_logits(c, logits);
+    return choose_logits(c, &c->tensors[LOGITS]);
 }
 
 static tgl_status run_hash(const case_arguments *a)
@@ -680,7 +761,7 @@ static void hash_rows(void *context, int64_t begin, int64_t end)
     if (!chosen || !scores) abort();
     for (int64_t t = begin; t < end; t++) {
         const int64_t id = id_at(&c->tensors[INPUT_IDS], t);
-        if ((is_given(c, MASK) && !c->tensors[MASK].data[t]) || id < 0 || id >= table->shape[0]) {
+        if (is_masked(c, t) || id < 0 || id >= table->shape[0]) {
             put_masked(c, t);
             continue;
         }
@@ -817,8 +898,9 @@ static int64_t bytes_route(const case_problem *c)
 #define REST                                                                                              \
     "scoring=sigmoid num_shared_experts=0 replicas=0 map=random ep_rank=0 num_ep_ranks=0 num_tp_ranks=0 " \
     "tp_rank=0 factor=1.5 shared_weight=none renormalize=1 values=normal mask=none unmapped=none "        \
-    "fixed=valid dtype=i64 layout=packed offset=0 out_offset=0"
+    "fixed=valid excluded=alike dtype=i64 layout=packed offset=0 out_offset=0"
 #define CHOICE " bias=small fix=none"
+#define EXCLUDED "excluded=zeros,ties,nan,inf,denormal,wild"
 
 const case_op moe_gate_ops[] = {
     {
@@ -931,6 +1013,21 @@ const case_op moe_gate_ops[] = {
             "values=special,saturated,deep scoring=sigmoid,sqrtsoftplus,identity",
             "num_tokens=11 num_experts=40 num_topk=6 fix=all unmapped=packed values=special_but_inf "
             "scoring=softmax",
+            /* excluded tokens: of few tokens, with a map, in groups, of many, by the wide kernel */
+            "num_tokens=37 num_experts=144 num_topk=6 mask=some fix=none,some unmapped=packed " EXCLUDED,
+            "num_tokens=37 num_experts=144 num_topk=6 mask=some fix=some unmapped=gap num_shared_experts=2 "
+            "replicas=33 map=random,wild bias=none scoring=sigmoid " EXCLUDED,
+            "num_tokens=13 num_experts=256 num_topk=8 mask=some fix=some unmapped=half num_shared_experts=1 "
+            "replicas=4 map=wild scoring=softmax,identity " EXCLUDED,
+            "num_tokens=11 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=some fix=some "
+            "unmapped=packed scoring=sigmoid,softmax " EXCLUDED,
+            "num_tokens=9 num_experts=1025 num_topk=6 mask=some fix=some unmapped=packed "
+            "num_shared_experts=1 replicas=2 map=wild scoring=sigmoid " EXCLUDED,
+            "num_tokens=9 num_experts=40 num_topk=33 mask=some fix=some unmapped=packed scoring=sigmoid " EXCLUDED,
+            "num_tokens=600 num_experts=257 num_topk=6 mask=some fix=some unmapped=gap num_shared_experts=2 "
+            "replicas=5 map=random,wild bias=disabled scoring=identity " EXCLUDED,
+            "num_tokens=4100 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=some "
+            "fix=some unmapped=packed num_shared_experts=1 replicas=3 dtype=i32 excluded=zeros,nan",
             /* weights */
             "num_tokens=11 num_experts=64 num_topk=6 factor=none,1,2.5,0,-1 renormalize=0,1 "
             "scoring=sigmoid,identity",
@@ -1056,6 +1153,10 @@ const case_op moe_gate_ops[] = {
             "num_tokens=33 num_experts=40 num_topk=33 vocabulary=50 ids=beyond,bits fixed=beyond,bits "
             "mask=some num_shared_experts=1 replicas=2 shared_weight=0.4 unmapped=packed table_dtype=i64 "
             "dtype=i64,i32",
+            "num_tokens=33 num_experts=256 num_topk=6 vocabulary=100 mask=some num_shared_experts=1 replicas=3 "
+            "map=wild unmapped=packed scoring=sigmoid,softmax id_dtype=i64,i32 " EXCLUDED,
+            "num_tokens=33 num_experts=40 num_topk=33 vocabulary=50 mask=some num_shared_experts=1 replicas=2 "
+            "unmapped=packed table_dtype=i64 " EXCLUDED,
             /* t * 23333 is past 2^31, then 2^32; here, as the emulated device takes a tenth of what
              * top2_sum_gate takes there */
             "num_tokens=184100 num_experts=16 num_topk=1 num_shared_experts=1 replicas=7 ep_rank=5 "
@@ -1127,6 +1228,12 @@ const case_op moe_gate_ops[] = {
             "fixed=beyond counts=1 scoring=softmax,identity,sqrtsoftplus dtype=i32",
             "num_tokens=4,130 num_experts=384,512,1000 num_topk=6 scoring=identity alignment=16",
             "num_tokens=4,130 num_experts=40 num_topk=32 alignment=8 values=descending bias=none",
+            /* excluded tokens: of so few that every block routes all, of those of a cluster, of more */
+            "num_tokens=4,50,150 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
+            "num_tp_ranks=2 num_mapped_experts=34 alignment=16 map=wild mask=some fix=some unmapped=gap "
+            "dtype=i32 scoring=identity " EXCLUDED,
+            "num_tokens=50,150 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=some fix=some "
+            "unmapped=packed " EXCLUDED,
             /* on many SMs a block beyond those of the experts */
             "num_tokens=256 num_experts=1024 num_topk=6",
             "num_tokens=1,128 num_experts=256 num_topk=6 num_positions=131073",

@@ -9,6 +9,7 @@
  *   one         all slots go to one expert
  *   gaps        every other expert of the middle half: none of the first, of the last, of some between
  *   skewed      low experts far more often than high ones
+ *   ends        the first expert and the last in turn
  *   garbage     any bits in every other slot, and numbers just outside of what is allowed
  * With num_ranks > 1 all of that happens to num_tokens tokens on each of so many ranks, with num_experts
  * experts on each; what is left are the slots of the first rank, -1 for those of others, in the rows of
@@ -58,7 +59,7 @@ static tgl_status check_sizes(case_problem *c, const char *const *names)
             return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %s, want %d..%d", *names, case_text(c, *names), low,
                             INT32_MAX);
     }
-    return check_word(c, "routing", "uniform some_empty empty one gaps skewed garbage");
+    return check_word(c, "routing", "uniform some_empty empty one gaps skewed ends garbage");
 }
 
 #define SIZES(...) (const char *const[]){ "num_tokens", "num_topk", "num_ranks", __VA_ARGS__ }
@@ -119,6 +120,7 @@ static void choose_row(const case_problem *c, dice *d, int64_t num_ranks, const 
         else if (is_word(c, "routing", "one")) row[k] = e / 2;
         else if (is_word(c, "routing", "gaps")) row[k] = (e / 4 + below(d, (e + 1) / 2)) / 2 * 2 + (e > 1);
         else if (is_word(c, "routing", "skewed")) row[k] = (int64_t)((double)e * unit * unit * unit * unit);
+        else if (is_word(c, "routing", "ends")) row[k] = k % 2 ? e - 1 : 0;
         else if (is_word(c, "routing", "garbage")) row[k] = choose_garbage(d, e);
         else row[k] = unit < 0.25 ? -1 - below(d, 9) : below(d, e);
     }
@@ -888,6 +890,7 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=1000,4097 num_topk=8 num_groups=4,256 routing=uniform,one",
             "num_tokens=40000 num_topk=8 num_groups=256 routing=skewed",
             "num_tokens=9 num_topk=8 num_groups=100000",
+            "num_tokens=9,1100 num_topk=8 num_groups=8192,8193,100000 routing=ends",
             "num_tokens=5 num_topk=2 num_groups=0 routing=garbage",
             NULL,
         },
@@ -928,6 +931,7 @@ const case_op moe_mapping_ops[] = {
             "num_aux_topk=8,1000000,3000000000",
             "num_tokens=3000 num_topk=8 num_experts=100003 routing=skewed num_aux_topk=3000000007",
             "num_tokens=40000 num_topk=8 num_experts=256 routing=skewed",
+            "num_tokens=9,1100 num_topk=8 num_experts=8192,8193 routing=ends",
             "num_tokens=5 num_topk=2 num_experts=0 routing=garbage",
             NULL,
         },
@@ -983,6 +987,7 @@ const case_op moe_mapping_ops[] = {
             "num_tokens=1 num_topk=6 num_experts=256 alignment=1 num_positions=131073",
             "num_tokens=1 num_topk=1 num_experts=3 alignment=1000000 num_positions=exact,less",
             "num_tokens=1030 num_topk=8 num_experts=3,7,48,400,1000 alignment=16 dtype=i32",
+            "num_tokens=60,1030 num_topk=8 num_experts=9,256,1025,2049,10000 alignment=16 routing=ends counts=1",
             "num_tokens=2100 num_topk=2 num_experts=0,1,2,5,16,17,31,33 alignment=3 routing=garbage counts=1 "
             "host=1",
             NULL,

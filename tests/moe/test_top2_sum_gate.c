@@ -13,6 +13,8 @@ TEST(list_of_padding)
     static const char *const lines[] = {
         "num_tokens=1034 num_experts=144 num_topk=6 num_shared_experts=2 replicas=33 mask=tail values=zero "
         "bias=none",
+        "num_tokens=600 num_experts=257 num_topk=6 num_shared_experts=2 replicas=5 mask=tail fix=some "
+        "unmapped=packed scoring=identity excluded=zeros,nan,inf",
         NULL,
     };
     FOR_BACKENDS(b) check_lines("moe_top2_sum_gate", lines, b);
