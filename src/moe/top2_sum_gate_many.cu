@@ -108,7 +108,8 @@ DEV candidate select_dense(const tgl_gate &gate, const token &k, scratch &s, u32
         s.score[at] = c.score;
     }
     __syncwarp();
-    return { s.expert[lane], s.score[lane], 0 };
+    const u32 slot = min(lane, (u32)NUM_TOPK - 1);      /* lanes beyond have none, and read what is there */
+    return { s.expert[slot], s.score[slot], 0 };
 }
 
 extern "C" __global__ void __launch_bounds__(32 * GATE_WARPS, MIN_BLOCKS) top2_sum_gate_many(

@@ -22,7 +22,7 @@ typedef struct {
     const tgl_gate &gate;
     const float *row;
     memory &kept;
-    u64 last_group;                             /* rank of the last group that is left to choose from */
+    u64 last_group;                             /* rank of the last group that is left to choose from; 0: all */
 } search;
 
 DEV u32 exact_key(const search &s, u32 e)
@@ -103,6 +103,12 @@ DEV void choose_groups(search &s)
         if (rank_of_group(s, e / s.gate.group_size) < last) s.kept.key[e] = TGL_RANK_NONE;
 }
 
+/* Without groups no sum is kept, nor asked for. */
+DEV bool is_left_out(const search &s, u32 group)
+{
+    return s.last_group != TGL_RANK_NONE && rank_of_group(s, group) < s.last_group;
+}
+
 /* The best rank below `limit` of this thread's experts, which are its own to the end. */
 DEV u64 best_left(const search &s, u64 limit)
 {
@@ -111,7 +117,7 @@ DEV u64 best_left(const search &s, u64 limit)
     for (u32 e = threadIdx.x; e < s.gate.num_experts; e += THREADS) {
         u32 key;
         if (e < KEPT) key = s.kept.key[e];
-        else if (rank_of_group(s, e / s.gate.group_size) < s.last_group) key = TGL_RANK_NONE;
+        else if (is_left_out(s, e / s.gate.group_size)) key = TGL_RANK_NONE;
         else key = exact_key(s, e);
         const u64 rank = (u64)key << 32 | (u32)~e;
         if (key != TGL_RANK_NONE && rank < limit && rank > best) best = rank;
