@@ -41,6 +41,11 @@ API void emuLive(emu_live_objects *out)
     *out = (emu_live_objects){ emu_alive.allocations, emu_alive.host_allocations, emu_alive.libraries,
                                emu_alive.streams, emu_alive.events, emu_alive.graphs };
 }
+API int emuAdopt(void *p, size_t bytes)
+{
+    LOCKED;
+    return emu_adopt(p, bytes);
+}
 API void emuReset(void)
 {
     LOCKED;

@@ -114,6 +114,7 @@ result emu_begin(const char *entry, int needs_context);
 typedef struct { char *p; size_t bytes; int host, device; } allocation;
 const allocation *emu_find(deviceptr p);        /* NULL: no memory of ours */
 const allocation *emu_find_with_end(deviceptr p);               /* one past the end counts, too */
+int emu_adopt(void *p, size_t bytes);           /* control.h, emuAdopt */
 void emu_open_memory(int device, int open);     /* ASan: only what runs now may be touched */
 
 /* ---- stream.c ---- */

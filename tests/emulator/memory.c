@@ -39,6 +39,28 @@ void emu_open_memory(int device, int open)
     }
 }
 
+static int remember(allocation a)
+{
+    if (num_allocations == capacity) {
+        allocation *more = realloc(allocations, (size_t)(capacity * 2 + 64) * sizeof *more);
+        if (!more) return 0;
+        allocations = more;
+        capacity = capacity * 2 + 64;
+    }
+    allocations[num_allocations++] = a;
+    return 1;
+}
+static void forget(const allocation *a) { allocations[a - allocations] = allocations[--num_allocations]; }
+
+/* The caller's own memory becomes pinned memory, as it is; or with 0 bytes is that no more. */
+int emu_adopt(void *p, size_t bytes)
+{
+    const allocation *a = emu_find((deviceptr)p);
+    if (bytes) return !a && remember((allocation){ p, bytes, 1, 0 });
+    if (a) forget(a);
+    return a != NULL;
+}
+
 static result take(void **out, size_t bytes, int host)
 {
     const int device = emu_current()->device;
@@ -46,17 +68,14 @@ static result take(void **out, size_t bytes, int host)
     if (unsafe) return unsafe;
     if (!out || !bytes) return INVALID_VALUE;
     if (!host && bytes > emu_device_facts(device).memory - used[device]) return OUT_OF_MEMORY;
-    if (num_allocations == capacity) {
-        allocation *more = realloc(allocations, (size_t)(capacity * 2 + 64) * sizeof *more);
-        if (!more) return OUT_OF_MEMORY;
-        allocations = more;
-        capacity = capacity * 2 + 64;
-    }
     void *p;
     if (posix_memalign(&p, 256, bytes)) return OUT_OF_MEMORY;
+    if (!remember((allocation){ p, bytes, host, device })) {
+        free(p);
+        return OUT_OF_MEMORY;
+    }
     emu_fill(p, bytes);
     if (!host) emu_poison(p, bytes);
-    allocations[num_allocations++] = (allocation){ p, bytes, host, device };
     if (host) emu_alive.host_allocations++;
     else emu_alive.allocations++;
     if (!host) used[device] += bytes;
@@ -76,7 +95,7 @@ static result give(void *p, int host)
     if (host) emu_alive.host_allocations--;
     else emu_alive.allocations--;
     if (!host) used[a->device] -= a->bytes;
-    allocations[a - allocations] = allocations[--num_allocations];
+    forget(a);
     return SUCCESS;
 }
 API result cuMemAlloc_v2(deviceptr *p, size_t bytes)
