@@ -40,4 +40,4 @@ sanitize: configure
 	@tests/sanitize
 
 clean:
-	rm -rf build build-debug build-asan build-tsan build-fuzz dist
+	rm -rf build build-debug build-asan build-tsan build-msan build-fuzz dist

@@ -46,6 +46,27 @@ extern "C" void *memset(void *, int, size_t) noexcept;
 #define gridDim (emu_self()->grid_dim)
 #define warpSize 32
 
+/* What is one instruction on a device, and a function with branches here. The branches are not the kernel's, so
+ * under MSan what nothing has written goes through: into the result, as through any arithmetic. */
+#ifdef EMU_MSAN
+extern "C" void __msan_poison(const volatile void *, size_t);
+extern "C" void __msan_unpoison(const volatile void *, size_t);
+extern "C" long __msan_test_shadow(const volatile void *, size_t);      /* -1: all of it is written */
+template <class R, class... A, class... B> static inline R emu_instruction(R (*f)(A...), B... given)
+{
+    return [f](A... a) {
+        const bool is_unwritten = ((__msan_test_shadow(&a, sizeof a) >= 0) || ...);
+        (__msan_unpoison(&a, sizeof a), ...);
+        R r = f(a...);
+        if (is_unwritten) __msan_poison(&r, sizeof r);
+        return r;
+    }(given...);
+}
+#define EMU_INSTRUCTION(f, ...) emu_instruction(f, __VA_ARGS__)
+#else
+#define EMU_INSTRUCTION(f, ...) f(__VA_ARGS__)
+#endif
+
 /* ---- vector types: aligned as on the device, so that UBSan sees a misaligned access ---- */
 #define EMU_VEC(T, N, A1, A2, A4)                                         \
     struct __align__(A1) N##1 { T x; };                                   \
@@ -193,7 +214,7 @@ static inline float emu_ftz(float x)
 {
     return __builtin_fabsf(x) < 1.17549435e-38f ? __builtin_copysignf(0.0f, x) : x;
 }
-static inline float emu_off(double exact, double relative, float input, double absolute = 0.0)
+static inline float emu_off_branching(double exact, double relative, float input, double absolute)
 {
     if (emu_rt->seed && exact == exact && __builtin_fabs(exact) < 1e38 && exact != 0.0) {
         const unsigned long long h =
@@ -203,6 +224,10 @@ static inline float emu_off(double exact, double relative, float input, double a
         exact += d * (e > absolute ? e : absolute);
     }
     return (float)exact;
+}
+static inline float emu_off(double exact, double relative, float input, double absolute = 0.0)
+{
+    return EMU_INSTRUCTION(emu_off_branching, exact, relative, input, absolute);
 }
 static inline float __expf(float x)
 {

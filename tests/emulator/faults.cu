@@ -271,3 +271,54 @@ extern "C" __global__ void trap(u32 *out)
 }
 
 extern "C" __global__ void __launch_bounds__(128) too_many_threads(u32 *out) { out[threadIdx.x] = 0; }
+
+/* ---- what nothing has written decides: in an address or a branch ---- */
+extern "C" __global__ void unwritten_branch(u32 *out)   /* the last thread's word of a is nobody's */
+{
+    SHARED(u32[256], a);
+    if (threadIdx.x < 255) a[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    if (a[threadIdx.x] > 300) out[0] = 1;
+}
+extern "C" __global__ void unwritten_index(u32 *out, const u32 *in)
+{
+    SHARED(u32[256], a);
+    if (threadIdx.x < 255) a[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    out[threadIdx.x] = in[a[threadIdx.x] & 255];
+}
+extern "C" __global__ void unwritten_dynamic(u32 *out)
+{
+    SHARED_DYNAMIC(m, 16);
+    if (threadIdx.x) shared_store_u32(shared_address(m) + 4 * threadIdx.x, 1);
+    if (shared_load_u32(shared_address(m) + 4 * threadIdx.x) > 300) out[0] = 1;
+}
+extern "C" __global__ void unwritten_global(u32 *out, u32 *in)
+{
+    if (threadIdx.x) in[threadIdx.x] = 0;
+    if (in[threadIdx.x] > 300) out[0] = 1;
+}
+extern "C" __global__ void unwritten_local(u32 *out)
+{
+    u32 v[4];
+    for (u32 i = 0; i < threadIdx.x % 5; i++) v[i] = i;
+    if (v[threadIdx.x % 4] > 300) out[0] = 1;
+}
+extern "C" __global__ void unwritten_shuffled(u32 *out)
+{
+    SHARED(u32[256], a);
+    if (threadIdx.x < 255) a[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    if (__shfl_xor_sync(FULL, a[threadIdx.x], 1) > 300) out[0] = 1;
+}
+extern "C" __global__ void unwritten_copied(u32 *out, const u32 *in)
+{
+    SHARED_DYNAMIC(m, 16);
+    const u32 at = shared_address(m), t = threadIdx.x;
+    if (t < 64) copy_async_16(at + 16 * t, in + 4 * t);
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncthreads();
+    shared_store_u32(at + 4 * (t & 63), 1);
+    if (shared_load_u32(at + 4 * t) > 300) out[0] = 1;
+}

@@ -81,8 +81,9 @@ void emu_fiber_abandon(fiber *f, const void *sync)
  * registers are not switched: all fibers share the caller's. */
 void emu_switch(void **save, void *load);
 #if defined __aarch64__
-/* x19-x30 and d8-d15 in 160 bytes, 16 spare */
-enum { FRAME = 176, FRAME_POINTER = 80, FRAME_RETURN = 88 };
+/* x19-x30 and d8-d15 in 160 bytes; where to return to; 8 spare. That is x30 but for a new fiber, whose x30 is
+ * 0 so that an unwinder stops at its entry. */
+enum { FRAME = 176, FRAME_POINTER = 80, FRAME_RETURN = 160 };
 __asm__(".text\n"
         ".globl emu_switch\n"
         ".hidden emu_switch\n"
@@ -99,6 +100,7 @@ __asm__(".text\n"
         "  stp d10, d11, [sp, #112]\n"
         "  stp d12, d13, [sp, #128]\n"
         "  stp d14, d15, [sp, #144]\n"
+        "  str x30, [sp, #160]\n"
         "  mov x9, sp\n"
         "  str x9, [x0]\n"
         "  mov sp, x1\n"
@@ -112,8 +114,9 @@ __asm__(".text\n"
         "  ldp d10, d11, [sp, #112]\n"
         "  ldp d12, d13, [sp, #128]\n"
         "  ldp d14, d15, [sp, #144]\n"
+        "  ldr x9, [sp, #160]\n"
         "  add sp, sp, #176\n"
-        "  ret\n"
+        "  ret x9\n"
         ".size emu_switch,.-emu_switch\n");
 #elif defined __x86_64__
 /* Six registers, the return address at 48, and a word of 0 so that the entry starts as after a call: its stack
@@ -154,7 +157,8 @@ void emu_fiber_start(fiber *f, void (*entry)(void))
 {
     char *top = (char *)f - 64, *sp = (char *)((uintptr_t)(top - FRAME) & ~(uintptr_t)15);
     emu_fill(sp - FILLED_STACK, FILLED_STACK + FRAME);
-    /* a frame pointer of 0, and on x86_64 a word of 0 past the return address, end a debugger's backtrace */
+    /* a frame pointer and, as the return address of the entry (x30, or the frame's last word), zeros end the
+     * backtraces of debuggers and sanitizers */
     memset(sp + FRAME_POINTER, 0, 3 * sizeof(void *));
     memcpy(sp + FRAME_RETURN, &entry, sizeof entry);
     f->sp = sp;

@@ -8,6 +8,8 @@
 #include "grid.h"
 #include "settings.h"
 
+__attribute__((weak)) void __msan_poison(const volatile void *, size_t);
+
 int emu_forced_fill = EMU_FILL_CHANGES;
 
 static int kind_now(void)
@@ -39,4 +41,5 @@ void emu_fill(void *p, size_t bytes)
     }
     for (; i < bytes; i++)
         ((volatile unsigned char *)p)[i] = (unsigned char)((random >> 8 * (i & 7) & some) | always);
+    if (__msan_poison) __msan_poison(p, bytes); /* a branch or an address that depends on it is a report */
 }

@@ -114,13 +114,15 @@ static const char *sanitizer(void)
         return strstr(emu_text_setting("EMU_CXX", EMU_DEFAULT_CXX), "clang") ? ASAN_FLAGS
                                                                              : ASAN_FLAGS GCC_ASAN_CALLS;
     if (dlsym(RTLD_DEFAULT, "__tsan_create_fiber")) return "-fsanitize=thread -DEMU_TSAN";
+    if (dlsym(RTLD_DEFAULT, "__msan_init")) return "-fsanitize=memory -DEMU_MSAN";
     return "";
 }
-/* UBSan's checks; their handlers are in device.hpp: they report kernel, block, thread, line. Under TSan they
- * would make clang's time for a kernel 40 % longer, and all that runs there runs under ASan, with them. */
+/* UBSan's checks; their handlers are in device.hpp: they report kernel, block, thread, line. Under TSan and
+ * MSan they would make clang's time for a kernel 40 % longer, and all that runs there runs under ASan, with
+ * them. */
 static const char *undefined(void)
 {
-    if (dlsym(RTLD_DEFAULT, "__tsan_create_fiber")) return "";
+    if (dlsym(RTLD_DEFAULT, "__tsan_create_fiber") || dlsym(RTLD_DEFAULT, "__msan_init")) return "";
     return "-fsanitize=alignment,bounds,shift,integer-divide-by-zero -fno-sanitize-recover=all";
 }
 static const char fixed_flags[] =

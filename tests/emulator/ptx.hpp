@@ -514,7 +514,7 @@ DEV void pdl_wait(void) { emu_rt->pdl_wait(); }
 DEV void pdl_trigger(void) { }
 
 /* ---- pairs of 16-bit values ---- */
-DEV float emu_f16_value(u32 code)               /* of 16 bits; every NaN is quiet and positive */
+DEV float emu_f16_value_branching(u32 code)     /* of 16 bits; every NaN is quiet and positive */
 {
     const u32 sign = code >> 15 & 1, e = code >> 10 & 31, mantissa = code & 1023;
     if (e == 31 && mantissa) return __uint_as_float(0x7fffffff);
@@ -523,9 +523,10 @@ DEV float emu_f16_value(u32 code)               /* of 16 bits; every NaN is quie
                              : __builtin_ldexp(mantissa, -24);
     return (float)(sign ? -a : a);
 }
+DEV float emu_f16_value(u32 code) { return EMU_INSTRUCTION(emu_f16_value_branching, code); }
 DEV float emu_bf16_value(u32 code) { return __uint_as_float(code << 16); }
 /* A double to a format of `bits` mantissa bits; rint is to nearest even, trunc toward zero. */
-DEV u32 emu_round(double x, int bits, int bias, double (*whole)(double))
+DEV u32 emu_round_branching(double x, int bits, int bias, double (*whole)(double))
 {
     const u32 sign = __builtin_signbit(x) ? 0x8000 : 0, infinite = (u32)(2 * bias + 1) << bits;
     if (x != x) return 0x7fff;
@@ -537,14 +538,22 @@ DEV u32 emu_round(double x, int bits, int bias, double (*whole)(double))
     const double code = q + __builtin_ldexp((double)(e + bias - 1), bits);
     return sign | (code < infinite ? (u32)code : infinite);
 }
+DEV u32 emu_round(double x, int bits, int bias, double (*whole)(double))
+{
+    return EMU_INSTRUCTION(emu_round_branching, x, bits, bias, whole);
+}
 DEV double emu_rint(double x) { return __builtin_rint(x); }
 DEV double emu_trunc(double x) { return __builtin_trunc(x); }
-DEV u32 emu_max_abs(u32 m, u32 x, u32 infinite) /* of 16 bits */
+DEV u32 emu_max_abs_branching(u32 m, u32 x, u32 infinite) /* of 16 bits */
 {
     x &= 0x7fff;
     const bool m_is_nan = (m & 0x7fff) > infinite, x_is_nan = x > infinite;
     if (m_is_nan) return x_is_nan ? 0x7fff : x;
     return x_is_nan || m >> 15 ? (x_is_nan ? m : x) : m > x ? m : x;
+}
+DEV u32 emu_max_abs(u32 m, u32 x, u32 infinite)
+{
+    return EMU_INSTRUCTION(emu_max_abs_branching, m, x, infinite);
 }
 DEV u32 max_abs_bf16x2(u32 m, u32 x)
 {
@@ -560,7 +569,7 @@ DEV u32 max_abs_f16x2(u32 m, u32 x)
 }
 /* Products of either format are exact in double. The sum may not be, so it is made odd where it is not: then
  * the second rounding sees on which side of a tie the exact sum is. */
-DEV double emu_fma(double a, double b, double c)
+DEV double emu_fma_branching(double a, double b, double c)
 {
     const double p = a * b, s = p + c;
     const double back = s - p, error = (p - (s - back)) + (c - back);
@@ -572,6 +581,7 @@ DEV double emu_fma(double a, double b, double c)
     __builtin_memcpy(&d, &u, sizeof d);
     return d;
 }
+DEV double emu_fma(double a, double b, double c) { return EMU_INSTRUCTION(emu_fma_branching, a, b, c); }
 DEV u32 fma_bf16x2(u32 a, u32 b, u32 c)
 {
     u32 d = 0;
@@ -601,22 +611,24 @@ DEV u32 max_u16x2(u32 a, u32 b)
 #endif
 
 /* ---- conversions ---- */
-DEV u32 emu_f16_rz(float x)
+DEV u32 emu_f16_rz_branching(float x)
 {
     const u32 code = emu_round(x, 10, 15, emu_trunc);
     return (code & 0x7fff) == 0x7c00 && !__builtin_isinf(x) ? code - 1 : code;
 }
+DEV u32 emu_f16_rz(float x) { return EMU_INSTRUCTION(emu_f16_rz_branching, x); }
 DEV u32 pack_f16_rz(float lo, float hi) { return emu_f16_rz(lo) | emu_f16_rz(hi) << 16; }
 DEV float low_f16(u32 pair) { return emu_f16_value(pair & 0xffff); }
 DEV float high_f16(u32 pair) { return emu_f16_value(pair >> 16); }
 #if __CUDA_ARCH__ >= 890
-DEV u32 emu_e4m3_to_f16(u32 code)
+DEV u32 emu_e4m3_to_f16_branching(u32 code)
 {
     const u32 magnitude = code & 127, e = magnitude >> 3;
     if (magnitude == 127) return 0x7fff;
     const double a = __builtin_ldexp(e ? 8 + (magnitude & 7) : magnitude & 7, (e ? (int)e : 1) - 10);
     return emu_round(a, 10, 15, emu_rint) | (code & 128) << 8;
 }
+DEV u32 emu_e4m3_to_f16(u32 code) { return EMU_INSTRUCTION(emu_e4m3_to_f16_branching, code); }
 DEV u32 widen_e4m3(u32 pair) { return emu_e4m3_to_f16(pair & 255) | emu_e4m3_to_f16(pair >> 8 & 255) << 16; }
 DEV u32 widen_e4m3_high(u32 codes) { return widen_e4m3(codes >> 16); }
 #endif
@@ -626,7 +638,7 @@ DEV u32 emu_bf16(float x)
     return x != x ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
 }
 DEV u32 pack_bf16(float lo, float hi) { return emu_bf16(lo) | emu_bf16(hi) << 16; }
-DEV u32 emu_f16(float x)
+DEV u32 emu_f16_branching(float x)
 {
     const u32 sign = __float_as_uint(x) >> 31 << 15;
     if (x != x) return 0x7fff;
@@ -636,10 +648,11 @@ DEV u32 emu_f16(float x)
     if (e < -14) e = -14;
     return sign | (u32)(__builtin_rint(__builtin_ldexp(a, 10 - e)) + (e + 14) * 1024.0);
 }
+DEV u32 emu_f16(float x) { return EMU_INSTRUCTION(emu_f16_branching, x); }
 DEV u32 pack_f16(float lo, float hi) { return emu_f16(lo) | emu_f16(hi) << 16; }
 DEV float2 unpack_f16(u32 pair) { return { emu_f16_value(pair & 0xffff), emu_f16_value(pair >> 16) }; }
 #if __CUDA_ARCH__ >= 890
-DEV u32 emu_fp8(float x, int mantissa, int bias, u32 largest, u32 nan)          /* nearest even, saturating */
+DEV u32 emu_fp8_branching(float x, int mantissa, int bias, u32 largest, u32 nan)  /* nearest even, saturating */
 {
     const u32 sign = __float_as_uint(x) >> 31 << 7;
     if (x != x) return nan;                                 /* the device's NaN has no sign */
@@ -651,6 +664,10 @@ DEV u32 emu_fp8(float x, int mantissa, int bias, u32 largest, u32 nan)          
     const double code = q + __builtin_ldexp((double)(e + bias - 1), mantissa);
     return sign | (code > largest ? largest : (u32)code);
 }
+DEV u32 emu_fp8(float x, int mantissa, int bias, u32 largest, u32 nan)
+{
+    return EMU_INSTRUCTION(emu_fp8_branching, x, mantissa, bias, largest, nan);
+}
 DEV u32 pack_e4m3(float lo, float hi)
 {
     return emu_fp8(lo, 3, 7, 0x7e, 0x7f) | emu_fp8(hi, 3, 7, 0x7e, 0x7f) << 8;
@@ -659,13 +676,14 @@ DEV u32 pack_e5m2(float lo, float hi)
 {
     return emu_fp8(lo, 2, 15, 0x7b, 0x7f) | emu_fp8(hi, 2, 15, 0x7b, 0x7f) << 8;
 }
-DEV float emu_e4m3_value(u32 code)
+DEV float emu_e4m3_value_branching(u32 code)
 {
     const int e = (int)(code >> 3 & 15), m = (int)(code & 7);
     if (e == 15 && m == 7) return __uint_as_float(0x7fffffff);
     const double a = __builtin_ldexp(e ? m + 8 : m, (e ? e : 1) - 10);
     return (float)(code & 0x80 ? -a : a);
 }
+DEV float emu_e4m3_value(u32 code) { return EMU_INSTRUCTION(emu_e4m3_value_branching, code); }
 DEV float2 unpack_e4m3(u32 pair) { return { emu_e4m3_value(pair & 0xff), emu_e4m3_value(pair >> 8 & 0xff) }; }
 #endif
 

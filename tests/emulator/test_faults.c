@@ -11,6 +11,7 @@ enum kind {
     UBSAN,                                      /* the same, of UBSan's checks: not in a build with TSan */
     WRONG,                                      /* out[i] is not i */
     ASAN,                                       /* ASan's report: only in a build with it */
+    MSAN,                                       /* MSan's report, with the kernel's line: the same */
     LAUNCH_ERROR,                               /* the launch itself fails */
     HOST_TOUCHES_DEVICE,                        /* host code follows a device pointer: ASan */
     HOST_POINTER,                               /* a kernel is given a host pointer */
@@ -34,6 +35,13 @@ static const planted faults[] = {
     { "undefined_shift", UBSAN, "shifted by -1", 1, 1, 0 },
     { "division_by_zero", UBSAN, "divided by 0", 1, 1, 0 },
     { "uninitialised_shared", WRONG, "", 1, 1, 0 },
+    { "unwritten_branch", MSAN, "faults.cu:281:", 1, 1, 0 },
+    { "unwritten_index", MSAN, "faults.cu:288:", 1, 1, 0 },
+    { "unwritten_dynamic", MSAN, "faults.cu:294:", 1, 1, 1024 },
+    { "unwritten_global", MSAN, "faults.cu:299:", 1, 1, 0 },
+    { "unwritten_local", MSAN, "faults.cu:305:", 1, 1, 0 },
+    { "unwritten_shuffled", MSAN, "faults.cu:312:", 1, 1, 0 },
+    { "unwritten_copied", MSAN, "faults.cu:323:", 1, 1, 1024 },
     { "table", HOST_TOUCHES_DEVICE, "use-after-poison", 1, 1, 0 },
     { "table", HOST_POINTER, "is not device memory", 1, 1, 0 },
     { "table", OTHER_DEVICE, "is memory of device 1, the launch is on device 0", 1, 1, 0 },
@@ -89,6 +97,7 @@ static void child(const planted *f, uint64_t seed)
     CU(LibraryLoadData(&library, cubin, NULL, NULL, 0, NULL, NULL, 0));
     dptr out = device_copy(NULL, 1024), second = device_copy(NULL, 1024);
     uint32_t on_host[256];
+    if (f->kind == MSAN) CU(MemAlloc(&second, 1024));           /* nobody writes it */
     if (f->kind == HOST_POINTER) second = (dptr)(uintptr_t)on_host;
     if (f->kind == OTHER_DEVICE) {
         use_device(1);
@@ -135,8 +144,11 @@ static bool noticed(const planted *f, uint64_t seed, char *text, size_t size)
     waitpid(pid, &status, 0);
     const bool tsan = has("__tsan_create_fiber");
     if (tsan && f->kind == WRONG && strstr(text, "ThreadSanitizer: data race")) return true;
+    if (has("__msan_init") && (f->kind == WRONG || !strcmp(f->entry, "mbarrier_uninitialised")) &&
+        strstr(text, "MemorySanitizer: use-of-uninitialized-value"))
+        return true;
     /* or ends with the sanitizer's status */
-    const bool dies = tsan || f->kind == ASAN || f->kind == HOST_TOUCHES_DEVICE;
+    const bool dies = tsan || f->kind == MSAN || f->kind == ASAN || f->kind == HOST_TOUCHES_DEVICE;
     return strstr(text, f->kind == WRONG ? "wrong result" : f->text) &&
            (dies || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
@@ -146,12 +158,13 @@ TEST(planted_faults)
     prepare();
     if (!emu.Seed) SKIP("only for the emulated device");
     const bool clang = strstr(setting("EMU_CXX", TEGULA_EMULATED_CXX), "clang") != NULL,
-               asan = has("__asan_poison_memory_region"), tsan = has("__tsan_create_fiber");
+               asan = has("__asan_poison_memory_region"), tsan = has("__tsan_create_fiber"), msan = has("__msan_init");
     int count = 0, left_out = 0;
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         const planted *f = &faults[i];
         static char text[16384];
-        if (((f->kind == ASAN || f->kind == HOST_TOUCHES_DEVICE) && !asan) || (f->kind == UBSAN && tsan)) {
+        if (((f->kind == ASAN || f->kind == HOST_TOUCHES_DEVICE) && !asan) || (f->kind == MSAN && !msan) ||
+            (f->kind == UBSAN && (tsan || msan))) {
             left_out++;
             continue;
         }
@@ -165,7 +178,7 @@ TEST(planted_faults)
         if (getenv("SHOW")) printf("---- %s\n%.1500s", f->entry, text);
         count++;
     }
-    printf("  %d faults, %d more need %s\n", count, left_out, asan ? "g++" : tsan ? "ASan and UBSan" : "ASan");
+    printf("  %d faults, %d more need another compiler or sanitizer\n", count, left_out);
 }
 
 /* What must not compile, with the reason in the log. */
