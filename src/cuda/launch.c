@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/math.h"
 #include "cuda/driver.h"
 #include "cuda/jit.h"
 #include "cuda/kernels.h"
@@ -198,6 +199,14 @@ tgl_status tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on,
         status = load(cu, plan, num_kernels, 0, device, stream, guard.context, &first);
     tgl_context_leave(&guard);
     return status;
+}
+
+int64_t tgl_max_grid_x = INT32_MAX;
+
+tgl_shape tgl_shape_of_blocks(int64_t blocks, int threads)
+{
+    const int64_t y = tgl_ceil_div(blocks, tgl_max_grid_x);
+    return (tgl_shape){ { y > 1 ? tgl_ceil_div(blocks, y) : blocks, y }, .block = threads };
 }
 
 static tgl_status check_shape(const tgl_kernel *kernel, const tgl_shape *s)

@@ -57,4 +57,9 @@ bool tgl_preparing(void);
 typedef struct { int num_sms, architecture; int64_t max_smem_per_block; } tgl_target;
 tgl_status tgl_target_of(const DLTensor *on, tgl_target *target);
 
+/* A block for each of so many tokens, say, of which x of a grid may have too few: then y has more rows of
+ * blocks, and a kernel counts by block_index() and leaves what is past the end alone. */
+tgl_shape tgl_shape_of_blocks(int64_t blocks, int threads);
+extern int64_t tgl_max_grid_x;      /* INT32_MAX; tests set less */
+
 #endif

@@ -140,7 +140,7 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
     void *args[] = { &p->gate, &p->input_ids, &p->tid2eid, &p->vocabulary };
     if (p->gate.num_topk == 0 || num_slots > GATE_MAX_SLOTS) {
         const tgl_kernel wide = { "moe/hash_gate_wide", { scoring, index, id, table } };
-        const tgl_shape shape = { { p->gate.num_tokens }, .block = HASH_GATE_WIDE_THREADS };
+        const tgl_shape shape = tgl_shape_of_blocks(p->gate.num_tokens, HASH_GATE_WIDE_THREADS);
         return tgl_launch(&wide, 1, 0, on, &shape, stream, args);
     }
     const bool takes_warp = p->gate.scoring == TGL_SOFTMAX;         /* to sum a row */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * hash_gate_wide.cu - hash_gate for any number of slots: a block per token.
  *   computes  as tegula/moe.h says
- *   launch    grid num_tokens, block HASH_GATE_WIDE_THREADS
+ *   launch    grid num_tokens in x and y, block HASH_GATE_WIDE_THREADS
  *   moves     as hash_gate.cu; weights and indices are written, read and written again
  *   macros    SCORING 0 .. 3; INDEX_BYTES, ID_BYTES, TABLE_BYTES 4 or 8 */
 #include "moe/gate_wide.cuh"
@@ -18,8 +18,9 @@
 extern "C" __global__ void __launch_bounds__(HASH_GATE_WIDE_THREADS) hash_gate_wide(
     const __grid_constant__ tgl_gate gate, const void *input_ids, const void *tid2eid, i64 vocabulary)
 {
-    const i64 t = blockIdx.x;
+    const i64 t = block_index();
     pdl_wait();
+    if (t >= gate.num_tokens) return;
     const i64 id = load_index<ID_BYTES>(input_ids, t);
     if ((gate.mask && !gate.mask[t]) || id < 0 || id >= vocabulary) {
         mask_token(gate, t);

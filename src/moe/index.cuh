@@ -23,4 +23,7 @@ typedef i64 index_type;
 enum { VECTOR = 16 / INDEX_BYTES };
 typedef struct __align__(16) { index_type e[VECTOR]; } vector_type;
 
+/* Of a grid in x and y (tgl_shape_of_blocks), which may have blocks past the last token. */
+DEV i64 block_index(void) { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
+
 #endif

@@ -238,7 +238,7 @@ static tgl_status run_on_cuda(tgl_gate *gate, const DLTensor *on, tgl_stream str
     const int num_kernels = tgl_top2_sum_gate_plan(gate, plan, &is_wide);
     void *args[] = { gate };
     if (is_wide) {
-        const tgl_shape shape = { { gate->num_tokens }, .block = GATE_WIDE_THREADS };
+        const tgl_shape shape = tgl_shape_of_blocks(gate->num_tokens, GATE_WIDE_THREADS);
         return tgl_launch(plan, num_kernels, WIDE, on, &shape, stream, args);
     }
     if (gate->num_replicas > 0 && gate->num_tokens <= MAX_MAPPED_TOKENS) {

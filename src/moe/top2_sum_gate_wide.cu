@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * top2_sum_gate_wide.cu - top2_sum_gate for any number of experts, groups and slots: a block per token.
  *   computes  as tegula/moe.h says, by exact keys of all experts
- *   launch    grid num_tokens, block GATE_WIDE_THREADS
+ *   launch    grid num_tokens in x and y, block GATE_WIDE_THREADS
  *   moves     num_tokens * (4 * num_experts + (INDEX_BYTES + 4) * slots) bytes, masks, bias, map; logits of
  *             experts beyond GATE_WIDE_KEPT again, from L1 or L2, after each pick of their thread
  *   macros    SCORING 0 .. 3, INDEX_BYTES 4 or 8 */
@@ -149,9 +149,10 @@ DEV void choose_experts(const tgl_gate &gate, i64 t, const float *row)
 extern "C" __global__ void __launch_bounds__(THREADS) top2_sum_gate_wide(
     const __grid_constant__ tgl_gate gate)
 {
-    const i64 t = blockIdx.x;
+    const i64 t = block_index();
     const float *row = gate.logits + t * gate.logits_stride;
     pdl_wait();
+    if (t >= gate.num_tokens) return;
     if (gate.mask && !gate.mask[t]) {
         mask_token(gate, t);
     } else {

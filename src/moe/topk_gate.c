@@ -67,9 +67,9 @@ static tgl_status check(const DLTensor *scores, const DLTensor *topk_idx)
 static tgl_status launch_wide(problem *p, const DLTensor *on, tgl_stream stream)
 {
     const tgl_kernel kernel = { "moe/topk_gate_wide", { { "INDEX_BYTES", p->index_bytes } } };
-    const tgl_shape shape = { { p->num_tokens }, .block = TOPK_GATE_WIDE_THREADS };
+    const tgl_shape shape = tgl_shape_of_blocks(p->num_tokens, TOPK_GATE_WIDE_THREADS);
     uint32_t num_experts = (uint32_t)p->num_experts, num_topk = (uint32_t)p->num_topk;
-    void *args[] = { &p->scores, &p->topk_idx, &p->row_stride, &num_experts, &num_topk };
+    void *args[] = { &p->scores, &p->topk_idx, &p->num_tokens, &p->row_stride, &num_experts, &num_topk };
     return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * topk_gate_wide.cu - topk_gate for more experts or picks than a warp's registers hold: a block per token.
  *   computes  topk_idx[t][k] = the expert of k-th highest rank (numerics/rank.h) in scores[t]
- *   launch    grid num_tokens, block TOPK_GATE_WIDE_THREADS
+ *   launch    grid num_tokens in x and y, block TOPK_GATE_WIDE_THREADS
  *   moves     num_tokens * (4 * num_experts + INDEX_BYTES * num_topk) bytes; a round reads
  *             num_experts / TOPK_GATE_WIDE_THREADS scores again, from L1 or L2
  *   macros    INDEX_BYTES 4 or 8 */
@@ -12,14 +12,16 @@
 enum { THREADS = TOPK_GATE_WIDE_THREADS, WARPS = THREADS / 32 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) topk_gate_wide(
-    const float *scores, index_type *topk_idx, i64 row_stride, u32 num_experts,
+    const float *scores, index_type *topk_idx, i64 num_tokens, i64 row_stride, u32 num_experts,
     u32 num_topk)
 {
     /* Two rounds in turn: a warp that is ahead by one writes where nobody reads any more. */
     SHARED(u64[2][WARPS], best_of_warp);
-    const float *row = scores + blockIdx.x * row_stride;
-    index_type *out = topk_idx + (i64)blockIdx.x * num_topk;
+    const i64 t = block_index();
+    const float *row = scores + t * row_stride;
+    index_type *out = topk_idx + t * num_topk;
     pdl_wait();
+    if (t >= num_tokens) return;
     u64 best = best_below(ALL_RANKS, row, num_experts, threadIdx.x, THREADS);
 #pragma unroll 1
     for (u32 k = 0; k < num_topk; k++) {

@@ -106,10 +106,10 @@ static tgl_status launch_wide(problem *p, const DLTensor *on, tgl_stream stream)
 {
     const tgl_kernel kernel = { "moe/topk_sum_and_topk_group_idx_wide",
                                 { { "INDEX_BYTES", p->index_bytes } } };
-    const tgl_shape shape = { { p->num_tokens }, .block = GROUP_IDX_WIDE_THREADS };
+    const tgl_shape shape = tgl_shape_of_blocks(p->num_tokens, GROUP_IDX_WIDE_THREADS);
     uint32_t num_groups = (uint32_t)p->num_groups, experts_per_group = (uint32_t)p->experts_per_group;
     uint32_t num_topk_sum = (uint32_t)p->num_topk_sum, num_topk_groups = (uint32_t)p->num_topk_groups;
-    void *args[] = { &p->scores, &p->group_idx, &p->token_stride, &p->group_stride, &num_groups,
+    void *args[] = { &p->scores, &p->group_idx, &p->num_tokens, &p->token_stride, &p->group_stride, &num_groups,
                      &experts_per_group, &num_topk_sum, &num_topk_groups };
     return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
 }

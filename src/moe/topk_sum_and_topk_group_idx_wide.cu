@@ -3,7 +3,7 @@
  * block per token, a warp per group.
  *   computes  group_idx[t][r] = the group of r-th highest rank (numerics/rank.h), where a group is worth the
  *             sum of its num_topk_sum best scores, added in descending order
- *   launch    grid num_tokens, block GROUP_IDX_WIDE_THREADS
+ *   launch    grid num_tokens in x and y, block GROUP_IDX_WIDE_THREADS
  *   moves     num_tokens * (4 * num_groups * experts_per_group + INDEX_BYTES * num_topk_groups) bytes; scores
  *             again, from L1 or L2: a lane's after each of its picks, all of the groups beyond
  *             GROUP_IDX_WIDE_KEPT in every round
@@ -30,17 +30,19 @@ DEV float sum_of_best(const float *group, u32 experts_per_group, u32 num_topk_su
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) topk_sum_and_topk_group_idx_wide(
-    const float *scores, index_type *group_idx, i64 token_stride, i64 group_stride,
+    const float *scores, index_type *group_idx, i64 num_tokens, i64 token_stride, i64 group_stride,
     u32 num_groups, u32 experts_per_group, u32 num_topk_sum, u32 num_topk_groups)
 {
     SHARED(float[KEPT], sums);
     /* Two rounds in turn: a warp that is ahead by one writes where nobody reads any more. */
     SHARED(u64[2][WARPS], best_of_warp);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const float *groups = scores + blockIdx.x * token_stride;
-    index_type *out = group_idx + (i64)blockIdx.x * num_topk_groups;
+    const i64 t = block_index();
+    const float *groups = scores + t * token_stride;
+    index_type *out = group_idx + t * num_topk_groups;
     const u32 num_kept = min(num_groups, (u32)KEPT);
     pdl_wait();
+    if (t >= num_tokens) return;
     for (u32 g = warp; g < num_kept; g += WARPS) {
         const float sum = sum_of_best(groups + g * group_stride, experts_per_group, num_topk_sum);
         if (lane == 0) sums[g] = sum;
