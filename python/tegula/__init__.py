@@ -7,6 +7,14 @@ imports neither torch nor CUDA; if the process uses torch, before or after, the 
 
 import sys
 
+try:
+    from . import _tegula  # noqa: F401  (it loads the library)
+except ImportError as e:
+    if "libgomp.so" not in str(e):
+        raise
+    raise ImportError(
+        "tegula cannot be loaded without libgomp.so.1, GCC's OpenMP library: install the package libgomp1 (Debian, "
+        f"Ubuntu) or libgomp (Fedora, RHEL). The loader says: {e}", name=e.name, path=e.path) from e
 from . import _after_import, config, moe, quant, transpose, utils
 from ._jit import compile_count, warmup
 from ._tegula import Error, version as _version

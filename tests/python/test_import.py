@@ -4,6 +4,10 @@ own."""
 
 import compileall
 import importlib.util
+import os
+import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
@@ -65,6 +69,36 @@ def test_import_time(modules):
     while len(times) < 10 and min(times, default=1) >= 0.050:
         times.append(float(run(code)))
     assert min(times) < 0.050, times
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="libgomp.so.1 is Linux's")
+def test_without_libgomp(tmp_path):
+    """A sentence says what to install, whether the loader finds none or one that is broken."""
+    import tegula
+    sentence = re.escape("tegula cannot be loaded without libgomp.so.1, GCC's OpenMP library: install the package libgomp1 "
+                         "(Debian, Ubuntu) or libgomp (Fedora, RHEL). The loader says: ")
+
+    def import_fails(path, **env):
+        code = "try: import tegula\nexcept ImportError as e: print(e)\nelse: print('it loads')"
+        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(path), **env}, check=True,
+                              capture_output=True, text=True)
+        return done.stdout.strip()
+
+    package = pathlib.Path(tegula.__file__).parent
+    library = (package / "libtegula.so.0").read_bytes()
+    if b"libgomp.so.1\0" not in library:
+        pytest.skip("built without OpenMP")
+    copy = tmp_path / "package" / "tegula"
+    shutil.copytree(package, copy)
+    (copy / "libtegula.so.0").write_bytes(library.replace(b"libgomp.so.1\0", b"libgomp.so.9\0"))     # one that nobody has
+    assert re.fullmatch(sentence + r"libgomp\.so\.9: cannot open shared object file: .*", import_fails(copy.parent))
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "libgomp.so.1").write_bytes(b"")
+    seen = import_fails(package.parent, LD_LIBRARY_PATH=str(broken))
+    assert re.fullmatch(sentence + r".*/libgomp\.so\.1: file too short", seen)
+    (copy / "libtegula.so.0").unlink()          # another reason: the loader's own words
+    assert "libtegula.so.0: cannot open shared object file" in import_fails(copy.parent)
 
 
 @has_torch
