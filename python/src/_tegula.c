@@ -20,13 +20,13 @@ static PyObject *done_or_raise(tgl_status status)
 
 /* ---- for tegula/_torch.py ---- */
 
-static PyObject *table(PyObject *m, PyObject *none) /* [(text, module, is_differentiable, face or None)] */
+static PyObject *table(PyObject *m, PyObject *none) /* [(text, module, has_float_output, face or None)] */
 {
     (void)m, (void)none;
     PyObject *list = PyList_New(0);
     for (int i = 0; list && i < num_rows; i++) {
         PyObject *t =
-            Py_BuildValue("(ssNz)", rows[i].text, rows[i].module, PyBool_FromLong(rows[i].is_differentiable),
+            Py_BuildValue("(ssNz)", rows[i].text, rows[i].module, PyBool_FromLong(rows[i].has_float_output),
                           rows[i].face);
         if (!t || PyList_Append(list, t)) Py_CLEAR(list);
         Py_XDECREF(t);

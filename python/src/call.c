@@ -330,17 +330,17 @@ static bool has_output(const op_row *row, PyObject *given, int i)
     return given && (row->num_results == 1 || given_output(given, i) != Py_None);
 }
 
-/* Integers never do; the op will refuse other tensors in their place. */
-static bool may_require_grad(const result *o)
+static bool is_floating(DLDataType d)
 {
-    return o->dtype_from >= 0 || (o->dtype.code != TGL_DL_INT && o->dtype.code != TGL_DL_UINT);
+    return d.code != TGL_DL_INT && d.code != TGL_DL_UINT && d.code != TGL_DL_BOOL;
 }
 
-typedef enum { DIRECT, DISPATCH, GRADIENT, TRANSFORM, NO_GRADIENT } route;
+typedef enum { DIRECT, DIRECT_UNLESS_WANTED, DISPATCH, TRANSFORM, NO_GRADIENT } route;
 
 /* With a dispatch mode active (a fake, a tracer, a counter) the dispatcher must see the call; otherwise only
- * a wanted gradient keeps it from going straight to C. Function modes do not count:
- * torch.set_default_device() is one, and every call would take the slow way. */
+ * a wanted gradient keeps it from going straight to C. Whether an input wants one is asked once its dtype is
+ * known: 50 ns for each that is of floating point. Function modes do not count: torch.set_default_device() is one,
+ * and every call would take the slow way. */
 static route choose_route(const op_row *row, PyObject *const *object, PyObject *out)
 {
     PyObject *depth = call_builtin(&torch.dispatch_depth, NULL);
@@ -349,20 +349,21 @@ static route choose_route(const op_row *row, PyObject *const *object, PyObject *
     if (num_modes) return PyErr_Clear(), DISPATCH;
     for (int i = 0; out && i < row->num_results; i++)
         if (entry_of(given_output(out, i)).kind == OVERRIDES) return DISPATCH;
-    if (row->is_differentiable && is_forward_ad()) return out ? NO_GRADIENT : TRANSFORM;
-    if (!row->is_differentiable && !out && !row->has_in_place) return DIRECT;
+    if (row->has_float_output && is_forward_ad()) return out ? NO_GRADIENT : TRANSFORM;
+    if (!row->has_float_output && !out && !row->has_in_place) return DIRECT;
     if (!says_true(&torch.is_grad_enabled)) return DIRECT;
-    bool wanted = false;
-    for (int i = 0; row->is_differentiable && !wanted && i < row->num_params; i++)
-        wanted = row->params[i].kind == 't' && is_given(object[i]) && requires_grad(object[i]);
-    bool is_lost = wanted && out;                                    /* a gradient that nobody computes */
+    bool is_lost = false;                                            /* a gradient that nobody computes */
     for (int i = 0; out && !is_lost && i < row->num_results; i++)
         is_lost = may_require_grad(&row->results[i]) && requires_grad(given_output(out, i));
     for (int i = 0; row->has_in_place && !is_lost && i < row->num_params; i++)
         is_lost = row->params[i].is_in_place && is_given(object[i]) && requires_grad(object[i]);
-    if (!wanted && !is_lost) return DIRECT;
-    if (is_lost) return NO_GRADIENT;
-    return says_true(&torch.has_transform) ? TRANSFORM : GRADIENT;
+    return is_lost ? NO_GRADIENT : row->has_float_output ? DIRECT_UNLESS_WANTED : DIRECT;
+}
+
+static PyObject *raise_no_gradient(const op_row *row, bool is_for_out)
+{
+    return PyErr_Format(PyExc_RuntimeError, "%s(): %s has no gradient, but an argument requires one", row->name,
+                        is_for_out ? "out=" : "a write in place");
 }
 
 /* ---- outputs ---- */
@@ -703,7 +704,7 @@ static PyObject *call_sorted(op_row *row, bool is_public, PyObject *const *objec
                              PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
     const bool is_guarded = is_public && row->dispatch;
-    bool has_torch = false, has_foreign = false;
+    bool has_torch = false, has_foreign = false, may_want_gradient = false;
     PyObject *answer = NULL;
     type_entry entry[MAX_PARAMS];
     frame f;
@@ -737,11 +738,9 @@ static PyObject *call_sorted(op_row *row, bool is_public, PyObject *const *objec
     if (is_guarded && has_torch) {
         switch (choose_route(row, object, given)) {
         case DIRECT: break;
-        case GRADIENT: return call_function(row, row->gradient, object);
+        case DIRECT_UNLESS_WANTED: may_want_gradient = true; break;
         case TRANSFORM: return call_function(row, row->transform, object);
-        case NO_GRADIENT:
-            return PyErr_Format(PyExc_RuntimeError, "%s(): %s has no gradient, but an argument requires one",
-                                row->name, given ? "out=" : "a write in place");
+        case NO_GRADIENT: return raise_no_gradient(row, given);
         case DISPATCH: return call_dispatcher(row, args, n, kwnames);
         }
     }
@@ -768,6 +767,12 @@ static PyObject *call_sorted(op_row *row, bool is_public, PyObject *const *objec
             goto done;
         }
         if (!is_read) goto done;
+        if (may_want_gradient && is_floating(ref->tensor.dtype) && requires_grad(object[i])) {
+            answer = given ? raise_no_gradient(row, true)
+                           : call_function(row, says_true(&torch.has_transform) ? row->transform : row->gradient,
+                                           object);
+            goto done;
+        }
         f.arg[i].tensor = &ref->tensor;
         if (ref->tensor.ndim != p->ndim)
             PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want %d", p->name, ref->tensor.ndim,

@@ -88,13 +88,12 @@ typedef struct {
     bool (*check)(const value *args);   /* what the op itself cannot tell; sets an exception */
     tgl_status (*call)(const frame *);
     size_t (*workspace)(const frame *); /* bytes wanted on CUDA; NULL: none */
-    bool is_differentiable;
     bool zeroes_ends;                   /* of columns that are made longer than an output has rows */
     /* from here on: filled at import */
     char name[NAME_BYTES];
     int num_params, num_results, num_others, first_tensor;
     int num_tensors, tensors[MAX_PARAMS]; /* which of the params */
-    bool has_in_place;
+    bool has_in_place, has_float_output;  /* the latter: autograd has to see a gradient that is wanted */
     argument_list raw, public;                /* they are the same without a face */
     argument arguments[MAX_PARAMS];       /* of the public one */
     param params[MAX_PARAMS];
@@ -102,15 +101,16 @@ typedef struct {
     memo memos[MAX_RESULTS];
     uint64_t warm[WARM_CALLS]; /* signatures that have run: their kernels are compiled */
     PyObject *dispatch;        /* the op as torch knows it: for subclasses, modes, torch.func */
-    PyObject *gradient;        /* an autograd.Function's apply: where nothing but a gradient is wanted */
-    PyObject *transform;       /* the same for torch.func; with setup_context, four times as slow. Of an op
+    PyObject *gradient;        /* an autograd.Function's apply: where nothing but a gradient is wanted. Of an op
                                   without a gradient one that says so; None where outputs are integers */
+    PyObject *transform;       /* the same for torch.func; with setup_context, four times as slow */
 } op_row;
 
 extern op_row rows[];
 extern const int num_rows;
 
 bool parse_row(op_row *row);
+bool may_require_grad(const result *o);
 bool dtype_is(DLDataType a, DLDataType b);
 const char *name_of_dtype(DLDataType dtype, char buffer[32]);
 

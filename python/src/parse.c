@@ -274,6 +274,12 @@ static bool parse_face(op_row *row)
     return *r.p == 0;
 }
 
+/* Integers never do; the op will refuse other tensors in their place. */
+bool may_require_grad(const result *o)
+{
+    return o->dtype_from >= 0 || (o->dtype.code != TGL_DL_INT && o->dtype.code != TGL_DL_UINT);
+}
+
 bool parse_row(op_row *row)
 {
     reader r = { .p = row->text };
@@ -294,6 +300,9 @@ bool parse_row(op_row *row)
         do if (!parse_output(&r, row)) return false;
         while (take(&r, ","));
     if (*r.p) return false;
+    for (int i = 0; i < MAX_RESULTS; i++)
+        if (i < row->num_results || i >= MAX_RESULTS - row->num_others)
+            row->has_float_output |= may_require_grad(&row->results[i]);
     row->raw.count = row->raw.num_positions = row->num_params;
     for (int i = 0; i < row->num_params; i++) row->raw.names[i] = row->params[i].name;
     row->public = row->raw;

@@ -558,15 +558,13 @@ op_row rows[] = {
       .text = "transpose(x[M, N]) -> x[N, M]",
       .doc =
           "out[j, i] = x[i, j], packed. Any dtype of 1, 2, 4, 8 or 16 bytes, any strides; bits are copied.",
-      .call = call_transpose,
-      .is_differentiable = true },
+      .call = call_transpose },
     /* end */
     { .module = "transpose",
       .text = "batched_transpose(x[B, M, N]) -> x[B, N, M]",
       .doc = "out[b, j, i] = x[b, i, j], packed, in one launch. Any dtype of 1, 2, 4, 8 or 16 bytes, any "
              "strides.",
-      .call = call_batched_transpose,
-      .is_differentiable = true },
+      .call = call_batched_transpose },
     { .module = "moe",
       .text = "topk_gate(scores[T, E], num_topk: int) -> i64[T, num_topk]",
       .doc = "The num_topk best experts of every token, best first. The lower index wins a tie; NaN counts "

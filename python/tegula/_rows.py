@@ -65,8 +65,8 @@ def spread(op, face, args, kwargs):
 
 
 class Row:
-    def __init__(self, text, differentiable=False, face=None):
-        self.text, self.differentiable = text, differentiable
+    def __init__(self, text, has_float_output=False, face=None):
+        self.text, self.has_float_output = text, has_float_output
         self.name, params, results = re.fullmatch(r"(\w+)\((.*)\) -> (.*)", text).groups()
         self.params = []
         for name, dims, mark, kind, optional, default in _read_all(_PARAM, params):

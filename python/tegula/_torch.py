@@ -8,6 +8,7 @@ import torch
 from torch._library.autograd import Info, make_autograd_impl
 
 from . import _after_import, _tegula, moe, quant
+from ._gradients import GRADIENTS, no_gradient
 from ._rows import Row, spread
 
 WORDS = {  # of a row's text: the name of torch's dtype
@@ -41,46 +42,6 @@ def _bind(glue):
          torch._C._len_torch_dispatch_stack, torch.is_grad_enabled, torch._C._are_functorch_transforms_active,
          torch._C._increment_version, getattr(torch._C, "_cuda_getDevice", None)))
     return True
-
-
-class Gradient:
-    """How to differentiate an op: save(ctx, inputs, output) and backward(ctx, *grads), as
-    torch.library.register_autograd wants them; jvp(ctx, *tangents) for forward mode; vmap(info, in_dims, *args),
-    as torch.library.register_vmap wants it."""
-
-    def __init__(self, backward, jvp=None, save=lambda ctx, inputs, output: None, vmap=None):
-        self.backward, self.jvp, self.save, self.vmap = backward, jvp, save, vmap
-
-    def functions(self, raw, op):
-        """What eager calls go through: autograd.Functions, the second of the kind that torch.func asks for,
-        which costs four times as much."""
-        save = self.save
-
-        class Direct(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, *inputs):
-                output = raw(*inputs)
-                save(ctx, inputs, output)
-                return output
-
-            backward = staticmethod(self.backward)
-
-        class Transform(torch.autograd.Function):
-            generate_vmap_rule = True
-            forward = staticmethod(op)
-            setup_context, backward = staticmethod(save), staticmethod(self.backward)
-            if self.jvp:
-                jvp = staticmethod(self.jvp)
-
-        return Direct.apply, Transform.apply
-
-
-def _no_gradient(name):
-    """Of an op that has none: torch.func, which would take it for zero, says so where it is wanted."""
-    def refuse(ctx, *args):
-        raise NotImplementedError(f"{name}() has no gradient: detach() its arguments, or write one yourself")
-
-    return Gradient(refuse, jvp=refuse)
 
 
 def _known(value):
@@ -150,7 +111,8 @@ _ROWS = {}      # (namespace, name): Row; Dynamo does not trace one that a funct
 def _twin(row, namespace, op, op_out):
     """The op as Dynamo traces it, and as eager calls reach the dispatcher: the builtin's signature, torch's
     operators."""
-    names, differentiable, face, name = row.out_names, row.differentiable, row.face, row.name
+    names, face, name = row.out_names, row.face, row.name
+    has_float_output = row.has_float_output
     _ROWS[namespace, name] = row
 
     def twin(*args, out=None, **kwargs):
@@ -159,9 +121,9 @@ def _twin(row, namespace, op, op_out):
         if out is None:
             return op(*args, **kwargs)
         outs = (out,) if len(names) == 1 else out
-        tensors = (*args, *kwargs.values(), *outs) if differentiable else outs
+        tensors = (*args, *kwargs.values(), *outs) if has_float_output else outs
         if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors):
-            raise RuntimeError("out= has no gradient, but an argument requires one")
+            raise RuntimeError(f"{name}(): out= has no gradient, but an argument requires one")
         if any(t is None for t in outs):
             known = _ROWS[namespace, name]
             made = _make_outputs(known, known.bind(args, kwargs))
@@ -182,6 +144,18 @@ def _writer(raw, names):
     return write
 
 
+def _refuse_gradient(row, op_out):
+    """The out= overload where autograd looks at it: as torch's own, it does not take what requires a gradient."""
+    def kernel(keyset, *args, **kwargs):
+        tensors = (*args, *kwargs.values()) if row.has_float_output else kwargs.values()
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors):
+            raise RuntimeError(f"{row.name}(): out= has no gradient, but an argument requires one")
+        with torch._C._AutoDispatchBelowAutograd():
+            return op_out().redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+
+    return kernel
+
+
 def _check_out(row, read):
     """The out= overload on tensors without data."""
     def check(*args, **kwargs):
@@ -200,7 +174,7 @@ def _define(library, row, raw, read, gradient):
         library.define(row.out_schema(), tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(row.name + ".out", _writer(raw, row.out_names), "CompositeExplicitAutograd")
         library.impl(row.name + ".out", _check_out(row, read), "Meta")
-        library.impl(row.name + ".out", torch.library.fallthrough_kernel, "Autograd")
+        library.impl(row.name + ".out", _refuse_gradient(row, lambda: packet().out), "Autograd", with_keyset=True)
 
     def packet():
         return getattr(getattr(torch.ops, library.ns), row.name)
@@ -209,18 +183,16 @@ def _define(library, row, raw, read, gradient):
     def twin():
         return _twin(row, library.ns, packet().default, packet().out if row.results else None)
 
-    if not row.differentiable:
+    if not row.has_float_output:
         library.impl(row.name, torch.library.fallthrough_kernel, "Autograd")  # passes it by, without a warning
-        if all(WORDS.get(r.dtype, "").startswith("int") for alternatives in row.results for r in alternatives):
-            return twin, (None, None)
-        refusing = functools.cache(lambda: _no_gradient(row.name).functions(raw, packet().default)[1])
-        return twin, (None, lambda *args: refusing()(*args))
+        return twin, (None, None)
     # What torch.library.register_autograd() does, and our Functions.
-    kernel = functools.cache(lambda: make_autograd_impl(packet().default, Info(gradient.backward, gradient.save)))
+    names = [p.name for p in row.params]
+    kernel = functools.cache(lambda: make_autograd_impl(packet().default, Info(*gradient.for_torch(names)[::-1])))
     library.impl(row.name, lambda *args, **kwargs: kernel()(*args, **kwargs), "Autograd", with_keyset=True)
     if gradient.vmap:
         torch.library.register_vmap(f"{library.ns}::{row.name}", gradient.vmap, lib=library)
-    functions = functools.cache(lambda: gradient.functions(raw, packet().default))
+    functions = functools.cache(lambda: gradient.functions(names, raw, packet().default))
     return twin, (lambda *args: functions()[0](*args), lambda *args: functions()[1](*args))
 
 
@@ -231,10 +203,11 @@ def register(glue, namespace, gradients):
         return None
     library = torch.library.Library(namespace, "DEF")
     twins = {}
-    for text, _, differentiable, face in glue.table():
-        row = Row(text, differentiable, face)
+    for text, _, has_float_output, face in glue.table():
+        row = Row(text, has_float_output, face)
         raw = getattr(glue, row.name + "_raw")
-        twin, functions = _define(library, row, raw, _reader(glue, row), gradients.get(row.name))
+        gradient = gradients.get(row.name) or no_gradient(row.name)
+        twin, functions = _define(library, row, raw, _reader(glue, row), gradient)
         glue.bind_op(row.name, lambda *args, twin=twin, **kwargs: twin()(*args, **kwargs), *functions)
         twins[getattr(glue, row.name)] = twin
 
@@ -246,20 +219,6 @@ def register(glue, namespace, gradients):
     return library
 
 
-def _linear(function, vmap):
-    """The gradient of an op that only moves elements and undoes itself: the gradient, moved back."""
-    return Gradient(lambda ctx, grad: function(grad), jvp=lambda ctx, tangent: function(tangent), vmap=vmap)
-
-
-def _transpose_vmap(info, in_dims, x):
-    return torch.ops.tegula.batched_transpose(x.movedim(in_dims[0], 0)), 0
-
-
-def _batched_transpose_vmap(info, in_dims, x):
-    x = x.movedim(in_dims[0], 0)
-    return torch.ops.tegula.batched_transpose(x.flatten(0, 1)).unflatten(0, x.shape[:2]), 0
-
-
 def _wait_outside_graphs():
     """torch.compile interrupts its graph where sizes are waited for."""
     moe._wait_for_mapping = torch.compiler.disable(moe._wait_for_mapping, reason=(
@@ -268,7 +227,4 @@ def _wait_outside_graphs():
 
 _after_import.run("torch._dynamo", _wait_outside_graphs)
 quant.unpack_from_e2m1fn_x2.__defaults__ = (torch.float32,)     # as TileKernels has it
-library = register(_tegula, "tegula", {
-    "transpose": _linear(_tegula.transpose, _transpose_vmap),
-    "batched_transpose": _linear(_tegula.batched_transpose, _batched_transpose_vmap),
-})
+library = register(_tegula, "tegula", GRADIENTS)

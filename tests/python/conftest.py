@@ -20,7 +20,7 @@ needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="no GPU here")
 # lists of the C tests have the rest. Of casts as many rows as there on a GPU.
 IS_FULL = os.environ.get("TK_FULL_TEST") in ("1", "true", "True")
 NEEDS_TORCH = {
-    "test_cuda.py", "test_docs.py", "test_golden.py", "test_memory.py", "test_moe.py",
+    "test_cuda.py", "test_docs.py", "test_golden.py", "test_gradients.py", "test_memory.py", "test_moe.py",
     "test_moe_cuda.py", "test_moe_gate.py", "test_moe_mapping.py", "test_quant.py", "test_quant_casts.py",
     "test_quant_cuda.py", "test_quant_swiglu.py", "test_rows.py", "test_testing.py", "test_torch.py",
     "test_transpose.py",
