@@ -88,11 +88,11 @@ static bool is_number(const char *text, int64_t *number)
 static int64_t nudge(const case_source *s, int64_t number)
 {
     switch (below(s, 4)) {
-    case 1: return number + 1;
+    case 1: return number < INT64_MAX ? number + 1 : number;
     case 2: return number - 1;
     case 3: {
         int bits = 0;
-        while (number >> bits > 0) bits++;
+        while (bits < 61 && number >> bits > 0) bits++;
         const int64_t drawn = below(s, (int64_t)2 << below(s, bits));
         return drawn < number ? drawn : number;
     }
