@@ -20,8 +20,21 @@ extern "C" void *memset(void *, int, size_t) noexcept;
 #define EMU_SITE emu_site{ file_, line_ }
 #ifdef EMU_TSAN                                 /* the emulator's own accesses are none of the kernel's */
 #define EMU_QUIET __attribute__((no_sanitize("thread"), noinline))
+#elif defined EMU_WEAK
+#define EMU_QUIET __attribute__((no_sanitize("thread"), noinline))
 #else
 #define EMU_QUIET
+#endif
+#ifdef EMU_WEAK                                 /* an access that does not pass for a plain store */
+#define EMU_UNSEEN EMU_QUIET
+#define EMU_AT_ONCE(p, bytes) emu_rt->at_once(p, bytes)
+#define EMU_FENCE() emu_rt->fence()
+#define EMU_MEETS() emu_rt->meets()
+#else
+#define EMU_UNSEEN
+#define EMU_AT_ONCE(p, bytes) (void)(p)
+#define EMU_FENCE() (void)0
+#define EMU_MEETS() (void)0
 #endif
 
 #define __global__ __attribute__((visibility("default")))
@@ -247,9 +260,13 @@ template <class T> static inline T __ldcg(const T *p) { return *p; }
 template <class T> static inline T __ldcs(const T *p) { return *p; }
 template <class T> static inline void __stcs(T *p, T v) { *p = v; }
 template <class T> static inline void __stcg(T *p, T v) { *p = v; }
-static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+static inline void __threadfence()
+{
+    EMU_FENCE();
+    __threadfence_block();
+}
+static inline void __threadfence_system() { __threadfence(); }
 static inline long long clock64()
 {
     static long long t;
@@ -259,15 +276,44 @@ static inline void __nanosleep(unsigned, EMU_AT) { emu_rt->poll("__nanosleep", E
 static inline void __trap(EMU_AT) { emu_rt->fault(EMU_SITE, "__trap"); }
 
 template <class T> struct emu_same { typedef T type; };
+#ifdef EMU_WEAK
+/* Where the result is not used this is a reduction, which reaches other blocks late (weak.c). */
+template <class T, T (*NOW)(T *, T)> struct emu_atomic {
+    T *p, v;
+    bool is_done = false;
+    emu_atomic(T *to, T value) : p(to), v(value) { }
+    static void apply(void *to, const void *operand) { NOW((T *)to, *(const T *)operand); }
+    operator T()
+    {
+        is_done = true;
+        emu_rt->at_once(p, sizeof v);
+        return NOW(p, v);
+    }
+    ~emu_atomic()
+    {
+        if (!is_done) emu_rt->reduce(p, sizeof v, apply, &v);
+    }
+};
+#define EMU_ATOMIC_RESULT(T, name, p, v) emu_atomic<T, name##_now<T>>(p, v)
+#define EMU_ATOMIC_TYPE(T, name) emu_atomic<T, name##_now<T>>
+#else
+#define EMU_ATOMIC_RESULT(T, name, p, v) name##_now<T>(p, v)
+#define EMU_ATOMIC_TYPE(T, name) T
+#endif
 #define EMU_ATOMIC(name, expr)                                                                        \
-    template <class T> static inline T name(T *p, typename emu_same<T>::type v, EMU_AT)               \
+    template <class T> EMU_UNSEEN inline T name##_now(T *p, T v)                                      \
     {                                                                                                 \
-        emu_rt->maybe_yield(#name, EMU_SITE);                                                         \
         T old, now;                                                                                   \
         __atomic_load(p, &old, __ATOMIC_RELAXED);                                                     \
         do now = (expr);                                                                              \
         while (!__atomic_compare_exchange(p, &old, &now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); \
         return old;                                                                                   \
+    }                                                                                                 \
+    template <class T>                                                                                \
+    static inline EMU_ATOMIC_TYPE(T, name) name(T *p, typename emu_same<T>::type v, EMU_AT)           \
+    {                                                                                                 \
+        emu_rt->maybe_yield(#name, EMU_SITE);                                                         \
+        return EMU_ATOMIC_RESULT(T, name, p, v);                                                      \
     }
 EMU_ATOMIC(atomicAdd, (T)(old + v))
 EMU_ATOMIC(atomicSub, (T)(old - v))
@@ -280,9 +326,11 @@ EMU_ATOMIC(atomicExch, v)
 EMU_ATOMIC(atomicInc, old >= v ? 0 : old + 1)
 EMU_ATOMIC(atomicDec, old == 0 || old > v ? v : old - 1)
 template <class T>
-static inline T atomicCAS(T *p, typename emu_same<T>::type compare, typename emu_same<T>::type value, EMU_AT)
+EMU_UNSEEN static inline T atomicCAS(T *p, typename emu_same<T>::type compare,
+                                     typename emu_same<T>::type value, EMU_AT)
 {
     emu_rt->maybe_yield("atomicCAS", EMU_SITE);
+    EMU_AT_ONCE(p, sizeof *p);
     T want = compare, now = value;
     __atomic_compare_exchange(p, &want, &now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return want;
@@ -449,6 +497,50 @@ template <class T> static inline unsigned __match_all_sync(unsigned m, T v, int 
     *p = r != 0;
     return r;
 }
+
+/* ---- weak memory: the calls with which -fsanitize=thread tells of accesses, without TSan's run time ---- */
+#ifdef EMU_WEAK
+#define EMU_HOOK extern "C" __attribute__((visibility("hidden"), used, noinline, no_sanitize("thread"))) inline
+EMU_HOOK void __tsan_init() { }
+EMU_HOOK void __tsan_func_entry(void *) { }
+EMU_HOOK void __tsan_func_exit() { }
+EMU_HOOK void __tsan_atomic_thread_fence(int) { }
+EMU_HOOK void __tsan_vptr_update(void **, void *) { }
+/* the stack is nobody else's */
+#define EMU_TELL(p, n)                                                                                \
+    if ((emu_u64)(p) - ((emu_u64)__builtin_frame_address(0) & ~(EMU_STACK - 1)) >= EMU_STACK) \
+    emu_rt->store(p, n)
+#define EMU_ACCESSES(n)                                                  \
+    EMU_HOOK void __tsan_read##n(void *) { }                             \
+    EMU_HOOK void __tsan_unaligned_read##n(void *) { }                   \
+    EMU_HOOK void __tsan_volatile_read##n(void *) { }                    \
+    EMU_HOOK void __tsan_write##n(void *p) { EMU_TELL(p, n); }           \
+    EMU_HOOK void __tsan_unaligned_write##n(void *p) { EMU_TELL(p, n); } \
+    EMU_HOOK void __tsan_volatile_write##n(void *p) { EMU_TELL(p, n); }  \
+    EMU_HOOK void __tsan_read_write##n(void *p) { EMU_TELL(p, n); }      \
+    EMU_HOOK void __tsan_unaligned_read_write##n(void *p) { EMU_TELL(p, n); }
+EMU_ACCESSES(1) EMU_ACCESSES(2) EMU_ACCESSES(4) EMU_ACCESSES(8) EMU_ACCESSES(16)
+EMU_HOOK void __tsan_read_range(void *, unsigned long) { }
+EMU_HOOK void __tsan_write_range(void *p, unsigned long n) { EMU_TELL(p, n); }
+/* One OS thread runs all, so none of these needs an atomic instruction. clang tells of atomics in functions, too, of
+ * which it is to tell nothing. */
+#define EMU_ORDERED(bits, T)                                                                                  \
+    EMU_HOOK T __tsan_atomic##bits##_load(const volatile void *p, int) { return *(const volatile T *)p; }     \
+    EMU_HOOK void __tsan_atomic##bits##_store(volatile void *p, T v, int order)                               \
+    {                                                                                                         \
+        if (order >= __ATOMIC_RELEASE) emu_rt->fence();                                                       \
+        emu_rt->store((void *)p, sizeof v);                                                                   \
+        *(volatile T *)p = v;                                                                                 \
+    }                                                                                                         \
+    EMU_HOOK T __tsan_atomic##bits##_compare_exchange_val(volatile void *p, T compare, T v, int, int)         \
+    {                                                                                                         \
+        const T old = *(volatile T *)p;                                                                       \
+        if (old == compare) *(volatile T *)p = v;                                                             \
+        return old;                                                                                           \
+    }
+EMU_ORDERED(8, unsigned char) EMU_ORDERED(16, unsigned short) EMU_ORDERED(32, unsigned)
+EMU_ORDERED(64, unsigned long)
+#endif
 
 /* ---- undefined behaviour: UBSan's calls, answered with the emulator's report. The layouts are those every
  * gcc and clang since 2016 passes; handlers of our own also need no UBSan runtime in the process. ---- */

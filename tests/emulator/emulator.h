@@ -52,6 +52,13 @@ typedef struct emu_runtime {                    /* what a kernel asks of the dri
     void (*remote)(emu_u32 rank, const char *what, emu_site site);
     /* static shared memory, one piece a declaration */
     void *(*shared)(const void *key, emu_u64 bytes, emu_u64 align);
+    /* weak memory (EMU_WEAK): before a store; an atomic without a result; before memory is changed at once;
+     * a fence; an arrival at an mbarrier */
+    void (*store)(void *p, emu_u64 bytes);
+    void (*reduce)(void *p, emu_u32 bytes, void (*apply)(void *p, const void *operand), const void *operand);
+    void (*at_once)(const void *p, emu_u64 bytes);
+    void (*fence)(void);
+    void (*meets)(void);
     /* ends the launch */
     void (*fault)(emu_site site, const char *format, ...) __attribute__((format(printf, 2, 3)));
     emu_u64 seed;                               /* 0: threads in order, exact approximations */

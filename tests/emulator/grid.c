@@ -183,9 +183,11 @@ static int run_group(const emu_launch *l, const emu_u32 *units, emu_u32 num_unit
     }
     emu_stats.threads += (uint64_t)n * threads;
     emu_release(&launch_sync);
+    emu_weak_begin();
     fiber *to = emu_pick();
     if (to != &emu_main_fiber) emu_fiber_switch(&emu_main_fiber, to, 0);
     emu_acquire(&end_sync);
+    emu_weak_end();
 
     emu_u32 alive = 0;
     for (emu_u32 i = 0; i < n; i++) alive += pool.blocks[i].alive;

@@ -29,6 +29,8 @@ extern uint64_t emu_pdl_waits;                  /* threads of the launch that ca
  * its lock. */
 int emu_run(const emu_launch *launch);
 
+int emu_is_global(const void *p);               /* memory.c: device memory, or the host's that a kernel may use */
+
 /* For a fault that is found outside a running kernel: the same kind of report. */
 void emu_report_text(const char *kind, const char *kernel, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -28,6 +28,18 @@ const allocation *emu_find_with_end(deviceptr p)
     const allocation *a = find(p, 0);
     return a ? a : find(p, 1);
 }
+int emu_is_global(const void *p)
+{
+    static int last;                            /* most accesses follow one another */
+    const deviceptr q = (deviceptr)p;
+    if (last < num_allocations) {
+        const deviceptr begin = (deviceptr)allocations[last].p;
+        if (q >= begin && q < begin + allocations[last].bytes) return 1;
+    }
+    const allocation *a = emu_find(q);
+    if (a) last = (int)(a - allocations);
+    return a != NULL;
+}
 void emu_open_memory(int device, int open)
 {
     if (!emu_has_asan()) return;

@@ -115,6 +115,8 @@ static const char *sanitizer(void)
                                                                              : ASAN_FLAGS GCC_ASAN_CALLS;
     if (dlsym(RTLD_DEFAULT, "__tsan_create_fiber")) return "-fsanitize=thread -DEMU_TSAN";
     if (dlsym(RTLD_DEFAULT, "__msan_init")) return "-fsanitize=memory -DEMU_MSAN";
+    /* only its calls: device.hpp answers them */
+    if (strcmp(emu_text_setting("EMU_WEAK", "0"), "0")) return "-fsanitize=thread -DEMU_WEAK";
     return "";
 }
 /* UBSan's checks; their handlers are in device.hpp: they report kernel, block, thread, line. Under TSan and

@@ -9,18 +9,18 @@ built. A line of planted.txt is
 
     file | text | replacement | test program, words of its blocks | mode
 
-The text occurs once in the file. The fault is noticed when the program (only blocks whose names contain one of the words,
+The text occurs once in the file. A fault of several parts has " ++ " between their texts, and replacements. The fault is noticed when the program (only blocks whose names contain one of the words,
 if there are words) fails with one of the seeds 0 .. N-1, and passes with that seed without the fault. Modes are those of
 planting.py. --only takes faults whose line contains one of the words. The last line is "N of N noticed"; the exit status
 is 1 if one was not."""
-import argparse, pathlib, sys
+import argparse, pathlib, re, sys
 from planting import Copy, modes, root
 
 
 def faults():
     for line in pathlib.Path(__file__).with_name("planted.txt").read_text().splitlines():
         if line.strip() and not line.startswith("#"):
-            fields = [f.strip() for f in line.split(" | ")]
+            fields = [f.strip() for f in re.split(r"\s\|(?=\s)", line)]
             if len(fields) != 5 or fields[4] not in modes:
                 sys.exit(f"planted.txt: want 5 fields, the last a mode: {line}")
             yield line, *fields
@@ -42,10 +42,13 @@ def main():
         tried += 1
         program, *blocks = test.split()
         source = (copy.source / file).read_text()
-        if source.count(text) != 1:
-            print(f"{file}: {source.count(text)} times in the file, want once: {text}", flush=True)
+        texts, replacements = text.split(" ++ "), [*replacement.split(" ++ "), *[""] * text.count(" ++ ")]
+        if wrong := [t for t in texts if source.count(t) != 1]:
+            print(f"{file}: {source.count(wrong[0])} times in the file, want once: {wrong[0]}", flush=True)
             continue
-        with copy.planted(file, source.replace(text, replacement)):
+        for old, new in zip(texts, replacements):
+            source = source.replace(old, new)
+        with copy.planted(file, source):
             seed, what = None, copy.build(mode, [program])
             if what:
                 print(f"{file}: {replacement[:50]}: {what}", flush=True)

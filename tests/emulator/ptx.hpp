@@ -338,6 +338,7 @@ DEV u32 atomic_inc_relaxed(u32 *p, u32 last, EMU_AT) { return atomicInc(p, last,
 DEV u32 atomic_inc_acq_rel(u32 *p, u32 last, EMU_AT)
 {
     EMU_RELEASE(p);
+    EMU_FENCE();
     const u32 r = atomicInc(p, last, file_, line_);
     EMU_ACQUIRE(p);
     return r;
@@ -380,7 +381,7 @@ template <bool STORE> EMU_QUIET void emu_box_run(const emu_box &b)
         const u32 units = m.swizzle ? m.swizzle / 16 - 1 : 0;
         unsigned char *shared = b.window + (a ^ (a >> 3 & units << 4));
         if (STORE) {
-            if (inside) emu_move(element, shared, m.element_bytes);
+            if (inside) EMU_AT_ONCE(element, m.element_bytes), emu_move(element, shared, m.element_bytes);
         } else if (inside) {
             emu_move(shared, element, m.element_bytes);
         } else {
@@ -447,6 +448,7 @@ static inline void emu_run_copies(u8 kind, u32 keep)        /* all but the newes
         } else if (k.is_box) {
             emu_box_run<true>(k.box);
         } else {
+            EMU_AT_ONCE(k.to, k.bytes);
             __builtin_memcpy(k.to, k.from, k.bytes);
             __builtin_memset((char *)k.to + k.bytes, 0, k.zeros);
         }
@@ -742,7 +744,11 @@ DEV u32 cluster_load_u32(u32 a, EMU_AT)
 {
     return *emu_shared<const u32, true>(a, "cluster_load_u32", EMU_SITE);
 }
-DEV void cluster_arrive(EMU_AT) { emu_rt->cluster_arrive(EMU_SITE); }
+DEV void cluster_arrive(EMU_AT)
+{
+    EMU_FENCE();
+    emu_rt->cluster_arrive(EMU_SITE);
+}
 DEV void cluster_arrive_relaxed(EMU_AT) { emu_rt->cluster_arrive(EMU_SITE); }
 DEV void cluster_wait(EMU_AT) { emu_rt->cluster_wait(EMU_SITE); }
 
@@ -770,6 +776,7 @@ EMU_QUIET static inline void emu_bar_arrive(emu_mbar *b, const char *what, emu_s
     if (b->pending == 0)
         emu_rt->fault(site, "%s: more than %u arrivals in one phase", what, (unsigned)b->expected);
     b->pending--;
+    EMU_MEETS();
     emu_bar_done(b);
 }
 EMU_QUIET DEV void mbar_init(u32 bar, u32 count, EMU_AT)

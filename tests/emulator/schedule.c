@@ -100,6 +100,7 @@ static fiber *take_from(block *b)
         g->ready[g->current] = g->ready[--g->num_ready];
         if (emu_rt.seed && g->num_ready) g->current = below(g->num_ready);
     }
+    emu_weak_enter(b);
     return f;
 }
 static void feed_starved(void)

@@ -45,6 +45,7 @@ typedef struct {
     int num_open;
     emu_u32 exited;                             /* lanes that have ended or never were */
     emu_site at[16];                            /* where this warp came to each barrier of the block */
+    emu_u32 synced, met;                        /* how often it came to __syncwarp; to a barrier of more */
 } warp;
 typedef struct {
     fiber *waiters;
@@ -111,6 +112,15 @@ void emu_later(void (*run)(void *), const void *arg, emu_u32 bytes);
 
 /* sync.c */
 void emu_thread_ends(fiber *f);
+
+/* weak.c: stores that other blocks do not see yet */
+void emu_weak_begin(void);                      /* of a group of blocks; and its end */
+void emu_weak_end(void);
+void emu_weak_enter(block *b);                  /* before a thread of b runs */
+void emu_weak_store(void *p, emu_u64 bytes);
+void emu_weak_reduce(void *p, emu_u32 bytes, void (*apply)(void *, const void *), const void *operand);
+void emu_weak_at_once(const void *p, emu_u64 bytes);
+void emu_weak_fence(void);
 
 /* report.c */
 const char *emu_base_name(const char *path);

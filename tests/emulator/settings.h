@@ -18,9 +18,10 @@
  *   EMU_CXX      the C++ compiler, and flags, for kernels; default the one the emulator was built with. Under
  *                a sanitizer it must be the compiler of the program
  *   EMU_OPT      its optimisation and debug flags, default "-Og -finline-functions-called-once -g1"
+ *   EMU_WEAK     1: weak memory between blocks (weak.c), with a seed and without a sanitizer
  *   EMU_KEEP     a folder where the sources of compiled kernels stay, for a debugger
  *
- * The first call of an entry point reads them, but for the last three, which nvrtcCompileProgram and
+ * The first call of an entry point reads them, but for the last four, which nvrtcCompileProgram and
  * nvrtcVersion read. */
 #ifndef EMU_SETTINGS_H
 #define EMU_SETTINGS_H

@@ -49,7 +49,10 @@ static void collective(emu_u32 mask, emu_complete complete, void *arg, const cha
                   what, mask, o->what, emu_base_name(o->site.file), o->site.line);
     w->args[f->pub.lane] = arg;
     o->arrived |= bit;
-    if (!complete) emu_release(&w->args[0]);
+    if (!complete) {
+        emu_release(&w->args[0]);
+        w->synced++;
+    }
     if (((o->arrived | (complete ? 0 : w->exited)) & mask) == mask) {
         finish_collective(f, w, i);
         if (coin()) step_aside(f);
@@ -89,6 +92,7 @@ static emu_u32 barrier_come(int id, emu_u32 count, int wait, int predicate, cons
         emu_fault(site, "%s (barrier %d) in divergent code: other threads of this warp came to it at %s:%d",
                   what, id, emu_base_name(at->file), at->line);
     *at = site;
+    b->warps[f->pub.tid >> 5].met++;
     r->count = count;
     r->in_use = 1;
     r->arrived++;
@@ -183,6 +187,8 @@ static void wake(const void *address)
     }
 }
 
+static void meets(void) { emu_running->block->warps[emu_running->pub.tid >> 5].met++; }
+
 /* ---- programmatic launch: nothing overlaps here, but that a kernel waits at all is checked ---- */
 uint64_t emu_pdl_waits;
 static void pdl_wait(void) { emu_pdl_waits++; }
@@ -253,5 +259,10 @@ emu_runtime emu_rt = {
     .pdl_wait = pdl_wait,
     .remote = remote,
     .shared = shared,
+    .store = emu_weak_store,
+    .reduce = emu_weak_reduce,
+    .at_once = emu_weak_at_once,
+    .fence = emu_weak_fence,
+    .meets = meets,
     .fault = emu_fault,
 };

@@ -154,6 +154,17 @@ TEST(num_sms)
         "num_tokens=60 num_topk=6 num_experts=2048 alignment=16 counts=1", NULL });
 }
 
+/* Data between blocks in every way there is, for runs with weak memory (tests/run): all read all counts; through
+ * owners; and in rounds, which use the workspace again. */
+TEST(exchange)
+{
+    FOR_BACKENDS(b)
+        check_lines("moe_get_fused_mapping", (const char *const[]){
+            "num_tokens=1030 num_topk=8 num_experts=31 alignment=16 counts=1 host=1",
+            "num_tokens=600 num_topk=8 num_experts=72 alignment=16",
+            "num_tokens=300 num_topk=8 num_experts=8300 alignment=1", NULL }, b);
+}
+
 /* ---- workspaces ---- */
 
 /* Sizes and ops in turn on one workspace, which no call may leave dirty for the next. */

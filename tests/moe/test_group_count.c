@@ -68,6 +68,16 @@ TEST(num_sms)
         "num_tokens=900 num_topk=8 num_groups=5000", NULL });
 }
 
+/* Data between blocks, for runs with weak memory (tests/run): bins in shared memory, and in the workspace. */
+TEST(exchange)
+{
+    FOR_BACKENDS(b)
+        check_lines("moe_group_count", (const char *const[]){
+            "num_tokens=2000 num_topk=8 num_groups=256 routing=skewed",
+            "num_tokens=2000 num_topk=8 num_groups=20000 routing=skewed",
+            "num_tokens=1100 num_topk=8 num_groups=16000 routing=uniform,one", NULL }, b);
+}
+
 TEST(graph) { check_replayed("moe_group_count", "num_tokens=5000 num_topk=8 num_groups=256", 1); }
 
 /* ---- nothing to do ---- */

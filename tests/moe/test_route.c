@@ -299,6 +299,14 @@ static bool last_launch(const backend *b, emu_last_launch *out)
     return last && last(out);
 }
 
+/* Data between blocks, for runs with weak memory (tests/run): through the workspace, and within clusters. */
+TEST(exchange)
+{
+    FOR_BACKENDS(b)
+        check_lines("moe_route", (const char *const[]){
+            "num_tokens=40,129 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 alignment=16", NULL }, b);
+}
+
 TEST(clusters_within_num_sms)   /* whole ones within the bound; where not even one is, another kernel */
 {
     static const struct { int bound, tokens, blocks, cluster; } cases[] = {
