@@ -501,6 +501,7 @@ static mapping make_case_mapping(case_problem *c)
     for (int64_t i = 0; i < m.num_tokens * m.num_topk; i++) {
         int32_t *p = &m.token_topk_to_pos[i];
         if (is_word(c, "slots", "lost") && below(&d, 3) == 0) *p = -1;
+        if (is_word(c, "slots", "padded") && *p >= 0 && below(&d, 3) == 0) m.pos_to_expert[*p] = -1;
         if (is_word(c, "slots", "wild") && *p < 0) {
             const int64_t outside[] = { -1, -2, INT32_MIN, m.num_positions, m.num_positions + 1, INT32_MAX };
             *p = (int32_t)outside[below(&d, 6)];
@@ -545,7 +546,7 @@ static tgl_status setup_expand(case_problem *c)
     const int64_t hidden = case_int(c, "hidden");
     const tgl_dtype dtype = case_dtype(c, "dtype");
     TGL_TRY(check_sizes(c, SIZES("num_experts", "alignment", "num_positions", "hidden", NULL)));
-    TGL_TRY(check_word(c, "slots", "mapped lost wild"));
+    TGL_TRY(check_word(c, "slots", "mapped lost wild padded"));
     routing r = make_routing(c);
     const int64_t num_positions = num_positions_of(c, &r);
     free(r.expert);
@@ -586,7 +587,8 @@ static void expand_rows(const case_problem *c, const case_tensor *from, const ca
     for (int64_t t = 0; t < from->shape[0]; t++)
         for (int64_t k = 0; k < to_pos->shape[1]; k++) {
             const int64_t p = moe_index_at(to_pos, t, k);
-            if (p >= 0 && p < to->shape[0]) put_row(to, p, from, t);
+            if (p < 0 || p >= to->shape[0] || ((const int32_t *)to_expert->data)[p] < 0) continue;
+            put_row(to, p, from, t);
         }
 }
 
@@ -1056,6 +1058,9 @@ const case_op moe_mapping_ops[] = {
             "num_positions=exact,less,more routing=some_empty",
             "num_tokens=20 num_topk=3 num_experts=4 hidden=2048 alignment=5 slots=lost,wild "
             "routing=some_empty",
+            "num_tokens=20 num_topk=3 num_experts=4 hidden=7,72 alignment=5 slots=padded "
+            "num_positions=exact,less",
+            "num_tokens=1200 num_topk=8 num_experts=40 hidden=72 alignment=16 slots=padded",
             "num_tokens=3 num_topk=33,70 num_experts=128 hidden=136 alignment=1",
             "num_tokens=700 num_topk=4 num_experts=16 hidden=9 alignment=16",
             "num_tokens=300,1100 num_topk=8 num_experts=40 hidden=72 alignment=16 slots=mapped,lost "
@@ -1145,6 +1150,10 @@ const case_op moe_mapping_ops[] = {
             "routing=some_empty out_sf_layout=packed,columns",
             "num_tokens=1200 num_topk=8 num_experts=40 hidden=144 alignment=16 num_per_channels=8 "
             "slots=mapped,lost,wild sf_layout=packed,columns out_sf_layout=columns,apart",
+            "num_tokens=1200 num_topk=8 num_experts=40 hidden=144 alignment=16 num_per_channels=8 "
+            "slots=padded out_sf_layout=columns",
+            "num_tokens=20 num_topk=3 num_experts=4 hidden=7,256 alignment=5 slots=padded "
+            "num_per_channels=2 out_sf_layout=packed,apart",
             "num_tokens=40 num_topk=3 num_experts=30 hidden=16 alignment=1200 num_per_channels=1 "
             "out_sf_layout=columns",
             "num_tokens=1000 num_topk=8 num_experts=4 num_ranks=8 hidden=144 alignment=16 num_per_channels=8 "

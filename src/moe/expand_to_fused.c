@@ -45,7 +45,7 @@ static void cpu_tokens(const void *context, int64_t begin, int64_t end)
         for (int64_t k = 0; k < p->num_topk; k++) {
             const int64_t at = positions[k];
             if (k + 1 < known) prefetch(p, positions[k + 1]);
-            if (at < 0 || at >= p->num_positions) continue;
+            if (at < 0 || at >= p->num_positions || p->pos_to_expert[at] < 0) continue;
             memcpy(p->out + at * p->row_bytes, row, (size_t)p->row_bytes);
             for (int64_t i = 0; i < p->num_sf; i++)
                 p->out_sf[at * p->out_sf_row + i * p->out_sf_col] = sf[i * p->x_sf_col];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * expand_to_fused.cu - every token's row, and its scale factors, to the token's positions; zeros to the
  * padding.
- *   computes  out[token_topk_to_pos[t][k]] = x[t] where that is a position, out[i] = 0 where
- *             pos_to_expert[i] < 0; the same for scale factors
+ *   computes  out[i] = 0 where pos_to_expert[i] < 0; else out[i] = x[t] where i is token_topk_to_pos[t][k];
+ *             the same for scale factors
  *   launch    grid (padding_blocks + blocks for tokens, blocks for the chunks of a row), block up to
  *             EXPAND_THREADS
  *   moves     (row_bytes + 4 * num_sf) * (num_tokens + num_positions) + 4 * num_tokens * num_topk + 4 *
@@ -81,8 +81,10 @@ template <class T> DEV void copy_row(const expand_problem &p, const expand_shape
             const place at = place_of(p, s, chunk);
             piece<T> v;
             if (s.reads_early) load(p, t, at, v);
-            u32 lanes = __ballot_sync(FULL, position >= 0 && position < p.num_positions);
-            if (!s.reads_early && lanes) load(p, t, at, v);
+            const bool is_there = position >= 0 && position < p.num_positions;
+            if (!s.reads_early && __any_sync(FULL, is_there)) load(p, t, at, v);
+            /* asked for behind the row, which need not wait for the position */
+            u32 lanes = __ballot_sync(FULL, is_there && p.pos_to_expert[position] >= 0);
 #pragma unroll 1
             while (lanes) store(p, __shfl_sync(FULL, position, take_lane(lanes)), at, v);
         }

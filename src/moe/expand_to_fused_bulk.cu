@@ -97,12 +97,14 @@ DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c
     lane_sf sf = load_sf(p, t, first_sf);
     const u8 *from = p.x + t * p.x_stride + c.offset;
     if (s.reads_early) load_chunk(c, from);
-    const bool is_valid = position >= 0 && position < p.num_positions;
-    const u32 valid = __ballot_sync(FULL, is_valid);
+    const bool is_there = position >= 0 && position < p.num_positions;
     if (!s.reads_early) {
-        if (!valid) return;
+        if (!__any_sync(FULL, is_there)) return;
         load_chunk(c, from);
     }
+    /* asked for behind the row, which need not wait for the position */
+    const bool is_valid = is_there && p.pos_to_expert[position] >= 0;
+    const u32 valid = __ballot_sync(FULL, is_valid);
 #pragma unroll 1
     while (first_sf < p.num_sf) {
         store_all_sf(p, sf, position, valid);

@@ -111,12 +111,13 @@ DEV void gather_sf(const expand_problem &p, const expand_shape &s, i32 *memory)
     cluster_wait();                             /* all have found what there is */
 #pragma unroll 1
     for (int at = 0; at < 32 * TILES; at += 32) {
-        i32 highest = first + at + lane <= last && slot[0] < 0 ? ZERO : NONE;
+        const bool is_padding = first + at + lane <= last && slot[0] < 0;
+        i32 highest = NONE;
         const u32 address = shared_address(memory + rank * own + at + lane);
 #pragma unroll
         for (int r = 0; r < EXPAND_SF_CLUSTER; r++)
             if (at < own) highest = max(highest, (i32)cluster_load_u32(cluster_map(address, r)));
-        shift(slot, highest);
+        shift(slot, is_padding ? ZERO : highest);
     }
     cluster_arrive();
     cluster_wait();                             /* nobody reads this block's memory any more */
@@ -133,12 +134,13 @@ DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c
 {
     const u8 *from = p.x + t * p.x_stride + c.offset;
     if (s.reads_early) load_chunk(c, from);
-    const bool is_valid = position >= 0 && position < p.num_positions;
+    const bool is_there = position >= 0 && position < p.num_positions;
     if (!s.reads_early) {
-        if (!__any_sync(FULL, is_valid)) return;
+        if (!__any_sync(FULL, is_there)) return;
         load_chunk(c, from);
     }
-    store_chunk(p, c, position, is_valid);
+    /* asked for behind the row, which need not wait for the position */
+    store_chunk(p, c, position, is_there && p.pos_to_expert[position] >= 0);
 }
 
 DEV void expand(const expand_problem &p, const expand_shape &s, u32 block, u32 shared)

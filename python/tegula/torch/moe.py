@@ -195,9 +195,17 @@ def _expand(x, token_topk_to_pos, out):
     return out
 
 
+def _without_padding(token_topk_to_pos, pos_to_expert):
+    """Positions that are padding become -1: their rows are zeros, whoever is sent there."""
+    is_padding = torch.cat([pos_to_expert < 0, pos_to_expert.new_ones(1, dtype=torch.bool)])
+    is_there = (token_topk_to_pos >= 0) & (token_topk_to_pos < len(pos_to_expert))
+    at = torch.where(is_there, token_topk_to_pos, len(pos_to_expert)).long()
+    return torch.where(is_padding[at], -1, token_topk_to_pos)
+
+
 def expand_to_fused(x, token_topk_to_pos, pos_to_expert):
     out = torch.zeros(len(pos_to_expert), x.shape[1], dtype=x.dtype, device=x.device)
-    return _expand(x, token_topk_to_pos, out)
+    return _expand(x, _without_padding(token_topk_to_pos, pos_to_expert), out)
 
 
 def expand_to_fused_with_sf(x, num_per_channels, token_topk_to_pos, pos_to_expert,
@@ -207,7 +215,8 @@ def expand_to_fused_with_sf(x, num_per_channels, token_topk_to_pos, pos_to_exper
     out_sf = sf.new_zeros(num_positions, num_sf)
     if use_tma_aligned_col_major_sf:
         out_sf = sf.new_zeros(num_sf, (num_positions + 3) // 4 * 4).t()[:num_positions]
-    return expand_to_fused(data, token_topk_to_pos, pos_to_expert), _expand(sf, token_topk_to_pos, out_sf)
+    return expand_to_fused(data, token_topk_to_pos, pos_to_expert), \
+        _expand(sf, _without_padding(token_topk_to_pos, pos_to_expert), out_sf)
 
 
 def fma(x, y, z):
