@@ -7,7 +7,7 @@
 Works on a copy of the sources in FOLDER (default build/planted), which can be there from an earlier run: then less is
 built. A line of planted.txt is
 
-    file | text | replacement | test program, words of its blocks | mode
+    file | text | replacement | test program, words of its blocks, NAME=VALUE of its environment | mode
 
 The text occurs once in the file. A fault of several parts has " ++ " between their texts, and replacements. The fault is noticed when the program (only blocks whose names contain one of the words,
 if there are words) fails with one of the seeds 0 .. N-1, and passes with that seed without the fault. Modes are those of

@@ -61,7 +61,10 @@ class Copy:
         return "does not build: " + (r.stdout + r.stderr)[-2000:] if r.returncode else ""
 
     def run(self, mode, program, seed, blocks=(), timeout=600, **more):
-        """'' if the test program (its blocks whose names contain a word of `blocks`) passes, else what was seen first."""
+        """'' if the test program (its blocks whose names contain a word of `blocks`) passes, else what was seen first. A word
+        NAME=VALUE is a variable of the environment."""
+        more |= dict(word.split("=", 1) for word in blocks if "=" in word)
+        blocks = [word for word in blocks if "=" not in word]
         preset, environment = modes[mode]
         build = self.folder / f"build-{preset}"
         compiler = {"EMU_CXX": "clang++"} if preset in ("tsan", "msan") else {}
@@ -77,7 +80,9 @@ class Copy:
             return f"{program} hangs"
         if r.returncode == 0:
             return ""
-        seen = re.search(r"emulator: .*|(?:WARNING|ERROR|==\d+==ERROR): \w+Sanitizer: .*|  .*\.c:\d+: .*", r.stderr + r.stdout)
+        said = r.stderr + r.stdout
+        seen = re.search(r"SUMMARY: MemorySanitizer: .*", said) or \
+            re.search(r"emulator: .*|(?:WARNING|ERROR|==\d+==ERROR): \w+Sanitizer: .*|  .*\.c:\d+: .*", said)
         return seen[0].strip().replace(f"{self.source}/", "") if seen else f"{program} gives status {r.returncode}"
 
     @contextlib.contextmanager
