@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * launch_alone.c - with TEGULA_TEST_SHARE, a launch that leaves the rest of its plan alone.
+ * launch_alone.c - with TEGULA_TEST_SHARE, a launch that leaves the rest of its plan alone; with TEGULA_TEST_GRID, fewer
+ * blocks for kernels that stride over their work.
  *
  * An op's first launch compiles its whole plan, so that later calls of other sizes need not. On the emulated
  * device, where compiling is what tests cost, a third of the kernels that lists of cases compile that way is
@@ -16,4 +17,15 @@ tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which,
     if (!getenv("TEGULA_TEST_SHARE") || tgl_preparing() || shape->otherwise)    /* which is in the plan */
         return __real_tgl_launch(plan, num_kernels, which, on, shape, stream, args);
     return __real_tgl_launch(&plan[which], 1, 0, on, shape, stream, args);
+}
+
+/* TEGULA_TEST_GRID=2: at most 2 blocks (along an axis) where a kernel has a loop for the rest, which else only sizes
+ * beyond a test's means would take a second time. */
+int64_t __wrap_tgl_strided_grid(int64_t blocks, int64_t most);
+int64_t __real_tgl_strided_grid(int64_t blocks, int64_t most);
+int64_t __wrap_tgl_strided_grid(int64_t blocks, int64_t most)
+{
+    const char *limit = getenv("TEGULA_TEST_GRID");
+    const int64_t grid = __real_tgl_strided_grid(blocks, most);
+    return limit && atoi(limit) > 0 && grid > atoi(limit) ? atoi(limit) : grid;
 }

@@ -291,6 +291,8 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const 
     return tgl_driver_check(result, call);
 }
 
+int64_t tgl_strided_grid(int64_t blocks, int64_t most) { return blocks < most ? blocks : most; }
+
 tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                       const tgl_shape *shape, tgl_stream stream, void **args)
 {

@@ -43,6 +43,10 @@ struct tgl_other_launch { int which; const tgl_shape *shape; void **args; };
 tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                       const tgl_shape *shape, tgl_stream stream, void **args);
 
+/* Blocks of a kernel that strides over its work: as many as there is work for, `most` at most. Tests put another
+ * in its place (tests/launch_alone.c), so that small cases take a second trip. */
+int64_t tgl_strided_grid(int64_t blocks, int64_t most);
+
 /* Loads a plan, as the first launch by it does. For a call that launches the kernels of other ops, whose
  * plans lack some of its own. */
 tgl_status tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream);

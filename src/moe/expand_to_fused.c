@@ -271,7 +271,9 @@ static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream 
         return launch(BULK, p->num_sf > 0, on, &shape, stream, args);
     }
     const int64_t threads = cut_rows(p, &s);
-    const tgl_shape shape = { { blocks, least(s.chunks, MAX_Y) }, .block = (int)threads };
+    s.padding_blocks = (int32_t)tgl_strided_grid(s.padding_blocks, MAX_BLOCKS);
+    blocks = s.padding_blocks + (p->num_topk ? tgl_strided_grid(p->num_tokens, MAX_BLOCKS) : 0);
+    const tgl_shape shape = { { blocks, tgl_strided_grid(s.chunks, MAX_Y) }, .block = (int)threads };
     return launch(PLAIN, p->num_sf > 0, on, &shape, stream, args);
 }
 

@@ -150,7 +150,7 @@ static tgl_status run_on_cuda(problem *p, uint32_t *workspace, const DLTensor *o
     const int64_t elements = p->num_rows * p->num_cols;
     int64_t blocks = elements <= ONE_BLOCK ? 1 : tgl_ceil_div(elements, BLOCK_ELEMENTS);
     if (blocks > MAX_BLOCKS) blocks = MAX_BLOCKS;
-    if (blocks > target.num_sms) blocks = target.num_sms;
+    blocks = tgl_strided_grid(blocks, target.num_sms);
     const int threads = blocks == 1 && elements > ONE_BLOCK / 2 ? HISTOGRAM_MAX_THREADS : 512;
     histogram_walk walk = walk_of(p, blocks * threads);
     int32_t num_bins = (int32_t)p->num_bins;

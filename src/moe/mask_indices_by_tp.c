@@ -113,7 +113,7 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
     const int64_t units = p->num_rows * row_units;
     tgl_divisor by_row_units = tgl_divisor_of(row_units);
     const int64_t blocks = tgl_ceil_div(units, MASK_THREADS);
-    const tgl_shape shape = { { blocks < MASK_BLOCKS ? blocks : MASK_BLOCKS }, .block = MASK_THREADS };
+    const tgl_shape shape = { { tgl_strided_grid(blocks, MASK_BLOCKS) }, .block = MASK_THREADS };
     int64_t step_rows = shape.grid[0] * MASK_THREADS / row_units;
     int64_t step_units = shape.grid[0] * MASK_THREADS % row_units;
     void *args[] = { &p->indices, &p->out, &p->num_rows, &p->num_cols, &p->row_stride, &unit, &row_units,

@@ -206,7 +206,7 @@ static tgl_status run_on_cuda(typed_problem *typed, const DLTensor *on, tgl_stre
     const int64_t fitting = p->num_topk ? most(1, 32 / p->num_topk) : 1;
     const int64_t enough = most(1, p->num_tokens * chunks / REDUCE_BLOCKS);
     int32_t tokens = (int32_t)least(least(fitting, enough), REDUCE_TOKENS);
-    const tgl_shape shape = { { chunks, least(tgl_ceil_div(p->num_tokens, tokens), 65535) },
+    const tgl_shape shape = { { chunks, tgl_strided_grid(tgl_ceil_div(p->num_tokens, tokens), 65535) },
                               .block = (int)threads,
                               .shared_bytes = which == BULK ? BULK_STAGES * threads * units * 16 : 0 };
     void *args[] = { p, &tokens };

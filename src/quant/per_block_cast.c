@@ -133,7 +133,7 @@ static tgl_status run_any(const problem *p, const DLTensor *on, tgl_stream strea
     tgl_block_cast c = arguments(p);
     tgl_scale_rule rule = p->rule;
     void *args[] = { &c, &groups, &rule };
-    const tgl_shape shape = { { tgl_groups_grid(&groups) }, .block = 32 * GROUP_WARPS };
+    const tgl_shape shape = { { tgl_strided_grid(tgl_groups_grid(&groups), INT32_MAX) }, .block = 32 * GROUP_WARPS };
     return launch(p, ANY, on, &shape, stream, args);
 }
 

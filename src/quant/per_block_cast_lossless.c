@@ -199,7 +199,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     }
     tgl_groups groups = tgl_groups_of(p->num_rows, b->rows, b->cols, b->num_rows, b->num_cols, 1);
     void *args[] = { &c, &groups };
-    const tgl_shape shape = { { tgl_groups_grid(&groups) }, .block = 32 * GROUP_WARPS };
+    const tgl_shape shape = { { tgl_strided_grid(tgl_groups_grid(&groups), INT32_MAX) }, .block = 32 * GROUP_WARPS };
     return launch(p, ANY, on, &shape, stream, args);
 }
 

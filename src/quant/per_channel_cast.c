@@ -156,7 +156,8 @@ static bool stage_tiles(const tgl_channel_cast *c, int64_t row_tiles, int64_t st
                         const tgl_target *target, tgl_channel_tiles *t, tgl_shape *shape)
 {
     enum { LEAST = 6 };                         /* tiles of a block */
-    const int64_t tiles = row_tiles * strips, blocks = (int64_t)target->num_sms * CHANNEL_STAGED_BLOCKS;
+    const int64_t tiles = row_tiles * strips;
+    const int64_t blocks = tgl_strided_grid(tiles, (int64_t)target->num_sms * CHANNEL_STAGED_BLOCKS);
     const bool is_aligned = ((uintptr_t)c->x | (uint64_t)c->x_row_bytes) % 16 == 0;
     if (target->architecture < 90 || !is_aligned || c->whole_cols != strips || tiles < LEAST * blocks ||
         tiles >= TGL_DIVIDE_LIMIT)

@@ -389,8 +389,8 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
         .num_blocks = p->blocks.num_cols
     };
     const int which = is_any ? ANY : are_few ? WHOLE : LOOPS;
-    const int64_t at_most = is_any ? BACKWARD_ANY_BLOCKS * target.num_sms : INT32_MAX;
-    const tgl_shape shape = { { clearing + least(p->num_rows, at_most) },
+    const int64_t at_most = BACKWARD_ANY_BLOCKS * target.num_sms;
+    const tgl_shape shape = { { clearing + (is_any ? tgl_strided_grid(p->num_rows, at_most) : p->num_rows) },
                               .block = (int)(32 * (which == WHOLE ? steps + 1 : warps)) };
     return launch(p, block_cols, which, on, &shape, stream, (void *[]){ &a });
 }

@@ -231,7 +231,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     TGL_TRY(tgl_target_of(on, &target));
     const int64_t enough = FORWARD_BLOCKS_PER_SM * target.num_sms;
     if (k.kind == NONE || !suits_vectors(p)) {
-        const tgl_shape shape = { { least(p->num_rows, enough) }, .block = 32 * FORWARD_ANY_WARPS };
+        const tgl_shape shape = { { tgl_strided_grid(p->num_rows, enough) }, .block = 32 * FORWARD_ANY_WARPS };
         return launch(p, k, ANY, on, &shape, stream, &a);
     }
     if (k.kind == ROW) {
@@ -250,7 +250,7 @@ static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream s
     while (warps < FORWARD_WARPS && warps * target.num_sms < p->num_rows * a.num_parts) warps *= 2;
     a.num_pieces = (uint32_t)(tgl_ceil_div(p->num_rows, warps) * a.num_parts);
     /* many counts come from few blocks, as each adds to the same words */
-    const int64_t blocks = p->has_count ? least(a.num_pieces, enough) : a.num_pieces;
+    const int64_t blocks = p->has_count ? tgl_strided_grid(a.num_pieces, enough) : a.num_pieces;
     const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };
     const int which = are_few && has_one_for_few(k) ? MADE_FOR_FEW
                       : !are_many && k.tiles > 1     ? MADE_FOR_SOME
