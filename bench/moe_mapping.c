@@ -1250,6 +1250,8 @@ const case_op moe_mapping_ops[] = {
             NULL,
         },
         .lists[CASE_SLOW] = (const char *const[]){
+            /* more blocks than a grid has in y: a second trip */
+            "num_tokens=131100 num_topk=8,32 num_experts=16 hidden=8 alignment=1",
             "num_tokens=4001 num_topk=2,6,8,9 num_experts=9,32,4 num_ranks=8 hidden=2048,7168 alignment=1 "
             "dtype=bf16,f32 out_dtype=bf16",
             "num_tokens=8001 num_topk=6 num_experts=9,4 num_ranks=8,64 hidden=2560,3072,4096,6144 "
