@@ -316,6 +316,7 @@ enum { POS = GIVEN };
  *   random     any token, some before the first and past the last
  *   experts    32 experts with as many rows each, 16 of 17 with tokens in ascending order, the rest padding
  *   negative   padding only
+ *   wild       every other one is as far out of range as it gets
  *   same       one token */
 static void fill_map(const case_problem *c, case_tensor *t, uint64_t seed)
 {
@@ -329,6 +330,7 @@ static void fill_map(const case_problem *c, case_tensor *t, uint64_t seed)
         int32_t *to = (int32_t *)t->data + i;
         if (!strcmp(map, "negative")) *to = -1 - (int32_t)(i % 3);
         if (!strcmp(map, "same")) *to = (int32_t)(tokens / 2);
+        if (!strcmp(map, "wild") && i % 2) *to = (int32_t[]){ INT32_MIN, INT32_MAX, (int32_t)tokens }[i / 2 % 3];
         if (strcmp(map, "experts")) continue;
         const int64_t e = i / rows_each, j = i % rows_each;
         *to = j < picks_each ? (int32_t)((j * tokens / picks_each + e) % tokens) : -1;
@@ -351,9 +353,9 @@ static tgl_status setup_per_channel(case_problem *c, bool is_transposed)
             case_add(c, POS, "pos_to_token", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill = fill_map;
         }
         if (strcmp(map, "none") && strcmp(map, "random") && strcmp(map, "experts") &&
-            strcmp(map, "negative") && strcmp(map, "same"))
-            return tgl_fail(TGL_ERR_ARGUMENT, "map: is \"%s\", want none, random, experts, negative or same",
-                            map);
+            strcmp(map, "negative") && strcmp(map, "same") && strcmp(map, "wild"))
+            return tgl_fail(TGL_ERR_ARGUMENT,
+                            "map: is \"%s\", want none, random, experts, negative, same or wild", map);
     }
     const int64_t block_rows = or_all(p->num_per_tokens, 1);
     TGL_TRY(add_x(c, case_text(c, "dtype"), num_tokens, cols, block_rows, 1));
@@ -793,6 +795,8 @@ const case_op quant_ops[] = {
             "values=mixed",
             "num_rows=20 num_cols=128 num_tokens=3 map=negative,same dtype=bf16,f32,e4m3 round=0,1 "
             "values=mixed",
+            "num_rows=67 num_cols=128 num_tokens=9 map=wild dtype=bf16,e4m3 num_per_tokens=32 values=bits",
+            "num_rows=67 num_cols=100 num_tokens=9 map=wild dtype=f32,e4m3 x_num_per_channels=10 values=bits",
             "num_rows=0,5 num_cols=64 num_tokens=0,4 map=random dtype=bf16,e4m3",
             "num_rows=1088 num_cols=64 num_tokens=600 map=experts",
             "num_rows=130 num_cols=128 dtype=bf16,f32,e4m3 round=0,1 values=bits",
@@ -812,6 +816,7 @@ const case_op quant_ops[] = {
             "values=mixed",
             "num_rows=680 num_cols=2304 num_tokens=400 map=random dtype=e4m3 num_per_tokens=32,64,128 "
             "round=0,1 values=mixed",                                   /* blocks go through staged tiles */
+            "num_rows=680 num_cols=2304 num_tokens=40 map=wild dtype=e4m3 values=bits",
             "num_rows=680 num_cols=2304 num_tokens=40 map=negative,same dtype=e4m3 num_per_tokens=32 "
             "layout=half offset=0,8 values=mixed",
             "num_rows=769 num_cols=2304 num_tokens=3000 map=random dtype=e4m3 x_num_per_channels=256,0 "

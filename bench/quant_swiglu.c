@@ -265,21 +265,23 @@ static void fill_token_x(const case_problem *c, case_tensor *t, uint64_t seed)
     case_parallel(t->shape[0], 128 * t->shape[1], decide_token_rows, &(drawing){ c, t, seed, is_mixed(c) });
 }
 
-/* Indices of weights; one in eight is out of range, on either side. */
+/* Indices of weights; one in eight is out of range, on either side, and one in five as far as it gets. */
 static void fill_pos(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     const double n = (double)(c->tensors[WEIGHTS].shape[0] * c->tensors[WEIGHTS].shape[1]);
     t->low = -n / 16 - 1, t->high = n + n / 16 + 1;
     case_fill_uniform(c, t, seed);
+    for (int64_t i = 4; i < t->shape[0]; i += 5) ((int32_t *)t->data)[i] = i % 2 ? INT32_MIN : INT32_MAX;
 }
 
-/* Every `skip`-th row has no expert. */
+/* Every `skip`-th row has no expert; its x has any bits (fill_token_x). */
 static void fill_expert(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     const int64_t skip = strtoll(case_text(c, "skip"), NULL, 10);
     for (int64_t i = 0; i < t->shape[0]; i++)
         ((int32_t *)t->data)[i] =
-            i % skip == skip - 1 ? -1 - (int32_t)(i % 2) : (int32_t)(case_random(seed, i) % 9);
+            i % skip == skip - 1 ? (i % 3 == 2 ? INT32_MIN : -1 - (int32_t)(i % 3))
+                                 : (int32_t)(case_random(seed, i) & (i % 4 ? 7 : INT32_MAX));
 }
 
 static void fill_count(const case_problem *c, case_tensor *t, uint64_t seed)
@@ -480,15 +482,18 @@ static void fill_backward_pos(const case_problem *c, case_tensor *t, uint64_t se
     (void)seed;
     for (int64_t i = 0; i < t->shape[0]; i++) {
         const int64_t pick = pick_of_row(c, i);
-        ((int32_t *)t->data)[i] = pick < 0 ? -1 - (int32_t)(i % 2) : (int32_t)slot_of_pick(c, pick);
+        const int32_t none = (int32_t[]){ -1, -2, INT32_MIN, INT32_MAX }[i % 4];
+        ((int32_t *)t->data)[i] = pick < 0 ? none : (int32_t)slot_of_pick(c, pick);
     }
 }
 
 static void fill_slots(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     (void)seed;
-    for (int64_t i = 0; i < t->shape[0] * t->shape[1]; i++) ((int32_t *)t->data)[i] = -1;
-    for (int64_t i = 0; i < c->tensors[B_POS].shape[0]; i++) {
+    const int64_t rows = c->tensors[B_POS].shape[0];
+    for (int64_t i = 0; i < t->shape[0] * t->shape[1]; i++)
+        ((int32_t *)t->data)[i] = (int32_t[]){ -1, INT32_MIN, INT32_MAX, (int32_t)rows }[i % 4];
+    for (int64_t i = 0; i < rows; i++) {
         const int64_t pick = pick_of_row(c, i);
         if (pick >= 0) ((int32_t *)t->data)[slot_of_pick(c, pick)] = (int32_t)i;
     }
@@ -510,7 +515,8 @@ static backward_element backward_at(const case_problem *c, int64_t row, int64_t 
         quant_decode(TGL_QUANT_E4M3, quant_code_at(x, TGL_QUANT_E4M3, row, num_cols + col)) *
         quant_sf_at(x_sf, row, blocks + col / width);
     const float a = gate(k, given_a), b = up(k, given_b), g = quant_float_at(&c->tensors[B_GRAD], row, col);
-    const float w = slot < 0 ? 0 : ((const float *)c->tensors[B_WEIGHT].data)[slot];
+    const bool has_weight = slot >= 0 && slot < c->tensors[B_WEIGHT].shape[0] * c->tensors[B_WEIGHT].shape[1];
+    const float w = has_weight ? ((const float *)c->tensors[B_WEIGHT].data)[slot] : 0;
     const near d = one_plus(exp_of_minus(a)), s = over(exactly(1), d);
     const near act = times(over(exactly(a), d), exactly(b));
     const near ws = times(exactly(g * w), s);
@@ -688,7 +694,7 @@ static void backward_rows(void *context, int64_t begin, int64_t end)
         }
         for (int64_t k = 0; k < num_backward_blocks(c); k++)
             for (int is_up = 0; is_up < 2; is_up++) backward_block(c, e, i, k, is_up, false);
-        if (slot >= 0) ((float *)c->tensors[B_WEIGHT_GRAD].data)[slot] = (float)sum;
+        if (pick_of_row(c, i) >= 0) ((float *)c->tensors[B_WEIGHT_GRAD].data)[slot] = (float)sum;
     }
     free(e);
 }
