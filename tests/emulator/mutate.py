@@ -1,127 +1,135 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Removes one synchronisation at a time from the kernels and runs their tests on the emulated device.
+"""Changes one thing at a time in the kernels and runs their tests on the emulated device.
 
-    mutate.py [--seeds N] [--tsan] [--only FILE[:LINE],...] [FOLDER]
+    mutate.py [--kind KIND,...] [--seeds N] [--tsan] [--only FILE[:LINE],...] [--sample N [--seed S]] [--resume] [FOLDER]
 
-Works on a copy of the sources in FOLDER (default build/mutate), built there once and then again for each
-mutant. A mutant is noticed when a test of its domain (tests/<domain>/test_*.c) fails at one of the seeds. One
-that is not noticed must be listed in mutations.txt beside this file, with the reason; no other may be.
-The exit status is 1 if that does not hold."""
-import argparse, os, pathlib, re, shutil, subprocess, sys
+    kind     what is changed                                            mode of the tests (planting.py)
+    sync     a statement that orders threads or waits is taken out      plain, or --tsan
+    fence    __threadfence() is taken out                               weak
+    order    acquire and release become relaxed                         weak
+    stride   a loop over the grid's stride takes one trip               limit
+    shared   a store through shared_store_*() is taken out              plain
+    bound    < becomes <=, <= becomes <                                 asan
 
-root = pathlib.Path(__file__).resolve().parents[2]
+Works on a copy of the sources in FOLDER (default build/mutate), built again for each mutant, with one cache of kernels. A
+mutant is noticed when a test of its domain (tests/<domain>/test_*.c, the op's own first) fails at one of the seeds. One
+that is not must be listed in mutations.txt beside this file, with the reason; no other may be. --sample takes N of all
+mutants, chosen by S; --resume goes on where an earlier run in FOLDER with the same arguments was ended. A tally per kind
+comes last; the exit status is 1 if a mutant is unnoticed and not listed, or listed and noticed."""
+import argparse, collections, json, pathlib, random, re, sys
+from planting import Copy, root
+
 # a statement that orders threads or waits; the arguments hold no semicolon
 calls = (r"__syncthreads|__syncwarp|mbar_wait|mbar_wait_cluster|mbar_init_fence|cluster_wait|bulk_fence"
          r"|pdl_wait|(?:barrier_sync|barrier_arrive|copy_async_wait|bulk_wait|bulk_wait_read)<[^>]*>")
-statement = re.compile(r"\b(" + calls + r")\([^;]*\);")
+mode_of = {"sync": "plain", "fence": "weak", "order": "weak", "stride": "limit", "shared": "plain", "bound": "asan"}
+patterns = {
+    "sync": r"\b(" + calls + r")\([^;]*\);",
+    "fence": r"\b__threadfence\(\);",
+    "order": r"\b(?:atomic_inc_acq_rel|store_release_u32|load_acquire_u32|cluster_arrive)\(",
+    "stride": r"\b\w+ \+= [^;]*\b(?:gridDim\.[xyz]|num_blocks)\b[^;)]*(?=\))",
+    "shared": r"\bshared_store_\w+\([^;]*\);",
+    "bound": r"(?<=[\w)\]] )<=?(?= [\w(-])",
+}
+relaxed = {"atomic_inc_acq_rel(": "atomic_inc_relaxed(", "store_release_u32(": "store_relaxed_u32(",
+           "load_acquire_u32(": "load_relaxed_u32(", "cluster_arrive(": "cluster_arrive_relaxed("}
 
 
-def without_comments(text):
-    return re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.S)
+def blanked(pattern, text, flags):
+    return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=flags)
 
 
-def mutants(text):
-    """(line, the statement, the text without it) for each."""
-    code = without_comments(text)
-    for m in statement.finditer(code):
-        begin = m.start()
-        if m[1] == "cluster_wait":      # with its arrive: without it, it is merely misuse
+def mutants(text, kind):
+    """(line, the statement, the text with it changed) for each."""
+    code = blanked(r"/\*.*?\*/|//[^\n]*", text, re.S)
+    if kind == "bound":                 # what a compiler checks is none
+        code = blanked(r"^#[^\n]*|static_assert\([^;]*;|template <[^;{]*?>", code, re.M)
+    for m in re.finditer(patterns[kind], code):
+        begin, new = m.start(), ";"
+        if kind == "sync" and m[1] == "cluster_wait":   # with its arrive: without it, it is merely misuse
             arrive = max(code.rfind(f"cluster_arrive{x}();", 0, begin) for x in ("", "_relaxed"))
             if arrive >= 0 and code.count("\n", arrive, begin) <= 2:
                 begin = arrive
-        yield text.count("\n", 0, m.start()) + 1, m[0], text[:begin] + ";" + text[m.end():]
-
-
-def command(*words, **options):
-    return subprocess.run([str(w) for w in words], capture_output=True, text=True, errors="replace",
-                          **options)
+        if kind == "order":
+            new = relaxed[m[0]]
+        elif kind == "stride":
+            new = f"{m[0].split()[0]} += 1 << 30"
+        elif kind == "bound":
+            new = "<" if m[0] == "<=" else "<="
+        line = text.count("\n", 0, m.start()) + 1
+        what = m[0] if kind != "bound" else text.splitlines()[line - 1].strip()
+        yield line, what, text[:begin] + new + text[m.end():]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default=str(root / "build/mutate"))
+    parser.add_argument("--kind", default="sync", help="separated by commas, or all")
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--tsan", action="store_true", help="with ThreadSanitizer (clang)")
     parser.add_argument("--only", default="", help="src/x/y.cu or src/x/y.cu:12, separated by commas")
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
     only = [o for o in args.only.split(",") if o]
+    kinds = list(mode_of) if args.kind == "all" else args.kind.split(",")
+    copy = Copy(args.folder)
+    journal = copy.folder / "journal.json"
+    done = json.loads(journal.read_text()) if args.resume and journal.exists() else {}
 
-    source, build = pathlib.Path(args.folder) / "source", pathlib.Path(args.folder) / "build"
-    shutil.rmtree(args.folder, ignore_errors=True)
-    source.mkdir(parents=True)
-    for name in ("CMakeLists.txt", "cmake", "include", "src", "bench", "tests", "tools", "examples"):
-        if (root / name).is_dir():
-            shutil.copytree(root / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif (root / name).exists():
-            shutil.copy(root / name, source / name)
-    configure = ["cmake", "-S", source, "-B", build, "-DTEGULA_TOOLS=OFF", "-DTEGULA_PYTHON=OFF"]
-    if args.tsan:
-        configure += ["-DTEGULA_SANITIZE=thread", "-DTEGULA_OPENMP=OFF", "-DCMAKE_C_COMPILER=clang",
-                      "-DCMAKE_CXX_COMPILER=clang++"]
-    if (r := command(*configure)).returncode:
-        sys.exit(r.stdout + r.stderr)
-
-    accepted = {}                       # (file, which of its statements): reason
-    listed = pathlib.Path(__file__).with_name("mutations.txt")
-    for line in listed.read_text().splitlines() if listed.exists() else []:
+    accepted = {}                       # (file, kind, which of its statements): reason
+    for line in pathlib.Path(__file__).with_name("mutations.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             file, which, reason = line.split(None, 2)
-            accepted[file, int(which)] = reason
+            kind, which = which.split(":") if ":" in which else ("sync", which)
+            accepted[file, kind, int(which)] = reason
 
-    def test(domain, seeds):
-        """'' if all tests of the domain pass with all seeds, else what was seen first."""
-        programs = sorted(p.stem for p in (source / "tests" / domain).glob("test_*.c"))
-        r = command("cmake", "--build", build, "-j2", "--target", *programs)
-        if r.returncode:
-            return "does not build: " + (r.stdout + r.stderr)[-300:]
-        for seed in range(seeds):
-            for program in programs:
-                env = dict(os.environ, TEGULA_TEST_DEVICE="cuda", EMU_SEED=str(seed), EMU_SMS="17",
-                           TEGULA_LIBCUDA=str(build / "lib/libcuda_emulated.so"),
-                           TEGULA_LIBNVRTC=str(build / "lib/libnvrtc_emulated.so"),
-                           TEGULA_CACHE_DIR=str(build / "tests/cache"),
-                           TSAN_OPTIONS="halt_on_error=1:atexit_sleep_ms=0")
-                try:
-                    r = command(build / "tests" / program, env=env, timeout=600)
-                except subprocess.TimeoutExpired:
-                    return f"seed {seed}: {program} hangs"
-                if r.returncode:
-                    seen = re.search(r"emulator: .*|WARNING: ThreadSanitizer: .*|  .*\.c:\d+: .*",
-                                     r.stderr + r.stdout)
-                    what = seen[0].strip().replace(f"{source}/", "") if seen else f"{program} fails"
-                    return f"seed {seed}: {what[:100]}"
+    def test(file, mode, seeds):
+        """'' if all tests of the file's domain pass with all seeds, else what was seen first."""
+        domain, stem = file.split("/")[1], pathlib.Path(file).stem
+        programs = sorted((p.stem for p in (copy.source / "tests" / domain).glob("test_*.c")),
+                          key=lambda p: (not stem.startswith(p[5:]), p))
+        if seen := copy.build(mode, programs):
+            return seen[:300]
+        for program in programs:
+            for seed in range(seeds):
+                if seen := copy.run(mode, program, seed):
+                    return f"seed {seed}: {seen[:100]}"
         return ""
 
-    wrong = tried = noticed = 0
-    domains = sorted({p.parent.name for p in (source / "src").glob("*/*.cu")})
-    for domain in domains:
-        files = sorted([*(source / "src" / domain).glob("*.cu"), *(source / "src" / domain).glob("*.cuh")])
-        wanted = [(f, f.relative_to(source).as_posix()) for f in files]
-        if only and not any(o.split(":")[0] == name for o in only for _, name in wanted):
+    wanted = []
+    for path in sorted([*root.glob("src/*/*.cu"), *root.glob("src/*/*.cuh")]):
+        name = path.relative_to(root).as_posix()
+        if name.startswith("src/cuda/"):
             continue
-        if seen := test(domain, 1):
-            sys.exit(f"{domain}: fails without a change: {seen}")
-        for file, name in wanted:
-            text = file.read_text()
-            for which, (line, what, mutant) in enumerate(mutants(text)):
-                if only and name not in only and f"{name}:{line}" not in only:
-                    continue
-                file.write_text(mutant)
-                seen = test(domain, args.seeds)
-                file.write_text(text)
-                tried += 1
-                noticed += bool(seen)
-                reason = accepted.get((name, which))
-                if not seen and not reason:
-                    wrong += 1
-                if seen and reason and not args.tsan:
-                    wrong += 1
-                    seen += "   BUT IT IS IN mutations.txt"
-                verdict = seen or (f"not noticed ({reason})" if reason else "NOT NOTICED")
-                print(f"{name}:{line:<4} {what[:40]:42} {verdict}", flush=True)
-    print(f"{noticed} of {tried} noticed, {wrong} wrong")
+        for kind in kinds:
+            for which, (line, what, text) in enumerate(mutants(path.read_text(), kind)):
+                if not only or name in only or f"{name}:{line}" in only:
+                    wanted.append((name, kind, which, line, what, text))
+    if args.sample and args.sample < len(wanted):
+        chosen = sorted(random.Random(args.seed).sample(range(len(wanted)), args.sample))
+        wanted = [wanted[i] for i in chosen]
+
+    tally, wrong = collections.defaultdict(collections.Counter), 0
+    for name, kind, which, line, what, text in wanted:
+        key = f"{name} {kind} {which} {what}"
+        if key not in done:
+            with copy.planted(name, text):
+                done[key] = test(name, "tsan" if args.tsan else mode_of[kind], args.seeds)
+            journal.write_text(json.dumps(done))
+        seen, reason = done[key], accepted.get((name, kind, which))
+        tally[kind].update(tried=1, noticed=int(bool(seen)), accepted=int(bool(reason and not seen)))
+        if bool(seen) == bool(reason) and not (seen and args.tsan):
+            wrong += 1
+        verdict = seen + "   BUT IT IS IN mutations.txt" * bool(seen and reason and not args.tsan) if seen else \
+            f"not noticed ({reason})" if reason else "NOT NOTICED"
+        print(f"{name}:{line:<4} {kind:6} {what[:60]:62} {verdict}", flush=True)
+    for kind, n in tally.items():
+        print(f"{kind}: {n['noticed']} of {n['tried']} noticed, {n['accepted']} accepted, "
+              f"{n['tried'] - n['noticed'] - n['accepted']} not noticed")
+    print(f"{sum(n['noticed'] for n in tally.values())} of {len(wanted)} noticed, {wrong} wrong")
     return wrong != 0
 
 
