@@ -321,7 +321,9 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             /* 2 */
             u32 own[PER_THREAD], num_own = 0;
             add_warps(count, x0, own);
-            if (is_last && is_reused) __threadfence();          /* after the clears of the round before */
+            /* Between this thread's part of the round before, where it read and cleared sums, and what it publishes now:
+             * the clears of its counts come before, and whoever reads the counts finds the sums cleared. */
+            if (is_last && is_reused) __threadfence();
 #pragma unroll
             for (int j = 0; j < PER_THREAD; j += 2) {
                 if (is_last && x0 + j < num_columns)
@@ -370,7 +372,6 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
                          x += 2 * num_blocks * MAP_WARPS)
                         add_column(counts, sums, x, is_reused);
                     take_sums(sums, x0, num_columns, start, all);
-                    if (is_reused) __threadfence();             /* the clears, as above */
                 }
 
                 /* 5 */

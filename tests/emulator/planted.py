@@ -9,7 +9,7 @@ built. A line of planted.txt is
 
     file | text | replacement | test program, words of its blocks, NAME=VALUE of its environment | mode
 
-The text occurs once in the file. A fault of several parts has " ++ " between their texts, and replacements. The fault is noticed when the program (only blocks whose names contain one of the words,
+The text occurs once in the file. The fault is noticed when the program (only blocks whose names contain one of the words,
 if there are words) fails with one of the seeds 0 .. N-1, and passes with that seed without the fault. Modes are those of
 planting.py. --only takes faults whose line contains one of the words. The last line is "N of N noticed"; the exit status
 is 1 if one was not."""
@@ -42,13 +42,10 @@ def main():
         tried += 1
         program, *blocks = test.split()
         source = (copy.source / file).read_text()
-        texts, replacements = text.split(" ++ "), [*replacement.split(" ++ "), *[""] * text.count(" ++ ")]
-        if wrong := [t for t in texts if source.count(t) != 1]:
-            print(f"{file}: {source.count(wrong[0])} times in the file, want once: {wrong[0]}", flush=True)
+        if source.count(text) != 1:
+            print(f"{file}: {source.count(text)} times in the file, want once: {text}", flush=True)
             continue
-        for old, new in zip(texts, replacements):
-            source = source.replace(old, new)
-        with copy.planted(file, source):
+        with copy.planted(file, source.replace(text, replacement)):
             seed, what = None, copy.build(mode, [program])
             if what:
                 print(f"{file}: {replacement[:50]}: {what}", flush=True)
