@@ -27,7 +27,7 @@ static int64_t take_number(bytes *b)        /* small as a rule, else one that hu
 {
     static const int64_t hard[16] = {
         0, -1, 1, 255, 1024, -1024, 65536, ((int64_t)1 << 31) - 1, -((int64_t)1 << 31), (int64_t)1 << 32,
-        ((int64_t)1 << 60) - 1, (int64_t)1 << 62, INT64_MAX / 4 + 1, INT64_MAX / 2, INT64_MAX, INT64_MIN,
+        ((int64_t)1 << 56) - 1, (int64_t)1 << 56, INT64_MAX / 4 + 1, INT64_MAX / 2, INT64_MAX, INT64_MIN,
     };
     const unsigned v = take(b);
     if (v < 192) return v % 12;
@@ -99,7 +99,7 @@ typedef struct {
 UNCHECKED static opinion judge(const DLTensor *t, int ndim, bool packed)
 {
     opinion o = { .ok = false };
-    const wide limit = (wide)1 << 63;
+    const wide limit = (wide)1 << 56;
     if (!t || !is_wide_enough(t->dtype) || t->ndim != ndim || !t->shape) return o;
     o.size = t->dtype.bits * t->dtype.lanes / 8;
     wide total = o.size, low = 0, high = 0;
@@ -123,7 +123,8 @@ UNCHECKED static opinion judge(const DLTensor *t, int ndim, bool packed)
         if (reach < 0) low += reach;
         else high += reach;
     }
-    if (low < -limit / o.size || high + 1 > (limit - 1) / o.size || !t->data) return o;
+    const wide most = (limit - 1) / o.size;     /* elements before the first one, and from it on */
+    if (-low > most || high + 1 > most || !t->data) return o;
     const uintptr_t at = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
     if (at % (uintptr_t)(o.size < 8 ? o.size : 8)) return o;
     o.low = (wide)at + low * o.size;
