@@ -221,8 +221,9 @@ TGL_API size_t tgl_moe_route_workspace_size(const DLTensor *logits, const DLTens
  *   token_topk_to_pos  in   i32                  [num_tokens, num_topk]    packed
  *   pos_to_expert      in   i32                  [num_positions]           packed
  *   out                out  x's                  [num_positions, hidden]   packed
- * out[p] = 0 where pos_to_expert[p] < 0, whoever is sent there; else x[t] where token_topk_to_pos[t][k] = p;
- * other rows are left as they are. No position occurs twice; those past the last are passed over. Bits are copied. Since 0.1. */
+ * out[p] = 0 where pos_to_expert[p] < 0, even if a token is sent there; else x[t] where
+ * token_topk_to_pos[t][k] = p; other rows are left as they are. No position occurs twice; those past the last
+ * are passed over. Bits are copied. Since 0.1. */
 TGL_API tgl_status tgl_moe_expand_to_fused(const DLTensor *x, const DLTensor *token_topk_to_pos,
                                            const DLTensor *pos_to_expert, DLTensor *out, tgl_stream stream);
 

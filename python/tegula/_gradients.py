@@ -37,7 +37,7 @@ class Gradient:
             @staticmethod
             def forward(ctx, *inputs):
                 output = raw(*inputs)
-                save(ctx, inputs, output)
+                save(ctx, [_as_tensor(value) for value in inputs], output)
                 return output
 
         class Transform(torch.autograd.Function):
@@ -48,6 +48,12 @@ class Gradient:
 
         Direct.backward = Transform.backward = staticmethod(backward)
         return Direct.apply, Transform.apply
+
+
+def _as_tensor(value):
+    """An array of another library as autograd keeps it: a copy, as no version tells what is written to it."""
+    is_array = not isinstance(value, torch.Tensor) and hasattr(value, "__dlpack__")
+    return torch.from_dlpack(value).clone() if is_array else value
 
 
 _HINTS = dict.fromkeys(
@@ -62,6 +68,11 @@ def no_gradient(name):
             f"{name}() has no gradient: {_HINTS.get(name, '')}detach() its arguments, or write one yourself")
 
     return Gradient(refuse, jvp=refuse)
+
+
+def _check_not_quantised(name, x):
+    if x.element_size() == 1:
+        raise NotImplementedError(f"{name}(): x in {x.dtype} has no gradient: detach() it")
 
 
 def _reverse_only(name):
@@ -98,6 +109,7 @@ def _save_expand(ctx, given, output):
 
 
 def _expand_backward(ctx, wanted, grad):
+    _check_not_quantised("expand_to_fused", grad)
     pos, owner = ctx.saved_tensors
     num_positions = grad.shape[0]
     at = pos.long().masked_fill(~_is_within(pos, num_positions), num_positions)
@@ -116,8 +128,8 @@ def _reduce_backward(ctx, wanted, grad):
     x, x_sf, weights, pos = ctx.saved_tensors
     if "x_sf" in wanted:
         raise NotImplementedError("reduce_fused(): the scale factors of x have no gradient: detach() them")
-    if "x" in wanted and x.element_size() == 1:
-        raise NotImplementedError(f"reduce_fused(): x in {x.dtype} has no gradient: detach() it")
+    if "x" in wanted:
+        _check_not_quantised("reduce_fused", x)
     num_positions = x.shape[0]
     grad, is_held = grad.float(), _is_within(pos, num_positions)
     at = pos.long().masked_fill(~is_held, num_positions)        # one more row, for slots without a position
@@ -130,7 +142,9 @@ def _reduce_backward(ctx, wanted, grad):
     if "x" in wanted:
         x_grad = grad.new_zeros(num_positions + 1, x.shape[1])
         for k in range(pos.shape[1]):
-            x_grad = x_grad.index_add(0, at[:, k], grad * scale[:, k, None])
+            # In place but for the first, which makes a batch of x_grad where vmap has one of another tensor.
+            add = x_grad.index_add_ if k > 0 else x_grad.index_add
+            x_grad = add(0, at[:, k], grad * scale[:, k, None])
         made["x"] = x_grad[:num_positions].to(x.dtype)
     if "topk_weights" in wanted:
         made["topk_weights"] = weight_grad = torch.zeros_like(weights)

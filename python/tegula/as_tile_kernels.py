@@ -47,6 +47,7 @@ _NOT_YET = (            # modules, with what is in them, and functions
 
 def _make_module(package, name, names):
     module = types.ModuleType(f"{_NAME}.{package}.{name}", f"Where TileKernels has {names or 'kernels only'}.")
+    module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)     # importlib.util.find_spec() wants one
     real = sys.modules[f"tegula.{package}"]
     vars(module).update((n, getattr(real, n)) for n in names.split())
 

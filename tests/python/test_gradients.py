@@ -137,6 +137,32 @@ def test_reduce_of_codes(device):
         y.float().sum().backward()
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_expand_of_codes(dtype, device):
+    owner, pos = mapping(device)
+    y = moe.expand_to_fused(leaf(7, 6, device=device, dtype=dtype), pos, owner)
+    with pytest.raises(NotImplementedError, match=rf"^expand_to_fused\(\): x in {dtype} has no gradient: detach\(\) it"):
+        y.float().sum().backward()
+
+
+def test_arrays_of_another_library():
+    """What backward needs of them is kept, whatever is written to them later."""
+    numpy = pytest.importorskip("numpy")
+    owner, pos = mapping("cpu")
+    x, w = leaf(len(owner), 6), torch.rand(7, 3)
+    want, = torch.autograd.grad(moe.reduce_fused(x, w, pos).sum(), x)
+    arrays = w.numpy(), pos.numpy().copy()
+    arrays[0].flags.writeable = False
+    y = moe.reduce_fused(x, *arrays)
+    arrays[1][:] = 0
+    close(torch.autograd.grad(y.sum(), x)[0], want)
+    logits, mask = leaf(7, 16), numpy.arange(7) % 2 > 0
+    want, = torch.autograd.grad(moe.top2_sum_gate(logits, None, *GATE, "sigmoid", torch.tensor(mask))[1][:, 0].sum(), logits)
+    seen, = torch.autograd.grad(moe.top2_sum_gate(logits, None, *GATE, "sigmoid", mask)[1][:, 0].sum(), logits)
+    assert want.any()
+    close(seen, want)
+
+
 @pytest.mark.filterwarnings("ignore:.*double precision")
 def test_finite_differences(device):
     """Both are linear in x and in the weights, so that a difference over 1/4 is exact but for float32's rounding:
@@ -432,6 +458,21 @@ def test_torch_func_of_a_layer(device):
     seen = torch.func.vmap(torch.func.grad(lambda x: moe.normalize_weight(x)[1].square().sum()))(rows)
     for s, row in zip(seen, rows, strict=True):
         close(s, torch.func.grad(lambda x: moe.normalize_weight(x)[1].square().sum())(row))
+
+
+@on_one_device
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_batch_of_weights(device):
+    """The gradient, which is no batch, adds up to one."""
+    owner, pos = mapping(device)
+    x, weights = torch.randn(len(owner), 6, device=device), torch.rand(4, 7, 3, device=device)
+    grad = torch.randn(7, 6, device=device)
+
+    def pull(w):
+        return torch.func.vjp(lambda x: moe.reduce_fused(x, w, pos), x)[1](grad)[0]
+
+    for seen, w in zip(torch.func.vmap(pull)(weights), weights, strict=True):
+        close(seen, pull(w))
 
 
 @on_one_device

@@ -215,11 +215,12 @@ def test_every_module_of_tile_kernels(last_first):
     """Each can be imported, in whatever order, and is what the package has; or a sentence says that it is not
     there yet."""
     run(f"""if True:
-        import importlib, tegula.as_tile_kernels
+        import importlib.util, tegula.as_tile_kernels
         lines = {TILE_KERNELS!r}.split("\\n")[1:-1]
         for line in lines[::-1] if {last_first} else lines:
             path, names = line.split(":")
             module = importlib.import_module("tile_kernels." + path)
+            assert importlib.util.find_spec("tile_kernels." + path) is module.__spec__ is not None, line
             package = getattr(tegula, path.split(".")[0])
             for name in names.split():
                 here = {{}}
