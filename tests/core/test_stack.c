@@ -18,9 +18,10 @@ enum { STACK_BYTES = 64 << 10, CASES = 8 };
 #endif
 
 /* Systems have a minimum for a thread's stack, which may be more. So a thread makes what is below unusable. */
+enum { BELOW = 1 << 20 };
+
 static void *call(void *context)
 {
-    enum { BELOW = 1 << 20 };
     static tgl_status status;
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), here = (uintptr_t)__builtin_frame_address(0);
     char *below = (char *)((here - STACK_BYTES) / page * page - BELOW);
@@ -40,13 +41,17 @@ static void check_on_small_stack(const case_op *op, const case_params *params, c
     if (!CHECK_OK(case_open(op, params, b, &k))) return;
     CHECK_OK(case_poison(k, 0));
     pthread_t thread;
+    pthread_attr_t large;                       /* whatever the default is: BELOW must be in it */
     void *status = NULL;
-    if (CHECK_INT(pthread_create(&thread, NULL, call, k), 0) && CHECK_INT(pthread_join(thread, &status), 0) &&
+    pthread_attr_init(&large);
+    pthread_attr_setstacksize(&large, 2 * BELOW);
+    if (CHECK_INT(pthread_create(&thread, &large, call, k), 0) && CHECK_INT(pthread_join(thread, &status), 0) &&
         CHECK(status != NULL))
         CHECK_THAT(*(tgl_status *)status == TGL_OK, "%s %s: status %d", op->name, text,
                    (int)*(tgl_status *)status);
     CHECK_THAT(case_verify(k, 0, &report, NULL) == TGL_OK && report.result == CASE_PASSED, "%s %s: %s",
                op->name, text, report.text);
+    pthread_attr_destroy(&large);
     case_close(k);
 }
 
