@@ -141,7 +141,7 @@ static void report_refusal(const char *path, const char *reason)     /* once a f
     tgl_log(TGL_LOG_INFO, "no disk cache in %s: %s", path, reason);
 }
 
-/* Would `path` be made in a folder of a user who is neither this one nor root? */
+/* Would `path` be made in a folder that is not this user's nor root's? */
 static bool is_in_anothers(const char *path, char reason[256])
 {
     char folder[TGL_PATH_BYTES];
@@ -172,7 +172,7 @@ static int open_cache(bool make, place *p)
     const int fd = open_folder(p->path, p->reason, &p->is_missing);
     if (fd >= 0 || !p->is_missing) return fd;
     /* root may run with the HOME of another user (sudo -E), who could not remove what root makes there */
-    if (!is_named && is_in_anothers(p->path, p->reason)) {
+    if (geteuid() == 0 && !is_named && is_in_anothers(p->path, p->reason)) {
         p->is_missing = false;
         return -1;
     }

@@ -573,7 +573,17 @@ TEST(a_refused_readonly_folder_is_named)
     support_remove(second);
 }
 
-/* Root with another user's HOME: what root made there, its owner could not write to or remove. */
+static void has_a_cache_in(const char *home)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/.cache", home);
+    const bool ok = put(1) && get(1) == RIGHT;
+    support_remove(path);
+    _exit(ok ? 0 : 10);
+}
+
+/* Root with another user's HOME: what root made there, its owner could not write to or remove. Other users may
+ * be given a HOME that is not theirs (containers whose user is any number): what they can make there is theirs. */
 TEST(the_home_of_someone_else)
 {
     if (geteuid() != 0) SKIP("only root can make another user's folder");
@@ -582,7 +592,7 @@ TEST(the_home_of_someone_else)
     const bool is_child = getenv("TEGULA_TEST_CHILD") != NULL;
     if (!is_child) {
         outer = support_make_folder();
-        CHECK(chown(outer.path, 12345, 12345) == 0);
+        CHECK(chown(outer.path, 12345, 12345) == 0 && chmod(outer.path, 0777) == 0);
         snprintf(home, sizeof home, "HOME=%s", outer.path);
     }
     if (!support_in_child(__func__ + strlen("test_"), (const char *const[]){ home, "XDG_CACHE_HOME",
@@ -601,6 +611,7 @@ TEST(the_home_of_someone_else)
              getenv("HOME"), getenv("HOME"));
     CHECK_TEXT(info.reason, want);
     CHECK_INT(support_count(getenv("HOME"), ""), 0);
+    as_user(has_a_cache_in, getenv("HOME"));
     snprintf(want, sizeof want, "%s/mine", getenv("HOME"));     /* what is named is made */
     CHECK_OK(tgl_set_cache_dir(want));
     CHECK(put(1));
