@@ -270,7 +270,12 @@ TEST(setuid)
     snprintf(copy, sizeof copy, "%s/test", folder);
     snprintf(line, sizeof line, "cp /proc/%ld/exe %s", (long)getpid(), copy);
     CHECK_INT(system(line), 0);
-    CHECK(chmod(folder, 0755) == 0 && chown(copy, OWNER, OWNER) == 0 && chmod(copy, 04755) == 0);
+    if (chown(copy, OWNER, OWNER)) {                    /* root of a container that has one user */
+        unlink(copy);
+        rmdir(folder);
+        SKIP("root cannot make a program of another user's here");
+    }
+    CHECK(chmod(folder, 0755) == 0 && chmod(copy, 04755) == 0);
     int ends[2];
     REQUIRE(pipe(ends) == 0);
     fflush(stdout);

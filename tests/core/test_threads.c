@@ -263,6 +263,8 @@ TEST(out_of_threads)
     }
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) >= 126)
+        SKIP("root cannot run this program as another user here");
     CHECK_THAT(status == 0, "a process that may have 5 threads ended with status 0x%x", (unsigned)status);
 }
 
