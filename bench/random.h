@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * random.h - cases that nobody listed. A case of an op's list, often with what is special in another one (a
  * mask, a map, strides), in which some parameters are replaced: by any value that a list of the op has for
- * it, by a threshold of its plan (thresholds.c), by one more or one less, by any number below. A parameter that is new in a table is drawn without further ado. `tegula check
- * --random`, test_random.c and fuzz_ops.c draw here. */
+ * it, by a threshold of its plan (thresholds.c), by one more or one less, by any number below. A parameter
+ * that is new in a table is drawn from then on. `tegula check --random`, test_random.c and fuzz_ops.c draw
+ * here. */
 #ifndef TEGULA_RANDOM_H
 #define TEGULA_RANDOM_H
 
