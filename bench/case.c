@@ -186,6 +186,10 @@ static int64_t guard_bytes(void)
 
 int case_num_rounds(void) { return scrub_is_on() ? SCRUB_PATTERNS : 2; }
 
+/* Whose poison the guards of inputs and of the workspace hold, in all rounds: bytes that differ, so that
+ * zeros written over them show. */
+static int lasting_round(void) { return case_num_rounds() - 1; }
+
 /* Rounds differ, so that an element left unwritten, or a guard overwritten with the poison of one round,
  * shows in the other: first all ones, which is NaN in every float format, then bytes that differ from their
  * neighbours; or the patterns of scrub.h. */
@@ -330,7 +334,7 @@ static tgl_status upload_inputs(case_instance *k)
 {
     for (int i = 0; i < k->problem.num_tensors; i++) {
         const case_tensor *t = &k->problem.tensors[i];
-        if (t->name && t->role == CASE_IN) TGL_TRY(upload(k, i, t->storage, 1));
+        if (t->name && t->role == CASE_IN) TGL_TRY(upload(k, i, t->storage, lasting_round()));
     }
     return TGL_OK;
 }
@@ -348,7 +352,7 @@ static tgl_status make_workspace(case_instance *k)
     a->workspace = k->workspace_memory + guard;
     unsigned char *image = malloc(bytes);
     if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
-    poison_chunk(&(poisoning){ image, 1 }, 0, (int64_t)bytes);
+    poison_chunk(&(poisoning){ image, lasting_round() }, 0, (int64_t)bytes);
     memset(image + guard, 0, a->workspace_bytes);
     const tgl_status status = backend_upload(k->on, memory, image, bytes);
     free(image);
@@ -512,7 +516,7 @@ static bool verify_tensor(const case_tensor *t, const unsigned char *image, int 
                           uint64_t *hash)
 {
     const int64_t front = front_bytes(t), back = front + slot_bytes(t), end = allocation_bytes(t);
-    const int guard_round = t->role == CASE_IN ? 1 : round;
+    const int guard_round = t->role == CASE_IN ? lasting_round() : round;
     const char *seen = (const char *)image + front;
     if (!is_poison(image, 0, front, guard_round, front, "before the data", t->name, report)) return false;
     if (!is_poison(image, back, end, guard_round, back, "after the data", t->name, report)) return false;
@@ -533,11 +537,12 @@ static tgl_status verify_workspace(const case_instance *k, case_report *report)
     unsigned char *image = malloc((size_t)end);
     if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
     const tgl_status status = backend_download(k->on, image, k->workspace_memory, (size_t)end);
-    bool ok = status == TGL_OK && is_poison(image, 0, guard, 1, guard, "before it", "workspace", report);
+    const int lasting = lasting_round();
+    bool ok = status == TGL_OK && is_poison(image, 0, guard, lasting, guard, "before it", "workspace", report);
     for (int64_t b = 0; ok && b < bytes; b++)
         if (image[guard + b]) ok = note(report, "workspace", "of it", b, image[guard + b], 0);
     if (ok)
-        is_poison(image, guard + bytes, end, 1, guard + bytes, "after it", "workspace", report);
+        is_poison(image, guard + bytes, end, lasting, guard + bytes, "after it", "workspace", report);
     free(image);
     return status;
 }
