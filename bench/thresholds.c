@@ -66,13 +66,16 @@ const case_threshold case_thresholds[] = {
     { "moe_hash_gate", "num_tokens", 2048 },
     { "moe_route", "num_tokens", ROUTE_ALONE },
     { "moe_route", "num_tokens", ROUTE_SMALL_CLUSTER_TOKENS },
+    { "moe_route", "num_tokens", ROUTE_CLUSTER_TOKENS },
     { "moe_route", "num_tokens", ROUTE_MAX_TOKENS },
     { "moe_route", "num_tokens", MAP_MAX_PAIRS / 32 },
     { "moe_route", "num_experts", GATE_MAX_EXPERTS },
     { "moe_route", "num_topk", GATE_MAX_SLOTS },
+    { "moe_route", "num_mapped_experts", MAP_SMALL_EXPERTS },
 
     { "moe_group_count", "num_groups", HISTOGRAM_SHARED_BINS },
     { "moe_aux_fi", "num_experts", HISTOGRAM_SHARED_BINS },
+    { "moe_get_fused_mapping", "num_tokens", MAP_AT_ONCE * 256 / 8 },   /* of few threads */
     { "moe_get_fused_mapping", "num_tokens", MAP_SMALL_PAIRS / 8 },
     { "moe_get_fused_mapping", "num_tokens", MAP_MAX_PAIRS / 8 },
     { "moe_get_fused_mapping", "num_tokens", MAP_LARGE_TILE / 8 },
@@ -95,6 +98,7 @@ const case_threshold case_thresholds[] = {
     { "moe_reduce_fused", "hidden", REDUCE_BULK_THREADS },
 
     { "quant_per_token_cast", "num_rows", TOKEN_WARPS },
+    { "quant_per_token_cast", "num_cols", 256 },
     { "quant_per_token_cast", "num_cols", GROUP_LARGE },
     { "quant_per_token_cast", "num_cols", TOKEN_ANY_GROUPS },
     { "quant_per_token_cast_with_precomputed_sf", "num_rows", TOKEN_WARPS },
