@@ -301,6 +301,34 @@ def test_hash_gate(scoring_func, renormalize, device):
     close(torch.autograd.grad(weights, x, grad)[0], expected.nan_to_num(0), 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("num_experts", [16, 0])
+def test_hash_gate_with_shared_experts(num_experts, device):
+    logits = leaf(6, num_experts, device=device)
+    ids, table = torch.arange(6, device=device), torch.randint(-1, 17, (6, 4), device=device)
+    more = {"use_shared_as_routed": True, "num_shared_experts": 2,
+            "to_physical_map": torch.zeros(num_experts + 2, 3, dtype=torch.int32, device=device),
+            "logical_count": torch.ones(num_experts + 2, dtype=torch.int32, device=device)}
+    _, weights = moe.hash_gate(logits, ids, table, 1.5, "sigmoid", **more)
+    assert weights.shape == (6, 6)
+    grad, wide = torch.randn(6, 6, device=device), logits.detach().double().requires_grad_()
+    want = plain_weights(wide, table.tolist(), None, "sigmoid", 1.5)
+    expected = torch.autograd.grad(want, wide, grad[:, :4].double())[0] if num_experts else wide
+    close(torch.autograd.grad(weights, logits, grad)[0], expected.detach())
+
+
+def test_softmax_of_no_numbers(device):
+    """A row without a finite sum has weights of 0, and its gradient is 0. What a slot without an expert is given does not
+    matter."""
+    logits, table = torch.randn(5, 16, device=device), torch.tensor([[1, 2, 3, -1]], device=device)
+    logits[0], logits[1], logits[2, 3] = float("nan"), float("-inf"), float("inf")
+    x, grad = logits.requires_grad_(), torch.randn(5, 4, device=device)
+    grad[3, 3] = float("nan")
+    _, weights = moe.hash_gate(x, torch.zeros(5, dtype=torch.int64, device=device), table, 1.5, "softmax")
+    seen, = torch.autograd.grad(weights, x, grad)
+    assert not weights[:3].any() and not seen[:3].any()
+    assert seen[3:].isfinite().all() and seen[3:].any(1).all()
+
+
 # ---- SwiGLU: the op that computes its gradients ----
 
 @pytest.mark.parametrize("clamp", [None, 0.75])
