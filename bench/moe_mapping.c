@@ -1045,6 +1045,8 @@ const case_op moe_mapping_ops[] = {
             "out_offset=0,1,2,4,8 dtype=e4m3,bf16",
             "num_tokens=6 num_topk=3 num_experts=5 hidden=64 alignment=4 offset=0,1,2 out_offset=0,1,2 "
             "dtype=f32,i64,c128",
+            /* a row in many chunks, which a limited grid takes in several trips */
+            "num_tokens=6 num_topk=3 num_experts=5 hidden=1001 alignment=3 dtype=e4m3",
             "num_tokens=9 num_topk=1 num_experts=4 hidden=40 alignment=16",
             "num_tokens=9 num_topk=0 num_experts=4 hidden=40 alignment=16 num_positions=5",
             "num_tokens=0 num_topk=2 num_experts=4 hidden=40 alignment=16 num_positions=0,1,37",

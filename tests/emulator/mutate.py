@@ -13,8 +13,7 @@
     bound    < becomes <=, <= becomes <                                 asan
 
 Works on a copy of the sources in FOLDER (default build/mutate), built again for each mutant, with one cache of kernels. A
-mutant is noticed when a test of its domain (tests/<domain>/test_*.c, the op's own first) fails at one of the seeds. One
-that is not must be listed in mutations.txt beside this file, with the reason; no other may be. --sample takes N of all
+mutant is noticed when a test of an op whose kernels include the file fails at one of the seeds. One that is not must be listed in mutations.txt beside this file, with the reason; no other may be. --sample takes N of all
 mutants, chosen by S; --resume goes on where an earlier run in FOLDER with the same arguments was ended. A tally per kind
 comes last; the exit status is 1 if a mutant is unnoticed and not listed, or listed and noticed."""
 import argparse, collections, json, pathlib, random, re, sys
@@ -62,6 +61,23 @@ def mutants(text, kind):
         yield line, what, text[:begin] + new + text[m.end():]
 
 
+def programs_of(file):
+    """The tests of ops with kernels that include the file, the nearest first: those whose names begin like a kernel's."""
+    kernels, found = [root / file], []
+    for path in kernels:                # grows: whoever includes one of them
+        name = path.relative_to(root / "src").as_posix()
+        kernels += [p for p in sorted([*root.glob("src/*/*.cu"), *root.glob("src/*/*.cuh")])
+                    if p not in kernels and f'#include "{name}"' in p.read_text()]
+    for path in kernels:
+        tests = [p.stem for p in sorted((root / "tests" / path.parent.name).glob("test_*.c"))]
+        ops = {"histogram": ["group_count", "aux_fi"]}.get(path.stem) or \
+            sorted((t[5:] for t in tests if path.stem.startswith(t[5:])), key=len)[-1:]
+        if path.suffix == ".cu" and not ops:
+            sys.exit(f"{path}: no test is named like it")
+        found += [t for op in ops for t in tests if t[5:].startswith(op) and t not in found]
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default=str(root / "build/mutate"))
@@ -87,10 +103,8 @@ def main():
             accepted[file, kind, int(which)] = reason
 
     def test(file, mode, seeds):
-        """'' if all tests of the file's domain pass with all seeds, else what was seen first."""
-        domain, stem = file.split("/")[1], pathlib.Path(file).stem
-        programs = sorted((p.stem for p in (copy.source / "tests" / domain).glob("test_*.c")),
-                          key=lambda p: (not stem.startswith(p[5:]), p))
+        """'' if the tests of all ops that have the file in their kernels pass with all seeds, else what was seen first."""
+        programs = programs_of(file)
         if seen := copy.build(mode, programs):
             return seen[:300]
         for program in programs:
