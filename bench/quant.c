@@ -743,6 +743,8 @@ const case_op quant_ops[] = {
             "num_per_channels=30 values=spread14 inexact=1",
             "num_rows=7 num_cols=60 x_num_per_channels=0 num_per_tokens=2 num_per_channels=0 inexact=1",
             "num_rows=7 num_cols=60,140 num_per_tokens=2 num_per_channels=0 values=spread14 inexact=1",
+            /* more groups than two blocks have, in each third of the list */
+            "num_rows=66,68,70 num_cols=60 num_per_tokens=2 num_per_channels=0 values=spread14 inexact=1",
             "num_rows=0,1,3 num_cols=2,64 inexact=1",
             "num_rows=7 num_cols=64 pairs=i8,u8 inexact=1",
             "num_rows=35 num_cols=192 num_per_tokens=32 layout=half,gap,repeated offset=0,1 out_offset=0,1",
