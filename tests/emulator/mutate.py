@@ -27,7 +27,7 @@ patterns = {
     "sync": r"\b(" + calls + r")\([^;]*\);",
     "fence": r"\b__threadfence\(\);",
     "order": r"\b(?:atomic_inc_acq_rel|store_release_u32|load_acquire_u32|cluster_arrive)\(",
-    "stride": r"\b\w+ \+= [^;]*\b(?:gridDim\.[xyz]|num_blocks)\b[^;)]*(?=\))",
+    "stride": r"\b\w+ \+= [^;%/]*\b(?:gridDim\.[xyz]|num_blocks)\b[^;)]*(?=[;)])",
     "shared": r"\bshared_store_\w+\([^;]*\);",
     "bound": r"(?<=[\w)\]] )<=?(?= [\w(-])",
 }
