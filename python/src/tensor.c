@@ -202,6 +202,7 @@ static bool check_foreign(PyObject *name, const DLTensor *t)
     int64_t reach = t->dtype.bits * (int64_t)t->dtype.lanes / 8, step = reach;
     bool fits = true;
     for (int d = t->ndim - 1; d >= 0; d--) {
+        if (t->shape[d] == 1) continue;         /* its stride means nothing */
         int64_t stride = step, length;
         if (t->strides)
             fits &= t->strides[d] != INT64_MIN &&

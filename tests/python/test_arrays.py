@@ -221,6 +221,9 @@ def test_capsules_that_are_rare_but_right(is_versioned):
     assert (out == want.reshape(3, 8)[:, :5].T).all()
     transpose(Forged(is_versioned, strides=(0, 1)), out=out)
     assert (out == want[:5, None]).all()
+    row = numpy.zeros((5, 1))
+    for stride in (BIG, -2**63):            # of a size of 1 a stride means nothing
+        assert (transpose(Forged(is_versioned, shape=(1, 5), strides=(stride, 1)), out=row) == want[:5, None]).all()
     for shape in ((0, 5), (0, BIG)):        # nothing to read: memory and strides do not matter
         empty = Forged(is_versioned, shape=shape, strides=(BIG, BIG), has_memory=False)
         assert _tegula.describe(empty)["shape"] == list(shape)
