@@ -19,7 +19,7 @@ typedef struct { const char *file; int line; } emu_site;    /* a place in the ke
 /* Times 0 .. 63, so that neighbours' stacks lie in different cache sets: a switch among 256 threads took 35
  * ns, 46 without. */
 #define EMU_COLOUR 576
-#define EMU_VERSION 3
+#define EMU_VERSION 4
 
 typedef struct emu_thread {
     emu_dim thread, block, block_dim, grid_dim;
@@ -39,7 +39,7 @@ typedef struct emu_runtime {                    /* what a kernel asks of the dri
     void (*collective)(emu_u32 mask, emu_complete complete, void *arg, const char *what, emu_site site);
     /* -> the number of true predicates among those who came */
     emu_u32 (*barrier)(int id, emu_u32 count, int wait, int predicate, const char *what, emu_site site);
-    void (*cluster_arrive)(emu_site site);
+    void (*cluster_arrive)(int releases, emu_site site);
     void (*cluster_wait)(emu_site site);
     void (*poll)(const char *what, emu_site site);          /* let the others run */
     void (*maybe_yield)(const char *what, emu_site site);   /* the same, now and then, if the seed wants it */

@@ -747,9 +747,9 @@ DEV u32 cluster_load_u32(u32 a, EMU_AT)
 DEV void cluster_arrive(EMU_AT)
 {
     EMU_FENCE();
-    emu_rt->cluster_arrive(EMU_SITE);
+    emu_rt->cluster_arrive(1, EMU_SITE);
 }
-DEV void cluster_arrive_relaxed(EMU_AT) { emu_rt->cluster_arrive(EMU_SITE); }
+DEV void cluster_arrive_relaxed(EMU_AT) { emu_rt->cluster_arrive(0, EMU_SITE); }
 DEV void cluster_wait(EMU_AT) { emu_rt->cluster_wait(EMU_SITE); }
 
 /* ---- mbarriers ---- */

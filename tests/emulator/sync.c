@@ -124,14 +124,14 @@ static void check_cluster(cluster *c)
     emu_ready_list(list);
 }
 static int cluster_pending(const fiber *f) { return (int)(f->block->cl->phase - f->cluster_target) < 0; }
-static void cluster_arrive(emu_site site)
+static void cluster_arrive(int releases, emu_site site)
 {
     fiber *f = emu_running;
     cluster *c = f->block->cl;
     if (f->cluster_arrived) emu_fault(site, "cluster_arrive twice without cluster_wait");
     f->cluster_arrived = 1;
     f->cluster_target = c->phase + 1;
-    emu_release(&c->sync[f->cluster_target & 1]);
+    if (releases) emu_release(&c->sync[f->cluster_target & 1]);
     c->arrived++;
     check_cluster(c);
 }
