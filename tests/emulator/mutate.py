@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Changes one thing at a time in the kernels and runs their tests on the emulated device.
 
-    mutate.py [--kind KIND,...] [--seeds N] [--tsan] [--only FILE[:LINE],...] [--sample N [--seed S]] [--resume] [FOLDER]
+    mutate.py [--kind KIND,...] [--seeds N] [--tsan] [--only FILE[:LINE],...] [--sample N [--seed S]] [--resume] [--jobs N]
+              [--minutes M] [--timeout S] [FOLDER]
 
     kind     what is changed                                            mode of the tests (planting.py)
     sync     a statement that orders threads or waits is taken out      plain, or --tsan
@@ -13,10 +14,12 @@
     bound    < becomes <=, <= becomes <                                 asan
 
 Works on a copy of the sources in FOLDER (default build/mutate), built again for each mutant, with one cache of kernels. A
-mutant is noticed when a test of an op whose kernels include the file fails at one of the seeds. One that is not must be listed in mutations.txt beside this file, with the reason; no other may be. --sample takes N of all
-mutants, chosen by S; --resume goes on where an earlier run in FOLDER with the same arguments was ended. A tally per kind
-comes last; the exit status is 1 if a mutant is unnoticed and not listed, or listed and noticed."""
-import argparse, collections, json, pathlib, random, re, sys
+mutant is noticed when a test of an op whose kernels include the file fails at one of the seeds. One that is not must be
+listed in mutations.txt beside this file, with the reason; no other may be. --sample takes N of all mutants, chosen by S;
+--jobs tries N at a time, each in a copy of its own; --minutes begins none later than that; --resume goes on where an earlier
+run in FOLDER with the same arguments was ended. A tally per kind comes last; the exit status is 1 if a mutant is unnoticed
+and not listed, or listed and noticed, or was not tried."""
+import argparse, collections, json, pathlib, queue, random, re, sys, threading, time
 from planting import Copy, root
 
 # a statement that orders threads or waits; the arguments hold no semicolon
@@ -88,11 +91,15 @@ def main():
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--timeout", type=float, default=600, help="seconds after which a test hangs")
     args = parser.parse_args()
     only = [o for o in args.only.split(",") if o]
     kinds = list(mode_of) if args.kind == "all" else args.kind.split(",")
-    copy = Copy(args.folder)
-    journal = copy.folder / "journal.json"
+    folder = pathlib.Path(args.folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    journal = folder / "journal.json"
     done = json.loads(journal.read_text()) if args.resume and journal.exists() else {}
 
     accepted = {}                       # (file, kind, which of its statements): reason
@@ -102,14 +109,14 @@ def main():
             kind, which = which.split(":") if ":" in which else ("sync", which)
             accepted[file, kind, int(which)] = reason
 
-    def test(file, mode, seeds):
+    def test(copy, file, mode, seeds):
         """'' if the tests of all ops that have the file in their kernels pass with all seeds, else what was seen first."""
         programs = programs_of(file)
         if wrong := copy.build(mode, programs):         # says nothing of the mutant: kernels are text to the build
-            sys.exit(wrong)
+            raise RuntimeError(wrong)
         for program in programs:
             for seed in range(seeds):
-                if seen := copy.run(mode, program, seed):
+                if seen := copy.run(mode, program, seed, timeout=args.timeout):
                     return f"seed {seed}: {seen[:100]}"
         return ""
 
@@ -126,26 +133,58 @@ def main():
         chosen = sorted(random.Random(args.seed).sample(range(len(wanted)), args.sample))
         wanted = [wanted[i] for i in chosen]
 
-    tally, wrong = collections.defaultdict(collections.Counter), 0
-    for name, kind, which, line, what, text in wanted:
-        key = f"{name} {kind} {which} {what}"
-        if key not in done:
-            with copy.planted(name, text):
-                is_tsans = args.tsan or (kind == "order" and what.startswith("cluster"))    # about shared memory
-                done[key] = test(name, "tsan" if is_tsans else mode_of[kind], args.seeds)
-            journal.write_text(json.dumps(done))
-        seen, reason = done[key], accepted.get((name, kind, which))
+    tally, wrong, end = collections.defaultdict(collections.Counter), 0, time.monotonic() + 60 * args.minutes
+
+    def key_of(name, kind, which, line, what, text):
+        return f"{name} {kind} {which} {what}"
+
+    def report(name, kind, which, line, what, text):
+        nonlocal wrong
+        seen, reason = done[key_of(name, kind, which, line, what, text)], accepted.get((name, kind, which))
         tally[kind].update(tried=1, noticed=int(bool(seen)), accepted=int(bool(reason and not seen)))
         if bool(seen) == bool(reason) and not (seen and args.tsan):
             wrong += 1
         verdict = seen + "   BUT IT IS IN mutations.txt" * bool(seen and reason and not args.tsan) if seen else \
             f"not noticed ({reason})" if reason else "NOT NOTICED"
         print(f"{name}:{line:<4} {kind:6} {what[:60]:62} {verdict}", flush=True)
+
+    todo, lock, failures = queue.SimpleQueue(), threading.Lock(), []
+    for mutant in wanted:
+        if key_of(*mutant) in done:
+            report(*mutant)
+        else:
+            todo.put(mutant)
+
+    def work(job):
+        try:
+            copy = Copy(folder / f"copy-{job}", cache=folder / "cache")
+            while time.monotonic() < end and not failures:
+                name, kind, which, line, what, text = mutant = todo.get_nowait()
+                with copy.planted(name, text):
+                    is_tsans = args.tsan or (kind == "order" and what.startswith("cluster"))    # about shared memory
+                    seen = test(copy, name, "tsan" if is_tsans else mode_of[kind], args.seeds)
+                with lock:
+                    done[key_of(*mutant)] = seen
+                    journal.write_text(json.dumps(done))
+                    report(*mutant)
+        except queue.Empty:
+            pass
+        except Exception as failure:
+            failures.append(failure)
+
+    workers = [threading.Thread(target=work, args=(job,)) for job in range(args.jobs)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if failures:
+        sys.exit(str(failures[0]))
     for kind, n in tally.items():
         print(f"{kind}: {n['noticed']} of {n['tried']} noticed, {n['accepted']} accepted, "
               f"{n['tried'] - n['noticed'] - n['accepted']} not noticed")
-    print(f"{sum(n['noticed'] for n in tally.values())} of {len(wanted)} noticed, {wrong} wrong")
-    return wrong != 0
+    untried = len(wanted) - sum(n["tried"] for n in tally.values())
+    print(f"{sum(n['noticed'] for n in tally.values())} of {len(wanted)} noticed, {wrong} wrong, {untried} not tried")
+    return wrong + untried != 0
 
 
 if __name__ == "__main__":

@@ -28,10 +28,12 @@ def command(*words, **options):
 
 
 class Copy:
-    """The sources under folder/source, built per preset in folder/build-<preset>; one cache of kernels for all."""
+    """The sources under folder/source, built per preset in folder/build-<preset>; one cache of kernels for all, in folder
+    unless one is given that several copies share."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, cache=None):
         self.folder = pathlib.Path(folder).resolve()
+        self.cache = cache or self.folder / "cache"
         self.source = self.folder / "source"
         self.configured = set()
         wanted = set()
@@ -52,8 +54,9 @@ class Copy:
         preset = modes[mode][0]
         folder = self.folder / f"build-{preset}"
         if preset not in self.configured:
-            r = command("cmake", "--preset", preset, "-B", folder, "-DTEGULA_TOOLS=OFF", "-DTEGULA_PYTHON=OFF",
-                        cwd=self.source)
+            generator = ("-G", "Ninja") if shutil.which("ninja") else ()     # builds what changed in half the time
+            r = command("cmake", "--preset", preset, "-B", folder, *generator, "-DTEGULA_TOOLS=OFF",
+                        "-DTEGULA_PYTHON=OFF", cwd=self.source)
             if r.returncode:
                 return r.stdout + r.stderr
             self.configured.add(preset)
@@ -70,7 +73,7 @@ class Copy:
         compiler = {"EMU_CXX": "clang++"} if preset in ("tsan", "msan") else {}
         env = {**os.environ, "TEGULA_TEST_DEVICE": "cuda", "EMU_SEED": str(seed), "EMU_SMS": "17",
                "TEGULA_LIBCUDA": str(build / "lib/libcuda_emulated.so"),
-               "TEGULA_LIBNVRTC": str(build / "lib/libnvrtc_emulated.so"), "TEGULA_CACHE_DIR": str(self.folder / "cache"),
+               "TEGULA_LIBNVRTC": str(build / "lib/libnvrtc_emulated.so"), "TEGULA_CACHE_DIR": str(self.cache),
                "TEGULA_TEST_SHARE": "0/1",      # all cases, and no kernel is compiled that none of them launches
                "ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1:atexit_sleep_ms=0",
                **compiler, **environment, **more}
