@@ -8,7 +8,7 @@
 #ifndef TEGULA_GOLDEN_H
 #define TEGULA_GOLDEN_H
 
-#include "bench/case.h"
+#include "cases/case.h"
 
 typedef struct {
     const char *name;

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/random.h"
-#include "bench/scrub.h"
+#include "cases/random.h"
+#include "cases/scrub.h"
 #include "cuda/jit.h"
 #include "tool.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * scrub_launch.c - tgl_launch() in the tool: the linker puts this in its place (--wrap), so that --scrub
  * costs users of the library nothing. */
-#include "bench/scrub.h"
+#include "cases/scrub.h"
 #include "cuda/launch.h"
 
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,

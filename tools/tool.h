@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bench/case.h"
+#include "cases/case.h"
 
 /* Exit codes: something failed; the command line makes no sense. */
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * The tests' own tools, bench/case.h: what they must catch, they catch. */
-#include "bench/case.h"
-#include "bench/scrub.h"
+ * The tests' own tools, cases/case.h: what they must catch, they catch. */
+#include "cases/case.h"
+#include "cases/scrub.h"
 
 #include <math.h>
 #include <stdlib.h>

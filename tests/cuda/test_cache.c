@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "bench/backend.h"
+#include "cases/backend.h"
 #include "cuda/sha256.h"
 #include "support.h"
 

@@ -4,7 +4,7 @@
  * which fails on demand. */
 #include <dlfcn.h>
 
-#include "bench/case.h"
+#include "cases/case.h"
 #include "cuda/driver.h"
 #include "emulator/control.h"
 #include "support.h"

@@ -4,8 +4,8 @@
  * kernel has to run. */
 #include <stdlib.h>
 
-#include "bench/backend.h"
-#include "bench/scrub.h"
+#include "cases/backend.h"
+#include "cases/scrub.h"
 #include "cuda/driver.h"
 #include "cuda/jit.h"
 #include "test.h"

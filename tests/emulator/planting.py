@@ -37,7 +37,7 @@ class Copy:
         self.source = self.folder / "source"
         self.configured = set()
         wanted = set()
-        for name in ("CMakeLists.txt", "CMakePresets.json", "cmake", "include", "src", "bench", "tests", "tools", "examples"):
+        for name in ("CMakeLists.txt", "CMakePresets.json", "cmake", "include", "src", "cases", "tests", "tools", "examples"):
             files = (root / name).rglob("*") if (root / name).is_dir() else [root / name]
             wanted |= {f.relative_to(root) for f in files if f.is_file() and "__pycache__" not in f.parts}
         for file in self.source.rglob("*"):

@@ -2,7 +2,7 @@
  * fuzz_ops.c - every op of the case tables, with parameters, values and tensors made from any bytes. A
  * libFuzzer target; without libFuzzer, test_fuzz_ops.c runs the same function.
  *
- * An input is a case as bench/random.c draws it, where one number may be any other; values are those of the
+ * An input is a case as cases/random.c draws it, where one number may be any other; values are those of the
  * table or any; and one thing may be wrong: a tensor's size, stride, dtype, dimensions, address or device, a
  * tensor left out, a workspace too small. Every tensor is an allocation of its own, so that a sanitizer sees a
  * step beyond it. Of every call:
@@ -14,7 +14,7 @@
  *     sentence, outputs. */
 #include <string.h>
 
-#include "bench/random.h"
+#include "cases/random.h"
 #include "fuzz.h"
 
 /* Of all tensors: an emulated kernel takes its time. One input of 16 may be larger: some kernels are for many

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * test_random.c - random cases of every op (bench/random.c) against their oracles, as `tegula check
+ * test_random.c - random cases of every op (cases/random.c) against their oracles, as `tegula check
  * --random` has them. On the emulated device, where kernels are slow to compile, with those that the lists
  * of cases have left in the cache. */
 #include "test.h"
 
-#include "bench/random.h"
+#include "cases/random.h"
 #include "cases.h"
 
 enum { DRAWS_PER_CALL = 50 };

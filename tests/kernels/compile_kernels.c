@@ -11,7 +11,7 @@
 
 #include <stdlib.h>
 
-#include "bench/case.h"
+#include "cases/case.h"
 #include "cuda/jit.h"
 #include "cuda/nvrtc.h"
 

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "bench/case.h"
+#include "cases/case.h"
 #include "cuda/jit.h"
 #include "wrapped_launch.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * elements.h - every number of bf16, and the floats beside all codes and all middles of two, through an op
  * that casts blocks. What must come out is computed here from the definitions of the formats and of the
- * factors; nothing of bench/ or src/ is used for it. */
+ * factors; nothing of cases/ or src/ is used for it. */
 #ifndef TEGULA_QUANT_ELEMENTS_H
 #define TEGULA_QUANT_ELEMENTS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * case.h - one table of cases per domain, bench/<domain>.c. It says for every op how to make its tensors,
+ * case.h - one table of cases per domain, cases/<domain>.c. It says for every op how to make its tensors,
  * call it, compute what must come out and count the bytes it moves. The C tests, `tegula check`, `tegula
  * bench`, the emulated device and the compile of all kernels read the same rows.
  *
@@ -127,7 +127,7 @@ typedef struct {
     const char *const *lists[CASE_NUM_LISTS];
 } case_op;
 
-/* All ops of all domains, in the order of bench/domains.c. NULL past the end. */
+/* All ops of all domains, in the order of cases/domains.c. NULL past the end. */
 const case_op *case_op_at(int i);
 const case_op *case_find(const char *name);         /* NULL: there is none */
 

@@ -77,7 +77,7 @@ static tgl_status compile(const char *architecture, tgl_image *image)
             names[n] = tgl_embedded[i].name;
             texts[n++] = (const char *)tgl_embedded[i].text;
         }
-    const tgl_source source = { "bench/scrub", kernel_text, n, names, texts };
+    const tgl_source source = { "cases/scrub", kernel_text, n, names, texts };
     return tgl_jit_source(&source, (tgl_macro[TGL_MAX_MACROS]){ { 0 } }, architecture, TGL_JIT_MAY_COMPILE,
                           image);
 }
