@@ -75,6 +75,8 @@ static bool open_library(void)
     if (!table.name) return fail_for_good("%s: has no %s; update NVIDIA's driver", file, "cu" #name);
     TGL_DRIVER_NEEDED(NEED)
     TGL_DRIVER_MORE(FIND)
+    if (get("cuKernelGetParamInfo", (void **)&table.KernelGetParamInfo, 12040, 0, NULL))    /* newer than the rest */
+        table.KernelGetParamInfo = NULL;
     atomic_store(&opened, true);
     return true;
 }

@@ -129,9 +129,10 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
                               unsigned flags))                                                             \
     X(MemsetD8Async, (tgl_cu_pointer to, unsigned char value, size_t bytes, tgl_stream stream))
 
-/* For ops with tensor maps, tests, tools and benches; NULL where a driver (an emulated one) does not have
- * it. */
+/* For ops with tensor maps, tests, tools and benches; NULL where a driver (an old or an emulated one) does not
+ * have it. */
 #define TGL_DRIVER_MORE(X)                                                                                 \
+    X(KernelGetParamInfo, (tgl_cu_kernel kernel, size_t place, size_t *offset, size_t *bytes))             \
     X(DeviceGetPCIBusId, (char *text, int bytes, tgl_cu_device device))                                    \
     X(DevicePrimaryCtxRelease, (tgl_cu_device device))                                                     \
     X(CtxSetCurrent, (tgl_cu_context context))                                                             \

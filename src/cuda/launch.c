@@ -62,6 +62,7 @@ tgl_status tgl_prepare_end(void)
 static tgl_status load_plan(const tgl_kernel *plan, int num_kernels, int device, tgl_cu_context context)
 {
     for (int i = 0; i < num_kernels; i++) {
+        if (!plan[i].name) continue;
         tgl_loaded *loaded = tgl_kernels_find(&plan[i], device);
         if (!loaded) TGL_TRY(tgl_kernels_load(&plan[i], device, context, true, &loaded));
         else if (atomic_load_explicit(&loaded->context, memory_order_relaxed) != context)
@@ -81,7 +82,8 @@ static tgl_status prepare_image(const tgl_kernel *kernel)
 static tgl_status prepare(const tgl_kernel *plan, int num_kernels)
 {
     if (preparing.architecture[0]) {
-        for (int i = 0; i < num_kernels; i++) TGL_TRY(prepare_image(&plan[i]));
+        for (int i = 0; i < num_kernels; i++)
+            if (plan[i].name) TGL_TRY(prepare_image(&plan[i]));
         return TGL_OK;
     }
     tgl_context_guard guard;
@@ -264,6 +266,13 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const 
             "please report this",
             loaded->kernel.name, (long long)s->shared_bytes, s->cluster, loaded->device,
             (long long)loaded->max_dynamic_shared, loaded->has_clusters ? "clusters" : "no clusters");
+    void *one[] = { (void *)s->args };
+    if (s->args) {
+        if (loaded->args_bytes && loaded->args_bytes != s->args_bytes)
+            return tgl_fail(TGL_ERR_INTERNAL, "%s: takes %zu bytes of arguments, gets %zu; please report this",
+                            loaded->kernel.name, loaded->args_bytes, s->args_bytes);
+        args = one;
+    }
     tgl_cu_launch_attribute attributes[3];
     uint32_t n = 0;
     if (s->cluster > 1) {

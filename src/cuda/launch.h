@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * launch.h - all that an op needs to run a kernel: which one with which macros, the launch shape, the
- * arguments.
+ * arguments, a struct that the kernel takes by value.
  *
  *     const tgl_kernel k = { "transpose/transpose", { { "ELEMENT_BYTES", 2 } } };
- *     void *args[] = { &x, &out, &num_rows, ... };
- *     return tgl_launch(&k, 1, 0, tensor, &(tgl_shape){ { blocks, 1, 1 }, .block = 256 }, stream, args);
+ *     const transpose_args args = { x, out, num_rows, ... };
+ *     return tgl_launch(&k, 1, 0, tensor, &(tgl_shape){ { blocks }, .block = 256, TGL_ARGS(args) }, stream, NULL);
  */
 #ifndef TEGULA_LAUNCH_H
 #define TEGULA_LAUNCH_H
@@ -29,8 +29,12 @@ typedef struct {
     int cluster;            /* blocks per cluster along x; 0 or 1 means none */
     bool cooperative;       /* blocks wait for each other: all must be resident */
     bool no_pdl;            /* launched without the programmatic attribute, even where it is on */
+    const void *args;       /* the kernel's one parameter, and its size (TGL_ARGS) */
+    size_t args_bytes;
     const tgl_other_launch *otherwise;  /* where the device has no room for such a cluster; or NULL */
 } tgl_shape;
+
+#define TGL_ARGS(struct_) .args = &(struct_), .args_bytes = sizeof(struct_)
 
 /* Another kernel of the plan that does the same. */
 struct tgl_other_launch { int which; const tgl_shape *shape; void **args; };
@@ -39,7 +43,9 @@ struct tgl_other_launch { int which; const tgl_shape *shape; void **args; };
  * (dtypes, flags, sizes that a model fixes) chooses by token count, strides or addresses. Warm, this is a
  * hash look-up and cuLaunchKernelEx. The first launch by a plan loads all of it, from the cache or compiled:
  * so no later call of the configuration stalls. In prepare mode that is all that happens
- * (`which`, `shape` and `args` may then be anything). A grid with a zero in x is not launched. */
+ * (`which`, `shape` and `args` may then be anything). A kernel without a name is left out: a plan has none
+ * in that place. A grid with a zero in x is not launched. `args` is for kernels with several parameters:
+ * one address each, and none in `shape`. */
 tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                       const tgl_shape *shape, tgl_stream stream, void **args);
 

@@ -13,6 +13,8 @@
 #ifndef TEGULA_TRANSPOSE_TILE_H
 #define TEGULA_TRANSPOSE_TILE_H
 
+#include "numerics/base.h"
+
 #define TILE_OUT_VECTORS(e, any) ((e) == 1 && !(any) ? 8 : 16)
 #define TILE_IN_VECTORS(e) ((e) <= 2 ? 8 : 16)
 #define TILE_PATCH_ROWS(e, any) ((e) == 1 && !(any) ? 8 : (e) == 16 ? 1 : (e) == 8 ? 2 : 4)
@@ -29,8 +31,23 @@
  * are cut into slices, all of them along x. */
 #define TILE_MAX_GRID 65535
 
-/* transpose_copy: each thread of a block writes this many vectors. */
+/* What transpose.cu and transpose_any.cu take. Strides are in bytes; out's rows have num_rows elements, its
+ * batches num_cols rows. transpose.cu needs neither x_col_bytes nor halo, the vectors by which tiles overlap. */
+typedef struct {
+    const void *x;
+    void *out;
+    int64_t num_rows, num_cols, num_batches;
+    int64_t x_row_bytes, x_col_bytes, x_batch_bytes, out_row_bytes, out_batch_bytes;
+    uint32_t row_tiles, col_slices, halo;
+} transpose_tile_args;
+
+/* transpose_copy: each thread of a block writes this many vectors. Dimension 0 is the fastest of out. */
 #define COPY_THREADS 256
 #define COPY_VECTORS 4
+typedef struct {
+    const void *x;
+    void *out;
+    int64_t sizes[3], x_bytes[3];
+} transpose_copy_args;
 
 #endif

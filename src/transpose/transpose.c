@@ -9,7 +9,7 @@
 #include "core/square.h"
 #include "core/tensor.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "transpose/tile.h"
 
 /* An array of up to three dimensions, copied to another order of strides (in bytes). `rows` is the dimension
@@ -22,6 +22,7 @@ typedef struct {
     int element_bytes;
     bool is_copy; /* x is contiguous along `rows` too, or has no other dimension; cols, batches: as in out */
     dimension rows, cols, batches;
+    union { transpose_tile_args tiles; transpose_copy_args copy; };         /* of the kernel that is chosen */
 } problem;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -63,7 +64,8 @@ static problem make_problem(const DLTensor *x, const DLTensor *out)
         else d[n++] = next;
         out_stride *= size;
     }
-    problem p = { tgl_data(x), tgl_data(out), (int)bytes, n < 2 || d[0].x_stride == bytes, d[0], d[1], d[2] };
+    problem p = { .x = tgl_data(x), .out = tgl_data(out), .element_bytes = (int)bytes,
+                  .is_copy = n < 2 || d[0].x_stride == bytes, .rows = d[0], .cols = d[1], .batches = d[2] };
     if (!p.is_copy && is_closer(&p.batches, &p.cols)) swap(&p.cols, &p.batches);
     return p;
 }
@@ -169,8 +171,9 @@ static void cpu_copy(const void *context, int64_t begin, int64_t end)       /* p
     }
 }
 
-static tgl_status run_on_cpu(const problem *p)
+static tgl_status cpu(const void *context)
 {
+    const problem *p = context;
     const int e = p->element_bytes;
     const int64_t rows = p->rows.size, cols = p->cols.size, batches = p->batches.size;
     if (p->is_copy) {
@@ -200,82 +203,100 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, int ndim)
 /* ---- launch ---- */
 
 /* doc: plan */
-/* The kernels of a configuration; the sizes, strides and addresses of a call choose one. */
-enum { ALIGNED, ANY, COPY, NUM_KERNELS };
-static tgl_status launch(int which, int element_bytes, const DLTensor *on, const tgl_shape *shape,
-                         tgl_stream stream, void **args)
+enum { COPY, ALIGNED, ANY, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    const tgl_macro macro = { "ELEMENT_BYTES", element_bytes };
-    const tgl_kernel plan[NUM_KERNELS] = {
-        [ALIGNED] = { "transpose/transpose", { macro } },
-        [ANY] = { "transpose/transpose_any", { macro } },
-        [COPY] = { "transpose/transpose_copy", { macro } },
-    };
-    return tgl_launch(plan, NUM_KERNELS, which, on, shape, stream, args);
+    const problem *p = context;
+    const tgl_macro macro = { "ELEMENT_BYTES", p->element_bytes };
+    kernels[COPY] = (tgl_kernel){ "transpose/transpose_copy", { macro } };
+    kernels[ALIGNED] = (tgl_kernel){ "transpose/transpose", { macro } };
+    kernels[ANY] = (tgl_kernel){ "transpose/transpose_any", { macro } };
+    return NUM_KERNELS;
 }
 /* end */
 
-static tgl_status launch_copy(problem *p, const DLTensor *on, tgl_stream stream)
+/* Where less than a sixteenth of the tiles would be filled, the copy's gather does better. */
+static bool copy_pays(const void *context, const tgl_target *target)
 {
-    dimension *r = &p->rows, *c = &p->cols, *b = &p->batches;
-    if (b->size > 1 && b->out_stride < c->out_stride) swap(b, c);           /* back to out's order */
-    const int64_t bytes = r->size * c->size * b->size * p->element_bytes;
-    const int64_t blocks = tgl_ceil_div(bytes + 15, 16);   /* of 16 bytes; out may begin inside one */
-    const tgl_shape shape = { { tgl_ceil_div(blocks, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS };
-    void *args[] = { &p->x, &p->out, &r->size, &c->size, &b->size, &r->x_stride, &c->x_stride, &b->x_stride };
-    return launch(COPY, p->element_bytes, on, &shape, stream, args);
+    (void)target;
+    const problem *p = context;
+    const int64_t rows = TILE_ROWS(p->element_bytes, 0), cols = TILE_COLS(p->element_bytes);
+    const int64_t tiles = tgl_ceil_div(p->rows.size, rows) * tgl_ceil_div(p->cols.size, cols);
+    return p->is_copy || p->rows.size * p->cols.size < tiles * (rows * cols / 16);
 }
 
-static tgl_status launch_tiles(problem *p, const DLTensor *on, tgl_stream stream)
+static tgl_shape copy_shape(void *context, const tgl_target *target)
 {
+    (void)target;
+    problem *p = context;
     dimension *r = &p->rows, *c = &p->cols, *b = &p->batches;
-    const int e = p->element_bytes;
-    const int64_t x_bits = (int64_t)(uintptr_t)p->x | r->x_stride | b->x_stride;
-    const int64_t out_bits = (int64_t)(uintptr_t)p->out | c->out_stride | b->out_stride;
-    const bool any = c->x_stride != e || ((x_bits | out_bits | r->size * e | c->size * e) & 15) != 0;
+    if (b->size > 1 && b->out_stride < c->out_stride) swap(b, c);           /* back to out's order */
+    p->copy = (transpose_copy_args){ p->x, p->out, { r->size, c->size, b->size },
+                                     { r->x_stride, c->x_stride, b->x_stride } };
+    const int64_t bytes = r->size * c->size * b->size * p->element_bytes;
+    const int64_t blocks = tgl_ceil_div(bytes + 15, 16);   /* of 16 bytes; out may begin inside one */
+    return (tgl_shape){ { tgl_ceil_div(blocks, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS,
+                        TGL_ARGS(p->copy) };
+}
 
+/* Are all rows of out aligned to 16 bytes? Then the lowest four of these bits are 0. */
+static int64_t out_bits(const problem *p)
+{
+    return (int64_t)(uintptr_t)p->out | p->cols.out_stride | p->batches.out_stride;
+}
+
+static bool is_aligned(const void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
+    const int64_t e = p->element_bytes;
+    const int64_t x_bits = (int64_t)(uintptr_t)p->x | p->rows.x_stride | p->batches.x_stride;
+    return !p->is_copy && p->cols.x_stride == e &&
+           ((x_bits | out_bits(p) | p->rows.size * e | p->cols.size * e) & 15) == 0;
+}
+
+static bool is_no_copy(const void *context, const tgl_target *target)
+{
+    (void)target;
+    return !((const problem *)context)->is_copy;
+}
+
+static tgl_shape tile_shape(problem *p, bool any)
+{
+    const dimension *r = &p->rows, *c = &p->cols, *b = &p->batches;
+    const int e = p->element_bytes;
     /* With a halo, a row of out may begin up to 31 bytes into its first tile (transpose_any.cu). */
-    uint32_t halo = out_bits & 15 ? TILE_HALO_VECTORS : 0;
+    const uint32_t halo = out_bits(p) & 15 ? TILE_HALO_VECTORS : 0;
     const int64_t halo_rows = halo * 16 / e;
     const int64_t row_tiles = tgl_ceil_div(r->size + halo_rows, TILE_ROWS(e, any) - halo_rows);
     const int64_t col_tiles = tgl_ceil_div(c->size, TILE_COLS(e));
     const int64_t col_slices = tgl_ceil_div(col_tiles, TILE_MAX_GRID);
     const int64_t batch_slices = tgl_ceil_div(b->size, TILE_MAX_GRID);
-    const tgl_shape shape = {
-        { row_tiles * col_slices * batch_slices, tgl_ceil_div(col_tiles, col_slices),
-          tgl_ceil_div(b->size, batch_slices) },
-        .block = TILE_THREADS(e, any)
-    };
-    uint32_t num_row_tiles = (uint32_t)row_tiles, num_col_slices = (uint32_t)col_slices;
-    if (any) {
-        void *args[] = { &p->x, &p->out, &r->size, &c->size, &b->size, &r->x_stride, &c->x_stride,
-                         &b->x_stride, &c->out_stride, &b->out_stride, &num_row_tiles, &num_col_slices,
-                         &halo };
-        return launch(ANY, e, on, &shape, stream, args);
-    }
-    void *args[] = { &p->x, &p->out, &r->size, &c->size, &b->size, &r->x_stride, &b->x_stride, &c->out_stride,
-                     &b->out_stride, &num_row_tiles, &num_col_slices };
-    return launch(ALIGNED, e, on, &shape, stream, args);
+    p->tiles = (transpose_tile_args){ p->x, p->out, r->size, c->size, b->size, r->x_stride, c->x_stride, b->x_stride,
+                                      c->out_stride, b->out_stride, (uint32_t)row_tiles, (uint32_t)col_slices, halo };
+    return (tgl_shape){ { row_tiles * col_slices * batch_slices, tgl_ceil_div(col_tiles, col_slices),
+                          tgl_ceil_div(b->size, batch_slices) },
+                        .block = TILE_THREADS(e, any), TGL_ARGS(p->tiles) };
 }
+static tgl_shape aligned_shape(void *p, const tgl_target *target) { (void)target; return tile_shape(p, false); }
+static tgl_shape any_shape(void *p, const tgl_target *target) { (void)target; return tile_shape(p, true); }
 
-static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
-{
-    /* Where less than a sixteenth of the tiles would be filled, the copy's gather does better. */
-    const int64_t rows = TILE_ROWS(p->element_bytes, 0), cols = TILE_COLS(p->element_bytes);
-    const int64_t tiles = tgl_ceil_div(p->rows.size, rows) * tgl_ceil_div(p->cols.size, cols);
-    const bool fills_tiles = p->rows.size * p->cols.size >= tiles * (rows * cols / 16);
-    return p->is_copy || !fills_tiles ? launch_copy(p, on, stream) : launch_tiles(p, on, stream);
-}
+static const tgl_op OP = {
+    cpu, plan,
+    {
+        [COPY] = { NULL, copy_pays, copy_shape },
+        [ALIGNED] = { is_aligned, NULL, aligned_shape },
+        [ANY] = { is_no_copy, NULL, any_shape },
+    }
+};
 
 static tgl_status run(const char *op, const DLTensor *x, DLTensor *out, int ndim, tgl_stream stream)
 {
     if (tgl_log_wants(TGL_LOG_CALL)) tgl_log_call(op, "x", x, "out", out, NULL);
     TGL_TRY(check(x, out, ndim));
-    if (tgl_preparing() && !tgl_on_cpu(x))
-        return launch(ALIGNED, tgl_dtype_bits(x->dtype) / 8, x, NULL, stream, NULL);
-    if (tgl_is_empty(x)) return TGL_OK;                 /* data may be NULL */
+    if (tgl_is_empty(x) && !tgl_preparing()) return TGL_OK;                 /* data may be NULL */
     problem p = make_problem(x, out);
-    return tgl_on_cpu(x) ? run_on_cpu(&p) : run_on_cuda(&p, x, stream);
+    return tgl_on_cpu(x) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
 }
 
 tgl_status tgl_transpose(const DLTensor *x, DLTensor *out, tgl_stream stream)

@@ -17,20 +17,19 @@
 #define TILE_ANY 0
 #include "transpose/tile.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) transpose(
-    const u8 *x, u8 *out, i64 num_rows, i64 num_cols, i64 num_batches, i64 x_row_bytes, i64 x_batch_bytes,
-    i64 out_row_bytes, i64 out_batch_bytes, u32 row_tiles, u32 col_slices)
+extern "C" __global__ void __launch_bounds__(THREADS) transpose(transpose_tile_args a)
 {
     SHARED(tile_type, tile);
     const u32 thread = threadIdx.x;
-    const tile_place at = tile_of_block(row_tiles, col_slices);
+    const tile_place at = tile_of_block(a.row_tiles, a.col_slices);
     pdl_wait();
-    if (at.col >= num_cols || at.batch >= num_batches) return;
+    if (at.col >= a.num_cols || at.batch >= a.num_batches) return;
     const i64 first_row = at.row_tile * ROWS;
-    const int rows = (int)min((i64)ROWS, num_rows - first_row), cols = (int)min((i64)COLS, num_cols - at.col);
+    const int rows = (int)min((i64)ROWS, a.num_rows - first_row);
+    const int cols = (int)min((i64)COLS, a.num_cols - at.col);
 
     const int in = thread % IN_VECTORS, group = thread / IN_VECTORS;
-    const u8 *from = x + at.batch * x_batch_bytes + (first_row + group * PATCH_ROWS) * x_row_bytes +
+    const u8 *from = (const u8 *)a.x + at.batch * a.x_batch_bytes + (first_row + group * PATCH_ROWS) * a.x_row_bytes +
                      (at.col + in * VECTOR) * ELEMENT_BYTES;
     enum { STEP = THREADS / IN_VECTORS * PATCH_ROWS };         /* rows from a thread's patch to its next */
     uint4 v[PATCHES][PATCH_ROWS];
@@ -39,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(
         if (in * VECTOR < cols && p * STEP + group * PATCH_ROWS < rows)
 #pragma unroll
             for (int r = 0; r < PATCH_ROWS; r++)
-                v[p][r] = load_ahead_u32x4(from + (p * STEP + r) * x_row_bytes);
+                v[p][r] = load_ahead_u32x4(from + (p * STEP + r) * a.x_row_bytes);
 #pragma unroll
     for (int p = 0; p < PATCHES; p++)
         if (in * VECTOR < cols && p * STEP + group * PATCH_ROWS < rows)
@@ -47,11 +46,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(
     __syncthreads();
 
     const int k = thread % OUT_VECTORS, first = thread / OUT_VECTORS;
-    u8 *to = out + at.batch * out_batch_bytes + (at.col + first) * out_row_bytes +
+    u8 *to = (u8 *)a.out + at.batch * a.out_batch_bytes + (at.col + first) * a.out_row_bytes +
              (first_row + k * VECTOR) * ELEMENT_BYTES;
     if (k * VECTOR < rows)
 #pragma unroll
         for (int j = 0; j < COLS; j += THREADS / OUT_VECTORS)
-            if (first + j < cols) *(uint4 *)(to + j * out_row_bytes) = tile[tile_index(first + j, k)];
+            if (first + j < cols) *(uint4 *)(to + j * a.out_row_bytes) = tile[tile_index(first + j, k)];
     pdl_trigger();
 }

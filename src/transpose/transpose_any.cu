@@ -83,18 +83,18 @@ DEV uint4 load_block(const tile_type &tile, int j, int begin, u32 halo)
     return halo ? vector_shift(v, tile[tile_index(j, min(k + 1, OUT_VECTORS - 1))], begin & 15) : v;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(
-    const u8 *x, u8 *out, i64 num_rows, i64 num_cols, i64 num_batches, i64 x_row_bytes, i64 x_col_bytes,
-    i64 x_batch_bytes, i64 out_row_bytes, i64 out_batch_bytes, u32 row_tiles, u32 col_slices, u32 halo)
+extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(transpose_tile_args a)
 {
+    const i64 num_rows = a.num_rows, num_cols = a.num_cols, out_row_bytes = a.out_row_bytes;
+    const u32 halo = a.halo;
     SHARED(tile_type, tile);
-    const tile_place at = tile_of_block(row_tiles, col_slices);
+    const tile_place at = tile_of_block(a.row_tiles, a.col_slices);
     pdl_wait();
-    if (at.col >= num_cols || at.batch >= num_batches) return;
+    if (at.col >= num_cols || at.batch >= a.num_batches) return;
     const int step = ROWS - (int)halo * VECTOR, cols = (int)min((i64)COLS, num_cols - at.col);
     const i64 row = at.row_tile * step - (int)halo * VECTOR;   /* the first tile begins before x does */
-    const u8 *from = x + at.batch * x_batch_bytes + row * x_row_bytes + at.col * x_col_bytes;
-    load_tile(tile, from, x_row_bytes, x_col_bytes, (int)max(-row, (i64)0),
+    const u8 *from = (const u8 *)a.x + at.batch * a.x_batch_bytes + row * a.x_row_bytes + at.col * a.x_col_bytes;
+    load_tile(tile, from, a.x_row_bytes, a.x_col_bytes, (int)max(-row, (i64)0),
               (int)min((i64)ROWS, num_rows - row), cols, at.col * ELEMENT_BYTES,
               (num_cols - at.col - cols) * ELEMENT_BYTES);
     __syncthreads();
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(
     const i64 end = num_rows * ELEMENT_BYTES;
     const int least = (int)max(begin + 16 - end, (i64)0), most = (int)min(begin, (i64)31);
     const int mask = halo ? 31 : 0;
-    u8 *to = out + at.batch * out_batch_bytes + (at.col + first) * out_row_bytes + part;
+    u8 *to = (u8 *)a.out + at.batch * a.out_batch_bytes + (at.col + first) * out_row_bytes + part;
 #pragma unroll
     for (int j = 0; j < COLS; j += STEP) {
         u8 *row_to = to + j * out_row_bytes;
@@ -122,9 +122,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(
 #pragma unroll 1
         for (int j = first; j < cols; j += STEP, to += STEP * out_row_bytes) {
             const int back = (int)(u64)to & mask;
-            const int a = (int)max(back - begin, (i64)0), n = (int)min(end - begin + back, (i64)16);
-            if (a < n && n - a < 16)
-                store_block(to - back + k * 16, load_block(tile, j, ((int)halo + k) * 16 - back, halo), a, n);
+            const int skip = (int)max(back - begin, (i64)0), n = (int)min(end - begin + back, (i64)16);
+            if (skip < n && n - skip < 16)
+                store_block(to - back + k * 16, load_block(tile, j, ((int)halo + k) * 16 - back, halo), skip, n);
         }
     }
     pdl_trigger();

@@ -52,9 +52,13 @@ DEV place place_after(place p, int count, i64 n0, i64 n1)
     return p;
 }
 
-extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
-    const u8 *x, u8 *out, i64 n0, i64 n1, i64 n2, i64 x0_bytes, i64 x1_bytes, i64 x2_bytes)
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(transpose_copy_args args)
 {
+    const u8 *x = (const u8 *)args.x;
+    u8 *out = (u8 *)args.out;
+    const i64 n0 = args.sizes[0], n1 = args.sizes[1], n2 = args.sizes[2];
+    const i64 x0_bytes = args.x_bytes[0], x1_bytes = args.x_bytes[1], x2_bytes = args.x_bytes[2];
+
     /* Blocks of out begin -s, 16 - s, 32 - s ... bytes after its first; those of this thread block begin
      * at `origin`. */
     const i64 bytes = n0 * n1 * n2 * ELEMENT_BYTES;

@@ -197,6 +197,20 @@ API result cuKernelGetAttribute(int *v, int attribute, kernel *k, int device)
     ENTER_ANY();
     return on_device(device) ? INVALID_DEVICE : get_attribute(v, k, attribute, device);
 }
+API result cuKernelGetParamInfo(kernel *k, size_t place, size_t *offset, size_t *bytes)
+{
+    ENTER_ANY();
+    if (!k) return INVALID_HANDLE;
+    if (place >= k->entry->num_params || !offset) return INVALID_VALUE;
+    *offset = 0;
+    for (size_t i = 0; i <= place; i++) {       /* aligned to its size, as our parameters are, or to 8 */
+        const size_t n = k->entry->param_bytes[i], to = n < 8 ? n : 8;
+        *offset = (*offset + to - 1) / to * to;
+        if (i < place) *offset += n;
+        else if (bytes) *bytes = n;
+    }
+    return SUCCESS;
+}
 
 /* ---- how many blocks fit ---- */
 int emu_blocks_per_sm(const kernel *k, int device, int threads, size_t dynamic)

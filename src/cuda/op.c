@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT
+ * op.c - the way of every call. */
+#include "cuda/op.h"
+
+int tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
+               const tgl_target *target)
+{
+    int last = 0;
+    for (int i = 0; i < num_kernels; i++) {
+        const tgl_candidate *c = &op->candidates[i];
+        if (!plan[i].name || (c->fits && !c->fits(problem, target))) continue;
+        if (!c->pays || c->pays(problem, target)) return i;
+        last = i;
+    }
+    return last;
+}
+
+tgl_status tgl_run_on_cuda(const tgl_op *op, void *problem, const DLTensor *on, tgl_stream stream)
+{
+    tgl_kernel plan[TGL_MAX_PLAN];
+    const int num_kernels = op->plan(problem, plan);
+    if (tgl_preparing()) return num_kernels ? tgl_load(plan, num_kernels, on, stream) : TGL_OK;
+    tgl_target target;
+    TGL_TRY(tgl_target_of(on, &target));
+    const int which = tgl_choose(op, plan, num_kernels, problem, &target);
+    const tgl_shape shape = op->candidates[which].shape(problem, &target);
+    return tgl_launch(plan, num_kernels, which, on, &shape, stream, NULL);
+}
