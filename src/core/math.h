@@ -5,6 +5,9 @@
 
 #include <stdint.h>
 
+static inline int64_t tgl_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t tgl_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
 /* a / b, rounded up; a >= 0, b > 0. (a + b - 1) / b would overflow for a close to 2^63. */
 static inline int64_t tgl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 

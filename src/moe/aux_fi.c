@@ -3,7 +3,7 @@
 #include <inttypes.h>
 
 #include "core/log.h"
-#include "moe/histogram.h"
+#include "moe/common/histogram.h"
 #include "tegula/moe.h"
 
 static tgl_status check(const DLTensor *topk_idx, const DLTensor *fi, int64_t num_aux_topk)

@@ -8,7 +8,7 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
-#include "moe/map_check.h"
+#include "moe/common/map_check.h"
 
 _Static_assert(MAP_SMALL_PAIRS <= MAP_MAX_PAIRS, "map_write() takes all pairs");
 

@@ -9,8 +9,8 @@
  *             come from L2 for all blocks but the first
  *   macros    INDEX_BYTES 4, 8 */
 #include "moe/get_fused_mapping.h"
-#include "moe/index.cuh"
-#include "moe/map.cuh"
+#include "moe/common/index.cuh"
+#include "moe/common/map.cuh"
 
 extern "C" __global__ void __launch_bounds__(MAP_THREADS) get_fused_mapping(
     const index_type *topk_idx, i64 row_stride, const __grid_constant__ tgl_map m, i32 owned_bits)

@@ -29,8 +29,8 @@
  * in registers when the exchange is over.
  * Rounds: of more experts than 1 << EXPERT_BITS each round takes so many, and looks at all pairs again. */
 #include "moe/get_fused_mapping.h"
-#include "moe/index.cuh"
-#include "moe/map.cuh"
+#include "moe/common/index.cuh"
+#include "moe/common/map.cuh"
 
 #if !defined(EXPERT_BITS) || !defined(VALUES)
 #ifdef __CUDACC_RTC__

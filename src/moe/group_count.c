@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * group_count.c - tgl_moe_group_count: a histogram. */
 #include "core/log.h"
-#include "moe/histogram.h"
+#include "moe/common/histogram.h"
 #include "tegula/moe.h"
 
 static tgl_status check(const DLTensor *group_idx, const DLTensor *counts)

@@ -9,7 +9,7 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
-#include "moe/gate_host.h"
+#include "moe/common/gate_host.h"
 
 typedef struct {
     tgl_gate gate;

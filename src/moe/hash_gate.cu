@@ -6,7 +6,7 @@
  *             (INDEX_BYTES + 4) * slots bytes; what there is of mask, map, count and unmapped indices
  *   macros    TOKEN_LANES 8, 16, 32, at least the slots, 32 for softmax; SCORING 0 .. 3;
  *             NUM_TOPK 1 .. TOKEN_LANES; INDEX_BYTES, ID_BYTES, TABLE_BYTES 4 or 8 */
-#include "moe/gate_slots.cuh"
+#include "moe/common/gate_slots.cuh"
 #include "moe/hash_gate.h"
 
 #if !defined(TOKEN_LANES) || !defined(ID_BYTES) || !defined(TABLE_BYTES)

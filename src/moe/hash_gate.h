@@ -3,13 +3,13 @@
 #ifndef TEGULA_MOE_HASH_GATE_H
 #define TEGULA_MOE_HASH_GATE_H
 
-#include "moe/gate.h"
+#include "moe/common/gate.h"
 
 #define HASH_GATE_WARPS 4               /* of a block, at most */
 #define HASH_GATE_WIDE_THREADS 128      /* of a block, which has a token */
 
 #ifdef __CUDACC__
-#include "moe/index.cuh"
+#include "moe/common/index.cuh"
 
 template <int BYTES> DEV i64 load_index(const void *indices, i64 i)
 {

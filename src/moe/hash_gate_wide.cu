@@ -4,7 +4,7 @@
  *   launch    grid num_tokens in x and y, block HASH_GATE_WIDE_THREADS
  *   moves     as hash_gate.cu; weights and indices are written, read and written again
  *   macros    SCORING 0 .. 3; INDEX_BYTES, ID_BYTES, TABLE_BYTES 4 or 8 */
-#include "moe/gate_wide.cuh"
+#include "moe/common/gate_wide.cuh"
 #include "moe/hash_gate.h"
 
 #if !defined(ID_BYTES) || !defined(TABLE_BYTES)

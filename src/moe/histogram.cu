@@ -12,8 +12,8 @@
  * leaves 0. So one trip to L2 is all that blocks wait for. With IS_WIDE the last block, which a ticket tells,
  * does this for all bins. A single block needs no workspace unless it IS_WIDE. */
 #include "device/ptx.cuh"
-#include "moe/histogram_kernel.h"
-#include "moe/index.cuh"
+#include "moe/common/histogram_kernel.h"
+#include "moe/common/index.cuh"
 
 #ifndef IS_WIDE
 #ifdef __CUDACC_RTC__

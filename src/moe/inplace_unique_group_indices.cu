@@ -8,7 +8,7 @@
  * All pairs are compared, in registers: at eight groups that is 28 comparisons without a branch or a wait,
  * and group numbers may be anything. The row is loaded in vectors (16 bytes) where it has whole ones. */
 #include "device/ptx.cuh"
-#include "moe/index.cuh"
+#include "moe/common/index.cuh"
 #include "moe/inplace_unique_group_indices.h"
 
 #ifndef NUM_TOPK

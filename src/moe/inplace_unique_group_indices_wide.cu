@@ -9,7 +9,7 @@
  * Element k is lane k % 32's: only that lane loads and stores it, the others get it by a shuffle. That
  * duplicates become -1 on the way does not matter to later elements: what they equal first is still there. */
 #include "device/ptx.cuh"
-#include "moe/index.cuh"
+#include "moe/common/index.cuh"
 #include "moe/inplace_unique_group_indices.h"
 
 extern "C" __global__ void __launch_bounds__(32 * UNIQUE_WIDE_WARPS) inplace_unique_group_indices_wide(

@@ -9,7 +9,7 @@
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
-#include "moe/tp_mask.h"
+#include "moe/common/tp_mask.h"
 #include "tegula/moe.h"
 
 typedef struct {

@@ -9,9 +9,9 @@
  * element. Packed indices come as a single row. From one unit of a thread to the next it is step_rows rows
  * and step_units units; only the first, which has a number below 2^31, is found by a division. */
 #include "device/ptx.cuh"
-#include "moe/index.cuh"
+#include "moe/common/index.cuh"
 #include "moe/mask_indices_by_tp.h"
-#include "moe/tp_mask.h"
+#include "moe/common/tp_mask.h"
 
 /* Are all of them below 2^31? */
 DEV bool is_narrow(const vector_type &v)

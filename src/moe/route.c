@@ -5,9 +5,9 @@
 #include "core/log.h"
 #include "core/math.h"
 #include "cuda/launch.h"
-#include "moe/gate_host.h"
+#include "moe/common/gate_host.h"
 #include "moe/get_fused_mapping.h"
-#include "moe/map_check.h"
+#include "moe/common/map_check.h"
 
 /* ---- checks ---- */
 

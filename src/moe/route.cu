@@ -13,8 +13,8 @@
  * says so in every slot: data is its own flag, and needs no fence. All blocks look at the same copy, and only
  * once they have published their own tokens, as they would be in the way of those who still load. The last
  * block to have them all, which a ticket tells, clears the copy: no one looks at it any more. */
-#include "moe/gate.cuh"
-#include "moe/map.cuh"
+#include "moe/common/gate.cuh"
+#include "moe/common/map.cuh"
 #include "moe/route.cuh"
 
 DEV bool is_published(uint4 v)

@@ -5,7 +5,7 @@
 #ifndef TEGULA_MOE_ROUTE_CUH
 #define TEGULA_MOE_ROUTE_CUH
 
-#include "moe/map.cuh"
+#include "moe/common/map.cuh"
 #include "moe/route.h"
 
 #ifndef NUM_SLOTS

@@ -9,8 +9,8 @@
  *
  * All blocks do the same work, in less time than an exchange takes; one of them writes what a token gets. A
  * kernel of its own, as the instructions of the exchange would have to be fetched around. */
-#include "moe/gate.cuh"
-#include "moe/map.cuh"
+#include "moe/common/gate.cuh"
+#include "moe/common/map.cuh"
 #include "moe/route.cuh"
 
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_alone(

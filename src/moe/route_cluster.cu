@@ -11,8 +11,8 @@
  * go to all blocks of the cluster, as bytes that their mbarriers count: a tenth of the way through global
  * memory, and nothing to clear. A warp has an mbarrier for the words that it marks, so that only the last of
  * them are marked behind the last token. The next kernel is launched while they write the mapping. */
-#include "moe/gate.cuh"
-#include "moe/map.cuh"
+#include "moe/common/gate.cuh"
+#include "moe/common/map.cuh"
 #include "moe/route.cuh"
 
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(

@@ -9,8 +9,8 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
-#include "moe/best.h"
-#include "moe/gate_host.h"
+#include "moe/common/best.h"
+#include "moe/common/gate_host.h"
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 

@@ -5,7 +5,7 @@
  *   moves     num_tokens * (4 * num_experts + (INDEX_BYTES + 4) * slots) bytes, each once; what there is of
  *             masks, fixed and unmapped indices; the bias, and gathers of map and count, from L2
  *   macros    SCORING, NUM_TOPK, INDEX_BYTES, GROUP_LANES, NUM_LISTS: see gate.cuh */
-#include "moe/gate.cuh"
+#include "moe/common/gate.cuh"
 
 enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2 };   /* of 256 threads: 64 registers, or 128 */
 

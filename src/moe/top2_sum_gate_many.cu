@@ -8,7 +8,7 @@
  * The NUM_TOPK-th largest of the lanes' maxima bounds the NUM_TOPK-th best key from below; the experts above
  * it, less the error, are the candidates: NUM_TOPK and one or two on random rows. They are packed through
  * shared memory. A candidate's slot is the number of candidates above it. */
-#include "moe/gate.cuh"
+#include "moe/common/gate.cuh"
 
 /* Of 256 threads: 48, 64 or 128 registers, what it takes without spills. */
 enum { MIN_BLOCKS = NUM_LISTS <= 2 ? 5 : NUM_LISTS <= 4 ? 4 : 2 };

@@ -9,7 +9,7 @@
  * From a chosen expert to its index there are two loads, one behind the other, and a remainder. So while the
  * first warp chooses, the others find the indices of all experts, and what is left is a load from shared
  * memory. */
-#include "moe/gate.cuh"
+#include "moe/common/gate.cuh"
 
 enum {
     FINDERS = 32 * (GATE_MAPPED_WARPS - 1),                     /* threads that find indices */

@@ -5,9 +5,9 @@
  *   moves     num_tokens * (4 * num_experts + (INDEX_BYTES + 4) * slots) bytes, masks, bias, map; logits of
  *             experts beyond GATE_WIDE_KEPT again, from L1 or L2, after each pick of their thread
  *   macros    SCORING 0 .. 3, INDEX_BYTES 4 or 8 */
-#include "moe/gate_wide.cuh"
+#include "moe/common/gate_wide.cuh"
 #include "moe/top2_sum_gate.h"
-#include "moe/topk.cuh"
+#include "moe/common/topk.cuh"
 
 enum { THREADS = GATE_WIDE_THREADS, WARPS = THREADS / 32, KEPT = GATE_WIDE_KEPT };
 #define MINUS_INFINITY __uint_as_float(0xff800000)

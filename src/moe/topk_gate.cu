@@ -9,9 +9,9 @@
  * left, agree in all bits that remain: then everyone who may belong to the result is a candidate, one a lane,
  * and the whole scores decide. Rows with more than 32 candidates, of equal scores mostly, go the long way of
  * topk.cuh. */
-#include "moe/index.cuh"
-#include "moe/short_keys.cuh"
-#include "moe/topk.cuh"
+#include "moe/common/index.cuh"
+#include "moe/common/short_keys.cuh"
+#include "moe/common/topk.cuh"
 #include "moe/topk_gate.h"
 
 #ifndef NUM_TOPK

@@ -5,8 +5,8 @@
  *   moves     num_tokens * (4 * num_experts + INDEX_BYTES * num_topk) bytes; a round reads
  *             num_experts / TOPK_GATE_WIDE_THREADS scores again, from L1 or L2
  *   macros    INDEX_BYTES 4 or 8 */
-#include "moe/index.cuh"
-#include "moe/topk.cuh"
+#include "moe/common/index.cuh"
+#include "moe/common/topk.cuh"
 #include "moe/topk_gate.h"
 
 enum { THREADS = TOPK_GATE_WIDE_THREADS, WARPS = THREADS / 32 };

@@ -9,7 +9,7 @@
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
-#include "moe/best.h"
+#include "moe/common/best.h"
 #include "tegula/moe.h"
 
 typedef struct {

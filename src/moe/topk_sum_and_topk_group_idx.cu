@@ -11,7 +11,7 @@
  * GROUP_LANES neighbouring lanes share a group. Each keeps the best two of its scores, LANE_VECTORS vectors
  * of four under way at a time; they meet by shuffles. A group's place is the number of groups above it: the
  * lanes of a group compare it with different ones and add up. */
-#include "moe/index.cuh"
+#include "moe/common/index.cuh"
 #include "moe/topk_sum_and_topk_group_idx.h"
 #include "numerics/rank.h"
 

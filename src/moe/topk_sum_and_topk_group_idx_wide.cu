@@ -8,8 +8,8 @@
  *             again, from L1 or L2: a lane's after each of its picks, all of the groups beyond
  *             GROUP_IDX_WIDE_KEPT in every round
  *   macros    INDEX_BYTES 4 or 8 */
-#include "moe/index.cuh"
-#include "moe/topk.cuh"
+#include "moe/common/index.cuh"
+#include "moe/common/topk.cuh"
 #include "moe/topk_sum_and_topk_group_idx.h"
 
 enum { THREADS = GROUP_IDX_WIDE_THREADS, WARPS = THREADS / 32, KEPT = GROUP_IDX_WIDE_KEPT };

@@ -69,7 +69,7 @@ def programs_of(file):
     kernels, found = [root / file], []
     for path in kernels:                # grows: whoever includes one of them
         name = path.relative_to(root / "src").as_posix()
-        kernels += [p for p in sorted([*root.glob("src/*/*.cu"), *root.glob("src/*/*.cuh")])
+        kernels += [p for p in sorted([*root.glob("src/*/*.cu"), *root.glob("src/**/*.cuh")])
                     if p not in kernels and f'#include "{name}"' in p.read_text()]
     for path in kernels:
         tests = [p.stem for p in sorted((root / "tests" / path.parent.name).glob("test_*.c"))]
@@ -121,7 +121,7 @@ def main():
         return ""
 
     wanted = []
-    for path in sorted([*root.glob("src/*/*.cu"), *root.glob("src/*/*.cuh")]):
+    for path in sorted([*root.glob("src/*/*.cu"), *root.glob("src/**/*.cuh")]):
         name = path.relative_to(root).as_posix()
         if name.startswith("src/cuda/"):
             continue

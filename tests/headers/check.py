@@ -11,7 +11,7 @@ languages = {"c": ["-std=c11"], "c++": ["-std=c++17"]}
 strict = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wundef", "-Werror"]
 ours = ["-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", f"-I{root}/src", f"-I{root}", f"-I{root}/tests"]
 public = sorted((root / "include/tegula").glob("*.h"))
-internal = sorted(root.glob("src/*/*.h"))
+internal = sorted(root.glob("src/**/*.h"))
 # Atomics and alignment are spelled differently in C++. Kernels, which are C++, read headers of numerics and of their op.
 c_only = [h for h in internal if h.parent.name == "cuda"] + sorted([*root.glob("cases/*.h"), *root.glob("tests/*.h")])
 internal = [h for h in internal if h not in c_only]

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * test_best.c - the lists of the best on the CPU, against one pick after another: rows of many and of few
  * different scores, with NaN and infinities, of every length around a block and a chain. */
-#include "moe/best.h"
+#include "moe/common/best.h"
 
 #include "test.h"
 

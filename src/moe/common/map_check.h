@@ -6,7 +6,7 @@
 
 #include "core/tensor.h"
 #include "cuda/launch.h"
-#include "moe/map.h"
+#include "moe/common/map.h"
 #include "tegula/moe.h"
 
 /* A mapping's tensors in the struct's order; those from COUNT on may be NULL. */

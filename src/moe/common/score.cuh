@@ -4,7 +4,7 @@
 #define TEGULA_MOE_SCORE_CUH
 
 #include "device/ptx.cuh"
-#include "moe/score.h"
+#include "moe/common/score.h"
 #include "numerics/rank.h"
 
 #ifndef SCORING

@@ -6,7 +6,7 @@
 
 #include "core/tensor.h"
 #include "cuda/launch.h"
-#include "moe/gate.h"
+#include "moe/common/gate.h"
 #include "tegula/moe.h"
 
 typedef struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * map_check.c - the checks of a mapping's tensors. */
-#include "moe/map_check.h"
+#include "moe/common/map_check.h"
 
 #include <inttypes.h>
 #include <string.h>

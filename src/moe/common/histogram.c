@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * histogram.c - how often each index occurs, and its share of the tokens. */
-#include "moe/histogram.h"
+#include "moe/common/histogram.h"
 
 #include <string.h>
 
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
-#include "moe/histogram_kernel.h"
+#include "moe/common/histogram_kernel.h"
 
 typedef struct {
     const void *indices;

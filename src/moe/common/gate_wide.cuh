@@ -4,9 +4,9 @@
 #ifndef TEGULA_MOE_GATE_WIDE_CUH
 #define TEGULA_MOE_GATE_WIDE_CUH
 
-#include "moe/gate.h"
-#include "moe/index.cuh"
-#include "moe/score.cuh"
+#include "moe/common/gate.h"
+#include "moe/common/index.cuh"
+#include "moe/common/score.cuh"
 
 DEV i64 num_slots(const tgl_gate &gate) { return (i64)gate.num_topk + gate.num_shared; }
 DEV index_type *indices_of(const tgl_gate &gate, i64 t)

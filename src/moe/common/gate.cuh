@@ -17,10 +17,10 @@
 #ifndef TEGULA_MOE_GATE_CUH
 #define TEGULA_MOE_GATE_CUH
 
-#include "moe/gate.h"
-#include "moe/gate_slots.cuh"
-#include "moe/short_keys.cuh"
-#include "moe/topk.cuh"
+#include "moe/common/gate.h"
+#include "moe/common/gate_slots.cuh"
+#include "moe/common/short_keys.cuh"
+#include "moe/common/topk.cuh"
 
 #ifndef GROUP_LANES
 #ifdef __CUDACC_RTC__

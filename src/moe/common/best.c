@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "moe/best.h"
+#include "moe/common/best.h"
 
 #include <string.h>
 

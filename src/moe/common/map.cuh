@@ -5,7 +5,7 @@
 #define TEGULA_MOE_MAP_CUH
 
 #include "device/ptx.cuh"
-#include "moe/map.h"
+#include "moe/common/map.h"
 
 /* The index of a pair; -1: there is no such pair. */
 template <class INDEX>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * gate.c - what the gates share on the host (gate_host.h). */
-#include "moe/gate_host.h"
+#include "moe/common/gate_host.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "core/clones.h"
 #include "core/math.h"
-#include "moe/best.h"
+#include "moe/common/best.h"
 
 _Static_assert(TGL_SIGMOID == (int)TGL_MOE_SIGMOID && TGL_SQRTSOFTPLUS == (int)TGL_MOE_SQRTSOFTPLUS &&
                TGL_SOFTMAX == (int)TGL_MOE_SOFTMAX && TGL_IDENTITY == (int)TGL_MOE_IDENTITY,

@@ -3,8 +3,8 @@
 #ifndef TEGULA_MOE_GATE_H
 #define TEGULA_MOE_GATE_H
 
-#include "moe/score.h"
-#include "moe/tp_mask.h"
+#include "moe/common/score.h"
+#include "moe/common/tp_mask.h"
 
 #define GATE_WARPS 8                    /* of a block, at most; a warp has a token */
 #define GATE_MAPPED_WARPS 5             /* of a block that has a token, and finds the index of every expert */

@@ -5,9 +5,9 @@
 #ifndef TEGULA_MOE_GATE_SLOTS_CUH
 #define TEGULA_MOE_GATE_SLOTS_CUH
 
-#include "moe/gate.h"
-#include "moe/index.cuh"
-#include "moe/score.cuh"
+#include "moe/common/gate.h"
+#include "moe/common/index.cuh"
+#include "moe/common/score.cuh"
 
 #ifndef NUM_TOPK
 #ifdef __CUDACC_RTC__
