@@ -4,7 +4,7 @@
 #define TEGULA_QUANT_ACTIVATE_H
 
 #include "quant/cast.h"
-#include "quant/swiglu.h"
+#include "quant/common/swiglu.h"
 
 /* Is every gate and up within the clamp value, and every gate's exp a normal number? Then a shorter loop has
  * the same results; it is what nearly all rows get. */

@@ -5,7 +5,7 @@
 #define TEGULA_QUANT_CAST_H
 
 #include "numerics/bf16.h"
-#include "quant/blocks.h"
+#include "quant/common/blocks.h"
 
 /* For arrays that loops go through: no vector, which may be as wide, lies in two lines of the cache. */
 #define TGL_LINES _Alignas(64)

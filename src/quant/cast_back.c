@@ -6,8 +6,8 @@
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "quant/cast.h"
-#include "quant/check.h"
-#include "quant/strip.h"
+#include "quant/common/check.h"
+#include "quant/common/strip.h"
 
 typedef struct {
     int64_t num_rows, num_cols;

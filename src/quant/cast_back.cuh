@@ -21,8 +21,8 @@ static_assert(OUT_BYTES == 2 || OUT_BYTES == 4, "OUT_BYTES is 2 or 4");
 static_assert(SF_KIND >= 0 && SF_KIND <= 2, "SF_KIND is 0 (rows), 1 (columns) or 2 (packed)");
 
 #include "quant/cast_back.h"
-#include "quant/decode.cuh"
-#include "quant/strip.cuh"
+#include "quant/common/decode.cuh"
+#include "quant/common/strip.cuh"
 
 enum { VALUES = CAST_BACK_VALUES(OUT_BYTES), FEW = CAST_BACK_FEW(FORMAT, OUT_BYTES) };
 

@@ -3,7 +3,7 @@
 #ifndef TEGULA_QUANT_LOSSLESS_H
 #define TEGULA_QUANT_LOSSLESS_H
 
-#include "quant/scale.h"
+#include "quant/common/scale.h"
 
 /* The factor's code of a block whose parts have codes up to `largest`: the largest part's values are shifted
  * by 6, so that its 6 becomes 384, e4m3's largest number of two bits; but not below the least code. */

@@ -3,9 +3,9 @@
 #ifndef TEGULA_QUANT_PER_BLOCK_CAST_CUH
 #define TEGULA_QUANT_PER_BLOCK_CAST_CUH
 
-#include "quant/decode.cuh"
-#include "quant/encode.cuh"
-#include "quant/factors.cuh"
+#include "quant/common/decode.cuh"
+#include "quant/common/encode.cuh"
+#include "quant/common/factors.cuh"
 #include "quant/per_block_cast.h"
 
 #endif

@@ -5,8 +5,8 @@
 #define TEGULA_QUANT_PER_BLOCK_CAST_H
 
 #include "numerics/divide.h"
-#include "quant/scale.h"
-#include "quant/vector.h"
+#include "quant/common/scale.h"
+#include "quant/common/vector.h"
 
 /* A block of threads has a tile as high as a block of factors, and 256 or 512 bytes of a row wide. */
 #define BLOCK_CAST_TILE_COLS(x, block_rows) ((x) == X_BF16 && (block_rows) < 64 ? 256 : 128)

@@ -15,8 +15,8 @@
 #define X X_BF16
 #define FORMAT TGL_FORMAT_E4M3
 #endif
-#include "quant/divide.cuh"
-#include "quant/group.cuh"
+#include "quant/common/divide.cuh"
+#include "quant/common/group.cuh"
 #include "quant/per_block_cast.cuh"
 
 static_assert(X == X_BF16 || X == X_F32, "X is X_BF16 or X_F32");

@@ -13,8 +13,8 @@
 #define FORMAT TGL_FORMAT_E4M3
 #define SF_KIND TGL_SF_ROWS
 #endif
+#include "quant/common/strip.cuh"
 #include "quant/per_block_cast.cuh"
-#include "quant/strip.cuh"
 
 static_assert(X == X_BF16 || X == X_F32, "X is X_BF16 or X_F32");
 static_assert(FORMAT == TGL_FORMAT_E4M3 || FORMAT == TGL_FORMAT_E2M1, "FORMAT is e4m3 or e2m1");

@@ -10,8 +10,8 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/launch.h"
-#include "quant/check.h"
-#include "quant/group.h"
+#include "quant/common/check.h"
+#include "quant/common/group.h"
 #include "quant/lanes.h"
 #include "quant/lossless.h"
 

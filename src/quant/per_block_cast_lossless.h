@@ -5,7 +5,7 @@
 #define TEGULA_QUANT_PER_BLOCK_CAST_LOSSLESS_H
 
 #include "numerics/divide.h"
-#include "quant/scale.h"
+#include "quant/common/scale.h"
 
 #define LOSSLESS_THREADS 256
 #define LOSSLESS_VALUES 16      /* of a vector: 8 bytes of x, 16 of out */

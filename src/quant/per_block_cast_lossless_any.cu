@@ -4,8 +4,8 @@
  *   launch    group.h's: block 32 * GROUP_WARPS
  *   moves     x and out once; the factors of x once for all and once for each value, from L1
  *   macros    none */
-#include "quant/divide.cuh"
-#include "quant/group.cuh"
+#include "quant/common/divide.cuh"
+#include "quant/common/group.cuh"
 #include "quant/lossless.h"
 #include "quant/per_block_cast.cuh"
 #include "quant/per_block_cast_lossless.h"

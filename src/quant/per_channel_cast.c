@@ -6,7 +6,7 @@
 #include "core/math.h"
 #include "cuda/launch.h"
 #include "quant/cast.h"
-#include "quant/check.h"
+#include "quant/common/check.h"
 #include "quant/per_channel_cast_launch.h"
 
 typedef struct {

@@ -2,9 +2,9 @@
  * per_channel_cast.cu - a factor per column and block of rows, of rows that a map names.
  *   computes  per block: a factor of the largest magnitude, and the codes of value / factor; a value is that
  *             of x, or a code of x times its factor
- *   launch    grid of tiles (per_channel_cast.h), block CHANNEL_THREADS
+ *   launch    grid of tiles (channel.h), block CHANNEL_THREADS
  *   moves     every row of x that the map names, its factors, the map, out and its factors, each once
- *   macros    per_channel_cast.cuh's, HAS_MAP, IS_WIDE, and X_SF_KIND (TGL_SF_*): the factors of codes, else
+ *   macros    channel.cuh's, HAS_MAP, IS_WIDE, and X_SF_KIND (TGL_SF_*): the factors of codes, else
  *             0 */
 #define IS_SWIGLU 0
 #define IS_CLAMPED 0
@@ -17,8 +17,8 @@
 #define IS_WIDE 0
 #define X_SF_KIND TGL_SF_ROWS
 #endif
-#include "quant/divide.cuh"
-#include "quant/per_channel_cast.cuh"
+#include "quant/common/channel.cuh"
+#include "quant/common/divide.cuh"
 
 /* Rows of x for those of a patch. */
 typedef struct {

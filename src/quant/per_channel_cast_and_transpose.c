@@ -4,7 +4,7 @@
 #include "core/log.h"
 #include "cuda/launch.h"
 #include "quant/cast.h"
-#include "quant/check.h"
+#include "quant/common/check.h"
 #include "quant/per_channel_cast_launch.h"
 
 typedef struct {

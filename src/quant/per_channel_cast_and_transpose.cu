@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * per_channel_cast_and_transpose.cu - a factor per column and block of rows, codes transposed.
  *   computes  per block: a factor of the largest magnitude, and the codes of x / factor
- *   launch    grid of tiles (per_channel_cast.h), block CHANNEL_THREADS
+ *   launch    grid of tiles (channel.h), block CHANNEL_THREADS
  *   moves     x, out and its factors, each once
- *   macros    per_channel_cast.cuh's */
+ *   macros    channel.cuh's */
 #define IS_SWIGLU 0
 #define IS_CLAMPED 0
 #define IS_TRANSPOSED 1
 #define HAS_MAP 0
 #define IS_WIDE 0
-#include "quant/per_channel_cast.cuh"
+#include "quant/common/channel.cuh"
 
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p)
 {

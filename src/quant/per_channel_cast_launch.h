@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * per_channel_cast_launch.h - the launch of casts with a factor per column: the host's half of
- * per_channel_cast.h. */
+ * channel.h. */
 #ifndef TEGULA_QUANT_PER_CHANNEL_CAST_LAUNCH_H
 #define TEGULA_QUANT_PER_CHANNEL_CAST_LAUNCH_H
 
 #include "cuda/launch.h"
-#include "quant/per_channel_cast.h"
+#include "quant/common/channel.h"
 
 /* Macro BLOCK_ROWS: 32, 64, 128, or 0 for any other number. */
 int64_t tgl_channel_block_rows(int64_t block_rows);

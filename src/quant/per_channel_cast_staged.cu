@@ -3,7 +3,7 @@
  *   computes  as per_channel_cast.cu
  *   launch    grid CHANNEL_STAGED_BLOCKS for every SM, tiles are more; block CHANNEL_THREADS; from sm_90 on
  *   moves     as per_channel_cast.cu
- *   macros    per_channel_cast.cuh's: X_E4M3, CHANNEL_LANES, CHANNEL_ROWS, BLOCK_ROWS not 0; and X_SF_KIND
+ *   macros    channel.cuh's: X_E4M3, CHANNEL_LANES, CHANNEL_ROWS, BLOCK_ROWS not 0; and X_SF_KIND
  *
  * A tile's codes can be asked for only when its part of the map has come: two waits, one after the other,
  * each as long as the work on a tile. So while a block works on a tile, the codes of its next one are on the
@@ -28,7 +28,7 @@
 #define BLOCK_ROWS 128
 #define IS_ROUNDED 1
 #endif
-#include "quant/per_channel_cast.cuh"
+#include "quant/common/channel.cuh"
 
 static_assert(X == X_E4M3 && LANES == CHANNEL_LANES(X) && ROWS == CHANNEL_ROWS(X) && BLOCK_ROWS,
               "what is staged");

@@ -13,9 +13,9 @@
 #ifndef TEGULA_QUANT_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_PER_TOKEN_CAST_CUH
 
-#include "quant/decode.cuh"
-#include "quant/encode.cuh"
-#include "quant/factors.cuh"
+#include "quant/common/decode.cuh"
+#include "quant/common/encode.cuh"
+#include "quant/common/factors.cuh"
 #include "quant/per_token_cast.h"
 
 #if !defined(X) || !defined(X_SF_KIND) || !defined(FORMAT) || !defined(SF_KIND) || !defined(IS_ROUNDED) || \

@@ -4,8 +4,8 @@
 #define TEGULA_QUANT_PER_TOKEN_CAST_H
 
 #include "numerics/divide.h"
-#include "quant/scale.h"
-#include "quant/vector.h"
+#include "quant/common/scale.h"
+#include "quant/common/vector.h"
 
 /* A warp holds that many vectors a lane, all of one row side by side: 1024 columns, or half as many of f32
  * where blocks of up to 128 are. So it has whole words of packed factors. In per_token_cast_wide block_cols

@@ -8,10 +8,10 @@
  *
  * unit_groups is a multiple of four, so that a unit has whole words of packed factors and begins at an even
  * column: a pair of e2m1 may lie in two groups. */
-#include "quant/decode.cuh"
-#include "quant/divide.cuh"
-#include "quant/encode.cuh"
-#include "quant/factors.cuh"
+#include "quant/common/decode.cuh"
+#include "quant/common/divide.cuh"
+#include "quant/common/encode.cuh"
+#include "quant/common/factors.cuh"
 #include "quant/per_token_cast.h"
 
 #if !defined(X) || !defined(FORMAT)

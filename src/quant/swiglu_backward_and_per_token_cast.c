@@ -10,7 +10,7 @@
 #include "core/threads.h"
 #include "cuda/launch.h"
 #include "quant/activate.h"
-#include "quant/check.h"
+#include "quant/common/check.h"
 #include "quant/swiglu_backward_and_per_token_cast.h"
 #include "quant/swiglu_lanes.h"
 

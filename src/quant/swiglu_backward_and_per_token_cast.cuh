@@ -9,9 +9,9 @@
 #ifndef TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
 
-#include "quant/encode.cuh"
-#include "quant/factors.cuh"
-#include "quant/swiglu.cuh"
+#include "quant/common/encode.cuh"
+#include "quant/common/factors.cuh"
+#include "quant/common/swiglu.cuh"
 #include "quant/swiglu_backward_and_per_token_cast.h"
 
 #if !defined(IS_ROUNDED) || !defined(HAS_CLAMP)

@@ -4,7 +4,7 @@
 #ifndef TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_H
 #define TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_H
 
-#include "quant/scale.h"
+#include "quant/common/scale.h"
 
 #define BACKWARD_VECTOR 8           /* columns of a lane at a time, */
 #define BACKWARD_STEP 256           /* of a warp */

@@ -8,8 +8,8 @@
  * A block has a row. First each thread goes through the columns whose part of the weight's gradient is its
  * own, and stores what needs no factor. Then teams (team.cuh) take blocks of columns, and compute gradients
  * once for the factors and again for the codes. */
+#include "quant/common/team.cuh"
 #include "quant/swiglu_backward_and_per_token_cast.cuh"
-#include "quant/team.cuh"
 
 typedef struct { float gate, up, grad; } element;
 DEV element element_at(const backward_args &a, i64 row, i64 col)

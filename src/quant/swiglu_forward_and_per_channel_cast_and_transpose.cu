@@ -3,9 +3,9 @@
  * codes transposed or not.
  *   computes  per block: a factor of the largest magnitude of the activations, rounded to bf16, and the codes
  *             of activation / factor
- *   launch    grid of tiles (per_channel_cast.h), block CHANNEL_THREADS
+ *   launch    grid of tiles (channel.h), block CHANNEL_THREADS
  *   moves     x, out and its factors, each once
- *   macros    per_channel_cast.cuh's, IS_TRANSPOSED and IS_CLAMPED: there is a clamp value */
+ *   macros    channel.cuh's, IS_TRANSPOSED and IS_CLAMPED: there is a clamp value */
 #define IS_SWIGLU 1
 #define HAS_MAP 0
 #define IS_WIDE 0
@@ -16,8 +16,8 @@
 #define IS_TRANSPOSED 1
 #define IS_CLAMPED 1
 #endif
-#include "quant/per_channel_cast.cuh"
-#include "quant/swiglu.cuh"
+#include "quant/common/channel.cuh"
+#include "quant/common/swiglu.cuh"
 
 enum {
     PART_ROWS = ROWS < 4 ? ROWS : 4,    /* loaded at a time: registers are for no more gates and ups */

@@ -10,7 +10,7 @@
 #include "cuda/launch.h"
 #include "numerics/divide.h"
 #include "quant/activate.h"
-#include "quant/check.h"
+#include "quant/common/check.h"
 #include "quant/swiglu_forward_and_per_token_cast.h"
 
 typedef struct {

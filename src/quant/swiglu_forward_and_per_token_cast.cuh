@@ -4,9 +4,9 @@
 #ifndef TEGULA_QUANT_SWIGLU_FORWARD_AND_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_SWIGLU_FORWARD_AND_PER_TOKEN_CAST_CUH
 
-#include "quant/encode.cuh"
-#include "quant/factors.cuh"
-#include "quant/swiglu.cuh"
+#include "quant/common/encode.cuh"
+#include "quant/common/factors.cuh"
+#include "quant/common/swiglu.cuh"
 #include "quant/swiglu_forward_and_per_token_cast.h"
 
 #if !defined(X) || !defined(FORMAT) || !defined(IS_ROUNDED) || !defined(CLAMP)

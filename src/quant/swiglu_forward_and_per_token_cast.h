@@ -4,8 +4,8 @@
 #define TEGULA_QUANT_SWIGLU_FORWARD_AND_PER_TOKEN_CAST_H
 
 #include "numerics/divide.h"
-#include "quant/scale.h"
-#include "quant/vector.h"
+#include "quant/common/scale.h"
+#include "quant/common/vector.h"
 
 #define FORWARD_WARPS 8             /* of a block, at most; each has a row */
 #define FORWARD_LANES 8             /* macro BLOCK_LANES, at most, where rows are many */

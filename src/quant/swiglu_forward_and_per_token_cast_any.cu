@@ -8,8 +8,8 @@
  *
  * A block has a row. Teams (team.cuh) take blocks of columns, and compute activations once for the factor and
  * again for the codes. Two blocks of odd width share a byte of e2m1 codes, so they have one team. */
+#include "quant/common/team.cuh"
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
-#include "quant/team.cuh"
 
 typedef struct {
     const forward_args *args;

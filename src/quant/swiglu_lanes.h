@@ -6,8 +6,8 @@
 
 #include <stdalign.h>
 
+#include "quant/common/swiglu.h"
 #include "quant/lanes.h"
-#include "quant/swiglu.h"
 
 enum {
     TGL_RUN_STEP = 32,                  /* a run has a multiple of so many columns, */

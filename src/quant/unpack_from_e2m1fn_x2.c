@@ -11,7 +11,7 @@
 #include "numerics/e2m1.h"
 #include "numerics/e4m3.h"
 #include "numerics/f16.h"
-#include "quant/check.h"
+#include "quant/common/check.h"
 #include "quant/lanes.h"
 
 typedef struct {

@@ -19,8 +19,8 @@
 #define OUT_E4M3 3
 static_assert(OUT >= OUT_F32 && OUT <= OUT_E4M3, "OUT is 0 (f32), 1 (bf16), 2 (f16) or 3 (e4m3)");
 
-#include "quant/decode.cuh"
-#include "quant/encode.cuh"
+#include "quant/common/decode.cuh"
+#include "quant/common/encode.cuh"
 #include "quant/unpack_from_e2m1fn_x2.h"
 
 enum { OUT_BYTES = OUT == OUT_F32 ? 4 : OUT == OUT_E4M3 ? 1 : 2, X_BYTES = UNPACK_X_BYTES(OUT_BYTES) };

@@ -5,7 +5,7 @@
 #define TEGULA_QUANT_FACTORS_CUH
 
 #include "device/ptx.cuh"
-#include "quant/scale.h"
+#include "quant/common/scale.h"
 
 /* ---- from the largest magnitude to a factor ---- */
 

@@ -4,7 +4,7 @@
 #define TEGULA_QUANT_BLOCKS_H
 
 #include "core/tensor.h"
-#include "quant/scale.h"
+#include "quant/common/scale.h"
 
 /* Blocks of a matrix: num_rows x num_cols of them, the last ones perhaps partial. */
 typedef struct { int64_t rows, cols, num_rows, num_cols; } tgl_blocks;

@@ -10,8 +10,8 @@
 #define TEGULA_QUANT_DECODE_CUH
 
 #include "device/ptx.cuh"
-#include "quant/scale.h"
-#include "quant/vector.h"
+#include "quant/common/scale.h"
+#include "quant/common/vector.h"
 
 /* ---- pairs and groups ---- */
 

@@ -12,7 +12,7 @@
 #endif
 
 #include "numerics/divide.h"
-#include "quant/scale.h"
+#include "quant/common/scale.h"
 
 #define STRIP_THREADS 256
 #define STRIP_MAX_ROWS 4        /* of a thread; else 2 or 1 */

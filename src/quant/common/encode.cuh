@@ -5,7 +5,7 @@
 #define TEGULA_QUANT_ENCODE_CUH
 
 #include "device/ptx.cuh"
-#include "quant/scale.h"
+#include "quant/common/scale.h"
 
 /* ---- codes of scaled values ---- */
 

@@ -4,7 +4,7 @@
 #ifndef TEGULA_QUANT_CHECK_H
 #define TEGULA_QUANT_CHECK_H
 
-#include "quant/blocks.h"
+#include "quant/common/blocks.h"
 #include "tegula/quant.h"
 
 /* Columns of anything are fewer, so that sizes made of them do not overflow, not even an empty tensor's. */

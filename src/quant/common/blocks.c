@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "quant/blocks.h"
+#include "quant/common/blocks.h"
 
 #include <inttypes.h>
 #include <stdio.h>

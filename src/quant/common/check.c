@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "quant/check.h"
+#include "quant/common/check.h"
 
 #include <inttypes.h>
 

@@ -16,8 +16,8 @@
 #ifndef TEGULA_QUANT_SWIGLU_CUH
 #define TEGULA_QUANT_SWIGLU_CUH
 
-#include "quant/decode.cuh"
-#include "quant/swiglu.h"
+#include "quant/common/decode.cuh"
+#include "quant/common/swiglu.h"
 
 #define SWIGLU_SMALL 87.0f
 

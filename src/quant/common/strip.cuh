@@ -4,8 +4,8 @@
 #define TEGULA_QUANT_STRIP_CUH
 
 #include "device/ptx.cuh"
-#include "quant/divide.cuh"
-#include "quant/strip.h"
+#include "quant/common/divide.cuh"
+#include "quant/common/strip.h"
 
 /* Units at rows row, row + step ... of columns col .. col + unit - 1. The first value of the first unit is
  * number (r, c) in block (m, k). */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * per_channel_cast.cuh - casts with a factor per column and block of rows: what the kernels have in common
- * once a thread has its rows. Tiles, strips and arguments: per_channel_cast.h.
+ * channel.cuh - casts with a factor per column and block of rows: what the kernels have in common
+ * once a thread has its rows. Tiles, strips and arguments: channel.h.
  *   macros  STRIP_LANES   CHANNEL_LANES, or CHANNEL_WIDE_LANES, CHANNEL_MIDDLE_LANES, CHANNEL_NARROW_LANES
  *           STRIP_ROWS    CHANNEL_TILE_ROWS or, of bf16 transposed, CHANNEL_LONG_ROWS
  *           PATCH_ROWS    CHANNEL_ROWS, in narrow strips CHANNEL_FEW_ROWS, or, of bf16, CHANNEL_TALL_ROWS
@@ -23,14 +23,14 @@
  *
  * With BLOCK_ROWS 0 a tile is one block of rows, whatever its size; if it is more than a patch per thread, x
  * is read twice. */
-#ifndef TEGULA_QUANT_PER_CHANNEL_CAST_CUH
-#define TEGULA_QUANT_PER_CHANNEL_CAST_CUH
+#ifndef TEGULA_QUANT_CHANNEL_CUH
+#define TEGULA_QUANT_CHANNEL_CUH
 
 #define ELEMENT_BYTES 1
-#include "quant/decode.cuh"
-#include "quant/encode.cuh"
-#include "quant/factors.cuh"
-#include "quant/per_channel_cast.h"
+#include "quant/common/channel.h"
+#include "quant/common/decode.cuh"
+#include "quant/common/encode.cuh"
+#include "quant/common/factors.cuh"
 #include "transpose/unaligned.cuh"
 
 #if !defined(STRIP_LANES) || !defined(STRIP_ROWS) || !defined(PATCH_ROWS) || !defined(X) ||                  \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * per_channel_cast.h - what the casts with a factor per column and their kernels agree on: tiles, arguments.
+ * channel.h - what the casts with a factor per column and their kernels agree on: tiles, arguments.
  *
  * A block of threads has a tile: a strip of CHANNEL_TILE_ROWS rows. In it, CHANNEL_LANES threads side by side
  * have a vector of a row each, of CHANNEL_ROWS rows below each other: what a thread holds in registers from
@@ -11,12 +11,12 @@
  * that is not transposed have as many rows: that takes fewer instructions a row. Where its tiles are many
  * and columns fill them, strips have CHANNEL_WIDE_LANES: 256 bytes of a row in, side by side in DRAM, and a
  * line out. Codes by a map in very many tiles have a kernel of their own: per_channel_cast_staged.cu. */
-#ifndef TEGULA_QUANT_PER_CHANNEL_CAST_H
-#define TEGULA_QUANT_PER_CHANNEL_CAST_H
+#ifndef TEGULA_QUANT_CHANNEL_H
+#define TEGULA_QUANT_CHANNEL_H
 
 #include "numerics/divide.h"
-#include "quant/scale.h"
-#include "quant/vector.h"
+#include "quant/common/scale.h"
+#include "quant/common/vector.h"
 
 #define CHANNEL_TILE_ROWS 128
 #define CHANNEL_LONG_ROWS 256

@@ -5,7 +5,7 @@
 #define TEGULA_QUANT_GROUP_CUH
 
 #include "device/ptx.cuh"
-#include "quant/group.h"
+#include "quant/common/group.h"
 
 /* A thread's place in a matrix, and how far it is to its next. */
 typedef struct { i64 row, col, num_cols; u32 step_rows, step_cols; } walk;
