@@ -9,56 +9,63 @@
 #include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "tegula/moe.h"
+
+typedef struct {
+    expand_args args;
+    tgl_shape bulk;                 /* the launch where a device has no room for clusters */
+    tgl_other_launch otherwise;
+} problem;
 
 /* ---- CPU ---- */
 
 static void cpu_padding(const void *context, int64_t begin, int64_t end)        /* positions */
 {
-    const expand_problem *p = context;
+    const expand_args *a = context;
     for (int64_t at = begin; at < end; at++) {
-        if (p->pos_to_expert[at] >= 0) continue;
-        memset(p->out + at * p->row_bytes, 0, (size_t)p->row_bytes);
-        for (int64_t i = 0; i < p->num_sf; i++) p->out_sf[at * p->out_sf_row + i * p->out_sf_col] = 0;
+        if (a->pos_to_expert[at] >= 0) continue;
+        memset(a->out + at * a->row_bytes, 0, (size_t)a->row_bytes);
+        for (int64_t i = 0; i < a->num_sf; i++) a->out_sf[at * a->out_sf_row + i * a->out_sf_col] = 0;
     }
 }
 
-/* Rows are scattered over pages that are not in the TLB: to ask for those of the next row before this one is
+/* Rows are scattered over pages that are not in the TLB: to prefetch those of the next row before this one is
  * copied saves a tenth of the time (rows of 14 KB, 256 experts, Neoverse-N1). */
-static void prefetch(const expand_problem *p, int64_t position)
+static void prefetch(const expand_args *a, int64_t position)
 {
     enum { PAGE_BYTES = 4096 };
-    if (position < 0 || position >= p->num_positions) return;
-    const uint8_t *row = p->out + position * p->row_bytes;
-    for (int64_t i = 0; i < p->row_bytes; i += PAGE_BYTES) __builtin_prefetch(row + i, 1, 0);
+    if (position < 0 || position >= a->num_positions) return;
+    const uint8_t *row = a->out + position * a->row_bytes;
+    for (int64_t i = 0; i < a->row_bytes; i += PAGE_BYTES) __builtin_prefetch(row + i, 1, 0);
 }
 
 static void cpu_tokens(const void *context, int64_t begin, int64_t end)
 {
-    const expand_problem *p = context;
+    const expand_args *a = context;
     for (int64_t t = begin; t < end; t++) {
-        const int32_t *positions = p->token_topk_to_pos + t * p->num_topk;
-        const int64_t known = t + 1 < end ? p->num_topk + 1 : p->num_topk;
-        const uint8_t *row = p->x + t * p->x_stride;
-        const uint32_t *sf = p->num_sf ? p->x_sf + t * p->x_sf_row : NULL;
-        for (int64_t k = 0; k < p->num_topk; k++) {
+        const int32_t *positions = a->token_topk_to_pos + t * a->num_topk;
+        const int64_t known = t + 1 < end ? a->num_topk + 1 : a->num_topk;
+        const uint8_t *row = a->x + t * a->x_stride;
+        const uint32_t *sf = a->num_sf ? a->x_sf + t * a->x_sf_row : NULL;
+        for (int64_t k = 0; k < a->num_topk; k++) {
             const int64_t at = positions[k];
-            if (k + 1 < known) prefetch(p, positions[k + 1]);
-            if (at < 0 || at >= p->num_positions || p->pos_to_expert[at] < 0) continue;
-            memcpy(p->out + at * p->row_bytes, row, (size_t)p->row_bytes);
-            for (int64_t i = 0; i < p->num_sf; i++)
-                p->out_sf[at * p->out_sf_row + i * p->out_sf_col] = sf[i * p->x_sf_col];
+            if (k + 1 < known) prefetch(a, positions[k + 1]);
+            if (at < 0 || at >= a->num_positions || a->pos_to_expert[at] < 0) continue;
+            memcpy(a->out + at * a->row_bytes, row, (size_t)a->row_bytes);
+            for (int64_t i = 0; i < a->num_sf; i++)
+                a->out_sf[at * a->out_sf_row + i * a->out_sf_col] = sf[i * a->x_sf_col];
         }
     }
 }
 
-static tgl_status run_on_cpu(const expand_problem *p)
+static tgl_status cpu(const void *context)
 {
-    const int64_t bytes = p->row_bytes + 4 * p->num_sf;
-    TGL_TRY(tgl_parallel_rows(p->num_positions, bytes, cpu_padding, p));
-    if (p->num_tokens == 0 || p->num_topk == 0) return TGL_OK;
-    return tgl_parallel_rows(p->num_tokens, tgl_saturating_product(bytes, p->num_topk + 1), cpu_tokens, p);
+    const expand_args *a = &((const problem *)context)->args;
+    const int64_t bytes = a->row_bytes + 4 * a->num_sf;
+    TGL_TRY(tgl_parallel_rows(a->num_positions, bytes, cpu_padding, a));
+    if (a->num_tokens == 0 || a->num_topk == 0) return TGL_OK;
+    return tgl_parallel_rows(a->num_tokens, tgl_saturating_product(bytes, a->num_topk + 1), cpu_tokens, a);
 }
 
 /* ---- checks ---- */
@@ -145,137 +152,191 @@ static tgl_status check_sf(const DLTensor *x, const DLTensor *x_sf, const DLTens
 /* ---- launch ---- */
 
 /* The device, sizes, strides and addresses of a call choose between the kernels. */
-enum { PLAIN, BULK, COLUMNS, NUM_KERNELS };
-static tgl_status launch(int which, bool has_sf, const DLTensor *on, const tgl_shape *shape,
-                         tgl_stream stream, void **args)
+enum { COLUMNS, BULK, PLAIN, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    static const tgl_kernel plan[NUM_KERNELS] = { [PLAIN] = { .name = "moe/expand_to_fused" },
-                                                  [BULK] = { .name = "moe/expand_to_fused_bulk" },
-                                                  [COLUMNS] = { .name = "moe/expand_to_fused_columns" } };
-    return tgl_launch(plan, has_sf ? NUM_KERNELS : COLUMNS, which, on, shape, stream, args);
+    const bool has_sf = ((const problem *)context)->args.num_sf > 0;
+    kernels[COLUMNS] = (tgl_kernel){ .name = has_sf ? "moe/expand_to_fused_columns" : NULL };
+    kernels[BULK] = (tgl_kernel){ .name = "moe/expand_to_fused_bulk" };
+    kernels[PLAIN] = (tgl_kernel){ .name = "moe/expand_to_fused" };
+    return NUM_KERNELS;
 }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 enum { MAX_BLOCKS = 1 << 30, MAX_Y = 65535 };
 
-static bool has_many_rows(const expand_problem *p)
+static bool has_few_rows(const expand_args *a) { return a->num_tokens + a->num_positions < EXPAND_FEW_ROWS; }
+static bool has_many_rows(const expand_args *a) { return a->num_tokens + a->num_positions >= EXPAND_BULK_MANY; }
+static bool has_columns(const expand_args *a) { return a->num_sf > 0 && a->out_sf_row == 1; }
+
+/* Do blocks load about as much as they store? */
+static bool has_few_copies(const expand_args *a)
 {
-    return p->num_tokens + p->num_positions >= EXPAND_BULK_MANY;
+    return a->num_positions / EXPAND_BULK_COPIES < a->num_tokens;
 }
 
-/* Whether blocks load about as much as they store. */
-static bool has_few_copies(const expand_problem *p)
+/* The largest power of two, up to 16, that divides all addresses of rows. */
+static int64_t unit_bytes(const expand_args *a)
 {
-    return p->num_positions / EXPAND_BULK_COPIES < p->num_tokens;
+    const uint64_t bits = (uintptr_t)a->x | (uintptr_t)a->out | (uint64_t)(a->row_bytes | a->x_stride) | 16;
+    return (int64_t)(bits & -bits);
 }
 
-static bool has_columns(const expand_problem *p) { return p->num_sf > 0 && p->out_sf_row == 1; }
+/* Positions that a block checks for padding, and the blocks for all of them. */
+static int64_t block_positions(const expand_args *a)
+{
+    return tgl_max(1, tgl_min(EXPAND_POSITIONS, a->num_positions / 1024));
+}
+static int64_t padding_blocks(const expand_args *a)
+{
+    return tgl_ceil_div(a->num_positions, block_positions(a));
+}
+
+static void divide(expand_args *a)
+{
+    a->unit_bytes = (int32_t)unit_bytes(a);
+    a->row_units = a->row_bytes / a->unit_bytes;
+    a->positions = (int32_t)block_positions(a);
+    a->padding_blocks = (int32_t)tgl_min(padding_blocks(a), MAX_BLOCKS);
+    a->reads_early = a->num_tokens <= tgl_max(EXPAND_EARLY_TOKENS, a->num_positions);
+}
+
+/* ---- bulk stores ---- */
 
 /* Few rows are cut into more chunks, so that there are blocks for all SMs. So are many rows with few copies:
  * blocks at the end are shorter, and all SMs store fewer rows at a time, so that more of what reaches DRAM is
- * next to each other. But blocks that gather factors need shared memory (8 ranks: 106 us, 115 with less). */
-static int64_t bulk_bytes(const expand_problem *p)
+ * contiguous. But blocks that gather factors need shared memory (8 ranks: 106 us, 115 with less). */
+static int64_t bulk_bytes(const expand_args *a)
 {
-    const bool is_few = p->num_tokens + p->num_positions < EXPAND_FEW_ROWS;
-    const int64_t limit = is_few                                   ? EXPAND_BULK_FEW_BYTES
-                          : has_many_rows(p) && !has_few_copies(p) ? EXPAND_BULK_BYTES
-                          : has_many_rows(p) && !has_columns(p)    ? EXPAND_BULK_SPREAD_BYTES
+    const int64_t limit = has_few_rows(a)                          ? EXPAND_BULK_FEW_BYTES
+                          : has_many_rows(a) && !has_few_copies(a) ? EXPAND_BULK_BYTES
+                          : has_many_rows(a) && !has_columns(a)    ? EXPAND_BULK_SPREAD_BYTES
                                                                    : EXPAND_BULK_SOME_BYTES;
-    return tgl_ceil_div(tgl_ceil_div(p->row_bytes, tgl_ceil_div(p->row_bytes, limit)), 128) * 128;
+    return tgl_ceil_div(tgl_ceil_div(a->row_bytes, tgl_ceil_div(a->row_bytes, limit)), 128) * 128;
 }
 
-/* Shared memory of a block, whose chunk is `bytes`. Of many rows with few copies it is more than the chunk,
- * so that fewer blocks are on an SM: 57 KB of chunks under way there are enough, and more are slower (H200,
- * 8192 tokens a rank, 32 of 256 experts: 410 us with 215 KB, 405 with 57). With more copies blocks mostly
- * store, and all of it counts. */
-static int64_t bulk_shared_bytes(const expand_problem *p, int64_t bytes)
+/* Shared memory of a block. Of many rows with few copies it is more than the chunk, so that fewer blocks are on
+ * an SM: 57 KB of chunks in flight there are enough, and more are slower (H200, 8192 tokens a rank, 32 of 256
+ * experts: 410 us with 215 KB, 405 with 57). With more copies blocks mostly store, and all of it counts. */
+static int64_t bulk_shared_bytes(const expand_args *a)
 {
-    return has_many_rows(p) && has_few_copies(p) ? bytes * 7 / 2 : bytes;
+    const int64_t bytes = bulk_bytes(a);
+    return has_many_rows(a) && has_few_copies(a) ? bytes * 7 / 2 : bytes;
 }
 
-/* Whether scale factors are in columns and there are so many that they are gathered, by blocks that have so
- * much shared memory. If so, fills in how. */
-static bool cut_columns(const expand_problem *p, int64_t shared_bytes, expand_shape *s)
+/* Blocks that do both: a token each, and some positions. */
+static int64_t both_blocks(const expand_args *a) { return tgl_max(a->num_tokens, padding_blocks(a)); }
+
+static bool can_bulk(const void *context, const tgl_target *target)
 {
-    int64_t slots;
-    if (!has_columns(p) || !has_many_rows(p) || p->num_positions > INT32_MAX ||
-        __builtin_mul_overflow(p->num_tokens, p->num_topk, &slots) || slots == 0 || slots > MAX_BLOCKS)
-        return false;
-    const int64_t tile = 32 * EXPAND_SF_CLUSTER;        /* positions; 2 KB at least are for slots */
-    const int64_t positions = tile * least(least(EXPAND_SF_TILES, tgl_ceil_div(slots, EXPAND_SF_SLOTS)),
-                                           (shared_bytes - 2048) / (4 * tile));
-    const int64_t blocks = tgl_ceil_div(p->num_positions, positions) * EXPAND_SF_CLUSTER;
-    /* to look at all slots for each window, in lines of 32, must be less than to store each factor alone */
-    if (slots / 32 / positions > p->num_sf || blocks > MAX_BLOCKS) return false;
-    s->sf_blocks = (int32_t)blocks;
-    s->sf_positions = (int32_t)positions;
-    s->sf_words = (int32_t)(shared_bytes / 4);
-    return true;
+    const expand_args *a = &((const problem *)context)->args;
+    return target->architecture >= 90 && unit_bytes(a) == 16 && a->num_topk <= 32 &&
+           both_blocks(a) <= MAX_BLOCKS && tgl_ceil_div(a->row_bytes, bulk_bytes(a)) <= MAX_Y;
 }
 
-/* Fills in chunks and returns the threads of a block. */
-static int64_t cut_rows(const expand_problem *p, expand_shape *s)
+static tgl_shape bulk_shape_of(expand_args *a, bool do_both)
 {
-    const bool is_few = p->num_tokens + p->num_positions < EXPAND_FEW_ROWS;
-    const int64_t per_thread = is_few ? 1 : EXPAND_UNITS, threads_limit = is_few ? 128 : EXPAND_THREADS;
-    const int64_t row_chunks = tgl_ceil_div(s->row_units, threads_limit * per_thread);
-    const int64_t threads = tgl_ceil_div(tgl_ceil_div(s->row_units, row_chunks * per_thread), 32) * 32;
-    s->chunk_units = (int32_t)(threads * per_thread);
-    s->chunks = most(row_chunks, tgl_ceil_div(p->num_sf, threads));
-    return threads;
-}
-
-static tgl_status run_on_cuda(expand_problem *p, const DLTensor *on, tgl_stream stream)
-{
-    tgl_target target;
-    TGL_TRY(tgl_target_of(on, &target));
-    /* the largest power of two, up to 16, that divides all addresses of rows */
-    const uint64_t bits = (uintptr_t)p->x | (uintptr_t)p->out | (uint64_t)(p->row_bytes | p->x_stride) | 16;
-    const int64_t unit = (int64_t)(bits & -bits);
-    const int64_t positions = most(1, least(EXPAND_POSITIONS, p->num_positions / 1024));
-    expand_shape s = {
-        .row_units = p->row_bytes / unit,
-        .unit_bytes = (int32_t)unit,
-        .positions = (int32_t)positions,
-        .padding_blocks = (int32_t)least(tgl_ceil_div(p->num_positions, positions), MAX_BLOCKS),
-        .reads_early = p->num_tokens <= most(EXPAND_EARLY_TOKENS, p->num_positions),
-    };
-    int64_t blocks = s.padding_blocks + (p->num_topk ? least(p->num_tokens, MAX_BLOCKS) : 0);
-    const int64_t both_blocks = most(p->num_tokens, tgl_ceil_div(p->num_positions, positions));
-    const int64_t bytes = bulk_bytes(p), bulk_chunks = tgl_ceil_div(p->row_bytes, bytes);
-    void *args[] = { p, &s };
-    if (target.architecture >= 90 && unit == 16 && p->num_topk <= 32 && both_blocks <= MAX_BLOCKS &&
-        bulk_chunks <= MAX_Y) {
-        s.chunks = bulk_chunks;
-        s.chunk_units = (int32_t)(bytes / unit);
-        if (has_many_rows(p)) {
-            blocks = both_blocks;
-            s.padding_blocks = 0;
-            s.positions = (int32_t)tgl_ceil_div(p->num_positions, both_blocks);
-        }
-        const int64_t shared_bytes = bulk_shared_bytes(p, bytes);
-        const int64_t columns_bytes = most(shared_bytes, EXPAND_SF_MIN_BYTES);
-        const int64_t z = tgl_ceil_div(blocks, MAX_Y);
-        const tgl_shape shape = { { bulk_chunks, tgl_ceil_div(blocks, z), z }, .block = 32,
-                                  .shared_bytes = shared_bytes };
-        if (blocks <= MAX_BLOCKS / bulk_chunks && cut_columns(p, columns_bytes, &s)) {
-            const int64_t clusters = tgl_ceil_div(s.sf_blocks + bulk_chunks * blocks, EXPAND_SF_CLUSTER);
-            const tgl_other_launch other = { BULK, &shape, args };
-            const tgl_shape clustered = { { clusters * EXPAND_SF_CLUSTER }, .block = 32,
-                                          .shared_bytes = columns_bytes, .cluster = EXPAND_SF_CLUSTER,
-                                          .otherwise = &other };
-            return launch(COLUMNS, true, on, &clustered, stream, args);
-        }
-        return launch(BULK, p->num_sf > 0, on, &shape, stream, args);
+    const int64_t bytes = bulk_bytes(a);
+    divide(a);
+    a->chunks = tgl_ceil_div(a->row_bytes, bytes);
+    a->chunk_units = (int32_t)(bytes / 16);
+    int64_t blocks = a->padding_blocks + (a->num_topk ? tgl_min(a->num_tokens, MAX_BLOCKS) : 0);
+    if (do_both) {
+        blocks = both_blocks(a);
+        a->padding_blocks = 0;
+        a->positions = (int32_t)tgl_ceil_div(a->num_positions, blocks);
     }
-    const int64_t threads = cut_rows(p, &s);
-    s.padding_blocks = (int32_t)tgl_strided_grid(s.padding_blocks, MAX_BLOCKS);
-    blocks = s.padding_blocks + (p->num_topk ? tgl_strided_grid(p->num_tokens, MAX_BLOCKS) : 0);
-    const tgl_shape shape = { { blocks, tgl_strided_grid(s.chunks, MAX_Y) }, .block = (int)threads };
-    return launch(PLAIN, p->num_sf > 0, on, &shape, stream, args);
+    const int64_t z = tgl_ceil_div(blocks, MAX_Y);
+    return (tgl_shape){ { a->chunks, tgl_ceil_div(blocks, z), z }, .block = 32,
+                        .shared_bytes = bulk_shared_bytes(a), TGL_ARGS(*a) };
 }
+
+static tgl_shape bulk_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    expand_args *a = &((problem *)context)->args;
+    return bulk_shape_of(a, has_many_rows(a));
+}
+
+/* ---- scale factors in columns, gathered by clusters ---- */
+
+static int64_t columns_shared_bytes(const expand_args *a)
+{
+    return tgl_max(bulk_shared_bytes(a), EXPAND_SF_MIN_BYTES);
+}
+
+/* Positions of a cluster's window; 2 KB of shared memory, or more, are for slots. */
+static int64_t window_positions(const expand_args *a)
+{
+    const int64_t tile = 32 * EXPAND_SF_CLUSTER;
+    const int64_t tiles = tgl_min(EXPAND_SF_TILES, tgl_ceil_div(a->num_tokens * a->num_topk, EXPAND_SF_SLOTS));
+    return tile * tgl_min(tiles, (columns_shared_bytes(a) - 2048) / (4 * tile));
+}
+
+static int64_t window_blocks(const expand_args *a)
+{
+    return tgl_ceil_div(a->num_positions, window_positions(a)) * EXPAND_SF_CLUSTER;
+}
+
+static bool can_gather(const void *context, const tgl_target *target)
+{
+    const expand_args *a = &((const problem *)context)->args;
+    int64_t slots;
+    return has_columns(a) && can_bulk(context, target) && a->num_positions <= INT32_MAX &&
+           !__builtin_mul_overflow(a->num_tokens, a->num_topk, &slots) && slots > 0 && slots <= MAX_BLOCKS &&
+           both_blocks(a) <= MAX_BLOCKS / tgl_ceil_div(a->row_bytes, bulk_bytes(a)) &&
+           window_blocks(a) <= MAX_BLOCKS;
+}
+
+/* To look at all slots for each window, in lines of 32, must be less than to store each factor alone. */
+static bool gathering_pays(const void *context, const tgl_target *target)
+{
+    (void)target;
+    const expand_args *a = &((const problem *)context)->args;
+    return has_many_rows(a) && a->num_tokens * a->num_topk / 32 / window_positions(a) <= a->num_sf;
+}
+
+static tgl_shape columns_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    problem *p = context;
+    expand_args *a = &p->args;
+    p->bulk = bulk_shape_of(a, true);
+    p->otherwise = (tgl_other_launch){ BULK, &p->bulk, NULL };
+    a->sf_blocks = (int32_t)window_blocks(a);
+    a->sf_positions = (int32_t)window_positions(a);
+    a->sf_words = (int32_t)(columns_shared_bytes(a) / 4);
+    const int64_t clusters = tgl_ceil_div(a->sf_blocks + a->chunks * both_blocks(a), EXPAND_SF_CLUSTER);
+    return (tgl_shape){ { clusters * EXPAND_SF_CLUSTER }, .block = 32, .shared_bytes = 4 * a->sf_words,
+                        .cluster = EXPAND_SF_CLUSTER, .otherwise = &p->otherwise, TGL_ARGS(*a) };
+}
+
+/* ---- any rows ---- */
+
+static tgl_shape plain_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    expand_args *a = &((problem *)context)->args;
+    divide(a);
+    const bool is_few = has_few_rows(a);
+    const int64_t per_thread = is_few ? 1 : EXPAND_UNITS, max_threads = is_few ? 128 : EXPAND_THREADS;
+    const int64_t row_chunks = tgl_ceil_div(a->row_units, max_threads * per_thread);
+    const int64_t threads = tgl_ceil_div(tgl_ceil_div(a->row_units, row_chunks * per_thread), 32) * 32;
+    a->chunk_units = (int32_t)(threads * per_thread);
+    a->chunks = tgl_max(row_chunks, tgl_ceil_div(a->num_sf, threads));
+    a->padding_blocks = (int32_t)tgl_strided_grid(a->padding_blocks, MAX_BLOCKS);
+    const int64_t token_blocks = a->num_topk ? tgl_strided_grid(a->num_tokens, MAX_BLOCKS) : 0;
+    return (tgl_shape){ { a->padding_blocks + token_blocks, tgl_strided_grid(a->chunks, MAX_Y) },
+                        .block = (int)threads, TGL_ARGS(*a) };
+}
+
+static const tgl_op OP = {
+    cpu, plan,
+    {
+        [COLUMNS] = { can_gather, gathering_pays, columns_shape },
+        [BULK] = { can_bulk, NULL, bulk_shape },
+        [PLAIN] = { NULL, NULL, plain_shape },
+    }
+};
 
 /* x_sf and out_sf are NULL, or checked. */
 static tgl_status run(const DLTensor *x, const DLTensor *x_sf, const DLTensor *token_topk_to_pos,
@@ -283,26 +344,25 @@ static tgl_status run(const DLTensor *x, const DLTensor *x_sf, const DLTensor *t
                       tgl_stream stream)
 {
     tgl_log_indices("token_topk_to_pos", token_topk_to_pos, out->shape[0]);
-    if (tgl_preparing() && !tgl_on_cpu(x)) return launch(PLAIN, x_sf, x, NULL, stream, NULL);
-    if (tgl_is_empty(out)) return TGL_OK;               /* data may be NULL; without rows there are no sf */
+    if (tgl_is_empty(out) && !tgl_preparing()) return TGL_OK;   /* data may be NULL; without rows there are no sf */
     const int64_t element_bytes = tgl_dtype_bits(x->dtype) / 8;
-    expand_problem p = {
+    problem p = { .args = {
         .x = tgl_data(x), .out = tgl_data(out), .token_topk_to_pos = tgl_data(token_topk_to_pos),
         .pos_to_expert = tgl_data(pos_to_expert), .num_tokens = x->shape[0],
         .num_topk = token_topk_to_pos->shape[1], .num_positions = pos_to_expert->shape[0],
         .row_bytes = x->shape[1] * element_bytes,
         .x_stride = x->shape[0] > 1 ? tgl_stride(x, 0) * element_bytes : 0,
-    };
+    } };
     if (x_sf) {
-        p.x_sf = tgl_data(x_sf);
-        p.out_sf = tgl_data(out_sf);
-        p.num_sf = x_sf->shape[1];
-        p.x_sf_row = tgl_stride(x_sf, 0);
-        p.x_sf_col = tgl_stride(x_sf, 1);
-        p.out_sf_row = tgl_stride(out_sf, 0);
-        p.out_sf_col = tgl_stride(out_sf, 1);
+        p.args.x_sf = tgl_data(x_sf);
+        p.args.out_sf = tgl_data(out_sf);
+        p.args.num_sf = x_sf->shape[1];
+        p.args.x_sf_row = tgl_stride(x_sf, 0);
+        p.args.x_sf_col = tgl_stride(x_sf, 1);
+        p.args.out_sf_row = tgl_stride(out_sf, 0);
+        p.args.out_sf_col = tgl_stride(out_sf, 1);
     }
-    return tgl_on_cpu(x) ? run_on_cpu(&p) : run_on_cuda(&p, x, stream);
+    return tgl_on_cpu(x) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
 }
 
 tgl_status tgl_moe_expand_to_fused(const DLTensor *x, const DLTensor *token_topk_to_pos,

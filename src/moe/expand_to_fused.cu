@@ -10,7 +10,7 @@
  *
  * A chunk is read into registers once and written to one position after the other: what is written next to
  * each other in time is next to each other in memory, too. Padding comes first, being known sooner. */
-#include "device/ptx.cuh"
+#include "device/warp.cuh"
 #include "moe/expand_to_fused.h"
 
 /* What a thread has of a chunk: units as far apart as the block has threads, a scale factor. */
@@ -20,100 +20,91 @@ template <class T> struct piece { T units[EXPAND_UNITS]; u32 sf; };
  * scale factor, if there is one. */
 typedef struct { i64 offset; int units; bool has_sf; i64 sf; } place;
 
-DEV place place_of(const expand_problem &p, const expand_shape &s, i64 chunk)
+DEV place place_of(const expand_args &a, i64 chunk)
 {
     const int threads = (int)blockDim.x, tid = (int)threadIdx.x;
-    const i64 unit = chunk * s.chunk_units + tid, sf = chunk * threads + tid;
-    const i64 units = min(s.row_units - unit, (i64)(s.chunk_units - tid));
-    const place at = { unit * s.unit_bytes, (int)max(units, (i64)0), sf < p.num_sf, sf };
+    const i64 unit = chunk * a.chunk_units + tid, sf = chunk * threads + tid;
+    const i64 units = min(a.row_units - unit, (i64)(a.chunk_units - tid));
+    const place at = { unit * a.unit_bytes, (int)max(units, (i64)0), sf < a.num_sf, sf };
     return at;
 }
 
-template <class T> DEV void load(const expand_problem &p, i64 t, const place &at, piece<T> &v)
+template <class T> DEV void load(const expand_args &a, i64 t, const place &at, piece<T> &v)
 {
-    const T *from = (const T *)(p.x + t * p.x_stride + at.offset);
+    const T *from = (const T *)(a.x + t * a.x_stride + at.offset);
 #pragma unroll
     for (int i = 0; i < EXPAND_UNITS; i++)
         if (i * (int)blockDim.x < at.units) v.units[i] = from[i * (int)blockDim.x];
-    if (at.has_sf) v.sf = p.x_sf[t * p.x_sf_row + at.sf * p.x_sf_col];
+    if (at.has_sf) v.sf = a.x_sf[t * a.x_sf_row + at.sf * a.x_sf_col];
 }
 
-template <class T> DEV void store(const expand_problem &p, i64 position, const place &at, const piece<T> &v)
+template <class T> DEV void store(const expand_args &a, i64 position, const place &at, const piece<T> &v)
 {
-    T *to = (T *)(p.out + position * p.row_bytes + at.offset);
+    T *to = (T *)(a.out + position * a.row_bytes + at.offset);
 #pragma unroll
     for (int i = 0; i < EXPAND_UNITS; i++)
         if (i * (int)blockDim.x < at.units) to[i * (int)blockDim.x] = v.units[i];
-    if (at.has_sf) p.out_sf[position * p.out_sf_row + at.sf * p.out_sf_col] = v.sf;
+    if (at.has_sf) a.out_sf[position * a.out_sf_row + at.sf * a.out_sf_col] = v.sf;
 }
 
-/* The lowest lane of a mask, which loses it. */
-DEV int take_lane(u32 &lanes)
-{
-    const int lane = __ffs(lanes) - 1;
-    lanes &= lanes - 1;
-    return lane;
-}
-
-template <class T> DEV void zero_padding(const expand_problem &p, const expand_shape &s, i64 first)
+template <class T> DEV void zero_padding(const expand_args &a, i64 first)
 {
     const int lane = threadIdx.x % 32;
-    const bool is_mine = lane < s.positions && first + lane < p.num_positions;
-    const u32 padding = __ballot_sync(FULL, (is_mine ? p.pos_to_expert[first + lane] : 0) < 0);
+    const bool is_mine = lane < a.positions && first + lane < a.num_positions;
+    const u32 padding = __ballot_sync(FULL, (is_mine ? a.pos_to_expert[first + lane] : 0) < 0);
     const piece<T> zeros = {};
 #pragma unroll 1
-    for (i64 chunk = blockIdx.y; chunk < s.chunks; chunk += gridDim.y) {
-        const place at = place_of(p, s, chunk);
+    for (i64 chunk = blockIdx.y; chunk < a.chunks; chunk += gridDim.y) {
+        const place at = place_of(a, chunk);
 #pragma unroll 1
-        for (u32 lanes = padding; lanes;) store(p, first + take_lane(lanes), at, zeros);
+        for (u32 lanes = padding; lanes;) store(a, first + take_lane(lanes), at, zeros);
     }
 }
 
-template <class T> DEV void copy_row(const expand_problem &p, const expand_shape &s, i64 t)
+template <class T> DEV void copy_row(const expand_args &a, i64 t)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (i64 k = 0; k < p.num_topk; k += 32) {
+    for (i64 k = 0; k < a.num_topk; k += 32) {
         const i64 slot = k + lane;
-        const i32 position = slot < p.num_topk ? p.token_topk_to_pos[t * p.num_topk + slot] : -1;
+        const i32 position = slot < a.num_topk ? a.token_topk_to_pos[t * a.num_topk + slot] : -1;
 #pragma unroll 1
-        for (i64 chunk = blockIdx.y; chunk < s.chunks; chunk += gridDim.y) {
-            const place at = place_of(p, s, chunk);
+        for (i64 chunk = blockIdx.y; chunk < a.chunks; chunk += gridDim.y) {
+            const place at = place_of(a, chunk);
             piece<T> v;
-            if (s.reads_early) load(p, t, at, v);
-            const bool is_there = position >= 0 && position < p.num_positions;
-            if (!s.reads_early && __any_sync(FULL, is_there)) load(p, t, at, v);
-            /* asked for behind the row, which need not wait for the position */
-            u32 lanes = __ballot_sync(FULL, is_there && p.pos_to_expert[position] >= 0);
+            if (a.reads_early) load(a, t, at, v);
+            const bool is_there = position >= 0 && position < a.num_positions;
+            if (!a.reads_early && __any_sync(FULL, is_there)) load(a, t, at, v);
+            /* loaded after the row, which need not wait for the position */
+            u32 lanes = __ballot_sync(FULL, is_there && a.pos_to_expert[position] >= 0);
 #pragma unroll 1
-            while (lanes) store(p, __shfl_sync(FULL, position, take_lane(lanes)), at, v);
+            while (lanes) store(a, __shfl_sync(FULL, position, take_lane(lanes)), at, v);
         }
     }
 }
 
-template <class T> DEV void expand(const expand_problem &p, const expand_shape &s)
+template <class T> DEV void expand(const expand_args &a)
 {
-    if (blockIdx.x < (u32)s.padding_blocks) {
-        const i64 step = (i64)s.padding_blocks * s.positions;
+    if (blockIdx.x < (u32)a.padding_blocks) {
+        const i64 step = (i64)a.padding_blocks * a.positions;
 #pragma unroll 1
-        for (i64 i = (i64)blockIdx.x * s.positions; i < p.num_positions; i += step) zero_padding<T>(p, s, i);
+        for (i64 i = (i64)blockIdx.x * a.positions; i < a.num_positions; i += step) zero_padding<T>(a, i);
     } else {
-        const i64 step = gridDim.x - s.padding_blocks;
+        const i64 step = gridDim.x - a.padding_blocks;
 #pragma unroll 1
-        for (i64 t = blockIdx.x - s.padding_blocks; t < p.num_tokens; t += step) copy_row<T>(p, s, t);
+        for (i64 t = blockIdx.x - a.padding_blocks; t < a.num_tokens; t += step) copy_row<T>(a, t);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(EXPAND_THREADS) expand_to_fused(
-    const expand_problem problem, const expand_shape shape)
+extern "C" __global__ void __launch_bounds__(EXPAND_THREADS) expand_to_fused(const expand_args a)
 {
     pdl_wait();
-    switch (shape.unit_bytes) {
-    case 16: expand<uint4>(problem, shape); break;
-    case 8: expand<uint2>(problem, shape); break;
-    case 4: expand<u32>(problem, shape); break;
-    case 2: expand<u16>(problem, shape); break;
-    default: expand<u8>(problem, shape); break;
+    switch (a.unit_bytes) {
+    case 16: expand<uint4>(a); break;
+    case 8: expand<uint2>(a); break;
+    case 4: expand<u32>(a); break;
+    case 2: expand<u16>(a); break;
+    default: expand<u8>(a); break;
     }
     pdl_trigger();
 }

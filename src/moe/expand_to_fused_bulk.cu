@@ -12,38 +12,31 @@
 #include "moe/expand_to_fused_bulk.cuh"
 
 #if __CUDA_ARCH__ >= 900
-DEV int take_lane(u32 &lanes)                   /* the lowest of a mask, which loses it */
-{
-    const int lane = __ffs(lanes) - 1;
-    lanes &= lanes - 1;
-    return lane;
-}
-
 /* ---- scale factors: of every 64 the chunks of a row take one after the other, a lane has two ---- */
 
 enum { LANE_SF = 2, WARP_SF = 32 * LANE_SF };
 /* `to`: in the row of position 0; is_there: there are so many in a row. */
 typedef struct { u32 v[LANE_SF], *to[LANE_SF]; bool is_there[LANE_SF]; } lane_sf;
 
-DEV lane_sf zeros_of_sf(const expand_problem &p, i64 first)
+DEV lane_sf zeros_of_sf(const expand_args &a, i64 first)
 {
     lane_sf sf = {};
 #pragma unroll
     for (int j = 0; j < LANE_SF; j++) {
         const i64 i = first + 32 * j + threadIdx.x;
-        sf.to[j] = p.out_sf + i * p.out_sf_col;
-        sf.is_there[j] = i < p.num_sf;
+        sf.to[j] = a.out_sf + i * a.out_sf_col;
+        sf.is_there[j] = i < a.num_sf;
     }
     return sf;
 }
 
-DEV lane_sf load_sf(const expand_problem &p, i64 t, i64 first)
+DEV lane_sf load_sf(const expand_args &a, i64 t, i64 first)
 {
-    lane_sf sf = zeros_of_sf(p, first);
-    const u32 *from = p.x_sf + t * p.x_sf_row + (first + threadIdx.x) * p.x_sf_col;
+    lane_sf sf = zeros_of_sf(a, first);
+    const u32 *from = a.x_sf + t * a.x_sf_row + (first + threadIdx.x) * a.x_sf_col;
 #pragma unroll
     for (int j = 0; j < LANE_SF; j++)
-        if (sf.is_there[j]) sf.v[j] = from[32 * j * p.x_sf_col];
+        if (sf.is_there[j]) sf.v[j] = from[32 * j * a.x_sf_col];
     return sf;
 }
 
@@ -55,12 +48,12 @@ DEV void store_sf(const lane_sf &sf, i64 row)   /* where a position's row begins
 }
 
 /* To the lanes' positions, of which those of `valid` are some. */
-DEV void store_all_sf(const expand_problem &p, const lane_sf &sf, i32 position, u32 valid)
+DEV void store_all_sf(const expand_args &a, const lane_sf &sf, i32 position, u32 valid)
 {
     enum { AT_ONCE = 4 };                       /* so that their shuffles do not wait for each other */
-    const i64 lane_row = position * p.out_sf_row;
+    const i64 lane_row = position * a.out_sf_row;
 #pragma unroll 1
-    for (int k = 0; k < (int)p.num_topk; k += AT_ONCE) {
+    for (int k = 0; k < (int)a.num_topk; k += AT_ONCE) {
         i64 row[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) row[i] = __shfl_sync(FULL, lane_row, k + i);
@@ -71,81 +64,80 @@ DEV void store_all_sf(const expand_problem &p, const lane_sf &sf, i32 position, 
 }
 
 /* Positions from `first` on, one of a lane's each; `padding`: the lanes that zero theirs. */
-DEV void zero_sf(const expand_problem &p, i64 first, u32 padding)
+DEV void zero_sf(const expand_args &a, i64 first, u32 padding)
 {
     const int lane = threadIdx.x;
-    if (p.out_sf_row == 1) {                    /* columns: neighbours are in other lanes */
-        for (i64 i = blockIdx.x; i < p.num_sf; i += gridDim.x)
-            if (padding >> lane & 1) p.out_sf[first + lane + i * p.out_sf_col] = 0;
+    if (a.out_sf_row == 1) {                    /* columns: neighbours are in other lanes */
+        for (i64 i = blockIdx.x; i < a.num_sf; i += gridDim.x)
+            if (padding >> lane & 1) a.out_sf[first + lane + i * a.out_sf_col] = 0;
         return;
     }
 #pragma unroll 1
-    for (i64 i = blockIdx.x * WARP_SF; i < p.num_sf; i += gridDim.x * WARP_SF) {
-        const lane_sf zeros = zeros_of_sf(p, i);
+    for (i64 i = blockIdx.x * WARP_SF; i < a.num_sf; i += gridDim.x * WARP_SF) {
+        const lane_sf zeros = zeros_of_sf(a, i);
 #pragma unroll 1
         for (u32 left = padding; left;)
-            store_sf(zeros, (first + take_lane(left)) * p.out_sf_row);
+            store_sf(zeros, (first + take_lane(left)) * a.out_sf_row);
     }
 }
 
 /* ---- rows ---- */
 
 /* Of token t, to the lanes' positions. */
-DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c, i64 t, i32 position)
+DEV void copy_row(const expand_args &a, const chunk &c, i64 t, i32 position)
 {
     i64 first_sf = blockIdx.x * WARP_SF;
-    lane_sf sf = load_sf(p, t, first_sf);
-    const u8 *from = p.x + t * p.x_stride + c.offset;
-    if (s.reads_early) load_chunk(c, from);
-    const bool is_there = position >= 0 && position < p.num_positions;
-    if (!s.reads_early) {
+    lane_sf sf = load_sf(a, t, first_sf);
+    const u8 *from = a.x + t * a.x_stride + c.offset;
+    if (a.reads_early) load_chunk(c, from);
+    const bool is_there = position >= 0 && position < a.num_positions;
+    if (!a.reads_early) {
         if (!__any_sync(FULL, is_there)) return;
         load_chunk(c, from);
     }
-    /* asked for behind the row, which need not wait for the position */
-    const bool is_valid = is_there && p.pos_to_expert[position] >= 0;
+    /* loaded after the row, which need not wait for the position */
+    const bool is_valid = is_there && a.pos_to_expert[position] >= 0;
     const u32 valid = __ballot_sync(FULL, is_valid);
 #pragma unroll 1
-    while (first_sf < p.num_sf) {
-        store_all_sf(p, sf, position, valid);
+    while (first_sf < a.num_sf) {
+        store_all_sf(a, sf, position, valid);
         first_sf += gridDim.x * WARP_SF;
-        if (first_sf < p.num_sf) sf = load_sf(p, t, first_sf);
+        if (first_sf < a.num_sf) sf = load_sf(a, t, first_sf);
     }
-    store_chunk(p, c, position, is_valid);
+    store_chunk(a, c, position, is_valid);
 }
 
 /* Of the lanes' positions from `first` on, those that are padding. */
-DEV void zero_padding(const expand_problem &p, const chunk &c, i64 first, bool is_padding)
+DEV void zero_padding(const expand_args &a, const chunk &c, i64 first, bool is_padding)
 {
     const u32 padding = __ballot_sync(FULL, is_padding);
     if (!padding) return;
-    store_zeros(p, c, first, is_padding);
-    zero_sf(p, first, padding);
+    store_zeros(a, c, first, is_padding);
+    zero_sf(a, first, padding);
     bulk_wait_read<0>();
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(32) expand_to_fused_bulk(
-    const expand_problem problem, const expand_shape shape)
+extern "C" __global__ void __launch_bounds__(32) expand_to_fused_bulk(const expand_args a)
 {
 #if __CUDA_ARCH__ >= 900
     SHARED_DYNAMIC(memory, 128);
     const int lane = threadIdx.x;
-    const chunk c = chunk_of(problem, shape, blockIdx.x, shared_address(memory));
+    const chunk c = chunk_of(a, blockIdx.x, shared_address(memory));
     const i64 block = (i64)blockIdx.z * gridDim.y + blockIdx.y;
-    const i64 t = block - shape.padding_blocks, first = block * shape.positions;
-    const bool is_token = t >= 0 && t < problem.num_tokens;
+    const i64 t = block - a.padding_blocks, first = block * a.positions;
+    const bool is_token = t >= 0 && t < a.num_tokens;
     pdl_wait();
     i32 position = -1;
-    if (is_token && lane < problem.num_topk)
-        position = problem.token_topk_to_pos[t * problem.num_topk + lane];
-    /* whether its value matters or not: were it 0 then, it would be awaited here, before the row is read */
-    const i64 last = problem.num_positions - 1;
-    const i32 expert = problem.pos_to_expert[min(first + lane, last)];
-    if (is_token) copy_row(problem, shape, c, t, position);
-    zero_padding(problem, c, first, lane < shape.positions && first + lane <= last && expert < 0);
+    if (is_token && lane < a.num_topk)
+        position = a.token_topk_to_pos[t * a.num_topk + lane];
+    /* loaded even if unused: under a condition the compiler would wait for it here, before the row is read */
+    const i64 last = a.num_positions - 1;
+    const i32 expert = a.pos_to_expert[min(first + lane, last)];
+    if (is_token) copy_row(a, c, t, position);
+    zero_padding(a, c, first, lane < a.positions && first + lane <= last && expert < 0);
     pdl_trigger();
 #else
-    (void)problem, (void)shape;
+    (void)a;
 #endif
 }

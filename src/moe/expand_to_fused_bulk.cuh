@@ -8,17 +8,17 @@
 #ifndef TEGULA_MOE_EXPAND_TO_FUSED_BULK_CUH
 #define TEGULA_MOE_EXPAND_TO_FUSED_BULK_CUH
 
-#include "device/ptx.cuh"
+#include "device/warp.cuh"
 #include "moe/expand_to_fused.h"
 
 #if __CUDA_ARCH__ >= 900
 /* What a block has: bytes of a row, and where they are in it and in shared memory. */
 typedef struct { i64 offset; u32 bytes, shared; } chunk;
 
-DEV chunk chunk_of(const expand_problem &p, const expand_shape &s, u32 index, u32 shared)
+DEV chunk chunk_of(const expand_args &a, u32 index, u32 shared)
 {
-    const i64 offset = (i64)index * s.chunk_units * 16;
-    const i64 bytes = min(p.row_bytes - offset, (i64)s.chunk_units * 16);
+    const i64 offset = (i64)index * a.chunk_units * 16;
+    const i64 bytes = min(a.row_bytes - offset, (i64)a.chunk_units * 16);
     const chunk c = { offset, (u32)bytes, shared };
     return c;
 }
@@ -32,18 +32,18 @@ DEV void load_chunk(const chunk &c, const u8 *from)
 }
 
 /* What load_chunk loads, to the lanes' positions where is_valid. */
-DEV void store_chunk(const expand_problem &p, const chunk &c, i32 position, bool is_valid)
+DEV void store_chunk(const expand_args &a, const chunk &c, i32 position, bool is_valid)
 {
     copy_async_wait<0>();
     bulk_fence();
     __syncwarp();                               /* all lanes' parts are there */
-    if (is_valid) bulk_store(p.out + position * p.row_bytes + c.offset, c.shared, c.bytes);
+    if (is_valid) bulk_store(a.out + position * a.row_bytes + c.offset, c.shared, c.bytes);
     bulk_commit();
     bulk_wait_read<0>();
 }
 
 /* Zeros to the lanes' positions from `first` on where is_padding; until bulk_wait_read they are read. */
-DEV void store_zeros(const expand_problem &p, const chunk &c, i64 first, bool is_padding)
+DEV void store_zeros(const expand_args &a, const chunk &c, i64 first, bool is_padding)
 {
     const int lane = threadIdx.x;
     __syncwarp();                               /* all stores of the row have read it */
@@ -51,7 +51,7 @@ DEV void store_zeros(const expand_problem &p, const chunk &c, i64 first, bool is
     for (u32 i = 16 * lane; i < c.bytes; i += 16 * 32) shared_store_u32x4(c.shared + i, zeros);
     bulk_fence();
     __syncwarp();
-    if (is_padding) bulk_store(p.out + (first + lane) * p.row_bytes + c.offset, c.shared, c.bytes);
+    if (is_padding) bulk_store(a.out + (first + lane) * a.row_bytes + c.offset, c.shared, c.bytes);
     bulk_commit();
 }
 #endif

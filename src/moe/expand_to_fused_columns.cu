@@ -25,14 +25,14 @@ enum { ZERO = -1, NONE = -2 };
 
 /* Of a window's positions from `first` on, those that have a slot from `begin` to `end` get it. Slots pass
  * through `words` words of shared memory: in registers there would be fewer under way. */
-DEV void find_slots(const expand_problem &p, i32 *slot, u32 first, u32 positions, int begin, int end,
+DEV void find_slots(const expand_args &a, i32 *slot, u32 first, u32 positions, int begin, int end,
                     i32 *stage, int words)
 {
     const int lane = threadIdx.x;
 #pragma unroll 1
     for (int at = begin; at < end; at += words) {
         const int n = min(end - at, words);
-        const i32 *from = p.token_topk_to_pos + at;
+        const i32 *from = a.token_topk_to_pos + at;
 #pragma unroll 4
         for (int i = lane; i < n; i += 32) copy_async_4(shared_address(stage + i), from + i);
         copy_async_commit();
@@ -48,31 +48,31 @@ DEV void find_slots(const expand_problem &p, i32 *slot, u32 first, u32 positions
 /* The lanes' positions from `first` on have these slots. A token's factors are loaded by lanes next to each
  * other and stored by one lane: they pass through shared memory, where column c of lane i is word i ^ c % 32
  * of 32, so that neither meets a bank twice. */
-DEV void copy_columns(const expand_problem &p, i32 slot, i64 first, u32 shared, int columns)
+DEV void copy_columns(const expand_args &a, i32 slot, i64 first, u32 shared, int columns)
 {
     const int lane = threadIdx.x;
     const u32 full = __ballot_sync(FULL, slot >= 0);
     if (__all_sync(FULL, slot == NONE)) return;
-    const u32 token = (u32)max(slot, 0) / (u32)p.num_topk;
+    const u32 token = (u32)max(slot, 0) / (u32)a.num_topk;
 #pragma unroll 1
-    for (i64 column = 0; column < p.num_sf; column += columns) {
-        const int n = (int)min(p.num_sf - column, (i64)columns);
+    for (i64 column = 0; column < a.num_sf; column += columns) {
+        const int n = (int)min(a.num_sf - column, (i64)columns);
 #pragma unroll 1
         for (int c = lane; c - lane < n; c += 32) {
-            const u32 *from = p.x_sf + (column + c) * p.x_sf_col;
+            const u32 *from = a.x_sf + (column + c) * a.x_sf_col;
 #pragma unroll 4
             for (int i = 0; i < 32; i++) {
                 const u32 t = __shfl_sync(FULL, token, i);
                 if (c < n && full >> i & 1)
-                    copy_async_4(shared + 4 * (32 * c + (i ^ lane)), from + t * p.x_sf_row);
+                    copy_async_4(shared + 4 * (32 * c + (i ^ lane)), from + t * a.x_sf_row);
             }
         }
         copy_async_commit();
         copy_async_wait<0>();
         __syncwarp();
-        u32 *to = p.out_sf + column * p.out_sf_col + first + lane;
+        u32 *to = a.out_sf + column * a.out_sf_col + first + lane;
 #pragma unroll 4
-        for (int c = 0; c < n; c++, to += p.out_sf_col) {
+        for (int c = 0; c < n; c++, to += a.out_sf_col) {
             const u32 v = shared_load_u32(shared + 4 * (32 * c + (lane ^ c % 32)));
             if (slot != NONE) *to = slot == ZERO ? 0 : v;
         }
@@ -89,23 +89,23 @@ DEV void shift(i32 (&held)[EXPAND_SF_TILES], i32 last)
 }
 
 /* A block has `own` positions of its cluster's window, of every 32 a lane has one. */
-DEV void gather_sf(const expand_problem &p, const expand_shape &s, i32 *memory)
+DEV void gather_sf(const expand_args &a, i32 *memory)
 {
     enum { TILES = EXPAND_SF_TILES };
-    const int lane = threadIdx.x, rank = (int)cluster_rank(), own = s.sf_positions / EXPAND_SF_CLUSTER;
-    const i64 window = (i64)(blockIdx.x / EXPAND_SF_CLUSTER) * s.sf_positions, first = window + rank * own;
-    const i64 last = p.num_positions - 1;
+    const int lane = threadIdx.x, rank = (int)cluster_rank(), own = a.sf_positions / EXPAND_SF_CLUSTER;
+    const i64 window = (i64)(blockIdx.x / EXPAND_SF_CLUSTER) * a.sf_positions, first = window + rank * own;
+    const i64 last = a.num_positions - 1;
     i32 slot[TILES];                            /* at first the experts */
 #pragma unroll
-    for (int j = 0; j < TILES; j++) slot[j] = p.pos_to_expert[min(first + 32 * j + lane, last)];
-    for (int i = lane; i < s.sf_positions; i += 32) memory[i] = NONE;
+    for (int j = 0; j < TILES; j++) slot[j] = a.pos_to_expert[min(first + 32 * j + lane, last)];
+    for (int i = lane; i < a.sf_positions; i += 32) memory[i] = NONE;
     __syncwarp();
-    const u32 positions = (u32)min(last + 1 - window, (i64)s.sf_positions);
-    const int slots = (int)(p.num_tokens * p.num_topk);
+    const u32 positions = (u32)min(last + 1 - window, (i64)a.sf_positions);
+    const int slots = (int)(a.num_tokens * a.num_topk);
     const int part = (slots + EXPAND_SF_CLUSTER * 32 - 1) / (EXPAND_SF_CLUSTER * 32) * 32;
     const int begin = min(rank * part, slots), end = min(begin + part, slots);
-    find_slots(p, memory, (u32)window, positions, begin, end, memory + s.sf_positions,
-               (s.sf_words - s.sf_positions) / 32 * 32);
+    find_slots(a, memory, (u32)window, positions, begin, end, memory + a.sf_positions,
+               (a.sf_words - a.sf_positions) / 32 * 32);
     __syncwarp();
     cluster_arrive();
     cluster_wait();                             /* all have found what there is */
@@ -123,55 +123,54 @@ DEV void gather_sf(const expand_problem &p, const expand_shape &s, i32 *memory)
     cluster_wait();                             /* nobody reads this block's memory any more */
 #pragma unroll 1
     for (int at = 0; at < own; at += 32) {
-        copy_columns(p, slot[0], first + at, shared_address(memory), s.sf_words / 32);
+        copy_columns(a, slot[0], first + at, shared_address(memory), a.sf_words / 32);
         shift(slot, NONE);
     }
 }
 
 /* ---- rows: each block has a chunk of a token, or none, and of a few positions that may be padding ---- */
 
-DEV void copy_row(const expand_problem &p, const expand_shape &s, const chunk &c, i64 t, i32 position)
+DEV void copy_row(const expand_args &a, const chunk &c, i64 t, i32 position)
 {
-    const u8 *from = p.x + t * p.x_stride + c.offset;
-    if (s.reads_early) load_chunk(c, from);
-    const bool is_there = position >= 0 && position < p.num_positions;
-    if (!s.reads_early) {
+    const u8 *from = a.x + t * a.x_stride + c.offset;
+    if (a.reads_early) load_chunk(c, from);
+    const bool is_there = position >= 0 && position < a.num_positions;
+    if (!a.reads_early) {
         if (!__any_sync(FULL, is_there)) return;
         load_chunk(c, from);
     }
-    /* asked for behind the row, which need not wait for the position */
-    store_chunk(p, c, position, is_there && p.pos_to_expert[position] >= 0);
+    /* loaded after the row, which need not wait for the position */
+    store_chunk(a, c, position, is_there && a.pos_to_expert[position] >= 0);
 }
 
-DEV void expand(const expand_problem &p, const expand_shape &s, u32 block, u32 shared)
+DEV void expand(const expand_args &a, u32 block, u32 shared)
 {
     const int lane = threadIdx.x;
-    const u32 chunks = (u32)s.chunks, index = block % chunks;
-    const chunk c = chunk_of(p, s, index, shared);
-    const i64 t = block / chunks, first = t * s.positions;
-    const i64 last = p.num_positions - 1;
+    const u32 chunks = (u32)a.chunks, index = block % chunks;
+    const chunk c = chunk_of(a, index, shared);
+    const i64 t = block / chunks, first = t * a.positions;
+    const i64 last = a.num_positions - 1;
     i32 position = -1;
-    if (t < p.num_tokens && lane < p.num_topk) position = p.token_topk_to_pos[t * p.num_topk + lane];
-    /* whether its value matters or not: were it 0 then, it would be awaited here, before the row is read */
-    const i32 expert = p.pos_to_expert[min(first + lane, last)];
-    if (t < p.num_tokens) copy_row(p, s, c, t, position);
-    const bool is_padding = lane < s.positions && first + lane <= last && expert < 0;
+    if (t < a.num_tokens && lane < a.num_topk) position = a.token_topk_to_pos[t * a.num_topk + lane];
+    /* loaded even if unused: under a condition the compiler would wait for it here, before the row is read */
+    const i32 expert = a.pos_to_expert[min(first + lane, last)];
+    if (t < a.num_tokens) copy_row(a, c, t, position);
+    const bool is_padding = lane < a.positions && first + lane <= last && expert < 0;
     if (!__any_sync(FULL, is_padding)) return;
-    store_zeros(p, c, first, is_padding);
+    store_zeros(a, c, first, is_padding);
     bulk_wait_read<0>();
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(32, 32) expand_to_fused_columns(
-    const expand_problem problem, const expand_shape shape)
+extern "C" __global__ void __launch_bounds__(32, 32) expand_to_fused_columns(const expand_args a)
 {
 #if __CUDA_ARCH__ >= 900
     SHARED_DYNAMIC(memory, 128);
     pdl_wait();
-    if (blockIdx.x < (u32)shape.sf_blocks) gather_sf(problem, shape, (i32 *)memory);
-    else expand(problem, shape, blockIdx.x - shape.sf_blocks, shared_address(memory));
+    if (blockIdx.x < (u32)a.sf_blocks) gather_sf(a, (i32 *)memory);
+    else expand(a, blockIdx.x - a.sf_blocks, shared_address(memory));
     pdl_trigger();
 #else
-    (void)problem, (void)shape;
+    (void)a;
 #endif
 }

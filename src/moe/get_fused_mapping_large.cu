@@ -139,13 +139,13 @@ DEV void add_warps(u16 *count, i32 x0, u32 (&own)[PER_THREAD])
     }
 }
 
-/* Sum of v over the threads before this one; one barrier. `sums` has a word per warp, and is not used again
+/* Exclusive scan: the sum of v over the threads before this one; one barrier. `sums` has a word per warp, and is not used again
  * before the next barrier but one. */
-DEV u32 block_sum_below(u32 v, u32 *sums, u32 &total)
+DEV u32 block_exclusive_scan(u32 v, u32 *sums, u32 &total)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 warp_total;
-    const u32 below = warp_sum_below(v, lane, warp_total);
+    const u32 below = warp_exclusive_scan(v, lane, warp_total);
     if (lane == 0) sums[warp] = warp_total;
     __syncthreads();
     const u32 other = lane < MAP_WARPS ? sums[lane] : 0;
@@ -177,8 +177,8 @@ DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
         b += --c[i].y;
     }
     u32 all_a, all_b;
-    a = warp_sum_below(a, lane, all_a);
-    b = warp_sum_below(b, lane, all_b);
+    a = warp_exclusive_scan(a, lane, all_a);
+    b = warp_exclusive_scan(b, lane, all_b);
     if (is_reused) __threadfence();             /* the clears come before what the next round publishes */
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
@@ -333,7 +333,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             }
 
             /* 3 */
-            u32 num_sorted, at = block_sum_below(num_own, warp_sums[0], num_sorted);
+            u32 num_sorted, at = block_exclusive_scan(num_own, warp_sums[0], num_sorted);
 #pragma unroll
             for (int j = 0; j < PER_THREAD; j++) {
                 if (x0 + j < EXPERTS) local_start[x0 + j] = (u16)at;
@@ -377,7 +377,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
                 /* 5 */
 #pragma unroll
                 for (int j = 0; j < PER_THREAD; j++) length += tgl_map_aligned(&m, all[j]);
-                u32 to = position + block_sum_below(length, warp_sums[1], round_length);
+                u32 to = position + block_exclusive_scan(length, warp_sums[1], round_length);
 #pragma unroll
                 for (int j = 0; j < PER_THREAD; j++)
                     if (x0 + j < num_experts) {

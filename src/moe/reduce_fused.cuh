@@ -5,7 +5,7 @@
 #ifndef TEGULA_MOE_REDUCE_FUSED_CUH
 #define TEGULA_MOE_REDUCE_FUSED_CUH
 
-#include "device/ptx.cuh"
+#include "device/warp.cuh"
 #include "moe/reduce_fused.h"
 #include "numerics/bf16.h"
 #include "numerics/e4m3.h"
@@ -150,13 +150,6 @@ DEV slots load_slots(const reduce_problem &p, i64 t, i64 k, int count)
 DEV void scale_slots(const reduce_problem &p, slots &s)
 {
     if (p.x_sf && s.valid >> threadIdx.x % 32 & 1) s.factor = s.factor * p.x_sf[s.position];
-}
-
-DEV int take_lane(u32 &lanes)                   /* the lowest of a mask, which loses it */
-{
-    const int lane = __ffs(lanes) - 1;
-    lanes &= lanes - 1;
-    return lane;
 }
 
 /* ---- sums ---- */

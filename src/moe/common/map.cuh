@@ -4,7 +4,7 @@
 #ifndef TEGULA_MOE_MAP_CUH
 #define TEGULA_MOE_MAP_CUH
 
-#include "device/ptx.cuh"
+#include "device/warp.cuh"
 #include "moe/common/map.h"
 
 /* The index of a pair; -1: there is no such pair. */
@@ -90,28 +90,6 @@ template <class INT> DEV void map_fill(const tgl_map &m, INT begin, INT end, u32
     }
 }
 
-/* Sum of v over the lanes before this one. */
-DEV u32 warp_sum_below(u32 v, int lane, u32 &total)
-{
-    u32 sum = v;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        const u32 other = __shfl_up_sync(FULL, sum, d);
-        if (lane >= d) sum += other;
-    }
-    total = __shfl_sync(FULL, sum, 31);
-    return sum - v;
-}
-
-/* The same for v < 1 << BITS, by a vote per bit: votes do not wait for each other, as steps of a scan do. */
-template <int BITS> DEV u32 warp_sum_below_by_votes(u32 v)
-{
-    u32 sum = 0;
-#pragma unroll
-    for (int i = 0; i < BITS; i++) sum += __popc(__ballot_sync(FULL, v >> i & 1) & lanes_below()) << i;
-    return sum;
-}
-
 /* ---- all of a mapping, by blocks that exchange nothing ----
  * hist: pairs of an expert, and of nobody, counted from hist_begin on; marks: a bit per pair for each of the
  * block's experts, set where the pair is theirs. */
@@ -181,7 +159,7 @@ template <int N, int BITS> DEV map_words map_words_of(u32 marks, i32 runs, u32 l
     for (i32 i = 0; i < N; i++)
         if (begin + i < runs) pairs += __popc(shared_load_u32(marks + 4 * (begin + i)));
     __syncwarp();
-    return { marks, begin, min(begin + N, runs), warp_sum_below_by_votes<BITS>(pairs) };
+    return { marks, begin, min(begin + N, runs), warp_exclusive_scan_by_votes<BITS>(pairs) };
 }
 
 DEV map_words map_words_of(const tgl_map &m, u32 marks, u32 lane)
@@ -195,7 +173,7 @@ DEV map_words map_words_of(const tgl_map &m, u32 marks, u32 lane)
 #pragma unroll 1
     for (i32 i = begin; i < end; i++) pairs += __popc(shared_load_u32(marks + 4 * i));
     __syncwarp();
-    return { marks, begin, end, warp_sum_below_by_votes<9>(pairs) };    /* 8 words at most: 9 bits */
+    return { marks, begin, end, warp_exclusive_scan_by_votes<9>(pairs) };    /* 8 words at most: 9 bits */
 }
 
 /* How often the alignment goes into the segment of an expert's bin. */
