@@ -11,6 +11,7 @@
 #include "moe/common/histogram_kernel.h"
 #include "moe/inplace_unique_group_indices.h"
 #include "moe/common/map.h"
+#include "moe/common/token_warps.h"
 #include "moe/normalize_weight.h"
 #include "moe/reduce_fused.h"
 #include "moe/route.h"
@@ -38,8 +39,8 @@ const case_threshold case_thresholds[] = {
 
     { "moe_topk_gate", "num_experts", GATE_MAX_EXPERTS },
     { "moe_topk_gate", "num_topk", GATE_MAX_SLOTS },
-    { "moe_topk_gate", "num_tokens", 512 },         /* a warp, four or GATE_WARPS of a block */
-    { "moe_topk_gate", "num_tokens", 2048 },
+    { "moe_topk_gate", "num_tokens", TOKEN_FEW },
+    { "moe_topk_gate", "num_tokens", TOKEN_SOME },
     { "moe_topk_sum_and_topk_group_idx", "num_groups", GATE_MAX_GROUPS },
     { "moe_topk_sum_and_topk_group_idx", "experts_per_group", WARP },
     { "moe_mask_indices_by_tp", "num_tokens", 128 },

@@ -142,6 +142,7 @@ static uint64_t plan_hash(const tgl_kernel *plan, int num_kernels)
 {
     uint64_t h = (uint64_t)num_kernels;
     for (int i = 0; i < num_kernels; i++) {
+        if (!plan[i].name) continue;
         const tgl_macro *m = plan[i].macros;
         uint64_t k = (uintptr_t)plan[i].name;   /* its own chain of multiplications, beside the others' */
         for (const tgl_macro *end = m + TGL_MAX_MACROS; m < end; m++)

@@ -35,6 +35,12 @@ typedef struct {
 } tgl_shape;
 
 #define TGL_ARGS(struct_) .args = &(struct_), .args_bytes = sizeof(struct_)
+static inline tgl_shape tgl_shape_with(tgl_shape shape, const void *args, size_t args_bytes)
+{
+    shape.args = args;
+    shape.args_bytes = args_bytes;
+    return shape;
+}
 
 /* Another kernel of the plan that does the same. */
 struct tgl_other_launch { int which; const tgl_shape *shape; void **args; };

@@ -11,12 +11,6 @@
 #include "moe/common/index.cuh"
 #include "moe/inplace_unique_group_indices.h"
 
-#ifndef NUM_TOPK
-#ifdef __CUDACC_RTC__
-#error "NUM_TOPK is not defined"
-#endif
-#define NUM_TOPK 8
-#endif
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= UNIQUE_MAX_TOPK, "NUM_TOPK is 1..UNIQUE_MAX_TOPK");
 
 extern "C" __global__ void __launch_bounds__(UNIQUE_ROWS) inplace_unique_group_indices(

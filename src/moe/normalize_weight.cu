@@ -14,12 +14,6 @@
 #include "moe/normalize_weight.h"
 #include "numerics/base.h"
 
-#ifndef NUM_TOPK
-#ifdef __CUDACC_RTC__
-#error "NUM_TOPK is not defined"
-#endif
-#define NUM_TOPK 8
-#endif
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= NORMALIZE_MAX_TOPK, "NUM_TOPK is 1..NORMALIZE_MAX_TOPK");
 
 extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize_weight(

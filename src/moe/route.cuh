@@ -8,12 +8,6 @@
 #include "moe/common/map.cuh"
 #include "moe/route.h"
 
-#ifndef NUM_SLOTS
-#ifdef __CUDACC_RTC__
-#error "NUM_SLOTS is not defined"
-#endif
-#define NUM_SLOTS NUM_TOPK
-#endif
 static_assert(NUM_SLOTS >= NUM_TOPK && NUM_SLOTS <= 32, "NUM_SLOTS is NUM_TOPK .. 32");
 
 enum { WORDS = ROUTE_WORDS(NUM_SLOTS) };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * topk_gate.cu - the NUM_TOPK best experts of every token, a warp per token, in registers.
  *   computes  topk_idx[t][k] = the expert of k-th highest rank (numerics/rank.h) in scores[t]
- *   launch    grid ceil(num_tokens / warps), block of 1 .. TOPK_GATE_WARPS warps, no shared memory
+ *   launch    grid ceil(num_tokens / warps), block of 1 .. TOKEN_BLOCK_WARPS warps, no shared memory
  *   moves     num_tokens * (4 * num_experts + INDEX_BYTES * NUM_TOPK) bytes, each once
  *   macros    NUM_LISTS 1 .. 8 = ceil(num_experts / 128), NUM_TOPK 1 .. 32, INDEX_BYTES 4 or 8
  *
@@ -14,12 +14,6 @@
 #include "moe/common/topk.cuh"
 #include "moe/topk_gate.h"
 
-#ifndef NUM_TOPK
-#ifdef __CUDACC_RTC__
-#error "NUM_TOPK is not defined"
-#endif
-#define NUM_TOPK 8
-#endif
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= 32, "NUM_TOPK is 1 .. 32");
 
 enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2 };       /* of 256 threads: 64 registers, or 128 */
@@ -111,17 +105,15 @@ DEV choice choose(const float *row, u32 num_experts, bool is_vector, u32 lane)
     return { lane, expert_of(pick) };
 }
 
-extern "C" __global__ void __launch_bounds__(32 * TOPK_GATE_WARPS, MIN_BLOCKS) topk_gate(
-    const float *scores, index_type *topk_idx, i64 num_tokens, i64 row_stride,
-    u32 num_experts)
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_BLOCK_WARPS, MIN_BLOCKS) topk_gate(topk_gate_args a)
 {
     const u32 lane = threadIdx.x % 32;
     const i64 t = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    const bool is_vector = (((u64)scores | (u64)row_stride * 4) & 15) == 0 && num_experts % 4 == 0;
+    const bool is_vector = (((u64)a.scores | (u64)a.row_stride * 4) & 15) == 0 && a.num_experts % 4 == 0;
     pdl_wait();
-    if (t < num_tokens) {
-        const choice c = choose(scores + t * row_stride, num_experts, is_vector, lane);
-        if (c.slot < NUM_TOPK) topk_idx[t * NUM_TOPK + c.slot] = (index_type)c.expert;
+    if (t < a.num_tokens) {
+        const choice c = choose(a.scores + t * a.row_stride, a.num_experts, is_vector, lane);
+        if (c.slot < NUM_TOPK) ((index_type *)a.topk_idx)[t * NUM_TOPK + c.slot] = (index_type)c.expert;
     }
     pdl_trigger();
 }

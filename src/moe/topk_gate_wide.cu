@@ -11,20 +11,18 @@
 
 enum { THREADS = TOPK_GATE_WIDE_THREADS, WARPS = THREADS / 32 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) topk_gate_wide(
-    const float *scores, index_type *topk_idx, i64 num_tokens, i64 row_stride, u32 num_experts,
-    u32 num_topk)
+extern "C" __global__ void __launch_bounds__(THREADS) topk_gate_wide(topk_gate_args a)
 {
     /* Two rounds in turn: a warp that is ahead by one writes where nobody reads any more. */
     SHARED(u64[2][WARPS], best_of_warp);
     const i64 t = block_index();
-    const float *row = scores + t * row_stride;
-    index_type *out = topk_idx + t * num_topk;
+    const float *row = a.scores + t * a.row_stride;
+    index_type *out = (index_type *)a.topk_idx + t * a.num_topk;
     pdl_wait();
-    if (t >= num_tokens) return;
-    u64 best = best_below(ALL_RANKS, row, num_experts, threadIdx.x, THREADS);
+    if (t >= a.num_tokens) return;
+    u64 best = best_below(ALL_RANKS, row, a.num_experts, threadIdx.x, THREADS);
 #pragma unroll 1
-    for (u32 k = 0; k < num_topk; k++) {
+    for (u32 k = 0; k < a.num_topk; k++) {
         u64 (&bests)[WARPS] = best_of_warp[k % 2];
         const u64 mine = warp_max_u64(best);
         if (threadIdx.x % 32 == 0) bests[threadIdx.x / 32] = mine;
@@ -33,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) topk_gate_wide(
 #pragma unroll
         for (int w = 1; w < WARPS; w++) rank = max(rank, bests[w]);
         if (threadIdx.x == 0) out[k] = (index_type)tgl_rank_index(rank);
-        if (best == rank) best = best_below(rank, row, num_experts, threadIdx.x, THREADS);
+        if (best == rank) best = best_below(rank, row, a.num_experts, threadIdx.x, THREADS);
     }
     pdl_trigger();
 }

@@ -8,19 +8,13 @@
 #include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "moe/common/best.h"
+#include "moe/common/index.h"
+#include "moe/common/shape.h"
 #include "tegula/moe.h"
 
-typedef struct {
-    const float *scores;
-    void *group_idx;
-    int index_bytes;
-    int64_t num_tokens, num_groups, experts_per_group, num_topk_sum, num_topk_groups;
-    int64_t token_stride, group_stride;
-} problem;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+typedef group_idx_args problem;
 
 /* ---- CPU ---- */
 
@@ -36,7 +30,7 @@ static float sum_of_best(const float *scores, int64_t num_scores, int64_t num_to
     uint64_t limit = TGL_ALL_RANKS;
     for (int64_t k = 0; k < num_topk_sum;) {
         tgl_best best;
-        const int size = (int)least(num_topk_sum - k, TGL_BEST_MAX);
+        const int size = (int)tgl_min(num_topk_sum - k, TGL_BEST_MAX);
         tgl_best_of(&best, size, limit, scores, num_scores);
         for (int i = 0; i < size; i++, k++) sum += tgl_rank_value(best.ranks[i]);
         limit = best.ranks[size - 1];
@@ -53,32 +47,31 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
         uint64_t limit = TGL_ALL_RANKS;
         for (int64_t r = 0; r < p->num_topk_groups;) {
             tgl_best best;
-            const int size = (int)least(p->num_topk_groups - r, TGL_BEST_MAX);
+            const int size = (int)tgl_min(p->num_topk_groups - r, TGL_BEST_MAX);
             tgl_best_begin(&best, size, limit);
             for (int64_t g = 0; g < p->num_groups; g += RUN) {
                 float sums[RUN];
-                const int count = (int)least(p->num_groups - g, RUN);
+                const int count = (int)tgl_min(p->num_groups - g, RUN);
                 for (int i = 0; i < count; i++)
                     sums[i] = sum_of_best(p->scores + t * p->token_stride + (g + i) * p->group_stride,
                                           p->experts_per_group, p->num_topk_sum);
                 tgl_best_add(&best, sums, count, (uint32_t)g);
             }
             tgl_best_end(&best);
-            for (int i = 0; i < size; i++, r++) {
-                const uint32_t group = tgl_rank_index(best.ranks[i]);
-                if (p->index_bytes == 8) ((int64_t *)p->group_idx)[t * p->num_topk_groups + r] = group;
-                else ((int32_t *)p->group_idx)[t * p->num_topk_groups + r] = (int32_t)group;
-            }
+            for (int i = 0; i < size; i++, r++)
+                tgl_index_put(p->group_idx, t * p->num_topk_groups + r, p->index_bytes,
+                              tgl_rank_index(best.ranks[i]));
             limit = best.ranks[size - 1];
         }
     }
 }
 
-static tgl_status run_on_cpu(const problem *p)
+static tgl_status cpu(const void *context)
 {
+    const problem *p = context;
     const int64_t scans =
         tgl_ceil_div(p->num_topk_groups, TGL_BEST_MAX) * tgl_ceil_div(p->num_topk_sum, TGL_BEST_MAX);
-    const int64_t row_bytes = tgl_saturating_product(4 * p->num_groups * p->experts_per_group, scans);
+    const int64_t row_bytes = tgl_saturating_product((int64_t)4 * p->num_groups * p->experts_per_group, scans);
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }
 
@@ -102,40 +95,42 @@ static tgl_status check(const DLTensor *scores, const DLTensor *group_idx, int64
 
 /* ---- launch ---- */
 
-static tgl_status launch_wide(problem *p, const DLTensor *on, tgl_stream stream)
+/* The model fixes which of the two it is. */
+enum { WARPS, WIDE, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    const tgl_kernel kernel = { "moe/topk_sum_and_topk_group_idx_wide",
-                                { { "INDEX_BYTES", p->index_bytes } } };
-    const tgl_shape shape = tgl_shape_of_blocks(p->num_tokens, GROUP_IDX_WIDE_THREADS);
-    uint32_t num_groups = (uint32_t)p->num_groups, experts_per_group = (uint32_t)p->experts_per_group;
-    uint32_t num_topk_sum = (uint32_t)p->num_topk_sum, num_topk_groups = (uint32_t)p->num_topk_groups;
-    void *args[] = { &p->scores, &p->group_idx, &p->num_tokens, &p->token_stride, &p->group_stride, &num_groups,
-                     &experts_per_group, &num_topk_sum, &num_topk_groups };
-    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
-}
-
-static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
-{
-    if (p->num_groups > GROUP_IDX_MAX_GROUPS || p->num_topk_sum > GROUP_IDX_MAX_TOPK_SUM)
-        return launch_wide(p, on, stream);
+    const problem *p = context;
+    const tgl_macro index = { "INDEX_BYTES", p->index_bytes };
+    if (p->num_groups > GROUP_IDX_MAX_GROUPS || p->num_topk_sum > GROUP_IDX_MAX_TOPK_SUM) {
+        kernels[WARPS].name = NULL;
+        kernels[WIDE] = (tgl_kernel){ "moe/topk_sum_and_topk_group_idx_wide", { index } };
+        return NUM_KERNELS;
+    }
     int64_t group_lanes = 32, lane_vectors = 1;
     while (group_lanes * p->num_groups > 32) group_lanes /= 2;
     while (lane_vectors < GROUP_IDX_MAX_VECTORS && 4 * group_lanes * lane_vectors < p->experts_per_group)
         lane_vectors *= 2;
-    const tgl_kernel kernel = { "moe/topk_sum_and_topk_group_idx",
-                                { { "GROUP_LANES", group_lanes },
-                                  { "LANE_VECTORS", lane_vectors },
-                                  { "NUM_TOPK_SUM", p->num_topk_sum },
-                                  { "INDEX_BYTES", p->index_bytes } } };
-    /* Few tokens spread over all SMs; many are limited by how fast blocks start (as in topk_gate). */
-    const int warps = p->num_tokens <= 512 ? 1 : p->num_tokens <= 2048 ? 4 : GROUP_IDX_WARPS;
-    const tgl_shape shape = { { tgl_ceil_div(p->num_tokens, warps) }, .block = 32 * warps };
-    uint32_t num_groups = (uint32_t)p->num_groups, experts_per_group = (uint32_t)p->experts_per_group;
-    uint32_t num_topk_groups = (uint32_t)p->num_topk_groups;
-    void *args[] = { &p->scores, &p->group_idx, &p->num_tokens, &p->token_stride, &p->group_stride,
-                     &num_groups, &experts_per_group, &num_topk_groups };
-    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
+    kernels[WARPS] = (tgl_kernel){ "moe/topk_sum_and_topk_group_idx",
+                                   { { "GROUP_LANES", group_lanes }, { "LANE_VECTORS", lane_vectors },
+                                     { "NUM_TOPK_SUM", p->num_topk_sum }, index } };
+    return WARPS + 1;
 }
+
+static tgl_shape shape_of_warps(void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
+    return tgl_shape_with(tgl_shape_of_tokens(p->num_tokens), p, sizeof *p);
+}
+
+static tgl_shape shape_of_wide(void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
+    return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens, GROUP_IDX_WIDE_THREADS), p, sizeof *p);
+}
+
+static const tgl_op OP = { cpu, plan, { [WARPS] = { .shape = shape_of_warps }, [WIDE] = { .shape = shape_of_wide } } };
 
 tgl_status tgl_moe_topk_sum_and_topk_group_idx(const DLTensor *scores, DLTensor *group_idx,
                                                int64_t num_topk_sum, tgl_stream stream)
@@ -143,12 +138,10 @@ tgl_status tgl_moe_topk_sum_and_topk_group_idx(const DLTensor *scores, DLTensor 
     if (tgl_log_wants(TGL_LOG_CALL))
         tgl_log_call("tgl_moe_topk_sum_and_topk_group_idx", "scores", scores, "group_idx", group_idx, NULL);
     TGL_TRY(check(scores, group_idx, num_topk_sum));
-    problem p = { .scores = tgl_data(scores), .group_idx = tgl_data(group_idx),
-                  .index_bytes = tgl_dtype_bits(group_idx->dtype) / 8, .num_tokens = scores->shape[0],
-                  .num_groups = scores->shape[1], .experts_per_group = scores->shape[2],
-                  .num_topk_sum = num_topk_sum, .num_topk_groups = group_idx->shape[1],
-                  .token_stride = tgl_stride(scores, 0), .group_stride = tgl_stride(scores, 1) };
+    problem p = { tgl_data(scores), tgl_data(group_idx), scores->shape[0], tgl_stride(scores, 0),
+                  tgl_stride(scores, 1), (uint32_t)scores->shape[1], (uint32_t)scores->shape[2],
+                  (uint32_t)num_topk_sum, (uint32_t)group_idx->shape[1], tgl_dtype_bits(group_idx->dtype) / 8 };
     if (p.num_topk_groups == 0) return TGL_OK;                      /* no kernel either */
     if (p.num_tokens == 0 && !tgl_preparing()) return TGL_OK;       /* data may be NULL */
-    return tgl_on_cpu(scores) ? run_on_cpu(&p) : run_on_cuda(&p, scores, stream);
+    return tgl_on_cpu(scores) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, scores, stream);
 }

@@ -2,7 +2,7 @@
  * topk_sum_and_topk_group_idx.cu - the best groups of every token, a warp per token, in registers.
  *   computes  group_idx[t][r] = the group of r-th highest rank (numerics/rank.h), where a group is worth the
  *             sum of its NUM_TOPK_SUM best scores
- *   launch    grid ceil(num_tokens / warps), block of 1 .. GROUP_IDX_WARPS warps, no shared memory
+ *   launch    grid ceil(num_tokens / warps), block of 1 .. TOKEN_BLOCK_WARPS warps, no shared memory
  *   moves     num_tokens * (4 * num_groups * experts_per_group + INDEX_BYTES * num_topk_groups) bytes, each
  *             once
  *   macros    GROUP_LANES 1, 2, 4 ... 32, at most 32 / num_groups; LANE_VECTORS 1, 2, 4, 8;
@@ -15,14 +15,6 @@
 #include "moe/topk_sum_and_topk_group_idx.h"
 #include "numerics/rank.h"
 
-#if !defined(GROUP_LANES) || !defined(LANE_VECTORS) || !defined(NUM_TOPK_SUM)
-#ifdef __CUDACC_RTC__
-#error "GROUP_LANES, LANE_VECTORS or NUM_TOPK_SUM is not defined"
-#endif
-#define GROUP_LANES 4
-#define LANE_VECTORS 2
-#define NUM_TOPK_SUM 2
-#endif
 static_assert(GROUP_LANES >= 1 && 32 % GROUP_LANES == 0, "GROUP_LANES is 1, 2, 4 ... 32");
 static_assert(LANE_VECTORS >= 1 && LANE_VECTORS <= GROUP_IDX_MAX_VECTORS, "LANE_VECTORS is 1, 2, 4 or 8");
 static_assert(NUM_TOPK_SUM == 1 || NUM_TOPK_SUM == GROUP_IDX_MAX_TOPK_SUM, "NUM_TOPK_SUM is 1 or 2");
@@ -82,19 +74,18 @@ DEV u32 key_of_group(const float *group, u32 size, bool is_vector, u32 part)
     return tgl_rank_key(NUM_TOPK_SUM == 1 ? best.first : best.first + best.second);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * GROUP_IDX_WARPS, 4) topk_sum_and_topk_group_idx(
-    const float *scores, index_type *group_idx, i64 num_tokens, i64 token_stride,
-    i64 group_stride, u32 num_groups, u32 experts_per_group, u32 num_topk_groups)
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_BLOCK_WARPS, 4) topk_sum_and_topk_group_idx(
+    group_idx_args a)
 {
     const u32 lane = threadIdx.x % 32, group = lane / GROUP_LANES, part = lane % GROUP_LANES;
     const i64 t = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    const bool is_vector = (((u64)scores | (u64)(token_stride | group_stride) * 4) & 15) == 0 &&
-                           experts_per_group % 4 == 0;
+    const bool is_vector = (((u64)a.scores | (u64)(a.token_stride | a.group_stride) * 4) & 15) == 0 &&
+                           a.experts_per_group % 4 == 0;
     pdl_wait();
-    if (t < num_tokens) {
-        const bool exists = group < num_groups;
-        const float *at = scores + t * token_stride + (exists ? group * group_stride : 0);
-        const u32 some_key = key_of_group(at, exists ? experts_per_group : 0, is_vector, part);
+    if (t < a.num_tokens) {
+        const bool exists = group < a.num_groups;
+        const float *at = a.scores + t * a.token_stride + (exists ? group * a.group_stride : 0);
+        const u32 some_key = key_of_group(at, exists ? a.experts_per_group : 0, is_vector, part);
         const u32 key = exists ? some_key : TGL_RANK_NONE;
         u32 rank = 0;
 #pragma unroll
@@ -104,8 +95,8 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_IDX_WARPS, 4) topk_sum_a
         }
 #pragma unroll
         for (int d = 1; d < GROUP_LANES; d *= 2) rank += __shfl_xor_sync(FULL, rank, d);
-        if (part == 0 && exists && rank < num_topk_groups)
-            group_idx[t * num_topk_groups + rank] = (index_type)group;
+        if (part == 0 && exists && rank < a.num_topk_groups)
+            ((index_type *)a.group_idx)[t * a.num_topk_groups + rank] = (index_type)group;
     }
     pdl_trigger();
 }

@@ -30,35 +30,34 @@ DEV float sum_of_best(const float *group, u32 experts_per_group, u32 num_topk_su
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) topk_sum_and_topk_group_idx_wide(
-    const float *scores, index_type *group_idx, i64 num_tokens, i64 token_stride, i64 group_stride,
-    u32 num_groups, u32 experts_per_group, u32 num_topk_sum, u32 num_topk_groups)
+    group_idx_args a)
 {
     SHARED(float[KEPT], sums);
     /* Two rounds in turn: a warp that is ahead by one writes where nobody reads any more. */
     SHARED(u64[2][WARPS], best_of_warp);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const i64 t = block_index();
-    const float *groups = scores + t * token_stride;
-    index_type *out = group_idx + t * num_topk_groups;
-    const u32 num_kept = min(num_groups, (u32)KEPT);
+    const float *groups = a.scores + t * a.token_stride;
+    index_type *out = (index_type *)a.group_idx + t * a.num_topk_groups;
+    const u32 num_kept = min(a.num_groups, (u32)KEPT);
     pdl_wait();
-    if (t >= num_tokens) return;
+    if (t >= a.num_tokens) return;
     for (u32 g = warp; g < num_kept; g += WARPS) {
-        const float sum = sum_of_best(groups + g * group_stride, experts_per_group, num_topk_sum);
+        const float sum = sum_of_best(groups + g * a.group_stride, a.experts_per_group, a.num_topk_sum);
         if (lane == 0) sums[g] = sum;
     }
     __syncthreads();
     u64 last = ALL_RANKS;
 #pragma unroll 1
-    for (u32 r = 0; r < num_topk_groups; r++) {
+    for (u32 r = 0; r < a.num_topk_groups; r++) {
         u64 best = TGL_RANK_NONE;
         for (u32 g = threadIdx.x; g < num_kept; g += THREADS) {
             const u64 rank = tgl_rank(sums[g], g);
             if (rank < last && rank > best) best = rank;
         }
 #pragma unroll 1
-        for (u32 g = num_kept + warp; g < num_groups; g += WARPS) {
-            const float sum = sum_of_best(groups + g * group_stride, experts_per_group, num_topk_sum);
+        for (u32 g = num_kept + warp; g < a.num_groups; g += WARPS) {
+            const float sum = sum_of_best(groups + g * a.group_stride, a.experts_per_group, a.num_topk_sum);
             const u64 rank = tgl_rank(sum, g);
             if (rank < last && rank > best) best = rank;
         }

@@ -22,12 +22,6 @@
 #include "moe/common/short_keys.cuh"
 #include "moe/common/topk.cuh"
 
-#ifndef GROUP_LANES
-#ifdef __CUDACC_RTC__
-#error "GROUP_LANES is not defined"
-#endif
-#define GROUP_LANES 32
-#endif
 static_assert(GROUP_LANES >= 1 && 32 % GROUP_LANES == 0, "GROUP_LANES is 1, 2, 4 ... 32");
 static_assert(NUM_LISTS <= GATE_MAX_LISTS, "NUM_LISTS is 1 .. GATE_MAX_LISTS");
 static_assert(NUM_TOPK <= 32, "NUM_TOPK is 1 .. 32");

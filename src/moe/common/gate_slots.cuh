@@ -9,12 +9,6 @@
 #include "moe/common/index.cuh"
 #include "moe/common/score.cuh"
 
-#ifndef NUM_TOPK
-#ifdef __CUDACC_RTC__
-#error "NUM_TOPK is not defined"
-#endif
-#define NUM_TOPK 8
-#endif
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= GATE_MAX_SLOTS, "NUM_TOPK is 1 .. 32");
 
 typedef struct { i32 expert; float score; } choice;     /* expert < 0: none, and its score is 0 */

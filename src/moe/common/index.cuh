@@ -5,12 +5,6 @@
 
 #include "device/ptx.cuh"
 
-#ifndef INDEX_BYTES
-#ifdef __CUDACC_RTC__
-#error "INDEX_BYTES is not defined"
-#endif
-#define INDEX_BYTES 8
-#endif
 static_assert(INDEX_BYTES == 4 || INDEX_BYTES == 8, "INDEX_BYTES is 4 or 8");
 
 #if INDEX_BYTES == 4

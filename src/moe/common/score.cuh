@@ -7,12 +7,6 @@
 #include "moe/common/score.h"
 #include "numerics/rank.h"
 
-#ifndef SCORING
-#ifdef __CUDACC_RTC__
-#error "SCORING is not defined"
-#endif
-#define SCORING TGL_SIGMOID
-#endif
 static_assert(SCORING >= TGL_SIGMOID && SCORING <= TGL_IDENTITY, "SCORING is 0 .. 3");
 
 /* By all lanes of a warp, and in all of them. A lane has every 32nd vector of four, in order: as gate.cuh

@@ -10,12 +10,6 @@
 #include "device/ptx.cuh"
 #include "numerics/rank.h"
 
-#ifndef NUM_LISTS
-#ifdef __CUDACC_RTC__
-#error "NUM_LISTS is not defined"
-#endif
-#define NUM_LISTS 2
-#endif
 static_assert(NUM_LISTS >= 1 && NUM_LISTS <= 8, "NUM_LISTS is 1 .. 8");
 
 enum {

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT
+ * index.h - indices of experts and groups on the CPU, of 4 or 8 bytes: a constant where a loop is compiled
+ * for both. */
+#ifndef TEGULA_MOE_INDEX_H
+#define TEGULA_MOE_INDEX_H
+
+#include <stdint.h>
+
+static inline int64_t tgl_index_get(const void *indices, int64_t i, int index_bytes)
+{
+    return index_bytes == 4 ? ((const int32_t *)indices)[i] : ((const int64_t *)indices)[i];
+}
+
+static inline void tgl_index_put(void *indices, int64_t i, int index_bytes, int64_t index)
+{
+    if (index_bytes == 4) ((int32_t *)indices)[i] = (int32_t)index;
+    else ((int64_t *)indices)[i] = index;
+}
+
+#endif
