@@ -92,7 +92,7 @@ const case_threshold case_thresholds[] = {
     { "moe_expand_to_fused_with_sf", "num_tokens", EXPAND_FEW_ROWS / 2 },
     { "moe_expand_to_fused_with_sf", "num_tokens", EXPAND_SF_SLOTS / 8 },
     { "moe_expand_to_fused_with_sf", "hidden", EXPAND_BULK_FEW_BYTES },
-    { "moe_reduce_fused", "num_tokens", 512 },
+    { "moe_reduce_fused", "num_tokens", REDUCE_FEW_TOKENS },
     { "moe_reduce_fused", "num_tokens", REDUCE_BLOCKS },
     { "moe_reduce_fused", "num_topk", 8 },
     { "moe_reduce_fused", "num_topk", WARP },

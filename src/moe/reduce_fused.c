@@ -9,7 +9,7 @@
 #include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "numerics/bf16.h"
 #include "numerics/e4m3.h"
 #include "numerics/f16.h"
@@ -108,6 +108,14 @@ static tgl_rows_function cpu_function(void)
 static tgl_rows_function cpu_function(void) { return cpu; }
 #endif
 
+static tgl_status run_on_cpu(const void *context)
+{
+    const typed_problem *typed = context;
+    const int64_t column_bytes = typed->p.num_topk * REDUCE_BYTES(typed->x_type) + REDUCE_BYTES(typed->out_type);
+    const int64_t row_bytes = tgl_saturating_product(column_bytes, typed->p.hidden);
+    return tgl_parallel_rows(typed->p.num_tokens, row_bytes, cpu_function(), typed);
+}
+
 /* ---- checks ---- */
 
 enum { FLOATS = TGL_F32 | TGL_BF16 | TGL_F16 | TGL_E4M3 };
@@ -156,62 +164,105 @@ static int type_of(const DLTensor *t)
 
 /* ---- launch ---- */
 
-/* The kernels of a configuration. Few tokens get one unit a thread, and the loads of 8 rows before the first
- * is added. Many get BULK, or before sm_90 MANY: two units and 4 rows, which takes fewer instructions.
- * COLUMNS is for rows that are not made of vectors. */
-enum { FEW, MANY, COLUMNS, BULK, NUM_KERNELS, FEW_TOKENS = 512, BULK_STAGES = 3 };
-static const struct { int units, rows, has_vectors, threads; } variants[BULK] = {
-    [FEW] = { 1, 8, 1, 128 }, [MANY] = { 2, 4, 1, 256 }, [COLUMNS] = { 1, 8, 0, 256 }
-};
+/* The kernels of a configuration. Few tokens get one unit a thread, and the loads of 8 rows before the first is
+ * added. Many get BULK, or before sm_90 MANY: two units and 4 rows, which takes fewer instructions. COLUMNS is
+ * for rows that are not made of vectors. */
+enum { FEW, BULK, MANY, COLUMNS, NUM_KERNELS, BULK_STAGES = 3 };
 static int bulk_units(int x_type) { return x_type == REDUCE_E4M3 ? 2 : 4; }     /* 32 columns at most */
 
-static tgl_status launch(int which, int x_type, int out_type, const DLTensor *on, const tgl_shape *shape,
-                         tgl_stream stream, void **args)
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    tgl_kernel plan[NUM_KERNELS];
-    for (int i = 0; i < BULK; i++)
-        plan[i] = (tgl_kernel){ "moe/reduce_fused",
-                                { { "X_TYPE", x_type }, { "OUT_TYPE", out_type },
-                                  { "UNITS", variants[i].units }, { "ROWS", variants[i].rows },
-                                  { "HAS_VECTORS", variants[i].has_vectors },
-                                  { "THREADS", variants[i].threads } } };
-    plan[BULK] = (tgl_kernel){ "moe/reduce_fused_bulk",
-                               { { "X_TYPE", x_type }, { "OUT_TYPE", out_type },
-                                 { "UNITS", bulk_units(x_type) }, { "STAGES", BULK_STAGES } } };
-    return tgl_launch(plan, NUM_KERNELS, which, on, shape, stream, args);
+    const typed_problem *typed = context;
+    const tgl_macro x = { "X_TYPE", typed->x_type }, out = { "OUT_TYPE", typed->out_type };
+    kernels[FEW] = (tgl_kernel){ "moe/reduce_fused",
+        { x, out, { "UNITS", 1 }, { "ROWS", 8 }, { "HAS_VECTORS", 1 }, { "THREADS", 128 } } };
+    kernels[BULK] = (tgl_kernel){ "moe/reduce_fused_bulk",
+        { x, out, { "UNITS", bulk_units(typed->x_type) }, { "STAGES", BULK_STAGES } } };
+    kernels[MANY] = (tgl_kernel){ "moe/reduce_fused",
+        { x, out, { "UNITS", 2 }, { "ROWS", 4 }, { "HAS_VECTORS", 1 }, { "THREADS", 256 } } };
+    kernels[COLUMNS] = (tgl_kernel){ "moe/reduce_fused",
+        { x, out, { "UNITS", 1 }, { "ROWS", 8 }, { "HAS_VECTORS", 0 }, { "THREADS", 256 } } };
+    return NUM_KERNELS;
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static tgl_status run_on_cuda(typed_problem *typed, const DLTensor *on, tgl_stream stream)
+static bool has_vectors(const void *context, const tgl_target *target)
 {
-    tgl_target target;
-    TGL_TRY(tgl_target_of(on, &target));
-    const int x_type = typed->x_type, out_type = typed->out_type;
-    reduce_problem *p = &typed->p;
-    const int64_t x_bytes = REDUCE_BYTES(x_type), out_bytes = REDUCE_BYTES(out_type);
-    const int64_t vector = 16 / x_bytes, out_vector = least(16, vector * out_bytes);
+    (void)target;
+    const typed_problem *typed = context;
+    const reduce_problem *p = &typed->p;
+    const int64_t x_bytes = REDUCE_BYTES(typed->x_type), out_bytes = REDUCE_BYTES(typed->out_type);
+    const int64_t vector = 16 / x_bytes, out_vector = tgl_min(16, vector * out_bytes);
     const uint64_t x_bits = (uintptr_t)p->x | (uint64_t)(p->x_stride * x_bytes);
     const uint64_t out_bits = (uintptr_t)p->out | (uint64_t)(p->out_stride * out_bytes);
-    const bool has_vectors = x_bits % 16 == 0 && out_bits % out_vector == 0 && p->hidden % vector == 0;
-    const bool can_bulk = target.architecture >= 90 && p->num_topk >= 1 && p->num_topk <= 32;
-    const int which = !has_vectors ? COLUMNS : p->num_tokens < FEW_TOKENS ? FEW : can_bulk ? BULK : MANY;
+    return x_bits % 16 == 0 && out_bits % out_vector == 0 && p->hidden % vector == 0;
+}
 
-    const int64_t row_units = has_vectors ? p->hidden / vector : p->hidden;
-    const int64_t units = which == BULK ? bulk_units(x_type) : variants[which].units;
-    const int64_t max_threads = which == BULK ? REDUCE_BULK_THREADS : variants[which].threads;
+static bool can_bulk(const void *context, const tgl_target *target)
+{
+    const int64_t num_topk = ((const typed_problem *)context)->p.num_topk;
+    return target->architecture >= 90 && num_topk >= 1 && num_topk <= 32 && has_vectors(context, target);
+}
+
+static bool has_few_tokens(const void *context, const tgl_target *target)
+{
+    (void)target;
+    return ((const typed_problem *)context)->p.num_tokens < REDUCE_FEW_TOKENS;
+}
+
+/* A row has `row_units` units. */
+static tgl_shape shape_of(typed_problem *typed, int64_t row_units, int64_t units, int64_t max_threads)
+{
+    reduce_problem *p = &typed->p;
     const int64_t chunks = tgl_ceil_div(row_units, max_threads * units);
     const int64_t threads = tgl_ceil_div(tgl_ceil_div(row_units, chunks * units), 32) * 32;
-    const int64_t fitting = p->num_topk ? most(1, 32 / p->num_topk) : 1;
-    const int64_t enough = most(1, p->num_tokens * chunks / REDUCE_BLOCKS);
-    int32_t tokens = (int32_t)least(least(fitting, enough), REDUCE_TOKENS);
-    const tgl_shape shape = { { chunks, tgl_strided_grid(tgl_ceil_div(p->num_tokens, tokens), 65535) },
-                              .block = (int)threads,
-                              .shared_bytes = which == BULK ? BULK_STAGES * threads * units * 16 : 0 };
-    void *args[] = { p, &tokens };
-    return launch(which, x_type, out_type, on, &shape, stream, args);
+    const int64_t fitting = p->num_topk ? tgl_max(1, 32 / p->num_topk) : 1;
+    const int64_t enough = tgl_max(1, p->num_tokens * chunks / REDUCE_BLOCKS);
+    p->tokens = (int32_t)tgl_min(tgl_min(fitting, enough), REDUCE_TOKENS);
+    return (tgl_shape){ { chunks, tgl_strided_grid(tgl_ceil_div(p->num_tokens, p->tokens), 65535) },
+                        .block = (int)threads, TGL_ARGS(*p) };
 }
+
+static int64_t row_vectors(const typed_problem *typed)
+{
+    return typed->p.hidden / (16 / REDUCE_BYTES(typed->x_type));
+}
+
+static tgl_shape few_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    return shape_of(context, row_vectors(context), 1, 128);
+}
+
+static tgl_shape bulk_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    const int units = bulk_units(((const typed_problem *)context)->x_type);
+    tgl_shape shape = shape_of(context, row_vectors(context), units, REDUCE_BULK_THREADS);
+    shape.shared_bytes = BULK_STAGES * shape.block * units * 16;
+    return shape;
+}
+
+static tgl_shape many_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    return shape_of(context, row_vectors(context), 2, 256);
+}
+
+static tgl_shape columns_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    return shape_of(context, ((const typed_problem *)context)->p.hidden, 1, 256);
+}
+
+static const tgl_op OP = {
+    run_on_cpu, plan,
+    {
+        [FEW] = { has_vectors, has_few_tokens, few_shape },
+        [BULK] = { can_bulk, NULL, bulk_shape },
+        [MANY] = { has_vectors, NULL, many_shape },
+        [COLUMNS] = { NULL, NULL, columns_shape },
+    }
+};
 
 tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const DLTensor *topk_weights,
                                 const DLTensor *token_topk_to_pos, const DLTensor *sf, DLTensor *out,
@@ -223,8 +274,7 @@ tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const D
     TGL_TRY(check(x, x_sf, topk_weights, token_topk_to_pos, sf, out));
     tgl_log_indices("token_topk_to_pos", token_topk_to_pos, x->shape[0]);
     const int x_type = type_of(x), out_type = type_of(out);
-    if (tgl_preparing() && !tgl_on_cpu(x)) return launch(FEW, x_type, out_type, x, NULL, stream, NULL);
-    if (tgl_is_empty(out)) return TGL_OK;               /* data may be NULL */
+    if (tgl_is_empty(out) && !tgl_preparing()) return TGL_OK;   /* data may be NULL */
     const int64_t num_tokens = out->shape[0], num_positions = x->shape[0];
     typed_problem typed = {
         {
@@ -244,8 +294,5 @@ tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const D
         },
         x_type, out_type
     };
-    if (!tgl_on_cpu(x)) return run_on_cuda(&typed, x, stream);
-    const int64_t column_bytes = typed.p.num_topk * REDUCE_BYTES(x_type) + REDUCE_BYTES(out_type);
-    const int64_t row_bytes = tgl_saturating_product(column_bytes, out->shape[1]);
-    return tgl_parallel_rows(num_tokens, row_bytes, cpu_function(), &typed);
+    return tgl_on_cpu(x) ? run_on_cpu(&typed) : tgl_run_on_cuda(&OP, &typed, x, stream);
 }

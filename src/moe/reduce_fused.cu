@@ -88,11 +88,11 @@ DEV void reduce(const reduce_problem &p, i64 first_token, int tokens)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) reduce_fused(const reduce_problem problem, i32 tokens)
+extern "C" __global__ void __launch_bounds__(THREADS) reduce_fused(const reduce_problem p)
 {
     pdl_wait();
 #pragma unroll 1
-    for (i64 t = (i64)blockIdx.y * tokens; t < problem.num_tokens; t += (i64)gridDim.y * tokens)
-        reduce(problem, t, (int)min((i64)tokens, problem.num_tokens - t));
+    for (i64 t = (i64)blockIdx.y * p.tokens; t < p.num_tokens; t += (i64)gridDim.y * p.tokens)
+        reduce(p, t, (int)min((i64)p.tokens, p.num_tokens - t));
     pdl_trigger();
 }

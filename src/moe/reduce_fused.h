@@ -12,7 +12,8 @@
 #define REDUCE_E4M3 3
 #define REDUCE_BYTES(type) ((type) == REDUCE_F32 ? 4 : (type) == REDUCE_E4M3 ? 1 : 2)
 
-/* Strides are in elements. x_sf, topk_weights and sf may be NULL. */
+/* The kernels' argument, which the CPU loop reads too. Strides are in elements. x_sf, topk_weights and sf may be
+ * NULL. */
 typedef struct {
     const void *x;
     const float *x_sf, *topk_weights;
@@ -21,14 +22,16 @@ typedef struct {
     void *out;
     int64_t num_positions, num_tokens, num_topk, hidden;
     int64_t x_stride, weights_stride, out_stride;
+    int32_t tokens;     /* of a block at a time: their slots are loaded at once, one per lane */
 } reduce_problem;
 
-/* Tokens of a block, at most: their slots are loaded at once, a lane each. One where there would be less
- * than REDUCE_BLOCKS blocks. */
+/* reduce_fused_bulk: max threads of a block. */
+#define REDUCE_BULK_THREADS 256
+
+/* Measured on an H200, 2026-11-15 and 16: max tokens of a block at a time; fewer rather than less than
+ * REDUCE_BLOCKS blocks; with fewer tokens than REDUCE_FEW_TOKENS bulk copies do not pay. */
 #define REDUCE_TOKENS 2
 #define REDUCE_BLOCKS 4096
-
-/* The kernel with bulk copies: threads of a block, at most. */
-#define REDUCE_BULK_THREADS 256
+#define REDUCE_FEW_TOKENS 512
 
 #endif

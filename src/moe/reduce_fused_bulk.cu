@@ -42,11 +42,12 @@ DEV void load_stage(const ring &r, const slots &s, u32 &lanes, int stage)
 }
 
 /* The block's chunk of all its rows of out: those of `tokens` tokens, then the next grid.y further. */
-DEV void reduce(const reduce_problem &p, int tokens)
+DEV void reduce(const reduce_problem &p)
 {
     SHARED_DYNAMIC(memory, 128);
     SHARED(u64[STAGES], loaded);
-    const int tid = (int)threadIdx.x, step = COLS * (int)blockDim.x, num_topk = (int)p.num_topk;
+    const int tid = (int)threadIdx.x, step = COLS * (int)blockDim.x;
+    const int num_topk = (int)p.num_topk, tokens = p.tokens;
     const i64 chunk = (i64)blockIdx.x * UNITS * step, first = chunk + COLS * tid;
     const u32 bytes = (u32)min((p.hidden - chunk) * X_BYTES, (i64)(UNITS * step * X_BYTES));
     const ring r = { (const u8 *)p.x + chunk * X_BYTES, p.x_stride * X_BYTES, bytes,
@@ -102,13 +103,12 @@ DEV void reduce(const reduce_problem &p, int tokens)
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(REDUCE_BULK_THREADS) reduce_fused_bulk(
-    const reduce_problem problem, i32 tokens)
+extern "C" __global__ void __launch_bounds__(REDUCE_BULK_THREADS) reduce_fused_bulk(const reduce_problem problem)
 {
 #if __CUDA_ARCH__ >= 900
-    reduce(problem, tokens);
+    reduce(problem);
     pdl_trigger();
 #else
-    (void)problem, (void)tokens;
+    (void)problem;
 #endif
 }
