@@ -23,88 +23,120 @@
 #endif
 static_assert(IS_WIDE == 0 || IS_WIDE == 1, "IS_WIDE is 0 or 1");
 
-#define UNROLL 4                                /* vectors under way per thread */
+#define UNROLL 4                                /* vectors in flight per thread */
 #define ONE_BLOCK ((u64)1 << 48)                /* above a sum: a block that has added to it */
 
-DEV void write_result(void *out, i32 i, u64 count, i32 num_bins, i64 tokens_topk)
+/* A thread's place: row, unit of the row, elements from the first index. */
+typedef struct { i64 row, unit; u64 offset; } place;
+
+DEV place first_place(const histogram_args &a)
 {
-    if (tokens_topk > 0) ((float *)out)[i] = (float)((i64)count * num_bins) / (float)tokens_topk;
-    else ((u32 *)out)[i] = (u32)count;
+    const u32 first = blockIdx.x * blockDim.x + threadIdx.x;
+    const i64 row = tgl_divide(first, a.by_row_units), unit = first - row * a.row_units;
+    return { row, unit, (u64)(row * a.row_stride + unit * a.unit) };
 }
 
-extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
-    const index_type *indices, void *out, const histogram_walk walk, i32 num_bins, i64 tokens_topk,
-    u32 *workspace)
+DEV void advance(const histogram_args &a, place &at)
 {
-    SHARED_DYNAMIC(memory, 16);
-    SHARED(bool, is_last);
-    const i32 tid = (i32)threadIdx.x, threads = (i32)blockDim.x;
-    u64 *const sums = (u64 *)workspace;         /* unless it IS_WIDE */
-    u32 *const ticket = workspace, *const wide_bins = workspace + 1;
-    u32 *const bins = IS_WIDE ? wide_bins : (u32 *)memory;
-    if (!IS_WIDE)
+    at.row += a.step_rows;
+    at.unit += a.step_units;                    /* less than row_units */
+    at.offset += a.step_offset;
+    if (at.unit < a.row_units) return;
+    at.row++;
+    at.unit -= a.row_units;
+    at.offset += a.wrap_offset;
+}
+
+DEV vector_type load_unit(const histogram_args &a, const place &at)
+{
+    const index_type *from = (const index_type *)a.indices + at.offset;
+    vector_type v;
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++) v.e[j] = -1;
+    if (at.row >= a.num_rows) return v;
+    if (a.unit == 1) {
+        v.e[0] = from[0];
+    } else if (at.unit < a.whole_units) {
+        v = *(const vector_type *)from;
+    } else {
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++)
+            if (at.unit * VECTOR + j < a.num_cols) v.e[j] = from[j];
+    }
+    return v;
+}
+
+DEV void count(const histogram_args &a, place at, u32 *bins)
+{
 #pragma unroll 1
-        for (i32 i = tid; i < num_bins; i += threads) bins[i] = 0;
-    const u32 first = blockIdx.x * blockDim.x + threadIdx.x;
-    i64 row = tgl_divide(first, walk.by_row_units), i = first - row * walk.row_units;
-    u64 offset = (u64)(row * walk.row_stride + i * walk.unit);
-    __syncthreads();
-    pdl_wait();
-    pdl_trigger();
-#pragma unroll 1
-    while (row < walk.num_rows) {
+    while (at.row < a.num_rows) {
         vector_type v[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            const index_type *from = indices + offset;
-#pragma unroll
-            for (int j = 0; j < VECTOR; j++) v[u].e[j] = -1;
-            if (row < walk.num_rows) {
-                if (walk.unit == 1) {
-                    v[u].e[0] = from[0];
-                } else if (i < walk.whole_units) {
-                    v[u] = *(const vector_type *)from;
-                } else {
-#pragma unroll
-                    for (int j = 0; j < VECTOR; j++)
-                        if (i * VECTOR + j < walk.num_cols) v[u].e[j] = from[j];
-                }
-            }
-            row += walk.step_rows;
-            i += walk.step_units;               /* less than row_units */
-            offset += walk.step_offset;
-            if (i >= walk.row_units) {
-                row++;
-                i -= walk.row_units;
-                offset += walk.wrap_offset;
-            }
+            v[u] = load_unit(a, at);
+            advance(a, at);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
 #pragma unroll
             for (int j = 0; j < VECTOR; j++)
-                if (v[u].e[j] >= 0 && v[u].e[j] < num_bins) atomicAdd(&bins[v[u].e[j]], 1u);
+                if (v[u].e[j] >= 0 && v[u].e[j] < a.num_bins) atomicAdd(&bins[v[u].e[j]], 1u);
     }
+}
+
+DEV void write_result(const histogram_args &a, i32 bin, u64 count)
+{
+    if (a.tokens_topk > 0) ((float *)a.out)[bin] = (float)((i64)count * a.num_bins) / (float)a.tokens_topk;
+    else ((u32 *)a.out)[bin] = (u32)count;
+}
+
+/* IS_WIDE: `bins` are those of all blocks. */
+DEV void finish_wide(const histogram_args &a, u32 *bins)
+{
+    SHARED(bool, is_last);
+    u32 *const ticket = a.workspace;
+    if (threadIdx.x == 0) is_last = atomic_inc_acq_rel(ticket, gridDim.x - 1) == gridDim.x - 1;
     __syncthreads();
-    if (IS_WIDE) {
-        if (tid == 0) is_last = atomic_inc_acq_rel(ticket, gridDim.x - 1) == gridDim.x - 1;
-        __syncthreads();
-        if (is_last)
+    if (!is_last) return;
 #pragma unroll 4
-            for (i32 i = tid; i < num_bins; i += threads) {
-                write_result(out, i, bins[i], num_bins, tokens_topk);
-                bins[i] = 0;
-            }
-    } else if (gridDim.x == 1) {
-#pragma unroll 1
-        for (i32 i = tid; i < num_bins; i += threads) write_result(out, i, bins[i], num_bins, tokens_topk);
-    } else {
-#pragma unroll 2
-        for (i32 i = tid; i < num_bins; i += threads) {
-            const u64 old = atomicAdd(&sums[i], ONE_BLOCK | bins[i]);
-            if (old / ONE_BLOCK != gridDim.x - 1) continue;
-            write_result(out, i, old % ONE_BLOCK + bins[i], num_bins, tokens_topk);
-            store_relaxed_u32x2(&sums[i], make_uint2(0, 0));    /* all have added: races nothing */
-        }
+    for (i32 i = (i32)threadIdx.x; i < a.num_bins; i += (i32)blockDim.x) {
+        write_result(a, i, bins[i]);
+        bins[i] = 0;                            /* for the next call */
     }
+}
+
+/* `bins` are the block's. */
+DEV void finish(const histogram_args &a, const u32 *bins)
+{
+    const i32 tid = (i32)threadIdx.x, threads = (i32)blockDim.x;
+    if (gridDim.x == 1) {
+#pragma unroll 1
+        for (i32 i = tid; i < a.num_bins; i += threads) write_result(a, i, bins[i]);
+        return;
+    }
+    u64 *const sums = (u64 *)a.workspace;
+#pragma unroll 2
+    for (i32 i = tid; i < a.num_bins; i += threads) {
+        const u64 old = atomicAdd(&sums[i], ONE_BLOCK | bins[i]);
+        if (old / ONE_BLOCK != gridDim.x - 1) continue;
+        write_result(a, i, old % ONE_BLOCK + bins[i]);
+        store_relaxed_u32x2(&sums[i], make_uint2(0, 0));        /* all have added: races nothing */
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(const histogram_args a)
+{
+    SHARED_DYNAMIC(memory, 16);
+    u32 *const bins = IS_WIDE ? a.workspace + 1 : (u32 *)memory;
+    if (!IS_WIDE)
+#pragma unroll 1
+        for (i32 i = (i32)threadIdx.x; i < a.num_bins; i += (i32)blockDim.x) bins[i] = 0;
+    const place at = first_place(a);
+    __syncthreads();
+    pdl_wait();
+    pdl_trigger();
+    count(a, at, bins);
+    __syncthreads();
+    if (IS_WIDE) finish_wide(a, bins);
+    else finish(a, bins);
 }

@@ -6,14 +6,16 @@
 
 #include "core/math.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "moe/common/histogram_kernel.h"
 
 typedef struct {
     const void *indices;
     void *out;
+    uint32_t *workspace;
     int64_t num_rows, num_cols, row_stride, num_bins, tokens_topk;
     int index_bytes;
+    histogram_args args;
 
     /* On the CPU: rows are cut into chunks, each with counts of its own, num_ways times. */
     int64_t num_chunks, chunk_rows, num_ways;
@@ -78,99 +80,92 @@ static void add_up(const void *context, int64_t begin, int64_t end)
     }
 }
 
-static tgl_status run_on_cpu(problem *p)
+static tgl_status cpu(const void *context)
 {
+    problem p = *(const problem *)context;
+    if (p.num_bins == 0) return TGL_OK;
     uint32_t counts[MAX_COUNTS];
-    const int64_t chunks_of_work = p->num_rows * p->num_cols / MIN_CHUNK_ELEMENTS;
-    p->num_ways = p->num_bins <= MAX_COUNTS / WAYS ? WAYS : 1;
-    p->counts = p->num_bins <= MAX_COUNTS ? counts : p->out;
-    p->num_chunks = MAX_COUNTS / (p->num_ways * p->num_bins);
-    if (p->num_chunks > MAX_CHUNKS) p->num_chunks = MAX_CHUNKS;
-    if (p->num_chunks > chunks_of_work) p->num_chunks = chunks_of_work;
-    if (p->num_chunks < 1) p->num_chunks = 1;
-    p->chunk_rows = tgl_ceil_div(p->num_rows, p->num_chunks);
-    const int64_t chunk_bytes = p->chunk_rows * p->num_cols * p->index_bytes;
-    TGL_TRY(tgl_parallel_rows(p->num_chunks, chunk_bytes, count_chunks, p));
-    return tgl_parallel_rows(p->num_bins, 4 * (p->num_chunks * p->num_ways + 1), add_up, p);
+    const int64_t chunks_of_work = p.num_rows * p.num_cols / MIN_CHUNK_ELEMENTS;
+    p.num_ways = p.num_bins <= MAX_COUNTS / WAYS ? WAYS : 1;
+    p.counts = p.num_bins <= MAX_COUNTS ? counts : p.out;
+    const int64_t fitting = tgl_min(MAX_CHUNKS, MAX_COUNTS / (p.num_ways * p.num_bins));
+    p.num_chunks = tgl_max(1, tgl_min(fitting, chunks_of_work));
+    p.chunk_rows = tgl_ceil_div(p.num_rows, p.num_chunks);
+    const int64_t chunk_bytes = p.chunk_rows * p.num_cols * p.index_bytes;
+    TGL_TRY(tgl_parallel_rows(p.num_chunks, chunk_bytes, count_chunks, &p));
+    return tgl_parallel_rows(p.num_bins, 4 * (p.num_chunks * p.num_ways + 1), add_up, &p);
 }
 
 /* ---- launch ---- */
 
+/* num_bins is fixed by the model, and chooses between variants of the kernel. */
 static bool is_wide(int64_t num_bins) { return num_bins > HISTOGRAM_SHARED_BINS; }
 
-/* Up to ONE_BLOCK elements one block takes all: no workspace, and no bin goes through memory. Beyond, blocks
- * get BLOCK_ELEMENTS each, as far as 64 blocks go: more of them meet at the same bins too often. */
-enum { ONE_BLOCK = 8192, BLOCK_ELEMENTS = 2048, MAX_BLOCKS = 64 };
+static int plan(const void *context, tgl_kernel *kernels)
+{
+    const problem *p = context;
+    kernels[0] = (tgl_kernel){ "moe/histogram",
+                               { { "INDEX_BYTES", p->index_bytes }, { "IS_WIDE", is_wide(p->num_bins) } } };
+    return 1;
+}
+
+static histogram_args args_of(const problem *p, int64_t num_threads)
+{
+    histogram_args a = { .indices = p->indices, .out = p->out, .workspace = p->workspace,
+                         .tokens_topk = p->tokens_topk, .num_bins = (int32_t)p->num_bins, .num_rows = p->num_rows,
+                         .num_cols = p->num_cols, .row_stride = p->row_stride };
+    if (a.num_rows <= 1) a.row_stride = a.num_cols;
+    if (a.row_stride == a.num_cols) {           /* one run */
+        a.num_cols *= a.num_rows;
+        a.num_rows = a.num_cols > 0;
+        a.row_stride = 0;
+    }
+    int64_t bits = (int64_t)(uintptr_t)p->indices;
+    if (a.num_rows > 1) bits |= a.num_cols * p->index_bytes | a.row_stride * p->index_bytes;
+    a.unit = bits % 16 == 0 ? 16 / p->index_bytes : 1;
+    a.whole_units = a.num_cols / a.unit;
+    a.row_units = tgl_max(1, tgl_ceil_div(a.num_cols, a.unit));
+    a.by_row_units = tgl_divisor_of(a.row_units);
+    a.step_rows = tgl_min(num_threads / a.row_units, a.num_rows);   /* past the end, with an offset that fits */
+    a.step_units = num_threads % a.row_units;
+    a.step_offset = a.step_rows * a.row_stride + a.step_units * a.unit;
+    a.wrap_offset = a.row_stride - a.row_units * a.unit;
+    return a;
+}
+
+static tgl_shape shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    const int64_t elements = p->num_rows * p->num_cols;
+    const int64_t wanted = elements <= HISTOGRAM_ONE_BLOCK ? 1 : tgl_ceil_div(elements, HISTOGRAM_BLOCK_ELEMENTS);
+    const int64_t blocks = tgl_strided_grid(tgl_min(wanted, HISTOGRAM_MAX_BLOCKS), target->num_sms);
+    const int threads = blocks == 1 && elements > HISTOGRAM_ONE_BLOCK / 2 ? HISTOGRAM_MAX_THREADS : 512;
+    p->args = args_of(p, blocks * threads);
+    return (tgl_shape){ { blocks }, .block = threads,
+                        .shared_bytes = is_wide(p->num_bins) ? 0 : 4 * p->num_bins, TGL_ARGS(p->args) };
+}
+
+static const tgl_op OP = { cpu, plan, { { NULL, NULL, shape } } };
 
 static size_t workspace_size(int64_t elements, int64_t num_bins)
 {
-    if (elements <= ONE_BLOCK && !is_wide(num_bins)) return 0;
+    if (elements <= HISTOGRAM_ONE_BLOCK && !is_wide(num_bins)) return 0;
     const size_t unit = TGL_WORKSPACE_ALIGNMENT, bins = (size_t)num_bins;
     const size_t bytes = is_wide(num_bins) ? 4 * (1 + bins) : 8 * bins;
     return (bytes + unit - 1) / unit * unit;
 }
 
-/* num_bins is fixed by the model, and chooses. */
-static tgl_status launch(const problem *p, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
-                         void **args)
-{
-    const tgl_kernel kernel = { "moe/histogram",
-                                { { "INDEX_BYTES", p->index_bytes }, { "IS_WIDE", is_wide(p->num_bins) } } };
-    return tgl_launch(&kernel, 1, 0, on, shape, stream, args);
-}
-
-static histogram_walk walk_of(const problem *p, int64_t num_threads)
-{
-    histogram_walk w = { .num_rows = p->num_rows, .num_cols = p->num_cols, .row_stride = p->row_stride };
-    if (w.num_rows <= 1) w.row_stride = w.num_cols;
-    if (w.row_stride == w.num_cols) {           /* one run */
-        w.num_cols *= w.num_rows;
-        w.num_rows = w.num_cols > 0;
-        w.row_stride = 0;
-    }
-    int64_t bits = (int64_t)(uintptr_t)p->indices;
-    if (w.num_rows > 1) bits |= w.num_cols * p->index_bytes | w.row_stride * p->index_bytes;
-    w.unit = bits % 16 == 0 ? 16 / p->index_bytes : 1;
-    w.whole_units = w.num_cols / w.unit;
-    w.row_units = tgl_ceil_div(w.num_cols, w.unit);
-    if (w.row_units < 1) w.row_units = 1;
-    w.by_row_units = tgl_divisor_of(w.row_units);
-    w.step_rows = num_threads / w.row_units;
-    if (w.step_rows > w.num_rows) w.step_rows = w.num_rows;     /* past the end, with an offset that fits */
-    w.step_units = num_threads % w.row_units;
-    w.step_offset = w.step_rows * w.row_stride + w.step_units * w.unit;
-    w.wrap_offset = w.row_stride - w.row_units * w.unit;
-    return w;
-}
-
-static tgl_status run_on_cuda(problem *p, uint32_t *workspace, const DLTensor *on, tgl_stream stream)
-{
-    tgl_target target;
-    TGL_TRY(tgl_target_of(on, &target));
-    const int64_t elements = p->num_rows * p->num_cols;
-    int64_t blocks = elements <= ONE_BLOCK ? 1 : tgl_ceil_div(elements, BLOCK_ELEMENTS);
-    if (blocks > MAX_BLOCKS) blocks = MAX_BLOCKS;
-    blocks = tgl_strided_grid(blocks, target.num_sms);
-    const int threads = blocks == 1 && elements > ONE_BLOCK / 2 ? HISTOGRAM_MAX_THREADS : 512;
-    histogram_walk walk = walk_of(p, blocks * threads);
-    int32_t num_bins = (int32_t)p->num_bins;
-    const tgl_shape shape = { { blocks }, .block = threads,
-                              .shared_bytes = is_wide(p->num_bins) ? 0 : 4 * p->num_bins };
-    void *args[] = { &p->indices, &p->out, &walk, &num_bins, &p->tokens_topk, &workspace };
-    return launch(p, on, &shape, stream, args);
-}
-
 tgl_status tgl_histogram(const DLTensor *indices, DLTensor *out, int64_t tokens_topk, void *workspace,
                          size_t workspace_bytes, tgl_stream stream)
 {
-    problem p = { tgl_data(indices), tgl_data(out), indices->shape[0], indices->shape[1],
+    problem p = { tgl_data(indices), tgl_data(out), workspace, indices->shape[0], indices->shape[1],
                   tgl_stride(indices, 0), out->shape[0], tokens_topk, tgl_dtype_bits(indices->dtype) / 8,
                   .num_chunks = 0 };
     if (tgl_is_empty(indices)) p.num_rows = p.num_cols = 0;     /* one of them may be many */
-    if (tgl_on_cpu(indices)) return p.num_bins > 0 ? run_on_cpu(&p) : TGL_OK;
+    if (tgl_on_cpu(indices)) return cpu(&p);
     TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_histogram_workspace_size(indices, out)));
-    if (tgl_preparing()) return launch(&p, indices, NULL, stream, NULL);
-    return p.num_bins > 0 ? run_on_cuda(&p, workspace, indices, stream) : TGL_OK;
+    if (p.num_bins == 0 && !tgl_preparing()) return TGL_OK;
+    return tgl_run_on_cuda(&OP, &p, indices, stream);
 }
 
 size_t tgl_histogram_workspace_size(const DLTensor *indices, const DLTensor *out)
