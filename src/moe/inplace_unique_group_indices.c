@@ -9,14 +9,11 @@
 #include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
+#include "moe/common/index.h"
 #include "tegula/moe.h"
 
-typedef struct {
-    void *group_indices;
-    int64_t num_tokens, num_topk, row_stride;
-    int index_bytes;
-} problem;
+typedef unique_args problem;
 
 /* ---- CPU ---- */
 
@@ -26,22 +23,11 @@ enum { SET_GROUPS = 256 };
 
 #define INLINE static inline __attribute__((always_inline))   /* so that index_bytes is a constant */
 
-INLINE int64_t get(const void *row, int64_t k, int index_bytes)
-{
-    return index_bytes == 4 ? ((const int32_t *)row)[k] : ((const int64_t *)row)[k];
-}
-
-INLINE void clear(void *row, int64_t k, int index_bytes)
-{
-    if (index_bytes == 4) ((int32_t *)row)[k] = -1;
-    else ((int64_t *)row)[k] = -1;
-}
-
 INLINE void unique(void *row, int64_t num_topk, int index_bytes)
 {
     uint64_t set[SET_GROUPS / 64] = { 0 };
     for (int64_t k = 0; k < num_topk; k++) {
-        const int64_t v = get(row, k, index_bytes);
+        const int64_t v = tgl_index_get(row, k, index_bytes);
         if (v < 0) continue;
         bool is_seen = false;
         if (v < SET_GROUPS) {
@@ -49,13 +35,13 @@ INLINE void unique(void *row, int64_t num_topk, int index_bytes)
             is_seen = set[v / 64] & bit;
             set[v / 64] |= bit;
         } else {
-            for (int64_t j = 0; j < k; j++) is_seen |= get(row, j, index_bytes) == v;
+            for (int64_t j = 0; j < k; j++) is_seen |= tgl_index_get(row, j, index_bytes) == v;
         }
-        if (is_seen) clear(row, k, index_bytes);
+        if (is_seen) tgl_index_put(row, k, index_bytes, -1);
     }
 }
 
-static void cpu(const void *context, int64_t begin, int64_t end)
+static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
     for (int64_t t = begin; t < end; t++) {
@@ -63,6 +49,12 @@ static void cpu(const void *context, int64_t begin, int64_t end)
         if (p->index_bytes == 4) unique(row, p->num_topk, 4);
         else unique(row, p->num_topk, 8);
     }
+}
+
+static tgl_status cpu(const void *context)
+{
+    const problem *p = context;
+    return tgl_parallel_rows(p->num_tokens, p->num_topk * p->index_bytes, run_rows, p);
 }
 
 /* ---- checks ---- */
@@ -82,32 +74,39 @@ static tgl_status check(const DLTensor *group_indices, int64_t num_groups)
 
 /* ---- launch ---- */
 
-static bool is_wide(int64_t num_topk) { return num_topk > UNIQUE_MAX_TOPK; }
-
-/* num_topk is fixed by the model, and chooses. */
-static tgl_status launch(int64_t num_topk, int index_bytes, const DLTensor *on, const tgl_shape *shape,
-                         tgl_stream stream, void **args)
+/* The model fixes which of the two it is. */
+enum { ROWS, WIDE, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    const tgl_macro macro = { "INDEX_BYTES", index_bytes };
-    const tgl_kernel wide = { "moe/inplace_unique_group_indices_wide", { macro } };
-    const tgl_kernel narrow = { "moe/inplace_unique_group_indices", { { "NUM_TOPK", num_topk }, macro } };
-    return tgl_launch(is_wide(num_topk) ? &wide : &narrow, 1, 0, on, shape, stream, args);
-}
-
-static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
-{
-    if (is_wide(p->num_topk)) {
-        const int64_t blocks = tgl_ceil_div(p->num_tokens, UNIQUE_WIDE_WARPS);
-        const tgl_shape shape = { { blocks }, .block = 32 * UNIQUE_WIDE_WARPS };
-        void *args[] = { &p->group_indices, &p->num_tokens, &p->num_topk, &p->row_stride };
-        return launch(p->num_topk, p->index_bytes, on, &shape, stream, args);
+    const problem *p = context;
+    const tgl_macro index = { "INDEX_BYTES", p->index_bytes };
+    if (p->num_topk <= UNIQUE_MAX_TOPK) {
+        kernels[ROWS] = (tgl_kernel){ "moe/inplace_unique_group_indices", { { "NUM_TOPK", p->num_topk }, index } };
+        return ROWS + 1;
     }
-    const int64_t stride_bytes = p->num_tokens > 1 ? p->row_stride * p->index_bytes : 0;
-    uint32_t is_aligned = ((uintptr_t)p->group_indices & 15) == 0 && stride_bytes % 16 == 0;
-    const tgl_shape shape = { { tgl_ceil_div(p->num_tokens, UNIQUE_ROWS) }, .block = UNIQUE_ROWS };
-    void *args[] = { &p->group_indices, &p->num_tokens, &p->row_stride, &is_aligned };
-    return launch(p->num_topk, p->index_bytes, on, &shape, stream, args);
+    kernels[ROWS].name = NULL;
+    kernels[WIDE] = (tgl_kernel){ "moe/inplace_unique_group_indices_wide", { index } };
+    return NUM_KERNELS;
 }
+
+static tgl_shape rows_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    problem *p = context;
+    const uint64_t stride_bytes = p->num_tokens > 1 ? (uint64_t)(p->row_stride * p->index_bytes) : 0;
+    p->is_aligned = (((uintptr_t)p->group_indices | stride_bytes) & 15) == 0;
+    return (tgl_shape){ { tgl_ceil_div(p->num_tokens, UNIQUE_ROWS) }, .block = UNIQUE_ROWS, TGL_ARGS(*p) };
+}
+
+static tgl_shape wide_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
+    const int64_t blocks = tgl_ceil_div(p->num_tokens, UNIQUE_WIDE_WARPS);
+    return (tgl_shape){ { blocks }, .block = 32 * UNIQUE_WIDE_WARPS, TGL_ARGS(*p) };
+}
+
+static const tgl_op OP = { cpu, plan, { [ROWS] = { .shape = rows_shape }, [WIDE] = { .shape = wide_shape } } };
 
 tgl_status tgl_moe_inplace_unique_group_indices(DLTensor *group_indices, int64_t num_groups,
                                                 tgl_stream stream)
@@ -116,12 +115,9 @@ tgl_status tgl_moe_inplace_unique_group_indices(DLTensor *group_indices, int64_t
         tgl_log_call("tgl_moe_inplace_unique_group_indices", "group_indices", group_indices, NULL);
     TGL_TRY(check(group_indices, num_groups));
     tgl_log_indices("group_indices", group_indices, num_groups);
-    problem p = { tgl_data(group_indices), group_indices->shape[0], group_indices->shape[1],
-                  tgl_stride(group_indices, 0), tgl_dtype_bits(group_indices->dtype) / 8 };
-    if (p.num_topk == 0) return TGL_OK;                 /* no kernel has no columns */
-    if (tgl_preparing() && !tgl_on_cpu(group_indices))
-        return launch(p.num_topk, p.index_bytes, group_indices, NULL, stream, NULL);
-    if (p.num_tokens == 0) return TGL_OK;               /* data may be NULL */
-    if (!tgl_on_cpu(group_indices)) return run_on_cuda(&p, group_indices, stream);
-    return tgl_parallel_rows(p.num_tokens, p.num_topk * p.index_bytes, cpu, &p);
+    problem p = { tgl_data(group_indices), group_indices->shape[0], tgl_stride(group_indices, 0),
+                  group_indices->shape[1], .index_bytes = tgl_dtype_bits(group_indices->dtype) / 8 };
+    if (p.num_topk == 0) return TGL_OK;                         /* no kernel either */
+    if (p.num_tokens == 0 && !tgl_preparing()) return TGL_OK;   /* data may be NULL */
+    return tgl_on_cpu(group_indices) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, group_indices, stream);
 }

@@ -14,14 +14,14 @@
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= UNIQUE_MAX_TOPK, "NUM_TOPK is 1..UNIQUE_MAX_TOPK");
 
 extern "C" __global__ void __launch_bounds__(UNIQUE_ROWS) inplace_unique_group_indices(
-    index_type *group_indices, i64 num_tokens, i64 row_stride, u32 is_aligned)
+    unique_args a)
 {
     const i64 t = (i64)blockIdx.x * UNIQUE_ROWS + threadIdx.x;
     pdl_wait();
-    if (t < num_tokens) {
-        index_type *row = group_indices + t * row_stride;
+    if (t < a.num_tokens) {
+        index_type *row = (index_type *)a.group_indices + t * a.row_stride;
         index_type v[NUM_TOPK];
-        if (NUM_TOPK % VECTOR == 0 && is_aligned) {
+        if (NUM_TOPK % VECTOR == 0 && a.is_aligned) {
 #pragma unroll
             for (int i = 0; i < NUM_TOPK / VECTOR; i++) {
                 const vector_type part = ((const vector_type *)row)[i];

@@ -13,16 +13,16 @@
 #include "moe/inplace_unique_group_indices.h"
 
 extern "C" __global__ void __launch_bounds__(32 * UNIQUE_WIDE_WARPS) inplace_unique_group_indices_wide(
-    index_type *group_indices, i64 num_tokens, i64 num_topk, i64 row_stride)
+    unique_args a)
 {
     const i64 t = (i64)blockIdx.x * UNIQUE_WIDE_WARPS + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     pdl_wait();
-    if (t < num_tokens) {
-        index_type *row = group_indices + t * row_stride;
-        for (i64 begin = 0; begin < num_topk; begin += 32) {
+    if (t < a.num_tokens) {
+        index_type *row = (index_type *)a.group_indices + t * a.row_stride;
+        for (i64 begin = 0; begin < a.num_topk; begin += 32) {
             const i64 k = begin + lane;
-            const index_type v = k < num_topk ? row[k] : -1;
+            const index_type v = k < a.num_topk ? row[k] : -1;
             bool seen = false;
             for (i64 earlier = 0; earlier < begin; earlier += 32) {
                 const index_type w = row[earlier + lane];

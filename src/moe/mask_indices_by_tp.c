@@ -8,17 +8,10 @@
 #include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
-#include "moe/common/tp_mask.h"
+#include "cuda/op.h"
 #include "tegula/moe.h"
 
-typedef struct {
-    const void *indices;
-    void *out;
-    int64_t num_rows, num_cols, row_stride;
-    int index_bytes;
-    tgl_tp_mask mask;
-} problem;
+typedef mask_args problem;
 
 /* ---- CPU ---- */
 
@@ -35,7 +28,7 @@ static void mask_i64(const tgl_tp_mask *mask, const int64_t *indices, int64_t *o
 {
     const tgl_tp_mask m = *mask;
     for (int64_t begin = 0; begin < count; begin += PIECE) {
-        const int64_t end = begin + PIECE < count ? begin + PIECE : count;
+        const int64_t end = tgl_min(begin + PIECE, count);
         int64_t largest = -1;
         for (int64_t i = begin; i < end; i++) largest = indices[i] > largest ? indices[i] : largest;
         if (largest < TGL_DIVIDE_LIMIT)
@@ -45,7 +38,7 @@ static void mask_i64(const tgl_tp_mask *mask, const int64_t *indices, int64_t *o
     }
 }
 
-static void cpu(const void *context, int64_t begin, int64_t end)
+static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
     const int64_t rows = p->row_stride == p->num_cols ? end - begin : 1;    /* that are one run */
@@ -56,6 +49,12 @@ static void cpu(const void *context, int64_t begin, int64_t end)
         if (bytes == 4) mask_i32(&p->mask, (const int32_t *)from, (int32_t *)to, count);
         else mask_i64(&p->mask, (const int64_t *)from, (int64_t *)to, count);
     }
+}
+
+static tgl_status cpu(const void *context)
+{
+    const problem *p = context;
+    return tgl_parallel_rows(p->num_rows, 2 * p->index_bytes * p->num_cols, run_rows, p);
 }
 
 /* ---- checks ---- */
@@ -91,15 +90,17 @@ static tgl_status check(const DLTensor *indices, const DLTensor *out,
 
 /* ---- launch ---- */
 
-static tgl_status launch(int index_bytes, const DLTensor *on, const tgl_shape *shape, tgl_stream stream,
-                         void **args)
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    const tgl_kernel kernel = { "moe/mask_indices_by_tp", { { "INDEX_BYTES", index_bytes } } };
-    return tgl_launch(&kernel, 1, 0, on, shape, stream, args);
+    const problem *p = context;
+    kernels[0] = (tgl_kernel){ "moe/mask_indices_by_tp", { { "INDEX_BYTES", p->index_bytes } } };
+    return 1;
 }
 
-static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
+static tgl_shape shape(void *context, const tgl_target *target)
 {
+    (void)target;
+    problem *p = context;
     const int64_t bytes = p->index_bytes;
     if (p->row_stride == p->num_cols) {
         p->num_cols *= p->num_rows;
@@ -108,18 +109,16 @@ static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
     /* whole vectors: a single row may end inside of one */
     int64_t bits = (int64_t)((uintptr_t)p->indices | (uintptr_t)p->out);
     if (p->num_rows > 1) bits |= p->num_cols * bytes | p->row_stride * bytes;
-    int32_t unit = bits % 16 == 0 ? (int32_t)(16 / bytes) : 1;
-    int64_t row_units = tgl_ceil_div(p->num_cols, unit);
-    const int64_t units = p->num_rows * row_units;
-    tgl_divisor by_row_units = tgl_divisor_of(row_units);
-    const int64_t blocks = tgl_ceil_div(units, MASK_THREADS);
-    const tgl_shape shape = { { tgl_strided_grid(blocks, MASK_BLOCKS) }, .block = MASK_THREADS };
-    int64_t step_rows = shape.grid[0] * MASK_THREADS / row_units;
-    int64_t step_units = shape.grid[0] * MASK_THREADS % row_units;
-    void *args[] = { &p->indices, &p->out, &p->num_rows, &p->num_cols, &p->row_stride, &unit, &row_units,
-                     &by_row_units, &step_rows, &step_units, &p->mask };
-    return launch(p->index_bytes, on, &shape, stream, args);
+    p->unit = bits % 16 == 0 ? (int32_t)(16 / bytes) : 1;
+    p->row_units = tgl_ceil_div(p->num_cols, p->unit);
+    p->by_row_units = tgl_divisor_of(p->row_units);
+    const int64_t blocks = tgl_strided_grid(tgl_ceil_div(p->num_rows * p->row_units, MASK_THREADS), MASK_BLOCKS);
+    p->step_rows = blocks * MASK_THREADS / p->row_units;
+    p->step_units = blocks * MASK_THREADS % p->row_units;
+    return (tgl_shape){ { blocks }, .block = MASK_THREADS, TGL_ARGS(*p) };
 }
+
+static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
 
 tgl_status tgl_moe_mask_indices_by_tp(const DLTensor *indices, DLTensor *out,
                                       const tgl_moe_mask_indices_by_tp_params *params, tgl_stream stream)
@@ -129,11 +128,8 @@ tgl_status tgl_moe_mask_indices_by_tp(const DLTensor *indices, DLTensor *out,
     tgl_tp_mask mask;
     TGL_TRY(check(indices, out, params, &mask));
     tgl_log_indices("indices", indices, params->num_experts);
-    const int index_bytes = tgl_dtype_bits(indices->dtype) / 8;
-    if (tgl_preparing() && !tgl_on_cpu(indices)) return launch(index_bytes, indices, NULL, stream, NULL);
-    if (tgl_is_empty(indices)) return TGL_OK;           /* data may be NULL */
-    problem p = { tgl_data(indices), tgl_data(out), indices->shape[0], indices->shape[1],
-                  tgl_stride(indices, 0), index_bytes, mask };
-    if (tgl_on_cpu(indices)) return tgl_parallel_rows(p.num_rows, 2 * index_bytes * p.num_cols, cpu, &p);
-    return run_on_cuda(&p, indices, stream);
+    if (tgl_is_empty(indices) && !tgl_preparing()) return TGL_OK;       /* data may be NULL */
+    problem p = { tgl_data(indices), tgl_data(out), indices->shape[0], indices->shape[1], tgl_stride(indices, 0), mask,
+                  .index_bytes = tgl_dtype_bits(indices->dtype) / 8 };
+    return tgl_on_cpu(indices) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, indices, stream);
 }

@@ -8,15 +8,11 @@
 #include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "numerics/base.h"
 #include "tegula/moe.h"
 
-typedef struct {
-    const float *weights;
-    float *denominator, *normalized;
-    int64_t num_tokens, num_topk, row_stride;
-} problem;
+typedef normalize_weight_args problem;
 
 /* ---- CPU ---- */
 
@@ -95,7 +91,7 @@ static void add_row(const problem *p, int64_t t)
     p->denominator[t] = tgl_one_nan(sum);
 }
 
-static void cpu(const void *context, int64_t begin, int64_t end)
+static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
     int64_t t = begin;
@@ -108,6 +104,12 @@ static void cpu(const void *context, int64_t begin, int64_t end)
         add_row(p, t);
         divide_row(p, t, t);
     }
+}
+
+static tgl_status cpu(const void *context)
+{
+    const problem *p = context;
+    return tgl_parallel_rows(p->num_tokens, 8 * p->num_topk + 4, run_rows, p);
 }
 
 /* ---- checks ---- */
@@ -130,49 +132,66 @@ static tgl_status check(const DLTensor *weights, const DLTensor *denominator, co
 
 /* ---- launch ---- */
 
-static bool is_wide(int64_t num_topk) { return num_topk == 0 || num_topk > NORMALIZE_MAX_TOPK; }
-
 /* num_topk is fixed by the model, and chooses the plan; tokens, strides and addresses choose in it. */
-enum { ANY, VECTORS, VECTORS_MANY, NUM_KERNELS, MANY_ELEMENTS = 4 };
-static tgl_status launch(int which, int64_t num_topk, const DLTensor *on, const tgl_shape *shape,
-                         tgl_stream stream, void **args)
+enum { MANY, VECTORS, ANY, WIDE, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
 {
+    const int64_t num_topk = ((const problem *)context)->num_topk;
     const tgl_macro topk = { "NUM_TOPK", num_topk };
-    const tgl_kernel wide = { .name = "moe/normalize_weight_wide" };
-    const tgl_kernel narrow[NUM_KERNELS] = {
-        [ANY] = { "moe/normalize_weight", { topk } },
-        [VECTORS] = { "moe/normalize_weight_vectors", { topk, { "ELEMENTS", 1 } } },
-        [VECTORS_MANY] = { "moe/normalize_weight_vectors", { topk, { "ELEMENTS", MANY_ELEMENTS } } },
-    };
-    if (is_wide(num_topk)) return tgl_launch(&wide, 1, 0, on, shape, stream, args);
-    const bool may_be_vectors = num_topk % 4 == 0 && num_topk <= NORMALIZE_VECTORS_TOPK;
-    return tgl_launch(narrow, may_be_vectors ? NUM_KERNELS : ANY + 1, which, on, shape, stream, args);
+    for (int i = 0; i < NUM_KERNELS; i++) kernels[i].name = NULL;
+    if (num_topk == 0 || num_topk > NORMALIZE_MAX_TOPK) {
+        kernels[WIDE] = (tgl_kernel){ .name = "moe/normalize_weight_wide" };
+        return NUM_KERNELS;
+    }
+    if (num_topk % 4 == 0 && num_topk <= NORMALIZE_VECTORS_TOPK) {
+        const char *name = "moe/normalize_weight_vectors";
+        kernels[MANY] = (tgl_kernel){ name, { topk, { "ELEMENTS", NORMALIZE_MANY_ELEMENTS } } };
+        kernels[VECTORS] = (tgl_kernel){ name, { topk, { "ELEMENTS", 1 } } };
+    }
+    kernels[ANY] = (tgl_kernel){ "moe/normalize_weight", { topk } };
+    return ANY + 1;
 }
 
-static tgl_status run_wide(problem *p, const DLTensor *on, tgl_stream stream)
+static bool has_vectors(const void *context, const tgl_target *target)
 {
-    const int64_t blocks = tgl_ceil_div(p->num_tokens, NORMALIZE_WIDE_WARPS);
-    const tgl_shape shape = { { blocks }, .block = 32 * NORMALIZE_WIDE_WARPS };
-    void *args[] = { &p->weights, &p->denominator, &p->normalized, &p->num_tokens, &p->num_topk,
-                     &p->row_stride };
-    return launch(ANY, p->num_topk, on, &shape, stream, args);
+    (void)target;
+    const problem *p = context;
+    return (((uintptr_t)p->weights | (uintptr_t)p->normalized | 4 * (uint64_t)p->row_stride) & 15) == 0;
 }
 
-static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
+static bool many_pays(const void *context, const tgl_target *target)
 {
-    if (is_wide(p->num_topk)) return run_wide(p, on, stream);
-    const uint64_t bits = (uintptr_t)p->weights | (uintptr_t)p->normalized |
-                          4 * (uint64_t)(p->row_stride | p->num_topk);
-    const bool has_vectors = p->num_topk <= NORMALIZE_VECTORS_TOPK && bits % 16 == 0;
-    const int which = !has_vectors ? ANY : p->num_tokens < NORMALIZE_MANY_TOKENS ? VECTORS : VECTORS_MANY;
-    const int64_t elements = which == VECTORS_MANY ? MANY_ELEMENTS : 1;
+    (void)target;
+    return ((const problem *)context)->num_tokens >= NORMALIZE_MANY_TOKENS;
+}
+
+/* Of a kernel whose lanes have `elements` of a row. */
+static tgl_shape rows_shape(const problem *p, int64_t elements)
+{
     const int64_t rows = 32 / (p->num_topk / elements), warps = tgl_ceil_div(p->num_tokens, rows);
-    const int64_t per_sm = tgl_ceil_div(warps, NORMALIZE_BLOCKS);
-    const int64_t per_block = per_sm < NORMALIZE_MAX_WARPS ? per_sm : NORMALIZE_MAX_WARPS;
-    const tgl_shape shape = { { tgl_ceil_div(warps, per_block) }, .block = (int)(32 * per_block) };
-    void *args[] = { &p->weights, &p->denominator, &p->normalized, &p->num_tokens, &p->row_stride };
-    return launch(which, p->num_topk, on, &shape, stream, args);
+    const int64_t per_block = tgl_min(tgl_ceil_div(warps, NORMALIZE_BLOCKS), NORMALIZE_MAX_WARPS);
+    return (tgl_shape){ { tgl_ceil_div(warps, per_block) }, .block = (int)(32 * per_block), TGL_ARGS(*p) };
 }
+static tgl_shape many_shape(void *p, const tgl_target *target)
+{
+    (void)target;
+    return rows_shape(p, NORMALIZE_MANY_ELEMENTS);
+}
+static tgl_shape any_shape(void *p, const tgl_target *target) { (void)target; return rows_shape(p, 1); }
+
+static tgl_shape wide_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
+    const int64_t blocks = tgl_ceil_div(p->num_tokens, NORMALIZE_WIDE_WARPS);
+    return (tgl_shape){ { blocks }, .block = 32 * NORMALIZE_WIDE_WARPS, TGL_ARGS(*p) };
+}
+
+static const tgl_op OP = { cpu, plan,
+                           { [MANY] = { has_vectors, many_pays, many_shape },
+                             [VECTORS] = { has_vectors, NULL, any_shape },
+                             [ANY] = { NULL, NULL, any_shape },
+                             [WIDE] = { NULL, NULL, wide_shape } } };
 
 tgl_status tgl_moe_normalize_weight(const DLTensor *topk_weights, DLTensor *denominator,
                                     DLTensor *normalized_weights, tgl_stream stream)
@@ -182,11 +201,8 @@ tgl_status tgl_moe_normalize_weight(const DLTensor *topk_weights, DLTensor *deno
                      "normalized_weights", normalized_weights, NULL);
     TGL_TRY(check(topk_weights, denominator, normalized_weights));
     problem p = { tgl_data(topk_weights), tgl_data(denominator), tgl_data(normalized_weights),
-                  topk_weights->shape[0], topk_weights->shape[1],
-                  tgl_is_empty(topk_weights) ? 0 : tgl_stride(topk_weights, 0) };
-    if (tgl_preparing() && !tgl_on_cpu(topk_weights))
-        return launch(ANY, p.num_topk, topk_weights, NULL, stream, NULL);
-    if (p.num_tokens == 0) return TGL_OK;               /* with num_topk == 0 there are still denominators */
-    if (tgl_on_cpu(topk_weights)) return tgl_parallel_rows(p.num_tokens, 8 * p.num_topk + 4, cpu, &p);
-    return run_on_cuda(&p, topk_weights, stream);
+                  topk_weights->shape[0], tgl_is_empty(topk_weights) ? 0 : tgl_stride(topk_weights, 0),
+                  topk_weights->shape[1] };
+    if (p.num_tokens == 0 && !tgl_preparing()) return TGL_OK;  /* with num_topk == 0 there are still denominators */
+    return tgl_on_cpu(topk_weights) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, topk_weights, stream);
 }

@@ -17,21 +17,21 @@
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= NORMALIZE_MAX_TOPK, "NUM_TOPK is 1..NORMALIZE_MAX_TOPK");
 
 extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize_weight(
-    const float *weights, float *denominator, float *normalized, i64 num_tokens, i64 row_stride)
+    normalize_weight_args a)
 {
     enum { ROWS = 32 / NUM_TOPK };
     const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     const int lane = threadIdx.x % 32, row = lane / NUM_TOPK, k = lane % NUM_TOPK;
     const i64 t = warp * ROWS + row;
-    const bool has_element = row < ROWS && t < num_tokens;
+    const bool has_element = row < ROWS && t < a.num_tokens;
     pdl_wait();
     pdl_trigger();
-    const float w = has_element ? weights[t * row_stride + k] : 0;
+    const float w = has_element ? a.weights[t * a.row_stride + k] : 0;
     float d = NORMALIZE_EPSILON;
 #pragma unroll
     for (int i = 0; i < NUM_TOPK; i++) d = d + __shfl_sync(FULL, w, row * NUM_TOPK + i);
     if (has_element) {
-        normalized[t * NUM_TOPK + k] = tgl_one_nan(w / d);
-        if (k == 0) denominator[t] = tgl_one_nan(d);
+        a.normalized[t * NUM_TOPK + k] = tgl_one_nan(w / d);
+        if (k == 0) a.denominator[t] = tgl_one_nan(d);
     }
 }

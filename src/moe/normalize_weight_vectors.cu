@@ -11,13 +11,6 @@
 #include "moe/normalize_weight.h"
 #include "numerics/base.h"
 
-#if !defined(NUM_TOPK) || !defined(ELEMENTS)
-#ifdef __CUDACC_RTC__
-#error "NUM_TOPK or ELEMENTS is not defined"
-#endif
-#define NUM_TOPK 8
-#define ELEMENTS 1
-#endif
 static_assert(NUM_TOPK >= 4 && NUM_TOPK <= NORMALIZE_VECTORS_TOPK && NUM_TOPK % 4 == 0,
               "NUM_TOPK is 4, 8, ... NORMALIZE_VECTORS_TOPK");
 static_assert(ELEMENTS == 1 || ELEMENTS == 2 || ELEMENTS == 4, "ELEMENTS is 1, 2 or 4");
@@ -25,7 +18,7 @@ static_assert(ELEMENTS == 1 || ELEMENTS == 2 || ELEMENTS == 4, "ELEMENTS is 1, 2
 typedef struct __align__(4 * ELEMENTS) { float w[ELEMENTS]; } lane_elements;
 
 extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize_weight_vectors(
-    const float *weights, float *denominator, float *normalized, i64 num_tokens, i64 row_stride)
+    normalize_weight_args a)
 {
     enum { LANES = NUM_TOPK / ELEMENTS, ROWS = 32 / LANES, VECTORS = NUM_TOPK / 4 };
     const u64 warp = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -33,8 +26,8 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize
     const i64 t = (i64)(warp * ROWS + row);
     pdl_wait();
     pdl_trigger();
-    if (row >= ROWS || t >= num_tokens) return;
-    const float *from = weights + t * row_stride;
+    if (row >= ROWS || t >= a.num_tokens) return;
+    const float *from = a.weights + t * a.row_stride;
     float4 v[VECTORS];
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) v[i] = *(const float4 *)(from + 4 * i);
@@ -52,6 +45,6 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize
     for (int i = 0; i < VECTORS; i++) d = (((d + v[i].x) + v[i].y) + v[i].z) + v[i].w;
 #pragma unroll
     for (int i = 0; i < ELEMENTS; i++) own.w[i] = tgl_one_nan(own.w[i] / d);
-    *(lane_elements *)(normalized + t * NUM_TOPK + k) = own;
-    if (k == 0) denominator[t] = tgl_one_nan(d);
+    *(lane_elements *)(a.normalized + t * NUM_TOPK + k) = own;
+    if (k == 0) a.denominator[t] = tgl_one_nan(d);
 }

@@ -12,28 +12,28 @@
 #include "numerics/base.h"
 
 extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_WIDE_WARPS) normalize_weight_wide(
-    const float *weights, float *denominator, float *normalized, i64 num_tokens, i64 num_topk, i64 row_stride)
+    normalize_weight_args a)
 {
     const i64 t = (i64)blockIdx.x * NORMALIZE_WIDE_WARPS + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     pdl_wait();
     pdl_trigger();
-    if (t < num_tokens) {
-        const float *row = weights + t * row_stride;
-        float d = NORMALIZE_EPSILON, w = lane < num_topk ? row[lane] : 0;
-        for (i64 k = 0; k < num_topk; k += 32) {
+    if (t < a.num_tokens) {
+        const float *row = a.weights + t * a.row_stride;
+        float d = NORMALIZE_EPSILON, w = lane < a.num_topk ? row[lane] : 0;
+        for (i64 k = 0; k < a.num_topk; k += 32) {
             const i64 ahead = k + 32 + lane;
-            const float next = ahead < num_topk ? row[ahead] : 0;       /* under way during the additions */
-            if (num_topk - k >= 32) {
+            const float next = ahead < a.num_topk ? row[ahead] : 0;     /* under way during the additions */
+            if (a.num_topk - k >= 32) {
 #pragma unroll
                 for (int l = 0; l < 32; l++) d = d + __shfl_sync(FULL, w, l);
             } else {
 #pragma unroll 1
-                for (int l = 0; l < (int)(num_topk - k); l++) d = d + __shfl_sync(FULL, w, l);
+                for (int l = 0; l < (int)(a.num_topk - k); l++) d = d + __shfl_sync(FULL, w, l);
             }
             w = next;
         }
-        if (lane == 0) denominator[t] = tgl_one_nan(d);
-        for (i64 k = lane; k < num_topk; k += 32) normalized[t * num_topk + k] = tgl_one_nan(row[k] / d);
+        if (lane == 0) a.denominator[t] = tgl_one_nan(d);
+        for (i64 k = lane; k < a.num_topk; k += 32) a.normalized[t * a.num_topk + k] = tgl_one_nan(row[k] / d);
     }
 }

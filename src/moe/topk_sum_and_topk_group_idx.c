@@ -116,21 +116,21 @@ static int plan(const void *context, tgl_kernel *kernels)
     return WARPS + 1;
 }
 
-static tgl_shape shape_of_warps(void *context, const tgl_target *target)
+static tgl_shape warps_shape(void *context, const tgl_target *target)
 {
     (void)target;
     const problem *p = context;
     return tgl_shape_with(tgl_shape_of_tokens(p->num_tokens), p, sizeof *p);
 }
 
-static tgl_shape shape_of_wide(void *context, const tgl_target *target)
+static tgl_shape wide_shape(void *context, const tgl_target *target)
 {
     (void)target;
     const problem *p = context;
     return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens, GROUP_IDX_WIDE_THREADS), p, sizeof *p);
 }
 
-static const tgl_op OP = { cpu, plan, { [WARPS] = { .shape = shape_of_warps }, [WIDE] = { .shape = shape_of_wide } } };
+static const tgl_op OP = { cpu, plan, { [WARPS] = { .shape = warps_shape }, [WIDE] = { .shape = wide_shape } } };
 
 tgl_status tgl_moe_topk_sum_and_topk_group_idx(const DLTensor *scores, DLTensor *group_idx,
                                                int64_t num_topk_sum, tgl_stream stream)

@@ -6,12 +6,12 @@
 
 #include <stdint.h>
 
-static inline int64_t tgl_index_get(const void *indices, int64_t i, int index_bytes)
+static inline __attribute__((always_inline)) int64_t tgl_index_get(const void *indices, int64_t i, int index_bytes)
 {
     return index_bytes == 4 ? ((const int32_t *)indices)[i] : ((const int64_t *)indices)[i];
 }
 
-static inline void tgl_index_put(void *indices, int64_t i, int index_bytes, int64_t index)
+static inline __attribute__((always_inline)) void tgl_index_put(void *indices, int64_t i, int index_bytes, int64_t index)
 {
     if (index_bytes == 4) ((int32_t *)indices)[i] = (int32_t)index;
     else ((int64_t *)indices)[i] = index;
