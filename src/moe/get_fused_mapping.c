@@ -7,16 +7,16 @@
 #include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "moe/common/map_check.h"
 
 _Static_assert(MAP_SMALL_PAIRS <= MAP_MAX_PAIRS, "map_write() takes all pairs");
 
 typedef struct {
-    const void *topk_idx;
-    int64_t num_tokens, num_topk, row_stride;
+    get_fused_mapping_args args;
+    int64_t num_tokens, num_topk;
     int index_bytes;
-    tgl_map map;
+    bool has_workspace;     /* that get_fused_mapping_large needs */
 
     /* On the CPU: tokens are cut into chunks. Per chunk and expert, first how many pairs there are, then the
      * position of the next one. */
@@ -39,18 +39,17 @@ INLINE int64_t get(const void *row, int64_t k, int index_bytes)
 
 static int64_t first_token(const problem *p, int64_t chunk)
 {
-    const int64_t token = chunk * p->chunk_tokens;
-    return token < p->num_tokens ? token : p->num_tokens;
+    return tgl_min(chunk * p->chunk_tokens, p->num_tokens);
 }
 
 INLINE void count(const problem *p, int64_t chunk, int index_bytes)
 {
-    int32_t *cursor = p->cursors + chunk * p->map.num_experts;
-    const uint64_t num_experts = (uint64_t)p->map.num_experts;
+    int32_t *cursor = p->cursors + chunk * p->args.map.num_experts;
+    const uint64_t num_experts = (uint64_t)p->args.map.num_experts;
     const int64_t end = first_token(p, chunk + 1);
     memset(cursor, 0, num_experts * sizeof *cursor);
     for (int64_t t = first_token(p, chunk); t < end; t++) {
-        const void *row = (const char *)p->topk_idx + t * p->row_stride * index_bytes;
+        const void *row = (const char *)p->args.topk_idx + t * p->args.row_stride * index_bytes;
         for (int64_t k = 0; k < p->num_topk; k++) {
             const uint64_t expert = (uint64_t)get(row, k, index_bytes);
             if (expert < num_experts) cursor[expert]++;
@@ -60,12 +59,12 @@ INLINE void count(const problem *p, int64_t chunk, int index_bytes)
 
 INLINE void place(const problem *p, int64_t chunk, int index_bytes)
 {
-    const tgl_map m = p->map;                   /* a copy that stores cannot change */
+    const tgl_map m = p->args.map;                   /* a copy that stores cannot change */
     int32_t *cursor = p->cursors + chunk * m.num_experts;
     const int64_t begin = first_token(p, chunk), end = first_token(p, chunk + 1);
     int32_t pair = (int32_t)(begin * p->num_topk);
     for (int64_t t = begin; t < end; t++) {
-        const void *row = (const char *)p->topk_idx + t * p->row_stride * index_bytes;
+        const void *row = (const char *)p->args.topk_idx + t * p->args.row_stride * index_bytes;
         for (int64_t k = 0; k < p->num_topk; k++, pair++) {
             const uint64_t expert = (uint64_t)get(row, k, index_bytes);
             int32_t position = -1;
@@ -87,9 +86,9 @@ INLINE void place(const problem *p, int64_t chunk, int index_bytes)
 /* The chunk's part of the positions: all are empty until pairs are placed. */
 static void clear(const problem *p, int64_t chunk)
 {
-    const tgl_map *m = &p->map;
+    const tgl_map *m = &p->args.map;
     const int64_t each = tgl_ceil_div(m->num_positions, p->num_chunks), begin = chunk * each;
-    const int64_t rest = m->num_positions - begin, positions = rest < each ? rest : each;
+    const int64_t positions = tgl_min(m->num_positions - begin, each);
     if (positions <= 0) return;
     const size_t bytes = (size_t)positions * sizeof(int32_t);
     memset(m->pos_to_expert + begin, -1, bytes);
@@ -120,7 +119,7 @@ static void place_chunks(const void *context, int64_t begin, int64_t end)
  * cursors. */
 static void lay_out(const problem *p)
 {
-    const tgl_map *m = &p->map;
+    const tgl_map *m = &p->args.map;
     int32_t start = 0;
     for (int32_t e = 0; e < m->num_experts; e++) {
         int32_t next = start;
@@ -140,34 +139,28 @@ static void lay_out(const problem *p)
     }
 }
 
-static tgl_status run_on_cpu(problem *p)
+static tgl_status cpu(const void *context)
 {
+    problem p = *(const problem *)context;
     int32_t cursors[MAX_CURSORS];
-    const tgl_map *m = &p->map;
-    const int64_t bytes = (int64_t)m->num_pairs * p->index_bytes + 12 * m->num_positions;
-    int64_t chunks = bytes / MIN_CHUNK_BYTES;
-    if (chunks > MAX_CHUNKS) chunks = MAX_CHUNKS;
-    if (m->num_experts > 0 && chunks > MAX_CURSORS / m->num_experts) chunks = MAX_CURSORS / m->num_experts;
-    if (chunks < 1) chunks = 1;
-    if (m->num_pairs == 0) p->num_tokens = 0;   /* rows without columns may be many */
-    p->cursors = m->num_experts <= MAX_CURSORS ? cursors : m->expert_end;
-    p->num_chunks = chunks;
-    p->chunk_tokens = tgl_ceil_div(p->num_tokens, chunks);
-    TGL_TRY(tgl_parallel_rows(chunks, bytes / chunks, count_chunks, p));
+    const tgl_map *m = &p.args.map;
+    const int64_t bytes = (int64_t)m->num_pairs * p.index_bytes + 12 * m->num_positions;
+    const int64_t fitting = tgl_min(MAX_CHUNKS, MAX_CURSORS / tgl_max(1, m->num_experts));
+    const int64_t chunks = tgl_max(1, tgl_min(fitting, bytes / MIN_CHUNK_BYTES));
+    if (m->num_pairs == 0) p.num_tokens = 0;    /* rows without columns may be many */
+    p.cursors = m->num_experts <= MAX_CURSORS ? cursors : m->expert_end;
+    p.num_chunks = chunks;
+    p.chunk_tokens = tgl_ceil_div(p.num_tokens, chunks);
+    TGL_TRY(tgl_parallel_rows(chunks, bytes / chunks, count_chunks, &p));
     if (tgl_dry_run()) return TGL_OK;
-    lay_out(p);
-    TGL_TRY(tgl_parallel_rows(chunks, 24 * (int64_t)m->num_pairs / chunks, place_chunks, p));
+    lay_out(&p);
+    TGL_TRY(tgl_parallel_rows(chunks, 24 * (int64_t)m->num_pairs / chunks, place_chunks, &p));
     for (int32_t e = 0; e < m->num_experts; e++)
         m->expert_end[e] = m->expert_start[e] + m->num_tokens_per_expert[e];
     return TGL_OK;
 }
 
 /* ---- launch ---- */
-
-static bool is_small(int64_t num_pairs, int64_t num_experts)
-{
-    return num_pairs <= MAP_SMALL_PAIRS && num_experts <= MAP_SMALL_EXPERTS;
-}
 
 static int expert_bits(int64_t num_experts)
 {
@@ -176,30 +169,24 @@ static int expert_bits(int64_t num_experts)
     return bits;
 }
 
-static size_t workspace_size(int64_t num_pairs, int64_t num_experts)
-{
-    return is_small(num_pairs, num_experts) ? 0 : (size_t)MAP_LARGE_WORKSPACE(expert_bits(num_experts));
-}
-
-/* The number of pairs chooses, and is no part of a configuration. */
-enum { SMALL, LARGE, SINGLE };
+/* The number of pairs chooses, and is no part of a configuration. SINGLE is a variant of LARGE. */
+enum { SMALL, SINGLE, LARGE };
 void tgl_map_plan(int index_bytes, int64_t num_experts, tgl_kernel plan[TGL_MAP_KERNELS])
 {
     const tgl_macro index = { "INDEX_BYTES", index_bytes };
     const tgl_macro bits = { "EXPERT_BITS", expert_bits(num_experts) };
     plan[SMALL] = (tgl_kernel){ "moe/get_fused_mapping", { index } };
+    plan[SINGLE] = (tgl_kernel){ "moe/get_fused_mapping_large",
+                                 { index, bits, { "VALUES", MAP_SINGLE_VALUES } } };
     plan[LARGE] = (tgl_kernel){ "moe/get_fused_mapping_large",
                                 { index, bits, { "VALUES", MAP_LARGE_VALUES } } };
-    plan[SINGLE] = plan[LARGE];
-    plan[SINGLE].macros[2].value = MAP_SINGLE_VALUES;
 }
 
-static tgl_status launch(int which, const problem *p, const DLTensor *on, const tgl_shape *shape,
-                         tgl_stream stream, void **args)
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    tgl_kernel plan[TGL_MAP_KERNELS];
-    tgl_map_plan(p->index_bytes, p->map.num_experts, plan);
-    return tgl_launch(plan, TGL_MAP_KERNELS, which, on, shape, stream, args);
+    const problem *p = context;
+    tgl_map_plan(p->index_bytes, p->args.map.num_experts, kernels);
+    return TGL_MAP_KERNELS;
 }
 
 /* 64 blocks write the experts' parts at least as fast as 128 on an H200. Where there are many positions for
@@ -212,44 +199,88 @@ int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned_bits, int *
     *owned_bits = bits;
     const bool are_few = m->num_pairs <= MAP_AT_ONCE * SMALL_THREADS;
     *threads = are_few && 32 << bits <= SMALL_THREADS ? SMALL_THREADS : MAP_THREADS;
-    int64_t blocks = tgl_ceil_div(m->num_experts, (int64_t)1 << bits);
-    const int64_t fill_blocks = tgl_ceil_div(m->num_positions, FILL_POSITIONS);
-    if (blocks < fill_blocks) blocks = fill_blocks;
-    if (blocks > num_sms) blocks = num_sms;
-    return blocks < 1 ? 1 : blocks;
+    const int64_t blocks = tgl_max(tgl_ceil_div(m->num_experts, (int64_t)1 << bits),
+                                   tgl_ceil_div(m->num_positions, FILL_POSITIONS));
+    return tgl_max(1, tgl_min(blocks, num_sms));
 }
 
-static tgl_status run_small(problem *p, int num_sms, const DLTensor *on, tgl_stream stream)
+static bool can_be_small(const void *context, const tgl_target *target)
 {
-    int32_t owned_bits;
+    (void)target;
+    const tgl_map *m = &((const problem *)context)->args.map;
+    return m->num_pairs <= MAP_MAX_PAIRS && m->num_experts <= MAP_SMALL_EXPERTS;
+}
+
+static bool small_pays(const void *context, const tgl_target *target)
+{
+    (void)target;
+    return ((const problem *)context)->args.map.num_pairs <= MAP_SMALL_PAIRS;
+}
+
+static tgl_shape small_shape(void *context, const tgl_target *target)
+{
+    get_fused_mapping_args *a = &((problem *)context)->args;
     int threads;
-    const int64_t blocks = tgl_map_blocks(&p->map, num_sms, &owned_bits, &threads);
-    const tgl_shape shape = { { blocks }, .block = threads,
-                              .shared_bytes = MAP_SHARED(p->map.num_experts, owned_bits, p->map.num_pairs) };
-    void *args[] = { &p->topk_idx, &p->row_stride, &p->map, &owned_bits };
-    return launch(SMALL, p, on, &shape, stream, args);
+    const int64_t blocks = tgl_map_blocks(&a->map, target->num_sms, &a->owned_bits, &threads);
+    return (tgl_shape){ { blocks }, .block = threads, TGL_ARGS(*a),
+                        .shared_bytes = MAP_SHARED(a->map.num_experts, a->owned_bits, a->map.num_pairs) };
 }
 
-/* Few pairs take fewer blocks, whose counts are added up sooner, but not less than 32, which share the
- * writing (H200: 4096 tokens, 8 of 256 experts, 7.6 us with 64, 6.8 with 32). Chunks are equal, of whole
- * warps. */
-enum { LARGE_MIN_BLOCKS = 32, LARGE_BLOCK_PAIRS = 1024 };
-static tgl_status run_large(problem *p, int num_sms, uint32_t *workspace, const DLTensor *on,
-                            tgl_stream stream)
+static int64_t large_blocks(const tgl_map *m, const tgl_target *target)
 {
-    int64_t blocks = tgl_ceil_div(p->map.num_pairs, LARGE_BLOCK_PAIRS);
-    if (blocks < LARGE_MIN_BLOCKS) blocks = LARGE_MIN_BLOCKS;
-    if (blocks > MAP_LARGE_BLOCKS) blocks = MAP_LARGE_BLOCKS;
-    if (blocks > num_sms) blocks = num_sms;
-    const int64_t tiles = tgl_ceil_div(p->map.num_pairs, blocks * MAP_LARGE_TILE);
-    int32_t num_tiles = tiles > 0 ? (int32_t)tiles : 1;
-    int32_t tile_pairs = (int32_t)tgl_ceil_div(tgl_ceil_div(p->map.num_pairs, blocks * num_tiles), 32) * 32;
-    const tgl_shape shape = { { blocks }, .block = MAP_THREADS, .cooperative = true,
-                              .shared_bytes = MAP_LARGE_SHARED(expert_bits(p->map.num_experts)) };
-    void *args[] = { &p->topk_idx, &p->row_stride, &p->map, &tile_pairs, &num_tiles, &workspace };
-    const bool is_single = tile_pairs <= MAP_SINGLE_VALUES * MAP_THREADS && num_tiles == 1 &&
-                           p->map.num_experts <= 1 << MAP_LARGE_BITS;
-    return launch(is_single ? SINGLE : LARGE, p, on, &shape, stream, args);
+    const int64_t blocks = tgl_max(MAP_LARGE_MIN_BLOCKS, tgl_ceil_div(m->num_pairs, MAP_LARGE_BLOCK_PAIRS));
+    return tgl_min(tgl_min(blocks, MAP_LARGE_BLOCKS), target->num_sms);
+}
+
+/* Tiles of a block, and pairs of a tile: chunks are equal, of whole warps. */
+static int64_t num_tiles(const tgl_map *m, int64_t blocks)
+{
+    return tgl_max(1, tgl_ceil_div(m->num_pairs, blocks * MAP_LARGE_TILE));
+}
+static int64_t tile_pairs(const tgl_map *m, int64_t blocks)
+{
+    return tgl_ceil_div(tgl_ceil_div(m->num_pairs, blocks * num_tiles(m, blocks)), 32) * 32;
+}
+
+static bool has_workspace(const void *context, const tgl_target *target)
+{
+    (void)target;
+    return ((const problem *)context)->has_workspace;
+}
+
+static bool can_be_single(const void *context, const tgl_target *target)
+{
+    const tgl_map *m = &((const problem *)context)->args.map;
+    const int64_t blocks = large_blocks(m, target);
+    return has_workspace(context, target) && m->num_experts <= 1 << MAP_LARGE_BITS && num_tiles(m, blocks) == 1 &&
+           tile_pairs(m, blocks) <= MAP_SINGLE_VALUES * MAP_THREADS;
+}
+
+static tgl_shape large_shape(void *context, const tgl_target *target)
+{
+    get_fused_mapping_args *a = &((problem *)context)->args;
+    const int64_t blocks = large_blocks(&a->map, target);
+    a->num_tiles = (int32_t)num_tiles(&a->map, blocks);
+    a->tile_pairs = (int32_t)tile_pairs(&a->map, blocks);
+    return (tgl_shape){ { blocks }, .block = MAP_THREADS, .cooperative = true, TGL_ARGS(*a),
+                        .shared_bytes = MAP_LARGE_SHARED(expert_bits(a->map.num_experts)) };
+}
+
+static const tgl_op OP = {
+    cpu, plan,
+    {
+        [SMALL] = { can_be_small, small_pays, small_shape },
+        [SINGLE] = { can_be_single, NULL, large_shape },
+        [LARGE] = { has_workspace, NULL, large_shape },
+    }
+};
+
+static size_t large_workspace(int64_t num_experts) { return (size_t)MAP_LARGE_WORKSPACE(expert_bits(num_experts)); }
+
+static size_t workspace_size(int64_t num_pairs, int64_t num_experts)
+{
+    const bool is_small = num_pairs <= MAP_SMALL_PAIRS && num_experts <= MAP_SMALL_EXPERTS;
+    return is_small ? 0 : large_workspace(num_experts);
 }
 
 tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_mapping *mapping,
@@ -262,21 +293,16 @@ tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_map
                      mapping ? mapping->expert_start : NULL, NULL);
     TGL_TRY(tgl_map_check(topk_idx, mapping, alignment));
     tgl_log_indices("topk_idx", topk_idx, mapping->expert_start->shape[0]);
-    problem p = { tgl_data(topk_idx), topk_idx->shape[0], topk_idx->shape[1], tgl_stride(topk_idx, 0),
-                  tgl_dtype_bits(topk_idx->dtype) / 8, .num_chunks = 0 };
-    if (tgl_on_cpu(topk_idx)) {
-        TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &p.map));
-        return run_on_cpu(&p);
-    }
+    problem p = { { tgl_data(topk_idx), tgl_stride(topk_idx, 0), .workspace = workspace },
+                  topk_idx->shape[0], topk_idx->shape[1], tgl_dtype_bits(topk_idx->dtype) / 8, .num_chunks = 0 };
     const int64_t num_pairs = tgl_num_elements(topk_idx), num_experts = mapping->expert_start->shape[0];
-    TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, workspace_size(num_pairs, num_experts)));
-    TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &p.map));
-    if (tgl_preparing()) return launch(SMALL, &p, topk_idx, NULL, stream, NULL);
-    if (num_pairs == 0 && num_experts == 0 && p.map.num_positions == 0) return TGL_OK;
-    tgl_target target;
-    TGL_TRY(tgl_target_of(topk_idx, &target));
-    if (is_small(num_pairs, num_experts)) return run_small(&p, target.num_sms, topk_idx, stream);
-    return run_large(&p, target.num_sms, workspace, topk_idx, stream);
+    const bool on_cpu = tgl_on_cpu(topk_idx);
+    if (!on_cpu) TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, workspace_size(num_pairs, num_experts)));
+    TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &p.args.map));
+    if (on_cpu) return cpu(&p);
+    p.has_workspace = workspace && workspace_bytes >= large_workspace(num_experts);
+    const bool is_empty = num_pairs == 0 && num_experts == 0 && p.args.map.num_positions == 0;
+    return is_empty && !tgl_preparing() ? TGL_OK : tgl_run_on_cuda(&OP, &p, topk_idx, stream);
 }
 
 size_t tgl_moe_get_fused_mapping_workspace_size(const DLTensor *topk_idx, const tgl_moe_mapping *mapping)

@@ -13,10 +13,11 @@
 #include "moe/common/map.cuh"
 
 extern "C" __global__ void __launch_bounds__(MAP_THREADS) get_fused_mapping(
-    const index_type *topk_idx, i64 row_stride, const __grid_constant__ tgl_map m, i32 owned_bits)
+    const __grid_constant__ get_fused_mapping_args a)
 {
     SHARED_DYNAMIC(memory, 16);
-    const map_block b = map_begin(m, memory, owned_bits);
+    const tgl_map &m = a.map;
+    const map_block b = map_begin(m, memory, a.owned_bits);
     __syncthreads();
     map_write(m, b, [&](const map_round &round) {
         pdl_wait();                             /* here, so that map_write() prepares before it */
@@ -25,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS) get_fused_mapping(
 #pragma unroll 1
         for (u32 pair = threadIdx.x; pair < (u32)m.num_pairs; pair += MAP_AT_ONCE * step) {
             index_type index[MAP_AT_ONCE];
-            map_load_all(m, topk_idx, row_stride, pair, step, index);
+            map_load_all(m, (const index_type *)a.topk_idx, a.row_stride, pair, step, index);
             map_pairs p;
 #pragma unroll
             for (u32 v = 0; v < MAP_AT_ONCE; v++) {

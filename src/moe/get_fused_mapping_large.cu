@@ -54,6 +54,55 @@ static_assert(MAP_LARGE_TILE < 65536, "counts of a tile are 16 bits");
 static_assert(!IS_DIRECT || EXPERT_BITS < MAP_LARGE_BITS, "a matrix that all blocks read has one round");
 static_assert(32 * ROWS == MAP_LARGE_BLOCKS && PER_THREAD % 2 == 0, "rows to lanes, experts to pairs");
 
+/* What a block works on. x, x0 are numbers of a round's experts. */
+typedef struct {
+    /* shared memory */
+    u16 *count;         /* [MAP_WARPS][EXPERTS]: pairs of a warp, then of those before it */
+    int2 *segment;      /* [EXPERTS], later in its place: where pairs end, where padding ends */
+    u32 *base;          /* [EXPERTS]: where a tile's pairs begin */
+    u32 *sorted;        /* [MAP_LARGE_TILE]: expert, pair in tile */
+    u16 *local_start;   /* [EXPERTS]: in `sorted` */
+    /* workspace */
+    u32 *counts;        /* [MAP_LARGE_BLOCKS][EXPERTS] */
+    u32 *sums;          /* the same, two words each; or the ticket */
+
+    i32 tid, lane, warp, block, num_blocks;
+    i32 tile_pairs, num_tiles;
+    u32 begin;          /* the block's first pair */
+    i32 num_values;     /* pairs of a thread, at most VALUES */
+    i32 run;            /* this thread's first pair of a tile */
+    i32 x0;             /* this thread's first expert */
+    bool is_reused;     /* the workspace, in the next round */
+} block_work;
+
+DEV block_work work_of_block(const get_fused_mapping_args &a, void *shared)
+{
+    block_work b;
+    b.count = (u16 *)shared;
+    b.segment = (int2 *)shared;
+    b.base = (u32 *)(b.count + MAP_WARPS * EXPERTS);
+    b.sorted = b.base + EXPERTS;
+    b.local_start = (u16 *)(b.sorted + MAP_LARGE_TILE);
+    b.counts = a.workspace;
+    b.sums = b.counts + MAP_LARGE_BLOCKS * EXPERTS;
+    b.tid = (i32)threadIdx.x;
+    b.lane = b.tid % 32;
+    b.warp = b.tid / 32;
+    b.block = (i32)blockIdx.x;
+    b.num_blocks = (i32)gridDim.x;
+    b.tile_pairs = a.tile_pairs;
+    b.num_tiles = IS_SINGLE ? 1 : a.num_tiles;
+    b.begin = (u32)b.block * ((u32)b.tile_pairs * (u32)b.num_tiles);
+    b.num_values = (b.tile_pairs + MAP_THREADS - 1) / MAP_THREADS;
+    b.run = b.warp * 32 * b.num_values + b.lane;
+    b.x0 = b.tid * PER_THREAD;
+    b.is_reused = !IS_SINGLE && a.map.num_experts > EXPERTS;
+    return b;
+}
+
+/* Experts low .. low + num_experts - 1; num_columns: an even number of them. */
+typedef struct { i32 low, num_experts, num_columns; } expert_round;
+
 /* ---- steps ---- */
 
 DEV void clear_counts(u16 *count)
@@ -72,35 +121,56 @@ DEV void prefetch_rows(const u32 *counts, const u32 *sums)
         prefetch_l2(i < EXPERTS ? counts + row + i : sums + 2 * row + (i - EXPERTS));
 }
 
-/* Indices of a thread's pairs of a tile, from `pair` on, that are before `end`. Loads do not wait for each
- * other. Rows mostly lie one behind the other. */
-DEV void load_tile(const tgl_map &m, const index_type *topk_idx, i64 row_stride, u32 pair, u32 end,
-                   i32 num_values, index_type (&index)[VALUES])
+/* Indices of this thread's pairs of the tile that begins with pair `tile`. Loads do not wait for each other. Rows
+ * mostly lie one behind the other. */
+DEV void load_tile(const get_fused_mapping_args &a, const block_work &b, u32 tile, index_type (&index)[VALUES])
 {
-    if (row_stride == m.num_topk) {
+    const index_type *topk_idx = (const index_type *)a.topk_idx;
+    const u32 pair = tile + (u32)b.run, end = min(tile + (u32)b.tile_pairs, (u32)a.map.num_pairs);
+    if (a.row_stride == a.map.num_topk) {
 #pragma unroll
         for (int v = 0; v < VALUES; v++)
-            index[v] = v < num_values && pair + 32 * v < end ? topk_idx[pair + 32 * v] : -1;
+            index[v] = v < b.num_values && pair + 32 * v < end ? topk_idx[pair + 32 * v] : -1;
     } else {
 #pragma unroll
         for (int v = 0; v < VALUES; v++) {
             index[v] = -1;
-            if (v < num_values && pair + 32 * v < end)
-                index[v] = map_load(m, topk_idx, row_stride, pair + 32 * v);
+            if (v < b.num_values && pair + 32 * v < end)
+                index[v] = map_load(a.map, topk_idx, a.row_stride, pair + 32 * v);
         }
     }
 }
 
+/* Pairs of this thread's experts in the tiles before the last. */
+DEV void count_earlier(const get_fused_mapping_args &a, const block_work &b, const expert_round &r,
+                       u32 (&earlier)[PER_THREAD])
+{
+#pragma unroll 1
+    for (i32 x = b.tid; x < EXPERTS; x += MAP_THREADS) b.base[x] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (i32 i = b.tid; i < b.tile_pairs * (b.num_tiles - 1); i += MAP_THREADS) {
+        const index_type index = map_load(a.map, (const index_type *)a.topk_idx, a.row_stride, b.begin + i);
+        const i32 e = map_expert(a.map, index) - r.low;
+        if ((u32)e < (u32)r.num_experts) atomicAdd(&b.base[e], 1u);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j++)
+        if (b.x0 + j < EXPERTS) earlier[j] = b.base[b.x0 + j];
+}
+
 /* 1, by a warp: `count` has its pairs of each expert of the round, so far. */
-DEV void rank_in_warp(const i32 (&expert)[VALUES], i32 num_values, i32 low, i32 num_experts, u16 *count,
+DEV void rank_in_warp(const block_work &b, const expert_round &r, const i32 (&expert)[VALUES],
                       i32 (&rank)[VALUES])
 {
+    u16 *const count = b.count + b.warp * EXPERTS;
 #pragma unroll
     for (int v = 0; v < VALUES; v++) {
         rank[v] = 0;
-        if (v >= num_values) continue;
-        const i32 e = expert[v] - low;
-        const bool is_here = (u32)e < (u32)num_experts;
+        if (v >= b.num_values) continue;
+        const i32 e = expert[v] - r.low;
+        const bool is_here = (u32)e < (u32)r.num_experts;
         u32 same = __ballot_sync(FULL, is_here);
 #pragma unroll
         for (int i = 0; i < EXPERT_BITS; i++) {
@@ -151,6 +221,42 @@ DEV u32 block_exclusive_scan(u32 v, u32 *sums, u32 &total)
     const u32 other = lane < MAP_WARPS ? sums[lane] : 0;
     total = warp_add_u32(other);
     return warp_add_u32(lane < warp ? other : 0) + below;
+}
+
+/* 2: words are one more than what they say. */
+DEV void publish_counts(const block_work &b, const expert_round &r, const u32 (&earlier)[PER_THREAD],
+                        const u32 (&own)[PER_THREAD])
+{
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j += 2)
+        if (b.x0 + j < r.num_columns)
+            store_relaxed_u32x2(b.counts + b.block * EXPERTS + b.x0 + j,
+                                make_uint2(earlier[j] + own[j] + 1, earlier[j + 1] + own[j + 1] + 1));
+}
+
+/* 3: returns how many pairs of the tile are of the round's experts. Ranks become those in the block. */
+DEV u32 sort_tile(const block_work &b, const expert_round &r, const u32 (&own)[PER_THREAD],
+                  const i32 (&expert)[VALUES], i32 (&rank)[VALUES], u32 *warp_sums)
+{
+    u32 num_own = 0, num_sorted;
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j++) num_own += own[j];
+    u32 at = block_exclusive_scan(num_own, warp_sums, num_sorted);
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j++) {
+        if (b.x0 + j < EXPERTS) b.local_start[b.x0 + j] = (u16)at;
+        at += own[j];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int v = 0; v < VALUES; v++) {
+        const i32 e = expert[v] - r.low;
+        if ((u32)e < (u32)r.num_experts) {
+            rank[v] += b.count[b.warp * EXPERTS + e];
+            b.sorted[b.local_start[e] + rank[v]] = (u32)e << 16 | (u32)(b.run + 32 * v);
+        }
+    }
+    return num_sorted;
 }
 
 /* 4, by a warp, for experts x and x + 1. A lane has consecutive rows, as few as there can be. Words are one
@@ -246,207 +352,173 @@ DEV void take_sums(u32 *sums, i32 x0, i32 num_columns, u32 (&before)[PER_THREAD]
     }
 }
 
+/* 5: `start` are pairs in the blocks before, and become positions of this block's pairs. Returns the length of
+ * the round's segments. */
+DEV u32 lay_out(const tgl_map &m, const block_work &b, const expert_round &r, u32 position,
+                const u32 (&earlier)[PER_THREAD], const u32 (&all)[PER_THREAD], u32 (&start)[PER_THREAD],
+                u32 *warp_sums)
+{
+    u32 length = 0, round_length;
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j++) length += tgl_map_aligned(&m, all[j]);
+    u32 to = position + block_exclusive_scan(length, warp_sums, round_length);
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j++)
+        if (b.x0 + j < r.num_experts) {
+            const u32 end = to + tgl_map_aligned(&m, all[j]);
+            start[j] += to;
+            b.base[b.x0 + j] = start[j] + earlier[j];
+            b.segment[b.x0 + j] = make_int2((i32)(to + all[j]), (i32)end);
+            to = end;
+        }
+    return round_length;
+}
+
+/* 6: what there is per expert; a block has some of them. */
+DEV void write_experts(const tgl_map &m, const block_work &b, const expert_round &r, u32 position)
+{
+    const int2 *segment = b.segment;
+    const i32 each = (r.num_experts + b.num_blocks - 1) / b.num_blocks;
+    const i32 last = min((b.block + 1) * each, r.num_experts);
+#pragma unroll 1
+    for (i32 x = b.block * each + b.warp; x < last; x += MAP_WARPS) {
+        const i32 from = x > 0 ? segment[x - 1].y : (i32)position;
+        if (b.lane == 0) map_write_expert(m, r.low + x, from, segment[x].x, segment[x].y);
+        map_fill(m, (u32)segment[x].x, (u32)segment[x].y, (u32)b.lane, 32);
+    }
+    /* to the host by one block, in long runs: it is far away */
+    if (m.num_tokens_per_expert_host && b.block == b.num_blocks - 1)
+#pragma unroll 1
+        for (i32 x = b.tid; x < r.num_experts; x += MAP_THREADS)
+            m.num_tokens_per_expert_host[r.low + x] = segment[x].y - (x > 0 ? segment[x - 1].y : (i32)position);
+}
+
+/* 6: what there is per pair and position. */
+DEV void write_tile(const tgl_map &m, const block_work &b, const expert_round &r, u32 tile,
+                    const i32 (&expert)[VALUES], const i32 (&rank)[VALUES], u32 num_sorted)
+{
+#pragma unroll
+    for (int v = 0; v < VALUES; v++) {
+        const i32 in_tile = b.run + 32 * v, e = expert[v] - r.low;
+        const u32 pair = tile + in_tile;
+        if (v >= b.num_values || in_tile >= b.tile_pairs || pair >= (u32)m.num_pairs) continue;
+        if ((u32)e < (u32)r.num_experts) {
+            const i32 p = (i32)b.base[e] + rank[v];
+            m.token_topk_to_pos[pair] = (u32)p < (u64)m.num_positions ? p : -1;
+        } else if (expert[v] < 0 && r.low == 0) {
+            m.token_topk_to_pos[pair] = -1;
+        }
+    }
+#pragma unroll 1
+    for (i32 j = b.tid; j < (i32)num_sorted; j += MAP_THREADS) {
+        const i32 e = (i32)(b.sorted[j] >> 16), p = (i32)b.base[e] + j - b.local_start[e];
+        const u32 pair = tile + (b.sorted[j] & 0xffff);
+        if ((u32)p < (u64)m.num_positions) {
+            m.pos_to_expert[p] = r.low + e;
+            m.pos_to_token[p] = (i32)tgl_divide(pair, m.by_topk);
+            m.pos_to_token_topk[p] = (i32)pair;
+        }
+    }
+}
+
 /* ---- the kernel ---- */
 
 extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_large(
-    const index_type *topk_idx, i64 row_stride, const tgl_map m, i32 tile_pairs, i32 all_tiles,
-    u32 *workspace)
+    const get_fused_mapping_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(u32[2][MAP_WARPS], warp_sums);
     SHARED(u32[2][DIRECT_EXPERTS], direct_sums);
-    u16 *const count = (u16 *)memory;   /* [MAP_WARPS][EXPERTS]: pairs of a warp, then of those before it */
-    int2 *const segment = (int2 *)memory;   /* [EXPERTS], later: where pairs end, where padding ends */
-    u32 *const base = (u32 *)(count + MAP_WARPS * EXPERTS);     /* [EXPERTS]: where a tile's pairs begin */
-    u32 *const sorted = base + EXPERTS;                         /* [MAP_LARGE_TILE]: expert, pair in tile */
-    u16 *const local_start = (u16 *)(sorted + MAP_LARGE_TILE);  /* [EXPERTS]: in `sorted` */
-    u32 *const counts = workspace;                              /* [MAP_LARGE_BLOCKS][EXPERTS] */
-    u32 *const sums = counts + MAP_LARGE_BLOCKS * EXPERTS;      /* the same, two words each; or the ticket */
+    const tgl_map &m = a.map;
+    const block_work b = work_of_block(a, memory);
     u32 ticket = 0;                                             /* the last warp's first lane has it */
-
-    const i32 tid = (i32)threadIdx.x, lane = tid % 32, warp = tid / 32;
-    const i32 block = (i32)blockIdx.x, num_blocks = (i32)gridDim.x;
-    const i32 num_values = (tile_pairs + MAP_THREADS - 1) / MAP_THREADS;    /* in use, of VALUES */
-    const i32 run = warp * 32 * num_values + lane;              /* this thread's first pair of a tile */
-    const i32 num_tiles = IS_SINGLE ? 1 : all_tiles;
-    const u32 chunk = (u32)tile_pairs * (u32)num_tiles, begin = block * chunk;
-    const i32 x0 = tid * PER_THREAD;                            /* this thread's experts */
-    const bool is_reused = !IS_SINGLE && m.num_experts > EXPERTS;   /* the workspace, in the next round */
     u32 position = 0;                                           /* where the round's first segment starts */
-    const auto load = [&](u32 tile, index_type (&index)[VALUES]) {
-        const u32 end = min(tile + (u32)tile_pairs, (u32)m.num_pairs);
-        load_tile(m, topk_idx, row_stride, tile + (u32)run, end, num_values, index);
-    };
     index_type index[VALUES];                                   /* of the next tile */
     pdl_wait();
-    load(begin + (chunk - (u32)tile_pairs), index);             /* first of all: it takes longest */
+    load_tile(a, b, b.begin + (u32)b.tile_pairs * (u32)(b.num_tiles - 1), index);   /* first: it takes longest */
     pdl_trigger();
-    prefetch_rows(counts, sums);
-    clear_counts(count);
-    if (IS_DIRECT && tid < 2 * DIRECT_EXPERTS) direct_sums[tid / DIRECT_EXPERTS][tid % DIRECT_EXPERTS] = 0;
+    prefetch_rows(b.counts, b.sums);
+    clear_counts(b.count);
+    if (IS_DIRECT && b.tid < 2 * DIRECT_EXPERTS)
+        direct_sums[b.tid / DIRECT_EXPERTS][b.tid % DIRECT_EXPERTS] = 0;
 
 #pragma unroll 1
     for (i32 low = 0;; low += EXPERTS) {
-        const i32 num_experts = min(m.num_experts - low, EXPERTS), num_columns = (num_experts + 1) / 2 * 2;
-        u32 earlier[PER_THREAD] = {};                           /* pairs of the tiles before the last */
-        if (num_tiles > 1) {
-#pragma unroll 1
-            for (i32 x = tid; x < EXPERTS; x += MAP_THREADS) base[x] = 0;
-            __syncthreads();
-#pragma unroll 4
-            for (i32 i = tid; i < tile_pairs * (num_tiles - 1); i += MAP_THREADS) {
-                const i32 e = map_expert(m, map_load(m, topk_idx, row_stride, begin + i)) - low;
-                if ((u32)e < (u32)num_experts) atomicAdd(&base[e], 1u);
-            }
-            __syncthreads();
-#pragma unroll
-            for (int j = 0; j < PER_THREAD; j++)
-                if (x0 + j < EXPERTS) earlier[j] = base[x0 + j];
-        }
+        const i32 num_experts = min(m.num_experts - low, EXPERTS);
+        const expert_round r = { low, num_experts, (num_experts + 1) / 2 * 2 };
+        u32 earlier[PER_THREAD] = {};
+        if (b.num_tiles > 1) count_earlier(a, b, r, earlier);
 
 #pragma unroll 1
-        for (i32 i = 0; i < num_tiles; i++) {
+        for (i32 i = 0; i < b.num_tiles; i++) {
             const bool is_last = i == 0;                        /* of the chunk: it comes first */
-            const u32 tile = begin + (u32)(is_last ? num_tiles - 1 : i - 1) * (u32)tile_pairs;
+            const u32 tile = b.begin + (u32)(is_last ? b.num_tiles - 1 : i - 1) * (u32)b.tile_pairs;
 
             /* 1 */
             i32 expert[VALUES], rank[VALUES];
-            if (i > 0 || low > 0) load(tile, index);
+            if (i > 0 || low > 0) load_tile(a, b, tile, index);
 #pragma unroll
             for (int v = 0; v < VALUES; v++) expert[v] = map_expert(m, index[v]);
             __syncthreads();
-            rank_in_warp(expert, num_values, low, num_experts, count + warp * EXPERTS, rank);
+            rank_in_warp(b, r, expert, rank);
             __syncthreads();
 
-            /* 2 */
-            u32 own[PER_THREAD], num_own = 0;
-            add_warps(count, x0, own);
-            /* Between this thread's part of the round before, where it read and cleared sums, and what it publishes now:
-             * the clears of its counts come before, and whoever reads the counts finds the sums cleared. */
-            if (is_last && is_reused) __threadfence();
-#pragma unroll
-            for (int j = 0; j < PER_THREAD; j += 2) {
-                if (is_last && x0 + j < num_columns)
-                    store_relaxed_u32x2(counts + block * EXPERTS + x0 + j,
-                                        make_uint2(earlier[j] + own[j] + 1, earlier[j + 1] + own[j + 1] + 1));
-                num_own += own[j] + own[j + 1];
-            }
-
-            /* 3 */
-            u32 num_sorted, at = block_exclusive_scan(num_own, warp_sums[0], num_sorted);
-#pragma unroll
-            for (int j = 0; j < PER_THREAD; j++) {
-                if (x0 + j < EXPERTS) local_start[x0 + j] = (u16)at;
-                at += own[j];
-            }
-            __syncthreads();
-#pragma unroll
-            for (int v = 0; v < VALUES; v++) {
-                const i32 e = expert[v] - low;
-                if ((u32)e < (u32)num_experts) {
-                    rank[v] += count[warp * EXPERTS + e];
-                    sorted[local_start[e] + rank[v]] = (u32)e << 16 | (u32)(run + 32 * v);
-                }
-            }
+            /* 2, 3. The fence is between what this thread did in the round before, where it read and cleared sums,
+             * and what it publishes now: the clears of its counts come first, and whoever reads the counts finds
+             * the sums cleared. */
+            u32 own[PER_THREAD];
+            add_warps(b.count, b.x0, own);
+            if (is_last && b.is_reused) __threadfence();
+            if (is_last) publish_counts(b, r, earlier, own);
+            const u32 num_sorted = sort_tile(b, r, own, expert, rank, warp_sums[0]);
 
             u32 start[PER_THREAD] = {};                         /* of this block's pairs */
             if (is_last) {
-                u32 all[PER_THREAD] = {}, length = 0, round_length;
+                u32 all[PER_THREAD] = {};
                 if (IS_DIRECT) {
-                    /* 4. The ticket is relaxed, and behind the barrier: every word that was published has
-                     * been read here, and by all who took a ticket before, so that a clear comes after it and
-                     * no one looks again. */
-                    add_rows(counts, num_columns, direct_sums);
+                    /* 4. The ticket is relaxed, and behind the barrier: every word that was published has been
+                     * read here, and by all who took a ticket before, so that a clear comes after it and no one
+                     * looks again. */
+                    add_rows(b.counts, r.num_columns, direct_sums);
                     __syncthreads();
-                    if (tid == MAP_THREADS - 32) ticket = atomic_inc_relaxed(sums, (u32)num_blocks - 1);
+                    if (b.tid == MAP_THREADS - 32) ticket = atomic_inc_relaxed(b.sums, (u32)b.num_blocks - 1);
 #pragma unroll
                     for (int j = 0; j < PER_THREAD; j++)
-                        if (x0 + j < num_experts) {
-                            start[j] = direct_sums[0][x0 + j];
-                            all[j] = direct_sums[1][x0 + j];
+                        if (b.x0 + j < num_experts) {
+                            start[j] = direct_sums[0][b.x0 + j];
+                            all[j] = direct_sums[1][b.x0 + j];
                         }
                 } else {
                     /* 4, by the last warps: the first have the next step */
 #pragma unroll 1
-                    for (i32 x = 2 * (block + num_blocks * (MAP_WARPS - 1 - warp)); x < num_columns;
-                         x += 2 * num_blocks * MAP_WARPS)
-                        add_column(counts, sums, x, is_reused);
-                    take_sums(sums, x0, num_columns, start, all);
+                    for (i32 x = 2 * (b.block + b.num_blocks * (MAP_WARPS - 1 - b.warp)); x < r.num_columns;
+                         x += 2 * b.num_blocks * MAP_WARPS)
+                        add_column(b.counts, b.sums, x, b.is_reused);
+                    take_sums(b.sums, b.x0, r.num_columns, start, all);
                 }
-
-                /* 5 */
-#pragma unroll
-                for (int j = 0; j < PER_THREAD; j++) length += tgl_map_aligned(&m, all[j]);
-                u32 to = position + block_exclusive_scan(length, warp_sums[1], round_length);
-#pragma unroll
-                for (int j = 0; j < PER_THREAD; j++)
-                    if (x0 + j < num_experts) {
-                        const u32 end = to + tgl_map_aligned(&m, all[j]);
-                        start[j] += to;
-                        base[x0 + j] = start[j] + earlier[j];
-                        segment[x0 + j] = make_int2((i32)(to + all[j]), (i32)end);
-                        to = end;
-                    }
+                const u32 round_length = lay_out(m, b, r, position, earlier, all, start, warp_sums[1]);
                 __syncthreads();
-
-                /* 6: what there is per expert; a block has some of them */
-                const i32 each = (num_experts + num_blocks - 1) / num_blocks;
-                const i32 last = min((block + 1) * each, num_experts);
-#pragma unroll 1
-                for (i32 x = block * each + warp; x < last; x += MAP_WARPS) {
-                    const i32 from = x > 0 ? segment[x - 1].y : (i32)position;
-                    if (lane == 0) map_write_expert(m, low + x, from, segment[x].x, segment[x].y);
-                    map_fill(m, (u32)segment[x].x, (u32)segment[x].y, (u32)lane, 32);
-                }
-                /* to the host by one block, in long runs: it is far away */
-                if (m.num_tokens_per_expert_host && block == num_blocks - 1)
-#pragma unroll 1
-                    for (i32 x = tid; x < num_experts; x += MAP_THREADS)
-                        m.num_tokens_per_expert_host[low + x] =
-                            segment[x].y - (x > 0 ? segment[x - 1].y : (i32)position);
+                write_experts(m, b, r, position);
                 position += round_length;
             } else {
                 __syncthreads();
             }
+            write_tile(m, b, r, tile, expert, rank, num_sorted);
 
-            /* 6: what there is per pair and position */
-#pragma unroll
-            for (int v = 0; v < VALUES; v++) {
-                const i32 in_tile = run + 32 * v, e = expert[v] - low;
-                const u32 pair = tile + in_tile;
-                if (v >= num_values || in_tile >= tile_pairs || pair >= (u32)m.num_pairs) continue;
-                if ((u32)e < (u32)num_experts) {
-                    const i32 p = (i32)base[e] + rank[v];
-                    m.token_topk_to_pos[pair] = (u32)p < (u64)m.num_positions ? p : -1;
-                } else if (expert[v] < 0 && low == 0) {
-                    m.token_topk_to_pos[pair] = -1;
-                }
-            }
-#pragma unroll 1
-            for (i32 j = tid; j < (i32)num_sorted; j += MAP_THREADS) {
-                const i32 e = (i32)(sorted[j] >> 16), p = (i32)base[e] + j - local_start[e];
-                const u32 pair = tile + (sorted[j] & 0xffff);
-                if ((u32)p < (u64)m.num_positions) {
-                    m.pos_to_expert[p] = low + e;
-                    m.pos_to_token[p] = (i32)tgl_divide(pair, m.by_topk);
-                    m.pos_to_token_topk[p] = (i32)pair;
-                }
-            }
-
-            if (num_tiles > 1 || is_reused) {                   /* a tile or a round follows */
+            if (b.num_tiles > 1 || b.is_reused) {               /* a tile or a round follows */
                 __syncthreads();
-                clear_counts(count);
+                clear_counts(b.count);
             }
             /* after the last tile comes the first; the pairs of others are behind those of the one before */
-            if (i + 1 < num_tiles)
+            if (i + 1 < b.num_tiles)
 #pragma unroll
                 for (int j = 0; j < PER_THREAD; j++)
-                    if (x0 + j < num_experts) base[x0 + j] = is_last ? start[j] : base[x0 + j] + own[j];
+                    if (b.x0 + j < num_experts) b.base[b.x0 + j] = is_last ? start[j] : b.base[b.x0 + j] + own[j];
         }
         if (IS_SINGLE || m.num_experts - low <= EXPERTS) break;
     }
-    map_fill(m, (u64)position, (u64)m.num_positions, (u32)(block * MAP_THREADS + tid),
-             (u32)(num_blocks * MAP_THREADS));
-    if (IS_DIRECT && warp == MAP_WARPS - 1 && __shfl_sync(FULL, ticket, 0) == (u32)num_blocks - 1)
-        clear_rows(counts);
+    map_fill(m, (u64)position, (u64)m.num_positions, (u32)(b.block * MAP_THREADS + b.tid),
+             (u32)(b.num_blocks * MAP_THREADS));
+    if (IS_DIRECT && b.warp == MAP_WARPS - 1 && __shfl_sync(FULL, ticket, 0) == (u32)b.num_blocks - 1)
+        clear_rows(b.counts);
 }
