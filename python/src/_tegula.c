@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * _tegula.c - the extension module: two builtins per row, the settings, and what torch's half binds. */
 #include "glue.h"
+#include "row_args.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,11 @@
 #define GLUE_INIT PyInit__tegula
 #endif
 
+#define DECLARE(name) extern const domain name##_domain;
+#define ADDRESS(name) &name##_domain,
+DOMAINS(DECLARE)
+static const domain *const domains[] = { DOMAINS(ADDRESS) NULL };
+
 static PyObject *done_or_raise(tgl_status status)
 {
     if (status != TGL_OK) return raise_status(status);
@@ -20,18 +26,27 @@ static PyObject *done_or_raise(tgl_status status)
 
 /* ---- for tegula/_torch.py ---- */
 
-static PyObject *table(PyObject *m, PyObject *none) /* [(text, module, has_float_output, face or None)] */
+static PyObject *table(PyObject *m, PyObject *none) /* of the rows, as export_row() has each */
 {
     (void)m, (void)none;
     PyObject *list = PyList_New(0);
-    for (int i = 0; list && i < num_rows; i++) {
-        PyObject *t =
-            Py_BuildValue("(ssNz)", rows[i].text, rows[i].module, PyBool_FromLong(rows[i].has_float_output),
-                          rows[i].face);
-        if (!t || PyList_Append(list, t)) Py_CLEAR(list);
-        Py_XDECREF(t);
-    }
+    for (const domain *const *d = domains; *d; d++)
+        for (int i = 0; list && i < (*d)->num_rows; i++) {
+            PyObject *row = export_row(&(*d)->rows[i], (*d)->module);
+            if (!row || PyList_Append(list, row)) Py_CLEAR(list);
+            Py_XDECREF(row);
+        }
     return list;
+}
+
+/* text, face or None: a row that is no op, for tests of the grammar. What it holds is never freed. */
+static PyObject *parse(PyObject *m, PyObject *args)
+{
+    (void)m;
+    op_row row = { 0 };
+    if (!PyArg_ParseTuple(args, "sz", &row.text, &row.face)) return NULL;
+    if (parse_row(&row)) return export_row(&row, "");
+    return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "bad row: %s", row.text);
 }
 
 static PyObject *bind_torch(PyObject *m, PyObject *args)
@@ -59,8 +74,9 @@ static PyObject *bind_torch(PyObject *m, PyObject *args)
 
 static op_row *row_named(const char *name)
 {
-    for (int i = 0; i < num_rows; i++)
-        if (!strcmp(rows[i].name, name)) return &rows[i];
+    for (const domain *const *d = domains; *d; d++)
+        for (int i = 0; i < (*d)->num_rows; i++)
+            if (!strcmp((*d)->rows[i].name, name)) return &(*d)->rows[i];
     PyErr_Format(PyExc_KeyError, "no op %s", name);
     return NULL;
 }
@@ -238,6 +254,8 @@ static PyObject *compile_count(PyObject *m, PyObject *none)
 
 static PyMethodDef methods[] = {
     { "table", table, METH_NOARGS, NULL },
+    { "dtypes", list_dtypes, METH_NOARGS, NULL },
+    { "parse", parse, METH_VARARGS, NULL },
     { "bind_torch", bind_torch, METH_VARARGS, NULL },
     { "bind_op", bind_op, METH_VARARGS, NULL },
     { "check", check, METH_VARARGS, NULL },
@@ -291,60 +309,16 @@ static PyMethodDef op_methods[] = { { "__reduce__", op_reduce, METH_NOARGS, NULL
 static PyType_Slot op_slots[] = { { Py_tp_dealloc, op_dealloc }, { Py_tp_methods, op_methods }, { 0, NULL } };
 static PyType_Spec op_spec = { GLUE_NAME ".row", sizeof(op_object), 0, Py_TPFLAGS_DEFAULT, op_slots };
 
-static PyObject *default_of(const param *p) /* as Python writes it */
-{
-    if (p->kind == 't' || !p->fallback.given) return PyUnicode_FromString("None");
-    if (p->kind == 'i') return PyUnicode_FromFormat("%lld", (long long)p->fallback.i);
-    if (p->kind == 'b') return PyUnicode_FromString(p->fallback.i ? "True" : "False");
-    if (p->kind == 'e') return PyObject_Repr(p->words[p->fallback.i]);
-    PyObject *number = PyFloat_FromDouble(p->fallback.f), *text = number ? PyObject_Repr(number) : NULL;
-    Py_XDECREF(number);
-    return text;
-}
-
-/* "name(x, group=128, *, out=None)\n--\n\ndoc": what inspect.signature() and help() read. Lives as long as
- * the process. */
-static const char *make_doc(const op_row *row)
-{
-    PyObject *text = PyUnicode_FromFormat("%s(", row->name);
-    const argument_list *s = &row->public;
-    for (int i = 0; text && i < s->count; i++) {
-        const argument whole = { i, -1, row->params[i].has_default };
-        const argument *a = row->face ? &row->arguments[i] : &whole;
-        PyObject *standard = PyUnicode_FromString(a->has_default ? "None" : "");
-        if (a->has_default && a->second < 0) {
-            Py_XDECREF(standard);
-            standard = default_of(&row->params[a->first]);
-        }
-        PyObject *longer = standard ? PyUnicode_FromFormat("%U%s%s%U%s%U", text, i ? ", " : "",
-                                                           i == s->num_positions ? "*, " : "", s->names[i],
-                                                           a->has_default ? "=" : "", standard)
-                                    : NULL;
-        Py_XDECREF(standard);
-        Py_DECREF(text);
-        text = longer;
-    }
-    PyObject *doc = text ? PyUnicode_FromFormat("%U%s)\n--\n\n%s\n\n%s", text,
-                                                !row->num_results                   ? ""
-                                                : s->num_positions < s->count ? ", out=None"
-                                                                              : ", *, out=None",
-                                                row->text,
-                                                row->doc ? row->doc : "")
-                         : NULL;
-    Py_XDECREF(text);
-    return doc ? PyUnicode_AsUTF8AndSize(doc, NULL) : NULL;
-}
-
-static bool add_row(PyObject *m, PyTypeObject *type, op_row *row)
+static bool add_row(PyObject *m, PyTypeObject *type, const char *package, op_row *row)
 {
     if (!parse_row(row)) return PyErr_Format(PyExc_SystemError, "bad row: %s", row->text), false;
     PyMethodDef *method = calloc(1, sizeof *method);                 /* lives as long as the process */
     if (!method) return PyErr_NoMemory(), false;
-    if (!(method->ml_doc = make_doc(row))) return free(method), false;
+    if (!(method->ml_doc = doc_of(row))) return free(method), false;
     method->ml_name = row->name;
     method->ml_meth = (PyCFunction)(void (*)(void))call_op;
     method->ml_flags = METH_FASTCALL | METH_KEYWORDS;
-    PyObject *module = PyUnicode_FromFormat("%s.%s", GLUE_PACKAGE, row->module);
+    PyObject *module = PyUnicode_FromFormat("%s.%s", GLUE_PACKAGE, package);
     bool ok = module;
     for (int is_guarded = 0; ok && is_guarded < 2; is_guarded++) {
         char name[NAME_BYTES + 4];
@@ -381,7 +355,8 @@ PyMODINIT_FUNC GLUE_INIT(void)
         PyExc_RuntimeError, NULL);
     bool ok = m && type && str_importlib && str_import_module && error_type && init_tensors() && init_calls()
            && PyModule_AddObjectRef(m, "Error", error_type) == 0;
-    for (int i = 0; ok && i < num_rows; i++) ok = add_row(m, type, &rows[i]);
+    for (const domain *const *d = domains; *d; d++)
+        for (int i = 0; ok && i < (*d)->num_rows; i++) ok = add_row(m, type, (*d)->module, &(*d)->rows[i]);
     Py_XDECREF(type);
     if (!ok) Py_CLEAR(m);
     return m;

@@ -225,16 +225,16 @@ static bool read_scalar(const param *p, PyObject *object, value *v)
  * tuple; for a tensor a tuple of its sizes. */
 bool check_arguments(const op_row *row, PyObject *arguments)
 {
-    value v[MAX_PARAMS];
+    frame f;
     DLTensor tensors[MAX_PARAMS];
     int64_t sizes[MAX_PARAMS][MAX_DIMS];
     for (int i = 0; i < row->num_params; i++) {
         const param *p = &row->params[i];
         PyObject *object = PyTuple_GetItem(arguments, i);
-        if (!object || (p->kind != 't' && !read_scalar(p, object, &v[i]))) return false;
+        if (!object || (p->kind != 't' && !read_scalar(p, object, &f.arg[i]))) return false;
         if (p->kind != 't') continue;
-        v[i] = (value){ .tensor = object == Py_None ? NULL : &tensors[i] };
-        if (!v[i].tensor) continue;
+        f.arg[i] = (value){ .tensor = object == Py_None ? NULL : &tensors[i] };
+        if (!f.arg[i].tensor) continue;
         const Py_ssize_t ndim = PyTuple_Size(object);
         if (ndim < 0) return false;
         if (ndim != p->ndim)
@@ -246,7 +246,15 @@ bool check_arguments(const op_row *row, PyObject *arguments)
             if (sizes[i][d] == -1 && PyErr_Occurred()) return false;
         }
     }
-    return !row->check || row->check(v);
+    return !row->check || row->check(&f);
+}
+
+bool is_within(const char *name, long long is, long long low, long long high)
+{
+    if (is >= low && is <= high) return true;
+    if (high == INT64_MAX) PyErr_Format(PyExc_ValueError, "%s: is %lld, want >= %lld", name, is, low);
+    else PyErr_Format(PyExc_ValueError, "%s: is %lld, want %lld..%lld", name, is, low, high);
+    return false;
 }
 
 /* ---- the other ways of a call ---- */
@@ -256,14 +264,9 @@ static PyObject *call_function(const op_row *row, PyObject *function, PyObject *
 {
     PyObject *args = PyTuple_New(row->num_params), *answer = NULL;
     for (int i = 0; args && i < row->num_params; i++) {
-        const param *p = &row->params[i];
         PyObject *o = object[i];
-        if (!o && (p->kind == 't' || !p->fallback.given)) o = Py_None;
-        if (!o && p->kind == 'e') o = p->words[p->fallback.i];
         if (o) Py_INCREF(o);
-        else if (p->kind == 'f') o = PyFloat_FromDouble(p->fallback.f);
-        else if (p->kind == 'i') o = PyLong_FromLongLong(p->fallback.i);
-        else o = PyBool_FromLong((long)p->fallback.i);
+        else o = default_of(&row->params[i]);
         if (!o || PyTuple_SetItem(args, i, o)) Py_CLEAR(args);
     }
     if (args) answer = PyObject_Call(function, args, NULL);
@@ -379,13 +382,6 @@ static bool is_on_gpu(const DLTensor *t)
 {
     const int type = (int)t->device.device_type;
     return type == TGL_DL_CUDA || type == TGL_DL_CUDA_MANAGED;
-}
-
-/* A byte, signed or not, is a pair of e2m1. */
-static int64_t values_per_element(DLDataType d)
-{
-    const bool is_byte = (d.code == TGL_DL_INT || d.code == TGL_DL_UINT) && d.bits == 8;
-    return is_byte || d.code == TGL_DL_E2M1FN ? 2 : 1;
 }
 
 static int64_t value_of(const op_row *row, const factor *q, const frame *f)
@@ -784,10 +780,11 @@ static PyObject *call_sorted(op_row *row, bool is_public, PyObject *const *objec
         else continue;
         goto done;
     }
-    if (row->check && !row->check(f.arg)) goto done;
+    if (row->check && !row->check(&f)) goto done;
     const tensor_ref *first = &in[row->first_tensor];
     if (!has_foreign && !stream_of(first->api, &first->tensor, &f.stream)) goto done;
 
+    memset(f.out, 0, sizeof f.out);
     for (; num_out < row->num_results; num_out++) {
         int64_t dims[2 * MAX_DIMS];
         DLTensor want;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * glue.h - what the files of the extension module share.
  *
- * One row of text per op is the whole binding (rows.c). It is parsed at import (parse.c); one function,
- * call_op (call.c), serves every row, reading tensors and making outputs with tensor.c. The Python side
- * (tegula/_torch.py) makes the torch operator from the same text. */
+ * One row of text per op is the whole binding (transpose.c, moe.c, quant.c). It is parsed at import (parse.c); one
+ * function, call_op (call.c), serves every row, reading tensors and making outputs with tensor.c. The Python side
+ * (tegula/_torch.py) makes the torch operator from what was parsed (export.c). */
 #ifndef TEGULA_GLUE_H
 #define TEGULA_GLUE_H
 
@@ -19,24 +19,41 @@
 enum { MAX_PARAMS = 24, MAX_RESULTS = 12, MAX_DIMS = 6, MAX_WORDS = 8, MAX_FACTORS = 6, WARM_CALLS = 32,
        NAME_BYTES = 64 };
 
-/* ---- one call, as the thunk of a row sees it ---- */
+/* ---- one call, as a row's functions see it ---- */
 
 typedef struct {
-    const DLTensor *tensor; /* NULL where an optional tensor is absent */
-    union {
-        int64_t i;          /* int; bool; a word's place in {a|b} */
+    _Alignas(16) union {
+        DLTensor *tensor; /* NULL where an optional tensor is absent */
+        int64_t i;        /* int; bool; a word's place in {a|b}; 0 where absent */
         double f;
     };
-    bool given;             /* false: None */
+    bool given;           /* false: None */
 } value;
 
+/* The functions of a row get a frame as that row's struct, which row_args.py makes from its text: topk_gate_args
+ * has scores, num_topk and the output topk_idx in the places of arg[0], arg[1] and out[0]. */
+#define FRAME_HEAD                                                             \
+    tgl_stream stream;                                                         \
+    void *workspace; /* of a row that asks for one; NULL on the CPU */         \
+    size_t workspace_bytes
 typedef struct {
+    FRAME_HEAD;
+    DLTensor *out[MAX_RESULTS]; /* NULL past the row's last */
     value arg[MAX_PARAMS];
-    DLTensor *out[MAX_RESULTS];
-    void *workspace;        /* of a row that asks for one; NULL on the CPU */
-    size_t workspace_bytes;
-    tgl_stream stream;
 } frame;
+
+/* The functions of a row: THUNK(topk_gate) { return tgl_moe_topk_gate(a->scores, a->topk_idx, a->stream); } is
+ * call_topk_gate(), with `a` the struct. */
+#define ROW_FUNCTION(type, name, op)                                           \
+    static type name##_of(const op##_args *a);                                 \
+    static type name(const void *args) { return name##_of(args); }             \
+    static type name##_of(const op##_args *a)
+#define THUNK(op) ROW_FUNCTION(tgl_status, call_##op, op)
+#define CHECK(op) ROW_FUNCTION(bool, check_##op, op)
+#define WORKSPACE(op) ROW_FUNCTION(size_t, workspace_##op, op)
+
+/* What a check says: "name: is 9, want 0..8". */
+bool is_within(const char *name, long long is, long long low, long long high);
 
 /* ---- a row ---- */
 
@@ -49,7 +66,7 @@ typedef struct {
     PyObject *name;          /* interned */
     PyObject *shown;         /* in messages: the public function's pair of numbers that it is of, or name */
     char kind;               /* 't' tensor, 'i' int, 'f' float, 'b' bool, 'e' one of words */
-    bool optional, has_default, is_in_place;
+    bool optional, has_default, is_in_place, is_on_host;
     int ndim, num_words;
     value fallback;
     PyObject *words[MAX_WORDS];
@@ -63,6 +80,7 @@ typedef struct { int first, second; bool has_default; } argument;
 typedef struct { int count, num_positions; PyObject *names[MAX_PARAMS]; } argument_list;
 
 typedef struct {
+    PyObject *name;
     int dtype_from;          /* a parameter, or -1: dtype */
     DLDataType dtype;
     int ndim;
@@ -83,12 +101,13 @@ typedef struct {
 } memo;
 
 typedef struct {
-    const char *module, *text, *doc;
-    const char *face;                   /* arguments of the public function; NULL: those of the text */
-    bool (*check)(const value *args);   /* what the op itself cannot tell; sets an exception */
-    tgl_status (*call)(const frame *);
-    size_t (*workspace)(const frame *); /* bytes wanted on CUDA; NULL: none */
-    bool zeroes_ends;                   /* of columns that are made longer than an output has rows */
+    const char *text, *doc;
+    const char *face;                 /* arguments of the public function; NULL: those of the text */
+    bool (*check)(const void *args);  /* what the op itself cannot tell; sets an exception */
+    tgl_status (*call)(const void *args);
+    size_t (*workspace)(const void *args); /* bytes wanted on CUDA; NULL: none */
+    bool is_wrapped;                  /* the module's public function is written in Python, over this one */
+    bool zeroes_ends;                 /* of columns that are made longer than an output has rows */
     /* from here on: filled at import */
     char name[NAME_BYTES];
     int num_params, num_results, num_others, first_tensor;
@@ -106,13 +125,24 @@ typedef struct {
     PyObject *transform;       /* the same for torch.func; with setup_context, four times as slow */
 } op_row;
 
-extern op_row rows[];
-extern const int num_rows;
+/* The rows of a C file, which is named like the module that has their functions. */
+typedef struct { const char *module; op_row *rows; int num_rows; } domain;
+#define DOMAIN(name) const domain name##_domain = { #name, rows, sizeof rows / sizeof rows[0] }
 
 bool parse_row(op_row *row);
+PyObject *export_row(const op_row *row, const char *module);
+PyObject *default_of(const param *p);
+const char *doc_of(const op_row *row);
 bool may_require_grad(const result *o);
+
+/* ---- dtypes ---- */
+
+bool dtype_named(const char *word, DLDataType *dtype, int *bits);
 bool dtype_is(DLDataType a, DLDataType b);
 const char *name_of_dtype(DLDataType dtype, char buffer[32]);
+int values_per_element(DLDataType dtype);
+uint32_t key_of_dtype(DLDataType dtype); /* a number for each, as a key of Python's */
+PyObject *list_dtypes(PyObject *module, PyObject *none);
 
 /* ---- tensors ---- */
 

@@ -1,42 +1,39 @@
 /* SPDX-License-Identifier: MIT
- * parse.c - the text of a row (its grammar is in rows.c) to an op_row, once, at import. */
+ * parse.c - the text of a row to an op_row, once, at import.
+ *
+ *   x[T, H]                  a tensor; names its dimensions
+ *   x[T, H]?                 an optional one: None when absent; its default, unless a parameter without one
+ *                            follows
+ *   x[T, H]!                 one that the op changes in place; ?! if there is one
+ *   x[T, H] host             one in memory of the host, even where the others are on a device
+ *   group: int = 128         also float and bool; `?` after the kind allows None
+ *   fmt: {e4m3|e5m2} = e4m3  one of some words
+ *   -> out: fmt[T, H], out_sf: f32[T, H / group; 1, T / 4 * 4 if col_major]
+ *                            the outputs: name, dtype (a word of dtype.c, a tensor's, or what a word
+ * argument says), sizes and, after `;`, strides where they are not packed (or only `if` a bool argument is true).
+ * Sizes are sums of products of dimension names, int and bool arguments and numbers; `/` rounds up; a product
+ * is taken from left to right. A word argument counts the bits of a value (fmt[T, H * fmt / 8]), a tensor the
+ * values in an element: 2 in a byte, which holds a pair of e2m1, else 1.
+ *   -> out: x[P, H] if map else x[T, H]
+ *                            either of two, by a bool argument, or by whether an optional tensor or word is
+ *                            given
+ *   -> None                  no output: the op works in place
+ *
+ * Every function with outputs also takes out=, a tensor or a tuple of them, where None stands for one that is
+ * to be made.
+ *
+ * The public function takes the same arguments as the operator, or those of a face:
+ *   fmt                      a parameter
+ *   x & x_sf                 a pair (tuple or list) of two; where the second is an optional tensor also a
+ *                            tensor alone
+ *   block_size: rows & cols = None
+ *                            the same with a name and, if both may be None, a default
+ *   *                        from here on by keyword only */
 #include "glue.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A word of a row: the dtype that it stands for, and the bits of one value: two of e2m1 share a byte, two of
- * e5m6 take three. */
-static const struct { const char *word; DLDataType dtype; int bits;
-} dtype_words[] = {
-    { "f32", { TGL_DL_FLOAT, 32, 1 }, 32 },   { "fp32", { TGL_DL_FLOAT, 32, 1 }, 32 },
-    { "f16", { TGL_DL_FLOAT, 16, 1 }, 16 },   { "bf16", { TGL_DL_BFLOAT, 16, 1 }, 16 },
-    { "i64", { TGL_DL_INT, 64, 1 }, 64 },     { "i32", { TGL_DL_INT, 32, 1 }, 32 },
-    { "i8", { TGL_DL_INT, 8, 1 }, 8 },        { "u8", { TGL_DL_UINT, 8, 1 }, 8 },
-    { "bool", { TGL_DL_BOOL, 8, 1 }, 8 },     { "e4m3", { TGL_DL_E4M3FN, 8, 1 }, 8 },
-    { "e5m2", { TGL_DL_E5M2, 8, 1 }, 8 },     { "e8m0", { TGL_DL_E8M0FNU, 8, 1 }, 8 },
-    { "e2m1", { TGL_DL_INT, 8, 1 }, 4 },      { "e2m1x2", { TGL_DL_E2M1FN, 4, 2 }, 4 },
-    { "e5m6", { TGL_DL_UINT, 8, 1 }, 12 },
-};
-
-bool dtype_is(DLDataType a, DLDataType b)
-{
-    return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
-}
-
-/* As the library's messages have it. */
-const char *name_of_dtype(DLDataType dtype, char buffer[32])
-{
-    for (size_t i = 0; i < sizeof dtype_words / sizeof dtype_words[0]; i++)
-        if (dtype_is(dtype, dtype_words[i].dtype)) return dtype_words[i].word;
-    const char *kinds = "iuf??c";
-    if (dtype.code <= TGL_DL_COMPLEX && dtype.lanes == 1)
-        snprintf(buffer, 32, "%c%d", kinds[dtype.code], dtype.bits);
-    else snprintf(buffer, 32, "code %d with %d bits", dtype.code, dtype.bits);
-    return buffer;
-}
 
 enum { MAX_NAMED_DIMS = 32 };
 typedef struct {
@@ -68,17 +65,6 @@ static bool take_word(reader *r, char out[NAME_BYTES])
     return n > 0;
 }
 
-static bool dtype_named(const char *word, DLDataType *out, int *bits)
-{
-    for (size_t i = 0; i < sizeof dtype_words / sizeof dtype_words[0]; i++)
-        if (!strcmp(word, dtype_words[i].word)) {
-            *out = dtype_words[i].dtype;
-            if (bits) *bits = dtype_words[i].bits;
-            return true;
-        }
-    return false;
-}
-
 static int param_named(const op_row *row, const char *word)
 {
     for (int i = 0; i < row->num_params; i++)
@@ -100,6 +86,7 @@ static bool parse_tensor(reader *r, op_row *row, param *p)     /* behind the `[`
     if (!take(r, "]")) return false;
     p->optional = p->has_default = take(r, "?");
     p->is_in_place = take(r, "!");
+    p->is_on_host = take(r, "host");
     row->has_in_place |= p->is_in_place;
     return true;
 }
@@ -189,9 +176,10 @@ static bool parse_extent(reader *r, const op_row *row, extent *e)
 static bool parse_result(reader *r, const op_row *row, result *o)
 {
     char w[NAME_BYTES];
+    int bits;
     if (!take_word(r, w)) return false;
     o->dtype_from = o->strided_if = o->chosen_by = -1;
-    if (!dtype_named(w, &o->dtype, NULL)) {
+    if (!dtype_named(w, &o->dtype, &bits)) {
         if ((o->dtype_from = param_named(row, w)) < 0) return false;
         const param *p = &row->params[o->dtype_from];
         if ((p->kind != 't' && p->kind != 'e') || p->optional) return false;
@@ -223,11 +211,12 @@ static bool has_all_sizes(const op_row *row, const result *o)
     return true;
 }
 
-static bool parse_output(reader *r, op_row *row)                     /* result [`if` name `else` result] */
+static bool parse_output(reader *r, op_row *row)               /* name: result [`if` name `else` result] */
 {
     char w[NAME_BYTES];
     if (row->num_results + row->num_others == MAX_RESULTS) return false;
     result *o = &row->results[row->num_results++];
+    if (!take_word(r, w) || !take(r, ":") || !(o->name = PyUnicode_InternFromString(w))) return false;
     if (!parse_result(r, row, o)) return false;
     if (take(r, "if")) {
         o->chosen_by = take_word(r, w) ? param_named(row, w) : -1;

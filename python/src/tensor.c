@@ -305,14 +305,14 @@ static PyObject *tuple_of(const int64_t *v, int n)
     return t;
 }
 
-/* torch.dtype of a DLPack one, borrowed. `torch.dtypes` maps code << 24 | bits << 16 | lanes. */
+/* torch.dtype of a DLPack one, borrowed. `torch.dtypes` has them by key_of_dtype(). */
 static PyObject *torch_dtype(DLDataType d)
 {
     static struct {
         uint32_t key;
         PyObject *dtype;
     } last[8]; /* a few dtypes make all outputs of a program */
-    const uint32_t key = (uint32_t)d.code << 24 | (uint32_t)d.bits << 16 | d.lanes;
+    const uint32_t key = key_of_dtype(d);
     const unsigned slot = (d.code ^ d.bits >> 3) & 7;
     if (last[slot].dtype && last[slot].key == key) return last[slot].dtype;
     PyObject *number = PyLong_FromUnsignedLong(key);

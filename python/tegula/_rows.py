@@ -1,51 +1,40 @@
 # SPDX-License-Identifier: MIT
-"""The Python half of the table of ops: reads a row's text (its grammar is in python/src/rows.c) and computes
-schemas and shapes from it."""
-import re
-from typing import NamedTuple, Optional
+"""The rows of the table of ops as Python needs them: torch's schemas, defaults, and shapes of outputs whose sizes may
+be symbolic. C has parsed them (python/src/parse.c has their grammar, export.c what comes from there)."""
+from typing import NamedTuple, Optional, Union
+
+from . import _tegula
+
+# The one table of dtypes is in python/src/dtype.c. A word may name a format instead, with its bytes' dtype.
+KEYS = {word: key for word, key, *_ in _tegula.dtypes() if word}
+BITS = {word: bits for word, _, _, bits, _ in _tegula.dtypes() if word}             # of one value
+NAMES = {key: name for _, key, name, *_ in _tegula.dtypes() if name}                # of torch, NumPy and others
+WORDS = {name: word for word, _, name, *_ in _tegula.dtypes() if word and name}
+VALUES = {name: values for _, _, name, _, values in _tegula.dtypes() if name}       # in an element
+_MARKS = "abcdefghijklmnopqrstuvwxyz"       # of torch's schemas: which argument an op writes to
 
 
 class Param(NamedTuple):
     name: str
-    kind: str                # Tensor, int, float, bool or str
-    dims: tuple              # names of a tensor's dimensions
-    optional: bool
-    in_place: bool
-    default: Optional[str]   # as torch's schema language writes it; None: no default
+    kind: str                               # Tensor, int, float, bool or str
+    ndim: int
+    is_optional: bool
+    is_in_place: bool
+    is_on_host: bool
+    default: tuple                          # of one, or of none
 
 
 class Result(NamedTuple):
-    dtype: str               # a dtype's word, or the name of a parameter
-    size: tuple              # expressions
-    strides: Optional[tuple]
-    strided_if: Optional[str]   # a bool parameter without which the output is packed
-    chosen_by: Optional[str]    # a parameter that must be true or given; else the output is the next Result
+    dtype: Union[int, str]                  # a dtype's key, or the name of a parameter
+    size: list                              # of terms: (operator, parameter or number, axis or -1)
+    strides: Optional[list]
+    strided_if: Optional[str]               # a bool parameter without which the output is packed
+    chosen_by: Optional[str]                # a parameter that must be true or given; else the output is the next Result
 
 
-_PARAM = re.compile(r"(\w+)(?:\[([^]]*)\](\??!?)|: (\{[^}]*\}|\w+)(\??)(?: = ([^,]+))?)(?:, |$)")
-_RESULT = re.compile(r"(\w+)\[([^];]*)(?:; ([^]]*?)(?: if (\w+))?)?\](?: if (\w+) else |, |$)")
-_ARGUMENT = re.compile(r"(\*)(?:, |$)|(\w+)(?:: (\w+))?(?: & (\w+))?( = None)?(?:, |$)")
-_OPERATOR = re.compile(r" ([*/]) ")
-_READ = {"int": int, "float": float, "bool": "True".__eq__, "str": lambda text: text.strip('"')}
-_BITS = {"e4m3": 8, "e2m1": 4, "e5m6": 12}     # of a value, where a word counts in a size
-_MARKS = "abcdefghijklmnopqrstuvwxyz"  # of torch's schemas: which argument an op writes to
-
-
-def _read_all(pattern, text):
-    """The groups of every match; the matches must be the whole text."""
-    matches = list(pattern.finditer(text))
-    if "".join(m[0] for m in matches) != text:
-        raise ValueError(f"not a row's grammar, or its spaces: {text!r}")
-    return [m.groups() for m in matches]
-
-
-def _split(text):
-    return tuple(text.split(", ")) if text else None
-
-
-def _values_per_element(dtype):
-    """A byte, signed or not, is a pair of e2m1."""
-    return 2 if str(dtype).endswith(("int8", "e2m1fn_x2")) else 1
+def name_of(dtype):
+    """'float32' of torch.float32, numpy.float32 and numpy.dtype('float32')."""
+    return dtype.__name__ if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
 
 
 def spread(op, face, args, kwargs):
@@ -65,42 +54,19 @@ def spread(op, face, args, kwargs):
 
 
 class Row:
-    def __init__(self, text, has_float_output=False, face=None):
-        self.text, self.has_float_output = text, has_float_output
-        self.name, params, results = re.fullmatch(r"(\w+)\((.*)\) -> (.*)", text).groups()
-        self.params = []
-        for name, dims, mark, kind, optional, default in _read_all(_PARAM, params):
-            if dims:
-                default = "None" if "?" in mark else None
-                param = Param(name, "Tensor", _split(dims), "?" in mark, "!" in mark, default)
-            elif kind.startswith("{"):
-                quoted = f'"{default}"' if default and default != "None" else default
-                param = Param(name, "str", (), bool(optional), False, quoted or None)
-            else:
-                param = Param(name, kind, (), bool(optional), False, default or None)
-            self.params.append(param)
-        required = max(i for i, p in enumerate(self.params) if p.default is None)
-        self.params[:required] = [p._replace(default=None) if p.kind == "Tensor" else p
-                                  for p in self.params[:required]]
-        self.results, other = [], False     # a list of alternatives for each
-        for dtype, size, strides, *names in _read_all(_RESULT, results.removesuffix("None")):
-            result = Result(dtype, _split(size), _split(strides), *names)
-            self.results[-1].append(result) if other else self.results.append([result])
-            other = result.chosen_by is not None
-        self.face = None     # or a tuple of the public function's arguments: (name, parameters of the row)
-        if face is not None:
-            self.face = tuple((name, (first or name, second)[:2 if second else 1])
-                              for star, name, first, second, _ in _read_all(_ARGUMENT, face) if not star)
-        self.defaults = {p.name: None if p.default == "None" else _READ[p.kind](p.default)
-                         for p in self.params if p.default is not None}
-        self.first = next(p.name for p in self.params if p.kind == "Tensor" and not p.optional)
-        self.out_names = ["out"] if len(self.results) == 1 else [f"out{i}" for i in range(len(self.results))]
+    def __init__(self, name, module, params, results, face, first, is_wrapped, has_float_output):
+        self.name, self.module, self.face, self.first = name, module, face, first
+        self.is_wrapped, self.has_float_output = is_wrapped, has_float_output
+        self.params = [Param(*p) for p in params]
+        self.results = [[Result(*r) for r in alternatives] for alternatives in results]
+        self.defaults = {p.name: p.default[0] for p in self.params if p.default}
+        self.out_names = ["out"] if len(results) == 1 else [f"out{i}" for i in range(len(results))]
 
     def _schema_params(self):
         marks = iter(_MARKS)
         for p in self.params:
-            kind = (f"Tensor({next(marks)}!)" if p.in_place else p.kind) + "?" * p.optional
-            yield f"{kind} {p.name}" + (f"={p.default}" if p.default is not None else "")
+            kind = (f"Tensor({next(marks)}!)" if p.is_in_place else p.kind) + "?" * p.is_optional
+            yield f"{kind} {p.name}" + "".join(f'="{d}"' if isinstance(d, str) else f"={d}" for d in p.default)
 
     def schema(self):
         """Torch's schema of the op."""
@@ -119,34 +85,32 @@ class Row:
         return {**self.defaults, **dict(zip([p.name for p in self.params], args)), **kwargs}
 
     def describe_outputs(self, values):
-        """[(dtype, size, strides or None)] for arguments by name; sizes may be symbolic. A dtype is a word, or
-        a tensor to take it from."""
-        sizes, scalars = {}, {p.name for p in self.params if p.kind == "int"}
-        for p in sorted(self.params, key=lambda p: p.optional):     # sizes of what is always there first
-            value = values.get(p.name)
-            if p.kind in ("int", "bool"):
-                sizes[p.name] = value
-            elif p.kind == "str":
-                sizes[p.name] = _BITS.get(value)
-            elif p.kind == "Tensor" and value is not None:
-                if len(value.shape) != len(p.dims):
-                    raise ValueError(f"{p.name}: has {len(value.shape)} dimensions, want {len(p.dims)}")
-                sizes[p.name] = _values_per_element(value.dtype)
-                for name, size in zip(p.dims, value.shape):
-                    sizes.setdefault(name, size)
+        """[(dtype, size, strides or None)] for arguments by name; sizes may be symbolic. A dtype is a key, or a
+        tensor to take it from."""
+        kinds = {p.name: p.kind for p in self.params}
+        for p in self.params:
+            if p.kind == "Tensor" and values.get(p.name) is not None and len(values[p.name].shape) != p.ndim:
+                raise ValueError(f"{p.name}: has {len(values[p.name].shape)} dimensions, want {p.ndim}")
 
-        def multiply(expression):
-            first, *rest = _OPERATOR.split(expression)
-            terms = [int(t) if t.isdigit() else sizes[t] for t in [first, *rest[1::2]]]
-            result = terms[0]
-            for op, x, name in zip(rest[::2], terms[1:], rest[1::2]):
-                if op == "/" and name in scalars and x <= 0:
-                    raise ValueError(f"{name}: is {x}, want >= 1")
-                result = result * x if op == "*" else (result + x - 1) // x
-            return result
+        def count(name):
+            kind, value = kinds[name], values[name]
+            return BITS[value] if kind == "str" else VALUES[name_of(value.dtype)] if kind == "Tensor" else value
 
-        def evaluate(expressions):
-            return tuple(sum(map(multiply, e.split(" + "))) for e in expressions)
+        def evaluate(terms):
+            total, product = 0, 1
+            for op, what, axis in terms:
+                x = what if isinstance(what, int) else values[what].shape[axis] if axis >= 0 else count(what)
+                if op == "/" and axis < 0 and x <= 0:
+                    raise ValueError(f"{what}: is {x}, want >= 1")
+                if op == "+":
+                    total, product = total + product, x
+                else:
+                    product = product * x if op == "*" else (product + x - 1) // x
+            return total + product
+
+        def dtype_of(r):
+            value = r.dtype if isinstance(r.dtype, int) else values[r.dtype]
+            return KEYS[value] if isinstance(value, str) else value
 
         def is_packed(r):
             return r.strides is None or (r.strided_if is not None and not values[r.strided_if])
@@ -156,5 +120,13 @@ class Row:
             return r.chosen_by is None or (value is not None and value is not False)
 
         chosen = [next(filter(is_chosen, alternatives)) for alternatives in self.results]
-        return [(values.get(r.dtype, r.dtype), evaluate(r.size),
-                 None if is_packed(r) else evaluate(r.strides)) for r in chosen]
+        return [(dtype_of(r), tuple(map(evaluate, r.size)),
+                 None if is_packed(r) else tuple(map(evaluate, r.strides))) for r in chosen]
+
+
+ROWS = [Row(**row) for row in _tegula.table()]
+
+
+def functions(module):
+    """The builtins that a module offers as they are, by name."""
+    return {row.name: getattr(_tegula, row.name) for row in ROWS if row.module == module and not row.is_wrapped}

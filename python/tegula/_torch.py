@@ -7,24 +7,11 @@ import functools
 import torch
 from torch._library.autograd import Info, make_autograd_impl
 
-from . import _after_import, _tegula, moe, quant
+from . import _after_import, _tegula
 from ._gradients import GRADIENTS, no_gradient
-from ._rows import Row, spread
+from ._rows import NAMES, Row, spread
 
-WORDS = {  # of a row's text: the name of torch's dtype
-    "f32": "float32", "fp32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
-    "i8": "int8", "u8": "uint8", "bool": "bool", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",
-    "e8m0": "float8_e8m0fnu", "e2m1": "int8", "e2m1x2": "float4_e2m1fn_x2", "e5m6": "uint8"}
-
-_DLPACK = {  # name: (code, bits, lanes)
-    "int8": (0, 8, 1), "int16": (0, 16, 1), "int32": (0, 32, 1), "int64": (0, 64, 1),
-    "uint8": (1, 8, 1), "uint16": (1, 16, 1), "uint32": (1, 32, 1), "uint64": (1, 64, 1),
-    "float16": (2, 16, 1), "float32": (2, 32, 1), "float64": (2, 64, 1), "bfloat16": (4, 16, 1),
-    "complex32": (5, 32, 1), "complex64": (5, 64, 1), "complex128": (5, 128, 1), "bool": (6, 8, 1),
-    "float8_e4m3fn": (10, 8, 1), "float8_e4m3fnuz": (11, 8, 1), "float8_e5m2": (12, 8, 1),
-    "float8_e5m2fnuz": (13, 8, 1), "float8_e8m0fnu": (14, 8, 1), "float4_e2m1fn_x2": (17, 4, 2)}
-DTYPES = {code << 24 | bits << 16 | lanes: getattr(torch, name)
-          for name, (code, bits, lanes) in _DLPACK.items() if hasattr(torch, name)}
+DTYPES = {key: getattr(torch, name) for key, name in NAMES.items() if hasattr(torch, name)}
 
 
 def _bind(glue):
@@ -73,7 +60,7 @@ def _reader(glue, row):
 def _make_outputs(row, values):
     made = []
     for dtype, size, strides in row.describe_outputs(values):
-        dtype = getattr(torch, WORDS[dtype]) if isinstance(dtype, str) else dtype.dtype
+        dtype = DTYPES[dtype] if isinstance(dtype, int) else dtype.dtype
         first = values[row.first]
         if strides is None:
             made.append(first.new_empty(size, dtype=dtype))
@@ -85,11 +72,11 @@ def _make_outputs(row, values):
 
 def _check_devices(row, values, outs):
     """Where a tensor is on torch's meta device the others must be, too: nothing is computed, and memory that
-    is real would seem written. In the kernels of fake tensors all are. Lengths for the host are on the CPU."""
+    is real would seem written. In the kernels of fake tensors all are."""
     want = values[row.first].device
-    tensors = [(p.name, values[p.name]) for p in row.params if p.kind == "Tensor"] + list(outs.items())
-    for name, t in tensors:
-        if t is None or t.device == want or (name == "num_tokens_per_expert_host" and t.device.type == "cpu"):
+    tensors = [(p.name, values[p.name], p.is_on_host) for p in row.params if p.kind == "Tensor"]
+    for name, t, is_on_host in tensors + [(name, t, False) for name, t in outs.items()]:
+        if t is None or t.device == want or (is_on_host and t.device.type == "cpu"):
             continue
         raise ValueError(f"{name}: is on {t.device}, want {want}")
 
@@ -203,8 +190,8 @@ def register(glue, namespace, gradients):
         return None
     library = torch.library.Library(namespace, "DEF")
     twins = {}
-    for text, _, has_float_output, face in glue.table():
-        row = Row(text, has_float_output, face)
+    for exported in glue.table():
+        row = Row(**exported)
         raw = getattr(glue, row.name + "_raw")
         gradient = gradients.get(row.name) or no_gradient(row.name)
         twin, functions = _define(library, row, raw, _reader(glue, row), gradient)
@@ -219,12 +206,4 @@ def register(glue, namespace, gradients):
     return library
 
 
-def _wait_outside_graphs():
-    """torch.compile interrupts its graph where sizes are waited for."""
-    moe._wait_for_mapping = torch.compiler.disable(moe._wait_for_mapping, reason=(
-        "num_expanded_tokens is 0, so get_fused_mapping waits for its sizes: give it a number of positions"))
-
-
-_after_import.run("torch._dynamo", _wait_outside_graphs)
-quant.unpack_from_e2m1fn_x2.__defaults__ = (torch.float32,)     # as TileKernels has it
 library = register(_tegula, "tegula", GRADIENTS)

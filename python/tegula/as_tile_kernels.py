@@ -14,21 +14,21 @@ import types
 import tegula
 
 _NAME = "tile_kernels"
-_QUANT_KERNELS = (      # TileKernels has each of these functions in a module of its own
-    "per_channel_cast", "per_channel_cast_and_transpose", "per_channel_cast_fused", "per_block_cast_lossless",
-    "swiglu_backward_and_per_token_cast", "swiglu_forward_and_per_channel_cast_and_transpose",
-    "swiglu_forward_and_per_token_cast")
-_MOE_KERNELS = (
-    "aux_fi", "get_fused_mapping", "group_count", "inplace_unique_group_indices", "mask_indices_by_tp",
-    "normalize_weight", "reduce_fused", "top2_sum_gate", "topk_gate", "topk_sum_and_topk_group_idx")
+
+
+def _of_one_op_each(package):
+    """TileKernels has most ops in modules of their own."""
+    return {name + "_kernel": name for name in package.__all__ if callable(getattr(package, name))}
+
+
 _CASTS = "{0} {0}_with_precomputed_sf {0}_with_sf_only"
 _MODULES = {            # package: {module that only TileKernels has: names in it that the package has}
     "moe": {
-        **{name + "_kernel": name for name in _MOE_KERNELS},
+        **_of_one_op_each(tegula.moe),
         "expand_to_fused_kernel": "expand_to_fused expand_to_fused_with_sf",
         "common": ""},
     "quant": {
-        **{name + "_kernel": name for name in _QUANT_KERNELS},
+        **_of_one_op_each(tegula.quant),
         "per_token_cast_kernel": _CASTS.format("per_token_cast"),
         "per_block_cast_kernel": _CASTS.format("per_block_cast"),
         "cast_back_kernel": "cast_back per_token_cast_back",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A matrix, or a batch of them, with rows and columns exchanged."""
-from ._tegula import batched_transpose, transpose
+from ._rows import functions as _functions
 
-__all__ = ["batched_transpose", "transpose"]
+globals().update(_functions("transpose"))
+__all__ = sorted(_functions("transpose"))

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""The table's grammar, over toy rows (toy_rows.c): optional tensors, scalars of every kind, several
+"""The table's grammar, over toy rows (toys.c): optional tensors, scalars of every kind, several
 outputs, strided ones, in-place ops, in C and as torch operators."""
 
 import inspect
+import pathlib
+import re
+import subprocess
+import sys
 import threading
 
 import pytest
 import torch
 
+import tegula
+
 toy = pytest.importorskip("_toy", reason="the toy rows were not built")
 from tegula import _torch               # noqa: E402
-from tegula._rows import Row            # noqa: E402
+from tegula._rows import KEYS, Row      # noqa: E402
 
 OPS = torch.ops.tegula_toy
 LIBRARY = _torch.register(toy, "tegula_toy", {})
@@ -423,31 +429,85 @@ def test_fake_matches_real():
                 assert (r.shape, r.stride(), r.dtype) == (f.shape, f.stride(), f.dtype)
 
 
-def test_row_reader():
-    row = Row("f(x[T, H], y[T]!, w[H]?, n: int = -1, s: {a|b}? = None) -> x[H / 2 * 4, n], f32[T; 2]")
+def parsed(text, face=None):
+    return Row(**toy.parse(text, face))
+
+
+def test_parser():
+    row = parsed("f(x[T, H], y[T]!, w[H]?, n: int = -1, s: {a|b}? = None) -> p: x[H / 2 * 4, n], q: f32[T; 2]")
     assert [p.name for p in row.params] == ["x", "y", "w", "n", "s"] and row.first == "x"
     assert (
         row.schema() == "f(Tensor x, Tensor(a!) y, Tensor? w=None, int n=-1, str? s=None) -> (Tensor, Tensor)"
     )
     made = row.describe_outputs({"x": torch.empty(3, 5), "w": None, "n": 9, "s": "a", "y": torch.empty(3)})
     assert [(size, strides) for _, size, strides in made] == [((12, 9), None), ((3,), (2,))]
-    assert Row("f(x[T]!) -> None").schema() == "f(Tensor(a!) x) -> ()"
-    row = Row("f(x[T], w[N]?, b: bool = False) -> x[N + T] if w else i32[T], f32[T; 2 if b] if b else x[1]")
+    assert parsed("f(x[T]!) -> None").schema() == "f(Tensor(a!) x) -> ()"
+    row = parsed("f(x[T], w[N]?, b: bool = False) -> p: x[N + T] if w else i32[T], q: f32[T; 2 if b] if b else x[1]")
     assert row.schema() == "f(Tensor x, Tensor? w=None, bool b=False) -> (Tensor, Tensor)"
-    for w, b, want in ((None, False, [("i32", (3,), None), (7, (1,), None)]),
-                       (torch.empty(9), True, [(7, (12,), None), ("f32", (3,), (2,))])):
-        made = row.describe_outputs({"x": torch.empty(3), "w": w, "b": b})
-        assert [(t if isinstance(t, str) else 7, *rest) for t, *rest in made] == want
-    row = Row("f(w[N]?, x[T, N], k: int, y[T]?!, b: bool = False) -> f32[N + k * b + 1; 2 if b]")
+    x, words = torch.empty(3), {key: word for word, key in KEYS.items() if word in ("i32", "f32")}
+    for w, b, want in ((None, False, [("i32", (3,), None), (x, (1,), None)]),
+                       (torch.empty(9), True, [(x, (12,), None), ("f32", (3,), (2,))])):
+        made = row.describe_outputs({"x": x, "w": w, "b": b})
+        assert [(t if t is x else words[t], *rest) for t, *rest in made] == want
+    row = parsed("f(w[N]?, x[T, N], k: int, y[T]?! host, b: bool = False) -> out: f32[N + k * b + 1; 2 if b]")
     assert row.schema() == "f(Tensor? w, Tensor x, int k, Tensor(a!)? y=None, bool b=False) -> Tensor"
-    assert row.first == "x"
+    assert row.first == "x" and [p.name for p in row.params if p.is_on_host] == ["y"]
     for b, want in ((False, ((5 + 1,), None)), (True, ((5 + 7 + 1,), (2,)))):
         values = {"w": torch.empty(99), "x": torch.empty(3, 5), "k": 7, "y": None, "b": b}
         assert [made[1:] for made in row.describe_outputs(values)] == [want]
+    assert parsed("f(x[T],s[T]?,a:int?,b:int?)->out:x[T]", "x & s, size: a & b = None").face == [
+        ("x", ("x", "s")), ("size", ("a", "b"))]
+    assert parsed("f(x[T], s: {a|b} = b, e: float = 1e-4) -> None").defaults == {"s": "b", "e": 1e-4}
 
 
-@pytest.mark.parametrize("text", ["f(x[T, H], n:int) -> x[T]", "f(x[T, H],y[T]) -> x[T]", "f(x[T]) -> x[T],x[T]"])
-def test_row_reader_leaves_nothing_out(text):
-    """C reads these rows; here a part would be missing from the schema."""
-    with pytest.raises(ValueError, match="not a row's grammar"):
-        Row(text)
+@pytest.mark.parametrize("text, face", [
+    ("f(x[T]) -> x[T]", None), ("f(x[T]) -> out: x[T], ", None), ("f(x[T]) -> out: x[U]", None),
+    ("f(x[T]) -> out: y[T]", None), ("f(x[T]) -> out: x[T] if b else x[T]", None), ("f(x[T]) -> None, None", None),
+    ("f(x[T]?) -> None", None), ("f(n: int) -> None", None), ("f(x[T], n: text) -> None", None),
+    ("f(x[T], n: int = a) -> None", None), ("f(x[T], s: {a|b} = c) -> None", None), ("f(x[T], w[N]?) -> out: x[N]", None),
+    ("f(x[T], s: {a|b}) -> out: s[T]", None), ("f(x[T]!?) -> None", None), ("f(x[T]", None),
+    ("f(x[T]) -> None", "y"), ("f(x[T]) -> None", "x & y"), ("f(x[T]) -> None", "*, x, *"), ("f(x[T]) -> None", "x, "),
+])
+def test_parser_refuses(text, face):
+    with pytest.raises(ValueError, match="^bad row: "):
+        toy.parse(text, face)
+
+
+def test_dtypes(device):
+    """The table's words are those of the library's messages, its keys what DLPack says of torch's dtypes."""
+    for word, key, name, bits, values in toy.dtypes():
+        if name is None or not hasattr(torch, name):
+            continue
+        dtype = getattr(torch, name)
+        x = torch.zeros(16, 16 * dtype.itemsize, dtype=torch.uint8, device=device).view(dtype)
+        code, width, lanes = toy.describe(x)["dtype"]
+        assert key == code << 24 | width << 16 | lanes and bits == width
+        assert values == (2 if name in ("int8", "uint8", "float4_e2m1fn_x2") else 1)
+        if name not in ("int64", "int32"):
+            word = f"code {code} with .*" if word in (None, "c32") else word        # the library names neither
+            with pytest.raises(ValueError, match=f"^topk_idx: dtype is {word}, want "):
+                tegula.moe.aux_fi(x, 4, 1)
+    by_word = {word: (key, bits) for word, key, _, bits, _ in toy.dtypes()}
+    assert by_word["fp32"] == by_word["f32"]
+    assert by_word["e2m1"] == (by_word["i8"][0], 4) and by_word["e5m6"] == (by_word["u8"][0], 12)
+
+
+# ---- the build step that names a row's arguments ----
+
+def test_row_args(tmp_path):
+    """A struct has the row's names in its order, whichever macros its text is made of."""
+    rows = tmp_path / "rows.c"
+    rows.write_text('''
+#define TWO(a, b) a "[T], " \\
+    b ": int, "
+#define LAST "s: {u|v}? = None"
+op_row rows[] = { { .text = "f(" TWO("x", "n") "y[T, H]?! host, e: float? = 1e-4, "
+                             LAST ") -> p: x[T], q: f32[T; 2 if b] if b else x[1]", .call = f } };
+''')
+    program = pathlib.Path(__file__).parents[2] / "python/src/row_args.py"
+    subprocess.run([sys.executable, program, tmp_path / "row_args.h", rows], check=True)
+    made = (tmp_path / "row_args.h").read_text()
+    assert re.findall(r"struct { DLTensor (.*?); }", made) == ["*p, *q"]
+    assert re.findall(r"_Alignas\(value\) (.*)", made) == [
+        "const DLTensor *x;", "int64_t n;", "DLTensor *y;", "double e; bool has_e;", "int64_t s; bool has_s;"]
+    assert "} f_args;" in made and "offsetof(frame, arg[5])" in made and "#define DOMAINS(each) each(rows)" in made

@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: MIT
 """Routing of tokens to experts: choosing experts, their weights, bookkeeping, moving tokens to their experts
 and back. Most functions are builtins; those here only sort arguments."""
-import math
+from math import prod as _prod
 from operator import index as _index
 
-from .._tegula import (
-    aux_fi, check as _check, expand_to_fused, expand_to_fused_with_sf, get_fused_mapping as _get_fused_mapping,
-    get_fused_mapping_with_psum as _get_fused_mapping_with_psum, group_count, hash_gate,
-    inplace_unique_group_indices, is_preparing as _is_preparing, mask_indices_by_tp,
-    normalize_weight, reduce_fused as _reduce_fused, reduce_fused_e4m3 as _reduce_fused_e4m3,
-    route as _route, route_with_psum as _route_with_psum, top2_sum_gate, topk_gate, topk_sum_and_topk_group_idx,
-)
 from . import scoring
+from .. import _after_import
+from .._rows import functions as _functions
+from .._tegula import (
+    check as _check, get_fused_mapping as _get_fused_mapping,
+    get_fused_mapping_with_psum as _get_fused_mapping_with_psum, is_preparing as _is_preparing,
+    reduce_fused as _reduce_fused, reduce_fused_e4m3 as _reduce_fused_e4m3, route as _route,
+    route_with_psum as _route_with_psum,
+)
 
-__all__ = [
-    "aux_fi", "expand_to_fused", "expand_to_fused_with_sf", "get_fused_mapping", "group_count", "hash_gate",
-    "inplace_unique_group_indices", "mask_indices_by_tp", "normalize_weight", "reduce_fused", "route",
-    "scoring", "top2_sum_gate", "topk_gate", "topk_sum_and_topk_group_idx",
-]
+globals().update(_functions("moe"))
 
 
 def _flag(name, value):
@@ -60,7 +57,7 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, zero, alignment, out):
     if out is not None:
         raise ValueError("out: is given, want None where num_expanded_tokens is 0: sizes are not known yet")
     try:
-        num_pairs, num_experts, alignment = math.prod(topk_idx.shape), _index(num_experts), _index(alignment)
+        num_pairs, num_experts, alignment = _prod(topk_idx.shape), _index(num_experts), _index(alignment)
         _index(zero)                            # 0.0 is none
     except (AttributeError, TypeError):
         mapping(topk_idx, num_experts, zero, alignment)     # says which argument it is
@@ -95,6 +92,17 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, zero, alignment, out):
     return (*(pos[:total] for pos in made[:3]), *made[3:]), lengths
 
 
+def _wait_outside_graphs():
+    """torch.compile interrupts its graph where sizes are waited for."""
+    import torch
+    global _wait_for_mapping
+    _wait_for_mapping = torch.compiler.disable(_wait_for_mapping, reason=(
+        "num_expanded_tokens is 0, so get_fused_mapping waits for its sizes: give it a number of positions"))
+
+
+_after_import.run("torch._dynamo", _wait_outside_graphs)
+
+
 def route(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed, num_shared_experts,
           routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks, scoring_func, num_experts,
           num_expanded_tokens, alignment, mask=None, fix_routing_mask=None, to_physical_map=None,
@@ -127,3 +135,6 @@ def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out
     if sf is not None:
         raise ValueError("sf: is given, want None where fp8_format is ''")
     return _reduce_fused(data, x_sf, topk_weights, token_topk_to_pos, out=out)
+
+
+__all__ = sorted(name for name in globals() if not name.startswith("_"))

@@ -6,32 +6,15 @@ A quantised tensor is a pair (data, sf): value = code * sf. Data is float8_e4m3f
 uint8 (e5m6). sf has a factor for every block of values, in float32; with use_tma_aligned_col_major_sf its
 columns lie one after the other, each padded to a multiple of four. round_sf makes factors powers of two. With
 both, use_packed_ue8m0 puts the exponents of four neighbours into an int32."""
+from . import types
+from .. import _after_import
+from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
 from .._tegula import (
-    cast_back, per_block_cast, per_block_cast_lossless, per_block_cast_with_precomputed_sf,
-    per_block_cast_with_sf_only, per_channel_cast, per_channel_cast_and_transpose, per_channel_cast_fused,
-    per_token_cast, per_token_cast_back, per_token_cast_with_precomputed_sf, per_token_cast_with_sf_only,
     swiglu_backward_and_per_token_cast as _swiglu_backward_and_per_token_cast,
-    swiglu_forward_and_per_channel_cast_and_transpose, swiglu_forward_and_per_token_cast,
     unpack_from_e2m1fn_x2 as _unpack_from_e2m1fn_x2,
 )
-from . import types
 
-__all__ = [
-    "cast_back", "per_block_cast", "per_block_cast_lossless", "per_block_cast_with_precomputed_sf",
-    "per_block_cast_with_sf_only", "per_channel_cast", "per_channel_cast_and_transpose",
-    "per_channel_cast_fused", "per_token_cast", "per_token_cast_back", "per_token_cast_with_precomputed_sf",
-    "per_token_cast_with_sf_only", "swiglu_backward_and_per_token_cast",
-    "swiglu_forward_and_per_channel_cast_and_transpose", "swiglu_forward_and_per_token_cast", "types",
-    "unpack_from_e2m1fn_x2",
-]
-
-
-_WORDS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float8_e4m3fn": "e4m3"}
-
-
-def _name_of(dtype):
-    """'float32' of torch.float32, numpy.float32 and numpy.dtype('float32')."""
-    return dtype.__name__ if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
+globals().update(_functions("quant"))
 
 
 def _convert(numbers, dtype):
@@ -50,11 +33,12 @@ def _packed(t):
     return row.copy() if flags is not None and not flags.c_contiguous else row
 
 
-def unpack_from_e2m1fn_x2(x, out_dtype=None, *, out=None):      # _torch.py makes the default torch.float32
+def unpack_from_e2m1fn_x2(x, out_dtype=None, *, out=None):
     """The numbers of pairs of e2m1 (int8 or uint8), the low four bits first: the last dimension is twice as
     long. out_dtype is float32 if None. x may have any strides; one that is not packed is copied first."""
     name = "float32" if out_dtype is None else _name_of(out_dtype)
-    word = _WORDS.get(name, "f32")
+    is_made = _WORDS.get(name) in ("f32", "bf16", "f16", "e4m3")        # else from float32
+    word = _WORDS[name] if is_made else "f32"
     pairs = getattr(x, "shape", None)
     if pairs is None:
         return _unpack_from_e2m1fn_x2(x, word)      # it says what x is
@@ -63,7 +47,7 @@ def unpack_from_e2m1fn_x2(x, out_dtype=None, *, out=None):      # _torch.py make
     shape = *pairs[:-1], 2 * pairs[-1]
     if out is None:
         numbers = _unpack_from_e2m1fn_x2(_packed(x), word).reshape(shape)
-        return numbers if name in _WORDS else _convert(numbers, out_dtype)
+        return numbers if is_made else _convert(numbers, out_dtype)
     if not hasattr(out, "shape") or not hasattr(out, "dtype"):
         raise TypeError(f"out: is a {type(out)}, want a tensor")
     if tuple(out.shape) != shape:
@@ -71,11 +55,20 @@ def unpack_from_e2m1fn_x2(x, out_dtype=None, *, out=None):      # _torch.py make
     if _name_of(out.dtype) != name:
         raise ValueError(f"out: dtype is {_name_of(out.dtype)}, want {name}")
     is_packed = out.is_contiguous() if hasattr(out, "is_contiguous") else out.flags.c_contiguous
-    if is_packed and name in _WORDS:
+    if is_packed and is_made:
         _unpack_from_e2m1fn_x2(_packed(x), word, out=out.reshape(-1))
     else:
         out[...] = _unpack_from_e2m1fn_x2(_packed(x), word).reshape(shape)
     return out
+
+
+def _take_default_of_torch():
+    """With torch there is a dtype to name, as TileKernels has it."""
+    import torch
+    unpack_from_e2m1fn_x2.__defaults__ = (torch.float32,)
+
+
+_after_import.run("torch", _take_default_of_torch)
 
 
 def _flat(t):
@@ -94,3 +87,6 @@ def swiglu_backward_and_per_token_cast(x, grad_out, weight, pos_to_token_topk, t
         pair, _flat(grad_out), weight, pos_to_token_topk, token_topk_to_pos, num_per_channels, round_sf,
         swiglu_clamp_value, out=out)
     return out, (grad, grad_sf), x_grad, weight_grad
+
+
+__all__ = sorted(name for name in globals() if not name.startswith("_"))

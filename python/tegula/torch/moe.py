@@ -219,7 +219,7 @@ def expand_to_fused_with_sf(x, num_per_channels, token_topk_to_pos, pos_to_exper
         _expand(sf, _without_padding(token_topk_to_pos, pos_to_expert), out_sf)
 
 
-def fma(x, y, z):
+def _fma(x, y, z):
     """x * y + z of float32, rounded once. The product is exact in float64, the sum is rounded to odd there:
     away from a tie or a wrong side when it is rounded again."""
     product, z = x.double() * y.double(), z.double().expand_as(x)
@@ -240,7 +240,7 @@ def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out
         scale = total.new_ones(len(tokens)) if topk_weights is None else topk_weights[tokens, k]
         if x_sf is not None:
             scale = scale * x_sf[pos]
-        total[tokens] = fma(data.float()[pos], scale[:, None], total[tokens])
+        total[tokens] = _fma(data.float()[pos], scale[:, None], total[tokens])
     if sf is not None:
         total = total * sf
     if fp8_format == "e4m3":

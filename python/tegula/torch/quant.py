@@ -2,7 +2,7 @@
 import torch
 import torch.nn.functional as F
 
-from .moe import fma
+from .moe import _fma
 
 _LARGEST = {"e4m3": 448.0, "e2m1": 6.0, "e5m6": 65024.0}
 _FLOOR = {"e4m3": 1e-4, "e2m1": 6 * 2.0**-126, "e5m6": 1e-4}
@@ -197,7 +197,7 @@ def swiglu_backward(x, grad_out, weight, pos_to_token_topk, token_topk_to_pos, n
     d = 1 + torch.exp(-l)
     act, s = l / d * r, torch.ones_like(d) / d
     ws = g * w * s
-    gate = (ws * r * fma(l, 1 - s, torch.ones_like(l))).masked_fill(is_gate_clamped, 0)
+    gate = (ws * r * _fma(l, 1 - s, torch.ones_like(l))).masked_fill(is_gate_clamped, 0)
     up = (ws * l).masked_fill(is_up_clamped, 0)
     sums, at = (g * act).sum(dim=1), token_topk_to_pos.long()
     held = (at >= 0) & (at < len(sums))

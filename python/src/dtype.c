@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT
+ * dtype.c - the dtypes that rows, messages and other libraries name: the one table of them. */
+#include "glue.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *word;    /* of rows, and of the library's messages; NULL: none */
+    DLDataType dtype;
+    const char *name;    /* of torch, NumPy and ml_dtypes; NULL: none, for a format that has the dtype of its bytes */
+    int bits;            /* of one value, where they are not the dtype's */
+} dtypes[] = {
+    { "bool", { TGL_DL_BOOL, 8, 1 }, "bool", 0 },
+    { "i8", { TGL_DL_INT, 8, 1 }, "int8", 0 },
+    { "i16", { TGL_DL_INT, 16, 1 }, "int16", 0 },
+    { "i32", { TGL_DL_INT, 32, 1 }, "int32", 0 },
+    { "i64", { TGL_DL_INT, 64, 1 }, "int64", 0 },
+    { "u8", { TGL_DL_UINT, 8, 1 }, "uint8", 0 },
+    { "u16", { TGL_DL_UINT, 16, 1 }, "uint16", 0 },
+    { "u32", { TGL_DL_UINT, 32, 1 }, "uint32", 0 },
+    { "u64", { TGL_DL_UINT, 64, 1 }, "uint64", 0 },
+    { "f16", { TGL_DL_FLOAT, 16, 1 }, "float16", 0 },
+    { "bf16", { TGL_DL_BFLOAT, 16, 1 }, "bfloat16", 0 },
+    { "f32", { TGL_DL_FLOAT, 32, 1 }, "float32", 0 },
+    { "f64", { TGL_DL_FLOAT, 64, 1 }, "float64", 0 },
+    { "c32", { TGL_DL_COMPLEX, 32, 1 }, "complex32", 0 },
+    { "c64", { TGL_DL_COMPLEX, 64, 1 }, "complex64", 0 },
+    { "c128", { TGL_DL_COMPLEX, 128, 1 }, "complex128", 0 },
+    { "e4m3", { TGL_DL_E4M3FN, 8, 1 }, "float8_e4m3fn", 0 },
+    { NULL, { TGL_DL_E4M3FN + 1, 8, 1 }, "float8_e4m3fnuz", 0 },
+    { "e5m2", { TGL_DL_E5M2, 8, 1 }, "float8_e5m2", 0 },
+    { NULL, { TGL_DL_E5M2 + 1, 8, 1 }, "float8_e5m2fnuz", 0 },
+    { "ue8m0", { TGL_DL_E8M0FNU, 8, 1 }, "float8_e8m0fnu", 0 },
+    { "e2m1x2", { TGL_DL_E2M1FN, 4, 2 }, "float4_e2m1fn_x2", 0 },
+    { "fp32", { TGL_DL_FLOAT, 32, 1 }, NULL, 0 }, /* as TileKernels says it */
+    { "e2m1", { TGL_DL_INT, 8, 1 }, NULL, 4 },    /* two share a byte */
+    { "e5m6", { TGL_DL_UINT, 8, 1 }, NULL, 12 },  /* two take three bytes */
+};
+enum { NUM_DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+static int bits_of(int i) { return dtypes[i].bits ? dtypes[i].bits : dtypes[i].dtype.bits; }
+
+bool dtype_named(const char *word, DLDataType *dtype, int *bits)
+{
+    for (int i = 0; i < NUM_DTYPES; i++)
+        if (dtypes[i].word && !strcmp(word, dtypes[i].word)) {
+            *dtype = dtypes[i].dtype;
+            *bits = bits_of(i);
+            return true;
+        }
+    return false;
+}
+
+bool dtype_is(DLDataType a, DLDataType b)
+{
+    return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
+
+/* As the library's messages have it. */
+const char *name_of_dtype(DLDataType dtype, char buffer[32])
+{
+    for (int i = 0; i < NUM_DTYPES; i++)
+        if (dtypes[i].word && dtype_is(dtype, dtypes[i].dtype)) return dtypes[i].word;
+    snprintf(buffer, 32, "code %d with %d bits", dtype.code, dtype.bits);
+    return buffer;
+}
+
+/* A byte, signed or not, is a pair of e2m1. */
+int values_per_element(DLDataType d)
+{
+    const bool is_byte = (d.code == TGL_DL_INT || d.code == TGL_DL_UINT) && d.bits == 8;
+    return is_byte || d.code == TGL_DL_E2M1FN ? 2 : 1;
+}
+
+uint32_t key_of_dtype(DLDataType d) { return (uint32_t)d.code << 24 | (uint32_t)d.bits << 16 | d.lanes; }
+
+/* [(word or None, key, name or None, bits of a value, values in an element)] */
+PyObject *list_dtypes(PyObject *module, PyObject *none)
+{
+    (void)module, (void)none;
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < NUM_DTYPES; i++) {
+        const DLDataType d = dtypes[i].dtype;
+        PyObject *t = Py_BuildValue("(zIzii)", dtypes[i].word, key_of_dtype(d), dtypes[i].name, bits_of(i),
+                                    values_per_element(d));
+        if (!t || PyList_Append(list, t)) Py_CLEAR(list);
+        Py_XDECREF(t);
+    }
+    return list;
+}
