@@ -8,6 +8,7 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
+#include "moe/common/index.h"
 #include "moe/common/map_check.h"
 
 _Static_assert(MAP_SMALL_PAIRS <= MAP_MAX_PAIRS, "map_write() takes all pairs");
@@ -32,11 +33,6 @@ enum { MAX_CURSORS = 8192, MAX_CHUNKS = 32, MIN_CHUNK_BYTES = 64 << 10 };
 
 #define INLINE static inline __attribute__((always_inline))   /* so that index_bytes is a constant */
 
-INLINE int64_t get(const void *row, int64_t k, int index_bytes)
-{
-    return index_bytes == 4 ? ((const int32_t *)row)[k] : ((const int64_t *)row)[k];
-}
-
 static int64_t first_token(const problem *p, int64_t chunk)
 {
     return tgl_min(chunk * p->chunk_tokens, p->num_tokens);
@@ -51,7 +47,7 @@ INLINE void count(const problem *p, int64_t chunk, int index_bytes)
     for (int64_t t = first_token(p, chunk); t < end; t++) {
         const void *row = (const char *)p->args.topk_idx + t * p->args.row_stride * index_bytes;
         for (int64_t k = 0; k < p->num_topk; k++) {
-            const uint64_t expert = (uint64_t)get(row, k, index_bytes);
+            const uint64_t expert = (uint64_t)tgl_index_get(row, k, index_bytes);
             if (expert < num_experts) cursor[expert]++;
         }
     }
@@ -66,7 +62,7 @@ INLINE void place(const problem *p, int64_t chunk, int index_bytes)
     for (int64_t t = begin; t < end; t++) {
         const void *row = (const char *)p->args.topk_idx + t * p->args.row_stride * index_bytes;
         for (int64_t k = 0; k < p->num_topk; k++, pair++) {
-            const uint64_t expert = (uint64_t)get(row, k, index_bytes);
+            const uint64_t expert = (uint64_t)tgl_index_get(row, k, index_bytes);
             int32_t position = -1;
             if (expert < (uint64_t)m.num_experts) {
                 position = cursor[expert]++;

@@ -32,13 +32,6 @@
 #include "moe/common/index.cuh"
 #include "moe/common/map.cuh"
 
-#if !defined(EXPERT_BITS) || !defined(VALUES)
-#ifdef __CUDACC_RTC__
-#error "EXPERT_BITS or VALUES is not defined"
-#endif
-#define EXPERT_BITS 8
-#define VALUES MAP_LARGE_VALUES
-#endif
 static_assert(EXPERT_BITS >= 1 && EXPERT_BITS <= MAP_LARGE_BITS, "EXPERT_BITS is 1..MAP_LARGE_BITS");
 
 #define EXPERTS (1 << EXPERT_BITS)                                      /* of a round */

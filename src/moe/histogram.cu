@@ -15,12 +15,6 @@
 #include "moe/common/histogram_kernel.h"
 #include "moe/common/index.cuh"
 
-#ifndef IS_WIDE
-#ifdef __CUDACC_RTC__
-#error "IS_WIDE is not defined"
-#endif
-#define IS_WIDE 0
-#endif
 static_assert(IS_WIDE == 0 || IS_WIDE == 1, "IS_WIDE is 0 or 1");
 
 #define UNROLL 4                                /* vectors in flight per thread */

@@ -13,18 +13,6 @@
  * are loaded before the first is added, so that empty slots cost nothing and no load waits for another. */
 #include "moe/reduce_fused.h"
 
-#if !defined(X_TYPE) || !defined(OUT_TYPE) || !defined(UNITS) || !defined(ROWS) || !defined(HAS_VECTORS) || \
-    !defined(THREADS)
-#ifdef __CUDACC_RTC__
-#error "X_TYPE, OUT_TYPE, UNITS, ROWS, HAS_VECTORS or THREADS is not defined"
-#endif
-#define X_TYPE REDUCE_BF16
-#define OUT_TYPE REDUCE_BF16
-#define UNITS 2
-#define ROWS 4
-#define HAS_VECTORS 1
-#define THREADS 256
-#endif
 static_assert(ROWS >= 1, "ROWS is 1 or more");
 
 #include "moe/reduce_fused.cuh"

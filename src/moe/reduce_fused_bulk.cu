@@ -12,15 +12,6 @@
  * under way while one is added, past the end of a token too, and no register waits for them. */
 #include "moe/reduce_fused.h"
 
-#if !defined(X_TYPE) || !defined(OUT_TYPE) || !defined(UNITS) || !defined(STAGES)
-#ifdef __CUDACC_RTC__
-#error "X_TYPE, OUT_TYPE, UNITS or STAGES is not defined"
-#endif
-#define X_TYPE REDUCE_BF16
-#define OUT_TYPE REDUCE_BF16
-#define UNITS 4
-#define STAGES 3
-#endif
 #define HAS_VECTORS 1
 
 #include "moe/reduce_fused.cuh"

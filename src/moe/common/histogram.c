@@ -8,6 +8,7 @@
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "moe/common/histogram_kernel.h"
+#include "moe/common/index.h"
 
 typedef struct {
     const void *indices;
@@ -24,9 +25,9 @@ typedef struct {
 
 /* ---- CPU ---- */
 
-/* Counts of all chunks, on the stack, WAYS times each: the next index may be the same, and would wait. With
- * more bins there is one chunk, and the output has its counts: nothing is allocated. A chunk is worth a
- * thread of its own. */
+/* Counts of all chunks are on the stack, WAYS times each: the next index may be the same, and would wait for
+ * the store. With more bins there is one chunk, and the output holds its counts: nothing is allocated. A chunk is
+ * worth a thread of its own. */
 enum { WAYS = 2, MAX_COUNTS = 12288, MAX_CHUNKS = 32, MIN_CHUNK_ELEMENTS = 32768 };
 
 #define INLINE static inline __attribute__((always_inline))   /* so that index_bytes is a constant */
@@ -34,7 +35,7 @@ enum { WAYS = 2, MAX_COUNTS = 12288, MAX_CHUNKS = 32, MIN_CHUNK_ELEMENTS = 32768
 /* An index that is none adds 0 to the first bin: a branch would be mispredicted. */
 INLINE void count_one(uint32_t *counts, uint64_t num_bins, const char *row, int64_t j, int index_bytes)
 {
-    const int64_t v = index_bytes == 4 ? ((const int32_t *)row)[j] : ((const int64_t *)row)[j];
+    const int64_t v = tgl_index_get(row, j, index_bytes);
     const uint32_t is_bin = (uint64_t)v < num_bins;
     counts[v & -(int64_t)is_bin] += is_bin;
 }
@@ -44,8 +45,7 @@ INLINE void count(const problem *p, int64_t chunk, int index_bytes)
     const uint64_t num_bins = (uint64_t)p->num_bins;
     uint32_t *counts = p->counts + chunk * p->num_ways * p->num_bins;
     uint32_t *second = counts + (p->num_ways - 1) * p->num_bins;
-    const int64_t begin = chunk * p->chunk_rows, rest = p->num_rows - begin;
-    const int64_t end = begin + (rest < p->chunk_rows ? rest : p->chunk_rows);
+    const int64_t begin = chunk * p->chunk_rows, end = tgl_min(begin + p->chunk_rows, p->num_rows);
     memset(counts, 0, (size_t)(p->num_ways * p->num_bins) * sizeof *counts);
     for (int64_t i = begin; i < end; i++) {
         const char *row = (const char *)p->indices + i * p->row_stride * index_bytes;
