@@ -290,29 +290,43 @@ static bool row_window_of(const DLTensor *t, row_window *rows)
     return !__builtin_mul_overflow(pitch, element_bytes(t), &rows->pitch);
 }
 
+/* Do they share a byte, of which each lies within its extent? */
+static bool share_memory(const DLTensor *t, const extent *a, const DLTensor *other, const extent *b)
+{
+    /* as integers: pointers into different buffers must not be subtracted */
+    const uintptr_t at = (uintptr_t)tgl_data(t), from = (uintptr_t)tgl_data(other);
+    const bool is_below = at + (uintptr_t)a->after <= from + (uintptr_t)b->before;
+    const bool is_above = from + (uintptr_t)b->after <= at + (uintptr_t)a->before;
+    if (is_below || is_above) return false;
+    row_window r, q;
+    if (!row_window_of(t, &r) || !row_window_of(other, &q) || r.pitch != q.pitch) return true;
+    /* where t's rows begin within the other's; neither may reach into the other's next row */
+    const uintptr_t pitch = (uintptr_t)r.pitch;
+    const int64_t shift = (int64_t)((at % pitch + pitch - from % pitch) % pitch);
+    return shift < q.width || r.width > r.pitch - shift;
+}
+
+static bool has_no_memory(const DLTensor *t) { return tgl_is_empty(t) || !t->data; }
+
+bool tgl_overlaps(const DLTensor *t, const DLTensor *other)
+{
+    extent a, b;
+    if (has_no_memory(t) || has_no_memory(other)) return false;
+    return !extent_of(t, &a) || !extent_of(other, &b) || share_memory(t, &a, other, &b);
+}
+
 tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name,
                                  const DLTensor *other)
 {
-    if (tgl_is_empty(t) || tgl_is_empty(other) || !t->data || !other->data) return TGL_OK;
+    if (has_no_memory(t) || has_no_memory(other)) return TGL_OK;
     extent a, b;
     if (!extent_of(t, &a) || !extent_of(other, &b))
         return tgl_fail(TGL_ERR_INTERNAL, "%s: was not checked before", name);
-    /* as integers: pointers into different buffers must not be subtracted */
-    const uintptr_t at = (uintptr_t)tgl_data(t), from = (uintptr_t)tgl_data(other);
-    const bool is_below = at + (uintptr_t)a.after <= from + (uintptr_t)b.before;
-    const bool is_above = from + (uintptr_t)b.after <= at + (uintptr_t)a.before;
-    if (is_below || is_above) return TGL_OK;
-    row_window r, q;
-    if (row_window_of(t, &r) && row_window_of(other, &q) && r.pitch == q.pitch) {
-        /* where t's rows begin within the other's; neither may reach into the other's next row */
-        const uintptr_t pitch = (uintptr_t)r.pitch;
-        const int64_t shift = (int64_t)((at % pitch + pitch - from % pitch) % pitch);
-        if (shift >= q.width && r.width <= r.pitch - shift) return TGL_OK;
-    }
+    if (!share_memory(t, &a, other, &b)) return TGL_OK;
     return tgl_fail(TGL_ERR_ARGUMENT, "%s: memory is shared with %s, want no overlap", name, other_name);
 }
 
-static bool is_same_memory(const DLTensor *t, const DLTensor *other)
+bool tgl_is_same_memory(const DLTensor *t, const DLTensor *other)
 {
     if (tgl_data(t) != tgl_data(other) || t->ndim != other->ndim || element_bytes(t) != element_bytes(other))
         return false;
@@ -326,7 +340,7 @@ static bool is_same_memory(const DLTensor *t, const DLTensor *other)
 tgl_status tgl_expect_same_or_no_overlap(const char *name, const DLTensor *t, const char *other_name,
                                          const DLTensor *other)
 {
-    return is_same_memory(t, other) ? TGL_OK : tgl_expect_no_overlap(name, t, other_name, other);
+    return tgl_is_same_memory(t, other) ? TGL_OK : tgl_expect_no_overlap(name, t, other_name, other);
 }
 
 tgl_status tgl_expect_apart(const tgl_named *tensors, int num_inputs, int count)

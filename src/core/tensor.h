@@ -47,6 +47,10 @@ tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char
 tgl_status tgl_expect_same_or_no_overlap(const char *name, const DLTensor *t, const char *other_name,
                                          const DLTensor *other);
 
+/* The same as questions, of tensors that passed tgl_expect. */
+bool tgl_overlaps(const DLTensor *t, const DLTensor *other);
+bool tgl_is_same_memory(const DLTensor *t, const DLTensor *other);
+
 /* Inputs first, then what is written; NULL tensors are left out. All are on the device of the first, and
  * nothing that is written shares memory with another. */
 typedef struct { const char *name; const DLTensor *t; } tgl_named;
