@@ -12,6 +12,7 @@
 #include <omp.h>
 #endif
 
+#include "core/cpu.h"
 #include "core/log.h"
 #include "core/status.h"
 
@@ -20,13 +21,14 @@
 static tgl_settings settings;
 static atomic_int num_threads, default_num_sms, num_sms[TGL_MAX_DEVICES];
 static atomic_bool pdl;
-static atomic_int jit_mode;
+static atomic_int jit_mode, cpu_level;
 static pthread_mutex_t cache_dir_lock = PTHREAD_MUTEX_INITIALIZER;
 static char cache_dir[TGL_PATH_BYTES];
 static bool cache_dir_is_set;
 
 static const char *const log_words[] = { "off", "error", "info", "call" };
 static const char *const jit_words[] = { "auto", "never" };
+static const char *const cpu_words[] = { "plain", "base", "avx2", "avx512", "auto" };
 static const char *const switch_words[] = { "0", "1" };
 
 /* ---- reading the environment ---- */
@@ -81,6 +83,25 @@ static int one_of(const char *variable, const char *const *words, int count, con
     return fallback;
 }
 
+static tgl_cpu_level supported_cpu_level(void)
+{
+#ifdef __x86_64__           /* what the loops are compiled for: CMakeLists.txt */
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return TGL_CPU_BASE;
+    const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                            __builtin_cpu_supports("avx512vl");
+    return has_avx512 ? TGL_CPU_AVX512 : TGL_CPU_AVX2;
+#else
+    return TGL_CPU_BASE;
+#endif
+}
+
+static void set_cpu_level(tgl_cpu_level highest)
+{
+    const tgl_cpu_level supported = supported_cpu_level();
+    atomic_store(&cpu_level, (int)(highest < supported ? highest : supported));
+}
+
 static void lock_cache_dir(void) { pthread_mutex_lock(&cache_dir_lock); }
 static void unlock_cache_dir(void) { pthread_mutex_unlock(&cache_dir_lock); }
 
@@ -93,6 +114,9 @@ static void read_environment(void)
     settings.cache_readonly = text("TEGULA_CACHE_READONLY");
     settings.home = text("HOME");
     settings.xdg_cache_home = text("XDG_CACHE_HOME");
+    const int auto_level = TGL_CPU_AVX512 + 1;
+    const int highest = one_of("TEGULA_CPU", cpu_words, 5, "auto, plain, base, avx2 or avx512", auto_level);
+    set_cpu_level((tgl_cpu_level)highest);
     atomic_store(&num_threads, number("TEGULA_NUM_THREADS", TGL_MAX_THREADS));
     atomic_store(&default_num_sms, number("TEGULA_NUM_SMS", INT_MAX));
     for (int i = 0; i < TGL_MAX_DEVICES; i++) atomic_store(&num_sms[i], -1);
@@ -137,6 +161,18 @@ int tgl_get_num_threads(void)
 #else
     return 1;
 #endif
+}
+
+void tgl_cpu_limit(tgl_cpu_level highest)
+{
+    tgl_settings_get();
+    set_cpu_level(highest);
+}
+
+tgl_cpu_level tgl_cpu(void)
+{
+    tgl_settings_get();
+    return (tgl_cpu_level)atomic_load_explicit(&cpu_level, memory_order_relaxed);
 }
 
 tgl_status tgl_set_num_sms(int device, int n)
@@ -222,6 +258,7 @@ bool tgl_settings_row(int i, tgl_setting_row *row)
 {
     static const struct { const char *variable, *meaning; } rows[] = {
         { "TEGULA_LOG", "lines on stderr: off, error, info or call" },
+        { "TEGULA_CPU", "CPU loops: auto, or at most plain, base, avx2 or avx512" },
         { "TEGULA_NUM_THREADS", "CPU threads; 0: what OpenMP would use" },
         { "TEGULA_NUM_SMS", "SMs that persistent kernels may use; 0: all" },
         { "TEGULA_PDL", "programmatic dependent launch: 0 or 1" },
@@ -240,13 +277,14 @@ bool tgl_settings_row(int i, tgl_setting_row *row)
     const size_t bytes = sizeof row->value;
     switch (i) {
     case 0: snprintf(value, bytes, "%s", log_words[s->log_level]); break;
-    case 1: snprintf(value, bytes, "%d", tgl_get_num_threads()); break;
-    case 2: snprintf(value, bytes, "%d", atomic_load(&default_num_sms)); break;
-    case 3: snprintf(value, bytes, "%d", tgl_get_pdl()); break;
-    case 4: snprintf(value, bytes, "%s", jit_words[tgl_get_jit_mode()]); break;
-    case 5: tgl_settings_cache_dir(value); break;
-    case 6: snprintf(value, bytes, "%s", s->cache_readonly); break;
-    case 7: snprintf(value, bytes, "%s", s->libcuda); break;
+    case 1: snprintf(value, bytes, "%s", cpu_words[tgl_cpu()]); break;
+    case 2: snprintf(value, bytes, "%d", tgl_get_num_threads()); break;
+    case 3: snprintf(value, bytes, "%d", atomic_load(&default_num_sms)); break;
+    case 4: snprintf(value, bytes, "%d", tgl_get_pdl()); break;
+    case 5: snprintf(value, bytes, "%s", jit_words[tgl_get_jit_mode()]); break;
+    case 6: tgl_settings_cache_dir(value); break;
+    case 7: snprintf(value, bytes, "%s", s->cache_readonly); break;
+    case 8: snprintf(value, bytes, "%s", s->libcuda); break;
     default: snprintf(value, bytes, "%s", s->libnvrtc); break;
     }
     return true;

@@ -10,110 +10,35 @@
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/op.h"
-#include "numerics/bf16.h"
-#include "numerics/e4m3.h"
-#include "numerics/f16.h"
 #include "tegula/moe.h"
 
-/* ---- CPU ----
- * A row goes in pieces whose sums stay in L1. */
+/* ---- CPU ---- */
 
-enum { PIECE = 1024 };
-
-typedef struct {
-    reduce_problem p;
-    int x_type, out_type;
-} typed_problem;
-
-#define INLINE static inline __attribute__((always_inline))     /* into functions for other processors */
-
-INLINE void add_row(const void *x, int x_type, int64_t first, int64_t count, float s, float *restrict sum)
+static void cpu(const void *context, int64_t begin, int64_t end)
 {
-    const float *f32 = (const float *)x + first;
-    const uint16_t *half = (const uint16_t *)x + first;
-    const uint8_t *byte = (const uint8_t *)x + first;
-    switch (x_type) {
-    case REDUCE_F32:
-        for (int64_t i = 0; i < count; i++) sum[i] = fmaf(f32[i], s, sum[i]);
-        break;
-    case REDUCE_BF16:
-        for (int64_t i = 0; i < count; i++) sum[i] = fmaf(tgl_bf16_to_f32(half[i]), s, sum[i]);
-        break;
-    case REDUCE_F16:
-        for (int64_t i = 0; i < count; i++) sum[i] = fmaf(tgl_f16_to_f32(half[i]), s, sum[i]);
-        break;
-    default:
-        for (int64_t i = 0; i < count; i++) sum[i] = fmaf(tgl_e4m3_to_f32(byte[i]), s, sum[i]);
-        break;
-    }
-}
-
-INLINE void store_row(const float *restrict sum, int64_t first, int64_t count, void *out, int out_type)
-{
-    float *f32 = (float *)out + first;
-    uint16_t *half = (uint16_t *)out + first;
-    uint8_t *byte = (uint8_t *)out + first;
-    switch (out_type) {
-    case REDUCE_F32:
-        for (int64_t i = 0; i < count; i++) f32[i] = tgl_one_nan(sum[i]);
-        break;
-    case REDUCE_BF16:
-        for (int64_t i = 0; i < count; i++) half[i] = tgl_bf16_from_f32(sum[i]);
-        break;
-    case REDUCE_F16:
-        for (int64_t i = 0; i < count; i++) half[i] = tgl_f16_from_f32(sum[i]);
-        break;
-    default:
-        for (int64_t i = 0; i < count; i++) byte[i] = tgl_e4m3_from_f32(sum[i]);
-        break;
-    }
-}
-
-INLINE void reduce_rows(const typed_problem *typed, int64_t begin, int64_t end)
-{
+    const reduce_typed *typed = context;
     const reduce_problem *p = &typed->p;
-    const int64_t x_bytes = p->x_stride * REDUCE_BYTES(typed->x_type);
-    const int64_t out_bytes = p->out_stride * REDUCE_BYTES(typed->out_type);
-    for (int64_t t = begin; t < end; t++) {
-        for (int64_t first = 0; first < p->hidden; first += PIECE) {
-            const int64_t count = p->hidden - first < PIECE ? p->hidden - first : PIECE;
-            float sum[PIECE] = { 0 };
+    for (int64_t t = begin; t < end; t++)
+        for (int64_t i = 0; i < p->hidden; i++) {
+            float sum = 0;
             for (int64_t k = 0; k < p->num_topk; k++) {
                 const int64_t at = p->token_topk_to_pos[t * p->num_topk + k];
                 if (at < 0 || at >= p->num_positions) continue;
-                float s = p->topk_weights ? p->topk_weights[t * p->weights_stride + k] : 1;
-                if (p->x_sf) s *= p->x_sf[at];
-                add_row((const char *)p->x + at * x_bytes, typed->x_type, first, count, s, sum);
+                const float weight = p->topk_weights ? p->topk_weights[t * p->weights_stride + k] : 1;
+                const float s = p->x_sf ? weight * p->x_sf[at] : weight;
+                sum = fmaf(reduce_load(p->x, typed->x_type, at * p->x_stride + i), s, sum);
             }
-            if (p->sf)
-                for (int64_t i = 0; i < count; i++) sum[i] *= *p->sf;
-            store_row(sum, first, count, (char *)p->out + t * out_bytes, typed->out_type);
+            if (p->sf) sum *= *p->sf;
+            reduce_store(p->out, typed->out_type, t * p->out_stride + i, sum);
         }
-    }
 }
-
-static void cpu(const void *context, int64_t begin, int64_t end) { reduce_rows(context, begin, end); }
-
-/* Plain x86-64 has no fused multiply-add: there fmaf is a call. Processors since 2013 have one. */
-#if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) static void cpu_fma(const void *context, int64_t begin, int64_t end)
-{
-    reduce_rows(context, begin, end);
-}
-static tgl_rows_function cpu_function(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? cpu_fma : cpu;
-}
-#else
-static tgl_rows_function cpu_function(void) { return cpu; }
-#endif
 
 static tgl_status run_on_cpu(const void *context)
 {
-    const typed_problem *typed = context;
+    const reduce_typed *typed = context;
     const int64_t column_bytes = typed->p.num_topk * REDUCE_BYTES(typed->x_type) + REDUCE_BYTES(typed->out_type);
     const int64_t row_bytes = tgl_saturating_product(column_bytes, typed->p.hidden);
-    return tgl_parallel_rows(typed->p.num_tokens, row_bytes, cpu_function(), typed);
+    return tgl_parallel_rows(typed->p.num_tokens, row_bytes, TGL_CHOOSE(cpu, tgl_reduce_rows), typed);
 }
 
 /* ---- checks ---- */
@@ -172,7 +97,7 @@ static int bulk_units(int x_type) { return x_type == REDUCE_E4M3 ? 2 : 4; }     
 
 static int plan(const void *context, tgl_kernel *kernels)
 {
-    const typed_problem *typed = context;
+    const reduce_typed *typed = context;
     const tgl_macro x = { "X_TYPE", typed->x_type }, out = { "OUT_TYPE", typed->out_type };
     kernels[FEW] = (tgl_kernel){ "moe/reduce_fused",
         { x, out, { "UNITS", 1 }, { "ROWS", 8 }, { "HAS_VECTORS", 1 }, { "THREADS", 128 } } };
@@ -188,7 +113,7 @@ static int plan(const void *context, tgl_kernel *kernels)
 static bool has_vectors(const void *context, const tgl_target *target)
 {
     (void)target;
-    const typed_problem *typed = context;
+    const reduce_typed *typed = context;
     const reduce_problem *p = &typed->p;
     const int64_t x_bytes = REDUCE_BYTES(typed->x_type), out_bytes = REDUCE_BYTES(typed->out_type);
     const int64_t vector = 16 / x_bytes, out_vector = tgl_min(16, vector * out_bytes);
@@ -199,18 +124,18 @@ static bool has_vectors(const void *context, const tgl_target *target)
 
 static bool can_bulk(const void *context, const tgl_target *target)
 {
-    const int64_t num_topk = ((const typed_problem *)context)->p.num_topk;
+    const int64_t num_topk = ((const reduce_typed *)context)->p.num_topk;
     return target->architecture >= 90 && num_topk >= 1 && num_topk <= 32 && has_vectors(context, target);
 }
 
 static bool has_few_tokens(const void *context, const tgl_target *target)
 {
     (void)target;
-    return ((const typed_problem *)context)->p.num_tokens < REDUCE_FEW_TOKENS;
+    return ((const reduce_typed *)context)->p.num_tokens < REDUCE_FEW_TOKENS;
 }
 
 /* A row has `row_units` units. */
-static tgl_shape shape_of(typed_problem *typed, int64_t row_units, int64_t units, int64_t max_threads)
+static tgl_shape shape_of(reduce_typed *typed, int64_t row_units, int64_t units, int64_t max_threads)
 {
     reduce_problem *p = &typed->p;
     const int64_t chunks = tgl_ceil_div(row_units, max_threads * units);
@@ -222,7 +147,7 @@ static tgl_shape shape_of(typed_problem *typed, int64_t row_units, int64_t units
                         .block = (int)threads, TGL_ARGS(*p) };
 }
 
-static int64_t row_vectors(const typed_problem *typed)
+static int64_t row_vectors(const reduce_typed *typed)
 {
     return typed->p.hidden / (16 / REDUCE_BYTES(typed->x_type));
 }
@@ -236,7 +161,7 @@ static tgl_shape few_shape(void *context, const tgl_target *target)
 static tgl_shape bulk_shape(void *context, const tgl_target *target)
 {
     (void)target;
-    const int units = bulk_units(((const typed_problem *)context)->x_type);
+    const int units = bulk_units(((const reduce_typed *)context)->x_type);
     tgl_shape shape = shape_of(context, row_vectors(context), units, REDUCE_BULK_THREADS);
     shape.shared_bytes = BULK_STAGES * shape.block * units * 16;
     return shape;
@@ -251,7 +176,7 @@ static tgl_shape many_shape(void *context, const tgl_target *target)
 static tgl_shape columns_shape(void *context, const tgl_target *target)
 {
     (void)target;
-    return shape_of(context, ((const typed_problem *)context)->p.hidden, 1, 256);
+    return shape_of(context, ((const reduce_typed *)context)->p.hidden, 1, 256);
 }
 
 static const tgl_op OP = {
@@ -276,7 +201,7 @@ tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const D
     const int x_type = type_of(x), out_type = type_of(out);
     if (tgl_is_empty(out) && !tgl_preparing()) return TGL_OK;   /* data may be NULL */
     const int64_t num_tokens = out->shape[0], num_positions = x->shape[0];
-    typed_problem typed = {
+    reduce_typed typed = {
         {
             .x = tgl_data(x),
             .x_sf = x_sf ? tgl_data(x_sf) : NULL,

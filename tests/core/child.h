@@ -19,7 +19,7 @@ static inline bool in_child(const char *const *environment, bool (*f)(void), cha
     static const char *const cleared[] = {
         "TEGULA_LOG",       "TEGULA_NUM_THREADS",    "TEGULA_NUM_SMS", "TEGULA_PDL",      "TEGULA_JIT",
         "TEGULA_CACHE_DIR", "TEGULA_CACHE_READONLY", "TEGULA_LIBCUDA", "TEGULA_LIBNVRTC", "HOME",
-        "XDG_CACHE_HOME"
+        "XDG_CACHE_HOME",   "TEGULA_CPU"
     };
     int ends[2], status = -1;
     fflush(stdout);

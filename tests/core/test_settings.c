@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "child.h"
+#include "core/cpu.h"
 #include "core/log.h"
 
 static char text[CHILD_TEXT];
@@ -37,7 +38,7 @@ TEST(defaults)
     CHECK(in_child(NO_ENVIRONMENT, defaults, text));
     CHECK_TEXT(text, "");
     /* a variable that is set and empty is as good as not set */
-    IN_CHILD(defaults, "TEGULA_LOG=", "TEGULA_NUM_THREADS=", "TEGULA_NUM_SMS=", "TEGULA_PDL=", "TEGULA_JIT=",
+    IN_CHILD(defaults, "TEGULA_LOG=", "TEGULA_CPU=", "TEGULA_NUM_THREADS=", "TEGULA_NUM_SMS=", "TEGULA_PDL=", "TEGULA_JIT=",
              "TEGULA_LIBCUDA=", "TEGULA_LIBNVRTC=", "TEGULA_CACHE_READONLY=", "HOME=", "XDG_CACHE_HOME=");
     CHECK_TEXT(text, "");
 }
@@ -115,6 +116,34 @@ static bool defaults_but_log(void)
 TEST(bad_values_change_nothing)
 {
     IN_CHILD(defaults_but_log, "TEGULA_NUM_SMS=-4", "TEGULA_PDL=2", "TEGULA_JIT=always");
+}
+
+/* ---- CPU loops ---- */
+
+static bool is_plain(void)
+{
+    bool ok = CHECK_INT(tgl_cpu(), TGL_CPU_PLAIN);
+    tgl_cpu_limit(TGL_CPU_BASE);
+    ok &= CHECK_INT(tgl_cpu(), TGL_CPU_BASE);
+    tgl_cpu_limit(TGL_CPU_PLAIN);
+    return ok && CHECK_INT(tgl_cpu(), TGL_CPU_PLAIN);
+}
+static bool is_base(void) { return CHECK_INT(tgl_cpu(), TGL_CPU_BASE); }
+static bool is_best(void)
+{
+    const tgl_cpu_level seen = tgl_cpu();
+    tgl_cpu_limit(TGL_CPU_AVX512);
+    return CHECK(seen >= TGL_CPU_BASE) && CHECK_INT(seen, tgl_cpu());
+}
+
+TEST(cpu_loops)
+{
+    IN_CHILD(is_plain, "TEGULA_CPU=plain");
+    IN_CHILD(is_base, "TEGULA_CPU=base");
+    IN_CHILD(is_best, "TEGULA_CPU=auto");
+    IN_CHILD(is_best, "TEGULA_CPU=avx512");
+    IN_CHILD(is_best, "TEGULA_CPU=sse2", "TEGULA_LOG=error");
+    CHECK_TEXT(text, "tegula: TEGULA_CPU: is \"sse2\", want auto, plain, base, avx2 or avx512\n");
 }
 
 /* ---- SMs ---- */
@@ -205,7 +234,8 @@ TEST(library_files)
 static bool rows(void)
 {
     static const struct { const char *variable, *value; } want[] = {
-        { "TEGULA_LOG", "off" },           { "TEGULA_NUM_THREADS", NULL },
+        { "TEGULA_LOG", "off" },           { "TEGULA_CPU", "plain" },
+        { "TEGULA_NUM_THREADS", NULL },
         { "TEGULA_NUM_SMS", "7" },         { "TEGULA_PDL", "0" },
         { "TEGULA_JIT", "never" },         { "TEGULA_CACHE_DIR", "/some/folder" },
         { "TEGULA_CACHE_READONLY", "/baked" }, { "TEGULA_LIBCUDA", "/l/libcuda.so" },
@@ -213,19 +243,19 @@ static bool rows(void)
     };
     bool ok = true;
     static tgl_setting_row row;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 10; i++) {
         ok &= CHECK(tgl_settings_row(i, &row)) && CHECK_TEXT(row.variable, want[i].variable);
         ok &= !want[i].value || CHECK_TEXT(row.value, want[i].value);
         ok &= CHECK(row.meaning && *row.meaning);
-        ok &= CHECK_INT(row.from_environment, i != 0 && i != 1 && i != 8);
+        ok &= CHECK_INT(row.from_environment, i != 0 && i != 2 && i != 9);
     }
-    return ok && CHECK(!tgl_settings_row(9, &row)) && CHECK(!tgl_settings_row(-1, &row));
+    return ok && CHECK(!tgl_settings_row(10, &row)) && CHECK(!tgl_settings_row(-1, &row));
 }
 
 TEST(table)
 {
     IN_CHILD(rows, "TEGULA_NUM_SMS=7", "TEGULA_PDL=0", "TEGULA_JIT=never", "TEGULA_CACHE_DIR=/some/folder",
-             "TEGULA_CACHE_READONLY=/baked", "TEGULA_LIBCUDA=/l/libcuda.so");
+             "TEGULA_CACHE_READONLY=/baked", "TEGULA_LIBCUDA=/l/libcuda.so", "TEGULA_CPU=plain");
 }
 
 /* ---- a program with more rights than its caller ---- */

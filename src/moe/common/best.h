@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "core/cpu.h"
 #include "numerics/rank.h"
 
 enum { TGL_BEST_MAX = 1024, TGL_BEST_POOL = 2 * TGL_BEST_MAX, TGL_BEST_BLOCK = 32 };
@@ -15,7 +16,7 @@ enum { TGL_BEST_MAX = 1024, TGL_BEST_POOL = 2 * TGL_BEST_MAX, TGL_BEST_BLOCK = 3
 typedef struct {
     uint64_t ranks[TGL_BEST_POOL + TGL_BEST_BLOCK];     /* in the end the list, then anything */
     uint64_t limit, worst;              /* no rank gets in that is not below and above these */
-    int size, num_ranks;
+    int size, num_ranks;                /* worst, num_ranks: of best_fast.c's long lists */
 } tgl_best;
 
 /* The best `size` ranks (1 .. TGL_BEST_MAX) below `limit` of scores[0 .. num_scores - 1]; it has as many. */
@@ -26,12 +27,14 @@ void tgl_best_begin(tgl_best *best, int size, uint64_t limit);
 void tgl_best_add(tgl_best *best, const float *scores, int64_t num_scores, uint32_t first);
 void tgl_best_end(tgl_best *best);
 
-/* The best score, -inf if there is none. NaN is above nothing, here and below. */
-float tgl_best_value(const float *scores, int64_t num_scores);
-
-/* The best two scores of several runs, -inf before the first one. One that comes twice may be both. */
+/* The best two scores of several runs, -inf before the first one. One that comes twice may be both. NaN is
+ * above nothing. */
 typedef struct { float first, second; } tgl_best_two;
 #define TGL_BEST_TWO_NONE ((tgl_best_two){ -INFINITY, -INFINITY })
 void tgl_best_two_add(tgl_best_two *best, const float *scores, int64_t num_scores);
+
+TGL_DECLARE_FAST(void, tgl_best_add, tgl_best *best, const float *scores, int64_t num_scores, uint32_t first);
+TGL_DECLARE_FAST(void, tgl_best_end, tgl_best *best);
+TGL_DECLARE_FAST(void, tgl_best_two_add, tgl_best_two *best, const float *scores, int64_t num_scores);
 
 #endif

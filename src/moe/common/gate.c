@@ -5,9 +5,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "core/clones.h"
+#include "core/cpu.h"
 #include "core/math.h"
-#include "moe/common/best.h"
 
 _Static_assert(TGL_SIGMOID == (int)TGL_MOE_SIGMOID && TGL_SQRTSOFTPLUS == (int)TGL_MOE_SQRTSOFTPLUS &&
                TGL_SOFTMAX == (int)TGL_MOE_SOFTMAX && TGL_IDENTITY == (int)TGL_MOE_IDENTITY,
@@ -212,43 +211,27 @@ static int64_t slots_of(const tgl_gate *gate) { return (int64_t)gate->num_topk +
 
 static bool is_expert(const tgl_gate *gate, int64_t e) { return e >= 0 && e < gate->num_experts; }
 
-#define INLINE static inline __attribute__((always_inline))     /* scoring, index_bytes: constants */
+#define INLINE static inline __attribute__((always_inline))     /* index_bytes is a constant */
 
-INLINE void score(int scoring, float *x, int64_t count, tgl_softmax row)
+static void score(int scoring, float *x, int64_t count, tgl_softmax row)
 {
     for (int64_t i = 0; i < count; i++) x[i] = tgl_raw_score(scoring, x[i], row);
 }
 
-TGL_CLONES
-static void score_any(int scoring, float *x, int64_t count, tgl_softmax row)
-{
-    if (scoring == TGL_SIGMOID) score(TGL_SIGMOID, x, count, row);
-    else if (scoring == TGL_SQRTSOFTPLUS) score(TGL_SQRTSOFTPLUS, x, count, row);
-    else if (scoring == TGL_SOFTMAX) score(TGL_SOFTMAX, x, count, row);
-}
-
 void tgl_gate_score(int scoring, float *x, int64_t count, tgl_softmax row)
 {
-    score_any(scoring, x, count, row);
+    TGL_CHOOSE(score, tgl_gate_score)(scoring, x, count, row);
 }
 
-/* By CHAINS at a time, so that it becomes vector code. */
-enum { CHAINS = 16 };
-INLINE void add_exps(float *restrict sums, const float *restrict x, int count, float max)
+/* TGL_SOFTMAX_SUMS sums, so that additions need not wait for each other. */
+static tgl_softmax softmax(const float *x, int64_t num_experts)
 {
-    for (int i = 0; i < count; i++)
-        sums[i] += tgl_select_f32(x[i] == x[i], tgl_score_exp(x[i] - max), 0.0f);
-}
-
-TGL_CLONES
-static tgl_softmax softmax_of(const float *row, int64_t num_experts)
-{
-    tgl_softmax all = { tgl_best_value(row, num_experts), 0.0f };
-    float sums[CHAINS] = { 0.0f };
-    int64_t e = 0;
-    for (; e + CHAINS <= num_experts; e += CHAINS) add_exps(sums, row + e, CHAINS, all.max);
-    add_exps(sums, row + e, (int)(num_experts - e), all.max);
-    for (int i = 0; i < CHAINS; i++) all.sum += sums[i];
+    tgl_softmax all = { -INFINITY, 0 };
+    float sums[TGL_SOFTMAX_SUMS] = { 0 };
+    for (int64_t e = 0; e < num_experts; e++) all.max = x[e] > all.max ? x[e] : all.max;
+    for (int64_t e = 0; e < num_experts; e++)
+        if (!isnan(x[e])) sums[e % TGL_SOFTMAX_SUMS] += tgl_score_exp(x[e] - all.max);
+    for (int i = 0; i < TGL_SOFTMAX_SUMS; i++) all.sum += sums[i];
     return all;
 }
 
@@ -328,7 +311,7 @@ INLINE void finish(const tgl_gate *all, int64_t begin, int64_t end, const bool *
         }
         if (gate->scoring == TGL_SOFTMAX && gate->num_topk)
             tgl_gate_score(TGL_SOFTMAX, gate->topk_weights + t * slots, gate->num_topk,
-                           softmax_of(row_of(gate, t), gate->num_experts));
+                           TGL_CHOOSE(softmax, tgl_gate_softmax)(row_of(gate, t), gate->num_experts));
         weigh_token(gate, t, are_experts[t - begin], index_bytes);
         if (!gate->is_plain || !are_experts[t - begin]) map_token(gate, t, index_bytes);
     }

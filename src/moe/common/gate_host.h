@@ -4,6 +4,7 @@
 #ifndef TEGULA_MOE_GATE_HOST_H
 #define TEGULA_MOE_GATE_HOST_H
 
+#include "core/cpu.h"
 #include "core/tensor.h"
 #include "cuda/launch.h"
 #include "moe/common/gate.h"
@@ -70,7 +71,13 @@ static inline void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, i
 }
 
 /* Each of the logits becomes its raw score (score.h). */
+TGL_DECLARE_FAST(void, tgl_gate_score, int scoring, float *x, int64_t count, tgl_softmax row);
 void tgl_gate_score(int scoring, float *x, int64_t count, tgl_softmax row);
+
+/* What the softmax of a row needs: its largest logit, and the sum of exponentials, that of expert e among sum
+ * e % TGL_SOFTMAX_SUMS; then these are added in order. */
+enum { TGL_SOFTMAX_SUMS = 16 };
+TGL_DECLARE_FAST(tgl_softmax, tgl_gate_softmax, const float *x, int64_t num_experts);
 
 /* Of tokens begin .. end - 1 those that are routed have experts in all slots: makes weights and indices of
  * them. The others go nowhere. Several at a time, TGL_GATE_TOKENS at most: their loads overlap, and their

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT
+ * cpu.h - which loops the CPU runs. Every op has a plain loop, its reference. Where that is too slow there is a
+ * second one in a file *_fast.c, which gives the same bits. Such a file is compiled for every CPU of the
+ * architecture and, on x86-64, again for those with AVX2 and those with AVX-512 (CMakeLists.txt).
+ *
+ *     TGL_DECLARE_FAST(void, tgl_x, const float *x, int64_t count);    declares all versions
+ *     void TGL_FAST(tgl_x)(const float *x, int64_t count) { ... }      in *_fast.c, defines or calls one
+ *     TGL_CHOOSE(plain_x, tgl_x)(x, count);                            calls the one for this CPU and setting */
+#ifndef TEGULA_CPU_H
+#define TEGULA_CPU_H
+
+/* In order: a CPU that has one has all before it. TEGULA_CPU sets the highest that is used. */
+typedef enum { TGL_CPU_PLAIN, TGL_CPU_BASE, TGL_CPU_AVX2, TGL_CPU_AVX512 } tgl_cpu_level;
+
+tgl_cpu_level tgl_cpu(void);
+
+/* For tests: the highest level from now on, as TEGULA_CPU. */
+void tgl_cpu_limit(tgl_cpu_level highest);
+
+#ifndef TGL_CPU_LEVEL
+#define TGL_CPU_LEVEL base
+#endif
+#define TGL_PASTE(a, b) a##_##b
+#define TGL_PASTE_VALUES(a, b) TGL_PASTE(a, b)
+#define TGL_FAST(name) TGL_PASTE_VALUES(name, TGL_CPU_LEVEL)
+
+#ifdef __x86_64__
+#define TGL_DECLARE_FAST(type, name, ...) \
+    type name##_base(__VA_ARGS__);        \
+    type name##_avx2(__VA_ARGS__);        \
+    type name##_avx512(__VA_ARGS__)
+#define TGL_CHOOSE(plain, name)                     \
+    (tgl_cpu() == TGL_CPU_AVX512 ? name##_avx512 :  \
+     tgl_cpu() == TGL_CPU_AVX2   ? name##_avx2 :    \
+     tgl_cpu() == TGL_CPU_BASE   ? name##_base : plain)
+#else
+#define TGL_DECLARE_FAST(type, name, ...) type name##_base(__VA_ARGS__)
+#define TGL_CHOOSE(plain, name) (tgl_cpu() == TGL_CPU_PLAIN ? plain : name##_base)
+#endif
+
+/* For loops whose flags are constants, so that what depends on them is decided before the loop. */
+#define TGL_ALWAYS_INLINE static inline __attribute__((always_inline))
+
+#endif

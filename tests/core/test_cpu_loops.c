@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT
+ * Every op with its plain loop and with each of the fast ones that this CPU has: the same bytes, in outputs,
+ * between them and around them, in all cases of its list. */
+#include <stdlib.h>
+
+#include "core/cpu.h"
+#include "cases.h"
+
+/* The call's effect on its tensors, guards included. */
+static bool call(case_instance *k, tgl_cpu_level level, const char *text)
+{
+    tgl_cpu_limit(level);
+    return CHECK_OK(case_poison(k, 0)) && CHECK_THAT(case_call(k) == TGL_OK, "%s: %s", text, tgl_last_error());
+}
+
+static void compare(case_instance *k, const char *op_name, const char *text)
+{
+    char *plain[CASE_MAX_TENSORS] = { NULL };
+    bool ok = call(k, TGL_CPU_PLAIN, text);
+    for (int i = 0; i < k->problem.num_tensors; i++) {
+        if (!k->memory_bytes[i]) continue;
+        plain[i] = malloc(k->memory_bytes[i]);
+        REQUIRE(plain[i] && k->memory[i]);
+        memcpy(plain[i], k->memory[i], k->memory_bytes[i]);
+    }
+    for (tgl_cpu_level level = TGL_CPU_BASE; ok && level <= TGL_CPU_AVX512; level++) {
+        ok &= call(k, level, text);
+        for (int i = 0; ok && i < k->problem.num_tensors; i++) {
+            size_t same = 0, bytes = k->memory_bytes[i];
+            if (bytes && !memcmp(plain[i], k->memory[i], bytes)) continue;
+            while (same < bytes && plain[i][same] == k->memory[i][same]) same++;
+            ok &= CHECK_THAT(same == bytes, "%s %s, loops %d: %s differs at byte %zu of %zu", op_name, text,
+                             (int)level, k->problem.tensors[i].name, same, bytes);
+        }
+        if (tgl_cpu() < level) break;           /* the CPU has no more */
+    }
+    for (int i = 0; i < k->problem.num_tensors; i++) free(plain[i]);
+}
+
+static void compare_list(const case_op *op, const char *const *lines)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
+    enum { STEP = 9 };          /* for plain loops under sanitizers; the op's own tests have the fast ones */
+#else
+    enum { STEP = 1 };
+#endif
+    for (int64_t i = 0; i < case_count(lines); i += STEP) {
+        case_params params;
+        case_instance *k;
+        char text[CASE_LABEL];
+        REQUIRE(CHECK_OK(case_at(op, lines, i, &params)));
+        case_params_text(op, &params, text, sizeof text);
+        const tgl_status status = case_open(op, &params, backend_of_tests(0), &k);
+        if (status == TGL_ERR_MEMORY) continue;
+        REQUIRE(CHECK_OK(status));
+        compare(k, op->name, text);
+        case_close(k);
+    }
+}
+
+static void compare_domain(const char *prefix)
+{
+    int num_ops = 0;
+    for (int i = 0; case_op_at(i); i++)
+        if (!strncmp(case_op_at(i)->name, prefix, strlen(prefix)))
+            compare_list(case_op_at(i), case_op_at(i)->lists[CASE_CHECK]), num_ops++;
+    CHECK(num_ops > 0);
+    tgl_cpu_limit(TGL_CPU_AVX512);
+}
+
+TEST(transpose) { compare_domain("transpose"); }
+TEST(batched_transpose) { compare_domain("batched_transpose"); }
+TEST(moe) { compare_domain("moe_"); }
+TEST(quant) { compare_domain("quant_"); }
