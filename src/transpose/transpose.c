@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "core/log.h"
 #include "core/math.h"
 #include "core/square.h"
 #include "core/tensor.h"
@@ -37,7 +36,7 @@ static void swap(dimension *a, dimension *b)
 /* Would x hold a dimension and the next one, in out's order, as a single one? */
 static bool can_merge(const dimension *d, const dimension *next)
 {
-    return next->x_stride % d->size == 0 && next->x_stride / d->size == d->x_stride;
+    return d->size > 0 && next->x_stride % d->size == 0 && next->x_stride / d->size == d->x_stride;
 }
 
 /* Is a the better choice for the columns? */
@@ -48,7 +47,7 @@ static bool is_closer(const dimension *a, const dimension *b)
 }
 
 /* Leaves out dimensions of size 1 and merges what can be merged, so that a transposed view, a single row or
- * matrices next to each other are seen for what they are. x is not empty. */
+ * matrices next to each other are seen for what they are. */
 static problem make_problem(const DLTensor *x, const DLTensor *out)
 {
     const int64_t bytes = tgl_dtype_bits(x->dtype) / 8;
@@ -184,20 +183,12 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(tiles * batches, 2 * e * (rows * cols / tiles), cpu_tiles, p);
 }
 
-/* ---- checks ---- */
-
-/* doc: checks */
-static tgl_status check(const DLTensor *x, const DLTensor *out, int ndim)
-{
-    TGL_TRY(tgl_expect("x", x, TGL_ANY, ndim, TGL_STRIDED));
-    TGL_TRY(tgl_expect("out", out, TGL_ANY, ndim, TGL_PACKED));
-    TGL_TRY(tgl_expect_same_dtype("out", out, "x", x));
-    TGL_TRY(tgl_expect_same_device("out", out, x));
-    const int64_t batches = x->shape[0], rows = x->shape[ndim - 2], cols = x->shape[ndim - 1];
-    const tgl_dim want[3] = { { batches, batches }, { cols, cols }, { rows, rows } };
-    TGL_TRY(tgl_expect_shape("out", out, want + 3 - ndim));
-    return tgl_expect_no_overlap("out", out, "x", x);
-}
+/* doc: signature */
+tgl_signature tgl_transpose_signature = TGL_SIGNATURE(
+    "transpose(x: any[num_rows, num_cols] strided) -> out: x[num_cols, num_rows]", NULL);
+tgl_signature tgl_batched_transpose_signature = TGL_SIGNATURE(
+    "batched_transpose(x: any[num_batches, num_rows, num_cols] strided)"
+    " -> out: x[num_batches, num_cols, num_rows]", NULL);
 /* end */
 
 /* ---- launch ---- */
@@ -290,21 +281,20 @@ static const tgl_op OP = {
     }
 };
 
-static tgl_status run(const char *op, const DLTensor *x, DLTensor *out, int ndim, tgl_stream stream)
+static tgl_status run(tgl_signature *signature, const DLTensor *x, DLTensor *out, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL)) tgl_log_call(op, "x", x, "out", out, NULL);
-    TGL_TRY(check(x, out, ndim));
-    if (tgl_is_empty(x) && !tgl_preparing()) return TGL_OK;                 /* data may be NULL */
+    const DLTensor *tensors[] = { x, out };
+    TGL_TRY(tgl_take(signature, tensors, NULL, NULL));
     problem p = make_problem(x, out);
-    return tgl_on_cpu(x) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
+    return tgl_run(signature, &OP, tensors, &p, stream);
 }
 
 tgl_status tgl_transpose(const DLTensor *x, DLTensor *out, tgl_stream stream)
 {
-    return run("tgl_transpose", x, out, 2, stream);
+    return run(&tgl_transpose_signature, x, out, stream);
 }
 
 tgl_status tgl_batched_transpose(const DLTensor *x, DLTensor *out, tgl_stream stream)
 {
-    return run("tgl_batched_transpose", x, out, 3, stream);
+    return run(&tgl_batched_transpose_signature, x, out, stream);
 }
