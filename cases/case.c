@@ -9,6 +9,22 @@
 #include "core/status.h"
 #include "scrub.h"
 
+/* ---- ops ---- */
+
+const case_op *case_op_at(int i)
+{
+    int n = 0;
+    while (n < i && case_ops[n]) n++;
+    return case_ops[n];
+}
+
+const case_op *case_find(const char *name)
+{
+    for (const case_op *const *op = case_ops; *op; op++)
+        if (!strcmp((*op)->name, name)) return *op;
+    return NULL;
+}
+
 /* ---- lists of parameters ---- */
 
 /* A word of a line, "num_rows=64,128". False at the line's end. */
@@ -144,6 +160,23 @@ tgl_dtype case_dtype(case_problem *c, const char *name)
     return dtype;
 }
 
+int case_word(const case_problem *c, const char *name, const char *words)
+{
+    const char *value = case_text(c, name);
+    for (int i = 0; *words; i++) {
+        const size_t bytes = strcspn(words, " ");
+        if (bytes == strlen(value) && !memcmp(words, value, bytes)) return i;
+        words += bytes + strspn(words + bytes, " ");
+    }
+    return -1;
+}
+
+tgl_status case_check_word(const case_problem *c, const char *name, const char *words)
+{
+    if (case_word(c, name, words) >= 0) return TGL_OK;
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: is \"%s\", want one of: %s", name, case_text(c, name), words);
+}
+
 case_tensor *case_add(case_problem *c, int index, const char *name, case_role role, tgl_dtype dtype, int ndim,
                       const int64_t *shape)
 {
@@ -168,6 +201,21 @@ int64_t case_tensor_bytes(const case_tensor *t)
     for (int d = 0; d < t->ndim; d++)
         if (t->strides[d] != 0 || t->shape[d] == 0) n *= t->shape[d];
     return n;
+}
+
+int64_t case_all_bytes(const case_problem *c)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < c->num_tensors; i++)
+        if (c->tensors[i].name) bytes += case_tensor_bytes(&c->tensors[i]);
+    return bytes;
+}
+
+void *case_memory(int64_t count, size_t size)
+{
+    void *memory = calloc((size_t)count + 1, size);
+    if (!memory) abort();
+    return memory;
 }
 
 /* ---- memory ---- */

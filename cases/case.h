@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * case.h - one table of cases per domain, cases/<domain>.c. It says for every op how to make its tensors,
+ * case.h - the cases of an op, one file each: cases/<domain>/<op>.c. It says how to make the op's tensors,
  * call it, compute what must come out and count the bytes it moves. The C tests, `tegula check`, `tegula
- * bench`, the emulated device and the compile of all kernels read the same rows.
+ * bench`, the emulated device and the compile of all kernels read the same lists.
  *
  * A case is an op and a line of parameters, "num_rows=64 num_cols=7168 dtype=bf16". Lists of cases are
  * lines whose values may be lists, which stand for all combinations: "num_rows=64,128 dtype=e4m3,bf16" is
@@ -18,6 +18,8 @@
  * case_close. */
 #ifndef TEGULA_CASE_H
 #define TEGULA_CASE_H
+
+#include <string.h>
 
 #include "backend.h"
 #include "core/dtype.h"
@@ -92,7 +94,8 @@ struct case_problem {
     case_params params;
     int num_tensors;
     case_tensor tensors[CASE_MAX_TENSORS];
-    _Alignas(16) unsigned char scalars[CASE_SCALARS];   /* from setup to run: a params struct, say */
+    int64_t scalar;                 /* from setup to run and oracle: one number, or */
+    _Alignas(16) unsigned char scalars[CASE_SCALARS];   /* a params struct */
     char label[CASE_LABEL];         /* "transpose num_rows=64 ...": names a bench row, seeds the inputs */
     char error[128];                /* of a parameter that setup could not read */
     bool is_undecided;              /* set by an oracle that has no answer: exp or log1p decides */
@@ -127,7 +130,9 @@ typedef struct {
     const char *const *lists[CASE_NUM_LISTS];
 } case_op;
 
-/* All ops of all domains, in the order of cases/domains.c. NULL past the end. */
+/* All ops. cases/<domain>/<op>.c defines `const case_op <op>_cases`; the build makes the table of them, so
+ * that a new file is all that a new op takes. NULL past the end. */
+extern const case_op *const case_ops[];
 const case_op *case_op_at(int i);
 const case_op *case_find(const char *name);         /* NULL: there is none */
 
@@ -151,12 +156,24 @@ const char *case_text(const case_problem *c, const char *name);
 int64_t case_int(case_problem *c, const char *name);
 tgl_dtype case_dtype(case_problem *c, const char *name);
 
+/* Is a parameter's value this word? case_word(c, "mask", "none all some"): which of these is it, from 0 on, or
+ * -1? A fill asks once, before its loop. case_check_word() fails where it is none of them. */
+static inline bool case_is(const case_problem *c, const char *name, const char *word)
+{
+    return !strcmp(case_text(c, name), word);
+}
+int case_word(const case_problem *c, const char *name, const char *words);
+tgl_status case_check_word(const case_problem *c, const char *name, const char *words);
+
 /* Tensor number `index`: packed, offset 0, compared by bits with NaN payload. Change in it what differs. */
 case_tensor *case_add(case_problem *c, int index, const char *name, case_role role, tgl_dtype dtype, int ndim,
                       const int64_t *shape);
 
 /* Bytes of a tensor's elements, each counted once: a dimension of stride 0 repeats its elements. */
 int64_t case_tensor_bytes(const case_tensor *t);
+
+/* Bytes of all tensors of a case: what an op moves that reads or writes each once. */
+int64_t case_all_bytes(const case_problem *c);
 
 /* Fills: any bits (NaN, infinities, subnormals too); mean 0, deviation 1; low <= v < high (whole numbers for
  * integers). Numbers are rounded to the tensor's dtype. */
@@ -170,6 +187,9 @@ int64_t case_random_below(uint64_t seed, int64_t i, int64_t n);     /* 0 where n
 uint64_t case_seed(const char *name);
 
 /* ---- for oracles ---- */
+
+/* Memory for `count` of them and one more, zeroed, to be freed; aborts where there is none. */
+void *case_memory(int64_t count, size_t size);
 
 /* The address of an element on the host. */
 static inline void *case_element(const case_tensor *t, const int64_t *index)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * cases.h - the case tables of cases/ as tests: every case of a list, on every device of the tests. */
+ * cases.h - the cases of cases/ as tests: every case of a list, on every device of the tests. */
 #ifndef TEGULA_TEST_CASES_H
 #define TEGULA_TEST_CASES_H
 

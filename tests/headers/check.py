@@ -13,7 +13,7 @@ ours = ["-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", f"-I{root}/src", f"-I{ro
 public = sorted((root / "include/tegula").glob("*.h"))
 internal = sorted(root.glob("src/**/*.h"))
 # Atomics and alignment are spelled differently in C++. Kernels, which are C++, read headers of numerics and of their op.
-c_only = [h for h in internal if h.parent.name == "cuda"] + sorted([*root.glob("cases/*.h"), *root.glob("tests/*.h")])
+c_only = [h for h in internal if h.parent.name == "cuda"] + sorted([*root.glob("cases/**/*.h"), *root.glob("tests/*.h")])
 internal = [h for h in internal if h not in c_only]
 
 passed = failed = skipped = 0

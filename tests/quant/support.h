@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "cases/quant_common.h"
+#include "cases/quant/common/quant.h"
 #include "ops.h"
 #include "tegula/quant.h"
 

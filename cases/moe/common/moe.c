@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: MIT
- * moe_common.c - see moe_common.h. */
-#include "moe_common.h"
+/* SPDX-License-Identifier: MIT */
+#include "moe.h"
 
 #include <float.h>
 #include <math.h>
@@ -44,21 +43,25 @@ static const struct { const char *name; const float *values; size_t count; } tab
 };
 enum { NUM_TABLES = sizeof tables / sizeof *tables };
 
-typedef struct { case_tensor *t; uint64_t seed; int table; } filling;
+typedef struct { case_tensor *t; uint64_t seed; const float *values; size_t count; } filling;
 
-static void table_chunk(void *context, int64_t begin, int64_t end)
+static void any_of_chunk(void *context, int64_t begin, int64_t end)
 {
     const filling *f = context;
     float *to = (float *)f->t->storage;
-    for (int64_t i = begin; i < end; i++)
-        to[i] = tables[f->table].values[case_random(f->seed, i) % tables[f->table].count];
+    for (int64_t i = begin; i < end; i++) to[i] = f->values[case_random(f->seed, i) % f->count];
+}
+
+void moe_fill_any_of(case_tensor *t, uint64_t seed, const float *values, size_t count)
+{
+    case_parallel(t->slots, 4, any_of_chunk, &(filling){ t, seed, values, count });
 }
 
 static void fill_table(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    filling f = { t, seed, 0 };
-    while (strcmp(tables[f.table].name, case_text(c, "values"))) f.table++;
-    case_parallel(t->slots, 4, table_chunk, &f);
+    int i = 0;
+    while (!case_is(c, "values", tables[i].name)) i++;
+    moe_fill_any_of(t, seed, tables[i].values, tables[i].count);
 }
 
 /* Floats that agree in their upper bits: from 1 or -1 up to 2^12 steps away; or normal ones of which 4 bits
@@ -82,13 +85,13 @@ static void coarse_chunk(void *context, int64_t begin, int64_t end)
 static void fill_close(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     (void)c;
-    case_parallel(t->slots, 4, close_chunk, &(filling){ t, seed, 0 });
+    case_parallel(t->slots, 4, close_chunk, &(filling){ .t = t, .seed = seed });
 }
 
 static void fill_coarse(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     case_fill_normal(c, t, seed);
-    case_parallel(t->slots, 4, coarse_chunk, &(filling){ t, seed, 0 });
+    case_parallel(t->slots, 4, coarse_chunk, &(filling){ .t = t, .seed = seed });
 }
 
 tgl_status moe_choose_fill(const case_problem *c, case_tensor *t)
@@ -125,13 +128,13 @@ static void distinct_chunk(void *context, int64_t begin, int64_t end)
 static void fill_same(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     (void)c;
-    case_parallel(t->slots, 8, same_chunk, &(filling){ t, seed, 0 });
+    case_parallel(t->slots, 8, same_chunk, &(filling){ .t = t, .seed = seed });
 }
 
 static void fill_distinct(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     (void)c;
-    case_parallel(t->slots, 8, distinct_chunk, &(filling){ t, seed, 0 });
+    case_parallel(t->slots, 8, distinct_chunk, &(filling){ .t = t, .seed = seed });
 }
 
 /* Indices that are none, or none that a sane call has, beside good ones; the lower half of one of 64 bits may
@@ -152,7 +155,7 @@ static void wild_chunk(void *context, int64_t begin, int64_t end)
 static void fill_wild(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     (void)c;
-    case_parallel(t->slots, 8, wild_chunk, &(filling){ t, seed, 0 });
+    case_parallel(t->slots, 8, wild_chunk, &(filling){ .t = t, .seed = seed });
 }
 
 tgl_status moe_choose_index_fill(const case_problem *c, case_tensor *t, int64_t n)
@@ -183,6 +186,18 @@ void moe_put_index(const case_tensor *t, int64_t row, int64_t col, int64_t value
     void *to = case_element(t, (int64_t[]){ row, col });
     if (t->element_bytes == 4) *(int32_t *)to = (int32_t)value;
     else *(int64_t *)to = value;
+}
+
+/* ---- experts of a rank ---- */
+
+int64_t moe_number_on_rank(int64_t num_experts, int64_t num_ep_ranks, int64_t num_tp_ranks, int64_t tp_rank,
+                           int64_t expert)
+{
+    const int64_t num_mine = num_experts / (num_ep_ranks ? num_ep_ranks : 1);
+    const __int128 mine = num_mine, round = mine * (num_tp_ranks ? num_tp_ranks : 1);
+    const __int128 shifted = expert - tp_rank * mine;
+    if (expert < 0 || shifted < 0 || shifted % round >= mine) return -1;
+    return (int64_t)(shifted - shifted / round * (round - mine));
 }
 
 /* ---- ranking: a sort of all candidates ---- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * quant_common.h - what the tables of the casts share: formats and layouts written from their definitions,
+ * quant.h - what the cases of the casts share: formats and layouts written from their definitions,
  * scale factors, inputs. Nothing here may use src/numerics.
  *
  * Layouts of rows, parameters `layout`:
@@ -21,13 +21,19 @@
  *   bits       any bits: NaN, infinities
  * Factors that are inputs are then of 2^-8 .. 2^8; of 2^-30 .. 2^100; any code, or any float that is not
  * negative and no NaN. With `powers` x is as mixed and factors of f32 are powers of two. */
-#ifndef TEGULA_BENCH_QUANT_COMMON_H
-#define TEGULA_BENCH_QUANT_COMMON_H
+#ifndef TEGULA_CASES_QUANT_H
+#define TEGULA_CASES_QUANT_H
 
-#include "case.h"
+#include "cases/case.h"
 #include "tegula/quant.h"
 
+/* The hidden sizes of models, in lists of cases. */
+#define QUANT_HIDDEN_SIZES "num_cols=576,2048,2560,3072,4096,6144,7168 "
+
 static inline int64_t quant_ceil_div(int64_t a, int64_t b) { return b ? a / b + (a % b != 0) : 0; }
+
+/* Of a size that is 0 where a block is all there is. */
+static inline int64_t quant_or_all(int64_t block, int64_t all) { return block ? block : all; }
 
 /* ---- formats ---- */
 
@@ -91,8 +97,5 @@ typedef struct {
     const case_tensor *sf, *out;            /* factors and codes to write; each may be NULL */
 } quant_blocks;
 void quant_cast(const quant_blocks *b);
-
-/* Bytes of all tensors of a case. */
-int64_t quant_bytes(const case_problem *c);
 
 #endif

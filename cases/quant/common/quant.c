@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: MIT
- * quant_common.c - see quant_common.h. */
-#include "quant_common.h"
+/* SPDX-License-Identifier: MIT */
+#include "quant.h"
 
 #include <float.h>
 #include <math.h>
@@ -326,20 +325,15 @@ static void fill_mixed(const case_problem *c, case_tensor *t, uint64_t seed)
                   &(filling){ .t = t, .seed = seed });
 }
 
-static bool is_values(const case_problem *c, const char *name)
-{
-    return !strcmp(case_text(c, "values"), name);
-}
-
 tgl_status quant_choose_fill(const case_problem *c, case_tensor *t, int64_t block_rows, int64_t block_cols)
 {
     /* blocks in elements of the tensor: two values a byte */
     if (t->dtype & (TGL_E2M1X2 | TGL_I8 | TGL_U8)) block_cols /= 2;
     t->low = block_rows > 0 ? fmin((double)block_rows, INT32_MAX) : 1;
     t->high = block_cols > 0 ? fmin((double)block_cols, INT32_MAX) : 1;
-    if (is_values(c, "bits")) t->fill = case_fill_bits;
-    else if (is_values(c, "mixed") || is_values(c, "powers")) t->fill = fill_mixed;
-    else if (is_values(c, "normal"))
+    if (case_is(c, "values", "bits")) t->fill = case_fill_bits;
+    else if (case_is(c, "values", "mixed") || case_is(c, "values", "powers")) t->fill = fill_mixed;
+    else if (case_is(c, "values", "normal"))
         t->fill = t->dtype & (TGL_E2M1X2 | TGL_I8 | TGL_U8) ? fill_mixed : case_fill_normal;
     else return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, mixed, powers or bits",
                          case_text(c, "values"));
@@ -375,14 +369,15 @@ static void positive_chunk(void *context, int64_t begin, int64_t end)
 
 static void fill_sf(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    if (is_values(c, "bits")) {
+    if (case_is(c, "values", "bits")) {
         case_fill_bits(c, t, seed);
         if (t->dtype == TGL_F32) case_parallel(t->slots, 4, positive_chunk, &(filling){ .t = t });
         return;
     }
-    const bool is_wide = !is_values(c, "normal");
+    const bool is_wide = !case_is(c, "values", "normal");
     case_parallel(t->slots, 16, sf_chunk,
-                  &(filling){ t, seed, is_wide ? -30 : -8, is_wide ? 131 : 17, is_values(c, "powers") });
+                  &(filling){ t, seed, is_wide ? -30 : -8, is_wide ? 131 : 17,
+                              case_is(c, "values", "powers") });
 }
 
 /* ---- oracles ---- */
@@ -430,12 +425,4 @@ void quant_cast(const quant_blocks *b)
     const int64_t rows = b->block_rows < b->num_rows ? b->block_rows : b->num_rows;
     case_parallel(quant_ceil_div(b->num_rows, b->block_rows), 64 * rows * b->num_cols, cast_rows_of_blocks,
                   (void *)(uintptr_t)b);
-}
-
-int64_t quant_bytes(const case_problem *c)
-{
-    int64_t bytes = 0;
-    for (int i = 0; i < c->num_tensors; i++)
-        if (c->tensors[i].name) bytes += case_tensor_bytes(&c->tensors[i]);
-    return bytes;
 }
