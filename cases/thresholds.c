@@ -15,6 +15,7 @@
 #include "src/moe/normalize_weight.h"
 #include "src/moe/reduce_fused.h"
 #include "src/moe/route.h"
+#include "src/moe/top2_sum_gate.h"
 #include "src/quant/common/channel.h"
 #include "src/quant/common/group.h"
 #include "src/quant/common/strip.h"
@@ -53,14 +54,14 @@ const case_threshold case_thresholds[] = {
     { "moe_top2_sum_gate", "num_experts", GATE_MAX_EXPERTS },
     { "moe_top2_sum_gate", "num_groups", GATE_MAX_GROUPS },
     { "moe_top2_sum_gate", "num_topk", GATE_MAX_SLOTS },
-    { "moe_top2_sum_gate", "num_topk", 12 },        /* of top2_sum_gate_many */
-    { "moe_top2_sum_gate", "num_experts", 128 },
-    { "moe_top2_sum_gate", "num_experts", 256 },
-    { "moe_top2_sum_gate", "num_tokens", 256 },     /* of top2_sum_gate_mapped */
-    { "moe_top2_sum_gate", "num_tokens", 512 },
-    { "moe_top2_sum_gate", "num_tokens", 1024 },
-    { "moe_top2_sum_gate", "num_tokens", 2048 },
-    { "moe_top2_sum_gate", "num_tokens", 4096 },
+    { "moe_top2_sum_gate", "num_topk", GATE_MANY_TOPK },
+    { "moe_top2_sum_gate", "num_experts", GATE_MANY_EXPERTS },
+    { "moe_top2_sum_gate", "num_experts", GATE_MANY_FEW_EXPERTS },
+    { "moe_top2_sum_gate", "num_tokens", GATE_MAPPED_TOKENS },
+    { "moe_top2_sum_gate", "num_tokens", TOKEN_FEW },   /* GATE_MANY_TOKENS, too */
+    { "moe_top2_sum_gate", "num_tokens", GATE_MANY_FEW_TOKENS },
+    { "moe_top2_sum_gate", "num_tokens", TOKEN_SOME },
+    { "moe_top2_sum_gate", "num_tokens", GATE_MANY_GROUPED_TOKENS },
     { "moe_hash_gate", "num_experts", GATE_MAX_EXPERTS },
     { "moe_hash_gate", "num_topk", GATE_MAX_SLOTS },
     { "moe_hash_gate", "num_tokens", 512 },

@@ -17,7 +17,7 @@
 #include "core/signature.h"
 #include "cuda/launch.h"
 
-enum { TGL_MAX_PLAN = 8 };
+enum { TGL_MAX_PLAN = 10 };
 
 /* One of an op's kernels. */
 typedef struct {

@@ -8,15 +8,9 @@
 #include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
 #include "moe/common/gate_host.h"
 
-typedef struct {
-    tgl_gate gate;
-    const void *input_ids, *tid2eid;
-    int id_bytes, table_bytes;
-    int64_t vocabulary;
-} problem;
+typedef hash_gate_args problem;
 
 /* ---- CPU ---- */
 
@@ -81,7 +75,7 @@ static void prefetch_rows(const problem *p, int64_t begin, int64_t end)
 
 static int64_t behind(int64_t begin, int64_t end)           /* the tokens that are finished together */
 {
-    return end - begin < TGL_GATE_TOKENS ? end : begin + TGL_GATE_TOKENS;
+    return tgl_min(end, begin + TGL_GATE_TOKENS);
 }
 
 /* The table and the logits are read here and there. So while some tokens are finished, the logits of the next
@@ -101,8 +95,9 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     }
 }
 
-static tgl_status run_on_cpu(const problem *p)
+static tgl_status cpu(const void *context)
 {
+    const problem *p = context;
     const bool reads_row = p->gate.scoring == TGL_SOFTMAX;
     const int64_t num_scores = reads_row ? p->gate.num_experts : p->gate.num_topk;
     return tgl_parallel_rows(p->gate.num_tokens, tgl_gate_token_bytes(&p->gate, num_scores), run_tokens, p);
@@ -132,26 +127,50 @@ static tgl_status check(const tgl_gate_tensors *x, const DLTensor *input_ids, co
 
 /* ---- launch ---- */
 
-static tgl_status run_on_cuda(problem *p, const DLTensor *on, tgl_stream stream)
+static int64_t num_slots(const tgl_gate *gate) { return (int64_t)gate->num_topk + gate->num_shared; }
+
+static int64_t token_lanes(const tgl_gate *gate)
 {
-    const int64_t num_slots = (int64_t)p->gate.num_topk + p->gate.num_shared;
-    const tgl_macro scoring = { "SCORING", p->gate.scoring }, index = { "INDEX_BYTES", p->gate.index_bytes };
-    const tgl_macro id = { "ID_BYTES", p->id_bytes }, table = { "TABLE_BYTES", p->table_bytes };
-    void *args[] = { &p->gate, &p->input_ids, &p->tid2eid, &p->vocabulary };
-    if (p->gate.num_topk == 0 || num_slots > GATE_MAX_SLOTS) {
-        const tgl_kernel wide = { "moe/hash_gate_wide", { scoring, index, id, table } };
-        const tgl_shape shape = tgl_shape_of_blocks(p->gate.num_tokens, HASH_GATE_WIDE_THREADS);
-        return tgl_launch(&wide, 1, 0, on, &shape, stream, args);
-    }
-    const bool takes_warp = p->gate.scoring == TGL_SOFTMAX;         /* to sum a row */
-    const int64_t lanes = takes_warp || num_slots > 16 ? 32 : num_slots > 8 ? 16 : 8;
-    const tgl_kernel kernel = { "moe/hash_gate", { { "TOKEN_LANES", lanes }, { "NUM_TOPK", p->gate.num_topk },
-                                                   scoring, index, id, table } };
-    const int64_t all_warps = (p->gate.num_tokens * lanes + 31) / 32;
-    const int warps = all_warps <= 512 ? 1 : HASH_GATE_WARPS;       /* few spread over all SMs */
-    const tgl_shape shape = { { tgl_ceil_div(all_warps, warps) }, .block = 32 * warps };
-    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
+    const bool takes_warp = gate->scoring == TGL_SOFTMAX;           /* to sum a row */
+    return takes_warp || num_slots(gate) > 16 ? 32 : num_slots(gate) > 8 ? 16 : 8;
 }
+
+/* The model fixes which of the two it is. */
+enum { LANES, WIDE, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
+{
+    const problem *p = context;
+    const tgl_gate *gate = &p->gate;
+    const tgl_macro scoring = { "SCORING", gate->scoring }, index = { "INDEX_BYTES", gate->index_bytes };
+    const tgl_macro id = { "ID_BYTES", p->id_bytes }, table = { "TABLE_BYTES", p->table_bytes };
+    if (gate->num_topk > 0 && num_slots(gate) <= GATE_MAX_SLOTS) {
+        kernels[LANES] = (tgl_kernel){ "moe/hash_gate", { { "TOKEN_LANES", token_lanes(gate) },
+                                                          { "NUM_TOPK", gate->num_topk },
+                                                          scoring, index, id, table } };
+        return LANES + 1;
+    }
+    kernels[LANES].name = NULL;
+    kernels[WIDE] = (tgl_kernel){ "moe/hash_gate_wide", { scoring, index, id, table } };
+    return NUM_KERNELS;
+}
+
+static tgl_shape lanes_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
+    const int64_t all_warps = tgl_ceil_div(p->gate.num_tokens * token_lanes(&p->gate), 32);
+    const int warps = all_warps <= HASH_GATE_FEW_WARPS ? 1 : HASH_GATE_WARPS;
+    return (tgl_shape){ { tgl_ceil_div(all_warps, warps) }, .block = 32 * warps, TGL_ARGS(*p) };
+}
+
+static tgl_shape wide_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
+    return tgl_shape_with(tgl_shape_of_blocks(p->gate.num_tokens, HASH_GATE_WIDE_THREADS), p, sizeof *p);
+}
+
+static const tgl_op OP = { cpu, plan, { [LANES] = { .shape = lanes_shape }, [WIDE] = { .shape = wide_shape } } };
 
 tgl_status tgl_moe_hash_gate(const DLTensor *logits, const DLTensor *input_ids, const DLTensor *tid2eid,
                              const DLTensor *mask, const DLTensor *to_physical_map,
@@ -169,10 +188,9 @@ tgl_status tgl_moe_hash_gate(const DLTensor *logits, const DLTensor *input_ids, 
     TGL_TRY(check(&x, input_ids, tid2eid, params));
     tgl_log_indices_where("input_ids", input_ids, tid2eid->shape[0], mask, NULL);
     tgl_log_indices("tid2eid", tid2eid, logits->shape[1]);
-    problem p = { tgl_gate_of(&x, params), tgl_data(input_ids), tgl_data(tid2eid),
-                  tgl_dtype_bits(input_ids->dtype) / 8, tgl_dtype_bits(tid2eid->dtype) / 8,
-                  tid2eid->shape[0] };
+    problem p = { tgl_gate_of(&x, params), tgl_data(input_ids), tgl_data(tid2eid), tid2eid->shape[0],
+                  tgl_dtype_bits(input_ids->dtype) / 8, tgl_dtype_bits(tid2eid->dtype) / 8 };
     if (topk_idx->shape[1] == 0) return TGL_OK;                     /* no kernel either */
     if (p.gate.num_tokens == 0 && !tgl_preparing()) return TGL_OK;  /* data may be NULL */
-    return tgl_on_cpu(logits) ? run_on_cpu(&p) : run_on_cuda(&p, logits, stream);
+    return tgl_on_cpu(logits) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, logits, stream);
 }

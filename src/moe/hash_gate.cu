@@ -9,29 +9,22 @@
 #include "moe/common/gate_slots.cuh"
 #include "moe/hash_gate.h"
 
-#if !defined(TOKEN_LANES) || !defined(ID_BYTES) || !defined(TABLE_BYTES)
-#ifdef __CUDACC_RTC__
-#error "TOKEN_LANES, ID_BYTES or TABLE_BYTES is not defined"
-#endif
-#define TOKEN_LANES 8
-#define ID_BYTES 8
-#define TABLE_BYTES 4
-#endif
 static_assert(TOKEN_LANES == 8 || TOKEN_LANES == 16 || TOKEN_LANES == 32, "TOKEN_LANES is 8, 16 or 32");
 static_assert(NUM_TOPK <= TOKEN_LANES, "NUM_TOPK is 1 .. TOKEN_LANES");
 
 extern "C" __global__ void __launch_bounds__(32 * HASH_GATE_WARPS) hash_gate(
-    const __grid_constant__ tgl_gate gate, const void *input_ids, const void *tid2eid, i64 vocabulary)
+    const __grid_constant__ hash_gate_args a)
 {
+    const tgl_gate &gate = a.gate;
     const i64 t = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / TOKEN_LANES;
     const u32 lane = threadIdx.x % 32, k = threadIdx.x % TOKEN_LANES;
     pdl_wait();
     const bool is_token = t < gate.num_tokens;  /* lanes of none go along: shuffles want them all */
     i64 id = -1;
-    if (is_token && !(gate.mask && !gate.mask[t])) id = load_index<ID_BYTES>(input_ids, t);
-    const bool is_routed = id >= 0 && id < vocabulary;
+    if (is_token && !(gate.mask && !gate.mask[t])) id = load_index<ID_BYTES>(a.input_ids, t);
+    const bool is_routed = id >= 0 && id < a.vocabulary;
     i64 e = -1;
-    if (is_routed && k < NUM_TOPK) e = load_index<TABLE_BYTES>(tid2eid, id * NUM_TOPK + k);
+    if (is_routed && k < NUM_TOPK) e = load_index<TABLE_BYTES>(a.tid2eid, id * NUM_TOPK + k);
     const float *row = gate.logits + (is_token ? t * gate.logits_stride : 0);
     const choice c = choose_slot<TOKEN_LANES>(gate, row, e, lane);
     const auto index_of = [&](u32 expert) { return (i32)tgl_gate_index(&gate, t, expert); };

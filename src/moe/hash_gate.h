@@ -5,8 +5,16 @@
 
 #include "moe/common/gate.h"
 
-#define HASH_GATE_WARPS 4               /* of a block, at most */
+#define HASH_GATE_WARPS 4               /* of a block; one where there are few, so that they spread over all SMs */
+#define HASH_GATE_FEW_WARPS 512
 #define HASH_GATE_WIDE_THREADS 128      /* of a block, which has a token */
+
+typedef struct {
+    tgl_gate gate;
+    const void *input_ids, *tid2eid;
+    int64_t vocabulary;
+    int32_t id_bytes, table_bytes;      /* macros in kernels */
+} hash_gate_args;
 
 #ifdef __CUDACC__
 #include "moe/common/index.cuh"

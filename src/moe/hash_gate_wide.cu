@@ -7,27 +7,20 @@
 #include "moe/common/gate_wide.cuh"
 #include "moe/hash_gate.h"
 
-#if !defined(ID_BYTES) || !defined(TABLE_BYTES)
-#ifdef __CUDACC_RTC__
-#error "ID_BYTES or TABLE_BYTES is not defined"
-#endif
-#define ID_BYTES 8
-#define TABLE_BYTES 4
-#endif
-
 extern "C" __global__ void __launch_bounds__(HASH_GATE_WIDE_THREADS) hash_gate_wide(
-    const __grid_constant__ tgl_gate gate, const void *input_ids, const void *tid2eid, i64 vocabulary)
+    const __grid_constant__ hash_gate_args a)
 {
+    const tgl_gate &gate = a.gate;
     const i64 t = block_index();
     pdl_wait();
     if (t >= gate.num_tokens) return;
-    const i64 id = load_index<ID_BYTES>(input_ids, t);
-    if ((gate.mask && !gate.mask[t]) || id < 0 || id >= vocabulary) {
+    const i64 id = load_index<ID_BYTES>(a.input_ids, t);
+    if ((gate.mask && !gate.mask[t]) || id < 0 || id >= a.vocabulary) {
         mask_token(gate, t);
     } else {
 #pragma unroll 1
         for (u32 k = threadIdx.x; k < gate.num_topk; k += HASH_GATE_WIDE_THREADS) {
-            const index_type e = as_index(load_index<TABLE_BYTES>(tid2eid, id * gate.num_topk + k));
+            const index_type e = as_index(load_index<TABLE_BYTES>(a.tid2eid, id * gate.num_topk + k));
             indices_of(gate, t)[k] = e;
             if (gate.unmapped_topk_idx) unmapped_of(gate, t)[k] = e;
         }

@@ -4,10 +4,16 @@
 
 #include "core/log.h"
 #include "core/math.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "moe/common/gate_host.h"
-#include "moe/get_fused_mapping.h"
 #include "moe/common/map_check.h"
+#include "moe/get_fused_mapping.h"
+
+typedef struct {
+    route_args args;
+    tgl_shape fused;                    /* where the device has no room for clusters */
+    tgl_other_launch otherwise;
+} problem;
 
 /* ---- checks ---- */
 
@@ -28,55 +34,101 @@ static tgl_status check_overlaps(const tgl_gate_tensors *x, const tgl_moe_mappin
 
 _Static_assert(ROUTE_MAX_TOKENS * GATE_MAX_SLOTS <= MAP_MAX_PAIRS, "map_write() takes all pairs");
 
-/* One launch or two: the number of tokens chooses, so the kernels of both ways are one configuration. Without
- * a kernel for one launch, 0. */
-enum { FUSED, ALONE, CLUSTER, OTHERS, NUM_KERNELS = OTHERS + TGL_GATE_KERNELS + TGL_MAP_KERNELS };
-static int plan(const tgl_gate *gate, int64_t num_experts, tgl_kernel kernels[NUM_KERNELS])
+/* Are there kernels for one launch? */
+static bool has_one_launch(const route_args *a)
 {
-    bool is_wide;
-    const int num_gates = tgl_top2_sum_gate_plan(gate, kernels + OTHERS, &is_wide);
-    if (is_wide) return 0;
-    kernels[FUSED] = kernels[OTHERS];
+    tgl_macro macros[TGL_GATE_MACROS];
+    return a->map.num_experts <= MAP_SMALL_EXPERTS && tgl_gate_macros(&a->gate, macros);
+}
+
+/* One launch or two: the number of tokens chooses, so the kernels of both ways are one configuration. Those of
+ * two launches are never chosen here. */
+enum { ALONE, CLUSTER, FUSED, OTHERS, NUM_KERNELS = OTHERS + TGL_GATE_KERNELS + TGL_MAP_KERNELS };
+_Static_assert((int)NUM_KERNELS <= (int)TGL_MAX_PLAN, "a plan has room for all");
+static int plan(const void *context, tgl_kernel *kernels)
+{
+    const tgl_gate *gate = &((const problem *)context)->args.gate;
+    const tgl_map *map = &((const problem *)context)->args.map;
+    const int num_gates = tgl_top2_sum_gate_op.plan(gate, kernels + OTHERS);
+    kernels[FUSED] = kernels[OTHERS + TGL_GATE_FEW];
     kernels[FUSED].name = "moe/route";
     kernels[FUSED].macros[TGL_GATE_MACROS] = (tgl_macro){ "NUM_SLOTS", gate->num_topk + gate->num_shared };
     kernels[ALONE] = kernels[CLUSTER] = kernels[FUSED];
     kernels[ALONE].name = "moe/route_alone";
     kernels[CLUSTER].name = "moe/route_cluster";
-    tgl_map_plan(gate->index_bytes, num_experts, kernels + OTHERS + num_gates);
+    tgl_map_plan(gate->index_bytes, map->num_experts, kernels + OTHERS + num_gates);
     return OTHERS + num_gates + TGL_MAP_KERNELS;
 }
 
-static tgl_status run_fused(tgl_gate *gate, tgl_map *map, void *workspace, const tgl_kernel *kernels,
-                            int num_kernels, const DLTensor *on, tgl_stream stream)
+/* The blocks that write the mapping, their threads and shared memory: all three kernels'. */
+static tgl_shape map_shape(route_args *a, const tgl_target *target)
 {
-    tgl_target target;
-    TGL_TRY(tgl_target_of(on, &target));
-    const int64_t slots = gate->num_topk + gate->num_shared;
-    int32_t owned_bits;
     int threads;
-    const int64_t blocks = tgl_map_blocks(map, target.num_sms, &owned_bits, &threads);
-    const int64_t tokens = gate->num_tokens, bytes = 16 * ROUTE_WORDS(slots) * tokens;
-    const int64_t shared_bytes = MAP_SHARED(map->num_experts, owned_bits, map->num_pairs) + bytes;
-    if (tokens <= ROUTE_ALONE) {
-        const tgl_shape shape = { { blocks }, .block = threads, .shared_bytes = shared_bytes };
-        void *args[] = { gate, map, &owned_bits };
-        return tgl_launch(kernels, num_kernels, ALONE, on, &shape, stream, args);
-    }
-    const int block = 32 << owned_bits > ROUTE_MIN_THREADS ? ROUTE_THREADS : ROUTE_MIN_THREADS;
-    const tgl_shape shape = { { blocks }, .block = block, .shared_bytes = shared_bytes, .cooperative = true };
-    void *args[] = { gate, map, &workspace, &owned_bits };
-    /* whole clusters, as many as there may be blocks, and a warp for every token of a block */
-    uint32_t size = tokens > ROUTE_SMALL_CLUSTER_TOKENS ? ROUTE_CLUSTER : ROUTE_SMALL_CLUSTER;
-    const int64_t wanted = tgl_ceil_div(blocks, size), most = target.num_sms / size;
-    if (tokens > ROUTE_CLUSTER_TOKENS || target.architecture < 90 || most == 0)
-        return tgl_launch(kernels, num_kernels, FUSED, on, &shape, stream, args);
-    const tgl_other_launch fused = { FUSED, &shape, args };
-    tgl_shape clusters = { { (wanted < most ? wanted : most) * size }, .block = threads, .cluster = (int)size,
-                           .shared_bytes = shared_bytes, .otherwise = &fused };
-    while (clusters.block < ROUTE_THREADS && clusters.block / 32 * size < tokens) clusters.block *= 2;
-    void *cluster_args[] = { gate, map, &owned_bits, &size };
-    return tgl_launch(kernels, num_kernels, CLUSTER, on, &clusters, stream, cluster_args);
+    const int64_t blocks = tgl_map_blocks(&a->map, target->num_sms, &a->owned_bits, &threads);
+    const int64_t words = ROUTE_WORDS(a->gate.num_topk + a->gate.num_shared) * a->gate.num_tokens;
+    return (tgl_shape){ { blocks }, .block = threads, TGL_ARGS(*a),
+                        .shared_bytes = MAP_SHARED(a->map.num_experts, a->owned_bits, a->map.num_pairs) + 16 * words };
 }
+
+/* So few tokens have no workspace. */
+static bool is_alone(const void *context, const tgl_target *target)
+{
+    (void)target;
+    return ((const problem *)context)->args.gate.num_tokens <= ROUTE_ALONE;
+}
+static bool is_not_alone(const void *context, const tgl_target *target) { return !is_alone(context, target); }
+
+static tgl_shape alone_shape(void *context, const tgl_target *target)
+{
+    return map_shape(&((problem *)context)->args, target);
+}
+
+static tgl_shape fused_shape(void *context, const tgl_target *target)
+{
+    route_args *a = &((problem *)context)->args;
+    tgl_shape shape = map_shape(a, target);
+    shape.block = 32 << a->owned_bits > ROUTE_MIN_THREADS ? ROUTE_THREADS : ROUTE_MIN_THREADS;
+    shape.cooperative = true;
+    return shape;
+}
+
+static uint32_t cluster_blocks(const problem *p)
+{
+    return p->args.gate.num_tokens > ROUTE_SMALL_CLUSTER_TOKENS ? ROUTE_CLUSTER : ROUTE_SMALL_CLUSTER;
+}
+
+static bool has_clusters(const void *context, const tgl_target *target)
+{
+    return !is_alone(context, target) && target->architecture >= 90 &&
+           target->num_sms >= (int)cluster_blocks(context);
+}
+
+static bool cluster_pays(const void *context, const tgl_target *target)
+{
+    (void)target;
+    return ((const problem *)context)->args.gate.num_tokens <= ROUTE_CLUSTER_TOKENS;
+}
+
+/* Whole clusters, as many as there may be blocks, and a warp for every token of a block. */
+static tgl_shape cluster_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    const uint32_t size = p->args.cluster_blocks = cluster_blocks(p);
+    p->fused = fused_shape(p, target);
+    p->otherwise = (tgl_other_launch){ FUSED, &p->fused, NULL };
+    tgl_shape shape = map_shape(&p->args, target);
+    shape.grid[0] = tgl_min(tgl_ceil_div(shape.grid[0], size), target->num_sms / (int)size) * size;
+    while (shape.block < ROUTE_THREADS && shape.block / 32 * size < p->args.gate.num_tokens) shape.block *= 2;
+    shape.cluster = (int)size;
+    shape.otherwise = &p->otherwise;
+    return shape;
+}
+
+/* On CUDA, for decode batches; the CPU always runs the two ops. */
+static const tgl_op OP = { NULL, plan,
+                           { [ALONE] = { is_alone, NULL, alone_shape },
+                             [CLUSTER] = { has_clusters, cluster_pays, cluster_shape },
+                             [FUSED] = { is_not_alone, NULL, fused_shape } } };
 
 tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLTensor *mask,
                          const DLTensor *fix_routing_mask, const DLTensor *to_physical_map,
@@ -93,21 +145,21 @@ tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLT
                      mapping ? mapping->expert_start : NULL, NULL);
     const tgl_gate_tensors x = { logits, bias, mask, fix_routing_mask, to_physical_map, logical_count,
                                  unmapped_topk_idx, topk_idx, topk_weights };
-    tgl_gate gate;
-    tgl_map map;
-    TGL_TRY(tgl_top2_sum_gate_of(&x, params, &gate));
+    problem p = { .args.workspace = workspace };
+    TGL_TRY(tgl_top2_sum_gate_of(&x, params, &p.args.gate));
     TGL_TRY(tgl_map_check(topk_idx, mapping, alignment));
     TGL_TRY(check_overlaps(&x, mapping));
     if (!tgl_on_cpu(logits)) {
         const size_t want = tgl_moe_route_workspace_size(logits, topk_idx, mapping);
         TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, want));
-        TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &map));
-        tgl_kernel kernels[NUM_KERNELS];
-        const int num_kernels = topk_idx->shape[1] > 0 && map.num_experts <= MAP_SMALL_EXPERTS
-                                    ? plan(&gate, map.num_experts, kernels) : 0;
-        if (num_kernels > 0 && (gate.num_tokens <= ROUTE_MAX_TOKENS || tgl_preparing()))
-            return run_fused(&gate, &map, workspace, kernels, num_kernels, logits, stream);
-        if (num_kernels > 0) TGL_TRY(tgl_load(kernels, num_kernels, logits, stream));
+        TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &p.args.map));
+        const bool has_one = has_one_launch(&p.args);
+        if (has_one && (p.args.gate.num_tokens <= ROUTE_MAX_TOKENS || tgl_preparing()))
+            return tgl_run_on_cuda(&OP, &p, logits, stream);
+        if (has_one) {
+            tgl_kernel kernels[TGL_MAX_PLAN];
+            TGL_TRY(tgl_load(kernels, plan(&p, kernels), logits, stream));
+        }
     }
     TGL_TRY(tgl_moe_top2_sum_gate(logits, bias, mask, fix_routing_mask, to_physical_map, logical_count,
                                   unmapped_topk_idx, topk_idx, topk_weights, params, stream));
@@ -118,8 +170,8 @@ size_t tgl_moe_route_workspace_size(const DLTensor *logits, const DLTensor *topk
                                     const tgl_moe_mapping *mapping)
 {
     if (!logits || !topk_idx || topk_idx->ndim != 2 || !topk_idx->shape || tgl_on_cpu(logits)) return 0;
-    const int64_t tokens = topk_idx->shape[0] < ROUTE_MAX_TOKENS ? topk_idx->shape[0] : ROUTE_MAX_TOKENS;
-    const int64_t slots = topk_idx->shape[1] < GATE_MAX_SLOTS ? topk_idx->shape[1] : GATE_MAX_SLOTS;
+    const int64_t tokens = tgl_min(topk_idx->shape[0], ROUTE_MAX_TOKENS);
+    const int64_t slots = tgl_min(topk_idx->shape[1], GATE_MAX_SLOTS);
     const size_t one = tokens > ROUTE_ALONE ? (size_t)ROUTE_WORKSPACE(tokens, slots) : 0;
     const size_t two = tgl_moe_get_fused_mapping_workspace_size(topk_idx, mapping);
     return one > two ? one : two;

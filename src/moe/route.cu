@@ -24,15 +24,18 @@ DEV bool is_published(uint4 v)
 }
 
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
-    const __grid_constant__ tgl_gate gate, const __grid_constant__ tgl_map m, u32 *workspace, i32 owned_bits)
+    const __grid_constant__ route_args a)
 {
+    const tgl_gate &gate = a.gate;
+    const tgl_map &m = a.map;
+    u32 *const workspace = (u32 *)a.workspace;
     SHARED_DYNAMIC(memory, 16);
     const u32 tid = threadIdx.x, lane = tid % 32, warps = blockDim.x / 32;
     const u32 warp = warp_max_u32(tid / 32);    /* so the compiler sees that all lanes have the same tokens */
     const u32 block = blockIdx.x, num_blocks = gridDim.x, num_tokens = (u32)gate.num_tokens;
     const u32 num_words = num_tokens * WORDS;
-    uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, owned_bits, m.num_pairs));
-    const map_block b = map_begin(m, memory, owned_bits);
+    uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, a.owned_bits, m.num_pairs));
+    const map_block b = map_begin(m, memory, a.owned_bits);
     /* lines of which half is in L2 would be completed from memory when all wait for them */
     if (8 * tid < num_words) prefetch_l2(workspace + 32 * tid);
     u32 t = block + warp * num_blocks;

@@ -14,14 +14,16 @@
 #include "moe/route.cuh"
 
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_alone(
-    const __grid_constant__ tgl_gate gate, const __grid_constant__ tgl_map m, i32 owned_bits)
+    const __grid_constant__ route_args a)
 {
+    const tgl_gate &gate = a.gate;
+    const tgl_map &m = a.map;
     SHARED_DYNAMIC(memory, 16);
     const u32 lane = threadIdx.x % 32, num_tokens = (u32)gate.num_tokens;
     const u32 t = warp_max_u32(threadIdx.x / 32);   /* so the compiler sees that all lanes have the same */
-    uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, owned_bits, m.num_pairs));
+    uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, a.owned_bits, m.num_pairs));
     u16 *const slots = (u16 *)words;            /* [token][8 * WORDS] */
-    const map_block b = map_begin(m, memory, owned_bits);
+    const map_block b = map_begin(m, memory, a.owned_bits);
     if (t < num_tokens) {       /* as in route_cluster.cu */
         pdl_wait();
         const bool is_writer = min(t, gridDim.x - 1) == blockIdx.x;

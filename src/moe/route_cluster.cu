@@ -16,25 +16,26 @@
 #include "moe/route.cuh"
 
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
-    const __grid_constant__ tgl_gate gate, const __grid_constant__ tgl_map m, i32 owned_bits,
-    u32 cluster_blocks)
+    const __grid_constant__ route_args a)
 {
 #if __CUDA_ARCH__ >= 900
+    const tgl_gate &gate = a.gate;
+    const tgl_map &m = a.map;
     SHARED_DYNAMIC(memory, 16);
     SHARED(u64[ROUTE_THREADS / 32], routed);
     const u32 lane = threadIdx.x % 32, num_tokens = (u32)gate.num_tokens, num_words = num_tokens * WORDS;
     const u32 warps = blockDim.x / 32, warp = warp_max_u32(threadIdx.x / 32);   /* as in route.cu */
-    const u32 rank = cluster_rank(), t = rank + cluster_blocks * warp;
+    const u32 rank = cluster_rank(), t = rank + a.cluster_blocks * warp;
     /* the cluster whose share of the warps' tokens this is */
-    const bool is_writer = warp * gridDim.x - (blockIdx.x - rank) * warps < cluster_blocks * warps;
-    uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, owned_bits, m.num_pairs));
+    const bool is_writer = warp * gridDim.x - (blockIdx.x - rank) * warps < a.cluster_blocks * warps;
+    uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, a.owned_bits, m.num_pairs));
     const u32 bars = shared_address(routed), bar = bars + 8 * warp, begin = shared_address(words);
     if (lane == 0) {
         mbar_init(bar, 1);
         mbar_init_fence();
     }
     cluster_arrive_relaxed();
-    const map_block b = map_begin(m, memory, owned_bits);
+    const map_block b = map_begin(m, memory, a.owned_bits);
     __syncthreads();
     u32 marked = 0;                             /* words of this warp: 16 of them, and on to the next warp */
 #pragma unroll 1
@@ -49,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
             for (u32 w = 0; w < WORDS; w++) {
                 const float4 word = as_floats(word_of(two, w));
                 const u32 i = t * WORDS + w;
-                if (lane < cluster_blocks)      /* a block each */
+                if (lane < a.cluster_blocks)    /* a block each */
                     cluster_store_async(cluster_map(begin + 16 * i, lane), word,
                                         cluster_map(bars + 8 * (i / 16 & (warps - 1)), lane));
             }
@@ -67,6 +68,6 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
         __syncthreads();
     });
 #else
-    (void)gate, (void)m, (void)owned_bits, (void)cluster_blocks;
+    (void)a;
 #endif
 }

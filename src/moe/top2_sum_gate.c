@@ -8,11 +8,9 @@
 #include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
 #include "moe/common/best.h"
 #include "moe/common/gate_host.h"
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+#include "moe/common/shape.h"
 
 /* ---- CPU ---- */
 
@@ -39,10 +37,10 @@ static const float *keys_at(window *w, int64_t e, int64_t *count)
 {
     if (e < w->begin || e >= w->end) {
         w->begin = e / WINDOW * WINDOW;
-        w->end = least(w->begin + WINDOW, w->gate->num_experts);
+        w->end = tgl_min(w->begin + WINDOW, w->gate->num_experts);
         fill(w);
     }
-    *count = least(*count, w->end - e);
+    *count = tgl_min(*count, w->end - e);
     return w->keys + (e - w->begin);
 }
 
@@ -70,7 +68,7 @@ static void choose_groups(window *w, choice_of_groups *groups)
     for (uint32_t g = 0; g < groups->num_kept; g++) groups->worth[g] = worth_of_group(w, g);
     for (int64_t left = w->gate->num_topk_groups; left > 0;) {
         tgl_best best;
-        const int size = (int)least(left, TGL_BEST_MAX);
+        const int size = (int)tgl_min(left, TGL_BEST_MAX);
         tgl_best_begin(&best, size, groups->last);
         tgl_best_add(&best, groups->worth, groups->num_kept, 0);
         for (uint32_t g = (uint32_t)groups->num_kept; g < w->gate->num_groups; g++) {
@@ -120,12 +118,12 @@ static void choose_best(const tgl_gate *gate, int64_t t)
     w.row = gate->logits + t * gate->logits_stride;
     w.begin = w.end = 0;
     choice_of_groups groups;                    /* set where there are any to leave out */
-    groups.num_kept = least(gate->num_groups, MAX_KEPT);
+    groups.num_kept = tgl_min(gate->num_groups, MAX_KEPT);
     if (gate->num_topk_groups < gate->num_groups) choose_groups(&w, &groups);
     uint64_t limit = TGL_ALL_RANKS;
     for (int64_t k = 0; k < gate->num_topk;) {
         tgl_best best;
-        const int size = (int)least(gate->num_topk - k, TGL_BEST_MAX);
+        const int size = (int)tgl_min(gate->num_topk - k, TGL_BEST_MAX);
         list_best(&w, &groups, &best, size, limit);
         for (int i = 0; i < size; i++, k++) tgl_gate_choose(gate, t, k, tgl_rank_index(best.ranks[i]));
         limit = best.ranks[size - 1];
@@ -151,10 +149,16 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     const tgl_gate *gate = context;
     for (int64_t next; begin < end; begin = next) {
         bool is_routed[TGL_GATE_TOKENS];
-        next = least(end, begin + TGL_GATE_TOKENS);
+        next = tgl_min(end, begin + TGL_GATE_TOKENS);
         for (int64_t t = begin; t < next; t++) is_routed[t - begin] = choose_experts(gate, t);
         tgl_gate_finish(gate, begin, next, is_routed);
     }
+}
+
+static tgl_status cpu(const void *context)
+{
+    const tgl_gate *gate = context;
+    return tgl_parallel_rows(gate->num_tokens, tgl_gate_token_bytes(gate, gate->num_experts), run_tokens, gate);
 }
 
 /* ---- checks ---- */
@@ -187,69 +191,79 @@ tgl_status tgl_top2_sum_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_pa
 
 /* ---- launch ---- */
 
-/* Many tokens go through select_dense(), where it bounds the picks by the maxima of enough lanes: by then it
- * has about 16 candidates at most. 128 experts are too few for it to win. */
+/* Is the bound of select_dense() by the maxima of enough lanes? */
 static bool has_many(const tgl_gate *gate)
 {
-    const int64_t group_lanes = least(32 / gate->num_groups, (gate->group_size + 3) / 4);
+    const int64_t group_lanes = tgl_min(32 / gate->num_groups, tgl_ceil_div(gate->group_size, 4));
     const int64_t lanes = group_lanes * gate->num_topk_groups;
-    return gate->num_experts > 128 && gate->num_topk <= 12 && 2 * gate->num_topk <= lanes;
+    return gate->num_experts > GATE_MANY_EXPERTS && gate->num_topk <= GATE_MANY_TOPK && 2 * gate->num_topk <= lanes;
 }
 
-/* From how many tokens on: an estimate, from the instructions of both. */
-static int64_t first_many(const tgl_gate *gate)
+/* All of a model but the wide one, or that alone. */
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    if (gate->num_groups > 1) return 4096;
-    return gate->num_experts <= 256 ? 1024 : 512;
-}
-
-/* Where there is a map, so few tokens take a block each, whose other warps find the experts' indices.
- * Measured up to here; beyond, what they load counts. */
-enum { MAX_MAPPED_TOKENS = 256 };
-
-/* MANY if it has_many(), and where there is a map, the one for it comes last; or only the wide one. */
-enum { FEW, MANY, WIDE = 0 };
-int tgl_top2_sum_gate_plan(const tgl_gate *gate, tgl_kernel plan[TGL_GATE_KERNELS], bool *is_wide)
-{
-    plan[FEW] = (tgl_kernel){ .name = "moe/top2_sum_gate" };
-    *is_wide = !tgl_gate_macros(gate, plan[FEW].macros);
-    if (*is_wide) {
-        plan[WIDE] = (tgl_kernel){ "moe/top2_sum_gate_wide", { { "SCORING", gate->scoring },
-                                                               { "INDEX_BYTES", gate->index_bytes } } };
-        return 1;
-    }
-    int num_kernels = 1;
-    if (has_many(gate)) {
-        plan[MANY] = plan[FEW];
-        plan[MANY].name = "moe/top2_sum_gate_many";
-        num_kernels++;
+    const tgl_gate *gate = context;
+    for (int i = 0; i < TGL_GATE_KERNELS; i++) kernels[i].name = NULL;
+    tgl_kernel *few = &kernels[TGL_GATE_FEW];
+    *few = (tgl_kernel){ .name = "moe/top2_sum_gate" };
+    if (!tgl_gate_macros(gate, few->macros)) {
+        few->name = NULL;
+        kernels[TGL_GATE_WIDE] = (tgl_kernel){ "moe/top2_sum_gate_wide", { { "SCORING", gate->scoring },
+                                                                           { "INDEX_BYTES", gate->index_bytes } } };
+        return TGL_GATE_KERNELS;
     }
     if (gate->num_replicas > 0) {
-        plan[num_kernels] = plan[FEW];
-        plan[num_kernels++].name = "moe/top2_sum_gate_mapped";
+        kernels[TGL_GATE_MAPPED] = *few;
+        kernels[TGL_GATE_MAPPED].name = "moe/top2_sum_gate_mapped";
     }
-    return num_kernels;
+    if (has_many(gate)) {
+        kernels[TGL_GATE_MANY] = *few;
+        kernels[TGL_GATE_MANY].name = "moe/top2_sum_gate_many";
+    }
+    return TGL_GATE_FEW + 1;
 }
 
-static tgl_status run_on_cuda(tgl_gate *gate, const DLTensor *on, tgl_stream stream)
+static bool mapped_pays(const void *context, const tgl_target *target)
 {
-    tgl_kernel plan[TGL_GATE_KERNELS];
-    bool is_wide;
-    const int num_kernels = tgl_top2_sum_gate_plan(gate, plan, &is_wide);
-    void *args[] = { gate };
-    if (is_wide) {
-        const tgl_shape shape = tgl_shape_of_blocks(gate->num_tokens, GATE_WIDE_THREADS);
-        return tgl_launch(plan, num_kernels, WIDE, on, &shape, stream, args);
-    }
-    if (gate->num_replicas > 0 && gate->num_tokens <= MAX_MAPPED_TOKENS) {
-        const tgl_shape shape = { { gate->num_tokens }, .block = 32 * GATE_MAPPED_WARPS };
-        return tgl_launch(plan, num_kernels, num_kernels - 1, on, &shape, stream, args);
-    }
-    const int warps = tgl_gate_warps(gate->num_tokens);
-    const tgl_shape shape = { { tgl_ceil_div(gate->num_tokens, warps) }, .block = 32 * warps };
-    const bool is_many = has_many(gate) && gate->num_tokens >= first_many(gate);
-    return tgl_launch(plan, num_kernels, is_many ? MANY : FEW, on, &shape, stream, args);
+    (void)target;
+    return ((const tgl_gate *)context)->num_tokens <= GATE_MAPPED_TOKENS;
 }
+
+static tgl_shape mapped_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    const tgl_gate *gate = context;
+    return (tgl_shape){ { gate->num_tokens }, .block = 32 * GATE_MAPPED_WARPS, TGL_ARGS(*gate) };
+}
+
+static bool many_pays(const void *context, const tgl_target *target)
+{
+    (void)target;
+    const tgl_gate *gate = context;
+    const bool has_few_experts = gate->num_experts <= GATE_MANY_FEW_EXPERTS;
+    return gate->num_tokens >= (gate->num_groups > 1 ? GATE_MANY_GROUPED_TOKENS :
+                                has_few_experts ? GATE_MANY_FEW_TOKENS : GATE_MANY_TOKENS);
+}
+
+static tgl_shape warps_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    const tgl_gate *gate = context;
+    return tgl_shape_with(tgl_shape_of_tokens(gate->num_tokens), gate, sizeof *gate);
+}
+
+static tgl_shape wide_shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    const tgl_gate *gate = context;
+    return tgl_shape_with(tgl_shape_of_blocks(gate->num_tokens, GATE_WIDE_THREADS), gate, sizeof *gate);
+}
+
+const tgl_op tgl_top2_sum_gate_op = { cpu, plan,
+                                      { [TGL_GATE_MAPPED] = { NULL, mapped_pays, mapped_shape },
+                                        [TGL_GATE_MANY] = { NULL, many_pays, warps_shape },
+                                        [TGL_GATE_FEW] = { NULL, NULL, warps_shape },
+                                        [TGL_GATE_WIDE] = { NULL, NULL, wide_shape } } };
 
 tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor *bias, const DLTensor *mask,
                                  const DLTensor *fix_routing_mask, const DLTensor *to_physical_map,
@@ -271,7 +285,5 @@ tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor *bias, c
                               mask);
     if (topk_idx->shape[1] == 0) return TGL_OK;                     /* no kernel either */
     if (gate.num_tokens == 0 && !tgl_preparing()) return TGL_OK;    /* data may be NULL */
-    if (!tgl_on_cpu(logits)) return run_on_cuda(&gate, logits, stream);
-    const int64_t token_bytes = tgl_gate_token_bytes(&gate, gate.num_experts);
-    return tgl_parallel_rows(gate.num_tokens, token_bytes, run_tokens, &gate);
+    return tgl_on_cpu(logits) ? cpu(&gate) : tgl_run_on_cuda(&tgl_top2_sum_gate_op, &gate, logits, stream);
 }

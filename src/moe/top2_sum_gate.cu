@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * top2_sum_gate.cu - the experts of every token and their weights, a warp per token, for few tokens.
  *   computes  as tegula/moe.h says, through gate.cuh
- *   launch    grid ceil(num_tokens / warps), block of 1 .. GATE_WARPS warps, no shared memory
+ *   launch    grid ceil(num_tokens / warps), block of 1 .. TOKEN_BLOCK_WARPS warps, no shared memory
  *   moves     num_tokens * (4 * num_experts + (INDEX_BYTES + 4) * slots) bytes, each once; what there is of
  *             masks, fixed and unmapped indices; the bias, and gathers of map and count, from L2
  *   macros    SCORING, NUM_TOPK, INDEX_BYTES, GROUP_LANES, NUM_LISTS: see gate.cuh */
@@ -9,7 +9,7 @@
 
 enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2 };   /* of 256 threads: 64 registers, or 128 */
 
-extern "C" __global__ void __launch_bounds__(32 * GATE_WARPS, MIN_BLOCKS) top2_sum_gate(
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_BLOCK_WARPS, MIN_BLOCKS) top2_sum_gate(
     const __grid_constant__ tgl_gate gate)
 {
     const u32 lane = threadIdx.x % 32;

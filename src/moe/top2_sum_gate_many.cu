@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * top2_sum_gate_many.cu - top2_sum_gate for many tokens: the selection of fewest instructions.
  *   computes  the bits of top2_sum_gate.cu
- *   launch    grid ceil(num_tokens / warps), block of 1 .. GATE_WARPS warps
+ *   launch    grid ceil(num_tokens / warps), block of 1 .. TOKEN_BLOCK_WARPS warps
  *   moves     as top2_sum_gate.cu
  *   macros    SCORING, NUM_TOPK, INDEX_BYTES, GROUP_LANES, NUM_LISTS: see gate.cuh
  *
@@ -112,10 +112,10 @@ DEV candidate select_dense(const tgl_gate &gate, const token &k, scratch &s, u32
     return { s.expert[slot], s.score[slot], 0 };
 }
 
-extern "C" __global__ void __launch_bounds__(32 * GATE_WARPS, MIN_BLOCKS) top2_sum_gate_many(
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_BLOCK_WARPS, MIN_BLOCKS) top2_sum_gate_many(
     const __grid_constant__ tgl_gate gate)
 {
-    SHARED(scratch[GATE_WARPS], scratches);
+    SHARED(scratch[TOKEN_BLOCK_WARPS], scratches);
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 t = (i64)blockIdx.x * (blockDim.x / 32) + warp;
     pdl_wait();

@@ -10,6 +10,7 @@
  * first warp chooses, the others find the indices of all experts, and what is left is a load from shared
  * memory. */
 #include "moe/common/gate.cuh"
+#include "moe/top2_sum_gate.h"
 
 enum {
     FINDERS = 32 * (GATE_MAPPED_WARPS - 1),                     /* threads that find indices */

@@ -202,9 +202,6 @@ bool tgl_gate_macros(const tgl_gate *gate, tgl_macro macros[TGL_GATE_MACROS])
     return true;
 }
 
-/* Few tokens spread over all SMs; many are limited by how fast blocks start (as in topk_gate). */
-int tgl_gate_warps(int64_t num_tokens) { return num_tokens <= 512 ? 1 : num_tokens <= 2048 ? 4 : GATE_WARPS; }
-
 /* ---- CPU ---- */
 
 static int64_t slots_of(const tgl_gate *gate) { return (int64_t)gate->num_topk + gate->num_shared; }

@@ -4,10 +4,9 @@
 #define TEGULA_MOE_GATE_H
 
 #include "moe/common/score.h"
+#include "moe/common/token_warps.h"
 #include "moe/common/tp_mask.h"
 
-#define GATE_WARPS 8                    /* of a block, at most; a warp has a token */
-#define GATE_MAPPED_WARPS 5             /* of a block that has a token, and finds the index of every expert */
 #define GATE_MAX_EXPERTS 1024           /* a lane holds 32 keys; beyond: the wide kernels */
 #define GATE_MAX_LISTS 8                /* of 4 keys each */
 #define GATE_MAX_GROUPS 32              /* a group has a lane at least */

@@ -6,7 +6,7 @@
 
 #include "core/cpu.h"
 #include "core/tensor.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "moe/common/gate.h"
 #include "tegula/moe.h"
 
@@ -36,17 +36,14 @@ tgl_status tgl_top2_sum_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_pa
 
 /* ---- on CUDA ---- */
 
-/* The kernels of top2_sum_gate: how many they are, and whether it is the wide one. */
-enum { TGL_GATE_KERNELS = 3 };
-int tgl_top2_sum_gate_plan(const tgl_gate *gate, tgl_kernel plan[TGL_GATE_KERNELS], bool *is_wide);
+/* Its problem is a tgl_gate with groups. */
+enum { TGL_GATE_MAPPED, TGL_GATE_MANY, TGL_GATE_FEW, TGL_GATE_WIDE, TGL_GATE_KERNELS };
+extern const tgl_op tgl_top2_sum_gate_op;
 
 /* The macros of gate.cuh: how a warp holds a token's experts and slots. False: it cannot, the wide kernel is
  * for it. */
 enum { TGL_GATE_MACROS = 5 };
 bool tgl_gate_macros(const tgl_gate *gate, tgl_macro macros[TGL_GATE_MACROS]);
-
-/* Warps of a block, a warp a token. */
-int tgl_gate_warps(int64_t num_tokens);
 
 /* ---- on the CPU ---- */
 
