@@ -3,11 +3,9 @@
  * in a row stays, later ones become -1. */
 #include "moe/inplace_unique_group_indices.h"
 
-#include <inttypes.h>
-
+#include "core/cpu.h"
 #include "core/log.h"
 #include "core/math.h"
-#include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "moe/common/index.h"
@@ -21,9 +19,7 @@ typedef unique_args problem;
  * have become -1 do not matter to the search: the first occurrence is still there. */
 enum { SET_GROUPS = 256 };
 
-#define INLINE static inline __attribute__((always_inline))   /* so that index_bytes is a constant */
-
-INLINE void unique(void *row, int64_t num_topk, int index_bytes)
+TGL_ALWAYS_INLINE void unique(void *row, int64_t num_topk, int index_bytes)
 {
     uint64_t set[SET_GROUPS / 64] = { 0 };
     for (int64_t k = 0; k < num_topk; k++) {
@@ -57,20 +53,8 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(p->num_tokens, p->num_topk * p->index_bytes, run_rows, p);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check(const DLTensor *group_indices, int64_t num_groups)
-{
-    TGL_TRY(tgl_expect("group_indices", group_indices, TGL_I64 | TGL_I32, 2, TGL_ROWS));
-    const int64_t num_tokens = group_indices->shape[0], num_topk = group_indices->shape[1];
-    const int64_t row_stride = tgl_stride(group_indices, 0);
-    if (num_tokens > 1 && num_topk > 0 && row_stride < num_topk)
-        return tgl_fail(TGL_ERR_ARGUMENT, "group_indices: strides are [%" PRId64 ", 1], want >= %" PRId64
-                        " between rows", row_stride, num_topk);
-    if (num_groups < 0)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_groups: is %" PRId64 ", want >= 0", num_groups);
-    return TGL_OK;
-}
+tgl_signature tgl_moe_inplace_unique_group_indices_signature = TGL_SIGNATURE(
+    "moe_inplace_unique_group_indices(group_indices: i64|i32[num_tokens, num_topk]! rows, num_groups: int)", NULL);
 
 /* ---- launch ---- */
 
@@ -80,6 +64,7 @@ static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     const tgl_macro index = { "INDEX_BYTES", p->index_bytes };
+    if (p->num_topk == 0) return 0;
     if (p->num_topk <= UNIQUE_MAX_TOPK) {
         kernels[ROWS] = (tgl_kernel){ "moe/inplace_unique_group_indices", { { "NUM_TOPK", p->num_topk }, index } };
         return ROWS + 1;
@@ -111,13 +96,10 @@ static const tgl_op OP = { cpu, plan, { [ROWS] = { .shape = rows_shape }, [WIDE]
 tgl_status tgl_moe_inplace_unique_group_indices(DLTensor *group_indices, int64_t num_groups,
                                                 tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_moe_inplace_unique_group_indices", "group_indices", group_indices, NULL);
-    TGL_TRY(check(group_indices, num_groups));
+    const DLTensor *tensors[] = { group_indices };
+    TGL_TRY(tgl_take(&tgl_moe_inplace_unique_group_indices_signature, tensors, &num_groups, NULL));
     tgl_log_indices("group_indices", group_indices, num_groups);
     problem p = { tgl_data(group_indices), group_indices->shape[0], tgl_stride(group_indices, 0),
                   group_indices->shape[1], .index_bytes = tgl_dtype_bits(group_indices->dtype) / 8 };
-    if (p.num_topk == 0) return TGL_OK;                         /* no kernel either */
-    if (p.num_tokens == 0 && !tgl_preparing()) return TGL_OK;   /* data may be NULL */
-    return tgl_on_cpu(group_indices) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, group_indices, stream);
+    return tgl_run(&tgl_moe_inplace_unique_group_indices_signature, &OP, tensors, &p, stream);
 }

@@ -2,11 +2,8 @@
  * mask_indices_by_tp.c - tgl_moe_mask_indices_by_tp: every index through tgl_tp_mask. */
 #include "moe/mask_indices_by_tp.h"
 
-#include <inttypes.h>
-
 #include "core/log.h"
 #include "core/math.h"
-#include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "tegula/moe.h"
@@ -57,36 +54,13 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(p->num_rows, 2 * p->index_bytes * p->num_cols, run_rows, p);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check(const DLTensor *indices, const DLTensor *out,
-                        const tgl_moe_mask_indices_by_tp_params *params, tgl_tp_mask *mask)
-{
-    TGL_TRY(tgl_expect("indices", indices, TGL_I64 | TGL_I32, 2, TGL_ROWS));
-    TGL_TRY(tgl_expect("out", out, TGL_I64 | TGL_I32, 2, TGL_PACKED));
-    TGL_TRY(tgl_expect_same_dtype("out", out, "indices", indices));
-    TGL_TRY(tgl_expect_same_device("out", out, indices));
-    const int64_t rows = indices->shape[0], cols = indices->shape[1];
-    TGL_TRY(tgl_expect_shape("out", out, (tgl_dim[]){ { rows, rows }, { cols, cols } }));
-    TGL_TRY(tgl_expect_same_or_no_overlap("out", out, "indices", indices));
-
-    if (!params) return tgl_fail(TGL_ERR_ARGUMENT, "params: is NULL, want a struct");
-    TGL_TRY(tgl_expect_reserved(params->reserved));
-    if (params->num_ep_ranks < 0)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_ep_ranks: is %" PRId64 ", want >= 0", params->num_ep_ranks);
-    if (params->num_tp_ranks < 0)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_tp_ranks: is %" PRId64 ", want >= 0", params->num_tp_ranks);
-    const int64_t num_ep_ranks = params->num_ep_ranks ? params->num_ep_ranks : 1;
-    const int64_t num_tp_ranks = params->num_tp_ranks ? params->num_tp_ranks : 1;
-    if (params->num_experts < num_ep_ranks)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_experts: is %" PRId64 ", want >= %" PRId64 " (num_ep_ranks)",
-                        params->num_experts, num_ep_ranks);
-    if (params->tp_rank < 0 || params->tp_rank >= num_tp_ranks)
-        return tgl_fail(TGL_ERR_ARGUMENT, "tp_rank: is %" PRId64 ", want 0..%" PRId64, params->tp_rank,
-                        num_tp_ranks - 1);
-    *mask = tgl_tp_mask_of(params->num_experts / num_ep_ranks, num_tp_ranks, params->tp_rank);
-    return TGL_OK;
-}
+#define FIELD(name) TGL_FIELD(tgl_moe_mask_indices_by_tp_params, name)
+static const tgl_field FIELDS[] = { FIELD(num_experts), FIELD(num_ep_ranks), FIELD(num_tp_ranks), FIELD(tp_rank) };
+static const tgl_params PARAMS = TGL_PARAMS(tgl_moe_mask_indices_by_tp_params, FIELDS);
+tgl_signature tgl_moe_mask_indices_by_tp_signature = TGL_SIGNATURE(
+    "moe_mask_indices_by_tp(indices: i64|i32[num_tokens, num_topk] rows, num_experts: int >= num_ep_ranks,"
+    " num_ep_ranks: int = 1, num_tp_ranks: int = 1, tp_rank: int in 0..num_tp_ranks - 1)"
+    " -> out: indices[num_tokens, num_topk] where out may be indices", &PARAMS);
 
 /* ---- launch ---- */
 
@@ -123,13 +97,12 @@ static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
 tgl_status tgl_moe_mask_indices_by_tp(const DLTensor *indices, DLTensor *out,
                                       const tgl_moe_mask_indices_by_tp_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_moe_mask_indices_by_tp", "indices", indices, "out", out, NULL);
-    tgl_tp_mask mask;
-    TGL_TRY(check(indices, out, params, &mask));
+    const DLTensor *tensors[] = { indices, out };
+    TGL_TRY(tgl_take(&tgl_moe_mask_indices_by_tp_signature, tensors, params, NULL));
     tgl_log_indices("indices", indices, params->num_experts);
-    if (tgl_is_empty(indices) && !tgl_preparing()) return TGL_OK;       /* data may be NULL */
-    problem p = { tgl_data(indices), tgl_data(out), indices->shape[0], indices->shape[1], tgl_stride(indices, 0), mask,
+    const int64_t num_ep_ranks = tgl_max(params->num_ep_ranks, 1), num_tp_ranks = tgl_max(params->num_tp_ranks, 1);
+    problem p = { tgl_data(indices), tgl_data(out), indices->shape[0], indices->shape[1], tgl_stride(indices, 0),
+                  tgl_tp_mask_of(params->num_experts / num_ep_ranks, num_tp_ranks, params->tp_rank),
                   .index_bytes = tgl_dtype_bits(indices->dtype) / 8 };
-    return tgl_on_cpu(indices) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, indices, stream);
+    return tgl_run(&tgl_moe_mask_indices_by_tp_signature, &OP, tensors, &p, stream);
 }

@@ -4,9 +4,7 @@
 
 #include <string.h>
 
-#include "core/log.h"
 #include "core/math.h"
-#include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "numerics/base.h"
@@ -112,23 +110,10 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(p->num_tokens, 8 * p->num_topk + 4, run_rows, p);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check(const DLTensor *weights, const DLTensor *denominator, const DLTensor *normalized)
-{
-    TGL_TRY(tgl_expect("topk_weights", weights, TGL_F32, 2, TGL_ROWS));
-    TGL_TRY(tgl_expect("denominator", denominator, TGL_F32, 1, TGL_PACKED));
-    TGL_TRY(tgl_expect("normalized_weights", normalized, TGL_F32, 2, TGL_PACKED));
-    TGL_TRY(tgl_expect_same_device("denominator", denominator, weights));
-    TGL_TRY(tgl_expect_same_device("normalized_weights", normalized, weights));
-    const int64_t num_tokens = weights->shape[0], num_topk = weights->shape[1];
-    const tgl_dim want[2] = { { num_tokens, num_tokens }, { num_topk, num_topk } };
-    TGL_TRY(tgl_expect_shape("denominator", denominator, want));
-    TGL_TRY(tgl_expect_shape("normalized_weights", normalized, want));
-    TGL_TRY(tgl_expect_no_overlap("denominator", denominator, "topk_weights", weights));
-    TGL_TRY(tgl_expect_no_overlap("denominator", denominator, "normalized_weights", normalized));
-    return tgl_expect_same_or_no_overlap("normalized_weights", normalized, "topk_weights", weights);
-}
+tgl_signature tgl_moe_normalize_weight_signature = TGL_SIGNATURE(
+    "moe_normalize_weight(topk_weights: f32[num_tokens, num_topk] rows)"
+    " -> denominator: f32[num_tokens], normalized_weights: f32[num_tokens, num_topk]"
+    " where normalized_weights may be topk_weights", NULL);
 
 /* ---- launch ---- */
 
@@ -196,13 +181,10 @@ static const tgl_op OP = { cpu, plan,
 tgl_status tgl_moe_normalize_weight(const DLTensor *topk_weights, DLTensor *denominator,
                                     DLTensor *normalized_weights, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_moe_normalize_weight", "topk_weights", topk_weights, "denominator", denominator,
-                     "normalized_weights", normalized_weights, NULL);
-    TGL_TRY(check(topk_weights, denominator, normalized_weights));
+    const DLTensor *tensors[] = { topk_weights, denominator, normalized_weights };
+    TGL_TRY(tgl_take(&tgl_moe_normalize_weight_signature, tensors, NULL, NULL));
     problem p = { tgl_data(topk_weights), tgl_data(denominator), tgl_data(normalized_weights),
                   topk_weights->shape[0], tgl_is_empty(topk_weights) ? 0 : tgl_stride(topk_weights, 0),
-                  topk_weights->shape[1] };
-    if (p.num_tokens == 0 && !tgl_preparing()) return TGL_OK;  /* with num_topk == 0 there are still denominators */
-    return tgl_on_cpu(topk_weights) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, topk_weights, stream);
+                  topk_weights->shape[1] };                 /* 0: there are denominators all the same */
+    return tgl_run(&tgl_moe_normalize_weight_signature, &OP, tensors, &p, stream);
 }

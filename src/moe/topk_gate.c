@@ -2,9 +2,7 @@
  * topk_gate.c - tgl_moe_topk_gate: the num_topk best experts of every token. */
 #include "moe/topk_gate.h"
 
-#include "core/log.h"
 #include "core/math.h"
-#include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "moe/common/best.h"
@@ -40,20 +38,10 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check(const DLTensor *scores, const DLTensor *topk_idx)
-{
-    TGL_TRY(tgl_expect("scores", scores, TGL_F32, 2, TGL_ROWS));
-    TGL_TRY(tgl_expect("topk_idx", topk_idx, TGL_I64 | TGL_I32, 2, TGL_PACKED));
-    TGL_TRY(tgl_expect_same_device("topk_idx", topk_idx, scores));
-    const int64_t num_tokens = scores->shape[0], num_experts = scores->shape[1];
-    const tgl_dim sizes[2] = { { num_tokens, num_tokens }, { 0, INT32_MAX } };
-    TGL_TRY(tgl_expect_shape("scores", scores, sizes));
-    const tgl_dim want[2] = { { num_tokens, num_tokens }, { 0, num_experts } };
-    TGL_TRY(tgl_expect_shape("topk_idx", topk_idx, want));
-    return tgl_expect_no_overlap("topk_idx", topk_idx, "scores", scores);
-}
+tgl_signature tgl_moe_topk_gate_signature = TGL_SIGNATURE(
+    "moe_topk_gate(scores: f32[num_tokens, num_experts] rows)"
+    " -> topk_idx: i64|i32[num_tokens, num_topk]"
+    " where num_experts < 2^31, num_topk <= num_experts", NULL);
 
 /* ---- launch ---- */
 
@@ -63,6 +51,7 @@ static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     const tgl_macro index = { "INDEX_BYTES", p->index_bytes };
+    if (p->num_topk == 0) return 0;
     if (p->num_experts <= TOPK_GATE_MAX_EXPERTS && p->num_topk <= TOPK_GATE_MAX_TOPK) {
         kernels[WARPS] = (tgl_kernel){ "moe/topk_gate", { { "NUM_LISTS", tgl_ceil_div(p->num_experts, 128) },
                                                           { "NUM_TOPK", p->num_topk }, index } };
@@ -91,12 +80,9 @@ static const tgl_op OP = { cpu, plan, { [WARPS] = { .shape = warps_shape }, [WID
 
 tgl_status tgl_moe_topk_gate(const DLTensor *scores, DLTensor *topk_idx, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_moe_topk_gate", "scores", scores, "topk_idx", topk_idx, NULL);
-    TGL_TRY(check(scores, topk_idx));
+    const DLTensor *tensors[] = { scores, topk_idx };
+    TGL_TRY(tgl_take(&tgl_moe_topk_gate_signature, tensors, NULL, NULL));
     problem p = { tgl_data(scores), tgl_data(topk_idx), scores->shape[0], tgl_stride(scores, 0),
                   (uint32_t)scores->shape[1], (uint32_t)topk_idx->shape[1], tgl_dtype_bits(topk_idx->dtype) / 8 };
-    if (p.num_topk == 0) return TGL_OK;                             /* no kernel either */
-    if (p.num_tokens == 0 && !tgl_preparing()) return TGL_OK;       /* data may be NULL */
-    return tgl_on_cpu(scores) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, scores, stream);
+    return tgl_run(&tgl_moe_topk_gate_signature, &OP, tensors, &p, stream);
 }

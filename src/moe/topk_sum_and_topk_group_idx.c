@@ -2,11 +2,7 @@
  * topk_sum_and_topk_group_idx.c - tgl_moe_topk_sum_and_topk_group_idx: the best groups of every token. */
 #include "moe/topk_sum_and_topk_group_idx.h"
 
-#include <inttypes.h>
-
-#include "core/log.h"
 #include "core/math.h"
-#include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "moe/common/best.h"
@@ -75,23 +71,11 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check(const DLTensor *scores, const DLTensor *group_idx, int64_t num_topk_sum)
-{
-    TGL_TRY(tgl_expect("scores", scores, TGL_F32, 3, TGL_ROWS));
-    TGL_TRY(tgl_expect("group_idx", group_idx, TGL_I64 | TGL_I32, 2, TGL_PACKED));
-    TGL_TRY(tgl_expect_same_device("group_idx", group_idx, scores));
-    const int64_t num_tokens = scores->shape[0], num_groups = scores->shape[1];
-    const tgl_dim sizes[3] = { { num_tokens, num_tokens }, { 0, INT32_MAX }, { 0, INT32_MAX } };
-    TGL_TRY(tgl_expect_shape("scores", scores, sizes));
-    const tgl_dim want[2] = { { num_tokens, num_tokens }, { 0, num_groups } };
-    TGL_TRY(tgl_expect_shape("group_idx", group_idx, want));
-    if (num_topk_sum < 1 || num_topk_sum > scores->shape[2])
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_topk_sum: is %" PRId64 ", want 1..%" PRId64, num_topk_sum,
-                        scores->shape[2]);
-    return tgl_expect_no_overlap("group_idx", group_idx, "scores", scores);
-}
+tgl_signature tgl_moe_topk_sum_and_topk_group_idx_signature = TGL_SIGNATURE(
+    "moe_topk_sum_and_topk_group_idx(scores: f32[num_tokens, num_groups, experts_per_group] rows,"
+    " num_topk_sum: int in 1..experts_per_group)"
+    " -> group_idx: i64|i32[num_tokens, num_topk_groups]"
+    " where num_groups < 2^31, experts_per_group < 2^31, num_topk_groups <= num_groups", NULL);
 
 /* ---- launch ---- */
 
@@ -101,6 +85,7 @@ static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     const tgl_macro index = { "INDEX_BYTES", p->index_bytes };
+    if (p->num_topk_groups == 0) return 0;
     if (p->num_groups > GROUP_IDX_MAX_GROUPS || p->num_topk_sum > GROUP_IDX_MAX_TOPK_SUM) {
         kernels[WARPS].name = NULL;
         kernels[WIDE] = (tgl_kernel){ "moe/topk_sum_and_topk_group_idx_wide", { index } };
@@ -135,13 +120,10 @@ static const tgl_op OP = { cpu, plan, { [WARPS] = { .shape = warps_shape }, [WID
 tgl_status tgl_moe_topk_sum_and_topk_group_idx(const DLTensor *scores, DLTensor *group_idx,
                                                int64_t num_topk_sum, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_moe_topk_sum_and_topk_group_idx", "scores", scores, "group_idx", group_idx, NULL);
-    TGL_TRY(check(scores, group_idx, num_topk_sum));
+    const DLTensor *tensors[] = { scores, group_idx };
+    TGL_TRY(tgl_take(&tgl_moe_topk_sum_and_topk_group_idx_signature, tensors, &num_topk_sum, NULL));
     problem p = { tgl_data(scores), tgl_data(group_idx), scores->shape[0], tgl_stride(scores, 0),
                   tgl_stride(scores, 1), (uint32_t)scores->shape[1], (uint32_t)scores->shape[2],
                   (uint32_t)num_topk_sum, (uint32_t)group_idx->shape[1], tgl_dtype_bits(group_idx->dtype) / 8 };
-    if (p.num_topk_groups == 0) return TGL_OK;                      /* no kernel either */
-    if (p.num_tokens == 0 && !tgl_preparing()) return TGL_OK;       /* data may be NULL */
-    return tgl_on_cpu(scores) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, scores, stream);
+    return tgl_run(&tgl_moe_topk_sum_and_topk_group_idx_signature, &OP, tensors, &p, stream);
 }

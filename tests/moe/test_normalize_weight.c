@@ -210,5 +210,5 @@ TEST(errors)
     ERROR(c.sum.t.data = c.weights.t.data,
           "denominator: memory is shared with topk_weights, want no overlap");
     ERROR(c.sum.t.data = memory + 2068,
-          "denominator: memory is shared with normalized_weights, want no overlap");
+          "normalized_weights: memory is shared with denominator, want no overlap");
 }

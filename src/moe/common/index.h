@@ -6,12 +6,14 @@
 
 #include <stdint.h>
 
-static inline __attribute__((always_inline)) int64_t tgl_index_get(const void *indices, int64_t i, int index_bytes)
+#include "core/cpu.h"
+
+TGL_ALWAYS_INLINE int64_t tgl_index_get(const void *indices, int64_t i, int index_bytes)
 {
     return index_bytes == 4 ? ((const int32_t *)indices)[i] : ((const int64_t *)indices)[i];
 }
 
-static inline __attribute__((always_inline)) void tgl_index_put(void *indices, int64_t i, int index_bytes, int64_t index)
+TGL_ALWAYS_INLINE void tgl_index_put(void *indices, int64_t i, int index_bytes, int64_t index)
 {
     if (index_bytes == 4) ((int32_t *)indices)[i] = (int32_t)index;
     else ((int64_t *)indices)[i] = index;
