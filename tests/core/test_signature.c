@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "errors.h"
 #include "test.h"
 
 /* ---- calls ---- */
@@ -464,6 +465,36 @@ TEST(a_bad_text_fails_every_call)
                 "signature of fewer: size 1 of the struct is \"\", want \"m\"");
     CHECK_FAILS(tgl_check(&more, none, NULL, sizes), TGL_ERR_INTERNAL,
                 "signature of more: size 2 of the struct is \"k\", want \"\"");
+}
+
+/* ---- errors that follow from a signature (errors.h) ----
+ * Here checks and test read the same table: of interest is that all of it is asked. */
+
+static tgl_signature *checked;
+static tgl_status check_it(DLTensor *const *t, const void *p)
+{
+    return tgl_check(checked, (const DLTensor *const *)t, p, sizes);
+}
+
+static void check_generated(tgl_signature *s, const char *sample, int min_mistakes)
+{
+    checked = s;
+    const int mistakes = check_errors(s, sample, check_it);
+    CHECK_THAT(mistakes >= min_mistakes, "%s: %d mistakes, want %d", s->text, mistakes, min_mistakes);
+}
+
+TEST(generated_errors)
+{
+    check_generated(&PLAIN, "n=4 m=6 k=3 j=5", 500);
+    check_generated(&PLAIN, "n=4 m=6 k=3 x=bf16 y=u8 -w -codes -more", 250);
+    check_generated(&IN_PLACE, "n=3 m=5", 140);
+    check_generated(&INTS, "n=3 m=6 a=4 b=6 c=6 d=3 e=2 f=1", 90);
+    check_generated(&STRUCT, "n=4 m=16 width=8 -sf -ids", 250);
+    check_generated(&STRUCT, "n=4 m=16 k=3 width=8 has_clamp=1", 400);
+    check_generated(&STRUCT, "n=4 m=16 width=2 is_round=1 format=1 out_sf=i32 -sf -ids", 250);
+    check_generated(&PAIRS, "n=3 m=16 x=u8 sf=i32", 180);
+    check_generated(&LEADING, "n=16 ...=2", 120);
+    check_generated(&MEMBERS, "n=3 m=5", 300);
 }
 
 /* ---- the first call of several threads ---- */
