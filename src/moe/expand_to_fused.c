@@ -68,36 +68,23 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(a->num_tokens, tgl_saturating_product(bytes, a->num_topk + 1), cpu_tokens, a);
 }
 
-/* ---- checks ---- */
+/* ---- signatures ---- */
 
-static tgl_status check_rows(const DLTensor *x, const DLTensor *token_topk_to_pos,
-                             const DLTensor *pos_to_expert, const DLTensor *out)
-{
-    TGL_TRY(tgl_expect("x", x, TGL_ANY, 2, TGL_ROWS));
-    TGL_TRY(tgl_expect("token_topk_to_pos", token_topk_to_pos, TGL_I32, 2, TGL_PACKED));
-    TGL_TRY(tgl_expect("pos_to_expert", pos_to_expert, TGL_I32, 1, TGL_PACKED));
-    TGL_TRY(tgl_expect("out", out, TGL_ANY, 2, TGL_PACKED));
-    TGL_TRY(tgl_expect_same_dtype("out", out, "x", x));
-    TGL_TRY(tgl_expect_same_device("token_topk_to_pos", token_topk_to_pos, x));
-    TGL_TRY(tgl_expect_same_device("pos_to_expert", pos_to_expert, x));
-    TGL_TRY(tgl_expect_same_device("out", out, x));
-    const int64_t num_tokens = x->shape[0], num_topk = token_topk_to_pos->shape[1];
-    const int64_t num_positions = pos_to_expert->shape[0], hidden = x->shape[1];
-    TGL_TRY(tgl_expect_shape("token_topk_to_pos", token_topk_to_pos,
-                             (tgl_dim[]){ { num_tokens, num_tokens }, { num_topk, num_topk } }));
-    TGL_TRY(tgl_expect_shape("out", out,
-                             (tgl_dim[]){ { num_positions, num_positions }, { hidden, hidden } }));
-    TGL_TRY(tgl_expect_no_overlap("out", out, "x", x));
-    TGL_TRY(tgl_expect_no_overlap("out", out, "token_topk_to_pos", token_topk_to_pos));
-    return tgl_expect_no_overlap("out", out, "pos_to_expert", pos_to_expert);
-}
+tgl_signature tgl_moe_expand_to_fused_signature = TGL_SIGNATURE(
+    "moe_expand_to_fused(x: any[num_tokens, hidden] rows,"
+    " token_topk_to_pos: i32[num_tokens, num_topk], pos_to_expert: i32[num_positions])"
+    " -> out: x[num_positions, hidden]", NULL);
+
+tgl_signature tgl_moe_expand_to_fused_with_sf_signature = TGL_SIGNATURE(
+    "moe_expand_to_fused_with_sf(x: any[num_tokens, hidden] rows,"
+    " x_sf: f32|i32[num_tokens, num_sf] strided, token_topk_to_pos: i32[num_tokens, num_topk],"
+    " pos_to_expert: i32[num_positions], num_per_channels: int >= 1)"
+    " -> out: x[num_positions, hidden], out_sf: x_sf[num_positions, num_sf] strided", NULL);
 
 /* One scale factor for num_per_channels values, of which a byte may hold two and e2m1x2 does; four in a word
  * of i32. */
 static tgl_status check_num_sf(const DLTensor *x, const DLTensor *x_sf, int64_t num_per_channels)
 {
-    if (num_per_channels < 1)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_per_channels: is %" PRId64 ", want >= 1", num_per_channels);
     const int64_t hidden = x->shape[1], per_word = tgl_dtype_is(x_sf->dtype, TGL_I32) ? 4 : 1;
     int64_t pairs = 0;                          /* 2 * hidden may not fit where there are no tokens */
     const bool may_be_pairs = tgl_dtype_is(x->dtype, TGL_I8 | TGL_U8 | TGL_E2M1X2) &&
@@ -106,11 +93,10 @@ static tgl_status check_num_sf(const DLTensor *x, const DLTensor *x_sf, int64_t 
     const bool are_pairs = may_be_pairs && tgl_dtype_is(x->dtype, TGL_E2M1X2);
     const int64_t single = are_pairs ? pairs : tgl_ceil_div(tgl_ceil_div(hidden, num_per_channels), per_word);
     const int64_t num_tokens = x->shape[0], num_sf = x_sf->shape[1];
-    const bool fits = num_sf == single || (may_be_pairs && num_sf == pairs);
-    if (x_sf->shape[0] == num_tokens && fits) return TGL_OK;
+    if (num_sf == single || (may_be_pairs && num_sf == pairs)) return TGL_OK;
     if (may_be_pairs && pairs != single)
         return tgl_fail(TGL_ERR_ARGUMENT, "x_sf: shape is [%" PRId64 ", %" PRId64 "], want [%" PRId64
-                        ", %" PRId64 "] or [%" PRId64 ", %" PRId64 "]", x_sf->shape[0], num_sf, num_tokens,
+                        ", %" PRId64 "] or [%" PRId64 ", %" PRId64 "]", num_tokens, num_sf, num_tokens,
                         single, num_tokens, pairs);
     return tgl_expect_shape("x_sf", x_sf, (tgl_dim[]){ { num_tokens, num_tokens }, { single, single } });
 }
@@ -125,28 +111,6 @@ static tgl_status check_out_sf_layout(const DLTensor *out_sf)
     if (tgl_is_empty(out_sf) || is_packed || is_col_major) return TGL_OK;
     return tgl_fail(TGL_ERR_ARGUMENT, "out_sf: strides are [%" PRId64 ", %" PRId64 "], want [%" PRId64
                     ", 1] or [1, >= %" PRId64 "]", row, col, cols, rows);
-}
-
-static tgl_status check_sf(const DLTensor *x, const DLTensor *x_sf, const DLTensor *token_topk_to_pos,
-                           const DLTensor *pos_to_expert, const DLTensor *out, const DLTensor *out_sf,
-                           int64_t num_per_channels)
-{
-    TGL_TRY(tgl_expect("x_sf", x_sf, TGL_F32 | TGL_I32, 2, TGL_STRIDED));
-    TGL_TRY(tgl_expect("out_sf", out_sf, TGL_F32 | TGL_I32, 2, TGL_STRIDED));
-    TGL_TRY(tgl_expect_same_dtype("out_sf", out_sf, "x_sf", x_sf));
-    TGL_TRY(tgl_expect_same_device("x_sf", x_sf, x));
-    TGL_TRY(tgl_expect_same_device("out_sf", out_sf, x));
-    TGL_TRY(check_num_sf(x, x_sf, num_per_channels));
-    const int64_t num_positions = pos_to_expert->shape[0], num_sf = x_sf->shape[1];
-    TGL_TRY(tgl_expect_shape("out_sf", out_sf,
-                             (tgl_dim[]){ { num_positions, num_positions }, { num_sf, num_sf } }));
-    TGL_TRY(check_out_sf_layout(out_sf));
-    TGL_TRY(tgl_expect_no_overlap("out", out, "x_sf", x_sf));
-    TGL_TRY(tgl_expect_no_overlap("out_sf", out_sf, "x", x));
-    TGL_TRY(tgl_expect_no_overlap("out_sf", out_sf, "x_sf", x_sf));
-    TGL_TRY(tgl_expect_no_overlap("out_sf", out_sf, "token_topk_to_pos", token_topk_to_pos));
-    TGL_TRY(tgl_expect_no_overlap("out_sf", out_sf, "pos_to_expert", pos_to_expert));
-    return tgl_expect_no_overlap("out_sf", out_sf, "out", out);
 }
 
 /* ---- launch ---- */
@@ -338,41 +302,27 @@ static const tgl_op OP = {
     }
 };
 
-/* x_sf and out_sf are NULL, or checked. */
-static tgl_status run(const DLTensor *x, const DLTensor *x_sf, const DLTensor *token_topk_to_pos,
-                      const DLTensor *pos_to_expert, const DLTensor *out, const DLTensor *out_sf,
-                      tgl_stream stream)
+static expand_args args_of(const DLTensor *x, const DLTensor *token_topk_to_pos, const DLTensor *pos_to_expert,
+                           const DLTensor *out)
 {
-    tgl_log_indices("token_topk_to_pos", token_topk_to_pos, out->shape[0]);
-    if (tgl_is_empty(out) && !tgl_preparing()) return TGL_OK;   /* data may be NULL; without rows there are no sf */
     const int64_t element_bytes = tgl_dtype_bits(x->dtype) / 8;
-    problem p = { .args = {
+    return (expand_args){
         .x = tgl_data(x), .out = tgl_data(out), .token_topk_to_pos = tgl_data(token_topk_to_pos),
         .pos_to_expert = tgl_data(pos_to_expert), .num_tokens = x->shape[0],
         .num_topk = token_topk_to_pos->shape[1], .num_positions = pos_to_expert->shape[0],
         .row_bytes = x->shape[1] * element_bytes,
         .x_stride = x->shape[0] > 1 ? tgl_stride(x, 0) * element_bytes : 0,
-    } };
-    if (x_sf) {
-        p.args.x_sf = tgl_data(x_sf);
-        p.args.out_sf = tgl_data(out_sf);
-        p.args.num_sf = x_sf->shape[1];
-        p.args.x_sf_row = tgl_stride(x_sf, 0);
-        p.args.x_sf_col = tgl_stride(x_sf, 1);
-        p.args.out_sf_row = tgl_stride(out_sf, 0);
-        p.args.out_sf_col = tgl_stride(out_sf, 1);
-    }
-    return tgl_on_cpu(x) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
+    };
 }
 
 tgl_status tgl_moe_expand_to_fused(const DLTensor *x, const DLTensor *token_topk_to_pos,
                                    const DLTensor *pos_to_expert, DLTensor *out, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_moe_expand_to_fused", "x", x, "token_topk_to_pos", token_topk_to_pos,
-                     "pos_to_expert", pos_to_expert, "out", out, NULL);
-    TGL_TRY(check_rows(x, token_topk_to_pos, pos_to_expert, out));
-    return run(x, NULL, token_topk_to_pos, pos_to_expert, out, NULL, stream);
+    const DLTensor *tensors[] = { x, token_topk_to_pos, pos_to_expert, out };
+    TGL_TRY(tgl_take(&tgl_moe_expand_to_fused_signature, tensors, NULL, NULL));
+    tgl_log_indices("token_topk_to_pos", token_topk_to_pos, out->shape[0]);
+    problem p = { .args = args_of(x, token_topk_to_pos, pos_to_expert, out) };
+    return tgl_run(&tgl_moe_expand_to_fused_signature, &OP, tensors, &p, stream);
 }
 
 tgl_status tgl_moe_expand_to_fused_with_sf(const DLTensor *x, const DLTensor *x_sf,
@@ -380,10 +330,18 @@ tgl_status tgl_moe_expand_to_fused_with_sf(const DLTensor *x, const DLTensor *x_
                                            DLTensor *out, DLTensor *out_sf, int64_t num_per_channels,
                                            tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_moe_expand_to_fused_with_sf", "x", x, "x_sf", x_sf, "token_topk_to_pos",
-                     token_topk_to_pos, "pos_to_expert", pos_to_expert, "out", out, "out_sf", out_sf, NULL);
-    TGL_TRY(check_rows(x, token_topk_to_pos, pos_to_expert, out));
-    TGL_TRY(check_sf(x, x_sf, token_topk_to_pos, pos_to_expert, out, out_sf, num_per_channels));
-    return run(x, x_sf, token_topk_to_pos, pos_to_expert, out, out_sf, stream);
+    const DLTensor *tensors[] = { x, x_sf, token_topk_to_pos, pos_to_expert, out, out_sf };
+    TGL_TRY(tgl_take(&tgl_moe_expand_to_fused_with_sf_signature, tensors, &num_per_channels, NULL));
+    TGL_TRY(check_num_sf(x, x_sf, num_per_channels));
+    TGL_TRY(check_out_sf_layout(out_sf));
+    tgl_log_indices("token_topk_to_pos", token_topk_to_pos, out->shape[0]);
+    problem p = { .args = args_of(x, token_topk_to_pos, pos_to_expert, out) };
+    p.args.x_sf = tgl_data(x_sf);
+    p.args.out_sf = tgl_data(out_sf);
+    p.args.num_sf = x_sf->shape[1];
+    p.args.x_sf_row = tgl_stride(x_sf, 0);
+    p.args.x_sf_col = tgl_stride(x_sf, 1);
+    p.args.out_sf_row = tgl_stride(out_sf, 0);
+    p.args.out_sf_col = tgl_stride(out_sf, 1);
+    return tgl_run(&tgl_moe_expand_to_fused_with_sf_signature, &OP, tensors, &p, stream);
 }

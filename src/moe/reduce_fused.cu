@@ -19,7 +19,7 @@ static_assert(ROWS >= 1, "ROWS is 1 or more");
 
 /* Adds the rows of the slots in `lanes`, in their order. x is at the thread's first unit, the others are
  * `step` bytes apart; is_mine: those that the row has. */
-DEV void add_rows(float (&sum)[UNITS][COLS], const reduce_problem &p, const slots &s, u32 lanes, const u8 *x,
+DEV void add_rows(float (&sum)[UNITS][COLS], const reduce_args &p, const slots &s, u32 lanes, const u8 *x,
                   int step, const bool (&is_mine)[UNITS])
 {
     const i64 row_bytes = p.x_stride * X_BYTES;
@@ -48,7 +48,7 @@ DEV void add_rows(float (&sum)[UNITS][COLS], const reduce_problem &p, const slot
 }
 
 /* The block's chunk of `tokens` rows of out; the slots of all are loaded at once. */
-DEV void reduce(const reduce_problem &p, i64 first_token, int tokens)
+DEV void reduce(const reduce_args &p, i64 first_token, int tokens)
 {
     const int step = COLS * (int)blockDim.x;
     const i64 first = (i64)blockIdx.x * UNITS * step + COLS * (int)threadIdx.x;
@@ -76,7 +76,7 @@ DEV void reduce(const reduce_problem &p, i64 first_token, int tokens)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) reduce_fused(const reduce_problem p)
+extern "C" __global__ void __launch_bounds__(THREADS) reduce_fused(const reduce_args p)
 {
     pdl_wait();
 #pragma unroll 1

@@ -131,7 +131,7 @@ typedef struct { i32 position; float factor; u32 valid; } slots;
 
 /* The `count` slots that begin with slot k of token t; the slots of token t + 1 follow. Their factors are
  * weights before scale_slots(). */
-DEV slots load_slots(const reduce_problem &p, i64 t, i64 k, int count)
+DEV slots load_slots(const reduce_args &p, i64 t, i64 k, int count)
 {
     const int lane = threadIdx.x % 32;
     slots s = { -1, 1, 0 };
@@ -147,7 +147,7 @@ DEV slots load_slots(const reduce_problem &p, i64 t, i64 k, int count)
 }
 
 /* A step of its own, so that the loads of rows need not wait for weights, nor for scale factors. */
-DEV void scale_slots(const reduce_problem &p, slots &s)
+DEV void scale_slots(const reduce_args &p, slots &s)
 {
     if (p.x_sf && s.valid >> threadIdx.x % 32 & 1) s.factor = s.factor * p.x_sf[s.position];
 }
@@ -156,7 +156,7 @@ DEV void scale_slots(const reduce_problem &p, slots &s)
 
 /* Of token t, to out; `first` is the column of the thread's first unit, the others are `step` columns apart,
  * is_mine: those that the row has. */
-DEV void store_sums(float (&sum)[UNITS][COLS], const reduce_problem &p, float sf, i64 t, i64 first, int step,
+DEV void store_sums(float (&sum)[UNITS][COLS], const reduce_args &p, float sf, i64 t, i64 first, int step,
                     const bool (&is_mine)[UNITS])
 {
     u8 *out = (u8 *)p.out + (t * p.out_stride + first) * OUT_BYTES;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * reduce_fused.h - what the kernel of reduce_fused, the code that launches it and the CPU loop agree on. */
+ * reduce_fused.h - what the kernels of reduce_fused, the code that launches them and the CPU loops share. */
 #ifndef TEGULA_MOE_REDUCE_FUSED_H
 #define TEGULA_MOE_REDUCE_FUSED_H
 
@@ -12,8 +12,7 @@
 #define REDUCE_E4M3 3
 #define REDUCE_BYTES(type) ((type) == REDUCE_F32 ? 4 : (type) == REDUCE_E4M3 ? 1 : 2)
 
-/* The kernels' argument, which the CPU loop reads too. Strides are in elements. x_sf, topk_weights and sf may be
- * NULL. */
+/* Strides are in elements. x_sf, topk_weights and sf may be NULL. */
 typedef struct {
     const void *x;
     const float *x_sf, *topk_weights;
@@ -22,8 +21,9 @@ typedef struct {
     void *out;
     int64_t num_positions, num_tokens, num_topk, hidden;
     int64_t x_stride, weights_stride, out_stride;
+    int32_t x_type, out_type;   /* macros of the kernels */
     int32_t tokens;     /* of a block at a time: their slots are loaded at once, one per lane */
-} reduce_problem;
+} reduce_args;
 
 /* reduce_fused_bulk: max threads of a block. */
 #define REDUCE_BULK_THREADS 256
@@ -41,12 +41,7 @@ typedef struct {
 #include "numerics/e4m3.h"
 #include "numerics/f16.h"
 
-typedef struct {
-    reduce_problem p;
-    int x_type, out_type;
-} reduce_typed;
-
-/* Tokens begin .. end - 1 of a reduce_typed. */
+/* Tokens begin .. end - 1 of a reduce_args. */
 TGL_DECLARE_FAST(void, tgl_reduce_rows, const void *context, int64_t begin, int64_t end);
 
 TGL_ALWAYS_INLINE float reduce_load(const void *x, int type, int64_t i)

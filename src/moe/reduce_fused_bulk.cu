@@ -33,7 +33,7 @@ DEV void load_stage(const ring &r, const slots &s, u32 &lanes, int stage)
 }
 
 /* The block's chunk of all its rows of out: those of `tokens` tokens, then the next grid.y further. */
-DEV void reduce(const reduce_problem &p)
+DEV void reduce(const reduce_args &p)
 {
     SHARED_DYNAMIC(memory, 128);
     SHARED(u64[STAGES], loaded);
@@ -94,12 +94,12 @@ DEV void reduce(const reduce_problem &p)
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(REDUCE_BULK_THREADS) reduce_fused_bulk(const reduce_problem problem)
+extern "C" __global__ void __launch_bounds__(REDUCE_BULK_THREADS) reduce_fused_bulk(const reduce_args p)
 {
 #if __CUDA_ARCH__ >= 900
-    reduce(problem);
+    reduce(p);
     pdl_trigger();
 #else
-    (void)problem;
+    (void)p;
 #endif
 }

@@ -39,8 +39,7 @@ static void store_row(const float *sum, int64_t count, void *out, int type, int6
 
 void TGL_FAST(tgl_reduce_rows)(const void *context, int64_t begin, int64_t end)
 {
-    const reduce_typed *typed = context;
-    const reduce_problem *p = &typed->p;
+    const reduce_args *p = context;
     for (int64_t t = begin; t < end; t++)
         for (int64_t first = 0; first < p->hidden; first += PIECE) {
             const int64_t count = p->hidden - first < PIECE ? p->hidden - first : PIECE;
@@ -50,10 +49,10 @@ void TGL_FAST(tgl_reduce_rows)(const void *context, int64_t begin, int64_t end)
                 if (at < 0 || at >= p->num_positions) continue;
                 float s = p->topk_weights ? p->topk_weights[t * p->weights_stride + k] : 1;
                 if (p->x_sf) s *= p->x_sf[at];
-                add_row(p->x, typed->x_type, at * p->x_stride + first, count, s, sum);
+                add_row(p->x, p->x_type, at * p->x_stride + first, count, s, sum);
             }
             if (p->sf)
                 for (int64_t i = 0; i < count; i++) sum[i] *= *p->sf;
-            store_row(sum, count, p->out, typed->out_type, t * p->out_stride + first);
+            store_row(sum, count, p->out, p->out_type, t * p->out_stride + first);
         }
 }

@@ -248,7 +248,7 @@ TEST(errors_with_sf)
     ERROR(c.sf.t.ndim = 1, "x_sf: rank is 1, want 2");
     ERROR(c.sf.t.dtype = tgl_dtype_to_dlpack(TGL_BF16), "x_sf: dtype is bf16, want i32 or f32");
     ERROR(c.sf.shape[0] = 2, "x_sf: shape is [2, 4], want [3, 4]");
-    ERROR(c.sf.shape[1] = 3, "x_sf: shape is [3, 3], want [3, 4]");
+    ERROR(c.sf.shape[1] = c.out_sf.shape[1] = 3, "x_sf: shape is [3, 3], want [3, 4]");
     ERROR(c.pout_sf = NULL, "out_sf: is NULL, want a tensor");
     ERROR(c.out_sf.t.dtype = tgl_dtype_to_dlpack(TGL_I32), "out_sf: dtype is i32, want f32 as x_sf");
     ERROR(c.out_sf.shape[0] = 6, "out_sf: shape is [6, 4], want [7, 4]");
