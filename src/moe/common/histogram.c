@@ -6,7 +6,6 @@
 
 #include "core/math.h"
 #include "core/threads.h"
-#include "cuda/op.h"
 #include "moe/common/histogram_kernel.h"
 #include "moe/common/index.h"
 
@@ -83,7 +82,6 @@ static void add_up(const void *context, int64_t begin, int64_t end)
 static tgl_status cpu(const void *context)
 {
     problem p = *(const problem *)context;
-    if (p.num_bins == 0) return TGL_OK;
     uint32_t counts[MAX_COUNTS];
     const int64_t chunks_of_work = p.num_rows * p.num_cols / MIN_CHUNK_ELEMENTS;
     p.num_ways = p.num_bins <= MAX_COUNTS / WAYS ? WAYS : 1;
@@ -155,17 +153,17 @@ static size_t workspace_size(int64_t elements, int64_t num_bins)
     return (bytes + unit - 1) / unit * unit;
 }
 
-tgl_status tgl_histogram(const DLTensor *indices, DLTensor *out, int64_t tokens_topk, void *workspace,
+tgl_status tgl_histogram(tgl_signature *s, const DLTensor *const tensors[2], int64_t tokens_topk, void *workspace,
                          size_t workspace_bytes, tgl_stream stream)
 {
+    const DLTensor *indices = tensors[0], *out = tensors[1];
+    if (!tgl_on_cpu(indices))
+        TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_histogram_workspace_size(indices, out)));
     problem p = { tgl_data(indices), tgl_data(out), workspace, indices->shape[0], indices->shape[1],
                   tgl_stride(indices, 0), out->shape[0], tokens_topk, tgl_dtype_bits(indices->dtype) / 8,
                   .num_chunks = 0 };
     if (tgl_is_empty(indices)) p.num_rows = p.num_cols = 0;     /* one of them may be many */
-    if (tgl_on_cpu(indices)) return cpu(&p);
-    TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_histogram_workspace_size(indices, out)));
-    if (p.num_bins == 0 && !tgl_preparing()) return TGL_OK;
-    return tgl_run_on_cuda(&OP, &p, indices, stream);
+    return tgl_run(s, &OP, tensors, &p, stream);
 }
 
 size_t tgl_histogram_workspace_size(const DLTensor *indices, const DLTensor *out)
