@@ -156,6 +156,11 @@ static tgl_status cpu(const void *context)
     return TGL_OK;
 }
 
+TGL_SIZES(sizes, num_tokens, num_topk, num_positions, num_local_experts);
+tgl_signature tgl_moe_get_fused_mapping_signature = TGL_SIGNATURE(
+    "moe_get_fused_mapping(topk_idx: i64|i32[num_tokens, num_topk] rows, alignment: int >= 1)"
+    " -> " TGL_MAP_TEXT("num_topk") " where " TGL_MAP_RULES, NULL, TGL_SIZES_OF(sizes));
+
 /* ---- launch ---- */
 
 static int expert_bits(int64_t num_experts)
@@ -283,22 +288,23 @@ tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_map
                                      int64_t alignment, void *workspace, size_t workspace_bytes,
                                      tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_moe_get_fused_mapping", "topk_idx", topk_idx, "pos_to_expert",
-                     mapping ? mapping->pos_to_expert : NULL, "expert_start",
-                     mapping ? mapping->expert_start : NULL, NULL);
-    TGL_TRY(tgl_map_check(topk_idx, mapping, alignment));
-    tgl_log_indices("topk_idx", topk_idx, mapping->expert_start->shape[0]);
-    problem p = { { tgl_data(topk_idx), tgl_stride(topk_idx, 0), .workspace = workspace },
-                  topk_idx->shape[0], topk_idx->shape[1], tgl_dtype_bits(topk_idx->dtype) / 8, .num_chunks = 0 };
-    const int64_t num_pairs = tgl_num_elements(topk_idx), num_experts = mapping->expert_start->shape[0];
-    const bool on_cpu = tgl_on_cpu(topk_idx);
-    if (!on_cpu) TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, workspace_size(num_pairs, num_experts)));
+    tgl_signature *const s = &tgl_moe_get_fused_mapping_signature;
+    const DLTensor *tensors[1 + TGL_MAP_TENSORS] = { topk_idx };
+    sizes n;
+    tgl_map_list(mapping, tensors + 1);
+    tgl_log_signature(s, tensors);
+    TGL_TRY(tgl_map_check_struct(mapping));
+    TGL_TRY(tgl_check(s, tensors, &alignment, &n.num_tokens));
+    const int64_t num_pairs = tgl_num_elements(topk_idx), num_experts = n.num_local_experts;
+    TGL_TRY(tgl_map_check_total(num_pairs, num_experts, alignment));
+    tgl_log_indices("topk_idx", topk_idx, num_experts);
+    if (!tgl_on_cpu(topk_idx))
+        TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, workspace_size(num_pairs, num_experts)));
+    problem p = { { tgl_data(topk_idx), tgl_stride(topk_idx, 0), .workspace = workspace }, n.num_tokens, n.num_topk,
+                  tgl_dtype_bits(topk_idx->dtype) / 8,
+                  workspace && workspace_bytes >= large_workspace(num_experts), .num_chunks = 0 };
     TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &p.args.map));
-    if (on_cpu) return cpu(&p);
-    p.has_workspace = workspace && workspace_bytes >= large_workspace(num_experts);
-    const bool is_empty = num_pairs == 0 && num_experts == 0 && p.args.map.num_positions == 0;
-    return is_empty && !tgl_preparing() ? TGL_OK : tgl_run_on_cuda(&OP, &p, topk_idx, stream);
+    return tgl_run(s, &OP, tensors, &p, stream);
 }
 
 size_t tgl_moe_get_fused_mapping_workspace_size(const DLTensor *topk_idx, const tgl_moe_mapping *mapping)

@@ -348,7 +348,8 @@ TEST(errors_of_sizes)       /* positions are i32 */
                                    "9223372036854775807, want < 2^31");
     ERROR(c.alignment = 536870912,
           "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483650, want < 2^31");
-    ERROR(c.idx.shape[0] = c.t[3].shape[0] = (int64_t)1 << 30,
+    ERROR(c.idx.shape[0] = c.t[3].shape[0] = (int64_t)1 << 30;
+          c.idx.t.data = (void *)((uintptr_t)1 << 44); c.t[3].t.data = (void *)((uintptr_t)1 << 45),   /* nobody's */
           "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483660, want < 2^31");
     ERROR(c.t[0].shape[0] = (int64_t)1 << 31, "pos_to_expert: shape is [2147483648], want [0..2147483647]");
 }

@@ -24,6 +24,19 @@ void tgl_map_tensors(const tgl_moe_mapping *mapping, tgl_named out[TGL_MAP_TENSO
     memcpy(out, all, sizeof all);
 }
 
+void tgl_map_list(const tgl_moe_mapping *mapping, const DLTensor *out[TGL_MAP_TENSORS])
+{
+    tgl_named all[TGL_MAP_TENSORS] = { { NULL, NULL } };
+    if (mapping) tgl_map_tensors(mapping, all);
+    for (int i = 0; i < TGL_MAP_TENSORS; i++) out[i] = all[i].t;
+}
+
+tgl_status tgl_map_check_struct(const tgl_moe_mapping *mapping)
+{
+    if (!mapping) return tgl_fail(TGL_ERR_ARGUMENT, "mapping: is NULL, want a struct");
+    return tgl_expect_reserved(mapping->reserved);
+}
+
 enum { NUM_TENSORS = 1 + TGL_MAP_TENSORS };     /* topk_idx and the mapping's */
 
 /* Packed outputs are intervals of memory: in order of address it is enough to look at neighbours. Where that
@@ -54,8 +67,7 @@ static tgl_status check_overlap(const tgl_named all[NUM_TENSORS])
     return TGL_OK;
 }
 
-/* Positions are i32. */
-static tgl_status check_total(int64_t num_pairs, int64_t num_experts, int64_t alignment)
+tgl_status tgl_map_check_total(int64_t num_pairs, int64_t num_experts, int64_t alignment)
 {
     int64_t total;
     if (__builtin_mul_overflow(alignment - 1, num_experts, &total) ||
@@ -69,8 +81,7 @@ static tgl_status check_total(int64_t num_pairs, int64_t num_experts, int64_t al
 tgl_status tgl_map_check(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment)
 {
     TGL_TRY(tgl_expect("topk_idx", topk_idx, TGL_I64 | TGL_I32, 2, TGL_ROWS));
-    if (!mapping) return tgl_fail(TGL_ERR_ARGUMENT, "mapping: is NULL, want a struct");
-    TGL_TRY(tgl_expect_reserved(mapping->reserved));
+    TGL_TRY(tgl_map_check_struct(mapping));
     if (alignment < 1) return tgl_fail(TGL_ERR_ARGUMENT, "alignment: is %" PRId64 ", want >= 1", alignment);
     tgl_named all[NUM_TENSORS] = { { "topk_idx", topk_idx } };
     tgl_named *const tensors = all + 1;
@@ -101,7 +112,7 @@ tgl_status tgl_map_check(const DLTensor *topk_idx, const tgl_moe_mapping *mappin
             return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %s, want memory of the host", name, is);
         }
     }
-    TGL_TRY(check_total(tgl_num_elements(topk_idx), mapping->expert_start->shape[0], alignment));
+    TGL_TRY(tgl_map_check_total(tgl_num_elements(topk_idx), mapping->expert_start->shape[0], alignment));
     return check_overlap(all);
 }
 
