@@ -128,6 +128,8 @@ typedef struct {
      *   bench    the rows that are timed and compared between versions
      *   kernels  in prepare mode these compile every variant of the op's kernels */
     const char *const *lists[CASE_NUM_LISTS];
+    /* Lines with sizes in braces, ended by NULL: how models call the op (models.h). NULL: none does. */
+    const char *const *models;
 } case_op;
 
 /* All ops. cases/<domain>/<op>.c defines `const case_op <op>_cases`; the build makes the table of them, so

@@ -6,108 +6,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "cases/models.h"
 #include "cuda/cache.h"
 #include "tool.h"
-
-/* What the ops of a model look like. Only what selects code matters here (dtypes, sizes that kernels are
- * specialised for): token counts do not. */
-static const struct { const char *model, *op, *line; } models[] = {
-    { "deepseek-v3", "transpose", "num_rows=4096 num_cols=7168 dtype=e4m3,bf16,f32" },
-    { "deepseek-v3", "batched_transpose", "num_batches=8 num_rows=4096 num_cols=7168 dtype=e4m3,bf16,f32" },
-    { "deepseek-v3", "moe_topk_gate", "num_tokens=4096 num_experts=256 num_topk=8" },
-    { "deepseek-v3", "moe_topk_sum_and_topk_group_idx",
-      "num_tokens=4096 num_groups=8 experts_per_group=32 num_topk_sum=2 num_topk_groups=4" },
-    { "deepseek-v3", "moe_mask_indices_by_tp",
-      "num_tokens=4096 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2" },
-    { "deepseek-v3", "moe_normalize_weight", "num_tokens=4096 num_topk=8" },
-    { "deepseek-v3", "moe_inplace_unique_group_indices",
-      "num_tokens=4096 num_topk=8 num_groups=8" },
-    { "deepseek-v3", "moe_top2_sum_gate",
-      "num_tokens=4096 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4" },
-    { "deepseek-v3", "moe_route",
-      "num_tokens=4096 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4" },
-    { "deepseek-v3", "moe_group_count", "num_tokens=4096 num_topk=8 num_groups=256" },
-    { "deepseek-v3", "moe_aux_fi", "num_tokens=4096 num_topk=8 num_experts=256" },
-    { "deepseek-v3", "moe_get_fused_mapping",
-      "num_tokens=4096 num_topk=8 num_experts=32,256 alignment=128" },
-    { "deepseek-v3", "moe_expand_to_fused",
-      "num_tokens=64 num_topk=8 num_experts=32 hidden=7168 alignment=1" },
-    { "deepseek-v3", "moe_expand_to_fused_with_sf",
-      "num_tokens=64 num_topk=8 num_experts=32 hidden=7168 alignment=1" },
-    { "deepseek-v3", "moe_reduce_fused",
-      "num_tokens=64 num_topk=8 num_experts=32 hidden=7168 alignment=1" },
-    { "deepseek-v3", "quant_per_token_cast", "num_rows=4096 num_cols=7168 round=1 sf=packed" },
-    { "deepseek-v3", "quant_per_token_cast", "num_rows=4096 num_cols=7168 round=0 sf=row" },
-    { "deepseek-v3", "quant_per_block_cast", "num_rows=4096 num_cols=7168 round=0,1" },
-    { "deepseek-v3", "quant_per_channel_cast_and_transpose", "num_rows=4096 num_cols=7168 round=0,1" },
-    { "deepseek-v3", "quant_cast_back", "num_rows=4096 num_cols=7168" },
-    { "deepseek-v3", "quant_swiglu_forward_and_per_token_cast",
-      "num_rows=4096 num_cols=2048 round=1 sf=packed clamp=none,10" },
-    { "deepseek-v4-flash", "transpose", "num_rows=4096 num_cols=4096 dtype=e4m3,bf16,f32" },
-    { "deepseek-v4-flash", "batched_transpose",
-      "num_batches=8 num_rows=4096 num_cols=4096 dtype=e4m3,bf16,f32" },
-    { "deepseek-v4-flash", "moe_topk_gate", "num_tokens=4096 num_experts=256 num_topk=6" },
-    { "deepseek-v4-flash", "moe_mask_indices_by_tp",
-      "num_tokens=4096 num_topk=6 num_experts=256 num_ep_ranks=8 num_tp_ranks=2" },
-    { "deepseek-v4-flash", "moe_normalize_weight", "num_tokens=4096 num_topk=6" },
-    { "deepseek-v4-flash", "moe_inplace_unique_group_indices",
-      "num_tokens=4096 num_topk=6 num_groups=8" },
-    { "deepseek-v4-flash", "moe_top2_sum_gate",
-      "num_tokens=4096 num_experts=256 num_topk=6 scoring=sqrtsoftplus" },
-    { "deepseek-v4-flash", "moe_hash_gate",
-      "num_tokens=4096 num_experts=256 num_topk=6 vocabulary=129280 scoring=sqrtsoftplus" },
-    { "deepseek-v4-flash", "moe_route",
-      "num_tokens=4096 num_experts=256 num_topk=6 scoring=sqrtsoftplus" },
-    { "deepseek-v4-flash", "moe_group_count", "num_tokens=4096 num_topk=6 num_groups=256" },
-    { "deepseek-v4-flash", "moe_aux_fi", "num_tokens=4096 num_topk=6 num_experts=256" },
-    { "deepseek-v4-flash", "moe_get_fused_mapping",
-      "num_tokens=4096 num_topk=6 num_experts=32,256 alignment=128" },
-    { "deepseek-v4-flash", "moe_expand_to_fused",
-      "num_tokens=64 num_topk=6 num_experts=32 hidden=4096 alignment=1" },
-    { "deepseek-v4-flash", "moe_expand_to_fused_with_sf",
-      "num_tokens=64 num_topk=6 num_experts=32 hidden=4096 alignment=1" },
-    { "deepseek-v4-flash", "moe_reduce_fused",
-      "num_tokens=64 num_topk=6 num_experts=32 hidden=4096 alignment=1" },
-    { "deepseek-v4-flash", "quant_per_token_cast", "num_rows=4096 num_cols=4096 round=1 sf=packed" },
-    { "deepseek-v4-flash", "quant_per_token_cast", "num_rows=4096 num_cols=4096 round=0 sf=row" },
-    { "deepseek-v4-flash", "quant_per_block_cast", "num_rows=4096 num_cols=4096 round=0,1" },
-    { "deepseek-v4-flash", "quant_per_channel_cast_and_transpose", "num_rows=4096 num_cols=4096 round=0,1" },
-    { "deepseek-v4-flash", "quant_cast_back", "num_rows=4096 num_cols=4096" },
-    { "deepseek-v4-flash", "quant_swiglu_forward_and_per_token_cast",
-      "num_rows=4096 num_cols=2048 round=1 sf=packed clamp=none,10" },
-    { "deepseek-v4-pro", "transpose", "num_rows=4096 num_cols=7168 dtype=e4m3,bf16,f32" },
-    { "deepseek-v4-pro", "batched_transpose",
-      "num_batches=8 num_rows=4096 num_cols=7168 dtype=e4m3,bf16,f32" },
-    { "deepseek-v4-pro", "moe_topk_gate", "num_tokens=4096 num_experts=384 num_topk=6" },
-    { "deepseek-v4-pro", "moe_mask_indices_by_tp",
-      "num_tokens=4096 num_topk=6 num_experts=384 num_ep_ranks=8 num_tp_ranks=2" },
-    { "deepseek-v4-pro", "moe_normalize_weight", "num_tokens=4096 num_topk=6" },
-    { "deepseek-v4-pro", "moe_inplace_unique_group_indices",
-      "num_tokens=4096 num_topk=6 num_groups=8" },
-    { "deepseek-v4-pro", "moe_top2_sum_gate",
-      "num_tokens=4096 num_experts=384 num_topk=6 scoring=sqrtsoftplus" },
-    { "deepseek-v4-pro", "moe_hash_gate",
-      "num_tokens=4096 num_experts=384 num_topk=6 vocabulary=129280 scoring=sqrtsoftplus" },
-    { "deepseek-v4-pro", "moe_route", "num_tokens=4096 num_experts=384 num_topk=6 scoring=sqrtsoftplus" },
-    { "deepseek-v4-pro", "moe_group_count", "num_tokens=4096 num_topk=6 num_groups=384" },
-    { "deepseek-v4-pro", "moe_aux_fi", "num_tokens=4096 num_topk=6 num_experts=384" },
-    { "deepseek-v4-pro", "moe_get_fused_mapping",
-      "num_tokens=4096 num_topk=6 num_experts=48,384 alignment=128" },
-    { "deepseek-v4-pro", "moe_expand_to_fused",
-      "num_tokens=64 num_topk=6 num_experts=48 hidden=7168 alignment=1" },
-    { "deepseek-v4-pro", "moe_expand_to_fused_with_sf",
-      "num_tokens=64 num_topk=6 num_experts=48 hidden=7168 alignment=1" },
-    { "deepseek-v4-pro", "moe_reduce_fused",
-      "num_tokens=64 num_topk=6 num_experts=48 hidden=7168 alignment=1" },
-    { "deepseek-v4-pro", "quant_per_token_cast", "num_rows=4096 num_cols=7168 round=1 sf=packed" },
-    { "deepseek-v4-pro", "quant_per_token_cast", "num_rows=4096 num_cols=7168 round=0 sf=row" },
-    { "deepseek-v4-pro", "quant_per_block_cast", "num_rows=4096 num_cols=7168 round=0,1" },
-    { "deepseek-v4-pro", "quant_per_channel_cast_and_transpose", "num_rows=4096 num_cols=7168 round=0,1" },
-    { "deepseek-v4-pro", "quant_cast_back", "num_rows=4096 num_cols=7168" },
-    { "deepseek-v4-pro", "quant_swiglu_forward_and_per_token_cast",
-      "num_rows=4096 num_cols=3072 round=1 sf=packed clamp=none,10" },
-};
-enum { NUM_MODEL_ROWS = sizeof models / sizeof *models };
 
 typedef struct {
     tool_table *table;
@@ -136,37 +37,27 @@ static int visit(void *context, const case_op *op, const case_params *params)
     return tool_failed(&tool_compile, "%s %s: %s", op->name, text, tgl_last_error());
 }
 
-static int compile_model(const char *model, progress *p)
+static int compile_model(const case_model *model, progress *p)
 {
-    for (int i = 0; i < NUM_MODEL_ROWS; i++) {
-        if (strcmp(models[i].model, model)) continue;
-        tool_words words = { .num_ops = 1, .ops = { case_find(models[i].op) } };
-        if (!words.ops[0]) return tool_failed(&tool_compile, "%s: %s is not an op", model, models[i].op);
-        snprintf(words.params, sizeof words.params, "%s", models[i].line);
-        const int code = tool_each_case(&tool_compile, &words, TOOL_LIST(CASE_KERNELS), visit, p);
-        if (code) return code;
-    }
+    const case_op *op;
+    for (int i = 0; (op = case_op_at(i)); i++)
+        for (const char *const *line = op->models; line && *line; line++) {
+            tool_words words = { .num_ops = 1, .ops = { op } };
+            if (!case_model_line(model, *line, words.params, sizeof words.params)) continue;
+            const int code = tool_each_case(&tool_compile, &words, TOOL_LIST(CASE_KERNELS), visit, p);
+            if (code) return code;
+        }
     return TOOL_OK;
-}
-
-static bool is_model(const char *name)
-{
-    for (int i = 0; i < NUM_MODEL_ROWS; i++)
-        if (!strcmp(models[i].model, name)) return true;
-    return false;
 }
 
 static void model_names(char *text, size_t bytes)
 {
-    text[0] = 0;
-    for (int i = 0; i < NUM_MODEL_ROWS; i++) {
-        if (i && !strcmp(models[i].model, models[i - 1].model)) continue;
-        const size_t n = strlen(text);
-        snprintf(text + n, bytes - n, "%s%s", n ? ", " : "", models[i].model);
-    }
+    size_t n = 0;
+    for (const case_model *m = case_models; m->name && n < bytes; m++)
+        n += (size_t)snprintf(text + n, bytes - n, "%s%s", n ? ", " : "", m->name);
 }
 
-static int compile_for(const char *architecture, const char *model, const tool_words *words, progress *p)
+static int compile_for(const char *architecture, const case_model *model, const tool_words *words, progress *p)
 {
     const tgl_status status = tgl_prepare_begin(0, architecture);
     if (status == TGL_ERR_ARGUMENT) return tool_usage(&tool_compile, "--arch: %s", tgl_last_error());
@@ -194,7 +85,7 @@ static int run(int argc, char **argv)
     if (!tool_parse(&tool_compile, options, argc, argv, &words, &code)) return code;
     if (!architectures)
         return tool_usage(&tool_compile, "--arch: wants architectures, such as sm_90a,sm_100a");
-    if (model && !is_model(model))
+    if (model && !case_model_named(model))
         return tool_usage(&tool_compile, "--model: is %s, want one of %s", model, names);
     if (model && (words.num_ops || words.params[0]))
         return tool_usage(&tool_compile, "--model: names the ops itself");
@@ -215,7 +106,7 @@ static int run(int argc, char **argv)
     tgl_set_compile_callback(compiled, &p);
     code = TOOL_OK;
     for (char *a = strtok_r(list, ",", &rest); a && code == TOOL_OK; a = strtok_r(NULL, ",", &rest))
-        code = compile_for(a, model, &words, &p);
+        code = compile_for(a, model ? case_model_named(model) : NULL, &words, &p);
     tgl_set_compile_callback(NULL, NULL);
     tool_progress(NULL);
     tool_table_print(p.table);

@@ -87,4 +87,8 @@ const case_op aux_fi_cases = {
     .lists[CASE_KERNELS] = (const char *const[]){
         "num_tokens=64 num_topk=8 num_experts=4,256,4096,20000,100000 dtype=i64,i32", NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=4096 num_topk={num_topk} num_experts={num_experts}",
+        NULL,
+    },
 };

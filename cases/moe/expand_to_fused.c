@@ -85,4 +85,8 @@ const case_op expand_to_fused_cases = {
         "dtype=e4m3,bf16,f32,i64,c128",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1",
+        NULL,
+    },
 };

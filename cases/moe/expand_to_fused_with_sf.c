@@ -148,4 +148,8 @@ const case_op expand_to_fused_with_sf_cases = {
         "out_sf_layout=packed,columns",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1",
+        NULL,
+    },
 };

@@ -110,4 +110,8 @@ const case_op get_fused_mapping_cases = {
         "num_tokens=64 num_topk=1,6,33 num_experts=256 alignment=128 counts=1 host=1",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=4096 num_topk={num_topk} num_experts={experts_per_rank},{num_experts} alignment=128",
+        NULL,
+    },
 };

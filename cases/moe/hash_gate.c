@@ -180,4 +180,9 @@ const case_op hash_gate_cases = {
         "num_tokens=64 num_experts=256 num_topk=6 num_shared_experts=1 replicas=2 vocabulary=1000",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=4096 num_experts={num_experts} num_topk={num_topk} vocabulary={hash_vocabulary} "
+        "scoring={scoring}",
+        NULL,
+    },
 };

@@ -88,4 +88,8 @@ const case_op inplace_unique_group_indices_cases = {
         "num_tokens=64 num_topk=1,2,6,8,9,16,32,33 num_groups=8 dtype=i64,i32",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=4096 num_topk={num_topk} num_groups=8",
+        NULL,
+    },
 };

@@ -115,4 +115,8 @@ const case_op mask_indices_by_tp_cases = {
         "num_tokens=64 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 dtype=i64,i32",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=4096 num_topk={num_topk} num_experts={num_experts} num_ep_ranks=8 num_tp_ranks=2",
+        NULL,
+    },
 };

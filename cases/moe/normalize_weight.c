@@ -100,4 +100,8 @@ const case_op normalize_weight_cases = {
         "num_tokens=64 num_topk=1,2,6,7,8,9,16,32,33,64,65",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=4096 num_topk={num_topk}",
+        NULL,
+    },
 };

@@ -326,4 +326,8 @@ const case_op reduce_fused_cases = {
         "sf=none,1",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1",
+        NULL,
+    },
 };

@@ -143,4 +143,9 @@ const case_op route_cases = {
         "num_tokens=64 num_experts=256 num_topk=8,32,33 num_mapped_experts=8,1024,2048",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=4096 num_experts={num_experts} num_topk={num_topk} num_groups={num_groups} "
+        "num_topk_groups={num_topk_groups} scoring={scoring}",
+        NULL,
+    },
 };

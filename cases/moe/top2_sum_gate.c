@@ -215,4 +215,9 @@ const case_op top2_sum_gate_cases = {
         "unmapped=packed num_shared_experts=1 replicas=33 num_ep_ranks=4 num_tp_ranks=2",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=4096 num_experts={num_experts} num_topk={num_topk} num_groups={num_groups} "
+        "num_topk_groups={num_topk_groups} scoring={scoring}",
+        NULL,
+    },
 };

@@ -98,4 +98,8 @@ const case_op topk_gate_cases = {
         "num_tokens=64 num_experts=256 num_topk=32,33,256",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=4096 num_experts={num_experts} num_topk={num_topk}",
+        NULL,
+    },
 };

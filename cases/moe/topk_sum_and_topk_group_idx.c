@@ -141,4 +141,9 @@ const case_op topk_sum_and_topk_group_idx_cases = {
         "num_tokens=64 num_groups=33 experts_per_group=5 num_topk_groups=1 dtype=i32",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_tokens=4096 num_groups={num_groups} experts_per_group={experts_per_group} num_topk_sum=2 "
+        "num_topk_groups={num_topk_groups}",
+        NULL,
+    },
 };

@@ -125,4 +125,8 @@ const case_op cast_back_cases = {
         "num_rows=256 num_cols=7168 format=e4m3,e2m1,e5m6 dtype=bf16,f32 x_num_per_channels=100",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_rows=4096 num_cols={hidden}",
+        NULL,
+    },
 };

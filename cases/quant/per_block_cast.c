@@ -86,4 +86,8 @@ const case_op per_block_cast_cases = {
         "num_per_channels=1 round=1 sf=row,packed",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_rows=4096 num_cols={hidden} round=0,1",
+        NULL,
+    },
 };

@@ -80,4 +80,8 @@ const case_op per_channel_cast_and_transpose_cases = {
         "num_rows=255 num_cols=100 dtype=bf16,f32 num_per_tokens=32,128,100",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_rows=4096 num_cols={hidden} round=0,1",
+        NULL,
+    },
 };

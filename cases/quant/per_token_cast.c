@@ -128,4 +128,9 @@ const case_op per_token_cast_cases = {
         "num_rows=64 num_cols=7168 dtype=bf16,f32,e4m3,e2m1 sf_only=1 round=1 sf=packed",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_rows=4096 num_cols={hidden} round=1 sf=packed",
+        "num_rows=4096 num_cols={hidden} round=0 sf=row",
+        NULL,
+    },
 };

@@ -261,4 +261,8 @@ const case_op swiglu_forward_and_per_token_cast_cases = {
         "num_rows=64 num_cols=100 dtype=bf16,f32 num_per_channels=100,7",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_rows=4096 num_cols={intermediate} round=1 sf=packed clamp=none,10",
+        NULL,
+    },
 };

@@ -55,4 +55,8 @@ const case_op batched_transpose_cases = {
         "num_batches=32 num_rows=64,8064 num_cols=64,7168 dtype=e4m3,bf16,f32,i64,c128",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_batches=8 num_rows=4096 num_cols={hidden} dtype=e4m3,bf16,f32",
+        NULL,
+    },
 };

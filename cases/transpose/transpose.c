@@ -73,4 +73,8 @@ const case_op transpose_cases = {
         "num_rows=67 num_cols=70 dtype=e4m3,bf16,f32,i64,c128 layout=gap,transposed,steps",
         NULL,
     },
+    .models = (const char *const[]){
+        "num_rows=4096 num_cols={hidden} dtype=e4m3,bf16,f32",
+        NULL,
+    },
 };

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * The tests' own tools, cases/case.h: what they must catch, they catch. */
 #include "cases/case.h"
+#include "cases/models.h"
+#include "cases/random.h"
 #include "cases/scrub.h"
 
 #include <math.h>
@@ -344,9 +346,53 @@ TEST(inputs_come_from_the_name)
     case_close(a), case_close(b), case_close(other);
 }
 
+TEST(words)
+{
+    static case_problem c = { .params = { 1, { { "m", "half" } } } };
+    CHECK(case_is(&c, "m", "half") && !case_is(&c, "m", "hal") && !case_is(&c, "m", "halfway"));
+    CHECK_INT(case_word(&c, "m", "half"), 0);
+    CHECK_INT(case_word(&c, "m", "packed halfway half gap"), 2);
+    CHECK_INT(case_word(&c, "m", "packed hal gap"), -1);
+    CHECK_INT(case_word(&c, "m", ""), -1);
+    CHECK_OK(case_check_word(&c, "m", "packed half"));
+    CHECK_FAILS(case_check_word(&c, "m", "packed gap"), TGL_ERR_ARGUMENT,
+                "m: is \"half\", want one of: packed gap");
+}
+
+TEST(models)
+{
+    const case_model toy = { "toy", "hidden=64 num_topk=8 topk=2" };
+    char line[64];
+    CHECK(case_model_line(&toy, "n={hidden} k={topk},{num_topk} m=1", line, sizeof line));
+    CHECK_TEXT(line, "n=64 k=2,8 m=1");
+    CHECK(!case_model_line(&toy, "n={hidden} e={num_experts}", line, sizeof line));
+    CHECK(!case_model_line(&toy, "n={hid}", line, sizeof line) && !case_model_line(&toy, "n={}", line, sizeof line));
+    CHECK(case_model_named("deepseek-v3") == &case_models[0] && !case_model_named("deepseek"));
+}
+
+TEST(every_line_of_every_model)     /* is of cases that the op takes */
+{
+    const case_op *op;
+    for (const case_model *model = case_models; model->name; model++) {
+        int num_lines = 0;
+        for (int i = 0; (op = case_op_at(i)); i++)
+            for (const char *const *template = op->models; template && *template; template++) {
+                char line[CASE_LABEL];
+                case_params params;
+                if (!case_model_line(model, *template, line, sizeof line)) continue;
+                const char *const lines[] = { line, NULL };
+                for (int64_t k = 0; k < case_count(lines); k++)
+                    CHECK_THAT(case_at(op, lines, k, &params) == TGL_OK && case_is_legal(op, &params), "%s: %s %s: %s",
+                               model->name, op->name, line, tgl_last_error());
+                num_lines++;
+            }
+        CHECK_THAT(num_lines > 15, "%s: has %d lines", model->name, num_lines);
+    }
+}
+
 static int by_text(const void *a, const void *b) { return strcmp(a, b); }
 
-TEST(every_row_of_every_table)      /* can be made; names are unique within a list */
+TEST(every_case_of_every_list)      /* can be made; names are unique within a list */
 {
     const case_op *op;
     backend cpu;
