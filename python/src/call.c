@@ -561,7 +561,6 @@ static bool take_output(const op_row *row, PyObject *given, int i, const frame *
                         tensor_ref *out)
 {
     const result *o = chosen_result(row, i, f);
-    out->object = out->capsule = NULL;
     PyObject *object = row->num_results > 1 ? PyTuple_GetItem(given, i) : given;
     const type_entry entry = entry_of(object);
     if (!read_tensor(str_out, object, entry, f->stream, out)) return false;
@@ -695,135 +694,200 @@ static PyObject *pack_answer(const op_row *row, PyObject *given, tensor_ref *out
     return answer;
 }
 
-/* object[] and `given`, the outputs, are what args, n and kwnames say: those are for the dispatcher. */
-static PyObject *call_sorted(op_row *row, bool is_public, PyObject *const *object, PyObject *given,
-                             PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
-    const bool is_guarded = is_public && row->dispatch;
-    bool has_torch = false, has_foreign = false, may_want_gradient = false;
-    PyObject *answer = NULL;
+/* A call on its way through the steps below. */
+typedef struct {
+    op_row *row;
+    bool is_public, is_guarded;      /* guarded: torch may have to see it */
+    bool has_torch, has_foreign;     /* among its tensors; foreign: without the exchange API */
+    bool may_want_gradient;          /* inputs of floating point are asked */
+    PyObject *const *object, *given; /* the row's arguments, NULL where not given; out=, or NULL */
+    PyObject *const *args, *kwnames; /* the same as Python passed them, for the dispatcher */
+    Py_ssize_t num_args;
     type_entry entry[MAX_PARAMS];
     frame f;
+    tensor_ref in[MAX_PARAMS], out[MAX_RESULTS];
+    int num_in, num_out;             /* how many of them to drop in the end; in[] goes by row->tensors */
+    PyObject *answer;                /* NULL with an exception */
+} call;
+
+/* Each step says whether the call goes on; if not, its answer is there. */
+static bool answer_with(call *c, PyObject *answer)
+{
+    c->answer = answer;
+    return false;
+}
+static bool dispatch(call *c)
+{
+    return answer_with(c, call_dispatcher(c->row, c->args, c->num_args, c->kwnames));
+}
+
+/* Scalars, and what kinds of tensors there are. */
+static bool read_arguments(call *c)
+{
+    const op_row *row = c->row;
     for (int i = 0; i < row->num_params; i++) {
         const param *p = &row->params[i];
-        if (!object[i]) {
+        PyObject *object = c->object[i];
+        if (!object) {
             if (!p->has_default)
-                return PyErr_Format(PyExc_TypeError, "%s(): %U is missing", row->name, p->name);
-            f.arg[i] = p->fallback;
+                return PyErr_Format(PyExc_TypeError, "%s(): %U is missing", row->name, p->name), false;
+            c->f.arg[i] = p->fallback;
         } else if (p->kind != 't') {
-            if (!read_scalar(p, object[i], &f.arg[i])) return NULL;
-        } else if (object[i] == Py_None && p->optional) {
-            f.arg[i] = p->fallback;
+            if (!read_scalar(p, object, &c->f.arg[i])) return false;
+        } else if (object == Py_None && p->optional) {
+            c->f.arg[i] = p->fallback;
         } else {
-            entry[i] = entry_of(object[i]);
-            if (is_guarded && entry[i].kind == OVERRIDES) return call_dispatcher(row, args, n, kwnames);
-            has_torch |= entry[i].kind == PLAIN;
-            has_foreign |= !entry[i].api;
+            const type_entry e = c->entry[i] = entry_of(object);
+            if (c->is_guarded && e.kind == OVERRIDES) return dispatch(c);
+            c->has_torch |= e.kind == PLAIN;
+            c->has_foreign |= !e.api;
         }
     }
-    if (given && row->num_results > 1 &&
-        (!PyTuple_Check(given) || PyTuple_Size(given) != row->num_results))
-        return PyErr_Format(PyExc_TypeError, "out: is a %R, want a tuple of %d tensors",
-                            (PyObject *)Py_TYPE(given), row->num_results);
+    if (c->given && row->num_results > 1 &&
+        (!PyTuple_Check(c->given) || PyTuple_Size(c->given) != row->num_results)) {
+        PyErr_Format(PyExc_TypeError, "out: is a %R, want a tuple of %d tensors", (PyObject *)Py_TYPE(c->given),
+                     row->num_results);
+        return false;
+    }
     for (int i = 0; i < row->num_results; i++) {
-        if (!has_output(row, given, i)) continue;
-        const type_entry e = entry_of(given_output(given, i));
-        has_torch |= e.kind != FOREIGN;
-        has_foreign |= !e.api;
+        if (!has_output(row, c->given, i)) continue;
+        const type_entry e = entry_of(given_output(c->given, i));
+        c->has_torch |= e.kind != FOREIGN;
+        c->has_foreign |= !e.api;
     }
-    if (is_guarded && has_torch) {
-        switch (choose_route(row, object, given)) {
-        case DIRECT: break;
-        case DIRECT_UNLESS_WANTED: may_want_gradient = true; break;
-        case TRANSFORM: return call_function(row, row->transform, object);
-        case NO_GRADIENT: return raise_no_gradient(row, given);
-        case DISPATCH: return call_dispatcher(row, args, n, kwnames);
-        }
-    }
+    return true;
+}
 
-    f.stream = NULL;
-    if (has_foreign && !common_stream(row, object, given, &f.stream)) return NULL;
-    tensor_ref in[MAX_PARAMS], out[MAX_RESULTS];
-    int num_in = 0, num_out = 0;                                     /* how many of them to drop in the end */
-    while (num_in < row->num_tensors) {
-        const int i = row->tensors[num_in++];
-        const param *p = &row->params[i];
-        tensor_ref *ref = &in[i];
+static bool pass_guards(call *c)
+{
+    if (!c->is_guarded || !c->has_torch) return true;
+    switch (choose_route(c->row, c->object, c->given)) {
+    case DIRECT: break;
+    case DIRECT_UNLESS_WANTED: c->may_want_gradient = true; break;
+    case TRANSFORM: return answer_with(c, call_function(c->row, c->row->transform, c->object));
+    case NO_GRADIENT: return answer_with(c, raise_no_gradient(c->row, c->given));
+    case DISPATCH: return dispatch(c);
+    }
+    return true;
+}
+
+/* torch.func's wrappers have torch.Tensor's type but no memory; meta and sparse tensors neither. */
+static bool leave_to_torch(call *c, bool is_read)
+{
+    const op_row *row = c->row;
+    PyErr_Clear();
+    if (!is_read && row->transform != Py_None && !c->given && says_true(&torch.has_transform))
+        return answer_with(c, call_function(row, row->transform, c->object));
+    return dispatch(c);
+}
+
+static bool differentiate(call *c)
+{
+    const op_row *row = c->row;
+    if (c->given) return answer_with(c, raise_no_gradient(row, true));
+    PyObject *function = says_true(&torch.has_transform) ? row->transform : row->gradient;
+    return answer_with(c, call_function(row, function, c->object));
+}
+
+static bool read_input(call *c, int i)
+{
+    const param *p = &c->row->params[i];
+    PyObject *object = c->object[i];
+    tensor_ref *ref = &c->in[i];
+    const DLTensor *t = &ref->tensor;
+    ref->object = ref->capsule = NULL;
+    ref->is_torch = false;
+    if (!object || (object == Py_None && p->optional)) return true;
+    const bool is_read = read_tensor(p->name, object, c->entry[i], c->f.stream, ref);
+    if (c->is_guarded && c->entry[i].kind == PLAIN && (!is_read || is_hollow(t) || is_lazy(object, t)))
+        return leave_to_torch(c, is_read);
+    if (!is_read) return false;
+    if (c->may_want_gradient && is_floating(t->dtype) && requires_grad(object)) return differentiate(c);
+    c->f.arg[i].tensor = &ref->tensor;
+    if (t->ndim != p->ndim)
+        PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want %d", p->name, t->ndim, p->ndim);
+    else if (p->is_in_place && ref->is_read_only)
+        PyErr_Format(PyExc_ValueError, "%U: is read-only, want writable memory", p->name);
+    else if (!is_on_known_device(t))
+        PyErr_Format(PyExc_ValueError, "%U: is on a device of another kind than CPU and CUDA", p->name);
+    else return true;
+    return false;
+}
+
+static bool read_inputs(call *c)
+{
+    const op_row *row = c->row;
+    const tensor_ref *first = &c->in[row->first_tensor];
+    c->f.stream = NULL;
+    if (c->has_foreign && !common_stream(row, c->object, c->given, &c->f.stream)) return false;
+    while (c->num_in < row->num_tensors)
+        if (!read_input(c, row->tensors[c->num_in++])) return false;
+    if (row->check && !row->check(&c->f)) return false;
+    return c->has_foreign || stream_of(first->api, &first->tensor, &c->f.stream);
+}
+
+static bool prepare_outputs(call *c)
+{
+    op_row *row = c->row;
+    const int first = row->first_tensor;
+    memset(c->f.out, 0, sizeof c->f.out);
+    while (c->num_out < row->num_results) {
+        const int i = c->num_out++;
+        tensor_ref *ref = &c->out[i];
         ref->object = ref->capsule = NULL;
-        ref->is_torch = false;
-        if (!object[i] || (object[i] == Py_None && p->optional)) continue;
-        const bool is_read = read_tensor(p->name, object[i], entry[i], f.stream, ref);
-        if (is_guarded && entry[i].kind == PLAIN &&
-            (!is_read || is_hollow(&ref->tensor) || is_lazy(object[i], &ref->tensor))) {
-            PyErr_Clear(); /* torch.func's wrappers have torch.Tensor's type but no memory; meta and sparse
-                              tensors neither */
-            answer = !is_read && row->transform != Py_None && !given && says_true(&torch.has_transform)
-                         ? call_function(row, row->transform, object)
-                         : call_dispatcher(row, args, n, kwnames);
-            goto done;
+        if (has_output(row, c->given, i)) {
+            if (!take_output(row, c->given, i, &c->f, c->is_public, ref)) return false;
+        } else {
+            int64_t dims[2 * MAX_DIMS];
+            DLTensor want;
+            if (!describe_output(row, i, &c->f, &want, dims) ||
+                !make_output(&c->in[first], c->object[first], &want, row->zeroes_ends, &row->memos[i],
+                             c->f.stream, ref))
+                return false;
         }
-        if (!is_read) goto done;
-        if (may_want_gradient && is_floating(ref->tensor.dtype) && requires_grad(object[i])) {
-            answer = given ? raise_no_gradient(row, true)
-                           : call_function(row, says_true(&torch.has_transform) ? row->transform : row->gradient,
-                                           object);
-            goto done;
-        }
-        f.arg[i].tensor = &ref->tensor;
-        if (ref->tensor.ndim != p->ndim)
-            PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want %d", p->name, ref->tensor.ndim,
-                         p->ndim);
-        else if (p->is_in_place && ref->is_read_only)
-            PyErr_Format(PyExc_ValueError, "%U: is read-only, want writable memory", p->name);
-        else if (!is_on_known_device(&ref->tensor))
-            PyErr_Format(PyExc_ValueError, "%U: is on a device of another kind than CPU and CUDA", p->name);
-        else continue;
-        goto done;
+        c->f.out[i] = &ref->tensor;
     }
-    if (row->check && !row->check(&f)) goto done;
-    const tensor_ref *first = &in[row->first_tensor];
-    if (!has_foreign && !stream_of(first->api, &first->tensor, &f.stream)) goto done;
+    return true;
+}
 
-    memset(f.out, 0, sizeof f.out);
-    for (; num_out < row->num_results; num_out++) {
-        int64_t dims[2 * MAX_DIMS];
-        DLTensor want;
-        tensor_ref *ref = &out[num_out];
-        const bool is_taken = has_output(row, given, num_out);
-        if (!is_taken && !describe_output(row, num_out, &f, &want, dims)) goto done;
-        if (is_taken ? !take_output(row, given, num_out, &f, is_public, ref)
-                     : !make_output(first, object[row->first_tensor], &want, row->zeroes_ends,
-                                    &row->memos[num_out], f.stream, ref)) {
-            num_out++;
-            goto done;
-        }
-        f.out[num_out] = &ref->tensor;
-    }
-
-    tgl_status status = take_workspace(row, &f);
-    if (status == TGL_OK) status = run(row, &f, in, out);
-    if (status != TGL_OK) {
-        raise_status(status);
-        if (f.workspace) tgl_workspace_init(f.workspace, f.workspace_bytes, f.stream);
-    } else if (count_writes(row, object, in, given, out))
-        answer = pack_answer(row, given, out);
-done:
-    for (int i = 0; i < num_out; i++) drop_tensor(&out[i]);
-    for (int i = 0; i < num_in; i++) drop_tensor(&in[row->tensors[i]]);
-    return answer;
+static PyObject *run_and_answer(call *c)
+{
+    frame *f = &c->f;
+    tgl_status status = take_workspace(c->row, f);
+    if (status == TGL_OK) status = run(c->row, f, c->in, c->out);
+    if (status == TGL_OK)
+        return count_writes(c->row, c->object, c->in, c->given, c->out) ? pack_answer(c->row, c->given, c->out)
+                                                                        : NULL;
+    raise_status(status);
+    if (f->workspace) tgl_workspace_init(f->workspace, f->workspace_bytes, f->stream);
+    return NULL;
 }
 
 PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
     op_row *row = ((op_object *)self)->row;
     const bool is_public = ((op_object *)self)->is_guarded, has_face = is_public && row->face;
-    PyObject *slot[MAX_PARAMS], *object[MAX_PARAMS], *held[MAX_PARAMS], *given, *answer = NULL;
+    PyObject *slot[MAX_PARAMS], *object[MAX_PARAMS], *held[MAX_PARAMS];
     int num_held = 0;
+    call c;
+    c.row = row;
+    c.is_public = is_public;
+    c.is_guarded = is_public && row->dispatch;
+    c.has_torch = c.has_foreign = c.may_want_gradient = false;
+    c.object = object;
+    c.args = args;
+    c.num_args = n;
+    c.kwnames = kwnames;
+    c.num_in = c.num_out = 0;
+    c.answer = NULL;
     if (!sort_arguments(row, is_public ? &row->public : &row->raw, args, n, kwnames, has_face ? slot : object,
-                        &given))
+                        &c.given))
         return NULL;
-    if (!has_face || spread(row, slot, object, held, &num_held))
-        answer = call_sorted(row, is_public, object, given, args, n, kwnames);
+    if ((!has_face || spread(row, slot, object, held, &num_held)) && read_arguments(&c) && pass_guards(&c) &&
+        read_inputs(&c) && prepare_outputs(&c))
+        c.answer = run_and_answer(&c);
+    for (int i = 0; i < c.num_out; i++) drop_tensor(&c.out[i]);
+    for (int i = 0; i < c.num_in; i++) drop_tensor(&c.in[row->tensors[i]]);
     while (num_held > 0) Py_DECREF(held[--num_held]);
-    return answer;
+    return c.answer;
 }

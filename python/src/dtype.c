@@ -66,13 +66,6 @@ const char *name_of_dtype(DLDataType dtype, char buffer[32])
     return buffer;
 }
 
-/* A byte, signed or not, is a pair of e2m1. */
-int values_per_element(DLDataType d)
-{
-    const bool is_byte = (d.code == TGL_DL_INT || d.code == TGL_DL_UINT) && d.bits == 8;
-    return is_byte || d.code == TGL_DL_E2M1FN ? 2 : 1;
-}
-
 uint32_t key_of_dtype(DLDataType d) { return (uint32_t)d.code << 24 | (uint32_t)d.bits << 16 | d.lanes; }
 
 /* [(word or None, key, name or None, bits of a value, values in an element)] */

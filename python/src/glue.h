@@ -140,9 +140,15 @@ bool may_require_grad(const result *o);
 bool dtype_named(const char *word, DLDataType *dtype, int *bits);
 bool dtype_is(DLDataType a, DLDataType b);
 const char *name_of_dtype(DLDataType dtype, char buffer[32]);
-int values_per_element(DLDataType dtype);
 uint32_t key_of_dtype(DLDataType dtype); /* a number for each, as a key of Python's */
 PyObject *list_dtypes(PyObject *module, PyObject *none);
+
+/* A byte, signed or not, is a pair of e2m1. */
+static inline int values_per_element(DLDataType d)
+{
+    const bool is_byte = (d.code == TGL_DL_INT || d.code == TGL_DL_UINT) && d.bits == 8;
+    return is_byte || d.code == TGL_DL_E2M1FN ? 2 : 1;
+}
 
 /* ---- tensors ---- */
 
