@@ -4,16 +4,18 @@
 
 #include "core/log.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "quant/cast.h"
 #include "quant/common/check.h"
-#include "quant/common/strip.h"
 
 typedef struct {
     int64_t num_rows, num_cols;
     tgl_codes x;
     void *out;
     bool is_bf16;               /* out, else f32 */
+    bool has_vectors;           /* for kernels: addresses allow units of 16 bytes of out */
+    int unit;                   /* columns that a thread has at a time */
+    cast_back_args args;
 } problem;
 
 /* ---- CPU ---- */
@@ -24,6 +26,12 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     for (int64_t t = begin; t < end; t++)
         if (p->is_bf16) tgl_decode_to_bf16(&p->x, t, 0, p->num_cols, (uint16_t *)p->out + t * p->num_cols);
         else tgl_decode(&p->x, t, 0, p->num_cols, (float *)p->out + t * p->num_cols);
+}
+
+static tgl_status run_on_cpu(const void *context)
+{
+    const problem *p = context;
+    return tgl_parallel_rows(p->num_rows, 4 * p->num_cols, run_rows, p);
 }
 
 /* ---- checks ---- */
@@ -51,50 +59,77 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 
 /* ---- launch ---- */
 
-/* Few rows: where threads of STRIP_MAX_ROWS make a block an SM at most and those of two rows more, some SMs
- * would have two blocks and others one, which are no sooner done than one of twice the rows. */
-static void make_one_wave(tgl_strip *strip, int num_sms)
+/* Codes of e5m6 are read in words, to which they are always aligned. */
+static void find_unit(problem *p)
 {
-    tgl_strip taller = *strip;
-    taller.rows = STRIP_MAX_ROWS;
-    if (strip->rows == 2 && tgl_strip_grid(strip) > num_sms && tgl_strip_grid(&taller) <= num_sms)
-        strip->rows = STRIP_MAX_ROWS;
+    const int format = p->x.format, out_bytes = p->is_bf16 ? 2 : 4, values = CAST_BACK_VALUES(out_bytes);
+    const int64_t x_bytes = format == TGL_FORMAT_E5M6 ? 4 : tgl_code_bytes(format, values);
+    const int64_t x_bits = (int64_t)(uintptr_t)p->x.data | p->x.row_bytes;
+    p->has_vectors = p->num_cols % values == 0 && (uintptr_t)p->out % 16 == 0 && x_bits % x_bytes == 0;
+    p->unit = p->has_vectors ? values : CAST_BACK_FEW(format, out_bytes);
 }
 
-/* Addresses and lengths choose, where columns side by side share a factor. */
-enum { ANY, RUNS_OF_1, RUNS_OF_2, RUNS_OF_4, NUM_KERNELS };
-static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+/* Threads with 4, 2 or 1 rows, where columns side by side share a factor and addresses allow vectors. */
+enum { ROWS_4, ROWS_2, ROWS_1, ANY, NUM_KERNELS };
+
+static int plan(const void *context, tgl_kernel *kernels)
+{
+    const problem *p = context;
+    const int out_bytes = p->is_bf16 ? 2 : 4;
+    const tgl_macro format = { "FORMAT", p->x.format }, bytes = { "OUT_BYTES", out_bytes };
+    const tgl_macro kind = { "SF_KIND", p->x.sf.kind };
+    const bool has_runs = p->x.block_cols % CAST_BACK_VALUES(out_bytes) == 0;
+    const char *name = has_runs ? "quant/cast_back" : NULL;
+    kernels[ROWS_4] = (tgl_kernel){ name, { format, bytes, kind, { "ROWS", STRIP_MAX_ROWS } } };
+    kernels[ROWS_2] = (tgl_kernel){ name, { format, bytes, kind, { "ROWS", 2 } } };
+    kernels[ROWS_1] = (tgl_kernel){ name, { format, bytes, kind, { "ROWS", 1 } } };
+    kernels[ANY] = (tgl_kernel){ "quant/cast_back_any", { format, bytes, kind } };
+    return NUM_KERNELS;
+}
+
+/* If 2 rows per thread need more blocks than there are SMs and 4 rows do not, use 4: a partial second wave would
+ * take as long. */
+static int rows_of(const problem *p, const tgl_target *target)
+{
+    const int64_t m = p->num_rows, n = p->num_cols;
+    const int rows = tgl_strip_rows(m, n, p->unit, target->num_sms);
+    const bool fits_one_wave = tgl_strip_blocks(m, n, p->unit, STRIP_MAX_ROWS) <= target->num_sms;
+    return rows == 2 && fits_one_wave && tgl_strip_blocks(m, n, p->unit, 2) > target->num_sms ? STRIP_MAX_ROWS : rows;
+}
+
+static bool fits(const void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
+    return p->has_vectors && tgl_strip_is_short(p->num_rows, p->num_cols, p->unit);
+}
+static bool pays_4(const void *p, const tgl_target *target) { return rows_of(p, target) == STRIP_MAX_ROWS; }
+static bool pays_2(const void *p, const tgl_target *target) { return rows_of(p, target) == 2; }
+
+static tgl_shape shape(problem *p, int rows)
 {
     const tgl_codes *x = &p->x;
-    const int out_bytes = p->is_bf16 ? 2 : 4, values = CAST_BACK_VALUES(out_bytes);
-    const tgl_macro format = { "FORMAT", x->format }, bytes = { "OUT_BYTES", out_bytes };
-    const tgl_macro kind = { "SF_KIND", x->sf.kind };
-    const tgl_kernel plan[NUM_KERNELS] = {
-        [ANY] = { "quant/cast_back_any", { format, bytes, kind } },
-        [RUNS_OF_1] = { "quant/cast_back", { format, bytes, kind, { "ROWS", 1 } } },
-        [RUNS_OF_2] = { "quant/cast_back", { format, bytes, kind, { "ROWS", 2 } } },
-        [RUNS_OF_4] = { "quant/cast_back", { format, bytes, kind, { "ROWS", STRIP_MAX_ROWS } } }
+    p->args = (cast_back_args){
+        x->data, x->row_bytes, x->sf, p->out,
+        tgl_strip_of(p->num_rows, p->num_cols, x->block_rows, x->block_cols, p->unit, rows), p->has_vectors
     };
-    const bool has_runs = x->block_cols % values == 0;
-    const int num_kernels = has_runs ? NUM_KERNELS : 1;
-    if (tgl_preparing()) return tgl_launch(plan, num_kernels, ANY, on, NULL, stream, NULL);
-    tgl_target target;
-    TGL_TRY(tgl_target_of(on, &target));
-    /* e5m6 is read in words, to which it is always aligned */
-    const bool is_e5m6 = x->format == TGL_FORMAT_E5M6;
-    const uintptr_t unit_bytes = is_e5m6 ? 4 : (uintptr_t)tgl_code_bytes(x->format, values);
-    const uintptr_t x_bits = (uintptr_t)x->data | (uintptr_t)x->row_bytes;
-    int32_t is_vector = p->num_cols % values == 0 && (uintptr_t)p->out % 16 == 0 && x_bits % unit_bytes == 0;
-    tgl_strip strip = tgl_strip_of(p->num_rows, p->num_cols, x->block_rows, x->block_cols,
-                                   is_vector ? values : CAST_BACK_FEW(x->format, out_bytes), target.num_sms);
-    make_one_wave(&strip, target.num_sms);
-    void *args[] = { (void *)&x->data, (void *)&x->row_bytes, (void *)&x->sf, (void *)&p->out, &strip,
-                     &is_vector };      /* only ANY has is_vector */
-    const tgl_shape shape = { { tgl_strip_grid(&strip) }, .block = STRIP_THREADS };
-    const int runs = strip.rows == 1 ? RUNS_OF_1 : strip.rows == 2 ? RUNS_OF_2 : RUNS_OF_4;
-    const int which = has_runs && is_vector && tgl_strip_is_short(&strip) ? runs : ANY;
-    return tgl_launch(plan, num_kernels, which, on, &shape, stream, args);
+    return (tgl_shape){ { tgl_strip_blocks(p->num_rows, p->num_cols, p->unit, rows) }, .block = STRIP_THREADS,
+                        TGL_ARGS(p->args) };
 }
+static tgl_shape shape_4(void *p, const tgl_target *target) { (void)target; return shape(p, STRIP_MAX_ROWS); }
+static tgl_shape shape_2(void *p, const tgl_target *target) { (void)target; return shape(p, 2); }
+static tgl_shape shape_1(void *p, const tgl_target *target) { (void)target; return shape(p, 1); }
+static tgl_shape shape_any(void *p, const tgl_target *target) { return shape(p, rows_of(p, target)); }
+
+static const tgl_op OP = {
+    run_on_cpu, plan,
+    {
+        [ROWS_4] = { fits, pays_4, shape_4 },
+        [ROWS_2] = { fits, pays_2, shape_2 },
+        [ROWS_1] = { fits, NULL, shape_1 },
+        [ANY] = { NULL, NULL, shape_any },
+    }
+};
 
 tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
                                const tgl_quant_params *params, tgl_stream stream)
@@ -105,6 +140,7 @@ tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor
     TGL_TRY(check(x, x_sf, out, params, &p));
     if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
     if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
-    if (!tgl_on_cpu(x)) return run_on_cuda(&p, x, stream);
-    return tgl_parallel_rows(p.num_rows, 4 * p.num_cols, run_rows, &p);
+    if (tgl_on_cpu(x)) return run_on_cpu(&p);
+    find_unit(&p);
+    return tgl_run_on_cuda(&OP, &p, x, stream);
 }

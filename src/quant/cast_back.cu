@@ -18,8 +18,9 @@
 static_assert(ROWS == 1 || ROWS == 2 || ROWS == STRIP_MAX_ROWS, "ROWS is 1, 2 or STRIP_MAX_ROWS");
 
 /* All loads first. */
-DEV void run(const u8 *x, i64 row_bytes, const tgl_sf &sf, u8 *out, const tgl_strip &s)
+DEV void run(const cast_back_args &a, const tgl_sf &sf)
 {
+    const tgl_strip &s = a.strip;
     const short_place p = short_place_of<VALUES, ROWS>(s);
     if (!short_has(s, p, 0)) return;
     u32 w[ROWS][3];
@@ -27,7 +28,7 @@ DEV void run(const u8 *x, i64 row_bytes, const tgl_sf &sf, u8 *out, const tgl_st
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
         const u32 row = short_row(s, p, j);
-        load_codes<VALUES>(x + row * row_bytes, p.col, w[j]);
+        load_codes<VALUES>(a.x + row * a.row_bytes, p.col, w[j]);
         factor[j] = tgl_sf_get(&sf, tgl_divide(row, s.by_block_rows), p.k);
     }
 #pragma unroll
@@ -37,15 +38,13 @@ DEV void run(const u8 *x, i64 row_bytes, const tgl_sf &sf, u8 *out, const tgl_st
 #pragma unroll
         for (int i = 0; i < VALUES; i++) v[i] *= factor[j];
         if (j == 0 || short_has(s, p, j))
-            store_values<VALUES, true>(out + (short_row(s, p, j) * (i64)s.num_cols + p.col) * OUT_BYTES, v);
+            store_values<VALUES, true>(a.out + (short_row(s, p, j) * (i64)s.num_cols + p.col) * OUT_BYTES, v);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(STRIP_THREADS, 6) cast_back(
-    const u8 *x, i64 row_bytes, tgl_sf sf, u8 *out, const tgl_strip s)
+extern "C" __global__ void __launch_bounds__(STRIP_THREADS, 6) cast_back(const cast_back_args a)
 {
-    sf.kind = SF_KIND;
     pdl_wait();
     pdl_trigger();
-    run(x, row_bytes, sf, out, s);
+    run(a, factors_of_kind<SF_KIND>(a.sf));
 }

@@ -22,6 +22,7 @@ static_assert(SF_KIND >= 0 && SF_KIND <= 2, "SF_KIND is 0 (rows), 1 (columns) or
 
 #include "quant/cast_back.h"
 #include "quant/common/decode.cuh"
+#include "quant/common/factors.cuh"
 #include "quant/common/strip.cuh"
 
 enum { VALUES = CAST_BACK_VALUES(OUT_BYTES), FEW = CAST_BACK_FEW(FORMAT, OUT_BYTES) };

@@ -10,9 +10,9 @@
 enum { RESIDENT = 4 };                          /* blocks on an SM that registers allow */
 
 /* Units of COUNT columns: all loads first. */
-template <int COUNT, bool IS_VECTOR> DEV void run(const u8 *x, i64 row_bytes, const tgl_sf &sf, u8 *out,
-                                                  const tgl_strip &s)
+template <int COUNT, bool IS_VECTOR> DEV void run(const cast_back_args &a, const tgl_sf &sf)
 {
+    const tgl_strip &s = a.strip;
     enum { HAS_ONE = COUNT == 1 };
     const strip_place p = strip_place_of(s);
     u32 w[STRIP_MAX_ROWS][3];
@@ -20,7 +20,7 @@ template <int COUNT, bool IS_VECTOR> DEV void run(const u8 *x, i64 row_bytes, co
 #pragma unroll
     for (int j = 0; j < STRIP_MAX_ROWS; j++) {
         if (!strip_has(s, p, j)) continue;
-        load_codes<COUNT>(x + (p.row + j * p.step) * row_bytes, p.col, w[j]);
+        load_codes<COUNT>(a.x + (p.row + j * p.step) * a.row_bytes, p.col, w[j]);
         if (HAS_ONE) factor[j] = tgl_sf_get(&sf, strip_block_row(s, p, j), p.k);
     }
     float factors[COUNT];
@@ -36,16 +36,15 @@ template <int COUNT, bool IS_VECTOR> DEV void run(const u8 *x, i64 row_bytes, co
         decode<COUNT>(w[j], v);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) v[i] *= HAS_ONE ? factor[j] : factors[i];
-        store_values<COUNT, IS_VECTOR>(out + ((p.row + j * p.step) * s.num_cols + p.col) * OUT_BYTES, v);
+        store_values<COUNT, IS_VECTOR>(a.out + ((p.row + j * p.step) * s.num_cols + p.col) * OUT_BYTES, v);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(STRIP_THREADS, RESIDENT) cast_back_any(
-    const u8 *x, i64 row_bytes, tgl_sf sf, u8 *out, const tgl_strip s, i32 is_vector)
+extern "C" __global__ void __launch_bounds__(STRIP_THREADS, RESIDENT) cast_back_any(const cast_back_args a)
 {
-    sf.kind = SF_KIND;
+    const tgl_sf sf = factors_of_kind<SF_KIND>(a.sf);
     pdl_wait();
-    if (is_vector) run<VALUES, true>(x, row_bytes, sf, out, s);
-    else run<FEW, false>(x, row_bytes, sf, out, s);
+    if (a.is_vector) run<VALUES, true>(a, sf);
+    else run<FEW, false>(a, sf);
     pdl_trigger();
 }

@@ -4,11 +4,9 @@
 
 #include "core/log.h"
 #include "core/math.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "quant/cast.h"
 #include "quant/common/check.h"
-#include "quant/common/group.h"
-#include "quant/common/strip.h"
 
 typedef struct {
     int64_t num_rows, num_cols;
@@ -20,12 +18,20 @@ typedef struct {
     bool is_given;              /* sf is read, not written */
     bool has_out;               /* else only factors are wanted */
     uint8_t *out;
+    union {
+        per_block_cast_args tiles;
+        per_block_cast_any_args any;
+        per_block_cast_given_args given;
+    } args;
 } problem;
+
+static int x_of(const problem *p) { return p->x.is_bf16 ? X_BF16 : X_F32; }
 
 /* ---- CPU ---- */
 
-static tgl_status run_on_cpu(const problem *p)
+static tgl_status run_on_cpu(const void *context)
 {
+    const problem *p = context;
     const tgl_cast cast = {
         .from = tgl_read_values(&p->x), .num_rows = p->num_rows, .num_cols = p->num_cols,
         .format = p->format, .rule = p->rule, .block_rows = p->blocks.rows, .block_cols = p->blocks.cols,
@@ -66,7 +72,7 @@ static tgl_status check(const DLTensor *x, const DLTensor *given_sf, const DLTen
 
 /* ---- launch ---- */
 
-static tgl_block_cast arguments(const problem *p)
+static tgl_block_cast cast_of(const problem *p)
 {
     return (tgl_block_cast){ .x = (const uint8_t *)p->x.data, .x_row_bytes = p->x.row_bytes,
                              .out = p->has_out ? p->out : NULL, .sf = p->sf, .num_rows = p->num_rows,
@@ -76,89 +82,106 @@ static tgl_block_cast arguments(const problem *p)
 /* Do addresses and rows allow vectors of x, and all their codes at once? */
 static bool has_vectors(const problem *p)
 {
-    const int values = X_VALUES(p->x.is_bf16 ? X_BF16 : X_F32);
-    const uintptr_t x = (uintptr_t)p->x.data | (uintptr_t)p->x.row_bytes, out = (uintptr_t)p->out;
-    return p->num_cols % values == 0 && x % 16 == 0 &&
-           out % (uintptr_t)tgl_code_bytes(p->format, values) == 0;
+    const int values = X_VALUES(x_of(p));
+    const int64_t x_bits = (int64_t)(uintptr_t)p->x.data | p->x.row_bytes, out_bits = (int64_t)(uintptr_t)p->out;
+    return p->num_cols % values == 0 && x_bits % 16 == 0 && out_bits % tgl_code_bytes(p->format, values) == 0;
 }
 
-/* Addresses and lengths choose, where columns side by side share a factor. */
-enum { GIVEN_ANY, GIVEN_RUNS, NUM_GIVEN };
-static tgl_status run_given(const problem *p, const DLTensor *on, tgl_stream stream)
+/* Factors to be found. */
+enum { TILES, ANY, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    const int values = X_VALUES(p->x.is_bf16 ? X_BF16 : X_F32);
-    const tgl_macro x = { "X", p->x.is_bf16 ? X_BF16 : X_F32 }, format = { "FORMAT", p->format };
-    const tgl_macro kind = { "SF_KIND", p->sf.kind };
-    const tgl_kernel plan[NUM_GIVEN] = {
-        [GIVEN_ANY] = { "quant/per_block_cast_given_any", { x, format, kind } },
-        [GIVEN_RUNS] = { "quant/per_block_cast_given", { x, format, kind } },
-    };
-    const bool has_runs = p->blocks.cols % values == 0;
-    const int num_kernels = has_runs ? NUM_GIVEN : GIVEN_RUNS;
-    if (tgl_preparing()) return tgl_launch(plan, num_kernels, GIVEN_ANY, on, NULL, stream, NULL);
-    tgl_target target;
-    TGL_TRY(tgl_target_of(on, &target));
-    int32_t is_vector = has_vectors(p);
-    tgl_strip strip = tgl_strip_of(p->num_rows, p->num_cols, p->blocks.rows, p->blocks.cols,
-                                   is_vector ? values : p->format == TGL_FORMAT_E4M3 ? 1 : 2, target.num_sms);
-    tgl_block_cast c = arguments(p);
-    void *args[] = { &c, &strip, &is_vector };          /* GIVEN_RUNS has no is_vector */
-    const tgl_shape shape = { { tgl_strip_grid(&strip) }, .block = STRIP_THREADS };
-    const int which = has_runs && is_vector && tgl_strip_is_short(&strip) ? GIVEN_RUNS : GIVEN_ANY;
-    return tgl_launch(plan, num_kernels, which, on, &shape, stream, args);
-}
-
-/* The blocks choose, and for those that have a kernel of their own, addresses. */
-enum { ANY, TILES, NUM_KERNELS };
-static tgl_status launch(const problem *p, int which, const DLTensor *on, const tgl_shape *shape,
-                         tgl_stream stream, void **args)
-{
-    const tgl_macro x = { "X", p->x.is_bf16 ? X_BF16 : X_F32 }, format = { "FORMAT", p->format };
-    const tgl_kernel plan[NUM_KERNELS] = {
-        [ANY] = { "quant/per_block_cast_any", { x, format } },
-        [TILES] = { "quant/per_block_cast",
-                    { x, format, { "BLOCK_ROWS", p->blocks.rows }, { "BLOCK_COLS", p->blocks.cols },
-                      { "SF_KIND", p->sf.kind }, { "IS_ROUNDED", p->rule.is_rounded },
-                      { "HAS_OUT", p->has_out } } },
-    };
+    const problem *p = context;
+    const tgl_macro x = { "X", x_of(p) }, format = { "FORMAT", p->format };
     const bool has_tiles = BLOCK_CAST_HAS(p->blocks.rows, p->blocks.cols);
-    return tgl_launch(plan, has_tiles ? NUM_KERNELS : TILES, which, on, shape, stream, args);
+    kernels[TILES] = (tgl_kernel){ has_tiles ? "quant/per_block_cast" : NULL,
+                                   { x, format, { "BLOCK_ROWS", p->blocks.rows }, { "BLOCK_COLS", p->blocks.cols },
+                                     { "SF_KIND", p->sf.kind }, { "IS_ROUNDED", p->rule.is_rounded },
+                                     { "HAS_OUT", p->has_out } } };
+    kernels[ANY] = (tgl_kernel){ "quant/per_block_cast_any", { x, format } };
+    return NUM_KERNELS;
 }
 
-static tgl_status run_any(const problem *p, const DLTensor *on, tgl_stream stream)
+static int64_t num_tiles(const problem *p)      /* side by side */
 {
+    return tgl_ceil_div(p->num_cols, BLOCK_CAST_TILE_COLS(x_of(p), p->blocks.rows));
+}
+
+static bool fits_tiles(const void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
+    const int64_t limit = TGL_DIVIDE_LIMIT - 256;       /* what a tile may be longer than the matrix */
+    return has_vectors(p) && p->num_rows <= limit && p->num_cols <= limit &&
+           p->blocks.num_rows <= INT32_MAX / num_tiles(p);
+}
+
+static tgl_shape shape_tiles(void *context, const tgl_target *target)
+{
+    (void)target;
+    problem *p = context;
+    const int64_t tiles = num_tiles(p);
+    p->args.tiles = (per_block_cast_args){ tgl_divisor_of(tiles), (uint32_t)tiles, (uint32_t)p->num_rows, cast_of(p) };
+    return (tgl_shape){ { p->blocks.num_rows * tiles }, .block = BLOCK_CAST_THREADS(p->blocks.rows),
+                        TGL_ARGS(p->args.tiles) };
+}
+
+static tgl_shape shape_any(void *context, const tgl_target *target)
+{
+    (void)target;
+    problem *p = context;
     const tgl_blocks *b = &p->blocks;
     const int span = p->format == TGL_FORMAT_E2M1 && b->cols % 2 ? 2 : 1;   /* a byte is of two blocks */
-    tgl_groups groups = tgl_groups_of(p->num_rows, b->rows, b->cols, b->num_rows, b->num_cols, span);
-    tgl_block_cast c = arguments(p);
-    tgl_scale_rule rule = p->rule;
-    void *args[] = { &c, &groups, &rule };
-    const tgl_shape shape = { { tgl_strided_grid(tgl_groups_grid(&groups), INT32_MAX) }, .block = 32 * GROUP_WARPS };
-    return launch(p, ANY, on, &shape, stream, args);
+    p->args.any = (per_block_cast_any_args){
+        cast_of(p), tgl_groups_of(p->num_rows, b->rows, b->cols, b->num_rows, b->num_cols, span), p->rule
+    };
+    return (tgl_shape){ { tgl_strided_grid(tgl_groups_grid(&p->args.any.groups), INT32_MAX) },
+                        .block = 32 * GROUP_WARPS, TGL_ARGS(p->args.any) };
 }
 
-static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+static const tgl_op OP = { run_on_cpu, plan, { [TILES] = { fits_tiles, NULL, shape_tiles }, [ANY] = { .shape = shape_any } } };
+
+/* Factors that are given; GIVEN_RUNS if columns side by side share them. */
+enum { GIVEN_RUNS, GIVEN_ANY, NUM_GIVEN };
+static int plan_given(const void *context, tgl_kernel *kernels)
 {
-    if (p->is_given) return run_given(p, on, stream);
-    const int block_rows = (int)p->blocks.rows, x = p->x.is_bf16 ? X_BF16 : X_F32;
-    const int64_t tiles = tgl_ceil_div(p->num_cols, BLOCK_CAST_TILE_COLS(x, block_rows));
-    const int64_t limit = TGL_DIVIDE_LIMIT - 256;       /* what a tile may be longer than the matrix */
-    if (!BLOCK_CAST_HAS(p->blocks.rows, p->blocks.cols) || !has_vectors(p) ||
-        p->num_rows > limit || p->num_cols > limit || p->blocks.num_rows > INT32_MAX / tiles)
-        return run_any(p, on, stream);
-    tgl_block_cast c = arguments(p);
-    uint32_t num_tiles = (uint32_t)tiles, num_rows = (uint32_t)p->num_rows;
-    tgl_divisor by_num_tiles = tgl_divisor_of(tiles);
-    void *args[] = { &by_num_tiles, &num_tiles, &num_rows, &c };
-    const tgl_shape shape = { { p->blocks.num_rows * tiles }, .block = BLOCK_CAST_THREADS(block_rows) };
-    return launch(p, TILES, on, &shape, stream, args);
+    const problem *p = context;
+    const tgl_macro x = { "X", x_of(p) }, format = { "FORMAT", p->format }, kind = { "SF_KIND", p->sf.kind };
+    const bool has_runs = p->blocks.cols % X_VALUES(x_of(p)) == 0;
+    kernels[GIVEN_RUNS] = (tgl_kernel){ has_runs ? "quant/per_block_cast_given" : NULL, { x, format, kind } };
+    kernels[GIVEN_ANY] = (tgl_kernel){ "quant/per_block_cast_given_any", { x, format, kind } };
+    return NUM_GIVEN;
 }
 
-static tgl_status run(const problem *p, const DLTensor *on, tgl_stream stream)
+static bool fits_runs(const void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
+    return has_vectors(p) && tgl_strip_is_short(p->num_rows, p->num_cols, X_VALUES(x_of(p)));
+}
+
+static tgl_shape shape_given(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    const bool is_vector = has_vectors(p);
+    const int unit = is_vector ? X_VALUES(x_of(p)) : p->format == TGL_FORMAT_E4M3 ? 1 : 2;
+    const int rows = tgl_strip_rows(p->num_rows, p->num_cols, unit, target->num_sms);
+    p->args.given = (per_block_cast_given_args){
+        cast_of(p), tgl_strip_of(p->num_rows, p->num_cols, p->blocks.rows, p->blocks.cols, unit, rows), is_vector
+    };
+    return (tgl_shape){ { tgl_strip_blocks(p->num_rows, p->num_cols, unit, rows) }, .block = STRIP_THREADS,
+                        TGL_ARGS(p->args.given) };
+}
+
+static const tgl_op GIVEN_OP = {
+    run_on_cpu, plan_given, { [GIVEN_RUNS] = { fits_runs, NULL, shape_given }, [GIVEN_ANY] = { .shape = shape_given } }
+};
+
+static tgl_status run(const tgl_op *op, problem *p, const DLTensor *on, tgl_stream stream)
 {
     if (p->num_cols == 0) return TGL_OK;                            /* no kernel has no columns */
     if (p->num_rows == 0 && !tgl_preparing()) return TGL_OK;        /* data may be NULL */
-    return tgl_on_cpu(on) ? run_on_cpu(p) : run_on_cuda(p, on, stream);
+    return tgl_on_cpu(on) ? run_on_cpu(p) : tgl_run_on_cuda(op, p, on, stream);
 }
 
 tgl_status tgl_quant_per_block_cast(const DLTensor *x, DLTensor *out, DLTensor *out_sf,
@@ -173,7 +196,7 @@ tgl_status tgl_quant_per_block_cast(const DLTensor *x, DLTensor *out, DLTensor *
                                         .num_per_channels = params->num_per_channels };
         return tgl_quant_per_token_cast(x, NULL, out, out_sf, &same, stream);
     }
-    return run(&p, x, stream);
+    return run(&OP, &p, x, stream);
 }
 
 tgl_status tgl_quant_per_block_cast_with_precomputed_sf(const DLTensor *x, const DLTensor *sf, DLTensor *out,
@@ -183,5 +206,5 @@ tgl_status tgl_quant_per_block_cast_with_precomputed_sf(const DLTensor *x, const
         tgl_log_call("tgl_quant_per_block_cast_with_precomputed_sf", "x", x, "sf", sf, "out", out, NULL);
     problem p = { .is_given = true };
     TGL_TRY(check(x, sf, out, NULL, params, &p));
-    return run(&p, x, stream);
+    return run(&GIVEN_OP, &p, x, stream);
 }

@@ -148,15 +148,15 @@ DEV void cast_vector(const vector_of<X> &x, const float (&inv)[OWN], u8 *to)
 /* Past the last row or column a thread loads the last ones again, which change no maximum of their block, and
  * stores nothing: so no load has a branch or a predicate before it. What is used first comes first, as a few
  * rows wait for every line of 64 bytes of arguments: on sm_90 the first one ends behind c.out. */
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) per_block_cast(
-    tgl_divisor by_num_tiles, u32 num_tiles, u32 num_rows, tgl_block_cast c)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) per_block_cast(per_block_cast_args a)
 {
-    const u32 m = tgl_divide(blockIdx.x, by_num_tiles), tid = threadIdx.x;
-    const u32 first_col = (blockIdx.x - m * num_tiles) * TILE_COLS;
+    tgl_block_cast &c = a.cast;
+    c.sf.kind = SF_KIND;
+    const u32 m = tgl_divide(blockIdx.x, a.by_num_tiles), tid = threadIdx.x, num_rows = a.num_rows;
+    const u32 first_col = (blockIdx.x - m * a.num_tiles) * TILE_COLS;
     const u32 row = m * BLOCK_ROWS + tid / LANES, col = first_col + tid % LANES * VALUES;
     const u32 num_cols = (u32)c.num_cols;
     const u8 *from = c.x + (u64)min(col, num_cols - VALUES) * (16 / VALUES);
-    c.sf.kind = SF_KIND;
     vector_of<X> x[VECTORS];
     pdl_wait();
 #pragma unroll

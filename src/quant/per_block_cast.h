@@ -4,8 +4,8 @@
 #ifndef TEGULA_QUANT_PER_BLOCK_CAST_H
 #define TEGULA_QUANT_PER_BLOCK_CAST_H
 
-#include "numerics/divide.h"
-#include "quant/common/scale.h"
+#include "quant/common/group.h"
+#include "quant/common/strip.h"
 #include "quant/common/vector.h"
 
 /* A block of threads has a tile as high as a block of factors, and 256 or 512 bytes of a row wide. */
@@ -18,7 +18,7 @@
      ((block_cols) == 1 || (block_cols) == 16 || (block_cols) == 32 || (block_cols) == 64 || \
       (block_cols) == 128))
 
-/* In the order of their use; per_block_cast has num_rows before it. */
+/* In the order of their use. */
 typedef struct {
     const uint8_t *x;
     int64_t x_row_bytes;
@@ -28,5 +28,25 @@ typedef struct {
     int64_t num_rows;
     int64_t num_sf;             /* factors side by side */
 } tgl_block_cast;
+
+/* The first 48 bytes are what threads need before they load: on sm_90 they are one line of the memory that has
+ * arguments. */
+typedef struct {
+    tgl_divisor by_num_tiles;
+    uint32_t num_tiles, num_rows;
+    tgl_block_cast cast;
+} per_block_cast_args;
+
+typedef struct {
+    tgl_block_cast cast;
+    tgl_groups groups;
+    tgl_scale_rule rule;
+} per_block_cast_any_args;
+
+typedef struct {
+    tgl_block_cast cast;
+    tgl_strip strip;
+    int32_t is_vector;          /* units are vectors: always so in per_block_cast_given.cu, which does not read it */
+} per_block_cast_given_args;
 
 #endif

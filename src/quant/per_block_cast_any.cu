@@ -24,9 +24,10 @@ static_assert(FORMAT == TGL_FORMAT_E4M3 || FORMAT == TGL_FORMAT_E2M1, "FORMAT is
 
 enum { UNIT = FORMAT == TGL_FORMAT_E4M3 ? 1 : 2, MAX_SPAN = 2 };
 
-extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_any(
-    const tgl_block_cast c, const tgl_groups g, const tgl_scale_rule rule)
+extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_any(const per_block_cast_any_args a)
 {
+    const tgl_block_cast c = a.cast;
+    const tgl_groups g = a.groups;
     const u32 size = 32 * g.warps, groups = GROUP_WARPS / g.warps, thread = threadIdx.x % size;
     pdl_wait();
 #pragma unroll 1
@@ -49,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_an
         tgl_scale scale[MAX_SPAN];
 #pragma unroll
         for (int s = 0; s < MAX_SPAN; s++) {
-            scale[s] = tgl_scale_of(__uint_as_float(amax[s]), rule);
+            scale[s] = tgl_scale_of(__uint_as_float(amax[s]), a.rule);
             if (thread == 0 && s < g.span && k + s < c.num_sf)
                 store_factor(c.sf, m, k + s, k + s == c.num_sf - 1, scale[s].sf);
         }

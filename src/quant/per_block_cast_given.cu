@@ -56,13 +56,14 @@ template <int ROWS> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
             cast_vector(x[j], 1 / factor[j], out + short_row(s, p, j) * tgl_code_bytes(FORMAT, s.num_cols));
 }
 
-extern "C" __global__ void __launch_bounds__(STRIP_THREADS, RESIDENT) per_block_cast_given(tgl_block_cast c,
-                                                                                           const tgl_strip s)
+extern "C" __global__ void __launch_bounds__(STRIP_THREADS, RESIDENT) per_block_cast_given(
+    per_block_cast_given_args a)
 {
+    tgl_block_cast &c = a.cast;
     c.sf.kind = SF_KIND;
     pdl_wait();
-    if (s.rows == STRIP_MAX_ROWS) run<STRIP_MAX_ROWS>(c, s);
-    else if (s.rows == 2) run<2>(c, s);
-    else run<1>(c, s);
+    if (a.strip.rows == STRIP_MAX_ROWS) run<STRIP_MAX_ROWS>(c, a.strip);
+    else if (a.strip.rows == 2) run<2>(c, a.strip);
+    else run<1>(c, a.strip);
     pdl_trigger();
 }

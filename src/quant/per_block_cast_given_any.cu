@@ -66,11 +66,12 @@ template <int COUNT> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
 }
 
 extern "C" __global__ void __launch_bounds__(STRIP_THREADS) per_block_cast_given_any(
-    tgl_block_cast c, const tgl_strip s, i32 is_vector)
+    const per_block_cast_given_args a)
 {
+    tgl_block_cast c = a.cast;
     c.sf.kind = SF_KIND;
     pdl_wait();
-    if (is_vector) run<VALUES>(c, s);
-    else run<FEW>(c, s);
+    if (a.is_vector) run<VALUES>(c, a.strip);
+    else run<FEW>(c, a.strip);
     pdl_trigger();
 }

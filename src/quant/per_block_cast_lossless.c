@@ -9,9 +9,8 @@
 #include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "quant/common/check.h"
-#include "quant/common/group.h"
 #include "quant/lanes.h"
 #include "quant/lossless.h"
 
@@ -25,9 +24,8 @@ typedef struct {
     uint8_t *out;
     bool has_inexact;
     int32_t *inexact;
+    union { lossless_args tiles; lossless_any_args any; } args;
 } problem;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- CPU ---- */
 
@@ -70,7 +68,7 @@ INLINE int x_code(const problem *p, int64_t m, int64_t k)
 INLINE bool run_part(const problem *p, int64_t i, int64_t m, int64_t k, int sf)
 {
     const int shift = tgl_lossless_shift(x_code(p, m, k), sf);
-    const int64_t j = k * p->x_blocks.cols, end = least(j + p->x_blocks.cols, p->num_cols);
+    const int64_t j = k * p->x_blocks.cols, end = tgl_min(j + p->x_blocks.cols, p->num_cols);
     const uint8_t *row = p->x + i * p->x_stride;
     uint8_t *out = p->out + i * p->num_cols;
     if (shift < TGL_LOSSLESS_MIN_SHIFT || j % 2 || end % 2) return run_inexact(row, j, end, shift, out);
@@ -80,8 +78,8 @@ INLINE bool run_part(const problem *p, int64_t i, int64_t m, int64_t k, int sf)
 
 INLINE bool run_block(const problem *p, int64_t m, int64_t k)
 {
-    const int64_t x_m = m * p->x_rows, x_m_end = least(x_m + p->x_rows, p->x_blocks.num_rows);
-    const int64_t x_k = k * p->x_cols, x_k_end = least(x_k + p->x_cols, p->x_blocks.num_cols);
+    const int64_t x_m = m * p->x_rows, x_m_end = tgl_min(x_m + p->x_rows, p->x_blocks.num_rows);
+    const int64_t x_k = k * p->x_cols, x_k_end = tgl_min(x_k + p->x_cols, p->x_blocks.num_cols);
     int largest = 0;
     for (int64_t i = x_m; i < x_m_end; i++)
         for (int64_t j = x_k; j < x_k_end; j++) {
@@ -92,7 +90,7 @@ INLINE bool run_block(const problem *p, int64_t m, int64_t k)
     tgl_sf_set(&p->sf, m, k, p->blocks.num_cols, tgl_ue8m0_to_f32((uint8_t)sf));
     bool is_inexact = false;
     for (int64_t b = x_m; b < x_m_end; b++) {
-        const int64_t row_end = least((b + 1) * p->x_blocks.rows, p->num_rows);
+        const int64_t row_end = tgl_min((b + 1) * p->x_blocks.rows, p->num_rows);
         for (int64_t i = b * p->x_blocks.rows; i < row_end; i++)
             for (int64_t j = x_k; j < x_k_end; j++) is_inexact |= run_part(p, i, b, j, sf);
     }
@@ -107,6 +105,12 @@ static void run_rows(const void *context, int64_t begin, int64_t end)       /* o
     for (int64_t m = begin; m < end; m++)
         for (int64_t k = 0; k < p->blocks.num_cols; k++) is_inexact |= run_block(p, m, k);
     if (is_inexact && p->has_inexact) __atomic_store_n(p->inexact, 1, __ATOMIC_RELAXED);
+}
+
+static tgl_status run_on_cpu(const void *context)
+{
+    const problem *p = context;
+    return tgl_parallel_rows(p->blocks.num_rows, 2 * tgl_min(p->blocks.rows, p->num_rows) * p->num_cols, run_rows, p);
 }
 
 /* ---- checks ---- */
@@ -162,46 +166,61 @@ static bool has_tiles(const problem *p)
            is_power_of_two(p->x_blocks.cols);
 }
 
-/* The blocks choose, and for those that have a kernel of their own, addresses. */
-enum { ANY, TILES, NUM_KERNELS };
-static tgl_status launch(const problem *p, int which, const DLTensor *on, const tgl_shape *shape,
-                         tgl_stream stream, void **args)
+enum { TILES, ANY, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    const tgl_kernel plan[NUM_KERNELS] = {
-        [ANY] = { .name = "quant/per_block_cast_lossless_any" },
-        [TILES] = { "quant/per_block_cast_lossless",
-                    { { "BLOCK_ROWS", p->blocks.rows }, { "BLOCK_COLS", p->blocks.cols },
-                      { "X_SF_KIND", p->x_sf.kind }, { "SF_KIND", p->sf.kind } } },
-    };
-    return tgl_launch(plan, has_tiles(p) ? NUM_KERNELS : TILES, which, on, shape, stream, args);
+    const problem *p = context;
+    kernels[TILES] = (tgl_kernel){ has_tiles(p) ? "quant/per_block_cast_lossless" : NULL,
+                                   { { "BLOCK_ROWS", p->blocks.rows }, { "BLOCK_COLS", p->blocks.cols },
+                                     { "X_SF_KIND", p->x_sf.kind }, { "SF_KIND", p->sf.kind } } };
+    kernels[ANY] = (tgl_kernel){ .name = "quant/per_block_cast_lossless_any" };
+    return NUM_KERNELS;
 }
 
-static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+static tgl_lossless_cast cast_of(const problem *p)
 {
-    const tgl_blocks *b = &p->blocks, *xb = &p->x_blocks;
-    tgl_lossless_cast c = {
+    const tgl_blocks *xb = &p->x_blocks;
+    return (tgl_lossless_cast){
         .x = p->x, .x_row_bytes = p->x_stride, .out = p->out, .x_sf = p->x_sf, .sf = p->sf,
-        .num_rows = p->num_rows, .num_cols = p->num_cols, .num_sf = b->num_cols,
+        .num_rows = p->num_rows, .num_cols = p->num_cols, .num_sf = p->blocks.num_cols,
         .x_block_rows = xb->rows, .x_block_cols = xb->cols, .by_x_block_rows = tgl_divisor_of(xb->rows),
         .by_x_block_cols = tgl_divisor_of(xb->cols), .inexact = p->has_inexact ? p->inexact : NULL
     };
-    const int64_t tile_rows = LOSSLESS_TILE_ROWS(b->rows), tile_cols = LOSSLESS_TILE_COLS(b->rows);
-    const int64_t tiles = tgl_ceil_div(p->num_cols, tile_cols);
-    const int64_t rows_of_tiles = tgl_ceil_div(p->num_rows, tile_rows);
-    const uintptr_t x_bits = (uintptr_t)p->x | (uintptr_t)p->x_stride;
-    if (has_tiles(p) && p->num_cols % LOSSLESS_VALUES == 0 && x_bits % 8 == 0 &&
-        (uintptr_t)p->out % 16 == 0 && rows_of_tiles <= INT32_MAX / tiles) {
-        uint32_t num_tiles = (uint32_t)tiles;
-        tgl_divisor by_num_tiles = tgl_divisor_of(tiles);
-        void *args[] = { &c, &num_tiles, &by_num_tiles };
-        const tgl_shape shape = { { rows_of_tiles * tiles }, .block = LOSSLESS_THREADS };
-        return launch(p, TILES, on, &shape, stream, args);
-    }
-    tgl_groups groups = tgl_groups_of(p->num_rows, b->rows, b->cols, b->num_rows, b->num_cols, 1);
-    void *args[] = { &c, &groups };
-    const tgl_shape shape = { { tgl_strided_grid(tgl_groups_grid(&groups), INT32_MAX) }, .block = 32 * GROUP_WARPS };
-    return launch(p, ANY, on, &shape, stream, args);
 }
+
+static int64_t tiles_down(const problem *p) { return tgl_ceil_div(p->num_rows, LOSSLESS_TILE_ROWS(p->blocks.rows)); }
+static int64_t tiles_across(const problem *p) { return tgl_ceil_div(p->num_cols, LOSSLESS_TILE_COLS(p->blocks.rows)); }
+
+static bool fits_tiles(const void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
+    const uintptr_t x_bits = (uintptr_t)p->x | (uintptr_t)p->x_stride;
+    return p->num_cols % LOSSLESS_VALUES == 0 && x_bits % 8 == 0 && (uintptr_t)p->out % 16 == 0 &&
+           tiles_down(p) <= INT32_MAX / tiles_across(p);
+}
+
+static tgl_shape shape_tiles(void *context, const tgl_target *target)
+{
+    (void)target;
+    problem *p = context;
+    const int64_t tiles = tiles_across(p);
+    p->args.tiles = (lossless_args){ cast_of(p), (uint32_t)tiles, tgl_divisor_of(tiles) };
+    return (tgl_shape){ { tiles_down(p) * tiles }, .block = LOSSLESS_THREADS, TGL_ARGS(p->args.tiles) };
+}
+
+static tgl_shape shape_any(void *context, const tgl_target *target)
+{
+    (void)target;
+    problem *p = context;
+    const tgl_blocks *b = &p->blocks;
+    p->args.any = (lossless_any_args){ cast_of(p),
+                                       tgl_groups_of(p->num_rows, b->rows, b->cols, b->num_rows, b->num_cols, 1) };
+    return (tgl_shape){ { tgl_strided_grid(tgl_groups_grid(&p->args.any.groups), INT32_MAX) },
+                        .block = 32 * GROUP_WARPS, TGL_ARGS(p->args.any) };
+}
+
+static const tgl_op OP = { run_on_cpu, plan, { [TILES] = { fits_tiles, NULL, shape_tiles }, [ANY] = { .shape = shape_any } } };
 
 tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
                                              DLTensor *out_sf, DLTensor *inexact,
@@ -214,7 +233,5 @@ tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *
     TGL_TRY(check(x, x_sf, out, out_sf, inexact, params, &p));
     if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
     if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
-    if (!tgl_on_cpu(x)) return run_on_cuda(&p, x, stream);
-    const int64_t rows = least(p.blocks.rows, p.num_rows);
-    return tgl_parallel_rows(p.blocks.num_rows, 2 * rows * p.num_cols, run_rows, &p);
+    return tgl_on_cpu(x) ? run_on_cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
 }

@@ -102,12 +102,12 @@ DEV bool has_changed(uint2 codes, const table &t)
     return has;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(
-    tgl_lossless_cast c, u32 num_tiles, tgl_divisor by_num_tiles)
+extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(lossless_args a)
 {
-    const u32 tile_row = tgl_divide(blockIdx.x, by_num_tiles), tid = threadIdx.x;
+    tgl_lossless_cast &c = a.cast;
+    const u32 tile_row = tgl_divide(blockIdx.x, a.by_num_tiles), tid = threadIdx.x;
     const i64 first_row = (i64)tile_row * TILE_ROWS;
-    const i64 first_col = (i64)(blockIdx.x - tile_row * num_tiles) * TILE_COLS;
+    const i64 first_col = (i64)(blockIdx.x - tile_row * a.num_tiles) * TILE_COLS;
     const int rows = (int)min(c.num_rows - first_row, (i64)TILE_ROWS);
     const int cols = (int)min(c.num_cols - first_col, (i64)TILE_COLS);
     const int row = (int)(tid / LANES), col = (int)(tid % LANES) * VALUES;

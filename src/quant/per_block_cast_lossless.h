@@ -4,7 +4,7 @@
 #ifndef TEGULA_QUANT_PER_BLOCK_CAST_LOSSLESS_H
 #define TEGULA_QUANT_PER_BLOCK_CAST_LOSSLESS_H
 
-#include "numerics/divide.h"
+#include "quant/common/group.h"
 #include "quant/common/scale.h"
 
 #define LOSSLESS_THREADS 256
@@ -29,5 +29,16 @@ typedef struct {
     tgl_divisor by_x_block_rows, by_x_block_cols;
     int32_t *inexact;           /* may be NULL */
 } tgl_lossless_cast;
+
+typedef struct {
+    tgl_lossless_cast cast;
+    uint32_t num_tiles;         /* side by side */
+    tgl_divisor by_num_tiles;
+} lossless_args;
+
+typedef struct {
+    tgl_lossless_cast cast;
+    tgl_groups groups;
+} lossless_any_args;
 
 #endif

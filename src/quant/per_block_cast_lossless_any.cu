@@ -11,8 +11,10 @@
 #include "quant/per_block_cast_lossless.h"
 
 extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_lossless_any(
-    const tgl_lossless_cast c, const tgl_groups g)
+    const lossless_any_args a)
 {
+    const tgl_lossless_cast &c = a.cast;
+    const tgl_groups &g = a.groups;
     const u32 size = 32 * g.warps, groups = GROUP_WARPS / g.warps, thread = threadIdx.x % size;
     bool is_inexact = false;
     pdl_wait();

@@ -2,26 +2,18 @@
  * per_channel_cast_and_transpose.c - tgl_quant_per_channel_cast_and_transpose: blocks of one column, a row of
  * out each. */
 #include "core/log.h"
-#include "cuda/launch.h"
-#include "quant/cast.h"
+#include "quant/common/channel_op.h"
 #include "quant/common/check.h"
-#include "quant/per_channel_cast_launch.h"
 
-typedef struct {
-    int64_t num_rows, num_cols;     /* of x */
-    tgl_values x;
-    tgl_blocks blocks;
-    tgl_scale_rule rule;
-    tgl_sf sf;                      /* row-major */
-    uint8_t *out;                   /* [num_cols, num_rows] */
-} problem;
+typedef tgl_channel_problem problem;
 
 /* ---- CPU ---- */
 
-static tgl_status run_on_cpu(const problem *p)
+static tgl_status run_on_cpu(const void *context)
 {
+    const problem *p = context;
     const tgl_cast cast = {
-        .from = tgl_read_values(&p->x), .num_rows = p->num_rows, .num_cols = p->num_cols,
+        .from = tgl_read_values(&p->values), .num_rows = p->num_rows, .num_cols = p->num_cols,
         .format = TGL_FORMAT_E4M3, .rule = p->rule, .block_rows = p->blocks.rows, .block_cols = 1,
         .sf = p->sf, .num_sf = p->num_cols,
         .out = p->out, .out_stride = p->num_rows, .is_transposed = true
@@ -39,7 +31,7 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, const DLTensor *
     TGL_TRY(tgl_expect_values("x", x));
     p->num_rows = x->shape[0];
     p->num_cols = x->shape[1];
-    p->x = tgl_values_of(x);
+    p->values = tgl_values_of(x);
     p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->num_per_tokens, 1);
     p->rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf);
     TGL_TRY(tgl_expect_matrix("out", out, TGL_E4M3, p->num_cols, p->num_rows));
@@ -51,30 +43,26 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, const DLTensor *
 
 /* ---- launch ---- */
 
-static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    const int x = p->x.is_bf16 ? X_BF16 : X_F32;
-    tgl_channel_cast c = { .x = p->x.data, .x_row_bytes = p->x.row_bytes,
-                           .num_rows = p->num_rows, .num_cols = p->num_cols, .out = (char *)p->out,
-                           .sf = p->sf.data, .block_rows = p->blocks.rows };
+    const problem *p = context;
     const tgl_kernel kernel = { "quant/per_channel_cast_and_transpose",
-                                { { "STRIP_LANES", 0 },
-                                  { "STRIP_ROWS", 0 },
-                                  { "PATCH_ROWS", 0 },
-                                  { "X", x },
-                                  { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
+                                { { "X", tgl_channel_x(p) },
+                                  { "BLOCK_ROWS", tgl_channel_block_rows(p) },
                                   { "IS_ROUNDED", p->rule.is_rounded } } };
-    return tgl_launch_channel_cast(&c, &kernel, x, false, true, false, on, stream);
+    return tgl_channel_plan(p, kernel, false, kernels);
 }
+
+static const tgl_op OP = { run_on_cpu, plan, TGL_CHANNEL_CANDIDATES };
 
 tgl_status tgl_quant_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out, DLTensor *out_sf,
                                                     const tgl_quant_params *params, tgl_stream stream)
 {
     if (tgl_log_wants(TGL_LOG_CALL))
         tgl_log_call("tgl_quant_per_channel_cast_and_transpose", "x", x, "out", out, "out_sf", out_sf, NULL);
-    problem p;
+    problem p = { .is_transposed = true };
     TGL_TRY(check(x, out, out_sf, params, &p));
     if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
     if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
-    return tgl_on_cpu(x) ? run_on_cpu(&p) : run_on_cuda(&p, x, stream);
+    return tgl_on_cpu(x) ? run_on_cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
 }

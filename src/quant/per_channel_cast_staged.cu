@@ -130,9 +130,11 @@ DEV void cast_staged(const tgl_channel_cast &c, strip_memory &m, const place &at
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CHANNEL_STAGED_BLOCKS)
-    per_channel_cast_staged(const tgl_channel_cast c, const tgl_channel_tiles t)
+    per_channel_cast_staged(const channel_staged_args a)
 {
 #if __CUDA_ARCH__ >= 900
+    const tgl_channel_cast &c = a.cast;
+    const tgl_channel_tiles &t = a.tiles;
     SHARED(strip_memory, memory);
     SHARED(u8[2 * STAGE_BYTES], stages);
     place at;

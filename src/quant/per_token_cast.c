@@ -4,7 +4,7 @@
 
 #include "core/log.h"
 #include "core/math.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "quant/cast.h"
 #include "quant/common/check.h"
 #include "quant/per_token_cast.h"
@@ -21,13 +21,21 @@ typedef struct {
     bool is_given;              /* sf is read, not written */
     bool has_out;               /* else only factors are wanted */
     uint8_t *out;
+    /* for kernels (find_kernels) */
+    int kind;                   /* of x: X_* */
+    int64_t warp_cols;          /* columns of a warp of FAST */
+    bool is_wide;               /* FAST is per_token_cast_wide.cu, else per_token_cast.cu */
+    bool has_fast, has_few;     /* there are such kernels for these blocks */
+    bool is_joined;             /* FAST loads two vectors of codes at once */
+    union { tgl_token_cast cast; tgl_few_cast few; } args;
 } problem;
 enum { VALUES = -1 };
 
 /* ---- CPU ---- */
 
-static tgl_status run_on_cpu(const problem *p)
+static tgl_status run_on_cpu(const void *context)
 {
+    const problem *p = context;
     const tgl_cast cast = {
         .from = p->x_format == VALUES ? tgl_read_values(&p->values) : tgl_read_codes(&p->codes),
         .num_rows = p->num_rows, .num_cols = p->num_cols, .format = p->format, .rule = p->rule,
@@ -95,189 +103,208 @@ static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor 
 
 /* ---- launch ---- */
 
-/* A configuration's kernels: one that does all, the one for its block_cols, if there is one, and that for few
- * rows; addresses, strides and the number of tokens choose. */
-enum { ANY, FAST, FEW, MAX_KERNELS };
-typedef struct {
-    tgl_kernel kernels[MAX_KERNELS];
-    int num_kernels, x, warp_cols;
-    bool is_wide, is_joined;    /* FAST is */
-} kernel_plan;
-
-static int x_of(const problem *p)
+/* Do vectors of `values` columns never lie in two blocks, of factors or of x's factors? */
+static bool has_whole_vectors(const problem *p, int64_t values)
 {
-    if (p->x_format == VALUES) return p->values.is_bf16 ? X_BF16 : X_F32;
-    return p->x_format == TGL_FORMAT_E4M3 ? X_E4M3 : X_E2M1;
+    const int64_t x_cols = p->codes.block_cols;
+    return p->blocks.cols % values == 0 && p->num_cols % values == 0 &&
+           (p->x_format == VALUES || x_cols % values == 0 || x_cols >= p->num_cols);
 }
 
-static kernel_plan plan_of(const problem *p)
+static void find_kernels(problem *p)
 {
-    const int x = x_of(p);
-    const int64_t cols = p->blocks.cols, values = X_VALUES(x), x_cols = p->codes.block_cols;
-    const bool has_power = cols == 16 || cols == 32 || cols == 64 || cols == 128 || cols == 256;
-    kernel_plan plan = { .num_kernels = 1, .x = x, .is_wide = !has_power };
-    plan.warp_cols = TOKEN_WARP_COLS(x, plan.is_wide ? 0 : cols);
-    plan.kernels[ANY] = (tgl_kernel){ "quant/per_token_cast_any", { { "X", x }, { "FORMAT", p->format } } };
-    const bool is_wide_enough = cols == p->num_cols || cols > 256;
-    const bool fits = has_power || (is_wide_enough && cols <= (int64_t)plan.warp_cols * TOKEN_MAX_WARPS);
-    const bool has_vectors = cols % values == 0 && p->num_cols % values == 0 &&
-                             (!X_IS_CODES(x) || x_cols % values == 0 || x_cols >= p->num_cols);
-    if (!fits || !has_vectors) return plan;
-    const int64_t few_cols = plan.warp_cols / 2, pair = 2 * values;
-    const bool has_few = plan.is_wide ? cols <= few_cols * TOKEN_MAX_WARPS : few_cols % (4 * cols) == 0;
-    plan.is_joined = has_few && !plan.is_wide && X_IS_CODES(x) && p->format == TGL_FORMAT_E2M1 &&
-                     cols % pair == 0 && p->num_cols % pair == 0 &&
-                     (x_cols % pair == 0 || x_cols >= p->num_cols);
+    const bool has_codes = p->x_format != VALUES;
+    p->kind = !has_codes ? (p->values.is_bf16 ? X_BF16 : X_F32) : p->x_format == TGL_FORMAT_E4M3 ? X_E4M3 : X_E2M1;
+    const int64_t cols = p->blocks.cols, values = X_VALUES(p->kind);
+    p->is_wide = !(cols == 16 || cols == 32 || cols == 64 || cols == 128 || cols == 256);
+    p->warp_cols = TOKEN_WARP_COLS(p->kind, p->is_wide ? 0 : cols);
+    const bool is_row = (cols == p->num_cols || cols > 256) && cols <= p->warp_cols * TOKEN_MAX_WARPS;
+    p->has_fast = (!p->is_wide || is_row) && has_whole_vectors(p, values);
+    const int64_t few_cols = p->warp_cols / 2;
+    p->has_few = p->has_fast && (p->is_wide ? cols <= few_cols * TOKEN_MAX_WARPS : few_cols % (4 * cols) == 0);
+    p->is_joined = p->has_few && !p->is_wide && has_codes && p->format == TGL_FORMAT_E2M1 &&
+                   has_whole_vectors(p, 2 * values);
+}
+
+/* FEW is FAST for few rows. */
+enum { FEW, FAST, ANY, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
+{
+    const problem *p = context;
+    const tgl_macro x = { "X", p->kind }, format = { "FORMAT", p->format };
+    kernels[ANY] = (tgl_kernel){ "quant/per_token_cast_any", { x, format } };
     enum { IS_FEW, IS_JOINED };                                     /* places of macros */
-    plan.kernels[FAST] = (tgl_kernel){
-        plan.is_wide ? "quant/per_token_cast_wide" : "quant/per_token_cast",
-        { [IS_FEW] = { "IS_FEW", 0 }, [IS_JOINED] = { "IS_JOINED", plan.is_joined },
-          { "X", x }, { "X_SF_KIND", X_IS_CODES(x) ? p->codes.sf.kind : 0 }, { "FORMAT", p->format },
-          { "SF_KIND", p->sf.kind }, { "IS_ROUNDED", p->rule.is_rounded && !p->is_given },
-          { "IS_GIVEN", p->is_given }, { "HAS_OUT", p->has_out },
-          { plan.is_wide ? NULL : "BLOCK_COLS", cols } }
+    kernels[FAST] = (tgl_kernel){
+        !p->has_fast ? NULL : p->is_wide ? "quant/per_token_cast_wide" : "quant/per_token_cast",
+        { [IS_FEW] = { "IS_FEW", 0 }, [IS_JOINED] = { "IS_JOINED", p->is_joined }, x,
+          { "X_SF_KIND", p->x_format != VALUES ? p->codes.sf.kind : 0 }, format, { "SF_KIND", p->sf.kind },
+          { "IS_ROUNDED", p->rule.is_rounded && !p->is_given }, { "IS_GIVEN", p->is_given },
+          { "HAS_OUT", p->has_out }, { p->is_wide ? NULL : "BLOCK_COLS", p->blocks.cols } }
     };
-    plan.kernels[FEW] = plan.kernels[FAST];
-    plan.kernels[FEW].macros[IS_FEW].value = 1;
-    plan.kernels[FEW].macros[IS_JOINED].value = 0;
-    plan.num_kernels = has_few ? MAX_KERNELS : FEW;
-    return plan;
+    kernels[FEW] = kernels[FAST];
+    kernels[FEW].macros[IS_FEW].value = 1;
+    kernels[FEW].macros[IS_JOINED].value = 0;
+    if (!p->has_few) kernels[FEW].name = NULL;
+    return NUM_KERNELS;
+}
+
+static const char *data_of(const problem *p)
+{
+    return p->x_format == VALUES ? p->values.data : (const char *)p->codes.data;
+}
+
+static int64_t row_bytes_of(const problem *p)
+{
+    return p->x_format == VALUES ? p->values.row_bytes : p->codes.row_bytes;
+}
+
+/* Blocks of threads of a row, in FAST. */
+static int64_t num_units(const problem *p)
+{
+    if (!p->is_wide) return tgl_ceil_div(p->num_cols, p->warp_cols);
+    return p->sf.kind == TGL_SF_PACKED ? tgl_ceil_div(p->blocks.num_cols, 4) : p->blocks.num_cols;
+}
+
+static int64_t num_blocks(const problem *p)
+{
+    return (p->is_wide ? p->num_rows : tgl_ceil_div(p->num_rows, TOKEN_WARPS)) * num_units(p);
 }
 
 /* Do addresses and strides allow vectors, and are all numbers below 2^31? */
-static bool is_fast(const problem *p, const kernel_plan *plan, const tgl_token_cast *c)
+static bool fits_vectors(const problem *p)
 {
-    if (plan->num_kernels == 1) return false;
-    const int64_t x_bits = (int64_t)(uintptr_t)c->x | c->x_row_bytes;
-    const int64_t vector_bytes = tgl_code_bytes(p->format, X_VALUES(plan->x));
-    const int64_t store_bytes = p->format == TGL_FORMAT_E5M6 ? 4 : vector_bytes;
-    return x_bits % X_VECTOR_BYTES(plan->x) == 0 && (int64_t)(uintptr_t)c->out % store_bytes == 0 &&
-           p->num_rows < TGL_DIVIDE_LIMIT && p->num_cols < TGL_DIVIDE_LIMIT - plan->warp_cols;
+    const int64_t x_bits = (int64_t)(uintptr_t)data_of(p) | row_bytes_of(p);
+    const int64_t out_bytes = p->format == TGL_FORMAT_E5M6 ? 4 : tgl_code_bytes(p->format, X_VALUES(p->kind));
+    return x_bits % X_VECTOR_BYTES(p->kind) == 0 && (int64_t)(uintptr_t)p->out % out_bytes == 0 &&
+           p->num_rows < TGL_DIVIDE_LIMIT && p->num_cols < TGL_DIVIDE_LIMIT - p->warp_cols &&
+           num_blocks(p) < TGL_DIVIDE_LIMIT;
 }
 
-/* Do they allow two vectors of codes at once? */
-static bool can_join(const problem *p, const kernel_plan *plan, const tgl_token_cast *c)
+/* Do they allow two vectors of codes at once, if FAST takes them so? */
+static bool fits_joined(const problem *p)
 {
-    const int64_t x_bits = (int64_t)(uintptr_t)c->x | c->x_row_bytes;
-    const int64_t out_bits = (int64_t)(uintptr_t)c->out | c->out_row_bytes;
-    return x_bits % 16 == 0 && out_bits % tgl_code_bytes(p->format, 2 * X_VALUES(plan->x)) == 0;
+    const int64_t x_bits = (int64_t)(uintptr_t)data_of(p) | row_bytes_of(p);
+    const int64_t out_bits = (int64_t)(uintptr_t)p->out | tgl_code_bytes(p->format, p->num_cols);
+    return !p->is_joined ||
+           (x_bits % 16 == 0 && out_bits % tgl_code_bytes(p->format, 2 * X_VALUES(p->kind)) == 0);
 }
 
-/* Dynamic shared memory of a block of per_token_cast_wide: what its warps stage. With many rows it claims
- * more, so much that a block beyond TOKEN_SM_WARPS finds no room on an SM; of blocks with more than half of
- * these warps an SM has registers for two at most. */
-static int64_t wide_shared_bytes(const problem *p, const kernel_plan *plan, int64_t warp_cols, int64_t warps,
-                                 const tgl_target *target)
+static bool fits_fast(const void *p, const tgl_target *target)
 {
-    const bool is_few = warp_cols < plan->warp_cols;
-    const int64_t staged = warps * TOKEN_STAGED_BYTES(plan->x, p->format, is_few, warp_cols);
-    if (is_few || !p->has_out || p->format != TGL_FORMAT_E5M6 || plan->x != X_F32) return staged;
+    (void)target;
+    return fits_vectors(p) && fits_joined(p);
+}
+
+/* Warps of a block in FEW: it has a part of a row, and no more warps than there are for each SM. */
+static int64_t few_blocks(const problem *p, const tgl_target *target, int64_t *tiles)
+{
+    *tiles = tgl_ceil_div(p->num_cols, p->warp_cols / 2);
+    const int64_t sm_warps = tgl_ceil_div(p->num_rows * *tiles, target->num_sms);
+    return tgl_ceil_div(*tiles, tgl_min(sm_warps, TOKEN_WARPS));
+}
+
+static bool fits_few(const void *context, const tgl_target *target)
+{
+    const problem *p = context;
+    if (!fits_vectors(p)) return false;
+    int64_t tiles;
+    return p->is_wide || ((uint64_t)row_bytes_of(p) <= UINT32_MAX && (uint64_t)p->sf.stride <= UINT32_MAX &&
+                             few_blocks(p, target, &tiles) <= UINT16_MAX);
+}
+
+static bool pays_few(const void *context, const tgl_target *target)
+{
+    const problem *p = context;
+    return num_blocks(p) <= TOKEN_FEW_BLOCKS * target->num_sms || !fits_joined(p);
+}
+
+static tgl_token_cast cast_of(const problem *p, int64_t units)
+{
+    const bool is_codes = p->x_format != VALUES;
+    const int64_t x_block_rows = is_codes ? p->codes.block_rows : 1, x_block_cols = is_codes ? p->codes.block_cols : 1;
+    return (tgl_token_cast){
+        .x = data_of(p), .x_row_bytes = row_bytes_of(p), .by_units = tgl_divisor_of(units), .num_units = units,
+        .num_rows = p->num_rows, .num_cols = p->num_cols, .out = (char *)p->out,
+        .out_row_bytes = tgl_code_bytes(p->format, p->num_cols), .sf = p->sf, .num_sf = p->blocks.num_cols,
+        .block_cols = p->blocks.cols, .x_sf = p->codes.sf, .x_block_rows = x_block_rows, .x_block_cols = x_block_cols,
+        .by_x_block_rows = tgl_divisor_of(x_block_rows), .by_x_block_cols = tgl_divisor_of(x_block_cols),
+        .rule = p->rule, .is_given = p->is_given, .has_out = p->has_out
+    };
+}
+
+/* Dynamic shared memory of a block of per_token_cast_wide: what its warps stage. With many rows it claims more, so
+ * much that a block beyond TOKEN_SM_WARPS finds no room on an SM; of blocks with more than half of these warps an
+ * SM has registers for two at most. */
+static int64_t wide_shared_bytes(const problem *p, bool is_few, int64_t warps, const tgl_target *target)
+{
+    const int64_t cols = is_few ? p->warp_cols / 2 : p->warp_cols;
+    const int64_t staged = warps * TOKEN_STAGED_BYTES(p->kind, p->format, is_few, cols);
+    if (is_few || !p->has_out || p->format != TGL_FORMAT_E5M6 || p->kind != X_F32) return staged;
     const int64_t claimed = target->max_smem_per_block / (TOKEN_SM_WARPS / warps + 1);
     return 2 * warps <= TOKEN_SM_WARPS && claimed > staged ? claimed : staged;
 }
 
-/* num_units and the launch shape of a kernel; false if it would be too large. */
-static bool shape_fast(const problem *p, const kernel_plan *plan, int64_t warp_cols, const tgl_target *target,
-                       tgl_token_cast *c, tgl_shape *shape)
+static tgl_shape shape_wide(problem *p, bool is_few, const tgl_target *target)
 {
-    if (plan->is_wide) {
-        c->num_units = c->sf.kind == TGL_SF_PACKED ? tgl_ceil_div(c->num_sf, 4) : c->num_sf;
-        shape->grid[0] = c->num_rows * c->num_units;
-        const int64_t warps = tgl_ceil_div(c->block_cols, warp_cols);
-        shape->block = (int)(32 * warps);
-        shape->shared_bytes = wide_shared_bytes(p, plan, warp_cols, warps, target);
-    } else {
-        c->num_units = tgl_ceil_div(c->num_cols, warp_cols);
-        shape->grid[0] = tgl_ceil_div(c->num_rows, TOKEN_WARPS) * c->num_units;
-        shape->block = 32 * TOKEN_WARPS;
-    }
-    return shape->grid[0] < TGL_DIVIDE_LIMIT;
+    const int64_t warps = tgl_ceil_div(p->blocks.cols, is_few ? p->warp_cols / 2 : p->warp_cols);
+    p->args.cast = cast_of(p, num_units(p));
+    return (tgl_shape){ { num_blocks(p) }, .block = (int)(32 * warps),
+                        .shared_bytes = wide_shared_bytes(p, is_few, warps, target), TGL_ARGS(p->args.cast) };
 }
 
-/* Arguments and the launch shape of per_token_cast for few rows; false if numbers are too large for it. A
- * block has a part of a row, and no more warps than there are for each SM. */
-static bool shape_few(const tgl_token_cast *c, int64_t warp_cols, const tgl_target *target, tgl_few_cast *few,
-                      tgl_shape *shape)
+static tgl_shape shape_fast(void *context, const tgl_target *target)
 {
-    const int64_t tiles = tgl_ceil_div(c->num_cols, warp_cols);
-    const int64_t sm_warps = tgl_ceil_div(c->num_rows * tiles, target->num_sms);
-    const int64_t blocks = tgl_ceil_div(tiles, sm_warps < TOKEN_WARPS ? sm_warps : TOKEN_WARPS);
-    *few = (tgl_few_cast){ .x = c->x, .out = c->out, .sf = c->sf.data,
-                           .x_row_bytes = (uint32_t)c->x_row_bytes, .sf_stride = (uint32_t)c->sf.stride,
-                           .num_cols = (uint32_t)c->num_cols, .x_sf = c->x_sf,
-                           .by_x_block_rows = c->by_x_block_rows, .by_x_block_cols = c->by_x_block_cols };
-    if (few->x_row_bytes != c->x_row_bytes || few->sf_stride != c->sf.stride || blocks > UINT16_MAX)
-        return false;
-    *shape = (tgl_shape){ { c->num_rows, blocks }, .block = (int)(32 * tgl_ceil_div(tiles, blocks)) };
-    return true;
+    problem *p = context;
+    if (p->is_wide) return shape_wide(p, false, target);
+    p->args.cast = cast_of(p, num_units(p));
+    return (tgl_shape){ { num_blocks(p) }, .block = 32 * TOKEN_WARPS, TGL_ARGS(p->args.cast) };
 }
 
-static void shape_any(tgl_token_cast *c, tgl_shape *shape)
+static tgl_shape shape_few(void *context, const tgl_target *target)
 {
-    const int64_t groups = TOKEN_ANY_GROUPS / c->block_cols / 4 * 4, max_blocks = TGL_DIVIDE_LIMIT - 1;
-    c->unit_groups = (int32_t)(groups ? groups : 4);
-    c->num_units = tgl_ceil_div(c->num_sf, c->unit_groups);
-    c->by_block_cols = tgl_divisor_of(c->block_cols);
-    const int64_t units = c->num_rows * c->num_units;
-    shape->grid[0] = units < max_blocks ? units : max_blocks;
-    shape->grid[1] = tgl_ceil_div(units, max_blocks);
-    shape->block = TOKEN_ANY_THREADS;
-    shape->shared_bytes = 0;
-}
-
-static tgl_token_cast arguments_of(const problem *p)
-{
-    const bool is_codes = p->x_format != VALUES;
-    tgl_token_cast c = {
-        .x = is_codes ? (const char *)p->codes.data : p->values.data, .out = (char *)p->out,
-        .sf = p->sf, .x_sf = p->codes.sf,
-        .x_row_bytes = is_codes ? p->codes.row_bytes : p->values.row_bytes,
-        .out_row_bytes = tgl_code_bytes(p->format, p->num_cols),
-        .num_rows = p->num_rows, .num_cols = p->num_cols,
-        .block_cols = p->blocks.cols, .num_sf = p->blocks.num_cols,
-        .x_block_rows = is_codes ? p->codes.block_rows : 1,
-        .x_block_cols = is_codes ? p->codes.block_cols : 1,
-        .rule = p->rule, .is_given = p->is_given, .has_out = p->has_out
+    problem *p = context;
+    if (p->is_wide) return shape_wide(p, true, target);
+    int64_t tiles;
+    const int64_t blocks = few_blocks(p, target, &tiles);
+    p->args.few = (tgl_few_cast){
+        .x = data_of(p), .out = (char *)p->out, .sf = p->sf.data, .x_row_bytes = (uint32_t)row_bytes_of(p),
+        .sf_stride = (uint32_t)p->sf.stride, .num_cols = (uint32_t)p->num_cols, .x_sf = p->codes.sf,
+        .by_x_block_rows = tgl_divisor_of(p->x_format != VALUES ? p->codes.block_rows : 1),
+        .by_x_block_cols = tgl_divisor_of(p->x_format != VALUES ? p->codes.block_cols : 1)
     };
-    c.by_x_block_rows = tgl_divisor_of(c.x_block_rows);
-    c.by_x_block_cols = tgl_divisor_of(c.x_block_cols);
-    return c;
+    return (tgl_shape){ { p->num_rows, blocks }, .block = (int)(32 * tgl_ceil_div(tiles, blocks)),
+                        TGL_ARGS(p->args.few) };
 }
 
-static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+static tgl_shape shape_any(void *context, const tgl_target *target)
 {
-    const kernel_plan plan = plan_of(p);
-    if (tgl_preparing()) return tgl_launch(plan.kernels, plan.num_kernels, ANY, on, NULL, stream, NULL);
-    tgl_target target;
-    TGL_TRY(tgl_target_of(on, &target));
-    tgl_token_cast c = arguments_of(p);
-    tgl_shape shape = { .block = 0 };
-    const bool can_fast = is_fast(p, &plan, &c) && shape_fast(p, &plan, plan.warp_cols, &target, &c, &shape);
-    int which = can_fast ? FAST : ANY;
-    const bool cannot_join = plan.is_joined && !can_join(p, &plan, &c);
-    const bool is_few = shape.grid[0] <= TOKEN_FEW_BLOCKS * target.num_sms || cannot_join;
-    tgl_few_cast few;
-    void *args[] = { &c };
-    if (which == FAST && FEW < plan.num_kernels && is_few) {
-        if (plan.is_wide) {                                     /* twice the tiles: there may be too many */
-            which = shape_fast(p, &plan, plan.warp_cols / 2, &target, &c, &shape) ? FEW : ANY;
-        } else if (shape_few(&c, plan.warp_cols / 2, &target, &few, &shape)) {
-            which = FEW;
-            args[0] = &few;
-        } else if (cannot_join) {
-            which = ANY;
-        }
-    }
-    if (which == ANY) shape_any(&c, &shape);
-    c.by_units = tgl_divisor_of(c.num_units);
-    return tgl_launch(plan.kernels, plan.num_kernels, which, on, &shape, stream, args);
+    (void)target;
+    problem *p = context;
+    const int64_t groups = tgl_max(4, TOKEN_ANY_GROUPS / p->blocks.cols / 4 * 4), max_blocks = TGL_DIVIDE_LIMIT - 1;
+    const int64_t units = tgl_ceil_div(p->blocks.num_cols, groups);
+    p->args.cast = cast_of(p, units);
+    p->args.cast.unit_groups = (int32_t)groups;
+    p->args.cast.by_block_cols = tgl_divisor_of(p->blocks.cols);
+    return (tgl_shape){ { tgl_min(p->num_rows * units, max_blocks), tgl_ceil_div(p->num_rows * units, max_blocks) },
+                        .block = TOKEN_ANY_THREADS, TGL_ARGS(p->args.cast) };
 }
 
-static tgl_status run(const problem *p, const DLTensor *on, tgl_stream stream)
+static const tgl_op OP = {
+    run_on_cpu, plan,
+    {
+        [FEW] = { fits_few, pays_few, shape_few },
+        [FAST] = { fits_fast, NULL, shape_fast },
+        [ANY] = { .shape = shape_any },
+    }
+};
+
+static tgl_status run(problem *p, const DLTensor *on, tgl_stream stream)
 {
     if (p->num_cols == 0) return TGL_OK;                            /* no kernel has no columns */
     if (p->num_rows == 0 && !tgl_preparing()) return TGL_OK;        /* data may be NULL */
-    return tgl_on_cpu(on) ? run_on_cpu(p) : run_on_cuda(p, on, stream);
+    if (tgl_on_cpu(on)) return run_on_cpu(p);
+    find_kernels(p);
+    return tgl_run_on_cuda(&OP, p, on, stream);
 }
 
 tgl_status tgl_quant_per_token_cast(const DLTensor *x, const DLTensor *x_sf, DLTensor *out, DLTensor *out_sf,

@@ -14,8 +14,8 @@
     (X_IS_CODES(x) ? 2 : (x) == X_F32 && ((block_cols) == 0 || (block_cols) > 128) ? 8 : 4)
 #define TOKEN_WARP_COLS(x, block_cols) (32 * X_VALUES(x) * TOKEN_VECTORS(x, block_cols))
 
-/* Where an SM would get at most so many blocks of threads, warps have half as many vectors, if that still
- * makes whole words, and there are twice as many. */
+/* If an SM would get at most so many blocks of threads (measured on H200, November 2026), warps have half as many
+ * vectors, if that still makes whole words, and there are twice as many warps. */
 #define TOKEN_FEW_BLOCKS 2
 
 /* A warp's shared memory, for its codes of e5m6, but not those of a few rows of bf16. */

@@ -8,7 +8,7 @@
 #include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "quant/activate.h"
 #include "quant/common/check.h"
 #include "quant/swiglu_backward_and_per_token_cast.h"
@@ -29,9 +29,8 @@ typedef struct {
     uint16_t *out, *x_grad;                 /* bf16 */
     uint8_t *x_grad_fp8;
     float *weight_grad;
+    backward_args args;
 } problem;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- CPU ---- */
 
@@ -139,7 +138,7 @@ static const void *read_grads(const void *context, int64_t row, int64_t col, int
     const half *h = context;
     piece *w = h->w;
     for (int64_t done = 0; done < count; done += PIECE) {
-        const int64_t from = col + done, n = least(PIECE, count - done);
+        const int64_t from = col + done, n = tgl_min(PIECE, count - done);
         if (row != w->row || from < w->col || from + n > w->col + w->count) compute(w, row, from, n);
         memcpy(to + done, (h->is_up ? w->up_grad : w->gate_grad) + (from - w->col), (size_t)n * sizeof *to);
     }
@@ -194,7 +193,7 @@ static void cast_piece(const piece *w, const tgl_cast casts[2])
         return;
     }
     for (int64_t j = 0; j < w->count; j += width) {
-        const int64_t n = least(width, w->count - j);
+        const int64_t n = tgl_min(width, w->count - j);
         const float *gate_grads = w->gate_grad + j, *up_grads = w->up_grad + j;
         float amax[2];
         tgl_amax_of_both(gate_grads, up_grads, n, amax);
@@ -241,7 +240,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     for (int64_t row = begin; row < end; row++) {
         float lanes[LANES] = { 0 };
         for (int64_t col = 0; col < p->num_cols; col += step) {
-            const int64_t count = least(step, p->num_cols - col);
+            const int64_t count = tgl_min(step, p->num_cols - col);
             if (has_runs && run_block(&w, row, col, count, lanes)) continue;
             compute(&w, row, col, count);
             store(&w, lanes);
@@ -265,8 +264,9 @@ static void clear_slots(const void *context, int64_t begin, int64_t end)
     }
 }
 
-static tgl_status run_on_cpu(const problem *p)
+static tgl_status run_on_cpu(const void *context)
 {
+    const problem *p = context;
     if (p->num_cols > 0) TGL_TRY(tgl_parallel_rows(p->num_rows, 24 * p->num_cols, run_rows, p));
     return tgl_parallel_rows(p->num_weights, 12, clear_slots, p);
 }
@@ -337,63 +337,98 @@ static int64_t block_of_kernel(const problem *p)
     return is_power && width <= BACKWARD_MAX_BLOCK ? width : 0;
 }
 
-static bool is_aligned(const problem *p)
+/* Those of aligned vectors have a warp for each step of a row if rows are few, else warps that loop. */
+enum { WHOLE, LOOPS, ANY, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
 {
+    const problem *p = context;
+    const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
+    const tgl_macro has_clamp = { "HAS_CLAMP", !isinf(p->clamp) };
+    const int64_t block_cols = block_of_kernel(p);
+    const char *name = block_cols ? "quant/swiglu_backward_and_per_token_cast" : NULL;
+    const tgl_macro width = { "BLOCK_COLS", block_cols };
+    const tgl_macro x_sf_kind = { "X_SF_KIND", p->gate.sf.kind }, sf_kind = { "SF_KIND", p->sf.kind };
+    kernels[WHOLE] = (tgl_kernel){ name, { is_rounded, has_clamp, width, x_sf_kind, sf_kind, { "IS_WHOLE", 1 } } };
+    kernels[LOOPS] = (tgl_kernel){ name, { is_rounded, has_clamp, width, x_sf_kind, sf_kind, { "IS_WHOLE", 0 } } };
+    kernels[ANY] = (tgl_kernel){ "quant/swiglu_backward_and_per_token_cast_any", { is_rounded, has_clamp } };
+    return NUM_KERNELS;
+}
+
+static int64_t num_steps(const problem *p) { return tgl_ceil_div(p->num_cols, BACKWARD_STEP); }
+static int64_t clearing_blocks(const problem *p) { return tgl_ceil_div(p->num_weights, BACKWARD_SLOTS); }
+
+static bool fits_loops(const void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
     const int64_t x_row = p->num_rows > 1 ? p->gate.row_bytes : 0;
     const int64_t grad_row = p->num_rows > 1 ? 2 * p->grad_stride : 0;
     const uintptr_t codes = (uintptr_t)p->gate.data | (uintptr_t)p->x_grad_fp8 | (uintptr_t)x_row;
-    const uintptr_t values = (uintptr_t)p->grad_out | (uintptr_t)grad_row | (uintptr_t)p->out |
-                             (uintptr_t)p->x_grad;
-    return codes % BACKWARD_VECTOR == 0 && values % (2 * BACKWARD_VECTOR) == 0;
+    const uintptr_t values = (uintptr_t)p->grad_out | (uintptr_t)grad_row | (uintptr_t)p->out | (uintptr_t)p->x_grad;
+    return codes % BACKWARD_VECTOR == 0 && values % (2 * BACKWARD_VECTOR) == 0 &&
+           clearing_blocks(p) + p->num_rows <= INT32_MAX;
 }
 
-/* Each configuration has a kernel for any addresses; those of aligned vectors have one for many rows and one
- * for few. */
-enum { ANY, LOOPS, WHOLE };
-static tgl_status launch(const problem *p, int64_t block_cols, int which, const DLTensor *on,
-                         const tgl_shape *shape, tgl_stream stream, void **args)
+static bool fits_whole(const void *p, const tgl_target *target)
 {
-    const char *name = "quant/swiglu_backward_and_per_token_cast";
-    const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
-    const tgl_macro has_clamp = { "HAS_CLAMP", !isinf(p->clamp) };
-    const tgl_macro width = { "BLOCK_COLS", block_cols };
-    const tgl_macro x_sf_kind = { "X_SF_KIND", p->gate.sf.kind }, sf_kind = { "SF_KIND", p->sf.kind };
-    const tgl_kernel plan[] = {
-        [ANY] = { "quant/swiglu_backward_and_per_token_cast_any", { is_rounded, has_clamp } },
-        [LOOPS] = { name, { is_rounded, has_clamp, width, x_sf_kind, sf_kind, { "IS_WHOLE", 0 } } },
-        [WHOLE] = { name, { is_rounded, has_clamp, width, x_sf_kind, sf_kind, { "IS_WHOLE", 1 } } },
-    };
-    return tgl_launch(plan, block_cols ? 3 : 1, which, on, shape, stream, args);
+    return num_steps(p) <= BACKWARD_MAX_STEPS && fits_loops(p, target);
 }
 
-static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+static bool pays_whole(const void *context, const tgl_target *target)
 {
-    /* warps share a row evenly; their number has a part in the order of its sum */
-    const int64_t steps = tgl_ceil_div(p->num_cols, BACKWARD_STEP);
-    const int64_t least_rounds = tgl_ceil_div(steps, BACKWARD_WARPS);
-    const int64_t rounds = least_rounds > BACKWARD_ROUNDS ? least_rounds : BACKWARD_ROUNDS;
-    const int64_t warps = steps > 0 ? tgl_ceil_div(steps, rounds) : BACKWARD_WARPS;
-    const int64_t clearing = tgl_ceil_div(p->num_weights, BACKWARD_SLOTS);
-    const int64_t block_cols = block_of_kernel(p);
-    const bool is_any = block_cols == 0 || !is_aligned(p) || clearing + p->num_rows > INT32_MAX;
-    tgl_target target;
-    TGL_TRY(tgl_target_of(on, &target));
-    const bool are_few = steps <= BACKWARD_MAX_STEPS && p->num_rows * steps <= BACKWARD_FEW * target.num_sms;
-    backward_args a = {
+    const problem *p = context;
+    return p->num_rows * num_steps(p) <= BACKWARD_FEW * target->num_sms;
+}
+
+/* Warps share a row evenly; their number has a part in the order of its sum. */
+static int64_t sum_warps(const problem *p)
+{
+    const int64_t steps = num_steps(p), rounds = tgl_max(tgl_ceil_div(steps, BACKWARD_WARPS), BACKWARD_ROUNDS);
+    return steps > 0 ? tgl_ceil_div(steps, rounds) : BACKWARD_WARPS;
+}
+
+static tgl_shape shape(problem *p, int64_t blocks, int64_t warps)
+{
+    p->args = (backward_args){
         .x = p->gate.data, .x_row_bytes = p->gate.row_bytes, .x_sf = p->gate.sf, .grad_out = p->grad_out,
         .grad_stride = p->grad_stride, .weight = p->weight, .pos_to_token_topk = p->pos_to_token_topk,
         .token_topk_to_pos = p->token_topk_to_pos, .num_weights = p->num_weights,
-        .clearing_blocks = clearing, .sum_warps = warps, .clamp = p->clamp, .out = p->out,
+        .clearing_blocks = clearing_blocks(p), .sum_warps = sum_warps(p), .clamp = p->clamp, .out = p->out,
         .x_grad = p->x_grad, .x_grad_fp8 = p->x_grad_fp8, .sf = p->sf, .weight_grad = p->weight_grad,
         .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols,
         .num_blocks = p->blocks.num_cols
     };
-    const int which = is_any ? ANY : are_few ? WHOLE : LOOPS;
-    const int64_t at_most = BACKWARD_ANY_BLOCKS * target.num_sms;
-    const tgl_shape shape = { { clearing + (is_any ? tgl_strided_grid(p->num_rows, at_most) : p->num_rows) },
-                              .block = (int)(32 * (which == WHOLE ? steps + 1 : warps)) };
-    return launch(p, block_cols, which, on, &shape, stream, (void *[]){ &a });
+    return (tgl_shape){ { p->args.clearing_blocks + blocks }, .block = (int)(32 * warps), TGL_ARGS(p->args) };
 }
+
+static tgl_shape shape_whole(void *context, const tgl_target *target)
+{
+    (void)target;
+    problem *p = context;
+    return shape(p, p->num_rows, num_steps(p) + 1);
+}
+
+static tgl_shape shape_loops(void *context, const tgl_target *target)
+{
+    (void)target;
+    problem *p = context;
+    return shape(p, p->num_rows, sum_warps(p));
+}
+
+static tgl_shape shape_any(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    return shape(p, tgl_strided_grid(p->num_rows, BACKWARD_ANY_BLOCKS * target->num_sms), sum_warps(p));
+}
+
+static const tgl_op OP = {
+    run_on_cpu, plan,
+    {
+        [WHOLE] = { fits_whole, pays_whole, shape_whole },
+        [LOOPS] = { fits_loops, NULL, shape_loops },
+        [ANY] = { .shape = shape_any },
+    }
+};
 
 tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
     const DLTensor *x, const DLTensor *x_sf, const DLTensor *grad_out, const DLTensor *weight,
@@ -424,5 +459,5 @@ tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
     p.rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf);
     const bool is_empty = p.num_rows == 0 || p.num_cols == 0;       /* even then there are slots to clear */
     if (is_empty && p.num_weights == 0 && !tgl_preparing()) return TGL_OK;
-    return tgl_on_cpu(x) ? run_on_cpu(&p) : run_on_cuda(&p, x, stream);
+    return tgl_on_cpu(x) ? run_on_cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
 }

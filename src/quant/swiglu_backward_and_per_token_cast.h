@@ -11,7 +11,7 @@
 #define BACKWARD_WARPS 7            /* of a row, at most; fewer where each would have */
 #define BACKWARD_ROUNDS 4           /* less than so many steps: it loads one while it computes another */
 #define BACKWARD_MAX_STEPS 23       /* of a row, where each has a warp: one more adds up their sums */
-#define BACKWARD_FEW 28             /* such warps per SM, at most; where rows have more, warps loop */
+#define BACKWARD_FEW 28             /* such warps per SM, at most; if there are more, warps loop (H200, 11/2026) */
 #define BACKWARD_MAX_BLOCK 256      /* columns of a factor, so that a step has it whole */
 #define BACKWARD_ANY_BLOCKS 16      /* per SM, where blocks loop over rows: several times what it holds */
 #define BACKWARD_SLOTS 1024         /* of weight_grad, which a block looks at */

@@ -4,33 +4,24 @@
 #include <math.h>
 
 #include "core/log.h"
-#include "cuda/launch.h"
 #include "quant/activate.h"
+#include "quant/common/channel_op.h"
 #include "quant/common/check.h"
-#include "quant/per_channel_cast_launch.h"
 
-typedef struct {
-    int64_t num_rows, num_cols;     /* of the activations */
-    tgl_values x;                   /* twice the columns */
-    float clamp;                    /* infinite: none */
-    tgl_blocks blocks;
-    tgl_scale_rule rule;
-    tgl_sf sf;                      /* row-major */
-    bool is_transposed;
-    uint8_t *out;                   /* [num_cols, num_rows] if transposed, else [num_rows, num_cols] */
-} problem;
+typedef tgl_channel_problem problem;
 
 /* ---- CPU ---- */
 
 static const void *read_activations(const void *context, int64_t row, int64_t col, int64_t count, float *to)
 {
     const problem *p = context;
-    tgl_activate_to_bf16(&p->x, p->num_cols, row, col, count, p->clamp, (uint16_t *)to);
+    tgl_activate_to_bf16(&p->values, p->num_cols, row, col, count, p->clamp, (uint16_t *)to);
     return to;
 }
 
-static tgl_status run_on_cpu(const problem *p)
+static tgl_status run_on_cpu(const void *context)
 {
+    const problem *p = context;
     const tgl_cast cast = {
         .from = { read_activations, p, .is_bf16 = true, .is_buffered = true }, .num_rows = p->num_rows,
         .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule, .block_rows = p->blocks.rows,
@@ -52,7 +43,7 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, const DLTensor *
     TGL_TRY(tgl_expect_even("x", x));
     p->num_rows = x->shape[0];
     p->num_cols = x->shape[1] / 2;
-    p->x = tgl_values_of(x);
+    p->values = tgl_values_of(x);
     p->clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY;
     p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->num_per_tokens, 1);
     p->rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf);
@@ -67,23 +58,19 @@ static tgl_status check(const DLTensor *x, const DLTensor *out, const DLTensor *
 
 /* ---- launch ---- */
 
-static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    const int x = p->x.is_bf16 ? X_BF16 : X_F32;
-    tgl_channel_cast c = { .x = p->x.data, .x_row_bytes = p->x.row_bytes,
-                           .num_rows = p->num_rows, .num_cols = p->num_cols, .out = (char *)p->out,
-                           .sf = p->sf.data, .block_rows = p->blocks.rows, .clamp = p->clamp };
+    const problem *p = context;
     const tgl_kernel kernel = { "quant/swiglu_forward_and_per_channel_cast_and_transpose",
-                                { { "STRIP_LANES", 0 },
-                                  { "STRIP_ROWS", 0 },
-                                  { "PATCH_ROWS", 0 },
-                                  { "X", x },
-                                  { "BLOCK_ROWS", tgl_channel_block_rows(c.block_rows) },
+                                { { "X", tgl_channel_x(p) },
+                                  { "BLOCK_ROWS", tgl_channel_block_rows(p) },
                                   { "IS_ROUNDED", p->rule.is_rounded },
                                   { "IS_TRANSPOSED", p->is_transposed },
                                   { "IS_CLAMPED", !isinf(p->clamp) } } };
-    return tgl_launch_channel_cast(&c, &kernel, x, true, p->is_transposed, false, on, stream);
+    return tgl_channel_plan(p, kernel, false, kernels);
 }
+
+static const tgl_op OP = { run_on_cpu, plan, TGL_CHANNEL_CANDIDATES };
 
 tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out,
                                                                        DLTensor *out_sf,
@@ -93,9 +80,9 @@ tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLT
     if (tgl_log_wants(TGL_LOG_CALL))
         tgl_log_call("tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose", "x", x, "out", out,
                      "out_sf", out_sf, NULL);
-    problem p;
+    problem p = { .is_swiglu = true };
     TGL_TRY(check(x, out, out_sf, params, &p));
     if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
     if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
-    return tgl_on_cpu(x) ? run_on_cpu(&p) : run_on_cuda(&p, x, stream);
+    return tgl_on_cpu(x) ? run_on_cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
 }

@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "numerics/divide.h"
 #include "quant/activate.h"
 #include "quant/common/check.h"
@@ -30,9 +30,13 @@ typedef struct {
     tgl_scale_rule rule;
     tgl_sf sf;
     uint8_t *out;
+    /* for kernels (find_kernels) */
+    enum { TILES, ROW, NONE } kind;     /* of MADE */
+    int64_t block_cols, lanes, tiles;   /* macros of TILES */
+    int64_t lanes_for_few;
+    int64_t steps;                      /* macro of ROW */
+    forward_args args;
 } problem;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- CPU ---- */
 
@@ -67,6 +71,12 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     }
     for (int i = 0; p->has_count && i < 3; i++)
         __atomic_fetch_add(&p->clamped_count[i], counts[i], __ATOMIC_RELAXED);
+}
+
+static tgl_status run_on_cpu(const void *context)
+{
+    const problem *p = context;
+    return tgl_parallel_rows(p->num_rows, 8 * p->num_cols, run_rows, p);
 }
 
 /* ---- checks ---- */
@@ -143,120 +153,149 @@ static tgl_status check(const DLTensor *x, const DLTensor *pos_to_token_topk, co
 
 /* ---- launch ---- */
 
-/* The kernel that is made for a configuration, if there is one, and its macro. */
-enum { TILES, ROW, NONE };
-typedef struct {
-    int kind;
-    int64_t block_cols, lanes, tiles;           /* TILES */
-    int64_t lanes_for_few;
-    int64_t steps;                              /* ROW */
-} choice;
-
 static int x_of(const problem *p) { return p->x.is_bf16 ? X_BF16 : X_F32; }
 
-static choice choose(const problem *p)
+static void find_kernels(problem *p)
 {
     const int64_t vector = X_VALUES(x_of(p)), vectors = p->num_cols / vector;
-    if (p->num_cols % vector || p->num_cols > INT32_MAX / 2) return (choice){ .kind = NONE };
+    p->kind = NONE;
+    if (p->num_cols % vector || p->num_cols > INT32_MAX / 2) return;
     int64_t width = 8;                                  /* of a single block it may be more than it has */
     while (width < p->blocks.cols) width *= 2;
     const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
     if (is_power && width <= FORWARD_MAX_BLOCK) {
-        const int64_t lanes = width / vector;           /* with a vector each */
         /* blocks that count loop over pieces as it is, and have no registers for one more loop */
         const bool has_long_parts = (p->has_weights || p->has_experts) && !p->has_count;
-        return (choice){ .kind = TILES, .block_cols = width, .lanes = least(lanes, FORWARD_LANES),
-                         .tiles = has_long_parts ? FORWARD_TILES : 1,
-                         .lanes_for_few = lanes };
+        p->kind = TILES;
+        p->block_cols = width;
+        p->lanes_for_few = width / vector;              /* with a vector each */
+        p->lanes = tgl_min(p->lanes_for_few, FORWARD_LANES);
+        p->tiles = has_long_parts ? FORWARD_TILES : 1;
+        return;
     }
-    int64_t steps = 1;
-    while (steps < FORWARD_ROW_VALUES / vector && tgl_ceil_div(vectors, steps) > FORWARD_ROW_THREADS / 2)
-        steps *= 2;
-    const bool is_row = p->blocks.num_cols == 1 && tgl_ceil_div(vectors, steps) <= FORWARD_ROW_THREADS;
-    return (choice){ .kind = is_row ? ROW : NONE, .steps = steps };
+    p->steps = 1;
+    while (p->steps < FORWARD_ROW_VALUES / vector && tgl_ceil_div(vectors, p->steps) > FORWARD_ROW_THREADS / 2)
+        p->steps *= 2;
+    if (p->blocks.num_cols == 1 && tgl_ceil_div(vectors, p->steps) <= FORWARD_ROW_THREADS) p->kind = ROW;
 }
 
-static bool suits_vectors(const problem *p)
+/* MADE is the kernel for a configuration, if there is one, in tiles or of whole rows; ANY is for addresses and
+ * strides that do not suit it. Tiles of few rows are shared by more lanes, and a part of a row is one of them
+ * (FOR_FEW). Between few and many, a part is one, too (FOR_SOME). */
+enum { FOR_FEW, FOR_SOME, MADE, ANY, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
 {
+    const problem *p = context;
+    const bool has_tiles = p->kind == TILES;
+    const tgl_macro x = { "X", x_of(p) }, format = { "FORMAT", p->format };
+    const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
+    const tgl_macro clamp = { "CLAMP", p->has_count ? FORWARD_COUNT
+                                       : isinf(p->clamp) ? FORWARD_NO_CLAMP : FORWARD_CLAMP };
+    enum { LANES = 5, TILES_OF_PART = 7 };              /* places of macros */
+    const tgl_kernel tiles = { has_tiles ? "quant/swiglu_forward_and_per_token_cast" : NULL,
+                               { x, format, is_rounded, clamp, { "BLOCK_COLS", p->block_cols },
+                                 [LANES] = { "BLOCK_LANES", p->lanes }, { "SF_KIND", p->sf.kind },
+                                 [TILES_OF_PART] = { "TILES", 1 } } };
+    kernels[FOR_FEW] = kernels[FOR_SOME] = kernels[MADE] = tiles;
+    kernels[FOR_FEW].macros[LANES].value = p->lanes_for_few;
+    kernels[MADE].macros[TILES_OF_PART].value = p->tiles;
+    if (p->tiles == 1) kernels[FOR_SOME].name = NULL;           /* it is MADE */
+    if (p->tiles == 1 && p->lanes == p->lanes_for_few) kernels[FOR_FEW].name = NULL;
+    if (p->kind == ROW)
+        kernels[MADE] = (tgl_kernel){ "quant/swiglu_forward_and_per_token_cast_row",
+                                      { x, format, is_rounded, clamp, { "STEPS", p->steps } } };
+    kernels[ANY] = (tgl_kernel){ "quant/swiglu_forward_and_per_token_cast_any", { x, format, is_rounded, clamp } };
+    return NUM_KERNELS;
+}
+
+static bool fits(const void *context, const tgl_target *target)
+{
+    (void)target;
+    const problem *p = context;
     const uintptr_t out_bytes = (uintptr_t)tgl_code_bytes(p->format, X_VALUES(x_of(p)));
     const int64_t row_bytes = p->num_rows > 1 ? p->x.row_bytes : 0;
     return ((uintptr_t)p->x.data | (uintptr_t)row_bytes) % 16 == 0 && (uintptr_t)p->out % out_bytes == 0 &&
            p->num_rows <= INT32_MAX;
 }
 
-/* Beside it, each configuration has a kernel for addresses and strides that do not suit it, and where there
- * are tiles, one for few rows: more lanes share them, and a part of a row is one. Between few and many, where
- * a part is more, is one whose parts are one. */
-enum { ANY, MADE, MADE_FOR_FEW, MADE_FOR_SOME };
-static bool has_one_for_few(choice k)
+static int64_t num_tiles(const problem *p)
 {
-    return k.kind == TILES && (k.lanes != k.lanes_for_few || k.tiles != 1);
-}
-static tgl_status launch(const problem *p, choice k, int which, const DLTensor *on, const tgl_shape *shape,
-                         tgl_stream stream, forward_args *a)
-{
-    const tgl_macro x = { "X", x_of(p) }, format = { "FORMAT", p->format };
-    const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
-    const tgl_macro clamp = { "CLAMP", p->has_count ? FORWARD_COUNT
-                                       : isinf(p->clamp) ? FORWARD_NO_CLAMP : FORWARD_CLAMP };
-    const tgl_macro block_cols = { "BLOCK_COLS", k.block_cols }, sf_kind = { "SF_KIND", p->sf.kind };
-    const tgl_macro lanes = { "BLOCK_LANES", k.lanes }, lanes_for_few = { "BLOCK_LANES", k.lanes_for_few };
-    const tgl_macro tiles_of_part = { "TILES", k.tiles }, one_tile = { "TILES", 1 };
-    const char *name = "quant/swiglu_forward_and_per_token_cast";
-    const tgl_kernel any = { "quant/swiglu_forward_and_per_token_cast_any",
-                             { x, format, is_rounded, clamp } };
-    const tgl_kernel row = { "quant/swiglu_forward_and_per_token_cast_row",
-                             { x, format, is_rounded, clamp, { "STEPS", k.steps } } };
-    const tgl_kernel tiles = { name, { x, format, is_rounded, clamp, block_cols, lanes, sf_kind,
-                                       tiles_of_part } };
-    const tgl_kernel for_few = { name, { x, format, is_rounded, clamp, block_cols, lanes_for_few, sf_kind,
-                                         one_tile } };
-    const tgl_kernel for_some = { name, { x, format, is_rounded, clamp, block_cols, lanes, sf_kind,
-                                          one_tile } };
-    const tgl_kernel plan[] = { any, k.kind == TILES ? tiles : row, for_few, for_some };
-    const int num_kernels = k.kind == NONE ? 1 : !has_one_for_few(k) ? 2 : k.tiles == 1 ? 3 : 4;
-    return tgl_launch(plan, num_kernels, which, on, shape, stream, (void *[]){ a });
+    return p->num_rows * tgl_ceil_div(p->num_cols, 32 / p->lanes * p->block_cols);
 }
 
-static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+static bool are_few(const void *p, const tgl_target *target)
 {
-    forward_args a = {
+    return num_tiles(p) < FORWARD_BLOCKS_PER_SM * target->num_sms;
+}
+
+static bool are_not_many(const void *p, const tgl_target *target)
+{
+    return num_tiles(p) < FORWARD_MANY_TILES * FORWARD_BLOCKS_PER_SM * target->num_sms;
+}
+
+static void set_args(problem *p)
+{
+    p->args = (forward_args){
         .x = p->x.data, .row_bytes = p->x.row_bytes, .pos_to_token_topk = p->pos_to_token_topk,
         .topk_weights = p->topk_weights, .num_weights = p->num_weights, .pos_to_expert = p->pos_to_expert,
         .clamped_count = p->clamped_count, .clamp = p->clamp, .floor = p->rule.floor, .sf = p->sf,
         .out = p->out, .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols
     };
-    const choice k = choose(p);
-    tgl_target target;
-    TGL_TRY(tgl_target_of(on, &target));
-    const int64_t enough = FORWARD_BLOCKS_PER_SM * target.num_sms;
-    if (k.kind == NONE || !suits_vectors(p)) {
-        const tgl_shape shape = { { tgl_strided_grid(p->num_rows, enough) }, .block = 32 * FORWARD_ANY_WARPS };
-        return launch(p, k, ANY, on, &shape, stream, &a);
-    }
-    if (k.kind == ROW) {
-        const int64_t threads = tgl_ceil_div(p->num_cols / X_VALUES(x_of(p)), k.steps);
-        const tgl_shape shape = { { p->num_rows }, .block = (int)(tgl_ceil_div(threads, 32) * 32) };
-        return launch(p, k, MADE, on, &shape, stream, &a);
-    }
-    const int64_t wide_tile = 32 / k.lanes * k.block_cols;
-    const int64_t num_tiles = p->num_rows * tgl_ceil_div(p->num_cols, wide_tile);
-    const bool are_few = num_tiles < enough, are_many = num_tiles >= FORWARD_MANY_TILES * enough;
-    const int64_t tile_cols = are_few ? 32 / k.lanes_for_few * k.block_cols : wide_tile;
-    a.num_parts = (uint32_t)tgl_ceil_div(p->num_cols, are_many ? k.tiles * tile_cols : tile_cols);
-    a.by_parts = tgl_divisor_of(a.num_parts);
-    /* few rows are spread over all SMs */
-    int64_t warps = are_few ? 1 : FORWARD_WARPS;
-    while (warps < FORWARD_WARPS && warps * target.num_sms < p->num_rows * a.num_parts) warps *= 2;
-    a.num_pieces = (uint32_t)(tgl_ceil_div(p->num_rows, warps) * a.num_parts);
-    /* many counts come from few blocks, as each adds to the same words */
-    const int64_t blocks = p->has_count ? tgl_strided_grid(a.num_pieces, enough) : a.num_pieces;
-    const tgl_shape shape = { { blocks }, .block = (int)(32 * warps) };
-    const int which = are_few && has_one_for_few(k) ? MADE_FOR_FEW
-                      : !are_many && k.tiles > 1     ? MADE_FOR_SOME
-                                                     : MADE;
-    return launch(p, k, which, on, &shape, stream, &a);
 }
+
+/* Parts of so many tiles, which so many lanes share. */
+static tgl_shape shape_tiles(problem *p, int64_t lanes, int64_t tiles, const tgl_target *target)
+{
+    forward_args *a = &p->args;
+    set_args(p);
+    a->num_parts = (uint32_t)tgl_ceil_div(p->num_cols, tiles * (32 / lanes * p->block_cols));
+    a->by_parts = tgl_divisor_of(a->num_parts);
+    /* few rows are spread over all SMs */
+    int64_t warps = are_few(p, target) ? 1 : FORWARD_WARPS;
+    while (warps < FORWARD_WARPS && warps * target->num_sms < p->num_rows * a->num_parts) warps *= 2;
+    a->num_pieces = (uint32_t)(tgl_ceil_div(p->num_rows, warps) * a->num_parts);
+    /* many counts come from few blocks, as each adds to the same words */
+    const int64_t at_most = FORWARD_BLOCKS_PER_SM * target->num_sms;
+    return (tgl_shape){ { p->has_count ? tgl_strided_grid(a->num_pieces, at_most) : a->num_pieces },
+                        .block = (int)(32 * warps), TGL_ARGS(*a) };
+}
+
+static tgl_shape shape_few(void *context, const tgl_target *target)
+{
+    return shape_tiles(context, ((problem *)context)->lanes_for_few, 1, target);
+}
+
+static tgl_shape shape_some(void *context, const tgl_target *target)
+{
+    return shape_tiles(context, ((problem *)context)->lanes, 1, target);
+}
+
+static tgl_shape shape_made(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    if (p->kind == TILES) return shape_tiles(p, p->lanes, p->tiles, target);
+    set_args(p);
+    const int64_t threads = tgl_ceil_div(p->num_cols / X_VALUES(x_of(p)), p->steps);
+    return (tgl_shape){ { p->num_rows }, .block = (int)(tgl_ceil_div(threads, 32) * 32), TGL_ARGS(p->args) };
+}
+
+static tgl_shape shape_any(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    set_args(p);
+    return (tgl_shape){ { tgl_strided_grid(p->num_rows, FORWARD_BLOCKS_PER_SM * target->num_sms) },
+                        .block = 32 * FORWARD_ANY_WARPS, TGL_ARGS(p->args) };
+}
+
+static const tgl_op OP = {
+    run_on_cpu, plan,
+    {
+        [FOR_FEW] = { fits, are_few, shape_few },
+        [FOR_SOME] = { fits, are_not_many, shape_some },
+        [MADE] = { fits, NULL, shape_made },
+        [ANY] = { .shape = shape_any },
+    }
+};
 
 tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const DLTensor *pos_to_token_topk,
                                                        const DLTensor *topk_weights,
@@ -272,6 +311,7 @@ tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const 
     TGL_TRY(check(x, pos_to_token_topk, topk_weights, pos_to_expert, clamped_count, out, out_sf, params, &p));
     if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
     if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
-    if (!tgl_on_cpu(x)) return run_on_cuda(&p, x, stream);
-    return tgl_parallel_rows(p.num_rows, 8 * p.num_cols, run_rows, &p);
+    if (tgl_on_cpu(x)) return run_on_cpu(&p);
+    find_kernels(&p);
+    return tgl_run_on_cuda(&OP, &p, x, stream);
 }

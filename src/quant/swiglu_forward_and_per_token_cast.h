@@ -10,12 +10,12 @@
 #define FORWARD_WARPS 8             /* of a block, at most; each has a row */
 #define FORWARD_LANES 8             /* macro BLOCK_LANES, at most, where rows are many */
 #define FORWARD_TILES 2             /* of a warp, one after the other, where rows have maps to wait for */
-#define FORWARD_MANY_TILES 4        /* times what is enough for all SMs, as that takes half the warps */
+#define FORWARD_MANY_TILES 4        /* times what is enough for all SMs, as that takes half the warps (H200, 11/2026) */
 #define FORWARD_MAX_BLOCK 128       /* columns of a factor */
 #define FORWARD_ROW_THREADS 512     /* where a block is a whole row: threads of a row, at most, */
 #define FORWARD_ROW_VALUES 32       /* and values of a thread, which stay in registers */
 #define FORWARD_ANY_WARPS 8
-#define FORWARD_BLOCKS_PER_SM 16    /* of a grid whose blocks loop: several times what an SM holds */
+#define FORWARD_BLOCKS_PER_SM 16    /* of a grid whose blocks loop: several times what an SM holds; fewer tiles are few */
 
 /* CLAMP, a macro of the kernels. */
 #define FORWARD_NO_CLAMP 0

@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
-#include "cuda/launch.h"
+#include "cuda/op.h"
 #include "numerics/bf16.h"
 #include "numerics/e2m1.h"
 #include "numerics/e4m3.h"
@@ -19,6 +19,7 @@ typedef struct {
     int64_t num_bytes;          /* pairs */
     void *out;
     tgl_dtype dtype;            /* of out */
+    unpack_args args;
 } problem;
 
 /* ---- CPU ---- */
@@ -63,8 +64,9 @@ static void run_pieces(const void *context, int64_t begin, int64_t end)
     }
 }
 
-static tgl_status run_on_cpu(const problem *p)
+static tgl_status run_on_cpu(const void *context)
 {
+    const problem *p = context;
     const int64_t pieces = p->num_bytes / PIECE + (p->num_bytes % PIECE != 0);
     return tgl_parallel_rows(pieces, PIECE * 8, run_pieces, p);
 }
@@ -91,26 +93,34 @@ static tgl_status check(const DLTensor *x, const DLTensor *out)
 
 /* ---- launch ---- */
 
-static tgl_status run_on_cuda(const problem *p, const DLTensor *on, tgl_stream stream)
+static int plan(const void *context, tgl_kernel *kernels)
 {
-    const int type = p->dtype == TGL_F32 ? 0 : p->dtype == TGL_BF16 ? 1 : p->dtype == TGL_F16 ? 2 : 3;
-    const int x_bytes = UNPACK_X_BYTES(type == 0 ? 4 : type == 3 ? 1 : 2);
-    const tgl_kernel kernel = { "quant/unpack_from_e2m1fn_x2", { { "OUT", type } } };
-    int32_t is_vector = (uintptr_t)p->out % 16 == 0 && (uintptr_t)p->x % (unsigned)x_bytes == 0;
-    const int64_t units = p->num_bytes / x_bytes + (p->num_bytes % x_bytes != 0);
-    const int64_t blocks = tgl_ceil_div(units, UNPACK_THREADS), each = blocks / UNPACK_MIN_BLOCKS;
-    int32_t units_each = each < 1 ? 1 : each < UNPACK_UNITS ? (int32_t)each : UNPACK_UNITS;
-    void *args[] = { (void *)&p->x, (void *)&p->num_bytes, (void *)&p->out, &units_each, &is_vector };
-    const tgl_shape shape = { { tgl_ceil_div(blocks, units_each) }, .block = UNPACK_THREADS };
-    return tgl_launch(&kernel, 1, 0, on, &shape, stream, args);
+    const tgl_dtype dtype = ((const problem *)context)->dtype;
+    const int out = dtype == TGL_F32 ? 0 : dtype == TGL_BF16 ? 1 : dtype == TGL_F16 ? 2 : 3;
+    kernels[0] = (tgl_kernel){ "quant/unpack_from_e2m1fn_x2", { { "OUT", out } } };
+    return 1;
 }
+
+static tgl_shape shape(void *context, const tgl_target *target)
+{
+    (void)target;
+    problem *p = context;
+    const int x_bytes = UNPACK_X_BYTES(p->dtype == TGL_F32 ? 4 : p->dtype == TGL_E4M3 ? 1 : 2);
+    const bool is_vector = (uintptr_t)p->out % 16 == 0 && (uintptr_t)p->x % (unsigned)x_bytes == 0;
+    const int64_t blocks = tgl_ceil_div(tgl_ceil_div(p->num_bytes, x_bytes), UNPACK_THREADS);
+    const int64_t units_each = tgl_max(1, tgl_min(blocks / UNPACK_MIN_BLOCKS, UNPACK_UNITS));
+    p->args = (unpack_args){ p->x, p->num_bytes, p->out, (int32_t)units_each, is_vector };
+    return (tgl_shape){ { tgl_ceil_div(blocks, units_each) }, .block = UNPACK_THREADS, TGL_ARGS(p->args) };
+}
+
+static const tgl_op OP = { run_on_cpu, plan, { { .shape = shape } } };
 
 tgl_status tgl_quant_unpack_from_e2m1fn_x2(const DLTensor *x, DLTensor *out, tgl_stream stream)
 {
     if (tgl_log_wants(TGL_LOG_CALL))
         tgl_log_call("tgl_quant_unpack_from_e2m1fn_x2", "x", x, "out", out, NULL);
     TGL_TRY(check(x, out));
-    const problem p = { tgl_data(x), tgl_num_elements(x), tgl_data(out), tgl_dtype_of(out->dtype) };
+    problem p = { tgl_data(x), tgl_num_elements(x), tgl_data(out), tgl_dtype_of(out->dtype), { 0 } };
     if (p.num_bytes == 0 && !tgl_preparing()) return TGL_OK;        /* data may be NULL */
-    return tgl_on_cpu(x) ? run_on_cpu(&p) : run_on_cuda(&p, x, stream);
+    return tgl_on_cpu(x) ? run_on_cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
 }

@@ -82,9 +82,12 @@ DEV void run_byte(u32 pair, u8 *to)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_from_e2m1fn_x2(
-    const u8 *x, i64 num_bytes, u8 *out, i32 units_each, i32 is_vector)
+extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_from_e2m1fn_x2(const unpack_args a)
 {
+    const u8 *x = a.x;
+    u8 *out = a.out;
+    const i64 num_bytes = a.num_bytes;
+    const i32 units_each = a.units_each;
     const i64 first = (i64)blockIdx.x * (UNPACK_THREADS * units_each) + threadIdx.x;
     uint2 codes[UNPACK_UNITS];
     u32 is_whole = 0;                           /* bit k: codes[k] is loaded */
@@ -92,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_from_e2m1fn_
 #pragma unroll
     for (int k = 0; k < UNPACK_UNITS; k++) {
         const i64 at = (first + k * UNPACK_THREADS) * X_BYTES;
-        if (k >= units_each || !is_vector || at + X_BYTES > num_bytes) continue;
+        if (k >= units_each || !a.is_vector || at + X_BYTES > num_bytes) continue;
         codes[k] = load_unit(x + at);
         is_whole |= 1u << k;
     }

@@ -3,11 +3,21 @@
 #ifndef TEGULA_QUANT_UNPACK_FROM_E2M1FN_X2_H
 #define TEGULA_QUANT_UNPACK_FROM_E2M1FN_X2_H
 
+#include "numerics/base.h"
+
 #define UNPACK_THREADS 256
 #define UNPACK_UNITS 4          /* of a thread, at most */
 #define UNPACK_MIN_BLOCKS 1024  /* a thread has fewer units where there would be less than so many */
 
 /* What a unit of 16 bytes is made of. */
 #define UNPACK_X_BYTES(out_bytes) (8 / (out_bytes))
+
+typedef struct {
+    const uint8_t *x;
+    int64_t num_bytes;          /* pairs */
+    uint8_t *out;
+    int32_t units_each;         /* of a thread */
+    int32_t is_vector;          /* x and out are aligned to units */
+} unpack_args;
 
 #endif

@@ -18,8 +18,11 @@
  * of the speed, as L2 has to fetch what it is not given). Only the very ends of rows are written in
  * smaller pieces. */
 #define TILE_ANY 1
+#include "device/unaligned.cuh"
 #include "transpose/tile.cuh"
-#include "transpose/unaligned.cuh"
+
+typedef part_of<ELEMENT_BYTES>::type part_type;
+enum { PART_BYTES = sizeof(part_type), PARTS = 16 / PART_BYTES };
 
 /* Fills the tile with columns 0 .. cols - 1 of rows first .. end - 1; `from` is where row 0 would be.
  * `left` and `right` are the bytes that these rows of x have before and after the tile; used if they are
@@ -58,7 +61,7 @@ DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_b
             }
 #pragma unroll
             for (int r = 0; r < PATCH_ROWS; r++)
-                v[r] = vector_shift(v[r], next[r], misalignment(at + r * x_row_bytes));
+                v[r] = vector_shift<PART_BYTES>(v[r], next[r], misalignment(at + r * x_row_bytes));
         } else {
 #pragma unroll
             for (int r = 0; r < PATCH_ROWS; r++)
@@ -80,7 +83,7 @@ DEV uint4 load_block(const tile_type &tile, int j, int begin, u32 halo)
 {
     const int k = begin >> 4;
     const uint4 v = tile[tile_index(j, k)];
-    return halo ? vector_shift(v, tile[tile_index(j, min(k + 1, OUT_VECTORS - 1))], begin & 15) : v;
+    return halo ? vector_shift<PART_BYTES>(v, tile[tile_index(j, min(k + 1, OUT_VECTORS - 1))], begin & 15) : v;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(transpose_tile_args a)
@@ -124,7 +127,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(transpose_ti
             const int back = (int)(u64)to & mask;
             const int skip = (int)max(back - begin, (i64)0), n = (int)min(end - begin + back, (i64)16);
             if (skip < n && n - skip < 16)
-                store_block(to - back + k * 16, load_block(tile, j, ((int)halo + k) * 16 - back, halo), skip, n);
+                store_block<PART_BYTES>(to - back + k * 16, load_block(tile, j, ((int)halo + k) * 16 - back, halo),
+                                        skip, n);
         }
     }
     pdl_trigger();

@@ -14,7 +14,7 @@
  * an end of out, or an end of a row that is not aligned, goes element by element. (To find the vectors in a
  * loop that is not unrolled compiles in 0.8 of the time; the version that had it took 13 % longer at 1x7168
  * bf16 on H200.) */
-#include "device/ptx.cuh"
+#include "device/unaligned.cuh"
 #include "transpose/tile.h"
 
 #ifndef ELEMENT_BYTES
@@ -25,7 +25,9 @@
 #endif
 static_assert(ELEMENT_BYTES == 1 || ELEMENT_BYTES == 2 || ELEMENT_BYTES == 4 || ELEMENT_BYTES == 8 ||
               ELEMENT_BYTES == 16, "ELEMENT_BYTES is 1, 2, 4, 8 or 16");
-#include "transpose/unaligned.cuh"
+
+typedef part_of<ELEMENT_BYTES>::type part_type;
+enum { PART_BYTES = sizeof(part_type), PARTS = 16 / PART_BYTES };
 
 /* Indices of an element; i2 has no bound. */
 typedef struct { i64 i0, i1, i2; } place;
@@ -78,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(transp
             const i64 left = p.i0 * ELEMENT_BYTES + (begin & (ELEMENT_BYTES - 1));
             const u8 *at = x + p.i2 * x2_bytes + p.i1 * x1_bytes + left;
             if (!can_load_vector(at, left, n0 * ELEMENT_BYTES - left)) continue;
-            v[k] = load_vector(at);
+            v[k] = load_vector<PART_BYTES>(at);
             loaded |= 1u << k;
         }
 #pragma unroll
@@ -109,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(transp
             p.i1 = 0;
         }
         if (n - a == 16) *(uint4 *)(out + begin) = w;
-        else store_block(out + begin, w, a, n);
+        else store_block<PART_BYTES>(out + begin, w, a, n);
     }
     pdl_trigger();
 }

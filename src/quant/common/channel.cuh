@@ -26,12 +26,11 @@
 #ifndef TEGULA_QUANT_CHANNEL_CUH
 #define TEGULA_QUANT_CHANNEL_CUH
 
-#define ELEMENT_BYTES 1
+#include "device/unaligned.cuh"
 #include "quant/common/channel.h"
 #include "quant/common/decode.cuh"
 #include "quant/common/encode.cuh"
 #include "quant/common/factors.cuh"
-#include "transpose/unaligned.cuh"
 
 #if !defined(STRIP_LANES) || !defined(STRIP_ROWS) || !defined(PATCH_ROWS) || !defined(X) ||                  \
     !defined(BLOCK_ROWS) || !defined(IS_ROUNDED)
@@ -451,7 +450,7 @@ DEV void store_unaligned(const tgl_channel_cast &c, const strip_memory &m, const
         const column_cut cut = cut_column(to, rows);
         if (k >= cut.vectors) continue;
         const uint4 low = m.tile[tile_index(j, k)], high = m.tile[tile_index(j, min(k + 1, VECTORS - 1u))];
-        *(uint4 *)(to + cut.head + k * 16) = vector_shift(low, high, (int)cut.head);
+        *(uint4 *)(to + cut.head + k * 16) = vector_shift<1>(low, high, (int)cut.head);
     }
 #pragma unroll 2
     for (u32 j = at.thread / 16; j < cols; j += THREADS / 16) {
@@ -481,7 +480,7 @@ DEV void store_whole_unaligned(const tgl_channel_cast &c, const strip_memory &m,
 #pragma unroll
         for (u32 j = 0; j < COLS; j += THREADS / VECTORS)
             *(uint4 *)(to + j * c.num_rows + head + k * 16) =
-                vector_shift(m.tile[tile_step(low, j)], m.tile[tile_step(high, j)], (int)head);
+                vector_shift<1>(m.tile[tile_step(low, j)], m.tile[tile_step(high, j)], (int)head);
     }
     const u32 i = at.thread % 16, code_col = at.thread / 16;
     to = out_column(c, at, at.first_col + code_col) + row;

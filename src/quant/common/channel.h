@@ -32,6 +32,13 @@
 #define CHANNEL_STAGED_BLOCKS 3         /* of an SM, that go through all tiles (per_channel_cast_staged.cu) */
 #define CHANNEL_THREADS(strip_rows, patch_rows, lanes) ((strip_rows) / (patch_rows) * (lanes))
 
+/* Measured on H200, November 2026. */
+#define CHANNEL_FEW_TILES 100           /* fewer are made narrower */
+#define CHANNEL_MANY_TILES 1000         /* from which on they are wider, or longer */
+/* Tiles of a block from which on they are staged. Of fewer tiles x and out may be in L2, where waits are short: with
+ * 4096 x 7168 there, a block for each tile takes 15.1 us, staged ones 16.3. */
+#define CHANNEL_STAGED_TILES 6
+
 /* The first 48 bytes are what whole tiles need before they load: on sm_90 in one line of the memory that has
  * arguments. What they need later is in the next.
  *
@@ -71,5 +78,10 @@ typedef struct {
     uint32_t row_tiles, band;           /* tiles down, and along a band */
     tgl_divisor by_row_tiles, by_band;
 } tgl_channel_tiles;
+
+typedef struct {
+    tgl_channel_cast cast;
+    tgl_channel_tiles tiles;
+} channel_staged_args;
 
 #endif

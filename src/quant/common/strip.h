@@ -9,6 +9,8 @@
 
 #ifndef __CUDACC__
 #include <stdbool.h>
+
+#include "core/math.h"
 #endif
 
 #include "numerics/divide.h"
@@ -16,9 +18,9 @@
 
 #define STRIP_THREADS 256
 #define STRIP_MAX_ROWS 4        /* of a thread; else 2 or 1 */
-/* Blocks an SM where threads have STRIP_MAX_ROWS, and two rows; fewer rows where there would be less. Two
- * soon: of a small matrix, what it takes to launch a block is more than another row in a thread (cast_back.c
- * goes further: make_one_wave). */
+/* Blocks per SM from which on threads have STRIP_MAX_ROWS, or two rows; with fewer blocks they have fewer rows.
+ * Two rows come soon: for a small matrix, launching a block takes longer than another row of a thread (H200,
+ * November 2026). */
 #define STRIP_SM_BLOCKS 8
 #define STRIP_SM_PAIR_BLOCKS 1
 
@@ -36,39 +38,49 @@ typedef struct {
 
 #ifndef __CUDACC__
 
-/* num_cols is a multiple of unit. */
-static inline tgl_strip tgl_strip_of(int64_t num_rows, int64_t num_cols, int64_t block_rows,
-                                     int64_t block_cols, int unit, int num_sms)
+/* Tiles side by side and their width, of which one thread in 8 may be idle; num_cols is a multiple of unit. */
+static inline int64_t tgl_strip_tiles(int64_t num_cols, int unit, int *log_width)
 {
     const int64_t units = num_cols / unit;
-    int log_width = 8;                      /* 256 */
-    while ((-units & ((1 << log_width) - 1)) > units / 8) log_width--;      /* one in 8 threads may be idle */
-    const int64_t num_tiles = (units + (1 << log_width) - 1) >> log_width;
-    const int64_t step = STRIP_THREADS >> log_width, num_blocks = num_tiles * ((num_rows + step - 1) / step);
-    const int64_t sm_blocks = num_blocks / num_sms;
+    *log_width = 8;                         /* 256 */
+    while ((-units & ((1 << *log_width) - 1)) > units / 8) (*log_width)--;
+    return (units + (1 << *log_width) - 1) >> *log_width;
+}
+
+/* Blocks of threads that have so many rows. */
+static inline int64_t tgl_strip_blocks(int64_t num_rows, int64_t num_cols, int unit, int rows)
+{
+    int log_width;
+    const int64_t num_tiles = tgl_strip_tiles(num_cols, unit, &log_width);
+    return num_tiles * tgl_ceil_div(num_rows, (STRIP_THREADS >> log_width) * rows);
+}
+
+/* How many rows threads should have. */
+static inline int tgl_strip_rows(int64_t num_rows, int64_t num_cols, int unit, int num_sms)
+{
+    const int64_t sm_blocks = tgl_strip_blocks(num_rows, num_cols, unit, 1) / num_sms;
+    return sm_blocks >= STRIP_MAX_ROWS * STRIP_SM_BLOCKS ? STRIP_MAX_ROWS
+         : sm_blocks >= 2 * STRIP_SM_PAIR_BLOCKS         ? 2 : 1;
+}
+
+static inline tgl_strip tgl_strip_of(int64_t num_rows, int64_t num_cols, int64_t block_rows, int64_t block_cols,
+                                     int unit, int rows)
+{
+    int log_width;
+    const int64_t num_tiles = tgl_strip_tiles(num_cols, unit, &log_width);
     return (tgl_strip){
         .by_num_tiles = tgl_divisor_of(num_tiles), .num_tiles = (uint32_t)num_tiles, .log_width = log_width,
-        .rows = sm_blocks >= STRIP_MAX_ROWS * STRIP_SM_BLOCKS ? STRIP_MAX_ROWS
-                : sm_blocks >= 2 * STRIP_SM_PAIR_BLOCKS       ? 2 : 1,
-        .unit = unit, .num_rows = num_rows, .num_cols = num_cols,
+        .rows = rows, .unit = unit, .num_rows = num_rows, .num_cols = num_cols,
         .by_block_rows = tgl_divisor_of(block_rows), .by_block_cols = tgl_divisor_of(block_cols),
         .block_rows = block_rows, .block_cols = block_cols
     };
 }
 
-/* Are all numbers of rows and columns that a thread meets below 2^31? */
-static inline bool tgl_strip_is_short(const tgl_strip *s)
+/* Are all rows and columns that a thread computes below 2^31? */
+static inline bool tgl_strip_is_short(int64_t num_rows, int64_t num_cols, int unit)
 {
-    const int64_t most = s->unit > STRIP_MAX_ROWS ? s->unit : STRIP_MAX_ROWS;
-    const int64_t limit = TGL_DIVIDE_LIMIT - STRIP_THREADS * most;
-    return s->num_rows < limit && s->num_cols < limit;
-}
-
-/* Blocks of threads. */
-static inline int64_t tgl_strip_grid(const tgl_strip *s)
-{
-    const int64_t tile_rows = (int64_t)(STRIP_THREADS >> s->log_width) * s->rows;
-    return s->num_tiles * ((s->num_rows + tile_rows - 1) / tile_rows);
+    const int64_t limit = TGL_DIVIDE_LIMIT - STRIP_THREADS * tgl_max(unit, STRIP_MAX_ROWS);
+    return num_rows < limit && num_cols < limit;
 }
 
 #endif

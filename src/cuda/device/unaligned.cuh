@@ -1,27 +1,21 @@
 /* SPDX-License-Identifier: MIT
- * unaligned.cuh - vectors (16 bytes) at addresses that are aligned to an element only: for
- * transpose_any.cu, transpose_copy.cu. A block is 16 bytes at an aligned address. */
-#ifndef TEGULA_TRANSPOSE_UNALIGNED_CUH
-#define TEGULA_TRANSPOSE_UNALIGNED_CUH
+ * unaligned.cuh - vectors (16 bytes) at addresses that are aligned to an element only. A block is 16 bytes at
+ * an aligned address. PART_BYTES is what addresses and counts of bytes are multiples of: 1, 2, 4 or 8. */
+#ifndef TEGULA_DEVICE_UNALIGNED_CUH
+#define TEGULA_DEVICE_UNALIGNED_CUH
 
 #include "device/ptx.cuh"
 
-/* What memory is at least aligned to: an element, or half of one of 16 bytes. */
-#if ELEMENT_BYTES == 1
-typedef u8 part_type;
-#elif ELEMENT_BYTES == 2
-typedef u16 part_type;
-#elif ELEMENT_BYTES == 4
-typedef u32 part_type;
-#else
-typedef u64 part_type;
-#endif
-enum { PART_BYTES = sizeof(part_type), PARTS = 16 / PART_BYTES };
+/* The largest integer that an element's address is aligned to: itself, or half of one of 16 bytes. */
+template <int BYTES> struct part_of { typedef u64 type; };
+template <> struct part_of<1> { typedef u8 type; };
+template <> struct part_of<2> { typedef u16 type; };
+template <> struct part_of<4> { typedef u32 type; };
 
 DEV int misalignment(const void *p) { return (int)((u64)p & 15); }
 
 /* Bytes s .. s + 15 of low and high, one after the other; 0 <= s < 16, a multiple of PART_BYTES. */
-DEV uint4 vector_shift(uint4 low, uint4 high, int s)
+template <int PART_BYTES> DEV uint4 vector_shift(uint4 low, uint4 high, int s)
 {
     const bool by8 = s & 8, by4 = PART_BYTES < 8 && s & 4;
     const u32 a = by8 ? low.z : low.x, b = by8 ? low.w : low.y, c = by8 ? high.x : low.z;
@@ -34,7 +28,7 @@ DEV uint4 vector_shift(uint4 low, uint4 high, int s)
 }
 
 /* The largest power of two, 8 at most, that byte b is aligned to and that does not reach past byte n. */
-DEV int piece_bytes(int b, int n)
+template <int PART_BYTES> DEV int piece_bytes(int b, int n)
 {
     int bytes = 8;
     while (bytes > PART_BYTES && (b % bytes != 0 || b + bytes > n)) bytes /= 2;
@@ -43,11 +37,11 @@ DEV int piece_bytes(int b, int n)
 
 /* Writes bytes a .. n - 1 of v to theirs in a block, 0 <= a, n <= 16: at most four pieces if they begin
  * or end with the block. */
-DEV void store_block(u8 *block, uint4 v, int a, int n)
+template <int PART_BYTES> DEV void store_block(u8 *block, uint4 v, int a, int n)
 {
 #pragma unroll 1
     while (a < n) {
-        const int bytes = piece_bytes(a, n);
+        const int bytes = piece_bytes<PART_BYTES>(a, n);
         const u64 half = a < 8 ? (u64)v.y << 32 | v.x : (u64)v.w << 32 | v.z, piece = half >> 8 * (a % 8);
         if (bytes == 8) *(u64 *)(block + a) = piece;
         else if (bytes == 4) *(u32 *)(block + a) = (u32)piece;
@@ -58,8 +52,9 @@ DEV void store_block(u8 *block, uint4 v, int a, int n)
 }
 
 /* Sets part k of a vector, which is 0 before; k is a constant after unrolling. */
-DEV void set_part(uint4 &v, int k, part_type part)
+template <class T> DEV void set_part(uint4 &v, int k, T part)
 {
+    enum { PART_BYTES = sizeof(T) };
     const u64 half = (u64)part << k * PART_BYTES % 8 * 8;
     if (k * PART_BYTES < 8) {
         v.x |= (u32)half;
@@ -77,11 +72,11 @@ DEV bool can_load_vector(const u8 *p, i64 left, i64 right)
     const int s = misalignment(p);
     return s == 0 ? right >= 16 : left >= s && right >= 32 - s;
 }
-DEV uint4 load_vector(const u8 *p)
+template <int PART_BYTES> DEV uint4 load_vector(const u8 *p)
 {
     const int s = misalignment(p);
     if (s == 0) return *(const uint4 *)p;
-    return vector_shift(*(const uint4 *)(p - s), *(const uint4 *)(p - s + 16), s);
+    return vector_shift<PART_BYTES>(*(const uint4 *)(p - s), *(const uint4 *)(p - s + 16), s);
 }
 
 #endif
