@@ -5,7 +5,13 @@
  *     {
  *         return tgl_moe_topk_gate(t[0], t[1], NULL);
  *     }
- *     TEST(errors) { check_errors(SIGNATURE, "num_tokens=3 num_experts=5 num_topk=2", invoke); }
+ *     #define GOOD_CALL &tgl_moe_topk_gate_signature, "num_tokens=3 num_experts=5 num_topk=2", invoke
+ *     TEST(errors)
+ *     {
+ *         check_errors(GOOD_CALL);
+ *         CHECK_ERROR(x[1].ndim = 1, "topk_idx: rank is 1, want 2");       // a whole message
+ *     }
+ *     TEST(no_driver) { check_no_driver(GOOD_CALL); }
  *
  * The good call has the sizes and scalars of the sample. `-bias` leaves a tensor out, `x=e4m3` chooses a dtype
  * (i32 of scale factors lie in columns), `...=2` adds leading dimensions. Each mistake is made with tensors on
@@ -19,6 +25,7 @@
 #include <stdlib.h>
 
 #include "core/signature.h"
+#include "cuda/driver.h"
 #include "test.h"
 
 typedef tgl_status (*errors_invoke)(DLTensor *const *tensors, const void *params);
@@ -145,15 +152,25 @@ static inline void errors_make_good(errors_call *c)
 
 /* ---- one mistake ---- */
 
-/* Refused, with a message that begins with `name` (NULL: any argument's name) and has `says`. */
-static inline void errors_end(errors_call *c, const char *name, const char *says, const char *what)
+/* Makes the call, which is refused and writes nothing. */
+static inline const char *errors_refused(errors_call *c, const char *what)
 {
     static unsigned char before[sizeof errors_memory];
     for (size_t i = 0; i < sizeof before; i++) before[i] = (unsigned char)(i * 7);
     memcpy(errors_memory, before, sizeof before);
     tgl_fail(TGL_ERR_INTERNAL, "not set");
     const tgl_status status = c->invoke(c->tensors, c->given);
-    const char *message = tgl_last_error();
+    CHECK_THAT(status == TGL_ERR_ARGUMENT, "%s, %s: status is %s", c->t->name, what, tgl_status_name(status));
+    CHECK_THAT(!memcmp(errors_memory, before, sizeof before), "%s, %s: something was written", c->t->name, what);
+    c->count++;
+    return status == TGL_ERR_ARGUMENT ? tgl_last_error() : NULL;
+}
+
+/* Refused, with a message that begins with `name` (NULL: any argument's name) and has `says`. */
+static inline void errors_end(errors_call *c, const char *name, const char *says, const char *what)
+{
+    const char *message = errors_refused(c, what);
+    if (!message) return;
     bool is_named = false;
     for (int i = 0; i < c->t->num_tensors + c->t->num_values && !name; i++) {
         const char *other = i < c->t->num_tensors ? c->t->tensors[i].name
@@ -161,12 +178,9 @@ static inline void errors_end(errors_call *c, const char *name, const char *says
         is_named |= !strncmp(message, other, strlen(other)) && message[strlen(other)] == ':';
     }
     if (name) is_named = !strncmp(message, name, strlen(name)) && message[strlen(name)] == ':';
-    CHECK_THAT(status == TGL_ERR_ARGUMENT, "%s, %s: status is %s", c->t->name, what, tgl_status_name(status));
-    CHECK_THAT(status != TGL_ERR_ARGUMENT || (is_named && strstr(message, says) && strstr(message, ", want ")),
+    CHECK_THAT(is_named && strstr(message, says) && strstr(message, ", want "),
                "%s, %s: says \"%s\", want one that begins with \"%s\" and has \"%s\"", c->t->name, what, message,
                name ? name : "an argument", says);
-    CHECK_THAT(!memcmp(errors_memory, before, sizeof before), "%s, %s: something was written", c->t->name, what);
-    c->count++;
 }
 
 /* A change of the good call. `x` is tensor i. */
@@ -343,35 +357,72 @@ static inline void errors_of_scalars(errors_call *c)
     }
 }
 
+/* ---- all of an op's ---- */
+
+/* A good call, on the CPU or on a GPU; NULL if the signature is none. There is one at a time. */
+static inline errors_call *errors_open(tgl_signature *s, const char *sample, errors_invoke invoke, int on_cuda)
+{
+    static errors_call c;
+    const tgl_table *t = tgl_signature_table(s);
+    if (!CHECK_THAT(t, "%s", tgl_last_error())) return NULL;
+    c = (errors_call){ .t = t, .of = s->params, .sample = sample, .invoke = invoke,
+                       .on = { (DLDeviceType)(on_cuda ? TGL_DL_CUDA : TGL_DL_CPU), 0 } };
+    errors_make_good(&c);
+    return &c;
+}
+
 /* The number of mistakes that were made. */
 static inline int check_errors(tgl_signature *s, const char *sample, errors_invoke invoke)
 {
-    static errors_call call, *const c = &call;
-    const tgl_table *t = tgl_signature_table(s);
     int count = 0;
-    if (!CHECK_THAT(t, "%s", tgl_last_error())) return 0;
     for (int on_cuda = 0; on_cuda < 2; on_cuda++) {
-        *c = (errors_call){ .t = t, .of = s->params, .sample = sample, .invoke = invoke, .count = count,
-                            .on = { (DLDeviceType)(on_cuda ? TGL_DL_CUDA : TGL_DL_CPU), 0 } };
-        errors_make_good(c);
+        errors_call *const c = errors_open(s, sample, invoke, on_cuda);
+        if (!c) return 0;
         if (!on_cuda) {
             tgl_set_dry_run(true);
             const tgl_status status = invoke(c->tensors, c->given);
             tgl_set_dry_run(false);
-            if (!CHECK_THAT(status == TGL_OK, "%s %s: %s", t->name, sample, tgl_last_error())) return 0;
+            if (!CHECK_THAT(status == TGL_OK, "%s %s: %s", c->t->name, sample, tgl_last_error())) return 0;
         }
         static void (*const sections[])(errors_call *, int) = { errors_alone, errors_dtype_of, errors_sizes,
                                                                 errors_layout, errors_memory_of };
-        for (int i = 0; i < t->num_tensors; i++)
+        for (int i = 0; i < c->t->num_tensors; i++)
             for (size_t k = 0; k < sizeof sections / sizeof *sections; k++) {
                 errors_make_good(c);
                 if (c->tensors[i]) sections[k](c, i);
             }
         errors_make_good(c);
         errors_of_scalars(c);
-        count = c->count;
+        count += c->count;
     }
     return count;
+}
+
+/* ---- by hand ---- */
+
+/* A whole message. `mistake` changes GOOD_CALL: x[i] is tensor i, scalar[i] the scalar of an op without params,
+ * c->tensors[i] what is passed. */
+#define CHECK_ERROR(mistake, message)                                                           \
+    for (int on_cuda = 0; on_cuda < 2; on_cuda++) {                                             \
+        errors_call *const c = errors_open(GOOD_CALL, on_cuda);                                 \
+        REQUIRE(c);                                                                             \
+        DLTensor *const x = c->own;                                                             \
+        int64_t *const scalar = (int64_t *)(void *)c->params;                                   \
+        (void)x, (void)scalar;                                                                  \
+        mistake;                                                                                \
+        const char *const says = errors_refused(c, #mistake);                                   \
+        if (says)                                                                               \
+            CHECK_THAT(!strcmp(says, message), "%s: says \"%s\", want \"%s\"", #mistake, says, message); \
+    }
+
+/* Without a device a good call is refused for want of one. */
+static inline void check_no_driver(tgl_signature *s, const char *sample, errors_invoke invoke)
+{
+    const tgl_driver_table *cu;
+    if (tgl_driver(&cu) == TGL_OK) SKIP("there is a CUDA driver");
+    errors_call *const c = errors_open(s, sample, invoke, 1);
+    REQUIRE(c);
+    CHECK_FAILS(invoke(c->tensors, c->given), TGL_ERR_DEVICE, NULL);
 }
 
 #endif

@@ -2,6 +2,7 @@
  * tgl_moe_aux_fi, on every device of the tests. Written from the specification: an expert's count times the
  * number of experts, over tokens times num_aux_topk; whole numbers of 64 bits, each rounded to f32 once, then
  * one division. */
+#include "errors.h"
 #include "mapping.h"
 
 TESTS_OF_TABLE("moe_aux_fi")
@@ -76,34 +77,21 @@ TEST(empty)     /* no data and no driver */
 
 /* ---- errors ---- */
 
-typedef struct { tensor in, out; const DLTensor *pin; DLTensor *pout; int64_t num_aux_topk; } call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_aux_fi_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    c->pin = make(&c->in, memory, on, TGL_I64, 2, SHAPE(3, 2));
-    c->pout = make(&c->out, memory + 256, on, TGL_F32, 1, SHAPE(5));
-    c->num_aux_topk = 2;
+    return tgl_moe_aux_fi(t[0], t[1], *(const int64_t *)params, NULL, 0, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_moe_aux_fi(c->pin, c->pout, c->num_aux_topk, memory + 2048, MEMORY_BYTES - 2048, NULL);
-}
+#define GOOD_CALL &tgl_moe_aux_fi_signature, "num_tokens=3 num_topk=2 num_experts=5 num_aux_topk=2", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(in, pin, "topk_idx", "2", "48", INDEX);
-    TENSOR_ERRORS(out, pout, "fi", "1", "20", F32);
-    ERROR(c.num_aux_topk = 0, "num_aux_topk: is 0, want >= 1");
-    ERROR(c.num_aux_topk = -3, "num_aux_topk: is -3, want >= 1");
-    ERROR(c.num_aux_topk = INT64_MAX / 2,
-          "num_aux_topk: is 4611686018427387903 for 3 tokens, want a product < 2^63");
-    ERROR(c.in.strides[1] = 2,
-          "topk_idx: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.out.strides[0] = 2, "fi: strides are [2], want [1]");
-    ERROR(c.out.shape[0] = (int64_t)1 << 31, "fi: shape is [2147483648], want [0..2147483647]");
-    OTHER_DEVICE(out, "fi");
-    ERROR(c.out.t.data = memory + 40, "fi: memory is shared with topk_idx, want no overlap");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[0].dtype.bits = 16, "topk_idx: dtype is i16, want i32 or i64");
+    CHECK_ERROR(scalar[0] = 0, "num_aux_topk: is 0, want >= 1");
+    CHECK_ERROR(scalar[0] = INT64_MAX / 2,
+                "num_aux_topk: is 4611686018427387903 for 3 tokens, want a product < 2^63");
+    CHECK_ERROR(x[1].shape[0] = (int64_t)1 << 31, "fi: shape is [2147483648], want [0..2147483647]");
 }
 
 TEST(errors_of_workspace)       /* told before anything is touched: these addresses are nobody's */
@@ -122,3 +110,5 @@ TEST(errors_of_workspace)       /* told before anything is touched: these addres
     in.t.device = out.t.device = cpu;
     CHECK_INT(tgl_moe_aux_fi_workspace_size(&in.t, &out.t), 0);
 }
+
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

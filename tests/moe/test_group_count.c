@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_moe_group_count, on every device of the tests. Written from the specification: how often each group
  * occurs; what is no group is passed over. */
+#include "errors.h"
 #include "mapping.h"
 
 TESTS_OF_TABLE("moe_group_count")
@@ -96,32 +97,21 @@ TEST(empty)     /* no data and no driver */
 
 /* ---- errors ---- */
 
-typedef struct { tensor in, out; const DLTensor *pin; DLTensor *pout; } call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_group_count_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    c->pin = make(&c->in, memory, on, TGL_I64, 2, SHAPE(3, 2));
-    c->pout = make(&c->out, memory + 256, on, TGL_I32, 1, SHAPE(5));
+    (void)params;
+    return tgl_moe_group_count(t[0], t[1], NULL, 0, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_moe_group_count(c->pin, c->pout, memory + 2048, MEMORY_BYTES - 2048, NULL);
-}
+#define GOOD_CALL &tgl_moe_group_count_signature, "num_tokens=3 num_topk=2 num_groups=5", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(in, pin, "group_idx", "2", "48", INDEX);
-    TENSOR_ERRORS(out, pout, "counts", "1", "20", I32);
-    ERROR(c.in.shape[0] = -1, "group_idx: shape is [-1, 2], want sizes >= 0");
-    ERROR(c.in.strides[1] = 2,
-          "group_idx: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.in.strides[0] = -2,
-          "group_idx: strides are [-2, 1], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.out.strides[0] = 2, "counts: strides are [2], want [1]");
-    ERROR(c.out.shape[0] = (int64_t)1 << 31, "counts: shape is [2147483648], want [0..2147483647]");
-    OTHER_DEVICE(out, "counts");
-    ERROR(c.out.t.data = memory + 40, "counts: memory is shared with group_idx, want no overlap");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[0].strides[1] = 2,
+                "group_idx: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
+    CHECK_ERROR(x[1].shape[0] = (int64_t)1 << 31, "counts: shape is [2147483648], want [0..2147483647]");
+    CHECK_ERROR(x[1].data = (char *)x[0].data + 40, "counts: memory is shared with group_idx, want no overlap");
 }
 
 TEST(errors_of_workspace)       /* told before anything is touched: these addresses are nobody's */
@@ -159,4 +149,4 @@ TEST(workspace_size_grows)      /* with the tokens, so that the largest batch de
     }
 }
 
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
