@@ -42,7 +42,7 @@ tgl_status tgl_run_on_cuda(const tgl_op *op, void *problem, const DLTensor *on, 
 {
     tgl_kernel plan[TGL_MAX_PLAN];
     const int num_kernels = op->plan(problem, plan);
-    if (tgl_preparing()) return num_kernels ? tgl_load(plan, num_kernels, on, stream) : TGL_OK;
+    if (tgl_preparing()) return tgl_load(plan, num_kernels, on, stream);
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
     const int which = tgl_choose(op, plan, num_kernels, problem, &target);
