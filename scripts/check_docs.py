@@ -11,7 +11,7 @@ A block of code has a line before it that names its origin, and equals what lies
     ...                                                 /* end */
     ```
 
-less the indentation that all lines share. Blocks marked ```text (output, formulas) are exempt.
+less the indentation that all lines share; without #name it equals the whole file. Blocks marked ```text (output, formulas) are exempt.
 """
 import pathlib, re, sys, textwrap
 
@@ -29,9 +29,11 @@ def check(where, problem):
 
 
 def snippet(path, name):
-    """The text between the lines "doc: name" and "end" of a file, or a sentence that says why there is none."""
+    """The text between the lines "doc: name" and "end" of a file, or all of it, or a sentence that says why there is none."""
     if not (root / path).is_file():
         return None, f"{path} is no file"
+    if name is None:
+        return (root / path).read_text().rstrip("\n"), None
     lines = (root / path).read_text().splitlines()
     comment = r"\s*(//|/\*|#|--|<!--)\s*{}\s*(\*/|-->)?\s*"
     starts = [i for i, line in enumerate(lines) if re.fullmatch(comment.format(f"doc: {re.escape(name)}"), line)]
@@ -68,12 +70,12 @@ for document in [root / "README.md", root / "CONTRIBUTING.md", root / "CHANGELOG
                 else:
                     want, problem = snippet(*source)
                     seen = textwrap.dedent("\n".join(body))
-                    check(where, problem or (want != seen and f"differs from {'#'.join(source)}, which is\n{textwrap.indent(want, '    ')}"))
+                    check(where, problem or (want != seen and f"differs from {'#'.join(filter(None, source))}, which is\n{textwrap.indent(want, '    ')}"))
             in_block = origin = None
         elif in_block is not None:
             in_block[3].append(line)
         else:
-            marker = re.fullmatch(r"\s*<!-- from: (\S+)#(\S+) -->\s*", line)
+            marker = re.fullmatch(r"\s*<!-- from: ([^\s#]+)(?:#(\S+))? -->\s*", line)
             origin = marker.groups() if marker else origin if not line.strip() else None
             prose.append((number, re.sub(r"`[^`]*`", "", line)))
     check(f"{name}: end of file", in_block and f"the block of line {in_block[1]} is not closed")

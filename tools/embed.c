@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * embed.c - a build step: kernel sources and the headers they include, as byte arrays in a C file.
  *
- *     embed SOURCE_FOLDER OUTPUT.c OUTPUT.d KERNEL.cu...
+ *     embed [-I FOLDER] SOURCE_FOLDER OUTPUT.c OUTPUT.d KERNEL.cu...
  *
  * A kernel is named by its path below SOURCE_FOLDER without ".cu", a header as kernels include it: #include
  * "numerics/e4m3.h" is SOURCE_FOLDER/numerics/e4m3.h, #include "device/ptx.cuh" is
- * SOURCE_FOLDER/cuda/device/ptx.cuh. Headers are found by reading the #include "..." lines, so what no
+ * SOURCE_FOLDER/cuda/device/ptx.cuh; then FOLDER is looked at, the same way. Headers are found by reading the #include "..." lines, so what no
  * kernel includes is not embedded. <...> is the compiler's own business. OUTPUT.d lists the files that were
  * read, for make or ninja. The table is declared in src/cuda/jit.h. */
 #include <stdbool.h>
@@ -24,7 +24,7 @@ typedef struct {
 
 static file files[MAX_FILES];
 static int num_files;
-static const char *source_folder;
+static const char *source_folder, *more_headers;
 
 static void fail(const char *what, const char *name)
 {
@@ -75,8 +75,10 @@ static int find_header(const char *name, const char *from, int line)
     static const char *const places[] = { "/", "/cuda/" };
     for (int i = 0; i < num_files; i++)
         if (!files[i].is_kernel && !strcmp(files[i].name, name)) return i;
-    for (int i = 0; i < 2; i++) {
-        char *path = join(source_folder, places[i], name);
+    for (int i = 0; i < 4; i++) {
+        const char *folder = i < 2 ? source_folder : more_headers;
+        if (!folder) continue;
+        char *path = join(folder, places[i % 2], name);
         size_t bytes;
         char *text = read_text(path, &bytes);
         if (text) return add(join(name, "", ""), path, text, bytes);
@@ -170,8 +172,12 @@ static void finish(FILE *f, const char *path)
 
 int main(int argc, char **argv)
 {
+    if (argc > 2 && !strcmp(argv[1], "-I")) {
+        more_headers = argv[2];
+        argv += 2, argc -= 2;
+    }
     if (argc < 4) {
-        fprintf(stderr, "usage: embed SOURCE_FOLDER OUTPUT.c OUTPUT.d KERNEL.cu...\n");
+        fprintf(stderr, "usage: embed [-I FOLDER] SOURCE_FOLDER OUTPUT.c OUTPUT.d KERNEL.cu...\n");
         return 2;
     }
     source_folder = argv[1];
