@@ -2,7 +2,6 @@
  * hash_gate.c - tgl_moe_hash_gate: experts by a table of token ids, weights by score. */
 #include "moe/hash_gate.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -17,14 +16,12 @@ typedef hash_gate_args problem;
 /* -1 if the token goes nowhere. */
 static int64_t id_of(const problem *p, int64_t t)
 {
-    const int64_t id = tgl_gate_get(p->input_ids, t, p->id_bytes);
+    const int64_t id = tgl_index_get(p->input_ids, t, p->id_bytes);
     return (!p->gate.mask || p->gate.mask[t]) && id >= 0 && id < p->vocabulary ? id : -1;
 }
 
-#define INLINE static inline __attribute__((always_inline))   /* so that table_bytes is a constant */
-
 /* Few instructions a slot, so that the CPU has the rows of several tokens under way. */
-INLINE bool choose_experts(const problem *p, int64_t t, int table_bytes)
+TGL_ALWAYS_INLINE bool choose_experts(const problem *p, int64_t t, int table_bytes)
 {
     const tgl_gate *gate = &p->gate;
     const int64_t id = id_of(p, t), slots = (int64_t)gate->num_topk + gate->num_shared;
@@ -36,7 +33,7 @@ INLINE bool choose_experts(const problem *p, int64_t t, int table_bytes)
         memcpy((char *)gate->topk_idx + t * slots * table_bytes, row, (size_t)row_bytes);
     else
         for (int64_t k = 0; k < gate->num_topk; k++)
-            tgl_gate_choose(gate, t, k, tgl_gate_get(row, k, table_bytes));
+            tgl_gate_choose(gate, t, k, tgl_index_get(row, k, table_bytes));
     return true;
 }
 
@@ -44,7 +41,7 @@ static void prefetch_logits(const tgl_gate *gate, int64_t t)
 {
     const int64_t slots = (int64_t)gate->num_topk + gate->num_shared;
     for (int64_t k = 0; k < gate->num_topk; k++) {
-        const int64_t e = tgl_gate_get(gate->topk_idx, t * slots + k, gate->index_bytes);
+        const int64_t e = tgl_index_get(gate->topk_idx, t * slots + k, gate->index_bytes);
         if (e >= 0 && e < gate->num_experts) __builtin_prefetch(gate->logits + t * gate->logits_stride + e);
     }
 }
@@ -103,27 +100,11 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(p->gate.num_tokens, tgl_gate_token_bytes(&p->gate, num_scores), run_tokens, p);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check(const tgl_gate_tensors *x, const DLTensor *input_ids, const DLTensor *tid2eid,
-                        const tgl_moe_gate_params *params)
-{
-    TGL_TRY(tgl_gate_check_params(params));
-    if (params->num_groups > 0 || params->num_topk_groups > 0)
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %" PRId64 ", want 0",
-                        params->num_groups > 0 ? "num_groups" : "num_topk_groups",
-                        params->num_groups > 0 ? params->num_groups : params->num_topk_groups);
-    TGL_TRY(tgl_expect("input_ids", input_ids, TGL_I64 | TGL_I32, 1, TGL_PACKED));
-    TGL_TRY(tgl_expect("tid2eid", tid2eid, TGL_I64 | TGL_I32, 2, TGL_PACKED));
-    const int64_t vocabulary = tid2eid->shape[0], num_topk = tid2eid->shape[1];
-    const tgl_dim sizes[2] = { { vocabulary, vocabulary }, { 0, INT32_MAX } };
-    TGL_TRY(tgl_expect_shape("tid2eid", tid2eid, sizes));
-    TGL_TRY(tgl_gate_check(x, params, (tgl_dim){ num_topk, num_topk }));
-    const int64_t num_tokens = x->logits->shape[0];
-    TGL_TRY(tgl_expect_shape("input_ids", input_ids, &(tgl_dim){ num_tokens, num_tokens }));
-    TGL_TRY(tgl_gate_check_input(x, "input_ids", input_ids));
-    return tgl_gate_check_input(x, "tid2eid", tid2eid);
-}
+tgl_signature tgl_moe_hash_gate_signature = TGL_SIGNATURE(
+    "moe_hash_gate(logits: f32[num_tokens, num_experts] rows, input_ids: i64|i32[num_tokens],"
+    " tid2eid: i64|i32[vocabulary, num_topk], mask: bool[num_tokens]?, " GATE_MAP ", " GATE_SCALARS ")"
+    " -> unmapped_topk_idx: topk_idx[num_tokens, num_topk]? rows, " GATE_OUTPUTS
+    " where num_groups == 0, num_topk_groups == 0, num_topk < 2^31, " GATE_RULES, &TGL_GATE_PARAMS);
 
 /* ---- launch ---- */
 
@@ -142,6 +123,7 @@ static int plan(const void *context, tgl_kernel *kernels)
     const problem *p = context;
     const tgl_gate *gate = &p->gate;
     const tgl_macro scoring = { "SCORING", gate->scoring }, index = { "INDEX_BYTES", gate->index_bytes };
+    if (num_slots(gate) == 0) return 0;
     const tgl_macro id = { "ID_BYTES", p->id_bytes }, table = { "TABLE_BYTES", p->table_bytes };
     if (gate->num_topk > 0 && num_slots(gate) <= GATE_MAX_SLOTS) {
         kernels[LANES] = (tgl_kernel){ "moe/hash_gate", { { "TOKEN_LANES", token_lanes(gate) },
@@ -177,20 +159,16 @@ tgl_status tgl_moe_hash_gate(const DLTensor *logits, const DLTensor *input_ids, 
                              const DLTensor *logical_count, DLTensor *unmapped_topk_idx, DLTensor *topk_idx,
                              DLTensor *topk_weights, const tgl_moe_gate_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_moe_hash_gate", "logits", logits, "input_ids", input_ids, "tid2eid", tid2eid,
-                     "mask", mask, "to_physical_map", to_physical_map, "logical_count", logical_count,
-                     "unmapped_topk_idx", unmapped_topk_idx, "topk_idx", topk_idx,
-                     "topk_weights", topk_weights, NULL);
-    const tgl_gate_tensors x = { .logits = logits, .mask = mask, .to_physical_map = to_physical_map,
-                                 .logical_count = logical_count, .unmapped_topk_idx = unmapped_topk_idx,
-                                 .topk_idx = topk_idx, .topk_weights = topk_weights };
-    TGL_TRY(check(&x, input_ids, tid2eid, params));
-    tgl_log_indices_where("input_ids", input_ids, tid2eid->shape[0], mask, NULL);
-    tgl_log_indices("tid2eid", tid2eid, logits->shape[1]);
-    problem p = { tgl_gate_of(&x, params), tgl_data(input_ids), tgl_data(tid2eid), tid2eid->shape[0],
-                  tgl_dtype_bits(input_ids->dtype) / 8, tgl_dtype_bits(tid2eid->dtype) / 8 };
-    if (topk_idx->shape[1] == 0) return TGL_OK;                     /* no kernel either */
-    if (p.gate.num_tokens == 0 && !tgl_preparing()) return TGL_OK;  /* data may be NULL */
-    return tgl_on_cpu(logits) ? cpu(&p) : tgl_run_on_cuda(&OP, &p, logits, stream);
+    const DLTensor *tensors[] = { logits, input_ids, tid2eid, mask, to_physical_map, logical_count,
+                                  unmapped_topk_idx, topk_idx, topk_weights };
+    TGL_TRY(tgl_take(&tgl_moe_hash_gate_signature, tensors, params, NULL));
+    const DLTensor *of_gate[] = { logits, NULL, mask, NULL, to_physical_map, logical_count,
+                                  unmapped_topk_idx, topk_idx, topk_weights };
+    problem p = { .input_ids = tgl_data(input_ids), .tid2eid = tgl_data(tid2eid), .vocabulary = tid2eid->shape[0],
+                  .id_bytes = tgl_dtype_bits(input_ids->dtype) / 8,
+                  .table_bytes = tgl_dtype_bits(tid2eid->dtype) / 8 };
+    TGL_TRY(tgl_gate_of(of_gate, params, &p.gate));
+    tgl_log_indices_where("input_ids", input_ids, p.vocabulary, mask, NULL);
+    tgl_log_indices("tid2eid", tid2eid, p.gate.num_experts);
+    return tgl_run(&tgl_moe_hash_gate_signature, &OP, tensors, &p, stream);
 }

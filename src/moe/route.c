@@ -18,15 +18,15 @@ typedef struct {
 /* ---- checks ---- */
 
 /* A block writes its part of the mapping while others still read. */
-static tgl_status check_overlaps(const tgl_gate_tensors *x, const tgl_moe_mapping *mapping)
+static tgl_status check_overlaps(const DLTensor *const *tensors, const tgl_moe_mapping *mapping)
 {
-    tgl_named outputs[TGL_MAP_TENSORS], others[TGL_GATE_TENSORS];
+    const tgl_table *gate = tgl_signature_table(&tgl_moe_top2_sum_gate_signature);
+    tgl_named outputs[TGL_MAP_TENSORS];
     tgl_map_tensors(mapping, outputs);
-    tgl_gate_names(x, others);
     for (int i = 0; i < TGL_MAP_TENSORS; i++)
-        for (int j = 0; j < TGL_GATE_TENSORS; j++)
-            if (outputs[i].t && others[j].t)
-                TGL_TRY(tgl_expect_no_overlap(outputs[i].name, outputs[i].t, others[j].name, others[j].t));
+        for (int j = 0; j < gate->num_tensors; j++)
+            if (outputs[i].t && tensors[j])
+                TGL_TRY(tgl_expect_no_overlap(outputs[i].name, outputs[i].t, gate->tensors[j].name, tensors[j]));
     return TGL_OK;
 }
 
@@ -143,12 +143,14 @@ tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLT
                      "unmapped_topk_idx", unmapped_topk_idx, "topk_idx", topk_idx, "topk_weights",
                      topk_weights, "pos_to_expert", mapping ? mapping->pos_to_expert : NULL, "expert_start",
                      mapping ? mapping->expert_start : NULL, NULL);
-    const tgl_gate_tensors x = { logits, bias, mask, fix_routing_mask, to_physical_map, logical_count,
-                                 unmapped_topk_idx, topk_idx, topk_weights };
+    const DLTensor *tensors[] = { logits, bias, mask, fix_routing_mask, to_physical_map, logical_count,
+                                  unmapped_topk_idx, topk_idx, topk_weights };
+    int64_t sizes[TGL_MAX_VALUES];
+    TGL_TRY(tgl_check(&tgl_moe_top2_sum_gate_signature, tensors, params, sizes));
     problem p = { .args.workspace = workspace };
-    TGL_TRY(tgl_top2_sum_gate_of(&x, params, &p.args.gate));
+    TGL_TRY(tgl_gate_of(tensors, params, &p.args.gate));
     TGL_TRY(tgl_map_check(topk_idx, mapping, alignment));
-    TGL_TRY(check_overlaps(&x, mapping));
+    TGL_TRY(check_overlaps(tensors, mapping));
     if (!tgl_on_cpu(logits)) {
         const size_t want = tgl_moe_route_workspace_size(logits, topk_idx, mapping);
         TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, want));

@@ -2,7 +2,6 @@
  * top2_sum_gate.c - tgl_moe_top2_sum_gate: the experts of every token and their weights. */
 #include "moe/top2_sum_gate.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -137,7 +136,7 @@ static bool choose_experts(const tgl_gate *gate, int64_t t)
     if (gate->fix_routing_mask && gate->fix_routing_mask[t]) {
         const int64_t row = t * gate->unmapped_stride;
         for (int64_t k = 0; k < gate->num_topk; k++)
-            tgl_gate_choose(gate, t, k, tgl_gate_get(gate->unmapped_topk_idx, row + k, gate->index_bytes));
+            tgl_gate_choose(gate, t, k, tgl_index_get(gate->unmapped_topk_idx, row + k, gate->index_bytes));
     } else {
         choose_best(gate, t);
     }
@@ -161,33 +160,8 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(gate->num_tokens, tgl_gate_token_bytes(gate, gate->num_experts), run_tokens, gate);
 }
 
-/* ---- checks ---- */
-
-tgl_status tgl_top2_sum_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_params *params, tgl_gate *out)
-{
-    TGL_TRY(tgl_gate_check_params(params));
-    TGL_TRY(tgl_expect("logits", x->logits, TGL_F32, 2, TGL_ROWS));
-    const int64_t num_experts = x->logits->shape[1];
-    const int64_t num_groups = params->num_groups, num_topk_groups = params->num_topk_groups;
-    if (num_topk_groups > num_groups || (num_groups > 0 && num_topk_groups == 0))
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_topk_groups: is %" PRId64 ", want %d..%" PRId64,
-                        num_topk_groups, num_groups > 0, num_groups);
-    if (num_groups > 0 && num_experts % num_groups != 0)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_groups: is %" PRId64 ", want a divisor of %" PRId64
-                        " (num_experts)", num_groups, num_experts);
-    const int64_t candidates = num_groups > 0 ? num_experts / num_groups * num_topk_groups : num_experts;
-    TGL_TRY(tgl_gate_check(x, params, (tgl_dim){ 0, candidates }));
-    *out = tgl_gate_of(x, params);
-    if (num_topk_groups < num_groups) {
-        out->num_groups = (uint32_t)num_groups;
-        out->num_topk_groups = (uint32_t)num_topk_groups;
-        out->group_size = out->num_experts / out->num_groups;
-    }
-    const uint64_t begins = (uintptr_t)out->logits | (uintptr_t)out->bias | (uint64_t)out->logits_stride * 4 |
-                            (uint64_t)out->group_size * 4;
-    out->is_vector = begins % 16 == 0;
-    return TGL_OK;
-}
+tgl_signature tgl_moe_top2_sum_gate_signature = TGL_SIGNATURE(
+    "moe_top2_sum_gate(" TOP2_INPUTS ") -> " GATE_OUTPUTS " where " TOP2_RULES, &TGL_GATE_PARAMS);
 
 /* ---- launch ---- */
 
@@ -203,6 +177,7 @@ static bool has_many(const tgl_gate *gate)
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const tgl_gate *gate = context;
+    if (gate->num_topk + gate->num_shared == 0) return 0;
     for (int i = 0; i < TGL_GATE_KERNELS; i++) kernels[i].name = NULL;
     tgl_kernel *few = &kernels[TGL_GATE_FEW];
     *few = (tgl_kernel){ .name = "moe/top2_sum_gate" };
@@ -271,19 +246,12 @@ tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor *bias, c
                                  DLTensor *topk_idx, DLTensor *topk_weights,
                                  const tgl_moe_gate_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_moe_top2_sum_gate", "logits", logits, "bias", bias, "mask", mask,
-                     "fix_routing_mask", fix_routing_mask, "to_physical_map", to_physical_map,
-                     "logical_count", logical_count, "unmapped_topk_idx", unmapped_topk_idx,
-                     "topk_idx", topk_idx, "topk_weights", topk_weights, NULL);
-    const tgl_gate_tensors x = { logits, bias, mask, fix_routing_mask, to_physical_map, logical_count,
-                                 unmapped_topk_idx, topk_idx, topk_weights };
+    const DLTensor *tensors[] = { logits, bias, mask, fix_routing_mask, to_physical_map, logical_count,
+                                  unmapped_topk_idx, topk_idx, topk_weights };
+    TGL_TRY(tgl_take(&tgl_moe_top2_sum_gate_signature, tensors, params, NULL));
     tgl_gate gate;
-    TGL_TRY(tgl_top2_sum_gate_of(&x, params, &gate));
+    TGL_TRY(tgl_gate_of(tensors, params, &gate));
     if (fix_routing_mask)
-        tgl_log_indices_where("unmapped_topk_idx", unmapped_topk_idx, gate.num_experts, fix_routing_mask,
-                              mask);
-    if (topk_idx->shape[1] == 0) return TGL_OK;                     /* no kernel either */
-    if (gate.num_tokens == 0 && !tgl_preparing()) return TGL_OK;    /* data may be NULL */
-    return tgl_on_cpu(logits) ? cpu(&gate) : tgl_run_on_cuda(&tgl_top2_sum_gate_op, &gate, logits, stream);
+        tgl_log_indices_where("unmapped_topk_idx", unmapped_topk_idx, gate.num_experts, fix_routing_mask, mask);
+    return tgl_run(&tgl_moe_top2_sum_gate_signature, &tgl_top2_sum_gate_op, tensors, &gate, stream);
 }

@@ -226,7 +226,7 @@ TEST(errors_of_layouts_and_shapes)
     ERROR(c.ids.strides[0] = 2, "input_ids: strides are [2], want [1]");
     ERROR(c.table.strides[0] = 3, "tid2eid: strides are [3, 1], want [2, 1]");
     ERROR(c.ids.shape[0] = 2, "input_ids: shape is [2], want [3]");
-    ERROR(c.table.shape[1] = c.table.strides[0] = 3, "topk_idx: shape is [3, 3], want [3, 4]");
+    ERROR(c.table.shape[1] = c.table.strides[0] = 3, "unmapped_topk_idx: shape is [3, 2], want [3, 3]");
     ERROR(c.table.shape[1] = c.table.strides[0] = (int64_t)1 << 31,
           "tid2eid: shape is [5, 2147483648], want [5, 0..2147483647]");
 }

@@ -1,44 +1,62 @@
 /* SPDX-License-Identifier: MIT
- * gate_host.h - what the gates share on the host: checks, and on the CPU the steps before and after the
+ * gate_host.h - what the gates share on the host: their signatures, and on the CPU the steps before and after the
  * choice of experts. */
 #ifndef TEGULA_MOE_GATE_HOST_H
 #define TEGULA_MOE_GATE_HOST_H
 
 #include "core/cpu.h"
-#include "core/tensor.h"
 #include "cuda/op.h"
 #include "moe/common/gate.h"
+#include "moe/common/index.h"
 #include "tegula/moe.h"
 
-typedef struct {
-    const DLTensor *logits, *bias, *mask, *fix_routing_mask, *to_physical_map, *logical_count;
-    DLTensor *unmapped_topk_idx, *topk_idx, *topk_weights;
-} tgl_gate_tensors;
+/* ---- what gates take ---- */
 
-/* In the struct's order, inputs first. */
-enum { TGL_GATE_TENSORS = 9 };
-void tgl_gate_names(const tgl_gate_tensors *x, tgl_named out[TGL_GATE_TENSORS]);
+/* Parts of their signatures. */
+#define GATE_MAP \
+    "to_physical_map: i32[num_experts + num_shared_experts, num_replicas]?," \
+    " logical_count: i32[num_experts + num_shared_experts]?"
+#define GATE_SCALARS \
+    "scoring: {sigmoid|sqrtsoftplus|softmax|identity}, num_groups: int, num_topk_groups: int," \
+    " num_shared_experts: int, has_routed_scaling_factor: bool," \
+    " routed_scaling_factor: float with has_routed_scaling_factor, has_shared_weight: bool," \
+    " shared_weight: float with has_shared_weight, no_renormalize: bool, ep_rank: int," \
+    " num_ep_ranks: int = 1, num_tp_ranks: int = 1, tp_rank: int in 0..num_tp_ranks - 1"
+#define GATE_OUTPUTS \
+    "topk_idx: i64|i32[num_tokens, num_topk + num_shared_experts]," \
+    " topk_weights: f32[num_tokens, num_topk + num_shared_experts]"
+#define GATE_RULES \
+    "num_shared_experts < 2^31, num_experts <= 2^31 - 1 - num_shared_experts," \
+    " num_replicas in num_shared_experts + 1..2^31 - 1, to_physical_map needs logical_count," \
+    " logical_count needs to_physical_map, num_shared_experts needs to_physical_map"
 
-/* The params that do not depend on tensors. First of all checks: the others read them. */
-tgl_status tgl_gate_check_params(const tgl_moe_gate_params *params);
+/* Of top2_sum_gate, and of route, which does the same first. */
+#define TOP2_INPUTS \
+    "logits: f32[num_tokens, num_experts] rows, bias: f32[num_experts]?, mask: bool[num_tokens]?," \
+    " fix_routing_mask: bool[num_tokens]?, " GATE_MAP "," \
+    " unmapped_topk_idx: topk_idx[num_tokens, num_topk]?! rows, " GATE_SCALARS
+#define TOP2_RULES \
+    GATE_RULES ", num_topk_groups in (num_groups > 0)..num_groups, num_groups divides num_experts," \
+    " num_topk <= num_experts / num_groups * num_topk_groups if num_groups else num_experts," \
+    " fix_routing_mask needs unmapped_topk_idx"
 
-/* Tensors, and the params that depend on them; `num_topk` is what topk_idx may have beside shared slots. */
-tgl_status tgl_gate_check(const tgl_gate_tensors *x, const tgl_moe_gate_params *params, tgl_dim num_topk);
+extern const tgl_params TGL_GATE_PARAMS;
 
-/* An input beside those above, which no output may overlap. */
-tgl_status tgl_gate_check_input(const tgl_gate_tensors *x, const char *name, const DLTensor *input);
+/* The tensors of top2_sum_gate, in its order; those that another gate does not have are NULL. */
+enum {
+    TGL_GATE_LOGITS, TGL_GATE_BIAS, TGL_GATE_MASK, TGL_GATE_FIX_ROUTING_MASK, TGL_GATE_TO_PHYSICAL_MAP,
+    TGL_GATE_LOGICAL_COUNT, TGL_GATE_UNMAPPED_TOPK_IDX, TGL_GATE_TOPK_IDX, TGL_GATE_TOPK_WEIGHTS
+};
 
-/* Of a call that passed the checks; without groups. */
-tgl_gate tgl_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_params *params);
-
-/* All checks of top2_sum_gate, and the call with its groups. */
-tgl_status tgl_top2_sum_gate_of(const tgl_gate_tensors *x, const tgl_moe_gate_params *params, tgl_gate *out);
+/* Of a call that its signature lets pass. One rule is left: there are no more expert-parallel ranks than experts. */
+tgl_status tgl_gate_of(const DLTensor *const *tensors, const tgl_moe_gate_params *params, tgl_gate *out);
 
 /* ---- on CUDA ---- */
 
-/* Its problem is a tgl_gate with groups. */
+/* top2_sum_gate; its problem is a tgl_gate. */
 enum { TGL_GATE_MAPPED, TGL_GATE_MANY, TGL_GATE_FEW, TGL_GATE_WIDE, TGL_GATE_KERNELS };
 extern const tgl_op tgl_top2_sum_gate_op;
+extern tgl_signature tgl_moe_top2_sum_gate_signature;
 
 /* The macros of gate.cuh: how a warp holds a token's experts and slots. False: it cannot, the wide kernel is
  * for it. */
@@ -47,24 +65,14 @@ bool tgl_gate_macros(const tgl_gate *gate, tgl_macro macros[TGL_GATE_MACROS]);
 
 /* ---- on the CPU ---- */
 
-static inline int64_t tgl_gate_get(const void *indices, int64_t i, int index_bytes)
-{
-    return index_bytes == 4 ? ((const int32_t *)indices)[i] : ((const int64_t *)indices)[i];
-}
-static inline void tgl_gate_put(void *indices, int64_t i, int index_bytes, int64_t index)
-{
-    if (index_bytes == 4) ((int32_t *)indices)[i] = (int32_t)index;
-    else ((int64_t *)indices)[i] = index;
-}
-
 /* Token t goes to expert `index` in slot k < num_topk. Only noted, in topk_idx and unmapped_topk_idx. */
 static inline void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, int64_t index)
 {
     const int64_t slots = (int64_t)gate->num_topk + gate->num_shared;
     if (gate->index_bytes == 4 && index != (int32_t)index) index = -1;      /* no expert, whatever it is */
-    tgl_gate_put(gate->topk_idx, t * slots + k, gate->index_bytes, index);
+    tgl_index_put(gate->topk_idx, t * slots + k, gate->index_bytes, index);
     if (gate->unmapped_topk_idx)
-        tgl_gate_put(gate->unmapped_topk_idx, t * gate->unmapped_stride + k, gate->index_bytes, index);
+        tgl_index_put(gate->unmapped_topk_idx, t * gate->unmapped_stride + k, gate->index_bytes, index);
 }
 
 /* Each of the logits becomes its raw score (score.h). */
