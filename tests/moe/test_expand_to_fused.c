@@ -2,6 +2,7 @@
  * tgl_moe_expand_to_fused and tgl_moe_expand_to_fused_with_sf, on every device of the tests. Written from the
  * specification: every token's row at all of its positions, zeros where there is no expert, other rows
  * untouched. */
+#include "errors.h"
 #include "mapping.h"
 
 static const char rows[] = "moe_expand_to_fused", rows_and_sf[] = "moe_expand_to_fused_with_sf";
@@ -174,119 +175,54 @@ TEST(empty)     /* no data and no driver */
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, sf, pos, expert, out, out_sf;
-    const DLTensor *px, *psf, *ppos, *pexpert;
-    DLTensor *pout, *pout_sf;
-    int64_t num_per_channels;
-    bool with_sf;
-} call;
-
-static bool with_sf;        /* which op valid() is for */
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_expand_to_fused_signature, tgl_moe_expand_to_fused_with_sf_signature;
+static tgl_status expand(DLTensor *const *t, const void *params)
 {
-    c->px = make(&c->x, memory, on, TGL_BF16, 2, SHAPE(3, 8));
-    c->psf = make(&c->sf, memory + 256, on, TGL_F32, 2, SHAPE(3, 4));
-    c->ppos = make(&c->pos, memory + 512, on, TGL_I32, 2, SHAPE(3, 2));
-    c->pexpert = make(&c->expert, memory + 768, on, TGL_I32, 1, SHAPE(7));
-    c->pout = make(&c->out, memory + 1024, on, TGL_BF16, 2, SHAPE(7, 8));
-    c->pout_sf = make(&c->out_sf, memory + 1536, on, TGL_F32, 2, SHAPE(7, 4));
-    c->num_per_channels = 2;
-    c->with_sf = with_sf;
+    (void)params;
+    return tgl_moe_expand_to_fused(t[0], t[1], t[2], t[3], NULL);
+}
+static tgl_status expand_with_sf(DLTensor *const *t, const void *params)
+{
+    return tgl_moe_expand_to_fused_with_sf(t[0], t[1], t[2], t[3], t[4], t[5], *(const int64_t *)params, NULL);
 }
 
-static tgl_status invoke(const call *c)
-{
-    if (!c->with_sf) return tgl_moe_expand_to_fused(c->px, c->ppos, c->pexpert, c->pout, NULL);
-    return tgl_moe_expand_to_fused_with_sf(c->px, c->psf, c->ppos, c->pexpert, c->pout, c->pout_sf,
-                                           c->num_per_channels, NULL);
-}
-
-static void check_errors_of_rows(void)
-{
-    const char *const want = "want elements of 1, 2, 4, 8 or 16 bytes";
-    char text[128];
-    ERROR(c.px = NULL, "x: is NULL, want a tensor");
-    ERROR(c.x.t.ndim = 1, "x: rank is 1, want 2");
-    ERROR(c.x.t.data = NULL, "x: data is NULL, want 48 bytes");
-    snprintf(text, sizeof text, "x: dtype is code 4 with 24 bits and 1 lanes, %s", want);
-    ERROR(c.x.t.dtype.bits = 24, text);
-    ERROR(c.x.t.byte_offset = 1, "x: data is 1 bytes past a multiple of 2, want 0");
-    ERROR(c.x.strides[1] = 2, "x: strides are [8, 2], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.x.strides[0] = -8, "x: strides are [-8, 1], want 1 in the last dimension and >= 0 in the others");
-    TENSOR_ERRORS(pos, ppos, "token_topk_to_pos", "2", "24", I32);
-    TENSOR_ERRORS(expert, pexpert, "pos_to_expert", "1", "28", I32);
-    ERROR(c.pos.strides[0] = 3, "token_topk_to_pos: strides are [3, 1], want [2, 1]");
-    ERROR(c.pos.shape[0] = 2, "token_topk_to_pos: shape is [2, 2], want [3, 2]");
-    ERROR(c.expert.strides[0] = 2, "pos_to_expert: strides are [2], want [1]");
-    ERROR(c.pout = NULL, "out: is NULL, want a tensor");
-    ERROR(c.out.t.ndim = 3, "out: rank is 3, want 2");
-    ERROR(c.out.t.dtype = tgl_dtype_to_dlpack(TGL_F16), "out: dtype is f16, want bf16 as x");
-    ERROR(c.out.strides[0] = 9, "out: strides are [9, 1], want [8, 1]");
-    ERROR(c.out.shape[0] = 6, "out: shape is [6, 8], want [7, 8]");
-    ERROR(c.out.shape[1] = c.out.strides[0] = 9, "out: shape is [7, 9], want [7, 8]");
-    OTHER_DEVICE(out, "out");
-    OTHER_DEVICE(pos, "token_topk_to_pos");
-    OTHER_DEVICE(expert, "pos_to_expert");
-    ERROR(c.out.t.data = memory + 40, "out: memory is shared with x, want no overlap");
-    ERROR(c.out.t.data = memory + 512, "out: memory is shared with token_topk_to_pos, want no overlap");
-    ERROR(c.out.t.data = memory + 768 + 24, "out: memory is shared with pos_to_expert, want no overlap");
-}
-
+#define SAMPLE "num_tokens=3 hidden=8 num_topk=2 num_positions=7"
+#define GOOD_CALL &tgl_moe_expand_to_fused_signature, SAMPLE, expand
 TEST(errors)
 {
-    with_sf = false;
-    check_errors_of_rows();
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[0].dtype.bits = 24, "x: dtype is code 2 with 24 bits and 1 lanes, want elements of 1, 2, 4, 8 or "
+                                      "16 bytes");
+    CHECK_ERROR(x[3].dtype = tgl_dtype_to_dlpack(TGL_BF16), "out: dtype is bf16, want f16 as x");
+    CHECK_ERROR(x[3].data = (char *)x[2].data + 24, "out: memory is shared with pos_to_expert, want no overlap");
 }
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
+#undef GOOD_CALL
 
+#define GOOD_CALL &tgl_moe_expand_to_fused_with_sf_signature, SAMPLE " num_sf=4 num_per_channels=2", expand_with_sf
 TEST(errors_with_sf)
 {
-    with_sf = true;
-    check_errors_of_rows();
-    ERROR(c.psf = NULL, "x_sf: is NULL, want a tensor");
-    ERROR(c.sf.t.ndim = 1, "x_sf: rank is 1, want 2");
-    ERROR(c.sf.t.dtype = tgl_dtype_to_dlpack(TGL_BF16), "x_sf: dtype is bf16, want i32 or f32");
-    ERROR(c.sf.shape[0] = 2, "x_sf: shape is [2, 4], want [3, 4]");
-    ERROR(c.sf.shape[1] = c.out_sf.shape[1] = 3, "x_sf: shape is [3, 3], want [3, 4]");
-    ERROR(c.pout_sf = NULL, "out_sf: is NULL, want a tensor");
-    ERROR(c.out_sf.t.dtype = tgl_dtype_to_dlpack(TGL_I32), "out_sf: dtype is i32, want f32 as x_sf");
-    ERROR(c.out_sf.shape[0] = 6, "out_sf: shape is [6, 4], want [7, 4]");
-    ERROR(c.out_sf.shape[1] = c.out_sf.strides[0] = 5, "out_sf: shape is [7, 5], want [7, 4]");
-    ERROR(c.out_sf.strides[0] = 5, "out_sf: strides are [5, 1], want [4, 1] or [1, >= 7]");
-    ERROR(c.out_sf.strides[0] = 1; c.out_sf.strides[1] = 6,
-          "out_sf: strides are [1, 6], want [4, 1] or [1, >= 7]");
-    ERROR(c.out_sf.strides[0] = 2; c.out_sf.strides[1] = 14,
-          "out_sf: strides are [2, 14], want [4, 1] or [1, >= 7]");
-    ERROR(c.num_per_channels = 0, "num_per_channels: is 0, want >= 1");
-    ERROR(c.num_per_channels = -128, "num_per_channels: is -128, want >= 1");
-    ERROR(c.num_per_channels = 4, "x_sf: shape is [3, 4], want [3, 2]");
-    ERROR(c.num_per_channels = INT64_MAX, "x_sf: shape is [3, 4], want [3, 1]");
-    ERROR(c.sf.t.dtype = c.out_sf.t.dtype = tgl_dtype_to_dlpack(TGL_I32),
-          "x_sf: shape is [3, 4], want [3, 1]");
-    ERROR(c.x.t.dtype = c.out.t.dtype = tgl_dtype_to_dlpack(TGL_U8); c.num_per_channels = 1,
-          "x_sf: shape is [3, 4], want [3, 8] or [3, 16]");
-    ERROR(c.x.t.dtype = c.out.t.dtype = tgl_dtype_to_dlpack(TGL_E2M1X2), /* a factor for two bytes, not one */
-          "x_sf: shape is [3, 4], want [3, 8]");
-    OTHER_DEVICE(sf, "x_sf");
-    OTHER_DEVICE(out_sf, "out_sf");
-    ERROR(c.out_sf.t.data = memory, "out_sf: memory is shared with x, want no overlap");
-    ERROR(c.out_sf.t.data = memory + 256, "out_sf: memory is shared with x_sf, want no overlap");
-    ERROR(c.out_sf.t.data = memory + 1024 + 64, "out_sf: memory is shared with out, want no overlap");
-    ERROR(c.out.t.data = memory + 256, "out: memory is shared with x_sf, want no overlap");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[1].dtype = tgl_dtype_to_dlpack(TGL_BF16), "x_sf: dtype is bf16, want i32 or f32");
+    CHECK_ERROR(scalar[0] = 0, "num_per_channels: is 0, want >= 1");
 }
 
-TEST(no_driver)
+TEST(errors_of_the_number_of_factors)
 {
-    backend b;
-    if (backend_open("cuda", &b) == TGL_OK) {
-        backend_close(&b);
-        SKIP("there is a CUDA device");
-    }
-    call c;
-    for (int i = 0; i < 2; i++) {
-        with_sf = i;
-        valid(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
-        CHECK_FAILS(invoke(&c), TGL_ERR_DEVICE, NULL);
-    }
+    CHECK_ERROR(x[1].shape[1] = x[5].shape[1] = 3, "x_sf: shape is [3, 3], want [3, 4]");
+    CHECK_ERROR(scalar[0] = 4, "x_sf: shape is [3, 4], want [3, 2]");
+    CHECK_ERROR(scalar[0] = INT64_MAX, "x_sf: shape is [3, 4], want [3, 1]");
+    CHECK_ERROR(x[1].dtype = x[5].dtype = tgl_dtype_to_dlpack(TGL_I32), "x_sf: shape is [3, 4], want [3, 1]");
+    CHECK_ERROR(x[0].dtype = x[4].dtype = tgl_dtype_to_dlpack(TGL_U8); scalar[0] = 1,
+                "x_sf: shape is [3, 4], want [3, 8] or [3, 16]");
+    CHECK_ERROR(x[0].dtype = x[4].dtype = tgl_dtype_to_dlpack(TGL_E2M1X2),  /* a factor for two bytes, not one */
+                "x_sf: shape is [3, 4], want [3, 8]");
 }
+
+TEST(errors_of_the_layout_of_factors)
+{
+    CHECK_ERROR(x[5].strides[0] = 5, "out_sf: strides are [5, 1], want [4, 1] or [1, >= 7]");
+    CHECK_ERROR(x[5].strides[0] = 1; x[5].strides[1] = 6, "out_sf: strides are [1, 6], want [4, 1] or [1, >= 7]");
+    CHECK_ERROR(x[5].strides[0] = 2; x[5].strides[1] = 14, "out_sf: strides are [2, 14], want [4, 1] or [1, >= 7]");
+}
+TEST(no_driver_with_sf) { check_no_driver(GOOD_CALL); }

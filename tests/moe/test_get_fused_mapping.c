@@ -2,6 +2,7 @@
  * tgl_moe_get_fused_mapping, on every device of the tests. Written from the specification: pairs (token,
  * slot) in ascending order within their expert, experts in order, each segment padded to a multiple of the
  * alignment. */
+#include "errors.h"
 #include "mapping.h"
 
 TESTS_OF_TABLE("moe_get_fused_mapping")
@@ -275,96 +276,54 @@ TEST(empty)     /* no data and no driver */
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor idx, t[NUM_ARRAYS];
-    const DLTensor *pidx;
-    tgl_moe_mapping m;
-    const tgl_moe_mapping *pm;
-    int64_t alignment;
-} call;
-
-/* Three tokens, two slots, four experts, 20 positions: every array at its own place. */
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_get_fused_mapping_signature;
+static tgl_moe_mapping mapping_of(DLTensor *const *t)
 {
-    c->pidx = make(&c->idx, memory, on, TGL_I64, 2, SHAPE(3, 2));
-    for (int i = 0; i < NUM_ARRAYS; i++)
-        make(&c->t[i], memory + 256 + 128 * i, on, TGL_I32, 1, SHAPE(i < TOKEN_TOPK_TO_POS ? 20 : 4));
-    make(&c->t[TOKEN_TOPK_TO_POS], memory + 256 + 128 * TOKEN_TOPK_TO_POS, on, TGL_I32, 2, SHAPE(3, 2));
-    c->t[LENGTH_ON_HOST].t.device =
-        (int)on.device_type == TGL_DL_CPU ? on : (DLDevice){ (DLDeviceType)TGL_DL_CUDA_HOST, 0 };
-    c->m = as_mapping(c->t);
-    c->pm = &c->m;
-    c->alignment = 4;
+    return (tgl_moe_mapping){ t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], { 0 } };
 }
-
-static tgl_status invoke(const call *c)
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    return tgl_moe_get_fused_mapping(c->pidx, c->pm, c->alignment, memory + 2048, MEMORY_BYTES - 2048, NULL);
+    const tgl_moe_mapping m = mapping_of(t);
+    return tgl_moe_get_fused_mapping(t[0], &m, *(const int64_t *)params, memory + 2048, MEMORY_BYTES - 2048, NULL);
 }
+#define GOOD_CALL &tgl_moe_get_fused_mapping_signature, \
+    "num_tokens=3 num_topk=2 num_positions=20 num_local_experts=4 alignment=4", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "48", INDEX);
-    TENSOR_ERRORS(t[0], m.pos_to_expert, "pos_to_expert", "1", "80", I32);
-    TENSOR_ERRORS(t[1], m.pos_to_token, "pos_to_token", "1", "80", I32);
-    TENSOR_ERRORS(t[2], m.pos_to_token_topk, "pos_to_token_topk", "1", "80", I32);
-    TENSOR_ERRORS(t[3], m.token_topk_to_pos, "token_topk_to_pos", "2", "24", I32);
-    TENSOR_ERRORS(t[4], m.expert_start, "expert_start", "1", "16", I32);
-    TENSOR_ERRORS(t[5], m.expert_end, "expert_end", "1", "16", I32);
-    TENSOR_ERRORS(t[6], m.num_tokens_per_expert, "num_tokens_per_expert", "1", "16", I32);
-    ERROR(c.t[7].t.ndim = 2, "count: rank is 2, want 1");
-    ERROR(c.t[8].t.dtype.bits = 64, "psum_end: dtype is i64, want i32");
-    ERROR(c.t[9].t.dtype.bits = 64, "num_tokens_per_expert_host: dtype is i64, want i32");
-    ERROR(c.pm = NULL, "mapping: is NULL, want a struct");
-    ERROR(c.m.reserved[0] = 1, "reserved[0]: is 1, want 0");
-    ERROR(c.m.reserved[7] = 5, "reserved[7]: is 5, want 0");
-    ERROR(c.alignment = 0, "alignment: is 0, want >= 1");
-    ERROR(c.alignment = -128, "alignment: is -128, want >= 1");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[4].strides[0] = 3, "token_topk_to_pos: strides are [3, 1], want [2, 1]");
+    CHECK_ERROR(x[10].device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 }),
+                "num_tokens_per_expert_host: is i32 [4] strides [1] on cuda:0, want memory of the host");
+    CHECK_ERROR(x[9].data = (char *)x[8].data + 12, "psum_end: memory is shared with count, want no overlap");
 }
 
-TEST(errors_of_shapes)
+TEST(errors_of_the_struct)
 {
-    ERROR(c.idx.shape[0] = -1, "topk_idx: shape is [-1, 2], want sizes >= 0");
-    ERROR(c.idx.strides[1] = 2,
-          "topk_idx: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.idx.strides[0] = -2,
-          "topk_idx: strides are [-2, 1], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.t[0].strides[0] = 2, "pos_to_expert: strides are [2], want [1]");
-    ERROR(c.t[1].shape[0] = 19, "pos_to_token: shape is [19], want [20]");
-    ERROR(c.t[2].shape[0] = 21, "pos_to_token_topk: shape is [21], want [20]");
-    ERROR(c.t[3].shape[0] = 2, "token_topk_to_pos: shape is [2, 2], want [3, 2]");
-    ERROR(c.t[3].shape[1] = c.t[3].strides[0] = 3, "token_topk_to_pos: shape is [3, 3], want [3, 2]");
-    ERROR(c.t[3].strides[0] = 3, "token_topk_to_pos: strides are [3, 1], want [2, 1]");
-    ERROR(c.t[5].shape[0] = 5, "expert_end: shape is [5], want [4]");
-    ERROR(c.t[6].shape[0] = 3, "num_tokens_per_expert: shape is [3], want [4]");
-    ERROR(c.t[7].shape[0] = 3, "count: shape is [3], want [4]");
-    ERROR(c.t[8].shape[0] = 3, "psum_end: shape is [3], want [4]");
-    ERROR(c.t[9].shape[0] = 3, "num_tokens_per_expert_host: shape is [3], want [4]");
+    errors_call *const c = errors_open(GOOD_CALL, 0);
+    REQUIRE(c);
+    DLTensor *const topk_idx = c->tensors[0];
+    tgl_moe_mapping m = mapping_of(c->tensors);
+    CHECK_FAILS(tgl_moe_get_fused_mapping(topk_idx, NULL, 4, NULL, 0, NULL), TGL_ERR_ARGUMENT,
+                "mapping: is NULL, want a struct");
+    m.reserved[7] = 5;
+    CHECK_FAILS(tgl_moe_get_fused_mapping(topk_idx, &m, 4, NULL, 0, NULL), TGL_ERR_ARGUMENT,
+                "reserved[7]: is 5, want 0");
+    m.reserved[0] = 1;
+    CHECK_FAILS(tgl_moe_get_fused_mapping(topk_idx, &m, 4, NULL, 0, NULL), TGL_ERR_ARGUMENT,
+                "reserved[0]: is 1, want 0");
 }
 
 TEST(errors_of_sizes)       /* positions are i32 */
 {
-    ERROR(c.alignment = INT64_MAX, "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is >= "
-                                   "9223372036854775807, want < 2^31");
-    ERROR(c.alignment = 536870912,
-          "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483650, want < 2^31");
-    ERROR(c.idx.shape[0] = c.t[3].shape[0] = (int64_t)1 << 30;
-          c.idx.t.data = (void *)((uintptr_t)1 << 44); c.t[3].t.data = (void *)((uintptr_t)1 << 45),   /* nobody's */
-          "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483660, want < 2^31");
-    ERROR(c.t[0].shape[0] = (int64_t)1 << 31, "pos_to_expert: shape is [2147483648], want [0..2147483647]");
-}
-
-TEST(errors_of_memory)
-{
-    OTHER_DEVICE(t[0], "pos_to_expert");
-    OTHER_DEVICE(t[8], "psum_end");
-    ERROR(c.t[9].t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 }),
-          "num_tokens_per_expert_host: is i32 [4] strides [1] on cuda:0, want memory of the host");
-    ERROR(c.t[3].t.data = memory + 40, "token_topk_to_pos: memory is shared with topk_idx, want no overlap");
-    ERROR(c.t[4].t.data = c.t[0].t.data,
-          "expert_start: memory is shared with pos_to_expert, want no overlap");
-    ERROR(c.t[8].t.data = (char *)c.t[7].t.data + 12,
-          "psum_end: memory is shared with count, want no overlap");
+    CHECK_ERROR(scalar[0] = INT64_MAX, "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is >= "
+                                       "9223372036854775807, want < 2^31");
+    CHECK_ERROR(scalar[0] = 536870912,
+                "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483650, want < 2^31");
+    CHECK_ERROR(x[0].shape[0] = x[4].shape[0] = (int64_t)1 << 30;
+                x[0].data = (void *)((uintptr_t)1 << 44); x[4].data = (void *)((uintptr_t)1 << 45),  /* nobody's */
+                "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483660, want < 2^31");
+    CHECK_ERROR(x[1].shape[0] = (int64_t)1 << 31, "pos_to_expert: shape is [2147483648], want [0..2147483647]");
 }
 
 TEST(errors_of_workspace)       /* told before anything is touched: these addresses are nobody's */
@@ -390,40 +349,4 @@ TEST(errors_of_workspace)       /* told before anything is touched: these addres
     CHECK_FAILS(tgl_moe_get_fused_mapping(&idx.t, &m, 16, memory + 128, want, NULL), TGL_ERR_WORKSPACE, text);
 }
 
-/* The lengths for the host come from memory that a kernel can write; where it cannot, the call says so. */
-TEST(memory_of_the_host_is_page_locked)
-{
-    FOR_BACKENDS(b) {
-        if (backend_is_cpu(b)) continue;
-        static int32_t pageable[4];
-        const int64_t topk_idx[6] = { 0, 1, 2, 3, 0, -1 };
-        int32_t zeros[24] = { 0 };
-        tensor idx, t[NUM_ARRAYS];
-        place(b, &idx, TGL_I64, 2, SHAPE(3, 2), topk_idx);
-        for (int i = 0; i < LENGTH_ON_HOST; i++)
-            place(b, &t[i], TGL_I32, 1, SHAPE(i < TOKEN_TOPK_TO_POS ? 20 : 4), zeros);
-        discard(b, &t[TOKEN_TOPK_TO_POS]);
-        place(b, &t[TOKEN_TOPK_TO_POS], TGL_I32, 2, SHAPE(3, 2), zeros);
-        make(&t[LENGTH_ON_HOST], pageable, cpu, TGL_I32, 1, SHAPE(4));
-        const tgl_moe_mapping m = as_mapping(t);
-        const scratch s = make_scratch(b, tgl_moe_get_fused_mapping_workspace_size(&idx.t, &m));
-        CHECK_FAILS(tgl_moe_get_fused_mapping(&idx.t, &m, 4, s.data, s.bytes, b->stream), TGL_ERR_ARGUMENT,
-                    "num_tokens_per_expert_host: memory is not page-locked, want page-locked "
-                    "(cuMemHostAlloc, cudaHostRegister, pin_memory)");
-        int32_t seen[20];
-        CHECK_OK(backend_download(b, seen, t[POS_TO_EXPERT].t.data, sizeof seen));
-        CHECK(!memcmp(seen, zeros, sizeof seen));
-        void *locked = NULL;    /* where the memory is matters, not what the tensor calls its device */
-        CHECK_OK(backend_host_alloc(b, 16, &locked));
-        t[LENGTH_ON_HOST].t.data = locked;
-        CHECK_OK(tgl_moe_get_fused_mapping(&idx.t, &m, 4, s.data, s.bytes, b->stream));
-        CHECK_OK(backend_wait(b, b->stream));
-        CHECK(!memcmp(locked, ((const int32_t[]){ 4, 4, 4, 4 }), 16));
-        backend_host_free(b, locked);
-        backend_free(b, s.data);
-        discard(b, &idx);
-        for (int i = 0; i < LENGTH_ON_HOST; i++) discard(b, &t[i]);
-    }
-}
-
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -4,6 +4,7 @@
  * conversion. */
 #include <math.h>
 
+#include "errors.h"
 #include "mapping.h"
 
 TESTS_OF_TABLE("moe_reduce_fused")
@@ -261,73 +262,20 @@ TEST(empty)     /* no data and no driver */
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, x_sf, weights, pos, sf, out;
-    const DLTensor *px, *px_sf, *pweights, *ppos, *psf;
-    DLTensor *pout;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_reduce_fused_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    c->px = make(&c->x, memory, on, TGL_F32, 2, SHAPE(7, 8));
-    c->px_sf = make(&c->x_sf, memory + 256, on, TGL_F32, 1, SHAPE(7));
-    c->pweights = make(&c->weights, memory + 512, on, TGL_F32, 2, SHAPE(3, 2));
-    c->ppos = make(&c->pos, memory + 768, on, TGL_I32, 2, SHAPE(3, 2));
-    c->psf = make(&c->sf, memory + 1024, on, TGL_F32, 1, SHAPE(1));
-    c->pout = make(&c->out, memory + 1280, on, TGL_F32, 2, SHAPE(3, 8));
+    (void)params;
+    return tgl_moe_reduce_fused(t[0], t[1], t[2], t[3], t[4], t[5], NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_moe_reduce_fused(c->px, c->px_sf, c->pweights, c->ppos, c->psf, c->pout, NULL);
-}
+#define GOOD_CALL &tgl_moe_reduce_fused_signature, "num_positions=7 hidden=8 num_tokens=3 num_topk=2", invoke
 
 TEST(errors)
 {
-    ERROR(c.px = NULL, "x: is NULL, want a tensor");
-    ERROR(c.x.t.ndim = 1, "x: rank is 1, want 2");
-    ERROR(c.x.t.data = NULL, "x: data is NULL, want 224 bytes");
-    ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_F64), "x: dtype is f64, want f16, bf16, f32 or e4m3");
-    ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_E5M2), "x: dtype is e5m2, want f16, bf16, f32 or e4m3");
-    ERROR(c.x.t.byte_offset = 2, "x: data is 2 bytes past a multiple of 4, want 0");
-    ERROR(c.x.strides[1] = 2, "x: strides are [8, 2], want 1 in the last dimension and >= 0 in the others");
-    TENSOR_ERRORS(pos, ppos, "token_topk_to_pos", "2", "24", I32);
-    ERROR(c.pos.strides[0] = 3, "token_topk_to_pos: strides are [3, 1], want [2, 1]");
-    ERROR(c.x_sf.t.ndim = 2, "x_sf: rank is 2, want 1");
-    ERROR(c.x_sf.t.dtype = tgl_dtype_to_dlpack(TGL_I32), "x_sf: dtype is i32, want f32");
-    ERROR(c.x_sf.shape[0] = 6, "x_sf: shape is [6], want [7]");
-    ERROR(c.x_sf.strides[0] = 2, "x_sf: strides are [2], want [1]");
-    ERROR(c.weights.t.dtype = tgl_dtype_to_dlpack(TGL_BF16), "topk_weights: dtype is bf16, want f32");
-    ERROR(c.weights.shape[0] = 2, "topk_weights: shape is [2, 2], want [3, 2]");
-    ERROR(c.weights.shape[1] = c.weights.strides[0] = 3, "topk_weights: shape is [3, 3], want [3, 2]");
-    ERROR(c.weights.strides[1] = 2,
-          "topk_weights: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.sf.t.dtype = tgl_dtype_to_dlpack(TGL_F16), "sf: dtype is f16, want f32");
-    ERROR(c.sf.t.ndim = 0, "sf: rank is 0, want 1");
-    ERROR(c.sf.shape[0] = 2, "sf: shape is [2], want [1]");
-    ERROR(c.sf.shape[0] = 0, "sf: shape is [0], want [1]");
-    ERROR(c.pout = NULL, "out: is NULL, want a tensor");
-    ERROR(c.out.t.dtype = tgl_dtype_to_dlpack(TGL_F64), "out: dtype is f64, want f16, bf16, f32 or e4m3");
-    ERROR(c.out.shape[0] = 2, "out: shape is [2, 8], want [3, 8]");
-    ERROR(c.out.shape[1] = c.out.strides[0] = 9, "out: shape is [3, 9], want [3, 8]");
-    ERROR(c.out.strides[1] = 2,
-          "out: strides are [8, 2], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.out.strides[0] = 7, "out: strides are [7, 1], want >= 8 between rows");
-    ERROR(c.out.strides[0] = 0, "out: strides are [0, 1], want >= 8 between rows");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E5M2), "x: dtype is e5m2, want f16, bf16, f32 or e4m3");
+    CHECK_ERROR(x[4].shape[0] = 0, "sf: shape is [0], want [1]");
+    CHECK_ERROR(x[5].strides[0] = 7, "out: strides are [7, 1], want >= 8 between rows");
 }
 
-TEST(errors_of_memory)
-{
-    OTHER_DEVICE(x_sf, "x_sf");
-    OTHER_DEVICE(weights, "topk_weights");
-    OTHER_DEVICE(pos, "token_topk_to_pos");
-    OTHER_DEVICE(sf, "sf");
-    OTHER_DEVICE(out, "out");
-    ERROR(c.out.t.data = memory, "out: memory is shared with x, want no overlap");
-    ERROR(c.out.t.data = memory + 256 + 24, "out: memory is shared with x_sf, want no overlap");
-    ERROR(c.out.t.data = memory + 512, "out: memory is shared with topk_weights, want no overlap");
-    ERROR(c.out.t.data = memory + 768, "out: memory is shared with token_topk_to_pos, want no overlap");
-    ERROR(c.out.t.data = memory + 1024, "out: memory is shared with sf, want no overlap");
-}
-
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
