@@ -4,6 +4,7 @@
  * names. */
 #include "glue.h"
 #include "row_args.h"
+#include "moe/common/map_bound.h"
 #include "tegula/moe.h"
 
 /* ---- what rows have alike ---- */
@@ -158,22 +159,18 @@ WORKSPACE(aux_fi) { return tgl_moe_aux_fi_workspace_size(a->topk_idx, a->fi); }
 
 /* ---- mappings ---- */
 
-/* The library's own bound, map_check.c, before outputs are made: positions are i32. */
 static bool check_mapping(int64_t num_tokens, int64_t num_topk, int64_t num_experts, int64_t num_expanded_tokens,
                           int64_t alignment)
 {
-    int64_t num_pairs, total;
+    int64_t num_pairs;
     if (!is_count("num_experts", num_experts) || !is_within("alignment", alignment, 1, INT64_MAX)) return false;
-    if (__builtin_mul_overflow(num_tokens, num_topk, &num_pairs) ||
-        __builtin_mul_overflow(alignment - 1, num_experts, &total) ||
-        __builtin_add_overflow(total, num_pairs, &total))
-        total = INT64_MAX;
+    if (__builtin_mul_overflow(num_tokens, num_topk, &num_pairs)) num_pairs = INT64_MAX;
+    const int64_t total = tgl_map_max_positions(num_pairs, num_experts, alignment);
     if (total <= INT32_MAX) return is_count("num_expanded_tokens", num_expanded_tokens);
-    PyErr_Format(PyExc_ValueError,
-                 "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is %s%lld, want < 2^31",
-                 total == INT64_MAX ? ">= " : "", (long long)total);
+    PyErr_Format(PyExc_ValueError, TGL_MAP_TOO_LARGE(total));
     return false;
 }
+
 /* Of the rows whose outputs are MAPPING_OUTPUTS. */
 #define MAPPING_OF(a)                                                                             \
     .pos_to_expert = (a)->pos_to_expert, .pos_to_token = (a)->pos_to_token,                       \

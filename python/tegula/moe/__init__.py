@@ -62,10 +62,8 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, zero, alignment, out):
     except (AttributeError, TypeError):
         mapping(topk_idx, num_experts, zero, alignment)     # says which argument it is
         raise
-    enough = num_pairs + (alignment - 1) * num_experts
-    if alignment < 1 or num_experts < 0 or max(enough, num_experts) >= 2**31:   # before memory is asked for
-        _check("get_fused_mapping", (tuple(topk_idx.shape), num_experts, 0, alignment, None))
-    enough = enough // alignment * alignment
+    # Positions that are enough in any case, or so many that the builtin refuses them and says why.
+    enough = min(max(num_pairs + (alignment - 1) * num_experts, 0), 2**31) // max(alignment, 1) * alignment
     if getattr(topk_idx, "is_meta", False):
         raise ValueError("num_expanded_tokens: is 0, want a number of positions, or force_no_sync, for a meta "
                          "tensor: there is nothing to wait for")
@@ -78,6 +76,7 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, zero, alignment, out):
         try:
             host = unused.pop()
         except IndexError:
+            _check("get_fused_mapping", (tuple(topk_idx.shape), num_experts, 0, alignment, None))
             host = torch.empty(num_experts, dtype=torch.int32, pin_memory=True)
         made = mapping(topk_idx, num_experts, enough, alignment, host)
         torch.cuda.current_stream(topk_idx.device).synchronize()
