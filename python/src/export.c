@@ -26,7 +26,7 @@ static PyObject *name_at(const op_row *row, int i) /* borrowed; None: there is n
     return i < 0 ? Py_None : row->params[i].name;
 }
 
-/* (name, kind, ndim, is_optional, is_in_place, is_on_host, (default,) or ()); kind is torch's word */
+/* (name, kind, names of dimensions, is_optional, is_in_place, is_on_host, (default,) or ()); kind is torch's word */
 static PyObject *export_param(const param *p)
 {
     const char *kind = p->kind == 't' ? "Tensor"
@@ -34,8 +34,11 @@ static PyObject *export_param(const param *p)
                      : p->kind == 'f' ? "float"
                      : p->kind == 'b' ? "bool"
                                       : "str";
+    PyObject *dims = PyList_New(0);
+    for (int d = 0; d < p->ndim; d++)
+        if (!append(dims, Py_BuildValue("O", p->dims[d]))) Py_CLEAR(dims);
     PyObject *standard = p->has_default ? Py_BuildValue("(N)", default_of(p)) : PyTuple_New(0);
-    return Py_BuildValue("(OsiNNNN)", p->name, kind, p->ndim, PyBool_FromLong(p->optional),
+    return Py_BuildValue("(OsNNNNN)", p->name, kind, dims, PyBool_FromLong(p->optional),
                          PyBool_FromLong(p->is_in_place), PyBool_FromLong(p->is_on_host), standard);
 }
 
@@ -57,12 +60,12 @@ static PyObject *export_extents(const op_row *row, const extent *e, int count)
     return all;
 }
 
-/* (dtype's key or parameter, sizes, strides or None, strided_if or None, chosen_by or None) */
+/* (name, dtype's key or parameter, sizes, strides or None, strided_if or None, chosen_by or None) */
 static PyObject *export_result(const op_row *row, const result *o)
 {
     PyObject *dtype = o->dtype_from < 0 ? PyLong_FromUnsignedLong(key_of_dtype(o->dtype))
                                         : Py_BuildValue("O", name_at(row, o->dtype_from));
-    return Py_BuildValue("(NNNOO)", dtype, export_extents(row, o->size, o->ndim),
+    return Py_BuildValue("(ONNNOO)", o->name ? o->name : Py_None, dtype, export_extents(row, o->size, o->ndim),
                          o->is_packed ? Py_BuildValue("") : export_extents(row, o->stride, o->ndim),
                          name_at(row, o->strided_if), name_at(row, o->chosen_by));
 }

@@ -68,6 +68,7 @@ typedef struct {
     char kind;               /* 't' tensor, 'i' int, 'f' float, 'b' bool, 'e' one of words */
     bool optional, has_default, is_in_place, is_on_host;
     int ndim, num_words;
+    PyObject *dims[MAX_DIMS]; /* their names */
     value fallback;
     PyObject *words[MAX_WORDS];
     DLDataType word_dtype[MAX_WORDS];

@@ -35,12 +35,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NAMED_DIMS = 32 };
-typedef struct {
-    const char *p;
-    struct { char name[NAME_BYTES]; signed char param, axis; } dims[MAX_NAMED_DIMS];
-    int num_dims;
-} reader;
+typedef struct { const char *p; } reader;
 
 static void skip_spaces(reader *r) { while (*r->p == ' ') r->p++; }
 
@@ -77,12 +72,10 @@ static bool parse_tensor(reader *r, op_row *row, param *p)     /* behind the `[`
     char w[NAME_BYTES];
     p->kind = 't';
     row->tensors[row->num_tensors++] = row->num_params - 1;
-    do {
-        if (p->ndim == MAX_DIMS || r->num_dims == MAX_NAMED_DIMS || !take_word(r, w)) return false;
-        memcpy(r->dims[r->num_dims].name, w, sizeof w);
-        r->dims[r->num_dims].param = (signed char)(row->num_params - 1);
-        r->dims[r->num_dims++].axis = (signed char)p->ndim++;
-    } while (take(r, ","));
+    do
+        if (p->ndim == MAX_DIMS || !take_word(r, w) || !(p->dims[p->ndim++] = PyUnicode_InternFromString(w)))
+            return false;
+    while (take(r, ","));
     if (!take(r, "]")) return false;
     p->optional = p->has_default = take(r, "?");
     p->is_in_place = take(r, "!");
@@ -151,12 +144,10 @@ static bool parse_factor(reader *r, const op_row *row, factor *f)
         return strchr("ib", p->kind) || (strchr("te", p->kind) && !p->optional);
     }
     for (int optional = 0; optional < 2; optional++)                 /* a tensor that is always there first */
-        for (int i = 0; i < r->num_dims; i++)
-            if (!strcmp(r->dims[i].name, w) && row->params[r->dims[i].param].optional == optional) {
-                f->param = r->dims[i].param;
-                f->axis = r->dims[i].axis;
-                return true;
-            }
+        for (int i = 0; i < row->num_params; i++)
+            for (int d = 0; d < row->params[i].ndim && row->params[i].optional == optional; d++)
+                if (PyUnicode_CompareWithASCIIString(row->params[i].dims[d], w) == 0)
+                    return f->param = (signed char)i, f->axis = (signed char)d, true;
     return false;
 }
 

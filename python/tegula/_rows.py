@@ -17,7 +17,7 @@ _MARKS = "abcdefghijklmnopqrstuvwxyz"       # of torch's schemas: which argument
 class Param(NamedTuple):
     name: str
     kind: str                               # Tensor, int, float, bool or str
-    ndim: int
+    dims: list                              # names of a tensor's dimensions
     is_optional: bool
     is_in_place: bool
     is_on_host: bool
@@ -25,6 +25,7 @@ class Param(NamedTuple):
 
 
 class Result(NamedTuple):
+    name: Optional[str]                     # None of an alternative
     dtype: Union[int, str]                  # a dtype's key, or the name of a parameter
     size: list                              # of terms: (operator, parameter or number, axis or -1)
     strides: Optional[list]
@@ -89,8 +90,8 @@ class Row:
         tensor to take it from."""
         kinds = {p.name: p.kind for p in self.params}
         for p in self.params:
-            if p.kind == "Tensor" and values.get(p.name) is not None and len(values[p.name].shape) != p.ndim:
-                raise ValueError(f"{p.name}: has {len(values[p.name].shape)} dimensions, want {p.ndim}")
+            if p.kind == "Tensor" and values.get(p.name) is not None and len(values[p.name].shape) != len(p.dims):
+                raise ValueError(f"{p.name}: has {len(values[p.name].shape)} dimensions, want {len(p.dims)}")
 
         def count(name):
             kind, value = kinds[name], values[name]
