@@ -17,7 +17,8 @@
  *   EMU_FAIL     failures to inject, see emu_fail_set
  *   EMU_CXX      the C++ compiler, and flags, for kernels; default the one the emulator was built with. Under
  *                a sanitizer it must be the compiler of the program
- *   EMU_OPT      its optimisation and debug flags, default "-Og -finline-functions-called-once -g1"
+ *   EMU_OPT      its optimisation and debug flags, default "-Og -finline-functions-called-once -g1", for clang
+ *                "-O0 -g1"
  *   EMU_WEAK     1: weak memory between blocks (weak.c), with a seed and without a sanitizer
  *   EMU_KEEP     a folder where the sources of compiled kernels stay, for a debugger
  *
