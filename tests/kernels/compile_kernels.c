@@ -6,10 +6,16 @@
  *      *   local     up to 64 bytes a thread: why
  *
  * For sm_90a so many variants are compiled that each pair of macros meets in each pair of its values, elsewhere the first
- * variant of each kernel; all of them in the slow set. One block per architecture: `compile_kernels sm_90a`. */
+ * variant of each kernel; all of them in the slow set. One block per architecture: `compile_kernels sm_90a`.
+ *
+ * What has passed is kept in TEGULA_TEST_CHECKED, if that names a folder, and not compiled again as long as source, macros,
+ * options and NVRTC are the same. */
 #include "test.h"
 
+#include <dirent.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cases/case.h"
 #include "cuda/jit.h"
@@ -94,25 +100,70 @@ static int declared_local(const char *name)
     return 0;
 }
 
-static void compile(int v, const char *architecture)
+/* ---- kernels that have passed ---- */
+
+enum { RULES = 1, PATH_BYTES = 4096 };      /* another number for stricter rules: all are compiled again */
+static char passed_folder[PATH_BYTES], new_folder[PATH_BYTES + 32];     /* "" for none; what is not checked yet */
+
+/* Two NVRTCs of one version may differ in their builds, hence in their sizes. */
+static void open_folders(int major, int minor, const char *nvrtc)
+{
+    const char *wanted = getenv("TEGULA_TEST_CHECKED");
+    struct stat s;
+    passed_folder[0] = new_folder[0] = 0;
+    if (!wanted || !*wanted || stat(nvrtc, &s)) return;
+    snprintf(passed_folder, sizeof passed_folder, "%s/nvrtc-%d.%d-%lld-rules-%d", wanted, major, minor, (long long)s.st_size,
+             RULES);
+    snprintf(new_folder, sizeof new_folder, "%s/new-%d", passed_folder, (int)getpid());
+}
+
+static bool has_passed(int v, const char *architecture)
+{
+    tgl_image image;
+    if (!passed_folder[0]) return false;
+    CHECK_OK(tgl_set_cache_dir(passed_folder));
+    CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
+    const bool found = __real_tgl_jit_image(&variants[v].kernel, architecture, true, &image) == TGL_OK;
+    if (found) tgl_image_free(&image);
+    CHECK_OK(tgl_set_jit_mode(TGL_JIT_AUTO));
+    CHECK_OK(tgl_set_cache_dir(new_folder));
+    return found;
+}
+
+/* The one kernel in new_folder. */
+static void keep_or_remove(bool ok)
+{
+    char from[2 * PATH_BYTES], to[2 * PATH_BYTES];
+    DIR *folder = new_folder[0] ? opendir(new_folder) : NULL;
+    for (const struct dirent *e; folder && (e = readdir(folder));) {
+        if (e->d_name[0] == '.') continue;
+        snprintf(from, sizeof from, "%s/%s", new_folder, e->d_name);
+        snprintf(to, sizeof to, "%s/%s", passed_folder, e->d_name);
+        CHECK(ok ? rename(from, to) == 0 : unlink(from) == 0);
+    }
+    if (folder) closedir(folder);
+}
+
+static bool passes(int v, const char *architecture)
 {
     const char *name = variants[v].kernel.name, *macros = variants[v].macros;
     tgl_image image;
     if (!CHECK_OK(__real_tgl_jit_image(&variants[v].kernel, architecture, true, &image))) {
         printf("  in %s %s for %s\n", name, macros, architecture);
-        return;
+        return false;
     }
     const usage u = read_log(image.log);
     const int local = declared_local(name);
     printf("  %-24s %-8s %8.1f ms %4d registers %7d bytes shared  %s\n", name, architecture, image.milliseconds, u.registers,
            u.shared, macros);
-    CHECK_THAT(image.compiled, "%s %s for %s: was found in a cache", name, macros, architecture);
-    CHECK_THAT(u.registers > 0 && u.stack >= 0 && u.spills >= 0, "%s %s for %s: no ptxas lines in the log:\n%s", name, macros,
-               architecture, image.log);
-    CHECK_THAT(u.spills <= 0, "%s %s for %s: %d bytes of spills", name, macros, architecture, u.spills);
-    CHECK_THAT(u.stack <= local, "%s %s for %s: %d bytes of local memory a thread, declared are %d", name, macros, architecture,
-               u.stack, local);
+    bool ok = CHECK_THAT(image.compiled, "%s %s for %s: was found in a cache", name, macros, architecture);
+    ok &= CHECK_THAT(u.registers > 0 && u.stack >= 0 && u.spills >= 0, "%s %s for %s: no ptxas lines in the log:\n%s", name,
+                     macros, architecture, image.log);
+    ok &= CHECK_THAT(u.spills <= 0, "%s %s for %s: %d bytes of spills", name, macros, architecture, u.spills);
+    ok &= CHECK_THAT(u.stack <= local, "%s %s for %s: %d bytes of local memory a thread, declared are %d", name, macros,
+                     architecture, u.stack, local);
     tgl_image_free(&image);
+    return ok;
 }
 
 /* Every kernel in the library is reached from a table: one that is not would never be compiled here. */
@@ -179,26 +230,33 @@ static void choose(extent wanted)
 
 static void compile_all(const char *architecture, extent wanted)
 {
-    const char *const *known, *path;
-    int num_known, major, minor;
+    const char *const *architectures, *path;
+    int num_architectures, major, minor;
     if (tgl_nvrtc_version(&major, &minor, &path) != TGL_OK) SKIP("%s: %s", architecture, tgl_last_error());
-    CHECK_OK(tgl_jit_architectures(&known, &num_known));
+    CHECK_OK(tgl_jit_architectures(&architectures, &num_architectures));
     bool is_known = false;
-    for (int i = 0; i < num_known; i++) is_known |= !strcmp(known[i], architecture);
+    for (int i = 0; i < num_architectures; i++) is_known |= !strcmp(architectures[i], architecture);
     if (!is_known) SKIP("%s: NVRTC %d.%d does not know it", architecture, major, minor);
-    CHECK_OK(tgl_set_cache_dir(""));
+    open_folders(major, minor, path);
+    CHECK_OK(tgl_set_cache_dir(new_folder));
 
     collect(architecture);
     check_coverage();
     choose(wanted);
-    int compiled = 0;
+    int compiled = 0, known = 0;
     for (int v = 0; v < num_variants; v++) {
         if (!is_wanted[v]) continue;
-        compile(v, architecture);
+        if (has_passed(v, architecture)) {
+            known++;
+            continue;
+        }
+        keep_or_remove(passes(v, architecture));
         compiled++;
     }
-    printf("  %d of %d variants, NVRTC %d.%d, %s\n", compiled, num_variants, major, minor, path);
-    CHECK(compiled > 0);
+    if (new_folder[0]) rmdir(new_folder);
+    printf("  %d of %d variants compiled, %d known from an earlier run, NVRTC %d.%d, %s\n", compiled, num_variants, known,
+           major, minor, path);
+    CHECK(compiled + known > 0);
 }
 
 #define ARCHITECTURE(name, wanted) TEST(name) { compile_all(#name, test_slow() ? ALL_VARIANTS : (wanted)); }
