@@ -3,20 +3,23 @@
 #ifndef TEGULA_TEST_CASES_H
 #define TEGULA_TEST_CASES_H
 
+#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "cases/case.h"
+#include "cuda/driver.h"
+#include "emulator/control.h"
 #include "test.h"
 
 #define FOR_BACKENDS(b)                     \
     for (int b##_i = 0; b##_i < 2; b##_i++) \
         for (const backend *b = backend_of_tests(b##_i); b; b = NULL)
 
-/* TEGULA_TEST_SHARE=1/3: on the emulated device only every third case of an op's list, from number 1 on.
- * Kernels are slow to compile there; runs with threads in different orders share the cases, and compile no
- * kernel that they do not launch (launch_alone.c). Lines that a test has of its own are not shared. */
+/* TEGULA_TEST_SHARE=1/3: on the emulated device only every third case of an op's list, from number 1 on. Kernels are
+ * slow to compile there, and none is compiled that is not launched (launch_alone.c). Lines that a test has of its own are
+ * not shared. */
 static inline void test_share(const backend *b, int64_t *first, int64_t *step)
 {
     const char *text = getenv("TEGULA_TEST_SHARE");
@@ -25,23 +28,72 @@ static inline void test_share(const backend *b, int64_t *first, int64_t *step)
     REQUIRE(sscanf(text, "%" SCNd64 "/%" SCNd64, first, step) == 2 && *first >= 0 && *first < *step);
 }
 
+/* TEGULA_TEST_SEEDS=2: on the emulated device every case runs twice, with two orders of threads that depend on its own text
+ * and on EMU_SEED. Whatever ran before it, a case has the same orders; a failure names the seed. For a third of those of
+ * an op's list, kernels that stride over their work have 2 blocks (TEGULA_TEST_GRID). Not set: EMU_SEED alone decides. */
+static inline int num_seeds_of_a_case(const backend *b)
+{
+    const char *text = getenv("TEGULA_TEST_SEEDS");
+    return text && b->is_emulated ? atoi(text) : 0;
+}
+
+static inline uint32_t seed_of_case(const char *op_name, const char *text, int i)   /* never 0, the plain order */
+{
+    char name[2 * CASE_LABEL];
+    const char *base = getenv("EMU_SEED");
+    snprintf(name, sizeof name, "%s %s, seed %s.%d", op_name, text, base ? base : "0", i);
+    test_random r = test_seed(name);
+    return 1 + (uint32_t)test_below(&r, 1 << 30);
+}
+
+static inline void set_order(uint64_t seed, bool few_blocks)
+{
+    const tgl_driver_table *cu;
+    emuSeed_function set_seed = NULL;
+    if (CHECK_OK(tgl_driver(&cu))) *(void **)&set_seed = dlsym(cu->handle, "emuSeed");
+    REQUIRE(set_seed != NULL);
+    set_seed(seed);
+    if (few_blocks) setenv("TEGULA_TEST_GRID", "2", 1);
+    else unsetenv("TEGULA_TEST_GRID");
+}
+
+/* A case once, or with its seeds. -> the last result */
+static inline case_result check_case(const case_op *op, const case_params *params, const backend *b, bool is_of_list,
+                                     case_report *report)
+{
+    char text[CASE_LABEL], order[64] = "";
+    case_result result = CASE_PASSED;
+    const int num_seeds = num_seeds_of_a_case(b);
+    case_params_text(op, params, text, sizeof text);
+    for (int i = 0; i == 0 || i < num_seeds; i++) {
+        if (num_seeds) {
+            const uint32_t seed = seed_of_case(op->name, text, i);
+            const bool few_blocks = is_of_list && seed % 3 == 0;
+            set_order(seed, few_blocks);
+            snprintf(order, sizeof order, " (EMU_SEED=%" PRIu32 "%s)", seed, few_blocks ? " TEGULA_TEST_GRID=2" : "");
+        }
+        result = case_check(op, params, b, report);
+        CHECK_THAT(result == CASE_PASSED || result == CASE_SKIPPED, "%s: %s %s%s: %s", b->name, op->name, text, order,
+                   report->text);
+    }
+    if (num_seeds) set_order(strtoull(getenv("EMU_SEED") ? getenv("EMU_SEED") : "0", NULL, 0), false);
+    return result;
+}
+
 static inline void check_lines(const char *op_name, const char *const *lines, const backend *b)
 {
     const case_op *op = case_find(op_name);
     int64_t num_skipped = 0, first, step;
     REQUIRE(op && case_count(lines) > 0);
+    const bool is_list = lines == op->lists[CASE_CHECK];
     test_share(b, &first, &step);
-    if (lines != op->lists[CASE_CHECK]) first = 0, step = 1;
+    if (!is_list) first = 0, step = 1;
     for (int64_t i = first; i < case_count(lines); i += step) {
         case_params params;
         case_report report;
-        char text[CASE_LABEL];
         REQUIRE(CHECK_OK(case_at(op, lines, i, &params)));
-        case_params_text(op, &params, text, sizeof text);
-        const case_result result = case_check(op, &params, b, &report);
-        CHECK_THAT(result == CASE_PASSED || result == CASE_SKIPPED, "%s: %s %s: %s", b->name, op_name, text, report.text);
-        if (result == CASE_SKIPPED && num_skipped++ == 0)
-            printf("  %s: %s left out: %s\n", b->name, text, report.text);
+        if (check_case(op, &params, b, is_list, &report) == CASE_SKIPPED && num_skipped++ == 0)
+            printf("  %s: case %" PRId64 " left out: %s\n", b->name, i, report.text);
     }
     if (num_skipped) printf("  %s: %" PRId64 " cases left out\n", b->name, num_skipped);
 }

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 enum { MAX_BLOCKS = 1024, MAX_REPORTS = 20 };   /* reports per block: a wrong tensor would fill the screen */
 
@@ -96,6 +97,19 @@ static bool is_among(const char *words, const char *name)
     return false;
 }
 
+/* So that growth is seen where it is made: tests/run adds these lines up. */
+static void print_cpu_seconds(void)
+{
+    double seconds[2];
+    for (int i = 0; i < 2; i++) {
+        struct rusage used;
+        getrusage(i ? RUSAGE_CHILDREN : RUSAGE_SELF, &used);
+        seconds[i] = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                     1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+    }
+    printf("%.2f s of CPU, %.2f s of them in compilers and other children\n", seconds[0] + seconds[1], seconds[1]);
+}
+
 int main(int argc, char **argv)
 {
     const char *words = getenv("TEGULA_TEST_BLOCKS");
@@ -114,6 +128,7 @@ int main(int argc, char **argv)
         else if (skipped) num_skipped++;
         else passed++;
     }
+    print_cpu_seconds();
     printf("%d passed, %d failed, %d skipped\n", passed, failed, num_skipped);
     return failed || (passed + num_skipped == 0 && !words);
 }

@@ -27,7 +27,7 @@ API const char *emuLastReport(void) { return emu_report; }
 API void emuSeed(uint64_t seed)
 {
     LOCKED;
-    emu_rt.seed = seed;
+    emu_set_seed(seed);
 }
 API void emuStats(emu_statistics *out)
 {

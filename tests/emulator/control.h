@@ -23,7 +23,7 @@ typedef uint64_t (*emuCalls_function)(const char *entry);       /* how often "cu
 typedef void (*emuResetCalls_function)(void);
 typedef const char *(*emuLastReport_function)(void);            /* of the last fault; "" */
 typedef void (*emuReset_function)(void);  /* contexts with a sticky error work again; the report is cleared */
-typedef void (*emuSeed_function)(uint64_t seed);                /* as EMU_SEED, from the next launch on */
+typedef void (*emuSeed_function)(uint64_t seed);                /* as EMU_SEED, counting launches anew */
 typedef void (*emuStats_function)(emu_statistics *out);
 typedef void (*emuLive_function)(emu_live_objects *out);        /* to compare before and after */
 /* Memory of the test's own as pinned memory; with 0 bytes no longer. For ranges that no machine has as memory,

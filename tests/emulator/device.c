@@ -36,7 +36,7 @@ static void configure(void)
     make_lock();
     pthread_atfork(NULL, NULL, make_lock);      /* a thread that held it is not in the child */
     emu_config = emu_read_settings();
-    emu_rt.seed = emu_config.seed;
+    emu_set_seed(emu_config.seed);
     emu_starve = emu_config.starve;
     emu_forced_fill = emu_config.fill;
     const char *wrong = emu_fail_set(emu_text_setting("EMU_FAIL", NULL));

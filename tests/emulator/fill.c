@@ -11,12 +11,13 @@
 __attribute__((weak)) void __msan_poison(const volatile void *, size_t);
 
 int emu_forced_fill = EMU_FILL_CHANGES;
+uint64_t emu_num_fills;
 
 static int kind_now(void)
 {
     if (emu_forced_fill != EMU_FILL_CHANGES) return emu_forced_fill;
     /* Not the launch's number itself, or the last kernel of five in turn would have the same one each time. */
-    uint64_t mixed = (emu_stats.launches - 1) * 0x9e3779b97f4a7c15ull;
+    uint64_t mixed = (emu_launches_of_seed - 1) * 0x9e3779b97f4a7c15ull;
     mixed ^= mixed >> 32;
     return (int)((emu_rt.seed % EMU_NUM_FILLS + mixed % EMU_NUM_FILLS) % EMU_NUM_FILLS);
 }
@@ -28,10 +29,9 @@ void emu_fill(void *p, size_t bytes)
         [EMU_ONES] = { 0, ~0ull },   [EMU_ZEROS] = { 0, 0 },      [EMU_7F] = { 0, 0x7f7f7f7f7f7f7f7full },
         [EMU_INDICES] = { 15, 0 },   [EMU_RANDOM] = { ~0ull, 0 },
     };
-    static uint64_t num_fills;
     const int kind = kind_now();
     const uint64_t some = words[kind].some, always = words[kind].always;
-    uint64_t random = (emu_rt.seed + ++num_fills) * 0x9e3779b97f4a7c15ull;
+    uint64_t random = (emu_rt.seed + ++emu_num_fills) * 0x9e3779b97f4a7c15ull;
     /* Volatile stores, not memset: TSan would take that for an access of the kernel's. */
     typedef volatile uint64_t __attribute__((aligned(1), may_alias)) word;
     size_t i = 0;

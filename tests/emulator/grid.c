@@ -10,6 +10,13 @@
 #include "scheduler.h"
 
 struct emu_stats emu_stats;
+uint64_t emu_launches_of_seed;
+
+void emu_set_seed(uint64_t seed)
+{
+    emu_rt.seed = seed;
+    emu_launches_of_seed = emu_num_fills = 0;
+}
 uint32_t emu_starve;
 static char launch_sync, end_sync;              /* TSan: what happens before all threads, and after */
 
@@ -210,7 +217,7 @@ int emu_run(const emu_launch *l)
     const emu_u32 cluster_size = l->cluster.x * l->cluster.y * l->cluster.z;
     const emu_u32 units = l->grid.x * l->grid.y * l->grid.z / cluster_size;
     emu_stats.launches++;
-    emu_group.rng = (emu_rt.seed + emu_stats.launches) * 0x9e3779b97f4a7c15ull | 1;
+    emu_group.rng = (emu_rt.seed + ++emu_launches_of_seed) * 0x9e3779b97f4a7c15ull | 1;
     emu_u32 *order = grown(NULL, units, sizeof *order);
     for (emu_u32 i = 0; i < units; i++) order[i] = i;
     for (emu_u32 i = units; emu_rt.seed && i > 1; i--) {

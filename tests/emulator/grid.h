@@ -23,6 +23,10 @@ extern uint32_t emu_starve;                     /* EMU_STARVE */
 extern char emu_report[EMU_REPORT_BYTES];       /* of the last fault */
 extern struct emu_stats { uint64_t launches, threads, switches, faults; double seconds; } emu_stats;
 
+/* What follows depends on the seed and on nothing that ran before it. */
+void emu_set_seed(uint64_t seed);
+extern uint64_t emu_launches_of_seed;           /* since it was set */
+
 extern uint64_t emu_pdl_waits;                  /* threads of the launch that came to pdl_wait */
 
 /* 0, or nonzero after a fault; the report is on stderr and in emu_report. One at a time: the driver holds
