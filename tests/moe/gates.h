@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "errors.h"
 #include "support.h"
 
 /* ---- calls ---- */
@@ -177,117 +178,33 @@ static inline void random_floats(test_random *r, float *to, int64_t count)
     for (int64_t i = 0; i < count; i++) to[i] = random_normal(r);
 }
 
-/* ---- errors ----
- * Of what all gates have, for a test whose `call` has it in member g. */
+/* ---- errors ---- */
 
-typedef struct {
-    tensor logits, bias, mask, fix, map, count, unmapped, idx, weights;
-    DLTensor *plogits, *pbias, *pmask, *pfix, *pmap, *pcount, *punmapped, *pidx, *pweights;
-    tgl_moe_gate_params params, *pparams;
-} gate_call;
+/* Two of eight experts in two of four groups (hash_gate has none), and one shared expert of three replicas. */
+#define GATE_SAMPLE \
+    "num_tokens=3 num_experts=8 num_topk=2 num_replicas=3 num_shared_experts=1 num_ep_ranks=5 num_tp_ranks=2 tp_rank=1"
 
-/* Two of eight experts, and one shared of three replicas; in the first 2048 bytes of memory. */
-static inline void valid_gate(gate_call *g, DLDevice on)
-{
-    g->plogits = make(&g->logits, memory + 256, on, TGL_F32, 2, SHAPE(3, 8));
-    g->pbias = make(&g->bias, memory + 512, on, TGL_F32, 1, SHAPE(8));
-    g->pmask = make(&g->mask, memory + 640, on, TGL_BOOL, 1, SHAPE(3));
-    g->pfix = make(&g->fix, memory + 704, on, TGL_BOOL, 1, SHAPE(3));
-    g->pmap = make(&g->map, memory + 768, on, TGL_I32, 2, SHAPE(9, 3));
-    g->pcount = make(&g->count, memory + 1024, on, TGL_I32, 1, SHAPE(9));
-    g->punmapped = make(&g->unmapped, memory + 1280, on, TGL_I64, 2, SHAPE(3, 2));
-    g->pidx = make(&g->idx, memory + 1536, on, TGL_I64, 2, SHAPE(3, 3));
-    g->pweights = make(&g->weights, memory + 1792, on, TGL_F32, 2, SHAPE(3, 3));
-    g->params =
-        (tgl_moe_gate_params){ .num_shared_experts = 1, .num_ep_ranks = 5, .num_tp_ranks = 2, .tp_rank = 1 };
-    g->pparams = &g->params;
-}
+#define PARAMS ((tgl_moe_gate_params *)(void *)c->params)
 
-#define ROWS_WANT ", want 1 in the last dimension and >= 0 in the others"
+/* Some whole messages. Indices of tensors are those of top2_sum_gate's call, from the map on those of all gates. */
+#define CHECK_GATE_ERRORS()                                                                                          \
+    CHECK_ERROR(x[0].shape[1] = (int64_t)1 << 31,                                                                    \
+                "logits: shape is [3, 2147483648], want [3, 0..2147483646]");                                        \
+    CHECK_ERROR(x[4].shape[1] = x[4].strides[0] = 1, "to_physical_map: shape is [9, 1], want [9, 2..2147483647]");   \
+    CHECK_ERROR(x[6].strides[0] = 0, "unmapped_topk_idx: strides are [0, 1], want >= 2 between rows");               \
+    CHECK_ERROR(x[7].dtype.bits = 32, "unmapped_topk_idx: dtype is i64, want i32 as topk_idx");                      \
+    CHECK_ERROR(c->tensors[4] = c->tensors[5] = NULL,                                                                \
+                "to_physical_map: is NULL, want a tensor with num_shared_experts");                                  \
+    CHECK_ERROR(PARAMS->scoring = (tgl_moe_scoring)4, "scoring: is 4, want 0..3");                                   \
+    CHECK_ERROR(PARAMS->num_shared_experts = (int64_t)1 << 31,                                                       \
+                "num_shared_experts: is 2147483648, want fewer than 2^31");                                          \
+    CHECK_ERROR(PARAMS->num_tp_ranks = 0, "tp_rank: is 1, want 0..0");                                               \
+    CHECK_ERROR(PARAMS->num_ep_ranks = 11, "num_ep_ranks: is 11, want at most 10 (experts)")
 
-#define GATE_TENSOR_ERRORS()                                                     \
-    TENSOR_ERRORS(g.logits, g.plogits, "logits", "2", "96", F32);                \
-    TENSOR_ERRORS(g.idx, g.pidx, "topk_idx", "2", "72", INDEX);                  \
-    TENSOR_ERRORS(g.weights, g.pweights, "topk_weights", "2", "36", F32);        \
-    FLAG_ERRORS(g.mask, "mask", "1", "3", FLAGS);                                \
-    OPTIONAL_ERRORS(g.map, "to_physical_map", "2", "108", I32);                  \
-    OPTIONAL_ERRORS(g.count, "logical_count", "1", "36", I32);                   \
-    OPTIONAL_ERRORS(g.unmapped, "unmapped_topk_idx", "2", "48", INDEX);          \
-    OTHER_DEVICE(g.idx, "topk_idx");                                             \
-    OTHER_DEVICE(g.weights, "topk_weights");                                     \
-    OTHER_DEVICE(g.mask, "mask");                                                \
-    OTHER_DEVICE(g.map, "to_physical_map");                                      \
-    OTHER_DEVICE(g.count, "logical_count");                                      \
-    OTHER_DEVICE(g.unmapped, "unmapped_topk_idx")
-
-#define GATE_LAYOUT_ERRORS()                                                                           \
-    ERROR(c.g.logits.strides[1] = 2, "logits: strides are [8, 2]" ROWS_WANT);                          \
-    ERROR(c.g.logits.strides[0] = -8, "logits: strides are [-8, 1]" ROWS_WANT);                        \
-    ERROR(c.g.unmapped.strides[1] = 2, "unmapped_topk_idx: strides are [2, 2]" ROWS_WANT);             \
-    ERROR(c.g.mask.strides[0] = 2, "mask: strides are [2], want [1]");                                 \
-    ERROR(c.g.map.strides[0] = 4, "to_physical_map: strides are [4, 1], want [3, 1]");                 \
-    ERROR(c.g.count.strides[0] = 2, "logical_count: strides are [2], want [1]");                       \
-    ERROR(c.g.idx.strides[0] = 4, "topk_idx: strides are [4, 1], want [3, 1]");                        \
-    ERROR(c.g.weights.strides[0] = 4, "topk_weights: strides are [4, 1], want [3, 1]");                \
-    /* rows that are written must not overlap */                                                       \
-    ERROR(c.g.unmapped.strides[0] = 1, "unmapped_topk_idx: strides are [1, 1], want >= 2 between rows"); \
-    ERROR(c.g.unmapped.strides[0] = 0, "unmapped_topk_idx: strides are [0, 1], want >= 2 between rows")
-
-/* `slots`: how many topk_idx may have. */
-#define GATE_SHAPE_ERRORS(slots)                                                                        \
-    ERROR(c.g.logits.shape[0] = -1, "logits: shape is [-1, 8], want sizes >= 0");                       \
-    ERROR(c.g.logits.shape[1] = (int64_t)1 << 31,                                                       \
-          "logits: shape is [3, 2147483648], want [3, 0..2147483646]");                                 \
-    ERROR(c.g.mask.shape[0] = 2, "mask: shape is [2], want [3]");                                       \
-    ERROR(c.g.map.shape[0] = 8, "to_physical_map: shape is [8, 3], want [9, 2..2147483647]");           \
-    ERROR(c.g.map.shape[1] = c.g.map.strides[0] = 1,                                                    \
-          "to_physical_map: shape is [9, 1], want [9, 2..2147483647]");                                 \
-    ERROR(c.g.count.shape[0] = 8, "logical_count: shape is [8], want [9]");                             \
-    ERROR(c.g.unmapped.shape[0] = 2, "unmapped_topk_idx: shape is [2, 2], want [3, 2]");                \
-    ERROR(c.g.unmapped.shape[1] = c.g.unmapped.strides[0] = 3,                                          \
-          "unmapped_topk_idx: shape is [3, 3], want [3, 2]");                                           \
-    ERROR(c.g.idx.shape[0] = 2, "topk_idx: shape is [2, 3], want [3, " slots "]");                      \
-    ERROR(c.g.weights.shape[0] = 4, "topk_weights: shape is [4, 3], want [3, 3]");                      \
-    ERROR(c.g.weights.shape[1] = c.g.weights.strides[0] = 2,                                            \
-          "topk_weights: shape is [3, 2], want [3, 3]");                                                \
-    ERROR(c.g.unmapped.t.dtype.bits = 32, "unmapped_topk_idx: dtype is i32, want i64 as topk_idx");     \
-    ERROR(c.g.idx.t.dtype.bits = 32, "unmapped_topk_idx: dtype is i64, want i32 as topk_idx");          \
-    ERROR(c.g.pcount = NULL, "logical_count: is NULL, want a tensor with to_physical_map");             \
-    ERROR(c.g.pmap = NULL, "to_physical_map: is NULL, want a tensor with logical_count");               \
-    ERROR(c.g.pmap = c.g.pcount = NULL, "to_physical_map: is NULL, want a tensor with num_shared_experts")
-
-#define GATE_PARAMS_ERRORS()                                                                       \
-    ERROR(c.g.pparams = NULL, "params: is NULL, want a struct");                                   \
-    ERROR(c.g.params.scoring = (tgl_moe_scoring)4, "scoring: is 4, want 0..3");                    \
-    ERROR(c.g.params.scoring = (tgl_moe_scoring)-1, "scoring: is -1, want 0..3");                  \
-    ERROR(c.g.params.num_groups = -4, "num_groups: is -4, want >= 0");                             \
-    ERROR(c.g.params.num_topk_groups = -1, "num_topk_groups: is -1, want >= 0");                   \
-    ERROR(c.g.params.num_shared_experts = -1, "num_shared_experts: is -1, want >= 0");             \
-    ERROR(c.g.params.num_shared_experts = (int64_t)1 << 31,                                        \
-          "num_shared_experts: is 2147483648, want fewer than 2^31");                              \
-    ERROR(c.g.params.ep_rank = -1, "ep_rank: is -1, want >= 0");                                   \
-    ERROR(c.g.params.num_ep_ranks = -1, "num_ep_ranks: is -1, want >= 0");                         \
-    ERROR(c.g.params.num_ep_ranks = 11, "num_ep_ranks: is 11, want at most 10 (experts)");         \
-    ERROR(c.g.params.num_tp_ranks = -2, "num_tp_ranks: is -2, want >= 0");                         \
-    ERROR(c.g.params.tp_rank = 2, "tp_rank: is 2, want 0..1");                                     \
-    ERROR(c.g.params.tp_rank = -1, "tp_rank: is -1, want 0..1");                                   \
-    ERROR(c.g.params.num_tp_ranks = 0, "tp_rank: is 1, want 0..0");                                \
-    ERROR(c.g.params.reserved[0] = 1, "reserved[0]: is 1, want 0");                                \
-    ERROR(c.g.params.reserved[7] = 5, "reserved[7]: is 5, want 0")
-
-#define SHARED(out, name, in, in_name) \
-    ERROR(c.out.t.data = c.in.t.data, name ": memory is shared with " in_name ", want no overlap")
-#define GATE_OVERLAP_ERRORS()                                                   \
-    SHARED(g.idx, "topk_idx", g.logits, "logits");                              \
-    SHARED(g.weights, "topk_weights", g.logits, "logits");                      \
-    SHARED(g.unmapped, "unmapped_topk_idx", g.logits, "logits");                \
-    SHARED(g.weights, "topk_weights", g.mask, "mask");                          \
-    SHARED(g.idx, "topk_idx", g.map, "to_physical_map");                        \
-    SHARED(g.unmapped, "unmapped_topk_idx", g.map, "to_physical_map");          \
-    SHARED(g.weights, "topk_weights", g.count, "logical_count");                \
-    SHARED(g.idx, "topk_idx", g.unmapped, "unmapped_topk_idx");                 \
-    SHARED(g.weights, "topk_weights", g.unmapped, "unmapped_topk_idx");         \
-    ERROR(c.g.weights.t.data = (char *)c.g.idx.t.data + 36,                     \
-          "topk_weights: memory is shared with topk_idx, want no overlap")
+/* Of top2_sum_gate and route. */
+#define CHECK_GROUP_ERRORS()                                                                                         \
+    CHECK_ERROR(x[7].shape[1] = x[7].strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 1..5]");                   \
+    CHECK_ERROR(PARAMS->num_groups = 3, "num_groups: is 3, want a divisor of 8 (num_experts)");                      \
+    CHECK_ERROR(PARAMS->num_topk_groups = 0, "num_topk_groups: is 0, want 1..4")
 
 #endif

@@ -194,57 +194,21 @@ TEST(empty)     /* no data and no driver */
 
 /* ---- errors ---- */
 
-typedef struct { gate_call g; tensor ids, table; DLTensor *pids, *ptable; } call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_hash_gate_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    valid_gate(&c->g, on);
-    c->pids = make(&c->ids, memory + 2048, on, TGL_I64, 1, SHAPE(3));
-    c->ptable = make(&c->table, memory + 2176, on, TGL_I64, 2, SHAPE(5, 2));
+    return tgl_moe_hash_gate(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    const gate_call *g = &c->g;
-    return tgl_moe_hash_gate(g->plogits, c->pids, c->ptable, g->pmask, g->pmap, g->pcount, g->punmapped,
-                             g->pidx, g->pweights, g->pparams, NULL);
-}
+#define GOOD_CALL &tgl_moe_hash_gate_signature, GATE_SAMPLE " vocabulary=5", invoke
 
 TEST(errors)
 {
-    GATE_TENSOR_ERRORS();
-    TENSOR_ERRORS(ids, pids, "input_ids", "1", "24", INDEX);
-    TENSOR_ERRORS(table, ptable, "tid2eid", "2", "80", INDEX);
-    OTHER_DEVICE(ids, "input_ids");
-    OTHER_DEVICE(table, "tid2eid");
+    check_errors(GOOD_CALL);
+    CHECK_GATE_ERRORS();
+    CHECK_ERROR(x[2].shape[1] = x[2].strides[0] = (int64_t)1 << 31,
+                "tid2eid: shape is [5, 2147483648], want [5, 0..2147483647]");
+    CHECK_ERROR(PARAMS->num_groups = 4, "num_groups: is 4, want 0");
+    CHECK_ERROR(PARAMS->num_topk_groups = 4, "num_topk_groups: is 4, want 0");
 }
 
-TEST(errors_of_layouts_and_shapes)
-{
-    GATE_LAYOUT_ERRORS();
-    GATE_SHAPE_ERRORS("3");
-    ERROR(c.ids.strides[0] = 2, "input_ids: strides are [2], want [1]");
-    ERROR(c.table.strides[0] = 3, "tid2eid: strides are [3, 1], want [2, 1]");
-    ERROR(c.ids.shape[0] = 2, "input_ids: shape is [2], want [3]");
-    ERROR(c.table.shape[1] = c.table.strides[0] = 3, "unmapped_topk_idx: shape is [3, 2], want [3, 3]");
-    ERROR(c.table.shape[1] = c.table.strides[0] = (int64_t)1 << 31,
-          "tid2eid: shape is [5, 2147483648], want [5, 0..2147483647]");
-}
-
-TEST(errors_of_params)
-{
-    GATE_PARAMS_ERRORS();
-    ERROR(c.g.params.num_groups = 4, "num_groups: is 4, want 0");
-    ERROR(c.g.params.num_topk_groups = 4, "num_topk_groups: is 4, want 0");
-    ERROR(c.g.params.num_groups = c.g.params.num_topk_groups = 4, "num_groups: is 4, want 0");
-}
-
-TEST(errors_of_overlap)
-{
-    GATE_OVERLAP_ERRORS();
-    SHARED(g.weights, "topk_weights", ids, "input_ids");
-    SHARED(g.idx, "topk_idx", table, "tid2eid");
-    SHARED(g.unmapped, "unmapped_topk_idx", table, "tid2eid");
-}
-
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

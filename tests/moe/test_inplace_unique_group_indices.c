@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_moe_inplace_unique_group_indices, on every device of the tests. Written from the specification: in a
  * row from left to right, a group that came before becomes -1. */
+#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("moe_inplace_unique_group_indices")
@@ -113,31 +114,21 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct { tensor groups; DLTensor *pgroups; int64_t num_groups; } call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_inplace_unique_group_indices_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    c->pgroups = make(&c->groups, memory + 256, on, TGL_I64, 2, SHAPE(3, 4));
-    c->num_groups = 8;
+    return tgl_moe_inplace_unique_group_indices(t[0], *(const int64_t *)params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_moe_inplace_unique_group_indices(c->pgroups, c->num_groups, NULL);
-}
+#define GOOD_CALL &tgl_moe_inplace_unique_group_indices_signature, "num_tokens=3 num_topk=4 num_groups=8", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(groups, pgroups, "group_indices", "2", "96", INDEX);
-    ERROR(c.groups.strides[1] = 2,
-          "group_indices: strides are [4, 2], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.groups.strides[0] = -4,
-          "group_indices: strides are [-4, 1], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.groups.strides[0] = 0, "group_indices: strides are [0, 1], want >= 4 between rows");
-    ERROR(c.groups.strides[0] = 3, "group_indices: strides are [3, 1], want >= 4 between rows");
-    ERROR(c.groups.shape[1] = -4, "group_indices: shape is [3, -4], want sizes >= 0");
-    ERROR(c.num_groups = -1, "num_groups: is -1, want >= 0");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[0].strides[0] = 0, "group_indices: strides are [0, 1], want >= 4 between rows");
+    CHECK_ERROR(scalar[0] = -1, "num_groups: is -1, want >= 0");
 }
+
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
 
 TEST(a_single_row_has_any_stride)
 {

@@ -2,6 +2,7 @@
  * tgl_moe_mask_indices_by_tp, on every device of the tests. Written from the specification: experts live on
  * ranks of g = num_experts / num_ep_ranks each; those of ranks that are tp_rank modulo num_tp_ranks stay,
  * with the numbers they have if only these ranks exist. */
+#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("moe_mask_indices_by_tp")
@@ -148,58 +149,31 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor indices, out;
-    const DLTensor *pindices;
-    DLTensor *pout;
-    tgl_moe_mask_indices_by_tp_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_mask_indices_by_tp_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    c->pindices = make(&c->indices, memory + 256, on, TGL_I64, 2, SHAPE(3, 2));
-    c->pout = make(&c->out, memory + 1024, on, TGL_I64, 2, SHAPE(3, 2));
-    c->params = (tgl_moe_mask_indices_by_tp_params){ 8, 4, 2, 1, { 0 } };
-    c->pparams = &c->params;
+    return tgl_moe_mask_indices_by_tp(t[0], t[1], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_moe_mask_indices_by_tp(c->pindices, c->pout, c->pparams, NULL);
-}
+#define GOOD_CALL &tgl_moe_mask_indices_by_tp_signature, \
+    "num_tokens=3 num_topk=2 num_experts=8 num_ep_ranks=4 num_tp_ranks=2 tp_rank=1", invoke
+#define GIVEN ((tgl_moe_mask_indices_by_tp_params *)(void *)c->params)
 
 TEST(errors)
 {
-    TENSOR_ERRORS(indices, pindices, "indices", "2", "48", INDEX);
-    TENSOR_ERRORS(out, pout, "out", "2", "48", INDEX);
-    ERROR(c.indices.strides[1] = 2,
-          "indices: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.indices.strides[0] = -2,
-          "indices: strides are [-2, 1], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.out.strides[0] = 3, "out: strides are [3, 1], want [2, 1]");
-    ERROR(c.out.shape[0] = 2, "out: shape is [2, 2], want [3, 2]");
-    ERROR(c.out.shape[1] = c.out.strides[0] = 3, "out: shape is [3, 3], want [3, 2]");
-    ERROR(c.out.t.dtype.bits = 32, "out: dtype is i32, want i64 as indices");
-    OTHER_DEVICE(out, "out");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[1].dtype.bits = 32, "out: dtype is i32, want i64 as indices");
     /* out may be indices, but not a part of it */
-    ERROR(c.out.t.data = memory + 264, "out: memory is shared with indices, want no overlap");
-    ERROR(c.out.t.data = memory + 256 - 40, "out: memory is shared with indices, want no overlap");
-    ERROR(c.indices.strides[0] = 3; c.out.t.data = c.indices.t.data,
-          "out: memory is shared with indices, want no overlap");
+    CHECK_ERROR(x[1].data = (char *)x[0].data - 40, "out: memory is shared with indices, want no overlap");
+    CHECK_ERROR(x[0].strides[0] = 3; x[1].data = x[0].data, "out: memory is shared with indices, want no overlap");
 }
 
 TEST(errors_of_params)
 {
-    ERROR(c.pparams = NULL, "params: is NULL, want a struct");
-    ERROR(c.params.num_experts = 0, "num_experts: is 0, want >= 4 (num_ep_ranks)");
-    ERROR(c.params.num_experts = 3, "num_experts: is 3, want >= 4 (num_ep_ranks)");
-    ERROR(c.params.num_experts = -8, "num_experts: is -8, want >= 4 (num_ep_ranks)");
-    ERROR(c.params.num_experts = c.params.num_ep_ranks = 0, "num_experts: is 0, want >= 1 (num_ep_ranks)");
-    ERROR(c.params.num_ep_ranks = -1, "num_ep_ranks: is -1, want >= 0");
-    ERROR(c.params.num_tp_ranks = -2, "num_tp_ranks: is -2, want >= 0");
-    ERROR(c.params.tp_rank = 2, "tp_rank: is 2, want 0..1");
-    ERROR(c.params.tp_rank = -1, "tp_rank: is -1, want 0..1");
-    ERROR(c.params.num_tp_ranks = 0, "tp_rank: is 1, want 0..0");
-    ERROR(c.params.reserved[0] = 1, "reserved[0]: is 1, want 0");
-    ERROR(c.params.reserved[7] = (uint64_t)1 << 63, "reserved[7]: is 9223372036854775808, want 0");
+    CHECK_ERROR(GIVEN->num_experts = 3, "num_experts: is 3, want >= 4 (num_ep_ranks)");
+    CHECK_ERROR(GIVEN->num_experts = GIVEN->num_ep_ranks = 0, "num_experts: is 0, want >= 1 (num_ep_ranks)");
+    CHECK_ERROR(GIVEN->tp_rank = 2, "tp_rank: is 2, want 0..1");
+    CHECK_ERROR(GIVEN->num_tp_ranks = 0, "tp_rank: is 1, want 0..0");
+    CHECK_ERROR(GIVEN->reserved[7] = (uint64_t)1 << 63, "reserved[7]: is 9223372036854775808, want 0");
 }
+
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

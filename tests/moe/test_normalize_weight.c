@@ -3,6 +3,7 @@
  * from 1e-20 on and from left to right, and the row divided by it. */
 #include <math.h>
 
+#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("moe_normalize_weight")
@@ -174,41 +175,23 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct { tensor weights, sum, out; const DLTensor *pweights; DLTensor *psum, *pout; } call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_normalize_weight_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    c->pweights = make(&c->weights, memory + 256, on, TGL_F32, 2, SHAPE(3, 2));
-    c->psum = make(&c->sum, memory + 1024, on, TGL_F32, 1, SHAPE(3));
-    c->pout = make(&c->out, memory + 2048, on, TGL_F32, 2, SHAPE(3, 2));
+    (void)params;
+    return tgl_moe_normalize_weight(t[0], t[1], t[2], NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_moe_normalize_weight(c->pweights, c->psum, c->pout, NULL);
-}
+#define GOOD_CALL &tgl_moe_normalize_weight_signature, "num_tokens=3 num_topk=2", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(weights, pweights, "topk_weights", "2", "24", F32);
-    TENSOR_ERRORS(sum, psum, "denominator", "1", "12", F32);
-    TENSOR_ERRORS(out, pout, "normalized_weights", "2", "24", F32);
-    ERROR(c.weights.strides[1] = 2,
-          "topk_weights: strides are [2, 2], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.sum.strides[0] = 2, "denominator: strides are [2], want [1]");
-    ERROR(c.out.strides[0] = 3, "normalized_weights: strides are [3, 1], want [2, 1]");
-    ERROR(c.sum.shape[0] = 2, "denominator: shape is [2], want [3]");
-    ERROR(c.out.shape[0] = 2, "normalized_weights: shape is [2, 2], want [3, 2]");
-    ERROR(c.out.shape[1] = c.out.strides[0] = 3, "normalized_weights: shape is [3, 3], want [3, 2]");
-    OTHER_DEVICE(sum, "denominator");
-    OTHER_DEVICE(out, "normalized_weights");
-    /* normalized_weights may be topk_weights, but not a part of it; denominator is apart from both */
-    ERROR(c.out.t.data = memory + 260,
-          "normalized_weights: memory is shared with topk_weights, want no overlap");
-    ERROR(c.weights.strides[0] = 3; c.out.t.data = c.weights.t.data,
-          "normalized_weights: memory is shared with topk_weights, want no overlap");
-    ERROR(c.sum.t.data = c.weights.t.data,
-          "denominator: memory is shared with topk_weights, want no overlap");
-    ERROR(c.sum.t.data = memory + 2068,
-          "normalized_weights: memory is shared with denominator, want no overlap");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[1].shape[0] = 2, "denominator: shape is [2], want [3]");
+    /* normalized_weights may be topk_weights, but not a part of it */
+    CHECK_ERROR(x[2].data = (char *)x[0].data + 4,
+                "normalized_weights: memory is shared with topk_weights, want no overlap");
+    CHECK_ERROR(x[0].strides[0] = 3; x[2].data = x[0].data,
+                "normalized_weights: memory is shared with topk_weights, want no overlap");
 }
+
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

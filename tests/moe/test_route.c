@@ -513,131 +513,74 @@ TEST(no_tokens)     /* no expert has a pair */
     }
 }
 
-/* ---- errors: the gate's, the mapping's, the workspace's ---- */
+/* ---- errors ---- */
 
-typedef struct {
-    gate_call g;
-    tensor pos_to_expert, pos_to_token, pos_to_token_topk, token_topk_to_pos, start, end, length, pairs, psum,
-        host;
-    tgl_moe_mapping mapping, *pmapping;
-    int64_t alignment;
-    void *workspace;
-    size_t workspace_bytes;
-} call;
-
+extern tgl_signature tgl_moe_route_signature;
 static _Alignas(256) unsigned char scratch[1 << 16];
 
-static void valid(call *c, DLDevice on)
+static tgl_moe_mapping mapping_of(DLTensor *const *t)
 {
-    valid_gate(&c->g, on);
-    c->g.params.num_groups = 4, c->g.params.num_topk_groups = 2;
-    c->mapping = (tgl_moe_mapping){
-        .pos_to_expert = make(&c->pos_to_expert, memory + 2048, on, TGL_I32, 1, SHAPE(20)),
-        .pos_to_token = make(&c->pos_to_token, memory + 2176, on, TGL_I32, 1, SHAPE(20)),
-        .pos_to_token_topk = make(&c->pos_to_token_topk, memory + 2304, on, TGL_I32, 1, SHAPE(20)),
-        .token_topk_to_pos = make(&c->token_topk_to_pos, memory + 2432, on, TGL_I32, 2, SHAPE(3, 3)),
-        .expert_start = make(&c->start, memory + 2560, on, TGL_I32, 1, SHAPE(5)),
-        .expert_end = make(&c->end, memory + 2624, on, TGL_I32, 1, SHAPE(5)),
-        .num_tokens_per_expert = make(&c->length, memory + 2688, on, TGL_I32, 1, SHAPE(5)),
-        .count = make(&c->pairs, memory + 2752, on, TGL_I32, 1, SHAPE(5)),
-        .psum_end = make(&c->psum, memory + 2816, on, TGL_I32, 1, SHAPE(5)),
-    };
-    c->pmapping = &c->mapping;
-    c->alignment = 4;
-    c->workspace = scratch;
-    c->workspace_bytes = sizeof scratch;
+    return (tgl_moe_mapping){ t[9], t[10], t[11], t[12], t[13], t[14], t[15], t[16], t[17], t[18], { 0 } };
+}
+static tgl_status route(DLTensor *const *t, const tgl_moe_mapping *m, int64_t alignment, const void *params,
+                        void *workspace, size_t workspace_bytes)
+{
+    return tgl_moe_route(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], m, alignment, params, workspace,
+                         workspace_bytes, NULL);
+}
+static tgl_status invoke(DLTensor *const *t, const void *params)
+{
+    const tgl_moe_mapping m = mapping_of(t);
+    return route(t, &m, 4, params, scratch, sizeof scratch);
+}
+#define SIZES " num_groups=4 num_topk_groups=2 num_positions=20 num_local_experts=5"
+#define GOOD_CALL &tgl_moe_route_signature, GATE_SAMPLE SIZES, invoke
+
+TEST(errors)
+{
+    check_errors(GOOD_CALL);
+    CHECK_GATE_ERRORS();
+    CHECK_GROUP_ERRORS();
+    CHECK_ERROR(x[12].shape[0] = 2, "token_topk_to_pos: shape is [2, 3], want [3, 3]");
+    CHECK_ERROR(x[17].data = x[6].data, "psum_end: memory is shared with unmapped_topk_idx, want no overlap");
 }
 
-static tgl_status invoke(const call *c)
+TEST(errors_of_the_struct)
 {
-    const gate_call *g = &c->g;
-    return tgl_moe_route(g->plogits, g->pbias, g->pmask, g->pfix, g->pmap, g->pcount, g->punmapped, g->pidx,
-                         g->pweights, c->pmapping, c->alignment, g->pparams, c->workspace, c->workspace_bytes,
-                         NULL);
+    errors_call *const c = errors_open(GOOD_CALL, 0);
+    REQUIRE(c);
+    tgl_moe_mapping m = mapping_of(c->tensors);
+    CHECK_FAILS(route(c->tensors, NULL, 4, PARAMS, NULL, 0), TGL_ERR_ARGUMENT, "mapping: is NULL, want a struct");
+    CHECK_FAILS(route(c->tensors, &m, 0, PARAMS, NULL, 0), TGL_ERR_ARGUMENT, "alignment: is 0, want >= 1");
+    CHECK_FAILS(route(c->tensors, &m, -4, PARAMS, NULL, 0), TGL_ERR_ARGUMENT, "alignment: is -4, want >= 1");
+    CHECK_FAILS(route(c->tensors, &m, 536870912, PARAMS, NULL, 0), TGL_ERR_ARGUMENT,
+                "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2684354564, want < 2^31");
+    m.reserved[2] = 9;
+    CHECK_FAILS(route(c->tensors, &m, 4, PARAMS, NULL, 0), TGL_ERR_ARGUMENT, "reserved[2]: is 9, want 0");
 }
 
-#define OUTPUT_ERRORS(member, pointer, name, rank, bytes)             \
-    ERROR(c.mapping.pointer = NULL, name ": is NULL, want a tensor"); \
-    OPTIONAL_ERRORS(member, name, rank, bytes, I32);                  \
-    OTHER_DEVICE(member, name)
-
-TEST(errors_of_the_gate)    /* as top2_sum_gate finds them */
+/* Of CUDA tensors, the CPU wants none; of 16 tokens, as up to 4 no block has to tell another one anything. */
+TEST(errors_of_the_workspace)
 {
-    GATE_TENSOR_ERRORS();
-    GATE_LAYOUT_ERRORS();
-    GATE_SHAPE_ERRORS("1..5");
-    GATE_PARAMS_ERRORS();
-    GATE_OVERLAP_ERRORS();
-    OPTIONAL_ERRORS(g.bias, "bias", "1", "32", F32);
-    FLAG_ERRORS(g.fix, "fix_routing_mask", "1", "3", FLAGS);
-    ERROR(c.g.idx.shape[1] = c.g.idx.strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 1..5]");
-    ERROR(c.g.punmapped = NULL, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
-    ERROR(c.g.params.num_groups = 3, "num_groups: is 3, want a divisor of 8 (num_experts)");
-}
-
-TEST(errors_of_the_mapping)
-{
-    OUTPUT_ERRORS(pos_to_expert, pos_to_expert, "pos_to_expert", "1", "80");
-    OUTPUT_ERRORS(pos_to_token, pos_to_token, "pos_to_token", "1", "80");
-    OUTPUT_ERRORS(pos_to_token_topk, pos_to_token_topk, "pos_to_token_topk", "1", "80");
-    OUTPUT_ERRORS(token_topk_to_pos, token_topk_to_pos, "token_topk_to_pos", "2", "36");
-    OUTPUT_ERRORS(start, expert_start, "expert_start", "1", "20");
-    OUTPUT_ERRORS(end, expert_end, "expert_end", "1", "20");
-    OUTPUT_ERRORS(length, num_tokens_per_expert, "num_tokens_per_expert", "1", "20");
-    OTHER_DEVICE(pairs, "count");
-    OTHER_DEVICE(psum, "psum_end");
-    ERROR(c.pmapping = NULL, "mapping: is NULL, want a struct");
-    ERROR(c.mapping.reserved[2] = 9, "reserved[2]: is 9, want 0");
-    ERROR(c.alignment = 0, "alignment: is 0, want >= 1");
-    ERROR(c.alignment = -4, "alignment: is -4, want >= 1");
-    ERROR(c.token_topk_to_pos.shape[0] = 2, "token_topk_to_pos: shape is [2, 3], want [3, 3]");
-    ERROR(c.pos_to_token.shape[0] = 19, "pos_to_token: shape is [19], want [20]");
-    ERROR(c.end.shape[0] = 4, "expert_end: shape is [4], want [5]");
-    ERROR(c.pos_to_token.t.data = c.pos_to_expert.t.data,
-          "pos_to_token: memory is shared with pos_to_expert, want no overlap");
-    ERROR(c.pos_to_expert.t.data = c.g.idx.t.data,
-          "pos_to_expert: memory is shared with topk_idx, want no overlap");
-    ERROR(c.start.t.data = c.g.logits.t.data, "expert_start: memory is shared with logits, want no overlap");
-    ERROR(c.pos_to_token.t.data = c.g.weights.t.data,
-          "pos_to_token: memory is shared with topk_weights, want no overlap");
-    ERROR(c.psum.t.data = c.g.unmapped.t.data,
-          "psum_end: memory is shared with unmapped_topk_idx, want no overlap");
-}
-
-/* The call with 16 tokens: up to 4 no block has to tell another one anything. */
-static void valid_with_more_tokens(call *c, DLDevice on)
-{
-    static _Alignas(256) unsigned char more[4096];
-    valid(c, on);
-    gate_call *g = &c->g;
-    g->plogits = make(&g->logits, more, on, TGL_F32, 2, SHAPE(16, 8));
-    g->pmask = make(&g->mask, more + 512, on, TGL_BOOL, 1, SHAPE(16));
-    g->pfix = make(&g->fix, more + 576, on, TGL_BOOL, 1, SHAPE(16));
-    g->punmapped = make(&g->unmapped, more + 768, on, TGL_I64, 2, SHAPE(16, 2));
-    g->pidx = make(&g->idx, more + 1024, on, TGL_I64, 2, SHAPE(16, 3));
-    g->pweights = make(&g->weights, more + 1536, on, TGL_F32, 2, SHAPE(16, 3));
-    c->mapping.token_topk_to_pos = make(&c->token_topk_to_pos, more + 2048, on, TGL_I32, 2, SHAPE(16, 3));
-}
-
-TEST(errors_of_the_workspace)   /* of CUDA tensors; the CPU wants none */
-{
-    call c;
+    errors_call *c = errors_open(&tgl_moe_route_signature,
+                                 "num_tokens=16 num_experts=8 num_topk=2 num_replicas=3 num_shared_experts=1" SIZES,
+                                 invoke, 1);
+    REQUIRE(c);
     char want[128];
-    fill_memory();
-    valid_with_more_tokens(&c, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 });
-    const size_t bytes = tgl_moe_route_workspace_size(c.g.plogits, c.g.pidx, c.pmapping);
+    tgl_moe_mapping m = mapping_of(c->tensors);
+    const size_t bytes = tgl_moe_route_workspace_size(c->tensors[0], c->tensors[7], &m);
     CHECK(bytes > 0);
-    c.workspace = NULL;
     snprintf(want, sizeof want, "workspace: is NULL, want %zu bytes of device memory", bytes);
-    CHECK_FAILS(invoke(&c), TGL_ERR_WORKSPACE, want);
-    c.workspace = scratch, c.workspace_bytes = bytes - 1;
+    CHECK_FAILS(route(c->tensors, &m, 4, PARAMS, NULL, bytes), TGL_ERR_WORKSPACE, want);
     snprintf(want, sizeof want, "workspace_bytes: is %zu, want >= %zu", bytes - 1, bytes);
-    CHECK_FAILS(invoke(&c), TGL_ERR_WORKSPACE, want);
-    c.workspace = scratch + 128, c.workspace_bytes = bytes;
+    CHECK_FAILS(route(c->tensors, &m, 4, PARAMS, scratch, bytes - 1), TGL_ERR_WORKSPACE, want);
     snprintf(want, sizeof want, "workspace: address is %p, want a multiple of 256", (void *)(scratch + 128));
-    CHECK_FAILS(invoke(&c), TGL_ERR_WORKSPACE, want);
-    valid(&c, cpu);
-    c.workspace = NULL, c.workspace_bytes = 0;
-    memset(memory, 0, sizeof memory);
-    CHECK_OK(invoke(&c));
+    CHECK_FAILS(route(c->tensors, &m, 4, PARAMS, scratch + 128, bytes), TGL_ERR_WORKSPACE, want);
+    c = errors_open(GOOD_CALL, 0);
+    REQUIRE(c);
+    m = mapping_of(c->tensors);
+    memset(errors_memory, 0, sizeof errors_memory);
+    CHECK_OK(route(c->tensors, &m, 4, PARAMS, NULL, 0));
 }
+
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -692,65 +692,26 @@ TEST(empty)     /* no data and no driver */
 
 /* ---- errors ---- */
 
-typedef struct { gate_call g; } call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_top2_sum_gate_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    valid_gate(&c->g, on);
-    c->g.params.num_groups = 4, c->g.params.num_topk_groups = 2;
+    return tgl_moe_top2_sum_gate(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    const gate_call *g = &c->g;
-    return tgl_moe_top2_sum_gate(g->plogits, g->pbias, g->pmask, g->pfix, g->pmap, g->pcount, g->punmapped,
-                                 g->pidx, g->pweights, g->pparams, NULL);
-}
+#define GOOD_CALL &tgl_moe_top2_sum_gate_signature, GATE_SAMPLE " num_groups=4 num_topk_groups=2", invoke
 
 TEST(errors)
 {
-    GATE_TENSOR_ERRORS();
-    OPTIONAL_ERRORS(g.bias, "bias", "1", "32", F32);
-    FLAG_ERRORS(g.fix, "fix_routing_mask", "1", "3", FLAGS);
-    OTHER_DEVICE(g.bias, "bias");
-    OTHER_DEVICE(g.fix, "fix_routing_mask");
+    check_errors(GOOD_CALL);
+    check_errors(&tgl_moe_top2_sum_gate_signature,
+                 "num_tokens=3 num_experts=8 num_topk=2 -bias -mask -fix_routing_mask -to_physical_map -logical_count"
+                 " -unmapped_topk_idx", invoke);
+    CHECK_GATE_ERRORS();
+    CHECK_GROUP_ERRORS();
+    CHECK_ERROR(c->tensors[6] = NULL, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
+    CHECK_ERROR(PARAMS->num_groups = PARAMS->num_topk_groups = 0; x[7].shape[1] = x[7].strides[0] = 10,
+                "topk_idx: shape is [3, 10], want [3, 1..9]");
+    CHECK_ERROR(PARAMS->num_groups = 0, "num_topk_groups: is 2, want 0..0");
+    CHECK_ERROR(PARAMS->num_groups = 16, "num_groups: is 16, want a divisor of 8 (num_experts)");
 }
 
-TEST(errors_of_layouts)
-{
-    GATE_LAYOUT_ERRORS();
-    ERROR(c.g.bias.strides[0] = 2, "bias: strides are [2], want [1]");
-    ERROR(c.g.fix.strides[0] = 0, "fix_routing_mask: strides are [0], want [1]");
-}
-
-TEST(errors_of_shapes)
-{
-    GATE_SHAPE_ERRORS("1..5");
-    ERROR(c.g.bias.shape[0] = 7, "bias: shape is [7], want [8]");
-    ERROR(c.g.fix.shape[0] = 4, "fix_routing_mask: shape is [4], want [3]");
-    /* more picks than the kept groups have experts: four, and one shared */
-    ERROR(c.g.idx.shape[1] = c.g.idx.strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 1..5]");
-    ERROR(c.g.params.num_groups = c.g.params.num_topk_groups = 0; c.g.idx.shape[1] = c.g.idx.strides[0] = 10,
-          "topk_idx: shape is [3, 10], want [3, 1..9]");
-    ERROR(c.g.punmapped = NULL, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
-}
-
-TEST(errors_of_params)
-{
-    GATE_PARAMS_ERRORS();
-    ERROR(c.g.params.num_groups = 0, "num_topk_groups: is 2, want 0..0");
-    ERROR(c.g.params.num_groups = 3, "num_groups: is 3, want a divisor of 8 (num_experts)");
-    ERROR(c.g.params.num_groups = 16, "num_groups: is 16, want a divisor of 8 (num_experts)");
-    ERROR(c.g.params.num_topk_groups = 5, "num_topk_groups: is 5, want 1..4");
-    ERROR(c.g.params.num_topk_groups = 0, "num_topk_groups: is 0, want 1..4");
-}
-
-TEST(errors_of_overlap)
-{
-    GATE_OVERLAP_ERRORS();
-    SHARED(g.idx, "topk_idx", g.bias, "bias");
-    SHARED(g.weights, "topk_weights", g.bias, "bias");
-    SHARED(g.idx, "topk_idx", g.fix, "fix_routing_mask");
-}
-
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

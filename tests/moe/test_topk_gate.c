@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("moe_topk_gate")
@@ -140,38 +141,20 @@ TEST(empty)     /* no data and no driver */
 
 /* ---- errors ---- */
 
-typedef struct { tensor scores, idx; const DLTensor *pscores; DLTensor *pidx; } call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_topk_gate_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    c->pscores = make(&c->scores, memory + 256, on, TGL_F32, 2, SHAPE(3, 5));
-    c->pidx = make(&c->idx, memory + 1024, on, TGL_I64, 2, SHAPE(3, 2));
+    (void)params;
+    return tgl_moe_topk_gate(t[0], t[1], NULL);
 }
-
-static tgl_status invoke(const call *c) { return tgl_moe_topk_gate(c->pscores, c->pidx, NULL); }
+#define GOOD_CALL &tgl_moe_topk_gate_signature, "num_tokens=3 num_experts=5 num_topk=2", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(scores, pscores, "scores", "2", "60", F32);
-    TENSOR_ERRORS(idx, pidx, "topk_idx", "2", "48", INDEX);
-    ERROR(c.scores.shape[0] = -1, "scores: shape is [-1, 5], want sizes >= 0");
-    ERROR(c.scores.shape[0] = (int64_t)1 << 62,
-          "scores: shape is [4611686018427387904, 5], want fewer than 2^56 bytes");
-    ERROR(c.scores.strides[1] = 2,
-          "scores: strides are [5, 2], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.scores.strides[0] = -5,
-          "scores: strides are [-5, 1], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.scores.strides[0] = INT64_MAX,
-          "scores: strides are [9223372036854775807, 1], want offsets below 2^56 bytes");
-    ERROR(c.scores.shape[1] = (int64_t)1 << 31,
-          "scores: shape is [3, 2147483648], want [3, 0..2147483647]");
-    ERROR(c.idx.strides[0] = 3, "topk_idx: strides are [3, 1], want [2, 1]");
-    ERROR(c.idx.strides[0] = 1; c.idx.strides[1] = 3, "topk_idx: strides are [1, 3], want [2, 1]");
-    ERROR(c.idx.shape[0] = 2, "topk_idx: shape is [2, 2], want [3, 0..5]");
-    ERROR(c.idx.shape[1] = c.idx.strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 0..5]");
-    OTHER_DEVICE(idx, "topk_idx");
-    ERROR(c.idx.t.data = c.scores.t.data, "topk_idx: memory is shared with scores, want no overlap");
-    ERROR(c.idx.t.data = memory + 256 + 56, "topk_idx: memory is shared with scores, want no overlap");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[0].shape[1] = (int64_t)1 << 31, "scores: shape is [3, 2147483648], want [3, 0..2147483647]");
+    CHECK_ERROR(x[1].shape[1] = x[1].strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 0..5]");
+    CHECK_ERROR(x[1].data = (char *)x[0].data + 56, "topk_idx: memory is shared with scores, want no overlap");
 }
 
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -4,6 +4,7 @@
  * lower index wins a tie. */
 #include <math.h>
 
+#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("moe_topk_sum_and_topk_group_idx")
@@ -133,39 +134,22 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct { tensor scores, idx; const DLTensor *pscores; DLTensor *pidx; int64_t num_topk_sum; } call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_moe_topk_sum_and_topk_group_idx_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    c->pscores = make(&c->scores, memory + 256, on, TGL_F32, 3, SHAPE(3, 4, 5));
-    c->pidx = make(&c->idx, memory + 1024, on, TGL_I64, 2, SHAPE(3, 2));
-    c->num_topk_sum = 2;
+    return tgl_moe_topk_sum_and_topk_group_idx(t[0], t[1], *(const int64_t *)params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_moe_topk_sum_and_topk_group_idx(c->pscores, c->pidx, c->num_topk_sum, NULL);
-}
+#define GOOD_CALL &tgl_moe_topk_sum_and_topk_group_idx_signature, \
+    "num_tokens=3 num_groups=4 experts_per_group=5 num_topk_groups=2 num_topk_sum=2", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(scores, pscores, "scores", "3", "240", F32);
-    TENSOR_ERRORS(idx, pidx, "group_idx", "2", "48", INDEX);
-    ERROR(c.scores.shape[1] = -1, "scores: shape is [3, -1, 5], want sizes >= 0");
-    ERROR(c.scores.strides[2] = 2,
-          "scores: strides are [20, 5, 2], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.scores.strides[1] = -5,
-          "scores: strides are [20, -5, 1], want 1 in the last dimension and >= 0 in the others");
-    ERROR(c.scores.shape[2] = (int64_t)1 << 31,
-          "scores: shape is [3, 4, 2147483648], want [3, 0..2147483647, 0..2147483647]");
-    ERROR(c.idx.strides[0] = 3, "group_idx: strides are [3, 1], want [2, 1]");
-    ERROR(c.idx.shape[0] = 2, "group_idx: shape is [2, 2], want [3, 0..4]");
-    ERROR(c.idx.shape[1] = c.idx.strides[0] = 5, "group_idx: shape is [3, 5], want [3, 0..4]");
-    ERROR(c.num_topk_sum = 0, "num_topk_sum: is 0, want 1..5");
-    ERROR(c.num_topk_sum = -1, "num_topk_sum: is -1, want 1..5");
-    ERROR(c.num_topk_sum = 6, "num_topk_sum: is 6, want 1..5");
-    ERROR(c.num_topk_sum = INT64_MAX, "num_topk_sum: is 9223372036854775807, want 1..5");
-    OTHER_DEVICE(idx, "group_idx");
-    ERROR(c.idx.t.data = c.scores.t.data, "group_idx: memory is shared with scores, want no overlap");
-    ERROR(c.idx.t.data = memory + 256 + 232, "group_idx: memory is shared with scores, want no overlap");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[0].shape[2] = (int64_t)1 << 31,
+                "scores: shape is [3, 4, 2147483648], want [3, 0..2147483647, 0..2147483647]");
+    CHECK_ERROR(x[1].shape[1] = x[1].strides[0] = 5, "group_idx: shape is [3, 5], want [3, 0..4]");
+    CHECK_ERROR(scalar[0] = 0, "num_topk_sum: is 0, want 1..5");
+    CHECK_ERROR(scalar[0] = 6, "num_topk_sum: is 6, want 1..5");
 }
+
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
