@@ -2,7 +2,8 @@
  * route.c - tgl_moe_route: top2_sum_gate and get_fused_mapping in one call, of few tokens in one launch. */
 #include "moe/route.h"
 
-#include "core/log.h"
+#include <inttypes.h>
+
 #include "core/math.h"
 #include "cuda/op.h"
 #include "moe/common/gate_host.h"
@@ -15,20 +16,9 @@ typedef struct {
     tgl_other_launch otherwise;
 } problem;
 
-/* ---- checks ---- */
-
-/* A block writes its part of the mapping while others still read. */
-static tgl_status check_overlaps(const DLTensor *const *tensors, const tgl_moe_mapping *mapping)
-{
-    const tgl_table *gate = tgl_signature_table(&tgl_moe_top2_sum_gate_signature);
-    tgl_named outputs[TGL_MAP_TENSORS];
-    tgl_map_tensors(mapping, outputs);
-    for (int i = 0; i < TGL_MAP_TENSORS; i++)
-        for (int j = 0; j < gate->num_tensors; j++)
-            if (outputs[i].t && tensors[j])
-                TGL_TRY(tgl_expect_no_overlap(outputs[i].name, outputs[i].t, gate->tensors[j].name, tensors[j]));
-    return TGL_OK;
-}
+tgl_signature tgl_moe_route_signature = TGL_SIGNATURE(
+    "moe_route(" TOP2_INPUTS ") -> " GATE_OUTPUTS ", " TGL_MAP_TEXT("num_topk + num_shared_experts")
+    " where " TOP2_RULES ", " TGL_MAP_RULES, &TGL_GATE_PARAMS);
 
 /* ---- launch ---- */
 
@@ -137,20 +127,18 @@ tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLT
                          const tgl_moe_gate_params *params, void *workspace, size_t workspace_bytes,
                          tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_moe_route", "logits", logits, "bias", bias, "mask", mask, "fix_routing_mask",
-                     fix_routing_mask, "to_physical_map", to_physical_map, "logical_count", logical_count,
-                     "unmapped_topk_idx", unmapped_topk_idx, "topk_idx", topk_idx, "topk_weights",
-                     topk_weights, "pos_to_expert", mapping ? mapping->pos_to_expert : NULL, "expert_start",
-                     mapping ? mapping->expert_start : NULL, NULL);
-    const DLTensor *tensors[] = { logits, bias, mask, fix_routing_mask, to_physical_map, logical_count,
-                                  unmapped_topk_idx, topk_idx, topk_weights };
+    const DLTensor *tensors[TGL_GATE_TENSORS + TGL_MAP_TENSORS] = {
+        logits, bias, mask, fix_routing_mask, to_physical_map, logical_count, unmapped_topk_idx, topk_idx, topk_weights
+    };
     int64_t sizes[TGL_MAX_VALUES];
-    TGL_TRY(tgl_check(&tgl_moe_top2_sum_gate_signature, tensors, params, sizes));
+    tgl_map_list(mapping, tensors + TGL_GATE_TENSORS);
+    tgl_log_signature(&tgl_moe_route_signature, tensors);
+    TGL_TRY(tgl_map_check_struct(mapping));
+    TGL_TRY(tgl_check(&tgl_moe_route_signature, tensors, params, sizes));
+    if (alignment < 1) return tgl_fail(TGL_ERR_ARGUMENT, "alignment: is %" PRId64 ", want >= 1", alignment);
+    TGL_TRY(tgl_map_check_total(tgl_num_elements(topk_idx), mapping->expert_start->shape[0], alignment));
     problem p = { .args.workspace = workspace };
     TGL_TRY(tgl_gate_of(tensors, params, &p.args.gate));
-    TGL_TRY(tgl_map_check(topk_idx, mapping, alignment));
-    TGL_TRY(check_overlaps(tensors, mapping));
     if (!tgl_on_cpu(logits)) {
         const size_t want = tgl_moe_route_workspace_size(logits, topk_idx, mapping);
         TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, want));

@@ -45,7 +45,7 @@ extern const tgl_params TGL_GATE_PARAMS;
 /* The tensors of top2_sum_gate, in its order; those that another gate does not have are NULL. */
 enum {
     TGL_GATE_LOGITS, TGL_GATE_BIAS, TGL_GATE_MASK, TGL_GATE_FIX_ROUTING_MASK, TGL_GATE_TO_PHYSICAL_MAP,
-    TGL_GATE_LOGICAL_COUNT, TGL_GATE_UNMAPPED_TOPK_IDX, TGL_GATE_TOPK_IDX, TGL_GATE_TOPK_WEIGHTS
+    TGL_GATE_LOGICAL_COUNT, TGL_GATE_UNMAPPED_TOPK_IDX, TGL_GATE_TOPK_IDX, TGL_GATE_TOPK_WEIGHTS, TGL_GATE_TENSORS
 };
 
 /* Of a call that its signature lets pass. One rule is left: there are no more expert-parallel ranks than experts. */
@@ -56,7 +56,6 @@ tgl_status tgl_gate_of(const DLTensor *const *tensors, const tgl_moe_gate_params
 /* top2_sum_gate; its problem is a tgl_gate. */
 enum { TGL_GATE_MAPPED, TGL_GATE_MANY, TGL_GATE_FEW, TGL_GATE_WIDE, TGL_GATE_KERNELS };
 extern const tgl_op tgl_top2_sum_gate_op;
-extern tgl_signature tgl_moe_top2_sum_gate_signature;
 
 /* The macros of gate.cuh: how a warp holds a token's experts and slots. False: it cannot, the wide kernel is
  * for it. */

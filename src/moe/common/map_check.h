@@ -9,19 +9,7 @@
 #include "moe/common/map.h"
 #include "tegula/moe.h"
 
-/* A mapping's tensors in the struct's order; those from COUNT on may be NULL. */
-enum {
-    TGL_MAP_POS_TO_EXPERT,
-    TGL_MAP_TOKEN_TOPK_TO_POS = 3,
-    TGL_MAP_EXPERT_START,
-    TGL_MAP_COUNT = 7,
-    TGL_MAP_HOST = 9,
-    TGL_MAP_TENSORS
-};
-void tgl_map_tensors(const tgl_moe_mapping *mapping, tgl_named out[TGL_MAP_TENSORS]);
-
-/* A mapping in a signature, for outputs of so many slots per token; and the rules behind `where`. Its tensors in the
- * order of the text: none where there is no mapping. */
+/* A mapping in a signature, for outputs of so many slots per token, and the rules behind `where`. */
 #define TGL_MAP_TEXT(slots)                                                                                      \
     "mapping{pos_to_expert: i32[num_positions], pos_to_token: i32[num_positions],"                               \
     " pos_to_token_topk: i32[num_positions], token_topk_to_pos: i32[num_tokens, " slots "],"                     \
@@ -29,14 +17,14 @@ void tgl_map_tensors(const tgl_moe_mapping *mapping, tgl_named out[TGL_MAP_TENSO
     " num_tokens_per_expert: i32[num_local_experts], count: i32[num_local_experts]?,"                            \
     " psum_end: i32[num_local_experts]?, num_tokens_per_expert_host: i32[num_local_experts]? host}"
 #define TGL_MAP_RULES "num_positions < 2^31, num_local_experts < 2^31"
+
+/* Its tensors in the order of the text, which is the struct's; all NULL where there is no mapping. */
+enum { TGL_MAP_TENSORS = 10 };
 void tgl_map_list(const tgl_moe_mapping *mapping, const DLTensor *out[TGL_MAP_TENSORS]);
 
 /* What a signature does not say: there is a struct, and its reserved words are 0; positions fit in an i32. */
 tgl_status tgl_map_check_struct(const tgl_moe_mapping *mapping);
 tgl_status tgl_map_check_total(int64_t num_pairs, int64_t num_experts, int64_t alignment);
-
-/* All checks of get_fused_mapping but the workspace's; topk_idx may be an output of the call. */
-tgl_status tgl_map_check(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment);
 
 /* Of tensors that passed. On CUDA num_tokens_per_expert_host becomes the address that kernels know the
  * memory by; memory that is not page-locked is an error. */
