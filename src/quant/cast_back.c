@@ -2,11 +2,10 @@
  * cast_back.c - tgl_quant_cast_back: codes times their factors, as f32 or bf16. */
 #include "quant/cast_back.h"
 
-#include "core/log.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "quant/cast.h"
-#include "quant/common/check.h"
+#include "quant/common/params.h"
 
 typedef struct {
     int64_t num_rows, num_cols;
@@ -34,28 +33,12 @@ static tgl_status run_on_cpu(const void *context)
     return tgl_parallel_rows(p->num_rows, 4 * p->num_cols, run_rows, p);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor *out,
-                        const tgl_quant_params *params, problem *p)
-{
-    TGL_TRY(tgl_expect_params(params));
-    TGL_TRY(tgl_expect_format(params->format, true));
-    TGL_TRY(tgl_expect_block("x_num_per_tokens", params->x_num_per_tokens));
-    TGL_TRY(tgl_expect_block("x_num_per_channels", params->x_num_per_channels));
-    TGL_TRY(tgl_expect_codes("x", x, params->format));
-    p->num_rows = x->shape[0];
-    p->num_cols = tgl_num_cols(x, params->format);
-    const tgl_blocks blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->x_num_per_tokens,
-                                            params->x_num_per_channels);
-    tgl_sf sf;
-    TGL_TRY(tgl_expect_sf("x_sf", x_sf, blocks.num_rows, blocks.num_cols, &sf));
-    TGL_TRY(tgl_expect_matrix("out", out, TGL_BF16 | TGL_F32, p->num_rows, p->num_cols));
-    p->x = tgl_codes_of(x, params->format, sf, blocks);
-    p->out = tgl_data(out);
-    p->is_bf16 = tgl_dtype_is(out->dtype, TGL_BF16);
-    return tgl_expect_apart((tgl_named[]){ { "x", x }, { "x_sf", x_sf }, { "out", out } }, 2, 3);
-}
+TGL_SIZES(sizes, num_rows, num_cols);
+tgl_signature tgl_quant_cast_back_signature = TGL_SIGNATURE(
+    "quant_cast_back(x: format[num_rows, num_cols] rows,"
+    " x_sf: sf[num_rows / x_num_per_tokens, num_cols / x_num_per_channels],"
+    " format: {e4m3|e2m1|e5m6}, x_num_per_tokens: int = 1, x_num_per_channels: int = num_cols)"
+    " -> out: bf16|f32[num_rows, num_cols] where num_cols < 2^59", &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -134,13 +117,14 @@ static const tgl_op OP = {
 tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
                                const tgl_quant_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_cast_back", "x", x, "x_sf", x_sf, "out", out, NULL);
-    problem p;
-    TGL_TRY(check(x, x_sf, out, params, &p));
-    if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
-    if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
-    if (tgl_on_cpu(x)) return run_on_cpu(&p);
-    find_unit(&p);
-    return tgl_run_on_cuda(&OP, &p, x, stream);
+    const DLTensor *tensors[] = { x, x_sf, out };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_quant_cast_back_signature, tensors, params, &n.num_rows));
+    if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
+    const tgl_blocks blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->x_num_per_tokens, params->x_num_per_channels);
+    problem p = { .num_rows = n.num_rows, .num_cols = n.num_cols,
+                  .x = tgl_codes_of(x, params->format, tgl_sf_of(x_sf), blocks), .out = tgl_data(out),
+                  .is_bf16 = tgl_dtype_is(out->dtype, TGL_BF16) };
+    if (!tgl_on_cpu(x)) find_unit(&p);
+    return tgl_run(&tgl_quant_cast_back_signature, &OP, tensors, &p, stream);
 }

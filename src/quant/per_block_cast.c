@@ -2,11 +2,10 @@
  * per_block_cast.c - tgl_quant_per_block_cast, and with factors that are given: blocks of any size. */
 #include "quant/per_block_cast.h"
 
-#include "core/log.h"
 #include "core/math.h"
 #include "cuda/op.h"
 #include "quant/cast.h"
-#include "quant/common/check.h"
+#include "quant/common/params.h"
 
 typedef struct {
     int64_t num_rows, num_cols;
@@ -42,33 +41,17 @@ static tgl_status run_on_cpu(const void *context)
     return tgl_run_cast(&cast);
 }
 
-/* ---- checks ---- */
-
-/* sf is one of given_sf and out_sf; out may be NULL only with out_sf. */
-static tgl_status check(const DLTensor *x, const DLTensor *given_sf, const DLTensor *out,
-                        const DLTensor *out_sf, const tgl_quant_params *params, problem *p)
-{
-    TGL_TRY(tgl_expect_params(params));
-    TGL_TRY(tgl_expect_format(params->format, false));
-    TGL_TRY(tgl_expect_block("num_per_tokens", params->num_per_tokens));
-    TGL_TRY(tgl_expect_block("num_per_channels", params->num_per_channels));
-    TGL_TRY(tgl_expect_values("x", x));
-    p->num_rows = x->shape[0];
-    p->num_cols = x->shape[1];
-    p->x = tgl_values_of(x);
-    p->format = params->format;
-    p->rule = tgl_scale_rule_of(params->format, params->round_sf);
-    p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->num_per_tokens, params->num_per_channels);
-    const int64_t sf_rows = p->blocks.num_rows, sf_cols = p->blocks.num_cols;
-    p->has_out = out || p->is_given;
-    if (p->has_out) TGL_TRY(tgl_expect_out_codes("out", out, p->format, p->num_rows, p->num_cols));
-    else TGL_TRY(tgl_expect_whole_codes(p->num_cols, p->format));
-    if (p->is_given) TGL_TRY(tgl_expect_sf("sf", given_sf, sf_rows, sf_cols, &p->sf));
-    else TGL_TRY(tgl_expect_out_sf("out_sf", out_sf, sf_rows, sf_cols, params->round_sf, &p->sf));
-    p->out = out ? tgl_data(out) : NULL;
-    const tgl_named tensors[] = { { "x", x }, { "sf", given_sf }, { "out", out }, { "out_sf", out_sf } };
-    return tgl_expect_apart(tensors, 2, 4);
-}
+TGL_SIZES(sizes, num_rows, num_cols);
+tgl_signature tgl_quant_per_block_cast_signature = TGL_SIGNATURE(
+    "quant_per_block_cast(x: bf16|f32[num_rows, num_cols] rows,"
+    " format: {e4m3|e2m1}, num_per_tokens: int = 1, num_per_channels: int = num_cols, round_sf: bool)"
+    " -> out: format[num_rows, num_cols]?, out_sf: sf[num_rows / num_per_tokens, num_cols / num_per_channels]"
+    " where num_cols < 2^59, out_sf of i32 needs round_sf", &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_quant_per_block_cast_with_precomputed_sf_signature = TGL_SIGNATURE(
+    "quant_per_block_cast_with_precomputed_sf(x: bf16|f32[num_rows, num_cols] rows,"
+    " sf: sf[num_rows / num_per_tokens, num_cols / num_per_channels],"
+    " format: {e4m3|e2m1}, num_per_tokens: int = 1, num_per_channels: int = num_cols)"
+    " -> out: format[num_rows, num_cols] where num_cols < 2^59", &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -177,34 +160,41 @@ static const tgl_op GIVEN_OP = {
     run_on_cpu, plan_given, { [GIVEN_RUNS] = { fits_runs, NULL, shape_given }, [GIVEN_ANY] = { .shape = shape_given } }
 };
 
-static tgl_status run(const tgl_op *op, problem *p, const DLTensor *on, tgl_stream stream)
+static problem problem_of(const DLTensor *x, const DLTensor *sf, const DLTensor *out,
+                          const tgl_quant_params *params, const sizes *n)
 {
-    if (p->num_cols == 0) return TGL_OK;                            /* no kernel has no columns */
-    if (p->num_rows == 0 && !tgl_preparing()) return TGL_OK;        /* data may be NULL */
-    return tgl_on_cpu(on) ? run_on_cpu(p) : tgl_run_on_cuda(op, p, on, stream);
+    return (problem){
+        .num_rows = n->num_rows, .num_cols = n->num_cols, .x = tgl_values_of(x), .format = params->format,
+        .blocks = tgl_blocks_of(n->num_rows, n->num_cols, params->num_per_tokens, params->num_per_channels),
+        .rule = tgl_scale_rule_of(params->format, params->round_sf), .sf = tgl_sf_of(sf),
+        .has_out = out, .out = out ? tgl_data(out) : NULL
+    };
 }
 
 tgl_status tgl_quant_per_block_cast(const DLTensor *x, DLTensor *out, DLTensor *out_sf,
                                     const tgl_quant_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_per_block_cast", "x", x, "out", out, "out_sf", out_sf, NULL);
-    problem p = { .is_given = false };
-    TGL_TRY(check(x, NULL, out, out_sf, params, &p));
-    if (p.blocks.rows == 1 && !tgl_on_cpu(x)) {                     /* that op has kernels for them */
+    const DLTensor *tensors[] = { x, out, out_sf };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_quant_per_block_cast_signature, tensors, params, &n.num_rows));
+    if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
+    if (params->num_per_tokens <= 1 && !tgl_on_cpu(x)) {            /* that op has kernels for blocks of one row */
         const tgl_quant_params same = { .format = params->format, .round_sf = params->round_sf,
                                         .num_per_channels = params->num_per_channels };
         return tgl_quant_per_token_cast(x, NULL, out, out_sf, &same, stream);
     }
-    return run(&OP, &p, x, stream);
+    problem p = problem_of(x, out_sf, out, params, &n);
+    return tgl_run(&tgl_quant_per_block_cast_signature, &OP, tensors, &p, stream);
 }
 
 tgl_status tgl_quant_per_block_cast_with_precomputed_sf(const DLTensor *x, const DLTensor *sf, DLTensor *out,
                                                         const tgl_quant_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_per_block_cast_with_precomputed_sf", "x", x, "sf", sf, "out", out, NULL);
-    problem p = { .is_given = true };
-    TGL_TRY(check(x, sf, out, NULL, params, &p));
-    return run(&GIVEN_OP, &p, x, stream);
+    const DLTensor *tensors[] = { x, sf, out };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_quant_per_block_cast_with_precomputed_sf_signature, tensors, params, &n.num_rows));
+    if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
+    problem p = problem_of(x, sf, out, params, &n);
+    p.is_given = true;
+    return tgl_run(&tgl_quant_per_block_cast_with_precomputed_sf_signature, &GIVEN_OP, tensors, &p, stream);
 }

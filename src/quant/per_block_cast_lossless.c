@@ -3,14 +3,12 @@
  * coarser ones. */
 #include "quant/per_block_cast_lossless.h"
 
-#include <inttypes.h>
-
 #include "core/clones.h"
-#include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
-#include "quant/common/check.h"
+#include "quant/common/blocks.h"
+#include "quant/common/params.h"
 #include "quant/lanes.h"
 #include "quant/lossless.h"
 
@@ -113,46 +111,15 @@ static tgl_status run_on_cpu(const void *context)
     return tgl_parallel_rows(p->blocks.num_rows, 2 * tgl_min(p->blocks.rows, p->num_rows) * p->num_cols, run_rows, p);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor *out, const DLTensor *out_sf,
-                        const DLTensor *inexact, const tgl_quant_params *params, problem *p)
-{
-    TGL_TRY(tgl_expect_params(params));
-    TGL_TRY(tgl_expect_block("num_per_tokens", params->num_per_tokens));
-    TGL_TRY(tgl_expect_block("num_per_channels", params->num_per_channels));
-    TGL_TRY(tgl_expect_block("x_num_per_tokens", params->x_num_per_tokens));
-    TGL_TRY(tgl_expect_block("x_num_per_channels", params->x_num_per_channels));
-    TGL_TRY(tgl_expect_codes("x", x, TGL_FORMAT_E2M1));
-    p->num_rows = x->shape[0];
-    p->num_cols = tgl_num_cols(x, TGL_FORMAT_E2M1);
-    p->x = tgl_data(x);
-    p->x_stride = p->num_rows > 1 && p->num_cols > 0 ? tgl_stride(x, 0) : 0;
-    p->x_blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->x_num_per_tokens,
-                                params->x_num_per_channels);
-    p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->num_per_tokens, params->num_per_channels);
-    if (p->blocks.rows % p->x_blocks.rows)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_per_tokens: is %" PRId64 ", want a multiple of %" PRId64
-                        " (x_num_per_tokens)", p->blocks.rows, p->x_blocks.rows);
-    if (p->blocks.cols % p->x_blocks.cols && p->blocks.num_cols > 1)    /* all columns are whole blocks */
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_per_channels: is %" PRId64 ", want a multiple of %" PRId64
-                        " (x_num_per_channels)", p->blocks.cols, p->x_blocks.cols);
-    p->x_rows = p->blocks.rows / p->x_blocks.rows;
-    p->x_cols = p->blocks.num_cols > 1 ? p->blocks.cols / p->x_blocks.cols : p->x_blocks.num_cols;
-    TGL_TRY(tgl_expect_sf("x_sf", x_sf, p->x_blocks.num_rows, p->x_blocks.num_cols, &p->x_sf));
-    TGL_TRY(tgl_expect_out_codes("out", out, TGL_FORMAT_E4M3, p->num_rows, p->num_cols));
-    TGL_TRY(tgl_expect_out_sf("out_sf", out_sf, p->blocks.num_rows, p->blocks.num_cols, true, &p->sf));
-    p->out = tgl_data(out);
-    p->has_inexact = inexact;
-    if (inexact) {
-        TGL_TRY(tgl_expect_list("inexact", inexact, TGL_I32, 1));
-        p->inexact = tgl_data(inexact);
-    }
-    const tgl_named tensors[] = {
-        { "x", x }, { "x_sf", x_sf }, { "out", out }, { "out_sf", out_sf }, { "inexact", inexact }
-    };
-    return tgl_expect_apart(tensors, 2, 5);
-}
+TGL_SIZES(sizes, num_rows, num_cols);
+tgl_signature tgl_quant_per_block_cast_lossless_signature = TGL_SIGNATURE(
+    "quant_per_block_cast_lossless(x: e2m1[num_rows, num_cols] rows,"
+    " x_sf: sf[num_rows / x_num_per_tokens, num_cols / x_num_per_channels], num_per_tokens: int = 1,"
+    " num_per_channels: int = num_cols, x_num_per_tokens: int = 1, x_num_per_channels: int = num_cols)"
+    " -> out: e4m3[num_rows, num_cols], out_sf: sf[num_rows / num_per_tokens, num_cols / num_per_channels],"
+    " inexact: i32[1]?!"
+    " where num_cols < 2^59, num_per_tokens % x_num_per_tokens,"
+    " num_per_channels % x_num_per_channels if num_cols > num_per_channels", &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -226,12 +193,19 @@ tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *
                                              DLTensor *out_sf, DLTensor *inexact,
                                              const tgl_quant_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_per_block_cast_lossless", "x", x, "x_sf", x_sf, "out", out, "out_sf", out_sf,
-                     "inexact", inexact, NULL);
-    problem p = { 0 };
-    TGL_TRY(check(x, x_sf, out, out_sf, inexact, params, &p));
-    if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
-    if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
-    return tgl_on_cpu(x) ? run_on_cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
+    const DLTensor *tensors[] = { x, x_sf, out, out_sf, inexact };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_quant_per_block_cast_lossless_signature, tensors, params, &n.num_rows));
+    if (n.num_cols == 0 || (n.num_rows == 0 && !tgl_preparing())) return TGL_OK;    /* inexact is left as it is */
+    const tgl_blocks x_blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->x_num_per_tokens,
+                                              params->x_num_per_channels);
+    const tgl_blocks b = tgl_blocks_of(n.num_rows, n.num_cols, params->num_per_tokens, params->num_per_channels);
+    problem p = {
+        .num_rows = n.num_rows, .num_cols = n.num_cols, .x = tgl_data(x),
+        .x_stride = n.num_rows > 1 ? tgl_stride(x, 0) : 0, .x_sf = tgl_sf_of(x_sf), .sf = tgl_sf_of(out_sf),
+        .x_blocks = x_blocks, .blocks = b, .x_rows = b.rows / x_blocks.rows,
+        .x_cols = b.num_cols > 1 ? b.cols / x_blocks.cols : x_blocks.num_cols, .out = tgl_data(out),
+        .has_inexact = inexact, .inexact = inexact ? tgl_data(inexact) : NULL
+    };
+    return tgl_run(&tgl_quant_per_block_cast_lossless_signature, &OP, tensors, &p, stream);
 }

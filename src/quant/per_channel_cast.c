@@ -2,9 +2,8 @@
  * per_channel_cast.c - tgl_quant_per_channel_cast: blocks of one column, of rows that a map names. */
 #include <string.h>
 
-#include "core/log.h"
 #include "quant/common/channel_op.h"
-#include "quant/common/check.h"
+#include "quant/common/params.h"
 
 typedef tgl_channel_problem problem;
 
@@ -32,45 +31,14 @@ static tgl_status run_on_cpu(const void *context)
     return tgl_run_cast(&cast);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor *pos_to_token,
-                        const DLTensor *out, const DLTensor *out_sf, const tgl_quant_params *params,
-                        problem *p)
-{
-    TGL_TRY(tgl_expect_params(params));
-    TGL_TRY(tgl_expect_block("num_per_tokens", params->num_per_tokens));
-    p->has_codes = x_sf;
-    TGL_TRY(x_sf ? tgl_expect_codes("x", x, TGL_FORMAT_E4M3) : tgl_expect_values("x", x));
-    p->num_tokens = x->shape[0];
-    p->num_cols = x->shape[1];
-    if (x_sf) {
-        TGL_TRY(tgl_expect_block("x_num_per_channels", params->x_num_per_channels));
-        const tgl_blocks blocks = tgl_blocks_of(p->num_tokens, p->num_cols, 1, params->x_num_per_channels);
-        tgl_sf sf;
-        TGL_TRY(tgl_expect_sf("x_sf", x_sf, blocks.num_rows, blocks.num_cols, &sf));
-        p->codes = tgl_codes_of(x, TGL_FORMAT_E4M3, sf, blocks);
-    } else {
-        p->values = tgl_values_of(x);
-    }
-    p->has_map = pos_to_token;
-    p->num_rows = p->num_tokens;
-    if (pos_to_token) {
-        TGL_TRY(tgl_expect("pos_to_token", pos_to_token, TGL_I32, 1, TGL_PACKED));
-        p->num_rows = pos_to_token->shape[0];
-        p->pos_to_token = tgl_data(pos_to_token);
-    }
-    p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->num_per_tokens, 1);
-    p->rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf);
-    TGL_TRY(tgl_expect_out_codes("out", out, TGL_FORMAT_E4M3, p->num_rows, p->num_cols));
-    TGL_TRY(tgl_expect_matrix("out_sf", out_sf, TGL_F32, p->blocks.num_rows, p->num_cols));
-    p->sf = (tgl_sf){ tgl_data(out_sf), p->num_cols, TGL_SF_ROWS };
-    p->out = tgl_data(out);
-    const tgl_named tensors[] = {
-        { "x", x }, { "x_sf", x_sf }, { "pos_to_token", pos_to_token }, { "out", out }, { "out_sf", out_sf }
-    };
-    return tgl_expect_apart(tensors, 3, 5);
-}
+TGL_SIZES(sizes, num_tokens, num_cols, num_rows);
+tgl_signature tgl_quant_per_channel_cast_signature = TGL_SIGNATURE(
+    "quant_per_channel_cast(x: (e4m3 if x_sf else bf16|f32)[num_tokens, num_cols] rows,"
+    " x_sf: sf[num_tokens, num_cols / x_num_per_channels]?, pos_to_token: i32[num_rows]?,"
+    " num_per_tokens: int = 1, x_num_per_channels: int = num_cols with x_sf, round_sf: bool)"
+    " -> out: e4m3[num_rows if pos_to_token else num_tokens, num_cols],"
+    " out_sf: f32[(num_rows if pos_to_token else num_tokens) / num_per_tokens, num_cols]"
+    " where num_cols < 2^59", &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -104,12 +72,21 @@ tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, c
                                       DLTensor *out, DLTensor *out_sf, const tgl_quant_params *params,
                                       tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_per_channel_cast", "x", x, "x_sf", x_sf, "pos_to_token", pos_to_token,
-                     "out", out, "out_sf", out_sf, NULL);
-    problem p = { 0 };
-    TGL_TRY(check(x, x_sf, pos_to_token, out, out_sf, params, &p));
-    if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
-    if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
-    return tgl_on_cpu(x) ? run_on_cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
+    const DLTensor *tensors[] = { x, x_sf, pos_to_token, out, out_sf };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_quant_per_channel_cast_signature, tensors, params, &n.num_tokens));
+    if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
+    const int64_t num_rows = pos_to_token ? n.num_rows : n.num_tokens;
+    problem p = {
+        .num_tokens = n.num_tokens, .num_rows = num_rows, .num_cols = n.num_cols, .has_codes = x_sf,
+        .has_map = pos_to_token, .pos_to_token = pos_to_token ? tgl_data(pos_to_token) : NULL,
+        .blocks = tgl_blocks_of(num_rows, n.num_cols, params->num_per_tokens, 1),
+        .rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf),
+        .sf = { tgl_data(out_sf), n.num_cols, TGL_SF_ROWS }, .out = tgl_data(out)
+    };
+    if (x_sf)
+        p.codes = tgl_codes_of(x, TGL_FORMAT_E4M3, tgl_sf_of(x_sf),
+                               tgl_blocks_of(n.num_tokens, n.num_cols, 1, params->x_num_per_channels));
+    else p.values = tgl_values_of(x);
+    return tgl_run(&tgl_quant_per_channel_cast_signature, &OP, tensors, &p, stream);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * per_channel_cast_and_transpose.c - tgl_quant_per_channel_cast_and_transpose: blocks of one column, a row of
  * out each. */
-#include "core/log.h"
 #include "quant/common/channel_op.h"
-#include "quant/common/check.h"
+#include "quant/common/params.h"
 
 typedef tgl_channel_problem problem;
 
@@ -21,25 +20,12 @@ static tgl_status run_on_cpu(const void *context)
     return tgl_run_cast(&cast);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check(const DLTensor *x, const DLTensor *out, const DLTensor *out_sf,
-                        const tgl_quant_params *params, problem *p)
-{
-    TGL_TRY(tgl_expect_params(params));
-    TGL_TRY(tgl_expect_block("num_per_tokens", params->num_per_tokens));
-    TGL_TRY(tgl_expect_values("x", x));
-    p->num_rows = x->shape[0];
-    p->num_cols = x->shape[1];
-    p->values = tgl_values_of(x);
-    p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->num_per_tokens, 1);
-    p->rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf);
-    TGL_TRY(tgl_expect_matrix("out", out, TGL_E4M3, p->num_cols, p->num_rows));
-    TGL_TRY(tgl_expect_matrix("out_sf", out_sf, TGL_F32, p->blocks.num_rows, p->num_cols));
-    p->sf = (tgl_sf){ tgl_data(out_sf), p->num_cols, TGL_SF_ROWS };
-    p->out = tgl_data(out);
-    return tgl_expect_apart((tgl_named[]){ { "x", x }, { "out", out }, { "out_sf", out_sf } }, 1, 3);
-}
+TGL_SIZES(sizes, num_rows, num_cols);
+tgl_signature tgl_quant_per_channel_cast_and_transpose_signature = TGL_SIGNATURE(
+    "quant_per_channel_cast_and_transpose(x: bf16|f32[num_rows, num_cols] rows,"
+    " num_per_tokens: int = 1, round_sf: bool)"
+    " -> out: e4m3[num_cols, num_rows], out_sf: f32[num_rows / num_per_tokens, num_cols]"
+    " where num_cols < 2^59", &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -58,11 +44,15 @@ static const tgl_op OP = { run_on_cpu, plan, TGL_CHANNEL_CANDIDATES };
 tgl_status tgl_quant_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out, DLTensor *out_sf,
                                                     const tgl_quant_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_per_channel_cast_and_transpose", "x", x, "out", out, "out_sf", out_sf, NULL);
-    problem p = { .is_transposed = true };
-    TGL_TRY(check(x, out, out_sf, params, &p));
-    if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
-    if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
-    return tgl_on_cpu(x) ? run_on_cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
+    const DLTensor *tensors[] = { x, out, out_sf };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_quant_per_channel_cast_and_transpose_signature, tensors, params, &n.num_rows));
+    if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
+    problem p = {
+        .num_rows = n.num_rows, .num_cols = n.num_cols, .values = tgl_values_of(x),
+        .blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->num_per_tokens, 1),
+        .rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf),
+        .sf = { tgl_data(out_sf), n.num_cols, TGL_SF_ROWS }, .is_transposed = true, .out = tgl_data(out)
+    };
+    return tgl_run(&tgl_quant_per_channel_cast_and_transpose_signature, &OP, tensors, &p, stream);
 }

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * per_token_cast.c - tgl_quant_per_token_cast, and with factors that are given: blocks of one row. */
-#include <inttypes.h>
-
-#include "core/log.h"
 #include "core/math.h"
 #include "cuda/op.h"
 #include "quant/cast.h"
-#include "quant/common/check.h"
+#include "quant/common/params.h"
 #include "quant/per_token_cast.h"
 
 typedef struct {
@@ -46,60 +43,20 @@ static tgl_status run_on_cpu(const void *context)
     return tgl_run_cast(&cast);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check_x(const DLTensor *x, const DLTensor *x_sf, const tgl_quant_params *params, problem *p)
-{
-    if (!x_sf) {
-        TGL_TRY(tgl_expect_values("x", x));
-        p->x_format = VALUES;
-        p->num_rows = x->shape[0];
-        p->num_cols = x->shape[1];
-        p->values = tgl_values_of(x);
-        return TGL_OK;
-    }
-    TGL_TRY(tgl_expect("x", x, TGL_E4M3 | TGL_E2M1X2 | TGL_I8 | TGL_U8, 2, TGL_ROWS));
-    p->x_format = tgl_dtype_is(x->dtype, TGL_E4M3) ? TGL_FORMAT_E4M3 : TGL_FORMAT_E2M1;
-    TGL_TRY(tgl_expect_codes("x", x, p->x_format));
-    p->num_rows = x->shape[0];
-    p->num_cols = tgl_num_cols(x, p->x_format);
-    TGL_TRY(tgl_expect_block("x_num_per_tokens", params->x_num_per_tokens));
-    TGL_TRY(tgl_expect_block("x_num_per_channels", params->x_num_per_channels));
-    const tgl_blocks blocks = tgl_blocks_of(p->num_rows, p->num_cols, params->x_num_per_tokens,
-                                            params->x_num_per_channels);
-    tgl_sf sf;
-    TGL_TRY(tgl_expect_sf("x_sf", x_sf, blocks.num_rows, blocks.num_cols, &sf));
-    p->codes = tgl_codes_of(x, p->x_format, sf, blocks);
-    return TGL_OK;
-}
-
-/* sf is one of given_sf and out_sf; out may be NULL only with out_sf. */
-static tgl_status check(const DLTensor *x, const DLTensor *x_sf, const DLTensor *given_sf,
-                        const DLTensor *out, const DLTensor *out_sf, const tgl_quant_params *params,
-                        problem *p)
-{
-    TGL_TRY(tgl_expect_params(params));
-    TGL_TRY(tgl_expect_format(params->format, !x_sf));
-    TGL_TRY(tgl_expect_block("num_per_channels", params->num_per_channels));
-    TGL_TRY(check_x(x, x_sf, params, p));
-    p->format = params->format;
-    p->rule = tgl_scale_rule_of(params->format, params->round_sf);
-    if (p->format == TGL_FORMAT_E5M6 && params->num_per_channels % 8)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_per_channels: is %" PRId64 ", want a multiple of 8 for e5m6",
-                        params->num_per_channels);
-    p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, 1, params->num_per_channels);
-    const int64_t num_sf = p->blocks.num_cols;
-    p->has_out = out || p->is_given;
-    if (p->has_out) TGL_TRY(tgl_expect_out_codes("out", out, p->format, p->num_rows, p->num_cols));
-    else TGL_TRY(tgl_expect_whole_codes(p->num_cols, p->format));
-    if (p->is_given) TGL_TRY(tgl_expect_sf("sf", given_sf, p->num_rows, num_sf, &p->sf));
-    else TGL_TRY(tgl_expect_out_sf("out_sf", out_sf, p->num_rows, num_sf, params->round_sf, &p->sf));
-    p->out = out ? tgl_data(out) : NULL;
-    const tgl_named tensors[] = {
-        { "x", x }, { "x_sf", x_sf }, { "sf", given_sf }, { "out", out }, { "out_sf", out_sf }
-    };
-    return tgl_expect_apart(tensors, 3, 5);
-}
+#define X "x: (e4m3|e2m1 if x_sf else bf16|f32)[num_rows, num_cols] rows," \
+    " x_sf: sf[num_rows / x_num_per_tokens, num_cols / x_num_per_channels]?"
+#define SCALARS "format: {e4m3|e2m1} if x_sf else {e4m3|e2m1|e5m6}, num_per_channels: int = num_cols," \
+    " x_num_per_tokens: int = 1 with x_sf, x_num_per_channels: int = num_cols with x_sf"
+TGL_SIZES(sizes, num_rows, num_cols);
+tgl_signature tgl_quant_per_token_cast_signature = TGL_SIGNATURE(
+    "quant_per_token_cast(" X ", " SCALARS ", round_sf: bool)"
+    " -> out: format[num_rows, num_cols]?, out_sf: sf[num_rows, num_cols / num_per_channels]"
+    " where num_cols < 2^59, num_per_channels % 8 for e5m6, out_sf of i32 needs round_sf",
+    &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_quant_per_token_cast_with_precomputed_sf_signature = TGL_SIGNATURE(
+    "quant_per_token_cast_with_precomputed_sf(" X ", sf: sf[num_rows, num_cols / num_per_channels], " SCALARS ")"
+    " -> out: format[num_rows, num_cols] where num_cols < 2^59, num_per_channels % 8 for e5m6",
+    &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -298,33 +255,48 @@ static const tgl_op OP = {
     }
 };
 
-static tgl_status run(problem *p, const DLTensor *on, tgl_stream stream)
+static problem problem_of(const DLTensor *x, const DLTensor *x_sf, const DLTensor *sf, const DLTensor *out,
+                          const tgl_quant_params *params, const sizes *n)
 {
-    if (p->num_cols == 0) return TGL_OK;                            /* no kernel has no columns */
-    if (p->num_rows == 0 && !tgl_preparing()) return TGL_OK;        /* data may be NULL */
-    if (tgl_on_cpu(on)) return run_on_cpu(p);
-    find_kernels(p);
-    return tgl_run_on_cuda(&OP, p, on, stream);
+    problem p = {
+        .num_rows = n->num_rows, .num_cols = n->num_cols, .x_format = VALUES, .format = params->format,
+        .blocks = tgl_blocks_of(n->num_rows, n->num_cols, 1, params->num_per_channels),
+        .rule = tgl_scale_rule_of(params->format, params->round_sf), .sf = tgl_sf_of(sf),
+        .has_out = out, .out = out ? tgl_data(out) : NULL
+    };
+    if (!x_sf) {
+        p.values = tgl_values_of(x);
+    } else {
+        p.x_format = tgl_dtype_is(x->dtype, TGL_E4M3) ? TGL_FORMAT_E4M3 : TGL_FORMAT_E2M1;
+        p.codes = tgl_codes_of(x, p.x_format, tgl_sf_of(x_sf),
+                               tgl_blocks_of(n->num_rows, n->num_cols, params->x_num_per_tokens,
+                                             params->x_num_per_channels));
+    }
+    return p;
 }
 
 tgl_status tgl_quant_per_token_cast(const DLTensor *x, const DLTensor *x_sf, DLTensor *out, DLTensor *out_sf,
                                     const tgl_quant_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_per_token_cast", "x", x, "x_sf", x_sf, "out", out, "out_sf", out_sf, NULL);
-    problem p = { .is_given = false };
-    TGL_TRY(check(x, x_sf, NULL, out, out_sf, params, &p));
-    return run(&p, x, stream);
+    const DLTensor *tensors[] = { x, x_sf, out, out_sf };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_quant_per_token_cast_signature, tensors, params, &n.num_rows));
+    if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
+    problem p = problem_of(x, x_sf, out_sf, out, params, &n);
+    if (!tgl_on_cpu(x)) find_kernels(&p);
+    return tgl_run(&tgl_quant_per_token_cast_signature, &OP, tensors, &p, stream);
 }
 
 tgl_status tgl_quant_per_token_cast_with_precomputed_sf(const DLTensor *x, const DLTensor *x_sf,
                                                         const DLTensor *sf, DLTensor *out,
                                                         const tgl_quant_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_per_token_cast_with_precomputed_sf", "x", x, "x_sf", x_sf, "sf", sf,
-                     "out", out, NULL);
-    problem p = { .is_given = true };
-    TGL_TRY(check(x, x_sf, sf, out, NULL, params, &p));
-    return run(&p, x, stream);
+    const DLTensor *tensors[] = { x, x_sf, sf, out };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_quant_per_token_cast_with_precomputed_sf_signature, tensors, params, &n.num_rows));
+    if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
+    problem p = problem_of(x, x_sf, sf, out, params, &n);
+    p.is_given = true;
+    if (!tgl_on_cpu(x)) find_kernels(&p);
+    return tgl_run(&tgl_quant_per_token_cast_with_precomputed_sf_signature, &OP, tensors, &p, stream);
 }

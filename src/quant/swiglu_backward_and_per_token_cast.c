@@ -5,12 +5,11 @@
 #include <string.h>
 
 #include "core/clones.h"
-#include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "quant/activate.h"
-#include "quant/common/check.h"
+#include "quant/common/params.h"
 #include "quant/swiglu_backward_and_per_token_cast.h"
 #include "quant/swiglu_lanes.h"
 
@@ -271,59 +270,17 @@ static tgl_status run_on_cpu(const void *context)
     return tgl_parallel_rows(p->num_weights, 12, clear_slots, p);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check_x(const DLTensor *x, const DLTensor *x_sf, const tgl_quant_params *params, problem *p)
-{
-    TGL_TRY(tgl_expect_codes("x", x, TGL_FORMAT_E4M3));
-    TGL_TRY(tgl_expect_even("x", x));
-    p->num_rows = x->shape[0];
-    p->num_cols = x->shape[1] / 2;
-    p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, 1, params->num_per_channels);
-    tgl_sf sf;
-    TGL_TRY(tgl_expect_sf("x_sf", x_sf, p->num_rows, 2 * p->blocks.num_cols, &sf));
-    p->gate = p->up = tgl_codes_of(x, TGL_FORMAT_E4M3, sf, p->blocks);
-    if (p->up.data) p->up.data += p->num_cols;
-    p->up.first_sf = p->blocks.num_cols;
-    return TGL_OK;
-}
-
-static tgl_status check_inputs(const DLTensor *grad_out, const DLTensor *weight,
-                               const DLTensor *pos_to_token_topk, const DLTensor *token_topk_to_pos,
-                               problem *p)
-{
-    TGL_TRY(tgl_expect("grad_out", grad_out, TGL_BF16, 2, TGL_ROWS));
-    const tgl_dim want[2] = { { p->num_rows, p->num_rows }, { p->num_cols, p->num_cols } };
-    TGL_TRY(tgl_expect_shape("grad_out", grad_out, want));
-    TGL_TRY(tgl_expect("weight", weight, TGL_F32, 2, TGL_PACKED));
-    TGL_TRY(tgl_expect_list("pos_to_token_topk", pos_to_token_topk, TGL_I32, p->num_rows));
-    TGL_TRY(tgl_expect_matrix("token_topk_to_pos", token_topk_to_pos, TGL_I32, weight->shape[0],
-                              weight->shape[1]));
-    p->grad_out = tgl_data(grad_out);
-    p->grad_stride = p->num_rows > 1 && p->num_cols > 0 ? tgl_stride(grad_out, 0) : 0;
-    p->weight = tgl_data(weight);
-    p->num_weights = tgl_num_elements(weight);
-    p->pos_to_token_topk = tgl_data(pos_to_token_topk);
-    p->token_topk_to_pos = tgl_data(token_topk_to_pos);
-    return TGL_OK;
-}
-
-static tgl_status check_outputs(const DLTensor *out, const DLTensor *x_grad_fp8, const DLTensor *x_grad_sf,
-                                const DLTensor *x_grad, const DLTensor *weight_grad, const DLTensor *weight,
-                                bool round_sf, problem *p)
-{
-    const int64_t rows = p->num_rows, cols = p->num_cols;
-    TGL_TRY(tgl_expect_matrix("out", out, TGL_BF16, rows, cols));
-    TGL_TRY(tgl_expect_matrix("x_grad_fp8", x_grad_fp8, TGL_E4M3, rows, 2 * cols));
-    TGL_TRY(tgl_expect_out_sf("x_grad_sf", x_grad_sf, rows, 2 * p->blocks.num_cols, round_sf, &p->sf));
-    TGL_TRY(tgl_expect_matrix("x_grad", x_grad, TGL_BF16, rows, 2 * cols));
-    TGL_TRY(tgl_expect_matrix("weight_grad", weight_grad, TGL_F32, weight->shape[0], weight->shape[1]));
-    p->out = tgl_data(out);
-    p->x_grad_fp8 = tgl_data(x_grad_fp8);
-    p->x_grad = tgl_data(x_grad);
-    p->weight_grad = tgl_data(weight_grad);
-    return TGL_OK;
-}
+TGL_SIZES(sizes, num_rows, num_cols, num_tokens, num_topk);
+tgl_signature tgl_quant_swiglu_backward_and_per_token_cast_signature = TGL_SIGNATURE(
+    "quant_swiglu_backward_and_per_token_cast(x: e4m3[num_rows, 2 * num_cols (gates, ups)] rows,"
+    " x_sf: sf[num_rows, 2 * (num_cols / num_per_channels)], grad_out: bf16[num_rows, num_cols] rows,"
+    " weight: f32[num_tokens, num_topk], pos_to_token_topk: i32[num_rows],"
+    " token_topk_to_pos: i32[num_tokens, num_topk], num_per_channels: int = num_cols, round_sf: bool,"
+    " " TGL_SWIGLU_CLAMP ")"
+    " -> out: bf16[num_rows, num_cols], x_grad_fp8: e4m3[num_rows, 2 * num_cols],"
+    " x_grad_sf: sf[num_rows, 2 * (num_cols / num_per_channels)], x_grad: bf16[num_rows, 2 * num_cols],"
+    " weight_grad: f32[num_tokens, num_topk] where num_cols < 2^59, x_grad_sf of i32 needs round_sf",
+    &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -430,34 +387,37 @@ static const tgl_op OP = {
     }
 };
 
+/* The halves of x. */
+static tgl_codes half_of(const DLTensor *x, const DLTensor *x_sf, const tgl_blocks *blocks, int64_t first_col,
+                         int64_t first_sf)
+{
+    tgl_codes codes = tgl_codes_of(x, TGL_FORMAT_E4M3, tgl_sf_of(x_sf), *blocks);
+    if (codes.data) codes.data += first_col;
+    codes.first_sf = first_sf;
+    return codes;
+}
+
 tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
     const DLTensor *x, const DLTensor *x_sf, const DLTensor *grad_out, const DLTensor *weight,
     const DLTensor *pos_to_token_topk, const DLTensor *token_topk_to_pos, DLTensor *out, DLTensor *x_grad_fp8,
     DLTensor *x_grad_sf, DLTensor *x_grad, DLTensor *weight_grad, const tgl_quant_params *params,
     tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_swiglu_backward_and_per_token_cast", "x", x, "x_sf", x_sf,
-                     "grad_out", grad_out, "weight", weight, "pos_to_token_topk", pos_to_token_topk,
-                     "token_topk_to_pos", token_topk_to_pos, "out", out, "x_grad_fp8", x_grad_fp8,
-                     "x_grad_sf", x_grad_sf, "x_grad", x_grad, "weight_grad", weight_grad, NULL);
-    problem p = { 0 };
-    TGL_TRY(tgl_expect_params(params));
-    TGL_TRY(tgl_expect_block("num_per_channels", params->num_per_channels));
-    TGL_TRY(tgl_expect_swiglu_clamp(params));
-    TGL_TRY(check_x(x, x_sf, params, &p));
-    TGL_TRY(check_inputs(grad_out, weight, pos_to_token_topk, token_topk_to_pos, &p));
-    TGL_TRY(check_outputs(out, x_grad_fp8, x_grad_sf, x_grad, weight_grad, weight, params->round_sf, &p));
-    const tgl_named tensors[] = {
-        { "x", x }, { "x_sf", x_sf }, { "grad_out", grad_out }, { "weight", weight },
-        { "pos_to_token_topk", pos_to_token_topk }, { "token_topk_to_pos", token_topk_to_pos },
-        { "out", out }, { "x_grad_fp8", x_grad_fp8 }, { "x_grad_sf", x_grad_sf }, { "x_grad", x_grad },
-        { "weight_grad", weight_grad }
+    const DLTensor *tensors[] = { x, x_sf, grad_out, weight, pos_to_token_topk, token_topk_to_pos, out, x_grad_fp8,
+                                  x_grad_sf, x_grad, weight_grad };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_quant_swiglu_backward_and_per_token_cast_signature, tensors, params, &n.num_rows));
+    const tgl_blocks blocks = tgl_blocks_of(n.num_rows, n.num_cols, 1, params->num_per_channels);
+    problem p = {
+        .num_rows = n.num_rows, .num_cols = n.num_cols, .gate = half_of(x, x_sf, &blocks, 0, 0),
+        .up = half_of(x, x_sf, &blocks, n.num_cols, blocks.num_cols), .grad_out = tgl_data(grad_out),
+        .grad_stride = n.num_rows > 1 && n.num_cols > 0 ? tgl_stride(grad_out, 0) : 0, .weight = tgl_data(weight),
+        .pos_to_token_topk = tgl_data(pos_to_token_topk), .token_topk_to_pos = tgl_data(token_topk_to_pos),
+        .num_weights = n.num_tokens * n.num_topk,
+        .clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY, .blocks = blocks,
+        .rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf), .sf = tgl_sf_of(x_grad_sf),
+        .out = tgl_data(out), .x_grad = tgl_data(x_grad), .x_grad_fp8 = tgl_data(x_grad_fp8),
+        .weight_grad = tgl_data(weight_grad)
     };
-    TGL_TRY(tgl_expect_apart(tensors, 6, 11));
-    p.clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY;
-    p.rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf);
-    const bool is_empty = p.num_rows == 0 || p.num_cols == 0;       /* even then there are slots to clear */
-    if (is_empty && p.num_weights == 0 && !tgl_preparing()) return TGL_OK;
-    return tgl_on_cpu(x) ? run_on_cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
+    return tgl_run(&tgl_quant_swiglu_backward_and_per_token_cast_signature, &OP, tensors, &p, stream);
 }

@@ -4,13 +4,12 @@
 #include <math.h>
 
 #include "core/clones.h"
-#include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "numerics/divide.h"
 #include "quant/activate.h"
-#include "quant/common/check.h"
+#include "quant/common/params.h"
 #include "quant/swiglu_forward_and_per_token_cast.h"
 
 typedef struct {
@@ -79,77 +78,16 @@ static tgl_status run_on_cpu(const void *context)
     return tgl_parallel_rows(p->num_rows, 8 * p->num_cols, run_rows, p);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check_params(const tgl_quant_params *params)
-{
-    TGL_TRY(tgl_expect_params(params));
-    TGL_TRY(tgl_expect_format(params->format, false));
-    TGL_TRY(tgl_expect_block("num_per_channels", params->num_per_channels));
-    TGL_TRY(tgl_expect_swiglu_clamp(params));
-    if (params->has_sf_clamp_min && !(params->sf_clamp_min >= 0))
-        return tgl_fail(TGL_ERR_ARGUMENT, "sf_clamp_min: is %g, want >= 0", (double)params->sf_clamp_min);
-    return TGL_OK;
-}
-
-static tgl_status check_maps(const DLTensor *pos_to_token_topk, const DLTensor *topk_weights,
-                             const DLTensor *pos_to_expert, const DLTensor *clamped_count,
-                             const tgl_quant_params *params, problem *p)
-{
-    p->has_weights = pos_to_token_topk;
-    if (p->has_weights != (topk_weights != NULL))
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: is NULL, want a tensor where %s is given",
-                        p->has_weights ? "topk_weights" : "pos_to_token_topk",
-                        p->has_weights ? "pos_to_token_topk" : "topk_weights");
-    if (p->has_weights) {
-        TGL_TRY(tgl_expect_list("pos_to_token_topk", pos_to_token_topk, TGL_I32, p->num_rows));
-        TGL_TRY(tgl_expect("topk_weights", topk_weights, TGL_F32, 2, TGL_PACKED));
-        p->pos_to_token_topk = tgl_data(pos_to_token_topk);
-        p->topk_weights = tgl_data(topk_weights);
-        p->num_weights = tgl_num_elements(topk_weights);
-    }
-    p->has_experts = pos_to_expert;
-    if (p->has_experts) {
-        TGL_TRY(tgl_expect_list("pos_to_expert", pos_to_expert, TGL_I32, p->num_rows));
-        p->pos_to_expert = tgl_data(pos_to_expert);
-    }
-    p->has_count = clamped_count;
-    if (p->has_count) {
-        TGL_TRY(tgl_expect_list("clamped_count", clamped_count, TGL_I64, 3));
-        p->clamped_count = tgl_data(clamped_count);
-        if (!params->has_swiglu_clamp_value)
-            return tgl_fail(TGL_ERR_ARGUMENT,
-                            "has_swiglu_clamp_value: is false, want true where clamped_count is given");
-    }
-    return TGL_OK;
-}
-
-static tgl_status check(const DLTensor *x, const DLTensor *pos_to_token_topk, const DLTensor *topk_weights,
-                        const DLTensor *pos_to_expert, const DLTensor *clamped_count, const DLTensor *out,
-                        const DLTensor *out_sf, const tgl_quant_params *params, problem *p)
-{
-    TGL_TRY(check_params(params));
-    TGL_TRY(tgl_expect_values("x", x));
-    TGL_TRY(tgl_expect_even("x", x));
-    p->num_rows = x->shape[0];
-    p->num_cols = x->shape[1] / 2;
-    p->x = tgl_values_of(x);
-    TGL_TRY(check_maps(pos_to_token_topk, topk_weights, pos_to_expert, clamped_count, params, p));
-    p->clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY;
-    p->format = params->format;
-    p->rule = tgl_scale_rule_of(params->format, params->round_sf);
-    if (params->has_sf_clamp_min) p->rule.floor = params->sf_clamp_min;
-    p->blocks = tgl_blocks_of(p->num_rows, p->num_cols, 1, params->num_per_channels);
-    TGL_TRY(tgl_expect_out_codes("out", out, p->format, p->num_rows, p->num_cols));
-    TGL_TRY(tgl_expect_out_sf("out_sf", out_sf, p->num_rows, p->blocks.num_cols, params->round_sf, &p->sf));
-    p->out = tgl_data(out);
-    const tgl_named tensors[] = {
-        { "x", x }, { "pos_to_token_topk", pos_to_token_topk }, { "topk_weights", topk_weights },
-        { "pos_to_expert", pos_to_expert }, { "clamped_count", clamped_count }, { "out", out },
-        { "out_sf", out_sf }
-    };
-    return tgl_expect_apart(tensors, 4, 7);
-}
+TGL_SIZES(sizes, num_rows, num_cols, num_tokens, num_topk);
+tgl_signature tgl_quant_swiglu_forward_and_per_token_cast_signature = TGL_SIGNATURE(
+    "quant_swiglu_forward_and_per_token_cast(x: bf16|f32[num_rows, 2 * num_cols (gates, ups)] rows,"
+    " pos_to_token_topk: i32[num_rows]?, topk_weights: f32[num_tokens, num_topk]?, pos_to_expert: i32[num_rows]?,"
+    " clamped_count: i64[3]?!, format: {e4m3|e2m1}, num_per_channels: int = num_cols, round_sf: bool,"
+    " " TGL_SWIGLU_CLAMP ", has_sf_clamp_min: bool, sf_clamp_min: float >= 0 with has_sf_clamp_min)"
+    " -> out: format[num_rows, num_cols], out_sf: sf[num_rows, num_cols / num_per_channels]"
+    " where num_cols < 2^59, pos_to_token_topk needs topk_weights, topk_weights needs pos_to_token_topk,"
+    " clamped_count needs has_swiglu_clamp_value, out_sf of i32 needs round_sf",
+    &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -303,15 +241,21 @@ tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const 
                                                        DLTensor *out, DLTensor *out_sf,
                                                        const tgl_quant_params *params, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_swiglu_forward_and_per_token_cast", "x", x, "pos_to_token_topk",
-                     pos_to_token_topk, "topk_weights", topk_weights, "pos_to_expert", pos_to_expert,
-                     "clamped_count", clamped_count, "out", out, "out_sf", out_sf, NULL);
-    problem p = { 0 };
-    TGL_TRY(check(x, pos_to_token_topk, topk_weights, pos_to_expert, clamped_count, out, out_sf, params, &p));
-    if (p.num_cols == 0) return TGL_OK;                             /* no kernel has no columns */
-    if (p.num_rows == 0 && !tgl_preparing()) return TGL_OK;         /* data may be NULL */
-    if (tgl_on_cpu(x)) return run_on_cpu(&p);
-    find_kernels(&p);
-    return tgl_run_on_cuda(&OP, &p, x, stream);
+    const DLTensor *tensors[] = { x, pos_to_token_topk, topk_weights, pos_to_expert, clamped_count, out, out_sf };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_quant_swiglu_forward_and_per_token_cast_signature, tensors, params, &n.num_rows));
+    if (n.num_cols == 0 || (n.num_rows == 0 && !tgl_preparing())) return TGL_OK;    /* counts are left as they are */
+    problem p = {
+        .num_rows = n.num_rows, .num_cols = n.num_cols, .x = tgl_values_of(x), .has_weights = topk_weights,
+        .pos_to_token_topk = topk_weights ? tgl_data(pos_to_token_topk) : NULL,
+        .topk_weights = topk_weights ? tgl_data(topk_weights) : NULL, .num_weights = n.num_tokens * n.num_topk,
+        .has_experts = pos_to_expert, .pos_to_expert = pos_to_expert ? tgl_data(pos_to_expert) : NULL,
+        .has_count = clamped_count, .clamped_count = clamped_count ? tgl_data(clamped_count) : NULL,
+        .clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY, .format = params->format,
+        .blocks = tgl_blocks_of(n.num_rows, n.num_cols, 1, params->num_per_channels),
+        .rule = tgl_scale_rule_of(params->format, params->round_sf), .sf = tgl_sf_of(out_sf), .out = tgl_data(out)
+    };
+    if (params->has_sf_clamp_min) p.rule.floor = params->sf_clamp_min;
+    if (!tgl_on_cpu(x)) find_kernels(&p);
+    return tgl_run(&tgl_quant_swiglu_forward_and_per_token_cast_signature, &OP, tensors, &p, stream);
 }

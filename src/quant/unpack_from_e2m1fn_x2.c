@@ -3,7 +3,6 @@
 #include "quant/unpack_from_e2m1fn_x2.h"
 
 #include "core/clones.h"
-#include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
@@ -11,8 +10,8 @@
 #include "numerics/e2m1.h"
 #include "numerics/e4m3.h"
 #include "numerics/f16.h"
-#include "quant/common/check.h"
 #include "quant/lanes.h"
+#include "tegula/quant.h"
 
 typedef struct {
     const uint8_t *x;
@@ -71,25 +70,9 @@ static tgl_status run_on_cpu(const void *context)
     return tgl_parallel_rows(pieces, PIECE * 8, run_pieces, p);
 }
 
-/* ---- checks ---- */
-
-static tgl_status check(const DLTensor *x, const DLTensor *out)
-{
-    if (x && (x->ndim < 1 || x->ndim > TGL_MAX_DIMS))
-        return tgl_fail(TGL_ERR_ARGUMENT, "x: rank is %d, want 1..%d", x->ndim, TGL_MAX_DIMS);
-    const int ndim = x ? x->ndim : 1;
-    TGL_TRY(tgl_expect("x", x, TGL_I8 | TGL_U8 | TGL_E2M1X2, ndim, TGL_PACKED));
-    TGL_TRY(tgl_expect("out", out, TGL_F32 | TGL_BF16 | TGL_F16 | TGL_E4M3, ndim, TGL_PACKED));
-    tgl_dim want[TGL_MAX_DIMS];
-    for (int i = 0; i < ndim; i++) want[i] = (tgl_dim){ 0, i < ndim - 1 ? INT64_MAX : TGL_MAX_COLS };
-    TGL_TRY(tgl_expect_shape("x", x, want));
-    for (int i = 0; i < ndim; i++) {
-        const int64_t size = i < ndim - 1 ? x->shape[i] : 2 * x->shape[i];
-        want[i] = (tgl_dim){ size, size };
-    }
-    TGL_TRY(tgl_expect_shape("out", out, want));
-    return tgl_expect_apart((tgl_named[]){ { "x", x }, { "out", out } }, 1, 2);
-}
+tgl_signature tgl_quant_unpack_from_e2m1fn_x2_signature = TGL_SIGNATURE(
+    "quant_unpack_from_e2m1fn_x2(x: e2m1[..., num_cols]) -> out: f32|bf16|f16|e4m3[..., num_cols]"
+    " where num_cols < 2^59", NULL);
 
 /* ---- launch ---- */
 
@@ -117,10 +100,8 @@ static const tgl_op OP = { run_on_cpu, plan, { { .shape = shape } } };
 
 tgl_status tgl_quant_unpack_from_e2m1fn_x2(const DLTensor *x, DLTensor *out, tgl_stream stream)
 {
-    if (tgl_log_wants(TGL_LOG_CALL))
-        tgl_log_call("tgl_quant_unpack_from_e2m1fn_x2", "x", x, "out", out, NULL);
-    TGL_TRY(check(x, out));
+    const DLTensor *tensors[] = { x, out };
+    TGL_TRY(tgl_take(&tgl_quant_unpack_from_e2m1fn_x2_signature, tensors, NULL, NULL));
     problem p = { tgl_data(x), tgl_num_elements(x), tgl_data(out), tgl_dtype_of(out->dtype), { 0 } };
-    if (p.num_bytes == 0 && !tgl_preparing()) return TGL_OK;        /* data may be NULL */
-    return tgl_on_cpu(x) ? run_on_cpu(&p) : tgl_run_on_cuda(&OP, &p, x, stream);
+    return tgl_run(&tgl_quant_unpack_from_e2m1fn_x2_signature, &OP, tensors, &p, stream);
 }

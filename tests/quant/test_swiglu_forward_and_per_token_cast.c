@@ -444,10 +444,10 @@ TEST(errors_of_shapes)
 TEST(errors_of_params)
 {
     PARAMS_ERRORS();
-    ERROR(c.pweights = NULL, "topk_weights: is NULL, want a tensor where pos_to_token_topk is given");
-    ERROR(c.ppos = NULL, "pos_to_token_topk: is NULL, want a tensor where topk_weights is given");
+    ERROR(c.pweights = NULL, "topk_weights: is NULL, want a tensor with pos_to_token_topk");
+    ERROR(c.ppos = NULL, "pos_to_token_topk: is NULL, want a tensor with topk_weights");
     ERROR(c.params.has_swiglu_clamp_value = false,
-          "has_swiglu_clamp_value: is false, want true where clamped_count is given");
+          "has_swiglu_clamp_value: is false, want true with clamped_count");
     ERROR(c.params.swiglu_clamp_value = -1, "swiglu_clamp_value: is -1, want >= 0");
     ERROR(c.params.swiglu_clamp_value = NAN, "swiglu_clamp_value: is nan, want >= 0");
     ERROR(c.params.has_sf_clamp_min = true; c.params.sf_clamp_min = -2, "sf_clamp_min: is -2, want >= 0");
