@@ -19,13 +19,8 @@ needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="no GPU here")
 # The whole matrices of TileKernels' tests (tests/run --slow sets it), with all sizes of rows but few of them: the slow
 # lists of the C tests have the rest. Of casts as many rows as there on a GPU.
 IS_FULL = os.environ.get("TK_FULL_TEST") in ("1", "true", "True")
-NEEDS_TORCH = {
-    "test_cuda.py", "test_docs.py", "test_golden.py", "test_gradients.py", "test_memory.py", "test_moe.py",
-    "test_moe_cuda.py", "test_moe_gate.py", "test_moe_mapping.py", "test_quant.py", "test_quant_casts.py",
-    "test_quant_cuda.py", "test_quant_swiglu.py", "test_rows.py", "test_testing.py", "test_torch.py",
-    "test_transpose.py",
-}
-collect_ignore = sorted(NEEDS_TORCH) if torch is None else []
+collect_ignore = [] if torch is not None else [
+    path.name for path in pathlib.Path(__file__).parent.glob("test_*.py") if "\nimport torch\n" in path.read_text()]
 
 
 @pytest.fixture(params=["cpu", "cuda"] if HAS_CUDA else ["cpu"])

@@ -127,23 +127,34 @@ def test_attributes():
         tegula.nonsense
 
 
+def test_every_row_is_public_once():
+    """As a builtin in its module, or under a function of Python there that has its name or the beginning of it."""
+    import tegula
+    from tegula import _tegula
+    names = set()
+    for row in _tegula.table():
+        module, name = getattr(tegula, row["module"]), row["name"]
+        assert module is not tegula and (name in module.__all__) >= (not row["is_wrapped"])
+        public = max((n for n in module.__all__ if name.startswith(n)), key=len)
+        assert (getattr(module, public) is getattr(_tegula, name)) == (not row["is_wrapped"])
+        names.add((row["module"], public))
+    modules = tegula.moe, tegula.quant, tegula.transpose
+    assert names == {(m.__name__.removeprefix("tegula."), n) for m in modules for n in m.__all__ if callable(getattr(m, n))}
+
+
 @has_torch
 def test_as_tile_kernels():
     run("""if True:
         import tegula.as_tile_kernels
         import tile_kernels, tegula, torch
         from tile_kernels.transpose import transpose, batched_transpose
-        from tile_kernels.moe import topk_gate
+        from tile_kernels.moe import get_fused_mapping, topk_gate
         from tile_kernels.testing.numeric import assert_equal
         from tile_kernels.torch import transpose as reference
         import tile_kernels.config as config
         assert tile_kernels is tegula and config is tegula.config and transpose is tegula.transpose.transpose
         assert topk_gate is tegula.moe.topk_gate and tile_kernels.moe is tegula.moe
         from tile_kernels.moe.scoring import ScoringFunc
-        from tile_kernels.moe import (
-            aux_fi, expand_to_fused, expand_to_fused_with_sf, get_fused_mapping, group_count,
-            inplace_unique_group_indices, mask_indices_by_tp, normalize_weight, reduce_fused, top2_sum_gate,
-            topk_sum_and_topk_group_idx)
         assert ScoringFunc is tegula.moe.scoring.ScoringFunc and tile_kernels.moe.scoring is tegula.moe.scoring
         assert tile_kernels.torch.stable_topk is tegula.torch.topk_gate
         for name in ("set_num_sms", "get_num_sms", "get_device_num_sms", "get_max_smem_per_sm"):
