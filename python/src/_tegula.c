@@ -145,9 +145,38 @@ static PyObject *describe(PyObject *m, PyObject *object)
 
 /* ---- settings: core.h, one to one ---- */
 
-static PyObject *version(PyObject *m, PyObject *none)
+#define GETTER(name, value) \
+    static PyObject *name(PyObject *m, PyObject *none) { return (void)m, (void)none, value; }
+#define SETTER(name, type, set)                                                                         \
+    static PyObject *name(PyObject *m, PyObject *number)                                                \
+    {                                                                                                   \
+        int i;                                                                                          \
+        return (void)m, PyArg_Parse(number, "i", &i) ? done_or_raise(set((type)i)) : NULL;              \
+    }
+GETTER(version, PyUnicode_FromString(tgl_version()))
+GETTER(get_num_threads, PyLong_FromLong(tgl_get_num_threads()))
+GETTER(get_pdl, PyBool_FromLong(tgl_get_pdl()))
+GETTER(get_jit_mode, PyLong_FromLong((long)tgl_get_jit_mode()))
+GETTER(get_cache_dir, PyUnicode_DecodeFSDefault(tgl_get_cache_dir()))
+GETTER(compile_count, PyLong_FromUnsignedLongLong(tgl_compile_count()))
+SETTER(set_num_threads, int, tgl_set_num_threads)
+SETTER(set_jit_mode, tgl_jit_mode, tgl_set_jit_mode)
+
+static PyObject *set_pdl(PyObject *m, PyObject *on)
 {
-    return (void)m, (void)none, PyUnicode_FromString(tgl_version());
+    (void)m;
+    const int is_on = PyObject_IsTrue(on);
+    return is_on < 0 ? NULL : done_or_raise(tgl_set_pdl(is_on));
+}
+static PyObject *set_cache_dir(PyObject *m, PyObject *path) /* str, or None for the default */
+{
+    (void)m;
+    if (path == Py_None) return done_or_raise(tgl_set_cache_dir(NULL));
+    PyObject *bytes = NULL;
+    if (!PyUnicode_FSConverter(path, &bytes)) return NULL;
+    PyObject *answer = done_or_raise(tgl_set_cache_dir(PyBytes_AsString(bytes)));
+    Py_DECREF(bytes);
+    return answer;
 }
 
 static PyObject *set_num_sms(PyObject *m, PyObject *args)
@@ -180,52 +209,9 @@ static PyObject *get_max_smem_per_sm(PyObject *m, PyObject *device)
     const tgl_status status = tgl_get_max_smem_per_sm(index, &bytes);
     return status == TGL_OK ? PyLong_FromLongLong(bytes) : raise_status(status);
 }
-static PyObject *set_num_threads(PyObject *m, PyObject *number)
-{
-    (void)m;
-    int num_threads;
-    return PyArg_Parse(number, "i", &num_threads) ? done_or_raise(tgl_set_num_threads(num_threads)) : NULL;
-}
-static PyObject *get_num_threads(PyObject *m, PyObject *none)
-{
-    return (void)m, (void)none, PyLong_FromLong(tgl_get_num_threads());
-}
-static PyObject *set_pdl(PyObject *m, PyObject *on)
-{
-    (void)m;
-    const int is_on = PyObject_IsTrue(on);
-    return is_on < 0 ? NULL : done_or_raise(tgl_set_pdl(is_on));
-}
-static PyObject *get_pdl(PyObject *m, PyObject *none)
-{
-    return (void)m, (void)none, PyBool_FromLong(tgl_get_pdl());
-}
-static PyObject *set_jit_mode(PyObject *m, PyObject *mode)
-{
-    (void)m;
-    int number;
-    return PyArg_Parse(mode, "i", &number) ? done_or_raise(tgl_set_jit_mode((tgl_jit_mode)number)) : NULL;
-}
-static PyObject *get_jit_mode(PyObject *m, PyObject *none)
-{
-    return (void)m, (void)none, PyLong_FromLong((long)tgl_get_jit_mode());
-}
-static PyObject *set_cache_dir(PyObject *m, PyObject *path) /* str, or None for the default */
-{
-    (void)m;
-    if (path == Py_None) return done_or_raise(tgl_set_cache_dir(NULL));
-    PyObject *bytes = NULL;
-    if (!PyUnicode_FSConverter(path, &bytes)) return NULL;
-    PyObject *answer = done_or_raise(tgl_set_cache_dir(PyBytes_AsString(bytes)));
-    Py_DECREF(bytes);
-    return answer;
-}
-static PyObject *get_cache_dir(PyObject *m, PyObject *none)
-{
-    return (void)m, (void)none, PyUnicode_DecodeFSDefault(tgl_get_cache_dir());
-}
 
 static _Thread_local bool is_preparing; /* between tgl_prepare_begin() and tgl_prepare_end() */
+GETTER(get_is_preparing, PyBool_FromLong(is_preparing))
 
 static PyObject *prepare_begin(PyObject *m, PyObject *args)
 {
@@ -242,14 +228,6 @@ static PyObject *prepare_end(PyObject *m, PyObject *none)
     (void)m, (void)none;
     is_preparing = false;
     return done_or_raise(tgl_prepare_end());
-}
-static PyObject *get_is_preparing(PyObject *m, PyObject *none)
-{
-    return (void)m, (void)none, PyBool_FromLong(is_preparing);
-}
-static PyObject *compile_count(PyObject *m, PyObject *none)
-{
-    return (void)m, (void)none, PyLong_FromUnsignedLongLong(tgl_compile_count());
 }
 
 static PyMethodDef methods[] = {

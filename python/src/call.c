@@ -257,14 +257,33 @@ bool is_within(const char *name, long long is, long long low, long long high)
     return false;
 }
 
+/* ---- a call ---- */
+
+/* A call on its way through the steps at the end of this file. */
+typedef struct {
+    op_row *row;
+    bool is_public, is_guarded;      /* guarded: torch may have to see it */
+    bool has_torch, has_foreign;     /* among its tensors; foreign: without the exchange API */
+    bool may_want_gradient;          /* inputs of floating point are asked */
+    PyObject *const *object, *given; /* the row's arguments, NULL where not given; out=, or NULL */
+    PyObject *const *args, *kwnames; /* the same as Python passed them, for the dispatcher */
+    Py_ssize_t num_args;
+    type_entry entry[MAX_PARAMS];
+    frame f;
+    tensor_ref in[MAX_PARAMS], out[MAX_RESULTS];
+    int num_in, num_out;             /* how many of them to drop in the end; in[] goes by row->tensors */
+    PyObject *answer;                /* NULL with an exception */
+} call;
+
 /* ---- the other ways of a call ---- */
 
 /* A Function's apply takes no keywords: every argument by position, defaults written out. */
-static PyObject *call_function(const op_row *row, PyObject *function, PyObject *const *object)
+static PyObject *call_function(const call *c, PyObject *function)
 {
+    const op_row *row = c->row;
     PyObject *args = PyTuple_New(row->num_params), *answer = NULL;
     for (int i = 0; args && i < row->num_params; i++) {
-        PyObject *o = object[i];
+        PyObject *o = c->object[i];
         if (o) Py_INCREF(o);
         else o = default_of(&row->params[i]);
         if (!o || PyTuple_SetItem(args, i, o)) Py_CLEAR(args);
@@ -274,17 +293,17 @@ static PyObject *call_function(const op_row *row, PyObject *function, PyObject *
     return answer;
 }
 
-static PyObject *call_dispatcher(const op_row *row, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *call_dispatcher(const call *c)
 {
-    const Py_ssize_t num_keywords = kwnames ? PyTuple_Size(kwnames) : 0;
+    const Py_ssize_t n = c->num_args, num_keywords = c->kwnames ? PyTuple_Size(c->kwnames) : 0;
     PyObject *positions = PyTuple_New(n), *kw = PyDict_New(), *answer = NULL;
     for (Py_ssize_t i = 0; positions && i < n; i++) {
-        Py_INCREF(args[i]);
-        PyTuple_SetItem(positions, i, args[i]);
+        Py_INCREF(c->args[i]);
+        PyTuple_SetItem(positions, i, c->args[i]);
     }
     for (Py_ssize_t k = 0; kw && k < num_keywords; k++)
-        if (PyDict_SetItem(kw, PyTuple_GetItem(kwnames, k), args[n + k])) Py_CLEAR(kw);
-    if (positions && kw) answer = PyObject_Call(row->dispatch, positions, kw);
+        if (PyDict_SetItem(kw, PyTuple_GetItem(c->kwnames, k), c->args[n + k])) Py_CLEAR(kw);
+    if (positions && kw) answer = PyObject_Call(c->row->dispatch, positions, kw);
     Py_XDECREF(positions);
     Py_XDECREF(kw);
     return answer;
@@ -344,8 +363,10 @@ typedef enum { DIRECT, DIRECT_UNLESS_WANTED, DISPATCH, TRANSFORM, NO_GRADIENT } 
  * a wanted gradient keeps it from going straight to C. Whether an input wants one is asked once its dtype is
  * known: 50 ns for each that is of floating point. Function modes do not count: torch.set_default_device() is one,
  * and every call would take the slow way. */
-static route choose_route(const op_row *row, PyObject *const *object, PyObject *out)
+static route choose_route(const call *c)
 {
+    const op_row *row = c->row;
+    PyObject *const *object = c->object, *out = c->given;
     PyObject *depth = call_builtin(&torch.dispatch_depth, NULL);
     const long num_modes = depth ? PyLong_AsLong(depth) : 1;
     Py_XDECREF(depth);
@@ -363,10 +384,10 @@ static route choose_route(const op_row *row, PyObject *const *object, PyObject *
     return is_lost ? NO_GRADIENT : row->has_float_output ? DIRECT_UNLESS_WANTED : DIRECT;
 }
 
-static PyObject *raise_no_gradient(const op_row *row, bool is_for_out)
+static PyObject *raise_no_gradient(const call *c)
 {
-    return PyErr_Format(PyExc_RuntimeError, "%s(): %s has no gradient, but an argument requires one", row->name,
-                        is_for_out ? "out=" : "a write in place");
+    return PyErr_Format(PyExc_RuntimeError, "%s(): %s has no gradient, but an argument requires one",
+                        c->row->name, c->given ? "out=" : "a write in place");
 }
 
 /* ---- outputs ---- */
@@ -528,9 +549,11 @@ static uintptr_t misalignment(const result *o, const DLTensor *seen, uintptr_t *
 /* A given output must have the shape that the arguments say, and the layout where one of them says it. The
  * rest of dtype and strides is for the op to judge. Compiled code gives the operator copies, whose columns
  * have no padding, and copies them back: there it is not looked at. */
-static bool check_given(const op_row *row, int i, const result *o, const frame *f, bool is_public,
-                        const DLTensor *seen)
+static bool check_given(const call *c, int i, const result *o, const DLTensor *seen)
 {
+    const op_row *row = c->row;
+    const frame *f = &c->f;
+    const bool is_public = c->is_public;
     int64_t size, dims[2 * MAX_DIMS], strides[MAX_DIMS];
     bool has_shape = true;
     for (int d = 0; d < o->ndim; d++)
@@ -543,9 +566,9 @@ static bool check_given(const op_row *row, int i, const result *o, const frame *
     if (has_shape && has_layout(o, is_packed, is_public, seen, strides)) {
         if (is_packed || !is_public || !(past = misalignment(o, seen, &unit))) return true;
         return raise_given(row, i,
-                           PyUnicode_FromFormat("memory begins %d bytes past a multiple of %d, want at "
-                                                "one, as TMA does",
-                                                (int)past, (int)unit));
+                           PyUnicode_FromFormat("address is %d bytes past a multiple of %d, must be a "
+                                                "multiple of %d (for TMA)",
+                                                (int)past, (int)unit, (int)unit));
     }
     char is[24 * MAX_DIMS], wants[24 * MAX_DIMS];
     DLTensor want;
@@ -557,17 +580,17 @@ static bool check_given(const op_row *row, int i, const result *o, const frame *
     return raise_given(row, i, PyUnicode_FromFormat("%s [%s], want [%s]%s", what, is, wants, more));
 }
 
-static bool take_output(const op_row *row, PyObject *given, int i, const frame *f, bool is_public,
-                        tensor_ref *out)
+static bool take_output(const call *c, int i, tensor_ref *out)
 {
-    const result *o = chosen_result(row, i, f);
-    PyObject *object = row->num_results > 1 ? PyTuple_GetItem(given, i) : given;
+    const op_row *row = c->row;
+    const result *o = chosen_result(row, i, &c->f);
+    PyObject *object = row->num_results > 1 ? PyTuple_GetItem(c->given, i) : c->given;
     const type_entry entry = entry_of(object);
-    if (!read_tensor(str_out, object, entry, f->stream, out)) return false;
+    if (!read_tensor(str_out, object, entry, c->f.stream, out)) return false;
     if (out->tensor.ndim != o->ndim)
         return raise_given(row, i,
                            PyUnicode_FromFormat("has %d dimensions, want %d", out->tensor.ndim, o->ndim));
-    if (!check_given(row, i, o, f, is_public, &out->tensor)) return false;
+    if (!check_given(c, i, o, &out->tensor)) return false;
     if (entry.kind == PLAIN && is_lazy(object, &out->tensor))
         return PyErr_SetString(PyExc_ValueError, "out: is conjugated or negated, want a plain tensor"), false;
     if (out->is_read_only)
@@ -588,16 +611,18 @@ static bool is_tuple_of_all(const op_row *row, PyObject *given)
 
 /* autograd finds out that a tensor it saved was overwritten by its version counter. Other libraries' arrays
  * have none. One call for all: it costs 200 ns, and 100 ns a tensor. */
-static bool count_writes(const op_row *row, PyObject *const *object, const tensor_ref *in, PyObject *given,
-                         const tensor_ref *out)
+static bool count_writes(const call *c)
 {
+    const op_row *row = c->row;
+    PyObject *given = c->given;
     PyObject *written[MAX_PARAMS + MAX_RESULTS], *list, *none = NULL;
     int n = 0;
     for (int i = 0; row->has_in_place && i < row->num_params; i++)
-        if (row->params[i].is_in_place && is_given(object[i]) && in[i].is_torch) written[n++] = object[i];
+        if (row->params[i].is_in_place && is_given(c->object[i]) && c->in[i].is_torch)
+            written[n++] = c->object[i];
     const int num_inputs = n;
     for (int i = 0; i < row->num_results; i++)
-        if (has_output(row, given, i) && out[i].is_torch) written[n++] = out[i].object;
+        if (has_output(row, given, i) && c->out[i].is_torch) written[n++] = c->out[i].object;
     if (n == 0) return true;
     if (num_inputs == 0 && n == row->num_results && is_tuple_of_all(row, given)) Py_INCREF(list = given);
     else if (!(list = PyTuple_New(n))) return false;
@@ -615,15 +640,17 @@ static bool count_writes(const op_row *row, PyObject *const *object, const tenso
 
 /* Arrays of several libraries in one call: it runs on the current stream of the first whose library tells it,
  * and the others are asked to make their data ready for that one. */
-static bool common_stream(const op_row *row, PyObject *const *object, PyObject *given, tgl_stream *stream)
+static bool common_stream(call *c)
 {
+    const op_row *row = c->row;
+    PyObject *given = c->given;
     for (int i = 0; i < row->num_params + (given ? row->num_results : 0); i++) {
         const int k = i - row->num_params;
-        PyObject *o = k >= 0 ? given_output(given, k) : row->params[i].kind == 't' ? object[i] : NULL;
+        PyObject *o = k >= 0 ? given_output(given, k) : row->params[i].kind == 't' ? c->object[i] : NULL;
         const exchange_api *api = o ? entry_of(o).api : NULL;
         DLTensor t;
         if (!api) continue;
-        if (api->borrow(o, &t) == 0) return stream_of(api, &t, stream);
+        if (api->borrow(o, &t) == 0) return stream_of(api, &t, &c->f.stream);
         PyErr_Clear();                                               /* read_tensor() will say why */
     }
     return true;
@@ -652,14 +679,16 @@ static uint64_t signature_of(const op_row *row, const frame *f)
 /* A launch takes less time than giving the GIL away costs when another thread wants it, so warm CUDA calls
  * keep it. CPU work gives it away, and so does a CUDA call of a kind that has not run before: it may have to
  * compile for a tenth of a second. */
-static tgl_status run(op_row *row, frame *f, tensor_ref *in, tensor_ref *out)
+static tgl_status run(call *c)
 {
+    op_row *row = c->row;
+    const frame *f = &c->f;
     const uint64_t signature = signature_of(row, f);
     uint64_t *warm = &row->warm[signature >> 32 & (WARM_CALLS - 1)];
     if (is_on_gpu(f->arg[row->first_tensor].tensor) && *warm == signature) return row->call(f);
     for (int i = 0; i < row->num_params; i++)
-        if (row->params[i].kind == 't' && f->arg[i].tensor) hold_dims(&in[i]);
-    for (int i = 0; i < row->num_results; i++) hold_dims(&out[i]);
+        if (row->params[i].kind == 't' && f->arg[i].tensor) hold_dims(&c->in[i]);
+    for (int i = 0; i < row->num_results; i++) hold_dims(&c->out[i]);
     tgl_status status;
     Py_BEGIN_ALLOW_THREADS
     status = row->call(f);
@@ -670,8 +699,10 @@ static tgl_status run(op_row *row, frame *f, tensor_ref *in, tensor_ref *out)
 
 /* One of the library's, which knows about streams and captures. After a failed launch nobody knows what was
  * written to it: then it is zeroed again. */
-static tgl_status take_workspace(const op_row *row, frame *f)
+static tgl_status take_workspace(call *c)
 {
+    const op_row *row = c->row;
+    frame *f = &c->f;
     const DLTensor *on = f->arg[row->first_tensor].tensor;
     f->workspace = NULL;
     f->workspace_bytes = row->workspace && is_on_gpu(on) ? row->workspace(f) : 0;
@@ -683,42 +714,22 @@ static tgl_status take_workspace(const op_row *row, frame *f)
 }
 
 /* One output as it is, several as a tuple; the references in out[] pass to it. */
-static PyObject *pack_answer(const op_row *row, PyObject *given, tensor_ref *out)
+static PyObject *pack_answer(call *c)
 {
-    if (row->num_results == 0) Py_RETURN_NONE;
-    if (is_tuple_of_all(row, given)) return Py_INCREF(given), given;
-    PyObject *answer = row->num_results == 1 ? out[0].object : PyTuple_New(row->num_results);
-    for (int i = 0; row->num_results > 1 && answer && i < row->num_results; i++)
-        PyTuple_SetItem(answer, i, out[i].object);
-    for (int i = 0; answer && i < row->num_results; i++) out[i].object = NULL;
+    const int n = c->row->num_results;
+    if (n == 0) Py_RETURN_NONE;
+    if (is_tuple_of_all(c->row, c->given)) return Py_INCREF(c->given), c->given;
+    PyObject *answer = n == 1 ? c->out[0].object : PyTuple_New(n);
+    for (int i = 0; n > 1 && answer && i < n; i++) PyTuple_SetItem(answer, i, c->out[i].object);
+    for (int i = 0; answer && i < n; i++) c->out[i].object = NULL;
     return answer;
 }
-
-/* A call on its way through the steps below. */
-typedef struct {
-    op_row *row;
-    bool is_public, is_guarded;      /* guarded: torch may have to see it */
-    bool has_torch, has_foreign;     /* among its tensors; foreign: without the exchange API */
-    bool may_want_gradient;          /* inputs of floating point are asked */
-    PyObject *const *object, *given; /* the row's arguments, NULL where not given; out=, or NULL */
-    PyObject *const *args, *kwnames; /* the same as Python passed them, for the dispatcher */
-    Py_ssize_t num_args;
-    type_entry entry[MAX_PARAMS];
-    frame f;
-    tensor_ref in[MAX_PARAMS], out[MAX_RESULTS];
-    int num_in, num_out;             /* how many of them to drop in the end; in[] goes by row->tensors */
-    PyObject *answer;                /* NULL with an exception */
-} call;
 
 /* Each step says whether the call goes on; if not, its answer is there. */
 static bool answer_with(call *c, PyObject *answer)
 {
     c->answer = answer;
     return false;
-}
-static bool dispatch(call *c)
-{
-    return answer_with(c, call_dispatcher(c->row, c->args, c->num_args, c->kwnames));
 }
 
 /* Scalars, and what kinds of tensors there are. */
@@ -738,7 +749,7 @@ static bool read_arguments(call *c)
             c->f.arg[i] = p->fallback;
         } else {
             const type_entry e = c->entry[i] = entry_of(object);
-            if (c->is_guarded && e.kind == OVERRIDES) return dispatch(c);
+            if (c->is_guarded && e.kind == OVERRIDES) return answer_with(c, call_dispatcher(c));
             c->has_torch |= e.kind == PLAIN;
             c->has_foreign |= !e.api;
         }
@@ -761,32 +772,28 @@ static bool read_arguments(call *c)
 static bool pass_guards(call *c)
 {
     if (!c->is_guarded || !c->has_torch) return true;
-    switch (choose_route(c->row, c->object, c->given)) {
+    switch (choose_route(c)) {
     case DIRECT: break;
     case DIRECT_UNLESS_WANTED: c->may_want_gradient = true; break;
-    case TRANSFORM: return answer_with(c, call_function(c->row, c->row->transform, c->object));
-    case NO_GRADIENT: return answer_with(c, raise_no_gradient(c->row, c->given));
-    case DISPATCH: return dispatch(c);
+    case TRANSFORM: return answer_with(c, call_function(c, c->row->transform));
+    case NO_GRADIENT: return answer_with(c, raise_no_gradient(c));
+    case DISPATCH: return answer_with(c, call_dispatcher(c));
     }
     return true;
 }
 
 /* torch.func's wrappers have torch.Tensor's type but no memory; meta and sparse tensors neither. */
-static bool leave_to_torch(call *c, bool is_read)
+static PyObject *leave_to_torch(const call *c, bool is_read)
 {
-    const op_row *row = c->row;
     PyErr_Clear();
-    if (!is_read && row->transform != Py_None && !c->given && says_true(&torch.has_transform))
-        return answer_with(c, call_function(row, row->transform, c->object));
-    return dispatch(c);
+    const bool is_wrapper = !is_read && c->row->transform != Py_None && !c->given && says_true(&torch.has_transform);
+    return is_wrapper ? call_function(c, c->row->transform) : call_dispatcher(c);
 }
 
-static bool differentiate(call *c)
+static PyObject *differentiate(const call *c)
 {
-    const op_row *row = c->row;
-    if (c->given) return answer_with(c, raise_no_gradient(row, true));
-    PyObject *function = says_true(&torch.has_transform) ? row->transform : row->gradient;
-    return answer_with(c, call_function(row, function, c->object));
+    if (c->given) return raise_no_gradient(c);
+    return call_function(c, says_true(&torch.has_transform) ? c->row->transform : c->row->gradient);
 }
 
 static bool read_input(call *c, int i)
@@ -800,9 +807,9 @@ static bool read_input(call *c, int i)
     if (!object || (object == Py_None && p->optional)) return true;
     const bool is_read = read_tensor(p->name, object, c->entry[i], c->f.stream, ref);
     if (c->is_guarded && c->entry[i].kind == PLAIN && (!is_read || is_hollow(t) || is_lazy(object, t)))
-        return leave_to_torch(c, is_read);
+        return answer_with(c, leave_to_torch(c, is_read));
     if (!is_read) return false;
-    if (c->may_want_gradient && is_floating(t->dtype) && requires_grad(object)) return differentiate(c);
+    if (c->may_want_gradient && is_floating(t->dtype) && requires_grad(object)) return answer_with(c, differentiate(c));
     c->f.arg[i].tensor = &ref->tensor;
     if (t->ndim != p->ndim)
         PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want %d", p->name, t->ndim, p->ndim);
@@ -819,7 +826,7 @@ static bool read_inputs(call *c)
     const op_row *row = c->row;
     const tensor_ref *first = &c->in[row->first_tensor];
     c->f.stream = NULL;
-    if (c->has_foreign && !common_stream(row, c->object, c->given, &c->f.stream)) return false;
+    if (c->has_foreign && !common_stream(c)) return false;
     while (c->num_in < row->num_tensors)
         if (!read_input(c, row->tensors[c->num_in++])) return false;
     if (row->check && !row->check(&c->f)) return false;
@@ -836,7 +843,7 @@ static bool prepare_outputs(call *c)
         tensor_ref *ref = &c->out[i];
         ref->object = ref->capsule = NULL;
         if (has_output(row, c->given, i)) {
-            if (!take_output(row, c->given, i, &c->f, c->is_public, ref)) return false;
+            if (!take_output(c, i, ref)) return false;
         } else {
             int64_t dims[2 * MAX_DIMS];
             DLTensor want;
@@ -852,14 +859,11 @@ static bool prepare_outputs(call *c)
 
 static PyObject *run_and_answer(call *c)
 {
-    frame *f = &c->f;
-    tgl_status status = take_workspace(c->row, f);
-    if (status == TGL_OK) status = run(c->row, f, c->in, c->out);
-    if (status == TGL_OK)
-        return count_writes(c->row, c->object, c->in, c->given, c->out) ? pack_answer(c->row, c->given, c->out)
-                                                                        : NULL;
+    tgl_status status = take_workspace(c);
+    if (status == TGL_OK) status = run(c);
+    if (status == TGL_OK) return count_writes(c) ? pack_answer(c) : NULL;
     raise_status(status);
-    if (f->workspace) tgl_workspace_init(f->workspace, f->workspace_bytes, f->stream);
+    if (c->f.workspace) tgl_workspace_init(c->f.workspace, c->f.workspace_bytes, c->f.stream);
     return NULL;
 }
 

@@ -371,7 +371,7 @@ def test_columns_as_tma_wants_them(device):
     memory = torch.zeros(32, device=device)
     for distance, offset, message in (
             (9, 0, r"strides are \[1, 9\], want \[1, 8\], or columns a larger multiple of 16 bytes apart"),
-            (8, 3, "memory begins 12 bytes past a multiple of 16, want at one, as TMA does")):
+            (8, 3, r"address is 12 bytes past a multiple of 16, must be a multiple of 16 \(for TMA\)")):
         out = memory.as_strided((6, 2), (1, distance), offset)
         with pytest.raises(ValueError, match=rf"^out\[1\]: {message}$"):
             moe.expand_to_fused_with_sf((x, sf), 2, pos, owner, True, out=(None, out))

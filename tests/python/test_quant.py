@@ -252,7 +252,7 @@ def test_columns_as_tma_wants_them(is_packed, device):
             assert_equal(good.contiguous(), (want if is_alone else want[1]).contiguous())
         for bad, message in (
                 (columns(7), r"strides are \[1, 7\], want \[1, .\], or columns a larger multiple of 16 bytes"),
-                (columns(8, 1), "memory begins 4 bytes past a multiple of 16, want at one, as TMA does"),
+                (columns(8, 1), r"address is 4 bytes past a multiple of 16, must be a multiple of 16 \(for TMA\)"),
                 (torch.empty_like(columns(8).contiguous()), r"strides are .*, want \[1, .\], or columns")):
             with pytest.raises(ValueError, match=rf"^out(\[1\])?: {message}"):
                 function(*args, *flags, out=bad if is_alone else (None, bad))
