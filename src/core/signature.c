@@ -794,7 +794,7 @@ tgl_status tgl_check(tgl_signature *s, const DLTensor *const *tensors, const voi
     if (!t) return TGL_ERR_INTERNAL;
     if (!tgl_check_quickly(t, s->params, tensors, params, values))
         TGL_TRY(tgl_check_slowly(t, s->params, tensors, params, values));
-    for (int i = 0; i < t->num_sizes; i++) sizes[i] = values[i];
+    for (int i = 0; sizes && i < t->num_sizes; i++) sizes[i] = values[i];
     return TGL_OK;
 }
 

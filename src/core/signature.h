@@ -54,7 +54,7 @@ struct tgl_params { const tgl_field *fields; int num_fields; size_t reserved; };
 #define TGL_PARAMS(type, fields) { (fields), sizeof(fields) / sizeof((fields)[0]), offsetof(type, reserved) }
 
 /* Checks a call. `tensors` are in the order of the text, outputs last. `params` is the op's params struct; of
- * a signature without one (NULL above) an int64_t for each scalar, in the order of the text. `sizes` gets the
+ * a signature without one (NULL above) an int64_t for each scalar, in the order of the text. `sizes` (or NULL) gets the
  * sizes of a call that passes, in the order in which the text first names them; one that only tensors have
  * which are not given is 0. TGL_ERR_ARGUMENT with a message otherwise. */
 tgl_status tgl_check(tgl_signature *s, const DLTensor *const *tensors, const void *params, int64_t *sizes);

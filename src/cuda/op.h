@@ -38,7 +38,7 @@ typedef struct {
     tgl_candidate candidates[TGL_MAX_PLAN];
 } tgl_op;
 
-/* Logs a call and checks it against the signature. `params` and `sizes` as for tgl_check(); sizes may be NULL. */
+/* Logs a call and checks it against the signature. `params` and `sizes` as for tgl_check(). */
 tgl_status tgl_take(tgl_signature *s, const DLTensor *const *tensors, const void *params, int64_t *sizes);
 
 /* Runs a call that was taken, on the device of its first tensor. Where there is nothing to write, nothing is

@@ -23,12 +23,13 @@ typedef struct {
     const void *indices;
     void *out;
     uint32_t *workspace;
-    int64_t tokens_topk;    /* 0: out has counts */
     int64_t num_rows, num_cols, row_stride;
+    int32_t num_bins;
+    int64_t tokens_topk;    /* 0: out has counts */
+    /* completed for the launch */
     int64_t unit, row_units, whole_units;
     int64_t step_rows, step_units, step_offset, wrap_offset;
     tgl_divisor by_row_units;
-    int32_t num_bins;
 } histogram_args;
 
 #endif
