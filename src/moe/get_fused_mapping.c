@@ -4,12 +4,13 @@
 
 #include <string.h>
 
+#include "core/cpu.h"
 #include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "moe/common/index.h"
-#include "moe/common/map_check.h"
+#include "moe/common/map_host.h"
 
 _Static_assert(MAP_SMALL_PAIRS <= MAP_MAX_PAIRS, "map_write() takes all pairs");
 
@@ -31,14 +32,12 @@ typedef struct {
  * nothing is allocated. A chunk is worth a thread of its own. */
 enum { MAX_CURSORS = 8192, MAX_CHUNKS = 32, MIN_CHUNK_BYTES = 64 << 10 };
 
-#define INLINE static inline __attribute__((always_inline))   /* so that index_bytes is a constant */
-
 static int64_t first_token(const problem *p, int64_t chunk)
 {
     return tgl_min(chunk * p->chunk_tokens, p->num_tokens);
 }
 
-INLINE void count(const problem *p, int64_t chunk, int index_bytes)
+TGL_ALWAYS_INLINE void count(const problem *p, int64_t chunk, int index_bytes)
 {
     int32_t *cursor = p->cursors + chunk * p->args.map.num_experts;
     const uint64_t num_experts = (uint64_t)p->args.map.num_experts;
@@ -53,7 +52,7 @@ INLINE void count(const problem *p, int64_t chunk, int index_bytes)
     }
 }
 
-INLINE void place(const problem *p, int64_t chunk, int index_bytes)
+TGL_ALWAYS_INLINE void place(const problem *p, int64_t chunk, int index_bytes)
 {
     const tgl_map m = p->args.map;                   /* a copy that stores cannot change */
     int32_t *cursor = p->cursors + chunk * m.num_experts;
@@ -163,46 +162,13 @@ tgl_signature tgl_moe_get_fused_mapping_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-static int expert_bits(int64_t num_experts)
-{
-    int bits = 1;
-    while (bits < MAP_LARGE_BITS && (int64_t)1 << bits < num_experts) bits++;
-    return bits;
-}
-
 /* The number of pairs chooses, and is no part of a configuration. SINGLE is a variant of LARGE. */
 enum { SMALL, SINGLE, LARGE };
-void tgl_map_plan(int index_bytes, int64_t num_experts, tgl_kernel plan[TGL_MAP_KERNELS])
-{
-    const tgl_macro index = { "INDEX_BYTES", index_bytes };
-    const tgl_macro bits = { "EXPERT_BITS", expert_bits(num_experts) };
-    plan[SMALL] = (tgl_kernel){ "moe/get_fused_mapping", { index } };
-    plan[SINGLE] = (tgl_kernel){ "moe/get_fused_mapping_large",
-                                 { index, bits, { "VALUES", MAP_SINGLE_VALUES } } };
-    plan[LARGE] = (tgl_kernel){ "moe/get_fused_mapping_large",
-                                { index, bits, { "VALUES", MAP_LARGE_VALUES } } };
-}
-
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     tgl_map_plan(p->index_bytes, p->args.map.num_experts, kernels);
     return TGL_MAP_KERNELS;
-}
-
-/* 64 blocks write the experts' parts at least as fast as 128 on an H200. Where there are many positions for
- * few pairs, more blocks share the filling. Threads load their pairs at once. */
-enum { SMALL_BLOCKS = 64, FILL_POSITIONS = 2048, SMALL_THREADS = 256 };
-int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned_bits, int *threads)
-{
-    int bits = 0;
-    while (bits < MAP_OWNED_BITS && m->num_experts >> (bits + 1) >= SMALL_BLOCKS) bits++;
-    *owned_bits = bits;
-    const bool are_few = m->num_pairs <= MAP_AT_ONCE * SMALL_THREADS;
-    *threads = are_few && 32 << bits <= SMALL_THREADS ? SMALL_THREADS : MAP_THREADS;
-    const int64_t blocks = tgl_max(tgl_ceil_div(m->num_experts, (int64_t)1 << bits),
-                                   tgl_ceil_div(m->num_positions, FILL_POSITIONS));
-    return tgl_max(1, tgl_min(blocks, num_sms));
 }
 
 static bool can_be_small(const void *context, const tgl_target *target)
@@ -264,7 +230,7 @@ static tgl_shape large_shape(void *context, const tgl_target *target)
     a->num_tiles = (int32_t)num_tiles(&a->map, blocks);
     a->tile_pairs = (int32_t)tile_pairs(&a->map, blocks);
     return (tgl_shape){ { blocks }, .block = MAP_THREADS, .cooperative = true, TGL_ARGS(*a),
-                        .shared_bytes = MAP_LARGE_SHARED(expert_bits(a->map.num_experts)) };
+                        .shared_bytes = MAP_LARGE_SHARED(tgl_map_expert_bits(a->map.num_experts)) };
 }
 
 static const tgl_op OP = {
@@ -276,7 +242,7 @@ static const tgl_op OP = {
     }
 };
 
-static size_t large_workspace(int64_t num_experts) { return (size_t)MAP_LARGE_WORKSPACE(expert_bits(num_experts)); }
+static size_t large_workspace(int64_t num_experts) { return (size_t)MAP_LARGE_WORKSPACE(tgl_map_expert_bits(num_experts)); }
 
 static size_t workspace_size(int64_t num_pairs, int64_t num_experts)
 {

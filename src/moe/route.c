@@ -7,7 +7,7 @@
 #include "core/math.h"
 #include "cuda/op.h"
 #include "moe/common/gate_host.h"
-#include "moe/common/map_check.h"
+#include "moe/common/map_host.h"
 #include "moe/get_fused_mapping.h"
 
 typedef struct {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * map_check.c - from a mapping's tensors to a tgl_map (map_check.h). */
-#include "moe/common/map_check.h"
+ * map.c - what the ops that make a mapping share on the host. */
+#include "moe/common/map_host.h"
 
 #include <string.h>
 
+#include "core/math.h"
 #include "cuda/driver.h"
 #include "moe/common/map_bound.h"
+#include "moe/get_fused_mapping.h"
 
 void tgl_map_list(const tgl_moe_mapping *mapping, const DLTensor *out[TGL_MAP_TENSORS])
 {
@@ -59,4 +61,34 @@ tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, 
     if (address) return TGL_OK;
     return tgl_fail(TGL_ERR_ARGUMENT, "num_tokens_per_expert_host: memory is not page-locked, want "
                     "page-locked (cuMemHostAlloc, cudaHostRegister, pin_memory)");
+}
+
+int tgl_map_expert_bits(int64_t num_experts)
+{
+    int bits = 1;
+    while (bits < MAP_LARGE_BITS && (int64_t)1 << bits < num_experts) bits++;
+    return bits;
+}
+
+void tgl_map_plan(int index_bytes, int64_t num_experts, tgl_kernel plan[TGL_MAP_KERNELS])
+{
+    const tgl_macro index = { "INDEX_BYTES", index_bytes }, bits = { "EXPERT_BITS", tgl_map_expert_bits(num_experts) };
+    plan[0] = (tgl_kernel){ "moe/get_fused_mapping", { index } };
+    plan[1] = (tgl_kernel){ "moe/get_fused_mapping_large", { index, bits, { "VALUES", MAP_SINGLE_VALUES } } };
+    plan[2] = (tgl_kernel){ "moe/get_fused_mapping_large", { index, bits, { "VALUES", MAP_LARGE_VALUES } } };
+}
+
+/* 64 blocks write the experts' parts at least as fast as 128 on an H200. Where there are many positions for
+ * few pairs, more blocks share the filling. Threads load their pairs at once. */
+enum { SMALL_BLOCKS = 64, FILL_POSITIONS = 2048, SMALL_THREADS = 256 };
+int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned_bits, int *threads)
+{
+    int bits = 0;
+    while (bits < MAP_OWNED_BITS && m->num_experts >> (bits + 1) >= SMALL_BLOCKS) bits++;
+    *owned_bits = bits;
+    const bool are_few = m->num_pairs <= MAP_AT_ONCE * SMALL_THREADS;
+    *threads = are_few && 32 << bits <= SMALL_THREADS ? SMALL_THREADS : MAP_THREADS;
+    const int64_t blocks = tgl_max(tgl_ceil_div(m->num_experts, (int64_t)1 << bits),
+                                   tgl_ceil_div(m->num_positions, FILL_POSITIONS));
+    return tgl_max(1, tgl_min(blocks, num_sms));
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * map_check.h - from a mapping's tensors to a tgl_map. get_fused_mapping makes a mapping of indices in
- * memory, route of those it has just chosen. */
-#ifndef TEGULA_MOE_MAP_CHECK_H
-#define TEGULA_MOE_MAP_CHECK_H
+ * map_host.h - what the ops that make a mapping share on the host: get_fused_mapping makes one of indices in memory,
+ * route of those it has just chosen. */
+#ifndef TEGULA_MOE_MAP_HOST_H
+#define TEGULA_MOE_MAP_HOST_H
 
 #include "core/tensor.h"
 #include "cuda/launch.h"
@@ -31,8 +31,10 @@ tgl_status tgl_map_check_total(int64_t num_pairs, int64_t num_experts, int64_t a
 tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment,
                       tgl_stream stream, tgl_map *out);
 
-/* The kernels of get_fused_mapping. */
+/* The kernels of get_fused_mapping: of few pairs, of more in a single tile, of any number. They are compiled for so
+ * many bits of an expert's number. */
 enum { TGL_MAP_KERNELS = 3 };
+int tgl_map_expert_bits(int64_t num_experts);
 void tgl_map_plan(int index_bytes, int64_t num_experts, tgl_kernel plan[TGL_MAP_KERNELS]);
 
 /* For map_write() of map.cuh: how many blocks, the experts that each takes at a time, its threads. */
