@@ -6,8 +6,8 @@
  *             experts beyond GATE_WIDE_KEPT again, from L1 or L2, after each pick of their thread
  *   macros    SCORING 0 .. 3, INDEX_BYTES 4 or 8 */
 #include "moe/common/gate_wide.cuh"
-#include "moe/top2_sum_gate.h"
 #include "moe/common/topk.cuh"
+#include "moe/top2_sum_gate.h"
 
 enum { THREADS = GATE_WIDE_THREADS, WARPS = THREADS / 32, KEPT = GATE_WIDE_KEPT };
 #define MINUS_INFINITY __uint_as_float(0xff800000)
@@ -15,7 +15,7 @@ enum { THREADS = GATE_WIDE_THREADS, WARPS = THREADS / 32, KEPT = GATE_WIDE_KEPT 
 typedef struct {
     u32 key[KEPT];                              /* of experts; TGL_RANK_NONE: its group is left out */
     float group_sum[KEPT];
-    u64 best_of_warp[2][WARPS];                 /* two rounds in turn: a warp may be ahead by one */
+    u64 best_of_warp[2][WARPS];
 } memory;
 
 typedef struct {
@@ -31,16 +31,14 @@ DEV u32 exact_key(const search &s, u32 e)
 }
 
 /* Of experts first, first + step, ... of a group; -inf where there is none. */
-typedef struct { float first, second; } two;
-DEV two best_two(const search &s, u32 group, u32 first, u32 step)
+DEV two best_two_of(const search &s, u32 group, u32 first, u32 step)
 {
     two best = { MINUS_INFINITY, MINUS_INFINITY };
 #pragma unroll 1
     for (u32 i = first; i < s.gate.group_size; i += step) {
         const u32 e = group * s.gate.group_size + i;
         const float score = tgl_rank_value((u64)(e < KEPT ? s.kept.key[e] : exact_key(s, e)) << 32);
-        best.second = fmaxf(best.second, fminf(best.first, score));
-        best.first = fmaxf(best.first, score);
+        best = best_two(best, { score, MINUS_INFINITY });
     }
     return best;
 }
@@ -52,20 +50,13 @@ DEV float sum_of(const search &s, two best)
 /* Any thread by itself. Expert keys and group sums that are kept must be there, and complete. */
 DEV u64 rank_of_group(const search &s, u32 group)
 {
-    return tgl_rank(group < KEPT ? s.kept.group_sum[group] : sum_of(s, best_two(s, group, 0, 1)), group);
+    return tgl_rank(group < KEPT ? s.kept.group_sum[group] : sum_of(s, best_two_of(s, group, 0, 1)), group);
 }
 
 /* The best of all threads' ranks. */
 DEV u64 block_max(const search &s, u64 rank, u32 round)
 {
-    u64 (&bests)[WARPS] = s.kept.best_of_warp[round % 2];
-    const u64 mine = warp_max_u64(rank);
-    if (threadIdx.x % 32 == 0) bests[threadIdx.x / 32] = mine;
-    __syncthreads();
-    u64 best = bests[0];
-#pragma unroll
-    for (int w = 1; w < WARPS; w++) best = max(best, bests[w]);
-    return best;
+    return block_max_u64(s.kept.best_of_warp[round % 2], rank);
 }
 
 /* Sums by warps; rounds over their ranks; then the experts of other groups get no key. */
@@ -74,14 +65,7 @@ DEV void choose_groups(search &s)
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll 1
     for (u32 g = warp; g < min(s.gate.num_groups, (u32)KEPT); g += WARPS) {
-        two best = best_two(s, g, lane, 32);
-#pragma unroll
-        for (int d = 16; d > 0; d /= 2) {
-            const float first = __shfl_xor_sync(FULL, best.first, d);
-            const float second = __shfl_xor_sync(FULL, best.second, d);
-            best.second = fmaxf(fmaxf(best.second, second), fminf(best.first, first));
-            best.first = fmaxf(best.first, first);
-        }
+        const two best = best_two_of_lanes<32>(best_two_of(s, g, lane, 32));
         if (lane == 0) s.kept.group_sum[g] = sum_of(s, best);
     }
     __syncthreads();

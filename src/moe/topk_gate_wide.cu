@@ -13,7 +13,6 @@ enum { THREADS = TOPK_GATE_WIDE_THREADS, WARPS = THREADS / 32 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) topk_gate_wide(topk_gate_args a)
 {
-    /* Two rounds in turn: a warp that is ahead by one writes where nobody reads any more. */
     SHARED(u64[2][WARPS], best_of_warp);
     const i64 t = block_index();
     const float *row = a.scores + t * a.row_stride;
@@ -23,13 +22,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) topk_gate_wide(topk_gate_a
     u64 best = best_below(ALL_RANKS, row, a.num_experts, threadIdx.x, THREADS);
 #pragma unroll 1
     for (u32 k = 0; k < a.num_topk; k++) {
-        u64 (&bests)[WARPS] = best_of_warp[k % 2];
-        const u64 mine = warp_max_u64(best);
-        if (threadIdx.x % 32 == 0) bests[threadIdx.x / 32] = mine;
-        __syncthreads();
-        u64 rank = bests[0];
-#pragma unroll
-        for (int w = 1; w < WARPS; w++) rank = max(rank, bests[w]);
+        const u64 rank = block_max_u64(best_of_warp[k % 2], best);
         if (threadIdx.x == 0) out[k] = (index_type)tgl_rank_index(rank);
         if (best == rank) best = best_below(rank, row, a.num_experts, threadIdx.x, THREADS);
     }

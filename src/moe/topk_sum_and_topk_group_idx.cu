@@ -12,8 +12,8 @@
  * of four under way at a time; they meet by shuffles. A group's place is the number of groups above it: the
  * lanes of a group compare it with different ones and add up. */
 #include "moe/common/index.cuh"
+#include "moe/common/topk.cuh"
 #include "moe/topk_sum_and_topk_group_idx.h"
-#include "numerics/rank.h"
 
 static_assert(GROUP_LANES >= 1 && 32 % GROUP_LANES == 0, "GROUP_LANES is 1, 2, 4 ... 32");
 static_assert(LANE_VECTORS >= 1 && LANE_VECTORS <= GROUP_IDX_MAX_VECTORS, "LANE_VECTORS is 1, 2, 4 or 8");
@@ -21,14 +21,6 @@ static_assert(NUM_TOPK_SUM == 1 || NUM_TOPK_SUM == GROUP_IDX_MAX_TOPK_SUM, "NUM_
 
 enum { MAX_GROUPS = 32 / GROUP_LANES };
 #define MINUS_INFINITY __uint_as_float(0xff800000)
-
-typedef struct { float first, second; } two;        /* first >= second */
-
-/* The best two of four, which may come in any order. */
-DEV two best_two(two a, two b)
-{
-    return { fmaxf(a.first, b.first), fmaxf(fmaxf(a.second, b.second), fminf(a.first, b.first)) };
-}
 
 /* Of scores part, part + GROUP_LANES, ... of the group, counted in vectors. Absent ones and NaN are -inf. */
 DEV two best_of_lane(const float *group, u32 size, bool is_vector, u32 part)
@@ -66,11 +58,7 @@ DEV two best_of_lane(const float *group, u32 size, bool is_vector, u32 part)
 /* The group's key, in all of its lanes. */
 DEV u32 key_of_group(const float *group, u32 size, bool is_vector, u32 part)
 {
-    two best = best_of_lane(group, size, is_vector, part);
-#pragma unroll
-    for (int d = 1; d < GROUP_LANES; d *= 2)
-        best = best_two(best, { __shfl_xor_sync(FULL, best.first, d),
-                                __shfl_xor_sync(FULL, best.second, d) });
+    const two best = best_two_of_lanes<GROUP_LANES>(best_of_lane(group, size, is_vector, part));
     return tgl_rank_key(NUM_TOPK_SUM == 1 ? best.first : best.first + best.second);
 }
 

@@ -33,7 +33,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) topk_sum_and_topk_group_id
     group_idx_args a)
 {
     SHARED(float[KEPT], sums);
-    /* Two rounds in turn: a warp that is ahead by one writes where nobody reads any more. */
     SHARED(u64[2][WARPS], best_of_warp);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const i64 t = block_index();
@@ -61,13 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) topk_sum_and_topk_group_id
             const u64 rank = tgl_rank(sum, g);
             if (rank < last && rank > best) best = rank;
         }
-        u64 (&bests)[WARPS] = best_of_warp[r % 2];
-        const u64 mine = warp_max_u64(best);
-        if (lane == 0) bests[warp] = mine;
-        __syncthreads();
-        last = bests[0];
-#pragma unroll
-        for (int w = 1; w < WARPS; w++) last = max(last, bests[w]);
+        last = block_max_u64(best_of_warp[r % 2], best);
         if (threadIdx.x == 0) out[r] = (index_type)tgl_rank_index(last);
     }
     pdl_trigger();

@@ -183,21 +183,7 @@ DEV float exact_key(const tgl_gate &gate, const float *row, u32 e)
 
 /* ---- groups ---- */
 
-typedef struct { float first, second; } two;    /* first >= second */
-
-DEV two best_two(two a, two b)
-{
-    return { fmaxf(a.first, b.first), fmaxf(fmaxf(a.second, b.second), fminf(a.first, b.first)) };
-}
-
-DEV two best_two_of_group(two best)
-{
-#pragma unroll
-    for (int d = 1; d < GROUP_LANES; d *= 2)
-        best = best_two(best, { __shfl_xor_sync(FULL, best.first, d),
-                                __shfl_xor_sync(FULL, best.second, d) });
-    return best;
-}
+DEV two best_two_of_group(two best) { return best_two_of_lanes<GROUP_LANES>(best); }
 
 DEV float group_sum(const tgl_gate &gate, two best)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * topk.cuh - exact selection by ranks (numerics/rank.h) for rows of any length: every thread holds the best
  * rank that is left of its own scores. A round takes the best of all threads; only the thread that had it
- * looks through its scores again. */
+ * looks through its scores again. And the best two scores, of which groups of experts are made. */
 #ifndef TEGULA_MOE_TOPK_CUH
 #define TEGULA_MOE_TOPK_CUH
 
@@ -17,6 +17,19 @@ DEV u64 warp_max_u64(u64 v)
     return (u64)high << 32 | low;
 }
 
+/* The max over a block of WARPS warps, in all threads. `bests` is shared memory; two of them in turn let a warp be
+ * ahead by one call: it writes where nobody reads any more. */
+template <int WARPS> DEV u64 block_max_u64(u64 (&bests)[WARPS], u64 v)
+{
+    const u64 mine = warp_max_u64(v);
+    if (threadIdx.x % 32 == 0) bests[threadIdx.x / 32] = mine;
+    __syncthreads();
+    u64 best = bests[0];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) best = max(best, bests[w]);
+    return best;
+}
+
 /* The best rank below `limit` among row[first], row[first + step], ...; TGL_RANK_NONE where there is none. */
 DEV u64 best_below(u64 limit, const float *row, u32 size, u32 first, u32 step)
 {
@@ -26,6 +39,23 @@ DEV u64 best_below(u64 limit, const float *row, u32 size, u32 first, u32 step)
         const u64 rank = tgl_rank(row[e], e);
         if (rank < limit && rank > best) best = rank;
     }
+    return best;
+}
+
+typedef struct { float first, second; } two;    /* first >= second */
+
+/* The best two of four, which may come in any order. */
+DEV two best_two(two a, two b)
+{
+    return { fmaxf(a.first, b.first), fmaxf(fmaxf(a.second, b.second), fminf(a.first, b.first)) };
+}
+
+/* Of LANES neighbouring lanes, a power of two. */
+template <int LANES> DEV two best_two_of_lanes(two best)
+{
+#pragma unroll
+    for (int d = 1; d < LANES; d *= 2)
+        best = best_two(best, { __shfl_xor_sync(FULL, best.first, d), __shfl_xor_sync(FULL, best.second, d) });
     return best;
 }
 
