@@ -24,7 +24,7 @@
 
 #include <stdlib.h>
 
-#include "core/signature.h"
+#include "core/signature_table.h"
 #include "cuda/driver.h"
 #include "test.h"
 

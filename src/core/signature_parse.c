@@ -1,54 +1,56 @@
 /* SPDX-License-Identifier: MIT
- * signature_parse.c - the text of a signature to a table (signature.h). The grammar:
+ * signature_parse.c - the text of a signature to a table (signature_table.h). The grammar:
  *
- *   signature   name(argument, ...) -> output, ... where rule, ...      the last two parts may be missing
- *   argument    tensor, scalar, or name{tensor, ...}: members of a struct, whose tensors are passed one by one
- *   output      the same without scalars; its tensors are written
+ *   signature   name(argument, ...) -> output, ... where rule, ...     the last two parts may be missing
+ *   argument    tensor, scalar, or name{tensor, ...}: members of a struct, which are passed one by one
+ *   output      tensor, or name{tensor, ...}; it is written
  *
  *   tensor      name: dtypes[size, ...] marks layout
- *   dtypes      f32        a dtype, or several: i64|i32, the first of which Python makes
- *               any        elements of 1, 2, 4, 8 or 16 bytes
- *               e2m1 e5m6  codes: two in a byte of e2m1x2, i8 or u8; eight in twelve bytes of u8. Sizes count codes
- *               sf         scale factors: f32 by rows or by columns, or i32 by columns with four in a word
- *               x          that of tensor x
- *               format     what the word of this scalar names
- *               (a if x else b)    dtypes a where the optional tensor x is given, else b
+ *   dtypes      f32          or several: i64|i32, the first of which Python makes
+ *               any          elements of 1, 2, 4, 8 or 16 bytes
+ *               e2m1         codes, two in a byte of e2m1x2, i8 or u8; sizes count codes
+ *               sf           scale factors: f32 by rows or by columns, or i32, four in a word, by columns
+ *               x            that of tensor x
+ *               format       what the word of this scalar says; also e5m6: eight codes in twelve bytes of u8
+ *               (a if x else b)      dtypes a where the optional tensor x is given, otherwise b
  *   size        n   n + expression   2 * n   2 * n (note)   expression
- *               ...        as the first: any number of dimensions, the same in all tensors that have them
- *   marks       ?          may be NULL
- *               !          of an input: is written, too; of an output: is read, too
- *   layout      (nothing)  packed
- *               rows       packed rows, any distance apart; of a tensor that is written they do not overlap
- *               strided    any strides
- *               host       packed, in memory of the host
+ *               ...          as the first: any number of dimensions, which all tensors that have ... share
+ *   marks       ?            may be NULL
+ *               !            an input that is written, too; an output that is read, too
+ *   layout      (nothing)    packed
+ *               rows         packed rows, any distance apart; rows that are written do not overlap
+ *               strided      any strides
+ *               host         packed, in memory of the host
  *
- *   The first tensor that names n, among those that are always given, decides it; the others must agree. If all
- *   are optional, the first that is given decides. A note is said to whom has an odd number of columns.
+ *   The first tensor that has n, among those that are always given, decides it; the others must agree. If all
+ *   are optional, the first that is given decides. The note is part of the message if the number is odd.
  *
  *   scalar      name: type = default with name
- *   type        int        >= 0           int >= e     int in a..b
- *               bool       float          float >= e
- *               {a|b|c}    0, 1 or 2;     {a|b} if x else {a|b|c}: fewer where tensor x is given
- *   default     what 0 stands for: an expression
+ *   type        int          >= 0; otherwise: int >= e, int in a..b
+ *               bool
+ *               float        any; otherwise: float >= e
+ *               {a|b|c}      0, 1 or 2; {a|b} if x else {a|b|c}: fewer words where tensor x is given
+ *   default     an expression: what 0 stands for
  *   with        the scalar is not looked at unless this tensor is given, or this bool is true
  *
- *   rule        n < e   n <= e   n >= e   n in a..b      the range of a size or scalar. Where n is decided as 2 * n, or
- *                                                        by codes, it is that of this dimension's elements
- *               n == e                                   of a scalar
- *               n divides m                              unless n is 0
- *               n % e   n % e for word   n % e if e      n is a multiple; only where a scalar has this word, only if
- *               a needs b                                where a (tensor or scalar) is given, b (tensor or bool) is
- *               a of i32 needs b                         only where tensor a has this dtype
- *               a may be b                               the same tensor; otherwise they must not overlap
+ *   rule        n < e   n <= e   n >= e   n in a..b
+ *                            the range of a size or scalar. Where n is decided as 2 * n, or by codes, it
+ *                            is the range of that dimension's elements
+ *               n == e       of a scalar
+ *               n divides m  unless n is 0
+ *               n % e        n is a multiple of e; n % e for word: where a scalar has this word; n % e if c
+ *               a needs b    where a (tensor or scalar) is given, b (tensor or bool) is, too
+ *               a of i32 needs b     only where tensor a has this dtype
+ *               a may be b   the same tensor; otherwise they must not overlap
  *   expression  numbers, 2^31, sizes, scalars, optional tensors (1 if given), + - * / (rounds up, 0 / 0 is 0)
- *               > ( ), `a if c else b`
+ *               > ( ), a if c else b
  *
- * Blanks are free. Names are letters, digits and _, and each is of one thing. */
+ * Blanks are free. Names are letters, digits and _; each is of one thing. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/signature.h"
+#include "core/signature_table.h"
 
 typedef struct { const char *begin; int length; } word;
 
@@ -82,7 +84,8 @@ static word word_at(const char *p)
 
 static bool is(word w, const char *name)
 {
-    return name && !strncmp(w.begin, name, (size_t)w.length) && !name[w.length] && w.length;
+    return w.length && name && *name == *w.begin && !strncmp(w.begin, name, (size_t)w.length) &&
+           !name[w.length];
 }
 
 static bool peek(reader *r, const char *token)
@@ -113,7 +116,10 @@ static bool take_word(reader *r, word *out)
 static const char *keep(reader *r, word w)
 {
     tgl_table *t = r->t;
-    if (w.length >= TGL_MAX_NAMES - t->num_name_bytes) return fail(r, w.begin, "fewer or shorter names"), NULL;
+    if (w.length >= TGL_MAX_NAMES - t->num_name_bytes) {
+        fail(r, w.begin, "fewer or shorter names");
+        return NULL;
+    }
     char *to = t->names + t->num_name_bytes;
     memcpy(to, w.begin, (size_t)w.length);
     t->num_name_bytes += w.length + 1;          /* the table is zeroed */
@@ -169,7 +175,8 @@ static bool add_value(reader *r, word w, tgl_value_type type)
     if (t->num_values == TGL_MAX_VALUES) return fail(r, w.begin, "fewer sizes and scalars");
     if (type != TGL_VALUE_GIVEN && tensor_named(t, w) >= 0) return fail(r, w.begin, "a name of its own");
     tgl_value *v = &t->values[t->num_values];
-    *v = (tgl_value){ .name = keep(r, w), .type = type, .with = -1, .with_value = -1, .owner = -1, .with_words = -1 };
+    *v = (tgl_value){ .name = keep(r, w), .type = type, .with = -1, .with_value = -1, .owner = -1,
+                      .with_words = -1 };
     t->num_values++;
     return v->name;
 }
@@ -301,7 +308,7 @@ static bool parse_sum(reader *r)
     }
 }
 
-static bool parse_if(reader *r)                 /* a if c else b becomes c a b ? */
+static bool parse_if(reader *r)                 /* a if c else b: c, j past a, a, e past b, b */
 {
     tgl_table *t = r->t;
     const int from = t->num_steps;
@@ -311,10 +318,14 @@ static bool parse_if(reader *r)                 /* a if c else b becomes c a b ?
     const int length = t->num_steps - from;
     memcpy(then, t->steps + from, (size_t)length * sizeof *then);
     t->num_steps = from;
-    if (!parse_sum(r)) return false;
+    if (!parse_sum(r) || !emit(r, 'j', 0, length + 1)) return false;
     for (int i = 0; i < length; i++)
         if (!emit(r, then[i].op, then[i].value, then[i].constant)) return false;
-    return expect(r, "else") && parse_if(r) && emit(r, '?', 0, 0);
+    if (!emit(r, 'e', 0, 0)) return false;
+    const int end = t->num_steps - 1;
+    if (!expect(r, "else") || !parse_if(r)) return false;
+    t->steps[end].constant = t->num_steps - 1 - end;
+    return true;
 }
 
 /* Steps as constant + factor * value, if they are no more; `depth` is the stack that they need. */
@@ -327,11 +338,16 @@ static bool is_linear(const tgl_step *s, int count, tgl_number *out, int *depth)
     for (int i = 0; i < count; i++) {
         if (s[i].op == 'k' || s[i].op == 'v') {
             const bool is_value = s[i].op == 'v';
-            stack[n++] = (tgl_number){ TGL_NUMBER_LINEAR, s[i].value, is_value, s[i].constant };
+            stack[n++] = (tgl_number){ TGL_NUMBER_LINEAR, .value = s[i].value, .factor = is_value,
+                                       .constant = s[i].constant };
             if (n > *depth) *depth = n;
             continue;
         }
-        n -= s[i].op == '?' ? 2 : 1;
+        n--;
+        if (s[i].op == 'j' || s[i].op == 'e') {         /* one of two parts is left out */
+            ok = false;
+            continue;
+        }
         tgl_number *a = &stack[n - 1], *b = &stack[n];
         if (s[i].op == '+' || s[i].op == '-') {
             const int64_t sign = s[i].op == '+' ? 1 : -1;
@@ -342,8 +358,10 @@ static bool is_linear(const tgl_step *s, int count, tgl_number *out, int *depth)
         } else if (s[i].op == '*' && (!a->factor || !b->factor)) {
             const tgl_number *one = a->factor ? a : b, *by = a->factor ? b : a;
             int64_t constant;
-            ok &= !__builtin_mul_overflow(one->constant, by->constant, &constant) && by->constant <= INT32_MAX;
-            *a = (tgl_number){ TGL_NUMBER_LINEAR, one->value, one->factor * by->constant, constant };
+            ok &= !__builtin_mul_overflow(one->constant, by->constant, &constant);
+            ok &= by->constant <= INT32_MAX;
+            *a = (tgl_number){ TGL_NUMBER_LINEAR, .value = one->value, .factor = one->factor * by->constant,
+                               .constant = constant };
         } else {
             ok = false;
         }
@@ -362,11 +380,14 @@ static bool parse_number_by(reader *r, bool (*by)(reader *), tgl_number *out)
     if (!by(r)) return false;
     const bool is_short = is_linear(t->steps + from, t->num_steps - from, out, &depth);
     if (depth > TGL_MAX_STACK) return fail(r, place, "an expression that is less nested");
-    if (is_short) {
+    const tgl_step *s = &t->steps[from];
+    const bool is_quotient = t->num_steps == from + 3 && s[0].op == 'v' && s[1].op == 'v' && s[2].op == '/';
+    if (is_quotient) *out = (tgl_number){ TGL_NUMBER_QUOTIENT, .value = s[0].value, .divisor = s[1].value };
+    if (is_short || is_quotient) {
         t->num_steps = from;
         return true;
     }
-    *out = (tgl_number){ TGL_NUMBER_PROGRAM, from, 0, 0 };
+    *out = (tgl_number){ TGL_NUMBER_PROGRAM, .value = from };
     return emit(r, 0, 0, 0);
 }
 
@@ -543,7 +564,7 @@ static bool parse_scalar(reader *r, word name)
 {
     tgl_value *v = &r->t->values[value_named(r->t, name)];
     tgl_field_type field;
-    const tgl_number zero = { TGL_NUMBER_LINEAR, 0, 0, 0 };
+    const tgl_number zero = { .kind = TGL_NUMBER_LINEAR };
     if (peek(r, "{")) {
         v->type = TGL_VALUE_WORD;
         field = TGL_FIELD_ENUM;
@@ -563,7 +584,7 @@ static bool parse_scalar(reader *r, word name)
         v->type = TGL_VALUE_FLOAT;
         field = TGL_FIELD_FLOAT;
         if (!expect(r, "float") || (take(r, ">=") && !parse_named(r, &v->low, &v->low_name))) return false;
-        if (v->low.kind == TGL_NUMBER_PROGRAM || v->low.factor) return fail(r, r->p, "a constant before this");
+        if (!tgl_is_constant(&v->low)) return fail(r, r->p, "a constant before this");
     }
     if (!find_field(r, name, v, field)) return false;
     r->num_scalars++;
@@ -627,10 +648,11 @@ static bool parse_bounds(reader *r, int value, tgl_rule *rule, bool *is_rule)
         if (!parse_number(r, &high)) return false;
     } else if (take(r, "<")) {
         if (!parse_number(r, &high)) return false;
-        if (high.kind == TGL_NUMBER_PROGRAM) return fail(r, place, "<= for such an expression");
+        if (high.kind != TGL_NUMBER_LINEAR) return fail(r, place, "<= for such an expression");
         high.constant--;
         if (!is_size) {
-            if (v->type != TGL_VALUE_INT || v->high.kind) return fail(r, place, "an int without an upper bound");
+            if (v->type != TGL_VALUE_INT || v->high.kind)
+                return fail(r, place, "an int without an upper bound");
             v->high = high;
             *is_rule = false;
             return true;
@@ -706,26 +728,27 @@ static bool parse_rule(reader *r)
 
 /* ---- what follows from all of it ---- */
 
+static int larger(int a, int b) { return a > b ? a : b; }
+
 /* The tensor, one that is always given, with which a value is known; the last where optional ones decide. */
 static int value_known_after(const tgl_table *t, int value)
 {
     const tgl_value *v = &t->values[value];
-    if (v->type != TGL_VALUE_SIZE) return v->fallback.kind && v->fallback.factor ? t->num_tensors - 1 : -1;
+    if (v->type != TGL_VALUE_SIZE) return tgl_is_constant(&v->fallback) ? -1 : t->num_tensors - 1;
     return v->owner >= 0 ? v->owner : t->num_tensors - 1;
 }
 
 static int known_after(const tgl_table *t, const tgl_number *n)
 {
-    if (n->kind == TGL_NUMBER_LINEAR) return n->factor ? value_known_after(t, n->value) : -1;
+    if (tgl_is_constant(n)) return -1;
+    if (n->kind == TGL_NUMBER_LINEAR) return value_known_after(t, n->value);
+    if (n->kind == TGL_NUMBER_QUOTIENT)
+        return larger(value_known_after(t, n->value), value_known_after(t, n->divisor));
     int last = -1;
-    for (const tgl_step *s = &t->steps[n->value]; n->kind == TGL_NUMBER_PROGRAM && s->op; s++) {
-        const int after = s->op == 'v' ? value_known_after(t, s->value) : -1;
-        if (after > last) last = after;
-    }
+    for (const tgl_step *s = &t->steps[n->value]; s->op; s++)
+        if (s->op == 'v') last = larger(last, value_known_after(t, s->value));
     return last;
 }
-
-static int larger(int a, int b) { return a > b ? a : b; }
 
 static void find_owners(tgl_table *t)
 {
@@ -765,7 +788,7 @@ static bool defer_ranges(reader *r)
             after = larger(after, value_known_after(t, rule->value));
         if (rule->kind == TGL_RULE_DIVIDES) after = larger(after, value_known_after(t, rule->other_value));
         if (rule->kind == TGL_RULE_MULTIPLE) after = larger(after, known_after(t, &rule->condition));
-        if (rule->kind == TGL_RULE_MULTIPLE && rule->other_value >= 0) after = -1;   /* of a default nothing is asked */
+        if (rule->kind == TGL_RULE_MULTIPLE && rule->other_value >= 0) after = -1;      /* 0 is 0 then */
         if (rule->dtypes) after = t->num_tensors;               /* its sizes first */
         rule->after = (int8_t)after;
     }
@@ -786,7 +809,8 @@ static bool parse(reader *r)
         while (take(r, ","));
     skip(r);
     if (*r->p) return fail(r, r->p, "the end");
-    if (t->tensors[0].is_optional) return fail(r, r->p, "a first tensor that is always given: its device counts");
+    if (t->tensors[0].is_optional)
+        return fail(r, r->p, "a first tensor that is always given: its device counts");
     find_owners(t);
     return defer_ranges(r);
 }
@@ -799,8 +823,9 @@ static tgl_status compare_sizes(const tgl_table *t, const char *sizes)
         const word w = word_at(sizes);
         const char *want = i < t->num_sizes ? t->values[i].name : "";
         if (i < t->num_sizes ? !is(w, want) : *sizes)
-            return tgl_fail(TGL_ERR_INTERNAL, "signature of %s: size %d of the struct is \"%.*s\", want \"%s\"",
-                            t->name, i, w.length, w.begin, want);
+            return tgl_fail(TGL_ERR_INTERNAL,
+                            "signature of %s: size %d of the struct is \"%.*s\", want \"%s\"", t->name, i,
+                            w.length, w.begin, want);
         sizes += w.length;
     }
     return TGL_OK;

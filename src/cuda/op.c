@@ -8,18 +8,10 @@ tgl_status tgl_take(tgl_signature *s, const DLTensor *const *tensors, const void
     return tgl_check(s, tensors, params, sizes);
 }
 
-static bool writes_nothing(tgl_signature *s, const DLTensor *const *tensors)
-{
-    const tgl_table *t = tgl_signature_table(s);
-    for (int i = 0; i < t->num_tensors; i++)
-        if (t->tensors[i].is_written && tensors[i] && !tgl_is_empty(tensors[i])) return false;
-    return true;
-}
-
 tgl_status tgl_run(tgl_signature *s, const tgl_op *op, const DLTensor *const *tensors, void *problem,
                    tgl_stream stream)
 {
-    if (!tgl_preparing() && writes_nothing(s, tensors)) return TGL_OK;      /* data may be NULL */
+    if (!tgl_preparing() && tgl_writes_nothing(s, tensors)) return TGL_OK;      /* data may be NULL */
     if (!tgl_on_cpu(tensors[0])) return tgl_run_on_cuda(op, problem, tensors[0], stream);
     return tgl_preparing() ? TGL_OK : op->cpu(problem);
 }

@@ -130,11 +130,10 @@ tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLT
     const DLTensor *tensors[TGL_GATE_TENSORS + TGL_MAP_TENSORS] = {
         logits, bias, mask, fix_routing_mask, to_physical_map, logical_count, unmapped_topk_idx, topk_idx, topk_weights
     };
-    int64_t sizes[TGL_MAX_VALUES];
     tgl_map_list(mapping, tensors + TGL_GATE_TENSORS);
     tgl_log_signature(&tgl_moe_route_signature, tensors);
     TGL_TRY(tgl_map_check_struct(mapping));
-    TGL_TRY(tgl_check(&tgl_moe_route_signature, tensors, params, sizes));
+    TGL_TRY(tgl_check(&tgl_moe_route_signature, tensors, params, NULL));
     if (alignment < 1) return tgl_fail(TGL_ERR_ARGUMENT, "alignment: is %" PRId64 ", want >= 1", alignment);
     TGL_TRY(tgl_map_check_total(tgl_num_elements(topk_idx), mapping->expert_start->shape[0], alignment));
     problem p = { .args.workspace = workspace };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * test_signature.c - signatures: every part of the grammar, every message of a check, the place of every
  * mistake in a text, and the quick way of checking against the slow one. */
-#include "core/signature.h"
+#include "core/signature_table.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -544,9 +544,9 @@ static void change_tensor(call *c, int num_tensors, test_random *r)
     case 2: t->t.dtype.lanes = (uint16_t)test_below(r, 4); break;
     case 3: t->t.ndim += test_below(r, 2) ? 1 : -1; break;
     case 4: t->shape[d] = any_number(r); break;
-    case 5: t->shape[d] += test_below(r, 2) ? 1 : -1; break;
+    case 5: t->shape[d] ^= 1; break;
     case 6: t->strides[d] = any_number(r); break;
-    case 7: t->strides[d] += test_below(r, 20) - 10; break;
+    case 7: t->strides[d] = t->strides[d] % 1000 + test_below(r, 20) - 10; break;
     case 8: t->t.strides = NULL; break;
     case 9: t->t.data = test_below(r, 3) ? memory[j] + 4 * test_below(r, 32) : NULL; break;
     case 10: t->t.byte_offset = (uint64_t)test_below(r, 64) - (test_below(r, 4) ? 0 : 64); break;
@@ -592,17 +592,17 @@ static void check_quick(tgl_signature *s, void (*good)(call *), test_random *r)
             else change_tensor(&c, t->num_tensors, r);
         const bool is_quick = tgl_check_quickly(t, s->params, c.t, p, quick);
         const bool is_passed = tgl_check_slowly(t, s->params, c.t, p, slow) == TGL_OK;
-        if (i == 0) CHECK_THAT(is_quick || t->tensors[0].has_leading, "%s: a good call is not quick", t->name);
+        if (i == 0) CHECK_THAT(is_quick, "%s: a good call is not quick", t->name);
         if (is_quick)
             CHECK_THAT(is_passed, "%s: call %d is passed quickly, but \"%s\"", t->name, i, tgl_last_error());
         if (is_quick && is_passed)
             for (int k = 0; k < t->num_values; k++)
-                if (!CHECK_INT(quick[k], slow[k])) return;
+                if (t->values[k].type != TGL_VALUE_FLOAT && !CHECK_INT(quick[k], slow[k])) return;
         num_quick += is_quick;
         num_passed += is_passed;
     }
     CHECK_THAT(num_passed > CALLS / 8, "%s: %d calls passed", t->name, num_passed);
-    CHECK_THAT(num_quick > num_passed / 2 || t->tensors[0].has_leading, "%s: %d of %d calls that passed were quick",
+    CHECK_THAT(num_quick > num_passed / 2, "%s: %d of %d calls that passed were quick",
                t->name, num_quick, num_passed);
 }
 

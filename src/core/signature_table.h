@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT
+ * signature_table.h - the table that the text of a signature becomes, and how it is read. For the parser, the
+ * two ways of checking, and tests. */
+#ifndef TEGULA_SIGNATURE_TABLE_H
+#define TEGULA_SIGNATURE_TABLE_H
+
+#include "core/math.h"
+#include "core/signature.h"
+
+/* A text that needs more of something is an error. Sets of tensors and of values are masks of 32 bits. */
+enum {
+    TGL_MAX_TENSORS = 24,
+    TGL_MAX_VALUES = 32,
+    TGL_MAX_RULES = 20,
+    TGL_MAX_WORDS = 4,
+    TGL_MAX_RANK = 5,
+    TGL_MAX_STEPS = 96,         /* of all expressions */
+    TGL_MAX_STACK = 8,
+    TGL_MAX_NAMES = 1024        /* bytes */
+};
+
+/* ---- numbers ---- */
+
+/* What an expression became: constant + factor * values[value], values[value] / values[divisor] rounded up,
+ * or a program. NONE: the text says nothing. */
+typedef struct {
+    enum { TGL_NUMBER_NONE, TGL_NUMBER_LINEAR, TGL_NUMBER_QUOTIENT, TGL_NUMBER_PROGRAM } kind;
+    int value, divisor;         /* PROGRAM: value is its first step */
+    int64_t factor, constant;
+} tgl_number;
+
+/* Postfix. op is k (constant), v (value), one of + - * / >, e (skips `constant` steps), j (skips them if what
+ * it takes is 0), or 0 at the end. */
+typedef struct { char op; uint8_t value; int64_t constant; } tgl_step;
+
+/* ---- tensors ---- */
+
+/* A dimension: factor * values[value] + more; with value -1, `more` alone. */
+typedef struct { int value, factor; tgl_number more; const char *note; } tgl_size;
+
+/* Codes: some values share some elements. */
+typedef enum { TGL_UNPACKED, TGL_PACKED_E2M1, TGL_PACKED_E5M6, TGL_NUM_PACKINGS } tgl_packing;
+
+typedef struct {
+    const char *name;
+    const char *in_struct;      /* that it is a member of, or NULL */
+    tgl_dtype dtypes;
+    tgl_dtype otherwise;        /* where tensor `if_given` is not given */
+    tgl_dtype first;            /* of the text: what Python makes */
+    int8_t if_given;            /* a tensor, or -1 */
+    int8_t like;                /* a tensor that has the same dtype, or -1 */
+    int8_t by_word;             /* a scalar whose word names the dtype, or -1 */
+    bool is_e2m1;               /* elements of a byte, but for e4m3, are pairs of e2m1 */
+    bool is_scales;             /* f32 by rows or by columns, or i32, four in a word, by columns */
+    bool has_leading;           /* any dimensions before those of the text */
+    bool is_optional, is_written, is_host;
+    tgl_layout layout;
+    int ndim;                   /* of the text */
+    tgl_size sizes[TGL_MAX_RANK];
+    uint32_t may_be;            /* mask of tensors: this one may be one of them itself */
+    uint32_t owns;              /* mask of sizes that it decides */
+} tgl_arg;
+
+/* ---- sizes and scalars ---- */
+
+typedef enum {
+    TGL_VALUE_SIZE,
+    TGL_VALUE_INT,
+    TGL_VALUE_WORD,
+    TGL_VALUE_BOOL,
+    TGL_VALUE_FLOAT,            /* has no value in an expression */
+    TGL_VALUE_GIVEN             /* is tensor `with` given? */
+} tgl_value_type;
+
+typedef struct {
+    const char *name;
+    tgl_value_type type;
+    size_t offset;              /* of a scalar, in the params */
+    int8_t with, with_value;    /* a tensor, a bool without which a scalar is not read; or -1 */
+    int8_t owner;               /* the tensor that decides a size; -1: an optional one does */
+    bool is_of_elements;        /* the range is of the owner's elements, not of values */
+    bool is_range;              /* the message names both bounds */
+    tgl_number fallback;        /* what 0 stands for */
+    tgl_number low, high;
+    const char *low_name;       /* where low is no more than a name, for the message */
+    int num_words;
+    int num_words_given;        /* where tensor with_words (or -1) is given */
+    int with_words;
+    struct { const char *word; tgl_dtype dtypes; tgl_packing packing; } words[TGL_MAX_WORDS];
+} tgl_value;
+
+typedef struct {
+    enum { TGL_RULE_NEEDS, TGL_RULE_WITHIN, TGL_RULE_EQUALS, TGL_RULE_DIVIDES, TGL_RULE_MULTIPLE } kind;
+    int8_t after;               /* is checked once the sizes of this tensor are known; -1: at once */
+    int8_t tensor, value;       /* what it is about: one of them is -1 */
+    int8_t other_tensor, other_value;   /* what is needed, what is divided, whose word it is; or -1 */
+    int8_t word;                /* MULTIPLE: only where other_value is this word */
+    tgl_dtype dtypes;           /* NEEDS: only where the tensor is of these; or 0 */
+    tgl_number low, high;       /* EQUALS, MULTIPLE: low */
+    tgl_number condition;       /* MULTIPLE: only where it is not 0 */
+    const char *low_name;
+} tgl_rule;
+
+/* ---- the same facts without names, close together, for calls that pass (signature_quick.c) ---- */
+
+typedef struct {
+    uint32_t dtypes[4], otherwise[4];   /* code, bits and lanes */
+    uint8_t place, ndim, layout, flags;
+    int8_t if_given, like, by_word;
+    int8_t sizes[TGL_MAX_RANK]; /* values; -1: no plain size */
+} tgl_quick_arg;
+
+typedef struct {
+    int64_t low;
+    int64_t zero;               /* what 0 stands for */
+    uint16_t offset;
+    uint8_t value, type, num_words, num_words_given;
+    int8_t with, with_value;    /* as in tgl_value; WORD: with_words */
+} tgl_quick_scalar;
+
+typedef struct {
+    bool is_possible;
+    uint8_t num_scalars, num_dims, num_deciding, num_ranges, num_fallbacks, num_unowned, num_by_word,
+        num_written;
+    uint32_t word_dtypes[TGL_NUM_PACKINGS][4];
+    tgl_quick_arg args[TGL_MAX_TENSORS];                /* those that are always given first */
+    tgl_quick_scalar scalars[TGL_MAX_VALUES];
+    struct { uint8_t tensor, dim; } dims[TGL_MAX_TENSORS * TGL_MAX_RANK];   /* not plain; owners' first */
+    uint8_t ranges[TGL_MAX_VALUES], fallbacks[TGL_MAX_VALUES];  /* values that have them */
+    uint8_t unowned[TGL_MAX_VALUES];                    /* sizes that no tensor may decide */
+    uint8_t by_word[TGL_MAX_TENSORS], written[TGL_MAX_TENSORS];
+} tgl_quick;
+
+struct tgl_table {
+    const char *name;
+    int num_tensors, num_inputs;                /* inputs first */
+    int num_values, num_sizes, num_scalars;     /* sizes first, then scalars, then GIVEN */
+    int num_rules, num_steps, num_name_bytes;
+    tgl_arg tensors[TGL_MAX_TENSORS];
+    tgl_value values[TGL_MAX_VALUES];
+    tgl_rule rules[TGL_MAX_RULES];
+    tgl_step steps[TGL_MAX_STEPS];
+    char names[TGL_MAX_NAMES];
+    tgl_quick quick;
+};
+
+/* Parses a text; TGL_ERR_INTERNAL with its place if it is not of the grammar. */
+tgl_status tgl_parse_signature(const char *text, const tgl_params *params, const char *sizes, tgl_table *out);
+void tgl_make_quick(tgl_table *t);
+
+/* ---- the two ways of tgl_check() ----
+ * `values` has room for t->num_values; that of a FLOAT is not set. */
+
+/* The slow one has all messages. */
+tgl_status tgl_check_slowly(const tgl_table *t, const tgl_params *of, const DLTensor *const *tensors,
+                            const void *params, int64_t *values);
+
+/* The quick one is true only of calls that the slow one lets pass, with the same values. It is false of all
+ * others and of some that are rare, of which the slow one must be asked. */
+bool tgl_check_quickly(const tgl_table *t, const tgl_params *of, const DLTensor *const *tensors,
+                       const void *params, int64_t *values);
+
+/* ---- what both read ---- */
+
+/* Numbers saturate: the sizes of empty tensors may be anything. */
+static inline int64_t tgl_add(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? (b < 0 ? INT64_MIN : INT64_MAX) : sum;
+}
+
+static inline int64_t tgl_multiply(int64_t a, int64_t b)
+{
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? ((a < 0) != (b < 0) ? INT64_MIN : INT64_MAX) : product;
+}
+
+/* Rounded up; 0 / 0 is 0. */
+static inline int64_t tgl_divide(int64_t a, int64_t b)
+{
+    return b == 1 ? a : b == 0 ? 0 : tgl_ceil_div(a, b);
+}
+
+int64_t tgl_run_steps(const tgl_step *steps, const int64_t *values);
+
+static inline int64_t tgl_number_of(const tgl_table *t, const tgl_number *n, const int64_t *values)
+{
+    if (n->kind == TGL_NUMBER_QUOTIENT) return tgl_divide(values[n->value], values[n->divisor]);
+    if (n->kind == TGL_NUMBER_PROGRAM) return tgl_run_steps(&t->steps[n->value], values);
+    if (!n->factor) return n->constant;         /* NONE, too: 0 */
+    const int64_t value = values[n->value];
+    return tgl_add(n->factor == 1 ? value : tgl_multiply(n->factor, value), n->constant);
+}
+
+/* Does it not depend on values? */
+static inline bool tgl_is_constant(const tgl_number *n) { return n->kind <= TGL_NUMBER_LINEAR && !n->factor; }
+
+/* A plain size: n. */
+static inline bool tgl_is_plain(const tgl_size *size)
+{
+    return size->value >= 0 && size->factor == 1 && !size->more.kind;
+}
+
+/* What a dimension must be, in values. */
+static inline int64_t tgl_size_of(const tgl_table *t, const tgl_size *size, const int64_t *values)
+{
+    const int64_t more = size->more.kind ? tgl_number_of(t, &size->more, values) : 0;
+    return size->value < 0 ? more : tgl_add(tgl_multiply(values[size->value], size->factor), more);
+}
+
+struct tgl_packing_sizes { int values, elements; const char *name; };
+extern const struct tgl_packing_sizes TGL_PACKINGS[TGL_NUM_PACKINGS];
+enum { TGL_PAIRS = TGL_I8 | TGL_U8 | TGL_E2M1X2 };      /* of e2m1 */
+
+/* How a tensor's last dimension holds values. x may be NULL where a word decides. */
+static inline tgl_packing tgl_packing_of(const tgl_table *t, const tgl_arg *a, const DLTensor *x,
+                                         const int64_t *values)
+{
+    if (a->by_word >= 0) return t->values[a->by_word].words[values[a->by_word]].packing;
+    return a->is_e2m1 && tgl_dtype_is(x->dtype, TGL_PAIRS) ? TGL_PACKED_E2M1 : TGL_UNPACKED;
+}
+
+/* Scale factors, not empty: do the strides suit their kind? Those that are written must not overlap. */
+bool tgl_scales_fit(const DLTensor *x, bool is_written);
+
+static inline bool tgl_rule_holds(const tgl_table *t, const tgl_rule *r, const DLTensor *const *tensors,
+                                  const int64_t *values)
+{
+    const int64_t is = r->value >= 0 ? values[r->value] : 0;
+    switch (r->kind) {
+    case TGL_RULE_NEEDS: {
+        const DLTensor *x = r->tensor >= 0 ? tensors[r->tensor] : NULL;
+        const bool is_asked = x ? !r->dtypes || tgl_dtype_is(x->dtype, r->dtypes) : is != 0;
+        const bool is_there = r->other_tensor >= 0 ? tensors[r->other_tensor] != NULL
+                                                   : values[r->other_value] != 0;
+        return is_there || !is_asked;
+    }
+    case TGL_RULE_WITHIN:
+        return (!r->low.kind || is >= tgl_number_of(t, &r->low, values)) &&
+               (!r->high.kind || is <= tgl_number_of(t, &r->high, values));
+    case TGL_RULE_EQUALS: return is == tgl_number_of(t, &r->low, values);
+    case TGL_RULE_DIVIDES: return is == 0 || values[r->other_value] % is == 0;
+    default: {
+        const int64_t of = tgl_number_of(t, &r->low, values);
+        const bool is_asked = (r->other_value < 0 || values[r->other_value] == r->word) &&
+                              (!r->condition.kind || tgl_number_of(t, &r->condition, values));
+        return !is_asked || of == 0 || is % of == 0;
+    }
+    }
+}
+
+#endif
