@@ -194,11 +194,11 @@ static inline void errors_end(errors_call *c, const char *name, const char *says
     } while (0)
 
 /* Does another tensor of the call have the size that a dimension decides, as it is? Then they must agree. */
-static inline bool errors_has_partner(const errors_call *c, int tensor, int value)
+static inline bool errors_has_partner(const errors_call *c, int except, int value)
 {
     for (int i = 0; i < c->t->num_tensors; i++)
         for (int d = 0; d < c->t->tensors[i].ndim; d++)
-            if (i != tensor && c->tensors[i] && c->t->tensors[i].sizes[d].value == value) return true;
+            if (i != except && c->tensors[i] && c->t->tensors[i].sizes[d].value == value) return true;
     return false;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * support.h - what the tests of the casts share beside ops.h: floats as bits, data that is close to a tie,
- * errors of parameters. */
+ * support.h - what the tests of the casts share beside ops.h: floats as bits, data that is close to a tie. */
 #ifndef TEGULA_QUANT_SUPPORT_H
 #define TEGULA_QUANT_SUPPORT_H
 
@@ -74,32 +73,7 @@ static inline unsigned code_of_pair(close_pair p, bool is_combined)
 
 /* ---- errors ---- */
 
-/* What every op checks of a tensor: `member` is it in `call`, `pointer` what is passed. An optional one may
- * be NULL. */
-#define TENSOR_ERRORS(member, pointer, name, rank, bytes, dtypes) \
-    ERROR(c.pointer = NULL, name ": is NULL, want a tensor");     \
-    OPTIONAL_ERRORS(member, name, rank, bytes, dtypes)
-
-#define OPTIONAL_ERRORS(member, name, rank, bytes, dtypes)                                       \
-    ERROR(c.member.t.dtype = tgl_dtype_to_dlpack(TGL_F64), name ": dtype is f64, want " dtypes); \
-    GIVEN_ERRORS(member, name, rank, bytes)
-
-/* Rows may be strided, and must not be in another way; data may be anything but packed. */
-#define ROWS_ERRORS(member, name, row)                                                             \
-    ERROR(c.member.strides[1] = 2,                                                                 \
-          name ": strides are [" row ", 2], want 1 in the last dimension and >= 0 in the others"); \
-    ERROR(c.member.strides[0] = -256,                                                              \
-          name ": strides are [-256, 1], want 1 in the last dimension and >= 0 in the others");    \
-    ERROR(c.member.shape[0] = -1, name ": shape is [-1, " row "], want sizes >= 0");               \
-    ERROR(c.member.strides[0] = (int64_t)1 << 60,                                                  \
-          name ": strides are [1152921504606846976, 1], want offsets below 2^56 bytes");           \
-    ERROR(c.member.strides[0] = INT64_MAX,                                                         \
-          name ": strides are [9223372036854775807, 1], want offsets below 2^56 bytes")
-
-/* Params that every op reads. */
-#define PARAMS_ERRORS()                                                   \
-    ERROR(c.pparams = NULL, "params: is NULL, want a struct");            \
-    ERROR(c.params.reserved[0] = 1, "reserved[0]: is 1, want 0");         \
-    ERROR(c.params.reserved[7] = (uint64_t)1 << 63, "reserved[7]: is 9223372036854775808, want 0")
+/* The params of a call of errors.h. */
+#define PARAMS_OF(call) ((tgl_quant_params *)(void *)(call)->params)
 
 #endif

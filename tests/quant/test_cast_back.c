@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_cast_back, on every device of the tests: out = code * sf in f32, then rounded to bf16 where that
  * is asked for. */
+#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("quant_cast_back")
@@ -190,60 +191,35 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, x_sf, out;
-    const DLTensor *px, *px_sf;
-    DLTensor *pout;
-    tgl_quant_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_cast_back_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_E4M3, 2, SHAPE(3, 256));
-    c->px_sf = make(&c->x_sf, memory + 4096, on, TGL_F32, 2, SHAPE(3, 2));
-    c->pout = make(&c->out, memory + 8192, on, TGL_BF16, 2, SHAPE(3, 256));
-    c->params = (tgl_quant_params){ .x_num_per_channels = 128 };
-    c->pparams = &c->params;
+    return tgl_quant_cast_back(t[0], t[1], t[2], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_quant_cast_back(c->px, c->px_sf, c->pout, c->pparams, NULL);
-}
+#define SIGNATURE &tgl_quant_cast_back_signature
+#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 x_num_per_channels=16", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(x, px, "x", "2", "768", "e4m3");
-    TENSOR_ERRORS(x_sf, px_sf, "x_sf", "2", "24", "i32 or f32");
-    TENSOR_ERRORS(out, pout, "out", "2", "1536", "bf16 or f32");
-    ROWS_ERRORS(x, "x", "256");
-    OTHER_DEVICE(x_sf, "x_sf");
-    OTHER_DEVICE(out, "out");
-    PARAMS_ERRORS();
-    ERROR(c.out.shape[1] = c.out.strides[0] = 128, "out: shape is [3, 128], want [3, 256]");
-    ERROR(c.out.shape[0] = 2, "out: shape is [2, 256], want [3, 256]");
-    ERROR(c.out.strides[0] = 257, "out: strides are [257, 1], want [256, 1]");
-    ERROR(c.params.x_num_per_channels = 0, "x_sf: shape is [3, 2], want [3, 1]");
-    ERROR(c.params.x_num_per_tokens = 2, "x_sf: shape is [3, 2], want [2, 2]");
-    ERROR(c.params.x_num_per_tokens = -2, "x_num_per_tokens: is -2, want >= 0");
-    ERROR(c.params.x_num_per_channels = -2, "x_num_per_channels: is -2, want >= 0");
-    ERROR(c.x_sf.strides[1] = 3, "x_sf: strides are [2, 3], want [1, >= 0] or [>= 0, 1]");
-    ERROR(c.params.format = (tgl_quant_format)5, "format: is 5, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
-    ERROR(c.params.format = TGL_QUANT_E2M1, "x: dtype is e4m3, want i8, u8 or e2m1x2");
-    ERROR(c.params.format = TGL_QUANT_E5M6, "x: dtype is e4m3, want u8");
-    ERROR(c.params.format = TGL_QUANT_E2M1; c.x.t.dtype = tgl_dtype_to_dlpack(TGL_I8),
-          "x_sf: shape is [3, 2], want [3, 4]");
-    ERROR(c.params.format = TGL_QUANT_E2M1; c.x.t.dtype = tgl_dtype_to_dlpack(TGL_I8);
-          c.params.x_num_per_channels = 256, "out: shape is [3, 256], want [3, 512]");
-    ERROR(c.params.format = TGL_QUANT_E5M6; c.x.t.dtype = tgl_dtype_to_dlpack(TGL_U8),
-          "x: rows are 256 bytes, want a multiple of 12 for e5m6");
-    ERROR(c.params.format = TGL_QUANT_E5M6; make(&c.x, memory + 258, on, TGL_U8, 2, SHAPE(3, 384)),
-          "x: data is 2 bytes past a multiple of 4, want 0");
-    ERROR(c.params.format = TGL_QUANT_E5M6; make(&c.x, memory + 256, on, TGL_U8, 2, SHAPE(3, 384));
-          c.x.strides[0] = 386, "x: rows are 386 bytes apart, want a multiple of 4 for e5m6");
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
-    ERROR(c.out.t.data = c.x_sf.t.data, "out: memory is shared with x_sf, want no overlap");
+    check_errors(GOOD_CALL);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 x_num_per_tokens=2 x_num_per_channels=16 format=1 x_sf=i32", invoke);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 format=2", invoke);
+    CHECK_ERROR(x[1].strides[1] = 3, "x_sf: strides are [2, 3], want [1, >= 0] or [>= 0, 1]");
+    CHECK_ERROR(PARAMS_OF(c)->x_num_per_tokens = 2, "x_sf: shape is [3, 2], want [2, 2]");
+    CHECK_ERROR(PARAMS_OF(c)->format = (tgl_quant_format)5, "format: is 5, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1, "x: dtype is e4m3, want i8, u8 or e2m1x2");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[0].dtype = tgl_dtype_to_dlpack(TGL_I8);
+                PARAMS_OF(c)->x_num_per_channels = 32, "out: shape is [3, 32], want [3, 64]");
 }
 
-TEST_NO_DRIVER()
+/* Codes of e5m6: 12 bytes for 8 values, read as words. */
+#undef GOOD_CALL
+#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 format=2", invoke
+TEST(errors_of_e5m6)
+{
+    CHECK_ERROR(x[0].shape[1] = 47, "x: rows are 47 bytes, want a multiple of 12 for e5m6");
+    CHECK_ERROR(x[0].byte_offset = 2, "x: data is 2 bytes past a multiple of 4, want 0");
+    CHECK_ERROR(x[0].strides[0] = 50, "x: rows are 50 bytes apart, want a multiple of 4 for e5m6");
+}
+
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

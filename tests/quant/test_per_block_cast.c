@@ -2,6 +2,7 @@
  * tgl_quant_per_block_cast, on every device of the tests: blocks of several rows; elements and factors are
  * those of per_token_cast, so what is tested here is which values share one. */
 #include "elements.h"
+#include "errors.h"
 
 TESTS_OF_TABLE("quant_per_block_cast")
 
@@ -137,59 +138,24 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, out, sf;
-    const DLTensor *px;
-    DLTensor *pout, *psf;
-    tgl_quant_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_per_block_cast_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(6, 96));
-    c->pout = make(&c->out, memory + 4096, on, TGL_E4M3, 2, SHAPE(6, 96));
-    c->psf = make(&c->sf, memory + 8192, on, TGL_F32, 2, SHAPE(2, 3));
-    c->params = (tgl_quant_params){ .num_per_tokens = 4, .num_per_channels = 32 };
-    c->pparams = &c->params;
+    return tgl_quant_per_block_cast(t[0], t[1], t[2], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_quant_per_block_cast(c->px, c->pout, c->psf, c->pparams, NULL);
-}
+#define SIGNATURE &tgl_quant_per_block_cast_signature
+#define GOOD_CALL SIGNATURE, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(x, px, "x", "2", "1152", "bf16 or f32");
-    OPTIONAL_ERRORS(out, "out", "2", "576", "e4m3");
-    TENSOR_ERRORS(sf, psf, "out_sf", "2", "24", "i32 or f32");
-    ROWS_ERRORS(x, "x", "96");
-    OTHER_DEVICE(out, "out");
-    OTHER_DEVICE(sf, "out_sf");
-    PARAMS_ERRORS();
-    ERROR(c.out.shape[0] = 5, "out: shape is [5, 96], want [6, 96]");
-    ERROR(c.out.strides[0] = 97, "out: strides are [97, 1], want [96, 1]");
-    ERROR(c.params.num_per_tokens = 3; c.params.num_per_channels = 16,
-          "out_sf: shape is [2, 3], want [2, 6]");
-    ERROR(c.params.num_per_tokens = 0, "out_sf: shape is [2, 3], want [6, 3]");
-    ERROR(c.params.num_per_channels = 0, "out_sf: shape is [2, 3], want [2, 1]");
-    ERROR(c.sf.strides[0] = 2, "out_sf: strides are [2, 1], want [1, >= 2] or [>= 3, 1]");
-    ERROR(c.sf.strides[0] = 1; c.sf.strides[1] = 1,
-          "out_sf: strides are [1, 1], want [1, >= 2] or [>= 3, 1]");
-    ERROR(make(&c.sf, memory + 8192, on, TGL_I32, 2, SHAPE(2, 1)),
-          "round_sf: is false, want true for out_sf of i32 (packed)");
-    ERROR(c.params.num_per_tokens = -1, "num_per_tokens: is -1, want >= 0");
-    ERROR(c.params.num_per_channels = -1, "num_per_channels: is -1, want >= 0");
-    ERROR(c.params.format = TGL_QUANT_E5M6, "format: is 2, want 0 (e4m3) or 1 (e2m1)");
-    ERROR(c.params.format = (tgl_quant_format)3, "format: is 3, want 0 (e4m3) or 1 (e2m1)");
-    ERROR(c.params.format = TGL_QUANT_E2M1, "out: dtype is e4m3, want i8, u8 or e2m1x2");
-    ERROR(c.params.format = TGL_QUANT_E2M1; c.x.shape[1] = 95; c.pout = NULL,   /* only factors */
-          "x: columns are 95, want a multiple of 2 for e2m1");
-    ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
-    ERROR(c.sf.t.data = c.x.t.data, "out_sf: memory is shared with x, want no overlap");
-    ERROR(c.sf.t.data = c.out.t.data, "out_sf: memory is shared with out, want no overlap");
+    check_errors(GOOD_CALL);
+    check_errors(SIGNATURE, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16 -out", invoke);
+    check_errors(SIGNATURE, "num_rows=6 num_cols=48 format=1 round_sf=1 num_per_channels=8 out_sf=i32", invoke);
+    CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 3; PARAMS_OF(c)->num_per_channels = 8,
+                "out_sf: shape is [2, 3], want [2, 6]");
+    CHECK_ERROR(x[2].strides[0] = 2, "out_sf: strides are [2, 1], want [1, >= 2] or [>= 3, 1]");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[0].shape[1] = 47; c->tensors[1] = NULL,    /* only factors */
+                "x: columns are 47, want a multiple of 2 for e2m1");
 }
 
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -2,6 +2,7 @@
  * tgl_quant_per_block_cast_lossless, on every device of the tests. An output block's exponent code is 6 below
  * the largest of its input blocks, so that the largest values of e2m1 just fit in e4m3; the others become
  * smaller codes, exact while e4m3 has them. */
+#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("quant_per_block_cast_lossless")
@@ -162,66 +163,25 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, x_sf, out, sf, inexact;
-    const DLTensor *px, *px_sf;
-    DLTensor *pout, *psf, *pinexact;
-    tgl_quant_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_per_block_cast_lossless_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_E2M1X2, 2, SHAPE(6, 64));
-    c->px_sf = make(&c->x_sf, memory + 4096, on, TGL_F32, 2, SHAPE(6, 4));
-    c->pout = make(&c->out, memory + 8192, on, TGL_E4M3, 2, SHAPE(6, 128));
-    c->psf = make(&c->sf, memory + 12288, on, TGL_F32, 2, SHAPE(2, 2));
-    c->pinexact = make(&c->inexact, memory + 13312, on, TGL_I32, 1, SHAPE(1));
-    c->params = (tgl_quant_params){ .num_per_tokens = 4, .num_per_channels = 64, .x_num_per_channels = 32 };
-    c->pparams = &c->params;
+    return tgl_quant_per_block_cast_lossless(t[0], t[1], t[2], t[3], t[4], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_quant_per_block_cast_lossless(c->px, c->px_sf, c->pout, c->psf, c->pinexact, c->pparams, NULL);
-}
+#define SIGNATURE &tgl_quant_per_block_cast_lossless_signature
+#define GOOD_CALL SIGNATURE, "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 x_num_per_channels=16", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(x, px, "x", "2", "384", "i8, u8 or e2m1x2");
-    TENSOR_ERRORS(x_sf, px_sf, "x_sf", "2", "96", "i32 or f32");
-    TENSOR_ERRORS(out, pout, "out", "2", "768", "e4m3");
-    TENSOR_ERRORS(sf, psf, "out_sf", "2", "16", "i32 or f32");
-    OPTIONAL_ERRORS(inexact, "inexact", "1", "4", "i32");
-    ROWS_ERRORS(x, "x", "64");
-    OTHER_DEVICE(x_sf, "x_sf");
-    OTHER_DEVICE(out, "out");
-    OTHER_DEVICE(sf, "out_sf");
-    OTHER_DEVICE(inexact, "inexact");
-    PARAMS_ERRORS();
-    ERROR(c.inexact.shape[0] = 2, "inexact: shape is [2], want [1]");
-    ERROR(c.out.shape[1] = c.out.strides[0] = 64, "out: shape is [6, 64], want [6, 128]");
-    ERROR(c.out.strides[0] = 129, "out: strides are [129, 1], want [128, 1]");
-    ERROR(c.params.num_per_tokens = 3; c.params.num_per_channels = 32,
-          "out_sf: shape is [2, 2], want [2, 4]");
-    ERROR(c.params.x_num_per_tokens = 2, "x_sf: shape is [6, 4], want [3, 4]");
-    ERROR(c.sf.strides[0] = 2; c.sf.strides[1] = 2,
-          "out_sf: strides are [2, 2], want [1, >= 2] or [>= 2, 1]");
-    ERROR(c.x_sf.strides[1] = 2, "x_sf: strides are [4, 2], want [1, >= 0] or [>= 0, 1]");
-    ERROR(c.params.num_per_tokens = -1, "num_per_tokens: is -1, want >= 0");
-    ERROR(c.params.num_per_channels = -1, "num_per_channels: is -1, want >= 0");
-    ERROR(c.params.x_num_per_tokens = -1, "x_num_per_tokens: is -1, want >= 0");
-    ERROR(c.params.x_num_per_channels = -1, "x_num_per_channels: is -1, want >= 0");
-    ERROR(c.params.num_per_channels = 48,
-          "num_per_channels: is 48, want a multiple of 32 (x_num_per_channels)");
-    ERROR(c.params.num_per_channels = 16,
-          "num_per_channels: is 16, want a multiple of 32 (x_num_per_channels)");
-    ERROR(c.params.x_num_per_tokens = 3, "num_per_tokens: is 4, want a multiple of 3 (x_num_per_tokens)");
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
-    ERROR(c.sf.t.data = c.x_sf.t.data, "out_sf: memory is shared with x_sf, want no overlap");
-    ERROR(c.sf.t.data = c.out.t.data, "out_sf: memory is shared with out, want no overlap");
-    ERROR(c.inexact.t.data = c.out.t.data, "inexact: memory is shared with out, want no overlap");
-    ERROR(c.inexact.t.data = c.sf.t.data, "inexact: memory is shared with out_sf, want no overlap");
+    check_errors(GOOD_CALL);
+    check_errors(SIGNATURE, "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 x_num_per_channels=8 "
+                 "-inexact x_sf=i32 out_sf=i32", invoke);
+    CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 24,
+                "num_per_channels: is 24, want a multiple of 16 (x_num_per_channels)");
+    CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 8,
+                "num_per_channels: is 8, want a multiple of 16 (x_num_per_channels)");
+    CHECK_ERROR(PARAMS_OF(c)->x_num_per_tokens = 3, "num_per_tokens: is 4, want a multiple of 3 (x_num_per_tokens)");
+    CHECK_ERROR(x[4].data = x[3].data, "inexact: memory is shared with out_sf, want no overlap");
 }
 
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

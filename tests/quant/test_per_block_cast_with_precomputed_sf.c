@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_per_block_cast_with_precomputed_sf, on every device of the tests. */
 #include "elements.h"
+#include "errors.h"
 
 TESTS_OF_TABLE("quant_per_block_cast_with_precomputed_sf")
 
@@ -120,45 +121,20 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, out, sf;
-    const DLTensor *px, *psf;
-    DLTensor *pout;
-    tgl_quant_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_per_block_cast_with_precomputed_sf_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(6, 96));
-    c->pout = make(&c->out, memory + 4096, on, TGL_E4M3, 2, SHAPE(6, 96));
-    c->psf = make(&c->sf, memory + 8192, on, TGL_F32, 2, SHAPE(2, 3));
-    c->params = (tgl_quant_params){ .num_per_tokens = 4, .num_per_channels = 32 };
-    c->pparams = &c->params;
+    return tgl_quant_per_block_cast_with_precomputed_sf(t[0], t[1], t[2], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_quant_per_block_cast_with_precomputed_sf(c->px, c->psf, c->pout, c->pparams, NULL);
-}
+#define SIGNATURE &tgl_quant_per_block_cast_with_precomputed_sf_signature
+#define GOOD_CALL SIGNATURE, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(x, px, "x", "2", "1152", "bf16 or f32");
-    TENSOR_ERRORS(out, pout, "out", "2", "576", "e4m3");
-    TENSOR_ERRORS(sf, psf, "sf", "2", "24", "i32 or f32");
-    ROWS_ERRORS(x, "x", "96");
-    OTHER_DEVICE(out, "out");
-    OTHER_DEVICE(sf, "sf");
-    PARAMS_ERRORS();
-    ERROR(c.params.num_per_tokens = 2, "sf: shape is [2, 3], want [3, 3]");
-    ERROR(c.params.num_per_channels = 0, "sf: shape is [2, 3], want [2, 1]");
-    ERROR(c.sf.strides[1] = 2, "sf: strides are [3, 2], want [1, >= 0] or [>= 0, 1]");
-    ERROR(c.params.num_per_tokens = -1, "num_per_tokens: is -1, want >= 0");
-    ERROR(c.params.num_per_channels = -1, "num_per_channels: is -1, want >= 0");
-    ERROR(c.params.format = TGL_QUANT_E5M6, "format: is 2, want 0 (e4m3) or 1 (e2m1)");
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
-    ERROR(c.out.t.data = c.sf.t.data, "out: memory is shared with sf, want no overlap");
+    check_errors(GOOD_CALL);
+    check_errors(SIGNATURE, "num_rows=6 num_cols=48 format=1 num_per_channels=8 sf=i32", invoke);
+    CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 2, "sf: shape is [2, 3], want [3, 3]");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6, "format: is 2, want 0 (e4m3) or 1 (e2m1)");
 }
 
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

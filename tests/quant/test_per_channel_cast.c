@@ -2,6 +2,7 @@
  * tgl_quant_per_channel_cast, on every device of the tests: a factor for num_per_tokens rows of one column,
  * of rows that a map chooses. */
 #include "elements.h"
+#include "errors.h"
 
 TESTS_OF_TABLE("quant_per_channel_cast")
 
@@ -213,76 +214,22 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, x_sf, pos, out, sf;
-    const DLTensor *px, *px_sf, *ppos;
-    DLTensor *pout, *psf;
-    tgl_quant_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_per_channel_cast_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(5, 96));
-    c->ppos = make(&c->pos, memory + 4096, on, TGL_I32, 1, SHAPE(6));
-    c->pout = make(&c->out, memory + 8192, on, TGL_E4M3, 2, SHAPE(6, 96));
-    c->psf = make(&c->sf, memory + 12288, on, TGL_F32, 2, SHAPE(2, 96));
-    c->params = (tgl_quant_params){ .num_per_tokens = 4 };
-    c->pparams = &c->params;
+    return tgl_quant_per_channel_cast(t[0], t[1], t[2], t[3], t[4], params, NULL);
 }
-
-static void valid_codes(call *c, DLDevice on)
-{
-    valid(c, on);
-    c->px = make(&c->x, memory + 256, on, TGL_E4M3, 2, SHAPE(5, 96));
-    c->px_sf = make(&c->x_sf, memory + 2048, on, TGL_F32, 2, SHAPE(5, 3));
-    c->params.x_num_per_channels = 32;
-}
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_quant_per_channel_cast(c->px, c->px_sf, c->ppos, c->pout, c->psf, c->pparams, NULL);
-}
+#define SIGNATURE &tgl_quant_per_channel_cast_signature
+#define GOOD_CALL SIGNATURE, "num_tokens=5 num_cols=32 num_rows=6 num_per_tokens=4 -x_sf", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(x, px, "x", "2", "960", "bf16 or f32");
-    OPTIONAL_ERRORS(pos, "pos_to_token", "1", "24", "i32");
-    TENSOR_ERRORS(out, pout, "out", "2", "576", "e4m3");
-    TENSOR_ERRORS(sf, psf, "out_sf", "2", "768", "f32");
-    ROWS_ERRORS(x, "x", "96");
-    OTHER_DEVICE(pos, "pos_to_token");
-    OTHER_DEVICE(out, "out");
-    OTHER_DEVICE(sf, "out_sf");
-    PARAMS_ERRORS();
-    ERROR(c.pos.shape[0] = 5, "out: shape is [6, 96], want [5, 96]");
-    ERROR(c.ppos = NULL, "out: shape is [6, 96], want [5, 96]");
-    ERROR(c.pos.strides[0] = 2, "pos_to_token: strides are [2], want [1]");
-    ERROR(c.out.strides[0] = 97, "out: strides are [97, 1], want [96, 1]");
-    ERROR(c.sf.strides[0] = 97, "out_sf: strides are [97, 1], want [96, 1]");
-    ERROR(c.params.num_per_tokens = 2, "out_sf: shape is [2, 96], want [3, 96]");
-    ERROR(c.params.num_per_tokens = 0, "out_sf: shape is [2, 96], want [6, 96]");
-    ERROR(c.params.num_per_tokens = -1, "num_per_tokens: is -1, want >= 0");
-    ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
-    ERROR(c.out.t.data = c.pos.t.data, "out: memory is shared with pos_to_token, want no overlap");
-    ERROR(c.sf.t.data = c.pos.t.data, "out_sf: memory is shared with pos_to_token, want no overlap");
-    ERROR(c.sf.t.data = c.out.t.data, "out_sf: memory is shared with out, want no overlap");
+    check_errors(GOOD_CALL);
+    check_errors(SIGNATURE, "num_tokens=5 num_cols=32 num_rows=6 num_per_tokens=4 x_num_per_channels=16", invoke);
+    check_errors(SIGNATURE, "num_tokens=5 num_cols=32 -pos_to_token x_num_per_channels=4 x_sf=i32", invoke);
+    CHECK_ERROR(c->tensors[2] = NULL, "out: shape is [6, 32], want [5, 32]");
+    CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 2, "out_sf: shape is [2, 32], want [3, 32]");
+    CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
 }
 
-TEST(errors_of_codes)
-{
-    ERROR(c.px_sf = make(&c.x_sf, memory + 2048, on, TGL_F32, 2, SHAPE(5, 3)), "x: dtype is bf16, want e4m3");
-    ERROR(valid_codes(&c, on); c.x.t.dtype = tgl_dtype_to_dlpack(TGL_U8), "x: dtype is u8, want e4m3");
-    ERROR(valid_codes(&c, on); c.x_sf.t.dtype = tgl_dtype_to_dlpack(TGL_F16),
-          "x_sf: dtype is f16, want i32 or f32");
-    ERROR(valid_codes(&c, on); c.params.x_num_per_channels = 0, "x_sf: shape is [5, 3], want [5, 1]");
-    ERROR(valid_codes(&c, on); c.params.x_num_per_channels = -1, "x_num_per_channels: is -1, want >= 0");
-    ERROR(valid_codes(&c, on); c.x_sf.shape[0] = 6, "x_sf: shape is [6, 3], want [5, 3]");
-    ERROR(valid_codes(&c, on); c.x_sf.strides[1] = 2,
-          "x_sf: strides are [3, 2], want [1, >= 0] or [>= 0, 1]");
-    ERROR(valid_codes(&c, on); c.out.t.data = c.x_sf.t.data,
-          "out: memory is shared with x_sf, want no overlap");
-}
-
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

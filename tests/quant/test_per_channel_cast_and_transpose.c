@@ -2,6 +2,7 @@
  * tgl_quant_per_channel_cast_and_transpose, on every device of the tests: the codes of per_channel_cast,
  * transposed; its factors, not transposed. */
 #include "elements.h"
+#include "errors.h"
 
 TESTS_OF_TABLE("quant_per_channel_cast_and_transpose")
 
@@ -82,47 +83,19 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, out, sf;
-    const DLTensor *px;
-    DLTensor *pout, *psf;
-    tgl_quant_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_per_channel_cast_and_transpose_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(6, 96));
-    c->pout = make(&c->out, memory + 8192, on, TGL_E4M3, 2, SHAPE(96, 6));
-    c->psf = make(&c->sf, memory + 12288, on, TGL_F32, 2, SHAPE(2, 96));
-    c->params = (tgl_quant_params){ .num_per_tokens = 4 };
-    c->pparams = &c->params;
+    return tgl_quant_per_channel_cast_and_transpose(t[0], t[1], t[2], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_quant_per_channel_cast_and_transpose(c->px, c->pout, c->psf, c->pparams, NULL);
-}
+#define SIGNATURE &tgl_quant_per_channel_cast_and_transpose_signature
+#define GOOD_CALL SIGNATURE, "num_rows=6 num_cols=32 num_per_tokens=4", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(x, px, "x", "2", "1152", "bf16 or f32");
-    TENSOR_ERRORS(out, pout, "out", "2", "576", "e4m3");
-    TENSOR_ERRORS(sf, psf, "out_sf", "2", "768", "f32");
-    ROWS_ERRORS(x, "x", "96");
-    OTHER_DEVICE(out, "out");
-    OTHER_DEVICE(sf, "out_sf");
-    PARAMS_ERRORS();
-    ERROR(make(&c.out, memory + 8192, on, TGL_E4M3, 2, SHAPE(6, 96)), "out: shape is [6, 96], want [96, 6]");
-    ERROR(c.out.strides[0] = 7, "out: strides are [7, 1], want [6, 1]");
-    ERROR(make(&c.sf, memory + 12288, on, TGL_F32, 2, SHAPE(96, 2)),
-          "out_sf: shape is [96, 2], want [2, 96]");
-    ERROR(c.sf.strides[0] = 97, "out_sf: strides are [97, 1], want [96, 1]");
-    ERROR(c.params.num_per_tokens = 2, "out_sf: shape is [2, 96], want [3, 96]");
-    ERROR(c.params.num_per_tokens = -1, "num_per_tokens: is -1, want >= 0");
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
-    ERROR(c.sf.t.data = c.x.t.data, "out_sf: memory is shared with x, want no overlap");
-    ERROR(c.sf.t.data = c.out.t.data, "out_sf: memory is shared with out, want no overlap");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[1].shape[0] = 6; x[1].shape[1] = x[1].strides[0] = 32, "out: shape is [6, 32], want [32, 6]");
+    CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 2, "out_sf: shape is [2, 32], want [3, 32]");
 }
 
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -4,6 +4,7 @@
  * two above. */
 #include <float.h>
 
+#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("quant_per_token_cast")
@@ -530,130 +531,66 @@ TEST(empty)     /* no data and no driver */
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, x_sf, out, sf;
-    const DLTensor *px, *px_sf;
-    DLTensor *pout, *psf;
-    tgl_quant_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_per_token_cast_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(3, 256));
-    c->pout = make(&c->out, memory + 4096, on, TGL_E4M3, 2, SHAPE(3, 256));
-    c->psf = make(&c->sf, memory + 8192, on, TGL_F32, 2, SHAPE(3, 2));
-    c->params = (tgl_quant_params){ .num_per_channels = 128 };
-    c->pparams = &c->params;
+    return tgl_quant_per_token_cast(t[0], t[1], t[2], t[3], params, NULL);
 }
-
-static void valid_codes(call *c, DLDevice on)
-{
-    valid(c, on);
-    c->px = make(&c->x, memory + 256, on, TGL_E4M3, 2, SHAPE(3, 256));
-    c->px_sf = make(&c->x_sf, memory + 12288, on, TGL_F32, 2, SHAPE(3, 4));
-    c->params.x_num_per_channels = 64;
-}
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_quant_per_token_cast(c->px, c->px_sf, c->pout, c->psf, c->pparams, NULL);
-}
+#define SIGNATURE &tgl_quant_per_token_cast_signature
+#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(x, px, "x", "2", "1536", "bf16 or f32");
-    OPTIONAL_ERRORS(out, "out", "2", "768", "e4m3");
-    TENSOR_ERRORS(sf, psf, "out_sf", "2", "24", "i32 or f32");
-    ROWS_ERRORS(x, "x", "256");
-    OTHER_DEVICE(out, "out");
-    OTHER_DEVICE(sf, "out_sf");
-    ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
-    ERROR(c.x.t.byte_offset = 1, "x: data is 1 bytes past a multiple of 2, want 0");
-    ERROR(c.out.shape[0] = 2, "out: shape is [2, 256], want [3, 256]");
-    ERROR(c.out.shape[1] = c.out.strides[0] = 128, "out: shape is [3, 128], want [3, 256]");
-    ERROR(c.out.strides[0] = 300, "out: strides are [300, 1], want [256, 1]");
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
-    ERROR(c.sf.t.data = c.x.t.data, "out_sf: memory is shared with x, want no overlap");
-    ERROR(c.sf.t.data = memory + 4096 + 764, "out_sf: memory is shared with out, want no overlap");
+    check_errors(GOOD_CALL);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf -out", invoke);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=4 format=1 round_sf=1 -x_sf out_sf=i32", invoke);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 format=2 -x_sf", invoke);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_tokens=2 x_num_per_channels=8", invoke);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 x=u8 x_num_per_channels=4 x_sf=i32", invoke);
+    CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
+    CHECK_ERROR(x[2].shape[1] = x[2].strides[0] = 16, "out: shape is [3, 16], want [3, 32]");
+    CHECK_ERROR(PARAMS_OF(c)->format = (tgl_quant_format)-1, "format: is -1, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
 }
 
 TEST(errors_of_factors)
 {
-    ERROR(c.sf.t.byte_offset = 2, "out_sf: data is 2 bytes past a multiple of 4, want 0");
-    ERROR(c.sf.shape[0] = 2, "out_sf: shape is [2, 2], want [3, 2]");
-    ERROR(c.sf.shape[1] = c.sf.strides[0] = 3, "out_sf: shape is [3, 3], want [3, 2]");
-    ERROR(c.params.num_per_channels = 0, "out_sf: shape is [3, 2], want [3, 1]");
-    ERROR(c.params.num_per_channels = 85, "out_sf: shape is [3, 2], want [3, 4]");
-    ERROR(c.sf.strides[0] = 1; c.sf.strides[1] = 2,
-          "out_sf: strides are [1, 2], want [1, >= 3] or [>= 2, 1]");
-    ERROR(c.sf.strides[0] = 1; c.sf.strides[1] = -4,
-          "out_sf: strides are [1, -4], want [1, >= 3] or [>= 2, 1]");
-    ERROR(c.sf.strides[0] = 2; c.sf.strides[1] = 2,
-          "out_sf: strides are [2, 2], want [1, >= 3] or [>= 2, 1]");
-    ERROR(c.sf.strides[0] = 0, "out_sf: strides are [0, 1], want [1, >= 3] or [>= 2, 1]");
-    ERROR(c.sf.t.dtype = tgl_dtype_to_dlpack(TGL_I32), "out_sf: shape is [3, 2], want [3, 1]");
-    ERROR(make(&c.sf, memory + 8192, on, TGL_I32, 2, SHAPE(3, 1)),
-          "round_sf: is false, want true for out_sf of i32 (packed)");
-    ERROR(make(&c.sf, memory + 8192, on, TGL_I32, 2, SHAPE(3, 2)); c.params.num_per_channels = 32,
-          "out_sf: strides are [2, 1], want [1, >= 3]");
-}
-
-TEST(errors_of_params)
-{
-    PARAMS_ERRORS();
-    ERROR(c.params.num_per_channels = -1, "num_per_channels: is -1, want >= 0");
-    ERROR(c.params.format = (tgl_quant_format)3, "format: is 3, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
-    ERROR(c.params.format = (tgl_quant_format)-1, "format: is -1, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
+    CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 0, "out_sf: shape is [3, 2], want [3, 1]");
+    CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 10, "out_sf: shape is [3, 2], want [3, 4]");
+    CHECK_ERROR(x[3].strides[0] = 1; x[3].strides[1] = 2,
+                "out_sf: strides are [1, 2], want [1, >= 3] or [>= 2, 1]");
+    CHECK_ERROR(x[3].strides[0] = 1; x[3].strides[1] = -4,
+                "out_sf: strides are [1, -4], want [1, >= 3] or [>= 2, 1]");
+    CHECK_ERROR(x[3].strides[0] = 0, "out_sf: strides are [0, 1], want [1, >= 3] or [>= 2, 1]");
+    CHECK_ERROR(x[3].dtype = tgl_dtype_to_dlpack(TGL_I32), "out_sf: shape is [3, 2], want [3, 1]");
+    CHECK_ERROR(x[3].dtype = tgl_dtype_to_dlpack(TGL_I32); x[3].shape[1] = x[3].strides[0] = 1,
+                "round_sf: is false, want true for out_sf of i32 (packed)");
+    CHECK_ERROR(x[3].dtype = tgl_dtype_to_dlpack(TGL_I32); PARAMS_OF(c)->num_per_channels = 4,
+                "out_sf: strides are [2, 1], want [1, >= 3]");
 }
 
 TEST(errors_of_formats)
 {
-    ERROR(c.params.format = TGL_QUANT_E2M1, "out: dtype is e4m3, want i8, u8 or e2m1x2");
-    ERROR(c.params.format = TGL_QUANT_E5M6, "out: dtype is e4m3, want u8");
-    ERROR(c.params.format = TGL_QUANT_E2M1; c.out.t.dtype = tgl_dtype_to_dlpack(TGL_U8),
-          "out: shape is [3, 256], want [3, 128]");
-    ERROR(c.params.format = TGL_QUANT_E5M6; c.out.t.dtype = tgl_dtype_to_dlpack(TGL_U8),
-          "out: rows are 256 bytes, want a multiple of 12 for e5m6");
-    ERROR(c.params.format = TGL_QUANT_E5M6; make(&c.out, memory + 4096, on, TGL_U8, 2, SHAPE(3, 372)),
-          "out: shape is [3, 372], want [3, 384]");
-    ERROR(c.params.format = TGL_QUANT_E2M1; c.x.shape[1] = 255;
-          make(&c.out, memory + 4096, on, TGL_U8, 2, SHAPE(3, 127)),
-          "x: columns are 255, want a multiple of 2 for e2m1");
-    ERROR(c.params.format = TGL_QUANT_E5M6; c.x.shape[1] = 252;
-          make(&c.out, memory + 4096, on, TGL_U8, 2, SHAPE(3, 378)),
-          "x: columns are 252, want a multiple of 8 for e5m6");
-    ERROR(c.params.format = TGL_QUANT_E2M1; c.x.shape[1] = 255; c.pout = NULL,  /* only factors */
-          "x: columns are 255, want a multiple of 2 for e2m1");
-    ERROR(c.params.format = TGL_QUANT_E5M6; c.x.shape[1] = 252; c.pout = NULL,
-          "x: columns are 252, want a multiple of 8 for e5m6");
-    ERROR(c.params.format = TGL_QUANT_E5M6; c.params.num_per_channels = 100,
-          "num_per_channels: is 100, want a multiple of 8 for e5m6");
-    ERROR(c.params.format = TGL_QUANT_E5M6; make(&c.out, memory + 4097, on, TGL_U8, 2, SHAPE(3, 384)),
-          "out: data is 1 bytes past a multiple of 4, want 0");
-    ERROR(valid_codes(&c, on); c.params.format = TGL_QUANT_E5M6, "format: is 2, want 0 (e4m3) or 1 (e2m1)");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1, "out: dtype is e4m3, want i8, u8 or e2m1x2");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[2].dtype = tgl_dtype_to_dlpack(TGL_U8),
+                "out: shape is [3, 32], want [3, 16]");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6; x[2].dtype = tgl_dtype_to_dlpack(TGL_U8),
+                "out: rows are 32 bytes, want a multiple of 12 for e5m6");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[0].shape[1] = 31; c->tensors[2] = NULL,    /* only factors */
+                "x: columns are 31, want a multiple of 2 for e2m1");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6; x[0].shape[1] = 28; c->tensors[2] = NULL,
+                "x: columns are 28, want a multiple of 8 for e5m6");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6; PARAMS_OF(c)->num_per_channels = 10,
+                "num_per_channels: is 10, want a multiple of 8 for e5m6");
 }
 
+#undef GOOD_CALL
+#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_channels=8", invoke
 TEST(errors_of_codes)
 {
-    ERROR(c.px_sf = make(&c.x_sf, memory + 12288, on, TGL_F32, 2, SHAPE(3, 4)),
-          "x: dtype is bf16, want i8, u8, e4m3 or e2m1x2");
-    ERROR(valid_codes(&c, on); c.x_sf.t.dtype = tgl_dtype_to_dlpack(TGL_F16),
-          "x_sf: dtype is f16, want i32 or f32");
-    ERROR(valid_codes(&c, on); c.x_sf.t.data = NULL, "x_sf: data is NULL, want 48 bytes");
-    ERROR(valid_codes(&c, on); c.x_sf.t.ndim = 1, "x_sf: rank is 1, want 2");
-    ERROR(valid_codes(&c, on); c.params.x_num_per_channels = 128, "x_sf: shape is [3, 4], want [3, 2]");
-    ERROR(valid_codes(&c, on); c.params.x_num_per_tokens = 2, "x_sf: shape is [3, 4], want [2, 4]");
-    ERROR(valid_codes(&c, on); c.params.x_num_per_channels = -1, "x_num_per_channels: is -1, want >= 0");
-    ERROR(valid_codes(&c, on); c.params.x_num_per_tokens = -1, "x_num_per_tokens: is -1, want >= 0");
-    ERROR(valid_codes(&c, on); c.x_sf.strides[1] = 2,
-          "x_sf: strides are [4, 2], want [1, >= 0] or [>= 0, 1]");
-    ERROR(valid_codes(&c, on); c.x_sf.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "x_sf: device is cuda:1, want cuda:0" : "x_sf: device is cuda:1, want cpu");
-    ERROR(valid_codes(&c, on); c.out.t.data = c.x_sf.t.data,
-          "out: memory is shared with x_sf, want no overlap");
-    ERROR(valid_codes(&c, on); c.sf.t.data = c.x_sf.t.data,
-          "out_sf: memory is shared with x_sf, want no overlap");
+    CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_BF16), "x: dtype is bf16, want i8, u8, e4m3 or e2m1x2");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6, "format: is 2, want 0 (e4m3) or 1 (e2m1)");
+    CHECK_ERROR(PARAMS_OF(c)->x_num_per_tokens = 2, "x_sf: shape is [3, 4], want [2, 4]");
+    CHECK_ERROR(x[1].strides[1] = 2, "x_sf: strides are [4, 2], want [1, >= 0] or [>= 0, 1]");
 }
 
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -4,6 +4,7 @@
 #include <float.h>
 
 #include "elements.h"
+#include "errors.h"
 
 TESTS_OF_TABLE("quant_per_token_cast_with_precomputed_sf")
 
@@ -216,50 +217,23 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, x_sf, sf, out;
-    const DLTensor *px, *px_sf, *psf;
-    DLTensor *pout;
-    tgl_quant_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_per_token_cast_with_precomputed_sf_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(3, 256));
-    c->pout = make(&c->out, memory + 4096, on, TGL_E4M3, 2, SHAPE(3, 256));
-    c->psf = make(&c->sf, memory + 8192, on, TGL_F32, 2, SHAPE(3, 2));
-    c->params = (tgl_quant_params){ .num_per_channels = 128 };
-    c->pparams = &c->params;
+    return tgl_quant_per_token_cast_with_precomputed_sf(t[0], t[1], t[2], t[3], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_quant_per_token_cast_with_precomputed_sf(c->px, c->px_sf, c->psf, c->pout, c->pparams, NULL);
-}
+#define SIGNATURE &tgl_quant_per_token_cast_with_precomputed_sf_signature
+#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(x, px, "x", "2", "1536", "bf16 or f32");
-    TENSOR_ERRORS(out, pout, "out", "2", "768", "e4m3");
-    TENSOR_ERRORS(sf, psf, "sf", "2", "24", "i32 or f32");
-    ROWS_ERRORS(x, "x", "256");
-    OTHER_DEVICE(out, "out");
-    OTHER_DEVICE(sf, "sf");
-    PARAMS_ERRORS();
-    ERROR(c.sf.shape[1] = 3, "sf: shape is [3, 3], want [3, 2]");
-    ERROR(c.sf.shape[0] = 2, "sf: shape is [2, 2], want [3, 2]");
-    ERROR(c.sf.strides[0] = 2; c.sf.strides[1] = 2, "sf: strides are [2, 2], want [1, >= 0] or [>= 0, 1]");
-    ERROR(c.sf.strides[0] = -2, "sf: strides are [-2, 1], want [1, >= 0] or [>= 0, 1]");
-    ERROR(c.sf.t.dtype = tgl_dtype_to_dlpack(TGL_I32), "sf: shape is [3, 2], want [3, 1]");
-    ERROR(c.params.num_per_channels = -1, "num_per_channels: is -1, want >= 0");
-    ERROR(c.params.format = (tgl_quant_format)3, "format: is 3, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
-    ERROR(c.params.format = TGL_QUANT_E2M1, "out: dtype is e4m3, want i8, u8 or e2m1x2");
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
-    ERROR(c.out.t.data = c.sf.t.data, "out: memory is shared with sf, want no overlap");
-    ERROR(c.px_sf = make(&c.x_sf, memory + 12288, on, TGL_F32, 2, SHAPE(3, 1)),
-          "x: dtype is bf16, want i8, u8, e4m3 or e2m1x2");
-    ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
+    check_errors(GOOD_CALL);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=4 format=1 -x_sf sf=i32", invoke);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 format=2 -x_sf", invoke);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_channels=8", invoke);
+    CHECK_ERROR(x[2].strides[0] = -2, "sf: strides are [-2, 1], want [1, >= 0] or [>= 0, 1]");
+    CHECK_ERROR(x[2].dtype = tgl_dtype_to_dlpack(TGL_I32), "sf: shape is [3, 2], want [3, 1]");
+    CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
 }
 
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_swiglu_backward_and_per_token_cast, on every device of the tests. */
 #include "elements.h"
+#include "errors.h"
 
 TESTS_OF_TABLE("quant_swiglu_backward_and_per_token_cast")
 
@@ -486,103 +487,26 @@ TEST(sums_have_one_order)
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, x_sf, grad, weight, pos, slots, out, fp8, sf, x_grad, weight_grad;
-    const DLTensor *px, *px_sf, *pgrad, *pweight, *ppos, *pslots;
-    DLTensor *pout, *pfp8, *psf, *px_grad, *pweight_grad;
-    tgl_quant_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_swiglu_backward_and_per_token_cast_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_E4M3, 2, SHAPE(3, 256));
-    c->px_sf = make(&c->x_sf, memory + 1280, on, TGL_F32, 2, SHAPE(3, 4));
-    c->pgrad = make(&c->grad, memory + 1536, on, TGL_BF16, 2, SHAPE(3, 128));
-    c->pweight = make(&c->weight, memory + 2560, on, TGL_F32, 2, SHAPE(5, 2));
-    c->ppos = make(&c->pos, memory + 2816, on, TGL_I32, 1, SHAPE(3));
-    c->pslots = make(&c->slots, memory + 3072, on, TGL_I32, 2, SHAPE(5, 2));
-    c->pout = make(&c->out, memory + 4096, on, TGL_BF16, 2, SHAPE(3, 128));
-    c->pfp8 = make(&c->fp8, memory + 6144, on, TGL_E4M3, 2, SHAPE(3, 256));
-    c->psf = make(&c->sf, memory + 8192, on, TGL_F32, 2, SHAPE(3, 4));
-    c->px_grad = make(&c->x_grad, memory + 9216, on, TGL_BF16, 2, SHAPE(3, 256));
-    c->pweight_grad = make(&c->weight_grad, memory + 12288, on, TGL_F32, 2, SHAPE(5, 2));
-    c->params = (tgl_quant_params){ .num_per_channels = 64 };
-    c->pparams = &c->params;
+    return tgl_quant_swiglu_backward_and_per_token_cast(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9],
+                                                        t[10], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_quant_swiglu_backward_and_per_token_cast(c->px, c->px_sf, c->pgrad, c->pweight, c->ppos,
-                                                        c->pslots, c->pout, c->pfp8, c->psf, c->px_grad,
-                                                        c->pweight_grad, c->pparams, NULL);
-}
+#define SIGNATURE &tgl_quant_swiglu_backward_and_per_token_cast_signature
+#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 num_per_channels=16", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(x, px, "x", "2", "768", "e4m3");
-    TENSOR_ERRORS(x_sf, px_sf, "x_sf", "2", "48", "i32 or f32");
-    TENSOR_ERRORS(grad, pgrad, "grad_out", "2", "768", "bf16");
-    TENSOR_ERRORS(weight, pweight, "weight", "2", "40", "f32");
-    TENSOR_ERRORS(pos, ppos, "pos_to_token_topk", "1", "12", "i32");
-    TENSOR_ERRORS(slots, pslots, "token_topk_to_pos", "2", "40", "i32");
-    TENSOR_ERRORS(out, pout, "out", "2", "768", "bf16");
-    TENSOR_ERRORS(fp8, pfp8, "x_grad_fp8", "2", "768", "e4m3");
-    TENSOR_ERRORS(sf, psf, "x_grad_sf", "2", "48", "i32 or f32");
-    TENSOR_ERRORS(x_grad, px_grad, "x_grad", "2", "1536", "bf16");
-    TENSOR_ERRORS(weight_grad, pweight_grad, "weight_grad", "2", "40", "f32");
-    ROWS_ERRORS(x, "x", "256");
-    ROWS_ERRORS(grad, "grad_out", "128");
-    OTHER_DEVICE(x_sf, "x_sf");
-    OTHER_DEVICE(grad, "grad_out");
-    OTHER_DEVICE(weight, "weight");
-    OTHER_DEVICE(pos, "pos_to_token_topk");
-    OTHER_DEVICE(slots, "token_topk_to_pos");
-    OTHER_DEVICE(out, "out");
-    OTHER_DEVICE(fp8, "x_grad_fp8");
-    OTHER_DEVICE(sf, "x_grad_sf");
-    OTHER_DEVICE(x_grad, "x_grad");
-    OTHER_DEVICE(weight_grad, "weight_grad");
+    check_errors(GOOD_CALL);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 num_per_channels=4 round_sf=1 x_sf=i32 "
+                 "x_grad_sf=i32 has_swiglu_clamp_value=1", invoke);
+    CHECK_ERROR(x[0].shape[1] = 63, "x: columns are 63, want an even number (gates, ups)");
+    CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 32, "x_sf: shape is [3, 4], want [3, 2]");
+    CHECK_ERROR(x[8].dtype = tgl_dtype_to_dlpack(TGL_I32); x[8].shape[1] = x[8].strides[0] = 1,
+                "round_sf: is false, want true for x_grad_sf of i32 (packed)");
+    CHECK_ERROR(PARAMS_OF(c)->has_swiglu_clamp_value = true; PARAMS_OF(c)->swiglu_clamp_value = NAN,
+                "swiglu_clamp_value: is nan, want >= 0");
 }
 
-TEST(errors_of_shapes)
-{
-    ERROR(c.x.shape[1] = 255, "x: columns are 255, want an even number (gates, ups)");
-    ERROR(c.x_sf.shape[1] = c.x_sf.strides[0] = 2, "x_sf: shape is [3, 2], want [3, 4]");
-    ERROR(c.grad.shape[0] = 2, "grad_out: shape is [2, 128], want [3, 128]");
-    ERROR(c.grad.shape[1] = 64, "grad_out: shape is [3, 64], want [3, 128]");
-    ERROR(c.pos.shape[0] = 2, "pos_to_token_topk: shape is [2], want [3]");
-    ERROR(c.slots.shape[0] = 4, "token_topk_to_pos: shape is [4, 2], want [5, 2]");
-    ERROR(c.weight.strides[0] = 3, "weight: strides are [3, 1], want [2, 1]");
-    ERROR(c.out.shape[0] = 2, "out: shape is [2, 128], want [3, 128]");
-    ERROR(c.fp8.shape[0] = 2, "x_grad_fp8: shape is [2, 256], want [3, 256]");
-    ERROR(c.x_grad.shape[0] = 2, "x_grad: shape is [2, 256], want [3, 256]");
-    ERROR(c.sf.shape[0] = 2, "x_grad_sf: shape is [2, 4], want [3, 4]");
-    ERROR(c.weight_grad.shape[0] = 4, "weight_grad: shape is [4, 2], want [5, 2]");
-    ERROR(c.out.strides[0] = 130, "out: strides are [130, 1], want [128, 1]");
-    ERROR(c.x_sf.strides[1] = 2, "x_sf: strides are [4, 2], want [1, >= 0] or [>= 0, 1]");
-    ERROR(c.sf.strides[1] = 2, "x_grad_sf: strides are [4, 2], want [1, >= 3] or [>= 4, 1]");
-    ERROR(make(&c.sf, memory + 8192, on, TGL_I32, 2, SHAPE(3, 1)),
-          "round_sf: is false, want true for x_grad_sf of i32 (packed)");
-    ERROR(c.out.t.data = c.grad.t.data, "out: memory is shared with grad_out, want no overlap");
-    ERROR(c.fp8.t.data = c.x.t.data, "x_grad_fp8: memory is shared with x, want no overlap");
-    ERROR(c.sf.t.data = c.x_sf.t.data, "x_grad_sf: memory is shared with x_sf, want no overlap");
-    ERROR(c.x_grad.t.data = c.out.t.data, "x_grad: memory is shared with out, want no overlap");
-    ERROR(c.weight_grad.t.data = c.weight.t.data,
-          "weight_grad: memory is shared with weight, want no overlap");
-    ERROR(c.weight_grad.t.data = c.slots.t.data,
-          "weight_grad: memory is shared with token_topk_to_pos, want no overlap");
-}
-
-TEST(errors_of_params)
-{
-    PARAMS_ERRORS();
-    ERROR(c.params.num_per_channels = -1, "num_per_channels: is -1, want >= 0");
-    ERROR(c.params.num_per_channels = 128, "x_sf: shape is [3, 4], want [3, 2]");
-    ERROR(c.params.has_swiglu_clamp_value = true; c.params.swiglu_clamp_value = -1,
-          "swiglu_clamp_value: is -1, want >= 0");
-    ERROR(c.params.has_swiglu_clamp_value = true; c.params.swiglu_clamp_value = NAN,
-          "swiglu_clamp_value: is nan, want >= 0");
-}
-
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose, on every device of the tests: the activation
  * is rounded to bf16 before it is cast. */
+#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("quant_swiglu_forward_and_per_channel_cast_and_transpose")
@@ -238,50 +239,22 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, out, sf;
-    const DLTensor *px;
-    DLTensor *pout, *psf;
-    tgl_quant_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(6, 96));
-    c->pout = make(&c->out, memory + 8192, on, TGL_E4M3, 2, SHAPE(48, 6));
-    c->psf = make(&c->sf, memory + 12288, on, TGL_F32, 2, SHAPE(2, 48));
-    c->params = (tgl_quant_params){ .num_per_tokens = 4 };
-    c->pparams = &c->params;
+    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(t[0], t[1], t[2], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(c->px, c->pout, c->psf, c->pparams,
-                                                                       NULL);
-}
+#define SIGNATURE &tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose_signature
+#define GOOD_CALL SIGNATURE, "num_rows=6 num_cols=16 num_per_tokens=4", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(x, px, "x", "2", "1152", "bf16 or f32");
-    TENSOR_ERRORS(out, pout, "out", "2", "288", "e4m3");
-    TENSOR_ERRORS(sf, psf, "out_sf", "2", "384", "f32");
-    ROWS_ERRORS(x, "x", "96");
-    OTHER_DEVICE(out, "out");
-    OTHER_DEVICE(sf, "out_sf");
-    PARAMS_ERRORS();
-    ERROR(c.x.shape[1] = 95, "x: columns are 95, want an even number (gates, ups)");
-    ERROR(c.params.without_transpose = true, "out: shape is [48, 6], want [6, 48]");
-    ERROR(make(&c.out, memory + 8192, on, TGL_E4M3, 2, SHAPE(6, 48)), "out: shape is [6, 48], want [48, 6]");
-    ERROR(c.out.strides[0] = 7, "out: strides are [7, 1], want [6, 1]");
-    ERROR(c.sf.strides[0] = 49, "out_sf: strides are [49, 1], want [48, 1]");
-    ERROR(c.params.num_per_tokens = 2, "out_sf: shape is [2, 48], want [3, 48]");
-    ERROR(c.params.num_per_tokens = -1, "num_per_tokens: is -1, want >= 0");
-    ERROR(c.params.has_swiglu_clamp_value = true; c.params.swiglu_clamp_value = -0.5f,
-          "swiglu_clamp_value: is -0.5, want >= 0");
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
-    ERROR(c.sf.t.data = c.x.t.data, "out_sf: memory is shared with x, want no overlap");
-    ERROR(c.sf.t.data = c.out.t.data, "out_sf: memory is shared with out, want no overlap");
+    check_errors(GOOD_CALL);
+    check_errors(SIGNATURE, "num_rows=6 num_cols=16 without_transpose=1 has_swiglu_clamp_value=1", invoke);
+    CHECK_ERROR(x[0].shape[1] = 31, "x: columns are 31, want an even number (gates, ups)");
+    CHECK_ERROR(PARAMS_OF(c)->without_transpose = true, "out: shape is [16, 6], want [6, 16]");
+    CHECK_ERROR(PARAMS_OF(c)->has_swiglu_clamp_value = true; PARAMS_OF(c)->swiglu_clamp_value = -0.5f,
+                "swiglu_clamp_value: is -0.5, want >= 0");
 }
 
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -3,6 +3,7 @@
  * f32 with an exp that may differ in its last bits; oracles are in double. */
 #include <float.h>
 
+#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("quant_swiglu_forward_and_per_token_cast")
@@ -373,88 +374,28 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct {
-    tensor x, pos, weights, expert, count, out, sf;
-    const DLTensor *px, *ppos, *pweights, *pexpert;
-    DLTensor *pcount, *pout, *psf;
-    tgl_quant_params params, *pparams;
-} call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_swiglu_forward_and_per_token_cast_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_BF16, 2, SHAPE(3, 256));
-    c->ppos = make(&c->pos, memory + 4096, on, TGL_I32, 1, SHAPE(3));
-    c->pweights = make(&c->weights, memory + 4608, on, TGL_F32, 2, SHAPE(5, 2));
-    c->pexpert = make(&c->expert, memory + 5120, on, TGL_I32, 1, SHAPE(3));
-    c->pcount = make(&c->count, memory + 5632, on, TGL_I64, 1, SHAPE(3));
-    c->pout = make(&c->out, memory + 8192, on, TGL_E4M3, 2, SHAPE(3, 128));
-    c->psf = make(&c->sf, memory + 12288, on, TGL_F32, 2, SHAPE(3, 2));
-    c->params =
-        (tgl_quant_params){ .num_per_channels = 64, .has_swiglu_clamp_value = true, .swiglu_clamp_value = 1 };
-    c->pparams = &c->params;
+    return tgl_quant_swiglu_forward_and_per_token_cast(t[0], t[1], t[2], t[3], t[4], t[5], t[6], params, NULL);
 }
-
-static tgl_status invoke(const call *c)
-{
-    return tgl_quant_swiglu_forward_and_per_token_cast(c->px, c->ppos, c->pweights, c->pexpert, c->pcount,
-                                                       c->pout, c->psf, c->pparams, NULL);
-}
+#define SIGNATURE &tgl_quant_swiglu_forward_and_per_token_cast_signature
+#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 num_per_channels=16 has_swiglu_clamp_value=1", invoke
 
 TEST(errors)
 {
-    TENSOR_ERRORS(x, px, "x", "2", "1536", "bf16 or f32");
-    OPTIONAL_ERRORS(pos, "pos_to_token_topk", "1", "12", "i32");
-    OPTIONAL_ERRORS(weights, "topk_weights", "2", "40", "f32");
-    OPTIONAL_ERRORS(expert, "pos_to_expert", "1", "12", "i32");
-    OPTIONAL_ERRORS(count, "clamped_count", "1", "24", "i64");
-    TENSOR_ERRORS(out, pout, "out", "2", "384", "e4m3");
-    TENSOR_ERRORS(sf, psf, "out_sf", "2", "24", "i32 or f32");
-    ROWS_ERRORS(x, "x", "256");
-    OTHER_DEVICE(pos, "pos_to_token_topk");
-    OTHER_DEVICE(weights, "topk_weights");
-    OTHER_DEVICE(expert, "pos_to_expert");
-    OTHER_DEVICE(count, "clamped_count");
-    OTHER_DEVICE(out, "out");
-    OTHER_DEVICE(sf, "out_sf");
+    check_errors(GOOD_CALL);
+    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=4 format=1 round_sf=1 out_sf=i32 has_sf_clamp_min=1 "
+                 "-pos_to_token_topk -topk_weights -pos_to_expert -clamped_count", invoke);
+    CHECK_ERROR(x[0].shape[1] = 63, "x: columns are 63, want an even number (gates, ups)");
+    CHECK_ERROR(c->tensors[2] = NULL, "topk_weights: is NULL, want a tensor with pos_to_token_topk");
+    CHECK_ERROR(c->tensors[1] = NULL, "pos_to_token_topk: is NULL, want a tensor with topk_weights");
+    CHECK_ERROR(PARAMS_OF(c)->has_swiglu_clamp_value = false,
+                "has_swiglu_clamp_value: is false, want true with clamped_count");
+    CHECK_ERROR(PARAMS_OF(c)->swiglu_clamp_value = NAN, "swiglu_clamp_value: is nan, want >= 0");
+    CHECK_ERROR(PARAMS_OF(c)->has_sf_clamp_min = true; PARAMS_OF(c)->sf_clamp_min = -2,
+                "sf_clamp_min: is -2, want >= 0");
+    CHECK_ERROR(x[4].data = x[5].data, "out: memory is shared with clamped_count, want no overlap");
 }
 
-TEST(errors_of_shapes)
-{
-    ERROR(c.x.shape[1] = 255, "x: columns are 255, want an even number (gates, ups)");
-    ERROR(c.pos.shape[0] = 4, "pos_to_token_topk: shape is [4], want [3]");
-    ERROR(c.expert.shape[0] = 2, "pos_to_expert: shape is [2], want [3]");
-    ERROR(c.count.shape[0] = 4, "clamped_count: shape is [4], want [3]");
-    ERROR(c.weights.strides[0] = 3, "topk_weights: strides are [3, 1], want [2, 1]");
-    ERROR(c.out.shape[0] = 4, "out: shape is [4, 128], want [3, 128]");
-    ERROR(c.out.strides[0] = 129, "out: strides are [129, 1], want [128, 1]");
-    ERROR(c.params.num_per_channels = 128, "out_sf: shape is [3, 2], want [3, 1]");
-    ERROR(c.sf.strides[0] = 2; c.sf.strides[1] = 2,
-          "out_sf: strides are [2, 2], want [1, >= 3] or [>= 2, 1]");
-    ERROR(make(&c.sf, memory + 12288, on, TGL_I32, 2, SHAPE(3, 1)),
-          "round_sf: is false, want true for out_sf of i32 (packed)");
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
-    ERROR(c.sf.t.data = c.out.t.data, "out_sf: memory is shared with out, want no overlap");
-    ERROR(c.count.t.data = c.out.t.data, "out: memory is shared with clamped_count, want no overlap");
-    ERROR(c.out.t.data = c.weights.t.data, "out: memory is shared with topk_weights, want no overlap");
-    ERROR(c.out.t.data = c.pos.t.data, "out: memory is shared with pos_to_token_topk, want no overlap");
-    ERROR(c.sf.t.data = c.expert.t.data, "out_sf: memory is shared with pos_to_expert, want no overlap");
-}
-
-TEST(errors_of_params)
-{
-    PARAMS_ERRORS();
-    ERROR(c.pweights = NULL, "topk_weights: is NULL, want a tensor with pos_to_token_topk");
-    ERROR(c.ppos = NULL, "pos_to_token_topk: is NULL, want a tensor with topk_weights");
-    ERROR(c.params.has_swiglu_clamp_value = false,
-          "has_swiglu_clamp_value: is false, want true with clamped_count");
-    ERROR(c.params.swiglu_clamp_value = -1, "swiglu_clamp_value: is -1, want >= 0");
-    ERROR(c.params.swiglu_clamp_value = NAN, "swiglu_clamp_value: is nan, want >= 0");
-    ERROR(c.params.has_sf_clamp_min = true; c.params.sf_clamp_min = -2, "sf_clamp_min: is -2, want >= 0");
-    ERROR(c.params.has_sf_clamp_min = true; c.params.sf_clamp_min = NAN, "sf_clamp_min: is nan, want >= 0");
-    ERROR(c.params.num_per_channels = -1, "num_per_channels: is -1, want >= 0");
-    ERROR(c.params.format = TGL_QUANT_E5M6, "format: is 2, want 0 (e4m3) or 1 (e2m1)");
-    ERROR(c.params.format = TGL_QUANT_E2M1, "out: dtype is e4m3, want i8, u8 or e2m1x2");
-}
-
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

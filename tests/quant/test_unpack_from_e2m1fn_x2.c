@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_unpack_from_e2m1fn_x2, on every device of the tests. */
+#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("quant_unpack_from_e2m1fn_x2")
@@ -81,37 +82,23 @@ TEST(empty)
 
 /* ---- errors ---- */
 
-typedef struct { tensor x, out; const DLTensor *px; DLTensor *pout; } call;
-
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_quant_unpack_from_e2m1fn_x2_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    *c = (call){ 0 };
-    c->px = make(&c->x, memory + 256, on, TGL_U8, 2, SHAPE(3, 64));
-    c->pout = make(&c->out, memory + 4096, on, TGL_F32, 2, SHAPE(3, 128));
+    (void)params;
+    return tgl_quant_unpack_from_e2m1fn_x2(t[0], t[1], NULL);
 }
-
-static tgl_status invoke(const call *c) { return tgl_quant_unpack_from_e2m1fn_x2(c->px, c->pout, NULL); }
+#define SIGNATURE &tgl_quant_unpack_from_e2m1fn_x2_signature
+#define GOOD_CALL SIGNATURE, "num_cols=32 ...=1", invoke
 
 TEST(errors)
 {
-    ERROR(c.px = NULL, "x: is NULL, want a tensor");
-    ERROR(c.pout = NULL, "out: is NULL, want a tensor");
-    ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_F64), "x: dtype is f64, want i8, u8 or e2m1x2");
-    ERROR(c.x.t.dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want i8, u8 or e2m1x2");
-    ERROR(c.out.t.dtype = tgl_dtype_to_dlpack(TGL_F64), "out: dtype is f64, want f16, bf16, f32 or e4m3");
-    ERROR(c.x.t.data = NULL, "x: data is NULL, want 192 bytes");
-    ERROR(c.out.t.data = NULL, "out: data is NULL, want 1536 bytes");
-    ERROR(c.x.t.ndim = 0, "x: rank is 0, want 1..8");
-    ERROR(c.x.t.ndim = 9, "x: rank is 9, want 1..8");
-    ERROR(c.x.t.ndim = -1, "x: rank is -1, want 1..8");
-    ERROR(c.out.t.ndim = 1, "out: rank is 1, want 2");
-    ERROR(c.x.t.shape = NULL, "x: shape is NULL, want 2 sizes");
-    ERROR(c.x.strides[0] = 65, "x: strides are [65, 1], want [64, 1]");
-    ERROR(c.out.strides[0] = 129, "out: strides are [129, 1], want [128, 1]");
-    ERROR(c.out.shape[0] = 2, "out: shape is [2, 128], want [3, 128]");
-    ERROR(c.out.shape[1] = c.out.strides[0] = 64, "out: shape is [3, 64], want [3, 128]");
-    OTHER_DEVICE(out, "out");
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
+    check_errors(GOOD_CALL);
+    check_errors(SIGNATURE, "num_cols=32 ...=2 x=u8 out=bf16", invoke);
+    CHECK_ERROR(x[0].ndim = 9, "x: rank is 9, want 1..8");
+    CHECK_ERROR(x[1].ndim = 1, "out: rank is 1, want 2");
+    CHECK_ERROR(x[1].shape[1] = x[1].strides[0] = 16, "out: shape is [2, 16], want [2, 32]");
+    CHECK_ERROR(x[1].dtype = tgl_dtype_to_dlpack(TGL_F64), "out: dtype is f64, want f16, bf16, f32 or e4m3");
 }
 
-TEST_NO_DRIVER()
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
