@@ -8,16 +8,16 @@
  *   moves     (row_bytes + 4 * num_sf) * (num_tokens + num_positions) + 4 * num_tokens * num_topk + 4 *
  *             num_positions bytes, each once (with fewer positions than tokens not the rows that go nowhere)
  *
- * A chunk is read into registers once and written to one position after the other: what is written next to
- * each other in time is next to each other in memory, too. Padding comes first, being known sooner. */
+ * A chunk is read into registers once and written to one position after the other: what is written together is
+ * contiguous in memory. Padding comes first, being known sooner. */
 #include "device/warp.cuh"
 #include "moe/expand_to_fused.h"
 
-/* What a thread has of a chunk: units as far apart as the block has threads, a scale factor. */
+/* A thread's part of a chunk: units as far apart as the block has threads, a scale factor. */
 template <class T> struct piece { T units[EXPAND_UNITS]; u32 sf; };
 
-/* Where: bytes from the start of a row, units from there to the end of the chunk, if any; which
- * scale factor, if there is one. */
+/* Where it is: bytes from the start of the row, units from there to the end of the chunk; which scale factor, if
+ * there is one. */
 typedef struct { i64 offset; int units; bool has_sf; i64 sf; } place;
 
 DEV place place_of(const expand_args &a, i64 chunk)

@@ -6,16 +6,16 @@
  *             none y * z * positions; dynamic shared memory of 16 * chunk_units bytes at least; from sm_90 on
  *   moves     as expand_to_fused.cu
  *
- * Blocks that look for padding come first: they have no row to wait for. Of many rows every block does both,
- * and has a few positions: that spreads the zeros over the run. The chunks of a row are next to each other in
- * time as in memory. */
+ * Blocks that look for padding come first: they have no row to wait for. With many rows every block does both,
+ * and has a few positions: that spreads the zeros over the whole run. The chunks of a row are neighbours in time as
+ * in memory. */
 #include "moe/expand_to_fused_bulk.cuh"
 
 #if __CUDA_ARCH__ >= 900
-/* ---- scale factors: of every 64 the chunks of a row take one after the other, a lane has two ---- */
+/* ---- scale factors: the blocks of a row take 64 at a time in turn, of which a lane has two ---- */
 
 enum { LANE_SF = 2, WARP_SF = 32 * LANE_SF };
-/* `to`: in the row of position 0; is_there: there are so many in a row. */
+/* `to`: in the row of position 0; is_there: is it one of the row's? */
 typedef struct { u32 v[LANE_SF], *to[LANE_SF]; bool is_there[LANE_SF]; } lane_sf;
 
 DEV lane_sf zeros_of_sf(const expand_args &a, i64 first)
@@ -47,7 +47,7 @@ DEV void store_sf(const lane_sf &sf, i64 row)   /* where a position's row begins
         if (sf.is_there[j]) sf.to[j][row] = sf.v[j];
 }
 
-/* To the lanes' positions, of which those of `valid` are some. */
+/* To the positions of the lanes in `valid`. */
 DEV void store_all_sf(const expand_args &a, const lane_sf &sf, i32 position, u32 valid)
 {
     enum { AT_ONCE = 4 };                       /* so that their shuffles do not wait for each other */
@@ -63,7 +63,7 @@ DEV void store_all_sf(const expand_args &a, const lane_sf &sf, i32 position, u32
     }
 }
 
-/* Positions from `first` on, one of a lane's each; `padding`: the lanes that zero theirs. */
+/* Positions from `first` on, one per lane; `padding`: the lanes that zero theirs. */
 DEV void zero_sf(const expand_args &a, i64 first, u32 padding)
 {
     const int lane = threadIdx.x;
@@ -83,7 +83,7 @@ DEV void zero_sf(const expand_args &a, i64 first, u32 padding)
 
 /* ---- rows ---- */
 
-/* Of token t, to the lanes' positions. */
+/* The row of token t, to the lanes' positions. */
 DEV void copy_row(const expand_args &a, const chunk &c, i64 t, i32 position)
 {
     i64 first_sf = blockIdx.x * WARP_SF;
@@ -107,7 +107,7 @@ DEV void copy_row(const expand_args &a, const chunk &c, i64 t, i32 position)
     store_chunk(a, c, position, is_valid);
 }
 
-/* Of the lanes' positions from `first` on, those that are padding. */
+/* Zeros to the lane's position, from `first` on, if is_padding. */
 DEV void zero_padding(const expand_args &a, const chunk &c, i64 first, bool is_padding)
 {
     const u32 padding = __ballot_sync(FULL, is_padding);

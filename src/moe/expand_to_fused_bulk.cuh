@@ -2,8 +2,8 @@
  * expand_to_fused_bulk.cuh - rows by bulk stores, for the kernels that differ in where scale factors go.
  *
  * A block is a warp. It loads a chunk of a row to shared memory once and stores it to all positions from
- * there, a lane each. That takes so few instructions that one warp does it, and so few registers that chunks
- * may fill all shared memory of an SM: enough under way to hide what each block waits for in turn, its
+ * there, one per lane. That takes so few instructions that one warp does it, and so few registers that chunks
+ * may fill all shared memory of an SM: enough bytes in flight to hide what each block waits for in turn, its
  * positions, its chunk and its stores. */
 #ifndef TEGULA_MOE_EXPAND_TO_FUSED_BULK_CUH
 #define TEGULA_MOE_EXPAND_TO_FUSED_BULK_CUH
@@ -12,7 +12,7 @@
 #include "moe/expand_to_fused.h"
 
 #if __CUDA_ARCH__ >= 900
-/* What a block has: bytes of a row, and where they are in it and in shared memory. */
+/* A block's part of a row: where it begins there, its bytes, its address in shared memory. */
 typedef struct { i64 offset; u32 bytes, shared; } chunk;
 
 DEV chunk chunk_of(const expand_args &a, u32 index, u32 shared)
@@ -31,7 +31,7 @@ DEV void load_chunk(const chunk &c, const u8 *from)
     copy_async_commit();
 }
 
-/* What load_chunk loads, to the lanes' positions where is_valid. */
+/* The chunk that load_chunk() loads, to the lane's position if is_valid. */
 DEV void store_chunk(const expand_args &a, const chunk &c, i32 position, bool is_valid)
 {
     copy_async_wait<0>();
@@ -42,7 +42,7 @@ DEV void store_chunk(const expand_args &a, const chunk &c, i32 position, bool is
     bulk_wait_read<0>();
 }
 
-/* Zeros to the lanes' positions from `first` on where is_padding; until bulk_wait_read they are read. */
+/* Zeros to the lane's position, from `first` on, if is_padding. They are read until bulk_wait_read(). */
 DEV void store_zeros(const expand_args &a, const chunk &c, i64 first, bool is_padding)
 {
     const int lane = threadIdx.x;

@@ -11,20 +11,20 @@
  *
  * A token's scale factors lie in as many sectors as there are columns: stored with its row, they would be
  * more requests to L2 than the row itself. So some clusters gather them, a window of positions each, and
- * neighbours in a column are stored together. Which slots have these positions they find by looking, as it is
- * given the other way round only: each block at a part of all slots, for all positions of the window. Then it
- * takes some of the positions from all blocks. These clusters come first: they wait often, and have little
- * under way beside the rows. */
+ * neighbours in a column are stored together. The map goes from slots to positions, so a cluster has to search
+ * it: each block scans a part of all slots for positions of the window. Then it collects what all blocks have
+ * found for its share of the positions. These clusters come first: they wait often, and have few bytes in flight
+ * beside the rows. */
 #include "moe/expand_to_fused_bulk.cuh"
 
 #if __CUDA_ARCH__ >= 900
 /* ---- scale factors ---- */
 
-/* What a position has if no slot has it, lower than any slot. */
+/* In place of a slot, and lower than any: a position that gets zeros; one that is in no slot. */
 enum { ZERO = -1, NONE = -2 };
 
-/* Of a window's positions from `first` on, those that have a slot from `begin` to `end` get it. Slots pass
- * through `words` words of shared memory: in registers there would be fewer under way. */
+/* slot[i] becomes the slot, of those from `begin` to `end`, whose position is first + i. Slots are staged in
+ * `words` words of shared memory: in registers there would be fewer in flight. */
 DEV void find_slots(const expand_args &a, i32 *slot, u32 first, u32 positions, int begin, int end,
                     i32 *stage, int words)
 {
@@ -45,9 +45,9 @@ DEV void find_slots(const expand_args &a, i32 *slot, u32 first, u32 positions, i
     }
 }
 
-/* The lanes' positions from `first` on have these slots. A token's factors are loaded by lanes next to each
- * other and stored by one lane: they pass through shared memory, where column c of lane i is word i ^ c % 32
- * of 32, so that neither meets a bank twice. */
+/* The lane's position, from `first` on, has this slot. A token's factors are loaded by neighbouring lanes and
+ * stored by one lane: they are staged in shared memory, where column c of lane i is word i ^ c % 32 of 32, so that
+ * neither has bank conflicts. */
 DEV void copy_columns(const expand_args &a, i32 slot, i64 first, u32 shared, int columns)
 {
     const int lane = threadIdx.x;
@@ -80,7 +80,7 @@ DEV void copy_columns(const expand_args &a, i32 slot, i64 first, u32 shared, int
     }
 }
 
-/* What lanes have of EXPAND_SF_TILES times 32 positions, the next first: it goes, and one comes last. */
+/* A queue of what a lane has for EXPAND_SF_TILES positions: drops the first, appends one. */
 DEV void shift(i32 (&held)[EXPAND_SF_TILES], i32 last)
 {
 #pragma unroll
@@ -88,7 +88,7 @@ DEV void shift(i32 (&held)[EXPAND_SF_TILES], i32 last)
     held[EXPAND_SF_TILES - 1] = last;
 }
 
-/* A block has `own` positions of its cluster's window, of every 32 a lane has one. */
+/* A block has `own` positions of its cluster's window; of every 32 a lane has one. */
 DEV void gather_sf(const expand_args &a, i32 *memory)
 {
     enum { TILES = EXPAND_SF_TILES };
@@ -108,7 +108,7 @@ DEV void gather_sf(const expand_args &a, i32 *memory)
                (a.sf_words - a.sf_positions) / 32 * 32);
     __syncwarp();
     cluster_arrive();
-    cluster_wait();                             /* all have found what there is */
+    cluster_wait();                             /* all have searched their slots */
 #pragma unroll 1
     for (int at = 0; at < 32 * TILES; at += 32) {
         const bool is_padding = first + at + lane <= last && slot[0] < 0;
@@ -120,7 +120,7 @@ DEV void gather_sf(const expand_args &a, i32 *memory)
         shift(slot, is_padding ? ZERO : highest);
     }
     cluster_arrive();
-    cluster_wait();                             /* nobody reads this block's memory any more */
+    cluster_wait();                             /* no block reads this one's memory any more */
 #pragma unroll 1
     for (int at = 0; at < own; at += 32) {
         copy_columns(a, slot[0], first + at, shared_address(memory), a.sf_words / 32);

@@ -9,8 +9,8 @@
  *             ROWS 1.., whose units are loaded at once; HAS_VECTORS 0, 1: a unit is a vector (16 bytes) of x
  *             rather than a column; THREADS 32..1024
  *
- * Each warp loads the slots of its tokens, a lane each, and goes on with those that have a row: ROWS of them
- * are loaded before the first is added, so that empty slots cost nothing and no load waits for another. */
+ * Each warp loads the slots of its tokens, one per lane, and goes on with those that have a row: ROWS rows are
+ * loaded before the first is added. So empty slots cost nothing, and no load waits for another. */
 #include "moe/reduce_fused.h"
 
 static_assert(ROWS >= 1, "ROWS is 1 or more");

@@ -6,10 +6,10 @@
  *             from sm_90 on
  *   moves     as reduce_fused.cu
  *   macros    X_TYPE, OUT_TYPE REDUCE_F32, REDUCE_BF16, REDUCE_F16, REDUCE_E4M3; UNITS 1.., vectors of a
- *             thread; STAGES 1.., rows under way
+ *             thread; STAGES 1.., rows in flight
  *
- * The rows of a block's tokens come one after the other through a ring in shared memory: the next ones are
- * under way while one is added, past the end of a token too, and no register waits for them. */
+ * The rows of a block's tokens go through a ring of stages in shared memory: the next ones are in flight while one
+ * is added, across tokens too, and no register waits for them. */
 #include "moe/reduce_fused.h"
 
 #define HAS_VECTORS 1
@@ -22,7 +22,7 @@ static_assert(STAGES >= 1 && STAGES <= 32, "STAGES is 1..32");
 /* A block's part of the rows, and the ring: stage i has a chunk and an mbarrier. */
 typedef struct { const u8 *x; i64 row_bytes; u32 bytes, pitch, stages, loaded; } ring;
 
-/* The first row in `lanes`, which loses it, into a stage. All of a warp call. */
+/* Loads the row of the first of `lanes` into a stage, and removes that lane. By all lanes of a warp. */
 DEV void load_stage(const ring &r, const slots &s, u32 &lanes, int stage)
 {
     const u8 *row = r.x + __shfl_sync(FULL, s.position, take_lane(lanes)) * r.row_bytes;
