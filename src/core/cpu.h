@@ -9,13 +9,21 @@
 #ifndef TEGULA_CPU_H
 #define TEGULA_CPU_H
 
+#include <stdatomic.h>
+
 /* In order: a CPU that has one has all before it. TEGULA_CPU sets the highest that is used. */
 typedef enum { TGL_CPU_PLAIN, TGL_CPU_BASE, TGL_CPU_AVX2, TGL_CPU_AVX512 } tgl_cpu_level;
 
-tgl_cpu_level tgl_cpu(void);
-
 /* For tests: the highest level from now on, as TEGULA_CPU. */
 void tgl_cpu_limit(tgl_cpu_level highest);
+
+extern atomic_int tgl_cpu_known;        /* the level, -1 before settings.c has read the environment */
+tgl_cpu_level tgl_cpu_read(void);
+static inline tgl_cpu_level tgl_cpu(void)
+{
+    const int known = atomic_load_explicit(&tgl_cpu_known, memory_order_relaxed);
+    return known >= 0 ? (tgl_cpu_level)known : tgl_cpu_read();
+}
 
 #ifndef TGL_CPU_LEVEL
 #define TGL_CPU_LEVEL base

@@ -21,7 +21,8 @@
 static tgl_settings settings;
 static atomic_int num_threads, default_num_sms, num_sms[TGL_MAX_DEVICES];
 static atomic_bool pdl;
-static atomic_int jit_mode, cpu_level;
+static atomic_int jit_mode;
+atomic_int tgl_cpu_known = -1;
 static pthread_mutex_t cache_dir_lock = PTHREAD_MUTEX_INITIALIZER;
 static char cache_dir[TGL_PATH_BYTES];
 static bool cache_dir_is_set;
@@ -99,7 +100,7 @@ static tgl_cpu_level supported_cpu_level(void)
 static void set_cpu_level(tgl_cpu_level highest)
 {
     const tgl_cpu_level supported = supported_cpu_level();
-    atomic_store(&cpu_level, (int)(highest < supported ? highest : supported));
+    atomic_store(&tgl_cpu_known, (int)(highest < supported ? highest : supported));
 }
 
 static void lock_cache_dir(void) { pthread_mutex_lock(&cache_dir_lock); }
@@ -171,10 +172,10 @@ void tgl_cpu_limit(tgl_cpu_level highest)
     set_cpu_level(highest);
 }
 
-tgl_cpu_level tgl_cpu(void)
+tgl_cpu_level tgl_cpu_read(void)
 {
     tgl_settings_get();
-    return (tgl_cpu_level)atomic_load_explicit(&cpu_level, memory_order_relaxed);
+    return (tgl_cpu_level)atomic_load(&tgl_cpu_known);
 }
 
 tgl_status tgl_set_num_sms(int device, int n)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * reduce_fused.c - tgl_moe_reduce_fused: every token's rows, weighted and added. */
-#include "moe/reduce_fused.h"
+#include "moe/reduce_fused_cpu.h"
 
 #include <math.h>
 

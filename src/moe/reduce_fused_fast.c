@@ -3,7 +3,7 @@
  * instruction where the CPU has one. A row goes in pieces whose sums stay in L1. */
 #include <math.h>
 
-#include "moe/reduce_fused.h"
+#include "moe/reduce_fused_cpu.h"
 
 enum { PIECE = 1024 };
 

@@ -4,7 +4,7 @@
 
 #include "core/threads.h"
 #include "cuda/op.h"
-#include "quant/cast.h"
+#include "quant/common/cast.h"
 #include "quant/common/params.h"
 
 typedef struct {
@@ -22,9 +22,9 @@ typedef struct {
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
+    const int64_t row_bytes = p->num_cols * (p->is_bf16 ? 2 : 4);
     for (int64_t t = begin; t < end; t++)
-        if (p->is_bf16) tgl_decode_to_bf16(&p->x, t, 0, p->num_cols, (uint16_t *)p->out + t * p->num_cols);
-        else tgl_decode(&p->x, t, 0, p->num_cols, (float *)p->out + t * p->num_cols);
+        tgl_decode_row(&p->x, t, p->num_cols, p->is_bf16, (char *)p->out + t * row_bytes);
 }
 
 static tgl_status run_on_cpu(const void *context)

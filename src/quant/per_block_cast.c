@@ -4,7 +4,7 @@
 
 #include "core/math.h"
 #include "cuda/op.h"
-#include "quant/cast.h"
+#include "quant/common/cast.h"
 #include "quant/common/params.h"
 
 typedef struct {

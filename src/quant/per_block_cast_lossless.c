@@ -3,112 +3,49 @@
  * coarser ones. */
 #include "quant/per_block_cast_lossless.h"
 
-#include "core/clones.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "quant/common/blocks.h"
 #include "quant/common/params.h"
-#include "quant/lanes.h"
-#include "quant/lossless.h"
+#include "quant/per_block_cast_lossless_cpu.h"
 
-typedef struct {
-    int64_t num_rows, num_cols;
-    const uint8_t *x;
-    int64_t x_stride;               /* bytes from a row to the next */
-    tgl_sf x_sf, sf;
-    tgl_blocks x_blocks, blocks;    /* a block of `blocks` is made of whole ones of x_blocks ... */
-    int64_t x_rows, x_cols;         /* ... of so many */
-    uint8_t *out;
-    bool has_inexact;
-    int32_t *inexact;
-    union { lossless_args tiles; lossless_any_args any; } args;
-} problem;
+typedef lossless_problem problem;
 
 /* ---- CPU ---- */
 
-/* What is frequent is inlined into the function with clones; what is not leaves it its registers. */
-#define INLINE static inline __attribute__((always_inline))
-#define SELDOM static __attribute__((noinline))
-
-SELDOM void run_rest(const uint8_t *x, int64_t num_pairs, int shift, uint8_t *out)
+/* Block (m, k) of out. Did a value change? */
+static bool cast_block(const problem *p, int64_t m, int64_t k)
 {
-    for (int64_t i = 0; i < num_pairs; i++) {
-        out[2 * i] = tgl_lossless_exact(x[i] & 15, shift);
-        out[2 * i + 1] = tgl_lossless_exact(x[i] >> 4, shift);
-    }
-}
-
-INLINE void run_exact(const uint8_t *x, int64_t num_pairs, int shift, uint8_t *out)
-{
-    const int64_t done = tgl_lanes_lossless(x, num_pairs, shift, out);
-    if (done < num_pairs) run_rest(x + done, num_pairs - done, shift, out + 2 * done);
-}
-
-/* Columns j .. end - 1 of a row. Did a value change? */
-SELDOM bool run_inexact(const uint8_t *row, int64_t j, int64_t end, int shift, uint8_t *out)
-{
-    bool is_inexact = false;
-    for (; j < end; j++) {
-        const uint32_t code = row[j / 2] >> (j % 2 * 4) & 15;
-        out[j] = tgl_lossless(code, shift);
-        is_inexact |= tgl_lossless_changes(code, shift);
-    }
-    return is_inexact;
-}
-
-INLINE int x_code(const problem *p, int64_t m, int64_t k)
-{
-    return (int)tgl_sf_code_of(tgl_sf_get(&p->x_sf, m, k));
-}
-
-/* The part of row i in block (m, k) of x. Did a value change? */
-INLINE bool run_part(const problem *p, int64_t i, int64_t m, int64_t k, int sf)
-{
-    const int shift = tgl_lossless_shift(x_code(p, m, k), sf);
-    const int64_t j = k * p->x_blocks.cols, end = tgl_min(j + p->x_blocks.cols, p->num_cols);
-    const uint8_t *row = p->x + i * p->x_stride;
-    uint8_t *out = p->out + i * p->num_cols;
-    if (shift < TGL_LOSSLESS_MIN_SHIFT || j % 2 || end % 2) return run_inexact(row, j, end, shift, out);
-    run_exact(row + j / 2, (end - j) / 2, shift, out + j);
-    return false;
-}
-
-INLINE bool run_block(const problem *p, int64_t m, int64_t k)
-{
-    const int64_t x_m = m * p->x_rows, x_m_end = tgl_min(x_m + p->x_rows, p->x_blocks.num_rows);
-    const int64_t x_k = k * p->x_cols, x_k_end = tgl_min(x_k + p->x_cols, p->x_blocks.num_cols);
-    int largest = 0;
-    for (int64_t i = x_m; i < x_m_end; i++)
-        for (int64_t j = x_k; j < x_k_end; j++) {
-            const int code = x_code(p, i, j);
-            largest = code > largest ? code : largest;
-        }
-    const int sf = tgl_lossless_sf(largest);
+    const int64_t row_end = tgl_min((m + 1) * p->blocks.rows, p->num_rows);
+    const int64_t col_end = tgl_min((k + 1) * p->blocks.cols, p->num_cols);
+    const int sf = tgl_lossless_block_sf(p, m, k);
     tgl_sf_set(&p->sf, m, k, p->blocks.num_cols, tgl_ue8m0_to_f32((uint8_t)sf));
     bool is_inexact = false;
-    for (int64_t b = x_m; b < x_m_end; b++) {
-        const int64_t row_end = tgl_min((b + 1) * p->x_blocks.rows, p->num_rows);
-        for (int64_t i = b * p->x_blocks.rows; i < row_end; i++)
-            for (int64_t j = x_k; j < x_k_end; j++) is_inexact |= run_part(p, i, b, j, sf);
-    }
+    for (int64_t i = m * p->blocks.rows; i < row_end; i++)
+        for (int64_t j = k * p->blocks.cols; j < col_end; j++) {
+            const uint32_t code = p->x[i * p->x_stride + j / 2] >> (j % 2 * 4) & 15;
+            const int part = tgl_lossless_x_code(p, i / p->x_blocks.rows, j / p->x_blocks.cols);
+            const int shift = tgl_lossless_shift(part, sf);
+            p->out[i * p->num_cols + j] = tgl_lossless(code, shift);
+            is_inexact |= tgl_lossless_changes(code, shift);
+        }
     return is_inexact;
 }
 
-TGL_CLONES
 static void run_rows(const void *context, int64_t begin, int64_t end)       /* of blocks */
 {
     const problem *p = context;
     bool is_inexact = false;
     for (int64_t m = begin; m < end; m++)
-        for (int64_t k = 0; k < p->blocks.num_cols; k++) is_inexact |= run_block(p, m, k);
+        for (int64_t k = 0; k < p->blocks.num_cols; k++) is_inexact |= cast_block(p, m, k);
     if (is_inexact && p->has_inexact) __atomic_store_n(p->inexact, 1, __ATOMIC_RELAXED);
 }
 
 static tgl_status run_on_cpu(const void *context)
 {
     const problem *p = context;
-    return tgl_parallel_rows(p->blocks.num_rows, 2 * tgl_min(p->blocks.rows, p->num_rows) * p->num_cols, run_rows, p);
+    return tgl_parallel_rows(p->blocks.num_rows, 2 * tgl_min(p->blocks.rows, p->num_rows) * p->num_cols, TGL_CHOOSE(run_rows, tgl_lossless_rows), p);
 }
 
 TGL_SIZES(sizes, num_rows, num_cols);

@@ -9,20 +9,36 @@ typedef tgl_channel_problem problem;
 
 /* ---- CPU ---- */
 
+typedef struct { const problem *p; tgl_reader x; } gather;
+
+/* The row of x, or -1: zeros, which count for nothing and become +0. */
+static int64_t token_of(const problem *p, int64_t row)
+{
+    const int64_t token = p->has_map ? p->pos_to_token[row] : row;
+    return token >= 0 && token < p->num_tokens ? token : -1;
+}
+
+static float gathered(const void *context, int64_t row, int64_t col)
+{
+    const gather *g = context;
+    const int64_t token = token_of(g->p, row);
+    return token >= 0 ? g->x.value(g->x.context, token, col) : 0;
+}
+
 static const void *read_gathered(const void *context, int64_t row, int64_t col, int64_t count, float *buffer)
 {
-    const problem *p = context;
-    const int64_t token = p->has_map ? p->pos_to_token[row] : row;
-    const tgl_reader x = p->has_codes ? tgl_read_codes(&p->codes) : tgl_read_values(&p->values);
-    if (token >= 0 && token < p->num_tokens) return x.read(x.context, token, col, count, buffer);
-    return memset(buffer, 0, (size_t)count * sizeof *buffer);       /* counts for nothing, becomes +0 */
+    const gather *g = context;
+    const int64_t token = token_of(g->p, row);
+    if (token >= 0) return g->x.read(g->x.context, token, col, count, buffer);
+    return memset(buffer, 0, (size_t)count * sizeof *buffer);
 }
 
 static tgl_status run_on_cpu(const void *context)
 {
     const problem *p = context;
+    const gather g = { p, p->has_codes ? tgl_read_codes(&p->codes) : tgl_read_values(&p->values) };
     const tgl_cast cast = {
-        .from = { read_gathered, p, !p->has_codes && p->values.is_bf16, p->has_codes,
+        .from = { gathered, read_gathered, &g, !p->has_codes && p->values.is_bf16, p->has_codes,
                   p->has_codes || p->has_map ? 0 : p->values.row_bytes },
         .num_rows = p->num_rows, .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule,
         .block_rows = p->blocks.rows, .block_cols = 1, .sf = p->sf, .num_sf = p->num_cols,

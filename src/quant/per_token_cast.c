@@ -2,7 +2,7 @@
  * per_token_cast.c - tgl_quant_per_token_cast, and with factors that are given: blocks of one row. */
 #include "core/math.h"
 #include "cuda/op.h"
-#include "quant/cast.h"
+#include "quant/common/cast.h"
 #include "quant/common/params.h"
 #include "quant/per_token_cast.h"
 

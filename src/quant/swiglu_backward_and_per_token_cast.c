@@ -4,251 +4,77 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/clones.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
-#include "quant/activate.h"
 #include "quant/common/params.h"
-#include "quant/swiglu_backward_and_per_token_cast.h"
-#include "quant/swiglu_lanes.h"
+#include "quant/swiglu_backward_and_per_token_cast_cpu.h"
 
-typedef struct {
-    int64_t num_rows, num_cols;             /* of out */
-    tgl_codes gate, up;                     /* the halves of x */
-    const uint16_t *grad_out;               /* bf16 */
-    int64_t grad_stride;                    /* elements from a row to the next */
-    const float *weight;
-    const int32_t *pos_to_token_topk, *token_topk_to_pos;
-    int64_t num_weights;
-    float clamp;                            /* infinite: none */
-    tgl_blocks blocks;                      /* of a half */
-    tgl_scale_rule rule;
-    tgl_sf sf;                              /* of x_grad_fp8: the gates' columns, then the ups' */
-    uint16_t *out, *x_grad;                 /* bf16 */
-    uint8_t *x_grad_fp8;
-    float *weight_grad;
-    backward_args args;
-} problem;
+typedef backward_problem problem;
 
 /* ---- CPU ---- */
 
-enum {
-    PIECE = TGL_MAX_RUN,        /* columns at work */
-    LANES = TGL_RUN_SUMS,       /* partial sums of a row */
-    WIDE = 64                   /* columns of a block from which on each is taken alone */
-};
-#define INLINE static inline __attribute__((always_inline))     /* into each clone */
-
-typedef struct {
-    const problem *p;
-    int64_t row, col, count;                /* what is in the buffers */
-    TGL_LINES float gate[PIECE];
-    float up[PIECE], grad[PIECE], activation[PIECE], gate_grad[PIECE], up_grad[PIECE];
-} piece;
-
-static float weight_of(const problem *p, int64_t row)
+/* Activation and gradients of one column. */
+static tgl_swiglu_grads grads_at(const problem *p, int64_t row, int64_t col)
 {
-    const int64_t at = p->pos_to_token_topk[row];
-    return at >= 0 && at < p->num_weights ? p->weight[at] : 0.0f;
+    const float gate = tgl_decoded(&p->gate, row, col), up = tgl_decoded(&p->up, row, col);
+    const float l = tgl_swiglu_gate(gate, p->clamp), r = tgl_swiglu_up(up, p->clamp);
+    const float grad = tgl_bf16_to_f32(p->grad_out[row * p->grad_stride + col]);
+    tgl_swiglu_grads g = tgl_swiglu_backward(l, r, tgl_swiglu_divisor(l), grad, tgl_backward_weight(p, row));
+    if (tgl_swiglu_cuts_gate(gate, p->clamp)) g.gate_grad = 0;
+    if (tgl_swiglu_cuts_up(up, p->clamp)) g.up_grad = 0;
+    return g;
 }
 
-/* Where no gate or up is clamped, and every exp is a normal number. First all of these, in quarters as
- * activate.c does it. */
-INLINE void differentiate_small(piece *w, float weight, bool has_fma)
+static float grad_of_half(const void *context, int64_t row, int64_t col)
 {
-    TGL_LINES float divisor[PIECE];
-    const int64_t n = w->count / 4;
-    for (int64_t j = 0; j < n; j++) {
-        divisor[j] = 1.0f + tgl_exp_small(-w->gate[j]);
-        divisor[n + j] = 1.0f + tgl_exp_small(-w->gate[n + j]);
-        divisor[2 * n + j] = 1.0f + tgl_exp_small(-w->gate[2 * n + j]);
-        divisor[3 * n + j] = 1.0f + tgl_exp_small(-w->gate[3 * n + j]);
-    }
-    for (int64_t j = 4 * n; j < w->count; j++) divisor[j] = 1.0f + tgl_exp_small(-w->gate[j]);
-    for (int64_t j = 0; j < w->count; j++) {
-        const float gate = w->gate[j], sigmoid = 1.0f / divisor[j], silu = gate / divisor[j];
-        const float slope = has_fma ? fmaf(gate, 1.0f - sigmoid, 1.0f) : tgl_fma(gate, 1.0f - sigmoid, 1.0f);
-        const tgl_swiglu_grads g = tgl_swiglu_grads_by(gate, w->up[j], sigmoid, silu, slope, w->grad[j],
-                                                       weight);
-        w->activation[j] = g.activation;
-        w->gate_grad[j] = g.gate_grad;
-        w->up_grad[j] = g.up_grad;
-    }
+    const backward_half *half = context;
+    const tgl_swiglu_grads g = grads_at(half->p, row, col);
+    return half->is_up ? g.up_grad : g.gate_grad;
 }
 
-INLINE void differentiate(piece *w, float weight, float clamp)
+tgl_cast tgl_backward_cast(const backward_half *half)
 {
-    for (int64_t j = 0; j < w->count; j++) {
-        const float gate = w->gate[j], up = w->up[j];
-        const float l = tgl_swiglu_gate(gate, clamp), r = tgl_swiglu_up(up, clamp);
-        const tgl_swiglu_grads g = tgl_swiglu_backward(l, r, tgl_swiglu_divisor(l), w->grad[j], weight);
-        w->activation[j] = g.activation;
-        w->gate_grad[j] = tgl_select_f32(tgl_swiglu_cuts_gate(gate, clamp), 0.0f, g.gate_grad);
-        w->up_grad[j] = tgl_select_f32(tgl_swiglu_cuts_up(up, clamp), 0.0f, g.up_grad);
-    }
-}
-
-TGL_CLONES
-static void compute(piece *w, int64_t row, int64_t col, int64_t count)
-{
-    const problem *p = w->p;
-    const uint16_t *grad_out = p->grad_out + row * p->grad_stride + col;
-    const float weight = weight_of(p, row);
-    w->row = row, w->col = col, w->count = count;
-    tgl_decode(&p->gate, row, col, count, w->gate);
-    tgl_decode(&p->up, row, col, count, w->up);
-    for (int64_t j = 0; j < count; j++) w->grad[j] = tgl_bf16_to_f32(grad_out[j]);
-    if (!tgl_swiglu_is_small(w->gate, w->up, count, p->clamp)) differentiate(w, weight, p->clamp);
-    else if (TGL_HAS_FMA) differentiate_small(w, weight, true);
-    else differentiate_small(w, weight, false);
-}
-
-/* A piece's activations and gradients as bf16, and its part of the row's sum: partial sums, so that additions
- * need not wait for each other. */
-TGL_CLONES
-static void store(const piece *w, float lanes[LANES])
-{
-    const problem *p = w->p;
-    const float weight = weight_of(p, w->row);
-    uint16_t *gate_grad = p->x_grad + w->row * 2 * p->num_cols + w->col;
-    TGL_LINES float weighted[PIECE];
-    for (int64_t j = 0; j < w->count; j++) weighted[j] = w->activation[j] * weight;
-    tgl_round_to_bf16(weighted, w->count, p->out + w->row * p->num_cols + w->col);
-    tgl_round_to_bf16(w->gate_grad, w->count, gate_grad);
-    tgl_round_to_bf16(w->up_grad, w->count, gate_grad + p->num_cols);
-    const int64_t whole = w->count / LANES * LANES;
-    for (int64_t j = 0; j < whole; j += LANES)
-        for (int lane = 0; lane < LANES; lane++) lanes[lane] += w->grad[j + lane] * w->activation[j + lane];
-    for (int64_t j = whole; j < w->count; j++) lanes[j - whole] += w->grad[j] * w->activation[j];
-}
-
-static float sum_of(float lanes[LANES])
-{
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
-    return lanes[0];
-}
-
-/* The gradients of a half, for its cast: as a rule those that have just been computed. */
-typedef struct { piece *w; bool is_up; } half;
-static const void *read_grads(const void *context, int64_t row, int64_t col, int64_t count, float *to)
-{
-    const half *h = context;
-    piece *w = h->w;
-    for (int64_t done = 0; done < count; done += PIECE) {
-        const int64_t from = col + done, n = tgl_min(PIECE, count - done);
-        if (row != w->row || from < w->col || from + n > w->col + w->count) compute(w, row, from, n);
-        memcpy(to + done, (h->is_up ? w->up_grad : w->gate_grad) + (from - w->col), (size_t)n * sizeof *to);
-    }
-    return to;
-}
-
-static tgl_cast cast_of(const problem *p, const half *h)
-{
+    const problem *p = half->p;
     return (tgl_cast){
-        .from = { read_grads, h, .is_bf16 = false, .is_buffered = true }, .num_rows = p->num_rows,
+        .from = { .value = grad_of_half, .context = half, .is_buffered = true }, .num_rows = p->num_rows,
         .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule, .block_rows = 1,
-        .block_cols = p->blocks.cols, .sf = p->sf, .first_sf = h->is_up ? p->blocks.num_cols : 0,
-        .num_sf = 2 * p->blocks.num_cols, .out = p->x_grad_fp8 + (h->is_up ? p->num_cols : 0),
+        .block_cols = p->blocks.cols, .sf = p->sf, .first_sf = half->is_up ? p->blocks.num_cols : 0,
+        .num_sf = 2 * p->blocks.num_cols, .out = p->x_grad_fp8 + (half->is_up ? p->num_cols : 0),
         .out_stride = 2 * p->num_cols
     };
 }
 
-/* One half of a block, whose amax is finite: its factor and codes. */
-INLINE void cast_half(const problem *p, int64_t row, int64_t k, float amax, const float *grads, int64_t count,
-                      uint8_t *to)
+void tgl_backward_store_sum(const problem *p, int64_t row, float sums[BACKWARD_SUMS])
 {
-    const tgl_scale scale = tgl_scale_of(amax, p->rule);
-    tgl_sf_set(&p->sf, row, k, 2 * p->blocks.num_cols, scale.sf);
-    const int64_t done = TGL_HAS_LANES ? tgl_lanes_to_e4m3(grads, false, count, 0, &scale.inv, false, to) : 0;
-    if (done < count) tgl_small_to_e4m3(grads + done, count - done, scale.inv, to + done);
-}
-
-INLINE void cast_block(const problem *p, int64_t row, int64_t col, int64_t count, const float amax[2],
-                       const float *gate_grads, const float *up_grads)
-{
-    const int64_t k = col / p->blocks.cols;
-    uint8_t *to = p->x_grad_fp8 + row * 2 * p->num_cols + col;
-    cast_half(p, row, k, amax[0], gate_grads, count, to);
-    cast_half(p, row, p->blocks.num_cols + k, amax[1], up_grads, count, to + p->num_cols);
-}
-
-/* Columns of both halves, whatever is in them. */
-static __attribute__((noinline)) void cast_columns(const tgl_cast casts[2], int64_t row, int64_t col,
-                                                   int64_t count)
-{
-    TGL_LINES float kept[4 << 10];
-    tgl_cast_columns(&casts[0], row, col, count, (tgl_kept){ kept, sizeof kept });
-    tgl_cast_columns(&casts[1], row, col, count, (tgl_kept){ kept, sizeof kept });
-}
-
-/* The blocks of a piece. */
-static void cast_piece(const piece *w, const tgl_cast casts[2])
-{
-    const int64_t width = w->p->blocks.cols;
-    if (width < WIDE) {
-        cast_columns(casts, w->row, w->col, w->count);
-        return;
-    }
-    for (int64_t j = 0; j < w->count; j += width) {
-        const int64_t n = tgl_min(width, w->count - j);
-        const float *gate_grads = w->gate_grad + j, *up_grads = w->up_grad + j;
-        float amax[2];
-        tgl_amax_of_both(gate_grads, up_grads, n, amax);
-        if (amax[0] < INFINITY && amax[1] < INFINITY)
-            cast_block(w->p, w->row, w->col + j, n, amax, gate_grads, up_grads);
-        else cast_columns(casts, w->row, w->col + j, n);
-    }
-}
-
-/* A block in the loops of swiglu_lanes.h, which are for nearly all; false where it is none for them. */
-static bool run_block(piece *w, int64_t row, int64_t col, int64_t count, float lanes[LANES])
-{
-    const problem *p = w->p;
-    const int64_t k = col / p->blocks.cols, at = row * 2 * p->num_cols + col;
-    tgl_backward_run run = {
-        .gates = p->gate.data + row * p->gate.row_bytes + col,
-        .ups = p->up.data + row * p->up.row_bytes + col, .gate_sf = tgl_sf_get(&p->gate.sf, row, k),
-        .up_sf = tgl_sf_get(&p->up.sf, row, p->up.first_sf + k),
-        .grads = p->grad_out + row * p->grad_stride + col, .weight = weight_of(p, row), .clamp = p->clamp,
-        .out = p->out + row * p->num_cols + col, .bf16_gate_grads = p->x_grad + at,
-        .bf16_up_grads = p->x_grad + at + p->num_cols, .gate_grads = w->gate_grad, .up_grads = w->up_grad,
-        .sums = lanes
-    };
-    w->row = -1;                            /* its buffers have no piece */
-    if (count % TGL_RUN_STEP || !tgl_lanes_backward(&run, count)) return false;
-    const float amax[2] = { tgl_f32_from_bits((uint32_t)run.gate_amax),
-                            tgl_f32_from_bits((uint32_t)run.up_amax) };
-    cast_block(p, row, col, count, amax, w->gate_grad, w->up_grad);
-    return true;
+    const int64_t slot = p->pos_to_token_topk[row];
+    for (int half = BACKWARD_SUMS / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) sums[i] += sums[i + half];
+    if (slot >= 0 && slot < p->num_weights && p->token_topk_to_pos[slot] == row) p->weight_grad[slot] = sums[0];
 }
 
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    piece w = { .p = p, .row = -1 };
-    const half gate = { &w, false }, up = { &w, true };
-    const tgl_cast casts[2] = { cast_of(p, &gate), cast_of(p, &up) };
-    /* a piece has whole blocks; of a block that is larger, gradients are computed again for the casts */
-    const bool is_whole = p->blocks.cols <= PIECE;
-    const bool has_runs = TGL_HAS_LANES && is_whole && p->blocks.cols % TGL_RUN_STEP == 0 &&
-                          p->blocks.cols >= WIDE;
-    const int64_t step = has_runs ? p->blocks.cols
-                                  : is_whole ? PIECE / p->blocks.cols * p->blocks.cols : PIECE;
+    const backward_half gate = { p, false, NULL }, up = { p, true, NULL };
+    const tgl_cast casts[2] = { tgl_backward_cast(&gate), tgl_backward_cast(&up) };
     for (int64_t row = begin; row < end; row++) {
-        float lanes[LANES] = { 0 };
-        for (int64_t col = 0; col < p->num_cols; col += step) {
-            const int64_t count = tgl_min(step, p->num_cols - col);
-            if (has_runs && run_block(&w, row, col, count, lanes)) continue;
-            compute(&w, row, col, count);
-            store(&w, lanes);
-            if (is_whole) cast_piece(&w, casts);
+        float sums[BACKWARD_SUMS] = { 0 };
+        const float weight = tgl_backward_weight(p, row);
+        for (int64_t col = 0; col < p->num_cols; col++) {
+            const tgl_swiglu_grads g = grads_at(p, row, col);
+            uint16_t *x_grad = p->x_grad + row * 2 * p->num_cols + col;
+            p->out[row * p->num_cols + col] = tgl_bf16_from_f32(g.activation * weight);
+            x_grad[0] = tgl_bf16_from_f32(g.gate_grad);
+            x_grad[p->num_cols] = tgl_bf16_from_f32(g.up_grad);
+            const float grad = tgl_bf16_to_f32(p->grad_out[row * p->grad_stride + col]);
+            sums[col % BACKWARD_SUMS] += grad * g.activation;
         }
-        if (!is_whole) cast_columns(casts, row, 0, p->num_cols);
-        const int64_t slot = p->pos_to_token_topk[row];
-        if (slot >= 0 && slot < p->num_weights && p->token_topk_to_pos[slot] == row)
-            p->weight_grad[slot] = sum_of(lanes);
+        for (int64_t k = 0; k < p->blocks.num_cols; k++) {
+            tgl_cast_block(&casts[0], row, k);
+            tgl_cast_block(&casts[1], row, k);
+        }
+        tgl_backward_store_sum(p, row, sums);
     }
 }
 
@@ -266,7 +92,7 @@ static void clear_slots(const void *context, int64_t begin, int64_t end)
 static tgl_status run_on_cpu(const void *context)
 {
     const problem *p = context;
-    if (p->num_cols > 0) TGL_TRY(tgl_parallel_rows(p->num_rows, 24 * p->num_cols, run_rows, p));
+    if (p->num_cols > 0) TGL_TRY(tgl_parallel_rows(p->num_rows, 24 * p->num_cols, TGL_CHOOSE(run_rows, tgl_backward_rows), p));
     return tgl_parallel_rows(p->num_weights, 12, clear_slots, p);
 }
 

@@ -3,7 +3,7 @@
  * rounded to bf16, in blocks of one column. */
 #include <math.h>
 
-#include "quant/activate.h"
+#include "quant/common/activations.h"
 #include "quant/common/channel_op.h"
 #include "quant/common/params.h"
 
@@ -11,18 +11,14 @@ typedef tgl_channel_problem problem;
 
 /* ---- CPU ---- */
 
-static const void *read_activations(const void *context, int64_t row, int64_t col, int64_t count, float *to)
-{
-    const problem *p = context;
-    tgl_activate_to_bf16(&p->values, p->num_cols, row, col, count, p->clamp, (uint16_t *)to);
-    return to;
-}
-
 static tgl_status run_on_cpu(const void *context)
 {
     const problem *p = context;
+    const tgl_activations activations = {
+        .x = p->values, .num_cols = p->num_cols, .clamp = p->clamp, .is_bf16 = true
+    };
     const tgl_cast cast = {
-        .from = { read_activations, p, .is_bf16 = true, .is_buffered = true }, .num_rows = p->num_rows,
+        .from = tgl_read_activations(&activations), .num_rows = p->num_rows,
         .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule, .block_rows = p->blocks.rows,
         .block_cols = 1, .sf = p->sf, .num_sf = p->num_cols, .out = p->out,
         .out_stride = p->is_transposed ? p->num_rows : p->num_cols, .is_transposed = p->is_transposed

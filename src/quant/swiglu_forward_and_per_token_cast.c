@@ -3,12 +3,11 @@
  * weighted, in blocks of one row. */
 #include <math.h>
 
-#include "core/clones.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "numerics/divide.h"
-#include "quant/activate.h"
+#include "quant/common/activations.h"
 #include "quant/common/params.h"
 #include "quant/swiglu_forward_and_per_token_cast.h"
 
@@ -39,24 +38,15 @@ typedef struct {
 
 /* ---- CPU ---- */
 
-TGL_CLONES
-static const void *read_activations(const void *context, int64_t row, int64_t col, int64_t count, float *to)
-{
-    const problem *p = context;
-    tgl_activate(&p->x, p->num_cols, row, col, count, p->clamp, to);
-    if (p->has_weights) {
-        const int64_t at = p->pos_to_token_topk[row];
-        const float weight = at >= 0 && at < p->num_weights ? p->topk_weights[at] : 0.0f;
-        for (int64_t i = 0; i < count; i++) to[i] *= weight;
-    }
-    return to;
-}
-
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
+    const tgl_activations activations = {
+        .x = p->x, .num_cols = p->num_cols, .clamp = p->clamp, .topk_weights = p->topk_weights,
+        .pos_to_token_topk = p->has_weights ? p->pos_to_token_topk : NULL, .num_weights = p->num_weights
+    };
     const tgl_cast cast = {
-        .from = { read_activations, p, .is_bf16 = false, .is_buffered = true }, .num_rows = p->num_rows,
+        .from = tgl_read_activations(&activations), .num_rows = p->num_rows,
         .num_cols = p->num_cols, .format = p->format, .rule = p->rule, .block_rows = 1,
         .block_cols = p->blocks.cols, .sf = p->sf, .num_sf = p->blocks.num_cols, .out = p->out,
         .out_stride = tgl_code_bytes(p->format, p->num_cols)
@@ -65,8 +55,8 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     TGL_LINES float kept[10 << 10];
     for (int64_t t = begin; t < end; t++) {
         if (p->has_experts && p->pos_to_expert[t] < 0) continue;
-        tgl_cast_columns(&cast, t, 0, p->num_cols, (tgl_kept){ kept, sizeof kept });
-        if (p->has_count) tgl_count_clamped(&p->x, p->num_cols, t, p->clamp, counts);
+        tgl_cast_row(&cast, t, (tgl_kept){ kept, sizeof kept });
+        if (p->has_count) tgl_count_clamped(&activations, t, counts);
     }
     for (int i = 0; p->has_count && i < 3; i++)
         __atomic_fetch_add(&p->clamped_count[i], counts[i], __ATOMIC_RELAXED);

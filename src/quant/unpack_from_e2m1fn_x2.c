@@ -2,7 +2,6 @@
  * unpack_from_e2m1fn_x2.c - tgl_quant_unpack_from_e2m1fn_x2: pairs of e2m1 as numbers of another type. */
 #include "quant/unpack_from_e2m1fn_x2.h"
 
-#include "core/clones.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
@@ -10,7 +9,7 @@
 #include "numerics/e2m1.h"
 #include "numerics/e4m3.h"
 #include "numerics/f16.h"
-#include "quant/lanes.h"
+#include "quant/unpack_from_e2m1fn_x2_cpu.h"
 #include "tegula/quant.h"
 
 typedef struct {
@@ -23,44 +22,27 @@ typedef struct {
 
 /* ---- CPU ---- */
 
-#define INLINE static inline __attribute__((always_inline))     /* so that dtype is a constant */
-
 enum { PIECE = 4096 };          /* pairs, a row of the parallel loop */
 
-INLINE void unpack(const uint8_t *restrict x, int64_t num_pairs, tgl_dtype dtype, void *restrict out)
+static void unpack(const uint8_t *x, int64_t num_pairs, tgl_dtype dtype, void *out)
 {
-    const bool has_lanes = dtype == TGL_F32 || dtype == TGL_BF16;
-    int64_t i = has_lanes ? tgl_lanes_from_e2m1x2(x, 2 * num_pairs, dtype == TGL_BF16, out) / 2 : 0;
-    for (; i < num_pairs; i++) {
-        const uint16_t even = tgl_e2m1_to_bf16(x[i]), odd = tgl_e2m1_to_bf16(x[i] >> 4);
-        if (dtype == TGL_F32) {
-            ((float *)out)[2 * i] = tgl_bf16_to_f32(even);
-            ((float *)out)[2 * i + 1] = tgl_bf16_to_f32(odd);
-        } else if (dtype == TGL_BF16) {
-            ((uint16_t *)out)[2 * i] = even;
-            ((uint16_t *)out)[2 * i + 1] = odd;
-        } else if (dtype == TGL_F16) {
-            ((uint16_t *)out)[2 * i] = tgl_f16_from_f32(tgl_bf16_to_f32(even));
-            ((uint16_t *)out)[2 * i + 1] = tgl_f16_from_f32(tgl_bf16_to_f32(odd));
-        } else {
-            ((uint8_t *)out)[2 * i] = tgl_e4m3_from_small_f32(tgl_bf16_to_f32(even));
-            ((uint8_t *)out)[2 * i + 1] = tgl_e4m3_from_small_f32(tgl_bf16_to_f32(odd));
+    for (int64_t i = 0; i < 2 * num_pairs; i++) {
+        const float value = tgl_e2m1_to_f32((uint8_t)(x[i / 2] >> i % 2 * 4));
+        switch (dtype) {
+        case TGL_F32: ((float *)out)[i] = value; break;
+        case TGL_BF16: ((uint16_t *)out)[i] = tgl_bf16_from_f32(value); break;
+        case TGL_F16: ((uint16_t *)out)[i] = tgl_f16_from_f32(value); break;
+        default: ((uint8_t *)out)[i] = tgl_e4m3_from_f32(value); break;
         }
     }
 }
 
-TGL_CLONES
 static void run_pieces(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    const int64_t first = begin * PIECE, stop = end * PIECE < p->num_bytes ? end * PIECE : p->num_bytes;
-    const uint8_t *x = p->x + first;
-    switch (p->dtype) {
-    case TGL_F32: unpack(x, stop - first, TGL_F32, (float *)p->out + 2 * first); break;
-    case TGL_BF16: unpack(x, stop - first, TGL_BF16, (uint16_t *)p->out + 2 * first); break;
-    case TGL_F16: unpack(x, stop - first, TGL_F16, (uint16_t *)p->out + 2 * first); break;
-    default: unpack(x, stop - first, TGL_E4M3, (uint8_t *)p->out + 2 * first); break;
-    }
+    const int64_t first = begin * PIECE, count = tgl_min(end * PIECE, p->num_bytes) - first;
+    const int64_t bytes = p->dtype == TGL_F32 ? 4 : p->dtype == TGL_E4M3 ? 1 : 2;
+    TGL_CHOOSE(unpack, tgl_unpack)(p->x + first, count, p->dtype, (char *)p->out + 2 * first * bytes);
 }
 
 static tgl_status run_on_cpu(const void *context)

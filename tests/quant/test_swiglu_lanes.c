@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Loops of SwiGLU and its backward pass, on machines that have them, next to the functions of swiglu.h. */
-#include "quant/swiglu_lanes.h"
+#include "quant/common/swiglu_lanes.h"
 
 #include <math.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static bool check_run(float gate_sf, float up_sf, float weight, float clamp, int
                              .weight = weight, .clamp = clamp, .out = bf16[0], .bf16_gate_grads = bf16[1],
                              .bf16_up_grads = bf16[2], .gate_grads = f32[0], .up_grads = f32[1],
                              .sums = sums };
-    const bool is_done = tgl_lanes_backward(&run, count);
+    const bool is_done = tgl_run_backward(&run, count);
     for (int64_t i = 0; is_done && i < count; i++) {
         const float gate = tgl_e4m3_to_f32(gates[i]) * gate_sf, up = tgl_e4m3_to_f32(ups[i]) * up_sf;
         const float grad = tgl_bf16_to_f32(grads[i]);
@@ -62,7 +62,7 @@ static void fill(uint32_t seed)
 
 TEST(values)        /* with factors from zero on, until gates are as large as exp allows */
 {
-    if (!TGL_HAS_LANES) SKIP("no loops here");
+    if (!TGL_HAS_NEON) SKIP("no loops here");
     static const float FACTORS[] = { 0, 1e-41f, 1e-30f, 1e-7f, 0.01f, 0.0625f, -0.03f, 0.19f };
     int num_done = 0, num_runs = 0;
     for (int a = 0; a < 8; a++)
@@ -77,7 +77,7 @@ TEST(values)        /* with factors from zero on, until gates are as large as ex
 
 TEST(what_is_for_other_loops)
 {
-    if (!TGL_HAS_LANES) SKIP("no loops here");
+    if (!TGL_HAS_NEON) SKIP("no loops here");
     fill(3);
     CHECK(check_run(0.01f, 0.01f, 0.3f, INFINITY, COUNT));
     CHECK(check_run(0.01f, 0.01f, 0.3f, 448 * 0.01f, COUNT));           /* the largest code is not clamped */
@@ -110,7 +110,6 @@ TEST(what_is_for_other_loops)
 
 TEST(activations)   /* of gates of all exponents, up to where exp is no normal number */
 {
-    if (!TGL_HAS_LANES) SKIP("no loops here");
     static float x[COUNT], up[COUNT], to[COUNT];
     for (uint32_t bits = 0; bits <= 0x42AE0000; bits += 9973 * COUNT / 8) {     /* 87 */
         for (uint32_t i = 0; i < COUNT; i++) {
@@ -119,8 +118,8 @@ TEST(activations)   /* of gates of all exponents, up to where exp is no normal n
             up[i] = tgl_f32_from_bits(0x3F000000 + (i * 2654435761u + bits) % 0x1000000);
             to[i] = NAN;
         }
-        CHECK(tgl_lanes_activate(x, up, COUNT - 1, 0, to) == COUNT / 2 && isnan(to[COUNT / 2]));
-        CHECK(tgl_lanes_activate(x, up, COUNT, 0, to) == COUNT);
+        CHECK(tgl_front_activate(x, up, COUNT - 1, 0, to) == COUNT / 2 && isnan(to[COUNT / 2]));
+        CHECK(tgl_front_activate(x, up, COUNT, 0, to) == COUNT);
         for (int i = 0; i < COUNT; i++) {
             const float want = tgl_swiglu(x[i], up[i], tgl_swiglu_divisor(x[i]));
             CHECK_THAT(!memcmp(&to[i], &want, 4), "gate %a, up %a: %a", (double)x[i], (double)up[i],

@@ -5,7 +5,7 @@
 #define TEGULA_QUANT_CHANNEL_OP_H
 
 #include "cuda/op.h"
-#include "quant/cast.h"
+#include "quant/common/cast.h"
 #include "quant/common/channel.h"
 
 typedef struct {

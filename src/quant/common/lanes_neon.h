@@ -1,88 +1,59 @@
 /* SPDX-License-Identifier: MIT
- * lanes.h - inner loops of the CPU's casts, 8 to 32 values at a time: for aarch64, then in C for x86-64. Each
- * does the front of a run and returns how long that is, or nothing; the rest is for a loop over the functions
- * of numerics/, which give the same bits. */
-#ifndef TEGULA_QUANT_LANES_H
-#define TEGULA_QUANT_LANES_H
-
-#include <stdbool.h>
-#include <stdint.h>
-
-#define TGL_LANES_INLINE static inline __attribute__((always_inline))   /* so that flags are constants */
-#define TGL_LANES_ALONE static __attribute__((noinline, unused))        /* so that registers suffice */
-
-#if defined(__aarch64__) && defined(__ARM_NEON) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-enum { TGL_HAS_LANES = 1 };                 /* those for aarch64 */
-#else
-enum { TGL_HAS_LANES = 0 };
-#endif
-
-/* Loops over values ask for what will be read next, `ahead` bytes behind what they have: memory works while
- * they compute, and a few lines of the cache at a time, since a core waits for few at once. */
-TGL_LANES_INLINE void tgl_ask_for(const void *values, int64_t ahead, int64_t bytes)
-{
-    enum { LINE = 64, LEVEL = TGL_HAS_LANES ? 3 : 2 };      /* to L1 or to L2 */
-    for (int64_t i = 0; i < bytes; i += LINE)       /* an address past the end is no pointer, and ignored */
-        __builtin_prefetch((const void *)((uintptr_t)values + (uintptr_t)(ahead + i)), 0, LEVEL);
-}
-
-#if defined(__aarch64__) && defined(__ARM_NEON) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#include <arm_neon.h>
-#include <math.h>
-#include <string.h>
-
-#include "numerics/bf16.h"
-#include "numerics/e2m1.h"
-#include "numerics/e4m3.h"
-
-/* Compilers make vectors of plain loops too, but of 32 bits a value where 16 do, and so of twice the
+ * lanes_neon.h - the loops of lanes.h in NEON's intrinsics.
+ *
+ * Compilers make vectors of plain loops too, but of 32 bits a value where 16 do, and so of twice the
  * operations: e4m3 of bf16 takes 0.40 ns a value on a Neoverse N1 at 2.5 GHz, and 0.23 by tables, but 0.78
  * by gcc 12, 0.96 by clang 14.
  *
  * Such a core starts two vector operations a cycle, shifts one, and has room for about 30 that wait. So a
  * turn of a loop has few operations, and two chains of them that do not depend on each other. Subnormal
  * numbers cost nothing there, which the decoders use. */
+#include <arm_neon.h>
+#include <math.h>
+#include <string.h>
+
+#define TGL_ALONE static __attribute__((noinline, unused))      /* so that registers suffice */
 
 typedef struct { float32x4_t low, high; } tgl_f32x8;
 
 /* The floats whose upper 16 bits are in `high`, and their lower ones in `low`. */
-TGL_LANES_INLINE tgl_f32x8 tgl_join(uint16x8_t low, uint16x8_t high)
+TGL_ALWAYS_INLINE tgl_f32x8 tgl_join(uint16x8_t low, uint16x8_t high)
 {
     return (tgl_f32x8){ vreinterpretq_f32_u16(vzip1q_u16(low, high)),
                         vreinterpretq_f32_u16(vzip2q_u16(low, high)) };
 }
-TGL_LANES_INLINE uint16x8_t tgl_low_halves(tgl_f32x8 v)
+TGL_ALWAYS_INLINE uint16x8_t tgl_low_halves(tgl_f32x8 v)
 {
     return vuzp1q_u16(vreinterpretq_u16_f32(v.low), vreinterpretq_u16_f32(v.high));
 }
-TGL_LANES_INLINE uint16x8_t tgl_high_halves(tgl_f32x8 v)
+TGL_ALWAYS_INLINE uint16x8_t tgl_high_halves(tgl_f32x8 v)
 {
     return vuzp2q_u16(vreinterpretq_u16_f32(v.low), vreinterpretq_u16_f32(v.high));
 }
-TGL_LANES_INLINE uint8x16_t tgl_low_bytes(uint16x8_t a, uint16x8_t b)
+TGL_ALWAYS_INLINE uint8x16_t tgl_low_bytes(uint16x8_t a, uint16x8_t b)
 {
     return vuzp1q_u8(vreinterpretq_u8_u16(a), vreinterpretq_u8_u16(b));
 }
-TGL_LANES_INLINE uint8x16_t tgl_high_bytes(uint16x8_t a, uint16x8_t b)
+TGL_ALWAYS_INLINE uint8x16_t tgl_high_bytes(uint16x8_t a, uint16x8_t b)
 {
     return vuzp2q_u8(vreinterpretq_u8_u16(a), vreinterpretq_u8_u16(b));
 }
 
-TGL_LANES_INLINE tgl_f32x8 tgl_load8(const void *values, bool is_bf16, int64_t i)
+TGL_ALWAYS_INLINE tgl_f32x8 tgl_load8(const void *values, bool is_bf16, int64_t i)
 {
     if (is_bf16) return tgl_join(vdupq_n_u16(0), vld1q_u16((const uint16_t *)values + i));
     return (tgl_f32x8){ vld1q_f32((const float *)values + i), vld1q_f32((const float *)values + i + 4) };
 }
-TGL_LANES_INLINE void tgl_store8(float *to, tgl_f32x8 v)
+TGL_ALWAYS_INLINE void tgl_store8(float *to, tgl_f32x8 v)
 {
     vst1q_f32(to, v.low);
     vst1q_f32(to + 4, v.high);
 }
-TGL_LANES_INLINE tgl_f32x8 tgl_times8(tgl_f32x8 a, tgl_f32x8 b)
+TGL_ALWAYS_INLINE tgl_f32x8 tgl_times8(tgl_f32x8 a, tgl_f32x8 b)
 {
     return (tgl_f32x8){ vmulq_f32(a.low, b.low), vmulq_f32(a.high, b.high) };
 }
-TGL_LANES_INLINE tgl_f32x8 tgl_all8(float value)
+TGL_ALWAYS_INLINE tgl_f32x8 tgl_all8(float value)
 {
     return (tgl_f32x8){ vdupq_n_f32(value), vdupq_n_f32(value) };
 }
@@ -90,35 +61,31 @@ TGL_LANES_INLINE tgl_f32x8 tgl_all8(float value)
 /* ---- the largest magnitude ----
  * Of bits without their signs, as integers. */
 
-TGL_LANES_INLINE int64_t tgl_lanes_amax(const float *values, int64_t count, int32_t *amax)
+TGL_ALWAYS_INLINE int32_t tgl_run_amax(const void *values, bool is_bf16, int64_t count)
 {
+    int64_t i = 0;
+    if (is_bf16) {
+        const uint16x8_t mask = vdupq_n_u16(0x7FFF);
+        uint16x8_t a = vdupq_n_u16(0), b = a;
+        for (; i + 16 <= count; i += 16) {
+            a = vmaxq_u16(a, vandq_u16(mask, vld1q_u16((const uint16_t *)values + i)));
+            b = vmaxq_u16(b, vandq_u16(mask, vld1q_u16((const uint16_t *)values + i + 8)));
+        }
+        return tgl_tail_amax(values, true, i, count, vmaxvq_u16(vmaxq_u16(a, b)) << 16);
+    }
     const int32x4_t mask = vdupq_n_s32(0x7FFFFFFF);
     int32x4_t a = vdupq_n_s32(0), b = a;
-    int64_t i = 0;
     for (; i + 8 <= count; i += 8) {
-        a = vmaxq_s32(a, vandq_s32(mask, vreinterpretq_s32_f32(vld1q_f32(values + i))));
-        b = vmaxq_s32(b, vandq_s32(mask, vreinterpretq_s32_f32(vld1q_f32(values + i + 4))));
+        a = vmaxq_s32(a, vandq_s32(mask, vreinterpretq_s32_f32(vld1q_f32((const float *)values + i))));
+        b = vmaxq_s32(b, vandq_s32(mask, vreinterpretq_s32_f32(vld1q_f32((const float *)values + i + 4))));
     }
-    *amax = vmaxvq_s32(vmaxq_s32(a, b));
-    return i;
-}
-TGL_LANES_INLINE int64_t tgl_lanes_amax_of_bf16(const uint16_t *values, int64_t count, int16_t *amax)
-{
-    const uint16x8_t mask = vdupq_n_u16(0x7FFF);
-    uint16x8_t a = vdupq_n_u16(0), b = a;
-    int64_t i = 0;
-    for (; i + 16 <= count; i += 16) {
-        a = vmaxq_u16(a, vandq_u16(mask, vld1q_u16(values + i)));
-        b = vmaxq_u16(b, vandq_u16(mask, vld1q_u16(values + i + 8)));
-    }
-    *amax = (int16_t)vmaxvq_u16(vmaxq_u16(a, b));
-    return i;
+    return tgl_tail_amax(values, false, i, count, vmaxvq_s32(vmaxq_s32(a, b)));
 }
 
 /* ---- encoding ---- */
 
 /* values * factors, of which there is one or one each. */
-TGL_LANES_INLINE tgl_f32x8 tgl_products(const void *values, bool is_bf16, const float *factors, bool has_each,
+TGL_ALWAYS_INLINE tgl_f32x8 tgl_products(const void *values, bool is_bf16, const float *factors, bool has_each,
                                         int64_t i)
 {
     return tgl_times8(tgl_load8(values, is_bf16, i),
@@ -128,7 +95,7 @@ TGL_LANES_INLINE tgl_f32x8 tgl_products(const void *values, bool is_bf16, const 
 /* tgl_minifloat_from_magnitude() of 8 numbers, whose signs are ignored; `high` has their upper halves. The
  * anchor, which an addition rounds at, has in its lower half what the code has for the exponent: so the sum's
  * lower half is the code. */
-TGL_LANES_INLINE uint16x8_t tgl_minifloats(tgl_f32x8 v, uint16x8_t high, int mantissa_bits, int bias)
+TGL_ALWAYS_INLINE uint16x8_t tgl_minifloats(tgl_f32x8 v, uint16x8_t high, int mantissa_bits, int bias)
 {
     const int min_normal = (128 - bias) << 7, drop = 23 - mantissa_bits;
     const uint16x8_t exponent = vandq_u16(high, vdupq_n_u16(0x7F80));
@@ -141,14 +108,14 @@ TGL_LANES_INLINE uint16x8_t tgl_minifloats(tgl_f32x8 v, uint16x8_t high, int man
 }
 
 /* tgl_e4m3_from_small_f32() of products. */
-TGL_LANES_INLINE uint8x16_t tgl_e4m3x16(tgl_f32x8 a, tgl_f32x8 b)
+TGL_ALWAYS_INLINE uint8x16_t tgl_e4m3x16(tgl_f32x8 a, tgl_f32x8 b)
 {
     const uint16x8_t high_a = tgl_high_halves(a), high_b = tgl_high_halves(b);
     const uint8x16_t codes = tgl_low_bytes(tgl_minifloats(a, high_a, 3, 7), tgl_minifloats(b, high_b, 3, 7));
     return vbslq_u8(vdupq_n_u8(0x7F), codes, tgl_high_bytes(high_a, high_b));
 }
 /* From `i` on, as many sixteens as there are before `end`; returns where they end. */
-TGL_LANES_INLINE int64_t tgl_any_to_e4m3(const void *values, bool is_bf16, int64_t i, int64_t end,
+TGL_ALWAYS_INLINE int64_t tgl_any_to_e4m3(const void *values, bool is_bf16, int64_t i, int64_t end,
                                          const float *factors, bool has_each, uint8_t *to)
 {
     for (; i + 32 <= end; i += 32)
@@ -163,7 +130,7 @@ TGL_LANES_INLINE int64_t tgl_any_to_e4m3(const void *values, bool is_bf16, int64
 
 /* Codes that are normal numbers take three quarters of the operations: bits are rounded where they are. The
  * upper halves of 8 products, rounded, less those of 2^-6. */
-TGL_LANES_INLINE uint16x8_t tgl_e4m3_above(tgl_f32x8 v)
+TGL_ALWAYS_INLINE uint16x8_t tgl_e4m3_above(tgl_f32x8 v)
 {
     const uint32x4_t last_place = vdupq_n_u32(1u << 20), by = vdupq_n_u32((1u << 19) - 1 - (121u << 23));
     const uint32x4_t a = vreinterpretq_u32_f32(v.low), b = vreinterpretq_u32_f32(v.high);
@@ -172,7 +139,7 @@ TGL_LANES_INLINE uint16x8_t tgl_e4m3_above(tgl_f32x8 v)
     return vaddhn_high_u32(vaddhn_u32(even_a, by), even_b, by);
 }
 /* Their codes. `seen` collects signs and, where a product is below 2^-6, bits of 0x78. */
-TGL_LANES_INLINE uint8x16_t tgl_normal_e4m3x16(tgl_f32x8 a, tgl_f32x8 b, uint8x16_t *seen)
+TGL_ALWAYS_INLINE uint8x16_t tgl_normal_e4m3x16(tgl_f32x8 a, tgl_f32x8 b, uint8x16_t *seen)
 {
     const uint16x8_t above_a = tgl_e4m3_above(a), above_b = tgl_e4m3_above(b);
     const uint8x16_t tops = tgl_high_bytes(above_a, above_b);
@@ -180,16 +147,16 @@ TGL_LANES_INLINE uint8x16_t tgl_normal_e4m3x16(tgl_f32x8 a, tgl_f32x8 b, uint8x1
     *seen = vorrq_u8(*seen, tops);
     return vbslq_u8(vdupq_n_u8(0x80), tops, vaddq_u8(above, vdupq_n_u8(8)));
 }
-TGL_LANES_INLINE bool tgl_has_bits(uint8x16_t v) { return vmaxvq_u32(vreinterpretq_u32_u8(v)) != 0; }
+TGL_ALWAYS_INLINE bool tgl_has_bits(uint8x16_t v) { return vmaxvq_u32(vreinterpretq_u32_u8(v)) != 0; }
 
-TGL_LANES_INLINE int64_t tgl_lanes_to_e4m3(const void *values, bool is_bf16, int64_t count, int64_t ahead,
-                                           const float *factors, bool has_each, uint8_t *to)
+TGL_ALWAYS_INLINE void tgl_run_to_e4m3(const void *values, bool is_bf16, int64_t count, int64_t ahead,
+                                       const float *factors, bool has_each, uint8_t *to)
 {
     enum { STEP = 64, N = STEP / 16, MANY = 256 };
     int64_t i = 0;
     while (i + STEP <= count) {
         uint8x16_t seen = vdupq_n_u8(0), codes[N];
-        tgl_ask_for(values, i * (is_bf16 ? 2 : 4) + ahead, STEP * (is_bf16 ? 2 : 4));
+        tgl_prefetch(values, i * (is_bf16 ? 2 : 4) + ahead, STEP * (is_bf16 ? 2 : 4));
         for (int k = 0; k < N; k++)
             codes[k] = tgl_normal_e4m3x16(
                 tgl_products(values, is_bf16, factors, has_each, i + 16 * k),
@@ -199,7 +166,8 @@ TGL_LANES_INLINE int64_t tgl_lanes_to_e4m3(const void *values, bool is_bf16, int
         else i = tgl_any_to_e4m3(values, is_bf16, i, count - i < MANY ? count : i + MANY, factors, has_each,
                                  to);           /* where there is one, there may be more */
     }
-    return tgl_any_to_e4m3(values, is_bf16, i, count, factors, has_each, to);
+    i = tgl_any_to_e4m3(values, is_bf16, i, count, factors, has_each, to);
+    tgl_tail_to_e4m3(values, is_bf16, i, count, factors, has_each, to);
 }
 
 /* ---- e4m3 of bf16, by tables ----
@@ -218,13 +186,13 @@ typedef struct {
     uint32_t mantissa[TGL_NUM_TABLES];          /* the factor's, or ~0: no table */
 } tgl_tables;
 
-TGL_LANES_INLINE void tgl_clear_tables(tgl_tables *t)
+TGL_ALWAYS_INLINE void tgl_clear_tables(tgl_tables *t)
 {
     for (int i = 0; i < TGL_NUM_TABLES; i++) t->mantissa[i] = ~0u;
 }
 
 /* For a factor and values in [1, 2). */
-TGL_LANES_ALONE tgl_e4m3_table tgl_make_table(float factor)
+TGL_ALONE tgl_e4m3_table tgl_make_table(float factor)
 {
     /* the least products that round to 9/8, 10/8, ... 16/8; ties go up only to even codes */
     static const float PRODUCTS[8] = { 0x1.100002p0f, 0x1.3p0f, 0x1.500002p0f, 0x1.7p0f,
@@ -252,12 +220,11 @@ TGL_LANES_ALONE tgl_e4m3_table tgl_make_table(float factor)
 }
 
 /* The way for all values and factors, in sixteens. */
-TGL_LANES_ALONE void tgl_any_bf16_to_e4m3(const uint16_t *values, int64_t i, int64_t end, float factor,
+TGL_ALONE void tgl_any_bf16_to_e4m3(const uint16_t *values, int64_t i, int64_t end, float factor,
                                           uint8_t *to)
 {
-    int16_t amax;
-    tgl_lanes_amax_of_bf16(values + i, end - i, &amax);
-    if (tgl_f32_from_bits((uint32_t)amax << 16) * fabsf(factor) < 464)      /* no NaN, none that overflows */
+    const float amax = tgl_f32_from_bits((uint32_t)tgl_run_amax(values + i, true, end - i));
+    if (amax * fabsf(factor) < 464)             /* no NaN, none that overflows */
         tgl_any_to_e4m3(values, true, i, end, &factor, false, to);
     else
         for (; i < end; i++) to[i] = tgl_e4m3_from_f32(tgl_bf16_to_f32(values[i]) * factor);
@@ -266,7 +233,7 @@ TGL_LANES_ALONE void tgl_any_bf16_to_e4m3(const uint16_t *values, int64_t i, int
 /* Values of a row from column `col` on, in blocks with a factor each; all of these lengths are multiples of
  * TGL_TABLE_STEP. `is_small`: no code is past the largest one. */
 enum { TGL_TABLE_STEP = 64 };
-TGL_LANES_INLINE void tgl_blocks_to_e4m3(const uint16_t *values, int64_t col, int64_t count, int64_t ahead,
+TGL_ALWAYS_INLINE void tgl_blocks_to_e4m3(const uint16_t *values, int64_t col, int64_t count, int64_t ahead,
                                          int64_t block_cols, const float *factors, bool is_small,
                                          tgl_tables *tables, uint8_t *to)
 {
@@ -296,7 +263,7 @@ TGL_LANES_INLINE void tgl_blocks_to_e4m3(const uint16_t *values, int64_t col, in
             uint8x16_t is_else = vdupq_n_u8(0);
             for (; i < stop; i += STEP) {
                 uint8x16_t low[N], high[N];
-                tgl_ask_for(values, i * 2 + ahead, STEP * 2);
+                tgl_prefetch(values, i * 2 + ahead, STEP * 2);
                 for (int k = 0; k < N; k++) {
                     const uint16x8_t a = vld1q_u16(values + i + 16 * k);
                     const uint16x8_t b = vld1q_u16(values + i + 16 * k + 8);
@@ -322,21 +289,26 @@ TGL_LANES_INLINE void tgl_blocks_to_e4m3(const uint16_t *values, int64_t col, in
         }
     }
 }
-TGL_LANES_ALONE void tgl_small_blocks_to_e4m3(const uint16_t *values, int64_t col, int64_t count,
-                                              int64_t ahead, int64_t block_cols, const float *factors,
-                                              tgl_tables *tables, uint8_t *to)
+TGL_ALONE void tgl_small_blocks_to_e4m3(const uint16_t *values, int64_t col, int64_t count, int64_t ahead,
+                                        int64_t block_cols, const float *factors, tgl_tables *tables, uint8_t *to)
 {
     tgl_blocks_to_e4m3(values, col, count, ahead, block_cols, factors, true, tables, to);
 }
-TGL_LANES_ALONE void tgl_any_blocks_to_e4m3(const uint16_t *values, int64_t col, int64_t count, int64_t ahead,
-                                            int64_t block_cols, const float *factors, tgl_tables *tables,
-                                            uint8_t *to)
+TGL_ALONE void tgl_any_blocks_to_e4m3(const uint16_t *values, int64_t col, int64_t count, int64_t ahead,
+                                      int64_t block_cols, const float *factors, tgl_tables *tables, uint8_t *to)
 {
     tgl_blocks_to_e4m3(values, col, count, ahead, block_cols, factors, false, tables, to);
 }
+TGL_ALWAYS_INLINE void tgl_table_blocks_to_e4m3(const uint16_t *values, int64_t col, int64_t count, int64_t ahead,
+                                                int64_t block_cols, const float *factors, bool is_small,
+                                                tgl_tables *tables, uint8_t *to)
+{
+    (is_small ? tgl_small_blocks_to_e4m3 : tgl_any_blocks_to_e4m3)(values, col, count, ahead, block_cols, factors,
+                                                                   tables, to);
+}
 
 /* tgl_e2m1_from_small_f32() of products, in pairs. */
-TGL_LANES_INLINE uint8x8_t tgl_e2m1x16(tgl_f32x8 a, tgl_f32x8 b)
+TGL_ALWAYS_INLINE uint8x8_t tgl_e2m1x16(tgl_f32x8 a, tgl_f32x8 b)
 {
     const uint16x8_t high_a = tgl_high_halves(a), high_b = tgl_high_halves(b);
     const uint8x16_t codes = tgl_low_bytes(tgl_minifloats(a, high_a, 1, 1), tgl_minifloats(b, high_b, 1, 1));
@@ -344,8 +316,8 @@ TGL_LANES_INLINE uint8x8_t tgl_e2m1x16(tgl_f32x8 a, tgl_f32x8 b)
     const uint16x8_t pairs = vreinterpretq_u16_u8(vorrq_u8(codes, signs));
     return vmovn_u16(vsraq_n_u16(pairs, pairs, 4));     /* the upper code to the nibble above the lower one */
 }
-TGL_LANES_INLINE int64_t tgl_lanes_to_e2m1(const void *values, bool is_bf16, int64_t count, int64_t ahead,
-                                           const float *factors, bool has_each, uint8_t *to)
+TGL_ALWAYS_INLINE void tgl_run_to_e2m1(const void *values, bool is_bf16, int64_t count, int64_t ahead,
+                                       const float *factors, bool has_each, uint8_t *to)
 {
     int64_t i = 0;
     (void)ahead;
@@ -353,31 +325,31 @@ TGL_LANES_INLINE int64_t tgl_lanes_to_e2m1(const void *values, bool is_bf16, int
         for (int64_t j = i; j < i + 32; j += 16)
             vst1_u8(to + j / 2, tgl_e2m1x16(tgl_products(values, is_bf16, factors, has_each, j),
                                             tgl_products(values, is_bf16, factors, has_each, j + 8)));
-    return i;
+    tgl_tail_to_e2m1(values, is_bf16, i, count, factors, has_each, to);
 }
 
 /* tgl_bf16_from_f32() of what is no NaN */
-TGL_LANES_INLINE uint16x8_t tgl_bf16x8_of_numbers(tgl_f32x8 v)
+TGL_ALWAYS_INLINE uint16x8_t tgl_bf16x8_of_numbers(tgl_f32x8 v)
 {
     const uint16x8_t low = tgl_low_halves(v), high = tgl_high_halves(v);
     const uint16x8_t is_odd = vandq_u16(high, vdupq_n_u16(1));
     const uint16x8_t is_above = vcgtq_u16(vqaddq_u16(low, is_odd), vdupq_n_u16(0x8000));    /* -1 if so */
     return vsubq_u16(high, is_above);
 }
-TGL_LANES_INLINE uint16x8_t tgl_bf16x8(tgl_f32x8 v)
+TGL_ALWAYS_INLINE uint16x8_t tgl_bf16x8(tgl_f32x8 v)
 {
     const uint16x8_t is_number = tgl_low_halves((tgl_f32x8){
         vreinterpretq_f32_u32(vceqq_f32(v.low, v.low)), vreinterpretq_f32_u32(vceqq_f32(v.high, v.high)) });
     return vbslq_u16(is_number, tgl_bf16x8_of_numbers(v), vdupq_n_u16(0x7FFF));
 }
-TGL_LANES_INLINE int64_t tgl_lanes_to_bf16(const float *values, int64_t count, uint16_t *to)
+TGL_ALWAYS_INLINE void tgl_run_to_bf16(const float *values, int64_t count, uint16_t *to)
 {
     int64_t i = 0;
     for (; i + 16 <= count; i += 16) {
         vst1q_u16(to + i, tgl_bf16x8(tgl_load8(values, false, i)));
         vst1q_u16(to + i + 8, tgl_bf16x8(tgl_load8(values, false, i + 8)));
     }
-    return i;
+    for (; i < count; i++) to[i] = tgl_bf16_from_f32(values[i]);
 }
 
 /* ---- decoding ----
@@ -385,17 +357,17 @@ TGL_LANES_INLINE int64_t tgl_lanes_to_bf16(const float *values, int64_t count, u
  * biases, subnormal where the code is. The factor makes up for that, if it does not overflow by it; the
  * product is the same real number and so rounds to the same float. */
 
-TGL_LANES_INLINE bool tgl_is_below(float factor, float limit) { return factor < limit && factor > -limit; }
+TGL_ALWAYS_INLINE bool tgl_is_below(float factor, float limit) { return factor < limit && factor > -limit; }
 
 /* As f32, or rounded to bf16. */
-TGL_LANES_INLINE void tgl_store8_as(void *to, bool is_bf16, int64_t i, tgl_f32x8 v)
+TGL_ALWAYS_INLINE void tgl_store8_as(void *to, bool is_bf16, int64_t i, tgl_f32x8 v)
 {
     if (is_bf16) vst1q_u16((uint16_t *)to + i, tgl_bf16x8_of_numbers(v));
     else tgl_store8((float *)to + i, v);
 }
 
 /* Of codes in the upper bytes of lanes. */
-TGL_LANES_INLINE tgl_f32x8 tgl_from_e4m3x8(uint8x16_t codes, tgl_f32x8 factor)
+TGL_ALWAYS_INLINE tgl_f32x8 tgl_from_e4m3x8(uint8x16_t codes, tgl_f32x8 factor)
 {
     const int16x8_t shifted = vshrq_n_s16(vreinterpretq_s16_u8(codes), 4);
     const uint16x8_t high = vandq_u16(vreinterpretq_u16_s16(shifted), vdupq_n_u16(0x87F0));
@@ -404,7 +376,7 @@ TGL_LANES_INLINE tgl_f32x8 tgl_from_e4m3x8(uint8x16_t codes, tgl_f32x8 factor)
 /* To bf16 by a table of the first 16 codes, which are subnormal or have the least exponent: the mantissas of
  * all. Other exponents add to the result's. Returns 0 if a code is a NaN, or for a factor with which a result
  * might be no normal number. */
-TGL_LANES_INLINE int64_t tgl_e4m3_to_bf16(const uint8_t *codes, int64_t count, float factor, uint16_t *to)
+TGL_ALWAYS_INLINE int64_t tgl_e4m3_to_bf16(const uint8_t *codes, int64_t count, float factor, uint16_t *to)
 {
     static const float FIRST[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     if (!(factor > 0x1p-90f && factor < 0x1p90f)) return 0;
@@ -431,12 +403,10 @@ TGL_LANES_INLINE int64_t tgl_e4m3_to_bf16(const uint8_t *codes, int64_t count, f
         }
     return vmaxvq_u8(largest) < 0x7F ? i : 0;
 }
-/* tgl_e4m3_number_to_f32() times a factor. Returns 0 if a code is a NaN. */
-TGL_LANES_INLINE int64_t tgl_lanes_from_e4m3(const uint8_t *codes, int64_t count, float factor, bool is_bf16,
-                                             void *to)
+/* The same for f32 or bf16 and any factor below 2^7. */
+TGL_ALWAYS_INLINE int64_t tgl_e4m3_by_bits(const uint8_t *codes, int64_t count, float factor, bool is_bf16, void *to)
 {
-    const int64_t done = is_bf16 ? tgl_e4m3_to_bf16(codes, count, factor, (uint16_t *)to) : 0;
-    if (done || !tgl_is_below(factor, 0x1p7f)) return done;
+    if (!tgl_is_below(factor, 0x1p7f)) return 0;
     const uint8x16_t zero = vdupq_n_u8(0);
     const tgl_f32x8 by = tgl_all8(factor * 0x1p120f);
     uint8x16_t largest = zero;
@@ -450,12 +420,19 @@ TGL_LANES_INLINE int64_t tgl_lanes_from_e4m3(const uint8_t *codes, int64_t count
         }
     return vmaxvq_u8(largest) < 0x7F ? i : 0;
 }
+TGL_ALWAYS_INLINE void tgl_run_from_e4m3(const uint8_t *codes, int64_t count, float factor, bool is_bf16, void *to)
+{
+    int64_t done = is_bf16 ? tgl_e4m3_to_bf16(codes, count, factor, (uint16_t *)to) : 0;
+    if (!done) done = tgl_e4m3_by_bits(codes, count, factor, is_bf16, to);
+    if (done == count) return;                  /* a branch: no address has to wait for the search for NaN */
+    if (done) tgl_tail_from_e4m3(codes, done, count, factor, is_bf16, to);
+    else tgl_tail_from_e4m3(codes, 0, count, factor, is_bf16, to);
+}
 
 /* tgl_e5m6_to_f32() times a factor, of whole groups of eight. Returns 0 if a code is infinite or NaN.
  * Bytes of a word in reverse, codes follow each other: of two in three bytes, the first is in the upper bits
  * of the first two, the second in the lower bits of the last two. */
-TGL_LANES_INLINE int64_t tgl_lanes_from_e5m6(const uint8_t *codes, int64_t count, float factor, bool is_bf16,
-                                             void *to)
+TGL_ALWAYS_INLINE int64_t tgl_e5m6_by_bits(const uint8_t *codes, int64_t count, float factor, bool is_bf16, void *to)
 {
     static const uint8_t PLACES[16] = { 2, 3, 1, 2, 7, 0, 6, 7, 4, 5, 11, 4, 9, 10, 8, 9 };
     static const int16_t SHIFTS[8] = { 0, 4, 0, 4, 0, 4, 0, 4 };
@@ -475,9 +452,14 @@ TGL_LANES_INLINE int64_t tgl_lanes_from_e5m6(const uint8_t *codes, int64_t count
     }
     return vmaxvq_u16(largest) < 0x7C00 ? i : 0;
 }
+TGL_ALWAYS_INLINE void tgl_run_from_e5m6(const uint8_t *codes, int64_t count, float factor, bool is_bf16, void *to)
+{
+    const int64_t done = tgl_e5m6_by_bits(codes, count, factor, is_bf16, to);
+    if (done < count) tgl_tail_from_e5m6(codes, done, count, factor, is_bf16, to);
+}
 
 /* tgl_e2m1_to_f32() as bf16 or f32, of 16 pairs. A byte each of a bf16 is looked up. */
-TGL_LANES_INLINE void tgl_from_e2m1x32(const uint8_t *codes, bool is_bf16, void *to)
+TGL_ALWAYS_INLINE void tgl_from_e2m1x32(const uint8_t *codes, bool is_bf16, void *to)
 {
     static const uint8_t HIGH[16] = { 0, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40,
                                       0x80, 0xBF, 0xBF, 0xBF, 0xC0, 0xC0, 0xC0, 0xC0 };
@@ -502,7 +484,7 @@ TGL_LANES_INLINE void tgl_from_e2m1x32(const uint8_t *codes, bool is_bf16, void 
 
 /* f32 take stores of vectors, which compete with operations on them; those of other registers do not. So half
  * of the pairs come out of a table: 0.15 ns a value on an N1 instead of 0.20. Returns how many values. */
-TGL_LANES_ALONE int64_t tgl_many_from_e2m1x2(const uint8_t *codes, int64_t count, float *to)
+TGL_ALONE int64_t tgl_many_from_e2m1x2(const uint8_t *codes, int64_t count, float *to)
 {
     enum { STEP = 64, MANY = 4096 };            /* to be worth a table */
     uint64_t pairs[256];
@@ -522,17 +504,16 @@ TGL_LANES_ALONE int64_t tgl_many_from_e2m1x2(const uint8_t *codes, int64_t count
     return i;
 }
 
-/* The same of `count` values, which is even. */
-TGL_LANES_INLINE int64_t tgl_lanes_from_e2m1x2(const uint8_t *codes, int64_t count, bool is_bf16, void *to)
+TGL_ALWAYS_INLINE void tgl_run_from_e2m1x2(const uint8_t *codes, int64_t num_pairs, bool is_bf16, void *to)
 {
+    const int64_t count = 2 * num_pairs;
     int64_t i = is_bf16 ? 0 : tgl_many_from_e2m1x2(codes, count, (float *)to);
     for (; i + 32 <= count; i += 32)
         tgl_from_e2m1x32(codes + i / 2, is_bf16, (char *)to + i * (is_bf16 ? 2 : 4));
-    return i;
+    for (; i < count; i++) tgl_store_as(to, is_bf16, i, tgl_e2m1_to_f32((uint8_t)(codes[i / 2] >> i % 2 * 4)));
 }
 
-/* tgl_lossless_exact() of pairs; returns pairs. */
-TGL_LANES_INLINE int64_t tgl_lanes_lossless(const uint8_t *x, int64_t num_pairs, int shift, uint8_t *out)
+TGL_ALWAYS_INLINE void tgl_run_lossless(const uint8_t *x, int64_t num_pairs, int shift, uint8_t *out)
 {
     static const uint8_t CODES[16] = { 0, 0x30, 0x38, 0x3C, 0x40, 0x44, 0x48, 0x4C,
                                        0x80, 0xB0, 0xB8, 0xBC, 0xC0, 0xC4, 0xC8, 0xCC };
@@ -546,200 +527,5 @@ TGL_LANES_INLINE int64_t tgl_lanes_lossless(const uint8_t *x, int64_t num_pairs,
         vst1q_u8(out + 2 * i, vzip1q_u8(even, odd));
         vst1q_u8(out + 2 * i + 16, vzip2q_u8(even, odd));
     }
-    return i;
+    if (i < num_pairs) tgl_tail_lossless(x, i, num_pairs, shift, out);
 }
-
-#else
-
-/* Compilers make vectors of loops over arrays of a constant length, in lanes of one width: as wide as the
- * clone has them that the loop is in (clones.h), and without a rest, which for a run of 32 values, a block of
- * e2m1, would be all there is. What is not here they do well from a plain loop.
- *
- * A lane of 32 bits has two neighbours: two bf16 come apart by a shift and a mask, two codes together by a
- * shift, and there is half as much to narrow. */
-
-#include "core/square.h"
-#include "numerics/bf16.h"
-
-enum { TGL_LANES = 32 };
-
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-/* tgl_minifloat_from_magnitude() in the last bits, below what is to be masked. The anchor, which an addition
- * rounds at, has the value's sign, and in its last bits what the code has for the exponent: so the sum's last
- * bits are the code. */
-TGL_LANES_INLINE uint32_t tgl_minifloat_lane(float value, int mantissa_bits, int bias)
-{
-    const int drop = 23 - mantissa_bits;
-    const int32_t min_normal = (128 - bias) << 23, bits = (int32_t)tgl_f32_to_bits(value);
-    const int32_t exponent = bits & 0x7F800000, power = exponent > min_normal ? exponent : min_normal;
-    const int32_t anchor = power + (power >> drop) + ((drop << 23) - (min_normal >> drop));
-    return tgl_f32_to_bits(value + tgl_f32_from_bits((uint32_t)anchor | ((uint32_t)bits & 0x80000000)));
-}
-
-/* a where the mask has ones, else b */
-TGL_LANES_INLINE uint32_t tgl_merge(uint32_t mask, uint32_t a, uint32_t b)
-{
-    return (a & mask) | (b & ~mask);
-}
-
-/* The codes of both in the last bits, each with its sign as its bit `sign_bit`; above, there is anything. */
-TGL_LANES_INLINE uint32_t tgl_minifloat_pair(float even, float odd, int mantissa_bits, int bias, int sign_bit)
-{
-    const int width = sign_bit + 1;
-    const uint32_t magnitude = (1u << sign_bit) - 1;
-    const uint32_t codes = tgl_merge(magnitude, tgl_minifloat_lane(even, mantissa_bits, bias),
-                                     tgl_minifloat_lane(odd, mantissa_bits, bias) << width);
-    const uint32_t signs = tgl_merge(1u << sign_bit, tgl_f32_to_bits(even) >> (32 - width),
-                                     tgl_f32_to_bits(odd) >> (32 - 2 * width));
-    return tgl_merge(magnitude | magnitude << width, codes, signs);
-}
-
-/* Codes of the products of TGL_LANES values with factors, of which there is one or one each; in pairs. */
-TGL_LANES_INLINE void tgl_minifloat_lanes(const void *values, bool is_bf16, const float *factors,
-                                          bool has_each, int mantissa_bits, int bias, int sign_bit,
-                                          uint16_t *to)
-{
-    uint32_t pairs[TGL_LANES / 2];
-    for (int i = 0; i < TGL_LANES / 2; i++) {
-        float even, odd;
-        if (is_bf16) {
-            uint32_t both;
-            memcpy(&both, (const char *)values + 4 * i, 4);
-            even = tgl_f32_from_bits(both << 16), odd = tgl_f32_from_bits(both & 0xFFFF0000);
-        } else {
-            even = ((const float *)values)[2 * i], odd = ((const float *)values)[2 * i + 1];
-        }
-        pairs[i] = tgl_minifloat_pair(even * factors[has_each ? 2 * i : 0],
-                                      odd * factors[has_each ? 2 * i + 1 : 0], mantissa_bits, bias, sign_bit);
-    }
-    for (int i = 0; i < TGL_LANES / 2; i++) to[i] = (uint16_t)pairs[i];
-}
-
-TGL_LANES_INLINE int64_t tgl_lanes_to_e4m3(const void *values, bool is_bf16, int64_t count, int64_t ahead,
-                                           const float *factors, bool has_each, uint8_t *to)
-{
-    int64_t i = 0;
-    for (; i + TGL_LANES <= count; i += TGL_LANES) {
-        uint16_t pairs[TGL_LANES / 2];
-        tgl_ask_for(values, i * (is_bf16 ? 2 : 4) + ahead, TGL_LANES * (is_bf16 ? 2 : 4));
-        tgl_minifloat_lanes((const char *)values + i * (is_bf16 ? 2 : 4), is_bf16,
-                            factors + (has_each ? i : 0), has_each, 3, 7, 7, pairs);
-        memcpy(to + i, pairs, sizeof pairs);
-    }
-    return i;
-}
-#else
-TGL_LANES_INLINE int64_t tgl_lanes_to_e4m3(const void *values, bool is_bf16, int64_t count, int64_t ahead,
-                                           const float *factors, bool has_each, uint8_t *to)
-{
-    (void)values, (void)is_bf16, (void)count, (void)ahead, (void)factors, (void)has_each, (void)to;
-    return 0;
-}
-#endif
-
-#if defined(TGL_HAS_SHUFFLE) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-TGL_LANES_INLINE int64_t tgl_lanes_to_e2m1(const void *values, bool is_bf16, int64_t count, int64_t ahead,
-                                           const float *factors, bool has_each, uint8_t *to)
-{
-    int64_t i = 0;
-    for (; i + TGL_LANES <= count; i += TGL_LANES) {
-        uint16_t pairs[TGL_LANES / 2];
-        tgl_u8s a, b;
-        tgl_ask_for(values, i * (is_bf16 ? 2 : 4) + ahead, TGL_LANES * (is_bf16 ? 2 : 4));
-        tgl_minifloat_lanes((const char *)values + i * (is_bf16 ? 2 : 4), is_bf16,
-                            factors + (has_each ? i : 0), has_each, 1, 1, 3, pairs);
-        memcpy(&a, pairs, 16);
-        memcpy(&b, pairs + 8, 16);
-        const tgl_u8s codes = tgl_even_bytes(a, b);
-        memcpy(to + i / 2, &codes, 16);
-    }
-    return i;
-}
-
-/* tgl_lossless_exact() of pairs; returns pairs. */
-TGL_LANES_INLINE tgl_u8s tgl_lossless_lanes(tgl_u8s codes, int shift)
-{
-    const tgl_u8s magnitude = codes & 7, sign = (tgl_u8s)((tgl_u16s)codes << 4) & 0x80;
-    const tgl_u8s normal = 4 * magnitude + (uint8_t)(0x30 + 8 * shift) - ((tgl_u8s)(magnitude == 1) & 4);
-    return sign | (normal & (tgl_u8s)(magnitude != 0));
-}
-TGL_LANES_INLINE int64_t tgl_lanes_lossless(const uint8_t *x, int64_t num_pairs, int shift, uint8_t *out)
-{
-    int64_t i = 0;
-    for (; i + 16 <= num_pairs; i += 16) {
-        tgl_u8s pairs;
-        memcpy(&pairs, x + i, 16);
-        const tgl_u8s even = tgl_lossless_lanes(pairs & 15, shift);
-        const tgl_u8s odd = tgl_lossless_lanes(pairs >> 4, shift);
-        const tgl_u8s low = tgl_zip_low(even, odd, 1), high = tgl_zip_high(even, odd, 1);
-        memcpy(out + 2 * i, &low, 16);
-        memcpy(out + 2 * i + 16, &high, 16);
-    }
-    return i;
-}
-#else
-TGL_LANES_INLINE int64_t tgl_lanes_to_e2m1(const void *values, bool is_bf16, int64_t count, int64_t ahead,
-                                           const float *factors, bool has_each, uint8_t *to)
-{
-    (void)values, (void)is_bf16, (void)count, (void)ahead, (void)factors, (void)has_each, (void)to;
-    return 0;
-}
-TGL_LANES_INLINE int64_t tgl_lanes_lossless(const uint8_t *x, int64_t num_pairs, int shift, uint8_t *out)
-{
-    (void)x, (void)num_pairs, (void)shift, (void)out;
-    return 0;
-}
-#endif
-
-enum { TGL_TABLE_STEP = 64 };
-typedef struct { char unused; } tgl_tables;
-TGL_LANES_INLINE void tgl_clear_tables(tgl_tables *t) { (void)t; }
-TGL_LANES_INLINE void tgl_small_blocks_to_e4m3(const uint16_t *values, int64_t col, int64_t count,
-                                               int64_t ahead, int64_t block_cols, const float *factors,
-                                               tgl_tables *tables, uint8_t *to)
-{
-    (void)values, (void)col, (void)count, (void)ahead, (void)block_cols, (void)factors, (void)tables;
-    (void)to;
-}
-TGL_LANES_INLINE void tgl_any_blocks_to_e4m3(const uint16_t *values, int64_t col, int64_t count,
-                                             int64_t ahead, int64_t block_cols, const float *factors,
-                                             tgl_tables *tables, uint8_t *to)
-{
-    (void)values, (void)col, (void)count, (void)ahead, (void)block_cols, (void)factors, (void)tables;
-    (void)to;
-}
-TGL_LANES_INLINE int64_t tgl_lanes_amax(const float *values, int64_t count, int32_t *amax)
-{
-    (void)values, (void)count, (void)amax;
-    return 0;
-}
-TGL_LANES_INLINE int64_t tgl_lanes_amax_of_bf16(const uint16_t *values, int64_t count, int16_t *amax)
-{
-    (void)values, (void)count, (void)amax;
-    return 0;
-}
-TGL_LANES_INLINE int64_t tgl_lanes_to_bf16(const float *values, int64_t count, uint16_t *to)
-{
-    (void)values, (void)count, (void)to;
-    return 0;
-}
-TGL_LANES_INLINE int64_t tgl_lanes_from_e4m3(const uint8_t *codes, int64_t count, float factor, bool is_bf16,
-                                             void *to)
-{
-    (void)codes, (void)count, (void)factor, (void)is_bf16, (void)to;
-    return 0;
-}
-TGL_LANES_INLINE int64_t tgl_lanes_from_e5m6(const uint8_t *codes, int64_t count, float factor, bool is_bf16,
-                                             void *to)
-{
-    (void)codes, (void)count, (void)factor, (void)is_bf16, (void)to;
-    return 0;
-}
-TGL_LANES_INLINE int64_t tgl_lanes_from_e2m1x2(const uint8_t *codes, int64_t count, bool is_bf16, void *to)
-{
-    (void)codes, (void)count, (void)is_bf16, (void)to;
-    return 0;
-}
-
-#endif
-#endif

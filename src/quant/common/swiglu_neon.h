@@ -1,36 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_lanes.h - inner loops of SwiGLU and its backward pass for aarch64, which give the bits of swiglu.h's
- * functions. Elsewhere there are none, and compilers make vectors of these. */
-#ifndef TEGULA_QUANT_SWIGLU_LANES_H
-#define TEGULA_QUANT_SWIGLU_LANES_H
+ * swiglu_neon.h - loops of SwiGLU and its backward pass in NEON's intrinsics, which give the bits of swiglu.h's
+ * functions. */
 
-#include <stdalign.h>
-
-#include "quant/common/swiglu.h"
-#include "quant/lanes.h"
-
-enum {
-    TGL_RUN_STEP = 32,                  /* a run has a multiple of so many columns, */
-    TGL_MAX_RUN = 512,                  /* and no more than so many */
-    TGL_RUN_SUMS = 16                   /* column j adds to sum j % TGL_RUN_SUMS */
-};
-
-/* What a run of columns with one factor each for gates and ups reads, and where its results go. */
-typedef struct {
-    const uint8_t *gates, *ups;         /* e4m3 */
-    float gate_sf, up_sf;
-    const uint16_t *grads;              /* bf16, of the weighted activations */
-    float weight, clamp;
-    uint16_t *out, *bf16_gate_grads, *bf16_up_grads;
-    float *gate_grads, *up_grads;
-    float *sums;                        /* of grad * activation, added to */
-    int32_t gate_amax, up_amax;         /* out: bits of the largest magnitudes of gradients */
-} tgl_backward_run;
-
-#if defined(__aarch64__) && defined(__ARM_NEON) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-
-/* As tgl_ask_for(), of what will be written. */
-TGL_LANES_INLINE void tgl_ask_for_room(const void *to, int64_t ahead, int64_t bytes)
+/* As tgl_prefetch(), of what will be written. */
+TGL_ALWAYS_INLINE void tgl_prefetch_room(const void *to, int64_t ahead, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += 64)
         __builtin_prefetch((const void *)((uintptr_t)to + (uintptr_t)(ahead + i)), 1, 3);
@@ -44,7 +17,7 @@ TGL_LANES_INLINE void tgl_ask_for_room(const void *to, int64_t ahead, int64_t by
 #define TGL_EACH for (int k = 0; k < 8; k++)
 
 /* Of x r and n. The product of n and the first part of ln 2 is exact, and so may be fused. */
-TGL_LANES_INLINE void tgl_begin_exp(float32x4_t x[8], float *r_to, float *n_to)
+TGL_ALWAYS_INLINE void tgl_begin_exp(float32x4_t x[8], float *r_to, float *n_to)
 {
     const float32x4_t shift = vdupq_n_f32(0x1.8p23f);
     float32x4_t n[8];
@@ -57,7 +30,7 @@ TGL_LANES_INLINE void tgl_begin_exp(float32x4_t x[8], float *r_to, float *n_to)
     TGL_EACH x[k] = vaddq_f32(x[k], n[k]);
     TGL_EACH vst1q_f32(r_to + 4 * k, x[k]);
 }
-TGL_LANES_INLINE void tgl_begin_exp_of_codes(const uint8_t *codes, float factor, float *x_to, float *r_to,
+TGL_ALWAYS_INLINE void tgl_begin_exp_of_codes(const uint8_t *codes, float factor, float *x_to, float *r_to,
                                              float *n_to)
 {
     const uint8x16_t zero = vdupq_n_u8(0);
@@ -73,7 +46,7 @@ TGL_LANES_INLINE void tgl_begin_exp_of_codes(const uint8_t *codes, float factor,
 }
 
 /* 1 + exp, what is divided by. */
-TGL_LANES_INLINE void tgl_end_exp(const float *from_r, const float *from_n, float32x4_t p[8])
+TGL_ALWAYS_INLINE void tgl_end_exp(const float *from_r, const float *from_n, float32x4_t p[8])
 {
     const float32x4_t one = vdupq_n_f32(1);
     float32x4_t r[8];
@@ -100,16 +73,16 @@ TGL_LANES_INLINE void tgl_end_exp(const float *from_r, const float *from_n, floa
 /* ---- activations ---- */
 
 /* tgl_swiglu() of whole steps of 128, where every exp is a normal number; returns how many values. */
-TGL_LANES_INLINE int64_t tgl_lanes_activate(const float *gates, const float *ups, int64_t count,
+TGL_ALWAYS_INLINE int64_t tgl_front_activate(const float *gates, const float *ups, int64_t count,
                                             int64_t ahead, float *to)
 {
     enum { STEP = 128, BYTES = STEP * 4 };
-    alignas(64) float r[STEP];
-    alignas(64) float n[STEP];
+    TGL_LINES float r[STEP];
+    TGL_LINES float n[STEP];
     int64_t done = 0;
     for (; done + STEP <= count; done += STEP) {
-        tgl_ask_for(gates + done, ahead, BYTES);
-        tgl_ask_for(ups + done, ahead, BYTES);
+        tgl_prefetch(gates + done, ahead, BYTES);
+        tgl_prefetch(ups + done, ahead, BYTES);
         for (int64_t i = 0; i < STEP; i += 32) {
             float32x4_t x[8];
             TGL_EACH x[k] = vnegq_f32(vld1q_f32(gates + done + i + 4 * k));
@@ -130,7 +103,7 @@ TGL_LANES_INLINE int64_t tgl_lanes_activate(const float *gates, const float *ups
 
 /* To bf16, ties away from zero, which is one operation for four values; ties to even are two more. `least`
  * is the least of their lower halves as signed numbers, INT16_MIN where there was a tie: that is seldom. */
-TGL_LANES_INLINE uint16x8_t tgl_nearest_bf16x8(const float32x4_t v[2], int16x8_t *least)
+TGL_ALWAYS_INLINE uint16x8_t tgl_nearest_bf16x8(const float32x4_t v[2], int16x8_t *least)
 {
     const uint32x4_t zero = vdupq_n_u32(0);
     *least = vminq_s16(*least, vreinterpretq_s16_u16(tgl_low_halves((tgl_f32x8){ v[0], v[1] })));
@@ -139,7 +112,7 @@ TGL_LANES_INLINE uint16x8_t tgl_nearest_bf16x8(const float32x4_t v[2], int16x8_t
 }
 
 /* The largest magnitude of codes times the factor; NaN if one is. */
-TGL_LANES_INLINE float tgl_amax_of_codes(const uint8_t *codes, int64_t count, float factor)
+TGL_ALWAYS_INLINE float tgl_amax_of_codes(const uint8_t *codes, int64_t count, float factor)
 {
     uint8x16_t largest = vdupq_n_u8(0);
     for (int64_t i = 0; i < count; i += 16)
@@ -149,7 +122,7 @@ TGL_LANES_INLINE float tgl_amax_of_codes(const uint8_t *codes, int64_t count, fl
 
 /* 1 / divisor and x / divisor, of eight. */
 typedef struct { float32x4_t sigmoid[2], silu[2]; } tgl_quotients;
-TGL_LANES_INLINE tgl_quotients tgl_divide8(const float *x, const float *divisors)
+TGL_ALWAYS_INLINE tgl_quotients tgl_divide8(const float *x, const float *divisors)
 {
     tgl_quotients q;
     for (int k = 0; k < 2; k++) {
@@ -166,13 +139,13 @@ TGL_LANES_INLINE tgl_quotients tgl_divide8(const float *x, const float *divisors
  * result is infinite or NaN, or halfway between two bf16. Then `sums` are as before.
  *
  * Gates, ups and the weight are the negatives of what they are, as exp wants it: each product has two. */
-TGL_LANES_ALONE bool tgl_lanes_backward(tgl_backward_run *run, int64_t count)
+TGL_ALONE bool tgl_run_backward(tgl_backward_run *run, int64_t count)
 {
     enum { AHEAD = 256, N = TGL_RUN_SUMS / 4 };     /* bytes: a block of 128 columns */
-    alignas(64) float gates[TGL_MAX_RUN + 8];
-    alignas(64) float divisors[TGL_MAX_RUN + 8];
-    alignas(64) float r[TGL_MAX_RUN];
-    alignas(64) float n[TGL_MAX_RUN];
+    TGL_LINES float gates[TGL_MAX_RUN + 8];
+    TGL_LINES float divisors[TGL_MAX_RUN + 8];
+    TGL_LINES float r[TGL_MAX_RUN];
+    TGL_LINES float n[TGL_MAX_RUN];
     const tgl_backward_run to = *run;
     if (!tgl_is_below(to.gate_sf, 0x1p7f) || !tgl_is_below(to.up_sf, 0x1p7f) ||
         !tgl_is_below(to.weight, 0x1p60f))
@@ -181,9 +154,9 @@ TGL_LANES_ALONE bool tgl_lanes_backward(tgl_backward_run *run, int64_t count)
     const float up_amax = tgl_amax_of_codes(to.ups, count, to.up_sf);
     if (!(gate_amax <= TGL_EXP_SMALL && gate_amax <= to.clamp && up_amax <= to.clamp)) return false;
     for (int64_t i = 0; i < count; i += 32) {
-        tgl_ask_for_room(to.out + i, AHEAD, 64);
-        tgl_ask_for_room(to.bf16_gate_grads + i, AHEAD, 64);
-        tgl_ask_for_room(to.bf16_up_grads + i, AHEAD, 64);
+        tgl_prefetch_room(to.out + i, AHEAD, 64);
+        tgl_prefetch_room(to.bf16_gate_grads + i, AHEAD, 64);
+        tgl_prefetch_room(to.bf16_up_grads + i, AHEAD, 64);
         tgl_begin_exp_of_codes(to.gates + i, to.gate_sf * -0x1p120f, gates + i, r + i, n + i);
     }
     for (int64_t i = 0; i < count; i += 32) {
@@ -238,18 +211,3 @@ TGL_LANES_ALONE bool tgl_lanes_backward(tgl_backward_run *run, int64_t count)
     return true;
 }
 #undef TGL_EACH
-
-#else
-TGL_LANES_INLINE int64_t tgl_lanes_activate(const float *gates, const float *ups, int64_t count,
-                                            int64_t ahead, float *to)
-{
-    (void)gates, (void)ups, (void)count, (void)ahead, (void)to;
-    return 0;
-}
-TGL_LANES_INLINE bool tgl_lanes_backward(tgl_backward_run *run, int64_t count)
-{
-    (void)run, (void)count;
-    return false;
-}
-#endif
-#endif

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT
+ * cast.h - the CPU's casts, for all ops: values in, codes and factors out. An op says where its values come from:
+ * memory, codes, SwiGLU (activations.h) or a function of its own. */
+#ifndef TEGULA_QUANT_CAST_H
+#define TEGULA_QUANT_CAST_H
+
+#include "core/cpu.h"
+#include "numerics/bf16.h"
+#include "quant/common/blocks.h"
+
+/* ---- values ---- */
+
+/* One value. */
+typedef float (*tgl_value_function)(const void *context, int64_t row, int64_t col);
+
+/* The address of `count` values from (row, col) on, bf16 or f32: where they lie, or `buffer`, which has room. */
+typedef const void *(*tgl_read_function)(const void *context, int64_t row, int64_t col, int64_t count,
+                                         float *buffer);
+typedef struct {
+    tgl_value_function value;
+    tgl_read_function read; /* for fast loops; may be NULL where plain ones run */
+    const void *context;
+    bool is_bf16;           /* what `read` gives, else f32 */
+    bool is_buffered;       /* it comes in the buffer, after some work */
+    int64_t row_bytes;      /* from a row to the next where values lie in memory, else 0 */
+} tgl_reader;
+
+/* bf16 or f32 in memory. */
+typedef struct {
+    const char *data;
+    int64_t row_bytes;      /* from a row to the next */
+    bool is_bf16;
+} tgl_values;
+
+/* Codes in memory with factors. */
+typedef struct {
+    const uint8_t *data;
+    int64_t row_bytes;
+    int format;
+    tgl_sf sf;
+    int64_t block_rows, block_cols;
+    int64_t first_sf;       /* column of sf that belongs to column 0 */
+} tgl_codes;
+
+tgl_values tgl_values_of(const DLTensor *t);
+tgl_codes tgl_codes_of(const DLTensor *t, int format, tgl_sf sf, tgl_blocks blocks);
+tgl_reader tgl_read_values(const tgl_values *values);
+tgl_reader tgl_read_codes(const tgl_codes *codes);      /* code * sf, rounded to f32 */
+
+static inline float tgl_value_at(const void *values, bool is_bf16, int64_t i)
+{
+    return is_bf16 ? tgl_bf16_to_f32(((const uint16_t *)values)[i]) : ((const float *)values)[i];
+}
+static inline float tgl_value_of(const tgl_values *v, int64_t row, int64_t col)
+{
+    return tgl_value_at(v->data + row * v->row_bytes, v->is_bf16, col);
+}
+float tgl_decoded(const tgl_codes *codes, int64_t row, int64_t col);    /* code * sf */
+
+/* A row of code * sf, rounded to f32, or to bf16 once more. */
+void tgl_decode_row(const tgl_codes *codes, int64_t row, int64_t count, bool is_bf16, void *to);
+
+/* ---- casting ---- */
+
+typedef struct {
+    tgl_reader from;
+    int64_t num_rows, num_cols;
+    int format;
+    tgl_scale_rule rule;
+    int64_t block_rows, block_cols;
+    tgl_sf sf;
+    int64_t first_sf;       /* column of sf that belongs to column 0 ... */
+    int64_t num_sf;         /* ... of so many */
+    bool is_given;          /* sf is read, inv = 1 / sf; else it is written */
+    uint8_t *out;           /* NULL: only factors are wanted */
+    int64_t out_stride;     /* bytes from a row of out to the next */
+    bool is_transposed;     /* e4m3 only: out is [num_cols, num_rows] */
+} tgl_cast;
+
+/* All of it, on all threads. */
+tgl_status tgl_run_cast(const tgl_cast *cast);
+
+/* One row, where block_rows is 1. `kept` is room for its values, as much as fits on the stack, of which a call
+ * takes 64 KiB at most: so fast loops need not compute them again. */
+typedef struct { float *values; int64_t bytes; } tgl_kept;
+void tgl_cast_row(const tgl_cast *cast, int64_t row, tgl_kept kept);
+
+/* The reference: block (m, k) of factors and its codes. */
+void tgl_cast_block(const tgl_cast *cast, int64_t m, int64_t k);
+
+/* ---- fast loops (cast_fast.c) ---- */
+
+/* For arrays that loops go through: no vector, which may be as wide, lies in two lines of the cache. */
+#define TGL_LINES _Alignas(64)
+
+TGL_DECLARE_FAST(const void *, tgl_read_values, const void *values, int64_t row, int64_t col, int64_t count,
+                 float *buffer);
+TGL_DECLARE_FAST(const void *, tgl_read_codes, const void *codes, int64_t row, int64_t col, int64_t count,
+                 float *buffer);
+TGL_DECLARE_FAST(void, tgl_decode_row, const tgl_codes *codes, int64_t row, int64_t count, bool is_bf16,
+                 void *to);
+TGL_DECLARE_FAST(tgl_status, tgl_run_cast, const tgl_cast *cast);
+TGL_DECLARE_FAST(void, tgl_cast_row, const tgl_cast *cast, int64_t row, tgl_kept kept);
+
+/* Columns of one row, from the beginning of a block to the end of another; block_rows is 1. */
+TGL_DECLARE_FAST(void, tgl_cast_columns, const tgl_cast *cast, int64_t row, int64_t col, int64_t count,
+                 tgl_kept kept);
+/* code * sf, rounded to f32, for `count` columns of a row. */
+TGL_DECLARE_FAST(void, tgl_decode, const tgl_codes *codes, int64_t row, int64_t col, int64_t count, float *to);
+TGL_DECLARE_FAST(void, tgl_round_to_bf16, const float *values, int64_t count, uint16_t *to);
+/* The largest magnitudes of two runs; NaN where there is one. */
+TGL_DECLARE_FAST(void, tgl_amax_of_both, const float *a, const float *b, int64_t count, float amax[2]);
+/* e4m3 of values * inv, where inv is that of their finite amax: no product is NaN or far beyond the largest. */
+TGL_DECLARE_FAST(void, tgl_small_to_e4m3, const float *values, int64_t count, float inv, uint8_t *to);
+
+#endif
