@@ -100,12 +100,8 @@ static tgl_status find_architecture(int device)
 
 tgl_status tgl_device_get(int device, const tgl_device **out)
 {
-    const bool is_known = device >= 0 && device < TGL_MAX_DEVICES &&
-                          atomic_load_explicit(&devices[device].has_architecture, memory_order_acquire);
-    if (!is_known) {
-        TGL_TRY(find(device));
-        TGL_TRY(find_architecture(device));
-    }
+    TGL_TRY(find(device));
+    TGL_TRY(find_architecture(device));
     *out = &devices[device].facts;
     return TGL_OK;
 }
