@@ -1,95 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * quick_set.c - a few cases of every op that together launch every kernel: few enough to be run under
- * compute-sanitizer (tests/sanitize). And which kernels the lists of checks launch: what only compiles is not
- * tested. */
+ * quick_set.c - a few cases of every op that launch all of its kernels, with every value of macros that have few
+ * (flags, formats): few enough to be run under compute-sanitizer (tests/sanitize) and MSan. They are chosen from the
+ * op's lists, greedily, by calls in which nothing is launched. And what the lists of checks launch: what only
+ * compiles is not tested. */
 #include "test.h"
 
 #include <stdlib.h>
 
-#include "cases/case.h"
+#include "cases/random.h"
 #include "cuda/jit.h"
 #include "wrapped_launch.h"
-
-static const struct { const char *op, *line; } quick_set[] = {
-    { "transpose", "num_rows=130 num_cols=129 dtype=e4m3,bf16" },
-    { "transpose", "num_rows=64 num_cols=128 dtype=e4m3,bf16,f32 layout=packed,transposed" },
-    { "batched_transpose", "num_batches=3 num_rows=64 num_cols=66 dtype=f32 layout=packed,steps" },
-    { "moe_topk_gate", "num_tokens=37 num_experts=72,256 num_topk=6 values=special" },
-    { "moe_topk_gate", "num_tokens=2 num_experts=4096,33 num_topk=33 values=ties" },
-    { "moe_topk_sum_and_topk_group_idx",
-      "num_tokens=19 num_groups=8,33 experts_per_group=9 num_topk_groups=4 layout=interleaved" },
-    { "moe_mask_indices_by_tp", "num_tokens=37 num_topk=7 num_experts=256 num_ep_ranks=8 num_tp_ranks=2" },
-    { "moe_normalize_weight", "num_tokens=133 num_topk=7,8,33" },
-    { "moe_inplace_unique_group_indices", "num_tokens=67 num_topk=6,33 num_groups=8" },
-    { "moe_top2_sum_gate", "num_tokens=21 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4" },
-    { "moe_top2_sum_gate",
-      "num_tokens=40 num_experts=60 num_topk=6 num_shared_experts=1 replicas=4 num_ep_ranks=8 num_tp_ranks=2 "
-      "mask=some fix=some fixed=beyond unmapped=gap scoring=softmax" },
-    { "moe_top2_sum_gate", "num_tokens=9 num_experts=1026 num_topk=6 layout=gap" },
-    { "moe_top2_sum_gate", "num_tokens=2200 num_experts=256 num_topk=8 scoring=sqrtsoftplus" },
-    { "moe_hash_gate",
-      "num_tokens=40 num_experts=60 num_topk=6,33 vocabulary=100 fixed=beyond ids=beyond unmapped=gap" },
-    { "moe_route",
-      "num_tokens=9,129,256 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 counts=1 "
-      "alignment=16" },
-    { "moe_route", "num_tokens=2,64,300 num_experts=64 num_topk=6" },
-    { "moe_group_count", "num_tokens=33,4001 num_topk=6 num_groups=72 routing=garbage" },
-    { "moe_aux_fi", "num_tokens=1000 num_topk=8 num_experts=256 num_aux_topk=8" },
-    { "moe_get_fused_mapping",
-      "num_tokens=37 num_topk=8 num_experts=32 alignment=16 routing=garbage host=1" },
-    { "moe_get_fused_mapping", "num_tokens=1025,8800 num_topk=8 num_experts=256 alignment=128 counts=1" },
-    { "moe_expand_to_fused",
-      "num_tokens=7 num_topk=3 num_experts=5 hidden=7,576 alignment=3 routing=some_empty" },
-    { "moe_expand_to_fused", "num_tokens=4100 num_topk=2 num_experts=5 hidden=64 alignment=16" },
-    { "moe_expand_to_fused_with_sf",
-      "num_tokens=9 num_topk=2 num_experts=4 hidden=576 alignment=16 sf_dtype=f32,i32 "
-      "out_sf_layout=columns" },
-    { "moe_expand_to_fused_with_sf",
-      "num_tokens=1000 num_topk=8 num_experts=4 num_ranks=8 hidden=144 alignment=16 num_per_channels=8 "
-      "out_sf_layout=columns" },
-    { "moe_reduce_fused", "num_tokens=6 num_topk=3 num_experts=5 hidden=7,64 alignment=4 x_sf=1 sf=1.7" },
-    { "moe_reduce_fused",
-      "num_tokens=513 num_topk=8 num_experts=40 routing=some_empty hidden=80 alignment=4" },
-    { "quant_per_token_cast",
-      "num_rows=9 num_cols=576 format=e4m3,e2m1,e5m6 num_per_channels=32,0,24 round=1 values=mixed" },
-    { "quant_per_token_cast", "num_rows=33 num_cols=256 dtype=e4m3 format=e2m1 round=1 sf=packed "
-                              "x_num_per_tokens=32 x_num_per_channels=32 x_sf=packed values=powers" },
-    { "quant_per_token_cast_with_precomputed_sf",
-      "num_rows=7 num_cols=576 format=e4m3 num_per_channels=0,32" },
-    { "quant_per_block_cast", "num_rows=130 num_cols=320 format=e4m3,e2m1 values=mixed" },
-    { "quant_per_block_cast",
-      "num_rows=40 num_cols=640 num_per_tokens=8 round=1 sf=packed_gap values=mixed" },
-    { "quant_per_block_cast", "num_rows=10 num_cols=100 num_per_tokens=7 num_per_channels=5 values=mixed" },
-    { "quant_per_block_cast_with_precomputed_sf",
-      "num_rows=70 num_cols=192 num_per_tokens=32 num_per_channels=32 sf=col values=mixed" },
-    { "quant_per_block_cast_with_precomputed_sf",
-      "num_rows=10 num_cols=100 num_per_tokens=3 num_per_channels=6 format=e4m3,e2m1 values=mixed" },
-    { "quant_per_block_cast_lossless",
-      "num_rows=40 num_cols=320 num_per_tokens=32 num_per_channels=32,64 inexact=1" },
-    { "quant_per_block_cast_lossless", "num_rows=7 num_cols=60 num_per_tokens=6 num_per_channels=30 "
-                                       "x_num_per_tokens=3 x_num_per_channels=2 values=spread14" },
-    { "quant_per_channel_cast", "num_rows=257 num_cols=72 values=mixed map=none,random" },
-    { "quant_per_channel_cast", "num_rows=40 num_cols=192 dtype=e4m3 num_per_tokens=32 x_num_per_channels=32 "
-                                "x_sf=packed_gap values=mixed" },
-    { "quant_per_channel_cast", "num_rows=130 num_cols=32064" },        /* in wide strips */
-    { "quant_per_channel_cast", "num_rows=3 num_cols=307200 num_tokens=4 map=random dtype=e4m3" },
-    { "quant_per_channel_cast_and_transpose", "num_rows=132,257 num_cols=72 values=mixed" },
-    { "quant_cast_back", "num_rows=6 num_cols=264 format=e4m3,e2m1,e5m6 values=mixed" },
-    { "quant_cast_back", "num_rows=7 num_cols=130 format=e4m3,e2m1 x_num_per_channels=7 values=mixed" },
-    { "quant_unpack_from_e2m1fn_x2", "num_bytes=513 dtype=f32,bf16" },
-    { "quant_swiglu_forward_and_per_token_cast",
-      "num_rows=9 num_cols=256 num_per_channels=128,0,48 round=1 weights=2 skip=3 clamp=0.5 values=mixed" },
-    { "quant_swiglu_forward_and_per_channel_cast_and_transpose",
-      "num_rows=130 num_cols=72 without_transpose=0,1 clamp=0.5 round=0,1 values=mixed" },
-    { "quant_swiglu_forward_and_per_channel_cast_and_transpose",        /* in long tiles */
-      "num_rows=259 num_cols=21328 num_per_tokens=64 round=1" },
-    { "quant_swiglu_backward_and_per_token_cast",
-      "num_rows=9 num_cols=256 num_tokens=5 num_topk=2 num_picks=6 num_per_channels=32,24 clamp=0.5 "
-      "values=mixed" },
-    { "quant_swiglu_backward_and_per_token_cast",       /* in a loop */
-      "num_rows=2 num_cols=6152 num_tokens=3 num_topk=1 num_picks=2 clamp=0.5 values=mixed" },
-    { NULL, NULL },
-};
 
 /* ---- what is launched ---- */
 
@@ -97,7 +17,7 @@ enum { MAX_VARIANTS = 4096 };
 typedef struct { char kernel[96], macros[TGL_MACRO_TEXT_BYTES]; } variant;
 typedef struct { variant at[MAX_VARIANTS]; int count; } variants;
 static variants launched, planned;
-static bool is_dry;
+static bool is_dry, dry_counts;         /* nothing is launched; and is noted as launched nonetheless */
 
 static void note(variants *set, const tgl_kernel *kernel)
 {
@@ -110,14 +30,47 @@ static void note(variants *set, const tgl_kernel *kernel)
     set->at[set->count++] = v;
 }
 
-/* For all ops. */
+/* What a case launches: bits, one for each pair of a kernel and a macro's value. */
+enum { MAX_FACTS = 512 };
+typedef struct { uint64_t word[MAX_FACTS / 64]; } facts;
+static char fact_names[MAX_FACTS][128];
+static int num_facts;
+static facts of_case;
+
+static void note_fact(const char *kernel, const tgl_macro *macro)
+{
+    char name[sizeof *fact_names];
+    snprintf(name, sizeof name, "%s %s=%lld", kernel, macro ? macro->name : "", macro ? (long long)macro->value : 0);
+    int i = 0;
+    while (i < num_facts && strcmp(fact_names[i], name)) i++;
+    if (i == MAX_FACTS) abort();
+    if (i == num_facts) strcpy(fact_names[num_facts++], name);
+    of_case.word[i / 64] |= (uint64_t)1 << i % 64;
+}
+
+/* For all ops. Loads only what is launched, where that is all: compiling is what takes time. */
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                              const tgl_shape *shape, tgl_stream stream, void **args)
 {
-    if (tgl_preparing())
-        for (int i = 0; i < num_kernels; i++) note(&planned, &plan[i]);
-    else if (shape->grid[0] > 0) note(&launched, &plan[which]);
-    return is_dry ? TGL_OK : __real_tgl_launch(plan, num_kernels, which, on, shape, stream, args);
+    if (tgl_preparing()) return __wrap_tgl_load(plan, num_kernels, on, stream);
+    if (shape->grid[0] > 0) {
+        if (!is_dry || dry_counts) note(&launched, &plan[which]);
+        note_fact(plan[which].name, NULL);
+        for (int m = 0; m < TGL_MAX_MACROS && plan[which].macros[m].name; m++)
+            note_fact(plan[which].name, &plan[which].macros[m]);
+    }
+    if (is_dry) return TGL_OK;
+    if (shape->otherwise) return __real_tgl_launch(plan, num_kernels, which, on, shape, stream, args);
+    return __real_tgl_launch(&plan[which], 1, 0, on, shape, stream, args);
+}
+
+/* In prepare mode, what a plan has. Else a launch loads what it needs. */
+tgl_status __wrap_tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream)
+{
+    (void)on, (void)stream;
+    for (int i = 0; tgl_preparing() && i < num_kernels; i++)
+        if (plan[i].name) note(&planned, &plan[i]);
+    return TGL_OK;
 }
 
 /* Any variant of a kernel; or with a macro's value, " NUM_TOPK=8 ", one that has it. */
@@ -171,58 +124,153 @@ static const backend *cuda(void)
     return NULL;
 }
 
+/* The check lists are made for 4 multiprocessors; route, which has clusters, and get_fused_mapping have all. */
+static void set_num_sms(const case_op *op)
+{
+    const bool has_all = !strcmp(op->name, "moe_route") || !strcmp(op->name, "moe_get_fused_mapping");
+    CHECK_OK(tgl_set_num_sms(cuda()->device.device_id, has_all ? 0 : 4));
+}
+
+/* ---- calls in which nothing is launched ---- */
+
+enum { MAX_HOST_BYTES = 1 << 20 };
+
+/* The call of a case on tensors at addresses where nothing is: which kernel an op takes is decided before the
+ * launch. What it launches is in of_case, how large it is in `elements`. */
+static tgl_status call_dry(const case_op *op, const case_params *params, double *elements)
+{
+    static case_problem c;
+    static DLTensor tensors[CASE_MAX_TENSORS];
+    static void *host;      /* memory that an op asks the driver about */
+    const backend *b = cuda();
+    case_arguments a = { .problem = &c, .stream = b->stream };
+    if (!host) TGL_TRY(backend_host_alloc(b, MAX_HOST_BYTES, &host));
+    TGL_TRY(case_make_problem(op, params, &c));
+    for (int i = 0; i < c.num_tensors; i++) {
+        case_tensor *t = &c.tensors[i];
+        if (!t->name) continue;
+        int64_t first = t->offset;      /* of element [0, 0, ...], behind others where strides are negative */
+        for (int d = 0; d < t->ndim; d++)
+            if (t->strides[d] < 0 && t->shape[d] > 1) first -= (t->shape[d] - 1) * t->strides[d];
+        const DLDataType dtype = tgl_dtype_to_dlpack(t->dtype);
+        char *base = t->on_host ? host : (char *)((uintptr_t)(i + 1) << 40);
+        tensors[i] = (DLTensor){ base + first * tgl_dtype_bits(dtype) / 8, t->on_host ? backend_host(b) : b->device,
+                                 t->ndim, dtype, t->shape, t->strides, 0 };
+        a.arg[i] = &tensors[i];
+    }
+    a.workspace_bytes = op->workspace ? op->workspace(&a) : 0;
+    if (a.workspace_bytes) TGL_TRY(backend_alloc(b, a.workspace_bytes, &a.workspace));
+    of_case = (facts){ 0 };
+    is_dry = true;
+    const tgl_status status = op->run(&a);
+    is_dry = false;
+    if (a.workspace) backend_free(b, a.workspace);
+    *elements = case_elements(&c);
+    return status;
+}
+
+/* ---- the quick set ---- */
+
+/* Cases of more elements only for what no smaller one launches, of far more never. */
+#define FEW_ELEMENTS (1 << 16)
+#define MAX_ELEMENTS (1 << 24)
+
+enum { MAX_CASES = 4096 };
+typedef struct { case_params params; double elements; facts launches; } candidate;
+static candidate candidates[MAX_CASES];
+static int num_candidates;
+
+static void list_candidates(const case_op *op)
+{
+    static const case_list lists[] = { CASE_CHECK, CASE_BENCH };
+    num_candidates = num_facts = 0;
+    for (size_t l = 0; l < sizeof lists / sizeof *lists; l++)
+        for (int64_t i = 0; i < case_count(op->lists[lists[l]]); i++) {
+            REQUIRE(num_candidates < MAX_CASES);
+            candidate *k = &candidates[num_candidates++];
+            REQUIRE(CHECK_OK(case_at(op, op->lists[lists[l]], i, &k->params)));
+            REQUIRE(CHECK_OK(call_dry(op, &k->params, &k->elements)));
+            k->launches = of_case;
+        }
+}
+
+/* Macros of more values are sizes, of which any will do; with TEGULA_TEST_SLOW all are taken. */
+enum { FEW_VALUES = 3 };
+
+static facts facts_to_leave_out(void)
+{
+    facts out = { 0 };
+    for (int i = 0; i < num_facts && !test_slow(); i++) {
+        const size_t bytes = strcspn(fact_names[i], "=") + 1;       /* "moe/route NUM_TOPK=" */
+        int num_values = 0;
+        for (int k = 0; k < num_facts; k++) num_values += !strncmp(fact_names[k], fact_names[i], bytes);
+        if (num_values > FEW_VALUES) out.word[i / 64] |= (uint64_t)1 << i % 64;
+    }
+    return out;
+}
+
+static int num_new(const facts *launches, const facts *known)
+{
+    int count = 0;
+    for (int w = 0; w < MAX_FACTS / 64; w++) count += __builtin_popcountll(launches->word[w] & ~known->word[w]);
+    return count;
+}
+
+/* The case that launches most of what is not launched yet, the smallest of such ones; NULL: nothing is left. */
+static const candidate *choose_next(double max_elements, const facts *known)
+{
+    const candidate *best = NULL;
+    int best_new = 0;
+    for (const candidate *k = candidates; k < candidates + num_candidates; k++) {
+        const int n = k->elements <= max_elements ? num_new(&k->launches, known) : 0;
+        if (n == 0 || n < best_new || (n == best_new && k->elements >= best->elements)) continue;
+        best = k, best_new = n;
+    }
+    return best;
+}
+
 TEST(quick_set)
 {
     if (!cuda()) SKIP("no CUDA device");
-    launched.count = 0;
     const char *only = getenv("TEGULA_TEST_OP");        /* of ops whose names begin so */
-    for (int i = 0; quick_set[i].op; i++) {
-        if (only && strncmp(quick_set[i].op, only, strlen(only))) continue;
-        const case_op *op = case_find(quick_set[i].op);
-        const char *const lines[] = { quick_set[i].line, NULL };
-        REQUIRE(op != NULL);
-        for (int64_t k = 0; k < case_count(lines); k++) {
-            case_params params;
-            case_report report;
-            REQUIRE(CHECK_OK(case_at(op, lines, k, &params)));
-            CHECK_THAT(case_check(op, &params, cuda(), &report) == CASE_PASSED, "%s %s, case %" PRId64 ": %s",
-                       op->name, quick_set[i].line, k, report.text);
-        }
+    const case_op *op;
+    int num_cases = 0;
+    launched.count = 0;
+    for (int i = 0; (op = case_op_at(i)); i++) {
+        if (only && strncmp(op->name, only, strlen(only))) continue;
+        set_num_sms(op);
+        list_candidates(op);
+        facts known = facts_to_leave_out();
+        for (double limit = FEW_ELEMENTS; limit <= MAX_ELEMENTS; limit *= MAX_ELEMENTS / FEW_ELEMENTS)
+            for (const candidate *k; (k = choose_next(limit, &known)); num_cases++) {
+                case_report report;
+                char text[CASE_LABEL];
+                case_params_text(op, &k->params, text, sizeof text);
+                CHECK_THAT(case_check(op, &k->params, cuda(), &report) == CASE_PASSED, "%s %s: %s", op->name, text,
+                           report.text);
+                for (int w = 0; w < MAX_FACTS / 64; w++) known.word[w] |= k->launches.word[w];
+            }
     }
+    CHECK_OK(tgl_set_num_sms(cuda()->device.device_id, 0));
+    printf("  %d cases\n", num_cases);
     if (!only) check_every_kernel("the quick set");
 }
 
-static bool has_many_sms(const case_op *op)
-{
-    return !strcmp(op->name, "moe_route") || !strcmp(op->name, "moe_get_fused_mapping");
-}
-
-static tgl_status load_nothing(case_problem *c, void *context)
-{
-    (void)c, (void)context;
-    return TGL_OK;
-}
-
-/* Which kernel an op takes is decided before the launch, so nothing is launched here. Only route, which has
- * clusters, and get_fused_mapping are tested with more than 4 multiprocessors. */
 TEST(lists_of_checks)
 {
-    static case_problem problem;
-    case_params params;
-    case_instance *k;
     const case_op *op;
+    case_params params;
+    double elements;
     if (!cuda()) SKIP("no CUDA device");
     if (!cuda()->is_emulated) SKIP("is asked of the emulated device: what others launch depends on them");
     launched.count = planned.count = 0;
-    is_dry = true;
+    dry_counts = true;
     for (int i = 0; (op = case_op_at(i)); i++) {
-        CHECK_OK(tgl_set_num_sms(cuda()->device.device_id, has_many_sms(op) ? 0 : 4));
+        set_num_sms(op);
+        num_facts = 0;
         for (int64_t n = 0; n < case_count(op->lists[CASE_CHECK]); n++) {
             REQUIRE(CHECK_OK(case_at(op, op->lists[CASE_CHECK], n, &params)));
-            REQUIRE(CHECK_OK(case_make_problem(op, &params, &problem)));
-            REQUIRE(CHECK_OK(case_open_problem(op, &problem, load_nothing, NULL, cuda(), &k)));
-            CHECK_OK(case_call(k));
-            case_close(k);
+            REQUIRE(CHECK_OK(call_dry(op, &params, &elements)));
         }
         CHECK_OK(tgl_prepare_begin(0, "sm_90a"));
         for (int64_t n = 0; n < case_count(op->lists[CASE_KERNELS]); n++) {
@@ -232,7 +280,7 @@ TEST(lists_of_checks)
         CHECK_OK(tgl_prepare_end());
     }
     CHECK_OK(tgl_set_num_sms(cuda()->device.device_id, 0));
-    is_dry = false;
+    dry_counts = false;
     check_every_kernel("the lists of checks");
     check_every_value("the lists of checks");
 }
