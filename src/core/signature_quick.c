@@ -188,6 +188,7 @@ static bool is_within(const tgl_table *t, int value, const int64_t *values)
 /* In order of address each ends before the next begins. */
 static inline bool are_apart(const span *spans, int count)
 {
+    if (count == 1) return true;
     if (count == 2) return spans[0].end <= spans[1].begin || spans[1].end <= spans[0].begin;
     span sorted[TGL_MAX_TENSORS];
     bool ok = true;

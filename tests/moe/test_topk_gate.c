@@ -142,6 +142,7 @@ TEST(empty)     /* no data and no driver */
 /* ---- errors ---- */
 
 extern tgl_signature tgl_moe_topk_gate_signature;
+/* doc: errors */
 static tgl_status invoke(DLTensor *const *t, const void *params)
 {
     (void)params;
@@ -156,5 +157,6 @@ TEST(errors)
     CHECK_ERROR(x[1].shape[1] = x[1].strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 0..5]");
     CHECK_ERROR(x[1].data = (char *)x[0].data + 56, "topk_idx: memory is shared with scores, want no overlap");
 }
+/* end */
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }
