@@ -97,17 +97,21 @@ static bool is_among(const char *words, const char *name)
     return false;
 }
 
-/* So that growth is seen where it is made: tests/run adds these lines up. */
-static void print_cpu_seconds(void)
+static double cpu_seconds(int whose)
 {
-    double seconds[2];
-    for (int i = 0; i < 2; i++) {
-        struct rusage used;
-        getrusage(i ? RUSAGE_CHILDREN : RUSAGE_SELF, &used);
-        seconds[i] = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
-                     1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
-    }
-    printf("%.2f s of CPU, %.2f s of them in compilers and other children\n", seconds[0] + seconds[1], seconds[1]);
+    struct rusage used;
+    getrusage(whose, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+}
+
+/* So that growth is seen where it is made: of blocks that take a while and of the program, which tests/run adds up. */
+static void print_cpu_seconds(const char *indent, double all_before, double children_before)
+{
+    const double children = cpu_seconds(RUSAGE_CHILDREN) - children_before;
+    const double all = cpu_seconds(RUSAGE_SELF) + cpu_seconds(RUSAGE_CHILDREN) - all_before;
+    if (*indent && all < 1) return;
+    printf("%s%.2f s of CPU, %.2f s of them in compilers and other children\n", indent, all, children);
 }
 
 int main(int argc, char **argv)
@@ -122,13 +126,15 @@ int main(int argc, char **argv)
         skipped = false;
         printf("%s\n", blocks[i].name);
         fflush(stdout);
+        const double children = cpu_seconds(RUSAGE_CHILDREN), all = cpu_seconds(RUSAGE_SELF) + children;
         blocks[i].run();
+        print_cpu_seconds("  ", all, children);
         if (failures > MAX_REPORTS) printf("  and %d more failed checks\n", failures - MAX_REPORTS);
         if (failures) failed++;
         else if (skipped) num_skipped++;
         else passed++;
     }
-    print_cpu_seconds();
+    print_cpu_seconds("", 0, 0);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, num_skipped);
     return failed || (passed + num_skipped == 0 && !words);
 }

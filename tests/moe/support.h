@@ -45,9 +45,9 @@ static inline void check_replayed(const char *op_name, const char *line, int num
         for (int round = 0; round < 2; round++) {
             CHECK_OK(case_poison(k, round));
             const int64_t before = launches_until_now(b);
-            CHECK_OK(round ? backend_replay(b, call_instance, k, 3) : case_call(k));
+            CHECK_OK(round ? backend_replay(b, call_instance, k, 2) : case_call(k));
             if (b->is_emulated)
-                CHECK_INT(launches_until_now(b) - before, (round ? 3 : 1) * num_launches);
+                CHECK_INT(launches_until_now(b) - before, (round ? 2 : 1) * num_launches);
             CHECK_OK(case_verify(k, round, &report, NULL));
             CHECK_THAT(report.result == CASE_PASSED, "%s: %s: %s", b->name, round ? "replayed" : "before",
                        report.text);
