@@ -12,9 +12,10 @@
 #include "cuda/op.h"
 #include "tegula/moe.h"
 
+/* All but one of the functions below look at the args alone, which come first. */
 typedef struct {
     expand_args args;
-    tgl_shape bulk;                 /* the launch where a device has no room for clusters */
+    tgl_shape bulk;                 /* the launch if a device has no room for clusters */
     tgl_other_launch otherwise;
 } problem;
 
@@ -61,7 +62,7 @@ static void cpu_tokens(const void *context, int64_t begin, int64_t end)
 
 static tgl_status cpu(const void *context)
 {
-    const expand_args *a = &((const problem *)context)->args;
+    const expand_args *a = context;
     const int64_t bytes = a->row_bytes + 4 * a->num_sf;
     TGL_TRY(tgl_parallel_rows(a->num_positions, bytes, cpu_padding, a));
     if (a->num_tokens == 0 || a->num_topk == 0) return TGL_OK;
@@ -119,7 +120,7 @@ static tgl_status check_out_sf_layout(const DLTensor *out_sf)
 enum { COLUMNS, BULK, PLAIN, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
-    const bool has_sf = ((const problem *)context)->args.num_sf > 0;
+    const bool has_sf = ((const expand_args *)context)->num_sf > 0;
     kernels[COLUMNS] = (tgl_kernel){ .name = has_sf ? "moe/expand_to_fused_columns" : NULL };
     kernels[BULK] = (tgl_kernel){ .name = "moe/expand_to_fused_bulk" };
     kernels[PLAIN] = (tgl_kernel){ .name = "moe/expand_to_fused" };
@@ -145,22 +146,19 @@ static int64_t unit_bytes(const expand_args *a)
     return (int64_t)(bits & -bits);
 }
 
-/* Positions that a block checks for padding, and the blocks for all of them. */
+/* Positions that a block checks for padding. */
 static int64_t block_positions(const expand_args *a)
 {
     return tgl_max(1, tgl_min(EXPAND_POSITIONS, a->num_positions / 1024));
 }
-static int64_t padding_blocks(const expand_args *a)
-{
-    return tgl_ceil_div(a->num_positions, block_positions(a));
-}
 
 static void divide(expand_args *a)
 {
+    const int64_t positions = block_positions(a);
     a->unit_bytes = (int32_t)unit_bytes(a);
     a->row_units = a->row_bytes / a->unit_bytes;
-    a->positions = (int32_t)block_positions(a);
-    a->padding_blocks = (int32_t)tgl_min(padding_blocks(a), MAX_BLOCKS);
+    a->positions = (int32_t)positions;
+    a->padding_blocks = (int32_t)tgl_min(tgl_ceil_div(a->num_positions, positions), MAX_BLOCKS);
     a->reads_early = a->num_tokens <= tgl_max(EXPAND_EARLY_TOKENS, a->num_positions);
 }
 
@@ -187,12 +185,15 @@ static int64_t bulk_shared_bytes(const expand_args *a)
     return has_many_rows(a) && has_few_copies(a) ? bytes * 7 / 2 : bytes;
 }
 
-/* Blocks that do both: a token each, and some positions. */
-static int64_t both_blocks(const expand_args *a) { return tgl_max(a->num_tokens, padding_blocks(a)); }
+/* Blocks that do both: each has a token, and some positions. */
+static int64_t both_blocks(const expand_args *a)
+{
+    return tgl_max(a->num_tokens, tgl_ceil_div(a->num_positions, block_positions(a)));
+}
 
 static bool can_bulk(const void *context, const tgl_target *target)
 {
-    const expand_args *a = &((const problem *)context)->args;
+    const expand_args *a = context;
     return target->architecture >= 90 && unit_bytes(a) == 16 && a->num_topk <= 32 &&
            both_blocks(a) <= MAX_BLOCKS && tgl_ceil_div(a->row_bytes, bulk_bytes(a)) <= MAX_Y;
 }
@@ -217,7 +218,7 @@ static tgl_shape bulk_shape_of(expand_args *a, bool do_both)
 static tgl_shape bulk_shape(void *context, const tgl_target *target)
 {
     (void)target;
-    expand_args *a = &((problem *)context)->args;
+    expand_args *a = context;
     return bulk_shape_of(a, has_many_rows(a));
 }
 
@@ -243,7 +244,7 @@ static int64_t window_blocks(const expand_args *a)
 
 static bool can_gather(const void *context, const tgl_target *target)
 {
-    const expand_args *a = &((const problem *)context)->args;
+    const expand_args *a = context;
     int64_t slots;
     return has_columns(a) && can_bulk(context, target) && a->num_positions <= INT32_MAX &&
            !__builtin_mul_overflow(a->num_tokens, a->num_topk, &slots) && slots > 0 && slots <= MAX_BLOCKS &&
@@ -255,7 +256,7 @@ static bool can_gather(const void *context, const tgl_target *target)
 static bool gathering_pays(const void *context, const tgl_target *target)
 {
     (void)target;
-    const expand_args *a = &((const problem *)context)->args;
+    const expand_args *a = context;
     return has_many_rows(a) && a->num_tokens * a->num_topk / 32 / window_positions(a) <= a->num_sf;
 }
 
@@ -279,7 +280,7 @@ static tgl_shape columns_shape(void *context, const tgl_target *target)
 static tgl_shape plain_shape(void *context, const tgl_target *target)
 {
     (void)target;
-    expand_args *a = &((problem *)context)->args;
+    expand_args *a = context;
     divide(a);
     const bool is_few = has_few_rows(a);
     const int64_t per_thread = is_few ? 1 : EXPAND_UNITS, max_threads = is_few ? 128 : EXPAND_THREADS;
