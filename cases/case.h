@@ -122,15 +122,17 @@ typedef struct {
     void (*oracle)(case_problem *c);                /* writes the outputs' data; shares no code with src/ */
     int64_t (*bytes)(const case_problem *c);        /* moved at least: each input and output once */
     size_t (*workspace)(const case_arguments *a);   /* NULL: needs none */
-    /* Lines, ended by NULL (a list may be NULL).
+    /* Lines, CASE_LINES("num_rows=1,2", "num_rows=64 dtype=bf16"): ended by NULL (a list may be NULL).
      *   check    correctness, everywhere, on the emulated device too: small
      *   slow     correctness, for make test-slow: more than 2^31 elements, the whole matrix of sizes
      *   bench    the rows that are timed and compared between versions
      *   kernels  in prepare mode these compile every variant of the op's kernels */
     const char *const *lists[CASE_NUM_LISTS];
-    /* Lines with sizes in braces, ended by NULL: how models call the op (models.h). NULL: none does. */
+    /* Lines with sizes in braces: how models call the op (models.h). NULL: none does. */
     const char *const *models;
 } case_op;
+
+#define CASE_LINES(...) (const char *const[]){ __VA_ARGS__, NULL }
 
 /* All ops. cases/<domain>/<op>.c defines `const case_op <op>_cases`; the build makes the table of them, so
  * that a new file is all that a new op takes. NULL past the end. */

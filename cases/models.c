@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sizes that select code; numbers of tokens do not. Of 8 ranks, one has experts_per_rank of the experts. Routing by
- * groups of experts or by a table of hash_vocabulary tokens is there where a size of it is. */
+/* Sizes that select code; numbers of tokens do not. Of 8 ranks, one has experts_per_rank of the experts. A model
+ * routes by groups of experts, or by a table of hash_vocabulary tokens, where it has the sizes of that. */
 const case_model case_models[] = {
     { "deepseek-v3",
       "hidden=7168 intermediate=2048 num_experts=256 experts_per_rank=32 num_topk=8 scoring=sigmoid "

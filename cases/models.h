@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * models.h - models as rows of sizes. An op's `models` (case.h) are lines of parameters with the names of sizes in
- * braces, "num_experts={num_experts} num_topk={num_topk}"; `tegula compile --model` reads them. A new model is a
- * row here, a new op a line or two in its cases. */
+ * models.h - models as rows of sizes. An op's `models` (case.h) are lines of parameters with the names of sizes
+ * in braces, "num_experts={num_experts} num_topk={num_topk}"; `tegula compile --model` reads them. A new model is
+ * a row here, a new op a line or two in its cases. */
 #ifndef TEGULA_CASES_MODELS_H
 #define TEGULA_CASES_MODELS_H
 

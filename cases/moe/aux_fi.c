@@ -54,7 +54,7 @@ static void oracle(case_problem *c)
 const case_op aux_fi_cases = {
     "moe_aux_fi", ROUTING_PARAMS "num_aux_topk=8 dtype=i64 layout=packed offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, workspace,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=40 num_topk=6,9 num_experts=9,32,4 num_ranks=8 num_aux_topk=1,6 dtype=i64,i32",
         "num_tokens=0,1,2,31,32,33,127,129 num_topk=1,8 num_experts=72 num_aux_topk=1,3",
         "num_tokens=100 num_topk=8 num_experts=1,2,31,33,257,1024,4096,5000 routing=uniform,one",
@@ -69,26 +69,16 @@ const case_op aux_fi_cases = {
         "num_tokens=3000 num_topk=8 num_experts=100003 routing=skewed num_aux_topk=3000000007",
         "num_tokens=40000 num_topk=8 num_experts=256 routing=skewed",
         "num_tokens=9,1100 num_topk=8 num_experts=8192,8193 routing=ends",
-        "num_tokens=5 num_topk=2 num_experts=0 routing=garbage",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_tokens=5 num_topk=2 num_experts=0 routing=garbage"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=4001 num_topk=1,2,6,7,8,9 num_experts=9,32,4 num_ranks=8 num_aux_topk=1,8",
         "num_tokens=1048576 num_topk=8 num_experts=512 routing=one,skewed",
-        "num_tokens=33000 num_topk=8 num_experts=256 layout=far dtype=i32",   /* past 2^31 elements */
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_tokens=33000 num_topk=8 num_experts=256 layout=far dtype=i32"),   /* past 2^31 elements */
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,32768 num_topk=8 num_experts=256",
         "num_tokens=8,64 num_topk=8 num_experts=256",
-        "num_tokens=4096 num_topk=8 num_experts=32 num_ranks=8",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
-        "num_tokens=64 num_topk=8 num_experts=4,256,4096,20000,100000 dtype=i64,i32", NULL,
-    },
-    .models = (const char *const[]){
-        "num_tokens=4096 num_topk={num_topk} num_experts={num_experts}",
-        NULL,
-    },
+        "num_tokens=4096 num_topk=8 num_experts=32 num_ranks=8"),
+    .lists[CASE_KERNELS] = CASE_LINES(
+        "num_tokens=64 num_topk=8 num_experts=4,256,4096,20000,100000 dtype=i64,i32"),
+    .models = CASE_LINES("num_tokens=4096 num_topk={num_topk} num_experts={num_experts}"),
 };

@@ -14,7 +14,7 @@ const case_op expand_to_fused_cases = {
     ROUTING_PARAMS "hidden= alignment= num_positions=exact slots=mapped dtype=bf16 layout=packed offset=0 "
     "out_offset=0",
     expand_setup, run, oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=9 num_topk=2,6,8,9 num_experts=9,4 num_ranks=8 hidden=576,2048 alignment=16",
         "num_tokens=6 num_topk=3 num_experts=5 hidden=1,2,7,8,64,576 alignment=3 "
         "dtype=e4m3,bf16,f32,i64,c128 routing=some_empty",
@@ -38,10 +38,8 @@ const case_op expand_to_fused_cases = {
         "num_tokens=9 num_topk=3 num_experts=4 hidden=72 alignment=16 routing=empty,one,gaps,garbage "
         "num_positions=exact,more",
         "num_tokens=20 num_topk=3 num_experts=4 hidden=7,72 alignment=5 slots=lost,wild "
-        "dtype=e4m3,bf16,f32 "
-        "num_positions=exact,less,more routing=some_empty",
-        "num_tokens=20 num_topk=3 num_experts=4 hidden=2048 alignment=5 slots=lost,wild "
-        "routing=some_empty",
+        "dtype=e4m3,bf16,f32 num_positions=exact,less,more routing=some_empty",
+        "num_tokens=20 num_topk=3 num_experts=4 hidden=2048 alignment=5 slots=lost,wild routing=some_empty",
         "num_tokens=20 num_topk=3 num_experts=4 hidden=7,72 alignment=5 slots=padded "
         "num_positions=exact,less",
         "num_tokens=1200 num_topk=8 num_experts=40 hidden=72 alignment=16 slots=padded",
@@ -53,40 +51,27 @@ const case_op expand_to_fused_cases = {
         /* rows are loaded once it is known that they go somewhere; more blocks than y of a grid */
         "num_tokens=600 num_topk=1 num_experts=4 hidden=9,72,4104 alignment=1 num_positions=less "
         "routing=some_empty slots=mapped,lost",
-        "num_tokens=66000 num_topk=1 num_experts=4 hidden=8 alignment=16",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
-        "num_tokens=4001 num_topk=2,6,8,9 num_experts=9,32,4 num_ranks=8 hidden=576,2560,7168 "
-        "alignment=16",
-        "num_tokens=8001 num_topk=6 num_experts=9,4 num_ranks=8,64 hidden=2048,3072,4096,6144 "
-        "alignment=16",
+        "num_tokens=66000 num_topk=1 num_experts=4 hidden=8 alignment=16"),
+    .lists[CASE_SLOW] = CASE_LINES(
+        "num_tokens=4001 num_topk=2,6,8,9 num_experts=9,32,4 num_ranks=8 hidden=576,2560,7168 alignment=16",
+        "num_tokens=8001 num_topk=6 num_experts=9,4 num_ranks=8,64 hidden=2048,3072,4096,6144 alignment=16",
         "num_tokens=4001 num_topk=8 num_experts=256 hidden=7168 alignment=16 dtype=e4m3,bf16,f32 "
         "routing=uniform,some_empty",
         /* past 2^31 elements: x, out, and where rows of out start */
         "num_tokens=33000 num_topk=2 num_experts=4 hidden=16 alignment=16 dtype=e4m3 layout=far",
-        "num_tokens=64 num_topk=8 num_experts=32 hidden=7168 alignment=128 dtype=e4m3 "
-        "num_positions=300000",
-        "num_tokens=64 num_topk=4 num_experts=8 hidden=7168 alignment=45000 dtype=e4m3",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_tokens=64 num_topk=8 num_experts=32 hidden=7168 alignment=128 dtype=e4m3 num_positions=300000",
+        "num_tokens=64 num_topk=4 num_experts=8 hidden=7168 alignment=45000 dtype=e4m3"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096 num_topk=8 num_experts=256 hidden=7168 alignment=16",
         "num_tokens=4096,8192 num_topk=8 num_experts=32 num_ranks=8 hidden=7168 alignment=128",
         "num_tokens=4096 num_topk=6 num_experts=384 hidden=4096 alignment=16",
         "num_tokens=8,64 num_topk=8 num_experts=256 hidden=7168 alignment=16",
         "num_tokens=4096 num_topk=8 num_experts=256 hidden=7168 alignment=16 dtype=e4m3",
         "num_tokens=1024 num_topk=2 num_experts=9 num_ranks=8 hidden=2048 alignment=16",
-        "num_tokens=1024 num_topk=9 num_experts=9 num_ranks=8 hidden=576,2048,6144 alignment=16",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_tokens=1024 num_topk=9 num_experts=9 num_ranks=8 hidden=576,2048,6144 alignment=16"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 num_topk=1,6,8,33 num_experts=256 hidden=7,576,7168 alignment=16 "
-        "dtype=e4m3,bf16,f32,i64,c128",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1",
-        NULL,
-    },
+        "dtype=e4m3,bf16,f32,i64,c128"),
+    .models = CASE_LINES(
+        "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1"),
 };

@@ -59,16 +59,14 @@ const case_op expand_to_fused_with_sf_cases = {
     "out_offset=0 "
     "num_per_channels=128 sf_dtype=f32 pairs=0 sf_layout=packed out_sf_layout=packed",
     setup, run, oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=9 num_topk=2,8 num_experts=9,4 num_ranks=8 hidden=576,2048 alignment=16 "
         "num_per_channels=32,128",
         "num_tokens=9 num_topk=2,8 num_experts=9,4 num_ranks=8 hidden=576,2048 alignment=16 "
         "num_per_channels=32,128 sf_dtype=i32 out_sf_layout=columns",
         "num_tokens=7 num_topk=3 num_experts=5 hidden=256 alignment=1,3 "
-        "num_per_channels=1,32,100,128,256,1000 "
-        "sf_dtype=f32,i32 out_sf_layout=packed,columns,apart",
-        "num_tokens=7 num_topk=3 num_experts=5 hidden=256 alignment=1 num_per_channels=32 "
-        "sf_dtype=f32,i32 "
+        "num_per_channels=1,32,100,128,256,1000 sf_dtype=f32,i32 out_sf_layout=packed,columns,apart",
+        "num_tokens=7 num_topk=3 num_experts=5 hidden=256 alignment=1 num_per_channels=32 sf_dtype=f32,i32 "
         "sf_layout=gap,columns,apart,steps out_sf_layout=packed,columns",
         "num_tokens=7 num_topk=3 num_experts=5 hidden=1,7,576 alignment=3 num_per_channels=1,32 "
         "dtype=e4m3,bf16,f32,c128 out_sf_layout=packed,columns",
@@ -79,20 +77,17 @@ const case_op expand_to_fused_with_sf_cases = {
         "num_tokens=5 num_topk=8 num_experts=32 hidden=7168 alignment=16 sf_dtype=f32,i32 "
         "out_sf_layout=packed,columns",
         "num_tokens=7 num_topk=3 num_experts=5 hidden=256 alignment=4 num_per_channels=64 "
-        "layout=half,gap,repeated "
-        "offset=0,1 out_offset=0,1 out_sf_layout=packed,columns",
+        "layout=half,gap,repeated offset=0,1 out_offset=0,1 out_sf_layout=packed,columns",
         "num_tokens=9 num_topk=1 num_experts=4 hidden=256 alignment=16 out_sf_layout=packed,columns",
         "num_tokens=0 num_topk=2 num_experts=4 hidden=256 alignment=16 num_positions=0,1,37 "
         "out_sf_layout=packed,apart",
         "num_tokens=9 num_topk=3 num_experts=4 hidden=0 alignment=16",
         "num_tokens=9 num_topk=3 num_experts=4 hidden=256 alignment=16 "
-        "num_positions=none,less,more,bound,501 "
-        "out_sf_layout=packed,columns",
+        "num_positions=none,less,more,bound,501 out_sf_layout=packed,columns",
         "num_tokens=9 num_topk=3 num_experts=4 hidden=256 alignment=16 routing=empty,one,gaps,garbage "
         "num_positions=exact,more out_sf_layout=packed,apart",
         "num_tokens=20 num_topk=3 num_experts=4 hidden=7,256 alignment=5 slots=lost,wild "
-        "num_per_channels=2 "
-        "num_positions=exact,less,more routing=some_empty out_sf_layout=packed,apart",
+        "num_per_channels=2 num_positions=exact,less,more routing=some_empty out_sf_layout=packed,apart",
         "num_tokens=700 num_topk=4 num_experts=16 hidden=9 alignment=16 num_per_channels=4 "
         "out_sf_layout=packed,columns",
         "num_tokens=300 num_topk=8 num_experts=40 hidden=144 alignment=16 num_per_channels=1 "
@@ -112,10 +107,8 @@ const case_op expand_to_fused_with_sf_cases = {
         "num_tokens=4200 num_topk=1 num_experts=8 hidden=8320 alignment=16 "
         "sf_dtype=f32,i32 out_sf_layout=columns",
         "num_tokens=600 num_topk=1 num_experts=4 hidden=144 alignment=1 num_per_channels=1,16 "
-        "num_positions=less routing=some_empty slots=mapped,lost out_sf_layout=packed,columns",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_positions=less routing=some_empty slots=mapped,lost out_sf_layout=packed,columns"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=4001 num_topk=2,8 num_experts=9,32,4 num_ranks=8 hidden=576,2560,7168 alignment=16 "
         "num_per_channels=32,128",
         "num_tokens=4001 num_topk=2,8 num_experts=9,32,4 num_ranks=8 hidden=576,2560,7168 alignment=16 "
@@ -126,10 +119,8 @@ const case_op expand_to_fused_with_sf_cases = {
         "num_tokens=64 num_topk=4 num_experts=8 hidden=7168 alignment=45000 out_sf_layout=packed,columns",
         /* out_sf past 2^31 elements */
         "num_tokens=64 num_topk=4 num_experts=8 hidden=1792 alignment=155000 num_per_channels=1 "
-        "out_sf_layout=packed,columns",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "out_sf_layout=packed,columns"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096 num_topk=8 num_experts=256 hidden=7168 alignment=16",
         "num_tokens=128 num_topk=8 num_experts=256 hidden=7168 alignment=16 sf_dtype=i32 "
         "out_sf_layout=columns",
@@ -138,18 +129,12 @@ const case_op expand_to_fused_with_sf_cases = {
         "out_sf_layout=columns",
         "num_tokens=4096 num_topk=6 num_experts=384 hidden=4096 alignment=16",
         "num_tokens=4096 num_topk=8 num_experts=256 hidden=7168 alignment=16 out_sf_layout=columns",
-        "num_tokens=1024 num_topk=9 num_experts=9 num_ranks=8 hidden=576,2048,6144 alignment=16",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_tokens=1024 num_topk=9 num_experts=9 num_ranks=8 hidden=576,2048,6144 alignment=16"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 num_topk=1,6,8,33 num_experts=256 hidden=7,576,7168 alignment=16 "
         "dtype=e4m3,bf16,f32,i64,c128",
         "num_tokens=64 num_topk=8 num_experts=256 hidden=512,4096 alignment=16 sf_dtype=f32,i32 "
-        "out_sf_layout=packed,columns",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1",
-        NULL,
-    },
+        "out_sf_layout=packed,columns"),
+    .models = CASE_LINES(
+        "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1"),
 };

@@ -42,7 +42,7 @@ const case_op get_fused_mapping_cases = {
     ROUTING_PARAMS "alignment= num_positions=exact counts=0 host=0 dtype=i64 layout=packed offset=0 "
     "out_offset=0",
     setup, run, oracle, case_all_bytes, workspace,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=40 num_topk=2,6,8,9 num_experts=9,32,4 num_ranks=8 alignment=64,128",
         "num_tokens=37 num_topk=8 num_experts=32 alignment=1,3,16,64,128,256 dtype=i64,i32",
         "num_tokens=33 num_topk=8 num_experts=1,2,9,31,32,33,256,257,385,1023,1024 alignment=3 counts=1",
@@ -75,23 +75,18 @@ const case_op get_fused_mapping_cases = {
         "num_tokens=1030 num_topk=8 num_experts=3,7,48,400,1000 alignment=16 dtype=i32",
         "num_tokens=60,1030 num_topk=8 num_experts=9,256,1025,2049,10000 alignment=16 routing=ends counts=1",
         "num_tokens=2100 num_topk=2 num_experts=0,1,2,5,16,17,31,33 alignment=3 routing=garbage counts=1 "
-        "host=1",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "host=1"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=100000 num_topk=8 num_experts=1,9,31 alignment=16 routing=some_empty dtype=i32",
         "num_tokens=4001 num_topk=1,2,6,7,8,9 num_experts=9,32,4 num_ranks=8 alignment=64,128",
         "num_tokens=4001 num_topk=2,6,8,9 num_experts=1,4,36,72,256,288,384 alignment=64,128 "
         "num_positions=exact,bound counts=1 host=1",
         "num_tokens=4001 num_topk=8 num_experts=9,256,1024,2048,8192 alignment=1,16 "
-        "routing=some_empty,empty,one,gaps,skewed,garbage dtype=i64,i32 num_positions=bound,less "
-        "counts=1",
+        "routing=some_empty,empty,one,gaps,skewed,garbage dtype=i64,i32 num_positions=bound,less counts=1",
         "num_tokens=1000000 num_topk=8 num_experts=4,256,2048 alignment=128 routing=uniform,one,garbage",
         "num_tokens=40000 num_topk=8 num_experts=256,385 alignment=128 num_positions=bound dtype=i64,i32",
-        "num_tokens=33000 num_topk=8 num_experts=256 alignment=128 layout=far dtype=i32",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_tokens=33000 num_topk=8 num_experts=256 alignment=128 layout=far dtype=i32"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,8192,32768 num_topk=8 num_experts=256 alignment=128",
         "num_tokens=128,4096 num_topk=8 num_experts=256 alignment=128 host=1",
         "num_tokens=128,4096 num_topk=6 num_experts=384 alignment=128",
@@ -101,17 +96,11 @@ const case_op get_fused_mapping_cases = {
         "num_tokens=128,4096 num_topk=8 num_experts=256 alignment=128 num_positions=bound counts=1",
         /* what the tests of TileKernels have: 72 experts on 8 ranks, 256 on 64 */
         "num_tokens=4001 num_topk=2,9 num_experts=9 num_ranks=8 alignment=128",
-        "num_tokens=4001 num_topk=8 num_experts=4 num_ranks=64 alignment=128",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_tokens=4001 num_topk=8 num_experts=4 num_ranks=64 alignment=128"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64,4096,65536 num_topk=8 num_experts=4,32,256,384,1024,2048,8192,10000 alignment=128 "
         "dtype=i64,i32",
-        "num_tokens=64 num_topk=1,6,33 num_experts=256 alignment=128 counts=1 host=1",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_tokens=4096 num_topk={num_topk} num_experts={experts_per_rank},{num_experts} alignment=128",
-        NULL,
-    },
+        "num_tokens=64 num_topk=1,6,33 num_experts=256 alignment=128 counts=1 host=1"),
+    .models = CASE_LINES(
+        "num_tokens=4096 num_topk={num_topk} num_experts={experts_per_rank},{num_experts} alignment=128"),
 };

@@ -37,7 +37,7 @@ const case_op group_count_cases = {
     "num_tokens= num_topk= num_groups= num_ranks=1 routing=uniform dtype=i64 layout=packed offset=0 "
     "out_offset=0",
     setup, run, oracle, case_all_bytes, workspace,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=40 num_topk=2,6,8,9 num_groups=9,32,4 num_ranks=8 dtype=i64,i32",
         "num_tokens=0,1,2,31,32,33,127,129 num_topk=1,8 num_groups=72",
         "num_tokens=100 num_topk=8 num_groups=1,2,31,32,33,255,257,1024,4096,5000 routing=uniform,one",
@@ -51,30 +51,20 @@ const case_op group_count_cases = {
         "num_tokens=40000 num_topk=8 num_groups=256 routing=skewed",
         "num_tokens=9 num_topk=8 num_groups=100000",
         "num_tokens=9,1100 num_topk=8 num_groups=8192,8193,100000 routing=ends",
-        "num_tokens=5 num_topk=2 num_groups=0 routing=garbage",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_tokens=5 num_topk=2 num_groups=0 routing=garbage"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=4001 num_topk=1,2,6,7,8,9 num_groups=9,32,4 num_ranks=8",
         "num_tokens=4001 num_topk=6,8 num_groups=5,36,288,384 num_ranks=1,8 "
         "routing=uniform,some_empty,one,garbage dtype=i64,i32",
         "num_tokens=1000000 num_topk=8 num_groups=1,4,256,4096,100000 routing=uniform,one,garbage",
         "num_tokens=9,1000000 num_topk=8 num_groups=2000000",
-        "num_tokens=33000 num_topk=8 num_groups=256 layout=far dtype=i32",   /* past 2^31 elements */
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_tokens=33000 num_topk=8 num_groups=256 layout=far dtype=i32"),   /* past 2^31 elements */
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,32768 num_topk=8 num_groups=256",
         "num_tokens=8,64 num_topk=8 num_groups=256",
         "num_tokens=4096 num_topk=8 num_groups=32 num_ranks=8",
-        "num_tokens=32768 num_topk=8 num_groups=4 routing=uniform,one",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
-        "num_tokens=64 num_topk=8 num_groups=4,256,4096,20000,100000 dtype=i64,i32", NULL,
-    },
-    .models = (const char *const[]){
-        "num_tokens=4096 num_topk={num_topk} num_groups={num_experts}",
-        NULL,
-    },
+        "num_tokens=32768 num_topk=8 num_groups=4 routing=uniform,one"),
+    .lists[CASE_KERNELS] = CASE_LINES(
+        "num_tokens=64 num_topk=8 num_groups=4,256,4096,20000,100000 dtype=i64,i32"),
+    .models = CASE_LINES("num_tokens=4096 num_topk={num_topk} num_groups={num_experts}"),
 };

@@ -112,7 +112,7 @@ const case_op hash_gate_cases = {
     "moe_hash_gate",
     GATE_SIZES "vocabulary= " GATE_REST " ids=valid id_dtype=i64 table_dtype=i32",
     setup, run, oracle, bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=0,1,7,64,129 num_experts=256,384 num_topk=1,6,8,31 num_shared_experts=0 "
         "scoring=sqrtsoftplus vocabulary=1000",
         "num_tokens=1,7,64 num_experts=256 num_topk=1,6,8,31,32 num_shared_experts=1,2 replicas=3 "
@@ -124,8 +124,7 @@ const case_op hash_gate_cases = {
         "num_tokens=33 num_experts=256 num_topk=6 vocabulary=100 fixed=repeats mask=all,no,some,tail "
         "ids=beyond unmapped=none,packed,half,gap",
         "num_tokens=40 num_experts=60 num_topk=6 vocabulary=100 num_shared_experts=0,1,3 replicas=4 "
-        "ep_rank=0,3 num_ep_ranks=8 num_tp_ranks=2 tp_rank=0,1 map=random,wild mask=some "
-        "unmapped=packed",
+        "ep_rank=0,3 num_ep_ranks=8 num_tp_ranks=2 tp_rank=0,1 map=random,wild mask=some unmapped=packed",
         "num_tokens=40 num_experts=60 num_topk=6 vocabulary=100 num_ep_ranks=4 num_tp_ranks=3 "
         "tp_rank=0,1,2",
         "num_tokens=9 num_experts=33 num_topk=0,1,2,3,15,16,17,31,32,33,40,100 vocabulary=50 "
@@ -151,38 +150,27 @@ const case_op hash_gate_cases = {
         /* t * 23333 is past 2^31, then 2^32; here, as the emulated device takes a tenth of what
          * top2_sum_gate takes there */
         "num_tokens=184100 num_experts=16 num_topk=1 num_shared_experts=1 replicas=7 ep_rank=5 "
-        "vocabulary=100 scoring=identity",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "vocabulary=100 scoring=identity"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=0,1,7,64,512,4096 num_experts=256,384 num_topk=1,6,8,31 num_shared_experts=0,1 "
         "replicas=2 vocabulary=129280 scoring=sqrtsoftplus mask=none,some id_dtype=i64,i32 "
         "table_dtype=i64,i32",
         "num_tokens=92200,200000 num_experts=16 num_topk=4 num_shared_experts=1 replicas=7 ep_rank=5 "
         "vocabulary=1000",
-        "num_tokens=32780 num_experts=16 num_topk=6 layout=far vocabulary=1000",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
-        "num_tokens=1,8,32,128,512,4096 num_experts=256 num_topk=6 scoring=sqrtsoftplus "
-        "vocabulary=129280",
+        "num_tokens=32780 num_experts=16 num_topk=6 layout=far vocabulary=1000"),
+    .lists[CASE_BENCH] = CASE_LINES(
+        "num_tokens=1,8,32,128,512,4096 num_experts=256 num_topk=6 scoring=sqrtsoftplus vocabulary=129280",
         "num_tokens=1,8,32,128,512,4096 num_experts=256 num_topk=6 num_shared_experts=1 replicas=2 "
-        "scoring=sqrtsoftplus vocabulary=129280",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "scoring=sqrtsoftplus vocabulary=129280"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 num_experts=256 num_topk=6 scoring=sigmoid,softmax,identity dtype=i64,i32 "
         "vocabulary=1000",
         "num_tokens=64 num_experts=256 num_topk=6 scoring=sqrtsoftplus dtype=i64,i32 id_dtype=i64,i32 "
         "table_dtype=i64,i32 vocabulary=1000",
         "num_tokens=64 num_experts=384,1030 num_topk=1,2,8,16,31,32,33 scoring=sqrtsoftplus,softmax "
         "vocabulary=1000",
-        "num_tokens=64 num_experts=256 num_topk=6 num_shared_experts=1 replicas=2 vocabulary=1000",
-        NULL,
-    },
-    .models = (const char *const[]){
+        "num_tokens=64 num_experts=256 num_topk=6 num_shared_experts=1 replicas=2 vocabulary=1000"),
+    .models = CASE_LINES(
         "num_tokens=4096 num_experts={num_experts} num_topk={num_topk} vocabulary={hash_vocabulary} "
-        "scoring={scoring}",
-        NULL,
-    },
+        "scoring={scoring}"),
 };

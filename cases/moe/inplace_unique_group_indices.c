@@ -57,7 +57,7 @@ const case_op inplace_unique_group_indices_cases = {
     "moe_inplace_unique_group_indices",
     "num_tokens= num_topk= num_groups= dtype=i64 values=some_empty layout=packed offset=0",
     setup, run, oracle, bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=67 num_topk=2,6,8,9 num_groups=8,16,72 dtype=i64,i32",
         "num_tokens=67 num_topk=8 num_groups=1,63,64,65,127,128,129,1000 values=valid,some_empty "
         "dtype=i64,i32",
@@ -69,27 +69,16 @@ const case_op inplace_unique_group_indices_cases = {
         "num_tokens=35 num_topk=8,33 num_groups=2147483647 dtype=i32",
         "num_tokens=3 num_topk=300,1025 num_groups=200",
         "num_tokens=0,1,2,3,4,5,31,32,33,127,128,129,257 num_topk=6,8 num_groups=8",
-        "num_tokens=65 num_topk=1,6,8,9,33 num_groups=8 layout=half,gap offset=0,1 dtype=i64,i32",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_tokens=65 num_topk=1,6,8,9,33 num_groups=8 layout=half,gap offset=0,1 dtype=i64,i32"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=4001,30700 num_topk=1,2,6,7,8,9,33 num_groups=8,16,72,1000 dtype=i64,i32",
         "num_tokens=32780 num_topk=9 num_groups=8 layout=far dtype=i32",
-        "num_tokens=268435459 num_topk=8 num_groups=8 dtype=i32",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_tokens=268435459 num_topk=8 num_groups=8 dtype=i32"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,32768 num_topk=8 num_groups=8",
         "num_tokens=8,64 num_topk=8 num_groups=8",
-        "num_tokens=32768 num_topk=6,9 num_groups=8",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
-        "num_tokens=64 num_topk=1,2,6,8,9,16,32,33 num_groups=8 dtype=i64,i32",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_tokens=4096 num_topk={num_topk} num_groups=8",
-        NULL,
-    },
+        "num_tokens=32768 num_topk=6,9 num_groups=8"),
+    .lists[CASE_KERNELS] = CASE_LINES(
+        "num_tokens=64 num_topk=1,2,6,8,9,16,32,33 num_groups=8 dtype=i64,i32"),
+    .models = CASE_LINES("num_tokens=4096 num_topk={num_topk} num_groups=8"),
 };

@@ -60,7 +60,7 @@ const case_op mask_indices_by_tp_cases = {
     "values=some_empty "
     "in_place=0 layout=packed offset=0 out_offset=0",
     setup, run, oracle, bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=37 num_topk=2,6,8,9 num_experts=72,256 num_ep_ranks=8 num_tp_ranks=2,4,8 tp_rank=0,1 "
         "dtype=i64,i32",
         "num_tokens=37 num_topk=8 num_experts=256 num_ep_ranks=64 num_tp_ranks=2,8 tp_rank=1 "
@@ -79,44 +79,29 @@ const case_op mask_indices_by_tp_cases = {
         "tp_rank=0,1,1000002 values=bits",
         "num_tokens=5 num_topk=7 num_experts=5000000000 num_ep_ranks=3 num_tp_ranks=4 tp_rank=0,3 "
         "values=some_empty,beyond,bits dtype=i64",
-        "num_tokens=5 num_topk=7 num_experts=5000000000 num_tp_ranks=4294967296 values=bits "
-        "dtype=i64,i32",
-        "num_tokens=0,1,2,3,127,128,129,255,257 num_topk=1,8 num_experts=256 num_ep_ranks=8 "
-        "num_tp_ranks=2",
+        "num_tokens=5 num_topk=7 num_experts=5000000000 num_tp_ranks=4294967296 values=bits dtype=i64,i32",
+        "num_tokens=0,1,2,3,127,128,129,255,257 num_topk=1,8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2",
         /* threads take a second step */
         "num_tokens=40000 num_topk=7 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 offset=1",
         "num_tokens=9 num_topk=0,1,2,3,5,33 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 "
         "in_place=0,1 dtype=i64,i32",
-        "num_tokens=65 num_topk=6,8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 "
-        "layout=half,gap,repeated "
+        "num_tokens=65 num_topk=6,8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 layout=half,gap,repeated "
         "offset=0,1 out_offset=0,1 dtype=i64,i32",
         "num_tokens=65 num_topk=6,7,8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 offset=0,1,2,3 "
-        "in_place=1 "
-        "dtype=i64,i32",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "in_place=1 dtype=i64,i32"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=23000 num_topk=2,6,8,9 num_experts=72,256 num_ep_ranks=8 num_tp_ranks=2,4,8 "
-        "tp_rank=0,1 "
-        "values=some_empty,bits dtype=i64,i32 in_place=0,1",
+        "tp_rank=0,1 values=some_empty,bits dtype=i64,i32 in_place=0,1",
         "num_tokens=32780 num_topk=9 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 layout=far dtype=i32",
         "num_tokens=268435459 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 in_place=1 "
-        "dtype=i32",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "dtype=i32"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,32768 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2",
         "num_tokens=8,64 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2",
         "num_tokens=32768 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 dtype=i32",
-        "num_tokens=32768 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 in_place=1",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
-        "num_tokens=64 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 dtype=i64,i32",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_tokens=4096 num_topk={num_topk} num_experts={num_experts} num_ep_ranks=8 num_tp_ranks=2",
-        NULL,
-    },
+        "num_tokens=32768 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 in_place=1"),
+    .lists[CASE_KERNELS] = CASE_LINES(
+        "num_tokens=64 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 dtype=i64,i32"),
+    .models = CASE_LINES(
+        "num_tokens=4096 num_topk={num_topk} num_experts={num_experts} num_ep_ranks=8 num_tp_ranks=2"),
 };

@@ -71,7 +71,7 @@ const case_op normalize_weight_cases = {
     "moe_normalize_weight",
     "num_tokens= num_topk= values=uniform in_place=0 layout=packed offset=0 out_offset=0",
     setup, run, oracle, bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=67 num_topk=0,1,2,3,4,5,6,7,8,9,16,31,32,33,64,65 values=uniform,normal",
         "num_tokens=133 num_topk=6,8,9,33 values=ties,equal,zero,few_finite,special,magnitudes,bits",
         "num_tokens=0,1,2,31,32,33,127,128,129,257 num_topk=6,8",
@@ -79,29 +79,17 @@ const case_op normalize_weight_cases = {
         "num_tokens=65 num_topk=1,6,7,8,33 layout=half,gap,repeated offset=0,1 out_offset=0,1",
         "num_tokens=65 num_topk=0,1,6,7,8,33,300 in_place=1 offset=0,1,2,3 values=uniform,special",
         "num_tokens=8195 num_topk=4,8,12 in_place=0,1 values=special",
-        "num_tokens=65 num_topk=16 layout=gap",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_tokens=65 num_topk=16 layout=gap"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=4001,30700 num_topk=1,2,6,7,8,9 values=uniform,normal,magnitudes in_place=0,1",
         "num_tokens=100003 num_topk=8 values=bits",
         "num_tokens=32780 num_topk=9 layout=far",
-        "num_tokens=268435459 num_topk=8 values=magnitudes in_place=1",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_tokens=268435459 num_topk=8 values=magnitudes in_place=1"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,32768 num_topk=8",
         "num_tokens=8,64 num_topk=8",
         "num_tokens=32768 num_topk=6,9",
-        "num_tokens=32768 num_topk=8 in_place=1",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
-        "num_tokens=64 num_topk=1,2,6,7,8,9,16,32,33,64,65",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_tokens=4096 num_topk={num_topk}",
-        NULL,
-    },
+        "num_tokens=32768 num_topk=8 in_place=1"),
+    .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_topk=1,2,6,7,8,9,16,32,33,64,65"),
+    .models = CASE_LINES("num_tokens=4096 num_topk={num_topk}"),
 };

@@ -240,10 +240,9 @@ const case_op reduce_fused_cases = {
     "x_sf=0 sf=none "
     "values=normal layout=packed out_layout=packed offset=0 out_offset=0",
     setup, run, oracle, bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=9 num_topk=2,6,8,9 num_experts=9,4 num_ranks=8 hidden=256,576 alignment=1 "
-        "dtype=bf16,f32 "
-        "out_dtype=bf16,f32",
+        "dtype=bf16,f32 out_dtype=bf16,f32",
         "num_tokens=9 num_topk=6 num_experts=9 hidden=256 alignment=1 dtype=bf16,f32 out_dtype=bf16,e4m3 "
         "weights=0,1 x_sf=0,1 sf=none,0.37",
         "num_tokens=5 num_topk=3 num_experts=5 hidden=1,7,64,100 alignment=3 dtype=f32,bf16,f16,e4m3 "
@@ -251,41 +250,33 @@ const case_op reduce_fused_cases = {
         "num_tokens=5 num_topk=3 num_experts=5 hidden=72 alignment=3 dtype=f32,bf16,f16,e4m3 "
         "out_dtype=f32,bf16,f16,e4m3 values=bits,special routing=some_empty",
         "num_tokens=33 num_topk=1 num_experts=5 hidden=300 alignment=1 dtype=f32 "
-        "out_dtype=f32,bf16,f16,e4m3 "
-        "values=halfway,large weights=0,1",
+        "out_dtype=f32,bf16,f16,e4m3 values=halfway,large weights=0,1",
         "num_tokens=33 num_topk=1 num_experts=5 hidden=64 alignment=1 dtype=bf16,f16,e4m3 "
         "out_dtype=f32,bf16,f16,e4m3 values=halfway,large",
         "num_tokens=9 num_topk=1,2,8,32 num_experts=40 hidden=136 alignment=1 dtype=f32,bf16 "
-        "out_dtype=f32,e4m3 "
-        "x_sf=0,1 values=order",
-        "num_tokens=7 num_topk=8 num_experts=5 hidden=64 alignment=1 dtype=f32 "
-        "out_dtype=f32,bf16,f16,e4m3 "
+        "out_dtype=f32,e4m3 x_sf=0,1 values=order",
+        "num_tokens=7 num_topk=8 num_experts=5 hidden=64 alignment=1 dtype=f32 out_dtype=f32,bf16,f16,e4m3 "
         "values=order,special sf=0,-0.0,-2,nan,inf,1e-38,3e38 x_sf=1",
         "num_tokens=9 num_topk=0,1,2,3,4,5,7,8,9,16,31,32,33,70 num_experts=80 hidden=24 alignment=1 "
         "routing=some_empty values=order dtype=f32 out_dtype=f32",
-        "num_tokens=7 num_topk=4 num_experts=5 hidden=4100,7168 alignment=16 dtype=bf16,f32 "
-        "out_dtype=bf16",
+        "num_tokens=7 num_topk=4 num_experts=5 hidden=4100,7168 alignment=16 dtype=bf16,f32 out_dtype=bf16",
         "num_tokens=0 num_topk=2 num_experts=5 hidden=64 alignment=16 num_positions=0,9",
         "num_tokens=7 num_topk=2 num_experts=5 hidden=0 alignment=16",
         "num_tokens=7 num_topk=4 num_experts=5 hidden=40 alignment=16 routing=empty,one,gaps,garbage "
         "num_positions=exact,less,none,bound x_sf=1 sf=none,-3",
         "num_tokens=20 num_topk=3 num_experts=4 hidden=7,72 alignment=5 slots=lost,wild "
-        "dtype=e4m3,bf16,f32 "
-        "num_positions=exact,less,more routing=some_empty",
+        "dtype=e4m3,bf16,f32 num_positions=exact,less,more routing=some_empty",
         "num_tokens=6 num_topk=3 num_experts=5 hidden=64,65 alignment=4 layout=half,gap,repeated "
         "out_layout=packed,half,gap dtype=e4m3,bf16,f32 out_dtype=bf16",
-        "num_tokens=6 num_topk=3 num_experts=5 hidden=64 alignment=4 offset=0,1,2,4,8 "
-        "out_offset=0,1,2,4,8 "
+        "num_tokens=6 num_topk=3 num_experts=5 hidden=64 alignment=4 offset=0,1,2,4,8 out_offset=0,1,2,4,8 "
         "dtype=bf16,f32 out_dtype=bf16,e4m3",
         "num_tokens=700 num_topk=4 num_experts=16 hidden=9 alignment=16",
         "num_tokens=513 num_topk=1,8,9,32,33 num_experts=40 hidden=80 alignment=4 routing=some_empty",
         "num_tokens=515 num_topk=4 num_experts=16 hidden=4112 alignment=1 slots=mapped,wild x_sf=1 sf=-3 "
         "dtype=f32,e4m3 out_dtype=f32,e4m3",
         "num_tokens=515 num_topk=4 num_experts=16 hidden=80 alignment=1 dtype=f16 out_dtype=f16",
-        "num_tokens=4097 num_topk=3 num_experts=40 hidden=8 alignment=1 x_sf=1",    /* two of a block */
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_tokens=4097 num_topk=3 num_experts=40 hidden=8 alignment=1 x_sf=1"),    /* two of a block */
+    .lists[CASE_SLOW] = CASE_LINES(
         /* more blocks than a grid has in y: a second trip */
         "num_tokens=131100 num_topk=8,32 num_experts=16 hidden=8 alignment=1",
         "num_tokens=4001 num_topk=2,6,8,9 num_experts=9,32,4 num_ranks=8 hidden=2048,7168 alignment=1 "
@@ -297,15 +288,12 @@ const case_op reduce_fused_cases = {
         "num_tokens=4001 num_topk=6,32 num_experts=72 hidden=576 alignment=1 dtype=f32,f16,e4m3 "
         "out_dtype=f32,bf16,f16,e4m3 values=order,special,bits x_sf=1",
         "num_tokens=4001 num_topk=1 num_experts=72 hidden=2048 alignment=1 dtype=f32 "
-        "out_dtype=bf16,f16,e4m3 "
-        "values=halfway,large weights=0",
+        "out_dtype=bf16,f16,e4m3 values=halfway,large weights=0",
         /* past 2^31 elements: x, out */
         "num_tokens=64 num_topk=4 num_experts=8 hidden=7168 alignment=45000 dtype=e4m3 out_dtype=bf16",
         "num_tokens=33000 num_topk=2 num_experts=4 hidden=16 alignment=16 dtype=e4m3 out_dtype=e4m3 "
-        "out_layout=far",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "out_layout=far"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096 num_topk=8 num_experts=256 hidden=7168 alignment=16",
         "num_tokens=4096,8192 num_topk=8 num_experts=32 num_ranks=8 hidden=7168 alignment=128",
         "num_tokens=4096 num_topk=6 num_experts=384 hidden=4096 alignment=16",
@@ -315,19 +303,12 @@ const case_op reduce_fused_cases = {
         "num_tokens=4096 num_topk=8 num_experts=256 hidden=7168 alignment=16 dtype=f32 out_dtype=f32",
         "num_tokens=8,64 num_topk=8 num_experts=256 hidden=7168 alignment=16",
         "num_tokens=1024 num_topk=2 num_experts=9 num_ranks=8 hidden=2048 alignment=1",
-        "num_tokens=1024 num_topk=9 num_experts=9 num_ranks=8 hidden=2048,6144 alignment=1",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_tokens=1024 num_topk=9 num_experts=9 num_ranks=8 hidden=2048,6144 alignment=1"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 num_topk=8 num_experts=256 hidden=7168 alignment=16 dtype=f32,bf16,f16,e4m3 "
         "out_dtype=f32,bf16,f16,e4m3",
         "num_tokens=64 num_topk=1,6,33 num_experts=256 hidden=7,576,7168 alignment=16",
-        "num_tokens=64 num_topk=8 num_experts=256 hidden=4096 alignment=16 weights=0,1 x_sf=0,1 "
-        "sf=none,1",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1",
-        NULL,
-    },
+        "num_tokens=64 num_topk=8 num_experts=256 hidden=4096 alignment=16 weights=0,1 x_sf=0,1 sf=none,1"),
+    .models = CASE_LINES(
+        "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1"),
 };

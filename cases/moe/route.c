@@ -67,7 +67,7 @@ const case_op route_cases = {
     GATE_SIZES GATE_GROUPS GATE_REST GATE_CHOICE
     " num_mapped_experts=0 alignment=128 num_positions=-1 counts=0 apart=0",
     setup, run, oracle, bytes, workspace,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=0,1,2,4,5,9,31,33,48,49,64,128,129 num_experts=256 num_topk=8 num_groups=8 "
         "num_topk_groups=4",
         "num_tokens=255,256,257,300 num_experts=64 num_topk=6 counts=1",
@@ -109,43 +109,31 @@ const case_op route_cases = {
         "unmapped=packed " GATE_EXCLUDED,
         /* on many SMs a block beyond those of the experts */
         "num_tokens=256 num_experts=1024 num_topk=6",
-        "num_tokens=1,128 num_experts=256 num_topk=6 num_positions=131073",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_tokens=1,128 num_experts=256 num_topk=6 num_positions=131073"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=21 num_experts=72,16,36,144,1000,1024,1025 num_topk=6 "
         "scoring=sigmoid,softmax,identity counts=0,1 alignment=16",
         "num_tokens=33 num_experts=40 num_topk=2,31,40 alignment=8 values=descending bias=none",
         "num_tokens=40 num_experts=264 num_topk=8 num_groups=33 num_topk_groups=4",
         "num_tokens=1,2,3,15,16,17,63,64,65,127,128,129,191,255,256,257,511,1024,4001 "
-        "num_experts=72,256,384 num_topk=6,8 scoring=sigmoid,sqrtsoftplus,softmax dtype=i64,i32 "
-        "counts=0,1",
-        "num_tokens=256,257 num_experts=1024,1025 num_topk=32,33 values=descending bias=none counts=1",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_experts=72,256,384 num_topk=6,8 scoring=sigmoid,sqrtsoftplus,softmax dtype=i64,i32 counts=0,1",
+        "num_tokens=256,257 num_experts=1024,1025 num_topk=32,33 values=descending bias=none counts=1"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,8,16,32,64,128,256 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4",
         "num_tokens=1,8,16,32,64,128,256 num_experts=384 num_topk=6 scoring=sqrtsoftplus",
         "num_tokens=1,128 num_experts=256 num_topk=8 scoring=sqrtsoftplus",
         "num_tokens=128 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 dtype=i32",
         /* what the same takes as two ops */
-        "num_tokens=1,8,16,32,64,128,256 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 "
-        "apart=1",
-        "num_tokens=1,8,16,32,64,128,256 num_experts=384 num_topk=6 scoring=sqrtsoftplus apart=1",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_tokens=1,8,16,32,64,128,256 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 apart=1",
+        "num_tokens=1,8,16,32,64,128,256 num_experts=384 num_topk=6 scoring=sqrtsoftplus apart=1"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 num_experts=36,72,128,256 num_topk=6 scoring=sigmoid,sqrtsoftplus,softmax,"
         "identity dtype=i64,i32",
         "num_tokens=64 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 "
         "scoring=sigmoid,sqrtsoftplus,softmax,identity dtype=i64,i32 counts=0,1",
         "num_tokens=64 num_experts=384,512,1000,1024,1025 num_topk=8 scoring=sqrtsoftplus",
-        "num_tokens=64 num_experts=256 num_topk=8,32,33 num_mapped_experts=8,1024,2048",
-        NULL,
-    },
-    .models = (const char *const[]){
+        "num_tokens=64 num_experts=256 num_topk=8,32,33 num_mapped_experts=8,1024,2048"),
+    .models = CASE_LINES(
         "num_tokens=4096 num_experts={num_experts} num_topk={num_topk} num_groups={num_groups} "
-        "num_topk_groups={num_topk_groups} scoring={scoring}",
-        NULL,
-    },
+        "num_topk_groups={num_topk_groups} scoring={scoring}"),
 };

@@ -4,7 +4,7 @@
 const case_op top2_sum_gate_cases = {
     "moe_top2_sum_gate", GATE_SIZES GATE_GROUPS GATE_REST GATE_CHOICE,
     gate_setup, gate_run, gate_oracle, gate_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         /* models, with every scoring function */
         "num_tokens=13 num_experts=72,32,64,96,16,36,108,128,144 num_topk=6 "
         "scoring=sigmoid,sqrtsoftplus,softmax",
@@ -151,10 +151,8 @@ const case_op top2_sum_gate_cases = {
         /* ep_rank + t * 23333 gets past 2^31, 2^32; many tokens are in the slow list and hash_gate's */
         "num_tokens=9,260 num_experts=16 num_topk=6 num_shared_experts=1 replicas=7 "
         "ep_rank=2147400000,4294900000,9223372036854000000",
-        "num_tokens=9 num_experts=40 num_topk=33 replicas=7 ep_rank=2147400000,4294900000",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_tokens=9 num_experts=40 num_topk=33 replicas=7 ep_rank=2147400000,4294900000"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=4001 num_experts=72,32,64,96,16,36,108,128,144 num_topk=6 mask=none,tail "
         "num_ep_ranks=4 num_tp_ranks=2 tp_rank=0,1 scoring=sigmoid,sqrtsoftplus,softmax",
         "num_tokens=4001,8001 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4,8 "
@@ -177,11 +175,9 @@ const case_op top2_sum_gate_cases = {
         "num_tokens=92200 num_experts=16 num_topk=4 replicas=7 fix=all unmapped=packed",
         "num_tokens=32780 num_experts=16 num_topk=6 layout=far",    /* logits past 2^31 elements */
         "num_tokens=3 num_experts=100000 num_topk=8 values=near bias=none num_groups=0 "
-        "scoring=softmax,identity",
-        NULL,
-    },
+        "scoring=softmax,identity"),
     /* sizes that were measured for other libraries, then decoding, other models and functions */
-    .lists[CASE_BENCH] = (const char *const[]){
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,8192,32768 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4",
         "num_tokens=128,4096 num_experts=256 num_topk=8 scoring=sqrtsoftplus",
         "num_tokens=128,4096 num_experts=384 num_topk=6 scoring=sqrtsoftplus",
@@ -194,10 +190,8 @@ const case_op top2_sum_gate_cases = {
         "replicas=33 num_ep_ranks=4 num_tp_ranks=2 mask=tail unmapped=packed",
         /* what the benchmark of TileKernels has: 32 tokens and 4 of padding */
         "num_tokens=36 num_experts=72 num_topk=6 mask=four",
-        "num_tokens=36 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=four",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_tokens=36 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=four"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 num_experts=16,32,36,64,72,96,108,128,144 num_topk=6",
         "num_tokens=64 num_experts=256 num_topk=8 num_groups=0 "
         "scoring=sigmoid,sqrtsoftplus,softmax,identity dtype=i64,i32",
@@ -212,12 +206,8 @@ const case_op top2_sum_gate_cases = {
         "num_tokens=64 num_experts=256 num_topk=32,33,256",
         "num_tokens=64 num_experts=264 num_topk=6 num_groups=33,132 num_topk_groups=4",
         "num_tokens=64 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=tail fix=all "
-        "unmapped=packed num_shared_experts=1 replicas=33 num_ep_ranks=4 num_tp_ranks=2",
-        NULL,
-    },
-    .models = (const char *const[]){
+        "unmapped=packed num_shared_experts=1 replicas=33 num_ep_ranks=4 num_tp_ranks=2"),
+    .models = CASE_LINES(
         "num_tokens=4096 num_experts={num_experts} num_topk={num_topk} num_groups={num_groups} "
-        "num_topk_groups={num_topk_groups} scoring={scoring}",
-        NULL,
-    },
+        "num_topk_groups={num_topk_groups} scoring={scoring}"),
 };

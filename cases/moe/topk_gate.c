@@ -48,7 +48,7 @@ const case_op topk_gate_cases = {
     "moe_topk_gate",
     "num_tokens= num_experts= num_topk= dtype=i64 values=normal layout=packed offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=37 num_experts=72,32,64,96,16,36,108,128,144 num_topk=6",
         "num_tokens=33 num_experts=256 num_topk=8 values=normal,ties,equal,few_finite,special,bits "
         "dtype=i64,i32",
@@ -65,13 +65,10 @@ const case_op topk_gate_cases = {
         "dtype=i64,i32",
         "num_tokens=1 num_experts=1024 num_topk=1024 values=ties",
         "num_tokens=0,1,2,3,4,5,8,9,31,32,33,65,129 num_experts=64 num_topk=6",
-        "num_tokens=9 num_experts=72,256 num_topk=6 layout=half,gap,repeated offset=0,1,2,3 "
-        "out_offset=0,1 "
+        "num_tokens=9 num_experts=72,256 num_topk=6 layout=half,gap,repeated offset=0,1,2,3 out_offset=0,1 "
         "dtype=i64,i32",
-        "num_tokens=9 num_experts=1 num_topk=0 values=special",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_tokens=9 num_experts=1 num_topk=0 values=special"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=4001,8001 num_experts=72,32,64,96,16,36,108,128,144 num_topk=6",
         "num_tokens=4001,8001,200000 num_experts=256 num_topk=8 values=normal,close,coarse,ties,special",
         "num_tokens=4001 num_experts=384,512,1000,4096 num_topk=6,8 values=normal,coarse,few_finite "
@@ -79,27 +76,18 @@ const case_op topk_gate_cases = {
         "num_tokens=100 num_experts=1000 num_topk=1000 values=normal,ties",
         "num_tokens=3 num_experts=100000 num_topk=8,100 values=normal,ties",
         "num_tokens=32780 num_experts=16 num_topk=6 values=ties "
-        "layout=far",    /* scores past 2^31 elements */
-        NULL,
-    },
+        "layout=far"),    /* scores past 2^31 elements */
     /* sizes that were measured for other libraries, then decoding and other models */
-    .lists[CASE_BENCH] = (const char *const[]){
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,8192,32768 num_experts=256 num_topk=8",
         "num_tokens=1,128,4096,8192 num_experts=384 num_topk=6",
         "num_tokens=8,64 num_experts=256 num_topk=8",
         "num_tokens=4001,8001 num_experts=72 num_topk=6",
-        "num_tokens=128,8192 num_experts=512 num_topk=10",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_tokens=128,8192 num_experts=512 num_topk=10"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 num_experts=16,32,36,64,72,96,108,128,144 num_topk=6",
         "num_tokens=64 num_experts=256,384 num_topk=6,8 dtype=i64,i32",
         "num_tokens=64 num_experts=1,8,33,257,512,1000,1024,4096,5000 num_topk=1 dtype=i64,i32",
-        "num_tokens=64 num_experts=256 num_topk=32,33,256",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_tokens=4096 num_experts={num_experts} num_topk={num_topk}",
-        NULL,
-    },
+        "num_tokens=64 num_experts=256 num_topk=32,33,256"),
+    .models = CASE_LINES("num_tokens=4096 num_experts={num_experts} num_topk={num_topk}"),
 };

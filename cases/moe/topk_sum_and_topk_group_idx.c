@@ -86,7 +86,7 @@ const case_op topk_sum_and_topk_group_idx_cases = {
     "num_tokens= num_groups= experts_per_group= num_topk_sum=2 num_topk_groups= dtype=i64 values=normal "
     "layout=packed offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=19 num_groups=4 experts_per_group=18,64 num_topk_sum=1,2 num_topk_groups=2,4",
         "num_tokens=19 num_groups=8 experts_per_group=9,32 num_topk_sum=1,2 num_topk_groups=2,4",
         "num_tokens=19 num_groups=12 experts_per_group=6 num_topk_sum=1,2 num_topk_groups=2,4",
@@ -110,10 +110,8 @@ const case_op topk_sum_and_topk_group_idx_cases = {
         "num_tokens=2 num_groups=2 experts_per_group=128,300,1000 num_topk_sum=1,2,40 num_topk_groups=2",
         "num_tokens=0,1,2,3,4,5,8,9,33,65 num_groups=8 experts_per_group=32 num_topk_groups=4",
         "num_tokens=5 num_groups=8 experts_per_group=9,32 num_topk_sum=1,2 num_topk_groups=4 "
-        "layout=half,gap,interleaved,repeated offset=0,1,2 out_offset=0,1",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "layout=half,gap,interleaved,repeated offset=0,1,2 out_offset=0,1"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=4001,8001 num_groups=4 experts_per_group=18,64 num_topk_sum=1,2 num_topk_groups=2,4",
         "num_tokens=4001,8001 num_groups=8 experts_per_group=9,32 num_topk_sum=1,2 num_topk_groups=2,4 "
         "values=normal,ties,special",
@@ -122,28 +120,20 @@ const case_op topk_sum_and_topk_group_idx_cases = {
         "num_tokens=200000 num_groups=8 experts_per_group=32 num_topk_groups=4",
         "num_tokens=100 num_groups=1000 experts_per_group=3 num_topk_sum=1,2,3 num_topk_groups=1000 "
         "values=ties",
-        "num_tokens=8200 num_groups=4 experts_per_group=8 num_topk_groups=2 values=ties layout=far",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_tokens=8200 num_groups=4 experts_per_group=8 num_topk_groups=2 values=ties layout=far"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,32768 num_groups=8 experts_per_group=32 num_topk_groups=4",
         "num_tokens=8,64 num_groups=8 experts_per_group=32 num_topk_groups=4",
-        "num_tokens=8001 num_groups=12 experts_per_group=6 num_topk_sum=1,2 num_topk_groups=4",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_tokens=8001 num_groups=12 experts_per_group=6 num_topk_sum=1,2 num_topk_groups=4"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 num_groups=4 experts_per_group=18,64 num_topk_sum=1,2 num_topk_groups=2,4",
         "num_tokens=64 num_groups=8 experts_per_group=9,32 num_topk_sum=1,2 num_topk_groups=2,4 "
         "dtype=i64,i32",
         "num_tokens=64 num_groups=12 experts_per_group=6 num_topk_sum=1,2 num_topk_groups=2,4",
         "num_tokens=64 num_groups=16 experts_per_group=16 num_topk_sum=1,2 num_topk_groups=2,4",
         "num_tokens=64 num_groups=1,33,64 experts_per_group=5,100 num_topk_sum=1,2,5 num_topk_groups=1",
-        "num_tokens=64 num_groups=33 experts_per_group=5 num_topk_groups=1 dtype=i32",
-        NULL,
-    },
-    .models = (const char *const[]){
+        "num_tokens=64 num_groups=33 experts_per_group=5 num_topk_groups=1 dtype=i32"),
+    .models = CASE_LINES(
         "num_tokens=4096 num_groups={num_groups} experts_per_group={experts_per_group} num_topk_sum=2 "
-        "num_topk_groups={num_topk_groups}",
-        NULL,
-    },
+        "num_topk_groups={num_topk_groups}"),
 };

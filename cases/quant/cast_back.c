@@ -58,17 +58,15 @@ const case_op cast_back_cases = {
     "num_rows= num_cols= format=e4m3 dtype=bf16 x_num_per_tokens=1 x_num_per_channels=128 x_sf=row "
     "pairs=e2m1x2 values=normal layout=packed offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
-        "num_rows=5 num_cols=8,100,576,1032 format=e4m3,e2m1 dtype=bf16,f32 x_sf=row,packed "
-        "values=mixed",
+    .lists[CASE_CHECK] = CASE_LINES(
+        "num_rows=5 num_cols=8,100,576,1032 format=e4m3,e2m1 dtype=bf16,f32 x_sf=row,packed values=mixed",
         "num_rows=5 num_cols=576 format=e4m3,e2m1 dtype=bf16,f32 x_num_per_channels=16,32,0 x_sf=col "
         "values=mixed",
         "num_rows=130 num_cols=200 format=e4m3,e2m1 x_num_per_tokens=32,128 "
         "x_num_per_channels=1,32,128 values=mixed",
         "num_rows=7 num_cols=130 format=e4m3,e2m1 x_num_per_tokens=0,3 x_num_per_channels=1,7,1000 "
         "x_sf=row,col values=mixed",
-        "num_rows=6 num_cols=640 x_sf=row_gap,row_same,col_gap,col_tight,col_same,packed_gap "
-        "values=mixed",
+        "num_rows=6 num_cols=640 x_sf=row_gap,row_same,col_gap,col_tight,col_same,packed_gap values=mixed",
         "num_rows=0,1,3,33 num_cols=256 x_sf=packed values=mixed",
         "num_rows=131,263 num_cols=1024 format=e4m3,e5m6 x_sf=packed "  /* 2 and 4 rows a thread */
         "values=mixed",
@@ -86,10 +84,8 @@ const case_op cast_back_cases = {
         "num_rows=6 num_cols=256 format=e4m3,e2m1 dtype=bf16,f32 layout=half,gap,repeated offset=0,1 "
         "values=mixed",
         "num_rows=3 num_cols=256 format=e4m3,e2m1 dtype=bf16,f32 offset=0,4 out_offset=1,2 values=mixed",
-        "num_rows=3 num_cols=64 format=e2m1 pairs=i8,u8",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_rows=3 num_cols=64 format=e2m1 pairs=i8,u8"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4001 " QUANT_HIDDEN_SIZES "format=e4m3,e2m1 dtype=bf16,f32 x_num_per_channels=128,0 "
         "x_sf=row,packed",
         "num_rows=4001 " QUANT_HIDDEN_SIZES "dtype=bf16,f32 x_num_per_tokens=128 x_num_per_channels=1,128",
@@ -97,10 +93,8 @@ const case_op cast_back_cases = {
         "num_rows=8001 num_cols=7168 format=e4m3,e2m1,e5m6 dtype=bf16,f32",
         "num_rows=8001 " QUANT_HIDDEN_SIZES "format=e4m3,e2m1,e5m6 dtype=bf16 x_num_per_channels=0 x_sf=packed",
         "num_rows=299600 num_cols=7168 format=e4m3,e2m1,e5m6",
-        "num_rows=2100 num_cols=1024 format=e4m3,e5m6 layout=far",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_rows=2100 num_cols=1024 format=e4m3,e5m6 layout=far"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=128,4096 num_cols=7168",
         "num_rows=4096 num_cols=7168 x_sf=packed",
         "num_rows=4096 num_cols=7168 dtype=f32",
@@ -114,19 +108,12 @@ const case_op cast_back_cases = {
         "num_rows=8001 num_cols=7168 format=e4m3,e2m1 dtype=bf16,f32 x_sf=packed",
         "num_rows=8001 num_cols=7168 x_num_per_tokens=128 x_num_per_channels=1,128",
         "num_rows=8001 num_cols=7168 format=e5m6 x_num_per_channels=7168",
-        "num_rows=4001 num_cols=576 x_sf=packed",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_rows=4001 num_cols=576 x_sf=packed"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=256 num_cols=7168 format=e4m3,e2m1,e5m6 dtype=bf16,f32 x_num_per_tokens=1,32,128 "
         "x_num_per_channels=32,128,7168 x_sf=row,col,packed",
         "num_rows=256 num_cols=7168 format=e4m3,e2m1,e5m6 dtype=bf16,f32 x_num_per_tokens=128 "
         "x_num_per_channels=1",
-        "num_rows=256 num_cols=7168 format=e4m3,e2m1,e5m6 dtype=bf16,f32 x_num_per_channels=100",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_rows=4096 num_cols={hidden}",
-        NULL,
-    },
+        "num_rows=256 num_cols=7168 format=e4m3,e2m1,e5m6 dtype=bf16,f32 x_num_per_channels=100"),
+    .models = CASE_LINES("num_rows=4096 num_cols={hidden}"),
 };

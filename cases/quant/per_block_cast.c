@@ -14,7 +14,7 @@ const case_op per_block_cast_cases = {
     "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_tokens=128 num_per_channels=128 round=0 sf=row "
     "pairs=e2m1x2 values=normal layout=packed offset=0 out_offset=0 sf_only=0",
     setup, run, cast_oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=130 num_cols=64,320 dtype=bf16,f32 format=e4m3,e2m1 round=0,1 values=mixed",
         "num_rows=70 num_cols=192 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
         "round=0,1 sf=col values=mixed",
@@ -42,10 +42,8 @@ const case_op per_block_cast_cases = {
         "num_rows=70 num_cols=192 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 sf_only=1 "
         "values=mixed",
         "num_rows=40,300 num_cols=264 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=16,128 "
-        "num_per_channels=1 round=1 sf=row,packed values=mixed",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_per_channels=1 round=1 sf=row,packed values=mixed"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4001 " QUANT_HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 "
         "num_per_channels=32 round=1 sf=row,packed values=mixed",
         "num_rows=4001 " QUANT_HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 round=1 sf=row,packed "
@@ -54,10 +52,8 @@ const case_op per_block_cast_cases = {
         "num_rows=8001 " QUANT_HIDDEN_SIZES "dtype=bf16 format=e4m3,e2m1 num_per_tokens=32,128 "
         "num_per_channels=32 round=1 sf=packed values=mixed",
         "num_rows=299600 num_cols=7168 num_per_channels=128",
-        "num_rows=2100 num_cols=1024 layout=far",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_rows=2100 num_cols=1024 layout=far"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=128,4096,8192 num_cols=7168",
         "num_rows=7168 num_cols=4096",
         "num_rows=4096 num_cols=7168 round=1 sf=packed",
@@ -68,10 +64,8 @@ const case_op per_block_cast_cases = {
         "num_rows=8001 num_cols=7168 dtype=bf16,f32 round=1 sf=packed",
         "num_rows=8001 num_cols=7168 format=e2m1 num_per_tokens=32 num_per_channels=32 round=1 sf=packed",
         "num_rows=8001 num_cols=7168 round=1 sf=packed sf_only=1",
-        "num_rows=4001 num_cols=576 round=1 sf=packed",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_rows=4001 num_cols=576 round=1 sf=packed"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 round=0,1",
         "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 "
         "num_per_channels=32 round=0,1",
@@ -79,15 +73,9 @@ const case_op per_block_cast_cases = {
         "num_per_channels=32,128 round=1 sf=col,packed",
         "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=7,0 "
         "num_per_channels=100,0",
-        "num_rows=256 num_cols=7168 dtype=bf16,f32 num_per_tokens=32,128 num_per_channels=32,128 "
-        "sf_only=1",
+        "num_rows=256 num_cols=7168 dtype=bf16,f32 num_per_tokens=32,128 num_per_channels=32,128 sf_only=1",
         "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 sf_only=1 round=1 sf=packed",
         "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32,128 "
-        "num_per_channels=1 round=1 sf=row,packed",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_rows=4096 num_cols={hidden} round=0,1",
-        NULL,
-    },
+        "num_per_channels=1 round=1 sf=row,packed"),
+    .models = CASE_LINES("num_rows=4096 num_cols={hidden} round=0,1"),
 };

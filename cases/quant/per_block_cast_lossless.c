@@ -169,7 +169,7 @@ const case_op per_block_cast_lossless_cases = {
     "x_num_per_channels=32 sf=row x_sf=row pairs=e2m1x2 inexact=0 values=spread11 layout=packed "
     "offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=5 num_cols=32,256,576 num_per_tokens=1 sf=row,packed x_sf=row,packed inexact=0,1 "
         "values=spread14",
         "num_rows=40,131 num_cols=256,320 num_per_tokens=32,128 num_per_channels=32,128 sf=row,packed "
@@ -193,32 +193,24 @@ const case_op per_block_cast_lossless_cases = {
         "num_rows=0,1,3 num_cols=2,64 inexact=1",
         "num_rows=7 num_cols=64 pairs=i8,u8 inexact=1",
         "num_rows=35 num_cols=192 num_per_tokens=32 layout=half,gap,repeated offset=0,1 out_offset=0,1",
-        "num_rows=131 num_cols=256 sf=col x_sf=col values=spread14",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_rows=131 num_cols=256 sf=col x_sf=col values=spread14"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4001 " QUANT_HIDDEN_SIZES "num_per_tokens=1 sf=row,packed x_sf=row,packed values=spread14",
         "num_rows=4001 " QUANT_HIDDEN_SIZES "num_per_tokens=32 num_per_channels=32 sf=row,packed "
         "x_sf=row,packed values=spread14",
         "num_rows=4001,8001 " QUANT_HIDDEN_SIZES "sf=row,packed x_sf=row,packed inexact=1 values=spread14",
         "num_rows=299600 num_cols=7168 x_sf=packed",
-        "num_rows=2100 num_cols=1024 layout=far",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_rows=2100 num_cols=1024 layout=far"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=128,4096,8001 num_cols=7168 num_per_tokens=1 sf=packed x_sf=packed",
         "num_rows=4096 num_cols=7168 sf=packed x_sf=packed",
         "num_rows=4096,8001 num_cols=7168",
-        "num_rows=8001 num_cols=7168 num_per_tokens=32 num_per_channels=32 sf=packed x_sf=packed",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_rows=8001 num_cols=7168 num_per_tokens=32 num_per_channels=32 sf=packed x_sf=packed"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=256 num_cols=7168 num_per_tokens=1,32,128 num_per_channels=32,128 sf=row,packed "
         "x_sf=row,packed inexact=0,1",
         "num_rows=256 num_cols=7168 sf=col x_sf=col inexact=0,1",
         "num_rows=256 num_cols=7168 x_num_per_tokens=1,32 x_num_per_channels=16 inexact=0,1",
         "num_rows=256 num_cols=7168 x_num_per_tokens=32 inexact=0,1",
-        "num_rows=256 num_cols=7200 x_num_per_channels=10 num_per_tokens=6 num_per_channels=30,0",
-        NULL,
-    },
+        "num_rows=256 num_cols=7200 x_num_per_channels=10 num_per_tokens=6 num_per_channels=30,0"),
 };

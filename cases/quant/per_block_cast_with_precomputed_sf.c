@@ -14,7 +14,7 @@ const case_op per_block_cast_with_precomputed_sf_cases = {
     "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_tokens=128 num_per_channels=128 sf=row "
     "pairs=e2m1x2 values=normal layout=packed offset=0 out_offset=0",
     setup, run, cast_oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=130 num_cols=64,320 dtype=bf16,f32 format=e4m3,e2m1 values=mixed",
         "num_rows=70 num_cols=192 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
         "sf=col,packed values=mixed",
@@ -26,26 +26,18 @@ const case_op per_block_cast_with_precomputed_sf_cases = {
         "num_rows=40 num_cols=640 num_per_tokens=8 sf=row_gap,col_gap,col_tight,packed_gap values=powers",
         "num_rows=36 num_cols=256 dtype=bf16,f32 layout=half,gap,repeated offset=1 out_offset=1 "
         "values=mixed",
-        "num_rows=36 num_cols=64 format=e2m1 pairs=i8,u8 values=mixed",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_rows=36 num_cols=64 format=e2m1 pairs=i8,u8 values=mixed"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4001 " QUANT_HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 "
         "num_per_channels=32 values=mixed",
         "num_rows=4001 " QUANT_HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 values=mixed",
-        "num_rows=299600 num_cols=7168",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_rows=299600 num_cols=7168"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=128,4096,8001 num_cols=7168",
-        "num_rows=8001 num_cols=7168 format=e2m1 num_per_tokens=32 num_per_channels=32 sf=packed",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_rows=8001 num_cols=7168 format=e2m1 num_per_tokens=32 num_per_channels=32 sf=packed"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32,128 "
         "num_per_channels=32,128 sf=row,col,packed",
         "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=7,0 "
-        "num_per_channels=100,0",
-        NULL,
-    },
+        "num_per_channels=100,0"),
 };

@@ -96,7 +96,7 @@ const case_op per_channel_cast_cases = {
     "num_rows= num_cols= num_tokens=0 map=none dtype=bf16 num_per_tokens=128 round=0 "
     "x_num_per_channels=128 x_sf=row values=normal layout=packed offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=1,128,257 num_cols=64,200 dtype=bf16,f32 round=0,1 values=mixed",
         "num_rows=70 num_cols=136 dtype=bf16,f32 num_per_tokens=1,32,64,100,0 values=mixed",
         "num_rows=0,2,31,33,127,129 num_cols=8 round=1 values=mixed",
@@ -139,10 +139,8 @@ const case_op per_channel_cast_cases = {
         "x_sf=row,col_gap,packed values=bits",                      /* in bands */
         "num_rows=300 num_cols=40 num_tokens=200 map=none,random dtype=bf16,f32,e4m3 "
         "num_per_tokens=130,1000 values=mixed",
-        "num_rows=300 num_cols=40 num_per_tokens=9223372036854775807",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_rows=300 num_cols=40 num_per_tokens=9223372036854775807"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4096,8064 " QUANT_HIDDEN_SIZES "round=0,1 values=mixed",
         "num_rows=4096 " QUANT_HIDDEN_SIZES "dtype=e4m3 round=0,1 values=mixed",
         "num_rows=8704 num_tokens=5376 map=experts " QUANT_HIDDEN_SIZES "dtype=bf16,e4m3 round=0,1 "
@@ -150,12 +148,10 @@ const case_op per_channel_cast_cases = {
         "num_rows=299600 num_cols=7168",
         "num_rows=4096 num_tokens=2100 map=random num_cols=1024 dtype=bf16,e4m3 layout=far",
         "num_rows=65600 num_cols=8 num_tokens=300 map=none,random dtype=bf16,f32,e4m3 num_per_tokens=1",
-        "num_rows=8388800 num_cols=8 num_tokens=300 map=none,random",       /* slices of rows */
-        NULL,
-    },
+        "num_rows=8388800 num_cols=8 num_tokens=300 map=none,random"),       /* slices of rows */
     /* 4096 tokens of each of 8 ranks with 8 of 256 experts, 32 of them here, in blocks of 128 rows: about
      * as many tokens and rows as in "experts" */
-    .lists[CASE_BENCH] = (const char *const[]){
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=128,4096,8192 num_cols=7168",
         "num_rows=4096 num_cols=4096",
         "num_rows=128,4096 num_cols=7168 dtype=e4m3",
@@ -163,17 +159,13 @@ const case_op per_channel_cast_cases = {
         "num_rows=128 num_cols=7168 num_tokens=80 map=experts dtype=bf16,e4m3",
         "num_rows=8001 num_cols=7168 num_tokens=5000 map=experts dtype=bf16,e4m3 round=1",
         "num_rows=8001 num_cols=7168 dtype=bf16,f32,e4m3 round=1",
-        "num_rows=8064 num_cols=576 round=1",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_rows=8064 num_cols=576 round=1"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=bf16,f32,e4m3 "
         "num_per_tokens=32,64,128,100 round=0,1",
         "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=e4m3 x_sf=col,packed "
         "x_num_per_channels=32,128 num_per_tokens=32,128 round=0,1",
         "num_rows=256 num_cols=100 num_tokens=100 map=none,random dtype=bf16,f32,e4m3",
         "num_rows=256 num_cols=100 dtype=e4m3 x_sf=col,packed num_per_tokens=32,100 round=0,1",
-        "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=e4m3 x_num_per_channels=10",
-        NULL,
-    },
+        "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=e4m3 x_num_per_channels=10"),
 };

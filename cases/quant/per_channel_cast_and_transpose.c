@@ -43,7 +43,7 @@ const case_op per_channel_cast_and_transpose_cases = {
     "num_rows= num_cols= dtype=bf16 num_per_tokens=128 round=0 values=normal layout=packed offset=0 "
     "out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=1,128,257 num_cols=64,200 dtype=bf16,f32 num_per_tokens=32,128 round=0,1 values=mixed",
         "num_rows=70 num_cols=136 dtype=bf16,f32 num_per_tokens=1,48,64,100,0 values=mixed",
         "num_rows=0,2,3,4,31,33,127,129,132 num_cols=8 num_per_tokens=32 round=1 values=mixed",
@@ -56,32 +56,21 @@ const case_op per_channel_cast_and_transpose_cases = {
         "num_rows=130,144 num_cols=3208 num_per_tokens=32 values=mixed",
         "num_rows=259 num_cols=21328 num_per_tokens=64 values=mixed",
         "num_rows=259 num_cols=21328 num_per_tokens=32 round=1 values=bits",
-        "num_rows=300,304 num_cols=40 dtype=bf16,f32 num_per_tokens=130,144,1000 values=mixed",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_rows=300,304 num_cols=40 dtype=bf16,f32 num_per_tokens=130,144,1000 values=mixed"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4096,8064 " QUANT_HIDDEN_SIZES "num_per_tokens=32,128 round=0,1 values=mixed",
         "num_rows=4001 " QUANT_HIDDEN_SIZES "dtype=bf16,f32 values=mixed",
         "num_rows=299648 num_cols=7168",
         "num_rows=2100 num_cols=1024 layout=far",
         "num_rows=65600 num_cols=8 num_per_tokens=1",   /* slices of rows */
-        "num_rows=2 num_cols=4194400",                  /* more strips than bands can be */
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_rows=2 num_cols=4194400"),                  /* more strips than bands can be */
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=128,4096,8192 num_cols=7168",
         "num_rows=4096 num_cols=4096",
         "num_rows=8001 num_cols=7168 dtype=bf16,f32 num_per_tokens=32,128 round=1",
-        "num_rows=8064 num_cols=576,7168 round=1",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_rows=8064 num_cols=576,7168 round=1"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=256 num_cols=7168 dtype=bf16,f32 num_per_tokens=32,64,128,100 round=0,1",
-        "num_rows=255 num_cols=100 dtype=bf16,f32 num_per_tokens=32,128,100",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_rows=4096 num_cols={hidden} round=0,1",
-        NULL,
-    },
+        "num_rows=255 num_cols=100 dtype=bf16,f32 num_per_tokens=32,128,100"),
+    .models = CASE_LINES("num_rows=4096 num_cols={hidden} round=0,1"),
 };

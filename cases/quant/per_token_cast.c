@@ -15,10 +15,9 @@ const case_op per_token_cast_cases = {
     "x_num_per_channels=128 x_sf=row pairs=e2m1x2 values=normal layout=packed offset=0 out_offset=0 "
     "sf_only=0",
     setup, run, cast_oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=5 num_cols=8,100,128,576,1032 dtype=bf16,f32 round=0,1 values=mixed",
-        "num_rows=9 num_cols=576 dtype=bf16,f32 format=e2m1 num_per_channels=32,128 round=0,1 "
-        "values=mixed",
+        "num_rows=9 num_cols=576 dtype=bf16,f32 format=e2m1 num_per_channels=32,128 round=0,1 values=mixed",
         "num_rows=7 num_cols=576 format=e4m3,e2m1 num_per_channels=16,64,0 round=1 sf=col,packed "
         "values=mixed",
         "num_rows=6 num_cols=640 round=1 sf=row_gap,col_gap,col_tight,packed_gap values=mixed",
@@ -58,12 +57,9 @@ const case_op per_token_cast_cases = {
         "num_rows=5 num_cols=576 format=e5m6 num_per_channels=0 sf_only=1 values=mixed",
         "num_rows=200 num_cols=512 dtype=e4m3,e2m1 format=e2m1 num_per_channels=16,32,256 "
         "x_num_per_channels=16,64 x_sf=packed round=1 sf=packed values=bits",
-        "num_rows=5 num_cols=2080 dtype=bf16,f32 num_per_channels=320,1024 round=1 sf=packed "
-        "values=mixed",
-        "num_rows=5 num_cols=2080 dtype=e2m1 num_per_channels=0 x_num_per_channels=32 values=mixed",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_rows=5 num_cols=2080 dtype=bf16,f32 num_per_channels=320,1024 round=1 sf=packed values=mixed",
+        "num_rows=5 num_cols=2080 dtype=e2m1 num_per_channels=0 x_num_per_channels=32 values=mixed"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4001 " QUANT_HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,64,128,0 "
         "round=1 sf=row,packed values=mixed",
         "num_rows=4001 " QUANT_HIDDEN_SIZES "dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32,128 "
@@ -80,11 +76,9 @@ const case_op per_token_cast_cases = {
         /* past 2^31 elements */
         "num_rows=299600 num_cols=7168",
         "num_rows=299600 num_cols=7168 format=e2m1 num_per_channels=32 round=1 sf=packed",
-        "num_rows=2100 num_cols=1024 dtype=bf16,f32 layout=far format=e4m3,e5m6",
-        NULL,
-    },
+        "num_rows=2100 num_cols=1024 dtype=bf16,f32 layout=far format=e4m3,e5m6"),
     /* sizes that were measured for other libraries, then more tokens of a large model */
-    .lists[CASE_BENCH] = (const char *const[]){
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=1,128,4096,8192,32768 num_cols=7168",
         "num_rows=4096 num_cols=4096",
         "num_rows=8192 num_cols=8192",
@@ -109,10 +103,8 @@ const case_op per_token_cast_cases = {
         "num_rows=8001 num_cols=7168 round=1 sf=packed sf_only=1",
         "num_rows=8001 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32 round=1 "
         "sf=packed x_sf=packed",
-        "num_rows=4001 num_cols=576 round=1 sf=packed",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_rows=4001 num_cols=576 round=1 sf=packed"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 "
         "num_per_channels=16,32,64,128,256,7168 round=0,1",
         "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,128,7168 round=1 "
@@ -125,12 +117,8 @@ const case_op per_token_cast_cases = {
         "num_rows=64 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32,128 round=1 "
         "sf=packed x_sf=packed x_num_per_channels=32,128",
         "num_rows=64 num_cols=7168 dtype=bf16,f32,e4m3,e2m1 sf_only=1 round=0,1",
-        "num_rows=64 num_cols=7168 dtype=bf16,f32,e4m3,e2m1 sf_only=1 round=1 sf=packed",
-        NULL,
-    },
-    .models = (const char *const[]){
+        "num_rows=64 num_cols=7168 dtype=bf16,f32,e4m3,e2m1 sf_only=1 round=1 sf=packed"),
+    .models = CASE_LINES(
         "num_rows=4096 num_cols={hidden} round=1 sf=packed",
-        "num_rows=4096 num_cols={hidden} round=0 sf=row",
-        NULL,
-    },
+        "num_rows=4096 num_cols={hidden} round=0 sf=row"),
 };

@@ -14,7 +14,7 @@ const case_op per_token_cast_with_precomputed_sf_cases = {
     "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_channels=128 sf=row x_num_per_tokens=1 "
     "x_num_per_channels=128 x_sf=row pairs=e2m1x2 values=normal layout=packed offset=0 out_offset=0",
     setup, run, cast_oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=5 num_cols=8,100,576,1032 dtype=bf16,f32 format=e4m3,e2m1 values=mixed",
         "num_rows=7 num_cols=576 format=e4m3,e2m1 num_per_channels=16,32,0 sf=col,packed values=mixed",
         "num_rows=6 num_cols=640 sf=row_gap,col_gap,col_tight,packed_gap values=powers",
@@ -27,22 +27,16 @@ const case_op per_token_cast_with_precomputed_sf_cases = {
         "num_rows=5 num_cols=384 dtype=e4m3,e2m1 num_per_channels=128,24 x_sf=row_gap,col values=mixed",
         "num_rows=3 num_cols=64 dtype=e2m1 format=e2m1 pairs=i8,u8 values=mixed",
         "num_rows=6 num_cols=256 dtype=bf16,f32 layout=half,gap,repeated offset=0,1 values=mixed",
-        "num_rows=3 num_cols=256 format=e4m3,e2m1 offset=1 out_offset=1,2 values=mixed",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_rows=3 num_cols=256 format=e4m3,e2m1 offset=1 out_offset=1,2 values=mixed"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4001 " QUANT_HIDDEN_SIZES "dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,64,128 "
         "values=mixed",
         "num_rows=299600 num_cols=7168 sf=packed",
-        "num_rows=2100 num_cols=1024 layout=far",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_rows=2100 num_cols=1024 layout=far"),
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=128,4096,8001 num_cols=7168",
-        "num_rows=8001 num_cols=7168 format=e2m1 num_per_channels=32 sf=packed",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_rows=8001 num_cols=7168 format=e2m1 num_per_channels=32 sf=packed"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 "
         "num_per_channels=16,32,64,128,256,7168,100",
         "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,128,7168 "
@@ -50,7 +44,5 @@ const case_op per_token_cast_with_precomputed_sf_cases = {
         "num_rows=64 num_cols=7168 dtype=bf16,f32 format=e5m6 num_per_channels=128,7168",
         "num_rows=64 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32,128,7168,100",
         "num_rows=64 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=128 sf=packed "
-        "x_sf=packed",
-        NULL,
-    },
+        "x_sf=packed"),
 };

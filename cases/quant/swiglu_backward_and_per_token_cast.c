@@ -252,7 +252,7 @@ const case_op swiglu_backward_and_per_token_cast_cases = {
     "num_rows= num_cols= num_tokens= num_topk= num_picks= num_per_channels=128 round=0 sf=row x_sf=row "
     "clamp=none values=normal layout=packed offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=9 num_cols=128,256,576 num_tokens=5 num_topk=2 num_picks=6 num_per_channels=32,128 "
         "round=0,1 values=mixed",
         "num_rows=9 num_cols=256 num_tokens=9 num_topk=1 num_picks=9 clamp=none,10,0.5,0.3 round=0,1 "
@@ -274,36 +274,27 @@ const case_op swiglu_backward_and_per_token_cast_cases = {
          * halves share */
         "num_rows=3 num_cols=2304,2306,7176 num_tokens=2 num_topk=2 num_picks=2 num_per_channels=0,8,256 "
         "round=1 sf=packed clamp=0.5 values=mixed",
-        "num_rows=70 num_cols=9 num_tokens=35 num_topk=2 num_picks=70 clamp=none,0.5",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_rows=70 num_cols=9 num_tokens=35 num_topk=2 num_picks=70 clamp=none,0.5"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=2048 num_cols=2048,2560,3072,4096,6144,7168 num_tokens=300 num_topk=6 num_picks=1800 "
         "num_per_channels=32,128 round=0,1 clamp=none,10,0.5",
-        "num_rows=2048 num_cols=2048 num_tokens=300 num_topk=9 num_picks=1800 clamp=none,0.5 "
-        "values=mixed",
+        "num_rows=2048 num_cols=2048 num_tokens=300 num_topk=9 num_picks=1800 clamp=none,0.5 values=mixed",
         "num_rows=150000 num_cols=7168 num_tokens=20000 num_topk=8 num_picks=149999",   /* past 2^31 */
-        "num_rows=2100 num_cols=512 num_tokens=1000 num_topk=2 num_picks=1500 layout=far",
-        NULL,
-    },
+        "num_rows=2100 num_cols=512 num_tokens=1000 num_topk=2 num_picks=1500 layout=far"),
     /* 8 ranks with 4096 or 128 tokens each, 8 of 256 experts, 32 of them here, in blocks of 128 rows; and
      * one such block alone */
-    .lists[CASE_BENCH] = (const char *const[]){
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=128 num_cols=2048 num_tokens=21 num_topk=8 num_picks=32",
         "num_rows=4096 num_cols=2048 num_tokens=672 num_topk=8 num_picks=1024",
         "num_rows=34816 num_cols=2048,4096 num_tokens=21504 num_topk=8 num_picks=32768",
         "num_rows=34816 num_cols=2048 num_tokens=21504 num_topk=8 num_picks=32768 num_per_channels=32",
         "num_rows=34816 num_cols=2048 num_tokens=21504 num_topk=8 num_picks=32768 clamp=10",
-        "num_rows=8001 num_cols=7168 num_tokens=5000 num_topk=8 num_picks=8001 round=1",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_rows=8001 num_cols=7168 num_tokens=5000 num_topk=8 num_picks=8001 round=1"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=64 num_cols=2048 num_tokens=64 num_topk=8 num_picks=64 num_per_channels=32,64,128,0 "
         "round=0,1 clamp=none,10",
         "num_rows=64 num_cols=2048 num_tokens=64 num_topk=8 num_picks=64 round=1 x_sf=col,packed",
         "num_rows=64 num_cols=2048 num_tokens=64 num_topk=8 num_picks=64 round=1 sf=col,packed "
         "x_sf=row,col,packed",
-        "num_rows=64 num_cols=100 num_tokens=64 num_topk=8 num_picks=64 num_per_channels=16,100",
-        NULL,
-    },
+        "num_rows=64 num_cols=100 num_tokens=64 num_topk=8 num_picks=64 num_per_channels=16,100"),
 };

@@ -82,7 +82,7 @@ const case_op swiglu_forward_and_per_channel_cast_and_transpose_cases = {
     "num_rows= num_cols= dtype=bf16 num_per_tokens=128 round=0 without_transpose=0 clamp=none "
     "values=normal layout=packed offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=1,128,257 num_cols=64,136 dtype=bf16,f32 without_transpose=0,1 round=0,1 values=mixed",
         "num_rows=70 num_cols=72 num_per_tokens=1,32,64,100,0 without_transpose=0,1 clamp=none,0.5 "
         "values=mixed",
@@ -98,10 +98,8 @@ const case_op swiglu_forward_and_per_channel_cast_and_transpose_cases = {
         "num_rows=131,144 num_cols=3208 num_per_tokens=64 round=1 clamp=none,10 values=mixed",
         "num_rows=259 num_cols=21328 num_per_tokens=64 values=mixed",   /* long ones */
         "num_rows=259 num_cols=21331 round=1 values=mixed",             /* and x is aligned to nothing */
-        "num_rows=300 num_cols=24 num_per_tokens=130,1000 without_transpose=0,1",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_rows=300 num_cols=24 num_per_tokens=130,1000 without_transpose=0,1"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4096 " QUANT_HIDDEN_SIZES "num_per_tokens=32,128 without_transpose=0,1 round=0,1 "
         "clamp=none,10,0.5",
         "num_rows=8064 " QUANT_HIDDEN_SIZES "num_per_tokens=32,128 without_transpose=0,1 round=1 clamp=0.5",
@@ -110,22 +108,16 @@ const case_op swiglu_forward_and_per_channel_cast_and_transpose_cases = {
         "num_rows=2 num_cols=4194400 round=1",
         "num_rows=150016 num_cols=7168",
         "num_rows=2100 num_cols=512 layout=far",
-        "num_rows=65600 num_cols=8 num_per_tokens=1 without_transpose=0,1",     /* slices of rows */
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
+        "num_rows=65600 num_cols=8 num_per_tokens=1 without_transpose=0,1"),     /* slices of rows */
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=128,8192,32768 num_cols=2048",
         "num_rows=8192 num_cols=4096",
         "num_rows=8192 num_cols=2048 without_transpose=1",
         "num_rows=8192 num_cols=2048 clamp=10",
         "num_rows=8001 num_cols=7168 round=1 without_transpose=0,1",
-        "num_rows=8064 num_cols=7168 num_per_tokens=32,128 round=1",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
+        "num_rows=8064 num_cols=7168 num_per_tokens=32,128 round=1"),
+    .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=256 num_cols=2048 dtype=bf16,f32 num_per_tokens=32,64,128,100 round=0,1 "
         "without_transpose=0,1 clamp=none,10",
-        "num_rows=255 num_cols=100 dtype=bf16,f32 num_per_tokens=32,128 without_transpose=0,1",
-        NULL,
-    },
+        "num_rows=255 num_cols=100 dtype=bf16,f32 num_per_tokens=32,128 without_transpose=0,1"),
 };

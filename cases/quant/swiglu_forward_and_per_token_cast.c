@@ -196,7 +196,7 @@ const case_op swiglu_forward_and_per_token_cast_cases = {
     "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_channels=128 round=0 sf=row weights=0 skip=0 "
     "clamp=none count=0 sf_min=none values=normal layout=packed offset=0 out_offset=0",
     setup, run, oracle, bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=9 num_cols=128,256,576,1032 dtype=bf16,f32 round=0,1 values=mixed",
         "num_rows=9 num_cols=256 dtype=bf16,f32 round=0,1 weights=2 skip=3 values=mixed",
         "num_rows=9 num_cols=576 sf=col,packed round=1 weights=0,2 skip=0,4 values=mixed",
@@ -220,22 +220,18 @@ const case_op swiglu_forward_and_per_token_cast_cases = {
         /* rows of one factor, of one to eight vectors a thread and of none; odd blocks of pairs */
         "num_rows=3 num_cols=1096,2050,2056,4104 num_per_channels=0 dtype=bf16,f32 clamp=0.5 count=1 "
         "skip=2 values=mixed",
-        "num_rows=3 num_cols=130,1096 format=e2m1 num_per_channels=0,7,16 dtype=bf16,f32 offset=0,1",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_rows=3 num_cols=130,1096 format=e2m1 num_per_channels=0,7,16 dtype=bf16,f32 offset=0,1"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4000 num_cols=1024,1280,1536,2048,3072,3584 weights=0,6 skip=0,5 "
         "num_per_channels=128,0 round=1 clamp=none,10,0.5",
         "num_rows=4000 num_cols=1024,1280,1536,2048,3072,3584 weights=0,6 skip=0,5 round=1 sf=packed "
         "clamp=10,0.5 count=1 values=mixed",
         "num_rows=4000 num_cols=2048 dtype=f32 round=0,1 clamp=none,0.3 values=mixed",
         "num_rows=150000 num_cols=7168",
-        "num_rows=2100 num_cols=512 layout=far",
-        NULL,
-    },
+        "num_rows=2100 num_cols=512 layout=far"),
     /* sizes that were measured for other libraries: 8 of 256 experts, 32 of them here, in blocks of 16
      * rows */
-    .lists[CASE_BENCH] = (const char *const[]){
+    .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=128,32768 num_cols=2048",
         "num_rows=128,1024,8192,32768 num_cols=2048 round=1 sf=packed",
         "num_rows=4096,8192 num_cols=4096 round=1 sf=packed",
@@ -246,23 +242,15 @@ const case_op swiglu_forward_and_per_token_cast_cases = {
         "num_rows=8001 num_cols=7168 round=1 sf=packed clamp=none,10",
         "num_rows=8001 num_cols=7168 dtype=f32 round=1 sf=packed",
         "num_rows=8001 num_cols=7168 weights=8 skip=129 round=1 sf=packed",
-        "num_rows=8001 num_cols=7168 round=1 sf=packed clamp=10 count=1",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
-        "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,64,128,0 "
-        "round=0,1",
+        "num_rows=8001 num_cols=7168 round=1 sf=packed clamp=10 count=1"),
+    .lists[CASE_KERNELS] = CASE_LINES(
+        "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 num_per_channels=32,64,128,0 round=0,1",
         "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 skip=0,2 round=1 sf=col,packed",
         "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 weights=8 skip=0,2 round=1 "
         "sf=row,col,packed",
         "num_rows=64 num_cols=2048 dtype=bf16,f32 format=e4m3,e2m1 weights=0,8 clamp=10 count=0,1 "
         "round=1 sf=row,packed",
         "num_rows=64 num_cols=2048 dtype=bf16,f32 num_per_channels=128,0 sf_min=0.01 clamp=none,10",
-        "num_rows=64 num_cols=100 dtype=bf16,f32 num_per_channels=100,7",
-        NULL,
-    },
-    .models = (const char *const[]){
-        "num_rows=4096 num_cols={intermediate} round=1 sf=packed clamp=none,10",
-        NULL,
-    },
+        "num_rows=64 num_cols=100 dtype=bf16,f32 num_per_channels=100,7"),
+    .models = CASE_LINES("num_rows=4096 num_cols={intermediate} round=1 sf=packed clamp=none,10"),
 };

@@ -43,23 +43,13 @@ static void oracle(case_problem *c)
 const case_op unpack_from_e2m1fn_x2_cases = {
     "quant_unpack_from_e2m1fn_x2", "num_bytes= shape=1d dtype=f32 pairs=e2m1x2 offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
-    .lists[CASE_CHECK] = (const char *const[]){
+    .lists[CASE_CHECK] = CASE_LINES(
         "num_bytes=0,1,2,3,7,8,9,255,1024,5000 dtype=f32,bf16,f16,e4m3",
         "num_bytes=33 shape=1d,2d,3d dtype=f32,bf16,f16,e4m3 pairs=e2m1x2,i8,u8",
-        "num_bytes=512 offset=0,1,3,8 out_offset=0,1,4 dtype=f32,bf16,e4m3",
-        NULL,
-    },
-    .lists[CASE_SLOW] = (const char *const[]){
+        "num_bytes=512 offset=0,1,3,8 out_offset=0,1,4 dtype=f32,bf16,e4m3"),
+    .lists[CASE_SLOW] = CASE_LINES(
         "num_bytes=100000001 dtype=f32,bf16,f16,e4m3",
-        "num_bytes=2147483659 dtype=e4m3",
-        NULL,
-    },
-    .lists[CASE_BENCH] = (const char *const[]){
-        "num_bytes=458752,14680064,28675584 dtype=f32,bf16,e4m3",
-        NULL,
-    },
-    .lists[CASE_KERNELS] = (const char *const[]){
-        "num_bytes=4096 dtype=f32,bf16,f16,e4m3 pairs=e2m1x2,i8,u8",
-        NULL,
-    },
+        "num_bytes=2147483659 dtype=e4m3"),
+    .lists[CASE_BENCH] = CASE_LINES("num_bytes=458752,14680064,28675584 dtype=f32,bf16,e4m3"),
+    .lists[CASE_KERNELS] = CASE_LINES("num_bytes=4096 dtype=f32,bf16,f16,e4m3 pairs=e2m1x2,i8,u8"),
 };
