@@ -7,12 +7,6 @@
  *
  * A kernel has the code of one ROWS: what a small matrix takes is largely reading instructions, one after
  * another. */
-#ifndef ROWS
-#ifdef __CUDACC_RTC__
-#error "ROWS is not defined"
-#endif
-#define ROWS 1
-#endif
 #include "quant/cast_back.cuh"
 
 static_assert(ROWS == 1 || ROWS == 2 || ROWS == STRIP_MAX_ROWS, "ROWS is 1, 2 or STRIP_MAX_ROWS");

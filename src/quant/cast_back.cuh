@@ -8,14 +8,6 @@
 #ifndef TEGULA_QUANT_CAST_BACK_CUH
 #define TEGULA_QUANT_CAST_BACK_CUH
 
-#ifndef FORMAT
-#ifdef __CUDACC_RTC__
-#error "FORMAT, OUT_BYTES or SF_KIND is not defined"
-#endif
-#define FORMAT 0
-#define OUT_BYTES 2
-#define SF_KIND 0
-#endif
 static_assert(FORMAT >= 0 && FORMAT <= 2, "FORMAT is 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
 static_assert(OUT_BYTES == 2 || OUT_BYTES == 4, "OUT_BYTES is 2 or 4");
 static_assert(SF_KIND >= 0 && SF_KIND <= 2, "SF_KIND is 0 (rows), 1 (columns) or 2 (packed)");

@@ -15,18 +15,6 @@
  * All warps have the same columns: LANES lanes are a row of the tile, a thread has vectors STEP_ROWS rows
  * apart, in registers. The largest magnitude is found in the thread, then by shuffles, then over warps in
  * shared memory. */
-#ifndef BLOCK_ROWS
-#ifdef __CUDACC_RTC__
-#error "X, FORMAT, BLOCK_ROWS, BLOCK_COLS, SF_KIND, IS_ROUNDED or HAS_OUT is not defined"
-#endif
-#define X X_BF16
-#define FORMAT TGL_FORMAT_E4M3
-#define BLOCK_ROWS 128
-#define BLOCK_COLS 128
-#define SF_KIND TGL_SF_ROWS
-#define IS_ROUNDED 0
-#define HAS_OUT 1
-#endif
 #include "quant/per_block_cast.cuh"
 
 static_assert(X == X_BF16 || X == X_F32, "X is X_BF16 or X_F32");

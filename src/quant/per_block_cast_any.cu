@@ -8,13 +8,6 @@
  *
  * A group of threads goes through its block value by value (e2m1: pair by pair). It has two of them, side by
  * side, where a byte of e2m1 has values of two. */
-#ifndef FORMAT
-#ifdef __CUDACC_RTC__
-#error "X or FORMAT is not defined"
-#endif
-#define X X_BF16
-#define FORMAT TGL_FORMAT_E4M3
-#endif
 #include "quant/common/divide.cuh"
 #include "quant/common/group.cuh"
 #include "quant/per_block_cast.cuh"

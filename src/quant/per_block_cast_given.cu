@@ -6,14 +6,6 @@
  *   macros    X         X_BF16, X_F32
  *             FORMAT    TGL_FORMAT_E4M3, _E2M1
  *             SF_KIND   TGL_SF_* */
-#ifndef SF_KIND
-#ifdef __CUDACC_RTC__
-#error "X, FORMAT or SF_KIND is not defined"
-#endif
-#define X X_BF16
-#define FORMAT TGL_FORMAT_E4M3
-#define SF_KIND TGL_SF_ROWS
-#endif
 #include "quant/common/strip.cuh"
 #include "quant/per_block_cast.cuh"
 

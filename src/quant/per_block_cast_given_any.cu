@@ -5,14 +5,6 @@
  *   launch    strip.h's; units of VALUES columns if is_vector, else as few as a format allows
  *   moves     every value and code once; factors once per thread that needs them, but for the first from L2
  *   macros    as per_block_cast_given.cu */
-#ifndef SF_KIND
-#ifdef __CUDACC_RTC__
-#error "X, FORMAT or SF_KIND is not defined"
-#endif
-#define X X_BF16
-#define FORMAT TGL_FORMAT_E4M3
-#define SF_KIND TGL_SF_ROWS
-#endif
 #include "quant/common/strip.cuh"
 #include "quant/per_block_cast.cuh"
 

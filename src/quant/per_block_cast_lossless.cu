@@ -11,15 +11,6 @@
  * All warps have the same columns: LANES lanes are a row of the tile, a thread has vectors STEP_ROWS rows
  * apart, each with one exponent. A code becomes a byte by a table of eight in two registers, made for that
  * exponent. */
-#ifndef BLOCK_ROWS
-#ifdef __CUDACC_RTC__
-#error "BLOCK_ROWS, BLOCK_COLS, X_SF_KIND or SF_KIND is not defined"
-#endif
-#define BLOCK_ROWS 1
-#define BLOCK_COLS 128
-#define X_SF_KIND 0
-#define SF_KIND 0
-#endif
 #include "quant/lossless.h"
 #include "quant/per_block_cast.cuh"
 #include "quant/per_block_cast_lossless.h"

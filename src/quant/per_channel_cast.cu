@@ -9,14 +9,6 @@
 #define IS_SWIGLU 0
 #define IS_CLAMPED 0
 #define IS_TRANSPOSED 0
-#if !defined(HAS_MAP) || !defined(IS_WIDE) || !defined(X_SF_KIND)
-#ifdef __CUDACC_RTC__
-#error "HAS_MAP, IS_WIDE or X_SF_KIND is not defined"
-#endif
-#define HAS_MAP 1
-#define IS_WIDE 0
-#define X_SF_KIND TGL_SF_ROWS
-#endif
 #include "quant/common/channel.cuh"
 #include "quant/common/divide.cuh"
 

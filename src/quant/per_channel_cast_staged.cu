@@ -16,18 +16,6 @@
 #define IS_TRANSPOSED 0
 #define IS_WIDE 0
 #define IS_STAGED 1
-#ifndef X_SF_KIND
-#ifdef __CUDACC_RTC__
-#error "X_SF_KIND is not defined"
-#endif
-#define X_SF_KIND TGL_SF_ROWS
-#define STRIP_LANES 16
-#define STRIP_ROWS 128
-#define PATCH_ROWS 8
-#define X X_E4M3
-#define BLOCK_ROWS 128
-#define IS_ROUNDED 1
-#endif
 #include "quant/common/channel.cuh"
 
 static_assert(X == X_E4M3 && LANES == CHANNEL_LANES(X) && ROWS == CHANNEL_ROWS(X) && BLOCK_ROWS,

@@ -8,12 +8,6 @@
  *
  * A block of values is GROUP_LANES lanes of a step, or (f32) all lanes of several steps. Rows and columns are
  * below 2^31, and so are tiles; addresses allow vectors. */
-#ifndef BLOCK_COLS
-#ifdef __CUDACC_RTC__
-#error "BLOCK_COLS is not defined"
-#endif
-#define BLOCK_COLS 128
-#endif
 #include "quant/per_token_cast.cuh"
 
 static_assert(BLOCK_COLS >= 16 && BLOCK_COLS <= 256 && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,

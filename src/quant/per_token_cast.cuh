@@ -18,21 +18,6 @@
 #include "quant/common/factors.cuh"
 #include "quant/per_token_cast.h"
 
-#if !defined(X) || !defined(X_SF_KIND) || !defined(FORMAT) || !defined(SF_KIND) || !defined(IS_ROUNDED) || \
-    !defined(IS_GIVEN) || !defined(HAS_OUT) || !defined(IS_FEW) || !defined(IS_JOINED)
-#ifdef __CUDACC_RTC__
-#error "X, X_SF_KIND, FORMAT, SF_KIND, IS_ROUNDED, IS_GIVEN, HAS_OUT, IS_FEW or IS_JOINED is not defined"
-#endif
-#define X X_BF16
-#define X_SF_KIND TGL_SF_ROWS
-#define FORMAT TGL_FORMAT_E4M3
-#define SF_KIND TGL_SF_ROWS
-#define IS_ROUNDED 0
-#define IS_GIVEN 0
-#define HAS_OUT 1
-#define IS_FEW 0
-#define IS_JOINED 0
-#endif
 static_assert(X >= X_BF16 && X <= X_E2M1, "X is one of X_*");
 static_assert(FORMAT != TGL_FORMAT_E5M6 || !X_IS_CODES(X), "e5m6 is made of numbers only");
 static_assert(SF_KIND != TGL_SF_PACKED || IS_ROUNDED || IS_GIVEN, "packed factors are powers of two");

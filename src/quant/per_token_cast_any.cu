@@ -14,13 +14,6 @@
 #include "quant/common/factors.cuh"
 #include "quant/per_token_cast.h"
 
-#if !defined(X) || !defined(FORMAT)
-#ifdef __CUDACC_RTC__
-#error "X or FORMAT is not defined"
-#endif
-#define X X_BF16
-#define FORMAT TGL_FORMAT_E4M3
-#endif
 static_assert(X >= X_BF16 && X <= X_E2M1, "X is one of X_*");
 static_assert(FORMAT != TGL_FORMAT_E5M6 || !X_IS_CODES(X), "e5m6 is made of numbers only");
 

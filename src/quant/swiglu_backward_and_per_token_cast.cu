@@ -16,15 +16,6 @@
  * codes, 8 bf16), columns of both halves are below 2^31. */
 #include "quant/swiglu_backward_and_per_token_cast.cuh"
 
-#if !defined(BLOCK_COLS) || !defined(X_SF_KIND) || !defined(SF_KIND) || !defined(IS_WHOLE)
-#ifdef __CUDACC_RTC__
-#error "BLOCK_COLS, X_SF_KIND, SF_KIND or IS_WHOLE is not defined"
-#endif
-#define BLOCK_COLS 128
-#define X_SF_KIND TGL_SF_ROWS
-#define SF_KIND TGL_SF_ROWS
-#define IS_WHOLE 0
-#endif
 static_assert(BLOCK_COLS >= 8 && BLOCK_COLS <= BACKWARD_MAX_BLOCK && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
               "BLOCK_COLS is 8, 16 ... 256");
 static_assert(X_SF_KIND >= TGL_SF_ROWS && X_SF_KIND <= TGL_SF_PACKED && SF_KIND >= TGL_SF_ROWS &&

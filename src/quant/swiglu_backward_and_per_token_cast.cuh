@@ -14,13 +14,6 @@
 #include "quant/common/swiglu.cuh"
 #include "quant/swiglu_backward_and_per_token_cast.h"
 
-#if !defined(IS_ROUNDED) || !defined(HAS_CLAMP)
-#ifdef __CUDACC_RTC__
-#error "IS_ROUNDED or HAS_CLAMP is not defined"
-#endif
-#define IS_ROUNDED 1
-#define HAS_CLAMP 1
-#endif
 static_assert(IS_ROUNDED == 0 || IS_ROUNDED == 1, "IS_ROUNDED is 0 or 1");
 static_assert(HAS_CLAMP == 0 || HAS_CLAMP == 1, "HAS_CLAMP is 0 or 1");
 

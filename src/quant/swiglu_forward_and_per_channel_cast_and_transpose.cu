@@ -9,13 +9,6 @@
 #define IS_SWIGLU 1
 #define HAS_MAP 0
 #define IS_WIDE 0
-#if !defined(IS_TRANSPOSED) || !defined(IS_CLAMPED)
-#ifdef __CUDACC_RTC__
-#error "IS_TRANSPOSED or IS_CLAMPED is not defined"
-#endif
-#define IS_TRANSPOSED 1
-#define IS_CLAMPED 1
-#endif
 #include "quant/common/channel.cuh"
 #include "quant/common/swiglu.cuh"
 

@@ -18,15 +18,6 @@
 #include "numerics/divide.h"
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 
-#if !defined(BLOCK_COLS) || !defined(BLOCK_LANES) || !defined(SF_KIND) || !defined(TILES)
-#ifdef __CUDACC_RTC__
-#error "BLOCK_COLS, BLOCK_LANES, SF_KIND or TILES is not defined"
-#endif
-#define BLOCK_COLS 128
-#define BLOCK_LANES 8
-#define SF_KIND TGL_SF_PACKED
-#define TILES 1
-#endif
 static_assert(BLOCK_COLS >= 8 && BLOCK_COLS <= FORWARD_MAX_BLOCK && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
               "BLOCK_COLS is 8, 16, 32, 64 or 128");
 static_assert(BLOCK_LANES >= 1 && BLOCK_LANES <= BLOCK_COLS / VECTOR &&

@@ -9,15 +9,6 @@
 #include "quant/common/swiglu.cuh"
 #include "quant/swiglu_forward_and_per_token_cast.h"
 
-#if !defined(X) || !defined(FORMAT) || !defined(IS_ROUNDED) || !defined(CLAMP)
-#ifdef __CUDACC_RTC__
-#error "X, FORMAT, IS_ROUNDED or CLAMP is not defined"
-#endif
-#define X X_BF16
-#define FORMAT TGL_FORMAT_E4M3
-#define IS_ROUNDED 1
-#define CLAMP FORWARD_COUNT
-#endif
 static_assert(X == X_BF16 || X == X_F32, "X is X_BF16 or X_F32");
 static_assert(FORMAT == TGL_FORMAT_E4M3 || FORMAT == TGL_FORMAT_E2M1, "FORMAT is e4m3 or e2m1");
 static_assert(IS_ROUNDED == 0 || IS_ROUNDED == 1, "IS_ROUNDED is 0 or 1");

@@ -9,12 +9,6 @@
  * Alignment is as there. A thread has STEPS vectors, a block's width apart. */
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 
-#ifndef STEPS
-#ifdef __CUDACC_RTC__
-#error "STEPS is not defined"
-#endif
-#define STEPS 2
-#endif
 static_assert(STEPS >= 1 && STEPS * VECTOR <= FORWARD_ROW_VALUES,
               "STEPS is 1 .. FORWARD_ROW_VALUES / VECTOR");
 

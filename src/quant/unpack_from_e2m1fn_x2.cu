@@ -7,12 +7,6 @@
  *
  * A unit is 16 bytes of out, made of 2, 4 or 8 bytes of x; a thread has units_each of them, UNPACK_UNITS at
  * most. Where either is not aligned, and at the end, it goes byte by byte. */
-#ifndef OUT
-#ifdef __CUDACC_RTC__
-#error "OUT is not defined"
-#endif
-#define OUT 0
-#endif
 #define OUT_F32 0
 #define OUT_BF16 1
 #define OUT_F16 2

@@ -32,18 +32,6 @@
 #include "quant/common/encode.cuh"
 #include "quant/common/factors.cuh"
 
-#if !defined(STRIP_LANES) || !defined(STRIP_ROWS) || !defined(PATCH_ROWS) || !defined(X) ||                  \
-    !defined(BLOCK_ROWS) || !defined(IS_ROUNDED)
-#ifdef __CUDACC_RTC__
-#error "STRIP_LANES, STRIP_ROWS, PATCH_ROWS, X, BLOCK_ROWS or IS_ROUNDED is not defined"
-#endif
-#define STRIP_LANES 8
-#define STRIP_ROWS 128
-#define PATCH_ROWS 4
-#define X X_BF16
-#define BLOCK_ROWS 128
-#define IS_ROUNDED 1
-#endif
 static_assert(X == X_BF16 || X == X_F32 || (X == X_E4M3 && !IS_SWIGLU && !IS_TRANSPOSED), "what X may be");
 static_assert(BLOCK_ROWS == 0 || BLOCK_ROWS == 32 || BLOCK_ROWS == 64 || BLOCK_ROWS == 128,
               "BLOCK_ROWS is 32, 64, 128 or 0");
