@@ -30,7 +30,8 @@ static inline void test_share(const backend *b, int64_t *first, int64_t *step)
 
 /* TEGULA_TEST_SEEDS=2: on the emulated device every case runs twice, with two orders of threads that depend on its own text
  * and on EMU_SEED. Whatever ran before it, a case has the same orders; a failure names the seed. For a third of those of
- * an op's list, kernels that stride over their work have 2 blocks (TEGULA_TEST_GRID). Not set: EMU_SEED alone decides. */
+ * an op's list, kernels that stride over their work have 2 blocks (TEGULA_TEST_GRID); a quarter runs again with a kernel
+ * that can do the case and need not pay (TEGULA_TEST_KERNEL). Not set: EMU_SEED alone decides. */
 static inline int num_seeds_of_a_case(const backend *b)
 {
     const char *text = getenv("TEGULA_TEST_SEEDS");
@@ -57,26 +58,41 @@ static inline void set_order(uint64_t seed, bool few_blocks)
     else unsetenv("TEGULA_TEST_GRID");
 }
 
+static inline case_result check_case_once(const case_op *op, const case_params *params, const backend *b,
+                                          const char *order, case_report *report)
+{
+    char text[CASE_LABEL];
+    case_params_text(op, params, text, sizeof text);
+    const case_result result = case_check(op, params, b, report);
+    CHECK_THAT(result == CASE_PASSED || result == CASE_SKIPPED, "%s: %s %s%s: %s", b->name, op->name, text, order,
+               report->text);
+    return result;
+}
+
 /* A case once, or with its seeds. -> the last result */
 static inline case_result check_case(const case_op *op, const case_params *params, const backend *b, bool is_of_list,
                                      case_report *report)
 {
-    char text[CASE_LABEL], order[64] = "";
+    char text[CASE_LABEL], order[96] = "", kernel[16];
     case_result result = CASE_PASSED;
     const int num_seeds = num_seeds_of_a_case(b);
     case_params_text(op, params, text, sizeof text);
-    for (int i = 0; i == 0 || i < num_seeds; i++) {
-        if (num_seeds) {
-            const uint32_t seed = seed_of_case(op->name, text, i);
-            const bool few_blocks = is_of_list && seed % 3 == 0;
-            set_order(seed, few_blocks);
-            snprintf(order, sizeof order, " (EMU_SEED=%" PRIu32 "%s)", seed, few_blocks ? " TEGULA_TEST_GRID=2" : "");
-        }
-        result = case_check(op, params, b, report);
-        CHECK_THAT(result == CASE_PASSED || result == CASE_SKIPPED, "%s: %s %s%s: %s", b->name, op->name, text, order,
-                   report->text);
+    if (!num_seeds) return check_case_once(op, params, b, "", report);
+    for (int i = 0; i < num_seeds; i++) {
+        const uint32_t seed = seed_of_case(op->name, text, i);
+        const bool few_blocks = is_of_list && seed % 3 == 0;
+        set_order(seed, few_blocks);
+        snprintf(order, sizeof order, " (EMU_SEED=%" PRIu32 "%s)", seed, few_blocks ? " TEGULA_TEST_GRID=2" : "");
+        result = check_case_once(op, params, b, order, report);
+        if (!is_of_list || seed % 4 != 1) continue;
+        snprintf(kernel, sizeof kernel, "%" PRIu32, seed / 12);
+        setenv("TEGULA_TEST_KERNEL", kernel, 1);
+        snprintf(order, sizeof order, " (EMU_SEED=%" PRIu32 "%s TEGULA_TEST_KERNEL=%s)", seed,
+                 few_blocks ? " TEGULA_TEST_GRID=2" : "", kernel);
+        result = check_case_once(op, params, b, order, report);
+        unsetenv("TEGULA_TEST_KERNEL");
     }
-    if (num_seeds) set_order(strtoull(getenv("EMU_SEED") ? getenv("EMU_SEED") : "0", NULL, 0), false);
+    set_order(strtoull(getenv("EMU_SEED") ? getenv("EMU_SEED") : "0", NULL, 0), false);
     return result;
 }
 

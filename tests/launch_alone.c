@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * launch_alone.c - with TEGULA_TEST_SHARE, a launch that leaves the rest of its plan alone; with TEGULA_TEST_GRID, fewer
- * blocks for kernels that stride over their work.
+ * blocks for kernels that stride over their work; with TEGULA_TEST_KERNEL, a kernel that would not have been chosen.
  *
  * An op's first launch compiles its whole plan, so that later calls of other sizes need not. On the emulated
  * device, where compiling is what tests cost, a third of the kernels that lists of cases compile that way is
@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "cuda/jit.h"
+#include "cuda/op.h"
 #include "wrapped_launch.h"
 
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
@@ -28,4 +29,20 @@ int64_t __wrap_tgl_strided_grid(int64_t blocks, int64_t most)
     const char *limit = getenv("TEGULA_TEST_GRID");
     const int64_t grid = __real_tgl_strided_grid(blocks, most);
     return limit && atoi(limit) > 0 && grid > atoi(limit) ? atoi(limit) : grid;
+}
+
+/* TEGULA_TEST_KERNEL=5: number 5 of the kernels that can do the call, counted round and round, whether it pays or not: so
+ * small cases reach those that are for large ones. */
+int __wrap_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
+                      const tgl_target *target);
+int __real_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
+                      const tgl_target *target);
+int __wrap_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
+                      const tgl_target *target)
+{
+    const char *wanted = getenv("TEGULA_TEST_KERNEL");
+    int fitting[TGL_MAX_PLAN], n = 0;
+    for (int i = 0; i < num_kernels && wanted; i++)
+        if (plan[i].name && (!op->candidates[i].fits || op->candidates[i].fits(problem, target))) fitting[n++] = i;
+    return n ? fitting[strtoul(wanted, NULL, 10) % (unsigned)n] : __real_tgl_choose(op, plan, num_kernels, problem, target);
 }

@@ -17,19 +17,6 @@ tgl_status tgl_run(tgl_signature *s, const tgl_op *op, const DLTensor *const *te
     return is_prepared ? TGL_OK : op->cpu(problem);
 }
 
-int tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
-               const tgl_target *target)
-{
-    int last = 0;
-    for (int i = 0; i < num_kernels; i++) {
-        const tgl_candidate *c = &op->candidates[i];
-        if (!plan[i].name || (c->fits && !c->fits(problem, target))) continue;
-        if (!c->pays || c->pays(problem, target)) return i;
-        last = i;
-    }
-    return last;
-}
-
 tgl_status tgl_run_on_cuda(const tgl_op *op, void *problem, const DLTensor *on, tgl_stream stream)
 {
     tgl_kernel plan[TGL_MAX_PLAN];

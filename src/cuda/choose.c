@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT
+ * choose.c - which kernel of a plan. Apart from op.c, so that a test's linker can put another function in its
+ * place. */
+#include "cuda/op.h"
+
+int tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
+               const tgl_target *target)
+{
+    int last = 0;
+    for (int i = 0; i < num_kernels; i++) {
+        const tgl_candidate *c = &op->candidates[i];
+        if (!plan[i].name || (c->fits && !c->fits(problem, target))) continue;
+        if (!c->pays || c->pays(problem, target)) return i;
+        last = i;
+    }
+    return last;
+}
