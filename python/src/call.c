@@ -249,9 +249,8 @@ bool check_arguments(const op_row *row, PyObject *arguments)
     return !row->check || row->check(&f);
 }
 
-bool is_within(const char *name, long long is, long long low, long long high)
+bool raise_not_within(const char *name, long long is, long long low, long long high)
 {
-    if (is >= low && is <= high) return true;
     if (high == INT64_MAX) PyErr_Format(PyExc_ValueError, "%s: is %lld, want >= %lld", name, is, low);
     else PyErr_Format(PyExc_ValueError, "%s: is %lld, want %lld..%lld", name, is, low, high);
     return false;
@@ -266,6 +265,8 @@ typedef struct {
     bool has_torch, has_foreign;     /* among its tensors; foreign: without the exchange API */
     bool may_want_gradient;          /* inputs of floating point are asked */
     PyObject *const *object, *given; /* the row's arguments, NULL where not given; out=, or NULL */
+    PyObject *taken[MAX_RESULTS];    /* the outputs in `given`; NULL: to be made */
+    bool is_whole;                   /* `given` is a tuple, and no more than that, of all: the answer as well */
     PyObject *const *args, *kwnames; /* the same as Python passed them, for the dispatcher */
     Py_ssize_t num_args;
     type_entry entry[MAX_PARAMS];
@@ -341,17 +342,6 @@ static bool is_forward_ad(void)
     return yes;
 }
 
-static PyObject *given_output(PyObject *given, int i) /* borrowed */
-{
-    return PyTuple_Check(given) && i < PyTuple_Size(given) ? PyTuple_GetItem(given, i) : given;
-}
-
-/* Of several, any may be None: then it is made. */
-static bool has_output(const op_row *row, PyObject *given, int i)
-{
-    return given && (row->num_results == 1 || given_output(given, i) != Py_None);
-}
-
 static bool is_floating(DLDataType d)
 {
     return d.code != TGL_DL_INT && d.code != TGL_DL_UINT && d.code != TGL_DL_BOOL;
@@ -371,14 +361,12 @@ static route choose_route(const call *c)
     const long num_modes = depth ? PyLong_AsLong(depth) : 1;
     Py_XDECREF(depth);
     if (num_modes) return PyErr_Clear(), DISPATCH;
-    for (int i = 0; out && i < row->num_results; i++)
-        if (entry_of(given_output(out, i)).kind == OVERRIDES) return DISPATCH;
     if (row->has_float_output && is_forward_ad()) return out ? NO_GRADIENT : TRANSFORM;
     if (!row->has_float_output && !out && !row->has_in_place) return DIRECT;
     if (!says_true(&torch.is_grad_enabled)) return DIRECT;
     bool is_lost = false;                                            /* a gradient that nobody computes */
     for (int i = 0; out && !is_lost && i < row->num_results; i++)
-        is_lost = may_require_grad(&row->results[i]) && requires_grad(given_output(out, i));
+        is_lost = c->taken[i] && may_require_grad(&row->results[i]) && requires_grad(c->taken[i]);
     for (int i = 0; row->has_in_place && !is_lost && i < row->num_params; i++)
         is_lost = row->params[i].is_in_place && is_given(object[i]) && requires_grad(object[i]);
     return is_lost ? NO_GRADIENT : row->has_float_output ? DIRECT_UNLESS_WANTED : DIRECT;
@@ -584,7 +572,7 @@ static bool take_output(const call *c, int i, tensor_ref *out)
 {
     const op_row *row = c->row;
     const result *o = chosen_result(row, i, &c->f);
-    PyObject *object = row->num_results > 1 ? PyTuple_GetItem(c->given, i) : c->given;
+    PyObject *object = c->taken[i];
     const type_entry entry = entry_of(object);
     if (!read_tensor(str_out, object, entry, c->f.stream, out)) return false;
     if (out->tensor.ndim != o->ndim)
@@ -600,21 +588,11 @@ static bool take_output(const call *c, int i, tensor_ref *out)
     return true;
 }
 
-/* Is it a tuple, and no more than that, of all outputs? Then it can be the answer as well. */
-static bool is_tuple_of_all(const op_row *row, PyObject *given)
-{
-    if (row->num_results < 2 || !given || !PyTuple_CheckExact(given)) return false;
-    for (int i = 0; i < row->num_results; i++)
-        if (PyTuple_GetItem(given, i) == Py_None) return false;
-    return true;
-}
-
 /* autograd finds out that a tensor it saved was overwritten by its version counter. Other libraries' arrays
  * have none. One call for all: it costs 200 ns, and 100 ns a tensor. */
 static bool count_writes(const call *c)
 {
     const op_row *row = c->row;
-    PyObject *given = c->given;
     PyObject *written[MAX_PARAMS + MAX_RESULTS], *list, *none = NULL;
     int n = 0;
     for (int i = 0; row->has_in_place && i < row->num_params; i++)
@@ -622,11 +600,11 @@ static bool count_writes(const call *c)
             written[n++] = c->object[i];
     const int num_inputs = n;
     for (int i = 0; i < row->num_results; i++)
-        if (has_output(row, given, i) && c->out[i].is_torch) written[n++] = c->out[i].object;
+        if (c->taken[i] && c->out[i].is_torch) written[n++] = c->out[i].object;
     if (n == 0) return true;
-    if (num_inputs == 0 && n == row->num_results && is_tuple_of_all(row, given)) Py_INCREF(list = given);
+    if (num_inputs == 0 && n == row->num_results && c->is_whole) Py_INCREF(list = c->given);
     else if (!(list = PyTuple_New(n))) return false;
-    for (int i = 0; list != given && i < n; i++) {
+    for (int i = 0; list != c->given && i < n; i++) {
         Py_INCREF(written[i]);
         PyTuple_SetItem(list, i, written[i]);
     }
@@ -643,10 +621,9 @@ static bool count_writes(const call *c)
 static bool common_stream(call *c)
 {
     const op_row *row = c->row;
-    PyObject *given = c->given;
-    for (int i = 0; i < row->num_params + (given ? row->num_results : 0); i++) {
+    for (int i = 0; i < row->num_params + row->num_results; i++) {
         const int k = i - row->num_params;
-        PyObject *o = k >= 0 ? given_output(given, k) : row->params[i].kind == 't' ? c->object[i] : NULL;
+        PyObject *o = k >= 0 ? c->taken[k] : row->params[i].kind == 't' ? c->object[i] : NULL;
         const exchange_api *api = o ? entry_of(o).api : NULL;
         DLTensor t;
         if (!api) continue;
@@ -718,7 +695,7 @@ static PyObject *pack_answer(call *c)
 {
     const int n = c->row->num_results;
     if (n == 0) Py_RETURN_NONE;
-    if (is_tuple_of_all(c->row, c->given)) return Py_INCREF(c->given), c->given;
+    if (c->is_whole) return Py_INCREF(c->given), c->given;
     PyObject *answer = n == 1 ? c->out[0].object : PyTuple_New(n);
     for (int i = 0; n > 1 && answer && i < n; i++) PyTuple_SetItem(answer, i, c->out[i].object);
     for (int i = 0; answer && i < n; i++) c->out[i].object = NULL;
@@ -736,6 +713,7 @@ static bool answer_with(call *c, PyObject *answer)
 static bool read_arguments(call *c)
 {
     const op_row *row = c->row;
+    bool has_torch = false, has_foreign = false;
     for (int i = 0; i < row->num_params; i++) {
         const param *p = &row->params[i];
         PyObject *object = c->object[i];
@@ -750,8 +728,8 @@ static bool read_arguments(call *c)
         } else {
             const type_entry e = c->entry[i] = entry_of(object);
             if (c->is_guarded && e.kind == OVERRIDES) return answer_with(c, call_dispatcher(c));
-            c->has_torch |= e.kind == PLAIN;
-            c->has_foreign |= !e.api;
+            has_torch |= e.kind == PLAIN;
+            has_foreign |= !e.api;
         }
     }
     if (c->given && row->num_results > 1 &&
@@ -760,12 +738,20 @@ static bool read_arguments(call *c)
                      row->num_results);
         return false;
     }
+    c->is_whole = c->given && row->num_results > 1 && PyTuple_CheckExact(c->given);
     for (int i = 0; i < row->num_results; i++) {
-        if (!has_output(row, c->given, i)) continue;
-        const type_entry e = entry_of(given_output(c->given, i));
-        c->has_torch |= e.kind != FOREIGN;
-        c->has_foreign |= !e.api;
+        PyObject *object = c->given && row->num_results > 1 ? PyTuple_GetItem(c->given, i) : c->given;
+        if (object == Py_None) object = NULL;
+        c->taken[i] = object;
+        c->is_whole &= (bool)object;
+        if (!object) continue;
+        const type_entry e = entry_of(object);
+        if (c->is_guarded && e.kind == OVERRIDES) return answer_with(c, call_dispatcher(c));
+        has_torch |= e.kind == PLAIN;
+        has_foreign |= !e.api;
     }
+    c->has_torch = has_torch;
+    c->has_foreign = has_foreign;
     return true;
 }
 
@@ -842,7 +828,7 @@ static bool prepare_outputs(call *c)
         const int i = c->num_out++;
         tensor_ref *ref = &c->out[i];
         ref->object = ref->capsule = NULL;
-        if (has_output(row, c->given, i)) {
+        if (c->taken[i]) {
             if (!take_output(c, i, ref)) return false;
         } else {
             int64_t dims[2 * MAX_DIMS];
@@ -877,7 +863,7 @@ PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject 
     c.row = row;
     c.is_public = is_public;
     c.is_guarded = is_public && row->dispatch;
-    c.has_torch = c.has_foreign = c.may_want_gradient = false;
+    c.may_want_gradient = false;
     c.object = object;
     c.args = args;
     c.num_args = n;

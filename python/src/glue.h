@@ -53,7 +53,11 @@ typedef struct {
 #define WORKSPACE(op) ROW_FUNCTION(size_t, workspace_##op, op)
 
 /* What a check says: "name: is 9, want 0..8". */
-bool is_within(const char *name, long long is, long long low, long long high);
+bool raise_not_within(const char *name, long long is, long long low, long long high);
+static inline bool is_within(const char *name, long long is, long long low, long long high)
+{
+    return (is >= low && is <= high) || raise_not_within(name, is, low, high);
+}
 
 /* ---- a row ---- */
 
@@ -63,13 +67,13 @@ typedef struct { signed char param, axis; char op; int32_t constant; } factor;
 typedef struct { int count; factor f[MAX_FACTORS]; } extent;
 
 typedef struct {
-    PyObject *name;          /* interned */
-    PyObject *shown;         /* in messages: the public function's pair of numbers that it is of, or name */
-    char kind;               /* 't' tensor, 'i' int, 'f' float, 'b' bool, 'e' one of words */
+    PyObject *name;           /* interned */
+    char kind;                /* 't' tensor, 'i' int, 'f' float, 'b' bool, 'e' one of words */
     bool optional, has_default, is_in_place, is_on_host;
     int ndim, num_words;
-    PyObject *dims[MAX_DIMS]; /* their names */
     value fallback;
+    PyObject *shown;          /* in messages: the public function's pair of numbers that it is of, or name */
+    PyObject *dims[MAX_DIMS]; /* their names */
     PyObject *words[MAX_WORDS];
     DLDataType word_dtype[MAX_WORDS];
     int word_bits[MAX_WORDS];
@@ -81,7 +85,6 @@ typedef struct { int first, second; bool has_default; } argument;
 typedef struct { int count, num_positions; PyObject *names[MAX_PARAMS]; } argument_list;
 
 typedef struct {
-    PyObject *name;
     int dtype_from;          /* a parameter, or -1: dtype */
     DLDataType dtype;
     int ndim;
@@ -90,6 +93,7 @@ typedef struct {
     extent size[MAX_DIMS], stride[MAX_DIMS];
     int chosen_by;           /* a bool that is true, an optional tensor or word that is given; -1: always */
     int otherwise;           /* place of the other one in results[] */
+    PyObject *name;          /* NULL in an alternative */
 } result;
 
 /* Arguments of the allocating function for an output's last shape. A decoder asks for the same shape again

@@ -62,8 +62,9 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, zero, alignment, out):
     except (AttributeError, TypeError):
         mapping(topk_idx, num_experts, zero, alignment)     # says which argument it is
         raise
-    # Positions that are enough in any case, or so many that the builtin refuses them and says why.
-    enough = min(max(num_pairs + (alignment - 1) * num_experts, 0), 2**31) // max(alignment, 1) * alignment
+    enough = num_pairs + (alignment - 1) * num_experts
+    # Else 0: the builtin refuses such numbers, and says why.
+    enough = enough // alignment * alignment if alignment > 0 and 0 <= enough < 2**31 else 0
     if getattr(topk_idx, "is_meta", False):
         raise ValueError("num_expanded_tokens: is 0, want a number of positions, or force_no_sync, for a meta "
                          "tensor: there is nothing to wait for")

@@ -37,8 +37,9 @@ def unpack_from_e2m1fn_x2(x, out_dtype=None, *, out=None):
     """The numbers of pairs of e2m1 (int8 or uint8), the low four bits first: the last dimension is twice as
     long. out_dtype is float32 if None. x may have any strides; one that is not packed is copied first."""
     name = "float32" if out_dtype is None else _name_of(out_dtype)
-    is_made = _WORDS.get(name) in ("f32", "bf16", "f16", "e4m3")        # else from float32
-    word = _WORDS[name] if is_made else "f32"
+    word = _WORDS.get(name)
+    if not (is_made := word in ("f32", "bf16", "f16", "e4m3")):
+        word = "f32"                                # and converted then
     pairs = getattr(x, "shape", None)
     if pairs is None:
         return _unpack_from_e2m1fn_x2(x, word)      # it says what x is
