@@ -37,7 +37,7 @@ tgl_cast tgl_backward_cast(const backward_half *half)
 {
     const problem *p = half->p;
     return (tgl_cast){
-        .from = { .value = grad_of_half, .context = half, .is_buffered = true }, .num_rows = p->num_rows,
+        .from = { .value = grad_of_half, .context = half }, .num_rows = p->num_rows,
         .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule, .block_rows = 1,
         .block_cols = p->blocks.cols, .sf = p->sf, .first_sf = half->is_up ? p->blocks.num_cols : 0,
         .num_sf = 2 * p->blocks.num_cols, .out = p->x_grad_fp8 + (half->is_up ? p->num_cols : 0),
@@ -56,7 +56,7 @@ void tgl_backward_store_sum(const problem *p, int64_t row, float sums[BACKWARD_S
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    const backward_half gate = { p, false, NULL }, up = { p, true, NULL };
+    const backward_half gate = { p, false }, up = { p, true };
     const tgl_cast casts[2] = { tgl_backward_cast(&gate), tgl_backward_cast(&up) };
     for (int64_t row = begin; row < end; row++) {
         float sums[BACKWARD_SUMS] = { 0 };

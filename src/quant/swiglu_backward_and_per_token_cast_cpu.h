@@ -35,12 +35,8 @@ static inline float tgl_backward_weight(const backward_problem *p, int64_t row)
 enum { BACKWARD_SUMS = 16 };
 void tgl_backward_store_sum(const backward_problem *p, int64_t row, float sums[BACKWARD_SUMS]);
 
-/* The gradients of gates or ups, to be cast; `piece` is the fast loop's. */
-typedef struct {
-    const backward_problem *p;
-    bool is_up;
-    void *piece;
-} backward_half;
+/* The gradients of gates or ups, to be cast. */
+typedef struct { const backward_problem *p; bool is_up; } backward_half;
 tgl_cast tgl_backward_cast(const backward_half *half);
 
 /* Rows begin .. end - 1. */

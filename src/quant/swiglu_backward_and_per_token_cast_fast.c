@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * swiglu_backward_and_per_token_cast_fast.c - a piece of a row at a time: gradients are computed into buffers, stored
  * and cast from there. */
-#include <math.h>
-#include <string.h>
-
 #include "core/math.h"
 #include "quant/common/swiglu_lanes.h"
 #include "quant/swiglu_backward_and_per_token_cast_cpu.h"
@@ -11,7 +8,7 @@
 enum {
     PIECE = TGL_MAX_RUN,        /* columns at work */
     SUMS = BACKWARD_SUMS,
-    WIDE = 64                   /* columns of a block from which on each is taken alone */
+    WIDE = 64                   /* min columns of a block for swiglu_neon.h */
 };
 _Static_assert(TGL_RUN_SUMS == (int)BACKWARD_SUMS, "one order of sums");
 
@@ -88,70 +85,72 @@ static void store(const piece *w, float sums[SUMS])
     for (; j < w->count; j++) sums[(w->col + j) % SUMS] += w->grad[j] * w->activation[j];
 }
 
-/* The gradients of a half, for its cast: as a rule those that have just been computed. */
-static const void *read_grads(const void *context, int64_t row, int64_t col, int64_t count, float *to)
+/* ---- casts ---- */
+
+enum { INFINITE = 0x7F800000 };
+
+/* The factors of block k of both halves, whose amax is given as bits. False where one is infinite or NaN: then the
+ * plain loop has cast the block. */
+static bool write_factors(const tgl_cast casts[2], int64_t row, int64_t k, const int32_t amax[2], float inv[2])
 {
-    const backward_half *h = context;
-    piece *w = h->piece;
-    for (int64_t done = 0; done < count; done += PIECE) {
-        const int64_t from = col + done, n = tgl_min(PIECE, count - done);
-        if (row != w->row || from < w->col || from + n > w->col + w->count) compute(w, row, from, n);
-        memcpy(to + done, (h->is_up ? w->up_grad : w->gate_grad) + (from - w->col), (size_t)n * sizeof *to);
+    const bool is_finite = amax[0] < INFINITE && amax[1] < INFINITE;
+    for (int h = 0; h < 2; h++) {
+        const tgl_cast *c = &casts[h];
+        const tgl_scale scale = tgl_scale_of(tgl_f32_from_bits((uint32_t)amax[h]), c->rule);
+        if (is_finite) tgl_sf_set(&c->sf, row, c->first_sf + k, c->num_sf, scale.sf);
+        else tgl_cast_block(c, row, k);
+        inv[h] = scale.inv;
     }
-    return to;
+    return is_finite;
 }
 
-/* One half of a block, whose amax is finite: its factor and codes. */
-TGL_ALWAYS_INLINE void cast_half(const backward_problem *p, int64_t row, int64_t k, float amax, const float *grads, int64_t count,
-                      uint8_t *to)
+TGL_ALWAYS_INLINE void encode(const tgl_cast casts[2], int64_t row, int64_t col, int64_t count, const float *gate_grads,
+                              const float *up_grads, const float inv[2])
 {
-    const tgl_scale scale = tgl_scale_of(amax, p->rule);
-    tgl_sf_set(&p->sf, row, k, 2 * p->blocks.num_cols, scale.sf);
-    tgl_run_to_e4m3(grads, false, count, 0, &scale.inv, false, to);
+    const int64_t at = row * casts[0].out_stride + col;
+    tgl_run_to_e4m3(gate_grads, false, count, 0, &inv[0], false, casts[0].out + at);
+    tgl_run_to_e4m3(up_grads, false, count, 0, &inv[1], false, casts[1].out + at);
 }
 
-TGL_ALWAYS_INLINE void cast_block(const backward_problem *p, int64_t row, int64_t col, int64_t count, const float amax[2],
-                       const float *gate_grads, const float *up_grads)
-{
-    const int64_t k = col / p->blocks.cols;
-    uint8_t *to = p->x_grad_fp8 + row * 2 * p->num_cols + col;
-    cast_half(p, row, k, amax[0], gate_grads, count, to);
-    cast_half(p, row, p->blocks.num_cols + k, amax[1], up_grads, count, to + p->num_cols);
-}
-
-/* Columns of both halves, whatever is in them. */
-static __attribute__((noinline)) void cast_columns(const tgl_cast casts[2], int64_t row, int64_t col,
-                                                   int64_t count)
-{
-    TGL_LINES float kept[4 << 10];
-    TGL_FAST(tgl_cast_columns)(&casts[0], row, col, count, (tgl_kept){ kept, sizeof kept });
-    TGL_FAST(tgl_cast_columns)(&casts[1], row, col, count, (tgl_kept){ kept, sizeof kept });
-}
-
-/* The blocks of a piece. */
+/* The blocks of a piece, of which it has whole ones. */
 static void cast_piece(const piece *w, const tgl_cast casts[2])
 {
-    const int64_t width = w->p->blocks.cols;
-    if (width < WIDE) {
-        cast_columns(casts, w->row, w->col, w->count);
-        return;
-    }
+    const int64_t width = casts[0].block_cols;
     for (int64_t j = 0; j < w->count; j += width) {
         const int64_t n = tgl_min(width, w->count - j);
         const float *gate_grads = w->gate_grad + j, *up_grads = w->up_grad + j;
-        float amax[2];
-        TGL_FAST(tgl_amax_of_both)(gate_grads, up_grads, n, amax);
-        if (amax[0] < INFINITY && amax[1] < INFINITY)
-            cast_block(w->p, w->row, w->col + j, n, amax, gate_grads, up_grads);
-        else cast_columns(casts, w->row, w->col + j, n);
+        const int32_t amax[2] = { tgl_run_amax(gate_grads, false, n), tgl_run_amax(up_grads, false, n) };
+        float inv[2];
+        if (write_factors(casts, w->row, (w->col + j) / width, amax, inv))
+            encode(casts, w->row, w->col + j, n, gate_grads, up_grads, inv);
+    }
+}
+
+/* A block that is larger than a piece: its gradients are computed again for the codes. */
+static void run_large(piece *w, const tgl_cast casts[2], int64_t row, int64_t col, int64_t count, float sums[SUMS])
+{
+    int32_t amax[2] = { 0 };
+    float inv[2];
+    for (int64_t j = 0; j < count; j += PIECE) {
+        const int64_t n = tgl_min(PIECE, count - j);
+        compute(w, row, col + j, n);
+        store(w, sums);
+        const int32_t here[2] = { tgl_run_amax(w->gate_grad, false, n), tgl_run_amax(w->up_grad, false, n) };
+        for (int h = 0; h < 2; h++) amax[h] = here[h] > amax[h] ? here[h] : amax[h];
+    }
+    if (!write_factors(casts, row, col / casts[0].block_cols, amax, inv)) return;
+    for (int64_t j = 0; j < count; j += PIECE) {
+        compute(w, row, col + j, tgl_min(PIECE, count - j));
+        encode(casts, row, col + j, w->count, w->gate_grad, w->up_grad, inv);
     }
 }
 
 /* A block in the loops of swiglu_neon.h, which are for nearly all; false where it is none for them. */
-static bool run_block(piece *w, int64_t row, int64_t col, int64_t count, float sums[SUMS])
+static bool run_block(piece *w, const tgl_cast casts[2], int64_t row, int64_t col, int64_t count, float sums[SUMS])
 {
     const backward_problem *p = w->p;
     const int64_t k = col / p->blocks.cols, at = row * 2 * p->num_cols + col;
+    float inv[2];
     tgl_backward_run run = {
         .gates = p->gate.data + row * p->gate.row_bytes + col,
         .ups = p->up.data + row * p->up.row_bytes + col, .gate_sf = tgl_sf_get(&p->gate.sf, row, k),
@@ -161,37 +160,33 @@ static bool run_block(piece *w, int64_t row, int64_t col, int64_t count, float s
         .bf16_up_grads = p->x_grad + at + p->num_cols, .gate_grads = w->gate_grad, .up_grads = w->up_grad,
         .sums = sums
     };
-    w->row = -1;                            /* its buffers have no piece */
     if (count % TGL_RUN_STEP || !tgl_run_backward(&run, count)) return false;
-    const float amax[2] = { tgl_f32_from_bits((uint32_t)run.gate_amax),
-                            tgl_f32_from_bits((uint32_t)run.up_amax) };
-    cast_block(p, row, col, count, amax, w->gate_grad, w->up_grad);
+    if (write_factors(casts, row, k, run.amax, inv)) encode(casts, row, col, count, w->gate_grad, w->up_grad, inv);
     return true;
 }
 
 void TGL_FAST(tgl_backward_rows)(const void *context, int64_t begin, int64_t end)
 {
     const backward_problem *p = context;
-    piece w = { .p = p, .row = -1 };
-    const backward_half gate = { p, false, &w }, up = { p, true, &w };
-    tgl_cast casts[2] = { tgl_backward_cast(&gate), tgl_backward_cast(&up) };
-    casts[0].from.read = casts[1].from.read = read_grads;
-    /* a piece has whole blocks; of a block that is larger, gradients are computed again for the casts */
-    const bool is_whole = p->blocks.cols <= PIECE;
-    const bool has_runs = TGL_HAS_NEON && is_whole && p->blocks.cols % TGL_RUN_STEP == 0 &&
-                          p->blocks.cols >= WIDE;
-    const int64_t step = has_runs ? p->blocks.cols
-                                  : is_whole ? PIECE / p->blocks.cols * p->blocks.cols : PIECE;
+    const backward_half gate = { p, false }, up = { p, true };
+    const tgl_cast casts[2] = { tgl_backward_cast(&gate), tgl_backward_cast(&up) };
+    const int64_t width = p->blocks.cols;
+    const bool is_large = width > PIECE;
+    const bool has_runs = TGL_HAS_NEON && !is_large && width % TGL_RUN_STEP == 0 && width >= WIDE;
+    const int64_t step = has_runs || is_large ? width : PIECE / width * width;
+    piece w = { .p = p };
     for (int64_t row = begin; row < end; row++) {
         float sums[SUMS] = { 0 };
         for (int64_t col = 0; col < p->num_cols; col += step) {
             const int64_t count = tgl_min(step, p->num_cols - col);
-            if (has_runs && run_block(&w, row, col, count, sums)) continue;
-            compute(&w, row, col, count);
-            store(&w, sums);
-            if (is_whole) cast_piece(&w, casts);
+            if (is_large) {
+                run_large(&w, casts, row, col, count, sums);
+            } else if (!has_runs || !run_block(&w, casts, row, col, count, sums)) {
+                compute(&w, row, col, count);
+                store(&w, sums);
+                cast_piece(&w, casts);
+            }
         }
-        if (!is_whole) cast_columns(casts, row, 0, p->num_cols);
         tgl_backward_store_sum(p, row, sums);
     }
 }

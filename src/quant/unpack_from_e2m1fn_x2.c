@@ -9,7 +9,7 @@
 #include "numerics/e2m1.h"
 #include "numerics/e4m3.h"
 #include "numerics/f16.h"
-#include "quant/unpack_from_e2m1fn_x2_cpu.h"
+#include "quant/common/cast.h"
 #include "tegula/quant.h"
 
 typedef struct {

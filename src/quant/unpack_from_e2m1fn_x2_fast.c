@@ -2,7 +2,6 @@
  * unpack_from_e2m1fn_x2_fast.c - by integers, through bf16, in loops that become vector code. */
 #include "numerics/f16.h"
 #include "quant/common/lanes.h"
-#include "quant/unpack_from_e2m1fn_x2_cpu.h"
 
 void TGL_FAST(tgl_unpack)(const uint8_t *x, int64_t num_pairs, tgl_dtype dtype, void *out)
 {

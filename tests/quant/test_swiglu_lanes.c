@@ -43,8 +43,8 @@ static bool check_run(float gate_sf, float up_sf, float weight, float clamp, int
     }
     CHECK(!memcmp(sums, want_sums, sizeof sums));
     if (is_done)
-        CHECK(run.gate_amax == (int32_t)tgl_f32_to_bits(want_amax[0]) &&
-              run.up_amax == (int32_t)tgl_f32_to_bits(want_amax[1]));
+        CHECK(run.amax[0] == (int32_t)tgl_f32_to_bits(want_amax[0]) &&
+              run.amax[1] == (int32_t)tgl_f32_to_bits(want_amax[1]));
     return is_done;
 }
 

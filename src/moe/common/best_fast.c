@@ -29,14 +29,6 @@ static uint32_t above(float bound, const float *scores, int num_scores)
     return bits;
 }
 
-/* Is one of the block above the bound? */
-static int has_above(float bound, const float *scores)
-{
-    int found = 0;
-    for (int i = 0; i < BLOCK; i++) found |= scores[i] > bound;
-    return found;
-}
-
 /* Maxima of chains, to which the scores are dealt in turn; NaN is above nothing. */
 TGL_ALWAYS_INLINE void raise(float *restrict max, const float *restrict scores, int num_scores)
 {
@@ -125,7 +117,7 @@ static void add_to_short(tgl_best *best, const float *scores, int64_t num_scores
     /* The list is full. Of equal scores the first stays, so only higher ones get in; NaN is above nothing. */
     while (e < num_scores) {
         const int64_t end = num_scores - e < BLOCK ? num_scores : e + BLOCK;
-        if (end - e == BLOCK && !has_above(tgl_rank_value(*worst), scores + e)) e = end;
+        if (end - e == BLOCK && !above(tgl_rank_value(*worst), scores + e, BLOCK)) e = end;
         for (; e < end; e++) {
             if (!(scores[e] > tgl_rank_value(*worst))) continue;
             const uint64_t rank = tgl_rank(scores[e], first + (uint32_t)e);

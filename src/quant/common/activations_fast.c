@@ -15,9 +15,9 @@ enum {
 
 bool TGL_FAST(tgl_swiglu_is_small)(const float *gates, const float *ups, int64_t count, float clamp)
 {
-    float amax[2];
-    TGL_FAST(tgl_amax_of_both)(gates, ups, count, amax);
-    return amax[0] <= TGL_EXP_SMALL && amax[0] <= clamp && amax[1] <= clamp;        /* not with a NaN */
+    const float gate = tgl_f32_from_bits((uint32_t)tgl_run_amax(gates, false, count));
+    const float up = tgl_f32_from_bits((uint32_t)tgl_run_amax(ups, false, count));
+    return gate <= TGL_EXP_SMALL && gate <= clamp && up <= clamp;       /* not with a NaN */
 }
 
 /* ---- gates that are f32 ---- */

@@ -102,15 +102,10 @@ TGL_DECLARE_FAST(void, tgl_decode_row, const tgl_codes *codes, int64_t row, int6
 TGL_DECLARE_FAST(tgl_status, tgl_run_cast, const tgl_cast *cast);
 TGL_DECLARE_FAST(void, tgl_cast_row, const tgl_cast *cast, int64_t row, tgl_kept kept);
 
-/* Columns of one row, from the beginning of a block to the end of another; block_rows is 1. */
-TGL_DECLARE_FAST(void, tgl_cast_columns, const tgl_cast *cast, int64_t row, int64_t col, int64_t count,
-                 tgl_kept kept);
 /* code * sf, rounded to f32, for `count` columns of a row. */
 TGL_DECLARE_FAST(void, tgl_decode, const tgl_codes *codes, int64_t row, int64_t col, int64_t count, float *to);
 TGL_DECLARE_FAST(void, tgl_round_to_bf16, const float *values, int64_t count, uint16_t *to);
-/* The largest magnitudes of two runs; NaN where there is one. */
-TGL_DECLARE_FAST(void, tgl_amax_of_both, const float *a, const float *b, int64_t count, float amax[2]);
-/* e4m3 of values * inv, where inv is that of their finite amax: no product is NaN or far beyond the largest. */
-TGL_DECLARE_FAST(void, tgl_small_to_e4m3, const float *values, int64_t count, float inv, uint8_t *to);
+/* Pairs of e2m1 as f32, bf16, f16 or e4m3. */
+TGL_DECLARE_FAST(void, tgl_unpack, const uint8_t *x, int64_t num_pairs, tgl_dtype dtype, void *out);
 
 #endif

@@ -53,12 +53,6 @@ TGL_ALWAYS_INLINE void walk_on(walk *w)
 /* ---- the largest magnitude ----
  * As bits of floats without the sign, in the order of integers. NaN are the largest of all. */
 
-void TGL_FAST(tgl_amax_of_both)(const float *a, const float *b, int64_t count, float amax[2])
-{
-    amax[0] = tgl_f32_from_bits((uint32_t)tgl_run_amax(a, false, count));
-    amax[1] = tgl_f32_from_bits((uint32_t)tgl_run_amax(b, false, count));
-}
-
 /* Raises the amax of the blocks that `count` columns of one row, from `col` on, are in. */
 TGL_ALWAYS_INLINE void raise_blocks_of(const void *values, bool is_bf16, int64_t col, int64_t count,
                                        int64_t block_cols, int32_t *amax)
@@ -219,11 +213,6 @@ static void encode_small(int format, const void *values, bool is_bf16, int64_t c
     else if (is_e4m3) small_blocks(E4M3, values, false, col, count, ahead, block_cols, factors, to);
     else if (is_bf16) small_blocks(E2M1, values, true, col, count, ahead, block_cols, factors, to);
     else small_blocks(E2M1, values, false, col, count, ahead, block_cols, factors, to);
-}
-
-void TGL_FAST(tgl_small_to_e4m3)(const float *values, int64_t count, float inv, uint8_t *to)
-{
-    tgl_run_to_e4m3(values, false, count, 0, &inv, false, to);
 }
 
 /* ---- decoding ---- */
@@ -556,13 +545,8 @@ tgl_status TGL_FAST(tgl_run_cast)(const tgl_cast *c)
     return tgl_parallel_rows(tiles, 4 * (c->num_rows * c->num_cols / tiles), run_tiles, c);
 }
 
-void TGL_FAST(tgl_cast_columns)(const tgl_cast *c, int64_t row, int64_t col, int64_t count, tgl_kept kept)
-{
-    const int64_t step = tile_cols_of(c), end = col + count;
-    for (int64_t j = col; j < end; j += step) run_tile(c, row, 1, j, tgl_min(step, end - j), NULL, kept);
-}
-
 void TGL_FAST(tgl_cast_row)(const tgl_cast *c, int64_t row, tgl_kept kept)
 {
-    TGL_FAST(tgl_cast_columns)(c, row, 0, c->num_cols, kept);
+    const int64_t step = tile_cols_of(c);
+    for (int64_t j = 0; j < c->num_cols; j += step) run_tile(c, row, 1, j, tgl_min(step, c->num_cols - j), NULL, kept);
 }

@@ -21,7 +21,7 @@ typedef struct {
     uint16_t *out, *bf16_gate_grads, *bf16_up_grads;
     float *gate_grads, *up_grads;
     float *sums;                        /* of grad * activation, added to */
-    int32_t gate_amax, up_amax;         /* out: bits of the largest magnitudes of gradients */
+    int32_t amax[2];                    /* out: bits of the largest magnitudes of gradients of gates and ups */
 } tgl_backward_run;
 
 /* Where every exp is a normal number and nothing is clamped. */

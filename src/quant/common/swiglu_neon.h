@@ -203,9 +203,9 @@ TGL_ALONE bool tgl_run_backward(tgl_backward_run *run, int64_t count)
             vst1q_u16(to.out + j, tgl_nearest_bf16x8(out, &least));
         }
     }
-    run->gate_amax = vmaxvq_s32(most_gate);
-    run->up_amax = vmaxvq_s32(most_up);
-    if (run->gate_amax >= 0x7F800000 || run->up_amax >= 0x7F800000 || vminvq_s16(least) == INT16_MIN)
+    run->amax[0] = vmaxvq_s32(most_gate);
+    run->amax[1] = vmaxvq_s32(most_up);
+    if (run->amax[0] >= 0x7F800000 || run->amax[1] >= 0x7F800000 || vminvq_s16(least) == INT16_MIN)
         return false;
     for (int k = 0; k < N; k++) vst1q_f32(to.sums + 4 * k, sums[k]);
     return true;
