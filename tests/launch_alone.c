@@ -13,11 +13,11 @@
 #include "wrapped_launch.h"
 
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
-                             const tgl_shape *shape, tgl_stream stream, void **args)
+                             const tgl_shape *shape, tgl_stream stream)
 {
     if (!getenv("TEGULA_TEST_SHARE") || tgl_preparing() || shape->otherwise)    /* which is in the plan */
-        return __real_tgl_launch(plan, num_kernels, which, on, shape, stream, args);
-    return __real_tgl_launch(&plan[which], 1, 0, on, shape, stream, args);
+        return __real_tgl_launch(plan, num_kernels, which, on, shape, stream);
+    return __real_tgl_launch(&plan[which], 1, 0, on, shape, stream);
 }
 
 /* TEGULA_TEST_GRID=2: at most 2 blocks (along an axis) where a kernel has a loop for the rest, which else only sizes

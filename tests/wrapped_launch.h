@@ -7,9 +7,9 @@
 #include "cuda/launch.h"
 
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
-                             const tgl_shape *shape, tgl_stream stream, void **args);
+                             const tgl_shape *shape, tgl_stream stream);
 tgl_status __real_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
-                             const tgl_shape *shape, tgl_stream stream, void **args);
+                             const tgl_shape *shape, tgl_stream stream);
 tgl_status __wrap_tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream);
 
 #endif

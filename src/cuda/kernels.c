@@ -312,9 +312,7 @@ static tgl_status set_attributes(const tgl_driver_table *cu, const tgl_device *d
     e->has_clusters = d->has_clusters;
     e->has_pdl = d->major >= 9;
     size_t offset, bytes;                   /* a driver since 12.4 knows; in an older one the table has NULL */
-    if (cu->KernelGetParamInfo && cu->KernelGetParamInfo(e->handle, 1, &offset, &bytes) &&
-        !cu->KernelGetParamInfo(e->handle, 0, &offset, &bytes))
-        e->args_bytes = bytes;
+    if (cu->KernelGetParamInfo && !cu->KernelGetParamInfo(e->handle, 0, &offset, &bytes)) e->args_bytes = bytes;
     return TGL_OK;
 }
 

@@ -18,7 +18,7 @@ typedef struct {
     int device;
     tgl_cu_kernel handle;
     int64_t max_dynamic_shared;             /* bytes a launch may ask for */
-    size_t args_bytes;                      /* of its parameter; 0: it has several, or the driver does not tell */
+    size_t args_bytes;                      /* of its parameter; 0: the driver does not tell */
     bool has_pdl, has_clusters;             /* of the device */
     _Atomic(tgl_cu_context) context;        /* the one in which it was loaded last */
     /* a context, and in its lowest bits 1 + the logarithm of the largest cluster that has room in it; 0: not

@@ -260,7 +260,7 @@ static int max_cluster(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_co
 }
 
 static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const tgl_shape *s,
-                          tgl_stream stream, void **args)
+                          tgl_stream stream)
 {
     if (s->shared_bytes > loaded->max_dynamic_shared || (s->cluster > 1 && !loaded->has_clusters))
         return tgl_fail(
@@ -269,13 +269,10 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const 
             "please report this",
             loaded->kernel.name, (long long)s->shared_bytes, s->cluster, loaded->device,
             (long long)loaded->max_dynamic_shared, loaded->has_clusters ? "clusters" : "no clusters");
-    void *one[] = { (void *)s->args };
-    if (s->args) {
-        if (loaded->args_bytes && loaded->args_bytes != s->args_bytes)
-            return tgl_fail(TGL_ERR_INTERNAL, "%s: takes %zu bytes of arguments, gets %zu; please report this",
-                            loaded->kernel.name, loaded->args_bytes, s->args_bytes);
-        args = one;
-    }
+    if (loaded->args_bytes && loaded->args_bytes != s->args_bytes)
+        return tgl_fail(TGL_ERR_INTERNAL, "%s: takes %zu bytes of arguments, gets %zu; please report this",
+                        loaded->kernel.name, loaded->args_bytes, s->args_bytes);
+    void *args[] = { (void *)s->args };
     tgl_cu_launch_attribute attributes[3];
     uint32_t n = 0;
     if (s->cluster > 1) {
@@ -306,7 +303,7 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const 
 int64_t tgl_strided_grid(int64_t blocks, int64_t most) { return blocks < most ? blocks : most; }
 
 tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
-                      const tgl_shape *shape, tgl_stream stream, void **args)
+                      const tgl_shape *shape, tgl_stream stream)
 {
     if (preparing.active) return prepare(plan, num_kernels);
     const tgl_kernel *kernel = &plan[which];
@@ -325,8 +322,8 @@ tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const 
         status = tgl_kernels_enter(loaded, guard.context);
     const tgl_other_launch *other = status == TGL_OK ? shape->otherwise : NULL;
     if (other && shape->cluster <= max_cluster(cu, loaded, guard.context)) other = NULL;
-    if (status == TGL_OK && !other) status = enqueue(cu, loaded, shape, stream, args);
+    if (status == TGL_OK && !other) status = enqueue(cu, loaded, shape, stream);
     tgl_context_leave(&guard);
-    if (other) return tgl_launch(plan, num_kernels, other->which, on, other->shape, stream, other->args);
+    if (other) return tgl_launch(plan, num_kernels, other->which, on, other->shape, stream);
     return status;
 }

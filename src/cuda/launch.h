@@ -4,7 +4,7 @@
  *
  *     const tgl_kernel k = { "transpose/transpose", { { "ELEMENT_BYTES", 2 } } };
  *     const transpose_args args = { x, out, num_rows, ... };
- *     return tgl_launch(&k, 1, 0, tensor, &(tgl_shape){ { blocks }, .block = 256, TGL_ARGS(args) }, stream, NULL);
+ *     return tgl_launch(&k, 1, 0, tensor, &(tgl_shape){ { blocks }, .block = 256, TGL_ARGS(args) }, stream);
  */
 #ifndef TEGULA_LAUNCH_H
 #define TEGULA_LAUNCH_H
@@ -43,17 +43,16 @@ static inline tgl_shape tgl_shape_with(tgl_shape shape, const void *args, size_t
 }
 
 /* Another kernel of the plan that does the same. */
-struct tgl_other_launch { int which; const tgl_shape *shape; void **args; };
+struct tgl_other_launch { int which; const tgl_shape *shape; };
 
 /* Enqueues plan[which] on `stream`, on the device of `on`. A plan has all kernels among which a configuration
  * (dtypes, flags, sizes that a model fixes) chooses by token count, strides or addresses. Warm, this is a
  * hash look-up and cuLaunchKernelEx. The first launch by a plan loads all of it, from the cache or compiled:
  * so no later call of the configuration stalls. In prepare mode that is all that happens
- * (`which`, `shape` and `args` may then be anything). A kernel without a name is left out: a plan has none
- * in that place. A grid with a zero in x is not launched. `args` is for kernels with several parameters:
- * one address each, and none in `shape`. */
+ * (`which` and `shape` may then be anything). A kernel without a name is left out: a plan has none
+ * in that place. A grid with a zero in x is not launched. */
 tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
-                      const tgl_shape *shape, tgl_stream stream, void **args);
+                      const tgl_shape *shape, tgl_stream stream);
 
 /* Blocks of a kernel that strides over its work: as many as there is work for, `most` at most. Tests put another
  * in its place (tests/launch_alone.c), so that small cases take a second trip. */

@@ -26,5 +26,5 @@ tgl_status tgl_run_on_cuda(const tgl_op *op, void *problem, const DLTensor *on, 
     TGL_TRY(tgl_target_of(on, &target));
     const int which = tgl_choose(op, plan, num_kernels, problem, &target);
     const tgl_shape shape = op->candidates[which].shape(problem, &target);
-    return tgl_launch(plan, num_kernels, which, on, &shape, stream, NULL);
+    return tgl_launch(plan, num_kernels, which, on, &shape, stream);
 }

@@ -266,7 +266,7 @@ static tgl_shape columns_shape(void *context, const tgl_target *target)
     problem *p = context;
     expand_args *a = &p->args;
     p->bulk = bulk_shape_of(a, true);
-    p->otherwise = (tgl_other_launch){ BULK, &p->bulk, NULL };
+    p->otherwise = (tgl_other_launch){ BULK, &p->bulk };
     a->sf_blocks = (int32_t)window_blocks(a);
     a->sf_positions = (int32_t)window_positions(a);
     a->sf_words = (int32_t)(columns_shared_bytes(a) / 4);

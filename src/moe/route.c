@@ -105,7 +105,7 @@ static tgl_shape cluster_shape(void *context, const tgl_target *target)
     problem *p = context;
     const uint32_t size = p->args.cluster_blocks = cluster_blocks(p);
     p->fused = fused_shape(p, target);
-    p->otherwise = (tgl_other_launch){ FUSED, &p->fused, NULL };
+    p->otherwise = (tgl_other_launch){ FUSED, &p->fused };
     tgl_shape shape = map_shape(&p->args, target);
     shape.grid[0] = tgl_min(tgl_ceil_div(shape.grid[0], size), target->num_sms / (int)size) * size;
     while (shape.block < ROUTE_THREADS && shape.block / 32 * size < p->args.gate.num_tokens) shape.block *= 2;

@@ -15,11 +15,12 @@
 static const char add_text[] =
     "#include \"device/amount.cuh\"\n"
     "#include \"device/ptx.cuh\"\n"
-    "extern \"C\" __global__ void __launch_bounds__(256) add(float *p, long long n)\n"
+    "struct add_args { float *p; long long n; };\n"
+    "extern \"C\" __global__ void __launch_bounds__(256) add(add_args a)\n"
     "{\n"
     "    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;\n"
     "    pdl_wait();\n"
-    "    if (i < n) p[i] += AMOUNT;\n"
+    "    if (i < a.n) a.p[i] += AMOUNT;\n"
     "}\n";
 static const char other_text[] =
     "extern \"C\" __global__ void not_named_like_the_file(float *p) { p[0] = 0; }\n";
@@ -150,13 +151,15 @@ static void check_array(const array *a, float want)
         CHECK_THAT(seen[i] == want, "element %d is %g, want %g", i, (double)seen[i], (double)want);
 }
 
+typedef struct { tgl_cu_pointer p; int64_t n; } add_args;
+
 static tgl_status add_shaped(const array *a, int amount, tgl_shape shape, tgl_stream stream)
 {
     const tgl_kernel k = add_kernel(amount);
-    tgl_cu_pointer p = a->data;
-    int64_t n = COUNT;
-    void *args[] = { &p, &n };
-    return tgl_launch(&k, 1, 0, &a->tensor, &shape, stream, args);
+    const add_args args = { a->data, COUNT };
+    shape.args = &args;
+    shape.args_bytes = sizeof args;
+    return tgl_launch(&k, 1, 0, &a->tensor, &shape, stream);
 }
 
 static tgl_status add(const array *a, int amount, tgl_stream stream)
@@ -393,6 +396,23 @@ TEST(a_launch)
 
 /* The first call of a configuration loads all of its kernels: no later choice among them compiles. In
  * strict mode a plan that is on disk only in part is an error at once, not at some later token count. */
+TEST(arguments_of_another_size)         /* where the driver knows: since CUDA 12.4, and the emulated one */
+{
+    IN_CHILD("EMU_SMS=4");
+    NEED_DEVICE();
+    use_new_cache();
+    array a = make_array(0);
+    const tgl_kernel k = add_kernel(3);
+    const struct { add_args args; int64_t more; } args = { { a.data, COUNT }, 0 };
+    const tgl_shape shape = { .grid = { 1 }, .block = 256, TGL_ARGS(args) };
+    if (!cu->KernelGetParamInfo) SKIP("this driver does not tell what a kernel takes");
+    CHECK_INT(tgl_launch(&k, 1, 0, &a.tensor, &shape, NULL), TGL_ERR_INTERNAL);
+    CHECK_TEXT(tgl_last_error(), "tests/add: takes 16 bytes of arguments, gets 24; please report this");
+    check_array(&a, 0);
+    free_array(&a);
+    end_cache();
+}
+
 TEST(a_plan_of_several_kernels)
 {
     IN_CHILD("EMU_SMS=4");
@@ -400,35 +420,33 @@ TEST(a_plan_of_several_kernels)
     use_new_cache();
     array a = make_array(0);
     const tgl_kernel plan[] = { add_kernel(3), add_kernel(4), add_kernel(5) };
-    tgl_cu_pointer p = a.data;
-    int64_t n = COUNT;
-    void *args[] = { &p, &n };
-    const tgl_shape shape = { .grid = { (COUNT + 255) / 256 }, .block = 256 };
-    CHECK_OK(tgl_launch(plan, 3, 1, &a.tensor, &shape, NULL, args));
+    const add_args args = { a.data, COUNT };
+    const tgl_shape shape = { .grid = { (COUNT + 255) / 256 }, .block = 256, TGL_ARGS(args) };
+    CHECK_OK(tgl_launch(plan, 3, 1, &a.tensor, &shape, NULL));
     check_array(&a, 4);
     CHECK_INT(tgl_compile_count(), 3);
     CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
-    for (int i = 0; i < 3; i++) CHECK_OK(tgl_launch(plan, 3, i, &a.tensor, &shape, NULL, args));
+    for (int i = 0; i < 3; i++) CHECK_OK(tgl_launch(plan, 3, i, &a.tensor, &shape, NULL));
     check_array(&a, 4 + 3 + 4 + 5);
     const tgl_kernel half_new[] = { add_kernel(6), add_kernel(3) };
-    CHECK_INT(tgl_launch(half_new, 2, 0, &a.tensor, &shape, NULL, args), TGL_ERR_COMPILE);
+    CHECK_INT(tgl_launch(half_new, 2, 0, &a.tensor, &shape, NULL), TGL_ERR_COMPILE);
     check_array(&a, 16);
     CHECK_OK(tgl_set_jit_mode(TGL_JIT_AUTO));
     CHECK_OK(tgl_prepare_begin(0, NULL));
     const tgl_kernel prepared[] = { add_kernel(3), add_kernel(7), add_kernel(8) };
-    CHECK_OK(tgl_launch(prepared, 3, 0, &a.tensor, NULL, NULL, NULL));
+    CHECK_OK(tgl_launch(prepared, 3, 0, &a.tensor, NULL, NULL));
     CHECK_OK(tgl_prepare_end());
     check_array(&a, 16);
     CHECK_INT(tgl_compile_count(), 5);
     /* configurations that share a kernel: the first launch of each loads its own others */
     const tgl_kernel shares[] = { add_kernel(3), add_kernel(9) }, more[] = { add_kernel(10), add_kernel(3) };
-    CHECK_OK(tgl_launch(shares, 2, 0, &a.tensor, &shape, NULL, args));
+    CHECK_OK(tgl_launch(shares, 2, 0, &a.tensor, &shape, NULL));
     CHECK_INT(tgl_compile_count(), 6);
     CHECK_OK(tgl_load(more, 2, &a.tensor, NULL));
     CHECK_INT(tgl_compile_count(), 7);
     CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
-    for (int i = 0; i < 2; i++) CHECK_OK(tgl_launch(shares, 2, i, &a.tensor, &shape, NULL, args));
-    for (int i = 0; i < 2; i++) CHECK_OK(tgl_launch(more, 2, i, &a.tensor, &shape, NULL, args));
+    for (int i = 0; i < 2; i++) CHECK_OK(tgl_launch(shares, 2, i, &a.tensor, &shape, NULL));
+    for (int i = 0; i < 2; i++) CHECK_OK(tgl_launch(more, 2, i, &a.tensor, &shape, NULL));
     check_array(&a, 16 + 3 + 3 + 9 + 10 + 3);
     free_array(&a);
     end_cache();
@@ -540,17 +558,15 @@ TEST(no_room_for_a_cluster)     /* the device is asked once */
     NEED_EMULATOR();
     use_new_cache();
     array a = make_array(0);
-    tgl_cu_pointer p = a.data;
-    int64_t n = COUNT;
-    void *args[] = { &p, &n };
+    const add_args args = { a.data, COUNT };
     const tgl_kernel plan[] = { add_kernel(1), add_kernel(2) };
-    const tgl_shape blocks = { .grid = { 3 }, .block = 256, .cooperative = true };
-    const tgl_other_launch other = { 1, &blocks, args };
+    const tgl_shape blocks = { .grid = { 3 }, .block = 256, .cooperative = true, TGL_ARGS(args) };
+    const tgl_other_launch other = { 1, &blocks };
     int sum = 0;
     for (int i = 0; i < 4; i++) {
         const int cluster = i % 2 ? 16 : 8;
-        const tgl_shape shape = { .grid = { 16 }, .block = 64, .cluster = cluster, .otherwise = &other };
-        CHECK_OK(tgl_launch(plan, 2, 0, &a.tensor, &shape, NULL, args));
+        const tgl_shape shape = { .grid = { 16 }, .block = 64, .cluster = cluster, .otherwise = &other, TGL_ARGS(args) };
+        CHECK_OK(tgl_launch(plan, 2, 0, &a.tensor, &shape, NULL));
         const emu_last_launch l = last_launch();
         CHECK_INT(l.cluster[0], cluster == 8 ? 8 : 1);
         CHECK_INT(l.grid[0], cluster == 8 ? 16 : 3);
@@ -622,10 +638,9 @@ TEST(an_entry_that_is_not_there)
     NEED_DEVICE();
     use_new_cache();
     array a = make_array(0);
-    void *args[] = { &a.data };
     for (int i = 0; i < 2; i++) {
         CHECK_INT(tgl_launch(&(tgl_kernel){ "tests/other", { { NULL, 0 } } }, 1, 0, &a.tensor,
-                             &(tgl_shape){ .grid = { 1 }, .block = 1 }, NULL, args),
+                             &(tgl_shape){ .grid = { 1 }, .block = 1, TGL_ARGS(a.data) }, NULL),
                   TGL_ERR_CUDA);
         CHECK_THAT(strstr(tgl_last_error(), "tests/other: cuLibraryGetKernel: CUDA_ERROR_NOT_FOUND") ==
                        tgl_last_error(),
@@ -809,8 +824,8 @@ TEST(prepare_for_a_device)
     DLTensor empty = a.tensor;                          /* data may be NULL, shapes anything */
     empty.data = NULL;
     const tgl_kernel k = add_kernel(3);
-    CHECK_OK(tgl_launch(&k, 1, 0, &empty, &(tgl_shape){ .grid = { 0 } }, NULL, NULL));
-    CHECK_OK(tgl_launch(&k, 1, 0, &empty, &(tgl_shape){ .grid = { 0 } }, NULL, NULL));
+    CHECK_OK(tgl_launch(&k, 1, 0, &empty, &(tgl_shape){ .grid = { 0 } }, NULL));
+    CHECK_OK(tgl_launch(&k, 1, 0, &empty, &(tgl_shape){ .grid = { 0 } }, NULL));
     CHECK_OK(tgl_prepare_end());
     CHECK_INT(tgl_compile_count(), 1);
     check_array(&a, 0);
@@ -962,9 +977,9 @@ TEST(threads_that_want_the_same_kernel)
 static void *launch_broken(void *argument)
 {
     thread_launch *t = argument;
-    void *args[] = { NULL };
+    const add_args args = { 0, 0 };
     t->status = tgl_launch(&(tgl_kernel){ "tests/add", { { NULL, 0 } } }, 1, 0, &t->a->tensor,
-                           &(tgl_shape){ .grid = { 1 }, .block = 32 }, NULL, args);
+                           &(tgl_shape){ .grid = { 1 }, .block = 32, TGL_ARGS(args) }, NULL);
     snprintf(t->message, sizeof t->message, "%s", tgl_last_error());
     return NULL;
 }
@@ -1041,7 +1056,7 @@ TEST(contexts_are_left_as_found)
     CU(CtxGetCurrent(&now));
     CHECK(now == NULL);
     CHECK_INT(tgl_launch(&(tgl_kernel){ "no/such", { { NULL, 0 } } }, 1, 0, &a.tensor,
-                         &(tgl_shape){ .grid = { 1 }, .block = 1 }, NULL, NULL),
+                         &(tgl_shape){ .grid = { 1 }, .block = 1 }, NULL),
               TGL_ERR_INTERNAL);
     CU(CtxGetCurrent(&now));
     CHECK(now == NULL);

@@ -50,7 +50,7 @@ static void note_fact(const char *kernel, const tgl_macro *macro)
 
 /* For all ops. Loads only what is launched, where that is all: compiling is what takes time. */
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
-                             const tgl_shape *shape, tgl_stream stream, void **args)
+                             const tgl_shape *shape, tgl_stream stream)
 {
     if (tgl_preparing()) return __wrap_tgl_load(plan, num_kernels, on, stream);
     if (shape->grid[0] > 0) {
@@ -60,8 +60,8 @@ tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which,
             note_fact(plan[which].name, &plan[which].macros[m]);
     }
     if (is_dry) return TGL_OK;
-    if (shape->otherwise) return __real_tgl_launch(plan, num_kernels, which, on, shape, stream, args);
-    return __real_tgl_launch(&plan[which], 1, 0, on, shape, stream, args);
+    if (shape->otherwise) return __real_tgl_launch(plan, num_kernels, which, on, shape, stream);
+    return __real_tgl_launch(&plan[which], 1, 0, on, shape, stream);
 }
 
 /* In prepare mode, what a plan has. Else a launch loads what it needs. */
