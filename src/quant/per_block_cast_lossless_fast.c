@@ -6,7 +6,8 @@
 #include "quant/per_block_cast_lossless_cpu.h"
 
 /* Columns j .. end - 1 of a row. Did a value change? */
-static __attribute__((noinline)) bool run_inexact(const uint8_t *row, int64_t j, int64_t end, int shift, uint8_t *out)
+static __attribute__((noinline)) bool run_inexact(const uint8_t *row, int64_t j, int64_t end, int shift,
+                                                  uint8_t *out)
 {
     bool is_inexact = false;
     for (; j < end; j++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast_cpu.h - what the plain and the fast loop of swiglu_backward_and_per_token_cast
- * share. */
+ * swiglu_backward_and_per_token_cast_cpu.h - what the plain and the fast loop of
+ * swiglu_backward_and_per_token_cast share. */
 #ifndef TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CPU_H
 #define TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CPU_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast_fast.c - a piece of a row at a time: gradients are computed into buffers, stored
- * and cast from there. */
+ * swiglu_backward_and_per_token_cast_fast.c - a piece of a row at a time: gradients are computed into buffers,
+ * stored and cast from there. */
 #include "core/math.h"
 #include "quant/common/swiglu_lanes.h"
 #include "quant/swiglu_backward_and_per_token_cast_cpu.h"
@@ -104,8 +104,8 @@ static bool write_factors(const tgl_cast casts[2], int64_t row, int64_t k, const
     return is_finite;
 }
 
-TGL_ALWAYS_INLINE void encode(const tgl_cast casts[2], int64_t row, int64_t col, int64_t count, const float *gate_grads,
-                              const float *up_grads, const float inv[2])
+TGL_ALWAYS_INLINE void encode(const tgl_cast casts[2], int64_t row, int64_t col, int64_t count,
+                              const float *gate_grads, const float *up_grads, const float inv[2])
 {
     const int64_t at = row * casts[0].out_stride + col;
     tgl_run_to_e4m3(gate_grads, false, count, 0, &inv[0], false, casts[0].out + at);

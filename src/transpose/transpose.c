@@ -5,26 +5,13 @@
 #include <string.h>
 
 #include "core/math.h"
-#include "core/square.h"
 #include "core/tensor.h"
 #include "core/threads.h"
 #include "cuda/op.h"
-#include "transpose/tile.h"
+#include "transpose/transpose_cpu.h"
 
-/* An array of up to three dimensions, copied to another order of strides (in bytes). `rows` is the dimension
- * along which out is contiguous, the rows of x. `cols` is the one along which x is contiguous, or as close to
- * it as it gets; `batches` is the rest. */
-typedef struct { int64_t size, x_stride, out_stride; } dimension;
-typedef struct {
-    const char *x;
-    char *out;
-    int element_bytes;
-    bool is_copy; /* x is contiguous along `rows` too, or has no other dimension; cols, batches: as in out */
-    dimension rows, cols, batches;
-    union { transpose_tile_args tiles; transpose_copy_args copy; };         /* of the kernel that is chosen */
-} problem;
+typedef transpose_problem problem;
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t magnitude(int64_t a) { return a < 0 ? -a : a; }
 static void swap(dimension *a, dimension *b)
 {
@@ -69,119 +56,27 @@ static problem make_problem(const DLTensor *x, const DLTensor *out)
     return p;
 }
 
-/* ---- CPU ----
- * Tiles are made of squares that are transposed in registers. Where rows of out lie far apart a tile goes
- * through a buffer on the stack, so that out is written in whole runs. Tiles go down the rows of x: a tile's
- * rows of out continue those of the one before, in the same pages, but every row of x is in a new page, so
- * these runs are the longer ones. On one core (Neoverse-N1) 4096x7168 of 4 bytes take 20 ms; with runs of 256
- * bytes on both sides, 60. */
+/* ---- CPU ---- */
 
-enum {
-    CPU_OUT_BYTES = 192,                    /* of a row of out in a tile */
-    CPU_X_BYTES = 1024,                     /* of a row of x, at most ... */
-    CPU_MAX_COLS = 256,                     /* ... and not more elements than this */
-    CPU_BUFFER_STRIDE = CPU_OUT_BYTES,      /* a power of two would use few sets of the cache */
-    CPU_NEAR_BYTES = 64 << 10,              /* rows of out that lie in so few bytes need no buffer */
-    CPU_COPY_BYTES = 64 << 10               /* of a piece of a plain copy */
-};
-static int64_t cpu_tile_rows(int element_bytes) { return CPU_OUT_BYTES / element_bytes; }
-static int64_t cpu_tile_cols(int element_bytes) { return least(CPU_X_BYTES / element_bytes, CPU_MAX_COLS); }
-
-#define INLINE static inline __attribute__((always_inline))   /* so that e is a constant */
-
-/* tgl_elements() of at most a tile. */
-INLINE void tile(const problem *p, const char *x, char *out, int64_t rows, int64_t cols, char *buffer, int e)
-{
-    const int64_t row_stride = p->rows.x_stride, out_stride = p->cols.out_stride;
-    const int64_t n = 16 / e, square_rows = rows / n * n, square_cols = cols / n * n;
-    if (p->cols.x_stride != e || e == 16 || square_rows == 0 || square_cols == 0) {
-        tgl_elements(x, row_stride, p->cols.x_stride, out, out_stride, rows, cols, e);
-        return;
-    }
-    const bool is_near = out_stride * cols <= CPU_NEAR_BYTES;
-    char *to = is_near ? out : buffer;
-    const int64_t stride = is_near ? out_stride : CPU_BUFFER_STRIDE;
-    for (int64_t i = 0; i < square_rows; i += n)
-        for (int64_t j = 0; j < square_cols; j += n)
-            tgl_square(x + i * row_stride + j * e, row_stride, to + j * stride + i * e, stride, e);
-    const int64_t more_rows = rows - square_rows, more_cols = cols - square_cols;
-    tgl_elements(x + square_cols * e, row_stride, e, to + square_cols * stride, stride, rows, more_cols, e);
-    tgl_elements(x + square_rows * row_stride, row_stride, e, to + square_rows * e, stride, more_rows,
-             square_cols, e);
-    if (is_near) return;
-    for (int64_t j = 0; j < cols; j++) {
-        const char *from = buffer + j * CPU_BUFFER_STRIDE;
-        if (rows * e == CPU_OUT_BYTES) memcpy(out + j * out_stride, from, CPU_OUT_BYTES);   /* inline */
-        else memcpy(out + j * out_stride, from, (size_t)(rows * e));
-    }
-}
-
-static void cpu_tiles(const void *context, int64_t begin, int64_t end)      /* tiles, the rows of x fastest */
+static void cpu_rows(const void *context, int64_t begin, int64_t end)       /* of out */
 {
     const problem *p = context;
     const int e = p->element_bytes;
-    const int64_t tile_rows = cpu_tile_rows(e), row_tiles = tgl_ceil_div(p->rows.size, tile_rows);
-    const int64_t tile_cols = cpu_tile_cols(e), col_tiles = tgl_ceil_div(p->cols.size, tile_cols);
-    char buffer[CPU_MAX_COLS * CPU_BUFFER_STRIDE] __attribute__((aligned(64)));
-    int64_t row_tile = begin % row_tiles, col_tile = begin / row_tiles % col_tiles;
-    int64_t batch = begin / row_tiles / col_tiles;
     for (int64_t t = begin; t < end; t++) {
-        const int64_t i = row_tile * tile_rows, rows = least(tile_rows, p->rows.size - i);
-        const int64_t j = col_tile * tile_cols, cols = least(tile_cols, p->cols.size - j);
-        const char *x = p->x + i * p->rows.x_stride + j * p->cols.x_stride + batch * p->batches.x_stride;
-        char *out = p->out + i * e + j * p->cols.out_stride + batch * p->batches.out_stride;
-        switch (e) {
-        case 1: tile(p, x, out, rows, cols, buffer, 1); break;
-        case 2: tile(p, x, out, rows, cols, buffer, 2); break;
-        case 4: tile(p, x, out, rows, cols, buffer, 4); break;
-        case 8: tile(p, x, out, rows, cols, buffer, 8); break;
-        default: tile(p, x, out, rows, cols, buffer, 16); break;
-        }
-        if (++row_tile < row_tiles) continue;
-        row_tile = 0;
-        if (++col_tile < col_tiles) continue;
-        col_tile = 0;
-        batch++;
+        const int64_t j = t % p->cols.size, batch = t / p->cols.size;
+        const char *x = p->x + j * p->cols.x_stride + batch * p->batches.x_stride;
+        char *out = p->out + j * p->cols.out_stride + batch * p->batches.out_stride;
+        for (int64_t i = 0; i < p->rows.size; i++) memcpy(out + i * e, x + i * p->rows.x_stride, (size_t)e);
     }
 }
 
-static void cpu_copy(const void *context, int64_t begin, int64_t end)       /* pieces of the rows of out */
+static tgl_status plain(const void *context)
 {
     const problem *p = context;
-    const int e = p->element_bytes;
-    const int64_t piece = CPU_COPY_BYTES / e, pieces = tgl_ceil_div(p->rows.size, piece);
-    const int64_t stride = p->rows.x_stride;
-    for (int64_t t = begin; t < end; t++) {
-        const int64_t i = t % pieces * piece, count = least(piece, p->rows.size - i);
-        const int64_t j = t / pieces % p->cols.size, batch = t / pieces / p->cols.size;
-        const char *x = p->x + i * stride + j * p->cols.x_stride + batch * p->batches.x_stride;
-        char *out = p->out + i * e + j * p->cols.out_stride + batch * p->batches.out_stride;
-        if (stride == e) {
-            memcpy(out, x, (size_t)(count * e));
-            continue;
-        }
-        switch (e) {                                    /* there is one row only, not contiguous in x */
-        case 1: tgl_elements(x, stride, 0, out, 0, count, 1, 1); break;
-        case 2: tgl_elements(x, stride, 0, out, 0, count, 1, 2); break;
-        case 4: tgl_elements(x, stride, 0, out, 0, count, 1, 4); break;
-        case 8: tgl_elements(x, stride, 0, out, 0, count, 1, 8); break;
-        default: tgl_elements(x, stride, 0, out, 0, count, 1, 16); break;
-        }
-    }
+    return tgl_parallel_rows(p->cols.size * p->batches.size, 2 * p->element_bytes * p->rows.size, cpu_rows, p);
 }
 
-static tgl_status cpu(const void *context)
-{
-    const problem *p = context;
-    const int e = p->element_bytes;
-    const int64_t rows = p->rows.size, cols = p->cols.size, batches = p->batches.size;
-    if (p->is_copy) {
-        const int64_t pieces = tgl_ceil_div(rows, CPU_COPY_BYTES / e);
-        return tgl_parallel_rows(pieces * cols * batches, 2 * e * (rows / pieces), cpu_copy, p);
-    }
-    const int64_t tiles = tgl_ceil_div(rows, cpu_tile_rows(e)) * tgl_ceil_div(cols, cpu_tile_cols(e));
-    return tgl_parallel_rows(tiles * batches, 2 * e * (rows * cols / tiles), cpu_tiles, p);
-}
+static tgl_status cpu(const void *context) { return TGL_CHOOSE(plain, tgl_transpose_tiles)(context); }
 
 /* doc: signature */
 tgl_signature tgl_transpose_signature = TGL_SIGNATURE(

@@ -68,6 +68,8 @@ static void compare_ops(const char *const *names)
     tgl_cpu_limit(TGL_CPU_AVX512);
 }
 
+TEST(transpose) { compare_ops((const char *const[]){ "transpose", "batched_transpose", NULL }); }
+
 TEST(moe)       /* those with fast loops */
 {
     compare_ops((const char *const[]){ "moe_topk_gate", "moe_topk_sum_and_topk_group_idx", "moe_top2_sum_gate",

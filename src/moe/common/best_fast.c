@@ -61,8 +61,8 @@ TGL_ALWAYS_INLINE float bound_of(int size, int num_chains, const float *scores, 
 
 /* The list of one run. Of about twice as many candidates as are wanted, each one's place is how many are
  * above it. False if there are too many, as of equal scores. */
-TGL_ALWAYS_INLINE bool list_by_place(uint64_t *best, int size, int num_chains, const float *scores, int64_t num_scores,
-                          uint32_t first)
+TGL_ALWAYS_INLINE bool list_by_place(uint64_t *best, int size, int num_chains, const float *scores,
+                                     int64_t num_scores, uint32_t first)
 {
     const float bound = bound_of(size, num_chains, scores, num_scores);
     uint64_t ranks[2 * MANY_CHAINS + BLOCK];

@@ -548,5 +548,6 @@ tgl_status TGL_FAST(tgl_run_cast)(const tgl_cast *c)
 void TGL_FAST(tgl_cast_row)(const tgl_cast *c, int64_t row, tgl_kept kept)
 {
     const int64_t step = tile_cols_of(c);
-    for (int64_t j = 0; j < c->num_cols; j += step) run_tile(c, row, 1, j, tgl_min(step, c->num_cols - j), NULL, kept);
+    for (int64_t j = 0; j < c->num_cols; j += step)
+        run_tile(c, row, 1, j, tgl_min(step, c->num_cols - j), NULL, kept);
 }

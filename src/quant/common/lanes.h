@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * lanes.h - the inner loops of fast casts, over runs of values that have one factor or one each. Their bodies, 8
- * to 64 values at a time, are NEON's intrinsics (lanes_neon.h) or C that compilers make vectors of (lanes_c.h). Each
- * gives the bits of the functions in numerics/, which do the tails. */
+ * to 64 values at a time, are NEON's intrinsics (lanes_neon.h) or C that compilers make vectors of (lanes_c.h).
+ * Each gives the bits of the functions in numerics/, which do the tails. */
 #ifndef TEGULA_QUANT_LANES_H
 #define TEGULA_QUANT_LANES_H
 
@@ -16,8 +16,8 @@ enum { TGL_HAS_NEON = 1 };
 enum { TGL_HAS_NEON = 0 };
 #endif
 
-/* Prefetches `bytes` that are `ahead` of the values: memory works while loops compute. An address past the end is no
- * pointer, and ignored. */
+/* Prefetches `bytes` that are `ahead` of the values: memory works while loops compute. An address past the end
+ * is no pointer, and ignored. */
 TGL_ALWAYS_INLINE void tgl_prefetch(const void *values, int64_t ahead, int64_t bytes)
 {
     enum { LINE = 64, LEVEL = TGL_HAS_NEON ? 3 : 2 };       /* to L1 or to L2 */
