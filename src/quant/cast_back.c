@@ -70,14 +70,15 @@ static int plan(const void *context, tgl_kernel *kernels)
     return NUM_KERNELS;
 }
 
-/* If 2 rows per thread need more blocks than there are SMs and 4 rows do not, use 4: a partial second wave would
- * take as long. */
+/* If 2 rows per thread need more blocks than there are SMs and 4 rows do not, use 4: a partial second wave
+ * would take as long. */
 static int rows_of(const problem *p, const tgl_target *target)
 {
     const int64_t m = p->num_rows, n = p->num_cols;
     const int rows = tgl_strip_rows(m, n, p->unit, target->num_sms);
     const bool fits_one_wave = tgl_strip_blocks(m, n, p->unit, STRIP_MAX_ROWS) <= target->num_sms;
-    return rows == 2 && fits_one_wave && tgl_strip_blocks(m, n, p->unit, 2) > target->num_sms ? STRIP_MAX_ROWS : rows;
+    const bool is_taller = rows == 2 && fits_one_wave && tgl_strip_blocks(m, n, p->unit, 2) > target->num_sms;
+    return is_taller ? STRIP_MAX_ROWS : rows;
 }
 
 static bool fits(const void *context, const tgl_target *target)
@@ -121,7 +122,8 @@ tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_cast_back_signature, tensors, params, &n.num_rows));
     if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
-    const tgl_blocks blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->x_num_per_tokens, params->x_num_per_channels);
+    const tgl_blocks blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->x_num_per_tokens,
+                                            params->x_num_per_channels);
     problem p = { .num_rows = n.num_rows, .num_cols = n.num_cols,
                   .x = tgl_codes_of(x, params->format, tgl_sf_of(x_sf), blocks), .out = tgl_data(out),
                   .is_bf16 = tgl_dtype_is(out->dtype, TGL_BF16) };

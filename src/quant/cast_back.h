@@ -16,7 +16,7 @@ typedef struct {
     tgl_sf sf;
     uint8_t *out;
     tgl_strip strip;
-    int32_t is_vector;          /* units are vectors: always so in cast_back.cu, which does not read it */
+    int32_t is_vector;          /* units are vectors; cast_back.cu has no other */
 } cast_back_args;
 
 #endif

@@ -78,9 +78,9 @@ static int plan(const void *context, tgl_kernel *kernels)
     const tgl_macro x = { "X", x_of(p) }, format = { "FORMAT", p->format };
     const bool has_tiles = BLOCK_CAST_HAS(p->blocks.rows, p->blocks.cols);
     kernels[TILES] = (tgl_kernel){ has_tiles ? "quant/per_block_cast" : NULL,
-                                   { x, format, { "BLOCK_ROWS", p->blocks.rows }, { "BLOCK_COLS", p->blocks.cols },
-                                     { "SF_KIND", p->sf.kind }, { "IS_ROUNDED", p->rule.is_rounded },
-                                     { "HAS_OUT", p->has_out } } };
+                                   { x, format, { "BLOCK_ROWS", p->blocks.rows },
+                                     { "BLOCK_COLS", p->blocks.cols }, { "SF_KIND", p->sf.kind },
+                                     { "IS_ROUNDED", p->rule.is_rounded }, { "HAS_OUT", p->has_out } } };
     kernels[ANY] = (tgl_kernel){ "quant/per_block_cast_any", { x, format } };
     return NUM_KERNELS;
 }
@@ -104,7 +104,8 @@ static tgl_shape shape_tiles(void *context, const tgl_target *target)
     (void)target;
     problem *p = context;
     const int64_t tiles = num_tiles(p);
-    p->args.tiles = (per_block_cast_args){ tgl_divisor_of(tiles), (uint32_t)tiles, (uint32_t)p->num_rows, cast_of(p) };
+    p->args.tiles = (per_block_cast_args){ tgl_divisor_of(tiles), (uint32_t)tiles, (uint32_t)p->num_rows,
+                                           cast_of(p) };
     return (tgl_shape){ { p->blocks.num_rows * tiles }, .block = BLOCK_CAST_THREADS(p->blocks.rows),
                         TGL_ARGS(p->args.tiles) };
 }
@@ -122,7 +123,9 @@ static tgl_shape shape_any(void *context, const tgl_target *target)
                         .block = 32 * GROUP_WARPS, TGL_ARGS(p->args.any) };
 }
 
-static const tgl_op OP = { run_on_cpu, plan, { [TILES] = { fits_tiles, NULL, shape_tiles }, [ANY] = { .shape = shape_any } } };
+static const tgl_op OP = {
+    run_on_cpu, plan, { [TILES] = { fits_tiles, NULL, shape_tiles }, [ANY] = { NULL, NULL, shape_any } }
+};
 
 /* Factors that are given; GIVEN_RUNS if columns side by side share them. */
 enum { GIVEN_RUNS, GIVEN_ANY, NUM_GIVEN };
@@ -157,7 +160,8 @@ static tgl_shape shape_given(void *context, const tgl_target *target)
 }
 
 static const tgl_op GIVEN_OP = {
-    run_on_cpu, plan_given, { [GIVEN_RUNS] = { fits_runs, NULL, shape_given }, [GIVEN_ANY] = { .shape = shape_given } }
+    run_on_cpu, plan_given,
+    { [GIVEN_RUNS] = { fits_runs, NULL, shape_given }, [GIVEN_ANY] = { NULL, NULL, shape_given } }
 };
 
 static problem problem_of(const DLTensor *x, const DLTensor *sf, const DLTensor *out,
@@ -178,7 +182,7 @@ tgl_status tgl_quant_per_block_cast(const DLTensor *x, DLTensor *out, DLTensor *
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_per_block_cast_signature, tensors, params, &n.num_rows));
     if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
-    if (params->num_per_tokens <= 1 && !tgl_on_cpu(x)) {            /* that op has kernels for blocks of one row */
+    if (params->num_per_tokens <= 1 && !tgl_on_cpu(x)) {    /* per_token_cast has kernels for blocks of one row */
         const tgl_quant_params same = { .format = params->format, .round_sf = params->round_sf,
                                         .num_per_channels = params->num_per_channels };
         return tgl_quant_per_token_cast(x, NULL, out, out_sf, &same, stream);

@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
     tgl_block_cast cast;
     tgl_strip strip;
-    int32_t is_vector;          /* units are vectors: always so in per_block_cast_given.cu, which does not read it */
+    int32_t is_vector;          /* units are vectors; per_block_cast_given.cu has no other */
 } per_block_cast_given_args;
 
 #endif

@@ -45,7 +45,8 @@ static void run_rows(const void *context, int64_t begin, int64_t end)       /* o
 static tgl_status run_on_cpu(const void *context)
 {
     const problem *p = context;
-    return tgl_parallel_rows(p->blocks.num_rows, 2 * tgl_min(p->blocks.rows, p->num_rows) * p->num_cols, TGL_CHOOSE(run_rows, tgl_lossless_rows), p);
+    const int64_t rows = tgl_min(p->blocks.rows, p->num_rows);
+    return tgl_parallel_rows(p->blocks.num_rows, 2 * rows * p->num_cols, TGL_CHOOSE(run_rows, tgl_lossless_rows), p);
 }
 
 TGL_SIZES(sizes, num_rows, num_cols);
@@ -56,7 +57,8 @@ tgl_signature tgl_quant_per_block_cast_lossless_signature = TGL_SIGNATURE(
     " -> out: e4m3[num_rows, num_cols], out_sf: sf[num_rows / num_per_tokens, num_cols / num_per_channels],"
     " inexact: i32[1]?!"
     " where num_cols < 2^59, num_per_tokens % x_num_per_tokens,"
-    " num_per_channels % x_num_per_channels if num_cols > num_per_channels", &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
+    " num_per_channels % x_num_per_channels if num_cols > num_per_channels",
+    &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -92,8 +94,15 @@ static tgl_lossless_cast cast_of(const problem *p)
     };
 }
 
-static int64_t tiles_down(const problem *p) { return tgl_ceil_div(p->num_rows, LOSSLESS_TILE_ROWS(p->blocks.rows)); }
-static int64_t tiles_across(const problem *p) { return tgl_ceil_div(p->num_cols, LOSSLESS_TILE_COLS(p->blocks.rows)); }
+static int64_t tiles_down(const problem *p)
+{
+    return tgl_ceil_div(p->num_rows, LOSSLESS_TILE_ROWS(p->blocks.rows));
+}
+
+static int64_t tiles_across(const problem *p)
+{
+    return tgl_ceil_div(p->num_cols, LOSSLESS_TILE_COLS(p->blocks.rows));
+}
 
 static bool fits_tiles(const void *context, const tgl_target *target)
 {
@@ -124,7 +133,9 @@ static tgl_shape shape_any(void *context, const tgl_target *target)
                         .block = 32 * GROUP_WARPS, TGL_ARGS(p->args.any) };
 }
 
-static const tgl_op OP = { run_on_cpu, plan, { [TILES] = { fits_tiles, NULL, shape_tiles }, [ANY] = { .shape = shape_any } } };
+static const tgl_op OP = {
+    run_on_cpu, plan, { [TILES] = { fits_tiles, NULL, shape_tiles }, [ANY] = { NULL, NULL, shape_any } }
+};
 
 tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
                                              DLTensor *out_sf, DLTensor *inexact,
@@ -133,7 +144,7 @@ tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *
     const DLTensor *tensors[] = { x, x_sf, out, out_sf, inexact };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_per_block_cast_lossless_signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0 || (n.num_rows == 0 && !tgl_preparing())) return TGL_OK;    /* inexact is left as it is */
+    if (n.num_cols == 0 || (n.num_rows == 0 && !tgl_preparing())) return TGL_OK;    /* inexact stays as it is */
     const tgl_blocks x_blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->x_num_per_tokens,
                                               params->x_num_per_channels);
     const tgl_blocks b = tgl_blocks_of(n.num_rows, n.num_cols, params->num_per_tokens, params->num_per_channels);

@@ -106,8 +106,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(lo
     c.x_sf.kind = X_SF_KIND;
     c.sf.kind = SF_KIND;
 
-    /* Past the matrix, the last row or vector of the tile is read once more, which is of the same blocks as
-     * what would be there: so nothing but stores asks whether it is. */
+    /* Past the end of the matrix, the last row or vector of the tile is loaded again. It belongs to the same blocks,
+     * so only stores need a bounds check. */
     const i64 col_there = first_col + min(col, cols - VALUES), k = col_there >> col_shift;
     const u8 *from = c.x + first_row * c.x_row_bytes + col_there / 2;
     uint2 codes[VECTORS];

@@ -16,8 +16,8 @@
 typedef struct {
     i64 row;                                            /* the first, without a map */
     int count;
-    u32 tokens;                                         /* with one: how many there are, ... */
-    u32 token[ROWS];                                    /* ... and the rows' own; one not below is none */
+    u32 tokens;                                         /* with a map: the number of tokens, ... */
+    u32 token[ROWS];                                    /* ... and those of the rows; not below it: no token */
 } row_list;
 
 DEV row_list find_rows(const tgl_channel_cast &c, const place &at, i64 row)
@@ -63,7 +63,7 @@ DEV const u32 *factor_address(const tgl_channel_cast &c, const place &at, const 
     return (const u32 *)nth(nth(first, (u32)x.row, c.x_sf_step), (u32)r, c.x_sf_step);
 }
 
-/* Column k of the factors of row r; 0 of one that is none. */
+/* Column k of the factors of row r; 0 if the row has no token. */
 DEV float x_factor(const tgl_channel_cast &c, const place &at, const row_list &x, int r, i64 k, bool is_there)
 {
     const u32 element = load_u32_if(factor_address(c, at, x, r, k), is_there);

@@ -5,7 +5,7 @@
  *   moves     as per_channel_cast.cu
  *   macros    channel.cuh's: X_E4M3, CHANNEL_LANES, CHANNEL_ROWS, BLOCK_ROWS not 0; and X_SF_KIND
  *
- * A tile's codes can be asked for only when its part of the map has come: two waits, one after the other,
+ * A tile's codes can be loaded only when its part of the map has come: two waits, one after the other,
  * each as long as the work on a tile. So while a block works on a tile, the codes of its next one are on the
  * way to shared memory, where they take no registers, and so is the map's part for the one after that. A warp
  * copies the rows that it casts: no other waits for it.
@@ -37,7 +37,7 @@ DEV corner find_tile(const tgl_channel_tiles &t, u32 n)
     return { (line - band * t.row_tiles) * TILE_ROWS, (n - (line - band) * t.band) * COLS };
 }
 
-/* The row of x for a row; one that is none is not below c.num_tokens. */
+/* The row of x that the map names for a row; not below c.num_tokens if there is none. */
 DEV u32 load_token(const tgl_channel_cast &c, u32 row)
 {
     const bool is_there = row < (u32)c.num_rows;
@@ -54,7 +54,7 @@ DEV float load_factor(const tgl_channel_cast &c, u32 token, u32 col)
     return factor_of_element(sf, load_u32_if(nth(first, token, c.x_sf_step), token < c.num_tokens), k);
 }
 
-/* Asks for the codes of the warp's rows, in the strip at `col`. Lane i has the token of row i % WARP_ROWS. */
+/* Prefetches the codes of the warp's rows, in the strip at `col`. Lane i has the token of row i % WARP_ROWS. */
 DEV void copy_rows(const tgl_channel_cast &c, u32 to, u32 lane, u32 token, u32 col)
 {
     const u32 piece = lane % PIECES * 16;

@@ -71,7 +71,8 @@ static bool has_whole_vectors(const problem *p, int64_t values)
 static void find_kernels(problem *p)
 {
     const bool has_codes = p->x_format != VALUES;
-    p->kind = !has_codes ? (p->values.is_bf16 ? X_BF16 : X_F32) : p->x_format == TGL_FORMAT_E4M3 ? X_E4M3 : X_E2M1;
+    if (has_codes) p->kind = p->x_format == TGL_FORMAT_E4M3 ? X_E4M3 : X_E2M1;
+    else p->kind = p->values.is_bf16 ? X_BF16 : X_F32;
     const int64_t cols = p->blocks.cols, values = X_VALUES(p->kind);
     p->is_wide = !(cols == 16 || cols == 32 || cols == 64 || cols == 128 || cols == 256);
     p->warp_cols = TOKEN_WARP_COLS(p->kind, p->is_wide ? 0 : cols);
@@ -115,7 +116,7 @@ static int64_t row_bytes_of(const problem *p)
     return p->x_format == VALUES ? p->values.row_bytes : p->codes.row_bytes;
 }
 
-/* Blocks of threads of a row, in FAST. */
+/* FAST: blocks of threads of a row, or of TOKEN_WARPS rows, and in all. */
 static int64_t num_units(const problem *p)
 {
     if (!p->is_wide) return tgl_ceil_div(p->num_cols, p->warp_cols);
@@ -152,7 +153,7 @@ static bool fits_fast(const void *p, const tgl_target *target)
     return fits_vectors(p) && fits_joined(p);
 }
 
-/* Warps of a block in FEW: it has a part of a row, and no more warps than there are for each SM. */
+/* FEW: blocks of threads of a row. Each has a part of the row, and no more warps than there are for each SM. */
 static int64_t few_blocks(const problem *p, const tgl_target *target, int64_t *tiles)
 {
     *tiles = tgl_ceil_div(p->num_cols, p->warp_cols / 2);
@@ -178,20 +179,22 @@ static bool pays_few(const void *context, const tgl_target *target)
 static tgl_token_cast cast_of(const problem *p, int64_t units)
 {
     const bool is_codes = p->x_format != VALUES;
-    const int64_t x_block_rows = is_codes ? p->codes.block_rows : 1, x_block_cols = is_codes ? p->codes.block_cols : 1;
+    const int64_t x_block_rows = is_codes ? p->codes.block_rows : 1;
+    const int64_t x_block_cols = is_codes ? p->codes.block_cols : 1;
     return (tgl_token_cast){
         .x = data_of(p), .x_row_bytes = row_bytes_of(p), .by_units = tgl_divisor_of(units), .num_units = units,
         .num_rows = p->num_rows, .num_cols = p->num_cols, .out = (char *)p->out,
         .out_row_bytes = tgl_code_bytes(p->format, p->num_cols), .sf = p->sf, .num_sf = p->blocks.num_cols,
-        .block_cols = p->blocks.cols, .x_sf = p->codes.sf, .x_block_rows = x_block_rows, .x_block_cols = x_block_cols,
-        .by_x_block_rows = tgl_divisor_of(x_block_rows), .by_x_block_cols = tgl_divisor_of(x_block_cols),
+        .block_cols = p->blocks.cols, .x_sf = p->codes.sf, .x_block_rows = x_block_rows,
+        .x_block_cols = x_block_cols, .by_x_block_rows = tgl_divisor_of(x_block_rows),
+        .by_x_block_cols = tgl_divisor_of(x_block_cols),
         .rule = p->rule, .is_given = p->is_given, .has_out = p->has_out
     };
 }
 
-/* Dynamic shared memory of a block of per_token_cast_wide: what its warps stage. With many rows it claims more, so
- * much that a block beyond TOKEN_SM_WARPS finds no room on an SM; of blocks with more than half of these warps an
- * SM has registers for two at most. */
+/* Dynamic shared memory of a block of per_token_cast_wide: what its warps stage. If there are many rows it is more,
+ * so that an SM has no room for more than TOKEN_SM_WARPS. (Blocks with more than half as many warps are limited by
+ * registers: an SM has two of them at most.) */
 static int64_t wide_shared_bytes(const problem *p, bool is_few, int64_t warps, const tgl_target *target)
 {
     const int64_t cols = is_few ? p->warp_cols / 2 : p->warp_cols;
@@ -237,12 +240,13 @@ static tgl_shape shape_any(void *context, const tgl_target *target)
 {
     (void)target;
     problem *p = context;
-    const int64_t groups = tgl_max(4, TOKEN_ANY_GROUPS / p->blocks.cols / 4 * 4), max_blocks = TGL_DIVIDE_LIMIT - 1;
-    const int64_t units = tgl_ceil_div(p->blocks.num_cols, groups);
+    const int64_t groups = tgl_max(4, TOKEN_ANY_GROUPS / p->blocks.cols / 4 * 4);
+    const int64_t units = tgl_ceil_div(p->blocks.num_cols, groups), max_blocks = TGL_DIVIDE_LIMIT - 1;
     p->args.cast = cast_of(p, units);
     p->args.cast.unit_groups = (int32_t)groups;
     p->args.cast.by_block_cols = tgl_divisor_of(p->blocks.cols);
-    return (tgl_shape){ { tgl_min(p->num_rows * units, max_blocks), tgl_ceil_div(p->num_rows * units, max_blocks) },
+    return (tgl_shape){ { tgl_min(p->num_rows * units, max_blocks),
+                          tgl_ceil_div(p->num_rows * units, max_blocks) },
                         .block = TOKEN_ANY_THREADS, TGL_ARGS(p->args.cast) };
 }
 

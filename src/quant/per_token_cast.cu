@@ -18,9 +18,8 @@ enum {
     GROUP_LANES = BLOCK_COLS / GROUP_STEPS / (VALUES * JOINED),
     GROUPS = 32 / GROUP_LANES,                  /* side by side in a step */
     ROUNDS = STEPS / GROUP_STEPS,               /* factors that a lane gets to know */
-    /* Factors, or words of them, that a warp makes. Where those of a row do not lie together, those of a
-     * block of threads meet in shared memory, from where whole sectors are stored; but a few are stored at
-     * once, which takes less time. */
+    /* Factors, or words of them, that a warp makes. If those of a row are not contiguous, those of a block of
+     * threads go through shared memory, so that whole sectors are stored. (Not with IS_FEW: it would take longer.) */
     ELEMENTS = WARP_COLS / BLOCK_COLS / (SF_KIND == TGL_SF_PACKED ? 4 : 1),
     COLUMN_STEP = 4 * TOKEN_WARPS,              /* bytes there */
     HAS_COLUMNS = SF_KIND != TGL_SF_ROWS && !IS_GIVEN && !IS_FEW
@@ -86,8 +85,8 @@ DEV void store_columns(const tgl_token_cast &c, u32 first_row, u32 tile,
     }
 }
 
-/* A warp without a row takes the last one, of which it stores nothing: the compiler keeps what every load
- * needs in uniform registers only if the loads are where all threads come. */
+/* A warp without a row loads the last row and stores nothing: only if all threads execute the loads does the compiler
+ * keep their addresses in uniform registers. */
 DEV void cast_tile(const tgl_token_cast &c, u32 own_row, u32 tile, u32 staged, u32 column, u32 lane)
 {
     const bool has_row = IS_FEW || own_row < (u32)c.num_rows;
@@ -102,7 +101,7 @@ DEV void cast_tile(const tgl_token_cast &c, u32 own_row, u32 tile, u32 staged, u
         u32 k[ROUNDS], elements[ROUNDS];
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) {
-            /* Past the end the last one: a branch would have each wait for the one before. */
+            /* Past the end, the last one: with a branch, each load would wait for the one before. */
             k[r] = min(first_sf + r * GROUPS + lane / GROUP_LANES, (u32)c.num_sf - 1);
             elements[r] = load_element(factors_of(c), row, k[r]);
         }
@@ -123,7 +122,7 @@ DEV void cast_tile(const tgl_token_cast &c, u32 own_row, u32 tile, u32 staged, u
     if (HAS_OUT) store_tile(t, inv, c.out + row * c.out_row_bytes, col, end, staged, lane);
 }
 
-/* 48 registers, or 64: left alone the compiler takes a few more than that, or goes for 32 and spills. */
+/* 48 registers, or 64: by itself the compiler would take a few more, or go for 32 and spill. */
 enum {
     MIN_BLOCKS = VECTORS > 4 ? 1
                  : BLOCK_COLS <= 32 && FORMAT == TGL_FORMAT_E4M3 ? 4 : __CUDA_ARCH__ >= 900 ? 5 : 1
@@ -147,8 +146,7 @@ DEV tgl_token_cast token_cast_of(const tgl_few_cast &f)
     return c;
 }
 
-/* What few rows take is largely waiting for arguments, then instructions, one after another. So there is
- * little of both before the first load. */
+/* A few rows mostly wait for arguments and then for instructions, so there is little of both before the first load. */
 DEV void run(const tgl_few_cast &f)
 {
     SHARED(u8[STAGED_BYTES ? TOKEN_WARPS * STAGED_BYTES : 1], staged);

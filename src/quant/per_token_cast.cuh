@@ -145,8 +145,8 @@ DEV bool can_scale(const vector_of<X> (&x)[JOINED], float x_sf, float inv)
            (FORMAT != TGL_FORMAT_E4M3 || exponent_of(x_sf, inv) >= -5);
 }
 
-/* Scaled values of e2m1 are 6 at most: so the exponent is above 11 only where all codes are zeros, and the
- * least one here makes zeros of all. */
+/* Scaled values of e2m1 are 6 at most, so the exponent is above 11 only if all codes are zeros; and the lowest
+ * exponent here makes all codes zeros. */
 DEV void encode_scaled(const vector_of<X> (&x)[JOINED], float x_sf, float inv,
                        u32 (&codes)[JOINED][CODE_WORDS])
 {

@@ -23,8 +23,8 @@ DEV u32 max_of_warps(u32 amax, u32 (&of_warp)[TOKEN_MAX_WARPS], u32 warp, u32 la
     return warp_max_u32(lane < blockDim.x / 32 ? of_warp[lane] : 0);
 }
 
-/* 32 registers for bf16, where an SM has 2048 threads: left alone the compiler takes more, to no use. From
- * sm_100 on only e5m6 does with them. */
+/* bf16 has 32 registers on SMs with 2048 threads; by itself the compiler would take more and gain nothing. From
+ * sm_100 on only e5m6 needs no more. */
 #define HAS_TWO (__CUDA_ARCH__ == 900 || (__CUDA_ARCH__ < 1200 && FORMAT == TGL_FORMAT_E5M6))
 enum { MIN_BLOCKS = X == X_BF16 && __CUDA_ARCH__ >= 900 && HAS_TWO ? 2 : 1 };
 

@@ -92,7 +92,8 @@ static void clear_slots(const void *context, int64_t begin, int64_t end)
 static tgl_status run_on_cpu(const void *context)
 {
     const problem *p = context;
-    if (p->num_cols > 0) TGL_TRY(tgl_parallel_rows(p->num_rows, 24 * p->num_cols, TGL_CHOOSE(run_rows, tgl_backward_rows), p));
+    if (p->num_cols > 0)
+        TGL_TRY(tgl_parallel_rows(p->num_rows, 24 * p->num_cols, TGL_CHOOSE(run_rows, tgl_backward_rows), p));
     return tgl_parallel_rows(p->num_weights, 12, clear_slots, p);
 }
 

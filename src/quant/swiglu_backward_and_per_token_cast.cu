@@ -10,10 +10,10 @@
  *   macros    IS_ROUNDED, HAS_CLAMP; BLOCK_COLS 8, 16 ... 256; X_SF_KIND and SF_KIND, TGL_SF_*: where factors
  *             of x and of x_grad_fp8 lie; IS_WHOLE: each step of a row has a warp
  *
- * A block has a row. Where rows are many, its warps take turns at steps; each asks for its next one's data as
- * soon as it needs this one's no more. Where they are few, all steps are worked on at once, and one more warp
- * adds up their parts of the sum while they still have codes to make. Addresses are aligned to vectors (8
- * codes, 8 bf16), columns of both halves are below 2^31. */
+ * A block has a row. If rows are many, its warps take turns at steps, and each prefetches its next step as soon as
+ * it no longer needs the data of this one. If they are few, every step has a warp, and one more warp adds up their
+ * parts of the sum while they still encode. Addresses are aligned to vectors (8 codes, 8 bf16), columns of both
+ * halves are below 2^31. */
 #include "quant/swiglu_backward_and_per_token_cast.cuh"
 
 static_assert(BLOCK_COLS >= 8 && BLOCK_COLS <= BACKWARD_MAX_BLOCK && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
@@ -140,10 +140,10 @@ DEV float differentiate_step(const backward_args &a, float gate_factor, float up
                              float weight, float (&gates)[VECTOR], float (&ups)[VECTOR],
                              float (&activations)[VECTOR])
 {
-    const float most = TGL_E4M3_MAX * fabsf(gate_factor), most_up = TGL_E4M3_MAX * fabsf(up_factor);
-    const bool is_small = HAS_CLAMP ? __all_sync(FULL, most <= SWIGLU_SMALL) : most <= SWIGLU_SMALL;
+    const float max_gate = TGL_E4M3_MAX * fabsf(gate_factor), max_up = TGL_E4M3_MAX * fabsf(up_factor);
+    const bool is_small = HAS_CLAMP ? __all_sync(FULL, max_gate <= SWIGLU_SMALL) : max_gate <= SWIGLU_SMALL;
     float sum = 0;
-    if (is_small && !(HAS_CLAMP && __any_sync(FULL, fmaxf(most, most_up) > a.clamp)))
+    if (is_small && !(HAS_CLAMP && __any_sync(FULL, fmaxf(max_gate, max_up) > a.clamp)))
         differentiate_all<true, false>(gates, ups, grads, weight, a.clamp, activations, sum);
     else if (HAS_CLAMP && is_small)
         differentiate_all<true, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, sum);
@@ -257,21 +257,21 @@ DEV void run_step(const backward_args &a, u32 row, sums_of_steps &sums)
     store_step(a, sf, at, col, exists, gates, ups);
 }
 
-/* Of all steps, in the order that loops over them by so many warps have: MOST at most. */
-template <u32 MOST> DEV float sum_of_steps(const sums_of_steps &sums, u32 num_steps, u32 warps, u32 lane)
+/* The sum over all steps, in the order of `warps` warps that loop over them; these are MAX_WARPS at most. */
+template <u32 MAX_WARPS> DEV float sum_of_steps(const sums_of_steps &sums, u32 num_steps, u32 warps, u32 lane)
 {
-    float of_warps[MOST] = { 0 };
+    float of_warps[MAX_WARPS] = { 0 };
     for (u32 begin = 0; begin < num_steps; begin += warps)
 #pragma unroll
-        for (u32 w = 0; w < MOST; w++)
+        for (u32 w = 0; w < MAX_WARPS; w++)
             if (w < warps && begin + w < num_steps) of_warps[w] += sums[begin + w][lane];
 #pragma unroll
     for (int offset = 16; offset; offset /= 2)
 #pragma unroll
-        for (u32 w = 0; w < MOST; w++) of_warps[w] += __shfl_xor_sync(FULL, of_warps[w], offset);
+        for (u32 w = 0; w < MAX_WARPS; w++) of_warps[w] += __shfl_xor_sync(FULL, of_warps[w], offset);
     float sum = of_warps[0];
 #pragma unroll
-    for (u32 w = 1; w < MOST; w++) sum += of_warps[w];              /* a warp that is none adds 0 */
+    for (u32 w = 1; w < MAX_WARPS; w++) sum += of_warps[w];              /* warps that do not exist add 0 */
     return sum;
 }
 

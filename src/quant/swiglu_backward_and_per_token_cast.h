@@ -6,15 +6,15 @@
 
 #include "quant/common/scale.h"
 
-#define BACKWARD_VECTOR 8           /* columns of a lane at a time, */
-#define BACKWARD_STEP 256           /* of a warp */
-#define BACKWARD_WARPS 7            /* of a row, at most; fewer where each would have */
-#define BACKWARD_ROUNDS 4           /* less than so many steps: it loads one while it computes another */
-#define BACKWARD_MAX_STEPS 23       /* of a row, where each has a warp: one more adds up their sums */
-#define BACKWARD_FEW 28             /* such warps per SM, at most; if there are more, warps loop (H200, 11/2026) */
-#define BACKWARD_MAX_BLOCK 256      /* columns of a factor, so that a step has it whole */
-#define BACKWARD_ANY_BLOCKS 16      /* per SM, where blocks loop over rows: several times what it holds */
-#define BACKWARD_SLOTS 1024         /* of weight_grad, which a block looks at */
+#define BACKWARD_VECTOR 8           /* columns of a lane in a step */
+#define BACKWARD_STEP 256           /* columns of a warp in a step */
+#define BACKWARD_WARPS 7            /* of a row, if warps loop over its steps: at most, ... */
+#define BACKWARD_ROUNDS 4           /* ... and each has at least so many steps, to load one while it computes another */
+#define BACKWARD_MAX_STEPS 23       /* of a row, if each step has a warp; one more warp adds up their sums */
+#define BACKWARD_FEW 28             /* steps have a warp each if an SM has at most so many (H200, November 2026) */
+#define BACKWARD_MAX_BLOCK 256      /* columns of a factor: not more than a step */
+#define BACKWARD_ANY_BLOCKS 16      /* per SM, if blocks loop over rows: several times what an SM holds */
+#define BACKWARD_SLOTS 1024         /* of weight_grad that a block clears */
 
 /* The arguments of all kernels, in the order of their use, as few rows wait for every line of them. num_rows
  * and num_cols are those of out. */

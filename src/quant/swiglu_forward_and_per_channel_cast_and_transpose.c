@@ -32,7 +32,8 @@ tgl_signature tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose_signat
     "x: bf16|f32[num_rows, 2 * num_cols (gates, ups)] rows, num_per_tokens: int = 1, round_sf: bool,"
     " without_transpose: bool, " TGL_SWIGLU_CLAMP ")"
     " -> out: e4m3[num_rows if without_transpose else num_cols, num_cols if without_transpose else num_rows],"
-    " out_sf: f32[num_rows / num_per_tokens, num_cols] where num_cols < 2^59", &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
+    " out_sf: f32[num_rows / num_per_tokens, num_cols] where num_cols < 2^59",
+    &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 

@@ -54,9 +54,8 @@ template <int BY, class T, int N> DEV void turn(T (&v)[N])
     for (int i = 0; i < N; i++) v[i] = turned[i];
 }
 
-/* Activations of rows from `first` on. Whether gates are as usual is asked once for all of them. Those that
- * are not are rare: pairs of them take turns in the same code, so that what the others jump over is short and
- * takes no registers, and what they do for one row fills the waits of another. */
+/* Activations of rows from `first` on. One test decides whether all gates are as usual. Those that are not are rare:
+ * a loop takes pairs of them, one after another, so that its code is short and needs no further registers. */
 template <int N>
 DEV void hold_activations(vector (&gates)[N], vector (&ups)[N], float clamp, int first, patch &p)
 {

@@ -107,9 +107,9 @@ static void find_kernels(problem *p)
     if (p->blocks.num_cols == 1 && tgl_ceil_div(vectors, p->steps) <= FORWARD_ROW_THREADS) p->kind = ROW;
 }
 
-/* MADE is the kernel for a configuration, if there is one, in tiles or of whole rows; ANY is for addresses and
- * strides that do not suit it. Tiles of few rows are shared by more lanes, and a part of a row is one of them
- * (FOR_FEW). Between few and many, a part is one, too (FOR_SOME). */
+/* MADE: the kernel for a configuration, if there is one; it takes tiles, several to a part, or whole rows. FOR_FEW: if
+ * tiles are few, more lanes share one, and a part is one tile. FOR_SOME: if they are neither few nor many, a part is
+ * one tile. ANY: for all other blocks, addresses and strides. */
 enum { FOR_FEW, FOR_SOME, MADE, ANY, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -171,7 +171,7 @@ static void set_args(problem *p)
     };
 }
 
-/* Parts of so many tiles, which so many lanes share. */
+/* Parts of `tiles` tiles, in which `lanes` lanes share a block of factors. */
 static tgl_shape shape_tiles(problem *p, int64_t lanes, int64_t tiles, const tgl_target *target)
 {
     forward_args *a = &p->args;
@@ -234,7 +234,7 @@ tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const 
     const DLTensor *tensors[] = { x, pos_to_token_topk, topk_weights, pos_to_expert, clamped_count, out, out_sf };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_swiglu_forward_and_per_token_cast_signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0 || (n.num_rows == 0 && !tgl_preparing())) return TGL_OK;    /* counts are left as they are */
+    if (n.num_cols == 0 || (n.num_rows == 0 && !tgl_preparing())) return TGL_OK;    /* counts stay as they are */
     problem p = {
         .num_rows = n.num_rows, .num_cols = n.num_cols, .x = tgl_values_of(x), .has_weights = topk_weights,
         .pos_to_token_topk = topk_weights ? tgl_data(pos_to_token_topk) : NULL,

@@ -33,7 +33,7 @@ DEV i32 slot_of_row(const forward_args &a, i64 row)
     return a.pos_to_token_topk ? a.pos_to_token_topk[row] : -1;
 }
 
-/* 1 where there are none: it changes nothing. */
+/* 1 if there are no weights. */
 DEV float weight_at(const forward_args &a, i32 slot)
 {
     if (!a.pos_to_token_topk) return 1;

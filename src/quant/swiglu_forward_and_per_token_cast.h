@@ -8,14 +8,16 @@
 #include "quant/common/vector.h"
 
 #define FORWARD_WARPS 8             /* of a block, at most; each has a row */
-#define FORWARD_LANES 8             /* macro BLOCK_LANES, at most, where rows are many */
-#define FORWARD_TILES 2             /* of a warp, one after the other, where rows have maps to wait for */
-#define FORWARD_MANY_TILES 4        /* times what is enough for all SMs, as that takes half the warps (H200, 11/2026) */
+#define FORWARD_LANES 8             /* macro BLOCK_LANES, at most, if tiles are not few */
+#define FORWARD_TILES 2             /* of a warp, one after the other, if rows wait for maps and tiles are many */
+/* Tiles are few if an SM has fewer than FORWARD_BLOCKS_PER_SM of them, many from FORWARD_MANY_TILES times as many on:
+ * parts of two tiles leave half the warps. Measured on H200, November 2026. */
+#define FORWARD_MANY_TILES 4
 #define FORWARD_MAX_BLOCK 128       /* columns of a factor */
-#define FORWARD_ROW_THREADS 512     /* where a block is a whole row: threads of a row, at most, */
-#define FORWARD_ROW_VALUES 32       /* and values of a thread, which stay in registers */
+#define FORWARD_ROW_THREADS 512     /* of a row, at most, if a block of factors is a whole row ... */
+#define FORWARD_ROW_VALUES 32       /* ... and values of a thread, which stay in registers */
 #define FORWARD_ANY_WARPS 8
-#define FORWARD_BLOCKS_PER_SM 16    /* of a grid whose blocks loop: several times what an SM holds; fewer tiles are few */
+#define FORWARD_BLOCKS_PER_SM 16    /* of a grid whose blocks loop: several times what an SM holds */
 
 /* CLAMP, a macro of the kernels. */
 #define FORWARD_NO_CLAMP 0

@@ -7,7 +7,7 @@
 
 #define UNPACK_THREADS 256
 #define UNPACK_UNITS 4          /* of a thread, at most */
-#define UNPACK_MIN_BLOCKS 1024  /* a thread has fewer units where there would be less than so many */
+#define UNPACK_MIN_BLOCKS 1024  /* of threads; if there would be fewer, a thread has fewer units */
 
 /* What a unit of 16 bytes is made of. */
 #define UNPACK_X_BYTES(out_bytes) (8 / (out_bytes))

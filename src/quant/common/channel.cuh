@@ -60,10 +60,10 @@ static_assert(ROWS == 4 || ROWS == 8 || (ROWS == 2 && IS_SWIGLU), "PATCH_ROWS is
 static_assert(!IS_TRANSPOSED || COLS * VECTORS % THREADS == 0, "threads store as many vectors each");
 static_assert(VECTORS == 8 || (VECTORS == 16 && IS_TRANSPOSED && BLOCK_ROWS), "what STRIP_ROWS may be");
 
-/* Threads of an SM: as many as registers allow without spills, so that others load while some encode. Fewer
- * where more registers are needed: for a second reading, for codes and their values (most on sm_120, and in
- * narrow strips, whose blocks are few), for activations, for tall patches (more of clamped activations), on
- * sm_89, or for conversions without an instruction. */
+/* Threads of an SM: as many as registers allow without spills, so that some load while others encode. These need
+ * more registers, and have fewer threads: a second pass over x, codes with their values (most of all on sm_120 and in
+ * narrow strips, whose blocks are few), activations, tall patches (more so of clamped activations), sm_89, and
+ * conversions that are no single instruction. */
 #if __CUDA_ARCH__ >= 890
 #define NEEDS_MORE (ROWS == CHANNEL_TALL_ROWS || IS_SWIGLU || __CUDA_ARCH__ == 890)
 #define NEEDS_MOST (X == X_E4M3 && (LANES < CHANNEL_LANES(X) || __CUDA_ARCH__ >= 1200))
@@ -491,8 +491,8 @@ DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const p
     const int rows = (int)min(at.end - row, (i64)TILE_ROWS);
     const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
     if (!at.is_whole && !c.is_out_aligned) {
-        /* What is issued counts where it is much, for activations, and where warps are few. (Of activations,
-         * a long tile with all rows and columns is whole, or x is aligned to nothing.) */
+        /* Fewer instructions pay if they are the limit: for activations, which have many, and if warps are few. (A
+         * long tile of activations with all rows and columns is whole, or x is not aligned.) */
         const bool is_short = IS_SWIGLU != IS_LONG && LANES == 8 && rows == TILE_ROWS && cols == COLS;
         if (is_short) store_whole_unaligned(c, m, at, row);
         else store_unaligned(c, m, at, row, (u32)rows, (u32)cols);
@@ -582,9 +582,9 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
     store_factors(c, at, amax);
 }
 
-/* The tile of a block. This is in a kernel twice, once for whole tiles, with nothing left to ask about rows
- * and columns of a thread: first, so that no jump waits for instructions from memory. Long ones, whose out is
- * not aligned, are taken as whole only of activations: what is issued counts there. */
+/* The tile of a block. A kernel has this code twice. The copy for whole tiles checks no bounds of rows and columns;
+ * it comes first, so that no jump waits for instructions from memory. Long tiles, whose out is not aligned, are
+ * treated as whole only if they are activations: there the instructions issued are the limit. */
 DEV void cast_block(const tgl_channel_cast &c, strip_memory &m)
 {
     const u32 row_tile = blockIdx.y, col_tile = blockIdx.x + blockIdx.z * gridDim.x;

@@ -2,15 +2,15 @@
  * channel.h - what the casts with a factor per column and their kernels agree on: tiles, arguments.
  *
  * A block of threads has a tile: a strip of CHANNEL_TILE_ROWS rows. In it, CHANNEL_LANES threads side by side
- * have a vector of a row each, of CHANNEL_ROWS rows below each other: what a thread holds in registers from
- * its only load to the codes (x is a kernel's macro X). A row of a strip is 128 bytes of x. Where tiles are
- * so few that they leave SMs without work, strips are narrower, down to CHANNEL_NARROW_LANES, and threads
- * that have much to do for a value have CHANNEL_FEW_ROWS: warps are few there, so more share it. Where tiles
- * are many and bf16 is transposed to rows aligned to nothing, tiles have CHANNEL_LONG_ROWS and threads
- * CHANNEL_TALL_ROWS: half as many sectors of out are written in parts, by two blocks each. Threads of bf16
- * that is not transposed have as many rows: that takes fewer instructions a row. Where its tiles are many
- * and columns fill them, strips have CHANNEL_WIDE_LANES: 256 bytes of a row in, side by side in DRAM, and a
- * line out. Codes by a map in very many tiles have a kernel of their own: per_channel_cast_staged.cu. */
+ * have a vector of a row each, in CHANNEL_ROWS rows below each other; a thread holds them in registers from the
+ * load to the codes (x is a kernel's macro X). A row of a strip is 128 bytes of x. Exceptions:
+ * - If tiles are too few for all SMs, strips are narrower, down to CHANNEL_NARROW_LANES, and threads with much
+ *   work for each value have CHANNEL_FEW_ROWS, so that more warps share it.
+ * - bf16 that is transposed to unaligned rows, in many tiles: these have CHANNEL_LONG_ROWS and threads
+ *   CHANNEL_TALL_ROWS. Then half as many sectors of out are written in two parts, by two blocks.
+ * - bf16 that is not transposed: threads have CHANNEL_TALL_ROWS, which takes fewer instructions per row. If tiles
+ *   are many and columns fill them, strips have CHANNEL_WIDE_LANES: 256 contiguous bytes of DRAM in, a line out.
+ * - Codes by a map in very many tiles have a kernel of their own, per_channel_cast_staged.cu. */
 #ifndef TEGULA_QUANT_CHANNEL_H
 #define TEGULA_QUANT_CHANNEL_H
 

@@ -34,9 +34,10 @@ static tile tile_of(const problem *p, int which)
     const int x = tgl_channel_x(p), few_rows = CHANNEL_FEW_ROWS(x, p->is_swiglu);
     if (which == CHANNEL_NARROW) return (tile){ CHANNEL_NARROW_LANES, CHANNEL_TILE_ROWS, few_rows };
     if (which == CHANNEL_MIDDLE) return (tile){ CHANNEL_MIDDLE_LANES, CHANNEL_TILE_ROWS, few_rows };
-    if (which == CHANNEL_MANY && is_tall(p)) return (tile){ CHANNEL_WIDE_LANES, CHANNEL_TILE_ROWS, CHANNEL_TALL_ROWS };
-    if (which == CHANNEL_MANY) return (tile){ CHANNEL_LANES(x), CHANNEL_LONG_ROWS, CHANNEL_TALL_ROWS };
-    return (tile){ CHANNEL_LANES(x), CHANNEL_TILE_ROWS, is_tall(p) ? CHANNEL_TALL_ROWS : CHANNEL_ROWS(x) };
+    if (which != CHANNEL_MANY)
+        return (tile){ CHANNEL_LANES(x), CHANNEL_TILE_ROWS, is_tall(p) ? CHANNEL_TALL_ROWS : CHANNEL_ROWS(x) };
+    if (is_tall(p)) return (tile){ CHANNEL_WIDE_LANES, CHANNEL_TILE_ROWS, CHANNEL_TALL_ROWS };
+    return (tile){ CHANNEL_LANES(x), CHANNEL_LONG_ROWS, CHANNEL_TALL_ROWS };
 }
 
 static int64_t tiles_across(const problem *p, int which)
@@ -55,7 +56,7 @@ static int64_t num_tiles(const problem *p, int which) { return tiles_down(p, whi
 
 int tgl_channel_plan(const problem *p, tgl_kernel kernel, bool may_stage, tgl_kernel *kernels)
 {
-    /* narrow tiles are for few of them: if those of one row of tiles are not, there is no other */
+    /* tiles are narrow if they are few; if one row of tiles is enough, narrower ones never pay */
     const bool has_middle = CHANNEL_LANES(tgl_channel_x(p)) != CHANNEL_MIDDLE_LANES &&
                             tiles_across(p, CHANNEL_WIDE) < CHANNEL_FEW_TILES;
     const bool has_narrow = tiles_across(p, CHANNEL_MIDDLE) < CHANNEL_FEW_TILES;
@@ -63,7 +64,8 @@ int tgl_channel_plan(const problem *p, tgl_kernel kernel, bool may_stage, tgl_ke
                          [CHANNEL_MIDDLE] = has_middle, [CHANNEL_NARROW] = has_narrow };
     for (int i = 0; i < CHANNEL_NUM_KERNELS; i++) {
         const tile t = tile_of(p, i);
-        kernels[i] = (tgl_kernel){ !has[i] ? NULL : i == CHANNEL_STAGED ? "quant/per_channel_cast_staged" : kernel.name,
+        const char *name = i == CHANNEL_STAGED ? "quant/per_channel_cast_staged" : kernel.name;
+        kernels[i] = (tgl_kernel){ has[i] ? name : NULL,
                                    { { "STRIP_LANES", t.lanes }, { "STRIP_ROWS", t.rows },
                                      { "PATCH_ROWS", t.patch_rows } } };
         for (int m = 3; m < TGL_MAX_MACROS; m++) kernels[i].macros[m] = kernel.macros[m - 3];
@@ -90,20 +92,21 @@ static bool is_out_aligned(const problem *p)
     return (out | p->num_cols) % CHANNEL_VALUES(tgl_channel_x(p)) == 0;
 }
 
-/* May tiles be treated as whole? Then the part of a map is vectors, rows and strides of 32 bits can be multiplied,
- * and columns of factors shifted. The rows of out that long tiles are for are never aligned. */
+/* May tiles be treated as whole? Then a tile's part of the map is loaded as vectors, rows and strides are multiplied
+ * as 32 bits, and columns of factors are found by a shift. Long tiles are for rows of out that are not aligned. */
 static bool has_whole_tiles(const problem *p, bool is_long)
 {
     const int64_t x_cols = p->codes.block_cols;
-    const bool is_aligned = is_x_aligned(p) && (is_out_aligned(p) || is_long) && (uintptr_t)p->pos_to_token % 16 == 0;
+    const bool is_aligned = is_x_aligned(p) && (is_out_aligned(p) || is_long) &&
+                            (uintptr_t)p->pos_to_token % 16 == 0;
     const bool is_small = p->num_rows < TGL_DIVIDE_LIMIT && p->num_cols < TGL_DIVIDE_LIMIT &&
                           (uint64_t)x_row_bytes(p) <= UINT32_MAX && (uint64_t)p->codes.sf.stride < 1 << 30;
     return is_aligned && is_small && ((x_cols & (x_cols - 1)) == 0 || x_cols >= p->num_cols);
 }
 
-/* Tiles side by side in a band. Transposed tiles follow each other down the rows, so that what is in flight
- * writes whole rows of out. Those of a map do so in bands whose part of x stays in L2, so that a row which
- * the map names several times is fetched once. */
+/* Tiles side by side in a band. Transposed tiles follow each other down the rows, so that the tiles in flight write
+ * whole rows of out. With a map, a band is so narrow that its part of x stays in L2: a row that the map names several
+ * times is fetched once. */
 static int64_t band_of(const problem *p, int which)
 {
     enum { BAND_BYTES = 6 << 20, AHEAD_BYTES = 256 };  /* of x: L2 has much of it twice; fetched at a time */
@@ -124,14 +127,15 @@ static tgl_channel_cast cast_of(const problem *p, int which)
     uint32_t shift = 0;
     while (shift < 31 && (int64_t)1 << shift < x_cols) shift++;
     return (tgl_channel_cast){
-        .x = x_of(p), .pos_to_token = p->pos_to_token, .num_tokens = (uint32_t)tgl_min(p->num_tokens, (int64_t)1 << 31),
+        .x = x_of(p), .pos_to_token = p->pos_to_token,
+        .num_tokens = (uint32_t)tgl_min(p->num_tokens, (int64_t)1 << 31),
         .whole_rows = is_whole ? (uint32_t)(p->num_rows / t.rows) : 0,
         .whole_cols = is_whole ? (uint32_t)(p->num_cols / (t.lanes * CHANNEL_VALUES(tgl_channel_x(p)))) : 0,
         .x_step = (uint32_t)x_row_bytes(p),
-        .x_sf_step = (uint32_t)((p->codes.sf.kind == TGL_SF_ROWS ? p->codes.sf.stride : 1) * 4), .x_sf_shift = shift,
-        .x_sf_data = p->codes.sf.data, .num_rows = p->num_rows, .num_cols = p->num_cols, .out = (char *)p->out,
-        .sf = p->sf.data, .x_sf = p->codes.sf, .out_step = (uint32_t)p->num_cols, .x_row_bytes = x_row_bytes(p),
-        .block_rows = p->blocks.rows, .x_block_cols = x_cols,
+        .x_sf_step = (uint32_t)((p->codes.sf.kind == TGL_SF_ROWS ? p->codes.sf.stride : 1) * 4),
+        .x_sf_shift = shift, .x_sf_data = p->codes.sf.data, .num_rows = p->num_rows, .num_cols = p->num_cols,
+        .out = (char *)p->out, .sf = p->sf.data, .x_sf = p->codes.sf, .out_step = (uint32_t)p->num_cols,
+        .x_row_bytes = x_row_bytes(p), .block_rows = p->blocks.rows, .x_block_cols = x_cols,
         .by_x_block_cols = p->has_codes ? tgl_divisor_of(x_cols) : (tgl_divisor){ 0, 0 }, .clamp = p->clamp,
         .is_x_aligned = is_x_aligned(p), .is_out_aligned = is_out_aligned(p)
     };
@@ -184,10 +188,10 @@ bool tgl_channel_pays_middle(const void *p, const tgl_target *target)
     return num_tiles(p, CHANNEL_MIDDLE) >= CHANNEL_FEW_TILES;
 }
 
-tgl_shape tgl_channel_shape_many(void *p, const tgl_target *target) { (void)target; return shape(p, CHANNEL_MANY); }
-tgl_shape tgl_channel_shape_wide(void *p, const tgl_target *target) { (void)target; return shape(p, CHANNEL_WIDE); }
-tgl_shape tgl_channel_shape_middle(void *p, const tgl_target *target) { (void)target; return shape(p, CHANNEL_MIDDLE); }
-tgl_shape tgl_channel_shape_narrow(void *p, const tgl_target *target) { (void)target; return shape(p, CHANNEL_NARROW); }
+tgl_shape tgl_channel_shape_many(void *p, const tgl_target *t) { (void)t; return shape(p, CHANNEL_MANY); }
+tgl_shape tgl_channel_shape_wide(void *p, const tgl_target *t) { (void)t; return shape(p, CHANNEL_WIDE); }
+tgl_shape tgl_channel_shape_middle(void *p, const tgl_target *t) { (void)t; return shape(p, CHANNEL_MIDDLE); }
+tgl_shape tgl_channel_shape_narrow(void *p, const tgl_target *t) { (void)t; return shape(p, CHANNEL_NARROW); }
 
 /* ---- blocks that go through the tiles ---- */
 
@@ -202,20 +206,22 @@ bool tgl_channel_fits_staged(const void *context, const tgl_target *target)
 
 bool tgl_channel_pays_staged(const void *context, const tgl_target *target)
 {
-    const int64_t tiles = num_tiles(context, CHANNEL_STAGED), blocks = (int64_t)target->num_sms * CHANNEL_STAGED_BLOCKS;
-    return tiles >= CHANNEL_STAGED_TILES * tgl_strided_grid(tiles, blocks) && tiles >= CHANNEL_FEW_TILES;
+    const int64_t tiles = num_tiles(context, CHANNEL_STAGED);
+    const int64_t blocks = tgl_strided_grid(tiles, (int64_t)target->num_sms * CHANNEL_STAGED_BLOCKS);
+    return tiles >= CHANNEL_STAGED_TILES * blocks && tiles >= CHANNEL_FEW_TILES;
 }
 
 /* Bands become equally wide. */
 tgl_shape tgl_channel_shape_staged(void *context, const tgl_target *target)
 {
     problem *p = context;
-    const int64_t down = tiles_down(p, CHANNEL_STAGED), across = tiles_across(p, CHANNEL_STAGED), tiles = down * across;
+    const int64_t down = tiles_down(p, CHANNEL_STAGED), across = tiles_across(p, CHANNEL_STAGED);
+    const int64_t tiles = down * across;
     int64_t band = band_of(p, CHANNEL_STAGED);
     while (across % band != 0) band--;
     p->args.cast = cast_of(p, CHANNEL_STAGED);
-    p->args.tiles = (tgl_channel_tiles){ (uint32_t)(tiles - 1), (uint32_t)down, (uint32_t)band, tgl_divisor_of(down),
-                                         tgl_divisor_of(band) };
+    p->args.tiles = (tgl_channel_tiles){ (uint32_t)(tiles - 1), (uint32_t)down, (uint32_t)band,
+                                         tgl_divisor_of(down), tgl_divisor_of(band) };
     const tile t = tile_of(p, CHANNEL_STAGED);
     return (tgl_shape){ { tgl_strided_grid(tiles, (int64_t)target->num_sms * CHANNEL_STAGED_BLOCKS) },
                         .block = CHANNEL_THREADS(t.rows, t.patch_rows, t.lanes), TGL_ARGS(p->args) };

@@ -75,8 +75,8 @@ template <int KIND> DEV tgl_sf row_of_factors(const tgl_sf &sf, i64 m)
     return row;
 }
 
-/* The element, a factor or a word of codes, that has factor (m, k). What is asked for long before it is used
- * must not be touched before: so loading it is one thing and what it says, below, another. */
+/* The element, a factor or a word of codes, that has factor (m, k). Loading it is apart from reading it (below), so
+ * that it can be prefetched: the first use would wait for it. */
 DEV u32 *element_at(const tgl_sf &sf, i64 m, i64 k) { return (u32 *)sf.data + tgl_sf_offset(&sf, m, k); }
 DEV u32 load_element(const tgl_sf &sf, i64 m, i64 k) { return *element_at(sf, m, k); }
 DEV void store_element(const tgl_sf &sf, i64 m, i64 k, u32 element) { *element_at(sf, m, k) = element; }

@@ -39,9 +39,8 @@ DEV i64 strip_block_row(const tgl_strip &s, const strip_place &p, int j)
     return past < 0 ? p.m : p.m + 1 + tgl_divide((u32)past, s.by_block_rows);
 }
 
-/* The place again, where rows and columns are below 2^31 and the columns of a unit share a factor: few
- * instructions before the first load, which is most of what a small matrix takes. UNIT and NUM_ROWS are what
- * s.unit and s.rows are. */
+/* The same if rows and columns are below 2^31 and the columns of a unit share a factor. It has few instructions before
+ * the first load; in a small matrix these take most of the time. UNIT and NUM_ROWS are s.unit and s.rows. */
 typedef struct { u32 row, col, k, step; } short_place;
 
 template <int UNIT, int NUM_ROWS> DEV short_place short_place_of(const tgl_strip &s)
@@ -62,8 +61,8 @@ DEV bool short_has(const tgl_strip &s, const short_place &p, int j)
     return p.row + j * p.step < (u32)s.num_rows && (j > 0 || p.col < (u32)s.num_cols);
 }
 
-/* Its row; past the last one, the last: what is read there again is not stored, and loads need no branches
- * between them. */
+/* Its row; past the end, the last row: it is loaded again and not stored, so that loads need no branches between
+ * them. */
 DEV u32 short_row(const tgl_strip &s, const short_place &p, int j)
 {
     return j ? min(p.row + j * p.step, (u32)s.num_rows - 1) : p.row;
