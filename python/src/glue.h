@@ -30,8 +30,8 @@ typedef struct {
     bool given;           /* false: None */
 } value;
 
-/* The functions of a row get a frame as that row's struct, which row_args.py makes from its text: topk_gate_args
- * has scores, num_topk and the output topk_idx in the places of arg[0], arg[1] and out[0]. */
+/* A row's functions see the frame as a struct with the row's names, which row_args.py makes from its text:
+ * topk_gate_args has scores, num_topk and topk_idx where the frame has arg[0], arg[1] and out[0]. */
 #define FRAME_HEAD                                                             \
     tgl_stream stream;                                                         \
     void *workspace; /* of a row that asks for one; NULL on the CPU */         \
@@ -42,8 +42,8 @@ typedef struct {
     value arg[MAX_PARAMS];
 } frame;
 
-/* The functions of a row: THUNK(topk_gate) { return tgl_moe_topk_gate(a->scores, a->topk_idx, a->stream); } is
- * call_topk_gate(), with `a` the struct. */
+/* A row's functions: THUNK(topk_gate) { return tgl_moe_topk_gate(a->scores, a->topk_idx, a->stream); } defines
+ * call_topk_gate(), where `a` points to that struct. */
 #define ROW_FUNCTION(type, name, op)                                           \
     static type name##_of(const op##_args *a);                                 \
     static type name(const void *args) { return name##_of(args); }             \

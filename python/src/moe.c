@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * moe.c - tegula.moe: a row of text per op (its grammar is in parse.c), what its numbers must be, and a thunk into
- * the C API. The ops know sizes by their outputs, and take 0 ranks for the default: here they are arguments with
- * names. */
+ * moe.c - tegula.moe: a row of text per op (parse.c has the grammar), the ranges of its numbers, and a thunk into the
+ * C API. In C an op takes sizes from its outputs, and 0 ranks mean 1; in Python both are arguments. */
 #include "glue.h"
 #include "row_args.h"
 #include "moe/common/map_bound.h"
 #include "tegula/moe.h"
 
-/* ---- what rows have alike ---- */
+/* ---- text that rows share ---- */
 
 #define GATE                                                                                      \
     "logits[T, E], bias[E]?, num_topk: int, num_topk_groups: int, num_groups: int, "              \
@@ -34,10 +33,10 @@
     "(" GATE MAPPING_ARGS GATE_TENSORS ") -> " GATE_OUTPUTS("num_topk" SHARED) ", "               \
     MAPPING_OUTPUTS("num_topk" SHARED)
 
-/* A row and its twin with psum share their functions. These read the twin's struct: the row's has the same
- * places, but for the last two outputs, which are NULL there. */
-#define HAS_TWIN_WITH_PSUM(op, last_output, last_argument)                                        \
-    _Static_assert(sizeof(op##_args) == sizeof(op##_with_psum_args) &&                            \
+/* These rows have a twin with two more outputs, count and psum_end, and share its functions, which read the twin's
+ * struct: for the row itself the two are NULL. */
+#define HAS_TWIN_WITH_PSUM(op, last_output, last_argument)                                           \
+    _Static_assert(sizeof(op##_args) == sizeof(op##_with_psum_args) &&                               \
                    offsetof(op##_args, last_output) == offsetof(op##_with_psum_args, last_output) && \
                    offsetof(op##_args, last_argument) == offsetof(op##_with_psum_args, last_argument), #op)
 HAS_TWIN_WITH_PSUM(get_fused_mapping, num_tokens_per_expert, num_tokens_per_expert_host);
@@ -45,7 +44,7 @@ HAS_TWIN_WITH_PSUM(route, num_tokens_per_expert, unmapped_topk_idx);
 
 /* ---- choosing ---- */
 
-/* How many there may be of what i32 counts. */
+/* A count that must fit in an i32. */
 static bool is_count(const char *name, int64_t is)
 {
     if (is <= INT32_MAX) return is_within(name, is, 0, INT64_MAX);
@@ -95,7 +94,7 @@ THUNK(inplace_unique_group_indices)
 
 /* ---- gates ---- */
 
-/* Of all gates; CHOICE_PARAMS: of those whose first arguments are GATE. */
+/* What every gate takes; CHOICE_PARAMS adds what rows that begin with GATE take. */
 #define GATE_PARAMS(a)                                                                            \
     .has_routed_scaling_factor = true,                                                            \
     .routed_scaling_factor = (float)(a)->routed_scaling_factor,                                   \
@@ -171,7 +170,7 @@ static bool check_mapping(int64_t num_tokens, int64_t num_topk, int64_t num_expe
     return false;
 }
 
-/* Of the rows whose outputs are MAPPING_OUTPUTS. */
+/* The mapping of a row whose outputs are MAPPING_OUTPUTS. */
 #define MAPPING_OF(a)                                                                             \
     .pos_to_expert = (a)->pos_to_expert, .pos_to_token = (a)->pos_to_token,                       \
     .pos_to_token_topk = (a)->pos_to_token_topk, .token_topk_to_pos = (a)->token_topk_to_pos,     \

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * quant.c - tegula.quant: a row of text per op (its grammar is in parse.c), what its numbers must be, and a thunk
- * into the C API. Words of formats are in the order of tgl_quant_format. */
+ * quant.c - tegula.quant: a row of text per op (parse.c has the grammar), the ranges of its numbers, and a thunk into
+ * the C API. Words of formats are in the order of tgl_quant_format. */
 #include "glue.h"
 #include "row_args.h"
 #include "tegula/quant.h"
 
-/* ---- what rows have alike ---- */
+/* ---- text that rows share ---- */
 
 #define TOKEN_CAST "x[T, W], x_sf[A, B]?, x_num_per_tokens: int?, x_num_per_channels: int?, " \
                    "fmt: {e4m3|e2m1|e5m6}, num_per_channels: int, "
@@ -45,7 +45,8 @@ static bool can_pack(bool is_col_major, bool is_rounded, bool is_packed)
     .x_num_per_tokens = (a)->x_num_per_tokens, .x_num_per_channels = (a)->x_num_per_channels,          \
     .format = (tgl_quant_format)(a)->fmt, .num_per_channels = (a)->num_per_channels
 
-/* A pair comes with the size of its blocks, a tensor without. The three rows have TOKEN_CAST in front. */
+/* A pair (data, sf) needs x_block_size, a tensor must not have it. All rows that begin with TOKEN_CAST have these
+ * arguments in the same places. */
 static bool check_pair(const per_token_cast_args *a)
 {
     if (!a->x_sf && !a->has_x_num_per_tokens && !a->has_x_num_per_channels) return true;
@@ -176,7 +177,8 @@ THUNK(per_channel_cast_and_transpose)
 
 /* ---- back ---- */
 
-/* x's dtype tells its format, so the op would know but one of them. While tracing there is no dtype. */
+/* The format follows from x's dtype, so the op's own message would name one dtype only. While tracing there is no
+ * dtype. */
 static bool check_codes(const DLTensor *x, bool is_e5m6)
 {
     const DLDataType is = x->dtype;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * transpose.c - tegula.transpose: a row of text per op (its grammar is in parse.c), and a thunk into the C API. */
+ * transpose.c - tegula.transpose: a row of text per op (parse.c has the grammar) and a thunk into the C API. */
 #include "glue.h"
 #include "row_args.h"
 #include "tegula/transpose.h"
