@@ -43,6 +43,8 @@ int __wrap_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels,
     const char *wanted = getenv("TEGULA_TEST_KERNEL");
     int fitting[TGL_MAX_PLAN], n = 0;
     for (int i = 0; i < num_kernels && wanted; i++)
-        if (plan[i].name && (!op->candidates[i].fits || op->candidates[i].fits(problem, target))) fitting[n++] = i;
+        if (plan[i].name && op->candidates[i].shape &&
+            (!op->candidates[i].fits || op->candidates[i].fits(problem, target)))
+            fitting[n++] = i;
     return n ? fitting[strtoul(wanted, NULL, 10) % (unsigned)n] : __real_tgl_choose(op, plan, num_kernels, problem, target);
 }

@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: MIT
-"""Headers compile alone, twice in a row, as C11 and as C++17, with gcc and with clang; the public ones also for a reader
-who makes every pedantic warning an error. Then all ways to meet DLPack's own header.
+"""Headers compile alone, twice in a row, as C11 and (those that users or kernels read) as C++17, with gcc and with clang;
+the public ones also for a reader who makes every pedantic warning an error. Then all ways to meet DLPack's own header.
 
     python3 check.py SOURCE_FOLDER
 """
-import itertools, pathlib, shutil, subprocess, sys, tempfile
+import itertools, pathlib, re, shutil, subprocess, sys, tempfile
 
 root = pathlib.Path(sys.argv[1])
 languages = {"c": ["-std=c11"], "c++": ["-std=c++17"]}
 strict = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wundef", "-Werror"]
 ours = ["-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", f"-I{root}/src", f"-I{root}", f"-I{root}/tests"]
 public = sorted((root / "include/tegula").glob("*.h"))
-internal = sorted(root.glob("src/**/*.h"))
-# Atomics and alignment are spelled differently in C++. Kernels, which are C++, read headers of numerics and of their op.
-c_only = [h for h in internal if h.parent.name == "cuda"] + sorted([*root.glob("cases/**/*.h"), *root.glob("tests/*.h")])
-internal = [h for h in internal if h not in c_only]
+
+
+def read_by_kernels():
+    """Headers of ours that kernels include, which are C++, and those that these include."""
+    files = sorted(root.glob("src/*/*.cu"))
+    for path in files:                          # grows
+        for name in re.findall(r'^#include "(.*)"', path.read_text(), re.M):
+            files += [p for p in (root / "src" / name, root / "src/cuda" / name) if p.exists() and p not in files]
+    return {p for p in files if p.suffix == ".h"}
+
+
+internal = sorted(read_by_kernels())
+# Others may be C alone: atomics, alignment and initializers are spelled differently in C++.
+c_only = sorted({*root.glob("src/**/*.h"), *root.glob("cases/**/*.h"), *root.glob("tests/*.h")} - {*internal})
 
 passed = failed = skipped = 0
 
