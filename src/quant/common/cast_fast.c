@@ -28,7 +28,7 @@ enum {
 
 enum { INFINITE = 0x7F800000 };
 
-#define ALONE __attribute__((noinline))                         /* its frame is there only while it runs */
+#define ALONE __attribute__((noinline))         /* its frame is there only while it runs; loops keep their registers */
 
 static const char *at_value(const void *values, bool is_bf16, int64_t i)
 {
@@ -62,8 +62,8 @@ TGL_ALWAYS_INLINE void raise_blocks_of(const void *values, bool is_bf16, int64_t
         amax[w.block] = here > amax[w.block] ? here : amax[w.block];
     }
 }
-static void raise_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
-                         int32_t *amax)
+ALONE static void raise_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                               int32_t *amax)
 {
     if (is_bf16) raise_blocks_of(values, true, col, count, block_cols, amax);
     else raise_blocks_of(values, false, col, count, block_cols, amax);
@@ -204,8 +204,8 @@ TGL_ALWAYS_INLINE void small_blocks(int format, const void *values, bool is_bf16
                       factors + w.block, false, to + tgl_code_bytes(format, w.at - col));
 }
 
-static void encode_small(int format, const void *values, bool is_bf16, int64_t col, int64_t count,
-                         int64_t ahead, int64_t block_cols, const float *factors, uint8_t *to)
+ALONE static void encode_small(int format, const void *values, bool is_bf16, int64_t col, int64_t count,
+                               int64_t ahead, int64_t block_cols, const float *factors, uint8_t *to)
 {
     enum { E4M3 = TGL_FORMAT_E4M3, E2M1 = TGL_FORMAT_E2M1 };
     const bool is_e4m3 = format == E4M3;
