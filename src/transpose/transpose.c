@@ -23,7 +23,7 @@ static void swap(dimension *a, dimension *b)
 /* Would x hold a dimension and the next one, in out's order, as a single one? */
 static bool can_merge(const dimension *d, const dimension *next)
 {
-    return d->size > 0 && next->x_stride % d->size == 0 && next->x_stride / d->size == d->x_stride;
+    return next->x_stride % d->size == 0 && next->x_stride / d->size == d->x_stride;
 }
 
 /* Is a the better choice for the columns? */
@@ -40,6 +40,7 @@ static problem make_problem(const DLTensor *x, const DLTensor *out)
     const int64_t bytes = tgl_dtype_bits(x->dtype) / 8;
     const int axes[3] = { x->ndim - 2, x->ndim - 1, 0 };
     dimension d[3] = { { 1, bytes, bytes }, { 1, 0, 0 }, { 1, 0, 0 } };
+    if (tgl_is_empty(x)) return (problem){ .element_bytes = (int)bytes };   /* its other sizes may be anything */
     int64_t out_stride = bytes;
     int n = 0;
     for (int i = 0; i < x->ndim; i++) {
