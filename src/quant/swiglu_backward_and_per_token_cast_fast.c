@@ -8,7 +8,7 @@
 enum {
     PIECE = TGL_MAX_RUN,        /* columns at work */
     SUMS = BACKWARD_SUMS,
-    WIDE = 64                   /* min columns of a block for swiglu_neon.h */
+    WIDE = 64                   /* min columns of a block for swiglu_neon.inc */
 };
 _Static_assert(TGL_RUN_SUMS == (int)BACKWARD_SUMS, "one order of sums");
 
@@ -145,7 +145,7 @@ static void run_large(piece *w, const tgl_cast casts[2], int64_t row, int64_t co
     }
 }
 
-/* A block in the loops of swiglu_neon.h, which are for nearly all; false where it is none for them. */
+/* A block in the loops of swiglu_neon.inc, which are for nearly all; false where it is none for them. */
 static bool run_block(piece *w, const tgl_cast casts[2], int64_t row, int64_t col, int64_t count, float sums[SUMS])
 {
     const backward_problem *p = w->p;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * lanes_c.h, the loops of casts that compilers make vectors of, next to the functions of numerics/; here on
+ * lanes_c.inc, the loops of casts that compilers make vectors of, next to the functions of numerics/; here on
  * machines with NEON too, which do not use them. */
 #undef __ARM_NEON
 #include "quant/common/lanes.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * lanes.h - the inner loops of fast casts, over runs of values that have one factor or one each. Their bodies, 8
- * to 64 values at a time, are NEON's intrinsics (lanes_neon.h) or C that compilers make vectors of (lanes_c.h).
+ * to 64 values at a time, are NEON's intrinsics (lanes_neon.inc) or C that compilers make vectors of (lanes_c.inc).
  * Each gives the bits of the functions in numerics/, which do the tails. */
 #ifndef TEGULA_QUANT_LANES_H
 #define TEGULA_QUANT_LANES_H
@@ -92,8 +92,8 @@ static __attribute__((noinline, unused)) void tgl_tail_lossless(const uint8_t *x
 }
 
 #if defined(__aarch64__) && defined(__ARM_NEON) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#include "quant/common/lanes_neon.h"
+#include "quant/common/lanes_neon.inc"
 #else
-#include "quant/common/lanes_c.h"
+#include "quant/common/lanes_c.inc"
 #endif
 #endif

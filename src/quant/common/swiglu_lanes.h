@@ -31,7 +31,7 @@ TGL_ALWAYS_INLINE float tgl_small_activation(const float *gates, const float *up
 }
 
 #if defined(__aarch64__) && defined(__ARM_NEON) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#include "quant/common/swiglu_neon.h"
+#include "quant/common/swiglu_neon.inc"
 #else
 /* Four quarters of a step at a time: exp is a chain of operations that wait for each other, and a core looks
  * less far ahead than one of them is long. */
