@@ -39,7 +39,7 @@ def debug():
     wanted = [r"^Breakpoint 1(\.\d+)?, tile_put \(.* at transpose/tile\.cuh:\d+$", r"^\$1 = \d+$",
               r"^\$2 = \{x = 0x[0-9a-f]+, ", r"^emulator: stopped in kernel transpose, seed 5$",
               r"^  block \(0,1,0\):$", r"no wait yet: threads ",
-              r"^transpose \(x=\.\.\., .* at transpose/transpose\.cu:\d+$",
+              r"^transpose \(a=\.\.\.\) at transpose/transpose\.cu:\d+$",
               r"^\$3 = \{row_tile = 0, ", r"^\$4 = 77$", r"exited normally\]$"]
     at = 0
     for pattern in wanted:
