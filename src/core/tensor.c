@@ -343,17 +343,6 @@ tgl_status tgl_expect_same_or_no_overlap(const char *name, const DLTensor *t, co
     return tgl_is_same_memory(t, other) ? TGL_OK : tgl_expect_no_overlap(name, t, other_name, other);
 }
 
-tgl_status tgl_expect_apart(const tgl_named *tensors, int num_inputs, int count)
-{
-    for (int i = 1; i < count; i++)
-        if (tensors[i].t) TGL_TRY(tgl_expect_same_device(tensors[i].name, tensors[i].t, tensors[0].t));
-    for (int i = num_inputs; i < count; i++)
-        for (int j = 0; tensors[i].t && j < i; j++)
-            if (tensors[j].t)
-                TGL_TRY(tgl_expect_no_overlap(tensors[i].name, tensors[i].t, tensors[j].name, tensors[j].t));
-    return TGL_OK;
-}
-
 tgl_status tgl_expect_reserved(const uint64_t reserved[TGL_RESERVED_WORDS])
 {
     for (int i = 0; i < TGL_RESERVED_WORDS; i++)

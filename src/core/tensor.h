@@ -51,11 +51,6 @@ tgl_status tgl_expect_same_or_no_overlap(const char *name, const DLTensor *t, co
 bool tgl_overlaps(const DLTensor *t, const DLTensor *other);
 bool tgl_is_same_memory(const DLTensor *t, const DLTensor *other);
 
-/* Inputs first, then what is written; NULL tensors are left out. All are on the device of the first, and
- * nothing that is written shares memory with another. */
-typedef struct { const char *name; const DLTensor *t; } tgl_named;
-tgl_status tgl_expect_apart(const tgl_named *tensors, int num_inputs, int count);
-
 /* The address is a multiple of `bytes`: for what a kernel cannot do without. */
 tgl_status tgl_expect_aligned(const char *name, const DLTensor *t, int bytes);
 

@@ -58,12 +58,12 @@ tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const 
  * in its place (tests/launch_alone.c), so that small cases take a second trip. */
 int64_t tgl_strided_grid(int64_t blocks, int64_t most);
 
-/* Loads a plan, as the first launch by it does. For a call that launches the kernels of other ops, whose
- * plans lack some of its own. */
+/* Loads a plan, as the first launch by it does: in prepare mode, and for a call that launches the kernels of other
+ * ops, whose plans lack some of its own. */
 tgl_status tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream);
 
-/* Is this thread between tgl_prepare_begin and tgl_prepare_end? An op then goes on to its launch even where
- * there is nothing to do. */
+/* Is this thread between tgl_prepare_begin and tgl_prepare_end? Plans are then loaded even where there is nothing to
+ * do. */
 bool tgl_preparing(void);
 
 /* For ops whose launch shape depends on the device: SMs to use (tgl_set_num_sms), the architecture that

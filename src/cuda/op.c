@@ -25,6 +25,7 @@ tgl_status tgl_run_on_cuda(const tgl_op *op, void *problem, const DLTensor *on, 
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
     const int which = tgl_choose(op, plan, num_kernels, problem, &target);
+    if (which < 0) return tgl_fail(TGL_ERR_INTERNAL, "no kernel of its plan fits this call; please report this");
     const tgl_shape shape = op->candidates[which].shape(problem, &target);
     return tgl_launch(plan, num_kernels, which, on, &shape, stream);
 }

@@ -34,8 +34,8 @@ typedef struct {
     /* Fills in the kernels of a configuration (dtypes, flags, sizes that a model fixes), in the order of the
      * candidates, and gives their number. One without a name is none: that candidate does not apply. */
     int (*plan)(const void *problem, tgl_kernel kernels[TGL_MAX_PLAN]);
-    /* The first that fits and pays is launched; the last that a plan has does, always. Kernels of a plan without a
-     * shape are only loaded: other ops launch them. */
+    /* The first that fits and pays is launched, or the last that fits; of every call one must. Kernels of a plan
+     * without a shape are only loaded: other ops launch them. */
     tgl_candidate candidates[TGL_MAX_PLAN];
 } tgl_op;
 

@@ -307,12 +307,13 @@ static expand_args args_of(const DLTensor *x, const DLTensor *token_topk_to_pos,
                            const DLTensor *out)
 {
     const int64_t element_bytes = tgl_dtype_bits(x->dtype) / 8;
+    const bool has_rows = x->shape[0] > 1 && x->shape[1] > 0;   /* else the stride may be anything */
     return (expand_args){
         .x = tgl_data(x), .out = tgl_data(out), .token_topk_to_pos = tgl_data(token_topk_to_pos),
         .pos_to_expert = tgl_data(pos_to_expert), .num_tokens = x->shape[0],
         .num_topk = token_topk_to_pos->shape[1], .num_positions = pos_to_expert->shape[0],
-        .row_bytes = x->shape[1] * element_bytes,
-        .x_stride = x->shape[0] > 1 ? tgl_stride(x, 0) * element_bytes : 0,
+        .row_bytes = tgl_saturating_product(x->shape[1], element_bytes),        /* of an out that may be empty */
+        .x_stride = has_rows ? tgl_stride(x, 0) * element_bytes : 0,
     };
 }
 

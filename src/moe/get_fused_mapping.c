@@ -147,7 +147,6 @@ static tgl_status cpu(const void *context)
     p.num_chunks = chunks;
     p.chunk_tokens = tgl_ceil_div(p.num_tokens, chunks);
     TGL_TRY(tgl_parallel_rows(chunks, bytes / chunks, count_chunks, &p));
-    if (tgl_dry_run()) return TGL_OK;
     lay_out(&p);
     TGL_TRY(tgl_parallel_rows(chunks, 24 * (int64_t)m->num_pairs / chunks, place_chunks, &p));
     for (int32_t e = 0; e < m->num_experts; e++)
@@ -268,7 +267,8 @@ tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_map
         TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, workspace_size(num_pairs, num_experts)));
     problem p = { { tgl_data(topk_idx), tgl_stride(topk_idx, 0), .workspace = workspace }, n.num_tokens, n.num_topk,
                   tgl_dtype_bits(topk_idx->dtype) / 8,
-                  workspace && workspace_bytes >= large_workspace(num_experts), .num_chunks = 0 };
+                  workspace && (uintptr_t)workspace % TGL_WORKSPACE_ALIGNMENT == 0 &&
+                      workspace_bytes >= large_workspace(num_experts), .num_chunks = 0 };
     TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &p.args.map));
     return tgl_run(s, &OP, tensors, &p, stream);
 }

@@ -198,6 +198,12 @@ static int plan(const void *context, tgl_kernel *kernels)
     return TGL_GATE_FEW + 1;
 }
 
+static bool mapped_fits(const void *context, const tgl_target *target)  /* a block for each token */
+{
+    (void)target;
+    return ((const tgl_gate *)context)->num_tokens <= INT32_MAX;
+}
+
 static bool mapped_pays(const void *context, const tgl_target *target)
 {
     (void)target;
@@ -235,7 +241,7 @@ static tgl_shape wide_shape(void *context, const tgl_target *target)
 }
 
 const tgl_op tgl_top2_sum_gate_op = { cpu, plan,
-                                      { [TGL_GATE_MAPPED] = { NULL, mapped_pays, mapped_shape },
+                                      { [TGL_GATE_MAPPED] = { mapped_fits, mapped_pays, mapped_shape },
                                         [TGL_GATE_MANY] = { NULL, many_pays, warps_shape },
                                         [TGL_GATE_FEW] = { NULL, NULL, warps_shape },
                                         [TGL_GATE_WIDE] = { NULL, NULL, wide_shape } } };

@@ -34,7 +34,7 @@ static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     const int64_t scans = tgl_ceil_div(p->num_topk, TGL_BEST_MAX);
-    const int64_t row_bytes = 4 * p->num_experts * scans + (int64_t)p->index_bytes * p->num_topk;
+    const int64_t row_bytes = (int64_t)4 * p->num_experts * scans + (int64_t)p->index_bytes * p->num_topk;
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }
 
