@@ -20,7 +20,7 @@ enum { UNIT = FORMAT == TGL_FORMAT_E4M3 ? 1 : 2, MAX_SPAN = 2 };
 extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_any(const per_block_cast_any_args a)
 {
     const tgl_block_cast c = a.cast;
-    const tgl_groups g = a.groups;
+    const tgl_groups &g = a.groups;
     const u32 size = 32 * g.warps, groups = GROUP_WARPS / g.warps, thread = threadIdx.x % size;
     pdl_wait();
 #pragma unroll 1
