@@ -42,13 +42,14 @@ template <int COUNT> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
         if (HAS_ONE) factor[j] = tgl_sf_get(&c.sf, strip_block_row(s, p, j), p.k);
     }
     float factors[COUNT];
-    i64 of = -1;                                /* row of blocks of `factors` */
+    u32 of = 0;                                 /* row of blocks of `factors`, its low 32 bits */
 #pragma unroll
     for (int j = 0; j < STRIP_MAX_ROWS; j++) {
         if (!strip_has(s, p, j)) continue;
-        if (!HAS_ONE && of != strip_block_row(s, p, j)) {
-            of = strip_block_row(s, p, j);
-            strip_factors<COUNT>(s, p, c.sf, of, factors);
+        const i64 m = strip_block_row(s, p, j);
+        if (!HAS_ONE && (j == 0 || of != (u32)m)) {
+            of = (u32)m;
+            strip_factors<COUNT>(s, p, c.sf, m, factors);
         }
         const float inv = HAS_ONE ? 1 / factor[j] : 0;
 #pragma unroll
