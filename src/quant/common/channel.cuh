@@ -62,12 +62,12 @@ static_assert(VECTORS == 8 || (VECTORS == 16 && IS_TRANSPOSED && BLOCK_ROWS), "w
 
 /* Threads of an SM: as many as registers allow without spills, so that some load while others encode. These need
  * more registers, and have fewer threads: a second pass over x, codes with their values (most of all on sm_120 and in
- * narrow strips, whose blocks are few), activations, tall patches (more so of clamped activations), sm_89, and
- * conversions that are no single instruction. */
+ * narrow strips, whose blocks are few), activations, tall patches (more so of activations that are clamped, or not on
+ * sm_90), sm_89, and conversions that are no single instruction. */
 #if __CUDA_ARCH__ >= 890
 #define NEEDS_MORE (ROWS == CHANNEL_TALL_ROWS || IS_SWIGLU || __CUDA_ARCH__ == 890)
 #define NEEDS_MOST (X == X_E4M3 && (LANES < CHANNEL_LANES(X) || __CUDA_ARCH__ >= 1200))
-#define NEEDS_ROOM (IS_LONG && IS_CLAMPED)
+#define NEEDS_ROOM (IS_LONG && IS_SWIGLU && (IS_CLAMPED || __CUDA_ARCH__ != 900))
 enum {
     SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS || NEEDS_MOST ? 512 : NEEDS_ROOM ? 768 : NEEDS_MORE ? 1024 : 1536
 };
