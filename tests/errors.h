@@ -243,6 +243,7 @@ static inline void errors_dtype_of(errors_call *c, int i)
     const tgl_dtype set = errors_dtypes(c, a, &packing), good = tgl_dtype_of(x->dtype);
     const bool has_one = a->like >= 0 && c->tensors[a->like];   /* that of another tensor */
     ERRORS_MISTAKE(a->name, "dtype is ", "has a dtype of no lanes", x->dtype.lanes = 0);
+    ERRORS_MISTAKE(a->name, "dtype is ", "has a dtype of all ones", x->dtype = ((DLDataType){ 255, 255, 65535 }));
     for (tgl_dtype dtype = TGL_BOOL; dtype <= TGL_E2M1X2; dtype <<= 1)
         if (dtype != good && (has_one || !(set & dtype)))
             ERRORS_MISTAKE(a->name, "dtype is ", tgl_dtype_name(dtype), x->dtype = tgl_dtype_to_dlpack(dtype));

@@ -111,6 +111,7 @@ INLINE bool check_tensor(const tgl_quick_arg *q, const uint32_t *dtypes, tgl_pac
 {
     const uint32_t dtype = key_of(x->dtype), bits = (uint32_t)x->dtype.bits * x->dtype.lanes;
     const uint32_t flags = q->flags;
+    if (dtype == NO_DTYPE) return false;
     if (dtype != dtypes[0] && dtype != dtypes[1] && dtype != dtypes[2] && dtype != dtypes[3] &&
         !(flags & IS_ANY && !(bits & (bits - 1)) && bits >= 8 && bits <= 128))
         return false;
