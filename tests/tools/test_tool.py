@@ -161,7 +161,7 @@ def test_check(tegula):
 def test_check_picks_listed_cases(tegula):
     """Without an op's name: of every op that has such cases, and no others."""
     few = tegula("check", "dtype=c128", "--device", "cpu").stdout.splitlines()[1:]
-    ops = ["transpose", "batched_transpose", "moe_expand_to_fused", "moe_expand_to_fused_with_sf"]
+    ops = ["moe_expand_to_fused", "moe_expand_to_fused_with_sf", "batched_transpose", "transpose"]      # as listed
     all_of_them = tegula("check", *ops, "--device", "cpu").stdout.splitlines()[1:]
     assert [line.split()[0] for line in few] == [line.split()[0] for line in all_of_them]
     assert all(0 < int(a.split()[2]) < int(b.split()[2]) for a, b in zip(few, all_of_them))
