@@ -136,7 +136,7 @@ const tgl_settings *tgl_settings_get(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     static atomic_bool is_read, reported;
-    if (atomic_load_explicit(&is_read, memory_order_acquire)) return &settings;     /* every launch comes here twice */
+    if (atomic_load_explicit(&is_read, memory_order_acquire)) return &settings;     /* every launch comes here */
     pthread_once(&once, read_environment);
     if (complaints[0] && !atomic_exchange(&reported, true)) tgl_log(TGL_LOG_ERROR, "%s", complaints);
     atomic_store_explicit(&is_read, true, memory_order_release);

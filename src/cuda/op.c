@@ -11,8 +11,7 @@ tgl_status tgl_take(tgl_signature *s, const DLTensor *const *tensors, const void
 tgl_status tgl_run(tgl_signature *s, const tgl_op *op, const DLTensor *const *tensors, void *problem,
                    tgl_stream stream)
 {
-    const bool is_prepared = tgl_preparing();
-    if (!is_prepared && tgl_writes_nothing(s, tensors)) return TGL_OK;          /* data may be NULL */
+    if (!tgl_preparing() && tgl_writes_nothing(s, tensors)) return TGL_OK;      /* data may be NULL */
     if (!tgl_on_cpu(tensors[0])) return tgl_run_on_cuda(op, problem, tensors[0], stream);
     return tgl_dry_run() ? TGL_OK : op->cpu(problem);
 }
