@@ -46,7 +46,7 @@ static float_mode plain(float_mode mode) { return mode & ~FPCR_CHANGED; }
 typedef int float_mode; /* C has no name for flush-to-zero: rounding only */
 static float_mode get_mode(void) { return fegetround(); }
 static void set_mode(float_mode mode) { fesetround(mode); }
-static float_mode plain(float_mode mode) { (void)mode; return FE_TONEAREST; }
+static float_mode plain(float_mode mode) { return FE_TONEAREST; }
 #endif
 
 static void run_chunk(tgl_rows_function f, const void *context, int64_t begin, int64_t end)
@@ -130,8 +130,6 @@ tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function 
         }
         return TGL_OK;
     }
-#else
-    (void)row_bytes;
 #endif
     run_chunk(f, context, 0, rows);
     return TGL_OK;

@@ -104,7 +104,6 @@ typedef struct { char folders[16][TGL_PATH_BYTES]; char loaded[TGL_PATH_BYTES]; 
 #ifdef __linux__
 static int look_around(struct dl_phdr_info *info, size_t bytes, void *context)
 {
-    (void)bytes;
     surroundings *s = context;
     const char *name = info->dlpi_name;
     if (!name || strlen(name) >= TGL_PATH_BYTES) return 0;

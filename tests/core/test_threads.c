@@ -16,7 +16,6 @@ static atomic_int visits[ROWS + 1];
 
 static void visit(const void *context, int64_t begin, int64_t end)
 {
-    (void)context;
     if (begin < 0 || begin >= end || end > ROWS) atomic_fetch_add(&visits[ROWS], 1); /* no such chunk */
     else for (int64_t i = begin; i < end; i++) atomic_fetch_add(&visits[i], 1);
 }
@@ -64,7 +63,6 @@ TEST(huge_counts)       /* sizes that would overflow if multiplied */
 static atomic_int num_chunks;
 static void count_chunks(const void *context, int64_t begin, int64_t end)
 {
-    (void)context, (void)begin, (void)end;
     atomic_fetch_add(&num_chunks, 1);
 }
 
@@ -90,7 +88,6 @@ TEST(large_work_is_shared)
 
 static void visit_nested(const void *context, int64_t begin, int64_t end)
 {
-    (void)context;
     for (int64_t i = begin; i < end; i++) tgl_parallel_rows(ROWS, LARGE, visit, NULL);
 }
 
@@ -135,7 +132,7 @@ static void set_flush(bool on)
 }
 #else
 static bool can_flush(void) { return false; }
-static void set_flush(bool on) { (void)on; }
+static void set_flush(bool on) { }
 #endif
 
 /* What this thread does with a subnormal result, a subnormal operand and a result halfway between two
@@ -156,7 +153,6 @@ static int mode_of_thread(void)
 static atomic_int modes_seen;
 static void note_mode(const void *context, int64_t begin, int64_t end)
 {
-    (void)context, (void)begin, (void)end;
     atomic_fetch_or(&modes_seen, mode_of_thread());
 }
 

@@ -32,24 +32,18 @@ int nvrtcGetSupportedArchs(int *archs) { return *archs = 90, 0; }
 int nvrtcCreateProgram(void **program, const char *source, const char *name, int num_headers,
                        const char *const *headers, const char *const *names)
 {
-    (void)source, (void)name, (void)num_headers, (void)headers, (void)names;
     *program = log_text;
     return 0;
 }
 int nvrtcDestroyProgram(void **program) { return *program = NULL, 0; }
 int nvrtcCompileProgram(void *program, int num_options, const char *const *options)
 {
-    (void)program;
     size_t n = 0;
     for (int i = 0; i < num_options && n < sizeof log_text; i++)
         n += (size_t)snprintf(log_text + n, sizeof log_text - n, "%s\n", options[i]);
     return 0;
 }
-int nvrtcGetProgramLogSize(void *program, size_t *bytes)
-{
-    (void)program;
-    return *bytes = strlen(log_text) + 1, 0;
-}
-int nvrtcGetProgramLog(void *program, char *log) { return (void)program, strcpy(log, log_text), 0; }
-int nvrtcGetCUBINSize(void *program, size_t *bytes) { return (void)program, *bytes = 4, 0; }
-int nvrtcGetCUBIN(void *program, char *image) { return (void)program, memcpy(image, "code", 4), 0; }
+int nvrtcGetProgramLogSize(void *program, size_t *bytes) { return *bytes = strlen(log_text) + 1, 0; }
+int nvrtcGetProgramLog(void *program, char *log) { return strcpy(log, log_text), 0; }
+int nvrtcGetCUBINSize(void *program, size_t *bytes) { return *bytes = 4, 0; }
+int nvrtcGetCUBIN(void *program, char *image) { return memcpy(image, "code", 4), 0; }

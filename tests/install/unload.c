@@ -18,7 +18,6 @@ static int fails(const char *what)
 
 int main(int argc, char **argv)
 {
-    (void)argc;
     for (int i = 0; i < 3; i++) {
         void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
         if (!library) return fails(dlerror());

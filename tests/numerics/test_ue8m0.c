@@ -8,7 +8,6 @@ static uint32_t encode(float value) { return tgl_ue8m0_from_f32(value); }
 /* The smallest power of two from 2^-126 to 2^127 that is not below, by trying them in turn; else the last. */
 static uint32_t want(const void *context, float value)
 {
-    (void)context;
     for (int exponent = -126; exponent < 127; exponent++)
         if (ldexp(1, exponent) >= fabs((double)value)) return (uint32_t)(exponent + 127);
     return 254;                                     /* NaN is not below anything, so it ends here too */
