@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Keeps the documents true: every block of code in README.md and docs/*.md is cut from a file that is built and run, and
-every link between documents leads somewhere.
+"""Keeps the documents true: every block of code is cut from a file that is built and run, every link between documents
+leads somewhere, and every file and every tgl_ name that they mention exists.
 
     python3 check_docs.py SOURCE_FOLDER
 
@@ -52,7 +52,13 @@ def anchors(path):
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
-for document in [root / "README.md", root / "CONTRIBUTING.md", root / "CHANGELOG.md", *sorted((root / "docs").glob("**/*.md"))]:
+FOLDERS = "bench cases cmake docs examples include python scripts src tests tools".split()
+sources = "\n".join(path.read_text() for folder in FOLDERS for suffix in ("c", "h", "cuh", "cu", "py")
+                    for path in (root / folder).glob(f"**/*.{suffix}"))
+names = set(re.findall(r"\b(?:tgl|TGL)_\w+", sources))
+
+documents = [*root.glob("*.md"), *(path for folder in FOLDERS for path in (root / folder).glob("**/*.md"))]
+for document in sorted(documents):
     name = document.relative_to(root)
     lines = document.read_text().splitlines()
     origin, in_block = None, None
@@ -78,6 +84,10 @@ for document in [root / "README.md", root / "CONTRIBUTING.md", root / "CHANGELOG
             marker = re.fullmatch(r"\s*<!-- from: ([^\s#]+)(?:#(\S+))? -->\s*", line)
             origin = marker.groups() if marker else origin if not line.strip() else None
             prose.append((number, re.sub(r"`[^`]*`", "", line)))
+            for path in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)[`#]", line):
+                check(f"{name}:{number}", not (root / path).exists() and f"{path}: no such file")
+            for word in re.findall(r"`((?:tgl|TGL)_[a-z0-9_]+)(?:\(\))?`", line, flags=re.I):
+                check(f"{name}:{number}", word not in names and f"{word}: no such name")
     check(f"{name}: end of file", in_block and f"the block of line {in_block[1]} is not closed")
     for number, line in prose:
         for target in re.findall(r"\]\(([^)\s]+)\)", line):
