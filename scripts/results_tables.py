@@ -38,15 +38,16 @@ def percent(value):
     return "" if value is None else f"{100 * value:.0f} %"
 
 
-def caption(rows):
-    """Where and with what the rows were measured, and the copy rate of that run."""
-    first = rows[0]
+def caption(rows, shown):
+    """Where, with what and at which commits the shown rows were measured, and the copy rate of the file's first run."""
+    first = shown[0]
     parts = [first["device"]]
     if first.get("driver"):
         parts.append(f"driver {first['driver']}")
     if first.get("threads"):
         parts.append(f"{first['threads']:.0f} threads")
-    parts.append(f"tegula {first['library']}" + (f" at {first['commit']}" if first.get("commit") else ""))
+    commits = dict.fromkeys(r["commit"] for r in shown if r.get("commit"))
+    parts.append(f"tegula {first['library']}" + (f" at {', '.join(commits)}" if commits else ""))
     copies = [r for r in rows if r["op"] == "copy"]
     if copies:
         parts.append(f"plain copy {number(copies[0]['gb_per_s'])} GB/s ({copies[0]['params']})")
@@ -69,7 +70,7 @@ def table(path, op=None, against=None):
             if r["row"] not in best or r["cold_us"] < best[r["row"]]["cold_us"]:
                 best[r["row"]] = r
         columns += [(next(iter(best.values()))["peer"].split(",")[0] + " us", "---:"), ("ratio", "---:")]
-    lines = [caption(rows), "", "| " + " | ".join(name for name, _ in columns) + " |",
+    lines = [caption(rows, shown), "", "| " + " | ".join(name for name, _ in columns) + " |",
              "| " + " | ".join(line for _, line in columns) + " |"]
     for r in shown:
         cells = [r["row"] if op is None else r["params"], number(r["cold_us"]), number(r["gb_per_s"]),
