@@ -46,13 +46,17 @@ tgl_status tool_rows_read(const char *path, tool_rows *rows);
 
 /* ---- compare.c ---- */
 
-/* Prints the rows beside those of `other` (the fastest of a label where there are several) with the
- * verdicts of docs/benchmarking.md. Gives the number of rows that are slower than they must be. */
+/* Prints the rows beside those of `other` (the fastest of a label if there are several) with the verdicts of
+ * docs/benchmarking.md. Gives the number of rows that missed their goal. */
 int tool_compare(const tool_rows *rows, const tool_rows *other, const char *other_name);
 
-/* The verdict on one row. */
-typedef enum { VERDICT_MET, VERDICT_NOT_MET, VERDICT_NONE } tool_verdict;
-tool_verdict tool_judge(const tool_row *ours, const tool_row *other, char *text, size_t bytes);
+/* The verdict on one row: neither met nor missed if it was not timed, or on another device. */
+typedef struct {
+    bool is_met, is_missed;
+    const char *text;
+    char ratio[32];                         /* of the times, ours to theirs; "-" if not timed */
+} tool_verdict;
+tool_verdict tool_judge(const tool_row *ours, const tool_row *theirs);
 
 /* ---- report_html.c ---- */
 

@@ -364,10 +364,12 @@ class Page(html.parser.HTMLParser):
 
 
 def test_page(tegula, tmp_path, rows):
+    rows[0]["timer"] = "an <hour>glass"
     rows[1]["params"] = "a<b & \"c\""
     rows[2].update(copy_us=None, copy_share=None)
     write_lines(tmp_path / "odd.jsonl", rows)
-    assert tegula("bench", "--from", "odd.jsonl", "--html", "page.html").returncode == 0
+    write_lines(tmp_path / "others.jsonl", [{**rows[1], "cold_us": None}, {**rows[2], "cold_us": 1e-3}, rows[3]])
+    assert tegula("bench", "--from", "odd.jsonl", "--against", "others.jsonl", "--html", "page.html").returncode == 1
     text = (tmp_path / "page.html").read_text()
     page = Page(text)
     tags = {tag for tag, _ in page.elements}
@@ -375,7 +377,9 @@ def test_page(tegula, tmp_path, rows):
     assert not re.search(r"https?:|src=|href=|url\(|@import", text)
     assert "prefers-color-scheme:dark" in text
     words = " ".join(page.words)
-    assert all(r["params"] in words for r in rows[1:])
+    assert all(r["params"] in words for r in rows[1:]) and rows[0]["timer"] in words
+    verdicts = [a["class"] for tag, a in page.elements if tag == "td" and "class" in a]
+    assert verdicts == ["left", "left bad", "left good", "left"]        # not timed, slower, same, not in the other file
     assert "nan" not in words.lower() and "nan" not in " ".join(str(a) for _, a in page.elements).lower()
 
     # Bars begin at 0 and are as long as their rates.
@@ -440,8 +444,11 @@ def test_rows_without_a_partner_are_a_note(tegula, tmp_path, rows):
 
 
 def test_another_device_gets_no_verdict(tegula, tmp_path, rows):
-    done = compare(tegula, tmp_path, with_time(rows[1], 500), [with_time(rows[1], 1, device="Abacus")])
-    assert done.returncode == 0 and "another device" in done.stdout and "from another device (Abacus)" in done.stdout
+    write_lines(tmp_path / "ours.jsonl", rows[1:3])
+    write_lines(tmp_path / "theirs.jsonl", [with_time(rows[1], 1e-3, device="Abacus"), rows[2]])
+    done = tegula("bench", "--from", "ours.jsonl", "--against", "theirs.jsonl")
+    assert done.returncode == 0 and re.search(" another device$", done.stdout, re.M)
+    assert "note: 1 rows are from another device (Abacus)" in done.stdout
 
 
 @pytest.mark.parametrize("line", [
