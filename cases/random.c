@@ -218,10 +218,10 @@ static tgl_status judge(const case_op *op, const case_params *params, case_probl
                                  0 };
         a.arg[i] = &tensors[i];
     }
-    tgl_set_dry_run(true);
+    tgl_set_preparing(true);
     if (op->workspace) a.workspace_bytes = op->workspace(&a);
     const tgl_status status = op->run(&a);
-    tgl_set_dry_run(false);
+    tgl_set_preparing(false);
     return status;
 }
 

@@ -380,9 +380,9 @@ static inline int check_errors(tgl_signature *s, const char *sample, errors_invo
         errors_call *const c = errors_open(s, sample, invoke, on_cuda);
         if (!c) return 0;
         if (!on_cuda) {
-            tgl_set_dry_run(true);
+            tgl_set_preparing(true);
             const tgl_status status = invoke(c->tensors, c->given);
-            tgl_set_dry_run(false);
+            tgl_set_preparing(false);
             if (!CHECK_THAT(status == TGL_OK, "%s %s: %s", c->t->name, sample, tgl_last_error())) return 0;
         }
         static void (*const sections[])(errors_call *, int) = { errors_alone, errors_dtype_of, errors_sizes,

@@ -13,15 +13,10 @@ void tgl_log(tgl_log_level level, const char *format, ...) __attribute__((format
 /* Is a line of this level wanted? One load; lets a caller skip the work of making it. */
 bool tgl_log_wants(tgl_log_level level);
 
-/* An op's call with its tensors: "tgl_transpose(x bf16 [3, 5] on cuda:0, out bf16 [5, 3] on cuda:0)".
- *     tgl_log_call("tgl_transpose", "x", x, "out", out, NULL); */
-void tgl_log_call(const char *op, ...) __attribute__((sentinel));
-
-/* At the level of calls: how many indices are past the last of n, and the first of them. Of a tensor that is
- * checked, of i32 or i64 and one or two dimensions; nothing is said of one in the memory of a GPU. */
+/* At level call: how many indices are >= n, and the first of them. `indices` has passed its checks, is i32 or i64 and
+ * has one or two dimensions; one on a GPU is not read. The second looks only at rows where both flags (bool, packed,
+ * NULL for all true) are set. */
 void tgl_log_indices(const char *name, const DLTensor *indices, int64_t n);
-
-/* The same of those rows alone for which both flags, bool and packed, are true; NULL: all are. */
 void tgl_log_indices_where(const char *name, const DLTensor *indices, int64_t n, const DLTensor *flags,
                            const DLTensor *more_flags);
 

@@ -451,10 +451,8 @@ void tgl_log_signature(tgl_signature *s, const DLTensor *const *tensors)
     size_t n = (size_t)snprintf(text, sizeof text, "tgl_%s(", t->name);
     const char *separator = "";
     for (int i = 0; i < t->num_tensors && n < sizeof text; i++) {
-        const tgl_arg *a = &t->tensors[i];
-        if (a->in_struct && !a->owns) continue; /* of a struct, those that decide sizes say it all */
         tgl_describe(tensors[i], tensor, sizeof tensor);
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s", separator, a->name, tensor);
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s", separator, t->tensors[i].name, tensor);
         separator = ", ";
     }
     if (n < sizeof text) snprintf(text + n, sizeof text - n, ")");

@@ -478,11 +478,10 @@ static bool parse_type(reader *r, tgl_arg *a)
     return true;
 }
 
-static bool parse_tensor(reader *r, word name, const char *in_struct, bool is_output)
+static bool parse_tensor(reader *r, word name, bool is_output)
 {
     tgl_arg *a = &r->t->tensors[r->num_tensors++];
     if (!is(name, a->name)) return fail(r, name.begin, "a tensor");      /* cannot be: names came first */
-    a->in_struct = in_struct;
     a->is_written = is_output;
     if (!parse_type(r, a) || !expect(r, "[")) return false;
     if (take(r, "...")) {
@@ -599,21 +598,20 @@ static bool parse_scalar(reader *r, word name)
 
 /* ---- arguments ---- */
 
-static bool parse_arguments(reader *r, bool are_outputs, const char *in_struct)
+static bool parse_arguments(reader *r, bool are_outputs, bool in_struct)
 {
     do {
         word name;
         if (!take_word(r, &name)) return false;
         if (!in_struct && take(r, "{")) {
-            const char *kept = keep(r, name);
-            if (!kept || !parse_arguments(r, are_outputs, kept) || !expect(r, "}")) return false;
+            if (!parse_arguments(r, are_outputs, true) || !expect(r, "}")) return false;
             continue;
         }
         if (!expect(r, ":")) return false;
         skip(r);
         const bool is_scalar = is_scalar_type(r->p);
         if (is_scalar && (are_outputs || in_struct)) return fail(r, name.begin, "a tensor");
-        if (is_scalar ? !parse_scalar(r, name) : !parse_tensor(r, name, in_struct, are_outputs)) return false;
+        if (is_scalar ? !parse_scalar(r, name) : !parse_tensor(r, name, are_outputs)) return false;
     } while (take(r, ","));
     return true;
 }
@@ -800,9 +798,8 @@ static bool parse(reader *r)
     tgl_table *t = r->t;
     word name;
     if (!take_word(r, &name) || !(t->name = keep(r, name)) || !expect(r, "(") || !add_names(r)) return false;
-    if (!parse_arguments(r, false, NULL) || !expect(r, ")")) return false;
-    t->num_inputs = r->num_tensors;
-    if (take(r, "->") && !parse_arguments(r, true, NULL)) return false;
+    if (!parse_arguments(r, false, false) || !expect(r, ")")) return false;
+    if (take(r, "->") && !parse_arguments(r, true, false)) return false;
     if (take(r, "where"))
         do
             if (!parse_rule(r)) return false;

@@ -43,7 +43,6 @@ typedef enum { TGL_UNPACKED, TGL_PACKED_E2M1, TGL_PACKED_E5M6, TGL_NUM_PACKINGS 
 
 typedef struct {
     const char *name;
-    const char *in_struct;      /* that it is a member of, or NULL */
     tgl_dtype dtypes;
     tgl_dtype otherwise;        /* where tensor `if_given` is not given */
     tgl_dtype first;            /* of the text: what Python makes */
@@ -133,7 +132,7 @@ typedef struct {
 
 struct tgl_table {
     const char *name;
-    int num_tensors, num_inputs;                /* inputs first */
+    int num_tensors;                            /* inputs, then outputs */
     int num_values, num_sizes, num_scalars;     /* sizes first, then scalars, then GIVEN */
     int num_rules, num_steps, num_name_bytes;
     tgl_arg tensors[TGL_MAX_TENSORS];

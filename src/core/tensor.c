@@ -7,10 +7,10 @@
 
 #include "core/settings.h"
 
-static _Thread_local bool dry_run;
+static _Thread_local bool preparing;
 
-void tgl_set_dry_run(bool on) { dry_run = on; }
-bool tgl_dry_run(void) { return dry_run; }
+void tgl_set_preparing(bool on) { preparing = on; }
+bool tgl_preparing(void) { return preparing; }
 
 /* ---- text ---- */
 
@@ -220,7 +220,7 @@ tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int
     }
     if (is_empty) return TGL_OK;                /* strides and data mean nothing */
     TGL_TRY(expect_layout(name, t, layout));
-    if (!t->data && dry_run) return TGL_OK;
+    if (!t->data && preparing) return TGL_OK;
     if (!t->data) return tgl_fail(TGL_ERR_ARGUMENT, "%s: data is NULL, want %" PRId64 " bytes", name, bytes);
     if (t->byte_offset > UINTPTR_MAX - (uintptr_t)t->data)
         return tgl_fail(TGL_ERR_ARGUMENT, "%s: byte_offset is %" PRIu64 ", want one that leads to an address",
@@ -353,7 +353,7 @@ tgl_status tgl_expect_reserved(const uint64_t reserved[TGL_RESERVED_WORDS])
 
 tgl_status tgl_expect_workspace(const void *workspace, size_t workspace_bytes, size_t want)
 {
-    if (want == 0 || dry_run) return TGL_OK;
+    if (want == 0 || preparing) return TGL_OK;
     if (!workspace)
         return tgl_fail(TGL_ERR_WORKSPACE, "workspace: is NULL, want %zu bytes of device memory", want);
     if (workspace_bytes < want)

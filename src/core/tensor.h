@@ -21,14 +21,14 @@ typedef enum {
 
 /* Not NULL, of one of `dtypes`, with `ndim` dimensions, laid out like `layout`, sizes >= 0, fewer
  * than TGL_MAX_BYTES bytes and no offset beyond, on a device that the library serves, data aligned to
- * its element (to 8 bytes for wider ones) and not NULL unless the tensor is empty (or the thread
- * prepares). Of an empty tensor neither strides nor data are looked at. */
+ * its element (to 8 bytes for wider ones) and not NULL unless the tensor is empty or the thread is
+ * preparing. Of an empty tensor neither strides nor data are looked at. */
 tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int ndim, tgl_layout layout);
 
-/* A dry run of this thread's calls (prepare mode): arguments are checked, but data may be NULL and is
- * not touched, on the CPU either. */
-void tgl_set_dry_run(bool on);
-bool tgl_dry_run(void);
+/* Is this thread in prepare mode, between tgl_prepare_begin() and tgl_prepare_end()? Calls then check their arguments
+ * and load their kernels, and touch no data (which may be NULL). Tests set it to check a CPU call without running it. */
+bool tgl_preparing(void);
+void tgl_set_preparing(bool on);
 
 /* Each dimension within [low, high]. `dims` has t->ndim entries. */
 typedef struct { int64_t low, high; } tgl_dim;
@@ -59,7 +59,7 @@ enum { TGL_RESERVED_WORDS = 8 };
 tgl_status tgl_expect_reserved(const uint64_t reserved[TGL_RESERVED_WORDS]);
 
 /* A workspace of at least `want` bytes, aligned to TGL_WORKSPACE_ALIGNMENT; otherwise TGL_ERR_WORKSPACE.
- * Where none is wanted (0), and in a dry run, anything will do. */
+ * With want 0, and in prepare mode, any workspace passes. */
 enum { TGL_WORKSPACE_ALIGNMENT = 256 };
 tgl_status tgl_expect_workspace(const void *workspace, size_t workspace_bytes, size_t want);
 

@@ -11,7 +11,6 @@
 #include "core/cancel.h"
 #include "core/log.h"
 #include "core/settings.h"
-#include "core/tensor.h"
 
 /* Below this many bytes per thread, waking threads costs more than it saves. */
 enum { GRAIN_BYTES = 64 << 10 };
@@ -116,7 +115,7 @@ static int threads_for(int64_t rows, int64_t row_bytes)
 
 tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context)
 {
-    if (rows <= 0 || tgl_dry_run()) return TGL_OK;
+    if (rows <= 0) return TGL_OK;
 #ifdef _OPENMP
     const int threads = threads_for(rows, row_bytes);
     if (threads > 1) {

@@ -11,8 +11,7 @@ typedef void (*tgl_rows_function)(const void *context, int64_t begin, int64_t en
  * tgl_get_num_threads() threads. `row_bytes` is about what a row reads and writes: work too small
  * to share, work inside another parallel region and work after a fork run on this thread. Every
  * chunk runs with round-to-nearest and without flush-to-zero, whatever the caller's thread has set;
- * the caller's mode is restored. Results must not depend on the chunks. In a dry run nothing
- * is called. */
+ * the caller's mode is restored. Results must not depend on the chunks. */
 tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context);
 
 #endif

@@ -11,12 +11,9 @@
 #include "cuda/kernels.h"
 
 static _Thread_local struct {
-    bool active;
     int device;
     char architecture[TGL_ARCHITECTURE_BYTES];      /* "": for the device */
-} preparing;
-
-bool tgl_preparing(void) { return preparing.active; }
+} preparing;                                        /* while tgl_preparing() */
 
 /* One that some device looks for: with "sm_90" in place of "sm_90a" a cache would be filled for nobody. */
 static tgl_status check_architecture(const char *architecture)
@@ -33,7 +30,7 @@ static tgl_status check_architecture(const char *architecture)
 
 tgl_status tgl_prepare_begin(int device, const char *architecture)
 {
-    if (preparing.active)
+    if (tgl_preparing())
         return tgl_fail(TGL_ERR_ARGUMENT,
                         "tgl_prepare_begin: this thread is preparing already; call tgl_prepare_end first");
     if (architecture) {
@@ -42,8 +39,7 @@ tgl_status tgl_prepare_begin(int device, const char *architecture)
         const tgl_device *d;
         TGL_TRY(tgl_device_get(device, &d));
     }
-    preparing.active = true;
-    tgl_set_dry_run(true);
+    tgl_set_preparing(true);
     preparing.device = device;
     strcpy(preparing.architecture, architecture ? architecture : "");
     return TGL_OK;
@@ -51,11 +47,10 @@ tgl_status tgl_prepare_begin(int device, const char *architecture)
 
 tgl_status tgl_prepare_end(void)
 {
-    if (!preparing.active)
+    if (!tgl_preparing())
         return tgl_fail(TGL_ERR_ARGUMENT,
                         "tgl_prepare_end: this thread is not preparing; call tgl_prepare_begin before");
-    preparing.active = false;
-    tgl_set_dry_run(false);
+    tgl_set_preparing(false);
     return TGL_OK;
 }
 
@@ -111,11 +106,11 @@ static tgl_target target_of_architecture(int number)
 
 tgl_status tgl_target_of(const DLTensor *on, tgl_target *target)
 {
-    if (preparing.active && preparing.architecture[0]) {
+    if (tgl_preparing() && preparing.architecture[0]) {
         *target = target_of_architecture(tgl_jit_architecture_number(preparing.architecture));
         return TGL_OK;
     }
-    const int device = preparing.active ? preparing.device : on->device.device_id;
+    const int device = tgl_preparing() ? preparing.device : on->device.device_id;
     const tgl_device *d;
     TGL_TRY(tgl_device_get(device, &d));
     *target = (tgl_target){ tgl_settings_num_sms(device, d->num_sms), d->architecture_number,
@@ -188,7 +183,7 @@ static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *plan, int n
 
 tgl_status tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream)
 {
-    if (preparing.active) return prepare(plan, num_kernels);
+    if (tgl_preparing()) return prepare(plan, num_kernels);
     const int device = on->device.device_id;
     while (num_kernels > 0 && !plan->name) plan++, num_kernels--;
     if (num_kernels == 0) return TGL_OK;
@@ -285,7 +280,7 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const 
         attributes[n].id = TGL_CU_LAUNCH_COOPERATIVE;
         attributes[n++].value.value = 1;
     }
-    if (loaded->has_pdl && !s->no_pdl && tgl_get_pdl()) {
+    if (loaded->has_pdl && tgl_get_pdl()) {
         attributes[n].id = TGL_CU_LAUNCH_PROGRAMMATIC;
         attributes[n++].value.value = 1;
     }
@@ -305,7 +300,7 @@ int64_t tgl_strided_grid(int64_t blocks, int64_t most) { return blocks < most ? 
 tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                       const tgl_shape *shape, tgl_stream stream)
 {
-    if (preparing.active) return prepare(plan, num_kernels);
+    if (tgl_preparing()) return prepare(plan, num_kernels);
     const tgl_kernel *kernel = &plan[which];
     TGL_TRY(check_shape(kernel, shape));
     if (shape->grid[0] == 0) return TGL_OK;

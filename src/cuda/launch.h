@@ -28,7 +28,6 @@ typedef struct {
     int64_t shared_bytes;   /* dynamic shared memory; any size the device has */
     int cluster;            /* blocks per cluster along x; 0 or 1 means none */
     bool cooperative;       /* blocks wait for each other: all must be resident */
-    bool no_pdl;            /* launched without the programmatic attribute, even where it is on */
     const void *args;       /* the kernel's one parameter, and its size (TGL_ARGS) */
     size_t args_bytes;
     const tgl_other_launch *otherwise;  /* where the device has no room for such a cluster; or NULL */
@@ -61,10 +60,6 @@ int64_t tgl_strided_grid(int64_t blocks, int64_t most);
 /* Loads a plan, as the first launch by it does: in prepare mode, and for a call that launches the kernels of other
  * ops, whose plans lack some of its own. */
 tgl_status tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream);
-
-/* Is this thread between tgl_prepare_begin and tgl_prepare_end? Plans are then loaded even where there is nothing to
- * do. */
-bool tgl_preparing(void);
 
 /* For ops whose launch shape depends on the device: SMs to use (tgl_set_num_sms), the architecture that
  * kernels are compiled for as major * 10 + minor, shared memory a block may have. In prepare mode for an

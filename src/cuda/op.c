@@ -13,7 +13,7 @@ tgl_status tgl_run(tgl_signature *s, const tgl_op *op, const DLTensor *const *te
 {
     if (!tgl_preparing() && tgl_writes_nothing(s, tensors)) return TGL_OK;      /* data may be NULL */
     if (!tgl_on_cpu(tensors[0])) return tgl_run_on_cuda(op, problem, tensors[0], stream);
-    return tgl_dry_run() ? TGL_OK : op->cpu(problem);
+    return tgl_preparing() ? TGL_OK : op->cpu(problem);
 }
 
 tgl_status tgl_run_on_cuda(const tgl_op *op, void *problem, const DLTensor *on, tgl_stream stream)

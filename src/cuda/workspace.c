@@ -35,12 +35,7 @@ static tgl_status device_of_pointer(const tgl_driver_table *cu, tgl_cu_pointer a
 tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_stream stream)
 {
     if (workspace_bytes == 0) return TGL_OK;
-    if (!workspace)
-        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: is NULL, want %zu bytes of device memory",
-                        workspace_bytes);
-    if ((uintptr_t)workspace % TGL_WORKSPACE_ALIGNMENT)
-        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: address is %p, want a multiple of %d", workspace,
-                        TGL_WORKSPACE_ALIGNMENT);
+    TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, workspace_bytes));
     if (tgl_preparing()) return TGL_OK;
     const tgl_driver_table *cu;
     TGL_TRY(tgl_driver(&cu));

@@ -168,9 +168,9 @@ TEST(data)
     tensor t;
     make(&t, TGL_F32, 2, SHAPE(3, 5))->data = NULL;
     FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED), "x: data is NULL, want 60 bytes");
-    tgl_set_dry_run(true);                      /* as in prepare mode */
+    tgl_set_preparing(true);
     CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED));
-    tgl_set_dry_run(false);
+    tgl_set_preparing(false);
     FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED), "x: data is NULL, want 60 bytes");
     t.shape[1] = 0;
     CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED));
@@ -214,7 +214,7 @@ TEST(data_of_empty_tensors)
     CHECK(tgl_data(&t.t) == NULL);
     make(&t, TGL_F32, 2, SHAPE(3, 1))->byte_offset = 8;
     CHECK(tgl_data(&t.t) == memory + 8);
-    t.t.data = NULL;                            /* as in a dry run */
+    t.t.data = NULL;                            /* as in prepare mode */
     CHECK(tgl_data(&t.t) == NULL);
 }
 
@@ -471,9 +471,9 @@ TEST(workspaces)
                 "workspace_bytes: is 511, want >= 512");
     CHECK_FAILS(tgl_expect_workspace(space + 128, 512, 512), TGL_ERR_WORKSPACE, NULL);
     CHECK(strstr(tgl_last_error(), ", want a multiple of 256") != NULL);
-    tgl_set_dry_run(true);
+    tgl_set_preparing(true);
     CHECK_OK(tgl_expect_workspace(NULL, 0, 512));
-    tgl_set_dry_run(false);
+    tgl_set_preparing(false);
 }
 
 TEST(long_messages_are_cut)

@@ -204,7 +204,7 @@ TEST(prepare_for_an_architecture)
     CHECK_OK(add(&a, 1, NULL));
     CHECK_OK(add(&a, 1, NULL));                         /* found */
     CHECK_OK(add_shaped(&a, 1, (tgl_shape){ .grid = { -7 } }, NULL));      /* shapes do not matter */
-    CHECK_OK(tgl_workspace_init((void *)256, 256, NULL));
+    CHECK_OK(tgl_workspace_init(NULL, 256, NULL));      /* as tgl_workspace_get() gives it here */
     CHECK_INT(add(&a, 2, NULL), TGL_OK);
     CHECK_OK(tgl_prepare_end());
     CHECK(!tgl_preparing());
@@ -522,11 +522,10 @@ TEST(launch_attributes)
     CHECK(l.cluster[0] == 16 && l.cluster[1] == 1 && l.cluster[2] == 1);
     CHECK_INT(l.dynamic_bytes, 200 << 10);
     CHECK(l.pdl && !l.cooperative);
-    CHECK_OK(add_shaped(
-        &a, 1, (tgl_shape){ .grid = { 2 }, .block = 256, .cooperative = true, .no_pdl = true }, NULL));
+    CHECK_OK(add_shaped(&a, 1, (tgl_shape){ .grid = { 2 }, .block = 256, .cooperative = true }, NULL));
     l = last_launch();
     CHECK(l.grid[0] == 2 && l.grid[1] == 1 && l.grid[2] == 1 && l.cluster[0] == 1 && l.dynamic_bytes == 0);
-    CHECK(!l.pdl && l.cooperative);
+    CHECK(l.pdl && l.cooperative);
     CHECK_OK(tgl_set_pdl(false));
     CHECK_OK(add(&a, 1, NULL));
     CHECK(!last_launch().pdl);

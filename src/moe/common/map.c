@@ -52,7 +52,7 @@ tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, 
         positions % 16 == 0, tgl_divisor_of(alignment), tgl_divisor_of(num_topk),
         (uint32_t)MAP_HIST_BEGIN(unit), MAP_PER_UNIT((uint64_t)unit),
     };
-    if (tgl_on_cpu(topk_idx) || tgl_dry_run() || !out->num_tokens_per_expert_host || num_experts == 0)
+    if (tgl_on_cpu(topk_idx) || tgl_preparing() || !out->num_tokens_per_expert_host || num_experts == 0)
         return TGL_OK;
     tgl_cu_pointer address;
     TGL_TRY(tgl_address_on_device(topk_idx->device.device_id, stream, out->num_tokens_per_expert_host,
