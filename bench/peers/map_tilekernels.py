@@ -299,9 +299,18 @@ def swiglu_backward_and_per_token_cast(shape, dtypes):
 
 
 # The op of the recorded row -> our op, and a function of (shape, dtypes) that gives our parameters and the bytes moved.
+def engram_hash(shape, dtypes):
+    tokens, ngram, layers, tables = fields(shape, "tokens=* ngram=* layers=* tables=*")
+    columns = (ngram - 1) * tables
+    if (ngram, layers, tables) != (3, 2, 8):
+        raise ValueError(f"shape {shape!r}: not our defaults")
+    return f"num_tokens={tokens}", 4 * tokens * ngram + 8 * layers * (ngram + columns) + 4 * layers * tokens * columns
+
+
 OPS = {
     "transpose": ("transpose", transpose),
     "batched_transpose": ("batched_transpose", batched_transpose),
+    "engram_hash": ("engram_hash", engram_hash),
     "topk_gate": ("moe_topk_gate", topk_gate),
     "topk_sum_and_topk_group_idx": ("moe_topk_sum_and_topk_group_idx", topk_sum_and_topk_group_idx),
     "mask_indices_by_tp": ("moe_mask_indices_by_tp", mask_indices_by_tp),

@@ -5,6 +5,7 @@
 #define TEGULA_TEGULA_H
 
 #include "tegula/core.h"
+#include "tegula/engram.h"
 #include "tegula/moe.h"
 #include "tegula/quant.h"
 #include "tegula/transpose.h"

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT
+ * columns.cuh - windows of ids in shared memory to rows: what hash.cu and rows.cu share. A block has
+ * COLUMN_THREADS threads, a chunk of units (columns.h) and, one after the other, tiles of tokens:
+ *
+ *     const tile t = tile_of(c, memory);
+ *     pdl_wait();
+ *     const unit u = unit_of(c);
+ *     const source s = source_of(c, threadIdx.x); loads are under way
+ *     for (i64 first = ...) {
+ *         t.window[...] = ..., t.none[...] = ...; the windows of tokens first .. first + tokens - 1
+ *         if (is_first) put_columns(c, t, s);
+ *         __syncthreads();
+ *         put_rows(c, t, u, first, tokens);
+ *         __syncthreads();
+ *     }
+ *
+ *   macros    MAX_NGRAM 2 .. COLUMN_UNROLLED, 0: any; WIDTH columns of a unit, 1, 2, 4; OUT_BYTES, VOCAB_BYTES 4, 8
+ *
+ * A division of 64 bits is a multiplication here. For a modulus m and y <= 2^64 / m < y + 2, both exact, and h
+ * below 2^63: floor(h y / 2^64) is the quotient or one less, since h (2^64 / m - y) / 2^64 < 1; so the rest that
+ * it leaves is below 2 m. A negative h has the rest m - 1 - (~h mod m). */
+#ifndef TEGULA_ENGRAM_COLUMNS_CUH
+#define TEGULA_ENGRAM_COLUMNS_CUH
+
+#include "device/ptx.cuh"
+#include "engram/common/columns.h"
+
+static_assert(MAX_NGRAM >= 0 && MAX_NGRAM <= COLUMN_UNROLLED, "MAX_NGRAM is 0 .. COLUMN_UNROLLED");
+static_assert(WIDTH == 1 || WIDTH == 2 || WIDTH == 4, "WIDTH is 1, 2 or 4");
+static_assert(OUT_BYTES == 4 || OUT_BYTES == 8, "OUT_BYTES is 4 or 8");
+static_assert(VOCAB_BYTES == 4 || VOCAB_BYTES == 8, "VOCAB_BYTES is 4 or 8");
+static_assert(WIDTH * OUT_BYTES <= 16, "a unit has 16 bytes at most");
+
+template <int BYTES> struct integer_of { typedef u32 type; };
+template <> struct integer_of<8> { typedef u64 type; };
+typedef integer_of<VOCAB_BYTES>::type modulus_type;
+typedef integer_of<OUT_BYTES>::type row_type;               /* unsigned: sums wrap */
+struct __align__(WIDTH * OUT_BYTES) row_vector { row_type e[WIDTH]; };
+
+struct __align__(8) column { u64 reciprocal; modulus_type modulus; row_type offset; };
+static_assert(sizeof(column) <= COLUMN_BYTES, "COLUMN_BYTES is too small");
+
+struct tile { column *columns; i64 *window; u32 *none; };   /* window[max_ngram] and none of each token */
+struct unit { i32 slot, layer, column, order; bool is_there; i64 multiplier[MAX_NGRAM ? MAX_NGRAM : 1]; };
+
+DEV i32 max_ngram_of(const tgl_columns &c) { return MAX_NGRAM ? MAX_NGRAM : c.max_ngram; }
+
+DEV tile tile_of(const tgl_columns &c, u8 *memory)
+{
+    column *const columns = (column *)memory;
+    i64 *const window = (i64 *)(columns + c.chunk_units * WIDTH);
+    return { columns, window, (u32 *)(window + c.tile_tokens * max_ngram_of(c)) };
+}
+
+/* y of a modulus: the reciprocal of a float is below 2^64 / m by less than 2^-20 of it, and y + y e, where
+ * e = 1 - m y / 2^64, by e^2 and the part that is cut off. After two steps that is less than 1 + 2^-15. */
+DEV u64 reciprocal_of(u32 m)
+{
+    u64 y = (u64)(rcp_fast((float)m) * 0x1.fffffp63f);
+#pragma unroll
+    for (int i = 0; i < 2; i++) y += __umul64hi(y, 0 - m * y);
+    return y;
+}
+DEV u64 reciprocal_of(u64 m) { return ~(u64)0 / m; }
+
+/* What a thread has of every token. Past the order of its columns, multipliers are 0, which changes no hash. */
+DEV unit unit_of(const tgl_columns &c)
+{
+    unit u;
+    const i32 layer_units = c.num_columns / WIDTH;
+    u.slot = (i32)tgl_divide(threadIdx.x, c.by_chunk_units);
+    const i32 n = (i32)blockIdx.y * c.chunk_units + (i32)threadIdx.x - u.slot * c.chunk_units;
+    u.layer = (i32)tgl_divide((u32)n, c.by_layer_units);
+    u.column = (n - u.layer * layer_units) * WIDTH;
+    u.order = (i32)tgl_divide((u32)u.column, c.by_heads) + 1;
+    u.is_there = n < c.num_units && u.slot < c.slots;
+#pragma unroll
+    for (int i = 0; i < MAX_NGRAM; i++)
+        u.multiplier[i] = u.is_there && i <= u.order ? c.multipliers[u.layer * MAX_NGRAM + i] : 0;
+    return u;
+}
+
+/* Column i of the chunk, in the order of the tensors; where there is none, anything. */
+struct source { i64 modulus, offset; };
+DEV i32 chunk_columns(const tgl_columns &c)
+{
+    return min(c.chunk_units, c.num_units - (i32)blockIdx.y * c.chunk_units) * WIDTH;
+}
+DEV source source_of(const tgl_columns &c, i32 i)
+{
+    if (i >= chunk_columns(c)) return { 1, 0 };
+    const i64 at = (i64)blockIdx.y * c.chunk_units * WIDTH + i;
+    return { tgl_integer_at(c.vocab_sizes, at, VOCAB_BYTES), tgl_integer_at(c.offsets, at, c.offset_bytes) };
+}
+
+/* The columns of the chunk. A modulus below 1 is 1 with an offset of -1, which is the row then. */
+DEV void put_columns(const tgl_columns &c, const tile &t, source s)
+{
+    const i32 count = chunk_columns(c);
+#pragma unroll 1
+    for (i32 i = (i32)threadIdx.x; i < count;) {
+        column *const to = &t.columns[i % WIDTH * c.chunk_units + i / WIDTH];
+        to->modulus = s.modulus > 0 ? (modulus_type)s.modulus : 1;
+        to->offset = s.modulus > 0 ? (row_type)s.offset : ~(row_type)0;
+        to->reciprocal = reciprocal_of(to->modulus);
+        i += COLUMN_THREADS;
+        s = source_of(c, i);
+    }
+}
+
+DEV row_type row_of(u64 hash, const column &c)
+{
+    const u64 sign = (u64)((i64)hash >> 63), h = hash ^ sign;
+    const modulus_type quotient = (modulus_type)__umul64hi(h, c.reciprocal), m = c.modulus;
+    modulus_type rest = (modulus_type)h - quotient * m;     /* below 2 m, which modulus_type holds */
+    rest = min(rest, (modulus_type)(rest - m));
+    return (row_type)((rest ^ (modulus_type)sign) + (m & (modulus_type)sign)) + c.offset;
+}
+
+/* The windows of tokens first .. first + tokens - 1 to rows. */
+DEV void put_rows(const tgl_columns &c, const tile &t, const unit &u, i64 first, i32 tokens)
+{
+    if (!u.is_there) return;
+    const i32 chunk_unit = (i32)threadIdx.x - u.slot * c.chunk_units, n = max_ngram_of(c);
+    column columns[WIDTH];
+#pragma unroll
+    for (int q = 0; q < WIDTH; q++) columns[q] = t.columns[q * c.chunk_units + chunk_unit];
+    row_type *out = (row_type *)c.out + u.layer * c.layer_stride + (first + u.slot) * c.token_stride + u.column;
+#pragma unroll 1
+    for (i32 i = u.slot; i < tokens; i += c.slots) {
+        const i64 *const window = t.window + i * n;
+        u64 hash = 0;
+        if (MAX_NGRAM)
+#pragma unroll
+            for (int k = 0; k < MAX_NGRAM; k++) hash ^= (u64)window[k] * (u64)u.multiplier[k];
+        else
+#pragma unroll 1
+            for (i32 k = 0; k <= u.order; k++)
+                hash ^= (u64)window[k] * (u64)c.multipliers[(i64)u.layer * n + k];
+        const row_type none = (row_type)(i64)(i32)t.none[i];
+        row_vector v;
+#pragma unroll
+        for (int q = 0; q < WIDTH; q++) v.e[q] = row_of(hash, columns[q]) | none;
+        if (c.has_vectors) *(row_vector *)out = v;
+        else
+#pragma unroll
+            for (int q = 0; q < WIDTH; q++) out[q] = v.e[q];
+        out += c.slots * c.token_stride;
+    }
+}
+
+#endif

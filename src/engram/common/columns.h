@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ * columns.h - the columns of an Engram table, each a modulus and an offset, by which windows of ids become rows:
+ * what hash and rows share. */
+#ifndef TEGULA_ENGRAM_COLUMNS_H
+#define TEGULA_ENGRAM_COLUMNS_H
+
+#include "numerics/divide.h"
+
+#define COLUMN_THREADS 256
+#define COLUMN_MAX_NGRAM 4096
+#define COLUMN_MAX_COUNT (1 << 23)      /* less than this: of all layers */
+#define COLUMN_BYTES 24                 /* of shared memory, at most: what a kernel knows of a column */
+#define COLUMN_WINDOW_BYTES 36864       /* of shared memory, at most: the windows of a tile, one of any length */
+#define COLUMN_MAX_ROUNDS 8             /* tokens of a thread, one after the other, in a tile */
+#define COLUMN_UNROLLED 8               /* longest n-gram for which a kernel is compiled */
+
+/* A unit is a run of columns of one order (WIDTH of the kernel) in one layer: what a thread has of a token. A
+ * block has a chunk of the units, for tiles of tokens. */
+typedef struct {
+    const int64_t *multipliers;
+    const void *vocab_sizes, *offsets;
+    void *out;
+    int64_t num_tokens, layer_stride, token_stride;             /* of out, in elements */
+    int32_t num_layers, max_ngram, num_heads, num_columns;      /* columns of a layer */
+    int32_t vocab_bytes, offset_bytes, out_bytes;
+    /* of a launch */
+    int32_t num_units, chunk_units, slots, tile_tokens;         /* slots: tokens of a block at a time */
+    tgl_divisor by_layer_units, by_chunk_units, by_heads;
+    int32_t has_vectors;                                        /* a unit of out is aligned */
+} tgl_columns;
+
+/* Shared memory of a window: its ids, and 0, or ones where its rows are -1. */
+TGL_INLINE int64_t tgl_window_bytes(int64_t max_ngram) { return 8 * max_ngram + 4; }
+
+/* Element i of integers of 4 or 8 bytes. */
+TGL_INLINE int64_t tgl_integer_at(const void *integers, int64_t i, int bytes)
+{
+    return bytes == 4 ? ((const int32_t *)integers)[i] : ((const int64_t *)integers)[i];
+}
+
+#endif
