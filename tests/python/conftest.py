@@ -54,25 +54,6 @@ def in_threads(work, arguments):
         raise errors[0]
 
 
-def check_devices(packet, args, outs):
-    """An operator that has one of its tensors on torch's meta device, and the others not, says which it is."""
-    names = [a.name for a in packet.default._schema.arguments]
-    places = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
-    device = args[places[0]].device
-    given = dict(zip(["out"] if len(outs) == 1 else [f"out{i}" for i in range(len(outs))], outs))
-    for i in places[1:]:
-        mixed = [a.to("meta") if k == i else a for k, a in enumerate(args)]
-        for call in (lambda: packet(*mixed), lambda: packet.out(*mixed, **given))[:2 if outs else 1]:
-            with pytest.raises(ValueError, match=f"^{names[i]}: is on meta, want {device}$"):
-                call()
-    if len(places) > 1:
-        with pytest.raises(ValueError, match=f"^{names[places[1]]}: is on {device}, want meta$"):
-            packet(args[0].to("meta"), *args[1:])
-    for name, out in given.items():
-        with pytest.raises(ValueError, match=f"^{name}: is on meta, want {device}$"):
-            packet.out(*args, **given | {name: out.to("meta")})
-
-
 @pytest.fixture(autouse=True)
 def seed(request):
     """A test's random numbers depend on its name alone."""

@@ -9,7 +9,7 @@ import torch
 import tegula.torch as reference
 from conftest import HAS_CUDA, IS_FULL
 from tegula import moe, quant
-from tegula.testing import assert_equal, calc_diff, check_bias, clear_unused_sf
+from tegula.testing import assert_equal, calc_diff
 from tegula.testing.generator import (
     generate_e5m6_inputs, generate_hidden_sizes, generate_moe_params, generate_num_tokens,
     generate_rand_float, generate_topk_idx,
@@ -29,7 +29,7 @@ each_format = pytest.mark.parametrize("fmt", ["e4m3", "e2m1"])
 
 def make(num_tokens, hidden, dtype, device):
     """Rows of normal numbers; of both zeros; below the floor; near the largest float; subnormal; of few
-    values, with many ties; of all magnitudes."""
+    values, with many ties; of all magnitudes; some with NaN or an infinity."""
     x = torch.randn(num_tokens, hidden, device=device)
     x[1::8] *= 0
     x[2::8] *= 1e-7
@@ -37,7 +37,9 @@ def make(num_tokens, hidden, dtype, device):
     x[4::8] *= 2.0**-130
     x[5::8] = (x[5::8] * 8).round() / 8
     x[6::8] *= torch.randint(-60, 61, x[6::8].shape, device=device).exp2()
-    return x.clamp(-3e38, 3e38).to(dtype)
+    x = x.clamp(-3e38, 3e38).to(dtype)
+    x[7::16, 5], x[15::16, 9] = NAN, INF
+    return x
 
 
 def options(flags):
@@ -48,6 +50,12 @@ def same(seen, want):
     """Data and factors: bits, dtypes, shapes, strides."""
     for a, b in zip(seen, want, strict=True):
         assert_equal(a, b)
+
+
+def same_numbers(seen, want):
+    """The bits, but a NaN of torch may have others."""
+    assert torch.equal(seen.isnan(), want.isnan())
+    assert_equal(seen.masked_fill(seen.isnan(), 0), want.masked_fill(want.isnan(), 0))
 
 
 # ---- per_token_cast ----
@@ -85,62 +93,6 @@ def test_per_token_cast_of_codes(hidden, x_fmt, x_block_size, flags, fmt, device
                      reference.cast(x, fmt, (1, num_per_channels), want[1], x_block_size))
 
 
-@each_format
-@each_dtype
-def test_bias(dtype, fmt, device):
-    x = torch.randn(130, 2048, device=device).to(dtype)
-    for flags in (LAYOUTS["row_round"], LAYOUTS["packed"]):
-        pair = quant.per_token_cast(x, fmt, 128, None, *flags)
-        back = quant.per_token_cast_back(pair, "fp32", 128)
-        check_bias(back, x)
-        assert calc_diff(x, back) < (1e-3 if fmt == "e4m3" else 2e-2)
-        check_bias(quant.cast_back(quant.per_block_cast(x, fmt, (32, 32), *flags), "fp32", (32, 32)), x)
-    pair = quant.per_channel_cast(x, "e4m3", 128)
-    check_bias(quant.cast_back(pair, "fp32", (128, 1)), x)
-
-
-@each_dtype
-def test_strided_rows(dtype, device):
-    wide = make(9, 640, dtype, device)
-    for x in (wide[:, :320], wide[::2, 16:336], wide[:, 1:321]):
-        packed = x.contiguous()
-        for fmt in ("e4m3", "e2m1", "e5m6"):
-            same(quant.per_token_cast(x, fmt, 64), quant.per_token_cast(packed, fmt, 64))
-        same(quant.per_block_cast(x, "e4m3", (4, 64)), quant.per_block_cast(packed, "e4m3", (4, 64)))
-        same(quant.per_channel_cast(x, "e4m3", 4), quant.per_channel_cast(packed, "e4m3", 4))
-        same(quant.per_channel_cast_and_transpose(x, "e4m3", 4),
-             quant.per_channel_cast_and_transpose(packed, "e4m3", 4))
-    codes, sf = quant.per_token_cast(wide, "e4m3", 64)
-    pair = codes[:, :320], sf[:, :5]
-    packed = tuple(t.contiguous() for t in pair)
-    assert_equal(quant.cast_back(pair, "fp32", (1, 64)), quant.cast_back(packed, "fp32", (1, 64)))
-    same(quant.per_token_cast(pair, "e2m1", 32, (1, 64)), quant.per_token_cast(packed, "e2m1", 32, (1, 64)))
-
-
-@pytest.mark.parametrize("fmt", ["e4m3", "e2m1", "e5m6"])
-@pytest.mark.parametrize("round_sf", [False, True])
-def test_nan_and_infinity(fmt, round_sf, device):
-    """A NaN counts for nothing in a factor; beside an infinite value all others become zeros."""
-    x = torch.randn(4, 64, device=device)
-    x[0, 5] = x[1, 40] = NAN
-    x[1, 9], x[2, 63], x[3, 0] = INF, -INF, -NAN
-    want = (reference.cast_to_e5m6(x, 32, round_sf=round_sf) if fmt == "e5m6" else
-            reference.cast(x, fmt, (1, 32), round_sf=round_sf))
-    same(quant.per_token_cast(x, fmt, 32, round_sf=round_sf), want)
-    assert want[1][1, 0] == (2.0**127 if round_sf else INF) and want[1].isfinite()[0].all()
-
-
-def test_zeros_beside_a_large_factor(device):
-    """0 * inf must not come out of it."""
-    codes = torch.zeros(32, 64, device=device)
-    codes[:, 32:] = 1
-    codes[::2] *= -1
-    pair = codes.to(torch.float8_e4m3fn), torch.full((1, 1), 2.0**100, device=device)
-    out, sf = quant.per_token_cast(pair, "e2m1", 32, (32, 64), round_sf=True)
-    assert sf.tolist() == [[2.0**-126, 2.0**98]] * 32
-    assert out[:, :16].view(torch.uint8).unique().tolist() == [0, 0x88]
-
-
 # ---- e5m6 ----
 
 @each_layout
@@ -157,20 +109,10 @@ def test_e5m6(hidden, dtype, flags, device):
             for fmt, back in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
                 args = pair, fmt, (1, num_per_channels)
                 numbers = quant.cast_back(*args, x_special_fmt="e5m6")
-                assert_equal(numbers, reference.cast_back_from_e5m6(*args))
+                same_numbers(numbers, reference.cast_back_from_e5m6(*args))
                 assert_equal(quant.per_token_cast_back(pair, fmt, num_per_channels, "e5m6"), numbers)
                 if is_special is not None and back == dtype and num_per_channels == hidden and flags[1]:
                     assert calc_diff(x, numbers) < (5e-6 if is_special else 1e-4)
-
-
-def test_every_e5m6_code(device):
-    """Back and again, with factors of 1: what is no NaN comes back as it was."""
-    codes = torch.arange(4096, device=device)
-    codes = codes[(codes & 0x7FF) < 0x7C0].view(-1, 8)
-    numbers = (codes << 4).to(torch.int16).view(torch.float16).float()
-    sf = torch.ones(len(codes), 1, device=device)
-    packed = quant.per_token_cast_with_precomputed_sf(numbers, "e5m6", 8, sf)
-    assert_equal(quant.cast_back((packed, sf), "fp32", (1, 8), "e5m6"), numbers)
 
 
 # ---- per_block_cast ----
@@ -209,15 +151,6 @@ def test_per_block_cast_lossless(hidden, out_block_size, in_flags, out_flags, de
         assert_equal(reference.cast_back(seen, "fp32", out_block_size), want)
         assert_equal(quant.cast_back(seen, "fp32", out_block_size), want)
         assert inexact.item() == 0
-
-
-def test_lossless_says_what_it_cannot(device):
-    data = torch.full((1, 32), 0x11, dtype=torch.int8, device=device)       # 0.5
-    for exponent, want in ((-14, 0), (-15, 1)):
-        sf = torch.tensor([[1.0, 2.0**exponent]], device=device)
-        inexact = torch.zeros(1, dtype=torch.int32, device=device)
-        quant.per_block_cast_lossless((data, sf), "e4m3", (1, 32), (1, 64), inexact=inexact)
-        assert inexact.item() == want
 
 
 # ---- per_channel_cast ----
@@ -268,25 +201,9 @@ def test_cast_back(hidden, flags, x_fmt, fmt, device):
         x = make(num_tokens, hidden, torch.float32, device)
         pair = reference.cast(x, x_fmt, block_size, **options(flags))
         want = reference.cast_back(pair, fmt, block_size)
-        assert_equal(quant.cast_back(pair, fmt, block_size), want)
+        same_numbers(quant.cast_back(pair, fmt, block_size), want)
         if block_size[0] == 1:
-            assert_equal(quant.per_token_cast_back(pair, fmt, block_size[1]), want)
-
-
-def test_every_e4m3_code(device):
-    codes = torch.arange(256, dtype=torch.uint8, device=device).view(4, 64).view(torch.float8_e4m3fn)
-    sf = torch.tensor([[1.0], [3.0], [2.0**-126], [2.0**120]], device=device)
-    seen, want = quant.cast_back((codes, sf), "fp32", (1, 64)), codes.float() * sf
-    assert torch.equal(seen.isnan(), want.isnan())
-    assert_equal(seen.masked_fill(seen.isnan(), 0), want.masked_fill(want.isnan(), 0))
-
-
-def test_unused_codes(device):
-    """Packed words are whole; what lies past the last factor is 0, as clear_unused_sf() makes it."""
-    x = torch.randn(5, 640, device=device)
-    sf = quant.per_token_cast_with_sf_only(x, "e4m3", 128, None, True, True, True)
-    rows = sf.contiguous().view(torch.uint8)
-    assert torch.equal(rows, clear_unused_sf(sf, 640, 128)) and not rows[:, 5:].any() and rows[:, :5].all()
+            same_numbers(quant.per_token_cast_back(pair, fmt, block_size[1]), want)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 4, 6])

@@ -4,15 +4,16 @@ import pytest
 import torch
 
 import tegula
+from cases import IDS, Call, module_of, tensors_in
 from conftest import in_threads, needs_cuda
 from tegula import quant
 from tegula.testing import assert_equal
 from tegula.testing.generator import generate_num_sms
 from test_moe_cuda import names_of_work
-from test_quant import CASES, FUNCTIONS, case_of, copies, flat, tensors_in
 
 pytestmark = needs_cuda
 
+CASES = [case for case in IDS if module_of(case.split("-")[1]) == "quant"]
 PACKED = {"use_tma_aligned_col_major_sf": True, "round_sf": True, "use_packed_ue8m0": True}
 
 
@@ -103,23 +104,20 @@ def reversed_rows(t):
 @pytest.mark.parametrize("case", CASES)
 def test_graph(case):
     """Captured once, replayed with other numbers: what an eager call gives for them, in place too."""
-    name, args = case_of(case, "cuda")
-    FUNCTIONS[name](*copies(args))
-    held = copies(args)
+    Call(case, "cuda")()
+    held = Call(case, "cuda")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        made = FUNCTIONS[name](*held)
+        made = held()
     for change in (lambda t: t, reversed_rows):
-        fresh = copies(args)
-        for t in tensors_in(fresh):
-            t.copy_(change(t))
-        for to, t in zip(tensors_in(held), tensors_in(fresh), strict=True):
-            to.copy_(t)
+        fresh = Call(case, "cuda")
+        for to, t in zip(tensors_in(held.args), tensors_in(fresh.args), strict=True):
+            to.copy_(t.copy_(change(t)))
         graph.replay()
-        want = FUNCTIONS[name](*fresh)
+        want = fresh()
         torch.cuda.synchronize()
-        same((made, held), (want, fresh))
+        same((made, held.args), (want, fresh.args))
 
 
 def test_graph_with_out():
@@ -140,7 +138,7 @@ def test_graph_with_out():
 @pytest.mark.parametrize("name", EXACT)
 def test_as_on_the_cpu(name):
     x = make(517)
-    for a, b in zip(flat(EXACT[name](x)), flat(EXACT[name](x.cpu())), strict=True):
+    for a, b in zip(tensors_in(EXACT[name](x)), tensors_in(EXACT[name](x.cpu())), strict=True):
         assert a.stride() == b.stride()
         assert_equal(a.cpu(), b, check_stride=False)
 
@@ -226,10 +224,10 @@ def test_results_do_not_depend_on_num_sms():
 
 def test_one_launch_a_call():
     """Of every function, and nothing beside it: no memset, no copy."""
-    calls = [case_of(case, "cuda") for case in CASES]
-    for name, args in calls:
-        FUNCTIONS[name](*copies(args))
-    names = names_of_work(lambda: [FUNCTIONS[name](*args) for name, args in calls])
+    calls = [Call(case, "cuda") for case in CASES]
+    for call in calls:
+        call()
+    names = names_of_work(lambda: [call() for call in calls])
     assert len(names) == len(calls), names
 
 
@@ -237,6 +235,6 @@ def test_one_launch_a_call():
 def test_other_than_the_current_device():
     x = make(100)
     for function in (EXACT | SWIGLU).values():
-        for a, b in zip(flat(function(x.to("cuda:1"))), flat(function(x)), strict=True):
+        for a, b in zip(tensors_in(function(x.to("cuda:1"))), tensors_in(function(x)), strict=True):
             assert a.device.index == 1
             assert_equal(a.to("cuda:0"), b, check_stride=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""transpose and batched_transpose from Python: results, layouts, dtypes, out=, errors."""
+"""transpose and batched_transpose from Python, and what they show of the glue: dtypes, strides, errors, lazy views."""
 import os
 import sys
 
@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import tegula
-from tegula.testing import assert_equal, generator
-from tegula.testing.bench import make_param_id
+from tegula.testing import assert_equal
 from tegula.transpose import batched_transpose, transpose
 
 DTYPES = [
@@ -17,8 +16,6 @@ DTYPES = [
     torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2,
     torch.float8_e5m2fnuz, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2,
 ]
-SHAPES = [(1, 1), (1, 33), (65, 1), (31, 37), (64, 128), (0, 5), (5, 0)]
-SHAPES += [(3, 31, 37), (2, 64, 64), (0, 4, 4), (7, 0, 3)]
 
 
 def random_bits(shape, dtype, device):
@@ -39,80 +36,34 @@ def oracle(x):
     return bytes_of.transpose(-3, -2).contiguous().flatten(-2).view(x.dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: str(t)[6:])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_dtypes(dtype, shape, device):
-    x = random_bits(shape, dtype, device)
-    out = (transpose if len(shape) == 2 else batched_transpose)(x)
-    assert_equal(out, oracle(x))
-    assert out.is_contiguous()
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dtypes(dtype, device):
+    for shape in ((1, 1), (1, 33), (65, 1), (31, 37), (64, 128), (0, 5), (5, 0)):
+        x = random_bits(shape, dtype, device)
+        assert_equal(transpose(x), oracle(x))
+    for shape in ((3, 31, 37), (2, 64, 64), (0, 4, 4), (7, 0, 3)):
+        x = random_bits(shape, dtype, device)
+        assert_equal(batched_transpose(x), oracle(x))
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"num_tokens": n, "hidden": h, "dtype": t}
-        for n in generator.generate_num_tokens(64)
-        for h in (576, 2048)
-        for t in (torch.float8_e4m3fn, torch.bfloat16, torch.float32)
-    ],
-    ids=make_param_id,
-)
-def test_left_half(params, device):
-    """TileKernels' own test: x is the left half of a wider matrix."""
-    wide = random_bits((params["num_tokens"], 2 * params["hidden"]), params["dtype"], device)
-    x = wide[:, :params["hidden"]]
-    assert_equal(transpose(x), oracle(x))
-    assert_equal(transpose(transpose(x)), x.contiguous())
-
-
-@pytest.mark.parametrize(
-    "name, view",
-    [
-        ("transposed", lambda b: b[0].t()),
-        ("every other column", lambda b: b[0, :, ::2]),
-        ("every third row", lambda b: b[0, ::3]),
-        ("from the second element", lambda b: b[0, 1:, 1:]),
-        ("row broadcast", lambda b: b[0, :1].expand(40, 50)),
-        ("element broadcast", lambda b: b[0, :1, :1].expand(40, 50)),
-        ("diagonal windows", lambda b: b.flatten().as_strided((20, 20), (1, 1))),
-        ("size 1 with an odd stride", lambda b: b.as_strided((1, 50), (7, 1))),
-    ],
-    ids=lambda v: v if isinstance(v, str) else "",
-)
-@pytest.mark.parametrize(
-    "dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128], ids=lambda t: str(t)[6:]
-)
-def test_strides(name, view, dtype, device):
-    buffer = random_bits((4, 40, 50), dtype, device)
-    assert_equal(transpose(view(buffer)), oracle(view(buffer)))
-
-
-@pytest.mark.parametrize("name, view", [
-    ("batches reversed in order of dims", lambda b: b.permute(2, 1, 0)),
-    ("transposed", lambda b: b.transpose(1, 2)),
-    ("gaps", lambda b: b[::2, 1:, ::3]),
-    ("one batch for all", lambda b: b[:1].expand(5, 40, 50)),
-], ids=lambda v: v if isinstance(v, str) else "")
-def test_batched_strides(name, view, device):
-    buffer = random_bits((4, 40, 50), torch.bfloat16, device)
-    assert_equal(batched_transpose(view(buffer)), oracle(view(buffer)))
-
-
-def test_many_small_batches(device):
-    x = random_bits((70000, 2, 3), torch.int16, device)
-    assert_equal(batched_transpose(x), oracle(x))
-
-
-def test_out(device):
-    x, out = torch.randn(5, 7, device=device), torch.empty(7, 5, device=device)
-    assert transpose(x, out=out) is out
-    assert_equal(out, x.t().contiguous())
-    assert transpose(x, out=None) is not None
-    assert transpose(x=x, out=out) is out
-    batch, outs = torch.randn(2, 5, 7, device=device), torch.empty(2, 7, 5, device=device)
-    assert batched_transpose(batch, out=outs) is outs
-    assert_equal(outs, batch.transpose(1, 2).contiguous())
+@pytest.mark.parametrize("function, view", [
+    (transpose, lambda b: b[0].t()),
+    (transpose, lambda b: b[0, :, ::2]),
+    (transpose, lambda b: b[0, ::3]),
+    (transpose, lambda b: b[0, 1:, 1:]),
+    (transpose, lambda b: b[0, :1].expand(40, 50)),
+    (transpose, lambda b: b[0, :1, :1].expand(40, 50)),
+    (transpose, lambda b: b.flatten().as_strided((20, 20), (1, 1))),    # rows overlap
+    (transpose, lambda b: b.as_strided((1, 50), (7, 1))),
+    (batched_transpose, lambda b: b.permute(2, 1, 0)),
+    (batched_transpose, lambda b: b.transpose(1, 2)),
+    (batched_transpose, lambda b: b[::2, 1:, ::3]),
+    (batched_transpose, lambda b: b[:1].expand(5, 40, 50)),
+], ids=range(12))
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128], ids=str)
+def test_strides(function, view, dtype, device):
+    x = view(random_bits((4, 40, 50), dtype, device))
+    assert_equal(function(x), oracle(x))
 
 
 def test_out_counts_as_a_write(device):
@@ -124,62 +75,33 @@ def test_out_counts_as_a_write(device):
         y.backward()
 
 
-@pytest.mark.parametrize(
-    "call, error, message",
-    [
-        (lambda x: transpose(), TypeError, r"transpose\(\): x is missing"),
-        (lambda x: transpose(x, x), TypeError, r"transpose\(\) takes 1 positional arguments, got 2"),
-        (lambda x: transpose(x, y=1), TypeError, r"transpose\(\) has no argument 'y'"),
-        (lambda x: transpose(x, x=x), TypeError, r"x is given twice"),
-        (lambda x: transpose(None), TypeError, r"x: is a <class 'NoneType'>, want a tensor"),
-        (lambda x: transpose([[1, 2]]), TypeError, r"x: is a <class 'list'>, want a tensor"),
-        (lambda x: transpose(x[0]), ValueError, r"x: has 1 dimensions, want 2"),
-        (lambda x: transpose(x.sum()), ValueError, r"x: has 0 dimensions, want 2"),
-        (lambda x: batched_transpose(x), ValueError, r"x: has 2 dimensions, want 3"),
-        (lambda x: transpose(x, out=3), TypeError, r"out: is a <class 'int'>, want a tensor"),
-        (
-            lambda x: transpose(x, out=torch.empty(5, 7, device=x.device)),
-            ValueError,
-            r"^out: shape is \[5, 7\], want \[7, 5\]",
-        ),
-        (
-            lambda x: transpose(x, out=torch.empty(7, 5, 1, device=x.device)),
-            ValueError,
-            r"^out: has 3 dimensions, want 2$",
-        ),
-        (
-            lambda x: transpose(x, out=torch.empty(1, 1, 1, 1, 1, 1, 7, 5, device=x.device)),
-            ValueError,
-            r"^out: has 8 dimensions, want 2$",
-        ),
-        (
-            lambda x: transpose(x, out=torch.empty(7, 5, device=x.device, dtype=torch.int32)),
-            ValueError,
-            r"^out: dtype is i32, want f32",
-        ),
-        (
-            lambda x: transpose(x, out=torch.empty(7, 10, device=x.device)[:, ::2]),
-            ValueError,
-            r"^out: strides are \[10, 2\], want \[5, 1\]",
-        ),
-        (
-            lambda x: transpose(x, out=torch.empty(5, 7, device=x.device).t()),
-            ValueError,
-            r"^out: strides are \[1, 7\], want \[5, 1\]",
-        ),
-        (
-            lambda x: transpose(x[:5, :5], out=x.view(-1)[2:27].view(5, 5)),
-            ValueError,
-            r"^out: .*overlap",
-        ),
-        (lambda x: transpose(x.to_sparse()), ValueError, r"^x: cannot be read: "),
-    ],
-    ids=range(18),
-)
+def empty(x, *shape, **kwargs):
+    return torch.empty(*shape, device=x.device, **kwargs)
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda x: transpose(), TypeError, r"transpose\(\): x is missing"),
+    (lambda x: transpose(x, x), TypeError, r"transpose\(\) takes 1 positional arguments, got 2"),
+    (lambda x: transpose(x, y=1), TypeError, r"transpose\(\) has no argument 'y'"),
+    (lambda x: transpose(x, x=x), TypeError, r"transpose\(\): x is given twice"),
+    (lambda x: transpose(None), TypeError, r"x: is a <class 'NoneType'>, want a tensor"),
+    (lambda x: transpose([[1, 2]]), TypeError, r"x: is a <class 'list'>, want a tensor"),
+    (lambda x: transpose(x[0]), ValueError, r"x: has 1 dimensions, want 2"),
+    (lambda x: transpose(x.sum()), ValueError, r"x: has 0 dimensions, want 2"),
+    (lambda x: batched_transpose(x), ValueError, r"x: has 2 dimensions, want 3"),
+    (lambda x: transpose(x, out=3), TypeError, r"out: is a <class 'int'>, want a tensor"),
+    (lambda x: transpose(x, out=empty(x, 5, 7)), ValueError, r"out: shape is \[5, 7\], want \[7, 5\]"),
+    (lambda x: transpose(x, out=empty(x, 7, 5, 1)), ValueError, r"out: has 3 dimensions, want 2$"),
+    (lambda x: transpose(x, out=empty(x, 1, 1, 1, 1, 1, 1, 7, 5)), ValueError, r"out: has 8 dimensions, want 2$"),
+    (lambda x: transpose(x, out=empty(x, 7, 5, dtype=torch.int32)), ValueError, r"out: dtype is i32, want f32"),
+    (lambda x: transpose(x, out=empty(x, 7, 10)[:, ::2]), ValueError, r"out: strides are \[10, 2\], want \[5, 1\]"),
+    (lambda x: transpose(x[:5, :5], out=x.view(-1)[2:27].view(5, 5)), ValueError, r"out: .*overlap"),
+    (lambda x: transpose(x.to_sparse()), ValueError, r"x: cannot be read: "),
+], ids=range(17))
 def test_errors(call, error, message, device):
     x = torch.randn(5, 7, device=device)
     references = sys.getrefcount(x)
-    with pytest.raises(error, match=message) as raised:
+    with pytest.raises(error, match="^" + message) as raised:
         call(x)
     assert "\n" not in str(raised.value)
     del raised
@@ -193,13 +115,6 @@ def test_lazy_views(device):
         assert torch.equal(transpose(x), x.resolve_conj().resolve_neg().t())
     with pytest.raises(ValueError, match="out: is conjugated or negated"):
         transpose(z, out=torch.empty(7, 5, dtype=torch.complex64, device=device).conj())
-
-
-def test_help():
-    import inspect
-    assert str(inspect.signature(transpose)) == "(x, *, out=None)"
-    assert transpose.__module__ == "tegula.transpose" and transpose.__name__ == "transpose"
-    assert "out[j, i] = x[i, j]" in transpose.__doc__
 
 
 def test_pickle():

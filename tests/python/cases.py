@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""Calls of every public function: one for each operator behind it and for each shape of its outputs. test_ops.py
+puts all of them through the same tests."""
+import functools
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import tegula.torch as reference
+from tegula import engram, moe, quant, transpose
+from tegula.quant.cast_back_e5m6_kernel import cast_back_e5m6
+from tegula.quant.per_token_cast_to_e5m6_kernel import per_token_cast_to_e5m6
+
+FUNCTIONS = {name: f for module in (engram, moe, quant, transpose) for name, f in vars(module).items()
+             if name in module.__all__ and callable(f)}
+FUNCTIONS |= {"per_token_cast_to_e5m6": per_token_cast_to_e5m6, "cast_back_e5m6": cast_back_e5m6}
+
+
+def module_of(name):
+    return FUNCTIONS[name].__module__.split(".")[1]
+
+
+def transpose_cases(device):
+    yield "transpose", torch.randn(5, 7, device=device)
+    yield "batched_transpose", torch.randn(3, 5, 7, device=device)
+
+
+def engram_cases(device):
+    ids, multipliers = torch.randint(0, 100000, (6, 3), device=device), torch.randint(0, 100000, (2, 3), device=device)
+    sizes = torch.randint(100000, 1000000, (2, 2, 4), dtype=torch.int32, device=device)
+    offsets = reference.make_offsets(sizes)
+    yield "engram_hash", ids, multipliers, sizes, offsets
+    yield "engram_hash", ids.int(), multipliers, sizes, offsets, torch.arange(6, device=device) < 4
+
+
+def moe_cases(device):
+    scores, indices = torch.randn(6, 8, device=device), torch.randint(-1, 8, (6, 4), device=device)
+    mask, pos = torch.arange(6, device=device) < 4, torch.randperm(40, device=device)[:24].int().view(6, 4)
+    physical = torch.arange(18, device=device).int().view(9, 2) % 9
+    count = torch.ones_like(physical[:, 0])
+    owner, x = torch.full((40,), -1, device=device).int(), torch.randn(40, 5, device=device)
+    owner[pos.flatten().long()] = 0         # all other positions are padding
+    gate = scores, scores[0], 3, 2, 4, False, 0, 1.5, 0, 2, 1, 2, "sigmoid"
+    shared = scores, None, 3, 0, 0, True, 1, 1.5, 0, 2, 1, 2, "softmax"
+    ids, table = torch.arange(6, device=device), torch.randint(-1, 8, (5, 3), device=device)
+    sf = torch.rand(6, 2, device=device)
+    yield "topk_gate", scores, 3
+    yield "topk_sum_and_topk_group_idx", scores.view(6, 4, 2), 2, 3
+    yield "mask_indices_by_tp", indices, 8, 4, 1, 2
+    yield "normalize_weight", scores.abs()
+    yield "inplace_unique_group_indices", indices, 8
+    yield "top2_sum_gate", *gate
+    yield "top2_sum_gate", *gate, mask, mask, None, None, indices[:, :3].clamp(0)
+    yield "top2_sum_gate", *shared, mask, None, physical, count
+    yield "hash_gate", scores, ids, table, 1.5
+    yield ("hash_gate", scores, ids, table, 1.5, "identity", False, mask, True, 1, 0, 1, 0, 1, physical, count,
+           indices[:, :3], 0.5)
+    yield "group_count", indices, 8
+    yield "aux_fi", indices, 8, 2
+    for with_psum in (False, True):
+        yield "get_fused_mapping", indices, 8, 40, 3, {"with_psum": with_psum}
+        yield "route", *gate, 8, 50, 4, {"with_psum": with_psum}
+    yield "route", *shared, 9, 50, 4, mask, mask, physical, count, indices[:, :3].clamp(0)
+    yield "expand_to_fused", x[:6], pos, owner
+    for is_col_major in (False, True):
+        yield "expand_to_fused_with_sf", (x[:6], sf), 3, pos, owner, is_col_major
+    yield "reduce_fused", x, None, pos
+    yield "reduce_fused", (x.half(), x[:, 0].contiguous()), scores[:, :4], pos
+    yield "reduce_fused", (x, x[:, 0].contiguous()), scores[:, :4], pos, "e4m3", sf[0, :1]
+
+
+def quant_cases(device):
+    x = torch.randn(6, 128, device=device)
+    e4m3, sf = reference.cast(x, "e4m3", (1, 32), round_sf=True)
+    e2m1 = reference.cast(x, "e2m1", (2, 16), round_sf=True, use_tma_aligned_col_major_sf=True, use_packed_ue8m0=True)
+    rows = torch.tensor([3, 0, -1, 5, 5, 1, 2], dtype=torch.int32, device=device)
+    weights = torch.rand(3, 2, device=device)
+    pairs = torch.tensor([4, 0, -1, 5, 3, 1], dtype=torch.int32, device=device)
+    positions = torch.tensor([[1, 5], [-1, 4], [0, 3]], dtype=torch.int32, device=device)
+    counts = torch.zeros(3, dtype=torch.int64, device=device)
+    for flags in ((False, False, False), (True, False, False), (True, True, True)):
+        for fmt in ("e4m3", "e2m1"):
+            yield "per_token_cast", x.bfloat16(), fmt, 16, None, *flags
+            yield "per_block_cast", x, fmt, (4, 16), *flags
+        yield "per_token_cast", x, "e5m6", 16, None, *flags
+        yield "per_token_cast", (e4m3, sf), "e2m1", 16, (1, 32), *flags
+        yield "per_token_cast", e2m1, "e4m3", 16, (2, 16), *flags
+        yield "per_token_cast_with_sf_only", x, "e4m3", 16, None, *flags
+        yield "per_token_cast_with_sf_only", e2m1, "e4m3", 16, (2, 16), *flags
+        yield "per_token_cast_to_e5m6", x, 16, *flags
+        yield "per_block_cast_with_sf_only", x, "e2m1", (4, 16), *flags
+        yield "per_block_cast_lossless", e2m1, "e4m3", (2, 16), (4, 16), *flags
+        yield "swiglu_forward_and_per_token_cast", x, "e4m3", 8, pairs, weights, None, *flags, 0.5, counts
+    yield "per_token_cast_with_precomputed_sf", x, "e2m1", 32, sf
+    yield "per_token_cast_with_precomputed_sf", (e4m3, sf), "e4m3", 32, sf * 2, (1, 32)
+    yield "per_block_cast_with_precomputed_sf", x, "e4m3", (1, 32), sf
+    yield "per_channel_cast", x, "e4m3", 4
+    yield "per_channel_cast_fused", x.bfloat16(), "e4m3", 4, True
+    yield "per_channel_cast_fused", x, "e4m3", 4, False, None, rows
+    yield "per_channel_cast_fused", (e4m3, sf), "e4m3", 4, False, 32, rows
+    yield "per_channel_cast_and_transpose", x, "e4m3", 4, True
+    yield "cast_back", (e4m3, sf), "bf16", (1, 32)
+    yield "cast_back", e2m1, "fp32", (2, 16)
+    yield "cast_back", reference.cast_to_e5m6(x, 32), "fp32", (1, 32), "e5m6"
+    yield "cast_back_e5m6", reference.cast_to_e5m6(x, 32), "bf16", (1, 32)
+    yield "per_token_cast_back", (e4m3, sf), "fp32", 32
+    yield "unpack_from_e2m1fn_x2", e2m1[0]
+    yield "unpack_from_e2m1fn_x2", e2m1[0], torch.bfloat16
+    yield "swiglu_forward_and_per_token_cast", x.bfloat16(), "e2m1", 16
+    for without_transpose in (False, True):
+        yield "swiglu_forward_and_per_channel_cast_and_transpose", x, "e4m3", 4, True, without_transpose, 0.5
+    rest = x[:, :64].bfloat16(), weights, pairs, positions, 32
+    yield "swiglu_backward_and_per_token_cast", (e4m3, sf), *rest
+    yield "swiglu_backward_and_per_token_cast", (e4m3.view(2, 3, 128), sf.view(2, 3, 4)), *rest, True, 0.5
+
+
+@functools.cache
+def cases(device):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return [*transpose_cases(device), *engram_cases(device), *moe_cases(device), *quant_cases(device)]
+
+
+IDS = [f"{i}-{name}" for i, (name, *_) in enumerate(cases("cpu"))]
+
+
+def clone(t):
+    """With its strides: they tell the layout of factors."""
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
+
+
+def copies(tree):
+    return tree_map_only(torch.Tensor, clone, tree)
+
+
+class Call:
+    """One of them, with copies of its tensors: some functions write to them."""
+
+    def __init__(self, identity, device):
+        self.name, *self.args = copies(cases(device)[int(identity.split("-")[0])])
+        self.kwargs = self.args.pop() if isinstance(self.args[-1], dict) else {}
+        self.function = FUNCTIONS[self.name]
+
+    def __call__(self, **more):
+        return self.function(*self.args, **self.kwargs, **more)
+
+
+def tensors_in(*trees):
+    return [t for t in tree_leaves(trees) if isinstance(t, torch.Tensor)]
