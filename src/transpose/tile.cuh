@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * tile.cuh - a tile in shared memory, transposed: what transpose.cu and transpose_any.cu have in common.
+ * tile.cuh - a transposed tile in shared memory, for transpose.cu and transpose_any.cu.
  *
- * The tile has a row per column of x. It is made of vectors (16 bytes); vector k of row j lies at
- *     k ^ (j / VECTOR % 8),
- * so that neither side has bank conflicts: eight threads that store the same vector of columns 0, VECTOR,
- * 2 VECTOR ... and eight that load vectors 0 .. 7 of one row touch eight different groups of banks. The
+ * The tile has a row per column of x, of vectors (16 bytes). Vector k of row j is at k ^ (j / VECTOR % 8), so
+ * that neither side has bank conflicts: eight threads that store the same vector of columns 0, VECTOR, 2
+ * VECTOR ... and eight threads that load vectors 0 .. 7 of a row use eight different groups of banks. A
  * kernel defines TILE_ANY (tile.h) before it includes this. */
 #ifndef TEGULA_TRANSPOSE_TILE_CUH
 #define TEGULA_TRANSPOSE_TILE_CUH
@@ -12,12 +11,6 @@
 #include "device/ptx.cuh"
 #include "transpose/tile.h"
 
-#ifndef ELEMENT_BYTES
-#ifdef __CUDACC_RTC__
-#error "ELEMENT_BYTES is not defined"
-#endif
-#define ELEMENT_BYTES 2
-#endif
 static_assert(ELEMENT_BYTES == 1 || ELEMENT_BYTES == 2 || ELEMENT_BYTES == 4 || ELEMENT_BYTES == 8 ||
               ELEMENT_BYTES == 16, "ELEMENT_BYTES is 1, 2, 4, 8 or 16");
 
@@ -30,7 +23,7 @@ enum {
     OUT_VECTORS = TILE_OUT_VECTORS(ELEMENT_BYTES, TILE_ANY),
     PATCH_ROWS = TILE_PATCH_ROWS(ELEMENT_BYTES, TILE_ANY),
     PATCHES = TILE_PATCHES(ELEMENT_BYTES),
-    PATCH_BYTES = PATCH_ROWS * ELEMENT_BYTES        /* of a column of a patch: what is stored at a time */
+    PATCH_BYTES = PATCH_ROWS * ELEMENT_BYTES        /* of a column of a patch: one store */
 };
 static_assert(PATCH_BYTES == 4 || PATCH_BYTES == 8 || PATCH_BYTES == 16, "a patch has columns of words");
 static_assert(OUT_VECTORS % 8 == 0 && THREADS % IN_VECTORS == 0 && THREADS % OUT_VECTORS == 0,
@@ -43,10 +36,9 @@ DEV int tile_index(int j, int k) { return j * OUT_VECTORS + (k ^ (int)((u32)j / 
 
 DEV u32 word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
-/* Word h of column k of a patch: the elements of rows h * 4 / ELEMENT_BYTES and on, the first in the low
- * bits. k and h are known after unrolling, so what is left is byte permutes for 1 and 2 bytes (the
- * compiler shares those that columns have in common: 8 for 4x4 bytes, 2 for 2x2 halves), and nothing but
- * a choice of registers for the others. */
+/* Word h of column k of a patch: the elements from row h * 4 / ELEMENT_BYTES on, the first in the low bits. k
+ * and h are constants after unrolling. Elements of 1 and 2 bytes take byte permutes, which columns share (8
+ * for 4x4 bytes, 2 for 2x2 halves); for others this only selects registers. */
 DEV u32 patch_word(const uint4 (&v)[PATCH_ROWS], int k, int h)
 {
 #if ELEMENT_BYTES == 1
@@ -62,8 +54,8 @@ DEV u32 patch_word(const uint4 (&v)[PATCH_ROWS], int k, int h)
 #endif
 }
 
-/* Puts a patch into the tile: rows row .. row + PATCH_ROWS - 1 of vector `in` of the tile's columns. They
- * lie OUT_VECTORS apart, as the columns of one vector have one swizzle. */
+/* Stores a patch in the tile: rows row .. row + PATCH_ROWS - 1 of the columns of vector `in`. These are
+ * OUT_VECTORS apart, as the columns of a vector have the same swizzle. */
 DEV void tile_put(tile_type &tile, const uint4 (&v)[PATCH_ROWS], int row, int in)
 {
     const u32 r = (u32)row;
@@ -82,10 +74,10 @@ DEV void tile_put(tile_type &tile, const uint4 (&v)[PATCH_ROWS], int row, int in
     }
 }
 
-/* The tile of a block: its number along the rows, its first column, its batch. Blocks that follow each
- * other go down the rows of x, so that what is in flight writes whole rows of out: 3 to 4 % faster than
- * along the columns, on H200, for 32 matrices of 8064x7168. A last slice may reach past the end of the
- * columns or of the batches; its blocks find nothing to do. */
+/* The tile of a block: its number along the rows, its first column, its batch. Consecutive blocks go down the
+ * rows of x, so that the blocks in flight write whole rows of out: 3 to 4 % faster than along the columns, on
+ * H200, for 32 matrices of 8064x7168. The last slice may reach past the last column or batch; those blocks do
+ * nothing. */
 typedef struct { i64 row_tile, col, batch; } tile_place;
 DEV tile_place tile_of_block(u32 row_tiles, u32 col_slices)
 {

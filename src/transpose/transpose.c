@@ -20,27 +20,27 @@ static void swap(dimension *a, dimension *b)
     *b = d;
 }
 
-/* Would x hold a dimension and the next one, in out's order, as a single one? */
+/* Are a dimension and the next one, in out's order, a single one in x? */
 static bool can_merge(const dimension *d, const dimension *next)
 {
     return next->x_stride % d->size == 0 && next->x_stride / d->size == d->x_stride;
 }
 
-/* Is a the better choice for the columns? */
+/* Should a be the columns, having the smaller stride in x? */
 static bool is_closer(const dimension *a, const dimension *b)
 {
     const int64_t s = magnitude(a->x_stride), t = magnitude(b->x_stride);
     return a->size > 1 && s != 0 && (t == 0 || s < t);
 }
 
-/* Leaves out dimensions of size 1 and merges what can be merged, so that a transposed view, a single row or
- * matrices next to each other are seen for what they are. */
+/* Drops dimensions of size 1 and merges dimensions, so that a transposed view, a single row and adjacent
+ * matrices are recognised. */
 static problem make_problem(const DLTensor *x, const DLTensor *out)
 {
     const int64_t bytes = tgl_dtype_bits(x->dtype) / 8;
     const int axes[3] = { x->ndim - 2, x->ndim - 1, 0 };
     dimension d[3] = { { 1, bytes, bytes }, { 1, 0, 0 }, { 1, 0, 0 } };
-    if (tgl_is_empty(x)) return (problem){ .element_bytes = (int)bytes };   /* its other sizes may be anything */
+    if (tgl_is_empty(x)) return (problem){ .element_bytes = (int)bytes };   /* its sizes may be huge */
     int64_t out_stride = bytes;
     int n = 0;
     for (int i = 0; i < x->ndim; i++) {
@@ -102,10 +102,9 @@ static int plan(const void *context, tgl_kernel *kernels)
 }
 /* end */
 
-/* Where less than a sixteenth of the tiles would be filled, the copy's gather does better. */
+/* If less than a sixteenth of the tiles would be filled, the copy's gather is faster. */
 static bool copy_pays(const void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     const int64_t rows = TILE_ROWS(p->element_bytes, 0), cols = TILE_COLS(p->element_bytes);
     const int64_t tiles = tgl_ceil_div(p->rows.size, rows) * tgl_ceil_div(p->cols.size, cols);
@@ -114,7 +113,6 @@ static bool copy_pays(const void *context, const tgl_target *target)
 
 static tgl_shape copy_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     dimension *r = &p->rows, *c = &p->cols, *b = &p->batches;
     if (b->size > 1 && b->out_stride < c->out_stride) swap(b, c);           /* back to out's order */
@@ -126,7 +124,7 @@ static tgl_shape copy_shape(void *context, const tgl_target *target)
                         TGL_ARGS(p->copy) };
 }
 
-/* Are all rows of out aligned to 16 bytes? Then the lowest four of these bits are 0. */
+/* The lowest four bits are 0 if all rows of out are aligned to 16 bytes. */
 static int64_t out_bits(const problem *p)
 {
     return (int64_t)(uintptr_t)p->out | p->cols.out_stride | p->batches.out_stride;
@@ -134,7 +132,6 @@ static int64_t out_bits(const problem *p)
 
 static bool is_aligned(const void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     const int64_t e = p->element_bytes;
     const int64_t x_bits = (int64_t)(uintptr_t)p->x | p->rows.x_stride | p->batches.x_stride;
@@ -142,17 +139,13 @@ static bool is_aligned(const void *context, const tgl_target *target)
            ((x_bits | out_bits(p) | p->rows.size * e | p->cols.size * e) & 15) == 0;
 }
 
-static bool is_no_copy(const void *context, const tgl_target *target)
-{
-    (void)target;
-    return !((const problem *)context)->is_copy;
-}
+static bool is_no_copy(const void *p, const tgl_target *target) { return !((const problem *)p)->is_copy; }
 
 static tgl_shape tile_shape(problem *p, bool any)
 {
     const dimension *r = &p->rows, *c = &p->cols, *b = &p->batches;
     const int e = p->element_bytes;
-    /* With a halo, a row of out may begin up to 31 bytes into its first tile (transpose_any.cu). */
+    /* with a halo, a row of out begins up to 31 bytes into its first tile (transpose_any.cu) */
     const uint32_t halo = out_bits(p) & 15 ? TILE_HALO_VECTORS : 0;
     const int64_t halo_rows = halo * 16 / e;
     const int64_t row_tiles = tgl_ceil_div(r->size + halo_rows, TILE_ROWS(e, any) - halo_rows);
@@ -165,8 +158,8 @@ static tgl_shape tile_shape(problem *p, bool any)
                           tgl_ceil_div(b->size, batch_slices) },
                         .block = TILE_THREADS(e, any), TGL_ARGS(p->tiles) };
 }
-static tgl_shape aligned_shape(void *p, const tgl_target *target) { (void)target; return tile_shape(p, false); }
-static tgl_shape any_shape(void *p, const tgl_target *target) { (void)target; return tile_shape(p, true); }
+static tgl_shape aligned_shape(void *p, const tgl_target *target) { return tile_shape(p, false); }
+static tgl_shape any_shape(void *p, const tgl_target *target) { return tile_shape(p, true); }
 
 static const tgl_op OP = {
     cpu, plan,

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: MIT
- * transpose.cu - matrices whose rows, on both sides, are whole 16-byte vectors: a tile per block,
- * through shared memory.
+ * transpose.cu - matrices whose rows, in x and in out, are whole 16-byte vectors: a tile per block, through
+ * shared memory.
  *   computes  out[b][j][i] = x[b][i][j]
- *   launch    grid (row_tiles, column tiles, batches), or slices of it (tile.h), block TILE_THREADS, 4 to
- *             16 KB of static shared memory
+ *   launch    grid (row_tiles, column tiles, batches), or slices of it (tile.h), block TILE_THREADS,
+ *             4 to 16 KB of static shared memory
  *   moves     2 * num_batches * num_rows * num_cols * ELEMENT_BYTES bytes, each once
  *   macros    ELEMENT_BYTES 1, 2, 4, 8, 16
- *   needs     x, out and all strides (in bytes) multiples of 16; num_rows and num_cols multiples of 16 /
- *             ELEMENT_BYTES
+ *   needs     x, out and all strides (in bytes) multiples of 16, num_rows and num_cols of 16 / ELEMENT_BYTES
  *
- * A thread loads a few rows of one vector each, transposes this patch in registers and stores its
- * columns into the tile (tile.cuh); after the barrier each thread writes vectors of out. Global and
- * shared accesses are all 8 or 16 bytes wide and free of bank conflicts. Blocks overlap each other's
- * loads and stores: fewer per SM gained nothing, nor did more loads a thread. No streaming hints:
- * L1::no_allocate, .cs and evict_first each cost 2 to 4 % on H200 at 8192x7168. */
+ * A thread loads one vector of a few rows, transposes this patch in registers and stores its columns in the
+ * tile (tile.cuh). After the barrier each thread writes vectors of out. Global and shared accesses are 8 or
+ * 16 bytes wide, without bank conflicts. Blocks overlap each other's loads and stores: fewer per SM gained
+ * nothing, nor did more loads per thread. No streaming hints: L1::no_allocate, .cs and evict_first each cost
+ * 2 to 4 % on H200 at 8192x7168. */
 #define TILE_ANY 0
 #include "transpose/tile.cuh"
 

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: MIT
- * transpose_any.cu - matrices of any size, strides and alignment: the tiles of transpose.cu, with what
- * it asks for tested here.
+ * transpose_any.cu - matrices of any size, strides and alignment: the tiles of transpose.cu, with bounds and
+ * alignment checked.
  *   computes  out[b][j][i] = x[b][i][j]
- *   launch    grid (row_tiles, column tiles, batches), or slices of it (tile.h), block TILE_THREADS, 4 to
- *             32 KB of static shared memory; a row tile advances by ROWS - halo * VECTOR rows
+ *   launch    grid (row_tiles, column tiles, batches), or slices of it (tile.h), block TILE_THREADS,
+ *             4 to 32 KB of static shared memory; a row tile advances by ROWS - halo * VECTOR rows
  *   moves     2 * num_batches * num_rows * num_cols * ELEMENT_BYTES bytes, each once
  *   macros    ELEMENT_BYTES 1, 2, 4, 8, 16
- *   needs     out's rows contiguous; x's strides may be 0 or negative; halo 0 only if all of out's rows are
- *             aligned to 16
+ *   needs     contiguous rows of out; without a halo, these aligned to 16. x's strides may be 0 or negative
  *
- * Memory is accessed in aligned blocks of 16 bytes wherever it can be. Inside a row that is contiguous
- * in x, a vector at an odd address is cut out of two blocks, of which the second is the neighbour's
- * first and comes from L1. The ends of x's rows, and an x without contiguous rows, are read element by
- * element. On the other side, where rows of out begin at odd addresses, tiles overlap by `halo` vectors,
- * 32 bytes: so each row of a tile can write from one multiple of 32 bytes to another, its blocks cut out
- * of two of the tile's vectors, and no sector of memory is written in two parts (which cost up to half
- * of the speed, as L2 has to fetch what it is not given). Only the very ends of rows are written in
- * smaller pieces. */
+ * Memory is accessed in aligned blocks of 16 bytes where possible. Inside a contiguous row of x, an unaligned
+ * vector is cut out of two blocks; the second one is the neighbour's first, and comes from L1. The ends of
+ * x's rows, and rows that are not contiguous, are read element by element.
+ *
+ * If rows of out are not aligned, tiles overlap by `halo` vectors, 32 bytes. So each row of a tile writes
+ * from one multiple of 32 bytes to another, each block cut out of two vectors of the tile, and no sector is
+ * written in two parts: that cost up to half of the speed, as L2 has to fetch the rest of a sector. Only the
+ * ends of rows are written in smaller pieces. */
 #define TILE_ANY 1
 #include "device/unaligned.cuh"
 #include "transpose/tile.cuh"
@@ -24,11 +23,10 @@
 typedef part_of<ELEMENT_BYTES>::type part_type;
 enum { PART_BYTES = sizeof(part_type), PARTS = 16 / PART_BYTES };
 
-/* Fills the tile with columns 0 .. cols - 1 of rows first .. end - 1; `from` is where row 0 would be.
- * `left` and `right` are the bytes that these rows of x have before and after the tile; used if they are
- * contiguous. All loads of a patch are under way before the first is needed, so all of its loops are
- * unrolled: a version that went two columns of elements at a time took 87 us where this takes 48, at
- * 4000x7168 bf16, every second column, on H200. Patches follow each other. */
+/* Fills the tile with columns 0 .. cols - 1 of rows first .. end - 1; `from` is where row 0 would be. `left`
+ * and `right` are the bytes of these rows of x before and after the tile; used if rows are contiguous. All
+ * loads of a patch are in flight before the first is used, so all loops of a patch are unrolled: two columns
+ * of elements at a time took 87 us instead of 48, at 4000x7168 bf16, every second column, on H200. */
 DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_bytes, int first, int end,
                    int cols, i64 left, i64 right)
 {
@@ -37,7 +35,7 @@ DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_b
     right += (cols - in * VECTOR) * ELEMENT_BYTES;             /* from their first bytes on */
     const bool is_contiguous = x_col_bytes == ELEMENT_BYTES;
     const bool is_aligned = is_contiguous && misalignment(from) == 0 && x_row_bytes % 16 == 0 && right >= 16;
-    const bool is_inside = is_contiguous && left >= 15 && right >= 31;  /* both blocks may always be read */
+    const bool is_inside = is_contiguous && left >= 15 && right >= 31;  /* both blocks exist */
 #pragma unroll 1
     for (int p = 0; p < PATCHES; p++) {
         const int row = (p * (THREADS / IN_VECTORS) + group) * PATCH_ROWS;
@@ -78,7 +76,7 @@ DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_b
     }
 }
 
-/* 16 bytes of the tile's row j, from byte `begin` on, a multiple of 16 if there is no halo. */
+/* 16 bytes of row j of the tile, from byte `begin` on; without a halo this is a multiple of 16. */
 DEV uint4 load_block(const tile_type &tile, int j, int begin, u32 halo)
 {
     const int k = begin >> 4;
@@ -102,10 +100,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(transpose_ti
               (num_cols - at.col - cols) * ELEMENT_BYTES);
     __syncthreads();
 
-    /* Vectors k, k + 1 of the tile's row j, or parts of them, go to a block of out. Row j of out, where this
-     * tile's part of it begins, is at `to`; with a halo, the part begins `back` bytes before, at a multiple
-     * of 32. The block begins `begin - back` bytes into the row, which has all of it if back is `least` at
-     * least and `most` at most. */
+    /* Vectors k and k + 1 of row j of the tile make a block of out. This tile's part of row j of out begins
+     * at `to`, or with a halo `back` bytes before that, at a multiple of 32. The block begins `begin - back`
+     * bytes into the row. All of it is inside the row if least <= back <= most. */
     enum { STEP = THREADS / OUT_VECTORS };
     const int k = (int)(threadIdx.x % OUT_VECTORS), first = (int)(threadIdx.x / OUT_VECTORS);
     if (k * VECTOR >= step) return;
@@ -121,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(transpose_ti
         const uint4 v = load_block(tile, first + j, ((int)halo + k) * 16 - back, halo);
         if (first + j < cols && back >= least && back <= most) *(uint4 *)(row_to - back + k * 16) = v;
     }
-    if (least > 0 || most < 31) {                              /* some blocks may be the ends of rows */
+    if (least > 0 || most < 31) {                              /* some blocks are ends of rows */
 #pragma unroll 1
         for (int j = first; j < cols; j += STEP, to += STEP * out_row_bytes) {
             const int back = (int)(u64)to & mask;

@@ -9,17 +9,16 @@
 #include "core/status.h"
 #include "transpose/tile.h"
 
-/* An array of up to three dimensions, copied to another order of strides (in bytes). `rows` is the dimension
- * along which out is contiguous, the rows of x. `cols` is the one along which x is contiguous, or as close to
- * it as it gets; `batches` is the rest. */
+/* An array of up to three dimensions, copied to another order of strides (in bytes). out is contiguous along
+ * `rows`. `cols` has the smallest stride in x of the other two; `batches` is the third. */
 typedef struct { int64_t size, x_stride, out_stride; } dimension;
 typedef struct {
     const char *x;
     char *out;
     int element_bytes;
-    bool is_copy; /* x is contiguous along `rows` too, or has no other dimension; cols, batches: as in out */
+    bool is_copy;   /* x is contiguous along `rows` too, or has no other dimension; the others in out's order */
     dimension rows, cols, batches;
-    union { transpose_tile_args tiles; transpose_copy_args copy; };         /* of the kernel that is chosen */
+    union { transpose_tile_args tiles; transpose_copy_args copy; };         /* of the chosen kernel */
 } transpose_problem;
 
 TGL_DECLARE_FAST(tgl_status, tgl_transpose_tiles, const void *problem);

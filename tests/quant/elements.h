@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * elements.h - every number of bf16, and the floats beside all codes and all middles of two, through an op
- * that casts blocks. What must come out is computed here from the definitions of the formats and of the
- * factors; nothing of cases/ or src/ is used for it. */
+ * elements.h - ops that cast blocks, on every number of bf16, and on the floats at and beside all codes and
+ * all midpoints of two codes. The results come from the definitions of formats and factors; nothing of cases/
+ * or src/ is used. */
 #ifndef TEGULA_QUANT_ELEMENTS_H
 #define TEGULA_QUANT_ELEMENTS_H
 
@@ -11,7 +11,7 @@
 
 static inline unsigned last_code(tgl_quant_format format) { return format == TGL_QUANT_E2M1 ? 7 : 0x7e; }
 
-/* Of a code without its sign: 3 bits of fraction below 4 of exponent, whose bias is 7. */
+/* A code without its sign. e4m3: 4 bits of exponent, bias 7, above 3 bits of fraction. */
 static inline double magnitude_of(tgl_quant_format format, unsigned code)
 {
     static const double of_e2m1[] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6 };
@@ -20,13 +20,13 @@ static inline double magnitude_of(tgl_quant_format format, unsigned code)
     return exponent ? ldexp(1 + fraction / 8.0, exponent - 7) : ldexp(fraction, -9);
 }
 
-/* The nearest code, of two the even one; the last one for all that is larger. */
+/* The nearest code, ties to even; larger values give the last code. */
 static inline uint8_t nearest_code(tgl_quant_format format, float value)
 {
     const unsigned last = last_code(format), sign = signbit(value) ? format == TGL_QUANT_E2M1 ? 8 : 0x80 : 0;
     const double at = fabs((double)value);
     if (isnan(value)) return format == TGL_QUANT_E2M1 ? 7 : 0x7f;
-    unsigned code = 0;                          /* the largest that is no larger than the value */
+    unsigned code = 0;                          /* the largest not above the value */
     for (unsigned step = (last + 1) / 2 + 1; step; step /= 2)
         while (code + step <= last && magnitude_of(format, code + step) <= at) code += step;
     if (code < last) {
@@ -36,7 +36,7 @@ static inline uint8_t nearest_code(tgl_quant_format format, float value)
     return (uint8_t)(sign | code);
 }
 
-/* ---- from a block's largest magnitude to its factor ---- */
+/* ---- factors ---- */
 
 typedef struct { float sf, inv; } block_factor;
 static inline block_factor factor_of_block(tgl_quant_format format, float amax, bool is_rounded)
@@ -52,8 +52,8 @@ static inline block_factor factor_of_block(tgl_quant_format format, float amax, 
 
 /* ---- all elements ---- */
 
-/* Ascending in magnitude, so that a block has numbers of one scale: bf16's, NaN last. For f32 then the values
- * and middles of codes with the floats on either side. Returns how many there are. */
+/* All of bf16, in ascending magnitude, so that a block has numbers of one scale; NaN last. For f32 then the
+ * values of codes and their midpoints, with the floats on either side. Returns their number. */
 enum { MAX_ELEMENTS = 65536 + 0x7f * 12 };
 static inline int64_t list_elements(tgl_quant_format format, bool is_bf16, float *list)
 {
@@ -73,15 +73,18 @@ static inline int64_t list_elements(tgl_quant_format format, bool is_bf16, float
     return count;
 }
 
+/* An op: tensor 0 is x, the rest begins at `first`, what is between is not given. */
+typedef struct { tgl_signature *signature; errors_invoke call; int first; } cast_op;
+#define CAST_OP(name, first) { &tgl_quant_##name##_signature, call_##name, first }
+
 typedef struct {
+    cast_op op;
     tgl_quant_format format;
-    int64_t block_rows, block_cols, num_cols;   /* num_cols in whole blocks */
+    int64_t block_rows, block_cols, num_cols;   /* num_cols is a multiple of block_cols */
     bool is_rounded, is_transposed;
-    /* Each block has the largest code's value first, times the least power of two, from 1 on, that makes it
-     * the largest magnitude: its factor is that power, and no product rounds. */
+    /* Each block begins with the value of the largest code, times the smallest power of two >= 1 that makes
+     * it the amax: the factor is that power, and no product rounds. */
     bool has_largest;
-    tgl_status (*cast)(const DLTensor *x, DLTensor *out, DLTensor *out_sf, const tgl_quant_params *params,
-                       tgl_stream stream);
 } element_check;
 
 static inline void check_elements_in(const backend *b, const element_check *c, bool is_bf16)
@@ -117,44 +120,38 @@ static inline void check_elements_in(const backend *b, const element_check *c, b
             else codes[c->is_transposed ? j * rows + r : r * cols + j] = (uint8_t)code;
         }
     }
-    tensor in, out, out_sf;
-    place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, rows, cols, x);
     const int64_t height = c->is_transposed ? cols : rows, width = c->is_transposed ? rows : cols >> pairs;
-    place(b, &out, pairs ? TGL_U8 : TGL_E4M3, 2, SHAPE(height, width), NULL);
-    place(b, &out_sf, TGL_F32, 2, SHAPE(m, k), NULL);
-    CHECK_OK(c->cast(&in.t, &out.t, &out_sf.t,
-                     PARAMS(.format = c->format, .num_per_tokens = c->block_rows,
-                            .num_per_channels = c->block_cols, .round_sf = c->is_rounded), b->stream));
-    check_contents(b, &out, codes, "out");
-    check_contents(b, &out_sf, sf, "out_sf");
-    discard(b, &in);
+    call_arg args[TGL_MAX_TENSORS] = { FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, rows, cols) };
+    args[c->op.first] = (call_arg)OUT(pairs ? TGL_U8 : TGL_E4M3, codes, height, width);
+    args[c->op.first + 1] = (call_arg)OUT(TGL_F32, sf, m, k);
+    check_call(b, c->op.signature, c->op.call,
+               PARAMS(.format = c->format, .num_per_tokens = c->block_rows, .num_per_channels = c->block_cols,
+                      .round_sf = c->is_rounded), args, c->op.first + 2);
     free(x), free(sf), free(codes);
 }
 
-/* Of either dtype, rounded or not, with factors that are powers of two or what comes. */
-static inline void check_all_elements(element_check c)
+/* Both dtypes; factors rounded or not, with the largest code or not. */
+static inline void check_all_elements(cast_op op, tgl_quant_format format, int64_t block_rows,
+                                      int64_t block_cols, int64_t num_cols, bool is_transposed)
 {
     FOR_BACKENDS(b)
-        for (int i = 0; i < 8; i++) {
-            c.is_rounded = i & 1, c.has_largest = i & 2;
-            check_elements_in(b, &c, i & 4);
-        }
+        for (int i = 0; i < 8; i++)
+            check_elements_in(b, &(element_check){ op, format, block_rows, block_cols, num_cols, i & 1,
+                                                   is_transposed, i & 2 }, i & 4);
 }
 
 /* ---- all codes of given factors ---- */
 
-/* Every code of UE8M0, 0 and 255 too, as a factor that is given, k in a word. Each block has its factor 1.5
- * times, and negative, and values that are special. */
-typedef tgl_status given_cast(const DLTensor *x, const DLTensor *sf, DLTensor *out,
-                              const tgl_quant_params *params, tgl_stream stream);
+/* Every code of UE8M0, 0 and 255 too, as a given factor, k in a word. Each block has 1.5 times its factor,
+ * its negative, and special values. */
 static inline void check_given_codes_in(const backend *b, tgl_quant_format format, bool is_bf16,
-                                        int64_t width, int64_t k, given_cast *cast)
+                                        int64_t width, int64_t k, const cast_op *op)
 {
-    enum { MOST = 256 * 128 };
-    static float x[MOST];
-    static uint8_t want[MOST], codes[4 * 256];
+    enum { MAX_VALUES = 256 * 128 };
+    static float x[MAX_VALUES];
+    static uint8_t want[MAX_VALUES], codes[4 * 256];
     const int64_t rows = 256 / k, cols = k * width, is_pair = format == TGL_QUANT_E2M1;
-    REQUIRE(256 * width <= MOST);
+    REQUIRE(256 * width <= MAX_VALUES);
     memset(want, 0, sizeof want);
     memset(codes, 0, sizeof codes);
     for (int code = 0; code < 256; code++) {
@@ -168,25 +165,21 @@ static inline void check_given_codes_in(const backend *b, tgl_quant_format forma
             want[at >> is_pair] |= (uint8_t)(is_pair && at % 2 ? element << 4 : element);
         }
     }
-    tensor in, given, out;
-    place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, rows, cols, x);
-    place_strided(b, &given, TGL_I32, 2, SHAPE(rows, 1), SHAPE(1, rows), codes);
-    place(b, &out, is_pair ? TGL_U8 : TGL_E4M3, 2, SHAPE(rows, cols >> is_pair), NULL);
-    CHECK_OK(cast(&in.t, &given.t, &out.t, PARAMS(.format = format, .num_per_channels = width), b->stream));
-    check_contents(b, &out, want, "out");
-    discard(b, &in);
-    discard(b, &given);
+    call_arg args[TGL_MAX_TENSORS] = { FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, rows, cols) };
+    args[op->first] = (call_arg){ TGL_I32, SIZES(rows, 1), .strides = { 1, rows }, .contents = codes };
+    args[op->first + 1] = (call_arg)OUT(is_pair ? TGL_U8 : TGL_E4M3, want, rows, cols >> is_pair);
+    check_call(b, op->signature, op->call, PARAMS(.format = format, .num_per_channels = width), args,
+               op->first + 2);
 }
 
-/* Of either dtype and format, on all SMs and on one, where rows are many. */
-static inline void check_given_codes(int64_t width, int64_t k, given_cast *cast)
+/* Both dtypes and formats, on all SMs and on one. */
+static inline void check_given_codes(int64_t width, int64_t k, cast_op op)
 {
     FOR_BACKENDS(b)
-        for (int i = 0; i < 8; i++) {
-            if (i / 4 && backend_is_cpu(b)) continue;
-            if (i / 4) CHECK_OK(tgl_set_num_sms(b->device.device_id, 1));
-            check_given_codes_in(b, i & 1 ? TGL_QUANT_E2M1 : TGL_QUANT_E4M3, i & 2, width, k, cast);
-            if (i / 4) CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+        for (int i = 0; i < (backend_is_cpu(b) ? 4 : 8); i++) {
+            use_one_sm(b, i / 4);
+            check_given_codes_in(b, i & 1 ? TGL_QUANT_E2M1 : TGL_QUANT_E4M3, i & 2, width, k, &op);
+            use_one_sm(b, false);
         }
 }
 

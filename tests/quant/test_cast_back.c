@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * tgl_quant_cast_back, on every device of the tests: out = code * sf in f32, then rounded to bf16 where that
- * is asked for. */
-#include "errors.h"
+ * tgl_quant_cast_back, on every device of the tests: out = code * sf in f32, then rounded to bf16 if out is
+ * bf16. */
 #include "support.h"
 
 TESTS_OF_TABLE("quant_cast_back")
@@ -10,16 +9,10 @@ static void check_row(tgl_quant_format format, const uint8_t *codes, int64_t num
                       int64_t count, const uint32_t *want_f32, const uint16_t *want_bf16)
 {
     FOR_BACKENDS(b)
-        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
-            tensor in, in_sf, out;
-            place(b, &in, quant_data_dtype(format, TGL_E2M1X2), 2, SHAPE(1, num_bytes), codes);
-            place(b, &in_sf, TGL_F32, 2, SHAPE(1, 1), &sf);
-            place(b, &out, is_bf16 ? TGL_BF16 : TGL_F32, 2, SHAPE(1, count), NULL);
-            CHECK_OK(tgl_quant_cast_back(&in.t, &in_sf.t, &out.t, PARAMS(.format = format), b->stream));
-            check_contents(b, &out, is_bf16 ? (const void *)want_bf16 : want_f32, is_bf16 ? "bf16" : "f32");
-            discard(b, &in);
-            discard(b, &in_sf);
-        }
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++)
+            CALL(cast_back, b, PARAMS(.format = format),
+                 IN(quant_data_dtype(format, TGL_E2M1X2), codes, 1, num_bytes), IN(TGL_F32, &sf, 1, 1),
+                 OUT(is_bf16 ? TGL_BF16 : TGL_F32, is_bf16 ? (const void *)want_bf16 : want_f32, 1, count));
 }
 #define F32_BITS(...) ((const uint32_t[]){ __VA_ARGS__ })
 #define BF16_BITS(...) ((const uint16_t[]){ __VA_ARGS__ })
@@ -57,58 +50,42 @@ TEST(e2m1_by_hand)
 /* Every code to f32 and to bf16, with several factors; then, with the same factor, back to itself. */
 static void check_codes(tgl_quant_format format, int64_t num_codes, float factor)
 {
+    enum { MAX_CODES = 4096 };
+    static uint8_t codes[MAX_CODES * 3 / 2], back[MAX_CODES * 3 / 2];
+    static float want[MAX_CODES], seen[MAX_CODES];
+    static uint16_t seen_bf16[MAX_CODES];
     const int64_t bytes = quant_data_cols(format, num_codes);
-    uint8_t *codes = calloc((size_t)bytes, 1);
-    float *want = malloc((size_t)num_codes * 4), *seen = malloc((size_t)num_codes * 4);
-    REQUIRE(codes && want && seen);
-    const case_tensor t = { .ndim = 2, .shape = { 1, bytes }, .strides = { bytes, 1 }, .data = (char *)codes,
-                            .element_bytes = 1 };
+    const tgl_dtype dtype = quant_data_dtype(format, TGL_U8);
+    const case_tensor given = { .ndim = 2, .shape = { 1, bytes }, .strides = { bytes, 1 },
+                                .data = (char *)codes, .element_bytes = 1 };
+    case_tensor returned = given;
+    returned.data = (char *)back;
     for (int64_t i = 0; i < num_codes; i++) {
-        quant_put_code(&t, format, 0, i, (unsigned)i);
+        quant_put_code(&given, format, 0, i, (unsigned)i);
         want[i] = quant_decode(format, (unsigned)i) * factor;
     }
     FOR_BACKENDS(b) {
-        tensor in, sf, out, narrow, again;
-        uint16_t *seen_bf16 = (uint16_t *)seen;
-        place(b, &in, quant_data_dtype(format, TGL_U8), 2, SHAPE(1, bytes), codes);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, 1), &factor);
-        place(b, &out, TGL_F32, 2, SHAPE(1, num_codes), NULL);
-        place(b, &narrow, TGL_BF16, 2, SHAPE(1, num_codes), NULL);
-        place(b, &again, quant_data_dtype(format, TGL_U8), 2, SHAPE(1, bytes), NULL);
-        CHECK_OK(tgl_quant_cast_back(&in.t, &sf.t, &out.t, PARAMS(.format = format), b->stream));
-        CHECK_OK(tgl_quant_cast_back(&in.t, &sf.t, &narrow.t, PARAMS(.format = format), b->stream));
-        CHECK_OK(tgl_quant_per_token_cast_with_precomputed_sf(&out.t, NULL, &sf.t, &again.t,
-                                                              PARAMS(.format = format), b->stream));
-        fetch(b, &narrow, seen);
+        const tgl_quant_params params = { .format = format };
+        CALL(cast_back, b, &params, IN(dtype, codes, 1, bytes), IN(TGL_F32, &factor, 1, 1),
+             GET(TGL_F32, seen, 1, num_codes));
+        CALL(cast_back, b, &params, IN(dtype, codes, 1, bytes), IN(TGL_F32, &factor, 1, 1),
+             GET(TGL_BF16, seen_bf16, 1, num_codes));
+        CALL(per_token_cast_with_precomputed_sf, b, &params, IN(TGL_F32, seen, 1, num_codes), ABSENT,
+             IN(TGL_F32, &factor, 1, 1), GET(dtype, back, 1, bytes));
         for (int64_t i = 0; i < num_codes; i++) {
-            uint16_t code;
-            case_encode(TGL_BF16, want[i], &code);
-            const bool are_nan = isnan(want[i]) && (seen_bf16[i] & 0x7fff) > 0x7f80;
-            CHECK_THAT(are_nan || seen_bf16[i] == code, "%s: bf16 of code 0x%x is 0x%x, want 0x%x", b->name,
-                       (unsigned)i, seen_bf16[i], code);
-        }
-        fetch(b, &out, seen);
-        for (int64_t i = 0; i < num_codes; i++)
+            const unsigned code = quant_code_at(&returned, format, 0, i);
+            uint16_t bf16;
+            case_encode(TGL_BF16, want[i], &bf16);
+            CHECK_THAT(seen_bf16[i] == bf16 || (isnan(want[i]) && (seen_bf16[i] & 0x7fff) > 0x7f80),
+                       "%s: bf16 of code 0x%x is 0x%x, want 0x%x", b->name, (unsigned)i, seen_bf16[i], bf16);
             CHECK_THAT((isnan(want[i]) && isnan(seen[i])) || bits_of(want[i]) == bits_of(seen[i]),
                        "%s: code 0x%x is %a, want %a", b->name, (unsigned)i, (double)seen[i],
                        (double)want[i]);
-        uint8_t *back = malloc((size_t)bytes);
-        REQUIRE(back);
-        fetch(b, &again, back);
-        case_tensor back_tensor = t;
-        back_tensor.data = (char *)back;
-        for (int64_t i = 0; i < num_codes && factor >= 0x1p-100f; i++)
-            if (isfinite(want[i]))
-                CHECK_THAT(quant_code_at(&back_tensor, format, 0, i) == (unsigned)i,
-                           "%s: code 0x%x comes back as 0x%x", b->name, (unsigned)i,
-                           quant_code_at(&back_tensor, format, 0, i));
-        free(back);
-        discard(b, &in);
-        discard(b, &sf);
+            if (isfinite(want[i]) && factor >= 0x1p-100f)
+                CHECK_THAT(code == (unsigned)i, "%s: code 0x%x comes back as 0x%x", b->name, (unsigned)i,
+                           code);
+        }
     }
-    free(codes);
-    free(want);
-    free(seen);
 }
 
 static void check_factors(tgl_quant_format format, int64_t num_codes)
@@ -130,16 +107,9 @@ TEST(every_packed_factor)       /* 0 is 0, 255 infinite, the rest 2^(code - 127)
         one[i] = 0xb8;      /* -1 */
         want[i] = i == 0 ? -0.0f : i == 255 ? -INFINITY : -ldexpf(1, i - 127);
     }
-    FOR_BACKENDS(b) {
-        tensor in, sf, out;
-        place(b, &in, TGL_E4M3, 2, SHAPE(1, 256), one);
-        place(b, &sf, TGL_I32, 2, SHAPE(1, 64), codes);
-        CHECK_OK(tgl_quant_cast_back(&in.t, &sf.t, place(b, &out, TGL_F32, 2, SHAPE(1, 256), NULL),
-                                     PARAMS(.x_num_per_channels = 1), b->stream));
-        check_contents(b, &out, want, "out");
-        discard(b, &in);
-        discard(b, &sf);
-    }
+    FOR_BACKENDS(b)
+        CALL(cast_back, b, PARAMS(.x_num_per_channels = 1), IN(TGL_E4M3, one, 1, 256),
+             IN(TGL_I32, codes, 1, 64), OUT(TGL_F32, want, 1, 256));
 }
 
 TEST(products_round_before_bf16)    /* twice: to f32, then to bf16 */
@@ -154,16 +124,9 @@ TEST(products_round_before_bf16)    /* twice: to f32, then to bf16 */
         factors[i] = float_of((uint32_t)test_below(&r, 0x20000000) + 0x30000000);
         case_encode(TGL_BF16, quant_decode(TGL_QUANT_E4M3, codes[i]) * factors[i], &want[i]);
     }
-    FOR_BACKENDS(b) {
-        tensor in, sf, out;
-        place(b, &in, TGL_E4M3, 2, SHAPE(1, N), codes);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, N), factors);
-        CHECK_OK(tgl_quant_cast_back(&in.t, &sf.t, place(b, &out, TGL_BF16, 2, SHAPE(1, N), NULL),
-                                     PARAMS(.x_num_per_channels = 1), b->stream));
-        check_contents(b, &out, want, "out");
-        discard(b, &in);
-        discard(b, &sf);
-    }
+    FOR_BACKENDS(b)
+        CALL(cast_back, b, PARAMS(.x_num_per_channels = 1), IN(TGL_E4M3, codes, 1, N),
+             IN(TGL_F32, factors, 1, N), OUT(TGL_BF16, want, 1, N));
 }
 
 TEST(num_sms)       /* threads with one, two and four rows */
@@ -175,46 +138,29 @@ TEST(num_sms)       /* threads with one, two and four rows */
 
 TEST(empty)
 {
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor x, out, sf;
-        make(&x, NULL, devices[d], TGL_U8, 2, SHAPE(0, 128));
-        make(&out, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 256));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 1));
-        CHECK_OK(tgl_quant_cast_back(&x.t, &sf.t, &out.t, PARAMS(.format = TGL_QUANT_E2M1), NULL));
-        make(&x, NULL, devices[d], TGL_E4M3, 2, SHAPE(3, 0));
-        make(&out, NULL, devices[d], TGL_BF16, 2, SHAPE(3, 0));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(3, 0));
-        CHECK_OK(tgl_quant_cast_back(&x.t, &sf.t, &out.t, PARAMS(0), NULL));
-    }
+    check_empty(CALL_OF(cast_back, "num_rows=0 num_cols=256 format=1 x=u8"));
+    check_empty(CALL_OF(cast_back, "num_rows=3 num_cols=0"));
 }
 
-/* ---- errors ---- */
-
-extern tgl_signature tgl_quant_cast_back_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_quant_cast_back(t[0], t[1], t[2], params, NULL);
-}
-#define SIGNATURE &tgl_quant_cast_back_signature
-#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 x_num_per_channels=16", invoke
-
+#define GOOD_CALL CALL_OF(cast_back, "num_rows=3 num_cols=32 x_num_per_channels=16")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 x_num_per_tokens=2 x_num_per_channels=16 format=1 x_sf=i32", invoke);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 format=2", invoke);
+    check_errors(CALL_OF(cast_back,
+                         "num_rows=3 num_cols=32 x_num_per_tokens=2 x_num_per_channels=16 format=1 x_sf=i32"));
+    check_errors(CALL_OF(cast_back, "num_rows=3 num_cols=32 format=2"));
     CHECK_ERROR(x[1].strides[1] = 3, "x_sf: strides are [2, 3], want [1, >= 0] or [>= 0, 1]");
     CHECK_ERROR(PARAMS_OF(c)->x_num_per_tokens = 2, "x_sf: shape is [3, 2], want [2, 2]");
-    CHECK_ERROR(PARAMS_OF(c)->format = (tgl_quant_format)5, "format: is 5, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
+    CHECK_ERROR(PARAMS_OF(c)->format = (tgl_quant_format)5,
+                "format: is 5, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
     CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1, "x: dtype is e4m3, want i8, u8 or e2m1x2");
     CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[0].dtype = tgl_dtype_to_dlpack(TGL_I8);
                 PARAMS_OF(c)->x_num_per_channels = 32, "out: shape is [3, 32], want [3, 64]");
 }
 
-/* Codes of e5m6: 12 bytes for 8 values, read as words. */
+/* e5m6: 12 bytes have 8 codes, and are read as words. */
 #undef GOOD_CALL
-#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 format=2", invoke
+#define GOOD_CALL CALL_OF(cast_back, "num_rows=3 num_cols=32 format=2")
 TEST(errors_of_e5m6)
 {
     CHECK_ERROR(x[0].shape[1] = 47, "x: rows are 47 bytes, want a multiple of 12 for e5m6");

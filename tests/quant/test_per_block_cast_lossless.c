@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * tgl_quant_per_block_cast_lossless, on every device of the tests. An output block's exponent code is 6 below
- * the largest of its input blocks, so that the largest values of e2m1 just fit in e4m3; the others become
- * smaller codes, exact while e4m3 has them. */
-#include "errors.h"
+ * tgl_quant_per_block_cast_lossless, on every device of the tests. The exponent code of an output block is 6
+ * below the largest of its input blocks, so that the largest values of e2m1 just fit in e4m3. Smaller values
+ * are exact as long as e4m3 has them. */
 #include "support.h"
 
 TESTS_OF_TABLE("quant_per_block_cast_lossless")
@@ -11,21 +10,10 @@ TESTS_OF_TABLE("quant_per_block_cast_lossless")
 static void check_two_blocks(const uint8_t x[4], int32_t x_sf, const uint8_t out[8], int32_t out_sf,
                              const tgl_quant_params *params)
 {
-    FOR_BACKENDS(b) {
-        tensor in, in_sf, seen, seen_sf, flag;
-        place(b, &in, TGL_E2M1X2, 2, SHAPE(1, 4), x);
-        place(b, &in_sf, TGL_I32, 2, SHAPE(1, 1), &x_sf);
-        place(b, &seen, TGL_E4M3, 2, SHAPE(1, 8), NULL);
-        place(b, &seen_sf, TGL_I32, 2, SHAPE(1, 1), NULL);
-        place(b, &flag, TGL_I32, 1, SHAPE(1), &(int32_t){ 0 });
-        CHECK_OK(tgl_quant_per_block_cast_lossless(&in.t, &in_sf.t, &seen.t, &seen_sf.t, &flag.t, params,
-                                                   b->stream));
-        check_contents(b, &seen, out, "out");
-        check_contents(b, &seen_sf, &out_sf, "out_sf");
-        check_contents(b, &flag, &(int32_t){ 0 }, "inexact");
-        discard(b, &in);
-        discard(b, &in_sf);
-    }
+    FOR_BACKENDS(b)
+        CALL(per_block_cast_lossless, b, params, IN(TGL_E2M1X2, x, 1, 4), IN(TGL_I32, &x_sf, 1, 1),
+             OUT(TGL_E4M3, out, 1, 8), OUT(TGL_I32, &out_sf, 1, 1),
+             { TGL_I32, SIZES(1), .contents = &(int32_t){ 0 }, .want = &(int32_t){ 0 } });
 }
 
 TEST(worked_example)
@@ -53,28 +41,17 @@ static void check_pair(int high, int low, bool is_exact)
             uint8_t out[32], out_sf[4];
             float back[32], want[32];
             int32_t flag;
-            tensor in, in_sf, seen, seen_sf, inexact, dequantised, wanted;
-            place(b, &in, TGL_U8, 2, SHAPE(1, 16), pairs);
-            place(b, &in_sf, is_packed ? TGL_I32 : TGL_F32, 2, SHAPE(1, is_packed ? 1 : 2),
-                  is_packed ? (const void *)&packed : factors);
-            place(b, &seen, TGL_E4M3, 2, SHAPE(1, 32), NULL);
-            place(b, &seen_sf, is_packed ? TGL_I32 : TGL_F32, 2, SHAPE(1, 1), NULL);
-            place(b, &inexact, TGL_I32, 1, SHAPE(1), &(int32_t){ 0 });
-            place(b, &dequantised, TGL_F32, 2, SHAPE(1, 32), NULL);
-            place(b, &wanted, TGL_F32, 2, SHAPE(1, 32), NULL);
-            const tgl_quant_params params = { .x_num_per_channels = 16, .num_per_channels = 32 };
-            CHECK_OK(tgl_quant_per_block_cast_lossless(&in.t, &in_sf.t, &seen.t, &seen_sf.t, &inexact.t,
-                                                       &params, b->stream));
-            CHECK_OK(tgl_quant_cast_back(&seen.t, &seen_sf.t, &dequantised.t,
-                                         PARAMS(.format = TGL_QUANT_E4M3), b->stream));
-            CHECK_OK(tgl_quant_cast_back(&in.t, &in_sf.t, &wanted.t,
-                                         PARAMS(.format = TGL_QUANT_E2M1, .x_num_per_channels = 16),
-                                         b->stream));
-            fetch(b, &seen, out);
-            fetch(b, &seen_sf, out_sf);
-            fetch(b, &dequantised, back);
-            fetch(b, &wanted, want);
-            fetch(b, &inexact, &flag);
+            const tgl_dtype sf_dtype = is_packed ? TGL_I32 : TGL_F32;
+            const void *const x_sf = is_packed ? (const void *)&packed : factors;
+            const int64_t sf_cols = is_packed ? 1 : 2;
+            CALL(per_block_cast_lossless, b, PARAMS(.x_num_per_channels = 16, .num_per_channels = 32),
+                 IN(TGL_U8, pairs, 1, 16), IN(sf_dtype, x_sf, 1, sf_cols), GET(TGL_E4M3, out, 1, 32),
+                 GET(sf_dtype, out_sf, 1, 1),
+                 { TGL_I32, SIZES(1), .contents = &(int32_t){ 0 }, .to = &flag });
+            CALL(cast_back, b, PARAMS(0), IN(TGL_E4M3, out, 1, 32), IN(sf_dtype, out_sf, 1, 1),
+                 GET(TGL_F32, back, 1, 32));
+            CALL(cast_back, b, PARAMS(.format = TGL_QUANT_E2M1, .x_num_per_channels = 16),
+                 IN(TGL_U8, pairs, 1, 16), IN(sf_dtype, x_sf, 1, sf_cols), GET(TGL_F32, want, 1, 32));
             float out_factor;
             memcpy(&out_factor, out_sf, 4);
             CHECK_INT(is_packed ? out_sf[0] : ilogbf(out_factor) + 127, out_code);
@@ -91,8 +68,6 @@ static void check_pair(int high, int low, bool is_exact)
                                "%s: codes %d and %d: value %d is %a, want %a", b->name, high, low, i,
                                (double)back[i], (double)want[i]);
             }
-            discard(b, &in);
-            discard(b, &in_sf);
         }
 }
 
@@ -116,7 +91,7 @@ TEST(a_factor_of_0)         /* makes zeros, signs stay, and that is exact */
                      PARAMS(.x_num_per_channels = 4, .num_per_channels = 8));
 }
 
-/* Of 0.5 and 1.5 one bit is lost at a spread of 15; other values still fit, and zeros always do. */
+/* At a spread of 15, 0.5 and 1.5 lose a bit; other values still fit, and zeros always do. */
 TEST(inexact_is_about_values)
 {
     const struct { uint8_t pair; int spread; int32_t want; } rows[] = {
@@ -126,61 +101,35 @@ TEST(inexact_is_about_values)
     };
     FOR_BACKENDS(b)
         for (int i = 0; i < COUNT_OF(rows); i++)
-            for (int before = 0; before < 2; before++) {
+            for (int32_t before = 0; before < 2; before++) {      /* a flag that is set stays set */
                 const uint8_t x[2] = { 0x22, rows[i].pair };
                 const int32_t x_sf = 120 | (120 - rows[i].spread) << 8;
-                const int32_t start = before ? 1 : 0;       /* a flag that is set stays set */
-                tensor in, in_sf, out, sf, flag;
-                place(b, &in, TGL_E2M1X2, 2, SHAPE(1, 2), x);
-                place(b, &in_sf, TGL_I32, 2, SHAPE(1, 1), &x_sf);
-                place(b, &out, TGL_E4M3, 2, SHAPE(1, 4), NULL);
-                place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
-                place(b, &flag, TGL_I32, 1, SHAPE(1), &start);
-                CHECK_OK(tgl_quant_per_block_cast_lossless(&in.t, &in_sf.t, &out.t, &sf.t, &flag.t,
-                                                           PARAMS(.x_num_per_channels = 2), b->stream));
-                check_contents(b, &flag, &(int32_t){ before | rows[i].want }, "inexact");
-                discard(b, &in);
-                discard(b, &in_sf);
-                discard(b, &out);
-                discard(b, &sf);
+                CALL(per_block_cast_lossless, b, PARAMS(.x_num_per_channels = 2), IN(TGL_E2M1X2, x, 1, 2),
+                     IN(TGL_I32, &x_sf, 1, 1), OUT(TGL_E4M3, NULL, 1, 4), OUT(TGL_F32, NULL, 1, 1),
+                     { TGL_I32, SIZES(1), .contents = &before, .want = &(int32_t){ before | rows[i].want } });
             }
 }
 
 TEST(empty)
 {
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor x, x_sf, out, sf;
-        make(&x, NULL, devices[d], TGL_U8, 2, SHAPE(0, 128));
-        make(&x_sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 8));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 256));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 2));
-        CHECK_OK(tgl_quant_per_block_cast_lossless(&x.t, &x_sf.t, &out.t, &sf.t, NULL,
-                                                   PARAMS(.x_num_per_channels = 32, .num_per_channels = 128),
-                                                   NULL));
-    }
+    check_empty(CALL_OF(per_block_cast_lossless,
+                        "num_rows=0 num_cols=256 x_num_per_channels=32 num_per_channels=128 -inexact"));
 }
 
-/* ---- errors ---- */
-
-extern tgl_signature tgl_quant_per_block_cast_lossless_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_quant_per_block_cast_lossless(t[0], t[1], t[2], t[3], t[4], params, NULL);
-}
-#define SIGNATURE &tgl_quant_per_block_cast_lossless_signature
-#define GOOD_CALL SIGNATURE, "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 x_num_per_channels=16", invoke
-
+#define GOOD_CALL CALL_OF(per_block_cast_lossless, \
+                          "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 x_num_per_channels=16")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(SIGNATURE, "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 x_num_per_channels=8 "
-                 "-inexact x_sf=i32 out_sf=i32", invoke);
+    check_errors(CALL_OF(per_block_cast_lossless,
+                         "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 "
+                         "x_num_per_channels=8 -inexact x_sf=i32 out_sf=i32"));
     CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 24,
                 "num_per_channels: is 24, want a multiple of 16 (x_num_per_channels)");
     CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 8,
                 "num_per_channels: is 8, want a multiple of 16 (x_num_per_channels)");
-    CHECK_ERROR(PARAMS_OF(c)->x_num_per_tokens = 3, "num_per_tokens: is 4, want a multiple of 3 (x_num_per_tokens)");
+    CHECK_ERROR(PARAMS_OF(c)->x_num_per_tokens = 3,
+                "num_per_tokens: is 4, want a multiple of 3 (x_num_per_tokens)");
     CHECK_ERROR(x[4].data = x[3].data, "inexact: memory is shared with out_sf, want no overlap");
 }
 

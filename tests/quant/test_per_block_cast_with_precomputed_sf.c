@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_per_block_cast_with_precomputed_sf, on every device of the tests. */
 #include "elements.h"
-#include "errors.h"
 
 TESTS_OF_TABLE("quant_per_block_cast_with_precomputed_sf")
 
@@ -12,17 +11,10 @@ TEST(by_hand)   /* a factor for each quarter: values are multiplied by 1 / sf */
     const uint8_t want[16] = { 0x38, 0x40, 0x3c, 0x40, 0xb8, 0xc0, 0xbc, 0xc0,
                                0x52, 0x54, 0x3e, 0x40, 0xd2, 0xd4, 0xbe, 0xc0 };
     FOR_BACKENDS(b)
-        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
-            tensor in, out, given;
-            place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, 4, 4, x);
-            place(b, &out, TGL_E4M3, 2, SHAPE(4, 4), NULL);
-            place(b, &given, TGL_F32, 2, SHAPE(2, 2), sf);
-            CHECK_OK(tgl_quant_per_block_cast_with_precomputed_sf(
-                &in.t, &given.t, &out.t, PARAMS(.num_per_tokens = 2, .num_per_channels = 2), b->stream));
-            check_contents(b, &out, want, "out");
-            discard(b, &in);
-            discard(b, &given);
-        }
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++)
+            CALL(per_block_cast_with_precomputed_sf, b, PARAMS(.num_per_tokens = 2, .num_per_channels = 2),
+                 FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, 4, 4), IN(TGL_F32, sf, 2, 2),
+                 OUT(TGL_E4M3, want, 4, 4));
 }
 
 TEST(a_reciprocal_and_a_product)        /* not a quotient: these differ for some values */
@@ -40,17 +32,9 @@ TEST(a_reciprocal_and_a_product)        /* not a quotient: these differ for some
         num_differ += want[i] != quant_encode(TGL_QUANT_E4M3, x[i] / sf);
     }
     CHECK(num_differ > 0);
-    FOR_BACKENDS(b) {
-        tensor in, out, given;
-        place(b, &in, TGL_F32, 2, SHAPE(N / 8, 8), x);
-        place(b, &out, TGL_E4M3, 2, SHAPE(N / 8, 8), NULL);
-        place(b, &given, TGL_F32, 2, SHAPE(1, 1), &sf);
-        CHECK_OK(tgl_quant_per_block_cast_with_precomputed_sf(&in.t, &given.t, &out.t,
-                                                              PARAMS(.num_per_tokens = N), b->stream));
-        check_contents(b, &out, want, "out");
-        discard(b, &in);
-        discard(b, &given);
-    }
+    FOR_BACKENDS(b)
+        CALL(per_block_cast_with_precomputed_sf, b, PARAMS(.num_per_tokens = N), IN(TGL_F32, x, N / 8, 8),
+             IN(TGL_F32, &sf, 1, 1), OUT(TGL_E4M3, want, N / 8, 8));
 }
 
 /* Every element with one of the factors; in the next turn with the next. */
@@ -74,19 +58,11 @@ static void check_elements(tgl_quant_format format, int64_t block_rows, int64_t 
             const unsigned code = nearest_code(format, x[i] * (1 / sf[block]));
             want[i >> is_pair] |= (uint8_t)(is_pair && i % 2 ? code << 4 : code);
         }
-        FOR_BACKENDS(b) {
-            tensor in, out, given;
-            place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, rows, COLS, x);
-            place(b, &out, is_pair ? TGL_U8 : TGL_E4M3, 2, SHAPE(rows, COLS >> is_pair), NULL);
-            place(b, &given, TGL_F32, 2, SHAPE(m, k), sf);
-            CHECK_OK(tgl_quant_per_block_cast_with_precomputed_sf(
-                &in.t, &given.t, &out.t,
-                PARAMS(.format = format, .num_per_tokens = block_rows, .num_per_channels = block_cols),
-                b->stream));
-            check_contents(b, &out, want, "out");
-            discard(b, &in);
-            discard(b, &given);
-        }
+        FOR_BACKENDS(b)
+            CALL(per_block_cast_with_precomputed_sf, b,
+                 PARAMS(.format = format, .num_per_tokens = block_rows, .num_per_channels = block_cols),
+                 FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, rows, COLS), IN(TGL_F32, sf, m, k),
+                 OUT(is_pair ? TGL_U8 : TGL_E4M3, want, rows, COLS >> is_pair));
         free(x), free(sf), free(want);
     }
 }
@@ -94,10 +70,11 @@ static void check_elements(tgl_quant_format format, int64_t block_rows, int64_t 
 TEST(every_bf16_as_e4m3) { check_elements(TGL_QUANT_E4M3, 32, 32), check_elements(TGL_QUANT_E4M3, 5, 7); }
 TEST(every_bf16_as_e2m1) { check_elements(TGL_QUANT_E2M1, 32, 32), check_elements(TGL_QUANT_E2M1, 5, 7); }
 
-TEST(every_packed_factor)       /* of vectors, and of anything */
+TEST(every_packed_factor)       /* with vectors, and without */
 {
-    check_given_codes(32, 4, tgl_quant_per_block_cast_with_precomputed_sf);
-    check_given_codes(7, 4, tgl_quant_per_block_cast_with_precomputed_sf);
+    const cast_op op = CAST_OP(per_block_cast_with_precomputed_sf, 1);
+    check_given_codes(32, 4, op);
+    check_given_codes(7, 4, op);
 }
 
 TEST(num_sms)       /* threads with one, two and four rows */
@@ -108,31 +85,16 @@ TEST(num_sms)       /* threads with one, two and four rows */
 
 TEST(empty)
 {
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor x, out, sf;
-        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 256));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 256));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 1));
-        CHECK_OK(tgl_quant_per_block_cast_with_precomputed_sf(&x.t, &sf.t, &out.t,
-                                                              PARAMS(.num_per_tokens = 32), NULL));
-    }
+    check_empty(CALL_OF(per_block_cast_with_precomputed_sf, "num_rows=0 num_cols=256 num_per_tokens=32"));
 }
 
-/* ---- errors ---- */
-
-extern tgl_signature tgl_quant_per_block_cast_with_precomputed_sf_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_quant_per_block_cast_with_precomputed_sf(t[0], t[1], t[2], params, NULL);
-}
-#define SIGNATURE &tgl_quant_per_block_cast_with_precomputed_sf_signature
-#define GOOD_CALL SIGNATURE, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16", invoke
-
+#define GOOD_CALL CALL_OF(per_block_cast_with_precomputed_sf, \
+                          "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(SIGNATURE, "num_rows=6 num_cols=48 format=1 num_per_channels=8 sf=i32", invoke);
+    check_errors(CALL_OF(per_block_cast_with_precomputed_sf,
+                         "num_rows=6 num_cols=48 format=1 num_per_channels=8 sf=i32"));
     CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 2, "sf: shape is [2, 3], want [3, 3]");
     CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6, "format: is 2, want 0 (e4m3) or 1 (e2m1)");
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * tgl_quant_per_channel_cast, on every device of the tests: a factor for num_per_tokens rows of one column,
- * of rows that a map chooses. */
+ * tgl_quant_per_channel_cast, on every device of the tests: a factor for num_per_tokens rows of a column; a
+ * map chooses the rows. */
 #include "elements.h"
-#include "errors.h"
 
 TESTS_OF_TABLE("quant_per_channel_cast")
 
@@ -15,14 +14,8 @@ TEST(worked_example)
         const float out_sf[2] = { 0x1p-7f, 0x1p-5f };
         const tgl_quant_params params = { .num_per_tokens = 4, .round_sf = true };
         /* end */
-        tensor in, seen, sf;
-        place_floats(b, &in, TGL_BF16, 4, 2, x[0]);
-        place(b, &seen, TGL_E4M3, 2, SHAPE(4, 2), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
-        CHECK_OK(tgl_quant_per_channel_cast(&in.t, NULL, NULL, &seen.t, &sf.t, &params, b->stream));
-        check_contents(b, &seen, out, "out");
-        check_contents(b, &sf, out_sf, "out_sf");
-        discard(b, &in);
+        CALL(per_channel_cast, b, &params, FLOATS(TGL_BF16, x[0], 4, 2), ABSENT, ABSENT,
+             OUT(TGL_E4M3, out, 4, 2), OUT(TGL_F32, out_sf, 1, 2));
     }
 }
 
@@ -33,19 +26,11 @@ TEST(rows_of_a_map)     /* repeated, absent, past the last */
     const uint8_t want[7][2] = { { 0x4e, 0x7e }, { 0, 0 }, { 0x7e, 0xb8 }, { 0x7e, 0xb8 }, { 0, 0 }, { 0, 0 },
                                  { 0, 0 } };
     FOR_BACKENDS(b)
-        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
-            tensor in, map, out, sf;
-            place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, 3, 2, x[0]);
-            place(b, &map, TGL_I32, 1, SHAPE(7), pos);
-            place(b, &out, TGL_E4M3, 2, SHAPE(7, 2), NULL);
-            place(b, &sf, TGL_F32, 2, SHAPE(2, 2), NULL);
-            CHECK_OK(tgl_quant_per_channel_cast(&in.t, NULL, &map.t, &out.t, &sf.t,
-                                                PARAMS(.num_per_tokens = 4), b->stream));
-            check_contents(b, &out, want, "out");
-            check_contents(b, &sf, F32S(1, 1, float_of(0x346facad), float_of(0x346facad)), "out_sf");
-            discard(b, &in);
-            discard(b, &map);
-        }
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++)
+            CALL(per_channel_cast, b, PARAMS(.num_per_tokens = 4),
+                 FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x[0], 3, 2), ABSENT, IN(TGL_I32, pos, 7),
+                 OUT(TGL_E4M3, want, 7, 2),
+                 OUT(TGL_F32, F32S(1, 1, float_of(0x346facad), float_of(0x346facad)), 2, 2));
 }
 
 TEST(the_order_of_two_products_shows)   /* code * x_sf rounds before it is scaled */
@@ -67,19 +52,10 @@ TEST(the_order_of_two_products_shows)   /* code * x_sf rounds before it is scale
             num_differ += code_of_pair(p, true) != want[2 * i + 1][j];
         }
     CHECK(num_differ > N / 10);
-    FOR_BACKENDS(b) {
-        tensor in, in_sf, out, sf;
-        place(b, &in, TGL_E4M3, 2, SHAPE(2 * N, 2), x);
-        place(b, &in_sf, TGL_F32, 2, SHAPE(2 * N, 2), x_sf);
-        place(b, &out, TGL_E4M3, 2, SHAPE(2 * N, 2), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(N, 2), NULL);
-        CHECK_OK(tgl_quant_per_channel_cast(&in.t, &in_sf.t, NULL, &out.t, &sf.t,
-                                            PARAMS(.num_per_tokens = 2, .x_num_per_channels = 1), b->stream));
-        check_contents(b, &out, want, "out");
-        check_contents(b, &sf, want_sf, "out_sf");
-        discard(b, &in);
-        discard(b, &in_sf);
-    }
+    FOR_BACKENDS(b)
+        CALL(per_channel_cast, b, PARAMS(.num_per_tokens = 2, .x_num_per_channels = 1),
+             IN(TGL_E4M3, x, 2 * N, 2), IN(TGL_F32, x_sf, 2 * N, 2), ABSENT, OUT(TGL_E4M3, want, 2 * N, 2),
+             OUT(TGL_F32, want_sf, N, 2));
 }
 
 TEST(columns_of_nan)    /* all of a block, all but one of them, none */
@@ -95,52 +71,30 @@ TEST(columns_of_nan)    /* all of a block, all but one of them, none */
             want[i][j] = is_number ? 0x7e : 0x7f;
             want_sf[i / BLOCK][j] = j % 3 == 0 ? 1e-4f / 448 : 1;
         }
-    FOR_BACKENDS(b) {
-        tensor in, out, sf;
-        place_floats(b, &in, TGL_BF16, ROWS, COLS, x[0]);
-        place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, COLS), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(ROWS / BLOCK, COLS), NULL);
-        CHECK_OK(tgl_quant_per_channel_cast(&in.t, NULL, NULL, &out.t, &sf.t, PARAMS(.num_per_tokens = BLOCK),
-                                            b->stream));
-        check_contents(b, &out, want, "out");
-        check_contents(b, &sf, want_sf, "out_sf");
-        discard(b, &in);
-    }
+    FOR_BACKENDS(b)
+        CALL(per_channel_cast, b, PARAMS(.num_per_tokens = BLOCK), FLOATS(TGL_BF16, x[0], ROWS, COLS), ABSENT,
+             ABSENT, OUT(TGL_E4M3, want, ROWS, COLS), OUT(TGL_F32, want_sf, ROWS / BLOCK, COLS));
 }
 
 TEST(zeros_beside_a_huge_factor)
 {
     const uint8_t x[4] = { 0x00, 0x80, 0x00, 0x80 };
-    FOR_BACKENDS(b) {
-        tensor in, in_sf, out, sf;
-        place(b, &in, TGL_E4M3, 2, SHAPE(2, 2), x);
-        place(b, &in_sf, TGL_F32, 2, SHAPE(2, 1), F32S(3e38f, 0x1p127f));
-        place(b, &out, TGL_E4M3, 2, SHAPE(2, 2), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
-        CHECK_OK(tgl_quant_per_channel_cast(&in.t, &in_sf.t, NULL, &out.t, &sf.t,
-                                            PARAMS(.num_per_tokens = 128, .round_sf = true), b->stream));
-        check_contents(b, &out, x, "out");
-        check_contents(b, &sf, F32S(0x1p-22f, 0x1p-22f), "out_sf");
-        discard(b, &in);
-        discard(b, &in_sf);
-    }
+    FOR_BACKENDS(b)
+        CALL(per_channel_cast, b, PARAMS(.num_per_tokens = 128, .round_sf = true), IN(TGL_E4M3, x, 2, 2),
+             IN(TGL_F32, F32S(3e38f, 0x1p127f), 2, 1), ABSENT, OUT(TGL_E4M3, x, 2, 2),
+             OUT(TGL_F32, F32S(0x1p-22f, 0x1p-22f), 1, 2));
 }
 
 /* ---- elements ---- */
 
-static tgl_status cast_values(const DLTensor *x, DLTensor *out, DLTensor *out_sf,
-                              const tgl_quant_params *params, tgl_stream stream)
-{
-    return tgl_quant_per_channel_cast(x, NULL, NULL, out, out_sf, params, stream);
-}
-
 TEST(every_bf16)
 {
-    check_all_elements((element_check){ TGL_QUANT_E4M3, 32, 1, 64, .cast = cast_values });
-    check_all_elements((element_check){ TGL_QUANT_E4M3, 7, 1, 61, .cast = cast_values });
+    const cast_op op = CAST_OP(per_channel_cast, 3);
+    check_all_elements(op, TGL_QUANT_E4M3, 32, 1, 64, false);
+    check_all_elements(op, TGL_QUANT_E4M3, 7, 1, 61, false);
 }
 
-TEST(every_code)        /* a column for each, with factors of many sizes below one another */
+TEST(every_code)        /* a column for each; its rows have factors of many sizes */
 {
     enum { ROWS = 64, COLS = 256, BLOCK = 8 };
     static uint8_t x[ROWS][COLS], want[ROWS][COLS];
@@ -165,68 +119,35 @@ TEST(every_code)        /* a column for each, with factors of many sizes below o
                 for (int i = 0; i < BLOCK; i++)
                     want[m * BLOCK + i][j] = nearest_code(TGL_QUANT_E4M3, values[i] * f.inv);
             }
-        FOR_BACKENDS(b) {
-            tensor in, in_sf, out, sf;
-            place(b, &in, TGL_E4M3, 2, SHAPE(ROWS, COLS), x);
-            place(b, &in_sf, TGL_F32, 2, SHAPE(ROWS, 1), x_sf);
-            place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, COLS), NULL);
-            place(b, &sf, TGL_F32, 2, SHAPE(ROWS / BLOCK, COLS), NULL);
-            CHECK_OK(tgl_quant_per_channel_cast(&in.t, &in_sf.t, NULL, &out.t, &sf.t,
-                                                PARAMS(.num_per_tokens = BLOCK, .round_sf = is_rounded),
-                                                b->stream));
-            check_contents(b, &out, want, "out");
-            check_contents(b, &sf, want_sf, "out_sf");
-            discard(b, &in);
-            discard(b, &in_sf);
-        }
+        FOR_BACKENDS(b)
+            CALL(per_channel_cast, b, PARAMS(.num_per_tokens = BLOCK, .round_sf = is_rounded),
+                 IN(TGL_E4M3, x, ROWS, COLS), IN(TGL_F32, x_sf, ROWS, 1), ABSENT,
+                 OUT(TGL_E4M3, want, ROWS, COLS), OUT(TGL_F32, want_sf, ROWS / BLOCK, COLS));
     }
 }
 
 TEST(empty)
 {
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor x, pos, out, sf;
-        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 64));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 64));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 64));
-        CHECK_OK(
-            tgl_quant_per_channel_cast(&x.t, NULL, NULL, &out.t, &sf.t, PARAMS(.num_per_tokens = 128), NULL));
-        make(&x, memory, devices[d], TGL_BF16, 2, SHAPE(5, 64));
-        make(&pos, NULL, devices[d], TGL_I32, 1, SHAPE(0));
-        CHECK_OK(tgl_quant_per_channel_cast(&x.t, NULL, &pos.t, &out.t, &sf.t, PARAMS(.num_per_tokens = 128),
-                                            NULL));
-    }
-    /* no token at all, but rows */
-    FOR_BACKENDS(b) {
-        tensor x, pos, out, sf;
-        make(&x, NULL, b->device, TGL_BF16, 2, SHAPE(0, 2));
-        place(b, &pos, TGL_I32, 1, SHAPE(2), ((const int32_t[]){ 0, -1 }));
-        place(b, &out, TGL_E4M3, 2, SHAPE(2, 2), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
-        CHECK_OK(tgl_quant_per_channel_cast(&x.t, NULL, &pos.t, &out.t, &sf.t,
-                                            PARAMS(.num_per_tokens = 128, .round_sf = true), b->stream));
-        check_contents(b, &out, BYTES(0, 0, 0, 0), "out");
-        check_contents(b, &sf, F32S(0x1p-22f, 0x1p-22f), "out_sf");
-        discard(b, &pos);
-    }
+    check_empty(CALL_OF(per_channel_cast, "num_tokens=0 num_cols=64 num_per_tokens=128 -x_sf -pos_to_token"));
+    check_empty(CALL_OF(per_channel_cast, "num_tokens=5 num_cols=64 num_rows=0 num_per_tokens=128 -x_sf"));
 }
 
-/* ---- errors ---- */
-
-extern tgl_signature tgl_quant_per_channel_cast_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
+TEST(rows_but_no_tokens)
 {
-    return tgl_quant_per_channel_cast(t[0], t[1], t[2], t[3], t[4], params, NULL);
+    FOR_BACKENDS(b)
+        CALL(per_channel_cast, b, PARAMS(.num_per_tokens = 128, .round_sf = true), IN(TGL_BF16, NULL, 0, 2),
+             ABSENT, IN(TGL_I32, ((const int32_t[]){ 0, -1 }), 2), OUT(TGL_E4M3, BYTES(0, 0, 0, 0), 2, 2),
+             OUT(TGL_F32, F32S(0x1p-22f, 0x1p-22f), 1, 2));
 }
-#define SIGNATURE &tgl_quant_per_channel_cast_signature
-#define GOOD_CALL SIGNATURE, "num_tokens=5 num_cols=32 num_rows=6 num_per_tokens=4 -x_sf", invoke
 
+#define GOOD_CALL CALL_OF(per_channel_cast, "num_tokens=5 num_cols=32 num_rows=6 num_per_tokens=4 -x_sf")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(SIGNATURE, "num_tokens=5 num_cols=32 num_rows=6 num_per_tokens=4 x_num_per_channels=16", invoke);
-    check_errors(SIGNATURE, "num_tokens=5 num_cols=32 -pos_to_token x_num_per_channels=4 x_sf=i32", invoke);
+    check_errors(CALL_OF(per_channel_cast,
+                         "num_tokens=5 num_cols=32 num_rows=6 num_per_tokens=4 x_num_per_channels=16"));
+    check_errors(CALL_OF(per_channel_cast,
+                         "num_tokens=5 num_cols=32 -pos_to_token x_num_per_channels=4 x_sf=i32"));
     CHECK_ERROR(c->tensors[2] = NULL, "out: shape is [6, 32], want [5, 32]");
     CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 2, "out_sf: shape is [2, 32], want [3, 32]");
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * tgl_quant_per_channel_cast_and_transpose, on every device of the tests: the codes of per_channel_cast,
- * transposed; its factors, not transposed. */
+ * tgl_quant_per_channel_cast_and_transpose, on every device of the tests: the codes of per_channel_cast are
+ * transposed, its factors are not. */
 #include "elements.h"
-#include "errors.h"
 
 TESTS_OF_TABLE("quant_per_channel_cast_and_transpose")
 
@@ -15,14 +14,8 @@ TEST(worked_example)
         const float out_sf[2] = { 0x1p-7f, 0x1p-5f };
         const tgl_quant_params params = { .num_per_tokens = 4, .round_sf = true };
         /* end */
-        tensor in, seen, sf;
-        place_floats(b, &in, TGL_BF16, 4, 2, x[0]);
-        place(b, &seen, TGL_E4M3, 2, SHAPE(2, 4), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
-        CHECK_OK(tgl_quant_per_channel_cast_and_transpose(&in.t, &seen.t, &sf.t, &params, b->stream));
-        check_contents(b, &seen, out, "out");
-        check_contents(b, &sf, out_sf, "out_sf");
-        discard(b, &in);
+        CALL(per_channel_cast_and_transpose, b, &params, FLOATS(TGL_BF16, x[0], 4, 2),
+             OUT(TGL_E4M3, out, 2, 4), OUT(TGL_F32, out_sf, 1, 2));
     }
 }
 
@@ -37,64 +30,34 @@ TEST(transposes_per_channel_cast)
         x[i] = ldexpf((float)test_below(&r, 255) - 127, (int)test_below(&r, 9));
     FOR_BACKENDS(b) {
         const tgl_quant_params params = { .num_per_tokens = 32 };
-        tensor in, out, sf;
-        place_floats(b, &in, TGL_BF16, ROWS, COLS, x);
-        place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, COLS), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(M, COLS), NULL);
-        CHECK_OK(tgl_quant_per_channel_cast(&in.t, NULL, NULL, &out.t, &sf.t, &params, b->stream));
-        fetch(b, &out, codes);
-        fetch(b, &sf, want_sf);
+        CALL(per_channel_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS), ABSENT, ABSENT,
+             GET(TGL_E4M3, codes, ROWS, COLS), GET(TGL_F32, want_sf, M, COLS));
         for (int i = 0; i < ROWS; i++)
             for (int j = 0; j < COLS; j++) turned[j][i] = codes[i][j];
-        place(b, &out, TGL_E4M3, 2, SHAPE(COLS, ROWS), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(M, COLS), NULL);
-        CHECK_OK(tgl_quant_per_channel_cast_and_transpose(&in.t, &out.t, &sf.t, &params, b->stream));
-        check_contents(b, &out, turned, "out");
-        check_contents(b, &sf, want_sf, "out_sf");
-        discard(b, &in);
+        CALL(per_channel_cast_and_transpose, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS),
+             OUT(TGL_E4M3, turned, COLS, ROWS), OUT(TGL_F32, want_sf, M, COLS));
     }
 }
 
 TEST(every_bf16)
 {
-    check_all_elements((element_check){ TGL_QUANT_E4M3, 32, 1, 64, .is_transposed = true,
-                                        .cast = tgl_quant_per_channel_cast_and_transpose });
-    check_all_elements((element_check){ TGL_QUANT_E4M3, 7, 1, 61, .is_transposed = true,
-                                        .cast = tgl_quant_per_channel_cast_and_transpose });
+    const cast_op op = CAST_OP(per_channel_cast_and_transpose, 1);
+    check_all_elements(op, TGL_QUANT_E4M3, 32, 1, 64, true);
+    check_all_elements(op, TGL_QUANT_E4M3, 7, 1, 61, true);
 }
 
 TEST(empty)
 {
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor x, out, sf;
-        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 64));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(64, 0));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 64));
-        CHECK_OK(tgl_quant_per_channel_cast_and_transpose(&x.t, &out.t, &sf.t, PARAMS(.num_per_tokens = 128),
-                                                          NULL));
-        make(&x, NULL, devices[d], TGL_F32, 2, SHAPE(200, 0));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 200));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(2, 0));
-        CHECK_OK(tgl_quant_per_channel_cast_and_transpose(&x.t, &out.t, &sf.t, PARAMS(.num_per_tokens = 128),
-                                                          NULL));
-    }
+    check_empty(CALL_OF(per_channel_cast_and_transpose, "num_rows=0 num_cols=64 num_per_tokens=128"));
+    check_empty(CALL_OF(per_channel_cast_and_transpose, "num_rows=200 num_cols=0 num_per_tokens=128 x=f32"));
 }
 
-/* ---- errors ---- */
-
-extern tgl_signature tgl_quant_per_channel_cast_and_transpose_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_quant_per_channel_cast_and_transpose(t[0], t[1], t[2], params, NULL);
-}
-#define SIGNATURE &tgl_quant_per_channel_cast_and_transpose_signature
-#define GOOD_CALL SIGNATURE, "num_rows=6 num_cols=32 num_per_tokens=4", invoke
-
+#define GOOD_CALL CALL_OF(per_channel_cast_and_transpose, "num_rows=6 num_cols=32 num_per_tokens=4")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    CHECK_ERROR(x[1].shape[0] = 6; x[1].shape[1] = x[1].strides[0] = 32, "out: shape is [6, 32], want [32, 6]");
+    CHECK_ERROR(x[1].shape[0] = 6; x[1].shape[1] = x[1].strides[0] = 32,
+                "out: shape is [6, 32], want [32, 6]");
     CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 2, "out_sf: shape is [2, 32], want [3, 32]");
 }
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_per_token_cast, on every device of the tests. Written from the definitions of the formats: a
- * block has the factor that brings its largest magnitude to the format's largest number, or the next power of
- * two above. */
+ * block's factor brings its largest magnitude to the format's largest number, or is the next power of two
+ * above that. */
 #include <float.h>
 
-#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("quant_per_token_cast")
@@ -15,21 +14,23 @@ TESTS_OF_TABLE("quant_per_token_cast")
 static void check_row(const tgl_quant_params *params, const float *x, int64_t count, uint32_t sf_bits,
                       const uint8_t *codes, int64_t num_bytes)
 {
-    const tgl_dtype out_dtype = quant_data_dtype(params->format, TGL_E2M1X2);
+    bool fits_bf16 = true;
+    for (int64_t i = 0; i < count; i++) fits_bf16 &= !(bits_of(x[i]) & 0xffff);
     FOR_BACKENDS(b)
-        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
-            tensor in, out, sf;
-            bool fits = true;
-            for (int64_t i = 0; i < count; i++) fits &= !(bits_of(x[i]) & 0xffff);
-            if (is_bf16 && !fits) continue;
-            place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, 1, count, x);
-            place(b, &out, out_dtype, 2, SHAPE(1, num_bytes), NULL);
-            place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
-            CHECK_OK(tgl_quant_per_token_cast(&in.t, NULL, &out.t, &sf.t, params, b->stream));
-            check_contents(b, &out, codes, "out");
-            check_contents(b, &sf, &sf_bits, "out_sf");
-            discard(b, &in);
-        }
+        for (int is_bf16 = 0; is_bf16 <= fits_bf16; is_bf16++)
+            CALL(per_token_cast, b, params, FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, 1, count), ABSENT,
+                 OUT(quant_data_dtype(params->format, TGL_E2M1X2), codes, 1, num_bytes),
+                 OUT(TGL_F32, &sf_bits, 1, 1));
+}
+
+/* Codes with factors, in one row. */
+static void check_codes(const tgl_quant_params *params, const uint8_t *x, int64_t cols, tgl_dtype sf_dtype,
+                        const void *x_sf, int64_t num_sf, const uint8_t *codes, float sf)
+{
+    const bool is_pair = params->format == TGL_QUANT_E2M1;
+    FOR_BACKENDS(b)
+        CALL(per_token_cast, b, params, IN(TGL_E4M3, x, 1, cols), IN(sf_dtype, x_sf, 1, num_sf),
+             OUT(is_pair ? TGL_U8 : TGL_E4M3, codes, 1, cols >> is_pair), OUT(TGL_F32, &sf, 1, 1));
 }
 
 TEST(worked_example)
@@ -64,32 +65,21 @@ TEST(worked_example_of_e5m6)
     /* end */
 }
 
-TEST(worked_example_of_codes)       /* with factors, to other codes */
+TEST(worked_example_of_codes)
 {
-    FOR_BACKENDS(b) {
-        /* doc: per_token_cast_codes */
-        const uint8_t x[] = { 0x7e, 0x38, 0xb8, 0x00 };         /* 448, 1, -1, 0 in e4m3 */
-        const uint8_t out[] = { 0x06, 0x08 };                   /* 4, 0, -0, 0: of 3.5, 2^-7, -2^-7, 0 */
-        const float x_sf = 0x1p-7f, out_sf = 1;
-        const tgl_quant_params params = { .format = TGL_QUANT_E2M1, .round_sf = true };
-        /* end */
-        tensor in, in_sf, seen, seen_sf;
-        place(b, &in, TGL_E4M3, 2, SHAPE(1, 4), x);
-        place(b, &in_sf, TGL_F32, 2, SHAPE(1, 1), &x_sf);
-        place(b, &seen, TGL_U8, 2, SHAPE(1, 2), NULL);
-        place(b, &seen_sf, TGL_F32, 2, SHAPE(1, 1), NULL);
-        CHECK_OK(tgl_quant_per_token_cast(&in.t, &in_sf.t, &seen.t, &seen_sf.t, &params, b->stream));
-        check_contents(b, &seen, out, "out");
-        check_contents(b, &seen_sf, &out_sf, "out_sf");
-        discard(b, &in);
-        discard(b, &in_sf);
-    }
+    /* doc: per_token_cast_codes */
+    const uint8_t x[] = { 0x7e, 0x38, 0xb8, 0x00 };         /* 448, 1, -1, 0 in e4m3 */
+    const uint8_t out[] = { 0x06, 0x08 };                   /* 4, 0, -0, 0: of 3.5, 2^-7, -2^-7, 0 */
+    const float x_sf = 0x1p-7f, out_sf = 1;
+    const tgl_quant_params params = { .format = TGL_QUANT_E2M1, .round_sf = true };
+    /* end */
+    check_codes(&params, x, 4, TGL_F32, &x_sf, 1, out, out_sf);
 }
 
 /* ---- layouts, byte by byte ---- */
 
-/* Five rows of five blocks whose factors are all different powers of two: 2^(5 * row + block - 10). A warp
- * has a block, several have it, or no vectors fit in it. */
+/* Five rows of five blocks, whose factors are different powers of two: 2^(5 * row + block - 10). One warp has
+ * a block, or several do, or no vectors fit. */
 static int exponent_of(int row, int block) { return 5 * row + block - 10; }
 
 static void check_layout(tgl_dtype dtype, const int64_t shape[2], const int64_t strides[2], const void *want)
@@ -103,15 +93,10 @@ static void check_layout(tgl_dtype dtype, const int64_t shape[2], const int64_t 
             for (int i = 0; i < ROWS * cols; i++)
                 x[i] = ldexpf(i % width == 77 ? 448 : (float)(i % 7),
                               exponent_of(i / cols, i % cols / width));
-            const tgl_quant_params params = { .num_per_channels = width, .round_sf = true };
-            tensor in, out, sf;
-            place_floats(b, &in, turn % 2 ? TGL_BF16 : TGL_F32, ROWS, cols, x);
-            place(b, &out, TGL_E4M3, 2, SHAPE(ROWS, cols), NULL);
-            place_strided(b, &sf, dtype, 2, shape, strides, NULL);
-            CHECK_OK(tgl_quant_per_token_cast(&in.t, NULL, &out.t, &sf.t, &params, b->stream));
-            check_contents(b, &sf, want, "out_sf");
-            discard(b, &in);
-            discard(b, &out);
+            CALL(per_token_cast, b, PARAMS(.num_per_channels = width, .round_sf = true),
+                 FLOATS(turn % 2 ? TGL_BF16 : TGL_F32, x, ROWS, cols), ABSENT,
+                 OUT(TGL_E4M3, NULL, ROWS, cols),
+                 { dtype, SIZES(shape[0], shape[1]), .strides = { strides[0], strides[1] }, .want = want });
         }
 }
 
@@ -159,21 +144,15 @@ TEST(one_column_of_factors_has_any_stride)
     float x[3][8] = { { 0 } };
     for (int i = 0; i < 3; i++) x[i][i] = ldexpf(448, (int)row[i] - 127);
     FOR_BACKENDS(b)
-        for (int i = 0; i < COUNT_OF(strides); i++) {
-            tensor in, sf;
-            place_floats(b, &in, TGL_BF16, 3, 8, x[0]);
-            place(b, &sf, TGL_I32, 2, SHAPE(3, 1), NULL);
-            sf.strides[0] = 1, sf.strides[1] = strides[i];
-            CHECK_OK(tgl_quant_per_token_cast(&in.t, NULL, NULL, &sf.t, PARAMS(.round_sf = true), b->stream));
-            check_contents(b, &sf, row, "out_sf");
-            discard(b, &in);
-        }
+        for (int i = 0; i < COUNT_OF(strides); i++)
+            CALL(per_token_cast, b, PARAMS(.round_sf = true), FLOATS(TGL_BF16, x[0], 3, 8), ABSENT, ABSENT,
+                 { TGL_I32, SIZES(3, 1), .strides = { 1, strides[i] }, .want = row });
 }
 
 /* ---- elements ---- */
 
-/* All numbers of bf16 in rows of seven beside the format's largest number, which makes the factor 1; larger
- * ones in rows of their own would change it and are left out here. */
+/* All numbers of bf16, in rows of seven beside the format's largest number, which makes the factor 1. Larger
+ * ones would change the factor, and are left out. */
 static void check_elements(tgl_quant_format format, bool round)
 {
     const float largest = quant_largest(format);
@@ -197,17 +176,11 @@ static void check_elements(tgl_quant_format format, bool round)
         quant_put_code(&codes, format, i / 8, i % 8, quant_encode(format, x[i]));
     FOR_BACKENDS(b)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
-            tensor in, out, sf;
             const int64_t step = b->is_emulated ? rows / 8 : rows;      /* an eighth there */
-            place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, step, 8, x + 8 * (rows - step));
-            place(b, &out, quant_data_dtype(format, TGL_U8), 2, SHAPE(step, bytes), NULL);
-            place(b, &sf, TGL_F32, 2, SHAPE(step, 1), NULL);
-            CHECK_OK(tgl_quant_per_token_cast(
-                &in.t, NULL, &out.t, &sf.t,
-                PARAMS(.format = format, .num_per_channels = 8, .round_sf = round), b->stream));
-            check_contents(b, &out, want + (rows - step) * bytes, "out");
-            discard(b, &in);
-            discard(b, &sf);
+            CALL(per_token_cast, b, PARAMS(.format = format, .num_per_channels = 8, .round_sf = round),
+                 FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x + 8 * (rows - step), step, 8), ABSENT,
+                 OUT(quant_data_dtype(format, TGL_U8), want + (rows - step) * bytes, step, bytes),
+                 OUT(TGL_F32, NULL, step, 1));
         }
     free(x);
     free(want);
@@ -217,7 +190,7 @@ TEST(every_bf16_as_e4m3) { check_elements(TGL_QUANT_E4M3, false), check_elements
 TEST(every_bf16_as_e2m1) { check_elements(TGL_QUANT_E2M1, false), check_elements(TGL_QUANT_E2M1, true); }
 TEST(every_bf16_as_e5m6) { check_elements(TGL_QUANT_E5M6, false), check_elements(TGL_QUANT_E5M6, true); }
 
-TEST(e5m6_below_its_normal_numbers)     /* cut, and one step more by bits that were not cut */
+TEST(e5m6_below_its_normal_numbers)     /* truncated, then rounded up by bits that were kept */
 {
     const float x[] = {
         65024, 0x1.8p-20f, float_of(0x3581ffff), float_of(0x21810001), float_of(0x21810000), 0, 0, 0
@@ -226,18 +199,13 @@ TEST(e5m6_below_its_normal_numbers)     /* cut, and one step more by bits that w
               BYTES(0x00, 0x01, 0xf0, 0x7b, 0x00, 0x00, 0x01, 0x20, 0, 0, 0, 0), 12);
 }
 
-/* ---- from the largest magnitude to the factor ---- */
+/* ---- factors ---- */
 
 static uint32_t factor_of(const backend *b, const tgl_quant_params *params, float largest)
 {
-    float x[8] = { 0, largest };
-    uint32_t seen;
-    tensor in, sf;
-    place_floats(b, &in, TGL_F32, 1, 8, x);
-    place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
-    CHECK_OK(tgl_quant_per_token_cast(&in.t, NULL, NULL, &sf.t, params, b->stream));
-    fetch(b, &sf, &seen);
-    discard(b, &in);
+    uint32_t seen = 0;
+    CALL(per_token_cast, b, params, FLOATS(TGL_F32, F32S(0, largest, 0, 0, 0, 0, 0, 0), 1, 8), ABSENT, ABSENT,
+         GET(TGL_F32, &seen, 1, 1));
     return seen;
 }
 
@@ -319,43 +287,19 @@ TEST(zeros_beside_a_huge_factor)    /* x_sf * inv would be infinite and 0 * inf 
     const uint8_t zeros[4] = { 0x00, 0x80, 0x80, 0x00 };
     const float factors[] = { 4, 0x1p20f, 0x1p127f, 3e38f };
     const int32_t packed[] = { 129, 147, 254, 253 };
-    FOR_BACKENDS(b)
-        for (int i = 0; i < COUNT_OF(factors); i++)
-            for (int is_packed = 0; is_packed < 2; is_packed++) {
-                tensor in, in_sf, out, sf;
-                place(b, &in, TGL_E4M3, 2, SHAPE(1, 4), zeros);
-                place(b, &in_sf, is_packed ? TGL_I32 : TGL_F32, 2, SHAPE(1, 1),
-                      is_packed ? (const void *)&packed[i] : &factors[i]);
-                place(b, &out, TGL_E2M1X2, 2, SHAPE(1, 2), NULL);
-                place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
-                CHECK_OK(tgl_quant_per_token_cast(&in.t, &in_sf.t, &out.t, &sf.t,
-                                                  PARAMS(.format = TGL_QUANT_E2M1, .round_sf = true),
-                                                  b->stream));
-                check_contents(b, &out, BYTES(0x80, 0x08), "out");
-                check_contents(b, &sf, F32S(0x1p-126f), "out_sf");
-                discard(b, &in);
-                discard(b, &in_sf);
-            }
+    for (int i = 0; i < COUNT_OF(factors); i++)
+        for (int is_packed = 0; is_packed < 2; is_packed++)
+            check_codes(PARAMS(.format = TGL_QUANT_E2M1, .round_sf = true), zeros, 4,
+                        is_packed ? TGL_I32 : TGL_F32, is_packed ? (const void *)&packed[i] : &factors[i], 1,
+                        BYTES(0x80, 0x08), 0x1p-126f);
 }
 
 TEST(two_input_blocks_in_one)   /* one of them zeros with a huge factor */
 {
     const uint8_t x[8] = { 0x00, 0x80, 0x00, 0x80, 0x38, 0xb8, 0x7e, 0x00 };
-    const float x_sf[2] = { 3e38f, 0x1p-30f };
-    FOR_BACKENDS(b) {
-        tensor in, in_sf, out, sf;
-        place(b, &in, TGL_E4M3, 2, SHAPE(1, 8), x);
-        place(b, &in_sf, TGL_F32, 2, SHAPE(1, 2), x_sf);
-        place(b, &out, TGL_E4M3, 2, SHAPE(1, 8), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
-        CHECK_OK(tgl_quant_per_token_cast(&in.t, &in_sf.t, &out.t, &sf.t,
-                                          PARAMS(.x_num_per_channels = 4, .round_sf = true), b->stream));
-        /* 448 * 2^-30 is below the floor: 2^-22, so 1 becomes 2^-8 */
-        check_contents(b, &out, BYTES(0x00, 0x80, 0x00, 0x80, 0x02, 0x82, 0x3e, 0x00), "out");
-        check_contents(b, &sf, F32S(0x1p-22f), "out_sf");
-        discard(b, &in);
-        discard(b, &in_sf);
-    }
+    /* 448 * 2^-30 is below the floor: 2^-22, so 1 becomes 2^-8 */
+    check_codes(PARAMS(.x_num_per_channels = 4, .round_sf = true), x, 8, TGL_F32, F32S(3e38f, 0x1p-30f), 2,
+                BYTES(0x00, 0x80, 0x00, 0x80, 0x02, 0x82, 0x3e, 0x00), 0x1p-22f);
 }
 
 TEST(the_order_of_two_products_shows)   /* code * x_sf rounds before it is scaled */
@@ -375,23 +319,14 @@ TEST(the_order_of_two_products_shows)   /* code * x_sf rounds before it is scale
         num_differ += code_of_pair(p, true) != want[2 * i + 1];
     }
     CHECK(num_differ > N / 20);
-    FOR_BACKENDS(b) {
-        tensor in, in_sf, out, sf;
-        place(b, &in, TGL_E4M3, 2, SHAPE(1, 2 * N), x);
-        place(b, &in_sf, TGL_F32, 2, SHAPE(1, 2 * N), x_sf);
-        place(b, &out, TGL_E4M3, 2, SHAPE(1, 2 * N), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, N), NULL);
-        CHECK_OK(tgl_quant_per_token_cast(&in.t, &in_sf.t, &out.t, &sf.t,
-                                          PARAMS(.num_per_channels = 2, .x_num_per_channels = 1), b->stream));
-        check_contents(b, &out, want, "out");
-        check_contents(b, &sf, want_sf, "out_sf");
-        discard(b, &in);
-        discard(b, &in_sf);
-    }
+    FOR_BACKENDS(b)
+        CALL(per_token_cast, b, PARAMS(.num_per_channels = 2, .x_num_per_channels = 1),
+             IN(TGL_E4M3, x, 1, 2 * N), IN(TGL_F32, x_sf, 1, 2 * N), OUT(TGL_E4M3, want, 1, 2 * N),
+             OUT(TGL_F32, want_sf, 1, N));
 }
 
-/* Products of codes and powers of two are exact: so codes are cast as their values are. All codes, with every
- * factor that may be near another's, beside zeros or the largest code with a factor of 1. */
+/* A code times a power of two is exact, so codes are cast like their values. All codes, with factors from
+ * 2^-37 to 2^32 and the extreme ones, beside zeros or the largest code with a factor of 1. */
 static void check_codes_as_values(tgl_quant_format from, tgl_quant_format to, int64_t group)
 {
     enum { MAX_GROUP = 32, NUM_FACTORS = 70, MAX_COLS = 32 * MAX_GROUP };
@@ -399,7 +334,7 @@ static void check_codes_as_values(tgl_quant_format from, tgl_quant_format to, in
     const int64_t num_cols = 4 * num_codes, num_words = num_cols / group / 4, cols = num_cols;
     static uint8_t x[NUM_FACTORS][MAX_COLS], want[NUM_FACTORS * MAX_COLS];
     static uint32_t factors[MAX_COLS][NUM_FACTORS];
-    static float want_sf[NUM_FACTORS * MAX_COLS];
+    static float values[NUM_FACTORS * MAX_COLS], want_sf[NUM_FACTORS * MAX_COLS];
     memset(x, 0, sizeof x);
     for (int m = 0; m < NUM_FACTORS; m++) {
         const uint32_t special[] = { 0, 1, 253, 254, 255 }, at = (uint32_t)m;
@@ -414,31 +349,20 @@ static void check_codes_as_values(tgl_quant_format from, tgl_quant_format to, in
         }
     }
     FOR_BACKENDS(b) {
-        tensor in, in_sf, values, out, sf;
-        const int64_t in_cols = quant_data_cols(from, cols), out_cols = quant_data_cols(to, cols);
+        enum { M = NUM_FACTORS };
         const tgl_dtype out_dtype = quant_data_dtype(to, TGL_E2M1X2);
-        place_strided(b, &in, quant_data_dtype(from, TGL_E2M1X2), 2, SHAPE(NUM_FACTORS, in_cols),
-                      SHAPE(MAX_COLS, 1), x);
-        place_strided(b, &in_sf, TGL_I32, 2, SHAPE(NUM_FACTORS, num_words), SHAPE(1, NUM_FACTORS), factors);
-        place(b, &values, TGL_F32, 2, SHAPE(NUM_FACTORS, cols), NULL);
-        CHECK_OK(tgl_quant_cast_back(&in.t, &in_sf.t, &values.t,
-                                     PARAMS(.format = from, .x_num_per_channels = group), b->stream));
+        const int64_t out_cols = quant_data_cols(to, cols), num_sf = cols / group / 2;
+        const call_arg in = { quant_data_dtype(from, TGL_E2M1X2), SIZES(M, quant_data_cols(from, cols)),
+                              .strides = { MAX_COLS, 1 }, .contents = x };
+        const call_arg in_sf = { TGL_I32, SIZES(M, num_words), .strides = { 1, M }, .contents = factors };
         const tgl_quant_params params = { .format = to, .num_per_channels = 2 * group, .round_sf = true,
                                           .x_num_per_channels = group };
-        const int64_t num_sf = cols / group / 2;
-        place(b, &out, out_dtype, 2, SHAPE(NUM_FACTORS, out_cols), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(NUM_FACTORS, num_sf), NULL);
-        CHECK_OK(tgl_quant_per_token_cast(&values.t, NULL, &out.t, &sf.t, &params, b->stream));
-        fetch(b, &out, want);
-        fetch(b, &sf, want_sf);
-        place(b, &out, out_dtype, 2, SHAPE(NUM_FACTORS, out_cols), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(NUM_FACTORS, num_sf), NULL);
-        CHECK_OK(tgl_quant_per_token_cast(&in.t, &in_sf.t, &out.t, &sf.t, &params, b->stream));
-        check_contents(b, &out, want, "out");
-        check_contents(b, &sf, want_sf, "out_sf");
-        discard(b, &in);
-        discard(b, &in_sf);
-        discard(b, &values);
+        CALL(cast_back, b, PARAMS(.format = from, .x_num_per_channels = group), in, in_sf,
+             GET(TGL_F32, values, M, cols));
+        CALL(per_token_cast, b, &params, IN(TGL_F32, values, M, cols), ABSENT,
+             GET(out_dtype, want, M, out_cols), GET(TGL_F32, want_sf, M, num_sf));
+        CALL(per_token_cast, b, &params, in, in_sf, OUT(out_dtype, want, M, out_cols),
+             OUT(TGL_F32, want_sf, M, num_sf));
     }
 }
 
@@ -448,13 +372,16 @@ TEST(codes_as_values)
     for (int i = 0; i < 8; i++) check_codes_as_values(formats[i & 1], formats[i >> 1 & 1], i & 4 ? 32 : 16);
 }
 
-/* ---- errors that average out ---- */
+/* ---- rounding errors average out ---- */
 
-/* The share of results below what they stand for, equal ones counting half, is a half but for chance. */
+/* Half of the results are below their inputs, except for chance; equal ones count half. */
 static void check_bias(tgl_quant_format format, bool round)
 {
     enum { N_ROWS = 256, N_COLS = 1024 };
-    static float x[N_ROWS * N_COLS], back[N_ROWS * N_COLS];
+    static float x[N_ROWS * N_COLS], back[N_ROWS * N_COLS], sf[N_ROWS * N_COLS / 128];
+    static uint8_t codes[N_ROWS * N_COLS * 3 / 2];
+    const tgl_dtype dtype = quant_data_dtype(format, TGL_E2M1X2);
+    const int64_t bytes = quant_data_cols(format, N_COLS);
     test_random r = test_seed("check_bias");
     for (int i = 0; i < N_ROWS * N_COLS; i++) {
         double sum = -6;
@@ -463,18 +390,11 @@ static void check_bias(tgl_quant_format format, bool round)
     }
     FOR_BACKENDS(b) {
         const int64_t rows = b->is_emulated ? 16 : N_ROWS, n = rows * N_COLS;
-        tensor in, out, sf, again;
-        place_floats(b, &in, TGL_F32, rows, N_COLS, x);
-        place(b, &out, quant_data_dtype(format, TGL_E2M1X2), 2, SHAPE(rows, quant_data_cols(format, N_COLS)),
-              NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(rows, N_COLS / 128), NULL);
-        place(b, &again, TGL_F32, 2, SHAPE(rows, N_COLS), NULL);
-        CHECK_OK(tgl_quant_per_token_cast(
-            &in.t, NULL, &out.t, &sf.t, PARAMS(.format = format, .num_per_channels = 128, .round_sf = round),
-            b->stream));
-        CHECK_OK(tgl_quant_cast_back(&out.t, &sf.t, &again.t,
-                                     PARAMS(.format = format, .x_num_per_channels = 128), b->stream));
-        fetch(b, &again, back);
+        CALL(per_token_cast, b, PARAMS(.format = format, .num_per_channels = 128, .round_sf = round),
+             IN(TGL_F32, x, rows, N_COLS), ABSENT, GET(dtype, codes, rows, bytes),
+             GET(TGL_F32, sf, rows, N_COLS / 128));
+        CALL(cast_back, b, PARAMS(.format = format, .x_num_per_channels = 128), IN(dtype, codes, rows, bytes),
+             IN(TGL_F32, sf, rows, N_COLS / 128), GET(TGL_F32, back, rows, N_COLS));
         double below = 0, product = 0, squares = 0;
         for (int64_t i = 0; i < n; i++) {
             below += back[i] < x[i] ? 1 : back[i] == x[i] ? 0.5 : 0;
@@ -486,9 +406,6 @@ static void check_bias(tgl_quant_format format, bool round)
         const double diff = 1 - 2 * product / squares;
         const double limit = format == TGL_QUANT_E2M1 ? 2e-2 : format == TGL_QUANT_E4M3 ? 1e-3 : 1e-4;
         CHECK_THAT(diff >= 0 && diff < limit, "%s: calc_diff is %g", b->name, diff);
-        discard(b, &in);
-        discard(b, &out);
-        discard(b, &sf);
     }
 }
 
@@ -496,60 +413,41 @@ TEST(bias_of_e4m3) { check_bias(TGL_QUANT_E4M3, false), check_bias(TGL_QUANT_E4M
 TEST(bias_of_e2m1) { check_bias(TGL_QUANT_E2M1, false), check_bias(TGL_QUANT_E2M1, true); }
 TEST(bias_of_e5m6) { check_bias(TGL_QUANT_E5M6, false), check_bias(TGL_QUANT_E5M6, true); }
 
-/* ---- nothing to do ---- */
-
-TEST(num_sms)       /* 5 blocks are few from 3 of them on */
+TEST(num_sms)       /* 5 blocks are few from 3 SMs on */
 {
     check_num_sms("quant_per_token_cast", (const char *const[]){
         "num_rows=33 num_cols=256 round=1 sf=packed values=mixed",
         "num_rows=5 num_cols=2056 num_per_channels=0 dtype=bf16,f32 values=mixed", NULL });
 }
 
-TEST(empty)     /* no data and no driver */
+TEST(empty)
 {
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor x, out, sf;
-        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 256));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 256));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 2));
-        CHECK_OK(tgl_quant_per_token_cast(&x.t, NULL, &out.t, &sf.t, PARAMS(.num_per_channels = 128), NULL));
-        CHECK_OK(tgl_quant_per_token_cast(&x.t, NULL, NULL, &sf.t, PARAMS(.num_per_channels = 128), NULL));
-        make(&sf, NULL, devices[d], TGL_I32, 2, SHAPE(0, 1));
-        CHECK_OK(tgl_quant_per_token_cast(&x.t, NULL, &out.t, &sf.t,
-                                          PARAMS(.num_per_channels = 128, .round_sf = true), NULL));
-        CHECK_FAILS(
-            tgl_quant_per_token_cast(&x.t, NULL, &out.t, &sf.t, PARAMS(.num_per_channels = 128), NULL),
-            TGL_ERR_ARGUMENT, "round_sf: is false, want true for out_sf of i32 (packed)");
-        make(&x, NULL, devices[d], TGL_F32, 2, SHAPE(3, 0));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(3, 0));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(3, 0));
-        CHECK_OK(tgl_quant_per_token_cast(&x.t, NULL, &out.t, &sf.t, PARAMS(.num_per_channels = 128), NULL));
-        CHECK_OK(tgl_quant_per_token_cast(&x.t, NULL, &out.t, &sf.t, PARAMS(0), NULL));
-    }
+    check_empty(CALL_OF(per_token_cast, "num_rows=0 num_cols=256 num_per_channels=128 -x_sf"));
+    check_empty(CALL_OF(per_token_cast, "num_rows=0 num_cols=256 num_per_channels=128 -x_sf -out"));
+    check_empty(CALL_OF(per_token_cast,
+                        "num_rows=0 num_cols=256 num_per_channels=128 round_sf=1 -x_sf out_sf=i32"));
+    check_empty(CALL_OF(per_token_cast, "num_rows=3 num_cols=0 num_per_channels=128 -x_sf x=f32"));
+    check_empty(CALL_OF(per_token_cast, "num_rows=3 num_cols=0 -x_sf x=f32"));
 }
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_quant_per_token_cast_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_quant_per_token_cast(t[0], t[1], t[2], t[3], params, NULL);
-}
-#define SIGNATURE &tgl_quant_per_token_cast_signature
-#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf", invoke
-
+#define GOOD_CALL CALL_OF(per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf -out", invoke);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=4 format=1 round_sf=1 -x_sf out_sf=i32", invoke);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 format=2 -x_sf", invoke);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_tokens=2 x_num_per_channels=8", invoke);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 x=u8 x_num_per_channels=4 x_sf=i32", invoke);
+    check_errors(CALL_OF(per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf -out"));
+    check_errors(CALL_OF(per_token_cast,
+                         "num_rows=3 num_cols=32 num_per_channels=4 format=1 round_sf=1 -x_sf out_sf=i32"));
+    check_errors(CALL_OF(per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 format=2 -x_sf"));
+    check_errors(CALL_OF(per_token_cast,
+                         "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_tokens=2 x_num_per_channels=8"));
+    check_errors(CALL_OF(per_token_cast,
+                         "num_rows=3 num_cols=32 num_per_channels=16 x=u8 x_num_per_channels=4 x_sf=i32"));
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
     CHECK_ERROR(x[2].shape[1] = x[2].strides[0] = 16, "out: shape is [3, 16], want [3, 32]");
-    CHECK_ERROR(PARAMS_OF(c)->format = (tgl_quant_format)-1, "format: is -1, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
+    CHECK_ERROR(PARAMS_OF(c)->format = (tgl_quant_format)-1,
+                "format: is -1, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
 }
 
 TEST(errors_of_factors)
@@ -575,7 +473,7 @@ TEST(errors_of_formats)
                 "out: shape is [3, 32], want [3, 16]");
     CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6; x[2].dtype = tgl_dtype_to_dlpack(TGL_U8),
                 "out: rows are 32 bytes, want a multiple of 12 for e5m6");
-    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[0].shape[1] = 31; c->tensors[2] = NULL,    /* only factors */
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[0].shape[1] = 31; c->tensors[2] = NULL,
                 "x: columns are 31, want a multiple of 2 for e2m1");
     CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6; x[0].shape[1] = 28; c->tensors[2] = NULL,
                 "x: columns are 28, want a multiple of 8 for e5m6");
@@ -584,7 +482,7 @@ TEST(errors_of_formats)
 }
 
 #undef GOOD_CALL
-#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_channels=8", invoke
+#define GOOD_CALL CALL_OF(per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_channels=8")
 TEST(errors_of_codes)
 {
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_BF16), "x: dtype is bf16, want i8, u8, e4m3 or e2m1x2");

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * tgl_quant_per_token_cast_with_precomputed_sf, on every device of the tests. With a factor of 1 it is the
- * encoder of a format alone: elements are tested here. */
+ * tgl_quant_per_token_cast_with_precomputed_sf, on every device of the tests. With a factor of 1 it only
+ * encodes, so this is where the encoders of the formats are tested. */
 #include <float.h>
 
 #include "elements.h"
-#include "errors.h"
 
 TESTS_OF_TABLE("quant_per_token_cast_with_precomputed_sf")
 
-/* Casts rows of eight values with one factor for all, and compares with codes that quant_encode() gives for
- * value * (1 / factor). */
+/* Casts rows of eight values with one factor for all, and compares with quant_encode(value * (1 /
+ * factor)). */
 static void check_values(const backend *b, tgl_quant_format format, tgl_dtype dtype, const float *x,
                          int64_t rows, float factor)
 {
@@ -22,16 +21,9 @@ static void check_values(const backend *b, tgl_quant_format format, tgl_dtype dt
     const float inv = 1 / factor;
     for (int64_t i = 0; i < 8 * rows; i++)
         quant_put_code(&codes, format, i / 8, i % 8, quant_encode(format, x[i] * inv));
-    tensor in, out, sf;
-    place_floats(b, &in, dtype, rows, 8, x);
-    place(b, &out, quant_data_dtype(format, TGL_U8), 2, SHAPE(rows, bytes), NULL);
-    place(b, &sf, TGL_F32, 2, SHAPE(1, 1), &factor);
-    sf.shape[0] = rows, sf.strides[0] = 0;      /* one factor for all rows */
-    CHECK_OK(tgl_quant_per_token_cast_with_precomputed_sf(&in.t, NULL, &sf.t, &out.t,
-                                                          PARAMS(.format = format), b->stream));
-    check_contents(b, &out, want, "out");
-    discard(b, &in);
-    discard(b, &sf);
+    CALL(per_token_cast_with_precomputed_sf, b, PARAMS(.format = format), FLOATS(dtype, x, rows, 8), ABSENT,
+         { TGL_F32, SIZES(rows, 1), .strides = { 0, 1 }, .contents = &factor },
+         OUT(quant_data_dtype(format, TGL_U8), want, rows, bytes));
     free(want);
 }
 
@@ -51,7 +43,7 @@ TEST(every_bf16_as_e4m3) { check_every_bf16(TGL_QUANT_E4M3); }
 TEST(every_bf16_as_e2m1) { check_every_bf16(TGL_QUANT_E2M1); }
 TEST(every_bf16_as_e5m6) { check_every_bf16(TGL_QUANT_E5M6); }
 
-/* Every number of a format, every middle of two, and the floats on either side of both. */
+/* Every number of a format, every midpoint of two, and the floats on either side. */
 static void check_boundaries(tgl_quant_format format, unsigned num_codes)
 {
     float *x = malloc(num_codes * 12 * sizeof *x + 8 * sizeof *x);
@@ -90,38 +82,26 @@ TEST(random_floats)
 }
 
 /* By hand, not by the oracle's encoder. */
+static void check_row(tgl_quant_format format, tgl_dtype dtype, const float *x, int64_t count, float sf,
+                      const uint8_t *want)
+{
+    const bool is_pair = format == TGL_QUANT_E2M1;
+    FOR_BACKENDS(b)
+        CALL(per_token_cast_with_precomputed_sf, b, PARAMS(.format = format), FLOATS(dtype, x, 1, count),
+             ABSENT, IN(TGL_F32, &sf, 1, 1), OUT(is_pair ? TGL_I8 : TGL_E4M3, want, 1, count >> is_pair));
+}
+
 TEST(ties_of_e2m1)
 {
-    const float x[16] = { 0.25f,  0.75f,  1.25f,  1.75f,  2.5f,  3.5f,  5,  6,
-                          -0.25f, -0.75f, -1.25f, -1.75f, -2.5f, -3.5f, -5, -7 };
-    const uint8_t want[8] = { 0x20, 0x42, 0x64, 0x76, 0xa8, 0xca, 0xec, 0xfe };
-    FOR_BACKENDS(b) {
-        tensor in, out, sf;
-        place_floats(b, &in, TGL_BF16, 1, 16, x);
-        place(b, &out, TGL_I8, 2, SHAPE(1, 8), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, 1), F32S(1));
-        CHECK_OK(tgl_quant_per_token_cast_with_precomputed_sf(&in.t, NULL, &sf.t, &out.t,
-                                                              PARAMS(.format = TGL_QUANT_E2M1), b->stream));
-        check_contents(b, &out, want, "out");
-        discard(b, &in);
-        discard(b, &sf);
-    }
+    check_row(TGL_QUANT_E2M1, TGL_BF16, F32S(0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5, 6,
+                                             -0.25f, -0.75f, -1.25f, -1.75f, -2.5f, -3.5f, -5, -7), 16, 1,
+              BYTES(0x20, 0x42, 0x64, 0x76, 0xa8, 0xca, 0xec, 0xfe));
 }
 
 TEST(saturation_of_e4m3)
 {
-    const float x[8] = { 448, 463, 464, 480, 1e30f, INFINITY, -FLT_MAX, -INFINITY };
-    FOR_BACKENDS(b) {
-        tensor in, out, sf;
-        place_floats(b, &in, TGL_F32, 1, 8, x);
-        place(b, &out, TGL_E4M3, 2, SHAPE(1, 8), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, 1), F32S(1));
-        CHECK_OK(
-            tgl_quant_per_token_cast_with_precomputed_sf(&in.t, NULL, &sf.t, &out.t, PARAMS(0), b->stream));
-        check_contents(b, &out, BYTES(0x7e, 0x7e, 0x7e, 0x7e, 0x7e, 0x7e, 0xfe, 0xfe), "out");
-        discard(b, &in);
-        discard(b, &sf);
-    }
+    check_row(TGL_QUANT_E4M3, TGL_F32, F32S(448, 463, 464, 480, 1e30f, INFINITY, -FLT_MAX, -INFINITY), 8, 1,
+              BYTES(0x7e, 0x7e, 0x7e, 0x7e, 0x7e, 0x7e, 0xfe, 0xfe));
 }
 
 /* inv = 1 / sf in f32: a factor of 0 makes infinities, and NaN of zeros; an infinite one makes zeros. */
@@ -134,34 +114,19 @@ TEST(factors_at_the_ends)
         { 0x1p-149f, { 0x7e, 0xfe, 0x7f, 0x7f, 0x7e, 0xfe, 0x7e, 0x7f } },      /* 2^149 is no float */
         { 0x1p127f, { 0x00, 0x80, 0x00, 0x80, 0x00, 0x80, 0x7e, 0x7f } },
     };
-    FOR_BACKENDS(b)
-        for (int i = 0; i < COUNT_OF(rows); i++) {
-            tensor in, out, sf;
-            place_floats(b, &in, TGL_F32, 1, 8, x);
-            place(b, &out, TGL_E4M3, 2, SHAPE(1, 8), NULL);
-            place(b, &sf, TGL_F32, 2, SHAPE(1, 1), &rows[i].sf);
-            CHECK_OK(tgl_quant_per_token_cast_with_precomputed_sf(&in.t, NULL, &sf.t, &out.t, PARAMS(0),
-                                                                  b->stream));
-            check_contents(b, &out, rows[i].want, "out");
-            discard(b, &in);
-            discard(b, &sf);
-        }
+    for (int i = 0; i < COUNT_OF(rows); i++)
+        check_row(TGL_QUANT_E4M3, TGL_F32, x, 8, rows[i].sf, rows[i].want);
 }
 
-static tgl_status cast_given(const DLTensor *x, const DLTensor *sf, DLTensor *out,
-                             const tgl_quant_params *params, tgl_stream stream)
+TEST(every_packed_factor)       /* a block in a warp, in a row, and without vectors */
 {
-    return tgl_quant_per_token_cast_with_precomputed_sf(x, NULL, sf, out, params, stream);
+    const cast_op op = CAST_OP(per_token_cast_with_precomputed_sf, 2);
+    check_given_codes(128, 4, op);
+    check_given_codes(8, 1, op);
+    check_given_codes(7, 4, op);
 }
 
-TEST(every_packed_factor)       /* in a warp, a row, and anything */
-{
-    check_given_codes(128, 4, cast_given);
-    check_given_codes(8, 1, cast_given);
-    check_given_codes(7, 4, cast_given);
-}
-
-/* The factors that per_token_cast found give its codes again where they are powers of two. */
+/* With the factors that per_token_cast found, if they are powers of two, the codes are the same. */
 TEST(its_own_factors)
 {
     enum { N = 1024 };
@@ -174,26 +139,17 @@ TEST(its_own_factors)
             const tgl_quant_format format = (tgl_quant_format)f;
             const tgl_quant_params params = { .format = format, .num_per_channels = 128, .round_sf = true };
             const int64_t bytes = quant_data_cols(format, N);
-            tensor in, out, sf, again;
+            const tgl_dtype dtype = quant_data_dtype(format, TGL_U8);
             uint8_t want[4 * N * 3 / 2];
-            place_floats(b, &in, TGL_F32, 4, N, x);
-            place(b, &out, quant_data_dtype(format, TGL_U8), 2, SHAPE(4, bytes), NULL);
-            place(b, &again, quant_data_dtype(format, TGL_U8), 2, SHAPE(4, bytes), NULL);
-            place(b, &sf, TGL_I32, 2, SHAPE(4, 2), NULL);
-            sf.strides[0] = 1, sf.strides[1] = 4;
-            CHECK_OK(tgl_quant_per_token_cast(&in.t, NULL, &out.t, &sf.t, &params, b->stream));
-            CHECK_OK(tgl_quant_per_token_cast_with_precomputed_sf(&in.t, NULL, &sf.t, &again.t, &params,
-                                                                  b->stream));
-            fetch(b, &out, want);
-            check_contents(b, &again, want, "again");
-            discard(b, &in);
-            discard(b, &sf);
+            int32_t sf[8];
+            CALL(per_token_cast, b, &params, IN(TGL_F32, x, 4, N), ABSENT, GET(dtype, want, 4, bytes),
+                 { TGL_I32, SIZES(4, 2), .strides = { 1, 4 }, .to = sf });
+            CALL(per_token_cast_with_precomputed_sf, b, &params, IN(TGL_F32, x, 4, N), ABSENT,
+                 { TGL_I32, SIZES(4, 2), .strides = { 1, 4 }, .contents = sf }, OUT(dtype, want, 4, bytes));
         }
 }
 
-/* ---- nothing to do ---- */
-
-TEST(num_sms)       /* 5 blocks are few from 3 of them on */
+TEST(num_sms)       /* 5 blocks are few from 3 SMs on */
 {
     check_num_sms("quant_per_token_cast_with_precomputed_sf", (const char *const[]){
         "num_rows=33 num_cols=256 sf=packed values=mixed", NULL });
@@ -201,36 +157,22 @@ TEST(num_sms)       /* 5 blocks are few from 3 of them on */
 
 TEST(empty)
 {
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor x, out, sf;
-        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 256));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 256));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 1));
-        CHECK_OK(tgl_quant_per_token_cast_with_precomputed_sf(&x.t, NULL, &sf.t, &out.t, PARAMS(0), NULL));
-        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(3, 0));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(3, 0));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(3, 0));
-        CHECK_OK(tgl_quant_per_token_cast_with_precomputed_sf(&x.t, NULL, &sf.t, &out.t, PARAMS(0), NULL));
-    }
+    check_empty(CALL_OF(per_token_cast_with_precomputed_sf, "num_rows=0 num_cols=256 -x_sf"));
+    check_empty(CALL_OF(per_token_cast_with_precomputed_sf, "num_rows=3 num_cols=0 -x_sf"));
 }
 
-/* ---- errors ---- */
-
-extern tgl_signature tgl_quant_per_token_cast_with_precomputed_sf_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_quant_per_token_cast_with_precomputed_sf(t[0], t[1], t[2], t[3], params, NULL);
-}
-#define SIGNATURE &tgl_quant_per_token_cast_with_precomputed_sf_signature
-#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf", invoke
-
+#define GOOD_CALL CALL_OF(per_token_cast_with_precomputed_sf, \
+                          "num_rows=3 num_cols=32 num_per_channels=16 -x_sf")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=4 format=1 -x_sf sf=i32", invoke);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 format=2 -x_sf", invoke);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_channels=8", invoke);
+    static const char *const samples[] = {
+        "num_rows=3 num_cols=32 num_per_channels=4 format=1 -x_sf sf=i32",
+        "num_rows=3 num_cols=32 num_per_channels=16 format=2 -x_sf",
+        "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_channels=8",
+    };
+    for (int i = 0; i < COUNT_OF(samples); i++)
+        check_errors(CALL_OF(per_token_cast_with_precomputed_sf, samples[i]));
     CHECK_ERROR(x[2].strides[0] = -2, "sf: strides are [-2, 1], want [1, >= 0] or [>= 0, 1]");
     CHECK_ERROR(x[2].dtype = tgl_dtype_to_dlpack(TGL_I32), "sf: shape is [3, 2], want [3, 1]");
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");

@@ -36,159 +36,77 @@ static tgl_quant_params params_of(const golden_case *g)
     return p;
 }
 
-#define ARG(name) golden_arg(c, name)
-
 /* ---- calls ---- */
 
-static tgl_status per_token_cast(const golden_call *c)          /* with_sf_only: there is no out */
+typedef struct { const char *recorded; int count; tgl_signature *signature; errors_invoke call; } recorded_op;
+#define RECORDED(recorded, count, name) { recorded, count, &tgl_quant_##name##_signature, call_##name }
+static const recorded_op ops[] = {
+    RECORDED("per_token_cast", 12, per_token_cast),
+    RECORDED("per_token_cast_with_sf_only", 3, per_token_cast),         /* there is no out */
+    RECORDED("per_token_cast_to_e5m6", 8, per_token_cast),
+    RECORDED("per_token_cast_with_precomputed_sf", 4, per_token_cast_with_precomputed_sf),
+    RECORDED("per_block_cast", 6, per_block_cast),
+    RECORDED("per_block_cast_with_sf_only", 3, per_block_cast),
+    RECORDED("per_block_cast_with_precomputed_sf", 3, per_block_cast_with_precomputed_sf),
+    RECORDED("per_block_cast_lossless", 5, per_block_cast_lossless),
+    RECORDED("per_channel_cast", 4, per_channel_cast),
+    RECORDED("per_channel_cast_fused", 5, per_channel_cast),            /* with x_sf, a map, or both */
+    RECORDED("per_channel_cast_and_transpose", 4, per_channel_cast_and_transpose),
+    RECORDED("cast_back", 7, cast_back),
+    RECORDED("cast_back_e5m6", 6, cast_back),
+    RECORDED("unpack_from_e2m1fn_x2", 3, unpack_from_e2m1fn_x2),
+    RECORDED("swiglu_forward_and_per_token_cast", 7, swiglu_forward_and_per_token_cast),
+    RECORDED("swiglu_forward_and_per_channel_cast_and_transpose", 5,
+             swiglu_forward_and_per_channel_cast_and_transpose),
+    RECORDED("swiglu_backward_and_per_token_cast", 6, swiglu_backward_and_per_token_cast),
+};
+
+/* The arguments have the recorded names, except for clamped_count. */
+static tgl_status call_op(const golden_call *c, tgl_signature *signature, errors_invoke call,
+                          const tgl_quant_params *p)
 {
-    const tgl_quant_params p = params_of(c->golden);
-    return tgl_quant_per_token_cast(ARG("x"), ARG("x_sf"), ARG("out"), ARG("out_sf"), &p, c->call->stream);
+    const tgl_table *table = tgl_signature_table(signature);
+    DLTensor *t[TGL_MAX_TENSORS];
+    for (int i = 0; i < table->num_tensors; i++) {
+        const char *name = table->tensors[i].name;
+        t[i] = golden_arg(c, !strcmp(name, "clamped_count") ? "clamped_count_after" : name);
+    }
+    call_stream = c->call->stream;
+    return call(t, p);
 }
 
-static tgl_status per_token_cast_to_e5m6(const golden_call *c)
+static tgl_status run(const golden_call *c)
 {
+    const recorded_op *op = ops;
+    while (strcmp(op->recorded, c->golden->op)) op++;
     tgl_quant_params p = params_of(c->golden);
-    p.format = TGL_QUANT_E5M6;
-    return tgl_quant_per_token_cast(ARG("x"), NULL, ARG("out"), ARG("out_sf"), &p, c->call->stream);
+    if (op->call == call_cast_back && !tgl_dtype_is(golden_arg(c, "x")->dtype, TGL_E4M3))
+        p.format = TGL_QUANT_E2M1;
+    if (strstr(op->recorded, "e5m6")) p.format = TGL_QUANT_E5M6;
+    if (op->call == call_per_channel_cast) p.x_num_per_channels = p.num_per_channels;   /* so recorded */
+    const tgl_status status = call_op(c, op->signature, op->call, &p);
+    if (status != TGL_OK || op->call != call_per_block_cast_lossless) return status;
+    /* out and x are the same values */
+    DLTensor *t[] = { golden_arg(c, "out"), golden_arg(c, "out_sf"), golden_arg(c, "dequantized") };
+    return call_cast_back(t, PARAMS(.x_num_per_tokens = p.num_per_tokens,
+                                    .x_num_per_channels = p.num_per_channels));
 }
 
-static tgl_status per_token_cast_with_precomputed_sf(const golden_call *c)
+TEST(recorded)
 {
-    const tgl_quant_params p = params_of(c->golden);
-    return tgl_quant_per_token_cast_with_precomputed_sf(ARG("x"), NULL, ARG("sf"), ARG("out"), &p,
-                                                        c->call->stream);
-}
-
-static tgl_status per_block_cast(const golden_call *c)
-{
-    const tgl_quant_params p = params_of(c->golden);
-    return tgl_quant_per_block_cast(ARG("x"), ARG("out"), ARG("out_sf"), &p, c->call->stream);
-}
-
-static tgl_status per_block_cast_with_precomputed_sf(const golden_call *c)
-{
-    const tgl_quant_params p = params_of(c->golden);
-    return tgl_quant_per_block_cast_with_precomputed_sf(ARG("x"), ARG("sf"), ARG("out"), &p, c->call->stream);
-}
-
-static tgl_status per_block_cast_lossless(const golden_call *c)
-{
-    const tgl_quant_params p = params_of(c->golden);
-    const tgl_quant_params back = { .format = TGL_QUANT_E4M3, .x_num_per_tokens = p.num_per_tokens,
-                                    .x_num_per_channels = p.num_per_channels };
-    const tgl_status status = tgl_quant_per_block_cast_lossless(ARG("x"), ARG("x_sf"), ARG("out"),
-                                                                ARG("out_sf"), NULL, &p, c->call->stream);
-    if (status != TGL_OK) return status;
-    /* what x says is what out says */
-    return tgl_quant_cast_back(ARG("out"), ARG("out_sf"), ARG("dequantized"), &back, c->call->stream);
-}
-
-static tgl_status per_channel_cast(const golden_call *c)        /* fused: with x_sf, or a map, or both */
-{
-    tgl_quant_params p = params_of(c->golden);
-    p.x_num_per_channels = p.num_per_channels;                  /* the name is that of x's blocks there */
-    return tgl_quant_per_channel_cast(ARG("x"), ARG("x_sf"), ARG("pos_to_token"), ARG("out"), ARG("out_sf"),
-                                      &p, c->call->stream);
-}
-
-static tgl_status per_channel_cast_and_transpose(const golden_call *c)
-{
-    const tgl_quant_params p = params_of(c->golden);
-    return tgl_quant_per_channel_cast_and_transpose(ARG("x"), ARG("out"), ARG("out_sf"), &p, c->call->stream);
-}
-
-static tgl_status cast_back(const golden_call *c)
-{
-    tgl_quant_params p = params_of(c->golden);
-    p.format = tgl_dtype_of(ARG("x")->dtype) == TGL_E4M3 ? TGL_QUANT_E4M3 : TGL_QUANT_E2M1;
-    if (!strcmp(c->golden->op, "cast_back_e5m6")) p.format = TGL_QUANT_E5M6;
-    return tgl_quant_cast_back(ARG("x"), ARG("x_sf"), ARG("out"), &p, c->call->stream);
-}
-
-static tgl_status unpack_from_e2m1fn_x2(const golden_call *c)
-{
-    return tgl_quant_unpack_from_e2m1fn_x2(ARG("x"), ARG("out"), c->call->stream);
-}
-
-static tgl_status swiglu_forward_and_per_token_cast(const golden_call *c)
-{
-    const tgl_quant_params p = params_of(c->golden);
-    return tgl_quant_swiglu_forward_and_per_token_cast(
-        ARG("x"), ARG("pos_to_token_topk"), ARG("topk_weights"), ARG("pos_to_expert"),
-        ARG("clamped_count_after"), ARG("out"), ARG("out_sf"), &p, c->call->stream);
-}
-
-static tgl_status swiglu_forward_and_per_channel_cast_and_transpose(const golden_call *c)
-{
-    const tgl_quant_params p = params_of(c->golden);
-    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(ARG("x"), ARG("out"), ARG("out_sf"),
-                                                                       &p, c->call->stream);
-}
-
-static tgl_status swiglu_backward_and_per_token_cast(const golden_call *c)
-{
-    const tgl_quant_params p = params_of(c->golden);
-    return tgl_quant_swiglu_backward_and_per_token_cast(
-        ARG("x"), ARG("x_sf"), ARG("grad_out"), ARG("weight"), ARG("pos_to_token_topk"),
-        ARG("token_topk_to_pos"), ARG("out"), ARG("x_grad_fp8"), ARG("x_grad_sf"), ARG("x_grad"),
-        ARG("weight_grad"), &p, c->call->stream);
-}
-
-/* ---- cases ---- */
-
-static void check_recorded(const char *op, golden_run run, int want_count)
-{
-    int count = 0;
-    for (const golden_case *g; (g = golden_at("quant", op, count)); count++)
-        FOR_BACKENDS(b) {
-            case_report report;
-            golden_check(g, run, b, &report);
-            CHECK_THAT(report.result == CASE_PASSED, "%s: %s %s: %s", b->name, g->op, g->name, report.text);
-        }
-    CHECK_INT(count, want_count);
-}
-
-TEST(per_token_cast) { check_recorded("per_token_cast", per_token_cast, 12); }
-TEST(per_token_cast_with_sf_only) { check_recorded("per_token_cast_with_sf_only", per_token_cast, 3); }
-TEST(per_token_cast_to_e5m6) { check_recorded("per_token_cast_to_e5m6", per_token_cast_to_e5m6, 8); }
-TEST(per_token_cast_with_precomputed_sf)
-{
-    check_recorded("per_token_cast_with_precomputed_sf", per_token_cast_with_precomputed_sf, 4);
-}
-TEST(per_block_cast) { check_recorded("per_block_cast", per_block_cast, 6); }
-TEST(per_block_cast_with_sf_only) { check_recorded("per_block_cast_with_sf_only", per_block_cast, 3); }
-TEST(per_block_cast_with_precomputed_sf)
-{
-    check_recorded("per_block_cast_with_precomputed_sf", per_block_cast_with_precomputed_sf, 3);
-}
-TEST(per_block_cast_lossless) { check_recorded("per_block_cast_lossless", per_block_cast_lossless, 5); }
-TEST(per_channel_cast) { check_recorded("per_channel_cast", per_channel_cast, 4); }
-TEST(per_channel_cast_fused) { check_recorded("per_channel_cast_fused", per_channel_cast, 5); }
-TEST(per_channel_cast_and_transpose)
-{
-    check_recorded("per_channel_cast_and_transpose", per_channel_cast_and_transpose, 4);
-}
-TEST(cast_back) { check_recorded("cast_back", cast_back, 7); }
-TEST(cast_back_e5m6) { check_recorded("cast_back_e5m6", cast_back, 6); }
-TEST(unpack_from_e2m1fn_x2) { check_recorded("unpack_from_e2m1fn_x2", unpack_from_e2m1fn_x2, 3); }
-TEST(swiglu_forward_and_per_token_cast)
-{
-    check_recorded("swiglu_forward_and_per_token_cast", swiglu_forward_and_per_token_cast, 7);
-}
-TEST(swiglu_forward_and_per_channel_cast_and_transpose)
-{
-    check_recorded("swiglu_forward_and_per_channel_cast_and_transpose",
-                   swiglu_forward_and_per_channel_cast_and_transpose, 5);
-}
-TEST(swiglu_backward_and_per_token_cast)
-{
-    check_recorded("swiglu_backward_and_per_token_cast", swiglu_backward_and_per_token_cast, 6);
-}
-
-TEST(all_of_it)     /* nothing is recorded that no block above reads */
-{
-    int recorded = 0;
-    while (golden_at("quant", NULL, recorded)) recorded++;
-    CHECK_INT(recorded, 91);
+    int num_recorded = 0, num_checked = 0;
+    for (int i = 0; i < COUNT_OF(ops); i++) {
+        int count = 0;
+        for (const golden_case *g; (g = golden_at("quant", ops[i].recorded, count)); count++)
+            FOR_BACKENDS(b) {
+                case_report report;
+                golden_check(g, run, b, &report);
+                CHECK_THAT(report.result == CASE_PASSED, "%s: %s %s: %s", b->name, g->op, g->name,
+                           report.text);
+            }
+        CHECK_THAT(count == ops[i].count, "%s: %d cases, want %d", ops[i].recorded, count, ops[i].count);
+        num_checked += count;
+    }
+    while (golden_at("quant", NULL, num_recorded)) num_recorded++;
+    CHECK_INT(num_checked, num_recorded);
 }

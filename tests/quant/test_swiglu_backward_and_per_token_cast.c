@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_swiglu_backward_and_per_token_cast, on every device of the tests. */
 #include "elements.h"
-#include "errors.h"
 
 TESTS_OF_TABLE("quant_swiglu_backward_and_per_token_cast")
 
-/* Rows of `cols` gates, then as many ups. Outputs that are NULL are not looked at. */
+/* Rows of `cols` gates, then as many ups. Outputs go to where these pointers are; NULL: nowhere. */
 typedef struct {
     int64_t rows, cols, slots;
     const uint8_t *x;
@@ -20,29 +19,12 @@ static void backward_of(const backend *b, const tgl_quant_params *params, const 
 {
     const int64_t width = params->num_per_channels ? params->num_per_channels : t->cols;
     const int64_t blocks = 2 * ((t->cols + width - 1) / width);
-    tensor x, x_sf, grad, weight, pos, slots, out, fp8, sf, x_grad, weight_grad;
-    place(b, &x, TGL_E4M3, 2, SHAPE(t->rows, 2 * t->cols), t->x);
-    place(b, &x_sf, TGL_F32, 2, SHAPE(t->rows, blocks), t->x_sf);
-    place(b, &grad, TGL_BF16, 2, SHAPE(t->rows, t->cols), t->grad);
-    place(b, &weight, TGL_F32, 2, SHAPE(t->slots, 1), t->weight);
-    place(b, &pos, TGL_I32, 1, SHAPE(t->rows), t->pos_to_slot);
-    place(b, &slots, TGL_I32, 2, SHAPE(t->slots, 1), t->slot_to_pos);
-    place(b, &out, TGL_BF16, 2, SHAPE(t->rows, t->cols), NULL);
-    place(b, &fp8, TGL_E4M3, 2, SHAPE(t->rows, 2 * t->cols), NULL);
-    place(b, &sf, TGL_F32, 2, SHAPE(t->rows, blocks), NULL);
-    place(b, &x_grad, TGL_BF16, 2, SHAPE(t->rows, 2 * t->cols), NULL);
-    place(b, &weight_grad, TGL_F32, 2, SHAPE(t->slots, 1), NULL);
-    CHECK_OK(tgl_quant_swiglu_backward_and_per_token_cast(&x.t, &x_sf.t, &grad.t, &weight.t, &pos.t, &slots.t,
-                                                          &out.t, &fp8.t, &sf.t, &x_grad.t, &weight_grad.t,
-                                                          params, b->stream));
-    tensor *outputs[] = { &out, &fp8, &sf, &x_grad, &weight_grad };
-    void *to[] = { t->out, t->fp8, t->sf, t->x_grad, t->weight_grad };
-    for (int i = 0; i < COUNT_OF(to); i++) {
-        if (to[i]) fetch(b, outputs[i], to[i]);
-        else discard(b, outputs[i]);
-    }
-    tensor *inputs[] = { &x, &x_sf, &grad, &weight, &pos, &slots };
-    for (int i = 0; i < COUNT_OF(inputs); i++) discard(b, inputs[i]);
+    CALL(swiglu_backward_and_per_token_cast, b, params, IN(TGL_E4M3, t->x, t->rows, 2 * t->cols),
+         IN(TGL_F32, t->x_sf, t->rows, blocks), IN(TGL_BF16, t->grad, t->rows, t->cols),
+         IN(TGL_F32, t->weight, t->slots, 1), IN(TGL_I32, t->pos_to_slot, t->rows),
+         IN(TGL_I32, t->slot_to_pos, t->slots, 1), GET(TGL_BF16, t->out, t->rows, t->cols),
+         GET(TGL_E4M3, t->fp8, t->rows, 2 * t->cols), GET(TGL_F32, t->sf, t->rows, blocks),
+         GET(TGL_BF16, t->x_grad, t->rows, 2 * t->cols), GET(TGL_F32, t->weight_grad, t->slots, 1));
 }
 
 /* ---- one element ---- */
@@ -112,7 +94,7 @@ TEST(padding_rows_are_computed)     /* with a weight of 0: zeros have signs */
     }
 }
 
-/* Slots 0 and 1 of two rows: where a slot is empty, or its row belongs to another one, nothing is added. */
+/* Two rows, three slots: a slot that is empty, or whose row names another slot, gets 0. */
 TEST(slots_that_are_not_theirs)
 {
     const struct { int32_t pos[2], slots[3]; bool is_set[3]; } rows[] = {
@@ -138,7 +120,7 @@ TEST(slots_that_are_not_theirs)
         }
 }
 
-TEST(many_slots)        /* of which one has a row; for vectors, and for anything */
+TEST(many_slots)        /* of which one has a row; with vectors and without */
 {
     enum { SLOTS = 3000, MOST = 8 };
     static float weight[SLOTS], seen[SLOTS];
@@ -160,8 +142,8 @@ TEST(many_slots)        /* of which one has a row; for vectors, and for anything
         }
 }
 
-/* A weight that is not there counts as 0, and signs stay; the slots that point to its row get nothing. Row 1
- * has the weight of row 0, whose slot it is. On all SMs, and on one, for which rows are many. */
+/* A weight that is not there counts as 0, and signs stay; a slot that names such a row gets 0. Row 1 has the
+ * weight of row 0, which owns the slot. On all SMs, and on one, for which rows are many. */
 TEST(weights_that_are_not_there)
 {
     enum { ROWS = 35, MOST = 8 };
@@ -177,12 +159,12 @@ TEST(weights_that_are_not_there)
             const int cols = turn & 1 ? MOST : 1;
             for (int i = 0; i < ROWS * 2 * cols; i++) x[i] = i / cols % 2 ? 0xb8 : 0x38;    /* 1, ups -1 */
             for (int i = 0; i < ROWS * cols; i++) grad[i] = i / cols == 1 ? 0x4000 : 0x3f80;
-            if (turn & 2) CHECK_OK(tgl_set_num_sms(b->device.device_id, 1));
+            use_one_sm(b, turn & 2);
             backward_of(b, PARAMS(0), &(table){ .rows = ROWS, .cols = cols, .slots = 3, .x = x, .x_sf = x_sf,
                                                 .grad = grad, .weight = F32S(5, 7, 9),
                                                 .pos_to_slot = pos_to_slot, .slot_to_pos = slots, .out = out,
                                                 .fp8 = fp8, .x_grad = x_grad, .weight_grad = weight_grad });
-            if (turn & 2) CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+            use_one_sm(b, false);
             for (int i = 0; i < ROWS * cols; i++) {
                 const int row = i / cols, gate = row * 2 * cols + i % cols, up = gate + cols;
                 if (row < 2) {      /* 9 * silu(1) * -1 = -6.5795, and gradients */
@@ -230,9 +212,9 @@ TEST(large_gates)       /* exp is infinite, or nothing beside 1 */
 
 /* ---- a multiply-add that rounds once ---- */
 
-/* Values of x are any float where factors have blocks of one; then a gradient's factor is its magnitude /
- * 448. What exp gives is not known to the last bit, but results agree far more often with the formula that
- * has the fma than with the one that rounds the product. */
+/* With blocks of one value, x may be any float, and a gradient's factor is its magnitude / 448. The last bit
+ * of exp is not known, but results agree far more often with the formula that has the fma than with the one
+ * that rounds the product. */
 TEST(the_slope_is_an_fma)
 {
     enum { ROWS = 32, COLS = 128 };
@@ -277,7 +259,7 @@ TEST(the_slope_is_an_fma)
 
 /* ---- every step rounds as it says ---- */
 
-/* Is 1 + exp(-a) the same float for any exp that is a few units off? It is where exp is small beside 1. */
+/* Is 1 + exp(-a) the same float for any exp that is a few units off? It is if exp is small beside 1. */
 static bool is_certain(float a, float *divisor)
 {
     const double e = exp(-(double)a);
@@ -285,7 +267,7 @@ static bool is_certain(float a, float *divisor)
     return (float)(1 + e * (1 - 0x1p-20)) == *divisor && (float)(1 + e * (1 + 0x1p-20)) == *divisor;
 }
 
-/* A value of e4m3 whose product with sf is certain, if it is a gate. */
+/* A code of e4m3; of a gate, one for which is_certain(code * sf). */
 static uint8_t random_code(test_random *r, float sf, bool is_gate)
 {
     for (float divisor;;) {
@@ -304,7 +286,7 @@ typedef struct {
     int32_t pos[EXACT_ROWS];
 } exact_table;
 
-/* What comes of row i: the formulas of the header, an operation of C for each of theirs. */
+/* The results of row i: the formulas of the header, one operation of C for each of theirs. */
 static void expect_row(exact_table *t, int i, int width, float clamp)
 {
     float grads[2][EXACT_COLS];
@@ -320,7 +302,7 @@ static void expect_row(exact_table *t, int i, int width, float clamp)
             if (is_cut[half]) v[half] = v[half] > clamp ? clamp : -clamp;
         }
         REQUIRE(is_certain(v[0], &divisor));
-        const float s = 1 / divisor, g = float_of((uint32_t)t->grad[i][j] << 16), rest = 1 - s;
+        const float s = 1 / divisor, g = of_bf16(t->grad[i][j]), rest = 1 - s;
         const float silu = v[0] / divisor, act = silu * v[1], gw = g * t->weight[i], ws = gw * s;
         const float by_up = ws * v[1], out = act * t->weight[i];
         grads[0][j] = is_cut[0] ? 0 : by_up * fmaf(v[0], rest, 1);
@@ -376,14 +358,14 @@ static void check_exact(int width, float clamp)
                                       .swiglu_clamp_value = clamp };
     FOR_BACKENDS(b)
         for (int one = 0; one < (backend_is_cpu(b) ? 1 : 2); one++) {      /* SM, for which rows are many */
-            if (one) CHECK_OK(tgl_set_num_sms(b->device.device_id, 1));
+            use_one_sm(b, one);
             backward_of(b, &params, &(table){ .rows = EXACT_ROWS, .cols = EXACT_COLS, .slots = EXACT_ROWS,
                                               .x = want.x[0][0], .x_sf = want.x_sf, .grad = want.grad[0],
                                               .weight = want.weight, .pos_to_slot = want.pos,
                                               .slot_to_pos = want.pos, .out = seen.out[0],
                                               .fp8 = seen.fp8[0][0], .sf = seen.sf,
                                               .x_grad = seen.x_grad[0][0] });
-            if (one) CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+            use_one_sm(b, false);
             const int count = EXACT_ROWS * EXACT_COLS;
             check_same(b, width, "out", seen.out, want.out, count, 2);
             check_same(b, width, "x_grad", seen.x_grad, want.x_grad, 2 * count, 2);
@@ -394,40 +376,25 @@ static void check_exact(int width, float clamp)
 
 TEST(every_step_rounds)     /* once, in the order of the header; FP8 is of f32 gradients */
 {
-    const int widths[] = { 8, 24, 128 };        /* vectors, anything, and what the CPU has loops for */
+    const int widths[] = { 8, 24, 128 };        /* with vectors, without, and with the loops of NEON */
     for (int w = 0; w < COUNT_OF(widths); w++) {
         check_exact(widths[w], INFINITY);
         check_exact(widths[w], 10);
     }
 }
 
-/* ---- nothing to do ---- */
-
 TEST(no_rows)       /* weight_grad is still all zeros */
 {
-    FOR_BACKENDS(b) {
-        tensor x, x_sf, grad_out, weight, pos, slots, out, fp8, sf, x_grad, weight_grad;
-        make(&x, NULL, b->device, TGL_E4M3, 2, SHAPE(0, 256));
-        make(&x_sf, NULL, b->device, TGL_F32, 2, SHAPE(0, 2));
-        make(&grad_out, NULL, b->device, TGL_BF16, 2, SHAPE(0, 128));
-        make(&pos, NULL, b->device, TGL_I32, 1, SHAPE(0));
-        make(&out, NULL, b->device, TGL_BF16, 2, SHAPE(0, 128));
-        make(&fp8, NULL, b->device, TGL_E4M3, 2, SHAPE(0, 256));
-        make(&sf, NULL, b->device, TGL_F32, 2, SHAPE(0, 2));
-        make(&x_grad, NULL, b->device, TGL_BF16, 2, SHAPE(0, 256));
-        place(b, &weight, TGL_F32, 2, SHAPE(2, 2), F32S(1, 2, 3, 4));
-        place(b, &slots, TGL_I32, 2, SHAPE(2, 2), ((const int32_t[]){ -1, -1, -1, -1 }));
-        place(b, &weight_grad, TGL_F32, 2, SHAPE(2, 2), NULL);
-        CHECK_OK(tgl_quant_swiglu_backward_and_per_token_cast(
-            &x.t, &x_sf.t, &grad_out.t, &weight.t, &pos.t, &slots.t, &out.t, &fp8.t, &sf.t, &x_grad.t,
-            &weight_grad.t, PARAMS(.num_per_channels = 128), b->stream));
-        check_contents(b, &weight_grad, F32S(0, 0, 0, 0), "weight_grad");
-        discard(b, &weight);
-        discard(b, &slots);
-    }
+    FOR_BACKENDS(b)
+        CALL(swiglu_backward_and_per_token_cast, b, PARAMS(.num_per_channels = 128),
+             IN(TGL_E4M3, NULL, 0, 256), IN(TGL_F32, NULL, 0, 2), IN(TGL_BF16, NULL, 0, 128),
+             IN(TGL_F32, F32S(1, 2, 3, 4), 2, 2), IN(TGL_I32, NULL, 0),
+             IN(TGL_I32, ((const int32_t[]){ -1, -1, -1, -1 }), 2, 2), OUT(TGL_BF16, NULL, 0, 128),
+             OUT(TGL_E4M3, NULL, 0, 256), OUT(TGL_F32, NULL, 0, 2), OUT(TGL_BF16, NULL, 0, 256),
+             OUT(TGL_F32, F32S(0, 0, 0, 0), 2, 2));
 }
 
-TEST(num_sms)       /* blocks of any kind of rows loop; of one SM, warps of several steps do */
+TEST(num_sms)       /* blocks loop over rows; on one SM, warps loop over steps */
 {
     check_num_sms("quant_swiglu_backward_and_per_token_cast", (const char *const[]){
         "num_rows=70 num_cols=9 num_tokens=35 num_topk=2 num_picks=70 clamp=0.5 values=mixed",
@@ -435,8 +402,8 @@ TEST(num_sms)       /* blocks of any kind of rows loop; of one SM, warps of seve
         "num_rows=7 num_cols=1288 num_tokens=5 num_topk=2 num_picks=6 values=mixed", NULL });
 }
 
-/* The gradient of a weight, and with it all others, is the same to the last bit whether a warp has one step of
- * a row or several: with one SM, rows are many. */
+/* The gradient of a weight, like all others, is the same to the last bit whether a warp has one step of a row
+ * or, on one SM, several. */
 enum { ORDER_ROWS = 5, ORDER_COLS = 4360, ORDER_BLOCKS = 2 * 35 };
 static void check_order(int num_cols, const tgl_quant_params *params)
 {
@@ -459,12 +426,12 @@ static void check_order(int num_cols, const tgl_quant_params *params)
     FOR_BACKENDS(b) {
         if (backend_is_cpu(b)) continue;
         for (int one = 0; one < 2; one++) {
-            CHECK_OK(tgl_set_num_sms(b->device.device_id, one));
+            use_one_sm(b, one);
             backward_of(b, params, &(table){ .rows = ORDER_ROWS, .cols = num_cols, .slots = ORDER_ROWS,
                                              .x = x, .x_sf = x_sf, .grad = grad, .weight = ones,
                                              .pos_to_slot = pos, .slot_to_pos = pos,
                                              .x_grad = x_grads[one], .weight_grad = sums[one] });
-            CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+            use_one_sm(b, false);
         }
         for (int i = 0; i < ORDER_ROWS; i++)
             CHECK_THAT(sums[0][i] == sums[1][i], "%s: %d columns: row %d: %a in steps, %a in a loop", b->name,
@@ -487,20 +454,14 @@ TEST(sums_have_one_order)
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_quant_swiglu_backward_and_per_token_cast_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_quant_swiglu_backward_and_per_token_cast(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9],
-                                                        t[10], params, NULL);
-}
-#define SIGNATURE &tgl_quant_swiglu_backward_and_per_token_cast_signature
-#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 num_per_channels=16", invoke
-
+#define GOOD_CALL CALL_OF(swiglu_backward_and_per_token_cast, \
+                          "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 num_per_channels=16")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 num_per_channels=4 round_sf=1 x_sf=i32 "
-                 "x_grad_sf=i32 has_swiglu_clamp_value=1", invoke);
+    check_errors(CALL_OF(swiglu_backward_and_per_token_cast,
+                         "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 num_per_channels=4 "
+                         "round_sf=1 x_sf=i32 x_grad_sf=i32 has_swiglu_clamp_value=1"));
     CHECK_ERROR(x[0].shape[1] = 63, "x: columns are 63, want an even number (gates, ups)");
     CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 32, "x_sf: shape is [3, 4], want [3, 2]");
     CHECK_ERROR(x[8].dtype = tgl_dtype_to_dlpack(TGL_I32); x[8].shape[1] = x[8].strides[0] = 1,

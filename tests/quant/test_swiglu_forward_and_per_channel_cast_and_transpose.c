@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose, on every device of the tests: the activation
- * is rounded to bf16 before it is cast. */
-#include "errors.h"
+ * tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose, on every device of the tests: activations are
+ * rounded to bf16, then cast. */
 #include "support.h"
 
 TESTS_OF_TABLE("quant_swiglu_forward_and_per_channel_cast_and_transpose")
@@ -18,35 +17,22 @@ TEST(worked_example)
             const uint8_t straight[3][2] = { { 0x7e, 0x00 }, { 0x00, 0xfe }, { 0xea, 0x00 } };
             const tgl_quant_params params = { .num_per_tokens = 3, .without_transpose = without };
             /* end */
-            tensor in, seen, sf;
-            place_floats(b, &in, TGL_BF16, 3, 4, x[0]);
-            place(b, &seen, TGL_E4M3, 2, without ? SHAPE(3, 2) : SHAPE(2, 3), NULL);
-            place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
-            CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(&in.t, &seen.t, &sf.t,
-                                                                                 &params, b->stream));
-            check_contents(b, &seen, without ? (const void *)straight : turned, "out");
-            check_contents(b, &sf, out_sf, "out_sf");
-            discard(b, &in);
+            CALL(swiglu_forward_and_per_channel_cast_and_transpose, b, &params, FLOATS(TGL_BF16, x[0], 3, 4),
+                 OUT(TGL_E4M3, without ? straight[0] : turned[0], without ? 3 : 2, without ? 2 : 3),
+                 OUT(TGL_F32, out_sf, 1, 2));
         }
 }
 
-/* With blocks of one value a factor is the activation in bf16, divided by 448; codes are transposed. */
+/* With blocks of one value, a factor is the activation in bf16, divided by 448; codes are transposed. */
 static void cast_values(const backend *b, int64_t rows, int64_t cols, const float *x, void *codes, void *sf)
 {
-    tensor in, out, out_sf;
-    place_floats(b, &in, TGL_BF16, rows, 2 * cols, x);
-    place(b, &out, TGL_E4M3, 2, SHAPE(cols, rows), NULL);
-    place(b, &out_sf, TGL_F32, 2, SHAPE(rows, cols), NULL);
-    CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(&in.t, &out.t, &out_sf.t, PARAMS(0),
-                                                                         b->stream));
-    fetch(b, &out_sf, sf);
-    fetch(b, &out, codes);
-    discard(b, &in);
+    CALL(swiglu_forward_and_per_channel_cast_and_transpose, b, PARAMS(0), FLOATS(TGL_BF16, x, rows, 2 * cols),
+         GET(TGL_E4M3, codes, cols, rows), GET(TGL_F32, sf, rows, cols));
 }
 
-/* A kernel may have shorter ways where all gates of a patch, 4 rows by 8 columns at most, are usual. Here a
- * patch has neighbours; 87 is the last of one. Ups are large where exp nearly is infinite, and without them
- * nothing would be left. */
+/* Kernels take a shorter way if all gates of a patch, at most 4 rows by 8 columns, are small. Here a patch
+ * has neighbours, and one ends with 87. Where exp is nearly infinite ups are large: otherwise the products
+ * would be 0. */
 TEST(every_bf16_gate)
 {
     enum { ROWS = 256, COLS = 256 };
@@ -75,7 +61,7 @@ TEST(every_bf16_gate)
                 case_encode(TGL_BF16, v * (1 + 0x1p-21), &high);
                 if (low != high) continue;      /* exp decides */
                 num_checked++;
-                const float rounded = float_of((uint32_t)high << 16), want = fmaxf(rounded, 1e-4f) / 448;
+                const float want = fmaxf(of_bf16(high), 1e-4f) / 448;
                 CHECK_THAT(sf[i][j] == want, "%s: gate %a: factor %a, want %a", b->name, gate,
                            (double)sf[i][j], (double)want);
             }
@@ -83,7 +69,7 @@ TEST(every_bf16_gate)
     }
 }
 
-/* Of gates from 32 on exp leaves nothing: the product is exact, and may lie in the middle of two. */
+/* From 32 on, 1 + exp(-gate) is 1: products are exact, and may be halfway between two bf16. */
 TEST(ties_go_to_even)
 {
     enum { ROWS = 128, COLS = 128 };
@@ -104,54 +90,38 @@ TEST(ties_go_to_even)
             for (int j = 0; j < COLS; j++) {
                 uint16_t v;
                 case_encode(TGL_BF16, (double)x[i][j] * x[i][COLS + j], &v);
-                const float want = float_of((uint32_t)v << 16) / 448;
+                const float want = of_bf16(v) / 448;
                 CHECK_THAT(sf[i][j] == want, "%s: %a times %a: factor %a, want %a", b->name, (double)x[i][j],
                            (double)x[i][COLS + j], (double)sf[i][j], (double)want);
             }
     }
 }
 
-TEST(clamp_values_are_f32)      /* 0.3 is not in bf16, and 0.30078125, the nearest there, is clamped to it */
+TEST(clamp_values_are_f32)      /* the bf16 nearest to 0.3 is 0.30078125, and is clamped to 0.3 */
 {
-    const float x[2] = { 0.30078125f, -0.30078125f }, c = 0.3f;
+    const float x[2] = { 0.30078125f, -0.30078125f };
     uint16_t v;
     case_encode(TGL_BF16, 0.3 / (1 + exp(-0.3)) * 0.3, &v);
-    const float want = float_of((uint32_t)v << 16) / 448;
-    FOR_BACKENDS(b) {
-        tensor in, out, sf;
-        place_floats(b, &in, TGL_BF16, 1, 2, x);
-        place(b, &out, TGL_E4M3, 2, SHAPE(1, 1), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
-        CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
-            &in.t, &out.t, &sf.t, PARAMS(.has_swiglu_clamp_value = true, .swiglu_clamp_value = c),
-            b->stream));
-        check_contents(b, &out, BYTES(0xfe), "out");
-        check_contents(b, &sf, &want, "out_sf");
-        discard(b, &in);
-    }
+    const float want = of_bf16(v) / 448;
+    FOR_BACKENDS(b)
+        CALL(swiglu_forward_and_per_channel_cast_and_transpose, b,
+             PARAMS(.has_swiglu_clamp_value = true, .swiglu_clamp_value = 0.3f), FLOATS(TGL_BF16, x, 1, 2),
+             OUT(TGL_E4M3, BYTES(0xfe), 1, 1), OUT(TGL_F32, &want, 1, 1));
 }
 
 TEST(nan_stays)
 {
     const float x[8] = { NAN, 1, 1, NAN, /**/ 1, NAN, 9, -9 };      /* two rows of two gates, two ups */
-    FOR_BACKENDS(b) {
-        tensor in, out, sf;
-        place(b, &in, TGL_F32, 2, SHAPE(2, 4), x);
-        place(b, &out, TGL_E4M3, 2, SHAPE(2, 2), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, 2), NULL);
-        CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
-            &in.t, &out.t, &sf.t,
-            PARAMS(.num_per_tokens = 2, .round_sf = true, .has_swiglu_clamp_value = true,
-                   .swiglu_clamp_value = 1),
-            b->stream));
-        check_contents(b, &out, BYTES(0x7f, 0x7c, 0x7f, 0x7f), "out");      /* silu(1) = 0.731 */
-        check_contents(b, &sf, F32S(0x1p-9f, 0x1p-22f), "out_sf");
-        discard(b, &in);
-    }
+    FOR_BACKENDS(b)
+        CALL(swiglu_forward_and_per_channel_cast_and_transpose, b,
+             PARAMS(.num_per_tokens = 2, .round_sf = true, .has_swiglu_clamp_value = true,
+                    .swiglu_clamp_value = 1),
+             IN(TGL_F32, x, 2, 4), OUT(TGL_E4M3, BYTES(0x7f, 0x7c, 0x7f, 0x7f), 2, 2),  /* silu(1) = 0.731 */
+             OUT(TGL_F32, F32S(0x1p-9f, 0x1p-22f), 1, 2));
 }
 
-/* An up, as bits of bf16. What a column has: any bits; subnormals; numbers far apart, near a power of two,
- * or up to the largest; zeros; numbers halfway between codes; NaN among numbers; rarely infinity. */
+/* An up, as bits of bf16. A column has one kind: any bits; subnormals; numbers near a power of two, or up to
+ * the largest; zeros; numbers halfway between codes; some NaN; any exponents and, rarely, infinity. */
 static uint16_t special_up(test_random *r, int kind, int64_t power)
 {
     const uint64_t bits = test_bits(r);
@@ -170,9 +140,8 @@ static uint16_t special_up(test_random *r, int kind, int64_t power)
     }
 }
 
-/* Of gates of 64 and 100 silu is exact, so that devices agree: codes and factors are those of the CPU, which
- * are not transposed. Kernels scale bf16 to codes in pairs where factors are powers of two, and gates above 88
- * take another way than others. */
+/* silu(64) and silu(100) are exact, so all devices give the CPU's codes and factors, here without the
+ * transpose. If factors are powers of two, kernels scale bf16 in pairs; gates above 87 take another way. */
 static void check_special_values(int64_t rows, int64_t cols, int64_t block, bool is_clamped)
 {
     const tgl_quant_params params = { .num_per_tokens = block, .round_sf = true,
@@ -200,21 +169,10 @@ static void check_special_values(int64_t rows, int64_t cols, int64_t block, bool
                                                                          NULL));
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) turned[j * rows + i] = codes[i * cols + j];
-    FOR_BACKENDS(b) {
-        tensor seen, seen_sf;
-        place(b, &in, TGL_BF16, 2, SHAPE(rows, 2 * cols), x);
-        place(b, &seen, TGL_E4M3, 2, SHAPE(cols, rows), NULL);
-        place(b, &seen_sf, TGL_F32, 2, SHAPE(blocks, cols), NULL);
-        CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(&in.t, &seen.t, &seen_sf.t,
-                                                                             &params, b->stream));
-        check_contents(b, &seen, turned, "out");
-        check_contents(b, &seen_sf, factors, "out_sf");
-        discard(b, &in);
-    }
-    free(factors);
-    free(turned);
-    free(codes);
-    free(x);
+    FOR_BACKENDS(b)
+        CALL(swiglu_forward_and_per_channel_cast_and_transpose, b, &params, IN(TGL_BF16, x, rows, 2 * cols),
+             OUT(TGL_E4M3, turned, cols, rows), OUT(TGL_F32, factors, blocks, cols));
+    free(x), free(codes), free(turned), free(factors);
 }
 
 TEST(special_values)
@@ -226,31 +184,17 @@ TEST(special_values)
 
 TEST(empty)
 {
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor x, out, sf;
-        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 128));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(64, 0));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 64));
-        CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
-            &x.t, &out.t, &sf.t, PARAMS(.num_per_tokens = 128), NULL));
-    }
+    check_empty(CALL_OF(swiglu_forward_and_per_channel_cast_and_transpose,
+                        "num_rows=0 num_cols=64 num_per_tokens=128"));
 }
 
-/* ---- errors ---- */
-
-extern tgl_signature tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(t[0], t[1], t[2], params, NULL);
-}
-#define SIGNATURE &tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose_signature
-#define GOOD_CALL SIGNATURE, "num_rows=6 num_cols=16 num_per_tokens=4", invoke
-
+#define GOOD_CALL CALL_OF(swiglu_forward_and_per_channel_cast_and_transpose, \
+                          "num_rows=6 num_cols=16 num_per_tokens=4")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(SIGNATURE, "num_rows=6 num_cols=16 without_transpose=1 has_swiglu_clamp_value=1", invoke);
+    check_errors(CALL_OF(swiglu_forward_and_per_channel_cast_and_transpose,
+                         "num_rows=6 num_cols=16 without_transpose=1 has_swiglu_clamp_value=1"));
     CHECK_ERROR(x[0].shape[1] = 31, "x: columns are 31, want an even number (gates, ups)");
     CHECK_ERROR(PARAMS_OF(c)->without_transpose = true, "out: shape is [16, 6], want [6, 16]");
     CHECK_ERROR(PARAMS_OF(c)->has_swiglu_clamp_value = true; PARAMS_OF(c)->swiglu_clamp_value = -0.5f,

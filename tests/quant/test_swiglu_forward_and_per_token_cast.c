@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * tgl_quant_swiglu_forward_and_per_token_cast, on every device of the tests. The activation is computed in
- * f32 with an exp that may differ in its last bits; oracles are in double. */
+ * f32, with an exp that may differ in its last bits; oracles compute in double. */
 #include <float.h>
 
-#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("quant_swiglu_forward_and_per_token_cast")
@@ -28,39 +27,28 @@ TEST(worked_example)
         for (int is_clamped = 0; is_clamped < 2; is_clamped++) {
             const tgl_quant_params params = { .round_sf = true, .has_swiglu_clamp_value = is_clamped,
                                               .swiglu_clamp_value = 1.5f };
-            tensor in, pos, weights, count, seen, sf;
-            int64_t before[3] = { 100, 1ll << 40, -7 };
-            place_floats(b, &in, TGL_BF16, 1, 8, x);
-            place(b, &pos, TGL_I32, 1, SHAPE(1), &pos_to_token_topk);
-            place(b, &weights, TGL_F32, 2, SHAPE(1, 1), &weight);
-            place(b, &count, TGL_I64, 1, SHAPE(3), before);
-            place(b, &seen, TGL_E4M3, 2, SHAPE(1, 4), NULL);
-            place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
-            for (int again = 0; again < 2; again++)
-                CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(&in.t, &pos.t, &weights.t, NULL,
-                                                                     is_clamped ? &count.t : NULL, &seen.t,
-                                                                     &sf.t, &params, b->stream));
-            for (int i = 0; i < 3 && is_clamped; i++) before[i] += 2 * clamped_count[i]; /* of both calls */
-            check_contents(b, &count, before, "clamped_count");
-            check_contents(b, &seen, is_clamped ? clamped : out, "out");
-            check_contents(b, &sf, is_clamped ? &clamped_sf : &out_sf, "out_sf");
-            discard(b, &in);
-            discard(b, &pos);
-            discard(b, &weights);
+            const int64_t before[3] = { 100, 1ll << 40, -7 };
+            int64_t after[3];
+            for (int i = 0; i < 3; i++) after[i] = before[i] + clamped_count[i];
+            CALL(swiglu_forward_and_per_token_cast, b, &params, FLOATS(TGL_BF16, x, 1, 8),
+                 IN(TGL_I32, &pos_to_token_topk, 1), IN(TGL_F32, &weight, 1, 1), ABSENT,
+                 { is_clamped ? TGL_I64 : 0, SIZES(3), .contents = before, .want = after },
+                 OUT(TGL_E4M3, is_clamped ? clamped : out, 1, 4),
+                 OUT(TGL_F32, is_clamped ? &clamped_sf : &out_sf, 1, 1));
         }
     }
 }
 
 /* ---- the activation itself ---- */
 
-/* Where a block has one value that is not 0, a factor that is not rounded is the magnitude of its activation,
- * divided by 448. With LEAST for a floor it tells it of nearly all gates; those just above where exp is
- * infinite, at -88.72, have a large up. */
+/* If a block has one value that is not 0, its factor, not rounded, is the magnitude of the activation,
+ * divided by 448. LEAST is a floor below nearly all of them. Gates just above -88.72, where exp becomes
+ * infinite, have a large up. */
 static const float LEAST = 1e-30f;
 static float up_for(float gate) { return gate > -89 && gate < -64 ? 0x1p120f : 1; }
 
-/* In units of the last place of the result. Shorter ways have the device's own exp2, which the emulated one
- * takes to be as bad as PTX allows. */
+/* In units of the last place. Kernels use the device's exp2 for small gates; the emulated one is as bad as
+ * PTX allows. */
 static double most_units(const backend *b) { return b->is_emulated ? 7 : 5; }
 
 static void check_gate(const char *name, float gate, float up, uint8_t code, float sf, double most)
@@ -86,19 +74,13 @@ static void check_gate(const char *name, float gate, float up, uint8_t code, flo
 static void cast_gates(const backend *b, bool is_bf16, int64_t rows, int64_t cols, int64_t block,
                        const float *x, void *codes, void *sf)
 {
-    tensor in, out, out_sf;
-    place_floats(b, &in, is_bf16 ? TGL_BF16 : TGL_F32, rows, 2 * cols, x);
-    place(b, &out, TGL_E4M3, 2, SHAPE(rows, cols), NULL);
-    place(b, &out_sf, TGL_F32, 2, SHAPE(rows, cols / block), NULL);
-    CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(
-        &in.t, NULL, NULL, NULL, NULL, &out.t, &out_sf.t,
-        PARAMS(.num_per_channels = block, .has_sf_clamp_min = true, .sf_clamp_min = LEAST), b->stream));
-    fetch(b, &out, codes);
-    fetch(b, &out_sf, sf);
-    discard(b, &in);
+    CALL(swiglu_forward_and_per_token_cast, b,
+         PARAMS(.num_per_channels = block, .has_sf_clamp_min = true, .sf_clamp_min = LEAST),
+         FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, rows, 2 * cols), ABSENT, ABSENT, ABSENT, ABSENT,
+         GET(TGL_E4M3, codes, rows, cols), GET(TGL_F32, sf, rows, cols / block));
 }
 
-TEST(every_bf16_gate)       /* in blocks of one: not by the kernels with shorter ways, which come next */
+TEST(every_bf16_gate)       /* in blocks of one, which no kernel has a shorter way for */
 {
     enum { ROWS = 256, COLS = 256 };
     static float x[ROWS][2 * COLS], sf[ROWS][COLS];
@@ -118,8 +100,8 @@ TEST(every_bf16_gate)       /* in blocks of one: not by the kernels with shorter
         }
 }
 
-/* A kernel may have shorter ways for usual gates, and yet shorter ones for those of bf16; results are right,
- * and those of the same gates as f32. Each block of 8 has one of them. */
+/* Kernels have a shorter way for small gates, and a yet shorter one for those of bf16. Results are right, and
+ * the same as for the same gates as f32. Each block of 8 has one of them. */
 TEST(every_bf16_gate_as_f32)
 {
     enum { ROWS = 1024, BLOCKS = 64, COLS = 8 * BLOCKS, ONE = 0, THREE_QUARTERS, BESIDE_A_LARGE_ONE, TURNS };
@@ -130,7 +112,7 @@ TEST(every_bf16_gate_as_f32)
             float *gates = &x[i / BLOCKS][i % BLOCKS * 8], *ups = gates + COLS;
             gates[i % 8] = float_of(i << 16);
             ups[i % 8] = up_for(gates[i % 8]);
-            if (turn == THREE_QUARTERS) ups[i % 8] *= 0.75f;                /* a factor does not tell all */
+            if (turn == THREE_QUARTERS) ups[i % 8] *= 0.75f;                /* so that a product rounds */
             gates[i % 8 ^ 1] = turn == BESIDE_A_LARGE_ONE ? -200 : 0;       /* its activation is -0 */
         }
         FOR_BACKENDS(b) {
@@ -139,7 +121,7 @@ TEST(every_bf16_gate_as_f32)
             for (int i = 0; i < ROWS * BLOCKS; i++) {
                 const float gate = float_of((uint32_t)i << 16), *ups = &x[i / BLOCKS][COLS + i % BLOCKS * 8];
                 check_gate(b->name, gate, ups[i % 8], codes[1][i][i % 8], sf[1][i], most_units(b));
-                /* the emulated device's reciprocal of what is just below 2 may be the wrong neighbour */
+                /* the emulated reciprocal of a number just below 2 may be the wrong neighbour */
                 if (b->is_emulated && fabsf(gate) < 0x1p-20f) continue;
                 CHECK_THAT(sf[0][i] == sf[1][i], "%s: gate %a: factor %a, as f32 %a", b->name, (double)gate,
                            (double)sf[1][i], (double)sf[0][i]);
@@ -150,7 +132,8 @@ TEST(every_bf16_gate_as_f32)
     }
 }
 
-/* Gates of f32 where 1 + exp is close to the largest float; in blocks of one and of 8, and whole rows. */
+/* Gates of f32 for which 1 + exp is close to the largest float; in blocks of 1 and of 8, and in whole
+ * rows. */
 TEST(gates_with_large_divisors)
 {
     enum { ROWS = 26, COLS = 264 };
@@ -170,7 +153,7 @@ TEST(gates_with_large_divisors)
         }
 }
 
-/* Any data: a code is right, or rarely the next one. */
+/* A code is right, or, rarely, the next one. */
 TEST(random_codes_are_at_most_a_step_off)
 {
     enum { ROWS = 64, COLS = 1024 };
@@ -184,16 +167,10 @@ TEST(random_codes_are_at_most_a_step_off)
     }
     FOR_BACKENDS(b) {
         const int64_t rows = b->is_emulated ? 4 : ROWS;
-        tensor in, out, out_sf;
         int num_off = 0;
-        place(b, &in, TGL_F32, 2, SHAPE(rows, 2 * COLS), x);
-        place(b, &out, TGL_E4M3, 2, SHAPE(rows, COLS), NULL);
-        place(b, &out_sf, TGL_F32, 2, SHAPE(rows, COLS / 128), NULL);
-        CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(
-            &in.t, NULL, NULL, NULL, NULL, &out.t, &out_sf.t,
-            PARAMS(.num_per_channels = 128, .round_sf = true), b->stream));
-        fetch(b, &out, codes);
-        fetch(b, &out_sf, sf);
+        CALL(swiglu_forward_and_per_token_cast, b, PARAMS(.num_per_channels = 128, .round_sf = true),
+             IN(TGL_F32, x, rows, 2 * COLS), ABSENT, ABSENT, ABSENT, ABSENT, GET(TGL_E4M3, codes, rows, COLS),
+             GET(TGL_F32, sf, rows, COLS / 128));
         for (int64_t i = 0; i < rows; i++)
             for (int k = 0; k < COLS / 128; k++) {
                 double v[128], amax = 1e-4;
@@ -216,103 +193,92 @@ TEST(random_codes_are_at_most_a_step_off)
             }
         CHECK_THAT(num_off * 1000 <= rows * COLS, "%s: %d of %d codes are a step off", b->name, num_off,
                    (int)rows * COLS);
-        discard(b, &in);
     }
 }
 
 /* ---- special values ---- */
 
-static void check_row(const float *x, int64_t cols, tgl_quant_params params, const int32_t *pos,
-                      const float *weights, int64_t num_weights, const uint8_t *codes, uint32_t sf_bits,
+/* One row of one block, without weights unless pos is given; counts are of a clamp value. */
+static void check_weighted_row(const float *x, int64_t cols, tgl_quant_params params, const int32_t *pos,
+                               const float *weights, int64_t num_weights, const uint8_t *codes,
+                               uint32_t sf_bits, const int64_t *counts)
+{
+    FOR_BACKENDS(b)
+        CALL(swiglu_forward_and_per_token_cast, b, &params, IN(TGL_F32, x, 1, 2 * cols),
+             IN(pos ? TGL_I32 : 0, pos, 1), IN(pos ? TGL_F32 : 0, weights, num_weights, 1), ABSENT,
+             { counts ? TGL_I64 : 0, SIZES(3), .contents = (const int64_t[3]){ 0 }, .want = counts },
+             OUT(TGL_E4M3, codes, 1, cols), OUT(TGL_F32, &sf_bits, 1, 1));
+}
+static void check_row(const float *x, int64_t cols, tgl_quant_params params, const uint8_t *codes, float sf,
                       const int64_t *counts)
 {
-    FOR_BACKENDS(b) {
-        tensor in, map, table, count, out, sf;
-        place(b, &in, TGL_F32, 2, SHAPE(1, 2 * cols), x);
-        if (pos) place(b, &map, TGL_I32, 1, SHAPE(1), pos);
-        if (pos) place(b, &table, TGL_F32, 2, SHAPE(num_weights, 1), weights);
-        if (counts) place(b, &count, TGL_I64, 1, SHAPE(3), ((const int64_t[3]){ 0 }));
-        place(b, &out, TGL_E4M3, 2, SHAPE(1, cols), NULL);
-        place(b, &sf, TGL_F32, 2, SHAPE(1, 1), NULL);
-        CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(
-            &in.t, pos ? &map.t : NULL, pos ? &table.t : NULL, NULL, counts ? &count.t : NULL, &out.t, &sf.t,
-            &params, b->stream));
-        check_contents(b, &out, codes, "out");
-        check_contents(b, &sf, &sf_bits, "out_sf");
-        if (counts) check_contents(b, &count, counts, "clamped_count");
-        discard(b, &in);
-        if (pos) discard(b, &map);
-        if (pos) discard(b, &table);
-    }
+    check_weighted_row(x, cols, params, NULL, NULL, 0, codes, bits_of(sf), counts);
 }
 #define COUNTS(...) ((const int64_t[]){ __VA_ARGS__ })
 
+static tgl_quant_params clamped_to(float value)
+{
+    return (tgl_quant_params){ .round_sf = true, .has_swiglu_clamp_value = true,
+                               .swiglu_clamp_value = value };
+}
+
 TEST(nan_stays_and_is_not_counted)
 {
-    const tgl_quant_params params = { .round_sf = true,
-                                      .has_swiglu_clamp_value = true,
-                                      .swiglu_clamp_value = 1 };
     /* gates NaN, 0, 9, 0; ups 1, NaN, -9, 9: the third is -1 * silu(1) = -0.731 */
-    check_row(F32S(NAN, 0, 9, 0, 1, NAN, -9, 9), 4, params, NULL, NULL, 0, BYTES(0x7f, 0x7f, 0xfc, 0x00),
-              bits_of(0x1p-9f), COUNTS(1, 1, 1));
+    check_row(F32S(NAN, 0, 9, 0, 1, NAN, -9, 9), 4, clamped_to(1), BYTES(0x7f, 0x7f, 0xfc, 0x00), 0x1p-9f,
+              COUNTS(1, 1, 1));
 }
 
 TEST(clamping_is_strict)        /* at the value itself nothing is counted */
 {
-    const float c = 0.3f;
-    const tgl_quant_params params = { .round_sf = true,
-                                      .has_swiglu_clamp_value = true,
-                                      .swiglu_clamp_value = c };
-    const float above = nextafterf(c, 1);
+    const float c = 0.3f, above = nextafterf(c, 1);
     /* 0.3 * silu(0.3) = 0.0517: all the same code, with the sign of the up */
-    check_row(F32S(c, above, c, c, c, above, c, c, -c, -above), 5, params, NULL, NULL, 0,
-              BYTES(0x7d, 0x7d, 0x7d, 0xfd, 0xfd), bits_of(0x1p-13f), COUNTS(1, 1, 1));
+    check_row(F32S(c, above, c, c, c, above, c, c, -c, -above), 5, clamped_to(c),
+              BYTES(0x7d, 0x7d, 0x7d, 0xfd, 0xfd), 0x1p-13f, COUNTS(1, 1, 1));
 }
 
 TEST(gates_have_no_lower_bound)
 {
-    const tgl_quant_params params = { .round_sf = true,
-                                      .has_swiglu_clamp_value = true,
-                                      .swiglu_clamp_value = 0.5f };
-    /* silu(-2) * 0.5 = -0.1192 */
-    check_row(F32S(-2, 4), 1, params, NULL, NULL, 0, BYTES(0xf7), bits_of(0x1p-11f), COUNTS(0, 1, 0));
+    check_row(F32S(-2, 4), 1, clamped_to(0.5f), BYTES(0xf7), 0x1p-11f,
+              COUNTS(0, 1, 0));   /* silu(-2) * 0.5 = -0.1192 */
 }
 
 TEST(signs_of_zero)
 {
-    const tgl_quant_params params = { .round_sf = true };
     /* -200 gives exp = inf and -0 */
-    check_row(F32S(0.0f, -0.0f, 0.0f, -0.0f, -200, -200, 1, -1, 3, 3, -3, -3, 3, -3, -0.0f, -0.0f), 8, params,
-              NULL, NULL, 0, BYTES(0x00, 0x80, 0x80, 0x00, 0x80, 0x00, 0x80, 0x00), bits_of(0x1p-22f), NULL);
+    check_row(F32S(0.0f, -0.0f, 0.0f, -0.0f, -200, -200, 1, -1, 3, 3, -3, -3, 3, -3, -0.0f, -0.0f), 8,
+              (tgl_quant_params){ .round_sf = true }, BYTES(0x00, 0x80, 0x80, 0x00, 0x80, 0x00, 0x80, 0x00),
+              0x1p-22f, NULL);
 }
 
 TEST(weights_that_are_not_there)        /* count as 0, and the sign stays */
 {
     const tgl_quant_params params = { .round_sf = true };
-    const int32_t beyond[] = { -1, INT32_MIN, 2, INT32_MAX };
+    const int32_t beyond[] = { -1, INT32_MIN, 2, INT32_MAX }, last = 1;
     for (int i = 0; i < 4; i++)
-        check_row(F32S(1, -1, 1, 1), 2, params, &beyond[i], F32S(5, 7), 2, BYTES(0x00, 0x80),
-                  bits_of(0x1p-22f), NULL);
-    const int32_t last = 1;     /* 7 * silu(1) = 5.117, 7 * silu(-1) = -1.8826 */
-    check_row(F32S(1, -1, 1, 1), 2, params, &last, F32S(5, 7), 2, BYTES(0x7a, 0xef), bits_of(0x1p-6f), NULL);
+        check_weighted_row(F32S(1, -1, 1, 1), 2, params, &beyond[i], F32S(5, 7), 2, BYTES(0x00, 0x80),
+                           bits_of(0x1p-22f), NULL);
+    check_weighted_row(F32S(1, -1, 1, 1), 2, params, &last, F32S(5, 7), 2, BYTES(0x7a, 0xef),
+                       bits_of(0x1p-6f),
+                       NULL);                           /* 7 * silu(1) = 5.117, 7 * silu(-1) = -1.8826 */
 }
 
 TEST(the_floor_is_replaced)
 {
-    check_row(F32S(0, -0.0f, 1, 1), 2, (tgl_quant_params){ .has_sf_clamp_min = true, .sf_clamp_min = 448 },
-              NULL, NULL, 0, BYTES(0x00, 0x80), bits_of(1), NULL);
-    check_row(F32S(0, -0.0f, 1, 1), 2, (tgl_quant_params){ .has_sf_clamp_min = true }, NULL, NULL, 0,
-              BYTES(0x00, 0x80), bits_of(0), NULL); /* a factor of 0, and no NaN */
-    check_row(F32S(0, -0.0f, 1, 1), 2, (tgl_quant_params){ .has_sf_clamp_min = true, .round_sf = true }, NULL,
-              NULL, 0, BYTES(0x00, 0x80), bits_of(0x1p-126f), NULL);
+    const float *const zeros = F32S(0, -0.0f, 1, 1);
+    const uint8_t *const codes = BYTES(0x00, 0x80);
+    check_row(zeros, 2, (tgl_quant_params){ .has_sf_clamp_min = true, .sf_clamp_min = 448 }, codes, 1, NULL);
+    check_row(zeros, 2, (tgl_quant_params){ .has_sf_clamp_min = true }, codes, 0, NULL);    /* and no NaN */
+    check_row(zeros, 2, (tgl_quant_params){ .has_sf_clamp_min = true, .round_sf = true }, codes, 0x1p-126f,
+              NULL);
     /* 448 / 1e-38 is infinite: 0 * inf, and 1e-39 / 2 * inf */
-    check_row(F32S(0, 1e-39f, 1, 1), 2, (tgl_quant_params){ .has_sf_clamp_min = true, .sf_clamp_min = 1e-38f },
-              NULL, NULL, 0, BYTES(0x7f, 0x7e), bits_of(1e-38f / 448), NULL);
-    check_row(F32S(0, -0.0f, 1, 1), 2, (tgl_quant_params){ .sf_clamp_min = 448 }, NULL, NULL, 0,
-              BYTES(0x00, 0x80), 0x346facad, NULL); /* without its flag it means nothing */
-    check_row(F32S(9, -9, 9, 9), 2, (tgl_quant_params){ .swiglu_clamp_value = 1, .round_sf = true }, NULL,
-              NULL, 0, BYTES(0x7a, 0x92), bits_of(0x1p-2f),
-              NULL); /* nor does the clamp value: 80.99, -0.009994 */
+    check_row(F32S(0, 1e-39f, 1, 1), 2,
+              (tgl_quant_params){ .has_sf_clamp_min = true, .sf_clamp_min = 1e-38f }, BYTES(0x7f, 0x7e),
+              1e-38f / 448, NULL);
+    /* without their flags neither the floor nor the clamp value means anything: 80.99, -0.009994 */
+    check_row(zeros, 2, (tgl_quant_params){ .sf_clamp_min = 448 }, codes, 1e-4f / 448, NULL);
+    check_row(F32S(9, -9, 9, 9), 2, (tgl_quant_params){ .swiglu_clamp_value = 1, .round_sf = true },
+              BYTES(0x7a, 0x92), 0x1p-2f, NULL);
 }
 
 TEST(skipped_rows_stay)         /* in every layout, and with every row skipped */
@@ -326,27 +292,17 @@ TEST(skipped_rows_stay)         /* in every layout, and with every row skipped *
     memset(before, 0xa5, sizeof before);
     FOR_BACKENDS(b)
         for (int i = 0; i < 4; i++) {
-            const tgl_quant_params params = { .format = i ? TGL_QUANT_E2M1 : TGL_QUANT_E4M3,
-                                              .num_per_channels = 128,
-                                              .round_sf = true,
-                                              .has_swiglu_clamp_value = true };
-            tensor in, expert, count, out, sf;
-            place_floats(b, &in, TGL_BF16, ROWS, 2 * COLS, x);
-            place(b, &expert, TGL_I32, 1, SHAPE(ROWS), none);
-            place(b, &count, TGL_I64, 1, SHAPE(3), COUNTS(1, 2, 3));
-            place(b, &out, dtypes[i], 2, SHAPE(ROWS, i ? COLS / 2 : COLS), NULL);
-            place_strided(b, &sf, TGL_I32, 2, SHAPE(ROWS, 1), SHAPE(1, 8), NULL);
-            CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(&in.t, NULL, NULL, &expert.t, &count.t,
-                                                                 &out.t, &sf.t, &params, b->stream));
-            check_contents(b, &out, before, "out");
-            check_contents(b, &sf, before, "out_sf");
-            check_contents(b, &count, COUNTS(1, 2, 3), "clamped_count");
-            discard(b, &in);
-            discard(b, &expert);
+            const tgl_quant_params params = { .format = i ? TGL_QUANT_E2M1 : TGL_QUANT_E4M3, .round_sf = true,
+                                              .num_per_channels = 128, .has_swiglu_clamp_value = true };
+            CALL(swiglu_forward_and_per_token_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, 2 * COLS), ABSENT,
+                 ABSENT, IN(TGL_I32, none, ROWS),
+                 { TGL_I64, SIZES(3), .contents = COUNTS(1, 2, 3), .want = COUNTS(1, 2, 3) },
+                 OUT(dtypes[i], before, ROWS, i ? COLS / 2 : COLS),
+                 { TGL_I32, SIZES(ROWS, 1), .strides = { 1, 8 }, .want = before });
         }
 }
 
-TEST(num_sms)       /* 40 rows are few from 3 of them on; counting blocks loop */
+TEST(num_sms)       /* 40 rows are few from 3 SMs on; blocks that count loop */
 {
     check_num_sms("quant_swiglu_forward_and_per_token_cast", (const char *const[]){
         "num_rows=40,130 num_cols=256 clamp=0.5 count=0,1 round=1 values=mixed",
@@ -354,39 +310,23 @@ TEST(num_sms)       /* 40 rows are few from 3 of them on; counting blocks loop *
         "num_rows=70 num_cols=130 num_per_channels=7 clamp=2 count=1 values=mixed", NULL });
 }
 
+#define NO_OPTIONS " -pos_to_token_topk -topk_weights -pos_to_expert -clamped_count"
 TEST(empty)
 {
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor x, out, sf;
-        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(0, 512));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(0, 256));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(0, 2));
-        CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(&x.t, NULL, NULL, NULL, NULL, &out.t, &sf.t,
-                                                             PARAMS(.num_per_channels = 128), NULL));
-        make(&x, NULL, devices[d], TGL_BF16, 2, SHAPE(4, 0));
-        make(&out, NULL, devices[d], TGL_E4M3, 2, SHAPE(4, 0));
-        make(&sf, NULL, devices[d], TGL_F32, 2, SHAPE(4, 0));
-        CHECK_OK(tgl_quant_swiglu_forward_and_per_token_cast(&x.t, NULL, NULL, NULL, NULL, &out.t, &sf.t,
-                                                             PARAMS(0), NULL));
-    }
+    check_empty(CALL_OF(swiglu_forward_and_per_token_cast,
+                        "num_rows=0 num_cols=256 num_per_channels=128" NO_OPTIONS));
+    check_empty(CALL_OF(swiglu_forward_and_per_token_cast, "num_rows=4 num_cols=0" NO_OPTIONS));
 }
 
-/* ---- errors ---- */
-
-extern tgl_signature tgl_quant_swiglu_forward_and_per_token_cast_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_quant_swiglu_forward_and_per_token_cast(t[0], t[1], t[2], t[3], t[4], t[5], t[6], params, NULL);
-}
-#define SIGNATURE &tgl_quant_swiglu_forward_and_per_token_cast_signature
-#define GOOD_CALL SIGNATURE, "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 num_per_channels=16 has_swiglu_clamp_value=1", invoke
-
+#define GOOD_CALL CALL_OF(swiglu_forward_and_per_token_cast, \
+                          "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 " \
+                          "num_per_channels=16 has_swiglu_clamp_value=1")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(SIGNATURE, "num_rows=3 num_cols=32 num_per_channels=4 format=1 round_sf=1 out_sf=i32 has_sf_clamp_min=1 "
-                 "-pos_to_token_topk -topk_weights -pos_to_expert -clamped_count", invoke);
+    check_errors(CALL_OF(swiglu_forward_and_per_token_cast,
+                         "num_rows=3 num_cols=32 num_per_channels=4 format=1 round_sf=1 "
+                         "out_sf=i32 has_sf_clamp_min=1" NO_OPTIONS));
     CHECK_ERROR(x[0].shape[1] = 63, "x: columns are 63, want an even number (gates, ups)");
     CHECK_ERROR(c->tensors[2] = NULL, "topk_weights: is NULL, want a tensor with pos_to_token_topk");
     CHECK_ERROR(c->tensors[1] = NULL, "pos_to_token_topk: is NULL, want a tensor with topk_weights");

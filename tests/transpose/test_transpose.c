@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * tgl_transpose and tgl_batched_transpose, on every device of the tests. Written from the specification: out[b][j][i] is
- * x[b][i][j], bit for bit, for any shape, stride, alignment and element size. */
+ * tgl_transpose and tgl_batched_transpose, on every device of the tests. Written from the specification:
+ * out[b][j][i] is x[b][i][j], bit for bit, for any shape, strides, alignment and element size. */
 #include "tegula/transpose.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "errors.h"
 #include "ops.h"
 
 /* ---- the table of cases ---- */
@@ -28,7 +29,7 @@ TEST(slow_list)
 }
 /* end */
 
-TEST(middle_sizes)      /* too large for the emulated device, too dear to leave to the slow set */
+TEST(middle_sizes)      /* too large for the emulated device, too important for the slow set alone */
 {
     FOR_BACKENDS(b) {
         if (b->is_emulated && !test_slow()) continue;
@@ -46,39 +47,40 @@ TEST(middle_sizes)      /* too large for the emulated device, too dear to leave 
 
 /* ---- tensors made by hand ---- */
 
-static tgl_status transpose_on(const backend *b, tgl_dtype dtype, int64_t rows, int64_t cols,
-                               const void *from, void *to, size_t bytes)
+/* Transposes a matrix; `dtype` is what both tensors say they have, of the width of `place_as`. */
+static void transpose_as(const backend *b, tgl_dtype place_as, DLDataType dtype, int64_t rows, int64_t cols,
+                         int64_t row_stride, const void *from, void *to)
 {
-    void *x = NULL, *out = NULL;
-    tensor tx, to_t;
-    tgl_status status = backend_alloc(b, bytes, &x);
-    if (status == TGL_OK) status = backend_alloc(b, bytes, &out);
-    if (status == TGL_OK) status = backend_upload(b, x, from, bytes);
-    if (status == TGL_OK)
-        status = tgl_transpose(make(&tx, x, b->device, dtype, 2, SHAPE(rows, cols)),
-                               make(&to_t, out, b->device, dtype, 2, SHAPE(cols, rows)), b->stream);
-    if (status == TGL_OK) status = backend_download(b, to, out, bytes);
-    backend_free(b, x);
-    backend_free(b, out);
-    return status;
+    tensor x, out;
+    place_strided(b, &x, place_as, 2, SHAPE(rows, cols), SHAPE(row_stride, 1), from)->dtype = dtype;
+    place(b, &out, place_as, 2, SHAPE(cols, rows), NULL)->dtype = dtype;
+    CHECK_OK(tgl_transpose(&x.t, &out.t, b->stream));
+    fetch(b, &out, to);
+    discard(b, &x);
+}
+static void transpose_on(const backend *b, tgl_dtype dtype, int64_t rows, int64_t cols, const void *from,
+                         void *to)
+{
+    transpose_as(b, dtype, tgl_dtype_to_dlpack(dtype), rows, cols, cols, from, to);
 }
 
 TEST(worked_example)        /* of the specification: row stride 4, the fourth column is not ours */
 {
     FOR_BACKENDS(b) {
-        const int32_t x[] = { 1, 2, 3, -7, 4, 5, 6, -7 }, want[] = { 1, 4, 2, 5, 3, 6 };
-        int32_t seen[6] = { 0 };
-        void *on_device, *out;
-        tensor tx, to;
-        REQUIRE(CHECK_OK(backend_alloc(b, sizeof x, &on_device)) && CHECK_OK(backend_alloc(b, sizeof seen, &out)));
-        CHECK_OK(backend_upload(b, on_device, x, sizeof x));
-        make(&tx, on_device, b->device, TGL_I32, 2, SHAPE(2, 3));
-        tx.strides[0] = 4;
-        CHECK_OK(tgl_transpose(&tx.t, make(&to, out, b->device, TGL_I32, 2, SHAPE(3, 2)), b->stream));
-        CHECK_OK(backend_download(b, seen, out, sizeof seen));
+        const int32_t x[] = { 1, 2, 3, -7, 4, 5, 6 }, want[] = { 1, 4, 2, 5, 3, 6 };
+        int32_t seen[6];
+        transpose_as(b, TGL_I32, tgl_dtype_to_dlpack(TGL_I32), 2, 3, 4, x, seen);
         CHECK(!memcmp(seen, want, sizeof want));
-        backend_free(b, on_device);
-        backend_free(b, out);
+    }
+}
+
+TEST(several_lanes_are_one_element)     /* a dtype without a name of ours is copied by its width */
+{
+    FOR_BACKENDS(b) {
+        const uint32_t x[] = { 1, 2, 3, 4, 5, 6 }, want[] = { 1, 4, 2, 5, 3, 6 };
+        uint32_t seen[6];
+        transpose_as(b, TGL_F32, (DLDataType){ TGL_DL_FLOAT, 16, 2 }, 2, 3, 3, x, seen);
+        CHECK(!memcmp(seen, want, sizeof want));
     }
 }
 
@@ -93,33 +95,32 @@ TEST(null_strides_are_packed)
     CHECK(!memcmp(out, want, sizeof want));
 }
 
-/* All codes of 8 and 16 bits; of wider ones NaN with payloads, quiet and signalling, -0, subnormals. */
+/* All codes of 8 and 16 bits; wider: NaN with payloads, quiet and signalling, -0, subnormals. */
 TEST(every_bit_survives)
 {
     FOR_BACKENDS(b) {
         static uint16_t x[65536], y[65536];
         for (int i = 0; i < 65536; i++) x[i] = (uint16_t)i;
         for (int k = 0; k < 2; k++) {
-            CHECK_OK(transpose_on(b, k ? TGL_F16 : TGL_BF16, 256, 256, x, y, sizeof x));
+            transpose_on(b, k ? TGL_F16 : TGL_BF16, 256, 256, x, y);
             for (int i = 0; i < 65536; i++) CHECK_INT(y[i % 256 * 256 + i / 256], i);
         }
         uint8_t e[256], f[256];
         for (int i = 0; i < 256; i++) e[i] = (uint8_t)i;
         const tgl_dtype bytes[] = { TGL_E4M3, TGL_E5M2, TGL_UE8M0, TGL_E2M1X2, TGL_BOOL, TGL_I8, TGL_U8 };
         for (size_t k = 0; k < sizeof bytes / sizeof *bytes; k++) {
-            memset(f, 0, sizeof f);
-            CHECK_OK(transpose_on(b, bytes[k], 8, 32, e, f, sizeof e));
+            transpose_on(b, bytes[k], 8, 32, e, f);
             for (int i = 0; i < 256; i++) CHECK_INT(f[i % 32 * 8 + i / 32], i);
         }
         const uint32_t bits[] = { 0x7fc00000, 0x7fc12345, 0xffc12345, 0x7f800001, 0xff800001, 0x7fbfffff,
                                   0x80000000, 0x00000001, 0x807fffff, 0x7f800000, 0xff800000, 0xffffffff };
         uint32_t seen[12] = { 0 };
-        CHECK_OK(transpose_on(b, TGL_F32, 3, 4, bits, seen, sizeof bits));
+        transpose_on(b, TGL_F32, 3, 4, bits, seen);
         for (int i = 0; i < 12; i++) CHECK_INT(seen[i % 4 * 3 + i / 4], bits[i]);
         const uint64_t wide[] = { 0x7ff0000000000001u, 0xfff8000000abcdefu, 0x8000000000000000u,
                                   0x7ff0000000000000u, 0x0000000000000001u, 0xffffffffffffffffu };
         uint64_t wide_seen[6] = { 0 };
-        CHECK_OK(transpose_on(b, TGL_F64, 2, 3, wide, wide_seen, sizeof wide));
+        transpose_on(b, TGL_F64, 2, 3, wide, wide_seen);
         for (int i = 0; i < 6; i++) CHECK(wide_seen[i % 3 * 2 + i / 3] == wide[i]);
     }
 }
@@ -133,30 +134,11 @@ TEST(twice_is_the_identity)
         for (int k = 0; k < 5; k++) {
             const size_t bytes = 37 * 101 * ((size_t)1 << k);
             for (size_t i = 0; i < bytes; i++) x[i] = (unsigned char)test_bits(&r);
-            CHECK_OK(transpose_on(b, dtypes[k], 37, 101, x, once, bytes));
-            CHECK_OK(transpose_on(b, dtypes[k], 101, 37, once, twice, bytes));
+            transpose_on(b, dtypes[k], 37, 101, x, once);
+            transpose_on(b, dtypes[k], 101, 37, once, twice);
             CHECK(memcmp(x, once, bytes) != 0);
             CHECK(!memcmp(x, twice, bytes));
         }
-}
-
-TEST(several_lanes_are_one_element)     /* what no dtype of ours names is copied by its width */
-{
-    FOR_BACKENDS(b) {
-        const uint32_t x[] = { 1, 2, 3, 4, 5, 6 }, want[] = { 1, 4, 2, 5, 3, 6 };
-        uint32_t seen[6] = { 0 };
-        void *px, *pout;
-        tensor tx, to;
-        REQUIRE(CHECK_OK(backend_alloc(b, sizeof x, &px)) && CHECK_OK(backend_alloc(b, sizeof x, &pout)));
-        CHECK_OK(backend_upload(b, px, x, sizeof x));
-        make(&tx, px, b->device, TGL_F32, 2, SHAPE(2, 3))->dtype = (DLDataType){ TGL_DL_FLOAT, 16, 2 };
-        make(&to, pout, b->device, TGL_F32, 2, SHAPE(3, 2))->dtype = (DLDataType){ TGL_DL_FLOAT, 16, 2 };
-        CHECK_OK(tgl_transpose(&tx.t, &to.t, b->stream));
-        CHECK_OK(backend_download(b, seen, pout, sizeof seen));
-        CHECK(!memcmp(seen, want, sizeof want));
-        backend_free(b, px);
-        backend_free(b, pout);
-    }
 }
 
 TEST(pinned_host_memory_is_cpu)
@@ -197,110 +179,66 @@ TEST(empty_is_checked_too)
                 "out: dtype is f16, want bf16 as x");
 }
 
-/* ---- errors: the whole message, and nothing written ---- */
+/* ---- errors ---- */
 
-typedef struct { tensor x, out; const DLTensor *px; DLTensor *pout; } call;
-
-/* A valid call on x [3, 5] and out [5, 3] in bf16 (batched: [2, 3, 5] and [2, 5, 3]). */
-static bool batched;
-static void valid(call *c, DLDevice on)
+extern tgl_signature tgl_transpose_signature, tgl_batched_transpose_signature;
+static tgl_status call_transpose(DLTensor *const *t, const void *params)
 {
-    const int64_t *shape = SHAPE(2, 3, 5), *out_shape = SHAPE(2, 5, 3);
-    make(&c->x, memory + 256, on, TGL_BF16, 2 + batched, shape + !batched);
-    make(&c->out, memory + MEMORY_BYTES / 2, on, TGL_BF16, 2 + batched, out_shape + !batched);
-    c->px = &c->x.t;
-    c->pout = &c->out.t;
+    return tgl_transpose(t[0], t[1], NULL);
+}
+static tgl_status call_batched_transpose(DLTensor *const *t, const void *params)
+{
+    return tgl_batched_transpose(t[0], t[1], NULL);
 }
 
-static tgl_status invoke(const call *c)
-{
-    return batched ? tgl_batched_transpose(c->px, c->pout, NULL) : tgl_transpose(c->px, c->pout, NULL);
-}
-
-static void errors_of_both(void)
-{
-    /* NULL */
-    ERROR(c.px = NULL, "x: is NULL, want a tensor");
-    ERROR(c.pout = NULL, "out: is NULL, want a tensor");
-    ERROR(c.x.t.shape = NULL, batched ? "x: shape is NULL, want 3 sizes" : "x: shape is NULL, want 2 sizes");
-    ERROR(c.x.t.data = NULL, batched ? "x: data is NULL, want 60 bytes" : "x: data is NULL, want 30 bytes");
-    ERROR(c.out.t.data = NULL, batched ? "out: data is NULL, want 60 bytes" : "out: data is NULL, want 30 bytes");
-    /* dtype */
-    ERROR(c.out.t.dtype.code = TGL_DL_FLOAT, "out: dtype is f16, want bf16 as x");
-    ERROR(c.x.t.dtype = ((DLDataType){ TGL_DL_INT, 16, 1 }), "out: dtype is bf16, want i16 as x");
-    ERROR(c.x.t.dtype = ((DLDataType){ TGL_DL_E2M1FN, 4, 1 }),
-          "x: dtype is code 17 with 4 bits and 1 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
-    ERROR(c.x.t.dtype = ((DLDataType){ TGL_DL_FLOAT, 16, 3 }),
-          "x: dtype is code 2 with 16 bits and 3 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
-    ERROR(c.x.t.dtype = ((DLDataType){ TGL_DL_BFLOAT, 16, 0 }),
-          "x: dtype is code 4 with 16 bits and 0 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
-    ERROR(c.x.t.dtype = ((DLDataType){ TGL_DL_FLOAT, 255, 65535 }),
-          "x: dtype is code 2 with 255 bits and 65535 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
-    /* device */
-    ERROR(c.x.t.device.device_type = (DLDeviceType)7, "x: device is type 7, want cpu or cuda:0..63");
-    ERROR(c.x.t.device.device_type = (DLDeviceType)0, "x: device is type 0, want cpu or cuda:0..63");
-    ERROR(c.x.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, -1 }), "x: device is cuda:-1, want cpu or cuda:0..63");
-    ERROR(c.x.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 64 }), "x: device is cuda:64, want cpu or cuda:0..63");
-    ERROR(c.out.t.device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 1 }),
-          on_cuda ? "out: device is cuda:1, want cuda:0" : "out: device is cuda:1, want cpu");
-    /* alignment */
-    ERROR(c.x.t.byte_offset = 1, "x: data is 1 bytes past a multiple of 2, want 0");
-    ERROR(c.out.t.data = (char *)c.out.t.data + 1, "out: data is 1 bytes past a multiple of 2, want 0");
-    ERROR(c.x.t.dtype = c.out.t.dtype = ((DLDataType){ TGL_DL_COMPLEX, 128, 1 }); c.x.t.data = (char *)c.x.t.data + 4,
-          "x: data is 4 bytes past a multiple of 8, want 0");
-    /* overlap */
-    /* doc: errors */
-    ERROR(c.out.t.data = c.x.t.data, "out: memory is shared with x, want no overlap");
-    ERROR(c.out.t.data = (char *)c.x.t.data + 28, "out: memory is shared with x, want no overlap");
-    ERROR(c.out.t.data = (char *)c.x.t.data - 28, "out: memory is shared with x, want no overlap");
-    /* end */
-}
-
+#define GOOD_CALL &tgl_transpose_signature, "num_rows=3 num_cols=5 x=bf16", call_transpose
 TEST(errors)
 {
-    batched = false;
-    errors_of_both();
-    ERROR(c.x.t.ndim = 3, "x: rank is 3, want 2");
-    ERROR(c.x.t.ndim = 0, "x: rank is 0, want 2");
-    ERROR(c.x.t.ndim = -1, "x: rank is -1, want 2");
-    ERROR(c.out.t.ndim = 1, "out: rank is 1, want 2");
-    ERROR(c.out.shape[0] = 3, "out: shape is [3, 3], want [5, 3]");
-    ERROR(c.out.shape[0] = 3; c.out.shape[1] = 5; c.out.strides[0] = 5, "out: shape is [3, 5], want [5, 3]");
-    ERROR(c.out.shape[1] = 0, "out: shape is [5, 0], want [5, 3]");
-    ERROR(c.x.shape[0] = -1, "x: shape is [-1, 5], want sizes >= 0");
-    ERROR(c.x.shape[0] = 0; c.x.shape[1] = -1, "x: shape is [0, -1], want sizes >= 0");
-    ERROR(c.x.shape[0] = INT64_MIN, "x: shape is [-9223372036854775808, 5], want sizes >= 0");
-    ERROR(c.x.shape[0] = (int64_t)1 << 61; c.x.shape[1] = 2,
-          "x: shape is [2305843009213693952, 2], want fewer than 2^56 bytes");
-    ERROR(c.x.shape[0] = INT64_MAX; c.x.shape[1] = INT64_MAX,
-          "x: shape is [9223372036854775807, 9223372036854775807], want fewer than 2^56 bytes");
-    ERROR(c.x.strides[0] = (int64_t)1 << 62,
-          "x: strides are [4611686018427387904, 1], want offsets below 2^56 bytes");
-    /* offsets that a product or a negation would take past 63 bits */
-    ERROR(c.x.shape[0] = 2; c.x.strides[0] = -((int64_t)1 << 61),
-          "x: strides are [-2305843009213693952, 1], want offsets below 2^56 bytes");
-    ERROR(c.x.strides[1] = INT64_MIN, "x: strides are [5, -9223372036854775808], want offsets below 2^56 bytes");
-    ERROR(c.out.strides[0] = 4, "out: strides are [4, 1], want [3, 1]");
-    ERROR(c.out.strides[0] = 1; c.out.strides[1] = 5, "out: strides are [1, 5], want [3, 1]");
-    ERROR(c.out.strides[0] = 0, "out: strides are [0, 1], want [3, 1]");
-    ERROR(c.out.strides[1] = -1, "out: strides are [3, -1], want [3, 1]");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[0].ndim = 3, "x: rank is 3, want 2");
+    CHECK_ERROR(x[1].dtype.code = TGL_DL_FLOAT, "out: dtype is f16, want bf16 as x");
+    CHECK_ERROR(x[0].dtype = ((DLDataType){ TGL_DL_E2M1FN, 4, 1 }),
+                "x: dtype is code 17 with 4 bits and 1 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
+    CHECK_ERROR(x[0].dtype = ((DLDataType){ TGL_DL_FLOAT, 16, 3 }),
+                "x: dtype is code 2 with 16 bits and 3 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
+    CHECK_ERROR(x[0].dtype = ((DLDataType){ TGL_DL_FLOAT, 255, 65535 }),
+                "x: dtype is code 2 with 255 bits and 65535 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
+    CHECK_ERROR(x[0].dtype = x[1].dtype = ((DLDataType){ TGL_DL_COMPLEX, 128, 1 }); x[0].byte_offset = 4,
+                "x: data is 4 bytes past a multiple of 8, want 0");
+    CHECK_ERROR(x[1].shape[0] = 3; x[1].shape[1] = 5; x[1].strides[0] = 5,
+                "out: shape is [3, 5], want [5, 3]");
+    CHECK_ERROR(x[0].shape[0] = 0; x[0].shape[1] = -1, "x: shape is [0, -1], want sizes >= 0");
+    CHECK_ERROR(x[0].shape[0] = INT64_MIN, "x: shape is [-9223372036854775808, 5], want sizes >= 0");
+    CHECK_ERROR(x[1].strides[0] = 1; x[1].strides[1] = 5, "out: strides are [1, 5], want [3, 1]");
+    CHECK_ERROR(x[1].strides[0] = 0, "out: strides are [0, 1], want [3, 1]");
+    /* sizes and offsets that a product or a negation would take past 63 bits */
+    CHECK_ERROR(x[0].shape[0] = (int64_t)1 << 61; x[0].shape[1] = 2,
+                "x: shape is [2305843009213693952, 2], want fewer than 2^56 bytes");
+    CHECK_ERROR(x[0].shape[0] = INT64_MAX; x[0].shape[1] = INT64_MAX,
+                "x: shape is [9223372036854775807, 9223372036854775807], want fewer than 2^56 bytes");
+    CHECK_ERROR(x[0].shape[0] = 2; x[0].strides[0] = -((int64_t)1 << 61),
+                "x: strides are [-2305843009213693952, 1], want offsets below 2^56 bytes");
+    CHECK_ERROR(x[0].strides[1] = INT64_MIN,
+                "x: strides are [5, -9223372036854775808], want offsets below 2^56 bytes");
+    CHECK_ERROR(x[1].data = (char *)x[0].data + 28, "out: memory is shared with x, want no overlap");
+    CHECK_ERROR(x[1].data = (char *)x[0].data - 28, "out: memory is shared with x, want no overlap");
 }
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
 
+#undef GOOD_CALL
+#define GOOD_CALL \
+    &tgl_batched_transpose_signature, "num_batches=2 num_rows=3 num_cols=5 x=bf16", call_batched_transpose
 TEST(errors_batched)
 {
-    batched = true;
-    errors_of_both();
-    ERROR(c.x.t.ndim = 2, "x: rank is 2, want 3");
-    ERROR(c.out.t.ndim = 4, "out: rank is 4, want 3");
-    ERROR(c.out.shape[0] = 1, "out: shape is [1, 5, 3], want [2, 5, 3]");
-    ERROR(c.out.shape[1] = 3; c.out.shape[2] = 5; c.out.strides[1] = 5, "out: shape is [2, 3, 5], want [2, 5, 3]");
-    ERROR(c.x.shape[2] = -5, "x: shape is [2, 3, -5], want sizes >= 0");
-    ERROR(c.x.shape[0] = (int64_t)1 << 60, "x: shape is [1152921504606846976, 3, 5], want fewer than 2^56 bytes");
-    ERROR(c.x.strides[0] = INT64_MAX, "x: strides are [9223372036854775807, 5, 1], want offsets below 2^56 bytes");
-    ERROR(c.out.strides[0] = 16, "out: strides are [16, 3, 1], want [15, 3, 1]");
-    ERROR(c.x.strides[0] = 0; c.out.t.data = (char *)c.x.t.data + 28, "out: memory is shared with x, want no overlap");
-    ERROR(c.x.strides[0] = -15; c.out.t.data = (char *)c.x.t.data - 30,
-          "out: memory is shared with x, want no overlap");
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[1].shape[1] = 3; x[1].shape[2] = 5; x[1].strides[1] = 5,
+                "out: shape is [2, 3, 5], want [2, 5, 3]");
+    CHECK_ERROR(x[0].shape[0] = (int64_t)1 << 60,
+                "x: shape is [1152921504606846976, 3, 5], want fewer than 2^56 bytes");
+    CHECK_ERROR(x[0].strides[0] = 0; x[1].data = (char *)x[0].data + 28,
+                "out: memory is shared with x, want no overlap");
+    CHECK_ERROR(x[0].strides[0] = -15; x[1].data = (char *)x[0].data - 30,
+                "out: memory is shared with x, want no overlap");
 }
 
 TEST(neighbours_are_no_overlap)
@@ -317,8 +255,6 @@ TEST(neighbours_are_no_overlap)
     x.strides[0] = 999, out.strides[1] = -7;
     CHECK_OK(tgl_transpose(&x.t, &out.t, NULL));
 }
-
-TEST_NO_DRIVER()
 
 /* ---- streams, graphs, threads ---- */
 
@@ -432,20 +368,19 @@ TEST(any_number_of_cpu_threads)
 
 TEST(prepared_calls_touch_nothing)
 {
-    call c;
+    uint16_t from[6] = { 1, 2, 3, 4, 5, 6 }, to[6] = { 7, 7, 7, 7, 7, 7 }, want[6] = { 1, 4, 2, 5, 3, 6 };
+    tensor x, out;
+    make(&x, from, cpu, TGL_BF16, 2, SHAPE(2, 3));
+    make(&out, to, cpu, TGL_BF16, 2, SHAPE(3, 2));
     CHECK_OK(tgl_prepare_begin(0, "sm_90a"));
-    batched = false;
-    valid(&c, cpu);
-    fill_memory();
-    CHECK_OK(invoke(&c));
-    for (int i = 0; i < MEMORY_BYTES; i++) REQUIRE(memory[i] == (unsigned char)(i * 7));
-    c.x.t.data = c.out.t.data = NULL;                   /* and need no data */
-    CHECK_OK(invoke(&c));
-    c.out.shape[0] = 4;                                 /* but are checked */
-    CHECK_FAILS(invoke(&c), TGL_ERR_ARGUMENT, "out: shape is [4, 3], want [5, 3]");
+    CHECK_OK(tgl_transpose(&x.t, &out.t, NULL));
+    for (int i = 0; i < 6; i++) CHECK_INT(to[i], 7);
+    x.t.data = out.t.data = NULL;                       /* they need no data */
+    CHECK_OK(tgl_transpose(&x.t, &out.t, NULL));
+    out.shape[0] = 4;                                   /* but are checked */
+    CHECK_FAILS(tgl_transpose(&x.t, &out.t, NULL), TGL_ERR_ARGUMENT, "out: shape is [4, 2], want [3, 2]");
     CHECK_OK(tgl_prepare_end());
-    valid(&c, cpu);
-    CHECK_OK(invoke(&c));
-    CHECK(memcmp(c.out.t.data, c.x.t.data, 2) == 0);    /* element [0, 0] */
-    CHECK(memcmp((char *)c.out.t.data + 2, (char *)c.x.t.data + 10, 2) == 0);   /* [0, 1] of [1, 0] */
+    x.t.data = from, out.t.data = to, out.shape[0] = 3;
+    CHECK_OK(tgl_transpose(&x.t, &out.t, NULL));
+    CHECK(!memcmp(to, want, sizeof want));
 }

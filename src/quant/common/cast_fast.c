@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/math.h"
-#include "core/square.h"
+#include "transpose/square.h"
 #include "core/threads.h"
 #include "quant/common/lanes.h"
 
