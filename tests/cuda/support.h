@@ -16,6 +16,10 @@
 #include "cuda/nvrtc.h"
 #include "test.h"
 
+#define CHECK_HAS(text, part) CHECK_THAT(strstr((text), (part)), "\"%s\", want one with \"%s\"", (text), (part))
+#define CHECK_BEGINS(text, part) \
+    CHECK_THAT(!strncmp((text), (part), strlen(part)), "\"%s\", want one that begins with \"%s\"", (text), (part))
+
 /* At the top of a block: the rest runs in a new process of this program, where nothing of the library is
  * set up yet, with these changes of the environment: "NAME=value", or "NAME" to take it out. */
 #define IN_CHILD(...)                                                                                      \

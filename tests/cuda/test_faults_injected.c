@@ -2,74 +2,31 @@
  * Every entry point of driver and compiler that a call needs fails, one at a time, at each of its calls. The
  * call must say which and why, leave nothing behind and work when it is made again. On the emulated device,
  * which fails on demand. */
-#include <dlfcn.h>
-
 #include "cases/case.h"
-#include "cuda/driver.h"
-#include "emulator/control.h"
-#include "support.h"
+#include "on_device.h"
 #include "tegula/transpose.h"
-
-/* ---- the emulated libraries ---- */
-
-typedef struct {
-    emuFail_function fail;
-    emuCalls_function calls;
-    emuResetCalls_function reset_calls;
-    emuLive_function live;
-} control;
-
-static void *symbol(void *library, const char *name)
-{
-    void *found = dlsym(library, name);
-    CHECK_THAT(found, "the emulated library has no %s", name);
-    return found;
-}
-
-static control control_of(const char *variable)
-{
-    control c = { 0 };
-    void *library = dlopen(getenv(variable), RTLD_NOW | RTLD_LOCAL);
-    *(void **)&c.fail = symbol(library, "emuFail");
-    *(void **)&c.calls = symbol(library, "emuCalls");
-    if (strcmp(variable, "TEGULA_LIBCUDA")) return c;
-    *(void **)&c.reset_calls = symbol(library, "emuResetCalls");
-    *(void **)&c.live = symbol(library, "emuLive");
-    return c;
-}
-
-#define NEED_EMULATOR()                                                                       \
-    do {                                                                                      \
-        const char *where = getenv("TEGULA_TEST_DEVICE"), *file = getenv("TEGULA_LIBCUDA");   \
-        if (!where || strcmp(where, "cuda") || !file || !strstr(file, "emulated"))            \
-            SKIP("needs the emulated device");                                                \
-    } while (0)
 
 /* ---- the driver ---- */
 
 enum { ROWS = 33, COLS = 40, COUNT = ROWS * COLS, BYTES = COUNT * 2, WORKSPACE = 512 };
 
-/* Memory and a stream, made with the driver's own calls, so that the library meets the driver later for the
- * first time. */
+/* Memory and a stream, made by calling the driver directly, so that the library has not loaded it yet. */
 typedef struct { tgl_cu_context context; tgl_cu_pointer x, out, workspace; tgl_stream stream; } device;
 
-#define RAW(name, parameters)                                       \
-    tgl_cu_result(*name) parameters;                                \
-    *(void **)&name = symbol(library, "cu" #name)
-#define RAW_V2(name, parameters)                                    \
-    tgl_cu_result(*name) parameters;                                \
-    *(void **)&name = symbol(library, "cu" #name "_v2")
+#define RAW(name, symbol, parameters)   \
+    tgl_cu_result(*name) parameters;    \
+    *(void **)&name = dlsym(library, symbol)
 
 static device make_device(void)
 {
     void *library = dlopen(getenv("TEGULA_LIBCUDA"), RTLD_NOW | RTLD_LOCAL);
-    RAW(Init, (unsigned));
-    RAW(DevicePrimaryCtxRetain, (tgl_cu_context *, tgl_cu_device));
-    RAW(StreamCreate, (tgl_stream *, unsigned));
-    RAW_V2(CtxPushCurrent, (tgl_cu_context));
-    RAW_V2(CtxPopCurrent, (tgl_cu_context *));
-    RAW_V2(MemAlloc, (tgl_cu_pointer *, size_t));
-    RAW_V2(MemcpyHtoD, (tgl_cu_pointer, const void *, size_t));
+    RAW(Init, "cuInit", (unsigned));
+    RAW(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (tgl_cu_context *, tgl_cu_device));
+    RAW(StreamCreate, "cuStreamCreate", (tgl_stream *, unsigned));
+    RAW(CtxPushCurrent, "cuCtxPushCurrent_v2", (tgl_cu_context));
+    RAW(CtxPopCurrent, "cuCtxPopCurrent_v2", (tgl_cu_context *));
+    RAW(MemAlloc, "cuMemAlloc_v2", (tgl_cu_pointer *, size_t));
+    RAW(MemcpyHtoD, "cuMemcpyHtoD_v2", (tgl_cu_pointer, const void *, size_t));
     device d = { 0 };
     uint16_t x[COUNT];
     for (int i = 0; i < COUNT; i++) x[i] = (uint16_t)i;
@@ -104,7 +61,6 @@ static tgl_status scenario(const device *d)
 
 static bool result_is_right(const device *d)
 {
-    const tgl_driver_table *cu;
     uint16_t out[COUNT];
     bool ok = tgl_driver(&cu) == TGL_OK && !cu->CtxPushCurrent(d->context) && !cu->CtxSynchronize() &&
               !cu->MemcpyDtoH(out, d->out, BYTES) && !cu->CtxPopCurrent(NULL);
@@ -114,10 +70,10 @@ static bool result_is_right(const device *d)
 
 /* What a child, in which one failure is injected, tells its parent. */
 typedef struct {
-    bool was_hit;                               /* so many calls there were */
+    bool was_hit;                               /* was the entry called often enough? */
     tgl_status status, again;                   /* with the failure, and without it afterwards */
     char message[512];
-    char leaves[128];                           /* "": nothing that is not there without a failure */
+    char leaves[128];                           /* what is left behind; "": nothing */
 } outcome;
 
 enum { MAX_LIBRARIES = 3 };                     /* the plan's kernels: they stay loaded */
@@ -136,7 +92,7 @@ static outcome run_with(const char *entry, int nth, const char *error)
     outcome o = { 0 };
     const control c = control_of("TEGULA_LIBCUDA");
     const device d = make_device();
-    /* where restoring itself fails, nobody can */
+    /* if restoring itself fails, nothing can be restored */
     const bool restores = !strcmp(entry, "cuCtxPopCurrent") ||
                           (!strcmp(entry, "cuThreadExchangeStreamCaptureMode") && nth % 2 == 0);
     emu_live_objects before;
@@ -151,12 +107,9 @@ static outcome run_with(const char *entry, int nth, const char *error)
     c.fail("");
     watch_leaks(&c, before, o.leaves);
 
-    const tgl_driver_table *cu;
-    tgl_cu_context now = NULL;
-    int mode = TGL_CU_CAPTURE_GLOBAL;           /* the one that a thread begins with */
+    int mode = TGL_CU_CAPTURE_GLOBAL;           /* what a thread begins with */
     if (!restores && tgl_driver(&cu) == TGL_OK) {
-        cu->CtxGetCurrent(&now);
-        if (now) strcpy(o.leaves, "a context that is current");
+        if (current()) strcpy(o.leaves, "a context that is current");
         cu->ThreadExchangeStreamCaptureMode(&mode);
         if (mode != TGL_CU_CAPTURE_GLOBAL) strcpy(o.leaves, "another capture mode");
     }
@@ -310,20 +263,17 @@ TEST(a_kernel_that_faults)
 {
     IN_CHILD("EMU_SMS=4", "EMU_FAIL=kernel", "EMU_LAZY=1");
     NEED_EMULATOR();
-    const control c = control_of("TEGULA_LIBCUDA");
     const device d = make_device();
-    emu_live_objects before, after;
-    c.live(&before);
+    emu_live_objects before = live(), after;
     CHECK_OK(transposes(&d));
-    const tgl_driver_table *cu;
-    REQUIRE(tgl_driver(&cu) == TGL_OK);
+    LOAD_DRIVER();
     CHECK_INT(cu->CtxPushCurrent(d.context), 0);
     CHECK_INT(cu->CtxSynchronize(), 719);
     CHECK_INT(cu->CtxPopCurrent(NULL), 0);
     CHECK_FAILS(transposes(&d), TGL_ERR_CUDA,
                 "transpose/transpose_any: cuLaunchKernelEx: CUDA_ERROR_LAUNCH_FAILED (unspecified launch "
                 "failure); an earlier kernel in this context failed");
-    c.live(&after);
+    after = live();
     before.libraries = after.libraries;         /* the kernel stays loaded */
     CHECK(!memcmp(&before, &after, sizeof before));
 }
@@ -415,17 +365,13 @@ TEST(a_compiler_that_fails_under_a_launch)
     NEED_EMULATOR();
     support_folder folder = support_make_folder();
     CHECK_OK(tgl_set_cache_dir(folder.path));
-    const control nvrtc = control_of("TEGULA_LIBNVRTC"), c = control_of("TEGULA_LIBCUDA");
+    const control nvrtc = control_of("TEGULA_LIBNVRTC");
     const device d = make_device();
-    emu_live_objects before, after;
-    c.live(&before);
+    const emu_live_objects before = live();
     nvrtc.fail("nvrtcCompileProgram");
     CHECK_INT(transposes(&d), TGL_ERR_COMPILE);
-    static const char begins[] =
-        "transpose/transpose_any (ELEMENT_BYTES=2) for sm_90a: NVRTC_ERROR_COMPILATION: ";
-    const char *said = tgl_last_error();
-    CHECK_THAT(!strncmp(said, begins, sizeof begins - 1), "the message is \"%s\"", said);
-    c.live(&after);
+    CHECK_BEGINS(tgl_last_error(), "transpose/transpose_any (ELEMENT_BYTES=2) for sm_90a: NVRTC_ERROR_COMPILATION: ");
+    const emu_live_objects after = live();
     CHECK(!memcmp(&before, &after, sizeof before));
     CHECK_INT(support_count(folder.path, ""), 0);
     nvrtc.fail("");
@@ -454,15 +400,4 @@ TEST(a_compiler_that_does_not_say_what_it_knows)
     CHECK_OK(tgl_set_cache_dir(""));
     CHECK_OK(compile(&image));
     tgl_image_free(&image);
-}
-
-TEST(no_compiler)
-{
-    IN_CHILD("TEGULA_LIBNVRTC=/nonexistent/libnvrtc.so.13", "EMU_SMS=4");
-    NEED_EMULATOR();
-    CHECK_OK(tgl_set_cache_dir(""));
-    const device d = make_device();
-    CHECK_FAILS(transposes(&d), TGL_ERR_COMPILE,
-                "TEGULA_LIBNVRTC: /nonexistent/libnvrtc.so.13: cannot open shared object file: No such file "
-                "or directory");
 }

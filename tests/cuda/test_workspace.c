@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * The workspaces that the library keeps: whose they are, and that they are zero. Every block has a process of
  * its own, on the emulated device or on a GPU. */
-#include <dlfcn.h>
 #include <pthread.h>
 
-#include "cuda/driver.h"
-#include "emulator/control.h"
-#include "support.h"
-
-static const tgl_driver_table *cu;
-#define CU(call) CHECK_OK(tgl_driver_check(cu->call, "cu" #call))
+#include "on_device.h"
 
 static void use_device(int device)
 {
@@ -20,32 +14,19 @@ static void use_device(int device)
     CU(CtxSetCurrent(context));
 }
 
-#define NEED_DEVICE()                                                                                      \
-    do {                                                                                                   \
-        const char *where = getenv("TEGULA_TEST_DEVICE");                                                  \
-        if (!where || strcmp(where, "cuda")) SKIP("needs a device, this is the run without one");          \
-        REQUIRE(tgl_driver(&cu) == TGL_OK);                                                                \
-        use_device(0);                                                                                     \
-    } while (0)
-
-static bool is_emulated(void) { return dlsym(cu->handle, "emuLive"); }
-
-static int live_allocations(void)
-{
-    emuLive_function f;
-    emu_live_objects o;
-    *(void **)&f = dlsym(cu->handle, "emuLive");
-    f(&o);
-    return o.allocations;
-}
-
-static void inject(const char *list)
-{
-    emuFail_function f;
-    *(void **)&f = dlsym(cu->handle, "emuFail");
-    const char *why = f(list);
-    CHECK_TEXT(why ? why : "", "");
-}
+/* A block in a process of its own, where device 0 is current. */
+#define ON_DEVICE(name, ...) ON(name, NEED_DEVICE, __VA_ARGS__)
+#define ON(name, need, ...)                     \
+    static void on_device_##name(void);         \
+    TEST(name)                                  \
+    {                                           \
+        IN_CHILD(__VA_ARGS__);                  \
+        need();                                 \
+        LOAD_DRIVER();                          \
+        use_device(0);                          \
+        on_device_##name();                     \
+    }                                           \
+    static void on_device_##name(void)
 
 enum { BYTES = 1000 };
 static unsigned char *get(tgl_stream stream, size_t bytes)
@@ -72,20 +53,11 @@ static void dirty(void *workspace, size_t bytes, tgl_stream stream)
     CU(MemsetD8Async((tgl_cu_pointer)(uintptr_t)workspace, 0xee, bytes, stream));
 }
 
-static tgl_stream make_stream(unsigned flags)
-{
-    tgl_stream stream = NULL;
-    CU(StreamCreate(&stream, flags));
-    return stream;
-}
-
 #define LEGACY ((tgl_stream)(uintptr_t)1)
 #define PER_THREAD ((tgl_stream)(uintptr_t)2)
 
-TEST(arguments)
+ON_DEVICE(arguments, "EMU_SMS=4")
 {
-    IN_CHILD("EMU_SMS=4");
-    NEED_DEVICE();
     CHECK_FAILS(tgl_workspace_get(0, 8, NULL, NULL), TGL_ERR_ARGUMENT,
                 "workspace: is NULL, want the place for an address");
     void *p = &p;
@@ -100,10 +72,8 @@ TEST(arguments)
     CHECK_INT(tgl_workspace_get(0, SIZE_MAX / 2, NULL, &p), TGL_ERR_MEMORY);
 }
 
-TEST(a_stream_has_its_own)
+ON_DEVICE(a_stream_has_its_own, "EMU_SMS=4")
 {
-    IN_CHILD("EMU_SMS=4");
-    NEED_DEVICE();
     tgl_stream streams[] = { NULL, make_stream(0), make_stream(TGL_CU_STREAM_NON_BLOCKING) };
     unsigned char *seen[3];
     for (int i = 0; i < 3; i++) {
@@ -128,10 +98,8 @@ static void *get_from_a_thread(void *out)
     return NULL;
 }
 
-TEST(the_default_streams_of_threads)
+ON_DEVICE(the_default_streams_of_threads, "EMU_SMS=4")
 {
-    IN_CHILD("EMU_SMS=4");
-    NEED_DEVICE();
     unsigned char *seen[2][3];
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) REQUIRE(pthread_create(&threads[i], NULL, get_from_a_thread, seen[i]) == 0);
@@ -140,10 +108,8 @@ TEST(the_default_streams_of_threads)
     CHECK(seen[0][0] != seen[1][0] && seen[0][2] == seen[1][2]);
 }
 
-TEST(the_default_streams_of_devices)
+ON_DEVICE(the_default_streams_of_devices, "EMU_SMS=4", "EMU_DEVICES=2")
 {
-    IN_CHILD("EMU_SMS=4", "EMU_DEVICES=2");
-    NEED_DEVICE();
     int count;
     CHECK_OK(tgl_device_count(&count));
     if (count < 2) SKIP("there is one device");
@@ -157,12 +123,9 @@ TEST(the_default_streams_of_devices)
     CHECK_INT(device, 1);
 }
 
-/* A driver gives handles out again. What the stream before it left behind must not be seen, and its memory
- * must not stay behind either. */
-TEST(a_new_stream_with_an_old_handle)
+/* Drivers reuse handles. A new stream must not see what the old one left in its workspace, which must be freed. */
+ON_DEVICE(a_new_stream_with_an_old_handle, "EMU_SMS=4", "EMU_LAZY=1")
 {
-    IN_CHILD("EMU_SMS=4", "EMU_LAZY=1");
-    NEED_DEVICE();
     tgl_stream last = NULL;
     int before = 0, num_reused = 0;
     for (int i = 0; i < 50; i++) {
@@ -173,22 +136,15 @@ TEST(a_new_stream_with_an_old_handle)
         num_reused += stream == last;
         last = stream;
         CU(StreamDestroy(stream));
-        if (i == 0 && is_emulated()) before = live_allocations();
+        if (i == 0 && has_emulator()) before = live().allocations;
     }
-    if (is_emulated()) CHECK_THAT(live_allocations() - before <= 49 - num_reused, "blocks were lost");
+    if (has_emulator()) CHECK_THAT(live().allocations - before <= 49 - num_reused, "blocks were lost");
     if (num_reused == 0) SKIP("no handle came twice");
 }
 
 /* ---- captures ---- */
 
 static void begin(tgl_stream stream, int mode) { CU(StreamBeginCapture(stream, mode)); }
-
-static tgl_cu_graph end(tgl_stream stream)
-{
-    tgl_cu_graph graph = NULL;
-    CU(StreamEndCapture(stream, &graph));
-    return graph;
-}
 
 static size_t num_nodes(tgl_cu_graph graph)
 {
@@ -199,15 +155,15 @@ static size_t num_nodes(tgl_cu_graph graph)
     return n;
 }
 
-/* A graph that asks for one and does nothing with it. */
+/* A graph that gets a workspace and has no nodes. */
 static tgl_cu_graph capture_one(tgl_stream stream, unsigned char **workspace)
 {
     begin(stream, TGL_CU_CAPTURE_GLOBAL);
     *workspace = get(stream, BYTES);
-    return end(stream);
+    return end_capture(stream);
 }
 
-/* Captures until a graph gets this one: there may be others, and the driver calls back when it likes. */
+/* Captures until a graph gets this workspace: others may be free too, and the driver calls back when it likes. */
 static bool comes_back(tgl_stream stream, const unsigned char *workspace)
 {
     enum { MOST = 100 };
@@ -222,10 +178,8 @@ static bool comes_back(tgl_stream stream, const unsigned char *workspace)
     return seen == workspace;
 }
 
-TEST(a_graph_has_its_own)
+ON_DEVICE(a_graph_has_its_own, "EMU_SMS=4")
 {
-    IN_CHILD("EMU_SMS=4");
-    NEED_DEVICE();
     tgl_stream stream = make_stream(TGL_CU_STREAM_NON_BLOCKING), side = make_stream(0);
     unsigned char *eager = get(stream, BYTES), *seen, *branch, *other;
     tgl_cu_event fork, join;
@@ -240,7 +194,7 @@ TEST(a_graph_has_its_own)
     CU(EventRecord(join, side));
     CU(StreamWaitEvent(stream, join, 0));
     CHECK(get(stream, 1 << 20) != seen);                /* more than it has */
-    tgl_cu_graph graph = end(stream);
+    tgl_cu_graph graph = end_capture(stream);
     CHECK_INT(num_nodes(graph), 0);                     /* nothing but the calls themselves will run */
     CHECK(seen != eager && branch != eager && seen != branch);
     CHECK(is_zero(seen, BYTES) && is_zero(branch, BYTES));
@@ -262,10 +216,8 @@ TEST(a_graph_has_its_own)
     CU(EventDestroy(join));
 }
 
-TEST(what_a_graph_gives_back_serves_streams)
+ON_DEVICE(what_a_graph_gives_back_serves_streams, "EMU_SMS=4")
 {
-    IN_CHILD("EMU_SMS=4");
-    NEED_DEVICE();
     unsigned char *seen, *now = NULL;
     CU(GraphDestroy(capture_one(make_stream(TGL_CU_STREAM_NON_BLOCKING), &seen)));
     for (int i = 0; i < 100 && now != seen; i++) {
@@ -276,10 +228,8 @@ TEST(what_a_graph_gives_back_serves_streams)
     CHECK(get(make_stream(TGL_CU_STREAM_NON_BLOCKING), BYTES) != seen);
 }
 
-TEST(a_capture_that_fails)
+ON_DEVICE(a_capture_that_fails, "EMU_SMS=4")
 {
-    IN_CHILD("EMU_SMS=4");
-    NEED_DEVICE();
     tgl_stream stream = make_stream(TGL_CU_STREAM_NON_BLOCKING);
     begin(stream, TGL_CU_CAPTURE_GLOBAL);
     unsigned char *seen = get(stream, BYTES);
@@ -298,10 +248,8 @@ static void *get_on(void *stream)
 }
 
 /* Allocating and zeroing leave captures alone, this thread's and another's. */
-TEST(captures_go_on)
+ON_DEVICE(captures_go_on, "EMU_SMS=4")
 {
-    IN_CHILD("EMU_SMS=4");
-    NEED_DEVICE();
     tgl_stream stream = make_stream(TGL_CU_STREAM_NON_BLOCKING), other = make_stream(0);
     static const int modes[] = { TGL_CU_CAPTURE_GLOBAL, TGL_CU_CAPTURE_THREAD_LOCAL, TGL_CU_CAPTURE_RELAXED };
     for (int i = 0; i < 3; i++) {
@@ -312,7 +260,7 @@ TEST(captures_go_on)
         REQUIRE(pthread_create(&thread, NULL, get_on, other) == 0);
         pthread_join(thread, &eager);
         CHECK(eager != captured && get(other, BYTES) == eager);
-        CU(GraphDestroy(end(stream)));
+        CU(GraphDestroy(end_capture(stream)));
         CU(StreamDestroy(other));                       /* so that the next turn allocates again */
         other = make_stream(0);
     }
@@ -320,50 +268,47 @@ TEST(captures_go_on)
     begin(other, TGL_CU_CAPTURE_GLOBAL);
     void *none;
     CHECK_INT(tgl_workspace_get(0, BYTES, NULL, &none), TGL_ERR_CUDA);
-    CHECK_THAT(strstr(tgl_last_error(), "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"), "the message is \"%s\"",
-               tgl_last_error());
+    CHECK_HAS(tgl_last_error(), "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT");
     get(other, BYTES);
-    CU(GraphDestroy(end(other)));
+    CU(GraphDestroy(end_capture(other)));
 }
 
 /* ---- failures ---- */
 
-TEST(failures)
+static void check_failure(tgl_stream stream, size_t bytes, const char *entry)
 {
-    IN_CHILD("EMU_SMS=4");
-    NEED_DEVICE();
-    if (!is_emulated()) SKIP("needs the emulated device");
+    char list[64];
+    void *none;
+    snprintf(list, sizeof list, "%s=UNKNOWN", entry);
+    inject(list);
+    CHECK_INT(tgl_workspace_get(0, bytes, stream, &none), TGL_ERR_CUDA);
+    CHECK_HAS(tgl_last_error(), "CUDA_ERROR_UNKNOWN");
+    CHECK(none == NULL);
+}
+
+ON(failures, NEED_EMULATOR, "EMU_SMS=4")
+{
     static const char *const eager[] = { "cuStreamGetCaptureInfo", "cuStreamGetId", "cuCtxGetId", "cuMemAlloc",
                                          "cuMemsetD8Async" },
                       *const captured[] = { "cuStreamGetCaptureInfo", "cuCtxGetId", "cuMemAlloc",
                                             "cuStreamCreate", "cuMemsetD8Async", "cuStreamSynchronize",
                                             "cuUserObjectCreate", "cuGraphRetainUserObject" };
-    const int before = live_allocations();
-    char list[64];
-    void *none;
+    const int before = live().allocations;
     tgl_stream stream = make_stream(TGL_CU_STREAM_NON_BLOCKING);
     for (size_t i = 0; i < sizeof eager / sizeof *eager; i++) {
-        snprintf(list, sizeof list, "%s=UNKNOWN", eager[i]);
-        inject(list);
-        CHECK_INT(tgl_workspace_get(0, BYTES, stream, &none), TGL_ERR_CUDA);
-        CHECK_THAT(strstr(tgl_last_error(), "CUDA_ERROR_UNKNOWN"), "%s: \"%s\"", list, tgl_last_error());
-        CHECK(none == NULL);
-        CHECK_INT(live_allocations(), before);
+        check_failure(stream, BYTES, eager[i]);
+        CHECK_INT(live().allocations, before);
     }
     CHECK(is_zero(get(stream, BYTES), BYTES));
-    CHECK_INT(live_allocations(), before + 1);
+    CHECK_INT(live().allocations, before + 1);
     for (size_t i = 0; i < sizeof captured / sizeof *captured; i++) {
-        const size_t bytes = (size_t)1 << (17 + i);     /* more than there is */
+        const size_t bytes = (size_t)1 << (17 + i);     /* more than any kept block has */
         begin(stream, TGL_CU_CAPTURE_GLOBAL);
-        snprintf(list, sizeof list, "%s=UNKNOWN", captured[i]);
-        inject(list);
-        CHECK_INT(tgl_workspace_get(0, bytes, stream, &none), TGL_ERR_CUDA);
-        CHECK_THAT(strstr(tgl_last_error(), "CUDA_ERROR_UNKNOWN"), "%s: \"%s\"", list, tgl_last_error());
-        CHECK(none == NULL);
+        check_failure(stream, bytes, captured[i]);
         unsigned char *seen = get(stream, bytes);
-        tgl_cu_graph graph = end(stream);
+        tgl_cu_graph graph = end_capture(stream);
         CHECK(is_zero(seen, bytes));
-        CHECK_INT(live_allocations(), before + 2 + (int)i);
+        CHECK_INT(live().allocations, before + 2 + (int)i);
         CU(GraphDestroy(graph));
     }
 }
