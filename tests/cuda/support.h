@@ -20,6 +20,13 @@
 #define CHECK_BEGINS(text, part) \
     CHECK_THAT(!strncmp((text), (part), strlen(part)), "\"%s\", want one that begins with \"%s\"", (text), (part))
 
+#define CHECK_FORMATTED(text, ...)                              \
+    do {                                                        \
+        char want_[1024];                                       \
+        snprintf(want_, sizeof want_, __VA_ARGS__);             \
+        CHECK_TEXT(text, want_);                                \
+    } while (0)
+
 /* At the top of a block: the rest runs in a new process of this program, where nothing of the library is
  * set up yet, with these changes of the environment: "NAME=value", or "NAME" to take it out. */
 #define IN_CHILD(...)                                                                                      \
@@ -87,6 +94,14 @@ static inline support_folder support_make_folder(void)
     if (place && *place && strlen(place) < 200)
         snprintf(f.path, sizeof f.path, "%s/tegula-test-XXXXXX", place);
     if (!mkdtemp(f.path)) abort();
+    return f;
+}
+
+/* The value of an environment variable from here on: in a child, before the library reads it. */
+static inline support_folder support_folder_in(const char *variable)
+{
+    support_folder f = support_make_folder();
+    setenv(variable, f.path, 1);
     return f;
 }
 
