@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Keeps the documents true: every block of code is cut from a file that is built and run, every link between documents
-leads somewhere, and every file and every tgl_ name that they mention exists.
+leads somewhere, and every file, tgl_ name and TEGULA_ or EMU_ variable that they mention exists.
 
     python3 check_docs.py SOURCE_FOLDER
 
@@ -53,9 +53,9 @@ def anchors(path):
 
 
 FOLDERS = "bench cases cmake docs examples include python scripts src tests tools".split()
-sources = "\n".join(path.read_text() for folder in FOLDERS for suffix in ("c", "h", "cuh", "cu", "py")
-                    for path in (root / folder).glob(f"**/*.{suffix}"))
-names = set(re.findall(r"\b(?:tgl|TGL)_\w+", sources))
+sources = [root / "CMakeLists.txt", *(path for folder in FOLDERS for pattern in ("*.c*", "*.h*", "*.py", "*.txt", "run")
+                                      for path in (root / folder).glob(f"**/{pattern}"))]
+names = {name for path in sources for name in re.findall(r"\b(?:tgl|TGL|TEGULA|EMU)_\w+", path.read_text())}
 
 documents = [*root.glob("*.md"), *(path for folder in FOLDERS for path in (root / folder).glob("**/*.md"))]
 for document in sorted(documents):
@@ -86,7 +86,7 @@ for document in sorted(documents):
             prose.append((number, re.sub(r"`[^`]*`", "", line)))
             for path in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)[`#]", line):
                 check(f"{name}:{number}", not (root / path).exists() and f"{path}: no such file")
-            for word in re.findall(r"`((?:tgl|TGL)_[a-z0-9_]+)(?:\(\))?`", line, flags=re.I):
+            for word in re.findall(r"`-?D?((?:tgl|TGL|TEGULA|EMU)_\w+)(?:\(\)|=[^`]*)?`", line):
                 check(f"{name}:{number}", word not in names and f"{word}: no such name")
     check(f"{name}: end of file", in_block and f"the block of line {in_block[1]} is not closed")
     for number, line in prose:
