@@ -27,23 +27,38 @@ const case_op *case_find(const char *name)
 
 /* ---- lists of parameters ---- */
 
-/* A word of a line, "num_rows=64,128". False at the line's end. */
-typedef struct { const char *name, *values; int name_bytes, values_bytes; } word;
-static bool next_word(const char **line, word *w)
+bool case_next_pair(const char **line, case_pair *pair)
 {
     *line += strspn(*line, " ");
     if (!**line) return false;
     const int bytes = (int)strcspn(*line, " ");
     const char *equals = memchr(*line, '=', (size_t)bytes);
-    w->name = *line;
-    w->name_bytes = equals ? (int)(equals - *line) : bytes;
-    w->values = equals ? equals + 1 : *line + bytes;
-    w->values_bytes = (int)(*line + bytes - w->values);
+    pair->name = *line;
+    pair->name_bytes = equals ? (int)(equals - *line) : bytes;
+    pair->values = equals ? equals + 1 : *line + bytes;
+    pair->values_bytes = (int)(*line + bytes - pair->values);
     *line += bytes;
     return true;
 }
 
-static int64_t num_values(const word *w)
+bool case_pair_is(const case_pair *pair, const char *name)
+{
+    return (int)strlen(name) == pair->name_bytes && !memcmp(pair->name, name, (size_t)pair->name_bytes);
+}
+
+bool case_pair_has(const case_pair *pair, const char *value)
+{
+    const char *at = pair->values, *end = at + pair->values_bytes;
+    for (const size_t length = strlen(value);; at++) {
+        const char *comma = memchr(at, ',', (size_t)(end - at));
+        const size_t bytes = (size_t)((comma ? comma : end) - at);
+        if (bytes == length && !memcmp(at, value, bytes)) return true;
+        if (!comma) return false;
+        at = comma;
+    }
+}
+
+static int64_t num_values(const case_pair *w)
 {
     int64_t n = 1;
     for (int i = 0; i < w->values_bytes; i++) n += w->values[i] == ',';
@@ -53,7 +68,7 @@ static int64_t num_values(const word *w)
 static int64_t count_line(const char *line)
 {
     int64_t n = 1;
-    for (word w; next_word(&line, &w);) n *= num_values(&w);
+    for (case_pair w; case_next_pair(&line, &w);) n *= num_values(&w);
     return n;
 }
 
@@ -64,12 +79,7 @@ int64_t case_count(const char *const *lines)
     return n;
 }
 
-static bool is_named(const word *w, const char *name)
-{
-    return (int)strlen(name) == w->name_bytes && !memcmp(w->name, name, (size_t)w->name_bytes);
-}
-
-static tgl_status put_value(char value[CASE_WORD], const word *w, int64_t choice)
+static tgl_status put_value(char value[CASE_WORD], const case_pair *w, int64_t choice)
 {
     const char *from = w->values, *end = w->values + w->values_bytes;
     while (choice-- > 0) from = (const char *)memchr(from, ',', (size_t)(end - from)) + 1;
@@ -87,7 +97,7 @@ tgl_status case_at(const case_op *op, const char *const *lines, int64_t i, case_
 {
     *params = (case_params){ 0 };
     const char *declared = op->params;
-    for (word w; next_word(&declared, &w); params->count++) {
+    for (case_pair w; case_next_pair(&declared, &w); params->count++) {
         if (params->count == CASE_MAX_PARAMS || w.name_bytes >= CASE_WORD || w.values_bytes >= CASE_WORD)
             return tgl_fail(TGL_ERR_INTERNAL, "%s: too many parameters, or too long ones", op->name);
         memcpy(params->item[params->count].name, w.name, (size_t)w.name_bytes);
@@ -97,11 +107,11 @@ tgl_status case_at(const case_op *op, const char *const *lines, int64_t i, case_
     if (!lines || !*lines || i < 0) return tgl_fail(TGL_ERR_ARGUMENT, "%s: no such case", op->name);
     int64_t combinations = count_line(*lines);
     const char *line = *lines;
-    for (word w; next_word(&line, &w);) {       /* the last parameter changes fastest */
+    for (case_pair w; case_next_pair(&line, &w);) {       /* the last parameter changes fastest */
         combinations /= num_values(&w);
         const int64_t choice = i / combinations % num_values(&w);
         int p = 0;
-        while (p < params->count && !is_named(&w, params->item[p].name)) p++;
+        while (p < params->count && !case_pair_is(&w, params->item[p].name)) p++;
         if (p == params->count)
             return tgl_fail(TGL_ERR_ARGUMENT, "%.*s: is no parameter of %s, want some of %s", w.name_bytes,
                             w.name, op->name, op->params);
@@ -118,12 +128,10 @@ void case_params_text(const case_op *op, const case_params *params, char *text, 
     const char *declared = op->params;
     size_t n = 0;
     text[0] = 0;
-    word w;
-    for (int p = 0; p < params->count && next_word(&declared, &w); p++) {
+    case_pair w;
+    for (int p = 0; p < params->count && case_next_pair(&declared, &w); p++) {
         const char *value = params->item[p].value;
-        const bool is_default =
-            (int)strlen(value) == w.values_bytes && !memcmp(value, w.values, strlen(value));
-        if (is_default || n >= bytes) continue;
+        if (case_pair_has(&w, value) || n >= bytes) continue;
         n += (size_t)snprintf(text + n, bytes - n, "%s%s=%s", n ? " " : "", params->item[p].name, value);
     }
 }
@@ -260,6 +268,8 @@ static tgl_status layout_of(case_tensor *t, int64_t *first)
     int64_t low = 0, high = 0, bytes;
     bool is_empty = false, fits = true;
     t->element_bytes = tgl_dtype_bits(tgl_dtype_to_dlpack(t->dtype)) / 8;
+    if (t->offset < 0)
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: offset is %" PRId64 ", want >= 0", t->name, t->offset);
     for (int d = 0; d < t->ndim; d++) {
         int64_t reach = 0;
         if (t->shape[d] < 0)
@@ -504,7 +514,6 @@ static bool is_poison(const unsigned char *image, int64_t begin, int64_t end, in
 
 static void mark_run(void *context, int64_t element, int64_t slot, int64_t run)
 {
-    (void)element;
     memset((char *)context + slot, 1, (size_t)run);
 }
 
@@ -549,7 +558,6 @@ typedef struct { const case_tensor *t; const char *seen; uint64_t hash; } hashin
 
 static void hash_run(void *context, int64_t element, int64_t slot, int64_t run)
 {
-    (void)element;
     hashing *h = context;
     const char *from = h->seen + slot * h->t->element_bytes;
     for (int64_t bytes = run * h->t->element_bytes; bytes > 0; bytes -= 8, from += 8) {
@@ -664,18 +672,20 @@ case_result case_check(const case_op *op, const case_params *params, const backe
     return report->result;
 }
 
-tgl_status case_prepare(const case_op *op, const case_params *params, int device)
+tgl_status case_call_without_data(const case_op *op, const case_params *params, DLDevice device)
 {
-    case_problem *c = malloc(sizeof *c);
+    case_problem *c = case_memory(1, sizeof *c);
     DLTensor tensors[CASE_MAX_TENSORS];
     case_arguments a = { .problem = c };
-    if (!c) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
+    const backend on = { .device = device };
+    int64_t first[CASE_MAX_TENSORS];
     tgl_status status = case_make_problem(op, params, c);
+    if (status == TGL_OK) status = lay_out(c, first);
     for (int i = 0; status == TGL_OK && i < c->num_tensors; i++) {
         case_tensor *t = &c->tensors[i];
         if (!t->name) continue;
-        const DLDevice on = { (DLDeviceType)(t->on_host ? TGL_DL_CUDA_HOST : TGL_DL_CUDA), device };
-        tensors[i] = (DLTensor){ NULL, on, t->ndim, tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides, 0 };
+        tensors[i] = (DLTensor){ NULL, t->on_host ? backend_host(&on) : device, t->ndim,
+                                 tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides, 0 };
         a.arg[i] = &tensors[i];
     }
     if (status == TGL_OK && op->workspace) a.workspace_bytes = op->workspace(&a);
@@ -686,9 +696,8 @@ tgl_status case_prepare(const case_op *op, const case_params *params, int device
 
 tgl_status case_describe(const case_op *op, const case_params *params, const backend *on, case_facts *facts)
 {
-    case_problem *c = malloc(sizeof *c);
+    case_problem *c = case_memory(1, sizeof *c);
     int64_t first[CASE_MAX_TENSORS];
-    if (!c) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
     tgl_status status = case_make_problem(op, params, c);
     if (status == TGL_OK) status = lay_out(c, first);
     if (status == TGL_OK) {

@@ -142,6 +142,12 @@ const case_op *case_find(const char *name);         /* NULL: there is none */
 
 /* ---- lists ---- */
 
+/* A word of a line, "num_rows=64,128". case_next_pair() is false at the end of the line. */
+typedef struct { const char *name, *values; int name_bytes, values_bytes; } case_pair;
+bool case_next_pair(const char **line, case_pair *pair);
+bool case_pair_is(const case_pair *pair, const char *name);         /* is this its name? */
+bool case_pair_has(const case_pair *pair, const char *value);       /* is this one of its values? */
+
 int64_t case_count(const char *const *lines);
 
 /* Case i of a list, with the defaults of the op filled in. TGL_ERR_ARGUMENT for a parameter that the op has
@@ -160,8 +166,8 @@ const char *case_text(const case_problem *c, const char *name);
 int64_t case_int(case_problem *c, const char *name);
 tgl_dtype case_dtype(case_problem *c, const char *name);
 
-/* Is a parameter's value this word? case_word(c, "mask", "none all some"): which of these is it, from 0 on, or
- * -1? A fill asks once, before its loop. case_check_word() fails where it is none of them. */
+/* Is a parameter's value this word? case_word(c, "mask", "none all some"): which of these is it, from 0 on,
+ * or -1? A fill asks once, before its loop. case_check_word() fails if it is none of them. */
 static inline bool case_is(const case_problem *c, const char *name, const char *word)
 {
     return !strcmp(case_text(c, name), word);
@@ -273,9 +279,13 @@ tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_
  * has no answer, which in a list is a mistake. */
 case_result case_check(const case_op *op, const case_params *params, const backend *on, case_report *report);
 
-/* The call alone, on CUDA tensors without data: between tgl_prepare_begin and tgl_prepare_end it compiles
- * the kernels of the case. */
-tgl_status case_prepare(const case_op *op, const case_params *params, int device);
+/* The call alone, in prepare mode, on tensors without data. On a CUDA device it compiles the kernels of the
+ * case. */
+tgl_status case_call_without_data(const case_op *op, const case_params *params, DLDevice device);
+static inline tgl_status case_prepare(const case_op *op, const case_params *params, int device)
+{
+    return case_call_without_data(op, params, (DLDevice){ (DLDeviceType)TGL_DL_CUDA, device });
+}
 
 /* Facts of a case without making it: its label, the bytes it moves, the bytes that case_open() takes. */
 typedef struct { char label[CASE_LABEL]; int64_t bytes, host_bytes, device_bytes; } case_facts;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sizes that select code; numbers of tokens do not. Of 8 ranks, one has experts_per_rank of the experts. A model
- * routes by groups of experts, or by a table of hash_vocabulary tokens, where it has the sizes of that. */
+/* Sizes that select code; numbers of tokens do not. experts_per_rank is the share of one of 8 ranks. A model
+ * that routes by groups of experts has experts_per_group, one that routes by token id has hash_vocabulary. */
 const case_model case_models[] = {
     { "deepseek-v3",
       "hidden=7168 intermediate=2048 num_experts=256 experts_per_rank=32 num_topk=8 scoring=sigmoid "
@@ -27,37 +27,24 @@ const case_model *case_model_named(const char *name)
     return NULL;
 }
 
-/* The value of a name of `bytes` characters, and its length; NULL where there is none. */
-static const char *size_named(const case_model *model, const char *name, size_t bytes, size_t *value_bytes)
+static bool find_size(const case_model *model, const char *name, int bytes, case_pair *size)
 {
-    for (const char *at = model->sizes; *at; at += strspn(at, " ")) {
-        const size_t word = strcspn(at, " ");
-        if (word > bytes && at[bytes] == '=' && !memcmp(at, name, bytes)) {
-            *value_bytes = word - bytes - 1;
-            return at + bytes + 1;
-        }
-        at += word;
-    }
-    return NULL;
+    const char *sizes = model->sizes;
+    while (case_next_pair(&sizes, size))
+        if (size->name_bytes == bytes && !memcmp(size->name, name, (size_t)bytes)) return true;
+    return false;
 }
 
 bool case_model_line(const case_model *model, const char *line, char *out, size_t bytes)
 {
     size_t n = 0;
     while (*line) {
-        const char *from = line;
-        size_t count = 1;
-        line++;
-        if (*from == '{') {
-            const size_t name = strcspn(line, "}");
-            from = size_named(model, line, name, &count);
-            if (!from) return false;
-            line += name + 1;
-        }
-        if (n + count >= bytes) abort();        /* a line of ours is too long */
-        memcpy(out + n, from, count);
-        n += count;
+        const int text = (int)strcspn(line, "{"), name = (int)strcspn(line + text + !!line[text], "}");
+        case_pair size = { .values = "" };
+        if (line[text] && !find_size(model, line + text + 1, name, &size)) return false;
+        n += (size_t)snprintf(out + n, bytes - n, "%.*s%.*s", text, line, size.values_bytes, size.values);
+        if (n >= bytes) abort();                /* a line of ours is too long */
+        line += line[text] ? text + name + 2 : text;
     }
-    out[n] = 0;
     return true;
 }

@@ -29,13 +29,10 @@ static void learn(vocabulary *v, int p, const char *value)
 
 static void learn_defaults(vocabulary *v)
 {
-    const char *at = v->op->params; /* "num_rows= offset=0", in the order of case_params */
-    for (int p = 0; *at && p < CASE_MAX_PARAMS; p++) {
-        const char *value = strchr(at, '=') + 1;
-        const size_t bytes = strcspn(value, " ");
-        snprintf(v->defaults[p], CASE_WORD, "%.*s", (int)bytes, value);
-        at = value + bytes + strspn(value + bytes, " ");
-    }
+    const char *declared = v->op->params; /* in the order of case_params */
+    case_pair pair;
+    for (int p = 0; case_next_pair(&declared, &pair); p++)
+        snprintf(v->defaults[p], CASE_WORD, "%.*s", pair.values_bytes, pair.values);
 }
 
 static void learn_lists(vocabulary *v)
@@ -118,7 +115,7 @@ static void draw_listed(const case_op *op, const case_source *s, case_params *pa
     if (case_at(op, line, below(s, case_count(line)), params) != TGL_OK) abort();
 }
 
-/* What is special in another line, such as a mask with all that belongs to it, in combination with this one. */
+/* Adds what another line has beside the defaults, such as a mask with all that belongs to it. */
 static void draw_options(const vocabulary *v, const case_source *s, case_params *params)
 {
     case_params other;
@@ -193,44 +190,18 @@ static bool is_drawn_soon(const case_params *params, int64_t max_elements)
 bool case_is_small(const case_op *op, const case_params *params, int64_t max_elements)
 {
     if (!is_drawn_soon(params, max_elements)) return false;
-    case_problem *c = malloc(sizeof *c);
-    if (!c) abort();
+    case_problem *c = case_memory(1, sizeof *c);
     const bool is_small =
         case_make_problem(op, params, c) != TGL_OK || case_elements(c) <= (double)max_elements;
     free(c);
     return is_small; /* one that `setup` refuses takes no time at all */
 }
 
-static tgl_status judge(const case_op *op, const case_params *params, case_problem *c)
-{
-    DLTensor tensors[CASE_MAX_TENSORS];
-    case_arguments a = { .problem = c };
-    TGL_TRY(case_make_problem(op, params, c));
-    for (int i = 0; i < c->num_tensors; i++) {
-        case_tensor *t = &c->tensors[i];
-        if (!t->name) continue;
-        if (t->offset < 0) return tgl_fail(TGL_ERR_ARGUMENT, "%s: offset is negative", t->name);
-        for (int d = 0; d < t->ndim; d++)
-            if (t->shape[d] < 0) return tgl_fail(TGL_ERR_ARGUMENT, "%s: size %d is negative", t->name, d);
-        tensors[i] = (DLTensor){ NULL,     { (DLDeviceType)TGL_DL_CPU, 0 },
-                                 t->ndim,  tgl_dtype_to_dlpack(t->dtype),
-                                 t->shape, t->strides,
-                                 0 };
-        a.arg[i] = &tensors[i];
-    }
-    tgl_set_preparing(true);
-    if (op->workspace) a.workspace_bytes = op->workspace(&a);
-    const tgl_status status = op->run(&a);
-    tgl_set_preparing(false);
-    return status;
-}
-
 bool case_is_legal(const case_op *op, const case_params *params)
 {
-    case_problem *c = malloc(sizeof *c);
-    if (!c) abort();
-    const tgl_status status = judge(op, params, c);
-    free(c);
+    tgl_set_preparing(true);
+    const tgl_status status = case_call_without_data(op, params, (DLDevice){ (DLDeviceType)TGL_DL_CPU, 0 });
+    tgl_set_preparing(false);
     return status == TGL_OK;
 }
 

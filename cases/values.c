@@ -212,7 +212,6 @@ static void bits_chunk(void *context, int64_t begin, int64_t end)       /* of wo
 
 void case_fill_bits(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)c;
     case_parallel((t->slots * t->element_bytes + 7) / 8, 8, bits_chunk, &(filling){ t, seed });
 }
 
@@ -229,7 +228,6 @@ static void normal_chunk(void *context, int64_t begin, int64_t end)
 
 void case_fill_normal(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)c;
     case_parallel(t->slots, 64, normal_chunk, &(filling){ t, seed });
 }
 
@@ -245,7 +243,6 @@ static void uniform_chunk(void *context, int64_t begin, int64_t end)
 
 void case_fill_uniform(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)c;
     case_parallel(t->slots, 32, uniform_chunk, &(filling){ t, seed });
 }
 

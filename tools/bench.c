@@ -66,7 +66,7 @@ static void fill_facts(const bench *b, tool_row *row)
     snprintf(row->library, sizeof row->library, "%s", tgl_version());
     snprintf(row->commit, sizeof row->commit, "%.47s", b->commit);
     snprintf(row->backend, sizeof row->backend, "%s", b->on.name);
-    snprintf(row->timer, sizeof row->timer, "%s", timer_name(b->timer));
+    snprintf(row->timer, sizeof row->timer, "%s", b->timer->name);
     snprintf(row->flush, sizeof row->flush, "%s", b->options.flush_reads ? "read" : "write");
     if (backend_is_cpu(&b->on)) {
         snprintf(row->device, sizeof row->device, "%.127s", tool_cpu_name());
@@ -125,7 +125,7 @@ static tgl_status time_work(bench *b, case_instance *k, tool_row *row)
     row->copy_share = copy.median / cold.median;
     TGL_TRY(timer_warm(b->timer, call, k, &warm));
     row->warm_us = warm.median;
-    snprintf(row->timer, sizeof row->timer, "%s", timer_name(b->timer)); /* it may have changed its mind */
+    snprintf(row->timer, sizeof row->timer, "%s", b->timer->name); /* it may have changed its mind */
     return TGL_OK;
 }
 
@@ -239,7 +239,7 @@ static void print_facts(const bench *b, double launch_ns)
            row.driver[0] ? ", driver " : "", row.driver, row.library, row.commit[0] ? ", commit " : "",
            row.commit);
     printf("%stimes: %s, caches flushed by a %s before each cold call%s%s%s\n", tool_dim(), row.timer,
-           row.flush, timer_note(b->timer)[0] ? "; " : "", timer_note(b->timer), tool_plain());
+           row.flush, b->timer->note[0] ? "; " : "", b->timer->note, tool_plain());
     if (!isnan(launch_ns))
         printf("launching an empty kernel through the driver alone takes the host %s\n",
                tool_time(1e-3 * launch_ns));

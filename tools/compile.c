@@ -29,7 +29,6 @@ static void compiled(void *context, const char *kernel, const char *macros, cons
 
 static int visit(void *context, const case_op *op, const case_params *params)
 {
-    (void)context;
     char text[CASE_LABEL];
     case_params_text(op, params, text, sizeof text);
     tool_progress("%s %s", op->name, text);
@@ -57,7 +56,8 @@ static void model_names(char *text, size_t bytes)
         n += (size_t)snprintf(text + n, bytes - n, "%s%s", n ? ", " : "", m->name);
 }
 
-static int compile_for(const char *architecture, const case_model *model, const tool_words *words, progress *p)
+static int compile_for(const char *architecture, const case_model *model, const tool_words *words,
+                       progress *p)
 {
     const tgl_status status = tgl_prepare_begin(0, architecture);
     if (status == TGL_ERR_ARGUMENT) return tool_usage(&tool_compile, "--arch: %s", tgl_last_error());
@@ -118,8 +118,8 @@ static int run(int argc, char **argv)
     const char *failure;
     const int num_failures = tgl_cache_failures(&failure);
     if (num_failures == 0) return code;
-    return tool_failed(&tool_compile, "%d kernel%s could not be stored, the cache is incomplete: %s", num_failures,
-                       num_failures == 1 ? "" : "s", failure);
+    return tool_failed(&tool_compile, "%d kernel%s could not be stored, the cache is incomplete: %s",
+                       num_failures, num_failures == 1 ? "" : "s", failure);
 }
 
 const tool_command tool_compile = { "compile", "--arch LIST [--model NAME | op... [k=v ...]] [-o DIR]",

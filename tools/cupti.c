@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * The activity API in four steps: hand it buffers, switch kinds of records on, run, take the buffers
- * back. Records are read by the offsets below. They are those of CUDA 11 to 13 (kernel records 5 to 10,
- * copy records 3 to 6, fill records 3 and 4 begin alike; later ones only grew at the end). Should a
- * future library move them, the times disagree with the events that timer.c takes beside them, and it
- * goes back to events. */
+ * The activity API in four steps: hand it buffers, switch kinds of records on, run, take the buffers back.
+ * Records are read at the offsets below, which hold from CUDA 11 to 13 (kernel records 5 to 10, copy records
+ * 3 to 6, fill records 3 and 4 begin alike; later ones only grew at the end). If a future library moves them,
+ * its times disagree with those of events, and timer_cuda.c goes back to events. */
 #include "cupti.h"
 
 #include <dlfcn.h>
@@ -94,8 +93,7 @@ const char *cupti_load(uint32_t *version)
         for (size_t i = 0; library && i < sizeof symbols / sizeof *symbols; i++) {
             void *address = dlsym(library, symbols[i].name);
             if (!address) snprintf(reason, sizeof reason, "libcupti has no %s", symbols[i].name);
-            memcpy(symbols[i].slot, &address,
-                   sizeof address); /* ISO C converts no void * to a function pointer */
+            memcpy(symbols[i].slot, &address, sizeof address);  /* ISO C has no cast to a function pointer */
         }
         if (!reason[0]) cupti.GetVersion(&number);
     }
@@ -153,7 +151,6 @@ static void keep(const uint8_t *record)
 
 static void complete(void *context, uint32_t stream, uint8_t *buffer, size_t bytes, size_t valid_bytes)
 {
-    (void)context, (void)stream, (void)bytes;
     void *record = NULL;
     while (valid_bytes && cupti.ActivityGetNextRecord(buffer, valid_bytes, &record) == 0) keep(record);
     free(buffer);

@@ -3,11 +3,10 @@
  *
  *     embed [-I FOLDER] SOURCE_FOLDER OUTPUT.c OUTPUT.d KERNEL.cu...
  *
- * A kernel is named by its path below SOURCE_FOLDER without ".cu", a header as kernels include it: #include
- * "numerics/e4m3.h" is SOURCE_FOLDER/numerics/e4m3.h, #include "device/ptx.cuh" is
- * SOURCE_FOLDER/cuda/device/ptx.cuh; then FOLDER is looked at, the same way. Headers are found by reading the #include "..." lines, so what no
- * kernel includes is not embedded. <...> is the compiler's own business. OUTPUT.d lists the files that were
- * read, for make or ninja. The table is declared in src/cuda/jit.h. */
+ * A kernel is named by its path below SOURCE_FOLDER without ".cu", a header as kernels include it: "core/x.h"
+ * is SOURCE_FOLDER/core/x.h or SOURCE_FOLDER/cuda/core/x.h, else the same below FOLDER. Only headers that an
+ * #include "..." line of a kernel or of an embedded header names are embedded. OUTPUT.d lists the files that
+ * were read, for make or ninja. The table is declared in src/cuda/jit.h. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,30 +93,16 @@ static int find_header(const char *name, const char *from, int line)
 static void read_includes(int index)
 {
     int line = 1;
-    for (const char *s = files[index].text; *s; line++) {
-        const char *end = strchr(s, '\n');
-        if (!end) end = s + strlen(s);
-        const char *p = s;
-        while (*p == ' ' || *p == '\t') p++;
-        if (*p == '#') {
-            for (p++; *p == ' ' || *p == '\t'; p++) { }
-            if (!strncmp(p, "include", 7)) {
-                for (p += 7; *p == ' ' || *p == '\t'; p++) { }
-                const char *close = *p == '"' ? strchr(p + 1, '"') : NULL;
-                if (close && close < end) {
-                    char name[512];
-                    if ((size_t)(close - p) > sizeof name)
-                        fail("an included name is too long", files[index].path);
-                    memcpy(name, p + 1, (size_t)(close - p - 1));
-                    name[close - p - 1] = 0;
-                    const int h = find_header(name, files[index].path, line);
-                    file *f = &files[index];
-                    if (f->num_includes == MAX_INCLUDES) fail("includes too many files", f->path);
-                    f->includes[f->num_includes++] = h;
-                }
-            }
-        }
-        s = *end ? end + 1 : end;
+    for (const char *at = files[index].text, *end; *at; at = end + !!*end, line++) {
+        char text[1024], name[512];
+        int n = 0;
+        end = at + strcspn(at, "\n");
+        snprintf(text, sizeof text, "%.*s", (int)(end - at), at);
+        if (sscanf(text, " # include \"%511[^\"]%n", name, &n) != 1 || text[n] != '"') continue;
+        const int header = find_header(name, files[index].path, line);
+        file *f = &files[index];
+        if (f->num_includes == MAX_INCLUDES) fail("includes too many files", f->path);
+        f->includes[f->num_includes++] = header;
     }
 }
 
@@ -216,11 +201,5 @@ int main(int argc, char **argv)
     }
     fputc('\n', dependencies);
     finish(dependencies, argv[3]);
-
-    for (int i = 0; i < num_files; i++) {
-        free(files[i].name);
-        free(files[i].path);
-        free(files[i].text);
-    }
     return 0;
 }

@@ -7,32 +7,17 @@
 #include "cuda/driver.h"
 #include "tool.h"
 
-static int complain(const tool_command *command, int code, const char *format, va_list arguments)
+int tool_complain(const tool_command *command, int code, const char *format, ...)
 {
+    va_list arguments;
     tool_progress(NULL);
     fprintf(stderr, "tegula %s: ", command->name);
+    va_start(arguments, format);
     vfprintf(stderr, format, arguments);
+    va_end(arguments);
     fputc('\n', stderr);
+    if (code == TOOL_USAGE) fprintf(stderr, "See: tegula %s --help\n", command->name);
     return code;
-}
-
-int tool_usage(const tool_command *command, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    complain(command, TOOL_USAGE, format, arguments);
-    va_end(arguments);
-    fprintf(stderr, "See: tegula %s --help\n", command->name);
-    return TOOL_USAGE;
-}
-
-int tool_failed(const tool_command *command, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    complain(command, TOOL_FAILED, format, arguments);
-    va_end(arguments);
-    return TOOL_FAILED;
 }
 
 static void help(const tool_command *command, const tool_option *options)
@@ -58,67 +43,55 @@ static const tool_option *find_option(const tool_option *options, const char *wo
     return NULL;
 }
 
-static bool add_word(const tool_command *command, const char *word, tool_words *words, int *code)
+/* TOOL_OK, or TOOL_USAGE after a sentence. */
+static int add_word(const tool_command *command, const char *word, tool_words *words)
 {
+    if (!words) return tool_usage(command, "%s: not understood", word);
     if (strchr(word, '=')) {
         const size_t n = strlen(words->params);
-        if (n + strlen(word) + 2 > sizeof words->params) {
-            *code = tool_usage(command, "%s: too many parameters", word);
-            return false;
-        }
+        if (n + strlen(word) + 2 > sizeof words->params)
+            return tool_usage(command, "%s: too many parameters", word);
         snprintf(words->params + n, sizeof words->params - n, "%s%s", n ? " " : "", word);
-        return true;
+        return TOOL_OK;
     }
     const case_op *op = case_find(word);
-    if (!op || words->num_ops == TOOL_MAX_OPS) {
-        *code = tool_usage(command, op ? "%s: too many ops" : "%s: no such op; tegula list names them", word);
-        return false;
-    }
+    if (!op) return tool_usage(command, "%s: no such op; tegula list names them", word);
+    if (words->num_ops == TOOL_MAX_OPS) return tool_usage(command, "%s: too many ops", word);
     words->ops[words->num_ops++] = op;
-    return true;
+    return TOOL_OK;
+}
+
+/* The option at argv[*i], and its value if it takes one. */
+static int read_option(const tool_command *command, const tool_option *options, int argc, char **argv, int *i)
+{
+    const char *word = strcmp(argv[*i], "-o") ? argv[*i] : "--output", *value;
+    const tool_option *o = strncmp(word, "--", 2) ? NULL : find_option(options, word + 2, &value);
+    if (!o) return tool_usage(command, "%s: no such option", word);
+    if (o->flag) {
+        if (value) return tool_usage(command, "--%s: takes no value", o->name);
+        *o->flag = true;
+        return TOOL_OK;
+    }
+    if (!value && *i + 1 < argc) value = argv[++*i];
+    if (!value || !*value) return tool_usage(command, "--%s: wants %s", o->name, o->argument);
+    *o->value = value;
+    return TOOL_OK;
 }
 
 bool tool_parse(const tool_command *command, const tool_option *options, int argc, char **argv,
                 tool_words *words, int *code)
 {
     if (words) *words = (tool_words){ 0 };
-    for (int i = 1; i < argc; i++) {
-        const char *word = argv[i], *value;
-        if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
+    *code = TOOL_OK;
+    for (int i = 1; i < argc && *code == TOOL_OK; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
             help(command, options);
-            *code = TOOL_OK;
             return false;
         }
-        if (word[0] != '-') {
-            if (!words) {
-                *code = tool_usage(command, "%s: not understood", word);
-                return false;
-            }
-            if (!add_word(command, word, words, code)) return false;
-            continue;
-        }
-        if (!strcmp(word, "-o")) word = "--output";
-        const tool_option *o = strncmp(word, "--", 2) ? NULL : find_option(options, word + 2, &value);
-        if (!o) {
-            *code = tool_usage(command, "%s: no such option", word);
-            return false;
-        }
-        if (o->flag) {
-            if (value) {
-                *code = tool_usage(command, "--%s: takes no value", o->name);
-                return false;
-            }
-            *o->flag = true;
-            continue;
-        }
-        if (!value && i + 1 < argc) value = argv[++i];
-        if (!value || !*value) {
-            *code = tool_usage(command, "--%s: wants %s", o->name, o->argument);
-            return false;
-        }
-        *o->value = value;
+        *code = argv[i][0] == '-' ? read_option(command, options, argc, argv, &i)
+                                  : add_word(command, argv[i], words);
     }
-    return true;
+    return *code == TOOL_OK;
 }
 
 int64_t tool_bytes(const char *word)
@@ -126,62 +99,35 @@ int64_t tool_bytes(const char *word)
     char *end;
     const double n = strtod(word, &end);
     if (end == word || !(n >= 0) || n > 1e15) return -1;
-    int shift = 0;
-    switch (*end) {
-    case 'K': case 'k': shift = 10; break;
-    case 'M': case 'm': shift = 20; break;
-    case 'G': case 'g': shift = 30; break;
-    case 'T': case 't': shift = 40; break;
-    default: break;
-    }
-    if (shift) end++;
+    static const char units[] = "KkMmGgTt";
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    const int shift = unit ? 10 * (int)((unit - units) / 2 + 1) : 0;
+    if (unit) end++;
     if (*end == 'i') end++;
     if (*end == 'B' || *end == 'b') end++;
     return *end || n > 9e18 / (double)(1ll << shift) ? -1 : (int64_t)(n * (double)(1ll << shift));
 }
 
-/* Does the case have the values that `wanted`, a parsed line "k=v,w k2=v", names? */
+/* Does the case have the values that `wanted`, "k=v,w k2=v", names? */
 static bool has_values(const case_params *params, const char *wanted)
 {
-    char line[TOOL_LINE];
-    snprintf(line, sizeof line, "%s", wanted);
-    char *rest = NULL;
-    for (char *pair = strtok_r(line, " ", &rest); pair; pair = strtok_r(NULL, " ", &rest)) {
-        char *values = strchr(pair, '=');
-        *values++ = 0;
-        bool found = false;
-        for (int i = 0; i < params->count && !found; i++) {
-            if (strcmp(params->item[i].name, pair)) continue;
-            char list[TOOL_LINE];
-            snprintf(list, sizeof list, "%s", values);
-            char *more = NULL;
-            for (char *v = strtok_r(list, ",", &more); v && !found; v = strtok_r(NULL, ",", &more))
-                found = !strcmp(v, params->item[i].value);
-        }
-        if (!found) return false;
+    for (case_pair pair; case_next_pair(&wanted, &pair);) {
+        int p = 0;
+        while (p < params->count && !case_pair_is(&pair, params->item[p].name)) p++;
+        if (p == params->count || !case_pair_has(&pair, params->item[p].value)) return false;
     }
     return true;
 }
 
-/* Is each name of `wanted` a parameter of the op? *missing gets one the op has not. */
-static bool knows(const case_op *op, const char *wanted, char *missing, size_t bytes)
+/* Is each name of `wanted` a parameter of the op? If not, *missing gets the first that is none. */
+static bool knows(const case_op *op, const char *wanted, char missing[CASE_WORD])
 {
-    for (const char *at = wanted; *at;) {
-        const size_t length = strcspn(at, "=");
-        char name[CASE_WORD];
-        snprintf(name, sizeof name, "%.*s", (int)length, at);
+    for (case_pair pair, known; case_next_pair(&wanted, &pair);) {
+        const char *declared = op->params;
         bool found = false;
-        for (const char *p = op->params; *p && !found;) {
-            found = !strncmp(p, name, strlen(name)) && p[strlen(name)] == '=';
-            p += strcspn(p, " ");
-            p += strspn(p, " ");
-        }
-        if (!found) {
-            snprintf(missing, bytes, "%s", name);
-            return false;
-        }
-        at += strcspn(at, " ");
-        at += strspn(at, " ");
+        snprintf(missing, CASE_WORD, "%.*s", pair.name_bytes, pair.name);
+        while (!found && case_next_pair(&declared, &known)) found = case_pair_is(&known, missing);
+        if (!found) return false;
     }
     return true;
 }
@@ -214,7 +160,7 @@ static int visit_op(walk *w, const case_op *op, const char *line)
     char missing[CASE_WORD];
     case_params params;
     const char *const given[] = { line, NULL };
-    if (line[0] && !knows(op, line, missing, sizeof missing))
+    if (line[0] && !knows(op, line, missing))
         return tool_usage(w->command, "%s: has no parameter %s; it has: %s", op->name, missing, op->params);
     const bool is_complete = line[0] && case_at(op, given, 0, &params) == TGL_OK;
     if (is_complete) return visit_lines(w, op, given, "");
@@ -233,7 +179,7 @@ int tool_each_case(const tool_command *command, const tool_words *words, unsigne
     char missing[CASE_WORD];
     int code = TOOL_OK;
     for (int i = 0; words->num_ops == 0 && code == TOOL_OK && (op = case_op_at(i)); i++)
-        if (knows(op, words->params, missing, sizeof missing)) code = visit_op(&w, op, words->params);
+        if (knows(op, words->params, missing)) code = visit_op(&w, op, words->params);
     for (int i = 0; i < words->num_ops && code == TOOL_OK; i++)
         code = visit_op(&w, words->ops[i], words->params);
     if (code == TOOL_OK && !w.visited)

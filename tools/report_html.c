@@ -204,8 +204,9 @@ static void verdict_cells(FILE *f, const tool_row *ours, const tool_row *theirs)
 {
     tool_verdict v = { .text = "-", .ratio = "-" };
     if (theirs) v = tool_judge(ours, theirs);
-    fprintf(f, "<td>%s</td><td>%s</td><td class='left%s'>%s</td>",
-            tool_number(theirs ? theirs->cold_us : (double)NAN), v.ratio, v.is_met ? " good" : v.is_missed ? " bad" : "", v.text);
+    const double their_us = theirs ? theirs->cold_us : (double)NAN;
+    fprintf(f, "<td>%s</td><td>%s</td><td class='left%s'>%s</td>", tool_number(their_us), v.ratio,
+            v.is_met ? " good" : v.is_missed ? " bad" : "", v.text);
 }
 
 static void table(FILE *f, const selection *s, const tool_rows *other)
@@ -241,8 +242,8 @@ static void head(FILE *f, const tool_rows *rows, const tool_rows *other)
 {
     const tool_row *first = &rows->rows[0];
     fprintf(f, "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><meta name='viewport' "
-               "content='width=device-width'/><title>tegula bench: %s</title><style>\n%s</style></head><body>\n"
-               "<h1>%s</h1>\n<p class='soft'>tegula %s",
+               "content='width=device-width'/><title>tegula bench: %s</title><style>\n%s</style></head>\n"
+               "<body><h1>%s</h1>\n<p class='soft'>tegula %s",
             text(first->device), style, text(first->device), text(first->library));
     labelled(f, "commit", first->commit);
     labelled(f, "driver", first->driver);

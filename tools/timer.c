@@ -38,9 +38,6 @@ void timer_close(timer *t)
     if (t) t->methods->close(t);
 }
 
-const char *timer_name(const timer *t) { return t->name; }
-const char *timer_note(const timer *t) { return t->note; }
-
 tgl_status timer_cold(timer *t, timer_call call, void *context, int64_t bytes, timer_stats *out)
 {
     return t->methods->cold(t, call, context, bytes, out);

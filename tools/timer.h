@@ -16,42 +16,44 @@ typedef struct {
     bool use_events;            /* do not even try CUPTI */
 } timer_options;
 
-typedef struct timer timer;
+typedef struct timer {
+    const struct timer_methods *methods;
+    const backend *on;
+    timer_options options;
+    char name[16];              /* "cupti", "events", "clock" */
+    char note[512];             /* why it is not CUPTI, or "" */
+} timer;
 typedef tgl_status (*timer_call)(void *context);        /* enqueues on the backend's stream */
 
-/* On a GPU it times with events until timer_start_profiler(), which goes over to CUPTI where that is
- * found and agrees with them. Once it runs, CUPTI slows every later launch of the process (H200: 1.1 us
- * of host time, 0.35 us in a graph), so graph and host times are taken before. */
+/* On a GPU it times with events until timer_start_profiler(), which changes to CUPTI if it is found and
+ * agrees with them. Once it runs, CUPTI slows every later launch of the process (H200: 1.1 us of host time,
+ * 0.35 us in a graph), so take graph and host times before. */
 tgl_status timer_open(const backend *on, const timer_options *options, timer **out);
-bool timer_has_profiler(const timer *t);    /* a GPU's timer that may use one; not whether it will be found */
+bool timer_has_profiler(const timer *t);    /* may timer_start_profiler() find one? */
 tgl_status timer_start_profiler(timer *t);
 void timer_close(timer *t);
 
-const char *timer_name(const timer *t);     /* "cupti", "events", "clock" */
-const char *timer_note(const timer *t);     /* why it is not CUPTI, ""; what else a reader should know */
-
-/* The caches hold nothing of the call's data before each of the calls. */
+/* Caches hold none of the call's data before each call. */
 tgl_status timer_cold(timer *t, timer_call call, void *context, int64_t bytes, timer_stats *out);
-/* Back to back: what fits in the caches is there. */
+/* Back to back: what fits in the caches is in them. */
 tgl_status timer_warm(timer *t, timer_call call, void *context, timer_stats *out);
 /* Per call of a chain of calls in a CUDA graph; NaN on the CPU. */
 tgl_status timer_graph(timer *t, timer_call call, void *context, double expected_us, double *us);
-/* Host time of a call that only enqueues, the device being idle before; NaN on the CPU. */
+/* Host time of a call that only enqueues, on an idle device; NaN on the CPU. */
 tgl_status timer_host(timer *t, timer_call call, void *context, double expected_us, double *ns);
 
-/* A plain copy that reads bytes / 2 and writes as many, cold. NaN with TGL_OK where memory does not
- * suffice. */
+/* A plain copy that reads bytes / 2 and writes as many, cold. NaN with TGL_OK if memory does not suffice. */
 tgl_status timer_copy(timer *t, int64_t bytes, timer_stats *out);
-/* A kernel that does nothing, launched in the shape of the last kernel that timer_cold() saw (a block
- * per SM where the timer does not see that), cold. NaN on the CPU. */
+/* An empty kernel with the launch shape of the last kernel that timer_cold() saw (events see none: then a
+ * block per SM), cold. NaN on the CPU. */
 tgl_status timer_empty(timer *t, timer_stats *out);
 /* Host time of launching that kernel through the driver alone. */
 tgl_status timer_empty_host(timer *t, double *ns);
 
 /* ---- for timer_cpu.c and timer_cuda.c ---- */
 
-/* What a device brings; the functions above choose. */
-typedef struct {
+/* NULL: the device has no such time. */
+typedef struct timer_methods {
     tgl_status (*start_profiler)(timer *t);
     tgl_status (*cold)(timer *t, timer_call call, void *context, int64_t bytes, timer_stats *out);
     tgl_status (*warm)(timer *t, timer_call call, void *context, timer_stats *out);
@@ -62,13 +64,6 @@ typedef struct {
     tgl_status (*empty_host)(timer *t, double *ns);
     void (*close)(timer *t);
 } timer_methods;
-
-struct timer {
-    const timer_methods *methods;
-    const backend *on;
-    timer_options options;
-    char name[16], note[512];
-};
 
 tgl_status timer_open_cpu(const backend *on, const timer_options *options, timer **out);
 tgl_status timer_open_cuda(const backend *on, const timer_options *options, timer **out);

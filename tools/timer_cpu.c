@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * timer_cpu.c - a monotonic clock around the call. Cold means that a buffer of twice the last-level
- * cache was overwritten (or read) before, on all threads, where the call's own data is not several times
- * that cache anyway. */
+ * timer_cpu.c - a monotonic clock around the call. Before a cold call, all threads overwrite (or read) a
+ * buffer of twice the last-level cache, unless the call's own data is four times that cache. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +20,7 @@ typedef struct {
     int64_t copy_room;
 } cpu_timer;
 
-/* Of the largest cache that the kernel lists for the first core; 32 MiB where it lists none. */
+/* Bytes of the largest cache that the kernel lists for the first core; 32 MiB if it lists none. */
 static int64_t last_level_cache(void)
 {
     int64_t largest = 0;
@@ -74,7 +73,7 @@ static void flush(cpu_timer *t)
 
 /* ---- times ---- */
 
-/* Up to MAX_CALLS, fewer where they take long: a second for a row, a fifth of that with --quick. */
+/* Up to MAX_CALLS, fewer if they take more than a second, or 0.2 s with --quick. */
 static tgl_status measure(cpu_timer *t, timer_call call, void *context, bool with_flush, timer_stats *out)
 {
     double us[MAX_CALLS];
@@ -134,8 +133,7 @@ static tgl_status copy_time(timer *base, int64_t bytes, timer_stats *out)
             return TGL_OK;
         }
         t->copy_room = (int64_t)room;
-        /* Pages that were never written all map to one page of zeros, which is copied faster than memory
-         * is. */
+        /* pages never written all map to one page of zeros, which is copied faster than memory */
         const span both[] = { { t->copy_from, NULL, 0 }, { t->copy_to, NULL, 0 } };
         for (int i = 0; i < 2; i++) TGL_TRY(tgl_parallel_rows(t->copy_room / CHUNK, CHUNK, fill, &both[i]));
     }

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * timer_cuda.c - GPU time of a call.
  *
- * A pass enqueues, for every call: a flush of the L2 (cold passes), a marker kernel, the call. With
- * CUPTI the time of a call is the sum of the durations of what it launched: all records after its marker
- * and before the next flush or marker. Without, it is the time between two events around it, which
- * includes about the cost of a launch; the empty kernel is timed the same way, so that a reader can see
- * how much. The marker keeps a kernel that is launched programmatically from starting inside the work
- * before it. Durations are taken without programmatic launch all the same: with it a kernel's duration
- * contains the wait for its predecessor's end (0.15 to 0.35 us on an H200). Graph and host times are
- * taken as the settings are. */
+ * A pass enqueues, for every call: a flush of the L2 (cold passes), a marker kernel, the call. With CUPTI
+ * the time of a call is the sum of the durations of what it launched: all records after its marker and
+ * before the next flush or marker. Without CUPTI it is the time between two events, which includes about one
+ * launch; the empty kernel is timed the same way and shows how much that is. Durations are taken without
+ * programmatic launch, with which they would contain the wait for the previous kernel's end (0.15 to 0.35 us
+ * on an H200). Graph and host times are taken with the user's settings. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,9 +19,8 @@
 enum { FLUSH_BYTES = 384 << 20 };               /* several times any L2 */
 enum { DROPPED = 5, CALLS = 35, QUICK_CALLS = 11, MAX_CALLS = DROPPED + CALLS };
 
-/* An empty kernel, also the marker, and one that reads a buffer. As PTX, which every driver compiles: no
- * NVRTC and no cache in the way of timing. The read kernel's store, which never happens, keeps its loads
- * alive. */
+/* As PTX, which every driver compiles: timing needs neither NVRTC nor the cache. The store of the read kernel
+ * never happens; it keeps the loads alive. */
 static const char marker_name[] = "tegula_marker", empty_name[] = "tegula_empty", read_name[] = "tegula_read";
 static const char ptx[] =
     ".version 7.0\n.target sm_80\n.address_size 64\n"
@@ -45,6 +42,9 @@ static const char ptx[] =
     "end: ret;\n"
     "}\n";
 
+/* A driver call of timer t by its name in the table, as a status with a message. */
+#define CU(name, ...) tgl_driver_check(t->cu->name(__VA_ARGS__), "cu" #name)
+
 typedef struct {
     timer base;
     const tgl_driver_table *cu;
@@ -62,27 +62,32 @@ typedef struct {
 static tgl_status launch(cuda_timer *t, tgl_cu_kernel kernel, const uint32_t grid[3], const uint32_t block[3],
                          void **args)
 {
-    const tgl_cu_launch_config config = { grid[0],  grid[1],  grid[2], block[0],
-                                          block[1], block[2], 0,       t->base.on->stream,
-                                          NULL,     0 };
-    return tgl_driver_check(t->cu->LaunchKernelEx(&config, (tgl_cu_function)(void *)kernel, args, NULL),
-                            "cuLaunchKernelEx");
+    const tgl_cu_launch_config config = { grid[0], grid[1], grid[2], block[0], block[1], block[2], 0,
+                                          t->base.on->stream, NULL, 0 };
+    return CU(LaunchKernelEx, &config, (tgl_cu_function)(void *)kernel, args, NULL);
 }
 
 static tgl_status flush(cuda_timer *t)
 {
     if (!t->base.options.flush_reads)
-        return tgl_driver_check(t->cu->MemsetD32Async(t->flush, 0, FLUSH_BYTES / 4, t->base.on->stream),
-                                "cuMemsetD32Async");
+        return CU(MemsetD32Async, t->flush, 0, FLUSH_BYTES / 4, t->base.on->stream);
     uint64_t quads = FLUSH_BYTES / 16;
     void *args[] = { &t->flush, &quads };
     return launch(t, t->read, (uint32_t[]){ 8 * (uint32_t)t->device->num_sms, 1, 1 },
                   (uint32_t[]){ 256, 1, 1 }, args);
 }
 
-static tgl_status wait(cuda_timer *t)
+static tgl_status wait(cuda_timer *t) { return CU(StreamSynchronize, t->base.on->stream); }
+
+static tgl_status record(cuda_timer *t, int i) { return CU(EventRecord, t->events[i], t->base.on->stream); }
+
+/* Between events i and i + 1, of which both have happened. */
+static tgl_status elapsed_us(cuda_timer *t, int i, double *us)
 {
-    return tgl_driver_check(t->cu->StreamSynchronize(t->base.on->stream), "cuStreamSynchronize");
+    float ms = 0;
+    const tgl_status status = CU(EventElapsedTime, &ms, t->events[i], t->events[i + 1]);
+    *us = 1e3 * (double)ms;
+    return status;
 }
 
 /* ---- one pass ---- */
@@ -93,8 +98,7 @@ static bool is_flush(const cupti_record *r)
            (r->kind == CUPTI_KERNEL && !strcmp(r->name, read_name));
 }
 
-/* Sums the durations of each call of a pass. False where the records do not tell one group of work per
- * call. */
+/* Sums the durations of each call of a pass. False if not every call has the same number of records. */
 static bool sum_records(cuda_timer *t, const cupti_record *records, int count, double *us, int calls)
 {
     int call = -1;
@@ -130,13 +134,9 @@ static tgl_status enqueue(cuda_timer *t, timer_call call, void *context, bool is
     for (int i = 0; i < calls; i++) {
         if (is_cold) TGL_TRY(flush(t));
         TGL_TRY(launch(t, t->marker, one, warp, NULL));
-        if (with_events)
-            TGL_TRY(
-                tgl_driver_check(t->cu->EventRecord(t->events[2 * i], t->base.on->stream), "cuEventRecord"));
+        if (with_events) TGL_TRY(record(t, 2 * i));
         TGL_TRY(call(context));
-        if (with_events)
-            TGL_TRY(tgl_driver_check(t->cu->EventRecord(t->events[2 * i + 1], t->base.on->stream),
-                                     "cuEventRecord"));
+        if (with_events) TGL_TRY(record(t, 2 * i + 1));
     }
     return wait(t);
 }
@@ -169,19 +169,13 @@ static tgl_status pass(cuda_timer *t, timer_call call, void *context, bool is_co
                  cupti_reason()[0] ? cupti_reason() : "its records do not match the calls");
     }
     TGL_TRY(enqueue(t, call, context, is_cold, true, calls));
-    for (int i = 0; i < calls; i++) {
-        float ms;
-        TGL_TRY(tgl_driver_check(t->cu->EventElapsedTime(&ms, t->events[2 * i], t->events[2 * i + 1]),
-                                 "cuEventElapsedTime"));
-        us[i] = 1e3 * (double)ms;
-    }
+    for (int i = 0; i < calls; i++) TGL_TRY(elapsed_us(t, 2 * i, &us[i]));
     *out = timer_stats_of(us + DROPPED, calls - DROPPED);
     return TGL_OK;
 }
 
 static tgl_status cold(timer *base, timer_call call, void *context, int64_t bytes, timer_stats *out)
 {
-    (void)bytes;
     return pass((cuda_timer *)base, call, context, true, out);
 }
 
@@ -196,15 +190,12 @@ static tgl_status capture(cuda_timer *t, timer_call call, void *context, int cal
 {
     tgl_cu_graph graph = NULL;
     tgl_status status = TGL_OK;
-    TGL_TRY(tgl_driver_check(t->cu->StreamBeginCapture(t->base.on->stream, TGL_CU_CAPTURE_THREAD_LOCAL),
-                             "cuStreamBeginCapture"));
+    TGL_TRY(CU(StreamBeginCapture, t->base.on->stream, TGL_CU_CAPTURE_THREAD_LOCAL));
     for (int i = 0; i < calls && status == TGL_OK; i++) status = call(context);
     const tgl_cu_result ended = t->cu->StreamEndCapture(t->base.on->stream, &graph);    /* in any case */
-    TGL_TRY(status);
-    TGL_TRY(tgl_driver_check(ended, "cuStreamEndCapture"));
-    status =
-        tgl_driver_check(t->cu->GraphInstantiateWithFlags(exec, graph, 0), "cuGraphInstantiateWithFlags");
-    t->cu->GraphDestroy(graph);
+    if (status == TGL_OK) status = tgl_driver_check(ended, "cuStreamEndCapture");
+    if (status == TGL_OK) status = CU(GraphInstantiateWithFlags, exec, graph, 0);
+    if (graph) t->cu->GraphDestroy(graph);
     return status;
 }
 
@@ -213,16 +204,13 @@ static tgl_status replay(cuda_timer *t, tgl_cu_graph_exec exec, int calls, doubl
     enum { WARM = 2, REPLAYS = 9 };
     double times[REPLAYS];
     for (int i = 0; i < WARM + REPLAYS; i++) {
-        TGL_TRY(tgl_driver_check(t->cu->EventRecord(t->events[0], t->base.on->stream), "cuEventRecord"));
-        TGL_TRY(tgl_driver_check(t->cu->GraphLaunch(exec, t->base.on->stream), "cuGraphLaunch"));
-        TGL_TRY(tgl_driver_check(t->cu->EventRecord(t->events[1], t->base.on->stream), "cuEventRecord"));
+        TGL_TRY(record(t, 0));
+        TGL_TRY(CU(GraphLaunch, exec, t->base.on->stream));
+        TGL_TRY(record(t, 1));
         TGL_TRY(wait(t));
-        float ms;
-        TGL_TRY(
-            tgl_driver_check(t->cu->EventElapsedTime(&ms, t->events[0], t->events[1]), "cuEventElapsedTime"));
-        if (i >= WARM) times[i - WARM] = 1e3 * (double)ms / calls;
+        TGL_TRY(elapsed_us(t, 0, &times[i < WARM ? 0 : i - WARM]));
     }
-    *us = timer_stats_of(times, REPLAYS).median;
+    *us = timer_stats_of(times, REPLAYS).median / calls;
     return TGL_OK;
 }
 
@@ -264,9 +252,8 @@ typedef struct { cuda_timer *t; int64_t bytes; } copy_context;
 static tgl_status copy_call(void *context)
 {
     const copy_context *c = context;
-    return tgl_driver_check(
-        c->t->cu->MemcpyDtoDAsync(c->t->copy_to, c->t->copy_from, (size_t)c->bytes, c->t->base.on->stream),
-        "cuMemcpyDtoDAsync");
+    cuda_timer *t = c->t;
+    return CU(MemcpyDtoDAsync, t->copy_to, t->copy_from, (size_t)c->bytes, t->base.on->stream);
 }
 
 static void free_copy_buffers(cuda_timer *t)
@@ -292,9 +279,7 @@ static tgl_status copy_time(timer *base, int64_t bytes, timer_stats *out)
         }
         t->copy_room = c.bytes;
         /* Not zeros: memory of zeros may be moved faster than data is. */
-        TGL_TRY(tgl_driver_check(
-            t->cu->MemsetD32Async(t->copy_from, 0x3f8ccccd, (size_t)c.bytes / 4, t->base.on->stream),
-            "cuMemsetD32Async"));
+        TGL_TRY(CU(MemsetD32Async, t->copy_from, 0x3f8ccccd, (size_t)c.bytes / 4, t->base.on->stream));
     }
     return pass(t, copy_call, &c, true, out);
 }
@@ -337,23 +322,17 @@ static void close_timer(timer *base)
 
 static tgl_status make(cuda_timer *t)
 {
-    TGL_TRY(tgl_driver_check(t->cu->LibraryLoadData(&t->library, ptx, NULL, NULL, 0, NULL, NULL, 0),
-                             "cuLibraryLoadData"));
-    TGL_TRY(
-        tgl_driver_check(t->cu->LibraryGetKernel(&t->marker, t->library, marker_name), "cuLibraryGetKernel"));
-    TGL_TRY(
-        tgl_driver_check(t->cu->LibraryGetKernel(&t->empty, t->library, empty_name), "cuLibraryGetKernel"));
-    TGL_TRY(tgl_driver_check(t->cu->LibraryGetKernel(&t->read, t->library, read_name), "cuLibraryGetKernel"));
-    TGL_TRY(tgl_driver_check(t->cu->MemAlloc(&t->flush, FLUSH_BYTES), "cuMemAlloc"));
-    TGL_TRY(tgl_driver_check(t->cu->MemsetD32Async(t->flush, 0, FLUSH_BYTES / 4, t->base.on->stream),
-                             "cuMemsetD32Async"));
-    for (int i = 0; i < 2 * MAX_CALLS; i++)
-        TGL_TRY(tgl_driver_check(t->cu->EventCreate(&t->events[i], 0), "cuEventCreate"));
+    TGL_TRY(CU(LibraryLoadData, &t->library, ptx, NULL, NULL, 0, NULL, NULL, 0));
+    TGL_TRY(CU(LibraryGetKernel, &t->marker, t->library, marker_name));
+    TGL_TRY(CU(LibraryGetKernel, &t->empty, t->library, empty_name));
+    TGL_TRY(CU(LibraryGetKernel, &t->read, t->library, read_name));
+    TGL_TRY(CU(MemAlloc, &t->flush, FLUSH_BYTES));
+    TGL_TRY(CU(MemsetD32Async, t->flush, 0, FLUSH_BYTES / 4, t->base.on->stream));
+    for (int i = 0; i < 2 * MAX_CALLS; i++) TGL_TRY(CU(EventCreate, &t->events[i], 0));
     return wait(t);
 }
 
-/* CUPTI is believed if it and the events agree about a copy of some 30 us or more; an event's time has a
- * launch in it. */
+/* CUPTI is believed if it and the events agree about a copy of 30 us or more. Events include a launch. */
 static tgl_status start_profiler(timer *base)
 {
     enum { TRIAL_BYTES = 128 << 20 };

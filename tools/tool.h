@@ -45,30 +45,31 @@ typedef struct {
     char params[TOOL_LINE];                     /* "num_rows=64,128 dtype=bf16", "" without any */
 } tool_words;
 
-/* True: go on. False: *code is the exit code (--help was printed, or a sentence on stderr says what is
- * wrong). `words` NULL: the command takes none. */
+/* True: go on. False: exit with *code, after --help or a sentence on stderr. A command that takes no words
+ * gives NULL for them. */
 bool tool_parse(const tool_command *command, const tool_option *options, int argc, char **argv,
                 tool_words *words, int *code);
 
-/* Prints "tegula bench: <sentence>" and where the help is; gives TOOL_USAGE. */
-int tool_usage(const tool_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Prints "tegula bench: <sentence>" for what failed; gives TOOL_FAILED. */
-int tool_failed(const tool_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Prints "tegula bench: <sentence>", for TOOL_USAGE also where the help is; gives the code. */
+int tool_complain(const tool_command *command, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+#define tool_usage(command, ...) tool_complain(command, TOOL_USAGE, __VA_ARGS__)
+#define tool_failed(command, ...) tool_complain(command, TOOL_FAILED, __VA_ARGS__)
 
 /* A size such as 500, 64K, 100M, 2G (powers of 1024); -1 for a word that is none. */
 int64_t tool_bytes(const char *word);
 
-/* The cases that a command line means: of each op in `words` (without any: of all ops that have the
- * parameters) those of its `lists`, a sum of TOOL_LIST(CASE_BENCH) and the like; with parameters, the cases
- * that they give where they name all that have no default, else those of the lists that have these values.
- * Calls `visit` for each until it gives other than 0. Gives that, or TOOL_USAGE after a sentence. */
+/* Calls `visit` for the cases that a command line means, until it gives other than 0; gives that, or
+ * TOOL_USAGE after a sentence. They are cases of the ops in `words`, or of all ops that have its parameters:
+ * the ones that the parameters make, if all without a default are named, else those of `lists` that have these
+ * values. `lists` is a sum of TOOL_LIST(CASE_BENCH) and the like. */
 #define TOOL_LIST(list) (1u << (list))
 typedef int (*tool_visit)(void *context, const case_op *op, const case_params *params);
 int tool_each_case(const tool_command *command, const tool_words *words, unsigned lists, tool_visit visit,
                    void *context);
 
-/* The device of --device: "cpu", "cuda", "cuda:1"; NULL is the best that is there (the first GPU that is
- * not emulated, else the CPU). Gives TOOL_OK, or an exit code after a sentence. */
+/* Opens the device of --device: "cpu", "cuda", "cuda:1"; NULL is the first GPU, else the CPU (not the
+ * emulated device). Gives TOOL_OK, or an exit code after a sentence. */
 int tool_open_device(const tool_command *command, const char *name, backend *out);
 
 /* ---- terminal.c ---- */
@@ -89,12 +90,11 @@ const char *tool_time(double us);
 /* A number with three or four significant digits, "-" where it is NaN. */
 const char *tool_number(double value);
 
-/* A table with aligned columns: cells of a row are text; columns whose head begins with '>' are aligned
- * to the right. */
+/* A table of texts in aligned columns; those whose head begins with '>' are aligned to the right. */
 typedef struct tool_table tool_table;
 tool_table *tool_table_new(int columns, const char *const *heads);
 void tool_table_row(tool_table *t, const char *const *cells);
-void tool_table_print(tool_table *t);           /* unless it has no rows; and frees it */
+void tool_table_print(tool_table *t);           /* if it has rows; then frees it */
 
 double tool_seconds(void);                      /* of a monotonic clock */
 

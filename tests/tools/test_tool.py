@@ -181,6 +181,11 @@ def test_check_of_what_the_op_refuses(tegula, words, sentence):
         assert done.returncode == 1 and f"TGL_ERR_ARGUMENT: {sentence}" in done.stdout + done.stderr
 
 
+def test_check_of_a_negative_offset(tegula):
+    done = tegula("check", "transpose", "num_rows=3", "num_cols=5", "dtype=bf16", "offset=-3000", "--device", "cpu")
+    assert done.returncode == 1 and "x: offset is -3000, want >= 0" in done.stdout
+
+
 def test_check_slow_adds_the_slow_list(tegula):
     """A case that only the slow list has is found with --slow alone; one that is spelled out runs once."""
     words = ["check", "transpose", "num_rows=0", "num_cols=576", "--device", "cpu"]
