@@ -13,14 +13,13 @@
     shared   a store through shared_store_*() is taken out              plain
     bound    < becomes <=, <= becomes <                                 asan
 
-Works on a copy of the sources in FOLDER (default build/mutate), built again for each mutant, with one cache of kernels. A
-mutant is noticed when a test of an op whose kernels include the file fails at one of the seeds. One that is not must be
-listed in mutations.txt beside this file, with the reason; no other may be. --sample takes N of all mutants, chosen by S;
---jobs tries N at a time, each in a copy of its own; --minutes begins none later than that; --resume goes on where an earlier
-run in FOLDER with the same arguments was ended. A tally per kind comes last; the exit status is 1 if a mutant is unnoticed
-and not listed, or listed and noticed, or was not tried."""
-import argparse, collections, json, pathlib, queue, random, re, sys, threading, time
-from planting import Copy, root
+Builds the tests in FOLDER (default build/mutate). A mutant is noticed when a test of an op whose kernels include the file
+fails at one of the seeds. A mutant that is not noticed must be listed in mutations.txt beside this file, with the reason, and
+one that is noticed must not be. --sample takes N of all mutants, chosen by S; --jobs tries N at a time; --minutes begins none
+later than that; --resume goes on where an earlier run in FOLDER with the same arguments ended. A tally per kind comes last;
+the exit status is 1 if a mutant is unnoticed and not listed, or listed and noticed, or was not tried."""
+import argparse, collections, concurrent.futures, json, pathlib, queue, random, re, sys, threading, time
+from planting import Tests, planted, root
 
 # a statement that orders threads or waits; the arguments hold no semicolon
 calls = (r"__syncthreads|__syncwarp|mbar_wait|mbar_wait_cluster|mbar_init_fence|cluster_wait|bulk_fence"
@@ -109,17 +108,6 @@ def main():
             kind, which = which.split(":") if ":" in which else ("sync", which)
             accepted[file, kind, int(which)] = reason
 
-    def test(copy, file, mode, seeds):
-        """'' if the tests of all ops that have the file in their kernels pass with all seeds, else what was seen first."""
-        programs = programs_of(file)
-        if wrong := copy.build(mode, programs):         # says nothing of the mutant: kernels are text to the build
-            raise RuntimeError(wrong)
-        for program in programs:
-            for seed in range(seeds):
-                if seen := copy.run(mode, program, seed, timeout=args.timeout):
-                    return f"seed {seed}: {seen[:100]}"
-        return ""
-
     wanted = []
     for path in sorted([*root.glob("src/*/*.cu"), *root.glob("src/**/*.cuh")]):
         name = path.relative_to(root).as_posix()
@@ -132,6 +120,20 @@ def main():
     if args.sample and args.sample < len(wanted):
         chosen = sorted(random.Random(args.seed).sample(range(len(wanted)), args.sample))
         wanted = [wanted[i] for i in chosen]
+
+    tests, programs = Tests(folder), {name: programs_of(name) for name, *_ in wanted}
+
+    def mode(kind, what):
+        is_shared = kind == "order" and what.startswith("cluster")      # orders shared memory, which TSan watches
+        return "tsan" if args.tsan or is_shared else mode_of[kind]
+
+    needed = sorted({(mode(kind, what), program) for name, kind, _, _, what, _ in wanted for program in programs[name]})
+    for m in {m for m, _ in needed}:
+        tests.build(m, {program for of, program in needed if of == m})
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:     # none may fail without a mutant; fills the cache, too
+        for (m, program), seen in zip(needed, pool.map(lambda n: tests.run(*n, seed=0), needed)):
+            if seen:
+                sys.exit(f"{program} ({m}) fails without a mutant: {seen}")
 
     tally, wrong, end = collections.defaultdict(collections.Counter), 0, time.monotonic() + 60 * args.minutes
 
@@ -155,14 +157,19 @@ def main():
         else:
             todo.put(mutant)
 
-    def work(job):
+    def first_seen(name, kind, what, text):
+        with planted(name, text) as fault:
+            for program in programs[name]:
+                for seed in range(args.seeds):
+                    if seen := tests.run(mode(kind, what), program, seed, fault=fault, timeout=args.timeout):
+                        return f"seed {seed}: {seen[:100]}"
+        return ""
+
+    def work():
         try:
-            copy = Copy(folder / f"copy-{job}", cache=folder / "cache")
             while time.monotonic() < end and not failures:
                 name, kind, which, line, what, text = mutant = todo.get_nowait()
-                with copy.planted(name, text):
-                    is_tsans = args.tsan or (kind == "order" and what.startswith("cluster"))    # about shared memory
-                    seen = test(copy, name, "tsan" if is_tsans else mode_of[kind], args.seeds)
+                seen = first_seen(name, kind, what, text)
                 with lock:
                     done[key_of(*mutant)] = seen
                     journal.write_text(json.dumps(done))
@@ -172,7 +179,7 @@ def main():
         except Exception as failure:
             failures.append(failure)
 
-    workers = [threading.Thread(target=work, args=(job,)) for job in range(args.jobs)]
+    workers = [threading.Thread(target=work) for _ in range(args.jobs)]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -4,8 +4,7 @@
 
     planted.py [--seeds N] [--mode MODE,...] [--only WORD,...] [FOLDER]
 
-Works on a copy of the sources in FOLDER (default build/planted), which can be there from an earlier run: then less is
-built. A line of planted.txt is
+Builds the tests in FOLDER (default build/planted), which may be there from an earlier run. A line of planted.txt is
 
     file | text | replacement | test program, words of its blocks, NAME=VALUE of its environment | mode
 
@@ -14,7 +13,7 @@ if there are words) fails with one of the seeds 0 .. N-1, and passes with that s
 planting.py. --only takes faults whose line contains one of the words. The last line is "N of N noticed"; the exit status
 is 1 if one was not."""
 import argparse, pathlib, re, sys
-from planting import Copy, modes, root
+from planting import Tests, modes, planted, root
 
 
 def faults():
@@ -33,36 +32,29 @@ def main():
     parser.add_argument("--mode", default="", help="only these, separated by commas")
     parser.add_argument("--only", default="", help="words, separated by commas")
     args = parser.parse_args()
-    copy = Copy(args.folder)
-    tried, noticed, seen_by = 0, 0, []
-    for line, file, text, replacement, test, mode in faults():
-        if (args.mode and mode not in args.mode.split(",")) or \
-                (args.only and not any(word in line for word in args.only.split(","))):
-            continue
-        tried += 1
-        program, *blocks = test.split()
-        source = (copy.source / file).read_text()
+    wanted = [fault for fault in faults() if (not args.mode or fault[5] in args.mode.split(",")) and
+              (not args.only or any(word in fault[0] for word in args.only.split(",")))]
+    tests, noticed = Tests(args.folder), 0
+    for mode in sorted({fault[5] for fault in wanted}):
+        tests.build(mode, {fault[4].split()[0] for fault in wanted if fault[5] == mode})
+    for line, file, text, replacement, test, mode in wanted:
+        source = (root / file).read_text()
         if source.count(text) != 1:
             print(f"{file}: {source.count(text)} times in the file, want once: {text}", flush=True)
             continue
-        with copy.planted(file, source.replace(text, replacement)):
-            seed, what = None, copy.build(mode, [program])
-            if what:
-                print(f"{file}: {replacement[:50]}: {what}", flush=True)
-                continue
+        program, *blocks = test.split()
+        with planted(file, source.replace(text, replacement)) as fault:
             for seed in range(args.seeds):
-                if what := copy.run(mode, program, seed, blocks):
+                if seen := tests.run(mode, program, seed, blocks, fault):
                     break
-        if what:
-            seen_by.append((file, text, replacement, mode, program, seed, blocks))
-        print(f"{file}: {text[:44]} -> {replacement[:44] or 'nothing'}: {mode}, " +
-              (f"seed {seed}: {what[:100]}" if what else "NOT NOTICED"), flush=True)
-    # the same seeds without a fault: else anything may have been what failed
-    for file, text, replacement, mode, program, seed, blocks in seen_by:
-        if what := copy.build(mode, [program]) or copy.run(mode, program, seed, blocks):
-            print(f"{file}: {text[:44]}: {program} fails without the fault, too ({mode}, seed {seed}): {what[:200]}", flush=True)
+        # the same seed without the fault: else anything may have been what failed
+        if seen and (wrong := tests.run(mode, program, seed, blocks)):
+            seen, verdict = "", f"FAILS WITHOUT THE FAULT, TOO: {wrong[:200]}"
         else:
-            noticed += 1
+            verdict = f"seed {seed}: {seen[:100]}" if seen else "NOT NOTICED"
+        noticed += bool(seen)
+        print(f"{file}: {text[:44]} -> {replacement[:44] or 'nothing'}: {mode}, {verdict}", flush=True)
+    tried = len(wanted)
     print(f"{noticed} of {tried} noticed")
     return noticed != tried or not tried
 

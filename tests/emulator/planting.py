@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A copy of the sources in which faults are planted, for mutate.py and planted.py.
+"""Runs tests on the emulated device with a fault planted in a kernel, for mutate.py and planted.py.
 
-A mode says how the copy is built and its tests are run on the emulated device:
+The tests are built once per mode. A fault is a folder with the changed file, from which they compile their kernels
+(TEGULA_TEST_SOURCE), so any number of faults can be tried side by side. A mode says how tests are built and run:
 
     plain   as users build it
     asan    address and undefined behaviour sanitizers
@@ -10,7 +11,7 @@ A mode says how the copy is built and its tests are run on the emulated device:
     weak    weak memory: stores of a block reach others late and out of order (EMU_WEAK)
     limit   kernels that stride over their work have 2 blocks, so that every loop takes a second trip (TEGULA_TEST_GRID)
 """
-import contextlib, os, pathlib, re, shutil, subprocess
+import contextlib, os, pathlib, re, subprocess, sys, tempfile
 
 root = pathlib.Path(__file__).resolve().parents[2]
 modes = {  # mode: preset, environment
@@ -27,58 +28,49 @@ def command(*words, **options):
     return subprocess.run([str(w) for w in words], capture_output=True, text=True, errors="replace", **options)
 
 
-class Copy:
-    """The sources under folder/source, built per preset in folder/build-<preset>; one cache of kernels for all, in folder
-    unless one is given that several copies share."""
+@contextlib.contextmanager
+def planted(file, text):
+    """A folder that gives a kernel's file (below the root) another text, for run()."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, file.removeprefix("src/"))
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        yield folder
 
-    def __init__(self, folder, cache=None):
+
+class Tests:
+    """Test programs built in folder/build-<preset>. Kernels without a fault are kept in folder/cache."""
+
+    def __init__(self, folder):
         self.folder = pathlib.Path(folder).resolve()
-        self.cache = cache or self.folder / "cache"
-        self.source = self.folder / "source"
-        self.configured = set()
-        wanted = set()
-        for name in ("CMakeLists.txt", "CMakePresets.json", "cmake", "include", "src", "cases", "tests", "tools", "examples"):
-            files = (root / name).rglob("*") if (root / name).is_dir() else [root / name]
-            wanted |= {f.relative_to(root) for f in files if f.is_file() and "__pycache__" not in f.parts}
-        for file in self.source.rglob("*"):
-            if file.is_file() and file.relative_to(self.source) not in wanted:
-                file.unlink()
-        for file in wanted:         # what is as it was keeps its time and is not built anew; a fault left behind is not
-            to = self.source / file
-            if not to.exists() or to.read_bytes() != (root / file).read_bytes():
-                to.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(root / file, to)
 
     def build(self, mode, programs):
-        """'' or what went wrong."""
         preset = modes[mode][0]
         folder = self.folder / f"build-{preset}"
-        if preset not in self.configured:
-            generator = ("-G", "Ninja") if shutil.which("ninja") else ()     # builds what changed in half the time
-            r = command("cmake", "--preset", preset, "-B", folder, *generator, "-DTEGULA_TOOLS=OFF",
-                        "-DTEGULA_PYTHON=OFF", cwd=self.source)
+        for words in (("cmake", "--preset", preset, "-B", folder, "-DTEGULA_TOOLS=OFF", "-DTEGULA_PYTHON=OFF"),
+                      ("cmake", "--build", folder, f"-j{os.cpu_count()}", "--target", *sorted(programs))):
+            r = command(*words, cwd=root)
             if r.returncode:
-                return r.stdout + r.stderr
-            self.configured.add(preset)
-        r = command("cmake", "--build", folder, "-j2", "--target", *programs)
-        return "does not build: " + (r.stdout + r.stderr)[-2000:] if r.returncode else ""
+                sys.exit(r.stdout + r.stderr)
 
-    def run(self, mode, program, seed, blocks=(), timeout=600, **more):
-        """'' if the test program (its blocks whose names contain a word of `blocks`) passes, else what was seen first. A word
-        NAME=VALUE is a variable of the environment."""
-        more |= dict(word.split("=", 1) for word in blocks if "=" in word)
-        blocks = [word for word in blocks if "=" not in word]
+    def run(self, mode, program, seed, blocks=(), fault=None, timeout=600):
+        """'' if the test program passes, else what was seen first. `blocks`: only blocks whose names contain one of these
+        words; a word NAME=VALUE is a variable of the environment. `fault`: a folder from planted()."""
         preset, environment = modes[mode]
         build = self.folder / f"build-{preset}"
-        compiler = {"EMU_CXX": "clang++"} if preset in ("tsan", "msan") else {}
         env = {**os.environ, "TEGULA_TEST_DEVICE": "cuda", "EMU_SEED": str(seed), "EMU_SMS": "17",
                "TEGULA_LIBCUDA": str(build / "lib/libcuda_emulated.so"),
-               "TEGULA_LIBNVRTC": str(build / "lib/libnvrtc_emulated.so"), "TEGULA_CACHE_DIR": str(self.cache),
+               "TEGULA_LIBNVRTC": str(build / "lib/libnvrtc_emulated.so"), "TEGULA_CACHE_DIR": str(self.folder / "cache"),
                "TEGULA_TEST_SHARE": "0/1",      # all cases, and no kernel is compiled that none of them launches
                "ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1:atexit_sleep_ms=0",
-               **compiler, **environment, **more}
+               **environment, **dict(word.split("=", 1) for word in blocks if "=" in word)}
+        if preset in ("tsan", "msan"):
+            env["EMU_CXX"] = "clang++"
+        if fault:
+            env |= {"TEGULA_CACHE_READONLY": env["TEGULA_CACHE_DIR"], "TEGULA_CACHE_DIR": f"{fault}/cache",
+                    "TEGULA_TEST_SOURCE": fault}
         try:
-            r = command(build / "tests" / program, *blocks, env=env, timeout=timeout)
+            r = command(build / "tests" / program, *(word for word in blocks if "=" not in word), env=env, timeout=timeout)
         except subprocess.TimeoutExpired:
             return f"{program} hangs"
         if r.returncode == 0:
@@ -86,15 +78,4 @@ class Copy:
         said = r.stderr + r.stdout
         seen = re.search(r"SUMMARY: MemorySanitizer: .*", said) or \
             re.search(r"emulator: .*|(?:WARNING|ERROR|==\d+==ERROR): \w+Sanitizer: .*|  .*\.c:\d+: .*", said)
-        return seen[0].strip().replace(f"{self.source}/", "") if seen else f"{program} gives status {r.returncode}"
-
-    @contextlib.contextmanager
-    def planted(self, file, text):
-        """The file of the copy has another text while this lasts."""
-        path = self.source / file
-        before = path.read_text()
-        path.write_text(text)
-        try:
-            yield
-        finally:
-            path.write_text(before)
+        return seen[0].strip().replace(f"{root}/", "") if seen else f"{program} gives status {r.returncode}"
