@@ -114,7 +114,6 @@ static void fill_rows(const case_problem *c, case_tensor *t, uint64_t seed)
 
 static void fill_scale(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)seed;
     *(float *)t->data = strtof(case_text(c, "sf"), NULL);
 }
 

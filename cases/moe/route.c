@@ -1,38 +1,33 @@
 /* SPDX-License-Identifier: MIT
- * route.c - top2_sum_gate and get_fused_mapping in one, and so is the oracle.
- * apart=1: not route is called but those two, to compare. */
+ * route.c - the oracle is those of top2_sum_gate and get_fused_mapping, one after the other. With apart=1
+ * these two are called instead of route, to compare; with counts=1 the mapping has all its optional
+ * outputs. */
 #include "cases/moe/common/gate.h"
+#include "cases/moe/common/route.h"
 #include "cases/moe/common/routing.h"
 #include "core/status.h"
 
 enum { MAPPING = NUM_OF_GATE };         /* the first of those of mapping_add() */
 
-typedef struct { tgl_moe_gate_params params; int64_t alignment; bool is_apart; } route_scalars;
-_Static_assert(sizeof(route_scalars) <= CASE_SCALARS, "scalars have room");
-
 static tgl_status setup(case_problem *c)
 {
     TGL_TRY(gate_setup(c));         /* writes the params, which come first */
-    route_scalars *s = (route_scalars *)(void *)c->scalars;
+    route_scalars *s = route_scalars_of(c);
     s->alignment = case_int(c, "alignment"), s->is_apart = case_int(c, "apart") != 0;
     const int64_t *shape = c->tensors[IDX].shape, num_experts = case_int(c, "num_mapped_experts");
     mapping_sizes sizes = { shape[0], shape[1], num_experts ? num_experts : c->tensors[LOGITS].shape[1],
                             case_int(c, "num_positions"), .has_counts = case_int(c, "counts") != 0 };
+    sizes.has_host = sizes.has_counts;
     if (sizes.num_positions < 0)
         sizes.num_positions = shape[0] * shape[1] + (s->alignment - 1) * sizes.num_experts;
     mapping_add(c, MAPPING, &sizes);
     return TGL_OK;
 }
 
-static const route_scalars *scalars_of(const case_problem *c)
-{
-    return (const route_scalars *)(const void *)c->scalars;
-}
-
 static tgl_status run(const case_arguments *a)
 {
     const tgl_moe_mapping m = mapping_of(a, MAPPING);
-    const route_scalars *s = scalars_of(a->problem);
+    const route_scalars *s = (const void *)a->problem->scalars;
     if (s->is_apart) {
         TGL_TRY(gate_run(a));
         return tgl_moe_get_fused_mapping(a->arg[IDX], &m, s->alignment, a->workspace, a->workspace_bytes,
@@ -52,7 +47,7 @@ static size_t workspace(const case_arguments *a)
 static void oracle(case_problem *c)
 {
     gate_oracle(c);
-    mapping_answer(c, MAPPING, &c->tensors[IDX], scalars_of(c)->alignment);
+    mapping_answer(c, MAPPING, &c->tensors[IDX], route_scalars_of(c)->alignment);
 }
 
 static int64_t bytes(const case_problem *c)
@@ -92,6 +87,7 @@ const case_op route_cases = {
         "num_tokens=9 num_experts=72 num_topk=6 layout=half,gap,repeated offset=0,1,3 "
         "out_offset=0,1 dtype=i64,i32 alignment=4",
         "num_tokens=5,40 num_experts=384,512 num_topk=6 scoring=identity alignment=16",
+        "num_tokens=256 num_experts=72 num_topk=1 values=equal bias=none counts=1",  /* all to one expert */
         /* more words than a cluster's warps mark in one go */
         "num_tokens=100 num_experts=64 num_topk=10 alignment=3 counts=1",
         "num_tokens=128 num_experts=64 num_topk=32 alignment=1",

@@ -6,12 +6,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "errors.h"
-#include "support.h"
+#include "mapping.h"
 
 /* ---- calls ---- */
 
-/* What a gate gets. NULL: not given. One with tid2eid is a hash_gate. */
+/* What a gate gets; NULL: not given. With tid2eid it is a hash_gate, with a mapping a route, else a
+ * top2_sum_gate. */
 typedef struct {
     int64_t num_tokens, num_experts, num_topk;      /* num_tokens 0: 1 */
     const float *logits, *bias;
@@ -21,6 +21,7 @@ typedef struct {
     const int64_t *unmapped_topk_idx;               /* before the call */
     int64_t vocabulary;
     const int64_t *input_ids, *tid2eid;
+    mapped *mapping;
     tgl_moe_gate_params params;
 } gate;
 
@@ -84,6 +85,14 @@ static inline tgl_status call_gate(const backend *b, tgl_dtype dtype, const gate
                                    pmask, pmap, pcount, punmapped, pidx, pweights, &g->params, b->stream);
         discard(b, &ids);
         discard(b, &table);
+    } else if (g->mapping) {
+        tensor t[NUM_ARRAYS];
+        const tgl_moe_mapping out = open_mapping(b, g->mapping, t);
+        const scratch w = make_scratch(b, tgl_moe_route_workspace_size(plogits, pidx, &out));
+        status = tgl_moe_route(plogits, pbias, pmask, pfix, pmap, pcount, punmapped, pidx, pweights, &out,
+                               g->mapping->alignment, &g->params, w.data, w.bytes, b->stream);
+        close_mapping(b, g->mapping, t);
+        backend_free(b, w.data);
     } else {
         status = tgl_moe_top2_sum_gate(plogits, pbias, pmask, pfix, pmap, pcount, punmapped, pidx, pweights,
                                        &g->params, b->stream);
@@ -180,13 +189,15 @@ static inline void random_floats(test_random *r, float *to, int64_t count)
 
 /* ---- errors ---- */
 
-/* Two of eight experts in two of four groups (hash_gate has none), and one shared expert of three replicas. */
+/* Two of eight experts in two of four groups (hash_gate has none), and one shared expert of three
+ * replicas. */
 #define GATE_SAMPLE \
     "num_tokens=3 num_experts=8 num_topk=2 num_replicas=3 num_shared_experts=1 num_ep_ranks=5 num_tp_ranks=2 tp_rank=1"
 
 #define PARAMS ((tgl_moe_gate_params *)(void *)c->params)
 
-/* Some whole messages. Indices of tensors are those of top2_sum_gate's call, from the map on those of all gates. */
+/* Some whole messages. Indices of tensors are those of top2_sum_gate's call, from the map on those of all
+ * gates. */
 #define CHECK_GATE_ERRORS()                                                                                          \
     CHECK_ERROR(x[0].shape[1] = (int64_t)1 << 31,                                                                    \
                 "logits: shape is [3, 2147483648], want [3, 0..2147483646]");                                        \

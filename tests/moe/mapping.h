@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * mapping.h - what the tests of counts and of the mapping share: workspaces that have to stay zero, a mapping
+ * mapping.h - what the tests of counts and of the mapping share: workspaces that must stay zero, a mapping
  * made on a device and read back. */
 #ifndef TEGULA_TEST_MAPPING_H
 #define TEGULA_TEST_MAPPING_H
@@ -34,19 +34,10 @@ static inline void check_scratch(const backend *b, const scratch *s, const char 
 
 /* ---- a mapping on a device ---- */
 
-/* In the order of tgl_moe_mapping; the last is in memory of the host. */
+/* The arrays of tgl_moe_mapping, in its order. The last is in host memory. */
 enum {
-    POS_TO_EXPERT,
-    POS_TO_TOKEN,
-    POS_TO_TOKEN_TOPK,
-    TOKEN_TOPK_TO_POS,
-    EXPERT_START,
-    EXPERT_END,
-    LENGTH,
-    COUNT,
-    PSUM_END,
-    LENGTH_ON_HOST,
-    NUM_ARRAYS
+    POS_TO_EXPERT, POS_TO_TOKEN, POS_TO_TOKEN_TOPK, TOKEN_TOPK_TO_POS, EXPERT_START, EXPERT_END, LENGTH, COUNT,
+    PSUM_END, LENGTH_ON_HOST, NUM_ARRAYS
 };
 static const char *const array_names[NUM_ARRAYS] = {
     "pos_to_expert", "pos_to_token", "pos_to_token_topk", "token_topk_to_pos", "expert_start", "expert_end",
@@ -70,38 +61,43 @@ static inline tgl_moe_mapping as_mapping(tensor t[NUM_ARRAYS])
                               &t[9].t, { 0 } };
 }
 
-/* The op with all outputs; `m` has the sizes and gets the arrays, until free_mapped(). Takes `s` as its
- * workspace, or makes its own where that is NULL. */
-static inline void map_tokens(const backend *b, const int64_t *topk_idx, mapped *m, const scratch *s)
+/* All tensors of a mapping on a device, poisoned; `m` has the sizes and gets the arrays, until
+ * free_mapped(). */
+static inline tgl_moe_mapping open_mapping(const backend *b, mapped *m, tensor t[NUM_ARRAYS])
 {
-    tensor idx, t[NUM_ARRAYS];
-    place(b, &idx, TGL_I64, 2, SHAPE(m->num_tokens, m->num_topk), topk_idx);
     for (int i = 0; i < NUM_ARRAYS; i++) {
         const int64_t length = array_length(m, i);
         void *data = NULL;
         m->at[i] = malloc((size_t)length * 4 + 4);
-        memset(m->at[i], 0xa5, (size_t)length * 4 + 4);
         if (i == LENGTH_ON_HOST) {
             CHECK_OK(backend_host_alloc(b, (size_t)length * 4, &data));
             make(&t[i], data, backend_host(b), TGL_I32, 1, &length);
         } else if (i == TOKEN_TOPK_TO_POS) {
-            place(b, &t[i], TGL_I32, 2, SHAPE(m->num_tokens, m->num_topk), m->at[i]);
+            place(b, &t[i], TGL_I32, 2, SHAPE(m->num_tokens, m->num_topk), NULL);
         } else {
-            place(b, &t[i], TGL_I32, 1, &length, m->at[i]);
+            place(b, &t[i], TGL_I32, 1, &length, NULL);
         }
     }
-    const tgl_moe_mapping mapping = as_mapping(t);
-    const scratch own = make_scratch(b, s ? 0 : tgl_moe_get_fused_mapping_workspace_size(&idx.t, &mapping));
-    if (!s) s = &own;
-    CHECK_OK(tgl_moe_get_fused_mapping(&idx.t, &mapping, m->alignment, s->data, s->bytes, b->stream));
-    CHECK_OK(backend_wait(b, b->stream));
-    for (int i = 0; i < NUM_ARRAYS; i++) {
-        const size_t bytes = (size_t)array_length(m, i) * 4;
-        if (i == LENGTH_ON_HOST) memcpy(m->at[i], t[i].t.data, bytes), backend_host_free(b, t[i].t.data);
-        else CHECK_OK(backend_download(b, m->at[i], t[i].t.data, bytes)), discard(b, &t[i]);
-    }
-    check_scratch(b, s, "get_fused_mapping");
-    backend_free(b, own.data);
+    return as_mapping(t);
+}
+
+static inline void close_mapping(const backend *b, mapped *m, tensor t[NUM_ARRAYS])
+{
+    for (int i = 0; i < LENGTH_ON_HOST; i++) fetch(b, &t[i], m->at[i]);
+    memcpy(m->at[LENGTH_ON_HOST], t[LENGTH_ON_HOST].t.data, (size_t)m->num_experts * 4);
+    backend_host_free(b, t[LENGTH_ON_HOST].t.data);
+}
+
+static inline void map_tokens(const backend *b, const int64_t *topk_idx, mapped *m)
+{
+    tensor idx, t[NUM_ARRAYS];
+    place(b, &idx, TGL_I64, 2, SHAPE(m->num_tokens, m->num_topk), topk_idx);
+    const tgl_moe_mapping mapping = open_mapping(b, m, t);
+    const scratch s = make_scratch(b, tgl_moe_get_fused_mapping_workspace_size(&idx.t, &mapping));
+    CHECK_OK(tgl_moe_get_fused_mapping(&idx.t, &mapping, m->alignment, s.data, s.bytes, b->stream));
+    close_mapping(b, m, t);
+    check_scratch(b, &s, "get_fused_mapping");
+    backend_free(b, s.data);
     discard(b, &idx);
 }
 

@@ -2,7 +2,6 @@
  * tgl_moe_aux_fi, on every device of the tests. Written from the specification: an expert's count times the
  * number of experts, over tokens times num_aux_topk; whole numbers of 64 bits, each rounded to f32 once, then
  * one division. */
-#include "errors.h"
 #include "mapping.h"
 
 TESTS_OF_TABLE("moe_aux_fi")
@@ -60,28 +59,15 @@ TEST(num_sms)
 
 TEST(graph) { check_replayed("moe_aux_fi", "num_tokens=5000 num_topk=8 num_experts=256", 1); }
 
-/* ---- nothing to do ---- */
-
-TEST(empty)     /* no data and no driver */
-{
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor in, out;
-        make(&in, NULL, devices[d], TGL_I64, 2, SHAPE(0, 8));
-        make(&out, NULL, devices[d], TGL_F32, 1, SHAPE(0));
-        CHECK_OK(tgl_moe_aux_fi(&in.t, &out.t, 1, NULL, 0, NULL));
-        CHECK_FAILS(tgl_moe_aux_fi(&in.t, &out.t, 0, NULL, 0, NULL), TGL_ERR_ARGUMENT,
-                    "num_aux_topk: is 0, want >= 1");
-    }
-}
-
 /* ---- errors ---- */
 
 extern tgl_signature tgl_moe_aux_fi_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
+static tgl_status call(DLTensor *const *t, const void *params, void *workspace, size_t bytes)
 {
-    return tgl_moe_aux_fi(t[0], t[1], *(const int64_t *)params, NULL, 0, NULL);
+    return tgl_moe_aux_fi(t[0], t[1], *(const int64_t *)params, workspace, bytes, NULL);
 }
+static tgl_status invoke(DLTensor *const *t, const void *params) { return call(t, params, NULL, 0); }
+static size_t workspace_size(DLTensor *const *t) { return tgl_moe_aux_fi_workspace_size(t[0], t[1]); }
 #define GOOD_CALL &tgl_moe_aux_fi_signature, "num_tokens=3 num_topk=2 num_experts=5 num_aux_topk=2", invoke
 
 TEST(errors)
@@ -94,21 +80,12 @@ TEST(errors)
     CHECK_ERROR(x[1].shape[0] = (int64_t)1 << 31, "fi: shape is [2147483648], want [0..2147483647]");
 }
 
-TEST(errors_of_workspace)       /* told before anything is touched: these addresses are nobody's */
+TEST(errors_of_workspace)
 {
-    const DLDevice cuda = { (DLDeviceType)TGL_DL_CUDA, 0 };
-    tensor in, out;
-    char text[128];
-    make(&in, (void *)((uintptr_t)1 << 40), cuda, TGL_I64, 2, SHAPE(1000000, 8));
-    make(&out, (void *)((uintptr_t)1 << 41), cuda, TGL_F32, 1, SHAPE(256));
-    const size_t want = tgl_moe_aux_fi_workspace_size(&in.t, &out.t);
-    REQUIRE(want > 0);
-    snprintf(text, sizeof text, "workspace: is NULL, want %zu bytes of device memory", want);
-    CHECK_FAILS(tgl_moe_aux_fi(&in.t, &out.t, 2, NULL, want, NULL), TGL_ERR_WORKSPACE, text);
-    snprintf(text, sizeof text, "workspace_bytes: is %zu, want >= %zu", want - 1, want);
-    CHECK_FAILS(tgl_moe_aux_fi(&in.t, &out.t, 2, memory, want - 1, NULL), TGL_ERR_WORKSPACE, text);
-    in.t.device = out.t.device = cpu;
-    CHECK_INT(tgl_moe_aux_fi_workspace_size(&in.t, &out.t), 0);
+    check_workspace_errors(&(workspace_op){ &tgl_moe_aux_fi_signature, invoke, call, workspace_size },
+                           "num_tokens=1000000 num_topk=8 num_experts=256 num_aux_topk=2");
 }
 
+TEST(empty) { check_empty(&tgl_moe_aux_fi_signature, invoke, "num_tokens=0 num_topk=8 num_experts=0 num_aux_topk=1");
+}
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

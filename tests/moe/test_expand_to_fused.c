@@ -2,7 +2,6 @@
  * tgl_moe_expand_to_fused and tgl_moe_expand_to_fused_with_sf, on every device of the tests. Written from the
  * specification: every token's row at all of its positions, zeros where there is no expert, other rows
  * untouched. */
-#include "errors.h"
 #include "mapping.h"
 
 static const char rows[] = "moe_expand_to_fused", rows_and_sf[] = "moe_expand_to_fused_with_sf";
@@ -101,7 +100,7 @@ TEST(follows_the_mapping)       /* that get_fused_mapping makes: row p is that o
     for (int i = 0; i < TOKENS * HIDDEN; i++) x[i] = (uint16_t)test_bits(&r);
     FOR_BACKENDS(b) {
         mapped m = { TOKENS, TOPK, EXPERTS, 16, POSITIONS, { 0 } };
-        map_tokens(b, topk_idx, &m, NULL);
+        map_tokens(b, topk_idx, &m);
         tensor tx, tpos, texpert, tout;
         place(b, &tx, TGL_BF16, 2, SHAPE(TOKENS, HIDDEN), x);
         place(b, &tpos, TGL_I32, 2, SHAPE(TOKENS, TOPK), m.at[TOKEN_TOPK_TO_POS]);
@@ -152,33 +151,11 @@ TEST(graph)
                    "num_tokens=40 num_topk=8 num_experts=9 hidden=7 alignment=16 out_sf_layout=columns", 1);
 }
 
-/* ---- nothing to do ---- */
-
-TEST(empty)     /* no data and no driver */
-{
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    const int64_t sizes[2][2] = { { 0, 64 }, { 6, 0 } };        /* positions, hidden */
-    for (int i = 0; i < 4; i++) {
-        const DLDevice on = devices[i % 2];
-        const int64_t positions = sizes[i / 2][0], hidden = sizes[i / 2][1];
-        tensor x, sf, pos, expert, out, out_sf;
-        make(&x, hidden ? memory : NULL, on, TGL_BF16, 2, SHAPE(3, hidden));
-        make(&sf, hidden ? memory : NULL, on, TGL_F32, 2, SHAPE(3, hidden));
-        make(&pos, memory, on, TGL_I32, 2, SHAPE(3, 2));
-        make(&expert, positions ? memory : NULL, on, TGL_I32, 1, &positions);
-        make(&out, NULL, on, TGL_BF16, 2, SHAPE(positions, hidden));
-        make(&out_sf, NULL, on, TGL_F32, 2, SHAPE(positions, hidden));
-        CHECK_OK(tgl_moe_expand_to_fused(&x.t, &pos.t, &expert.t, &out.t, NULL));
-        CHECK_OK(tgl_moe_expand_to_fused_with_sf(&x.t, &sf.t, &pos.t, &expert.t, &out.t, &out_sf.t, 1, NULL));
-    }
-}
-
 /* ---- errors ---- */
 
 extern tgl_signature tgl_moe_expand_to_fused_signature, tgl_moe_expand_to_fused_with_sf_signature;
 static tgl_status expand(DLTensor *const *t, const void *params)
 {
-    (void)params;
     return tgl_moe_expand_to_fused(t[0], t[1], t[2], t[3], NULL);
 }
 static tgl_status expand_with_sf(DLTensor *const *t, const void *params)
@@ -195,6 +172,13 @@ TEST(errors)
                                       "16 bytes");
     CHECK_ERROR(x[3].dtype = tgl_dtype_to_dlpack(TGL_BF16), "out: dtype is bf16, want f16 as x");
     CHECK_ERROR(x[3].data = (char *)x[2].data + 24, "out: memory is shared with pos_to_expert, want no overlap");
+}
+TEST(empty)
+{
+    check_empty(&tgl_moe_expand_to_fused_signature, expand,
+                "num_tokens=3 hidden=64 num_topk=2 num_positions=0");
+    check_empty(&tgl_moe_expand_to_fused_signature, expand,
+                "num_tokens=3 hidden=0 num_topk=2 num_positions=6");
 }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }
 #undef GOOD_CALL
@@ -224,5 +208,12 @@ TEST(errors_of_the_layout_of_factors)
     CHECK_ERROR(x[5].strides[0] = 5, "out_sf: strides are [5, 1], want [4, 1] or [1, >= 7]");
     CHECK_ERROR(x[5].strides[0] = 1; x[5].strides[1] = 6, "out_sf: strides are [1, 6], want [4, 1] or [1, >= 7]");
     CHECK_ERROR(x[5].strides[0] = 2; x[5].strides[1] = 14, "out_sf: strides are [2, 14], want [4, 1] or [1, >= 7]");
+}
+TEST(empty_with_sf)
+{
+    check_empty(&tgl_moe_expand_to_fused_with_sf_signature, expand_with_sf,
+                "num_tokens=3 hidden=64 num_topk=2 num_positions=0 num_sf=64 num_per_channels=1");
+    check_empty(&tgl_moe_expand_to_fused_with_sf_signature, expand_with_sf,
+                "num_tokens=3 hidden=0 num_topk=2 num_positions=6 num_sf=0 num_per_channels=1");
 }
 TEST(no_driver_with_sf) { check_no_driver(GOOD_CALL); }

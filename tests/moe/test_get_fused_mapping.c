@@ -2,7 +2,6 @@
  * tgl_moe_get_fused_mapping, on every device of the tests. Written from the specification: pairs (token,
  * slot) in ascending order within their expert, experts in order, each segment padded to a multiple of the
  * alignment. */
-#include "errors.h"
 #include "mapping.h"
 
 TESTS_OF_TABLE("moe_get_fused_mapping")
@@ -17,7 +16,7 @@ TEST(worked_example)
         /* doc: get_fused_mapping */
         const int64_t topk_idx[] = { 0, 2, /**/ 2, 0, /**/ 0, -1, /**/ -1, -1 };    /* four tokens of two */
         mapped m = { .num_tokens = 4, .num_topk = 2, .num_experts = 3, .alignment = 2, .num_positions = 6 };
-        map_tokens(b, topk_idx, &m, NULL);
+        map_tokens(b, topk_idx, &m);
         check_array(b, &m, POS_TO_EXPERT, ENTRIES(0, 0, 0, -1, 2, 2));
         check_array(b, &m, POS_TO_TOKEN, ENTRIES(0, 1, 2, -1, 0, 1));
         check_array(b, &m, POS_TO_TOKEN_TOPK, ENTRIES(0, 3, 4, -1, 1, 2));
@@ -32,7 +31,7 @@ TEST(worked_example)
         free_mapped(&m);
 
         m.num_positions = 10;       /* four more than there are */
-        map_tokens(b, topk_idx, &m, NULL);
+        map_tokens(b, topk_idx, &m);
         check_array(b, &m, POS_TO_EXPERT, ENTRIES(0, 0, 0, -1, 2, 2, -1, -1, -1, -1));
         check_array(b, &m, POS_TO_TOKEN, ENTRIES(0, 1, 2, -1, 0, 1, -1, -1, -1, -1));
         check_array(b, &m, POS_TO_TOKEN_TOPK, ENTRIES(0, 3, 4, -1, 1, 2, -1, -1, -1, -1));
@@ -40,7 +39,7 @@ TEST(worked_example)
         free_mapped(&m);
 
         m.num_positions = 5;        /* one less: a pair has no place, and the layout is told as before */
-        map_tokens(b, topk_idx, &m, NULL);
+        map_tokens(b, topk_idx, &m);
         check_array(b, &m, POS_TO_EXPERT, ENTRIES(0, 0, 0, -1, 2));
         check_array(b, &m, TOKEN_TOPK_TO_POS, ENTRIES(0, 4, -1, 1, 2, -1, -1, -1));
         check_array(b, &m, EXPERT_END, ENTRIES(4, 4, 6));
@@ -57,7 +56,7 @@ TEST(layouts_of_grouped_gemms)      /* 3, 0, 130 and 5 tokens, segments of 128 r
         int32_t layout[512];
         for (int t = 0; t < 138; t++) topk_idx[t] = t % 46 == 7 ? 0 : t % 30 == 1 ? 3 : 2;
         mapped m = { 138, 1, 4, 128, 512, { 0 } };
-        map_tokens(b, topk_idx, &m, NULL);
+        map_tokens(b, topk_idx, &m);
         /* doc: layouts */
         check_array(b, &m, COUNT, ENTRIES(3, 0, 130, 5));
         check_array(b, &m, EXPERT_START, ENTRIES(0, 128, 128, 384));
@@ -136,7 +135,7 @@ TEST(properties)
             const int64_t counts[] = { bound, bound / 3, 1, 0 };
             for (int i = 0; i < 4; i++) {
                 m.num_positions = counts[i];
-                map_tokens(b, topk_idx, &m, NULL);
+                map_tokens(b, topk_idx, &m);
                 check_properties(b, topk_idx, &m);
                 free_mapped(&m);
             }
@@ -155,8 +154,8 @@ TEST(num_sms)
         "num_tokens=60 num_topk=6 num_experts=2048 alignment=16 counts=1", NULL });
 }
 
-/* Data between blocks in every way there is, for runs with weak memory (tests/run): all read all counts; through
- * owners; and in rounds, which use the workspace again. */
+/* Data between blocks in every way there is, for runs with weak memory (tests/run): all read all counts;
+ * through owners; and in rounds, which use the workspace again. */
 TEST(exchange)
 {
     FOR_BACKENDS(b)
@@ -168,86 +167,19 @@ TEST(exchange)
 
 /* ---- workspaces ---- */
 
-/* Sizes and ops in turn on one workspace, which no call may leave dirty for the next. */
-TEST(one_workspace)
+TEST(one_workspace)     /* for ops of all kinds and sizes */
 {
-    static const int64_t num_tokens[] = { 300, 3, 1500, 0, 64, 1 };
-    static const int64_t num_experts[] = { 256, 3000, 4, 9, 385, 1 };
-    enum { NUM_TOPK = 8, MAX_TOKENS = 1500, MAX_EXPERTS = 3000 };
-    static int64_t topk_idx[MAX_TOKENS * NUM_TOPK];
-    static int32_t counts[MAX_EXPERTS];
-    FOR_BACKENDS(b) {
-        if (backend_is_cpu(b)) continue;
-        tensor idx, out, fi;
-        make(&idx, NULL, b->device, TGL_I64, 2, SHAPE(MAX_TOKENS, NUM_TOPK));
-        make(&out, NULL, b->device, TGL_I32, 1, SHAPE(MAX_EXPERTS));
-        make(&fi, NULL, b->device, TGL_F32, 1, SHAPE(MAX_EXPERTS));
-        tensor t[NUM_ARRAYS];
-        for (int i = 0; i < NUM_ARRAYS; i++) make(&t[i], NULL, b->device, TGL_I32, 1, SHAPE(MAX_EXPERTS));
-        make(&t[TOKEN_TOPK_TO_POS], NULL, b->device, TGL_I32, 2, SHAPE(MAX_TOKENS, NUM_TOPK));
-        const tgl_moe_mapping mapping = as_mapping(t);
-        const size_t sizes[] = { tgl_moe_get_fused_mapping_workspace_size(&idx.t, &mapping),
-                                 tgl_moe_group_count_workspace_size(&idx.t, &out.t),
-                                 tgl_moe_aux_fi_workspace_size(&idx.t, &fi.t) };
-        size_t bytes = 0;
-        for (int i = 0; i < 3; i++) bytes = sizes[i] > bytes ? sizes[i] : bytes;
-        const scratch s = make_scratch(b, bytes);
-        for (int round = 0; round < 36; round++) {
-            const int64_t tokens = num_tokens[round % 6], experts = num_experts[(round + round / 6) % 6];
-            test_random r = test_seed("one_workspace");
-            memset(counts, 0, sizeof counts);
-            for (int64_t i = 0; i < tokens * NUM_TOPK; i++) {
-                topk_idx[i] = test_below(&r, experts + 2) - 1;
-                if (topk_idx[i] >= 0 && topk_idx[i] < experts) counts[topk_idx[i]]++;
-            }
-            mapped m = { tokens, NUM_TOPK, experts, 16, tokens * NUM_TOPK + 15 * experts, { 0 } };
-            map_tokens(b, topk_idx, &m, &s);
-            check_properties(b, topk_idx, &m);
-            free_mapped(&m);
-
-            const size_t want = (size_t)experts * 4;
-            int32_t seen[MAX_EXPERTS];
-            place(b, &idx, TGL_I64, 2, SHAPE(tokens, NUM_TOPK), topk_idx);
-            place(b, &out, TGL_I32, 1, &experts, topk_idx);
-            place(b, &fi, TGL_F32, 1, &experts, topk_idx);
-            CHECK_OK(tgl_moe_group_count(&idx.t, &out.t, s.data, s.bytes, b->stream));
-            CHECK_OK(tgl_moe_aux_fi(&idx.t, &fi.t, 2, s.data, s.bytes, b->stream));
-            CHECK_OK(tgl_moe_group_count(&idx.t, &out.t, s.data, s.bytes, b->stream));
-            CHECK_OK(backend_download(b, seen, out.t.data, want));
-            CHECK_THAT(!memcmp(seen, counts, want), "counts of round %d", round);
-            CHECK_OK(backend_download(b, seen, fi.t.data, want));
-            for (int64_t e = 0; e < experts; e++) {
-                const float wanted =
-                    tokens ? (float)(counts[e] * experts) / (float)(tokens * 2) : 0;   /* exact: below 2^24 */
-                REQUIRE(!memcmp(&seen[e], &wanted, 4));
-            }
-            check_scratch(b, &s, "counts");
-            discard(b, &idx), discard(b, &out), discard(b, &fi);
-        }
-        backend_free(b, s.data);
-    }
-}
-
-TEST(workspace_size_grows)      /* with the tokens, so that the largest batch decides */
-{
-    const DLDevice cuda = { (DLDeviceType)TGL_DL_CUDA, 0 };
-    const int64_t num_experts[] = { 1, 256, 1024, 8192 };
-    for (int i = 0; i < 4; i++) {
-        size_t before = 0;
-        for (int64_t tokens = 0; tokens < 1000000; tokens = tokens * 3 / 2 + 1) {
-            tensor idx, t[NUM_ARRAYS];
-            make(&idx, NULL, cuda, TGL_I64, 2, SHAPE(tokens, 8));
-            for (int a = 0; a < NUM_ARRAYS; a++) make(&t[a], NULL, cuda, TGL_I32, 1, &num_experts[i]);
-            make(&t[TOKEN_TOPK_TO_POS], NULL, cuda, TGL_I32, 2, SHAPE(tokens, 8));
-            const tgl_moe_mapping mapping = as_mapping(t);
-            const size_t bytes = tgl_moe_get_fused_mapping_workspace_size(&idx.t, &mapping);
-            CHECK_THAT(bytes >= before, "%zu bytes for %d tokens, %zu for fewer", bytes, (int)tokens, before);
-            before = bytes;
-            for (int a = 0; a < NUM_ARRAYS; a++) t[a].t.device = cpu;
-            idx.t.device = cpu;
-            CHECK_INT(tgl_moe_get_fused_mapping_workspace_size(&idx.t, &mapping), 0);
-        }
-    }
+    static const case_line cases[] = {
+#define MAPPING(tokens, experts) \
+    { "moe_get_fused_mapping", "num_topk=8 alignment=16 num_positions=bound counts=1 host=1 " \
+                               "routing=garbage num_tokens=" #tokens " num_experts=" #experts }
+#define COUNTS(tokens, groups) { "moe_group_count", "num_topk=8 num_tokens=" #tokens " num_groups=" #groups }
+#define SHARES(tokens, experts) { "moe_aux_fi", "num_topk=8 num_tokens=" #tokens " num_experts=" #experts }
+        MAPPING(300, 256), COUNTS(300, 256), MAPPING(1500, 3000), SHARES(1500, 3000), COUNTS(1500, 9000),
+        MAPPING(3, 4), COUNTS(1500, 4), MAPPING(1500, 9), SHARES(1500, 385), COUNTS(0, 9), MAPPING(64, 385),
+        SHARES(1, 9000), MAPPING(600, 1), COUNTS(1100, 20000), MAPPING(1500, 31), MAPPING(1, 256),
+    };
+    check_shared_workspace(cases, sizeof cases / sizeof *cases);
 }
 
 TEST(graph)
@@ -258,22 +190,6 @@ TEST(graph)
     check_replayed("moe_get_fused_mapping", "num_tokens=12000 num_topk=8 num_experts=9 alignment=16", 1);
 }
 
-/* ---- nothing to do ---- */
-
-TEST(empty)     /* no data and no driver */
-{
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor idx, t[NUM_ARRAYS];
-        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 8));
-        for (int i = 0; i < NUM_ARRAYS; i++) make(&t[i], NULL, devices[d], TGL_I32, 1, SHAPE(0));
-        make(&t[TOKEN_TOPK_TO_POS], NULL, devices[d], TGL_I32, 2, SHAPE(0, 8));
-        t[LENGTH_ON_HOST].t.device = cpu;
-        const tgl_moe_mapping mapping = as_mapping(t);
-        CHECK_OK(tgl_moe_get_fused_mapping(&idx.t, &mapping, 128, NULL, 0, NULL));
-    }
-}
-
 /* ---- errors ---- */
 
 extern tgl_signature tgl_moe_get_fused_mapping_signature;
@@ -281,11 +197,21 @@ static tgl_moe_mapping mapping_of(DLTensor *const *t)
 {
     return (tgl_moe_mapping){ t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], { 0 } };
 }
-static tgl_status invoke(DLTensor *const *t, const void *params)
+static tgl_status call(DLTensor *const *t, const void *params, void *workspace, size_t bytes)
 {
     const tgl_moe_mapping m = mapping_of(t);
-    return tgl_moe_get_fused_mapping(t[0], &m, *(const int64_t *)params, memory + 2048, MEMORY_BYTES - 2048, NULL);
+    return tgl_moe_get_fused_mapping(t[0], &m, *(const int64_t *)params, workspace, bytes, NULL);
 }
+static tgl_status invoke(DLTensor *const *t, const void *params)
+{
+    return call(t, params, memory + 2048, MEMORY_BYTES - 2048);
+}
+static size_t workspace_size(DLTensor *const *t)
+{
+    const tgl_moe_mapping m = mapping_of(t);
+    return tgl_moe_get_fused_mapping_workspace_size(t[0], &m);
+}
+static const workspace_op op = { &tgl_moe_get_fused_mapping_signature, invoke, call, workspace_size };
 #define GOOD_CALL &tgl_moe_get_fused_mapping_signature, \
     "num_tokens=3 num_topk=2 num_positions=20 num_local_experts=4 alignment=4", invoke
 
@@ -326,27 +252,23 @@ TEST(errors_of_sizes)       /* positions are i32 */
     CHECK_ERROR(x[1].shape[0] = (int64_t)1 << 31, "pos_to_expert: shape is [2147483648], want [0..2147483647]");
 }
 
-TEST(errors_of_workspace)       /* told before anything is touched: these addresses are nobody's */
+TEST(errors_of_workspace)
 {
-    const DLDevice cuda = { (DLDeviceType)TGL_DL_CUDA, 0 };
-    const uintptr_t far = (uintptr_t)1 << 40;
-    tensor idx, t[NUM_ARRAYS];
-    char text[128];
-    make(&idx, (void *)far, cuda, TGL_I64, 2, SHAPE(100000, 8));
-    for (int i = 0; i < NUM_ARRAYS; i++)
-        make(&t[i], (void *)(far + (far >> 4) * (uintptr_t)(i + 1)), cuda, TGL_I32, 1,
-             SHAPE(i < TOKEN_TOPK_TO_POS ? 900000 : 256));
-    make(&t[TOKEN_TOPK_TO_POS], t[TOKEN_TOPK_TO_POS].t.data, cuda, TGL_I32, 2, SHAPE(100000, 8));
-    tgl_moe_mapping m = as_mapping(t);
-    m.num_tokens_per_expert_host = NULL;
-    const size_t want = tgl_moe_get_fused_mapping_workspace_size(&idx.t, &m);
-    REQUIRE(want > 0);
-    snprintf(text, sizeof text, "workspace: is NULL, want %zu bytes of device memory", want);
-    CHECK_FAILS(tgl_moe_get_fused_mapping(&idx.t, &m, 16, NULL, want, NULL), TGL_ERR_WORKSPACE, text);
-    snprintf(text, sizeof text, "workspace_bytes: is %zu, want >= %zu", want - 1, want);
-    CHECK_FAILS(tgl_moe_get_fused_mapping(&idx.t, &m, 16, memory, want - 1, NULL), TGL_ERR_WORKSPACE, text);
-    snprintf(text, sizeof text, "workspace: address is %p, want a multiple of 256", (void *)(memory + 128));
-    CHECK_FAILS(tgl_moe_get_fused_mapping(&idx.t, &m, 16, memory + 128, want, NULL), TGL_ERR_WORKSPACE, text);
+    check_workspace_errors(&op, "num_tokens=100000 num_topk=8 num_positions=900000 num_local_experts=256 "
+                                "alignment=16 -num_tokens_per_expert_host");
 }
 
+TEST(workspace_size_grows)
+{
+    check_workspace_grows(&op, "num_topk=8 num_positions=9 num_local_experts=1 alignment=1");
+    check_workspace_grows(&op, "num_topk=8 num_positions=9 num_local_experts=256 alignment=1");
+    check_workspace_grows(&op, "num_topk=8 num_positions=9 num_local_experts=1024 alignment=1");
+    check_workspace_grows(&op, "num_topk=8 num_positions=9 num_local_experts=8192 alignment=1");
+}
+
+TEST(empty)
+{
+    check_empty(&tgl_moe_get_fused_mapping_signature, invoke,
+                "num_tokens=0 num_topk=8 num_positions=0 num_local_experts=0 alignment=128");
+}
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -174,24 +174,6 @@ TEST(graph)     /* a launch a call */
     check_replayed("moe_hash_gate", "num_tokens=9 num_experts=40 num_topk=33 vocabulary=300", 1);
 }
 
-/* ---- nothing to do ---- */
-
-TEST(empty)     /* no data and no driver */
-{
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor x, ids, table, idx, weights;
-        const tgl_moe_gate_params params = { 0 };
-        make(&x, NULL, devices[d], TGL_F32, 2, SHAPE(0, 64));
-        make(&ids, NULL, devices[d], TGL_I64, 1, SHAPE(0));
-        make(&table, memory, devices[d], TGL_I32, 2, SHAPE(9, 6));
-        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 6));
-        make(&weights, NULL, devices[d], TGL_F32, 2, SHAPE(0, 6));
-        CHECK_OK(tgl_moe_hash_gate(&x.t, &ids.t, &table.t, NULL, NULL, NULL, NULL, &idx.t, &weights.t,
-                                   &params, NULL));
-    }
-}
-
 /* ---- errors ---- */
 
 extern tgl_signature tgl_moe_hash_gate_signature;
@@ -209,6 +191,12 @@ TEST(errors)
                 "tid2eid: shape is [5, 2147483648], want [5, 0..2147483647]");
     CHECK_ERROR(PARAMS->num_groups = 4, "num_groups: is 4, want 0");
     CHECK_ERROR(PARAMS->num_topk_groups = 4, "num_topk_groups: is 4, want 0");
+}
+
+TEST(empty)
+{
+    check_empty(&tgl_moe_hash_gate_signature, invoke,
+                "num_tokens=0 num_experts=64 num_topk=6 num_replicas=1 vocabulary=9");
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -3,7 +3,6 @@
  * from 1e-20 on and from left to right, and the row divided by it. */
 #include <math.h>
 
-#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("moe_normalize_weight")
@@ -143,8 +142,6 @@ TEST(graph)     /* a launch a call */
     check_replayed("moe_normalize_weight", "num_tokens=9 num_topk=100", 1);
 }
 
-/* ---- nothing to do ---- */
-
 TEST(no_weights_give_the_first_summand)
 {
     FOR_BACKENDS(b) {
@@ -157,28 +154,11 @@ TEST(no_weights_give_the_first_summand)
     }
 }
 
-TEST(empty)
-{
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor w, sum, out;
-        make(&w, NULL, devices[d], TGL_F32, 2, SHAPE(0, 4));
-        make(&sum, NULL, devices[d], TGL_F32, 1, SHAPE(0));
-        CHECK_OK(tgl_moe_normalize_weight(&w.t, &sum.t, make(&out, NULL, devices[d], TGL_F32, 2, SHAPE(0, 4)),
-                                          NULL));
-        CHECK_OK(tgl_moe_normalize_weight(&w.t, &sum.t, &w.t, NULL));
-        CHECK_FAILS(tgl_moe_normalize_weight(&w.t, &sum.t,
-                                             make(&out, NULL, devices[d], TGL_F32, 2, SHAPE(0, 3)), NULL),
-                    TGL_ERR_ARGUMENT, "normalized_weights: shape is [0, 3], want [0, 4]");
-    }
-}
-
 /* ---- errors ---- */
 
 extern tgl_signature tgl_moe_normalize_weight_signature;
 static tgl_status invoke(DLTensor *const *t, const void *params)
 {
-    (void)params;
     return tgl_moe_normalize_weight(t[0], t[1], t[2], NULL);
 }
 #define GOOD_CALL &tgl_moe_normalize_weight_signature, "num_tokens=3 num_topk=2", invoke
@@ -194,4 +174,5 @@ TEST(errors)
                 "normalized_weights: memory is shared with topk_weights, want no overlap");
 }
 
+TEST(empty) { check_empty(&tgl_moe_normalize_weight_signature, invoke, "num_tokens=0 num_topk=4"); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -406,15 +406,15 @@ TEST(ranks_as_mask_indices_by_tp)
     test_random r = test_seed("ranks");
     for (int i = 0; i < EXPERTS * 5; i++) map[i] = (int32_t)test_below(&r, EXPERTS + 4);
     for (int e = 0; e < EXPERTS; e++) count[e] = 1 + (int32_t)test_below(&r, 5);
-    for (int mapped = 0; mapped < 2; mapped++)
+    for (int has_map = 0; has_map < 2; has_map++)
         for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
             for (int64_t tp_rank = 0; tp_rank < ranks[i].tp; tp_rank += 1 + ranks[i].tp / 4) FOR_BACKENDS(b) {
                 gate g = random_gate("ranks", TGL_MOE_SIGMOID);
-                if (mapped) g.replicas = 5, g.to_physical_map = map, g.logical_count = count;
+                if (has_map) g.replicas = 5, g.to_physical_map = map, g.logical_count = count;
                 CHECK_OK(call_gate(b, TGL_I64, &g, &first));
                 tensor idx;
                 const tgl_moe_mask_indices_by_tp_params p = {
-                    EXPERTS + (mapped ? 4 : 0), ranks[i].ep, ranks[i].tp, tp_rank, { 0 }
+                    EXPERTS + (has_map ? 4 : 0), ranks[i].ep, ranks[i].tp, tp_rank, { 0 }
                 };
                 place(b, &idx, TGL_I64, 2, SHAPE(TOKENS, TOPK), first.idx);
                 CHECK_OK(tgl_moe_mask_indices_by_tp(&idx.t, &idx.t, &p, b->stream));
@@ -669,27 +669,6 @@ TEST(graph)     /* a launch a call */
     check_replayed("moe_top2_sum_gate", "num_tokens=9 num_experts=1025 num_topk=6", 1);
 }
 
-/* ---- nothing to do ---- */
-
-TEST(empty)     /* no data and no driver */
-{
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor x, idx, weights;
-        const tgl_moe_gate_params params = { .num_groups = 8, .num_topk_groups = 4 };
-        make(&x, NULL, devices[d], TGL_F32, 2, SHAPE(0, 64));
-        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 6));
-        make(&weights, NULL, devices[d], TGL_F32, 2, SHAPE(0, 6));
-        CHECK_OK(tgl_moe_top2_sum_gate(&x.t, NULL, NULL, NULL, NULL, NULL, NULL, &idx.t, &weights.t, &params,
-                                       NULL));
-        make(&x, memory, devices[d], TGL_F32, 2, SHAPE(3, 64));
-        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(3, 0));
-        make(&weights, NULL, devices[d], TGL_F32, 2, SHAPE(3, 0));
-        CHECK_OK(tgl_moe_top2_sum_gate(&x.t, NULL, NULL, NULL, NULL, NULL, NULL, &idx.t, &weights.t, &params,
-                                       NULL));
-    }
-}
-
 /* ---- errors ---- */
 
 extern tgl_signature tgl_moe_top2_sum_gate_signature;
@@ -712,6 +691,13 @@ TEST(errors)
                 "topk_idx: shape is [3, 10], want [3, 1..9]");
     CHECK_ERROR(PARAMS->num_groups = 0, "num_topk_groups: is 2, want 0..0");
     CHECK_ERROR(PARAMS->num_groups = 16, "num_groups: is 16, want a divisor of 8 (num_experts)");
+}
+
+TEST(empty)
+{
+#define GROUPS_OF_EMPTY " num_experts=64 num_replicas=1 num_groups=8 num_topk_groups=4"
+    check_empty(&tgl_moe_top2_sum_gate_signature, invoke, "num_tokens=0 num_topk=6" GROUPS_OF_EMPTY);
+    check_empty(&tgl_moe_top2_sum_gate_signature, invoke, "num_tokens=3 num_topk=0" GROUPS_OF_EMPTY);
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

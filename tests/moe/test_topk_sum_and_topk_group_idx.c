@@ -4,7 +4,6 @@
  * lower index wins a tie. */
 #include <math.h>
 
-#include "errors.h"
 #include "support.h"
 
 TESTS_OF_TABLE("moe_topk_sum_and_topk_group_idx")
@@ -109,29 +108,6 @@ TEST(graph)     /* a launch a call */
                    "num_tokens=9 num_groups=40 experts_per_group=3 num_topk_groups=4", 1);
 }
 
-/* ---- nothing to do ---- */
-
-TEST(empty)
-{
-    const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    for (int d = 0; d < 2; d++) {
-        tensor s, idx;
-        make(&s, NULL, devices[d], TGL_F32, 3, SHAPE(0, 4, 8));
-        CHECK_OK(tgl_moe_topk_sum_and_topk_group_idx(
-            &s.t, make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 2)), 2, NULL));
-        make(&s, memory, devices[d], TGL_F32, 3, SHAPE(2, 4, 8));
-        CHECK_OK(tgl_moe_topk_sum_and_topk_group_idx(
-            &s.t, make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(2, 0)), 2, NULL));
-        make(&s, NULL, devices[d], TGL_F32, 3, SHAPE(0, 4, 8));
-        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 5));
-        CHECK_FAILS(tgl_moe_topk_sum_and_topk_group_idx(&s.t, &idx.t, 2, NULL), TGL_ERR_ARGUMENT,
-                    "group_idx: shape is [0, 5], want [0, 0..4]");
-        make(&idx, NULL, devices[d], TGL_I64, 2, SHAPE(0, 2));
-        CHECK_FAILS(tgl_moe_topk_sum_and_topk_group_idx(&s.t, &idx.t, 9, NULL), TGL_ERR_ARGUMENT,
-                    "num_topk_sum: is 9, want 1..8");
-    }
-}
-
 /* ---- errors ---- */
 
 extern tgl_signature tgl_moe_topk_sum_and_topk_group_idx_signature;
@@ -150,6 +126,15 @@ TEST(errors)
     CHECK_ERROR(x[1].shape[1] = x[1].strides[0] = 5, "group_idx: shape is [3, 5], want [3, 0..4]");
     CHECK_ERROR(scalar[0] = 0, "num_topk_sum: is 0, want 1..5");
     CHECK_ERROR(scalar[0] = 6, "num_topk_sum: is 6, want 1..5");
+}
+
+TEST(empty)
+{
+#define GROUPS_OF_EMPTY " num_groups=4 experts_per_group=8 num_topk_sum=2"
+    check_empty(&tgl_moe_topk_sum_and_topk_group_idx_signature, invoke,
+                "num_tokens=0 num_topk_groups=2" GROUPS_OF_EMPTY);
+    check_empty(&tgl_moe_topk_sum_and_topk_group_idx_signature, invoke,
+                "num_tokens=2 num_topk_groups=0" GROUPS_OF_EMPTY);
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -84,7 +84,6 @@ static void coarse_chunk(void *context, int64_t begin, int64_t end)
 
 static void fill_close(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)c;
     case_parallel(t->slots, 4, close_chunk, &(filling){ .t = t, .seed = seed });
 }
 
@@ -127,13 +126,11 @@ static void distinct_chunk(void *context, int64_t begin, int64_t end)
 
 static void fill_same(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)c;
     case_parallel(t->slots, 8, same_chunk, &(filling){ .t = t, .seed = seed });
 }
 
 static void fill_distinct(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)c;
     case_parallel(t->slots, 8, distinct_chunk, &(filling){ .t = t, .seed = seed });
 }
 
@@ -154,7 +151,6 @@ static void wild_chunk(void *context, int64_t begin, int64_t end)
 
 static void fill_wild(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)c;
     case_parallel(t->slots, 8, wild_chunk, &(filling){ .t = t, .seed = seed });
 }
 

@@ -274,7 +274,6 @@ mapping mapping_of_case(case_problem *c)
 
 void mapping_fill_to_pos(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)seed;
     mapping m = mapping_of_case((case_problem *)(uintptr_t)c);
     put_entries(t, m.token_topk_to_pos);
     mapping_free(&m);
@@ -282,7 +281,6 @@ void mapping_fill_to_pos(const case_problem *c, case_tensor *t, uint64_t seed)
 
 void mapping_fill_to_expert(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)seed;
     mapping m = mapping_of_case((case_problem *)(uintptr_t)c);
     put_entries(t, m.pos_to_expert);
     mapping_free(&m);
