@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * aux_fi.c - tgl_moe_aux_fi: a histogram, divided by what it would be if experts were chosen evenly. */
+ * aux_fi.c - tgl_moe_aux_fi: the histogram of experts over that of an even choice. */
 #include <inttypes.h>
 
 #include "core/log.h"
@@ -16,7 +16,7 @@ tgl_status tgl_moe_aux_fi(const DLTensor *topk_idx, DLTensor *fi, int64_t num_au
 {
     const DLTensor *tensors[] = { topk_idx, fi };
     TGL_TRY(tgl_take(&tgl_moe_aux_fi_signature, tensors, &num_aux_topk, NULL));
-    int64_t tokens_topk;                        /* 0 without tokens: then all counts are 0, as f32 too */
+    int64_t tokens_topk;                        /* 0 without tokens: all counts are 0, as is fi */
     if (__builtin_mul_overflow(topk_idx->shape[0], num_aux_topk, &tokens_topk))
         return tgl_fail(TGL_ERR_ARGUMENT, "num_aux_topk: is %" PRId64 " for %" PRId64
                         " tokens, want a product < 2^63", num_aux_topk, topk_idx->shape[0]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * expand_to_fused.c - tgl_moe_expand_to_fused, tgl_moe_expand_to_fused_with_sf: every token's row, and its
- * scale factors, to the token's positions; zeros to the padding. */
+ * expand_to_fused.c - tgl_moe_expand_to_fused and tgl_moe_expand_to_fused_with_sf: copies every token's row,
+ * and its scale factors, to the token's positions; padding gets zeros. */
 #include "moe/expand_to_fused.h"
 
 #include <inttypes.h>
@@ -12,10 +12,10 @@
 #include "cuda/op.h"
 #include "tegula/moe.h"
 
-/* All but one of the functions below look at the args alone, which come first. */
+/* args come first: most functions below take the problem for them. */
 typedef struct {
     expand_args args;
-    tgl_shape bulk;                 /* the launch if a device has no room for clusters */
+    tgl_shape bulk;                 /* the launch if the device has no room for clusters */
     tgl_other_launch otherwise;
 } problem;
 
@@ -31,8 +31,8 @@ static void cpu_padding(const void *context, int64_t begin, int64_t end)        
     }
 }
 
-/* Rows are scattered over pages that are not in the TLB: to prefetch those of the next row before this one is
- * copied saves a tenth of the time (rows of 14 KB, 256 experts, Neoverse-N1). */
+/* Rows are scattered over pages that miss the TLB: prefetching the next row's before copying this one saves a
+ * tenth of the time (rows of 14 KB, 256 experts, Neoverse-N1). */
 static void prefetch(const expand_args *a, int64_t position)
 {
     enum { PAGE_BYTES = 4096 };
@@ -82,12 +82,12 @@ tgl_signature tgl_moe_expand_to_fused_with_sf_signature = TGL_SIGNATURE(
     " pos_to_expert: i32[num_positions], num_per_channels: int >= 1)"
     " -> out: x[num_positions, hidden], out_sf: x_sf[num_positions, num_sf] strided", NULL);
 
-/* One scale factor for num_per_channels values, of which a byte may hold two and e2m1x2 does; four in a word
- * of i32. */
+/* One scale factor per num_per_channels values; an i32 holds four factors. A byte may hold two values,
+ * e2m1x2 does. */
 static tgl_status check_num_sf(const DLTensor *x, const DLTensor *x_sf, int64_t num_per_channels)
 {
     const int64_t hidden = x->shape[1], per_word = tgl_dtype_is(x_sf->dtype, TGL_I32) ? 4 : 1;
-    int64_t pairs = 0;                          /* 2 * hidden may not fit where there are no tokens */
+    int64_t pairs = 0;                          /* 2 * hidden may overflow if there are no tokens */
     const bool may_be_pairs = tgl_dtype_is(x->dtype, TGL_I8 | TGL_U8 | TGL_E2M1X2) &&
                               !__builtin_mul_overflow(hidden, 2, &pairs);
     pairs = tgl_ceil_div(tgl_ceil_div(pairs, num_per_channels), per_word);
@@ -102,7 +102,7 @@ static tgl_status check_num_sf(const DLTensor *x, const DLTensor *x_sf, int64_t 
     return tgl_expect_shape("x_sf", x_sf, (tgl_dim[]){ { num_tokens, num_tokens }, { single, single } });
 }
 
-/* Packed, or packed columns that do not overlap. */
+/* Row-major and packed, or column-major without overlap. */
 static tgl_status check_out_sf_layout(const DLTensor *out_sf)
 {
     const int64_t rows = out_sf->shape[0], cols = out_sf->shape[1];
@@ -116,7 +116,7 @@ static tgl_status check_out_sf_layout(const DLTensor *out_sf)
 
 /* ---- launch ---- */
 
-/* The device, sizes, strides and addresses of a call choose between the kernels. */
+/* The device, sizes, strides and addresses of a call choose the kernel. */
 enum { COLUMNS, BULK, PLAIN, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -133,7 +133,7 @@ static bool has_few_rows(const expand_args *a) { return a->num_tokens + a->num_p
 static bool has_many_rows(const expand_args *a) { return a->num_tokens + a->num_positions >= EXPAND_BULK_MANY; }
 static bool has_columns(const expand_args *a) { return a->num_sf > 0 && a->out_sf_row == 1; }
 
-/* Do blocks load about as much as they store? */
+/* Blocks load about as much as they store. */
 static bool has_few_copies(const expand_args *a)
 {
     return a->num_positions / EXPAND_BULK_COPIES < a->num_tokens;
@@ -164,9 +164,10 @@ static void divide(expand_args *a)
 
 /* ---- bulk stores ---- */
 
-/* Few rows are cut into more chunks, so that there are blocks for all SMs. So are many rows with few copies:
- * blocks at the end are shorter, and all SMs store fewer rows at a time, so that more of what reaches DRAM is
- * contiguous. But blocks that gather factors need shared memory (8 ranks: 106 us, 115 with less). */
+/* Chunk size. Few rows are cut into smaller chunks, so that there are blocks for all SMs. So are many rows
+ * with few copies: the last blocks are shorter, and all SMs together store fewer rows at a time, so that more
+ * of what reaches DRAM is contiguous. But blocks that gather factors need shared memory (8 ranks: 106 us, 115
+ * with less). */
 static int64_t bulk_bytes(const expand_args *a)
 {
     const int64_t limit = has_few_rows(a)                          ? EXPAND_BULK_FEW_BYTES
@@ -176,16 +177,17 @@ static int64_t bulk_bytes(const expand_args *a)
     return tgl_ceil_div(tgl_ceil_div(a->row_bytes, tgl_ceil_div(a->row_bytes, limit)), 128) * 128;
 }
 
-/* Shared memory of a block. Of many rows with few copies it is more than the chunk, so that fewer blocks are on
- * an SM: 57 KB of chunks in flight there are enough, and more are slower (H200, 8192 tokens a rank, 32 of 256
- * experts: 410 us with 215 KB, 405 with 57). With more copies blocks mostly store, and all of it counts. */
+/* Shared memory of a block. For many rows with few copies it exceeds the chunk, to limit the blocks per SM:
+ * 57 KB of chunks in flight are enough there, and more are slower (H200, 8192 tokens per rank, 32 of 256
+ * experts: 410 us with 215 KB, 405 with 57). With more copies blocks mostly store, and more in flight is
+ * better. */
 static int64_t bulk_shared_bytes(const expand_args *a)
 {
     const int64_t bytes = bulk_bytes(a);
     return has_many_rows(a) && has_few_copies(a) ? bytes * 7 / 2 : bytes;
 }
 
-/* Blocks that do both: each has a token, and some positions. */
+/* Blocks, if each does both: copies a token and checks some positions for padding. */
 static int64_t both_blocks(const expand_args *a)
 {
     return tgl_max(a->num_tokens, tgl_ceil_div(a->num_positions, block_positions(a)));
@@ -217,7 +219,6 @@ static tgl_shape bulk_shape_of(expand_args *a, bool do_both)
 
 static tgl_shape bulk_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     expand_args *a = context;
     return bulk_shape_of(a, has_many_rows(a));
 }
@@ -229,7 +230,7 @@ static int64_t columns_shared_bytes(const expand_args *a)
     return tgl_max(bulk_shared_bytes(a), EXPAND_SF_MIN_BYTES);
 }
 
-/* Positions of a cluster's window; 2 KB of shared memory, or more, are for slots. */
+/* Positions of a cluster's window; at least 2 KB of shared memory remain for slots. */
 static int64_t window_positions(const expand_args *a)
 {
     const int64_t tile = 32 * EXPAND_SF_CLUSTER;
@@ -252,17 +253,15 @@ static bool can_gather(const void *context, const tgl_target *target)
            window_blocks(a) <= MAX_BLOCKS;
 }
 
-/* To look at all slots for each window, in lines of 32, must be less than to store each factor alone. */
+/* Scanning all slots for each window, 32 at a time, must cost less than storing each factor alone. */
 static bool gathering_pays(const void *context, const tgl_target *target)
 {
-    (void)target;
     const expand_args *a = context;
     return has_many_rows(a) && a->num_tokens * a->num_topk / 32 / window_positions(a) <= a->num_sf;
 }
 
 static tgl_shape columns_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     expand_args *a = &p->args;
     p->bulk = bulk_shape_of(a, true);
@@ -279,7 +278,6 @@ static tgl_shape columns_shape(void *context, const tgl_target *target)
 
 static tgl_shape plain_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     expand_args *a = context;
     divide(a);
     const bool is_few = has_few_rows(a);
@@ -307,12 +305,12 @@ static expand_args args_of(const DLTensor *x, const DLTensor *token_topk_to_pos,
                            const DLTensor *out)
 {
     const int64_t element_bytes = tgl_dtype_bits(x->dtype) / 8;
-    const bool has_rows = x->shape[0] > 1 && x->shape[1] > 0;   /* else the stride may be anything */
+    const bool has_rows = x->shape[0] > 1 && x->shape[1] > 0;   /* else the stride is arbitrary */
     return (expand_args){
         .x = tgl_data(x), .out = tgl_data(out), .token_topk_to_pos = tgl_data(token_topk_to_pos),
         .pos_to_expert = tgl_data(pos_to_expert), .num_tokens = x->shape[0],
         .num_topk = token_topk_to_pos->shape[1], .num_positions = pos_to_expert->shape[0],
-        .row_bytes = tgl_saturating_product(x->shape[1], element_bytes),        /* of an out that may be empty */
+        .row_bytes = tgl_saturating_product(x->shape[1], element_bytes),        /* out may be empty */
         .x_stride = has_rows ? tgl_stride(x, 0) * element_bytes : 0,
     };
 }

@@ -6,9 +6,9 @@
  *             none y * z * positions; dynamic shared memory of 16 * chunk_units bytes at least; from sm_90 on
  *   moves     as expand_to_fused.cu
  *
- * Blocks that look for padding come first: they have no row to wait for. With many rows every block does both,
- * and has a few positions: that spreads the zeros over the whole run. The chunks of a row are neighbours in time as
- * in memory. */
+ * Blocks that look for padding come first: they have no row to wait for. With many rows every block does
+ * both, and has a few positions: that spreads the zeros over the whole run. The chunks of a row are
+ * neighbours in time as in memory. */
 #include "moe/expand_to_fused_bulk.cuh"
 
 #if __CUDA_ARCH__ >= 900
@@ -137,7 +137,5 @@ extern "C" __global__ void __launch_bounds__(32) expand_to_fused_bulk(const expa
     if (is_token) copy_row(a, c, t, position);
     zero_padding(a, c, first, lane < a.positions && first + lane <= last && expert < 0);
     pdl_trigger();
-#else
-    (void)a;
 #endif
 }

@@ -11,10 +11,10 @@
  *
  * A token's scale factors lie in as many sectors as there are columns: stored with its row, they would be
  * more requests to L2 than the row itself. So some clusters gather them, a window of positions each, and
- * neighbours in a column are stored together. The map goes from slots to positions, so a cluster has to search
- * it: each block scans a part of all slots for positions of the window. Then it collects what all blocks have
- * found for its share of the positions. These clusters come first: they wait often, and have few bytes in flight
- * beside the rows. */
+ * neighbours in a column are stored together. The map goes from slots to positions, so a cluster has to
+ * search it: each block scans a part of all slots for positions of the window. Then it collects what all
+ * blocks have found for its share of the positions. These clusters come first: they wait often, and have few
+ * bytes in flight beside the rows. */
 #include "moe/expand_to_fused_bulk.cuh"
 
 #if __CUDA_ARCH__ >= 900
@@ -46,8 +46,8 @@ DEV void find_slots(const expand_args &a, i32 *slot, u32 first, u32 positions, i
 }
 
 /* The lane's position, from `first` on, has this slot. A token's factors are loaded by neighbouring lanes and
- * stored by one lane: they are staged in shared memory, where column c of lane i is word i ^ c % 32 of 32, so that
- * neither has bank conflicts. */
+ * stored by one lane: they are staged in shared memory, where column c of lane i is word i ^ c % 32 of 32, so
+ * that neither has bank conflicts. */
 DEV void copy_columns(const expand_args &a, i32 slot, i64 first, u32 shared, int columns)
 {
     const int lane = threadIdx.x;
@@ -170,7 +170,5 @@ extern "C" __global__ void __launch_bounds__(32, 32) expand_to_fused_columns(con
     if (blockIdx.x < (u32)a.sf_blocks) gather_sf(a, (i32 *)memory);
     else expand(a, blockIdx.x - a.sf_blocks, shared_address(memory));
     pdl_trigger();
-#else
-    (void)a;
 #endif
 }

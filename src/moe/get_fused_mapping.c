@@ -18,18 +18,18 @@ typedef struct {
     get_fused_mapping_args args;
     int64_t num_tokens, num_topk;
     int index_bytes;
-    bool has_workspace;     /* that get_fused_mapping_large needs */
+    bool has_workspace;     /* as get_fused_mapping_large needs it */
 
-    /* On the CPU: tokens are cut into chunks. Per chunk and expert, first how many pairs there are, then the
-     * position of the next one. */
+    /* On the CPU, tokens are cut into chunks. A cursor per chunk and expert: first the number of pairs, then
+     * the position of the next pair. */
     int64_t num_chunks, chunk_tokens;
     int32_t *cursors;
 } problem;
 
 /* ---- CPU ---- */
 
-/* Cursors of all chunks, on the stack. With more experts there is one chunk, and an output has its cursors:
- * nothing is allocated. A chunk is worth a thread of its own. */
+/* The cursors of all chunks are on the stack. If the experts do not fit there, one chunk has its cursors in
+ * an output: nothing is allocated. A chunk is large enough to pay for a thread. */
 enum { MAX_CURSORS = 8192, MAX_CHUNKS = 32, MIN_CHUNK_BYTES = 64 << 10 };
 
 static int64_t first_token(const problem *p, int64_t chunk)
@@ -54,7 +54,7 @@ TGL_ALWAYS_INLINE void count(const problem *p, int64_t chunk, int index_bytes)
 
 TGL_ALWAYS_INLINE void place(const problem *p, int64_t chunk, int index_bytes)
 {
-    const tgl_map m = p->args.map;                   /* a copy that stores cannot change */
+    const tgl_map m = p->args.map;                   /* a copy, which stores cannot alias */
     int32_t *cursor = p->cursors + chunk * m.num_experts;
     const int64_t begin = first_token(p, chunk), end = first_token(p, chunk + 1);
     int32_t pair = (int32_t)(begin * p->num_topk);
@@ -78,7 +78,7 @@ TGL_ALWAYS_INLINE void place(const problem *p, int64_t chunk, int index_bytes)
     }
 }
 
-/* The chunk's part of the positions: all are empty until pairs are placed. */
+/* Marks the chunk's share of the positions as empty, before pairs are placed. */
 static void clear(const problem *p, int64_t chunk)
 {
     const tgl_map *m = &p->args.map;
@@ -110,7 +110,7 @@ static void place_chunks(const void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Turns counts into cursors, and writes what there is per expert; but for its end, whose place may have the
+/* Turns counts into cursors and writes the arrays by expert, except expert_end, which may hold the
  * cursors. */
 static void lay_out(const problem *p)
 {
@@ -142,7 +142,7 @@ static tgl_status cpu(const void *context)
     const int64_t bytes = (int64_t)m->num_pairs * p.index_bytes + 12 * m->num_positions;
     const int64_t fitting = tgl_min(MAX_CHUNKS, MAX_CURSORS / tgl_max(1, m->num_experts));
     const int64_t chunks = tgl_max(1, tgl_min(fitting, bytes / MIN_CHUNK_BYTES));
-    if (m->num_pairs == 0) p.num_tokens = 0;    /* rows without columns may be many */
+    if (m->num_pairs == 0) p.num_tokens = 0;    /* there may be many rows without columns */
     p.cursors = m->num_experts <= MAX_CURSORS ? cursors : m->expert_end;
     p.num_chunks = chunks;
     p.chunk_tokens = tgl_ceil_div(p.num_tokens, chunks);
@@ -161,7 +161,7 @@ tgl_signature tgl_moe_get_fused_mapping_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* The number of pairs chooses, and is no part of a configuration. SINGLE is a variant of LARGE. */
+/* The number of pairs chooses; it is not part of a configuration. SINGLE is a variant of LARGE. */
 enum { SMALL, SINGLE, LARGE };
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -172,14 +172,12 @@ static int plan(const void *context, tgl_kernel *kernels)
 
 static bool can_be_small(const void *context, const tgl_target *target)
 {
-    (void)target;
     const tgl_map *m = &((const problem *)context)->args.map;
     return m->num_pairs <= MAP_MAX_PAIRS && m->num_experts <= MAP_SMALL_EXPERTS;
 }
 
 static bool small_pays(const void *context, const tgl_target *target)
 {
-    (void)target;
     return ((const problem *)context)->args.map.num_pairs <= MAP_SMALL_PAIRS;
 }
 
@@ -198,7 +196,7 @@ static int64_t large_blocks(const tgl_map *m, const tgl_target *target)
     return tgl_min(tgl_min(blocks, MAP_LARGE_BLOCKS), target->num_sms);
 }
 
-/* Tiles of a block, and pairs of a tile: chunks are equal, of whole warps. */
+/* Tiles per block, and pairs per tile: all chunks are equal, in whole warps. */
 static int64_t num_tiles(const tgl_map *m, int64_t blocks)
 {
     return tgl_max(1, tgl_ceil_div(m->num_pairs, blocks * MAP_LARGE_TILE));
@@ -210,7 +208,6 @@ static int64_t tile_pairs(const tgl_map *m, int64_t blocks)
 
 static bool has_workspace(const void *context, const tgl_target *target)
 {
-    (void)target;
     return ((const problem *)context)->has_workspace;
 }
 
@@ -278,7 +275,7 @@ size_t tgl_moe_get_fused_mapping_workspace_size(const DLTensor *topk_idx, const 
     const DLTensor *experts = mapping ? mapping->expert_start : NULL;
     if (!topk_idx || topk_idx->ndim != 2 || !topk_idx->shape || !experts || experts->ndim != 1 ||
         !experts->shape || tgl_on_cpu(topk_idx))
-        return 0;                               /* the op will say what is wrong */
+        return 0;                               /* the op reports the error */
     int64_t num_pairs;
     if (__builtin_mul_overflow(topk_idx->shape[0], topk_idx->shape[1], &num_pairs)) num_pairs = INT64_MAX;
     return workspace_size(num_pairs, experts->shape[0]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * get_fused_mapping.h - what the kernels of get_fused_mapping and the code that launches them share. */
+ * get_fused_mapping.h - what host and kernels of get_fused_mapping agree on. */
 #ifndef TEGULA_MOE_GET_FUSED_MAPPING_H
 #define TEGULA_MOE_GET_FUSED_MAPPING_H
 
@@ -10,27 +10,26 @@ typedef struct {
     int64_t row_stride;
     tgl_map map;
     int32_t owned_bits;     /* get_fused_mapping: a block writes 1 << owned_bits experts at a time */
-    int32_t tile_pairs, num_tiles;  /* get_fused_mapping_large: of a block */
+    int32_t tile_pairs, num_tiles;  /* get_fused_mapping_large: per block */
     uint32_t *workspace;
 } get_fused_mapping_args;
 
 #define MAP_THREADS 512
 #define MAP_WARPS (MAP_THREADS / 32)
 
-/* get_fused_mapping: every block reads all pairs, and counts in shared memory, which bounds the experts. Up to
- * MAP_SMALL_PAIRS it is the fastest (H200, 2026-11-15). */
+/* get_fused_mapping: every block reads all pairs and counts them in shared memory, which limits the experts.
+ * Fastest up to MAP_SMALL_PAIRS (H200, 2026-11-15). */
 #define MAP_SMALL_PAIRS 4096
 #define MAP_SMALL_EXPERTS 8192
 
-/* get_fused_mapping_large: a chunk of the pairs per block, in tiles that fit in registers; 1 << expert_bits
- * experts at a time, more in several rounds. If a chunk is one tile of two pairs a thread, and there is one
- * round, a variant has 60 % of the instructions, which a cold call has to fetch.
- * Its shared memory: counts by warp (u16), positions (u32) and local starts (u16) by expert, the sorted tile
- * (u32). Its workspace: a matrix of counts and one of sums (two words), a row per block; up to
- * MAP_DIRECT_EXPERTS a ticket in place of sums. */
+/* get_fused_mapping_large: each block has a chunk of the pairs, in tiles that fit in registers; 1 <<
+ * expert_bits experts at a time, more in several rounds. For one round and one tile of two pairs per thread
+ * there is a variant with 60 % of the instructions, which a cold call must fetch. Shared memory: counts by
+ * warp (u16), positions (u32) and local starts (u16) by expert, the sorted tile (u32). Workspace: a matrix of
+ * counts and one of sums (two words), a row per block; up to MAP_DIRECT_EXPERTS a ticket instead of sums. */
 #define MAP_LARGE_BLOCKS 160
-/* Few pairs take fewer blocks, whose counts are added up sooner, but at least 32, which share the writing (H200,
- * 2026-11-15: 4096 tokens, 8 of 256 experts, 7.6 us with 64, 6.8 with 32). */
+/* Few pairs take fewer blocks, whose counts are summed sooner, but at least 32 to share the writing (H200,
+ * 2026-11-15: 4096 tokens, 8 of 256 experts, 7.6 us with 64 blocks, 6.8 with 32). */
 #define MAP_LARGE_MIN_BLOCKS 32
 #define MAP_LARGE_BLOCK_PAIRS 1024
 #define MAP_SINGLE_VALUES 2

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * hash_gate.c - tgl_moe_hash_gate: experts by a table of token ids, weights by score. */
+ * hash_gate.c - tgl_moe_hash_gate: experts from a table by token id, weights from scores. */
 #include "moe/hash_gate.h"
 
 #include <string.h>
@@ -13,14 +13,14 @@ typedef hash_gate_args problem;
 
 /* ---- CPU ---- */
 
-/* -1 if the token goes nowhere. */
+/* The token's id, or -1 if the token is masked. */
 static int64_t id_of(const problem *p, int64_t t)
 {
     const int64_t id = tgl_index_get(p->input_ids, t, p->id_bytes);
     return (!p->gate.mask || p->gate.mask[t]) && id >= 0 && id < p->vocabulary ? id : -1;
 }
 
-/* Few instructions a slot, so that the CPU has the rows of several tokens under way. */
+/* Few instructions per slot, so that the CPU has loads of several tokens in flight. */
 TGL_ALWAYS_INLINE bool choose_experts(const problem *p, int64_t t, int table_bytes)
 {
     const tgl_gate *gate = &p->gate;
@@ -57,7 +57,7 @@ static void choose_all(const problem *p, int64_t begin, int64_t end, bool *is_ro
         if (is_routed[t - begin]) prefetch_logits(&p->gate, t);
 }
 
-static void prefetch_row(const problem *p, int64_t t)      /* its ends: seldom more than two lines */
+static void prefetch_row(const problem *p, int64_t t)       /* its ends: rarely more than two cache lines */
 {
     const int64_t id = id_of(p, t), row_bytes = p->gate.num_topk * p->table_bytes;
     if (id < 0 || row_bytes == 0) return;
@@ -65,30 +65,22 @@ static void prefetch_row(const problem *p, int64_t t)      /* its ends: seldom m
     __builtin_prefetch((const char *)p->tid2eid + (id + 1) * row_bytes - 1);
 }
 
-static void prefetch_rows(const problem *p, int64_t begin, int64_t end)
-{
-    for (int64_t t = begin; t < end; t++) prefetch_row(p, t);
-}
+static int64_t batch_end(int64_t begin, int64_t end) { return tgl_min(end, begin + TGL_GATE_TOKENS); }
 
-static int64_t behind(int64_t begin, int64_t end)           /* the tokens that are finished together */
-{
-    return tgl_min(end, begin + TGL_GATE_TOKENS);
-}
-
-/* The table and the logits are read here and there. So while some tokens are finished, the logits of the next
- * are on their way, and the rows of those after them. */
+/* The table and the logits are read at random. So while a batch of tokens is finished, the logits of the next
+ * batch and the table rows of the one after it are prefetched. */
 static void run_tokens(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
     bool is_routed[2][TGL_GATE_TOKENS];
-    int64_t next = behind(begin, end), last = behind(next, end);
-    prefetch_rows(p, begin, last);
+    int64_t next = batch_end(begin, end), last = batch_end(next, end);
+    for (int64_t t = begin; t < last; t++) prefetch_row(p, t);
     choose_all(p, begin, next, is_routed[0]);
     for (int i = 0; begin < end; i = !i) {
         choose_all(p, next, last, is_routed[!i]);
-        prefetch_rows(p, last, behind(last, end));
+        for (int64_t t = last; t < batch_end(last, end); t++) prefetch_row(p, t);
         tgl_gate_finish(&p->gate, begin, next, is_routed[i]);
-        begin = next, next = last, last = behind(last, end);
+        begin = next, next = last, last = batch_end(last, end);
     }
 }
 
@@ -112,11 +104,11 @@ static int64_t num_slots(const tgl_gate *gate) { return (int64_t)gate->num_topk 
 
 static int64_t token_lanes(const tgl_gate *gate)
 {
-    const bool takes_warp = gate->scoring == TGL_SOFTMAX;           /* to sum a row */
+    const bool takes_warp = gate->scoring == TGL_SOFTMAX;           /* to sum the row */
     return takes_warp || num_slots(gate) > 16 ? 32 : num_slots(gate) > 8 ? 16 : 8;
 }
 
-/* The model fixes which of the two it is. */
+/* The model decides which. */
 enum { LANES, WIDE, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -138,7 +130,6 @@ static int plan(const void *context, tgl_kernel *kernels)
 
 static tgl_shape lanes_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     const int64_t all_warps = tgl_ceil_div(p->gate.num_tokens * token_lanes(&p->gate), 32);
     const int warps = all_warps <= HASH_GATE_FEW_WARPS ? 1 : HASH_GATE_WARPS;
@@ -147,7 +138,6 @@ static tgl_shape lanes_shape(void *context, const tgl_target *target)
 
 static tgl_shape wide_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     return tgl_shape_with(tgl_shape_of_blocks(p->gate.num_tokens, HASH_GATE_WIDE_THREADS), p, sizeof *p);
 }

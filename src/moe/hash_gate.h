@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * hash_gate.h - what the kernels of hash_gate and the code that launches them agree on. */
+ * hash_gate.h - what host and kernels of hash_gate agree on. */
 #ifndef TEGULA_MOE_HASH_GATE_H
 #define TEGULA_MOE_HASH_GATE_H
 
 #include "moe/common/gate.h"
 
-#define HASH_GATE_WARPS 4               /* of a block; one where there are few, so that they spread over all SMs */
+#define HASH_GATE_WARPS 4               /* per block; 1 up to HASH_GATE_FEW_WARPS, to use all SMs */
 #define HASH_GATE_FEW_WARPS 512
-#define HASH_GATE_WIDE_THREADS 128      /* of a block, which has a token */
+#define HASH_GATE_WIDE_THREADS 128      /* per block, which has one token */
 
 typedef struct {
     tgl_gate gate;
@@ -25,7 +25,7 @@ template <int BYTES> DEV i64 load_index(const void *indices, i64 i)
     return BYTES == 4 ? ((const i32 *)indices)[i] : ((const i64 *)indices)[i];
 }
 
-/* No expert has a number that topk_idx cannot hold. */
+/* A number that topk_idx cannot hold is no expert. */
 DEV index_type as_index(i64 e) { return e == (index_type)e ? (index_type)e : -1; }
 #endif
 

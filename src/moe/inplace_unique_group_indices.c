@@ -15,8 +15,8 @@ typedef unique_args problem;
 
 /* ---- CPU ---- */
 
-/* Groups below SET_GROUPS are remembered in a set of bits; for others the row is searched. Elements that
- * have become -1 do not matter to the search: the first occurrence is still there. */
+/* Groups below SET_GROUPS are looked up in a bit set; for others the row is searched, which still has every
+ * first occurrence. */
 enum { SET_GROUPS = 256 };
 
 TGL_ALWAYS_INLINE void unique(void *row, int64_t num_topk, int index_bytes)
@@ -58,7 +58,7 @@ tgl_signature tgl_moe_inplace_unique_group_indices_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* The model fixes which of the two it is. */
+/* The model decides which. */
 enum { ROWS, WIDE, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -76,7 +76,6 @@ static int plan(const void *context, tgl_kernel *kernels)
 
 static tgl_shape rows_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     const uint64_t stride_bytes = p->num_tokens > 1 ? (uint64_t)(p->row_stride * p->index_bytes) : 0;
     p->is_aligned = (((uintptr_t)p->group_indices | stride_bytes) & 15) == 0;
@@ -85,7 +84,6 @@ static tgl_shape rows_shape(void *context, const tgl_target *target)
 
 static tgl_shape wide_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     const int64_t blocks = tgl_ceil_div(p->num_tokens, UNIQUE_WIDE_WARPS);
     return (tgl_shape){ { blocks }, .block = 32 * UNIQUE_WIDE_WARPS, TGL_ARGS(*p) };

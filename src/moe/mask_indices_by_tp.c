@@ -12,12 +12,12 @@ typedef mask_args problem;
 
 /* ---- CPU ---- */
 
-/* Pieces, so that what looks at all values first finds them in the cache when it comes back. */
+/* In pieces, so that the second pass over the values hits the cache. */
 enum { PIECE = 512 };
 
 static void mask_i32(const tgl_tp_mask *mask, const int32_t *indices, int32_t *out, int64_t count)
 {
-    const tgl_tp_mask m = *mask;                /* a copy that stores to out cannot change */
+    const tgl_tp_mask m = *mask;                /* a copy, which stores to out cannot alias */
     for (int64_t i = 0; i < count; i++) out[i] = (int32_t)tgl_tp_mask_narrow(&m, indices[i]);
 }
 
@@ -38,7 +38,7 @@ static void mask_i64(const tgl_tp_mask *mask, const int64_t *indices, int64_t *o
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    const int64_t rows = p->row_stride == p->num_cols ? end - begin : 1;    /* that are one run */
+    const int64_t rows = p->row_stride == p->num_cols ? end - begin : 1;    /* contiguous */
     const int64_t bytes = p->index_bytes, count = rows * p->num_cols;
     for (int64_t row = begin; row < end; row += rows) {
         const char *from = (const char *)p->indices + row * p->row_stride * bytes;
@@ -73,14 +73,13 @@ static int plan(const void *context, tgl_kernel *kernels)
 
 static tgl_shape shape(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     const int64_t bytes = p->index_bytes;
     if (p->row_stride == p->num_cols) {
         p->num_cols *= p->num_rows;
         p->num_rows = 1;
     }
-    /* whole vectors: a single row may end inside of one */
+    /* a single row may end inside a vector */
     int64_t bits = (int64_t)((uintptr_t)p->indices | (uintptr_t)p->out);
     if (p->num_rows > 1) bits |= p->num_cols * bytes | p->row_stride * bytes;
     p->unit = bits % 16 == 0 ? (int32_t)(16 / bytes) : 1;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * mask_indices_by_tp.h - the launch of mask_indices_by_tp.cu, as kernel and host see it. */
+ * mask_indices_by_tp.h - what host and kernel of mask_indices_by_tp agree on. */
 #ifndef TEGULA_MOE_MASK_INDICES_BY_TP_H
 #define TEGULA_MOE_MASK_INDICES_BY_TP_H
 
 #include "moe/common/tp_mask.h"
 
 #define MASK_THREADS 128
-#define MASK_BLOCKS 2112            /* at most: as many as an H200 holds, 16 on each of 132 SMs */
+#define MASK_BLOCKS 2112            /* max: as many as an H200 holds, 16 on each of 132 SMs */
 
-/* A unit is what a thread loads at a time: a vector (16 bytes) where addresses and rows allow it, else an
- * element. From one unit of a thread to its next it is step_rows rows and step_units units. */
+/* A unit is what a thread loads at a time: a vector (16 bytes) if addresses and row lengths allow, else an
+ * element. A step advances step_rows rows and step_units units. */
 typedef struct {
     const void *indices;
     void *out;

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT
- * normalize_weight.h - what the kernels of normalize_weight and the code that launches them agree on. */
+ * normalize_weight.h - what the CPU loops, the host and the kernels of normalize_weight agree on. */
 #ifndef TEGULA_MOE_NORMALIZE_WEIGHT_H
 #define TEGULA_MOE_NORMALIZE_WEIGHT_H
 
 #include "numerics/base.h"
 
-#define NORMALIZE_EPSILON 1e-20f    /* a sum begins with it, so that rows of zeros divide by more than zero */
+#define NORMALIZE_EPSILON 1e-20f    /* initial value of a sum, so that rows of zeros are not divided by 0 */
 
-/* normalize_weight: rows that fit in a warp, longer ones are normalize_weight_wide's. Warps go to
- * NORMALIZE_BLOCKS blocks, about an SM each, before a block gets more than one of them. */
+/* normalize_weight: rows that fit in a warp; normalize_weight_wide takes longer ones. Blocks get a second
+ * warp only once there are NORMALIZE_BLOCKS of them, about one per SM. */
 #define NORMALIZE_MAX_TOPK 32
 #define NORMALIZE_BLOCKS 128
 #define NORMALIZE_MAX_WARPS 16
 
-/* normalize_weight_vectors: rows of vectors, up to so long. From so many tokens on a lane divides
- * NORMALIZE_MANY_ELEMENTS rather than one. */
+/* normalize_weight_vectors: max length of rows of whole vectors. From NORMALIZE_MANY_TOKENS on a lane divides
+ * NORMALIZE_MANY_ELEMENTS elements instead of one. */
 #define NORMALIZE_VECTORS_TOPK 16
 #define NORMALIZE_MANY_TOKENS 8192
 #define NORMALIZE_MANY_ELEMENTS 4
 
-/* normalize_weight_wide: warps, and rows, of a block. */
+/* normalize_weight_wide: rows per block, one per warp. */
 #define NORMALIZE_WIDE_WARPS 4
 
 typedef struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * reduce_fused.c - tgl_moe_reduce_fused: every token's rows, weighted and added. */
+ * reduce_fused.c - tgl_moe_reduce_fused: the weighted sum of every token's rows. */
 #include "moe/reduce_fused_cpu.h"
 
 #include <math.h>
@@ -50,11 +50,11 @@ tgl_signature tgl_moe_reduce_fused_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* The kernels of a configuration. Few tokens get one unit a thread, and the loads of 8 rows before the first is
- * added. Many get BULK, or before sm_90 MANY: two units and 4 rows, which takes fewer instructions. COLUMNS is
- * for rows that are not made of vectors. */
+/* FEW tokens get one unit per thread, and 8 rows are loaded before the first is added. Many get BULK, or
+ * before sm_90 MANY: two units and 4 rows, which takes fewer instructions. COLUMNS is for rows that are not
+ * whole vectors. */
 enum { FEW, BULK, MANY, COLUMNS, NUM_KERNELS, BULK_STAGES = 3 };
-static int bulk_units(int x_type) { return x_type == REDUCE_E4M3 ? 2 : 4; }     /* 32 columns at most */
+static int bulk_units(int x_type) { return x_type == REDUCE_E4M3 ? 2 : 4; }     /* max 32 columns */
 
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -73,7 +73,6 @@ static int plan(const void *context, tgl_kernel *kernels)
 
 static bool has_vectors(const void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     const int64_t x_bytes = REDUCE_BYTES(p->x_type), out_bytes = REDUCE_BYTES(p->out_type);
     const int64_t vector = 16 / x_bytes, out_vector = tgl_min(16, vector * out_bytes);
@@ -90,7 +89,6 @@ static bool can_bulk(const void *context, const tgl_target *target)
 
 static bool has_few_tokens(const void *context, const tgl_target *target)
 {
-    (void)target;
     return ((const problem *)context)->num_tokens < REDUCE_FEW_TOKENS;
 }
 
@@ -110,13 +108,11 @@ static int64_t row_vectors(const problem *p) { return p->hidden / (16 / REDUCE_B
 
 static tgl_shape few_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     return shape_of(context, row_vectors(context), 1, 128);
 }
 
 static tgl_shape bulk_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     const int units = bulk_units(((const problem *)context)->x_type);
     tgl_shape shape = shape_of(context, row_vectors(context), units, REDUCE_BULK_THREADS);
     shape.shared_bytes = BULK_STAGES * shape.block * units * 16;
@@ -125,13 +121,11 @@ static tgl_shape bulk_shape(void *context, const tgl_target *target)
 
 static tgl_shape many_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     return shape_of(context, row_vectors(context), 2, 256);
 }
 
 static tgl_shape columns_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     return shape_of(context, ((const problem *)context)->hidden, 1, 256);
 }
 

@@ -8,8 +8,8 @@
  *   macros    X_TYPE, OUT_TYPE REDUCE_F32, REDUCE_BF16, REDUCE_F16, REDUCE_E4M3; UNITS 1.., vectors of a
  *             thread; STAGES 1.., rows in flight
  *
- * The rows of a block's tokens go through a ring of stages in shared memory: the next ones are in flight while one
- * is added, across tokens too, and no register waits for them. */
+ * The rows of a block's tokens go through a ring of stages in shared memory: the next ones are in flight
+ * while one is added, across tokens too, and no register waits for them. */
 #include "moe/reduce_fused.h"
 
 #define HAS_VECTORS 1
@@ -99,7 +99,5 @@ extern "C" __global__ void __launch_bounds__(REDUCE_BULK_THREADS) reduce_fused_b
 #if __CUDA_ARCH__ >= 900
     reduce(p);
     pdl_trigger();
-#else
-    (void)p;
 #endif
 }

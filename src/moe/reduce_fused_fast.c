@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * reduce_fused_fast.c - reduce_fused.c's loop row by row, so that its columns become vector code, and fmaf() an
- * instruction where the CPU has one. A row goes in pieces whose sums stay in L1. */
+ * reduce_fused_fast.c - reduce_fused.c's loop row by row, so that columns are vectorised and fmaf() is an
+ * instruction where the CPU has one. Rows are taken in pieces whose sums stay in L1. */
 #include <math.h>
 
 #include "moe/reduce_fused_cpu.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * route.c - tgl_moe_route: top2_sum_gate and get_fused_mapping in one call, of few tokens in one launch. */
+ * route.c - tgl_moe_route: top2_sum_gate and get_fused_mapping in one call, for few tokens in one launch. */
 #include "moe/route.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 
 typedef struct {
     route_args args;
-    tgl_shape fused;                    /* where the device has no room for clusters */
+    tgl_shape fused;                    /* the launch if the device has no room for clusters */
     tgl_other_launch otherwise;
 } problem;
 
@@ -24,15 +24,14 @@ tgl_signature tgl_moe_route_signature = TGL_SIGNATURE(
 
 _Static_assert(ROUTE_MAX_TOKENS * GATE_MAX_SLOTS <= MAP_MAX_PAIRS, "map_write() takes all pairs");
 
-/* Are there kernels for one launch? */
 static bool has_one_launch(const route_args *a)
 {
     tgl_macro macros[TGL_GATE_MACROS];
     return a->map.num_experts <= MAP_SMALL_EXPERTS && tgl_gate_macros(&a->gate, macros);
 }
 
-/* One launch or two: the number of tokens chooses, so the kernels of both ways are one configuration. Those of
- * two launches are never chosen here. */
+/* The number of tokens decides between one launch and two, so a plan has the kernels of both. Those of two
+ * launches are launched by the two ops. */
 enum { ALONE, CLUSTER, FUSED, OTHERS, NUM_KERNELS = OTHERS + TGL_GATE_KERNELS + TGL_MAP_KERNELS };
 _Static_assert((int)NUM_KERNELS <= (int)TGL_MAX_PLAN, "a plan has room for all");
 static int plan(const void *context, tgl_kernel *kernels)
@@ -50,7 +49,7 @@ static int plan(const void *context, tgl_kernel *kernels)
     return OTHERS + num_gates + TGL_MAP_KERNELS;
 }
 
-/* The blocks that write the mapping, their threads and shared memory: all three kernels'. */
+/* Blocks that write the mapping, their threads and shared memory: the same in all three kernels. */
 static tgl_shape map_shape(route_args *a, const tgl_target *target)
 {
     int threads;
@@ -60,10 +59,9 @@ static tgl_shape map_shape(route_args *a, const tgl_target *target)
                         .shared_bytes = MAP_SHARED(a->map.num_experts, a->owned_bits, a->map.num_pairs) + 16 * words };
 }
 
-/* So few tokens have no workspace. */
+/* Then there is no workspace. */
 static bool is_alone(const void *context, const tgl_target *target)
 {
-    (void)target;
     return ((const problem *)context)->args.gate.num_tokens <= ROUTE_ALONE;
 }
 static bool is_not_alone(const void *context, const tgl_target *target) { return !is_alone(context, target); }
@@ -95,11 +93,10 @@ static bool has_clusters(const void *context, const tgl_target *target)
 
 static bool cluster_pays(const void *context, const tgl_target *target)
 {
-    (void)target;
     return ((const problem *)context)->args.gate.num_tokens <= ROUTE_CLUSTER_TOKENS;
 }
 
-/* Whole clusters, as many as there may be blocks, and a warp for every token of a block. */
+/* Whole clusters within the SMs, and a warp for every token of a block. */
 static tgl_shape cluster_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
@@ -114,7 +111,7 @@ static tgl_shape cluster_shape(void *context, const tgl_target *target)
     return shape;
 }
 
-/* On CUDA, for decode batches; the CPU always runs the two ops. */
+/* No CPU loop: the CPU runs the two ops. */
 static const tgl_op OP = { NULL, plan,
                            { [ALONE] = { is_alone, NULL, alone_shape },
                              [CLUSTER] = { has_clusters, cluster_pays, cluster_shape },

@@ -67,7 +67,5 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
             map_mark(m, b, round, pairs_of(m, h, ((const uint2 *)words)[h]));
         __syncthreads();
     });
-#else
-    (void)a;
 #endif
 }

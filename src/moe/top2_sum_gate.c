@@ -13,7 +13,7 @@
 
 /* ---- CPU ---- */
 
-/* Keys of a token's experts, WINDOW of them at a time. */
+/* Keys of a token's experts, computed WINDOW at a time. */
 enum { WINDOW = 2048 };
 typedef struct {
     const tgl_gate *gate;
@@ -31,7 +31,7 @@ static void fill(window *w)
     for (int64_t i = 0; gate->bias && i < count; i++) w->keys[i] += gate->bias[w->begin + i];
 }
 
-/* The keys of experts e, e + 1, ..., of which `count` are wanted; there may be fewer at a time. */
+/* The keys of experts e, e + 1, ...; `count` is the number wanted, then the number in the window. */
 static const float *keys_at(window *w, int64_t e, int64_t *count)
 {
     if (e < w->begin || e >= w->end) {
@@ -43,7 +43,7 @@ static const float *keys_at(window *w, int64_t e, int64_t *count)
     return w->keys + (e - w->begin);
 }
 
-/* What a group is ranked by: the sum of its best two keys, or its only one. */
+/* A group is ranked by the sum of its best two keys, or by its only one. */
 static float worth_of_group(window *w, uint32_t group)
 {
     const int64_t size = w->gate->group_size, begin = group * size, end = begin + size;
@@ -56,8 +56,7 @@ static float worth_of_group(window *w, uint32_t group)
     return size == 1 ? best.first : best.first + best.second;
 }
 
-/* The groups that are left to choose from are those of at least this rank. What the first ones are worth is
- * kept. */
+/* Groups of rank `last` and above stay. The worth of the first MAX_KEPT groups is kept. */
 enum { MAX_KEPT = 256 };
 typedef struct { uint64_t last; float worth[MAX_KEPT]; int64_t num_kept; } choice_of_groups;
 
@@ -80,14 +79,14 @@ static void choose_groups(window *w, choice_of_groups *groups)
     }
 }
 
-static bool is_left(window *w, const choice_of_groups *groups, uint32_t g)
+static bool stays(window *w, const choice_of_groups *groups, uint32_t g)
 {
     if (w->gate->num_topk_groups == w->gate->num_groups) return true;
     const float worth = g < groups->num_kept ? groups->worth[g] : worth_of_group(w, g);
     return tgl_rank(worth, g) >= groups->last;
 }
 
-/* The best ranks below the limit of the groups that are left. */
+/* The best ranks below `limit` among the groups that stay. */
 static void list_best(window *w, const choice_of_groups *groups, tgl_best *best, int size, uint64_t limit)
 {
     const int64_t group_size = w->gate->group_size;
@@ -99,7 +98,7 @@ static void list_best(window *w, const choice_of_groups *groups, tgl_best *best,
     }
     tgl_best_begin(best, size, limit);
     for (uint32_t g = 0; g < w->gate->num_groups; g++) {
-        if (!is_left(w, groups, g)) continue;
+        if (!stays(w, groups, g)) continue;
         const int64_t end = (g + (int64_t)1) * group_size;
         for (int64_t e = g * group_size, count; e < end; e += count) {
             count = end - e;
@@ -112,11 +111,11 @@ static void list_best(window *w, const choice_of_groups *groups, tgl_best *best,
 
 static void choose_best(const tgl_gate *gate, int64_t t)
 {
-    window w;                                   /* keys are set where they are wanted */
+    window w;                                   /* keys are computed on demand */
     w.gate = gate;
     w.row = gate->logits + t * gate->logits_stride;
     w.begin = w.end = 0;
-    choice_of_groups groups;                    /* set where there are any to leave out */
+    choice_of_groups groups;                    /* set only if some are left out */
     groups.num_kept = tgl_min(gate->num_groups, MAX_KEPT);
     if (gate->num_topk_groups < gate->num_groups) choose_groups(&w, &groups);
     uint64_t limit = TGL_ALL_RANKS;
@@ -129,7 +128,7 @@ static void choose_best(const tgl_gate *gate, int64_t t)
     }
 }
 
-/* False if the token goes nowhere. */
+/* False if the token is masked. */
 static bool choose_experts(const tgl_gate *gate, int64_t t)
 {
     if (gate->mask && !gate->mask[t]) return false;
@@ -165,7 +164,7 @@ tgl_signature tgl_moe_top2_sum_gate_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* Is the bound of select_dense() by the maxima of enough lanes? */
+/* Do enough lanes contribute a max to the bound of select_dense()? */
 static bool has_many(const tgl_gate *gate)
 {
     const int64_t group_lanes = tgl_min(32 / gate->num_groups, tgl_ceil_div(gate->group_size, 4));
@@ -173,7 +172,7 @@ static bool has_many(const tgl_gate *gate)
     return gate->num_experts > GATE_MANY_EXPERTS && gate->num_topk <= GATE_MANY_TOPK && 2 * gate->num_topk <= lanes;
 }
 
-/* All of a model but the wide one, or that alone. */
+/* The wide kernel alone, or all others that the model can use. */
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const tgl_gate *gate = context;
@@ -200,26 +199,22 @@ static int plan(const void *context, tgl_kernel *kernels)
 
 static bool mapped_fits(const void *context, const tgl_target *target)  /* a block for each token */
 {
-    (void)target;
     return ((const tgl_gate *)context)->num_tokens <= INT32_MAX;
 }
 
 static bool mapped_pays(const void *context, const tgl_target *target)
 {
-    (void)target;
     return ((const tgl_gate *)context)->num_tokens <= GATE_MAPPED_TOKENS;
 }
 
 static tgl_shape mapped_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     const tgl_gate *gate = context;
     return (tgl_shape){ { gate->num_tokens }, .block = 32 * GATE_MAPPED_WARPS, TGL_ARGS(*gate) };
 }
 
 static bool many_pays(const void *context, const tgl_target *target)
 {
-    (void)target;
     const tgl_gate *gate = context;
     const bool has_few_experts = gate->num_experts <= GATE_MANY_FEW_EXPERTS;
     return gate->num_tokens >= (gate->num_groups > 1 ? GATE_MANY_GROUPED_TOKENS :
@@ -228,14 +223,12 @@ static bool many_pays(const void *context, const tgl_target *target)
 
 static tgl_shape warps_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     const tgl_gate *gate = context;
     return tgl_shape_with(tgl_shape_of_tokens(gate->num_tokens), gate, sizeof *gate);
 }
 
 static tgl_shape wide_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     const tgl_gate *gate = context;
     return tgl_shape_with(tgl_shape_of_blocks(gate->num_tokens, GATE_WIDE_THREADS), gate, sizeof *gate);
 }

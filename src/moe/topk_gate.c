@@ -45,7 +45,7 @@ tgl_signature tgl_moe_topk_gate_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* The model fixes which of the two it is. */
+/* The model decides which. */
 enum { WARPS, WIDE, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -64,14 +64,12 @@ static int plan(const void *context, tgl_kernel *kernels)
 
 static tgl_shape warps_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     return tgl_shape_with(tgl_shape_of_tokens(p->num_tokens), p, sizeof *p);
 }
 
 static tgl_shape wide_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens, TOPK_GATE_WIDE_THREADS), p, sizeof *p);
 }

@@ -34,7 +34,7 @@ static float sum_of_best(const float *scores, int64_t num_scores, int64_t num_to
     return sum;
 }
 
-enum { RUN = 256 };      /* of groups, whose sums are listed together */
+enum { RUN = 256 };      /* groups whose sums are listed together */
 
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
@@ -79,7 +79,7 @@ tgl_signature tgl_moe_topk_sum_and_topk_group_idx_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* The model fixes which of the two it is. */
+/* The model decides which. */
 enum { WARPS, WIDE, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -103,14 +103,12 @@ static int plan(const void *context, tgl_kernel *kernels)
 
 static tgl_shape warps_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     return tgl_shape_with(tgl_shape_of_tokens(p->num_tokens), p, sizeof *p);
 }
 
 static tgl_shape wide_shape(void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens, GROUP_IDX_WIDE_THREADS), p, sizeof *p);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "moe/common/best.h"
 
-/* The list is in order at any time, and filled up with TGL_RANK_NONE. */
+/* The list is always sorted, and padded with TGL_RANK_NONE. */
 static void add(tgl_best *best, const float *scores, int64_t num_scores, uint32_t first)
 {
     uint64_t *ranks = best->ranks;
@@ -13,7 +13,7 @@ static void add(tgl_best *best, const float *scores, int64_t num_scores, uint32_
         ranks[i] = rank;
     }
 }
-static void end(tgl_best *best) { (void)best; }
+static void end(tgl_best *best) { }
 
 void tgl_best_begin(tgl_best *best, int size, uint64_t limit)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * best_fast.c - best.c's lists, faster: loops without branches look for scores that may get in, by blocks, and
- * become vector code. */
+ * best_fast.c - best.c's lists for vector units: branch-free loops search blocks of scores for those that may
+ * get in. */
 #include "moe/common/best.h"
 
 #include <string.h>
@@ -8,12 +8,12 @@
 enum {
     BLOCK = TGL_BEST_BLOCK,
     CHAINS = 16,
-    FEW = 12,                   /* lists up to here are bounded well by the maxima of CHAINS, */
+    FEW = 12,                   /* lists up to this size: the maxima of CHAINS chains are a good bound */
     MANY_CHAINS = 64,
-    SHORT = 48                  /* up to here by those of MANY_CHAINS */
+    SHORT = 48                  /* up to this size: those of MANY_CHAINS */
 };
 
-/* Which scores are not below the bound, a bit each; NaN is below nothing. */
+/* A bit per score that is not below the bound; set for NaN. */
 static uint32_t not_below(float bound, const float *scores, int num_scores)
 {
     uint32_t bits = 0;
@@ -21,7 +21,7 @@ static uint32_t not_below(float bound, const float *scores, int num_scores)
     return bits;
 }
 
-/* Which are above it. */
+/* A bit per score above the bound; clear for NaN. */
 static uint32_t above(float bound, const float *scores, int num_scores)
 {
     uint32_t bits = 0;
@@ -29,7 +29,7 @@ static uint32_t above(float bound, const float *scores, int num_scores)
     return bits;
 }
 
-/* Maxima of chains, to which the scores are dealt in turn; NaN is above nothing. */
+/* Maxima of chains: score i belongs to chain i % num_chains. NaN is ignored. */
 TGL_ALWAYS_INLINE void raise(float *restrict max, const float *restrict scores, int num_scores)
 {
     for (int i = 0; i < num_scores; i++)
@@ -44,7 +44,7 @@ TGL_ALWAYS_INLINE void maxima(float *max, int num_chains, const float *scores, i
     raise(max, scores + e, (int)(num_scores - e));
 }
 
-/* The size-th of the maxima: at least `size` scores are not below it. */
+/* The size-th largest of the maxima: at least `size` scores are not below it. */
 TGL_ALWAYS_INLINE float bound_of(int size, int num_chains, const float *scores, int64_t num_scores)
 {
     float max[MANY_CHAINS], bound = INFINITY;
@@ -59,8 +59,8 @@ TGL_ALWAYS_INLINE float bound_of(int size, int num_chains, const float *scores, 
     return bound;
 }
 
-/* The list of one run. Of about twice as many candidates as are wanted, each one's place is how many are
- * above it. False if there are too many, as of equal scores. */
+/* The list of one run. There are about twice as many candidates as wanted; a candidate's place is the number
+ * of candidates above it. False if there are too many, as with equal scores. */
 TGL_ALWAYS_INLINE bool list_by_place(uint64_t *best, int size, int num_chains, const float *scores,
                                      int64_t num_scores, uint32_t first)
 {
@@ -101,7 +101,7 @@ static void insert(uint64_t *ranks, int size, uint64_t rank)
     ranks[i] = rank;
 }
 
-/* A short list is in order at any time, and filled up with TGL_RANK_NONE. */
+/* A short list is always sorted, and padded with TGL_RANK_NONE. */
 static void add_to_short(tgl_best *best, const float *scores, int64_t num_scores, uint32_t first)
 {
     const int size = best->size;
@@ -114,7 +114,7 @@ static void add_to_short(tgl_best *best, const float *scores, int64_t num_scores
         const uint64_t rank = tgl_rank(scores[e], first + (uint32_t)e);
         if (rank < limit) insert(best->ranks, size, rank);
     }
-    /* The list is full. Of equal scores the first stays, so only higher ones get in; NaN is above nothing. */
+    /* The list is full. Of equal scores the first stays, so only higher ones get in, and no NaN. */
     while (e < num_scores) {
         const int64_t end = num_scores - e < BLOCK ? num_scores : e + BLOCK;
         if (end - e == BLOCK && !above(tgl_rank_value(*worst), scores + e, BLOCK)) e = end;
@@ -126,8 +126,8 @@ static void add_to_short(tgl_best *best, const float *scores, int64_t num_scores
     }
 }
 
-/* In descending order; equal keys stay in the order they come in, which is that of their indices. A digit of
- * the key at a time, the lowest first; one that all have in common moves nothing. */
+/* Radix sort of the keys in descending order, lowest digit first. It is stable, so equal keys stay in the
+ * order of their indices. A digit that all keys share is skipped. */
 static void sort(uint64_t *ranks, int num_ranks)
 {
     enum { KEY_SHIFT = 32, DIGITS = 4, DIGIT_BITS = 8, NUM_VALUES = 1 << DIGIT_BITS };
@@ -152,8 +152,8 @@ static void sort(uint64_t *ranks, int num_ranks)
     if (from != ranks) memcpy(ranks, from, (size_t)num_ranks * sizeof *ranks);
 }
 
-/* For a long list, whatever may get in is gathered; when the pool is full, it is sorted and all but the best
- * go. A pool of four lists is seldom full and quickly sorted. */
+/* For a long list, gathers whatever may get in; a full pool is sorted and cut to the best. A pool four times
+ * the list's size is rarely full and quickly sorted. */
 static void add_to_long(tgl_best *best, const float *scores, int64_t num_scores, uint32_t first)
 {
     const int size = best->size, full = 4 * size < TGL_BEST_POOL ? 4 * size : TGL_BEST_POOL;
@@ -191,7 +191,7 @@ void TGL_FAST(tgl_best_end)(tgl_best *best)
     if (best->size > SHORT) sort(best->ranks, best->num_ranks);
 }
 
-/* Four chains at a time; of plain loops gcc makes no vector code here. */
+/* Four chains at a time, written out: gcc does not vectorise the plain loop. */
 typedef float floats __attribute__((vector_size(16)));
 typedef int32_t masks __attribute__((vector_size(16)));
 
@@ -200,7 +200,7 @@ static floats pick(masks condition, floats yes, floats no)
     return (floats)((condition & (masks)yes) | (~condition & (masks)no));
 }
 
-/* Adds to each chain the best two of another one. */
+/* Merges the best two of another chain into each chain. */
 static void add_chains(floats *first, floats *second, floats other_first, floats other_second)
 {
     const floats lower = pick(other_first > *first, *first, other_first);

@@ -10,7 +10,7 @@
 
 _Static_assert(TGL_SIGMOID == (int)TGL_MOE_SIGMOID && TGL_SQRTSOFTPLUS == (int)TGL_MOE_SQRTSOFTPLUS &&
                TGL_SOFTMAX == (int)TGL_MOE_SOFTMAX && TGL_IDENTITY == (int)TGL_MOE_IDENTITY,
-               "kernels have the numbers of tgl_moe_scoring");
+               "kernels use the values of tgl_moe_scoring");
 
 #define FIELD(name) TGL_FIELD(tgl_moe_gate_params, name)
 static const tgl_field FIELDS[] = {
@@ -21,7 +21,7 @@ static const tgl_field FIELDS[] = {
 const tgl_params TGL_GATE_PARAMS = TGL_PARAMS(tgl_moe_gate_params, FIELDS);
 
 static void *data_of(const DLTensor *optional) { return optional ? tgl_data(optional) : NULL; }
-static int64_t row_stride_of(const DLTensor *optional)      /* that of an empty tensor may be anything */
+static int64_t row_stride_of(const DLTensor *optional)      /* an empty tensor's may be anything */
 {
     return optional && !tgl_is_empty(optional) ? tgl_stride(optional, 0) : 0;
 }
@@ -31,12 +31,12 @@ tgl_status tgl_gate_of(const DLTensor *const *tensors, const tgl_moe_gate_params
     const DLTensor *logits = tensors[TGL_GATE_LOGITS], *map = tensors[TGL_GATE_TO_PHYSICAL_MAP];
     const DLTensor *unmapped = tensors[TGL_GATE_UNMAPPED_TOPK_IDX], *topk_idx = tensors[TGL_GATE_TOPK_IDX];
     const int64_t num_experts = logits->shape[1], num_shared = params->num_shared_experts;
-    const int64_t num_physical = num_experts + (map ? map->shape[1] - 1 : 0);   /* that an index may name */
+    const int64_t num_physical = num_experts + (map ? map->shape[1] - 1 : 0);   /* that indices name */
     const int64_t num_ep_ranks = tgl_max(params->num_ep_ranks, 1), num_tp_ranks = tgl_max(params->num_tp_ranks, 1);
     if (num_ep_ranks > num_physical)
         return tgl_fail(TGL_ERR_ARGUMENT, "num_ep_ranks: is %" PRId64 ", want at most %" PRId64 " (experts)",
                         num_ep_ranks, num_physical);
-    const bool has_groups = params->num_topk_groups < params->num_groups;   /* else none are left out */
+    const bool has_groups = params->num_topk_groups < params->num_groups;   /* else no group is left out */
     const int64_t num_groups = has_groups ? params->num_groups : 1;
     *out = (tgl_gate){
         .logits = tgl_data(logits), .bias = data_of(tensors[TGL_GATE_BIAS]), .mask = data_of(tensors[TGL_GATE_MASK]),
@@ -72,7 +72,7 @@ bool tgl_gate_macros(const tgl_gate *gate, tgl_macro macros[TGL_GATE_MACROS])
     int64_t group_lanes = 32;
     while (group_lanes * gate->num_groups > 32) group_lanes /= 2;
     const int64_t lane_group = 4 * group_lanes, num_lists = tgl_ceil_div(gate->group_size, lane_group);
-    if (num_lists > GATE_MAX_LISTS) return false;       /* half of the lanes would be idle */
+    if (num_lists > GATE_MAX_LISTS) return false;       /* groups would leave half of the lanes idle */
     macros[0] = (tgl_macro){ "SCORING", gate->scoring };
     macros[1] = (tgl_macro){ "NUM_TOPK", gate->num_topk };
     macros[2] = (tgl_macro){ "INDEX_BYTES", gate->index_bytes };
@@ -97,7 +97,7 @@ void tgl_gate_score(int scoring, float *x, int64_t count, tgl_softmax row)
     TGL_CHOOSE(score, tgl_gate_score)(scoring, x, count, row);
 }
 
-/* TGL_SOFTMAX_SUMS sums, so that additions need not wait for each other. */
+/* TGL_SOFTMAX_SUMS independent sums, so that additions overlap. */
 static tgl_softmax softmax(const float *x, int64_t num_experts)
 {
     tgl_softmax all = { -INFINITY, 0 };
@@ -122,8 +122,8 @@ static void mask_token(const tgl_gate *gate, int64_t t)
             tgl_index_put(gate->unmapped_topk_idx, t * gate->unmapped_stride + k, gate->index_bytes, -1);
 }
 
-/* In the place of weights, the logits of chosen experts; of other slots any number. Are all chosen ones
- * experts? */
+/* Writes the logits of chosen experts where their weights will be; other slots get any number. True if every
+ * chosen slot has an expert. */
 TGL_ALWAYS_INLINE bool gather_token(const tgl_gate *gate, int64_t t, bool is_routed, int index_bytes)
 {
     const int64_t first = t * slots_of(gate);
@@ -137,7 +137,7 @@ TGL_ALWAYS_INLINE bool gather_token(const tgl_gate *gate, int64_t t, bool is_rou
     return are_experts;
 }
 
-/* From raw scores to weights. */
+/* Raw scores become weights. */
 TGL_ALWAYS_INLINE void weigh_token(const tgl_gate *gate, int64_t t, bool are_experts, int index_bytes)
 {
     float *weights = gate->topk_weights + t * slots_of(gate), sum = GATE_EPSILON;
@@ -156,7 +156,7 @@ TGL_ALWAYS_INLINE void weigh_token(const tgl_gate *gate, int64_t t, bool are_exp
     for (int64_t k = gate->num_topk; k < slots_of(gate); k++) weights[k] = gate->shared_weight;
 }
 
-/* From experts to indices. */
+/* Logical experts become indices. */
 TGL_ALWAYS_INLINE void map_token(const tgl_gate *gate, int64_t t, int index_bytes)
 {
     char *indices = (char *)gate->topk_idx + t * slots_of(gate) * index_bytes;
@@ -170,7 +170,7 @@ TGL_ALWAYS_INLINE void map_token(const tgl_gate *gate, int64_t t, int index_byte
 
 TGL_ALWAYS_INLINE void finish(const tgl_gate *all, int64_t begin, int64_t end, const bool *is_routed, int index_bytes)
 {
-    const tgl_gate copy = *all, *gate = &copy;  /* which stores cannot change */
+    const tgl_gate copy = *all, *gate = &copy;  /* which stores cannot alias */
     const int64_t slots = slots_of(gate);
     bool are_experts[TGL_GATE_TOKENS];
     for (int64_t t = begin; t < end; t++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * gate_fast.c - gate.c's loops over scores, in forms that become vector code. */
+ * gate_fast.c - gate.c's loops over scores, in forms that compilers vectorise. */
 #include "moe/common/gate_host.h"
 
 TGL_ALWAYS_INLINE void score(int scoring, float *x, int64_t count, tgl_softmax row)
@@ -14,7 +14,6 @@ void TGL_FAST(tgl_gate_score)(int scoring, float *x, int64_t count, tgl_softmax 
     else if (scoring == TGL_SOFTMAX) score(TGL_SOFTMAX, x, count, row);
 }
 
-/* NaN is above nothing. */
 TGL_ALWAYS_INLINE void raise(float *restrict max, const float *restrict x, int count)
 {
     for (int i = 0; i < count; i++) max[i] = tgl_select_f32(x[i] > max[i], x[i], max[i]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * histogram.c - how often each index occurs, and its share of the tokens. */
+ * histogram.c - how often each index occurs: counts, or shares of the tokens. */
 #include "moe/common/histogram.h"
 
 #include <string.h>
@@ -17,12 +17,11 @@ typedef struct {
 
 /* ---- CPU ---- */
 
-/* Counts of all chunks are on the stack, WAYS times each: the next index may be the same, and would wait for
- * the store. With more bins there is one chunk, and the output holds its counts: nothing is allocated. A chunk is
- * worth a thread of its own. */
+/* Each chunk of rows has WAYS sets of counts on the stack: consecutive indices may be equal, and the second
+ * increment would wait for the first one's store. If the bins do not fit there, one chunk counts in the
+ * output: nothing is allocated. A chunk is large enough to pay for a thread. */
 enum { WAYS = 2, MAX_COUNTS = 12288, MAX_CHUNKS = 32, MIN_CHUNK_ELEMENTS = 32768 };
 
-/* Rows are cut into chunks, each with counts of its own, num_ways times. */
 typedef struct {
     const histogram_args *a;
     int index_bytes;
@@ -30,7 +29,7 @@ typedef struct {
     uint32_t *counts;
 } chunks;
 
-/* An index that is none adds 0 to the first bin: a branch would be mispredicted. */
+/* An index out of range adds 0 to the first bin: a branch would be mispredicted. */
 TGL_ALWAYS_INLINE void count_one(uint32_t *counts, uint64_t num_bins, const char *row, int64_t j, int index_bytes)
 {
     const int64_t v = tgl_index_get(row, j, index_bytes);
@@ -66,7 +65,7 @@ static void count_chunks(const void *context, int64_t begin, int64_t end)
     }
 }
 
-/* The counts may lie in `out`: each is read before its place is written. */
+/* The counts may be in `out`: each is read before it is overwritten. */
 static void add_up(const void *context, int64_t begin, int64_t end)
 {
     const chunks *c = context;
@@ -96,7 +95,7 @@ static tgl_status cpu(const void *context)
 
 /* ---- launch ---- */
 
-/* num_bins is fixed by the model, and chooses between variants of the kernel. */
+/* The model fixes num_bins, which selects the variant of the kernel. */
 static bool is_wide(const histogram_args *a) { return a->num_bins > HISTOGRAM_SHARED_BINS; }
 
 static int plan(const void *context, tgl_kernel *kernels)
@@ -121,7 +120,7 @@ static void complete(histogram_args *a, int index_bytes, int64_t num_threads)
     a->whole_units = a->num_cols / a->unit;
     a->row_units = tgl_max(1, tgl_ceil_div(a->num_cols, a->unit));
     a->by_row_units = tgl_divisor_of(a->row_units);
-    a->step_rows = tgl_min(num_threads / a->row_units, a->num_rows);    /* past the end, with an offset that fits */
+    a->step_rows = tgl_min(num_threads / a->row_units, a->num_rows);    /* so that step_offset does not overflow */
     a->step_units = num_threads % a->row_units;
     a->step_offset = a->step_rows * a->row_stride + a->step_units * a->unit;
     a->wrap_offset = a->row_stride - a->row_units * a->unit;
@@ -150,7 +149,7 @@ tgl_status tgl_histogram(tgl_signature *s, const DLTensor *const tensors[2], int
     problem p = { { tgl_data(indices), tgl_data(out), workspace, indices->shape[0], indices->shape[1],
                     tgl_stride(indices, 0), (int32_t)out->shape[0], tokens_topk, .unit = 0 },
                   tgl_dtype_bits(indices->dtype) / 8 };
-    if (tgl_is_empty(indices)) p.args.num_rows = p.args.num_cols = 0;   /* one of them may be many */
+    if (tgl_is_empty(indices)) p.args.num_rows = p.args.num_cols = 0;   /* the other may be huge */
     return tgl_run(s, &OP, tensors, &p, stream);
 }
 
@@ -158,7 +157,7 @@ size_t tgl_histogram_workspace_size(const DLTensor *indices, const DLTensor *out
 {
     if (!indices || indices->ndim != 2 || !indices->shape || !out || out->ndim != 1 || !out->shape ||
         tgl_on_cpu(indices))
-        return 0;                               /* the op will say what is wrong */
+        return 0;                               /* the op reports the error */
     const size_t unit = TGL_WORKSPACE_ALIGNMENT, bins = (size_t)out->shape[0];
     const bool is_wide = out->shape[0] > HISTOGRAM_SHARED_BINS;
     int64_t elements;

@@ -5,8 +5,9 @@
 
 #include "cuda/op.h"
 
-/* Runs a call that was taken, of indices and `out`: out[i] = c, the number of indices that are i; or, if tokens_topk
- * > 0, the f32 (float)(c * num_bins) / (float)tokens_topk. Indices outside of 0 .. num_bins - 1 are not counted. */
+/* Runs a call that passed its signature, with tensors { indices, out }. out[i] is c, the number of indices
+ * equal to i; if tokens_topk > 0, it is the f32 (float)(c * num_bins) / (float)tokens_topk. Indices outside 0
+ * .. num_bins - 1 do not count. */
 tgl_status tgl_histogram(tgl_signature *s, const DLTensor *const tensors[2], int64_t tokens_topk, void *workspace,
                          size_t workspace_bytes, tgl_stream stream);
 size_t tgl_histogram_workspace_size(const DLTensor *indices, const DLTensor *out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * index.h - indices of experts and groups on the CPU, of 4 or 8 bytes: a constant where a loop is compiled
- * for both. */
+ * index.h - indices of experts and groups on the CPU, of 4 or 8 bytes: a constant in loops compiled for
+ * both. */
 #ifndef TEGULA_MOE_INDEX_H
 #define TEGULA_MOE_INDEX_H
 

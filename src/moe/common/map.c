@@ -38,7 +38,7 @@ tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, 
 {
     const int64_t num_pairs = tgl_num_elements(topk_idx), num_experts = mapping->expert_start->shape[0];
     const int64_t num_topk = num_pairs > 0 ? topk_idx->shape[1] : 1;
-    if (num_experts == 0) alignment = 1;        /* of no segment, and may be anything */
+    if (num_experts == 0) alignment = 1;        /* without segments it may be anything */
     const int64_t unit = MAP_UNIT(alignment);
     const uintptr_t positions = (uintptr_t)data_of(mapping->pos_to_expert) |
                                 (uintptr_t)data_of(mapping->pos_to_token) |
@@ -78,8 +78,8 @@ void tgl_map_plan(int index_bytes, int64_t num_experts, tgl_kernel plan[TGL_MAP_
     plan[2] = (tgl_kernel){ "moe/get_fused_mapping_large", { index, bits, { "VALUES", MAP_LARGE_VALUES } } };
 }
 
-/* 64 blocks write the experts' parts at least as fast as 128 on an H200. Where there are many positions for
- * few pairs, more blocks share the filling. Threads load their pairs at once. */
+/* 64 blocks write the experts' parts at least as fast as 128 on an H200. With many positions for few pairs,
+ * more blocks share the filling. A thread loads all its pairs at once. */
 enum { SMALL_BLOCKS = 64, FILL_POSITIONS = 2048, SMALL_THREADS = 256 };
 int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned_bits, int *threads)
 {

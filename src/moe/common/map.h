@@ -12,9 +12,9 @@ typedef struct {
     int64_t num_positions;
     int32_t num_pairs, num_topk, num_experts;
     uint32_t alignment;
-    uint32_t is_aligned; /* are the arrays by position at multiples of 16 bytes? */
+    uint32_t is_aligned; /* the arrays by position begin at multiples of 16 bytes */
     tgl_divisor by_alignment, by_topk;
-    uint32_t hist_begin, per_unit;  /* of map_write(), below */
+    uint32_t hist_begin, per_unit;  /* of map_write(), see below */
 } tgl_map;
 
 /* The length of a segment with `count` pairs. */
@@ -24,11 +24,12 @@ TGL_INLINE uint32_t tgl_map_aligned(const tgl_map *m, uint32_t count)
 }
 
 /* map_write() of map.cuh, for at most MAP_MAX_PAIRS pairs. A block writes 1 << owned_bits experts at a time,
- * with a warp for each at least. Its shared memory: pairs by expert, in two vectors for every lane of a warp,
- * and behind them those without an expert, and what is no pair; a bit per pair for each of its experts. */
+ * each by at least one warp. Its shared memory: a histogram of pairs by expert, padded to two vectors per
+ * lane of a warp, then bins for pairs without an expert and for slots that are no pair; a bit per pair for
+ * each of its experts. */
 #define MAP_MAX_PAIRS 8192
 #define MAP_OWNED_BITS 4
-#define MAP_AT_ONCE 4                   /* pairs of a thread */
+#define MAP_AT_ONCE 4                   /* pairs per thread */
 #define MAP_RUNS(num_pairs) (((num_pairs) + 31) / 32)
 #define MAP_HIST(num_experts) (((num_experts) + 255) / 256 * 256)
 #define MAP_MARKS(owned_bits, num_pairs) (((MAP_RUNS(num_pairs) << (owned_bits)) + 3) / 4 * 4)
@@ -36,11 +37,11 @@ TGL_INLINE uint32_t tgl_map_aligned(const tgl_map *m, uint32_t count)
 #define MAP_SHARED(num_experts, owned_bits, num_pairs) \
     (4 * (MAP_BINS(num_experts) + MAP_MARKS(owned_bits, num_pairs)))
 
-/* Pairs are counted from hist_begin on, so that the upper half of count * per_unit is how often the alignment
- * goes into the segment. With d the alignment, or MAP_MAX_PAIRS if that is less, which changes nothing:
- * hist_begin is d - 1, counts so end below 2^14, and per_unit, 2^32 / d rounded up, is too large by less than
- * 1: a product by less than 2^32 / d, too little to reach the next multiple of 2^32. For d = 1 that would not
- * fit: with 1 and 2^32 - 1 the same comes out. */
+/* Bins start at hist_begin, so that the high word of bin * per_unit is the segment's length in units of the
+ * alignment, rounded up. Let d be the alignment, or MAP_MAX_PAIRS if that is less (the result is the same).
+ * hist_begin is d - 1, so bins stay below 2^14. per_unit is 2^32 / d rounded up, too large by less than 1, so
+ * a product is too large by less than 2^14 <= 2^32 / d: not enough to reach the next multiple of 2^32. For d
+ * = 1, 2^32 does not fit; hist_begin 1 and per_unit 2^32 - 1 give the same. */
 #define MAP_UNIT(alignment) ((alignment) < MAP_MAX_PAIRS ? (alignment) : MAP_MAX_PAIRS)
 #define MAP_HIST_BEGIN(d) ((d) > 1 ? (d) - 1 : 1)
 #define MAP_PER_UNIT(d) ((d) > 1 ? (uint32_t)((((uint64_t)1 << 32) + (d) - 1) / (d)) : 0xffffffff)

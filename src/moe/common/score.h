@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * score.h - how a logit becomes a score, on the CPU and on CUDA: exp, log1p, sqrtf and IEEE division in just
- * these forms, nothing fused. The two differ only where their exp or log1p do: kernels have CUDA's, the CPU
- * those of numerics/, with which a loop becomes vector code. */
+ * score.h - the scoring functions, on the CPU and on CUDA: exp, log1p, sqrtf and IEEE division in exactly
+ * these forms, nothing fused. Results differ only where exp or log1p do: kernels use CUDA's, the CPU those of
+ * numerics/, which vectorise. */
 #ifndef TEGULA_MOE_SCORE_H
 #define TEGULA_MOE_SCORE_H
 
@@ -14,14 +14,13 @@
 #include "numerics/log1p.h"
 #endif
 
-/* tgl_moe_scoring, for kernels. */
+/* The values of tgl_moe_scoring, for kernels. */
 #define TGL_SIGMOID 0
 #define TGL_SQRTSOFTPLUS 1
 #define TGL_SOFTMAX 2
 #define TGL_IDENTITY 3
 
-/* What the softmax scores of a row have in common: its largest logit and the sum of exp(x - max). NaN counts
- * for neither. */
+/* Of a row: the max of its logits and the sum of exp(x - max), both without NaN. */
 typedef struct { float max, sum; } tgl_softmax;
 
 #ifdef __CUDACC__
@@ -32,7 +31,7 @@ TGL_INLINE float tgl_score_exp(float x) { return tgl_exp(x); }
 TGL_INLINE float tgl_softplus(float x) { return tgl_select_f32(x > 20.0f, x, tgl_log1p(tgl_exp(x))); }
 #endif
 
-/* NaN for NaN, and for what +inf, or a row of -inf, makes of softmax. */
+/* NaN stays NaN; softmax is NaN for +inf and for rows of -inf. */
 TGL_INLINE float tgl_raw_score(int scoring, float x, tgl_softmax row)
 {
     if (scoring == TGL_SIGMOID) return 1.0f / (1.0f + tgl_score_exp(-x));
@@ -41,14 +40,15 @@ TGL_INLINE float tgl_raw_score(int scoring, float x, tgl_softmax row)
     return x;
 }
 
-/* What weights are made of: NaN is 0. */
+/* The score that weights are made of: NaN becomes 0. */
 TGL_INLINE float tgl_score(int scoring, float x, tgl_softmax row)
 {
     const float score = tgl_raw_score(scoring, x, row);
     return score == score ? score : 0.0f;
 }
 
-/* What experts are ranked by: the score, for softmax the logit, with the bias. NaN ranks as -inf. */
+/* The key that experts are ranked by: the score, or for softmax the logit, plus the bias. NaN ranks as
+ * -inf. */
 TGL_INLINE float tgl_score_key(int scoring, float x, float bias)
 {
     const tgl_softmax none = { 0.0f, 1.0f };

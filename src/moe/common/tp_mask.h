@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * tp_mask.h - the number of an expert among those of one tensor-parallel rank: what
- * tgl_moe_mask_indices_by_tp does to an index, on the CPU and on CUDA.
+ * tp_mask.h - the number of an expert among those of one tensor-parallel rank, as tgl_moe_mask_indices_by_tp
+ * computes it on the CPU and on CUDA.
  *
- * An index lies in the group v / group; group q belongs to rank q % num_tp_ranks and is that rank's
- * q / num_tp_ranks-th. */
+ * Index v lies in group q = v / group. That group belongs to rank q % num_tp_ranks, where it is number
+ * q / num_tp_ranks. */
 #ifndef TEGULA_MOE_TP_MASK_H
 #define TEGULA_MOE_TP_MASK_H
 
@@ -12,7 +12,7 @@
 typedef struct {
     int64_t group, num_tp_ranks, tp_rank;
     tgl_divisor by_group, by_num_tp_ranks;
-    uint32_t narrow_rank;                       /* tp_rank, or one that no index below 2^31 has */
+    uint32_t narrow_rank;                       /* tp_rank, clamped to one that no index below 2^31 has */
 } tgl_tp_mask;
 
 TGL_INLINE tgl_tp_mask tgl_tp_mask_of(int64_t group, int64_t num_tp_ranks, int64_t tp_rank)
@@ -24,8 +24,8 @@ TGL_INLINE tgl_tp_mask tgl_tp_mask_of(int64_t group, int64_t num_tp_ranks, int64
     return mask;
 }
 
-/* v < 2^31. Products modulo 2^32 do: a group or a number of ranks that 32 bits do not hold is multiplied by
- * 0. Of a negative v only the sign counts; it goes through all the same, so that loops have no branch. */
+/* For v < 2^31. Products modulo 2^32 suffice: a group or a number of ranks beyond 32 bits is multiplied by 0.
+ * A negative v is computed too and then discarded, so that loops have no branch. */
 TGL_INLINE int64_t tgl_tp_mask_narrow(const tgl_tp_mask *m, int64_t v)
 {
     const uint32_t x = (uint32_t)v, q = tgl_divide(x, m->by_group), kept = tgl_divide(q, m->by_num_tp_ranks);
