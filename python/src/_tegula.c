@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * _tegula.c - the extension module: two builtins per row, the settings, and what torch's half binds. */
+ * _tegula.c - the extension module: two builtins per row, the settings, and what tegula/_torch.py binds. */
 #include "glue.h"
 #include "row_args.h"
 
@@ -26,9 +26,8 @@ static PyObject *done_or_raise(tgl_status status)
 
 /* ---- for tegula/_torch.py ---- */
 
-static PyObject *table(PyObject *m, PyObject *none) /* of the rows, as export_row() has each */
+static PyObject *table(PyObject *m, PyObject *none) /* a list of export_row() for every row */
 {
-    (void)m, (void)none;
     PyObject *list = PyList_New(0);
     for (const domain *const *d = domains; *d; d++)
         for (int i = 0; list && i < (*d)->num_rows; i++) {
@@ -39,10 +38,9 @@ static PyObject *table(PyObject *m, PyObject *none) /* of the rows, as export_ro
     return list;
 }
 
-/* text, face or None: a row that is no op, for tests of the grammar. What it holds is never freed. */
+/* (text, face or None): parses a row that is no op, to test the grammar. Its strings are never freed. */
 static PyObject *parse(PyObject *m, PyObject *args)
 {
-    (void)m;
     op_row row = { 0 };
     if (!PyArg_ParseTuple(args, "sz", &row.text, &row.face)) return NULL;
     if (parse_row(&row)) return export_row(&row, "");
@@ -51,7 +49,6 @@ static PyObject *parse(PyObject *m, PyObject *args)
 
 static PyObject *bind_torch(PyObject *m, PyObject *args)
 {
-    (void)m;
     torch_table t;
     PyObject *functions[7];
     if (!PyArg_ParseTuple(args, "OOOOOOO(OOOOOOO)", &t.tensor, &t.parameter, &t.empty_strided, &t.device,
@@ -84,7 +81,6 @@ static op_row *row_named(const char *name)
 /* name, dispatch, gradient or None, transform or None */
 static PyObject *bind_op(PyObject *m, PyObject *args)
 {
-    (void)m;
     const char *name;
     PyObject *dispatch, *gradient, *transform;
     op_row *row;
@@ -99,7 +95,6 @@ static PyObject *bind_op(PyObject *m, PyObject *args)
 
 static PyObject *check(PyObject *m, PyObject *args) /* name, arguments as check_arguments() takes them */
 {
-    (void)m;
     const char *name;
     PyObject *arguments;
     op_row *row;
@@ -112,33 +107,18 @@ static PyObject *check(PyObject *m, PyObject *args) /* name, arguments as check_
 /* A tensor as the glue sees it, for tests and bug reports. */
 static PyObject *describe(PyObject *m, PyObject *object)
 {
-    (void)m;
     tensor_ref ref;
-    PyObject *name = PyUnicode_FromString("tensor"), *shape = NULL, *strides = NULL, *answer = NULL;
-    if (!name) return NULL;
-    const bool is_read = read_tensor(name, object, entry_of(object), NULL, &ref);
-    Py_DECREF(name);
-    if (!is_read) return drop_tensor(&ref), NULL;
     const DLTensor *t = &ref.tensor;
-    shape = PyList_New(0);
-    strides = t->strides ? PyList_New(0) : Py_BuildValue("");
-    for (int d = 0; shape && strides && d < t->ndim; d++) {
-        PyObject *size = PyLong_FromLongLong(t->shape[d]),
-                 *stride = t->strides ? PyLong_FromLongLong(t->strides[d]) : NULL;
-        if (!size || PyList_Append(shape, size) ||
-            (t->strides && (!stride || PyList_Append(strides, stride))))
-            Py_CLEAR(shape);
-        Py_XDECREF(size);
-        Py_XDECREF(stride);
-    }
-    if (shape && strides)
-        answer = Py_BuildValue("{sKsKs(ii)s(iii)sOsOsN}", "data", (unsigned long long)(uintptr_t)t->data,
+    PyObject *name = PyUnicode_FromString("tensor"), *answer = NULL;
+    if (!name) return NULL;
+    if (read_tensor(name, object, entry_of(object), NULL, &ref))
+        answer = Py_BuildValue("{sKsKs(ii)s(iii)sNsNsN}", "data", (unsigned long long)(uintptr_t)t->data,
                                "byte_offset", (unsigned long long)t->byte_offset, "device",
                                (int)t->device.device_type, (int)t->device.device_id, "dtype", t->dtype.code,
-                               t->dtype.bits, t->dtype.lanes, "shape", shape, "strides", strides,
-                               "is_read_only", PyBool_FromLong(ref.is_read_only));
-    Py_XDECREF(shape);
-    Py_XDECREF(strides);
+                               t->dtype.bits, t->dtype.lanes, "shape", tuple_of(t->shape, t->ndim), "strides",
+                               t->strides ? tuple_of(t->strides, t->ndim) : Py_BuildValue(""), "is_read_only",
+                               PyBool_FromLong(ref.is_read_only));
+    Py_DECREF(name);
     drop_tensor(&ref);
     return answer;
 }
@@ -146,12 +126,12 @@ static PyObject *describe(PyObject *m, PyObject *object)
 /* ---- settings: core.h, one to one ---- */
 
 #define GETTER(name, value) \
-    static PyObject *name(PyObject *m, PyObject *none) { return (void)m, (void)none, value; }
+    static PyObject *name(PyObject *m, PyObject *none) { return value; }
 #define SETTER(name, type, set)                                                                         \
     static PyObject *name(PyObject *m, PyObject *number)                                                \
     {                                                                                                   \
         int i;                                                                                          \
-        return (void)m, PyArg_Parse(number, "i", &i) ? done_or_raise(set((type)i)) : NULL;              \
+        return PyArg_Parse(number, "i", &i) ? done_or_raise(set((type)i)) : NULL;              \
     }
 GETTER(version, PyUnicode_FromString(tgl_version()))
 GETTER(get_num_threads, PyLong_FromLong(tgl_get_num_threads()))
@@ -164,13 +144,11 @@ SETTER(set_jit_mode, tgl_jit_mode, tgl_set_jit_mode)
 
 static PyObject *set_pdl(PyObject *m, PyObject *on)
 {
-    (void)m;
     const int is_on = PyObject_IsTrue(on);
     return is_on < 0 ? NULL : done_or_raise(tgl_set_pdl(is_on));
 }
 static PyObject *set_cache_dir(PyObject *m, PyObject *path) /* str, or None for the default */
 {
-    (void)m;
     if (path == Py_None) return done_or_raise(tgl_set_cache_dir(NULL));
     PyObject *bytes = NULL;
     if (!PyUnicode_FSConverter(path, &bytes)) return NULL;
@@ -181,41 +159,32 @@ static PyObject *set_cache_dir(PyObject *m, PyObject *path) /* str, or None for 
 
 static PyObject *set_num_sms(PyObject *m, PyObject *args)
 {
-    (void)m;
     int device, num_sms;
     return PyArg_ParseTuple(args, "ii", &device, &num_sms) ? done_or_raise(tgl_set_num_sms(device, num_sms))
                                                            : NULL;
 }
 static PyObject *get_num_sms(PyObject *m, PyObject *device)
 {
-    (void)m;
     int index;
     return PyArg_Parse(device, "i", &index) ? PyLong_FromLong(tgl_get_num_sms(index)) : NULL;
 }
-static PyObject *get_device_num_sms(PyObject *m, PyObject *device)
-{
-    (void)m;
-    int index, num_sms;
-    if (!PyArg_Parse(device, "i", &index)) return NULL;
-    const tgl_status status = tgl_get_device_num_sms(index, &num_sms);
-    return status == TGL_OK ? PyLong_FromLong(num_sms) : raise_status(status);
-}
-static PyObject *get_max_smem_per_sm(PyObject *m, PyObject *device)
-{
-    (void)m;
-    int index;
-    int64_t bytes;
-    if (!PyArg_Parse(device, "i", &index)) return NULL;
-    const tgl_status status = tgl_get_max_smem_per_sm(index, &bytes);
-    return status == TGL_OK ? PyLong_FromLongLong(bytes) : raise_status(status);
-}
+#define DEVICE_GETTER(name, type, get)                                                                  \
+    static PyObject *name(PyObject *m, PyObject *device)                                                \
+    {                                                                                                   \
+        int index;                                                                                      \
+        type number;                                                                                    \
+        if (!PyArg_Parse(device, "i", &index)) return NULL;                                             \
+        const tgl_status status = get(index, &number);                                                  \
+        return status == TGL_OK ? PyLong_FromLongLong(number) : raise_status(status);                   \
+    }
+DEVICE_GETTER(get_device_num_sms, int, tgl_get_device_num_sms)
+DEVICE_GETTER(get_max_smem_per_sm, int64_t, tgl_get_max_smem_per_sm)
 
 static _Thread_local bool is_preparing; /* between tgl_prepare_begin() and tgl_prepare_end() */
 GETTER(get_is_preparing, PyBool_FromLong(is_preparing))
 
 static PyObject *prepare_begin(PyObject *m, PyObject *args)
 {
-    (void)m;
     int device;
     const char *architecture;
     if (!PyArg_ParseTuple(args, "iz", &device, &architecture)) return NULL;
@@ -225,7 +194,6 @@ static PyObject *prepare_begin(PyObject *m, PyObject *args)
 }
 static PyObject *prepare_end(PyObject *m, PyObject *none)
 {
-    (void)m, (void)none;
     is_preparing = false;
     return done_or_raise(tgl_prepare_end());
 }
@@ -260,8 +228,6 @@ static PyMethodDef methods[] = {
 
 /* ---- the builtins of the rows ---- */
 
-static PyObject *str_importlib, *str_import_module;
-
 static void op_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
@@ -270,13 +236,12 @@ static void op_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Python pickles a builtin as getattr(self, name). Ours pickles as getattr(this module, name), so that a
- * function can be handed to another process. */
+/* Python pickles a builtin as getattr(self, name). `self` pickles as this module, so a function can be sent to another
+ * process. */
 static PyObject *op_reduce(PyObject *self, PyObject *none)
 {
-    (void)self, (void)none;
-    PyObject *importlib = PyImport_Import(str_importlib), *import_module = NULL, *answer = NULL;
-    if (importlib) import_module = PyObject_GetAttr(importlib, str_import_module);
+    PyObject *importlib = PyImport_ImportModule("importlib"), *import_module = NULL, *answer = NULL;
+    if (importlib) import_module = PyObject_GetAttrString(importlib, "import_module");
     if (import_module) answer = Py_BuildValue("O(s)", import_module, GLUE_NAME);
     Py_XDECREF(import_module);
     Py_XDECREF(importlib);
@@ -326,13 +291,10 @@ PyMODINIT_FUNC GLUE_INIT(void)
 {
     PyObject *m = PyModule_Create(&definition);
     PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(&op_spec);
-    str_importlib = PyUnicode_InternFromString("importlib");
-    str_import_module = PyUnicode_InternFromString("import_module");
     error_type = PyErr_NewExceptionWithDoc(
         "tegula.Error", "What the library could not do; .status names the reason, as in tegula/core.h.",
         PyExc_RuntimeError, NULL);
-    bool ok = m && type && str_importlib && str_import_module && error_type && init_tensors() && init_calls()
-           && PyModule_AddObjectRef(m, "Error", error_type) == 0;
+    bool ok = m && type && error_type && init_strings() && PyModule_AddObjectRef(m, "Error", error_type) == 0;
     for (const domain *const *d = domains; *d; d++)
         for (int i = 0; ok && i < (*d)->num_rows; i++) ok = add_row(m, type, (*d)->module, &(*d)->rows[i]);
     Py_XDECREF(type);

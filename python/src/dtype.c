@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * dtype.c - the dtypes that rows, messages and other libraries name: the one table of them. */
+ * dtype.c - the one table of dtypes: their names in rows, in messages and in other libraries. */
 #include "glue.h"
 
 #include <stdio.h>
 #include <string.h>
 
 static const struct {
-    const char *word;    /* of rows, and of the library's messages; NULL: none */
+    const char *word;    /* in rows and in the library's messages; NULL: none */
     DLDataType dtype;
-    const char *name;    /* of torch, NumPy and ml_dtypes; NULL: none, for a format that has the dtype of its bytes */
-    int bits;            /* of one value, where they are not the dtype's */
+    const char *name;    /* in torch, NumPy and ml_dtypes; NULL for a format, which has the dtype of its bytes */
+    int bits;            /* of one value, if not those of the dtype */
 } dtypes[] = {
     { "bool", { TGL_DL_BOOL, 8, 1 }, "bool", 0 },
     { "i8", { TGL_DL_INT, 8, 1 }, "int8", 0 },
@@ -57,7 +57,7 @@ bool dtype_is(DLDataType a, DLDataType b)
     return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
 
-/* As the library's messages have it. */
+/* As in the library's messages. */
 const char *name_of_dtype(DLDataType dtype, char buffer[32])
 {
     for (int i = 0; i < NUM_DTYPES; i++)
@@ -71,7 +71,6 @@ uint32_t key_of_dtype(DLDataType d) { return (uint32_t)d.code << 24 | (uint32_t)
 /* [(word or None, key, name or None, bits of a value, values in an element)] */
 PyObject *list_dtypes(PyObject *module, PyObject *none)
 {
-    (void)module, (void)none;
     PyObject *list = PyList_New(0);
     for (int i = 0; list && i < NUM_DTYPES; i++) {
         const DLDataType d = dtypes[i].dtype;

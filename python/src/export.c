@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * export.c - a parsed row as Python objects: what the torch operator, its fake implementation and help() are made
- * from. */
+ * export.c - a parsed row as Python objects, from which the torch operator, its fake implementation and help() are
+ * made. */
 #include "glue.h"
 
-/* Takes over the item. */
+/* Steals the reference to the item. */
 static bool append(PyObject *list, PyObject *item)
 {
     const bool ok = list && item && PyList_Append(list, item) == 0;
@@ -11,7 +11,7 @@ static bool append(PyObject *list, PyObject *item)
     return ok;
 }
 
-/* What stands for an argument that is not given: a new reference, NULL with an exception. */
+/* The value of an argument that is not given: a new reference, or NULL with an exception. */
 PyObject *default_of(const param *p)
 {
     if (p->kind == 't' || !p->fallback.given) Py_RETURN_NONE;
@@ -103,8 +103,7 @@ PyObject *export_row(const op_row *row, const char *module)
                          export_face(row), "first", name_at(row, row->first_tensor));
 }
 
-/* "name(x, group=128, *, out=None)\n--\n\ndoc": what inspect.signature() and help() read. Lives as long as
- * the process. */
+/* "name(x, group=128, *, out=None)\n--\n\ndoc": what inspect.signature() and help() read. Never freed. */
 const char *doc_of(const op_row *row)
 {
     const argument_list *s = &row->public;

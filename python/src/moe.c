@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * moe.c - tegula.moe: a row of text per op (parse.c has the grammar), the ranges of its numbers, and a thunk into the
- * C API. In C an op takes sizes from its outputs, and 0 ranks mean 1; in Python both are arguments. */
+ * moe.c - tegula.moe: a row of text per op (grammar: parse.c), the ranges of its numbers, and a thunk into the C API.
+ * In C sizes come from the outputs and 0 ranks mean 1; in Python both are arguments. */
 #include "glue.h"
 #include "row_args.h"
 #include "moe/common/map_bound.h"
@@ -33,8 +33,8 @@
     "(" GATE MAPPING_ARGS GATE_TENSORS ") -> " GATE_OUTPUTS("num_topk" SHARED) ", "               \
     MAPPING_OUTPUTS("num_topk" SHARED)
 
-/* These rows have a twin with two more outputs, count and psum_end, and share its functions, which read the twin's
- * struct: for the row itself the two are NULL. */
+/* A row with a twin that has two more outputs, count and psum_end. Both use the functions of the twin, which read the
+ * twin's struct; the row itself has NULL there. */
 #define HAS_TWIN_WITH_PSUM(op, last_output, last_argument)                                           \
     _Static_assert(sizeof(op##_args) == sizeof(op##_with_psum_args) &&                               \
                    offsetof(op##_args, last_output) == offsetof(op##_with_psum_args, last_output) && \
@@ -94,7 +94,7 @@ THUNK(inplace_unique_group_indices)
 
 /* ---- gates ---- */
 
-/* What every gate takes; CHOICE_PARAMS adds what rows that begin with GATE take. */
+/* The parameters of every gate; CHOICE_PARAMS adds those of rows that begin with GATE. */
 #define GATE_PARAMS(a)                                                                            \
     .has_routed_scaling_factor = true,                                                            \
     .routed_scaling_factor = (float)(a)->routed_scaling_factor,                                   \
@@ -170,7 +170,7 @@ static bool check_mapping(int64_t num_tokens, int64_t num_topk, int64_t num_expe
     return false;
 }
 
-/* The mapping of a row whose outputs are MAPPING_OUTPUTS. */
+/* For a row whose outputs are MAPPING_OUTPUTS. */
 #define MAPPING_OF(a)                                                                             \
     .pos_to_expert = (a)->pos_to_expert, .pos_to_token = (a)->pos_to_token,                       \
     .pos_to_token_topk = (a)->pos_to_token_topk, .token_topk_to_pos = (a)->token_topk_to_pos,     \
@@ -240,20 +240,17 @@ static op_row rows[] = {
     { .text = "topk_gate(scores[T, E], num_topk: int) -> topk_idx: i64[T, num_topk]",
       .doc = "The num_topk best experts of every token, best first. The lower index wins a tie; NaN counts "
              "as -inf.",
-      .check = check_topk_gate,
-      .call = call_topk_gate },
+      .check = check_topk_gate, .call = call_topk_gate },
     { .text = "topk_sum_and_topk_group_idx(scores[T, G, P], num_topk_sum: int, num_topk_groups: int) -> "
               "group_idx: i64[T, num_topk_groups]",
       .doc = "The best groups of experts of every token, best first; a group is worth the sum of its "
              "num_topk_sum best scores.",
-      .check = check_topk_sum_and_topk_group_idx,
-      .call = call_topk_sum_and_topk_group_idx },
+      .check = check_topk_sum_and_topk_group_idx, .call = call_topk_sum_and_topk_group_idx },
     { .text = "mask_indices_by_tp(indices[T, K], n: int, num_ep_ranks: int, tp_rank: int, num_tp_ranks: int) "
               "-> out: indices[T, K]",
-      .doc = "Keeps the experts, of n on num_ep_ranks, whose rank belongs to tp_rank, renumbered; the others "
-             "become -1.",
-      .check = check_mask_indices_by_tp,
-      .call = call_mask_indices_by_tp },
+      .doc = "Of n experts on num_ep_ranks ranks, keeps and renumbers those whose rank belongs to tp_rank; the "
+             "others become -1.",
+      .check = check_mask_indices_by_tp, .call = call_mask_indices_by_tp },
     { .text = "normalize_weight(topk_weights[T, K]) -> denominator: f32[T], normalized_weights: f32[T, K]",
       .doc = "(denominator, normalized_weights): 1e-20 plus a row's sum, and the row divided by it.",
       .call = call_normalize_weight },
@@ -264,52 +261,38 @@ static op_row rows[] = {
       .doc = "(topk_idx, topk_weights): the num_topk best experts of every token by score + bias, best "
              "first, and their normalised scores; then the shared experts, the physical map and the "
              "tensor-parallel mask. The chosen experts before the map are written to unmapped_topk_idx.",
-      .check = check_top2_sum_gate,
-      .call = call_top2_sum_gate },
+      .check = check_top2_sum_gate, .call = call_top2_sum_gate },
     { .text = "hash_gate(logits[T, E], input_ids[T], tid2eid[V, K], routed_scaling_factor: float, "
               "scoring_func: {sigmoid|sqrtsoftplus|softmax|identity} = sqrtsoftplus, "
               "renormalize: bool = True, mask[T]?, use_shared_as_routed: bool = False, "
               "num_shared_experts: int = 0, ep_rank: int = 0, num_ep_ranks: int = 1, tp_rank: int = 0, "
               "num_tp_ranks: int = 1, to_physical_map[L, R]?, logical_count[L]?, unmapped_topk_idx[T, K]?!, "
               "shared_weight: float = 1.0) -> " GATE_OUTPUTS("K" SHARED),
-      .doc = "(topk_idx, topk_weights): as top2_sum_gate, but the experts of a token are those that the "
-             "table tid2eid has for its id.",
-      .check = check_hash_gate,
-      .call = call_hash_gate },
+      .doc = "(topk_idx, topk_weights): as top2_sum_gate, but a token's experts are the row of the table tid2eid "
+             "for its id.",
+      .check = check_hash_gate, .call = call_hash_gate },
     { .text = "group_count(group_idx[T, K], num_groups: int) -> counts: i32[num_groups]",
-      .doc = "How often each group occurs. Indices that are no group are not counted.",
-      .check = check_group_count,
-      .call = call_group_count,
-      .workspace = workspace_group_count },
+      .doc = "How often each group occurs. Indices outside 0 .. num_groups - 1 are not counted.",
+      .check = check_group_count, .call = call_group_count, .workspace = workspace_group_count },
     { .text = "aux_fi(topk_idx[T, K], num_experts: int, num_aux_topk: int) -> fi: f32[num_experts]",
       .doc = "Each expert's share of the tokens: count * num_experts / (num_tokens * num_aux_topk).",
-      .check = check_aux_fi,
-      .call = call_aux_fi,
-      .workspace = workspace_aux_fi },
+      .check = check_aux_fi, .call = call_aux_fi, .workspace = workspace_aux_fi },
     { .text = "get_fused_mapping" MAPPING,
       .doc = "tegula.moe.get_fused_mapping without its list. The lengths of the experts' segments are also "
              "written to num_tokens_per_expert_host, which for CUDA is pinned memory.",
-      .check = check_get_fused_mapping_with_psum,
-      .is_wrapped = true,
-      .call = call_get_fused_mapping_with_psum,
-      .workspace = workspace_get_fused_mapping_with_psum },
+      .check = check_get_fused_mapping_with_psum, .is_wrapped = true,
+      .call = call_get_fused_mapping_with_psum, .workspace = workspace_get_fused_mapping_with_psum },
     { .text = "get_fused_mapping_with_psum" MAPPING PSUM_OUTPUTS,
       .doc = "The same, then count and psum_end.",
-      .check = check_get_fused_mapping_with_psum,
-      .is_wrapped = true,
-      .call = call_get_fused_mapping_with_psum,
-      .workspace = workspace_get_fused_mapping_with_psum },
+      .check = check_get_fused_mapping_with_psum, .is_wrapped = true,
+      .call = call_get_fused_mapping_with_psum, .workspace = workspace_get_fused_mapping_with_psum },
     { .text = "route" ROUTE,
       .doc = "tegula.moe.route.",
-      .check = check_route_with_psum,
-      .is_wrapped = true,
-      .call = call_route_with_psum,
+      .check = check_route_with_psum, .is_wrapped = true, .call = call_route_with_psum,
       .workspace = workspace_route_with_psum },
     { .text = "route_with_psum" ROUTE PSUM_OUTPUTS,
       .doc = "The same, then count and psum_end.",
-      .check = check_route_with_psum,
-      .is_wrapped = true,
-      .call = call_route_with_psum,
+      .check = check_route_with_psum, .is_wrapped = true, .call = call_route_with_psum,
       .workspace = workspace_route_with_psum },
     { .text = "expand_to_fused(x[T, H], token_topk_to_pos[T, K], pos_to_expert[N]) -> out: x[N, H]",
       .doc = "Copies every token's row to its positions; rows of padding are zero.",
@@ -320,18 +303,15 @@ static op_row rows[] = {
       .face = "x & x_sf, num_per_channels, token_topk_to_pos, pos_to_expert, use_tma_aligned_col_major_sf",
       .doc = "(out, out_sf): copies every token's row, and its scale factors, to its positions; rows of "
              "padding are zero. x is the pair (data, sf), one factor per num_per_channels values in float32, "
-             "or four of them packed in an int32. out_sf is column-major with columns of a multiple of 4 if "
-             "asked for; the ends of its columns are zero then.",
-      .zeroes_ends = true,
-      .call = call_expand_to_fused_with_sf },
+             "or four of them packed in an int32. With use_tma_aligned_col_major_sf, out_sf is column-major; its "
+             "columns are padded with zeros to a multiple of 4.",
+      .zeroes_ends = true, .call = call_expand_to_fused_with_sf },
     { .text = "reduce_fused(x[N, H], x_sf[N]?, topk_weights[T, K]?, token_topk_to_pos[T, K]) -> out: x[T, H]",
       .doc = "tegula.moe.reduce_fused with the pair as two arguments.",
-      .is_wrapped = true,
-      .call = call_reduce_fused },
+      .is_wrapped = true, .call = call_reduce_fused },
     { .text = "reduce_fused_e4m3(x[N, H], x_sf[N]?, topk_weights[T, K]?, token_topk_to_pos[T, K], sf[One]?) "
               "-> out: e4m3[T, H]",
       .doc = "The same, times sf, in e4m3.",
-      .is_wrapped = true,
-      .call = call_reduce_fused_e4m3 },
+      .is_wrapped = true, .call = call_reduce_fused_e4m3 },
 };
 DOMAIN(moe);

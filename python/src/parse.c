@@ -1,34 +1,32 @@
 /* SPDX-License-Identifier: MIT
- * parse.c - the text of a row to an op_row, once, at import.
+ * parse.c - parses the text of a row into an op_row, once, at import.
  *
  *   x[T, H]                  a tensor; names its dimensions
- *   x[T, H]?                 an optional one: None when absent; its default, unless a parameter without one
- *                            follows
- *   x[T, H]!                 one that the op changes in place; ?! if there is one
- *   x[T, H] host             one in memory of the host, even where the others are on a device
+ *   x[T, H]?                 an optional one: may be None, which is its default unless a parameter without a
+ *                            default follows
+ *   x[T, H]!                 one that the op changes in place; ?! if it is also optional
+ *   x[T, H] host             one in host memory, even if the others are on a device
  *   group: int = 128         also float and bool; `?` after the kind allows None
  *   fmt: {e4m3|e5m2} = e4m3  one of some words
  *   -> out: fmt[T, H], out_sf: f32[T, H / group; 1, T / 4 * 4 if col_major]
- *                            the outputs: name, dtype (a word of dtype.c, a tensor's, or what a word
- * argument says), sizes and, after `;`, strides where they are not packed (or only `if` a bool argument is true).
- * Sizes are sums of products of dimension names, int and bool arguments and numbers; `/` rounds up; a product
- * is taken from left to right. A word argument counts the bits of a value (fmt[T, H * fmt / 8]), a tensor the
- * values in an element: 2 in a byte, which holds a pair of e2m1, else 1.
+ *                            the outputs: name; dtype (a word of dtype.c, or that of a tensor or word argument);
+ *                            sizes; after `;` the strides, unless packed (with `if`: only if a bool is true)
  *   -> out: x[P, H] if map else x[T, H]
- *                            either of two, by a bool argument, or by whether an optional tensor or word is
- *                            given
+ *                            one of two forms, chosen by a bool, or by an optional tensor or word being given
  *   -> None                  no output: the op works in place
  *
- * Every function with outputs also takes out=, a tensor or a tuple of them, where None stands for one that is
- * to be made.
+ * A size is a sum of products of dimension names, int and bool arguments and numbers; `/` rounds up; a product is
+ * evaluated from left to right. A word argument stands for the bits of a value (fmt[T, H * fmt / 8]), a tensor for the
+ * values per element: 2 for a byte, which holds a pair of e2m1, otherwise 1.
+ *
+ * Every function with outputs also takes out=: a tensor, or a tuple in which None is an output to be made.
  *
  * The public function takes the same arguments as the operator, or those of a face:
  *   fmt                      a parameter
- *   x & x_sf                 a pair (tuple or list) of two; where the second is an optional tensor also a
- *                            tensor alone
+ *   x & x_sf                 a pair (tuple or list) of two; if the second is an optional tensor, also a tensor alone
  *   block_size: rows & cols = None
- *                            the same with a name and, if both may be None, a default
- *   *                        from here on by keyword only */
+ *                            a pair with a name of its own and, if both may be None, a default
+ *   *                        from here on keywords only */
 #include "glue.h"
 
 #include <ctype.h>
@@ -190,7 +188,7 @@ static bool parse_result(reader *r, const op_row *row, result *o)
     return take(r, "]");
 }
 
-/* An optional tensor has sizes only where it is given: in what it chooses. */
+/* The sizes of an optional tensor exist only if it is given: in the form that it chooses. */
 static bool has_all_sizes(const op_row *row, const result *o)
 {
     for (int d = 0; d < 2 * o->ndim; d++) {
@@ -254,7 +252,7 @@ static bool parse_face(op_row *row)
     return *r.p == 0;
 }
 
-/* Integers never do; the op will refuse other tensors in their place. */
+/* Integer outputs never do; the op refuses an out= of another dtype. */
 bool may_require_grad(const result *o)
 {
     return o->dtype_from >= 0 || (o->dtype.code != TGL_DL_INT && o->dtype.code != TGL_DL_UINT);
@@ -267,8 +265,8 @@ bool parse_row(op_row *row)
     do if (!parse_param(&r, row)) return false;
     while (take(&r, ","));
     if (!take(&r, ")") || !take(&r, "->")) return false;
-    row->first_tensor = -1; /* it decides device, stream and kind of the outputs */
-    bool is_followed = false; /* by a parameter without default: then there can be none before it either */
+    row->first_tensor = -1; /* it sets the device, stream and type of the outputs */
+    bool is_followed = false; /* by a parameter without default: then it has none either */
     for (int i = row->num_params - 1; i >= 0; i--) {
         param *p = &row->params[i];
         if (p->kind == 't' && !p->optional) row->first_tensor = i;

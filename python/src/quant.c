@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * quant.c - tegula.quant: a row of text per op (parse.c has the grammar), the ranges of its numbers, and a thunk into
- * the C API. Words of formats are in the order of tgl_quant_format. */
+ * quant.c - tegula.quant: a row of text per op (grammar: parse.c), the ranges of its numbers, and a thunk into the C
+ * API. Format words are in the order of tgl_quant_format. */
 #include "glue.h"
 #include "row_args.h"
 #include "tegula/quant.h"
@@ -13,7 +13,7 @@
 #define X_BLOCK_SIZE "x_block_size: x_num_per_tokens & x_num_per_channels"
 #define BLOCK_SIZE "block_size: num_per_tokens & num_per_channels"
 
-/* The last arguments of a cast, and the factors that they ask for; packed ones are column-major. */
+/* The last arguments of a cast, and the output for the factors; packed factors are column-major. */
 #define SF_FLAGS "use_tma_aligned_col_major_sf: bool = False, round_sf: bool = False, " \
                  "use_packed_ue8m0: bool = False"
 #define SF_FLAG_NAMES "use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0"
@@ -45,8 +45,8 @@ static bool can_pack(bool is_col_major, bool is_rounded, bool is_packed)
     .x_num_per_tokens = (a)->x_num_per_tokens, .x_num_per_channels = (a)->x_num_per_channels,          \
     .format = (tgl_quant_format)(a)->fmt, .num_per_channels = (a)->num_per_channels
 
-/* A pair (data, sf) needs x_block_size, a tensor must not have it. All rows that begin with TOKEN_CAST have these
- * arguments in the same places. */
+/* A pair (data, sf) needs x_block_size, a tensor alone must come without. All rows that begin with TOKEN_CAST have
+ * these arguments in the same places. */
 static bool check_pair(const per_token_cast_args *a)
 {
     if (!a->x_sf && !a->has_x_num_per_tokens && !a->has_x_num_per_channels) return true;
@@ -77,7 +77,8 @@ THUNK(per_token_cast_with_sf_only)
 }
 CHECK(per_token_cast_with_precomputed_sf)
 {
-    return CAN_PACK(a) && check_pair((const void *)a) && is_within("num_per_channels", a->num_per_channels, 1, INT64_MAX);
+    return CAN_PACK(a) && check_pair((const void *)a) &&
+           is_within("num_per_channels", a->num_per_channels, 1, INT64_MAX);
 }
 THUNK(per_token_cast_with_precomputed_sf)
 {
@@ -177,8 +178,8 @@ THUNK(per_channel_cast_and_transpose)
 
 /* ---- back ---- */
 
-/* The format follows from x's dtype, so the op's own message would name one dtype only. While tracing there is no
- * dtype. */
+/* The format is taken from x's dtype, so the op's own message would name only one dtype. While tracing, the dtype is
+ * unknown (bits is 0). */
 static bool check_codes(const DLTensor *x, bool is_e5m6)
 {
     const DLDataType is = x->dtype;
@@ -260,40 +261,34 @@ static op_row rows[] = {
       .doc = "(out, out_sf): x in 'e4m3', 'e2m1' or 'e5m6' with a factor per num_per_channels values of a "
              "row. x is bfloat16 or float32, or a pair (data, sf) with blocks of x_block_size, which is "
              "dequantised first.",
-      .check = check_per_token_cast,
-      .call = call_per_token_cast },
+      .check = check_per_token_cast, .call = call_per_token_cast },
     { .text = "per_token_cast_with_sf_only(" TOKEN_CAST SF_FLAGS ") -> " OUT_SF("T", "W * x / num_per_channels"),
       .face = "x & x_sf, fmt, num_per_channels, " X_BLOCK_SIZE " = None, " SF_FLAG_NAMES,
       .doc = "The out_sf of per_token_cast.",
-      .check = check_per_token_cast,
-      .call = call_per_token_cast_with_sf_only },
+      .check = check_per_token_cast, .call = call_per_token_cast_with_sf_only },
     { .text = "per_token_cast_with_precomputed_sf(" TOKEN_CAST "sf[C, D], " SF_FLAGS ") -> "
               "out: fmt[T, W * x * fmt / 8]",
       .face = "x & x_sf, fmt, num_per_channels, sf, " X_BLOCK_SIZE " = None, " SF_FLAG_NAMES,
-      .doc = "The out of per_token_cast with given factors. Their dtype and strides tell their layout, "
-             "whatever the flags say.",
-      .check = check_per_token_cast_with_precomputed_sf,
-      .call = call_per_token_cast_with_precomputed_sf },
+      .doc = "The out of per_token_cast with given factors. Their layout follows from their dtype and strides; "
+             "the flags do not matter.",
+      .check = check_per_token_cast_with_precomputed_sf, .call = call_per_token_cast_with_precomputed_sf },
     { .text = "per_block_cast(" BLOCK_CAST SF_FLAGS ") -> out: fmt[T, H * fmt / 8], "
               OUT_SF("T / num_per_tokens", "H / num_per_channels"),
       .face = "x, fmt, " BLOCK_SIZE ", " SF_FLAG_NAMES,
       .doc = "(out, out_sf): x, bfloat16 or float32, in 'e4m3' or 'e2m1' with a factor per block of "
              "block_size, rows and columns.",
-      .check = check_per_block_cast,
-      .call = call_per_block_cast },
+      .check = check_per_block_cast, .call = call_per_block_cast },
     { .text = "per_block_cast_with_sf_only(" BLOCK_CAST SF_FLAGS ") -> "
               OUT_SF("T / num_per_tokens", "H / num_per_channels"),
       .face = "x, fmt, " BLOCK_SIZE ", " SF_FLAG_NAMES,
       .doc = "The out_sf of per_block_cast.",
-      .check = check_per_block_cast,
-      .call = call_per_block_cast_with_sf_only },
+      .check = check_per_block_cast, .call = call_per_block_cast_with_sf_only },
     { .text = "per_block_cast_with_precomputed_sf(" BLOCK_CAST "sf[A, B], " SF_FLAGS ") -> "
               "out: fmt[T, H * fmt / 8]",
       .face = "x, fmt, " BLOCK_SIZE ", sf, " SF_FLAG_NAMES,
-      .doc = "The out of per_block_cast with given factors. Their dtype and strides tell their layout; "
-             "round_sf makes no difference, the other flags must be False.",
-      .check = check_per_block_cast_with_precomputed_sf,
-      .call = call_per_block_cast_with_precomputed_sf },
+      .doc = "The out of per_block_cast with given factors. Their layout follows from their dtype and strides; "
+             "round_sf is ignored, the other flags must be False.",
+      .check = check_per_block_cast_with_precomputed_sf, .call = call_per_block_cast_with_precomputed_sf },
     { .text = "per_block_cast_lossless(x[T, W], x_sf[A, B], fmt: {e4m3}, x_num_per_tokens: int, "
               "x_num_per_channels: int, num_per_tokens: int, num_per_channels: int, " SF_FLAGS
               ", inexact[One]?!) -> out: fmt[T, W * 2], "
@@ -301,11 +296,10 @@ static op_row rows[] = {
       .face = "x & x_sf, fmt, " X_BLOCK_SIZE ", out_block_size: num_per_tokens & num_per_channels, "
               SF_FLAG_NAMES ", *, inexact",
       .doc = "(out, out_sf): a pair of e2m1 and powers of two with blocks of x_block_size as 'e4m3' with "
-             "larger blocks of out_block_size, without a change of value while exponents in a block differ "
-             "by at most 14. inexact, an int32 tensor of one element, is set to 1 where a value changed. "
-             "Factors are powers of two without round_sf, too.",
-      .check = check_per_block_cast_lossless,
-      .call = call_per_block_cast_lossless },
+             "larger blocks of out_block_size. Values stay the same if exponents in a block differ by at most 14; "
+             "otherwise inexact, an int32 tensor of one element, is set to 1. Factors are powers of two even "
+             "without round_sf.",
+      .check = check_per_block_cast_lossless, .call = call_per_block_cast_lossless },
     { .text = "per_channel_cast(x[T, H], fmt: {e4m3}, num_per_tokens: int, round_sf: bool = False) -> "
               "out: fmt[T, H], out_sf: f32[T / num_per_tokens, H]",
       .doc = "(out, out_sf): a factor per num_per_tokens values of a column.",
@@ -315,10 +309,9 @@ static op_row rows[] = {
               "out: fmt[P, H] if pos_to_token else fmt[T, H], "
               "out_sf: f32[P / num_per_tokens, H] if pos_to_token else f32[T / num_per_tokens, H]",
       .face = "x & x_sf, fmt, num_per_tokens, round_sf, num_per_channels, pos_to_token",
-      .doc = "(out, out_sf): as per_channel_cast, of the rows x[pos_to_token], where a negative one is "
+      .doc = "(out, out_sf): as per_channel_cast, of the rows x[pos_to_token]; a negative index is a row of "
              "padding. x may be a pair of e4m3 and a factor per num_per_channels values of a row.",
-      .check = check_per_channel_cast_fused,
-      .call = call_per_channel_cast_fused },
+      .check = check_per_channel_cast_fused, .call = call_per_channel_cast_fused },
     { .text = "per_channel_cast_and_transpose(x[T, H], fmt: {e4m3}, num_per_tokens: int, "
               "round_sf: bool = False) -> out: fmt[H, T], out_sf: f32[T / num_per_tokens, H]",
       .doc = "(out, out_sf): as per_channel_cast, with out transposed; out_sf is not.",
@@ -327,31 +320,27 @@ static op_row rows[] = {
               "x_num_per_channels: int, x_special_fmt: {e5m6}? = None) -> "
               "out: fmt[T, W * 2 / 3] if x_special_fmt else fmt[T, W * x]",
       .face = "x & x_sf, fmt, " X_BLOCK_SIZE ", x_special_fmt",
-      .doc = "The values of a pair (data, sf) with blocks of x_block_size, in 'bf16' or 'fp32'. Bytes "
-             "(uint8) of e5m6 want x_special_fmt='e5m6'.",
-      .check = check_cast_back,
-      .call = call_cast_back },
+      .doc = "The values of a pair (data, sf) with blocks of x_block_size, in 'bf16' or 'fp32'. Data in e5m6 "
+             "(uint8) needs x_special_fmt='e5m6'.",
+      .check = check_cast_back, .call = call_cast_back },
     { .text = "per_token_cast_back(x[T, W], x_sf[A, B], fmt: {bf16|fp32}, num_per_channels: int, "
               "x_special_fmt: {e5m6}? = None) -> out: fmt[T, W * 2 / 3] if x_special_fmt else fmt[T, W * x]",
       .face = "x & x_sf, fmt, num_per_channels, x_special_fmt",
       .doc = "cast_back with blocks of 1 x num_per_channels.",
-      .check = check_per_token_cast_back,
-      .call = call_per_token_cast_back },
+      .check = check_per_token_cast_back, .call = call_per_token_cast_back },
     { .text = "unpack_from_e2m1fn_x2(x[N], fmt: {f32|bf16|f16|e4m3}) -> out: fmt[N * 2]",
       .doc = "tegula.quant.unpack_from_e2m1fn_x2 of one dimension.",
-      .is_wrapped = true,
-      .call = call_unpack_from_e2m1fn_x2 },
+      .is_wrapped = true, .call = call_unpack_from_e2m1fn_x2 },
     { .text = "swiglu_forward_and_per_token_cast(x[T, W], fmt: {e4m3|e2m1}, num_per_channels: int, "
               "pos_to_token_topk[T]?, topk_weights[N, K]?, pos_to_expert[T]?, " SF_FLAGS
               ", swiglu_clamp_value: float? = None, clamped_count[Three]?!, sf_clamp_min: float? = None) -> "
               "out: fmt[T, W / 2 * fmt / 8], " OUT_SF("T", "W / 2 / num_per_channels"),
-      .doc = "(out, out_sf): silu(gate) * up of rows of gates and ups, times the weight number "
-             "pos_to_token_topk[i], in 'e4m3' or 'e2m1' as per_token_cast has it. Rows whose pos_to_expert "
-             "is negative are not computed. swiglu_clamp_value c holds gates to at most c and ups to "
-             "-c .. c; clamped_count, three int64, grows by the number of gates and ups above c and ups "
-             "below -c. sf_clamp_min replaces the floor of 1e-4.",
-      .check = check_swiglu_forward_and_per_token_cast,
-      .call = call_swiglu_forward_and_per_token_cast },
+      .doc = "(out, out_sf): silu(gate) * up of rows of gates and ups, times "
+             "topk_weights.flatten()[pos_to_token_topk[i]], cast to 'e4m3' or 'e2m1' as by per_token_cast. Rows with a "
+             "negative pos_to_expert are skipped. swiglu_clamp_value c clamps gates to at most c and ups to -c .. c; "
+             "the counts of gates above c, ups above c and ups below -c are added to clamped_count, three int64. "
+             "sf_clamp_min replaces the floor of 1e-4.",
+      .check = check_swiglu_forward_and_per_token_cast, .call = call_swiglu_forward_and_per_token_cast },
     { .text = "swiglu_forward_and_per_channel_cast_and_transpose(x[T, W], fmt: {e4m3}, num_per_tokens: int, "
               "round_sf: bool = False, without_transpose: bool = False, swiglu_clamp_value: float? = None) "
               "-> out: fmt[T, W / 2] if without_transpose else fmt[W / 2, T], "
@@ -366,7 +355,6 @@ static op_row rows[] = {
       .face = "x & x_sf, grad_out, weight, pos_to_token_topk, token_topk_to_pos, num_per_channels, round_sf, "
               "swiglu_clamp_value",
       .doc = "tegula.quant.swiglu_backward_and_per_token_cast of matrices, with five outputs.",
-      .is_wrapped = true,
-      .call = call_swiglu_backward_and_per_token_cast },
+      .is_wrapped = true, .call = call_swiglu_backward_and_per_token_cast },
 };
 DOMAIN(quant);

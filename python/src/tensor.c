@@ -6,8 +6,8 @@
 #include <string.h>
 
 torch_table torch;
-static PyObject *str_exchange_api, *str_dlpack, *str_dlpack_device, *str_torch_function, *str_module,
-    *str_is_neg, *str_is_conj, *str_dtype;
+PyObject *str_out, *str_current_level;                  /* strings that calls use often */
+static PyObject *str_dlpack, *str_dlpack_device;
 
 /* The capsules "dltensor" and "dltensor_versioned"; both are DLPack's ABI. */
 typedef struct managed_tensor {
@@ -27,16 +27,12 @@ _Static_assert(sizeof(DLTensor) == 48 && sizeof(managed_tensor) == 64 && sizeof(
                "DLPack's ABI");
 _Static_assert(sizeof(exchange_api) == 56, "DLPack's ABI");
 
-bool init_tensors(void)
+bool init_strings(void)
 {
-    return (str_exchange_api = PyUnicode_InternFromString("__dlpack_c_exchange_api__")) &&
+    return (str_out = PyUnicode_InternFromString("out")) &&
+           (str_current_level = PyUnicode_InternFromString("_current_level")) &&
            (str_dlpack = PyUnicode_InternFromString("__dlpack__")) &&
-           (str_dlpack_device = PyUnicode_InternFromString("__dlpack_device__")) &&
-           (str_torch_function = PyUnicode_InternFromString("__torch_function__")) &&
-           (str_module = PyUnicode_InternFromString("__module__")) &&
-           (str_is_neg = PyUnicode_InternFromString("is_neg")) &&
-           (str_is_conj = PyUnicode_InternFromString("is_conj")) &&
-           (str_dtype = PyUnicode_InternFromString("dtype"));
+           (str_dlpack_device = PyUnicode_InternFromString("__dlpack_device__"));
 }
 
 /* ---- torch's functions ---- */
@@ -63,7 +59,7 @@ static int num_types;
 static type_entry learn_type(PyTypeObject *type)
 {
     type_entry e = { .type = type, .kind = FOREIGN };
-    PyObject *capsule = PyObject_GetAttr((PyObject *)type, str_exchange_api);
+    PyObject *capsule = PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
     if (capsule) {
         e.api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
         Py_DECREF(capsule);                                          /* the table behind it is static */
@@ -74,16 +70,16 @@ static type_entry learn_type(PyTypeObject *type)
     if (torch.tensor) {
         if ((PyObject *)type == torch.tensor || (PyObject *)type == torch.parameter)
             e.kind = e.api ? PLAIN : FOREIGN;
-        else if (PyObject_HasAttr((PyObject *)type, str_torch_function)) e.kind = OVERRIDES;
+        else if (PyObject_HasAttrString((PyObject *)type, "__torch_function__")) e.kind = OVERRIDES;
     }
-    if (num_types < MAX_TYPES) { /* a full table is correct, only slower */
+    if (num_types < MAX_TYPES) { /* if the table is full, the type is learned again each time */
         Py_INCREF(type);
         types[num_types++] = e;
     }
     return e;
 }
 
-/* Which types are plain is known once torch is bound; its own are never without a place in the table. */
+/* Called when torch is bound: only then it is known which types are plain. Its own come first in the table. */
 void learn_types_again(void)
 {
     num_types = 0;
@@ -101,7 +97,7 @@ type_entry entry_of(PyObject *object)
 
 /* ---- in ---- */
 
-/* torch's own message carries a C++ backtrace: keep its first line and say which argument it was. */
+/* torch's messages contain a C++ backtrace: keep the first line, and name the argument. */
 static void shorten_error(PyObject *name, PyObject *as)
 {
     PyObject *type, *error, *trace, *text = NULL, *lines = NULL, *first = NULL;
@@ -118,9 +114,8 @@ static void shorten_error(PyObject *name, PyObject *as)
     Py_XDECREF(trace);
 }
 
-/* Calls object.__dlpack__(). On CUDA the producer is told to make the data ready for the stream on which the
- * op then runs: for NULL the legacy default stream (1 in the protocol), the one that orders itself with all
- * blocking streams of every library. */
+/* Calls object.__dlpack__(). On CUDA the producer must make the data ready for the stream on which the op will run.
+ * NULL is the legacy default stream (1 in the protocol): it is ordered with all libraries' blocking streams. */
 static PyObject *export_capsule(PyObject *name, PyObject *object, tgl_stream stream)
 {
     const unsigned long long number = stream ? (uintptr_t)stream : 1;
@@ -142,7 +137,7 @@ static PyObject *export_capsule(PyObject *name, PyObject *object, tgl_stream str
                 : Py_BuildValue("{s(ii)}", "max_version", 1, 0);
     if (!kw) goto done;
     capsule = PyObject_Call(method, none, kw);
-    if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {       /* a producer older than DLPack 1.0 */
+    if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {       /* a producer that knows only DLPack 0.x */
         PyErr_Clear();
         Py_DECREF(kw);
         kw = on_gpu ? Py_BuildValue("{sK}", "stream", number) : NULL;
@@ -157,7 +152,7 @@ done:
     return capsule;
 }
 
-/* The capsule is not consumed: it is held for the call, and its own destructor frees it. */
+/* The capsule is held for the call and not consumed: its own destructor frees the tensor. */
 static bool read_capsule(PyObject *name, PyObject *object, tgl_stream stream, tensor_ref *ref)
 {
     PyObject *capsule = ref->capsule = export_capsule(name, object, stream);
@@ -180,8 +175,8 @@ static bool read_capsule(PyObject *name, PyObject *object, tgl_stream stream, te
     return true;
 }
 
-/* Of another library nothing is taken for granted: the code that follows reads shape[0 .. ndim - 1], and the
- * ops multiply sizes and strides. 64 dimensions are the limit of NumPy and torch. */
+/* A tensor of another library may be malformed: what follows reads shape[0 .. ndim - 1], and the ops multiply sizes and
+ * strides. NumPy and torch have at most 64 dimensions. */
 static bool check_foreign(PyObject *name, const DLTensor *t)
 {
     if (t->ndim < 0 || t->ndim > 64)
@@ -198,11 +193,11 @@ static bool check_foreign(PyObject *name, const DLTensor *t)
     }
     if (is_empty) return true;
     if (!t->data) return PyErr_Format(PyExc_ValueError, "%U: has elements but no memory", name), false;
-    /* the bytes from the lowest to the highest element; those of a packed tensor where strides are NULL */
+    /* bytes from the lowest to the highest element; NULL strides mean packed */
     int64_t reach = t->dtype.bits * (int64_t)t->dtype.lanes / 8, step = reach;
     bool fits = true;
     for (int d = t->ndim - 1; d >= 0; d--) {
-        if (t->shape[d] == 1) continue;         /* its stride means nothing */
+        if (t->shape[d] == 1) continue;         /* its stride is not used */
         int64_t stride = step, length;
         if (t->strides)
             fits &= t->strides[d] != INT64_MIN &&
@@ -223,7 +218,7 @@ bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tgl_stream 
     ref->is_torch = entry.api && entry.kind != FOREIGN;
     ref->is_read_only = false;
     if (!entry.api && torch.tensor && PyObject_IsInstance(object, torch.tensor) == 1)
-        return PyErr_Format(PyExc_TypeError, "%U: tensors are read from torch 2.10 or newer", name), false;
+        return PyErr_Format(PyExc_TypeError, "%U: is a tensor of an older torch, want torch 2.10 or newer", name), false;
     if (!entry.api) return read_capsule(name, object, stream, ref) && check_foreign(name, &ref->tensor);
     if (entry.api->borrow(object, &ref->tensor) == 0)
         return entry.kind != FOREIGN || check_foreign(name, &ref->tensor);
@@ -242,12 +237,10 @@ bool stream_of(const exchange_api *api, const DLTensor *t, tgl_stream *stream)
     return true;
 }
 
-/* Shape and strides live in the object. While the GIL is released another thread may change it, so the call
- * keeps a copy. */
+/* Copies shape and strides, which belong to the object: while the GIL is released, another thread may resize it. */
 void hold_dims(tensor_ref *ref)
 {
     DLTensor *t = &ref->tensor;
-    if (t->ndim > MAX_DIMS) return;                                  /* the op will refuse it */
     const size_t bytes = sizeof(int64_t) * (size_t)t->ndim;
     memcpy(ref->dims, t->shape, bytes);
     t->shape = ref->dims;
@@ -256,29 +249,29 @@ void hold_dims(tensor_ref *ref)
     t->strides = ref->dims + MAX_DIMS;
 }
 
-static bool says_true(PyObject *object, PyObject *method)
+static bool says_true(PyObject *object, const char *method)
 {
-    PyObject *answer = PyObject_CallMethodObjArgs(object, method, NULL);
+    PyObject *answer = PyObject_CallMethod(object, method, NULL);
     const bool yes = answer == Py_True;
     Py_XDECREF(answer);
     PyErr_Clear();
     return yes;
 }
 
-/* z.conj() is to be conjugated and z.conj().imag to be negated by whoever reads them, and the exchange API
- * says nothing of it. Real tensors of that kind step over real parts, so that no stride is 1 (torch's private
- * _neg_view() apart): packed ones are not asked, which would cost 80 ns. */
+/* z.conj() must be conjugated and z.conj().imag negated by whoever reads them; the exchange API does not tell. Real
+ * tensors of that kind skip real parts, so no stride is 1 (except for torch's private _neg_view()). Packed tensors are
+ * therefore not asked, which would cost 80 ns. */
 bool is_lazy(PyObject *object, const DLTensor *t)
 {
     if (t->dtype.code == TGL_DL_COMPLEX)
-        return says_true(object, str_is_conj) || says_true(object, str_is_neg);
+        return says_true(object, "is_conj") || says_true(object, "is_neg");
     if (t->dtype.code != TGL_DL_FLOAT || !t->strides) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->strides[d] == 1 && t->shape[d] > 1) return false;
-    return says_true(object, str_is_neg);
+    return says_true(object, "is_neg");
 }
 
-/* Elements but no memory: torch.func.functionalize()'s wrappers. */
+/* Has elements but no memory, as the wrappers of torch.func.functionalize(). */
 bool is_hollow(const DLTensor *t)
 {
     if (t->data) return false;
@@ -295,7 +288,7 @@ void drop_tensor(tensor_ref *ref)
 
 /* ---- out ---- */
 
-static PyObject *tuple_of(const int64_t *v, int n)
+PyObject *tuple_of(const int64_t *v, int n)
 {
     PyObject *t = PyTuple_New(n);
     for (int i = 0; t && i < n; i++) {
@@ -305,13 +298,13 @@ static PyObject *tuple_of(const int64_t *v, int n)
     return t;
 }
 
-/* torch.dtype of a DLPack one, borrowed. `torch.dtypes` has them by key_of_dtype(). */
+/* The torch.dtype of a DLPack dtype, borrowed. The keys of torch.dtypes are key_of_dtype(). */
 static PyObject *torch_dtype(DLDataType d)
 {
     static struct {
         uint32_t key;
         PyObject *dtype;
-    } last[8]; /* a few dtypes make all outputs of a program */
+    } last[8]; /* the outputs of a program have few dtypes */
     const uint32_t key = key_of_dtype(d);
     const unsigned slot = (d.code ^ d.bits >> 3) & 7;
     if (last[slot].dtype && last[slot].key == key) return last[slot].dtype;
@@ -363,7 +356,7 @@ static PyObject *torch_empty_strided(const DLTensor *want, PyObject *args)
     return made;
 }
 
-/* torch's current CUDA device. Nobody is asked about device 0, the one that is nearly always current. */
+/* Is it torch's current CUDA device? Device 0 is nearly always; allocate() corrects the rest. */
 static bool is_current_device(int32_t device)
 {
     if (device == 0) return true;
@@ -374,9 +367,9 @@ static bool is_current_device(int32_t device)
     return yes;
 }
 
-/* Made by torch itself and not by the exchange API's allocator, whose tensors ignore record_stream() and
- * cannot be resized. Inductor's function costs 1.0 us, torch.empty_strided 1.7 us; the former takes the
- * current device, which may be another one (and asking it would give that one a context of 500 MB). */
+/* Allocates with torch, not with the exchange API, whose tensors ignore record_stream() and cannot be resized.
+ * Inductor's function takes 1.0 us, torch.empty_strided 1.7 us; the former allocates on the current device, which may
+ * be the wrong one (where it would make a context of 500 MB). */
 static bool allocate(const tensor_ref *like, const DLTensor *want, memo *m, tensor_ref *out)
 {
     const bool on_cpu = want->device.device_type == kDLCPU;
@@ -397,8 +390,8 @@ static bool allocate(const tensor_ref *like, const DLTensor *want, memo *m, tens
     return ok;
 }
 
-/* Columns that are longer than the output has rows: memory for all of them, the last one's end too, as its
- * readers load whole vectors. as_strided_() makes no view: the tensor has no base. */
+/* Columns with padding at their ends. The last column has its padding too, as readers load whole vectors.
+ * as_strided_() changes the tensor itself, which has no base then. */
 static bool allocate_columns(const tensor_ref *like, const DLTensor *want, bool zeroes_ends, memo *m,
                              tensor_ref *out)
 {
@@ -443,20 +436,18 @@ static const char *numpy_name(DLDataType d)
     return d.code <= TGL_DL_FLOAT ? names[d.code][log2_bytes] : NULL;
 }
 
-/* NumPy and CuPy: their own empty(), found through the type's package. Other libraries (JAX's arrays cannot
- * be written) need out=. */
+/* NumPy and CuPy have empty(), found by the package of the type. Other libraries need out= (JAX's arrays are
+ * read-only). */
 static bool make_array_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want,
                               tgl_stream stream, tensor_ref *out)
 {
-    static PyObject *str_out;
-    if (!str_out && !(str_out = PyUnicode_InternFromString("out"))) return false;
     PyObject *shape = NULL, *dtype = NULL, *package = NULL,
-             *module = PyObject_GetAttr((PyObject *)Py_TYPE(like_object), str_module);
+             *module = PyObject_GetAttrString((PyObject *)Py_TYPE(like_object), "__module__");
     const char *name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8AndSize(module, NULL) : NULL;
     bool ok = false;
     int64_t step = 1;
     for (int d = want->ndim - 1; d >= 0; d--) {
-        if (want->shape[d] > 1 && want->strides[d] != step) name = NULL; /* empty() makes packed ones only */
+        if (want->shape[d] > 1 && want->strides[d] != step) name = NULL; /* empty() makes only packed arrays */
         step *= want->shape[d] > 1 ? want->shape[d] : 1;
     }
     const size_t length = name ? strcspn(name, ".") : 0;
@@ -467,7 +458,7 @@ static bool make_array_output(const tensor_ref *like, PyObject *like_object, con
                      "no output can be made for a %R: give out=", (PyObject *)Py_TYPE(like_object));
     const char *word = numpy_name(want->dtype);
     if (package) {
-        if (dtype_is(want->dtype, like->tensor.dtype)) dtype = PyObject_GetAttr(like_object, str_dtype);
+        if (dtype_is(want->dtype, like->tensor.dtype)) dtype = PyObject_GetAttrString(like_object, "dtype");
         else if (word) dtype = PyUnicode_FromString(word);
         else PyErr_SetString(PyExc_TypeError, "NumPy has no dtype for this output: give out=");
     }

@@ -9,11 +9,9 @@ from tegula import _tegula                                      # noqa: E402
 from tegula.transpose import batched_transpose, transpose       # noqa: E402
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",
-     "float64", "complex64", "complex128"],
-)
+@pytest.mark.parametrize("dtype", [
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128"])
 def test_dtypes(dtype):
     x = numpy.random.default_rng(0).integers(0, 100, (31, 37)).astype(dtype)
     y = transpose(x)
@@ -21,17 +19,9 @@ def test_dtypes(dtype):
     assert (y == x.T).all()
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda a: a[:, ::-1],
-        lambda a: a[::-2, 1:],
-        lambda a: a.T,
-        lambda a: a[:0],
-        lambda a: numpy.broadcast_to(a[:1], (9, 37)),
-    ],
-    ids=["columns reversed", "rows reversed", "transposed", "empty", "broadcast"],
-)
+@pytest.mark.parametrize("view", [
+    lambda a: a[:, ::-1], lambda a: a[::-2, 1:], lambda a: a.T, lambda a: a[:0],
+    lambda a: numpy.broadcast_to(a[:1], (9, 37))], ids=range(5))
 def test_strides(view):
     x = view(numpy.arange(31 * 37.0).reshape(31, 37))
     assert (transpose(x) == x.T).all() and transpose(x).shape == x.T.shape
@@ -144,7 +134,7 @@ def test_a_device_of_another_kind():
             ctypes.c_int32.from_address(pointer(capsule, b"dltensor") + 8).value = 4
             return capsule
 
-    with pytest.raises(ValueError, match="^x: is on a device of another kind than CPU and CUDA$"):
+    with pytest.raises(ValueError, match="^x: is on an unknown device, want CPU or CUDA$"):
         transpose(Remote(numpy.ones((3, 5)), device=(4, 0)), out=numpy.ones((5, 3)))
 
 
@@ -226,15 +216,10 @@ def test_capsules_that_are_rare_but_right(is_versioned):
         assert (transpose(Forged(is_versioned, shape=(1, 5), strides=(stride, 1)), out=row) == want[:5, None]).all()
     for shape in ((0, 5), (0, BIG)):        # nothing to read: memory and strides do not matter
         empty = Forged(is_versioned, shape=shape, strides=(BIG, BIG), has_memory=False)
-        assert _tegula.describe(empty)["shape"] == list(shape)
+        assert _tegula.describe(empty)["shape"] == shape
     transpose(Forged(is_versioned, shape=(0, 5), has_memory=False), out=numpy.zeros((5, 0)))
 
 
 def test_describe():
     seen = _tegula.describe(numpy.zeros((3, 5), numpy.int16)[1:, ::2])
-    assert (
-        seen["dtype"] == (0, 16, 1)
-        and seen["shape"] == [2, 3]
-        and seen["strides"] == [5, 2]
-        and seen["device"] == (1, 0)
-    )
+    assert (seen["dtype"], seen["shape"], seen["strides"], seen["device"]) == ((0, 16, 1), (2, 3), (5, 2), (1, 0))

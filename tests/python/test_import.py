@@ -112,7 +112,7 @@ def test_old_torch():
         class Sub(torch.Tensor): pass
         for x in torch.ones(2, 3), torch.nn.Parameter(torch.ones(2, 3)), torch.ones(2, 3).as_subclass(Sub):
             try: tegula.transpose.transpose(x)
-            except TypeError as e: assert str(e) == "x: tensors are read from torch 2.10 or newer", e
+            except TypeError as e: assert str(e) == "x: is a tensor of an older torch, want torch 2.10 or newer", e
             else: raise AssertionError""")
 
 

@@ -139,11 +139,9 @@ static op_row rows[] = {
     { .text = "weigh(x[T, H], sf[T]?, rows: int?, cols: int?, kind: {plain}? = None, seen[N]?!) -> "
               "out: x[T, H] if kind else f32[T, H]",
       .face = "x & sf, block_size: rows & cols = None, kind, *, seen",
-      .check = check_weigh,
-      .call = call_weigh },
+      .check = check_weigh, .call = call_weigh },
     { .text = "scratch(x[N], bytes: int, leave: int = 0, status: int = 0) -> out: i64[3]",
-      .call = call_scratch,
-      .workspace = workspace_scratch },
+      .call = call_scratch, .workspace = workspace_scratch },
     { .text = "fail(x[N], status: int) -> out: i64[N * 2]", .call = call_fail },
 };
 DOMAIN(toys);
