@@ -205,4 +205,30 @@ static inline void check_codes(const oracle *o, const char *name, decoder decode
     }
 }
 
+/* ---- the tests of a format ----
+ * FORMAT(e4m3, uint8_t, 448, .mantissa_bits = 3, ...) defines encode(), decode(), the oracle format() and the test of all
+ * codes; TESTS_OF_FORMAT adds those of all floats, which are rounded to nearest. */
+#define FORMAT(name, code_type, max, ...)                                                           \
+    static uint32_t encode(float value) { return tgl_##name##_from_f32(value); }                    \
+    static float decode(uint32_t code) { return tgl_##name##_to_f32((code_type)code); }             \
+    static const oracle *format(void)                                                               \
+    {                                                                                               \
+        static oracle made;                                                                         \
+        if (!made.values) made = oracle_make((oracle){ __VA_ARGS__ });                              \
+        return &made;                                                                               \
+    }                                                                                               \
+    TEST(name##_to_f32_all_codes)                                                                   \
+    {                                                                                               \
+        check_codes(format(), "tgl_" #name "_to_f32", decode, encode);                              \
+        CHECK((double)(max) == format()->values[format()->num_finite - 1]);                         \
+    }
+#define TESTS_OF_FORMAT(name, ...)                                                                  \
+    FORMAT(name, __VA_ARGS__)                                                                       \
+    TEST(name##_from_f32_sampled) { check_sampled(format(), "tgl_" #name "_from_f32", encode); }    \
+    TEST(name##_from_f32_all_floats)                                                                \
+    {                                                                                               \
+        if (!test_slow()) SKIP("2^32 floats are in the slow set");                                  \
+        check_all(format(), "tgl_" #name "_from_f32", encode);                                      \
+    }
+
 #endif

@@ -3,37 +3,8 @@
 
 #include "oracle.h"
 
-static uint32_t encode(float value) { return tgl_e2m1_from_f32(value); }
-static float decode(uint32_t code) { return tgl_e2m1_to_f32((uint8_t)code); }
-
-static oracle make_e2m1(void)
-{
-    return oracle_make((oracle){ .mantissa_bits = 1, .bias = 1, .num_finite = 8, .sign = 8,
-                                  .nan = 7, .saturates = true });
-}
-
-TEST(e2m1_to_f32_all_codes)
-{
-    const oracle o = make_e2m1();
-    check_codes(&o, "tgl_e2m1_to_f32", decode, encode);
-    CHECK((double)TGL_E2M1_MAX == o.values[o.num_finite - 1]);
-    free(o.values);
-}
-
-TEST(e2m1_from_f32_sampled)
-{
-    const oracle o = make_e2m1();
-    check_sampled(&o, "tgl_e2m1_from_f32", encode);
-    free(o.values);
-}
-
-TEST(e2m1_from_f32_all_floats)
-{
-    if (!test_slow()) SKIP("2^32 floats are in the slow set");
-    const oracle o = make_e2m1();
-    check_all(&o, "tgl_e2m1_from_f32", encode);
-    free(o.values);
-}
+TESTS_OF_FORMAT(e2m1, uint8_t, TGL_E2M1_MAX, .mantissa_bits = 1, .bias = 1, .num_finite = 8, .sign = 8, .nan = 7,
+                .saturates = true)
 
 TEST(e2m1_values_and_ties)
 {

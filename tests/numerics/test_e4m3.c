@@ -3,37 +3,8 @@
 
 #include "oracle.h"
 
-static uint32_t encode(float value) { return tgl_e4m3_from_f32(value); }
-static float decode(uint32_t code) { return tgl_e4m3_to_f32((uint8_t)code); }
-
-static oracle make_e4m3(void)
-{
-    return oracle_make((oracle){ .mantissa_bits = 3, .bias = 7, .num_finite = 0x7F, .sign = 0x80,
-                                  .nan = 0x7F, .saturates = true });
-}
-
-TEST(e4m3_to_f32_all_codes)
-{
-    const oracle o = make_e4m3();
-    check_codes(&o, "tgl_e4m3_to_f32", decode, encode);
-    CHECK((double)TGL_E4M3_MAX == o.values[o.num_finite - 1]);
-    free(o.values);
-}
-
-TEST(e4m3_from_f32_sampled)
-{
-    const oracle o = make_e4m3();
-    check_sampled(&o, "tgl_e4m3_from_f32", encode);
-    free(o.values);
-}
-
-TEST(e4m3_from_f32_all_floats)
-{
-    if (!test_slow()) SKIP("2^32 floats are in the slow set");
-    const oracle o = make_e4m3();
-    check_all(&o, "tgl_e4m3_from_f32", encode);
-    free(o.values);
-}
+TESTS_OF_FORMAT(e4m3, uint8_t, TGL_E4M3_MAX, .mantissa_bits = 3, .bias = 7, .num_finite = 0x7F, .sign = 0x80,
+                .nan = 0x7F, .saturates = true)
 
 /* The ends of the range, and ties, by hand. */
 TEST(e4m3_examples)

@@ -3,14 +3,8 @@
 
 #include "oracle.h"
 
-static uint32_t encode(float value) { return tgl_e5m6_from_f32(value); }
-static float decode(uint32_t code) { return tgl_e5m6_to_f32((uint16_t)code); }
-
-static oracle make_e5m6(void)
-{
-    return oracle_make((oracle){ .mantissa_bits = 6, .bias = 15, .num_finite = 0x7C0, .sign = 0x800,
-                                 .nan = 0x7FF, .has_infinity = true });
-}
+FORMAT(e5m6, uint16_t, TGL_E5M6_MAX, .mantissa_bits = 6, .bias = 15, .num_finite = 0x7C0, .sign = 0x800, .nan = 0x7FF,
+       .has_infinity = true)
 
 /* Nearest even where the format is normal. Elsewhere the quirk, in real numbers: with magnitude = s * 2^q,
  * where s is a whole number below 2^24 and q the exponent of a float's last bit, the code is the last one not
@@ -32,26 +26,17 @@ static uint32_t want(const void *context, float value)
     return (uint32_t)code | sign;
 }
 
-TEST(e5m6_to_f32_all_codes)
-{
-    const oracle o = make_e5m6();
-    check_codes(&o, "tgl_e5m6_to_f32", decode, encode);
-    CHECK((double)TGL_E5M6_MAX == o.values[o.num_finite - 1]);
-    free(o.values);
-}
-
 TEST(e5m6_from_f32_sampled)
 {
-    const oracle o = make_e5m6();
-    for (uint32_t code = 0; code < o.num_finite; code++) {
-        check_around("tgl_e5m6_from_f32", encode, want, &o, (float)o.values[code]);
-        check_around("tgl_e5m6_from_f32", encode, want, &o, (float)oracle_midpoint(&o, code));
+    const oracle *o = format();
+    for (uint32_t code = 0; code < o->num_finite; code++) {
+        check_around("tgl_e5m6_from_f32", encode, want, o, (float)o->values[code]);
+        check_around("tgl_e5m6_from_f32", encode, want, o, (float)oracle_midpoint(o, code));
     }
     /* below 2^-14: around every place where the low 17 bits pass half or wrap */
     for (uint32_t bits = 0; bits <= 0x38800000; bits += 0x10000)
-        check_around("tgl_e5m6_from_f32", encode, want, &o, float_of(bits));
-    check_everywhere("tgl_e5m6_from_f32", encode, want, &o);
-    free(o.values);
+        check_around("tgl_e5m6_from_f32", encode, want, o, float_of(bits));
+    check_everywhere("tgl_e5m6_from_f32", encode, want, o);
 }
 
 /* Below 2^-14 each float by the oracle; from there to 65536 as in other formats; above, 2^16 floats that are
@@ -59,17 +44,17 @@ TEST(e5m6_from_f32_sampled)
 TEST(e5m6_from_f32_all_floats)
 {
     if (!test_slow()) SKIP("2^32 floats are in the slow set");
-    const oracle o = make_e5m6();
+    const oracle *o = format();
     const char *name = "tgl_e5m6_from_f32";
     for (uint32_t bits = 0; bits < 0x38800000; bits++) {
-        check_encoding(name, encode, want, &o, bits);
-        check_encoding(name, encode, want, &o, bits | 0x80000000);
+        check_encoding(name, encode, want, o, bits);
+        check_encoding(name, encode, want, o, bits | 0x80000000);
     }
     uint32_t begin = 0x38800000;
     for (uint32_t code = 0x40; code <= 0x7C0; code++) {
         uint32_t end = bits_of(65536);
-        if (code < 0x7C0) end = bits_of((float)oracle_midpoint(&o, code)) + oracle_tie_goes_down(&o, code);
-        check_range(name, encode, begin, end, code, code | o.sign);
+        if (code < 0x7C0) end = bits_of((float)oracle_midpoint(o, code)) + oracle_tie_goes_down(o, code);
+        check_range(name, encode, begin, end, code, code | o->sign);
         begin = end;
     }
     for (uint32_t bits = begin; bits < 0x7F800000; bits += 0x20000) {
@@ -77,8 +62,7 @@ TEST(e5m6_from_f32_all_floats)
         check_range(name, encode, bits + 0x10000, bits + 0x20000, 0x7C0, 0xFC0);
     }
     check_range(name, encode, 0x7F800000, 0x7F800001, 0x7C0, 0xFC0);
-    check_range(name, encode, 0x7F800001, 0x80000000, o.nan, o.nan);
-    free(o.values);
+    check_range(name, encode, 0x7F800001, 0x80000000, o->nan, o->nan);
 }
 
 TEST(e5m6_examples)

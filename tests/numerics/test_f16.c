@@ -3,37 +3,8 @@
 
 #include "oracle.h"
 
-static uint32_t encode(float value) { return tgl_f16_from_f32(value); }
-static float decode(uint32_t code) { return tgl_f16_to_f32((uint16_t)code); }
-
-static oracle make_f16(void)
-{
-    return oracle_make((oracle){ .mantissa_bits = 10, .bias = 15, .num_finite = 0x7C00, .sign = 0x8000,
-                                  .nan = 0x7FFF, .has_infinity = true });
-}
-
-TEST(f16_to_f32_all_codes)
-{
-    const oracle o = make_f16();
-    check_codes(&o, "tgl_f16_to_f32", decode, encode);
-    CHECK((double)TGL_F16_MAX == o.values[o.num_finite - 1]);
-    free(o.values);
-}
-
-TEST(f16_from_f32_sampled)
-{
-    const oracle o = make_f16();
-    check_sampled(&o, "tgl_f16_from_f32", encode);
-    free(o.values);
-}
-
-TEST(f16_from_f32_all_floats)
-{
-    if (!test_slow()) SKIP("2^32 floats are in the slow set");
-    const oracle o = make_f16();
-    check_all(&o, "tgl_f16_from_f32", encode);
-    free(o.values);
-}
+TESTS_OF_FORMAT(f16, uint16_t, TGL_F16_MAX, .mantissa_bits = 10, .bias = 15, .num_finite = 0x7C00, .sign = 0x8000,
+                .nan = 0x7FFF, .has_infinity = true)
 
 /* ---- toward zero: the largest value that is not above the magnitude ---- */
 
@@ -52,34 +23,32 @@ static uint32_t want_rz(const void *context, float value)
 
 TEST(f16_from_f32_rz_sampled)
 {
-    const oracle o = make_f16();
-    for (uint32_t code = 0; code < o.num_finite; code++) {
-        check_around("tgl_f16_from_f32_rz", encode_rz, want_rz, &o, (float)o.values[code]);
-        check_around("tgl_f16_from_f32_rz", encode_rz, want_rz, &o, (float)oracle_midpoint(&o, code));
-        CHECK_INT(tgl_f16_from_f32_rz((float)o.values[code]), code);
+    const oracle *o = format();
+    for (uint32_t code = 0; code < o->num_finite; code++) {
+        check_around("tgl_f16_from_f32_rz", encode_rz, want_rz, o, (float)o->values[code]);
+        check_around("tgl_f16_from_f32_rz", encode_rz, want_rz, o, (float)oracle_midpoint(o, code));
+        CHECK_INT(tgl_f16_from_f32_rz((float)o->values[code]), code);
     }
-    check_everywhere("tgl_f16_from_f32_rz", encode_rz, want_rz, &o);
+    check_everywhere("tgl_f16_from_f32_rz", encode_rz, want_rz, o);
     CHECK_INT(tgl_f16_from_f32_rz(65535.99f), 0x7BFF);
     CHECK_INT(tgl_f16_from_f32_rz(-1e38f), 0xFBFF);
     CHECK_INT(tgl_f16_from_f32_rz(-INFINITY), 0xFC00);
     CHECK_INT(tgl_f16_from_f32_rz(-0x1.fffffep-25f), 0x8000);
-    free(o.values);
 }
 
 /* Toward zero a code takes the floats from its own value up to the next one. */
 TEST(f16_from_f32_rz_all_floats)
 {
     if (!test_slow()) SKIP("2^32 floats are in the slow set");
-    const oracle o = make_f16();
+    const oracle *o = format();
     const char *name = "tgl_f16_from_f32_rz";
-    for (uint32_t code = 0; code < o.num_finite; code++) {
-        const uint32_t begin = bits_of((float)o.values[code]);
-        const uint32_t end = code < o.num_finite - 1 ? bits_of((float)o.values[code + 1]) : bits_of(INFINITY);
-        check_range(name, encode_rz, begin, end, code, code | o.sign);
+    for (uint32_t code = 0; code < o->num_finite; code++) {
+        const uint32_t begin = bits_of((float)o->values[code]);
+        const uint32_t end = code < o->num_finite - 1 ? bits_of((float)o->values[code + 1]) : bits_of(INFINITY);
+        check_range(name, encode_rz, begin, end, code, code | o->sign);
     }
     check_range(name, encode_rz, 0x7F800000, 0x7F800001, 0x7C00, 0xFC00);
-    check_range(name, encode_rz, 0x7F800001, 0x80000000, o.nan, o.nan);
-    free(o.values);
+    check_range(name, encode_rz, 0x7F800001, 0x80000000, o->nan, o->nan);
 }
 
 /* ---- against the compiler's own type, where it has one ---- */

@@ -5,42 +5,14 @@
 #include "oracle.h"
 
 /* As a code: the upper 19 bits. The lower ones must be zero; if not, the result is no code at all. */
-static uint32_t encode(float value)
+static uint32_t tgl_tf32_code_from_f32(float value)
 {
     const uint32_t bits = bits_of(tgl_tf32_from_f32(value));
     return bits >> 13 | (bits & 0x1FFF) << 19;
 }
-
-static float decode(uint32_t code) { return float_of(code << 13); }
-
-static oracle make_tf32(void)
-{
-    return oracle_make((oracle){ .mantissa_bits = 10, .bias = 127, .num_finite = 255 << 10, .sign = 1 << 18,
-                                 .nan = 0x3FFFF, .keeps_nan = true, .has_infinity = true,
-                                 .ties_away = true });
-}
-
-TEST(tf32_codes_stay)
-{
-    const oracle o = make_tf32();
-    check_codes(&o, "tf32", decode, encode);
-    free(o.values);
-}
-
-TEST(tf32_from_f32_sampled)
-{
-    const oracle o = make_tf32();
-    check_sampled(&o, "tgl_tf32_from_f32", encode);
-    free(o.values);
-}
-
-TEST(tf32_from_f32_all_floats)
-{
-    if (!test_slow()) SKIP("2^32 floats are in the slow set");
-    const oracle o = make_tf32();
-    check_all(&o, "tgl_tf32_from_f32", encode);
-    free(o.values);
-}
+static float tgl_tf32_code_to_f32(uint32_t code) { return float_of(code << 13); }
+TESTS_OF_FORMAT(tf32_code, uint32_t, 0x1.ffcp127, .mantissa_bits = 10, .bias = 127, .num_finite = 255 << 10,
+                .sign = 1 << 18, .nan = 0x3FFFF, .keeps_nan = true, .has_infinity = true, .ties_away = true)
 
 /* What an integer add alone would lose: infinity, NaN of any payload. */
 TEST(tf32_examples)
@@ -71,10 +43,10 @@ TEST(tf32_examples)
 /* Two bf16 hold any tf32 from 2^-123 up to where bf16 ends, so kernels may multiply the halves. */
 TEST(tf32_is_two_bf16)
 {
-    const oracle o = make_tf32();
+    const oracle *o = format();
     uint32_t num_split = 0;
-    for (uint32_t code = 4 << 10; code < o.num_finite; code++) {
-        const float value = (float)o.values[code], high = tgl_bf16_to_f32(tgl_bf16_from_f32(value));
+    for (uint32_t code = 4 << 10; code < o->num_finite; code++) {
+        const float value = (float)o->values[code], high = tgl_bf16_to_f32(tgl_bf16_from_f32(value));
         if (isinf(high)) break;                     /* from 3.39e38 on */
         const float low = value - high;
         CHECK_THAT(tgl_bf16_to_f32(tgl_bf16_from_f32(low)) == low &&
@@ -83,5 +55,4 @@ TEST(tf32_is_two_bf16)
         num_split++;
     }
     CHECK_INT(num_split, (251 << 10) - 4);
-    free(o.values);
 }
