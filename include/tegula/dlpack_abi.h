@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * dlpack_abi.h - the part of DLPack's ABI that Tegula reads: DLTensor and what it is made of.
  *
- * Where DLPack's own header was included before, or is on the include path (as <dlpack/dlpack.h>,
- * or as torch's copy), its types are used; otherwise they are declared here, with the same names
- * and layout. A copy that the include path does not show under one of these names has to be
- * included before this file. The codes are ours (TGL_DL_*): dtypes newer than the DLPack header at
- * hand have no name in it. */
+ * If DLPack's own header was included before, or is found on the include path (<dlpack/dlpack.h>, or
+ * torch's copy), its types are used. Otherwise they are declared here, with the same names and layout. A
+ * copy under any other name has to be included before this file. The codes have names of our own
+ * (TGL_DL_*), since an older DLPack header lacks newer dtypes. */
 #ifndef TEGULA_DLPACK_ABI_H
 #define TEGULA_DLPACK_ABI_H
 
@@ -22,9 +21,6 @@
 #ifndef DLPACK_DLPACK_H_
 #ifdef __cplusplus
 extern "C" {
-#endif
-
-#ifdef __cplusplus
 typedef enum : int32_t {
 #else
 typedef enum {
