@@ -5,9 +5,9 @@
     map_tilekernels.py            writes tilekernels-1.0.0-h200.jsonl from tilekernels-1.0.0-h200.recorded.jsonl
     map_tilekernels.py --check    fails if that file is not what would be written
 
-The recorded file has one JSON object per row as it was measured: domain, op, shape and dtypes in the words of that
-table, cold and warm GPU time, host time of the Python call. The mapped file has the fields of `tegula bench --json`, so
-that `tegula bench --against` reads it. A new domain adds functions to OPS; rows of ops that are not there are counted.
+The recorded file has one JSON object per row as it was measured: domain, op, shape and dtypes in the words of that table,
+cold and warm GPU time, host time of the Python call. The mapped file has the fields of `tegula bench --json`, so that
+`tegula bench --against` reads it. A new op is a row of OPS; recorded rows of other ops are left out.
 """
 import json
 import math
@@ -23,37 +23,28 @@ DTYPES = {"bf16": "bf16", "e4m3": "e4m3", "fp32": "f32", "fp16": "f16"}
 BITS = {"bf16": 16, "e4m3": 8, "f32": 32, "f16": 16}
 
 
-def numbers(shape):
-    """'8x128x7168' -> [8, 128, 7168]"""
-    if not re.fullmatch(r"\d+(x\d+)+", shape):
-        raise ValueError(f"shape {shape!r}")
-    return [int(n) for n in shape.split("x")]
-
-
-def transpose(shape, dtypes):
-    rows, cols = numbers(shape)
-    dtype = DTYPES[dtypes]
-    return f"num_rows={rows} num_cols={cols} dtype={dtype}", 2 * rows * cols * BITS[dtype] // 8
-
-
-def batched_transpose(shape, dtypes):
-    batches, rows, cols = numbers(shape)
-    dtype = DTYPES[dtypes]
-    return f"num_batches={batches} num_rows={rows} num_cols={cols} dtype={dtype}", 2 * batches * rows * cols * BITS[dtype] // 8
-
-
 def fields(shape, pattern):
-    """The numbers of a shape that is written like the pattern, in which each stands as *."""
+    """The numbers that stand for each * of the pattern."""
     match = re.fullmatch(re.escape(pattern).replace(r"\*", r"(\d+)"), shape)
     if not match:
         raise ValueError(f"shape {shape!r}, want {pattern!r}")
     return [int(n) for n in match.groups()]
 
 
-def topk_gate(shape, dtypes):
-    tokens, experts, topk = fields(shape, "tokens=* experts=* topk=*")
-    moved = 4 * tokens * experts + 8 * tokens * topk
-    return f"num_tokens={tokens} num_experts={experts} num_topk={topk}", moved
+def plain(pattern, params, moved):
+    """An op whose parameters are the numbers of the shape, and nothing else."""
+    def function(shape, dtypes):
+        numbers = fields(shape, pattern)
+        return params.format(*numbers), moved(*numbers)
+    return function
+
+
+def transpose(names):
+    def function(shape, dtypes):
+        sizes, dtype = [int(n) for n in shape.split("x")], DTYPES[dtypes]
+        params = [f"{name}={size}" for name, size in zip(names, sizes, strict=True)]
+        return " ".join(params + [f"dtype={dtype}"]), 2 * math.prod(sizes) * BITS[dtype] // 8
+    return function
 
 
 def topk_sum_and_topk_group_idx(shape, dtypes):
@@ -63,22 +54,6 @@ def topk_sum_and_topk_group_idx(shape, dtypes):
             f"num_topk_groups={kept}", 4 * tokens * experts + 8 * tokens * kept)
 
 
-def mask_indices_by_tp(shape, dtypes):
-    tokens, topk, experts, ep, tp = fields(shape, "tokens=* topk=* experts=* EP* TP*")
-    return (f"num_tokens={tokens} num_topk={topk} num_experts={experts} num_ep_ranks={ep} num_tp_ranks={tp}",
-            16 * tokens * topk)
-
-
-def normalize_weight(shape, dtypes):
-    tokens, topk = fields(shape, "tokens=* topk=*")
-    return f"num_tokens={tokens} num_topk={topk}", 8 * tokens * topk + 4 * tokens
-
-
-def inplace_unique_group_indices(shape, dtypes):
-    tokens, topk, groups = fields(shape, "tokens=* topk=* groups=*")
-    return f"num_tokens={tokens} num_topk={topk} num_groups={groups}", 16 * tokens * topk
-
-
 def top2_sum_gate(shape, dtypes):
     sizes, function = shape.rsplit(" ", 1)
     tokens, experts, topk, groups, kept = fields(sizes, "tokens=* experts=* topk=* groups=*/*")
@@ -86,16 +61,6 @@ def top2_sum_gate(shape, dtypes):
     scoring = "" if function == "sigmoid" else f" scoring={function}"      # our default
     moved = 4 * tokens * experts + 4 * experts + 12 * tokens * topk
     return f"num_tokens={tokens} num_experts={experts} num_topk={topk}{limit}{scoring}", moved
-
-
-def group_count(shape, dtypes):
-    tokens, topk, groups = fields(shape, "tokens=* topk=* groups=*")
-    return f"num_tokens={tokens} num_topk={topk} num_groups={groups}", 8 * tokens * topk + 4 * groups
-
-
-def aux_fi(shape, dtypes):
-    tokens, topk, experts = fields(shape, "tokens=* topk=* experts=*")
-    return f"num_tokens={tokens} num_topk={topk} num_experts={experts}", 8 * tokens * topk + 4 * experts
 
 
 def routed(tokens, topk, experts, align, ranks):
@@ -298,65 +263,59 @@ def swiglu_backward_and_per_token_cast(shape, dtypes):
             12 * rows * cols + 2 * factor_bytes(rows, 2 * cols, 1, block, 32) + 4 * rows + 12 * 8 * tokens)
 
 
-# The op of the recorded row -> our op, and a function of (shape, dtypes) that gives our parameters and the bytes moved.
-def engram_hash(shape, dtypes):
-    tokens, ngram, layers, tables = fields(shape, "tokens=* ngram=* layers=* tables=*")
-    columns = (ngram - 1) * tables
-    if (ngram, layers, tables) != (3, 2, 8):
-        raise ValueError(f"shape {shape!r}: not our defaults")
-    return f"num_tokens={tokens}", 4 * tokens * ngram + 8 * layers * (ngram + columns) + 4 * layers * tokens * columns
-
-
+# The op of a recorded row -> a function of (shape, dtypes) that gives our parameters and the bytes moved.
 OPS = {
-    "transpose": ("transpose", transpose),
-    "batched_transpose": ("batched_transpose", batched_transpose),
-    "engram_hash": ("engram_hash", engram_hash),
-    "topk_gate": ("moe_topk_gate", topk_gate),
-    "topk_sum_and_topk_group_idx": ("moe_topk_sum_and_topk_group_idx", topk_sum_and_topk_group_idx),
-    "mask_indices_by_tp": ("moe_mask_indices_by_tp", mask_indices_by_tp),
-    "normalize_weight": ("moe_normalize_weight", normalize_weight),
-    "inplace_unique_group_indices": ("moe_inplace_unique_group_indices", inplace_unique_group_indices),
-    "top2_sum_gate": ("moe_top2_sum_gate", top2_sum_gate),
-    "group_count": ("moe_group_count", group_count),
-    "aux_fi": ("moe_aux_fi", aux_fi),
-    "get_fused_mapping": ("moe_get_fused_mapping", get_fused_mapping),
-    "expand_to_fused": ("moe_expand_to_fused", expand_to_fused),
-    "expand_to_fused_with_sf": ("moe_expand_to_fused_with_sf", expand_to_fused_with_sf),
-    "reduce_fused": ("moe_reduce_fused", reduce_fused),
-
-
-    "per_token_cast": ("quant_per_token_cast", cast_of(None)),
-    "per_token_cast_with_sf_only": ("quant_per_token_cast", cast_of(None, " sf_only=1", has_out=False)),
-    "per_token_cast_with_precomputed_sf": (
-        "quant_per_token_cast_with_precomputed_sf", cast_of(None, has_round=False)),
-    "per_token_cast (from e4m3)": ("quant_per_token_cast", per_token_cast_from_e4m3),
-    "per_token_cast_to_e5m6": ("quant_per_token_cast", cast_of(None)),
-    "per_block_cast": ("quant_per_block_cast", cast_of(128)),
-    "per_block_cast_with_sf_only": ("quant_per_block_cast", cast_of(128, " sf_only=1", has_out=False)),
-    "per_block_cast_with_precomputed_sf": (
-        "quant_per_block_cast_with_precomputed_sf", cast_of(128, has_round=False)),
-    "per_block_cast_lossless": ("quant_per_block_cast_lossless", per_block_cast_lossless),
-    "per_channel_cast": ("quant_per_channel_cast", per_channel_cast),
-    "per_channel_cast_fused": ("quant_per_channel_cast", per_channel_cast_fused),
-    "per_channel_cast_and_transpose": ("quant_per_channel_cast_and_transpose", per_channel_cast),
-    "per_token_cast_back": ("quant_cast_back", cast_back),
-    "cast_back": ("quant_cast_back", cast_back),
-    "cast_back_e5m6": ("quant_cast_back", cast_back),
-    "swiglu_forward_and_per_token_cast": (
-        "quant_swiglu_forward_and_per_token_cast", swiglu_forward_and_per_token_cast),
-    "swiglu_forward_and_per_channel_cast_and_transpose": (
-        "quant_swiglu_forward_and_per_channel_cast_and_transpose",
-        swiglu_forward_and_per_channel_cast_and_transpose),
-    "swiglu_backward_and_per_token_cast": (
-        "quant_swiglu_backward_and_per_token_cast", swiglu_backward_and_per_token_cast),
+    "transpose": transpose(["num_rows", "num_cols"]),
+    "batched_transpose": transpose(["num_batches", "num_rows", "num_cols"]),
+    "engram_hash": plain("tokens=* ngram=3 layers=2 tables=8", "num_tokens={}", lambda t: 4 * t * 3 + 16 * 19 + 8 * t * 16),
+    "topk_gate": plain("tokens=* experts=* topk=*", "num_tokens={} num_experts={} num_topk={}",
+                       lambda t, e, k: 4 * t * e + 8 * t * k),
+    "topk_sum_and_topk_group_idx": topk_sum_and_topk_group_idx,
+    "mask_indices_by_tp": plain("tokens=* topk=* experts=* EP* TP*", "num_tokens={} num_topk={} num_experts={} "
+                                "num_ep_ranks={} num_tp_ranks={}", lambda t, k, e, ep, tp: 16 * t * k),
+    "normalize_weight": plain("tokens=* topk=*", "num_tokens={} num_topk={}", lambda t, k: 8 * t * k + 4 * t),
+    "inplace_unique_group_indices": plain("tokens=* topk=* groups=*", "num_tokens={} num_topk={} num_groups={}",
+                                          lambda t, k, g: 16 * t * k),
+    "top2_sum_gate": top2_sum_gate,
+    "group_count": plain("tokens=* topk=* groups=*", "num_tokens={} num_topk={} num_groups={}",
+                         lambda t, k, g: 8 * t * k + 4 * g),
+    "aux_fi": plain("tokens=* topk=* experts=*", "num_tokens={} num_topk={} num_experts={}",
+                    lambda t, k, e: 8 * t * k + 4 * e),
+    "get_fused_mapping": get_fused_mapping,
+    "expand_to_fused": expand_to_fused,
+    "expand_to_fused_with_sf": expand_to_fused_with_sf,
+    "reduce_fused": reduce_fused,
+    "per_token_cast": cast_of(None),
+    "per_token_cast_with_sf_only": cast_of(None, " sf_only=1", has_out=False),
+    "per_token_cast_with_precomputed_sf": cast_of(None, has_round=False),
+    "per_token_cast (from e4m3)": per_token_cast_from_e4m3,
+    "per_token_cast_to_e5m6": cast_of(None),
+    "per_block_cast": cast_of(128),
+    "per_block_cast_with_sf_only": cast_of(128, " sf_only=1", has_out=False),
+    "per_block_cast_with_precomputed_sf": cast_of(128, has_round=False),
+    "per_block_cast_lossless": per_block_cast_lossless,
+    "per_channel_cast": per_channel_cast,
+    "per_channel_cast_fused": per_channel_cast_fused,
+    "per_channel_cast_and_transpose": per_channel_cast,
+    "per_token_cast_back": cast_back,
+    "cast_back": cast_back,
+    "cast_back_e5m6": cast_back,
+    "swiglu_forward_and_per_token_cast": swiglu_forward_and_per_token_cast,
+    "swiglu_forward_and_per_channel_cast_and_transpose": swiglu_forward_and_per_channel_cast_and_transpose,
+    "swiglu_backward_and_per_token_cast": swiglu_backward_and_per_token_cast,
 }
+# Our op is the recorded one, but for these, with its domain before it.
+OURS = {"per_token_cast_with_sf_only": "per_token_cast", "per_token_cast (from e4m3)": "per_token_cast",
+        "per_token_cast_to_e5m6": "per_token_cast", "per_block_cast_with_sf_only": "per_block_cast",
+        "per_channel_cast_fused": "per_channel_cast", "per_token_cast_back": "cast_back", "cast_back_e5m6": "cast_back"}
+DOMAINS = {"MoE routing and data movement": "moe_", "Quantization": "quant_"}
 # Here the recorded bytes are those of one random routing, ours those of the average one.
 ROUTED = {"get_fused_mapping", "expand_to_fused", "expand_to_fused_with_sf", "reduce_fused"}
 
 
 def mapped(row):
-    op, function = OPS[row["op"]]
-    params, moved = function(row["shape"], row["dtypes"])
+    op = DOMAINS.get(row["domain"], "") + OURS.get(row["op"], row["op"])
+    params, moved = OPS[row["op"]](row["shape"], row["dtypes"])
     cold = row["cold_us"]
     recorded_rate, rate = row["gb_per_s"], 1e-3 * moved / cold
     tolerance = 0.02 if row["op"] in ROUTED else 0.01
