@@ -65,7 +65,7 @@ const backend *backend_of_tests(int i)
         if (!is_named && backend_open("cpu", &backends[count]) == TGL_OK) count++;
         if (backend_open(is_named ? wanted : "cuda", &backends[count]) == TGL_OK) count++;
         else if (!is_named) printf("  no CUDA device: %s\n", tgl_last_error());
-        else {      /* asked for, so not to be skipped in silence */
+        else {      /* asked for: not skipped in silence */
             fprintf(stderr, "TEGULA_TEST_DEVICE=%s: %s\n", wanted, tgl_last_error());
             exit(1);
         }
@@ -118,7 +118,7 @@ void backend_host_free(const backend *b, void *memory)
     else if (memory) host_free(b, memory);
 }
 
-/* On our own stream, then waited for: the default one does not wait for it, nor it for the default one. */
+/* On our own stream, which the default stream does not wait for, nor it for the default stream. */
 tgl_status backend_upload(const backend *b, void *to, const void *from, size_t bytes)
 {
     if (bytes == 0) return TGL_OK;

@@ -36,8 +36,8 @@ typedef struct backend {
 tgl_status backend_open(const char *name, backend *out);
 void backend_close(backend *b);
 
-/* The backends that the tests run on: what TEGULA_TEST_DEVICE names (cpu or cuda; it must be there), else
- * the CPU and, where there is one, the first CUDA device. Opened at the first call; NULL past the last. */
+/* The backends that the tests run on: the one that TEGULA_TEST_DEVICE names (cpu or cuda; it must be there),
+ * else the CPU and the first CUDA device, if any. Opened at the first call; NULL past the last. */
 const backend *backend_of_tests(int i);
 
 static inline bool backend_is_cpu(const backend *b) { return (int)b->device.device_type == TGL_DL_CPU; }
@@ -47,8 +47,8 @@ static inline bool backend_is_cpu(const backend *b) { return (int)b->device.devi
 tgl_status backend_alloc(const backend *b, size_t bytes, void **out);
 void backend_free(const backend *b, void *memory);
 
-/* The same in memory that the host reads and writes, and kernels too: page-locked where the backend is CUDA.
- * Tensors there have device backend_host(). */
+/* Memory that both the host and kernels read and write: page-locked on CUDA. Tensors there have device
+ * backend_host(). */
 tgl_status backend_host_alloc(const backend *b, size_t bytes, void **out);
 void backend_host_free(const backend *b, void *memory);
 static inline DLDevice backend_host(const backend *b)
@@ -59,7 +59,7 @@ static inline DLDevice backend_host(const backend *b)
 tgl_status backend_upload(const backend *b, void *to, const void *from, size_t bytes);
 tgl_status backend_download(const backend *b, void *to, const void *from, size_t bytes);
 
-/* Waits for all that was enqueued on a stream; the CPU has nothing to wait for. */
+/* Waits for a stream; does nothing on the CPU. */
 tgl_status backend_wait(const backend *b, tgl_stream stream);
 
 tgl_status backend_stream_create(const backend *b, tgl_stream *out);

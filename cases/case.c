@@ -229,9 +229,8 @@ void *case_memory(int64_t count, size_t size)
 /* ---- memory ---- */
 
 /* An allocation: guard bytes, `offset` elements that count as guard too, the slots, guard bytes. Guards show
- * what is written beyond a tensor. There are none under ASan, which shows what is read beyond an allocation
- * too, also in kernels on the emulated device; nor where TEGULA_TEST_GUARDS=0 says that compute-sanitizer
- * does the same. */
+ * writes beyond a tensor. There are none under ASan, which shows reads too, also in kernels on the emulated
+ * device; nor with TEGULA_TEST_GUARDS=0, for compute-sanitizer. */
 static int64_t guard_bytes(void)
 {
     static int64_t bytes = -1;
@@ -242,13 +241,13 @@ static int64_t guard_bytes(void)
 
 int case_num_rounds(void) { return scrub_is_on() ? SCRUB_PATTERNS : 2; }
 
-/* Whose poison the guards of inputs and of the workspace hold, in all rounds: bytes that differ, so that
- * zeros written over them show. */
+/* Guards of inputs and of the workspace hold the poison of this round in all rounds: bytes that differ, so
+ * that zeros written over them show. */
 static int lasting_round(void) { return case_num_rounds() - 1; }
 
-/* Rounds differ, so that an element left unwritten, or a guard overwritten with the poison of one round,
- * shows in the other: first all ones, which is NaN in every float format, then bytes that differ from their
- * neighbours; or the patterns of scrub.h. */
+/* First all ones, which is NaN in every float format, then bytes that differ from their neighbours; or the
+ * patterns of scrub.h. An unwritten element, or a guard overwritten with the poison of one round, shows in
+ * the other. */
 static unsigned char poison(int64_t i, int round)
 {
     if (scrub_is_on()) return scrub_byte((scrub_pattern)round, i);
@@ -289,7 +288,7 @@ static tgl_status layout_of(case_tensor *t, int64_t *first)
 
 static int64_t free_host_bytes(void)
 {
-    int64_t kilobytes = INT64_MAX / 1024;       /* where nobody says, malloc has to */
+    int64_t kilobytes = INT64_MAX / 1024;       /* unknown: malloc decides */
     FILE *f = fopen("/proc/meminfo", "r");
     char line[128];
     while (f && fgets(line, sizeof line, f))
@@ -298,7 +297,7 @@ static int64_t free_host_bytes(void)
     return kilobytes * 1024;
 }
 
-/* On the host: values, what was before, and for a device a copy of one tensor at a time to compare. */
+/* On the host: values, initial values, and for a device one tensor at a time to compare. */
 static void footprint(const case_problem *c, const backend *on, int64_t *host, int64_t *device)
 {
     int64_t largest = 0;
@@ -352,8 +351,8 @@ static tgl_status allocate(case_instance *k)
             (t->on_host ? backend_host_alloc : backend_alloc)(k->on, (size_t)allocation_bytes(t), &memory));
         k->memory[i] = memory;
         k->memory_bytes[i] = (size_t)allocation_bytes(t);
-        /* the distance from the aligned start is given as byte_offset, so that ops have to honour it; an
-         * empty tensor has no data at all */
+        /* the distance from the aligned start is a byte_offset, which ops have to honour; an empty tensor has
+         * no data at all */
         k->tensors[i] = (DLTensor){ t->slots ? k->memory[i] + guard_bytes() : NULL,
                                     t->on_host ? backend_host(k->on) : k->on->device, t->ndim,
                                     tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides,
@@ -373,26 +372,33 @@ static void poison_chunk(void *context, int64_t begin, int64_t end)
     for (int64_t b = begin; b < end; b++) p->image[b] = poison(b, p->round);
 }
 
-/* The whole allocation of a tensor: poison around `slots`, or instead of it where that is NULL. */
-static tgl_status upload(case_instance *k, int i, const char *slots, int round)
+/* Poison in a whole allocation, but for `slots` (NULL: none) from `front` on. On the host if `on` is NULL. */
+static tgl_status upload(const backend *on, char *memory, size_t bytes, int round, int64_t front,
+                         const void *slots, int64_t slot_bytes)
 {
-    const case_tensor *t = &k->problem.tensors[i];
-    unsigned char *image = malloc(k->memory_bytes[i]);
+    unsigned char *image = malloc(bytes);
     if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
-    case_parallel((int64_t)k->memory_bytes[i], 1, poison_chunk, &(poisoning){ image, round });
-    if (slots) memcpy(image + front_bytes(t), slots, (size_t)slot_bytes(t));
+    case_parallel((int64_t)bytes, 1, poison_chunk, &(poisoning){ image, round });
+    if (slots) memcpy(image + front, slots, (size_t)slot_bytes);
     tgl_status status = TGL_OK;
-    if (t->on_host) memcpy(k->memory[i], image, k->memory_bytes[i]);
-    else status = backend_upload(k->on, k->memory[i], image, k->memory_bytes[i]);
+    if (on) status = backend_upload(on, memory, image, bytes);
+    else memcpy(memory, image, bytes);
     free(image);
     return status;
+}
+
+static tgl_status upload_tensor(case_instance *k, int i, const char *slots, int round)
+{
+    const case_tensor *t = &k->problem.tensors[i];
+    return upload(t->on_host ? NULL : k->on, k->memory[i], k->memory_bytes[i], round, front_bytes(t), slots,
+                  slot_bytes(t));
 }
 
 static tgl_status upload_inputs(case_instance *k)
 {
     for (int i = 0; i < k->problem.num_tensors; i++) {
         const case_tensor *t = &k->problem.tensors[i];
-        if (t->name && t->role == CASE_IN) TGL_TRY(upload(k, i, t->storage, lasting_round()));
+        if (t->name && t->role == CASE_IN) TGL_TRY(upload_tensor(k, i, t->storage, lasting_round()));
     }
     return TGL_OK;
 }
@@ -408,12 +414,10 @@ static tgl_status make_workspace(case_instance *k)
     TGL_TRY(backend_alloc(k->on, bytes, &memory));
     k->workspace_memory = memory;
     a->workspace = k->workspace_memory + guard;
-    unsigned char *image = malloc(bytes);
-    if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
-    poison_chunk(&(poisoning){ image, lasting_round() }, 0, (int64_t)bytes);
-    memset(image + guard, 0, a->workspace_bytes);
-    const tgl_status status = backend_upload(k->on, memory, image, bytes);
-    free(image);
+    void *zeros = case_memory((int64_t)a->workspace_bytes, 1);
+    const tgl_status status = upload(k->on, memory, bytes, lasting_round(), (int64_t)guard, zeros,
+                                     (int64_t)a->workspace_bytes);
+    free(zeros);
     return status;
 }
 
@@ -486,29 +490,28 @@ tgl_status case_poison(case_instance *k, int round)
     if (scrub_is_on()) scrub_choose((scrub_pattern)round);
     for (int i = 0; i < k->problem.num_tensors; i++) {
         const case_tensor *t = &k->problem.tensors[i];
-        if (t->name && t->role != CASE_IN) TGL_TRY(upload(k, i, t->initial, round));
+        if (t->name && t->role != CASE_IN) TGL_TRY(upload_tensor(k, i, t->initial, round));
     }
     return TGL_OK;
 }
 
 /* ---- verification ---- */
 
-static bool note(case_report *report, const char *name, const char *where, int64_t at, unsigned char is,
-                 unsigned char was)
+/* Bytes begin .. end - 1 of an allocation are still `was` (NULL: poison). Positions are counted from
+ * `origin`. */
+static bool is_kept(const unsigned char *image, int64_t begin, int64_t end, const void *was, int round,
+                    int64_t origin, const char *where, const char *name, case_report *report)
 {
-    snprintf(report->text, sizeof report->text, "%s: byte %" PRId64 " %s changed: is 0x%02x, was 0x%02x",
-             name, at, where, is, was);
-    report->result = CASE_FAILED;
-    return false;
-}
-
-/* Bytes begin .. end - 1 of an allocation still have their poison. Positions are told from `origin`. */
-static bool is_poison(const unsigned char *image, int64_t begin, int64_t end, int round, int64_t origin,
-                      const char *where, const char *name, case_report *report)
-{
-    for (int64_t b = begin; b < end; b++)
-        if (image[b] != poison(b, round))
-            return note(report, name, where, b - origin, image[b], poison(b, round));
+    const unsigned char *bytes = was;
+    if (bytes && !memcmp(image + begin, bytes, (size_t)(end - begin))) return true;
+    for (int64_t b = begin; b < end; b++) {
+        const unsigned char want = bytes ? bytes[b - begin] : poison(b, round);
+        if (image[b] == want) continue;
+        snprintf(report->text, sizeof report->text, "%s: byte %" PRId64 " %s changed: is 0x%02x, was 0x%02x",
+                 name, b - origin, where, image[b], want);
+        report->result = CASE_FAILED;
+        return false;
+    }
     return true;
 }
 
@@ -533,25 +536,11 @@ static bool gaps_are_kept(const case_tensor *t, const unsigned char *image, int 
     for (int64_t s = 0; ok && s < t->slots; s++) {
         if (is_element[s]) continue;
         const int64_t at = front + s * size;
-        if (!t->initial)
-            ok = is_poison(image, at, at + size, round, front, "between the rows", t->name, report);
-        for (int64_t b = 0; ok && t->initial && b < size; b++) {
-            const unsigned char was = (unsigned char)t->initial[s * size + b];
-            if (image[at + b] != was)
-                ok = note(report, t->name, "between the rows", s * size + b, image[at + b], was);
-        }
+        ok = is_kept(image, at, at + size, t->initial ? t->initial + s * size : NULL, round, front,
+                     "between the rows", t->name, report);
     }
     free(is_element);
     return ok;
-}
-
-static bool inputs_are_kept(const case_tensor *t, const unsigned char *image, case_report *report)
-{
-    const unsigned char *seen = image + front_bytes(t), *was = (const unsigned char *)t->storage;
-    if (!memcmp(seen, was, (size_t)slot_bytes(t))) return true;
-    int64_t b = 0;
-    while (seen[b] == was[b]) b++;
-    return note(report, t->name, "of the input", b, seen[b], was[b]);
 }
 
 typedef struct { const case_tensor *t; const char *seen; uint64_t hash; } hashing;
@@ -574,9 +563,10 @@ static bool verify_tensor(const case_tensor *t, const unsigned char *image, int 
     const int64_t front = front_bytes(t), back = front + slot_bytes(t), end = allocation_bytes(t);
     const int guard_round = t->role == CASE_IN ? lasting_round() : round;
     const char *seen = (const char *)image + front;
-    if (!is_poison(image, 0, front, guard_round, front, "before the data", t->name, report)) return false;
-    if (!is_poison(image, back, end, guard_round, back, "after the data", t->name, report)) return false;
-    if (t->role == CASE_IN) return inputs_are_kept(t, image, report);
+    if (!is_kept(image, 0, front, NULL, guard_round, front, "before the data", t->name, report)) return false;
+    if (!is_kept(image, back, end, NULL, guard_round, back, "after the data", t->name, report)) return false;
+    if (t->role == CASE_IN)
+        return is_kept(image, front, back, t->storage, 0, front, "of the input", t->name, report);
     if (!gaps_are_kept(t, image, round, report)) return false;
     if (hash) {
         hashing h = { t, seen, *hash };
@@ -588,18 +578,18 @@ static bool verify_tensor(const case_tensor *t, const unsigned char *image, int 
 
 static tgl_status verify_workspace(const case_instance *k, case_report *report)
 {
-    const int64_t bytes = (int64_t)k->arguments.workspace_bytes, guard = guard_bytes();
-    const int64_t end = bytes + 2 * guard;
-    unsigned char *image = malloc((size_t)end);
-    if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
-    const tgl_status status = backend_download(k->on, image, k->workspace_memory, (size_t)end);
+    const int64_t begin = guard_bytes(), back = begin + (int64_t)k->arguments.workspace_bytes;
+    const int64_t end = back + guard_bytes();
     const int lasting = lasting_round();
-    bool ok = status == TGL_OK && is_poison(image, 0, guard, lasting, guard, "before it", "workspace", report);
-    for (int64_t b = 0; ok && b < bytes; b++)
-        if (image[guard + b]) ok = note(report, "workspace", "of it", b, image[guard + b], 0);
-    if (ok)
-        is_poison(image, guard + bytes, end, lasting, guard + bytes, "after it", "workspace", report);
-    free(image);
+    unsigned char *image = malloc((size_t)end);
+    void *zeros = case_memory(back - begin, 1);
+    tgl_status status = image ? TGL_OK : tgl_fail(TGL_ERR_MEMORY, "no host memory");
+    if (status == TGL_OK) status = backend_download(k->on, image, k->workspace_memory, (size_t)end);
+    if (status == TGL_OK &&
+        is_kept(image, 0, begin, NULL, lasting, begin, "before it", "workspace", report) &&
+        is_kept(image, begin, back, zeros, 0, begin, "of it", "workspace", report))
+        is_kept(image, back, end, NULL, lasting, back, "after it", "workspace", report);
+    free(image), free(zeros);
     return status;
 }
 

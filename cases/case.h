@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * case.h - the cases of an op, one file each: cases/<domain>/<op>.c. It says how to make the op's tensors,
- * call it, compute what must come out and count the bytes it moves. The C tests, `tegula check`, `tegula
- * bench`, the emulated device and the compile of all kernels read the same lists.
+ * case.h - the cases of an op. cases/<domain>/<op>.c says how to make the op's tensors, call it, compute
+ * what must come out and count the bytes it moves. The C tests, `tegula check`, `tegula bench`, the emulated
+ * device and the compile of all kernels read the same lists.
  *
- * A case is an op and a line of parameters, "num_rows=64 num_cols=7168 dtype=bf16". Lists of cases are
- * lines whose values may be lists, which stand for all combinations: "num_rows=64,128 dtype=e4m3,bf16" is
- * four cases.
+ * A case is an op and a line of parameters, "num_rows=64 num_cols=7168 dtype=bf16". In a list of cases a
+ * value may be a list, which stands for all combinations: "num_rows=64,128 dtype=e4m3,bf16" is four cases.
  *
  *     for (int64_t i = 0; i < case_count(op->lists[CASE_CHECK]); i++) {
  *         case_params params;
@@ -45,15 +44,15 @@ typedef struct {
 
 typedef enum { CASE_IN, CASE_OUT, CASE_INOUT } case_role;
 
-/* How an output is compared. But in bits with nan_payload, a NaN matches any NaN; an infinity matches only
- * itself. */
+/* How an output is compared. A NaN matches any NaN, except in CASE_BITS with nan_payload; an infinity matches
+ * only itself. */
 typedef enum {
     CASE_BITS,      /* the same bits */
     CASE_CLOSE,     /* |seen - want| <= atol + rtol * |want| */
     CASE_CALC_DIFF, /* 1 - 2 * sum(seen * want) / sum(seen^2 + want^2) < max, in double, over the whole
-                     * tensor; here a NaN never matches: it would hide the rest */
-    CASE_BF16       /* equal, or within `ulp` steps, or within `atol`; and at most 1 + mismatch * count
-                     * elements differ in bits, so that a wrong rounding shows */
+                     * tensor; a NaN never matches: it would hide the rest */
+    CASE_BF16       /* within `ulp` steps or `atol`; and at most 1 + mismatch * count elements differ in
+                     * bits, so that a wrong rounding shows */
 } case_mode;
 
 typedef struct {
@@ -66,8 +65,8 @@ typedef struct {
 typedef struct case_problem case_problem;
 typedef struct case_tensor case_tensor;
 
-/* Writes the values of an input: all `slots` of its storage, gaps between rows included, so any strides are
- * served. The seed is that of the case and the tensor. */
+/* Writes the values of an input: all `slots` of its storage, gaps between rows included, so that any strides
+ * work. The seed comes from the case and the tensor's name. */
 typedef void (*case_fill)(const case_problem *c, case_tensor *t, uint64_t seed);
 
 struct case_tensor {
@@ -98,7 +97,7 @@ struct case_problem {
     _Alignas(16) unsigned char scalars[CASE_SCALARS];   /* a params struct */
     char label[CASE_LABEL];         /* "transpose num_rows=64 ...": names a bench row, seeds the inputs */
     char error[128];                /* of a parameter that setup could not read */
-    bool is_undecided;              /* set by an oracle that has no answer: exp or log1p decides */
+    bool is_undecided;              /* set by the oracle if the last bits of exp or log1p decide */
 };
 
 /* What `run` gets: tensors on a device, by the numbers that setup gave them (NULL where not given). */
@@ -116,7 +115,7 @@ typedef enum { CASE_CHECK, CASE_SLOW, CASE_BENCH, CASE_KERNELS, CASE_NUM_LISTS }
 
 typedef struct {
     const char *name;           /* "transpose": the op is tgl_<name> */
-    const char *params;         /* all, with defaults: "num_rows= offset=0". One without must be given. */
+    const char *params;         /* all, with defaults: "num_rows= offset=0". num_rows must be given. */
     tgl_status (*setup)(case_problem *c);           /* parameters -> tensors and scalars */
     tgl_status (*run)(const case_arguments *a);     /* the public function */
     void (*oracle)(case_problem *c);                /* writes the outputs' data; shares no code with src/ */
@@ -134,8 +133,8 @@ typedef struct {
 
 #define CASE_LINES(...) (const char *const[]){ __VA_ARGS__, NULL }
 
-/* All ops. cases/<domain>/<op>.c defines `const case_op <op>_cases`; the build makes the table of them, so
- * that a new file is all that a new op takes. NULL past the end. */
+/* All ops, from `const case_op <op>_cases` of cases/<domain>/<op>.c: the build makes the table, so that a
+ * new op only needs a new file. NULL past the end. */
 extern const case_op *const case_ops[];
 const case_op *case_op_at(int i);
 const case_op *case_find(const char *name);         /* NULL: there is none */
@@ -150,9 +149,9 @@ bool case_pair_has(const case_pair *pair, const char *value);       /* is this o
 
 int64_t case_count(const char *const *lines);
 
-/* Case i of a list, with the defaults of the op filled in. TGL_ERR_ARGUMENT for a parameter that the op has
- * not, one that is missing, a malformed line. What a user typed is a list too:
- * (const char *const[]){ "num_rows=64,128 num_cols=7168 dtype=bf16", NULL }. */
+/* Case i of a list, with the op's defaults filled in. TGL_ERR_ARGUMENT for an unknown or missing parameter
+ * or a malformed line. What a user typed is a list too: CASE_LINES("num_rows=64,128 num_cols=7168
+ * dtype=bf16"). */
 tgl_status case_at(const case_op *op, const char *const *lines, int64_t i, case_params *params);
 
 /* "num_rows=64 num_cols=7168 dtype=bf16": the parameters that differ from the defaults, in the op's order. */
@@ -175,14 +174,14 @@ static inline bool case_is(const case_problem *c, const char *name, const char *
 int case_word(const case_problem *c, const char *name, const char *words);
 tgl_status case_check_word(const case_problem *c, const char *name, const char *words);
 
-/* Tensor number `index`: packed, offset 0, compared by bits with NaN payload. Change in it what differs. */
+/* Adds tensor `index`: packed, offset 0, compared by bits with NaN payload. Change what differs. */
 case_tensor *case_add(case_problem *c, int index, const char *name, case_role role, tgl_dtype dtype, int ndim,
                       const int64_t *shape);
 
 /* Bytes of a tensor's elements, each counted once: a dimension of stride 0 repeats its elements. */
 int64_t case_tensor_bytes(const case_tensor *t);
 
-/* Bytes of all tensors of a case: what an op moves that reads or writes each once. */
+/* Bytes of all tensors: what an op moves that reads or writes each once. */
 int64_t case_all_bytes(const case_problem *c);
 
 /* Fills: any bits (NaN, infinities, subnormals too); mean 0, deviation 1; low <= v < high (whole numbers for
@@ -198,7 +197,7 @@ uint64_t case_seed(const char *name);
 
 /* ---- for oracles ---- */
 
-/* Memory for `count` of them and one more, zeroed, to be freed; aborts where there is none. */
+/* Zeroed memory for count + 1 elements, to be freed; aborts if there is none. */
 void *case_memory(int64_t count, size_t size);
 
 /* The address of an element on the host. */
@@ -209,8 +208,8 @@ static inline void *case_element(const case_tensor *t, const int64_t *index)
     return t->data + offset * t->element_bytes;
 }
 
-/* Calls f for every run of elements that lie in consecutive slots of the storage; `element` counts them in
- * row-major order. Rows that are left open are passed over. */
+/* Calls f for every run of elements in consecutive slots of the storage; `element` counts in row-major order.
+ * Open rows are skipped. */
 void case_runs(const case_tensor *t, void (*f)(void *context, int64_t element, int64_t slot, int64_t run),
                void *context);
 
@@ -220,7 +219,7 @@ void case_runs(const case_tensor *t, void (*f)(void *context, int64_t element, i
 double case_decode(tgl_dtype dtype, const void *element);
 void case_encode(tgl_dtype dtype, double value, void *element);
 
-/* Calls f for chunks of 0 .. n - 1, on all cores where n * item_bytes is worth it: for fills and oracles. */
+/* Calls f for chunks of 0 .. n - 1, on all cores if n * item_bytes is worth it: for fills and oracles. */
 void case_parallel(int64_t n, int64_t item_bytes, void (*f)(void *context, int64_t begin, int64_t end),
                    void *context);
 
@@ -250,11 +249,11 @@ typedef struct {
 /* Parameters made into tensors, without memory: the first step of case_open(). */
 tgl_status case_make_problem(const case_op *op, const case_params *params, case_problem *c);
 
-/* Makes the inputs and copies them to the device. TGL_ERR_MEMORY where host or device has too little: a skip,
- * for most callers. After a failure there is nothing to close. */
+/* Makes the inputs and copies them to the device. TGL_ERR_MEMORY if host or device has too little: most
+ * callers skip such a case. After a failure there is nothing to close. */
 tgl_status case_open(const case_op *op, const case_params *params, const backend *on, case_instance **out);
-/* The same from a problem whose tensors are laid out already and whose values (inputs, and outputs as
- * wanted) `load` writes: recorded data. Only `run` and `workspace` of the op are used. */
+/* The same from a problem whose tensors are laid out already; `load` writes the values of the inputs and the
+ * wanted outputs, such as recorded ones. Only `run` and `workspace` of the op are used. */
 tgl_status case_open_problem(const case_op *op, const case_problem *problem,
                              tgl_status (*load)(case_problem *c, void *context), void *context,
                              const backend *on, case_instance **out);
@@ -263,20 +262,20 @@ void case_close(case_instance *k);
 /* How often case_check() calls the op: twice, or while scrubbing (scrub.h) once per pattern. */
 int case_num_rounds(void);
 
-/* Writes outputs, gaps and guards with the poison of this round, and initial values. */
+/* Fills outputs, gaps and guards with the poison of this round; writes initial values. */
 tgl_status case_poison(case_instance *k, int round);
 
 /* One call of the op: enqueued on k->arguments.stream (the backend's, unless changed), not waited for. */
 static inline tgl_status case_call(case_instance *k) { return k->op->run(&k->arguments); }
 
-/* Waits, copies back and compares: every output, all bytes between and around its elements, inputs and
- * workspace as they were. The oracle is asked the first time: after the call, since only the op itself judges
- * its arguments. `round` is that of the poison. `hash` (may be NULL) gets a hash of the outputs'
+/* Waits, copies back and compares every output; all bytes between and around its elements, inputs and
+ * workspace must be unchanged. The oracle runs the first time, after the call, since only the op itself
+ * judges its arguments. `round` is that of the poison. `hash` (may be NULL) gets a hash of the outputs'
  * bits. The status is that of waiting and copying. */
 tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_t *hash);
 
-/* All of it: calls with different poison, which must also agree with each other. CASE_UNDECIDED: the oracle
- * has no answer, which in a list is a mistake. */
+/* All of it: calls with different poison, which must also agree with each other. CASE_UNDECIDED, if the
+ * oracle has no answer, is a mistake in a list. */
 case_result case_check(const case_op *op, const case_params *params, const backend *on, case_report *report);
 
 /* The call alone, in prepare mode, on tensors without data. On a CUDA device it compiles the kernels of the

@@ -41,8 +41,8 @@ unsigned char scrub_byte(scrub_pattern pattern, int64_t b)
 
 /* ---- shared memory ---- */
 
-/* One block has all shared memory that an SM gives a block, so every SM gets one. Random words differ from
- * launch to launch. The stores are volatile: nobody reads what they write. */
+/* A block takes all shared memory that an SM gives a block, so that every SM gets one. Random words differ
+ * between launches. The stores are volatile, since nobody reads what they write. */
 static const char kernel_text[] =
     "#include \"device/ptx.cuh\"\n"
     "DEV u32 hash(u32 x)\n"
@@ -82,6 +82,8 @@ static tgl_status compile(const char *architecture, tgl_image *image)
                           image);
 }
 
+#define CU(name, ...) tgl_driver_check(cu->name(__VA_ARGS__), "scrub: cu" #name)
+
 enum { MAX_DEVICES = 64 };
 static tgl_cu_kernel loaded[MAX_DEVICES];
 
@@ -90,17 +92,12 @@ static tgl_status load(const tgl_driver_table *cu, const tgl_device *d, tgl_cu_k
     tgl_image image;
     tgl_cu_library library;
     TGL_TRY(compile(d->architecture, &image));
-    tgl_status status =
-        tgl_driver_check(cu->LibraryLoadData(&library, image.image, NULL, NULL, 0, NULL, NULL, 0),
-                         "scrub: cuLibraryLoadData");
+    const tgl_status status = CU(LibraryLoadData, &library, image.image, NULL, NULL, 0, NULL, NULL, 0);
     tgl_image_free(&image);
-    if (status == TGL_OK)
-        status =
-            tgl_driver_check(cu->LibraryGetKernel(kernel, library, "scrub"), "scrub: cuLibraryGetKernel");
-    if (status != TGL_OK) return status;
-    return tgl_driver_check(cu->KernelSetAttribute(TGL_CU_KERNEL_MAX_DYNAMIC_SHARED_BYTES,
-                                                   (int)d->max_smem_per_block_optin, *kernel, d->handle),
-                            "scrub: cuKernelSetAttribute");
+    TGL_TRY(status);
+    TGL_TRY(CU(LibraryGetKernel, kernel, library, "scrub"));
+    return CU(KernelSetAttribute, TGL_CU_KERNEL_MAX_DYNAMIC_SHARED_BYTES, (int)d->max_smem_per_block_optin,
+              *kernel, d->handle);
 }
 
 static tgl_status enqueue(const tgl_driver_table *cu, int device, tgl_stream stream, scrub_pattern pattern)
@@ -114,11 +111,10 @@ static tgl_status enqueue(const tgl_driver_table *cu, int device, tgl_stream str
     uint32_t number = (uint32_t)pattern, num_words = (uint32_t)(d->max_smem_per_block_optin / 4);
     seed++;
     void *args[] = { &number, &seed, &num_words };
-    /* twice the SMs: should two blocks follow each other on one, another still gets its own */
+    /* twice the SMs: if two blocks follow each other on one SM, the others still get theirs */
     const tgl_cu_launch_config config = { 2 * (uint32_t)d->num_sms, 1, 1, 1024, 1, 1, 4 * num_words,
                                           stream, NULL, 0 };
-    return tgl_driver_check(cu->LaunchKernelEx(&config, (tgl_cu_function)loaded[device], args, NULL),
-                            "scrub: cuLaunchKernelEx");
+    return CU(LaunchKernelEx, &config, (tgl_cu_function)loaded[device], args, NULL);
 }
 
 tgl_status scrub_launch(int device, tgl_stream stream, scrub_pattern pattern)

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * scrub.h - what nothing has written holds something else in every call: `tegula check --scrub`.
+ * scrub.h - unwritten memory holds other values in every call: `tegula check --scrub`.
  *
  * A kernel that reads shared memory before it writes it sees what an earlier block left there, and is right
- * as long as that happens to be harmless. While scrubbing, case_check() calls an op once per pattern.
- * Before every launch a kernel overwrites the shared memory of all SMs with the pattern, and outputs, gaps
- * and guards hold it, too. Registers are out of reach: a kernel can only write its own. On the emulated
- * device the shared memory of a block is filled when the block begins (EMU_SEED), so nothing is launched
- * there. What is captured in a graph is not scrubbed. */
+ * as long as that happens to be harmless. While scrubbing, case_check() calls an op once per pattern. Before
+ * every launch a kernel overwrites the shared memory of all SMs with the pattern, and outputs, gaps and
+ * guards hold it too. Registers cannot be scrubbed: a kernel can only write its own. The emulated device
+ * fills shared memory when a block begins (EMU_SEED), so nothing is launched there, nor during a capture. */
 #ifndef TEGULA_SCRUB_H
 #define TEGULA_SCRUB_H
 
@@ -33,11 +32,11 @@ void scrub_choose(scrub_pattern pattern);
 /* Byte b of an allocation that is filled with a pattern. */
 unsigned char scrub_byte(scrub_pattern pattern, int64_t b);
 
-/* To be called before every launch (the linker's --wrap of tgl_launch): while scrubbing, overwrites the
- * shared memory of all SMs of a device, in the order of the stream. */
+/* Called before every launch (by the linker's --wrap of tgl_launch): while scrubbing, overwrites the shared
+ * memory of all SMs of a device, in stream order. */
 tgl_status scrub_shared_memory(int device, tgl_stream stream);
 
-/* The same without asking whether it is on, on the emulated device, too. */
+/* The same whether scrubbing is on or not, and on the emulated device too. */
 tgl_status scrub_launch(int device, tgl_stream stream, scrub_pattern pattern);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * thresholds.c - sizes at which an op's plan takes another kernel or another launch shape, read from the
- * headers that op.c and op.cu share. Random cases are drawn around them, one below and one above; what an
- * op's lists name is drawn, too. Where a plan looks at a product (tokens * topk, rows * columns), one
- * factor is given for a common other one. */
+ * thresholds.c - sizes at which an op's plan changes kernel or launch shape, read from the headers that op.c
+ * and op.cu share. Random cases are drawn at them, one below and one above, beside the values of the lists.
+ * For a product (tokens * topk, rows * columns), one factor is given for a common value of the other. */
 #include "random.h"
 
 #include "src/moe/expand_to_fused.h"

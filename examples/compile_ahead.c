@@ -8,7 +8,6 @@
 static void on_compile(void *context, const char *kernel, const char *macros, const char *architecture,
                        double milliseconds)
 {
-    (void)context;
     printf("compiled %s (%s) for %s in %.0f ms\n", kernel, macros, architecture, milliseconds);
 }
 /* end */

@@ -11,16 +11,16 @@
 #include "results.h"
 #include "timer.h"
 
-/* Rows that move more than this are left out on the CPU unless parameters ask for them. */
+/* On the CPU, rows that move more bytes are left out unless parameters name them. */
 static int64_t cpu_limit(bool quick) { return quick ? 1 << 28 : 1 << 30; }
-/* Below this the launch itself matters, so an empty kernel is timed beside the row. */
+/* Below this the launch itself matters, so that an empty kernel is timed too. */
 static const double small_us = 20;
 
 typedef struct {
     const case_op *op;
     case_params params;
     tool_row row;
-    tgl_status status;                  /* of the first part, and its message */
+    tgl_status status;                  /* of the first part, with its message */
     char message[512];
 } wanted_row;
 
@@ -91,7 +91,7 @@ static void fill_cold(tool_row *row, const timer_stats *cold)
 
 static tgl_status call(void *context) { return case_call(context); }
 
-/* The result is right, guards and all; else TGL_ERR_INTERNAL with what differs. */
+/* TGL_ERR_INTERNAL if the result is wrong, with what differs. */
 static tgl_status check_row(case_instance *k)
 {
     case_report report;
@@ -125,27 +125,19 @@ static tgl_status time_work(bench *b, case_instance *k, tool_row *row)
     row->copy_share = copy.median / cold.median;
     TGL_TRY(timer_warm(b->timer, call, k, &warm));
     row->warm_us = warm.median;
-    snprintf(row->timer, sizeof row->timer, "%s", b->timer->name); /* it may have changed its mind */
+    snprintf(row->timer, sizeof row->timer, "%s", b->timer->name); /* CUPTI may have failed */
     return TGL_OK;
 }
 
-/* A row is measured in two parts: the check and the times of launching, then the times of the work. With
- * a profiler the first part of all rows comes before the second of any, and the inputs are made again. */
+/* A row is measured in two parts: check and launch times, then the times of the work. With a profiler, the
+ * first part of all rows comes before the second part of any, and inputs are made twice. */
 enum { FIRST_PART = 1, SECOND_PART = 2, BOTH_PARTS = 3 };
 
-static tgl_status measure_parts(bench *b, case_instance *k, int parts, const char *where, tool_row *row)
+static tgl_status measure_parts(bench *b, case_instance *k, int parts, tool_row *row)
 {
-    if (parts & FIRST_PART) {
-        tool_progress("%s %s: checking", where, row->row);
-        if (b->with_check) TGL_TRY(check_row(k));
-        tool_progress("%s %s: launches", where, row->row);
-        TGL_TRY(time_launches(b, k, row));
-    }
-    if (parts & SECOND_PART) {
-        tool_progress("%s %s: timing", where, row->row);
-        TGL_TRY(time_work(b, k, row));
-    }
-    return TGL_OK;
+    if (parts & FIRST_PART && b->with_check) TGL_TRY(check_row(k));
+    if (parts & FIRST_PART) TGL_TRY(time_launches(b, k, row));
+    return parts & SECOND_PART ? time_work(b, k, row) : TGL_OK;
 }
 
 static tgl_status measure_row(bench *b, int i, int parts)
@@ -153,8 +145,6 @@ static tgl_status measure_row(bench *b, int i, int parts)
     const wanted_row *w = &b->wanted[i];
     tool_row *row = &b->wanted[i].row;
     case_instance *k;
-    char where[32];
-    snprintf(where, sizeof where, "[%d/%d]", i + 1, b->num_wanted);
     if (parts & FIRST_PART) {
         fill_facts(b, row);
         snprintf(row->op, sizeof row->op, "%s", w->op->name);
@@ -162,10 +152,10 @@ static tgl_status measure_row(bench *b, int i, int parts)
         snprintf(row->row, sizeof row->row, "%s %.190s", row->op, row->params);
         row->checked = b->with_check;
     }
-    tool_progress("%s %s: inputs", where, row->row);
+    tool_progress("[%d/%d] %s", i + 1, b->num_wanted, row->row);
     TGL_TRY(case_open(w->op, &w->params, &b->on, &k));
     row->bytes = (double)w->op->bytes(&k->problem);
-    const tgl_status status = measure_parts(b, k, parts, where, row);
+    const tgl_status status = measure_parts(b, k, parts, row);
     case_close(k);
     return status;
 }
@@ -204,8 +194,7 @@ static void keep_row(bench *b, const tool_row *row)
     fflush(b->json);
 }
 
-/* A copy of the size that other libraries' tables give, so that runs on different days can be put side
- * by side. */
+/* A copy of the size that other libraries' tables give, so that runs of different days can be compared. */
 static tgl_status measure_headline(bench *b)
 {
     const bool is_small = b->options.quick && backend_is_cpu(&b->on);
@@ -341,11 +330,9 @@ static int run(int argc, char **argv)
     bench b = { .options = { quick, !strcmp(flush, "read"), events },
                 .with_check = !no_check,
                 .commit = commit };
-    if (from)
-        code = tool_rows_read(from, &b.rows) == TGL_OK
-                   ? TOOL_OK
-                   : tool_usage(&tool_bench, "--from: %s", tgl_last_error());
-    else code = run_rows(&b, device, json, &words);
+    if (!from) code = run_rows(&b, device, json, &words);
+    else if (tool_rows_read(from, &b.rows) != TGL_OK)
+        code = tool_usage(&tool_bench, "--from: %s", tgl_last_error());
     if (b.rows.count && against && tool_compare(&b.rows, &other, against) && code == TOOL_OK)
         code = TOOL_FAILED;
     if (b.rows.count && html && tool_report_html(html, &b.rows, against ? &other : NULL) != TGL_OK)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * check.c - are the results right? Every case against its oracle, on the CPU and on the GPU where there
- * is one: those of the lists, or with --random ones that nobody listed. With --scrub, launches find other
- * contents in shared memory every time. */
+ * check.c - are the results right? Compares cases with their oracles, on the CPU and on a GPU if there is
+ * one: listed cases, or with --random cases that nobody listed. With --scrub, every launch finds other
+ * contents in shared memory. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 typedef struct {
     bool slow, scrub;
     int64_t num_random, seed, compiles; /* num_random < 0: the lists */
-    int64_t elements;                   /* of a random case; 0: what suits the device */
+    int64_t elements;                   /* of a random case; 0: the device's default */
 } wishes;
 
 typedef struct {
@@ -51,15 +51,15 @@ static void begin_op(progress *p, const case_op *op)
     p->begin = tool_seconds();
 }
 
-/* An illegal address ends the context, and all that comes after it would fail. */
+/* After an illegal address every later call of the context fails. */
 static bool is_lost(const progress *p)
 {
     return !backend_is_cpu(&p->on) && backend_wait(&p->on, p->on.stream) != TGL_OK;
 }
 
-/* ---- the case that is tried, should it end the program ---- */
+/* ---- crashes ---- */
 
-static char now[2 * CASE_LABEL];
+static char now[2 * CASE_LABEL];         /* the case that is being tried */
 
 static void on_crash(int signal)
 {
@@ -67,10 +67,10 @@ static void on_crash(int signal)
     ssize_t written = write(STDERR_FILENO, prefix, sizeof prefix - 1);
     written = write(STDERR_FILENO, now, strlen(now));
     (void)written;
-    raise(signal); /* which ends it: the handler is for one signal */
+    raise(signal);                       /* ends the program: the handler is reset */
 }
 
-/* Unless a sanitizer has a handler that says more. */
+/* A sanitizer's handler says more and stays. */
 static void watch_for_crashes(void)
 {
     static const int signals[] = { SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE };
@@ -133,7 +133,7 @@ static int visit(void *context, const case_op *op, const case_params *params)
 
 /* ---- random cases ---- */
 
-/* A few milliseconds of an oracle, or of an emulated kernel. */
+/* So that an oracle or an emulated kernel takes a few milliseconds. */
 static int64_t max_elements(const wishes *w, const backend *on)
 {
     if (w->elements) return w->elements;
@@ -171,8 +171,8 @@ static int try_draw(progress *p, int64_t i, uint64_t compiled, passed_over *over
     return TOOL_OK;
 }
 
-/* So many calls of an op. A draw that cannot be tried is passed over and another one takes its place, up to
- * a limit: there may be no kernels at all. */
+/* Draws until num_random cases were tried. A draw that cannot be tried does not count, up to a limit: no
+ * kernel may be compiled at all. */
 static int check_random(progress *p, const case_op *op)
 {
     enum { DRAWS_PER_CALL = 50 };
@@ -183,24 +183,15 @@ static int check_random(progress *p, const case_op *op)
     int code = TOOL_OK;
     const tgl_jit_mode mode = tgl_get_jit_mode();
     begin_op(p, op);
-    for (int64_t i = 0; i < max_draws && p->passed + p->failed < p->wishes->num_random && code == TOOL_OK;
-         i++)
+    for (int64_t i = 0; i < max_draws && code == TOOL_OK; i++) {
+        if (p->passed + p->failed >= p->wishes->num_random) break;
         code = try_draw(p, i, compiled, &over);
+    }
     tgl_set_jit_mode(mode);
     snprintf(note, sizeof note, "%lld refused, %lld undecided, %lld of other kernels, %lld without memory",
              (long long)over.redraws.refused, (long long)over.undecided, (long long)over.other_kernels,
              (long long)over.skipped);
     finish_op(p, note);
-    return code;
-}
-
-static int check_all_random(progress *p, const tool_words *words)
-{
-    const case_op *op;
-    int code = TOOL_OK;
-    for (int i = 0; words->num_ops == 0 && code == TOOL_OK && (op = case_op_at(i)); i++)
-        code = check_random(p, op);
-    for (int i = 0; i < words->num_ops && code == TOOL_OK; i++) code = check_random(p, words->ops[i]);
     return code;
 }
 
@@ -217,7 +208,8 @@ static int check_on(const char *device, const tool_words *words, const wishes *w
     scrub_set(w->scrub);
     watch_for_crashes();
     if (w->num_random >= 0) {
-        code = check_all_random(&p, words);
+        const case_op *op;
+        for (int i = 0; code == TOOL_OK && (op = tool_op_at(words, i)); i++) code = check_random(&p, op);
     } else {
         const unsigned lists = TOOL_LIST(CASE_CHECK) | (w->slow ? TOOL_LIST(CASE_SLOW) : 0);
         code = tool_each_case(&tool_check, words, lists, visit, &p);

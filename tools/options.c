@@ -61,6 +61,12 @@ static int add_word(const tool_command *command, const char *word, tool_words *w
     return TOOL_OK;
 }
 
+const case_op *tool_op_at(const tool_words *words, int i)
+{
+    if (words->num_ops == 0) return case_op_at(i);
+    return i < words->num_ops ? words->ops[i] : NULL;
+}
+
 /* The option at argv[*i], and its value if it takes one. */
 static int read_option(const tool_command *command, const tool_option *options, int argc, char **argv, int *i)
 {
@@ -178,10 +184,8 @@ int tool_each_case(const tool_command *command, const tool_words *words, unsigne
     const case_op *op;
     char missing[CASE_WORD];
     int code = TOOL_OK;
-    for (int i = 0; words->num_ops == 0 && code == TOOL_OK && (op = case_op_at(i)); i++)
-        if (knows(op, words->params, missing)) code = visit_op(&w, op, words->params);
-    for (int i = 0; i < words->num_ops && code == TOOL_OK; i++)
-        code = visit_op(&w, words->ops[i], words->params);
+    for (int i = 0; code == TOOL_OK && (op = tool_op_at(words, i)); i++)
+        if (words->num_ops || knows(op, words->params, missing)) code = visit_op(&w, op, words->params);
     if (code == TOOL_OK && !w.visited)
         return tool_usage(command,
                           "no listed case has %s; to make one, name every parameter that has no default",

@@ -125,16 +125,13 @@ static bool read_row(const char *line, tool_row *row)
         at = read_text(skip(at), name, sizeof name);
         if (!at || *(at = skip(at)) != ':') return false;
         at = skip(at + 1);
-        const field *f = NULL;
-        for (int i = 0; i < NUM_FIELDS && !f; i++)
-            if (!strcmp(fields[i].name, name)) f = &fields[i];
-        double unused;
-        if (*at == '"')
-            at = f && !f->bytes ? NULL : read_text(at, f ? text_of(row, f) : NULL, f ? f->bytes : 0);
-        else
-            at = f && f->bytes && strncmp(at, "null", 4)
-                     ? NULL
-                     : read_number(at, f && !f->bytes ? number_of(row, f) : &unused);
+        const field *f = fields, *end = fields + NUM_FIELDS;
+        while (f < end && strcmp(f->name, name)) f++;
+        const bool is_text = *at == '"', is_null = !strncmp(at, "null", 4);
+        if (f < end && !is_null && is_text != (f->bytes != 0)) return false;
+        double number;
+        at = is_text ? read_text(at, f < end ? text_of(row, f) : NULL, f < end ? f->bytes : 0)
+                     : read_number(at, f < end && !f->bytes ? number_of(row, f) : &number);
         if (!at) return false;
         at = skip(at);
         if (*at == '}') break;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * results.h - rows of measurements, as JSON lines: one flat object per line, strings and numbers only.
+ * results.h - measured rows as JSON lines: one flat object per line, strings and numbers only.
  * docs/benchmarking.md explains every field. */
 #ifndef TEGULA_RESULTS_H
 #define TEGULA_RESULTS_H
@@ -10,9 +10,9 @@
 
 /* Numbers that were not measured are NaN, and null in a file. Times are of one call. */
 typedef struct {
-    char op[64], row[256], params[256];     /* row: the case's label, what rows are matched by */
+    char op[64], row[256], params[256];     /* row: the case's label, by which rows are matched */
     char device[128], backend[16], architecture[16], driver[32], nvrtc[16];
-    char library[16], commit[48];           /* of ours; peers' rows have `peer` in place of them */
+    char library[16], commit[48];           /* of our rows; those of peers have `peer` instead */
     char peer[96];
     char timer[16], flush[16];              /* "cupti", "events", "clock"; "write", "read" */
     double bytes;                           /* that the op has to move */
@@ -21,10 +21,10 @@ typedef struct {
     double cold_spread;                     /* (90 % point - 10 % point) / median */
     double warm_us, graph_us, host_ns;
     double gb_per_s;                        /* bytes / cold_us */
-    double copy_us, copy_share; /* a plain copy of as many bytes, cold, same run; copy_us / cold_us */
+    double copy_us, copy_share;             /* a plain copy of as many bytes, cold; copy_us / cold_us */
     double empty_us;                        /* an empty kernel of the same grid, cold */
     double threads;                         /* on the CPU */
-    double checked; /* 1: its result was compared with the oracle's before it was timed */
+    double checked;                         /* 1: the result was compared with the oracle's first */
 } tool_row;
 
 typedef struct {
@@ -39,9 +39,9 @@ void tool_rows_free(tool_rows *rows);
 
 void tool_row_write(const tool_row *row, FILE *file);           /* a line */
 
-/* Reads what tool_row_write() wrote, and peers' rows in the same form. This is a strict reader of that
- * form, not of JSON: one object per line, no nesting, no arrays, no booleans, no escapes but \" and \\;
- * fields that it does not know are passed over. Anything else is an error that names file and line. */
+/* Reads what tool_row_write() wrote, and peers' rows in the same form: one object per line, without nesting,
+ * arrays, booleans or escapes other than \" and \\. Unknown fields are skipped; anything else is an error
+ * that names file and line. */
 tgl_status tool_rows_read(const char *path, tool_rows *rows);
 
 /* ---- compare.c ---- */

@@ -45,6 +45,9 @@ typedef struct {
     char params[TOOL_LINE];                     /* "num_rows=64,128 dtype=bf16", "" without any */
 } tool_words;
 
+/* Op number i of the words, of all ops if they name none; NULL past the last. */
+const case_op *tool_op_at(const tool_words *words, int i);
+
 /* True: go on. False: exit with *code, after --help or a sentence on stderr. A command that takes no words
  * gives NULL for them. */
 bool tool_parse(const tool_command *command, const tool_option *options, int argc, char **argv,
@@ -61,8 +64,8 @@ int64_t tool_bytes(const char *word);
 
 /* Calls `visit` for the cases that a command line means, until it gives other than 0; gives that, or
  * TOOL_USAGE after a sentence. They are cases of the ops in `words`, or of all ops that have its parameters:
- * the ones that the parameters make, if all without a default are named, else those of `lists` that have these
- * values. `lists` is a sum of TOOL_LIST(CASE_BENCH) and the like. */
+ * the ones that the parameters make, if all without a default are named, else those of `lists` that have
+ * these values. `lists` is a sum of TOOL_LIST(CASE_BENCH) and the like. */
 #define TOOL_LIST(list) (1u << (list))
 typedef int (*tool_visit)(void *context, const case_op *op, const case_params *params);
 int tool_each_case(const tool_command *command, const tool_words *words, unsigned lists, tool_visit visit,

@@ -31,8 +31,8 @@ static int plan(const void *problem, tgl_kernel *kernels)
 static tgl_shape shape(void *problem, const tgl_target *target)
 {
     const scale_args *a = problem;
-    return (void)target, (tgl_shape){ { tgl_ceil_div(a->num_cols, SCALE_THREADS), tgl_strided_grid(a->num_rows, 65535) },
-                                      .block = SCALE_THREADS, TGL_ARGS(*a) };
+    return (tgl_shape){ { tgl_ceil_div(a->num_cols, SCALE_THREADS), tgl_strided_grid(a->num_rows, 65535) },
+                        .block = SCALE_THREADS, TGL_ARGS(*a) };
 }
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
 

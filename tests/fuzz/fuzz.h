@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * fuzz.h - what the fuzz targets share: numbers from bytes, and a check that ends the program. A target is a
- * file with LLVMFuzzerTestOneInput(); libFuzzer calls it, or the tests of test_fuzz.h. */
+ * fuzz.h - what fuzz targets share: numbers from bytes, and a check that ends the program. A target is a file
+ * with LLVMFuzzerTestOneInput(), which libFuzzer or the tests of test_fuzz.h call. */
 #ifndef TEGULA_FUZZ_H
 #define TEGULA_FUZZ_H
 
@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define INSIST(condition)                                                                  \
     do {                                                                                   \
         if (!(condition)) {                                                                \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);        \
+            fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);        \
             fprintf(stderr, "last error: %s\n", tgl_last_error());                         \
             abort();                                                                       \
         }                                                                                  \

@@ -2,16 +2,16 @@
  * fuzz_tensor.c - the checks of tensors and the transposes, on DLTensors made from any bytes. A libFuzzer
  * target; without libFuzzer, test_fuzz_tensor.c runs the same function.
  *
- * Beyond not crashing, every call is compared with a second opinion that is written down here in 128-bit
- * arithmetic: whether the arguments are in order, and, where all memory that they name lies in the arena,
- * what every byte of the arena is afterwards. */
+ * Beyond not crashing, every call is compared with a second opinion, written here in 128-bit arithmetic:
+ * whether the arguments are valid and, if all their memory lies in the arena, what every byte of the arena
+ * is after the call. */
 #include <string.h>
 
 #include "core/tensor.h"
 #include "fuzz.h"
 #include "tegula/transpose.h"
 
-/* Products of two int64_t fit. Unchecked, because clang's check of a 128-bit product wants compiler-rt. */
+/* Products of two int64_t fit. Unchecked, because clang's check of a 128-bit product needs compiler-rt. */
 typedef __int128 wide;
 #define UNCHECKED __attribute__((no_sanitize("signed-integer-overflow")))
 
@@ -23,7 +23,7 @@ typedef struct { DLTensor t; int64_t shape[DIMS], strides[DIMS]; } tensor;
 
 /* ---- tensors from bytes ---- */
 
-static int64_t take_number(bytes *b)        /* small as a rule, else one that hurts */
+static int64_t take_number(bytes *b)        /* mostly small, else one that may overflow */
 {
     static const int64_t hard[16] = {
         0, -1, 1, 255, 1024, -1024, 65536, ((int64_t)1 << 31) - 1, -((int64_t)1 << 31), (int64_t)1 << 32,
@@ -33,9 +33,7 @@ static int64_t take_number(bytes *b)        /* small as a rule, else one that hu
     if (v < 192) return v % 12;
     if (v < 208) return (int64_t)v - 208;
     if (v < 224) return hard[v - 208];
-    int64_t number = 0;
-    for (int i = 0; i < 8; i++) number = (int64_t)((uint64_t)number << 8 | take(b));
-    return number;
+    return (int64_t)take_word(b);
 }
 
 static DLDataType take_dtype(bytes *b)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * test_fuzz.h - a fuzz target as a test program, without libFuzzer: random inputs of our own, and inputs that
- * libFuzzer found once. To be included after the target.
+ * test_fuzz.h - a fuzz target as a test program, without libFuzzer: random inputs, and inputs that libFuzzer
+ * once found. Include it after the target.
  *
  *     TEGULA_FUZZ_CORPUS=FOLDER build/tests/test_fuzz_tensor corpus      replays the files of a folder */
 #ifndef TEGULA_TEST_FUZZ_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * test_random.c - random cases of every op (cases/random.c) against their oracles, as `tegula check
- * --random` has them. On the emulated device, where kernels are slow to compile, with those that the lists
- * of cases have left in the cache. */
+ * test_random.c - random cases of every op (cases/random.c) against their oracles, as in `tegula check
+ * --random`. The emulated device, where kernels are slow to compile, uses those that the listed cases left in
+ * the cache. */
 #include "test.h"
 
 #include "cases/random.h"
@@ -111,8 +111,7 @@ TEST(cases_are_as_small_as_wanted)
         REQUIRE(case_draw_legal(op, 1, i, 4096, &params, &redraws));
         CHECK(atoll(value_of(&params, "num_rows")) * atoll(value_of(&params, "num_cols")) <= 2048);
     }
-    REQUIRE(case_at(op, (const char *const[]){ "num_rows=65 num_cols=63 dtype=u8", NULL }, 0, &params) ==
-            TGL_OK);
+    REQUIRE(case_at(op, CASE_LINES("num_rows=65 num_cols=63 dtype=u8"), 0, &params) == TGL_OK);
     CHECK(case_is_small(op, &params, 3 * 65 * 63) && !case_is_small(op, &params, 2 * 65 * 63 - 1));
 }
 
@@ -120,10 +119,8 @@ TEST(what_an_op_refuses_is_not_legal)
 {
     const case_op *op = case_find("moe_topk_gate");
     case_params params;
-    REQUIRE(case_at(op, (const char *const[]){ "num_tokens=2 num_experts=4 num_topk=5", NULL }, 0, &params) ==
-            TGL_OK);
+    REQUIRE(case_at(op, CASE_LINES("num_tokens=2 num_experts=4 num_topk=5"), 0, &params) == TGL_OK);
     CHECK(!case_is_legal(op, &params) && !case_is_legal_with_data(op, &params));
-    REQUIRE(case_at(op, (const char *const[]){ "num_tokens=2 num_experts=4 num_topk=4", NULL }, 0, &params) ==
-            TGL_OK);
+    REQUIRE(case_at(op, CASE_LINES("num_tokens=2 num_experts=4 num_topk=4"), 0, &params) == TGL_OK);
     CHECK(case_is_legal(op, &params) && case_is_legal_with_data(op, &params));
 }
