@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Runs something once another module has been imported, by whomever. Importing torch takes a second and
-torch._dynamo another: only those who use them should pay, but the ops must be registered with both."""
+"""Runs an action after another module is imported, by anyone. Importing torch takes a second and torch._dynamo
+another: only their users should pay, but the ops must be registered with both."""
 
 import sys
 
 
 class _Finder:
-    """Stands first in sys.meta_path until the module is executed; looking for it alone
-    (importlib.util.find_spec) changes nothing."""
+    """Is first in sys.meta_path until the module is executed. importlib.util.find_spec() alone does not count."""
 
     def __init__(self, name, action):
         self.name, self.action = name, action
@@ -33,7 +32,7 @@ class _Finder:
 
 
 def run(name, action):
-    """Calls action() now if the module `name` is there, else right after it is first imported."""
+    """Calls action() now if the module `name` is imported, otherwise right after its first import."""
     if name in sys.modules:
         action()
     else:

@@ -7,16 +7,15 @@ from . import _tegula
 
 
 class Gradient:
-    """How to differentiate an op. save(ctx, given, output): given are the op's arguments by name.
-    backward(ctx, wanted, *grads): the gradients of arguments, by name, at least of those in wanted.
-    jvp(ctx, *tangents) is for forward mode, and vmap(info, in_dims, *args) as torch.library.register_vmap wants
-    it."""
+    """How to differentiate an op. save(ctx, given, output): given is a dict of the op's arguments.
+    backward(ctx, wanted, *grads) returns a dict of gradients, which has at least those in wanted.
+    jvp(ctx, *tangents) is for forward mode; vmap(info, in_dims, *args) is for torch.library.register_vmap."""
 
     def __init__(self, backward, save=None, jvp=None, vmap=None):
         self.backward, self.save, self.jvp, self.vmap = backward, save, jvp, vmap
 
     def for_torch(self, names):
-        """(save, backward) as torch.library.register_autograd wants them, of an op with these arguments."""
+        """(save, backward) for torch.library.register_autograd; names are the op's arguments."""
         def save(ctx, inputs, output):
             if self.save:
                 self.save(ctx, dict(zip(names, inputs)), output)
@@ -29,8 +28,8 @@ class Gradient:
         return save, backward
 
     def functions(self, names, raw, op):
-        """What eager calls go through: autograd.Functions, the second of the kind that torch.func asks for,
-        which costs four times as much."""
+        """apply() of two autograd.Functions for eager calls. torch.func needs the second kind, which is four times as
+        slow."""
         save, backward = self.for_torch(names)
 
         class Direct(torch.autograd.Function):
@@ -51,7 +50,7 @@ class Gradient:
 
 
 def _as_tensor(value):
-    """An array of another library as autograd keeps it: a copy, as no version tells what is written to it."""
+    """Another library's array as a tensor that autograd can save: a copy, as it has no version counter."""
     is_array = not isinstance(value, torch.Tensor) and hasattr(value, "__dlpack__")
     return torch.from_dlpack(value).clone() if is_array else value
 
@@ -62,7 +61,7 @@ _HINTS = dict.fromkeys(
 
 
 def no_gradient(name):
-    """Of an op that has none: says so where one is wanted, lest it be taken for zero."""
+    """For an op without a gradient: raises if one is wanted, so that it is not taken for zero."""
     def refuse(ctx, *args):
         raise NotImplementedError(
             f"{name}() has no gradient: {_HINTS.get(name, '')}detach() its arguments, or write one yourself")
@@ -86,7 +85,7 @@ def _is_within(index, count):
     return (index >= 0) & (index < count)
 
 
-# ---- transposes: only move elements, and undo themselves ----
+# ---- transposes: each is its own inverse ----
 
 def _undone_by(function, vmap):
     return Gradient(lambda ctx, wanted, grad: {"x": function(grad)}, jvp=lambda ctx, tangent: function(tangent),
@@ -102,7 +101,7 @@ def _batched_transpose_vmap(info, in_dims, x):
     return torch.ops.tegula.batched_transpose(x.flatten(0, 1)).unflatten(0, x.shape[:2]), 0
 
 
-# ---- expand_to_fused and reduce_fused: each is the adjoint of the other without weights ----
+# ---- expand_to_fused and reduce_fused: without weights, each is the adjoint of the other ----
 
 def _save_expand(ctx, given, output):
     ctx.save_for_backward(given["token_topk_to_pos"], given["pos_to_expert"])
@@ -113,10 +112,10 @@ def _expand_backward(ctx, wanted, grad):
     pos, owner = ctx.saved_tensors
     num_positions = grad.shape[0]
     at = pos.long().masked_fill(~_is_within(pos, num_positions), num_positions)
-    pos = pos.masked_fill(F.pad(owner, (0, 1), value=-1)[at] < 0, -1)       # padding is 0, whoever points to it
+    pos = pos.masked_fill(F.pad(owner, (0, 1), value=-1)[at] < 0, -1)       # rows of padding are 0
     if grad.dtype in (torch.float32, torch.bfloat16, torch.float16):
         return {"x": _tegula.reduce_fused(grad.contiguous(), None, None, pos)}
-    padded = F.pad(grad, (0, 0, 0, 1))          # a row of zeros for slots without a position
+    padded = F.pad(grad, (0, 0, 0, 1))          # one more row, of zeros, for slots without a position
     return {"x": padded[at.masked_fill(pos < 0, num_positions)].sum(1)}
 
 
@@ -137,12 +136,12 @@ def _reduce_backward(ctx, wanted, grad):
     if x_sf is not None:
         sf = F.pad(x_sf, (0, 1))[at]
         scale = scale * sf
-    # A slot at a time: all at once would take num_topk times the memory. Sums are of float32.
+    # One slot at a time: all at once would take num_topk times the memory. Sums are in float32.
     made = {}
     if "x" in wanted:
         x_grad = grad.new_zeros(num_positions + 1, x.shape[1])
         for k in range(pos.shape[1]):
-            # In place but for the first, which makes a batch of x_grad where vmap has one of another tensor.
+            # In place, except the first: under vmap it turns x_grad into a batch.
             add = x_grad.index_add_ if k > 0 else x_grad.index_add
             x_grad = add(0, at[:, k], grad * scale[:, k, None])
         made["x"] = x_grad[:num_positions].to(x.dtype)
@@ -170,7 +169,7 @@ def _normalize_backward(ctx, wanted, denominator_grad, grad):
 
 
 def _scores(logits, expert, scoring_func):
-    """(scores of the chosen experts, how they change with their own logits)."""
+    """(scores of the chosen experts, their derivatives by their own logits)."""
     x = logits.gather(1, expert)
     if scoring_func == "identity":
         return x, torch.ones_like(x)
@@ -182,8 +181,8 @@ def _scores(logits, expert, scoring_func):
 
 
 def _gate_gradient(logits, chosen, mask, grad, scoring_func, scale, renormalize):
-    """The gradient of logits for that of the weights of the chosen experts. The choice itself has none, and an
-    empty slot, a masked token or a NaN among the logits passes nothing on."""
+    """The gradient of logits, given that of the chosen experts' weights. The choice itself has none; empty slots,
+    masked tokens and NaN logits get 0."""
     if logits.shape[1] == 0:
         return torch.zeros_like(logits)
     is_held = _is_within(chosen, logits.shape[1])
@@ -213,10 +212,10 @@ _GATE = ("num_topk", "num_topk_groups", "num_groups", "scoring_func", "routed_sc
 
 
 def _save_gate(ctx, given, output):
-    """Copies of the choice are kept: those tensors are the user's, who may write to them."""
+    """The choice is saved as a copy: the user may write to these tensors."""
     chosen = given["unmapped_topk_idx"]
     if chosen is None and given["to_physical_map"] is None and given["num_tp_ranks"] == 1:
-        chosen = output[0][:, :given["num_topk"]]       # neither renumbered nor left out
+        chosen = output[0][:, :given["num_topk"]]       # neither mapped nor masked by rank
     ctx.save_for_backward(given["logits"], given["bias"], given["mask"],
                           None if chosen is None else chosen.detach().clone())
     ctx.settings = {name: given[name] for name in _GATE}
@@ -225,7 +224,7 @@ def _save_gate(ctx, given, output):
 def _gate_backward(ctx, wanted, _, grad, *others):
     logits, bias, mask, chosen = ctx.saved_tensors
     s = ctx.settings
-    if chosen is None:      # the same choice again, without the map and the ranks
+    if chosen is None:      # chosen again, without the map and the ranks
         again = bias if bias is None else bias.detach()
         chosen = torch.ops.tegula.top2_sum_gate(
             logits.detach(), again, s["num_topk"], s["num_topk_groups"], s["num_groups"], False, 0, 1.0, 0, 1, 0, 1,
@@ -233,7 +232,7 @@ def _gate_backward(ctx, wanted, _, grad, *others):
     made = {"logits": _gate_gradient(logits, chosen, mask, grad[:, :s["num_topk"]], s["scoring_func"].lower(),
                                      s["routed_scaling_factor"], True)}
     if bias is not None:
-        made["bias"] = torch.zeros_like(bias)       # it takes part in the choice only
+        made["bias"] = torch.zeros_like(bias)       # it only affects the choice
     return made
 
 

@@ -10,12 +10,12 @@ def compile_count():
 
 
 class warmup:
-    """Inside `with tegula.warmup():`, calls of this thread compile or load the kernels that they need and
-    launch nothing: outputs have their shape and dtype, but nothing is written to them. Run the model once
-    in it before serving, or before capturing a graph.
+    """Inside `with tegula.warmup():`, calls of this thread compile or load their kernels and launch nothing. Outputs
+    have the right shape and dtype but are not written. Run the model once in it before serving, or before capturing
+    a graph.
 
-    device: the CUDA device to prepare, the current one if None. architecture ("sm_90a"): compile for that
-    one into the disk cache instead."""
+    device: the CUDA device to prepare; None is the current one. architecture (such as "sm_90a"): compile for it into
+    the disk cache instead."""
 
     def __init__(self, device=None, architecture=None):
         self.device, self.architecture = device, architecture

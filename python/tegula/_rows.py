@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""The rows of the table of ops as Python needs them: torch's schemas, defaults, and shapes of outputs whose sizes may
-be symbolic. C has parsed them (python/src/parse.c has their grammar, export.c what comes from there)."""
+"""The rows of the table of ops as Python needs them: torch's schemas, defaults, and shapes of outputs, whose sizes may
+be symbolic. C parses the rows (python/src/parse.c has the grammar) and exports them (export.c)."""
 from typing import NamedTuple, Optional, Union
 
 from . import _tegula
 
-# The one table of dtypes is in python/src/dtype.c. A word may name a format instead, with its bytes' dtype.
+# The one table of dtypes is in python/src/dtype.c. Some words name a format, which has the dtype of its bytes.
 KEYS = {word: key for word, key, *_ in _tegula.dtypes() if word}
 BITS = {word: bits for word, _, _, bits, _ in _tegula.dtypes() if word}             # of one value
 NAMES = {key: name for _, key, name, *_ in _tegula.dtypes() if name}                # of torch, NumPy and others
 WORDS = {name: word for word, _, name, *_ in _tegula.dtypes() if word and name}
 VALUES = {name: values for _, _, name, _, values in _tegula.dtypes() if name}       # in an element
-_MARKS = "abcdefghijklmnopqrstuvwxyz"       # of torch's schemas: which argument an op writes to
+_MARKS = "abcdefghijklmnopqrstuvwxyz"       # in torch's schemas, for arguments that an op writes
 
 
 class Param(NamedTuple):
@@ -21,16 +21,16 @@ class Param(NamedTuple):
     is_optional: bool
     is_in_place: bool
     is_on_host: bool
-    default: tuple                          # of one, or of none
+    default: tuple                          # (default,) or ()
 
 
 class Result(NamedTuple):
-    name: Optional[str]                     # None of an alternative
+    name: Optional[str]                     # None for the second form of an output
     dtype: Union[int, str]                  # a dtype's key, or the name of a parameter
     size: list                              # of terms: (operator, parameter or number, axis or -1)
     strides: Optional[list]
-    strided_if: Optional[str]               # a bool parameter without which the output is packed
-    chosen_by: Optional[str]                # a parameter that must be true or given; else the output is the next Result
+    strided_if: Optional[str]               # a bool parameter: if false, the output is packed
+    chosen_by: Optional[str]                # a parameter: if neither true nor given, the next Result is used
 
 
 def name_of(dtype):
@@ -39,7 +39,7 @@ def name_of(dtype):
 
 
 def spread(op, face, args, kwargs):
-    """The row's arguments, by name, for those of its public function. Dynamo traces this."""
+    """The row's arguments by name, from those of its public function. Dynamo traces this."""
     values = {**dict(zip([name for name, _ in face], args)), **kwargs}
     unknown = [name for name in kwargs if name not in [known for known, _ in face]]
     if unknown or len(args) > len(face):
@@ -86,8 +86,8 @@ class Row:
         return {**self.defaults, **dict(zip([p.name for p in self.params], args)), **kwargs}
 
     def describe_outputs(self, values):
-        """[(dtype, size, strides or None)] for arguments by name; sizes may be symbolic. A dtype is a key, or a
-        tensor to take it from."""
+        """[(dtype, size, strides or None)] for a dict of arguments; sizes may be symbolic. A dtype is a key, or a
+        tensor that has it."""
         kinds = {p.name: p.kind for p in self.params}
         for p in self.params:
             if p.kind == "Tensor" and values.get(p.name) is not None and len(values[p.name].shape) != len(p.dims):
@@ -129,5 +129,5 @@ ROWS = [Row(**row) for row in _tegula.table()]
 
 
 def functions(module):
-    """The builtins that a module offers as they are, by name."""
+    """{name: builtin} of a module's functions that have no wrapper in Python."""
     return {row.name: getattr(_tegula, row.name) for row in ROWS if row.module == module and not row.is_wrapped}

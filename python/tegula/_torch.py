@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The torch half of the package: every row of the table becomes a torch operator with a fake implementation,
-known to Dynamo, and the C functions learn where torch wants to see a call. Runs once torch is imported; does
-not import torch._dynamo."""
+"""The torch half of the package: every row of the table becomes a torch operator with a fake implementation that
+Dynamo knows, and the C functions learn how to hand a call to torch. Imported right after torch; does not import
+torch._dynamo."""
 import functools
 
 import torch
@@ -15,12 +15,12 @@ DTYPES = {key: getattr(torch, name) for key, name in NAMES.items() if hasattr(to
 
 
 def _bind(glue):
-    """Hands the C side what it asks of torch: objects, and functions that it calls often. Returns whether this
-    torch is new enough; an older one's tensors are refused when they come."""
+    """Gives C the objects of torch that it needs, and the functions that it calls often. Returns whether this torch is
+    new enough; C refuses tensors of an older one."""
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         glue.bind_torch(torch.Tensor, *[None] * 6, (None,) * 7)
         return False
-    # Inductor's allocators take half the time of torch.empty_strided; None where there are none.
+    # Inductor's allocators take half the time of torch.empty_strided.
     inductor = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     glue.bind_torch(
         torch.Tensor, torch.nn.Parameter, torch.empty_strided, torch.device, DTYPES,
@@ -32,7 +32,7 @@ def _bind(glue):
 
 
 def _known(value):
-    """As glue.check() takes it: sizes for a tensor, of a symbolic number the one it was traced with."""
+    """An argument for glue.check(): sizes for a tensor, the traced value for a symbolic number."""
     if isinstance(value, torch.Tensor):
         return tuple(map(_known, value.shape))
     if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -43,8 +43,8 @@ def _known(value):
 
 
 def _reader(glue, row):
-    """A function of an operator's arguments: by name, with defaults, and checked as far as that goes without
-    data: words, numbers and flags, not dtypes."""
+    """A function that takes an operator's arguments and returns them as a dict with defaults. It checks what can be
+    checked without data: words, numbers and flags, not dtypes."""
     def read(args, kwargs):
         values = row.bind(args, kwargs)
         try:
@@ -64,15 +64,15 @@ def _make_outputs(row, values):
         first = values[row.first]
         if strides is None:
             made.append(first.new_empty(size, dtype=dtype))
-        else:   # whole columns, as tensor.c allocates them; some ops promise that their ends are zero
+        else:   # columns with padding, as in tensor.c; some ops promise zeros there
             whole = first.new_zeros((size[1], strides[1]), dtype=dtype)
             made.append(whole.as_strided_(size, strides))
     return made
 
 
 def _check_devices(row, values, outs):
-    """Where a tensor is on torch's meta device the others must be, too: nothing is computed, and memory that
-    is real would seem written. In the kernels of fake tensors all are."""
+    """If one tensor is on torch's meta device, all must be: nothing is computed, and real memory would look written.
+    With fake tensors all are on meta."""
     want = values[row.first].device
     tensors = [(p.name, values[p.name], p.is_on_host) for p in row.params if p.kind == "Tensor"]
     for name, t, is_on_host in tensors + [(name, t, False) for name, t in outs.items()]:
@@ -82,7 +82,7 @@ def _check_devices(row, values, outs):
 
 
 def _fake(row, read):
-    """The op on tensors without data: makes outputs of the right kind."""
+    """The op for tensors without data: only makes the outputs."""
     def fake(*args, **kwargs):
         values = read(args, kwargs)
         _check_devices(row, values, {})
@@ -92,12 +92,12 @@ def _fake(row, read):
     return fake
 
 
-_ROWS = {}      # (namespace, name): Row; Dynamo does not trace one that a function encloses
+_ROWS = {}      # (namespace, name): Row; Dynamo does not trace a Row in a closure
 
 
 def _twin(row, namespace, op, op_out):
-    """The op as Dynamo traces it, and as eager calls reach the dispatcher: the builtin's signature, torch's
-    operators."""
+    """What Dynamo traces in place of the builtin, and how eager calls reach the dispatcher: it has the builtin's
+    signature and calls torch's operators."""
     names, face, name = row.out_names, row.face, row.name
     has_float_output = row.has_float_output
     _ROWS[namespace, name] = row
@@ -132,7 +132,7 @@ def _writer(raw, names):
 
 
 def _refuse_gradient(row, op_out):
-    """The out= overload where autograd looks at it: as torch's own, it does not take what requires a gradient."""
+    """The out= overload for autograd: like torch's own, it refuses tensors that require a gradient."""
     def kernel(keyset, *args, **kwargs):
         tensors = (*args, *kwargs.values()) if row.has_float_output else kwargs.values()
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors):
@@ -152,8 +152,8 @@ def _check_out(row, read):
 
 
 def _define(library, row, raw, read, gradient):
-    """Registers one row. Returns a function that makes its twin, and its autograd.Functions. What only some
-    programs need is made on first use: torch's objects for an operator cost 0.2 ms a row, the classes 0.5."""
+    """Registers one row. Returns a function that makes its twin, and its autograd.Functions. These are made on first
+    use: torch's objects for an operator take 0.2 ms per row, the classes 0.5 ms."""
     library.define(row.schema(), tags=(torch.Tag.pt2_compliant_tag,))
     library.impl(row.name, _fake(row, read), "Meta")    # fake tensors use it; register_fake() costs 0.2 ms more
     library.impl(row.name, raw, "CompositeExplicitAutograd")    # every device: C refuses by name what it lacks
@@ -171,9 +171,9 @@ def _define(library, row, raw, read, gradient):
         return _twin(row, library.ns, packet().default, packet().out if row.results else None)
 
     if not row.has_float_output:
-        library.impl(row.name, torch.library.fallthrough_kernel, "Autograd")  # passes it by, without a warning
+        library.impl(row.name, torch.library.fallthrough_kernel, "Autograd")  # no gradient, no warning
         return twin, (None, None)
-    # What torch.library.register_autograd() does, and our Functions.
+    # As torch.library.register_autograd() does it, plus our Functions.
     names = [p.name for p in row.params]
     kernel = functools.cache(lambda: make_autograd_impl(packet().default, Info(*gradient.for_torch(names)[::-1])))
     library.impl(row.name, lambda *args, **kwargs: kernel()(*args, **kwargs), "Autograd", with_keyset=True)

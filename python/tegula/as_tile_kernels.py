@@ -5,7 +5,7 @@ TileKernels runs unchanged:
     import tegula.as_tile_kernels
     from tile_kernels.transpose import transpose
 
-Every module of TileKernels 1.0 can be imported, or says that it is not there yet."""
+Every module of TileKernels 1.0 can be imported, or raises an error that says it is missing."""
 import importlib
 import importlib.machinery
 import sys
@@ -63,8 +63,8 @@ def _make_module(package, name, names):
 
 
 def _add_modules(package):
-    """Makes what only TileKernels has of a package. At once: importing such a module later would put it in the
-    place of a function of that name (torch.cast)."""
+    """Makes the modules that only TileKernels has. All at once: importing one later would replace a function of the
+    same name (torch.cast)."""
     real = sys.modules[f"tegula.{package}"]
     for name, names in _MODULES.get(package, {}).items():
         module = sys.modules[f"{_NAME}.{package}.{name}"] = _make_module(package, name, names)
@@ -81,7 +81,7 @@ class _Alias:
             return None
         for absent in _NOT_YET:
             if (rest + ".").startswith(absent + "."):
-                # under this name, or `from tile_kernels import mhc` would hide the sentence
+                # with this name, or `from tile_kernels import mhc` would hide the message
                 raise ModuleNotFoundError(f"{_NAME}.{absent} is not in tegula yet", name=f"{_NAME}.{rest}")
         return importlib.machinery.ModuleSpec(name, self) if package == _NAME else None
 
@@ -92,7 +92,7 @@ class _Alias:
         real = "tegula" + module.__name__[len(_NAME):]
         sys.modules[module.__name__] = importlib.import_module(real)
         for name in [name for name in sys.modules if name.startswith(real + ".")]:
-            # here already: importing it again would put it in place of what the package has of that name
+            # imported already: a second import would replace what the package has under that name
             sys.modules[_NAME + name[len("tegula"):]] = sys.modules[name]
         if real == "tegula.torch":
             _add_modules("torch")

@@ -13,23 +13,22 @@ __all__ = [
     "set_pdl",
 ]
 
-# What an H200 has: reported where there is no GPU, so that code which takes some SMs away from the count still
-# runs on the CPU.
+# Those of an H200, reported if there is no GPU: code that subtracts some SMs from the count still runs.
 _NO_GPU_NUM_SMS = 132
 _NO_GPU_SMEM_PER_SM = 233472
-_no_gpu_num_sms = 0  # what set_num_sms() was told where there is no GPU; 0 means nothing
+_no_gpu_num_sms = 0  # set by set_num_sms() if there is no GPU; 0: not set
 
 _JIT_MODES = ("auto", "never")
 
 
 def current_device():
-    """The CUDA device that torch would use now; 0 where torch is not loaded or has not touched CUDA."""
+    """torch's current CUDA device; 0 if torch is not imported or has not used CUDA."""
     torch = sys.modules.get("torch")
     return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else 0
 
 
 def get_device_num_sms():
-    """Multiprocessors of the current device; 132 where there is no GPU."""
+    """Multiprocessors of the current device; 132 if there is no GPU."""
     try:
         return _tegula.get_device_num_sms(current_device())
     except _tegula.Error:
@@ -37,7 +36,7 @@ def get_device_num_sms():
 
 
 def get_max_smem_per_sm():
-    """Bytes of shared memory per multiprocessor of the current device; 233472 where there is no GPU."""
+    """Bytes of shared memory per multiprocessor of the current device; 233472 if there is no GPU."""
     try:
         return _tegula.get_max_smem_per_sm(current_device())
     except _tegula.Error:
@@ -45,8 +44,7 @@ def get_max_smem_per_sm():
 
 
 def set_num_sms(num_sms):
-    """Upper bound for the multiprocessors that persistent kernels occupy, on every device: the rest stays
-    free for other work."""
+    """Sets how many multiprocessors persistent kernels may use, on every device; the rest stays free for other work."""
     global _no_gpu_num_sms
     try:
         num_sms = operator.index(num_sms)
@@ -64,7 +62,7 @@ def set_num_sms(num_sms):
 
 
 def get_num_sms():
-    """The bound in force: what was set, else what the current device has."""
+    """The bound in force: what was set, or all of the current device."""
     try:
         _tegula.get_device_num_sms(current_device())
     except _tegula.Error:
@@ -82,8 +80,7 @@ def get_num_threads():
 
 
 def set_pdl(use_pdl):
-    """Programmatic dependent launch: a kernel's blocks start while the one before it ends. On by default,
-    where the GPU has it."""
+    """Programmatic dependent launch: a kernel starts while the one before it ends. On by default, if the GPU has it."""
     _tegula.set_pdl(use_pdl)
 
 
@@ -92,7 +89,7 @@ def get_pdl():
 
 
 def set_jit_mode(mode):
-    """'auto' compiles kernels that are in no cache; 'never' makes them an error that names the kernel."""
+    """'auto' compiles kernels that are not cached; 'never' raises an error that names the kernel."""
     if mode not in _JIT_MODES:
         raise ValueError(f"mode: is {mode!r}, want one of {', '.join(map(repr, _JIT_MODES))}")
     _tegula.set_jit_mode(_JIT_MODES.index(mode))
@@ -103,10 +100,10 @@ def get_jit_mode():
 
 
 def set_cache_dir(path):
-    """Folder of compiled kernels. None goes back to the default, "" means no disk cache."""
+    """Folder of compiled kernels. None is the default folder, "" no disk cache."""
     _tegula.set_cache_dir(path)
 
 
 def get_cache_dir():
-    """The folder in use, "" where there is none."""
+    """The folder in use, "" if there is none."""
     return _tegula.get_cache_dir()

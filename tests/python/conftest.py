@@ -4,7 +4,6 @@ import hashlib
 import os
 import pathlib
 import sys
-import threading
 
 import pytest
 
@@ -35,25 +34,6 @@ def device(request):
 on_one_device = pytest.mark.parametrize("device", ["cuda" if HAS_CUDA else "cpu"])
 
 
-def in_threads(work, arguments):
-    """Calls work with each of the arguments, in a thread each; raises the first error."""
-    errors = []
-
-    def guarded(argument):
-        try:
-            work(argument)
-        except BaseException as e:
-            errors.append(e)
-
-    threads = [threading.Thread(target=guarded, args=(a,)) for a in arguments]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    if errors:
-        raise errors[0]
-
-
 @pytest.fixture(autouse=True)
 def seed(request):
     """A test's random numbers depend on its name alone."""
@@ -71,9 +51,7 @@ def forget_compiled():
 
 def pytest_report_header(config):
     import tegula
-    what = (
-        f"torch {torch.__version__}, {'CUDA' if HAS_CUDA else 'no CUDA'}"
-        if torch
-        else "no torch: most tests are left out"
-    )
+    what = "no torch: most tests are left out"
+    if torch is not None:
+        what = f"torch {torch.__version__}, {'CUDA' if HAS_CUDA else 'no CUDA'}"
     return f"tegula {tegula.__version__} of {pathlib.Path(tegula.__file__).parent}, {what}"

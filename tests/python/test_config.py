@@ -76,9 +76,8 @@ def test_cache_dir(tmp_path):
 def test_environment():
     code = "from tegula.config import *; print(get_num_threads(), get_jit_mode(), get_pdl())"
     env = {**os.environ, "TEGULA_NUM_THREADS": "3", "TEGULA_JIT": "never", "TEGULA_PDL": "0"}
-    assert subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env
-    ).stdout.split() == ["3", "never", "False"]
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env)
+    assert done.stdout.split() == ["3", "never", "False"]
 
 
 def test_bad_settings():

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
 """What only a GPU has: streams, graphs, several devices, compiling."""
-import threading
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
 import tegula
 from conftest import needs_cuda
+from in_threads import in_threads
 from tegula.transpose import batched_transpose, transpose
 
 pytestmark = needs_cuda
@@ -42,7 +45,6 @@ def test_graph_capture():
 def test_compiling_inside_a_capture_is_an_error(tmp_path):
     """In a fresh process with an empty cache: a call that has to compile says so; after a warm-up it is
     captured."""
-    import subprocess, sys
     code = """if True:
         import torch, tegula
         x = torch.randn(33, 65, device="cuda")
@@ -62,11 +64,7 @@ def test_compiling_inside_a_capture_is_an_error(tmp_path):
         graph.replay()
         torch.cuda.synchronize()
         assert torch.equal(y, x.t())"""
-    subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        env={**__import__("os").environ, "TEGULA_CACHE_DIR": str(tmp_path)},
-    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "TEGULA_CACHE_DIR": str(tmp_path)})
 
 
 def test_cuda_graph_trees():
@@ -92,21 +90,13 @@ def test_record_stream():
 
 
 def test_threads_without_a_context():
-    x, errors = torch.randn(33, 65, device="cuda"), []
+    x = torch.randn(33, 65, device="cuda")
 
-    def work():
-        try:
-            for _ in range(200):
-                assert torch.equal(transpose(x), x.t())
-        except Exception as e:
-            errors.append(e)
+    def work(_):
+        for _ in range(200):
+            assert torch.equal(transpose(x), x.t())
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not errors
+    in_threads(work, range(4))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")

@@ -2,6 +2,7 @@
 """The code blocks of docs/python.md: each is cut from here, between `# doc: name` and `# end`, and runs
 here."""
 
+import inspect
 import subprocess
 import sys
 
@@ -154,12 +155,8 @@ def drop_in():
 
 
 def test_drop_in():
-    code = """if True:
-        import sys
-        sys.path.insert(0, sys.argv[1])
-        import test_docs
-        assert test_docs.drop_in()[1].__name__ == 'transpose'"""
-    subprocess.run([sys.executable, "-c", code, __file__.rpartition("/")[0]], check=True)
+    code = inspect.getsource(drop_in) + "assert drop_in()[1].__name__ == 'transpose'"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_settings():

@@ -4,9 +4,12 @@ an op without one says so instead of losing it."""
 import pytest
 import torch
 
+from cases import Call, tensors_in
 from conftest import on_one_device
 from tegula import _tegula, moe, quant
 from tegula._gradients import GRADIENTS
+from tegula.testing import assert_equal
+from test_ops import OPERATORS
 
 OPS = torch.ops.tegula
 GATE = 4, 2, 4, False, 0, 2.5, 0, 1, 0, 1     # num_topk 4, the best 2 of 4 groups, no shared experts, one rank
@@ -357,67 +360,26 @@ def test_swiglu_backward(clamp, device):
 
 # ---- ops without a gradient ----
 
-def refusing(device):
-    """{op: (function of a tensor that requires a gradient, the tensor)}"""
-    x, codes, nibbles = leaf(128, 128, device=device), torch.zeros(128, 128, device=device), torch.zeros(
-        128, 64, dtype=torch.int8, device=device)
-    codes, sf, tall = codes.to(torch.float8_e4m3fn), leaf(128, 4, device=device), leaf(4, 128, device=device)
-    owner, pos = mapping(device, num_tokens=128)
-    q, w, grad = quant, torch.rand(128, 3, device=device), torch.zeros(128, 64, device=device).bfloat16()
-    pairs = torch.zeros(128, dtype=torch.int32, device=device)
-    return {
-        "expand_to_fused_with_sf": (lambda t: moe.expand_to_fused_with_sf((codes, t), 32, pos, owner), sf),
-        "reduce_fused_e4m3": (lambda t: moe.reduce_fused(t, None, pos, "e4m3"), x),
-        "per_token_cast": (lambda t: q.per_token_cast(t, "e4m3", 32), x),
-        "per_token_cast_with_sf_only": (lambda t: q.per_token_cast_with_sf_only(t, "e4m3", 32), x),
-        "per_token_cast_with_precomputed_sf": (
-            lambda t: q.per_token_cast_with_precomputed_sf(t, "e4m3", 32, sf.detach()), x),
-        "per_block_cast": (lambda t: q.per_block_cast(t, "e2m1", (32, 32)), x),
-        "per_block_cast_with_sf_only": (lambda t: q.per_block_cast_with_sf_only(t, "e4m3", (32, 32)), x),
-        "per_block_cast_with_precomputed_sf": (
-            lambda t: q.per_block_cast_with_precomputed_sf(t, "e4m3", (1, 32), sf.detach()), x),
-        "per_block_cast_lossless": (
-            lambda t: q.per_block_cast_lossless((nibbles, t), "e4m3", (1, 32), (32, 32)), sf),
-        "per_channel_cast": (lambda t: q.per_channel_cast(t, "e4m3", 128), x),
-        "per_channel_cast_fused": (lambda t: q.per_channel_cast_fused(t, "e4m3", 128), x),
-        "per_channel_cast_and_transpose": (lambda t: q.per_channel_cast_and_transpose(t, "e4m3", 128), x),
-        "cast_back": (lambda t: q.cast_back((codes, t), "fp32", (32, 1)), tall),
-        "per_token_cast_back": (lambda t: q.per_token_cast_back((codes, t), "fp32", 32), sf),
-        "swiglu_forward_and_per_token_cast": (lambda t: q.swiglu_forward_and_per_token_cast(t, "e4m3", 32), x),
-        "swiglu_forward_and_per_channel_cast_and_transpose": (
-            lambda t: q.swiglu_forward_and_per_channel_cast_and_transpose(t, "e4m3", 128), x),
-        "swiglu_backward_and_per_token_cast": (
-            lambda t: q.swiglu_backward_and_per_token_cast((codes, t), grad, w, pairs, pos, 32), sf),
-    }
+NAMES = {row["name"] for row in _tegula.table() if row["has_float_output"]} - set(GRADIENTS)
+NAMES -= {"aux_fi", "engram_hash", "mask_indices_by_tp", "unpack_from_e2m1fn_x2"}      # of integers
 
 
-def flat(outputs):
-    if isinstance(outputs, torch.Tensor):
-        return [outputs]
-    return [t for o in outputs for t in flat(o)]
-
-
-def test_every_op_has_a_gradient_or_refuses_it(device):
-    """But for those whose outputs, or inputs, are integers."""
-    named = {row["name"] for row in _tegula.table() if row["has_float_output"]}
-    without = {"aux_fi", "mask_indices_by_tp", "unpack_from_e2m1fn_x2"}
-    assert named == set(GRADIENTS) | set(refusing(device)) | without
-
-
-@pytest.mark.parametrize("name", refusing("cpu"))
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_no_gradient_is_said(name, device):
-    call, x = refusing(device)[name]
-    outputs = flat(call(x))
+    call = Call(OPERATORS[name], device)
+    leaves = [t.requires_grad_() for t in tensors_in(call.args) if t.is_floating_point() and t.element_size() > 1]
+    outputs = tensors_in(call())
     assert [t.requires_grad for t in outputs] == [t.is_floating_point() for t in outputs]
     for t in outputs:
         if t.requires_grad:
             with pytest.raises(NotImplementedError, match=rf"^{name}\(\) has no gradient: .*detach\(\) its argu"):
-                torch.autograd.grad(t, x, torch.ones_like(t), retain_graph=True)
+                torch.autograd.grad(t, leaves, torch.ones_like(t), retain_graph=True)
     for mode in (torch.no_grad(), torch.inference_mode()):
         with mode:
-            assert not any(t.requires_grad for t in flat(call(x)))
-    for seen, want in zip(flat(call(x.detach())), outputs):
-        assert not seen.requires_grad and torch.equal(seen.view(torch.uint8), want.detach().view(torch.uint8))
+            assert not any(t.requires_grad for t in tensors_in(call()))
+    for seen, want in zip(tensors_in(Call(OPERATORS[name], device)()), outputs, strict=True):
+        assert not seen.requires_grad
+        assert_equal(seen, want.detach())
 
 
 def test_detached_in_half_the_graph(device):
@@ -461,7 +423,6 @@ def layer(logits, x, scale):
 
 @on_one_device
 def test_layer_compiled(device):
-    torch._dynamo.reset()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
     for num_tokens in (12, 7):
         given = [leaf(num_tokens, 16, device=device), leaf(num_tokens, 6, device=device), leaf(16, 6, device=device)]
@@ -470,7 +431,6 @@ def test_layer_compiled(device):
         assert all(w.abs().max() > 1e-3 for w in want)
         for seen, w in zip(torch.autograd.grad(compiled(*given), given, grad), want, strict=True):
             close(seen, w)
-    torch._dynamo.reset()
 
 
 @on_one_device
@@ -528,13 +488,11 @@ def test_opcheck(name, device):
     # its check of compiled code adds up outputs and wants the first to be of floating point
     torch.library.opcheck(op.default, args, kwargs, test_utils=[
         "test_schema", "test_autograd_registration", "test_faketensor"])
-    torch._dynamo.reset()
     compiled = torch.compile(lambda: op(*args, **kwargs), fullgraph=True, backend="aot_eager")
     grad = torch.randn_like(compiled()[1])
     seen, want = (torch.autograd.grad(f()[1], logits, grad)[0] for f in (compiled, lambda: op(*args, **kwargs)))
     assert want.any()
     close(seen, want)
-    torch._dynamo.reset()
 
 
 # ---- forward mode ----

@@ -118,9 +118,7 @@ def test_old_torch():
 
 def test_attributes():
     import tegula
-    assert {
-        "config", "transpose", "testing", "torch", "warmup", "compile_count", "Error", "get_num_sms",
-    } <= set(dir(tegula))
+    assert {"config", "transpose", "testing", "torch", "warmup", "compile_count", "Error", "get_num_sms"} <= set(dir(tegula))
     assert tegula.__version__.count(".") == 2
     assert issubclass(tegula.Error, RuntimeError)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
@@ -140,38 +138,6 @@ def test_every_row_is_public_once():
         names.add((row["module"], public))
     modules = tegula.moe, tegula.quant, tegula.engram, tegula.transpose
     assert names == {(m.__name__.removeprefix("tegula."), n) for m in modules for n in m.__all__ if callable(getattr(m, n))}
-
-
-@has_torch
-def test_as_tile_kernels():
-    run("""if True:
-        import tegula.as_tile_kernels
-        import tile_kernels, tegula, torch
-        from tile_kernels.transpose import transpose, batched_transpose
-        from tile_kernels.moe import get_fused_mapping, topk_gate
-        from tile_kernels.testing.numeric import assert_equal
-        from tile_kernels.torch import transpose as reference
-        import tile_kernels.config as config
-        assert tile_kernels is tegula and config is tegula.config and transpose is tegula.transpose.transpose
-        assert topk_gate is tegula.moe.topk_gate and tile_kernels.moe is tegula.moe
-        from tile_kernels.moe.scoring import ScoringFunc
-        assert ScoringFunc is tegula.moe.scoring.ScoringFunc and tile_kernels.moe.scoring is tegula.moe.scoring
-        assert tile_kernels.torch.stable_topk is tegula.torch.topk_gate
-        for name in ("set_num_sms", "get_num_sms", "get_device_num_sms", "get_max_smem_per_sm"):
-            assert getattr(tile_kernels, name) is getattr(config, name)
-        params = next(iter(tile_kernels.testing.generator.generate_moe_params())) | {"num_send_tokens": 9}
-        idx = tile_kernels.testing.generator.generate_topk_idx(params)
-        assert sum(get_fused_mapping(idx, params["num_experts"], 0, 1)[7]) == (idx >= 0).sum()
-        assert tile_kernels.testing.generator is tegula.testing.generator
-        assert tegula.testing.__spec__.name == "tegula.testing"
-        assert tile_kernels.get_num_sms() == config.get_num_sms()
-        import tegula.as_tile_kernels
-        x = torch.randn(64, 192)[:, :128]
-        assert_equal(transpose(x), x.T.contiguous())
-        assert_equal(reference(x), x.T.contiguous())
-        try: import tile_kernels.nonsense
-        except ModuleNotFoundError as e: assert "nonsense" in str(e)
-        else: raise AssertionError""")
 
 
 TILE_KERNELS = """
@@ -204,7 +170,7 @@ quant.swiglu_forward_and_per_channel_cast_and_transpose_kernel: swiglu_forward_a
 quant.swiglu_forward_and_per_token_cast_kernel: swiglu_forward_and_per_token_cast
 quant.types: QuantTensor
 testing.bench: dtype_to_str make_param_id make_param_key
-testing.generator: generate_num_tokens generate_hidden_sizes generate_num_sms generate_moe_params generate_topk_idx
+testing.generator: generate_num_tokens generate_hidden_sizes generate_num_sms generate_moe_params generate_topk_idx generate_e5m6_inputs generate_rand_float
 testing.numeric: assert_equal calc_diff check_bias count_bytes
 testing.quant: clear_unused_sf
 torch.cast: cast cast_back
@@ -240,12 +206,23 @@ def test_every_module_of_tile_kernels(last_first):
                 exec(f"from tile_kernels.{{path}} import {{name}}", here)
                 assert here[name] is getattr(module, name), line
                 assert here[name] is getattr(package, name, here[name]), line
-        import tile_kernels
+        import tile_kernels, torch
+        from tile_kernels import config
+        import tegula.as_tile_kernels           # again
+        assert tile_kernels is tegula and config is tegula.config and tegula.testing.__spec__.name == "tegula.testing"
+        for name in ("set_num_sms", "get_num_sms", "get_device_num_sms", "get_max_smem_per_sm"):
+            assert getattr(tile_kernels, name) is getattr(config, name)
+        params = next(iter(tile_kernels.testing.generator.generate_moe_params())) | {{"num_send_tokens": 9}}
+        idx = tile_kernels.testing.generator.generate_topk_idx(params)
+        lengths = tile_kernels.moe.get_fused_mapping(idx, params["num_experts"], 0, 1)[7]
+        assert sum(lengths) == (idx >= 0).sum()
+        x = torch.randn(64, 192)[:, :128]
+        for transpose in (tile_kernels.transpose.transpose, tile_kernels.torch.transpose):
+            tile_kernels.testing.numeric.assert_equal(transpose(x), x.T.contiguous())
         assert callable(tile_kernels.torch.cast) and callable(tile_kernels.torch.expand_to_fused)
         assert tile_kernels.moe.aux_fi_kernel.aux_fi is tegula.moe.aux_fi
         assert [tile_kernels.utils.align(n, 4) for n in (0, 1, 4, 5)] == [0, 4, 4, 8]
         assert [tile_kernels.utils.is_power_of_two(n) for n in (-2, 0, 1, 6, 8)] == [False, False, True, False, True]
-        import torch
         groups = tile_kernels.torch.topk_sum_and_topk_group_idx(
             torch.arange(8.0).view(1, 4, 2), num_group_sum_topk=2, num_topk_groups=1)
         assert groups.tolist() == [[3]]
@@ -267,6 +244,7 @@ def test_every_module_of_tile_kernels(last_first):
             assert sentence(statement) == "tile_kernels.mhc is not in tegula yet"
         assert sentence("from tile_kernels.engram import grad_w_reduce") == (
             "tile_kernels.engram.grad_w_reduce is not in tegula yet")
+        assert "nonsense" in sentence("import tile_kernels.nonsense")
         assert sentence("from tile_kernels.torch import mhc_post_ref") == (
             "tile_kernels.torch.mhc_post_ref is not in tegula yet")""")
 

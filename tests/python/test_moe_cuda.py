@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: MIT
 """The routing ops on a GPU: workspaces, graphs, streams, threads, waiting for a mapping."""
 import ctypes
-import threading
 
 import pytest
 import torch
 
 import tegula
 import tegula.torch as reference
-from conftest import in_threads, needs_cuda
+from conftest import needs_cuda
+from in_threads import in_threads
 from tegula import moe
 from tegula.testing import assert_equal
-from tegula.testing.generator import generate_num_sms
-from test_moe_gate import PLAIN, make_inputs
+from test_moe import same
+from test_moe_gate import PLAIN
 
 pytestmark = needs_cuda
 
@@ -23,25 +23,15 @@ def random_indices(num_tokens, num_topk=8):
     return torch.randint(-1, NUM_EXPERTS, (num_tokens, num_topk), device="cuda")
 
 
-def counts_and_mapping(idx):
+def counts_and_mapping(idx, module=moe):
     """Ops that want a workspace, one after the other, for whatever size idx has."""
     num_positions = idx.numel() + 15 * NUM_EXPERTS
-    return (moe.group_count(idx, NUM_EXPERTS), moe.aux_fi(idx, NUM_EXPERTS, 2),
-            *moe.get_fused_mapping(idx, NUM_EXPERTS, num_positions, 16, with_psum=True))
+    return (module.group_count(idx, NUM_EXPERTS), module.aux_fi(idx, NUM_EXPERTS, 2),
+            *module.get_fused_mapping(idx, NUM_EXPERTS, num_positions, 16, with_psum=True))
 
 
 def expected(idx):
-    num_positions = idx.numel() + 15 * NUM_EXPERTS
-    return (reference.group_count(idx, NUM_EXPERTS), reference.aux_fi(idx, NUM_EXPERTS, 2),
-            *reference.get_fused_mapping(idx, NUM_EXPERTS, num_positions, 16, with_psum=True))
-
-
-def same(seen, want):
-    for a, b in zip(seen, want, strict=True):
-        if isinstance(b, list):
-            assert a == b
-        else:
-            assert_equal(a, b)
+    return counts_and_mapping(idx, reference)
 
 
 def captured(function):
@@ -191,24 +181,17 @@ def test_eager_beside_a_capture():
     counts_and_mapping(idx)
     stream, outs = torch.cuda.Stream(), counts_and_mapping(idx)
     outs = [t for t in outs if not isinstance(t, list)]
-    errors = []
 
-    def work():
-        try:
-            with torch.cuda.stream(stream):
-                moe.group_count(idx, NUM_EXPERTS, out=outs[0])
-                moe.aux_fi(idx, NUM_EXPERTS, 2, out=outs[1])
-        except BaseException as e:
-            errors.append(e)
+    def work(_):
+        with torch.cuda.stream(stream):
+            moe.group_count(idx, NUM_EXPERTS, out=outs[0])
+            moe.aux_fi(idx, NUM_EXPERTS, 2, out=outs[1])
 
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         made = counts_and_mapping(idx)
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-    assert not errors, errors
+        in_threads(work, [0])
     graph.replay()
     torch.cuda.synchronize()
     same(made, want)
@@ -291,29 +274,6 @@ def test_threads():
                 same(seen, expected(idx))
 
     in_threads(work, range(4))
-
-
-def test_results_do_not_depend_on_num_sms():
-    idx = random_indices(60000)
-    logits, bias = make_inputs(200, 64, "sigmoid", device="cuda")
-    args = PLAIN | {"num_topk": 8, "num_experts": 64, "num_expanded_tokens": 10000, "alignment": 128}
-    x = torch.randn(5000, 512, device="cuda").bfloat16()
-    want, routed = expected(idx), moe.route(logits, bias, **args)
-    few = random_indices(5000)
-    mapping = moe.get_fused_mapping(few, NUM_EXPERTS, 0, 16)
-    expanded = moe.expand_to_fused(x, mapping[3], mapping[0])
-    reduced = moe.reduce_fused(expanded, None, mapping[3])
-    before = tegula.config.get_num_sms()
-    try:
-        for n in {1, 2, 7, *generate_num_sms()}:
-            tegula.config.set_num_sms(n)
-            same(counts_and_mapping(idx), want)
-            same(moe.route(logits, bias, **args), routed)
-            same(moe.get_fused_mapping(few, NUM_EXPERTS, 0, 16), mapping)
-            assert_equal(moe.expand_to_fused(x, mapping[3], mapping[0]), expanded)
-            assert_equal(moe.reduce_fused(expanded, None, mapping[3]), reduced)
-    finally:
-        tegula.config.set_num_sms(before)
 
 
 def test_waiting_for_a_mapping():

@@ -281,8 +281,11 @@ def test_opcheck(case, device):
     torch.library.opcheck(op.default, args, test_utils=checks_of(args))
 
 
+OPERATORS = {operator_of(case, "cpu")[0].__name__: case for case in reversed(IDS)}      # its name: the first case of it
+
+
 @on_one_device
-@pytest.mark.parametrize("case", {operator_of(case, "cpu")[0]: case for case in reversed(IDS)}.values())
+@pytest.mark.parametrize("case", OPERATORS.values())
 def test_opcheck_of_out(case, device):
     """Once per operator: with outputs that are given, no argument decides what is traced."""
     op, args, outs = operator_of(case, device)

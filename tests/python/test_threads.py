@@ -7,7 +7,7 @@ import pytest
 
 numpy = pytest.importorskip("numpy")
 import tegula                           # noqa: E402
-from conftest import in_threads         # noqa: E402
+from in_threads import in_threads       # noqa: E402
 from tegula.transpose import transpose  # noqa: E402
 
 

@@ -184,9 +184,8 @@ def test_torch_func(device):
     x, b = torch.randn(5, 7, device=device), torch.randn(3, 5, 7, device=device)
     assert torch.equal(torch.vmap(transpose)(b), b.transpose(1, 2))
     assert torch.equal(torch.vmap(transpose, in_dims=2)(b), b.permute(2, 1, 0))
-    assert torch.equal(
-        torch.vmap(batched_transpose)(torch.stack([b, b + 1])), torch.stack([b, b + 1]).transpose(2, 3)
-    )
+    two = torch.stack([b, b + 1])
+    assert torch.equal(torch.vmap(batched_transpose)(two), two.transpose(2, 3))
 
     def f(x):
         return (transpose(x) ** 3).sum()
@@ -198,15 +197,8 @@ def test_torch_func(device):
 
 # ---- torch.compile, torch.export ----
 
-@pytest.fixture
-def fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compile(backend, device, fresh_dynamo):
+def test_compile(backend, device):
     def f(x, b):
         return transpose(x * 2) + 1, batched_transpose(x=b).sum(0)
 
@@ -221,7 +213,7 @@ def test_compile(backend, device, fresh_dynamo):
     assert torch.allclose(x.grad, 4 * (2 * x.detach() + 1))
 
 
-def test_compile_graph_has_the_op(device, fresh_dynamo):
+def test_compile_graph_has_the_op(device):
     graphs = []
 
     def backend(graph, inputs):
@@ -229,24 +221,19 @@ def test_compile_graph_has_the_op(device, fresh_dynamo):
         return graph
 
     out = torch.empty(7, 5, device=device)
-    torch.compile(lambda x: transpose(transpose(x, out=out)), fullgraph=True, backend=backend)(
-        torch.randn(5, 7, device=device)
-    )
-    assert (
-        len(graphs) == 1 and "tegula.transpose.out" in graphs[0] and "tegula.transpose.default" in graphs[0]
-    )
+    compiled = torch.compile(lambda x: transpose(transpose(x, out=out)), fullgraph=True, backend=backend)
+    compiled(torch.randn(5, 7, device=device))
+    assert len(graphs) == 1 and "tegula.transpose.out" in graphs[0] and "tegula.transpose.default" in graphs[0]
 
 
-def test_compile_out(device, fresh_dynamo):
+def test_compile_out(device):
     x, out = torch.randn(5, 7, device=device), torch.empty(7, 5, device=device)
-    compiled = torch.compile(
-        lambda x, out: transpose(x + 1, out=out) * 2, fullgraph=True, backend="aot_eager"
-    )
+    compiled = torch.compile(lambda x, out: transpose(x + 1, out=out) * 2, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x, out), 2 * (x + 1).t()) and torch.equal(out, (x + 1).t())
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_export(strict, device, fresh_dynamo):
+def test_export(strict, device):
     class Module(torch.nn.Module):
         def forward(self, x):
             return transpose(x) + 1

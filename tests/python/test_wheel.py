@@ -43,19 +43,8 @@ def wheel(tmp_path_factory):
         if subprocess.run([*probe, "-d", folder / "net", "scikit-build-core"], capture_output=True).returncode:
             pytest.skip("no scikit-build-core here and no network to get it from")
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        *isolation,
-        "-w",
-        folder / "dist",
-        folder / "source",
-        env=clean,
-    )
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *isolation, "-w", folder / "dist",
+        folder / "source", env=clean)
     made, = (folder / "dist").glob("*.whl")
     return made
 
@@ -65,22 +54,11 @@ def test_tags_and_contents(wheel):
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     assert wheel.name == f"tegula-{version}-cp310-abi3-{platform}.whl"
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {
-        "tegula/__init__.py",
-        "tegula/_tegula.abi3.so",
-        "tegula/libtegula.so.0",
-        "tegula/testing/numeric.py",
-        "tegula/torch/transpose.py",
-        "tegula/as_tile_kernels.py",
-    } <= names
+    assert {"tegula/__init__.py", "tegula/_tegula.abi3.so", "tegula/libtegula.so.0", "tegula/testing/numeric.py",
+            "tegula/torch/transpose.py", "tegula/as_tile_kernels.py"} <= names
     assert all(n.startswith(("tegula/", f"tegula-{version}.dist-info/")) for n in names), names
     metadata = zipfile.ZipFile(wheel).read(f"tegula-{version}.dist-info/METADATA").decode()
-    for line in (
-        "Requires-Python: >=3.10",
-        "Provides-Extra: cuda13",
-        "Provides-Extra: cuda12",
-        "License-Expression: MIT",
-    ):
+    for line in ("Requires-Python: >=3.10", "Provides-Extra: cuda13", "Provides-Extra: cuda12", "License-Expression: MIT"):
         assert line in metadata
     assert "Requires-Dist: torch" not in metadata.replace("Requires-Dist: torch>=2.10; extra", "")
 

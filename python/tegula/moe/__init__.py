@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Routing of tokens to experts: choosing experts, their weights, bookkeeping, moving tokens to their experts
-and back. Most functions are builtins; those here only sort arguments."""
+"""Routing of tokens to experts: choosing experts and their weights, the mapping from tokens to experts, moving tokens
+to their experts and back. Most functions are builtins; those here only prepare arguments."""
 from math import prod as _prod
 from operator import index as _index
 
@@ -18,7 +18,7 @@ globals().update(_functions("moe"))
 
 
 def _flag(name, value):
-    """As the builtins take flags."""
+    """A bool; accepts what the builtins accept."""
     kind = type(value)
     if not (isinstance(value, int) and value in (0, 1)) and (
             kind.__module__ != "numpy" or kind.__name__ not in ("bool", "bool_")):
@@ -28,15 +28,15 @@ def _flag(name, value):
 
 def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, force_no_sync=False, *,
                       with_psum=False, out=None):
-    """The mapping between pairs of token and slot and positions of a buffer in which each expert's pairs lie
-    together, its segment padded to a multiple of alignment: (pos_to_expert, pos_to_token, pos_to_token_topk,
-    token_topk_to_pos, expert_start, expert_end, num_tokens_per_expert, num_tokens_per_expert_list), and with
-    with_psum also (count, psum_end): the pairs of each expert, and where they end.
+    """Maps pairs of token and slot to positions of a buffer in which the pairs of each expert are one segment, padded
+    to a multiple of alignment. Returns (pos_to_expert, pos_to_token, pos_to_token_topk, token_topk_to_pos,
+    expert_start, expert_end, num_tokens_per_expert, num_tokens_per_expert_list); with_psum adds (count, psum_end): the
+    number of pairs of each expert, and the position after the last of them.
 
-    The buffer has num_expanded_tokens positions and the list is empty. With 0 positions, unless
-    force_no_sync, the function waits for the result: there are as many positions as needed, and the list has
-    the lengths of the segments. With force_no_sync there are none, and no pair has a position. out= takes the
-    tensors, without the list, where it does not wait."""
+    The buffer has num_expanded_tokens positions, and the list is empty. If num_expanded_tokens is 0, the function waits
+    for the result: the buffer has as many positions as needed, and the list has the lengths of the segments. With
+    force_no_sync it does not wait: the buffer is empty, and no pair has a position. out= takes the tensors without the
+    list, if the function does not wait."""
     if with_psum is not False and with_psum is not True:            # a call of _flag() costs 200 ns
         with_psum = _flag("with_psum", with_psum)
     if force_no_sync is not False and force_no_sync is not True:
@@ -49,26 +49,26 @@ def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, for
     return made[:7] + (lengths, *made[7:]) if with_psum else made + (lengths,)
 
 
-_pinned = {}  # page-locked tensors that no call uses now, by their length
+_pinned = {}  # {length: page-locked tensors that no call uses now}
 
 
 def _wait_for_mapping(mapping, topk_idx, num_experts, zero, alignment, out):
-    """The tensors of a mapping with as many positions as it needs, and its lengths as a list."""
+    """(tensors of a mapping with as many positions as it needs, the lengths of its segments as a list)."""
     if out is not None:
         raise ValueError("out: is given, want None where num_expanded_tokens is 0: sizes are not known yet")
     try:
         num_pairs, num_experts, alignment = _prod(topk_idx.shape), _index(num_experts), _index(alignment)
-        _index(zero)                            # 0.0 is none
+        _index(zero)                            # 0.0 is no integer
     except (AttributeError, TypeError):
-        mapping(topk_idx, num_experts, zero, alignment)     # says which argument it is
+        mapping(topk_idx, num_experts, zero, alignment)     # its message names the argument
         raise
     enough = num_pairs + (alignment - 1) * num_experts
-    # Else 0: the builtin refuses such numbers, and says why.
+    # Otherwise 0: the builtin refuses such numbers.
     enough = enough // alignment * alignment if alignment > 0 and 0 <= enough < 2**31 else 0
     if getattr(topk_idx, "is_meta", False):
         raise ValueError("num_expanded_tokens: is 0, want a number of positions, or force_no_sync, for a meta "
                          "tensor: there is nothing to wait for")
-    if getattr(topk_idx, "is_cuda", False):     # torch's: the kernel writes to memory that the host can read
+    if getattr(topk_idx, "is_cuda", False):     # of torch: the kernel writes to page-locked memory
         import torch
         if torch.cuda.is_current_stream_capturing():
             raise ValueError("num_expanded_tokens: is 0, want a number of positions, or force_no_sync, while a "
@@ -86,14 +86,14 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, zero, alignment, out):
     else:
         made = mapping(topk_idx, num_experts, enough, alignment)
         lengths = made[6].tolist()
-    if _is_preparing():                         # nothing has run: the largest sizes there can be
+    if _is_preparing():                         # nothing has run: keep the largest possible sizes
         return made, [0] * num_experts
     total = sum(lengths)
     return (*(pos[:total] for pos in made[:3]), *made[3:]), lengths
 
 
 def _wait_outside_graphs():
-    """torch.compile interrupts its graph where sizes are waited for."""
+    """torch.compile breaks its graph at a call that waits for sizes."""
     import torch
     global _wait_for_mapping
     _wait_for_mapping = torch.compiler.disable(_wait_for_mapping, reason=(
@@ -107,9 +107,9 @@ def route(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_rou
           routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks, scoring_func, num_experts,
           num_expanded_tokens, alignment, mask=None, fix_routing_mask=None, to_physical_map=None,
           logical_count=None, unmapped_topk_idx=None, *, with_psum=False, out=None):
-    """(topk_idx, topk_weights) of top2_sum_gate, then the seven tensors of get_fused_mapping for them, for
-    num_experts experts, and with with_psum also (count, psum_end): in one launch for few tokens. It waits for
-    nothing, so there is no list."""
+    """top2_sum_gate and get_fused_mapping, in one launch for few tokens. Returns (topk_idx, topk_weights) and the seven
+    tensors of the mapping for num_experts experts; with_psum adds (count, psum_end). It never waits, so there is no
+    list."""
     if with_psum is not False and with_psum is not True:
         with_psum = _flag("with_psum", with_psum)
     function = _route_with_psum if with_psum else _route
@@ -120,9 +120,9 @@ def route(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_rou
 
 
 def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out=None):
-    """Every token's rows, weighted and added in the order of its slots, in x's dtype; or times sf in e4m3,
-    with fp8_format='e4m3'. x is a tensor, or a pair (data, x_sf) with one scale factor per row. topk_weights
-    may be None: all 1."""
+    """Sums each token's rows, times their weights, in the order of its slots. The result has x's dtype; with
+    fp8_format='e4m3' it is multiplied by sf and cast to e4m3. x is a tensor, or a pair (data, x_sf) with one scale
+    factor per row. topk_weights may be None: all 1."""
     data, x_sf = x, None
     if isinstance(x, (tuple, list)):
         if len(x) != 2:

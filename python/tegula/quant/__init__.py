@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Casts to FP8 (e4m3), FP4 (e2m1) and a 12-bit format (e5m6) with scale factors, back again, and fused with
-SwiGLU. Most functions are builtins; those here only sort arguments.
+SwiGLU. Most functions are builtins; those here only prepare arguments.
 
 A quantised tensor is a pair (data, sf): value = code * sf. Data is float8_e4m3fn, int8 (pairs of e2m1) or
-uint8 (e5m6). sf has a factor for every block of values, in float32; with use_tma_aligned_col_major_sf its
-columns lie one after the other, each padded to a multiple of four. round_sf makes factors powers of two. With
-both, use_packed_ue8m0 puts the exponents of four neighbours into an int32."""
+uint8 (e5m6). sf has a float32 factor for every block of values. With use_tma_aligned_col_major_sf it is column-major,
+with columns padded to a multiple of four. With round_sf factors are powers of two. With both, use_packed_ue8m0 packs
+the exponents of four neighbours into an int32."""
 from . import types
 from .. import _after_import
 from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
@@ -25,7 +25,7 @@ def _convert(numbers, dtype):
 
 
 def _packed(t):
-    """Its elements in a row, copied where they do not lie so."""
+    """All elements as one packed row; a copy if need be."""
     row = t.reshape(-1)
     if hasattr(row, "contiguous"):
         return row.contiguous()
@@ -34,15 +34,15 @@ def _packed(t):
 
 
 def unpack_from_e2m1fn_x2(x, out_dtype=None, *, out=None):
-    """The numbers of pairs of e2m1 (int8 or uint8), the low four bits first: the last dimension is twice as
-    long. out_dtype is float32 if None. x may have any strides; one that is not packed is copied first."""
+    """Unpacks pairs of e2m1 (int8 or uint8), the low four bits first: the last dimension gets twice as long. out_dtype
+    None is float32. x may have any strides; if it is not packed, it is copied first."""
     name = "float32" if out_dtype is None else _name_of(out_dtype)
     word = _WORDS.get(name)
     if not (is_made := word in ("f32", "bf16", "f16", "e4m3")):
-        word = "f32"                                # and converted then
+        word = "f32"                                # converted afterwards
     pairs = getattr(x, "shape", None)
     if pairs is None:
-        return _unpack_from_e2m1fn_x2(x, word)      # it says what x is
+        return _unpack_from_e2m1fn_x2(x, word)      # raises: x is no tensor
     if len(pairs) == 0:
         raise ValueError("x: has 0 dimensions, want 1 or more")
     shape = *pairs[:-1], 2 * pairs[-1]
@@ -64,7 +64,7 @@ def unpack_from_e2m1fn_x2(x, out_dtype=None, *, out=None):
 
 
 def _take_default_of_torch():
-    """With torch there is a dtype to name, as TileKernels has it."""
+    """As in TileKernels."""
     import torch
     unpack_from_e2m1fn_x2.__defaults__ = (torch.float32,)
 
@@ -73,16 +73,16 @@ _after_import.run("torch", _take_default_of_torch)
 
 
 def _flat(t):
-    """Of more dimensions than two, which only this op takes; what else is no matrix the builtin refuses."""
+    """As a matrix, if it has more than two dimensions."""
     return t.reshape(-1, t.shape[-1]) if getattr(t, "ndim", 2) > 2 else t
 
 
 def swiglu_backward_and_per_token_cast(x, grad_out, weight, pos_to_token_topk, token_topk_to_pos,
                                        num_per_channels, round_sf=False, swiglu_clamp_value=None, *,
                                        out=None):
-    """(out, (x_grad_fp8, x_grad_sf), x_grad, weight_grad): the weighted activation again, in bfloat16, and
-    the gradients of x, a pair of e4m3 and a factor per num_per_channels values of each half of a row, and of
-    weight. out= takes the five tensors in this order."""
+    """(out, (x_grad_fp8, x_grad_sf), x_grad, weight_grad): the weighted activation, computed again, in bfloat16, then
+    the gradients of x and weight. x is a pair of e4m3 and a factor per num_per_channels values of each half of a row. out=
+    takes the five tensors in this order."""
     pair = tuple(map(_flat, x)) if isinstance(x, (tuple, list)) else x
     out, grad, grad_sf, x_grad, weight_grad = _swiglu_backward_and_per_token_cast(
         pair, _flat(grad_out), weight, pos_to_token_topk, token_topk_to_pos, num_per_channels, round_sf,
