@@ -27,7 +27,7 @@ static size_t workspace(const case_arguments *a)
     return tgl_moe_aux_fi_workspace_size(a->arg[INDICES], a->arg[FI]);
 }
 
-/* A whole number to the nearest float: its upper 24 bits, and what is below them decides. */
+/* The float nearest to a whole number: its upper 24 bits, rounded by the bits below. */
 static double nearest_float(__int128 value)
 {
     int shift = 0;
@@ -38,7 +38,7 @@ static double nearest_float(__int128 value)
     return ldexp((double)upper, shift);
 }
 
-/* The quotient in double, rounded again, is that of one division in float: 53 bits are more than twice 24. */
+/* A quotient in double, rounded to float, equals one division in float: 53 bits are more than twice 24. */
 static void oracle(case_problem *c)
 {
     const int64_t e = c->tensors[FI].shape[0], tokens = c->tensors[INDICES].shape[0];

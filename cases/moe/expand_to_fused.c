@@ -27,7 +27,7 @@ const case_op expand_to_fused_cases = {
         "out_offset=0,1,2,4,8 dtype=e4m3,bf16",
         "num_tokens=6 num_topk=3 num_experts=5 hidden=64 alignment=4 offset=0,1,2 out_offset=0,1,2 "
         "dtype=f32,i64,c128",
-        /* a row in many chunks, which a limited grid takes in several trips */
+        /* a row in many chunks, in several trips with TEGULA_TEST_GRID */
         "num_tokens=6 num_topk=3 num_experts=5 hidden=1001 alignment=3 dtype=e4m3",
         "num_tokens=9 num_topk=1 num_experts=4 hidden=40 alignment=16",
         "num_tokens=9 num_topk=0 num_experts=4 hidden=40 alignment=16 num_positions=5",
@@ -48,7 +48,7 @@ const case_op expand_to_fused_cases = {
         "num_tokens=300,1100 num_topk=8 num_experts=40 hidden=72 alignment=16 slots=mapped,lost "
         "routing=some_empty",
         "num_tokens=3000 num_topk=2 num_experts=40 hidden=72,4104 alignment=16 routing=some_empty",
-        /* rows are loaded once it is known that they go somewhere; more blocks than y of a grid */
+        /* rows are loaded only once they are known to have a position; more blocks than gridDim.y allows */
         "num_tokens=600 num_topk=1 num_experts=4 hidden=9,72,4104 alignment=1 num_positions=less "
         "routing=some_empty slots=mapped,lost",
         "num_tokens=66000 num_topk=1 num_experts=4 hidden=8 alignment=16"),

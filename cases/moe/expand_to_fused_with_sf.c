@@ -4,12 +4,12 @@
 #include "cases/moe/common/expand.h"
 #include "core/status.h"
 
-/* Scale factors are laid out
+/* Layouts of scale factors:
  *   packed
- *   gap       rows 3 elements apart
- *   columns   column-major, columns as far apart as there are rows, rounded up to 4
- *   apart     column-major, columns 5 elements apart
- *   steps     every third element of rows thrice as long, backwards (inputs only) */
+ *   gap       3 elements between rows
+ *   columns   column-major, column stride the rows rounded up to 4
+ *   apart     column-major, 5 elements between columns
+ *   steps     every third element of rows three times as long, backwards (inputs only) */
 static tgl_status lay_out_sf(const char *layout, const int64_t shape[2], int64_t strides[2])
 {
     strides[0] = shape[1], strides[1] = 1;

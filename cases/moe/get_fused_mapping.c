@@ -4,7 +4,7 @@
 #include "cases/moe/common/routing.h"
 #include "core/status.h"
 
-enum { INDICES, MAPPING };      /* MAPPING: the first of those of mapping_add() */
+enum { INDICES, MAPPING };      /* MAPPING: the first tensor of mapping_add() */
 
 static tgl_status setup(case_problem *c)
 {
@@ -69,7 +69,7 @@ const case_op get_fused_mapping_cases = {
         "num_tokens=8800 num_topk=8 num_experts=9 alignment=1 routing=one,garbage",
         "num_tokens=40000 num_topk=8 num_experts=32 alignment=128 routing=some_empty",
         "num_tokens=5 num_topk=2 num_experts=0 alignment=8 num_positions=0,9 routing=garbage",
-        /* on many SMs a block beyond those of the experts */
+        /* on many SMs a block past those of the experts */
         "num_tokens=1 num_topk=6 num_experts=256 alignment=1 num_positions=131073",
         "num_tokens=1 num_topk=1 num_experts=3 alignment=1000000 num_positions=exact,less",
         "num_tokens=1030 num_topk=8 num_experts=3,7,48,400,1000 alignment=16 dtype=i32",
@@ -94,7 +94,7 @@ const case_op get_fused_mapping_cases = {
         "num_tokens=8,16,64,256 num_topk=8 num_experts=256 alignment=128",
         "num_tokens=64,256 num_topk=6 num_experts=384 alignment=128",
         "num_tokens=128,4096 num_topk=8 num_experts=256 alignment=128 num_positions=bound counts=1",
-        /* what the tests of TileKernels have: 72 experts on 8 ranks, 256 on 64 */
+        /* sizes of the TileKernels tests: 72 experts on 8 ranks, 256 on 64 */
         "num_tokens=4001 num_topk=2,9 num_experts=9 num_ranks=8 alignment=128",
         "num_tokens=4001 num_topk=8 num_experts=4 num_ranks=64 alignment=128"),
     .lists[CASE_KERNELS] = CASE_LINES(

@@ -102,7 +102,7 @@ static int64_t bytes(const case_problem *c)
     const case_tensor *table = &c->tensors[TID2EID];
     const int64_t slots = c->tensors[INPUT_IDS].shape[0] * table->shape[1];
     const int64_t entry = tgl_dtype_bits(tgl_dtype_to_dlpack(table->dtype)) / 8;
-    const bool is_softmax = gate_params_of(c)->scoring == TGL_MOE_SOFTMAX;   /* it sums the whole row */
+    const bool is_softmax = gate_params_of(c)->scoring == TGL_MOE_SOFTMAX;   /* which reads the whole row */
     return gate_bytes_of(c, INPUT_IDS) + slots * entry + (is_softmax ? gate_bytes_of(c, LOGITS) : 4 * slots) +
            gate_bytes_of(c, MASK) + gate_bytes_of_map(c) + gate_bytes_of(c, UNMAPPED) + gate_bytes_of(c, IDX) +
            gate_bytes_of(c, WEIGHTS);
@@ -147,8 +147,8 @@ const case_op hash_gate_cases = {
         "map=wild unmapped=packed scoring=sigmoid,softmax id_dtype=i64,i32 " GATE_EXCLUDED,
         "num_tokens=33 num_experts=40 num_topk=33 vocabulary=50 mask=some num_shared_experts=1 replicas=2 "
         "unmapped=packed table_dtype=i64 " GATE_EXCLUDED,
-        /* t * 23333 is past 2^31, then 2^32; here, as the emulated device takes a tenth of what
-         * top2_sum_gate takes there */
+        /* t * 23333 passes 2^31 and 2^32; here, as this op takes a tenth of top2_sum_gate's time on the
+         * emulated device */
         "num_tokens=184100 num_experts=16 num_topk=1 num_shared_experts=1 replicas=7 ep_rank=5 "
         "vocabulary=100 scoring=identity"),
     .lists[CASE_SLOW] = CASE_LINES(

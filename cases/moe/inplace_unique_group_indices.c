@@ -28,7 +28,7 @@ static int by_group_and_place(const void *a, const void *b)
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
-/* Sorts a row: all but the first of equal groups go. */
+/* Sorts a row; all but the first of equal groups become -1. */
 static void oracle_rows(void *context, int64_t begin, int64_t end)
 {
     const case_problem *c = context;

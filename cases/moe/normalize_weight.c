@@ -29,7 +29,7 @@ static tgl_status run(const case_arguments *a)
                                     a->arg[a->arg[NORMALIZED] ? NORMALIZED : WEIGHTS], a->stream);
 }
 
-/* An f32; one NaN stands for all. */
+/* An f32; every NaN becomes the same. */
 static void put_f32(double value, void *element)
 {
     static const uint32_t nan = 0x7fffffff;
@@ -37,8 +37,7 @@ static void put_f32(double value, void *element)
     else case_encode(TGL_F32, value, element);
 }
 
-/* In double, rounded after every step: a sum or quotient of floats is then what float gives, since 53 bits are
- * more than twice 24 and 2. */
+/* In double, rounded after every step, which equals a step in float: 53 bits are at least twice 24 plus 2. */
 static void oracle_rows(void *context, int64_t begin, int64_t end)
 {
     const case_problem *c = context;

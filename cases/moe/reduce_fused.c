@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * reduce_fused.c - the oracle rounds exact sums where the op fuses.
+ * reduce_fused.c - the oracle rounds exact sums, where the op uses fma.
  *
- * Whatever is not to be read is NaN: weights of empty slots, rows of x and factors that no slot leads to.
+ * What must not be read is NaN: weights of empty slots, rows of x and factors without a slot.
  * Values, of x and of weights and factors alike:
  *   normal, bits  as in moe.h
  *   special       NaN, infinities, zeros, subnormals, the largest
- *   order         sums that depend on the order, products that need all their bits
- *   halfway       between two numbers of the output's dtype, or just beside; weights and factors are 1
+ *   order         sums that depend on the order, products that need all bits
+ *   halfway       halfway between two numbers of the output's dtype, or next to it; weights and factors are 1
  *   large         around the largest numbers of e4m3, f16 and bf16; weights and factors are 1 */
 #include <math.h>
 #include <stdlib.h>
@@ -127,7 +127,7 @@ static tgl_status setup(case_problem *c)
     mapping m = mapping_of_case(c);
     const int64_t slots[2] = { m.num_tokens, m.num_topk };
     for (int64_t i = 0; i < slots[0] * slots[1]; i++)
-        c->scalar += m.token_topk_to_pos[i] >= 0 && m.token_topk_to_pos[i] < m.num_positions;
+        c->scalar += m.at[TOKEN_TOPK_TO_POS][i] >= 0 && m.at[TOKEN_TOPK_TO_POS][i] < m.num_positions;
     mapping_free(&m);
     case_add(c, TO_POS, "token_topk_to_pos", CASE_IN, TGL_I32, 2, slots)->fill = mapping_fill_to_pos;
     case_tensor *x = case_add(c, ROWS, "x", CASE_IN, dtype, 2, (int64_t[]){ m.num_positions, hidden });
@@ -156,9 +156,9 @@ static tgl_status run(const case_arguments *a)
                                 a->arg[REDUCED], a->stream);
 }
 
-/* a * b + c with one rounding. The product of two floats is exact in double; the sum is made with its error,
- * and where there is one, its last bit is set to 1: then it lies on the same side of every float and of every
- * middle between two as the exact sum, and rounding it again gives what rounding the exact sum does. */
+/* a * b + c with one rounding. The product of two floats is exact in double. The sum is rounded to odd: if it
+ * is inexact, its last bit is set. Then it is on the same side of every float and of every midpoint of two
+ * floats as the exact sum, and rounds to the same float. */
 static float fused(float a, float b, float c)
 {
     const double product = (double)a * (double)b, addend = (double)c;
@@ -174,7 +174,7 @@ static float fused(float a, float b, float c)
     return (float)odd;
 }
 
-/* `decoded` has the numbers of all codes of x's dtype, where that is narrower than f32. */
+/* `decoded` has the values of all codes of x's dtype, if that is narrower than f32. */
 typedef struct { const case_problem *c; float *decoded; } reduction;
 
 static float element_of(const reduction *r, const case_tensor *t, const char *from)
@@ -225,7 +225,7 @@ static void oracle(case_problem *c)
     free(r.decoded);
 }
 
-/* Of x the rows that slots lead to, c->scalar of them; the rest whole. */
+/* Of x only the rows in slots, c->scalar of them; all other tensors whole. */
 static int64_t bytes(const case_problem *c)
 {
     const case_tensor *x = &c->tensors[ROWS];
@@ -274,9 +274,9 @@ const case_op reduce_fused_cases = {
         "num_tokens=515 num_topk=4 num_experts=16 hidden=4112 alignment=1 slots=mapped,wild x_sf=1 sf=-3 "
         "dtype=f32,e4m3 out_dtype=f32,e4m3",
         "num_tokens=515 num_topk=4 num_experts=16 hidden=80 alignment=1 dtype=f16 out_dtype=f16",
-        "num_tokens=4097 num_topk=3 num_experts=40 hidden=8 alignment=1 x_sf=1"),    /* two of a block */
+        "num_tokens=4097 num_topk=3 num_experts=40 hidden=8 alignment=1 x_sf=1"),    /* two per block */
     .lists[CASE_SLOW] = CASE_LINES(
-        /* more blocks than a grid has in y: a second trip */
+        /* more blocks than gridDim.y allows: a second trip */
         "num_tokens=131100 num_topk=8,32 num_experts=16 hidden=8 alignment=1",
         "num_tokens=4001 num_topk=2,6,8,9 num_experts=9,32,4 num_ranks=8 hidden=2048,7168 alignment=1 "
         "dtype=bf16,f32 out_dtype=bf16",

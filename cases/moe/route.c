@@ -7,11 +7,11 @@
 #include "cases/moe/common/routing.h"
 #include "core/status.h"
 
-enum { MAPPING = NUM_OF_GATE };         /* the first of those of mapping_add() */
+enum { MAPPING = NUM_OF_GATE };         /* the first tensor of mapping_add() */
 
 static tgl_status setup(case_problem *c)
 {
-    TGL_TRY(gate_setup(c));         /* writes the params, which come first */
+    TGL_TRY(gate_setup(c));         /* writes the params */
     route_scalars *s = route_scalars_of(c);
     s->alignment = case_int(c, "alignment"), s->is_apart = case_int(c, "apart") != 0;
     const int64_t *shape = c->tensors[IDX].shape, num_experts = case_int(c, "num_mapped_experts");
@@ -88,22 +88,22 @@ const case_op route_cases = {
         "out_offset=0,1 dtype=i64,i32 alignment=4",
         "num_tokens=5,40 num_experts=384,512 num_topk=6 scoring=identity alignment=16",
         "num_tokens=256 num_experts=72 num_topk=1 values=equal bias=none counts=1",  /* all to one expert */
-        /* more words than a cluster's warps mark in one go */
+        /* more words than a cluster's warps mark at once */
         "num_tokens=100 num_experts=64 num_topk=10 alignment=3 counts=1",
         "num_tokens=128 num_experts=64 num_topk=32 alignment=1",
-        /* so few that every block routes all, and more than a cluster routes */
+        /* few enough for every block to route all, and too many for a cluster */
         "num_tokens=3,150 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
         "num_tp_ranks=2 num_mapped_experts=34 alignment=16 map=random mask=some fix=some unmapped=gap "
         "fixed=beyond counts=1 scoring=softmax,identity,sqrtsoftplus dtype=i32",
         "num_tokens=4,130 num_experts=384,512,1000 num_topk=6 scoring=identity alignment=16",
         "num_tokens=4,130 num_experts=40 num_topk=32 alignment=8 values=descending bias=none",
-        /* excluded tokens: of so few that every block routes all, of those of a cluster, of more */
+        /* excluded tokens, in each of the three kernels */
         "num_tokens=4,50,150 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
         "num_tp_ranks=2 num_mapped_experts=34 alignment=16 map=wild mask=some fix=some unmapped=gap "
         "dtype=i32 scoring=identity " GATE_EXCLUDED,
         "num_tokens=50,150 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=some fix=some "
         "unmapped=packed " GATE_EXCLUDED,
-        /* on many SMs a block beyond those of the experts */
+        /* on many SMs a block past those of the experts */
         "num_tokens=256 num_experts=1024 num_topk=6",
         "num_tokens=1,128 num_experts=256 num_topk=6 num_positions=131073"),
     .lists[CASE_SLOW] = CASE_LINES(
@@ -119,7 +119,7 @@ const case_op route_cases = {
         "num_tokens=1,8,16,32,64,128,256 num_experts=384 num_topk=6 scoring=sqrtsoftplus",
         "num_tokens=1,128 num_experts=256 num_topk=8 scoring=sqrtsoftplus",
         "num_tokens=128 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 dtype=i32",
-        /* what the same takes as two ops */
+        /* the same as two ops */
         "num_tokens=1,8,16,32,64,128,256 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 apart=1",
         "num_tokens=1,8,16,32,64,128,256 num_experts=384 num_topk=6 scoring=sqrtsoftplus apart=1"),
     .lists[CASE_KERNELS] = CASE_LINES(

@@ -56,7 +56,7 @@ const case_op top2_sum_gate_cases = {
         "values=ties,equal,zero,few_finite bias=none,zero scoring=sigmoid,sqrtsoftplus,identity",
         "num_tokens=9 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 "
         "values=special,saturated,coarse,bits scoring=identity",
-        /* ties, special values, values past the ends of the functions */
+        /* ties, special values, values where the functions saturate */
         "num_tokens=9 num_experts=36,144,1025 num_topk=6 values=ties,equal,zero,few_finite,special "
         "bias=none,zero scoring=sigmoid,sqrtsoftplus,identity",
         "num_tokens=9 num_experts=36,144,1025 num_topk=6 values=ties,equal,zero,special_but_inf "
@@ -69,7 +69,7 @@ const case_op top2_sum_gate_cases = {
         "scoring=identity",
         "num_tokens=9 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 bias=disabled,few "
         "values=exact scoring=sigmoid,sqrtsoftplus,softmax",
-        /* keys that only exact scores tell apart */
+        /* keys that only exact scores can tell apart */
         "num_tokens=21 num_experts=36,72,144,1025 num_topk=6 values=exact bias=near "
         "scoring=sigmoid,sqrtsoftplus,softmax,identity",
         "num_tokens=21 num_experts=256 num_topk=8 num_groups=0 values=exact bias=near "
@@ -111,7 +111,7 @@ const case_op top2_sum_gate_cases = {
         "values=special,saturated,deep scoring=sigmoid,sqrtsoftplus,identity",
         "num_tokens=11 num_experts=40 num_topk=6 fix=all unmapped=packed values=special_but_inf "
         "scoring=softmax",
-        /* excluded tokens: of few tokens, with a map, in groups, of many, by the wide kernel */
+        /* excluded tokens: few, with a map, in groups, many, in the wide kernel */
         "num_tokens=37 num_experts=144 num_topk=6 mask=some fix=none,some unmapped=packed " GATE_EXCLUDED,
         "num_tokens=37 num_experts=144 num_topk=6 mask=some fix=some unmapped=gap num_shared_experts=2 "
         "replicas=33 map=random,wild bias=none scoring=sigmoid " GATE_EXCLUDED,
@@ -133,7 +133,7 @@ const case_op top2_sum_gate_cases = {
         "num_tokens=11 num_experts=64 num_topk=6 num_shared_experts=1 replicas=2 "
         "shared_weight=none,0,0.4 factor=2.5 renormalize=0,1 scoring=sqrtsoftplus,softmax",
         "num_tokens=11 num_experts=64 num_topk=6 values=magnitudes,bits scoring=identity",
-        /* where rows are */
+        /* layouts */
         "num_tokens=9 num_experts=72,144 num_topk=6 layout=half,gap,repeated offset=0,1,2,3 "
         "out_offset=0,1 dtype=i64,i32",
         "num_tokens=9 num_experts=1026 num_topk=6 layout=gap,repeated offset=0,1",
@@ -148,7 +148,7 @@ const case_op top2_sum_gate_cases = {
         "num_tokens=600 num_experts=257 num_topk=6 values=near,special bias=none "
         "scoring=sigmoid,sqrtsoftplus",
         "num_tokens=600 num_experts=257 num_topk=6 values=exact bias=near scoring=sigmoid,sqrtsoftplus",
-        /* ep_rank + t * 23333 gets past 2^31, 2^32; many tokens are in the slow list and hash_gate's */
+        /* ep_rank + t * 23333 passes 2^31 and 2^32; the slow list and hash_gate's do so by tokens */
         "num_tokens=9,260 num_experts=16 num_topk=6 num_shared_experts=1 replicas=7 "
         "ep_rank=2147400000,4294900000,9223372036854000000",
         "num_tokens=9 num_experts=40 num_topk=33 replicas=7 ep_rank=2147400000,4294900000"),
@@ -169,14 +169,14 @@ const case_op top2_sum_gate_cases = {
         "num_tokens=200000 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4",
         "num_tokens=8011 num_experts=144 num_topk=6 num_shared_experts=2 replicas=33 mask=tail values=zero "
         "bias=none",
-        /* t * 23333 is past 2^31 */
+        /* t * 23333 passes 2^31 */
         "num_tokens=92200,200000 num_experts=16 num_topk=4 num_shared_experts=1 replicas=7 ep_rank=5 "
         "dtype=i64,i32",
         "num_tokens=92200 num_experts=16 num_topk=4 replicas=7 fix=all unmapped=packed",
         "num_tokens=32780 num_experts=16 num_topk=6 layout=far",    /* logits past 2^31 elements */
         "num_tokens=3 num_experts=100000 num_topk=8 values=near bias=none num_groups=0 "
         "scoring=softmax,identity"),
-    /* sizes that were measured for other libraries, then decoding, other models and functions */
+    /* sizes published for other libraries, then decoding, other models and functions */
     .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,8192,32768 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4",
         "num_tokens=128,4096 num_experts=256 num_topk=8 scoring=sqrtsoftplus",
@@ -188,7 +188,7 @@ const case_op top2_sum_gate_cases = {
         "num_tokens=128,4096 num_experts=256 num_topk=8 scoring=softmax",
         "num_tokens=128 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 num_shared_experts=1 "
         "replicas=33 num_ep_ranks=4 num_tp_ranks=2 mask=tail unmapped=packed",
-        /* what the benchmark of TileKernels has: 32 tokens and 4 of padding */
+        /* the TileKernels benchmark: 32 tokens and 4 of padding */
         "num_tokens=36 num_experts=72 num_topk=6 mask=four",
         "num_tokens=36 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=four"),
     .lists[CASE_KERNELS] = CASE_LINES(

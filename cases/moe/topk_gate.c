@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * topk_gate.c - the oracle sorts all experts of a token where the op selects. */
+ * topk_gate.c - the oracle sorts all experts of a token, where the op selects. */
 #include <stdlib.h>
 
 #include "cases/moe/common/moe.h"
@@ -77,7 +77,7 @@ const case_op topk_gate_cases = {
         "num_tokens=3 num_experts=100000 num_topk=8,100 values=normal,ties",
         "num_tokens=32780 num_experts=16 num_topk=6 values=ties "
         "layout=far"),    /* scores past 2^31 elements */
-    /* sizes that were measured for other libraries, then decoding and other models */
+    /* sizes published for other libraries, then decoding and other models */
     .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,8192,32768 num_experts=256 num_topk=8",
         "num_tokens=1,128,4096,8192 num_experts=384 num_topk=6",

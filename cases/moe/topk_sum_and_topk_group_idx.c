@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * topk_sum_and_topk_group_idx.c - the oracle sorts where the op selects. Scores have one more layout than moe.h
- * names:
- *   interleaved a group of every token in turn, as x.permute(1, 0, 2) gives it */
+ * topk_sum_and_topk_group_idx.c - the oracle sorts, where the op selects. Scores have a layout beside those
+ * of moe.h:
+ *   interleaved  groups outermost, as in x.permute(1, 0, 2) */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,8 +42,8 @@ static tgl_status run(const case_arguments *a)
     return tgl_moe_topk_sum_and_topk_group_idx(a->arg[SCORES], a->arg[IDX], a->problem->scalar, a->stream);
 }
 
-/* The sum of the best scores, in descending order; each addition in double and then rounded, which gives what
- * one in float gives: 53 bits are more than twice 24 and 2. */
+/* The sum of the best scores, in descending order. Each addition in double, then rounded, equals one in
+ * float: 53 bits are at least twice 24 plus 2. */
 static float worth(moe_candidate *sorted, int64_t count)
 {
     float sum = sorted[0].score;

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: MIT
- * expand_to_fused.cu - every token's row, and its scale factors, to the token's positions; zeros to the
- * padding.
+ * expand_to_fused.cu - copies every token's row, and its scale factors, to the token's positions; padding
+ * gets zeros.
  *   computes  out[i] = 0 where pos_to_expert[i] < 0; else out[i] = x[t] where i is token_topk_to_pos[t][k];
  *             the same for scale factors
  *   launch    grid (padding_blocks + blocks for tokens, blocks for the chunks of a row), block up to
  *             EXPAND_THREADS
  *   moves     (row_bytes + 4 * num_sf) * (num_tokens + num_positions) + 4 * num_tokens * num_topk + 4 *
- *             num_positions bytes, each once (with fewer positions than tokens not the rows that go nowhere)
+ *             num_positions bytes, each once; with fewer positions than
+ *             tokens, rows without a position are not read
  *
- * A chunk is read into registers once and written to one position after the other: what is written together is
- * contiguous in memory. Padding comes first, being known sooner. */
+ * A chunk is read into registers once and stored to one position after the other, so that simultaneous stores
+ * are contiguous. Padding comes first: it is known sooner. */
 #include "device/warp.cuh"
 #include "moe/expand_to_fused.h"
 
-/* A thread's part of a chunk: units as far apart as the block has threads, a scale factor. */
+/* A thread's part of a chunk: units blockDim.x apart, and a scale factor. */
 template <class T> struct piece { T units[EXPAND_UNITS]; u32 sf; };
 
-/* Where it is: bytes from the start of the row, units from there to the end of the chunk; which scale factor, if
- * there is one. */
+/* Its place: offset in the row in bytes, units from there to the end of the chunk, which scale factor, if
+ * any. */
 typedef struct { i64 offset; int units; bool has_sf; i64 sf; } place;
 
 DEV place place_of(const expand_args &a, i64 chunk)
@@ -75,7 +76,7 @@ template <class T> DEV void copy_row(const expand_args &a, i64 t)
             if (a.reads_early) load(a, t, at, v);
             const bool is_there = position >= 0 && position < a.num_positions;
             if (!a.reads_early && __any_sync(FULL, is_there)) load(a, t, at, v);
-            /* loaded after the row, which need not wait for the position */
+            /* loaded after the row, which does not depend on the position */
             u32 lanes = __ballot_sync(FULL, is_there && a.pos_to_expert[position] >= 0);
 #pragma unroll 1
             while (lanes) store(a, __shfl_sync(FULL, position, take_lane(lanes)), at, v);

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: MIT
- * expand_to_fused_bulk.cu - expand_to_fused by bulk stores: for rows that are made of vectors (16 bytes).
+ * expand_to_fused_bulk.cu - expand_to_fused by bulk stores: for rows of whole vectors (16 bytes).
  *   computes  as expand_to_fused.cu
- *   launch    grid (chunks of a row, y, z), of which y * z >= padding_blocks + num_tokens, block a warp;
- *             num_topk <= 32; positions <= 32, padding_blocks * positions >= num_positions, or if there are
- *             none y * z * positions; dynamic shared memory of 16 * chunk_units bytes at least; from sm_90 on
+ *   launch    grid (chunks of a row, y, z) with y * z >= padding_blocks + num_tokens, block one warp;
+ *             num_topk <= 32; positions <= 32; padding_blocks * positions >= num_positions, or
+ *             y * z * positions if padding_blocks is 0; at least 16 * chunk_units bytes of dynamic shared
+ *             memory; sm_90 and up
  *   moves     as expand_to_fused.cu
  *
- * Blocks that look for padding come first: they have no row to wait for. With many rows every block does
- * both, and has a few positions: that spreads the zeros over the whole run. The chunks of a row are
- * neighbours in time as in memory. */
+ * Blocks for padding come first: they wait for no row. With many rows every block does both, with a few
+ * positions each: that spreads the zeros over the whole run. Chunks of a row are neighbours in time and in
+ * memory. */
 #include "moe/expand_to_fused_bulk.cuh"
 
 #if __CUDA_ARCH__ >= 900
-/* ---- scale factors: the blocks of a row take 64 at a time in turn, of which a lane has two ---- */
+/* ---- scale factors: the blocks of a row take turns of 64, two per lane ---- */
 
 enum { LANE_SF = 2, WARP_SF = 32 * LANE_SF };
-/* `to`: in the row of position 0; is_there: is it one of the row's? */
+/* `to`: address in the row of position 0; is_there: within the row. */
 typedef struct { u32 v[LANE_SF], *to[LANE_SF]; bool is_there[LANE_SF]; } lane_sf;
 
 DEV lane_sf zeros_of_sf(const expand_args &a, i64 first)
@@ -40,17 +41,17 @@ DEV lane_sf load_sf(const expand_args &a, i64 t, i64 first)
     return sf;
 }
 
-DEV void store_sf(const lane_sf &sf, i64 row)   /* where a position's row begins, in words */
+DEV void store_sf(const lane_sf &sf, i64 row)   /* offset of a position's row, in words */
 {
 #pragma unroll
     for (int j = 0; j < LANE_SF; j++)
         if (sf.is_there[j]) sf.to[j][row] = sf.v[j];
 }
 
-/* To the positions of the lanes in `valid`. */
+/* Stores to the positions of the lanes in `valid`. */
 DEV void store_all_sf(const expand_args &a, const lane_sf &sf, i32 position, u32 valid)
 {
-    enum { AT_ONCE = 4 };                       /* so that their shuffles do not wait for each other */
+    enum { AT_ONCE = 4 };                       /* independent shuffles */
     const i64 lane_row = position * a.out_sf_row;
 #pragma unroll 1
     for (int k = 0; k < (int)a.num_topk; k += AT_ONCE) {
@@ -67,7 +68,7 @@ DEV void store_all_sf(const expand_args &a, const lane_sf &sf, i32 position, u32
 DEV void zero_sf(const expand_args &a, i64 first, u32 padding)
 {
     const int lane = threadIdx.x;
-    if (a.out_sf_row == 1) {                    /* columns: neighbours are in other lanes */
+    if (a.out_sf_row == 1) {                    /* columns: lanes store neighbours */
         for (i64 i = blockIdx.x; i < a.num_sf; i += gridDim.x)
             if (padding >> lane & 1) a.out_sf[first + lane + i * a.out_sf_col] = 0;
         return;
@@ -83,7 +84,7 @@ DEV void zero_sf(const expand_args &a, i64 first, u32 padding)
 
 /* ---- rows ---- */
 
-/* The row of token t, to the lanes' positions. */
+/* Copies the row of token t to the lanes' positions. */
 DEV void copy_row(const expand_args &a, const chunk &c, i64 t, i32 position)
 {
     i64 first_sf = blockIdx.x * WARP_SF;
@@ -95,7 +96,7 @@ DEV void copy_row(const expand_args &a, const chunk &c, i64 t, i32 position)
         if (!__any_sync(FULL, is_there)) return;
         load_chunk(c, from);
     }
-    /* loaded after the row, which need not wait for the position */
+    /* loaded after the row, which does not depend on the position */
     const bool is_valid = is_there && a.pos_to_expert[position] >= 0;
     const u32 valid = __ballot_sync(FULL, is_valid);
 #pragma unroll 1
@@ -107,7 +108,7 @@ DEV void copy_row(const expand_args &a, const chunk &c, i64 t, i32 position)
     store_chunk(a, c, position, is_valid);
 }
 
-/* Zeros to the lane's position, from `first` on, if is_padding. */
+/* Zeros position first + lane, if is_padding. */
 DEV void zero_padding(const expand_args &a, const chunk &c, i64 first, bool is_padding)
 {
     const u32 padding = __ballot_sync(FULL, is_padding);

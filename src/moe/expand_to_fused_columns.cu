@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: MIT
  * expand_to_fused_columns.cu - expand_to_fused by bulk stores with scale factors in columns: out_sf_row is 1.
  *   computes  as expand_to_fused.cu
- *   launch    grid a multiple of EXPAND_SF_CLUSTER, at least sf_blocks + chunks of a row * b, of which b >=
- *             num_tokens and b * positions >= num_positions; clusters of EXPAND_SF_CLUSTER blocks, block a
+ *   launch    grid a multiple of EXPAND_SF_CLUSTER, at least sf_blocks + chunks of a row * b with b >=
+ *             num_tokens and b * positions >= num_positions; clusters of EXPAND_SF_CLUSTER blocks, block one
  *             warp; num_topk <= 32; positions <= 32; sf_blocks / EXPAND_SF_CLUSTER windows of sf_positions
- *             (up to EXPAND_SF_TILES times 32 * EXPAND_SF_CLUSTER) have all positions; num_tokens * num_topk
- *             <= 2^30; dynamic shared memory of 16 * chunk_units and 4 * sf_positions + 128 bytes at least;
- *             from sm_90 on
+ *             (up to EXPAND_SF_TILES * 32 * EXPAND_SF_CLUSTER) cover all positions; num_tokens * num_topk
+ *             <= 2^30; dynamic shared memory of at least 16 * chunk_units and 4 * sf_positions + 128 bytes;
+ *             sm_90 and up
  *   moves     as expand_to_fused.cu, and token_topk_to_pos once more for each window
  *
- * A token's scale factors lie in as many sectors as there are columns: stored with its row, they would be
- * more requests to L2 than the row itself. So some clusters gather them, a window of positions each, and
- * neighbours in a column are stored together. The map goes from slots to positions, so a cluster has to
- * search it: each block scans a part of all slots for positions of the window. Then it collects what all
- * blocks have found for its share of the positions. These clusters come first: they wait often, and have few
- * bytes in flight beside the rows. */
+ * A token's scale factors go to as many sectors as there are columns: stored with the row, they would be more
+ * L2 requests than the row itself. So some clusters gather them, a window of positions each, and store
+ * neighbours of a column together. The map goes from slots to positions, so a cluster must search it: each
+ * block scans a part of all slots for positions of the window, then collects what all blocks found for its
+ * share of the positions. These clusters come first: they are latency-bound and have few bytes in flight
+ * beside the rows. */
 #include "moe/expand_to_fused_bulk.cuh"
 
 #if __CUDA_ARCH__ >= 900
 /* ---- scale factors ---- */
 
-/* In place of a slot, and lower than any: a position that gets zeros; one that is in no slot. */
+/* In place of a slot, and lower than any: the position gets zeros; the position has no slot. */
 enum { ZERO = -1, NONE = -2 };
 
-/* slot[i] becomes the slot, of those from `begin` to `end`, whose position is first + i. Slots are staged in
- * `words` words of shared memory: in registers there would be fewer in flight. */
+/* Sets slot[i] to the slot, of begin .. end - 1, whose position is first + i. Slots are staged in `words`
+ * words of shared memory: in registers there would be fewer in flight. */
 DEV void find_slots(const expand_args &a, i32 *slot, u32 first, u32 positions, int begin, int end,
                     i32 *stage, int words)
 {
@@ -36,7 +36,7 @@ DEV void find_slots(const expand_args &a, i32 *slot, u32 first, u32 positions, i
 #pragma unroll 4
         for (int i = lane; i < n; i += 32) copy_async_4(shared_address(stage + i), from + i);
         copy_async_commit();
-        copy_async_wait<0>();                   /* each lane reads what it has copied */
+        copy_async_wait<0>();                   /* each lane reads its own copies */
 #pragma unroll 4
         for (int i = lane; i < n; i += 32) {
             const u32 position = (u32)stage[i] - first;
@@ -45,9 +45,9 @@ DEV void find_slots(const expand_args &a, i32 *slot, u32 first, u32 positions, i
     }
 }
 
-/* The lane's position, from `first` on, has this slot. A token's factors are loaded by neighbouring lanes and
- * stored by one lane: they are staged in shared memory, where column c of lane i is word i ^ c % 32 of 32, so
- * that neither has bank conflicts. */
+/* Position first + lane has this slot. A token's factors are loaded by neighbouring lanes and stored by one
+ * lane: they are staged in shared memory, column c of lane i in word i ^ c % 32 of 32, so that neither side
+ * has bank conflicts. */
 DEV void copy_columns(const expand_args &a, i32 slot, i64 first, u32 shared, int columns)
 {
     const int lane = threadIdx.x;
@@ -80,7 +80,7 @@ DEV void copy_columns(const expand_args &a, i32 slot, i64 first, u32 shared, int
     }
 }
 
-/* A queue of what a lane has for EXPAND_SF_TILES positions: drops the first, appends one. */
+/* A lane's queue over EXPAND_SF_TILES positions: drops the first, appends one. */
 DEV void shift(i32 (&held)[EXPAND_SF_TILES], i32 last)
 {
 #pragma unroll
@@ -88,14 +88,14 @@ DEV void shift(i32 (&held)[EXPAND_SF_TILES], i32 last)
     held[EXPAND_SF_TILES - 1] = last;
 }
 
-/* A block has `own` positions of its cluster's window; of every 32 a lane has one. */
+/* A block has `own` positions of its cluster's window; a lane has one of every 32. */
 DEV void gather_sf(const expand_args &a, i32 *memory)
 {
     enum { TILES = EXPAND_SF_TILES };
     const int lane = threadIdx.x, rank = (int)cluster_rank(), own = a.sf_positions / EXPAND_SF_CLUSTER;
     const i64 window = (i64)(blockIdx.x / EXPAND_SF_CLUSTER) * a.sf_positions, first = window + rank * own;
     const i64 last = a.num_positions - 1;
-    i32 slot[TILES];                            /* at first the experts */
+    i32 slot[TILES];                            /* initially the experts */
 #pragma unroll
     for (int j = 0; j < TILES; j++) slot[j] = a.pos_to_expert[min(first + 32 * j + lane, last)];
     for (int i = lane; i < a.sf_positions; i += 32) memory[i] = NONE;
@@ -108,7 +108,7 @@ DEV void gather_sf(const expand_args &a, i32 *memory)
                (a.sf_words - a.sf_positions) / 32 * 32);
     __syncwarp();
     cluster_arrive();
-    cluster_wait();                             /* all have searched their slots */
+    cluster_wait();                             /* all blocks have searched their slots */
 #pragma unroll 1
     for (int at = 0; at < 32 * TILES; at += 32) {
         const bool is_padding = first + at + lane <= last && slot[0] < 0;
@@ -120,7 +120,7 @@ DEV void gather_sf(const expand_args &a, i32 *memory)
         shift(slot, is_padding ? ZERO : highest);
     }
     cluster_arrive();
-    cluster_wait();                             /* no block reads this one's memory any more */
+    cluster_wait();                             /* no block reads this one's memory anymore */
 #pragma unroll 1
     for (int at = 0; at < own; at += 32) {
         copy_columns(a, slot[0], first + at, shared_address(memory), a.sf_words / 32);
@@ -128,7 +128,7 @@ DEV void gather_sf(const expand_args &a, i32 *memory)
     }
 }
 
-/* ---- rows: each block has a chunk of a token, or none, and of a few positions that may be padding ---- */
+/* ---- rows: a block has a chunk of a token, if any, and of a few positions that may be padding ---- */
 
 DEV void copy_row(const expand_args &a, const chunk &c, i64 t, i32 position)
 {
@@ -139,7 +139,7 @@ DEV void copy_row(const expand_args &a, const chunk &c, i64 t, i32 position)
         if (!__any_sync(FULL, is_there)) return;
         load_chunk(c, from);
     }
-    /* loaded after the row, which need not wait for the position */
+    /* loaded after the row, which does not depend on the position */
     store_chunk(a, c, position, is_there && a.pos_to_expert[position] >= 0);
 }
 

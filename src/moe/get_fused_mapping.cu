@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * get_fused_mapping.cu - the mapping of few pairs: every block reads all of them and writes what belongs to
- * a few experts (map.cuh). No workspace, no exchange between blocks.
+ * get_fused_mapping.cu - the mapping of few pairs: every block reads all pairs and writes the part of a few
+ * experts (map.cuh). No workspace, no exchange between blocks.
  *   computes  *m of the pairs topk_idx[t][k], in the order of t * num_topk + k
- *   launch    any grid; best is one whose blocks have 1 << owned_bits experts each; block up to MAP_THREADS,
- *             a power of two, 32 << owned_bits at least
+ *   launch    any grid, best with 1 << owned_bits experts per block; block a power of two, 32 << owned_bits
+ *             to MAP_THREADS
  *   shared    MAP_SHARED(num_experts, owned_bits, num_pairs) bytes
- *   moves     num_pairs * (INDEX_BYTES + 4) + 12 * num_positions + 12 to 24 * num_experts bytes; indices
- *             come from L2 for all blocks but the first
+ *   moves     num_pairs * (INDEX_BYTES + 4) + 12 * num_positions + 12 to 24 * num_experts bytes; all
+ *             blocks but the first read indices from L2
  *   macros    INDEX_BYTES 4, 8 */
 #include "moe/get_fused_mapping.h"
 #include "moe/common/index.cuh"
@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS) get_fused_mapping(
     const map_block b = map_begin(m, memory, a.owned_bits);
     __syncthreads();
     map_write(m, b, [&](const map_round &round) {
-        pdl_wait();                             /* here, so that map_write() prepares before it */
+        pdl_wait();                             /* here, after map_write() has prepared */
         pdl_trigger();
         const u32 step = blockDim.x;
 #pragma unroll 1

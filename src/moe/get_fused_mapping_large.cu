@@ -4,30 +4,29 @@
  *   launch    cooperative: blocks wait for each other. grid up to MAP_LARGE_BLOCKS, block MAP_THREADS
  *   shared    MAP_LARGE_SHARED(EXPERT_BITS) bytes
  *   moves     num_pairs * (INDEX_BYTES + 4) + 12 * num_positions + 12 to 24 * num_experts bytes; the
- *             exchange, 24 bytes a block and expert, 4 of few experts, stays in L2
- *   macros    INDEX_BYTES 4, 8; EXPERT_BITS 1..MAP_LARGE_BITS: so many experts at a time, see "rounds";
- *             VALUES: pairs of a thread, MAP_LARGE_VALUES, or where there is one tile and one round
- *             MAP_SINGLE_VALUES
+ *             exchange, 24 bytes per block and expert (4 for few experts), stays in L2
+ *   macros    INDEX_BYTES 4, 8; EXPERT_BITS 1..MAP_LARGE_BITS: of the experts of a round;
+ *             VALUES: pairs per thread, MAP_LARGE_VALUES, or MAP_SINGLE_VALUES for one tile and one round
  *
- * A block has a chunk of the pairs, cut into tiles of up to MAP_LARGE_TILE, of which a warp has one run:
- *   1  rank of a pair among its warp's pairs of the same expert: lanes with that expert by one vote per bit
- *      of its number, pairs before them by a count per warp and expert
- *   2  counts per block are published, a row of a matrix in the workspace per block
- *   3  while they travel, the tile is sorted by expert in shared memory
- *   4  columns of the matrix have owners, a warp for two experts: it adds them up and publishes, to every
- *      block's own row, pairs in the blocks before it and pairs in all
- *   5  the lengths of the segments are scanned: now a block knows where its pairs of each expert begin
- *   6  the mapping is written, position arrays in runs, from the sorted tile
- * Through the owners every block reads 8 bytes an expert; all blocks reading the whole matrix would be bound
- * by L2 from 256 experts on. Up to MAP_DIRECT_EXPERTS they do read it: one trip through L2 instead of two.
+ * A block has a chunk of the pairs, cut into tiles of up to MAP_LARGE_TILE; a warp has one run of a tile:
+ *   1  rank of a pair among its warp's pairs of the same expert: lanes with that expert by one vote per bit of
+ *      its number, earlier pairs by a count per warp and expert
+ *   2  counts per block are published, a row per block of a matrix in the workspace
+ *   3  meanwhile the tile is sorted by expert in shared memory
+ *   4  a warp owns two columns of the matrix, two experts: it adds them up and publishes, to every block's
+ *      own row, the pairs in earlier blocks and in all blocks
+ *   5  an exclusive scan of the segments' lengths tells a block where its pairs of each expert begin
+ *   6  the mapping is written, arrays by position in runs, from the sorted tile
+ * With owners every block reads 8 bytes per expert; if all blocks read the whole matrix, L2 would be the
+ * limit from 256 experts on. Up to MAP_DIRECT_EXPERTS they do read it: one round trip to L2 instead of two.
  *
- * A word that is published is never 0. It has one reader, the thread that clears it as soon as it is read: so
- * the workspace is all zero at the end, and no clear can meet another block's access. Where all blocks read
- * the matrix, the last to have read it, by a ticket, clears it.
+ * A published word is never 0. It has one reader, which clears it at once: so the workspace is all zero at
+ * the end, and no clear races with another block's access. If all blocks read the matrix, the last one, by a
+ * ticket, clears it.
  *
- * Tiles: where a chunk has several, all but the last are counted before, and written after the last, which is
- * in registers when the exchange is over.
- * Rounds: of more experts than 1 << EXPERT_BITS each round takes so many, and looks at all pairs again. */
+ * Tiles: if a chunk has several, all but the last are counted first, and written after the last, which is
+ * still in registers when the exchange is over. Rounds: each takes 1 << EXPERT_BITS experts and reads all
+ * pairs again. */
 #include "moe/get_fused_mapping.h"
 #include "moe/common/index.cuh"
 #include "moe/common/map.cuh"
@@ -37,21 +36,22 @@ static_assert(EXPERT_BITS >= 1 && EXPERT_BITS <= MAP_LARGE_BITS, "EXPERT_BITS is
 #define EXPERTS (1 << EXPERT_BITS)                                      /* of a round */
 #define PER_THREAD (EXPERTS <= 2 * MAP_THREADS ? 2 : EXPERTS / MAP_THREADS) /* consecutive experts */
 #define IS_SINGLE (VALUES == MAP_SINGLE_VALUES)                         /* one tile, one round */
-#define ROWS (MAP_LARGE_BLOCKS / 32)                                    /* of the matrix, a lane's */
+#define ROWS (MAP_LARGE_BLOCKS / 32)                                    /* of the matrix, per lane */
 #define IS_DIRECT (EXPERTS <= MAP_DIRECT_EXPERTS)                       /* all blocks read the matrix */
 #define DIRECT_EXPERTS (IS_DIRECT ? EXPERTS : MAP_DIRECT_EXPERTS)
-#define DIRECT_STEP (MAP_THREADS / DIRECT_EXPERTS)                      /* rows that a block reads at once */
-#define DIRECT_ROWS ((MAP_LARGE_BLOCKS + DIRECT_STEP - 1) / DIRECT_STEP) /* a thread's */
+#define DIRECT_STEP (MAP_THREADS / DIRECT_EXPERTS)                      /* rows read at once by a block */
+#define DIRECT_ROWS ((MAP_LARGE_BLOCKS + DIRECT_STEP - 1) / DIRECT_STEP) /* per thread */
 static_assert(VALUES == MAP_SINGLE_VALUES || VALUES == MAP_LARGE_VALUES, "VALUES is one of the two");
 static_assert(MAP_LARGE_TILE < 65536, "counts of a tile are 16 bits");
 static_assert(!IS_DIRECT || EXPERT_BITS < MAP_LARGE_BITS, "a matrix that all blocks read has one round");
-static_assert(32 * ROWS == MAP_LARGE_BLOCKS && PER_THREAD % 2 == 0, "rows to lanes, experts to pairs");
+static_assert(32 * ROWS == MAP_LARGE_BLOCKS && PER_THREAD % 2 == 0,
+              "rows divide among lanes; a thread has an even number of experts");
 
-/* What a block works on. x, x0 are numbers of a round's experts. */
+/* What a block works on. x and x0 number the experts of a round. */
 typedef struct {
     /* shared memory */
-    u16 *count;         /* [MAP_WARPS][EXPERTS]: pairs of a warp, then of those before it */
-    int2 *segment;      /* [EXPERTS], later in its place: where pairs end, where padding ends */
+    u16 *count;         /* [MAP_WARPS][EXPERTS]: pairs of a warp, then of earlier warps */
+    int2 *segment;      /* [EXPERTS], later in its place: end of pairs, end of padding */
     u32 *base;          /* [EXPERTS]: where a tile's pairs begin */
     u32 *sorted;        /* [MAP_LARGE_TILE]: expert, pair in tile */
     u16 *local_start;   /* [EXPERTS]: in `sorted` */
@@ -62,10 +62,10 @@ typedef struct {
     i32 tid, lane, warp, block, num_blocks;
     i32 tile_pairs, num_tiles;
     u32 begin;          /* the block's first pair */
-    i32 num_values;     /* pairs of a thread, at most VALUES */
+    i32 num_values;     /* pairs per thread, at most VALUES */
     i32 run;            /* this thread's first pair of a tile */
     i32 x0;             /* this thread's first expert */
-    bool is_reused;     /* the workspace, in the next round */
+    bool is_reused;     /* another round will use the workspace */
 } block_work;
 
 DEV block_work work_of_block(const get_fused_mapping_args &a, void *shared)
@@ -93,7 +93,7 @@ DEV block_work work_of_block(const get_fused_mapping_args &a, void *shared)
     return b;
 }
 
-/* Experts low .. low + num_experts - 1; num_columns: an even number of them. */
+/* Experts low .. low + num_experts - 1; num_columns is num_experts rounded up to even. */
 typedef struct { i32 low, num_experts, num_columns; } expert_round;
 
 /* ---- steps ---- */
@@ -105,7 +105,7 @@ DEV void clear_counts(u16 *count)
         ((int4 *)count)[i] = make_int4(0, 0, 0, 0);
 }
 
-/* This block's rows of the matrices, so that a trip to DRAM is over when they are written and read. */
+/* This block's rows of the matrices, so that they are in L2 when they are written and read. */
 DEV void prefetch_rows(const u32 *counts, const u32 *sums)
 {
     const i32 row = (i32)blockIdx.x * EXPERTS;
@@ -114,8 +114,8 @@ DEV void prefetch_rows(const u32 *counts, const u32 *sums)
         prefetch_l2(i < EXPERTS ? counts + row + i : sums + 2 * row + (i - EXPERTS));
 }
 
-/* Indices of this thread's pairs of the tile that begins with pair `tile`. Loads do not wait for each other. Rows
- * mostly lie one behind the other. */
+/* Indices of this thread's pairs of the tile that begins with pair `tile`: independent loads. The fast case
+ * is packed rows. */
 DEV void load_tile(const get_fused_mapping_args &a, const block_work &b, u32 tile, index_type (&index)[VALUES])
 {
     const index_type *topk_idx = (const index_type *)a.topk_idx;
@@ -153,7 +153,7 @@ DEV void count_earlier(const get_fused_mapping_args &a, const block_work &b, con
         if (b.x0 + j < EXPERTS) earlier[j] = b.base[b.x0 + j];
 }
 
-/* 1, by a warp: `count` has its pairs of each expert of the round, so far. */
+/* Step 1, by a warp: `count` has its pairs of each expert of the round so far. */
 DEV void rank_in_warp(const block_work &b, const expert_round &r, const i32 (&expert)[VALUES],
                       i32 (&rank)[VALUES])
 {
@@ -180,8 +180,8 @@ DEV void rank_in_warp(const block_work &b, const expert_round &r, const i32 (&ex
     }
 }
 
-/* 2: pairs of a warp become pairs of the warps before it; `own` are the block's. Two experts are added in one
- * register: a tile has fewer than 65536 pairs. */
+/* Step 2: an exclusive scan of each expert's counts over the warps; `own` are the block's totals. Two experts
+ * share a register: a tile has fewer than 65536 pairs. */
 DEV void add_warps(u16 *count, i32 x0, u32 (&own)[PER_THREAD])
 {
 #pragma unroll
@@ -202,8 +202,8 @@ DEV void add_warps(u16 *count, i32 x0, u32 (&own)[PER_THREAD])
     }
 }
 
-/* Exclusive scan: the sum of v over the threads before this one; one barrier. `sums` has a word per warp, and is not used again
- * before the next barrier but one. */
+/* Exclusive scan of v over the block, with one barrier. `sums` has a word per warp; a second barrier must
+ * come before its next use. */
 DEV u32 block_exclusive_scan(u32 v, u32 *sums, u32 &total)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -216,7 +216,7 @@ DEV u32 block_exclusive_scan(u32 v, u32 *sums, u32 &total)
     return warp_add_u32(lane < warp ? other : 0) + below;
 }
 
-/* 2: words are one more than what they say. */
+/* Step 2: words are counts plus 1. */
 DEV void publish_counts(const block_work &b, const expert_round &r, const u32 (&earlier)[PER_THREAD],
                         const u32 (&own)[PER_THREAD])
 {
@@ -227,7 +227,8 @@ DEV void publish_counts(const block_work &b, const expert_round &r, const u32 (&
                                 make_uint2(earlier[j] + own[j] + 1, earlier[j + 1] + own[j + 1] + 1));
 }
 
-/* 3: returns how many pairs of the tile are of the round's experts. Ranks become those in the block. */
+/* Step 3: returns the number of the tile's pairs with an expert of the round. Ranks in the warp become ranks
+ * in the block. */
 DEV u32 sort_tile(const block_work &b, const expert_round &r, const u32 (&own)[PER_THREAD],
                   const i32 (&expert)[VALUES], i32 (&rank)[VALUES], u32 *warp_sums)
 {
@@ -252,8 +253,8 @@ DEV u32 sort_tile(const block_work &b, const expert_round &r, const u32 (&own)[P
     return num_sorted;
 }
 
-/* 4, by a warp, for experts x and x + 1. A lane has consecutive rows, as few as there can be. Words are one
- * more than what they say. */
+/* Step 4, by a warp, for experts x and x + 1. A lane has consecutive rows, as few as possible. Words are
+ * values plus 1. */
 DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
 {
     const i32 lane = (i32)threadIdx.x % 32, num_blocks = (i32)gridDim.x;
@@ -289,8 +290,8 @@ DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
     }
 }
 
-/* 4, of few experts, by all threads: `sums` has pairs of every expert in the blocks before this one, and in
- * all blocks. They were 0. */
+/* Step 4 for few experts, by all threads: adds every expert's pairs in earlier blocks, and in all blocks, to
+ * `sums`, initially 0. */
 DEV void add_rows(const u32 *counts, i32 num_columns, u32 (&sums)[2][DIRECT_EXPERTS])
 {
     const i32 x = (i32)threadIdx.x % EXPERTS, row = (i32)threadIdx.x / EXPERTS;
@@ -300,7 +301,7 @@ DEV void add_rows(const u32 *counts, i32 num_columns, u32 (&sums)[2][DIRECT_EXPE
 #pragma unroll
     for (int i = 0; i < DIRECT_ROWS; i++) c[i] = row + i * DIRECT_STEP < (i32)gridDim.x ? 0 : 1;
 #pragma unroll 1
-    do {                                        /* all that are missing at once: one trip through L2 */
+    do {                                        /* loads all missing ones at once: one round trip to L2 */
         has_all = true;
 #pragma unroll
         for (int i = 0; i < DIRECT_ROWS; i++)
@@ -317,7 +318,7 @@ DEV void add_rows(const u32 *counts, i32 num_columns, u32 (&sums)[2][DIRECT_EXPE
     atomicAdd(&sums[1][x], all);
 }
 
-/* By a warp of the last block to have read the matrix. A vector may reach into rows that are 0. */
+/* By a warp of the last block to read the matrix. A vector may reach into rows that are 0. */
 DEV void clear_rows(u32 *counts)
 {
     const i32 vectors = ((i32)gridDim.x * EXPERTS + 3) / 4;
@@ -326,7 +327,7 @@ DEV void clear_rows(u32 *counts)
         store_relaxed_u32x4(counts + 4 * i, make_uint4(0, 0, 0, 0));
 }
 
-/* 5: pairs of this thread's experts in the blocks before this one, and in all. */
+/* Step 5: pairs of this thread's experts in earlier blocks, and in all. */
 DEV void take_sums(u32 *sums, i32 x0, i32 num_columns, u32 (&before)[PER_THREAD], u32 (&all)[PER_THREAD])
 {
 #pragma unroll
@@ -345,8 +346,8 @@ DEV void take_sums(u32 *sums, i32 x0, i32 num_columns, u32 (&before)[PER_THREAD]
     }
 }
 
-/* 5: `start` are pairs in the blocks before, and become positions of this block's pairs. Returns the length of
- * the round's segments. */
+/* Step 5: turns `start`, the pairs in earlier blocks, into positions of this block's pairs. Returns the total
+ * length of the round's segments. */
 DEV u32 lay_out(const tgl_map &m, const block_work &b, const expert_round &r, u32 position,
                 const u32 (&earlier)[PER_THREAD], const u32 (&all)[PER_THREAD], u32 (&start)[PER_THREAD],
                 u32 *warp_sums)
@@ -367,7 +368,7 @@ DEV u32 lay_out(const tgl_map &m, const block_work &b, const expert_round &r, u3
     return round_length;
 }
 
-/* 6: what there is per expert; a block has some of them. */
+/* Step 6: the arrays by expert; each block has some experts. */
 DEV void write_experts(const tgl_map &m, const block_work &b, const expert_round &r, u32 position)
 {
     const int2 *segment = b.segment;
@@ -379,14 +380,14 @@ DEV void write_experts(const tgl_map &m, const block_work &b, const expert_round
         if (b.lane == 0) map_write_expert(m, r.low + x, from, segment[x].x, segment[x].y);
         map_fill(m, (u32)segment[x].x, (u32)segment[x].y, (u32)b.lane, 32);
     }
-    /* to the host by one block, in long runs: it is far away */
+    /* to host memory by one block, coalesced: it is far away */
     if (m.num_tokens_per_expert_host && b.block == b.num_blocks - 1)
 #pragma unroll 1
         for (i32 x = b.tid; x < r.num_experts; x += MAP_THREADS)
             m.num_tokens_per_expert_host[r.low + x] = segment[x].y - (x > 0 ? segment[x - 1].y : (i32)position);
 }
 
-/* 6: what there is per pair and position. */
+/* Step 6: the arrays by pair and by position. */
 DEV void write_tile(const tgl_map &m, const block_work &b, const expert_round &r, u32 tile,
                     const i32 (&expert)[VALUES], const i32 (&rank)[VALUES], u32 num_sorted)
 {
@@ -424,11 +425,11 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
     SHARED(u32[2][DIRECT_EXPERTS], direct_sums);
     const tgl_map &m = a.map;
     const block_work b = work_of_block(a, memory);
-    u32 ticket = 0;                                             /* the last warp's first lane has it */
+    u32 ticket = 0;                                             /* in the last warp's first lane */
     u32 position = 0;                                           /* where the round's first segment starts */
     index_type index[VALUES];                                   /* of the next tile */
     pdl_wait();
-    load_tile(a, b, b.begin + (u32)b.tile_pairs * (u32)(b.num_tiles - 1), index);   /* first: it takes longest */
+    load_tile(a, b, b.begin + (u32)b.tile_pairs * (u32)(b.num_tiles - 1), index);   /* first: latency */
     pdl_trigger();
     prefetch_rows(b.counts, b.sums);
     clear_counts(b.count);
@@ -444,7 +445,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
 
 #pragma unroll 1
         for (i32 i = 0; i < b.num_tiles; i++) {
-            const bool is_last = i == 0;                        /* of the chunk: it comes first */
+            const bool is_last = i == 0;                        /* of the chunk: processed first */
             const u32 tile = b.begin + (u32)(is_last ? b.num_tiles - 1 : i - 1) * (u32)b.tile_pairs;
 
             /* 1 */
@@ -456,8 +457,8 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             rank_in_warp(b, r, expert, rank);
             __syncthreads();
 
-            /* 2, 3. The fence is between what this thread did in the round before, where it read and cleared sums,
-             * and what it publishes now: the clears of its counts come first, and whoever reads the counts finds
+            /* 2, 3. The fence separates the previous round, where this thread read and cleared sums, from
+             * what it publishes now: the clears of its counts come first, and a reader of the counts finds
              * the sums cleared. */
             u32 own[PER_THREAD];
             add_warps(b.count, b.x0, own);
@@ -469,9 +470,8 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             if (is_last) {
                 u32 all[PER_THREAD] = {};
                 if (IS_DIRECT) {
-                    /* 4. The ticket is relaxed, and behind the barrier: every word that was published has been
-                     * read here, and by all who took a ticket before, so that a clear comes after it and no one
-                     * looks again. */
+                    /* 4. The ticket is relaxed, but behind the barrier: this block, and all with an earlier
+                     * ticket, have read every published word, so a clear comes after all reads. */
                     add_rows(b.counts, r.num_columns, direct_sums);
                     __syncthreads();
                     if (b.tid == MAP_THREADS - 32) ticket = atomic_inc_relaxed(b.sums, (u32)b.num_blocks - 1);
@@ -482,7 +482,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
                             all[j] = direct_sums[1][b.x0 + j];
                         }
                 } else {
-                    /* 4, by the last warps: the first have the next step */
+                    /* 4, by the last warps: the first ones do the next step */
 #pragma unroll 1
                     for (i32 x = 2 * (b.block + b.num_blocks * (MAP_WARPS - 1 - b.warp)); x < r.num_columns;
                          x += 2 * b.num_blocks * MAP_WARPS)
@@ -502,7 +502,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
                 __syncthreads();
                 clear_counts(b.count);
             }
-            /* after the last tile comes the first; the pairs of others are behind those of the one before */
+            /* after the last tile comes the first; later tiles continue where the previous one ends */
             if (i + 1 < b.num_tiles)
 #pragma unroll
                 for (int j = 0; j < PER_THREAD; j++)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * hash_gate.cu - experts by a table of token ids, weights by score: TOKEN_LANES lanes a token, a slot a lane.
+ * hash_gate.cu - experts from a table by token id, weights from scores: TOKEN_LANES lanes per token, one slot
+ * each.
  *   computes  as tegula/moe.h says
  *   launch    grid ceil(num_tokens * TOKEN_LANES / block), block of 1 .. HASH_GATE_WARPS warps
- *   moves     a token: its id, NUM_TOPK entries of the table, as many logits (for softmax all of its row),
- *             (INDEX_BYTES + 4) * slots bytes; what there is of mask, map, count and unmapped indices
- *   macros    TOKEN_LANES 8, 16, 32, at least the slots, 32 for softmax; SCORING 0 .. 3;
+ *   moves     per token: its id, NUM_TOPK entries of the table, as many logits (for softmax its whole row),
+ *             (INDEX_BYTES + 4) * slots bytes; mask, map, count and unmapped indices, if given
+ *   macros    TOKEN_LANES 8, 16, 32, not fewer than slots, 32 for softmax; SCORING 0 .. 3;
  *             NUM_TOPK 1 .. TOKEN_LANES; INDEX_BYTES, ID_BYTES, TABLE_BYTES 4 or 8 */
 #include "moe/common/gate_slots.cuh"
 #include "moe/hash_gate.h"
@@ -19,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(32 * HASH_GATE_WARPS) hash_gate(
     const i64 t = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / TOKEN_LANES;
     const u32 lane = threadIdx.x % 32, k = threadIdx.x % TOKEN_LANES;
     pdl_wait();
-    const bool is_token = t < gate.num_tokens;  /* lanes of none go along: shuffles want them all */
+    const bool is_token = t < gate.num_tokens;  /* lanes without a token stay: shuffles need them */
     i64 id = -1;
     if (is_token && !(gate.mask && !gate.mask[t])) id = load_index<ID_BYTES>(a.input_ids, t);
     const bool is_routed = id >= 0 && id < a.vocabulary;

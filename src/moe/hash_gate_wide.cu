@@ -2,7 +2,7 @@
  * hash_gate_wide.cu - hash_gate for any number of slots: a block per token.
  *   computes  as tegula/moe.h says
  *   launch    grid num_tokens in x and y, block HASH_GATE_WIDE_THREADS
- *   moves     as hash_gate.cu; weights and indices are written, read and written again
+ *   moves     as hash_gate.cu; weights and indices are written twice and read once
  *   macros    SCORING 0 .. 3; INDEX_BYTES, ID_BYTES, TABLE_BYTES 4 or 8 */
 #include "moe/common/gate_wide.cuh"
 #include "moe/hash_gate.h"

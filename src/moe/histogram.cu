@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * histogram.cu - how often each index occurs, in one launch, without a fill before it.
- *   computes  out[i] = c, the number of indices that are i; or (float)(c * num_bins) / (float)tokens_topk,
- *             where tokens_topk > 0
- *   launch    any grid, block up to HISTOGRAM_MAX_THREADS; shared memory 4 * num_bins bytes, IS_WIDE none
+ * histogram.cu - how often each index occurs, in one launch, without a fill.
+ *   computes  out[i] = c, the number of indices equal to i; if tokens_topk > 0,
+ *             (float)(c * num_bins) / (float)tokens_topk
+ *   launch    any grid, block up to HISTOGRAM_MAX_THREADS; shared memory 4 * num_bins bytes, none if
+ *             IS_WIDE
  *   moves     num_rows * num_cols * INDEX_BYTES bytes, and 4 * num_bins for the result; the workspace,
- *             8 bytes a bin (IS_WIDE: 4, and a ticket), is a few KiB in L2
- *   macros    INDEX_BYTES 4, 8; IS_WIDE 1: bins are in the workspace, as many as there are
+ *             8 bytes per bin (IS_WIDE: 4, and a ticket), is a few KiB in L2
+ *   macros    INDEX_BYTES 4, 8; IS_WIDE 1: bins are in the workspace, any number of them
  *
- * Blocks count in shared memory. Each adds every bin's count to the workspace, and one to the number of
- * blocks that have come, in the same 64 bits: whoever comes last to a bin has its sum, writes the result and
- * leaves 0. So one trip to L2 is all that blocks wait for. With IS_WIDE the last block, which a ticket tells,
- * does this for all bins. A single block needs no workspace unless it IS_WIDE. */
+ * Blocks count in shared memory. With one 64-bit atomic per bin a block adds its count to the workspace and 1
+ * to the number of blocks done: the last block at a bin has its sum, writes the result and leaves 0. So
+ * blocks wait for one round trip to L2 only. If IS_WIDE the last block, by a ticket, does this for all bins.
+ * A single block needs no workspace unless IS_WIDE. */
 #include "device/ptx.cuh"
 #include "moe/common/histogram_kernel.h"
 #include "moe/common/index.cuh"
@@ -18,9 +19,9 @@
 static_assert(IS_WIDE == 0 || IS_WIDE == 1, "IS_WIDE is 0 or 1");
 
 #define UNROLL 4                                /* vectors in flight per thread */
-#define ONE_BLOCK ((u64)1 << 48)                /* above a sum: a block that has added to it */
+#define ONE_BLOCK ((u64)1 << 48)                /* above a sum: the number of blocks that added to it */
 
-/* A thread's place: row, unit of the row, elements from the first index. */
+/* A thread's place: row, unit within the row, offset in elements. */
 typedef struct { i64 row, unit; u64 offset; } place;
 
 DEV place first_place(const histogram_args &a)
@@ -84,7 +85,7 @@ DEV void write_result(const histogram_args &a, i32 bin, u64 count)
     else ((u32 *)a.out)[bin] = (u32)count;
 }
 
-/* IS_WIDE: `bins` are those of all blocks. */
+/* IS_WIDE: all blocks share `bins`. */
 DEV void finish_wide(const histogram_args &a, u32 *bins)
 {
     SHARED(bool, is_last);
@@ -114,7 +115,7 @@ DEV void finish(const histogram_args &a, const u32 *bins)
         const u64 old = atomicAdd(&sums[i], ONE_BLOCK | bins[i]);
         if (old / ONE_BLOCK != gridDim.x - 1) continue;
         write_result(a, i, old % ONE_BLOCK + bins[i]);
-        store_relaxed_u32x2(&sums[i], make_uint2(0, 0));        /* all have added: races nothing */
+        store_relaxed_u32x2(&sums[i], make_uint2(0, 0));        /* all have added: no race */
     }
 }
 

@@ -5,8 +5,8 @@
  *   moves     num_tokens * NUM_TOPK * INDEX_BYTES bytes, and INDEX_BYTES for each element that changes
  *   macros    NUM_TOPK 1..UNIQUE_MAX_TOPK, INDEX_BYTES 4, 8
  *
- * All pairs are compared, in registers: at eight groups that is 28 comparisons without a branch or a wait,
- * and group numbers may be anything. The row is loaded in vectors (16 bytes) where it has whole ones. */
+ * Compares all pairs, in registers: for eight groups 28 comparisons without a branch, and group numbers may
+ * be anything. Rows of whole vectors (16 bytes) are loaded as such. */
 #include "device/ptx.cuh"
 #include "moe/common/index.cuh"
 #include "moe/inplace_unique_group_indices.h"

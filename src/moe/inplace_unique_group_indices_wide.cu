@@ -3,11 +3,11 @@
  * length: a warp per row.
  *   computes  as inplace_unique_group_indices.cu
  *   launch    grid ceil(num_tokens / UNIQUE_WIDE_WARPS), block 32 * UNIQUE_WIDE_WARPS
- *   moves     as inplace_unique_group_indices.cu; what was read before comes from a cache
+ *   moves     as inplace_unique_group_indices.cu; elements read again come from a cache
  *   macros    INDEX_BYTES 4, 8
  *
- * Element k is lane k % 32's: only that lane loads and stores it, the others get it by a shuffle. That
- * duplicates become -1 on the way does not matter to later elements: what they equal first is still there. */
+ * Lane k % 32 has element k: only that lane loads and stores it, the others get it by a shuffle. Duplicates
+ * that have become -1 do not matter to later elements: the first occurrence is still there. */
 #include "device/ptx.cuh"
 #include "moe/common/index.cuh"
 #include "moe/inplace_unique_group_indices.h"

@@ -5,13 +5,12 @@
  *   moves     2 * num_rows * num_cols * INDEX_BYTES bytes, each once
  *   macros    INDEX_BYTES 4, 8
  *
- * Packed indices come as a single row. Only a thread's first unit, whose number is below 2^31, is found by a
- * division. */
+ * Packed indices are a single row. Only a thread's first unit, below 2^31, takes a division. */
 #include "device/ptx.cuh"
 #include "moe/common/index.cuh"
 #include "moe/mask_indices_by_tp.h"
 
-/* Are all of them below 2^31? */
+/* All below 2^31. */
 DEV bool is_narrow(const vector_type &v)
 {
     bool is = true;

@@ -2,14 +2,14 @@
  * normalize_weight.cu - every row divided by its sum, a lane per element.
  *   computes  denominator[t] = ((1e-20f + weights[t][0]) + weights[t][1]) + ...,
  *             normalized[t][k] = weights[t][k] / denominator[t]; it is packed and may be weights;
- *             every NaN is tgl_one_nan()'s
- *   launch    a warp for 32 / NUM_TOPK rows, up to NORMALIZE_MAX_WARPS of them a block
+ *             every NaN becomes tgl_one_nan()'s
+ *   launch    32 / NUM_TOPK rows per warp, up to NORMALIZE_MAX_WARPS warps per block
  *   moves     num_tokens * (8 * NUM_TOPK + 4) bytes, each once
  *   macros    NUM_TOPK 1..NORMALIZE_MAX_TOPK
  *
- * A call is over in little more than a launch, so the path from the load to the store is kept short: a lane
- * has one division. It gets the other elements of its row by shuffles, and as nobody reads what another lane
- * writes, in place is no special case; nor is any stride or alignment. */
+ * A call takes little more than a launch, so the path from load to store is kept short: one division per
+ * lane. A lane gets the other elements of its row by shuffles. No lane reads what another writes, so in place
+ * is no special case, nor is any stride or alignment. */
 #include "device/ptx.cuh"
 #include "moe/normalize_weight.h"
 #include "numerics/base.h"

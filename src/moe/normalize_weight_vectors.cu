@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * normalize_weight_vectors.cu - every row divided by its sum, for short rows of whole vectors (16 bytes).
  *   computes  as normalize_weight.cu
- *   launch    a warp for 32 / (NUM_TOPK / ELEMENTS) rows, up to NORMALIZE_MAX_WARPS of them a block
+ *   launch    32 / (NUM_TOPK / ELEMENTS) rows per warp, up to NORMALIZE_MAX_WARPS warps per block
  *   moves     num_tokens * (8 * NUM_TOPK + 4) bytes, each once
- *   macros    NUM_TOPK 4, 8, ... NORMALIZE_VECTORS_TOPK; ELEMENTS 1, 2, 4, that a lane divides
+ *   macros    NUM_TOPK 4, 8, ... NORMALIZE_VECTORS_TOPK; ELEMENTS per lane 1, 2, 4
  *
- * Every lane loads its whole row, which takes no longer than one element of it, and adds it up by itself. All
- * lanes have loaded before one of them writes, as normalized may be weights. */
+ * Every lane loads its whole row, which takes no longer than one element, and sums it alone. All lanes load
+ * before any writes, as normalized may be weights. */
 #include "device/ptx.cuh"
 #include "moe/normalize_weight.h"
 #include "numerics/base.h"

@@ -4,9 +4,9 @@
  *   launch    grid ceil(num_tokens / NORMALIZE_WIDE_WARPS), block 32 * NORMALIZE_WIDE_WARPS
  *   moves     num_tokens * (8 * num_topk + 4) bytes; rows are read twice, the second time from a cache
  *
- * Lane l loads elements l, l + 32, ...; the sum has an order, so all lanes add all elements, which they get
- * from each other by shuffles. An element is divided by the lane that loaded it: in place too, nobody reads
- * what another one writes. */
+ * Lane l loads elements l, l + 32, ... The order of the sum is given, so all lanes add all elements, by
+ * shuffles. An element is divided by the lane that loaded it: even in place no lane reads what another
+ * writes. */
 #include "device/ptx.cuh"
 #include "moe/normalize_weight.h"
 #include "numerics/base.h"
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_WIDE_WARPS) normaliz
         float d = NORMALIZE_EPSILON, w = lane < a.num_topk ? row[lane] : 0;
         for (i64 k = 0; k < a.num_topk; k += 32) {
             const i64 ahead = k + 32 + lane;
-            const float next = ahead < a.num_topk ? row[ahead] : 0;     /* under way during the additions */
+            const float next = ahead < a.num_topk ? row[ahead] : 0;     /* in flight during the additions */
             if (a.num_topk - k >= 32) {
 #pragma unroll
                 for (int l = 0; l < 32; l++) d = d + __shfl_sync(FULL, w, l);

@@ -1,31 +1,30 @@
 /* SPDX-License-Identifier: MIT
- * reduce_fused.cu - every token's rows, weighted and added.
- *   computes  from 0, for k = 0, 1, ... and p = token_topk_to_pos[t][k] where that is a position:
+ * reduce_fused.cu - the weighted sum of every token's rows.
+ *   computes  sum = 0; for k = 0, 1, ... with p = token_topk_to_pos[t][k] a position:
  *             sum = fma(x[p], topk_weights[t][k] * x_sf[p], sum); out[t] = sum * sf
  *   launch    grid (chunks of a row, ceil(num_tokens / tokens)), block up to THREADS
- *   moves     per token hidden * (x's bytes for each row there is + out's), 4 for each slot and weight and
- *             for each row's x_sf
- *   macros    X_TYPE, OUT_TYPE REDUCE_F32, REDUCE_BF16, REDUCE_F16, REDUCE_E4M3; UNITS 1.., of a thread;
- *             ROWS 1.., whose units are loaded at once; HAS_VECTORS 0, 1: a unit is a vector (16 bytes) of x
+ *   moves     per token hidden * (x's bytes for each of its rows + out's), 4 bytes per slot, weight and x_sf
+ *   macros    X_TYPE, OUT_TYPE REDUCE_F32, REDUCE_BF16, REDUCE_F16, REDUCE_E4M3; UNITS 1.. per thread;
+ *             ROWS 1.. loaded at once; HAS_VECTORS 0, 1: a unit is a vector (16 bytes) of x
  *             rather than a column; THREADS 32..1024
  *
- * Each warp loads the slots of its tokens, one per lane, and goes on with those that have a row: ROWS rows are
- * loaded before the first is added. So empty slots cost nothing, and no load waits for another. */
+ * Each warp loads the slots of its tokens, one per lane, and continues with those that have a row; ROWS rows
+ * are loaded before the first is added. So empty slots cost nothing and loads are independent. */
 #include "moe/reduce_fused.h"
 
 static_assert(ROWS >= 1, "ROWS is 1 or more");
 
 #include "moe/reduce_fused.cuh"
 
-/* Adds the rows of the slots in `lanes`, in their order. x is at the thread's first unit, the others are
- * `step` bytes apart; is_mine: those that the row has. */
+/* Adds the rows of the slots in `lanes`, in order. x points to the thread's first unit, the others are `step`
+ * bytes apart; is_mine: within the row. */
 DEV void add_rows(float (&sum)[UNITS][COLS], const reduce_args &p, const slots &s, u32 lanes, const u8 *x,
                   int step, const bool (&is_mine)[UNITS])
 {
     const i64 row_bytes = p.x_stride * X_BYTES;
 #pragma unroll 1
     while (lanes) {
-        const int rows = __popc(lanes);         /* those past ROWS are for the next turn */
+        const int rows = __popc(lanes);         /* those past ROWS wait for the next turn */
         x_unit v[ROWS][UNITS];
         int lane[ROWS];
 #pragma unroll
@@ -47,7 +46,7 @@ DEV void add_rows(float (&sum)[UNITS][COLS], const reduce_args &p, const slots &
     }
 }
 
-/* The block's chunk of `tokens` rows of out; the slots of all are loaded at once. */
+/* The block's chunk of `tokens` rows of out; their slots are loaded at once. */
 DEV void reduce(const reduce_args &p, i64 first_token, int tokens)
 {
     const int step = COLS * (int)blockDim.x;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * reduce_fused.cuh - what the kernels of reduce_fused have in common: units of x, units of sums, slots.
- *   macros    X_TYPE, OUT_TYPE REDUCE_F32, REDUCE_BF16, REDUCE_F16, REDUCE_E4M3; UNITS 1.., of a thread;
+ * reduce_fused.cuh - what the kernels of reduce_fused share: units of x, units of sums, slots.
+ *   macros    X_TYPE, OUT_TYPE REDUCE_F32, REDUCE_BF16, REDUCE_F16, REDUCE_E4M3; UNITS 1.. per thread;
  *             HAS_VECTORS 0, 1: a unit is a vector (16 bytes) of x rather than a column */
 #ifndef TEGULA_MOE_REDUCE_FUSED_CUH
 #define TEGULA_MOE_REDUCE_FUSED_CUH
@@ -32,7 +32,7 @@ DEV x_unit load(const u8 *at)
 }
 #endif
 
-/* The columns in a word, the lowest first. A column that was loaded alone is the lowest. */
+/* The columns of a word, lowest first. A column loaded alone is the lowest. */
 typedef struct { float x[4 / X_BYTES]; } word_columns;
 DEV word_columns widen(u32 word)
 {
@@ -126,11 +126,11 @@ DEV void store(u8 *at, const float (&sum)[1])
 
 /* ---- slots ---- */
 
-/* A lane's slot: its row and the factor of it. `valid` is the warp's: lanes whose slot has a row. */
+/* A lane's slot: its row and that row's factor. `valid`: the lanes of the warp whose slot has a row. */
 typedef struct { i32 position; float factor; u32 valid; } slots;
 
-/* The `count` slots that begin with slot k of token t; the slots of token t + 1 follow. Their factors are
- * weights before scale_slots(). */
+/* `count` slots from slot k of token t on, continuing with token t + 1. Factors are plain weights until
+ * scale_slots(). */
 DEV slots load_slots(const reduce_args &p, i64 t, i64 k, int count)
 {
     const int lane = threadIdx.x % 32;
@@ -146,7 +146,7 @@ DEV slots load_slots(const reduce_args &p, i64 t, i64 k, int count)
     return s;
 }
 
-/* A step of its own, so that the loads of rows need not wait for weights, nor for scale factors. */
+/* Apart, so that loads of rows wait neither for weights nor for scale factors. */
 DEV void scale_slots(const reduce_args &p, slots &s)
 {
     if (p.x_sf && s.valid >> threadIdx.x % 32 & 1) s.factor = s.factor * p.x_sf[s.position];
@@ -154,8 +154,8 @@ DEV void scale_slots(const reduce_args &p, slots &s)
 
 /* ---- sums ---- */
 
-/* Of token t, to out; `first` is the column of the thread's first unit, the others are `step` columns apart,
- * is_mine: those that the row has. */
+/* Stores the sums of token t. `first` is the column of the thread's first unit, the others are `step` columns
+ * apart; is_mine: within the row. */
 DEV void store_sums(float (&sum)[UNITS][COLS], const reduce_args &p, float sf, i64 t, i64 first, int step,
                     const bool (&is_mine)[UNITS])
 {

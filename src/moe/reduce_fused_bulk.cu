@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * reduce_fused_bulk.cu - reduce_fused by bulk copies: many tokens, rows that are made of vectors (16 bytes).
+ * reduce_fused_bulk.cu - reduce_fused by bulk copies: many tokens, rows of whole vectors (16 bytes).
  *   computes  as reduce_fused.cu
  *   launch    grid (chunks of a row, ceil(num_tokens / tokens)), block up to REDUCE_BULK_THREADS, dynamic
- *             shared memory of STAGES chunks, which are UNITS vectors a thread; 1 <= tokens * num_topk <= 32;
- *             from sm_90 on
+ *             shared memory of STAGES chunks of UNITS vectors per thread; 1 <= tokens * num_topk <= 32; sm_90
+ *             and up
  *   moves     as reduce_fused.cu
- *   macros    X_TYPE, OUT_TYPE REDUCE_F32, REDUCE_BF16, REDUCE_F16, REDUCE_E4M3; UNITS 1.., vectors of a
- *             thread; STAGES 1.., rows in flight
+ *   macros    X_TYPE, OUT_TYPE REDUCE_F32, REDUCE_BF16, REDUCE_F16, REDUCE_E4M3; UNITS 1.. vectors
+ *             per thread; STAGES 1.. rows in flight
  *
- * The rows of a block's tokens go through a ring of stages in shared memory: the next ones are in flight
- * while one is added, across tokens too, and no register waits for them. */
+ * The rows of a block's tokens go through a ring of stages in shared memory: while one is added, the next are
+ * in flight, across tokens too, and hold no registers. */
 #include "moe/reduce_fused.h"
 
 #define HAS_VECTORS 1
@@ -19,10 +19,10 @@
 static_assert(STAGES >= 1 && STAGES <= 32, "STAGES is 1..32");
 
 #if __CUDA_ARCH__ >= 900
-/* A block's part of the rows, and the ring: stage i has a chunk and an mbarrier. */
+/* A block's part of the rows, and the ring; a stage has a chunk and an mbarrier. */
 typedef struct { const u8 *x; i64 row_bytes; u32 bytes, pitch, stages, loaded; } ring;
 
-/* Loads the row of the first of `lanes` into a stage, and removes that lane. By all lanes of a warp. */
+/* Loads the row of the first of `lanes` into a stage and removes that lane. By a whole warp. */
 DEV void load_stage(const ring &r, const slots &s, u32 &lanes, int stage)
 {
     const u8 *row = r.x + __shfl_sync(FULL, s.position, take_lane(lanes)) * r.row_bytes;
@@ -32,7 +32,7 @@ DEV void load_stage(const ring &r, const slots &s, u32 &lanes, int stage)
     }
 }
 
-/* The block's chunk of all its rows of out: those of `tokens` tokens, then the next grid.y further. */
+/* The block's chunk of its rows of out: `tokens` tokens at a time, striding by gridDim.y. */
 DEV void reduce(const reduce_args &p)
 {
     SHARED_DYNAMIC(memory, 128);
@@ -65,7 +65,7 @@ DEV void reduce(const reduce_args &p)
         for (int i = 0; i < STAGES; i++)
             if (ahead) load_stage(r, s, ahead, (stage + i) % STAGES);
         scale_slots(p, s);
-        __syncthreads();                        /* mbarriers are there */
+        __syncthreads();                        /* mbarriers are initialised */
 #pragma unroll 1
         for (int token = 0; token < count; token++) {
             float sum[UNITS][COLS] = {};
@@ -79,7 +79,7 @@ DEV void reduce(const reduce_args &p)
                 for (int i = 0; i < UNITS; i++)
                     if (is_mine[i]) v[i] = shared_load_u32x4(from + 16 * i * blockDim.x);
                 if (ahead) {
-                    __syncthreads();            /* all have read the stage */
+                    __syncthreads();            /* all threads have read the stage */
                     load_stage(r, s, ahead, stage);
                 }
 #pragma unroll
@@ -89,7 +89,7 @@ DEV void reduce(const reduce_args &p)
             }
             store_sums(sum, p, sf, t + token, first, step, is_mine);
         }
-        __syncthreads();                        /* nobody reads the ring */
+        __syncthreads();                        /* no thread reads the ring */
     }
 }
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * route.cuh - what the kernels of route share: a token's experts as codes of 16 bits, eight of them in a word
- * of 16 bytes.
+ * route.cuh - what the kernels of route share: a token's experts as 16-bit codes, eight in a word of 16
+ * bytes.
  *   macros    NUM_SLOTS = NUM_TOPK + num_shared, up to 32 */
 #ifndef TEGULA_MOE_ROUTE_CUH
 #define TEGULA_MOE_ROUTE_CUH
@@ -17,7 +17,7 @@ DEV u32 code_of(const tgl_map &m, i32 index)
     return (u32)index < (u32)m.num_experts ? (u32)index : ROUTE_NO_EXPERT;
 }
 
-/* From lanes that have a slot's code each: two of them in every other lane, and a word of these. */
+/* From lanes with a code each: two codes in every even lane; then a word of four such pairs. */
 DEV u32 pack_codes(u32 code)
 {
     return code | __shfl_down_sync(FULL, code, 1) << 16 | ROUTE_PUBLISHED | ROUTE_PUBLISHED << 16;
@@ -33,7 +33,7 @@ DEV float4 as_floats(uint4 v)
                        __uint_as_float(v.w));
 }
 
-/* The pairs of half a word, four codes: half h of all tokens' words. */
+/* The pairs of half a word, four codes; h counts halves over all tokens. */
 DEV map_pairs pairs_of(const tgl_map &m, u32 h, uint2 half)
 {
     const u32 token = h / (2 * WORDS), slot = 4 * (h % (2 * WORDS));

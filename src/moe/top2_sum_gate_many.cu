@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT
- * top2_sum_gate_many.cu - top2_sum_gate for many tokens: the selection of fewest instructions.
+ * top2_sum_gate_many.cu - top2_sum_gate for many tokens: the selection with the fewest instructions.
  *   computes  the bits of top2_sum_gate.cu
  *   launch    grid ceil(num_tokens / warps), block of 1 .. TOKEN_BLOCK_WARPS warps
  *   moves     as top2_sum_gate.cu
  *   macros    SCORING, NUM_TOPK, INDEX_BYTES, GROUP_LANES, NUM_LISTS: see gate.cuh
  *
- * The NUM_TOPK-th largest of the lanes' maxima bounds the NUM_TOPK-th best key from below; the experts above
- * it, less the error, are the candidates: NUM_TOPK and one or two on random rows. They are packed through
- * shared memory. A candidate's slot is the number of candidates above it. */
+ * The NUM_TOPK-th largest of the lanes' maxima is a lower bound of the NUM_TOPK-th best key; the experts
+ * above it, less the error, are the candidates: one or two more than NUM_TOPK on random rows. They are
+ * compacted through shared memory. A candidate's slot is the number of candidates above it. */
 #include "moe/common/gate.cuh"
 
-/* Of 256 threads: 48, 64 or 128 registers, what it takes without spills. */
+/* Per SM, of 256 threads: 48, 64 or 128 registers, enough without spills. */
 enum { MIN_BLOCKS = NUM_LISTS <= 2 ? 5 : NUM_LISTS <= 4 ? 4 : 2 };
 
 typedef struct __align__(16) {
     u32 key[32];
-    u16 place[64];                              /* of a candidate: its number in the lane, and the lane */
+    u16 place[64];                              /* of a candidate: index in the lane, and the lane */
     u32 expert[32];                             /* by slot */
     float score[32];
 } scratch;
@@ -30,7 +30,7 @@ DEV float best_of(const values &f)
     return m.x[0];
 }
 
-/* Lists the experts above `bound` in s.place; more than 32 are not all listed. How many there are. */
+/* Lists the experts above `bound` in s.place and returns their number; beyond 32 the list is incomplete. */
 DEV u32 list_candidates(scratch &s, const values &f, float bound, u32 lane)
 {
     u32 left = 0;                               /* bit LANE_EXPERTS - 1 - i: expert i of the lane is one */
@@ -38,7 +38,7 @@ DEV u32 list_candidates(scratch &s, const values &f, float bound, u32 lane)
     for (int i = 0; i < LANE_EXPERTS; i++) left = __funnelshift_l(__float_as_uint(bound - f.x[i]), left, 1);
     u32 count = 0, any = __ballot_sync(FULL, left != 0);
 #pragma unroll 1
-    while (any && count <= 32) {                /* one of every lane a turn; two turns mostly */
+    while (any && count <= 32) {                /* one of every lane per turn; mostly two turns */
         if (left) {
             const u32 i = LANE_EXPERTS - __ffs((int)left);
             s.place[count + __popc(any & lanes_below())] = (u16)(i << 5 | lane);
@@ -57,7 +57,7 @@ DEV candidate select_dense(const tgl_gate &gate, const token &k, scratch &s, u32
     for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = filter<true>(k.logits.x[i], k.bias.x[i]);
     bool is_left = true;
     if (IS_GROUPED) {
-        is_left = is_group_left(gate, k, f, lane);
+        is_left = group_stays(gate, k, f, lane);
 #pragma unroll
         for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = is_left ? f.x[i] : MINUS_INFINITY;
     }
@@ -66,10 +66,10 @@ DEV candidate select_dense(const tgl_gate &gate, const token &k, scratch &s, u32
     for (u32 i = 0; i < NUM_TOPK; i++) {
         last = warp_max_u32(best);
         if (i == 0) first = last;
-        if (best == last) best = TGL_RANK_NONE; /* equal ones leave together: the bound only gets lower */
+        if (best == last) best = TGL_RANK_NONE; /* equal ones go together, which only lowers the bound */
     }
     bool is_settled = first < KEY_INFINITE && last >= KEY_FINITE;
-    /* > is >= the floor for the exact filter */
+    /* for the exact filter, > value_of(last - 1) is >= value_of(last) */
     const float bound = IS_EXACT_FILTER ? value_of(last - 1) : filter_floor<true>(value_of(last));
     u32 num_candidates = is_settled ? list_candidates(s, f, bound, lane) : 0;
     __syncwarp();
@@ -79,8 +79,8 @@ DEV candidate select_dense(const tgl_gate &gate, const token &k, scratch &s, u32
         const u32 place = s.place[lane];
         if (lane < num_candidates) expert = expert_at(gate, place % 32, place / 32);
     } else {
-        /* Any NUM_TOPK distinct experts if the choice is not wanted: every slot must get one, as it leads into
-         * the map. There are more experts than lanes. */
+        /* If the choice is not wanted, any NUM_TOPK distinct experts: every slot must get a valid one, as it
+         * is looked up in the map. There are more experts than lanes. */
         expert = is_wanted(k) ? choose_exactly(gate, k.row, is_left, lane) : lane;
         num_candidates = NUM_TOPK;
     }
@@ -95,7 +95,7 @@ DEV candidate select_dense(const tgl_gate &gate, const token &k, scratch &s, u32
             const uint4 other = *(const uint4 *)&s.key[i];
             at += (other.x > key) + (other.y > key) + (other.z > key) + (other.w > key);
         }
-    /* NUM_TOPK distinct slots have this sum. Equal keys lower it, or add a lane. */
+    /* The sum over NUM_TOPK distinct slots. Equal keys lower it or add a lane. */
     enum { EACH = 1024, SUM = NUM_TOPK * EACH + NUM_TOPK * (NUM_TOPK - 1) / 2 };
     if (warp_add_u32(at < NUM_TOPK ? at + EACH : 0) != SUM)
 #pragma unroll 1
@@ -108,7 +108,7 @@ DEV candidate select_dense(const tgl_gate &gate, const token &k, scratch &s, u32
         s.score[at] = c.score;
     }
     __syncwarp();
-    const u32 slot = min(lane, (u32)NUM_TOPK - 1);      /* lanes beyond have none, and read what is there */
+    const u32 slot = min(lane, (u32)NUM_TOPK - 1);      /* lanes beyond have no slot and read any */
     return { s.expert[slot], s.score[slot], 0 };
 }
 

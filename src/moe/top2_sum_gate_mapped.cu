@@ -1,26 +1,23 @@
 /* SPDX-License-Identifier: MIT
- * top2_sum_gate_mapped.cu - top2_sum_gate.cu of so few tokens that a token has a block, where experts have
- * replicas.
+ * top2_sum_gate_mapped.cu - top2_sum_gate.cu with a map, for few tokens: a block per token.
  *   computes  as tegula/moe.h says, through gate.cuh; there is a to_physical_map
  *   launch    grid num_tokens, block 32 * GATE_MAPPED_WARPS
- *   moves     what top2_sum_gate.cu does; of map and count, from L2, what all experts have for the token
+ *   moves     as top2_sum_gate.cu; from L2, map and count of all experts
  *   macros    as top2_sum_gate.cu
  *
- * From a chosen expert to its index there are two loads, one behind the other, and a remainder. So while the
- * first warp chooses, the others find the indices of all experts, and what is left is a load from shared
- * memory. */
+ * From a chosen expert to its index there are two dependent loads and a remainder. So while the first warp
+ * chooses, the others compute the indices of all experts, and only a load from shared memory remains. */
 #include "moe/common/gate.cuh"
 #include "moe/top2_sum_gate.h"
 
 enum {
-    FINDERS = 32 * (GATE_MAPPED_WARPS - 1),                     /* threads that find indices */
+    FINDERS = 32 * (GATE_MAPPED_WARPS - 1),                     /* threads that compute indices */
     MAX_EXPERTS = 32 * LANE_EXPERTS,
     PER_FINDER = (MAX_EXPERTS + FINDERS - 1) / FINDERS + 1      /* and a shared expert */
 };
-static_assert(GATE_MAX_SLOTS <= FINDERS, "a finder has one shared expert at most");
+static_assert(GATE_MAX_SLOTS <= FINDERS, "a finder has at most one shared expert");
 
-/* By FINDERS threads: index[e] of logical expert e. Loads of a thread do not wait for each other. Waits for
- * the kernel before. */
+/* By FINDERS threads: index[e] of logical expert e. A thread's loads are independent. Calls pdl_wait(). */
 DEV void find_indices(const tgl_gate &gate, i64 t, u32 thread, i32 *index)
 {
     u32 expert[PER_FINDER], replica[PER_FINDER];
@@ -55,7 +52,7 @@ DEV void find_indices(const tgl_gate &gate, i64 t, u32 thread, i32 *index)
     }
 }
 
-/* Unasked, ptxas would spill on others rather than have a 40th register. */
+/* Except on sm_90, ptxas would spill rather than use a 40th register unless told. */
 #if __CUDA_ARCH__ == 900
 #define BOUNDS 32 * GATE_MAPPED_WARPS
 #else
@@ -67,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) top2_sum_gate_mapped(
 {
     SHARED(i32[MAX_EXPERTS + GATE_MAX_SLOTS], index);
     const u32 lane = threadIdx.x % 32;
-    const u32 warp = warp_max_u32(threadIdx.x / 32);    /* so the compiler sees that all lanes are in one */
+    const u32 warp = warp_max_u32(threadIdx.x / 32);    /* so that the compiler sees a warp-uniform value */
     const i64 t = blockIdx.x;
     token k = {};
     candidate c = {};

@@ -2,8 +2,8 @@
  * top2_sum_gate_wide.cu - top2_sum_gate for any number of experts, groups and slots: a block per token.
  *   computes  as tegula/moe.h says, by exact keys of all experts
  *   launch    grid num_tokens in x and y, block GATE_WIDE_THREADS
- *   moves     num_tokens * (4 * num_experts + (INDEX_BYTES + 4) * slots) bytes, masks, bias, map; logits of
- *             experts beyond GATE_WIDE_KEPT again, from L1 or L2, after each pick of their thread
+ *   moves     num_tokens * (4 * num_experts + (INDEX_BYTES + 4) * slots) bytes, masks, bias, map; after
+ *             each pick of a thread its logits beyond GATE_WIDE_KEPT again, from L1 or L2
  *   macros    SCORING 0 .. 3, INDEX_BYTES 4 or 8 */
 #include "moe/common/gate_wide.cuh"
 #include "moe/common/topk.cuh"
@@ -13,7 +13,7 @@ enum { THREADS = GATE_WIDE_THREADS, WARPS = THREADS / 32, KEPT = GATE_WIDE_KEPT 
 #define MINUS_INFINITY __uint_as_float(0xff800000)
 
 typedef struct {
-    u32 key[KEPT];                              /* of experts; TGL_RANK_NONE: its group is left out */
+    u32 key[KEPT];                              /* by expert; TGL_RANK_NONE: its group is left out */
     float group_sum[KEPT];
     u64 best_of_warp[2][WARPS];
 } memory;
@@ -22,7 +22,7 @@ typedef struct {
     const tgl_gate &gate;
     const float *row;
     memory &kept;
-    u64 last_group;                             /* rank of the last group that is left to choose from; 0: all */
+    u64 last_group;                             /* rank of the last group that stays; 0: all stay */
 } search;
 
 DEV u32 exact_key(const search &s, u32 e)
@@ -30,7 +30,7 @@ DEV u32 exact_key(const search &s, u32 e)
     return tgl_rank_key(tgl_score_key(SCORING, s.row[e], s.gate.bias ? s.gate.bias[e] : 0.0f));
 }
 
-/* Of experts first, first + step, ... of a group; -inf where there is none. */
+/* Of experts first, first + step, ... of a group; -inf if there is none. */
 DEV two best_two_of(const search &s, u32 group, u32 first, u32 step)
 {
     two best = { MINUS_INFINITY, MINUS_INFINITY };
@@ -47,19 +47,19 @@ DEV float sum_of(const search &s, two best)
     return s.gate.group_size == 1 ? best.first : best.first + best.second;
 }
 
-/* Any thread by itself. Expert keys and group sums that are kept must be there, and complete. */
+/* By a single thread. Kept keys and sums must be complete. */
 DEV u64 rank_of_group(const search &s, u32 group)
 {
     return tgl_rank(group < KEPT ? s.kept.group_sum[group] : sum_of(s, best_two_of(s, group, 0, 1)), group);
 }
 
-/* The best of all threads' ranks. */
+/* The max of all threads' ranks. */
 DEV u64 block_max(const search &s, u64 rank, u32 round)
 {
     return block_max_u64(s.kept.best_of_warp[round % 2], rank);
 }
 
-/* Sums by warps; rounds over their ranks; then the experts of other groups get no key. */
+/* Sums by warps; rounds over their ranks; then experts of other groups lose their keys. */
 DEV void choose_groups(search &s)
 {
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -87,13 +87,13 @@ DEV void choose_groups(search &s)
         if (rank_of_group(s, e / s.gate.group_size) < last) s.kept.key[e] = TGL_RANK_NONE;
 }
 
-/* Without groups no sum is kept, nor asked for. */
+/* Without groups no sum is kept or read. */
 DEV bool is_left_out(const search &s, u32 group)
 {
     return s.last_group != TGL_RANK_NONE && rank_of_group(s, group) < s.last_group;
 }
 
-/* The best rank below `limit` of this thread's experts, which are its own to the end. */
+/* The best rank below `limit` of this thread's experts. */
 DEV u64 best_left(const search &s, u64 limit)
 {
     u64 best = TGL_RANK_NONE;
@@ -121,7 +121,7 @@ DEV void choose_experts(const tgl_gate &gate, i64 t, const float *row)
     u64 last = ALL_RANKS, best = last;
 #pragma unroll 1
     for (u32 k = 0; k < gate.num_topk; k++) {
-        if (best == last) best = best_left(s, last);                        /* its best was taken */
+        if (best == last) best = best_left(s, last);                        /* its best was picked */
         last = block_max(s, best, k);
         if (threadIdx.x == 0) {
             indices_of(gate, t)[k] = (index_type)tgl_rank_index(last);

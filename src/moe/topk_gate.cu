@@ -5,10 +5,10 @@
  *   moves     num_tokens * (4 * num_experts + INDEX_BYTES * NUM_TOPK) bytes, each once
  *   macros    NUM_LISTS 1 .. 8 = ceil(num_experts / 128), NUM_TOPK 1 .. 32, INDEX_BYTES 4 or 8
  *
- * Rounds of short_keys.cuh. What is cut off of a key matters only where picks, or the last pick and what is
- * left, agree in all bits that remain: then everyone who may belong to the result is a candidate, one a lane,
- * and the whole scores decide. Rows with more than 32 candidates, of equal scores mostly, go the long way of
- * topk.cuh. */
+ * Rounds of short_keys.cuh. The bits cut off a key matter only if two picks, or the last pick and a remaining
+ * expert, agree in all other bits: then all experts that may belong to the result are candidates, one per
+ * lane, and whole scores decide. Rows with more than 32 candidates, mostly of equal scores, take the slow
+ * path of topk.cuh. */
 #include "moe/common/index.cuh"
 #include "moe/common/short_keys.cuh"
 #include "moe/common/topk.cuh"
@@ -16,7 +16,7 @@
 
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= 32, "NUM_TOPK is 1 .. 32");
 
-enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2 };       /* of 256 threads: 64 registers, or 128 */
+enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2 };       /* per SM, of 256 threads: 64 or 128 registers */
 
 typedef struct { u32 slot, expert; } choice;        /* slot >= NUM_TOPK: not chosen */
 
@@ -58,7 +58,7 @@ DEV lists load_lists(const float *row, u32 num_experts, bool is_vector, u32 lane
     return l;
 }
 
-/* The picks so far have keys `pick`, in order, lanes 0 .. NUM_TOPK - 1; `last` is the last one. */
+/* Lanes 0 .. NUM_TOPK - 1 have the picks so far, as short keys in order; `last` is the last. */
 DEV choice decide(lists &l, u32 pick, u32 last, const float *row, u32 num_experts, u32 lane)
 {
     const u32 floor = last & ~EXPERT_MASK;

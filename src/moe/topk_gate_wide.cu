@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * topk_gate_wide.cu - topk_gate for more experts or picks than a warp's registers hold: a block per token.
+ * topk_gate_wide.cu - topk_gate for more experts or picks than fit in a warp's registers: a block per token.
  *   computes  topk_idx[t][k] = the expert of k-th highest rank (numerics/rank.h) in scores[t]
  *   launch    grid num_tokens in x and y, block TOPK_GATE_WIDE_THREADS
  *   moves     num_tokens * (4 * num_experts + INDEX_BYTES * num_topk) bytes; a round reads

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  * topk_sum_and_topk_group_idx.cu - the best groups of every token, a warp per token, in registers.
- *   computes  group_idx[t][r] = the group of r-th highest rank (numerics/rank.h), where a group is worth the
- *             sum of its NUM_TOPK_SUM best scores
+ *   computes  group_idx[t][r] = the group of r-th highest rank (numerics/rank.h), groups being ranked by
+ *             the sum of their NUM_TOPK_SUM best scores
  *   launch    grid ceil(num_tokens / warps), block of 1 .. TOKEN_BLOCK_WARPS warps, no shared memory
  *   moves     num_tokens * (4 * num_groups * experts_per_group + INDEX_BYTES * num_topk_groups) bytes, each
  *             once
  *   macros    GROUP_LANES 1, 2, 4 ... 32, at most 32 / num_groups; LANE_VECTORS 1, 2, 4, 8;
  *             NUM_TOPK_SUM 1 or 2; INDEX_BYTES 4 or 8
  *
- * GROUP_LANES neighbouring lanes share a group. Each keeps the best two of its scores, LANE_VECTORS vectors
- * of four under way at a time; they meet by shuffles. A group's place is the number of groups above it: the
- * lanes of a group compare it with different ones and add up. */
+ * GROUP_LANES neighbouring lanes share a group. Each keeps the best two of its scores, with LANE_VECTORS
+ * vectors of four in flight; shuffles merge them. A group's place is the number of groups above it: its lanes
+ * compare it with different groups and add up. */
 #include "moe/common/index.cuh"
 #include "moe/common/topk.cuh"
 #include "moe/topk_sum_and_topk_group_idx.h"
@@ -22,10 +22,10 @@ static_assert(NUM_TOPK_SUM == 1 || NUM_TOPK_SUM == GROUP_IDX_MAX_TOPK_SUM, "NUM_
 enum { MAX_GROUPS = 32 / GROUP_LANES };
 #define MINUS_INFINITY __uint_as_float(0xff800000)
 
-/* Of scores part, part + GROUP_LANES, ... of the group, counted in vectors. Absent ones and NaN are -inf. */
+/* Of vectors part, part + GROUP_LANES, ... of the group. NaN and scores past the end are -inf. */
 DEV two best_of_lane(const float *group, u32 size, bool is_vector, u32 part)
 {
-    two best[4];                                    /* of four chains, so that none is long */
+    two best[4];                                    /* of four independent chains */
 #pragma unroll
     for (int j = 0; j < 4; j++) best[j] = { MINUS_INFINITY, MINUS_INFINITY };
 #pragma unroll 1
@@ -55,7 +55,7 @@ DEV two best_of_lane(const float *group, u32 size, bool is_vector, u32 part)
     return best_two(best_two(best[0], best[1]), best_two(best[2], best[3]));
 }
 
-/* The group's key, in all of its lanes. */
+/* The group's key, in all its lanes. */
 DEV u32 key_of_group(const float *group, u32 size, bool is_vector, u32 part)
 {
     const two best = best_two_of_lanes<GROUP_LANES>(best_of_lane(group, size, is_vector, part));

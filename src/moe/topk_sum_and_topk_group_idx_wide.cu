@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * topk_sum_and_topk_group_idx_wide.cu - topk_sum_and_topk_group_idx for any number of groups and any sum: a
  * block per token, a warp per group.
- *   computes  group_idx[t][r] = the group of r-th highest rank (numerics/rank.h), where a group is worth the
- *             sum of its num_topk_sum best scores, added in descending order
+ *   computes  group_idx[t][r] = the group of r-th highest rank (numerics/rank.h), groups being ranked by
+ *             the sum of their num_topk_sum best scores, added in descending order
  *   launch    grid num_tokens in x and y, block GROUP_IDX_WIDE_THREADS
- *   moves     num_tokens * (4 * num_groups * experts_per_group + INDEX_BYTES * num_topk_groups) bytes; scores
- *             again, from L1 or L2: a lane's after each of its picks, all of the groups beyond
- *             GROUP_IDX_WIDE_KEPT in every round
+ *   moves     num_tokens * (4 * num_groups * experts_per_group + INDEX_BYTES * num_topk_groups) bytes; again,
+ *             from L1 or L2: a lane's scores after each of its picks, and in every round those of groups
+ *             beyond
+ *             GROUP_IDX_WIDE_KEPT
  *   macros    INDEX_BYTES 4 or 8 */
 #include "moe/common/index.cuh"
 #include "moe/common/topk.cuh"
@@ -14,7 +15,7 @@
 
 enum { THREADS = GROUP_IDX_WIDE_THREADS, WARPS = THREADS / 32, KEPT = GROUP_IDX_WIDE_KEPT };
 
-/* By all lanes of a warp, and in all of them. */
+/* By a whole warp; the result is in all lanes. */
 DEV float sum_of_best(const float *group, u32 experts_per_group, u32 num_topk_sum)
 {
     const u32 lane = threadIdx.x % 32;

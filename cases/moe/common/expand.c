@@ -32,8 +32,7 @@ tgl_status expand_setup(case_problem *c)
     return moe_lay_out(case_text(c, "layout"), hidden, x->strides);
 }
 
-/* Row p of one tensor from row t of another, or zeros where t < 0: bytes, the whole row at once where it is
- * packed. */
+/* Copies row t of one tensor to row p of another, or zeros if t < 0; packed rows at once. */
 static void put_row(const case_tensor *to, int64_t p, const case_tensor *from, int64_t t)
 {
     const int64_t size = to->element_bytes, cols = to->shape[1];

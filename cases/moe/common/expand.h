@@ -9,10 +9,10 @@ enum { TO_POS, TO_EXPERT, TOKENS, EXPANDED, TOKEN_SF, EXPANDED_SF };
 
 tgl_status expand_setup(case_problem *c);
 
-/* Rows that no pair leads to keep what they had: where there are such, an output starts with values. */
+/* Rows without a pair keep their contents: if there are any, an output has initial values. */
 case_role expand_role_of_output(const case_problem *c);
 
-/* The oracle, of rows or of their factors. */
+/* The oracle, for rows or for their factors. */
 void expand_rows(const case_problem *c, const case_tensor *from, const case_tensor *to);
 
 #endif

@@ -11,7 +11,7 @@
 
 static tgl_status read_scoring(const case_problem *c, tgl_moe_scoring *scoring)
 {
-    static const char words[] = "sigmoid sqrtsoftplus softmax identity";        /* as the enum has them */
+    static const char words[] = "sigmoid sqrtsoftplus softmax identity";        /* in the order of the enum */
     TGL_TRY(case_check_word(c, "scoring", words));
     *scoring = (tgl_moe_scoring)case_word(c, "scoring", words);
     return TGL_OK;
@@ -89,7 +89,7 @@ tgl_status gate_run(const case_arguments *a)
 
 /* ---- the oracle ---- */
 
-/* What becomes of logical expert e in a slot of token t. */
+/* Writes the index of logical expert e, or -1, to a slot of token t. */
 static void put_expert(const case_problem *c, int64_t t, int64_t slot, int64_t e)
 {
     const tgl_moe_gate_params *p = gate_params_of(c);
@@ -113,7 +113,7 @@ static void put_weight(const case_problem *c, int64_t t, int64_t slot, double we
     case_encode(TGL_F32, weight, case_element(&c->tensors[WEIGHTS], (int64_t[]){ t, slot }));
 }
 
-/* Scores of chosen experts, -1 being none. */
+/* Scores of the chosen experts; -1 is an empty slot. */
 static void score_chosen(const case_problem *c, int64_t t, const int64_t *chosen, int64_t num_topk,
                          float *scores)
 {

@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: MIT
- * gate.h - what the cases of the gates share: top2_sum_gate, hash_gate, route. The oracles sort all experts,
- * and compute scores step by step in double.
+ * gate.h - what the cases of top2_sum_gate, hash_gate and route share. The oracles sort all experts and
+ * compute scores step by step in double.
  *
- * exp and log1p differ in their last bits from library to library, so a choice that hangs on those bits has
- * no oracle. Every row of logits here is one whose choice is decided: keys that compete are apart, or equal
- * because they are made of equal numbers, or exact in any library. Random rows that are not are drawn again.
- * For what is left undecided the oracle says so: of a listed case that is a mistake, random ones are redrawn.
+ * exp and log1p differ in their last bits between libraries, so a choice that depends on those bits has no
+ * oracle. In every row of logits here the choice is decided: competing keys are far enough apart, or equal
+ * because they come from equal numbers, or exact in any library. Random rows are redrawn until they are
+ * decided. If one remains undecided, the oracle says so: a mistake in a listed case; a random case is
+ * redrawn.
  *
  * Values of logits, beside those of moe.h:
  *   normal      drawn again until the choice is decided
  *   near        a permutation of numbers 2^-15 apart: scores that a rough approximation cannot tell apart
- *   exact       of which sigmoid and sqrtsoftplus have exact scores; with bias=near only that decides
- *   saturated   scores of 0 and 1, whatever the logit
- *   branch      around 20, where sqrtsoftplus changes its form
- *   deep        scores around 1e-20, where the divisor's 1e-20 shows
- *   descending  the same for every row, worst expert last
+ *   exact       with exact scores of sigmoid and sqrtsoftplus; with bias=near these decide
+ *   saturated   scores of 0 and 1
+ *   branch      around 20, where sqrtsoftplus switches formulas
+ *   deep        scores around 1e-20, the initial value of the divisor
+ *   descending  the same in every row, best expert first
  * Of bias:
  *   none, zero, small (normal / 8), large (normal * 100), near (1 and up to 1e-3 more, in steps of an ulp),
  *   disabled (-inf for two of three experts), few (for all but one of 32), special
  *
- * What tokens have that are masked or fixed, parameter `excluded`: nobody wants their choice, so nothing may
- * come of it.
- *   alike       what the others have
- *   zeros, ties, nan, inf, denormal     such logits
- *   wild        logits of any bits
- * In all but the first, entries of unmapped_topk_idx and input_ids are wild: those of masked tokens, and every
- * other one of fixed tokens. */
+ * Parameter `excluded`: the logits of masked and fixed tokens, which are not chosen by score and must not
+ * matter.
+ *   alike       like the others
+ *   zeros, ties, nan, inf, denormal
+ *   wild        any bits
+ * In all but the first, some entries of unmapped_topk_idx and input_ids are wild: those of masked tokens, and
+ * every other one of fixed tokens. */
 #ifndef TEGULA_CASES_GATE_H
 #define TEGULA_CASES_GATE_H
 
@@ -40,7 +41,7 @@
 #define GATE_CHOICE " bias=small fix=none"
 #define GATE_EXCLUDED "excluded=zeros,ties,nan,inf,denormal,wild"
 
-/* Tensors are filled in this order: bias and masks come before logits and indices, whose fills read them. */
+/* Tensors are filled in this order: bias and masks first, as the fills of logits and indices read them. */
 enum { BIAS, MASK, FIX, LOGITS, MAP, COUNT, UNMAPPED, IDX, WEIGHTS, NUM_OF_GATE };
 
 static inline const tgl_moe_gate_params *gate_params_of(const case_problem *c)
@@ -70,18 +71,18 @@ static inline float gate_logit(const case_problem *c, int64_t row, int64_t exper
 
 /* ---- gate_choice.c ---- */
 
-/* Each step in double and then rounded: that of a sum, quotient or root of floats is what float gives. */
+/* Each step in double, then rounded: for a sum, quotient or root of floats that equals the step in float. */
 float gate_score(tgl_moe_scoring scoring, float logit);
 
-/* The key of an expert, and bounds of it for any library whose scores are right to 2^-20. */
+/* The key of an expert, and its bounds in any library whose scores are accurate to 2^-20. */
 typedef struct { float key, low, high, logit, bias; } gate_rank;
 
 /* Chooses the experts of a row. */
 typedef struct {
     const case_problem *c;
     gate_rank *keys;                    /* of all experts */
-    moe_candidate *sorted, *groups;     /* experts by key; groups by worth */
-    float *low, *high;                  /* bounds of a group's worth */
+    moe_candidate *sorted, *groups;     /* experts by key; groups by sum */
+    float *low, *high;                  /* bounds of a group's sum */
     int64_t *best;                      /* a group's two best experts */
     bool *is_kept;
 } gate_chooser;
@@ -94,7 +95,7 @@ bool gate_choose(gate_chooser *h, int64_t row);
 /* ---- gate_inputs.c ---- */
 
 tgl_status gate_choose_logits(const case_problem *c, case_tensor *t);
-int64_t gate_wild_index(int64_t num_experts, uint64_t bits);    /* a number that is no expert, or may be none */
+int64_t gate_wild_index(int64_t num_experts, uint64_t bits);    /* mostly out of range */
 void gate_fill_bias(const case_problem *c, case_tensor *t, uint64_t seed);
 void gate_fill_flags(const case_problem *c, case_tensor *t, uint64_t seed);
 void gate_fill_map(const case_problem *c, case_tensor *t, uint64_t seed);
@@ -103,19 +104,19 @@ void gate_fill_unmapped(const case_problem *c, case_tensor *t, uint64_t seed);
 
 /* ---- gate.c ---- */
 
-/* What all gates have; what top2_sum_gate and route have. */
+/* Of all gates; of top2_sum_gate and route. */
 tgl_status gate_setup_common(case_problem *c);
 tgl_status gate_setup(case_problem *c);
 tgl_status gate_run(const case_arguments *a);
 void gate_oracle(case_problem *c);
 int64_t gate_bytes(const case_problem *c);
 
-/* Slots of a token that is masked; of one of chosen experts, -1 being none, and the shared ones. `scores` is
- * memory for num_topk of them. */
+/* Write the slots of a masked token; of a token with these chosen experts (-1: none) and the shared ones.
+ * `scores` is memory for num_topk floats. */
 void gate_put_masked(const case_problem *c, int64_t t);
 void gate_put_token(const case_problem *c, int64_t t, const int64_t *chosen, int64_t num_topk, float *scores);
 
 int64_t gate_bytes_of(const case_problem *c, int i);
-int64_t gate_bytes_of_map(const case_problem *c);       /* it and its counts are read where they are needed */
+int64_t gate_bytes_of_map(const case_problem *c);       /* only what is looked up */
 
 #endif

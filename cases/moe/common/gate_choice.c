@@ -17,7 +17,7 @@ float gate_score(tgl_moe_scoring scoring, float logit)
     }
 }
 
-/* Has no exp or log1p a say in the score? */
+/* Is the score independent of the accuracy of exp and log1p? */
 static bool is_exact(tgl_moe_scoring scoring, float x)
 {
     switch (scoring) {
@@ -38,7 +38,7 @@ static gate_rank rank_of(tgl_moe_scoring scoring, float logit, float bias)
     return r;
 }
 
-/* Are two keys equal in every library, being computed of the same numbers? */
+/* Are two keys equal in every library, computed from the same numbers? */
 static bool is_same(const gate_rank *a, const gate_rank *b)
 {
     const bool same_logit = a->logit == b->logit || (isnan(a->logit) && isnan(b->logit)) ||
@@ -46,7 +46,7 @@ static bool is_same(const gate_rank *a, const gate_rank *b)
     return same_logit && (a->bias == b->bias || (isnan(a->bias) && isnan(b->bias)));
 }
 
-/* a comes before b here; also elsewhere? */
+/* a ranks before b here; does it in every library? */
 static bool is_apart(float a_low, float a_high, float b_low, float b_high)
 {
     return a_low > b_high || (a_low == a_high && b_low == b_high);
@@ -81,7 +81,7 @@ static int higher_first(const void *a, const void *b)
 
 static float sum_of_two(float a, float b) { return moe_ranked((float)((double)a + (double)b)); }
 
-/* The worth of group j of p experts, as a sum of its two best keys, and its bounds. */
+/* The sum of the two best keys of group j, which has p experts, and its bounds. */
 static void weigh_group(gate_chooser *h, int64_t j, int64_t p)
 {
     moe_candidate *experts = h->sorted;
@@ -102,7 +102,7 @@ static void weigh_group(gate_chooser *h, int64_t j, int64_t p)
     free(lows), free(highs);
 }
 
-/* Marks the experts of the groups that are kept. Is that decided? */
+/* Marks the experts of the groups that stay. True if that is decided. */
 static bool keep_groups(gate_chooser *h, int64_t num_experts)
 {
     const int64_t n = gate_params_of(h->c)->num_groups, kept = gate_params_of(h->c)->num_topk_groups;

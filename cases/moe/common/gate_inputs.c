@@ -10,7 +10,7 @@
 
 /* ---- logits ---- */
 
-/* Every element is one of a few, at random. What is exact depends on the function. */
+/* Every element is a random one of these. What is exact depends on the scoring function. */
 static const float exact_sigmoid[] = { 0, -200, 30, -0.0f, 1e-40f, 0, 0 };
 static const float exact_sqrtsoftplus[] = { 25, 36, 20.25f, 30.25f, 42.25f, -200, 25 };
 static const float saturated[] = { 100, 50, 30, 25, 89, -104.5f, -120, -INFINITY, -1e30f, 1e30f };
@@ -37,7 +37,7 @@ static void fill_table(const case_problem *c, case_tensor *t, uint64_t seed)
     moe_fill_any_of(t, seed, tables[i].values, tables[i].count);
 }
 
-/* Rows in memory: one where all tokens share it. */
+/* Rows in memory: one if all tokens share it. */
 static int64_t num_rows(const case_tensor *t) { return t->strides[0] || !t->shape[0] ? t->shape[0] : 1; }
 
 static float normal_of(uint64_t bits)   /* nearly: a sum of four uniform numbers */
@@ -47,7 +47,7 @@ static float normal_of(uint64_t bits)   /* nearly: a sum of four uniform numbers
     return (float)((sum / 65536 - 2) * 1.7320508);
 }
 
-enum { MAX_ATTEMPTS = 100 };    /* of a row; so many picks of so many experts may never be decided */
+enum { MAX_ATTEMPTS = 100 };    /* per row; many picks of many experts may never be decided */
 
 static void decide_rows(void *context, int64_t begin, int64_t end)
 {
@@ -61,7 +61,7 @@ static void decide_rows(void *context, int64_t begin, int64_t end)
     gate_close_chooser(&h);
 }
 
-/* Are there groups and experts to choose from? If not, the op will say so. */
+/* Are there enough groups and experts? If not, the op reports an error. */
 static bool can_choose(const case_problem *c)
 {
     const int64_t num_experts = c->tensors[LOGITS].shape[1], num_topk = gate_num_topk(c);
@@ -89,7 +89,7 @@ static void near_rows(void *context, int64_t begin, int64_t end)
         int64_t step = 1 + (int64_t)((bits >> 32) % (uint64_t)n);
         while (common_divisor(step, n) != 1) step++;
         for (int64_t e = 0; e < n; e++) {
-            const int64_t place = bits >> 63 ? e : (first + e * step) % n;      /* half of the rows ascend */
+            const int64_t place = bits >> 63 ? e : (first + e * step) % n;      /* half of them ascend */
             *(float *)case_element(f->t, (int64_t[]){ row, e }) = 0.3125f + (float)place / 32768;
         }
     }
@@ -109,7 +109,7 @@ static void fill_descending(const case_problem *c, case_tensor *t, uint64_t seed
             *(float *)case_element(t, (int64_t[]){ row, e }) = 3 - 6 * (float)e / (float)t->shape[1];
 }
 
-/* In hash_gate scores choose nobody. */
+/* hash_gate does not choose by score. */
 static bool is_hash(const case_problem *c)
 {
     return c->num_tensors > NUM_OF_GATE && c->tensors[NUM_OF_GATE].name &&
@@ -140,7 +140,7 @@ static float excluded_logit(int kind, int64_t row, uint64_t bits)
     memcpy(&any, &bits, sizeof any);
     switch (kind) {
     case ZEROS: return bits & 1 ? -0.0f : 0;
-    case TIES: return ties[row % 2 ? 1 : bits % COUNT_OF(ties)];    /* all, or some */
+    case TIES: return ties[row % 2 ? 1 : bits % COUNT_OF(ties)];    /* all equal, or some */
     case NANS: return bits & 1 ? -NAN : NAN;
     case INFINITIES: return row % 3 == 0 || (row % 3 == 1 && bits & 1) ? INFINITY : -INFINITY;
     case DENORMAL: return (bits & 1 ? -1e-45f : 1e-45f) * (float)(bits >> 44);
@@ -221,8 +221,8 @@ void gate_fill_flags(const case_problem *c, case_tensor *t, uint64_t seed)
                                        : case_random(seed, i) % 3 != 0;
 }
 
-/* Replicas of expert e: any number of physical experts; or with "wild" also empty ones and ones that no rank
- * has, and counts that make no sense. */
+/* Replicas are any physical experts; map=wild adds empty ones, ones that no rank has, and counts out of
+ * range. */
 void gate_fill_map(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     const int64_t n = t->shape[0] + t->shape[1] - 1;

@@ -25,7 +25,7 @@ tgl_status moe_lay_out(const char *layout, int64_t num_cols, int64_t strides[2])
 
 /* ---- values ---- */
 
-/* Every element is one of a few, at random. */
+/* Every element is a random one of these. */
 static const float ties[] = { -1, -0.0f, 0, 0.5f, 2 };
 static const float equal[] = { 0.25f };
 static const float zero[] = { 0 };
@@ -43,7 +43,9 @@ static const struct { const char *name; const float *values; size_t count; } tab
 };
 enum { NUM_TABLES = sizeof tables / sizeof *tables };
 
-typedef struct { case_tensor *t; uint64_t seed; const float *values; size_t count; } filling;
+/* The bits of element i, made of random ones. */
+typedef uint64_t (*formula)(const case_tensor *t, int64_t i, uint64_t random);
+typedef struct { case_tensor *t; uint64_t seed; const float *values; size_t count; formula bits_of; } filling;
 
 static void any_of_chunk(void *context, int64_t begin, int64_t end)
 {
@@ -54,7 +56,7 @@ static void any_of_chunk(void *context, int64_t begin, int64_t end)
 
 void moe_fill_any_of(case_tensor *t, uint64_t seed, const float *values, size_t count)
 {
-    case_parallel(t->slots, 4, any_of_chunk, &(filling){ t, seed, values, count });
+    case_parallel(t->slots, 4, any_of_chunk, &(filling){ t, seed, values, count, NULL });
 }
 
 static void fill_table(const case_problem *c, case_tensor *t, uint64_t seed)
@@ -64,33 +66,52 @@ static void fill_table(const case_problem *c, case_tensor *t, uint64_t seed)
     moe_fill_any_of(t, seed, tables[i].values, tables[i].count);
 }
 
-/* Floats that agree in their upper bits: from 1 or -1 up to 2^12 steps away; or normal ones of which 4 bits
- * of the fraction are left, with other bits far below. */
-static void close_chunk(void *context, int64_t begin, int64_t end)
+/* Floats that agree in their upper bits: up to 2^12 steps from 1 or -1; or normal ones with only 4 upper bits of
+ * the fraction, and random bits far below. */
+static uint64_t close_bits(const case_tensor *t, int64_t i, uint64_t random)
+{
+    return 0x3f800000 | (random & 0x80000fff);
+}
+static uint64_t coarse_bits(const case_tensor *t, int64_t i, uint64_t random)
+{
+    return (((const uint32_t *)t->storage)[i] & 0xfff80000) | (random & 0x7ff);
+}
+
+static uint64_t same_bits(const case_tensor *t, int64_t i, uint64_t random) { return 2; }
+static uint64_t distinct_bits(const case_tensor *t, int64_t i, uint64_t random)
+{
+    return (uint64_t)(i % t->shape[1]);
+}
+
+/* Valid indices (below t->high) and invalid ones, some of which have a valid lower half. */
+static uint64_t wild_bits(const case_tensor *t, int64_t i, uint64_t random)
+{
+    const int64_t n = (int64_t)t->high, good = (int64_t)(random >> 8) % (n > 0 ? n : 1);
+    const int64_t wild[] = { -1, -2, n, n + 1, INT32_MIN, INT32_MAX, INT64_MIN, INT64_MAX,
+                             good - ((int64_t)1 << 32), good + ((int64_t)1 << 32), (int64_t)random, good };
+    return (uint64_t)(random & 1 ? good : wild[(random >> 1) % (sizeof wild / sizeof *wild)]);
+}
+
+static const struct { const char *name; formula bits_of; } formulas[] = {
+    { "close", close_bits }, { "coarse", coarse_bits }, { "same", same_bits }, { "distinct", distinct_bits },
+    { "wild", wild_bits },
+};
+
+static void formula_chunk(void *context, int64_t begin, int64_t end)
 {
     const filling *f = context;
-    uint32_t *to = (uint32_t *)f->t->storage;
-    for (int64_t i = begin; i < end; i++)
-        to[i] = 0x3f800000 | ((uint32_t)case_random(f->seed, i) & 0x80000fff);
+    for (int64_t i = begin; i < end; i++) {
+        const uint64_t bits = f->bits_of(f->t, i, case_random(f->seed, i));
+        memcpy(f->t->storage + i * f->t->element_bytes, &bits, (size_t)f->t->element_bytes);
+    }
 }
 
-static void coarse_chunk(void *context, int64_t begin, int64_t end)
+static void fill_formula(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    const filling *f = context;
-    uint32_t *to = (uint32_t *)f->t->storage;
-    for (int64_t i = begin; i < end; i++)
-        to[i] = (to[i] & 0xfff80000) | ((uint32_t)case_random(f->seed + 1, i) & 0x7ff);
-}
-
-static void fill_close(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    case_parallel(t->slots, 4, close_chunk, &(filling){ .t = t, .seed = seed });
-}
-
-static void fill_coarse(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    case_fill_normal(c, t, seed);
-    case_parallel(t->slots, 4, coarse_chunk, &(filling){ .t = t, .seed = seed });
+    int i = 0;
+    while (!case_is(c, "values", formulas[i].name)) i++;
+    if (formulas[i].bits_of == coarse_bits) case_fill_normal(c, t, seed++);
+    case_parallel(t->slots, 8, formula_chunk, &(filling){ t, seed, .bits_of = formulas[i].bits_of });
 }
 
 tgl_status moe_choose_fill(const case_problem *c, case_tensor *t)
@@ -100,58 +121,12 @@ tgl_status moe_choose_fill(const case_problem *c, case_tensor *t)
     t->fill = !strcmp(values, "normal")    ? case_fill_normal
               : !strcmp(values, "uniform") ? case_fill_uniform
               : !strcmp(values, "bits")    ? case_fill_bits
-              : !strcmp(values, "close")   ? fill_close
-              : !strcmp(values, "coarse")  ? fill_coarse
-                                           : NULL;
+              : !strcmp(values, "close") || !strcmp(values, "coarse") ? fill_formula : NULL;
     for (int i = 0; i < NUM_TABLES; i++)
         if (!strcmp(values, tables[i].name)) t->fill = fill_table;
     if (t->fill) return TGL_OK;
     return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, uniform, bits, close, coarse, ties, "
                     "equal, zero, few_finite, special or magnitudes", values);
-}
-
-static void same_chunk(void *context, int64_t begin, int64_t end)
-{
-    const filling *f = context;
-    for (int64_t i = begin; i < end; i++)
-        case_encode(f->t->dtype, 2, f->t->storage + i * f->t->element_bytes);
-}
-
-static void distinct_chunk(void *context, int64_t begin, int64_t end)
-{
-    const filling *f = context;
-    for (int64_t i = begin; i < end; i++)
-        case_encode(f->t->dtype, (double)(i % f->t->shape[1]), f->t->storage + i * f->t->element_bytes);
-}
-
-static void fill_same(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    case_parallel(t->slots, 8, same_chunk, &(filling){ .t = t, .seed = seed });
-}
-
-static void fill_distinct(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    case_parallel(t->slots, 8, distinct_chunk, &(filling){ .t = t, .seed = seed });
-}
-
-/* Indices that are none, or none that a sane call has, beside good ones; the lower half of one of 64 bits may
- * be good. The number that is the first too large is t->high. */
-static void wild_chunk(void *context, int64_t begin, int64_t end)
-{
-    const filling *f = context;
-    for (int64_t i = begin; i < end; i++) {
-        const uint64_t bits = case_random(f->seed, i);
-        const int64_t n = (int64_t)f->t->high, good = (int64_t)(bits >> 8) % (n > 0 ? n : 1);
-        const int64_t wild[] = { -1, -2, n, n + 1, INT32_MIN, INT32_MAX, INT64_MIN, INT64_MAX,
-                                 good - ((int64_t)1 << 32), good + ((int64_t)1 << 32), (int64_t)bits, good };
-        const int64_t value = bits & 1 ? good : wild[(bits >> 1) % (sizeof wild / sizeof *wild)];
-        memcpy(f->t->storage + i * f->t->element_bytes, &value, (size_t)f->t->element_bytes);
-    }
-}
-
-static void fill_wild(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    case_parallel(t->slots, 8, wild_chunk, &(filling){ .t = t, .seed = seed });
 }
 
 tgl_status moe_choose_index_fill(const case_problem *c, case_tensor *t, int64_t n)
@@ -162,9 +137,8 @@ tgl_status moe_choose_index_fill(const case_problem *c, case_tensor *t, int64_t 
     else if (!strcmp(values, "some_empty")) t->low = -(double)(n / 4 + 1), t->high = (double)n;
     else if (!strcmp(values, "beyond")) t->low = -5, t->high = 3 * (double)n + 7;
     else if (!strcmp(values, "bits")) t->fill = case_fill_bits;
-    else if (!strcmp(values, "same")) t->fill = fill_same;
-    else if (!strcmp(values, "distinct")) t->fill = fill_distinct;
-    else if (!strcmp(values, "wild")) t->fill = fill_wild, t->high = (double)n;
+    else if (!strcmp(values, "same") || !strcmp(values, "distinct")) t->fill = fill_formula;
+    else if (!strcmp(values, "wild")) t->fill = fill_formula, t->high = (double)n;
     else
         return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want valid, some_empty, beyond, bits, same, "
                         "distinct or wild", values);
@@ -201,7 +175,7 @@ int64_t moe_number_on_rank(int64_t num_experts, int64_t num_ep_ranks, int64_t nu
 int moe_better_first(const void *a, const void *b)
 {
     const moe_candidate *x = a, *y = b;
-    if (x->score != y->score) return x->score > y->score ? -1 : 1;      /* -0 == 0, and NaN is not here */
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;      /* -0 == 0; there is no NaN */
     return x->index < y->index ? -1 : x->index > y->index;
 }
 

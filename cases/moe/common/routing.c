@@ -11,12 +11,12 @@
 
 /* ---- where tokens go ---- */
 
-/* Random numbers in a row. */
+/* A sequence of random numbers. */
 typedef struct { uint64_t seed; int64_t count; } dice;
 static uint64_t roll(dice *d) { return case_random(d->seed, d->count++); }
 static int64_t below(dice *d, int64_t n) { return n > 0 ? (int64_t)(roll(d) % (uint64_t)n) : 0; }
 
-/* num_topk of n experts; the first num_experts of them are here. */
+/* num_topk of n experts; only the first num_experts are on this rank, others become -1. */
 static void choose_uniform(dice *d, int64_t n, const routing *r, int64_t *row)
 {
     for (int64_t k = 0; k < r->num_topk; k++) {
@@ -67,7 +67,7 @@ tgl_status routing_check_sizes(case_problem *c, const char *const *names)
     for (; *names; names++) {
         const int low = !strcmp(*names, "num_ranks") || !strcmp(*names, "alignment");
         if (!strcmp(*names, "num_positions") && !strchr("-0123456789", case_text(c, *names)[0])) continue;
-        const int64_t value = case_int(c, *names);      /* but for words, which routing_num_positions() knows */
+        const int64_t value = case_int(c, *names);      /* words are left to routing_num_positions() */
         if (value < low || value > INT32_MAX)
             return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %s, want %d..%d", *names, case_text(c, *names), low,
                             INT32_MAX);
@@ -82,7 +82,7 @@ static bool has_slot_here(const routing *r, const int64_t *row)
     return false;
 }
 
-/* Of group_count, experts are groups. */
+/* For group_count, experts are groups. */
 static const char *name_of_experts(const case_problem *c)
 {
     for (int p = 0; p < c->params.count; p++)
@@ -90,7 +90,7 @@ static const char *name_of_experts(const case_problem *c)
     return "num_experts";
 }
 
-/* Seeded by its own parameters alone, so that ops that are timed one after the other see the same tokens. */
+/* Seeded by its own parameters alone, so that all ops see the same tokens. */
 routing routing_make(case_problem *c)
 {
     char name[256];
@@ -130,7 +130,7 @@ int64_t routing_num_positions(case_problem *c, const routing *r)
 
 /* ---- tensors of indices ---- */
 
-/* What lies between rows are experts too, which are not to be counted. */
+/* Gaps between rows hold valid experts, which must not be counted. */
 static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     case_problem *problem = (case_problem *)(uintptr_t)c;       /* case_int() may note an error there */
@@ -146,7 +146,7 @@ static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
     free(r.expert);
 }
 
-/* The tensor as the op sees it: with row stride 0 all tokens are one, and i32 cuts garbage off. */
+/* The tensor as the op sees it: row stride 0 repeats a row, and i32 truncates garbage. */
 routing routing_read(const case_tensor *t, int64_t num_experts)
 {
     routing r = { t->shape[0], t->shape[1], num_experts, NULL };
@@ -195,38 +195,35 @@ static int by_expert_and_place(const void *a, const void *b)
     return x->flat < y->flat ? -1 : x->flat > y->flat;
 }
 
-static int32_t *make_entries(int64_t count)     /* all -1 */
-{
-    int32_t *entries = case_memory(count, sizeof *entries);
-    memset(entries, 0xff, (size_t)count * sizeof *entries);
-    return entries;
-}
-
 mapping mapping_make(const routing *r, int64_t alignment, int64_t num_positions)
 {
     const int64_t num_slots = r->num_tokens * r->num_topk;
-    mapping m = { .num_tokens = r->num_tokens, .num_topk = r->num_topk, .num_experts = r->num_experts,
-                  .num_positions = num_positions, .token_topk_to_pos = make_entries(num_slots),
-                  .pos_to_expert = make_entries(num_positions), .pos_to_token = make_entries(num_positions),
-                  .pos_to_token_topk = make_entries(num_positions), .start = make_entries(r->num_experts),
-                  .end = make_entries(r->num_experts), .count = make_entries(r->num_experts) };
+    mapping m = { r->num_tokens, r->num_topk, r->num_experts, num_positions, { NULL } };
+    for (int i = 0; i < NUM_OF_MAPPING; i++) {      /* all -1 */
+        const int64_t length = i < TOKEN_TOPK_TO_POS ? num_positions : i == TOKEN_TOPK_TO_POS ? num_slots
+                                                                                              : r->num_experts;
+        m.at[i] = case_memory(length, sizeof *m.at[i]);
+        memset(m.at[i], 0xff, (size_t)length * sizeof *m.at[i]);
+    }
     pair *pairs = case_memory(num_slots, sizeof *pairs);
+    int64_t num_pairs = 0, next = 0, at = 0;
     for (int64_t i = 0; i < num_slots; i++)
-        if (routing_has(r, r->expert[i])) pairs[m.num_pairs++] = (pair){ r->expert[i], i };
-    qsort(pairs, (size_t)m.num_pairs, sizeof *pairs, by_expert_and_place);
-    int64_t next = 0, at = 0;
+        if (routing_has(r, r->expert[i])) pairs[num_pairs++] = (pair){ r->expert[i], i };
+    qsort(pairs, (size_t)num_pairs, sizeof *pairs, by_expert_and_place);
     for (int64_t e = 0; e < r->num_experts; e++) {
-        m.start[e] = (int32_t)at;
-        for (; next < m.num_pairs && pairs[next].expert == e; next++, at++) {
+        const int64_t start = at;
+        for (; next < num_pairs && pairs[next].expert == e; next++, at++) {
             if (at >= num_positions) continue;
-            m.pos_to_expert[at] = (int32_t)e;
-            m.pos_to_token[at] = (int32_t)(pairs[next].flat / r->num_topk);
-            m.pos_to_token_topk[at] = (int32_t)pairs[next].flat;
-            m.token_topk_to_pos[pairs[next].flat] = (int32_t)at;
+            m.at[POS_TO_EXPERT][at] = (int32_t)e;
+            m.at[POS_TO_TOKEN][at] = (int32_t)(pairs[next].flat / r->num_topk);
+            m.at[POS_TO_TOKEN_TOPK][at] = (int32_t)pairs[next].flat;
+            m.at[TOKEN_TOPK_TO_POS][pairs[next].flat] = (int32_t)at;
         }
-        m.count[e] = (int32_t)(at - m.start[e]);
+        m.at[PAIRS_PER_EXPERT][e] = (int32_t)(at - start);
+        m.at[PSUM_END][e] = (int32_t)at;
         while (at % alignment) at++;
-        m.end[e] = (int32_t)at;
+        m.at[EXPERT_START][e] = (int32_t)start, m.at[EXPERT_END][e] = (int32_t)at;
+        m.at[NUM_TOKENS_PER_EXPERT][e] = m.at[NUM_TOKENS_PER_EXPERT_HOST][e] = (int32_t)(at - start);
     }
     free(pairs);
     return m;
@@ -234,13 +231,7 @@ mapping mapping_make(const routing *r, int64_t alignment, int64_t num_positions)
 
 void mapping_free(mapping *m)
 {
-    free(m->token_topk_to_pos);
-    free(m->pos_to_expert);
-    free(m->pos_to_token);
-    free(m->pos_to_token_topk);
-    free(m->start);
-    free(m->end);
-    free(m->count);
+    for (int i = 0; i < NUM_OF_MAPPING; i++) free(m->at[i]);
 }
 
 static void put_entries(case_tensor *t, const int32_t *entries)
@@ -257,9 +248,9 @@ mapping mapping_of_case(case_problem *c)
     free(r.expert);
     dice d = { case_seed("slots"), 0 };
     for (int64_t i = 0; slots != MAPPED && i < m.num_tokens * m.num_topk; i++) {
-        int32_t *p = &m.token_topk_to_pos[i];
+        int32_t *p = &m.at[TOKEN_TOPK_TO_POS][i];
         if (slots == LOST && below(&d, 3) == 0) *p = -1;
-        if (slots == PADDED && *p >= 0 && below(&d, 3) == 0) m.pos_to_expert[*p] = -1;
+        if (slots == PADDED && *p >= 0 && below(&d, 3) == 0) m.at[POS_TO_EXPERT][*p] = -1;
         if (slots == WILD && *p < 0) {
             const int64_t outside[] = { -1, -2, INT32_MIN, m.num_positions, m.num_positions + 1, INT32_MAX };
             *p = (int32_t)outside[below(&d, 6)];
@@ -267,7 +258,7 @@ mapping mapping_of_case(case_problem *c)
     }
     for (int64_t p = 0; slots == WILD && p < m.num_positions; p++) {
         const int32_t low = (int32_t)(roll(&d) & INT32_MAX);
-        m.pos_to_expert[p] = m.pos_to_expert[p] < 0 ? -1 - low : low;
+        m.at[POS_TO_EXPERT][p] = m.at[POS_TO_EXPERT][p] < 0 ? -1 - low : low;
     }
     return m;
 }
@@ -275,14 +266,14 @@ mapping mapping_of_case(case_problem *c)
 void mapping_fill_to_pos(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     mapping m = mapping_of_case((case_problem *)(uintptr_t)c);
-    put_entries(t, m.token_topk_to_pos);
+    put_entries(t, m.at[TOKEN_TOPK_TO_POS]);
     mapping_free(&m);
 }
 
 void mapping_fill_to_expert(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     mapping m = mapping_of_case((case_problem *)(uintptr_t)c);
-    put_entries(t, m.pos_to_expert);
+    put_entries(t, m.at[POS_TO_EXPERT]);
     mapping_free(&m);
 }
 
@@ -326,21 +317,9 @@ tgl_moe_mapping mapping_of(const case_arguments *a, int first)
 void mapping_answer(case_problem *c, int first, const case_tensor *indices, int64_t alignment)
 {
     case_tensor *t = c->tensors + first;
-    const int64_t e = t[EXPERT_START].shape[0];
-    routing r = routing_read(indices, e);
+    routing r = routing_read(indices, t[EXPERT_START].shape[0]);
     mapping m = mapping_make(&r, alignment, t[POS_TO_EXPERT].shape[0]);
-    put_entries(&t[POS_TO_EXPERT], m.pos_to_expert);
-    put_entries(&t[POS_TO_TOKEN], m.pos_to_token);
-    put_entries(&t[POS_TO_TOKEN_TOPK], m.pos_to_token_topk);
-    put_entries(&t[TOKEN_TOPK_TO_POS], m.token_topk_to_pos);
-    put_entries(&t[EXPERT_START], m.start);
-    put_entries(&t[EXPERT_END], m.end);
-    put_entries(&t[PAIRS_PER_EXPERT], m.count);
-    for (int64_t i = 0; i < e; i++) m.count[i] += m.start[i];
-    put_entries(&t[PSUM_END], m.count);
-    for (int64_t i = 0; i < e; i++) m.end[i] -= m.start[i];
-    put_entries(&t[NUM_TOKENS_PER_EXPERT], m.end);
-    put_entries(&t[NUM_TOKENS_PER_EXPERT_HOST], m.end);
+    for (int i = 0; i < NUM_OF_MAPPING; i++) put_entries(&t[i], m.at[i]);
     mapping_free(&m);
     free(r.expert);
 }

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: MIT
  * gate.cuh - one warp routes one token: NUM_TOPK of up to 1024 experts, in registers.
  *
- * Filter with a cheap score of known error, decide exactly on the few candidates. The filter (`values` of
- * approximate keys) only finds who may belong to the result; one candidate a lane is then scored exactly and
- * ranked by key and index. So the approximations never show in a result, however near keys are. Rows that the
- * filter cannot settle (infinite keys, more than 32 candidates) are ranked exactly as a whole.
+ * A cheap filter of known error finds the few candidates (`values` are approximate keys); each candidate is
+ * then scored exactly, one per lane, and ranked by key and index. So approximations never affect a result,
+ * however close keys are. Rows that the filter cannot settle (infinite keys, more than 32 candidates) are
+ * ranked exactly.
  *
- * Slot k of a token is lane k's. A kernel calls load_token(), a selection and finish_token(); gate_token() is
- * all of this with select_short(), the selection of shortest latency. Experts are selected for masked and
- * fixed tokens, too, and not used: so no other token waits for its masks. What is slow, and rare, is not done
- * for them.
+ * Lane k has slot k of the token. A kernel calls load_token(), a selection and finish_token(); gate_token()
+ * does all three with select_short(), the selection of lowest latency. Masked and fixed tokens are selected
+ * too and the result is dropped, so that no token waits for its masks; slow, rare paths are skipped for them.
  *
  *   macros    SCORING 0 .. 3; NUM_TOPK 1 .. 32; INDEX_BYTES 4 or 8;
- *             GROUP_LANES: lanes that share a group of experts, 1, 2 ... 16, at most 32 / num_groups; 32: no
- *             groups; NUM_LISTS 1 .. 8: ceil(group_size / (4 * GROUP_LANES)), a lane has that many vectors */
+ *             GROUP_LANES: lanes per group of experts, 1, 2 ... 16, at most 32 / num_groups; 32: no groups;
+ *             NUM_LISTS 1 .. 8: vectors per lane, ceil(group_size / (4 * GROUP_LANES)) */
 #ifndef TEGULA_MOE_GATE_CUH
 #define TEGULA_MOE_GATE_CUH
 
@@ -35,11 +34,11 @@ enum {
 };
 #define INFINITE __uint_as_float(0x7f800000)
 #define MINUS_INFINITY __uint_as_float(0xff800000)
-#define ABSENT __uint_as_float(0x7fffffff)      /* the logit of an expert that is not there: NaN */
+#define ABSENT __uint_as_float(0x7fffffff)      /* the logit past the last expert: NaN */
 #define KEY_INFINITE 0xff800000u                /* keys (numerics/rank.h) of +inf and ... */
 #define KEY_FINITE 0x00800000u                  /* ... the lowest finite number */
 
-/* Of a lane. Vector i of lane l, in a group, is the group's vector l % GROUP_LANES + GROUP_LANES * i. */
+/* Of a lane. Its vector i is vector lane % GROUP_LANES + GROUP_LANES * i of its group. */
 typedef struct { float x[LANE_EXPERTS]; } values;
 
 DEV u32 lane_part(u32 lane) { return lane % GROUP_LANES; }
@@ -49,13 +48,11 @@ DEV u32 expert_at(const tgl_gate &gate, u32 lane, u32 i)
 {
     return (IS_GROUPED ? lane_group(lane) * gate.group_size : 0) + offset_of(lane, i);
 }
-/* How many experts the lane's group has. */
 DEV u32 lane_group_size(const tgl_gate &gate, u32 lane)
 {
     return !IS_GROUPED || lane_group(lane) < gate.num_groups ? gate.group_size : 0;
 }
 
-/* Of a group of `size` experts. */
 template <bool IS_VECTOR>
 DEV values load_values(const tgl_gate &gate, const float *from, u32 size, float absent, u32 lane)
 {
@@ -79,11 +76,10 @@ DEV values load_values(const tgl_gate &gate, const float *from, u32 size, float 
     return v;
 }
 
-/* Everything is loaded at once. */
 typedef struct {
     const float *row;
     values logits, bias;
-    u32 mask, fixed;                            /* as loaded: nothing waits for them before they are used */
+    u32 mask, fixed;                            /* as loaded: nothing waits for them before their use */
 } token;
 
 DEV void load_masks(const tgl_gate &gate, i64 t, token &k)
@@ -92,8 +88,8 @@ DEV void load_masks(const tgl_gate &gate, i64 t, token &k)
     k.fixed = gate.fix_routing_mask ? gate.fix_routing_mask[t] : 0;
 }
 
-/* WAITS: for the kernel before, once all is decided that does not depend on it, so that parameters are there
- * and addresses known; and masks come first. Else pdl_wait() was called. */
+/* All loads are issued at once. WAITS: calls pdl_wait() as late as possible, when parameters and addresses
+ * are known, and loads the masks first. Otherwise pdl_wait() was called before. */
 template <bool WAITS = false> DEV token load_token(const tgl_gate &gate, i64 t, u32 lane)
 {
     token k;
@@ -122,11 +118,11 @@ DEV bool is_fixed(const token &k) { return (k.fixed != 0) & (k.mask != 0); }
 DEV bool is_wanted(const token &k) { return (k.fixed == 0) & (k.mask != 0); }
 
 /* ---- the filter ----
- * filter() is score + bias, but for a constant where it IS_COARSE; NaN becomes -inf. It differs from the
- * exact key by no more than filter_error() and some roundings of the sum, which are below 2^-21 of it. Where
- * sqrtsoftplus would need more (x above 88, a score above 9.4) it is +inf, and settles nothing.
+ * filter() is score + bias (less a constant if IS_COARSE); NaN becomes -inf. It differs from the exact key by
+ * at most filter_error() plus roundings of the sum, below 2^-21 of it. Where sqrtsoftplus would need more (x
+ * above 88, a score above 9.4) it is +inf and settles nothing.
  *
- * Bounds, with the errors that the PTX ISA states (device/ptx.cuh) and 2 ulp for expf and log1pf:
+ * Bounds, from the errors stated by the PTX ISA (device/ptx.cuh) and 2 ulp for expf and log1pf:
  *   sigmoid            ex2 of a rounded product: s (1 - s) (2^-22 + 2^-23 |x|), at most 9e-8; 1 + e and rcp
  *                      1.8e-7; the exact form 1.8e-7                          4.5e-7, taken as 1e-6
  *   coarse sigmoid     tanh: 2^-12                                            2.5e-4, taken as 3e-4
@@ -145,7 +141,7 @@ template <bool IS_COARSE> DEV float filter(float x, float bias)
         key = rcp_fast(1.0f + ex2_fast(x * -log2_e)) + bias;
     } else {
         const float e = ex2_fast(x * log2_e);
-        const float log2_1p = fabsf(lg2_fast(1.0f + e));                    /* could be just below 0 */
+        const float log2_1p = fabsf(lg2_fast(1.0f + e));                    /* may be just below 0 */
         if (IS_GROUPED || !IS_COARSE) {
             const float series = e * fmaf(e, fmaf(e, 0.33333333f, -0.5f), 1.0f);
             key = sqrt_fast(e < 0.00390625f ? series : ln_2 * log2_1p) + bias;
@@ -163,13 +159,13 @@ template <bool IS_COARSE> DEV float filter_error(void)
     return IS_GROUPED || !IS_COARSE ? 8e-6f : 8e-4f;
 }
 
-/* Whoever has a key of at least the exact key of `key`'s expert has a filter's key of at least this. */
+/* An expert whose exact key is at least that of `key`'s expert has a filtered key of at least this. */
 template <bool IS_COARSE> DEV float filter_floor(float key)
 {
     return IS_EXACT_FILTER ? key : key - (2.0f * filter_error<IS_COARSE>() + fabsf(key) * 1e-6f);
 }
 
-DEV u32 key_of(float filtered)                  /* tgl_rank_key() for what is neither NaN nor -0 */
+DEV u32 key_of(float filtered)                  /* tgl_rank_key() of what is neither NaN nor -0 */
 {
     const u32 bits = __float_as_uint(filtered);
     return bits ^ (0x80000000 | (u32)((i32)bits >> 31));
@@ -190,7 +186,7 @@ DEV float group_sum(const tgl_gate &gate, two best)
     return gate.group_size == 1 ? best.first : best.first + best.second;
 }
 
-/* How many lanes of this lane's group it is true for. */
+/* The number of lanes in this lane's group with is_true. */
 DEV u32 count_in_group(bool is_true, u32 lane)
 {
     if (GROUP_LANES == 1) return is_true;
@@ -198,7 +194,7 @@ DEV u32 count_in_group(bool is_true, u32 lane)
     return __popc(__ballot_sync(FULL, is_true) >> lane_group(lane) * GROUP_LANES % 32 & group_mask);
 }
 
-/* Is the group of this lane among the best? `sum` is the same in all lanes of a group. */
+/* Is this lane's group among the best? `sum` is the same in all lanes of a group. */
 DEV bool is_best_group(const tgl_gate &gate, float sum, u32 lane)
 {
     const u32 group = lane_group(lane), key = group < gate.num_groups ? tgl_rank_key(sum) : TGL_RANK_NONE;
@@ -212,8 +208,8 @@ DEV bool is_best_group(const tgl_gate &gate, float sum, u32 lane)
     return above < gate.num_topk_groups && group < gate.num_groups;
 }
 
-/* The exact sum of a group whose best two the filter has: only experts that may be among the best two are
- * scored, mostly one or none a lane. */
+/* The exact sum of a group, given its filtered best two: scores only experts that may be among the exact best
+ * two, mostly none or one per lane. */
 DEV float exact_group_sum(const tgl_gate &gate, const float *row, const values &f, two filtered, u32 lane)
 {
     const float floor = filtered.first < INFINITE ? filter_floor<false>(filtered.second) : MINUS_INFINITY;
@@ -232,7 +228,7 @@ DEV float exact_group_sum(const tgl_gate &gate, const float *row, const values &
     return group_sum(gate, best_two_of_group(best));
 }
 
-/* The best two of a lane's, by a tournament. */
+/* The best two of a lane, by a tournament. */
 DEV two best_two_of(const values &f)
 {
     two best[LANE_EXPERTS / 2];
@@ -246,9 +242,9 @@ DEV two best_two_of(const values &f)
     return best[0];
 }
 
-/* Is the group of this lane left to choose from? The filter's sums tell, where it is sure of every group that
- * it is in or out: that few enough may be above it, or enough are, whatever the errors. */
-DEV bool is_group_left(const tgl_gate &gate, const token &k, const values &f, u32 lane)
+/* Does this lane's group stay? Filtered sums decide if every group is certainly in (few enough may be above
+ * it) or certainly out (enough are above it), whatever the errors. */
+DEV bool group_stays(const tgl_gate &gate, const token &k, const values &f, u32 lane)
 {
     const two best = best_two_of_group(best_two_of(f));
     const float sum = group_sum(gate, best);
@@ -256,13 +252,13 @@ DEV bool is_group_left(const tgl_gate &gate, const token &k, const values &f, u3
     const float error = 2.0f * filter_error<false>() + (fabsf(best.first) + fabsf(best.second)) * 1e-6f;
     const bool is_there = lane_group(lane) < gate.num_groups;
     const float low = is_there ? sum - error : MINUS_INFINITY, high = is_there ? sum + error : MINUS_INFINITY;
-    u32 above = 0, near = 0;                    /* near: the group itself, too */
+    u32 above = 0, near = 0;                    /* near: including the group itself */
 #pragma unroll
     for (u32 i = 0; i < MAX_GROUPS; i += GROUP_LANES) {
         const u32 other = i + lane_part(lane), from = other * GROUP_LANES % 32;
         const float other_low = __shfl_sync(FULL, low, from), other_high = __shfl_sync(FULL, high, from);
         above += count_in_group(other < MAX_GROUPS && other_low > high, lane);
-        near += count_in_group(other < MAX_GROUPS && !(other_high < low), lane);    /* NaN may be anything */
+        near += count_in_group(other < MAX_GROUPS && !(other_high < low), lane);    /* NaN counts as near */
     }
     const bool is_in = near <= gate.num_topk_groups, is_out = above >= gate.num_topk_groups;
     if (__builtin_expect(__any_sync(FULL, (is_in == is_out) & is_wanted(k)), 0))
@@ -272,7 +268,7 @@ DEV bool is_group_left(const tgl_gate &gate, const token &k, const values &f, u3
 
 /* ---- selections: the expert of slot k, and its score, in lane k ---- */
 
-/* The best experts of the groups that are left, by exact ranks, in lanes 0 .. NUM_TOPK - 1. */
+/* The best experts of the groups that stay, by exact ranks, in lanes 0 .. NUM_TOPK - 1. */
 DEV u64 best_exact_below(const tgl_gate &gate, const float *row, u64 limit, u32 lane)
 {
     const u32 size = lane_group_size(gate, lane), begin = IS_GROUPED ? lane_group(lane) * gate.group_size : 0;
@@ -297,7 +293,7 @@ DEV u32 choose_exactly(const tgl_gate &gate, const float *row, bool is_left, u32
     return expert;
 }
 
-/* A candidate, scored exactly. `score` is the logit for softmax, which has no score yet. */
+/* A candidate, scored exactly. For softmax, whose score is not known yet, `score` is the logit. */
 typedef struct { u32 expert; float score; u32 key; } candidate;
 
 DEV candidate score_candidate(const tgl_gate &gate, const float *row, u32 expert)
@@ -307,7 +303,7 @@ DEV candidate score_candidate(const tgl_gate &gate, const float *row, u32 expert
     return { expert, score, tgl_rank_key(score + bias) };
 }
 
-/* Does this lane's candidate belong before that of the lane before? */
+/* Does this lane's candidate rank above that of the previous lane? */
 DEV bool is_misplaced(candidate c, u32 num_candidates, u32 lane)
 {
     const u32 above = __shfl_up_sync(FULL, c.key, 1), above_expert = __shfl_up_sync(FULL, c.expert, 1);
@@ -315,15 +311,15 @@ DEV bool is_misplaced(candidate c, u32 num_candidates, u32 lane)
            ((above < c.key) | ((above == c.key) & (above_expert > c.expert)));
 }
 
-/* Brings the candidates of lanes 0 .. num_candidates - 1 into order. They mostly are; else neighbours, whom
- * the filter could not tell apart, change places. */
+/* Sorts the candidates of lanes 0 .. num_candidates - 1. They are mostly in order; otherwise neighbours that
+ * the filter could not tell apart are swapped. */
 DEV candidate sort_candidates(candidate c, u32 num_candidates, u32 lane)
 {
 #pragma unroll 1
     for (;;) {
         const u32 wrong = __ballot_sync(FULL, is_misplaced(c, num_candidates, lane));
         if (wrong == 0) return c;
-        const u32 down = wrong & ~(wrong << 1);     /* change with the lane before; never two in a row */
+        const u32 down = wrong & ~(wrong << 1);     /* swap with the previous lane; never two in a row */
         const u32 from = down >> lane & 1 ? lane - 1 : down >> 1 >> lane & 1 ? lane + 1 : lane;
         c.expert = __shfl_sync(FULL, c.expert, from);
         c.score = __shfl_sync(FULL, c.score, from);
@@ -331,7 +327,7 @@ DEV candidate sort_candidates(candidate c, u32 num_candidates, u32 lane)
     }
 }
 
-/* Of the filter's keys. */
+/* Short keys of the filtered keys, in sorted lists. */
 DEV lists short_keys(const tgl_gate &gate, const values &f, u32 lane)
 {
     lists l;
@@ -348,8 +344,8 @@ DEV lists short_keys(const tgl_gate &gate, const values &f, u32 lane)
     return l;
 }
 
-/* Candidates beyond the NUM_TOPK that `pick` has: everyone whose short key is `floor` at least. The expert of
- * a lane's candidate; as a last resort the choice itself. */
+/* Adds to the NUM_TOPK picks every expert whose short key is at least `floor`. Returns the lane's candidate;
+ * if there are too many, the exact choice itself. */
 DEV u32 pick_more(const tgl_gate &gate, const float *row, lists &l, u32 pick, u32 floor, bool is_settled,
                   bool is_left, u32 lane, u32 &num_candidates)
 {
@@ -369,14 +365,15 @@ DEV u32 pick_more(const tgl_gate &gate, const float *row, lists &l, u32 pick, u3
     return choose_exactly(gate, row, is_left, lane);
 }
 
-/* NUM_TOPK rounds, then everyone who may be above the last pick. The shortest chain, for few tokens. */
+/* NUM_TOPK rounds, then whatever may rank above the last pick. The shortest dependency chain, for few
+ * tokens. */
 DEV candidate select_short(const tgl_gate &gate, const token &k, u32 lane)
 {
     values f;
 #pragma unroll
     for (int i = 0; i < LANE_EXPERTS; i++) f.x[i] = filter<false>(k.logits.x[i], k.bias.x[i]);
     lists l = short_keys(gate, f, lane);
-    const bool is_left = !IS_GROUPED || is_group_left(gate, k, f, lane);
+    const bool is_left = !IS_GROUPED || group_stays(gate, k, f, lane);
     if (IS_GROUPED)
 #pragma unroll
         for (int i = 0; i < LANE_EXPERTS; i++)
@@ -389,7 +386,7 @@ DEV candidate select_short(const tgl_gate &gate, const token &k, u32 lane)
         if (lane == i) pick = last;
         pop(l, last);
     }
-    /* Cutting bits off rounds down, so the floor does, too. -inf is no candidate, nor who is not there. */
+    /* Short keys round down, so the floor does too. -inf and absent experts are no candidates. */
     const u32 low = last & ~EXPERT_MASK;
     const u32 bound = IS_EXACT_FILTER ? low : key_of(filter_floor<false>(value_of(low))) & ~EXPERT_MASK;
     const u32 floor = max(bound, KEY_FINITE);
@@ -406,15 +403,15 @@ DEV candidate select_short(const tgl_gate &gate, const token &k, u32 lane)
 
 /* ---- a token ---- */
 
-/* Of the logits in registers, for choices and fixed slots alike: beside the selection, which leaves time. */
+/* Of the logits in registers, for chosen and fixed slots alike; its latency overlaps with the selection. */
 DEV tgl_softmax softmax_of_values(const values &logits)
 {
     if (SCORING != TGL_SOFTMAX) return { 0.0f, 1.0f };
     float best = MINUS_INFINITY;
 #pragma unroll
-    for (int i = 0; i < LANE_EXPERTS; i++) best = fmaxf(best, logits.x[i]);     /* passes over NaN */
+    for (int i = 0; i < LANE_EXPERTS; i++) best = fmaxf(best, logits.x[i]);     /* ignores NaN */
     tgl_softmax s = { value_of(warp_max_u32(tgl_rank_key(best))), 0.0f };
-    /* NaN becomes -inf and adds 0; where -inf is the maximum, all scores are NaN anyway */
+    /* NaN becomes -inf and adds 0; if the max is -inf, all scores are NaN anyway */
 #pragma unroll
     for (int i = 0; i < LANE_EXPERTS; i++) s.sum += expf(fmaxf(logits.x[i], MINUS_INFINITY) - s.max);
 #pragma unroll
@@ -422,7 +419,7 @@ DEV tgl_softmax softmax_of_values(const values &logits)
     return s;
 }
 
-/* From the candidates to the slots, as gate_token() says. */
+/* Turns candidates into slots; see gate_token(). */
 template <class INDEX_OF, class SEE>
 DEV slot finish_token(const tgl_gate &gate, i64 t, const token &k, candidate c, tgl_softmax softmax,
                       bool is_writer, u32 lane, const INDEX_OF &index_of, const SEE &see)
@@ -442,9 +439,9 @@ DEV slot finish_token(const tgl_gate &gate, i64 t, const token &k, candidate c, 
     return { is_masked(k) ? -1 : s.index, is_masked(k) ? 0.0f : s.weight };
 }
 
-/* Slot k of token t in lane k < num_topk + num_shared; only the writer gets weights, and writes
- * unmapped_topk_idx. By all lanes of a warp. see(index) is called as soon as a lane's index is known, before
- * the weights are. WAITS as in load_token(), and the next kernel may get ready once loads are under way. */
+/* Called by a whole warp: returns slot k of token t in lane k < num_topk + num_shared. Only the writer gets
+ * weights and writes unmapped_topk_idx. see(index) is called as soon as a lane's index is known, before the
+ * weights. WAITS as in load_token(); the next kernel is triggered once loads are in flight. */
 template <bool WAITS = false, class SEE>
 DEV slot gate_token(const tgl_gate &gate, i64 t, bool is_writer, u32 lane, const SEE &see)
 {

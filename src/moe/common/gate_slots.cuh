@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * gate_slots.cuh - what becomes of a token's slots once their experts are known, LANES (8, 16 or 32) lanes a
- * token, a slot a lane.
+ * gate_slots.cuh - indices and weights of a token's slots once their experts are known: LANES (8, 16 or 32)
+ * lanes per token, one slot each.
  *   macros    SCORING 0 .. 3; NUM_TOPK 1 .. LANES; INDEX_BYTES 4 or 8 */
 #ifndef TEGULA_MOE_GATE_SLOTS_CUH
 #define TEGULA_MOE_GATE_SLOTS_CUH
@@ -14,8 +14,7 @@ static_assert(NUM_TOPK >= 1 && NUM_TOPK <= GATE_MAX_SLOTS, "NUM_TOPK is 1 .. 32"
 typedef struct { i32 expert; float score; } choice;     /* expert < 0: none, and its score is 0 */
 typedef struct { i32 index; float weight; } slot;       /* as in topk_idx and topk_weights */
 
-/* The choice of an expert that was not made by its score; e may be any number. Softmax wants a warp a
- * token. */
+/* The choice of expert e, which may be any number. Softmax takes a warp per token. */
 DEV choice choose_slot(const tgl_gate &gate, const float *row, i64 e, tgl_softmax softmax)
 {
     if (e < 0 || e >= gate.num_experts) return { -1, 0.0f };
@@ -27,9 +26,9 @@ template <int LANES> DEV choice choose_slot(const tgl_gate &gate, const float *r
     return choose_slot(gate, row, e, softmax_if_wanted(row, gate.num_experts, lane));
 }
 
-/* Lane k of the token has the choice of slot k < NUM_TOPK; the shared slots follow. By all lanes of a warp.
- * index_of(expert) is tgl_gate_index(). see(index) is called before the weight is worked out, which is done
- * only where the warp has_weights. */
+/* Called by a whole warp. Lane k of the token has the choice of slot k < NUM_TOPK; shared slots follow.
+ * index_of(expert) is tgl_gate_index(). see(index) is called before the weight is computed, which is done
+ * only if the warp has_weights. */
 DEV void see_nothing(i32) { }
 template <int LANES, class INDEX_OF, class SEE>
 DEV slot finish_slot(const tgl_gate &gate, choice c, u32 k, bool has_weights, const INDEX_OF &index_of,
@@ -44,7 +43,7 @@ DEV slot finish_slot(const tgl_gate &gate, choice c, u32 k, bool has_weights, co
     float sum = GATE_EPSILON;
 #pragma unroll
     for (int i = 0; i < NUM_TOPK; i++) sum += __shfl_sync(FULL, c.score, i, LANES);
-    /* lanes without a weight divide 1: a division of 0 takes long, and all wait for it */
+    /* lanes without a weight divide 1: dividing 0 takes the slow path, and all lanes wait for it */
     const float weight = tgl_gate_weight(&gate, is_empty | is_shared ? 1.0f : c.score, sum);
     return { index, is_empty ? 0.0f : is_shared ? gate.shared_weight : weight };
 }

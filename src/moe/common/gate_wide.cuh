@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * gate_wide.cuh - the slots of a token, any number of them, by a block: what gate_slots.cuh does for a warp.
+ * gate_wide.cuh - gate_slots.cuh for any number of slots: a block per token.
  *   macros    SCORING 0 .. 3; INDEX_BYTES 4 or 8 */
 #ifndef TEGULA_MOE_GATE_WIDE_CUH
 #define TEGULA_MOE_GATE_WIDE_CUH
@@ -28,7 +28,7 @@ DEV void mask_token(const tgl_gate &gate, i64 t)
     }
 }
 
-/* topk_idx has the logical expert, or anything, of every slot but the shared ones. By all threads. */
+/* Called by all threads. topk_idx holds the logical experts (or any numbers) of all but the shared slots. */
 DEV void finish_token(const tgl_gate &gate, i64 t, const float *row)
 {
     SHARED(float, sum_of_scores);

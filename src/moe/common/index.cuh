@@ -13,11 +13,11 @@ typedef i32 index_type;
 typedef i64 index_type;
 #endif
 
-/* 16 bytes of them, loaded and stored at once. */
+/* 16 bytes of indices. */
 enum { VECTOR = 16 / INDEX_BYTES };
 typedef struct __align__(16) { index_type e[VECTOR]; } vector_type;
 
-/* Of a grid in x and y (tgl_shape_of_blocks), which may have blocks past the last token. */
+/* In a grid over x and y (tgl_shape_of_blocks), which may have blocks past the last token. */
 DEV i64 block_index(void) { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
 
 #endif

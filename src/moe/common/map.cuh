@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * map.cuh - how kernels write a mapping. map_write() is all of it for few pairs: every block looks at all of
- * them, and writes the part of the mapping that belongs to some experts. */
+ * map.cuh - how kernels write a mapping. For few pairs map_write() does it all: every block reads all pairs
+ * and writes the part of the mapping that belongs to its experts. */
 #ifndef TEGULA_MOE_MAP_CUH
 #define TEGULA_MOE_MAP_CUH
 
 #include "device/warp.cuh"
 #include "moe/common/map.h"
 
-/* The index of a pair; -1: there is no such pair. */
+/* The index of a pair, or -1 past the last pair. */
 template <class INDEX>
 DEV INDEX map_load(const tgl_map &m, const INDEX *topk_idx, i64 row_stride, u32 pair)
 {
@@ -16,8 +16,7 @@ DEV INDEX map_load(const tgl_map &m, const INDEX *topk_idx, i64 row_stride, u32 
     return topk_idx[token * row_stride + (pair - token * (u32)m.num_topk)];
 }
 
-/* Of pairs pair, pair + step, ...: loads that do not wait for each other. Rows mostly lie one behind the
- * other. */
+/* Pairs pair, pair + step, ...: independent loads. The fast case is packed rows. */
 template <class INDEX, int N>
 DEV void map_load_all(const tgl_map &m, const INDEX *topk_idx, i64 row_stride, u32 pair, u32 step,
                       INDEX (&index)[N])
@@ -31,13 +30,13 @@ DEV void map_load_all(const tgl_map &m, const INDEX *topk_idx, i64 row_stride, u
     }
 }
 
-/* The expert that an index names; -1: none. */
+/* The expert of an index, or -1. */
 template <class INDEX> DEV i32 map_expert(const tgl_map &m, INDEX index)
 {
     return index >= 0 && index < m.num_experts ? (i32)index : -1;
 }
 
-/* The pair at a position, and the position of the pair. */
+/* Writes a pair at its position, and its position. */
 DEV void map_write_pair(const tgl_map &m, i32 pair, i32 expert, i32 position)
 {
     const bool fits = position < m.num_positions;
@@ -49,7 +48,7 @@ DEV void map_write_pair(const tgl_map &m, i32 pair, i32 expert, i32 position)
     m.token_topk_to_pos[pair] = fits ? position : -1;
 }
 
-/* What there is per expert: the segment from start to end, of which `pairs_end` is where its pairs end. */
+/* The arrays by expert: its segment is start .. end, its pairs end at `pairs_end`. */
 DEV void map_write_expert(const tgl_map &m, i32 expert, i32 start, i32 pairs_end, i32 end)
 {
     m.expert_start[expert] = start;
@@ -66,7 +65,7 @@ DEV void map_write_empty(const tgl_map &m, i64 position)
     m.pos_to_token_topk[position] = -1;
 }
 
-/* Positions begin .. end - 1 have no pair: by `threads` threads, at least 3. INT is unsigned. */
+/* Marks positions begin .. end - 1 as empty, by at least 3 `threads`. INT is unsigned. */
 template <class INT> DEV void map_fill(const tgl_map &m, INT begin, INT end, u32 thread, u32 threads)
 {
     const int4 empty = make_int4(-1, -1, -1, -1);
@@ -78,7 +77,7 @@ template <class INT> DEV void map_fill(const tgl_map &m, INT begin, INT end, u32
         for (; i < end; i += threads) map_write_empty(m, (i64)i);
         return;
     }
-    /* 16 bytes at a time, and up to three positions before and behind */
+    /* 16 bytes at a time, and up to three positions before and after */
     const INT whole = min((begin + 3) & ~(INT)3, end), rest = max(end & ~(INT)3, whole);
     if (i < whole) map_write_empty(m, (i64)i);
     if (rest + thread < end) map_write_empty(m, (i64)(rest + thread));
@@ -91,14 +90,14 @@ template <class INT> DEV void map_fill(const tgl_map &m, INT begin, INT end, u32
 }
 
 /* ---- all of a mapping, by blocks that exchange nothing ----
- * hist: pairs of an expert, and of nobody, counted from hist_begin on; marks: a bit per pair for each of the
- * block's experts, set where the pair is theirs. */
+ * hist: bins of pairs by expert, and of pairs without one, starting at hist_begin; marks: for each of the
+ * block's experts a bit per pair, set if the pair belongs to it. */
 typedef struct {
     u32 *hist, *marks;
     i32 owned_bits, block, num_blocks;
 } map_block;
 
-/* Comes first, with a barrier behind it. `shared` has MAP_SHARED bytes. */
+/* Comes first; a barrier must follow. `shared` has MAP_SHARED bytes. */
 DEV map_block map_begin(const tgl_map &m, void *shared, i32 owned_bits)
 {
     const u32 vectors = MAP_SHARED((u32)m.num_experts, owned_bits, (u32)m.num_pairs) / 16;
@@ -112,18 +111,19 @@ DEV map_block map_begin(const tgl_map &m, void *shared, i32 owned_bits)
     return { hist, hist + MAP_BINS((u32)m.num_experts), owned_bits, (i32)blockIdx.x, (i32)gridDim.x };
 }
 
-/* Some pairs, and their experts; a number that is not below num_pairs is no pair. */
+/* Some pairs and their experts. A number >= num_pairs is no pair. */
 typedef struct { u32 pair[MAP_AT_ONCE], expert[MAP_AT_ONCE]; } map_pairs;
 
-/* The expert of pairs that have none, and their bin; that of what is no pair may be the next. Blocks with
- * experts do not reach it, they have as many as a power of two that divides it; one that only fills positions
- * may begin there. */
+/* The bin of pairs without an expert, also used as their expert; the next bin may be that of slots that are
+ * no pair. No block owns it: a block's experts are 1 << owned_bits, which divides it. A block that only fills
+ * positions may begin there. */
 DEV u32 map_nobody(const tgl_map &m) { return MAP_HIST((u32)m.num_experts); }
 
-/* The block's experts are those from `first` on; is_first: the first of them all. */
+/* A block takes the experts from `first` on; is_first: in its first round. */
 typedef struct { u32 first; bool is_first; } map_round;
 
-/* Counts and marks pairs. Only in the first round pairs are counted, and those of nobody written. */
+/* Marks the pairs of the block's experts. The first round also counts all pairs and writes those without
+ * an expert. */
 DEV void map_mark(const tgl_map &m, const map_block &b, const map_round &r, const map_pairs &p)
 {
     const u32 runs = MAP_RUNS((u32)m.num_pairs), nobody = map_nobody(m);
@@ -146,11 +146,11 @@ DEV void map_mark(const tgl_map &m, const map_block &b, const map_round &r, cons
         }
 }
 
-/* What lanes have of an expert's marks, from address `marks` on: words begin .. end - 1 of a lane, and how
- * many pairs the lanes before have. */
+/* A lane's part of an expert's marks, which begin at address `marks`: words begin .. end - 1, and the number
+ * of pairs in the lanes before. */
 typedef struct { u32 marks; i32 begin, end; u32 before; } map_words;
 
-/* N words of a lane, with fewer than 1 << BITS pairs. */
+/* N words per lane, with fewer than 1 << BITS pairs. */
 template <int N, int BITS> DEV map_words map_words_of(u32 marks, i32 runs, u32 lane)
 {
     const i32 begin = N * (i32)lane;
@@ -173,14 +173,14 @@ DEV map_words map_words_of(const tgl_map &m, u32 marks, u32 lane)
 #pragma unroll 1
     for (i32 i = begin; i < end; i++) pairs += __popc(shared_load_u32(marks + 4 * i));
     __syncwarp();
-    return { marks, begin, end, warp_exclusive_scan_by_votes<9>(pairs) };    /* 8 words at most: 9 bits */
+    return { marks, begin, end, warp_exclusive_scan_by_votes<9>(pairs) };    /* max 8 words: 9 bits */
 }
 
-/* How often the alignment goes into the segment of an expert's bin. */
+/* Length of the segment of an expert with this bin, in units of the alignment. */
 DEV u32 map_units(const tgl_map &m, u32 bin) { return __umulhi(bin, m.per_unit); }
 
-/* The part of expert e, from `start` on: by `parts` warps, a power of two, of which this is number `part` and
- * writes the pairs of its share of the lanes. The last begins with the padding. */
+/* Writes the segment of expert e, which begins at `start`, by `parts` warps, a power of two. Warp `part`
+ * writes the pairs of its share of the lanes; the last warp starts with the padding. */
 DEV void map_write_owned(const tgl_map &m, i32 e, const map_words &w, i32 start, u32 bin, u32 lane, i32 part,
                          i32 parts)
 {
@@ -197,11 +197,11 @@ DEV void map_write_owned(const tgl_map &m, i32 e, const map_words &w, i32 start,
     map_fill(m, (u32)pairs_end, (u32)segment_end, (u32)(32 * (parts - 1 - part)) + lane, (u32)(32 * parts));
 }
 
-/* Writes the mapping of the pairs that each(round) calls map_mark() for, with a barrier behind them: by all
- * threads of all blocks. In a block:
+/* Called by all threads of all blocks. Writes the mapping of the pairs for which each(round) calls
+ * map_mark(), with a barrier behind them. In a block:
  *   1  pairs per expert are counted, those of its experts marked
- *   2  warps for each of its experts: the segment starts where the segments before it end, and marks before a
- *      pair's tell its position */
+ *   2  each of its experts has one or more warps: the lengths of earlier segments give its start, the marks
+ *      before a pair its position */
 template <class EACH> DEV void map_write(const tgl_map &m, const map_block &b, const EACH &each)
 {
     const u32 tid = threadIdx.x, threads = blockDim.x, num_pairs = (u32)m.num_pairs;
@@ -214,7 +214,7 @@ template <class EACH> DEV void map_write(const tgl_map &m, const map_block &b, c
     for (i32 first = b.block << b.owned_bits;;) {
         each({ (u32)first, first == b.block << b.owned_bits });
 
-        /* to the host by one warp, in long runs: it is far away */
+        /* to host memory by one warp, coalesced: it is far away */
         if (m.num_tokens_per_expert_host && b.block == b.num_blocks - 1 && warp == warps - 1)
 #pragma unroll 1
             for (i32 i = (i32)lane; i < m.num_experts; i += 32) {
@@ -222,7 +222,7 @@ template <class EACH> DEV void map_write(const tgl_map &m, const map_block &b, c
                 m.num_tokens_per_expert_host[i] = (i32)(units * m.alignment);
             }
 
-        /* the units of the segments before this warp's, and of all; bins beyond the experts have none */
+        /* units of the segments before this warp's expert, and of all; bins past the experts have none */
         const i32 e = first + j;
         u32 low = 0, all = 0;
 #pragma unroll 1
@@ -245,7 +245,7 @@ template <class EACH> DEV void map_write(const tgl_map &m, const map_block &b, c
             map_write_owned(m, e, w, (i32)low, shared_load_u32(hist + 4 * e), lane, part, parts);
         first += b.num_blocks << b.owned_bits;
         if (first >= m.num_experts) break;
-        __syncthreads();                        /* more experts: their pairs are marked anew */
+        __syncthreads();                        /* more experts: mark their pairs */
 #pragma unroll 1
         for (u32 i = tid; i < (u32)MAP_MARKS(b.owned_bits, m.num_pairs); i += threads) b.marks[i] = 0;
         __syncthreads();

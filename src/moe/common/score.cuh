@@ -9,8 +9,8 @@
 
 static_assert(SCORING >= TGL_SIGMOID && SCORING <= TGL_IDENTITY, "SCORING is 0 .. 3");
 
-/* By all lanes of a warp, and in all of them. A lane has every 32nd vector of four, in order: as gate.cuh
- * holds them, so that the bits are the same. */
+/* By a whole warp; the result is in all lanes. A lane has every 32nd vector of four, as in gate.cuh, so that
+ * the bits are the same. */
 DEV tgl_softmax softmax_of_row(const float *row, u32 num_experts, u32 lane)
 {
     u32 best = tgl_rank_key(__uint_as_float(0xff800000));
@@ -29,7 +29,7 @@ DEV tgl_softmax softmax_of_row(const float *row, u32 num_experts, u32 lane)
     return s;
 }
 
-/* The same where SCORING needs it. */
+/* Only if SCORING needs it. */
 DEV tgl_softmax softmax_if_wanted(const float *row, u32 num_experts, u32 lane)
 {
     if (SCORING == TGL_SOFTMAX) return softmax_of_row(row, num_experts, lane);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * short_keys.cuh - the best of a row by rounds of one reduction. A short key is the upper bits of a score's
- * key with the complement of the expert below them. Short keys are distinct, so a round is one reduction of
- * 32 bits, and whoever finds its own key in the result has won. A lane keeps its keys in sorted lists of
- * four, so that the next one is at hand.
- *   macros    NUM_LISTS 1 .. 8: of a lane; a list has up to 128 experts over all lanes */
+ * short_keys.cuh - the best of a row, by rounds of one warp reduction each. A short key is the upper bits of
+ * a score's key followed by the complement of the expert. Short keys are distinct, so a round is one 32-bit
+ * reduction, and the lane that finds its own key in the result has won. A lane keeps its keys in sorted lists
+ * of four.
+ *   macros    NUM_LISTS 1 .. 8: lists per lane; a list has up to 128 experts over all lanes */
 #ifndef TEGULA_MOE_SHORT_KEYS_CUH
 #define TEGULA_MOE_SHORT_KEYS_CUH
 
@@ -46,7 +46,7 @@ DEV u32 head(const lists &l)
     return best;
 }
 
-/* Takes the key off the list that it heads, if it is one of this lane's. */
+/* Removes the key from the list that it heads, if it is this lane's. */
 DEV void pop(lists &l, u32 key)
 {
 #pragma unroll

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * topk.cuh - exact selection by ranks (numerics/rank.h) for rows of any length: every thread holds the best
- * rank that is left of its own scores. A round takes the best of all threads; only the thread that had it
- * looks through its scores again. And the best two scores, of which groups of experts are made. */
+ * remaining rank of its own scores. A round takes the best of all threads; only the winner scans its scores
+ * again. Also the best two scores, which groups of experts are ranked by. */
 #ifndef TEGULA_MOE_TOPK_CUH
 #define TEGULA_MOE_TOPK_CUH
 
@@ -17,8 +17,8 @@ DEV u64 warp_max_u64(u64 v)
     return (u64)high << 32 | low;
 }
 
-/* The max over a block of WARPS warps, in all threads. `bests` is shared memory; two of them in turn let a warp be
- * ahead by one call: it writes where nobody reads any more. */
+/* The max over a block of WARPS warps, in all threads. `bests` is shared memory; callers alternate between
+ * two, so that a warp may run one call ahead. */
 template <int WARPS> DEV u64 block_max_u64(u64 (&bests)[WARPS], u64 v)
 {
     const u64 mine = warp_max_u64(v);
@@ -30,7 +30,7 @@ template <int WARPS> DEV u64 block_max_u64(u64 (&bests)[WARPS], u64 v)
     return best;
 }
 
-/* The best rank below `limit` among row[first], row[first + step], ...; TGL_RANK_NONE where there is none. */
+/* The best rank below `limit` among row[first], row[first + step], ..., or TGL_RANK_NONE. */
 DEV u64 best_below(u64 limit, const float *row, u32 size, u32 first, u32 step)
 {
     u64 best = TGL_RANK_NONE;
@@ -44,13 +44,13 @@ DEV u64 best_below(u64 limit, const float *row, u32 size, u32 first, u32 step)
 
 typedef struct { float first, second; } two;    /* first >= second */
 
-/* The best two of four, which may come in any order. */
+/* The best two of two pairs. */
 DEV two best_two(two a, two b)
 {
     return { fmaxf(a.first, b.first), fmaxf(fmaxf(a.second, b.second), fminf(a.first, b.first)) };
 }
 
-/* Of LANES neighbouring lanes, a power of two. */
+/* Over LANES neighbouring lanes, a power of two. */
 template <int LANES> DEV two best_two_of_lanes(two best)
 {
 #pragma unroll
