@@ -43,12 +43,13 @@ static void learn_lists(vocabulary *v)
             if (case_at(v->op, v->op->lists[l], i, &params) != TGL_OK) abort();
             for (int p = 0; p < params.count; p++) learn(v, p, params.item[p].value);
         }
-    for (const case_threshold *t = case_thresholds; t->op; t++) {
-        char value[CASE_WORD];
-        snprintf(value, sizeof value, "%" PRId64, t->value);
+    for (const case_threshold *t = case_thresholds; t->op; t++)
         for (int p = 0; p < params.count && !strcmp(t->op, v->op->name); p++)
-            if (!strcmp(params.item[p].name, t->param)) learn(v, p, value);
-    }
+            for (int i = 0; t->values[i] && !strcmp(params.item[p].name, t->param); i++) {
+                char value[CASE_WORD];
+                snprintf(value, sizeof value, "%" PRId64, t->values[i]);
+                learn(v, p, value);
+            }
 }
 
 /* Learnt once. One thread draws. */
@@ -128,17 +129,19 @@ static void draw_options(const vocabulary *v, const case_source *s, case_params 
 
 static void draw_threshold(const case_op *op, const case_source *s, case_params *params)
 {
+    enum { MAX_THRESHOLDS = 64 };
+    struct { const char *param; int64_t value; } of_op[MAX_THRESHOLDS];
     int64_t count = 0;
-    const case_threshold *of_op = NULL; /* the first of them: they are neighbours */
-    for (const case_threshold *t = case_thresholds; t->op; t++) {
-        if (strcmp(t->op, op->name)) continue;
-        if (count++ == 0) of_op = t;
-    }
+    for (const case_threshold *t = case_thresholds; t->op; t++)
+        for (int i = 0; t->values[i] && !strcmp(t->op, op->name) && count < MAX_THRESHOLDS; i++) {
+            of_op[count].param = t->param;
+            of_op[count++].value = t->values[i];
+        }
     if (count == 0) return;
-    const case_threshold *t = &of_op[below(s, count)];
+    const int64_t chosen = below(s, count);
     for (int p = 0; p < params->count; p++)
-        if (!strcmp(params->item[p].name, t->param))
-            snprintf(params->item[p].value, CASE_WORD, "%" PRId64, t->value + below(s, 3) - 1);
+        if (!strcmp(params->item[p].name, of_op[chosen].param))
+            snprintf(params->item[p].value, CASE_WORD, "%" PRId64, of_op[chosen].value + below(s, 3) - 1);
 }
 
 void case_draw(const case_op *op, const case_source *source, case_params *params)

@@ -4,17 +4,15 @@
     PYTHONPATH=build/python python bench/python/cpu_speed.py [--threads N] [--only TEXT] [--json FILE] [--commit TEXT]
                                                               [--seconds S] [--compile] [--check]
 
-Calls take turns, so that drifts of the machine hit all alike, and the fastest of each counts: that is what
-the code takes where nobody disturbs it (where others keep all cores busy, --threads 1 says most). Outputs are
-allocated in the call on every side, in memory that has been used before. The columns are our time, that of
-torch eager, that of a copy of as many bytes as inputs and outputs have, half of them read and half written
-(no op that moves them once is much faster), with --compile that of torch.compile. Then how many times as fast
-we are as eager and as compiled code.
+Calls take turns, so that drifts of the machine affect all alike. The fastest call of each counts, as on an idle
+machine (on a busy one, use --threads 1). Every side allocates its outputs in the call, in memory that was used
+before. The columns are our time, that of eager torch, that of a copy that reads half the bytes of inputs and
+outputs and writes the other half, and with --compile that of torch.compile; then our speed as a multiple of
+eager's and compiled code's.
 
---check fails if a row misses its goal: to be as fast as eager code, for casts five times as fast, and not
-slower than compiled code. A row at most 5 % over the copy has met it: nothing is left to win. A new op
-adds rows to ROWS. Torch's side is what one would write there for speed, not tegula.torch's references; where
-it adds in another order, results are compared within its rounding.
+--check fails if a row misses its goal: as fast as eager code, casts five times as fast, and not slower than
+compiled code. A row within 5 % of the copy has met its goal. A new op adds rows to ROWS. Torch's side is what one
+would write for speed, not tegula.torch's references; sums in another order are compared within their rounding.
 """
 
 import argparse
@@ -25,8 +23,8 @@ import platform
 import sys
 import time
 
-# Freed memory stays mapped, or chance would say which side pays for fresh pages: mimalloc, which torch has on
-# aarch64, gives it back after 10 ms, glibc if there is much of it (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD).
+# Freed memory must stay mapped, else chance decides which side pays for fresh pages. mimalloc, which torch has on
+# aarch64, returns it after 10 ms, glibc if there is much of it (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD).
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
 if platform.libc_ver()[0] == "glibc":
     ctypes.CDLL(None).mallopt(-1, 2**31 - 1)
@@ -54,9 +52,8 @@ def transpose_rows():
             yield name, tegula.transpose.transpose, lambda x: x.t().contiguous(), (matrix(b, *shape),)
     for b in DTYPES:
         ours = tegula.transpose.batched_transpose
-        yield f"batched_transpose 2000x64x64, {b} bytes", ours, lambda x: x.transpose(1, 2).contiguous(), (
-            matrix(b, 2000, 64, 64),
-        )
+        theirs = lambda x: x.transpose(1, 2).contiguous()
+        yield f"batched_transpose 2000x64x64, {b} bytes", ours, theirs, (matrix(b, 2000, 64, 64),)
 
 
 # ---- routing, in torch ----
@@ -67,7 +64,7 @@ def torch_groups(keys, num_groups, num_topk_groups):
 
 
 def clear_logits(num_tokens, bias, num_groups):
-    """Logits whose keys, and whose groups' sums, lie apart: both sides choose alike, whatever their exp."""
+    """Logits whose keys, and whose groups' sums, differ so much that both sides choose the same with any exp."""
     logits, close = torch.randn(num_tokens, len(bias)), torch.ones(num_tokens, dtype=torch.bool)
     while close.any():
         logits[close] = torch.randn(int(close.sum()), len(bias))
@@ -397,8 +394,8 @@ ROWS = [(transpose_rows, 1), (moe_rows, 1), (quant_rows, 5)]        # how many t
 
 
 def is_same(seen, want, is_compiled=False):
-    """The same bits, or floats that are sums in another order, next to the largest of them; of codes of
-    activations, whose exp may differ, all but a thousandth. Compiled code leaves roundings to bf16 out."""
+    """Integers are equal. Floats, which may be sums in another order, agree within a fraction of the largest. e4m3
+    codes agree but for a thousandth, since exp may differ. Compiled code omits roundings to bf16."""
     if isinstance(seen, tuple):
         return len(seen) == len(want) and all(is_same(a, b, is_compiled) for a, b in zip(seen, want))
     if seen.dtype == torch.float8_e4m3fn:
@@ -412,7 +409,7 @@ def is_same(seen, want, is_compiled=False):
 
 
 def tensors_of(values):
-    """Of arguments or results, those within tuples too; one that is given twice counts once."""
+    """The distinct tensors among arguments or results, also within tuples."""
     found = {}
     for value in values if isinstance(values, (tuple, list)) else (values,):
         if isinstance(value, torch.Tensor):
@@ -430,7 +427,7 @@ def copy_of(*values):
 
 
 def fastest(functions, inputs, seconds):
-    """The least seconds of each; turns until the time is over, eleven at least."""
+    """The minimum seconds of each: they take turns until the time is over, at least eleven times."""
     times, begin = [[] for _ in functions], time.perf_counter()
     while len(times[0]) < 11 or time.perf_counter() - begin < seconds:
         for f, out in zip(functions, times):
@@ -441,9 +438,7 @@ def fastest(functions, inputs, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=1, help="of a row")
     parser.add_argument("--json", metavar="FILE", help="append a JSON line per row")

@@ -3,12 +3,11 @@
 
     PYTHONPATH=build/python python bench/python/host_cost.py [--device cpu|cuda] [--json FILE] [--commit TEXT] [--check]
 
-Tensors are tiny, so that time is the host's; CPU tensors are used in warm-up mode, where an op does all but its
-work. Batches of calls of all statements take turns, so that drifts of the machine hit all alike; each turn
-starts with the device idle and a batch of bare cuLaunchKernelEx, which is subtracted in the column "beyond
-launch". Of the turns the fastest tenth counts: what a quiet core takes. --check fails if a call with one output
-costs as much as torch's x + 1, or on CUDA more than the budget beyond the launch: 2000 ns with one output, 1400
-for each further one, 600 with out=."""
+Tensors are tiny, so that all time is the host's; CPU ops run in warm-up mode, where they do all but their work.
+Batches of all statements take turns, so that drifts of the machine affect all alike. Each turn starts with an idle
+device and a batch of bare cuLaunchKernelEx, which is subtracted in the column "beyond launch". The fastest tenth of
+the turns counts, as on a quiet core. --check fails if a call with one output costs as much as torch's x + 1, or on
+CUDA more than the budget beyond the launch: 2000 ns with one output, 1400 for each further one, 600 with out=."""
 
 import argparse
 import contextlib
@@ -94,9 +93,8 @@ def bare_launch():
     """A function count, stream -> ns per launch, compiled from bare_launch.c."""
     source, folder = pathlib.Path(__file__).with_name("bare_launch.c"), tempfile.mkdtemp()
     library = pathlib.Path(folder) / "bare_launch.so"
-    subprocess.run(
-        [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True
-    )
+    command = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", source, "-o", library, "-ldl"]
+    subprocess.run(command, check=True)
     c = ctypes.CDLL(str(library))
     c.bare_launch_init.restype, c.bare_launch_ns.restype = ctypes.c_char_p, ctypes.c_double
     if (why := c.bare_launch_init()) is not None:
@@ -163,9 +161,7 @@ def check(device, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], action="append")
     parser.add_argument("--json", metavar="FILE", help="append a JSON line per row")
     parser.add_argument("--commit", default=machine.commit(), metavar="TEXT", help="what to write as commit")
@@ -175,15 +171,9 @@ def main():
     problems = []
     for device in options.device or ["cpu"] + ["cuda"] * torch.cuda.is_available():
         rows = measure(device)
-        about = {
-            "bench": "host_cost",
-            "device": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
-            "cpu": machine.cpu(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "version": tegula.__version__,
-            "commit": options.commit,
-        }
+        name = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+        about = {"bench": "host_cost", "device": name, "cpu": machine.cpu(), "torch": torch.__version__,
+                 "python": platform.python_version(), "version": tegula.__version__, "commit": options.commit}
         print(f"{about['device']}, {about['cpu']}, torch {torch.__version__}, Python {platform.python_version()}")
         print(f"{'ns':>8} {'beyond launch' if device == 'cuda' else '':>14}  call")
         for statement, note, total, beyond in rows:
@@ -192,12 +182,8 @@ def main():
         if options.json:
             with open(options.json, "a") as file:
                 for statement, _, total, beyond in rows:
-                    row = {
-                        **about,
-                        "call": statement,
-                        "ns": round(total),
-                        "beyond_launch_ns": None if beyond is None else round(beyond),
-                    }
+                    beyond = None if beyond is None else round(beyond)
+                    row = {**about, "call": statement, "ns": round(total), "beyond_launch_ns": beyond}
                     file.write(json.dumps(row) + "\n")
         problems += check(device, rows)
     print("\n".join(problems) or "within budget")

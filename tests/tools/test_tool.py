@@ -302,7 +302,7 @@ def test_the_emulated_device_is_named_and_never_timed(tegula, emulated):
 
 
 def test_check_random_on_the_emulated_device(tegula, emulated):
-    """One kernel may be compiled; of cases with others it says so."""
+    """Only one kernel may be compiled; cases that need others are counted."""
     done = tegula("check", "transpose", "--random", "10", "--compiles", "1", "--scrub", "--device", "cuda", env=emulated)
     assert done.returncode == 0, done.stdout + done.stderr
     row = re.split(r"  +", done.stdout.splitlines()[1])
@@ -481,9 +481,9 @@ def test_peers_are_mapped():
 
 
 def test_peers_rows_are_rows_of_ours(tegula, tmp_path):
-    """A mapped row has the name and the bytes that the tool itself gives to those parameters. What hangs on the routing
-    differs by its draw: peers' rows have the bytes of the average one. Of the rows that have the same parameters the
-    smallest stands for all, but for the slow set."""
+    """A mapped row has the name and the bytes that the tool itself gives to those parameters. Bytes that depend on a random
+    routing are the average in peers' rows. Only the slow set runs all rows; otherwise the smallest of those with the same
+    parameter names stands for them."""
     some = {}
     for peer in sorted(read_lines(PEERS), key=lambda peer: -peer["bytes"]):
         if peer["bytes"] <= 64 << 20:
