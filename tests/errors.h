@@ -296,7 +296,7 @@ static inline void errors_memory_of(errors_call *c, int i)
     for (int j = 0; j < c->t->num_tensors; j++) num_others += j != i && c->tensors[j] && !c->t->tensors[j].is_host;
     if (num_others > 0 && !a->is_host)
         ERRORS_MISTAKE(i ? a->name : NULL, "device is ", "is on another device", x->device = other);
-    if (a->is_host) ERRORS_MISTAKE(a->name, "want memory of the host", "is on a device", x->device = other);
+    if (a->is_host) ERRORS_MISTAKE(a->name, "want host memory", "is on a device", x->device = other);
     for (int j = 0; j < i; j++) {
         const tgl_arg *b = &c->t->tensors[j];
         if (!c->tensors[j] || (!a->is_written && !b->is_written)) continue;

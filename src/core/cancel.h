@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * cancel.h - pthread_cancel() must not end a thread while it holds a lock, or while others wait for what it makes:
- * nobody would ever finish it. Around whatever may compile, open a file or call the driver with a lock held. */
+ * cancel.h - pthread_cancel() must not end a thread that holds a lock or does work that others wait for.
+ * Use these around anything that may compile, open a file or call the driver with a lock held. */
 #ifndef TEGULA_CANCEL_H
 #define TEGULA_CANCEL_H
 
 #include <pthread.h>
 
-/* From here on a cancellation waits; gives what tgl_cancel_restore() takes. */
+/* Defers cancellation; returns the state for tgl_cancel_restore(). */
 static inline int tgl_cancel_hold(void)
 {
     int state = PTHREAD_CANCEL_ENABLE;

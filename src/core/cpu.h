@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: MIT
- * cpu.h - which loops the CPU runs. Every op has a plain loop, its reference. Where that is too slow there is a
- * second one in a file *_fast.c, which gives the same bits. Such a file is compiled for every CPU of the
- * architecture and, on x86-64, again for those with AVX2 and those with AVX-512 (CMakeLists.txt).
+ * cpu.h - which loops the CPU runs. Every op has a plain loop, the reference. If that is too slow, a file
+ * *_fast.c has a second one, which gives the same bits. That file is compiled for every CPU of the
+ * architecture and, on x86-64, again for AVX2 and for AVX-512 (CMakeLists.txt).
  *
  *     TGL_DECLARE_FAST(void, tgl_x, const float *x, int64_t count);    declares all versions
  *     void TGL_FAST(tgl_x)(const float *x, int64_t count) { ... }      in *_fast.c, defines or calls one
- *     TGL_CHOOSE(plain_x, tgl_x)(x, count);                            calls the one for this CPU and setting */
+ *     TGL_CHOOSE(plain_x, tgl_x)(x, count);                            calls the one for this CPU and setting
+ */
 #ifndef TEGULA_CPU_H
 #define TEGULA_CPU_H
 
 #include <stdatomic.h>
 
-/* In order: a CPU that has one has all before it. TEGULA_CPU sets the highest that is used. */
+/* In ascending order: a CPU with one level has all below it. TEGULA_CPU sets the highest level to use. */
 typedef enum { TGL_CPU_PLAIN, TGL_CPU_BASE, TGL_CPU_AVX2, TGL_CPU_AVX512 } tgl_cpu_level;
 
-/* For tests: the highest level from now on, as TEGULA_CPU. */
+/* For tests: sets the highest level, as TEGULA_CPU does. */
 void tgl_cpu_limit(tgl_cpu_level highest);
 
-extern atomic_int tgl_cpu_known;        /* the level, -1 before settings.c has read the environment */
+extern atomic_int tgl_cpu_known;        /* the level; -1 until settings.c has read the environment */
 tgl_cpu_level tgl_cpu_read(void);
 static inline tgl_cpu_level tgl_cpu(void)
 {
@@ -46,7 +47,7 @@ static inline tgl_cpu_level tgl_cpu(void)
 #define TGL_CHOOSE(plain, name) (tgl_cpu() == TGL_CPU_PLAIN ? plain : name##_base)
 #endif
 
-/* For loops whose flags are constants, so that what depends on them is decided before the loop. */
+/* For loops with constant flags: inlined, the compiler drops the branches on them. */
 #define TGL_ALWAYS_INLINE static inline __attribute__((always_inline))
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "tegula/core.h"
 
-typedef uint32_t tgl_dtype;         /* one of the below, or a set of them where a check wants a set */
+typedef uint32_t tgl_dtype;         /* one of these, or a set of them */
 enum {
     TGL_BOOL = 1 << 0,
     TGL_I8 = 1 << 1,
@@ -26,15 +26,15 @@ enum {
     TGL_E4M3 = 1 << 15,
     TGL_E5M2 = 1 << 16,
     TGL_UE8M0 = 1 << 17,
-    TGL_E2M1X2 = 1 << 18, /* a byte of two e2m1; shapes count bytes */
-    TGL_OTHER = 1 << 19,  /* none of these, but 8, 16, 32, 64 or 128 bits wide: ops that only copy take it */
+    TGL_E2M1X2 = 1 << 18, /* two e2m1 in a byte; shapes count bytes */
+    TGL_OTHER = 1 << 19,  /* any other dtype of 8, 16, 32, 64 or 128 bits: for ops that only copy */
     TGL_ANY = (1 << 20) - 1
 };
 
 /* The tgl_dtype of a DLPack dtype; 0 if its width is not one of 8, 16, 32, 64, 128 bits. */
 tgl_dtype tgl_dtype_of(DLDataType dtype);
 
-/* Is it one of the set? tgl_dtype_of(dtype) & set, without a search: it stands before every launch. */
+/* tgl_dtype_of(dtype) & set, without a search: every call checks it. */
 bool tgl_dtype_is(DLDataType dtype, tgl_dtype set);
 
 DLDataType tgl_dtype_to_dlpack(tgl_dtype dtype);
@@ -42,7 +42,7 @@ DLDataType tgl_dtype_to_dlpack(tgl_dtype dtype);
 /* Bits of one element, lanes included. */
 static inline int tgl_dtype_bits(DLDataType dtype) { return dtype.bits * dtype.lanes; }
 
-/* "bf16"; NULL for 0 and for sets. The inverse: 0 for a word that is none. */
+/* "bf16"; NULL for 0 and for sets. And the inverse: 0 for an unknown name. */
 const char *tgl_dtype_name(tgl_dtype dtype);
 tgl_dtype tgl_dtype_named(const char *name);
 

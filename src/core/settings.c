@@ -16,8 +16,8 @@
 #include "core/log.h"
 #include "core/status.h"
 
-/* What calls can change lives in atomics, the cache folder behind a lock; the rest is read once and
- * constant. -1 in num_sms: not set for this device. */
+/* Settings that calls can change are atomics, the cache folder is behind a lock; the rest is constant once
+ * read. num_sms is -1 for a device where it is not set. */
 static tgl_settings settings;
 static atomic_int num_threads, default_num_sms, num_sms[TGL_MAX_DEVICES];
 static atomic_bool pdl;
@@ -34,8 +34,7 @@ static const char *const switch_words[] = { "0", "1" };
 
 /* ---- reading the environment ---- */
 
-/* Bad values are not errors of any call, so they are reported once, on stderr if TEGULA_LOG lets,
- * and the default stays. */
+/* A bad value fails no call: it is logged once, and the default is used. */
 static char complaints[512];
 static void complain(const char *variable, const char *value, const char *want)
 {
@@ -44,8 +43,8 @@ static void complain(const char *variable, const char *value, const char *want)
              value, want);
 }
 
-/* A program that runs with more rights than its caller (setuid, file capabilities) must not load the caller's
- * library or write where the caller says: there, no variable is set. */
+/* A program with more rights than its caller (setuid, file capabilities) must not load a library or write
+ * to a folder of the caller's choice: there, no variable counts as set. */
 static const char *variable_of(const char *name)
 {
 #ifdef __linux__
@@ -58,7 +57,7 @@ static const char *variable_of(const char *name)
 static const char *text(const char *variable)
 {
     const char *value = variable_of(variable);
-    char *copy = value && *value ? strdup(value) : NULL;    /* setenv may move what getenv gave */
+    char *copy = value && *value ? strdup(value) : NULL;    /* setenv may invalidate it */
     return copy ? copy : "";
 }
 
@@ -86,7 +85,7 @@ static int one_of(const char *variable, const char *const *words, int count, con
 
 static tgl_cpu_level supported_cpu_level(void)
 {
-#ifdef __x86_64__           /* what the loops are compiled for: CMakeLists.txt */
+#ifdef __x86_64__           /* the options of CMakeLists.txt */
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return TGL_CPU_BASE;
     const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                             __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
@@ -108,7 +107,7 @@ static void unlock_cache_dir(void) { pthread_mutex_unlock(&cache_dir_lock); }
 
 static void read_environment(void)
 {
-    pthread_atfork(lock_cache_dir, unlock_cache_dir, unlock_cache_dir);     /* a child never finds it held */
+    pthread_atfork(lock_cache_dir, unlock_cache_dir, unlock_cache_dir);     /* unlocked in a child */
     settings.log_level = one_of("TEGULA_LOG", log_words, 4, "off, error, info or call", TGL_LOG_OFF);
     settings.libcuda = text("TEGULA_LIBCUDA");
     settings.libnvrtc = text("TEGULA_LIBNVRTC");
@@ -136,7 +135,7 @@ const tgl_settings *tgl_settings_get(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     static atomic_bool is_read, reported;
-    if (atomic_load_explicit(&is_read, memory_order_acquire)) return &settings;     /* every launch comes here */
+    if (atomic_load_explicit(&is_read, memory_order_acquire)) return &settings;     /* on every launch */
     pthread_once(&once, read_environment);
     if (complaints[0] && !atomic_exchange(&reported, true)) tgl_log(TGL_LOG_ERROR, "%s", complaints);
     atomic_store_explicit(&is_read, true, memory_order_release);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * settings.h - every TEGULA_* variable, read here and nowhere else, once, at the first use of any.
- * In a program that runs with more rights than its caller none counts as set. docs/environment.md is its
- * manual. */
+ * settings.h - every TEGULA_* variable: read here only, once, at the first use of any. In a setuid program
+ * they are ignored. docs/environment.md describes them. */
 #ifndef TEGULA_SETTINGS_H
 #define TEGULA_SETTINGS_H
 
@@ -13,27 +12,25 @@ enum {
     TGL_MAX_THREADS = 1024
 };
 
-/* What was read; folders and library files are "" where they are not named. Strings live as long as
- * the process. */
+/* Paths are "" if not set. Strings live as long as the process. */
 typedef struct {
     int log_level;              /* TEGULA_LOG */
     const char *libcuda;        /* TEGULA_LIBCUDA */
     const char *libnvrtc;       /* TEGULA_LIBNVRTC */
     const char *cache_readonly; /* TEGULA_CACHE_READONLY */
     const char *home, *xdg_cache_home;
-    /* the rest can be set by calls too, so it is read through the functions below and those of core.h */
+    /* settings that calls can change are read through the functions below and those of core.h */
 } tgl_settings;
 
 const tgl_settings *tgl_settings_get(void);
 
-/* Number of SMs that persistent grids of `device` may use, given what the device has. */
+/* How many of the device's SMs persistent kernels may use. */
 int tgl_settings_num_sms(int device, int device_num_sms);
 
-/* The cache folder wanted: what was set (true), or the default (false), or "" for none. Copies into `path`. */
+/* Copies the cache folder to `path`, "" for none; true if it was set, false for the default. */
 bool tgl_settings_cache_dir(char path[TGL_PATH_BYTES]);
 
-/* For `tegula info`: row i of the table of settings, false past its end. `value` is what is in
- * force, as text. */
+/* For `tegula info`: row i of the table of settings, false past its end. `value` is the value in use. */
 typedef struct {
     const char *variable, *meaning;
     char value[TGL_PATH_BYTES];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * signature.c - the checks of a call against its op's signature, with their messages, and its log line. */
+ * signature.c - checks a call against its op's signature, with messages; its log line. */
 #include "core/signature.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "core/log.h"
 #include "core/signature_table.h"
 
-/* ---- what a table says ---- */
+/* ---- reading a table ---- */
 
 int64_t tgl_run_steps(const tgl_step *s, const int64_t *values)
 {
@@ -55,7 +55,7 @@ bool tgl_scales_fit(const DLTensor *x, bool is_written)
 
 /* ---- scalars and rules ---- */
 
-/* Is a scalar looked at? */
+/* Is the scalar used in this call? */
 static bool is_read(const tgl_value *v, const DLTensor *const *tensors, const int64_t *values)
 {
     return (v->with < 0 || tensors[v->with]) && (v->with_value < 0 || values[v->with_value]);
@@ -71,7 +71,7 @@ static tgl_status refuse(const char *name, int64_t is, const char *want)
     return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %" PRId64 ", want %s", name, is, want);
 }
 
-/* Words that name dtypes are listed, others are a range. */
+/* The message lists words that name dtypes; others are a range of numbers. */
 static tgl_status check_words(const tgl_value *v, int64_t is, int words)
 {
     if (is >= 0 && is < words) return TGL_OK;
@@ -177,7 +177,7 @@ static tgl_status check_rules(const tgl_table *t, int after, const DLTensor *con
     return TGL_OK;
 }
 
-/* The first tensor with any leading dimensions, which the others must have, too. */
+/* The first tensor with leading dimensions; the others must have the same. */
 static const DLTensor *leader(const tgl_table *t, const DLTensor *const *tensors)
 {
     for (int i = 0; i < t->num_tensors; i++)
@@ -203,10 +203,10 @@ static tgl_status expect_alone(const tgl_table *t, const tgl_arg *a, const DLTen
     if (!a->is_host || tgl_on_cpu(x)) return TGL_OK;
     char is[128];
     tgl_describe(x, is, sizeof is);
-    return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %s, want memory of the host", a->name, is);
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %s, want host memory", a->name, is);
 }
 
-/* The values that this tensor decides, from its sizes: a mask of them. */
+/* Sets the values that this tensor determines, and returns a mask of them. */
 static uint32_t bind(const tgl_table *t, const tgl_arg *a, const DLTensor *x, int64_t *values, uint32_t bound)
 {
     uint32_t own = 0;
@@ -223,7 +223,7 @@ static uint32_t bind(const tgl_table *t, const tgl_arg *a, const DLTensor *x, in
     return own;
 }
 
-/* A dimension that decides n as 2 * n. */
+/* A dimension 2 * n that determines n must be even. */
 static tgl_status check_factors(const tgl_arg *a, const DLTensor *x, uint32_t own)
 {
     const int64_t *shape = x->shape + (x->ndim - a->ndim);
@@ -238,7 +238,7 @@ static tgl_status check_factors(const tgl_arg *a, const DLTensor *x, uint32_t ow
     return TGL_OK;
 }
 
-/* What a dimension may be: of a size that this tensor decides its range, of all others one number. */
+/* What a dimension may be: a range if this tensor determines it, otherwise one number. */
 static tgl_dim wanted_size(const tgl_table *t, const tgl_arg *a, int dim, const DLTensor *x, bool is_own,
                            const int64_t *values)
 {
@@ -260,7 +260,7 @@ static tgl_dim wanted_size(const tgl_table *t, const tgl_arg *a, int dim, const 
     return (tgl_dim){ n, n };
 }
 
-/* only_own: of sizes that this tensor decides alone. The message names all. */
+/* only_own: checks only the sizes that this tensor determines. The message has all. */
 static tgl_status check_sizes(const tgl_table *t, const tgl_arg *a, const DLTensor *x,
                               const DLTensor *const *tensors, const int64_t *values, uint32_t own,
                               bool only_own)
@@ -291,7 +291,7 @@ static tgl_status expect_e5m6(const tgl_arg *a, const DLTensor *x)
     return tgl_expect_aligned(a->name, x, 4);
 }
 
-/* Codes hold 2 or 8 columns together: so many has the tensor that decides them, be codes given or not. */
+/* Codes pack 2 or 8 columns: their number must be a multiple, even if the codes are not given. */
 static tgl_status expect_whole(const tgl_table *t, const tgl_arg *a, const int64_t *values)
 {
     const tgl_packing packing = t->values[a->by_word].words[values[a->by_word]].packing;
@@ -344,7 +344,7 @@ static tgl_status check_memory(const tgl_table *t, const DLTensor *const *tensor
     return TGL_OK;
 }
 
-/* A tensor that is always given decides a size before those that are optional, wherever it stands. */
+/* Required tensors determine sizes before optional ones, wherever they stand. */
 static void bind_all(const tgl_table *t, const DLTensor *const *tensors, int64_t *values, uint32_t *own)
 {
     uint32_t bound = 0;
@@ -360,8 +360,8 @@ static void bind_all(const tgl_table *t, const DLTensor *const *tensors, int64_t
     }
 }
 
-/* The order of checks decides which of several mistakes is named: scalars, each tensor alone, ranges of sizes
- * and rules (since other sizes follow from these), sizes, dtypes, memory. */
+/* If there are several mistakes, the order of checks decides which is reported: scalars, each tensor
+ * alone, ranges of sizes and rules (other sizes follow from these), sizes, dtypes, memory. */
 tgl_status tgl_check_slowly(const tgl_table *t, const tgl_params *of, const DLTensor *const *tensors,
                             const void *params, int64_t *values)
 {

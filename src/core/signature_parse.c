@@ -2,50 +2,50 @@
  * signature_parse.c - the text of a signature to a table (signature_table.h). The grammar:
  *
  *   signature   name(argument, ...) -> output, ... where rule, ...     the last two parts may be missing
- *   argument    tensor, scalar, or name{tensor, ...}: members of a struct, which are passed one by one
- *   output      tensor, or name{tensor, ...}; it is written
+ *   argument    tensor, scalar, or name{tensor, ...}: the members of a struct, passed one by one
+ *   output      tensor, or name{tensor, ...}; written by the op
  *
  *   tensor      name: dtypes[size, ...] marks layout
- *   dtypes      f32          or several: i64|i32, the first of which Python makes
+ *   dtypes      f32          or several: i64|i32; Python makes the first
  *               any          elements of 1, 2, 4, 8 or 16 bytes
  *               e2m1         codes, two in a byte of e2m1x2, i8 or u8; sizes count codes
- *               sf           scale factors: f32 by rows or by columns, or i32, four in a word, by columns
- *               x            that of tensor x
- *               format       what the word of this scalar says; also e5m6: eight codes in twelve bytes of u8
- *               (a if x else b)      dtypes a where the optional tensor x is given, otherwise b
+ *               sf           scale factors: row- or column-major f32, or column-major i32, four in a word
+ *               x            the dtype of tensor x
+ *               format       named by the word of this scalar; also e5m6: eight codes in twelve bytes of u8
+ *               (a if x else b)      dtypes a if the optional tensor x is given, otherwise b
  *   size        n   n + expression   2 * n   2 * n (note)   expression
- *               ...          as the first: any number of dimensions, which all tensors that have ... share
+ *               ...          first: any number of leading dimensions, the same for all tensors with ...
  *   marks       ?            may be NULL
- *               !            an input that is written, too; an output that is read, too
+ *               !            both read and written
  *   layout      (nothing)    packed
  *               rows         packed rows, any distance apart; rows that are written do not overlap
  *               strided      any strides
- *               host         packed, in memory of the host
+ *               host         packed, in host memory
  *
- *   The first tensor that has n, among those that are always given, decides it; the others must agree. If all
- *   are optional, the first that is given decides. The note is part of the message if the number is odd.
+ *   The first required tensor that has n determines it; the others must agree. If all tensors with n are
+ *   optional, the first that is given determines it. The note is added to the message for an odd number.
  *
  *   scalar      name: type = default with name
  *   type        int          >= 0; otherwise: int >= e, int in a..b
  *               bool
  *               float        any; otherwise: float >= e
- *               {a|b|c}      0, 1 or 2; {a|b} if x else {a|b|c}: fewer words where tensor x is given
- *   default     an expression: what 0 stands for
- *   with        the scalar is not looked at unless this tensor is given, or this bool is true
+ *               {a|b|c}      0, 1 or 2; {a|b} if x else {a|b|c}: fewer words if tensor x is given
+ *   default     an expression: what 0 means
+ *   with        the scalar is ignored unless this tensor is given, or this bool is true
  *
  *   rule        n < e   n <= e   n >= e   n in a..b
- *                            the range of a size or scalar. Where n is decided as 2 * n, or by codes, it
- *                            is the range of that dimension's elements
+ *                            the range of a size or scalar. If a dimension 2 * n, or of codes, determines n,
+ *                            the range is that of the dimension's elements
  *               n == e       of a scalar
- *               n divides m  unless n is 0
- *               n % e        n is a multiple of e; n % e for word: where a scalar has this word; n % e if c
- *               a needs b    where a (tensor or scalar) is given, b (tensor or bool) is, too
- *               a of i32 needs b     only where tensor a has this dtype
+ *               n divides m  or n is 0
+ *               n % e        n is a multiple of e; n % e for word: if a scalar has this word; n % e if c
+ *               a needs b    if a (tensor or scalar) is given, so is b (tensor or bool)
+ *               a of i32 needs b     only if tensor a has this dtype
  *               a may be b   the same tensor; otherwise they must not overlap
  *   expression  numbers, 2^31, sizes, scalars, optional tensors (1 if given), + - * / (rounds up, 0 / 0 is 0)
  *               > ( ), a if c else b
  *
- * Blanks are free. Names are letters, digits and _; each is of one thing. */
+ * Blanks do not matter. Names are letters, digits and _; no two things have the same name. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +58,7 @@ typedef struct {
     const char *p;
     tgl_table *t;
     const tgl_params *params;
-    const char *wrong, *want;                   /* the first place that is wrong; NULL: none yet */
+    const char *wrong, *want;                   /* the first mistake; NULL: none yet */
     int num_tensors, num_scalars;               /* that have been read */
     bool is_word[TGL_MAX_VALUES];               /* of scalars, in order: {a|b} */
 } reader;
@@ -148,7 +148,7 @@ static bool take_tensor(reader *r, int8_t *out)
     return *out >= 0 || fail(r, w.begin, "a tensor");
 }
 
-/* ---- names first, so that an argument may name another that comes later ---- */
+/* ---- names first, so that an argument may refer to a later one ---- */
 
 static bool is_scalar_type(const char *type)
 {
@@ -181,7 +181,7 @@ static bool add_value(reader *r, word w, tgl_value_type type)
     return v->name;
 }
 
-/* A size that a dimension may decide: n, n + ..., 2 * n. Nothing is taken if it is none. */
+/* A size that a dimension may determine: n, n + ..., 2 * n. Otherwise nothing is consumed. */
 static bool take_size(reader *r, word *name, int *factor)
 {
     const char *before = r->p;
@@ -214,7 +214,7 @@ static bool add_names(reader *r)
     word scalars[TGL_MAX_VALUES], w;
     int num_scalars = 0;
     const char *begin = r->p;
-    for (; *r->p; r->p += w.length == 0) {      /* arguments: what a colon follows */
+    for (; *r->p; r->p += w.length == 0) {      /* arguments: words followed by a colon */
         w = word_at(r->p);
         r->p += w.length;
         if (is(w, "where")) break;
@@ -328,7 +328,7 @@ static bool parse_if(reader *r)                 /* a if c else b: c, j past a, a
     return true;
 }
 
-/* Steps as constant + factor * value, if they are no more; `depth` is the stack that they need. */
+/* Are the steps just constant + factor * value? `depth` is the stack that they need. */
 static bool is_linear(const tgl_step *s, int count, tgl_number *out, int *depth)
 {
     tgl_number stack[TGL_MAX_STEPS];
@@ -344,7 +344,7 @@ static bool is_linear(const tgl_step *s, int count, tgl_number *out, int *depth)
             continue;
         }
         n--;
-        if (s[i].op == 'j' || s[i].op == 'e') {         /* one of two parts is left out */
+        if (s[i].op == 'j' || s[i].op == 'e') {         /* one of two parts is skipped */
             ok = false;
             continue;
         }
@@ -481,7 +481,7 @@ static bool parse_type(reader *r, tgl_arg *a)
 static bool parse_tensor(reader *r, word name, bool is_output)
 {
     tgl_arg *a = &r->t->tensors[r->num_tensors++];
-    if (!is(name, a->name)) return fail(r, name.begin, "a tensor");      /* cannot be: names came first */
+    if (!is(name, a->name)) return fail(r, name.begin, "a tensor");      /* impossible: names came first */
     a->is_written = is_output;
     if (!parse_type(r, a) || !expect(r, "[")) return false;
     if (take(r, "...")) {
@@ -534,7 +534,7 @@ static bool parse_all_words(reader *r, tgl_value *v)
     return v->num_words >= v->num_words_given || fail(r, r->p, "more words where it is not given");
 }
 
-/* Where a scalar lies in the params struct; without one, among the others. */
+/* The offset of a scalar in the params struct, or in the array of scalars. */
 static bool find_field(reader *r, word name, tgl_value *v, tgl_field_type type)
 {
     if (!r->params) {
@@ -550,7 +550,7 @@ static bool find_field(reader *r, word name, tgl_value *v, tgl_field_type type)
     return fail(r, name.begin, "a field of the params struct");
 }
 
-/* A number, and its name if it is no more than that. */
+/* A number, and its name if it is just a name. */
 static bool parse_named(reader *r, tgl_number *out, const char **name)
 {
     if (!parse_number_by(r, parse_sum, out)) return false;         /* an `if` is not part of it */
@@ -630,7 +630,7 @@ static bool parse_needs(reader *r, tgl_rule *rule)
            fail(r, w.begin, "a tensor or a bool");
 }
 
-/* A range. Of a size it is kept with the size; of a scalar it is a rule, unless it says "fewer than". */
+/* A range. That of a size is stored with the size; that of a scalar is a rule, except n < e. */
 static bool parse_bounds(reader *r, int value, tgl_rule *rule, bool *is_rule)
 {
     tgl_value *v = &r->t->values[value];
@@ -695,7 +695,7 @@ static bool parse_rule(reader *r)
     if (!take_word(r, &w)) return false;
     tgl_rule rule = { .tensor = (int8_t)tensor_named(t, w), .value = (int8_t)value_named(t, w), .after = -1,
                       .other_tensor = -1, .other_value = -1 };
-    if (rule.tensor >= 0) rule.value = -1;      /* which an expression may have made: is it given? */
+    if (rule.tensor >= 0) rule.value = -1;      /* an expression may have added it as "is it given?" */
     if (rule.tensor < 0 && rule.value < 0) return fail(r, w.begin, "a tensor, a size or a scalar");
     if (take(r, "needs")) {
         if (!parse_needs(r, &rule)) return false;
@@ -724,11 +724,11 @@ static bool parse_rule(reader *r)
     return true;
 }
 
-/* ---- what follows from all of it ---- */
+/* ---- derived facts ---- */
 
 static int larger(int a, int b) { return a > b ? a : b; }
 
-/* The tensor, one that is always given, with which a value is known; the last where optional ones decide. */
+/* The tensor after which a value is known; the last tensor if optional ones determine it. */
 static int value_known_after(const tgl_table *t, int value)
 {
     const tgl_value *v = &t->values[value];
@@ -766,7 +766,7 @@ static void find_owners(tgl_table *t)
     }
 }
 
-/* A scalar's range that depends on sizes is checked once these are known. */
+/* Ranges of scalars that depend on sizes are checked once these are known. */
 static bool defer_ranges(reader *r)
 {
     tgl_table *t = r->t;
@@ -787,7 +787,7 @@ static bool defer_ranges(reader *r)
         if (rule->kind == TGL_RULE_DIVIDES) after = larger(after, value_known_after(t, rule->other_value));
         if (rule->kind == TGL_RULE_MULTIPLE) after = larger(after, known_after(t, &rule->condition));
         if (rule->kind == TGL_RULE_MULTIPLE && rule->other_value >= 0) after = -1;      /* 0 is 0 then */
-        if (rule->dtypes) after = t->num_tensors;               /* its sizes first */
+        if (rule->dtypes) after = t->num_tensors;               /* after its sizes */
         rule->after = (int8_t)after;
     }
     return true;
@@ -812,7 +812,7 @@ static bool parse(reader *r)
     return defer_ranges(r);
 }
 
-/* The struct that an op has for its sizes names those of the text, in the same order. */
+/* The op's struct of sizes must have those of the text, in the same order. */
 static tgl_status compare_sizes(const tgl_table *t, const char *sizes)
 {
     for (int i = 0; i <= t->num_sizes; i++) {

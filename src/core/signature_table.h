@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * signature_table.h - the table that the text of a signature becomes, and how it is read. For the parser, the
- * two ways of checking, and tests. */
+ * signature_table.h - the table that a signature is parsed to, and how it is read. For the parser, the two
+ * checkers, and tests. */
 #ifndef TEGULA_SIGNATURE_TABLE_H
 #define TEGULA_SIGNATURE_TABLE_H
 
 #include "core/math.h"
 #include "core/signature.h"
 
-/* A text that needs more of something is an error. Sets of tensors and of values are masks of 32 bits. */
+/* Limits; a text that exceeds one is an error. Sets of tensors and of values are 32-bit masks. */
 enum {
     TGL_MAX_TENSORS = 24,
     TGL_MAX_VALUES = 32,
@@ -21,16 +21,16 @@ enum {
 
 /* ---- numbers ---- */
 
-/* What an expression became: constant + factor * values[value], values[value] / values[divisor] rounded up,
- * or a program. NONE: the text says nothing. */
+/* A parsed expression: constant + factor * values[value], values[value] / values[divisor] rounded up, or a
+ * program. NONE: the text has none. */
 typedef struct {
     enum { TGL_NUMBER_NONE, TGL_NUMBER_LINEAR, TGL_NUMBER_QUOTIENT, TGL_NUMBER_PROGRAM } kind;
     int value, divisor;         /* PROGRAM: value is its first step */
     int64_t factor, constant;
 } tgl_number;
 
-/* Postfix. op is k (constant), v (value), one of + - * / >, e (skips `constant` steps), j (skips them if what
- * it takes is 0), or 0 at the end. */
+/* A step of a program, in postfix order: push a constant (k) or a value (v); one of + - * / >; jump over
+ * `constant` steps (e), or if the popped number is 0 (j); end (0). */
 typedef struct { char op; uint8_t value; int64_t constant; } tgl_step;
 
 /* ---- tensors ---- */
@@ -38,26 +38,26 @@ typedef struct { char op; uint8_t value; int64_t constant; } tgl_step;
 /* A dimension: factor * values[value] + more; with value -1, `more` alone. */
 typedef struct { int value, factor; tgl_number more; const char *note; } tgl_size;
 
-/* Codes: some values share some elements. */
+/* How codes are packed into elements. */
 typedef enum { TGL_UNPACKED, TGL_PACKED_E2M1, TGL_PACKED_E5M6, TGL_NUM_PACKINGS } tgl_packing;
 
 typedef struct {
     const char *name;
     tgl_dtype dtypes;
-    tgl_dtype otherwise;        /* where tensor `if_given` is not given */
-    tgl_dtype first;            /* of the text: what Python makes */
+    tgl_dtype otherwise;        /* if tensor `if_given` is not given */
+    tgl_dtype first;            /* the first in the text: what Python makes */
     int8_t if_given;            /* a tensor, or -1 */
-    int8_t like;                /* a tensor that has the same dtype, or -1 */
-    int8_t by_word;             /* a scalar whose word names the dtype, or -1 */
-    bool is_e2m1;               /* elements of a byte, but for e4m3, are pairs of e2m1 */
-    bool is_scales;             /* f32 by rows or by columns, or i32, four in a word, by columns */
-    bool has_leading;           /* any dimensions before those of the text */
+    int8_t like;                /* the tensor with the same dtype, or -1 */
+    int8_t by_word;             /* the scalar whose word names the dtype, or -1 */
+    bool is_e2m1;               /* one-byte elements other than e4m3 are pairs of e2m1 */
+    bool is_scales;             /* row- or column-major f32, or column-major i32, four in a word */
+    bool has_leading;           /* any leading dimensions before those of the text */
     bool is_optional, is_written, is_host;
     tgl_layout layout;
     int ndim;                   /* of the text */
     tgl_size sizes[TGL_MAX_RANK];
-    uint32_t may_be;            /* mask of tensors: this one may be one of them itself */
-    uint32_t owns;              /* mask of sizes that it decides */
+    uint32_t may_be;            /* mask of tensors that it may be identical to */
+    uint32_t owns;              /* mask of sizes that it determines */
 } tgl_arg;
 
 /* ---- sizes and scalars ---- */
@@ -67,7 +67,7 @@ typedef enum {
     TGL_VALUE_INT,
     TGL_VALUE_WORD,
     TGL_VALUE_BOOL,
-    TGL_VALUE_FLOAT,            /* has no value in an expression */
+    TGL_VALUE_FLOAT,            /* not usable in expressions */
     TGL_VALUE_GIVEN             /* is tensor `with` given? */
 } tgl_value_type;
 
@@ -75,32 +75,32 @@ typedef struct {
     const char *name;
     tgl_value_type type;
     size_t offset;              /* of a scalar, in the params */
-    int8_t with, with_value;    /* a tensor, a bool without which a scalar is not read; or -1 */
-    int8_t owner;               /* the tensor that decides a size; -1: an optional one does */
-    bool is_of_elements;        /* the range is of the owner's elements, not of values */
+    int8_t with, with_value;    /* the tensor or bool that the scalar belongs to: ignored without it; or -1 */
+    int8_t owner;               /* the tensor that determines a size; -1: an optional one does */
+    bool is_of_elements;        /* the range counts the owner's elements, not values */
     bool is_range;              /* the message names both bounds */
     tgl_number fallback;        /* what 0 stands for */
     tgl_number low, high;
-    const char *low_name;       /* where low is no more than a name, for the message */
+    const char *low_name;       /* if low is just a name: for the message */
     int num_words;
-    int num_words_given;        /* where tensor with_words (or -1) is given */
+    int num_words_given;        /* if tensor with_words (or -1) is given */
     int with_words;
     struct { const char *word; tgl_dtype dtypes; tgl_packing packing; } words[TGL_MAX_WORDS];
 } tgl_value;
 
 typedef struct {
     enum { TGL_RULE_NEEDS, TGL_RULE_WITHIN, TGL_RULE_EQUALS, TGL_RULE_DIVIDES, TGL_RULE_MULTIPLE } kind;
-    int8_t after;               /* is checked once the sizes of this tensor are known; -1: at once */
-    int8_t tensor, value;       /* what it is about: one of them is -1 */
-    int8_t other_tensor, other_value;   /* what is needed, what is divided, whose word it is; or -1 */
-    int8_t word;                /* MULTIPLE: only where other_value is this word */
-    tgl_dtype dtypes;           /* NEEDS: only where the tensor is of these; or 0 */
+    int8_t after;               /* checked once the sizes of this tensor are known; -1: at once */
+    int8_t tensor, value;       /* the subject: one of them is -1 */
+    int8_t other_tensor, other_value;   /* the object: needed, divided, or the scalar with the word; or -1 */
+    int8_t word;                /* MULTIPLE: only if other_value is this word */
+    tgl_dtype dtypes;           /* NEEDS: only if the tensor has one of these; or 0 */
     tgl_number low, high;       /* EQUALS, MULTIPLE: low */
-    tgl_number condition;       /* MULTIPLE: only where it is not 0 */
+    tgl_number condition;       /* MULTIPLE: only if it is not 0 */
     const char *low_name;
 } tgl_rule;
 
-/* ---- the same facts without names, close together, for calls that pass (signature_quick.c) ---- */
+/* ---- the same facts, compact, for the quick checker (signature_quick.c) ---- */
 
 typedef struct {
     uint32_t dtypes[4], otherwise[4];   /* code, bits and lanes */
@@ -122,11 +122,11 @@ typedef struct {
     uint8_t num_scalars, num_dims, num_deciding, num_ranges, num_fallbacks, num_unowned, num_by_word,
         num_written;
     uint32_t word_dtypes[TGL_NUM_PACKINGS][4];
-    tgl_quick_arg args[TGL_MAX_TENSORS];                /* those that are always given first */
+    tgl_quick_arg args[TGL_MAX_TENSORS];                /* required ones first */
     tgl_quick_scalar scalars[TGL_MAX_VALUES];
-    struct { uint8_t tensor, dim; } dims[TGL_MAX_TENSORS * TGL_MAX_RANK];   /* not plain; owners' first */
-    uint8_t ranges[TGL_MAX_VALUES], fallbacks[TGL_MAX_VALUES];  /* values that have them */
-    uint8_t unowned[TGL_MAX_VALUES];                    /* sizes that no tensor may decide */
+    struct { uint8_t tensor, dim; } dims[TGL_MAX_TENSORS * TGL_MAX_RANK];   /* not plain; those of owners first */
+    uint8_t ranges[TGL_MAX_VALUES], fallbacks[TGL_MAX_VALUES];  /* values that have one */
+    uint8_t unowned[TGL_MAX_VALUES];                    /* sizes of optional tensors only */
     uint8_t by_word[TGL_MAX_TENSORS], written[TGL_MAX_TENSORS];
 } tgl_quick;
 
@@ -143,25 +143,25 @@ struct tgl_table {
     tgl_quick quick;
 };
 
-/* Parses a text; TGL_ERR_INTERNAL with its place if it is not of the grammar. */
+/* Parses a text; TGL_ERR_INTERNAL with the position of a mistake. */
 tgl_status tgl_parse_signature(const char *text, const tgl_params *params, const char *sizes, tgl_table *out);
 void tgl_make_quick(tgl_table *t);
 
-/* ---- the two ways of tgl_check() ----
- * `values` has room for t->num_values; that of a FLOAT is not set. */
+/* ---- the two checkers behind tgl_check() ----
+ * `values` has room for t->num_values; a FLOAT's is not set. */
 
-/* The slow one has all messages. */
+/* The slow checker has all the messages. */
 tgl_status tgl_check_slowly(const tgl_table *t, const tgl_params *of, const DLTensor *const *tensors,
                             const void *params, int64_t *values);
 
-/* The quick one is true only of calls that the slow one lets pass, with the same values. It is false of all
- * others and of some that are rare, of which the slow one must be asked. */
+/* The quick checker accepts only calls that the slow one accepts, with the same values. It may reject a
+ * rare call that is good, so after a rejection the slow one decides. */
 bool tgl_check_quickly(const tgl_table *t, const tgl_params *of, const DLTensor *const *tensors,
                        const void *params, int64_t *values);
 
 /* ---- what both read ---- */
 
-/* Numbers saturate: the sizes of empty tensors may be anything. */
+/* Arithmetic saturates: the sizes of empty tensors may be anything. */
 static inline int64_t tgl_add(int64_t a, int64_t b)
 {
     int64_t sum;
@@ -186,21 +186,20 @@ static inline int64_t tgl_number_of(const tgl_table *t, const tgl_number *n, con
 {
     if (n->kind == TGL_NUMBER_QUOTIENT) return tgl_divide(values[n->value], values[n->divisor]);
     if (n->kind == TGL_NUMBER_PROGRAM) return tgl_run_steps(&t->steps[n->value], values);
-    if (!n->factor) return n->constant;         /* NONE, too: 0 */
+    if (!n->factor) return n->constant;         /* NONE: 0 */
     const int64_t value = values[n->value];
     return tgl_add(n->factor == 1 ? value : tgl_multiply(n->factor, value), n->constant);
 }
 
-/* Does it not depend on values? */
 static inline bool tgl_is_constant(const tgl_number *n) { return n->kind <= TGL_NUMBER_LINEAR && !n->factor; }
 
-/* A plain size: n. */
+/* Just a name: n. */
 static inline bool tgl_is_plain(const tgl_size *size)
 {
     return size->value >= 0 && size->factor == 1 && !size->more.kind;
 }
 
-/* What a dimension must be, in values. */
+/* What a dimension must be, counted in values. */
 static inline int64_t tgl_size_of(const tgl_table *t, const tgl_size *size, const int64_t *values)
 {
     const int64_t more = size->more.kind ? tgl_number_of(t, &size->more, values) : 0;
@@ -211,7 +210,7 @@ struct tgl_packing_sizes { int values, elements; const char *name; };
 extern const struct tgl_packing_sizes TGL_PACKINGS[TGL_NUM_PACKINGS];
 enum { TGL_PAIRS = TGL_I8 | TGL_U8 | TGL_E2M1X2 };      /* of e2m1 */
 
-/* How a tensor's last dimension holds values. x may be NULL where a word decides. */
+/* How values are packed in the last dimension. x may be NULL if a word decides. */
 static inline tgl_packing tgl_packing_of(const tgl_table *t, const tgl_arg *a, const DLTensor *x,
                                          const int64_t *values)
 {
@@ -219,7 +218,7 @@ static inline tgl_packing tgl_packing_of(const tgl_table *t, const tgl_arg *a, c
     return a->is_e2m1 && tgl_dtype_is(x->dtype, TGL_PAIRS) ? TGL_PACKED_E2M1 : TGL_UNPACKED;
 }
 
-/* Scale factors, not empty: do the strides suit their kind? Those that are written must not overlap. */
+/* Do the strides of scale factors, not empty, fit one of their layouts? Written ones must not overlap. */
 bool tgl_scales_fit(const DLTensor *x, bool is_written);
 
 static inline bool tgl_rule_holds(const tgl_table *t, const tgl_rule *r, const DLTensor *const *tensors,

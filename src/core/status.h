@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT
- * status.h - how functions of the library fail: a status, and a sentence on this thread. */
+ * status.h - how functions of the library fail: with a status, and a message for this thread. */
 #ifndef TEGULA_STATUS_H
 #define TEGULA_STATUS_H
 
 #include "tegula/core.h"
 
-/* Returns from the caller with the status of a call that failed. */
+/* Returns the status of a call that failed to the caller's caller. */
 #define TGL_TRY(call)                                      \
     do {                                                   \
         const tgl_status tgl_try_status = (call);          \
         if (tgl_try_status != TGL_OK) return tgl_try_status; \
     } while (0)
 
-/* Sets this thread's message (cut at TGL_MESSAGE_BYTES) and returns `status`; a failure is one line:
+/* Sets this thread's message (truncated to TGL_MESSAGE_BYTES) and returns `status`:
  *     return tgl_fail(TGL_ERR_ARGUMENT, "num_topk: is %d, want 1..%d", k, n); */
 enum { TGL_MESSAGE_BYTES = 1024 };
 tgl_status tgl_fail(tgl_status status, const char *format, ...) __attribute__((format(printf, 2, 3), cold));

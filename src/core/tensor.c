@@ -18,7 +18,7 @@ typedef struct { char *text; size_t bytes, used; } writer;
 
 __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...)
 {
-    if (w->used >= w->bytes) return;            /* full: cut, as snprintf does */
+    if (w->used >= w->bytes) return;            /* full: truncated, as by snprintf */
     va_list args;
     va_start(args, format);
     const int n = vsnprintf(w->text + w->used, w->bytes - w->used, format, args);
@@ -64,7 +64,7 @@ static void put_device(writer *w, DLDevice device)
     }
 }
 
-/* A message in parts: what it is, then what was wanted. */
+/* The two parts of a message: what is, and what is wanted. */
 typedef struct { char is[256], want[256]; writer w; } sentence;
 static writer *is(sentence *s) { return s->is[0] = 0, s->w = (writer){ s->is, sizeof s->is, 0 }, &s->w; }
 static writer *want(sentence *s)
@@ -122,8 +122,8 @@ int64_t tgl_num_elements(const DLTensor *t)
 
 static int element_bytes(const DLTensor *t) { return tgl_dtype_bits(t->dtype) / 8; }
 
-/* Bytes that the elements lie within, before and after the first one. False if one is
- * TGL_MAX_BYTES or more. */
+/* The byte range of a tensor, relative to its first element. False if either end is TGL_MAX_BYTES or more
+ * away. */
 typedef struct { int64_t before, after; } extent;
 static bool extent_of(const DLTensor *t, extent *e)
 {
@@ -157,7 +157,7 @@ static bool is_rows(const DLTensor *t)
 }
 
 /* ---- checks ----
- * They stand before every launch, so text is made only once a check has failed. */
+ * They precede every launch, so messages are formatted only after a check has failed. */
 
 static bool is_known_device(DLDevice d)
 {
@@ -172,7 +172,7 @@ static tgl_status expect_layout(const char *name, const DLTensor *t, tgl_layout 
     extent e;
     if (!t->strides) return TGL_OK;
     const bool fits = layout == TGL_STRIDED || (layout == TGL_PACKED ? is_packed(t) : is_rows(t));
-    if (fits && (layout == TGL_PACKED || extent_of(t, &e))) return TGL_OK;  /* packed: as far as its bytes */
+    if (fits && (layout == TGL_PACKED || extent_of(t, &e))) return TGL_OK;
     sentence s;
     put_list(is(&s), t->strides, t->ndim);
     if (fits) {
@@ -218,7 +218,7 @@ tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int
         put(want(&s), "cpu or cuda:0..%d", TGL_MAX_DEVICES - 1);
         return fail(name, "device is", &s);
     }
-    if (is_empty) return TGL_OK;                /* strides and data mean nothing */
+    if (is_empty) return TGL_OK;                /* strides and data are ignored */
     TGL_TRY(expect_layout(name, t, layout));
     if (!t->data && preparing) return TGL_OK;
     if (!t->data) return tgl_fail(TGL_ERR_ARGUMENT, "%s: data is NULL, want %" PRId64 " bytes", name, bytes);
@@ -275,32 +275,31 @@ tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char
     return fail(name, "dtype is", &s);
 }
 
-/* A tensor as rows that lie `pitch` bytes apart, each `width` bytes wide; false if it has no such
- * form. */
+/* A tensor as rows of `width` bytes, `pitch` bytes apart; false if it does not have this form. */
 typedef struct { int64_t pitch, width; } row_window;
 static bool row_window_of(const DLTensor *t, row_window *rows)
 {
     if (t->ndim < 2 || tgl_stride(t, t->ndim - 1) != 1) return false;
     const int64_t pitch = tgl_stride(t, t->ndim - 2), width = t->shape[t->ndim - 1];
-    if (pitch < width) return false;            /* so it is above 0: no tensor here is empty */
+    if (pitch < width) return false;            /* so pitch > 0: the tensor is not empty */
     for (int i = 0; i < t->ndim - 2; i++)
         if (tgl_stride(t, i) % pitch) return false;
     rows->width = width * element_bytes(t);
-    /* a single row's stride is anything */
+    /* the stride of a single row may be anything */
     return !__builtin_mul_overflow(pitch, element_bytes(t), &rows->pitch);
 }
 
-/* Do they share a byte, of which each lies within its extent? */
+/* Do they share a byte? a and b are their extents. */
 static bool share_memory(const DLTensor *t, const extent *a, const DLTensor *other, const extent *b)
 {
-    /* as integers: pointers into different buffers must not be subtracted */
+    /* as integers: pointers into different buffers must not be compared */
     const uintptr_t at = (uintptr_t)tgl_data(t), from = (uintptr_t)tgl_data(other);
     const bool is_below = at + (uintptr_t)a->after <= from + (uintptr_t)b->before;
     const bool is_above = from + (uintptr_t)b->after <= at + (uintptr_t)a->before;
     if (is_below || is_above) return false;
     row_window r, q;
     if (!row_window_of(t, &r) || !row_window_of(other, &q) || r.pitch != q.pitch) return true;
-    /* where t's rows begin within the other's; neither may reach into the other's next row */
+    /* the offset of t's rows within the other's rows; neither may reach into the other's next row */
     const uintptr_t pitch = (uintptr_t)r.pitch;
     const int64_t shift = (int64_t)((at % pitch + pitch - from % pitch) % pitch);
     return shift < q.width || r.width > r.pitch - shift;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * tensor.h - checks of the tensors that a call gets. Each returns TGL_OK, or TGL_ERR_ARGUMENT with
- * a message "name: ... is ..., want ...". They read the DLTensor only, never the data. */
+ * tensor.h - checks of a call's tensors. Each returns TGL_OK, or TGL_ERR_ARGUMENT with a message "name:
+ * ... is ..., want ...". They never read the data. */
 #ifndef TEGULA_TENSOR_H
 #define TEGULA_TENSOR_H
 
@@ -9,24 +9,24 @@
 
 enum { TGL_MAX_DIMS = 8 };
 
-/* No address space has more. Sizes and offsets in bytes stay below, so that a small multiple of one, or the
- * sum of several, needs no check. */
+/* More than any address space has. Sizes and offsets in bytes are below it, so that small multiples and
+ * sums of them cannot overflow. */
 #define TGL_MAX_BYTES ((int64_t)1 << 56)
 
 typedef enum {
-    TGL_PACKED,  /* row-major without gaps; dimensions of size 1, and empty tensors, may have any stride */
-    TGL_ROWS,    /* the last dimension is packed; the others have any stride >= 0 */
-    TGL_STRIDED  /* any stride, 0 and negative ones too */
+    TGL_PACKED,  /* row-major without gaps; any stride for dimensions of size 1 and for empty tensors */
+    TGL_ROWS,    /* the last dimension is packed; any stride >= 0 for the others */
+    TGL_STRIDED  /* any strides, 0 and negative ones too */
 } tgl_layout;
 
-/* Not NULL, of one of `dtypes`, with `ndim` dimensions, laid out like `layout`, sizes >= 0, fewer
- * than TGL_MAX_BYTES bytes and no offset beyond, on a device that the library serves, data aligned to
- * its element (to 8 bytes for wider ones) and not NULL unless the tensor is empty or the thread is
- * preparing. Of an empty tensor neither strides nor data are looked at. */
+/* Not NULL, one of `dtypes`, `ndim` dimensions, sizes >= 0, this layout, size and offsets below
+ * TGL_MAX_BYTES, on a supported device; data is aligned to its element size (at most 8 bytes) and not
+ * NULL, unless the thread is preparing. Strides and data of an empty tensor are ignored. */
 tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int ndim, tgl_layout layout);
 
-/* Is this thread in prepare mode, between tgl_prepare_begin() and tgl_prepare_end()? Calls then check their arguments
- * and load their kernels, and touch no data (which may be NULL). Tests set it to check a CPU call without running it. */
+/* Is this thread in prepare mode, between tgl_prepare_begin() and tgl_prepare_end()? Calls then check
+ * their arguments and load their kernels, and touch no data (which may be NULL). Tests set it to check a
+ * CPU call without running it. */
 bool tgl_preparing(void);
 void tgl_set_preparing(bool on);
 
@@ -38,20 +38,20 @@ tgl_status tgl_expect_same_device(const char *name, const DLTensor *t, const DLT
 tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name,
                                  const DLTensor *other);
 
-/* No byte belongs to both. Exact for packed tensors and for row windows of one buffer (equal row
- * strides); otherwise by address ranges. */
+/* They share no byte. Exact for packed tensors and for windows of the rows of one buffer (equal row
+ * strides); otherwise their address ranges are compared. */
 tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name,
                                  const DLTensor *other);
 
-/* As above, but t may be the other tensor itself: the same address, shape and strides. */
+/* The same, but t may be the other tensor: equal address, shape and strides. */
 tgl_status tgl_expect_same_or_no_overlap(const char *name, const DLTensor *t, const char *other_name,
                                          const DLTensor *other);
 
-/* The same as questions, of tensors that passed tgl_expect. */
+/* The same as predicates, for tensors that passed tgl_expect. */
 bool tgl_overlaps(const DLTensor *t, const DLTensor *other);
 bool tgl_is_same_memory(const DLTensor *t, const DLTensor *other);
 
-/* The address is a multiple of `bytes`: for what a kernel cannot do without. */
+/* The address is a multiple of `bytes`. */
 tgl_status tgl_expect_aligned(const char *name, const DLTensor *t, int bytes);
 
 /* The reserved words of a params struct are zero. */
@@ -63,15 +63,15 @@ tgl_status tgl_expect_reserved(const uint64_t reserved[TGL_RESERVED_WORDS]);
 enum { TGL_WORKSPACE_ALIGNMENT = 256 };
 tgl_status tgl_expect_workspace(const void *workspace, size_t workspace_bytes, size_t want);
 
-/* The rest is for tensors that passed tgl_expect. */
+/* The functions below are for tensors that passed tgl_expect. */
 
-/* In elements; the packed one where strides is NULL. */
+/* In elements; that of a packed tensor if strides is NULL. */
 int64_t tgl_stride(const DLTensor *t, int dim);
 
 int64_t tgl_num_elements(const DLTensor *t);
 bool tgl_is_empty(const DLTensor *t);
 
-/* The first element. The byte_offset of an empty tensor may be anything, so it is not added. */
+/* The first element. The byte_offset of an empty tensor may be invalid, so it is not added. */
 static inline void *tgl_data(const DLTensor *t)
 {
     if (!t->data || !t->byte_offset || tgl_is_empty(t)) return t->data;

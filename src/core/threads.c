@@ -12,7 +12,7 @@
 #include "core/log.h"
 #include "core/settings.h"
 
-/* Below this many bytes per thread, waking threads costs more than it saves. */
+/* For fewer bytes per thread, waking the thread costs more than it saves. */
 enum { GRAIN_BYTES = 64 << 10 };
 
 /* ---- floating-point mode ---- */
@@ -59,9 +59,9 @@ static void run_chunk(tgl_rows_function f, const void *context, int64_t begin, i
 /* ---- threads ---- */
 
 #ifdef _OPENMP
-/* libgomp's thread pool does not survive a fork: its threads are gone, and the child's next region
- * would wait for them. Somebody else in the process may have made the pool, so every child stays
- * serial, and the handler is there from the moment the library is loaded. */
+/* libgomp's thread pool does not survive a fork: the child's next parallel region would wait for threads
+ * that are gone. Other code may have created the pool, so every child runs serially, and the handler is
+ * registered at load time. */
 static atomic_bool forked;
 static void after_fork_in_child(void) { atomic_store(&forked, true); }
 __attribute__((constructor)) static void watch_forks(void)
@@ -76,13 +76,13 @@ static void *wait_at(void *gate)
     return NULL;
 }
 
-/* libgomp ends the process where the system refuses it a thread (RLIMIT_NPROC, a container's limit, no memory for
- * a stack). So the first time that this thread wants so many, they are made here, all at once, and let go again:
- * what the system gives now it gives libgomp in a moment, unless somebody else takes it meanwhile. Once refused,
- * this thread stays with what it got. */
-static int threads_to_be_had(int wanted)
+/* libgomp ends the process if the system refuses a thread (RLIMIT_NPROC, a container's limit, no memory
+ * for a stack). So the first time that this thread wants this many, they are created here, all at once,
+ * and joined again: libgomp will get as many a moment later, unless another process takes them. After a
+ * refusal this thread never wants more. */
+static int available_threads(int wanted)
 {
-    static _Thread_local int known = 1, limit = TGL_MAX_THREADS;    /* this thread is one of them */
+    static _Thread_local int known = 1, limit = TGL_MAX_THREADS;    /* including this thread */
     if (wanted > limit) wanted = limit;
     if (wanted <= known) return wanted;
     pthread_t made[TGL_MAX_THREADS];
@@ -97,7 +97,7 @@ static int threads_to_be_had(int wanted)
     if (n + 1 > known) known = n + 1;
     if (n + 1 < wanted) {
         limit = known;
-        tgl_log(TGL_LOG_INFO, "the system refuses %d threads, so %d work", wanted, known);
+        tgl_log(TGL_LOG_INFO, "the system refuses %d threads; using %d", wanted, known);
     }
     return known;
 }
@@ -105,11 +105,11 @@ static int threads_to_be_had(int wanted)
 static int threads_for(int64_t rows, int64_t row_bytes)
 {
     if (omp_in_parallel() || atomic_load(&forked)) return 1;
-    int64_t most = tgl_get_num_threads();
-    if (most > rows) most = rows;
+    int64_t max = tgl_get_num_threads();
+    if (max > rows) max = rows;
     if (row_bytes < 1) row_bytes = 1;
     const int64_t rows_per_grain = GRAIN_BYTES / row_bytes + 1, grains = rows / rows_per_grain;
-    return grains < 2 || most < 2 ? 1 : threads_to_be_had((int)(grains < most ? grains : most));
+    return grains < 2 || max < 2 ? 1 : available_threads((int)(grains < max ? grains : max));
 }
 #endif
 
@@ -121,7 +121,7 @@ tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function 
     if (threads > 1) {
 #pragma omp parallel num_threads(threads)
         {
-            /* OpenMP may give fewer threads than asked for */
+            /* OpenMP may give fewer threads than requested */
             const int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
             const int64_t each = rows / n, rest = rows % n;
             const int64_t begin = i * each + (i < rest ? i : rest);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * threads.h - the only use of threads on the CPU. */
+ * threads.h - CPU threads; nothing else creates any. */
 #ifndef TEGULA_THREADS_H
 #define TEGULA_THREADS_H
 
@@ -7,11 +7,10 @@
 
 typedef void (*tgl_rows_function)(const void *context, int64_t begin, int64_t end);
 
-/* Calls f(context, begin, end) for chunks that cover 0 .. rows - 1 once each, on up to
- * tgl_get_num_threads() threads. `row_bytes` is about what a row reads and writes: work too small
- * to share, work inside another parallel region and work after a fork run on this thread. Every
- * chunk runs with round-to-nearest and without flush-to-zero, whatever the caller's thread has set;
- * the caller's mode is restored. Results must not depend on the chunks. */
+/* Calls f(context, begin, end) for chunks of 0 .. rows - 1, on up to tgl_get_num_threads() threads.
+ * `row_bytes` estimates what a row reads and writes: small work runs on this thread, as does work in
+ * another parallel region or after a fork. Every chunk runs with round-to-nearest and without
+ * flush-to-zero; the thread's own mode is restored. Results must not depend on the chunks. */
 tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context);
 
 #endif

@@ -304,7 +304,7 @@ TEST(scale_factors)
                 c->own[4].strides[0] = 1; c->own[4].strides[1] = 4, NULL);
 }
 
-/* ---- any number of dimensions, members of a struct, memory of the host ---- */
+/* ---- any number of dimensions, members of a struct, host memory ---- */
 
 static tgl_signature LEADING = TGL_SIGNATURE(
     "leading(x: e2m1[..., n]) -> out: f32|bf16[..., n] where n < 2^59", NULL);
@@ -348,7 +348,7 @@ TEST(members_of_a_struct)
     CHECKED(MEMBERS, members, NULL, c->own[2].shape[0] = 4, "second: shape is [4], want [5]");
     CHECKED(MEMBERS, members, NULL, c->own[2].t.data = memory[3], "last: memory is shared with second, want no overlap");
     CHECKED(MEMBERS, members, NULL, for (int i = 0; i < 5; i++) c->own[i].t.device = cuda,
-            "last: is i32 [5] strides [1] on cuda:0, want memory of the host");
+            "last: is i32 [5] strides [1] on cuda:0, want host memory");
     CHECKED(MEMBERS, members, NULL, for (int i = 0; i < 5; i++) if (i != 3) c->own[i].t.device = cuda, NULL);
 }
 

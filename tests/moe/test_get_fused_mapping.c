@@ -220,7 +220,7 @@ TEST(errors)
     check_errors(GOOD_CALL);
     CHECK_ERROR(x[4].strides[0] = 3, "token_topk_to_pos: strides are [3, 1], want [2, 1]");
     CHECK_ERROR(x[10].device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 0 }),
-                "num_tokens_per_expert_host: is i32 [4] strides [1] on cuda:0, want memory of the host");
+                "num_tokens_per_expert_host: is i32 [4] strides [1] on cuda:0, want host memory");
     CHECK_ERROR(x[9].data = (char *)x[8].data + 12, "psum_end: memory is shared with count, want no overlap");
 }
 
