@@ -230,7 +230,7 @@ static inline void errors_alone(errors_call *c, int i)
     ERRORS_MISTAKE(name, "device is cuda:64, want cpu or cuda:0..63", "is on cuda:64",
                    x->device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 64 }));
     if (is_wide)
-        ERRORS_MISTAKE(name, "data is 1 bytes past", "is not aligned", x->byte_offset = 1);
+        ERRORS_MISTAKE(name, "address is 1 bytes past", "is not aligned", x->byte_offset = 1);
     for (int d = 0; d < ndim; d++)
         ERRORS_MISTAKE(name, "shape is ", "has a size of -1", x->shape[d] = -1);
 }

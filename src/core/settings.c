@@ -254,7 +254,7 @@ bool tgl_settings_cache_dir(char path[TGL_PATH_BYTES])
     return false;
 }
 
-/* ---- for people ---- */
+/* ---- for the tool ---- */
 
 bool tgl_settings_row(int i, tgl_setting_row *row)
 {

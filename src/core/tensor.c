@@ -223,8 +223,8 @@ tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int
     if (!t->data && preparing) return TGL_OK;
     if (!t->data) return tgl_fail(TGL_ERR_ARGUMENT, "%s: data is NULL, want %" PRId64 " bytes", name, bytes);
     if (t->byte_offset > UINTPTR_MAX - (uintptr_t)t->data)
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: byte_offset is %" PRIu64 ", want one that leads to an address",
-                        name, t->byte_offset);
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: byte_offset is %" PRIu64 ", want one that does not "
+                        "overflow the address", name, t->byte_offset);
     return tgl_expect_aligned(name, t, element_bytes(t) < 8 ? element_bytes(t) : 8);
 }
 
@@ -232,8 +232,8 @@ tgl_status tgl_expect_aligned(const char *name, const DLTensor *t, int bytes)
 {
     const uintptr_t past = (uintptr_t)tgl_data(t) % (uintptr_t)bytes;
     if (past == 0) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "%s: data is %d bytes past a multiple of %d, want 0", name, (int)past,
-                    bytes);
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: address is %d bytes past a multiple of %d, want a multiple of %d",
+                    name, (int)past, bytes, bytes);
 }
 
 tgl_status tgl_expect_shape(const char *name, const DLTensor *t, const tgl_dim *dims)

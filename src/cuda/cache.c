@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * cache.c - compiled kernels on disk.
  *
- * What is read here runs on the GPU, so a folder is used only if nobody but this user and root can have
- * written to it. The folder is opened without following a link and judged by what was opened (its name may
- * mean something else a moment later); files are opened relative to it and judged the same way. There are
- * no locks: a file appears by rename, whole or not at all, and the checksum finds what a crash, a full disk
- * or a bad disk left behind. Reading never removes anything. */
+ * Cached code runs on the GPU, so a folder is used only if nobody but this user and root can write to it.
+ * The folder is opened without following a link, and the open descriptor is checked (the name may mean
+ * something else a moment later); files are opened relative to it and checked the same way. There are no
+ * locks: a file appears by rename, whole or not at all, and the checksum detects what a crash, a full disk
+ * or a bad disk left. Reading never removes anything. */
 #include "cuda/cache.h"
 
 #include <dirent.h>
@@ -26,8 +26,8 @@
 
 enum {
     MAX_IMAGE_BYTES = 1 << 28,
-    OLD_TEMPORARY_SECONDS = 3600,       /* whoever was writing it is gone */
-    TOUCH_SECONDS = 24 * 3600           /* a hit marks its file as used, at most once a day */
+    OLD_TEMPORARY_SECONDS = 3600,       /* its writer is gone */
+    TOUCH_SECONDS = 24 * 3600           /* a hit updates the file's time at most once a day */
 };
 
 typedef struct {
@@ -74,7 +74,7 @@ static bool is_ours(const struct stat *s)
     return (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* "a/b/", "a/b/." -> "a/b": a slash behind a link would have open() follow it, O_NOFOLLOW or not. */
+/* "a/b/", "a/b/." -> "a/b": open() follows a link with a slash behind it in spite of O_NOFOLLOW. */
 static void strip(char *path)
 {
     for (size_t n = strlen(path); n > 1; n = strlen(path)) {
@@ -84,7 +84,7 @@ static void strip(char *path)
     }
 }
 
-/* Those that are missing, for this user alone. 0, or the error of the last one. */
+/* Creates missing folders, for this user only. 0, or the errno of the last one. */
 static int make_folders(const char *wanted)
 {
     char path[TGL_PATH_BYTES];
@@ -98,8 +98,7 @@ static int make_folders(const char *wanted)
     return mkdir(path, 0700) ? errno : 0;
 }
 
-/* A descriptor, or -1 with the reason. `missing` tells a folder that is just not there from one that is
- * refused. */
+/* A descriptor, or -1 with the reason; `missing`: the folder does not exist. */
 static int open_folder(const char *wanted, char reason[256], bool *missing)
 {
     char path[TGL_PATH_BYTES];
@@ -128,7 +127,7 @@ static int open_folder(const char *wanted, char reason[256], bool *missing)
     return -1;
 }
 
-static void report_refusal(const char *path, const char *reason)     /* once a folder */
+static void report_refusal(const char *path, const char *reason)     /* once per folder */
 {
     static atomic_uint reported[16];
     unsigned h = 2166136261u;                                        /* FNV-1a */
@@ -141,7 +140,7 @@ static void report_refusal(const char *path, const char *reason)     /* once a f
     tgl_log(TGL_LOG_INFO, "no disk cache in %s: %s", path, reason);
 }
 
-/* Would `path` be made in a folder that is not this user's nor root's? */
+/* Would `path` be created in a folder that belongs to neither this user nor root? */
 static bool is_in_anothers(const char *path, char reason[256])
 {
     char folder[TGL_PATH_BYTES];
@@ -153,25 +152,25 @@ static bool is_in_anothers(const char *path, char reason[256])
         *slash = 0;
     }
     if (s.st_uid == geteuid() || s.st_uid == 0) return false;
-    snprintf(reason, 256, "%.180s, where it would be made, belongs to user %ld", folder, (long)s.st_uid);
+    snprintf(reason, 256, "%.180s, where it would be created, belongs to user %ld", folder, (long)s.st_uid);
     return true;
 }
 
-/* A folder wanted ("" for none), and why it is not open. */
+/* The folder to use ("" for none), and why it could not be opened. */
 typedef struct { char path[TGL_PATH_BYTES], reason[256]; bool is_missing; } place;
 
-/* The writable folder; `make` creates it. -1 where there is none to use. */
+/* The writable folder; `make` creates it. -1 if there is none. */
 static int open_cache(bool make, place *p)
 {
     const bool is_named = tgl_settings_cache_dir(p->path);
     p->is_missing = false;
     if (!p->path[0]) {
-        snprintf(p->reason, sizeof p->reason, "none is set, and there is no HOME to put it");
+        snprintf(p->reason, sizeof p->reason, "TEGULA_CACHE_DIR is empty, or neither it nor HOME is set");
         return -1;
     }
     const int fd = open_folder(p->path, p->reason, &p->is_missing);
     if (fd >= 0 || !p->is_missing) return fd;
-    /* root may run with the HOME of another user (sudo -E), who could not remove what root makes there */
+    /* root may run with another user's HOME (sudo -E), who could not remove what root creates there */
     if (geteuid() == 0 && !is_named && is_in_anothers(p->path, p->reason)) {
         p->is_missing = false;
         return -1;
@@ -195,7 +194,7 @@ const char *tgl_get_cache_dir(void)
     static _Thread_local place p;
     const int fd = open_cache(false, &p);
     if (fd >= 0) close(fd);
-    else if (!p.is_missing) p.path[0] = 0;  /* a missing one is made when the first kernel is stored */
+    else if (!p.is_missing) p.path[0] = 0;  /* a missing folder is created with the first kernel */
     return p.path;
 }
 
@@ -230,7 +229,7 @@ static uint64_t get_length(const header *h)
     return n;
 }
 
-/* The image of an open file if everything about it is right. */
+/* The image of an open file, if the file passes all checks. */
 static bool read_file(int fd, const tgl_cache_key *key, void **image, size_t *bytes)
 {
     struct stat s;
@@ -267,13 +266,13 @@ static bool get_from(int folder, const tgl_cache_key *key, bool mark, void **ima
     if (folder < 0) return false;
     char name[TGL_CACHE_NAME_BYTES];
     tgl_cache_name(key, name);
-    /* O_NONBLOCK: a FIFO must not hold us */
+    /* O_NONBLOCK: do not block on a FIFO */
     const int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     bool found = false;
     if (fd >= 0) {
         found = read_file(fd, key, image, bytes);
         if (found && mark) mark_used(fd);
-        if (!found) tgl_log(TGL_LOG_INFO, "cache: %s is damaged or not ours, so it is not used", name);
+        if (!found) tgl_log(TGL_LOG_INFO, "cache: %s is damaged or not ours, and is ignored", name);
         close(fd);
     }
     close(folder);
@@ -324,7 +323,7 @@ void tgl_cache_explain(const tgl_cache_key *key, char text[TGL_CACHE_TEXT_BYTES]
     else snprintf(text + n, TGL_CACHE_TEXT_BYTES - n, n ? "there is no other" : "there is none");
 }
 
-/* Names differ between threads, processes and, sharing a folder over the network, machines. */
+/* Names differ between threads, processes and, if they share a network folder, machines. */
 static int open_temporary(int folder, char *name, size_t name_bytes)
 {
     static atomic_uint count;
@@ -339,8 +338,8 @@ static int open_temporary(int folder, char *name, size_t name_bytes)
     return -1;
 }
 
-/* Removes what killed writers left. A writer that is merely slow (stopped for an hour) loses its temporary file
- * to this and then fails to rename it: nothing but a kernel that is compiled once more. */
+/* Removes what killed writers left. A live writer that was stopped for an hour fails to rename its file
+ * then; its kernel is compiled once more. */
 static void remove_old_temporaries(int folder)
 {
     const int listing = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -359,7 +358,6 @@ static void remove_old_temporaries(int folder)
     closedir(d);
 }
 
-/* The first is kept for whoever must not pass over it. */
 static atomic_int num_failures;
 static char first_failure[TGL_CACHE_TEXT_BYTES];
 static _Atomic(const char *) known_failure;
@@ -391,7 +389,7 @@ bool tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes)
     tgl_cache_name(key, name);
     place p;
     const int folder = open_cache(true, &p);
-    if (!p.path[0]) return false;           /* nobody wants it stored */
+    if (!p.path[0]) return false;           /* no disk cache */
     if (folder < 0) {
         report_refusal(p.path, p.reason);
         return cannot_store("%.300s/%s: %s", p.path, name, p.reason);
@@ -406,14 +404,14 @@ bool tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes)
     for (int i = 0; i < 8; i++) h.length[i] = (uint8_t)((uint64_t)bytes >> 8 * i);
     checksum(&h, image, bytes, h.checksum);
 
-    remove_old_temporaries(folder);         /* first: they may be what fills the disk */
+    remove_old_temporaries(folder);         /* first: they may fill the disk */
     const int fd = open_temporary(folder, temporary, sizeof temporary);
     bool ok = fd >= 0;
     int error = errno;
     if (fd >= 0) {
         ok = write_all(fd, &h, sizeof h) && write_all(fd, image, bytes);
         error = errno;
-        if (close(fd) && ok) ok = false, error = errno;          /* a quota may speak up only here */
+        if (close(fd) && ok) ok = false, error = errno;          /* an exceeded quota may show only here */
         if (ok && renameat(folder, temporary, folder, name)) ok = false, error = errno;
         if (!ok) unlinkat(folder, temporary, 0);
     }
@@ -421,7 +419,7 @@ bool tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes)
     return ok || cannot_store("%.300s/%s: %s", p.path, name, strerror(error));
 }
 
-/* ---- for people ---- */
+/* ---- for the tool ---- */
 
 typedef struct { char name[TGL_CACHE_NAME_BYTES]; time_t used; int64_t bytes; } entry;
 
@@ -476,7 +474,7 @@ void tgl_cache_describe(tgl_cache_info *info)
     const int folder = open_cache(false, &p);
     describe(folder, &p, info);
     if (folder >= 0 || !p.is_missing) return;
-    memcpy(info->folder, p.path, sizeof info->folder);      /* it will be made */
+    memcpy(info->folder, p.path, sizeof info->folder);      /* it will be created */
     info->reason[0] = 0;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * choose.c - which kernel of a plan. Apart from op.c, so that a test's linker can put another function in its
- * place. */
+ * choose.c - chooses a kernel of a plan. A file of its own, so that tests can link another one instead. */
 #include "cuda/op.h"
 
 int tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * device.c - what a device has, whose context to use, and the public calls about both. */
+ * device.c - properties of devices, the context to use, and the public calls about both. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 static struct {
     tgl_device facts;
-    _Atomic(tgl_cu_context) primary;        /* retained on first need, for the life of the process */
+    _Atomic(tgl_cu_context) primary;        /* retained on first use, for the life of the process */
     atomic_bool has_architecture;
 } devices[TGL_MAX_DEVICES];
 static atomic_int num_devices = -1;         /* -1: not read yet */
@@ -81,7 +81,7 @@ static tgl_status find(int device)
     return tgl_fail(TGL_ERR_DEVICE, "cuda:%d: no such device, there %s %d", device, n == 1 ? "is" : "are", n);
 }
 
-/* The architecture asks NVRTC what it knows, so it is found apart from the facts that the driver gives. */
+/* Apart from the driver's facts, since it depends on what NVRTC knows. */
 static tgl_status find_architecture(int device)
 {
     if (atomic_load_explicit(&devices[device].has_architecture, memory_order_acquire)) return TGL_OK;
@@ -114,13 +114,12 @@ static tgl_status primary_context(const tgl_driver_table *cu, int device, tgl_cu
     if (*context) return TGL_OK;
     TGL_TRY(tgl_driver_check(cu->DevicePrimaryCtxRetain(context, devices[device].facts.handle),
                              "cuDevicePrimaryCtxRetain"));
-    /* two threads may both come here: they retain the same one */
+    /* two threads may both get here: they retain the same context */
     atomic_store_explicit(&devices[device].primary, *context, memory_order_release);
     return TGL_OK;
 }
 
-/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are 1 and 2; they and NULL belong to whichever context is
- * current. */
+/* NULL, CU_STREAM_LEGACY (1) and CU_STREAM_PER_THREAD (2) are streams of the current context. */
 static bool names_no_context(tgl_stream stream) { return (uintptr_t)stream <= 2; }
 
 static tgl_status push(const tgl_driver_table *cu, tgl_cu_context context, tgl_context_guard *guard)
@@ -131,8 +130,8 @@ static tgl_status push(const tgl_driver_table *cu, tgl_cu_context context, tgl_c
     return TGL_OK;
 }
 
-/* Without a current context the driver may refuse even to name the stream's: it is asked again from within
- * the primary one. */
+/* Without a current context the driver may not even name the stream's, so it is asked again with the
+ * primary one. */
 static tgl_status context_of_stream(const tgl_driver_table *cu, int device, tgl_stream stream,
                                     tgl_cu_context *context)
 {
@@ -190,7 +189,7 @@ int tgl_capture_relax(const tgl_driver_table *cu)
 void tgl_capture_restore(const tgl_driver_table *cu, int mode)
 {
     if (mode == TGL_CU_CAPTURE_UNCHANGED || !cu->ThreadExchangeStreamCaptureMode(&mode)) return;
-    cu->ThreadExchangeStreamCaptureMode(&mode);     /* again: the thread's captures rely on the mode it had */
+    cu->ThreadExchangeStreamCaptureMode(&mode);     /* retry: captures of this thread rely on the mode */
 }
 
 /* ---- public ---- */
@@ -203,7 +202,7 @@ int tgl_get_num_sms(int device)
 
 tgl_status tgl_get_device_num_sms(int device, int *num_sms)
 {
-    if (!num_sms) return tgl_fail(TGL_ERR_ARGUMENT, "num_sms: is NULL, want the place for the number");
+    if (!num_sms) return tgl_fail(TGL_ERR_ARGUMENT, "num_sms: is NULL, want a pointer to write the number to");
     TGL_TRY(find(device));
     *num_sms = devices[device].facts.num_sms;
     return TGL_OK;
@@ -211,7 +210,7 @@ tgl_status tgl_get_device_num_sms(int device, int *num_sms)
 
 tgl_status tgl_get_max_smem_per_sm(int device, int64_t *bytes)
 {
-    if (!bytes) return tgl_fail(TGL_ERR_ARGUMENT, "bytes: is NULL, want the place for the number");
+    if (!bytes) return tgl_fail(TGL_ERR_ARGUMENT, "bytes: is NULL, want a pointer to write the number to");
     TGL_TRY(find(device));
     *bytes = devices[device].facts.max_smem_per_sm;
     return TGL_OK;

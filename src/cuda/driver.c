@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * driver.c - loads libcuda on the first CUDA tensor.
  *
- * A forked child cannot use a driver that its parent had initialised, and must not find a lock held by a
- * thread that it does not have. No lock is taken before a fork, because libcuda itself forks (it may start
- * nvidia-modprobe inside cuInit, with our lock held); the child makes the lock new. What the lock protects
- * is published by single stores, so a fork in the middle leaves nothing half made. */
+ * A forked child cannot use a driver that its parent initialised, and must not find a lock held by a
+ * thread that it does not have. No lock is taken before a fork, because libcuda itself forks (cuInit may
+ * start nvidia-modprobe, with our lock held); the child initialises the lock again. What the lock protects
+ * is published by single stores, so that a fork never leaves it half written. */
 #include "cuda/driver.h"
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tgl_driver_table table;
 static _Atomic(const tgl_driver_table *) ready;         /* &table once cuInit succeeded */
 static atomic_bool init_called, opened, forked;
-static bool failed;                                     /* by cuInit, or in open_library; the sentence: */
+static bool failed;                                     /* in cuInit or open_library(), with this message: */
 static char failure[512];
 
 static void in_child(void)
@@ -75,7 +75,7 @@ static bool open_library(void)
     if (!table.name) return fail_for_good("%s: has no %s; update NVIDIA's driver", file, "cu" #name);
     TGL_DRIVER_NEEDED(NEED)
     TGL_DRIVER_MORE(FIND)
-    if (get("cuKernelGetParamInfo", (void **)&table.KernelGetParamInfo, 12040, 0, NULL))    /* newer than the rest */
+    if (get("cuKernelGetParamInfo", (void **)&table.KernelGetParamInfo, 12040, 0, NULL))
         table.KernelGetParamInfo = NULL;
     atomic_store(&opened, true);
     return true;
@@ -84,7 +84,7 @@ static bool open_library(void)
 /* With the lock held, after open_library(). */
 static bool init(void)
 {
-    atomic_store(&init_called, true);       /* before it: a fork in the middle of cuInit spoils the child */
+    atomic_store(&init_called, true);       /* before: a child forked during cuInit cannot use it */
     const tgl_cu_result result = table.Init(0);
     if (!result) return true;
     const char *name = NULL, *what = "";

@@ -14,13 +14,13 @@ typedef int tgl_cu_device;                 /* CUdevice */
 typedef struct CUctx_st *tgl_cu_context;
 typedef struct CUlib_st *tgl_cu_library;
 typedef struct CUkern_st *tgl_cu_kernel;
-typedef struct CUfunc_st *tgl_cu_function; /* a tgl_cu_kernel, cast, may stand here */
+typedef struct CUfunc_st *tgl_cu_function; /* or a tgl_cu_kernel, cast */
 typedef struct CUevent_st *tgl_cu_event;
 typedef struct CUgraph_st *tgl_cu_graph;
 typedef struct CUgraphExec_st *tgl_cu_graph_exec;
 typedef struct CUuserObject_st *tgl_cu_user_object;
 
-/* Results that code asks for by name; messages take the driver's own names. */
+/* Results that the code tests for. */
 enum {
     TGL_CU_INVALID_VALUE = 1,
     TGL_CU_OUT_OF_MEMORY = 2,
@@ -80,7 +80,7 @@ _Static_assert(sizeof(tgl_cu_launch_config) == 56, "as CUlaunchConfig");
 typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CUtensorMap */
 
 /* X(name, parameters): the table's fields are these names, the symbols are cu<name> at API version 12.0.
- * The library itself calls these, so they are always there. */
+ * The library needs these. */
 #define TGL_DRIVER_NEEDED(X)                                                                               \
     X(Init, (unsigned flags))                                                                              \
     X(GetErrorName, (tgl_cu_result result, const char **name))                                             \
@@ -126,8 +126,7 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
                               unsigned flags))                                                             \
     X(MemsetD8Async, (tgl_cu_pointer to, unsigned char value, size_t bytes, tgl_stream stream))
 
-/* For ops with tensor maps, tests, tools and benches; NULL where a driver (an old or an emulated one) does not
- * have it. */
+/* For ops with tensor maps, tests, tools and benches; NULL if the driver (old or emulated) lacks it. */
 #define TGL_DRIVER_MORE(X)                                                                                 \
     X(KernelGetParamInfo, (tgl_cu_kernel kernel, size_t place, size_t *offset, size_t *bytes))             \
     X(DeviceGetPCIBusId, (char *text, int bytes, tgl_cu_device device))                                    \
@@ -167,7 +166,7 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
        int swizzle, int l2_promotion, int out_of_bounds_fill))
 
 typedef struct {
-    void *handle;                          /* of dlopen, for what the table lacks */
+    void *handle;                          /* of dlopen, for functions that are not in the table */
     char path[TGL_PATH_BYTES];             /* the file that was loaded */
     int version;                           /* 12040: the newest CUDA that the driver supports */
 #define TGL_DRIVER_FIELD(name, parameters) tgl_cu_result (*name) parameters;
@@ -176,21 +175,21 @@ typedef struct {
 #undef TGL_DRIVER_FIELD
 } tgl_driver_table;
 
-/* Loads the driver, calls cuInit and makes the table, once; the same failure (TGL_ERR_DEVICE: no driver,
- * too old, no device, forked after cuInit) comes back on every call. Warm, it is one load. */
+/* Loads the driver, calls cuInit and fills the table, once; a failure (TGL_ERR_DEVICE: no driver, too old,
+ * no device, forked after cuInit) is returned by every later call. Once loaded, it costs one atomic load. */
 tgl_status tgl_driver(const tgl_driver_table **table);
 
-/* The newest CUDA that the driver supports, as 12040; 0 where there is no driver. Does not call cuInit. */
+/* The newest CUDA that the driver supports, as 12040; 0 without a driver. Does not call cuInit. */
 int tgl_driver_version(void);
 
 /* TGL_OK for 0; otherwise TGL_ERR_MEMORY for out of memory, TGL_ERR_CUDA for the rest, with
  * "cuLibraryLoadData: CUDA_ERROR_... (text)". `call` says what failed: "cuMemAlloc". */
 tgl_status tgl_driver_check(tgl_cu_result result, const char *call);
 
-/* Is it the fault of a kernel launched earlier, by anyone? It stays until the context is destroyed. */
+/* Did an earlier kernel, of anyone, fault? Such an error stays until the context is destroyed. */
 bool tgl_driver_is_sticky(tgl_cu_result result);
 
-/* Facts of a device, read once. */
+/* Properties of a device, read once. */
 typedef struct {
     char name[128];
     int major, minor, num_sms;
@@ -204,9 +203,9 @@ typedef struct {
 tgl_status tgl_device_get(int device, const tgl_device **out);
 tgl_status tgl_device_count(int *count);
 
-/* Makes a context of `device` current: the current one if it is of that device, else the stream's, else the
- * primary one. `context` is the one that is then current. tgl_context_leave() restores what was current
- * before. */
+/* Makes a context of `device` current: keeps the current one if it is of that device, else takes the
+ * stream's, else the primary one. `context` is the one in use. tgl_context_leave() restores the previous
+ * one. */
 typedef struct {
     tgl_cu_context context;
     bool pushed;
@@ -214,13 +213,13 @@ typedef struct {
 tgl_status tgl_context_enter(int device, tgl_stream stream, tgl_context_guard *guard);
 void tgl_context_leave(tgl_context_guard *guard);
 
-/* Loading and allocating are forbidden to a thread while it captures, or in global mode any other, and spoil
- * that capture. Between these two the thread says that it knows what it does. */
+/* Loading and allocating are forbidden while this thread captures (in global mode: any thread), and
+ * invalidate the capture. Between these two calls they are allowed. */
 enum { TGL_CU_CAPTURE_UNCHANGED = -1 };
 int tgl_capture_relax(const tgl_driver_table *cu);
 void tgl_capture_restore(const tgl_driver_table *cu, int mode);
 
-/* The address by which kernels of `device` know page-locked memory of the host; 0 for other memory. */
+/* The device address of page-locked host memory; 0 for other memory. */
 tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host, tgl_cu_pointer *address);
 
 #endif

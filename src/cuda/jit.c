@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * jit.c - from a kernel's name and macros to machine code.
  *
- * Nothing here holds a lock while it compiles: kernels compile in parallel. (That two threads do not
- * compile the same one is kernels.c's business.) */
+ * No lock is held while compiling, so kernels compile in parallel. (kernels.c sees to it that two threads
+ * do not compile the same one.) */
 #include "cuda/jit.h"
 
 #include <inttypes.h>
@@ -18,15 +18,15 @@
 #include "cuda/nvrtc.h"
 #include "cuda/sha256.h"
 
-/* After -arch and the macros. ptxas -v costs nothing and lets tests read registers and spills from the log;
- * 177 is "declared but never referenced", as headers' functions are. */
+/* Added to -arch and the macros. ptxas -v costs nothing, and tests read registers and spills from its log;
+ * 177 is "declared but never referenced", as many functions of headers are. */
 static const char *const fixed_options[] = { "--std=c++17", "--fmad=false", "--ptxas-options=-v",
                                              "--diag-suppress=177" };
 enum { NUM_FIXED = sizeof fixed_options / sizeof fixed_options[0], OPTION_BYTES = 96 };
 
-/* From 12.9 on NVRTC keeps what it compiles in the driver's cache on disk (where a driver is loaded), which has
- * other rules of ownership than ours and would make a first compilation look quick. It changes no code, so it is
- * not part of the key; older versions refuse the option. */
+/* NVRTC 12.9 and newer caches what it compiles in the driver's disk cache (if a driver is loaded). That
+ * cache has other rules of ownership than ours, and would make a first compilation look fast. The option
+ * changes no code, so it is not part of the key; older versions reject it. */
 static const char no_cache_option[] = "--no-cache";
 static bool has_cache(const tgl_nvrtc_table *nvrtc)
 {
@@ -34,11 +34,11 @@ static bool has_cache(const tgl_nvrtc_table *nvrtc)
 }
 
 static atomic_uint_fast64_t compile_count;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of what is static and small below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* of the static data below */
 static struct { tgl_compile_callback callback; void *context; } reporting;
 
-/* NVRTC has locks of its own, which a child inherits as they are: after a fork in the middle of a
- * compilation the child must not call it. */
+/* A child inherits NVRTC's own locks as they are: after a fork during a compilation it must not call
+ * NVRTC. */
 static atomic_int num_compiling;
 static atomic_bool nvrtc_is_spoiled;
 
@@ -85,7 +85,7 @@ void tgl_jit_architecture_given(int major, int minor, const int *known, int num_
                                 char name[TGL_ARCHITECTURE_BYTES])
 {
     const int number = major * 10 + minor;
-    int newest = 0;                         /* that NVRTC knows and that is not newer than the device */
+    int newest = 0;                         /* known to NVRTC and not newer than the device */
     for (int i = 0; i < num_known; i++)
         if (known[i] <= number) newest = known[i];
     if (newest && newest != number) snprintf(name, TGL_ARCHITECTURE_BYTES, "compute_%d", newest);
@@ -106,7 +106,7 @@ static bool knows(const tgl_nvrtc_table *nvrtc, int number)
 {
     for (int i = 0; i < nvrtc->num_archs; i++)
         if (nvrtc->archs[i] == number) return true;
-    return nvrtc->num_archs == 0;           /* it does not say: let it try */
+    return nvrtc->num_archs == 0;           /* unknown: let it try */
 }
 
 tgl_status tgl_jit_architectures(const char *const **names, int *count)
@@ -130,7 +130,7 @@ tgl_status tgl_jit_architectures(const char *const **names, int *count)
 
 /* ---- the key ---- */
 
-static void add_text(tgl_sha256 *s, const char *text)       /* with its zero byte: "ab" "c" is not "a" "bc" */
+static void add_text(tgl_sha256 *s, const char *text)       /* with its zero byte, as a separator */
 {
     tgl_sha256_add(s, text, strlen(text) + 1);
 }
@@ -187,7 +187,7 @@ static char *copy_log(const tgl_nvrtc_table *nvrtc, tgl_nvrtc_program program)
     return log;
 }
 
-/* The line that says what is wrong: the first with "error", else the first. */
+/* The first line with "error", else the first line. */
 static int first_error(const char *log, const char **line)
 {
     const char *at = strstr(log, "error");
@@ -293,8 +293,7 @@ static tgl_status compile(const tgl_nvrtc_table *nvrtc, const job *j, tgl_image 
     return TGL_OK;
 }
 
-/* Without NVRTC a cache that was filled elsewhere still serves: by the newest version that made this
- * kernel. */
+/* Without NVRTC, a cache that was filled elsewhere is still used: the kernel made by the newest version. */
 static bool get_of_any_version(const job *j, tgl_image *out)
 {
     tgl_cache_key key;
@@ -334,7 +333,7 @@ static tgl_status find_or_compile(const tgl_source *source, const tgl_macro macr
         char places[TGL_CACHE_TEXT_BYTES];
         tgl_cache_explain(nvrtc ? &key : NULL, places);
         return tgl_fail(TGL_ERR_COMPILE,
-                        "%s: not in the cache (%s), and TEGULA_JIT=never forbids to compile it; fill the "
+                        "%s: not in the cache (%s), and TEGULA_JIT=never forbids compiling it; fill the "
                         "cache with `tegula compile`",
                         j.what, places);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * jit.h - from a kernel's name and macros to machine code: the embedded source, the disk cache, NVRTC.
- * Needs no driver and no GPU. */
+ * jit.h - from a kernel's name and macros to machine code: embedded source, disk cache, NVRTC. Needs
+ * neither driver nor GPU. */
 #ifndef TEGULA_JIT_H
 #define TEGULA_JIT_H
 
@@ -17,14 +17,14 @@ typedef struct {
 extern const tgl_embedded_file tgl_embedded[];
 extern const int tgl_num_embedded;
 
-/* Machine code. `log` holds the compiler's words where the call compiled (registers, spills: ptxas lines),
- * else "". */
+/* Machine code. `log` is the compiler's output (registers, spills: the ptxas lines), "" if nothing was
+ * compiled. */
 typedef struct {
     void *image;                    /* a cubin; PTX text with its zero byte for "compute_..." */
     size_t bytes;
     char *log;
-    bool compiled;                  /* by this call: not found on disk */
-    double milliseconds;            /* of compiling */
+    bool compiled;                  /* by this call; false: found on disk */
+    double milliseconds;            /* to compile */
 } tgl_image;
 void tgl_image_free(tgl_image *image);
 
@@ -33,12 +33,12 @@ void tgl_image_free(tgl_image *image);
 tgl_status tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile,
                          tgl_image *out);
 
-/* The same for an image that the driver refused: compiled again, whatever the disk cache has, and stored in its
- * place. What was there stays until then. */
+/* The same for an image that the driver rejected: compiles again, and then replaces the file in the disk
+ * cache. */
 tgl_status tgl_jit_rebuild(const tgl_kernel *kernel, const char *architecture, bool may_compile,
                            tgl_image *out);
 
-/* What both do, for a source that need not be embedded. */
+/* Both for any source, embedded or not. */
 typedef struct {
     const char *name;               /* "transpose/transpose" */
     const char *text;
@@ -49,7 +49,7 @@ enum { TGL_JIT_MAY_COMPILE = 1, TGL_JIT_REBUILD = 2 };
 tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS],
                           const char *architecture, unsigned how, tgl_image *out);
 
-/* Its name in the disk cache, for an NVRTC of this version. */
+/* Its key in the disk cache, for this version of NVRTC. */
 void tgl_jit_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS], const char *architecture,
                  int nvrtc_major, int nvrtc_minor, tgl_cache_key *key);
 
@@ -57,20 +57,19 @@ void tgl_jit_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS
 enum { TGL_MACRO_TEXT_BYTES = 768 };
 void tgl_macro_text(const tgl_macro macros[TGL_MAX_MACROS], char text[TGL_MACRO_TEXT_BYTES]);
 
-/* Architectures that the NVRTC present can compile for, as "sm_90a"; those Tegula names and NVRTC does not
- * know are left out. */
+/* The architectures of Tegula that this NVRTC can compile for, as "sm_90a". */
 tgl_status tgl_jit_architectures(const char *const **names, int *count);
 
-/* What to compile for on a device: sm_90a, sm_XXa from 10.0 on, plain below; PTX ("compute_90") of the
- * newest older one that NVRTC knows where it does not know the device. TGL_ERR_DEVICE below 8.0. The first
- * asks the NVRTC at hand (none: as if it knew every device), the second is given what an NVRTC knows, in
- * rising order. */
+/* What to compile for on a device: sm_80 to sm_89, from 9.0 on with an "a" (sm_90a); if NVRTC does not
+ * know the device, PTX ("compute_90") for the newest older one that it knows. TGL_ERR_DEVICE below 8.0.
+ * The first asks the NVRTC that is loaded (none: as if it knew every device); the second gets what an
+ * NVRTC knows, in ascending order. */
 enum { TGL_ARCHITECTURE_BYTES = 16 };
 tgl_status tgl_jit_architecture(int major, int minor, char name[TGL_ARCHITECTURE_BYTES]);
 void tgl_jit_architecture_given(int major, int minor, const int *known, int num_known,
                                 char name[TGL_ARCHITECTURE_BYTES]);
 
-/* 90 for "sm_90a" and "compute_90"; 0 for a word that names no architecture. */
+/* 90 for "sm_90a" and "compute_90"; 0 if it is not an architecture. */
 int tgl_jit_architecture_number(const char *architecture);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * kernels.c - the kernels that this process has loaded.
  *
- * Two levels. `code` is a library of the driver, one per (kernel, macros, architecture), shared by devices
- * of one kind. tgl_loaded is what a launch needs on one device. The launch path reads a hash table of the
- * latter: slots are written once, a full table is replaced by a bigger one and kept, so a reader needs no
- * lock and never waits. */
+ * Two levels. `code` is a CUlibrary, one per (kernel, macros, architecture), shared by devices of one
+ * kind. tgl_loaded is what a launch needs on one device. Launches read a hash table of the latter without
+ * a lock: slots are written once, and a full table is replaced by a larger one but not freed. */
 #include "cuda/kernels.h"
 
 #include <pthread.h>
@@ -18,7 +17,7 @@
 
 typedef struct table {
     size_t num_slots;                       /* a power of two, at least twice the entries */
-    struct table *previous;                 /* a reader may still be in it */
+    struct table *previous;                 /* may still be read */
     _Atomic(tgl_loaded *) slots[];
 } table;
 
@@ -29,8 +28,8 @@ typedef struct code {
     tgl_cu_library library;
     tgl_cu_kernel handle;
     state state;
-    bool may_compile;                       /* its maker */
-    tgl_status status;                      /* of a failure, for those who waited */
+    bool may_compile;                       /* may its builder compile? */
+    tgl_status status;                      /* of a failure, for the threads that waited */
     char message[TGL_MESSAGE_BYTES];
     int num_waiting;
     struct code *next;
@@ -42,7 +41,7 @@ static code *codes;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t built = PTHREAD_COND_INITIALIZER;
 
-/* Whoever is forked after the driver was used never comes here: tgl_driver() refuses before. */
+/* A child forked after the driver was used never gets here: tgl_driver() fails. */
 static void in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
@@ -58,7 +57,7 @@ static uint64_t mix(uint64_t h, uint64_t word)
     return h ^ h >> 32;
 }
 
-static uint64_t hash_of(const tgl_kernel *k, int device)    /* every launch does it: words, not letters */
+static uint64_t hash_of(const tgl_kernel *k, int device)    /* on every launch: by words, not letters */
 {
     uint64_t h = (uint64_t)device, word = 0;
     size_t n = strlen(k->name);
@@ -155,7 +154,7 @@ static tgl_status check(tgl_cu_result result, const tgl_kernel *kernel, const ch
     return tgl_driver_check(result, text);
 }
 
-/* The driver's error, and what has been made of it. */
+/* The driver's error, followed by what was done about it. */
 static tgl_status check_with(tgl_cu_result result, const code *c, const char *call, const char *more,
                              const char *why)
 {
@@ -165,8 +164,8 @@ static tgl_status check_with(tgl_cu_result result, const code *c, const char *ca
     return tgl_fail(status, "%s; %s%s", text, more, why);
 }
 
-/* A driver that loads lazily looks at an image only when it is asked for the kernel (seen with 580.159 on an
- * H200). `call` is the one that failed. */
+/* A driver that loads lazily reads the image only when the kernel is asked for (seen with 580.159 on an
+ * H200). `call` is the call that failed. */
 static tgl_cu_result load_image(const tgl_driver_table *cu, code *c, const tgl_image *image, const char **call)
 {
     const char *slash = strrchr(c->kernel.name, '/');
@@ -182,13 +181,13 @@ static tgl_cu_result load_image(const tgl_driver_table *cu, code *c, const tgl_i
     return result;
 }
 
-/* The driver refused an image from the disk cache. The file may be good (a driver's limit, an old driver, a
- * fault of the moment): it is kept, and replaced only by what was compiled anew. */
+/* The driver rejected an image from the disk cache. The file may be good (a limit of the driver, an old
+ * driver, a temporary fault), so it is kept until the kernel has been compiled again. */
 static tgl_status rebuild(const tgl_driver_table *cu, code *c, tgl_cu_result refusal, const char *refused_call)
 {
     tgl_image image;
     const char *call;
-    tgl_log(TGL_LOG_INFO, "%s: the driver refuses what the cache has (error %d), so it is made again",
+    tgl_log(TGL_LOG_INFO, "%s: the driver rejects the cached image (error %d); compiling it again",
             c->kernel.name, refusal);
     if (tgl_jit_rebuild(&c->kernel, c->architecture, true, &image) == TGL_OK) {
         const tgl_cu_result result = load_image(cu, c, &image, &call);
@@ -212,7 +211,7 @@ static tgl_status build(const tgl_driver_table *cu, code *c)
     if (!result || was_compiled || result == TGL_CU_OUT_OF_MEMORY || tgl_driver_is_sticky(result))
         return check(result, &c->kernel, call);
     if (tgl_get_jit_mode() == TGL_JIT_NEVER)
-        return check_with(result, c, call, "the image is from the cache, and TEGULA_JIT=never forbids to compile "
+        return check_with(result, c, call, "the image is from the cache, and TEGULA_JIT=never forbids compiling "
                           "it again", "");
     if (!c->may_compile)
         return check_with(result, c, call, "the image is from the cache, and it cannot be compiled again during a "
@@ -235,8 +234,8 @@ static void free_code(code *c)
     free(c);
 }
 
-/* With the lock held, which it gives up while it waits. READY: `found`. NULL: there was none, or a failure
- * that this thread should not share. Else the failure. */
+/* With the lock held, which is released while waiting. `found` is the code if it is READY; NULL if there
+ * is none, or if it failed for a reason that does not apply to this thread. Otherwise returns the failure. */
 static tgl_status join(const tgl_kernel *kernel, const char *architecture, bool may_compile, code **found)
 {
     *found = NULL;
@@ -251,7 +250,7 @@ static tgl_status join(const tgl_kernel *kernel, const char *architecture, bool 
         return TGL_OK;
     }
     tgl_status status = c->status;
-    if (!c->may_compile && may_compile) status = TGL_OK;    /* the maker was capturing: this thread can do more */
+    if (!c->may_compile && may_compile) status = TGL_OK;    /* only the builder is capturing */
     else tgl_fail(status, "%s", c->message);
     if (c->num_waiting == 0) free_code(c);
     return status;
@@ -296,7 +295,7 @@ static tgl_status get_code(const tgl_driver_table *cu, const tgl_kernel *kernel,
     return status;
 }
 
-/* What a launch may ask of the kernel is allowed here, so that launches need not. */
+/* Sets the maximum of what launches may need, once. */
 static tgl_status set_attributes(const tgl_driver_table *cu, const tgl_device *d, tgl_loaded *e)
 {
     int shared = 0;
@@ -306,12 +305,12 @@ static tgl_status set_attributes(const tgl_driver_table *cu, const tgl_device *d
     TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_MAX_DYNAMIC_SHARED_BYTES, (int)e->max_dynamic_shared,
                                          e->handle, d->handle),
                   &e->kernel, "cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES)"));
-    if (d->has_clusters)                    /* up to 16 blocks where the device has room for them */
+    if (d->has_clusters)                    /* up to 16 blocks */
         TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_NON_PORTABLE_CLUSTER, 1, e->handle, d->handle),
                       &e->kernel, "cuKernelSetAttribute(NON_PORTABLE_CLUSTER_SIZE_ALLOWED)"));
     e->has_clusters = d->has_clusters;
     e->has_pdl = d->major >= 9;
-    size_t offset, bytes;                   /* a driver since 12.4 knows; in an older one the table has NULL */
+    size_t offset, bytes;                   /* NULL before CUDA 12.4 */
     if (cu->KernelGetParamInfo && !cu->KernelGetParamInfo(e->handle, 0, &offset, &bytes)) e->args_bytes = bytes;
     return TGL_OK;
 }
@@ -348,7 +347,7 @@ static tgl_status load(const tgl_kernel *kernel, int device, tgl_cu_context cont
     e->hash = hash_of(kernel, device);
     e->device = device;
     e->handle = c->handle;
-    const int mode = tgl_capture_relax(cu); /* where the driver loads lazily, reading an attribute may load */
+    const int mode = tgl_capture_relax(cu); /* with lazy loading, reading an attribute may load */
     tgl_status status = set_attributes(cu, d, e);
     tgl_capture_restore(cu, mode);
     if (status == TGL_OK) status = tgl_kernels_enter(e, context);
@@ -369,7 +368,7 @@ static tgl_status load(const tgl_kernel *kernel, int device, tgl_cu_context cont
 tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile,
                             tgl_loaded **out)
 {
-    const int cancelling = tgl_cancel_hold();     /* others may be waiting for this thread, or this one for another */
+    const int cancelling = tgl_cancel_hold();   /* others may wait for it */
     const tgl_status status = load(kernel, device, context, may_compile, out);
     tgl_cancel_restore(cancelling);
     return status;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * kernels.h - the kernels that this process has loaded: found without a lock by (kernel, macros, device),
- * made once. */
+ * kernels.h - the kernels that this process has loaded, by (kernel, macros, device): found without a lock,
+ * loaded once. */
 #ifndef TEGULA_KERNELS_H
 #define TEGULA_KERNELS_H
 
@@ -11,33 +11,33 @@
 
 enum { TGL_KNOWN_PLANS = 8 };
 
-/* Never freed once it can be found; only `context`, `cluster` and `plans` change then. */
+/* Never freed once it can be found; after that only `context`, `cluster` and `plans` change. */
 typedef struct {
     uint64_t hash;
     tgl_kernel kernel;                      /* with its own copies of the names */
     int device;
     tgl_cu_kernel handle;
-    int64_t max_dynamic_shared;             /* bytes a launch may ask for */
-    size_t args_bytes;                      /* of its parameter; 0: the driver does not tell */
+    int64_t max_dynamic_shared;             /* max bytes of a launch */
+    size_t args_bytes;                      /* of its parameter; 0: unknown to the driver */
     bool has_pdl, has_clusters;             /* of the device */
-    _Atomic(tgl_cu_context) context;        /* the one in which it was loaded last */
-    /* a context, and in its lowest bits 1 + the logarithm of the largest cluster that has room in it; 0: not
-     * asked yet. One word: another thread may ask in another context. */
+    _Atomic(tgl_cu_context) context;        /* where it was loaded last */
+    /* a context, with 1 + log2 of the max cluster size there in its lowest bits; 0: not known yet. One
+     * word, since another thread may ask in another context. */
     atomic_uintptr_t cluster;
-    /* plans of launches, as tgl_launch() hashes them, of which all kernels are loaded; 0: none */
+    /* hashes (plan_hash()) of plans whose kernels are all loaded; 0: none */
     _Atomic(uint64_t) plans[TGL_KNOWN_PLANS];
 } tgl_loaded;
 
-/* NULL where it is not loaded yet. */
+/* NULL if it is not loaded yet. */
 tgl_loaded *tgl_kernels_find(const tgl_kernel *kernel, int device);
 
-/* Loads it on `device`, whose `context` is current. Threads that want the same kernel wait for one of them
- * to make it; different kernels are made in parallel. `may_compile` false: TGL_ERR_CAPTURE where the disk
- * cache does not have it. */
+/* Loads it on `device`, whose `context` is current. If several threads want the same kernel, one builds it
+ * and the others wait; different kernels are built in parallel. `may_compile` false: TGL_ERR_CAPTURE if
+ * the disk cache lacks it. */
 tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile,
                             tgl_loaded **out);
 
-/* Loads it in another context of its device, now and not at a launch that may be captured. */
+/* Loads it in another context of its device now, not at a launch, which may be captured. */
 tgl_status tgl_kernels_enter(tgl_loaded *loaded, tgl_cu_context context);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * launch.c - launches, and prepare mode, in which a launch only loads. */
+ * launch.c - launches, and prepare mode, where launches only load. */
 #include "cuda/launch.h"
 
 #include <stdio.h>
@@ -15,7 +15,8 @@ static _Thread_local struct {
     char architecture[TGL_ARCHITECTURE_BYTES];      /* "": for the device */
 } preparing;                                        /* while tgl_preparing() */
 
-/* One that some device looks for: with "sm_90" in place of "sm_90a" a cache would be filled for nobody. */
+/* Accepts only what devices look for: with "sm_90" instead of "sm_90a", nothing would find the cached
+ * kernels. */
 static tgl_status check_architecture(const char *architecture)
 {
     const int number = tgl_jit_architecture_number(architecture);
@@ -88,8 +89,8 @@ static tgl_status prepare(const tgl_kernel *plan, int num_kernels)
     return status;
 }
 
-/* What the tables of NVIDIA's programming guide give for the largest part of each kind: where there is no
- * device, a plan must still name its kernels. */
+/* The largest GPU of each architecture, from NVIDIA's programming guide: plans need a target even without
+ * a device. */
 static tgl_target target_of_architecture(int number)
 {
     static const tgl_target known[] = {
@@ -130,21 +131,21 @@ static tgl_status may_compile(const tgl_driver_table *cu, tgl_stream stream, boo
     return TGL_OK;
 }
 
-/* Configurations may share a kernel and differ in the others of their plans: that it is loaded says nothing
- * of those. Every launch does this: addresses of names, not letters; two addresses of one name cost a
- * look. */
+/* Plans may share a kernel, so that one kernel is loaded does not mean that the rest of a plan is.
+ * Computed on every launch: it hashes the addresses of names; a name with two addresses only costs a
+ * second look-up. */
 static uint64_t plan_hash(const tgl_kernel *plan, int num_kernels)
 {
     uint64_t h = (uint64_t)num_kernels;
     for (int i = 0; i < num_kernels; i++) {
         if (!plan[i].name) continue;
         const tgl_macro *m = plan[i].macros;
-        uint64_t k = (uintptr_t)plan[i].name;   /* its own chain of multiplications, beside the others' */
+        uint64_t k = (uintptr_t)plan[i].name;   /* a chain of its own, in parallel with the others */
         for (const tgl_macro *end = m + TGL_MAX_MACROS; m < end; m++)
             if (m->name) k = k * 0x2545f4914f6cdd1du + (uint64_t)m->value;
         h = (h ^ k ^ k >> 32) * 0x9e3779b97f4a7c15u;
     }
-    return h | 1;                               /* 0 is none */
+    return h | 1;                               /* 0 means none */
 }
 
 static bool is_complete(tgl_loaded *loaded, const tgl_kernel *plan, int num_kernels)
@@ -156,7 +157,7 @@ static bool is_complete(tgl_loaded *loaded, const tgl_kernel *plan, int num_kern
     return false;
 }
 
-/* Of more plans than there is room for, one is forgotten, and looked at again. */
+/* If there is no room, one plan is replaced, and will be looked up again. */
 static void note_complete(tgl_loaded *loaded, const tgl_kernel *plan, int num_kernels)
 {
     const uint64_t hash = plan_hash(plan, num_kernels);
@@ -167,8 +168,8 @@ static void note_complete(tgl_loaded *loaded, const tgl_kernel *plan, int num_ke
     atomic_store_explicit(&loaded->plans[place], hash, memory_order_relaxed);
 }
 
-/* The first launch of a configuration in this process, on this device. During a capture what the launch needs
- * is enough. */
+/* The first launch of a configuration on this device. During a capture only what the launch needs is
+ * loaded. */
 static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *plan, int num_kernels, int which,
                        int device, tgl_stream stream, tgl_cu_context context, tgl_loaded **loaded)
 {
@@ -223,7 +224,7 @@ static tgl_status check_shape(const tgl_kernel *kernel, const tgl_shape *s)
         (long long)s->shared_bytes, s->cluster);
 }
 
-/* Has the device room for a cluster of `size` blocks, each as large as the kernel allows? */
+/* Is there room for a cluster of `size` blocks, each as large as the kernel allows? */
 static bool has_room(const tgl_driver_table *cu, const tgl_loaded *loaded, int threads, int size)
 {
     tgl_cu_launch_attribute cluster = { .id = TGL_CU_LAUNCH_CLUSTER, .value.dim = { (uint32_t)size, 1, 1 } };
@@ -234,11 +235,11 @@ static bool has_room(const tgl_driver_table *cu, const tgl_loaded *loaded, int t
            clusters > 0;
 }
 
-/* 1: none. Asked once in a context, which is current: a part of a GPU (MIG, MPS) may have less room than its
- * architecture suggests. */
+/* The max cluster size; 1: no clusters. Queried once per context, which is current: a part of a GPU (MIG,
+ * MPS) may have less room than the whole. */
 static int max_cluster(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context)
 {
-    enum { LOG_MASK = 7, MAX_LOG = 4 };         /* of a context aligned to less, each launch would ask */
+    enum { LOG_MASK = 7, MAX_LOG = 4 };         /* contexts are 8-byte aligned, or each launch asks */
     const uintptr_t known = atomic_load_explicit(&loaded->cluster, memory_order_relaxed);
     if ((known & LOG_MASK) && (known & ~(uintptr_t)LOG_MASK) == (uintptr_t)context)
         return 1 << ((known & LOG_MASK) - 1);
@@ -295,7 +296,7 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const 
     return tgl_driver_check(result, call);
 }
 
-int64_t tgl_strided_grid(int64_t blocks, int64_t most) { return blocks < most ? blocks : most; }
+int64_t tgl_strided_grid(int64_t blocks, int64_t max) { return tgl_min(blocks, max); }
 
 tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                       const tgl_shape *shape, tgl_stream stream)

@@ -20,16 +20,16 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tgl_nvrtc_table table;
 static _Atomic(const tgl_nvrtc_table *) ready;
 static bool failed;
-static char failure[512], refusal[256];                 /* refusal: why the last candidate would not do */
+static char failure[512], refusal[256];                 /* refusal: why the last candidate was rejected */
 
 static void in_child(void) { pthread_mutex_init(&lock, NULL); }
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
 
 static int compare_int(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
-/* NVRTC opens libnvrtc-builtins by its bare name when it first compiles. In the wheels that file is on
- * nobody's search path (nvidia-cuda-nvrtc 13.0 for aarch64 has no RUNPATH), and where a toolkit is installed
- * too, the loader would find that one's. Once the neighbour is loaded, the bare name means it. */
+/* NVRTC opens libnvrtc-builtins by its bare name when it first compiles. That of a wheel is on no search
+ * path (nvidia-cuda-nvrtc 13.0 for aarch64 has no RUNPATH), and the loader might find another toolkit's.
+ * Once the file beside libnvrtc is loaded, the bare name means that one. */
 static void load_builtins(const tgl_nvrtc_table *t)
 {
     const char *slash = strrchr(t->path, '/');
@@ -40,7 +40,7 @@ static void load_builtins(const tgl_nvrtc_table *t)
     if (slash && n < (int)sizeof file) dlopen(file, RTLD_LAZY | RTLD_LOCAL);    /* or NVRTC searches itself */
 }
 
-/* Fills the table from an open library; else the reason in `refusal`. */
+/* Fills the table from an open library; otherwise says why not in `refusal`. */
 static bool accept(void *handle, const char *file, bool is_named)
 {
     tgl_nvrtc_table t = { 0 };
@@ -95,10 +95,9 @@ static bool try_versions(const char *folder, int flags)
     return false;
 }
 
-/* The wheels of NVIDIA put it into site-packages/nvidia/cu13/lib or site-packages/nvidia/cuda_nvrtc/lib.
- * Whoever runs Python has loaded some extension from that site-packages: this library itself, or numpy, or
- * torch. A copy with an unusual name that is loaded already (old torch wheels had libnvrtc-<hash>.so) is
- * found here too. */
+/* NVIDIA's wheels install it in site-packages/nvidia/cu13/lib or site-packages/nvidia/cuda_nvrtc/lib.
+ * Python programs have loaded some extension from that site-packages: this library, numpy or torch. This
+ * also finds a loaded copy with an unusual name (old torch wheels had libnvrtc-<hash>.so). */
 typedef struct { char folders[16][TGL_PATH_BYTES]; char loaded[TGL_PATH_BYTES]; int count; } surroundings;
 
 #ifdef __linux__

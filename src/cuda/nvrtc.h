@@ -29,20 +29,19 @@ enum { TGL_MAX_KNOWN_ARCHS = 64 };
 typedef struct {
     int major, minor;                                   /* of NVRTC */
     char path[TGL_PATH_BYTES];                          /* the file that was loaded */
-    int archs[TGL_MAX_KNOWN_ARCHS], num_archs;  /* what it compiles for: 80, 90, 100, ... in rising order */
+    int archs[TGL_MAX_KNOWN_ARCHS], num_archs;  /* what it compiles for: 80, 90, ..., ascending */
     const char *(*GetErrorString)(tgl_nvrtc_result result);
 #define TGL_NVRTC_FIELD(name, parameters) tgl_nvrtc_result (*name) parameters;
     TGL_NVRTC_ENTRIES(TGL_NVRTC_FIELD)
 #undef TGL_NVRTC_FIELD
 } tgl_nvrtc_table;
 
-/* Finds and loads it, once: TEGULA_LIBNVRTC, one already in the process, the nvidia wheels beside the
- * running Python, the loader's path, the toolkit's folder. One whose major version exceeds the driver's is
- * skipped (where there is a driver), except by TEGULA_LIBNVRTC, which is taken at its word.
- * TGL_ERR_COMPILE, the same on every call, where there is none. */
+/* Finds and loads it, once: TEGULA_LIBNVRTC, one already loaded, NVIDIA's wheels beside the running
+ * Python, the loader's path, the toolkit's folder. One with a newer major version than the driver's is
+ * skipped, unless TEGULA_LIBNVRTC names it. TGL_ERR_COMPILE, on every call, if there is none. */
 tgl_status tgl_nvrtc(const tgl_nvrtc_table **table);
 
-/* The same without a message: NULL where there is none. */
+/* The same without a message: NULL if there is none. */
 const tgl_nvrtc_table *tgl_nvrtc_or_null(void);
 
 /* For `tegula info`. The path is the file that was loaded. */

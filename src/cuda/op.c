@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * op.c - the way of every call. */
+ * op.c - the path of every call. */
 #include "cuda/op.h"
 
 tgl_status tgl_take(tgl_signature *s, const DLTensor *const *tensors, const void *params, int64_t *sizes)
@@ -24,7 +24,7 @@ tgl_status tgl_run_on_cuda(const tgl_op *op, void *problem, const DLTensor *on, 
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
     const int which = tgl_choose(op, plan, num_kernels, problem, &target);
-    if (which < 0) return tgl_fail(TGL_ERR_INTERNAL, "no kernel of its plan fits this call; please report this");
+    if (which < 0) return tgl_fail(TGL_ERR_INTERNAL, "no kernel fits this call; please report this");
     const tgl_shape shape = op->candidates[which].shape(problem, &target);
     return tgl_launch(plan, num_kernels, which, on, &shape, stream);
 }

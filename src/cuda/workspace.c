@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * workspace.c - zeroing a workspace, and the workspaces that the library keeps.
  *
- * Work of a stream runs in order, and every op leaves its workspace all zero: so a block that belongs to a
- * stream serves all of its calls, and nothing has to be launched before them. Two things are not what they
- * seem. A handle does not tell which stream it is: the default streams have one for all contexts or threads,
- * and that of a destroyed stream is given out again; the driver's ids are unique. And a call that is captured
- * runs whenever its graph does, beside anything on the stream: it gets a block that belongs to the graph and,
- * since the branches of a graph run beside each other, to one of the streams that it is captured from. The
- * driver says when the last copy of the graph is gone and has run (a user object); the block, zero again, is
- * then free for whoever comes next. */
+ * A stream runs its work in order, and every op leaves its workspace all zero. So one block per stream
+ * serves all its calls, and nothing has to be launched before them. Two traps. A handle does not identify
+ * a stream: default streams have one handle for all contexts or threads, and the handle of a destroyed
+ * stream is reused; so blocks belong to the driver's stream ids, which are unique. And a captured call
+ * runs whenever its graph does, concurrently with the stream: its block belongs to the graph and, since
+ * the branches of a graph run concurrently, to one of the captured streams. A user object tells when the
+ * last copy of the graph is destroyed and has run; the block, zero again, is then free. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -17,7 +16,7 @@
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 
-/* -1 for memory that CUDA does not know. */
+/* -1 for memory that is not CUDA's. */
 static tgl_status device_of_pointer(const tgl_driver_table *cu, tgl_cu_pointer address, int *device)
 {
     *device = -1;
@@ -43,7 +42,7 @@ tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_strea
     int device;
     TGL_TRY(device_of_pointer(cu, address, &device));
     if (device < 0)
-        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: %p is not CUDA memory, want memory of the device",
+        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: %p is not CUDA memory, want device memory",
                         workspace);
     tgl_context_guard guard;
     TGL_TRY(tgl_context_enter(device, stream, &guard));
@@ -53,7 +52,7 @@ tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_strea
     return status;
 }
 
-/* ---- kept ones ---- */
+/* ---- kept workspaces ---- */
 
 enum { FREE, OF_STREAM, OF_GRAPH };
 typedef struct block {
@@ -63,22 +62,21 @@ typedef struct block {
     uint64_t context;       /* its id */
     tgl_stream stream;
     uint64_t owner;         /* the id of the stream or of the capture */
-    atomic_int kind;        /* all zero and used by nobody when it is FREE */
+    atomic_int kind;        /* FREE: all zero and not in use */
 } block;
 
 enum { SMALLEST = 1 << 16 };
-static block *blocks;       /* of all devices; a few, so that looking at them all takes no time */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a forked child fails before it comes here */
+static block *blocks;       /* of all devices; few, so that a list is enough */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a forked child fails before it gets here */
 
-/* Who wants one: a stream, or with a graph the part of it that is captured from the stream. */
+/* A stream or, with a graph, the part of the graph that is captured from the stream. */
 typedef struct {
     tgl_stream stream;
     uint64_t id;
     tgl_cu_graph graph;
 } owner;
 
-/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are 1 and 2, NULL is one of them: handles of more than one
- * stream. */
+/* CU_STREAM_LEGACY (1), CU_STREAM_PER_THREAD (2) and NULL (one of them) are handles of several streams. */
 static bool is_one_stream(tgl_stream stream) { return (uintptr_t)stream > 2; }
 
 static block *find(const owner *o, size_t bytes)
@@ -102,7 +100,7 @@ static block *find_free(uint64_t context, size_t bytes)
     return NULL;
 }
 
-/* A handle with a new id: the stream that had it is destroyed. cuMemFree() waits for what still runs. */
+/* A handle with a new id: its previous stream was destroyed. cuMemFree() waits for work that still runs. */
 static void drop_predecessors(const tgl_driver_table *cu, const owner *o, uint64_t context)
 {
     for (block **p = &blocks; *p;) {
@@ -118,7 +116,7 @@ static void drop_predecessors(const tgl_driver_table *cu, const owner *o, uint64
     }
 }
 
-/* For a stream by the stream itself. A capture must not contain it, so it happens elsewhere, and now. */
+/* On the stream itself; for a graph, which must not contain it, on another stream, and waits for it. */
 static tgl_status zero(const tgl_driver_table *cu, const owner *o, tgl_cu_pointer data, size_t bytes)
 {
     if (!o->graph)
@@ -132,7 +130,7 @@ static tgl_status zero(const tgl_driver_table *cu, const owner *o, tgl_cu_pointe
     return tgl_driver_check(result, "workspace: zeroing");
 }
 
-/* Sizes are powers of two: a stream that wants more and more has less than twice of the largest. */
+/* Sizes are powers of two, so a growing stream keeps less than twice its largest block. */
 static tgl_status make(const tgl_driver_table *cu, const owner *o, uint64_t context, size_t bytes,
                        block **out)
 {
@@ -154,7 +152,7 @@ static tgl_status make(const tgl_driver_table *cu, const owner *o, uint64_t cont
     return TGL_OK;
 }
 
-/* Called by the driver, on a thread of its own, where no other call into it is allowed. */
+/* The driver calls this on its own thread, where calling the driver is not allowed. */
 static void give_back(void *b) { atomic_store_explicit(&((block *)b)->kind, FREE, memory_order_release); }
 
 static tgl_status give_to_graph(const tgl_driver_table *cu, tgl_cu_graph graph, block *b)
@@ -204,7 +202,7 @@ static tgl_status owner_of(const tgl_driver_table *cu, tgl_stream stream, owner 
 
 tgl_status tgl_workspace_get(int device, size_t workspace_bytes, tgl_stream stream, void **workspace)
 {
-    if (!workspace) return tgl_fail(TGL_ERR_ARGUMENT, "workspace: is NULL, want the place for an address");
+    if (!workspace) return tgl_fail(TGL_ERR_ARGUMENT, "workspace: is NULL, want a pointer to write the address to");
     *workspace = NULL;
     if (workspace_bytes == 0 || tgl_preparing()) return TGL_OK;
     const tgl_driver_table *cu;

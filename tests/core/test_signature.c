@@ -107,9 +107,9 @@ TEST(tensors_alone)
     CHECKED(PLAIN, plain, NULL, c->own[6].strides[0] = 9, NULL);
     CHECKED(PLAIN, plain, NULL, c->own[6].strides[0] = 4, "more: strides are [4, 1], want >= 5 between rows");
     CHECKED(PLAIN, plain, NULL, c->own[0].t.data = NULL, "x: data is NULL, want 48 bytes");
-    CHECKED(PLAIN, plain, NULL, c->own[4].t.byte_offset = 1, "out: data is 1 bytes past a multiple of 2, want 0");
+    CHECKED(PLAIN, plain, NULL, c->own[4].t.byte_offset = 1, "out: address is 1 bytes past a multiple of 2, want a multiple of 2");
     CHECKED(PLAIN, plain, NULL, c->own[4].t.byte_offset = UINT64_MAX - 1,
-            "out: byte_offset is 18446744073709551614, want one that leads to an address");
+            "out: byte_offset is 18446744073709551614, want one that does not overflow the address");
     CHECKED(PLAIN, plain, NULL, c->own[3].t.device.device_type = (DLDeviceType)7,
             "flags: device is type 7, want cpu or cuda:0..63");
 }
@@ -260,7 +260,7 @@ TEST(codes_and_factors)
     STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 23), "codes: rows are 23 bytes, want a multiple of 12 for e5m6");
     STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 36), "codes: shape is [4, 36], want [4, 24]");
     STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 24); c->own[3].t.byte_offset = 2,
-                "codes: data is 2 bytes past a multiple of 4, want 0");
+                "codes: address is 2 bytes past a multiple of 4, want a multiple of 4");
     STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 24); P.width = 4, "width: is 4, want a multiple of 8 for e5m6");
     STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 24); P.width = 0; PUT(4, TGL_F32, 4, 1), NULL);
     STRUCT_SAYS(PUT(0, TGL_F32, 0, (int64_t)1 << 59), "x: shape is [0, 576460752303423488], want [0, 0..576460752303423487]");

@@ -178,13 +178,13 @@ TEST(data)
 
     const struct { tgl_dtype dtype; int past; const char *message; } rows[] = {
         { TGL_U8, 1, NULL },
-        { TGL_BF16, 1, "x: data is 1 bytes past a multiple of 2, want 0" },
+        { TGL_BF16, 1, "x: address is 1 bytes past a multiple of 2, want a multiple of 2" },
         { TGL_BF16, 2, NULL },
-        { TGL_F32, 2, "x: data is 2 bytes past a multiple of 4, want 0" },
-        { TGL_C64, 4, "x: data is 4 bytes past a multiple of 8, want 0" },
-        { TGL_I64, 7, "x: data is 7 bytes past a multiple of 8, want 0" },
+        { TGL_F32, 2, "x: address is 2 bytes past a multiple of 4, want a multiple of 4" },
+        { TGL_C64, 4, "x: address is 4 bytes past a multiple of 8, want a multiple of 8" },
+        { TGL_I64, 7, "x: address is 7 bytes past a multiple of 8, want a multiple of 8" },
         { TGL_C128, 8, NULL },                  /* wider ones: 8 is enough */
-        { TGL_C128, 4, "x: data is 4 bytes past a multiple of 8, want 0" },
+        { TGL_C128, 4, "x: address is 4 bytes past a multiple of 8, want a multiple of 8" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int by_offset = 0; by_offset < 2; by_offset++) {
@@ -197,10 +197,10 @@ TEST(data)
         }
     make(&t, TGL_U8, 1, SHAPE(2))->byte_offset = UINT64_MAX;
     FAILS(tgl_expect("x", &t.t, TGL_U8, 1, TGL_PACKED),
-          "x: byte_offset is 18446744073709551615, want one that leads to an address");
+          "x: byte_offset is 18446744073709551615, want one that does not overflow the address");
     make(&t, TGL_U8, 1, SHAPE(64))->data = memory + 16;
     CHECK_OK(tgl_expect_aligned("x", &t.t, 16));
-    FAILS(tgl_expect_aligned("x", &t.t, 32), "x: data is 16 bytes past a multiple of 32, want 0");
+    FAILS(tgl_expect_aligned("x", &t.t, 32), "x: address is 16 bytes past a multiple of 32, want a multiple of 32");
 }
 
 /* Of an empty tensor nothing but the shape means anything; UBSan sees an address that wraps. */

@@ -500,7 +500,7 @@ TEST(the_home_of_someone_else)
     CHECK(!put(1));
     CHECK_INT(get(1), MISS);
     tgl_cache_describe(&info);
-    CHECK_FORMATTED(info.reason, "%s/.cache/tegula is refused: %s, where it would be made, belongs to user 12345",
+    CHECK_FORMATTED(info.reason, "%s/.cache/tegula is refused: %s, where it would be created, belongs to user 12345",
                     home.path, home.path);
     CHECK_INT(support_count(home.path, ""), 0);
     CHECK_INT(in_fork(has_a_cache_in, home.path), 0);

@@ -313,8 +313,8 @@ WITH_FOLDER(strict_mode)
     builds(3, TGL_JIT_MAY_COMPILE);
     char want[600];
     snprintf(want, sizeof want,
-             "tests/scale (FACTOR=4) for sm_90a: not in the cache (%s), and TEGULA_JIT=never forbids to "
-             "compile it; fill the cache with `tegula compile`",
+             "tests/scale (FACTOR=4) for sm_90a: not in the cache (%s), and TEGULA_JIT=never forbids "
+             "compiling it; fill the cache with `tegula compile`",
              folder);
     CHECK_FAILS(build(4, TGL_JIT_MAY_COMPILE, &image), TGL_ERR_COMPILE, want);
     CHECK(!image.image && !image.log);

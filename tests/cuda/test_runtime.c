@@ -247,7 +247,7 @@ TEST(strict_mode_names_folders_that_are_refused)
     CHECK_INT(compile_scale(4, &image), TGL_ERR_COMPILE);
     CHECK_FORMATTED(tgl_last_error(), "tests/scale (FACTOR=4) for sm_90a: not in the cache (TEGULA_CACHE_READONLY: %s is "
                     "refused: others may write to it (mode 777); %s is refused: others may write to it (mode 722)), and "
-                    "TEGULA_JIT=never forbids to compile it; fill the cache with `tegula compile`", baked.path, f.path);
+                    "TEGULA_JIT=never forbids compiling it; fill the cache with `tegula compile`", baked.path, f.path);
     support_remove(baked.path);
     support_remove(f.path);
 }
@@ -363,9 +363,9 @@ TEST(what_a_device_has)
     CHECK_FAILS(tgl_get_device_num_sms(count, &num_sms), TGL_ERR_DEVICE, message);
     CHECK_INT(tgl_get_num_sms(-1), 0);
     CHECK_FAILS(tgl_get_device_num_sms(0, NULL), TGL_ERR_ARGUMENT,
-                "num_sms: is NULL, want the place for the number");
+                "num_sms: is NULL, want a pointer to write the number to");
     CHECK_FAILS(tgl_get_max_smem_per_sm(0, NULL), TGL_ERR_ARGUMENT,
-                "bytes: is NULL, want the place for the number");
+                "bytes: is NULL, want a pointer to write the number to");
 }
 
 /* ---- launches ---- */
@@ -631,7 +631,7 @@ ON_EMULATOR(a_refused_image_stays_in_strict_mode, "EMU_SMS=4")
     CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
     for (int i = 0; i < NUM_REFUSALS; i++) {
         check_refusal(a, 3, NULL, i,
-                      "; the image is from the cache, and TEGULA_JIT=never forbids to compile it again");
+                      "; the image is from the cache, and TEGULA_JIT=never forbids compiling it again");
         CHECK_INT(file_of(3), file);
     }
     CHECK_OK(add(a, 3, NULL));
@@ -648,7 +648,7 @@ ON_EMULATOR(a_refused_image_stays_in_a_capture, "EMU_SMS=4")
         const bool is_strict = i >= NUM_REFUSALS;
         CHECK_OK(tgl_set_jit_mode(is_strict ? TGL_JIT_NEVER : TGL_JIT_AUTO));
         check_refusal(a, 3, stream, i % NUM_REFUSALS,
-                      is_strict ? "; the image is from the cache, and TEGULA_JIT=never forbids to compile it again"
+                      is_strict ? "; the image is from the cache, and TEGULA_JIT=never forbids compiling it again"
                                 : "; the image is from the cache, and it cannot be compiled again during a stream "
                                   "capture");
         CHECK_INT(file_of(3), file);
@@ -1039,6 +1039,6 @@ ON_DEVICE(workspace_init, "EMU_SMS=4")
     void *host = NULL;
     REQUIRE(posix_memalign(&host, 256, 1024) == 0);
     CHECK_INT(tgl_workspace_init(host, 1024, NULL), TGL_ERR_WORKSPACE);
-    CHECK_HAS(tgl_last_error(), "is not CUDA memory, want memory of the device");
+    CHECK_HAS(tgl_last_error(), "is not CUDA memory, want device memory");
     free(host);
 }

@@ -59,7 +59,7 @@ static void dirty(void *workspace, size_t bytes, tgl_stream stream)
 ON_DEVICE(arguments, "EMU_SMS=4")
 {
     CHECK_FAILS(tgl_workspace_get(0, 8, NULL, NULL), TGL_ERR_ARGUMENT,
-                "workspace: is NULL, want the place for an address");
+                "workspace: is NULL, want a pointer to write the address to");
     void *p = &p;
     CHECK_OK(tgl_workspace_get(0, 0, NULL, &p));
     CHECK(p == NULL);

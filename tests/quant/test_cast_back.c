@@ -164,7 +164,7 @@ TEST(errors)
 TEST(errors_of_e5m6)
 {
     CHECK_ERROR(x[0].shape[1] = 47, "x: rows are 47 bytes, want a multiple of 12 for e5m6");
-    CHECK_ERROR(x[0].byte_offset = 2, "x: data is 2 bytes past a multiple of 4, want 0");
+    CHECK_ERROR(x[0].byte_offset = 2, "x: address is 2 bytes past a multiple of 4, want a multiple of 4");
     CHECK_ERROR(x[0].strides[0] = 50, "x: rows are 50 bytes apart, want a multiple of 4 for e5m6");
 }
 

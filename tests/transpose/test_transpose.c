@@ -204,7 +204,7 @@ TEST(errors)
     CHECK_ERROR(x[0].dtype = ((DLDataType){ TGL_DL_FLOAT, 255, 65535 }),
                 "x: dtype is code 2 with 255 bits and 65535 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
     CHECK_ERROR(x[0].dtype = x[1].dtype = ((DLDataType){ TGL_DL_COMPLEX, 128, 1 }); x[0].byte_offset = 4,
-                "x: data is 4 bytes past a multiple of 8, want 0");
+                "x: address is 4 bytes past a multiple of 8, want a multiple of 8");
     CHECK_ERROR(x[1].shape[0] = 3; x[1].shape[1] = 5; x[1].strides[0] = 5,
                 "out: shape is [3, 5], want [5, 3]");
     CHECK_ERROR(x[0].shape[0] = 0; x[0].shape[1] = -1, "x: shape is [0, -1], want sizes >= 0");
