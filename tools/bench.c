@@ -179,10 +179,8 @@ static void print_row(bench *b, const case_op *op, const tool_row *row)
         printf(" %9s %9s %9s", tool_number(row->graph_us), tool_number(1e-3 * row->host_ns),
                tool_number(row->empty_us));
     printf(" %9s ", tool_number(row->gb_per_s));
-    if (isnan(row->copy_share)) printf("%9s\n", "-");
-    else
-        printf("%s%7.0f %%%s\n", row->copy_share >= 0.92 ? tool_green() : "", 100 * row->copy_share,
-               tool_plain());
+    printf("%s%9s%s\n", row->copy_share >= 0.92 ? tool_green() : "", tool_percent(row->copy_share),
+           tool_plain());
     fflush(stdout);
 }
 

@@ -33,15 +33,11 @@ typedef struct {
 static void finish_op(progress *p, const char *note)
 {
     if (!p->op) return;
-    char passed[24], failed[64], skipped[300], seconds[24];
-    snprintf(passed, sizeof passed, "%lld", (long long)p->passed);
-    snprintf(failed, sizeof failed, "%s%lld%s", p->failed ? tool_red() : "", (long long)p->failed,
-             p->failed ? tool_plain() : "");
-    snprintf(skipped, sizeof skipped, "%lld%s%s", (long long)p->skipped, p->skipped ? ": " : "",
-             p->skipped ? p->reason : "");
-    snprintf(seconds, sizeof seconds, "%.1f", tool_seconds() - p->begin);
-    tool_table_row(p->table, (const char *const[]){ p->op->name, p->device, passed, failed, seconds,
-                                                    note ? note : skipped });
+    const char *failed = tool_text("%s%lld%s", p->failed ? tool_red() : "", (long long)p->failed, tool_plain());
+    if (!note) note = p->skipped ? tool_text("%lld: %s", (long long)p->skipped, p->reason) : "0";
+    tool_table_row(p->table, (const char *const[]){ p->op->name, p->device,
+                                                    tool_text("%lld", (long long)p->passed), failed,
+                                                    tool_text("%.1f", tool_seconds() - p->begin), note });
     p->passed = p->failed = p->skipped = 0;
 }
 
@@ -179,7 +175,6 @@ static int check_random(progress *p, const case_op *op)
     const uint64_t compiled = tgl_compile_count();
     const int64_t max_draws = DRAWS_PER_CALL * p->wishes->num_random;
     passed_over over = { 0 };
-    char note[200];
     int code = TOOL_OK;
     const tgl_jit_mode mode = tgl_get_jit_mode();
     begin_op(p, op);
@@ -188,10 +183,9 @@ static int check_random(progress *p, const case_op *op)
         code = try_draw(p, i, compiled, &over);
     }
     tgl_set_jit_mode(mode);
-    snprintf(note, sizeof note, "%lld refused, %lld undecided, %lld of other kernels, %lld without memory",
-             (long long)over.redraws.refused, (long long)over.undecided, (long long)over.other_kernels,
-             (long long)over.skipped);
-    finish_op(p, note);
+    finish_op(p, tool_text("%lld refused, %lld undecided, %lld of other kernels, %lld without memory",
+                           (long long)over.redraws.refused, (long long)over.undecided,
+                           (long long)over.other_kernels, (long long)over.skipped));
     return code;
 }
 

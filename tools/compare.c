@@ -50,12 +50,11 @@ int tool_compare(const tool_rows *rows, const tool_rows *other, const char *othe
         missed += v.is_missed;
         if (strcmp(ours->device, theirs->device)) foreign = theirs, other_devices++;
         if (ratio > 0) sum_of_logs += log(ratio), num_ratios++;
-        char share[32] = "-", verdict[128];
-        if (!isnan(ours->copy_share)) snprintf(share, sizeof share, "%.0f %%", 100 * ours->copy_share);
-        snprintf(verdict, sizeof verdict, "%s%s%s",
-                 v.is_missed ? tool_red() : v.is_met ? tool_green() : tool_dim(), v.text, tool_plain());
+        const char *color = v.is_missed ? tool_red() : v.is_met ? tool_green() : tool_dim();
         tool_table_row(table, (const char *const[]){ ours->row, tool_number(ours->cold_us),
-                                                     tool_number(theirs->cold_us), v.ratio, share, verdict });
+                                                     tool_number(theirs->cold_us), v.ratio,
+                                                     tool_percent(ours->copy_share),
+                                                     tool_text("%s%s%s", color, v.text, tool_plain()) });
     }
     printf("\n%sagainst %s%s%s%s%s\n", tool_bold(), other_name, some && some->peer[0] ? ": " : "",
            some && some->peer[0] ? some->peer : "", some ? "" : " (no row in common)", tool_plain());

@@ -20,9 +20,8 @@ static void compiled(void *context, const char *kernel, const char *macros, cons
                      double milliseconds)
 {
     progress *p = context;
-    char ms[24];
-    snprintf(ms, sizeof ms, "%.1f", milliseconds);
-    tool_table_row(p->table, (const char *const[]){ kernel, architecture, ms, macros });
+    tool_table_row(p->table,
+                   (const char *const[]){ kernel, architecture, tool_text("%.1f", milliseconds), macros });
     p->milliseconds += milliseconds;
     p->compiled++;
 }
@@ -49,11 +48,12 @@ static int compile_model(const case_model *model, progress *p)
     return TOOL_OK;
 }
 
-static void model_names(char *text, size_t bytes)
+static const char *model_names(void)
 {
-    size_t n = 0;
-    for (const case_model *m = case_models; m->name && n < bytes; m++)
-        n += (size_t)snprintf(text + n, bytes - n, "%s%s", n ? ", " : "", m->name);
+    const char *names = "";
+    for (const case_model *m = case_models; m->name; m++)
+        names = tool_text("%s%s%s", names, *names ? ", " : "", m->name);
+    return names;
 }
 
 static int compile_for(const char *architecture, const case_model *model, const tool_words *words,
@@ -71,12 +71,9 @@ static int compile_for(const char *architecture, const case_model *model, const 
 static int run(int argc, char **argv)
 {
     const char *architectures = NULL, *model = NULL, *folder = NULL;
-    char names[256], model_help[320];
-    model_names(names, sizeof names);
-    snprintf(model_help, sizeof model_help, "the kernels of a model: %s", names);
     const tool_option options[] = {
         { "arch", "LIST", "architectures: sm_90a,sm_100a", NULL, &architectures },
-        { "model", "NAME", model_help, NULL, &model },
+        { "model", "NAME", tool_text("the kernels of a model: %s", model_names()), NULL, &model },
         { "output", "DIR", "(or -o) the folder (default: the cache in use)", NULL, &folder },
         { 0 },
     };
@@ -86,7 +83,7 @@ static int run(int argc, char **argv)
     if (!architectures)
         return tool_usage(&tool_compile, "--arch: wants architectures, such as sm_90a,sm_100a");
     if (model && !case_model_named(model))
-        return tool_usage(&tool_compile, "--model: is %s, want one of %s", model, names);
+        return tool_usage(&tool_compile, "--model: is %s, want one of %s", model, model_names());
     if (model && (words.num_ops || words.params[0]))
         return tool_usage(&tool_compile, "--model: names the ops itself");
     unsetenv("TEGULA_CACHE_READONLY");      /* what is there only would be missing in the folder to fill */

@@ -25,6 +25,8 @@ enum {
     X, X_FP8, X_SF, ROWS, ROWS_SF, GATES_UPS, ACT, ACT_SF, RESULTS, GAINS, OUT, NUM_TENSORS
 };
 
+enum { MAX_TOKENS = 4096 };
+
 typedef struct {
     const backend *on;
     int64_t num_tokens, num_padding, num_experts, num_topk, alignment, hidden;
@@ -64,10 +66,12 @@ static tgl_status fetch(const block *b, int i, void *to)
     return backend_download(b->on, to, b->tensor[i].data, bytes_of(b, i));
 }
 
-static tgl_status add_routing(block *b, const float *logits, const bool *mask)
+static tgl_status add_routing(block *b, const float *logits)
 {
     DLTensor *at = b->tensor;
     const int64_t t = b->num_tokens, e = b->num_experts, k = b->num_topk;
+    bool mask[MAX_TOKENS];
+    for (int64_t i = 0; i < t; i++) mask[i] = i < t - b->num_padding;
     TGL_TRY(add(b, LOGITS, TGL_F32, t, e, logits));
     TGL_TRY(add(b, MASK, TGL_BOOL, t, 0, mask));
     TGL_TRY(add(b, TOPK_IDX, TGL_I64, t, k, NULL));
@@ -140,7 +144,7 @@ static tgl_status show_routing(block *b)
     DLTensor *at = b->tensor;
     *b = (block){ .on = b->on, .num_tokens = TOKENS, .num_experts = EXPERTS, .num_topk = 1,
                   .alignment = PADDED, .gate = { .scoring = TGL_MOE_SIGMOID, .no_renormalize = true } };
-    TGL_TRY(add_routing(b, &small_logits[0][0], (bool[TOKENS]){ true, true, true, true }));
+    TGL_TRY(add_routing(b, &small_logits[0][0]));
     TGL_TRY(add(b, X, TGL_F32, TOKENS, 1, small_x));
     TGL_TRY(add(b, ROWS, TGL_F32, POSITIONS, 1, NULL));
     TGL_TRY(add(b, OUT, TGL_F32, TOKENS, 1, NULL));
@@ -273,15 +277,13 @@ static tgl_status time_stages(block *b)
     static const char *const heads[] = { "        stage", "does", ">time", ">GB/s", ">of a copy" };
     tool_table *table = tool_table_new(5, heads);
     for (int s = 0; s < NUM_STAGES && status == TGL_OK; s++) {
-        timer_stats cold, copy = timer_stats_none;
-        char share[32] = "-";
+        timer_stats cold, copy;
         status = timer_cold(clock, run_stage, &(stage_call){ b, s }, (int64_t)stages[s].bytes, &cold);
         if (status == TGL_OK) status = timer_copy(clock, (int64_t)stages[s].bytes, &copy);
-        if (isnan(copy.median)) continue;               /* it failed, or memory does not suffice for a copy */
-        snprintf(share, sizeof share, "%.0f %%", 100 * copy.median / cold.median);
-        const char *rate = tool_number(1e-3 * stages[s].bytes / cold.median);
+        if (status != TGL_OK) break;
         tool_table_row(table, (const char *const[]){ stages[s].name, stages[s].does, tool_time(cold.median),
-                                                     rate, share });
+                                                     tool_number(1e-3 * stages[s].bytes / cold.median),
+                                                     tool_percent(copy.median / cold.median) });
     }
     tool_progress(NULL);
     printf("\n");
@@ -290,14 +292,13 @@ static tgl_status time_stages(block *b)
     return status;
 }
 
-static tgl_status show_block(block *b, float *logits, bool *mask, uint16_t *x)
+static tgl_status show_block(block *b, float *logits, uint16_t *x)
 {
     for (int64_t i = 0; i < b->num_tokens * b->num_experts; i++)
         logits[i] = (float)(case_random(1, i) % 65536) / 16384 - 2;
-    for (int64_t t = 0; t < b->num_tokens; t++) mask[t] = t < b->num_tokens - b->num_padding;
     for (int64_t i = 0; i < b->num_tokens * b->hidden; i++)
         x[i] = tgl_bf16_from_f32((float)(case_random(2, i) % 8192) / 1024 - 4);
-    TGL_TRY(add_routing(b, logits, mask));
+    TGL_TRY(add_routing(b, logits));
     TGL_TRY(add(b, X, TGL_BF16, b->num_tokens, b->hidden, x));
     TGL_TRY(run_block(b));
     TGL_TRY(check_block(b, logits, x));
@@ -312,7 +313,7 @@ static tgl_status show_block(block *b, float *logits, bool *mask, uint16_t *x)
 
 static tgl_status show_model(block *b)
 {
-    *b = (block){ .on = b->on, .num_tokens = 4096, .num_experts = 256, .num_topk = 6, .hidden = 4096,
+    *b = (block){ .on = b->on, .num_tokens = MAX_TOKENS, .num_experts = 256, .num_topk = 6, .hidden = 4096,
                   .alignment = 128, .gate = { .scoring = TGL_MOE_SQRTSOFTPLUS, .routed_scaling_factor = 2.5f,
                                               .has_routed_scaling_factor = true } };
     if (backend_is_cpu(b->on)) b->num_tokens = 128, b->alignment = 4;
@@ -325,11 +326,10 @@ static tgl_status show_model(block *b)
            (long long)b->num_experts, (long long)b->alignment);
     tool_progress("making the tokens");
     float *logits = case_memory(b->num_tokens * b->num_experts, sizeof *logits);
-    bool *mask = case_memory(b->num_tokens, sizeof *mask);
     uint16_t *x = case_memory(b->num_tokens * b->hidden, sizeof *x);
-    const tgl_status status = show_block(b, logits, mask, x);
+    const tgl_status status = show_block(b, logits, x);
     tool_progress(NULL);
-    free(logits), free(mask), free(x);
+    free(logits), free(x);
     return status;
 }
 

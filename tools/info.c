@@ -10,35 +10,30 @@
 #include "cupti.h"
 #include "tool.h"
 
-static void show(const char *name, const char *text)
-{
-    printf("%s%-12s%s %s\n", tool_bold(), name, tool_plain(), text);
-}
+/* A line "name   text". */
+#define show(name, ...) \
+    (printf("%s%-12s%s ", tool_bold(), name, tool_plain()), printf(__VA_ARGS__), putchar('\n'))
 
 static void show_devices(void)
 {
     int count = 0;
     const tgl_driver_table *driver;
-    char text[512];
     if (tgl_device_count(&count) != TGL_OK || tgl_driver(&driver) != TGL_OK) {
-        show("driver", tgl_last_error());
+        show("driver", "%s", tgl_last_error());
         return;
     }
-    snprintf(text, sizeof text, "%s, %.400s", tool_driver(), driver->path);
-    show("driver", text);
+    show("driver", "%s, %s", tool_driver(), driver->path);
     for (int i = 0; i < count; i++) {
         const tgl_device *d;
-        char name[16];
-        snprintf(name, sizeof name, "cuda:%d", i);
+        const char *name = tool_text("cuda:%d", i);
         if (tgl_device_get(i, &d) != TGL_OK) {
-            show(name, tgl_last_error());
+            show(name, "%s", tgl_last_error());
             continue;
         }
-        snprintf(text, sizeof text, "%s%s, %s, %d SMs, %s of memory, %s of L2, %s of shared memory per block",
-                 d->is_emulated ? "emulated device (for tests, not a GPU): " : "", d->name, d->architecture,
-                 d->num_sms, tool_size((double)d->total_memory), tool_size((double)d->l2_bytes),
-                 tool_size((double)d->max_smem_per_block_optin));
-        show(name, text);
+        show(name, "%s%s, %s, %d SMs, %s of memory, %s of L2, %s of shared memory per block",
+             d->is_emulated ? "emulated device (for tests, not a GPU): " : "", d->name, d->architecture,
+             d->num_sms, tool_size((double)d->total_memory), tool_size((double)d->l2_bytes),
+             tool_size((double)d->max_smem_per_block_optin));
     }
 }
 
@@ -46,26 +41,20 @@ static void show_compiler(void)
 {
     int major, minor;
     const char *path;
-    char text[TGL_PATH_BYTES + 32];
-    if (tgl_nvrtc_version(&major, &minor, &path) == TGL_OK)
-        snprintf(text, sizeof text, "%d.%d, %s", major, minor, path);
-    else snprintf(text, sizeof text, "%s", tgl_last_error());
-    show("nvrtc", text);
     uint32_t version;
+    if (tgl_nvrtc_version(&major, &minor, &path) == TGL_OK) show("nvrtc", "%d.%d, %s", major, minor, path);
+    else show("nvrtc", "%s", tgl_last_error());
     const char *refusal = cupti_load(&version);
-    if (refusal) snprintf(text, sizeof text, "%s; bench times with events", refusal);
-    else snprintf(text, sizeof text, "API version %u; bench takes GPU times from it", version);
-    show("cupti", text);
+    if (refusal) show("cupti", "%s; bench times with events", refusal);
+    else show("cupti", "API version %u; bench takes GPU times from it", version);
 }
 
 static void show_folder(const char *name, const tgl_cache_info *cache)
 {
-    char text[TGL_PATH_BYTES + 64];
     if (cache->folder[0])
-        snprintf(text, sizeof text, "%s, %lld file%s, %s", cache->folder, (long long)cache->files,
-                 cache->files == 1 ? "" : "s", tool_size((double)cache->bytes));
-    else snprintf(text, sizeof text, "none: %s", cache->reason);
-    show(name, text);
+        show(name, "%s, %lld file%s, %s", cache->folder, (long long)cache->files,
+             cache->files == 1 ? "" : "s", tool_size((double)cache->bytes));
+    else show(name, "none: %s", cache->reason);
 }
 
 static void show_cache(void)
@@ -107,12 +96,9 @@ static int run(int argc, char **argv)
             return tool_failed(&tool_info, "%s", tgl_last_error());
         printf("pruned %lld files, %s\n", (long long)files, tool_size((double)bytes));
     }
-    char text[160];
-    snprintf(text, sizeof text, "%s%s%s", tgl_version(), tool_commit()[0] ? ", commit " : "", tool_commit());
-    show("tegula", text);
-    snprintf(text, sizeof text, "%s, %d thread%s, %s of memory", tool_cpu_name(), tgl_get_num_threads(),
-             tgl_get_num_threads() == 1 ? "" : "s", tool_size((double)tool_host_memory()));
-    show("cpu", text);
+    show("tegula", "%s%s%s", tgl_version(), tool_commit()[0] ? ", commit " : "", tool_commit());
+    show("cpu", "%s, %d thread%s, %s of memory", tool_cpu_name(), tgl_get_num_threads(),
+         tgl_get_num_threads() == 1 ? "" : "s", tool_size((double)tool_host_memory()));
     show_devices();
     show_compiler();
     show_cache();

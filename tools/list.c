@@ -16,9 +16,9 @@ static int run(int argc, char **argv)
     tool_table *table = tool_table_new(6, heads);
     const case_op *op;
     for (int i = 0; (op = tool_op_at(&words, i)); i++) {
-        char count[CASE_NUM_LISTS][24];
+        const char *count[CASE_NUM_LISTS];
         for (int l = 0; l < CASE_NUM_LISTS; l++)
-            snprintf(count[l], sizeof count[l], "%lld", (long long)case_count(op->lists[l]));
+            count[l] = tool_text("%lld", (long long)case_count(op->lists[l]));
         tool_table_row(table, (const char *const[]){ op->name, count[CASE_CHECK], count[CASE_SLOW],
                                                      count[CASE_BENCH], count[CASE_KERNELS], op->params });
     }

@@ -221,8 +221,7 @@ static void table(FILE *f, const selection *s, const tool_rows *other)
         const tool_row *r = s->rows[i];
         fprintf(f, "<tr><td>%s</td>", text(r->params));
         cells(f, 2, (double[]){ r->cold_us, r->gb_per_s });
-        if (isnan(r->copy_share)) fprintf(f, "<td>-</td>");
-        else fprintf(f, "<td>%.0f %%</td>", 100 * r->copy_share);
+        fprintf(f, "<td>%s</td>", tool_percent(r->copy_share));
         if (other) verdict_cells(f, r, tool_rows_find(other, r->row));
         cells(f, 3, (double[]){ r->cold_min_us, r->cold_p90_us, r->warm_us });
         if (is_gpu) cells(f, 3, (double[]){ r->graph_us, 1e-3 * r->host_ns, r->empty_us });

@@ -41,48 +41,41 @@ void tool_progress(const char *format, ...)
     fflush(stderr);
 }
 
-static char *buffer(void)
+const char *tool_text(const char *format, ...)
 {
-    static char buffers[16][32];
+    static char buffers[16][512];
     static int next;
-    return buffers[next++ % 16];
+    char *text = buffers[next++ % 16];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof *buffers, format, arguments);
+    va_end(arguments);
+    return text;
 }
+
+/* Decimals that make three or four significant digits. */
+static int digits(double value) { return fabs(value) >= 100 ? 0 : fabs(value) >= 10 ? 1 : 2; }
 
 const char *tool_size(double bytes)
 {
     static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
     int u = 0;
-    while (bytes >= 1024 && u < 4) {
-        bytes /= 1024;
-        u++;
-    }
-    char *text = buffer();
-    snprintf(text, 32,
-             u == 0 || bytes >= 100 ? "%.0f %s"
-             : bytes >= 10          ? "%.1f %s"
-                                    : "%.2f %s",
-             bytes, units[u]);
-    return text;
+    for (; bytes >= 1024 && u < 4; u++) bytes /= 1024;
+    return tool_text("%.*f %s", u ? digits(bytes) : 0, bytes, units[u]);
 }
-
-/* Three or four significant digits. */
-static int digits(double value) { return fabs(value) >= 100 ? 0 : fabs(value) >= 10 ? 1 : 2; }
 
 const char *tool_number(double value)
 {
-    char *text = buffer();
-    if (isnan(value)) snprintf(text, 32, "-");
-    else snprintf(text, 32, "%.*f", digits(value), value);
-    return text;
+    return isnan(value) ? "-" : tool_text("%.*f", digits(value), value);
 }
+
+const char *tool_percent(double share) { return isnan(share) ? "-" : tool_text("%.0f %%", 100 * share); }
 
 const char *tool_time(double us)
 {
-    char *text = buffer();
     const double scaled = us >= 1e6 ? us / 1e6 : us >= 1e3 ? us / 1e3 : us;
-    if (isnan(us)) snprintf(text, 32, "-");
-    else snprintf(text, 32, "%.*f %s", digits(scaled), scaled, us >= 1e6 ? "s" : us >= 1e3 ? "ms" : "us");
-    return text;
+    const char *unit = us >= 1e6 ? "s" : us >= 1e3 ? "ms" : "us";
+    return isnan(us) ? "-" : tool_text("%.*f %s", digits(scaled), scaled, unit);
 }
 
 double tool_seconds(void)

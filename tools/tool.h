@@ -87,11 +87,14 @@ const char *tool_plain(void);
 /* One line on stderr that the next one overwrites; nothing where stderr is no terminal. NULL clears it. */
 void tool_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Numbers for people, in one of a few static buffers: "12.3 MiB", "3.07 us" or "1.20 ms". */
+/* Text in one of a few static buffers, cut at 511 bytes. */
+const char *tool_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Numbers for people, in the same buffers: "12.3 MiB", "3.07 us" or "1.20 ms". */
 const char *tool_size(double bytes);
 const char *tool_time(double us);
-/* A number with three or four significant digits, "-" where it is NaN. */
+/* Three or four significant digits; a share as "93 %". "-" for NaN. */
 const char *tool_number(double value);
+const char *tool_percent(double share);
 
 /* A table of texts in aligned columns; those whose head begins with '>' are aligned to the right. */
 typedef struct tool_table tool_table;
