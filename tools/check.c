@@ -33,7 +33,8 @@ typedef struct {
 static void finish_op(progress *p, const char *note)
 {
     if (!p->op) return;
-    const char *failed = tool_text("%s%lld%s", p->failed ? tool_red() : "", (long long)p->failed, tool_plain());
+    const char *failed = tool_text("%s%lld%s", p->failed ? tool_red() : "", (long long)p->failed,
+                                   tool_plain());
     if (!note) note = p->skipped ? tool_text("%lld: %s", (long long)p->skipped, p->reason) : "0";
     tool_table_row(p->table, (const char *const[]){ p->op->name, p->device,
                                                     tool_text("%lld", (long long)p->passed), failed,
