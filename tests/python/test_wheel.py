@@ -42,9 +42,11 @@ def wheel(tmp_path_factory):
         probe = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries", "0", "--timeout", "10"]
         if subprocess.run([*probe, "-d", folder / "net", "scikit-build-core"], capture_output=True).returncode:
             pytest.skip("no scikit-build-core here and no network to get it from")
-    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *isolation, "-w", folder / "dist",
-        folder / "source", env=clean)
+    # The folder has another name each time: ccache, where tests/run uses it, must not see it.
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    env |= {"CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1"}
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *isolation, "-C", f"build-dir={folder / 'build'}",
+        "-w", folder / "dist", folder / "source", env=env)
     made, = (folder / "dist").glob("*.whl")
     return made
 
