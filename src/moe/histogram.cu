@@ -119,7 +119,8 @@ DEV void finish(const histogram_args &a, const u32 *bins)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(const histogram_args a)
+extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
+    const __grid_constant__ histogram_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     u32 *const bins = IS_WIDE ? a.workspace + 1 : (u32 *)memory;

@@ -76,7 +76,8 @@ DEV void run_byte(u32 pair, u8 *to)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_from_e2m1fn_x2(const unpack_args a)
+extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_from_e2m1fn_x2(
+    const __grid_constant__ unpack_args a)
 {
     const u8 *x = a.x;
     u8 *out = a.out;

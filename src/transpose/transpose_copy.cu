@@ -45,7 +45,8 @@ DEV place place_after(place p, int count, i64 n0, i64 n1)
     return p;
 }
 
-extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(transpose_copy_args args)
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
+    const __grid_constant__ transpose_copy_args args)
 {
     const u8 *x = (const u8 *)args.x;
     u8 *out = (u8 *)args.out;
