@@ -25,6 +25,11 @@ const case_op top2_sum_gate_cases = {
         "values=near bias=none",
         "num_tokens=2 num_experts=4096 num_topk=8,33 scoring=sigmoid,softmax values=near bias=none",
         "num_tokens=2 num_experts=6144 num_topk=8 scoring=identity values=normal,ties bias=none",
+        /* equal keys at every size: the first experts */
+        "num_tokens=1 num_experts=6,31,32,33,63,64,65,127,128,129,255,256,257,300,512,900,1024,1025,2000 "
+        "num_topk=6 scoring=identity values=zero bias=zero",
+        "num_tokens=1 num_experts=33,64,129,257,1024,1025,2000 num_topk=33 scoring=identity values=zero "
+        "bias=zero",
         /* any number of picks */
         "num_tokens=5 num_experts=40 num_topk=0,1,2,9,31,32,33,40 scoring=sqrtsoftplus unmapped=packed",
         "num_tokens=5 num_experts=40 num_topk=0 scoring=sqrtsoftplus unmapped=packed fix=some",

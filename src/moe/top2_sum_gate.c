@@ -221,17 +221,7 @@ static bool many_pays(const void *context, const tgl_target *target)
                                 has_few_experts ? GATE_MANY_FEW_TOKENS : GATE_MANY_TOKENS);
 }
 
-static tgl_shape warps_shape(void *context, const tgl_target *target)
-{
-    const tgl_gate *gate = context;
-    return tgl_shape_with(tgl_shape_of_tokens(gate->num_tokens), gate, sizeof *gate);
-}
-
-static tgl_shape wide_shape(void *context, const tgl_target *target)
-{
-    const tgl_gate *gate = context;
-    return tgl_shape_with(tgl_shape_of_blocks(gate->num_tokens, GATE_WIDE_THREADS), gate, sizeof *gate);
-}
+TGL_TOKEN_SHAPES(tgl_gate, GATE_WIDE_THREADS)
 
 const tgl_op tgl_top2_sum_gate_op = { cpu, plan,
                                       { [TGL_GATE_MAPPED] = { mapped_fits, mapped_pays, mapped_shape },

@@ -101,17 +101,7 @@ static int plan(const void *context, tgl_kernel *kernels)
     return WARPS + 1;
 }
 
-static tgl_shape warps_shape(void *context, const tgl_target *target)
-{
-    const problem *p = context;
-    return tgl_shape_with(tgl_shape_of_tokens(p->num_tokens), p, sizeof *p);
-}
-
-static tgl_shape wide_shape(void *context, const tgl_target *target)
-{
-    const problem *p = context;
-    return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens, GROUP_IDX_WIDE_THREADS), p, sizeof *p);
-}
+TGL_TOKEN_SHAPES(problem, GROUP_IDX_WIDE_THREADS)
 
 static const tgl_op OP = { cpu, plan, { [WARPS] = { .shape = warps_shape }, [WIDE] = { .shape = wide_shape } } };
 

@@ -13,7 +13,7 @@
 /* What a gate gets; NULL: not given. With tid2eid it is a hash_gate, with a mapping a route, else a
  * top2_sum_gate. */
 typedef struct {
-    int64_t num_tokens, num_experts, num_topk;      /* num_tokens 0: 1 */
+    int64_t num_tokens, num_experts, num_topk;      /* num_tokens 0 means 1 */
     const float *logits, *bias;
     const bool *mask, *fix_routing_mask;
     int64_t replicas;
@@ -40,7 +40,7 @@ static inline DLTensor *place_flags(const backend *b, tensor *t, int64_t count, 
     return from ? place(b, t, TGL_BOOL, 1, &count, from) : NULL;
 }
 
-/* i64 on the host, of either dtype there; cols 0: of one dimension. */
+/* i64 on the host, either dtype on the device; cols 0: one dimension. */
 static inline DLTensor *place_indices(const backend *b, tensor *t, tgl_dtype dtype, int64_t rows,
                                       int64_t cols, const int64_t *from)
 {
@@ -134,18 +134,18 @@ static inline void check_weights(const backend *b, const float *seen, const floa
             return;
 }
 
-/* On every device, with indices of either dtype: experts, and weights that are known to six digits. What
- * unmapped_topk_idx becomes is in the call: g.unmapped_topk_idx is given, and `unmapped` not NULL. */
+/* On every device, with indices of either dtype: experts, weights to six digits (NULL: any), and
+ * unmapped_topk_idx after the call (NULL: any). */
 static inline void check_gate_all(gate g, const int64_t *idx, const float *weights, const int64_t *unmapped)
 {
     static gate_result r;
     const int64_t n = g.num_tokens ? g.num_tokens : 1, slots = n * (g.num_topk + g.params.num_shared_experts);
     FOR_BACKENDS(b)
         for (int is_narrow = 0; is_narrow < 2; is_narrow++) {
-            if (is_narrow && b->is_emulated) continue;      /* the table has enough kernels of i32 */
+            if (is_narrow && b->is_emulated) continue;      /* the list of cases has enough kernels of i32 */
             if (!CHECK_OK(call_gate(b, is_narrow ? TGL_I32 : TGL_I64, &g, &r))) continue;
             check_indices(b, "topk_idx", r.idx, idx, slots);
-            check_weights(b, r.weights, weights, slots, 6e-7f);
+            if (weights) check_weights(b, r.weights, weights, slots, 6e-7f);
             if (unmapped) check_indices(b, "unmapped_topk_idx", r.unmapped, unmapped, n * g.num_topk);
         }
 }
@@ -154,7 +154,7 @@ static inline void check_gate(gate g, const int64_t *idx, const float *weights)
     check_gate_all(g, idx, weights, NULL);
 }
 
-/* The same bits in `slots` slots, which in `want` begin at slot `from`. */
+/* The bits of `slots` slots are those of `want` from slot `from` on. */
 static inline void check_same_from(const backend *b, const char *what, const gate_result *seen,
                                    const gate_result *want, int64_t from, int64_t slots)
 {
@@ -175,7 +175,7 @@ static inline void check_same(const backend *b, const char *what, const gate_res
 
 /* ---- data ---- */
 
-static inline float random_normal(test_random *r)   /* nearly: a sum of four uniform numbers */
+static inline float random_normal(test_random *r)   /* approximately: a sum of four uniform numbers */
 {
     double sum = 0;
     for (int i = 0; i < 4; i++) sum += (double)test_below(r, 1 << 20) / (1 << 20);
@@ -189,15 +189,13 @@ static inline void random_floats(test_random *r, float *to, int64_t count)
 
 /* ---- errors ---- */
 
-/* Two of eight experts in two of four groups (hash_gate has none), and one shared expert of three
- * replicas. */
+/* Two of eight experts, in two of four groups (not hash_gate), and one shared expert with three replicas. */
 #define GATE_SAMPLE \
     "num_tokens=3 num_experts=8 num_topk=2 num_replicas=3 num_shared_experts=1 num_ep_ranks=5 num_tp_ranks=2 tp_rank=1"
 
 #define PARAMS ((tgl_moe_gate_params *)(void *)c->params)
 
-/* Some whole messages. Indices of tensors are those of top2_sum_gate's call, from the map on those of all
- * gates. */
+/* Some whole messages. Tensors are numbered as in top2_sum_gate; from the map on, as in all gates. */
 #define CHECK_GATE_ERRORS()                                                                                          \
     CHECK_ERROR(x[0].shape[1] = (int64_t)1 << 31,                                                                    \
                 "logits: shape is [3, 2147483648], want [3, 0..2147483646]");                                        \
@@ -212,7 +210,7 @@ static inline void random_floats(test_random *r, float *to, int64_t count)
     CHECK_ERROR(PARAMS->num_tp_ranks = 0, "tp_rank: is 1, want 0..0");                                               \
     CHECK_ERROR(PARAMS->num_ep_ranks = 11, "num_ep_ranks: is 11, want at most 10 (experts)")
 
-/* Of top2_sum_gate and route. */
+/* For top2_sum_gate and route. */
 #define CHECK_GROUP_ERRORS()                                                                                         \
     CHECK_ERROR(x[7].shape[1] = x[7].strides[0] = 6, "topk_idx: shape is [3, 6], want [3, 1..5]");                   \
     CHECK_ERROR(PARAMS->num_groups = 3, "num_groups: is 3, want a divisor of 8 (num_experts)");                      \

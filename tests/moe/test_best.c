@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * test_best.c - the lists of the best on the CPU, against one pick after another: rows of many and of few
- * different scores, with NaN and infinities, of every length around a block and a chain. */
+ * test_best.c - the lists of best ranks on the CPU, against one pick after another: rows with many and few
+ * distinct scores, NaN and infinities, of lengths around a block and a chain. */
 #include "moe/common/best.h"
 
 #include "test.h"
 
-enum { MOST = 400, MOST_LONG = 5000 };
+enum { MAX_SCORES = 400, MAX_LONG = 5000 };
 
 static float score_of(test_random *r, int kind)
 {
@@ -22,7 +22,7 @@ enum { NUM_KINDS = 6 };
 
 static float value_of(float score) { return isnan(score) ? -INFINITY : score; }
 
-/* The best below the limit, which was picked before; -1 at the beginning. */
+/* The next best after `limit`, the previous pick; -1: the first. */
 static int next_best(const float *scores, int num_scores, int limit)
 {
     int best = -1;
@@ -55,7 +55,7 @@ TEST(lists)
 {
     test_random r = test_seed("lists");
     const int lengths[] = { 1, 2, 15, 16, 17, 31, 32, 33, 64, 72, 95, 96, 97, 256, 384, 400 };
-    float scores[MOST];
+    float scores[MAX_SCORES];
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
         for (int kind = 0; kind < NUM_KINDS; kind++) {
             const int length = lengths[n], sizes[] = { 1, 2, 6, 8, 11, 12, 13, 16, 33, 48, 49, 300 };
@@ -66,14 +66,14 @@ TEST(lists)
         }
 }
 
-/* Pools that fill up once, often (rising scores) and never; the whole row; equal ones. */
+/* Pools that fill up once, often (rising scores) and never; whole rows; equal scores. */
 TEST(long_lists)
 {
     test_random r = test_seed("long lists");
     enum { RISING = NUM_KINDS, FALLING, EQUAL, NUM_ORDERS };
-    const int lengths[] = { 2048, 2049, 4095, 4096, 4097, 4128, 4129, MOST_LONG };
-    const int sizes[] = { 49, 100, 511, 1023, 1024, 2047, 2048 };
-    static float scores[MOST_LONG];
+    const int lengths[] = { TGL_BEST_MAX, 1025, 2047, 2048, 2049, 2080, 2081, 4096, 4129, MAX_LONG };
+    const int sizes[] = { 49, 100, 511, 512, 513, 1023, TGL_BEST_MAX };
+    static float scores[MAX_LONG];
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
         for (int order = 0; order < NUM_ORDERS; order++) {
             const int length = lengths[n];
@@ -87,27 +87,27 @@ TEST(long_lists)
         }
 }
 
-/* Of up to 12, 32 candidates are listed by place, 33 by insertion; of up to 48, 128 and 129: as many equal
- * scores as that above all others. */
-TEST(as_many_equal_scores)
+/* Lists of up to 12 are made by place from up to 32 candidates, by insertion from more; lists of up to 48
+ * from up to 128. Here about that many equal scores are above all others. */
+TEST(many_equal_scores)
 {
-    float scores[MOST];
+    float scores[MAX_SCORES];
     for (int size = 1; size <= 48; size++)
         for (int equal = size <= 12 ? 28 : 124; equal < (size <= 12 ? 40 : 136); equal++) {
-            for (int e = 0; e < MOST; e++) scores[e] = -(float)e;
+            for (int e = 0; e < MAX_SCORES; e++) scores[e] = -(float)e;
             for (int i = 0; i < equal; i++) scores[i * 2] = 5;
-            check_list(scores, MOST, size, 0);
+            check_list(scores, MAX_SCORES, size, 0);
         }
 }
 
-TEST(runs)      /* of a row, added one after the other */
+TEST(runs)      /* of a row, added one by one */
 {
     test_random r = test_seed("runs");
-    float scores[MOST];
+    float scores[MAX_SCORES];
     for (int kind = 0; kind < NUM_KINDS; kind++)
         for (int round = 0; round < 40; round++) {
-            const int length = 1 + (int)test_below(&r, MOST), most = length < 80 ? length : 80;
-            const int size = 1 + (int)test_below(&r, (uint32_t)most);
+            const int length = 1 + (int)test_below(&r, MAX_SCORES), max = length < 80 ? length : 80;
+            const int size = 1 + (int)test_below(&r, (uint32_t)max);
             for (int e = 0; e < length; e++) scores[e] = score_of(&r, kind);
             tgl_best list;
             tgl_best_two two = TGL_BEST_TWO_NONE;

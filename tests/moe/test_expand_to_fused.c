@@ -68,7 +68,7 @@ TEST(worked_example_with_sf)    /* columns of eight: six positions, rounded up t
         columns.t.shape = columns.shape, columns.t.strides = columns.strides;
         columns.shape[0] = 6, columns.shape[1] = 2;
         columns.strides[0] = 1, columns.strides[1] = 8;
-        /* a factor for every value would be one word; two words make the example */
+        /* two words of factors per token, which eight values need */
         tensor wide_x, wide_out;
         uint8_t many[64 * 6] = { 0 };
         place(b, &wide_x, TGL_E4M3, 2, SHAPE(4, 8), many);
@@ -90,7 +90,7 @@ TEST(worked_example_with_sf)    /* columns of eight: six positions, rounded up t
 
 /* ---- properties ---- */
 
-TEST(follows_the_mapping)       /* that get_fused_mapping makes: row p is that of token pos_to_token[p] */
+TEST(follows_the_mapping)       /* of get_fused_mapping: row p is that of token pos_to_token[p] */
 {
     enum { TOKENS = 50, TOPK = 6, EXPERTS = 11, POSITIONS = TOKENS * TOPK + 15 * EXPERTS, HIDDEN = 40 };
     static uint16_t x[TOKENS * HIDDEN], seen[POSITIONS * HIDDEN];
@@ -119,7 +119,7 @@ TEST(follows_the_mapping)       /* that get_fused_mapping makes: row p is that o
     }
 }
 
-TEST(rows_that_no_memory_has)   /* and that nobody asks for: how much work they would be is no overflow */
+TEST(huge_rows_without_a_position) /* the estimate of work must not overflow */
 {
     enum { TOPK = 1023 };
     const int64_t hidden = (int64_t)1 << 55;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * The scoring functions of the gates, on every device of the tests. A hash_gate without renormalisation gives
- * scores as they are; top2_sum_gate has the same ones (test_hash_gate.c). */
+ * The scoring functions of the gates, on every device of the tests. A hash_gate without renormalisation
+ * returns plain scores; those of top2_sum_gate are the same (test_hash_gate.c). */
 #include "gates.h"
 
 enum { PER_TOKEN = 32 };
 
-/* The scores of up to MAX_SLOTS logits, PER_TOKEN of them a token: for softmax these are its experts. */
+/* The scores of up to MAX_SLOTS logits, PER_TOKEN per token: the row of a softmax. */
 static const float *scores_of(const backend *b, int scoring, const float *logits, int64_t count)
 {
     static gate_result r;
@@ -14,13 +14,8 @@ static const float *scores_of(const backend *b, int scoring, const float *logits
     memset(padded, 0, sizeof padded);
     memcpy(padded, logits, (size_t)count * 4);
     for (int i = 0; i < PER_TOKEN; i++) table[i] = i;
-    gate g = { .num_tokens = (count + PER_TOKEN - 1) / PER_TOKEN,
-               .num_experts = PER_TOKEN,
-               .num_topk = PER_TOKEN,
-               .logits = padded,
-               .vocabulary = 1,
-               .input_ids = ids,
-               .tid2eid = table };
+    gate g = { .num_tokens = (count + PER_TOKEN - 1) / PER_TOKEN, .num_experts = PER_TOKEN,
+               .num_topk = PER_TOKEN, .logits = padded, .vocabulary = 1, .input_ids = ids, .tid2eid = table };
     g.params = (tgl_moe_gate_params){ .scoring = (tgl_moe_scoring)scoring, .no_renormalize = true };
     CHECK_OK(call_gate(b, TGL_I64, &g, &r));
     return r.weights;
@@ -75,9 +70,9 @@ static float sqrtsoftplus(float x)
     return (float)sqrt(x > 20 ? (double)x : (double)(float)log1p((double)(float)exp((double)x)));
 }
 
-/* exp within two steps of the true value makes 1 + exp one and a half steps wrong at worst beyond its own
- * rounding, and the division adds a half; log1p within two steps is halved by the root. So four are a bound
- * for both, where nothing is subnormal. */
+/* With exp within two steps of the true value, 1 + exp is off by at most one and a half steps beyond its own
+ * rounding, and the division adds a half; an error of two steps in log1p is halved by the root. So four steps
+ * are a bound for both, without subnormals. */
 TEST(accuracy)
 {
     static float logits[MAX_SLOTS];
@@ -122,7 +117,7 @@ TEST(accuracy_of_subnormals)
     }
 }
 
-/* sqrtsoftplus has two forms, which meet at 20: neither jumps nor falls there. */
+/* sqrtsoftplus switches formulas at 20, without a jump. */
 TEST(the_forms_meet)
 {
     float logits[PER_TOKEN];
@@ -137,7 +132,7 @@ TEST(the_forms_meet)
     }
 }
 
-TEST(softmax)   /* against double; rows far from 0 and with few that count */
+TEST(softmax)   /* against double; rows far from 0, rows with few relevant logits */
 {
     static float logits[MAX_SLOTS];
     test_random r = test_seed("softmax");

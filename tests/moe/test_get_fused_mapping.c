@@ -30,7 +30,7 @@ TEST(worked_example)
         check_array(b, &m, LENGTH_ON_HOST, ENTRIES(4, 0, 2));
         free_mapped(&m);
 
-        m.num_positions = 10;       /* four more than there are */
+        m.num_positions = 10;       /* four more than needed */
         map_tokens(b, topk_idx, &m);
         check_array(b, &m, POS_TO_EXPERT, ENTRIES(0, 0, 0, -1, 2, 2, -1, -1, -1, -1));
         check_array(b, &m, POS_TO_TOKEN, ENTRIES(0, 1, 2, -1, 0, 1, -1, -1, -1, -1));
@@ -38,7 +38,7 @@ TEST(worked_example)
         check_array(b, &m, TOKEN_TOPK_TO_POS, ENTRIES(0, 4, 5, 1, 2, -1, -1, -1));
         free_mapped(&m);
 
-        m.num_positions = 5;        /* one less: a pair has no place, and the layout is told as before */
+        m.num_positions = 5;        /* one less: a pair has no position, the arrays by expert are the same */
         map_tokens(b, topk_idx, &m);
         check_array(b, &m, POS_TO_EXPERT, ENTRIES(0, 0, 0, -1, 2));
         check_array(b, &m, TOKEN_TOPK_TO_POS, ENTRIES(0, 4, -1, 1, 2, -1, -1, -1));
@@ -73,7 +73,7 @@ TEST(layouts_of_grouped_gemms)      /* 3, 0, 130 and 5 tokens, segments of 128 r
 
 /* ---- properties ---- */
 
-/* What anybody who uses the mapping relies on, said without making one. */
+/* What users of a mapping rely on, checked without making one. */
 static void check_properties(const backend *b, const int64_t *topk_idx, const mapped *m)
 {
     const int64_t k = m->num_topk, slots = m->num_tokens * k;
@@ -154,8 +154,8 @@ TEST(num_sms)
         "num_tokens=60 num_topk=6 num_experts=2048 alignment=16 counts=1", NULL });
 }
 
-/* Data between blocks in every way there is, for runs with weak memory (tests/run): all read all counts;
- * through owners; and in rounds, which use the workspace again. */
+/* All exchanges between blocks, for runs with weak memory (tests/run): all blocks read all counts; through
+ * owners; in rounds, which reuse the workspace. */
 TEST(exchange)
 {
     FOR_BACKENDS(b)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * tgl_moe_group_count, on every device of the tests. Written from the specification: how often each group
- * occurs; what is no group is passed over. */
+ * occurs; other numbers are ignored. */
 #include "mapping.h"
 
 TESTS_OF_TABLE("moe_group_count")
@@ -63,7 +63,8 @@ TEST(num_sms)
         "num_tokens=900 num_topk=8 num_groups=5000", NULL });
 }
 
-/* Data between blocks, for runs with weak memory (tests/run): bins in shared memory, and in the workspace. */
+/* Exchanges between blocks, for runs with weak memory (tests/run): bins in shared memory, bins in the
+ * workspace. */
 TEST(exchange)
 {
     FOR_BACKENDS(b)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * tgl_moe_hash_gate, on every device of the tests. Written from the specification: the experts of a token are
- * those of its id in a table, in the order of the table; scores of its logits weight them as in
- * top2_sum_gate. */
+ * tgl_moe_hash_gate, on every device of the tests. Written from the specification: a token's experts are the
+ * table's entries of its id, in order; weights come from scores as in top2_sum_gate. */
 #include "gates.h"
 
 TESTS_OF_TABLE("moe_hash_gate")
@@ -15,14 +14,8 @@ TEST(worked_example)
     /* doc: hash_gate */
     const int64_t tid2eid[] = { 0, 1, /**/ 3, 2, /**/ 1, 3 }, input_ids[] = { 2, 0, 2, 1 };
     const bool mask[] = { true, true, false, true };
-    gate g = { .num_tokens = 4,
-               .num_experts = 4,
-               .num_topk = 2,
-               .logits = logits,
-               .mask = mask,
-               .vocabulary = 3,
-               .input_ids = input_ids,
-               .tid2eid = tid2eid };
+    gate g = { .num_tokens = 4, .num_experts = 4, .num_topk = 2, .logits = logits, .mask = mask,
+               .vocabulary = 3, .input_ids = input_ids, .tid2eid = tid2eid };
     g.params = (tgl_moe_gate_params){ .scoring = TGL_MOE_SQRTSOFTPLUS, .has_routed_scaling_factor = true,
                                       .routed_scaling_factor = 1.5f };
     check_gate(g, ROW(1, 3, /**/ 0, 1, /**/ -1, -1, /**/ 3, 2),
@@ -43,7 +36,7 @@ TEST(ids_that_are_not_in_the_table)     /* count as masked */
                    ROW(-1, -1, -1, -1, -1, -1, -1, -1));
 }
 
-TEST(entries_that_are_no_experts)       /* are empty slots, also where only their lower 32 bits are one */
+TEST(entries_that_are_no_experts)       /* are empty slots, even if their lower 32 bits are an expert */
 {
     FOR_BACKENDS(b) {
         static gate_result r;
@@ -67,7 +60,7 @@ TEST(entries_may_repeat)        /* and each counts */
     check_gate(g, ROW(1, 1, 3), WEIGHTS(0.880797f, 0.880797f, 0.731059f));
 }
 
-TEST(shared_slots_of_another_convention)    /* the layer's output is scaled later: 1 / factor here */
+TEST(shared_slots_of_another_convention)    /* the layer scales its output later: 1 / factor */
 {
     const int32_t map[] = { 0, 0, 1, 1, 2, 2, 3, 3, 4, 4 }, count[] = { 1, 1, 1, 1, 1 };
     const int64_t tid2eid[] = { 1, 3 }, id = 0;
@@ -103,7 +96,7 @@ TEST(softmax_without_renormalisation)   /* probabilities over all experts, chose
     check_gate(g, ROW(3, 0), WEIGHTS(0.473766f, 0.174289f));
 }
 
-/* ---- the other gate, where everything is fixed ---- */
+/* ---- against top2_sum_gate with all tokens fixed ---- */
 
 static void check_as_fixed(int64_t num_tokens, int64_t num_experts, int64_t num_topk, int64_t shared,
                            int scoring, bool with_mask)
@@ -125,21 +118,12 @@ static void check_as_fixed(int64_t num_tokens, int64_t num_experts, int64_t num_
         mask[t] = test_below(&r, 4) != 0, fix[t] = true;
         memcpy(fixed + t * num_topk, table + ids[t] * num_topk, (size_t)num_topk * 8);
     }
-    gate g = { .num_tokens = num_tokens,
-               .num_experts = num_experts,
-               .num_topk = num_topk,
-               .logits = random_logits,
-               .mask = with_mask ? mask : NULL,
-               .unmapped_topk_idx = fixed };
+    gate g = { .num_tokens = num_tokens, .num_experts = num_experts, .num_topk = num_topk,
+               .logits = random_logits, .mask = with_mask ? mask : NULL, .unmapped_topk_idx = fixed };
     if (shared) g.replicas = 4, g.to_physical_map = map, g.logical_count = count;
-    g.params = (tgl_moe_gate_params){ .scoring = (tgl_moe_scoring)scoring,
-                                      .num_shared_experts = shared,
-                                      .has_routed_scaling_factor = true,
-                                      .routed_scaling_factor = 2.5f,
-                                      .ep_rank = 3,
-                                      .num_ep_ranks = 8,
-                                      .num_tp_ranks = 2,
-                                      .tp_rank = 1 };
+    g.params = (tgl_moe_gate_params){
+        .scoring = (tgl_moe_scoring)scoring, .num_shared_experts = shared, .has_routed_scaling_factor = true,
+        .routed_scaling_factor = 2.5f, .ep_rank = 3, .num_ep_ranks = 8, .num_tp_ranks = 2, .tp_rank = 1 };
     gate h = g;
     h.vocabulary = VOCABULARY, h.input_ids = ids, h.tid2eid = table;
     g.fix_routing_mask = fix;

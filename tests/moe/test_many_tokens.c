@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Kernels with a block for each token take more tokens than x of a grid counts: the shape of the launch, and
- * every such kernel under a limit that a few tokens exceed. */
+ * Kernels with a block per token take more tokens than gridDim.x allows: the launch shape, and every such
+ * kernel with a limit that a few tokens exceed. */
 #include "cuda/launch.h"
 #include "support.h"
 

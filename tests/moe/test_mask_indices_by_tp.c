@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * tgl_moe_mask_indices_by_tp, on every device of the tests. Written from the specification: experts live on
- * ranks of g = num_experts / num_ep_ranks each; those of ranks that are tp_rank modulo num_tp_ranks stay,
- * with the numbers they have if only these ranks exist. */
+ * tgl_moe_mask_indices_by_tp, on every device of the tests. Written from the specification: each rank has g =
+ * num_experts / num_ep_ranks experts; those on ranks equal to tp_rank modulo num_tp_ranks stay, numbered as
+ * if only these ranks existed. */
 #include "support.h"
 
 TESTS_OF_TABLE("moe_mask_indices_by_tp")
@@ -92,7 +92,7 @@ TEST(every_negative_index_is_empty)
 
 TEST(indices_past_the_experts_follow_the_formula)
 {
-    /* 7 experts on 3 ranks: g = 2, so expert 6 and whatever comes after are on ranks 3, 4, ... */
+    /* 7 experts on 3 ranks: g = 2, so experts from 6 on are on ranks 3, 4, ... */
     check_mask(PARAMS(.num_experts = 7, .num_ep_ranks = 3, .num_tp_ranks = 2, .tp_rank = 1),
                INDICES(2, 3, 4, 5, 6, 7, 8, 10, 11, 14, 15), INDICES(0, 1, -1, -1, 2, 3, -1, 4, 5, 6, 7), 11);
     check_mask(PARAMS(.num_experts = 8, .num_ep_ranks = 8, .num_tp_ranks = 2, .tp_rank = 1),
@@ -110,7 +110,7 @@ TEST(numbers_of_64_bits)
         place(b, &t, TGL_I64, 2, SHAPE(2, 3), indices);
         CHECK_OK(tgl_moe_mask_indices_by_tp(&t.t, &t.t, &params, b->stream));
         check_contents(b, &t, want, "out");
-        /* one rank has more experts than 32 bits count */
+        /* one rank has more experts than fit in 32 bits */
         const tgl_moe_mask_indices_by_tp_params one = { .num_experts = INT64_MAX };
         place(b, &t, TGL_I64, 2, SHAPE(2, 3), indices);
         CHECK_OK(tgl_moe_mask_indices_by_tp(&t.t, &t.t, &one, b->stream));

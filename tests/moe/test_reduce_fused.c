@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * tgl_moe_reduce_fused, on every device of the tests. Written from the specification: from 0, slot by slot,
- * one fused multiply-add with a factor that is rounded before; then the scale, rounded again; then the
- * conversion. */
+ * one fused multiply-add with a factor rounded before; then the scale, rounded again; then the conversion. */
 #include <math.h>
 
 #include "mapping.h"
@@ -97,7 +96,7 @@ TEST(product_and_sum_are_rounded_once)
         { 0x1p24f, 1 - 0x1p-24f }, { 1, 1 + 0x1p-23f }, { 1, 1 - 0x1p-24f }, { 0, 1 }, 2
     };
     check_float(&below_tie, NULL, 0x1p24f, "at or below a tie");
-    /* a product too small for f32, but not to be lost beside a subnormal sum */
+    /* a product too small for f32, which still affects a subnormal sum */
     const sum tiny = { { 0x1p-149f, 0x1p-80f }, { 1, 0x1p-70f }, { 1, 1 }, { 0, 1 }, 2 };
     check_float(&tiny, NULL, 0x1p-148f, "half a step up, to even");
 }
@@ -160,7 +159,7 @@ TEST(e4m3_saturates)
     }
 }
 
-TEST(every_nan_is_the_same)     /* all bits set but its sign, wherever it comes from */
+TEST(every_nan_is_the_same)     /* all bits but the sign are set, whatever its origin */
 {
     static const sum sums[] = {
         { { NAN }, { 1 }, { 1 }, { 0 }, 1 },
@@ -195,7 +194,7 @@ TEST(halves_overflow_to_infinity)
 
 /* ---- properties ---- */
 
-TEST(undoes_expand)     /* with weights that sum to one in slots that all tokens have */
+TEST(undoes_expand)     /* with weights that sum to one, and no empty slot */
 {
     enum { TOKENS = 33, TOPK = 4, EXPERTS = 6, POSITIONS = TOKENS * TOPK + 7 * EXPERTS, HIDDEN = 72 };
     static uint16_t x[TOKENS * HIDDEN], seen[TOKENS * HIDDEN], zeros[POSITIONS * HIDDEN];

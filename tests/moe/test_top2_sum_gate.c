@@ -6,8 +6,10 @@
 
 TESTS_OF_TABLE("moe_top2_sum_gate")
 
-/* Padding as in serving: rows of zeros, whose experts nobody wants, with all that follows a choice. For every
- * order of the emulated device, as each leaves other values in memory that nothing wrote. */
+static gate_result first, second;
+
+/* Padding as in serving: rows of zeros whose experts are not used, with all that follows a choice. With every
+ * order of the emulated device, as each leaves other values in uninitialised memory. */
 TEST(list_of_padding)
 {
     static const char *const lines[] = {
@@ -78,7 +80,7 @@ TEST(worked_example_of_groups)
     const float grouped[] = { 0.9f, 0.1f, /**/ 0.8f, 0.7f, /**/ 0.85f, 0, /**/ 0.2f, 0.3f };
     gate g = { .num_experts = 8, .num_topk = 3, .logits = grouped };
     g.params = (tgl_moe_gate_params){ .num_groups = 4, .num_topk_groups = 2, .no_renormalize = true };
-    /* worth 1.2359, 1.3582, 1.2006, 1.1243: expert 4 is out, though second best of all */
+    /* group sums 1.2359, 1.3582, 1.2006, 1.1243: expert 4 is out, though second best of all */
     check_gate(g, ROW(0, 2, 3), WEIGHTS(0.710950f, 0.689974f, 0.668188f));
     /* end */
 }
@@ -135,7 +137,7 @@ TEST(ends_of_the_functions)
     check_gate(h, ROW(3, 2, 0, 4, 1), WEIGHTS(10, 6, 5, 4.5f, 4.4721360f));
     h.params.scoring = TGL_MOE_SIGMOID;                         /* all 1: the lower index wins */
     check_gate(h, ROW(0, 1, 2, 3, 4), WEIGHTS(1, 1, 1, 1, 1));
-    const float tiny[] = { -46, -46, -46 };                     /* scores like the divisor's first term */
+    const float tiny[] = { -46, -46, -46 };                     /* scores near the divisor's 1e-20 */
     gate t = GATE(tiny, 2);
     const float score = 1.0530617e-20f;
     check_gate(t, ROW(0, 1), WEIGHTS(score / (1e-20f + 2 * score), score / (1e-20f + 2 * score)));
@@ -144,20 +146,15 @@ TEST(ends_of_the_functions)
 TEST(bias_disables_experts)
 {
     const float row[] = { 3, 2, 1, 0, -1 }, bias[] = { -INFINITY, 0, -INFINITY, 0, -INFINITY };
-    gate g = GATE(row, 2);
-    g.bias = bias;
     for (int scoring = 0; scoring < 4; scoring++) {
-        g.params.scoring = (tgl_moe_scoring)scoring;
-        g.num_topk = 2;
-        static gate_result r;
+        gate g = GATE(row, 2);
+        g.bias = bias, g.params.scoring = (tgl_moe_scoring)scoring;
+        check_gate(g, ROW(1, 3), NULL);
+        g.num_topk = 5;                                         /* then the disabled ones in order */
+        check_gate(g, ROW(1, 3, 0, 2, 4), NULL);
         FOR_BACKENDS(b) {
-            CHECK_OK(call_gate(b, TGL_I64, &g, &r));
-            check_indices(b, "topk_idx", r.idx, ROW(1, 3), 2);
-            g.num_topk = 5;                                     /* for lack of others, in order */
-            CHECK_OK(call_gate(b, TGL_I64, &g, &r));
-            check_indices(b, "topk_idx", r.idx, ROW(1, 3, 0, 2, 4), 5);
-            CHECK(scoring == 3 || r.weights[2] > 0);            /* the bias is not in the weight */
-            g.num_topk = 2;
+            CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+            CHECK(scoring == TGL_MOE_IDENTITY || first.weights[2] > 0);  /* without the bias */
         }
     }
 }
@@ -184,24 +181,24 @@ TEST(ties_between_groups)   /* the lower group wins, wherever its best experts a
     check_gate(g, ROW(7, 2, 3), WEIGHTS(3, 2, 2));
 }
 
-TEST(nan_in_groups)     /* is -inf in their sums */
+TEST(nan_in_groups)     /* counts as -inf in their sums */
 {
-    /* groups 0 and 1 are worth -inf, and the lower of them is kept beside group 2 */
+    /* groups 0 and 1 sum to -inf; the lower one stays, with group 2 */
     const float few[] = { NAN, NAN, /**/ 5, NAN, /**/ 1, 0 };
     /* 5 and 4, 5 and 4.5: not 5 twice, where a NaN was */
     const float some[] = { NAN, 5, 4, /**/ 4.5f, 0, 5 };
-    for (int scoring = 0; scoring < 4; scoring++) FOR_BACKENDS(b) {
-        static gate_result r;
+    for (int scoring = 0; scoring < 4; scoring++) {
         gate g = GATE(few, 3), h = GATE(some, 3);
         g.params = (tgl_moe_gate_params){ .scoring = (tgl_moe_scoring)scoring, .num_groups = 3,
                                           .num_topk_groups = 2 };
-        CHECK_OK(call_gate(b, TGL_I64, &g, &r));
-        check_indices(b, "topk_idx", r.idx, ROW(4, 5, 0), 3);
-        CHECK(r.weights[2] == 0);
+        check_gate(g, ROW(4, 5, 0), NULL);
         h.params = (tgl_moe_gate_params){ .scoring = (tgl_moe_scoring)scoring, .num_groups = 2,
                                           .num_topk_groups = 1 };
-        CHECK_OK(call_gate(b, TGL_I64, &h, &r));
-        check_indices(b, "topk_idx", r.idx, ROW(5, 3, 4), 3);
+        check_gate(h, ROW(5, 3, 4), NULL);
+        FOR_BACKENDS(b) {
+            CHECK_OK(call_gate(b, TGL_I64, &g, &first));
+            CHECK(first.weights[2] == 0);
+        }
     }
 }
 
@@ -228,7 +225,7 @@ TEST(mask_comes_before_fixed_experts)
                    ROW(-1, -1, 2, 3, -1, -1));
 }
 
-TEST(counts_of_replicas_that_make_no_sense)    /* below 1 is 1; more than there are is all */
+TEST(replica_counts_out_of_range)    /* clamped to 1 .. the number of replicas */
 {
     const float two[] = { 2, 1, 2, 1, 2, 1, 2, 1 };
     const int32_t map[] = { 10, 11, 12, 20, 21, 22 };
@@ -248,7 +245,7 @@ TEST(counts_of_replicas_that_make_no_sense)    /* below 1 is 1; more than there 
     }
 }
 
-TEST(an_empty_replica_is_an_empty_slot)    /* but its weight stays */
+TEST(an_empty_replica_is_an_empty_slot)    /* but keeps its weight */
 {
     const int32_t map[] = { 0, 1, -1, -3, 4 }, count[] = { 1, 1, 1, 1, 1 };
     const float row[] = { 0, 2, -1, 1, 9 };
@@ -262,7 +259,6 @@ TEST(an_empty_replica_is_an_empty_slot)    /* but its weight stays */
 
 enum { TOKENS = 40, EXPERTS = 64, TOPK = 6 };
 static float random_logits[TOKENS * EXPERTS], random_bias[EXPERTS];
-static gate_result first, second;
 
 static gate random_gate(const char *name, int scoring)
 {
@@ -298,7 +294,7 @@ TEST(fixed_to_its_own_choice)   /* which changes nothing */
         }
 }
 
-TEST(a_token_alone_gets_the_same)   /* whatever the batch, and whatever the dtype of indices */
+TEST(a_token_alone_gets_the_same)   /* in any batch, with either dtype of indices */
 {
     for (int scoring = 0; scoring < 4; scoring++) FOR_BACKENDS(b) {
         gate g = random_gate("alone", scoring);
@@ -356,10 +352,7 @@ TEST(identity_is_made_of_other_ops)     /* topk_sum_and_topk_group_idx, topk_gat
         CHECK_OK(tgl_moe_normalize_weight(&weights.t, &denominator.t, &weights.t, b->stream));
         CHECK_OK(backend_download(b, second.weights, weights.t.data, sizeof chosen));
         check_same(b, "other ops", &first, &second, TOKENS * TOPK);
-        discard(b, &scores);
-        discard(b, &masked);
-        discard(b, &weights);
-        discard(b, &denominator);
+        discard(b, &scores), discard(b, &masked), discard(b, &weights), discard(b, &denominator);
     }
 }
 
@@ -390,7 +383,7 @@ TEST(weights_sum_to_the_factor)
             }
             CHECK_THAT(fabs(sum - 1) < 1e-6, "token %d: weights sum to %.9g", t, sum);
         }
-        g.params.routed_scaling_factor = 0;             /* had, and 0 */
+        g.params.routed_scaling_factor = 0;             /* given, and 0 */
         CHECK_OK(call_gate(b, TGL_I64, &g, &second));
         for (int i = 0; i < TOKENS * TOPK; i++) CHECK(second.weights[i] == 0);
         check_indices(b, "topk_idx", second.idx, first.idx, TOKENS * TOPK);
@@ -399,9 +392,9 @@ TEST(weights_sum_to_the_factor)
 
 TEST(ranks_as_mask_indices_by_tp)
 {
-    static const struct {
-        int64_t ep, tp;
-    } ranks[] = { { 1, 1 }, { 4, 2 }, { 8, 8 }, { 64, 3 }, { 7, 2 }, { 3, 100 } };
+    static const struct { int64_t ep, tp; } ranks[] = {
+        { 1, 1 }, { 4, 2 }, { 8, 8 }, { 64, 3 }, { 7, 2 }, { 3, 100 },
+    };
     static int32_t map[EXPERTS * 5], count[EXPERTS];
     test_random r = test_seed("ranks");
     for (int i = 0; i < EXPERTS * 5; i++) map[i] = (int32_t)test_below(&r, EXPERTS + 4);
@@ -413,9 +406,8 @@ TEST(ranks_as_mask_indices_by_tp)
                 if (has_map) g.replicas = 5, g.to_physical_map = map, g.logical_count = count;
                 CHECK_OK(call_gate(b, TGL_I64, &g, &first));
                 tensor idx;
-                const tgl_moe_mask_indices_by_tp_params p = {
-                    EXPERTS + (has_map ? 4 : 0), ranks[i].ep, ranks[i].tp, tp_rank, { 0 }
-                };
+                const tgl_moe_mask_indices_by_tp_params p = { EXPERTS + (has_map ? 4 : 0), ranks[i].ep,
+                                                              ranks[i].tp, tp_rank, { 0 } };
                 place(b, &idx, TGL_I64, 2, SHAPE(TOKENS, TOPK), first.idx);
                 CHECK_OK(tgl_moe_mask_indices_by_tp(&idx.t, &idx.t, &p, b->stream));
                 take_indices(b, &idx, TOKENS * TOPK, first.idx);
@@ -449,28 +441,8 @@ TEST(replicas_take_turns)   /* ep_rank and the token's number choose, shared exp
     }
 }
 
-TEST(equal_logits_choose_the_first_experts)
-{
-    static const int64_t sizes[] = { 1,   2,   5,   6,   31,  32,  33,  63,  64,   65,   127,
-                                     128, 129, 255, 256, 257, 300, 512, 900, 1024, 1025, 2000 };
-    static float zero[2000];
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int wide = 0; wide < 2; wide++) FOR_BACKENDS(b) {
-            const int64_t r = sizes[i], most = wide ? 33 : 6, k = r < most ? r : most;
-            gate g = { .num_experts = r, .num_topk = k, .logits = zero, .bias = zero };
-            if (b->is_emulated) g.params.scoring = TGL_MOE_IDENTITY;    /* of which the table has kernels */
-            CHECK_OK(call_gate(b, TGL_I64, &g, &first));
-            for (int64_t j = 0; j < k; j++) {
-                const float weight = b->is_emulated ? 0 : 1 / (float)k;
-                CHECK_INT(first.idx[j], j);
-                CHECK_THAT(fabsf(first.weights[j] - weight) < 1e-6f, "weight is %g",
-                           (double)first.weights[j]);
-            }
-        }
-}
-
-/* Keys that are a step of a float apart, or a few: only exact scores tell them apart. These scores are exact
- * wherever exp and log1p are right to a few steps, and equal keys are made of different ones. */
+/* Keys one or a few float steps apart, which only exact scores can tell apart. These scores are exact if exp
+ * and log1p are accurate to a few steps; equal keys come from different scores. */
 typedef struct { float logit, score; } exact;
 static const exact exacts[4][4] = {
     { { 0, 0.5f }, { 30, 1 }, { 40, 1 }, { 0, 0.5f } },
@@ -481,7 +453,7 @@ static const exact exacts[4][4] = {
 
 static float exact_logit(int scoring, int64_t e) { return exacts[scoring][e % 4].logit; }
 
-/* An expert that has this logit is `above` the base by its bias; one that has a score of 0 is far below.
+/* Biases that put an expert with exact_logit() `above` the base; one with a score of 0 is far below.
  *   kind 0 .. 2   by 1, 16, 256 times 2^-21 times its number in a permutation
  *        3        by up to two steps, around a base where the upper bits of keys change
  *        4        the same of small keys: errors of scores count, not of sums
@@ -501,7 +473,7 @@ static float exact_bias(int scoring, int kind, int count, float *bias, float *ab
     return base;
 }
 
-/* Numbers of experts by what they are above the base, best first; equal ones in order. */
+/* Sorts experts by their height above the base, best first; equal ones by number. */
 static void sort_experts(int64_t *experts, int count, const float *above)
 {
     for (int i = 1; i < count; i++)
@@ -530,14 +502,10 @@ TEST(last_place_by_one_step)    /* seven experts of a token compete for six plac
                 sort_experts(rivals, RIVALS, above);
                 memcpy(want + t * TOPK, rivals, TOPK * sizeof *rivals);
             }
-            gate g = {
-                .num_tokens = ROWS, .num_experts = WIDTH, .num_topk = TOPK, .logits = rows, .bias = bias
-            };
+            gate g = { .num_tokens = ROWS, .num_experts = WIDTH, .num_topk = TOPK, .logits = rows,
+                       .bias = bias };
             g.params.scoring = (tgl_moe_scoring)scoring;
-            FOR_BACKENDS(b) {
-                CHECK_OK(call_gate(b, TGL_I64, &g, &first));
-                check_indices(b, "topk_idx", first.idx, want, TOPK * ROWS);
-            }
+            check_gate(g, want, NULL);
         }
 }
 
@@ -546,18 +514,17 @@ TEST(many_compete_for_all_places)   /* more than a lane each */
     enum { WIDTH = 144 };
     float row[WIDTH], bias[WIDTH], above[WIDTH];
     int64_t experts[WIDTH];
-    for (int scoring = 0; scoring < 4; scoring++) FOR_BACKENDS(b) {
+    for (int scoring = 0; scoring < 4; scoring++) {
         exact_bias(scoring, 0, WIDTH, bias, above);
         for (int e = 0; e < WIDTH; e++) row[e] = exact_logit(scoring, e), experts[e] = e;
         sort_experts(experts, WIDTH, above);
         gate g = { .num_experts = WIDTH, .num_topk = TOPK, .logits = row, .bias = bias };
         g.params.scoring = (tgl_moe_scoring)scoring;
-        CHECK_OK(call_gate(b, TGL_I64, &g, &first));
-        check_indices(b, "topk_idx", first.idx, experts, TOPK);
+        check_gate(g, experts, NULL);
     }
 }
 
-TEST(last_group_by_one_step)    /* four of eight; their two best keys of three are what they are worth */
+TEST(last_group_by_one_step)    /* four of eight, ranked by the two best of their three keys */
 {
     enum { ROWS = 128, GROUPS = 8, SIZE = EXPERTS / GROUPS, KEPT = 4, SHOWN = 3 };
     static float rows[ROWS * EXPERTS], bias[EXPERTS], above[EXPERTS];
@@ -579,7 +546,7 @@ TEST(last_group_by_one_step)    /* four of eight; their two best keys of three a
                     sort_experts(of_group, SHOWN, above);
                     worth[g] = (base + above[of_group[0]]) + (base + above[of_group[1]]);
                 }
-                for (int g = 0; g < GROUPS; g++) {          /* those that fewer than KEPT are before */
+                for (int g = 0; g < GROUPS; g++) {          /* with fewer than KEPT before it */
                     int before = 0;
                     for (int h = 0; h < GROUPS; h++)
                         before += worth[h] > worth[g] || (worth[h] == worth[g] && h < g);
@@ -588,33 +555,25 @@ TEST(last_group_by_one_step)    /* four of eight; their two best keys of three a
                 sort_experts(experts, kept, above);
                 memcpy(want + t * TOPK, experts, TOPK * sizeof *experts);
             }
-            gate g = {
-                .num_tokens = ROWS, .num_experts = EXPERTS, .num_topk = TOPK, .logits = rows, .bias = bias
-            };
+            gate g = { .num_tokens = ROWS, .num_experts = EXPERTS, .num_topk = TOPK, .logits = rows,
+                       .bias = bias };
             g.params.scoring = (tgl_moe_scoring)scoring;
             g.params.num_groups = GROUPS, g.params.num_topk_groups = KEPT;
-            FOR_BACKENDS(b) {
-                CHECK_OK(call_gate(b, TGL_I64, &g, &first));
-                check_indices(b, "topk_idx", first.idx, want, TOPK * ROWS);
-            }
+            check_gate(g, want, NULL);
         }
 }
 
-/* Sqrtsoftplus of few tokens, and of so many that another kernel has them. */
+/* Sqrtsoftplus of few tokens, and of enough for another kernel. */
 enum { MANY = 600, WIDTH = 257 };
 static void check_few_and_many(const float *rows, const float *bias, const int64_t *want)
 {
     gate g = { .num_experts = WIDTH, .num_topk = TOPK, .logits = rows, .bias = bias };
     g.params.scoring = TGL_MOE_SQRTSOFTPLUS;
-    FOR_BACKENDS(b)
-        for (g.num_tokens = 5; g.num_tokens <= MANY; g.num_tokens += MANY - 5) {
-            CHECK_OK(call_gate(b, TGL_I64, &g, &first));
-            check_indices(b, "topk_idx", first.idx, want, TOPK * g.num_tokens);
-        }
+    for (g.num_tokens = 5; g.num_tokens <= MANY; g.num_tokens += MANY - 5) check_gate(g, want, NULL);
 }
 
-/* An expert whose score of 10 its bias takes back, though a filter may hold it for infinite. The keys of the
- * others are their scores: those of x > 20 are sqrt(x). */
+/* An expert with score 10 and bias -9, which a filter may take for infinite. The keys of the others are their
+ * scores, sqrt(x) for x > 20. */
 TEST(large_scores_of_small_keys)
 {
     enum { LOUD = WIDTH - 1 };
@@ -632,8 +591,8 @@ TEST(large_scores_of_small_keys)
     check_few_and_many(rows, bias, want);
 }
 
-/* softplus(-17) is a third of the step from 1 to the next float: a filter by log(1 + exp(x)) has 0 for its
- * root, 2e-4. With its bias it is best nevertheless, where six others seem better. */
+/* softplus(-17) is a third of the step from 1 to the next float: a filter by log(1 + exp(x)) gives 0 instead
+ * of its root, 2e-4. With its bias it is still the best, though six others seem better. */
 TEST(small_scores_of_small_bias)
 {
     enum { QUIET = 150 };
@@ -649,7 +608,7 @@ TEST(small_scores_of_small_bias)
     check_few_and_many(rows, bias, want);
 }
 
-TEST(large_scores_in_groups)    /* worth 5 + 4.5 and 5 + 4.25; then 5 + 3.5 and 5 + 4.25 */
+TEST(large_scores_in_groups)    /* sums 5 + 4.5 and 5 + 4.25; then 5 + 3.5 and 5 + 4.25 */
 {
     const float row[] = { 100, 25, 20.25f, 0, /**/ 25, 20.25f, 0, 0 };
     float bias[] = { -9, 0, 0, 0, /**/ 0, -0.25f, 0, 0 };

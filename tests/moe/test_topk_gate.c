@@ -10,7 +10,7 @@ TESTS_OF_TABLE("moe_topk_gate")
 
 /* ---- examples ---- */
 
-/* One row of scores, and who must come out. */
+/* One row of scores, and the experts that it gives. */
 static void check_row(const float *scores, int64_t num_experts, const int64_t *want, int64_t num_topk)
 {
     FOR_BACKENDS(b) {
@@ -64,7 +64,7 @@ TEST(extremes_of_the_order)
     check_row(SCORES(-1e-45f, -0.0f, -1e-45f), EXPERTS(1, 0, 2));
 }
 
-TEST(ties_around_the_last_place)    /* which of equal scores still get in, wherever in the row they are */
+TEST(ties_around_the_last_place)    /* which of equal scores get in, anywhere in the row */
 {
     float scores[384];
     for (int first = 0; first < 384; first += 13)
@@ -76,7 +76,7 @@ TEST(ties_around_the_last_place)    /* which of equal scores still get in, where
         }
 }
 
-/* Every bit pattern of the upper half of a float, each against its neighbours in the order. */
+/* Every pattern of a float's upper 16 bits, compared with its neighbours in the order. */
 TEST(order_of_all_magnitudes)
 {
     enum { ROWS = 128, EXPERTS_PER_ROW = 512 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * tgl_moe_topk_sum_and_topk_group_idx, on every device of the tests. Written from the specification: a group
- * is worth the sum of its best scores, added in descending order in f32; the better groups come first, the
- * lower index wins a tie. */
+ * tgl_moe_topk_sum_and_topk_group_idx, on every device of the tests. Written from the specification: groups
+ * are ranked by the sum of their best scores, added in descending order in f32; the lower index wins a
+ * tie. */
 #include <math.h>
 
 #include "support.h"
@@ -67,7 +67,7 @@ TEST(nan_counts_as_minus_infinity)
     check_groups((float[]){ NAN, 5, /**/ 1, 1 }, 2, 2, 2, GROUPS(1, 0));
     check_groups((float[]){ NAN, 5, /**/ 1, 1 }, 2, 2, 1, GROUPS(0, 1));
     check_groups((float[]){ NAN, 5, 4, /**/ 1, 1, 1 }, 2, 3, 2, GROUPS(0, 1));
-    /* +inf and -inf together are a NaN, which comes last with its equals */
+    /* +inf and -inf sum to NaN, which comes last */
     check_groups((float[]){ INFINITY, -INFINITY, /**/ -1, -1, /**/ NAN, NAN }, 3, 2, 2, GROUPS(1, 0, 2));
     check_groups((float[]){ NAN, NAN, /**/ INFINITY, -INFINITY, /**/ 0, 0 }, 3, 2, 2, GROUPS(2, 0, 1));
 }
@@ -83,7 +83,7 @@ TEST(sums_are_rounded_to_f32_in_descending_order)
     check_groups((float[]){ 1e-45f, 0, /**/ 1e-45f, 1e-45f }, 2, 2, 2, GROUPS(1, 0));
 }
 
-TEST(strided_groups) /* each token's groups 4 elements apart, tokens 9: both overlap nothing that is read */
+TEST(strided_groups) /* groups 4 elements apart, tokens 9 */
 {
     FOR_BACKENDS(b) {
         const float scores[] = { 1, 2, 90, 90, 3, 4, 90, 90, 90, 6, 5, 90, 90, 1, 2, 90, 90, 90 };
