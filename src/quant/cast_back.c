@@ -12,8 +12,8 @@ typedef struct {
     tgl_codes x;
     void *out;
     bool is_bf16;               /* out, else f32 */
-    bool has_vectors;           /* for kernels: addresses allow units of 16 bytes of out */
-    int unit;                   /* columns that a thread has at a time */
+    bool has_vectors;           /* addresses allow units of 16 bytes of out */
+    int unit;                   /* columns of a thread at a time */
     cast_back_args args;
 } problem;
 
@@ -42,7 +42,7 @@ tgl_signature tgl_quant_cast_back_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* Codes of e5m6 are read in words, to which they are always aligned. */
+/* Codes of e5m6 are read as words, and always aligned to them. */
 static void find_unit(problem *p)
 {
     const int format = p->x.format, out_bytes = p->is_bf16 ? 2 : 4, values = CAST_BACK_VALUES(out_bytes);
@@ -52,7 +52,7 @@ static void find_unit(problem *p)
     p->unit = p->has_vectors ? values : CAST_BACK_FEW(format, out_bytes);
 }
 
-/* Threads with 4, 2 or 1 rows, where columns side by side share a factor and addresses allow vectors. */
+/* Threads with 4, 2 or 1 rows, if adjacent columns share a factor and addresses allow vectors. */
 enum { ROWS_4, ROWS_2, ROWS_1, ANY, NUM_KERNELS };
 
 static int plan(const void *context, tgl_kernel *kernels)
@@ -83,7 +83,6 @@ static int rows_of(const problem *p, const tgl_target *target)
 
 static bool fits(const void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     return p->has_vectors && tgl_strip_is_short(p->num_rows, p->num_cols, p->unit);
 }
@@ -100,9 +99,9 @@ static tgl_shape shape(problem *p, int rows)
     return (tgl_shape){ { tgl_strip_blocks(p->num_rows, p->num_cols, p->unit, rows) }, .block = STRIP_THREADS,
                         TGL_ARGS(p->args) };
 }
-static tgl_shape shape_4(void *p, const tgl_target *target) { (void)target; return shape(p, STRIP_MAX_ROWS); }
-static tgl_shape shape_2(void *p, const tgl_target *target) { (void)target; return shape(p, 2); }
-static tgl_shape shape_1(void *p, const tgl_target *target) { (void)target; return shape(p, 1); }
+static tgl_shape shape_4(void *p, const tgl_target *target) { return shape(p, STRIP_MAX_ROWS); }
+static tgl_shape shape_2(void *p, const tgl_target *target) { return shape(p, 2); }
+static tgl_shape shape_1(void *p, const tgl_target *target) { return shape(p, 1); }
 static tgl_shape shape_any(void *p, const tgl_target *target) { return shape(p, rows_of(p, target)); }
 
 static const tgl_op OP = {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * cast_back.cu - codes times their factors, as f32 or bf16; VALUES columns side by side share a factor.
+ * cast_back.cu - codes times their factors, as f32 or bf16; VALUES adjacent columns share a factor.
  *   computes  out[i][j] = decode(x[i][j]) * sf(i / block_rows, j / block_cols), rounded to f32, then bf16
  *   launch    strip.h's, units of VALUES columns; addresses allow vectors, the strip is short
- *   moves     every code and value once; factors once per thread that needs them, but for the first from L2
+ *   moves     every code and value once; factors once per thread that needs them, mostly from L2
  *   macros    cast_back.cuh's, and ROWS, which is s.rows: 1, 2, STRIP_MAX_ROWS
  *
- * A kernel has the code of one ROWS: what a small matrix takes is largely reading instructions, one after
- * another. */
+ * ROWS is a macro because a small matrix mostly waits for instructions: the kernel has the code of one
+ * ROWS. */
 #include "quant/cast_back.cuh"
 
 static_assert(ROWS == 1 || ROWS == 2 || ROWS == STRIP_MAX_ROWS, "ROWS is 1, 2 or STRIP_MAX_ROWS");

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * cast_back.cuh - codes of a unit, from memory to values and on to out; for the kernels of cast_back.
+ * cast_back.cuh - a unit of cast_back: loads codes, decodes them and stores values.
  *   macros  FORMAT     TGL_FORMAT_*
  *           OUT_BYTES  2 (bf16), 4 (f32)
  *           SF_KIND    TGL_SF_*
  *
- * VALUES fill 16 bytes of out, so that stores of a warp are contiguous; their codes are 2 to 12 bytes. */
+ * VALUES fill 16 bytes of out, so that stores of a warp are contiguous. Their codes take 2 to 12 bytes. */
 #ifndef TEGULA_QUANT_CAST_BACK_CUH
 #define TEGULA_QUANT_CAST_BACK_CUH
 
@@ -19,9 +19,8 @@ static_assert(SF_KIND >= 0 && SF_KIND <= 2, "SF_KIND is 0 (rows), 1 (columns) or
 
 enum { VALUES = CAST_BACK_VALUES(OUT_BYTES), FEW = CAST_BACK_FEW(FORMAT, OUT_BYTES) };
 
-/* COUNT codes. Those of e5m6 lie in groups of 8, 12 bytes; four of them are six bytes, moved to the front.
- * Not .nc: such loads the compiler moves between the stores of other rows, when all of them should be under
- * way first. */
+/* COUNT codes. e5m6: 8 codes are 12 bytes; four of them, 6 bytes, are moved to the front. Not .nc: the
+ * compiler moves such loads between the stores of other rows, but all loads should be in flight first. */
 template <int COUNT> DEV void load_codes(const u8 *row, i64 col, u32 (&w)[3])
 {
     if (FORMAT == TGL_FORMAT_E4M3) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * cast_back_any.cu - codes times their factors, where columns side by side have several, addresses do not
- * allow vectors, or sides are too long.
+ * cast_back_any.cu - codes times their factors, if adjacent columns have different ones, addresses do not
+ * allow vectors, or a size is too large for 32 bits.
  *   computes  as cast_back.cu
- *   launch    strip.h's; units of VALUES columns if is_vector, else as few as a format allows
- *   moves     every code and value once; factors once per thread that needs them, but for the first from L2
+ *   launch    strip.h's; units of VALUES columns if is_vector, else of FEW
+ *   moves     every code and value once; factors once per thread that needs them, mostly from L2
  *   macros    cast_back.cuh's */
 #include "quant/cast_back.cuh"
 
-enum { RESIDENT = 4 };                          /* blocks on an SM that registers allow */
+enum { RESIDENT = 4 };                          /* blocks per SM that registers allow */
 
 /* Units of COUNT columns: all loads first. */
 template <int COUNT, bool IS_VECTOR> DEV void run(const cast_back_args &a, const tgl_sf &sf)
@@ -24,7 +24,7 @@ template <int COUNT, bool IS_VECTOR> DEV void run(const cast_back_args &a, const
         if (HAS_ONE) factor[j] = tgl_sf_get(&sf, strip_block_row(s, p, j), p.k);
     }
     float factors[COUNT];
-    i64 of = -1;                                /* row of blocks of `factors` */
+    i64 of = -1;                                /* the row of blocks that `factors` are of */
 #pragma unroll
     for (int j = 0; j < STRIP_MAX_ROWS; j++) {
         if (!strip_has(s, p, j)) continue;

@@ -5,13 +5,13 @@
 
 #include "quant/common/scale.h"
 
-/* The factor's code of a block whose parts have codes up to `largest`: the largest part's values are shifted
- * by 6, so that its 6 becomes 384, e4m3's largest number of two bits; but not below the least code. */
+/* The factor's code of a block; `largest` is the largest code of its parts. That part is shifted by 6, so
+ * that its 6 becomes 384, e4m3's largest number with two significant bits; but the code is at least 1. */
 TGL_INLINE int tgl_lossless_sf(int largest) { return largest - 6 > 1 ? largest - 6 : 1; }
 
-/* code * 2^shift, exact: e4m3 numbers with a bit of mantissa, from 0.5 * 2^-5 = 2^-6, the smallest normal
- * one, to 6 * 2^6. Codes of e2m1 are e4m3's without the two lower mantissa bits and with another bias; but
- * for 0.5, subnormal in e2m1, whose place in that order would be 0.75's. */
+/* code * 2^shift, exact: e4m3 numbers with one bit of mantissa, from 0.5 * 2^-5 = 2^-6, the smallest normal
+ * one, to 6 * 2^6. e2m1 codes are e4m3 codes without the two lower mantissa bits and with another bias,
+ * except for 0.5, which is subnormal in e2m1: its code would mean 0.75. */
 #define TGL_LOSSLESS_MIN_SHIFT -5
 #define TGL_LOSSLESS_MAX_SHIFT 6
 TGL_INLINE uint8_t tgl_lossless_exact(uint32_t code, int shift)
@@ -21,15 +21,15 @@ TGL_INLINE uint8_t tgl_lossless_exact(uint32_t code, int shift)
     return (uint8_t)(sign | (magnitude == 0 ? 0 : normal));
 }
 
-/* The shift of a part with code `part` in a block with code `sf`. A part with code 0, which is read as 0.0,
- * has only zeros: its shift is below every other one. */
+/* The shift of a part with code `part` in a block with code `sf`. Code 0 means a factor of 0.0: the part has
+ * only zeros, and a shift below all others. */
 #define TGL_LOSSLESS_ZEROS (-256)
 TGL_INLINE int tgl_lossless_shift(int part, int sf) { return part ? part - sf : TGL_LOSSLESS_ZEROS; }
 
 /* code * 2^shift for any shift up to 6, rounded to nearest even below -5. */
 TGL_INLINE float tgl_lossless_value(uint32_t code, int shift)
 {
-    const int bounded = shift > -32 ? shift : -32;              /* far below what rounds to zero */
+    const int bounded = shift > -32 ? shift : -32;              /* rounds to zero */
     const uint32_t power = shift == TGL_LOSSLESS_ZEROS ? 0 : (uint32_t)(127 + bounded) << 23;
     return tgl_e2m1_to_f32((uint8_t)code) * tgl_f32_from_bits(power);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * per_block_cast.c - tgl_quant_per_block_cast, and with factors that are given: blocks of any size. */
+ * per_block_cast.c - tgl_quant_per_block_cast, with computed or given factors: blocks of any size. */
 #include "quant/per_block_cast.h"
 
 #include "core/math.h"
@@ -62,7 +62,7 @@ static tgl_block_cast cast_of(const problem *p)
                              .num_cols = p->num_cols, .num_sf = p->blocks.num_cols };
 }
 
-/* Do addresses and rows allow vectors of x, and all their codes at once? */
+/* Do addresses and strides allow vectors of x, and stores of all their codes? */
 static bool has_vectors(const problem *p)
 {
     const int values = X_VALUES(x_of(p));
@@ -70,7 +70,8 @@ static bool has_vectors(const problem *p)
     return p->num_cols % values == 0 && x_bits % 16 == 0 && out_bits % tgl_code_bytes(p->format, values) == 0;
 }
 
-/* Factors to be found. */
+/* ---- computed factors ---- */
+
 enum { TILES, ANY, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -85,23 +86,21 @@ static int plan(const void *context, tgl_kernel *kernels)
     return NUM_KERNELS;
 }
 
-static int64_t num_tiles(const problem *p)      /* side by side */
+static int64_t num_tiles(const problem *p)      /* across */
 {
     return tgl_ceil_div(p->num_cols, BLOCK_CAST_TILE_COLS(x_of(p), p->blocks.rows));
 }
 
 static bool fits_tiles(const void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
-    const int64_t limit = TGL_DIVIDE_LIMIT - 256;       /* what a tile may be longer than the matrix */
+    const int64_t limit = TGL_DIVIDE_LIMIT - 256;       /* a tile may reach past the matrix by this much */
     return has_vectors(p) && p->num_rows <= limit && p->num_cols <= limit &&
            p->blocks.num_rows <= INT32_MAX / num_tiles(p);
 }
 
 static tgl_shape shape_tiles(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     const int64_t tiles = num_tiles(p);
     p->args.tiles = (per_block_cast_args){ tgl_divisor_of(tiles), (uint32_t)tiles, (uint32_t)p->num_rows,
@@ -112,10 +111,9 @@ static tgl_shape shape_tiles(void *context, const tgl_target *target)
 
 static tgl_shape shape_any(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     const tgl_blocks *b = &p->blocks;
-    const int span = p->format == TGL_FORMAT_E2M1 && b->cols % 2 ? 2 : 1;   /* a byte is of two blocks */
+    const int span = p->format == TGL_FORMAT_E2M1 && b->cols % 2 ? 2 : 1;   /* two blocks share a byte */
     p->args.any = (per_block_cast_any_args){
         cast_of(p), tgl_groups_of(p->num_rows, b->rows, b->cols, b->num_rows, b->num_cols, span), p->rule
     };
@@ -127,7 +125,8 @@ static const tgl_op OP = {
     run_on_cpu, plan, { [TILES] = { fits_tiles, NULL, shape_tiles }, [ANY] = { NULL, NULL, shape_any } }
 };
 
-/* Factors that are given; GIVEN_RUNS if columns side by side share them. */
+/* ---- given factors; GIVEN_RUNS: adjacent columns share them ---- */
+
 enum { GIVEN_RUNS, GIVEN_ANY, NUM_GIVEN };
 static int plan_given(const void *context, tgl_kernel *kernels)
 {
@@ -141,7 +140,6 @@ static int plan_given(const void *context, tgl_kernel *kernels)
 
 static bool fits_runs(const void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     return has_vectors(p) && tgl_strip_is_short(p->num_rows, p->num_cols, X_VALUES(x_of(p)));
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * per_block_cast.cu - blocks of BLOCK_ROWS x BLOCK_COLS; a block of threads has a few of them, side by side.
- *   computes  per block a factor of its largest magnitude, and the codes of x / factor
- *   launch    grid rows of blocks * tiles side by side, block THREADS; addresses allow vectors, rows and
- *             columns are below 2^31
+ * per_block_cast.cu - blocks of BLOCK_ROWS x BLOCK_COLS; a thread block has a few adjacent ones.
+ *   computes  per block a factor from its amax, and the codes of x / factor
+ *   launch    grid rows of blocks * tiles across, block THREADS; addresses allow vectors, rows and columns
+ *             are below 2^31
  *   moves     x, out and all factors, each once
  *   macros    X           X_BF16, X_F32
  *             FORMAT      TGL_FORMAT_E4M3, _E2M1
@@ -13,8 +13,8 @@
  *             HAS_OUT     else only factors are wanted
  *
  * All warps have the same columns: LANES lanes are a row of the tile, a thread has vectors STEP_ROWS rows
- * apart, in registers. The largest magnitude is found in the thread, then by shuffles, then over warps in
- * shared memory. */
+ * apart, in registers. The amax is found in the thread, then by shuffles, then over warps in shared
+ * memory. */
 #include "quant/per_block_cast.cuh"
 
 static_assert(X == X_BF16 || X == X_F32, "X is X_BF16 or X_F32");
@@ -31,7 +31,7 @@ enum {
     LANES = TILE_COLS / VALUES,
     STEP_ROWS = THREADS / LANES,
     VECTORS = BLOCK_ROWS / STEP_ROWS,
-    OWN = BLOCK_COLS == 1 ? VALUES : 1,         /* factors that a thread's values have */
+    OWN = BLOCK_COLS == 1 ? VALUES : 1,         /* factors of a thread's values */
     BLOCKS = TILE_COLS / BLOCK_COLS,            /* in a tile */
     BLOCK_LANES = BLOCK_COLS == 1 ? 1 : BLOCK_COLS / VALUES
 };
@@ -39,7 +39,7 @@ static_assert(LANES <= 32 && VECTORS * STEP_ROWS == BLOCK_ROWS, "threads cover t
 
 #if BLOCK_COLS == 1
 
-/* The largest magnitudes of the columns of a thread. */
+/* The amax of each of a thread's columns. */
 DEV void column_amax(const vector_of<X> (&x)[VECTORS], u32 (&amax)[VALUES])
 {
 #if X == X_BF16
@@ -66,8 +66,7 @@ DEV void column_amax(const vector_of<X> (&x)[VECTORS], u32 (&amax)[VALUES])
 #endif
 }
 
-/* inv of a thread's columns. A column's factor is found by one thread, for all: the largest magnitude is that
- * of column number tid. */
+/* inv of a thread's columns. One thread finds a column's factor for all; returns the amax of column tid. */
 DEV u32 find_factors(const vector_of<X> (&x)[VECTORS], float (&inv)[OWN])
 {
     SHARED(u32[WARPS * TILE_COLS], amaxes);
@@ -93,7 +92,7 @@ DEV u32 find_factors(const vector_of<X> (&x)[VECTORS], float (&inv)[OWN])
 
 #else
 
-/* inv of a thread's block, whose values BLOCK_LANES lanes of a row have, and its largest magnitude. */
+/* inv of a thread's block, of which BLOCK_LANES lanes have a row; returns its amax. */
 DEV u32 find_factors(const vector_of<X> (&x)[VECTORS], float (&inv)[OWN])
 {
     SHARED(u32[BLOCKS * WARPS], amaxes);
@@ -133,9 +132,9 @@ DEV void cast_vector(const vector_of<X> &x, const float (&inv)[OWN], u8 *to)
 #endif
 }
 
-/* Past the last row or column a thread loads the last ones again, which change no maximum of their block, and
- * stores nothing: so no load has a branch or a predicate before it. What is used first comes first, as a few
- * rows wait for every line of 64 bytes of arguments: on sm_90 the first one ends behind c.out. */
+/* Past the last row or column a thread loads the last ones again, which changes no amax, and stores nothing:
+ * so no load has a branch or a predicate before it. If rows are few, every line of 64 bytes of arguments is a
+ * wait: what is used first comes first. On sm_90 the first line ends behind c.out. */
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) per_block_cast(per_block_cast_args a)
 {
     tgl_block_cast &c = a.cast;
@@ -160,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) per_block_cast(p
         if (r < end) cast_vector(x[j], inv, to + r * tgl_code_bytes(FORMAT, c.num_cols));
     }
 
-    /* last, when registers are free: an unrounded factor takes some */
+    /* last, when registers are free: an unrounded factor needs some */
     const u32 k = first_col / BLOCK_COLS + tid / BLOCK_LANES;
     if (tid < BLOCKS * BLOCK_LANES && tid % BLOCK_LANES == 0 && k < (u32)c.num_sf)
         store_factor(c.sf, m, k, k == (u32)c.num_sf - 1,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * per_block_cast_any.cu - blocks of any size, at any address.
- *   computes  per block a factor of its largest magnitude, and the codes of x / factor
+ *   computes  per block a factor from its amax, and the codes of x / factor
  *   launch    group.h's: block 32 * GROUP_WARPS
- *   moves     out and all factors once, x twice: the second time from L1 or L2 unless a block exceeds these
+ *   moves     out and all factors once, x twice: the second time from L1 or L2, unless a block is larger
  *   macros    X       X_BF16, X_F32
  *             FORMAT  TGL_FORMAT_E4M3, _E2M1
  *
- * A group of threads goes through its block value by value (e2m1: pair by pair). It has two of them, side by
- * side, where a byte of e2m1 has values of two. */
+ * A group of threads goes through its block value by value (e2m1: pair by pair). It has two adjacent blocks
+ * if they share bytes of e2m1. */
 #include "quant/common/divide.cuh"
 #include "quant/common/group.cuh"
 #include "quant/per_block_cast.cuh"

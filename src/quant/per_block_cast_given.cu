@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * per_block_cast_given.cu - values divided by factors that are given; VALUES columns side by side share one.
+ * per_block_cast_given.cu - values divided by given factors; VALUES adjacent columns share one.
  *   computes  out[i][j] = encode(x[i][j] * (1 / sf(i / block_rows, j / block_cols)))
  *   launch    strip.h's, units of VALUES columns; addresses allow vectors, the strip is short
- *   moves     every value and code once; factors once per thread that needs them, but for the first from L2
+ *   moves     every value and code once; factors once per thread that needs them, mostly from L2
  *   macros    X         X_BF16, X_F32
  *             FORMAT    TGL_FORMAT_E4M3, _E2M1
  *             SF_KIND   TGL_SF_* */
@@ -12,7 +12,7 @@
 static_assert(X == X_BF16 || X == X_F32, "X is X_BF16 or X_F32");
 static_assert(FORMAT == TGL_FORMAT_E4M3 || FORMAT == TGL_FORMAT_E2M1, "FORMAT is e4m3 or e2m1");
 
-enum { VALUES = X_VALUES(X), RESIDENT = 5 };    /* blocks on an SM that registers allow */
+enum { VALUES = X_VALUES(X), RESIDENT = 5 };    /* blocks per SM that registers allow */
 
 DEV void cast_vector(const vector_of<X> &x, float inv, u8 *to)
 {
@@ -27,8 +27,7 @@ DEV void cast_vector(const vector_of<X> &x, float inv, u8 *to)
 #endif
 }
 
-/* ROWS units, all loads first. Not .nc: such loads the compiler moves between the stores of other rows, when
- * all of them should be under way first. */
+/* ROWS units, all loads first. Not .nc: the compiler moves such loads between the stores of other rows. */
 template <int ROWS> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
 {
     const short_place p = short_place_of<VALUES, ROWS>(s);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * per_block_cast_given_any.cu - values divided by factors that are given, where columns side by side have
- * several, addresses do not allow vectors, or sides are too long.
+ * per_block_cast_given_any.cu - values divided by given factors, if adjacent columns have different ones,
+ * addresses do not allow vectors, or a size is too large for 32 bits.
  *   computes  as per_block_cast_given.cu
- *   launch    strip.h's; units of VALUES columns if is_vector, else as few as a format allows
- *   moves     every value and code once; factors once per thread that needs them, but for the first from L2
+ *   launch    strip.h's; units of VALUES columns if is_vector, else of FEW
+ *   moves     every value and code once; factors once per thread that needs them, mostly from L2
  *   macros    as per_block_cast_given.cu */
 #include "quant/common/strip.cuh"
 #include "quant/per_block_cast.cuh"
@@ -13,7 +13,7 @@ static_assert(FORMAT == TGL_FORMAT_E4M3 || FORMAT == TGL_FORMAT_E2M1, "FORMAT is
 
 enum { VALUES = X_VALUES(X), X_BYTES = 16 / VALUES, FEW = FORMAT == TGL_FORMAT_E4M3 ? 1 : 2 };
 
-/* COUNT values; a few need not be aligned to more than one. */
+/* COUNT values; FEW of them are loaded one by one. */
 template <int COUNT> DEV void load_values(const u8 *from, float (&v)[COUNT])
 {
     if constexpr (COUNT == VALUES) {
@@ -42,7 +42,7 @@ template <int COUNT> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
         if (HAS_ONE) factor[j] = tgl_sf_get(&c.sf, strip_block_row(s, p, j), p.k);
     }
     float factors[COUNT];
-    u32 of = 0;                                 /* row of blocks of `factors`, its low 32 bits */
+    u32 of = 0;                                 /* the row of blocks that `factors` are of, low 32 bits */
 #pragma unroll
     for (int j = 0; j < STRIP_MAX_ROWS; j++) {
         if (!strip_has(s, p, j)) continue;

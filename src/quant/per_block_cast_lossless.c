@@ -14,7 +14,7 @@ typedef lossless_problem problem;
 
 /* ---- CPU ---- */
 
-/* Block (m, k) of out. Did a value change? */
+/* Block (m, k) of out. Returns whether a value changed. */
 static bool cast_block(const problem *p, int64_t m, int64_t k)
 {
     const int64_t row_end = tgl_min((m + 1) * p->blocks.rows, p->num_rows);
@@ -64,8 +64,7 @@ tgl_signature tgl_quant_per_block_cast_lossless_signature = TGL_SIGNATURE(
 
 static bool is_power_of_two(int64_t n) { return (n & (n - 1)) == 0; }
 
-/* Blocks for which there is a kernel with tiles; those of x are whole parts of them, but where all columns
- * are one block. */
+/* Is there a kernel with tiles for these blocks? */
 static bool has_tiles(const problem *p)
 {
     return LOSSLESS_HAS(p->blocks.rows, p->blocks.cols) && p->x_blocks.cols >= LOSSLESS_VALUES &&
@@ -106,7 +105,6 @@ static int64_t tiles_across(const problem *p)
 
 static bool fits_tiles(const void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     const uintptr_t x_bits = (uintptr_t)p->x | (uintptr_t)p->x_stride;
     return p->num_cols % LOSSLESS_VALUES == 0 && x_bits % 8 == 0 && (uintptr_t)p->out % 16 == 0 &&
@@ -115,7 +113,6 @@ static bool fits_tiles(const void *context, const tgl_target *target)
 
 static tgl_shape shape_tiles(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     const int64_t tiles = tiles_across(p);
     p->args.tiles = (lossless_args){ cast_of(p), (uint32_t)tiles, tgl_divisor_of(tiles) };
@@ -124,7 +121,6 @@ static tgl_shape shape_tiles(void *context, const tgl_target *target)
 
 static tgl_shape shape_any(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     const tgl_blocks *b = &p->blocks;
     p->args.any = (lossless_any_args){ cast_of(p),

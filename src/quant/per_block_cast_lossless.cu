@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  * per_block_cast_lossless.cu - e2m1 with fine factors as e4m3 with one for BLOCK_ROWS x BLOCK_COLS values.
- *   computes  per block of out: its factor, of the largest one of x in it; out = code * 2^(difference)
- *   launch    grid rows of tiles * tiles side by side, block LOSSLESS_THREADS; addresses allow vectors;
- *             blocks of x are at least LOSSLESS_VALUES wide and their sides are powers of two
+ *   computes  per block of out its factor, from the largest of x's; out = code * 2^(difference of exponents)
+ *   launch    grid rows of tiles * tiles across, block LOSSLESS_THREADS; addresses allow vectors; blocks of x
+ *             are at least LOSSLESS_VALUES wide, and their sides powers of two
  *   moves     x, out and all factors, each once
  *   macros    BLOCK_ROWS  1, 16, 32, 64, 128
  *             BLOCK_COLS  16, 32, 64, 128
  *             X_SF_KIND, SF_KIND  TGL_SF_*
  *
  * All warps have the same columns: LANES lanes are a row of the tile, a thread has vectors STEP_ROWS rows
- * apart, each with one exponent. A code becomes a byte by a table of eight in two registers, made for that
- * exponent. */
+ * apart, each with one exponent. Codes become bytes by a table of eight entries in two registers, made for
+ * that exponent. */
 #include "quant/lossless.h"
 #include "quant/per_block_cast.cuh"
 #include "quant/per_block_cast_lossless.h"
@@ -27,13 +27,13 @@ enum {
     STEP_ROWS = THREADS / LANES,
     VECTORS = TILE_ROWS / STEP_ROWS,
     BLOCK_LANES = BLOCK_COLS / VALUES,
-    BLOCKS = TILE_COLS / BLOCK_COLS,            /* side by side in a tile */
-    OWN = BLOCK_ROWS == 1 ? VECTORS : 1         /* factors that a thread's vectors have */
+    BLOCKS = TILE_COLS / BLOCK_COLS,            /* across a tile */
+    OWN = BLOCK_ROWS == 1 ? VECTORS : 1         /* factors of a thread's vectors */
 };
 static_assert(LANES <= 32 && VECTORS * STEP_ROWS == TILE_ROWS, "threads cover the tile");
 static_assert(BLOCK_ROWS > 1 || LANES == 32, "a row of the tile is a warp");
 
-/* The codes of a thread's factors. Where a block has several rows, all warps have a part of it. */
+/* The codes of a thread's factors. If a block has several rows, all warps have a part of it. */
 DEV void find_factors(const u32 (&exponents)[VECTORS], int (&factors)[OWN])
 {
     const u32 tid = threadIdx.x;
@@ -61,13 +61,13 @@ DEV void find_factors(const u32 (&exponents)[VECTORS], int (&factors)[OWN])
     for (int j = 0; j < OWN; j++) factors[j] = tgl_lossless_sf((int)largest[j]);
 }
 
-/* What the magnitudes 0 .. 7 become, in bytes; bit c of `changed`: that changes number c. */
+/* The results for magnitudes 0 .. 7, in bytes; bit c of `changed`: the result of c is not exact. */
 typedef struct { u32 low, high, changed; } table;
 DEV table table_of(int shift)
 {
     table t = { 0x3C383000u + (u32)shift * 0x08080800u, 0x4C484440u + (u32)shift * 0x08080808u, 0 };
     if (shift >= TGL_LOSSLESS_MIN_SHIFT) return t;
-    t.low = t.high = 0;                         /* some are subnormal, or rounded */
+    t.low = t.high = 0;                         /* some are subnormal or rounded */
 #pragma unroll 1
     for (u32 c = 0; c < 4; c++) {
         t.low |= (u32)tgl_lossless(c, shift) << (8 * c);
@@ -106,8 +106,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(lo
     c.x_sf.kind = X_SF_KIND;
     c.sf.kind = SF_KIND;
 
-    /* Past the end of the matrix, the last row or vector of the tile is loaded again. It belongs to the same blocks,
-     * so only stores need a bounds check. */
+    /* past the end, the last row or vector is loaded again: it is in the same blocks, and only stores are
+     * checked */
     const i64 col_there = first_col + min(col, cols - VALUES), k = col_there >> col_shift;
     const u8 *from = c.x + first_row * c.x_row_bytes + col_there / 2;
     uint2 codes[VECTORS];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * per_block_cast_lossless.h - which blocks of factors per_block_cast_lossless' kernel takes and how it lays
- * threads over them; for kernels and the code that launches them. */
+ * per_block_cast_lossless.h - the blocks for which per_block_cast_lossless has tiles, and arguments; for host
+ * and kernels. */
 #ifndef TEGULA_QUANT_PER_BLOCK_CAST_LOSSLESS_H
 #define TEGULA_QUANT_PER_BLOCK_CAST_LOSSLESS_H
 
@@ -10,7 +10,7 @@
 #define LOSSLESS_THREADS 256
 #define LOSSLESS_VALUES 16      /* of a vector: 8 bytes of x, 16 of out */
 
-/* A tile of a block of threads: as high as a block of factors, or 16 of one row. */
+/* A tile is as high as a block, or has 16 rows for blocks of one row. */
 #define LOSSLESS_TILE_ROWS(block_rows) ((block_rows) == 1 ? 16 : (block_rows))
 #define LOSSLESS_TILE_COLS(block_rows) ((block_rows) == 128 ? 128 : (block_rows) == 64 ? 256 : 512)
 #define LOSSLESS_HAS(block_rows, block_cols) \
@@ -24,7 +24,7 @@ typedef struct {
     uint8_t *out;
     tgl_sf x_sf, sf;
     int64_t num_rows, num_cols;
-    int64_t num_sf;             /* factors of out side by side */
+    int64_t num_sf;             /* factors of a row of blocks of out */
     int64_t x_block_rows, x_block_cols;
     tgl_divisor by_x_block_rows, by_x_block_cols;
     int32_t *inexact;           /* may be NULL */
@@ -32,7 +32,7 @@ typedef struct {
 
 typedef struct {
     tgl_lossless_cast cast;
-    uint32_t num_tiles;         /* side by side */
+    uint32_t num_tiles;         /* across */
     tgl_divisor by_num_tiles;
 } lossless_args;
 

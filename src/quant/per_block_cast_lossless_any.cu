@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * per_block_cast_lossless_any.cu - per_block_cast_lossless for blocks of any size, at any address.
- *   computes  per block of out: its factor, of the largest one of x in it; out = code * 2^(difference)
+ *   computes  as per_block_cast_lossless.cu
  *   launch    group.h's: block 32 * GROUP_WARPS
- *   moves     x and out once; the factors of x once for all and once for each value, from L1
+ *   moves     x and out once; the factors of x once, then once for each value, from L1
  *   macros    none */
 #include "quant/common/divide.cuh"
 #include "quant/common/group.cuh"
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_lo
         const i64 m = divide(i, g.num_spans, g.by_num_spans), k = i - m * g.num_spans;
         const i64 row = m * g.block_rows, rows = min(g.block_rows, c.num_rows - row);
         const i64 col = k * g.block_cols, cols = min(g.block_cols, c.num_cols - col);
-        /* the first block of x in it, and the last */
+        /* the first block of x in it, and their number */
         const i64 x_m = divide(row, c.x_block_rows, c.by_x_block_rows);
         const i64 x_k = divide(col, c.x_block_cols, c.by_x_block_cols);
         const i64 x_rows = divide(rows - 1, c.x_block_rows, c.by_x_block_rows) + 1;

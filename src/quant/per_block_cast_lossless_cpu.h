@@ -12,10 +12,10 @@
 typedef struct {
     int64_t num_rows, num_cols;
     const uint8_t *x;
-    int64_t x_stride;               /* bytes from a row to the next */
+    int64_t x_stride;               /* row stride in bytes */
     tgl_sf x_sf, sf;
-    tgl_blocks x_blocks, blocks;    /* a block of `blocks` is made of whole ones of x_blocks ... */
-    int64_t x_rows, x_cols;         /* ... of so many */
+    tgl_blocks x_blocks, blocks;    /* a block of out is x_rows by x_cols whole blocks of x */
+    int64_t x_rows, x_cols;
     uint8_t *out;
     bool has_inexact;
     int32_t *inexact;

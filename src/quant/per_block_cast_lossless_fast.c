@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * per_block_cast_lossless_fast.c - a row of a part at a time: its values have one shift, with which codes are
- * exact as a rule. */
+ * per_block_cast_lossless_fast.c - a row of a block of x at a time: its values have one shift, mostly an
+ * exact one. */
 #include "core/math.h"
 #include "quant/common/lanes.h"
 #include "quant/per_block_cast_lossless_cpu.h"
 
-/* Columns j .. end - 1 of a row. Did a value change? */
+/* Columns j .. end - 1 of a row. Returns whether a value changed. */
 static __attribute__((noinline)) bool run_inexact(const uint8_t *row, int64_t j, int64_t end, int shift,
                                                   uint8_t *out)
 {
@@ -18,7 +18,7 @@ static __attribute__((noinline)) bool run_inexact(const uint8_t *row, int64_t j,
     return is_inexact;
 }
 
-/* The part of row i in block (m, k) of x. Did a value change? */
+/* The part of row i in block (m, k) of x. Returns whether a value changed. */
 TGL_ALWAYS_INLINE bool run_part(const lossless_problem *p, int64_t i, int64_t m, int64_t k, int sf)
 {
     const int shift = tgl_lossless_shift(tgl_lossless_x_code(p, m, k), sf);

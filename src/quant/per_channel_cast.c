@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * per_channel_cast.c - tgl_quant_per_channel_cast: blocks of one column, of rows that a map names. */
+ * per_channel_cast.c - tgl_quant_per_channel_cast: blocks of one column; a map may name the rows. */
 #include <string.h>
 
 #include "quant/common/channel_op.h"
@@ -11,7 +11,7 @@ typedef tgl_channel_problem problem;
 
 typedef struct { const problem *p; tgl_reader x; } gather;
 
-/* The row of x, or -1: zeros, which count for nothing and become +0. */
+/* The row of x; -1: zeros, which become +0. */
 static int64_t token_of(const problem *p, int64_t row)
 {
     const int64_t token = p->has_map ? p->pos_to_token[row] : row;
@@ -58,8 +58,8 @@ tgl_signature tgl_quant_per_channel_cast_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* Codes of whole strips, in each of which a row has one factor. Without a map they wait for nothing, and a
- * block for each tile is faster: 33.5 us for 8001 x 7168 on H200, staged 36.6; with a map 35.1 and 32.5. */
+/* Codes in whole strips, with one factor per row of a strip. Without a map a block for each tile is faster:
+ * 33.5 us for 8001 x 7168 on H200, staged 36.6; with a map 35.1 and 32.5. */
 static bool may_stage(const problem *p)
 {
     const int64_t strip_cols = CHANNEL_LANES(X_E4M3) * CHANNEL_VALUES(X_E4M3), x_cols = p->codes.block_cols;

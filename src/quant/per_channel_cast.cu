@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: MIT
- * per_channel_cast.cu - a factor per column and block of rows, of rows that a map names.
- *   computes  per block: a factor of the largest magnitude, and the codes of value / factor; a value is that
- *             of x, or a code of x times its factor
+ * per_channel_cast.cu - a factor per column and block of rows; a map may name the rows.
+ *   computes  per block a factor from its amax, and the codes of value / factor; a value is that of x, or a
+ *             code of x times its factor
  *   launch    grid of tiles (channel.h), block CHANNEL_THREADS
  *   moves     every row of x that the map names, its factors, the map, out and its factors, each once
- *   macros    channel.cuh's, HAS_MAP, IS_WIDE, and X_SF_KIND (TGL_SF_*): the factors of codes, else
- *             0 */
+ *   macros    channel.cuh's, HAS_MAP, IS_WIDE, and X_SF_KIND: TGL_SF_* of codes, else 0 */
 #define IS_SWIGLU 0
 #define IS_CLAMPED 0
 #define IS_TRANSPOSED 0
 #include "quant/common/channel.cuh"
 #include "quant/common/divide.cuh"
 
-/* Rows of x for those of a patch. */
+/* The rows of x for a patch. */
 typedef struct {
     i64 row;                                            /* the first, without a map */
     int count;
-    u32 tokens;                                         /* with a map: the number of tokens, ... */
-    u32 token[ROWS];                                    /* ... and those of the rows; not below it: no token */
+    u32 tokens;                                         /* with a map: the number of tokens, */
+    u32 token[ROWS];                                    /* and those of the rows; >= tokens: none */
 } row_list;
 
 DEV row_list find_rows(const tgl_channel_cast &c, const place &at, i64 row)
@@ -53,7 +52,7 @@ DEV const u8 *address_of(const tgl_channel_cast &c, const place &at, const row_l
     return x_row(c, at, x_row(c, at, first, x.row), r);
 }
 
-/* Where column k of the factors of row r is. */
+/* The address of factor k of row r. */
 DEV const u32 *factor_address(const tgl_channel_cast &c, const place &at, const row_list &x, int r, i64 k)
 {
     const tgl_sf sf = factors_of_kind<X_SF_KIND>(c.x_sf);
@@ -63,14 +62,14 @@ DEV const u32 *factor_address(const tgl_channel_cast &c, const place &at, const 
     return (const u32 *)nth(nth(first, (u32)x.row, c.x_sf_step), (u32)r, c.x_sf_step);
 }
 
-/* Column k of the factors of row r; 0 if the row has no token. */
+/* Factor k of row r; 0 if the row has no token. */
 DEV float x_factor(const tgl_channel_cast &c, const place &at, const row_list &x, int r, i64 k, bool is_there)
 {
     const u32 element = load_u32_if(factor_address(c, at, x, r, k), is_there);
     return factor_of_element(factors_of_kind<X_SF_KIND>(c.x_sf), element, (u32)k);
 }
 
-/* The factors of codes, one for a vector. */
+/* The factors of codes, one per vector. */
 DEV void load_factors(const tgl_channel_cast &c, const place &at, const row_list &x, patch &p)
 {
     const i64 k = at.is_whole ? (u32)at.col >> c.x_sf_shift
@@ -80,7 +79,7 @@ DEV void load_factors(const tgl_channel_cast &c, const place &at, const row_list
         p.x_sf[r] = x_factor(c, at, x, r, k, exists(x, r) && (at.is_whole || at.count));
 }
 
-/* Codes with several: their values. */
+/* The values of codes with several factors per vector. */
 DEV void hold_values(const tgl_channel_cast &c, const place &at, const row_list &x,
                      const vector (&v)[ROWS], patch &p)
 {

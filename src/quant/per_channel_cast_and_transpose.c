@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * per_channel_cast_and_transpose.c - tgl_quant_per_channel_cast_and_transpose: blocks of one column, a row of
- * out each. */
+ * per_channel_cast_and_transpose.c - tgl_quant_per_channel_cast_and_transpose: blocks of one column, codes
+ * transposed. */
 #include "quant/common/channel_op.h"
 #include "quant/common/params.h"
 

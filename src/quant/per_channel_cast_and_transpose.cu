@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * per_channel_cast_and_transpose.cu - a factor per column and block of rows, codes transposed.
- *   computes  per block: a factor of the largest magnitude, and the codes of x / factor
+ *   computes  per block a factor from its amax, and the codes of x / factor
  *   launch    grid of tiles (channel.h), block CHANNEL_THREADS
  *   moves     x, out and its factors, each once
  *   macros    channel.cuh's */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * per_channel_cast_staged.cu - per_channel_cast.cu for codes of rows that a map names, in many tiles.
+ * per_channel_cast_staged.cu - per_channel_cast.cu for codes with a map, in many tiles.
  *   computes  as per_channel_cast.cu
- *   launch    grid CHANNEL_STAGED_BLOCKS for every SM, tiles are more; block CHANNEL_THREADS; from sm_90 on
+ *   launch    grid CHANNEL_STAGED_BLOCKS per SM, which loop over tiles; block CHANNEL_THREADS; from sm_90 on
  *   moves     as per_channel_cast.cu
  *   macros    channel.cuh's: X_E4M3, CHANNEL_LANES, CHANNEL_ROWS, BLOCK_ROWS not 0; and X_SF_KIND
  *
- * A tile's codes can be loaded only when its part of the map has come: two waits, one after the other,
- * each as long as the work on a tile. So while a block works on a tile, the codes of its next one are on the
- * way to shared memory, where they take no registers, and so is the map's part for the one after that. A warp
- * copies the rows that it casts: no other waits for it.
+ * A tile's codes can be loaded only when its part of the map is there: two waits in sequence, each as long as
+ * the work on a tile. So while a block works on a tile, the codes of the next one are in flight to shared
+ * memory, where they take no registers, and so is the map of the one after. A warp copies the rows that it
+ * casts: no other warp waits for it.
  *
- * Columns are whole strips, in each of which a row has one factor; rows may end anywhere. */
+ * Columns are whole strips, with one factor per row of a strip; rows may end anywhere. */
 #define IS_SWIGLU 0
 #define IS_CLAMPED 0
 #define IS_TRANSPOSED 0
@@ -23,13 +23,13 @@ static_assert(X == X_E4M3 && LANES == CHANNEL_LANES(X) && ROWS == CHANNEL_ROWS(X
 
 enum {
     WARP_ROWS = 32 / LANES * ROWS,
-    PIECES = COLS / 16,                                 /* of a row, that are copied */
+    PIECES = COLS / 16,                                 /* of a row: one copy each */
     COPIES = WARP_ROWS * PIECES / 32,                   /* of a lane */
     STAGE_BYTES = TILE_ROWS * COLS,
-    HELD = FACTORS == 1 ? 8 : 6                         /* rows whose values stay in registers: more spill */
+    HELD = FACTORS == 1 ? 8 : 6                         /* rows whose values stay in registers; more would spill */
 };
 
-typedef struct { u32 row, col; } corner;                /* of a tile: its first row and column */
+typedef struct { u32 row, col; } corner;                /* the first row and column of a tile */
 
 DEV corner find_tile(const tgl_channel_tiles &t, u32 n)
 {
@@ -37,7 +37,7 @@ DEV corner find_tile(const tgl_channel_tiles &t, u32 n)
     return { (line - band * t.row_tiles) * TILE_ROWS, (n - (line - band) * t.band) * COLS };
 }
 
-/* The row of x that the map names for a row; not below c.num_tokens if there is none. */
+/* The token of a row; >= c.num_tokens: none. */
 DEV u32 load_token(const tgl_channel_cast &c, u32 row)
 {
     const bool is_there = row < (u32)c.num_rows;
@@ -45,7 +45,7 @@ DEV u32 load_token(const tgl_channel_cast &c, u32 row)
     return is_there ? token : ~0u;
 }
 
-/* That row's factor, in the strip at `col`. */
+/* A token's factor in the strip at `col`. */
 DEV float load_factor(const tgl_channel_cast &c, u32 token, u32 col)
 {
     const tgl_sf sf = factors_of_kind<X_SF_KIND>(c.x_sf);
@@ -54,7 +54,8 @@ DEV float load_factor(const tgl_channel_cast &c, u32 token, u32 col)
     return factor_of_element(sf, load_u32_if(nth(first, token, c.x_sf_step), token < c.num_tokens), k);
 }
 
-/* Prefetches the codes of the warp's rows, in the strip at `col`. Lane i has the token of row i % WARP_ROWS. */
+/* Prefetches the codes of the warp's rows, in the strip at `col`. Lane i has the token of row i %
+ * WARP_ROWS. */
 DEV void copy_rows(const tgl_channel_cast &c, u32 to, u32 lane, u32 token, u32 col)
 {
     const u32 piece = lane % PIECES * 16;
@@ -74,7 +75,7 @@ DEV void take_row(u32 patch, int r, float factor, float (&v)[VALUES])
     decode_word(codes.y, factor, v + 4);
 }
 
-/* Casts a tile. `patch`: where this thread's codes are in shared memory; `factor`: that of the lane's row. */
+/* Casts a tile. `patch` is the shared address of this thread's codes, `factor` is that of the lane's row. */
 DEV void cast_staged(const tgl_channel_cast &c, strip_memory &m, const place &at, u32 patch, float factor)
 {
     float held[HELD][VALUES], factors[ROWS], inv[VALUES];
@@ -127,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CHANNEL_STAGED_BLOCKS)
     SHARED(u8[2 * STAGE_BYTES], stages);
     place at;
     find_thread(at, threadIdx.x);
-    at.is_whole = true;                                 /* all is 32 bits, and aligned */
+    at.is_whole = true;                                 /* in 32 bits, and aligned */
     const u32 lane = at.thread % 32, warp_row = at.thread / 32 * WARP_ROWS;
     const u32 my_row = warp_row + lane % WARP_ROWS;
     const u32 rows = shared_address(stages) + warp_row * COLS;
@@ -154,11 +155,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, CHANNEL_STAGED_BLOCKS)
             next = find_tile(t, min(n + gridDim.x, t.last));
             token = load_token(c, next.row + my_row);
         }
-        copy_async_commit();                            /* even of nothing: waited for is the one before */
+        copy_async_commit();                            /* even if empty: the wait is for the one before */
         copy_async_wait<1>();
-        __syncwarp();                                   /* what all lanes of this warp have copied */
+        __syncwarp();                                   /* all lanes of this warp have copied */
         cast_staged(c, memory, at, patch + stage, my_factor);
-        __syncwarp();                                   /* its codes are read before others come there */
+        __syncwarp();                                   /* its codes are read before they are overwritten */
         stage ^= STAGE_BYTES;
     } while (n <= t.last);
     pdl_trigger();

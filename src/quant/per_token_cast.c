@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * per_token_cast.c - tgl_quant_per_token_cast, and with factors that are given: blocks of one row. */
+ * per_token_cast.c - tgl_quant_per_token_cast, with computed or given factors: blocks of one row. */
 #include "core/math.h"
 #include "cuda/op.h"
 #include "quant/common/cast.h"
@@ -8,7 +8,7 @@
 
 typedef struct {
     int64_t num_rows, num_cols;
-    int x_format;               /* of the codes; VALUES: x has numbers */
+    int x_format;               /* of codes; VALUES: x has values */
     tgl_values values;
     tgl_codes codes;
     int format;
@@ -20,7 +20,7 @@ typedef struct {
     uint8_t *out;
     /* for kernels (find_kernels) */
     int kind;                   /* of x: X_* */
-    int64_t warp_cols;          /* columns of a warp of FAST */
+    int64_t warp_cols;          /* columns of a warp in FAST */
     bool is_wide;               /* FAST is per_token_cast_wide.cu, else per_token_cast.cu */
     bool has_fast, has_few;     /* there are such kernels for these blocks */
     bool is_joined;             /* FAST loads two vectors of codes at once */
@@ -60,7 +60,7 @@ tgl_signature tgl_quant_per_token_cast_with_precomputed_sf_signature = TGL_SIGNA
 
 /* ---- launch ---- */
 
-/* Do vectors of `values` columns never lie in two blocks, of factors or of x's factors? */
+/* Is every vector of `values` columns in one block of out, and in one of x? */
 static bool has_whole_vectors(const problem *p, int64_t values)
 {
     const int64_t x_cols = p->codes.block_cols;
@@ -84,7 +84,7 @@ static void find_kernels(problem *p)
                    has_whole_vectors(p, 2 * values);
 }
 
-/* FEW is FAST for few rows. */
+/* FEW: FAST for few rows. */
 enum { FEW, FAST, ANY, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -116,7 +116,7 @@ static int64_t row_bytes_of(const problem *p)
     return p->x_format == VALUES ? p->values.row_bytes : p->codes.row_bytes;
 }
 
-/* FAST: blocks of threads of a row, or of TOKEN_WARPS rows, and in all. */
+/* FAST: thread blocks per row, or per TOKEN_WARPS rows; and in all. */
 static int64_t num_units(const problem *p)
 {
     if (!p->is_wide) return tgl_ceil_div(p->num_cols, p->warp_cols);
@@ -128,7 +128,7 @@ static int64_t num_blocks(const problem *p)
     return (p->is_wide ? p->num_rows : tgl_ceil_div(p->num_rows, TOKEN_WARPS)) * num_units(p);
 }
 
-/* Do addresses and strides allow vectors, and are all numbers below 2^31? */
+/* Do addresses and strides allow vectors, and are all sizes below 2^31? */
 static bool fits_vectors(const problem *p)
 {
     const int64_t x_bits = (int64_t)(uintptr_t)data_of(p) | row_bytes_of(p);
@@ -138,7 +138,7 @@ static bool fits_vectors(const problem *p)
            num_blocks(p) < TGL_DIVIDE_LIMIT;
 }
 
-/* Do they allow two vectors of codes at once, if FAST takes them so? */
+/* Do they allow two vectors of codes at once, if FAST loads them so? */
 static bool fits_joined(const problem *p)
 {
     const int64_t x_bits = (int64_t)(uintptr_t)data_of(p) | row_bytes_of(p);
@@ -149,11 +149,10 @@ static bool fits_joined(const problem *p)
 
 static bool fits_fast(const void *p, const tgl_target *target)
 {
-    (void)target;
     return fits_vectors(p) && fits_joined(p);
 }
 
-/* FEW: blocks of threads of a row. Each has a part of the row, and no more warps than there are for each SM. */
+/* FEW: thread blocks per row, each with a part of the row, and no more warps than an SM gets. */
 static int64_t few_blocks(const problem *p, const tgl_target *target, int64_t *tiles)
 {
     *tiles = tgl_ceil_div(p->num_cols, p->warp_cols / 2);
@@ -192,9 +191,9 @@ static tgl_token_cast cast_of(const problem *p, int64_t units)
     };
 }
 
-/* Dynamic shared memory of a block of per_token_cast_wide: what its warps stage. If there are many rows it is more,
- * so that an SM has no room for more than TOKEN_SM_WARPS. (Blocks with more than half as many warps are limited by
- * registers: an SM has two of them at most.) */
+/* Dynamic shared memory of a block of per_token_cast_wide: for staging. With many rows it is larger, so that
+ * an SM has at most TOKEN_SM_WARPS. (If a block has more than half as many, registers limit an SM to two
+ * blocks.) */
 static int64_t wide_shared_bytes(const problem *p, bool is_few, int64_t warps, const tgl_target *target)
 {
     const int64_t cols = is_few ? p->warp_cols / 2 : p->warp_cols;
@@ -238,7 +237,6 @@ static tgl_shape shape_few(void *context, const tgl_target *target)
 
 static tgl_shape shape_any(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     const int64_t groups = tgl_max(4, TOKEN_ANY_GROUPS / p->blocks.cols / 4 * 4);
     const int64_t units = tgl_ceil_div(p->blocks.num_cols, groups), max_blocks = TGL_DIVIDE_LIMIT - 1;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * per_token_cast.cu - blocks of 1 x BLOCK_COLS that a warp holds whole.
- *   computes  per block: a factor of its largest magnitude (or a given one), and the codes of x / factor
- *   launch    grid row tiles x column tiles, block 32 * TOKEN_WARPS: a warp a row, TOKEN_WARP_COLS of it;
- *             with IS_FEW grid rows, tiles / warps, block of 1 .. TOKEN_WARPS warps: tiles side by side
+ * per_token_cast.cu - blocks of 1 x BLOCK_COLS, each within a warp.
+ *   computes  per block a factor from its amax (or a given one), and the codes of x / factor
+ *   launch    grid row tiles x column tiles, block 32 * TOKEN_WARPS: a warp has TOKEN_WARP_COLS of a row;
+ *             with IS_FEW grid (rows, tiles / warps), block of 1 .. TOKEN_WARPS warps: adjacent tiles
  *   moves     x, out and all factors, each once
  *   macros    per_token_cast.cuh's and BLOCK_COLS 16, 32, 64, 128, 256
  *
- * A block of values is GROUP_LANES lanes of a step, or (f32) all lanes of several steps. Rows and columns are
- * below 2^31, and so are tiles; addresses allow vectors. */
+ * GROUP_LANES lanes of a step have a block, or (f32) all lanes of several steps. Rows, columns and tiles are
+ * below 2^31; addresses allow vectors. */
 #include "quant/per_token_cast.cuh"
 
 static_assert(BLOCK_COLS >= 16 && BLOCK_COLS <= 256 && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
@@ -16,10 +16,10 @@ static_assert(BLOCK_COLS >= 16 && BLOCK_COLS <= 256 && (BLOCK_COLS & (BLOCK_COLS
 enum {
     GROUP_STEPS = BLOCK_COLS > STEP_COLS ? BLOCK_COLS / STEP_COLS : 1,
     GROUP_LANES = BLOCK_COLS / GROUP_STEPS / (VALUES * JOINED),
-    GROUPS = 32 / GROUP_LANES,                  /* side by side in a step */
-    ROUNDS = STEPS / GROUP_STEPS,               /* factors that a lane gets to know */
-    /* Factors, or words of them, that a warp makes. If those of a row are not contiguous, those of a block of
-     * threads go through shared memory, so that whole sectors are stored. (Not with IS_FEW: it would take longer.) */
+    GROUPS = 32 / GROUP_LANES,                  /* across a step */
+    ROUNDS = STEPS / GROUP_STEPS,               /* factors of a lane */
+    /* Factors of a warp, or words of them. If a row's are not contiguous, those of a thread block go through
+     * shared memory, so that whole sectors are stored. (Not with IS_FEW: it would take longer.) */
     ELEMENTS = WARP_COLS / BLOCK_COLS / (SF_KIND == TGL_SF_PACKED ? 4 : 1),
     COLUMN_STEP = 4 * TOKEN_WARPS,              /* bytes there */
     HAS_COLUMNS = SF_KIND != TGL_SF_ROWS && !IS_GIVEN && !IS_FEW
@@ -46,9 +46,9 @@ DEV void find_amax(const warp_tile &t, u32 (&amax)[ROUNDS])
     }
 }
 
-/* In each round GROUP_LANES lanes side by side have the same factor, the next ones the next. Lane l of them
- * stores that of round l, so that a single instruction stores those of all rounds: at their places, or one
- * below the other in `column`; codes, 0 past the last factor, side by side in words. */
+/* In each round GROUP_LANES adjacent lanes have the same factor. Lane l of them stores that of round l, so
+ * that a single instruction stores all rounds: in place, or consecutively in `column`. Codes are bytes of
+ * words, 0 past the last. */
 DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, u32 num_sf, const float (&sf)[ROUNDS],
                        u32 column, u32 lane)
 {
@@ -72,7 +72,7 @@ DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, u32 num_sf, 
     }
 }
 
-/* Threads side by side store the factors of rows below each other. */
+/* Adjacent threads store the factors of consecutive rows. */
 DEV void store_columns(const tgl_token_cast &c, u32 first_row, u32 tile,
                        const u32 (&columns)[ELEMENTS][TOKEN_WARPS])
 {
@@ -85,8 +85,8 @@ DEV void store_columns(const tgl_token_cast &c, u32 first_row, u32 tile,
     }
 }
 
-/* A warp without a row loads the last row and stores nothing: only if all threads execute the loads does the compiler
- * keep their addresses in uniform registers. */
+/* A warp without a row loads the last row and stores nothing: the compiler keeps addresses in uniform
+ * registers only if all threads execute the loads. */
 DEV void cast_tile(const tgl_token_cast &c, u32 own_row, u32 tile, u32 staged, u32 column, u32 lane)
 {
     const bool has_row = IS_FEW || own_row < (u32)c.num_rows;
@@ -101,7 +101,7 @@ DEV void cast_tile(const tgl_token_cast &c, u32 own_row, u32 tile, u32 staged, u
         u32 k[ROUNDS], elements[ROUNDS];
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) {
-            /* Past the end, the last one: with a branch, each load would wait for the one before. */
+            /* past the end the last one: with a branch, each load would wait for the one before */
             k[r] = min(first_sf + r * GROUPS + lane / GROUP_LANES, (u32)c.num_sf - 1);
             elements[r] = load_element(factors_of(c), row, k[r]);
         }
@@ -122,7 +122,7 @@ DEV void cast_tile(const tgl_token_cast &c, u32 own_row, u32 tile, u32 staged, u
     if (HAS_OUT) store_tile(t, inv, c.out + row * c.out_row_bytes, col, end, staged, lane);
 }
 
-/* 48 registers, or 64: by itself the compiler would take a few more, or go for 32 and spill. */
+/* 48 registers, or 64: by default the compiler takes a few more, or 32 and spills. */
 enum {
     MIN_BLOCKS = VECTORS > 4 ? 1
                  : BLOCK_COLS <= 32 && FORMAT == TGL_FORMAT_E4M3 ? 4 : __CUDA_ARCH__ >= 900 ? 5 : 1
@@ -146,7 +146,7 @@ DEV tgl_token_cast token_cast_of(const tgl_few_cast &f)
     return c;
 }
 
-/* A few rows mostly wait for arguments and then for instructions, so there is little of both before the first load. */
+/* Few rows mostly wait for arguments and instructions, so there are few of both before the first load. */
 DEV void run(const tgl_few_cast &f)
 {
     SHARED(u8[STAGED_BYTES ? TOKEN_WARPS * STAGED_BYTES : 1], staged);

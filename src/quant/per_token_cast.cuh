@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * per_token_cast.cuh - the part of a row that a warp of per_token_cast or per_token_cast_wide holds: lane l
- * has vectors l, l + 32, ... of it, or two side by side.
- *   macros  X           X_BF16, X_F32, X_E4M3, X_E2M1: what x has
- *           X_SF_KIND   TGL_SF_*, the factors of codes; else 0
+ * per_token_cast.cuh - a warp's part of a row in per_token_cast and per_token_cast_wide: lane l has vectors
+ * l, l + 32, ... of it, or two adjacent ones.
+ *   macros  X           X_BF16, X_F32, X_E4M3, X_E2M1: the type of x
+ *           X_SF_KIND   TGL_SF_* of codes, else 0
  *           FORMAT      TGL_FORMAT_*
  *           SF_KIND     TGL_SF_*
  *           IS_ROUNDED  factors are powers of two
  *           IS_GIVEN    factors are read; then IS_ROUNDED is 0
  *           HAS_OUT     else only factors are wanted
  *           IS_FEW      a warp holds half as much
- *           IS_JOINED   a lane has two vectors of codes side by side, with one factor; not with IS_FEW */
+ *           IS_JOINED   a lane has two adjacent vectors of codes, with one factor; not with IS_FEW */
 #ifndef TEGULA_QUANT_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_PER_TOKEN_CAST_CUH
 
@@ -26,8 +26,8 @@ static_assert(!IS_JOINED || (X_IS_CODES(X) && FORMAT == TGL_FORMAT_E2M1 && !IS_F
 enum {
     VALUES = X_VALUES(X),
     VECTORS = TOKEN_VECTORS(X, BLOCK_COLS) / (IS_FEW ? 2 : 1),
-    JOINED = IS_JOINED ? 2 : 1,                 /* vectors of a lane side by side */
-    STEP_COLS = 32 * VALUES * JOINED,           /* columns from these of a lane to its next */
+    JOINED = IS_JOINED ? 2 : 1,                 /* adjacent vectors of a lane */
+    STEP_COLS = 32 * VALUES * JOINED,           /* columns from a lane's vectors to its next */
     STEPS = VECTORS / JOINED,
     WARP_COLS = STEP_COLS * STEPS,
     CODE_BYTES = FORMAT == TGL_FORMAT_E4M3 ? VALUES : VALUES / 2,       /* of a vector, but for e5m6 */
@@ -43,7 +43,7 @@ typedef struct {
 } warp_tile;
 
 #if IS_JOINED
-/* Of e4m3 each of the two loads takes half of all sectors: so the first has to leave them in L1. */
+/* With e4m3 each of the two loads uses half of every sector, so the first must leave them in L1. */
 DEV void load_step(const char *from, vector_of<X> (&x)[2])
 {
     u32 w[2 * X_VECTOR_BYTES(X) / 4];
@@ -59,8 +59,8 @@ DEV void load_step(const char *from, vector_of<X> (&x)[1]) { load_vector(from, x
 #endif
 
 /* Columns from `col` on, this lane's first, up to `end`; both are multiples of VALUES * JOINED. Past the end
- * the last ones again: they change no maximum of their block, and those of a block that does not exist go
- * nowhere. So no load has a branch or a predicate before it, and the next need not wait for one. */
+ * the last ones are loaded again: they change no amax, and are not stored. So no load has a branch or a
+ * predicate before it. */
 DEV void load_tile(warp_tile &t, const tgl_token_cast &c, u32 row, u32 col, u32 end)
 {
     const char *from = c.x + row * c.x_row_bytes;
@@ -78,7 +78,7 @@ DEV void load_tile(warp_tile &t, const tgl_token_cast &c, u32 row, u32 col, u32 
     }
 }
 
-/* Values, scaled; x_sf is of codes. */
+/* Scaled values; x_sf is for codes. */
 DEV void scale_values(const vector_of<X> &x, float x_sf, float inv, float (&v)[VALUES])
 {
     widen(x, v);
@@ -93,8 +93,8 @@ DEV void encode_f32(const vector_of<X> &x, float x_sf, float inv, u32 (&codes)[C
     encode_values<FORMAT, VALUES>(v, codes);
 }
 
-/* Where factors are powers of two, e2m1 is made of bf16 in 16 bits. Codes with such factors are scaled by the
- * sum of the exponents: e4m3 in f16, e2m1 by a table. */
+/* If factors are powers of two, bf16 becomes e2m1 in 16 bits, and codes are scaled by the sum of the
+ * exponents: e4m3 in f16, e2m1 by a table. */
 #define IS_E2M1_BF16                                                                           \
     (FORMAT == TGL_FORMAT_E2M1 && X == X_BF16 &&                                               \
      (IS_ROUNDED || (IS_GIVEN && SF_KIND == TGL_SF_PACKED)) && __CUDA_ARCH__ >= 900)
@@ -107,7 +107,7 @@ DEV i32 exponent_of(float x_sf, float inv)
     return (i32)(__float_as_uint(x_sf) >> 23) + (i32)(__float_as_uint(inv) >> 23) - 254;
 }
 
-/* The largest magnitude of a step, without factors, as f32 bits; NaN is ignored. Is there one? */
+/* The amax of a step, without factors, as f32 bits; NaN is ignored. */
 #if X == X_E4M3
 DEV u32 largest_f16x2(const vector_of<X> (&x)[JOINED])
 {
@@ -136,8 +136,8 @@ DEV bool has_nan(const vector_of<X> (&)[JOINED]) { return false; }
 DEV u32 step_amax(const vector_of<X> (&x)[JOINED]) { return amax_of(x); }
 #endif
 
-/* Is a step scaled so? Not if there is a NaN, or a factor that is no number; inv is 0 beside infinite values:
- * then codes that overflow with their factor become NaN. And not if a code of e4m3 would have to be
+/* Can a step be scaled so? Not with a NaN, nor if a factor is not a finite positive number. inv is 0 if a
+ * value is infinite: codes that overflow with their factor become NaN. And not if a code of e4m3 would be
  * rounded. */
 DEV bool can_scale(const vector_of<X> (&x)[JOINED], float x_sf, float inv)
 {
@@ -145,7 +145,7 @@ DEV bool can_scale(const vector_of<X> (&x)[JOINED], float x_sf, float inv)
            (FORMAT != TGL_FORMAT_E4M3 || exponent_of(x_sf, inv) >= -5);
 }
 
-/* Scaled values of e2m1 are 6 at most, so the exponent is above 11 only if all codes are zeros; and the lowest
+/* Scaled values of e2m1 are at most 6, so the exponent is above 11 only if all codes are zeros; the lowest
  * exponent here makes all codes zeros. */
 DEV void encode_scaled(const vector_of<X> (&x)[JOINED], float x_sf, float inv,
                        u32 (&codes)[JOINED][CODE_WORDS])
@@ -201,7 +201,7 @@ template <bool IS_SCALED_> DEV void encode_step(const warp_tile &t, int j, float
 }
 
 #if FORMAT == TGL_FORMAT_E5M6
-/* Pairs of codes of e5m6, numbers or anything. */
+/* Pairs of e5m6 codes; IS_NUMBERS: there is no NaN or infinity. */
 #define HAS_NUMBERS (!IS_GIVEN && __CUDA_ARCH__ >= 900)
 template <bool IS_NUMBERS> DEV void encode_e5m6(const vector_of<X> &x, float inv, u32 (&pairs)[VALUES / 2])
 {
@@ -220,7 +220,7 @@ template <bool IS_NUMBERS> DEV void encode_e5m6(const vector_of<X> &x, float inv
 }
 
 #if HAS_NUMBERS
-/* Are all values of a tile numbers? Products with 0 and their sums are 0 if so. And bf16 must keep its
+/* Are all values of a tile finite? Then products with 0, and their sum, are 0. And bf16 must keep its
  * fraction when scaled by a power of two. */
 DEV bool has_numbers(const warp_tile &t, float inv)
 {
@@ -238,8 +238,8 @@ DEV bool has_numbers(const warp_tile &t, float inv)
 }
 #endif
 
-/* Codes of e5m6 of a few rows of bf16: a lane stores its 12 bytes itself. Such rows take the time of the way
- * through shared memory, not that of more writes. */
+/* e5m6 of few rows of bf16: a lane stores its 12 bytes itself. Shared memory would take longer than more
+ * writes. */
 template <bool IS_NUMBERS, int COUNT> DEV void store_direct(const warp_tile &t, const float (&inv)[COUNT],
                                                             char *out_row, u32 col, u32 end)
 {
@@ -255,7 +255,8 @@ template <bool IS_NUMBERS, int COUNT> DEV void store_direct(const warp_tile &t, 
     }
 }
 
-/* Else a lane's codes, 12 or 6 bytes, go through shared memory, so that lanes store 16 bytes side by side. */
+/* Otherwise codes, 12 or 6 bytes of a lane, go through shared memory, so that lanes store 16 contiguous
+ * bytes. */
 template <bool IS_NUMBERS, int COUNT> DEV void stage_tile(const warp_tile &t, const float (&inv)[COUNT],
                                                           u32 staged, u32 lane)
 {
@@ -302,7 +303,7 @@ DEV void store_staged(u32 staged, u32 words, u32 *to, u32 lane)
 }
 #endif
 
-/* Stores the codes of a tile, not of e5m6; a factor is of STEPS / COUNT steps. Of few rows all codes are made
+/* Stores the codes of a tile, not e5m6; STEPS / COUNT steps share a factor. With few rows all codes are made
  * first, so that no step waits behind the branch of another. */
 template <bool IS_SCALED_, int COUNT> DEV void store_steps(const warp_tile &t, const float (&inv)[COUNT],
                                                            char *out_row, u32 col, u32 end)
@@ -320,8 +321,7 @@ template <bool IS_SCALED_, int COUNT> DEV void store_steps(const warp_tile &t, c
     }
 }
 
-/* Stores the codes of a tile in a row of out, as above. The whole warp calls; `staged` is its shared
- * memory. */
+/* Stores the codes of a tile in a row of out. The whole warp calls; `staged` is its shared memory. */
 template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[COUNT], char *out_row,
                                          u32 col, u32 end, u32 staged, u32 lane)
 {
@@ -335,7 +335,7 @@ template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[
 #elif FORMAT != TGL_FORMAT_E5M6
     store_steps<false>(t, inv, out_row, col, end);
 #else
-    if (STAGED_BYTES) __syncwarp();             /* what was staged before has been read */
+    if (STAGED_BYTES) __syncwarp();             /* the last tile has been read */
 #if HAS_NUMBERS
     bool is_plain = true;
 #pragma unroll

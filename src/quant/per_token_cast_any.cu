@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * per_token_cast_any.cu - blocks of 1 x any number of columns, at any address, one value at a time.
+ * per_token_cast_any.cu - blocks of one row and any number of columns, at any address, one value at a time.
  *   computes  as per_token_cast.cu
  *   launch    grid num_rows * num_units or a little more, block TOKEN_ANY_THREADS; a unit is unit_groups
- *             groups of a row
+ *             groups (blocks of factors) of a row
  *   moves     as per_token_cast.cu; x is read twice, the second time from a cache
  *   macros    X, FORMAT as in per_token_cast.cuh
  *
- * unit_groups is a multiple of four, so that a unit has whole words of packed factors and begins at an even
- * column: a pair of e2m1 may lie in two groups. */
+ * unit_groups is a multiple of 4, so that a unit has whole words of packed factors and begins at an even
+ * column. A pair of e2m1 may be in two groups. */
 #include "quant/common/decode.cuh"
 #include "quant/common/divide.cuh"
 #include "quant/common/encode.cuh"
@@ -34,7 +34,7 @@ DEV float part_value(const tgl_token_cast &c, const part &p, i64 i)
     return value_at<X>(from, col) * factor;
 }
 
-/* Largest magnitudes, as bits; NaN is ignored. */
+/* amax of the groups, as bits; NaN is ignored. */
 DEV void find_amax(const tgl_token_cast &c, const part &p, u32 (&amax)[TOKEN_ANY_GROUPS])
 {
     for (i64 i = threadIdx.x; i < p.num_groups; i += THREADS) amax[i] = 0;
@@ -54,7 +54,7 @@ DEV void find_amax(const tgl_token_cast &c, const part &p, u32 (&amax)[TOKEN_ANY
     __syncthreads();
 }
 
-/* From amax to inv in the same place. A thread has the factors of a word. */
+/* Replaces amax by inv. A thread has the factors of a word. */
 DEV void make_factors(const tgl_token_cast &c, const part &p, u32 (&amax)[TOKEN_ANY_GROUPS])
 {
 #pragma unroll 1

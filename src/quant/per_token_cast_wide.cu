@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * per_token_cast_wide.cu - blocks of 1 x block_cols that several warps hold together: whole rows, mostly.
+ * per_token_cast_wide.cu - blocks of 1 x block_cols, each in several warps: mostly whole rows.
  *   computes  as per_token_cast.cu
- *   launch    grid num_rows * factors of a row, or words of packed ones; block a warp for TOKEN_WARP_COLS
- *             columns, at most TOKEN_MAX_WARPS, with TOKEN_STAGED_BYTES of dynamic shared memory or more
+ *   launch    grid num_rows * factors of a row, or words of packed ones; block a warp per TOKEN_WARP_COLS
+ *             columns, at most TOKEN_MAX_WARPS, each with TOKEN_STAGED_BYTES of dynamic shared memory or more
  *   moves     x, out and all factors, each once
  *   macros    per_token_cast.cuh's
  *
- * All that allows vectors: block_cols is a multiple of them. Packed factors of a word are made one by one. */
+ * block_cols is a multiple of vectors, and addresses allow them. Packed factors of a word are made one by
+ * one. */
 #define BLOCK_COLS 0                            /* known at run time */
 #include "quant/per_token_cast.cuh"
 
@@ -23,8 +24,8 @@ DEV u32 max_of_warps(u32 amax, u32 (&of_warp)[TOKEN_MAX_WARPS], u32 warp, u32 la
     return warp_max_u32(lane < blockDim.x / 32 ? of_warp[lane] : 0);
 }
 
-/* bf16 has 32 registers on SMs with 2048 threads; by itself the compiler would take more and gain nothing. From
- * sm_100 on only e5m6 needs no more. */
+/* bf16 gets 32 registers on SMs with 2048 threads; by default the compiler takes more, and gains nothing.
+ * From sm_100 on only e5m6 needs no more than that. */
 #define HAS_TWO (__CUDA_ARCH__ == 900 || (__CUDA_ARCH__ < 1200 && FORMAT == TGL_FORMAT_E5M6))
 enum { MIN_BLOCKS = X == X_BF16 && __CUDA_ARCH__ >= 900 && HAS_TWO ? 2 : 1 };
 

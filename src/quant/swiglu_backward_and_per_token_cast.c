@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast.c - tgl_quant_swiglu_backward_and_per_token_cast: the weighted
- * activation again, and all gradients. */
+ * swiglu_backward_and_per_token_cast.c - tgl_quant_swiglu_backward_and_per_token_cast: recomputes the
+ * weighted activation, and all gradients. */
 #include <math.h>
 #include <string.h>
 
@@ -78,7 +78,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Slots that no row writes, because none is theirs or rows have no columns. */
+/* Clears slots that no row writes: they have no row, or rows have no columns. */
 static void clear_slots(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
@@ -111,17 +111,17 @@ tgl_signature tgl_quant_swiglu_backward_and_per_token_cast_signature = TGL_SIGNA
 
 /* ---- launch ---- */
 
-/* Columns of a factor in the kernel for aligned vectors; 0: it does not have such blocks. */
+/* BLOCK_COLS of the kernel for aligned vectors; 0: it does not have such blocks. */
 static int64_t block_of_kernel(const problem *p)
 {
     if (p->num_cols == 0 || p->num_cols % BACKWARD_VECTOR || p->num_cols > INT32_MAX / 2) return 0;
-    int64_t width = BACKWARD_VECTOR;                    /* of a single block it may be more than it has */
+    int64_t width = BACKWARD_VECTOR;                    /* of a single block it may exceed num_cols */
     while (width < p->blocks.cols) width *= 2;
     const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
     return is_power && width <= BACKWARD_MAX_BLOCK ? width : 0;
 }
 
-/* Those of aligned vectors have a warp for each step of a row if rows are few, else warps that loop. */
+/* Aligned vectors: a warp for each step of a row if rows are few, else warps that loop. ANY: the rest. */
 enum { WHOLE, LOOPS, ANY, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -143,7 +143,6 @@ static int64_t clearing_blocks(const problem *p) { return tgl_ceil_div(p->num_we
 
 static bool fits_loops(const void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     const int64_t x_row = p->num_rows > 1 ? p->gate.row_bytes : 0;
     const int64_t grad_row = p->num_rows > 1 ? 2 * p->grad_stride : 0;
@@ -164,7 +163,7 @@ static bool pays_whole(const void *context, const tgl_target *target)
     return p->num_rows * num_steps(p) <= BACKWARD_FEW * target->num_sms;
 }
 
-/* Warps share a row evenly; their number has a part in the order of its sum. */
+/* Warps share a row evenly. Their number decides the order of its sum. */
 static int64_t sum_warps(const problem *p)
 {
     const int64_t steps = num_steps(p), rounds = tgl_max(tgl_ceil_div(steps, BACKWARD_WARPS), BACKWARD_ROUNDS);
@@ -187,14 +186,12 @@ static tgl_shape shape(problem *p, int64_t blocks, int64_t warps)
 
 static tgl_shape shape_whole(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     return shape(p, p->num_rows, num_steps(p) + 1);
 }
 
 static tgl_shape shape_loops(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     return shape(p, p->num_rows, sum_warps(p));
 }

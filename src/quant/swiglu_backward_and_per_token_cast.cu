@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast.cu - all that follows from the gradient of SwiGLU's output, in blocks of
- * 8 to 256 columns, in registers.
+ * swiglu_backward_and_per_token_cast.cu - the backward pass of SwiGLU, in blocks of 8 to 256 columns, in
+ * registers.
  *   computes  per element the weighted activation as bf16 and the gradients of gate and up (swiglu.h) as bf16
  *             and as e4m3 with a factor per BLOCK_COLS columns; per row the gradient of its weight
- *   launch    grid clearing_blocks + num_rows; block of sum_warps warps, or where IS_WHOLE of one more than a
- *             row has steps
+ *   launch    grid clearing_blocks + num_rows; block of sum_warps warps, or if IS_WHOLE one more than a row
+ *             has steps
  *   moves     per row 12 * num_cols bytes, factors in and out (8 * num_cols / BLOCK_COLS bytes each as f32)
- *             and a map's 4; per slot of weight_grad 12
- *   macros    IS_ROUNDED, HAS_CLAMP; BLOCK_COLS 8, 16 ... 256; X_SF_KIND and SF_KIND, TGL_SF_*: where factors
- *             of x and of x_grad_fp8 lie; IS_WHOLE: each step of a row has a warp
- *
- * A block has a row. If rows are many, its warps take turns at steps, and each prefetches its next step as soon as
- * it no longer needs the data of this one. If they are few, every step has a warp, and one more warp adds up their
- * parts of the sum while they still encode. Addresses are aligned to vectors (8 codes, 8 bf16), columns of both
+ *             and 4 of a map; per slot of weight_grad 12
+ *   macros    IS_ROUNDED, HAS_CLAMP; BLOCK_COLS 8, 16 ... 256; X_SF_KIND and SF_KIND, TGL_SF_* of x and of
+ *             x_grad_fp8; IS_WHOLE: each step of a row has a warp
+ * A block has a row. With many rows its warps loop over steps, and each prefetches its next step as soon as
+ * it no longer needs the data of this one. With few rows every step has a warp, and one more warp adds up the
+ * sums while the others still encode. Addresses are aligned to vectors (8 codes, 8 bf16); columns of both
  * halves are below 2^31. */
 #include "quant/swiglu_backward_and_per_token_cast.cuh"
 
@@ -25,14 +24,14 @@ static_assert(IS_WHOLE == 0 || IS_WHOLE == 1, "IS_WHOLE is 0 or 1");
 
 enum {
     LANES = BLOCK_COLS / VECTOR,
-    /* blocks of BACKWARD_WARPS on an SM, whose registers then suffice: 72 of a thread; with a clamp value
-     * and blocks of one lane 96 are needed, and 3 would have 80 */
+    /* blocks per SM that registers allow: 72 per thread; with a clamp value and blocks of one lane 96 are
+     * needed, and 3 blocks would have 80 */
     RESIDENT = HAS_CLAMP && LANES == 1 ? 2 : 4
 };
 
-/* Where a row begins. */
+/* The start of a row. */
 typedef struct {
-    const u8 *x;                    /* the gates; the ups and their gradients are num_cols further */
+    const u8 *x;                    /* gates; ups and their gradients are num_cols further */
     const u16 *grad_out;
     u16 *out, *x_grad;
     u8 *x_grad_fp8;
@@ -48,7 +47,7 @@ DEV place place_of(const backward_args &a, i64 row)
 /* A lane's codes and their factors. */
 typedef struct {
     uint2 gates, ups;
-    u32 gate_factor, up_factor;     /* the elements that have them */
+    u32 gate_factor, up_factor;     /* elements (factors.cuh) */
 } inputs;
 
 DEV void load_codes(const backward_args &a, const tgl_sf &sf, const u8 *x, u32 col, inputs &in)
@@ -78,7 +77,7 @@ DEV uint4 pack_bf16x8(const float (&v)[VECTOR])
                       pack_bf16(v[6], v[7]));
 }
 
-/* Gates become their gradients, ups theirs, and activations come out; adds to the sum. */
+/* Replaces gates and ups by their gradients, returns activations, and adds to the sum. */
 template <bool IS_SMALL, bool IS_CLAMPED>
 DEV void differentiate_all(float (&gates)[VECTOR], float (&ups)[VECTOR], const uint4 &grads, float weight,
                            float clamp, float (&activations)[VECTOR], float &sum)
@@ -96,9 +95,8 @@ DEV void differentiate_all(float (&gates)[VECTOR], float (&ups)[VECTOR], const u
     }
 }
 
-/* The inverse factors of two blocks, of gates and of ups, whose magnitudes LANES lanes have; stores both
- * factors. Even lanes go on with the one block and odd lanes with the other, so that the same instructions do
- * both. */
+/* Stores the factors of two blocks, of gates and of ups, which LANES lanes have, and returns the inverses.
+ * Even lanes do one block and odd lanes the other, with the same instructions. */
 typedef struct { float gates, ups; } inverses;
 DEV inverses store_factors(const backward_args &a, const tgl_sf &sf, u32 k, u32 gates_max, u32 ups_max)
 {
@@ -133,9 +131,9 @@ DEV void store_scaled(u8 *x_grad_fp8, float inv, const float (&v)[VECTOR])
     store_codes<TGL_FORMAT_E4M3>(x_grad_fp8, s);
 }
 
-/* A step becomes gradients and activations; returns its part of the sum. The largest code tells whether gates
- * are small. Where there is a clamp value, factors on both sides of it are usual, and a warp goes one way
- * with all lanes. */
+/* Gradients and activations of a step; returns its part of the sum. The largest code times the factor bounds
+ * the gates. With a clamp value, factors on both sides of it are common, so all lanes of a warp take the same
+ * way. */
 DEV float differentiate_step(const backward_args &a, float gate_factor, float up_factor, const uint4 &grads,
                              float weight, float (&gates)[VECTOR], float (&ups)[VECTOR],
                              float (&activations)[VECTOR])
@@ -152,8 +150,8 @@ DEV float differentiate_step(const backward_args &a, float gate_factor, float up
     return sum;
 }
 
-/* The gradients of a step, whose columns exist or not, as bf16 and as codes with factors. What is bf16 comes
- * first: those stores fill the waits for the factors. */
+/* Stores the gradients of a step as bf16, then as codes with factors: the bf16 stores fill the wait for the
+ * factors. */
 DEV void store_step(const backward_args &a, const tgl_sf &sf, const place &at, u32 col, bool exists,
                     const float (&gates)[VECTOR], const float (&ups)[VECTOR])
 {
@@ -171,7 +169,7 @@ DEV void store_step(const backward_args &a, const tgl_sf &sf, const place &at, u
 
 /* ---- warps loop over the steps of a row ---- */
 
-/* Where the row begins is computed once, not in every step. */
+/* Computed once, not in every step. */
 DEV place kept(const place &at)
 {
     return { kept_pointer(at.x), kept_pointer(at.grad_out), kept_pointer(at.out), kept_pointer(at.x_grad),
@@ -192,14 +190,14 @@ DEV void run_row(const backward_args &a, u32 row)
     u32 col = threadIdx.x * VECTOR;
     inputs in = { { 0, 0 }, { 0, 0 }, 0, 0 };
     uint4 grads = { 0, 0, 0, 0 };
-    i32 slot = -1;      /* in a branch of lanes: of what the whole warp has, uniform registers wait at once */
+    i32 slot = -1;      /* loaded in a branch: a uniform register would be waited for at once */
     if (col < num_cols) {
         slot = a.pos_to_token_topk[row];
         load_codes(a, x_sf, at.x, col, in);
         grads = load_stream_u32x4(at.grad_out + col);
     }
     const float weight = weight_at(a, slot);
-    /* for the thread that stores the sum; nothing waits for it before */
+    /* for the thread that stores the sum, and nothing else */
     const i32 its_row = threadIdx.x == 0 ? row_of_slot(a, slot) : -1;
     float sum = 0;
 #pragma unroll 1
@@ -212,7 +210,7 @@ DEV void run_row(const backward_args &a, u32 row)
         decode(in.gates, gate_factor, gates);
         decode(in.ups, up_factor, ups);
         if (has_next) load_codes(a, x_sf, at.x, col + stride, in);
-        else in.gate_factor = in.up_factor = 0;         /* past the end, a lane does not choose the warp's way */
+        else in.gate_factor = in.up_factor = 0;         /* past the end a lane must not decide the warp's way */
         const float of_step =
             differentiate_step(a, gate_factor, up_factor, grads, weight, gates, ups, activations);
         if (has_next) grads = load_stream_u32x4(at.grad_out + col + stride);
@@ -251,13 +249,13 @@ DEV void run_step(const backward_args &a, u32 row, sums_of_steps &sums)
     const float of_step =
         differentiate_step(a, gate_factor, up_factor, grads, weight, gates, ups, activations);
     sums[threadIdx.x / 32][threadIdx.x % 32] = exists ? of_step : 0;
-    __syncwarp();       /* lanes without a clamp value may have gone different ways; a warp arrives as one */
+    __syncwarp();       /* without a clamp value lanes may diverge; the warp must arrive as one */
     barrier_arrive<1>(blockDim.x);
     if (exists) store_u32x4(at.out + col, pack_bf16x8(activations));
     store_step(a, sf, at, col, exists, gates, ups);
 }
 
-/* The sum over all steps, in the order of `warps` warps that loop over them; these are MAX_WARPS at most. */
+/* The sum over all steps, in the order of `warps` warps that loop over them; warps <= MAX_WARPS. */
 template <u32 MAX_WARPS> DEV float sum_of_steps(const sums_of_steps &sums, u32 num_steps, u32 warps, u32 lane)
 {
     float of_warps[MAX_WARPS] = { 0 };
@@ -271,11 +269,11 @@ template <u32 MAX_WARPS> DEV float sum_of_steps(const sums_of_steps &sums, u32 n
         for (u32 w = 0; w < MAX_WARPS; w++) of_warps[w] += __shfl_xor_sync(FULL, of_warps[w], offset);
     float sum = of_warps[0];
 #pragma unroll
-    for (u32 w = 1; w < MAX_WARPS; w++) sum += of_warps[w];              /* warps that do not exist add 0 */
+    for (u32 w = 1; w < MAX_WARPS; w++) sum += of_warps[w];              /* missing warps add 0 */
     return sum;
 }
 
-/* Adds up the sums of all steps, and stores the weight's gradient. The other warps end with it: of few
+/* Adds up the sums of all steps and stores the weight's gradient. The block ends with this warp: for few
  * columns it has few shuffles. */
 DEV void add_steps(const backward_args &a, u32 row, const sums_of_steps &sums)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast.cuh - what the kernels of swiglu_backward_and_per_token_cast have in
- * common: macros, one element, the weight of a row and its gradient.
+ * swiglu_backward_and_per_token_cast.cuh - for the kernels of swiglu_backward_and_per_token_cast: one
+ * element, the weight of a row and its gradient.
  *
- * A weight's gradient is a sum over a row, and its order is the same in all kernels and launches: warp w of
- * sum_warps has steps w, w + sum_warps, ... of BACKWARD_STEP columns, a lane the same BACKWARD_VECTOR columns
- * of each. A lane adds up those of a step from the first to the last, then its steps, then lanes add up in a
- * tree, then warps from the first to the last. */
+ * A weight's gradient is a sum over a row, in the same order in all kernels and launches. Warp w of sum_warps
+ * has steps w, w + sum_warps, ... of BACKWARD_STEP columns, and a lane the same BACKWARD_VECTOR columns of
+ * each. A lane adds the columns of a step in order, then its steps; lanes add up in a tree; then warps in
+ * order. */
 #ifndef TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
 
@@ -24,8 +24,7 @@ DEV float weight_at(const backward_args &a, i64 slot)
     return slot >= 0 && slot < a.num_weights ? a.weight[slot] : 0;
 }
 
-/* What becomes of one element. IS_SMALL: its gate is (swiglu.cuh); IS_CLAMPED: there is a clamp value, which
- * something may be beyond. */
+/* One element. IS_SMALL: its gate is small (swiglu.cuh); IS_CLAMPED: something may be clamped. */
 template <bool IS_SMALL, bool IS_CLAMPED>
 DEV tgl_swiglu_grads differentiate(float gate, float up, float grad, float weight, float clamp)
 {
@@ -40,13 +39,13 @@ DEV tgl_swiglu_grads differentiate(float gate, float up, float grad, float weigh
     return g;
 }
 
-/* The row of a slot. If it is not the row that names the slot, that one has no part in weight_grad. */
+/* The row of a slot. A row that names the slot of another row does not write weight_grad. */
 DEV i32 row_of_slot(const backward_args &a, i64 slot)
 {
     return slot >= 0 && slot < a.num_weights ? a.token_topk_to_pos[slot] : -1;
 }
 
-/* Stores the gradient of a row's weight; all threads of the block, sum_warps warps, bring their sums. */
+/* Stores the gradient of a row's weight, from the sums of all threads of the block, sum_warps warps. */
 DEV void store_weight_grad(const backward_args &a, i64 slot, bool is_its_slot, float sum)
 {
     SHARED(float[BACKWARD_WARPS], of_warps);
@@ -60,7 +59,7 @@ DEV void store_weight_grad(const backward_args &a, i64 slot, bool is_its_slot, f
     }
 }
 
-/* Clears the slots of a block that no row stores. */
+/* Clears those of a block's slots that no row stores. */
 DEV void clear_slots(const backward_args &a)
 {
     const i64 begin = (i64)blockIdx.x * BACKWARD_SLOTS, end = min((i64)a.num_weights, begin + BACKWARD_SLOTS);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast_any.cu - the same as swiglu_backward_and_per_token_cast.cu for blocks of
- * any width and data of any alignment.
+ * swiglu_backward_and_per_token_cast_any.cu - swiglu_backward_and_per_token_cast.cu for blocks of any width
+ * and data of any alignment.
  *   launch    grid of more than clearing_blocks, block as there
  *   moves     as there, but reads x and grad_out three times
  *   macros    IS_ROUNDED, HAS_CLAMP
  *
- * A block has a row. First each thread goes through the columns whose part of the weight's gradient is its
- * own, and stores what needs no factor. Then teams (team.cuh) take blocks of columns, and compute gradients
- * once for the factors and again for the codes. */
+ * A block has a row. First each thread adds up its columns' part of the weight's gradient, and stores what
+ * needs no factor. Then teams (team.cuh) take blocks of columns, and compute gradients for the factors and
+ * again for the codes. */
 #include "quant/common/team.cuh"
 #include "quant/swiglu_backward_and_per_token_cast.cuh"
 
@@ -28,7 +28,7 @@ DEV tgl_swiglu_grads grads_at(const backward_args &a, i64 row, i64 col, float we
     return differentiate<false, HAS_CLAMP>(e.gate, e.up, e.grad, weight, a.clamp);
 }
 
-/* Stores what is bf16 and returns the thread's part of the weight's gradient. */
+/* Stores the bf16 outputs, and returns the thread's part of the weight's gradient. */
 DEV float store_values(const backward_args &a, i64 row, float weight)
 {
     const i64 first = threadIdx.x / 32 * STEP + threadIdx.x % 32 * VECTOR;
@@ -48,7 +48,7 @@ DEV float store_values(const backward_args &a, i64 row, float weight)
     return sum;
 }
 
-/* The factor of a block whose largest magnitude is at hand in parts, stored, and its inverse. */
+/* Stores the factor of a block, from the amax of each thread, and returns its inverse. */
 DEV float scale_block(const backward_args &a, const team &t, i64 row, i64 k, float amax)
 {
     const tgl_scale scale = scale_of<TGL_FORMAT_E4M3, IS_ROUNDED>(max_of_team(t, amax));
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 3) swiglu_back
             const float weight = weight_at(a, slot), sum = store_values(a, row, weight);
             for (i64 k = t.index; k < a.num_blocks; k += t.count) cast_block(a, t, row, k, weight);
             store_weight_grad(a, slot, row_of_slot(a, slot) == row, sum);
-            __syncthreads();                /* the sums are read before the next row's come */
+            __syncthreads();                /* the sums are read before the next row's are written */
         }
     }
     pdl_trigger();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast_cpu.h - what the plain and the fast loop of
- * swiglu_backward_and_per_token_cast share. */
+ * swiglu_backward_and_per_token_cast_cpu.h - for the plain and the fast loop of
+ * swiglu_backward_and_per_token_cast. */
 #ifndef TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CPU_H
 #define TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CPU_H
 
@@ -11,14 +11,14 @@ typedef struct {
     int64_t num_rows, num_cols;             /* of out */
     tgl_codes gate, up;                     /* the halves of x */
     const uint16_t *grad_out;               /* bf16 */
-    int64_t grad_stride;                    /* elements from a row to the next */
+    int64_t grad_stride;                    /* row stride in elements */
     const float *weight;
     const int32_t *pos_to_token_topk, *token_topk_to_pos;
     int64_t num_weights;
     float clamp;                            /* infinite: none */
     tgl_blocks blocks;                      /* of a half */
     tgl_scale_rule rule;
-    tgl_sf sf;                              /* of x_grad_fp8: the gates' columns, then the ups' */
+    tgl_sf sf;                              /* of x_grad_fp8: columns of gates, then of ups */
     uint16_t *out, *x_grad;                 /* bf16 */
     uint8_t *x_grad_fp8;
     float *weight_grad;
@@ -30,8 +30,8 @@ static inline float tgl_backward_weight(const backward_problem *p, int64_t row)
     return tgl_weight_of(p->pos_to_token_topk, p->weight, p->num_weights, row);
 }
 
-/* Column j of a row adds to sum j % BACKWARD_SUMS of grad * activation; then halves are added until one is left,
- * the gradient of the row's weight. */
+/* grad * activation of column j is added to sum j % BACKWARD_SUMS. Then halves are added until one sum is
+ * left, the gradient of the row's weight. */
 enum { BACKWARD_SUMS = 16 };
 void tgl_backward_store_sum(const backward_problem *p, int64_t row, float sums[BACKWARD_SUMS]);
 

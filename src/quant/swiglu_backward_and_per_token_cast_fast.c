@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_backward_and_per_token_cast_fast.c - a piece of a row at a time: gradients are computed into buffers,
+ * swiglu_backward_and_per_token_cast_fast.c - a piece of a row at a time: gradients go to buffers, and are
  * stored and cast from there. */
 #include "core/math.h"
 #include "quant/common/swiglu_lanes.h"
 #include "quant/swiglu_backward_and_per_token_cast_cpu.h"
 
 enum {
-    PIECE = TGL_MAX_RUN,        /* columns at work */
+    PIECE = TGL_MAX_RUN,        /* columns at a time */
     SUMS = BACKWARD_SUMS,
     WIDE = 64                   /* min columns of a block for swiglu_neon.inc */
 };
@@ -14,13 +14,13 @@ _Static_assert(TGL_RUN_SUMS == (int)BACKWARD_SUMS, "one order of sums");
 
 typedef struct {
     const backward_problem *p;
-    int64_t row, col, count;                /* what is in the buffers */
+    int64_t row, col, count;                /* of the buffers */
     TGL_LINES float gate[PIECE];
     float up[PIECE], grad[PIECE], activation[PIECE], gate_grad[PIECE], up_grad[PIECE];
 } piece;
 
-/* Where no gate or up is clamped, and every exp is a normal number. First all of these, in quarters as
- * swiglu_lanes.h does it. */
+/* If nothing is clamped, and every exp is a normal number. First all divisors, in quarters as in
+ * swiglu_lanes.h. */
 TGL_ALWAYS_INLINE void differentiate_small(piece *w, float weight)
 {
     TGL_LINES float divisor[PIECE];
@@ -66,8 +66,8 @@ static void compute(piece *w, int64_t row, int64_t col, int64_t count)
     else differentiate_small(w, weight);
 }
 
-/* A piece's activations and gradients as bf16, and its part of the row's sum: partial sums, so that additions
- * need not wait for each other. */
+/* Stores a piece's activations and gradients as bf16, and adds to the row's sums: several, so that additions
+ * do not wait for each other. */
 static void store(const piece *w, float sums[SUMS])
 {
     const backward_problem *p = w->p;
@@ -89,8 +89,8 @@ static void store(const piece *w, float sums[SUMS])
 
 enum { INFINITE = 0x7F800000 };
 
-/* The factors of block k of both halves, whose amax is given as bits. False where one is infinite or NaN: then the
- * plain loop has cast the block. */
+/* Writes the factors of block k of both halves; amax is given as bits. False if one is infinite or NaN: then
+ * the plain loop has cast the block. */
 static bool write_factors(const tgl_cast casts[2], int64_t row, int64_t k, const int32_t amax[2], float inv[2])
 {
     const bool is_finite = amax[0] < INFINITE && amax[1] < INFINITE;
@@ -112,7 +112,7 @@ TGL_ALWAYS_INLINE void encode(const tgl_cast casts[2], int64_t row, int64_t col,
     tgl_run_to_e4m3(up_grads, false, count, 0, &inv[1], false, casts[1].out + at);
 }
 
-/* The blocks of a piece, of which it has whole ones. */
+/* A piece has whole blocks. */
 static void cast_piece(const piece *w, const tgl_cast casts[2])
 {
     const int64_t width = casts[0].block_cols;
@@ -126,7 +126,7 @@ static void cast_piece(const piece *w, const tgl_cast casts[2])
     }
 }
 
-/* A block that is larger than a piece: its gradients are computed again for the codes. */
+/* A block larger than a piece: its gradients are computed again for the codes. */
 static void run_large(piece *w, const tgl_cast casts[2], int64_t row, int64_t col, int64_t count, float sums[SUMS])
 {
     int32_t amax[2] = { 0 };
@@ -145,7 +145,7 @@ static void run_large(piece *w, const tgl_cast casts[2], int64_t row, int64_t co
     }
 }
 
-/* A block in the loops of swiglu_neon.inc, which are for nearly all; false where it is none for them. */
+/* A block by the loops of swiglu_neon.inc, which do nearly all; false if they cannot. */
 static bool run_block(piece *w, const tgl_cast casts[2], int64_t row, int64_t col, int64_t count, float sums[SUMS])
 {
     const backward_problem *p = w->p;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_forward_and_per_channel_cast_and_transpose.c - the tgl_quant_ function of that name: the activation,
+ * swiglu_forward_and_per_channel_cast_and_transpose.c - the tgl_quant_ function of that name: activations,
  * rounded to bf16, in blocks of one column. */
 #include <math.h>
 

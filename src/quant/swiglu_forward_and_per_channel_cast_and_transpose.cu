@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_forward_and_per_channel_cast_and_transpose.cu - activations, a factor per column and block of rows,
- * codes transposed or not.
- *   computes  per block: a factor of the largest magnitude of the activations, rounded to bf16, and the codes
- *             of activation / factor
+ * swiglu_forward_and_per_channel_cast_and_transpose.cu - activations with a factor per column and block of
+ * rows; codes are transposed or not.
+ *   computes  per block a factor from the amax of its activations, rounded to bf16, and the codes of
+ *             activation / factor
  *   launch    grid of tiles (channel.h), block CHANNEL_THREADS
  *   moves     x, out and its factors, each once
  *   macros    channel.cuh's, IS_TRANSPOSED and IS_CLAMPED: there is a clamp value */
@@ -13,11 +13,11 @@
 #include "quant/common/swiglu.cuh"
 
 enum {
-    PART_ROWS = ROWS < 4 ? ROWS : 4,    /* loaded at a time: registers are for no more gates and ups */
-    PAIR_WORDS = VALUE_BYTES / 2        /* of x, for two values */
+    PART_ROWS = ROWS < 4 ? ROWS : 4,    /* gates and ups in registers at a time */
+    PAIR_WORDS = VALUE_BYTES / 2        /* words of x for two values */
 };
 
-/* Two activations of any gates and ups, in place of the first gates of a row. */
+/* The first two activations of a row, of any gates and ups, in place of the gates. */
 DEV void activate_any(vector &gate, const vector &up, float clamp)
 {
     const vector both[2] = { gate, up };
@@ -32,7 +32,7 @@ DEV void activate_any(vector &gate, const vector &up, float clamp)
     gate.w[0] = pack_bf16(v[0] * ups[0], v[1] * ups[1]);
 }
 
-/* The same for all of a row whose gates are small, with nothing to be clamped. */
+/* All of a row, if gates are small and nothing is clamped. */
 DEV void activate_usual(vector &gate, const vector &up)
 {
     float gates[VALUES], ups[VALUES], v[VALUES];
@@ -44,7 +44,7 @@ DEV void activate_usual(vector &gate, const vector &up)
         gate.w[PAIR_WORDS * i] = pack_bf16(v[2 * i] * ups[2 * i], v[2 * i + 1] * ups[2 * i + 1]);
 }
 
-/* Moves all up by BY, the first ones to the end: a loop's way through registers, which have no index. */
+/* Rotates by BY: how a loop goes through registers, which cannot be indexed. */
 template <int BY, class T, int N> DEV void turn(T (&v)[N])
 {
     T turned[N];
@@ -54,8 +54,8 @@ template <int BY, class T, int N> DEV void turn(T (&v)[N])
     for (int i = 0; i < N; i++) v[i] = turned[i];
 }
 
-/* Activations of rows from `first` on. One test decides whether all gates are as usual. Those that are not are rare:
- * a loop takes pairs of them, one after another, so that its code is short and needs no further registers. */
+/* Activations of rows from `first` on. One test decides for all gates. Large ones are rare, so a loop over
+ * pairs is enough: short code that needs no more registers. */
 template <int N>
 DEV void hold_activations(vector (&gates)[N], vector (&ups)[N], float clamp, int first, patch &p)
 {
@@ -105,7 +105,7 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
         }
         if (at.is_whole || ROWS <= 4) {
             hold_activations(gates, ups, c.clamp, first, p);
-        } else {                /* two rows at a time: fewer values wait for their ups in registers */
+        } else {                /* two rows at a time: fewer values in registers */
 #pragma unroll
             for (int r = 0; r < PART_ROWS; r += 2)
                 hold_activations((vector (&)[2])gates[r], (vector (&)[2])ups[r], c.clamp, first + r, p);

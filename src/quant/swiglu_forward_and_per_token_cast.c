@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_forward_and_per_token_cast.c - tgl_quant_swiglu_forward_and_per_token_cast: the activation,
- * weighted, in blocks of one row. */
+ * swiglu_forward_and_per_token_cast.c - tgl_quant_swiglu_forward_and_per_token_cast: weighted activations, in
+ * blocks of one row. */
 #include <math.h>
 
 #include "core/math.h"
@@ -88,11 +88,11 @@ static void find_kernels(problem *p)
     const int64_t vector = X_VALUES(x_of(p)), vectors = p->num_cols / vector;
     p->kind = NONE;
     if (p->num_cols % vector || p->num_cols > INT32_MAX / 2) return;
-    int64_t width = 8;                                  /* of a single block it may be more than it has */
+    int64_t width = 8;                                  /* of a single block it may exceed num_cols */
     while (width < p->blocks.cols) width *= 2;
     const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
     if (is_power && width <= FORWARD_MAX_BLOCK) {
-        /* blocks that count loop over pieces as it is, and have no registers for one more loop */
+        /* blocks that count already loop over pieces, and have no registers for another loop */
         const bool has_long_parts = (p->has_weights || p->has_experts) && !p->has_count;
         p->kind = TILES;
         p->block_cols = width;
@@ -107,9 +107,9 @@ static void find_kernels(problem *p)
     if (p->blocks.num_cols == 1 && tgl_ceil_div(vectors, p->steps) <= FORWARD_ROW_THREADS) p->kind = ROW;
 }
 
-/* MADE: the kernel for a configuration, if there is one; it takes tiles, several to a part, or whole rows. FOR_FEW: if
- * tiles are few, more lanes share one, and a part is one tile. FOR_SOME: if they are neither few nor many, a part is
- * one tile. ANY: for all other blocks, addresses and strides. */
+/* MADE: for these blocks, if there is such a kernel: parts of several tiles, or whole rows. FOR_FEW: for few
+ * tiles; more lanes share one, and a part is one tile. FOR_SOME: for neither few nor many; a part is one
+ * tile. ANY: for all other blocks, addresses and strides. */
 enum { FOR_FEW, FOR_SOME, MADE, ANY, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -138,7 +138,6 @@ static int plan(const void *context, tgl_kernel *kernels)
 
 static bool fits(const void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     const uintptr_t out_bytes = (uintptr_t)tgl_code_bytes(p->format, X_VALUES(x_of(p)));
     const int64_t row_bytes = p->num_rows > 1 ? p->x.row_bytes : 0;
@@ -171,18 +170,18 @@ static void set_args(problem *p)
     };
 }
 
-/* Parts of `tiles` tiles, in which `lanes` lanes share a block of factors. */
+/* Parts of `tiles` tiles, in which `lanes` lanes share a block. */
 static tgl_shape shape_tiles(problem *p, int64_t lanes, int64_t tiles, const tgl_target *target)
 {
     forward_args *a = &p->args;
     set_args(p);
     a->num_parts = (uint32_t)tgl_ceil_div(p->num_cols, tiles * (32 / lanes * p->block_cols));
     a->by_parts = tgl_divisor_of(a->num_parts);
-    /* few rows are spread over all SMs */
+    /* spread few rows over all SMs */
     int64_t warps = are_few(p, target) ? 1 : FORWARD_WARPS;
     while (warps < FORWARD_WARPS && warps * target->num_sms < p->num_rows * a->num_parts) warps *= 2;
     a->num_pieces = (uint32_t)(tgl_ceil_div(p->num_rows, warps) * a->num_parts);
-    /* many counts come from few blocks, as each adds to the same words */
+    /* few blocks if they count, as all add to the same words */
     const int64_t at_most = FORWARD_BLOCKS_PER_SM * target->num_sms;
     return (tgl_shape){ { p->has_count ? tgl_strided_grid(a->num_pieces, at_most) : a->num_pieces },
                         .block = (int)(32 * warps), TGL_ARGS(*a) };

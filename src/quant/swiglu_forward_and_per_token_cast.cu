@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT
  * swiglu_forward_and_per_token_cast.cu - SwiGLU, weighted and cast in blocks of 8 to 128 columns, in
  * registers.
- *   computes  v = silu(gate) * up * weight (swiglu.h), clamped before if CLAMP says so; a factor for every
- *             BLOCK_COLS columns of a row, codes of v / factor; what was clamped is counted
- *   launch    grid num_pieces, or any grid where CLAMP is FORWARD_COUNT; block of 1 .. FORWARD_WARPS warps
+ *   computes  v = silu(gate) * up * weight (swiglu.h), of clamped gates and ups if CLAMP; a factor per BLOCK_COLS
+ *             columns of a row, codes of v / factor; counts what was clamped
+ *   launch    grid num_pieces, or any grid if CLAMP is FORWARD_COUNT; block of 1 .. FORWARD_WARPS warps
  *   moves     per row that counts: 2 * X_BYTES * num_cols bytes of x, num_cols (e4m3) or num_cols / 2 (e2m1)
  *             bytes of codes, its factors, 4 bytes per map
- *   macros    X, FORMAT, IS_ROUNDED, CLAMP; BLOCK_COLS 8, 16, 32, 64, 128; BLOCK_LANES, a power of two: so
- *             many lanes share a block of columns. Few of them find most of a maximum by themselves, many
- *             have less to do each; SF_KIND, TGL_SF_*: where factors lie; TILES, of a part of a row
+ *   macros    X, FORMAT, IS_ROUNDED, CLAMP; BLOCK_COLS 8, 16, 32, 64, 128; BLOCK_LANES, a power of two: lanes
+ *             that share a block (few need fewer shuffles for the amax, many have less to do each); SF_KIND,
+ *             TGL_SF_*; TILES, of a part of a row
  *
- * A piece of work is a part of as many rows as a block has warps, a row a warp, tile after tile of WARP_COLS
- * columns. As a rule a part is one tile: all that it loads is under way at once, and many small pieces end
- * together. Where rows have maps, every part waits for them, and parts are longer. Rows of a block are
- * neighbours, as are their factors where these lie in columns. x is aligned to 16 bytes and out to a vector's
- * codes, rows and columns are below 2^31, num_cols is a multiple of VECTOR. */
+ * A piece of work is a part of as many adjacent rows as a block has warps; a warp has a row, tile after tile
+ * of WARP_COLS columns. Usually a part is one tile: all its loads are in flight at once, and many small
+ * pieces end together. If rows have maps, every part waits for them, and parts are longer. Column-major
+ * factors of a block are adjacent. x is aligned to 16 bytes and out to a vector's codes, rows and columns are
+ * below 2^31, num_cols is a multiple of VECTOR. */
 #include "numerics/divide.h"
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 
@@ -28,16 +28,15 @@ static_assert(TILES >= 1, "TILES is 1, 2 ...");
 
 enum {
     LANES = BLOCK_LANES,
-    SPAN = BLOCK_COLS / VECTOR / LANES,         /* vectors of a lane in a block of columns, */
-    NEXT = LANES * VECTOR,                      /* so many columns from one to the next */
+    SPAN = BLOCK_COLS / VECTOR / LANES,         /* vectors of a lane in a block, */
+    NEXT = LANES * VECTOR,                      /* this many columns apart */
     WARP_COLS = 32 / LANES * BLOCK_COLS,
-    /* blocks of an SM, whose registers then suffice */
+    /* blocks per SM that registers allow */
     RESIDENT = X == X_BF16 ? (CLAMP ? 4 : 5) : (CLAMP ? 3 : 4)
 };
 
-/* A lane's vectors from gates and ups on, where the row has `left` columns, `in_tile` of them before the
- * lane's. A vector that does not exist is the last once more: it adds nothing to the maximum of its block, if
- * that exists. */
+/* A lane's vectors from `gates` and `ups` on. The row has `left` columns from the tile's start on, `in_tile`
+ * of them before the lane's. Past the end the last vector is loaded again: it changes no amax. */
 DEV void load_vectors(const char *gates, const char *ups, u32 in_tile, u32 left, vector_of<X> (&gate)[SPAN],
                       vector_of<X> (&up)[SPAN])
 {
@@ -91,8 +90,8 @@ DEV void cast_piece(const forward_args &a, u32 piece, clamp_counts &counts)
 {
     const u32 group = tgl_divide(piece, a.by_parts), part = piece - group * a.num_parts;
     const u32 row = group * (blockDim.x / 32) + threadIdx.x / 32;
-    /* Warps without a row load its maps all the same: the compiler keeps what every load needs in uniform
-     * registers only if the first one is where all threads come. */
+    /* warps without a row load maps too: the compiler keeps addresses in uniform registers only if all
+     * threads execute the first load */
     const u32 existing_row = min(row, (u32)a.num_rows - 1);
     const i32 slot = slot_of_row(a, existing_row);
     if (row_counts(a, existing_row) && row == existing_row) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_forward_and_per_token_cast.cuh - what the kernels of swiglu_forward_and_per_token_cast have in
- * common: macros, rows, counts of what is clamped, vectors of activations and of codes. */
+ * swiglu_forward_and_per_token_cast.cuh - for the kernels of swiglu_forward_and_per_token_cast: rows, counts
+ * of clamped values, vectors of activations and of codes. */
 #ifndef TEGULA_QUANT_SWIGLU_FORWARD_AND_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_SWIGLU_FORWARD_AND_PER_TOKEN_CAST_CUH
 
@@ -27,7 +27,7 @@ DEV bool row_counts(const forward_args &a, i64 row)
     return expert >= 0;
 }
 
-/* The place of a row's weight, if there are weights. (As it is loaded: nothing waits for it before use.) */
+/* The slot of a row's weight. Not checked here, so that nothing waits for it before its use. */
 DEV i32 slot_of_row(const forward_args &a, i64 row)
 {
     return a.pos_to_token_topk ? a.pos_to_token_topk[row] : -1;
@@ -40,7 +40,7 @@ DEV float weight_at(const forward_args &a, i32 slot)
     return slot >= 0 && slot < a.num_weights ? a.topk_weights[slot] : 0;
 }
 
-/* ---- counts ---- Integers may be added in any order. */
+/* ---- counts ---- */
 
 typedef struct { u32 gates_above, ups_above, ups_below; } clamp_counts;
 
@@ -57,7 +57,7 @@ DEV void count_clamped(const float (&gates)[N], const float (&ups)[N], float cla
     for (int i = 0; i < N; i++) count_clamped(gates[i], ups[i], clamp, counts);
 }
 
-/* Adds the counts of a block's threads to the call's; all of them come here. */
+/* Adds the counts of a block to the call's, in any order; all its threads call. */
 DEV void add_counts(const clamp_counts &counts, int64_t *clamped_count)
 {
     SHARED(u32[3], sums);
@@ -75,7 +75,7 @@ DEV void add_counts(const clamp_counts &counts, int64_t *clamped_count)
 
 /* ---- vectors ---- */
 
-/* The activations of N vectors of gates and of ups; those that exist are counted. */
+/* The activations of N vectors of gates and ups; counts vectors that exist. */
 template <int N>
 DEV void activations_of(const vector_of<X> (&gate)[N], const vector_of<X> (&up)[N], float clamp,
                         const bool (&exists)[N], clamp_counts &counts, float (&v)[N][VECTOR])

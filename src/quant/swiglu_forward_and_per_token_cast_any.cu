@@ -6,8 +6,8 @@
  *   moves     as there, but reads x twice
  *   macros    X, FORMAT, IS_ROUNDED, CLAMP
  *
- * A block has a row. Teams (team.cuh) take blocks of columns, and compute activations once for the factor and
- * again for the codes. Two blocks of odd width share a byte of e2m1 codes, so they have one team. */
+ * A block has a row. Teams (team.cuh) take blocks of columns, and compute activations for the factor and
+ * again for the codes. Two blocks of odd width share a byte of e2m1, so they have one team. */
 #include "quant/common/team.cuh"
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 
@@ -30,7 +30,7 @@ DEV float activation_at(const row_of_x &r, i64 col, bool is_counted, clamp_count
     return tgl_swiglu(gate, up, tgl_swiglu_divisor(gate)) * r.weight;
 }
 
-/* The factor of columns begin .. end, stored, and its inverse. */
+/* Stores the factor of columns begin .. end - 1, and returns its inverse. */
 DEV float scale_block(const row_of_x &r, const team &t, i64 begin, i64 end, clamp_counts &counts)
 {
     const forward_args &a = *r.args;
@@ -42,7 +42,7 @@ DEV float scale_block(const row_of_x &r, const team &t, i64 begin, i64 end, clam
     return scale.inv;
 }
 
-/* Codes of columns begin .. end; those from `middle` on have another factor. */
+/* Stores the codes of columns begin .. end - 1; those from `middle` on have the next factor. */
 DEV void store_any_codes(const row_of_x &r, const team &t, i64 begin, i64 middle, i64 end, float inv,
                          float next_inv, clamp_counts &counts)
 {

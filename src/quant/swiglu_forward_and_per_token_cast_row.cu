@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_forward_and_per_token_cast_row.cu - SwiGLU, weighted and cast with one factor a row, in registers.
- *   computes  as swiglu_forward_and_per_token_cast.cu, where a block of columns is a whole row
+ * swiglu_forward_and_per_token_cast_row.cu - SwiGLU, weighted and cast with one factor per row, in registers.
+ *   computes  as swiglu_forward_and_per_token_cast.cu, if a block is a whole row
  *   launch    grid num_rows, block of ceil(num_cols / VECTOR / STEPS) threads in whole warps, at most
  *             FORWARD_ROW_THREADS
  *   moves     as there
  *   macros    X, FORMAT, IS_ROUNDED, CLAMP; STEPS 1, 2, 4 ... FORWARD_ROW_VALUES / VECTOR
  *
- * Alignment is as there. A thread has STEPS vectors, a block's width apart. */
+ * Alignment is as there. A thread has STEPS vectors, blockDim.x vectors apart. */
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 
 static_assert(STEPS >= 1 && STEPS * VECTOR <= FORWARD_ROW_VALUES,
               "STEPS is 1 .. FORWARD_ROW_VALUES / VECTOR");
 
-enum { RESIDENT = X == X_BF16 ? 2 : 1 };         /* blocks of an SM, whose registers then suffice */
+enum { RESIDENT = X == X_BF16 ? 2 : 1 };         /* blocks per SM that registers allow */
 
-/* The largest of all threads of a block, in all of them. */
+/* The max over a block; all its threads get it. */
 DEV u32 max_of_block(u32 v)
 {
     SHARED(u32[FORWARD_ROW_THREADS / 32], of_warps);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * unpack_from_e2m1fn_x2.c - tgl_quant_unpack_from_e2m1fn_x2: pairs of e2m1 as numbers of another type. */
+ * unpack_from_e2m1fn_x2.c - tgl_quant_unpack_from_e2m1fn_x2: pairs of e2m1 as values of another type. */
 #include "quant/unpack_from_e2m1fn_x2.h"
 
 #include "core/math.h"
@@ -68,7 +68,6 @@ static int plan(const void *context, tgl_kernel *kernels)
 
 static tgl_shape shape(void *context, const tgl_target *target)
 {
-    (void)target;
     problem *p = context;
     const int x_bytes = UNPACK_X_BYTES(p->dtype == TGL_F32 ? 4 : p->dtype == TGL_E4M3 ? 1 : 2);
     const bool is_vector = (uintptr_t)p->out % 16 == 0 && (uintptr_t)p->x % (unsigned)x_bytes == 0;

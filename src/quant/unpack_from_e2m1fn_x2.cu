@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * unpack_from_e2m1fn_x2.cu - pairs of e2m1 as numbers of another type.
+ * unpack_from_e2m1fn_x2.cu - pairs of e2m1 as values of another type.
  *   computes  out[2 * i] = the low nibble of x[i], out[2 * i + 1] = the high one
  *   launch    grid ceil(units / (UNPACK_THREADS * units_each)), block UNPACK_THREADS
  *   moves     num_bytes * (1 + 2 * OUT_BYTES), each once
  *   macros    OUT  OUT_F32, OUT_BF16, OUT_F16, OUT_E4M3
  *
- * A unit is 16 bytes of out, made of 2, 4 or 8 bytes of x; a thread has units_each of them, UNPACK_UNITS at
- * most. Where either is not aligned, and at the end, it goes byte by byte. */
+ * A unit is 16 bytes of out, from 2, 4 or 8 bytes of x; a thread has units_each <= UNPACK_UNITS of them. If x
+ * or out is not aligned, and at the end, it goes byte by byte. */
 #define OUT_F32 0
 #define OUT_BF16 1
 #define OUT_F16 2
@@ -19,7 +19,7 @@ static_assert(OUT >= OUT_F32 && OUT <= OUT_E4M3, "OUT is 0 (f32), 1 (bf16), 2 (f
 
 enum { OUT_BYTES = OUT == OUT_F32 ? 4 : OUT == OUT_E4M3 ? 1 : 2, X_BYTES = UNPACK_X_BYTES(OUT_BYTES) };
 
-/* Eight codes to values of OUT, in 8, 16 or 32 bytes; of a few codes, the first words. */
+/* Eight codes to values of OUT, in 8, 16 or 32 bytes. */
 DEV void unpack(u32 codes, u32 (&w)[8])
 {
     if (OUT == OUT_F16) {

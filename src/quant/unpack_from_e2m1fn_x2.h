@@ -7,9 +7,9 @@
 
 #define UNPACK_THREADS 256
 #define UNPACK_UNITS 4          /* of a thread, at most */
-#define UNPACK_MIN_BLOCKS 1024  /* of threads; if there would be fewer, a thread has fewer units */
+#define UNPACK_MIN_BLOCKS 1024  /* if there would be fewer, threads have fewer units */
 
-/* What a unit of 16 bytes is made of. */
+/* Bytes of x for a unit. */
 #define UNPACK_X_BYTES(out_bytes) (8 / (out_bytes))
 
 typedef struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * unpack_from_e2m1fn_x2_fast.c - by integers, through bf16, in loops that become vector code. */
+ * unpack_from_e2m1fn_x2_fast.c - by integers, through bf16, in loops that compilers vectorise. */
 #include "numerics/f16.h"
 #include "quant/common/lanes.h"
 

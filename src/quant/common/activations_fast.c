@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * activations_fast.c - activations.c's loops, in forms that become vector code. */
+ * activations_fast.c - the loops of activations.c, written so that compilers vectorise them. */
 #include <pthread.h>
 #include <string.h>
 
@@ -9,8 +9,8 @@
 
 enum {
     STEP = 128,             /* columns at a time */
-    PIECE = 512,            /* columns of which one large value makes a slower loop */
-    MAX_COUNTED = 1 << 16   /* columns that are counted in 32 bits */
+    PIECE = 512,            /* columns that take the slow loop if one value is large */
+    MAX_COUNTED = 1 << 16   /* columns counted in 32 bits */
 };
 
 bool TGL_FAST(tgl_swiglu_is_small)(const float *gates, const float *ups, int64_t count, float clamp)
@@ -20,7 +20,7 @@ bool TGL_FAST(tgl_swiglu_is_small)(const float *gates, const float *ups, int64_t
     return gate <= TGL_EXP_SMALL && gate <= clamp && up <= clamp;       /* not with a NaN */
 }
 
-/* ---- gates that are f32 ---- */
+/* ---- f32 gates ---- */
 
 static void activate_f32(const float *gates, const float *ups, int64_t count, int64_t ahead, float clamp,
                          float *restrict to)
@@ -35,9 +35,8 @@ static void activate_f32(const float *gates, const float *ups, int64_t count, in
     }
 }
 
-/* ---- gates that are bf16 ----
- * There are 65536 of them: a table has what becomes of each. Those of a model lie within a few powers of 2, and
- * so what is used of the table within a first-level cache. */
+/* ---- bf16 gates ----
+ * A table has silu of all 65536. A model's gates span a few powers of 2, whose entries fit into L1. */
 
 static float silu_of[1 << 16];          /* by the gate's bits */
 static pthread_once_t silu_once = PTHREAD_ONCE_INIT;
@@ -50,7 +49,7 @@ static void fill_silu(void)
     }
 }
 
-/* Four gates come by one load: a core has more work with loads than with taking a word apart. */
+/* One load for four gates: loads are the limit, not shifts. */
 TGL_ALWAYS_INLINE void look_up(const uint16_t *gates, int64_t count, float *restrict to)
 {
     enum { FIRST = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : 3 };
@@ -65,7 +64,7 @@ TGL_ALWAYS_INLINE void look_up(const uint16_t *gates, int64_t count, float *rest
     for (; i < count; i++) to[i] = silu_of[gates[i]];
 }
 
-/* silu_at_clamp: what becomes of a gate that is cut. */
+/* silu_at_clamp: silu of a clamped gate. */
 TGL_ALWAYS_INLINE void activate_step(const uint16_t *gates, const uint16_t *ups, int64_t count, bool has_clamp,
                           float clamp, float silu_at_clamp, float *restrict to)
 {
@@ -93,7 +92,7 @@ static void activate_bf16(const uint16_t *gates, const uint16_t *ups, int64_t co
 
 /* ---- both ---- */
 
-/* PIECE columns at most. */
+/* At most PIECE columns. */
 static void activate(const tgl_activations *a, int64_t row, int64_t col, int64_t count, float *to)
 {
     const int64_t bytes = a->x.is_bf16 ? 2 : 4;

@@ -17,9 +17,9 @@ tgl_blocks tgl_blocks_of(int64_t num_rows, int64_t num_cols, int64_t rows, int64
     return b;
 }
 
-/* The layout must not change with the number of tokens, since kernels may be compiled for it. So strides
- * decide only where they mean something: a single column of f32 is row-major with any stride, and a single
- * row is row-major unless its factors lie apart. (Exporters give a dimension of size 1 any stride.) */
+/* Kernels are compiled for a layout, so it must not change with the number of tokens, and exporters give a
+ * dimension of size 1 any stride. So a single column of f32 is row-major whatever its stride, and a single
+ * row is row-major unless its factors are not contiguous. */
 tgl_sf tgl_sf_of(const DLTensor *t)
 {
     const int64_t down = tgl_stride(t, 0), right = tgl_stride(t, 1);

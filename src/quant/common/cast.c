@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * cast.c - the casts' plain loops, a value at a time. */
+ * cast.c - the plain loops of the casts, one value at a time. */
 #include "quant/common/cast.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 /* ---- codes ---- */
 
-/* The codes of the group of eight that column `col` is in. */
+/* The group of eight codes with column `col`. */
 static void get_e5m6x8(const uint8_t *row, int64_t col, uint16_t codes[8])
 {
     uint32_t words[3];
@@ -141,7 +141,6 @@ static void cast_rows(const void *context, int64_t begin, int64_t end)      /* o
 
 static void cast_row(const tgl_cast *c, int64_t row, tgl_kept kept)
 {
-    (void)kept;
     cast_rows(c, row, row + 1);
 }
 void tgl_cast_row(const tgl_cast *c, int64_t row, tgl_kept kept)

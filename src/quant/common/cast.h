@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * cast.h - the CPU's casts, for all ops: values in, codes and factors out. An op says where its values come from:
- * memory, codes, SwiGLU (activations.h) or a function of its own. */
+ * cast.h - casts on the CPU, for all ops: values in, codes and factors out. Values come from a reader:
+ * memory, codes, SwiGLU (activations.h), or a function of the op. */
 #ifndef TEGULA_QUANT_CAST_H
 #define TEGULA_QUANT_CAST_H
 
@@ -13,22 +13,22 @@
 /* One value. */
 typedef float (*tgl_value_function)(const void *context, int64_t row, int64_t col);
 
-/* The address of `count` values from (row, col) on, bf16 or f32: where they lie, or `buffer`, which has room. */
+/* Returns `count` values from (row, col) on, bf16 or f32: their address in memory, or `buffer`. */
 typedef const void *(*tgl_read_function)(const void *context, int64_t row, int64_t col, int64_t count,
                                          float *buffer);
 typedef struct {
     tgl_value_function value;
-    tgl_read_function read; /* for fast loops; may be NULL where plain ones run */
+    tgl_read_function read; /* for fast loops; may be NULL if plain ones run */
     const void *context;
-    bool is_bf16;           /* what `read` gives, else f32 */
-    bool is_buffered;       /* it comes in the buffer, after some work */
-    int64_t row_bytes;      /* from a row to the next where values lie in memory, else 0 */
+    bool is_bf16;           /* the type that `read` returns, else f32 */
+    bool is_buffered;       /* `read` computes values, into the buffer */
+    int64_t row_bytes;      /* row stride of values in memory, else 0 */
 } tgl_reader;
 
 /* bf16 or f32 in memory. */
 typedef struct {
     const char *data;
-    int64_t row_bytes;      /* from a row to the next */
+    int64_t row_bytes;      /* row stride */
     bool is_bf16;
 } tgl_values;
 
@@ -39,7 +39,7 @@ typedef struct {
     int format;
     tgl_sf sf;
     int64_t block_rows, block_cols;
-    int64_t first_sf;       /* column of sf that belongs to column 0 */
+    int64_t first_sf;       /* column of sf for column 0 */
 } tgl_codes;
 
 tgl_values tgl_values_of(const DLTensor *t);
@@ -57,7 +57,7 @@ static inline float tgl_value_of(const tgl_values *v, int64_t row, int64_t col)
 }
 float tgl_decoded(const tgl_codes *codes, int64_t row, int64_t col);    /* code * sf */
 
-/* A row of code * sf, rounded to f32, or to bf16 once more. */
+/* A row of code * sf, rounded to f32, then to bf16 if is_bf16. */
 void tgl_decode_row(const tgl_codes *codes, int64_t row, int64_t count, bool is_bf16, void *to);
 
 /* ---- casting ---- */
@@ -69,19 +69,19 @@ typedef struct {
     tgl_scale_rule rule;
     int64_t block_rows, block_cols;
     tgl_sf sf;
-    int64_t first_sf;       /* column of sf that belongs to column 0 ... */
-    int64_t num_sf;         /* ... of so many */
-    bool is_given;          /* sf is read, inv = 1 / sf; else it is written */
+    int64_t first_sf;       /* column of sf for column 0 */
+    int64_t num_sf;         /* columns of sf */
+    bool is_given;          /* sf is read, and inv = 1 / sf; else it is written */
     uint8_t *out;           /* NULL: only factors are wanted */
-    int64_t out_stride;     /* bytes from a row of out to the next */
+    int64_t out_stride;     /* row stride of out, in bytes */
     bool is_transposed;     /* e4m3 only: out is [num_cols, num_rows] */
 } tgl_cast;
 
-/* All of it, on all threads. */
+/* The whole matrix, on all threads. */
 tgl_status tgl_run_cast(const tgl_cast *cast);
 
-/* One row, where block_rows is 1. `kept` is room for its values, as much as fits on the stack, of which a call
- * takes 64 KiB at most: so fast loops need not compute them again. */
+/* One row, if block_rows is 1. `kept` is a buffer for values, so that fast loops need not compute them twice:
+ * as large as the stack allows, of which a call takes 64 KiB at most. */
 typedef struct { float *values; int64_t bytes; } tgl_kept;
 void tgl_cast_row(const tgl_cast *cast, int64_t row, tgl_kept kept);
 
@@ -90,7 +90,7 @@ void tgl_cast_block(const tgl_cast *cast, int64_t m, int64_t k);
 
 /* ---- fast loops (cast_fast.c) ---- */
 
-/* For arrays that loops go through: no vector, which may be as wide, lies in two lines of the cache. */
+/* Aligns arrays so that no vector, of up to 64 bytes, is in two cache lines. */
 #define TGL_LINES _Alignas(64)
 
 TGL_DECLARE_FAST(const void *, tgl_read_values, const void *values, int64_t row, int64_t col, int64_t count,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * cast_fast.c - the casts tile by tile: a tile's values are read for their amax, then, from the cache, for their
- * codes. What is seldom, a NaN among the values, goes block by block through the plain loop. */
+ * cast_fast.c - casts in tiles: values are read for the amax, then again, from the cache, for the codes.
+ * Tiles with a NaN, which are rare, take the plain loop. */
 #include "quant/common/cast.h"
 
 #include <math.h>
@@ -12,31 +12,29 @@
 #include "quant/common/lanes.h"
 
 enum {
-    PIECE = 512,                /* columns that are scaled, then encoded, at a time; a multiple of 8 */
-    KEPT_BYTES = 32 << 10,      /* that a tile keeps of a reader that works for values; on the stack, of which
-                                 * a call takes 64 KiB at most */
-    MAX_BLOCKS = PIECE,         /* side by side in a tile */
+    PIECE = 512,                /* columns scaled, then encoded, at a time; a multiple of 8 */
+    KEPT_BYTES = 32 << 10,      /* of computed values in a tile; on the stack, of which a call takes 64 KiB */
+    MAX_BLOCKS = PIECE,         /* across a tile */
     MAX_COLS = 4096,            /* of a tile */
     MIN_COLS = 64,              /* of a tile, however many rows it has */
-    MIN_DECODED_COLS = 256,     /* of one that is read from codes: to decode some twice takes less than to read
-                                 * short runs (128 rows on a Neoverse-V1: 1.8 ms, 2.4 with 64 columns) */
-    NARROW = 16,                /* blocks narrower than this are no runs: column by column */
-    WIDE = 64,                  /* blocks of several rows, if not narrower, are looked at row by row */
+    MIN_DECODED_COLS = 256,     /* of a tile of codes: decoding some twice is faster than short runs (128 rows on
+                                 * a Neoverse-V1: 1.8 ms, with 64 columns 2.4) */
+    NARROW = 16,                /* narrower blocks have the amax of each column first */
+    WIDE = 64,                  /* so have blocks of several rows if narrower than this */
     MAX_TRANSPOSED_COLS = 512,
-    TILE_BYTES = 256 << 10      /* of what is read twice: a part of a core's L2 */
+    TILE_BYTES = 256 << 10      /* of values read twice: a part of a core's L2 */
 };
 
 enum { INFINITE = 0x7F800000 };
 
-#define ALONE __attribute__((noinline))         /* its frame is there only while it runs; loops keep their registers */
+#define ALONE __attribute__((noinline))         /* for a frame and registers of its own */
 
 static const char *at_value(const void *values, bool is_bf16, int64_t i)
 {
     return (const char *)values + i * (is_bf16 ? 2 : 4);
 }
 
-/* Runs of columns that share a block: `at` and `end` are counted from where the first block begins, like the
- * column that a walk starts from. */
+/* Goes through runs of columns that share a block. Columns are counted from the start of the first block. */
 typedef struct { int64_t block, at, end, stop, block_cols; } walk;
 TGL_ALWAYS_INLINE walk walk_from(int64_t col, int64_t count, int64_t block_cols)
 {
@@ -50,10 +48,10 @@ TGL_ALWAYS_INLINE void walk_on(walk *w)
     w->end = tgl_min(w->stop, w->end + w->block_cols);
 }
 
-/* ---- the largest magnitude ----
- * As bits of floats without the sign, in the order of integers. NaN are the largest of all. */
+/* ---- amax ----
+ * As bits of floats without the sign, compared as integers. NaN is above all numbers. */
 
-/* Raises the amax of the blocks that `count` columns of one row, from `col` on, are in. */
+/* Raises the amax of the blocks of `count` columns of a row, from `col` on. */
 TGL_ALWAYS_INLINE void raise_blocks_of(const void *values, bool is_bf16, int64_t col, int64_t count,
                                        int64_t block_cols, int32_t *amax)
 {
@@ -69,7 +67,7 @@ ALONE static void raise_blocks(const void *values, bool is_bf16, int64_t col, in
     else raise_blocks_of(values, false, col, count, block_cols, amax);
 }
 
-/* Blocks of several rows, or narrow ones: first the largest of each column, in the bits that values have. */
+/* Blocks of several rows, or narrow ones: first the amax of each column, in the bits of the values. */
 typedef union { TGL_LINES int16_t of_bf16[PIECE]; int32_t of_floats[PIECE]; } column_amax;
 
 static void raise_columns(const void *values, bool is_bf16, int64_t count, column_amax *columns)
@@ -91,7 +89,7 @@ static void raise_columns(const void *values, bool is_bf16, int64_t count, colum
     }
 }
 
-/* Raises the amax of the blocks that `count` columns from `col` on are in. */
+/* Raises the amax of the blocks of `count` columns from `col` on. */
 static void join_columns(const column_amax *columns, bool is_bf16, int64_t col, int64_t count,
                          int64_t block_cols, int32_t *amax)
 {
@@ -156,8 +154,8 @@ static void multiply(const void *values, bool is_bf16, int64_t col, int64_t coun
     else times_blocks(values, false, col, count, block_cols, factors, to);
 }
 
-/* Codes of products, whatever they are. Neither pairs nor groups of eight are cut. `is_small`: none is NaN or
- * past the format's largest value by more than rounding, as is so where the factors were made of finite values. */
+/* Codes of any products, in whole pairs or groups of eight. `is_small`: none is NaN, or above the largest
+ * value by more than rounding, which holds if the factors were made of finite values. */
 static void encode(int format, const float *restrict values, int64_t count, bool is_small, uint8_t *restrict to)
 {
     TGL_LINES uint16_t codes[PIECE];
@@ -180,7 +178,8 @@ static void encode(int format, const float *restrict values, int64_t count, bool
     }
 }
 
-/* Products and codes at once, where they are small and pairs have one factor, or each value its own. */
+/* Multiplies and encodes in one loop: if products are small, and pairs share a factor or each value has its
+ * own. */
 static bool can_encode_small(int format, int64_t block_cols)
 {
     return format == TGL_FORMAT_E4M3 ||
@@ -217,7 +216,7 @@ ALONE static void encode_small(int format, const void *values, bool is_bf16, int
 
 /* ---- decoding ---- */
 
-/* A block of factors may begin and end inside a pair or a group of eight. */
+/* A block may begin and end inside a pair or a group of eight. */
 TGL_ALWAYS_INLINE void from_e2m1(const uint8_t *restrict row, int64_t col, int64_t count, float factor,
                                  bool is_bf16, void *restrict to)
 {
@@ -249,7 +248,7 @@ TGL_ALWAYS_INLINE void from_e5m6(const uint8_t *row, int64_t col, int64_t count,
                           (char *)to + before * (is_bf16 ? 2 : 4));
 }
 
-/* Columns that have one factor; `row` is where a row of codes begins. */
+/* Columns with one factor; `row` is the start of a row of codes. */
 TGL_ALWAYS_INLINE void decode_run(int format, const uint8_t *row, int64_t col, int64_t count, float factor,
                                   bool is_bf16, void *to)
 {
@@ -260,7 +259,7 @@ TGL_ALWAYS_INLINE void decode_run(int format, const uint8_t *row, int64_t col, i
     }
 }
 
-/* Narrow blocks are decoded together, then multiplied column by column; at most PIECE columns. */
+/* Decodes narrow blocks together, then multiplies column by column; at most PIECE columns. */
 static void decode_narrow(const tgl_codes *c, int64_t m, const uint8_t *row, int64_t col, int64_t count,
                           float *restrict to)
 {
@@ -314,7 +313,6 @@ void TGL_FAST(tgl_round_to_bf16)(const float *values, int64_t count, uint16_t *t
 const void *TGL_FAST(tgl_read_values)(const void *values, int64_t row, int64_t col, int64_t count, float *buffer)
 {
     const tgl_values *v = values;
-    (void)count, (void)buffer;
     return at_value(v->data + row * v->row_bytes, v->is_bf16, col);
 }
 
@@ -328,8 +326,8 @@ const void *TGL_FAST(tgl_read_codes)(const void *codes, int64_t row, int64_t col
 
 static int64_t bytes_of(const tgl_cast *c) { return c->from.is_bf16 ? 2 : 4; }     /* of a value */
 
-/* Do tables encode it: bf16 in memory, in long blocks? They need not know whether products are small, so that
- * with given factors values are read once. */
+/* Is it encoded by tables: bf16 in memory, in long blocks? Tables need not know whether products are small,
+ * so with given factors values are read once. */
 static bool has_tables(const tgl_cast *c)
 {
     return TGL_HAS_NEON && c->format == TGL_FORMAT_E4M3 && c->from.is_bf16 && !c->from.is_buffered &&
@@ -338,21 +336,21 @@ static bool has_tables(const tgl_cast *c)
 
 static bool is_read_once(const tgl_cast *c) { return c->is_given && has_tables(c); }
 
-/* A tile lies in one row of blocks and begins with a block. Its columns are as many whole blocks, in fours (a
- * word of packed factors), as stay in the cache between finding the factors and using them. */
+/* A tile is in one row of blocks. Its columns are whole blocks, in fours (a word of packed factors), as many
+ * as stay in the cache between finding the factors and using them. */
 static int64_t tile_cols_of(const tgl_cast *c)
 {
-    if (c->block_cols > c->num_cols / 4) return c->num_cols;    /* a word has all factors of a row */
+    if (c->block_cols > c->num_cols / 4) return c->num_cols;    /* a word holds all factors of a row */
     const int64_t rows = is_read_once(c) ? 1 : tgl_min(c->block_rows, c->num_rows);
     const int64_t fits = (c->from.is_buffered ? KEPT_BYTES / bytes_of(c) : TILE_BYTES / 4) / rows;
     const int64_t at_most = c->is_transposed ? MAX_TRANSPOSED_COLS : tgl_min(MAX_COLS, PIECE * c->block_cols);
     const int64_t at_least = c->from.is_buffered && !c->from.is_bf16 ? MIN_DECODED_COLS : MIN_COLS;
     const int64_t wanted = tgl_min(tgl_max(fits, at_least), at_most), unit = 4 * c->block_cols;
     const int64_t tiles = tgl_ceil_div(c->num_cols, tgl_max(wanted / unit, 1) * unit);
-    return tgl_min(tgl_ceil_div(c->num_cols, tiles * unit) * unit, c->num_cols);     /* all of about one size */
+    return tgl_min(tgl_ceil_div(c->num_cols, tiles * unit) * unit, c->num_cols);     /* of about one size */
 }
 
-/* What tiles have one after the other. Values that a reader worked for have no tables. */
+/* Tiles share this, one after another. Computed values use no tables. */
 typedef union {
     tgl_tables tables;              /* for factors of all tiles */
     TGL_LINES float kept[KEPT_BYTES / sizeof(float)];
@@ -363,13 +361,12 @@ typedef struct {
     tgl_tables *tables;
     tgl_kept kept;
     int64_t row, num_rows, col, num_cols, num_blocks;
-    int64_t ahead;                  /* bytes from values to those that are needed later, or 0 */
+    int64_t ahead;                  /* bytes from values to what is prefetched, or 0 */
     int32_t amax[MAX_BLOCKS];
     float inv[MAX_BLOCKS];
 } tile;
 
-/* Is what a reader made of (i, j) still there when it is needed again? As much is kept as there is room for,
- * in whole pieces of rows. */
+/* Is the computed value (i, j) kept for the second pass? As many as fit are, in whole pieces of rows. */
 static bool is_kept(const tile *t, int64_t i, int64_t j)
 {
     const int64_t end = tgl_min(j / PIECE * PIECE + PIECE, t->num_cols);
@@ -385,8 +382,9 @@ static const void *read_part(const tile *t, int64_t i, int64_t j, int64_t count,
     return t->cast->from.read(t->cast->from.context, t->row + i, t->col + j, count, buffer);
 }
 
-/* What to prefetch: the next tile, in the order of run_tiles(). Where there are several rows, an N1 gains more by
- * a later row of this tile, though it comes from L2 as a rule: casts in blocks of 128x128 are 5 % faster. */
+/* How far ahead to prefetch: the next tile, in the order of run_tiles(). If there are several rows, an N1
+ * gains more from a later row of this tile, though that is mostly in L2: casts in blocks of 128x128 are 5 %
+ * faster. */
 static int64_t way_to_next(const tile *t)
 {
     const tgl_cast *c = t->cast;
@@ -397,7 +395,7 @@ static int64_t way_to_next(const tile *t)
     return c->is_transposed ? down : down - t->col * bytes_of(c);
 }
 
-/* Returns the largest amax, which is a NaN's if there is one. */
+/* Returns the largest amax; a NaN if there is one. */
 ALONE static int32_t find_tile_amax(tile *t)
 {
     const tgl_cast *c = t->cast;
@@ -425,7 +423,7 @@ ALONE static int32_t find_tile_amax(tile *t)
     return amax;
 }
 
-/* With factors that are given; not where a value or a factor is NaN. */
+/* With given factors. False if a value or a factor is NaN. */
 static bool are_products_small(const tile *t)
 {
     const int format = t->cast->format;
@@ -436,7 +434,7 @@ static bool are_products_small(const tile *t)
     return is_small;
 }
 
-/* Columns from `begin`, a multiple of PIECE or in the piece that `end` is in, to before `end` of row i. */
+/* Columns begin .. end - 1 of row i; `begin` is a multiple of PIECE, or in the same piece as `end`. */
 ALONE static void encode_part(tile *t, int64_t i, int64_t begin, int64_t end, bool is_small, uint8_t *to)
 {
     const tgl_cast *c = t->cast;
@@ -467,7 +465,7 @@ static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, in
     const char *x = (const char *)from;
     char *out = (char *)to;
     const int64_t square_rows = rows / 16 * 16, square_cols = cols / 16 * 16;
-    for (int64_t j = 0; j < square_cols; j += 16)           /* lines of `to` are filled one after the other */
+    for (int64_t j = 0; j < square_cols; j += 16)           /* fills lines of `to` one after another */
         for (int64_t i = 0; i < square_rows; i += 16)
             tgl_square(x + i * from_stride + j, from_stride, out + j * to_stride + i, to_stride, 1);
     const int64_t more_rows = rows - square_rows, more_cols = cols - square_cols;
@@ -479,8 +477,8 @@ static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, in
 
 ALONE static void encode_transposed(tile *t, bool is_small)
 {
-    enum { ROWS = 64, COLS = 128 };                         /* at a time: in L1; PIECE is a multiple of COLS */
-    enum { STRIDE = COLS + 64 };                            /* a power of two uses few sets of the cache */
+    enum { ROWS = 64, COLS = 128 };                         /* of codes in L1; PIECE is a multiple of COLS */
+    enum { STRIDE = COLS + 64 };                            /* a power of two would use few sets of the cache */
     const tgl_cast *c = t->cast;
     TGL_LINES uint8_t codes[ROWS * STRIDE];
     for (int64_t j = 0; j < t->num_cols; j += COLS)
@@ -496,7 +494,7 @@ ALONE static void encode_transposed(tile *t, bool is_small)
 ALONE static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols,
                            tgl_tables *tables, tgl_kept kept)
 {
-    tile t;                                     /* amax and inv are set where they are needed */
+    tile t;                                     /* amax and inv are set when needed */
     t.cast = c, t.tables = tables, t.kept = kept;
     t.row = row, t.num_rows = num_rows, t.col = col, t.num_cols = num_cols;
     t.num_blocks = tgl_ceil_div(num_cols, c->block_cols);
@@ -523,7 +521,7 @@ ALONE static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int
     }
 }
 
-/* Tiles side by side first, or down the rows where these are what is contiguous in out. */
+/* Along the rows first; if out is transposed, down the columns, which are contiguous there. */
 static void run_tiles(const void *context, int64_t begin, int64_t end)
 {
     const tgl_cast *c = context;

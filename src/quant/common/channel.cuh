@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: MIT
- * channel.cuh - casts with a factor per column and block of rows: what the kernels have in common
- * once a thread has its rows. Tiles, strips and arguments: channel.h.
+ * channel.cuh - casts with a factor per column and block of rows: everything but loading a patch, which is
+ * the kernel's. Tiles, strips and arguments: channel.h.
  *   macros  STRIP_LANES   CHANNEL_LANES, or CHANNEL_WIDE_LANES, CHANNEL_MIDDLE_LANES, CHANNEL_NARROW_LANES
  *           STRIP_ROWS    CHANNEL_TILE_ROWS or, of bf16 transposed, CHANNEL_LONG_ROWS
  *           PATCH_ROWS    CHANNEL_ROWS, in narrow strips CHANNEL_FEW_ROWS, or, of bf16, CHANNEL_TALL_ROWS
- *           X             X_BF16, X_F32, X_E4M3: what x has
- *           BLOCK_ROWS    32, 64, 128: rows of a factor; 0: as many as the arguments say
+ *           X             X_BF16, X_F32, X_E4M3: the type of x
+ *           BLOCK_ROWS    32, 64, 128: rows of a factor; 0: in the arguments
  *           IS_ROUNDED    factors are powers of two
- *   and of the kernel, before it includes this:
+ *   defined by the kernel before it includes this:
  *           IS_SWIGLU     rows are activations, in bf16
- *           IS_CLAMPED    of gates and ups that are clamped
- *           IS_TRANSPOSED codes are
- *           HAS_MAP       rows are those that a map names
- *           IS_WIDE       rows are held as f32: codes whose factors change within a vector
+ *           IS_CLAMPED    gates and ups are clamped
+ *           IS_TRANSPOSED codes are transposed
+ *           HAS_MAP       a map names the rows
+ *           IS_WIDE       rows are held as f32: codes whose factor changes within a vector
  *
- * A thread holds a patch of ROWS rows by a vector. It finds the largest magnitude of each column, in its own
- * format, and puts them into shared memory; there they are combined for blocks of rows, a factor is made of
- * each, once, and its inverse goes back to the threads. Codes that are not transposed are stored from
- * registers. Transposed ones are made four rows at a time, as the words of a column, which go through a tile
- * in shared memory: the vectors (16 bytes) of a column are in another order for every lane, so that neither
- * stores of patches nor loads of columns have bank conflicts.
+ * A thread holds a patch of ROWS rows by a vector. It finds the max magnitude of each column, in the type of
+ * x. Shared memory combines these for blocks of rows; one thread makes each factor, and its inverse goes back
+ * to all threads. Codes that are not transposed are stored from registers. Transposed ones are made four rows
+ * at a time, as words of a column, and go through a tile in shared memory. Each lane has another order of the
+ * vectors (16 bytes) of a column, so that neither stores of patches nor loads of columns have bank conflicts.
  *
- * With BLOCK_ROWS 0 a tile is one block of rows, whatever its size; if it is more than a patch per thread, x
- * is read twice. */
+ * With BLOCK_ROWS 0 a tile is one block of rows of any size; if it has more than a patch per thread, x is
+ * read twice. */
 #ifndef TEGULA_QUANT_CHANNEL_CUH
 #define TEGULA_QUANT_CHANNEL_CUH
 
@@ -49,9 +48,9 @@ enum {
     THREADS = CHANNEL_THREADS(TILE_ROWS, ROWS, LANES),
     BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1,   /* of rows, in a tile */
     BLOCK_GROUPS = GROUPS / BLOCKS,
-    JOINED = 32 / LANES < BLOCK_GROUPS ? 32 / LANES : BLOCK_GROUPS,     /* a warp's, of one block of rows */
-    IS_BF16 = IS_SWIGLU || X == X_BF16,                 /* what is held: pairs of bf16, ... */
-    IS_CODES = X == X_E4M3 && !IS_WIDE,                 /* ... codes with a factor per row, or f32 */
+    JOINED = 32 / LANES < BLOCK_GROUPS ? 32 / LANES : BLOCK_GROUPS,     /* groups of a warp in a block of rows */
+    IS_BF16 = IS_SWIGLU || X == X_BF16,                 /* a patch holds pairs of bf16, */
+    IS_CODES = X == X_E4M3 && !IS_WIDE,                 /* or codes with a factor per row, or else f32 */
     WORDS = IS_BF16 ? VALUES / 2 : IS_CODES ? VALUES / 4 : VALUES,
     MAXIMA = IS_BF16 ? VALUES / 2 : VALUES              /* words of maxima: pairs of bf16, or f32 */
 };
@@ -60,10 +59,10 @@ static_assert(ROWS == 4 || ROWS == 8 || (ROWS == 2 && IS_SWIGLU), "PATCH_ROWS is
 static_assert(!IS_TRANSPOSED || COLS * VECTORS % THREADS == 0, "threads store as many vectors each");
 static_assert(VECTORS == 8 || (VECTORS == 16 && IS_TRANSPOSED && BLOCK_ROWS), "what STRIP_ROWS may be");
 
-/* Threads of an SM: as many as registers allow without spills, so that some load while others encode. These need
- * more registers, and have fewer threads: a second pass over x, codes with their values (most of all on sm_120 and in
- * narrow strips, whose blocks are few), activations, tall patches (more so of activations that are clamped, or not on
- * sm_90), sm_89, and conversions that are no single instruction. */
+/* Threads per SM: as many as registers allow without spills, so that some load while others encode. Fewer
+ * threads with more registers: a second pass over x, codes with their values (most on sm_120 and in narrow
+ * strips, whose blocks are few), activations, tall patches (more for activations that are clamped, or not on
+ * sm_90), sm_89, and conversions that are not a single instruction. */
 #if __CUDA_ARCH__ >= 890
 #define NEEDS_MORE (ROWS == CHANNEL_TALL_ROWS || IS_SWIGLU || __CUDA_ARCH__ == 890)
 #define NEEDS_MOST (X == X_E4M3 && (LANES < CHANNEL_LANES(X) || __CUDA_ARCH__ >= 1200))
@@ -74,10 +73,10 @@ enum {
 #else
 enum { SM_THREADS = X == X_E4M3 ? 256 : 512 };
 #endif
-enum { MIN_BLOCKS = SM_THREADS / THREADS < 16 ? SM_THREADS / THREADS : 16 };    /* some SMs have no more */
+enum { MIN_BLOCKS = SM_THREADS / THREADS < 16 ? SM_THREADS / THREADS : 16 };    /* the limit of some SMs */
 
-/* Factors are powers of two: activations times their inverses are exact in bf16, or so small that the code is
- * 0 anyway. So pairs of them are multiplied, by pairs of inverses. */
+/* If factors are powers of two, activations times inverses are exact in bf16, or so small that the code is 0.
+ * So pairs of them are multiplied by pairs of inverses. */
 #if __CUDA_ARCH__ >= 900
 enum { HAS_PAIRS = IS_SWIGLU && IS_TRANSPOSED && IS_ROUNDED && VALUES == 8 };
 #else
@@ -99,11 +98,11 @@ typedef struct {
 typedef struct {
     u32 thread, lane, group;                            /* in its strip */
     i64 first, end;                                     /* rows of the tile */
-    int rows;                                           /* of the patch, if a tile is no more than patches */
+    int rows;                                           /* of the patch that exist, if BLOCK_ROWS */
     i64 first_col, col;                                 /* of the strip, of the thread */
     int count;                                          /* of the vector, columns that exist */
-    bool is_whole;                                      /* all of the tile exists and is aligned: known when
-                                                         * this is compiled, see cast_block() */
+    bool is_whole;                                      /* the tile exists and is aligned; a constant where it
+                                                         * is used, see cast_block() */
 } place;
 
 /* ---- x ---- */
@@ -136,8 +135,8 @@ DEV bool has_vectors(const tgl_channel_cast &c, const place &at)
     return at.is_whole || (c.is_x_aligned && at.count == VALUES);
 }
 
-/* A vector of a row whose columns all exist, at an aligned address. What L2 fetches ahead of values, 256
- * bytes, is what the strips beside this one read. */
+/* A vector whose columns all exist, at an aligned address. L2 fetches 256 bytes: the adjacent strips read the
+ * rest. */
 DEV void load_whole(const u8 *from, vector &v)
 {
     if constexpr (X == X_E4M3) spread(load_stream_u32x2(from), v.w);
@@ -149,7 +148,7 @@ DEV void load_whole_if(const u8 *from, bool is_there, vector &v)
     else spread(load_ahead_u32x4_if(from, is_there), v.w);
 }
 
-/* Any other, value by value. */
+/* Any other vector, value by value. */
 DEV void load_part(const u8 *from, int count, vector &v)
 {
     clear_vector(v);
@@ -162,7 +161,7 @@ DEV void load_part(const u8 *from, int count, vector &v)
         }
 }
 
-/* A vector of any row. */
+/* Either. */
 DEV void load_any(const tgl_channel_cast &c, const place &at, const u8 *from, vector &v)
 {
     if (has_vectors(c, at)) load_whole(from, v);
@@ -197,10 +196,9 @@ DEV void widen_row(const patch &p, int r, float (&v)[VALUES])
     }
 }
 
-/* Magnitudes. Values of whole tiles stay in registers until they are scaled, of as many rows as there are
- * registers for: the compiler decodes others again. At edges, and of more than HELD_ROWS rows, it may spill
- * instead (in wide strips for sm_89 and sm_100). There the sign is taken from codes, so that these are not the
- * numbers that are scaled later. */
+/* Magnitudes. In whole tiles, values of HELD_ROWS rows stay in registers until they are scaled; others are
+ * decoded again. For those, and at edges, signs are cleared in the codes: otherwise the compiler would reuse
+ * the values, and spill (in wide strips for sm_89 and sm_100). */
 enum { HELD_ROWS = LANES == CHANNEL_LANES(X) && __CUDA_ARCH__ != 900 ? 1 : ROWS };
 DEV void widen_magnitudes(const place &at, const patch &p, int r, float (&v)[VALUES])
 {
@@ -215,8 +213,8 @@ DEV void widen_magnitudes(const place &at, const patch &p, int r, float (&v)[VAL
     for (int k = 0; k < VALUES; k++) v[k] = fabsf(v[k]);
 }
 
-/* Maxima of bf16 have any signs until they are combined. Those of values that are all NaN are NaN; scale_of()
- * takes its floor for that. */
+/* Maxima of bf16 have any sign until they are combined. If all values are NaN, so is the maximum; scale_of()
+ * then takes its floor. */
 DEV u32 larger(u32 a, u32 b)
 {
     if (IS_BF16) return max_magnitude_bf16x2(a, b);
@@ -245,20 +243,20 @@ DEV void raise_maxima(u32 (&maxima)[MAXIMA], const place &at, const patch &p)
 
 /* ---- factors ---- */
 
-/* Maxima lie in vectors of 16 bytes (8, of SwiGLU of f32), the first of all lanes first: a thread that has
- * several would otherwise meet others in the same banks. */
+/* Maxima are in vectors of 16 bytes (8 for SwiGLU of f32), the first vectors of all lanes first: otherwise
+ * threads with several vectors would have bank conflicts. */
 enum { MAXIMA_WORDS = MAXIMA < 4 ? MAXIMA : 4, MAXIMA_COLS = IS_BF16 ? 2 * MAXIMA_WORDS : MAXIMA_WORDS };
 
-/* Threads of a warp that join their maxima share the work: each goes on with half of what the two had, until
- * SHARERS of them have LEFT of the maxima each. */
+/* JOINED threads of a warp combine their maxima: in each step, each of two continues with half of them, until
+ * SHARERS threads have LEFT maxima each. */
 enum { SHARERS = JOINED < MAXIMA ? JOINED : MAXIMA, LEFT = MAXIMA / SHARERS };
 
 DEV void put_maxima(strip_memory &m, const place &at, u32 (&maxima)[MAXIMA])
 {
-    u32 first = 0;                                      /* of those left */
+    u32 first = 0;                                      /* of the maxima left */
 #pragma unroll
     for (int half = MAXIMA / 2, step = 1; half >= LEFT; half /= 2, step *= 2) {
-        const bool is_upper = at.group & step;          /* this thread goes on with the upper half */
+        const bool is_upper = at.group & step;          /* this thread continues with the upper half */
 #pragma unroll
         for (int i = 0; i < half; i++) {
             const u32 mine = is_upper ? maxima[half + i] : maxima[i];
@@ -277,7 +275,7 @@ DEV void put_maxima(strip_memory &m, const place &at, u32 (&maxima)[MAXIMA])
     for (int i = 0; i < LEFT; i += 4) store_words<4 * (LEFT < 4 ? LEFT : 4)>(to + i * LANES, maxima + i);
 }
 
-/* The bits of the largest magnitude of a column in a block of rows. */
+/* The bits of a column's max magnitude in a block of rows. */
 DEV u32 find_maximum(const strip_memory &m, u32 block, u32 col)
 {
     const u32 lane = col / VALUES, vector = col % VALUES / MAXIMA_COLS, i = col % MAXIMA_COLS;
@@ -289,10 +287,10 @@ DEV u32 find_maximum(const strip_memory &m, u32 block, u32 col)
     return !IS_BF16 ? found : (i % 2 ? found : found << 16) & 0x7FFF0000;
 }
 
-/* The factors that a thread makes, of the strip's: number at.thread, at.thread + THREADS, ... */
+/* A thread makes factors at.thread, at.thread + THREADS, ... of the strip. */
 enum { FACTORS = (BLOCKS * COLS + THREADS - 1) / THREADS };
 
-/* Their inverses, to the strip. Threads wait for these, so the factors themselves come later. */
+/* Stores their inverses in shared memory. Threads wait for these, so the factors themselves come later. */
 DEV void put_inverses(strip_memory &m, const place &at, u32 (&amax)[FACTORS])
 {
 #pragma unroll
@@ -306,7 +304,7 @@ DEV void put_inverses(strip_memory &m, const place &at, u32 (&amax)[FACTORS])
     }
 }
 
-/* n rows of codes or factors. */
+/* The offset of row n of codes or factors. */
 DEV i64 out_offset(const tgl_channel_cast &c, const place &at, i64 n)
 {
     return at.is_whole ? (i64)((u64)(u32)n * c.out_step) : n * c.num_cols;
@@ -370,14 +368,14 @@ DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const plac
     }
 }
 
-/* Vector k of column j of the tile. The lanes of a warp that store at a time have all 8 places of it. */
+/* Vector k of column j of the tile. Lanes that store at the same time use all 8 groups of banks. */
 DEV u32 tile_swizzle(u32 j) { return j / VALUES * (8 / LANES) & 7; }
 DEV u32 tile_index(u32 j, u32 k) { return j * VECTORS + (k ^ tile_swizzle(j)); }
 
-/* The same vector, `step` columns on: a multiple of a power of two that column j is below. */
+/* The same vector, `step` columns further; step is a multiple of a power of two above j. */
 DEV u32 tile_step(u32 index, u32 step) { return (index ^ tile_swizzle(step)) + step * VECTORS; }
 
-/* The patch times its inverses, where these are pairs. */
+/* The patch times its inverses, in pairs. */
 DEV void scale_pairs(const strip_memory &m, const place &at, const patch &p, patch &scaled)
 {
     u32 inv[4];
@@ -389,7 +387,7 @@ DEV void scale_pairs(const strip_memory &m, const place &at, const patch &p, pat
             scaled.w[r][i] = fma_bf16x2(p.w[r][i], inv[i % 4], 0x80008000u /* -0 */);
 }
 
-/* Puts the codes of a patch into the tile: its columns, which have one swizzle. */
+/* Stores the codes of a patch in the tile; its columns have the same swizzle. */
 enum { ROW_WORDS = (ROWS + 3) / 4 };
 DEV void put_columns(strip_memory &m, const place &at, const patch &p)
 {
@@ -416,7 +414,7 @@ DEV u8 tile_code(const strip_memory &m, u32 j, u32 i)
     return ((const u8 *)&m.tile[tile_index(j, i / 16)])[i % 16];
 }
 
-/* Of `rows` codes from `to` on: those before the first aligned address, aligned vectors, those after them. */
+/* `rows` codes from `to` on: those before the first aligned address, aligned vectors, and the rest. */
 typedef struct { u32 head, vectors, tail; } column_cut;
 DEV column_cut cut_column(const u8 *to, u32 rows)
 {
@@ -424,9 +422,9 @@ DEV column_cut cut_column(const u8 *to, u32 rows)
     return { head, (rows - head) / 16, (rows - head) % 16 };
 }
 
-/* Stores `rows` codes of `cols` columns to rows of out that are aligned to nothing. VECTORS threads have a
- * column's aligned vectors, cut out of two of the tile each; then sixteen have the codes at its ends, which
- * of a whole column are sixteen or none. */
+/* Stores `rows` codes of `cols` columns to unaligned rows of out. VECTORS threads store a column's aligned
+ * vectors, each cut out of two of the tile. Then 16 threads store the codes at its ends; a whole column has
+ * 16 of them, or none. */
 DEV void store_unaligned(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row, u32 rows,
                          u32 cols)
 {
@@ -450,14 +448,14 @@ DEV void store_unaligned(const tgl_channel_cast &c, const strip_memory &m, const
     }
 }
 
-/* Where row 0 of the codes of a column is, in out that is transposed. */
+/* The address of row 0 of a column, in transposed out. */
 DEV u8 *out_column(const tgl_channel_cast &c, const place &at, i64 col)
 {
     return (u8 *)c.out + (at.is_whole ? (i64)((u64)(u32)col * (u32)c.num_rows) : col * c.num_rows);
 }
 
-/* The same for a whole tile of 8 lanes, in half the instructions: columns a multiple of 16 apart are cut
- * alike, as all are that a thread has a part of. */
+/* The same for a whole tile of 8 lanes, in half the instructions: a thread's columns are a multiple of 16
+ * apart, and so have the same alignment. */
 DEV void store_whole_unaligned(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row)
 {
     const u32 k = at.thread % VECTORS, vector_col = at.thread / VECTORS;
@@ -491,8 +489,8 @@ DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const p
     const int rows = (int)min(at.end - row, (i64)TILE_ROWS);
     const int cols = (int)min(c.num_cols - at.first_col, (i64)COLS);
     if (!at.is_whole && !c.is_out_aligned) {
-        /* Fewer instructions pay if they are the limit: for activations, which have many, and if warps are few. (A
-         * long tile of activations with all rows and columns is whole, or x is not aligned.) */
+        /* Fewer instructions pay if they are the limit: for activations, and if there are few warps. (A long
+         * tile of activations with all rows and columns is whole, unless x is unaligned.) */
         const bool is_short = IS_SWIGLU != IS_LONG && LANES == 8 && rows == TILE_ROWS && cols == COLS;
         if (is_short) store_whole_unaligned(c, m, at, row);
         else store_unaligned(c, m, at, row, (u32)rows, (u32)cols);
@@ -505,7 +503,7 @@ DEV void store_columns(const tgl_channel_cast &c, const strip_memory &m, const p
             *(uint4 *)(to + j * c.num_rows + k * 16) = m.tile[tile_index(first + j, k)];
 }
 
-/* ---- all of it ---- */
+/* ---- tiles ---- */
 
 DEV void find_thread(place &at, u32 thread)
 {
@@ -514,7 +512,7 @@ DEV void find_thread(place &at, u32 thread)
     at.group = thread / LANES;
 }
 
-/* Where a thread is in a whole tile: all is 32 bits. */
+/* In a whole tile, in 32 bits. */
 DEV void find_whole(place &at, u32 row_tile, u32 col_tile)
 {
     at.is_whole = true;
@@ -526,7 +524,7 @@ DEV void find_whole(place &at, u32 row_tile, u32 col_tile)
     at.count = VALUES;
 }
 
-/* In any other. False if there is no such tile. */
+/* In any other tile. False if the tile does not exist. */
 DEV bool find_edges(const tgl_channel_cast &c, place &at, u32 row_tile, u32 col_tile)
 {
     if (c.slice_rows) {
@@ -546,7 +544,7 @@ DEV bool find_edges(const tgl_channel_cast &c, place &at, u32 row_tile, u32 col_
 
 #ifndef IS_STAGED                                       /* else the kernel has its own */
 
-/* The kernel's: rows from `row` on, those that are not before at.end or do not exist as zeros. */
+/* Defined by the kernel: loads rows from `row` on; zeros for rows past at.end or without a token. */
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p);
 
 DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
@@ -574,7 +572,7 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
             put_columns(m, at, p);
             __syncthreads();
             store_columns(c, m, at, row);
-            if (!is_held) __syncthreads();                              /* before the tile is filled again */
+            if (!is_held) __syncthreads();                              /* before the tile is reused */
         } else {
             store_rows(c, m, at, p, row + offset);
         }
@@ -582,9 +580,9 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
     store_factors(c, at, amax);
 }
 
-/* The tile of a block. A kernel has this code twice. The copy for whole tiles checks no bounds of rows and columns;
- * it comes first, so that no jump waits for instructions from memory. Long tiles, whose out is not aligned, are
- * treated as whole only if they are activations: there the instructions issued are the limit. */
+/* A block's tile. The kernel has this code twice. The copy for whole tiles checks no bounds; it comes first,
+ * so that no jump waits for instructions from memory. Long tiles, whose out is unaligned, are treated as
+ * whole only for activations, where instructions are the limit. */
 DEV void cast_block(const tgl_channel_cast &c, strip_memory &m)
 {
     const u32 row_tile = blockIdx.y, col_tile = blockIdx.x + blockIdx.z * gridDim.x;
@@ -597,7 +595,7 @@ DEV void cast_block(const tgl_channel_cast &c, strip_memory &m)
         if (find_edges(c, at, row_tile, col_tile)) cast_tile(c, at, m);
         return;
     }
-    if (IS_LONG) find_thread(at, kept_u32(threadIdx.x));        /* edges have no register for what they share */
+    if (IS_LONG) find_thread(at, kept_u32(threadIdx.x));        /* recomputed: edges have no register left for it */
     find_whole(at, row_tile, col_tile);
     cast_tile(c, at, m);
 }

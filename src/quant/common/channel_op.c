@@ -15,10 +15,10 @@ int64_t tgl_channel_block_rows(const problem *p)
     return rows == 32 || rows == 64 || rows == 128 ? rows : 0;
 }
 
-/* A tile: threads side by side, its rows, and those of a thread. */
+/* A tile: threads across it, its rows, and the rows of a thread. */
 typedef struct { int lanes, rows, patch_rows; } tile;
 
-/* Threads of bf16 that is not transposed are tall. */
+/* bf16 that is not transposed has tall threads. */
 static bool is_tall(const problem *p)
 {
     return tgl_channel_x(p) == X_BF16 && !p->is_transposed && !p->is_swiglu && tgl_channel_block_rows(p) != 0;
@@ -56,7 +56,7 @@ static int64_t num_tiles(const problem *p, int which) { return tiles_down(p, whi
 
 int tgl_channel_plan(const problem *p, tgl_kernel kernel, bool may_stage, tgl_kernel *kernels)
 {
-    /* tiles are narrow if they are few; if one row of tiles is enough, narrower ones never pay */
+    /* narrower tiles are for few tiles; if one row of tiles is enough for all SMs, they never pay */
     const bool has_middle = CHANNEL_LANES(tgl_channel_x(p)) != CHANNEL_MIDDLE_LANES &&
                             tiles_across(p, CHANNEL_WIDE) < CHANNEL_FEW_TILES;
     const bool has_narrow = tiles_across(p, CHANNEL_MIDDLE) < CHANNEL_FEW_TILES;
@@ -92,8 +92,8 @@ static bool is_out_aligned(const problem *p)
     return (out | p->num_cols) % CHANNEL_VALUES(tgl_channel_x(p)) == 0;
 }
 
-/* May tiles be treated as whole? Then a tile's part of the map is loaded as vectors, rows and strides are multiplied
- * as 32 bits, and columns of factors are found by a shift. Long tiles are for rows of out that are not aligned. */
+/* May tiles be treated as whole? Then the map is loaded as vectors, rows and strides are multiplied in 32
+ * bits, and columns of factors are found by a shift. Long tiles are for unaligned rows of out. */
 static bool has_whole_tiles(const problem *p, bool is_long)
 {
     const int64_t x_cols = p->codes.block_cols;
@@ -104,19 +104,19 @@ static bool has_whole_tiles(const problem *p, bool is_long)
     return is_aligned && is_small && ((x_cols & (x_cols - 1)) == 0 || x_cols >= p->num_cols);
 }
 
-/* Tiles side by side in a band. Transposed tiles follow each other down the rows, so that the tiles in flight write
- * whole rows of out. With a map, a band is so narrow that its part of x stays in L2: a row that the map names several
- * times is fetched once. */
+/* Tiles across a band. Transposed tiles go down the rows, so that the tiles in flight write whole rows of
+ * out. With a map, a band's part of x stays in L2, so that a row that the map names several times is fetched
+ * once. */
 static int64_t band_of(const problem *p, int which)
 {
-    enum { BAND_BYTES = 6 << 20, AHEAD_BYTES = 256 };  /* of x: L2 has much of it twice; fetched at a time */
+    enum { BAND_BYTES = 6 << 20, AHEAD_BYTES = 256 };  /* of x, much of which L2 has twice; fetched at a time */
     const int64_t strips = tiles_across(p, which);
     if (p->is_transposed && tgl_channel_block_rows(p)) return 1;
     if (!p->pos_to_token) return strips;
     const int64_t strip_bytes = tile_of(p, which).lanes * CHANNEL_VECTOR_BYTES(tgl_channel_x(p));
     const int64_t low = AHEAD_BYTES / strip_bytes, fit = BAND_BYTES / strip_bytes / tgl_max(p->num_tokens, 1);
     const int64_t bands = tgl_ceil_div(strips, tgl_max(fit, low));
-    return tgl_min(tgl_ceil_div(tgl_ceil_div(strips, bands), low) * low, strips);  /* all about as wide */
+    return tgl_min(tgl_ceil_div(tgl_ceil_div(strips, bands), low) * low, strips);  /* of about the same width */
 }
 
 static tgl_channel_cast cast_of(const problem *p, int which)
@@ -163,13 +163,11 @@ static tgl_shape shape(problem *p, int which)
 
 bool tgl_channel_fits_many(const void *context, const tgl_target *target)
 {
-    (void)target;
     return is_tall(context) || !is_out_aligned(context);
 }
 
 bool tgl_channel_pays_many(const void *context, const tgl_target *target)
 {
-    (void)target;
     const problem *p = context;
     const int wide_cols = CHANNEL_WIDE_LANES * CHANNEL_VALUES(X_BF16);
     const bool fills_wide = p->num_cols % wide_cols == 0 || p->num_cols >= 16 * wide_cols;
@@ -178,22 +176,20 @@ bool tgl_channel_pays_many(const void *context, const tgl_target *target)
 
 bool tgl_channel_pays_wide(const void *p, const tgl_target *target)
 {
-    (void)target;
     return num_tiles(p, CHANNEL_WIDE) >= CHANNEL_FEW_TILES;
 }
 
 bool tgl_channel_pays_middle(const void *p, const tgl_target *target)
 {
-    (void)target;
     return num_tiles(p, CHANNEL_MIDDLE) >= CHANNEL_FEW_TILES;
 }
 
-tgl_shape tgl_channel_shape_many(void *p, const tgl_target *t) { (void)t; return shape(p, CHANNEL_MANY); }
-tgl_shape tgl_channel_shape_wide(void *p, const tgl_target *t) { (void)t; return shape(p, CHANNEL_WIDE); }
-tgl_shape tgl_channel_shape_middle(void *p, const tgl_target *t) { (void)t; return shape(p, CHANNEL_MIDDLE); }
-tgl_shape tgl_channel_shape_narrow(void *p, const tgl_target *t) { (void)t; return shape(p, CHANNEL_NARROW); }
+tgl_shape tgl_channel_shape_many(void *p, const tgl_target *t) { return shape(p, CHANNEL_MANY); }
+tgl_shape tgl_channel_shape_wide(void *p, const tgl_target *t) { return shape(p, CHANNEL_WIDE); }
+tgl_shape tgl_channel_shape_middle(void *p, const tgl_target *t) { return shape(p, CHANNEL_MIDDLE); }
+tgl_shape tgl_channel_shape_narrow(void *p, const tgl_target *t) { return shape(p, CHANNEL_NARROW); }
 
-/* ---- blocks that go through the tiles ---- */
+/* ---- blocks that loop over tiles ---- */
 
 bool tgl_channel_fits_staged(const void *context, const tgl_target *target)
 {
@@ -211,7 +207,7 @@ bool tgl_channel_pays_staged(const void *context, const tgl_target *target)
     return tiles >= CHANNEL_STAGED_TILES * blocks && tiles >= CHANNEL_FEW_TILES;
 }
 
-/* Bands become equally wide. */
+/* Bands of the same width. */
 tgl_shape tgl_channel_shape_staged(void *context, const tgl_target *target)
 {
     problem *p = context;

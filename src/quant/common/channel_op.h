@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * channel_op.h - the host's half of channel.h: ops that cast with a factor per column have one problem struct and
- * one table of kernels. */
+ * channel_op.h - the host's half of channel.h: one problem struct and one table of kernels for all ops that
+ * cast with a factor per column. */
 #ifndef TEGULA_QUANT_CHANNEL_OP_H
 #define TEGULA_QUANT_CHANNEL_OP_H
 
@@ -9,10 +9,10 @@
 #include "quant/common/channel.h"
 
 typedef struct {
-    int64_t num_tokens;             /* of x, where a map names its rows */
+    int64_t num_tokens;             /* rows of x, if there is a map */
     int64_t num_rows, num_cols;     /* of the codes, as if not transposed */
-    bool has_codes;                 /* x has codes of e4m3, else numbers */
-    tgl_values values;              /* with is_swiglu twice the columns: gates, then ups */
+    bool has_codes;                 /* x has e4m3 codes, else values */
+    tgl_values values;              /* if is_swiglu, twice the columns: gates, then ups */
     tgl_codes codes;
     bool has_map;                   /* else row i is token i */
     const int32_t *pos_to_token;
@@ -23,20 +23,20 @@ typedef struct {
     tgl_sf sf;                      /* row-major */
     bool is_transposed;
     uint8_t *out;                   /* [num_cols, num_rows] if transposed, else [num_rows, num_cols] */
-    channel_staged_args args;       /* `cast` is what all kernels take but the staged one */
+    channel_staged_args args;       /* the staged kernel takes all of it, others take `cast` */
 } tgl_channel_problem;
 
 /* Macro X. */
 int tgl_channel_x(const tgl_channel_problem *p);
 
-/* Macro BLOCK_ROWS: 32, 64, 128, or 0 for any other number. */
+/* Macro BLOCK_ROWS: 32, 64 or 128; 0: any other number. */
 int64_t tgl_channel_block_rows(const tgl_channel_problem *p);
 
-/* The kernels of a configuration. `kernel` is the op's, with macros other than STRIP_LANES, STRIP_ROWS and
- * PATCH_ROWS; `may_stage`: the plan has quant/per_channel_cast_staged, too. */
+/* The plan. `kernel` is the op's, without the macros STRIP_LANES, STRIP_ROWS and PATCH_ROWS; `may_stage`: the
+ * plan has quant/per_channel_cast_staged too. */
 int tgl_channel_plan(const tgl_channel_problem *p, tgl_kernel kernel, bool may_stage, tgl_kernel *kernels);
 
-/* The candidates of an op's table, in order: few tiles are made narrow, so that every SM has some. */
+/* The candidates, in order. */
 enum { CHANNEL_STAGED, CHANNEL_MANY, CHANNEL_WIDE, CHANNEL_MIDDLE, CHANNEL_NARROW, CHANNEL_NUM_KERNELS };
 bool tgl_channel_fits_staged(const void *problem, const tgl_target *target);
 bool tgl_channel_pays_staged(const void *problem, const tgl_target *target);

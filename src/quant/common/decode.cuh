@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * decode.cuh - from what lies in memory to numbers, for the kernels of all casts. A vector is what a lane
- * loads at once; its largest magnitude is found in its own format, or in f16, which has all FP8 and FP4.
+ * decode.cuh - from memory to values, for the kernels of all casts. A vector is what a lane loads at once.
+ * Its amax is found in its own format, or in f16, which has all numbers of FP8 and FP4.
  *
  *   X_BF16   8 values, 16 bytes        X_F32    4 values, 16 bytes
  *   X_E4M3   16 codes, 16 bytes        X_E2M1   16 codes, 8 bytes
  *
- * Everything is exact and gives the bits of src/numerics, also where an instruction does it. */
+ * Everything is exact, with the bits of src/numerics, also where an instruction does it. */
 #ifndef TEGULA_QUANT_DECODE_CUH
 #define TEGULA_QUANT_DECODE_CUH
 
@@ -30,7 +30,7 @@ DEV u32 e4m3x2_to_f16x2(u32 pair)
 #if __CUDA_ARCH__ >= 890
     return widen_e4m3(pair);
 #else
-    /* As f16 the bits of a code are 2^-8 times its value; f16 has no NaN there, so it is put in. */
+    /* As f16 the bits of a code are 2^-8 times its value; NaN is patched in. */
     const u32 spread = (pair & 0x7F) << 7 | (pair & 0x7F00) << 15;
     const u32 sign = (pair & 0x80) << 8 | (pair & 0x8000) << 16;
     const u32 low = (pair & 0x7F) == 0x7F ? 0x7FFF : 0, high = (pair & 0x7F00) == 0x7F00 ? 0x7FFF0000u : 0;
@@ -38,7 +38,7 @@ DEV u32 e4m3x2_to_f16x2(u32 pair)
 #endif
 }
 
-/* Of four codes, the last two. */
+/* The last two of four codes. */
 DEV u32 e4m3x2_high_to_f16x2(u32 codes)
 {
 #if __CUDA_ARCH__ >= 890
@@ -48,8 +48,8 @@ DEV u32 e4m3x2_high_to_f16x2(u32 codes)
 #endif
 }
 
-/* Eight codes of e2m1, the first in the lowest bits. Element j of 0 .. 3 becomes the low half of pair j,
- * element j + 4 the high half. As f16 the bits of a code are 2^-14 times its value. */
+/* Eight codes of e2m1, the first in the lowest bits. Code j of 0 .. 3 becomes the low half of pair j, code j
+ * + 4 the high half. As f16 the bits of a code are 2^-14 times its value. */
 DEV void e2m1x8_to_f16x2(u32 codes, u32 (&pairs)[4])
 {
 #pragma unroll
@@ -95,7 +95,7 @@ DEV void decode_e5m6x8(const u32 (&w)[3], float (&v)[8])
 
 /* ---- one at a time ---- */
 
-/* What a row of x has in a column, at any address; codes without their factor. */
+/* A value of a row, at any address; codes without their factor. */
 template <int X_> DEV float value_at(const void *row, i64 col)
 {
     if (X_ == X_BF16) return low_bf16(((const u16 *)row)[col]);
@@ -108,7 +108,7 @@ template <int X_> DEV float value_at(const void *row, i64 col)
 
 template <int X_> struct vector_of { u32 w[X_VECTOR_BYTES(X_) / 4]; };
 
-/* Four words, or two, in an array. */
+/* Four words, or two, to an array. */
 DEV void spread(uint4 v, u32 *w)
 {
     w[0] = v.x;
@@ -129,7 +129,7 @@ template <int X_> DEV void load_vector(const void *from, vector_of<X_> &x)
     else spread(load_stream_u32x2(from), x.w);
 }
 
-/* Zeros: they count for nothing in a maximum. */
+/* Zeros change no amax. */
 template <int X_> DEV void clear_vector(vector_of<X_> &x)
 {
 #pragma unroll
@@ -168,21 +168,18 @@ DEV void widen(const vector_of<X_E2M1> &x, float (&v)[16])
     }
 }
 
-/* ---- largest magnitudes ----
- * As the bits of an f32 that is not negative: they are in the order of the values, so that integer maxima and
- * shuffles do the rest. NaN is ignored. */
+/* ---- amax ----
+ * As the bits of a non-negative f32, whose order as integers is that of the values. NaN is ignored. */
 
 DEV u32 max_bits_of_bf16x2(u32 m) { return max(m << 16, m & 0xFFFF0000u); }
 DEV u32 max_bits_of_f16x2(u32 m) { return __float_as_uint(max(low_f16(m), high_f16(m))); }
 
-/* Of a value. */
 DEV u32 amax_of(float v)
 {
     const u32 magnitude = __float_as_uint(v) & 0x7FFFFFFF;
     return magnitude <= 0x7F800000 ? magnitude : 0;
 }
 
-/* Of COUNT values. */
 template <int COUNT> DEV u32 amax_of(const float *v)
 {
     float m = 0;
@@ -232,7 +229,7 @@ template <int N> DEV u32 amax_of(const vector_of<X_BF16> (&x)[N])
 }
 template <int N> DEV u32 amax_of(const vector_of<X_E2M1> (&x)[N])
 {
-    u32 seen = 0;                               /* in every byte, bit c: is there code c? */
+    u32 seen = 0;                               /* bit c of every byte: is there code c? */
 #pragma unroll
     for (int i = 0; i < 2 * N; i++) {
         const u32 codes = x[i / 2].w[i % 2] & 0x77777777;
@@ -243,15 +240,15 @@ template <int N> DEV u32 amax_of(const vector_of<X_E2M1> (&x)[N])
     return largest < 2 ? largest * 0x3F000000u /* 1/2 */ : 0x3F800000 + (largest - 2) * 0x400000;
 }
 
-/* Of codes that have a factor: rounding keeps the order, so the largest code gives the largest product. An
- * infinite factor makes NaN of zeros only. */
+/* Of codes with a factor: rounding keeps the order, so the largest code gives the largest product. An
+ * infinite factor makes only zeros NaN. */
 DEV u32 scaled_amax(u32 amax, float factor)
 {
     return __float_as_uint(fmaxf(0, __uint_as_float(amax) * fabsf(factor)));
 }
 
-/* The largest of LANES lanes side by side, a power of two, in all of them; the whole warp calls. The second
- * does two at once, where the lower halves are 0, as they are of bf16. */
+/* The max over LANES adjacent lanes, a power of two, in all of them; the whole warp calls.
+ * max_of_lanes_bf16() does two at once, whose lower halves are 0. */
 template <int LANES> DEV u32 max_of_lanes(u32 v)
 {
     if (LANES == 32) return warp_max_u32(v);
@@ -260,7 +257,7 @@ template <int LANES> DEV u32 max_of_lanes(u32 v)
     return v;
 }
 
-/* The same for 16 lanes: sooner there, but more instructions where there are several to find. */
+/* The same for 16 lanes: lower latency, but more instructions if there are several. */
 DEV u32 max_of_half(u32 v)
 {
     const bool is_upper = threadIdx.x & 16;

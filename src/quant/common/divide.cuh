@@ -21,7 +21,7 @@ DEV u64 divide_long(u64 x, u64 d)
     return quotient;
 }
 
-/* x / d for x >= 0 and d < 2^63: long division only where x is 2^31 or more. */
+/* x / d for x >= 0 and d < 2^63: long division only if x >= 2^31. */
 DEV i64 divide(i64 x, i64 d, tgl_divisor by)
 {
     return x < TGL_DIVIDE_LIMIT ? (i64)tgl_divide((u32)x, by) : (i64)divide_long((u64)x, (u64)d);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * encode.cuh - from f32 to codes, for the kernels of all casts: shorter ways of the device to the bits that
- * src/numerics defines. */
+ * encode.cuh - from f32 to codes, for the kernels of all casts: the bits of src/numerics in fewer
+ * instructions. */
 #ifndef TEGULA_QUANT_ENCODE_CUH
 #define TEGULA_QUANT_ENCODE_CUH
 
@@ -20,7 +20,7 @@ DEV u32 encode_e4m3x4(float a, float b, float c, float d)
 #endif
 }
 
-/* tgl_e2m1_from_f32() (numerics/minifloat.h says why the addition rounds). The first minimum makes NaN +6. */
+/* tgl_e2m1_from_f32() (numerics/minifloat.h says why the addition rounds). fminf() makes NaN +6. */
 DEV u32 encode_e2m1(float value)
 {
     const float v = fmaxf(fminf(value, TGL_E2M1_MAX), -TGL_E2M1_MAX), a = fabsf(v);
@@ -70,9 +70,9 @@ template <int FORMAT_, int COUNT> DEV void store_codes(void *to, const float (&v
 }
 
 #if __CUDA_ARCH__ >= 900
-/* Codes of e2m1 of two scaled values that are exact in bf16, without their signs; NaN has a positive one.
- * Adding the anchor and taking it away again leaves the rounded value. Times the format's smallest normal
- * number (e2m1's own is 1), its bits are those of the code: from bit 6 on, with zeros around. */
+/* Codes of e2m1 of two scaled values that are exact in bf16, without signs. Adding the anchor and subtracting
+ * it leaves the rounded value. Times 2^-126, bf16's smallest normal number (e2m1's is 1), its bits are the
+ * code, from bit 6 on, with zeros around. */
 DEV u32 round_e2m1_bf16x2(u32 v)
 {
     const u32 a = min_u16x2(v & 0x7FFF7FFF, 0x40C040C0 /* 6 */);
@@ -82,15 +82,15 @@ DEV u32 round_e2m1_bf16x2(u32 v)
     return fma_bf16x2(sum, 0x00800080 /* 2^-126 */, anchor);
 }
 
-/* Four codes of two such pairs of neighbours, in 16 bits. */
+/* Four codes of two such pairs, in 16 bits. */
 DEV u32 encode_e2m1x4_bf16(u32 v0, u32 v1)
 {
-    const u32 codes = (round_e2m1_bf16x2(v0) >> 6) + (round_e2m1_bf16x2(v1) << 2);      /* a byte each ... */
+    const u32 codes = (round_e2m1_bf16x2(v0) >> 6) + (round_e2m1_bf16x2(v1) << 2);      /* bytes 0, 2, 1, 3 */
     const u32 signed_codes = codes | (v0 >> 12 & 0x00080008) | (v1 >> 4 & 0x08000800);
-    return signed_codes | signed_codes >> 12;       /* ... 0, 2, 1, 3: the odd ones go to upper nibbles */
+    return signed_codes | signed_codes >> 12;       /* odd ones to the upper nibbles */
 }
 
-/* Eight codes, of bf16 times a power of two, 0 or infinity: exact, or so small that the code is 0 anyway. */
+/* Eight codes of bf16 times a power of two, 0 or infinity: exact, or so small that the code is 0. */
 DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
 {
     const u32 factor = __byte_perm(__float_as_uint(inv), 0, 0x3232);
@@ -115,9 +115,9 @@ DEV void e4m3x8_to_f16x2(u32 codes0, u32 codes1, u32 (&pairs)[4])
     pairs[3] = widen_e4m3_high(back);
 }
 
-/* Eight codes of e2m1 from such pairs times a factor (two f16) that makes no v of them larger than 6. Below 2
- * a code is 2 v, from there to 4 it is v + 2, then v / 2 + 4, rounded to integers; elsewhere each of these is
- * at least the code. Sums from 1024 on are integers: they round, and to even. */
+/* Eight codes of e2m1 from such pairs times a factor (two f16); no product v exceeds 6. A code is 2 v below
+ * 2, v + 2 from 2 to 4, then v / 2 + 4, rounded to an integer: the min of the three. f16 from 1024 on are
+ * integers, so adding 1024 rounds, to even. */
 DEV u32 encode_e2m1x8_f16(const u32 (&pairs)[4], u32 factor)
 {
     u32 codes = 0;
@@ -128,10 +128,10 @@ DEV u32 encode_e2m1x8_f16(const u32 (&pairs)[4], u32 factor)
         const u32 third = fma_f16x2(pairs[j], factor - 0x04000400, 0x64046404);
         codes = codes * 16 + min_u16x2(min_u16x2(first, second), third);
     }
-    return codes - 0x64006400u * 0x1111;        /* 1024 of each pair */
+    return codes - 0x64006400u * 0x1111;        /* the 1024 of each pair */
 }
 
-/* The signs of eight codes of e4m3, in the places that codes of e2m1 have them. */
+/* The signs of eight codes of e4m3, at the sign bits of e2m1. */
 DEV u32 signs_of_e4m3x8(u32 codes0, u32 codes1)
 {
     const u32 even = __byte_perm(codes0, codes1, 0x6420), odd = __byte_perm(codes0, codes1, 0x7531);
@@ -139,8 +139,8 @@ DEV u32 signs_of_e4m3x8(u32 codes0, u32 codes1)
 }
 #endif
 
-/* What becomes of codes 0 .. 7, a byte each, when values are multiplied by 2^exponent: a normal one, from 2
- * on, moves by 2 a power. What would be above 6 may be anything. */
+/* Codes 0 .. 7 times 2^exponent, a byte each: a normal code, 2 or more, moves by 2 per power. Entries for
+ * values above 6 are not used. */
 typedef struct { u32 low, high; } e2m1_table;
 DEV e2m1_table scaled_e2m1(i32 exponent)
 {
@@ -155,7 +155,7 @@ DEV e2m1_table scaled_e2m1(i32 exponent)
     return t;
 }
 
-/* Eight codes by such a table; signs stay. */
+/* Eight codes by this table; signs stay. */
 DEV u32 map_e2m1x8(u32 codes, e2m1_table t)
 {
     const u32 magnitudes = codes & 0x77777777;
@@ -165,15 +165,15 @@ DEV u32 map_e2m1x8(u32 codes, e2m1_table t)
     return __byte_perm(first, second, 0x6420) | (codes & 0x88888888);
 }
 
-/* The same for codes of e4m3, which have all of these numbers from 2^-6 on: exponent is -5 at least, and a
- * larger one than 16 is as good as that. */
+/* The same to codes of e4m3, which has all of these numbers from 2^-6 on: exponent >= -5; above 16 it counts
+ * as 16. */
 DEV e2m1_table e2m1_scaled_to_e4m3(i32 exponent)
 {
     const u32 one = (u32)(min(exponent, 16) + 7) * 8;           /* the code of 2^exponent */
     return { one * 0x01010100 + 0x04000000 - 0x0800, one * 0x01010101 + 0x14100C08 };
 }
 
-/* Eight codes by such a table, as two words; signs stay. */
+/* Eight codes by this table, as two words; signs stay. */
 DEV void map_e2m1x8_to_e4m3(u32 codes, e2m1_table t, u32 &first, u32 &second)
 {
     const u32 magnitudes = codes & 0x77777777, even = codes << 4;               /* signs in bits 7 of bytes */
@@ -183,9 +183,9 @@ DEV void map_e2m1x8_to_e4m3(u32 codes, e2m1_table t, u32 &first, u32 &second)
 
 /* ---- codes of e5m6 ---- */
 
-/* Of two values: 24 bits, the code of a in the upper ones. A code is the upper 12 bits of the f16 that is
- * nearest toward zero, and one more where the lowest 17 bits of the float are above half, or half and the
- * code is odd. NaN, 0x7FF, stays what it is. */
+/* Two values: 24 bits, the code of a in the upper ones. A code is the upper 12 bits of the f16 rounded toward
+ * zero, plus one if the lowest 17 bits of the float are above half, or half and the code is odd. NaN stays
+ * 0x7FF. */
 DEV u32 encode_e5m6x2(float a, float b)
 {
     const u32 cut = pack_f16_rz(b, a) >> 4, bits_a = __float_as_uint(a), bits_b = __float_as_uint(b);
@@ -204,8 +204,8 @@ DEV u32 encode_e5m6x2(float a, float b)
 }
 
 #if __CUDA_ARCH__ >= 900
-/* The same of numbers, with what lies above these 24 bits; bits 0 and 16 of `halves` are bits 16 of a and b,
- * those of `rests` say whether a lower one is set. The code of a comes from the lower half, with four bits of
+/* The same without NaN; the bits above these 24 are garbage. Bits 0 and 16 of `halves` are bit 16 of a and b;
+ * those of `rests` say whether a lower bit is set. The code of a comes from the lower half, with four bits of
  * b above it. */
 DEV u32 encode_e5m6x2_numbers(float a, float b, u32 halves, u32 rests)
 {
@@ -220,11 +220,11 @@ DEV u32 encode_e5m6x2_numbers(float a, float b)
 }
 #endif
 
-/* Eight in three words, the first in the highest bits, from four pairs of 24 bits; what lies above is
+/* Eight codes in three words, the first in the highest bits, from four pairs of 24 bits; the bits above are
  * ignored. */
 DEV void join_e5m6x8(const u32 *pairs, u32 (&w)[3])
 {
-    w[0] = __byte_perm(pairs[0], pairs[1], 0x2106);     /* bytes 2 1 0 of the one, 2 of the other */
+    w[0] = __byte_perm(pairs[0], pairs[1], 0x2106);     /* bytes 2 1 0 of the first, 2 of the second */
     w[1] = __byte_perm(pairs[1], pairs[2], 0x1065);
     w[2] = __byte_perm(pairs[2], pairs[3], 0x0654);
 }
@@ -236,7 +236,7 @@ DEV void encode_e5m6x8(const float *v, u32 (&w)[3])
     join_e5m6x8(pairs, w);
 }
 
-/* Four of these eight, the first or the second: a word of the three and half of the middle one. */
+/* The first or second four of eight codes: an outer word and half of the middle one. */
 DEV void join_e5m6x4(const u32 *pairs, bool is_second, u32 &word, u32 &half)
 {
     word = __byte_perm(pairs[0], pairs[1], is_second ? 0x0654 : 0x2106);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT
- * factors.cuh - scale.h on the device, for the kernels of all casts: from the largest magnitude to a factor,
- * in fewer instructions and with the same bits, and factors in memory, in any layout. */
+ * factors.cuh - scale.h for kernels: from amax to a factor, with the same bits in fewer instructions, and
+ * factors in memory, in any layout. */
 #ifndef TEGULA_QUANT_FACTORS_CUH
 #define TEGULA_QUANT_FACTORS_CUH
 
 #include "device/ptx.cuh"
 #include "quant/common/scale.h"
 
-/* ---- from the largest magnitude to a factor ---- */
+/* ---- from amax to a factor ---- */
 
-/* a / max and max / a, each rounded once, for a finite a not below the format's floor; then no quotient is
- * subnormal or overflows. Newton's steps on the fraction of a, in [1, 2); the exponent is added to the bits.
- * The compiler's division has a branch in it, so that those of several blocks would wait for each other.
- * (Compared for all fractions, with reciprocals that are two units off.) */
+/* a / max and max / a, each rounded once, for a finite a not below the format's floor: no quotient is
+ * subnormal or overflows. Newton steps on the fraction of a, in [1, 2); the exponent is added to the bits.
+ * The compiler's division has a branch, so that those of several blocks would wait for each other. (Compared
+ * for all fractions, with reciprocals that are two units off.) */
 DEV tgl_scale divided_scale(float a, float max)
 {
     const u32 bits = __float_as_uint(a), exponent = (bits & 0x7F800000) - 0x3F800000;
@@ -25,10 +25,10 @@ DEV tgl_scale divided_scale(float a, float max)
     return scale;
 }
 
-/* tgl_scale_of(), a rounded factor without a division: the exponent of a / max, rounded up, is the difference
- * of the exponents, and one more where the fraction of a is above that of max. (The division never rounds
- * down to a power of two: for the next float above such an a, the quotient is already past it by more than
- * half a step. Compared for all floats.) */
+/* tgl_scale_of(). A rounded factor needs no division: the exponent of a / max, rounded up, is the difference
+ * of the exponents, plus one if the fraction of a is above that of max. (The division never rounds down to a
+ * power of two: for the next larger a, the quotient exceeds it by more than half a step. Compared for all
+ * floats.) */
 template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax)
 {
     const tgl_scale_rule rule = tgl_scale_rule_of(FORMAT_, IS_ROUNDED_);
@@ -60,14 +60,14 @@ template <int FORMAT_, bool IS_ROUNDED_> DEV tgl_scale scale_of(float amax, floa
 
 /* ---- factors in memory ---- */
 
-/* The matrix, where its kind is known when a kernel is compiled. */
+/* With a kind that is known at compile time. */
 template <int KIND> DEV tgl_sf factors_of_kind(tgl_sf sf)
 {
     sf.kind = KIND;
     return sf;
 }
 
-/* Row m of it, as one whose only row that is. */
+/* Row m as a matrix of one row. */
 template <int KIND> DEV tgl_sf row_of_factors(const tgl_sf &sf, i64 m)
 {
     tgl_sf row = factors_of_kind<KIND>(sf);
@@ -75,13 +75,13 @@ template <int KIND> DEV tgl_sf row_of_factors(const tgl_sf &sf, i64 m)
     return row;
 }
 
-/* The element, a factor or a word of codes, that has factor (m, k). Loading it is apart from reading it (below), so
- * that it can be prefetched: the first use would wait for it. */
+/* The element, a factor or a word of codes, that has factor (m, k). Loading it is separate from decoding it
+ * (below), so that it can be prefetched. */
 DEV u32 *element_at(const tgl_sf &sf, i64 m, i64 k) { return (u32 *)sf.data + tgl_sf_offset(&sf, m, k); }
 DEV u32 load_element(const tgl_sf &sf, i64 m, i64 k) { return *element_at(sf, m, k); }
 DEV void store_element(const tgl_sf &sf, i64 m, i64 k, u32 element) { *element_at(sf, m, k) = element; }
 
-/* The code of the factor in it; of f32, the exponent. */
+/* The factor's code; of f32, the exponent. */
 DEV u32 code_of_element(const tgl_sf &sf, u32 element, u32 k)
 {
     if (sf.kind != TGL_SF_PACKED) return tgl_sf_code_of(__uint_as_float(element));
@@ -94,8 +94,8 @@ DEV float factor_of_element(const tgl_sf &sf, u32 element, u32 k)
     return tgl_ue8m0_to_f32((u8)code_of_element(sf, element, k));
 }
 
-/* 1 / 2^(code - 127), as a division gives it: 254 has a subnormal inverse. Code 0 is the factor 0, 255 an
- * infinite one. */
+/* 1 / 2^(code - 127), as by a division: the inverse of 254 is subnormal. Code 0 is the factor 0, 255 is
+ * infinity. */
 DEV float inverse_of_code(u32 code)
 {
     const i32 bits = max((254 - (i32)code) * 0x800000, (255 - (i32)code) * 0x400000);
@@ -108,17 +108,17 @@ DEV float inverse_of_element(const tgl_sf &sf, u32 element, u32 k)
     return inverse_of_code(code_of_element(sf, element, k));
 }
 
-/* A word of codes, with that of a factor at index 0 .. 3, where it has none. */
+/* Adds the code of a factor to a word, at index 0 .. 3, which must be 0. */
 DEV u32 word_with(u32 word, u32 index, float factor) { return word | tgl_sf_code_of(factor) << (8 * index); }
 
-/* Where factor (m, k) is, or its code. */
+/* The address of factor (m, k), or of its code. */
 DEV u8 *factor_at(const tgl_sf &sf, i64 m, i64 k)
 {
     return (u8 *)element_at(sf, m, k) + (sf.kind == TGL_SF_PACKED ? (u32)k % 4 : 0);
 }
 
-/* Stores factor (m, k). Codes are stored as bytes, so that each may come from another thread; that of the
- * last column brings the zeros of its word. */
+/* Stores factor (m, k). Codes are stored as bytes, so that each may come from another thread; the last one
+ * clears the rest of its word. */
 DEV void store_factor(const tgl_sf &sf, i64 m, i64 k, bool is_last, float factor)
 {
     u8 *at = factor_at(sf, m, k);

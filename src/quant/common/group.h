@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * group.h - how kernels that take blocks of factors of any size share them out (group.cuh). */
+ * group.h - kernels for blocks of any size: which threads have a block (group.cuh). */
 #ifndef TEGULA_QUANT_GROUP_H
 #define TEGULA_QUANT_GROUP_H
 
 #include "numerics/divide.h"
 
 #define GROUP_WARPS 8           /* of a block of threads */
-#define GROUP_LARGE 4096        /* values; a block of factors that has more is for all warps, else for one */
+#define GROUP_LARGE 4096        /* values; a larger block has all warps of a thread block, others have one */
 
-/* A group of threads takes `span` blocks side by side. */
+/* A group of threads takes `span` adjacent blocks. */
 typedef struct {
     int64_t block_rows, block_cols;
-    int64_t num_spans;          /* side by side */
+    int64_t num_spans;          /* across a row of blocks */
     tgl_divisor by_num_spans;
     int64_t total;              /* spans in all */
     int32_t span;
@@ -31,7 +31,7 @@ static inline tgl_groups tgl_groups_of(int64_t num_rows, int64_t block_rows, int
                          .span = span, .warps = rows > GROUP_LARGE / block_cols ? GROUP_WARPS : 1 };
 }
 
-/* Blocks of threads; past 2^31 - 1, groups take several turns. */
+/* Thread blocks, at most 2^31 - 1: groups loop. */
 static inline int64_t tgl_groups_grid(const tgl_groups *g)
 {
     const int64_t each = GROUP_WARPS / g->warps, blocks = (g->total + each - 1) / each;

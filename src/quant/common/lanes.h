@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * lanes.h - the inner loops of fast casts, over runs of values that have one factor or one each. Their bodies, 8
- * to 64 values at a time, are NEON's intrinsics (lanes_neon.inc) or C that compilers make vectors of (lanes_c.inc).
- * Each gives the bits of the functions in numerics/, which do the tails. */
+ * lanes.h - inner loops of fast casts, over runs of values with one factor, or one each. The bodies, 8 to 64
+ * values at a time, are NEON intrinsics (lanes_neon.inc) or C that compilers vectorise (lanes_c.inc). Results
+ * have the bits of the functions in numerics/, which do the tails. */
 #ifndef TEGULA_QUANT_LANES_H
 #define TEGULA_QUANT_LANES_H
 
@@ -16,18 +16,17 @@ enum { TGL_HAS_NEON = 1 };
 enum { TGL_HAS_NEON = 0 };
 #endif
 
-/* Prefetches `bytes` that are `ahead` of the values: memory works while loops compute. An address past the end
- * is no pointer, and ignored. */
+/* Prefetches `bytes` bytes, `ahead` bytes past the values. An address past the end is harmless. */
 TGL_ALWAYS_INLINE void tgl_prefetch(const void *values, int64_t ahead, int64_t bytes)
 {
-    enum { LINE = 64, LEVEL = TGL_HAS_NEON ? 3 : 2 };       /* to L1 or to L2 */
+    enum { LINE = 64, LEVEL = TGL_HAS_NEON ? 3 : 2 };       /* into L1, or L2 */
     for (int64_t i = 0; i < bytes; i += LINE)
         __builtin_prefetch((const void *)((uintptr_t)values + (uintptr_t)(ahead + i)), 0, LEVEL);
 }
 
 /* ---- tails, from value `i` on ---- */
 
-/* Bits of a magnitude, which as integers have the order of the floats; NaN are the largest of all. */
+/* Bits of a magnitude: as integers they have the order of floats; NaN is above all numbers. */
 TGL_ALWAYS_INLINE int32_t tgl_tail_amax(const void *values, bool is_bf16, int64_t i, int64_t count, int32_t amax)
 {
     for (; i < count; i++) {
@@ -69,7 +68,7 @@ TGL_ALWAYS_INLINE void tgl_tail_from_e4m3(const uint8_t *restrict codes, int64_t
 TGL_ALWAYS_INLINE void tgl_tail_from_e5m6(const uint8_t *codes, int64_t i, int64_t count, float factor,
                                           bool is_bf16, void *to)
 {
-    enum { STEP = 64 };                         /* at a time, so that conversion is vector code */
+    enum { STEP = 64 };                         /* at a time, so that the conversion is vectorised */
     for (; i < count; i += STEP) {
         uint16_t each[STEP];
         const int64_t n = count - i < STEP ? count - i : STEP;
@@ -84,7 +83,7 @@ TGL_ALWAYS_INLINE void tgl_tail_from_e5m6(const uint8_t *codes, int64_t i, int64
 
 static __attribute__((noinline, unused)) void tgl_tail_lossless(const uint8_t *x, int64_t i, int64_t num_pairs,
                                                                 int shift, uint8_t *out)
-{                                               /* seldom: registers are for those that call it */
+{                                               /* rare, so not inlined: the caller keeps its registers */
     for (; i < num_pairs; i++) {
         out[2 * i] = tgl_lossless_exact(x[i] & 15, shift);
         out[2 * i + 1] = tgl_lossless_exact(x[i] >> 4, shift);

@@ -8,7 +8,6 @@
 
 extern const tgl_params TGL_QUANT_PARAMS;       /* the fields of tgl_quant_params */
 
-/* Scalars of SwiGLU. */
 #define TGL_SWIGLU_CLAMP                                                                    \
     "has_swiglu_clamp_value: bool, swiglu_clamp_value: float >= 0 with has_swiglu_clamp_value"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * scale.h - scale factors: what factor a block of values gets, and where it lies. Read by C and CUDA; no op
- * does either in a way of its own. */
+ * scale.h - scale factors: the factor of a block, and its place in memory. For C and CUDA, and all ops. */
 #ifndef TEGULA_QUANT_SCALE_H
 #define TEGULA_QUANT_SCALE_H
 
@@ -14,21 +13,20 @@
 #define TGL_FORMAT_E2M1 1
 #define TGL_FORMAT_E5M6 2
 
-/* Bytes of so many codes side by side; count is even for e2m1, a multiple of 8 for e5m6. */
+/* Bytes of `count` codes; count is even for e2m1, a multiple of 8 for e5m6. */
 TGL_INLINE int64_t tgl_code_bytes(int format, int64_t count)
 {
     return format == TGL_FORMAT_E4M3 ? count : format == TGL_FORMAT_E2M1 ? count / 2 : count / 8 * 12;
 }
 
-/* ---- from the largest magnitude to a factor ---- */
+/* ---- from amax to a factor ---- */
 
 /* A block's factor: a value is code * sf, a code is encode(value * inv). */
 typedef struct { float sf, inv; } tgl_scale;
 
-/* What decides it besides the values. */
 typedef struct {
     float max;          /* the format's largest value */
-    float floor;        /* a smaller magnitude counts as this one, >= 0 */
+    float floor;        /* >= 0: a smaller amax counts as this */
     int32_t is_rounded; /* factors are powers of two */
 } tgl_scale_rule;
 
@@ -42,9 +40,9 @@ TGL_INLINE tgl_scale_rule tgl_scale_rule_of(int format, int is_rounded)
     return rule;
 }
 
-/* amax is the largest magnitude of a block: not negative, not NaN, may be infinite. Both divisions are true
- * ones: a product with a rounded reciprocal would differ in the last bit. An infinite amax gives inv = 0, so
- * that finite values of the block become zeros and infinite ones NaN. */
+/* amax is the largest magnitude of a block: not NaN, may be infinite. Both are divisions: a product with a
+ * rounded reciprocal would differ in the last bit. An infinite amax gives inv = 0: finite values of the block
+ * become zeros, infinite ones NaN. */
 TGL_INLINE tgl_scale tgl_scale_of(float amax, tgl_scale_rule rule)
 {
     const float a = amax > rule.floor ? amax : rule.floor;
@@ -61,10 +59,10 @@ TGL_INLINE tgl_scale tgl_scale_of(float amax, tgl_scale_rule rule)
     return scale;
 }
 
-/* ---- where factors lie ---- */
+/* ---- factors in memory ---- */
 
-/* A matrix of factors, one per block, row m and column k. Plain, so that a kernel takes it as an argument by
- * value. A kernel that is compiled for one kind sets `kind` to its macro first, and the choice is gone. */
+/* A matrix of factors, one per block, in row m and column k. A kernel that is compiled for one kind sets
+ * `kind` to its macro first, and the branches are gone. */
 #define TGL_SF_ROWS 0       /* f32, factor (m, k) is element m * stride + k */
 #define TGL_SF_COLS 1       /* f32, element k * stride + m */
 #define TGL_SF_PACKED 2     /* words of four UE8M0 codes, (m, k) is byte k % 4 of word k / 4 * stride + m */
@@ -88,11 +86,11 @@ TGL_INLINE float tgl_sf_get(const tgl_sf *sf, int64_t m, int64_t k)
     return tgl_ue8m0_to_f32(tgl_ue8m0x4_get(((const uint32_t *)sf->data)[i], (int)(k % 4)));
 }
 
-/* The UE8M0 code of a factor that is a power of two; of any other, the exponent is read. */
+/* The UE8M0 code of a power of two; of any other factor, the exponent. */
 TGL_INLINE uint32_t tgl_sf_code_of(float factor) { return tgl_f32_to_bits(factor) >> 23 & 0xFF; }
 
-/* Stores factor (m, k) of num_cols; that of the last column also sets the codes after it in its word to 0.
- * The codes of a word must be set by one thread. (factors.cuh has the ways of kernels.) */
+/* Stores factor (m, k) of num_cols; the last one also sets the remaining codes of its word to 0. One thread
+ * must set all codes of a word. (factors.cuh is for kernels.) */
 TGL_INLINE void tgl_sf_set(const tgl_sf *sf, int64_t m, int64_t k, int64_t num_cols, float factor)
 {
     const int64_t i = tgl_sf_offset(sf, m, k);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * strip.cuh - a thread's part of a matrix (strip.h), and the factors of it. */
+ * strip.cuh - a thread's part of a matrix (strip.h), and its factors. */
 #ifndef TEGULA_QUANT_STRIP_CUH
 #define TEGULA_QUANT_STRIP_CUH
 
@@ -7,8 +7,8 @@
 #include "quant/common/divide.cuh"
 #include "quant/common/strip.h"
 
-/* Units at rows row, row + step ... of columns col .. col + unit - 1. The first value of the first unit is
- * number (r, c) in block (m, k). */
+/* Units at rows row, row + step ... and columns col .. col + unit - 1. The first value of the first unit is
+ * element (r, c) of block (m, k). */
 typedef struct { i64 row, col, m, k, r, c; int step; } strip_place;
 
 DEV strip_place strip_place_of(const tgl_strip &s)
@@ -39,8 +39,9 @@ DEV i64 strip_block_row(const tgl_strip &s, const strip_place &p, int j)
     return past < 0 ? p.m : p.m + 1 + tgl_divide((u32)past, s.by_block_rows);
 }
 
-/* The same if rows and columns are below 2^31 and the columns of a unit share a factor. It has few instructions before
- * the first load; in a small matrix these take most of the time. UNIT and NUM_ROWS are s.unit and s.rows. */
+/* The same if rows and columns are below 2^31 and the columns of a unit share a factor, with few instructions
+ * before the first load: in a small matrix these take most of the time. UNIT and NUM_ROWS are s.unit and
+ * s.rows. */
 typedef struct { u32 row, col, k, step; } short_place;
 
 template <int UNIT, int NUM_ROWS> DEV short_place short_place_of(const tgl_strip &s)
@@ -55,21 +56,21 @@ template <int UNIT, int NUM_ROWS> DEV short_place short_place_of(const tgl_strip
     return p;
 }
 
-/* Does the thread have a j-th unit? (Of those that have a first one, only rows matter.) */
+/* Does the thread have a j-th unit? (If it has a first one, only rows matter.) */
 DEV bool short_has(const tgl_strip &s, const short_place &p, int j)
 {
     return p.row + j * p.step < (u32)s.num_rows && (j > 0 || p.col < (u32)s.num_cols);
 }
 
-/* Its row; past the end, the last row: it is loaded again and not stored, so that loads need no branches between
- * them. */
+/* Its row; past the end the last row, which is loaded again and not stored, so that there is no branch
+ * between loads. */
 DEV u32 short_row(const tgl_strip &s, const short_place &p, int j)
 {
     return j ? min(p.row + j * p.step, (u32)s.num_rows - 1) : p.row;
 }
 
-/* The factors of COUNT columns of a unit in row m of blocks; vectors where each column has its own and they
- * lie side by side. */
+/* The factors of COUNT columns of a unit, in row m of blocks; loads vectors if each column has a factor and
+ * they are contiguous. */
 template <int COUNT> DEV void strip_factors(const tgl_strip &s, const strip_place &p, const tgl_sf &sf, i64 m,
                                             float (&factors)[COUNT])
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * strip.h - how kernels that treat each value alone cover a matrix, and what they need to find the factors.
+ * strip.h - how elementwise kernels cover a matrix, and find the factors.
  *
- * Rows are cut into units, what a thread loads and stores at a time. A block of threads has a tile,
- * 2^log_width units wide; a thread has `rows` units of it below each other, STRIP_THREADS >> log_width rows
- * apart: so what depends on columns is found once. */
+ * A unit is what a thread loads and stores at a time. A thread block has a tile, 2^log_width units wide; a
+ * thread has `rows` units of the same columns, STRIP_THREADS >> log_width rows apart: what depends on columns
+ * is computed once. */
 #ifndef TEGULA_QUANT_STRIP_H
 #define TEGULA_QUANT_STRIP_H
 
@@ -18,16 +18,16 @@
 
 #define STRIP_THREADS 256
 #define STRIP_MAX_ROWS 4        /* of a thread; else 2 or 1 */
-/* Blocks per SM from which on threads have STRIP_MAX_ROWS, or two rows; with fewer blocks they have fewer rows.
- * Two rows come soon: for a small matrix, launching a block takes longer than another row of a thread (H200,
+/* From this many blocks per SM on, threads have STRIP_MAX_ROWS, or two rows; with fewer blocks, fewer rows.
+ * Two rows come early: in a small matrix, launching a block takes longer than another row of a thread (H200,
  * November 2026). */
 #define STRIP_SM_BLOCKS 8
 #define STRIP_SM_PAIR_BLOCKS 1
 
-/* In the order of their use: a few rows wait for every 64 bytes of arguments. */
+/* In the order of use: if rows are few, every 64 bytes of arguments are a wait. */
 typedef struct {
     tgl_divisor by_num_tiles;
-    uint32_t num_tiles;         /* side by side */
+    uint32_t num_tiles;         /* across */
     int32_t log_width;
     int32_t rows;
     int32_t unit;               /* columns */
@@ -38,7 +38,7 @@ typedef struct {
 
 #ifndef __CUDACC__
 
-/* Tiles side by side and their width, of which one thread in 8 may be idle; num_cols is a multiple of unit. */
+/* Tiles across, and their width: at most one thread in 8 is idle. num_cols is a multiple of unit. */
 static inline int64_t tgl_strip_tiles(int64_t num_cols, int unit, int *log_width)
 {
     const int64_t units = num_cols / unit;
@@ -47,7 +47,7 @@ static inline int64_t tgl_strip_tiles(int64_t num_cols, int unit, int *log_width
     return (units + (1 << *log_width) - 1) >> *log_width;
 }
 
-/* Blocks of threads that have so many rows. */
+/* Thread blocks, if threads have `rows` rows. */
 static inline int64_t tgl_strip_blocks(int64_t num_rows, int64_t num_cols, int unit, int rows)
 {
     int log_width;
@@ -55,7 +55,7 @@ static inline int64_t tgl_strip_blocks(int64_t num_rows, int64_t num_cols, int u
     return num_tiles * tgl_ceil_div(num_rows, (STRIP_THREADS >> log_width) * rows);
 }
 
-/* How many rows threads should have. */
+/* The rows of a thread. */
 static inline int tgl_strip_rows(int64_t num_rows, int64_t num_cols, int unit, int num_sms)
 {
     const int64_t sm_blocks = tgl_strip_blocks(num_rows, num_cols, unit, 1) / num_sms;
@@ -76,7 +76,7 @@ static inline tgl_strip tgl_strip_of(int64_t num_rows, int64_t num_cols, int64_t
     };
 }
 
-/* Are all rows and columns that a thread computes below 2^31? */
+/* Are all rows and columns that threads compute, past the end too, below 2^31? */
 static inline bool tgl_strip_is_short(int64_t num_rows, int64_t num_cols, int unit)
 {
     const int64_t limit = TGL_DIVIDE_LIMIT - STRIP_THREADS * tgl_max(unit, STRIP_MAX_ROWS);

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * swiglu.cuh - the activation in kernels: the steps of swiglu.h in fewer instructions.
+ * swiglu.cuh - SwiGLU in kernels: the steps of swiglu.h in fewer instructions.
  *
- * A gate of at most SWIGLU_SMALL in magnitude has a divisor d = 1 + exp(-gate) between 1 and 2^126, whose
- * reciprocal is a normal number. With r0 the device's approximation of 1 / d,
+ * If |gate| <= SWIGLU_SMALL, the divisor d = 1 + exp(-gate) is between 1 and 2^126, and its reciprocal a
+ * normal number. With r0 the device's approximation of 1 / d,
  *     r = fma(r0, fma(-d, r0, 1), r0)                      is 1 / d rounded to nearest,
  *     q0 = gate * r,  q = fma(fma(q0, d, -gate), -r, q0)   is gate / d rounded to nearest,
- * unless the true value is within a relative 2^-46 of the middle between two floats: r0 has an error of
- * 2^-23, and before it is rounded r has its square. There the last bit may be another, as that of exp may be.
- * This order of operands also keeps a gate of -0 (and the inner fma is not what is negated: gcc, for the
- * emulated device, would lose the sign of its zero).
- * A gate of bf16 has so few bits that r0 does in place of r: from 2^-20 in magnitude on, q is the quotient
- * rounded to nearest for all of them, with any r0 within two units and any d that an exp of a few units'
- * error gives. (Below, a power of two over a d just under 2 takes an r0 that is rounded to nearest.)
- * A NaN passes. Other gates are rare; a thread that has one takes longer. */
+ * unless the true value is within a relative 2^-46 of the midpoint of two floats: r0 has an error of 2^-23,
+ * and r, before rounding, its square. There the last bit may differ, as that of exp may. This order of
+ * operands also keeps a gate of -0. (The inner fma is not the negated operand: gcc, for the emulated device,
+ * would lose the sign of its zero.) For a bf16 gate of at least 2^-20 in magnitude r0 is enough in place of
+ * r: q is the quotient rounded to nearest for all of them, with any r0 within two units and any d of an exp
+ * with a few units' error. (Below, a power of two over a d just under 2 needs an r0 that is rounded to
+ * nearest.) A NaN passes. Other gates are rare; a thread with one takes longer. */
 #ifndef TEGULA_QUANT_SWIGLU_CUH
 #define TEGULA_QUANT_SWIGLU_CUH
 
@@ -21,11 +20,11 @@
 
 #define SWIGLU_SMALL 87.0f
 
-/* ---- of a small gate ---- */
+/* ---- small gates ---- */
 
-/* tgl_swiglu_divisor(), by the steps of CUDA's expf: exp(x) = 2^n * 2^(x * log2(e) - n), where n is next
- * below x * log2(e) and comes out in the lower bits of a float of 2^23 and more. The product with 2^n is
- * exact, so that the sum with 1 may be a part of it. */
+/* tgl_swiglu_divisor(), by the steps of CUDA's expf: exp(x) = 2^n * 2^(x * log2(e) - n), n = floor(x *
+ * log2(e)), which is in the lower bits of a float of at least 2^23. The product with 2^n is exact, so adding
+ * 1 may be fused. */
 DEV float swiglu_small_divisor(float gate)
 {
     const float log2_e = 0x1.715476p+0f, log2_e_rest = 0x1.4ae0cp-26f;
@@ -49,7 +48,7 @@ DEV float swiglu_small_quotient(float gate, float divisor, float reciprocal)
 
 /* ---- gate / divisor ---- */
 
-/* Of small gates, which are values of bf16 or any. */
+/* Small gates; IS_BF16: they are bf16. */
 template <bool IS_BF16, int N> DEV void silu_of_small(const float (&gates)[N], float (&v)[N])
 {
 #pragma unroll
@@ -59,9 +58,8 @@ template <bool IS_BF16, int N> DEV void silu_of_small(const float (&gates)[N], f
     }
 }
 
-/* Of any gates. Below -80, where d may exceed 2^126, a quarter of d is used: nothing overflows there, the
- * quotient is far from subnormal, and powers of two change no rounding. Infinite ones come last: then 1 / d
- * is 0 or 1. */
+/* Any gates. Below -80, where d may exceed 2^126, d / 4 is used: nothing overflows, the quotient is far from
+ * subnormal, and powers of two change no rounding. Infinite gates and divisors come last. */
 template <int N> DEV void silu_of_any(const float (&gates)[N], float (&v)[N])
 {
     const float infinite = __uint_as_float(0x7F800000);
@@ -77,8 +75,7 @@ template <int N> DEV void silu_of_any(const float (&gates)[N], float (&v)[N])
 
 /* ---- vectors ---- */
 
-/* Is every gate small, and nothing beyond the clamp value, if there is one? As a rule it is so, which a
- * maximum tells. */
+/* Is every gate small, and nothing clamped? Nearly always. */
 template <bool HAS_CLAMP_, int X_, int N>
 DEV bool swiglu_is_usual(const vector_of<X_> (&gates)[N], const vector_of<X_> (&ups)[N], float clamp)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * swiglu.h - the activation of a gate and an up, and its gradients, each step rounded to f32; for C and, with
- * CUDA's expf, for kernels. */
+ * swiglu.h - SwiGLU and its gradients, each step rounded to f32; for C, and, with CUDA's expf, for
+ * kernels. */
 #ifndef TEGULA_QUANT_SWIGLU_H
 #define TEGULA_QUANT_SWIGLU_H
 
@@ -10,7 +10,7 @@
 #include "numerics/exp.h"
 #endif
 
-/* Without a clamp value, `clamp` is infinite. A NaN stays: it is neither above nor below. */
+/* `clamp` is infinite if there is no clamp value. A NaN stays. */
 TGL_INLINE float tgl_swiglu_gate(float gate, float clamp)
 {
     return tgl_select_f32(gate > clamp, clamp, gate);
@@ -21,7 +21,7 @@ TGL_INLINE float tgl_swiglu_up(float up, float clamp)
     return tgl_select_f32(below < -clamp, -clamp, below);
 }
 
-/* 1 + exp(-gate), what the gate and 1 are divided by. */
+/* 1 + exp(-gate) */
 TGL_INLINE float tgl_swiglu_divisor(float gate)
 {
 #ifdef __CUDACC__
@@ -31,15 +31,14 @@ TGL_INLINE float tgl_swiglu_divisor(float gate)
 #endif
 }
 
-/* Of a gate, which the divisor is of, and an up, both clamped. */
+/* Gate and up are clamped; the divisor is the gate's. */
 TGL_INLINE float tgl_swiglu(float gate, float up, float divisor) { return gate / divisor * up; }
 
-/* What the backward pass makes of them; `grad` is the gradient of activation * weight. A gradient is +0 where
- * the clamp cuts the value. */
+/* The backward pass; `grad` is the gradient of activation * weight. The gradient of a clamped value is +0. */
 typedef struct { float activation, gate_grad, up_grad; } tgl_swiglu_grads;
 
-/* From sigmoid = 1 / divisor and silu = gate / divisor, both rounded, and slope = 1 + gate * (1 - sigmoid),
- * rounded once. */
+/* sigmoid = 1 / divisor and silu = gate / divisor, both rounded; slope = 1 + gate * (1 - sigmoid), rounded
+ * once. */
 TGL_INLINE tgl_swiglu_grads tgl_swiglu_grads_by(float gate, float up, float sigmoid, float silu, float slope,
                                                 float grad, float weight)
 {

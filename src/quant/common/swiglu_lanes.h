@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * swiglu_lanes.h - the inner loops of SwiGLU and, on aarch64 alone, of its backward pass. */
+ * swiglu_lanes.h - inner loops of SwiGLU and, on aarch64 only, of its backward pass. */
 #ifndef TEGULA_QUANT_SWIGLU_LANES_H
 #define TEGULA_QUANT_SWIGLU_LANES_H
 
@@ -7,12 +7,12 @@
 #include "quant/common/swiglu.h"
 
 enum {
-    TGL_RUN_STEP = 32,                  /* a run has a multiple of so many columns, */
-    TGL_MAX_RUN = 512,                  /* and no more than so many */
+    TGL_RUN_STEP = 32,                  /* a run's columns are a multiple of this, */
+    TGL_MAX_RUN = 512,                  /* and at most this */
     TGL_RUN_SUMS = 16                   /* column j adds to sum j % TGL_RUN_SUMS */
 };
 
-/* What a run of columns with one factor each for gates and ups reads, and where its results go. */
+/* A run of columns with one factor for its gates and one for its ups: inputs, and where results go. */
 typedef struct {
     const uint8_t *gates, *ups;         /* e4m3 */
     float gate_sf, up_sf;
@@ -24,7 +24,7 @@ typedef struct {
     int32_t amax[2];                    /* out: bits of the largest magnitudes of gradients of gates and ups */
 } tgl_backward_run;
 
-/* Where every exp is a normal number and nothing is clamped. */
+/* If every exp is a normal number and nothing is clamped. */
 TGL_ALWAYS_INLINE float tgl_small_activation(const float *gates, const float *ups, int64_t i)
 {
     return tgl_swiglu(gates[i], ups[i], 1.0f + tgl_exp_small(-gates[i]));
@@ -33,8 +33,7 @@ TGL_ALWAYS_INLINE float tgl_small_activation(const float *gates, const float *up
 #if defined(__aarch64__) && defined(__ARM_NEON) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #include "quant/common/swiglu_neon.inc"
 #else
-/* Four quarters of a step at a time: exp is a chain of operations that wait for each other, and a core looks
- * less far ahead than one of them is long. */
+/* Four quarters of a step at once: exp is a chain of dependent operations, longer than a core looks ahead. */
 TGL_ALWAYS_INLINE int64_t tgl_front_activate(const float *gates, const float *ups, int64_t count, int64_t ahead,
                                              float *restrict to)
 {
@@ -54,7 +53,6 @@ TGL_ALWAYS_INLINE int64_t tgl_front_activate(const float *gates, const float *up
 }
 TGL_ALWAYS_INLINE bool tgl_run_backward(tgl_backward_run *run, int64_t count)
 {
-    (void)run, (void)count;
     return false;
 }
 #endif

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * team.cuh - for kernels that take blocks of columns of any width: a team of threads has one, a warp or,
- * where it is wide, all threads of a block. */
+ * team.cuh - for kernels with blocks of columns of any width: a team of threads has a block, a warp or, if it
+ * is wide, the whole thread block. */
 #ifndef TEGULA_QUANT_TEAM_CUH
 #define TEGULA_QUANT_TEAM_CUH
 
 #include "device/ptx.cuh"
 
-enum { TEAM_WIDE = 1024 };  /* columns; more are too many for a warp */
+enum { TEAM_WIDE = 1024 };  /* columns of a warp, at most */
 
 typedef struct {
-    u32 rank, size;         /* of this thread in its team, of the team */
-    u32 index, count;       /* of this team in the block, of its teams */
+    u32 rank, size;         /* this thread in its team, threads of the team */
+    u32 index, count;       /* this team in the thread block, its teams */
 } team;
 
 DEV team team_for(i64 block_cols)
@@ -19,7 +19,7 @@ DEV team team_for(i64 block_cols)
     return { threadIdx.x % 32, 32, threadIdx.x / 32, blockDim.x / 32 };
 }
 
-/* The largest of a team, none of them negative, in all of its threads. */
+/* The max over a team, of values >= 0; all its threads get it. */
 DEV float max_of_team(const team &t, float v)
 {
     SHARED(u32, largest);

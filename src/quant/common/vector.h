@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * vector.h - what a lane of a cast kernel loads at once (decode.cuh). Macro X of a kernel says what x has;
- * the host looks whether addresses allow vectors. */
+ * vector.h - vectors: what a lane of a cast kernel loads at once (decode.cuh). X is a kernel's macro, the
+ * type of x. */
 #ifndef TEGULA_QUANT_VECTOR_H
 #define TEGULA_QUANT_VECTOR_H
 
