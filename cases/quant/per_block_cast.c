@@ -25,7 +25,7 @@ const case_op per_block_cast_cases = {
         "num_rows=10 num_cols=100 num_per_tokens=1,3,7,0 num_per_channels=1,6,32,0 values=mixed",
         "num_rows=300 num_cols=64 num_per_tokens=9223372036854775807",
         "num_rows=10 num_cols=100 format=e2m1 num_per_tokens=3,16 num_per_channels=5,0 values=mixed",
-        /* an odd number of blocks, two of which share a byte: the last has no neighbour */
+        /* two blocks share a byte, and the last has no neighbour */
         "num_rows=7 num_cols=8,14 dtype=bf16 format=e2m1 num_per_tokens=3 num_per_channels=3 values=mixed",
         "num_rows=7 num_cols=8 dtype=f32 format=e2m1 num_per_tokens=3 num_per_channels=3 round=1 "
         "sf=row_gap,col,packed values=bits",

@@ -7,8 +7,8 @@
 
 enum { INEXACT = NUM_OF_CAST };
 
-/* Exponent codes of x_sf: within an output block they differ by at most `spread`, around a code of the
- * block's own. With zeros, half of them are 1, which is what a block of zeros gets, and their codes zeros. */
+/* Exponent codes of x_sf: within an output block they differ by at most `spread`. With has_zeros, half of
+ * them are 1, the code of a block of zeros, and the values zeros. */
 typedef struct { int spread, low, high; bool has_fraction, has_zeros; } exponents;
 static tgl_status exponents_named(const char *values, exponents *e)
 {
@@ -22,10 +22,8 @@ static tgl_status exponents_named(const char *values, exponents *e)
     else if (!strcmp(values, "lowest")) e->spread = 3, e->low = 4, e->high = 12;
     else if (!strcmp(values, "highest")) e->spread = 11, e->low = 240, e->high = 254;
     else
-        return tgl_fail(TGL_ERR_ARGUMENT,
-                        "values: is \"%s\", want spread11, spread14, spread15, spread30, zeros, "
-                        "fraction, lowest or highest",
-                        values);
+        return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want spread11, spread14, spread15, spread30, zeros, "
+                        "fraction, lowest or highest", values);
     return TGL_OK;
 }
 
@@ -38,7 +36,7 @@ static two_grids grids_of(const case_problem *c)
                         quant_or_all(p->x_num_per_tokens, 1), quant_or_all(p->x_num_per_channels, cols) };
 }
 
-/* The code of an input block, from the name of the case: x and x_sf are filled one after the other. */
+/* The code of an input block, from the case's name: x and x_sf are filled separately. */
 static int chosen_exponent(const case_problem *c, const exponents *e, int64_t m, int64_t k, uint64_t *r)
 {
     const uint64_t seed = case_seed(c->label);
@@ -83,8 +81,7 @@ static void fill_pairs(const case_problem *c, case_tensor *t, uint64_t seed)
 
 static void fill_five(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)c, (void)seed;
-    *(int32_t *)t->storage = 5;         /* an op writes 1 or nothing */
+    *(int32_t *)t->storage = 5;         /* the op writes 1, or nothing */
 }
 
 static tgl_status setup(case_problem *c)
@@ -119,7 +116,7 @@ static tgl_status run(const case_arguments *a)
                                              a->arg[INEXACT], quant_params_in(a->problem), a->stream);
 }
 
-/* Exponent codes as the op reads them; of a float all bits above its fraction. */
+/* An exponent code, as the op reads it; of a float, its exponent. */
 static int exponent_code(const case_tensor *x_sf, int64_t m, int64_t k)
 {
     if (x_sf->dtype == TGL_I32) return ((unsigned char *)case_element(x_sf, (int64_t[]){ m, k / 4 }))[k % 4];

@@ -7,8 +7,8 @@
 
 enum { POS, SLOTS, WEIGHT, X, X_SF, GRAD, OUT, FP8, SF, X_GRAD, WEIGHT_GRAD };
 
-/* Of num_rows rows num_picks carry a slot of [num_tokens, num_topk], each a different one; the others are
- * padding. Rows that carry one lie evenly between those that do not. */
+/* num_picks of num_rows rows, evenly spread, have a slot of [num_tokens, num_topk] each; the others are
+ * padding. */
 static int64_t pick_of_row(const case_problem *c, int64_t row)
 {
     const int64_t rows = c->tensors[POS].shape[0];
@@ -22,14 +22,13 @@ static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(
 static int64_t slot_of_pick(const case_problem *c, int64_t pick)
 {
     const int64_t slots = c->tensors[SLOTS].shape[0] * c->tensors[SLOTS].shape[1];
-    int64_t step = slots * 5 / 8 + 1;           /* with no common divisor every slot comes once */
+    int64_t step = slots * 5 / 8 + 1;           /* coprime with slots: every slot once */
     while (common_divisor(step, slots) != 1) step++;
     return pick * step % slots;
 }
 
 static void fill_pos(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)seed;
     for (int64_t i = 0; i < t->shape[0]; i++) {
         const int64_t pick = pick_of_row(c, i);
         const int32_t none = (int32_t[]){ -1, -2, INT32_MIN, INT32_MAX }[i % 4];
@@ -39,7 +38,6 @@ static void fill_pos(const case_problem *c, case_tensor *t, uint64_t seed)
 
 static void fill_slots(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)seed;
     const int64_t rows = c->tensors[POS].shape[0];
     for (int64_t i = 0; i < t->shape[0] * t->shape[1]; i++)
         ((int32_t *)t->data)[i] = (int32_t[]){ -1, INT32_MIN, INT32_MAX, (int32_t)rows }[i % 4];
@@ -80,8 +78,8 @@ static element element_at(const case_problem *c, int64_t row, int64_t col)
     return e;
 }
 
-/* One block of a half of a row whose elements are e, to be written or only tried. Returns the column that is
- * not decided, or -1. */
+/* Casts one block of a half of a row, or only tries it. Returns a column that the bounds do not decide, or
+ * -1. */
 static int64_t cast_block(const case_problem *c, const element *e, int64_t row, int64_t k,
                               bool is_up, bool is_trial)
 {
@@ -116,8 +114,8 @@ static int64_t cast_block(const case_problem *c, const element *e, int64_t row, 
     return -1;
 }
 
-/* A place of x and of grad_out. With mixed values, which are large, no term of weight_grad is negative: a sum
- * that cancels would say nothing about a relative error. */
+/* An element of x and of grad_out. With mixed values, which are large, no term of weight_grad is negative: if
+ * terms cancelled, the relative error would mean nothing. */
 static void put_inputs(const drawing *d, int64_t row, int64_t col, int attempt)
 {
     const case_tensor *x = &d->c->tensors[X];
@@ -153,7 +151,7 @@ static void decide_rows(void *context, int64_t begin, int64_t end)
     free(e);
 }
 
-/* The last of the inputs: draws x again, too. */
+/* The last input: draws x again, too. */
 static void fill_grad(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     case_fill_bits(c, t, seed);         /* gaps */
@@ -161,7 +159,7 @@ static void fill_grad(const case_problem *c, case_tensor *t, uint64_t seed)
                   &(drawing){ c, t, seed, case_is(c, "values", "mixed") });
 }
 
-/* Values of x are then of deviation 0.5 to 1, as codes are of 16; mixed ones are up to 8 times as large. */
+/* Codes have a deviation of 16, so that of values is 0.5 to 1; mixed ones are up to 8 times as large. */
 static void fill_sf(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     const unsigned range = case_is(c, "values", "mixed") ? 4 : 1;
@@ -270,8 +268,8 @@ const case_op swiglu_backward_and_per_token_cast_cases = {
         "num_rows=1,3,33 num_cols=128 num_tokens=40 num_topk=8 num_picks=1 round=1",
         "num_rows=6 num_cols=128 num_tokens=6 num_topk=2 num_picks=4 layout=half,gap offset=0,1 "
         "out_offset=0,1",
-        /* more than a step, with and without vectors, and more than warps; words of factors that both
-         * halves share */
+        /* several steps, with and without vectors; more steps than warps; words of factors that both halves
+         * share */
         "num_rows=3 num_cols=2304,2306,7176 num_tokens=2 num_topk=2 num_picks=2 num_per_channels=0,8,256 "
         "round=1 sf=packed clamp=0.5 values=mixed",
         "num_rows=70 num_cols=9 num_tokens=35 num_topk=2 num_picks=70 clamp=none,0.5"),
@@ -281,8 +279,8 @@ const case_op swiglu_backward_and_per_token_cast_cases = {
         "num_rows=2048 num_cols=2048 num_tokens=300 num_topk=9 num_picks=1800 clamp=none,0.5 values=mixed",
         "num_rows=150000 num_cols=7168 num_tokens=20000 num_topk=8 num_picks=149999",   /* past 2^31 */
         "num_rows=2100 num_cols=512 num_tokens=1000 num_topk=2 num_picks=1500 layout=far"),
-    /* 8 ranks with 4096 or 128 tokens each, 8 of 256 experts, 32 of them here, in blocks of 128 rows; and
-     * one such block alone */
+    /* 8 ranks with 4096 or 128 tokens each, 8 of 256 experts, 32 of them here, in blocks of 128 rows; and one
+     * block */
     .lists[CASE_BENCH] = CASE_LINES(
         "num_rows=128 num_cols=2048 num_tokens=21 num_topk=8 num_picks=32",
         "num_rows=4096 num_cols=2048 num_tokens=672 num_topk=8 num_picks=1024",

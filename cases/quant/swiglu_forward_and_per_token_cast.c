@@ -22,8 +22,8 @@ static near weighted(const case_problem *c, int64_t row, int64_t col, int64_t nu
     return times(v, exactly(exists ? (double)((const float *)weights->data)[at] : 0));
 }
 
-/* One block of a row whose weighted activations are v: codes and factor, to be written or only tried. Returns
- * the column that is not decided, or -1. */
+/* Casts one block of a row of weighted activations, or only tries it. Returns a column that the bounds do not
+ * decide, or -1. */
 static int64_t cast_block(const case_problem *c, const near *v, int64_t row, int64_t k, bool is_trial)
 {
     const tgl_quant_params *p = quant_params_in(c);
@@ -78,7 +78,7 @@ static void fill_x(const case_problem *c, case_tensor *t, uint64_t seed)
                   &(drawing){ c, t, seed, case_is(c, "values", "mixed") });
 }
 
-/* Indices of weights; one in eight is out of range, on either side, and one in five as far as it gets. */
+/* Slots of weights; one in eight is out of range, and one in five far out. */
 static void fill_pos(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     const double n = (double)(c->tensors[WEIGHTS].shape[0] * c->tensors[WEIGHTS].shape[1]);
@@ -87,7 +87,7 @@ static void fill_pos(const case_problem *c, case_tensor *t, uint64_t seed)
     for (int64_t i = 4; i < t->shape[0]; i += 5) ((int32_t *)t->data)[i] = i % 2 ? INT32_MIN : INT32_MAX;
 }
 
-/* Every `skip`-th row has no expert; its x has any bits (fill_x). */
+/* Every `skip`-th row has no expert; its x has any bits. */
 static void fill_expert(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     const int64_t skip = strtoll(case_text(c, "skip"), NULL, 10);
@@ -99,7 +99,6 @@ static void fill_expert(const case_problem *c, case_tensor *t, uint64_t seed)
 
 static void fill_count(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)c;
     for (int i = 0; i < 3; i++) ((int64_t *)t->data)[i] = (int64_t)(case_random(seed, i) >> 20);
 }
 
@@ -129,7 +128,7 @@ static tgl_status setup(case_problem *c)
     x->offset = case_int(c, "offset");
     x->fill = fill_x;
     TGL_TRY(quant_lay_out(case_text(c, "layout"), 2 * cols, x->strides));
-    /* rows that are skipped stay as they are: outputs have contents before */
+    /* skipped rows stay as they are, so outputs have initial contents */
     const case_role role = skip ? CASE_INOUT : CASE_OUT;
     case_tensor *out = case_add(c, OUT, "out", role, quant_data_dtype(p->format, TGL_E2M1X2), 2,
                                 (int64_t[]){ rows, quant_data_cols(p->format, cols) });
@@ -157,7 +156,7 @@ static void oracle_rows(void *context, int64_t begin, int64_t end)
         if (is_skipped(c, i)) continue;
         for (int64_t j = 0; j < num_cols; j++) v[j] = weighted(c, i, j, num_cols);
         for (int64_t k = 0; k < swiglu_num_blocks(c, num_cols); k++) {
-            /* words of packed factors hold zeros past the last: what was there before goes */
+            /* codes past the last factor of a word become 0 */
             if (sf->dtype == TGL_I32 && k % 4 == 0)
                 *(int32_t *)case_element(sf, (int64_t[]){ i, k / 4 }) = 0;
             cast_block(c, v, i, k, false);
@@ -214,10 +213,10 @@ const case_op swiglu_forward_and_per_token_cast_cases = {
         "num_rows=6 num_cols=640 round=1 sf=row_gap,col_gap,col_tight,packed_gap values=mixed",
         "num_rows=6 num_cols=256 dtype=bf16,f32 layout=half,gap offset=0,1 out_offset=0,1",
         "num_rows=3 num_cols=256 offset=4 out_offset=1,2,4",
-        "num_rows=130 num_cols=2312 round=1 sf=packed skip=7",      /* many rows: of few SMs, of 140 */
+        "num_rows=130 num_cols=2312 round=1 sf=packed skip=7",      /* many rows, for few SMs and for 140 */
         "num_rows=375 num_cols=1288 num_per_channels=32 weights=2 skip=0,7",
         "num_rows=4500 num_cols=264 num_per_channels=8 weights=2 skip=7",
-        /* rows of one factor, of one to eight vectors a thread and of none; odd blocks of pairs */
+        /* rows of one factor, with one to eight vectors a thread, and with none; odd blocks of pairs */
         "num_rows=3 num_cols=1096,2050,2056,4104 num_per_channels=0 dtype=bf16,f32 clamp=0.5 count=1 "
         "skip=2 values=mixed",
         "num_rows=3 num_cols=130,1096 format=e2m1 num_per_channels=0,7,16 dtype=bf16,f32 offset=0,1"),

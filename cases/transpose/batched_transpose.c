@@ -26,7 +26,7 @@ const case_op batched_transpose_cases = {
         "layout=half,gap,transposed,interleaved,steps,reversed",
         "num_batches=3 num_rows=33 num_cols=34 dtype=e4m3,f32,c128 "
         "layout=repeated_rows,repeated_cols,repeated_batches,repeated",
-        "num_batches=1 num_rows=31 num_cols=37 dtype=bf16 layout=gap",  /* a stride that nobody needs */
+        "num_batches=1 num_rows=31 num_cols=37 dtype=bf16 layout=gap",  /* a stride that is not used */
         "num_batches=2 num_rows=64 num_cols=64 dtype=e4m3,bf16,f32,i64,c128 offset=1 out_offset=0,1",
         "num_batches=70000 num_rows=3 num_cols=2 dtype=bf16"),
     .lists[CASE_SLOW] = CASE_LINES(

@@ -128,6 +128,21 @@ static inline void use_one_sm(const backend *b, bool is_one)
     if (!backend_is_cpu(b)) CHECK_OK(tgl_set_num_sms(b->device.device_id, is_one));
 }
 
+/* The lines on one SM, with number `kernel` of the kernels that can do a call, whether it pays or not (launch_alone.c):
+ * so small cases reach the kernels for large ones. */
+static inline void check_kernel(const char *op_name, int kernel, const char *const *lines)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%d", kernel);
+    setenv("TEGULA_TEST_KERNEL", number, 1);
+    FOR_BACKENDS(b) {
+        use_one_sm(b, true);
+        check_lines(op_name, lines, b);
+        use_one_sm(b, false);
+    }
+    unsetenv("TEGULA_TEST_KERNEL");
+}
+
 /* ---- errors ---- */
 
 /* For check_errors() and its like. */

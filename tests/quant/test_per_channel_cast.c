@@ -85,6 +85,24 @@ TEST(zeros_beside_a_huge_factor)
              OUT(TGL_F32, F32S(0x1p-22f, 0x1p-22f), 1, 2));
 }
 
+TEST(kernels_for_many_tiles)    /* staged, wide, long; with whole tiles and edges */
+{
+    for (int kernel = 0; kernel < 2; kernel++)
+        check_kernel("quant_per_channel_cast", kernel, (const char *const[]){
+            "num_rows=260 num_cols=264 num_tokens=300 map=none,random dtype=bf16,f32,e4m3 values=mixed", NULL });
+    check_kernel("quant_per_channel_cast", 0, (const char *const[]){
+        "num_rows=260 num_cols=264 num_per_tokens=32 round=1 values=bits",
+        "num_rows=260 num_cols=264 num_tokens=100 map=random num_per_tokens=64 round=1 values=bits",
+        "num_rows=259 num_cols=339 num_tokens=100 map=random num_per_tokens=64 offset=1 out_offset=1 values=mixed",
+        "num_rows=300 num_cols=384 num_tokens=200 map=random dtype=e4m3 num_per_tokens=32,64,128 round=0,1 "
+        "values=mixed",
+        "num_rows=300 num_cols=384 num_tokens=40 map=wild dtype=e4m3 values=bits",
+        "num_rows=300 num_cols=384 num_tokens=40 map=negative,same dtype=e4m3 num_per_tokens=32 layout=half "
+        "offset=0,8 values=mixed",
+        "num_rows=300 num_cols=512 num_tokens=90 map=random dtype=e4m3 x_num_per_channels=256,0 "
+        "x_sf=row,col_gap,packed values=bits", NULL });
+}
+
 /* ---- elements ---- */
 
 TEST(every_bf16)

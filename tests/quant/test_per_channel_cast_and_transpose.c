@@ -39,6 +39,13 @@ TEST(transposes_per_channel_cast)
     }
 }
 
+TEST(long_tiles)
+{
+    check_kernel("quant_per_channel_cast_and_transpose", 0, (const char *const[]){
+        "num_rows=259,515 num_cols=144 num_per_tokens=64 values=mixed",
+        "num_rows=259 num_cols=136 num_per_tokens=32 round=1 values=bits", NULL });
+}
+
 TEST(every_bf16)
 {
     const cast_op op = CAST_OP(per_channel_cast_and_transpose, 1);

@@ -51,7 +51,7 @@ const case_tensor *cast_or_null(const case_problem *c, int index)
     return c->tensors[index].name ? &c->tensors[index] : NULL;
 }
 
-/* per_token_cast has blocks of one row, and the parameters of quantised inputs. */
+/* Only per_token_cast has quantised inputs, and only per_block_cast blocks of several rows. */
 tgl_status cast_setup(case_problem *c, bool is_per_token, bool is_given)
 {
     const int64_t rows = case_int(c, "num_rows"), cols = case_int(c, "num_cols");

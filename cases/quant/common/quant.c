@@ -34,7 +34,7 @@ static unsigned e2m1_encode(float value)
 {
     const float size = fabsf(value);
     unsigned code = 0;
-    while (code < 7 && size > e2m1_magnitudes[code + 1]) code++; /* the last one not above, but for ties */
+    while (code < 7 && size > e2m1_magnitudes[code + 1]) code++; /* the last one not above */
     if (code < 7) {
         const float below = size - e2m1_magnitudes[code], above = e2m1_magnitudes[code + 1] - size;
         if (above < below || (above == below && code % 2)) code++;
@@ -42,10 +42,9 @@ static unsigned e2m1_encode(float value)
     return code | (signbit(value) ? 8 : 0);
 }
 
-/* Numbers from 2^-14 on round to nearest even, to 7 bits; what would need a 32nd exponent is infinite, or the
- * largest number where it would have been cut to that: from 2^16 on, by the 17 bits that are dropped. Below
- * 2^-14 the magnitude is cut to a multiple of 2^-20 and one step is added by the same 17 bits of the float,
- * although others were cut. */
+/* From 2^-14 on, rounds to nearest even, to 7 bits. From 2^16 on the result is infinite, or the largest
+ * number if the 17 dropped bits are below half. Below 2^-14 the magnitude is truncated to a multiple of
+ * 2^-20; then the same 17 bits of the float round it up, although others were dropped. */
 static unsigned e5m6_encode(float value)
 {
     const float size = fabsf(value);
@@ -99,8 +98,8 @@ int64_t quant_data_cols(tgl_quant_format format, int64_t num_cols)
     return format == TGL_QUANT_E4M3 ? num_cols : format == TGL_QUANT_E2M1 ? num_cols / 2 : num_cols * 3 / 2;
 }
 
-/* Where four bits of a row lie. A value has one nibble (e2m1) or three (e5m6), the highest first. The nibbles
- * of e5m6 go through 32-bit words from the highest to the lowest, and words are little-endian. */
+/* The address of a nibble of a row. A code has one (e2m1) or three (e5m6), the highest first. The nibbles of
+ * e5m6 are in 32-bit little-endian words, from the highest to the lowest. */
 static unsigned char *e5m6_nibble(const case_tensor *t, int64_t row, int64_t nibble, int *shift)
 {
     *shift = nibble % 2 ? 0 : 4;
@@ -252,14 +251,14 @@ typedef struct {
     bool is_power;
 } filling;
 
-/* 0 <= u < 1 of some bits; a bell of mean 0 and deviation 1, never beyond 3.5. */
+/* 0 <= u < 1; a bell curve of mean 0 and deviation 1, within 3.5. */
 static double unit(uint64_t bits) { return (double)(bits & 0xffff) * 0x1p-16; }
 static double bell(uint64_t bits)
 {
     return 1.7320508 * (unit(bits) + unit(bits >> 16) + unit(bits >> 32) + unit(bits >> 48) - 2);
 }
 
-/* An element of a block: `kind` is of the block, r of the element. */
+/* `kind` is random per block, r per element. */
 static double mixed_value(uint64_t kind, uint64_t r)
 {
     const double sign = r & 1 ? -1 : 1;
@@ -270,21 +269,21 @@ static double mixed_value(uint64_t kind, uint64_t r)
     case 1: return 1e-7 * bell(r);                              /* below the floor */
     case 2: return sign * FLT_MAX * unit(r >> 8);
     case 3: return ldexp(bell(r), -135);
-    case 4: case 5: /* few bits: ties, beside a largest number that makes the factor a power of two */
+    case 4: case 5: /* few bits: ties, with an amax that makes the factor a power of two */
         return r >> 8 & 31 ? sign * ldexp((double)(r >> 16 & 31), exponent - (int)(r >> 24 & 15))
                            : ldexp(448, exponent);
-    case 6: /* largest numbers that make the factor a power of two, or a step above or below */
+    case 6: /* an amax that makes the factor a power of two, or a step above or below */
         return r >> 8 & 7 ? ldexp(bell(r), exponent)
                           : sign * ldexp(largest[kind >> 16 & 3 ? kind >> 16 & 1 : 2] +
                                              ldexp((double)(kind >> 24 & 3) - 1, kind >> 20 & 1 ? -1 : 1),
                                          exponent);
-    case 7: return ldexp(bell(r), exponent - (int)(r % 41));    /* from large to nothing */
+    case 7: return ldexp(bell(r), exponent - (int)(r % 41));    /* from large to tiny */
     case 8: return r % 29 ? sign * 0 : bell(r >> 16);
     default: return ldexp(bell(r), exponent);
     }
 }
 
-/* Which block a slot is in; with row stride 0 there is one row. */
+/* The kind of a slot's block; with row stride 0 there is one row. */
 static uint64_t kind_of_block(const filling *f, int64_t slot)
 {
     const case_tensor *t = f->t;
@@ -301,7 +300,7 @@ static void mixed_chunk(void *context, int64_t begin, int64_t end)
                     f->t->storage + i * f->t->element_bytes);
 }
 
-/* Codes of one or two values a byte: zeros of both signs, large ones, any but NaN. */
+/* One or two codes a byte: zeros of both signs, large ones, any but NaN. */
 static void mixed_codes_chunk(void *context, int64_t begin, int64_t end)
 {
     const filling *f = context;
@@ -319,7 +318,6 @@ static void mixed_codes_chunk(void *context, int64_t begin, int64_t end)
 
 static void fill_mixed(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    (void)c;
     const bool is_float = t->dtype == TGL_F32 || t->dtype == TGL_BF16;
     case_parallel(t->slots, 64, is_float ? mixed_chunk : mixed_codes_chunk,
                   &(filling){ .t = t, .seed = seed });
@@ -327,7 +325,7 @@ static void fill_mixed(const case_problem *c, case_tensor *t, uint64_t seed)
 
 tgl_status quant_choose_fill(const case_problem *c, case_tensor *t, int64_t block_rows, int64_t block_cols)
 {
-    /* blocks in elements of the tensor: two values a byte */
+    /* in elements of the tensor: two codes a byte */
     if (t->dtype & (TGL_E2M1X2 | TGL_I8 | TGL_U8)) block_cols /= 2;
     t->low = block_rows > 0 ? fmin((double)block_rows, INT32_MAX) : 1;
     t->high = block_cols > 0 ? fmin((double)block_cols, INT32_MAX) : 1;
@@ -345,7 +343,7 @@ static void sf_chunk(void *context, int64_t begin, int64_t end)
     const filling *f = context;
     for (int64_t i = begin; i < end; i++) {
         const uint64_t r = case_random(f->seed, i);
-        /* mostly around 1; one of eight as far as the range goes */
+        /* mostly around 1; one of eight in the whole range */
         const int exponent = r & 7 ? (int)(r >> 8 & 15) - 8 : f->low + (int)((r >> 8) % (unsigned)f->range);
         if (f->t->dtype == TGL_F32) {
             ((float *)f->t->storage)[i] = (float)ldexp(f->is_power ? 1 : 1 + unit(r >> 24), exponent);

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * swiglu.h - what the cases of SwiGLU fused with casts share.
+ * swiglu.h - for the cases of SwiGLU fused with casts.
  *
- * exp is not the same to the last bit everywhere, so oracles compute in double, with a bound on what f32 may
- * make of each number: every operation rounds once and exp is off by at most 2 units in the last place.
- * Inputs are drawn again until no code, no bf16 number and no power of two lies within its bound of another
- * one: outputs are then compared bit by bit. What is left to compare within a tolerance are factors that are
- * not rounded (an activation is within 4 units of the last place, its quotient within 4.5: relative 10 *
- * 2^-24) and sums.
+ * The last bit of exp differs between devices. So oracles compute in double, with a bound on the error of
+ * f32: every operation rounds once, and exp is off by at most 2 units in the last place. Inputs are drawn
+ * again until the bounds decide every code, bf16 number and power of two: outputs are then compared bit by
+ * bit. Only factors that are not rounded (an activation is within 4 units of the last place, its quotient
+ * within 4.5: relative 10 * 2^-24) and sums are compared within a tolerance.
  *
  * Values, parameter `values`:
  *   normal     mean 0, deviation 1
  *   mixed      a kind per row: normal, gates of up to +-120, below the floor, zeros of both signs, numbers at
- *              and beside the clamp value */
+ *              and next to the clamp value */
 #ifndef TEGULA_CASES_SWIGLU_H
 #define TEGULA_CASES_SWIGLU_H
 
@@ -22,7 +21,7 @@
 
 /* ---- numbers with a bound ---- */
 
-/* A float computed in any allowed way is at most `bound` away from `value`, and of its sign. */
+/* A float is at most `bound` from `value`, and has its sign. */
 typedef struct { double value, bound; } near;
 
 static inline near exactly(double value) { return (near){ value, 0 }; }
@@ -45,7 +44,7 @@ static inline near over(near a, near b)
     return rounded(quotient, (a.bound + fabs(quotient) * b.bound) / (fabs(b.value) - b.bound));
 }
 
-/* exp(-x), infinite where that is no float. */
+/* exp(-x), infinite if that is no float. */
 static inline near exp_of_minus(float x)
 {
     const double e = exp(-(double)x);
@@ -59,7 +58,7 @@ static inline near one_plus(near e)
     return isinf(e.value) ? e : rounded(1 + e.value, e.bound);
 }
 
-/* The sizes that a float may have. */
+/* The magnitudes that a float may have. */
 static inline double min_size(near n) { return fabs(n.value) > n.bound ? fabs(n.value) - n.bound : 0; }
 static inline double max_size(near n) { return fabs(n.value) + n.bound; }
 
@@ -84,12 +83,12 @@ static inline near larger(near a, near b)
     return (near){ (low + high) / 2, (high - low) / 2 };
 }
 
-/* The factor of a block and its inverse. False where a power of two is not decided. */
+/* The factor of a block and its inverse. False if a power of two is not decided. */
 typedef struct { near sf, inv; } near_scale;
 static inline bool scale_of(near amax, float largest, float floor, bool round, near_scale *scale)
 {
     const near a = larger(amax, exactly(floor));
-    if (a.bound == 0) {         /* the floor, say: nothing is left open */
+    if (a.bound == 0) {         /* the floor, for example */
         const quant_scale known = quant_scale_of((float)a.value, largest, 0, round);
         *scale = (near_scale){ exactly(known.sf), exactly(known.inv) };
         return true;
@@ -124,8 +123,8 @@ static inline near activation(clamping k, float l, float r)
     return times(over(exactly(l), one_plus(exp_of_minus(l))), exactly(up(k, r)));
 }
 
-/* Bounds of factors that are not rounded, relative. A gradient has a factor that may be nearly 0: blocks that
- * hang on such a one are drawn again. */
+/* Relative bounds of factors that are not rounded. A gradient's slope may be nearly 0: such blocks are drawn
+ * again. */
 #define FORWARD_BOUND 0xap-24
 #define BACKWARD_BOUND 0x20p-24
 
@@ -137,11 +136,11 @@ static inline bool is_within(near n, double bound) { return n.bound <= bound * f
 tgl_status swiglu_read_number(const case_problem *c, const char *name, bool *has, float *number);
 tgl_status swiglu_check_values(const case_problem *c);
 
-enum { SWIGLU_MAX_ATTEMPTS = 1000 };    /* one in thousands needs a second one */
+enum { SWIGLU_MAX_ATTEMPTS = 1000 };    /* one in thousands needs a second */
 
 typedef struct { const case_problem *c; case_tensor *t; uint64_t seed; bool is_mixed; } drawing;
 
-/* The number at a place, at the n-th attempt; and to write it. */
+/* The number at a place, at an attempt; and writes it. */
 double swiglu_draw(const drawing *d, uint64_t seed, int64_t row, int64_t col, bool is_gate, int attempt);
 void swiglu_put_drawn(const drawing *d, int64_t row, int64_t col, int64_t num_cols, int attempt);
 

@@ -24,8 +24,7 @@ tgl_status transpose_lay_out(const char *layout, int64_t b, int64_t m, int64_t n
     return TGL_OK;
 }
 
-/* Element by element, up to 64 rows of the output at a time: one alone would read a line of x per element.
- * Rows of the output, over all matrices, are shared out. */
+/* Element by element, up to 64 rows of out at a time: one row alone would read a line of x per element. */
 #define COPY(size)                                                                                        \
     for (int64_t i = 0; i < m; i++)                                                                       \
         for (int64_t j = 0; j < num_rows; j++)                                                            \

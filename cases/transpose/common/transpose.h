@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * transpose.h - what the cases of transpose and batched_transpose share.
+ * transpose.h - for the cases of transpose and batched_transpose.
  *
  * Layouts of x, [num_batches, num_rows, num_cols]:
  *   packed
  *   half             the left half of a matrix twice as wide, as a slice x[:, :n] gives it
- *   gap              rows 3 elements apart, matrices 5 more: alignment changes from row to row
- *   transposed       a transposed view, so that the op is a copy
+ *   gap              3 elements between rows, 5 more between matrices: alignment changes from row to row
+ *   transposed       a transposed view: the op is a copy
  *   interleaved      a row of every matrix in turn, as x.permute(1, 0, 2) gives it
  *   steps            every second column
  *   reversed         all strides negative
- *   repeated_rows, repeated_cols, repeated_batches, repeated       that stride, or all of them, is 0 */
+ *   repeated_rows, repeated_cols, repeated_batches, repeated       that stride is 0, or all of them */
 #ifndef TEGULA_CASES_TRANSPOSE_H
 #define TEGULA_CASES_TRANSPOSE_H
 
