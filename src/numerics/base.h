@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * base.h - what the number formats need from their surroundings: fixed-width integers, one word for
- * "inline", and the bits of a float. The headers of this folder are read as C11, as C++17 (kernels on
- * the emulated device) and as CUDA C++ by NVRTC, which has no standard headers. They are the definition
- * of the formats; device/ptx.cuh may use an instruction in their place where it gives the same bits. */
+ * base.h - fixed-width integers, one word for "inline", and the bits of a float. The headers of this
+ * folder are compiled as C11, as C++17 (kernels on the emulated device) and as CUDA C++ by NVRTC, which
+ * has no standard headers. They define the formats; kernels may use an instruction instead if it gives the
+ * same bits. */
 #ifndef TEGULA_NUMERICS_BASE_H
 #define TEGULA_NUMERICS_BASE_H
 
@@ -26,7 +26,7 @@ typedef unsigned long long uint64_t;
 #define TGL_INLINE static inline
 #endif
 
-/* The 32 bits of a float, and the float of 32 bits. */
+/* Bit casts between float and u32. */
 TGL_INLINE uint32_t tgl_f32_to_bits(float value)
 {
 #ifdef __CUDACC__
@@ -49,8 +49,8 @@ TGL_INLINE float tgl_f32_from_bits(uint32_t bits)
 #endif
 }
 
-/* condition ? yes : no, both worked out. On a host ?: may become a branch around a float operation
- * in `yes` or `no`, which gcc then keeps (the operation might trap), and so leaves the loop scalar. */
+/* condition ? yes : no, computing both. On a host, ?: may become a branch around a float operation in
+ * `yes` or `no`; gcc keeps that branch, since the operation might trap, and does not vectorise the loop. */
 TGL_INLINE uint32_t tgl_select(int condition, uint32_t yes, uint32_t no)
 {
 #ifdef __CUDACC__
@@ -66,7 +66,7 @@ TGL_INLINE float tgl_select_f32(int condition, float yes, float no)
     return tgl_f32_from_bits(tgl_select(condition, tgl_f32_to_bits(yes), tgl_f32_to_bits(no)));
 }
 
-/* Every NaN as the same one, all bits set but the sign, which GPUs give; on CPUs sign and payload depend on the
+/* Replaces every NaN by that of GPUs, all bits set but the sign. On CPUs, sign and payload depend on the
  * operands and their order. */
 TGL_INLINE float tgl_one_nan(float value)
 {

@@ -2,8 +2,8 @@
  * bf16.h - bfloat16, the upper half of a float: 1 sign, 8 exponent, 7 mantissa bits, bias 127.
  *   largest 0x7F7F = 3.3895314e38, smallest normal 0x0080 = 2^-126, smallest subnormal 0x0001 = 2^-133
  *   zeros 0x0000 0x8000, infinities 0x7F80 0xFF80, NaN above them in magnitude
- * From f32: nearest even; what would round past the largest becomes infinite; every NaN becomes 0x7FFF,
- * as cvt.rn.bf16.f32 makes it. To f32: exact, a NaN keeps its sign and payload. */
+ * From f32: to nearest even, overflowing to infinity; every NaN becomes 0x7FFF. The same as
+ * cvt.rn.bf16.f32. To f32: exact, a NaN keeps its sign and payload. */
 #ifndef TEGULA_NUMERICS_BF16_H
 #define TEGULA_NUMERICS_BF16_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * divide.h - division by a number that is the same for a whole call: a multiplication and a shift.
+ * divide.h - division by a divisor that is fixed for a whole call, as a multiplication and a shift.
  *
  * For 0 <= x < 2^31 and 1 <= d <= 2^31, let 2^(l-1) < d <= 2^l and m = ceil(2^(31+l) / d), which is below
  * 2^32. m d exceeds 2^(31+l) by less than d <= 2^l, so x m / 2^(31+l) exceeds x / d by less than 1 / d: too
@@ -13,7 +13,7 @@
 
 typedef struct { uint32_t multiplier, shift; } tgl_divisor; /* m and l */
 
-/* d >= 1. One above 2^31 is as good as 2^31: every quotient is 0. */
+/* d >= 1. Above 2^31 every quotient is 0, as for 2^31. */
 TGL_INLINE tgl_divisor tgl_divisor_of(int64_t d)
 {
     const uint64_t by = (uint64_t)(d < TGL_DIVIDE_LIMIT ? d : TGL_DIVIDE_LIMIT);

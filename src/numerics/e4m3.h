@@ -2,8 +2,8 @@
  * e4m3.h - FP8 e4m3fn (OCP OFP8): 1 sign, 4 exponent, 3 mantissa bits, bias 7.
  *   largest 0x7E = 448, smallest normal 0x08 = 2^-6, smallest subnormal 0x01 = 2^-9
  *   zeros 0x00 0x80, no infinities, NaN 0x7F 0xFF
- * From f32: nearest even, saturating: 448 and more, infinities too, become 0x7E or 0xFE; every NaN
- * becomes 0x7F. That is cvt.rn.satfinite.e4m3x2.f32 (sm_89 and newer). To f32: exact, every NaN becomes
+ * From f32: to nearest even, saturating: from 448 on, and for infinities, 0x7E or 0xFE; every NaN becomes
+ * 0x7F. The same as cvt.rn.satfinite.e4m3x2.f32 (sm_89 and newer). To f32: exact, every NaN becomes
  * 0x7FFFFFFF. */
 #ifndef TEGULA_NUMERICS_E4M3_H
 #define TEGULA_NUMERICS_E4M3_H
@@ -21,14 +21,14 @@ TGL_INLINE uint8_t tgl_e4m3_from_f32(float value)
     return (uint8_t)tgl_select(magnitude > 0x7F800000, 0x7F, code);
 }
 
-/* The same for a value that needs no saturation: a number below 464 in magnitude, which rounds to 448. */
+/* The same without saturation: for a number below 464 in magnitude, which rounds to 448 at most. */
 TGL_INLINE uint8_t tgl_e4m3_from_small_f32(float value)
 {
     const uint32_t bits = tgl_f32_to_bits(value);
     return (uint8_t)((bits >> 24 & 0x80) | tgl_minifloat_from_magnitude(bits & 0x7FFFFFFF, 3, 7));
 }
 
-/* Of a code that is no NaN. */
+/* For a code that is not NaN. */
 TGL_INLINE float tgl_e4m3_number_to_f32(uint8_t code)
 {
     const uint32_t sign = (uint32_t)(code & 0x80) << 24;

@@ -2,9 +2,9 @@
  * e5m2.h - FP8 e5m2 (OCP OFP8), the upper byte of an f16: 1 sign, 5 exponent, 2 mantissa bits, bias 15.
  *   largest 0x7B = 57344, smallest normal 0x04 = 2^-14, smallest subnormal 0x01 = 2^-16
  *   zeros 0x00 0x80, infinities 0x7C 0xFC, NaN 0x7D..0x7F 0xFD..0xFF
- * From f32: nearest even, saturating: 57344 and more, infinities too, become 0x7B or 0xFB; every NaN
- * becomes 0x7F. That is cvt.rn.satfinite.e5m2x2.f32 (sm_89 and newer); the code of infinity is read but
- * never made. To f32: exact, every NaN becomes 0x7FFFFFFF. */
+ * From f32: to nearest even, saturating: from 57344 on, and for infinities, 0x7B or 0xFB; every NaN
+ * becomes 0x7F. The same as cvt.rn.satfinite.e5m2x2.f32 (sm_89 and newer); the code of infinity is read
+ * but never written. To f32: exact, every NaN becomes 0x7FFFFFFF. */
 #ifndef TEGULA_NUMERICS_E5M2_H
 #define TEGULA_NUMERICS_E5M2_H
 

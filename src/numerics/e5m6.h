@@ -2,12 +2,12 @@
  * e5m6.h - a 12-bit format, the upper 12 bits of an f16: 1 sign, 5 exponent, 6 mantissa bits, bias 15.
  *   largest 0x7BF = 65024, smallest normal 0x040 = 2^-14, smallest subnormal 0x001 = 2^-20
  *   zeros 0x000 0x800, infinities 0x7C0 0xFC0, NaN above them in magnitude
- * From f32, for 2^-14 <= |value| < 65536: nearest even; from 65280 on the result is infinite. Below
- * 2^-14 the rule of TileKernels, kept bit for bit: the magnitude is cut to a multiple of 2^-20, then one
- * step is added if the low 17 bits of the *float's* mantissa (not of what was cut) are above half, or at
- * half with an odd code. So the error there is up to 2^-20, and even tiny values can become 2^-20. The
- * casts never scale a value to 65536 or more; here the same rule makes 0x7BF or 0x7C0 of it. Infinity
- * stays infinite, every NaN becomes 0x7FF. To f32: exact, every NaN becomes 0x7FFFFFFF.
+ * From f32, for 2^-14 <= |value| < 65536: to nearest even; from 65280 on the result is infinite. Below
+ * 2^-14, the rule of TileKernels, kept bit for bit: the magnitude is truncated to a multiple of 2^-20,
+ * then one step is added if the low 17 bits of the *float's* mantissa (not of the truncated part) are
+ * above half, or at half with an odd code. So the error there is up to 2^-20, and even tiny values can
+ * become 2^-20. The casts never scale a value to 65536 or more; the same rule gives 0x7BF or 0x7C0 for it.
+ * Infinity stays infinite, every NaN becomes 0x7FF. To f32: exact, every NaN becomes 0x7FFFFFFF.
  *
  * Eight codes take three 32-bit words, the first code in the highest bits:
  *   word 0   c0[11:0] c1[11:0] c2[11:4]
@@ -28,8 +28,9 @@ TGL_INLINE uint16_t tgl_e5m6_from_f32(float value)
     return (uint16_t)tgl_select((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FF, code);
 }
 
-/* The same for a number below 65536 in magnitude. Cut, a magnitude from 2^-14 on has the code of its upper
- * bits, a smaller one the code of its multiple of 2^-20; in each range the other one is not larger. */
+/* The same for a number below 65536 in magnitude. Truncated, a magnitude from 2^-14 on has the code of its
+ * upper bits, a smaller one its multiple of 2^-20. In each range the other code is not larger, so the max
+ * is right in both. */
 TGL_INLINE uint16_t tgl_e5m6_from_small_f32(float value)
 {
     const uint32_t bits = tgl_f32_to_bits(value);

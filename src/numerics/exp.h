@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: MIT
  * exp.h - e^x for CPU loops: no call, no table, no branch, so that compilers vectorise it.
  *
- * With n the integer nearest to x / ln 2 and r = x - n ln 2, |r| < 0.35, e^x = 2^n e^r and
- * e^r = 1 + r + r^2 p(r), where p is the polynomial of degree 4 with the least relative error of e^r,
- * 2^-27.6. ln 2 has two parts, the first of so few bits that n times it and its difference to x are exact.
- * The result is within one unit in the last place of the true one, for every float.
- *   -inf gives 0, inf and what overflows (above 88.7228) inf, NaN stays NaN, 0 gives 1; subnormal results are
- *   rounded twice
- * Kernels use expf of CUDA, which is made of a hardware instruction and differs in the last bits. */
+ * Let n be the integer nearest to x / ln 2 and r = x - n ln 2, |r| < 0.35. Then e^x = 2^n e^r and e^r = 1
+ * + r + r^2 p(r), where p is the polynomial of degree 4 that minimises the relative error of e^r, 2^-27.6.
+ * ln 2 is split in two parts, the first with so few bits that n times it, and x minus that, are exact. The
+ * error is below one ulp for every float.
+ *   -inf gives 0; inf, and above 88.7228, inf; NaN stays NaN; 0 gives 1; subnormal results are rounded twice
+ * Kernels use CUDA's expf, which is based on a hardware instruction and differs in the last bits. */
 #ifndef TEGULA_NUMERICS_EXP_H
 #define TEGULA_NUMERICS_EXP_H
 
 #include "numerics/base.h"
 
-/* e^r, and n + 1.5 * 2^23: the last bit of so large a float is 1, so that adding it has rounded to n. */
+/* e^r, and n + 1.5 * 2^23: a float of that size has integer steps, so the addition rounds to n. */
 typedef struct { float e_to_r, shifted_n; } tgl_exp_parts;
 TGL_INLINE tgl_exp_parts tgl_exp_parts_of(float x)
 {
@@ -27,18 +26,18 @@ TGL_INLINE tgl_exp_parts tgl_exp_parts_of(float x)
 
 TGL_INLINE float tgl_exp(float x)
 {
-    /* beyond, the result is 0 or inf in any case; a NaN passes both */
+    /* beyond these bounds the result is 0 or inf anyway; a NaN passes both */
     const float low = tgl_select_f32(x < -104.0f, -104.0f, x);
     const tgl_exp_parts parts = tgl_exp_parts_of(tgl_select_f32(low > 89.0f, 89.0f, low));
     const int32_t n = (int32_t)(tgl_f32_to_bits(parts.shifted_n) - 0x4B400000);
-    /* 2^n in two factors: it may be no normal number itself; the first product is exact */
+    /* 2^n in two factors, since it may not be a normal number; the first product is exact */
     const int32_t half = n >> 1;
     const float first = tgl_f32_from_bits((uint32_t)(half + 127) << 23);
     const float second = tgl_f32_from_bits((uint32_t)(n - half + 127) << 23);
     return parts.e_to_r * first * second;
 }
 
-/* The same bits for |x| <= TGL_EXP_SMALL, where the result is normal, at half the cost: n is added to the
+/* The same bits at half the cost for |x| <= TGL_EXP_SMALL, where the result is normal: adds n to the
  * exponent of e^r. */
 #define TGL_EXP_SMALL 87.0f
 TGL_INLINE float tgl_exp_small(float x)

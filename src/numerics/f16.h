@@ -2,9 +2,9 @@
  * f16.h - IEEE binary16: 1 sign, 5 exponent, 10 mantissa bits, bias 15.
  *   largest 0x7BFF = 65504, smallest normal 0x0400 = 2^-14, smallest subnormal 0x0001 = 2^-24
  *   zeros 0x0000 0x8000, infinities 0x7C00 0xFC00, NaN above them in magnitude
- * From f32: to nearest even (from 65520 on the result is infinite), or toward zero (what is finite stays
- * finite). Every NaN becomes 0x7FFF, as cvt.rn.f16.f32 and cvt.rz.f16.f32 make it. To f32: exact, every
- * NaN becomes 0x7FFFFFFF. */
+ * From f32: to nearest even (infinite from 65520 on), or toward zero (finite values stay finite); every
+ * NaN becomes 0x7FFF. The same as cvt.rn.f16.f32 and cvt.rz.f16.f32. To f32: exact, every NaN becomes
+ * 0x7FFFFFFF. */
 #ifndef TEGULA_NUMERICS_F16_H
 #define TEGULA_NUMERICS_F16_H
 

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * log1p.h - log(1 + x) for CPU loops: no call, no table, no branch, so that compilers vectorise it.
  *
- * 1 + x is y, rounded, and what rounding took from it, which is a float again. With n such that y 2^-n is in
- * 0.75 .. 1.5, log(1 + x) = n ln 2 + log(1 + f), where f = y 2^-n - 1 and what was lost; for n = 0 that is x
- * itself. With s = f / (2 + f), |s| <= 0.2, log(1 + f) = 2 artanh(s) = f - (h - s (h + r)), where
- * h = f^2 / 2 and r = s^2 p(s^2), p being the polynomial of degree 2 with the least relative error of
- * log(1 + f), 2^-28.4. ln 2 has two parts, the first of so few bits that n times it is exact.
- * For 0 <= x <= 2^126; the result is within one unit in the last place of the true one, for every such float.
- * NaN stays NaN, 0 gives 0.
- * Kernels use log1pf of CUDA, which differs in the last bits. */
+ * Let y be 1 + x, rounded; the rounding error is a float, too. With n such that y 2^-n is in 0.75 .. 1.5,
+ * log(1 + x) = n ln 2 + log(1 + f), where f = y 2^-n - 1 plus the scaled rounding error; for n = 0 that is
+ * x itself. With s = f / (2 + f), |s| <= 0.2, log(1 + f) = 2 artanh(s) = f - (h - s (h + r)), where h =
+ * f^2 / 2 and r = s^2 p(s^2); p is the polynomial of degree 2 that minimises the relative error of log(1 +
+ * f), 2^-28.4. ln 2 is split in two parts, the first with so few bits that n times it is exact. For 0 <= x
+ * <= 2^126; the error is below one ulp for every such float. NaN stays NaN, 0 gives 0. Kernels use CUDA's
+ * log1pf, which differs in the last bits. */
 #ifndef TEGULA_NUMERICS_LOG1P_H
 #define TEGULA_NUMERICS_LOG1P_H
 

@@ -6,11 +6,11 @@
  *     mantissa * 2^(1 - bias - M)              where E = 0 (subnormal)
  * so codes without their sign are in the order of their values: the next value up is code + 1.
  *
- * Both functions work on magnitudes; signs, NaN and the ends of the range are the formats' own.
- * mantissa_bits and bias are constants at every call, so that what is left is a handful of integer
- * operations and one float addition: no branch, no table. The addition never sees or makes
- * a number that flush-to-zero would change, so the results do not depend on that mode; they do need the
- * default rounding mode, nearest even. */
+ * Both functions work on magnitudes; each format handles signs, NaN and the ends of its range.
+ * mantissa_bits and bias are constants at every call, which leaves a few integer operations and one float
+ * addition: no branch, no table. The addition neither takes nor gives a number that flush-to-zero would
+ * change, so the result does not depend on that mode; it does need the default rounding mode, nearest
+ * even. */
 #ifndef TEGULA_NUMERICS_MINIFLOAT_H
 #define TEGULA_NUMERICS_MINIFLOAT_H
 
@@ -19,10 +19,10 @@
 /* The code nearest to a float, ties to the even code. `magnitude` is the float's bits without the sign;
  * not NaN, and not above the power of two that follows the format's largest value.
  *
- * Codes that share an exponent are one step apart, as subnormal codes are from each other. The last bit of a
- * float 2^(23 - M) times as large as that exponent, the anchor, is one step: so adding the anchor rounds, and
- * the sum's last bits count steps. They are even for the anchor itself, so a tie goes to an even count, which
- * is an even code. A carry into the next exponent is the count 2^(M + 1), whose code is right as well. */
+ * Codes with the same exponent, and subnormal codes, are one step apart. One step is the last bit of the
+ * anchor, a float 2^(23 - M) times as large as that exponent. So adding the anchor rounds, and the sum's
+ * last bits count steps. They are even for the anchor itself, so a tie goes to an even count, which is an
+ * even code. A carry into the next exponent is the count 2^(M + 1), whose code is right as well. */
 TGL_INLINE uint32_t tgl_minifloat_from_magnitude(uint32_t magnitude, int mantissa_bits, int bias)
 {
     const int drop = 23 - mantissa_bits;
@@ -34,9 +34,10 @@ TGL_INLINE uint32_t tgl_minifloat_from_magnitude(uint32_t magnitude, int mantiss
     return steps + (power >> drop) - (min_normal >> drop);
 }
 
-/* The bits of the float with the value of `code`, which has no sign and is not infinite or NaN. With the
- * exponent one higher a normal code has twice its value, half of which is too much; a subnormal one, read as
- * if it were normal, is too large by the smallest normal number. That is the larger of the two. */
+/* The bits of the float with the value of `code`, which has no sign and is neither infinite nor NaN. With
+ * the exponent one higher, a normal code reads as twice its value: half of that is too much. A subnormal
+ * code, read as if it were normal, is too large by the smallest normal number. The excess is the larger of
+ * the two. */
 TGL_INLINE uint32_t tgl_minifloat_to_magnitude(uint32_t code, int mantissa_bits, int bias)
 {
     const int32_t half = (int32_t)(code << (23 - mantissa_bits)) + ((127 - bias) << 23);

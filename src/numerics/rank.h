@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * rank.h - the order in which scores are ranked: higher is better, the lower index wins a tie, -0 equals +0,
- * and NaN counts as -inf. A key is a score as an integer of the same order; a rank is a key with the
- * complement of an index below it, so that no two ranks of a row are equal and comparing them is the whole
- * rule. Keys and ranks of scores are never 0: TGL_RANK_NONE, for what is taken or was never there, lies below
- * -inf. */
+ * rank.h - how scores are ranked: higher is better, the lower index wins a tie, -0 equals +0, and NaN
+ * counts as -inf. A key is a score as an integer with the same order. A rank is a key with the complement
+ * of the index in its low bits, so that no two ranks of a row are equal and comparing ranks is the whole
+ * rule. Keys and ranks of scores are never 0: TGL_RANK_NONE, for a score that is taken or missing, is
+ * below that of -inf. */
 #ifndef TEGULA_NUMERICS_RANK_H
 #define TEGULA_NUMERICS_RANK_H
 
@@ -11,12 +11,12 @@
 
 #define TGL_RANK_NONE 0u
 
-/* The score that stands for a class of equal ones: +0 for -0, -inf for NaN. */
+/* The representative of equal scores: +0 for -0, -inf for NaN. */
 TGL_INLINE float tgl_rank_score(float score)
 {
     const float no_minus_zero = score + 0.0f;
 #ifdef __CUDACC__
-    return fmaxf(no_minus_zero, __uint_as_float(0xFF800000));   /* one instruction, which passes over NaN */
+    return fmaxf(no_minus_zero, __uint_as_float(0xFF800000));   /* one instruction, which ignores NaN */
 #else
     return score == score ? no_minus_zero : tgl_f32_from_bits(0xFF800000);
 #endif
@@ -34,7 +34,7 @@ TGL_INLINE uint64_t tgl_rank(float score, uint32_t index)
     return (uint64_t)tgl_rank_key(score) << 32 | (uint32_t)~index;
 }
 
-/* What a rank was made of, as tgl_rank_score() has it. Not of TGL_RANK_NONE. */
+/* The index and the score (as of tgl_rank_score()) of a rank other than TGL_RANK_NONE. */
 TGL_INLINE uint32_t tgl_rank_index(uint64_t rank) { return ~(uint32_t)rank; }
 TGL_INLINE float tgl_rank_value(uint64_t rank)
 {

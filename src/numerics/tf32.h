@@ -2,9 +2,9 @@
  * tf32.h - how tensor cores read floats: 1 sign, 8 exponent, 10 mantissa bits, bias 127. A tf32 is kept
  * as the float of the same value, its low 13 bits zero, so that reading it back takes no conversion.
  *   largest 0x7F7FE000 = 3.4011621e38, smallest normal 2^-126, smallest subnormal 0x00002000 = 2^-136
- * From f32: nearest, ties away from zero; what would round past the largest becomes infinite; infinity
- * stays, every NaN becomes 0x7FFFE000. That is cvt.rna.tf32.f32, but for the low bits of a NaN, which
- * PTX leaves open. A tensor core given an unrounded float cuts it, so operands are rounded first. */
+ * From f32: to nearest, ties away from zero, overflowing to infinity; every NaN becomes 0x7FFFE000. The
+ * same as cvt.rna.tf32.f32, except for the low bits of a NaN, which PTX does not define. A tensor core
+ * truncates an unrounded float, so operands are rounded first. */
 #ifndef TEGULA_NUMERICS_TF32_H
 #define TEGULA_NUMERICS_TF32_H
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * ue8m0.h - scale factors that are powers of two: 8 exponent bits, no sign, no mantissa, bias 127, so
  * that code E is 2^(E - 127).
- *   smallest 1 = 2^-126, largest 254 = 2^127; 0 and 255 are never made
- * From f32: the smallest power of two that is not below |value|, held to 1..254: 0 and subnormals give
- * 1; above 2^127, infinities and NaN give 254. To f32: E becomes the exponent field, so 0 reads as 0
- * and 255 as infinity, as TileKernels reads them; in OCP MX, and so to cvt's ue8m0x2 conversions, these
- * two codes are 2^-127 and NaN.
- * Four codes take a 32-bit word, the one of lowest index in the least significant byte. */
+ *   smallest 1 = 2^-126, largest 254 = 2^127; 0 and 255 are never written
+ * From f32: the smallest power of two that is not below |value|, clamped to 1..254: 0 and subnormals give
+ * 1; numbers above 2^127, infinities and NaN give 254. To f32: E becomes the exponent field, so 0 reads as
+ * 0 and 255 as infinity, as in TileKernels; in OCP MX, and in cvt's ue8m0x2 conversions, these two codes
+ * are 2^-127 and NaN. Four codes make a 32-bit word, the one of lowest index in the least significant
+ * byte. */
 #ifndef TEGULA_NUMERICS_UE8M0_H
 #define TEGULA_NUMERICS_UE8M0_H
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * ptx.cuh - everything kernels say in PTX, and how they declare shared memory.
+ * ptx.cuh - all inline PTX of the kernels, and the declarations of shared memory.
  *
- * No other file has inline assembly or a __shared__ declaration. That is what lets the same kernel source
- * run on the emulated device (tests/emulator): it has a file with the same names in plain C++, ptx.hpp, and
- * a wrapper added here is added there as well (a test compares the two). Rules that follow for kernels:
+ * No other file has inline assembly or __shared__. So the same kernel source runs on the emulated device
+ * (tests/emulator), whose ptx.hpp has the same names in plain C++; a wrapper added here is added there as
+ * well (a test compares the two). Rules for kernels:
  *   - shared memory through SHARED and SHARED_DYNAMIC;
- *   - a loop that waits for another block reads through load_relaxed_* or load_acquire_*, one that waits for
- *     an mbarrier is mbar_wait: on the emulated device these let the other threads run, a plain load in a
- *     loop would hang it;
- *   - no __activemask(), no CUDA header, one `extern "C" __global__ void __launch_bounds__(...) name(` a .cu.
+ *   - a loop that waits for another block polls with load_relaxed_* or load_acquire_*, for an mbarrier with
+ *     mbar_wait: on the emulated device these let other threads run, where a plain load would hang;
+ *   - no __activemask(), no CUDA header; per .cu one
+ *     `extern "C" __global__ void __launch_bounds__(...) name(`.
  *
- * An address of shared memory is a u32 (shared_address); of global memory a pointer, aligned to what is
- * accessed. Wrappers exist from the architecture named in their section on; sm_80 where none is named. */
+ * A shared-memory address is a u32 (shared_address); a global address is a pointer, aligned to the access.
+ * Wrappers need the architecture that their section names, or sm_80. */
 #ifndef TEGULA_PTX_CUH
 #define TEGULA_PTX_CUH
 
@@ -27,9 +27,9 @@ typedef long long i64;
 #define DEV static __device__ __forceinline__
 #define FULL 0xffffffffu                        /* all lanes of a warp */
 
-/* ---- shared memory ---- SHARED(u32[BINS], count);         an array or a variable, aligned to 16 bytes at
- * least; several per kernel SHARED_DYNAMIC(memory, 1024);     the launch's dynamic shared memory as
- * unsigned char *, aligned to 1024 at most */
+/* ---- shared memory ----
+ *     SHARED(u32[BINS], count);         an array or a variable, aligned to at least 16 bytes
+ *     SHARED_DYNAMIC(memory, 1024);     dynamic shared memory as unsigned char *, alignment at most 1024 */
 template <class T> struct shared_type { typedef T type; };
 #define SHARED(T, name) __shared__ __align__(16) shared_type<T>::type name
 #define SHARED_DYNAMIC(name, align) extern __shared__ __align__(align) unsigned char name[]
@@ -120,10 +120,11 @@ DEV void shared_store_f32x2(u32 a, float x, float y)
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(a), "f"(x), "f"(y) : "memory");
 }
 
-/* ---- 8x8 matrices of 16-bit elements, by all lanes of a warp ---- In registers, lane l holds elements 2
- * (l % 4) and 2 (l % 4) + 1 of row l / 4, the first in the low half. In shared memory a row is 16 bytes,
- * aligned to 16; lane i gives the address of row i % 8 of matrix i / 8 (other lanes' addresses are not
- * used). _trans: the matrix in registers is the transpose of the one in memory. */
+/* ---- 8x8 matrices of 16-bit elements, by all lanes of a warp ----
+ * In registers, lane l holds elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4, the first in the low half.
+ * In shared memory a row is 16 bytes, aligned to 16; lane i passes the address of row i % 8 of matrix i /
+ * 8 (other lanes' addresses are ignored). _trans: the matrix in registers is the transpose of the one in
+ * memory. */
 DEV void ldmatrix_x1(u32 &d, u32 a)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(d) : "r"(a) : "memory");
@@ -189,7 +190,7 @@ DEV void stmatrix_x4_trans(u32 a, const u32 (&d)[4])
 }
 #endif
 
-/* ---- warp: reductions over all 32 lanes, which all must call ---- */
+/* ---- warp reductions; all 32 lanes must call ---- */
 DEV int warp_max_s32(int v)
 {
     int r;
@@ -221,7 +222,7 @@ DEV u32 lanes_below(void)                       /* mask of the lanes before this
     return m;
 }
 
-/* ---- approximations, subnormals flushed (but tanh); errors are the PTX ISA's ---- */
+/* ---- approximations; all but tanh flush subnormals; max errors from the PTX ISA ---- */
 DEV float ex2_fast(float x)                     /* relative 2^-22 */
 {
     float r;
@@ -253,8 +254,8 @@ DEV float tanh_fast(float x)                    /* relative 2^-11 */
     return r;
 }
 
-/* A pointer to global memory as a value that the compiler keeps: it might compute it again for every use,
- * from what it is the sum of. If all threads of a warp have the same, uniform registers hold it. */
+/* Keeps a computed pointer in a register: the compiler might recompute the sum at every use. If it is the
+ * same in all threads of a warp, it is kept in uniform registers. */
 template <class T> DEV T *kept_pointer(T *p)
 {
     u64 address = __cvta_generic_to_global(p);
@@ -262,15 +263,15 @@ template <class T> DEV T *kept_pointer(T *p)
     return (T *)__cvta_global_to_generic(address);
 }
 
-/* A number of which the compiler knows nothing, so that what a branch makes of it is made in that branch. */
+/* Hides a number from the compiler, so that computations with it stay in their branch. */
 DEV u32 kept_u32(u32 v)
 {
     asm volatile("" : "+r"(v));
     return v;
 }
 
-/* The address of element n, in one instruction: the compiler is not shown that `first` is a sum, of which it
- * would make others, and may move or drop the rest. */
+/* The address of element n, in one instruction: hides from the compiler that `first` is a sum, which it would
+ * rearrange. Not volatile: it may be moved or dropped. */
 DEV const u8 *nth(const u8 *first, u32 n, u32 bytes)
 {
     asm("" : "+l"(first));
@@ -278,12 +279,12 @@ DEV const u8 *nth(const u8 *first, u32 n, u32 bytes)
 }
 
 /* ---- global memory: streaming ----
- * load_stream_*: data read once by this kernel and written by nobody while it runs (.nc): not kept in L1.
- * store_stream_*: data not read again soon: first to leave L2.
- * load_ahead_*: L2 fetches the 256 bytes around it, for neighbours that other threads read.
- * load_*_if: zeros, and p may be anything, where is_there is false; no branch.
- * load_hint_* and store_hint_* take an L2 policy made by policy_*.
- * store_u32x4: of an assignment the compiler may make four stores. */
+ * load_stream_*: read once, and constant while the kernel runs (.nc); not kept in L1.
+ * store_stream_*: not read again soon; evicted first from L2.
+ * load_ahead_*: L2 prefetches the 256 bytes around it, which other threads read.
+ * load_*_if: predicated, no branch; zeros if is_there is false (p may then be invalid).
+ * load_hint_* and store_hint_* take an L2 policy of policy_*.
+ * store_u32x4: one store; the compiler may split an assignment in four. */
 DEV u64 policy_evict_first(void)
 {
     u64 p;
@@ -296,7 +297,7 @@ DEV u64 policy_evict_last(void)
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
     return p;
 }
-DEV void prefetch_l2(const void *p)             /* the line around it, for a load that comes later */
+DEV void prefetch_l2(const void *p)             /* the line of p */
 {
     asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
 }
@@ -400,9 +401,10 @@ DEV void store_hint_u32x4(void *p, uint4 v, u64 policy)
                  :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(policy) : "memory");
 }
 
-/* ---- global memory: between blocks ---- Relaxed accesses go to L2, never to a stale line of L1, and order
- * nothing else. 8 bytes are two atomic words, 16 are four. atomic_inc_*: old value; the new one is 0 after
- * `last`, so a counter is back at 0 when everyone has come. */
+/* ---- global memory: between blocks ----
+ * Relaxed accesses go to L2, never to a stale L1 line, and order nothing else. 8 bytes are two atomic
+ * words, 16 are four. atomic_inc_* returns the old value and wraps to 0 after `last`, so that a counter is
+ * 0 again when all have arrived. */
 DEV u32 load_relaxed_u32(const void *p)
 {
     u32 v;
@@ -449,8 +451,9 @@ DEV void store_release_u32(void *p, u32 v)
 {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
 }
-/* A ticket whose last taker touches what others wrote must be acq_rel, and lanes that learn it by a shuffle
- * need a __syncwarp() after that, as a shuffle orders no memory; unless all access it relaxed. */
+/* If the last to arrive reads what others wrote, the increment must be acq_rel (unless all accesses are
+ * relaxed). Lanes that get its result by a shuffle need a __syncwarp() after it: a shuffle does not order
+ * memory. */
 DEV u32 atomic_inc_relaxed(u32 *p, u32 last)
 {
     u32 r;
@@ -464,8 +467,9 @@ DEV u32 atomic_inc_acq_rel(u32 *p, u32 last)
     return r;
 }
 
-/* ---- cp.async: global to shared memory, in groups; the data is there after the wait and, for other
- * threads, a barrier. copy_async_zfill_16: `bytes` (0 .. 16) from memory, zeros for the rest. ---- */
+/* ---- cp.async: global to shared memory, in groups; the data is visible after the wait and, to other
+ * threads, after a barrier. copy_async_zfill_16 copies `bytes` (0 .. 16) and fills the rest with zeros.
+ * ---- */
 DEV void copy_async_4(u32 to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(from) : "memory");
@@ -484,12 +488,12 @@ DEV void copy_async_zfill_16(u32 to, const void *from, u32 bytes)
                  :: "r"(to), "l"(from), "r"(bytes) : "memory");
 }
 DEV void copy_async_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> DEV void copy_async_wait(void)  /* until at most the newest N groups are under way */
+template <int N> DEV void copy_async_wait(void)  /* until at most the newest N groups are in flight */
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 
-/* ---- named barriers 1 .. 15 (0 is __syncthreads'); `threads` counts those that sync and those that arrive,
+/* ---- named barriers 1 .. 15 (0 is that of __syncthreads); `threads` counts all that sync or arrive, in
  * whole warps ---- */
 template <int ID> DEV void barrier_sync(u32 threads)
 {
@@ -500,9 +504,10 @@ template <int ID> DEV void barrier_arrive(u32 threads)
     asm volatile("bar.arrive %0, %1;" :: "n"(ID), "r"(threads) : "memory");
 }
 
-/* ---- programmatic dependent launch: nothing in a launch without the attribute, and below sm_90.
- * pdl_wait waits for the end of the kernel before, wherever that one triggers: so a short kernel may trigger
- * as soon as it has waited, and the next is on the SMs before this one ends ---- */
+/* ---- programmatic dependent launch: no effect in a launch without the attribute, and below sm_90.
+ * pdl_wait waits for the end of the previous kernel, wherever that one triggers. So a short kernel may
+ * trigger
+ * right after its wait, and the next kernel is on the SMs before this one ends ---- */
 #if __CUDA_ARCH__ >= 900
 DEV void pdl_wait(void) { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEV void pdl_trigger(void) { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
@@ -511,15 +516,15 @@ DEV void pdl_wait(void) { }
 DEV void pdl_trigger(void) { }
 #endif
 
-/* ---- pairs of 16-bit values in a register, subnormals kept. max_abs_*: of m and |x|, a NaN is ignored (two
- * give a NaN). The integer ones exist from sm_90 on. ---- */
+/* ---- pairs of 16-bit values in a register, subnormals kept. max_abs_*: max(m, |x|), ignoring a NaN (two
+ * give a NaN). The integer ones need sm_90. ---- */
 DEV u32 max_abs_bf16x2(u32 m, u32 x)
 {
     u32 d;
     asm("{ .reg .b32 a; abs.bf16x2 a, %2; max.bf16x2 %0, %1, a; }" : "=r"(d) : "r"(m), "r"(x));
     return d;
 }
-/* The larger magnitude of each half, with either sign; NaN as above. */
+/* The larger magnitude of each half, with an undefined sign; NaN as above. */
 DEV u32 max_magnitude_bf16x2(u32 a, u32 b)
 {
 #if __CUDA_ARCH__ >= 860
@@ -563,8 +568,8 @@ DEV u32 max_u16x2(u32 a, u32 b)
 }
 #endif
 
-/* ---- conversions, to nearest even but where _rz says toward zero; those to FP8 saturate, and FP8 exists
- * from sm_89 on. lo goes to the low half. A NaN becomes 0x7fff, and 0x7f in FP8. ---- */
+/* ---- conversions, to nearest even, with _rz toward zero; those to FP8 saturate and need sm_89. lo goes
+ * to the low half. A NaN becomes 0x7fff, in FP8 0x7f. ---- */
 DEV u32 pack_bf16(float lo, float hi)
 {
     u32 d;
@@ -584,7 +589,7 @@ DEV float2 unpack_f16(u32 pair)                 /* x is the low half; exact */
         : "=f"(v.x), "=f"(v.y) : "r"(pair));
     return v;
 }
-DEV u32 pack_f16_rz(float lo, float hi)         /* what is finite stays finite */
+DEV u32 pack_f16_rz(float lo, float hi)         /* finite stays finite */
 {
     u32 d;
     asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
@@ -659,7 +664,7 @@ DEV u32 cluster_rank(void)
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
     return r;
 }
-DEV u32 cluster_map(u32 a, u32 rank)            /* the same address in that block of the cluster */
+DEV u32 cluster_map(u32 a, u32 rank)            /* the same address in block `rank` of the cluster */
 {
     u32 r;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(rank));
@@ -672,8 +677,7 @@ DEV u32 cluster_load_u32(u32 a)
     return v;
 }
 DEV void cluster_arrive(void) { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-/* A release would wait for all of the thread's global stores; enough where only initialised mbarriers are
- * published. */
+/* Enough to publish initialised mbarriers; a release would wait for all of the thread's global stores. */
 DEV void cluster_arrive_relaxed(void)
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -686,7 +690,7 @@ DEV void mbar_init(u32 bar, u32 count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(bar), "r"(count) : "memory");
 }
-DEV void mbar_init_fence(void)  /* makes initialised mbarriers known to the copy engine and the cluster */
+DEV void mbar_init_fence(void)  /* makes initialised mbarriers visible to the copy engine and the cluster */
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -706,9 +710,9 @@ DEV void mbar_wait(u32 bar, u32 parity)         /* until the phase of that parit
                      "selp.u32 %0, 1, 0, p; }"
                      : "=r"(done) : "r"(bar), "r"(parity) : "memory");
 }
-/* The same where other blocks of the cluster store and count, through cluster_store_async. Acquiring at the
- * scope of the cluster would throw away what L1 has; the fence is restricted to shared memory, and costs
- * nothing. NVRTC before 12.8 does not know it: there the scope is the block's, as in mbar_wait. */
+/* The same for stores of other blocks of the cluster (cluster_store_async). An acquire of cluster scope
+ * would invalidate L1; this fence is restricted to shared memory and costs nothing. NVRTC before 12.8
+ * lacks it: there the scope is the block, as in mbar_wait. */
 DEV void mbar_wait_cluster(u32 bar, u32 parity)
 {
 #if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
@@ -730,9 +734,9 @@ DEV void cluster_store_async(u32 addr, float4 v, u32 bar)
 }
 
 /* ---- bulk copies: addresses and bytes are multiples of 16. Loads are counted on an mbarrier; stores come
- * in groups. bulk_fence: what this thread wrote to shared memory may now be read by a bulk or tensor store
- * (a barrier follows). bulk_wait<N>: the stores but the newest N groups are done; bulk_wait_read<N>: they
- * have read their shared memory. ---- */
+ * in groups. bulk_fence makes this thread's writes to shared memory visible to bulk and tensor stores (a
+ * barrier follows). bulk_wait<N> waits until all but the newest N groups are done, bulk_wait_read<N> until
+ * they have read their shared memory. ---- */
 DEV void bulk_load(u32 to, const void *from, u32 bytes, u32 bar)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -756,8 +760,9 @@ template <int N> DEV void bulk_wait_read(void)
 
 /* ---- tensor copies: a box of a tensor map (a `const __grid_constant__ tensor_map` parameter), c0 along
  * the contiguous dimension. Shared memory is aligned to 128 bytes, with a swizzle to 8 times its width.
- * Loads fill what lies outside the tensor with zeros (and count it in the bytes); stores leave it out and
- * wait like bulk stores. ---- */
+ * Loads fill with zeros outside the tensor (which count as bytes); stores skip what is outside, and are
+ * awaited
+ * like bulk stores. ---- */
 typedef struct __align__(64) { u64 opaque[16]; } tensor_map;   /* CUtensorMap */
 DEV void tensor_prefetch(const tensor_map *map)                /* the map itself, before its first use */
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * unaligned.cuh - vectors (16 bytes) at addresses that are aligned to an element only. A block is 16 bytes at
- * an aligned address. PART_BYTES is what addresses and counts of bytes are multiples of: 1, 2, 4 or 8. */
+ * unaligned.cuh - 16-byte vectors at addresses that are aligned only to an element. A block is 16 bytes at an
+ * aligned address. Addresses and byte counts are multiples of PART_BYTES: 1, 2, 4 or 8. */
 #ifndef TEGULA_DEVICE_UNALIGNED_CUH
 #define TEGULA_DEVICE_UNALIGNED_CUH
 
 #include "device/ptx.cuh"
 
-/* The largest integer that an element's address is aligned to: itself, or half of one of 16 bytes. */
+/* The integer type of an element; 8 bytes for one of 16. */
 template <int BYTES> struct part_of { typedef u64 type; };
 template <> struct part_of<1> { typedef u8 type; };
 template <> struct part_of<2> { typedef u16 type; };
@@ -14,7 +14,7 @@ template <> struct part_of<4> { typedef u32 type; };
 
 DEV int misalignment(const void *p) { return (int)((u64)p & 15); }
 
-/* Bytes s .. s + 15 of low and high, one after the other; 0 <= s < 16, a multiple of PART_BYTES. */
+/* Bytes s .. s + 15 of low followed by high; 0 <= s < 16, a multiple of PART_BYTES. */
 template <int PART_BYTES> DEV uint4 vector_shift(uint4 low, uint4 high, int s)
 {
     const bool by8 = s & 8, by4 = PART_BYTES < 8 && s & 4;
@@ -27,7 +27,7 @@ template <int PART_BYTES> DEV uint4 vector_shift(uint4 low, uint4 high, int s)
                       __funnelshift_r(v.z, v.w, bits), __funnelshift_r(v.w, by4 ? f : e, bits));
 }
 
-/* The largest power of two, 8 at most, that byte b is aligned to and that does not reach past byte n. */
+/* The largest power of two up to 8 that byte b is aligned to and that does not exceed n - b. */
 template <int PART_BYTES> DEV int piece_bytes(int b, int n)
 {
     int bytes = 8;
@@ -35,8 +35,8 @@ template <int PART_BYTES> DEV int piece_bytes(int b, int n)
     return bytes;
 }
 
-/* Writes bytes a .. n - 1 of v to theirs in a block, 0 <= a, n <= 16: at most four pieces if they begin
- * or end with the block. */
+/* Writes bytes a .. n - 1 of v to a block, 0 <= a, n <= 16: in at most four pieces if they are a prefix or a
+ * suffix of the block. */
 template <int PART_BYTES> DEV void store_block(u8 *block, uint4 v, int a, int n)
 {
 #pragma unroll 1
@@ -51,7 +51,7 @@ template <int PART_BYTES> DEV void store_block(u8 *block, uint4 v, int a, int n)
     }
 }
 
-/* Sets part k of a vector, which is 0 before; k is a constant after unrolling. */
+/* Sets part k of a vector, which was 0; k is a constant after unrolling. */
 template <class T> DEV void set_part(uint4 &v, int k, T part)
 {
     enum { PART_BYTES = sizeof(T) };
@@ -65,8 +65,8 @@ template <class T> DEV void set_part(uint4 &v, int k, T part)
     }
 }
 
-/* 16 bytes at any address, cut out of two blocks. These must not reach outside of what may be read: the
- * `left` bytes before p and the `right` from p on. */
+/* 16 bytes at any address, taken from two blocks. These must be readable: `left` bytes before p and
+ * `right` bytes from p on are. */
 DEV bool can_load_vector(const u8 *p, i64 left, i64 right)
 {
     const int s = misalignment(p);

@@ -26,7 +26,7 @@ DEV u32 warp_exclusive_scan(u32 v, int lane, u32 &total)
     return sum - v;
 }
 
-/* The same for v < 1 << BITS, by one vote per bit: votes do not wait for each other, as steps of a scan do. */
+/* The same for v < 1 << BITS, with one vote per bit: votes are independent, the steps of a scan are not. */
 template <int BITS> DEV u32 warp_exclusive_scan_by_votes(u32 v)
 {
     u32 sum = 0;
