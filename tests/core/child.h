@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * child.h - a function in a child process: with its own environment, which the library reads once per
- * process, and with its stderr caught. The parent must not have used the library's settings before. */
+ * child.h - runs a function in a child process, with its own environment, which the library reads once per
+ * process, and with its stderr captured. The parent must not have used the library's settings before. */
 #ifndef TEGULA_CHILD_H
 #define TEGULA_CHILD_H
 
@@ -12,8 +12,8 @@
 
 enum { CHILD_TEXT = 8192 };
 
-/* Every TEGULA_* variable, HOME and XDG_CACHE_HOME are cleared, then `environment`, "NAME=value" and NULL
- * at the end, is set. `f` says whether its checks held. `text` (may be NULL) gets what it wrote to stderr. */
+/* Clears every TEGULA_* variable, HOME and XDG_CACHE_HOME, then sets `environment`: "NAME=value", ..., NULL.
+ * `f` returns whether its checks passed. `text` (may be NULL) gets what it wrote to stderr. */
 static inline bool in_child(const char *const *environment, bool (*f)(void), char text[CHILD_TEXT])
 {
     static const char *const cleared[] = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The tests' own tools, cases/case.h: what they must catch, they catch. */
+ * The tests' own tools, cases/case.h: they catch what they must catch. */
 #include "cases/case.h"
 #include "cases/models.h"
 #include "cases/random.h"

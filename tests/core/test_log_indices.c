@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * test_log_indices.c - TEGULA_LOG=call: every op that takes indices says on the CPU how many are past the
- * last, in the line after that of its call. Negative ones are empty slots, of which nothing is said. */
+ * test_log_indices.c - TEGULA_LOG=call: on the CPU, every op that takes indices logs how many are too large,
+ * in the line after its call. Negative ones are empty slots and not counted. */
 #include "child.h"
 #include "tegula/moe.h"
 
@@ -32,71 +32,57 @@ static void check_said(bool (*call)(void), const char *want)
     CHECK_TEXT(text, "");
 }
 
-static bool masks_indices(void)
+/* A block that makes calls and checks what is logged beside the calls themselves. */
+#define LOGS(name, want)                                    \
+    static bool call_##name(void);                          \
+    TEST(name) { check_said(call_##name, want); }           \
+    static bool call_##name(void)
+
+LOGS(mask_indices_by_tp, "tegula: indices: 2 of 4 indices are out of range: [1, 0] is 6, want < 6\n")
 {
     const tgl_moe_mask_indices_by_tp_params params = { .num_experts = 6, .num_ep_ranks = 2 };
     return CHECK_OK(tgl_moe_mask_indices_by_tp(I64(2, 2, 5, -1, 6, 7), I64(2, 2, 0), &params, NULL));
 }
-TEST(mask_indices_by_tp)
-{
-    check_said(masks_indices, "tegula: indices: 2 of 4 indices are out of range: [1, 0] is 6, want < 6\n");
-}
 
-static bool makes_unique(void)
+LOGS(inplace_unique_group_indices,
+     "tegula: group_indices: 1 of 4 indices are out of range: [1, 1] is 4, want < 4\n")
 {
     return CHECK_OK(tgl_moe_inplace_unique_group_indices(I32(2, 2, 3, 3, -2, 4), 4, NULL));
 }
-TEST(inplace_unique_group_indices)
-{
-    check_said(makes_unique,
-               "tegula: group_indices: 1 of 4 indices are out of range: [1, 1] is 4, want < 4\n");
-}
 
 /* Of unmapped_topk_idx, rows 0 and 2 are outputs, and row 3 is masked: nothing is said of what they hold. */
-static bool routes_fixed(void)
+LOGS(top2_sum_gate,
+     "tegula: unmapped_topk_idx: 1 of 2 indices are out of range: [1, 1] is 4, want < 4\n")
 {
     DLTensor *fixed = I64(4, 2, 9, 9, 2, 4, 9, 9, 9, 9);
     return CHECK_OK(tgl_moe_top2_sum_gate(F32(4, 4, 0), NULL, BOOL(4, 1, 1, 1, 0), BOOL(4, 0, 1, 0, 1), NULL,
                                           NULL, fixed, I64(4, 2, 0), F32(4, 2, 0),
                                           &(tgl_moe_gate_params){ 0 }, NULL));
 }
-TEST(top2_sum_gate)
-{
-    check_said(routes_fixed,
-               "tegula: unmapped_topk_idx: 1 of 2 indices are out of range: [1, 1] is 4, want < 4\n");
-}
 
-static bool routes_freely(void)
+LOGS(without_fixed_routing, "")
 {
     return CHECK_OK(tgl_moe_top2_sum_gate(F32(1, 4, 0), NULL, NULL, NULL, NULL, NULL, I64(1, 2, 9, 9),
                                           I64(1, 2, 0), F32(1, 2, 0), &(tgl_moe_gate_params){ 0 }, NULL));
 }
-TEST(without_fixed_routing) { check_said(routes_freely, ""); }
 
-static bool looks_up(void)      /* the table as a whole, ids of tokens that are not masked */
+/* The whole table is checked, and the ids of tokens that are not masked. */
+LOGS(hash_gate, "tegula: input_ids: 1 of 2 indices are out of range: [1, 0] is 2, want < 2\n"
+     "tegula: tid2eid: 1 of 4 indices are out of range: [1, 0] is 5, want < 4\n")
 {
     return CHECK_OK(tgl_moe_hash_gate(F32(3, 4, 0), I64(3, 0, 8, 2, 1), I32(2, 2, 0, 3, 5, -1),
                                       BOOL(3, 0, 1, 1), NULL, NULL, NULL, I64(3, 2, 0), F32(3, 2, 0),
                                       &(tgl_moe_gate_params){ 0 }, NULL));
 }
-TEST(hash_gate)
-{
-    check_said(looks_up, "tegula: input_ids: 1 of 2 indices are out of range: [1, 0] is 2, want < 2\n"
-                         "tegula: tid2eid: 1 of 4 indices are out of range: [1, 0] is 5, want < 4\n");
-}
 
-static bool counts(void)
+LOGS(group_count_and_aux_fi, "tegula: group_idx: 1 of 2 indices are out of range: [0, 1] is 3, want < 3\n"
+     "tegula: topk_idx: 2 of 2 indices are out of range: [0, 0] is 4, want < 3\n")
 {
     CHECK_OK(tgl_moe_group_count(I64(1, 2, 2, 3), I32(3, 0, 0), NULL, 0, NULL));
     return CHECK_OK(tgl_moe_aux_fi(I64(1, 2, 4, 3), F32(3, 0, 0), 1, NULL, 0, NULL));
 }
-TEST(group_count_and_aux_fi)
-{
-    check_said(counts, "tegula: group_idx: 1 of 2 indices are out of range: [0, 1] is 3, want < 3\n"
-                       "tegula: topk_idx: 2 of 2 indices are out of range: [0, 0] is 4, want < 3\n");
-}
 
-static bool maps(void)
+LOGS(get_fused_mapping, "tegula: topk_idx: 1 of 2 indices are out of range: [0, 1] is 1, want < 1\n")
 {
     const tgl_moe_mapping mapping = {
         .pos_to_expert = I32(2, 0, 0), .pos_to_token = I32(2, 0, 0),
@@ -105,12 +91,9 @@ static bool maps(void)
     };
     return CHECK_OK(tgl_moe_get_fused_mapping(I64(1, 2, 0, 1), &mapping, 1, NULL, 0, NULL));
 }
-TEST(get_fused_mapping)
-{
-    check_said(maps, "tegula: topk_idx: 1 of 2 indices are out of range: [0, 1] is 1, want < 1\n");
-}
 
-static bool moves_rows(void)
+#define LINE "tegula: token_topk_to_pos: 1 of 4 indices are out of range: [0, 1] is 3, want < 3\n"
+LOGS(expand_and_reduce, LINE LINE LINE)
 {
     DLTensor *positions = I32(2, 2, 0, 3, -1, 2), *rows = F32(2, 1, 1, 2), *buffer = F32(3, 1, 0);
     DLTensor *experts = I32(3, 0, 0, -1, 0);
@@ -118,9 +101,4 @@ static bool moves_rows(void)
     CHECK_OK(tgl_moe_expand_to_fused_with_sf(rows, F32(2, 1, 1, 1), positions, experts, buffer,
                                              F32(3, 1, 0), 1, NULL));
     return CHECK_OK(tgl_moe_reduce_fused(buffer, NULL, NULL, positions, NULL, rows, NULL));
-}
-TEST(expand_and_reduce)
-{
-#define LINE "tegula: token_topk_to_pos: 1 of 4 indices are out of range: [0, 1] is 3, want < 3\n"
-    check_said(moves_rows, LINE LINE LINE);
 }

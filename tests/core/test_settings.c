@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Every setting: its default, its variable, its setter, values that are none. The environment is read once
- * per process, so every look at it is a child's. */
+ * Every setting: its default, its variable, its setter, bad values. The environment is read once per process,
+ * so each check runs in a child. */
 #include "core/settings.h"
 
 #include <sys/auxv.h>
@@ -37,7 +37,7 @@ TEST(defaults)
 {
     CHECK(in_child(NO_ENVIRONMENT, defaults, text));
     CHECK_TEXT(text, "");
-    /* a variable that is set and empty is as good as not set */
+    /* an empty variable counts as not set */
     IN_CHILD(defaults, "TEGULA_LOG=", "TEGULA_CPU=", "TEGULA_NUM_THREADS=", "TEGULA_NUM_SMS=", "TEGULA_PDL=", "TEGULA_JIT=",
              "TEGULA_LIBCUDA=", "TEGULA_LIBNVRTC=", "TEGULA_CACHE_READONLY=", "HOME=", "XDG_CACHE_HOME=");
     CHECK_TEXT(text, "");
@@ -274,7 +274,8 @@ static bool ignores_the_environment(void)
     return ok;
 }
 
-/* Thread and memory sanitizers start a program anew to lay out its memory, which a setuid one cannot be told. */
+/* Thread and memory sanitizers start a program anew to lay out its memory, which a setuid one cannot be
+ * told. */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
 #define STARTS_ANEW 1

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A call on the CPU takes at most 64 KiB of stack: some cases of every op, on a thread that has no more; with
- * more it ends by SIGSEGV. (OpenMP's threads do a part of what the calling thread does.) */
+ * A CPU call needs at most 64 KiB of stack: some cases of every op run on a thread that has no more, where
+ * using more is a SIGSEGV. (OpenMP's threads do part of the same work.) */
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ enum { STACK_BYTES = 64 << 10, CASES = 8 };
 #endif
 #endif
 
-/* Systems have a minimum for a thread's stack, which may be more. So a thread makes what is below unusable. */
+/* The system's minimum stack may be larger, so the thread protects the pages below. */
 enum { BELOW = 1 << 20 };
 
 static void *call(void *context)

@@ -21,6 +21,12 @@ static DLTensor *make(tensor *t, tgl_dtype dtype, int ndim, const int64_t *shape
 }
 #define SHAPE(...) ((int64_t[]){ __VA_ARGS__ })
 #define FAILS(call, message) CHECK_FAILS(call, TGL_ERR_ARGUMENT, message)
+/* tgl_expect() of `t`. */
+#define GOOD(dtypes, ndim, layout) CHECK_OK(tgl_expect("x", &t.t, dtypes, ndim, layout))
+#define BAD(dtypes, ndim, layout, message) FAILS(tgl_expect("x", &t.t, dtypes, ndim, layout), "x: " message)
+/* tgl_expect_no_overlap() of `a` and `b`. */
+#define APART() CHECK_OK(tgl_expect_no_overlap("b", &b.t, "a", &a.t))
+#define OVERLAP() FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap")
 
 TEST(good_ones)
 {
@@ -36,7 +42,7 @@ TEST(good_ones)
     const int devices[] = { TGL_DL_CPU, TGL_DL_CUDA, TGL_DL_CUDA_HOST, TGL_DL_CUDA_MANAGED };
     for (int i = 0; i < 4; i++) {
         make(&t, TGL_E4M3, 1, SHAPE(7))->device.device_type = (DLDeviceType)devices[i];
-        CHECK_OK(tgl_expect("x", &t.t, TGL_E4M3, 1, TGL_PACKED));
+        GOOD(TGL_E4M3, 1, TGL_PACKED);
     }
 }
 
@@ -44,47 +50,42 @@ TEST(null_dtype_rank)
 {
     tensor t;
     FAILS(tgl_expect("x", NULL, TGL_F32, 2, TGL_PACKED), "x: is NULL, want a tensor");
-    FAILS(tgl_expect("x", make(&t, TGL_F16, 2, SHAPE(3, 5)), TGL_F32, 2, TGL_PACKED),
-          "x: dtype is f16, want f32");
-    FAILS(tgl_expect("x", &t.t, TGL_F32 | TGL_BF16, 2, TGL_PACKED), "x: dtype is f16, want bf16 or f32");
-    FAILS(tgl_expect("x", &t.t, TGL_F32 | TGL_BF16 | TGL_E4M3, 2, TGL_PACKED),
-          "x: dtype is f16, want bf16, f32 or e4m3");
+    make(&t, TGL_F16, 2, SHAPE(3, 5));
+    BAD(TGL_F32, 2, TGL_PACKED, "dtype is f16, want f32");
+    BAD(TGL_F32 | TGL_BF16, 2, TGL_PACKED, "dtype is f16, want bf16 or f32");
+    BAD(TGL_F32 | TGL_BF16 | TGL_E4M3, 2, TGL_PACKED, "dtype is f16, want bf16, f32 or e4m3");
     t.t.dtype = (DLDataType){ 2, 24, 1 };
-    FAILS(tgl_expect("x", &t.t, TGL_ANY, 2, TGL_PACKED),
-          "x: dtype is code 2 with 24 bits and 1 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
+    BAD(TGL_ANY, 2, TGL_PACKED, "dtype is code 2 with 24 bits and 1 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
     t.t.dtype = (DLDataType){ 99, 8, 1 };
-    CHECK_OK(tgl_expect("x", &t.t, TGL_ANY, 2, TGL_PACKED));
-    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_PACKED),
-          "x: dtype is code 99 with 8 bits and 1 lanes, want u8");
+    GOOD(TGL_ANY, 2, TGL_PACKED);
+    BAD(TGL_U8, 2, TGL_PACKED, "dtype is code 99 with 8 bits and 1 lanes, want u8");
     make(&t, TGL_F32, 2, SHAPE(3, 5));
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 3, TGL_PACKED), "x: rank is 2, want 3");
+    BAD(TGL_F32, 3, TGL_PACKED, "rank is 2, want 3");
     t.t.ndim = -3;
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED), "x: rank is -3, want 2");
+    BAD(TGL_F32, 2, TGL_PACKED, "rank is -3, want 2");
     t.t.ndim = 2, t.t.shape = NULL;
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED), "x: shape is NULL, want 2 sizes");
+    BAD(TGL_F32, 2, TGL_PACKED, "shape is NULL, want 2 sizes");
 }
 
 TEST(sizes)
 {
     tensor t;
-    FAILS(tgl_expect("x", make(&t, TGL_F32, 2, SHAPE(3, -5)), TGL_F32, 2, TGL_PACKED),
-          "x: shape is [3, -5], want sizes >= 0");
-    FAILS(tgl_expect("x", make(&t, TGL_F32, 2, SHAPE(0, -1)), TGL_F32, 2, TGL_PACKED),
-          "x: shape is [0, -1], want sizes >= 0");
+    make(&t, TGL_F32, 2, SHAPE(3, -5));
+    BAD(TGL_F32, 2, TGL_PACKED, "shape is [3, -5], want sizes >= 0");
+    make(&t, TGL_F32, 2, SHAPE(0, -1));
+    BAD(TGL_F32, 2, TGL_PACKED, "shape is [0, -1], want sizes >= 0");
     /* 2^56 bytes are one too many, one element fewer is not */
     make(&t, TGL_U8, 2, SHAPE(1, 1));
     t.t.strides = NULL;
     t.shape[0] = (int64_t)1 << 62, t.shape[1] = 2;
-    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_PACKED),
-          "x: shape is [4611686018427387904, 2], want fewer than 2^56 bytes");
+    BAD(TGL_U8, 2, TGL_PACKED, "shape is [4611686018427387904, 2], want fewer than 2^56 bytes");
     t.shape[0] = ((int64_t)1 << 56) - 1, t.shape[1] = 1;
-    CHECK_OK(tgl_expect("x", &t.t, TGL_U8, 2, TGL_PACKED));
+    GOOD(TGL_U8, 2, TGL_PACKED);
     t.t.dtype = tgl_dtype_to_dlpack(TGL_U16);
-    FAILS(tgl_expect("x", &t.t, TGL_U16, 2, TGL_PACKED),
-          "x: shape is [72057594037927935, 1], want fewer than 2^56 bytes");
+    BAD(TGL_U16, 2, TGL_PACKED, "shape is [72057594037927935, 1], want fewer than 2^56 bytes");
     /* empty: the other sizes may be anything */
     t.shape[0] = INT64_MAX, t.shape[1] = 0;
-    CHECK_OK(tgl_expect("x", &t.t, TGL_U16, 2, TGL_PACKED));
+    GOOD(TGL_U16, 2, TGL_PACKED);
     CHECK_INT(tgl_num_elements(&t.t), 0);
     CHECK(tgl_is_empty(&t.t));
 }
@@ -114,66 +115,58 @@ TEST(layouts)
     tensor t;
     make(&t, TGL_F32, 2, SHAPE(3, 5));
     t.strides[0] = 6;
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED), "x: strides are [6, 1], want [5, 1]");
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS));
+    BAD(TGL_F32, 2, TGL_PACKED, "strides are [6, 1], want [5, 1]");
+    GOOD(TGL_F32, 2, TGL_ROWS);
     t.strides[0] = 0;
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED), "x: strides are [0, 1], want [5, 1]");
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS));
+    BAD(TGL_F32, 2, TGL_PACKED, "strides are [0, 1], want [5, 1]");
+    GOOD(TGL_F32, 2, TGL_ROWS);
     t.strides[0] = -5;
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS),
-          "x: strides are [-5, 1], want 1 in the last dimension and >= 0 in the others");
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED));
+    BAD(TGL_F32, 2, TGL_ROWS, "strides are [-5, 1], want 1 in the last dimension and >= 0 in the others");
+    GOOD(TGL_F32, 2, TGL_STRIDED);
     t.strides[0] = 10, t.strides[1] = 2;
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS),
-          "x: strides are [10, 2], want 1 in the last dimension and >= 0 in the others");
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED));
+    BAD(TGL_F32, 2, TGL_ROWS, "strides are [10, 2], want 1 in the last dimension and >= 0 in the others");
+    GOOD(TGL_F32, 2, TGL_STRIDED);
     /* sizes of 1, and empty tensors, have no stride */
     make(&t, TGL_F32, 3, SHAPE(1, 3, 1));
     t.strides[0] = -77, t.strides[1] = 1, t.strides[2] = 99;
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 3, TGL_PACKED));
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 3, TGL_ROWS));
+    GOOD(TGL_F32, 3, TGL_PACKED);
+    GOOD(TGL_F32, 3, TGL_ROWS);
     make(&t, TGL_F32, 2, SHAPE(0, 5));
     t.strides[0] = INT64_MIN, t.strides[1] = INT64_MIN;
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED));
+    GOOD(TGL_F32, 2, TGL_PACKED);
     /* offsets: in elements, and in bytes */
     make(&t, TGL_U8, 2, SHAPE(3, 5));
     t.strides[0] = INT64_MAX / 2 + 1;
-    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_STRIDED),
-          "x: strides are [4611686018427387904, 1], want offsets below 2^56 bytes");
-    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_ROWS),
-          "x: strides are [4611686018427387904, 1], want offsets below 2^56 bytes");
+    BAD(TGL_U8, 2, TGL_STRIDED, "strides are [4611686018427387904, 1], want offsets below 2^56 bytes");
+    BAD(TGL_U8, 2, TGL_ROWS, "strides are [4611686018427387904, 1], want offsets below 2^56 bytes");
     t.strides[0] = INT64_MIN;
-    FAILS(tgl_expect("x", &t.t, TGL_U8, 2, TGL_STRIDED),
-          "x: strides are [-9223372036854775808, 1], want offsets below 2^56 bytes");
+    BAD(TGL_U8, 2, TGL_STRIDED, "strides are [-9223372036854775808, 1], want offsets below 2^56 bytes");
     t.strides[0] = (INT64_MAX - 4) / 2;
     t.t.dtype = tgl_dtype_to_dlpack(TGL_F32);
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED),
-          "x: strides are [4611686018427387901, 1], want offsets below 2^56 bytes");
+    BAD(TGL_F32, 2, TGL_STRIDED, "strides are [4611686018427387901, 1], want offsets below 2^56 bytes");
     /* no memory has so much, and twice as much would not fit in 64 bits */
     const int64_t most = ((int64_t)1 << 56) / 4 / 2;
     t.strides[0] = most;
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS),
-          "x: strides are [9007199254740992, 1], want offsets below 2^56 bytes");
+    BAD(TGL_F32, 2, TGL_ROWS, "strides are [9007199254740992, 1], want offsets below 2^56 bytes");
     t.strides[0] = most - 3;
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_ROWS));
+    GOOD(TGL_F32, 2, TGL_ROWS);
     t.strides[0] = -most;
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED),
-          "x: strides are [-9007199254740992, 1], want offsets below 2^56 bytes");
+    BAD(TGL_F32, 2, TGL_STRIDED, "strides are [-9007199254740992, 1], want offsets below 2^56 bytes");
     t.strides[0] = 1 - most;
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_STRIDED));
+    GOOD(TGL_F32, 2, TGL_STRIDED);
 }
 
 TEST(data)
 {
     tensor t;
     make(&t, TGL_F32, 2, SHAPE(3, 5))->data = NULL;
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED), "x: data is NULL, want 60 bytes");
+    BAD(TGL_F32, 2, TGL_PACKED, "data is NULL, want 60 bytes");
     tgl_set_preparing(true);
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED));
+    GOOD(TGL_F32, 2, TGL_PACKED);
     tgl_set_preparing(false);
-    FAILS(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED), "x: data is NULL, want 60 bytes");
+    BAD(TGL_F32, 2, TGL_PACKED, "data is NULL, want 60 bytes");
     t.shape[1] = 0;
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED));
+    GOOD(TGL_F32, 2, TGL_PACKED);
     CHECK(tgl_data(&t.t) == NULL);
 
     const struct { tgl_dtype dtype; int past; const char *message; } rows[] = {
@@ -192,12 +185,11 @@ TEST(data)
             if (by_offset) t.t.byte_offset = (uint64_t)rows[i].past;
             else t.t.data = memory + rows[i].past;
             if (rows[i].message) FAILS(tgl_expect("x", &t.t, rows[i].dtype, 1, TGL_PACKED), rows[i].message);
-            else CHECK_OK(tgl_expect("x", &t.t, rows[i].dtype, 1, TGL_PACKED));
+            else GOOD(rows[i].dtype, 1, TGL_PACKED);
             CHECK(tgl_data(&t.t) == memory + rows[i].past);
         }
     make(&t, TGL_U8, 1, SHAPE(2))->byte_offset = UINT64_MAX;
-    FAILS(tgl_expect("x", &t.t, TGL_U8, 1, TGL_PACKED),
-          "x: byte_offset is 18446744073709551615, want one that does not overflow the address");
+    BAD(TGL_U8, 1, TGL_PACKED, "byte_offset is 18446744073709551615, want one that does not overflow the address");
     make(&t, TGL_U8, 1, SHAPE(64))->data = memory + 16;
     CHECK_OK(tgl_expect_aligned("x", &t.t, 16));
     FAILS(tgl_expect_aligned("x", &t.t, 32), "x: address is 16 bytes past a multiple of 32, want a multiple of 32");
@@ -208,7 +200,7 @@ TEST(data_of_empty_tensors)
 {
     tensor t;
     make(&t, TGL_F32, 2, SHAPE(3, 0))->byte_offset = UINT64_MAX;
-    CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 2, TGL_PACKED));
+    GOOD(TGL_F32, 2, TGL_PACKED);
     CHECK(tgl_data(&t.t) == memory);
     t.t.data = NULL;
     CHECK(tgl_data(&t.t) == NULL);
@@ -286,7 +278,6 @@ static bool share_a_byte(const DLTensor *a, const DLTensor *b)
 
 TEST(overlap_of_packed_and_windows_is_exact)
 {
-    const char *message = "b: memory is shared with a, want no overlap";
     tensor a, b;
     test_random r = test_seed("overlap");
     int num_shared = 0, num_between = 0;
@@ -310,8 +301,8 @@ TEST(overlap_of_packed_and_windows_is_exact)
         if (begin_b + b.shape[1] * tgl_dtype_bits(b.t.dtype) / 8 > pitch) continue;
         if (rows[0] == 1 || rows[1] == 1) continue;
         const bool shared = share_a_byte(&a.t, &b.t);
-        if (shared) CHECK_FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), TGL_ERR_ARGUMENT, message);
-        else CHECK_OK(tgl_expect_no_overlap("b", &b.t, "a", &a.t));
+        if (shared) OVERLAP();
+        else APART();
         num_shared += shared, num_between += !shared;
     }
     CHECK(num_shared > 1000 && num_between > 1000);
@@ -349,11 +340,11 @@ TEST(overlap_in_three_dimensions)
     make(&b, TGL_F32, 3, SHAPE(2, 3, 4));
     a.strides[0] = b.strides[0] = 24, a.strides[1] = b.strides[1] = 8; /* left and right half of [2, 3, 8] */
     b.t.data = memory + 16;
-    CHECK_OK(tgl_expect_no_overlap("b", &b.t, "a", &a.t));
+    APART();
     b.t.data = memory + 12;
-    FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap");
+    OVERLAP();
     b.t.data = memory + 20;                                                 /* reaches into a's next row */
-    FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap");
+    OVERLAP();
 }
 
 TEST(overlap_with_strides_of_single_rows)       /* which may be anything; found by fuzzing */
@@ -362,44 +353,48 @@ TEST(overlap_with_strides_of_single_rows)       /* which may be anything; found 
     make(&a, TGL_F32, 2, SHAPE(1, 4));
     make(&b, TGL_F32, 2, SHAPE(1, 4))->data = memory + 16;
     a.strides[0] = b.strides[0] = INT64_MAX / 2;
-    CHECK_OK(tgl_expect_no_overlap("b", &b.t, "a", &a.t));
+    APART();
     b.t.data = memory + 12;
-    FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap");
+    OVERLAP();
     make(&a, TGL_U8, 3, SHAPE(1, 2, 1));
     make(&b, TGL_U8, 3, SHAPE(1, 2, 1));
     a.strides[0] = b.strides[0] = INT64_MIN, a.strides[1] = b.strides[1] = -1;
-    FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap");
+    OVERLAP();
     make(&a, TGL_U8, 2, SHAPE(1, 16))->data = memory + 4;
     make(&b, TGL_U8, 2, SHAPE(1, 16));
     a.strides[0] = b.strides[0] = INT64_MAX;    /* b begins 4 bytes before a's next row would end */
-    FAILS(tgl_expect_no_overlap("b", &b.t, "a", &a.t), "b: memory is shared with a, want no overlap");
+    OVERLAP();
 }
+
+#define SAME_OR_APART(b) CHECK_OK(tgl_expect_same_or_no_overlap("b", b, "a", &a.t))
+#define NEITHER(b)                                           \
+    FAILS(tgl_expect_same_or_no_overlap("b", b, "a", &a.t), \
+          "b: memory is shared with a, want no overlap")
 
 TEST(the_same_tensor_or_no_overlap)
 {
-    const char *message = "b: memory is shared with a, want no overlap";
     tensor a, b;
     make(&a, TGL_F32, 2, SHAPE(3, 5));
-    CHECK_OK(tgl_expect_same_or_no_overlap("b", make(&b, TGL_F32, 2, SHAPE(3, 5)), "a", &a.t));
+    SAME_OR_APART(make(&b, TGL_F32, 2, SHAPE(3, 5)));
     a.t.data = memory + 4;
     b.t.strides = NULL, b.t.byte_offset = 4;    /* the same, said otherwise */
-    CHECK_OK(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t));
+    SAME_OR_APART(&b.t);
     make(&b, TGL_F32, 2, SHAPE(3, 5))->data = memory + 64;
-    CHECK_OK(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t));
+    SAME_OR_APART(&b.t);
     b.t.data = memory + 60;
-    FAILS(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t), message);
+    NEITHER(&b.t);
     a.t.data = memory;
-    FAILS(tgl_expect_same_or_no_overlap("b", make(&b, TGL_F32, 2, SHAPE(2, 5)), "a", &a.t), message);
-    FAILS(tgl_expect_same_or_no_overlap("b", make(&b, TGL_F32, 1, SHAPE(15)), "a", &a.t), message);
-    FAILS(tgl_expect_same_or_no_overlap("b", make(&b, TGL_U8, 2, SHAPE(3, 5)), "a", &a.t), message);
+    NEITHER(make(&b, TGL_F32, 2, SHAPE(2, 5)));
+    NEITHER(make(&b, TGL_F32, 1, SHAPE(15)));
+    NEITHER(make(&b, TGL_U8, 2, SHAPE(3, 5)));
     make(&b, TGL_F32, 2, SHAPE(3, 5))->strides[0] = 6;
-    FAILS(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t), message);
+    NEITHER(&b.t);
     make(&a, TGL_F32, 2, SHAPE(1, 5));
     make(&b, TGL_F32, 2, SHAPE(1, 5))->strides[0] = 77;                     /* one row: any stride */
-    CHECK_OK(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t));
+    SAME_OR_APART(&b.t);
     make(&a, TGL_F32, 2, SHAPE(3, 0))->data = NULL;
     make(&b, TGL_F32, 2, SHAPE(3, 0))->data = NULL;
-    CHECK_OK(tgl_expect_same_or_no_overlap("b", &b.t, "a", &a.t));
+    SAME_OR_APART(&b.t);
 }
 
 TEST(reserved_words)

@@ -27,8 +27,8 @@
         CHECK_TEXT(text, want_);                                \
     } while (0)
 
-/* At the top of a block: the rest runs in a new process of this program, where nothing of the library is
- * set up yet, with these changes of the environment: "NAME=value", or "NAME" to take it out. */
+/* At the top of a block: the rest runs in a new process of this program, where the library is not initialised
+ * yet, with these changes of the environment: "NAME=value", or "NAME" to remove it. */
 #define IN_CHILD(...)                                                                                      \
     do {                                                                                                   \
         if (!support_in_child(__func__ + strlen("test_"), (const char *const[]){ __VA_ARGS__, NULL }))     \
@@ -125,7 +125,7 @@ static inline void support_remove(const char *path)     /* a file, or a folder w
     }
 }
 
-/* Files in a folder whose names end like this ("" for all); -1 where it cannot be read. */
+/* The number of files whose names end like this ("" for all); -1 if the folder cannot be read. */
 static inline int support_count(const char *path, const char *ending)
 {
     DIR *d = opendir(path);
@@ -157,7 +157,7 @@ static inline size_t support_read(const char *path, void *data, size_t capacity)
 
 /* ---- a kernel of the tests' own ---- */
 
-/* NVIDIA's compiler, and not the emulated one, whose log, PTX and bytes mean nothing. */
+/* NVIDIA's compiler, not the emulated one, whose log, PTX and bytes mean nothing. */
 static inline bool support_has_real_nvrtc(void)
 {
     const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The disk cache: the right bytes or a miss, never another's code, whatever others, crashes or disks do to
- * its folder. */
+ * The disk cache: the right bytes or a miss, never wrong code, whatever other users, crashes or disks do to its
+ * folder. */
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Every entry point of driver and compiler that a call needs fails, one at a time, at each of its calls. The
- * call must say which and why, leave nothing behind and work when it is made again. On the emulated device,
- * which fails on demand. */
+ * Every entry point of driver and compiler that a call needs fails once, at each of its calls, on the emulated
+ * device, which fails on demand. The call must say which and why, leave nothing behind, and work when repeated. */
 #include "cases/case.h"
 #include "on_device.h"
 #include "tegula/transpose.h"

@@ -295,7 +295,7 @@ TEST(prepare_in_pairs)
     CHECK(!tgl_preparing());
 }
 
-TEST(workspaces_that_will_not_do)
+TEST(bad_workspaces)
 {
     CHECK_OK(tgl_workspace_init(NULL, 0, NULL));
     CHECK_FAILS(tgl_workspace_init(NULL, 512, NULL), TGL_ERR_WORKSPACE,
@@ -564,7 +564,7 @@ ON_DEVICE(many_kernels, "EMU_SMS=4")
     check_array(a, KERNELS);
 }
 
-ON_DEVICE(an_entry_that_is_not_there, "EMU_SMS=4")
+ON_DEVICE(a_missing_entry, "EMU_SMS=4")
 {
     for (int i = 0; i < 2; i++) {
         CHECK_INT(tgl_launch(&(tgl_kernel){ "tests/other", { { NULL, 0 } } }, 1, 0, &a->tensor,
@@ -576,7 +576,7 @@ ON_DEVICE(an_entry_that_is_not_there, "EMU_SMS=4")
 }
 
 /* A whole file that is no code for this driver is compiled again and replaced. */
-ON_DEVICE(an_image_that_will_not_load, "EMU_SMS=4")
+ON_DEVICE(a_bad_image, "EMU_SMS=4")
 {
     const tgl_cache_key key = key_of(3);
     char garbage[4096];
