@@ -82,8 +82,6 @@ static int plan(const void *context, tgl_kernel *kernels)
     return tgl_channel_plan(p, kernel, may_stage(p), kernels);
 }
 
-static const tgl_op OP = { run_on_cpu, plan, TGL_CHANNEL_CANDIDATES };
-
 tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, const DLTensor *pos_to_token,
                                       DLTensor *out, DLTensor *out_sf, const tgl_quant_params *params,
                                       tgl_stream stream)
@@ -94,6 +92,7 @@ tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, c
     if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
     const int64_t num_rows = pos_to_token ? n.num_rows : n.num_tokens;
     problem p = {
+        .cpu = run_on_cpu, .plan = plan,
         .num_tokens = n.num_tokens, .num_rows = num_rows, .num_cols = n.num_cols, .has_codes = x_sf,
         .has_map = pos_to_token, .pos_to_token = pos_to_token ? tgl_data(pos_to_token) : NULL,
         .blocks = tgl_blocks_of(num_rows, n.num_cols, params->num_per_tokens, 1),
@@ -104,5 +103,5 @@ tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, c
         p.codes = tgl_codes_of(x, TGL_FORMAT_E4M3, tgl_sf_of(x_sf),
                                tgl_blocks_of(n.num_tokens, n.num_cols, 1, params->x_num_per_channels));
     else p.values = tgl_values_of(x);
-    return tgl_run(&tgl_quant_per_channel_cast_signature, &OP, tensors, &p, stream);
+    return tgl_run(&tgl_quant_per_channel_cast_signature, &tgl_channel_op, tensors, &p, stream);
 }

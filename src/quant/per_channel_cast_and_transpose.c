@@ -39,8 +39,6 @@ static int plan(const void *context, tgl_kernel *kernels)
     return tgl_channel_plan(p, kernel, false, kernels);
 }
 
-static const tgl_op OP = { run_on_cpu, plan, TGL_CHANNEL_CANDIDATES };
-
 tgl_status tgl_quant_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out, DLTensor *out_sf,
                                                     const tgl_quant_params *params, tgl_stream stream)
 {
@@ -49,10 +47,11 @@ tgl_status tgl_quant_per_channel_cast_and_transpose(const DLTensor *x, DLTensor 
     TGL_TRY(tgl_take(&tgl_quant_per_channel_cast_and_transpose_signature, tensors, params, &n.num_rows));
     if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
     problem p = {
+        .cpu = run_on_cpu, .plan = plan,
         .num_rows = n.num_rows, .num_cols = n.num_cols, .values = tgl_values_of(x),
         .blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->num_per_tokens, 1),
         .rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf),
         .sf = { tgl_data(out_sf), n.num_cols, TGL_SF_ROWS }, .is_transposed = true, .out = tgl_data(out)
     };
-    return tgl_run(&tgl_quant_per_channel_cast_and_transpose_signature, &OP, tensors, &p, stream);
+    return tgl_run(&tgl_quant_per_channel_cast_and_transpose_signature, &tgl_channel_op, tensors, &p, stream);
 }

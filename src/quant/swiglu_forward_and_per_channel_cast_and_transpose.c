@@ -49,8 +49,6 @@ static int plan(const void *context, tgl_kernel *kernels)
     return tgl_channel_plan(p, kernel, false, kernels);
 }
 
-static const tgl_op OP = { run_on_cpu, plan, TGL_CHANNEL_CANDIDATES };
-
 tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out,
                                                                        DLTensor *out_sf,
                                                                        const tgl_quant_params *params,
@@ -62,6 +60,7 @@ tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLT
     TGL_TRY(tgl_take(signature, tensors, params, &n.num_rows));
     if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
     problem p = {
+        .cpu = run_on_cpu, .plan = plan,
         .num_rows = n.num_rows, .num_cols = n.num_cols, .values = tgl_values_of(x), .is_swiglu = true,
         .clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY,
         .blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->num_per_tokens, 1),
@@ -69,5 +68,5 @@ tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLT
         .sf = { tgl_data(out_sf), n.num_cols, TGL_SF_ROWS }, .is_transposed = !params->without_transpose,
         .out = tgl_data(out)
     };
-    return tgl_run(signature, &OP, tensors, &p, stream);
+    return tgl_run(signature, &tgl_channel_op, tensors, &p, stream);
 }

@@ -5,6 +5,9 @@
 
 typedef tgl_channel_problem problem;
 
+/* The candidates, in order. */
+enum { CHANNEL_STAGED, CHANNEL_MANY, CHANNEL_WIDE, CHANNEL_MIDDLE, CHANNEL_NARROW, CHANNEL_NUM_KERNELS };
+
 /* ---- tiles ---- */
 
 int tgl_channel_x(const problem *p) { return p->has_codes ? X_E4M3 : p->values.is_bf16 ? X_BF16 : X_F32; }
@@ -50,7 +53,8 @@ static int64_t tiles_down(const problem *p, int which)
     return tgl_ceil_div(p->num_rows, tgl_channel_block_rows(p) ? tile_of(p, which).rows : p->blocks.rows);
 }
 
-static int64_t num_tiles(const problem *p, int which) { return tiles_down(p, which) * tiles_across(p, which); }
+static int64_t num_tiles(const problem *p,
+                         int which) { return tiles_down(p, which) * tiles_across(p, which); }
 
 /* ---- plan ---- */
 
@@ -161,12 +165,12 @@ static tgl_shape shape(problem *p, int which)
     return s;
 }
 
-bool tgl_channel_fits_many(const void *context, const tgl_target *target)
+static bool fits_many(const void *context, const tgl_target *target)
 {
     return is_tall(context) || !is_out_aligned(context);
 }
 
-bool tgl_channel_pays_many(const void *context, const tgl_target *target)
+static bool pays_many(const void *context, const tgl_target *target)
 {
     const problem *p = context;
     const int wide_cols = CHANNEL_WIDE_LANES * CHANNEL_VALUES(X_BF16);
@@ -174,24 +178,18 @@ bool tgl_channel_pays_many(const void *context, const tgl_target *target)
     return num_tiles(p, CHANNEL_WIDE) >= CHANNEL_MANY_TILES && (!is_tall(p) || fills_wide);
 }
 
-bool tgl_channel_pays_wide(const void *p, const tgl_target *target)
-{
-    return num_tiles(p, CHANNEL_WIDE) >= CHANNEL_FEW_TILES;
-}
+static bool are_enough(const problem *p, int which) { return num_tiles(p, which) >= CHANNEL_FEW_TILES; }
+static bool pays_wide(const void *p, const tgl_target *t) { return are_enough(p, CHANNEL_WIDE); }
+static bool pays_middle(const void *p, const tgl_target *t) { return are_enough(p, CHANNEL_MIDDLE); }
 
-bool tgl_channel_pays_middle(const void *p, const tgl_target *target)
-{
-    return num_tiles(p, CHANNEL_MIDDLE) >= CHANNEL_FEW_TILES;
-}
-
-tgl_shape tgl_channel_shape_many(void *p, const tgl_target *t) { return shape(p, CHANNEL_MANY); }
-tgl_shape tgl_channel_shape_wide(void *p, const tgl_target *t) { return shape(p, CHANNEL_WIDE); }
-tgl_shape tgl_channel_shape_middle(void *p, const tgl_target *t) { return shape(p, CHANNEL_MIDDLE); }
-tgl_shape tgl_channel_shape_narrow(void *p, const tgl_target *t) { return shape(p, CHANNEL_NARROW); }
+static tgl_shape shape_many(void *p, const tgl_target *t) { return shape(p, CHANNEL_MANY); }
+static tgl_shape shape_wide(void *p, const tgl_target *t) { return shape(p, CHANNEL_WIDE); }
+static tgl_shape shape_middle(void *p, const tgl_target *t) { return shape(p, CHANNEL_MIDDLE); }
+static tgl_shape shape_narrow(void *p, const tgl_target *t) { return shape(p, CHANNEL_NARROW); }
 
 /* ---- blocks that loop over tiles ---- */
 
-bool tgl_channel_fits_staged(const void *context, const tgl_target *target)
+static bool fits_staged(const void *context, const tgl_target *target)
 {
     const problem *p = context;
     const bool is_aligned = ((uintptr_t)x_of(p) | (uint64_t)x_row_bytes(p)) % 16 == 0;
@@ -200,7 +198,7 @@ bool tgl_channel_fits_staged(const void *context, const tgl_target *target)
            num_tiles(p, CHANNEL_STAGED) < TGL_DIVIDE_LIMIT;
 }
 
-bool tgl_channel_pays_staged(const void *context, const tgl_target *target)
+static bool pays_staged(const void *context, const tgl_target *target)
 {
     const int64_t tiles = num_tiles(context, CHANNEL_STAGED);
     const int64_t blocks = tgl_strided_grid(tiles, (int64_t)target->num_sms * CHANNEL_STAGED_BLOCKS);
@@ -208,7 +206,7 @@ bool tgl_channel_pays_staged(const void *context, const tgl_target *target)
 }
 
 /* Bands of the same width. */
-tgl_shape tgl_channel_shape_staged(void *context, const tgl_target *target)
+static tgl_shape shape_staged(void *context, const tgl_target *target)
 {
     problem *p = context;
     const int64_t down = tiles_down(p, CHANNEL_STAGED), across = tiles_across(p, CHANNEL_STAGED);
@@ -222,3 +220,17 @@ tgl_shape tgl_channel_shape_staged(void *context, const tgl_target *target)
     return (tgl_shape){ { tgl_strided_grid(tiles, (int64_t)target->num_sms * CHANNEL_STAGED_BLOCKS) },
                         .block = CHANNEL_THREADS(t.rows, t.patch_rows, t.lanes), TGL_ARGS(p->args) };
 }
+
+static tgl_status cpu(const void *p) { return ((const problem *)p)->cpu(p); }
+static int plan(const void *p, tgl_kernel *kernels) { return ((const problem *)p)->plan(p, kernels); }
+
+const tgl_op tgl_channel_op = {
+    cpu, plan,
+    {
+        [CHANNEL_STAGED] = { fits_staged, pays_staged, shape_staged },
+        [CHANNEL_MANY] = { fits_many, pays_many, shape_many },
+        [CHANNEL_WIDE] = { NULL, pays_wide, shape_wide },
+        [CHANNEL_MIDDLE] = { NULL, pays_middle, shape_middle },
+        [CHANNEL_NARROW] = { NULL, NULL, shape_narrow },
+    }
+};

@@ -9,6 +9,8 @@
 #include "quant/common/channel.h"
 
 typedef struct {
+    tgl_status (*cpu)(const void *problem);
+    int (*plan)(const void *problem, tgl_kernel *kernels);
     int64_t num_tokens;             /* rows of x, if there is a map */
     int64_t num_rows, num_cols;     /* of the codes, as if not transposed */
     bool has_codes;                 /* x has e4m3 codes, else values */
@@ -36,26 +38,7 @@ int64_t tgl_channel_block_rows(const tgl_channel_problem *p);
  * plan has quant/per_channel_cast_staged too. */
 int tgl_channel_plan(const tgl_channel_problem *p, tgl_kernel kernel, bool may_stage, tgl_kernel *kernels);
 
-/* The candidates, in order. */
-enum { CHANNEL_STAGED, CHANNEL_MANY, CHANNEL_WIDE, CHANNEL_MIDDLE, CHANNEL_NARROW, CHANNEL_NUM_KERNELS };
-bool tgl_channel_fits_staged(const void *problem, const tgl_target *target);
-bool tgl_channel_pays_staged(const void *problem, const tgl_target *target);
-tgl_shape tgl_channel_shape_staged(void *problem, const tgl_target *target);
-bool tgl_channel_fits_many(const void *problem, const tgl_target *target);
-bool tgl_channel_pays_many(const void *problem, const tgl_target *target);
-tgl_shape tgl_channel_shape_many(void *problem, const tgl_target *target);
-bool tgl_channel_pays_wide(const void *problem, const tgl_target *target);
-tgl_shape tgl_channel_shape_wide(void *problem, const tgl_target *target);
-bool tgl_channel_pays_middle(const void *problem, const tgl_target *target);
-tgl_shape tgl_channel_shape_middle(void *problem, const tgl_target *target);
-tgl_shape tgl_channel_shape_narrow(void *problem, const tgl_target *target);
-#define TGL_CHANNEL_CANDIDATES                                                                             \
-    {                                                                                                      \
-        [CHANNEL_STAGED] = { tgl_channel_fits_staged, tgl_channel_pays_staged, tgl_channel_shape_staged }, \
-        [CHANNEL_MANY] = { tgl_channel_fits_many, tgl_channel_pays_many, tgl_channel_shape_many },         \
-        [CHANNEL_WIDE] = { NULL, tgl_channel_pays_wide, tgl_channel_shape_wide },                          \
-        [CHANNEL_MIDDLE] = { NULL, tgl_channel_pays_middle, tgl_channel_shape_middle },                    \
-        [CHANNEL_NARROW] = { NULL, NULL, tgl_channel_shape_narrow },                                       \
-    }
+/* Runs a problem: its `cpu`, or the kernel of its `plan` that is the fastest. */
+extern const tgl_op tgl_channel_op;
 
 #endif
