@@ -65,9 +65,10 @@ const case_op get_fused_mapping_cases = {
         "num_tokens=300 num_topk=8 num_experts=72 alignment=16 num_positions=bound offset=0,1,2,3 "
         "out_offset=1,2,3 dtype=i32 counts=1 host=1",
         "num_tokens=300 num_topk=33 num_experts=72 alignment=16 layout=gap routing=some_empty",
-        "num_tokens=8800 num_topk=8 num_experts=256 alignment=128 counts=1 host=1",
-        "num_tokens=8800 num_topk=8 num_experts=9 alignment=1 routing=one,garbage",
-        "num_tokens=40000 num_topk=8 num_experts=32 alignment=128 routing=some_empty",
+        /* several tiles per block on the emulated device */
+        "num_tokens=6000 num_topk=8 num_experts=256 alignment=128 counts=1 host=1",
+        "num_tokens=3000 num_topk=8 num_experts=9 alignment=1 routing=one,garbage",
+        "num_tokens=3000 num_topk=8 num_experts=32 alignment=128 routing=some_empty",
         "num_tokens=5 num_topk=2 num_experts=0 alignment=8 num_positions=0,9 routing=garbage",
         /* on many SMs a block past those of the experts */
         "num_tokens=1 num_topk=6 num_experts=256 alignment=1 num_positions=131073",
@@ -85,6 +86,7 @@ const case_op get_fused_mapping_cases = {
         "routing=some_empty,empty,one,gaps,skewed,garbage dtype=i64,i32 num_positions=bound,less counts=1",
         "num_tokens=1000000 num_topk=8 num_experts=4,256,2048 alignment=128 routing=uniform,one,garbage",
         "num_tokens=40000 num_topk=8 num_experts=256,385 alignment=128 num_positions=bound dtype=i64,i32",
+        "num_tokens=40000 num_topk=8 num_experts=9,32 alignment=128 routing=some_empty,one,garbage",
         "num_tokens=33000 num_topk=8 num_experts=256 alignment=128 layout=far dtype=i32"),
     .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=1,128,4096,8192,32768 num_topk=8 num_experts=256 alignment=128",

@@ -84,8 +84,8 @@ const case_op route_cases = {
         "alignment=16",
         "num_tokens=40 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 values=exact bias=near "
         "scoring=sigmoid,sqrtsoftplus",
-        "num_tokens=9 num_experts=72 num_topk=6 layout=half,gap,repeated offset=0,1,3 "
-        "out_offset=0,1 dtype=i64,i32 alignment=4",
+        "num_tokens=9 num_experts=72 num_topk=6 layout=half,gap,repeated offset=0,1,3 alignment=4",
+        "num_tokens=9 num_experts=72 num_topk=6 layout=gap offset=0,1 out_offset=0,1 dtype=i32 alignment=4",
         "num_tokens=5,40 num_experts=384,512 num_topk=6 scoring=identity alignment=16",
         "num_tokens=256 num_experts=72 num_topk=1 values=equal bias=none counts=1",  /* all to one expert */
         /* more words than a cluster's warps mark at once */
@@ -100,13 +100,18 @@ const case_op route_cases = {
         /* excluded tokens, in each of the three kernels */
         "num_tokens=4,50,150 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
         "num_tp_ranks=2 num_mapped_experts=34 alignment=16 map=wild mask=some fix=some unmapped=gap "
-        "dtype=i32 scoring=identity " GATE_EXCLUDED,
+        "dtype=i32 scoring=identity excluded=nan,inf,wild",
         "num_tokens=50,150 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=some fix=some "
-        "unmapped=packed " GATE_EXCLUDED,
+        "unmapped=packed excluded=zeros,ties,denormal",
         /* on many SMs a block past those of the experts */
         "num_tokens=256 num_experts=1024 num_topk=6",
         "num_tokens=1,128 num_experts=256 num_topk=6 num_positions=131073"),
     .lists[CASE_SLOW] = CASE_LINES(
+        "num_tokens=4,50,150 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
+        "num_tp_ranks=2 num_mapped_experts=34 alignment=16 map=wild mask=some fix=some unmapped=gap "
+        "dtype=i32 scoring=identity,softmax " GATE_EXCLUDED,
+        "num_tokens=9 num_experts=72 num_topk=6 layout=half,gap,repeated offset=0,1,3 "
+        "out_offset=0,1 dtype=i64,i32 alignment=4",
         "num_tokens=21 num_experts=72,16,36,144,1000,1024,1025 num_topk=6 "
         "scoring=sigmoid,softmax,identity counts=0,1 alignment=16",
         "num_tokens=33 num_experts=40 num_topk=2,31,40 alignment=8 values=descending bias=none",

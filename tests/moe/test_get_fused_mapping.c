@@ -148,7 +148,7 @@ TEST(num_sms)
     check_num_sms("moe_get_fused_mapping", (const char *const[]){
         "num_tokens=40 num_topk=8 num_experts=9 alignment=16 counts=1 host=1",
         "num_tokens=600 num_topk=8 num_experts=256 alignment=128 num_positions=bound",
-        "num_tokens=9000 num_topk=8 num_experts=72 alignment=16 routing=some_empty",
+        "num_tokens=1500 num_topk=8 num_experts=72 alignment=16 routing=some_empty",
         "num_tokens=1030 num_topk=8 num_experts=2 alignment=16 counts=1 host=1",
         "num_tokens=1030 num_topk=8 num_experts=31 alignment=16 counts=1 host=1",
         "num_tokens=60 num_topk=6 num_experts=2048 alignment=16 counts=1", NULL });
@@ -186,8 +186,8 @@ TEST(graph)
 {
     check_replayed("moe_get_fused_mapping",
                    "num_tokens=300 num_topk=8 num_experts=256 alignment=16 counts=1 host=1", 1);
-    check_replayed("moe_get_fused_mapping", "num_tokens=12000 num_topk=8 num_experts=256 alignment=16", 1);
-    check_replayed("moe_get_fused_mapping", "num_tokens=12000 num_topk=8 num_experts=9 alignment=16", 1);
+    check_replayed("moe_get_fused_mapping", "num_tokens=3000 num_topk=8 num_experts=256 alignment=16", 1);
+    check_replayed("moe_get_fused_mapping", "num_tokens=3000 num_topk=8 num_experts=9 alignment=16", 1);
 }
 
 /* ---- errors ---- */

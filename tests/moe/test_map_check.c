@@ -88,8 +88,8 @@ TEST(other_memory_on_cuda)
         CHECK_FAILS(call(b, &c), TGL_ERR_ARGUMENT, message);
         c.host.t.device = b->device;
         char wanted[128];
-        snprintf(wanted, sizeof wanted, "num_tokens_per_expert_host: is i32 [4] strides [1] on %s, want memory "
-                 "of the host", b->name);
+        snprintf(wanted, sizeof wanted,
+                 "num_tokens_per_expert_host: is i32 [4] strides [1] on %s, want host memory", b->name);
         CHECK_FAILS(call(b, &c), TGL_ERR_ARGUMENT, wanted);
 
         /* nothing was enqueued */

@@ -48,7 +48,7 @@ TEST(as_two_ops)    /* the same bits from one call as from two */
     };
     const case_op *op = case_find("moe_route");
     FOR_BACKENDS(b)
-        for (int64_t i = 0; i < case_count(lines); i += b->is_emulated && !test_slow() ? 3 : 1) {
+        for (int64_t i = 0; i < case_count(lines); i += b->is_emulated && !test_slow() ? 5 : 1) {
             case_params params;
             case_instance *k;
             uint64_t hash[2];

@@ -22,6 +22,32 @@ TEST(list_of_padding)
     FOR_BACKENDS(b) check_lines("moe_top2_sum_gate", lines, b);
 }
 
+/* top2_sum_gate_many with few tokens, which would take another kernel: of those that fit it is number 0, with
+ * a map number 1. */
+TEST(kernel_of_many_tokens)
+{
+    static const char *const plain[] = {
+        "num_tokens=37 num_experts=257 num_topk=6 values=ties,equal,few_finite,special bias=none "
+        "scoring=identity",
+        "num_tokens=37 num_experts=257 num_topk=6 values=near,special bias=none scoring=sigmoid,sqrtsoftplus",
+        "num_tokens=37 num_experts=257 num_topk=6 values=exact bias=near scoring=sigmoid,sqrtsoftplus",
+        "num_tokens=37 num_experts=257 num_topk=6 layout=gap,repeated offset=0,1 scoring=identity",
+        "num_tokens=37 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 dtype=i32 "
+        "values=normal,ties bias=none", NULL
+    }, *const mapped_lines[] = {
+        "num_tokens=37 num_experts=257 num_topk=6 mask=some fix=some unmapped=gap num_shared_experts=2 "
+        "replicas=5 map=random,wild bias=disabled scoring=identity excluded=zeros,ties,nan,inf,denormal,wild",
+        "num_tokens=37 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=some fix=some "
+        "unmapped=packed num_shared_experts=1 replicas=3 dtype=i32 excluded=zeros,nan", NULL
+    };
+    FOR_BACKENDS(b)
+        for (int has_map = 0; has_map < 2; has_map++) {
+            setenv("TEGULA_TEST_KERNEL", has_map ? "1" : "0", 1);
+            check_lines("moe_top2_sum_gate", has_map ? mapped_lines : plain, b);
+            unsetenv("TEGULA_TEST_KERNEL");
+        }
+}
+
 /* ---- examples ---- */
 
 static const float logits[] = { 0, 2, -1, 1, 0, 2, -1, 1, 0, 2, -1, 1 };     /* three tokens, four experts */
@@ -563,13 +589,17 @@ TEST(last_group_by_one_step)    /* four of eight, ranked by the two best of thei
         }
 }
 
-/* Sqrtsoftplus of few tokens, and of enough for another kernel. */
-enum { MANY = 600, WIDTH = 257 };
+/* Sqrtsoftplus, by the kernel of few tokens and by that of many. */
+enum { MANY = 37, WIDTH = 257 };
 static void check_few_and_many(const float *rows, const float *bias, const int64_t *want)
 {
-    gate g = { .num_experts = WIDTH, .num_topk = TOPK, .logits = rows, .bias = bias };
+    gate g = { .num_tokens = MANY, .num_experts = WIDTH, .num_topk = TOPK, .logits = rows, .bias = bias };
     g.params.scoring = TGL_MOE_SQRTSOFTPLUS;
-    for (g.num_tokens = 5; g.num_tokens <= MANY; g.num_tokens += MANY - 5) check_gate(g, want, NULL);
+    for (int kernel = 0; kernel < 2; kernel++) {
+        setenv("TEGULA_TEST_KERNEL", kernel ? "0" : "1", 1);
+        check_gate(g, want, NULL);
+        unsetenv("TEGULA_TEST_KERNEL");
+    }
 }
 
 /* An expert with score 10 and bias -9, which a filter may take for infinite. The keys of the others are their
@@ -641,8 +671,8 @@ TEST(errors)
 {
     check_errors(GOOD_CALL);
     check_errors(&tgl_moe_top2_sum_gate_signature,
-                 "num_tokens=3 num_experts=8 num_topk=2 -bias -mask -fix_routing_mask -to_physical_map -logical_count"
-                 " -unmapped_topk_idx", invoke);
+                 "num_tokens=3 num_experts=8 num_topk=2 -bias -mask -fix_routing_mask -to_physical_map "
+                 "-logical_count -unmapped_topk_idx", invoke);
     CHECK_GATE_ERRORS();
     CHECK_GROUP_ERRORS();
     CHECK_ERROR(c->tensors[6] = NULL, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
