@@ -11,6 +11,22 @@ static tgl_status hash(const golden_call *c)
                            c->call->stream);
 }
 
+static tgl_status fused_weight(const golden_call *c)
+{
+    return tgl_engram_fused_weight(golden_arg(c, "weight_hidden"), golden_arg(c, "weight_embed"), golden_arg(c, "out"),
+                                   c->call->stream);
+}
+
+static tgl_status gate_fwd(const golden_call *c)
+{
+    const tgl_engram_gate_params params = { .eps = (float)golden_double(c->golden, "eps"),
+                                            .clamp_value = (float)golden_double(c->golden, "clamp_value") };
+    return tgl_engram_gate_fwd(golden_arg(c, "hidden_states"), golden_arg(c, "k"), golden_arg(c, "v"),
+                               golden_arg(c, "weight_fused"), NULL, NULL, golden_arg(c, "output"), golden_arg(c, "dot"),
+                               golden_arg(c, "gate_score"), golden_arg(c, "rstd_x"), golden_arg(c, "rstd_k"), &params,
+                               c->call->stream);
+}
+
 static void check_recorded(const char *op, golden_run run, int want_count)
 {
     int count = 0;
@@ -24,3 +40,5 @@ static void check_recorded(const char *op, golden_run run, int want_count)
 }
 
 TEST(engram_hash) { check_recorded("engram_hash", hash, 7); }
+TEST(fused_weight) { check_recorded("fused_weight", fused_weight, 3); }
+TEST(engram_gate_fwd) { check_recorded("engram_gate_fwd", gate_fwd, 8); }
