@@ -249,6 +249,18 @@ static inline void errors_dtype_of(errors_call *c, int i)
             ERRORS_MISTAKE(a->name, "dtype is ", tgl_dtype_name(dtype), x->dtype = tgl_dtype_to_dlpack(dtype));
 }
 
+/* The tensor that decides a size: the first that has it, before those that are optional. */
+static inline int errors_owner(const errors_call *c, int value)
+{
+    for (int is_optional = 0; is_optional < 2; is_optional++)
+        for (int i = 0; i < c->t->num_tensors; i++)
+            for (int d = 0; d < c->t->tensors[i].ndim; d++)
+                if (c->tensors[i] && c->t->tensors[i].is_optional == is_optional &&
+                    c->t->tensors[i].sizes[d].value == value)
+                    return i;
+    return -1;
+}
+
 static inline void errors_sizes(errors_call *c, int i)
 {
     DLTensor *x = &c->own[i];
@@ -257,7 +269,7 @@ static inline void errors_sizes(errors_call *c, int i)
     for (int d = 0; d < a->ndim; d++)
         for (int by = -1; by <= 1; by += 2) {
             const int value = a->sizes[d].value;
-            const bool is_owner = value >= 0 && a->owns >> value & 1;
+            const bool is_owner = value >= 0 && errors_owner(c, value) == i;
             const bool is_free = value >= 0 && !errors_has_partner(c, i, value);
             if (is_free) continue;
             ERRORS_MISTAKE(is_owner ? NULL : a->name, "", by < 0 ? "is smaller" : "is larger",

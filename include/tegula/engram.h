@@ -12,6 +12,82 @@ extern "C" {
 
 /* ---- ids to rows ---- */
 
+/* tgl_engram_ngram_windows() - each token id with the max_ngram - 1 ids before it in its sequence, newest first
+ *   input_ids   in   i32 or i64   [num_tokens]                    any stride
+ *   cu_seqlens  in   i32 or i64   [num_requests + 1]              packed; NULL: one sequence
+ *   history     in   i32 or i64   [num_requests, max_ngram - 1]   rows may be strided; NULL: none. The ids before
+ *                                                                 each sequence, oldest first
+ *   lookup      in   i32          [vocabulary]                    packed; NULL: identity
+ *   out         out  i32 or i64   [num_tokens, max_ngram]         rows may be strided
+ * Sequence b has tokens cu_seqlens[b] .. cu_seqlens[b + 1] - 1; entries are clamped to 0 .. num_tokens and to the
+ * largest entry before them. out[t][i] is the id i tokens before t, from the sequence or from history, mapped by
+ * lookup (ids that it does not have, including negative ones, stay), or pad_id if there is none. The first slot
+ * i > 0 that holds stop_id and all older ones become pad_id. stop_id is compared before the lookup, pad_id is not
+ * looked up. A token in no sequence has a window of pad_id. Ids are truncated to out's bits.
+ * 1 <= max_ngram <= 4096. Exact. Since 0.1. */
+typedef struct tgl_engram_ngram_windows_params {
+    int64_t pad_id;
+    bool has_stop_id;
+    int64_t stop_id;      /* used if has_stop_id */
+    uint64_t reserved[8]; /* zero */
+} tgl_engram_ngram_windows_params;
+TGL_API tgl_status tgl_engram_ngram_windows(const DLTensor *input_ids, const DLTensor *cu_seqlens,
+                                            const DLTensor *history, const DLTensor *lookup, DLTensor *out,
+                                            const tgl_engram_ngram_windows_params *params, tgl_stream stream);
+
+/* The requests of a ragged batch: request b has the chunk of tokens cu_seqlens[b] .. cu_seqlens[b + 1] - 1, which
+ * may be empty. Entries are clamped to 0 .. num_tokens and to the largest entry before them. */
+typedef struct tgl_engram_batch {
+    const DLTensor *cu_seqlens; /* i32 or i64 [num_requests + 1], packed; NULL: one request of all tokens */
+    const DLTensor *start_pos;  /* i32 or i64 [num_requests], packed: tokens of each request before its chunk */
+    const DLTensor *slots;      /* i32 or i64 [num_requests], packed: the rows of a ring; NULL: row b */
+    bool has_null_slot;
+    int64_t null_slot;          /* used if has_null_slot: stands for no row, as negative slots do */
+    uint64_t reserved[8];       /* zero */
+} tgl_engram_batch;
+
+/* How ids become rows. */
+typedef struct tgl_engram_ngram {
+    const DLTensor *token_map;   /* i32 [vocabulary], packed; NULL: ids as they are */
+    const DLTensor *multipliers; /* i64 [num_layers, max_ngram], packed */
+    const DLTensor *vocab_sizes; /* i32 or i64 [num_layers, max_ngram - 1, num_heads], packed */
+    const DLTensor *offsets;     /* i32 or i64 [num_layers, (max_ngram - 1) * num_heads], packed */
+    int64_t pad_id;              /* is not mapped */
+    bool has_stop_id;
+    int64_t stop_id;             /* used if has_stop_id; compared before the map */
+    bool history_newest_first;
+    bool hash_masked;            /* dead tokens have the rows of a window of pad_id, not -1 */
+    bool keep_ring;              /* the ring is only read */
+    uint64_t reserved[8];        /* zero */
+} tgl_engram_ngram;
+
+/* tgl_engram_rows() - from raw token ids to table rows, for all layers, in one launch
+ *   input_ids         in      i32 or i64   [num_tokens]                    any stride
+ *   image_token_mask  in      bool         [num_tokens]                    packed; NULL: none is masked
+ *   history           in      i32 or i64   [num_requests, max_ngram - 1]   rows may be strided; NULL: none. Raw ids
+ *                                                                          before each chunk, oldest first
+ *   ring              in/out  i32 or i64   [num_slots, ring_size]          rows may be strided; NULL: none. Raw ids
+ *                                                                          by position; not together with history
+ *   rows              out     i32 or i64   [num_layers, num_tokens, (max_ngram - 1) * num_heads]
+ *                                                                          packed columns; any strides of layers and
+ *                                                                          tokens for which rows do not overlap
+ * batch may be NULL: one request. start_pos[b] (below 0: 0) tokens of request b came before its chunk. The id a of
+ * them back is history[b][max_ngram - 1 - a], or ring[slots[b]][(start_pos[b] - a) mod ring_size]. Without
+ * start_pos all of history counts; ring needs it.
+ * A token is dead if it is masked, its id is negative or is not in the map. The window of a token is its id and the
+ * max_ngram - 1 ids before it in its request, mapped. The first slot whose token is dead, does not exist or (except
+ * for the token itself) is stop_id, and all older slots, become pad_id. rows are those of tgl_engram_hash(); -1 for
+ * a dead token and for a token in no request.
+ * Afterwards the last ring_size tokens of each chunk are stored in the ring: the raw id at position x in entry
+ * x mod ring_size, -1 for a dead token or an id that the ring's dtype cannot hold. A rejected draft token is
+ * overwritten when its position comes again; nobody has to count accepted tokens. If up to Q tokens of a chunk may
+ * be rejected, ring_size must be at least max_ngram - 1 + Q; it is never below max_ngram - 1. A slot that is
+ * negative, null_slot or past the last is neither read nor written. The slots of a call must be distinct.
+ * 1 <= max_ngram <= 4096; fewer than 2^23 vocab_sizes in all. Exact. Since 0.1. */
+TGL_API tgl_status tgl_engram_rows(const DLTensor *input_ids, const DLTensor *image_token_mask,
+                                   const DLTensor *history, DLTensor *ring, DLTensor *rows,
+                                   const tgl_engram_batch *batch, const tgl_engram_ngram *ngram, tgl_stream stream);
+
 /* tgl_engram_hash() - table rows of windows of token ids, for all layers
  *   ngram_token_ids   in   i32 or i64   [num_tokens, max_ngram]                  rows may be strided; [t][0] is the
  *                                                                                token, [t][i] the one i before it

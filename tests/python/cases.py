@@ -12,7 +12,7 @@ from tegula.quant.cast_back_e5m6_kernel import cast_back_e5m6
 from tegula.quant.per_token_cast_to_e5m6_kernel import per_token_cast_to_e5m6
 
 FUNCTIONS = {name: f for module in (engram, moe, quant, transpose) for name, f in vars(module).items()
-             if name in module.__all__ and callable(f)}
+             if name in module.__all__ and callable(f) and not isinstance(f, type)}
 FUNCTIONS |= {"per_token_cast_to_e5m6": per_token_cast_to_e5m6, "cast_back_e5m6": cast_back_e5m6}
 
 
@@ -30,7 +30,16 @@ def engram_cases(device):
     sizes = torch.randint(100000, 1000000, (2, 2, 4), dtype=torch.int32, device=device)
     offsets = reference.make_offsets(sizes)
     yield "engram_hash", ids, multipliers, sizes, offsets
-    yield "engram_hash", ids.int(), multipliers, sizes, offsets, torch.arange(6, device=device) < 4
+    mask = torch.arange(6, device=device) < 4
+    yield "engram_hash", ids.int(), multipliers, sizes, offsets, mask
+    ids, history, cu = ids[:, 0] % 9, ids[:2, :2], torch.tensor([0, 2, 6], device=device)
+    lookup, ring = torch.arange(8, device=device).int() % 5, torch.zeros(2, 9, dtype=torch.int32, device=device)
+    yield "ngram_windows", ids, 3, 2
+    yield "ngram_windows", ids, 3, 2, cu, history, lookup, 5
+    ngram = engram.NGram(multipliers, sizes, offsets, 2)
+    yield "engram_rows", ids, ngram
+    yield "engram_rows", ids, ngram._replace(token_map=lookup, stop_id=5), cu, cu[1:], history, None, None, mask
+    yield "engram_rows", ids, ngram, cu, cu[1:], None, ring, cu[:2] % 2, {"null_slot": 5}
 
 
 def moe_cases(device):

@@ -55,6 +55,141 @@ def test_strided_windows(device):
         assert_equal(engram.engram_hash(windows, *columns), reference.engram_hash_ref(windows, *columns))
 
 
+# ---- ngram_windows ----
+
+def boundaries(num_requests, num_tokens, device):
+    """Of random lengths, some 0; the last tokens have no request."""
+    cuts = torch.randint(0, num_tokens + 1, (num_requests + 1,)).sort().values
+    cuts[0] = 0
+    return cuts.int().to(device)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=["i32", "i64"])
+@pytest.mark.parametrize("max_ngram", [1, 2, 3, 4, 11])
+def test_windows(max_ngram, dtype, device):
+    for num_tokens, num_requests in ((0, 3), (1, 1), (300, 1), (300, 40), (33, 100)):
+        ids = torch.randint(-2, 9, (num_tokens,), dtype=dtype, device=device)
+        history = torch.randint(-2, 9, (num_requests, max_ngram - 1), dtype=dtype, device=device)
+        lookup = torch.randint(0, 99, (7,), dtype=torch.int32, device=device)
+        cu = boundaries(num_requests, num_tokens, device)
+        for args in ((None, None, None, None), (cu, None, lookup, 3), (cu, history, None, None), (cu, history, lookup, 3),
+                     (cu.long(), history, lookup, -1), (None, history[:1], lookup, 5)):
+            assert_equal(engram.ngram_windows(ids, max_ngram, 2, *args),
+                         reference.ngram_windows_ref(ids, max_ngram, 2, *args))
+
+
+# ---- engram_rows ----
+
+def batch_of(max_ngram, num_tokens, num_requests, device, dtype):
+    """Keyword arguments that a call may have."""
+    given = {"image_token_mask": torch.rand(num_tokens, device=device) < 0.1,
+             "cu_seqlens": boundaries(num_requests, num_tokens, device),
+             "start_pos": torch.randint(-1, 9, (num_requests,), dtype=dtype, device=device)}
+    history = torch.randint(-2, 9, (num_requests, max_ngram - 1), dtype=dtype, device=device)
+    ring = torch.randint(-2, 9, (num_requests + 2, max_ngram + 3), dtype=dtype, device=device)
+    slots = torch.randperm(num_requests + 2)[:num_requests].to(dtype).to(device)
+    slots[::5] = -1
+    yield {}
+    yield {"image_token_mask": given["image_token_mask"], "hash_masked": True}
+    yield {"cu_seqlens": given["cu_seqlens"].long(), "start_pos": given["start_pos"]}
+    yield {**given, "history": history}
+    yield {"cu_seqlens": given["cu_seqlens"], "history": history, "history_newest_first": True}
+    yield {**given, "ring": ring, "slots": slots, "null_slot": 1}
+    yield {**given, "ring": ring, "keep_ring": True}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=["i32", "i64"])
+@pytest.mark.parametrize("max_ngram, num_layers, num_heads", [(3, 2, 8), (4, 2, 8), (2, 1, 1), (5, 3, 3), (11, 1, 2)])
+def test_rows(max_ngram, num_layers, num_heads, dtype, device):
+    columns = constants(max_ngram, num_layers, num_heads, device, dtype)
+    token_map = torch.randint(0, 99, (8,), dtype=torch.int32, device=device)
+    for num_tokens, num_requests, layout, more in (
+            (0, 3, "ltc", ()), (1, 1, "tlc", (token_map,)), (200, 1, "ltc", (token_map, 3)), (200, 30, "tlc", (None, 3)),
+            (33, 60, "ltc", (token_map,))):
+        ids = torch.randint(-1, 9, (num_tokens,), dtype=dtype, device=device)
+        ngram = engram.NGram(*columns, 2, *more)
+        for given in batch_of(max_ngram, num_tokens, num_requests, device, dtype):
+            theirs = {name: v.clone() if name == "ring" else v for name, v in given.items()}
+            rows = engram.engram_rows(ids, ngram, layout=layout, **given)
+            assert_equal(rows, reference.engram_rows_ref(ids, ngram, layout=layout, **theirs))
+            if "ring" in given:
+                assert_equal(given["ring"], theirs["ring"])
+
+
+def test_rows_are_hashes_of_windows(device):
+    columns = constants(4, 2, 8, device)
+    ids, cu = torch.randint(0, 900, (70,), device=device), boundaries(7, 70, device)
+    cu[-1] = 70                                         # where all tokens have a request
+    token_map = torch.randint(0, 700, (900,), dtype=torch.int32, device=device)
+    rows = engram.engram_rows(ids, engram.NGram(*columns, 2, token_map, 5), cu)
+    assert_equal(rows, engram.engram_hash(engram.ngram_windows(ids, 4, 2, cu, None, token_map, 5), *columns))
+
+
+def test_rejected_drafts(device):
+    """The next start_pos says how many were accepted; the rows are those of the text as it is."""
+    # doc: drafts
+    ngram = engram.NGram(*constants(4, 1, 8, device), pad_id=2)
+    ids = torch.randint(0, 50, (40,), device=device)
+    want = engram.engram_rows(ids, ngram)
+    ring = torch.zeros(1, 3 + 5, dtype=torch.int32, device=device)      # N - 1 = 3, drafts of up to 5 tokens
+    engram.engram_rows(ids[:20], ngram, start_pos=torch.tensor([0], device=device), ring=ring)      # prefill
+    position = 20
+    for accepted in (3, 0, 1, 5, 2, 4):
+        draft = ids[position:position + 5].clone()
+        draft[accepted:] += 1                           # wrong from here on
+        rows = engram.engram_rows(draft, ngram, start_pos=torch.tensor([position], device=device), ring=ring)
+        assert torch.equal(rows[:, :accepted], want[:, position:position + accepted])
+        position += accepted
+    # end
+
+
+def test_rows_out(device):
+    ngram, ids = engram.NGram(*constants(3, 2, 8, device), 2), torch.randint(0, 50, (9,), device=device)
+    for layout, shape in (("ltc", (2, 9, 16)), ("tlc", (9, 2, 16))):
+        for dtype in (torch.int32, torch.int64):
+            out = torch.empty(shape, dtype=dtype, device=device)
+            assert engram.engram_rows(ids, ngram, layout=layout, out=out) is out
+            assert torch.equal(out, engram.engram_rows(ids, ngram, layout=layout))
+
+
+def test_the_ring_counts_as_written(device):
+    """autograd must notice that a tensor which it saved was overwritten."""
+    ngram, ids = engram.NGram(*constants(3, 1, 1, device), 2), torch.arange(4, device=device)
+    ring = torch.zeros(1, 4, dtype=torch.int64, device=device)
+    version = ring._version
+    engram.engram_rows(ids, ngram, start_pos=torch.zeros(1, dtype=torch.int64, device=device), ring=ring)
+    assert ring.tolist() == [[0, 1, 2, 3]] and ring._version > version
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda i, n: engram.ngram_windows(i[0], 0, 2), r"max_ngram_size: is 0, want 1\.\.4096$"),
+    (lambda i, n: engram.ngram_windows(i[0], 4097, 2), r"max_ngram_size: is 4097, want 1\.\.4096$"),
+    (lambda i, n: engram.ngram_windows(i[0], 3, 2, history=i[:, :2]), "cu_seqlens: is None, want a tensor with 5"),
+    (lambda i, n: engram.engram_rows(i[0], n, layout="lct"), "layout: is 'lct', want 'ltc' or 'tlc'$"),
+    (lambda i, n: engram.engram_rows(i[0], n, ring=i), "start_pos: is None, want a tensor with ring"),
+    (lambda i, n: engram.engram_rows(i[0], n._replace(token_map=i[0])), "token_map: dtype is i64, want i32"),
+], ids=range(6))
+def test_errors(call, message, device):
+    with pytest.raises(ValueError, match="^" + message):
+        call(torch.randint(0, 9, (5, 3), device=device), engram.NGram(*constants(3, 2, 8, device), 2))
+
+
 @pytest.mark.parametrize("case", [c for c in golden.cases("engram") if c.op == "make_offsets"], ids=str)
 def test_recorded_offsets(case, device):
     case.check("out", reference.make_offsets(**case.inputs(device)))
+
+
+def test_layout_of_fake_rows(device):
+    """Strides, too: rows of one token lie together."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    ngram, ids = engram.NGram(*constants(3, 2, 8, device), 2), torch.arange(9, device=device)
+    with FakeTensorMode() as mode:
+        fakes = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, (ids, ngram))
+        fake = engram.engram_rows(*fakes, layout="tlc")
+    seen = engram.engram_rows(ids, ngram, layout="tlc")
+    assert fake.shape == seen.shape == (9, 2, 16) and fake.stride() == seen.stride() == (32, 16, 1)
+
+
+def test_v2():
+    import tegula.v2 as v2
+    assert v2.engram.engram_hash is engram.engram_hash

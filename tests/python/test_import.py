@@ -137,7 +137,8 @@ def test_every_row_is_public_once():
         assert (getattr(module, public) is getattr(_tegula, name)) == (not row["is_wrapped"])
         names.add((row["module"], public))
     modules = tegula.moe, tegula.quant, tegula.engram, tegula.transpose
-    assert names == {(m.__name__.removeprefix("tegula."), n) for m in modules for n in m.__all__ if callable(getattr(m, n))}
+    assert names == {(m.__name__.removeprefix("tegula."), n) for m in modules for n in m.__all__
+                     if callable(getattr(m, n)) and not isinstance(getattr(m, n), type)}
 
 
 TILE_KERNELS = """

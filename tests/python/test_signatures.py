@@ -24,7 +24,8 @@ OTHER_NAMES = {"per_token_cast_back": "cast_back"}      # of a row whose op's na
 
 
 def signature_of(row):
-    begins = [op for op in SIGNATURES if row.name.startswith(op)]
+    names = row.name, f"{row.module}_{row.name}"         # only some rows begin with their domain
+    begins = [op for op in SIGNATURES if any(name.startswith(op) for name in names)]
     return SIGNATURES[OTHER_NAMES.get(row.name, max(begins, key=len, default=row.name))]
 
 

@@ -22,3 +22,80 @@ def engram_hash_ref(ngram_token_ids, multipliers, vocab_sizes, offsets, image_to
     if image_token_mask is not None:
         rows = rows.masked_fill(image_token_mask[:, None], -1)
     return rows.to(offsets.dtype)
+
+
+def _window(ids, there, max_ngram, pad_id, lookup, stop_id, is_dead):
+    """Windows, newest first, of the ids of one sequence, of which the first max_ngram - 1 came before it. `there` says
+    which of them do exist; those of is_dead cut a window, too."""
+    windows, exist = (t.unfold(0, max_ngram, 1).flip(1) for t in (ids, there & ~is_dead(ids)))
+    is_cut = ~exist
+    if stop_id is not None:
+        is_cut[:, 1:] |= windows[:, 1:] == stop_id
+    is_cut = is_cut.cumsum(1) > 0
+    if lookup is not None:
+        has = (windows >= 0) & (windows < len(lookup))
+        windows = torch.where(has, lookup.long()[windows.masked_fill(~has, 0)], windows) if len(lookup) else windows
+    return windows.masked_fill(is_cut, pad_id)
+
+
+def _spans(cu_seqlens, num_tokens):
+    """(number, begin, end) of all requests; the boundaries held in order."""
+    if cu_seqlens is None:
+        return [(0, 0, num_tokens)]
+    bounds = cu_seqlens.long().clamp(0, num_tokens).cummax(0).values.tolist()
+    return [(b, *span) for b, span in enumerate(zip(bounds, bounds[1:]))]
+
+
+def ngram_windows_ref(input_ids, max_ngram_size, pad_id, cu_seqlens=None, history=None, lookup=None, stop_id=None):
+    ids, past = input_ids.long(), input_ids.new_zeros(max_ngram_size - 1, dtype=torch.long)
+    out = torch.full((len(ids), max_ngram_size), pad_id, device=ids.device)
+    for b, begin, end in _spans(cu_seqlens, len(ids)):
+        all_ids = torch.cat([past if history is None else history[b].long(), ids[begin:end]])
+        there = torch.arange(len(all_ids), device=ids.device) >= (len(past) if history is None else 0)
+        if end > begin:
+            out[begin:end] = _window(all_ids, there, max_ngram_size, pad_id, lookup, stop_id, lambda v: v != v)
+    return out.int()
+
+
+def engram_rows_ref(input_ids, ngram, cu_seqlens=None, start_pos=None, history=None, ring=None, slots=None,
+                    image_token_mask=None, *, layout="ltc", history_newest_first=False, hash_masked=False,
+                    keep_ring=False, null_slot=None):
+    multipliers, vocab_sizes, offsets, pad_id, token_map, stop_id = ngram
+    max_ngram = multipliers.shape[1]
+    ids = input_ids.long()
+    if image_token_mask is not None:
+        ids = ids.masked_fill(image_token_mask, -1)
+
+    def is_dead(v):
+        return (v < 0) | (v >= (len(token_map) if token_map is not None else 2**63 - 1))
+
+    windows = torch.full((len(ids), max_ngram), pad_id, device=ids.device)
+    has_rows = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    writes = []
+    for b, begin, end in _spans(cu_seqlens, len(ids)):
+        if end == begin:
+            continue
+        start = max(int(start_pos[b]), 0) if start_pos is not None else max_ngram if history is not None else 0
+        slot = -1 if ring is None else b if slots is None else int(slots[b])
+        if ring is not None and not (0 <= slot < len(ring) and slot != null_slot):
+            slot = -1
+        before = torch.arange(max_ngram - 1, 0, -1, device=ids.device)      # tokens before the chunk, oldest first
+        past = torch.full_like(before, -1)
+        if history is not None:
+            past = history[b].flip(0).long() if history_newest_first else history[b].long()
+        elif slot >= 0:
+            past = ring[slot].long()[(start - before) % ring.shape[1]]
+        past = past.masked_fill(before > start, -1)
+        all_ids = torch.cat([past, ids[begin:end]])
+        windows[begin:end] = _window(all_ids, torch.ones_like(all_ids, dtype=torch.bool), max_ngram, pad_id, token_map,
+                                     stop_id, is_dead)
+        has_rows[begin:end] = ~is_dead(ids[begin:end]) | hash_masked
+        if slot >= 0 and not keep_ring:
+            kept = ids[begin:end][-ring.shape[1]:]
+            kept = kept.masked_fill(is_dead(kept) | (kept > torch.iinfo(ring.dtype).max), -1).to(ring.dtype)
+            at = torch.arange(end - begin - len(kept), end - begin, device=ids.device)
+            writes.append((slot, (start + at) % ring.shape[1], kept))
+    for slot, at, kept in writes:
+        ring[slot, at] = kept
+    rows = engram_hash_ref(windows, multipliers, vocab_sizes, offsets, ~has_rows)
+    return rows.transpose(0, 1).clone(memory_format=torch.contiguous_format) if layout == "tlc" else rows
