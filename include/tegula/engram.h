@@ -104,6 +104,42 @@ TGL_API tgl_status tgl_engram_hash(const DLTensor *ngram_token_ids, const DLTens
                                    const DLTensor *vocab_sizes, const DLTensor *offsets,
                                    const DLTensor *image_token_mask, DLTensor *out, tgl_stream stream);
 
+/* ---- rows ---- */
+
+typedef struct tgl_engram_lookup_params {
+    int64_t row_begin;      /* the number of the table's first row; >= 0 */
+    int64_t num_rows;       /* lookup_bwd without grad_table: rows owned; 0: all */
+    int64_t num_sms;        /* blocks at most, of an SM each; 0: tgl_get_num_sms() */
+    bool constant_table;    /* nothing before this call on the stream writes the table */
+    uint64_t reserved[8];   /* zero */
+} tgl_engram_lookup_params;
+
+/* tgl_engram_lookup() - rows of a table by index
+ *   table     in   e4m3, bf16, f16, f32    [num_rows, dim]              rows may be strided
+ *   table_sf  in   u8 or ue8m0, or f32     [num_rows, dim / 32], or [1]  scale factors of e4m3: a UE8M0 for 32 codes
+ *                                          (rows may be strided), or one for the table; NULL: none
+ *   indices   in   i32 or i64              [num_tokens, num_columns]    any strides; NULL: 0, 1, 2, ... in order
+ *   out       out  bf16, or as table       [num_tokens, num_columns, dim]   token and column strides are free
+ *             or   u8                      [num_tokens, num_columns, dim + dim / 32]   packed rows: the bytes of a
+ *                                          row of table, then those of table_sf
+ *   out_sf    out  i32                     [num_tokens, num_columns * dim / 128]   strides [1, >= num_tokens]; NULL,
+ *                                          or with out e4m3 and table_sf UE8M0: the scale factors of a token's rows
+ *                                          one behind the other, four in a word, as quant.h packs them; columns of
+ *                                          out are packed then
+ * Row r = indices[t][c] - row_begin of the table goes to out[t][c]. If there is no such row, as for any negative
+ * index, nothing is read and all bytes are 0: tables that are split over ranks are looked up with the same indices.
+ *   e4m3 to bf16   code * 2^(E - 127) with E from table_sf (0 is 2^-127, 255 is NaN), or code * table_sf[0], in f32,
+ *                  rounded once; every NaN is 0x7FFF
+ *   f16, f32 to bf16   rounded; every NaN is 0x7FFF
+ *   otherwise      bits are copied, those of NaN too
+ * Packed rows are looked up again with indices NULL: table and table_sf are then two views of the packed bytes.
+ * In a CUDA call table, and a table_sf of UE8M0, may also be in host memory that the device reads: page-locked
+ * (cuMemHostAlloc, cudaHostRegister), or any where the device uses the host's page tables. Rows are read
+ * from there as the kernel runs: no copy is made. dim < 2^30. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
+TGL_API tgl_status tgl_engram_lookup(const DLTensor *table, const DLTensor *table_sf, const DLTensor *indices,
+                                     DLTensor *out, DLTensor *out_sf, const tgl_engram_lookup_params *params,
+                                     tgl_stream stream);
+
 /* ---- gate ---- */
 
 /* tgl_engram_fused_weight() - the product of the gate's two RMSNorm weights

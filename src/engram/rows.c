@@ -4,6 +4,7 @@
 
 #include "core/threads.h"
 #include "engram/common/columns_host.h"
+#include "engram/common/strides.h"
 #include "engram/common/windows_host.h"
 #include "tegula/engram.h"
 
@@ -65,23 +66,6 @@ tgl_signature tgl_engram_rows_signature = TGL_SIGNATURE(
     " where max_ngram in 1..4096, num_requests < 2^31, ring_size < 2^31, ring needs start_pos, slots needs ring",
     &PARAMS, TGL_SIZES_OF(sizes));
 
-/* Rows of layers and tokens lie apart, in either order. */
-static tgl_status check_strides(const DLTensor *rows)
-{
-    if (tgl_is_empty(rows)) return TGL_OK;
-    const int64_t layers = rows->shape[0], tokens = rows->shape[1], columns = rows->shape[2];
-    const int64_t layer = layers > 1 ? tgl_stride(rows, 0) : 0, token = tokens > 1 ? tgl_stride(rows, 1) : 0;
-    const bool is_packed = columns == 1 || tgl_stride(rows, 2) == 1;
-    const bool by_tokens = (tokens == 1 || token >= columns) &&         /* layers are the outer dimension */
-                           (layers == 1 || layer >= (tokens - 1) * token + columns);
-    const bool by_layers = (layers == 1 || layer >= columns) &&
-                           (tokens == 1 || token >= (layers - 1) * layer + columns);
-    if (is_packed && (by_tokens || by_layers)) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "rows: strides are [%lld, %lld, %lld], want 1 in the last dimension, and rows "
-                    "that do not overlap", (long long)tgl_stride(rows, 0), (long long)tgl_stride(rows, 1),
-                    (long long)tgl_stride(rows, 2));
-}
-
 static tgl_status check(const DLTensor *history, const DLTensor *ring, const DLTensor *rows,
                         const tgl_engram_batch *batch, const sizes *n)
 {
@@ -93,7 +77,7 @@ static tgl_status check(const DLTensor *history, const DLTensor *ring, const DLT
         return tgl_fail(TGL_ERR_ARGUMENT, "ring: shape is [%lld, %lld], want [%lld, >= %lld]",
                         (long long)n->num_slots, (long long)n->ring_size, (long long)n->num_slots,
                         (long long)n->max_ngram - 1);
-    return check_strides(rows);
+    return tgl_expect_rows_apart("rows", rows);
 }
 
 /* ---- launch ---- */
