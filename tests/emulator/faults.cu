@@ -322,3 +322,10 @@ extern "C" __global__ void unwritten_copied(u32 *out, const u32 *in)
     shared_store_u32(at + 4 * (t & 63), 1);
     if (shared_load_u32(at + 4 * t) > 300) out[0] = 1;
 }
+extern "C" __global__ void unwritten_converted(u32 *out)        /* through what has branches in the emulator alone */
+{
+    SHARED(float[256], a);
+    if (threadIdx.x < 255) a[threadIdx.x] = 1;
+    __syncthreads();
+    if (pack_f16(1, a[threadIdx.x]) > 0x40000000) out[0] = 1;
+}

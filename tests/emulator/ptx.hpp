@@ -576,12 +576,8 @@ DEV double emu_fma_branching(double a, double b, double c)
     const double p = a * b, s = p + c;
     const double back = s - p, error = (p - (s - back)) + (c - back);
     if (!(error != 0.0) || s - s != 0.0) return s;
-    unsigned long long u;
-    __builtin_memcpy(&u, &s, sizeof u);
-    if (!(u & 1)) u += (error > 0.0) == (s > 0.0) ? 1 : -1;
-    double d;
-    __builtin_memcpy(&d, &u, sizeof d);
-    return d;
+    const long long u = __double_as_longlong(s);
+    return __longlong_as_double(u & 1 ? u : u + ((error > 0.0) == (s > 0.0) ? 1 : -1));
 }
 DEV double emu_fma(double a, double b, double c) { return EMU_INSTRUCTION(emu_fma_branching, a, b, c); }
 DEV u32 fma_bf16x2(u32 a, u32 b, u32 c)

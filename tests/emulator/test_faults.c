@@ -42,6 +42,7 @@ static const planted faults[] = {
     { "unwritten_local", MSAN, "faults.cu:305:", 1, 1, 0 },
     { "unwritten_shuffled", MSAN, "faults.cu:312:", 1, 1, 0 },
     { "unwritten_copied", MSAN, "faults.cu:323:", 1, 1, 1024 },
+    { "unwritten_converted", MSAN, "faults.cu:330:", 1, 1, 0 },
     { "table", HOST_TOUCHES_DEVICE, "use-after-poison", 1, 1, 0 },
     { "table", HOST_POINTER, "is not device memory", 1, 1, 0 },
     { "table", OTHER_DEVICE, "is memory of device 1, the launch is on device 0", 1, 1, 0 },
