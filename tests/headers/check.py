@@ -4,7 +4,7 @@ the public ones also for a reader who makes every pedantic warning an error. The
 
     python3 check.py SOURCE_FOLDER
 """
-import itertools, pathlib, re, shutil, subprocess, sys, tempfile
+import importlib.util, itertools, pathlib, re, shutil, subprocess, sys, tempfile
 
 root = pathlib.Path(sys.argv[1])
 languages = {"c": ["-std=c11"], "c++": ["-std=c++17"]}
@@ -55,16 +55,14 @@ def found_compilers():
 with tempfile.TemporaryDirectory() as scratch:
     # DLPack's header as <dlpack/dlpack.h>: a stand-in always, and the real one where torch brings it.
     dlpacks = {"a stand-in for DLPack": root / "tests/headers/include"}
-    try:
-        import torch
-        real = pathlib.Path(torch.__file__).parent / "include/ATen/dlpack.h"
-        if real.exists():
-            (pathlib.Path(scratch) / "dlpack").mkdir()
-            shutil.copy(real, pathlib.Path(scratch) / "dlpack/dlpack.h")
-            dlpacks["torch's DLPack"] = pathlib.Path(scratch)
-    except ImportError:
+    torch = importlib.util.find_spec("torch")           # importing it takes seconds
+    if not torch:
         print("  skipped: DLPack's real header, as there is no torch")
         skipped += 1
+    elif (real := pathlib.Path(torch.origin).parent / "include/ATen/dlpack.h").exists():
+        (pathlib.Path(scratch) / "dlpack").mkdir()
+        shutil.copy(real, pathlib.Path(scratch) / "dlpack/dlpack.h")
+        dlpacks["torch's DLPack"] = pathlib.Path(scratch)
 
     use = "int64_t elements(const DLTensor *t);\nint64_t elements(const DLTensor *t) { return t->shape[t->ndim - 1]; }\n"
     for compiler, language in itertools.product(list(found_compilers()), languages):
