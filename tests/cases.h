@@ -12,6 +12,7 @@
 #include "cuda/driver.h"
 #include "emulator/control.h"
 #include "test.h"
+#include "wrapped_launch.h"
 
 #define FOR_BACKENDS(b)                     \
     for (int b##_i = 0; b##_i < 2; b##_i++) \
@@ -30,8 +31,8 @@ static inline void test_share(const backend *b, int64_t *first, int64_t *step)
 
 /* TEGULA_TEST_SEEDS=2: on the emulated device every case runs twice, with two orders of threads that depend on its own text
  * and on EMU_SEED. Whatever ran before it, a case has the same orders; a failure names the seed. For a third of those of
- * an op's list, kernels that stride over their work have 2 blocks (TEGULA_TEST_GRID); a quarter runs again with a kernel
- * that can do the case and need not pay (TEGULA_TEST_KERNEL). Not set: EMU_SEED alone decides. */
+ * an op's list, kernels that stride over their work have 2 blocks (TEGULA_TEST_GRID); a quarter runs again with any
+ * other kernel that can do the case (TEGULA_TEST_KERNEL). Not set: EMU_SEED alone decides. */
 static inline int num_seeds_of_a_case(const backend *b)
 {
     const char *text = getenv("TEGULA_TEST_SEEDS");
@@ -83,9 +84,12 @@ static inline case_result check_case(const case_op *op, const case_params *param
         const bool few_blocks = is_of_list && seed % 3 == 0;
         set_order(seed, few_blocks);
         snprintf(order, sizeof order, " (EMU_SEED=%" PRIu32 "%s)", seed, few_blocks ? " TEGULA_TEST_GRID=2" : "");
+        if (&test_choice) test_choice.num_fitting = 0;
         result = check_case_once(op, params, b, order, report);
-        if (!is_of_list || seed % 4 != 1) continue;
-        snprintf(kernel, sizeof kernel, "%" PRIu32, seed / 12);
+        if (!is_of_list || seed % 4 != 1 || !&test_choice || test_choice.num_fitting == 0) continue;
+        const int other = (int)(seed / 12) % test_choice.num_fitting;
+        if (other == test_choice.chosen) continue;
+        snprintf(kernel, sizeof kernel, "%d", other);
         setenv("TEGULA_TEST_KERNEL", kernel, 1);
         snprintf(order, sizeof order, " (EMU_SEED=%" PRIu32 "%s TEGULA_TEST_KERNEL=%s)", seed,
                  few_blocks ? " TEGULA_TEST_GRID=2" : "", kernel);

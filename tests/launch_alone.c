@@ -15,9 +15,9 @@
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                              const tgl_shape *shape, tgl_stream stream)
 {
-    if (!getenv("TEGULA_TEST_SHARE") || tgl_preparing() || shape->otherwise)    /* which is in the plan */
+    if (!getenv("TEGULA_TEST_SHARE") || tgl_preparing())
         return __real_tgl_launch(plan, num_kernels, which, on, shape, stream);
-    return __real_tgl_launch(&plan[which], 1, 0, on, shape, stream);
+    return launch_alone(plan, which, on, shape, stream);
 }
 
 /* TEGULA_TEST_GRID=2: at most 2 blocks (along an axis) where a kernel has a loop for the rest, which else only sizes
@@ -33,6 +33,7 @@ int64_t __wrap_tgl_strided_grid(int64_t blocks, int64_t most)
 
 /* TEGULA_TEST_KERNEL=5: number 5 of the kernels that can do the call, counted round and round, whether it pays or not: so
  * small cases reach those that are for large ones. */
+test_choices test_choice;
 int __wrap_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
                       const tgl_target *target);
 int __real_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
@@ -41,10 +42,14 @@ int __wrap_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels,
                       const tgl_target *target)
 {
     const char *wanted = getenv("TEGULA_TEST_KERNEL");
-    int fitting[TGL_MAX_PLAN], n = 0;
-    for (int i = 0; i < num_kernels && wanted; i++)
-        if (plan[i].name && op->candidates[i].shape &&
-            (!op->candidates[i].fits || op->candidates[i].fits(problem, target)))
-            fitting[n++] = i;
-    return n ? fitting[strtoul(wanted, NULL, 10) % (unsigned)n] : __real_tgl_choose(op, plan, num_kernels, problem, target);
+    const int chosen = __real_tgl_choose(op, plan, num_kernels, problem, target);
+    int fitting[TGL_MAX_PLAN], n = 0, at = 0;
+    for (int i = 0; i < num_kernels; i++) {
+        const tgl_candidate *c = &op->candidates[i];
+        if (!plan[i].name || !c->shape || (c->fits && !c->fits(problem, target))) continue;
+        if (i == chosen) at = n;
+        fitting[n++] = i;
+    }
+    if (test_choice.num_fitting < n) test_choice = (test_choices){ n, at };
+    return wanted && n ? fitting[strtoul(wanted, NULL, 10) % (unsigned)n] : chosen;
 }

@@ -9,6 +9,7 @@
 
 #include "cases/random.h"
 #include "cuda/jit.h"
+#include "cuda/op.h"
 #include "wrapped_launch.h"
 
 /* ---- what is launched ---- */
@@ -60,8 +61,28 @@ tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which,
             note_fact(plan[which].name, &plan[which].macros[m]);
     }
     if (is_dry) return TGL_OK;
-    if (shape->otherwise) return __real_tgl_launch(plan, num_kernels, which, on, shape, stream);
-    return __real_tgl_launch(&plan[which], 1, 0, on, shape, stream);
+    return launch_alone(plan, which, on, shape, stream);
+}
+
+/* On the emulated device a small case is made to launch each kernel that can do it, since those that pay with large sizes
+ * only would take most of the time. */
+static int forced = -1;                 /* number of the kernel, of those that fit; -1: the op's own choice */
+static int max_fitting;                 /* so many fit, at most, since this was 0 */
+
+int __wrap_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
+                      const tgl_target *target);
+int __real_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
+                      const tgl_target *target);
+int __wrap_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
+                      const tgl_target *target)
+{
+    int fitting[TGL_MAX_PLAN], n = 0;
+    for (int i = 0; i < num_kernels; i++) {
+        const tgl_candidate *c = &op->candidates[i];
+        if (plan[i].name && c->shape && (!c->fits || c->fits(problem, target))) fitting[n++] = i;
+    }
+    if (max_fitting < n) max_fitting = n;
+    return forced >= 0 && n ? fitting[forced % n] : __real_tgl_choose(op, plan, num_kernels, problem, target);
 }
 
 /* In prepare mode, what a plan has. Else a launch loads what it needs. */
@@ -176,9 +197,18 @@ static tgl_status call_dry(const case_op *op, const case_params *params, double 
 #define MAX_ELEMENTS (1 << 24)
 
 enum { MAX_CASES = 4096 };
-typedef struct { case_params params; double elements; facts launches; } candidate;
+typedef struct { case_params params; int forced; double elements; facts launches; } candidate;
 static candidate candidates[MAX_CASES];
 static int num_candidates;
+
+static void list_candidate(const case_op *op, const case_params *params)
+{
+    REQUIRE(num_candidates < MAX_CASES);
+    candidate *k = &candidates[num_candidates++];
+    *k = (candidate){ .params = *params, .forced = forced };
+    REQUIRE(CHECK_OK(call_dry(op, params, &k->elements)));
+    k->launches = of_case;
+}
 
 static void list_candidates(const case_op *op)
 {
@@ -186,11 +216,14 @@ static void list_candidates(const case_op *op)
     num_candidates = num_facts = 0;
     for (size_t l = 0; l < sizeof lists / sizeof *lists; l++)
         for (int64_t i = 0; i < case_count(op->lists[lists[l]]); i++) {
-            REQUIRE(num_candidates < MAX_CASES);
-            candidate *k = &candidates[num_candidates++];
-            REQUIRE(CHECK_OK(case_at(op, op->lists[lists[l]], i, &k->params)));
-            REQUIRE(CHECK_OK(call_dry(op, &k->params, &k->elements)));
-            k->launches = of_case;
+            case_params params;
+            REQUIRE(CHECK_OK(case_at(op, op->lists[lists[l]], i, &params)));
+            max_fitting = 0;
+            list_candidate(op, &params);
+            if (!cuda()->is_emulated || candidates[num_candidates - 1].elements > FEW_ELEMENTS) continue;
+            const int num_kernels = max_fitting > 1 ? max_fitting : 0;
+            for (forced = 0; forced < num_kernels; forced++) list_candidate(op, &params);
+            forced = -1;
         }
 }
 
@@ -216,14 +249,17 @@ static int num_new(const facts *launches, const facts *known)
     return count;
 }
 
-/* The case that launches most of what is not launched yet, the smallest of such ones; NULL: nothing is left. */
-static const candidate *choose_next(double max_elements, const facts *known)
+/* The candidate that launches most of what is not launched yet, NULL: nothing is left. Of several such ones the smallest; of
+ * those with a forced kernel, which is meant for large sizes, the largest. */
+static const candidate *choose_next(bool is_forced, double max_elements, const facts *known)
 {
     const candidate *best = NULL;
     int best_new = 0;
     for (const candidate *k = candidates; k < candidates + num_candidates; k++) {
-        const int n = k->elements <= max_elements ? num_new(&k->launches, known) : 0;
-        if (n == 0 || n < best_new || (n == best_new && k->elements >= best->elements)) continue;
+        if (k->elements > max_elements || (k->forced >= 0) != is_forced) continue;
+        const int n = num_new(&k->launches, known);
+        if (n == 0 || n < best_new) continue;
+        if (n == best_new && (k->elements < best->elements) == is_forced) continue;
         best = k, best_new = n;
     }
     return best;
@@ -232,22 +268,26 @@ static const candidate *choose_next(double max_elements, const facts *known)
 TEST(quick_set)
 {
     if (!cuda()) SKIP("no CUDA device");
-    const char *only = getenv("TEGULA_TEST_OP");        /* of ops whose names begin so */
+    const char *only = getenv("TEGULA_TEST_OP");
     const case_op *op;
+    REQUIRE(!only || case_find(only));
     int num_cases = 0;
     launched.count = 0;
     for (int i = 0; (op = case_op_at(i)); i++) {
-        if (only && strncmp(op->name, only, strlen(only))) continue;
+        if (only && strcmp(op->name, only)) continue;
         set_num_sms(op);
         list_candidates(op);
         facts known = facts_to_leave_out();
-        for (double limit = FEW_ELEMENTS; limit <= MAX_ELEMENTS; limit *= MAX_ELEMENTS / FEW_ELEMENTS)
-            for (const candidate *k; (k = choose_next(limit, &known)); num_cases++) {
+        for (int pass = 0; pass < 3; pass++)    /* small cases; the same with kernels that do not pay; large ones */
+            for (const candidate *k;
+                 (k = choose_next(pass == 1, pass < 2 ? FEW_ELEMENTS : MAX_ELEMENTS, &known)); num_cases++) {
                 case_report report;
                 char text[CASE_LABEL];
                 case_params_text(op, &k->params, text, sizeof text);
-                CHECK_THAT(case_check(op, &k->params, cuda(), &report) == CASE_PASSED, "%s %s: %s", op->name, text,
-                           report.text);
+                forced = k->forced;
+                CHECK_THAT(case_check(op, &k->params, cuda(), &report) == CASE_PASSED, "%s %s, kernel %d: %s", op->name,
+                           text, forced, report.text);
+                forced = -1;
                 for (int w = 0; w < MAX_FACTS / 64; w++) known.word[w] |= k->launches.word[w];
             }
     }
