@@ -26,26 +26,40 @@ bool gate_is_masked(const case_problem *c, int64_t token)
     return c->tensors[GATE_MASK].name && engram_integer(&c->tensors[GATE_MASK], &token);
 }
 
-void gate_fill_rows(const case_problem *c, case_tensor *t, uint64_t seed)
+typedef struct { const case_problem *c; case_tensor *t; uint64_t seed; } filling;
+
+/* Rows of zeros, special and scaled values, and masked rows full of NaN, over normal ones. */
+static void change_rows(void *context, int64_t begin, int64_t end)
 {
     static const double special[] = { INFINITY, -INFINITY, NAN, 0, -0.0 };
-    const int values = values_of(c);
-    case_fill_normal(c, t, seed);
+    const filling *f = context;
+    case_tensor *t = f->t;
     const int64_t streams = t->ndim > 2 ? t->shape[1] : 1, hidden = t->shape[t->ndim - 1];
-    for (int64_t token = 0; token < t->shape[0]; token++)
-        for (int64_t h = 0; h < streams; h++) {
-            const int64_t row = token * streams + h;
-            const bool is_zero = values == ZEROS && ((t - c->tensors == GATE_X && row % 3 == 0) ||
-                                                     (t - c->tensors == GATE_K && row % 2 == 0));
-            for (int64_t i = 0; i < hidden; i++) {
-                void *at = case_element(t, t->ndim > 2 ? (int64_t[]){ token, h, i } : (int64_t[]){ token, i });
-                const double value = case_decode(t->dtype, at) * gate_scale(c);
-                const int64_t n = row * hidden + i;
-                const bool is_special = values == SPECIAL && case_random_below(seed + 1, n, 500) == 0;
-                if (gate_is_masked(c, token)) *(uint16_t *)at = (uint16_t)(0x7f81 + case_random_below(seed, n, 100));
-                else case_encode(t->dtype, is_zero ? 0 : is_special ? special[case_random_below(seed + 2, n, 5)] : value, at);
-            }
+    const int values = values_of(f->c), which = (int)(t - f->c->tensors);
+    const double scale = gate_scale(f->c);
+    for (int64_t row = begin; row < end; row++) {
+        const int64_t token = row / streams, h = row % streams;
+        const bool is_masked = gate_is_masked(f->c, token);
+        const bool is_zero =
+            values == ZEROS && ((which == GATE_X && row % 3 == 0) || (which == GATE_K && row % 2 == 0));
+        if (values == NORMAL && !is_masked) continue;
+        for (int64_t i = 0; i < hidden; i++) {
+            void *at = case_element(t, t->ndim > 2 ? (int64_t[]){ token, h, i } : (int64_t[]){ token, i });
+            const int64_t n = row * hidden + i;
+            const bool is_special = values == SPECIAL && case_random_below(f->seed + 1, n, 500) == 0;
+            if (is_masked) *(uint16_t *)at = (uint16_t)(0x7f81 + case_random_below(f->seed, n, 100));
+            else case_encode(t->dtype, is_zero      ? 0
+                                       : is_special ? special[case_random_below(f->seed + 2, n, 5)]
+                                                    : case_decode(t->dtype, at) * scale, at);
         }
+    }
+}
+
+void gate_fill_rows(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    case_fill_normal(c, t, seed);
+    const int64_t rows = t->shape[0] * (t->ndim > 2 ? t->shape[1] : 1);
+    case_parallel(rows, 32 * t->shape[t->ndim - 1], change_rows, &(filling){ c, t, seed });
 }
 
 case_tensor *gate_add_rows(case_problem *c, int index, const char *name, case_role role, bool has_streams)
