@@ -14,7 +14,8 @@
  *            foreign    all are
  *            bits       any
  *            none       no tensor
- *   at       device, host: where the table is
+ *            sorted     as valid, in ascending order
+ *   at       device, host: where the table is; huge: in host memory, in huge pages
  *   index_layout, out_layout   tc, ct: which dimension is the outer one
  *   gap, sf_gap      between rows of the table, and of its factors
  *   index_gap, out_gap, out_sf_gap   between rows of these, or tokens
@@ -35,7 +36,7 @@ static int64_t zipf(uint64_t random, int64_t n)
 
 static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    const int kind = case_word(c, "indices", "valid zipf equal some foreign bits");
+    const int kind = case_word(c, "indices", "valid zipf equal some foreign bits sorted");
     const int64_t rows = c->tensors[TABLE].shape[0];
     const int64_t begin = strtoll(case_text(c, "row_begin"), NULL, 10);
     for (int64_t i = 0; i < t->slots; i++) {
@@ -49,6 +50,7 @@ static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
             row = any[(random >> 8) % (t->element_bytes == 4 ? 6 : 8)];
         }
         if (kind == 5) row = (int64_t)random;
+        if (kind == 6 && rows > 0) row = begin + (int64_t)((double)i / (double)t->slots * (double)rows);
         if (t->element_bytes == 4) ((int32_t *)(void *)t->storage)[i] = (int32_t)row;
         else ((int64_t *)(void *)t->storage)[i] = row;
     }
@@ -63,22 +65,25 @@ static tgl_status setup(case_problem *c)
 {
     const int64_t tokens = case_int(c, "num_tokens"), columns = case_int(c, "num_columns");
     const int64_t dim = case_int(c, "dim"), rows = case_int(c, "num_rows");
-    const bool on_host = case_is(c, "at", "host"), is_normal = case_is(c, "values", "normal");
-    TGL_TRY(case_check_word(c, "at", "device host"));
+    const bool on_host = !case_is(c, "at", "device"), is_normal = case_is(c, "values", "normal");
+    TGL_TRY(case_check_word(c, "at", "device host huge"));
     TGL_TRY(case_check_word(c, "values", "bits normal"));
     TGL_TRY(case_check_word(c, "sf", "none e8m0 ue8m0 one"));
     TGL_TRY(case_check_word(c, "out", "bf16 same packed gemm"));
-    TGL_TRY(case_check_word(c, "indices", "valid zipf equal some foreign bits none"));
+    TGL_TRY(case_check_word(c, "indices", "valid zipf equal some foreign bits sorted none"));
     TGL_TRY(case_check_word(c, "index_layout", "tc ct"));
     TGL_TRY(case_check_word(c, "out_layout", "tc ct"));
     tgl_engram_lookup_params *params = (void *)c->scalars;
     *params = (tgl_engram_lookup_params){ .row_begin = case_int(c, "row_begin"), .num_sms = case_int(c, "num_sms"),
                                           .constant_table = case_int(c, "constant_table") };
 
+    const int64_t period = rows >= (int64_t)1 << 25 ? (int64_t)1 << 20 : 0;     /* rows */
     case_tensor *t = case_add(c, TABLE, "table", CASE_IN, case_dtype(c, "dtype"), 2, (int64_t[]){ rows, dim });
     t->strides[0] += case_int(c, "gap");
     t->offset = case_int(c, "offset");
     t->on_host = on_host;
+    t->period = period * dim;
+    t->has_huge_pages = case_is(c, "at", "huge");
     if (is_normal) t->fill = case_fill_normal;
     if (case_is(c, "sf", "one")) {
         t = case_add(c, TABLE_SF, "table_sf", CASE_IN, TGL_F32, 1, (int64_t[]){ 1 });
@@ -89,6 +94,8 @@ static tgl_status setup(case_problem *c)
         t->strides[0] += case_int(c, "sf_gap");
         t->offset = case_int(c, "sf_offset");
         t->on_host = on_host;
+        t->period = period * ((dim + 31) / 32);
+        t->has_huge_pages = case_is(c, "at", "huge");
         if (is_normal) t->fill = fill_factors;
     }
     if (!case_is(c, "indices", "none")) {
@@ -207,6 +214,13 @@ static int64_t bytes(const case_problem *c)
     return total;
 }
 
+static bool gather(const case_problem *c, int *table, int *indices)
+{
+    *table = TABLE, *indices = INDICES;
+    return c->tensors[TABLE].on_host && c->tensors[INDICES].name && c->tensors[INDICES].dtype == TGL_I32 &&
+           (case_is(c, "indices", "valid") || case_is(c, "indices", "zipf") || case_is(c, "indices", "sorted"));
+}
+
 #define FLASH "num_columns=24 dim=256 sf=e8m0"          /* DeepSeek-V4.1-Flash */
 #define QWEN "num_columns=16 dim=160"                   /* Qwen3.8-Flash-Next */
 const case_op lookup_cases = {
@@ -214,43 +228,47 @@ const case_op lookup_cases = {
     "num_tokens= num_columns=3 dim=256 num_rows=1000 dtype=e4m3 sf=none out=bf16 indices=some index_dtype=i32 "
     "row_begin=0 num_sms=0 constant_table=0 at=device index_layout=tc out_layout=tc values=bits gap=0 sf_gap=0 "
     "index_gap=0 out_gap=0 out_token_gap=0 out_sf_gap=0 offset=0 sf_offset=0 out_offset=0",
-    setup, run, oracle, bytes, NULL,
+    setup, run, oracle, bytes, NULL, .gather = gather,
     .lists[CASE_CHECK] = CASE_LINES(
         /* every form */
         "num_tokens=0,1,7,50 num_columns=0,1,24 dim=32,160,256 sf=e8m0 out=bf16,same,packed,gemm",
         "num_tokens=7 num_columns=1,3 dim=0,1,31,32,100,160,256,2048 sf=none,one out=bf16,same",
         "num_tokens=7 num_columns=3 dim=0,1,31,33,100,160,256,2048 dtype=bf16 out=same",
         "num_tokens=7 num_columns=3 dim=1,31,33,100,160,256,2048 dtype=f16,f32 out=bf16,same",
-        "num_tokens=7 num_columns=1,2,3,5 dim=32,64,96,160,2048 sf=ue8m0,e8m0 out=bf16,same,packed,gemm",
+        "num_tokens=6 num_columns=1,2,3,5 dim=32,64,96,160,2048 sf=ue8m0,e8m0 out=bf16,same,packed,gemm",
         /* indices */
         "num_tokens=40 sf=e8m0 out=bf16,packed,gemm indices=valid,zipf,equal,some,foreign,bits,none index_dtype=i32,i64 "
         "row_begin=0,5000",
         "num_tokens=40 dtype=bf16 out=same indices=bits,some,none index_dtype=i64 row_begin=3,4294967296,9000000000000000000",
-        "num_tokens=40 dtype=f32 sf=none out=bf16 num_rows=0,1,2 indices=valid,some,none",
-        "num_tokens=7 sf=e8m0,one out=bf16 num_rows=0,1 indices=valid,foreign,none",
+        "num_tokens=41 dtype=f32 out=bf16 num_rows=0,1,2 indices=valid,some,none",
+        "num_tokens=8 sf=e8m0,one out=bf16 num_rows=0,1 indices=valid,foreign,none",
         /* strides and addresses */
         "num_tokens=13 sf=e8m0 out=bf16,packed,same gap=0,8,16,1 sf_gap=0,256,280,3 num_columns=5",
-        "num_tokens=13 sf=e8m0 out=bf16,packed,gemm num_columns=5 index_layout=tc,ct index_gap=0,3 out_sf_gap=0,3",
-        "num_tokens=13 sf=e8m0 out=bf16,packed num_columns=1,5 out_layout=tc,ct out_gap=0,1,4,8 out_token_gap=0,8,100",
-        "num_tokens=13 sf=e8m0,one out=bf16,same offset=0,1,8 out_offset=0,1,4,8 sf_offset=0,1",
-        "num_tokens=13 dtype=bf16,f32,f16 out=bf16,same dim=64,100 offset=0,1,2,4 out_offset=0,1,4 gap=0,1,4",
-        "num_tokens=300 sf=e8m0 out=bf16,packed,gemm num_sms=0,1,2,16 values=normal at=device,host",
+        "num_tokens=14 sf=e8m0 out=bf16,packed,gemm num_columns=5 index_layout=tc,ct index_gap=0,3 out_sf_gap=0,3",
+        "num_tokens=15 sf=e8m0 out=bf16,packed num_columns=1,5 out_layout=tc,ct out_gap=0,1,4,8 out_token_gap=0,8,100",
+        "num_tokens=16 sf=e8m0,one out=bf16,same offset=0,1,8 out_offset=0,1,4,8 sf_offset=0,1",
+        "num_tokens=17 dtype=bf16,f32,f16 out=bf16,same dim=64,100 offset=0,1,2,4 out_offset=0,1,4 gap=0,1,4",
+        "num_tokens=300 sf=e8m0 out=bf16,packed,gemm num_sms=0,1,2,16 at=device,host",
         "num_tokens=13 at=host dtype=bf16,f32,f16 out=bf16 constant_table=1",
         "num_tokens=13 at=host sf=one,none out=bf16,same"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=8192 " FLASH " num_rows=9000000 out=bf16,packed,gemm indices=valid,some index_dtype=i32,i64",
         "num_tokens=8192 " QWEN " num_rows=9000000 sf=one,none indices=zipf",
         "num_tokens=8192 " QWEN " num_rows=9000000 dtype=bf16 out=same",
-        "num_tokens=200000 " FLASH " num_rows=100000"),      /* 2^31 bytes of out and more */
+        "num_tokens=200000 " FLASH " num_rows=100000",       /* 2^31 bytes of out and more */
+        "num_tokens=1000 " FLASH " num_rows=64000000 at=device,host"),
     .lists[CASE_BENCH] = CASE_LINES(
-        "num_tokens=1,16,128,1024,8192 " FLASH " num_rows=64000000 indices=valid values=normal",
-        "num_tokens=8192 " FLASH " num_rows=64000000 indices=zipf values=normal",
-        "num_tokens=8192 " FLASH " num_rows=64000000 out=packed,gemm indices=valid values=normal",
-        "num_tokens=8192 " QWEN " num_rows=110000000 sf=one indices=valid values=normal",
-        "num_tokens=8192 " QWEN " num_rows=55000000 dtype=bf16 out=same indices=valid values=normal",
-        "num_tokens=1,16,128,8192 " FLASH " num_rows=64000000 indices=valid values=normal at=host num_sms=16",
-        "num_tokens=8192 " FLASH " num_rows=64000000 indices=zipf values=normal at=host num_sms=16",
-        "num_tokens=8192 " FLASH " num_rows=64000000 indices=valid values=normal at=host num_sms=1,2,4,8,16,32,64,132"),
+        "num_tokens=1,16,128,1024,8192 " FLASH " num_rows=64000000 indices=valid",
+        "num_tokens=8192 " FLASH " num_rows=64000000 indices=zipf",
+        "num_tokens=8192 " FLASH " num_rows=64000000 out=packed,gemm indices=valid",
+        "num_tokens=8192 " QWEN " num_rows=110000000 sf=one indices=valid",
+        "num_tokens=8192 " QWEN " num_rows=55000000 dtype=bf16 out=same indices=valid",
+        "num_tokens=1,16,128,8192 " FLASH " num_rows=64000000 indices=valid at=host num_sms=16",
+        "num_tokens=8192 " FLASH " num_rows=64000000 indices=zipf at=host num_sms=16",
+        "num_tokens=8192 " FLASH " num_rows=64000000 indices=sorted at=host num_sms=16",
+        "num_tokens=8192 " FLASH " num_rows=64000000 indices=valid,sorted,zipf at=huge num_sms=16",
+        "num_tokens=1,16,128 " FLASH " num_rows=64000000 indices=valid at=huge num_sms=16",
+        "num_tokens=8192 " FLASH " num_rows=64000000 indices=valid at=host,huge num_sms=1,2,4,8,32,64,132"),
     .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 sf=e8m0 out=bf16,packed,gemm", "num_tokens=64 sf=one,none out=bf16",
         "num_tokens=64 dtype=f16,f32 out=bf16"),

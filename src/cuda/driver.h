@@ -138,6 +138,8 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
     X(MemAllocManaged, (tgl_cu_pointer *pointer, size_t bytes, unsigned flags))                            \
     X(MemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                                        \
     X(MemFreeHost, (void *pointer))                                                                        \
+    X(MemHostRegister, (void *pointer, size_t bytes, unsigned flags))                                      \
+    X(MemHostUnregister, (void *pointer))                                                                  \
     X(MemsetD8, (tgl_cu_pointer to, unsigned char value, size_t bytes))                                    \
     X(MemsetD32Async, (tgl_cu_pointer to, unsigned value, size_t words, tgl_stream stream))                \
     X(MemcpyHtoD, (tgl_cu_pointer to, const void *from, size_t bytes))                                     \

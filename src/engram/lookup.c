@@ -20,25 +20,30 @@ typedef struct {
 
 /* ---- CPU ---- */
 
-static float value_at(int form, const void *row, int64_t i)
+static void dequantise(const uint8_t *codes, float factor, int64_t n, uint16_t *out)
 {
-    if (form == LOOKUP_F32) return ((const float *)row)[i];
-    if (form == LOOKUP_F16) return tgl_f16_to_f32(((const uint16_t *)row)[i]);
-    return tgl_e4m3_to_f32(((const uint8_t *)row)[i]);
+    for (int64_t i = 0; i < n; i++) out[i] = tgl_bf16_from_f32(tgl_e4m3_to_f32(codes[i]) * factor);
 }
 
-static void put_row(const problem *p, int64_t row, uint8_t *out)
+static void put_row(const problem *p, int64_t row, uint8_t *to)
 {
     const lookup_args *a = &p->args;
     const uint8_t *from = a->table + row * a->table_stride, *sf = a->table_sf;
-    if (p->form == LOOKUP_COPY || p->form == LOOKUP_PACKED) memcpy(out, from, (size_t)(a->dim * p->table_bytes));
-    if (p->form == LOOKUP_PACKED) memcpy(out + a->dim, sf + row * a->sf_stride, (size_t)(a->dim / LOOKUP_GROUP));
-    if (p->form == LOOKUP_COPY || p->form == LOOKUP_PACKED) return;
-    for (int64_t i = 0; i < a->dim; i++) {
-        float value = value_at(p->form, from, i);
-        if (p->form == LOOKUP_UE8M0) value *= lookup_factor(sf[row * a->sf_stride + i / LOOKUP_GROUP]);
-        if (p->form == LOOKUP_SCALED && sf) value *= *(const float *)a->table_sf;
-        ((uint16_t *)(void *)out)[i] = tgl_bf16_from_f32(value);
+    uint16_t *out = (uint16_t *)(void *)to;
+    switch (p->form) {
+    case LOOKUP_PACKED: memcpy(to + a->dim, sf + row * a->sf_stride, (size_t)(a->dim / LOOKUP_GROUP)); /* fall through */
+    case LOOKUP_COPY: memcpy(to, from, (size_t)(a->dim * p->table_bytes)); break;
+    case LOOKUP_UE8M0:
+        for (int64_t i = 0; i < a->dim; i += LOOKUP_GROUP)
+            dequantise(from + i, lookup_factor(sf[row * a->sf_stride + i / LOOKUP_GROUP]), LOOKUP_GROUP, out + i);
+        break;
+    case LOOKUP_SCALED: dequantise(from, sf ? *(const float *)a->table_sf : 1, a->dim, out); break;
+    case LOOKUP_F16:
+        for (int64_t i = 0; i < a->dim; i++)
+            out[i] = tgl_bf16_from_f32(tgl_f16_to_f32(((const uint16_t *)(const void *)from)[i]));
+        break;
+    default:
+        for (int64_t i = 0; i < a->dim; i++) out[i] = tgl_bf16_from_f32(((const float *)(const void *)from)[i]);
     }
 }
 
