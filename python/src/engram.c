@@ -35,6 +35,17 @@ THUNK(engram_hash)
                            a->out, a->stream);
 }
 
+/* ---- rows ---- */
+
+THUNK(engram_lookup)
+{
+    const tgl_engram_lookup_params params = { .row_begin = a->row_begin, .num_sms = a->num_sms };
+    DLTensor one;                       /* factor: comes as a matrix of one element */
+    const bool is_one = a->table_sf && a->table_sf->dtype.code == TGL_DL_FLOAT;
+    if (is_one) one = *a->table_sf, one.ndim = 1;
+    return tgl_engram_lookup(a->table, is_one ? &one : a->table_sf, a->indices, a->out, a->out_sf, &params, a->stream);
+}
+
 static op_row rows[] = {
     { .text = "ngram_windows(input_ids[T], max_ngram_size: int, pad_id: int, cu_seqlens[E]?, history[B, M]?, "
               "lookup[V]?, stop_id: int? = None) -> out: i32[T, max_ngram_size]",
@@ -51,5 +62,9 @@ static op_row rows[] = {
       .doc = "Table rows of windows of token ids, for all layers: of each order 2 .. N the hash of its ids modulo each "
              "vocab_size, plus the offset, in offsets' dtype. Rows of masked tokens are -1.",
       .call = call_engram_hash },
+    { .text = "engram_lookup(indices[T, C], table[R, D] host, table_sf[Q, G]? host, row_begin: int = 0, "
+              "packed: bool = False, fmt: {bf16|e4m3|f16|f32} = bf16, num_sms: int = 0, out_sf[U, W]?!) -> "
+              "out: u8[T, C, D + D / 32] if packed else fmt[T, C, D]",
+      .is_wrapped = true, .call = call_engram_lookup },
 };
 DOMAIN(engram);

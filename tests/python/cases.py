@@ -39,6 +39,15 @@ def engram_cases(device):
     ngram = engram.NGram(multipliers, sizes, offsets, 2)
     yield "engram_rows", ids, ngram
     yield "engram_rows", ids, ngram._replace(token_map=lookup, stop_id=5), cu, cu[1:], history, None, None, mask
+    table, sf = torch.randn(20, 64, device=device), torch.randint(120, 132, (20, 2), dtype=torch.uint8, device=device)
+    rows, codes = torch.randint(-3, 25, (6, 3), device=device), table.to(torch.float8_e4m3fn)
+    yield "engram_lookup", table, rows, {"dtype": torch.bfloat16}
+    yield "engram_lookup", table.half(), rows.int(), {"row_begin": 2}
+    yield "engram_lookup", codes, rows, table[0, :1]
+    yield "engram_lookup", codes, rows, sf, {"num_sms": 2}
+    yield "engram_lookup", codes, rows, sf, {"packed": True}
+    yield "engram_lookup", codes, rows, sf, {"dtype": torch.float8_e4m3fn,
+                                             "out_sf": torch.zeros(2, 6, dtype=torch.int32, device=device).t()}
     yield "engram_rows", ids, ngram, cu, cu[1:], None, ring, cu[:2] % 2, {"null_slot": 5}
 
 

@@ -193,3 +193,76 @@ def test_layout_of_fake_rows(device):
 def test_v2():
     import tegula.v2 as v2
     assert v2.engram.engram_hash is engram.engram_hash
+
+
+# ---- engram_lookup ----
+
+TABLES = [(torch.float32, None, {}), (torch.float32, None, {"dtype": torch.bfloat16}), (torch.float16, None, {}),
+          (torch.float16, None, {"dtype": torch.bfloat16}), (torch.bfloat16, None, {}),
+          (torch.float8_e4m3fn, None, {}), (torch.float8_e4m3fn, "one", {}), (torch.float8_e4m3fn, "groups", {}),
+          (torch.float8_e4m3fn, "groups", {"packed": True}),
+          (torch.float8_e4m3fn, None, {"dtype": torch.float8_e4m3fn})]
+
+
+def a_table(dtype, factors, device, rows=50, dim=96):
+    """(table, table_sf): any bits, NaN too."""
+    bits = torch.randint(0, 256, (rows, dim * dtype.itemsize), dtype=torch.uint8, device=device).view(dtype)
+    if factors == "groups":
+        return bits, torch.randint(0, 256, (rows, dim // 32), dtype=torch.uint8, device=device)
+    return bits, torch.randn(1, device=device) if factors == "one" else None
+
+
+def same_bits(made, want):
+    """NaN of bfloat16 have one form here, and any in torch."""
+    if made.dtype == torch.bfloat16:
+        made, want = made.nan_to_num(1e30, 2e30, -2e30), want.nan_to_num(1e30, 2e30, -2e30)
+    assert made.dtype == want.dtype and made.shape == want.shape
+    assert torch.equal(made.contiguous().view(torch.uint8), want.contiguous().view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype, factors, options", TABLES)
+def test_lookup(dtype, factors, options, device):
+    table, sf = a_table(dtype, factors, device)
+    for rows in (torch.randint(-20, 80, (33, 5), device=device), torch.randint(0, 50, (5, 33), device=device).t().int(),
+                 torch.empty(0, 3, dtype=torch.int64, device=device)):
+        for row_begin in (0, 7):
+            made = engram.engram_lookup(table, rows, sf, row_begin=row_begin, **options)
+            same_bits(made, reference.engram_lookup_ref(table, rows, sf, row_begin=row_begin, **options))
+
+
+def test_lookup_out(device):
+    """Into a strided tensor; factors as packed by per_token_cast."""
+    table, sf = a_table(torch.float8_e4m3fn, "groups", device)
+    rows = torch.randint(-20, 80, (33, 5), device=device)
+    whole = torch.empty(5, 33, 2 * 96, dtype=torch.bfloat16, device=device)
+    out = whole.transpose(0, 1)[:, :, 96:]
+    assert engram.engram_lookup(table, rows, sf, out=out) is out
+    same_bits(out, reference.engram_lookup_ref(table, rows, sf))
+    words = torch.empty(4, 40, dtype=torch.int32, device=device)[:, :33].t()
+    codes = engram.engram_lookup(table, rows, sf, dtype=torch.float8_e4m3fn, out_sf=words)
+    packed = reference.engram_lookup_ref(table, rows, sf, packed=True)
+    assert torch.equal(codes.view(torch.uint8), packed[:, :, :96])
+    factors = torch.cat([packed[:, :, 96:].reshape(33, 15), packed.new_zeros(33, 1)], 1)
+    assert torch.equal(words.contiguous().view(torch.uint8), factors)
+
+
+def test_lookup_in_pinned_memory(device):
+    if device == "cpu":
+        pytest.skip("there is no other memory")
+    table, sf = (t.pin_memory() for t in a_table(torch.float8_e4m3fn, "groups", "cpu"))
+    rows = torch.randint(-20, 80, (33, 5), device=device)
+    made = engram.engram_lookup(table, rows, sf, num_sms=2)
+    same_bits(made, reference.engram_lookup_ref(table.to(device), rows, sf.to(device)))
+    with pytest.raises(ValueError, match="table: memory is not page-locked"):
+        engram.engram_lookup(table.clone(), rows, sf)
+
+
+def test_lookup_refuses(device):
+    table, sf = a_table(torch.float8_e4m3fn, "groups", device)
+    rows = torch.randint(0, 50, (3, 2), device=device)
+    for call, message in ((lambda: engram.engram_lookup(table, rows, dtype=torch.float32), "out: dtype is f32"),
+                          (lambda: engram.engram_lookup(table, rows, dtype=torch.int32), "dtype: is torch.int32, want"),
+                          (lambda: engram.engram_lookup(table, rows, packed=True), "table_sf: is None"),
+                          (lambda: engram.engram_lookup(table, rows, sf, row_begin=-1), "row_begin: is -1, want >= 0")):
+        with pytest.raises(ValueError, match=message):
+            call()

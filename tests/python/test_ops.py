@@ -28,6 +28,8 @@ SIGNATURES = {
     "engram_hash": "ngram_token_ids, multipliers, vocab_sizes, offsets, image_token_mask=None, *, out=None",
     "ngram_windows": "input_ids, max_ngram_size, pad_id, cu_seqlens=None, history=None, lookup=None, stop_id=None, *, "
                      "out=None",
+    "engram_lookup": "table, indices, table_sf=None, *, row_begin=0, packed=False, dtype=None, num_sms=0, out=None, "
+                     "out_sf=None",
     "engram_rows": "input_ids, ngram, cu_seqlens=None, start_pos=None, history=None, ring=None, slots=None, "
                    "image_token_mask=None, *, layout='ltc', history_newest_first=False, hash_masked=False, "
                    "keep_ring=False, null_slot=None, out=None",
@@ -124,7 +126,7 @@ RECORDED = [case for domain in ("transpose", "engram", "moe", "quant") for case 
 def test_recorded_data_is_here():
     assert len(RECORDED) >= 185
     assert {case.op for case in RECORDED} == set(FUNCTIONS) - {"hash_gate", "route", "per_token_cast_back",
-                                                               "ngram_windows", "engram_rows"}
+                                                               "ngram_windows", "engram_lookup", "engram_rows"}
 
 
 @pytest.mark.parametrize("case", RECORDED, ids=str)
@@ -337,7 +339,7 @@ def test_fake_tensors(case, device):
 
     want, call = described(Call(case, device)()), Call(case, device)
     with FakeTensorMode() as mode:
-        call.args = tree_map_only(torch.Tensor, mode.from_tensor, call.args)
+        call.args, call.kwargs = tree_map_only(torch.Tensor, mode.from_tensor, (call.args, call.kwargs))
         assert described(call()) == want
 
 

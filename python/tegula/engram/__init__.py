@@ -3,8 +3,8 @@
 builtins; those here only sort arguments."""
 import typing as _typing
 
-from .._rows import functions as _functions
-from .._tegula import engram_rows as _engram_rows
+from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
+from .._tegula import engram_lookup as _engram_lookup, engram_rows as _engram_rows
 
 globals().update(_functions("engram"))
 
@@ -37,6 +37,22 @@ def engram_rows(input_ids, ngram, cu_seqlens=None, start_pos=None, history=None,
     if out is not None:
         return out
     return rows.swapaxes(0, 1) if tlc else rows
+
+
+def engram_lookup(table, indices, table_sf=None, *, row_begin=0, packed=False, dtype=None, num_sms=0, out=None,
+                  out_sf=None):
+    """Rows indices[t, c] - row_begin of a table [R, D], as [T, C, D]; zeros where there is no such row. An e4m3 table
+    becomes bfloat16, its codes times 2^(E - 127) with a byte E of table_sf [R, D / 32] for 32 codes, or times table_sf
+    [1]; other tables, and those with dtype= their own, are copied; dtype=torch.bfloat16 rounds. packed: [T, C, D + D /
+    32] bytes, codes and then scale factors. out_sf [T, C * D / 128], int32 with columns side by side, gets the factors
+    of copied codes as an FP8 GEMM takes them. For indices on a GPU, table and table_sf [R, D / 32] may be in pinned
+    memory; num_sms bounds the SMs that read it."""
+    name = _name_of(table.dtype) if dtype is None and hasattr(table, "dtype") else _name_of(dtype)
+    word = "bf16" if dtype is None and name == "float8_e4m3fn" else _WORDS.get(name)
+    if word not in ("bf16", "e4m3", "f16", "f32"):
+        raise ValueError(f"dtype: is {dtype or name}, want bfloat16 or that of table")
+    factors = table_sf.reshape(1, -1) if getattr(table_sf, "ndim", 2) == 1 else table_sf
+    return _engram_lookup(indices, table, factors, row_begin, packed, word, num_sms, out_sf, out=out)
 
 
 __all__ = sorted(name for name in globals() if not name.startswith("_"))

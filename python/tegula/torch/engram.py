@@ -99,3 +99,27 @@ def engram_rows_ref(input_ids, ngram, cu_seqlens=None, start_pos=None, history=N
         ring[slot, at] = kept
     rows = engram_hash_ref(windows, multipliers, vocab_sizes, offsets, ~has_rows)
     return rows.transpose(0, 1).clone(memory_format=torch.contiguous_format) if layout == "tlc" else rows
+
+
+def engram_lookup_ref(table, indices, table_sf=None, *, row_begin=0, packed=False, dtype=None):
+    """Without out_sf. Bytes of table_sf are exponents as float8_e8m0fnu reads them."""
+    rows = indices.long() - row_begin
+    is_here = (rows >= 0) & (rows < table.shape[0])
+    rows = rows.clamp(0, max(table.shape[0] - 1, 0)) if table.shape[0] else rows.new_zeros(rows.shape)
+    source = table if table.shape[0] else table.new_empty((1, table.shape[1]))
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[table.element_size()]
+    made = source.view(width)[rows].view(table.dtype)           # [T, C, D], bits as they are
+    dtype = dtype or (torch.bfloat16 if table.dtype == torch.float8_e4m3fn else table.dtype)
+    if packed:
+        made = torch.cat([made.view(torch.uint8), table_sf.view(torch.uint8)[rows]], 2)
+    elif dtype != table.dtype:
+        made = made.float()
+        if table_sf is not None and table_sf.ndim == 1:
+            made = made * table_sf
+        elif table_sf is not None:
+            exponents = table_sf.view(torch.uint8)[rows].int()
+            factors = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents - 127)
+            made = made * factors.masked_fill(exponents == 255, torch.nan).repeat_interleave(32, dim=2)
+        made = made.to(dtype)
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[made.element_size()]
+    return made.view(whole).masked_fill(~is_here[:, :, None], 0).view(made.dtype)
