@@ -52,7 +52,7 @@ typedef enum {
     CASE_CALC_DIFF, /* 1 - 2 * sum(seen * want) / sum(seen^2 + want^2) < max, in double, over the whole
                      * tensor; a NaN never matches: it would hide the rest */
     CASE_BF16       /* within `ulp` steps or `atol`; and at most 1 + mismatch * count elements differ in
-                     * bits, so that a wrong rounding shows */
+                     * bits (zeros of either sign are equal), so that a wrong rounding shows */
 } case_mode;
 
 typedef struct {

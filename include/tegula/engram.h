@@ -192,6 +192,48 @@ TGL_API tgl_status tgl_engram_gate_fwd(const DLTensor *hidden_states, const DLTe
                                        DLTensor *gate_score, DLTensor *rstd_x, DLTensor *rstd_k,
                                        const tgl_engram_gate_params *params, tgl_stream stream);
 
+/* tgl_engram_gate_bwd() - the gradients of tgl_engram_gate_fwd
+ *   grad_out            in   bf16   [num_tokens, num_streams, hidden]     rows packed, any distance apart
+ *   hidden_states, k, v, weight_hidden, weight_embed, image_token_mask    as in the forward
+ *   dot, gate_score, rstd_x, rstd_k   in   f32   [num_tokens, num_streams]   packed; what the forward wrote
+ *   grad_hidden_states  out  bf16   [num_tokens, num_streams, hidden]     rows packed, any distance apart
+ *   grad_k              out  bf16   [num_tokens, num_streams, hidden]     likewise
+ *   grad_v              out  bf16   [num_tokens, hidden]                  likewise; grad_k and grad_v may be two views of
+ *                                                                         one tensor [num_tokens, num_streams + 1, hidden]
+ *   grad_w_partial      out  f32    [num_partials, num_streams, hidden]   packed; num_partials >= 1. Their sum is the
+ *                                                                         gradient of the product of the weights
+ * Each output may be NULL: not wanted. Of params, eps and sign do not matter. Per row, with go = grad_out, g = gate_score
+ * and s as in the forward:
+ *   A = sum of go * v;  q = 0 if |s| < clamp_value or s = 0, else A * g * (1 - g) * (rstd_x * rstd_k / sqrt(hidden)) / 2 /
+ *   sqrt(|s|);  grad_hidden_states = go + q * (k * w - x * dot * rstd_x^2 / hidden) (without go if no_residual);
+ *   grad_k = q * (x * w - k * dot * rstd_k^2 / hidden);  grad_v = sum over streams of go * g;
+ *   grad_w_partial[p] = sum of q * x * k over its tokens, which are p * n .. p * n + n - 1, n = num_tokens / num_partials
+ *   rounded up.
+ * All in f32, rounded once. A masked token: grad_hidden_states = grad_out bit for bit (+0 without residual), grad_k and
+ * grad_v +0, nothing to grad_w_partial. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
+TGL_API tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor *hidden_states, const DLTensor *k,
+                                       const DLTensor *v, const DLTensor *weight_hidden, const DLTensor *weight_embed,
+                                       const DLTensor *image_token_mask, const DLTensor *dot,
+                                       const DLTensor *gate_score, const DLTensor *rstd_x, const DLTensor *rstd_k,
+                                       DLTensor *grad_hidden_states, DLTensor *grad_k, DLTensor *grad_v,
+                                       DLTensor *grad_w_partial, const tgl_engram_gate_params *params,
+                                       tgl_stream stream);
+/* The num_partials that is fast: 64 for hidden >= 3584, else more. It does not depend on the device. */
+TGL_API int64_t tgl_engram_gate_num_partials(int64_t hidden);
+
+/* tgl_engram_grad_w_reduce() - adds the gradients of the gate's two weights to buffers
+ *   grad_w_partial      in      f32           [num_partials, num_streams, hidden]   packed
+ *   weight_hidden       in      bf16 or f32   [num_streams, hidden]                 rows may be strided
+ *   weight_embed        in      as above      [num_streams, hidden]                 likewise
+ *   grad_weight_hidden  in/out  f32           [num_streams, hidden]                 packed
+ *   grad_weight_embed   in/out  f32           [num_streams, hidden]                 packed
+ * With G = ((0 + partial[0]) + partial[1]) + ..., grad_weight_hidden += G * weight_embed and grad_weight_embed += G *
+ * weight_hidden; if zero_centered, G * (1 + weight_embed) and G * (1 + weight_hidden). Both f32, with a rounding after the
+ * product. A NaN has all bits set but its sign. Exact. Since 0.1. */
+TGL_API tgl_status tgl_engram_grad_w_reduce(const DLTensor *grad_w_partial, const DLTensor *weight_hidden,
+                                            const DLTensor *weight_embed, DLTensor *grad_weight_hidden,
+                                            DLTensor *grad_weight_embed, bool zero_centered, tgl_stream stream);
+
 #ifdef __cplusplus
 }
 #endif
