@@ -71,7 +71,6 @@ typedef struct { FILE *file; char *storage; int64_t element_bytes; bool ok; } re
 
 static void read_run(void *context, int64_t element, int64_t slot, int64_t run)
 {
-    (void)element;
     reading *r = context;
     const size_t bytes = (size_t)(run * r->element_bytes);
     r->ok &= fread(r->storage + slot * r->element_bytes, 1, bytes, r->file) == bytes;

@@ -161,7 +161,6 @@ API result cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *base
                                   int fill)
 {
     ENTER_ANY();
-    (void)l2;
     static const unsigned char size[] = { 1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4 };  /* CUtensorMapDataType */
     if (rank < 1 || rank > 5 || type < 0 || type > 12 || swizzle < 0 || swizzle > 3) return INVALID_VALUE;
     if (interleave) return NOT_SUPPORTED;

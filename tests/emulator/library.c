@@ -55,7 +55,6 @@ API result cuLibraryLoadData(library **out, const void *code, void *jit_options,
                              unsigned num_jit, void *options, void *values, unsigned num_options)
 {
     ENTER_ANY();
-    (void)jit_options, (void)jit_values, (void)num_jit, (void)options, (void)values, (void)num_options;
     if (!out || !code) return INVALID_VALUE;
     *out = NULL;
     result r = emu_unsafe();  /* loading may allocate: as the driver, not during a capture */

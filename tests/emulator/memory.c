@@ -126,13 +126,11 @@ API result cuMemFree_v2(deviceptr p)
 API result cuMemAllocManaged(deviceptr *p, size_t bytes, unsigned flags)
 {
     ENTER();
-    (void)p, (void)bytes, (void)flags;
     return NOT_SUPPORTED;
 }
 API result cuMemHostAlloc(void **p, size_t bytes, unsigned flags)
 {
     ENTER();
-    (void)flags;
     return take(p, bytes, 1);
 }
 API result cuMemAllocHost_v2(void **p, size_t bytes)

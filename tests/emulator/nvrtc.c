@@ -289,7 +289,6 @@ static char *read_file(const char *folder, const char *name, size_t before, size
 }
 static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *w)
 {
-    (void)s, (void)kind, (void)w;
     return remove(path);
 }
 static const char *base_name(const char *p)

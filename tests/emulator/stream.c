@@ -159,7 +159,6 @@ API result cuStreamCreate(stream **out, unsigned flags)
 }
 API result cuStreamCreateWithPriority(stream **out, unsigned flags, int priority)
 {
-    (void)priority;
     return cuStreamCreate(out, flags);
 }
 static int find_stream(const stream *s)
@@ -226,7 +225,6 @@ API result cuStreamQuery(stream *s)
 API result cuStreamWaitEvent(stream *s, event *e, unsigned flags)
 {
     ENTER();
-    (void)flags;
     s = emu_stream(s);
     if (e->capture && !s->capture) s->capture = e->capture;  /* it joins: what follows belongs to the graph */
     return SUCCESS;
@@ -236,7 +234,6 @@ API result cuStreamWaitEvent(stream *s, event *e, unsigned flags)
 API result cuEventCreate(event **e, unsigned flags)
 {
     ENTER();
-    (void)flags;
     *e = calloc(1, sizeof **e);
     if (!*e) return OUT_OF_MEMORY;
     emu_alive.events++;
@@ -396,7 +393,6 @@ API result cuStreamGetCaptureInfo_v2(stream *s, int *status, uint64_t *id, graph
 API result cuGraphInstantiateWithFlags(graph_exec **out, graph *g, unsigned long long flags)
 {
     ENTER();
-    (void)flags;
     graph_exec *x = calloc(1, sizeof *x);
     if (!x) return OUT_OF_MEMORY;
     x->graph = g;

@@ -31,7 +31,6 @@ tgl_status __real_tgl_jit_image(const tgl_kernel *kernel, const char *architectu
 tgl_status __wrap_tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out);
 tgl_status __wrap_tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out)
 {
-    (void)architecture, (void)may_compile;
     *out = (tgl_image){ 0 };
     char macros[TGL_MACRO_TEXT_BYTES];
     tgl_macro_text(kernel->macros, macros);

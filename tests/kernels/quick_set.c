@@ -88,7 +88,6 @@ int __wrap_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels,
 /* In prepare mode, what a plan has. Else a launch loads what it needs. */
 tgl_status __wrap_tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream)
 {
-    (void)on, (void)stream;
     for (int i = 0; tgl_preparing() && i < num_kernels; i++)
         if (plan[i].name) note(&planned, &plan[i]);
     return TGL_OK;
