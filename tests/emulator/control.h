@@ -26,8 +26,8 @@ typedef void (*emuReset_function)(void);  /* contexts with a sticky error work a
 typedef void (*emuSeed_function)(uint64_t seed);                /* as EMU_SEED, counting launches anew */
 typedef void (*emuStats_function)(emu_statistics *out);
 typedef void (*emuLive_function)(emu_live_objects *out);        /* to compare before and after */
-/* Memory of the test's own as pinned memory; with 0 bytes no longer. For ranges that no machine has as memory,
- * mapped without any, of which a few pages are touched. 0: it did not work. */
+/* Makes the test's own memory page-locked memory; 0 bytes: not any more. For ranges larger than any machine's memory,
+ * of which a few pages are touched. -> 0: failed */
 typedef int (*emuAdopt_function)(void *p, size_t bytes);
 typedef void (*emuWhere_function)(void);  /* for a debugger: where threads are, on stderr */
 typedef int (*emuLastLaunch_function)(emu_last_launch *out);    /* 0: there was none */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * fill.c - what memory holds that nothing has written. A read of it must show, and no single pattern shows
- * all of them: as an index, ones are -1, which a kernel takes for "none"; zeros are what a sum starts with;
- * an address from 0x7f7f7f7f faults at once, one from a small number silently reads another row. So the
- * pattern changes from launch to launch, and the seed says with which it begins. */
+ * fill.c - the contents of uninitialised memory. Reading them must not go unnoticed, and no single pattern shows every
+ * such read: as an index, ones are -1, which a kernel takes for "none"; zeros are what a sum starts with; an address from
+ * 0x7f7f7f7f faults at once, one from a small number silently reads another row. So the pattern changes from launch to
+ * launch, starting with one that the seed chooses. */
 #include "fill.h"
 
 #include "grid.h"
@@ -16,7 +16,7 @@ uint64_t emu_num_fills;
 static int kind_now(void)
 {
     if (emu_forced_fill != EMU_FILL_CHANGES) return emu_forced_fill;
-    /* Not the launch's number itself, or the last kernel of five in turn would have the same one each time. */
+    /* Mixed, or of five kernels launched in turn each would always have the same pattern. */
     uint64_t mixed = (emu_launches_of_seed - 1) * 0x9e3779b97f4a7c15ull;
     mixed ^= mixed >> 32;
     return (int)((emu_rt.seed % EMU_NUM_FILLS + mixed % EMU_NUM_FILLS) % EMU_NUM_FILLS);
@@ -24,7 +24,7 @@ static int kind_now(void)
 
 void emu_fill(void *p, size_t bytes)
 {
-    /* a word is (a random one & some) | always; an index of 32 or 64 bits reads as 0 to 15 */
+    /* a word is (random & some) | always; EMU_INDICES reads as 0 to 15, as 32 or 64 bits */
     static const struct { uint64_t some, always; } words[EMU_NUM_FILLS] = {
         [EMU_ONES] = { 0, ~0ull },   [EMU_ZEROS] = { 0, 0 },      [EMU_7F] = { 0, 0x7f7f7f7f7f7f7f7full },
         [EMU_INDICES] = { 15, 0 },   [EMU_RANDOM] = { ~0ull, 0 },
@@ -36,7 +36,7 @@ void emu_fill(void *p, size_t bytes)
     typedef volatile uint64_t __attribute__((aligned(1), may_alias)) word;
     size_t i = 0;
     for (; i + 8 <= bytes; i += 8) {
-        random = random * 6364136223846793005ull + 1442695040888963407ull;
+        if (some) random = random * 6364136223846793005ull + 1442695040888963407ull;
         *(word *)((char *)p + i) = ((random ^ random >> 32) & some) | always;
     }
     for (; i < bytes; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * fill.h - what memory holds that nothing has written: device memory after an allocation, shared memory when
- * a block begins, stack and registers when a thread does. */
+ * fill.h - the contents of uninitialised memory: device memory after an allocation, shared memory when a block starts,
+ * stack and registers when a thread does. */
 #ifndef EMU_FILL_H
 #define EMU_FILL_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * memory.c - device memory comes from the heap, in blocks of exact size, filled (fill.h). Under ASan it is
- * poisoned whenever no kernel or copy of its device runs, so host code that follows a device pointer is
- * reported, and a kernel that follows another device's. */
+ * memory.c - device memory comes from the heap, in blocks of exact size, filled (fill.h). Under ASan it is poisoned
+ * except while a kernel or copy of its device runs, so that host code, or another device's kernel, that follows a device
+ * pointer is reported. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ const allocation *emu_find_with_end(deviceptr p)
 }
 int emu_is_global(const void *p)
 {
-    static int last;                            /* most accesses follow one another */
+    static int last;                            /* most accesses are to the same allocation as the one before */
     const deviceptr q = (deviceptr)p;
     if (last < num_allocations) {
         const deviceptr begin = (deviceptr)allocations[last].p;
@@ -64,7 +64,7 @@ static int remember(allocation a)
 }
 static void forget(const allocation *a) { allocations[a - allocations] = allocations[--num_allocations]; }
 
-/* The caller's own memory becomes pinned memory, as it is; or with 0 bytes is that no more. */
+/* The caller's own memory becomes page-locked memory; 0 bytes: not any more. */
 int emu_adopt(void *p, size_t bytes)
 {
     const allocation *a = emu_find((deviceptr)p);
@@ -173,7 +173,7 @@ static result copy(void *to, const void *from, size_t bytes, int to_device, int 
     work *w = calloc(1, sizeof *w);
     if (!w) return OUT_OF_MEMORY;
     *w = (work){ .kind = WORK_COPY, .ctx = s->ctx, .to = to, .from = from, .bytes = bytes };
-    /* a copy from or to pageable memory is done on return, captures apart */
+    /* a copy from or to pageable memory is done on return, except in a capture */
     const int pageable = (!to_device && !is_pinned(to)) || (!from_device && !is_pinned(from));
     const result r = emu_submit(s, w);
     if (r || s->capture) return r;

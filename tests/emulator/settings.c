@@ -13,14 +13,14 @@ const char *emu_text_setting(const char *name, const char *otherwise)
     return v && *v ? v : otherwise;
 }
 
-static int number(const char *name, int otherwise, int least, int most)
+static int number(const char *name, int otherwise, int min, int max)
 {
     const char *text = emu_text_setting(name, NULL);
     if (!text) return otherwise;
     char *end;
     const long v = strtol(text, &end, 0);
-    if (*end || v < least || v > most) {
-        fprintf(stderr, "emulator: %s is \"%s\", want a number %d to %d\n", name, text, least, most);
+    if (*end || v < min || v > max) {
+        fprintf(stderr, "emulator: %s is \"%s\", want a number %d to %d\n", name, text, min, max);
         abort();                                /* a mistyped seed must not pass as a test run */
     }
     return (int)v;

@@ -4,16 +4,16 @@
  *
  *   EMU_SEED     0: threads in order, exact approximations (default). Else: the order of threads and
  *                blocks, the landing of asynchronous copies and the errors of approximations
- *   EMU_FILL     what memory holds that nothing has written: ones, zeros, 7f, indices or random (fill.h); by
- *                default it changes from launch to launch, beginning with the seed
- *   EMU_STARVE   a mask of warps that run only when the others cannot (with a seed); 0: now and then some
+ *   EMU_FILL     contents of uninitialised memory: ones, zeros, 7f, indices or random (fill.h); by default
+ *                it changes from launch to launch, starting with the seed
+ *   EMU_STARVE   with a seed: a mask of warps that run only when no other can; 0: some warps, now and then
  *   EMU_DEVICES  number of devices, 0 to 8, default 1
  *   EMU_SMS      SMs of each device, default 4
  *   EMU_ARCH     compute capability, default 90; a list (90,80) gives the devices different ones, the last
  *                for the rest
  *   EMU_CLUSTER  blocks of the largest cluster that a device has room for, default 16
  *   EMU_LAZY     1: launches, fills and copies on the device wait for a synchronisation; default 0
- *   EMU_DRIVER   version that cuDriverGetVersion reports, default 13000; younger entry points are not found
+ *   EMU_DRIVER   version that cuDriverGetVersion reports, default 13000; newer entry points are not found
  *   EMU_FAIL     failures to inject, see emu_fail_set
  *   EMU_CXX      the C++ compiler, and flags, for kernels; default the one the emulator was built with. Under
  *                a sanitizer it must be the compiler of the program
@@ -22,7 +22,7 @@
  *   EMU_WEAK     1: weak memory between blocks (weak.c), with a seed and without a sanitizer
  *   EMU_KEEP     a folder where the sources of compiled kernels stay, for a debugger
  *
- * The first call of an entry point reads them, but for the last four, which nvrtcCompileProgram and
+ * The first call of an entry point reads them, except for the last four, which nvrtcCompileProgram and
  * nvrtcVersion read. */
 #ifndef EMU_SETTINGS_H
 #define EMU_SETTINGS_H
@@ -51,7 +51,7 @@ const char *emu_text_setting(const char *name, const char *otherwise);  /* "" co
  *
  *     EMU_FAIL="cuMemAlloc:2,nvrtcCompileProgram=COMPILATION"
  *
- * -> 0, or the text from which on it is no such list. */
+ * -> NULL, or where the list cannot be read. */
 const char *emu_fail_set(const char *list);
 
 /* Counts a call of an entry point (a version suffix is dropped) -> the failure to return, or 0. Not

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * stream.c - streams, events, captures, graphs. All streams of all devices are one queue, in the order of
- * the calls: any order a program may not rely on is as good as another. A launch runs at once, or
- * (EMU_LAZY) at the next synchronisation. */
+ * stream.c - streams, events, captures, graphs. All streams of all devices are one queue, in the order of the calls,
+ * which is one of the orders that a program must expect. A launch runs at once, or (EMU_LAZY) at the next
+ * synchronisation. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -46,7 +46,8 @@ static void append(work_list *list, work *w)
 }
 static void fill(const work *w)
 {
-    for (size_t i = 0; i < w->bytes; i++)
+    if (w->width == 1) memset(w->to, (int)w->value, w->bytes);
+    for (size_t i = 0; w->width > 1 && i < w->bytes; i++)
         memcpy((char *)w->to + i * w->width, &w->value, w->width);          /* little-endian */
 }
 static void run_copy(const work *w)             /* the two sides may be on two devices */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * weak.c - weak memory between blocks: a store of a block reaches the others late, and not in the order of
- * the program, unless a fence or a release says so. Kernels compiled with EMU_WEAK tell of every store
- * (device.hpp); with seed 0, or a single block alive, nothing is late.
+ * weak.c - weak memory between blocks: a block's store reaches other blocks late, and not in program order, unless a
+ * fence or a release orders it. Kernels compiled with EMU_WEAK report every store (device.hpp); with seed 0, or a
+ * single block alive, nothing is late.
  *
  * A block has a list of its late stores, oldest first. While it runs they are in memory, so it sees what it
  * wrote; `old` is what they covered. When another block runs they are taken out, newest first, and `value`
@@ -11,13 +11,12 @@
  * An atomic whose result is used acts on memory at once. One whose result is not used is a reduction, which
  * the device does not wait for either: it is late, too, and applied anew whenever its block's list goes in.
  *
- * How late: most stores soon; some stay for a while, so that later ones overtake them; and all of a block to
- * some lines stay until nobody gets on without them. So one block can be far ahead of another.
+ * How late: most stores become visible soon; some stay for a while, so that later ones overtake them; and a block's
+ * stores to some cache lines stay until no thread makes progress without them. So one block can be far ahead of another.
  *
- * A fence covers the stores of its thread and those that it knows of: of its warp before a __syncwarp, of the
- * block before a barrier (a fence after a barrier orders the whole block's stores, as on a device). Whether
- * this thread came to that barrier itself is not looked at. Loads are never early: that an acquire is missing
- * where the release is there does not show. */
+ * A fence covers the stores of its thread, those of its warp before a __syncwarp and those of its block before a barrier
+ * (a fence after a barrier orders the whole block's stores, as on a device). Whether this thread came to that barrier
+ * itself is not checked. Loads are never early: a missing acquire does not show if the release is there. */
 #include "scheduler.h"
 
 #include <stdlib.h>

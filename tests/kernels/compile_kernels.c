@@ -5,11 +5,11 @@
  *
  *      *   local     up to 64 bytes a thread: why
  *
- * For sm_90a so many variants are compiled that each pair of macros meets in each pair of its values, elsewhere the first
- * variant of each kernel; all of them in the slow set. One block per architecture: `compile_kernels sm_90a`.
+ * For sm_90a enough variants are compiled that every pair of macros takes every pair of values that occurs; for other
+ * architectures, the first variant of each kernel; in the slow set, all variants. One block per architecture: `compile_kernels sm_90a`.
  *
- * What has passed is kept in TEGULA_TEST_CHECKED, if that names a folder, and not compiled again as long as source, macros,
- * options and NVRTC are the same. */
+ * Kernels that passed are kept in the folder TEGULA_TEST_CHECKED, if it is set, and are not compiled again while source,
+ * macros, options and NVRTC stay the same. */
 #include "test.h"
 
 #include <dirent.h>
@@ -25,8 +25,8 @@ enum { MAX_VARIANTS = 4096 };
 static struct { tgl_kernel kernel; char macros[TGL_MACRO_TEXT_BYTES]; } variants[MAX_VARIANTS];
 static int num_variants;
 
-/* The linker puts this in the place of tgl_jit_image() for all callers (--wrap): ops in prepare mode come here with each
- * kernel of their plan, and it is only noted. So a variant that many cases share is compiled once, below. */
+/* The linker replaces tgl_jit_image() with this (--wrap). Ops in prepare mode call it for each kernel of their plan, and it
+ * only takes a note, so that a variant that many cases share is compiled once, below. */
 tgl_status __real_tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out);
 tgl_status __wrap_tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out);
 tgl_status __wrap_tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out)
@@ -42,7 +42,7 @@ tgl_status __wrap_tgl_jit_image(const tgl_kernel *kernel, const char *architectu
     return TGL_OK;
 }
 
-/* Fills `variants` with all that the tables' kernel lists need on an architecture. */
+/* Fills `variants` with all that the case tables' kernel lists need on an architecture. */
 static void collect(const char *architecture)
 {
     num_variants = 0;
@@ -101,10 +101,10 @@ static int declared_local(const char *name)
 
 /* ---- kernels that have passed ---- */
 
-enum { RULES = 1, PATH_BYTES = 4096 };      /* another number for stricter rules: all are compiled again */
-static char passed_folder[PATH_BYTES], new_folder[PATH_BYTES + 32];     /* "" for none; what is not checked yet */
+enum { RULES = 1, PATH_BYTES = 4096 };      /* change RULES when the checks change: all kernels are compiled again */
+static char passed_folder[PATH_BYTES], new_folder[PATH_BYTES + 32];     /* "": none; kernels not checked yet */
 
-/* Two NVRTCs of one version may differ in their builds, hence in their sizes. */
+/* Builds of one version of NVRTC may differ; the file's size tells them apart. */
 static void open_folders(int major, int minor, const char *nvrtc)
 {
     const char *wanted = getenv("TEGULA_TEST_CHECKED");
@@ -129,7 +129,7 @@ static bool has_passed(int v, const char *architecture)
     return found;
 }
 
-/* The one kernel in new_folder. */
+/* Moves the one kernel in new_folder to those that passed, or removes it. */
 static void keep_or_remove(bool ok)
 {
     char from[2 * PATH_BYTES], to[2 * PATH_BYTES];
@@ -165,7 +165,7 @@ static bool passes(int v, const char *architecture)
     return ok;
 }
 
-/* Every kernel in the library is reached from a table: one that is not would never be compiled here. */
+/* Every kernel in the library is in some table's list; otherwise it would never be compiled here. */
 static void check_coverage(void)
 {
     for (int i = 0; i < tgl_num_embedded; i++) {
@@ -175,7 +175,7 @@ static void check_coverage(void)
     }
 }
 
-/* Macros of a variant that another one of the same kernel has with the same value, a bit each. */
+/* A bit for each macro of variant v that has the same value in variant w of the same kernel. */
 static uint32_t shared_macros(int v, int w)
 {
     uint32_t shared = 0;
@@ -199,8 +199,8 @@ static bool is_first(int v)             /* of its kernel */
     return true;
 }
 
-/* Of each kernel the first variant; then, for pairs, again and again the one in which most pairs of macros have values that
- * met in none before, until all have. It takes 427 of 1338; every variant with a new pair, as they come, would be 744. */
+/* The first variant of each kernel; then, for pairs, greedily the one with the most pairs of values that no chosen one has.
+ * That takes 427 of 1338; every variant with a new pair, in order of the lists, would be 744. */
 static void choose(extent wanted)
 {
     static uint32_t met[MAX_VARIANTS][TGL_MAX_MACROS];      /* bit j of met[v][i]: macros i and j of v have met */
@@ -268,7 +268,7 @@ ARCHITECTURE(sm_103a, FIRST_VARIANTS)
 ARCHITECTURE(sm_120a, FIRST_VARIANTS)
 ARCHITECTURE(sm_121a, FIRST_VARIANTS)
 
-/* The checks above can fail: a kernel with an array in local memory, and one with more live values than registers. */
+/* The checks above can fail: they see an array in local memory, and more live values than registers. */
 TEST(spills_are_seen)
 {
     const char *path;

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * quick_set.c - a few cases of every op that launch all of its kernels, with every value of macros that have few
- * (flags, formats): few enough to be run under compute-sanitizer (tests/sanitize) and MSan. They are chosen from the
- * op's lists, greedily, by calls in which nothing is launched. And what the lists of checks launch: what only
- * compiles is not tested. */
+ * quick_set.c - a few cases per op that launch all of its kernels, with every value of macros that have few (flags,
+ * formats): few enough to run under compute-sanitizer (tests/sanitize) and MSan. They are chosen greedily from the op's
+ * lists, by dry calls. A second test shows that the lists of checks launch every kernel, not only compile it. */
 #include "test.h"
 
 #include <stdlib.h>
 
 #include "cases/random.h"
 #include "cuda/jit.h"
-#include "cuda/op.h"
 #include "wrapped_launch.h"
 
 /* ---- what is launched ---- */
@@ -18,7 +16,7 @@ enum { MAX_VARIANTS = 4096 };
 typedef struct { char kernel[96], macros[TGL_MACRO_TEXT_BYTES]; } variant;
 typedef struct { variant at[MAX_VARIANTS]; int count; } variants;
 static variants launched, planned;
-static bool is_dry, dry_counts;         /* nothing is launched; and is noted as launched nonetheless */
+static bool is_dry, dry_counts;         /* nothing is launched; is it noted as launched all the same? */
 
 static void note(variants *set, const tgl_kernel *kernel)
 {
@@ -31,7 +29,7 @@ static void note(variants *set, const tgl_kernel *kernel)
     set->at[set->count++] = v;
 }
 
-/* What a case launches: bits, one for each pair of a kernel and a macro's value. */
+/* What a case launches: a bit for each kernel, and for each value of a kernel's macro. */
 enum { MAX_FACTS = 512 };
 typedef struct { uint64_t word[MAX_FACTS / 64]; } facts;
 static char fact_names[MAX_FACTS][128];
@@ -49,7 +47,7 @@ static void note_fact(const char *kernel, const tgl_macro *macro)
     of_case.word[i / 64] |= (uint64_t)1 << i % 64;
 }
 
-/* For all ops. Loads only what is launched, where that is all: compiling is what takes time. */
+/* Loads only what is launched: compiling is what takes time. */
 tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
                              const tgl_shape *shape, tgl_stream stream)
 {
@@ -64,28 +62,21 @@ tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which,
     return launch_alone(plan, which, on, shape, stream);
 }
 
-/* On the emulated device a small case is made to launch each kernel that can do it, since those that pay with large sizes
- * only would take most of the time. */
-static int forced = -1;                 /* number of the kernel, of those that fit; -1: the op's own choice */
-static int max_fitting;                 /* so many fit, at most, since this was 0 */
+/* On the emulated device a small case is made to launch every kernel that can do it: cases large enough for a kernel that
+ * pays only then would take most of the time. */
+static int forced = -1;                 /* index among the kernels that fit; -1: the op's own choice */
+static int max_fitting;                 /* max number of kernels that fit, since this was set to 0 */
 
-int __wrap_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
-                      const tgl_target *target);
-int __real_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
-                      const tgl_target *target);
 int __wrap_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
                       const tgl_target *target)
 {
-    int fitting[TGL_MAX_PLAN], n = 0;
-    for (int i = 0; i < num_kernels; i++) {
-        const tgl_candidate *c = &op->candidates[i];
-        if (plan[i].name && c->shape && (!c->fits || c->fits(problem, target))) fitting[n++] = i;
-    }
+    int fitting[TGL_MAX_PLAN];
+    const int n = list_fitting(op, plan, num_kernels, problem, target, fitting);
     if (max_fitting < n) max_fitting = n;
     return forced >= 0 && n ? fitting[forced % n] : __real_tgl_choose(op, plan, num_kernels, problem, target);
 }
 
-/* In prepare mode, what a plan has. Else a launch loads what it needs. */
+/* In prepare mode, notes what a plan has. Otherwise a launch loads what it needs. */
 tgl_status __wrap_tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on, tgl_stream stream)
 {
     for (int i = 0; tgl_preparing() && i < num_kernels; i++)
@@ -93,7 +84,7 @@ tgl_status __wrap_tgl_load(const tgl_kernel *plan, int num_kernels, const DLTens
     return TGL_OK;
 }
 
-/* Any variant of a kernel; or with a macro's value, " NUM_TOPK=8 ", one that has it. */
+/* Is a variant of the kernel launched that has this value of a macro, " NUM_TOPK=8 "? "": any variant. */
 static bool is_launched(const char *kernel, const char *value)
 {
     for (int i = 0; i < launched.count; i++) {
@@ -117,7 +108,7 @@ static void check_every_kernel(const char *by)
     CHECK(count > 0);
 }
 
-/* Every value that the lists of kernels give a macro. Not every combination: there are too many. */
+/* Every value that the lists of kernels give a macro; there are too many combinations. */
 static void check_every_value(const char *by)
 {
     for (int i = 0; i < planned.count; i++) {
@@ -144,24 +135,24 @@ static const backend *cuda(void)
     return NULL;
 }
 
-/* The check lists are made for 4 multiprocessors; route, which has clusters, and get_fused_mapping have all. */
+/* The check lists are made for 4 SMs; route, which has clusters, and get_fused_mapping use all. */
 static void set_num_sms(const case_op *op)
 {
     const bool has_all = !strcmp(op->name, "moe_route") || !strcmp(op->name, "moe_get_fused_mapping");
     CHECK_OK(tgl_set_num_sms(cuda()->device.device_id, has_all ? 0 : 4));
 }
 
-/* ---- calls in which nothing is launched ---- */
+/* ---- dry calls ---- */
 
 enum { MAX_HOST_BYTES = 1 << 20 };
 
-/* The call of a case on tensors at addresses where nothing is: which kernel an op takes is decided before the
- * launch. What it launches is in of_case, how large it is in `elements`. */
+/* Calls the op of a case on tensors without memory: the kernel is chosen before the launch, which does nothing here.
+ * of_case becomes what it would launch, *elements its size. */
 static tgl_status call_dry(const case_op *op, const case_params *params, double *elements)
 {
     static case_problem c;
     static DLTensor tensors[CASE_MAX_TENSORS];
-    static void *host;      /* memory that an op asks the driver about */
+    static void *host;      /* real memory: ops ask the driver whether it is page-locked */
     const backend *b = cuda();
     case_arguments a = { .problem = &c, .stream = b->stream };
     if (!host) TGL_TRY(backend_host_alloc(b, MAX_HOST_BYTES, &host));
@@ -169,7 +160,7 @@ static tgl_status call_dry(const case_op *op, const case_params *params, double 
     for (int i = 0; i < c.num_tensors; i++) {
         case_tensor *t = &c.tensors[i];
         if (!t->name) continue;
-        int64_t first = t->offset;      /* of element [0, 0, ...], behind others where strides are negative */
+        int64_t first = t->offset;      /* of element [0, 0, ...], which comes last if strides are negative */
         for (int d = 0; d < t->ndim; d++)
             if (t->strides[d] < 0 && t->shape[d] > 1) first -= (t->shape[d] - 1) * t->strides[d];
         const DLDataType dtype = tgl_dtype_to_dlpack(t->dtype);
@@ -191,7 +182,7 @@ static tgl_status call_dry(const case_op *op, const case_params *params, double 
 
 /* ---- the quick set ---- */
 
-/* Cases of more elements only for what no smaller one launches, of far more never. */
+/* Larger cases only for what no small one launches; still larger ones never. */
 #define FEW_ELEMENTS (1 << 16)
 #define MAX_ELEMENTS (1 << 24)
 
@@ -226,7 +217,7 @@ static void list_candidates(const case_op *op)
         }
 }
 
-/* Macros of more values are sizes, of which any will do; with TEGULA_TEST_SLOW all are taken. */
+/* Macros with more values are sizes: any value will do, but with TEGULA_TEST_SLOW all are taken. */
 enum { FEW_VALUES = 3 };
 
 static facts facts_to_leave_out(void)
@@ -248,8 +239,8 @@ static int num_new(const facts *launches, const facts *known)
     return count;
 }
 
-/* The candidate that launches most of what is not launched yet, NULL: nothing is left. Of several such ones the smallest; of
- * those with a forced kernel, which is meant for large sizes, the largest. */
+/* The candidate with the most new facts; NULL: no facts are left. Ties go to the smallest; with a forced kernel, which is
+ * meant for large sizes, to the largest. */
 static const candidate *choose_next(bool is_forced, double max_elements, const facts *known)
 {
     const candidate *best = NULL;
@@ -301,7 +292,7 @@ TEST(lists_of_checks)
     case_params params;
     double elements;
     if (!cuda()) SKIP("no CUDA device");
-    if (!cuda()->is_emulated) SKIP("is asked of the emulated device: what others launch depends on them");
+    if (!cuda()->is_emulated) SKIP("for the emulated device: what a GPU launches depends on its SMs");
     launched.count = planned.count = 0;
     dry_counts = true;
     for (int i = 0; (op = case_op_at(i)); i++) {
