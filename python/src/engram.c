@@ -46,6 +46,116 @@ THUNK(engram_lookup)
     return tgl_engram_lookup(a->table, is_one ? &one : a->table_sf, a->indices, a->out, a->out_sf, &params, a->stream);
 }
 
+/* ---- gate ---- */
+
+#define GATE_K "k[T, H, D], v[T, D], "
+#define GATE_KV "kv[T, G, D], "
+#define GATE_WEIGHTS "weight_hidden[H, D], weight_embed[H, D]?, image_token_mask[T]?, "
+#define GATE_ARGS(k) "hidden_states[T, H, D], " k GATE_WEIGHTS GATE_NUMBERS
+#define GATE_ARGS_IN_PLACE(k) "hidden_states[T, H, D]!, " k GATE_WEIGHTS GATE_NUMBERS
+#define GATE_NUMBERS "eps: float, clamp_value: float, add_residual: bool, zero_centered: bool, sign: {zero|bit}"
+#define GATE_SAVED "dot: f32[T, H], gate_score: f32[T, H], rstd_x: f32[T, H], rstd_k: f32[T, H]"
+#define GATE_BWD_ARGS(k)                                                                               \
+    "grad_out[T, H, D], hidden_states[T, H, D], " k GATE_WEIGHTS                                       \
+    "dot[T, H], gate_score[T, H], rstd_x[T, H], rstd_k[T, H], clamp_value: float, add_residual: bool, zero_centered: bool"
+#define GATE_PARTIAL "grad_w_partial: f32[3584 / D * 64, H, D]"     /* as tgl_engram_gate_num_partials() says */
+
+#define GATE_PARAMS(a)                                                                                  \
+    { .eps = (float)(a)->eps, .clamp_value = (float)(a)->clamp_value, .no_residual = !(a)->add_residual, \
+      .zero_centered = (a)->zero_centered != 0, .sign = (tgl_engram_sign)(a)->sign }
+#define GATE_BWD_PARAMS(a)                                                                              \
+    { .clamp_value = (float)(a)->clamp_value, .no_residual = !(a)->add_residual,                         \
+      .zero_centered = (a)->zero_centered != 0 }
+
+/* Keys and value as two views of a tensor [T, H + 1, D]. */
+typedef struct { DLTensor k, v; int64_t k_shape[3], k_strides[3], v_shape[2], v_strides[2]; } key_and_value;
+static void split(const DLTensor *kv, key_and_value *made)
+{
+    const int64_t tokens = kv->shape[0], streams = kv->shape[1] - 1, hidden = kv->shape[2];
+    const int64_t packed[] = { kv->shape[1] * hidden, hidden, 1 }, *strides = kv->strides ? kv->strides : packed;
+    *made = (key_and_value){ *kv, *kv, { tokens, streams, hidden }, { strides[0], strides[1], strides[2] },
+                             { tokens, hidden }, { strides[0], strides[2] } };
+    made->k.shape = made->k_shape, made->k.strides = made->k_strides;
+    made->v.ndim = 2, made->v.shape = made->v_shape, made->v.strides = made->v_strides;
+    if (tokens > 0 && hidden > 0) made->v.byte_offset += (uint64_t)(streams * strides[1] * (kv->dtype.bits / 8));
+}
+
+static bool has_value(const DLTensor *hidden_states, const DLTensor *kv)
+{
+    if (kv->shape[1] == hidden_states->shape[1] + 1) return true;
+    PyErr_Format(PyExc_ValueError, "kv: shape is [%lld, %lld, %lld], want [%lld, %lld, %lld]", (long long)kv->shape[0],
+                 (long long)kv->shape[1], (long long)kv->shape[2], (long long)hidden_states->shape[0],
+                 (long long)hidden_states->shape[1] + 1, (long long)hidden_states->shape[2]);
+    return false;
+}
+
+THUNK(fused_weight) { return tgl_engram_fused_weight(a->weight_hidden, a->weight_embed, a->out, a->stream); }
+
+THUNK(engram_gate_fwd)
+{
+    const tgl_engram_gate_params params = GATE_PARAMS(a);
+    return tgl_engram_gate_fwd(a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed, a->image_token_mask,
+                               a->output, a->dot, a->gate_score, a->rstd_x, a->rstd_k, &params, a->stream);
+}
+THUNK(engram_gate_fwd_alone)
+{
+    const tgl_engram_gate_params params = GATE_PARAMS(a);
+    return tgl_engram_gate_fwd(a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed, a->image_token_mask,
+                               a->output, NULL, NULL, NULL, NULL, &params, a->stream);
+}
+CHECK(engram_gate_kv_fwd) { return has_value(a->hidden_states, a->kv); }
+THUNK(engram_gate_kv_fwd)
+{
+    const tgl_engram_gate_params params = GATE_PARAMS(a);
+    key_and_value kv;
+    split(a->kv, &kv);
+    return tgl_engram_gate_fwd(a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed, a->image_token_mask,
+                               a->output, a->dot, a->gate_score, a->rstd_x, a->rstd_k, &params, a->stream);
+}
+CHECK(engram_gate_kv_fwd_alone) { return has_value(a->hidden_states, a->kv); }
+THUNK(engram_gate_kv_fwd_alone)
+{
+    const tgl_engram_gate_params params = GATE_PARAMS(a);
+    key_and_value kv;
+    split(a->kv, &kv);
+    return tgl_engram_gate_fwd(a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed, a->image_token_mask,
+                               a->output, NULL, NULL, NULL, NULL, &params, a->stream);
+}
+CHECK(engram_gate_kv_fwd_inplace) { return has_value(a->hidden_states, a->kv); }
+THUNK(engram_gate_kv_fwd_inplace)
+{
+    const tgl_engram_gate_params params = GATE_PARAMS(a);
+    key_and_value kv;
+    split(a->kv, &kv);
+    return tgl_engram_gate_fwd(a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed, a->image_token_mask,
+                               a->hidden_states, NULL, NULL, NULL, NULL, &params, a->stream);
+}
+
+THUNK(engram_gate_bwd)
+{
+    const tgl_engram_gate_params params = GATE_BWD_PARAMS(a);
+    return tgl_engram_gate_bwd(a->grad_out, a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed,
+                               a->image_token_mask, a->dot, a->gate_score, a->rstd_x, a->rstd_k, a->grad_hidden_states,
+                               a->grad_k, a->grad_v, a->grad_w_partial, &params, a->stream);
+}
+CHECK(engram_gate_kv_bwd) { return has_value(a->hidden_states, a->kv); }
+THUNK(engram_gate_kv_bwd)
+{
+    const tgl_engram_gate_params params = GATE_BWD_PARAMS(a);
+    key_and_value kv, grad;
+    split(a->kv, &kv);
+    split(a->grad_kv, &grad);
+    return tgl_engram_gate_bwd(a->grad_out, a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed,
+                               a->image_token_mask, a->dot, a->gate_score, a->rstd_x, a->rstd_k, a->grad_hidden_states,
+                               &grad.k, &grad.v, a->grad_w_partial, &params, a->stream);
+}
+
+THUNK(grad_w_reduce)
+{
+    return tgl_engram_grad_w_reduce(a->grad_w_partial, a->weight_hidden, a->weight_embed, a->grad_weight_hidden,
+                                    a->grad_weight_embed, a->zero_centered != 0, a->stream);
+}
+
 static op_row rows[] = {
     { .text = "ngram_windows(input_ids[T], max_ngram_size: int, pad_id: int, cu_seqlens[E]?, history[B, M]?, "
               "lookup[V]?, stop_id: int? = None) -> out: i32[T, max_ngram_size]",
@@ -66,5 +176,28 @@ static op_row rows[] = {
               "packed: bool = False, fmt: {bf16|e4m3|f16|f32} = bf16, num_sms: int = 0, out_sf[U, W]?!) -> "
               "out: u8[T, C, D + D / 32] if packed else fmt[T, C, D]",
       .is_wrapped = true, .call = call_engram_lookup },
+    { .text = "fused_weight(weight_hidden[H, D], weight_embed[H, D]) -> out: f32[H, D]",
+      .doc = "The product of the gate's two RMSNorm weights, in float32.", .call = call_fused_weight },
+    { .text = "engram_gate_fwd(" GATE_ARGS(GATE_K) ") -> output: bf16[T, H, D], " GATE_SAVED, .is_wrapped = true,
+      .call = call_engram_gate_fwd },
+    { .text = "engram_gate_fwd_alone(" GATE_ARGS(GATE_K) ") -> output: bf16[T, H, D]", .is_wrapped = true,
+      .call = call_engram_gate_fwd_alone },
+    { .text = "engram_gate_kv_fwd(" GATE_ARGS(GATE_KV) ") -> output: bf16[T, H, D], " GATE_SAVED, .is_wrapped = true,
+      .check = check_engram_gate_kv_fwd, .call = call_engram_gate_kv_fwd },
+    { .text = "engram_gate_kv_fwd_alone(" GATE_ARGS(GATE_KV) ") -> output: bf16[T, H, D]", .is_wrapped = true,
+      .check = check_engram_gate_kv_fwd_alone, .call = call_engram_gate_kv_fwd_alone },
+    { .text = "engram_gate_kv_fwd_inplace(" GATE_ARGS_IN_PLACE(GATE_KV) ") -> None", .is_wrapped = true,
+      .check = check_engram_gate_kv_fwd_inplace, .call = call_engram_gate_kv_fwd_inplace },
+    { .text = "engram_gate_bwd(" GATE_BWD_ARGS(GATE_K) ") -> grad_hidden_states: bf16[T, H, D], grad_k: bf16[T, H, D], "
+              "grad_v: bf16[T, D], " GATE_PARTIAL,
+      .is_wrapped = true, .call = call_engram_gate_bwd },
+    { .text = "engram_gate_kv_bwd(" GATE_BWD_ARGS(GATE_KV) ") -> grad_hidden_states: bf16[T, H, D], grad_kv: bf16[T, G, D], "
+              GATE_PARTIAL,
+      .is_wrapped = true, .check = check_engram_gate_kv_bwd, .call = call_engram_gate_kv_bwd },
+    { .text = "grad_w_reduce(grad_w_partial[P, H, D], weight_hidden[H, D], weight_embed[H, D], "
+              "grad_weight_hidden[H, D]!, grad_weight_embed[H, D]!, zero_centered: bool = False) -> None",
+      .doc = "Adds the gradients of the gate's two weights to float32 tensors: the sum of the partial gradients of their "
+             "product, times the other weight (plus 1, if they are stored minus 1).",
+      .call = call_grad_w_reduce },
 };
 DOMAIN(engram);

@@ -21,9 +21,9 @@ from .config import get_device_num_sms, get_max_smem_per_sm, get_num_sms, set_nu
 __version__ = _version()
 __all__ = [
     "Error", "compile_count", "config", "engram", "get_device_num_sms", "get_max_smem_per_sm", "get_num_sms",
-    "moe", "quant", "set_num_sms", "testing", "torch", "transpose", "utils", "v2", "warmup",
+    "modeling", "moe", "quant", "set_num_sms", "testing", "torch", "transpose", "utils", "v2", "warmup",
 ]
-_LAZY = ("testing", "torch")  # these import torch
+_LAZY = ("modeling", "testing", "torch")  # these import torch
 
 
 def __getattr__(name):

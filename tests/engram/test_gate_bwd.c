@@ -84,9 +84,9 @@ static call random_call(const char *name, int64_t tokens, int64_t streams, int64
 
 TEST(worked_example)
 {
+    /* doc: gate_bwd */
     static call c = {
         .tokens = 1, .streams = 1, .hidden = 4, .partials = 1,
-        /* doc: gate_bwd */
         .go = { 1, -1, 2, 0.5f },               /* the rest as in the example of the forward */
         .x = { 1, 2, -1, 0.5f }, .k = { 0.5f, 1, 1, -2 }, .v = { 2, -1, 0.5f, 4 },
         .wh = { 1, 1, 2, 1 }, .we = { 1, 0.5f, 1, 2 }, .params = { .eps = 1e-20f, .clamp_value = 1e-6f },

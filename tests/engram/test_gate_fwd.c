@@ -50,9 +50,9 @@ static void check_outputs(const backend *b, const answer *a, const float *want, 
 
 TEST(worked_example)
 {
+    /* doc: gate_fwd */
     static call c = {
         .tokens = 1, .streams = 1, .hidden = 4,
-        /* doc: gate_fwd */
         .x = { 1, 2, -1, 0.5f }, .k = { 0.5f, 1, 1, -2 }, .v = { 2, -1, 0.5f, 4 },
         .wh = { 1, 1, 2, 1 }, .we = { 1, 0.5f, 1, 2 }, .params = { .eps = 1e-20f, .clamp_value = 1e-6f },
         /* sums of squares 6.25, dot -2.5, rstd 0.8, s = -0.8, u = -0.894427191, gate 0.290197056 */

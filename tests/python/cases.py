@@ -49,6 +49,20 @@ def engram_cases(device):
     yield "engram_lookup", codes, rows, sf, {"dtype": torch.float8_e4m3fn,
                                              "out_sf": torch.zeros(2, 6, dtype=torch.int32, device=device).t()}
     yield "engram_rows", ids, ngram, cu, cu[1:], None, ring, cu[:2] % 2, {"null_slot": 5}
+    x, kv = torch.randn(6, 2, 40, device=device).bfloat16(), torch.randn(6, 3, 40, device=device).bfloat16()
+    k, v, weights = kv[:, :2], kv[:, 2], (x[0].clone(), x[1].clone())
+    fused = weights[0].float() * weights[1].float()
+    yield "fused_weight", *weights
+    yield "engram_gate_fwd", x, k, v, fused, 1e-20, 1e-6
+    yield "engram_gate_fwd", x, k, v, None, 1e-6, 0.5, False, {
+        "weights": weights, "image_token_mask": mask, "add_residual": False, "zero_centered": True, "sign": "bit"}
+    yield "engram_gate_kv_fwd", x, kv, fused, 1e-20, 1e-6
+    yield "engram_gate_kv_fwd", x, kv, None, 1e-20, 1e-6, False, mask, {"weights": weights}
+    yield "engram_gate_kv_fwd", x, kv, fused, 1e-20, 1e-6, False, mask, True
+    saved = reference.engram_gate_ref(x, k, v, *weights, 1e-6, 1e-20, True)[1:]
+    yield "engram_gate_bwd", x, x, k, v, fused, *saved, 1e-6
+    yield "engram_gate_kv_bwd", x, x, kv, None, *saved, 1e-6, mask, {"weights": weights, "add_residual": False}
+    yield "grad_w_reduce", torch.randn(3, 2, 40, device=device), *weights, fused, fused + 1
 
 
 def moe_cases(device):

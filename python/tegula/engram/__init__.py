@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Engram, a memory that a layer looks up by the last few token ids: from ids to rows of its table. Most functions are
+"""Engram, a memory that a layer looks up by the last few token ids: from ids to rows of its table, and the gate
+that lets a value in. Most functions are
 builtins; those here only sort arguments."""
 import typing as _typing
 
 from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
-from .._tegula import engram_lookup as _engram_lookup, engram_rows as _engram_rows
+from .._tegula import (
+    engram_gate_bwd as _engram_gate_bwd, engram_gate_fwd as _engram_gate_fwd,
+    engram_gate_fwd_alone as _engram_gate_fwd_alone, engram_gate_kv_bwd as _engram_gate_kv_bwd,
+    engram_gate_kv_fwd as _engram_gate_kv_fwd, engram_gate_kv_fwd_alone as _engram_gate_kv_fwd_alone,
+    engram_gate_kv_fwd_inplace as _engram_gate_kv_fwd_inplace, engram_lookup as _engram_lookup,
+    engram_rows as _engram_rows,
+)
 
 globals().update(_functions("engram"))
 
@@ -53,6 +60,69 @@ def engram_lookup(table, indices, table_sf=None, *, row_begin=0, packed=False, d
         raise ValueError(f"dtype: is {dtype or name}, want bfloat16 or that of table")
     factors = table_sf.reshape(1, -1) if getattr(table_sf, "ndim", 2) == 1 else table_sf
     return _engram_lookup(indices, table, factors, row_begin, packed, word, num_sms, out_sf, out=out)
+
+
+def _both(weight_fused, weights):
+    """(weight_hidden, weight_embed) for the builtins: the fused weight alone is the first."""
+    if weights is None:
+        return weight_fused, None
+    if weight_fused is not None:
+        raise ValueError("weight_fused: is given, want None with weights")
+    if len(weights) != 2:
+        raise ValueError(f"weights: has {len(weights)} items, want 2")
+    return weights
+
+
+_NOT_SAVED = (None,) * 4
+
+
+def engram_gate_fwd(hidden_states, k, v, weight_fused, eps, clamp_value, save_for_backward=True, *, weights=None,
+                    image_token_mask=None, add_residual=True, zero_centered=False, sign="zero", out=None):
+    """hidden_states [T, H, D] + gate * v [T, D], where the gate of a token and stream is the sigmoid of the signed root
+    of the dot product of two RMS norms, of hidden_states and k [T, H, D]. Returns (output, dot, gate_score, rstd_x,
+    rstd_k), of which the backward needs the last four; None without save_for_backward. weights = (weight_hidden,
+    weight_embed) in place of their product weight_fused; zero_centered: they are stored minus 1. Masked tokens keep
+    their hidden_states. sign: what a score of 0 becomes, "zero" (gate 0.5) or "bit" (by its sign bit). out= takes the
+    outputs, or the output alone if nothing is saved."""
+    hidden, embed = _both(weight_fused, weights)
+    args = (hidden_states, k, v, hidden, embed, image_token_mask, eps, clamp_value, add_residual, zero_centered, sign)
+    if save_for_backward:
+        return _engram_gate_fwd(*args, out=out)
+    return _engram_gate_fwd_alone(*args, out=out), *_NOT_SAVED
+
+
+def engram_gate_kv_fwd(hidden_states, kv, weight_fused, eps, clamp_value, save_for_backward=True, image_token_mask=None,
+                       inplace=False, *, weights=None, add_residual=True, zero_centered=False, sign="bit", out=None):
+    """engram_gate_fwd with keys and value in one tensor kv [T, H + 1, D], the value last. inplace writes to
+    hidden_states and returns it."""
+    hidden, embed = _both(weight_fused, weights)
+    args = (hidden_states, kv, hidden, embed, image_token_mask, eps, clamp_value, add_residual, zero_centered, sign)
+    if inplace:
+        if save_for_backward or out is not None:
+            other = "out" if out is not None else "save_for_backward"
+            raise ValueError(f"inplace: is True, want False with {other}")
+        _engram_gate_kv_fwd_inplace(*args)
+        return hidden_states, *_NOT_SAVED
+    if save_for_backward:
+        return _engram_gate_kv_fwd(*args, out=out)
+    return _engram_gate_kv_fwd_alone(*args, out=out), *_NOT_SAVED
+
+
+def engram_gate_bwd(grad_out, hidden_states, k, v, weight_fused, dot, gate_score, rstd_x, rstd_k, clamp_value, *,
+                    weights=None, image_token_mask=None, add_residual=True, zero_centered=False, out=None):
+    """The gradients of engram_gate_fwd: (grad_hidden_states, grad_k, grad_v, grad_w_partial). The sum of grad_w_partial
+    [P, H, D] over its rows is the gradient of the product of the weights: see grad_w_reduce."""
+    hidden, embed = _both(weight_fused, weights)
+    return _engram_gate_bwd(grad_out, hidden_states, k, v, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
+                            rstd_k, clamp_value, add_residual, zero_centered, out=out)
+
+
+def engram_gate_kv_bwd(grad_out, hidden_states, kv, weight_fused, dot, gate_score, rstd_x, rstd_k, clamp_value,
+                       image_token_mask=None, *, weights=None, add_residual=True, zero_centered=False, out=None):
+    """The gradients of engram_gate_kv_fwd: (grad_hidden_states, grad_kv, grad_w_partial)."""
+    hidden, embed = _both(weight_fused, weights)
+    return _engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
+                               rstd_k, clamp_value, add_residual, zero_centered, out=out)
 
 
 __all__ = sorted(name for name in globals() if not name.startswith("_"))

@@ -123,3 +123,27 @@ def engram_lookup_ref(table, indices, table_sf=None, *, row_begin=0, packed=Fals
         made = made.to(dtype)
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[made.element_size()]
     return made.view(whole).masked_fill(~is_here[:, :, None], 0).view(made.dtype)
+
+
+# ---- gate ----
+
+def fused_weight_ref(weight_hidden, weight_embed):
+    return weight_hidden.float() * weight_embed.float()
+
+
+def engram_gate_ref(hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, save_for_backward=False):
+    """Differentiable, in float32 and rounded at the end; the sign of 0 is 0."""
+    x, k, hidden = hidden_states.float(), k.float(), hidden_states.shape[-1]
+    rstd_x = (x.square().mean(-1) + eps).rsqrt()
+    rstd_k = (k.square().mean(-1) + eps).rsqrt()
+    dot = ((x * weight_hidden.float()) * (k * weight_embed.float())).sum(-1)
+    score = dot * rstd_x * rstd_k * hidden**-0.5
+    gate_score = (score.sign() * score.abs().clamp_min(clamp_value).sqrt()).sigmoid()
+    output = (x + gate_score.unsqueeze(-1) * v.float().unsqueeze(-2)).to(hidden_states.dtype)
+    return (output, dot, gate_score, rstd_x, rstd_k) if save_for_backward else output
+
+
+def grad_w_reduce_ref(grad_w_partial, weight_hidden, weight_embed, grad_weight_hidden, grad_weight_embed):
+    total = grad_w_partial.sum(0)
+    grad_weight_hidden += total * weight_embed.float()
+    grad_weight_embed += total * weight_hidden.float()
