@@ -234,6 +234,64 @@ TGL_API tgl_status tgl_engram_grad_w_reduce(const DLTensor *grad_w_partial, cons
                                             const DLTensor *weight_embed, DLTensor *grad_weight_hidden,
                                             DLTensor *grad_weight_embed, bool zero_centered, tgl_stream stream);
 
+/* ---- training: momentum and Sinkhorn normalisation of a table's gradient ---- */
+
+/* tgl_engram_sinkhorn_momentum_update() - a moving average of gradients, and the update that follows from it
+ *   grad             in      f32 or bf16   [..., dim]   packed
+ *   momentum_buffer  in/out  f32 or bf16   [..., dim]   packed
+ *   out              out     f32           [..., dim]   packed; may be grad
+ * With c1 = beta1 and c2 = 1 - beta1 (subtracted in double), each rounded to f32, and fma(a, b, c) = a * b + c rounded
+ * once: m' = fma(momentum_buffer, c1, c2 * grad), in f32; momentum_buffer = m' rounded to its dtype; out =
+ * fma(grad, c2, c1 * m') if nesterov, otherwise m', both from m' before that rounding. Every NaN is 0x7FFFFFFF (bf16:
+ * 0x7FFF).
+ * Exact: CPU and CUDA agree bit for bit. Since 0.1. */
+TGL_API tgl_status tgl_engram_sinkhorn_momentum_update(const DLTensor *grad, DLTensor *momentum_buffer,
+                                                       DLTensor *out, double beta1, bool nesterov, tgl_stream stream);
+
+/* One step of Sinkhorn's normalisation by rows and columns, in three functions. All work on the scaled matrix
+ * x[i][j] = (row_scale[i] * matrix[i][j]) * col_scale[j], rounded to f32 after each product, and on the norms of its
+ * rows, norm[i] = sqrt(sum over j of x[i][j]^2). The order of the sum depends on dim alone, so CPU and CUDA agree bit
+ * for bit; its relative error is at most (dim / 1024 + 12) * 2^-24, that of a norm half as much. docs/engram.md
+ * composes the functions.
+ *
+ * tgl_engram_sinkhorn_step() - divides rows by their norms, and sums the squares of columns
+ *   matrix             in      f32   [num_rows, dim]          rows may be strided
+ *   row_scale          in/out  f32   [num_rows]               packed
+ *   col_scale          in      f32   [dim]                    packed
+ *   row_norm           out     f32   [num_rows]               packed; the norms before
+ *   col_sumsq_partial  out     f32   [num_partials, dim]      packed
+ *   col_sumsq          out     f32   [dim]                    packed; NULL: not wanted
+ * With f = 1 / (norm + eps): row_scale = row_scale * f; col_sumsq_partial[p][j] is the sum of (x * f)^2, in ascending
+ * order, over rows p * chunk .. (p + 1) * chunk - 1, where chunk = num_rows / num_partials, rounded up (no rows: 0);
+ * col_sumsq[j] is the sum of these over p, in ascending order, in the same launch. Any num_partials from 1 on is
+ * allowed; tgl_engram_sinkhorn_num_partials() has the one to use. Every NaN is 0x7FFFFFFF. Exact: CPU and CUDA agree
+ * bit for bit. On CUDA col_sumsq needs a workspace (core.h). Since 0.1. */
+TGL_API tgl_status tgl_engram_sinkhorn_step(const DLTensor *matrix, DLTensor *row_scale, const DLTensor *col_scale,
+                                            DLTensor *row_norm, DLTensor *col_sumsq_partial, DLTensor *col_sumsq,
+                                            float eps, void *workspace, size_t workspace_bytes, tgl_stream stream);
+TGL_API size_t tgl_engram_sinkhorn_step_workspace_size(const DLTensor *matrix, const DLTensor *col_sumsq);
+
+/* Partial rows for this many rows, on every device: as many as keep a GPU busy, but not one for fewer than 8 rows.
+ * At least 1. Since 0.1. */
+TGL_API int64_t tgl_engram_sinkhorn_num_partials(int64_t num_rows);
+
+/* tgl_engram_sinkhorn_step_reduce() - the sums of columns over partial rows
+ *   col_sumsq_partial  in   f32   [num_partials, dim]   rows may be strided
+ *   col_sumsq          out  f32   [dim]                 packed
+ * In f32, in ascending order, from 0 on. Every NaN is 0x7FFFFFFF. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
+TGL_API tgl_status tgl_engram_sinkhorn_step_reduce(const DLTensor *col_sumsq_partial, DLTensor *col_sumsq,
+                                                   tgl_stream stream);
+
+/* tgl_engram_sinkhorn_finalize() - the scaled matrix with rows of norm alpha
+ *   matrix     in   f32   [num_rows, dim]   rows may be strided
+ *   row_scale  in   f32   [num_rows]        packed
+ *   col_scale  in   f32   [dim]             packed
+ *   out        out  f32   [num_rows, dim]   rows may be strided; may be matrix
+ * out = x * (alpha / (norm + eps)). Every NaN is 0x7FFFFFFF. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
+TGL_API tgl_status tgl_engram_sinkhorn_finalize(const DLTensor *matrix, const DLTensor *row_scale,
+                                                const DLTensor *col_scale, DLTensor *out, float eps, float alpha,
+                                                tgl_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

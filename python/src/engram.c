@@ -156,6 +156,32 @@ THUNK(grad_w_reduce)
                                     a->grad_weight_embed, a->zero_centered != 0, a->stream);
 }
 
+/* ---- optimiser ---- */
+
+THUNK(engram_sinkhorn_momentum_update)
+{
+    return tgl_engram_sinkhorn_momentum_update(a->grad, a->momentum_buffer, a->out, a->beta1, a->nesterov, a->stream);
+}
+
+CHECK(engram_sinkhorn_step) { return is_within("num_partials", a->num_partials, 1, INT32_MAX); }
+THUNK(engram_sinkhorn_step)
+{
+    return tgl_engram_sinkhorn_step(a->matrix, a->row_scale, a->col_scale, a->row_norm, a->col_sumsq_partial,
+                                    a->col_sumsq, (float)a->eps, a->workspace, a->workspace_bytes, a->stream);
+}
+WORKSPACE(engram_sinkhorn_step) { return tgl_engram_sinkhorn_step_workspace_size(a->matrix, a->col_sumsq); }
+
+THUNK(engram_sinkhorn_step_reduce)
+{
+    return tgl_engram_sinkhorn_step_reduce(a->col_sumsq_partial, a->col_sumsq, a->stream);
+}
+
+THUNK(engram_sinkhorn_finalize)
+{
+    return tgl_engram_sinkhorn_finalize(a->matrix, a->row_scale, a->col_scale, a->out, (float)a->eps, (float)a->alpha,
+                                        a->stream);
+}
+
 static op_row rows[] = {
     { .text = "ngram_windows(input_ids[T], max_ngram_size: int, pad_id: int, cu_seqlens[E]?, history[B, M]?, "
               "lookup[V]?, stop_id: int? = None) -> out: i32[T, max_ngram_size]",
@@ -199,5 +225,24 @@ static op_row rows[] = {
       .doc = "Adds the gradients of the gate's two weights to float32 tensors: the sum of the partial gradients of their "
              "product, times the other weight (plus 1, if they are stored minus 1).",
       .call = call_grad_w_reduce },
+    { .text = "engram_sinkhorn_momentum_update(grad[N, D], momentum_buffer[N, D]!, beta1: float, "
+              "nesterov: bool = True) -> out: f32[N, D]",
+      .doc = "momentum_buffer = beta1 * momentum_buffer + (1 - beta1) * grad, in place; returns beta1 * "
+             "momentum_buffer + (1 - beta1) * grad, or without nesterov the new momentum, in float32 before its "
+             "rounding.",
+      .call = call_engram_sinkhorn_momentum_update },
+    { .text = "engram_sinkhorn_step(matrix[N, D], row_scale[N]!, col_scale[D], eps: float, num_partials: int, "
+              "col_sumsq[D]?!) -> row_norm: f32[N], col_sumsq_partial: f32[num_partials, D]",
+      .doc = "tegula.engram.engram_sinkhorn_step with the number of partial rows.",
+      .check = check_engram_sinkhorn_step, .is_wrapped = true, .call = call_engram_sinkhorn_step,
+      .workspace = workspace_engram_sinkhorn_step },
+    { .text = "engram_sinkhorn_step_reduce(col_sumsq_partial[P, D], col_sumsq[D]!) -> None",
+      .doc = "Writes the sum of the partial rows to col_sumsq.",
+      .call = call_engram_sinkhorn_step_reduce },
+    { .text = "engram_sinkhorn_finalize(matrix[N, D], row_scale[N], col_scale[D], eps: float, alpha: float) -> "
+              "out: f32[N, D]",
+      .doc = "row_scale * matrix * col_scale with every row divided by its norm plus eps, times alpha. out may be "
+             "matrix.",
+      .call = call_engram_sinkhorn_finalize },
 };
 DOMAIN(engram);

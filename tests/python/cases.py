@@ -63,6 +63,14 @@ def engram_cases(device):
     yield "engram_gate_bwd", x, x, k, v, fused, *saved, 1e-6
     yield "engram_gate_kv_bwd", x, x, kv, None, *saved, 1e-6, mask, {"weights": weights, "add_residual": False}
     yield "grad_w_reduce", torch.randn(3, 2, 40, device=device), *weights, fused, fused + 1
+    matrix, scales = torch.randn(20, 8, device=device), torch.rand(20, device=device) + 0.5
+    sums = torch.zeros(8, device=device)
+    yield "engram_sinkhorn_momentum_update", matrix, torch.randn(20, 8, device=device), 0.95
+    yield "engram_sinkhorn_momentum_update", matrix.bfloat16(), torch.randn(20, 8, device=device).bfloat16(), 0.9, False
+    yield "engram_sinkhorn_step", matrix, scales, scales[:8], 1e-20
+    yield "engram_sinkhorn_step", matrix, scales, scales[:8], 1e-20, sums
+    yield "engram_sinkhorn_step_reduce", matrix, sums
+    yield "engram_sinkhorn_finalize", matrix, scales, scales[:8], 1e-20, 3.0
 
 
 def moe_cases(device):

@@ -10,7 +10,7 @@ from .._tegula import (
     engram_gate_fwd_alone as _engram_gate_fwd_alone, engram_gate_kv_bwd as _engram_gate_kv_bwd,
     engram_gate_kv_fwd as _engram_gate_kv_fwd, engram_gate_kv_fwd_alone as _engram_gate_kv_fwd_alone,
     engram_gate_kv_fwd_inplace as _engram_gate_kv_fwd_inplace, engram_lookup as _engram_lookup,
-    engram_rows as _engram_rows,
+    engram_rows as _engram_rows, engram_sinkhorn_step as _engram_sinkhorn_step,
 )
 
 globals().update(_functions("engram"))
@@ -123,6 +123,20 @@ def engram_gate_kv_bwd(grad_out, hidden_states, kv, weight_fused, dot, gate_scor
     hidden, embed = _both(weight_fused, weights)
     return _engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
                                rstd_k, clamp_value, add_residual, zero_centered, out=out)
+
+
+def _num_partials(num_rows):
+    """tgl_engram_sinkhorn_num_partials(), for symbolic sizes too."""
+    rows_of_each = max((num_rows + 527) // 528, 8)
+    return max((num_rows + rows_of_each - 1) // rows_of_each, 1)
+
+
+def engram_sinkhorn_step(matrix, row_scale, col_scale, eps, col_sumsq=None, *, out=None):
+    """Divides the rows of x = row_scale * matrix * col_scale by their norms plus eps, by changing row_scale in place.
+    Returns (row_norm, col_sumsq_partial): the norms before, and sums of the squares of columns after, each over some
+    of the rows. With col_sumsq the sums over all rows are written there, as engram_sinkhorn_step_reduce does."""
+    num_partials = _num_partials(matrix.shape[0]) if len(getattr(matrix, "shape", ())) else 1
+    return _engram_sinkhorn_step(matrix, row_scale, col_scale, eps, num_partials, col_sumsq, out=out)
 
 
 __all__ = sorted(name for name in globals() if not name.startswith("_"))

@@ -147,3 +147,38 @@ def grad_w_reduce_ref(grad_w_partial, weight_hidden, weight_embed, grad_weight_h
     total = grad_w_partial.sum(0)
     grad_weight_hidden += total * weight_embed.float()
     grad_weight_embed += total * weight_hidden.float()
+
+
+def engram_sinkhorn_momentum_update_ref(grad, momentum_buffer, beta1, nesterov=True):
+    """Changes momentum_buffer in place. In double: a product of floats is exact there, and a sum of two nearly so."""
+    old, new = (torch.tensor(x, dtype=torch.float32).double().item() for x in (beta1, 1 - beta1))
+    g = grad.double()
+    momentum = (momentum_buffer.double() * old + (g * new).float().double()).float()
+    momentum_buffer.copy_(momentum)
+    return (g * new + (momentum.double() * old).float().double()).float() if nesterov else momentum
+
+
+def _scaled(matrix, row_scale, col_scale):
+    return row_scale[:, None] * matrix * col_scale
+
+
+def engram_sinkhorn_step_ref(matrix, row_scale, col_scale, eps, col_sumsq=None):
+    """Changes row_scale in place; the partial sums are one row."""
+    x = _scaled(matrix, row_scale, col_scale)
+    row_norm = x.norm(dim=1)
+    factor = 1 / (row_norm + eps)
+    row_scale *= factor
+    partial = (x * factor[:, None]).square().sum(dim=0, keepdim=True)
+    if col_sumsq is not None:
+        col_sumsq.copy_(partial[0])
+    return row_norm, partial
+
+
+def engram_sinkhorn_step_reduce_ref(col_sumsq_partial, col_sumsq):
+    col_sumsq.copy_(col_sumsq_partial.sum(dim=0))
+
+
+def engram_sinkhorn_finalize_ref(matrix, row_scale, col_scale, eps, alpha, out=None):
+    x = _scaled(matrix, row_scale, col_scale)
+    direction = x * (alpha / (x.norm(dim=1, keepdim=True) + eps))
+    return direction if out is None else out.copy_(direction)
