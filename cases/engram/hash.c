@@ -61,7 +61,8 @@ const case_op hash_cases = {
         "num_tokens=5 max_ngram=9,4 num_heads=33,64 num_layers=7",
         "num_tokens=70 max_ngram=100,300 num_heads=1,4 num_layers=1",
         "num_tokens=3 max_ngram=4095,4096 num_heads=1 num_layers=1",
-        "num_tokens=2500 max_ngram=2 num_heads=1,8 num_layers=1 mask=some"),
+        "num_tokens=2500 max_ngram=2 num_heads=1,8 num_layers=1 mask=some",
+        "num_tokens=1200 max_ngram=4 num_heads=3 num_layers=28"),      /* more tiles than blocks */
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=1000000 max_ngram=2,3,4,5 num_heads=8 mask=some",
         "num_tokens=4001,8001,65536 max_ngram=2,3,4,5,8 num_heads=1,3,5,16 num_layers=1,7 multipliers=bits ids=bits",

@@ -73,7 +73,7 @@ template <int THREADS> DEV void note_starts(const tgl_windows &w, i64 first, req
     __syncthreads();
 }
 
-/* The place of token first + threadIdx.x. All threads of the block call, and a barrier is behind it. */
+/* The place of token first + threadIdx.x. All threads of the block call, and have a barrier before the next call. */
 template <int THREADS> DEV tgl_place find_place(const tgl_windows &w, i64 first, request_scratch<THREADS> &s)
 {
     if (!w.cu_seqlens) return { 0, 0 };
@@ -87,9 +87,7 @@ template <int THREADS> DEV tgl_place find_place(const tgl_windows &w, i64 first,
 #pragma unroll
     for (int i = THREADS / 32 - 1; i >= 0; i--)
         if (last < 0 && i < warp) last = s.warp_last[i];
-    const tgl_place place = { last < 0 ? s.base_number : s.start[last], last < 0 ? s.base_begin : first + last };
-    __syncthreads();
-    return place;
+    return { last < 0 ? s.base_number : s.start[last], last < 0 ? s.base_begin : first + last };
 }
 
 DEV bool is_in_request(const tgl_windows &w, const tgl_place &place)
