@@ -140,6 +140,27 @@ TGL_API tgl_status tgl_engram_lookup(const DLTensor *table, const DLTensor *tabl
                                      DLTensor *out, DLTensor *out_sf, const tgl_engram_lookup_params *params,
                                      tgl_stream stream);
 
+/* tgl_engram_lookup_bwd() - the gradient of a table's rows, each the sum over all places where it was looked up
+ *   grad_out     in      bf16 or f32   [num_tokens, num_columns, dim]     token and column strides are free
+ *   indices      in      i32 or i64    [num_tokens, num_columns]          any strides
+ *   grad_table   in/out  f32           [num_rows, dim]                    rows may be strided; added to; NULL: not wanted
+ *   unique_rows  out     i32 or i64    [num_tokens * num_columns]         packed; these three all or none: NULL
+ *   grad_rows    out     f32           [num_tokens * num_columns, dim]    packed
+ *   num_unique   out     i32           [1]
+ * Rows row_begin .. row_begin + num_rows - 1 are owned: those of grad_table, or as params say; other indices are left
+ * out. unique_rows gets the owned rows that occur, in ascending order, then -1; grad_rows their sums, num_unique their
+ * number; what lies behind in grad_rows is not written. grad_table[r] += sum, rows that do not occur are not touched.
+ * The sum is defined: a row's occurrences in the order of t * num_columns + c are cut into chunks of 32; a chunk is
+ * summed one by one from 0, then the chunks' sums are, in f32. Every NaN is the same. Exact: CPU and CUDA agree bit for
+ * bit. num_tokens * num_columns < 2^31, dim < 2^30. On the CPU no workspace is used and 24 bytes per index are
+ * allocated. Since 0.1. */
+TGL_API tgl_status tgl_engram_lookup_bwd(const DLTensor *grad_out, const DLTensor *indices, DLTensor *grad_table,
+                                         DLTensor *unique_rows, DLTensor *grad_rows, DLTensor *num_unique,
+                                         const tgl_engram_lookup_params *params, void *workspace,
+                                         size_t workspace_bytes, tgl_stream stream);
+TGL_API size_t tgl_engram_lookup_bwd_workspace_size(const DLTensor *grad_out, const DLTensor *indices,
+                                                    const tgl_engram_lookup_params *params);
+
 /* ---- gate ---- */
 
 /* tgl_engram_fused_weight() - the product of the gate's two RMSNorm weights

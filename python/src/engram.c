@@ -46,6 +46,28 @@ THUNK(engram_lookup)
     return tgl_engram_lookup(a->table, is_one ? &one : a->table_sf, a->indices, a->out, a->out_sf, &params, a->stream);
 }
 
+WORKSPACE(engram_lookup_bwd)
+{
+    return tgl_engram_lookup_bwd_workspace_size(a->grad_out, a->indices, &(tgl_engram_lookup_params){ 0 });
+}
+THUNK(engram_lookup_bwd)
+{
+    const tgl_engram_lookup_params params = { .row_begin = a->row_begin, .num_rows = a->num_rows };
+    return tgl_engram_lookup_bwd(a->grad_out, a->indices, NULL, a->unique_rows, a->grad_rows, a->num_unique, &params,
+                                 a->workspace, a->workspace_bytes, a->stream);
+}
+
+WORKSPACE(engram_lookup_bwd_into)
+{
+    return tgl_engram_lookup_bwd_workspace_size(a->grad_out, a->indices, &(tgl_engram_lookup_params){ 0 });
+}
+THUNK(engram_lookup_bwd_into)
+{
+    const tgl_engram_lookup_params params = { .row_begin = a->row_begin };
+    return tgl_engram_lookup_bwd(a->grad_out, a->indices, a->grad_table, NULL, NULL, NULL, &params, a->workspace,
+                                 a->workspace_bytes, a->stream);
+}
+
 /* ---- gate ---- */
 
 #define GATE_K "k[T, H, D], v[T, D], "
@@ -202,6 +224,11 @@ static op_row rows[] = {
               "packed: bool = False, fmt: {bf16|e4m3|f16|f32} = bf16, num_sms: int = 0, out_sf[U, W]?!) -> "
               "out: u8[T, C, D + D / 32] if packed else fmt[T, C, D]",
       .is_wrapped = true, .call = call_engram_lookup },
+    { .text = "engram_lookup_bwd(grad_out[T, C, D], indices[T, C], num_rows: int, row_begin: int = 0) -> "
+              "unique_rows: indices[T * C], grad_rows: f32[T * C, D], num_unique: i32[1]",
+      .is_wrapped = true, .call = call_engram_lookup_bwd, .workspace = workspace_engram_lookup_bwd },
+    { .text = "engram_lookup_bwd_into(grad_out[T, C, D], indices[T, C], grad_table[R, D]!, row_begin: int = 0) -> None",
+      .is_wrapped = true, .call = call_engram_lookup_bwd_into, .workspace = workspace_engram_lookup_bwd_into },
     { .text = "fused_weight(weight_hidden[H, D], weight_embed[H, D]) -> out: f32[H, D]",
       .doc = "The product of the gate's two RMSNorm weights, in float32.", .call = call_fused_weight },
     { .text = "engram_gate_fwd(" GATE_ARGS(GATE_K) ") -> output: bf16[T, H, D], " GATE_SAVED, .is_wrapped = true,

@@ -48,6 +48,10 @@ def engram_cases(device):
     yield "engram_lookup", codes, rows, sf, {"packed": True}
     yield "engram_lookup", codes, rows, sf, {"dtype": torch.float8_e4m3fn,
                                              "out_sf": torch.zeros(2, 6, dtype=torch.int32, device=device).t()}
+    grad = torch.randn(6, 3, 64, device=device)
+    every = torch.arange(18, device=device).view(6, 3).flip(0)      # so that all of grad_rows is written
+    yield "engram_lookup_bwd", grad.bfloat16(), every, 20
+    yield "engram_lookup_bwd", grad, rows, 20, {"grad_table": table}
     yield "engram_rows", ids, ngram, cu, cu[1:], None, ring, cu[:2] % 2, {"null_slot": 5}
     x, kv = torch.randn(6, 2, 40, device=device).bfloat16(), torch.randn(6, 3, 40, device=device).bfloat16()
     k, v, weights = kv[:, :2], kv[:, 2], (x[0].clone(), x[1].clone())

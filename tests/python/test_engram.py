@@ -266,3 +266,35 @@ def test_lookup_refuses(device):
                           (lambda: engram.engram_lookup(table, rows, sf, row_begin=-1), "row_begin: is -1, want >= 0")):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+# ---- engram_lookup_bwd ----
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "f32"])
+def test_lookup_bwd(dtype, device):
+    rows = torch.cat([torch.randint(-5, 40, (50, 4), device=device), torch.full((40, 4), 7, device=device)])
+    for columns, dim, num_rows, row_begin in ((4, 40, 30, 3), (3, 33, 0, 0), (1, 1, 100, 0)):
+        indices = rows[:, :columns].int() if columns == 3 else rows[:, :columns]
+        grad = torch.randn(90, columns, dim, device=device).to(dtype)
+        want = reference.engram_lookup_bwd_ref(grad, indices, num_rows, row_begin=row_begin)
+        unique, sums, count = engram.engram_lookup_bwd(grad, indices, num_rows, row_begin=row_begin)
+        n = count.item()
+        assert unique.dtype == indices.dtype and unique[n:].eq(-1).all()
+        assert_equal(unique[:n], want[0])
+        assert_equal(sums[:n], want[1])
+        if num_rows:
+            table = torch.randn(num_rows, dim, device=device)
+            added = table.clone()
+            added[want[0].long() - row_begin] += want[1]
+            assert engram.engram_lookup_bwd(grad, indices, num_rows, row_begin=row_begin, grad_table=table) is None
+            assert_equal(table, added)
+
+
+def test_lookup_bwd_is_the_gradient(device):
+    """Of a bfloat16 table, by autograd through plain indexing; sums are exact on integers."""
+    table = torch.randint(-8, 8, (30, 16), device=device).bfloat16().requires_grad_()
+    rows, grad = torch.randint(0, 30, (50, 4), device=device), torch.randint(-8, 8, (50, 4, 16), device=device).bfloat16()
+    table.float()[rows].backward(grad.float())
+    made = torch.zeros(30, 16, device=device)
+    engram.engram_lookup_bwd(grad, rows, 30, grad_table=made)
+    assert_equal(made.bfloat16(), table.grad)

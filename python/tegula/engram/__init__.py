@@ -10,6 +10,7 @@ from .._tegula import (
     engram_gate_fwd_alone as _engram_gate_fwd_alone, engram_gate_kv_bwd as _engram_gate_kv_bwd,
     engram_gate_kv_fwd as _engram_gate_kv_fwd, engram_gate_kv_fwd_alone as _engram_gate_kv_fwd_alone,
     engram_gate_kv_fwd_inplace as _engram_gate_kv_fwd_inplace, engram_lookup as _engram_lookup,
+    engram_lookup_bwd as _engram_lookup_bwd, engram_lookup_bwd_into as _engram_lookup_bwd_into,
     engram_rows as _engram_rows, engram_sinkhorn_step as _engram_sinkhorn_step,
 )
 
@@ -60,6 +61,20 @@ def engram_lookup(table, indices, table_sf=None, *, row_begin=0, packed=False, d
         raise ValueError(f"dtype: is {dtype or name}, want bfloat16 or that of table")
     factors = table_sf.reshape(1, -1) if getattr(table_sf, "ndim", 2) == 1 else table_sf
     return _engram_lookup(indices, table, factors, row_begin, packed, word, num_sms, out_sf, out=out)
+
+
+def engram_lookup_bwd(grad_out, indices, num_rows, *, row_begin=0, grad_table=None, out=None):
+    """The gradient of a table's num_rows rows, from that of engram_lookup's output: (unique_rows, grad_rows,
+    num_unique), the rows that occur in ascending order, then -1; their sums in float32, of which those behind num_unique
+    are not written; how many they are, [1]. With grad_table [num_rows, D], float32, sums are added to it, and the result
+    is None. num_rows 0 is all. The order of summation is defined: results do not depend on the device."""
+    if grad_table is None:
+        return _engram_lookup_bwd(grad_out, indices, num_rows, row_begin, out=out)
+    if out is not None:
+        raise ValueError("out: is given, want None with grad_table")
+    if num_rows not in (0, grad_table.shape[0]):
+        raise ValueError(f"num_rows: is {num_rows}, want 0 or {grad_table.shape[0]}, as grad_table has")
+    return _engram_lookup_bwd_into(grad_out, indices, grad_table, row_begin)
 
 
 def _both(weight_fused, weights):

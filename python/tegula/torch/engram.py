@@ -125,6 +125,27 @@ def engram_lookup_ref(table, indices, table_sf=None, *, row_begin=0, packed=Fals
     return made.view(whole).masked_fill(~is_here[:, :, None], 0).view(made.dtype)
 
 
+def engram_lookup_bwd_ref(grad_out, indices, num_rows, *, row_begin=0):
+    """(unique_rows, grad_rows) of the rows that occur. Sums chunks of 32 occurrences, then those."""
+    flat, grads = indices.reshape(-1).long() - row_begin, grad_out.reshape(indices.numel(), -1).float()
+    is_here = (flat >= 0) & (flat < num_rows) if num_rows else flat >= 0
+    places = is_here.nonzero()[:, 0]
+    rows, order = flat[places].sort(stable=True)
+    unique, counts = rows.unique_consecutive(return_counts=True)
+    grads, sums, begin = grads[places[order]], [], 0
+    for count in counts.tolist():
+        total = None
+        for chunk in grads[begin:begin + count].split(32):
+            part = torch.zeros_like(chunk[0])
+            for grad in chunk:
+                part = part + grad
+            total = part if total is None else total + part
+        sums.append(total)
+        begin += count
+    made = torch.stack(sums) if sums else grads.new_zeros(0, grads.shape[1])
+    return (unique + row_begin).to(indices.dtype), made
+
+
 # ---- gate ----
 
 def fused_weight_ref(weight_hidden, weight_embed):
