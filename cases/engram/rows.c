@@ -259,7 +259,8 @@ const case_op rows_cases = {
         "num_tokens=768 max_ngram=4 vocabulary=129280 requests=128 past=ring start=small slots=shuffled drafts=6",
         "num_tokens=128 max_ngram=4 vocabulary=129280 requests=128 past=history"),
     .lists[CASE_KERNELS] = CASE_LINES(
-        "num_tokens=64 max_ngram=1,2,3,4,5,6,7,8,9 past=none,history,ring start=small",
+        "num_tokens=64 max_ngram=1,2,3,4,5,6,7,8,9 start=small",
+        "num_tokens=64 max_ngram=2,4,8,9 past=ring start=small", "num_tokens=64 max_ngram=4,8 past=history",
         "num_tokens=64 max_ngram=3 past=history,ring past_dtype=i32,i64 id_dtype=i64 start=small",
         "num_tokens=64 max_ngram=3 num_heads=1,2,8 out_dtype=i32,i64 vocab_dtype=i32,i64"),
 };

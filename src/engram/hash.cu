@@ -21,7 +21,7 @@ DEV void stage_windows(const hash_args &a, const tile &t, i64 first, i32 tokens)
         t.none[i] = a.image_token_mask && a.image_token_mask[first + i] ? ~0u : 0;
 }
 
-extern "C" __global__ void __launch_bounds__(COLUMN_THREADS) hash(const __grid_constant__ hash_args a)
+extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_SM_BLOCKS) hash(const __grid_constant__ hash_args a)
 {
     const tgl_columns &c = a.columns;
     SHARED_DYNAMIC(memory, 16);
