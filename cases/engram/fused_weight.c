@@ -26,7 +26,8 @@ static void oracle(case_problem *c)     /* a product of floats is exact in doubl
     for (int64_t i = 0; i < x->shape[0]; i++)
         for (int64_t j = 0; j < x->shape[1]; j++) {
             const int64_t at[] = { i, j };
-            gate_put(&c->tensors[2], at, case_decode(x->dtype, case_element(x, at)) * case_decode(y->dtype, case_element(y, at)));
+            const double a = case_decode(x->dtype, case_element(x, at)), b = case_decode(y->dtype, case_element(y, at));
+            gate_put(&c->tensors[2], at, a * b);
         }
 }
 

@@ -38,9 +38,10 @@ static tgl_status setup(case_problem *c)
                                             .zero_centered = case_int(c, "zero_centered") != 0 };
     memcpy(c->scalars, &params, sizeof params);
     gate_add_rows(c, GRAD_OUT, "grad_out", CASE_IN, true);
-    for (int i = 0; i < 4; i++) case_add(c, DOT + i, saved[i], CASE_IN, TGL_F32, 2, (int64_t[]){ t, h })->fill = fill_saved;
-    /* f32 in any order of operations; q is large where the score is close to 0. With one column the two terms of a gradient
-     * cancel. */
+    for (int i = 0; i < 4; i++)
+        case_add(c, DOT + i, saved[i], CASE_IN, TGL_F32, 2, (int64_t[]){ t, h })->fill = fill_saved;
+    /* f32 in any order of operations; q is large where the score is close to 0. With one column the two terms of a
+     * gradient cancel. */
     const double scale = gate_scale(c), mismatch = d == 1 ? 1 : 4e-3;
     const case_compare close_to_bf16 = { .mode = CASE_BF16, .ulp = 1, .atol = 1e-5 * scale, .mismatch = mismatch };
     if (strchr(wanted, 'x')) gate_add_rows(c, GRAD_X, "grad_hidden_states", CASE_OUT, true)->compare = close_to_bf16;
@@ -56,7 +57,8 @@ static tgl_status setup(case_problem *c)
 static tgl_status run(const case_arguments *a)
 {
     DLTensor *const *t = a->arg;
-    return tgl_engram_gate_bwd(t[GRAD_OUT], t[GATE_X], t[GATE_K], t[GATE_V], t[GATE_WEIGHT_HIDDEN], t[GATE_WEIGHT_EMBED],
+    return tgl_engram_gate_bwd(t[GRAD_OUT], t[GATE_X], t[GATE_K], t[GATE_V], t[GATE_WEIGHT_HIDDEN],
+                               t[GATE_WEIGHT_EMBED],
                                t[GATE_MASK], t[DOT], t[GATE], t[RSTD_X], t[RSTD_K], t[GRAD_X], t[GRAD_K], t[GRAD_V],
                                t[GRAD_W], (const void *)a->problem->scalars, a->stream);
 }
@@ -71,7 +73,8 @@ static slopes slopes_of(const case_problem *c, int64_t t, int64_t h)
     const int64_t count = c->tensors[GATE_X].shape[2], index[] = { t, h };
     double saved[4], sum = 0;
     for (int i = 0; i < 4; i++) saved[i] = case_decode(TGL_F32, case_element(&c->tensors[DOT + i], index));
-    for (int64_t i = 0; i < count; i++) sum += gate_at(&c->tensors[GRAD_OUT], t, h, i) * gate_at(&c->tensors[GATE_V], t, h, i);
+    for (int64_t i = 0; i < count; i++)
+        sum += gate_at(&c->tensors[GRAD_OUT], t, h, i) * gate_at(&c->tensors[GATE_V], t, h, i);
     const double hidden = (double)count, factor = saved[2] * saved[3] / sqrt(hidden), s = saved[0] * factor;
     const double slope = sum * saved[1] * (1 - saved[1]) * factor / (2 * sqrt(fabs(s)));
     return (slopes){ saved[1], fabs(s) < (double)p->clamp_value || s == 0 ? 0 : slope,
@@ -105,14 +108,15 @@ static void oracle_token(case_problem *c, int64_t t, double *grad_w)
             grad_v[i] += go * s.gate;
         }
     }
-    for (int64_t i = 0; tensors[GRAD_V].name && i < hidden; i++) gate_put(&tensors[GRAD_V], (int64_t[]){ t, i }, grad_v[i]);
+    for (int64_t i = 0; tensors[GRAD_V].name && i < hidden; i++)
+        gate_put(&tensors[GRAD_V], (int64_t[]){ t, i }, grad_v[i]);
     free(grad_v);
 }
 
 static void oracle(case_problem *c)
 {
     case_tensor *grad_w = &c->tensors[GRAD_W];
-    const int64_t tokens = c->tensors[GATE_X].shape[0], size = c->tensors[GATE_X].shape[1] * c->tensors[GATE_X].shape[2];
+    const int64_t *shape = c->tensors[GATE_X].shape, tokens = shape[0], size = shape[1] * shape[2];
     const int64_t partials = grad_w->name ? grad_w->shape[0] : 1, n = (tokens + partials - 1) / partials;
     double *sum = case_memory(size, sizeof *sum);
     for (int64_t p = 0; p < partials; p++) {
@@ -141,10 +145,12 @@ const case_op gate_bwd_cases = {
         "num_tokens=4 num_streams=2 hidden=136,97 wanted=x,k,v,w,kw,xv,xkvw mask=some num_partials=2",
         "num_tokens=4 num_streams=3 hidden=128,131 weights=bf16,f32 zero_centered=0,1 mask=some num_partials=2",
         "num_tokens=5 num_streams=3 hidden=136,129 values=special,large,zeros clamp=small,half,zero num_partials=3",
-        "num_tokens=4 num_streams=4 hidden=192,97 layout=packed,kv,gaps,outside gap=1,8 offset=0,1,8 mask=some num_partials=2",
+        "num_tokens=4 num_streams=4 hidden=192,97 layout=packed,kv,gaps,outside gap=1,8 offset=0,1,8 "
+        "mask=some num_partials=2",
         /* one block, two and four of a cluster, whole ones and not; longer rows */
         "num_tokens=3 num_streams=4 hidden=2560,3584,3592,5120,7168,7176,14336,14344 num_partials=1",
-        "num_tokens=9 num_streams=4 hidden=512 num_partials=1,2 mask=some", "num_tokens=4 num_streams=1 hidden=12288 num_partials=2",
+        "num_tokens=9 num_streams=4 hidden=512 num_partials=1,2 mask=some",
+        "num_tokens=4 num_streams=1 hidden=12288 num_partials=2",
         "num_tokens=70 num_streams=2 hidden=1024"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=4001 hidden=2048,2560,3072,4096,6144,7168 mask=none,some",

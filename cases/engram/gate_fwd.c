@@ -22,7 +22,8 @@ static tgl_status setup(case_problem *c)
     };
     memcpy(c->scalars, &params, sizeof params);
     /* A gate within two units in the last place moves a result by that much of gate * v. */
-    const case_compare close_to_bf16 = { .mode = CASE_BF16, .ulp = 1, .atol = 8 * gate_scale(c) * 0x1p-21, .mismatch = 2e-3 };
+    const double atol = 8 * gate_scale(c) * 0x1p-21;
+    const case_compare close_to_bf16 = { .mode = CASE_BF16, .ulp = 1, .atol = atol, .mismatch = 2e-3 };
     if (case_is(c, "output", "same")) {
         c->tensors[GATE_X].role = CASE_INOUT;
         c->tensors[GATE_X].compare = close_to_bf16;
@@ -43,7 +44,8 @@ static tgl_status run(const case_arguments *a)
     const tgl_engram_gate_params *params = (const void *)a->problem->scalars;
     const bool is_in_place = a->problem->tensors[GATE_X].role == CASE_INOUT;
     return tgl_engram_gate_fwd(a->arg[GATE_X], a->arg[GATE_K], a->arg[GATE_V], a->arg[GATE_WEIGHT_HIDDEN],
-                               a->arg[GATE_WEIGHT_EMBED], a->arg[GATE_MASK], is_in_place ? a->arg[GATE_X] : a->arg[OUTPUT],
+                               a->arg[GATE_WEIGHT_EMBED], a->arg[GATE_MASK],
+                                   is_in_place ? a->arg[GATE_X] : a->arg[OUTPUT],
                                a->arg[DOT], a->arg[GATE], a->arg[RSTD_X], a->arg[RSTD_K], params, a->stream);
 }
 
@@ -142,10 +144,12 @@ const case_op gate_fwd_cases = {
         "num_tokens=3 num_streams=0,1,2,3,8 hidden=256,576,2048,2056 weights=fused,bf16 mask=none,some",
         "num_tokens=3 hidden=2560,5120 residual=0,1 output=new,same,none save=0 mask=some",
         "num_tokens=3 num_streams=2 hidden=2048,2055 residual=0,1 output=new,none save=1 mask=none,no,all,some",
-        "num_tokens=3 num_streams=3 hidden=128,130 output=same save=0 mask=none,all,some residual=0,1 layout=packed,gaps",
+        "num_tokens=3 num_streams=3 hidden=128,130 output=same save=0 mask=none,all,some residual=0,1 "
+        "layout=packed,gaps",
         "num_tokens=3 num_streams=3 hidden=128,100 weights=fused,bf16,f32 sign=zero,bit values=zeros eps=tiny,small",
         "num_tokens=3 num_streams=3 hidden=128,131 weights=bf16,f32 zero_centered=0,1 mask=some constant=0,1",
-        "num_tokens=5 num_streams=3 hidden=136,129 values=special,large,tiny,zeros eps=tiny,small,zero clamp=small,half,zero",
+        "num_tokens=5 num_streams=3 hidden=136,129 values=special,large,tiny,zeros eps=tiny,small,zero "
+        "clamp=small,half,zero",
         "num_tokens=4 num_streams=4 hidden=192,97 layout=packed,kv,gaps,outside gap=1,8 offset=0,1,8 mask=some",
         "num_tokens=4 num_streams=4 hidden=1024 layout=kv weights=bf16 output=same,new save=0",
         /* rows that a block holds in registers, at most, and longer ones; what a ring has in flight */

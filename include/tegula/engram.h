@@ -190,23 +190,23 @@ typedef struct tgl_engram_gate_params {
 /* tgl_engram_gate_fwd() - per token and stream, how much of the value is let in, and the result
  *   hidden_states     in   bf16          [num_tokens, num_streams, hidden]   rows packed, any distance apart
  *   k                 in   bf16          [num_tokens, num_streams, hidden]   likewise
- *   v                 in   bf16          [num_tokens, hidden]                likewise; k and v may be two views of one
- *                                                                            tensor [num_tokens, num_streams + 1, hidden]
+ *   v                 in   bf16          [num_tokens, hidden]                likewise; k and v may be views of one
+ *                                                                            [num_tokens, num_streams + 1, hidden]
  *   weight_hidden     in   bf16 or f32   [num_streams, hidden]               rows may be strided
  *   weight_embed      in   as above      [num_streams, hidden]               likewise; NULL: weight_hidden is the fused
  *                                                                            weight, f32
  *   image_token_mask  in   bool          [num_tokens]                        packed; NULL: none is masked
  *   output            out  bf16          [num_tokens, num_streams, hidden]   as hidden_states, which it may be itself
  *                                                                            unless dot is given; NULL: not wanted
- *   dot, gate_score, rstd_x, rstd_k   out   f32   [num_tokens, num_streams]  packed; for the backward, all or none: NULL
+ *   dot, gate_score, rstd_x, rstd_k   out   f32   [num_tokens, num_streams]  packed; for the backward; all NULL: none
  * With x, k, w one row (w = weight_hidden * weight_embed, or (1 + weight_hidden) * (1 + weight_embed)):
  *   dot = sum of (x * w) * k; rstd_x = 1 / sqrt(sum of x * x / hidden + eps), rstd_k alike;
  *   s = dot * rstd_x * rstd_k / sqrt(hidden); u = sign(s) * sqrt(max(|s|, clamp_value));
  *   gate_score = 1 / (1 + e^-u); output = hidden_states + gate_score * v, rounded once to bf16.
- * A masked token: output = hidden_states bit for bit (+0 without residual), the others 0; its k and v do not matter. NaN
- * and infinities in x or k make the whole row NaN, in v its own column; a NaN has all bits set but its sign. Sums are f32,
- * in an order that depends on hidden alone (docs/engram.md). Exact: CPU and CUDA agree bit for bit; a result does not
- * depend on the other tokens. 1 <= hidden < 2^31. Since 0.1. */
+ * A masked token: output = hidden_states bit for bit (+0 without residual), the others 0; its k and v do not matter.
+ * NaN and infinities in x or k make the whole row NaN, in v its own column; a NaN has all bits set but its sign. Sums
+ * are f32, in an order that depends on hidden alone (docs/engram.md). Exact: CPU and CUDA agree bit for bit; a result
+ * does not depend on the other tokens. 1 <= hidden < 2^31. Since 0.1. */
 TGL_API tgl_status tgl_engram_gate_fwd(const DLTensor *hidden_states, const DLTensor *k, const DLTensor *v,
                                        const DLTensor *weight_hidden, const DLTensor *weight_embed,
                                        const DLTensor *image_token_mask, DLTensor *output, DLTensor *dot,
@@ -219,17 +219,18 @@ TGL_API tgl_status tgl_engram_gate_fwd(const DLTensor *hidden_states, const DLTe
  *   dot, gate_score, rstd_x, rstd_k   in   f32   [num_tokens, num_streams]   packed; what the forward wrote
  *   grad_hidden_states  out  bf16   [num_tokens, num_streams, hidden]     rows packed, any distance apart
  *   grad_k              out  bf16   [num_tokens, num_streams, hidden]     likewise
- *   grad_v              out  bf16   [num_tokens, hidden]                  likewise; grad_k and grad_v may be two views of
- *                                                                         one tensor [num_tokens, num_streams + 1, hidden]
+ *   grad_v              out  bf16   [num_tokens, hidden]                  likewise; with grad_k it may be a view of one
+ *                                                                         [num_tokens, num_streams + 1, hidden]
  *   grad_w_partial      out  f32    [num_partials, num_streams, hidden]   packed; num_partials >= 1. Their sum is the
  *                                                                         gradient of the product of the weights
- * Each output may be NULL: not wanted. Of params, eps and sign do not matter. Per row, with go = grad_out, g = gate_score
- * and s as in the forward:
- *   A = sum of go * v;  q = 0 if |s| < clamp_value or s = 0, else A * g * (1 - g) * (rstd_x * rstd_k / sqrt(hidden)) / 2 /
- *   sqrt(|s|);  grad_hidden_states = go + q * (k * w - x * dot * rstd_x^2 / hidden) (without go if no_residual);
+ * Each output may be NULL: not wanted. Of params, eps and sign do not matter. Per row, with go = grad_out,
+ * g = gate_score and s as in the forward:
+ *   A = sum of go * v;  q = 0 if |s| < clamp_value or s = 0, otherwise
+ *   A * g * (1 - g) * (rstd_x * rstd_k / sqrt(hidden)) / 2 / sqrt(|s|);
+ *   grad_hidden_states = go + q * (k * w - x * dot * rstd_x^2 / hidden) (without go if no_residual);
  *   grad_k = q * (x * w - k * dot * rstd_k^2 / hidden);  grad_v = sum over streams of go * g;
- *   grad_w_partial[p] = sum of q * x * k over its tokens, which are p * n .. p * n + n - 1, n = num_tokens / num_partials
- *   rounded up.
+ *   grad_w_partial[p] = sum of q * x * k over its tokens, which are p * n .. p * n + n - 1, with n = num_tokens /
+ *   num_partials, rounded up.
  * All in f32, rounded once. A masked token: grad_hidden_states = grad_out bit for bit (+0 without residual), grad_k and
  * grad_v +0, nothing to grad_w_partial. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
 TGL_API tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor *hidden_states, const DLTensor *k,
@@ -249,8 +250,8 @@ TGL_API int64_t tgl_engram_gate_num_partials(int64_t hidden);
  *   grad_weight_hidden  in/out  f32           [num_streams, hidden]                 packed
  *   grad_weight_embed   in/out  f32           [num_streams, hidden]                 packed
  * With G = ((0 + partial[0]) + partial[1]) + ..., grad_weight_hidden += G * weight_embed and grad_weight_embed += G *
- * weight_hidden; if zero_centered, G * (1 + weight_embed) and G * (1 + weight_hidden). Both f32, with a rounding after the
- * product. A NaN has all bits set but its sign. Exact. Since 0.1. */
+ * weight_hidden; if zero_centered, G * (1 + weight_embed) and G * (1 + weight_hidden). Both f32, with a rounding after
+ * the product. A NaN has all bits set but its sign. Exact. Since 0.1. */
 TGL_API tgl_status tgl_engram_grad_w_reduce(const DLTensor *grad_w_partial, const DLTensor *weight_hidden,
                                             const DLTensor *weight_embed, DLTensor *grad_weight_hidden,
                                             DLTensor *grad_weight_embed, bool zero_centered, tgl_stream stream);

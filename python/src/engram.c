@@ -79,7 +79,8 @@ THUNK(engram_lookup_bwd_into)
 #define GATE_SAVED "dot: f32[T, H], gate_score: f32[T, H], rstd_x: f32[T, H], rstd_k: f32[T, H]"
 #define GATE_BWD_ARGS(k)                                                                               \
     "grad_out[T, H, D], hidden_states[T, H, D], " k GATE_WEIGHTS                                       \
-    "dot[T, H], gate_score[T, H], rstd_x[T, H], rstd_k[T, H], clamp_value: float, add_residual: bool, zero_centered: bool"
+    "dot[T, H], gate_score[T, H], rstd_x[T, H], rstd_k[T, H], clamp_value: float, add_residual: bool, "           \
+    "zero_centered: bool"
 #define GATE_PARTIAL "grad_w_partial: f32[3584 / D * 64, H, D]"     /* as tgl_engram_gate_num_partials() says */
 
 #define GATE_PARAMS(a)                                                                                  \
@@ -244,13 +245,13 @@ static op_row rows[] = {
     { .text = "engram_gate_bwd(" GATE_BWD_ARGS(GATE_K) ") -> grad_hidden_states: bf16[T, H, D], grad_k: bf16[T, H, D], "
               "grad_v: bf16[T, D], " GATE_PARTIAL,
       .is_wrapped = true, .call = call_engram_gate_bwd },
-    { .text = "engram_gate_kv_bwd(" GATE_BWD_ARGS(GATE_KV) ") -> grad_hidden_states: bf16[T, H, D], grad_kv: bf16[T, G, D], "
-              GATE_PARTIAL,
+    { .text = "engram_gate_kv_bwd(" GATE_BWD_ARGS(GATE_KV) ") -> grad_hidden_states: bf16[T, H, D], "
+              "grad_kv: bf16[T, G, D], " GATE_PARTIAL,
       .is_wrapped = true, .check = check_engram_gate_kv_bwd, .call = call_engram_gate_kv_bwd },
     { .text = "grad_w_reduce(grad_w_partial[P, H, D], weight_hidden[H, D], weight_embed[H, D], "
               "grad_weight_hidden[H, D]!, grad_weight_embed[H, D]!, zero_centered: bool = False) -> None",
-      .doc = "Adds the gradients of the gate's two weights to float32 tensors: the sum of the partial gradients of their "
-             "product, times the other weight (plus 1, if they are stored minus 1).",
+      .doc = "Adds the gradients of the gate's two weights to float32 tensors: the sum of the partial gradients of "
+             "their product, times the other weight (plus 1, if they are stored minus 1).",
       .call = call_grad_w_reduce },
     { .text = "engram_sinkhorn_momentum_update(grad[N, D], momentum_buffer[N, D]!, beta1: float, "
               "nesterov: bool = True) -> out: f32[N, D]",

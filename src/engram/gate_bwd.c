@@ -207,12 +207,14 @@ tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor *hidden_
         .grad_out = tgl_gate_in(grad_out), .x = tgl_gate_in(hidden_states), .k = tgl_gate_in(k), .v = tgl_gate_in(v),
         .weights = tgl_gate_weights(weight_hidden, weight_embed, params),
         .image_token_mask = image_token_mask ? tgl_data(image_token_mask) : NULL,
-        .dot = tgl_data(dot), .gate_score = tgl_data(gate_score), .rstd_x = tgl_data(rstd_x), .rstd_k = tgl_data(rstd_k),
+        .dot = tgl_data(dot), .gate_score = tgl_data(gate_score), .rstd_x = tgl_data(rstd_x),
+            .rstd_k = tgl_data(rstd_k),
         .grad_x = tgl_gate_out(grad_hidden_states), .grad_k = tgl_gate_out(grad_k), .grad_v = tgl_gate_out(grad_v),
         .grad_w_partial = grad_w_partial ? tgl_data(grad_w_partial) : NULL,
         .numbers = tgl_gate_numbers(n.hidden, params), .num_tokens = n.num_tokens, .num_streams = n.num_streams,
         .hidden = n.hidden, .num_partials = num_partials,
-        .partial_tokens = num_partials ? tgl_ceil_div(n.num_tokens, num_partials) : 0, .has_residual = !params->no_residual,
+        .partial_tokens = num_partials ? tgl_ceil_div(n.num_tokens, num_partials) : 0,
+            .has_residual = !params->no_residual,
     };
     return tgl_run(&tgl_engram_gate_bwd_signature, &OP, tensors, &p, stream);
 }

@@ -43,7 +43,8 @@ DEV void run_row(const gate_bwd_args &a, i64 t, i64 h, float *grad_w, float *gro
     const i64 row = t * a.num_streams + h;
     const gate_slopes s =
         gate_slopes_of(&a.numbers, grad_gate, a.dot[row], a.gate_score[row], a.rstd_x[row], a.rstd_k[row]);
-    u16 *grad_x = a.grad_x.data ? row_of(a.grad_x, t, h) : nullptr, *grad_k = a.grad_k.data ? row_of(a.grad_k, t, h) : nullptr;
+    u16 *grad_x = a.grad_x.data ? row_of(a.grad_x, t, h) : nullptr;
+    u16 *grad_k = a.grad_k.data ? row_of(a.grad_k, t, h) : nullptr;
 #pragma unroll 1
     for (i64 i = threadIdx.x; i < a.hidden; i += GATE_BWD_THREADS) {
         const float xi = tgl_bf16_to_f32(x[i]), ki = tgl_bf16_to_f32(k[i]);
@@ -83,7 +84,8 @@ extern "C" __global__ void __launch_bounds__(GATE_BWD_THREADS) gate_bwd(const __
     pdl_wait();
 #pragma unroll 1
     for (i64 h = blockIdx.y; h < a.num_streams; h += gridDim.y) {
-        float *grad_w = a.grad_w_partial ? a.grad_w_partial + ((i64)blockIdx.x * a.num_streams + h) * a.hidden : nullptr;
+        const i64 row = (i64)blockIdx.x * a.num_streams + h;
+        float *grad_w = a.grad_w_partial ? a.grad_w_partial + row * a.hidden : nullptr;
 #pragma unroll 1
         for (i64 i = threadIdx.x; grad_w && i < a.hidden; i += GATE_BWD_THREADS) grad_w[i] = 0;
 #pragma unroll 1

@@ -20,8 +20,8 @@ typedef struct {
 } gate_bwd_args;
 
 /* The sum of grad_out * v over a row has an order that depends on the number of columns alone: the columns of a vector
- * one after the other, with one fma each; vectors of a group of GATE_GROUP as a tree, vector i and i + 16, then i + 8, 4,
- * 2, 1; then the groups in order. */
+ * one after the other, with one fma each; vectors of a group of GATE_GROUP as a tree, vector i and i + 16, then i +
+ * 8, 4, 2, 1; then the groups in order. */
 
 /* What a row's gradients are made of. */
 typedef struct { float gate, q, a_x, a_k; } gate_slopes;

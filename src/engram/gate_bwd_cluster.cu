@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * gate_bwd_cluster.cu - the gradients of the gate: a cluster of blocks per partial, which split the columns; sm_90 and up.
+ * gate_bwd_cluster.cu - the gradients of the gate: the blocks of a cluster split the columns; sm_90 and up.
  *   computes  as gate_bwd.cu
- *   launch    grid num_partials * BLOCKS, cluster BLOCKS, block of a thread per vector (8 columns) and a warp that loads;
- *             dynamic shared memory of `stages` tokens: grad_out, x and k of all streams, and v
+ *   launch    grid num_partials * BLOCKS, cluster BLOCKS, block of a thread per vector (8 columns) and a
+ *             warp that loads; dynamic shared memory of `stages` tokens: grad_out, x and k of all streams, and v
  *   moves     10 bytes per element of x, 4 of v, once each; weights and partials once
  *   macros    WEIGHTS, ZERO_CENTERED as common/gate.cuh says; STREAMS 1..GATE_CLUSTER_STREAMS; BLOCKS 1, 2, 4
  *
- * A thread has one vector in all streams: its weights, and the sums of their gradient over all tokens of the partial, stay
- * in registers, and grad_v needs no other thread. What all blocks need to know of a token is the sums of grad_out * v,
- * STREAMS numbers for each warp. Every warp stores its sums in all blocks of the cluster, which count the bytes; grad_v is
- * computed meanwhile. Sums have two buffers: a warp stores those of token t + 2 after it has seen those of t + 1 from all
- * warps, which then have read those of t. */
+ * A thread has one vector in all streams: its weights, and the sums of their gradient over all tokens of the partial,
+ * stay in registers, and grad_v needs no other thread. What all blocks need to know of a token is the sums of
+ * grad_out * v, STREAMS numbers for each warp. Every warp stores its sums in all blocks of the cluster, which count
+ * the bytes; grad_v is computed meanwhile. Sums have two buffers: a warp stores those of token t + 2 after it has
+ * seen those of t + 1 from all warps, which then have read those of t. */
 #include "engram/common/gate.cuh"
 #include "engram/gate_bwd.h"
 
@@ -36,7 +36,8 @@ DEV void load_tokens(const gate_bwd_args &a, const ring &r, i64 first, i64 end)
         __syncwarp();
         const u16 *from = lane < X ? row_of(a.grad_out, t, lane) : lane < K ? row_of(a.x, t, lane - X)
                           : lane < V ? row_of(a.k, t, lane - K) : row_of(a.v, t, 0);
-        if (lane < ROWS && r.bytes) bulk_load(r.stages + (stage * ROWS + lane) * r.pitch, from + r.column, r.bytes, bar);
+        const u32 to = r.stages + (u32)(stage * ROWS + lane) * r.pitch;
+        if (lane < ROWS && r.bytes) bulk_load(to, from + r.column, r.bytes, bar);
         stage = stage + 1 < a.stages ? stage + 1 : 0;
         if (stage == 0) parity ^= 1;
     }
@@ -55,8 +56,8 @@ DEV saved load_saved(const gate_bwd_args &a, i64 t)
     return s;
 }
 
-/* A lane's vector of grad_out, one stream after the other: its sum with v, and its part of grad_v. Sums of the warp's group
- * of vectors go to all blocks. */
+/* A lane's vector of grad_out, one stream after the other: its sum with v, and its part of grad_v. Sums of the warp's
+ * group of vectors go to all blocks. */
 DEV uint4 send_sums(u32 from, u32 pitch, bool is_mine, float gate, u32 to, u32 bar, bool is_sent)
 {
     const uint4 none = make_uint4(0, 0, 0, 0), v = is_mine ? shared_load_u32x4(from + V * pitch) : none;
@@ -138,8 +139,8 @@ DEV void run(const gate_bwd_args &a)
                 const int buffer = num_exchanged % 2;
                 const u32 bar = exchanged + 8 * buffer;
                 if (tid == 0) mbar_expect(bar, (u32)groups * 16);
-                const uint4 grad_v = send_sums(from, r.pitch, is_mine, s.gate,
-                                               shared_address(sums + buffer * MOST_GROUPS + group), bar, group < groups);
+                const u32 to = shared_address(sums + buffer * MOST_GROUPS + group);
+                const uint4 grad_v = send_sums(from, r.pitch, is_mine, s.gate, to, bar, group < groups);
                 if (is_mine && a.grad_v.data) store_u32x4(row_of(a.grad_v, t, 0) + at, grad_v);
                 mbar_wait_cluster(bar, num_exchanged / 2 % 2);
                 num_exchanged++;
@@ -154,10 +155,12 @@ DEV void run(const gate_bwd_args &a)
             }
 #pragma unroll
             for (int h = 0; h < STREAMS; h++) {
-                const gate_slopes slopes = { 0, __shfl_sync(FULL, q, h), __shfl_sync(FULL, a_x, h), __shfl_sync(FULL, a_k, h) };
+                const gate_slopes slopes = { 0, __shfl_sync(FULL, q, h), __shfl_sync(FULL, a_x, h),
+                                             __shfl_sync(FULL, a_k, h) };
                 if (!is_mine) continue;
                 const uint4 go = shared_load_u32x4(from + (GRAD_OUT + h) * r.pitch);
-                const uint4 x = shared_load_u32x4(from + (X + h) * r.pitch), k = shared_load_u32x4(from + (K + h) * r.pitch);
+                const uint4 x = shared_load_u32x4(from + (X + h) * r.pitch);
+                const uint4 k = shared_load_u32x4(from + (K + h) * r.pitch);
                 float grad_x[GATE_VECTOR], grad_k[GATE_VECTOR];
 #pragma unroll
                 for (int i = 0; i < GATE_VECTOR; i++) {

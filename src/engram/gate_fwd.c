@@ -153,7 +153,8 @@ static tgl_shape ring_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const int64_t per_sm = ring_blocks(p, target);
-    const int64_t of_stream = tgl_strided_grid(tgl_min(p->num_tokens, per_sm * target->num_sms / p->num_streams), 65535);
+    const int64_t resident = per_sm * target->num_sms / p->num_streams;     /* blocks of a stream */
+    const int64_t of_stream = tgl_strided_grid(tgl_min(p->num_tokens, resident), 65535);
     const int64_t rows = tgl_ceil_div(p->num_tokens, of_stream);
     const int64_t room = (target->max_smem_per_block / per_sm - 2048) / stage_bytes(p);
     p->stages = (int32_t)tgl_max(1, tgl_min(tgl_min(rows, room), GATE_RING_STAGES));

@@ -25,8 +25,8 @@ typedef struct {
 
 /* gate_fwd: vectors of a thread that stay in registers, at most. */
 #define GATE_ROW_VECTORS 8
-/* gate_fwd_ring: the same; rows in flight, at most; threads of a block for rows of up to GATE_RING_SHORT columns, and of
- * longer ones. */
+/* gate_fwd_ring: the same; rows in flight, at most; threads of a block for rows of up to GATE_RING_SHORT columns, and
+ * of longer ones. */
 #define GATE_RING_VECTORS 4
 #define GATE_RING_STAGES 16
 #define GATE_RING_SHORT 4096

@@ -29,7 +29,8 @@ static void run_columns(const void *context, int64_t begin, int64_t end)
 static tgl_status cpu(const void *context)
 {
     const problem *p = context;
-    return tgl_parallel_rows(p->num_streams * p->hidden, tgl_saturating_product(4, p->num_partials + 6), run_columns, p);
+    return tgl_parallel_rows(p->num_streams * p->hidden, tgl_saturating_product(4, p->num_partials + 6), run_columns,
+                             p);
 }
 
 TGL_SIZES(sizes, num_partials, num_streams, hidden);
@@ -66,7 +67,8 @@ tgl_status tgl_engram_grad_w_reduce(const DLTensor *grad_w_partial, const DLTens
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_grad_w_reduce_signature, tensors, NULL, &n.num_partials));
     const bool has_rows = n.num_streams > 1;
-    problem p = { tgl_data(grad_w_partial), tgl_data(weight_hidden), tgl_data(weight_embed), tgl_data(grad_weight_hidden),
+    problem p = { tgl_data(grad_w_partial), tgl_data(weight_hidden), tgl_data(weight_embed),
+                  tgl_data(grad_weight_hidden),
                   tgl_data(grad_weight_embed), n.num_partials, n.num_streams, n.hidden,
                   has_rows ? tgl_stride(weight_hidden, 0) : 0, has_rows ? tgl_stride(weight_embed, 0) : 0,
                   tgl_dtype_is(weight_hidden->dtype, TGL_BF16), zero_centered };

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * grad_w_reduce.cu - gradients of the gate's two weights.
- *   computes  G = sum of partials in order; grad_weight_hidden += G * weight_embed, grad_weight_embed += G * weight_hidden
- *   launch    grid (chunks of a row, at most 65535 streams, over which blocks stride), block GRAD_W_THREADS, a column each
+ *   computes  G = sum of partials in order; grad_weight_hidden += G * weight_embed,
+ *             grad_weight_embed += G * weight_hidden
+ *   launch    grid (chunks of a row, at most 65535 streams, over which blocks stride), block GRAD_W_THREADS, which
+ *             have a column each
  *   moves     4 bytes per element of partials, 20 of a weight
  *   macros    IS_BF16 0, 1: the weights' dtype, otherwise f32; ZERO_CENTERED 0, 1: they are stored minus 1 */
 #include "device/ptx.cuh"

@@ -48,7 +48,8 @@ static tgl_status gate_bwd(const golden_call *c)
         golden_arg(c, "grad_hidden_states"), golden_arg(c, "grad_k"), golden_arg(c, "grad_v"), &partial.t, &params,
         c->call->stream);
     if (status == TGL_OK)
-        CHECK_OK(tgl_engram_grad_w_reduce(&partial.t, golden_arg(c, "weight_hidden"), golden_arg(c, "weight_embed"), grads[0],
+        CHECK_OK(tgl_engram_grad_w_reduce(&partial.t, golden_arg(c, "weight_hidden"), golden_arg(c, "weight_embed"),
+                                          grads[0],
                                           grads[1], false, c->call->stream));
     CHECK_OK(backend_wait(&b, c->call->stream));
     discard(&b, &partial);

@@ -149,7 +149,7 @@ static bool is_close(float seen, double want, double ulp)
     return fabs((double)seen - want) <= ulp * fabs(want) + 2e-6;
 }
 
-TEST(finite_differences)        /* every combination of residual, stored minus 1, and a clamp that lets through and not */
+TEST(finite_differences)        /* with and without residual, stored minus 1, and a clamp that cuts */
 {
     static call c;
     static answer a;
@@ -183,7 +183,8 @@ TEST(finite_differences)        /* every combination of residual, stored minus 1
 
 TEST(rows_below_the_clamp)      /* only the residual passes; at the clamp the gradient does */
 {
-    static call c = { .tokens = 1, .streams = 1, .hidden = 4, .partials = 1, .go = { 1, -1, 2, 3 }, .x = { 2, 2, 2, -2 },
+    static call c = { .tokens = 1, .streams = 1, .hidden = 4, .partials = 1, .go = { 1, -1, 2, 3 },
+                      .x = { 2, 2, 2, -2 },
                       .k = { 1, 1, 1, 1 }, .v = { 1, 2, 1, 1 }, .wh = { 0.125f, 0.125f, 0.125f, 0.125f },
                       .we = { 1, 1, 1, 1 } };       /* dot 0.5, rstd 0.5 and 1: s = 0.125 */
     FOR_BACKENDS(b)
@@ -207,7 +208,8 @@ TEST(zero_scores)               /* with a clamp of 0 the slope is infinite there
     FOR_BACKENDS(b) {
         static answer a;
         gradients(b, &c, &a);
-        for (int i = 0; i < 80; i++) CHECK(value(a.grad_x[i]) == c.go[i] && value(a.grad_k[i]) == 0 && a.grad_w[i] == 0);
+        for (int i = 0; i < 80; i++)
+            CHECK(value(a.grad_x[i]) == c.go[i] && value(a.grad_k[i]) == 0 && a.grad_w[i] == 0);
     }
 }
 
@@ -333,7 +335,8 @@ TEST(errors)
                 "grad_hidden_states: strides are [16, 7, 1], want rows of 8 neighbouring elements that do not overlap");
     CHECK_ERROR(x[12].strides[0] = 15,
                 "grad_k: strides are [15, 8, 1], want rows of 8 neighbouring elements that do not overlap");
-    CHECK_ERROR(x[13].strides[0] = 7, "grad_v: strides are [7, 1], want rows of 8 neighbouring elements that do not overlap");
+    CHECK_ERROR(x[13].strides[0] = 7,
+                "grad_v: strides are [7, 1], want rows of 8 neighbouring elements that do not overlap");
     CHECK_ERROR(x[14].shape[0] = 0, "grad_w_partial: shape is [0, ...], want [>= 1, ...]");
     CHECK_ERROR(c->tensors[11] = c->tensors[0], "grad_hidden_states: memory is shared with grad_out, want no overlap");
 }

@@ -42,7 +42,8 @@ static void gate(const backend *b, const call *c, answer *a)
 static void check_outputs(const backend *b, const answer *a, const float *want, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        CHECK_THAT(a->out[i] == bf16(want[i]), "%s: output %d is %g, want %g", b->name, (int)i, (double)value(a->out[i]),
+        CHECK_THAT(a->out[i] == bf16(want[i]), "%s: output %d is %g, want %g", b->name, (int)i,
+                   (double)value(a->out[i]),
                    (double)want[i]);
 }
 
@@ -104,7 +105,8 @@ TEST(masked_and_zero_rows)
 
 static call random_call(const char *name, int64_t tokens, int64_t streams, int64_t hidden)
 {
-    call c = { .tokens = tokens, .streams = streams, .hidden = hidden, .params = { .eps = 1e-20f, .clamp_value = 1e-6f } };
+    call c = { .tokens = tokens, .streams = streams, .hidden = hidden,
+               .params = { .eps = 1e-20f, .clamp_value = 1e-6f } };
     test_random r = test_seed(name);
     float *const all[] = { c.x, c.k, c.v, c.wh, c.we };
     for (int j = 0; j < 5; j++)
@@ -136,7 +138,8 @@ TEST(sign_of_zero)
 
 TEST(negative_zero_score)       /* -1e-30 * 1e-15 * 1e-15 underflows: below 0.5 by its sign bit */
 {
-    static call c = { .tokens = 1, .streams = 1, .hidden = 1, .x = { 1e-15f }, .k = { -1e-15f }, .v = { 1 }, .wh = { 1 },
+    static call c = { .tokens = 1, .streams = 1, .hidden = 1, .x = { 1e-15f }, .k = { -1e-15f }, .v = { 1 },
+                      .wh = { 1 },
                       .is_fused = true, .params = { .eps = 1e30f, .clamp_value = 1e-6f } };
     FOR_BACKENDS(b)
         for (int sign = 0; sign < 2; sign++) {
@@ -245,7 +248,8 @@ TEST(in_place_and_kv)           /* the same bits as apart */
         put(b, &we, TGL_BF16, 2, SHAPE(3, 136), c.we);
         place(b, &mask, TGL_BOOL, 1, SHAPE(4), c.mask);
         place(b, &out, TGL_BF16, 3, SHAPE(4, 3, 136), NULL);
-        CHECK_OK(tgl_engram_gate_fwd(&x.t, &whole.t, &v.t, &wh.t, &we.t, &mask.t, &out.t, NULL, NULL, NULL, NULL, &c.params,
+        CHECK_OK(tgl_engram_gate_fwd(&x.t, &whole.t, &v.t, &wh.t, &we.t, &mask.t, &out.t, NULL, NULL, NULL, NULL,
+                                     &c.params,
                                      b->stream));
         check_contents(b, &out, apart.out, "output of kv");
         discard(b, &x), discard(b, &whole), discard(b, &wh), discard(b, &we), discard(b, &mask);
@@ -264,7 +268,8 @@ TEST(nan_and_infinities)
             for (int64_t i = 0; i < 40; i++) {
                 const bool is_hit = what < 2 || i == 13;
                 const uint16_t want = what == 3 ? 0x7f80 : 0x7fff;
-                CHECK_THAT(is_hit ? a.out[i] == want : !isnan(value(a.out[i])), "%s: %d: output %d is %04x", b->name, what,
+                CHECK_THAT(is_hit ? a.out[i] == want : !isnan(value(a.out[i])), "%s: %d: output %d is %04x", b->name,
+                           what,
                            (int)i, a.out[i]);
                 CHECK((a.out[40 + i] == want) == (what >= 2 && i == 13));
             }
@@ -319,7 +324,8 @@ TEST(errors)
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F16), "hidden_states: dtype is f16, want bf16");
     CHECK_ERROR(x[1].shape[1] = 3; x[1].strides = NULL, "k: shape is [3, 3, 8], want [3, 2, 8]");
     CHECK_ERROR(x[1].strides[2] = 2, "k: strides are [16, 8, 2], want 1 in the last dimension and >= 0 in the others");
-    CHECK_ERROR(c->tensors[4] = NULL; x[3].dtype = tgl_dtype_to_dlpack(TGL_BF16), "weight_hidden: dtype is bf16, want f32");
+    CHECK_ERROR(c->tensors[4] = NULL; x[3].dtype = tgl_dtype_to_dlpack(TGL_BF16),
+                "weight_hidden: dtype is bf16, want f32");
     CHECK_ERROR(c->tensors[9] = NULL, "rstd_x: is NULL, want a tensor with gate_score");
     CHECK_ERROR(x[6].strides[2] = 2,
                 "output: strides are [16, 8, 2], want rows of 8 neighbouring elements that do not overlap");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * tgl_engram_grad_w_reduce, on every device of the tests: partials are added in order, and go crosswise to the gradients
- * of the two weights. test_gate_bwd.c has it behind the gate. */
+ * tgl_engram_grad_w_reduce, on every device of the tests: partials are added in order, and go crosswise to the
+ * gradients of the two weights. test_gate_bwd.c has it behind the gate. */
 #include "gate_support.h"
 
 TESTS_OF_TABLE("engram_grad_w_reduce")

@@ -95,7 +95,8 @@ tgl_status gate_add_inputs(case_problem *c)
     const bool is_fused = case_is(c, "weights", "fused");
     const tgl_dtype dtype = case_is(c, "weights", "bf16") ? TGL_BF16 : TGL_F32;
     for (int i = GATE_WEIGHT_HIDDEN; i <= (is_fused ? GATE_WEIGHT_HIDDEN : GATE_WEIGHT_EMBED); i++) {
-        case_tensor *w = case_add(c, i, i == GATE_WEIGHT_HIDDEN ? "weight_hidden" : "weight_embed", CASE_IN, dtype, 2, shape);
+        const char *name = i == GATE_WEIGHT_HIDDEN ? "weight_hidden" : "weight_embed";
+        case_tensor *w = case_add(c, i, name, CASE_IN, dtype, 2, shape);
         w->fill = case_fill_normal;
         w->offset = case_int(c, "offset");
         if (case_is(c, "layout", "gaps")) w->strides[0] += case_int(c, "gap");
@@ -107,7 +108,8 @@ tgl_status gate_add_inputs(case_problem *c)
 
 double gate_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i)
 {
-    return case_decode(t->dtype, case_element(t, t->ndim > 2 ? (int64_t[]){ token, stream, i } : (int64_t[]){ token, i }));
+    const int64_t in_stream[] = { token, stream, i }, in_token[] = { token, i };
+    return case_decode(t->dtype, case_element(t, t->ndim > 2 ? in_stream : in_token));
 }
 
 double gate_weight_of(const case_problem *c, int64_t stream, int64_t i)
@@ -123,7 +125,8 @@ double gate_weight_of(const case_problem *c, int64_t stream, int64_t i)
 
 float gate_tree(const float *values, int count, int step)
 {
-    return count == 1 ? *values : gate_tree(values, count / 2, 2 * step) + gate_tree(values + step, count / 2, 2 * step);
+    if (count == 1) return *values;
+    return gate_tree(values, count / 2, 2 * step) + gate_tree(values + step, count / 2, 2 * step);
 }
 
 void gate_put(case_tensor *t, const int64_t *index, double value)

@@ -70,5 +70,6 @@ bool tgl_gate_has_vectors(gate_in rows)
 bool tgl_gate_weights_have_vectors(const gate_weights *w)
 {
     const uint64_t bytes = w->kind == GATE_BF16 ? 2 : 4;
-    return ((uintptr_t)w->hidden | (uintptr_t)w->embed | bytes * (uint64_t)(w->hidden_stride | w->embed_stride)) % 16 == 0;
+    const uint64_t strides = bytes * (uint64_t)(w->hidden_stride | w->embed_stride);
+    return ((uintptr_t)w->hidden | (uintptr_t)w->embed | strides) % 16 == 0;
 }

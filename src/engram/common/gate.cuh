@@ -45,7 +45,8 @@ DEV void load_weights(const gate_weights &w, i64 h, i64 c, float (&to)[GATE_VECT
 #pragma unroll
     for (int i = 0; i < GATE_VECTOR; i++) to[i] = gate_weight(hidden[i], embed[i], ZERO_CENTERED);
 #else
-    const uint4 hidden = *(const uint4 *)((const u16 *)w.hidden + a), embed = *(const uint4 *)((const u16 *)w.embed + b);
+    const uint4 hidden = *(const uint4 *)((const u16 *)w.hidden + a);
+    const uint4 embed = *(const uint4 *)((const u16 *)w.embed + b);
 #pragma unroll
     for (int i = 0; i < GATE_VECTOR; i++) to[i] = gate_weight(column(hidden, i), column(embed, i), ZERO_CENTERED);
 #endif

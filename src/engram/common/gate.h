@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * gate.h - what forward and backward of the gate share: their tensors, the order of sums, the arithmetic of a row. A row
- * is one stream of one token. Read by C and by kernels: both give the same bits. */
+ * gate.h - what forward and backward of the gate share: their tensors, the order of sums, the arithmetic of a row. A
+ * row is one stream of one token. Read by C and by kernels: both give the same bits. */
 #ifndef TEGULA_ENGRAM_GATE_H
 #define TEGULA_ENGRAM_GATE_H
 
