@@ -147,7 +147,7 @@ const case_op gate_bwd_cases = {
         "num_tokens=5 num_streams=3 hidden=136,129 values=special,large,zeros clamp=small,half,zero num_partials=3",
         "num_tokens=4 num_streams=4 hidden=192,97 layout=packed,kv,gaps,outside gap=1,8 offset=0,1,8 "
         "mask=some num_partials=2",
-        /* one block, two and four of a cluster, whole ones and not; longer rows */
+        /* long rows, of whole groups of vectors and not */
         "num_tokens=3 num_streams=4 hidden=2560,3584,3592,5120,7168,7176,14336,14344 num_partials=1",
         "num_tokens=9 num_streams=4 hidden=512 num_partials=1,2 mask=some",
         "num_tokens=4 num_streams=1 hidden=12288 num_partials=2",

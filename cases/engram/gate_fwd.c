@@ -143,7 +143,7 @@ const case_op gate_fwd_cases = {
         "num_tokens=0,1,2,3 num_streams=1,4 hidden=1,7,8,9,64,100,255,257 save=0,1",
         "num_tokens=3 num_streams=0,1,2,3,8 hidden=256,576,2048,2056 weights=fused,bf16 mask=none,some",
         "num_tokens=3 hidden=2560,5120 residual=0,1 output=new,same,none save=0 mask=some",
-        "num_tokens=3 num_streams=2 hidden=2048,2055 residual=0,1 output=new,none save=1 mask=none,no,all,some",
+        "num_tokens=3 num_streams=2 hidden=2064,2055 residual=0,1 output=new,none save=1 mask=none,no,all,some",
         "num_tokens=3 num_streams=3 hidden=128,130 output=same save=0 mask=none,all,some residual=0,1 "
         "layout=packed,gaps",
         "num_tokens=3 num_streams=3 hidden=128,100 weights=fused,bf16,f32 sign=zero,bit values=zeros eps=tiny,small",

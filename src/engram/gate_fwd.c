@@ -146,7 +146,8 @@ static bool can_ring(const void *context, const tgl_target *target)
 static bool ring_pays(const void *context, const tgl_target *target)
 {
     const problem *p = context;
-    return p->num_tokens * p->num_streams >= GATE_RING_ROWS;
+    const int64_t rows = p->num_tokens * p->num_streams;
+    return p->hidden <= GATE_RING_SHORT ? rows >= GATE_RING_ROWS : p->hidden < GATE_RING_LONG || rows < GATE_RING_MANY;
 }
 
 static tgl_shape ring_shape(void *context, const tgl_target *target)
