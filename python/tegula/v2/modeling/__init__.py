@@ -1,4 +1,0 @@
-# SPDX-License-Identifier: MIT
-from . import engram
-
-__all__ = ["engram"]
