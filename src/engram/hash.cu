@@ -21,22 +21,21 @@ DEV void stage_windows(const hash_args &a, const tile &t, i64 first, i32 tokens)
         t.none[i] = a.image_token_mask && a.image_token_mask[first + i] ? ~0u : 0;
 }
 
-extern "C" __global__ void __launch_bounds__(COLUMN_THREADS) hash(const __grid_constant__ hash_args a)
+extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_SM_BLOCKS) hash(const __grid_constant__ hash_args a)
 {
     const tgl_columns &c = a.columns;
     SHARED_DYNAMIC(memory, 16);
     const tile t = tile_of(c, memory);
-    const i64 begin = (i64)blockIdx.x * c.tile_tokens, step = (i64)gridDim.x * c.tile_tokens;
+    const i64 step = (i64)gridDim.x * c.tile_tokens;
     pdl_wait();
-    const unit u = unit_of(c);
-    const source s = source_of(c, (i32)threadIdx.x);
+    const i32 chunk = (i32)blockIdx.y;
+    put_columns(c, t, chunk);
 #pragma unroll 1
-    for (i64 first = begin; first < c.num_tokens; first += step) {
+    for (i64 first = (i64)blockIdx.x * c.tile_tokens; first < c.num_tokens; first += step) {
         const i32 tokens = (i32)min((i64)c.tile_tokens, c.num_tokens - first);
         stage_windows(a, t, first, tokens);
-        if (first == begin) put_columns(c, t, s);
         __syncthreads();
-        put_rows(c, t, u, first, tokens);
+        put_rows(c, t, chunk, first, tokens);
         __syncthreads();
     }
     pdl_trigger();

@@ -80,24 +80,30 @@ tgl_kernel tgl_columns_kernel(const tgl_columns *c, const char *name)
 
 /* Few tokens spread over the SMs; of many a block has several rounds, so that what it works out first, the
  * reciprocals, serves them all. */
-tgl_shape tgl_columns_shape(tgl_columns *c, const tgl_target *target)
+tgl_shape tgl_columns_shape(tgl_columns *c, int64_t more_tokens, int64_t more_bytes, const tgl_target *target)
 {
     const int width = width_of(c), unit_bytes = width * c->out_bytes;
     const int32_t layer_units = c->num_columns / width;
     c->num_units = c->num_layers * layer_units;
-    c->chunk_units = (int32_t)tgl_min(c->num_units, COLUMN_THREADS);
+    c->chunk_units = (int32_t)tgl_max(1, tgl_min(c->num_units, COLUMN_THREADS));
+    c->chunk_layers = (int32_t)tgl_min(c->num_layers, (c->chunk_units - 1) / tgl_max(1, layer_units) + 2);
+    c->num_chunks = (int32_t)tgl_max(1, tgl_ceil_div(c->num_units, c->chunk_units));
     c->slots = COLUMN_THREADS / c->chunk_units;
-    const int64_t rounds = tgl_ceil_div(c->num_tokens, (int64_t)c->slots * 4 * target->num_sms);
-    const int64_t tile = c->slots * tgl_min(rounds, COLUMN_MAX_ROUNDS), window = tgl_window_bytes(c->max_ngram);
-    c->tile_tokens = (int32_t)tgl_min(tile, COLUMN_WINDOW_BYTES / window);
-    c->by_layer_units = tgl_divisor_of(layer_units);
+    const int64_t window_bytes = tgl_window_bytes(c->max_ngram), room = COLUMN_WINDOW_BYTES / window_bytes;
+    const int64_t rounds = tgl_ceil_div(c->num_tokens, (int64_t)c->slots * COLUMN_SM_BLOCKS * target->num_sms);
+    const int64_t most = tgl_min(tgl_min(room, COLUMN_THREADS), c->slots * tgl_min(rounds, COLUMN_MAX_ROUNDS));
+    c->tile_tokens = (int32_t)(most > 2 * more_tokens ? most - more_tokens : most);
+    c->num_windows = (int32_t)most;
+    c->by_layer_units = tgl_divisor_of(tgl_max(1, layer_units));
     c->by_chunk_units = tgl_divisor_of(c->chunk_units);
-    c->by_heads = tgl_divisor_of(c->num_heads);
+    c->by_heads = tgl_divisor_of(tgl_max(1, c->num_heads));
     c->has_vectors = (int64_t)(uintptr_t)c->out % unit_bytes == 0 &&
                      (c->layer_stride * c->out_bytes | c->token_stride * c->out_bytes) % unit_bytes == 0;
     const int64_t tiles = tgl_ceil_div(c->num_tokens, c->tile_tokens);
-    return (tgl_shape){ { tgl_strided_grid(tiles, 8 * (int64_t)target->num_sms),
-                          tgl_ceil_div(c->num_units, c->chunk_units) },
+    const int64_t multipliers = c->max_ngram <= COLUMN_UNROLLED ? c->chunk_layers * (int64_t)c->max_ngram : 0;
+    const int64_t shared_bytes =
+        (int64_t)c->chunk_units * width * COLUMN_BYTES + 8 * multipliers + c->num_windows * window_bytes;
+    return (tgl_shape){ { tgl_strided_grid(tiles, 8 * (int64_t)target->num_sms), c->num_chunks },
                         .block = COLUMN_THREADS,
-                        .shared_bytes = (int64_t)c->chunk_units * width * COLUMN_BYTES + c->tile_tokens * window };
+                        .shared_bytes = tgl_ceil_div(shared_bytes, 8) * 8 + more_bytes };
 }

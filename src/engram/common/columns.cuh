@@ -4,15 +4,15 @@
  *
  *     const tile t = tile_of(c, memory);
  *     pdl_wait();
- *     const unit u = unit_of(c);
- *     const source s = source_of(c, threadIdx.x); loads are under way
+ *     put_columns(c, t, chunk);
  *     for (i64 first = ...) {
  *         t.window[...] = ..., t.none[...] = ...; the windows of tokens first .. first + tokens - 1
- *         if (is_first) put_columns(c, t, s);
  *         __syncthreads();
- *         put_rows(c, t, u, first, tokens);
+ *         put_rows(c, t, chunk, first, tokens);
  *         __syncthreads();
  *     }
+ *
+ * The last warps do put_columns(), the first make windows: neither waits for the other's loads.
  *
  *   macros    MAX_NGRAM 2 .. COLUMN_UNROLLED, 0: any; WIDTH columns of a unit, 1, 2, 4; OUT_BYTES, VOCAB_BYTES 4, 8
  *
@@ -40,16 +40,19 @@ struct __align__(WIDTH * OUT_BYTES) row_vector { row_type e[WIDTH]; };
 struct __align__(8) column { u64 reciprocal; modulus_type modulus; row_type offset; };
 static_assert(sizeof(column) <= COLUMN_BYTES, "COLUMN_BYTES is too small");
 
-struct tile { column *columns; i64 *window; u32 *none; };   /* window[max_ngram] and none of each token */
-struct unit { i32 slot, layer, column, order; bool is_there; i64 multiplier[MAX_NGRAM ? MAX_NGRAM : 1]; };
+/* Shared memory: the columns of a chunk, the multipliers of its layers (for MAX_NGRAM, else they are read where they
+ * are), window[max_ngram] and none of each token. */
+struct tile { column *columns; i64 *multipliers, *window; u32 *none; };
+DEV u8 *behind(const tgl_columns &c, const tile &t) { return (u8 *)(t.none + (c.num_windows + 1) / 2 * 2); }
 
 DEV i32 max_ngram_of(const tgl_columns &c) { return MAX_NGRAM ? MAX_NGRAM : c.max_ngram; }
 
 DEV tile tile_of(const tgl_columns &c, u8 *memory)
 {
     column *const columns = (column *)memory;
-    i64 *const window = (i64 *)(columns + c.chunk_units * WIDTH);
-    return { columns, window, (u32 *)(window + c.tile_tokens * max_ngram_of(c)) };
+    i64 *const multipliers = (i64 *)(columns + c.chunk_units * WIDTH);
+    i64 *const window = multipliers + c.chunk_layers * MAX_NGRAM;
+    return { columns, multipliers, window, (u32 *)(window + c.num_windows * max_ngram_of(c)) };
 }
 
 /* y of a modulus: the reciprocal of a float is below 2^64 / m by less than 2^-20 of it, and y + y e, where
@@ -63,49 +66,44 @@ DEV u64 reciprocal_of(u32 m)
 }
 DEV u64 reciprocal_of(u64 m) { return ~(u64)0 / m; }
 
-/* What a thread has of every token. Past the order of its columns, multipliers are 0, which changes no hash. */
-DEV unit unit_of(const tgl_columns &c)
+/* What a thread has of every token. */
+struct unit { i32 number, slot, layer, column, order; bool is_there; };     /* number: in the chunk */
+DEV unit unit_of(const tgl_columns &c, i32 chunk)
 {
     unit u;
-    const i32 layer_units = c.num_columns / WIDTH;
     u.slot = (i32)tgl_divide(threadIdx.x, c.by_chunk_units);
-    const i32 n = (i32)blockIdx.y * c.chunk_units + (i32)threadIdx.x - u.slot * c.chunk_units;
+    u.number = (i32)threadIdx.x - u.slot * c.chunk_units;
+    const i32 n = chunk * c.chunk_units + u.number;
     u.layer = (i32)tgl_divide((u32)n, c.by_layer_units);
-    u.column = (n - u.layer * layer_units) * WIDTH;
+    u.column = n * WIDTH - u.layer * c.num_columns;
     u.order = (i32)tgl_divide((u32)u.column, c.by_heads) + 1;
     u.is_there = n < c.num_units && u.slot < c.slots;
-#pragma unroll
-    for (int i = 0; i < MAX_NGRAM; i++)
-        u.multiplier[i] = u.is_there && i <= u.order ? c.multipliers[u.layer * MAX_NGRAM + i] : 0;
     return u;
 }
 
-/* Column i of the chunk, in the order of the tensors; where there is none, anything. */
-struct source { i64 modulus, offset; };
-DEV i32 chunk_columns(const tgl_columns &c)
+DEV i32 first_layer(const tgl_columns &c, i32 chunk)
 {
-    return min(c.chunk_units, c.num_units - (i32)blockIdx.y * c.chunk_units) * WIDTH;
-}
-DEV source source_of(const tgl_columns &c, i32 i)
-{
-    if (i >= chunk_columns(c)) return { 1, 0 };
-    const i64 at = (i64)blockIdx.y * c.chunk_units * WIDTH + i;
-    return { tgl_integer_at(c.vocab_sizes, at, VOCAB_BYTES), tgl_integer_at(c.offsets, at, c.offset_bytes) };
+    return (i32)tgl_divide((u32)(chunk * c.chunk_units), c.by_layer_units);
 }
 
-/* The columns of the chunk. A modulus below 1 is 1 with an offset of -1, which is the row then. */
-DEV void put_columns(const tgl_columns &c, const tile &t, source s)
+/* Columns and multipliers of the chunk. A modulus below 1 is 1 with an offset of -1, which is the row then. */
+DEV void put_columns(const tgl_columns &c, const tile &t, i32 chunk)
 {
-    const i32 count = chunk_columns(c);
+    const i32 count = min(c.chunk_units, c.num_units - chunk * c.chunk_units) * WIDTH, layer = first_layer(c, chunk);
+    const i32 multipliers = min(c.chunk_layers, c.num_layers - layer) * MAX_NGRAM;
 #pragma unroll 1
-    for (i32 i = (i32)threadIdx.x; i < count;) {
+    for (i32 i = COLUMN_THREADS - 1 - (i32)threadIdx.x; i < count; i += COLUMN_THREADS) {
+        const i64 at = (i64)chunk * c.chunk_units * WIDTH + i;
+        const i64 modulus = tgl_integer_at(c.vocab_sizes, at, VOCAB_BYTES);
+        const i64 offset = tgl_integer_at(c.offsets, at, c.offset_bytes);
         column *const to = &t.columns[i % WIDTH * c.chunk_units + i / WIDTH];
-        to->modulus = s.modulus > 0 ? (modulus_type)s.modulus : 1;
-        to->offset = s.modulus > 0 ? (row_type)s.offset : ~(row_type)0;
+        to->modulus = modulus > 0 ? (modulus_type)modulus : 1;
+        to->offset = modulus > 0 ? (row_type)offset : ~(row_type)0;
         to->reciprocal = reciprocal_of(to->modulus);
-        i += COLUMN_THREADS;
-        s = source_of(c, i);
     }
+#pragma unroll 1
+    for (i32 i = (i32)(threadIdx.x ^ COLUMN_THREADS / 2); i < multipliers; i += COLUMN_THREADS)
+        t.multipliers[i] = c.multipliers[layer * MAX_NGRAM + i];
 }
 
 DEV row_type row_of(u64 hash, const column &c)
@@ -117,35 +115,50 @@ DEV row_type row_of(u64 hash, const column &c)
     return (row_type)((rest ^ (modulus_type)sign) + (m & (modulus_type)sign)) + c.offset;
 }
 
-/* The windows of tokens first .. first + tokens - 1 to rows. */
-DEV void put_rows(const tgl_columns &c, const tile &t, const unit &u, i64 first, i32 tokens)
+/* The windows of tokens first .. first + tokens - 1 to rows. Past the order of a unit its multipliers are 0, which
+ * changes no hash. */
+DEV void put_rows(const tgl_columns &c, const tile &t, i32 chunk, i64 first, i32 tokens)
 {
+    const unit u = unit_of(c, chunk);
     if (!u.is_there) return;
-    const i32 chunk_unit = (i32)threadIdx.x - u.slot * c.chunk_units, n = max_ngram_of(c);
+    const i32 n = max_ngram_of(c);
     column columns[WIDTH];
 #pragma unroll
-    for (int q = 0; q < WIDTH; q++) columns[q] = t.columns[q * c.chunk_units + chunk_unit];
+    for (int q = 0; q < WIDTH; q++) columns[q] = t.columns[q * c.chunk_units + u.number];
+#if MAX_NGRAM
+    const i64 *const multipliers = t.multipliers + (u.layer - first_layer(c, chunk)) * MAX_NGRAM;
+    i64 multiplier[MAX_NGRAM];
+#pragma unroll
+    for (int i = 0; i < MAX_NGRAM; i++) multiplier[i] = i <= u.order ? multipliers[i] : 0;
+#endif
     row_type *out = (row_type *)c.out + u.layer * c.layer_stride + (first + u.slot) * c.token_stride + u.column;
 #pragma unroll 1
     for (i32 i = u.slot; i < tokens; i += c.slots) {
         const i64 *const window = t.window + i * n;
-        u64 hash = 0;
-        if (MAX_NGRAM)
+        const u32 none = t.none[i];
+        row_type *const to = out;
+        out += c.slots * c.token_stride;
+        if (none == COLUMN_SKIPPED) continue;
+        row_vector v;
 #pragma unroll
-            for (int k = 0; k < MAX_NGRAM; k++) hash ^= (u64)window[k] * (u64)u.multiplier[k];
-        else
+        for (int q = 0; q < WIDTH; q++) v.e[q] = ~(row_type)0;
+        if (!none) {
+            u64 hash = 0;
+#if MAX_NGRAM
+#pragma unroll
+            for (int k = 0; k < MAX_NGRAM; k++) hash ^= (u64)window[k] * (u64)multiplier[k];
+#else
 #pragma unroll 1
             for (i32 k = 0; k <= u.order; k++)
                 hash ^= (u64)window[k] * (u64)c.multipliers[(i64)u.layer * n + k];
-        const row_type none = (row_type)(i64)(i32)t.none[i];
-        row_vector v;
+#endif
 #pragma unroll
-        for (int q = 0; q < WIDTH; q++) v.e[q] = row_of(hash, columns[q]) | none;
-        if (c.has_vectors) *(row_vector *)out = v;
+            for (int q = 0; q < WIDTH; q++) v.e[q] = row_of(hash, columns[q]);
+        }
+        if (c.has_vectors) *(row_vector *)to = v;
         else
 #pragma unroll
-            for (int q = 0; q < WIDTH; q++) out[q] = v.e[q];
-        out += c.slots * c.token_stride;
+            for (int q = 0; q < WIDTH; q++) to[q] = v.e[q];
     }
 }
 

@@ -11,7 +11,9 @@
 #define COLUMN_MAX_COUNT (1 << 23)      /* less than this: of all layers */
 #define COLUMN_BYTES 24                 /* of shared memory, at most: what a kernel knows of a column */
 #define COLUMN_WINDOW_BYTES 36864       /* of shared memory, at most: the windows of a tile, one of any length */
+#define COLUMN_SM_BLOCKS 3              /* resident on an SM (rows has 72 registers): many tokens are so many tiles */
 #define COLUMN_MAX_ROUNDS 8             /* tokens of a thread, one after the other, in a tile */
+#define COLUMN_SKIPPED 1u               /* in place of what tgl_window_bytes() says: a token of another tile */
 #define COLUMN_UNROLLED 8               /* longest n-gram for which a kernel is compiled */
 
 /* A unit is a run of columns of one order (WIDTH of the kernel) in one layer: what a thread has of a token. A
@@ -24,12 +26,14 @@ typedef struct {
     int32_t num_layers, max_ngram, num_heads, num_columns;      /* columns of a layer */
     int32_t vocab_bytes, offset_bytes, out_bytes;
     /* of a launch */
-    int32_t num_units, chunk_units, slots, tile_tokens;         /* slots: tokens of a block at a time */
+    int32_t num_units, chunk_units, chunk_layers, num_chunks;   /* layers of a chunk, at most */
+    int32_t slots;                                              /* tokens of a block at a time */
+    int32_t tile_tokens, num_windows;                           /* windows that shared memory has room for */
     tgl_divisor by_layer_units, by_chunk_units, by_heads;
     int32_t has_vectors;                                        /* a unit of out is aligned */
 } tgl_columns;
 
-/* Shared memory of a window: its ids, and 0, or ones where its rows are -1. */
+/* Shared memory of a window: its ids, and 0, or another number where its rows are -1. */
 TGL_INLINE int64_t tgl_window_bytes(int64_t max_ngram) { return 8 * max_ngram + 4; }
 
 /* Element i of integers of 4 or 8 bytes. */
