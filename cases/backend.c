@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "cuda/driver.h"
 
@@ -116,6 +117,30 @@ void backend_host_free(const backend *b, void *memory)
 {
     if (backend_is_cpu(b)) free(memory);
     else if (memory) host_free(b, memory);
+}
+
+tgl_status backend_huge_alloc(const backend *b, size_t bytes, void **out)
+{
+    enum { HUGE = 2 << 20 };
+    if (posix_memalign(out, HUGE, bytes)) return tgl_fail(TGL_ERR_MEMORY, "no %zu bytes of host memory", bytes);
+#ifdef MADV_HUGEPAGE
+    madvise(*out, bytes, MADV_HUGEPAGE);
+#endif
+    ENTER(b);
+    if (!cu->MemHostRegister) LEAVE(tgl_fail(TGL_ERR_DEVICE, "%s registers no memory", b->name));
+    LEAVE(CU(MemHostRegister, *out, bytes, 0));
+}
+
+static tgl_status unregister(const backend *b, void *memory)
+{
+    ENTER(b);
+    LEAVE(CU(MemHostUnregister, memory));
+}
+
+void backend_huge_free(const backend *b, void *memory)
+{
+    if (memory) unregister(b, memory);
+    free(memory);
 }
 
 /* On our own stream, which the default stream does not wait for, nor it for the default stream. */

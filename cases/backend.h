@@ -51,6 +51,9 @@ void backend_free(const backend *b, void *memory);
  * backend_host(). */
 tgl_status backend_host_alloc(const backend *b, size_t bytes, void **out);
 void backend_host_free(const backend *b, void *memory);
+/* The same in huge pages where the system has some: memory that is allocated first, then page-locked. */
+tgl_status backend_huge_alloc(const backend *b, size_t bytes, void **out);
+void backend_huge_free(const backend *b, void *memory);
 static inline DLDevice backend_host(const backend *b)
 {
     return backend_is_cpu(b) ? b->device : (DLDevice){ (DLDeviceType)TGL_DL_CUDA_HOST, 0 };

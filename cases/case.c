@@ -8,6 +8,7 @@
 
 #include "core/status.h"
 #include "scrub.h"
+#include "table.h"
 
 /* ---- ops ---- */
 
@@ -305,6 +306,11 @@ static void footprint(const case_problem *c, const backend *on, int64_t *host, i
     for (int i = 0; i < c->num_tensors; i++) {
         const case_tensor *t = &c->tensors[i];
         if (!t->name) continue;
+        if (t->period) {
+            *host += t->period * t->element_bytes + (t->on_host && !backend_is_cpu(on) ? slot_bytes(t) : 0);
+            *device += t->on_host || backend_is_cpu(on) ? 0 : slot_bytes(t);
+            continue;
+        }
         *host += slot_bytes(t) * (t->role == CASE_INOUT ? 2 : 1);
         *device += allocation_bytes(t);
         if (allocation_bytes(t) > largest) largest = allocation_bytes(t);
@@ -341,6 +347,14 @@ static tgl_status allocate(case_instance *k)
     for (int i = 0; i < c->num_tensors; i++) {
         case_tensor *t = &c->tensors[i];
         if (!t->name) continue;
+        if (t->period) {
+            TGL_TRY(case_table(k->on, t, c, &t->storage, &k->memory[i]));
+            t->data = t->storage;
+            k->tensors[i] = (DLTensor){ k->memory[i], t->on_host ? backend_host(k->on) : k->on->device, t->ndim,
+                                        tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides, 0 };
+            k->arguments.arg[i] = &k->tensors[i];
+            continue;
+        }
         t->storage = calloc((size_t)slot_bytes(t) + 16, 1);     /* never NULL for an empty one */
         if (t->role == CASE_INOUT) t->initial = malloc((size_t)slot_bytes(t) + 16);
         if (!t->storage || (t->role == CASE_INOUT && !t->initial))
@@ -398,7 +412,7 @@ static tgl_status upload_inputs(case_instance *k)
 {
     for (int i = 0; i < k->problem.num_tensors; i++) {
         const case_tensor *t = &k->problem.tensors[i];
-        if (t->name && t->role == CASE_IN) TGL_TRY(upload_tensor(k, i, t->storage, lasting_round()));
+        if (t->name && t->role == CASE_IN && !t->period) TGL_TRY(upload_tensor(k, i, t->storage, lasting_round()));
     }
     return TGL_OK;
 }
@@ -443,7 +457,7 @@ static void make_values(case_problem *c)
     char name[CASE_LABEL + 64];
     for (int i = 0; i < c->num_tensors; i++) {
         case_tensor *t = &c->tensors[i];
-        if (!t->name || t->role == CASE_OUT) continue;
+        if (!t->name || t->role == CASE_OUT || t->period) continue;
         snprintf(name, sizeof name, "%s %s", c->label, t->name);
         (t->fill ? t->fill : case_fill_bits)(c, t, case_seed(name));
         if (t->initial) memcpy(t->initial, t->storage, (size_t)slot_bytes(t));
@@ -477,6 +491,7 @@ void case_close(case_instance *k)
 {
     if (!k) return;
     for (int i = 0; i < k->problem.num_tensors; i++) {
+        if (k->problem.tensors[i].period) continue;
         free(k->problem.tensors[i].storage);
         free(k->problem.tensors[i].initial);
         (k->problem.tensors[i].on_host ? backend_host_free : backend_free)(k->on, k->memory[i]);
@@ -606,7 +621,7 @@ tgl_status case_verify(case_instance *k, int round, case_report *report, uint64_
     }
     for (int i = 0; i < k->problem.num_tensors && report->result == CASE_PASSED; i++) {
         const case_tensor *t = &k->problem.tensors[i];
-        if (!t->name) continue;
+        if (!t->name || t->period) continue;
         const bool is_readable = backend_is_cpu(k->on) || t->on_host;
         unsigned char *image = is_readable ? (unsigned char *)k->memory[i] : malloc(k->memory_bytes[i]);
         if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");

@@ -52,7 +52,7 @@ typedef enum {
     CASE_CALC_DIFF, /* 1 - 2 * sum(seen * want) / sum(seen^2 + want^2) < max, in double, over the whole
                      * tensor; a NaN never matches: it would hide the rest */
     CASE_BF16       /* within `ulp` steps or `atol`; and at most 1 + mismatch * count elements differ in
-                     * bits, so that a wrong rounding shows */
+                     * bits (zeros of either sign are equal), so that a wrong rounding shows */
 } case_mode;
 
 typedef struct {
@@ -81,6 +81,9 @@ struct case_tensor {
     case_compare compare;           /* outputs */
     const bool *open_rows;          /* shape[0] flags, or NULL: rows whose contents the op leaves open */
     bool on_host;                   /* in memory that the host can read, wherever the others are */
+    int64_t period;                 /* of an input of many GiB: values repeat after as many slots, a multiple of 4096.
+                                     * It has no gaps, and is not compared after calls. 0: none (table.h) */
+    bool has_huge_pages;            /* of such a table in host memory */
 
     /* Host memory, made by case_open(): an input's values; for an output what the oracle will say. `data` is
      * element [0, 0, ...]; with negative strides it is not the first slot of `storage`. */
@@ -127,6 +130,9 @@ typedef struct {
      *   bench    the rows that are timed and compared between versions
      *   kernels  in prepare mode these compile every variant of the op's kernels */
     const char *const *lists[CASE_NUM_LISTS];
+    /* For an op that reads rows of a table by index, i32: which tensors these are. If the table is in host memory, a
+     * bench times a plain gather of the same rows beside it. NULL: no such op. */
+    bool (*gather)(const case_problem *c, int *table, int *indices);
     /* Lines with sizes in braces: how models call the op (models.h). NULL: none does. */
     const char *const *models;
 } case_op;

@@ -4,6 +4,7 @@
  * For a product (tokens * topk, rows * columns), one factor is given for a common value of the other. */
 #include "random.h"
 
+#include "src/engram/ngram_windows.h"
 #include "src/moe/expand_to_fused.h"
 #include "src/moe/common/gate.h"
 #include "src/moe/get_fused_mapping.h"
@@ -31,6 +32,14 @@ const case_threshold case_thresholds[] = {
     { "transpose", "num_cols", { 32, 64, 256 } },
     { "batched_transpose", "num_rows", { 32 } },
     { "batched_transpose", "num_cols", { 32, 128 } },
+
+    { "engram_hash", "max_ngram", { COLUMN_UNROLLED } },
+    { "engram_hash", "num_tokens", { WARP, COLUMN_THREADS } },
+    { "engram_ngram_windows", "num_tokens", { WINDOW_THREADS } },
+    { "engram_ngram_windows", "requests", { WINDOW_THREADS, 4 * WINDOW_THREADS } },
+    { "engram_rows", "max_ngram", { COLUMN_UNROLLED } },
+    { "engram_rows", "num_tokens", { WARP, COLUMN_THREADS } },
+    { "engram_rows", "requests", { COLUMN_THREADS, 4 * COLUMN_THREADS } },
 
     { "moe_topk_gate", "num_experts", { GATE_MAX_EXPERTS } },
     { "moe_topk_gate", "num_topk", { GATE_MAX_SLOTS } },

@@ -302,7 +302,8 @@ static void compare_run(void *context, int64_t element, int64_t slot, int64_t ru
         }
         const bool same_bits = !memcmp(seen, want, (size_t)size);
         if (!matches(&t->compare, t->dtype, seen, want, same_bits)) note_wrong(c, element + i, slot + i);
-        else if (!same_bits && !isnan(case_decode(t->dtype, seen))) {
+        else if (!same_bits && !isnan(case_decode(t->dtype, seen)) &&
+                 case_decode(t->dtype, seen) != case_decode(t->dtype, want)) {      /* zeros of either sign are equal */
             if (c->bits_differ++ == 0 && c->wrong == 0) c->first = element + i, c->first_slot = slot + i;
         }
     }

@@ -14,7 +14,8 @@
  *     TEST(no_driver) { check_no_driver(GOOD_CALL); }
  *
  * The good call has the sizes and scalars of the sample. `-bias` leaves a tensor out, `x=e4m3` chooses a dtype
- * (i32 of scale factors lie in columns), `...=2` adds leading dimensions. Each mistake is made with tensors on
+ * (i32 of scale factors lie in columns), `x~u8,f32` names dtypes of which the op makes another form, with a signature
+ * of its own, `...=2` adds leading dimensions. Each mistake is made with tensors on
  * the CPU and on a GPU: no driver is asked. The call must be refused with TGL_ERR_ARGUMENT; the message begins
  * with the argument that it is about, has the word of the mistake and says what was wanted; no byte is written.
  *
@@ -22,6 +23,7 @@
 #ifndef TEGULA_TEST_ERRORS_H
 #define TEGULA_TEST_ERRORS_H
 
+#include <ctype.h>
 #include <stdlib.h>
 
 #include "core/signature_table.h"
@@ -56,6 +58,15 @@ static inline const char *errors_word(const errors_call *c, const char *name)
     for (const char *p = c->sample; (p = strstr(p, name)); p += n)
         if ((p == c->sample || p[-1] == ' ') && p[n] == '=') return p + n + 1;
     return NULL;
+}
+
+/* Does the sample say `name~...dtype...`? */
+static inline bool errors_is_other_form(const errors_call *c, const char *name, const char *dtype)
+{
+    char mark[64];
+    snprintf(mark, sizeof mark, " %s~", name);
+    const char *list = strstr(c->sample, mark), *at = list ? strstr(list, dtype) : NULL;
+    return at && at < list + 1 + strcspn(list + 1, " ") && strchr("~,", at[-1]) && !isalnum((unsigned char)at[strlen(dtype)]);
 }
 
 static inline bool errors_is_absent(const errors_call *c, const char *name)
@@ -246,8 +257,20 @@ static inline void errors_dtype_of(errors_call *c, int i)
     ERRORS_MISTAKE(a->name, "dtype is ", "has a dtype of no lanes", x->dtype.lanes = 0);
     ERRORS_MISTAKE(a->name, "dtype is ", "has a dtype of all ones", x->dtype = ((DLDataType){ 255, 255, 65535 }));
     for (tgl_dtype dtype = TGL_BOOL; dtype <= TGL_E2M1X2; dtype <<= 1)
-        if (dtype != good && (has_one || !(set & dtype)))
+        if (dtype != good && (has_one || !(set & dtype)) && !errors_is_other_form(c, a->name, tgl_dtype_name(dtype)))
             ERRORS_MISTAKE(a->name, "dtype is ", tgl_dtype_name(dtype), x->dtype = tgl_dtype_to_dlpack(dtype));
+}
+
+/* The tensor that decides a size: the first that has it, before those that are optional. */
+static inline int errors_owner(const errors_call *c, int value)
+{
+    for (int is_optional = 0; is_optional < 2; is_optional++)
+        for (int i = 0; i < c->t->num_tensors; i++)
+            for (int d = 0; d < c->t->tensors[i].ndim; d++)
+                if (c->tensors[i] && c->t->tensors[i].is_optional == is_optional &&
+                    c->t->tensors[i].sizes[d].value == value)
+                    return i;
+    return -1;
 }
 
 static inline void errors_sizes(errors_call *c, int i)
@@ -258,7 +281,7 @@ static inline void errors_sizes(errors_call *c, int i)
     for (int d = 0; d < a->ndim; d++)
         for (int by = -1; by <= 1; by += 2) {
             const int value = a->sizes[d].value;
-            const bool is_owner = value >= 0 && a->owns >> value & 1;
+            const bool is_owner = value >= 0 && errors_owner(c, value) == i;
             const bool is_free = value >= 0 && !errors_has_partner(c, i, value);
             if (is_free) continue;
             ERRORS_MISTAKE(is_owner ? NULL : a->name, "", by < 0 ? "is smaller" : "is larger",
@@ -296,7 +319,7 @@ static inline void errors_memory_of(errors_call *c, int i)
     int num_others = 0;
     for (int j = 0; j < c->t->num_tensors; j++) num_others += j != i && c->tensors[j] && !c->t->tensors[j].is_host;
     if (num_others > 0 && !a->is_host)
-        ERRORS_MISTAKE(i ? a->name : NULL, "device is ", "is on another device", x->device = other);
+        ERRORS_MISTAKE(i != c->t->home ? a->name : NULL, "device is ", "is on another device", x->device = other);
     if (a->is_host) ERRORS_MISTAKE(a->name, "want host memory", "is on a device", x->device = other);
     for (int j = 0; j < i; j++) {
         const tgl_arg *b = &c->t->tensors[j];

@@ -111,6 +111,21 @@ static tgl_status time_launches(bench *b, case_instance *k, tool_row *row)
     return timer_host(b->timer, call, k, warm.median, &row->host_ns);
 }
 
+/* An op that reads a table in host memory is as fast as the bus: for such a row that is timed, too. */
+static tgl_status time_gather(bench *b, case_instance *k, tool_row *row)
+{
+    int table, indices;
+    timer_stats gather;
+    if (!k->op->gather || !k->op->gather(&k->problem, &table, &indices)) return TGL_OK;
+    const case_tensor *rows = &k->problem.tensors[table];
+    const DLTensor *from = k->arguments.arg[table], *by = k->arguments.arg[indices];
+    TGL_TRY(timer_gather(b->timer, (const char *)from->data + from->byte_offset, by->data,
+                         case_tensor_bytes(&k->problem.tensors[indices]) / 4, rows->strides[0] * rows->element_bytes,
+                         &gather));
+    row->gather_us = gather.median;
+    return TGL_OK;
+}
+
 static tgl_status time_work(bench *b, case_instance *k, tool_row *row)
 {
     timer_stats cold, warm, copy, empty;
@@ -123,6 +138,7 @@ static tgl_status time_work(bench *b, case_instance *k, tool_row *row)
     TGL_TRY(timer_copy(b->timer, (int64_t)row->bytes, &copy));
     row->copy_us = copy.median;
     row->copy_share = copy.median / cold.median;
+    TGL_TRY(time_gather(b, k, row));
     TGL_TRY(timer_warm(b->timer, call, k, &warm));
     row->warm_us = warm.median;
     snprintf(row->timer, sizeof row->timer, "%s", b->timer->name); /* CUPTI may have failed */
@@ -181,6 +197,9 @@ static void print_row(bench *b, const case_op *op, const tool_row *row)
     printf(" %9s ", tool_number(row->gb_per_s));
     printf("%s%9s%s\n", row->copy_share >= 0.92 ? tool_green() : "", tool_percent(row->copy_share),
            tool_plain());
+    if (!isnan(row->gather_us))
+        printf("%s%*s a plain gather of these rows: %s us%s\n", tool_dim(), b->label_width, "",
+               tool_number(row->gather_us), tool_plain());
     fflush(stdout);
 }
 

@@ -44,6 +44,10 @@ tgl_status timer_host(timer *t, timer_call call, void *context, double expected_
 
 /* A plain copy that reads bytes / 2 and writes as many, cold. NaN with TGL_OK if memory does not suffice. */
 tgl_status timer_copy(timer *t, int64_t bytes, timer_stats *out);
+/* Rows of a table in page-locked memory, read by index with all SMs, cold: the rate of the bus for these rows. NaN on
+ * the CPU. */
+tgl_status timer_gather(timer *t, const void *table, const int32_t *indices, int64_t count, int64_t row_bytes,
+                        timer_stats *out);
 /* An empty kernel with the launch shape of the last kernel that timer_cold() saw (events see none: then a
  * block per SM), cold. NaN on the CPU. */
 tgl_status timer_empty(timer *t, timer_stats *out);
@@ -60,6 +64,8 @@ typedef struct timer_methods {
     tgl_status (*graph)(timer *t, timer_call call, void *context, double expected_us, double *us);
     tgl_status (*host)(timer *t, timer_call call, void *context, double expected_us, double *ns);
     tgl_status (*copy)(timer *t, int64_t bytes, timer_stats *out);
+    tgl_status (*gather)(timer *t, const void *table, const int32_t *indices, int64_t count, int64_t row_bytes,
+                         timer_stats *out);
     tgl_status (*empty)(timer *t, timer_stats *out);
     tgl_status (*empty_host)(timer *t, double *ns);
     void (*close)(timer *t);

@@ -20,8 +20,9 @@ enum { FLUSH_BYTES = 384 << 20 };               /* several times any L2 */
 enum { DROPPED = 5, CALLS = 35, QUICK_CALLS = 11, MAX_CALLS = DROPPED + CALLS };
 
 /* As PTX, which every driver compiles: timing needs neither NVRTC nor the cache. The store of the read kernel
- * never happens; it keeps the loads alive. */
-static const char marker_name[] = "tegula_marker", empty_name[] = "tegula_empty", read_name[] = "tegula_read";
+ * never happens; it keeps the loads alive. Of the gather a warp has a row at a time, a lane 8 bytes of it. */
+static const char marker_name[] = "tegula_marker", empty_name[] = "tegula_empty", read_name[] = "tegula_read",
+                  gather_name[] = "tegula_gather";
 static const char ptx[] =
     ".version 7.0\n.target sm_80\n.address_size 64\n"
     ".visible .entry tegula_marker() { ret; }\n"
@@ -40,6 +41,25 @@ static const char ptx[] =
     "done:\n"
     "    setp.ne.u32 %p, %sum, 0x9e3779b9; @%p bra end; st.global.u32 [%at], %sum;\n"
     "end: ret;\n"
+    "}\n"
+    ".visible .entry tegula_gather(.param .u64 table, .param .u64 indices, .param .u64 count, .param .u64 row_bytes) {\n"
+    "    .reg .u64 %at, %to, %i, %n, %step, %t, %lane, %row, %bytes; .reg .u32 %a, %b, %sum, %x, %y; .reg .s32 %index;\n"
+    "    .reg .pred %p;\n"
+    "    ld.param.u64 %at, [table]; ld.param.u64 %to, [indices]; ld.param.u64 %n, [count];\n"
+    "    ld.param.u64 %bytes, [row_bytes]; cvta.to.global.u64 %at, %at; cvta.to.global.u64 %to, %to;\n"
+    "    mov.u32 %x, %ctaid.x; mov.u32 %y, %ntid.x; mul.wide.u32 %i, %x, %y;\n"
+    "    mov.u32 %x, %tid.x; cvt.u64.u32 %t, %x; add.u64 %i, %i, %t; and.b64 %lane, %i, 31; shl.b64 %lane, %lane, 3;\n"
+    "    shr.u64 %i, %i, 5; mov.u32 %x, %nctaid.x; mul.wide.u32 %step, %x, %y; shr.u64 %step, %step, 5;\n"
+    "    mov.u32 %sum, 0;\n"
+    "rows:\n"
+    "    setp.ge.u64 %p, %i, %n; @%p bra over;\n"
+    "    shl.b64 %t, %i, 2; add.u64 %t, %t, %to; ld.global.s32 %index, [%t]; cvt.s64.s32 %row, %index;\n"
+    "    mul.lo.u64 %row, %row, %bytes; add.u64 %row, %row, %at; add.u64 %row, %row, %lane; mov.u32 %a, 0;\n"
+    "    mov.u32 %b, 0; setp.lt.u64 %p, %lane, %bytes; @%p ld.global.v2.u32 { %a, %b }, [%row];\n"
+    "    xor.b32 %a, %a, %b; add.u32 %sum, %sum, %a; add.u64 %i, %i, %step; bra rows;\n"
+    "over:\n"
+    "    setp.ne.u32 %p, %sum, 0x9e3779b9; @%p bra last; st.global.u32 [%to], %sum;\n"
+    "last: ret;\n"
     "}\n";
 
 /* A driver call of timer t by its name in the table, as a status with a message. */
@@ -51,7 +71,7 @@ typedef struct {
     const tgl_device *device;
     tgl_context_guard guard;
     tgl_cu_library library;
-    tgl_cu_kernel marker, empty, read;
+    tgl_cu_kernel marker, empty, read, gather;
     tgl_cu_pointer flush, copy_from, copy_to;
     int64_t copy_room;
     tgl_cu_event events[2 * MAX_CALLS];
@@ -284,6 +304,24 @@ static tgl_status copy_time(timer *base, int64_t bytes, timer_stats *out)
     return pass(t, copy_call, &c, true, out);
 }
 
+typedef struct { cuda_timer *t; const void *table; const int32_t *indices; int64_t count, row_bytes; } gather_context;
+
+static tgl_status gather_call(void *context)
+{
+    gather_context *g = context;
+    void *args[] = { &g->table, &g->indices, &g->count, &g->row_bytes };
+    return launch(g->t, g->t->gather, (uint32_t[]){ 4 * (uint32_t)g->t->device->num_sms, 1, 1 },
+                  (uint32_t[]){ 512, 1, 1 }, args);
+}
+
+static tgl_status gather_time(timer *base, const void *table, const int32_t *indices, int64_t count, int64_t row_bytes,
+                              timer_stats *out)
+{
+    cuda_timer *t = (cuda_timer *)base;
+    gather_context g = { t, table, indices, count, row_bytes };
+    return pass(t, gather_call, &g, true, out);
+}
+
 static tgl_status empty_call(void *context)
 {
     cuda_timer *t = context;
@@ -326,6 +364,7 @@ static tgl_status make(cuda_timer *t)
     TGL_TRY(CU(LibraryGetKernel, &t->marker, t->library, marker_name));
     TGL_TRY(CU(LibraryGetKernel, &t->empty, t->library, empty_name));
     TGL_TRY(CU(LibraryGetKernel, &t->read, t->library, read_name));
+    TGL_TRY(CU(LibraryGetKernel, &t->gather, t->library, gather_name));
     TGL_TRY(CU(MemAlloc, &t->flush, FLUSH_BYTES));
     TGL_TRY(CU(MemsetD32Async, t->flush, 0, FLUSH_BYTES / 4, t->base.on->stream));
     for (int i = 0; i < 2 * MAX_CALLS; i++) TGL_TRY(CU(EventCreate, &t->events[i], 0));
@@ -360,7 +399,7 @@ static tgl_status start_profiler(timer *base)
 tgl_status timer_open_cuda(const backend *on, const timer_options *options, timer **out)
 {
     static const timer_methods methods = { start_profiler, cold,  warm,       graph,      host,
-                                           copy_time,      empty, empty_host, close_timer };
+                                           copy_time,      gather_time, empty, empty_host, close_timer };
     if (on->is_emulated)
         return tgl_fail(TGL_ERR_DEVICE, "%s: is the emulated device, which has no time worth measuring",
                         on->name);

@@ -263,11 +263,25 @@ def swiglu_backward_and_per_token_cast(shape, dtypes):
             12 * rows * cols + 2 * factor_bytes(rows, 2 * cols, 1, block, 32) + 4 * rows + 12 * 8 * tokens)
 
 
+def engram_gate_fwd(shape, dtypes):
+    t, h, d = fields(shape, "tokens=* hc=* hidden=*")
+    save = dtypes == "bf16, saves for backward"
+    return (f"num_tokens={t} hidden={d}{'' if save else ' save=0'}",
+            6 * t * h * d + 2 * t * d + 4 * h * d + (16 * t * h if save else 0))
+
+
+def engram_gate_bwd(shape, dtypes):     # the partial gradients are not in the recorded bytes
+    t, h, d = fields(shape, "tokens=* hc=* hidden=*")
+    return f"num_tokens={t} hidden={d}", 10 * t * h * d + 4 * t * d + 4 * h * d + 16 * t * h
+
+
 # The op of a recorded row -> a function of (shape, dtypes) that gives our parameters and the bytes moved.
 OPS = {
     "transpose": transpose(["num_rows", "num_cols"]),
     "batched_transpose": transpose(["num_batches", "num_rows", "num_cols"]),
     "engram_hash": plain("tokens=* ngram=3 layers=2 tables=8", "num_tokens={}", lambda t: 4 * t * 3 + 16 * 19 + 8 * t * 16),
+    "engram_gate_fwd": engram_gate_fwd,
+    "engram_gate_bwd": engram_gate_bwd,
     "topk_gate": plain("tokens=* experts=* topk=*", "num_tokens={} num_experts={} num_topk={}",
                        lambda t, e, k: 4 * t * e + 8 * t * k),
     "topk_sum_and_topk_group_idx": topk_sum_and_topk_group_idx,

@@ -47,7 +47,7 @@ const case_op hash_cases = {
     setup, run, oracle, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=0,1,2,31,32,33,127,128,129,300 max_ngram=2,3,4 mask=none,some",
-        "num_tokens=34 max_ngram=1,2,3,4,5,6,7,8,9,20 num_heads=0,1,2,3,4,5,6,8,16 num_layers=1,2,7",
+        "num_tokens=35 max_ngram=1,2,3,4,5,8,9,20 num_heads=0,1,2,3,4,5,6,8,16 num_layers=1,2,7",
         "num_tokens=33 max_ngram=3,4 num_layers=0,1,5 num_heads=8 out_dtype=i32,i64 vocab_dtype=i32,i64 "
         "offset_dtype=i32,i64 id_dtype=i32,i64 mask=no",
         "num_tokens=40 max_ngram=2,4 num_heads=1,2,8 ids=valid,small,bits multipliers=small,model,bits "
@@ -61,7 +61,8 @@ const case_op hash_cases = {
         "num_tokens=5 max_ngram=9,4 num_heads=33,64 num_layers=7",
         "num_tokens=70 max_ngram=100,300 num_heads=1,4 num_layers=1",
         "num_tokens=3 max_ngram=4095,4096 num_heads=1 num_layers=1",
-        "num_tokens=2500 max_ngram=2 num_heads=1,8 num_layers=1 mask=some"),
+        "num_tokens=2500 max_ngram=2 num_heads=1,8 num_layers=1 mask=some",
+        "num_tokens=1200 max_ngram=4 num_heads=3 num_layers=28"),      /* more tiles than blocks */
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=1000000 max_ngram=2,3,4,5 num_heads=8 mask=some",
         "num_tokens=4001,8001,65536 max_ngram=2,3,4,5,8 num_heads=1,3,5,16 num_layers=1,7 multipliers=bits ids=bits",
@@ -73,6 +74,6 @@ const case_op hash_cases = {
         "num_tokens=8192,65536 max_ngram=3 mask=some",
         "num_tokens=8192,65536 max_ngram=3 vocab_dtype=i64 offset_dtype=i64 out_dtype=i64 id_dtype=i64"),
     .lists[CASE_KERNELS] = CASE_LINES(
-        "num_tokens=64 max_ngram=2,3,4,5,6,7,8,9 num_heads=8",
-        "num_tokens=65 max_ngram=3 num_heads=1,2,8 out_dtype=i32,i64 vocab_dtype=i32,i64"),
+        "num_tokens=64 max_ngram=2,4,5,6,7,8,9 num_heads=8",
+        "num_tokens=64 max_ngram=3 num_heads=1,2,8 out_dtype=i32,i64 vocab_dtype=i32,i64"),
 };

@@ -1,8 +1,33 @@
 /* SPDX-License-Identifier: MIT
- * engram.c - tegula.engram: a row of text per op (parse.c has the grammar) and a thunk into the C API. */
+ * engram.c - tegula.engram: a row of text per op (parse.c has the grammar), the ranges of its numbers, and a thunk into
+ * the C API. */
 #include "glue.h"
 #include "row_args.h"
 #include "tegula/engram.h"
+
+/* ---- ids to rows ---- */
+
+#define COLUMNS "multipliers[L, N], vocab_sizes[L, M, J], offsets[L, C]"
+
+CHECK(ngram_windows) { return is_within("max_ngram_size", a->max_ngram_size, 1, 4096); }
+THUNK(ngram_windows)
+{
+    const tgl_engram_ngram_windows_params params = { .pad_id = a->pad_id, .has_stop_id = a->has_stop_id,
+                                                     .stop_id = a->stop_id };
+    return tgl_engram_ngram_windows(a->input_ids, a->cu_seqlens, a->history, a->lookup, a->out, &params, a->stream);
+}
+
+THUNK(engram_rows)
+{
+    const tgl_engram_batch batch = { .cu_seqlens = a->cu_seqlens, .start_pos = a->start_pos, .slots = a->slots,
+                                     .has_null_slot = a->has_null_slot, .null_slot = a->null_slot };
+    const tgl_engram_ngram ngram = { .token_map = a->token_map, .multipliers = a->multipliers,
+                                     .vocab_sizes = a->vocab_sizes, .offsets = a->offsets, .pad_id = a->pad_id,
+                                     .has_stop_id = a->has_stop_id, .stop_id = a->stop_id,
+                                     .history_newest_first = a->history_newest_first != 0,
+                                     .hash_masked = a->hash_masked != 0, .keep_ring = a->keep_ring != 0 };
+    return tgl_engram_rows(a->input_ids, a->image_token_mask, a->history, a->ring, a->rows, &batch, &ngram, a->stream);
+}
 
 THUNK(engram_hash)
 {
@@ -10,11 +35,242 @@ THUNK(engram_hash)
                            a->out, a->stream);
 }
 
+/* ---- rows ---- */
+
+THUNK(engram_lookup)
+{
+    const tgl_engram_lookup_params params = { .row_begin = a->row_begin, .num_sms = a->num_sms };
+    DLTensor one;                       /* factor: comes as a matrix of one element */
+    const bool is_one = a->table_sf && a->table_sf->dtype.code == TGL_DL_FLOAT;
+    if (is_one) one = *a->table_sf, one.ndim = 1;
+    return tgl_engram_lookup(a->table, is_one ? &one : a->table_sf, a->indices, a->out, a->out_sf, &params, a->stream);
+}
+
+WORKSPACE(engram_lookup_bwd)
+{
+    return tgl_engram_lookup_bwd_workspace_size(a->grad_out, a->indices, &(tgl_engram_lookup_params){ 0 });
+}
+THUNK(engram_lookup_bwd)
+{
+    const tgl_engram_lookup_params params = { .row_begin = a->row_begin, .num_rows = a->num_rows };
+    return tgl_engram_lookup_bwd(a->grad_out, a->indices, NULL, a->unique_rows, a->grad_rows, a->num_unique, &params,
+                                 a->workspace, a->workspace_bytes, a->stream);
+}
+
+WORKSPACE(engram_lookup_bwd_into)
+{
+    return tgl_engram_lookup_bwd_workspace_size(a->grad_out, a->indices, &(tgl_engram_lookup_params){ 0 });
+}
+THUNK(engram_lookup_bwd_into)
+{
+    const tgl_engram_lookup_params params = { .row_begin = a->row_begin };
+    return tgl_engram_lookup_bwd(a->grad_out, a->indices, a->grad_table, NULL, NULL, NULL, &params, a->workspace,
+                                 a->workspace_bytes, a->stream);
+}
+
+/* ---- gate ---- */
+
+#define GATE_K "k[T, H, D], v[T, D], "
+#define GATE_KV "kv[T, G, D], "
+#define GATE_WEIGHTS "weight_hidden[H, D], weight_embed[H, D]?, image_token_mask[T]?, "
+#define GATE_ARGS(k) "hidden_states[T, H, D], " k GATE_WEIGHTS GATE_NUMBERS
+#define GATE_ARGS_IN_PLACE(k) "hidden_states[T, H, D]!, " k GATE_WEIGHTS GATE_NUMBERS
+#define GATE_NUMBERS "eps: float, clamp_value: float, add_residual: bool, zero_centered: bool, sign: {zero|bit}"
+#define GATE_SAVED "dot: f32[T, H], gate_score: f32[T, H], rstd_x: f32[T, H], rstd_k: f32[T, H]"
+#define GATE_BWD_ARGS(k)                                                                               \
+    "grad_out[T, H, D], hidden_states[T, H, D], " k GATE_WEIGHTS                                       \
+    "dot[T, H], gate_score[T, H], rstd_x[T, H], rstd_k[T, H], clamp_value: float, add_residual: bool, "           \
+    "zero_centered: bool"
+#define GATE_PARTIAL "grad_w_partial: f32[3584 / D * 64, H, D]"     /* as tgl_engram_gate_num_partials() says */
+
+#define GATE_PARAMS(a)                                                                                  \
+    { .eps = (float)(a)->eps, .clamp_value = (float)(a)->clamp_value, .no_residual = !(a)->add_residual, \
+      .zero_centered = (a)->zero_centered != 0, .sign = (tgl_engram_sign)(a)->sign }
+#define GATE_BWD_PARAMS(a)                                                                              \
+    { .clamp_value = (float)(a)->clamp_value, .no_residual = !(a)->add_residual,                         \
+      .zero_centered = (a)->zero_centered != 0 }
+
+/* Keys and value as two views of a tensor [T, H + 1, D]. */
+typedef struct { DLTensor k, v; int64_t k_shape[3], k_strides[3], v_shape[2], v_strides[2]; } key_and_value;
+static void split(const DLTensor *kv, key_and_value *made)
+{
+    const int64_t tokens = kv->shape[0], streams = kv->shape[1] - 1, hidden = kv->shape[2];
+    const int64_t packed[] = { kv->shape[1] * hidden, hidden, 1 }, *strides = kv->strides ? kv->strides : packed;
+    *made = (key_and_value){ *kv, *kv, { tokens, streams, hidden }, { strides[0], strides[1], strides[2] },
+                             { tokens, hidden }, { strides[0], strides[2] } };
+    made->k.shape = made->k_shape, made->k.strides = made->k_strides;
+    made->v.ndim = 2, made->v.shape = made->v_shape, made->v.strides = made->v_strides;
+    if (tokens > 0 && hidden > 0) made->v.byte_offset += (uint64_t)(streams * strides[1] * (kv->dtype.bits / 8));
+}
+
+static bool has_value(const DLTensor *hidden_states, const DLTensor *kv)
+{
+    if (kv->shape[1] == hidden_states->shape[1] + 1) return true;
+    PyErr_Format(PyExc_ValueError, "kv: shape is [%lld, %lld, %lld], want [%lld, %lld, %lld]", (long long)kv->shape[0],
+                 (long long)kv->shape[1], (long long)kv->shape[2], (long long)hidden_states->shape[0],
+                 (long long)hidden_states->shape[1] + 1, (long long)hidden_states->shape[2]);
+    return false;
+}
+
+THUNK(fused_weight) { return tgl_engram_fused_weight(a->weight_hidden, a->weight_embed, a->out, a->stream); }
+
+THUNK(engram_gate_fwd)
+{
+    const tgl_engram_gate_params params = GATE_PARAMS(a);
+    return tgl_engram_gate_fwd(a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed, a->image_token_mask,
+                               a->output, a->dot, a->gate_score, a->rstd_x, a->rstd_k, &params, a->stream);
+}
+THUNK(engram_gate_fwd_alone)
+{
+    const tgl_engram_gate_params params = GATE_PARAMS(a);
+    return tgl_engram_gate_fwd(a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed, a->image_token_mask,
+                               a->output, NULL, NULL, NULL, NULL, &params, a->stream);
+}
+CHECK(engram_gate_kv_fwd) { return has_value(a->hidden_states, a->kv); }
+THUNK(engram_gate_kv_fwd)
+{
+    const tgl_engram_gate_params params = GATE_PARAMS(a);
+    key_and_value kv;
+    split(a->kv, &kv);
+    return tgl_engram_gate_fwd(a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed, a->image_token_mask,
+                               a->output, a->dot, a->gate_score, a->rstd_x, a->rstd_k, &params, a->stream);
+}
+CHECK(engram_gate_kv_fwd_alone) { return has_value(a->hidden_states, a->kv); }
+THUNK(engram_gate_kv_fwd_alone)
+{
+    const tgl_engram_gate_params params = GATE_PARAMS(a);
+    key_and_value kv;
+    split(a->kv, &kv);
+    return tgl_engram_gate_fwd(a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed, a->image_token_mask,
+                               a->output, NULL, NULL, NULL, NULL, &params, a->stream);
+}
+CHECK(engram_gate_kv_fwd_inplace) { return has_value(a->hidden_states, a->kv); }
+THUNK(engram_gate_kv_fwd_inplace)
+{
+    const tgl_engram_gate_params params = GATE_PARAMS(a);
+    key_and_value kv;
+    split(a->kv, &kv);
+    return tgl_engram_gate_fwd(a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed, a->image_token_mask,
+                               a->hidden_states, NULL, NULL, NULL, NULL, &params, a->stream);
+}
+
+THUNK(engram_gate_bwd)
+{
+    const tgl_engram_gate_params params = GATE_BWD_PARAMS(a);
+    return tgl_engram_gate_bwd(a->grad_out, a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed,
+                               a->image_token_mask, a->dot, a->gate_score, a->rstd_x, a->rstd_k, a->grad_hidden_states,
+                               a->grad_k, a->grad_v, a->grad_w_partial, &params, a->stream);
+}
+CHECK(engram_gate_kv_bwd) { return has_value(a->hidden_states, a->kv); }
+THUNK(engram_gate_kv_bwd)
+{
+    const tgl_engram_gate_params params = GATE_BWD_PARAMS(a);
+    key_and_value kv, grad;
+    split(a->kv, &kv);
+    split(a->grad_kv, &grad);
+    return tgl_engram_gate_bwd(a->grad_out, a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed,
+                               a->image_token_mask, a->dot, a->gate_score, a->rstd_x, a->rstd_k, a->grad_hidden_states,
+                               &grad.k, &grad.v, a->grad_w_partial, &params, a->stream);
+}
+
+THUNK(grad_w_reduce)
+{
+    return tgl_engram_grad_w_reduce(a->grad_w_partial, a->weight_hidden, a->weight_embed, a->grad_weight_hidden,
+                                    a->grad_weight_embed, a->zero_centered != 0, a->stream);
+}
+
+/* ---- optimiser ---- */
+
+THUNK(engram_sinkhorn_momentum_update)
+{
+    return tgl_engram_sinkhorn_momentum_update(a->grad, a->momentum_buffer, a->out, a->beta1, a->nesterov, a->stream);
+}
+
+CHECK(engram_sinkhorn_step) { return is_within("num_partials", a->num_partials, 1, INT32_MAX); }
+THUNK(engram_sinkhorn_step)
+{
+    return tgl_engram_sinkhorn_step(a->matrix, a->row_scale, a->col_scale, a->row_norm, a->col_sumsq_partial,
+                                    a->col_sumsq, (float)a->eps, a->workspace, a->workspace_bytes, a->stream);
+}
+WORKSPACE(engram_sinkhorn_step) { return tgl_engram_sinkhorn_step_workspace_size(a->matrix, a->col_sumsq); }
+
+THUNK(engram_sinkhorn_step_reduce)
+{
+    return tgl_engram_sinkhorn_step_reduce(a->col_sumsq_partial, a->col_sumsq, a->stream);
+}
+
+THUNK(engram_sinkhorn_finalize)
+{
+    return tgl_engram_sinkhorn_finalize(a->matrix, a->row_scale, a->col_scale, a->out, (float)a->eps, (float)a->alpha,
+                                        a->stream);
+}
+
 static op_row rows[] = {
-    { .text = "engram_hash(ngram_token_ids[T, N], multipliers[L, N], vocab_sizes[L, M, J], offsets[L, C], "
-              "image_token_mask[T]?) -> out: offsets[L, T, C]",
+    { .text = "ngram_windows(input_ids[T], max_ngram_size: int, pad_id: int, cu_seqlens[E]?, history[B, M]?, "
+              "lookup[V]?, stop_id: int? = None) -> out: i32[T, max_ngram_size]",
+      .doc = "Each token id with the max_ngram_size - 1 ids before it in its sequence, newest first, mapped by lookup; "
+             "pad_id if there is none. history has the ids before each sequence, oldest first. The first slot, except "
+             "the token's own, that holds stop_id (compared before the lookup) and all older ones become pad_id.",
+      .check = check_ngram_windows, .call = call_ngram_windows },
+    { .text = "engram_rows(input_ids[T], " COLUMNS ", pad_id: int, token_map[V]?, stop_id: int? = None, "
+              "cu_seqlens[E]?, start_pos[B]?, history[B, M]?, ring[S, R]?!, slots[B]?, image_token_mask[T]?, tlc: bool = False, "
+              "history_newest_first: bool = False, hash_masked: bool = False, keep_ring: bool = False, "
+              "null_slot: int? = None) -> rows: offsets[L, T, C; C, L * C, 1 if tlc]",
+      .is_wrapped = true, .call = call_engram_rows },
+    { .text = "engram_hash(ngram_token_ids[T, N], " COLUMNS ", image_token_mask[T]?) -> out: offsets[L, T, C]",
       .doc = "Table rows of windows of token ids, for all layers: of each order 2 .. N the hash of its ids modulo each "
              "vocab_size, plus the offset, in offsets' dtype. Rows of masked tokens are -1.",
       .call = call_engram_hash },
+    { .text = "engram_lookup(indices[T, C], table[R, D] host, table_sf[Q, G]? host, row_begin: int = 0, "
+              "packed: bool = False, fmt: {bf16|e4m3|f16|f32} = bf16, num_sms: int = 0, out_sf[U, W]?!) -> "
+              "out: u8[T, C, D + D / 32] if packed else fmt[T, C, D]",
+      .is_wrapped = true, .call = call_engram_lookup },
+    { .text = "engram_lookup_bwd(grad_out[T, C, D], indices[T, C], num_rows: int, row_begin: int = 0) -> "
+              "unique_rows: indices[T * C], grad_rows: f32[T * C, D], num_unique: i32[1]",
+      .is_wrapped = true, .call = call_engram_lookup_bwd, .workspace = workspace_engram_lookup_bwd },
+    { .text = "engram_lookup_bwd_into(grad_out[T, C, D], indices[T, C], grad_table[R, D]!, row_begin: int = 0) -> None",
+      .is_wrapped = true, .call = call_engram_lookup_bwd_into, .workspace = workspace_engram_lookup_bwd_into },
+    { .text = "fused_weight(weight_hidden[H, D], weight_embed[H, D]) -> out: f32[H, D]",
+      .doc = "The product of the gate's two RMSNorm weights, in float32.", .call = call_fused_weight },
+    { .text = "engram_gate_fwd(" GATE_ARGS(GATE_K) ") -> output: bf16[T, H, D], " GATE_SAVED, .is_wrapped = true,
+      .call = call_engram_gate_fwd },
+    { .text = "engram_gate_fwd_alone(" GATE_ARGS(GATE_K) ") -> output: bf16[T, H, D]", .is_wrapped = true,
+      .call = call_engram_gate_fwd_alone },
+    { .text = "engram_gate_kv_fwd(" GATE_ARGS(GATE_KV) ") -> output: bf16[T, H, D], " GATE_SAVED, .is_wrapped = true,
+      .check = check_engram_gate_kv_fwd, .call = call_engram_gate_kv_fwd },
+    { .text = "engram_gate_kv_fwd_alone(" GATE_ARGS(GATE_KV) ") -> output: bf16[T, H, D]", .is_wrapped = true,
+      .check = check_engram_gate_kv_fwd_alone, .call = call_engram_gate_kv_fwd_alone },
+    { .text = "engram_gate_kv_fwd_inplace(" GATE_ARGS_IN_PLACE(GATE_KV) ") -> None", .is_wrapped = true,
+      .check = check_engram_gate_kv_fwd_inplace, .call = call_engram_gate_kv_fwd_inplace },
+    { .text = "engram_gate_bwd(" GATE_BWD_ARGS(GATE_K) ") -> grad_hidden_states: bf16[T, H, D], grad_k: bf16[T, H, D], "
+              "grad_v: bf16[T, D], " GATE_PARTIAL,
+      .is_wrapped = true, .call = call_engram_gate_bwd },
+    { .text = "engram_gate_kv_bwd(" GATE_BWD_ARGS(GATE_KV) ") -> grad_hidden_states: bf16[T, H, D], "
+              "grad_kv: bf16[T, G, D], " GATE_PARTIAL,
+      .is_wrapped = true, .check = check_engram_gate_kv_bwd, .call = call_engram_gate_kv_bwd },
+    { .text = "grad_w_reduce(grad_w_partial[P, H, D], weight_hidden[H, D], weight_embed[H, D], "
+              "grad_weight_hidden[H, D]!, grad_weight_embed[H, D]!, zero_centered: bool = False) -> None",
+      .doc = "Adds the gradients of the gate's two weights to float32 tensors: the sum of the partial gradients of "
+             "their product, times the other weight (plus 1, if they are stored minus 1).",
+      .call = call_grad_w_reduce },
+    { .text = "engram_sinkhorn_momentum_update(grad[N, D], momentum_buffer[N, D]!, beta1: float, "
+              "nesterov: bool = True) -> out: f32[N, D]",
+      .doc = "momentum_buffer = beta1 * momentum_buffer + (1 - beta1) * grad, in place; returns beta1 * "
+             "momentum_buffer + (1 - beta1) * grad, or without nesterov the new momentum, in float32 before its "
+             "rounding.",
+      .call = call_engram_sinkhorn_momentum_update },
+    { .text = "engram_sinkhorn_step(matrix[N, D], row_scale[N]!, col_scale[D], eps: float, num_partials: int, "
+              "col_sumsq[D]?!) -> row_norm: f32[N], col_sumsq_partial: f32[num_partials, D]",
+      .doc = "tegula.engram.engram_sinkhorn_step with the number of partial rows.",
+      .check = check_engram_sinkhorn_step, .is_wrapped = true, .call = call_engram_sinkhorn_step,
+      .workspace = workspace_engram_sinkhorn_step },
+    { .text = "engram_sinkhorn_step_reduce(col_sumsq_partial[P, D], col_sumsq[D]!) -> None",
+      .doc = "Writes the sum of the partial rows to col_sumsq.",
+      .call = call_engram_sinkhorn_step_reduce },
+    { .text = "engram_sinkhorn_finalize(matrix[N, D], row_scale[N], col_scale[D], eps: float, alpha: float) -> "
+              "out: f32[N, D]",
+      .doc = "row_scale * matrix * col_scale with every row divided by its norm plus eps, times alpha. out may be "
+             "matrix.",
+      .call = call_engram_sinkhorn_finalize },
 };
 DOMAIN(engram);

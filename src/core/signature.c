@@ -330,9 +330,11 @@ static tgl_status check_shape(const tgl_table *t, const tgl_arg *a, const DLTens
 
 static tgl_status check_memory(const tgl_table *t, const DLTensor *const *tensors)
 {
-    for (int i = 1; i < t->num_tensors; i++)
-        if (tensors[i] && !t->tensors[i].is_host)
-            TGL_TRY(tgl_expect_same_device(t->tensors[i].name, tensors[i], tensors[0]));
+    for (int i = 0; i < t->num_tensors; i++) {
+        const tgl_arg *a = &t->tensors[i];
+        if (!tensors[i] || a->is_host || (a->is_anywhere && tgl_on_cpu(tensors[i]))) continue;
+        TGL_TRY(tgl_expect_same_device(a->name, tensors[i], tensors[t->home]));
+    }
     for (int i = 1; i < t->num_tensors; i++)
         for (int j = 0; j < i; j++) {
             const tgl_arg *a = &t->tensors[i], *b = &t->tensors[j];

@@ -21,6 +21,7 @@
  *               rows         packed rows, any distance apart; rows that are written do not overlap
  *               strided      any strides
  *               host         packed, in host memory
+ *               anywhere     after one of these: on the call's device, or in host memory
  *
  *   The first required tensor that has n determines it; the others must agree. If all tensors with n are
  *   optional, the first that is given determines it. The note is added to the message for an odd number.
@@ -498,6 +499,7 @@ static bool parse_tensor(reader *r, word name, bool is_output)
     a->is_written |= take(r, "!");
     a->layout = a->is_scales || take(r, "strided") ? TGL_STRIDED : take(r, "rows") ? TGL_ROWS : TGL_PACKED;
     a->is_host = take(r, "host");
+    a->is_anywhere = !a->is_host && take(r, "anywhere");
     if (a->is_scales && a->ndim != 2) return fail(r, r->p, "two dimensions of scale factors");
     if (a->is_written && a->layout == TGL_ROWS && a->ndim != 2)
         return fail(r, r->p, "two dimensions of rows that are written");
@@ -748,6 +750,15 @@ static int known_after(const tgl_table *t, const tgl_number *n)
     return last;
 }
 
+/* Ops run where their first tensor is that has to be given and that may not be elsewhere. */
+static void find_home(tgl_table *t)
+{
+    for (int i = t->num_tensors - 1; i >= 0; i--) {
+        const tgl_arg *a = &t->tensors[i];
+        if (!a->is_optional && !a->is_host && !a->is_anywhere) t->home = i;
+    }
+}
+
 static void find_owners(tgl_table *t)
 {
     for (int i = 0; i < t->num_tensors; i++) {
@@ -808,6 +819,7 @@ static bool parse(reader *r)
     if (*r->p) return fail(r, r->p, "the end");
     if (t->tensors[0].is_optional)
         return fail(r, r->p, "a first tensor that is always given: its device counts");
+    find_home(t);
     find_owners(t);
     return defer_ranges(r);
 }

@@ -17,7 +17,8 @@ enum {
     IS_SCALES = 8,
     IS_CODES = 16,
     IS_HOST = 32,
-    HAS_LEADING = 64
+    HAS_LEADING = 64,
+    IS_ANYWHERE = 128
 };
 
 static uint32_t key_of(DLDataType d)
@@ -118,7 +119,8 @@ INLINE bool check_tensor(const tgl_quick_arg *q, const uint32_t *dtypes, tgl_pac
         return false;
     const int leading = flags & HAS_LEADING ? leading_of(q, x, c) : 0, last = q->ndim + leading - 1;
     if (x->ndim != last + 1 || !x->shape || leading < 0) return false;
-    if (flags & IS_HOST ? !tgl_on_cpu(x) : device_of(x) != c->device) return false;
+    const bool is_there = !(flags & IS_HOST) && device_of(x) == c->device;
+    if (!is_there && !(flags & (IS_HOST | IS_ANYWHERE) && tgl_on_cpu(x))) return false;
 
     const int64_t *shape = x->shape, *strides = x->strides;
     const int8_t *size = q->sizes + q->ndim;
@@ -249,7 +251,7 @@ bool tgl_check_quickly(const tgl_table *t, const tgl_params *of, const DLTensor 
                        const void *params, int64_t *values)
 {
     const tgl_quick *q = &t->quick;
-    const DLTensor *first = tensors[0];
+    const DLTensor *first = tensors[t->home];
     if (!q->is_possible || !first) return false;
     const int device = (int)first->device.device_type, id = first->device.device_id;
     if (device != TGL_DL_CPU && (device != TGL_DL_CUDA || id < 0 || id >= TGL_MAX_DEVICES)) return false;
@@ -302,7 +304,8 @@ static bool make_arg(const tgl_table *t, int place, tgl_quick_arg *q)
                           .if_given = a->if_given, .like = a->like, .by_word = a->by_word };
     q->flags = (uint8_t)((a->is_optional ? IS_OPTIONAL : 0) | (a->is_written ? IS_WRITTEN : 0) |
                          (is_any ? IS_ANY : 0) | (a->is_scales ? IS_SCALES : 0) | (is_codes ? IS_CODES : 0) |
-                         (a->is_host ? IS_HOST : 0) | (a->has_leading ? HAS_LEADING : 0));
+                         (a->is_host ? IS_HOST : 0) | (a->has_leading ? HAS_LEADING : 0) |
+                         (a->is_anywhere ? IS_ANYWHERE : 0));
     bool ok = list_dtypes(is_any ? 0 : a->dtypes, q->dtypes) && list_dtypes(a->otherwise, q->otherwise);
     if (a->is_scales) {                         /* in the order that check_tensor() expects */
         list_dtypes(TGL_F32, q->dtypes);

@@ -52,7 +52,7 @@ typedef struct {
     bool is_e2m1;               /* one-byte elements other than e4m3 are pairs of e2m1 */
     bool is_scales;             /* row- or column-major f32, or column-major i32, four in a word */
     bool has_leading;           /* any leading dimensions before those of the text */
-    bool is_optional, is_written, is_host;
+    bool is_optional, is_written, is_host, is_anywhere;
     tgl_layout layout;
     int ndim;                   /* of the text */
     tgl_size sizes[TGL_MAX_RANK];
@@ -133,6 +133,7 @@ typedef struct {
 struct tgl_table {
     const char *name;
     int num_tensors;                            /* inputs, then outputs */
+    int home;                                   /* the tensor whose device is the call's */
     int num_values, num_sizes, num_scalars;     /* sizes first, then scalars, then GIVEN */
     int num_rules, num_steps, num_name_bytes;
     tgl_arg tensors[TGL_MAX_TENSORS];

@@ -289,6 +289,30 @@ static bool row_window_of(const DLTensor *t, row_window *rows)
     return !__builtin_mul_overflow(pitch, element_bytes(t), &rows->pitch);
 }
 
+/* The same with the items of its first dimension as rows. */
+static bool item_window_of(const DLTensor *t, row_window *rows)
+{
+    if (t->ndim < 2) return false;
+    int64_t width = 1;                          /* of an item; the extent of the tensor was checked before */
+    for (int i = 1; i < t->ndim; i++) {
+        const int64_t stride = t->shape[i] == 1 ? 0 : tgl_stride(t, i);
+        if (stride < 0) return false;
+        width += (t->shape[i] - 1) * stride;
+    }
+    rows->width = width * element_bytes(t);
+    return tgl_stride(t, 0) >= width && !__builtin_mul_overflow(tgl_stride(t, 0), element_bytes(t), &rows->pitch);
+}
+
+/* Are rows of the same pitch, whose first are at these addresses, disjoint? */
+static bool are_apart(uintptr_t at, row_window r, uintptr_t from, row_window q)
+{
+    if (r.pitch != q.pitch) return false;
+    /* the offset of t's rows within the other's rows; neither may reach into the other's next row */
+    const uintptr_t pitch = (uintptr_t)r.pitch;
+    const int64_t shift = (int64_t)((at % pitch + pitch - from % pitch) % pitch);
+    return shift >= q.width && r.width <= r.pitch - shift;
+}
+
 /* Do they share a byte? a and b are their extents. */
 static bool share_memory(const DLTensor *t, const extent *a, const DLTensor *other, const extent *b)
 {
@@ -298,11 +322,8 @@ static bool share_memory(const DLTensor *t, const extent *a, const DLTensor *oth
     const bool is_above = from + (uintptr_t)b->after <= at + (uintptr_t)a->before;
     if (is_below || is_above) return false;
     row_window r, q;
-    if (!row_window_of(t, &r) || !row_window_of(other, &q) || r.pitch != q.pitch) return true;
-    /* the offset of t's rows within the other's rows; neither may reach into the other's next row */
-    const uintptr_t pitch = (uintptr_t)r.pitch;
-    const int64_t shift = (int64_t)((at % pitch + pitch - from % pitch) % pitch);
-    return shift < q.width || r.width > r.pitch - shift;
+    if (row_window_of(t, &r) && row_window_of(other, &q) && are_apart(at, r, from, q)) return false;
+    return !(item_window_of(t, &r) && item_window_of(other, &q) && are_apart(at, r, from, q));
 }
 
 static bool has_no_memory(const DLTensor *t) { return tgl_is_empty(t) || !t->data; }

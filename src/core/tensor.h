@@ -38,8 +38,8 @@ tgl_status tgl_expect_same_device(const char *name, const DLTensor *t, const DLT
 tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name,
                                  const DLTensor *other);
 
-/* They share no byte. Exact for packed tensors and for windows of the rows of one buffer (equal row
- * strides); otherwise their address ranges are compared. */
+/* They share no byte. Exact for packed tensors and for windows of the rows, or of the items of the first
+ * dimension, of one buffer (equal strides); otherwise their address ranges are compared. */
 tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name,
                                  const DLTensor *other);
 

@@ -23,7 +23,7 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 static tgl_status read_device(const tgl_driver_table *cu, int i, tgl_device *d)
 {
     size_t memory = 0;
-    int smem_sm = 0, smem_block = 0, l2 = 0, clusters = 0;
+    int smem_sm = 0, smem_block = 0, l2 = 0, clusters = 0, host_pages = 0;
     TGL_TRY(tgl_driver_check(cu->DeviceGet(&d->handle, i), "cuDeviceGet"));
     TGL_TRY(tgl_driver_check(cu->DeviceGetName(d->name, sizeof d->name, d->handle), "cuDeviceGetName"));
     TGL_TRY(tgl_driver_check(cu->DeviceTotalMem(&memory, d->handle), "cuDeviceTotalMem"));
@@ -31,7 +31,7 @@ static tgl_status read_device(const tgl_driver_table *cu, int i, tgl_device *d)
         { TGL_CU_DEVICE_MAJOR, &d->major },           { TGL_CU_DEVICE_MINOR, &d->minor },
         { TGL_CU_DEVICE_NUM_SMS, &d->num_sms },       { TGL_CU_DEVICE_L2_BYTES, &l2 },
         { TGL_CU_DEVICE_SMEM_PER_SM, &smem_sm },      { TGL_CU_DEVICE_SMEM_PER_BLOCK_OPTIN, &smem_block },
-        { TGL_CU_DEVICE_CLUSTER_LAUNCH, &clusters },
+        { TGL_CU_DEVICE_CLUSTER_LAUNCH, &clusters },  { TGL_CU_DEVICE_USES_HOST_PAGE_TABLES, &host_pages },
     };
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
         TGL_TRY(tgl_driver_check(cu->DeviceGetAttribute(rows[k].value, rows[k].attribute, d->handle),
@@ -41,6 +41,7 @@ static tgl_status read_device(const tgl_driver_table *cu, int i, tgl_device *d)
     d->total_memory = (int64_t)memory;
     d->l2_bytes = l2;
     d->has_clusters = clusters != 0;
+    d->uses_host_page_tables = host_pages != 0;
     d->is_emulated = !strcmp(d->name, "Tegula emulated device");
     return TGL_OK;
 }
@@ -229,5 +230,7 @@ tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host
     if (!result && type == TGL_CU_MEMORY_HOST)
         result = cu->PointerGetAttribute(address, TGL_CU_POINTER_ON_DEVICE, from);
     tgl_context_leave(&guard);
-    return result == TGL_CU_INVALID_VALUE ? TGL_OK : tgl_driver_check(result, "cuPointerGetAttribute");
+    if (result == TGL_CU_INVALID_VALUE) result = 0;         /* memory that the driver does not know */
+    if (!result && !*address && devices[device].facts.uses_host_page_tables) *address = from;
+    return tgl_driver_check(result, "cuPointerGetAttribute");
 }

@@ -38,6 +38,7 @@ enum {
     TGL_CU_DEVICE_MINOR = 76,
     TGL_CU_DEVICE_SMEM_PER_SM = 81,
     TGL_CU_DEVICE_SMEM_PER_BLOCK_OPTIN = 97,
+    TGL_CU_DEVICE_USES_HOST_PAGE_TABLES = 100,
     TGL_CU_DEVICE_CLUSTER_LAUNCH = 120
 };
 
@@ -137,6 +138,8 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
     X(MemAllocManaged, (tgl_cu_pointer *pointer, size_t bytes, unsigned flags))                            \
     X(MemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                                        \
     X(MemFreeHost, (void *pointer))                                                                        \
+    X(MemHostRegister, (void *pointer, size_t bytes, unsigned flags))                                      \
+    X(MemHostUnregister, (void *pointer))                                                                  \
     X(MemsetD8, (tgl_cu_pointer to, unsigned char value, size_t bytes))                                    \
     X(MemsetD32Async, (tgl_cu_pointer to, unsigned value, size_t words, tgl_stream stream))                \
     X(MemcpyHtoD, (tgl_cu_pointer to, const void *from, size_t bytes))                                     \
@@ -198,6 +201,7 @@ typedef struct {
     int architecture_number;               /* 90 for "sm_90a" and for "compute_90" */
     bool is_emulated;                      /* the emulated device of tests/emulator */
     bool has_clusters;
+    bool uses_host_page_tables;            /* reads any host memory, by its address */
     tgl_cu_device handle;
 } tgl_device;
 tgl_status tgl_device_get(int device, const tgl_device **out);
@@ -219,7 +223,8 @@ enum { TGL_CU_CAPTURE_UNCHANGED = -1 };
 int tgl_capture_relax(const tgl_driver_table *cu);
 void tgl_capture_restore(const tgl_driver_table *cu, int mode);
 
-/* The device address of page-locked host memory; 0 for other memory. */
+/* The device address of page-locked host memory, or of any host memory if the device uses the host's page tables;
+ * otherwise 0. */
 tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host, tgl_cu_pointer *address);
 
 #endif

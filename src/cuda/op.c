@@ -2,6 +2,8 @@
  * op.c - the path of every call. */
 #include "cuda/op.h"
 
+#include "core/signature_table.h"
+
 tgl_status tgl_take(tgl_signature *s, const DLTensor *const *tensors, const void *params, int64_t *sizes)
 {
     tgl_log_signature(s, tensors);
@@ -12,7 +14,8 @@ tgl_status tgl_run(tgl_signature *s, const tgl_op *op, const DLTensor *const *te
                    tgl_stream stream)
 {
     if (!tgl_preparing() && tgl_writes_nothing(s, tensors)) return TGL_OK;      /* data may be NULL */
-    if (!tgl_on_cpu(tensors[0])) return tgl_run_on_cuda(op, problem, tensors[0], stream);
+    const DLTensor *on = tensors[tgl_signature_table(s)->home];
+    if (!tgl_on_cpu(on)) return tgl_run_on_cuda(op, problem, on, stream);
     return tgl_preparing() ? TGL_OK : op->cpu(problem);
 }
 

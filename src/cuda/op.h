@@ -42,8 +42,8 @@ typedef struct {
 /* Logs a call and checks it against the signature. `params` and `sizes` as for tgl_check(). */
 tgl_status tgl_take(tgl_signature *s, const DLTensor *const *tensors, const void *params, int64_t *sizes);
 
-/* Runs a call that passed tgl_take(), on the device of its first tensor. If all outputs are empty, does
- * nothing; in prepare mode, only loads kernels. */
+/* Runs a call that passed tgl_take(), on the device of the signature's first tensor that is neither optional nor
+ * allowed elsewhere. If all outputs are empty, does nothing; in prepare mode, only loads kernels. */
 tgl_status tgl_run(tgl_signature *s, const tgl_op *op, const DLTensor *const *tensors, void *problem,
                    tgl_stream stream);
 

@@ -2,6 +2,7 @@
  * test_log_indices.c - TEGULA_LOG=call: on the CPU, every op that takes indices logs how many are too large,
  * in the line after its call. Negative ones are empty slots and not counted. */
 #include "child.h"
+#include "tegula/engram.h"
 #include "tegula/moe.h"
 
 static char text[CHILD_TEXT];
@@ -101,4 +102,13 @@ LOGS(expand_and_reduce, LINE LINE LINE)
     CHECK_OK(tgl_moe_expand_to_fused_with_sf(rows, F32(2, 1, 1, 1), positions, experts, buffer,
                                              F32(3, 1, 0), 1, NULL));
     return CHECK_OK(tgl_moe_reduce_fused(buffer, NULL, NULL, positions, NULL, rows, NULL));
+}
+
+LOGS(engram_lookup, "tegula: indices: 2 of 4 are foreign, not in 10..13\n")     /* negative ones, too */
+{
+    int64_t shape[] = { 2, 2, 3 };
+    float data[12];
+    DLTensor out = { data, { (DLDeviceType)TGL_DL_CPU, 0 }, 3, { TGL_DL_FLOAT, 32, 1 }, shape, NULL, 0 };
+    const tgl_engram_lookup_params params = { .row_begin = 10 };
+    return CHECK_OK(tgl_engram_lookup(F32(4, 3, 0), NULL, I64(2, 2, 13, -1, 9, 10), &out, NULL, &params, NULL));
 }

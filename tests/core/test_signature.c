@@ -352,6 +352,29 @@ TEST(members_of_a_struct)
     CHECKED(MEMBERS, members, NULL, for (int i = 0; i < 5; i++) if (i != 3) c->own[i].t.device = cuda, NULL);
 }
 
+static tgl_signature ANYWHERE = TGL_SIGNATURE(
+    "anywhere(table: i32[n, m] rows anywhere, more: i32[n]? anywhere) -> out: i32[m]", NULL);
+static void anywhere(call *c)
+{
+    PUT(0, TGL_I32, 5, 3);
+    PUT(1, TGL_I32, 5);
+    PUT(2, TGL_I32, 3);
+}
+
+TEST(tensors_anywhere)      /* in host memory, even if the others are on a device */
+{
+    const DLDevice cuda = { (DLDeviceType)TGL_DL_CUDA, 0 }, other = { (DLDeviceType)TGL_DL_CUDA, 1 };
+    const DLDevice pinned = { (DLDeviceType)TGL_DL_CUDA_HOST, 0 };
+    CHECKED(ANYWHERE, anywhere, NULL, (void)0, NULL);
+    CHECKED(ANYWHERE, anywhere, NULL, c->own[2].t.device = cuda, NULL);
+    CHECKED(ANYWHERE, anywhere, NULL, c->own[0].t.device = c->own[2].t.device = cuda, NULL);
+    CHECKED(ANYWHERE, anywhere, NULL, c->own[0].t.device = pinned; c->own[1].t.device = c->own[2].t.device = cuda, NULL);
+    CHECKED(ANYWHERE, anywhere, NULL, c->own[0].t.device = pinned, NULL);
+    CHECKED(ANYWHERE, anywhere, NULL, c->own[0].t.device = cuda, "table: device is cuda:0, want cpu");
+    CHECKED(ANYWHERE, anywhere, NULL, c->own[1].t.device = other; c->own[2].t.device = cuda,
+            "more: device is cuda:1, want cuda:0");
+}
+
 /* ---- texts that are not of the grammar ---- */
 
 static void check_text(const char *text, const char *message)

@@ -347,6 +347,21 @@ TEST(overlap_in_three_dimensions)
     OVERLAP();
 }
 
+TEST(overlap_of_parts_of_items)     /* rows 0 .. 2 and row 3 of every item of [4, 4, 8]; and one element more */
+{
+    tensor a, b;
+    make(&a, TGL_BF16, 3, SHAPE(4, 3, 8));
+    a.strides[0] = 32;
+    make(&b, TGL_BF16, 2, SHAPE(4, 8));
+    b.strides[0] = 32;
+    b.t.data = (uint16_t *)a.t.data + 24;
+    APART();
+    b.t.data = (uint16_t *)a.t.data + 23;
+    OVERLAP();
+    b.t.data = (uint16_t *)a.t.data + 25;       /* reaches into the next item */
+    OVERLAP();
+}
+
 TEST(overlap_with_strides_of_single_rows)       /* which may be anything; found by fuzzing */
 {
     tensor a, b;

@@ -244,6 +244,8 @@ static tgl_status load(case_problem *c, void *context)
                 for (int64_t k = 0; k < t->slots; k++)
                     put_number(t, k, in->values != SMALL, case_random(seed, k));
             if (!strcmp(t->name, "logits") && in->seed / 16 % 2) exclude_tokens(c, t, seed);
+            for (int64_t k = 0; k < t->slots && !is_tabled && !strcmp(t->name, "slots"); k++)   /* distinct */
+                memcpy(t->storage + k * t->element_bytes, (int64_t[]){ k, 0 }, (size_t)t->element_bytes);
         }
         if (t->initial) memcpy(t->initial, t->storage, size);
         if (in->cpu && t->role != CASE_IN) memcpy(t->storage, in->cpu->problem.tensors[i].storage, size);

@@ -12,7 +12,7 @@ from tegula.quant.cast_back_e5m6_kernel import cast_back_e5m6
 from tegula.quant.per_token_cast_to_e5m6_kernel import per_token_cast_to_e5m6
 
 FUNCTIONS = {name: f for module in (engram, moe, quant, transpose) for name, f in vars(module).items()
-             if name in module.__all__ and callable(f)}
+             if name in module.__all__ and callable(f) and not isinstance(f, type)}
 FUNCTIONS |= {"per_token_cast_to_e5m6": per_token_cast_to_e5m6, "cast_back_e5m6": cast_back_e5m6}
 
 
@@ -30,7 +30,51 @@ def engram_cases(device):
     sizes = torch.randint(100000, 1000000, (2, 2, 4), dtype=torch.int32, device=device)
     offsets = reference.make_offsets(sizes)
     yield "engram_hash", ids, multipliers, sizes, offsets
-    yield "engram_hash", ids.int(), multipliers, sizes, offsets, torch.arange(6, device=device) < 4
+    mask = torch.arange(6, device=device) < 4
+    yield "engram_hash", ids.int(), multipliers, sizes, offsets, mask
+    ids, history, cu = ids[:, 0] % 9, ids[:2, :2], torch.tensor([0, 2, 6], device=device)
+    lookup, ring = torch.arange(8, device=device).int() % 5, torch.zeros(2, 9, dtype=torch.int32, device=device)
+    yield "ngram_windows", ids, 3, 2
+    yield "ngram_windows", ids, 3, 2, cu, history, lookup, 5
+    ngram = engram.NGram(multipliers, sizes, offsets, 2)
+    yield "engram_rows", ids, ngram
+    yield "engram_rows", ids, ngram._replace(token_map=lookup, stop_id=5), cu, cu[1:], history, None, None, mask
+    table, sf = torch.randn(20, 64, device=device), torch.randint(120, 132, (20, 2), dtype=torch.uint8, device=device)
+    rows, codes = torch.randint(-3, 25, (6, 3), device=device), table.to(torch.float8_e4m3fn)
+    yield "engram_lookup", table, rows, {"dtype": torch.bfloat16}
+    yield "engram_lookup", table.half(), rows.int(), {"row_begin": 2}
+    yield "engram_lookup", codes, rows, table[0, :1]
+    yield "engram_lookup", codes, rows, sf, {"num_sms": 2}
+    yield "engram_lookup", codes, rows, sf, {"packed": True}
+    yield "engram_lookup", codes, rows, sf, {"dtype": torch.float8_e4m3fn,
+                                             "out_sf": torch.zeros(2, 6, dtype=torch.int32, device=device).t()}
+    grad = torch.randn(6, 3, 64, device=device)
+    every = torch.arange(18, device=device).view(6, 3).flip(0)      # so that all of grad_rows is written
+    yield "engram_lookup_bwd", grad.bfloat16(), every, 20
+    yield "engram_lookup_bwd", grad, rows, 20, {"grad_table": table}
+    yield "engram_rows", ids, ngram, cu, cu[1:], None, ring, cu[:2] % 2, {"null_slot": 5}
+    x, kv = torch.randn(6, 2, 40, device=device).bfloat16(), torch.randn(6, 3, 40, device=device).bfloat16()
+    k, v, weights = kv[:, :2], kv[:, 2], (x[0].clone(), x[1].clone())
+    fused = weights[0].float() * weights[1].float()
+    yield "fused_weight", *weights
+    yield "engram_gate_fwd", x, k, v, fused, 1e-20, 1e-6
+    yield "engram_gate_fwd", x, k, v, None, 1e-6, 0.5, False, {
+        "weights": weights, "image_token_mask": mask, "add_residual": False, "zero_centered": True, "sign": "bit"}
+    yield "engram_gate_kv_fwd", x, kv, fused, 1e-20, 1e-6
+    yield "engram_gate_kv_fwd", x, kv, None, 1e-20, 1e-6, False, mask, {"weights": weights}
+    yield "engram_gate_kv_fwd", x, kv, fused, 1e-20, 1e-6, False, mask, True
+    saved = reference.engram_gate_ref(x, k, v, *weights, 1e-6, 1e-20, True)[1:]
+    yield "engram_gate_bwd", x, x, k, v, fused, *saved, 1e-6
+    yield "engram_gate_kv_bwd", x, x, kv, None, *saved, 1e-6, mask, {"weights": weights, "add_residual": False}
+    yield "grad_w_reduce", torch.randn(3, 2, 40, device=device), *weights, fused, fused + 1
+    matrix, scales = torch.randn(20, 8, device=device), torch.rand(20, device=device) + 0.5
+    sums = torch.zeros(8, device=device)
+    yield "engram_sinkhorn_momentum_update", matrix, torch.randn(20, 8, device=device), 0.95
+    yield "engram_sinkhorn_momentum_update", matrix.bfloat16(), torch.randn(20, 8, device=device).bfloat16(), 0.9, False
+    yield "engram_sinkhorn_step", matrix, scales, scales[:8], 1e-20
+    yield "engram_sinkhorn_step", matrix, scales, scales[:8], 1e-20, sums
+    yield "engram_sinkhorn_step_reduce", matrix, sums
+    yield "engram_sinkhorn_finalize", matrix, scales, scales[:8], 1e-20, 3.0
 
 
 def moe_cases(device):

@@ -80,6 +80,7 @@ def compare(got, want, how):
         wrong &= ~((a - e).abs() <= how["atol"] + how["rtol"] * e.abs())
     elif mode == "bf16":
         limit = 1 + how["mismatch"] * want.numel()
+        wrong &= got.float() != want.float()        # zeros of either sign are equal
         if int(wrong.sum()) > limit:
             return f"{int(wrong.sum())} elements differ in bits, want at most {limit:g}"
         steps = (ordered(got) - ordered(want)).abs() <= how["ulp"]

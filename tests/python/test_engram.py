@@ -55,6 +55,246 @@ def test_strided_windows(device):
         assert_equal(engram.engram_hash(windows, *columns), reference.engram_hash_ref(windows, *columns))
 
 
+# ---- ngram_windows ----
+
+def boundaries(num_requests, num_tokens, device):
+    """Of random lengths, some 0; the last tokens have no request."""
+    cuts = torch.randint(0, num_tokens + 1, (num_requests + 1,)).sort().values
+    cuts[0] = 0
+    return cuts.int().to(device)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=["i32", "i64"])
+@pytest.mark.parametrize("max_ngram", [1, 2, 3, 4, 11])
+def test_windows(max_ngram, dtype, device):
+    for num_tokens, num_requests in ((0, 3), (1, 1), (300, 1), (300, 40), (33, 100)):
+        ids = torch.randint(-2, 9, (num_tokens,), dtype=dtype, device=device)
+        history = torch.randint(-2, 9, (num_requests, max_ngram - 1), dtype=dtype, device=device)
+        lookup = torch.randint(0, 99, (7,), dtype=torch.int32, device=device)
+        cu = boundaries(num_requests, num_tokens, device)
+        for args in ((None, None, None, None), (cu, None, lookup, 3), (cu, history, None, None), (cu, history, lookup, 3),
+                     (cu.long(), history, lookup, -1), (None, history[:1], lookup, 5)):
+            assert_equal(engram.ngram_windows(ids, max_ngram, 2, *args),
+                         reference.ngram_windows_ref(ids, max_ngram, 2, *args))
+
+
+# ---- engram_rows ----
+
+def batch_of(max_ngram, num_tokens, num_requests, device, dtype):
+    """Keyword arguments that a call may have."""
+    given = {"image_token_mask": torch.rand(num_tokens, device=device) < 0.1,
+             "cu_seqlens": boundaries(num_requests, num_tokens, device),
+             "start_pos": torch.randint(-1, 9, (num_requests,), dtype=dtype, device=device)}
+    history = torch.randint(-2, 9, (num_requests, max_ngram - 1), dtype=dtype, device=device)
+    ring = torch.randint(-2, 9, (num_requests + 2, max_ngram + 3), dtype=dtype, device=device)
+    slots = torch.randperm(num_requests + 2)[:num_requests].to(dtype).to(device)
+    slots[::5] = -1
+    yield {}
+    yield {"image_token_mask": given["image_token_mask"], "hash_masked": True}
+    yield {"cu_seqlens": given["cu_seqlens"].long(), "start_pos": given["start_pos"]}
+    yield {**given, "history": history}
+    yield {"cu_seqlens": given["cu_seqlens"], "history": history, "history_newest_first": True}
+    yield {**given, "ring": ring, "slots": slots, "null_slot": 1}
+    yield {**given, "ring": ring, "keep_ring": True}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=["i32", "i64"])
+@pytest.mark.parametrize("max_ngram, num_layers, num_heads", [(3, 2, 8), (4, 2, 8), (2, 1, 1), (5, 3, 3), (11, 1, 2)])
+def test_rows(max_ngram, num_layers, num_heads, dtype, device):
+    columns = constants(max_ngram, num_layers, num_heads, device, dtype)
+    token_map = torch.randint(0, 99, (8,), dtype=torch.int32, device=device)
+    for num_tokens, num_requests, layout, more in (
+            (0, 3, "ltc", ()), (1, 1, "tlc", (token_map,)), (200, 1, "ltc", (token_map, 3)), (200, 30, "tlc", (None, 3)),
+            (33, 60, "ltc", (token_map,))):
+        ids = torch.randint(-1, 9, (num_tokens,), dtype=dtype, device=device)
+        ngram = engram.NGram(*columns, 2, *more)
+        for given in batch_of(max_ngram, num_tokens, num_requests, device, dtype):
+            theirs = {name: v.clone() if name == "ring" else v for name, v in given.items()}
+            rows = engram.engram_rows(ids, ngram, layout=layout, **given)
+            assert_equal(rows, reference.engram_rows_ref(ids, ngram, layout=layout, **theirs))
+            if "ring" in given:
+                assert_equal(given["ring"], theirs["ring"])
+
+
+def test_rows_are_hashes_of_windows(device):
+    columns = constants(4, 2, 8, device)
+    ids, cu = torch.randint(0, 900, (70,), device=device), boundaries(7, 70, device)
+    cu[-1] = 70                                         # where all tokens have a request
+    token_map = torch.randint(0, 700, (900,), dtype=torch.int32, device=device)
+    rows = engram.engram_rows(ids, engram.NGram(*columns, 2, token_map, 5), cu)
+    assert_equal(rows, engram.engram_hash(engram.ngram_windows(ids, 4, 2, cu, None, token_map, 5), *columns))
+
+
+def test_rejected_drafts(device):
+    """The next start_pos says how many were accepted; the rows are those of the text as it is."""
+    # doc: drafts
+    ngram = engram.NGram(*constants(4, 1, 8, device), pad_id=2)
+    ids = torch.randint(0, 50, (40,), device=device)
+    want = engram.engram_rows(ids, ngram)
+    ring = torch.zeros(1, 3 + 5, dtype=torch.int32, device=device)      # N - 1 = 3, drafts of up to 5 tokens
+    engram.engram_rows(ids[:20], ngram, start_pos=torch.tensor([0], device=device), ring=ring)      # prefill
+    position = 20
+    for accepted in (3, 0, 1, 5, 2, 4):
+        draft = ids[position:position + 5].clone()
+        draft[accepted:] += 1                           # wrong from here on
+        rows = engram.engram_rows(draft, ngram, start_pos=torch.tensor([position], device=device), ring=ring)
+        assert torch.equal(rows[:, :accepted], want[:, position:position + accepted])
+        position += accepted
+    # end
+
+
+def test_rows_out(device):
+    ngram, ids = engram.NGram(*constants(3, 2, 8, device), 2), torch.randint(0, 50, (9,), device=device)
+    for layout, shape in (("ltc", (2, 9, 16)), ("tlc", (9, 2, 16))):
+        for dtype in (torch.int32, torch.int64):
+            out = torch.empty(shape, dtype=dtype, device=device)
+            assert engram.engram_rows(ids, ngram, layout=layout, out=out) is out
+            assert torch.equal(out, engram.engram_rows(ids, ngram, layout=layout))
+
+
+def test_the_ring_counts_as_written(device):
+    """autograd must notice that a tensor which it saved was overwritten."""
+    ngram, ids = engram.NGram(*constants(3, 1, 1, device), 2), torch.arange(4, device=device)
+    ring = torch.zeros(1, 4, dtype=torch.int64, device=device)
+    version = ring._version
+    engram.engram_rows(ids, ngram, start_pos=torch.zeros(1, dtype=torch.int64, device=device), ring=ring)
+    assert ring.tolist() == [[0, 1, 2, 3]] and ring._version > version
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda i, n: engram.ngram_windows(i[0], 0, 2), r"max_ngram_size: is 0, want 1\.\.4096$"),
+    (lambda i, n: engram.ngram_windows(i[0], 4097, 2), r"max_ngram_size: is 4097, want 1\.\.4096$"),
+    (lambda i, n: engram.ngram_windows(i[0], 3, 2, history=i[:, :2]), "cu_seqlens: is None, want a tensor with 5"),
+    (lambda i, n: engram.engram_rows(i[0], n, layout="lct"), "layout: is 'lct', want 'ltc' or 'tlc'$"),
+    (lambda i, n: engram.engram_rows(i[0], n, ring=i), "start_pos: is None, want a tensor with ring"),
+    (lambda i, n: engram.engram_rows(i[0], n._replace(token_map=i[0])), "token_map: dtype is i64, want i32"),
+], ids=range(6))
+def test_errors(call, message, device):
+    with pytest.raises(ValueError, match="^" + message):
+        call(torch.randint(0, 9, (5, 3), device=device), engram.NGram(*constants(3, 2, 8, device), 2))
+
+
 @pytest.mark.parametrize("case", [c for c in golden.cases("engram") if c.op == "make_offsets"], ids=str)
 def test_recorded_offsets(case, device):
     case.check("out", reference.make_offsets(**case.inputs(device)))
+
+
+def test_layout_of_fake_rows(device):
+    """Strides, too: rows of one token lie together."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    ngram, ids = engram.NGram(*constants(3, 2, 8, device), 2), torch.arange(9, device=device)
+    with FakeTensorMode() as mode:
+        fakes = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, (ids, ngram))
+        fake = engram.engram_rows(*fakes, layout="tlc")
+    seen = engram.engram_rows(ids, ngram, layout="tlc")
+    assert fake.shape == seen.shape == (9, 2, 16) and fake.stride() == seen.stride() == (32, 16, 1)
+
+
+def test_v2():
+    import tegula.v2 as v2
+    assert v2.engram.engram_hash is engram.engram_hash
+
+
+# ---- engram_lookup ----
+
+TABLES = [(torch.float32, None, {}), (torch.float32, None, {"dtype": torch.bfloat16}), (torch.float16, None, {}),
+          (torch.float16, None, {"dtype": torch.bfloat16}), (torch.bfloat16, None, {}),
+          (torch.float8_e4m3fn, None, {}), (torch.float8_e4m3fn, "one", {}), (torch.float8_e4m3fn, "groups", {}),
+          (torch.float8_e4m3fn, "groups", {"packed": True}),
+          (torch.float8_e4m3fn, None, {"dtype": torch.float8_e4m3fn})]
+
+
+def a_table(dtype, factors, device, rows=50, dim=96):
+    """(table, table_sf): any bits, NaN too."""
+    bits = torch.randint(0, 256, (rows, dim * dtype.itemsize), dtype=torch.uint8, device=device).view(dtype)
+    if factors == "groups":
+        return bits, torch.randint(0, 256, (rows, dim // 32), dtype=torch.uint8, device=device)
+    return bits, torch.randn(1, device=device) if factors == "one" else None
+
+
+def same_bits(made, want):
+    """NaN of bfloat16 have one form here, and any in torch."""
+    if made.dtype == torch.bfloat16:
+        made, want = made.nan_to_num(1e30, 2e30, -2e30), want.nan_to_num(1e30, 2e30, -2e30)
+    assert made.dtype == want.dtype and made.shape == want.shape
+    assert torch.equal(made.contiguous().view(torch.uint8), want.contiguous().view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype, factors, options", TABLES)
+def test_lookup(dtype, factors, options, device):
+    table, sf = a_table(dtype, factors, device)
+    for rows in (torch.randint(-20, 80, (33, 5), device=device), torch.randint(0, 50, (5, 33), device=device).t().int(),
+                 torch.empty(0, 3, dtype=torch.int64, device=device)):
+        for row_begin in (0, 7):
+            made = engram.engram_lookup(table, rows, sf, row_begin=row_begin, **options)
+            same_bits(made, reference.engram_lookup_ref(table, rows, sf, row_begin=row_begin, **options))
+
+
+def test_lookup_out(device):
+    """Into a strided tensor; factors as packed by per_token_cast."""
+    table, sf = a_table(torch.float8_e4m3fn, "groups", device)
+    rows = torch.randint(-20, 80, (33, 5), device=device)
+    whole = torch.empty(5, 33, 2 * 96, dtype=torch.bfloat16, device=device)
+    out = whole.transpose(0, 1)[:, :, 96:]
+    assert engram.engram_lookup(table, rows, sf, out=out) is out
+    same_bits(out, reference.engram_lookup_ref(table, rows, sf))
+    words = torch.empty(4, 40, dtype=torch.int32, device=device)[:, :33].t()
+    codes = engram.engram_lookup(table, rows, sf, dtype=torch.float8_e4m3fn, out_sf=words)
+    packed = reference.engram_lookup_ref(table, rows, sf, packed=True)
+    assert torch.equal(codes.view(torch.uint8), packed[:, :, :96])
+    factors = torch.cat([packed[:, :, 96:].reshape(33, 15), packed.new_zeros(33, 1)], 1)
+    assert torch.equal(words.contiguous().view(torch.uint8), factors)
+
+
+def test_lookup_in_pinned_memory(device):
+    if device == "cpu":
+        pytest.skip("there is no other memory")
+    table, sf = (t.pin_memory() for t in a_table(torch.float8_e4m3fn, "groups", "cpu"))
+    rows = torch.randint(-20, 80, (33, 5), device=device)
+    made = engram.engram_lookup(table, rows, sf, num_sms=2)
+    same_bits(made, reference.engram_lookup_ref(table.to(device), rows, sf.to(device)))
+    with pytest.raises(ValueError, match="table: memory is not page-locked"):
+        engram.engram_lookup(table.clone(), rows, sf)
+
+
+def test_lookup_refuses(device):
+    table, sf = a_table(torch.float8_e4m3fn, "groups", device)
+    rows = torch.randint(0, 50, (3, 2), device=device)
+    for call, message in ((lambda: engram.engram_lookup(table, rows, dtype=torch.float32), "out: dtype is f32"),
+                          (lambda: engram.engram_lookup(table, rows, dtype=torch.int32), "dtype: is torch.int32, want"),
+                          (lambda: engram.engram_lookup(table, rows, packed=True), "table_sf: is None"),
+                          (lambda: engram.engram_lookup(table, rows, sf, row_begin=-1), "row_begin: is -1, want >= 0")):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+# ---- engram_lookup_bwd ----
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "f32"])
+def test_lookup_bwd(dtype, device):
+    rows = torch.cat([torch.randint(-5, 40, (50, 4), device=device), torch.full((40, 4), 7, device=device)])
+    for columns, dim, num_rows, row_begin in ((4, 40, 30, 3), (3, 33, 0, 0), (1, 1, 100, 0)):
+        indices = rows[:, :columns].int() if columns == 3 else rows[:, :columns]
+        grad = torch.randn(90, columns, dim, device=device).to(dtype)
+        want = reference.engram_lookup_bwd_ref(grad, indices, num_rows, row_begin=row_begin)
+        unique, sums, count = engram.engram_lookup_bwd(grad, indices, num_rows, row_begin=row_begin)
+        n = count.item()
+        assert unique.dtype == indices.dtype and unique[n:].eq(-1).all()
+        assert_equal(unique[:n], want[0])
+        assert_equal(sums[:n], want[1])
+        if num_rows:
+            table = torch.randn(num_rows, dim, device=device)
+            added = table.clone()
+            added[want[0].long() - row_begin] += want[1]
+            assert engram.engram_lookup_bwd(grad, indices, num_rows, row_begin=row_begin, grad_table=table) is None
+            assert_equal(table, added)
+
+
+def test_lookup_bwd_is_the_gradient(device):
+    """Of a bfloat16 table, by autograd through plain indexing; sums are exact on integers."""
+    table = torch.randint(-8, 8, (30, 16), device=device).bfloat16().requires_grad_()
+    rows, grad = torch.randint(0, 30, (50, 4), device=device), torch.randint(-8, 8, (50, 4, 16), device=device).bfloat16()
+    table.float()[rows].backward(grad.float())
+    made = torch.zeros(30, 16, device=device)
+    engram.engram_lookup_bwd(grad, rows, 30, grad_table=made)
+    assert_equal(made.bfloat16(), table.grad)

@@ -362,6 +362,8 @@ def test_swiglu_backward(clamp, device):
 
 NAMES = {row["name"] for row in _tegula.table() if row["has_float_output"]} - set(GRADIENTS)
 NAMES -= {"aux_fi", "engram_hash", "mask_indices_by_tp", "unpack_from_e2m1fn_x2"}      # of integers
+WRITERS = {"engram_sinkhorn_momentum_update", "engram_sinkhorn_step"}                   # of floats, in place
+NAMES -= WRITERS
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
@@ -380,6 +382,17 @@ def test_no_gradient_is_said(name, device):
     for seen, want in zip(tensors_in(Call(OPERATORS[name], device)()), outputs, strict=True):
         assert not seen.requires_grad
         assert_equal(seen, want.detach())
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS))
+def test_no_gradient_of_a_write_in_place(name, device):
+    call = Call(OPERATORS[name], device)
+    for t in tensors_in(call.args):
+        t.requires_grad_()
+    with pytest.raises(RuntimeError, match=rf"^{name}\(\): a write in place has no gradient"):
+        call()
+    with torch.no_grad():
+        assert not any(t.requires_grad for t in tensors_in(call()))
 
 
 def test_detached_in_half_the_graph(device):

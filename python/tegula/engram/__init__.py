@@ -1,6 +1,157 @@
 # SPDX-License-Identifier: MIT
-"""Engram, a memory that a layer looks up by the last few token ids: from ids to rows of its table."""
-from .._rows import functions as _functions
+"""Engram, a memory that a layer looks up by the last few token ids: from ids to rows of its table, and the gate
+that lets a value in. Most functions are
+builtins; those here only sort arguments."""
+import typing as _typing
+
+from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
+from .._tegula import (
+    engram_gate_bwd as _engram_gate_bwd, engram_gate_fwd as _engram_gate_fwd,
+    engram_gate_fwd_alone as _engram_gate_fwd_alone, engram_gate_kv_bwd as _engram_gate_kv_bwd,
+    engram_gate_kv_fwd as _engram_gate_kv_fwd, engram_gate_kv_fwd_alone as _engram_gate_kv_fwd_alone,
+    engram_gate_kv_fwd_inplace as _engram_gate_kv_fwd_inplace, engram_lookup as _engram_lookup,
+    engram_lookup_bwd as _engram_lookup_bwd, engram_lookup_bwd_into as _engram_lookup_bwd_into,
+    engram_rows as _engram_rows, engram_sinkhorn_step as _engram_sinkhorn_step,
+)
 
 globals().update(_functions("engram"))
-__all__ = sorted(_functions("engram"))
+
+
+class NGram(_typing.NamedTuple):
+    """What makes rows of ids: tensors multipliers [L, N], vocab_sizes [L, N - 1, J], offsets [L, (N - 1) * J], the id
+    behind the map that stands for none, the map of ids, and the id, before the map, that ends a window."""
+    multipliers: object
+    vocab_sizes: object
+    offsets: object
+    pad_id: int
+    token_map: object = None
+    stop_id: _typing.Optional[int] = None
+
+
+def engram_rows(input_ids, ngram, cu_seqlens=None, start_pos=None, history=None, ring=None, slots=None,
+                image_token_mask=None, *, layout="ltc", history_newest_first=False, hash_masked=False, keep_ring=False,
+                null_slot=None, out=None):
+    """From raw token ids to table rows, for all layers, in one launch: [L, T, C], or [T, L, C] with layout "tlc", in
+    the dtype of ngram.offsets. Request b has tokens cu_seqlens[b] .. cu_seqlens[b + 1] - 1; start_pos[b] tokens of it
+    came before. Their raw ids are in history [B, N - 1], oldest first, or in row slots[b] of ring [S, R], by position
+    modulo R, where the ids of this call are then stored. Rows of masked, negative and unmapped tokens are -1."""
+    if layout not in ("ltc", "tlc"):
+        raise ValueError(f"layout: is {layout!r}, want 'ltc' or 'tlc'")
+    tlc = layout == "tlc"
+    multipliers, vocab_sizes, offsets, pad_id, token_map, stop_id = ngram
+    rows = _engram_rows(input_ids, multipliers, vocab_sizes, offsets, pad_id, token_map, stop_id, cu_seqlens, start_pos,
+                        history, ring, slots, image_token_mask, tlc, history_newest_first, hash_masked, keep_ring,
+                        null_slot, out=out.swapaxes(0, 1) if tlc and out is not None else out)
+    if out is not None:
+        return out
+    return rows.swapaxes(0, 1) if tlc else rows
+
+
+def engram_lookup(table, indices, table_sf=None, *, row_begin=0, packed=False, dtype=None, num_sms=0, out=None,
+                  out_sf=None):
+    """Rows indices[t, c] - row_begin of a table [R, D], as [T, C, D]; zeros where there is no such row. An e4m3 table
+    becomes bfloat16, its codes times 2^(E - 127) with a byte E of table_sf [R, D / 32] for 32 codes, or times table_sf
+    [1]; other tables, and those with dtype= their own, are copied; dtype=torch.bfloat16 rounds. packed: [T, C, D + D /
+    32] bytes, codes and then scale factors. out_sf [T, C * D / 128], int32 with columns side by side, gets the factors
+    of copied codes as an FP8 GEMM takes them. For indices on a GPU, table and table_sf [R, D / 32] may be in pinned
+    memory; num_sms bounds the SMs that read it."""
+    name = _name_of(table.dtype) if dtype is None and hasattr(table, "dtype") else _name_of(dtype)
+    word = "bf16" if dtype is None and name == "float8_e4m3fn" else _WORDS.get(name)
+    if word not in ("bf16", "e4m3", "f16", "f32"):
+        raise ValueError(f"dtype: is {dtype or name}, want bfloat16 or that of table")
+    factors = table_sf.reshape(1, -1) if getattr(table_sf, "ndim", 2) == 1 else table_sf
+    return _engram_lookup(indices, table, factors, row_begin, packed, word, num_sms, out_sf, out=out)
+
+
+def engram_lookup_bwd(grad_out, indices, num_rows, *, row_begin=0, grad_table=None, out=None):
+    """The gradient of a table's num_rows rows, from that of engram_lookup's output: (unique_rows, grad_rows,
+    num_unique), the rows that occur in ascending order, then -1; their sums in float32, of which those behind num_unique
+    are not written; how many they are, [1]. With grad_table [num_rows, D], float32, sums are added to it, and the result
+    is None. num_rows 0 is all. The order of summation is defined: results do not depend on the device."""
+    if grad_table is None:
+        return _engram_lookup_bwd(grad_out, indices, num_rows, row_begin, out=out)
+    if out is not None:
+        raise ValueError("out: is given, want None with grad_table")
+    if num_rows not in (0, grad_table.shape[0]):
+        raise ValueError(f"num_rows: is {num_rows}, want 0 or {grad_table.shape[0]}, as grad_table has")
+    return _engram_lookup_bwd_into(grad_out, indices, grad_table, row_begin)
+
+
+def _both(weight_fused, weights):
+    """(weight_hidden, weight_embed) for the builtins: the fused weight alone is the first."""
+    if weights is None:
+        return weight_fused, None
+    if weight_fused is not None:
+        raise ValueError("weight_fused: is given, want None with weights")
+    if len(weights) != 2:
+        raise ValueError(f"weights: has {len(weights)} items, want 2")
+    return weights
+
+
+_NOT_SAVED = (None,) * 4
+
+
+def engram_gate_fwd(hidden_states, k, v, weight_fused, eps, clamp_value, save_for_backward=True, *, weights=None,
+                    image_token_mask=None, add_residual=True, zero_centered=False, sign="zero", out=None):
+    """hidden_states [T, H, D] + gate * v [T, D], where the gate of a token and stream is the sigmoid of the signed root
+    of the dot product of two RMS norms, of hidden_states and k [T, H, D]. Returns (output, dot, gate_score, rstd_x,
+    rstd_k), of which the backward needs the last four; None without save_for_backward. weights = (weight_hidden,
+    weight_embed) in place of their product weight_fused; zero_centered: they are stored minus 1. Masked tokens keep
+    their hidden_states. sign: what a score of 0 becomes, "zero" (gate 0.5) or "bit" (by its sign bit). out= takes the
+    outputs, or the output alone if nothing is saved."""
+    hidden, embed = _both(weight_fused, weights)
+    args = (hidden_states, k, v, hidden, embed, image_token_mask, eps, clamp_value, add_residual, zero_centered, sign)
+    if save_for_backward:
+        return _engram_gate_fwd(*args, out=out)
+    return _engram_gate_fwd_alone(*args, out=out), *_NOT_SAVED
+
+
+def engram_gate_kv_fwd(hidden_states, kv, weight_fused, eps, clamp_value, save_for_backward=True, image_token_mask=None,
+                       inplace=False, *, weights=None, add_residual=True, zero_centered=False, sign="bit", out=None):
+    """engram_gate_fwd with keys and value in one tensor kv [T, H + 1, D], the value last. inplace writes to
+    hidden_states and returns it."""
+    hidden, embed = _both(weight_fused, weights)
+    args = (hidden_states, kv, hidden, embed, image_token_mask, eps, clamp_value, add_residual, zero_centered, sign)
+    if inplace:
+        if save_for_backward or out is not None:
+            other = "out" if out is not None else "save_for_backward"
+            raise ValueError(f"inplace: is True, want False with {other}")
+        _engram_gate_kv_fwd_inplace(*args)
+        return hidden_states, *_NOT_SAVED
+    if save_for_backward:
+        return _engram_gate_kv_fwd(*args, out=out)
+    return _engram_gate_kv_fwd_alone(*args, out=out), *_NOT_SAVED
+
+
+def engram_gate_bwd(grad_out, hidden_states, k, v, weight_fused, dot, gate_score, rstd_x, rstd_k, clamp_value, *,
+                    weights=None, image_token_mask=None, add_residual=True, zero_centered=False, out=None):
+    """The gradients of engram_gate_fwd: (grad_hidden_states, grad_k, grad_v, grad_w_partial). The sum of grad_w_partial
+    [P, H, D] over its rows is the gradient of the product of the weights: see grad_w_reduce."""
+    hidden, embed = _both(weight_fused, weights)
+    return _engram_gate_bwd(grad_out, hidden_states, k, v, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
+                            rstd_k, clamp_value, add_residual, zero_centered, out=out)
+
+
+def engram_gate_kv_bwd(grad_out, hidden_states, kv, weight_fused, dot, gate_score, rstd_x, rstd_k, clamp_value,
+                       image_token_mask=None, *, weights=None, add_residual=True, zero_centered=False, out=None):
+    """The gradients of engram_gate_kv_fwd: (grad_hidden_states, grad_kv, grad_w_partial)."""
+    hidden, embed = _both(weight_fused, weights)
+    return _engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
+                               rstd_k, clamp_value, add_residual, zero_centered, out=out)
+
+
+def _num_partials(num_rows):
+    """tgl_engram_sinkhorn_num_partials(), for symbolic sizes too."""
+    rows_of_each = max((num_rows + 527) // 528, 8)
+    return max((num_rows + rows_of_each - 1) // rows_of_each, 1)
+
+
+def engram_sinkhorn_step(matrix, row_scale, col_scale, eps, col_sumsq=None, *, out=None):
+    """Divides the rows of x = row_scale * matrix * col_scale by their norms plus eps, by changing row_scale in place.
+    Returns (row_norm, col_sumsq_partial): the norms before, and sums of the squares of columns after, each over some
+    of the rows. With col_sumsq the sums over all rows are written there, as engram_sinkhorn_step_reduce does."""
+    num_partials = _num_partials(matrix.shape[0]) if len(getattr(matrix, "shape", ())) else 1
+    return _engram_sinkhorn_step(matrix, row_scale, col_scale, eps, num_partials, col_sumsq, out=out)
+
+
+__all__ = sorted(name for name in globals() if not name.startswith("_"))

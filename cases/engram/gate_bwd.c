@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cases/engram/common/gate_cases.h"
+#include "core/status.h"
+
+enum { GRAD_OUT = GATE_NUM_INPUTS, DOT, GATE, RSTD_X, RSTD_K, GRAD_X, GRAD_K, GRAD_V, GRAD_W };
+
+/* ---- what the forward saved, in double; of masked tokens NaN, which must not matter ---- */
+
+static void fill_saved(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    const case_tensor *x = &c->tensors[GATE_X], *k = &c->tensors[GATE_K];
+    const double eps = 1e-20, hidden = (double)x->shape[2];
+    for (int64_t token = 0; token < t->shape[0]; token++)
+        for (int64_t h = 0; h < t->shape[1]; h++) {
+            double dot = 0, squares_x = 0, squares_k = 0;
+            for (int64_t i = 0; i < x->shape[2]; i++) {
+                const double xi = gate_at(x, token, h, i), ki = gate_at(k, token, h, i);
+                dot += xi * ki * gate_weight_of(c, h, i), squares_x += xi * xi, squares_k += ki * ki;
+            }
+            const double rstd_x = 1 / sqrt(squares_x / hidden + eps), rstd_k = 1 / sqrt(squares_k / hidden + eps);
+            const double s = dot * rstd_x * rstd_k / sqrt(hidden), magnitude = fmax(fabs(s), (double)gate_clamp(c));
+            const double u = s == 0 ? 0 : copysign(sqrt(magnitude), s), gate = 1 / (1 + exp(-u));
+            const int64_t n = t - c->tensors;
+            gate_put(t, (int64_t[]){ token, h }, gate_is_masked(c, token) ? NAN : n == DOT ? dot : n == GATE ? gate
+                                                 : n == RSTD_X ? rstd_x : rstd_k);
+        }
+}
+
+static tgl_status setup(case_problem *c)
+{
+    TGL_TRY(gate_add_inputs(c));
+    const int64_t t = case_int(c, "num_tokens"), h = case_int(c, "num_streams"), d = case_int(c, "hidden");
+    const char *const wanted = case_text(c, "wanted"), *const saved[] = { "dot", "gate_score", "rstd_x", "rstd_k" };
+    const tgl_engram_gate_params params = { .clamp_value = gate_clamp(c), .no_residual = !case_int(c, "residual"),
+                                            .zero_centered = case_int(c, "zero_centered") != 0 };
+    memcpy(c->scalars, &params, sizeof params);
+    gate_add_rows(c, GRAD_OUT, "grad_out", CASE_IN, true);
+    for (int i = 0; i < 4; i++)
+        case_add(c, DOT + i, saved[i], CASE_IN, TGL_F32, 2, (int64_t[]){ t, h })->fill = fill_saved;
+    /* f32 in any order of operations; q is large where the score is close to 0. With one column the two terms of a
+     * gradient cancel. */
+    const double scale = gate_scale(c), mismatch = d == 1 ? 1 : 4e-3;
+    const case_compare close_to_bf16 = { .mode = CASE_BF16, .ulp = 1, .atol = 1e-5 * scale, .mismatch = mismatch };
+    if (strchr(wanted, 'x')) gate_add_rows(c, GRAD_X, "grad_hidden_states", CASE_OUT, true)->compare = close_to_bf16;
+    if (strchr(wanted, 'k')) gate_add_rows(c, GRAD_K, "grad_k", CASE_OUT, true)->compare = close_to_bf16;
+    if (strchr(wanted, 'v')) gate_add_rows(c, GRAD_V, "grad_v", CASE_OUT, false)->compare = close_to_bf16;
+    if (!strchr(wanted, 'w')) return TGL_OK;
+    const int64_t given = case_int(c, "num_partials"), fast = tgl_engram_gate_num_partials(d);
+    case_add(c, GRAD_W, "grad_w_partial", CASE_OUT, TGL_F32, 3, (int64_t[]){ given ? given : fast, h, d })->compare =
+        (case_compare){ .mode = CASE_CLOSE, .rtol = 2e-5, .atol = 1e-5 * scale * scale };
+    return TGL_OK;
+}
+
+static tgl_status run(const case_arguments *a)
+{
+    DLTensor *const *t = a->arg;
+    return tgl_engram_gate_bwd(t[GRAD_OUT], t[GATE_X], t[GATE_K], t[GATE_V], t[GATE_WEIGHT_HIDDEN],
+                               t[GATE_WEIGHT_EMBED],
+                               t[GATE_MASK], t[DOT], t[GATE], t[RSTD_X], t[RSTD_K], t[GRAD_X], t[GRAD_K], t[GRAD_V],
+                               t[GRAD_W], (const void *)a->problem->scalars, a->stream);
+}
+
+/* ---- oracle: in double, from what was saved ---- */
+
+typedef struct { double gate, q, a_x, a_k; } slopes;
+
+static slopes slopes_of(const case_problem *c, int64_t t, int64_t h)
+{
+    const tgl_engram_gate_params *p = (const void *)c->scalars;
+    const int64_t count = c->tensors[GATE_X].shape[2], index[] = { t, h };
+    double saved[4], sum = 0;
+    for (int i = 0; i < 4; i++) saved[i] = case_decode(TGL_F32, case_element(&c->tensors[DOT + i], index));
+    for (int64_t i = 0; i < count; i++)
+        sum += gate_at(&c->tensors[GRAD_OUT], t, h, i) * gate_at(&c->tensors[GATE_V], t, h, i);
+    const double hidden = (double)count, factor = saved[2] * saved[3] / sqrt(hidden), s = saved[0] * factor;
+    const double slope = sum * saved[1] * (1 - saved[1]) * factor / (2 * sqrt(fabs(s)));
+    return (slopes){ saved[1], fabs(s) < (double)p->clamp_value || s == 0 ? 0 : slope,
+                     saved[0] * saved[2] * saved[2] / hidden, saved[0] * saved[3] * saved[3] / hidden };
+}
+
+static void oracle_token(case_problem *c, int64_t t, double *grad_w)
+{
+    const tgl_engram_gate_params *p = (const void *)c->scalars;
+    case_tensor *tensors = c->tensors;
+    const int64_t streams = tensors[GATE_X].shape[1], hidden = tensors[GATE_X].shape[2];
+    const bool is_masked = gate_is_masked(c, t);
+    double *grad_v = case_memory(hidden, sizeof *grad_v);
+    for (int64_t h = 0; h < streams; h++) {
+        const slopes s = is_masked ? (slopes){ 0 } : slopes_of(c, t, h);
+        for (int64_t i = 0; i < hidden; i++) {
+            const int64_t at[] = { t, h, i };
+            const double go = gate_at(&tensors[GRAD_OUT], t, h, i), x = gate_at(&tensors[GATE_X], t, h, i);
+            const double k = gate_at(&tensors[GATE_K], t, h, i), w = gate_weight_of(c, h, i);
+            if (is_masked) {
+                if (tensors[GRAD_K].name) memset(case_element(&tensors[GRAD_K], at), 0, 2);
+                if (!tensors[GRAD_X].name) continue;
+                if (p->no_residual) memset(case_element(&tensors[GRAD_X], at), 0, 2);
+                else memcpy(case_element(&tensors[GRAD_X], at), case_element(&tensors[GRAD_OUT], at), 2);
+                continue;
+            }
+            const double inner = s.q * (k * w - x * s.a_x);
+            if (tensors[GRAD_X].name) gate_put(&tensors[GRAD_X], at, p->no_residual ? inner : go + inner);
+            if (tensors[GRAD_K].name) gate_put(&tensors[GRAD_K], at, s.q * (x * w - k * s.a_k));
+            if (grad_w) grad_w[h * hidden + i] += s.q * x * k;
+            grad_v[i] += go * s.gate;
+        }
+    }
+    for (int64_t i = 0; tensors[GRAD_V].name && i < hidden; i++)
+        gate_put(&tensors[GRAD_V], (int64_t[]){ t, i }, grad_v[i]);
+    free(grad_v);
+}
+
+static void oracle(case_problem *c)
+{
+    case_tensor *grad_w = &c->tensors[GRAD_W];
+    const int64_t *shape = c->tensors[GATE_X].shape, tokens = shape[0], size = shape[1] * shape[2];
+    const int64_t partials = grad_w->name ? grad_w->shape[0] : 1, n = (tokens + partials - 1) / partials;
+    double *sum = case_memory(size, sizeof *sum);
+    for (int64_t p = 0; p < partials; p++) {
+        memset(sum, 0, (size_t)size * sizeof *sum);
+        for (int64_t t = p * n; t < (p + 1) * n && t < tokens; t++) oracle_token(c, t, sum);
+        for (int64_t i = 0; grad_w->name && i < size; i++)
+            gate_put(grad_w, (int64_t[]){ p, i / grad_w->shape[2], i % grad_w->shape[2] }, sum[i]);
+    }
+    free(sum);
+}
+
+/* Of a masked token only grad_out is read. */
+static int64_t bytes(const case_problem *c)
+{
+    const int64_t rows = case_tensor_bytes(&c->tensors[GATE_X]), all = case_all_bytes(c);
+    const int64_t spared = 2 * rows + case_tensor_bytes(&c->tensors[GATE_V]);
+    return case_is(c, "mask", "all") ? all - spared : case_is(c, "mask", "some") ? all - spared / 10 : all;
+}
+
+const case_op gate_bwd_cases = {
+    "engram_gate_bwd", GATE_CASE " wanted=xkvw num_partials=0", setup, run, oracle, bytes, NULL,
+    .lists[CASE_CHECK] = CASE_LINES(
+        "num_tokens=0,1,2,3 num_streams=1,4 hidden=1,7,8,9,64,100,257 num_partials=1,2,64",
+        "num_tokens=5 num_streams=0,1,2,3,4,5,8 hidden=256,264,576 weights=fused,bf16 mask=none,some num_partials=2",
+        "num_tokens=7 num_streams=3 hidden=128,130 residual=0,1 mask=none,no,all,some num_partials=1,3,9",
+        "num_tokens=4 num_streams=2 hidden=136,97 wanted=x,k,v,w,kw,xv,xkvw mask=some num_partials=2",
+        "num_tokens=4 num_streams=3 hidden=128,131 weights=bf16,f32 zero_centered=0,1 mask=some num_partials=2",
+        "num_tokens=5 num_streams=3 hidden=136,129 values=special,large,zeros clamp=small,half,zero num_partials=3",
+        "num_tokens=4 num_streams=4 hidden=192,97 layout=packed,kv,gaps,outside gap=1,8 offset=0,1,8 "
+        "mask=some num_partials=2",
+        /* long rows, of whole groups of vectors and not */
+        "num_tokens=3 num_streams=4 hidden=2560,3584,3592,5120,7168,7176,14336,14344 num_partials=1",
+        "num_tokens=9 num_streams=4 hidden=512 num_partials=1,2 mask=some",
+        "num_tokens=4 num_streams=1 hidden=12288 num_partials=2",
+        "num_tokens=70 num_streams=2 hidden=1024"),
+    .lists[CASE_SLOW] = CASE_LINES(
+        "num_tokens=4001 hidden=2048,2560,3072,4096,6144,7168 mask=none,some",
+        "num_tokens=8001 hidden=2560,5120,7168 weights=bf16 layout=kv",
+        "num_tokens=132,133 num_streams=1,2,3,8 hidden=64,100,257,512,576,8192,16384"),
+    .lists[CASE_BENCH] = CASE_LINES(
+        "num_tokens=4096,8192 hidden=7168,5120,2560", "num_tokens=128 hidden=7168", "num_tokens=4096 hidden=4096",
+        "num_tokens=4096 hidden=7168 mask=some", "num_tokens=4096 hidden=7168 weights=bf16",
+        "num_tokens=8192 hidden=5120 layout=kv weights=bf16"),
+    .lists[CASE_KERNELS] = CASE_LINES(
+        "num_tokens=64 hidden=2560,7168,14336,100 weights=fused,bf16",
+        "num_tokens=64 hidden=2560,7168 weights=bf16,f32 zero_centered=1 num_streams=1,4",
+        "num_tokens=64 hidden=5120 num_streams=2,3"),
+};

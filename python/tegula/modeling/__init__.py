@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: MIT
+"""Layers with gradients, for torch."""
+from . import engram
+
+__all__ = ["engram"]

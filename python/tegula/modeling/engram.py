@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+"""Engram's gate with its gradients. A weight that has a tensor main_grad, as Megatron's parameters have, gets its
+gradient added there, in float32, and none from autograd."""
+import torch
+
+from ..engram import (engram_gate_bwd, engram_gate_fwd, engram_gate_kv_bwd, engram_gate_kv_fwd, grad_w_reduce)
+
+
+def _flat(t, last):
+    """[..., the last dimensions] as [T, the last dimensions], of rows that are packed."""
+    flat = t.reshape(-1, *t.shape[t.ndim - last:])
+    return flat if flat.stride(-1) == 1 else flat.contiguous()
+
+
+def _weight_gradients(ctx, partial, weights, wanted):
+    """What autograd gets for the two weights: None for what is added to main_grad, or not wanted."""
+    if not any(wanted):
+        return None, None
+    main = [getattr(w, "main_grad", None) for w in weights]
+    to = [torch.zeros(w.shape, dtype=torch.float32, device=w.device) if m is None or not is_wanted else m
+          for w, m, is_wanted in zip(weights, main, wanted)]
+    grad_w_reduce(partial, *(w.detach() for w in weights), *to, ctx.zero_centered)
+    return tuple(t if m is None and is_wanted else None for t, m, is_wanted in zip(to, main, wanted))
+
+
+class EngramGateFn(torch.autograd.Function):
+    """apply(hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True): leading dimensions
+    of the first three may be any, [..., H, D] and [..., D]."""
+
+    @staticmethod
+    def forward(ctx, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
+        x, k_, v_ = _flat(hidden_states, 2), _flat(k, 2), _flat(v, 1)
+        weights = weight_hidden, weight_embed
+        ctx.clamp_value, ctx.add_residual, ctx.zero_centered = clamp_value, add_residual, False
+        is_saved = any(ctx.needs_input_grad)
+        output, *saved = engram_gate_fwd(x, k_, v_, None, eps, clamp_value, is_saved, weights=weights,
+                                         add_residual=add_residual)
+        if is_saved:
+            ctx.save_for_backward(hidden_states, k, v, *weights, *saved)
+        return output.view(hidden_states.shape)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        hidden_states, k, v, weight_hidden, weight_embed, *saved = ctx.saved_tensors
+        weights = weight_hidden, weight_embed
+        grad_x, grad_k, grad_v, partial = engram_gate_bwd(
+            _flat(grad_output, 2), _flat(hidden_states, 2), _flat(k, 2), _flat(v, 1), None, *saved, ctx.clamp_value,
+            weights=weights, add_residual=ctx.add_residual)
+        return (grad_x.view(hidden_states.shape), grad_k.view(k.shape), grad_v.view(v.shape),
+                *_weight_gradients(ctx, partial, weights, ctx.needs_input_grad[3:5]), None, None, None)
+
+
+class EngramGateKvFn(torch.autograd.Function):
+    """apply(hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None, add_residual=True,
+    zero_centered=False, sign="bit"): keys and value in one tensor, [..., (H + 1) * D] or [..., H + 1, D]."""
+
+    @staticmethod
+    def forward(ctx, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None,
+                add_residual=True, zero_centered=False, sign="bit"):
+        streams, hidden = hidden_states.shape[-2:]
+        x, kv_ = _flat(hidden_states, 2), _flat(kv.reshape(-1, streams + 1, hidden), 2)
+        mask = None if image_token_mask is None else image_token_mask.reshape(-1)
+        weights = weight_hidden, weight_embed
+        ctx.clamp_value, ctx.add_residual, ctx.zero_centered = clamp_value, add_residual, zero_centered
+        is_saved = any(ctx.needs_input_grad)
+        output, *saved = engram_gate_kv_fwd(x, kv_, None, eps, clamp_value, is_saved, mask, weights=weights,
+                                            add_residual=add_residual, zero_centered=zero_centered, sign=sign)
+        if is_saved:
+            ctx.save_for_backward(hidden_states, kv, *weights, mask, *saved)
+        return output.view(hidden_states.shape)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        hidden_states, kv, weight_hidden, weight_embed, mask, *saved = ctx.saved_tensors
+        weights, (streams, hidden) = (weight_hidden, weight_embed), hidden_states.shape[-2:]
+        grad_x, grad_kv, partial = engram_gate_kv_bwd(
+            _flat(grad_output, 2), _flat(hidden_states, 2), _flat(kv.reshape(-1, streams + 1, hidden), 2), None, *saved,
+            ctx.clamp_value, mask, weights=weights, add_residual=ctx.add_residual, zero_centered=ctx.zero_centered)
+        return (grad_x.view(hidden_states.shape), grad_kv.view(kv.shape),
+                *_weight_gradients(ctx, partial, weights, ctx.needs_input_grad[2:4]), *(None,) * 6)
+
+
+engram_gate = EngramGateFn.apply
+engram_gate_kv = EngramGateKvFn.apply
+
+__all__ = ["EngramGateFn", "EngramGateKvFn", "engram_gate", "engram_gate_kv"]

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: MIT
+from . import engram
+
+__all__ = ["engram"]

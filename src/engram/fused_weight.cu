@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ * fused_weight.cu - the product of the two RMSNorm weights of the gate.
+ *   computes  out[h][i] = weight_hidden[h][i] * weight_embed[h][i], in f32
+ *   launch    grid (chunks of a row, at most 65535 streams, over which blocks stride), block FUSED_WEIGHT_THREADS
+ *   moves     8 bytes per element of bf16, 12 of f32
+ *   macros    IS_BF16 0, 1: the weights' dtype, otherwise f32; HAS_VECTORS 0, 1: FUSED_WEIGHT_VECTOR columns a thread,
+ *             in vectors (16 bytes), instead of one */
+#include "device/ptx.cuh"
+#include "engram/fused_weight.h"
+
+static_assert((IS_BF16 == 0 || IS_BF16 == 1) && (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
+
+enum { COLUMNS = HAS_VECTORS ? FUSED_WEIGHT_VECTOR : 1 };
+
+DEV void load(const void *weights, i64 i, float (&w)[COLUMNS])
+{
+#if IS_BF16 && HAS_VECTORS
+    const uint4 v = *(const uint4 *)((const u16 *)weights + i);
+    const u32 words[] = { v.x, v.y, v.z, v.w };
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) w[j] = tgl_bf16_to_f32((u16)(words[j / 2] >> j % 2 * 16));
+#elif IS_BF16
+    w[0] = tgl_bf16_to_f32(((const u16 *)weights)[i]);
+#else
+    const float *from = (const float *)weights + i;
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) w[j] = from[j];
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(FUSED_WEIGHT_THREADS) fused_weight(
+    const __grid_constant__ fused_weight_args a)
+{
+    const i64 i = ((i64)blockIdx.x * FUSED_WEIGHT_THREADS + threadIdx.x) * COLUMNS;
+    pdl_wait();
+    pdl_trigger();
+    if (i >= a.hidden) return;
+#pragma unroll 1
+    for (i64 h = blockIdx.y; h < a.num_streams; h += gridDim.y) {
+        float x[COLUMNS], y[COLUMNS];
+        load(a.weight_hidden, h * a.hidden_stride + i, x);
+        load(a.weight_embed, h * a.embed_stride + i, y);
+        float *to = a.out + h * a.hidden + i;
+#if HAS_VECTORS
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j += 4)
+            *(float4 *)(to + j) = make_float4(fused_weight_of(x[j], y[j]), fused_weight_of(x[j + 1], y[j + 1]),
+                                              fused_weight_of(x[j + 2], y[j + 2]), fused_weight_of(x[j + 3], y[j + 3]));
+#else
+        *to = fused_weight_of(x[0], y[0]);
+#endif
+    }
+}

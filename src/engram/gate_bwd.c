@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT
+ * gate_bwd.c - tgl_engram_gate_bwd: the gradients of the gate. */
+#include "engram/gate_bwd.h"
+
+#include "core/math.h"
+#include "core/threads.h"
+#include "cuda/op.h"
+#include "engram/common/gate_host.h"
+
+typedef gate_bwd_args problem;
+
+/* ---- CPU ---- */
+
+static float at(const uint16_t *row, int64_t i) { return tgl_bf16_to_f32(row[i]); }
+static const uint16_t *row_in(gate_in rows, int64_t t, int64_t h)
+{
+    return rows.data + t * rows.token + h * rows.stream;
+}
+static uint16_t *row_out(gate_out rows, int64_t t, int64_t h)
+{
+    return rows.data ? rows.data + t * rows.token + h * rows.stream : NULL;
+}
+
+static float sum_of_products(const uint16_t *a, const uint16_t *b, int64_t count)
+{
+    float total = 0;
+    for (int64_t first = 0; first < count; first += GATE_GROUP * GATE_VECTOR) {
+        float vector[GATE_GROUP] = { 0 };
+        for (int64_t i = first; i < tgl_min(count, first + GATE_GROUP * GATE_VECTOR); i++) {
+            float *sum = &vector[(i - first) / GATE_VECTOR];
+            *sum = fmaf(at(a, i), at(b, i), *sum);
+        }
+        for (int half = GATE_GROUP / 2; half > 0; half /= 2)
+            for (int i = 0; i < half; i++) vector[i] += vector[i + half];
+        total += vector[0];
+    }
+    return total;
+}
+
+static void run_row(const problem *p, int64_t t, int64_t h, float *grad_w)
+{
+    const uint16_t *go = row_in(p->grad_out, t, h), *x = row_in(p->x, t, h), *k = row_in(p->k, t, h);
+    const float grad_gate = sum_of_products(go, row_in(p->v, t, 0), p->hidden);
+    const int64_t row = t * p->num_streams + h;
+    const gate_slopes s =
+        gate_slopes_of(&p->numbers, grad_gate, p->dot[row], p->gate_score[row], p->rstd_x[row], p->rstd_k[row]);
+    uint16_t *grad_x = row_out(p->grad_x, t, h), *grad_k = row_out(p->grad_k, t, h);
+    for (int64_t i = 0; i < p->hidden; i++) {
+        const float xi = at(x, i), ki = at(k, i);
+        const float w = gate_weight_at(&p->weights, p->weights.kind, p->weights.is_zero_centered, h, i);
+        if (grad_x) grad_x[i] = tgl_bf16_from_f32(gate_grad_x(&s, at(go, i), xi, ki, w, p->has_residual));
+        if (grad_k) grad_k[i] = tgl_bf16_from_f32(gate_grad_k(&s, xi, ki, w));
+        if (grad_w) grad_w[i] = gate_grad_w(&s, xi, ki, grad_w[i]);
+    }
+}
+
+static void run_grad_v(const problem *p, int64_t t)
+{
+    uint16_t *grad_v = row_out(p->grad_v, t, 0);
+    for (int64_t i = 0; grad_v && i < p->hidden; i++) {
+        float sum = 0;
+        for (int64_t h = 0; h < p->num_streams; h++)
+            sum = fmaf(at(row_in(p->grad_out, t, h), i), p->gate_score[t * p->num_streams + h], sum);
+        grad_v[i] = tgl_bf16_from_f32(sum);
+    }
+}
+
+static void run_masked(const problem *p, int64_t t)
+{
+    for (int64_t h = 0; h < p->num_streams; h++) {
+        const uint16_t *go = row_in(p->grad_out, t, h);
+        uint16_t *grad_x = row_out(p->grad_x, t, h), *grad_k = row_out(p->grad_k, t, h);
+        for (int64_t i = 0; grad_x && i < p->hidden; i++) grad_x[i] = p->has_residual ? go[i] : 0;
+        for (int64_t i = 0; grad_k && i < p->hidden; i++) grad_k[i] = 0;
+    }
+    uint16_t *grad_v = row_out(p->grad_v, t, 0);
+    for (int64_t i = 0; grad_v && i < p->hidden; i++) grad_v[i] = 0;
+}
+
+static void run_partials(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    const int64_t size = p->num_streams * p->hidden;
+    for (int64_t partial = begin; partial < end; partial++) {
+        float *grad_w = p->grad_w_partial ? p->grad_w_partial + partial * size : NULL;
+        for (int64_t i = 0; grad_w && i < size; i++) grad_w[i] = 0;
+        const int64_t first = partial * p->partial_tokens;
+        for (int64_t t = first; t < tgl_min(first + p->partial_tokens, p->num_tokens); t++) {
+            if (p->image_token_mask && p->image_token_mask[t]) {
+                run_masked(p, t);
+                continue;
+            }
+            for (int64_t h = 0; h < p->num_streams; h++) run_row(p, t, h, grad_w ? grad_w + h * p->hidden : NULL);
+            run_grad_v(p, t);
+        }
+        for (int64_t i = 0; grad_w && i < size; i++) grad_w[i] = tgl_one_nan(grad_w[i]);
+    }
+}
+
+static tgl_status cpu(const void *context)
+{
+    const problem *p = context;
+    const int64_t token_bytes = tgl_saturating_product(10 * p->num_streams + 4, p->hidden);
+    return tgl_parallel_rows(p->num_partials, tgl_saturating_product(token_bytes, p->partial_tokens + 1), run_partials,
+                             p);
+}
+
+TGL_SIZES(sizes, num_tokens, num_streams, hidden, num_partials);
+tgl_signature tgl_engram_gate_bwd_signature = TGL_SIGNATURE(
+    "engram_gate_bwd(grad_out: " GATE_ROWS " rows, " GATE_INPUTS ", dot: f32[num_tokens, num_streams],"
+    " gate_score: f32[num_tokens, num_streams], rstd_x: f32[num_tokens, num_streams],"
+    " rstd_k: f32[num_tokens, num_streams], clamp_value: float >= 0, no_residual: bool, zero_centered: bool,"
+    " constant_weights: bool)"
+    " -> grad_hidden_states: " GATE_ROWS "? strided, grad_k: " GATE_ROWS "? strided,"
+    " grad_v: bf16[num_tokens, hidden]? strided, grad_w_partial: f32[num_partials, num_streams, hidden]?"
+    " where " GATE_RULES, &TGL_ENGRAM_GATE_PARAMS, TGL_SIZES_OF(sizes));
+
+/* ---- launch ---- */
+
+static int plan(const void *context, tgl_kernel *kernels)
+{
+    const problem *p = context;
+    kernels[0] = (tgl_kernel){ "engram/gate_bwd", { { "WEIGHTS", p->weights.kind },
+                                                    { "ZERO_CENTERED", p->weights.is_zero_centered } } };
+    return 1;
+}
+
+static tgl_shape shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    return (tgl_shape){ { p->num_partials, tgl_strided_grid(p->num_streams, 65535) }, .block = GATE_BWD_THREADS,
+                        TGL_ARGS(*p) };
+}
+
+static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
+
+int64_t tgl_engram_gate_num_partials(int64_t hidden)
+{
+    return hidden < 1 ? GATE_PARTIALS : tgl_ceil_div(GATE_PARTIALS_COLUMNS, hidden) * GATE_PARTIALS;
+}
+
+tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor *hidden_states, const DLTensor *k,
+                               const DLTensor *v, const DLTensor *weight_hidden, const DLTensor *weight_embed,
+                               const DLTensor *image_token_mask, const DLTensor *dot, const DLTensor *gate_score,
+                               const DLTensor *rstd_x, const DLTensor *rstd_k, DLTensor *grad_hidden_states,
+                               DLTensor *grad_k, DLTensor *grad_v, DLTensor *grad_w_partial,
+                               const tgl_engram_gate_params *params, tgl_stream stream)
+{
+    const DLTensor *tensors[] = { grad_out, hidden_states, k, v, weight_hidden, weight_embed, image_token_mask, dot,
+                                  gate_score, rstd_x, rstd_k, grad_hidden_states, grad_k, grad_v, grad_w_partial };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_engram_gate_bwd_signature, tensors, params, &n.num_tokens));
+    TGL_TRY(tgl_gate_expect_apart("grad_hidden_states", grad_hidden_states));
+    TGL_TRY(tgl_gate_expect_apart("grad_k", grad_k));
+    TGL_TRY(tgl_gate_expect_apart("grad_v", grad_v));
+    const int64_t num_partials = grad_w_partial ? n.num_partials : tgl_engram_gate_num_partials(n.hidden);
+    if (num_partials == 0 && n.num_tokens > 0)
+        return tgl_fail(TGL_ERR_ARGUMENT, "grad_w_partial: shape is [0, ...], want [>= 1, ...]");
+    problem p = {
+        .grad_out = tgl_gate_in(grad_out), .x = tgl_gate_in(hidden_states), .k = tgl_gate_in(k), .v = tgl_gate_in(v),
+        .weights = tgl_gate_weights(weight_hidden, weight_embed, params),
+        .image_token_mask = image_token_mask ? tgl_data(image_token_mask) : NULL,
+        .dot = tgl_data(dot), .gate_score = tgl_data(gate_score), .rstd_x = tgl_data(rstd_x),
+            .rstd_k = tgl_data(rstd_k),
+        .grad_x = tgl_gate_out(grad_hidden_states), .grad_k = tgl_gate_out(grad_k), .grad_v = tgl_gate_out(grad_v),
+        .grad_w_partial = grad_w_partial ? tgl_data(grad_w_partial) : NULL,
+        .numbers = tgl_gate_numbers(n.hidden, params), .num_tokens = n.num_tokens, .num_streams = n.num_streams,
+        .hidden = n.hidden, .num_partials = num_partials,
+        .partial_tokens = num_partials ? tgl_ceil_div(n.num_tokens, num_partials) : 0,
+            .has_residual = !params->no_residual,
+    };
+    return tgl_run(&tgl_engram_gate_bwd_signature, &OP, tensors, &p, stream);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ * gate_bwd.h - what the CPU loop, the host and the kernels of gate_bwd agree on. */
+#ifndef TEGULA_ENGRAM_GATE_BWD_H
+#define TEGULA_ENGRAM_GATE_BWD_H
+
+#include "engram/common/gate.h"
+
+typedef struct {
+    gate_in grad_out, x, k, v;
+    gate_weights weights;
+    const uint8_t *image_token_mask;        /* NULL: none */
+    const float *dot, *gate_score, *rstd_x, *rstd_k;
+    gate_out grad_x, grad_k, grad_v;
+    float *grad_w_partial;                  /* [num_partials, num_streams, hidden]; NULL: not wanted */
+    gate_numbers numbers;
+    int64_t num_tokens, num_streams, hidden;
+    int64_t num_partials, partial_tokens;   /* of one partial: its number times this is its first token */
+    int32_t has_residual;
+} gate_bwd_args;
+
+/* The sum of grad_out * v over a row has an order that depends on the number of columns alone: the columns of a vector
+ * one after the other, with one fma each; vectors of a group of GATE_GROUP as a tree, vector i and i + 16, then i +
+ * 8, 4, 2, 1; then the groups in order. */
+
+/* What a row's gradients are made of. */
+typedef struct { float gate, q, a_x, a_k; } gate_slopes;
+
+TGL_INLINE gate_slopes gate_slopes_of(const gate_numbers *n, float grad_gate, float dot, float gate, float rstd_x,
+                                      float rstd_k)
+{
+    const float s = gate_scaled(n, dot, rstd_x, rstd_k), magnitude = gate_magnitude(s);
+    const float slope = 0.5f * (n->scale * rstd_x * rstd_k) / sqrtf(magnitude);
+    const float q = magnitude < n->clamp_value || s == 0 ? 0.0f : grad_gate * gate * (1.0f - gate) * slope;
+    const gate_slopes made = { gate, q, dot * rstd_x * rstd_x / n->hidden, dot * rstd_k * rstd_k / n->hidden };
+    return made;
+}
+
+TGL_INLINE float gate_grad_x(const gate_slopes *s, float grad_out, float x, float k, float w, int has_residual)
+{
+    const float inner = fmaf(-x, s->a_x, k * w);
+    return has_residual ? fmaf(s->q, inner, grad_out) : s->q * inner;
+}
+TGL_INLINE float gate_grad_k(const gate_slopes *s, float x, float k, float w)
+{
+    return s->q * fmaf(-k, s->a_k, x * w);
+}
+TGL_INLINE float gate_grad_w(const gate_slopes *s, float x, float k, float sum) { return fmaf(s->q * x, k, sum); }
+
+#define GATE_BWD_THREADS 256
+
+/* Partials that keep 128 SMs busy, 1 or 2 of them on each. */
+#define GATE_PARTIALS 64
+#define GATE_PARTIALS_COLUMNS 3584
+
+#endif

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT
+ * gate_fwd.c - tgl_engram_gate_fwd: the gate of every stream of every token, and the value that it lets in. */
+#include "engram/gate_fwd.h"
+
+#include "core/math.h"
+#include "core/threads.h"
+#include "cuda/op.h"
+#include "engram/common/gate_host.h"
+
+typedef gate_fwd_args problem;
+
+/* ---- CPU ---- */
+
+typedef struct { float squares_x, squares_k, dot; } sums;
+
+static sums sums_of_row(const problem *p, int64_t h, const uint16_t *x, const uint16_t *k)
+{
+    sums slot[GATE_SLOTS] = { 0 }, total = { 0 };
+    for (int64_t i = 0; i < p->hidden; i++) {
+        sums *s = &slot[i / GATE_VECTOR % GATE_SLOTS];
+        const float xi = tgl_bf16_to_f32(x[i]), ki = tgl_bf16_to_f32(k[i]);
+        const float w = gate_weight_at(&p->weights, p->weights.kind, p->weights.is_zero_centered, h, i);
+        s->squares_x = fmaf(xi, xi, s->squares_x);
+        s->squares_k = fmaf(ki, ki, s->squares_k);
+        s->dot = fmaf(xi * w, ki, s->dot);
+    }
+    for (int first = 0; first < GATE_SLOTS; first += GATE_GROUP) {
+        sums *s = &slot[first];
+        for (int half = GATE_GROUP / 2; half > 0; half /= 2)
+            for (int i = 0; i < half; i++) {
+                s[i].squares_x += s[i + half].squares_x;
+                s[i].squares_k += s[i + half].squares_k;
+                s[i].dot += s[i + half].dot;
+            }
+        total.squares_x += s->squares_x;
+        total.squares_k += s->squares_k;
+        total.dot += s->dot;
+    }
+    return total;
+}
+
+static void put_saved(const problem *p, int64_t row, float dot, float gate_score, float rstd_x, float rstd_k)
+{
+    if (!p->dot) return;
+    p->dot[row] = tgl_one_nan(dot);
+    p->gate_score[row] = tgl_one_nan(gate_score);
+    p->rstd_x[row] = tgl_one_nan(rstd_x);
+    p->rstd_k[row] = tgl_one_nan(rstd_k);
+}
+
+static void run_row(const problem *p, int64_t t, int64_t h)
+{
+    const int64_t row = t * p->num_streams + h;
+    const uint16_t *x = p->x.data + t * p->x.token + h * p->x.stream;
+    const uint16_t *k = p->k.data + t * p->k.token + h * p->k.stream, *v = p->v.data + t * p->v.token;
+    uint16_t *out = p->out.data ? p->out.data + t * p->out.token + h * p->out.stream : NULL;
+    if (p->image_token_mask && p->image_token_mask[t]) {
+        put_saved(p, row, 0, 0, 0, 0);
+        const bool has_result = p->is_in_place && p->has_residual;
+        for (int64_t i = 0; out && !has_result && i < p->hidden; i++) out[i] = p->has_residual ? x[i] : 0;
+        return;
+    }
+    const sums s = sums_of_row(p, h, x, k);
+    const float rstd_x = gate_rstd(&p->numbers, s.squares_x), rstd_k = gate_rstd(&p->numbers, s.squares_k);
+    const float gate = gate_score_of(&p->numbers, gate_scaled(&p->numbers, s.dot, rstd_x, rstd_k));
+    put_saved(p, row, s.dot, gate, rstd_x, rstd_k);
+    for (int64_t i = 0; out && i < p->hidden; i++)
+        out[i] = tgl_bf16_from_f32(
+            gate_result(tgl_bf16_to_f32(x[i]), tgl_bf16_to_f32(v[i]), gate, p->has_residual));
+}
+
+static void run_tokens(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    for (int64_t t = begin; t < end; t++)
+        for (int64_t h = 0; h < p->num_streams; h++) run_row(p, t, h);
+}
+
+static tgl_status cpu(const void *context)
+{
+    const problem *p = context;
+    const int64_t row_bytes = tgl_saturating_product(6 * p->num_streams + 2, p->hidden);
+    return tgl_parallel_rows(p->num_tokens, row_bytes, run_tokens, p);
+}
+
+TGL_SIZES(sizes, num_tokens, num_streams, hidden);
+tgl_signature tgl_engram_gate_fwd_signature = TGL_SIGNATURE(
+    "engram_gate_fwd(" GATE_INPUTS ", eps: float >= 0, clamp_value: float >= 0, no_residual: bool,"
+    " zero_centered: bool, constant_weights: bool, sign: {zero|bit})"
+    " -> output: " GATE_ROWS "? strided, dot: f32[num_tokens, num_streams]?, gate_score: f32[num_tokens, num_streams]?,"
+    " rstd_x: f32[num_tokens, num_streams]?, rstd_k: f32[num_tokens, num_streams]?"
+    " where " GATE_RULES ", dot needs gate_score, gate_score needs rstd_x, rstd_x needs rstd_k, rstd_k needs dot,"
+    " output may be hidden_states",
+    &TGL_ENGRAM_GATE_PARAMS, TGL_SIZES_OF(sizes));
+
+/* ---- launch ---- */
+
+/* ROW has a block for every row, which it holds in registers; RING has blocks that stay on one stream, so that its
+ * weights are loaded once, while bulk copies bring the next rows; ANY reads a row twice, column by column. */
+enum { RING, ROW, ANY, NUM_KERNELS };
+
+static int64_t vectors_of(const problem *p) { return tgl_ceil_div(p->hidden, GATE_VECTOR); }
+static int ring_threads(const problem *p)
+{
+    return p->hidden <= GATE_RING_SHORT ? GATE_RING_FEW_THREADS : GATE_RING_MANY_THREADS;
+}
+
+static int plan(const void *context, tgl_kernel *kernels)
+{
+    const problem *p = context;
+    const tgl_macro kind = { "WEIGHTS", p->weights.kind }, center = { "ZERO_CENTERED", p->weights.is_zero_centered };
+    const int64_t row_vectors = tgl_ceil_div(vectors_of(p), GATE_SLOTS);
+    const int64_t ring_vectors = tgl_ceil_div(vectors_of(p), ring_threads(p));
+    const bool is_whole = p->hidden % GATE_VECTOR == 0;
+    kernels[RING] = (tgl_kernel){ is_whole && ring_vectors <= GATE_RING_VECTORS ? "engram/gate_fwd_ring" : NULL,
+        { kind, center, { "THREADS", ring_threads(p) }, { "VECTORS", ring_vectors } } };
+    kernels[ROW] = (tgl_kernel){ is_whole && row_vectors <= GATE_ROW_VECTORS ? "engram/gate_fwd" : NULL,
+        { kind, center, { "VECTORS", row_vectors } } };
+    kernels[ANY] = (tgl_kernel){ "engram/gate_fwd", { kind, center, { "VECTORS", 0 } } };
+    return NUM_KERNELS;
+}
+
+static bool has_vectors(const void *context, const tgl_target *target)
+{
+    const problem *p = context;
+    return tgl_gate_has_vectors(p->x) && tgl_gate_has_vectors(p->k) && tgl_gate_has_vectors(p->v) &&
+           tgl_gate_out_has_vectors(p->out) && tgl_gate_weights_have_vectors(&p->weights);
+}
+
+static int64_t stage_bytes(const problem *p) { return (p->out.data ? 3 : 2) * 2 * p->hidden; }
+
+/* Blocks per SM, if a block has two stages at least; 0: none has. */
+static int64_t ring_blocks(const problem *p, const tgl_target *target)
+{
+    const int64_t most = GATE_RING_BLOCKS * GATE_RING_MANY_THREADS / ring_threads(p);
+    return tgl_min(most, (target->max_smem_per_block - 2048) / (2 * stage_bytes(p)));
+}
+
+static bool can_ring(const void *context, const tgl_target *target)
+{
+    const problem *p = context;
+    return target->architecture >= 90 && has_vectors(p, target) &&
+           ring_blocks(p, target) * target->num_sms >= p->num_streams;
+}
+
+static bool ring_pays(const void *context, const tgl_target *target)
+{
+    const problem *p = context;
+    const int64_t rows = p->num_tokens * p->num_streams;
+    return p->hidden <= GATE_RING_SHORT ? rows >= GATE_RING_ROWS : p->hidden < GATE_RING_LONG || rows < GATE_RING_MANY;
+}
+
+static tgl_shape ring_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    const int64_t per_sm = ring_blocks(p, target);
+    const int64_t resident = per_sm * target->num_sms / p->num_streams;     /* blocks of a stream */
+    const int64_t of_stream = tgl_strided_grid(tgl_min(p->num_tokens, resident), 65535);
+    const int64_t rows = tgl_ceil_div(p->num_tokens, of_stream);
+    const int64_t room = (target->max_smem_per_block / per_sm - 2048) / stage_bytes(p);
+    p->stages = (int32_t)tgl_max(1, tgl_min(tgl_min(rows, room), GATE_RING_STAGES));
+    return (tgl_shape){ { of_stream * p->num_streams }, .block = ring_threads(p),
+                        .shared_bytes = p->stages * stage_bytes(p), TGL_ARGS(*p) };
+}
+
+static tgl_shape row_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens * p->num_streams, GATE_SLOTS), p, sizeof *p);
+}
+
+static const tgl_op OP = { cpu, plan, { [RING] = { can_ring, ring_pays, ring_shape },
+                                        [ROW] = { has_vectors, NULL, row_shape },
+                                        [ANY] = { NULL, NULL, row_shape } } };
+
+tgl_status tgl_engram_gate_fwd(const DLTensor *hidden_states, const DLTensor *k, const DLTensor *v,
+                               const DLTensor *weight_hidden, const DLTensor *weight_embed,
+                               const DLTensor *image_token_mask, DLTensor *output, DLTensor *dot,
+                               DLTensor *gate_score, DLTensor *rstd_x, DLTensor *rstd_k,
+                               const tgl_engram_gate_params *params, tgl_stream stream)
+{
+    const DLTensor *tensors[] = { hidden_states, k, v, weight_hidden, weight_embed, image_token_mask,
+                                  output, dot, gate_score, rstd_x, rstd_k };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_engram_gate_fwd_signature, tensors, params, &n.num_tokens));
+    TGL_TRY(tgl_gate_expect_apart("output", output));
+    problem p = {
+        .x = tgl_gate_in(hidden_states), .k = tgl_gate_in(k), .v = tgl_gate_in(v),
+        .weights = tgl_gate_weights(weight_hidden, weight_embed, params),
+        .image_token_mask = image_token_mask ? tgl_data(image_token_mask) : NULL, .out = tgl_gate_out(output),
+        .dot = dot ? tgl_data(dot) : NULL, .gate_score = dot ? tgl_data(gate_score) : NULL,
+        .rstd_x = dot ? tgl_data(rstd_x) : NULL, .rstd_k = dot ? tgl_data(rstd_k) : NULL,
+        .numbers = tgl_gate_numbers(n.hidden, params), .num_tokens = n.num_tokens, .num_streams = n.num_streams,
+        .hidden = n.hidden, .has_residual = !params->no_residual,
+        .is_in_place = output && tgl_data(output) && tgl_data(output) == tgl_data(hidden_states),
+    };
+    if (p.is_in_place && p.dot)
+        return tgl_fail(TGL_ERR_ARGUMENT, "output: is hidden_states, want another tensor with dot (the backward reads "
+                        "hidden_states)");
+    return tgl_run(&tgl_engram_gate_fwd_signature, &OP, tensors, &p, stream);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT
+ * grad_w_reduce.h - what the kernel of grad_w_reduce and the code that launches it agree on. */
+#ifndef TEGULA_ENGRAM_GRAD_W_REDUCE_H
+#define TEGULA_ENGRAM_GRAD_W_REDUCE_H
+
+#include "numerics/bf16.h"
+
+#define GRAD_W_THREADS 128
+#define GRAD_W_AHEAD 16             /* partials that a thread loads before it adds the first */
+
+typedef struct {
+    const float *grad_w_partial;
+    const void *weight_hidden, *weight_embed;
+    float *grad_weight_hidden, *grad_weight_embed;
+    int64_t num_partials, num_streams, hidden;
+    int64_t hidden_stride, embed_stride;        /* of the weights, in elements */
+    int32_t is_bf16, is_zero_centered;
+} grad_w_reduce_args;
+
+TGL_INLINE float grad_w_factor(const void *weights, int64_t i, int is_bf16, int is_zero_centered)
+{
+    const float w = is_bf16 ? tgl_bf16_to_f32(((const uint16_t *)weights)[i]) : ((const float *)weights)[i];
+    return is_zero_centered ? 1.0f + w : w;
+}
+
+TGL_INLINE float grad_w_added(float to, float sum, float factor) { return tgl_one_nan(to + sum * factor); }
+
+#endif

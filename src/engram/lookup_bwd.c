@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT
+ * lookup_bwd.c - tgl_engram_lookup_bwd: the gradient of a table's rows. */
+#include "engram/lookup_bwd.h"
+
+#include <stdlib.h>
+
+#include "core/math.h"
+#include "core/threads.h"
+#include "cuda/op.h"
+#include "engram/common/lookup_params.h"
+
+typedef lookup_bwd_args problem;
+
+/* ---- CPU ---- */
+
+typedef struct { int64_t row, position; } occurrence;
+typedef struct {
+    const problem *p;
+    const occurrence *sorted;
+    const int64_t *begin;               /* of each row, and of what is not owned */
+} rows_of_gradients;
+
+static int compare(const void *left, const void *right)
+{
+    const occurrence *a = left, *b = right;
+    if (a->row != b->row) return a->row < b->row ? -1 : 1;
+    return (a->position > b->position) - (a->position < b->position);
+}
+
+static float gradient_at(const problem *p, int64_t position, int64_t i, bool is_bf16)
+{
+    const int64_t at = position / p->num_columns * p->grad_token_stride +
+                       position % p->num_columns * p->grad_column_stride + i;
+    return is_bf16 ? tgl_bf16_to_f32(((const uint16_t *)p->grad_out)[at]) : ((const float *)p->grad_out)[at];
+}
+
+/* Chunks of 32 one after the other, then their sums. */
+static float total_of(const problem *p, const occurrence *first, int64_t count, int64_t i, bool is_bf16)
+{
+    float total = 0;
+    for (int64_t chunk = 0; chunk < count; chunk += LOOKUP_CHUNK) {
+        float sum = 0;
+        for (int64_t k = chunk; k < tgl_min(chunk + LOOKUP_CHUNK, count); k++)
+            sum += gradient_at(p, first[k].position, i, is_bf16);
+        total = chunk ? total + sum : sum;
+    }
+    return total;
+}
+
+static void sum_rows(const void *context, int64_t begin, int64_t end, bool is_bf16)
+{
+    const rows_of_gradients *r = context;
+    const problem *p = r->p;
+    for (int64_t u = begin; u < end; u++) {
+        const occurrence *first = r->sorted + r->begin[u];
+        for (int64_t i = 0; i < p->dim; i++) {
+            const float total = total_of(p, first, r->begin[u + 1] - r->begin[u], i, is_bf16);
+            if (p->grad_rows) p->grad_rows[u * p->dim + i] = tgl_one_nan(total);
+            if (!p->grad_table) continue;
+            float *const to = p->grad_table + first->row * p->table_stride + i;
+            *to = tgl_one_nan(*to + total);
+        }
+    }
+}
+static void sum_rows_bf16(const void *context, int64_t begin, int64_t end) { sum_rows(context, begin, end, true); }
+static void sum_rows_f32(const void *context, int64_t begin, int64_t end) { sum_rows(context, begin, end, false); }
+
+static void put_unique(const problem *p, int64_t u, int64_t row)
+{
+    if (!p->unique_rows) return;
+    if (p->unique_bytes == 4) ((int32_t *)p->unique_rows)[u] = (int32_t)row;
+    else ((int64_t *)p->unique_rows)[u] = row;
+}
+
+static tgl_status run_on_cpu(const problem *p, bool is_bf16)
+{
+    const int64_t n = p->num_tokens * p->num_columns;
+    occurrence *sorted = malloc((size_t)(n + 1) * sizeof *sorted);
+    int64_t *begin = malloc((size_t)(n + 1) * sizeof *begin), num_unique = 0, num_owned = 0;
+    if (!sorted || !begin) {
+        free(sorted), free(begin);
+        return tgl_fail(TGL_ERR_MEMORY, "no host memory for %lld indices", (long long)n);
+    }
+    for (int64_t i = 0; i < n; i++)
+        sorted[i] = (occurrence){ lookup_bwd_row(p, i / p->num_columns, i % p->num_columns), i };
+    qsort(sorted, (size_t)n, sizeof *sorted, compare);
+    for (; num_owned < n && sorted[num_owned].row < p->num_rows; num_owned++) {
+        if (num_owned > 0 && sorted[num_owned - 1].row == sorted[num_owned].row) continue;
+        put_unique(p, num_unique, p->row_begin + sorted[num_owned].row);
+        begin[num_unique++] = num_owned;
+    }
+    begin[num_unique] = num_owned;
+    for (int64_t u = num_unique; u < n; u++) put_unique(p, u, -1);
+    if (p->num_unique) *p->num_unique = (int32_t)num_unique;
+    const int64_t row_bytes = num_unique ? tgl_saturating_product(8 * p->dim, num_owned / num_unique + 1) : 0;
+    const tgl_status status = tgl_parallel_rows(num_unique, row_bytes, is_bf16 ? sum_rows_bf16 : sum_rows_f32,
+                                                &(rows_of_gradients){ p, sorted, begin });
+    free(sorted), free(begin);
+    return status;
+}
+static tgl_status cpu_bf16(const void *context) { return run_on_cpu(context, true); }
+static tgl_status cpu_f32(const void *context) { return run_on_cpu(context, false); }
+
+TGL_SIZES(sizes, num_tokens, num_columns, dim, table_rows);
+tgl_signature tgl_engram_lookup_bwd_signature = TGL_SIGNATURE(
+    "engram_lookup_bwd(grad_out: bf16|f32[num_tokens, num_columns, dim] rows,"
+    " indices: i32|i64[num_tokens, num_columns] strided, row_begin: int, num_rows: int)"
+    " -> grad_table: f32[table_rows, dim]?! rows, unique_rows: i32|i64[num_tokens * num_columns]?,"
+    " grad_rows: f32[num_tokens * num_columns, dim]?, num_unique: i32[1]?"
+    " where dim < 2^30, unique_rows needs grad_rows, grad_rows needs num_unique, num_unique needs unique_rows",
+    &TGL_ENGRAM_LOOKUP_PARAMS, TGL_SIZES_OF(sizes));
+
+/* ---- launch ---- */
+
+/* Parts of the workspace, each aligned to 256 bytes. */
+enum { BLOCK_POSITIONS = 1024 };
+static int64_t max_blocks(int64_t n)
+{
+    return tgl_max(1, tgl_min(LOOKUP_BWD_MAX_BLOCKS, tgl_ceil_div(n, BLOCK_POSITIONS)));
+}
+
+static size_t lay_out(lookup_bwd_args *a, int64_t n, int64_t dim, void *workspace)
+{
+    const int64_t windows = tgl_ceil_div(n, 32) + 1, blocks = max_blocks(n), bins = 1 << LOOKUP_BWD_DIGIT;
+    const int64_t bytes[] = { 16 * n, 16 * n, 4 * bins * blocks, 4 * bins, 4 * blocks, 4 * blocks,
+                              4 * LOOKUP_BWD_BARRIERS, tgl_saturating_product(8 * windows, dim) };
+    char *parts[8], *at = workspace;
+    size_t total = 0;
+    for (int i = 0; i < 8; i++) {
+        parts[i] = at ? at + total : NULL;
+        total += ((size_t)bytes[i] + 255) / 256 * 256;
+    }
+    if (!a) return total;
+    a->entries = (uint8_t *)parts[0], a->next_entries = (uint8_t *)parts[1];
+    a->counts = (uint32_t *)(void *)parts[2], a->totals = (uint32_t *)(void *)parts[3];
+    a->block_heads = (uint32_t *)(void *)parts[4], a->block_last = (uint32_t *)(void *)parts[5];
+    a->barriers = (uint32_t *)(void *)parts[6], a->partial = (float *)(void *)parts[7];
+    return total;
+}
+
+static int plan_of(int element_bytes, tgl_kernel *kernels)
+{
+    kernels[0] = (tgl_kernel){ "engram/lookup_bwd", { { "ELEMENT_BYTES", element_bytes } } };
+    return 1;
+}
+static int plan_bf16(const void *context, tgl_kernel *kernels) { return plan_of(2, kernels); }
+static int plan_f32(const void *context, tgl_kernel *kernels) { return plan_of(4, kernels); }
+
+static bool has_vectors(const problem *p, int64_t element_bytes)
+{
+    const int64_t elements = 16 / element_bytes;
+    const uint64_t addresses = (uint64_t)(uintptr_t)p->grad_out | (uint64_t)(uintptr_t)p->grad_table |
+                               (uint64_t)(uintptr_t)p->grad_rows;
+    return p->dim % elements == 0 && p->grad_token_stride % elements == 0 && p->grad_column_stride % elements == 0 &&
+           p->table_stride % 4 == 0 && addresses % 16 == 0;
+}
+
+static tgl_shape shape_of(problem *p, const tgl_target *target, int element_bytes)
+{
+    const int64_t n = p->num_tokens * p->num_columns, blocks = tgl_min(target->num_sms, max_blocks(n));
+    int bits = 1;
+    while (bits < 63 && p->num_rows >> bits) bits++;
+    p->num_digits = (uint32_t)tgl_ceil_div(bits, LOOKUP_BWD_DIGIT);
+    p->digit_bits = (uint32_t)tgl_ceil_div(bits, p->num_digits);
+    p->count = (uint32_t)n;
+    p->block_count = (uint32_t)(tgl_ceil_div(tgl_ceil_div(n, 32), blocks) * 32);
+    p->by_columns = tgl_divisor_of(tgl_max(1, p->num_columns));
+    p->has_vectors = has_vectors(p, element_bytes);
+    return (tgl_shape){ { blocks }, .block = LOOKUP_BWD_THREADS, .cooperative = true, TGL_ARGS(*p),
+                        .shared_bytes = (int64_t)LOOKUP_BWD_THREADS / 32 * 4 << p->digit_bits };
+}
+static tgl_shape shape_bf16(void *context, const tgl_target *target) { return shape_of(context, target, 2); }
+static tgl_shape shape_f32(void *context, const tgl_target *target) { return shape_of(context, target, 4); }
+
+static const tgl_op OPS[] = { { cpu_f32, plan_f32, { { .shape = shape_f32 } } },
+                              { cpu_bf16, plan_bf16, { { .shape = shape_bf16 } } } };
+
+/* ---- checks ---- */
+
+/* Rows that are owned: those of grad_table, or as many as params say, or all. */
+static tgl_status find_rows(const tgl_engram_lookup_params *params, const DLTensor *indices, const DLTensor *grad_table,
+                            const DLTensor *unique_rows, int64_t *num_rows)
+{
+    const int64_t row_begin = params->row_begin, end_of_i32 = (int64_t)1 << 31;
+    *num_rows = grad_table ? grad_table->shape[0] : params->num_rows ? params->num_rows : INT64_MAX - row_begin;
+    if (grad_table && params->num_rows && params->num_rows != *num_rows)
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_rows: is %lld, want 0 or %lld, as grad_table has", (long long)params->num_rows,
+                        (long long)*num_rows);
+    if (tgl_dtype_is(indices->dtype, TGL_I32)) *num_rows = tgl_min(*num_rows, tgl_max(0, end_of_i32 - row_begin));
+    *num_rows = tgl_min(*num_rows, INT64_MAX - row_begin);
+    if (unique_rows && tgl_dtype_is(unique_rows->dtype, TGL_I32) && *num_rows > end_of_i32 - row_begin)
+        return tgl_fail(TGL_ERR_ARGUMENT, "unique_rows: dtype is i32, want i64 for rows up to %lld",
+                        (long long)(row_begin + *num_rows - 1));
+    return TGL_OK;
+}
+
+static int64_t num_positions(const DLTensor *indices)
+{
+    return tgl_saturating_product(indices->shape[0], indices->shape[1]);
+}
+
+tgl_status tgl_engram_lookup_bwd(const DLTensor *grad_out, const DLTensor *indices, DLTensor *grad_table,
+                                 DLTensor *unique_rows, DLTensor *grad_rows, DLTensor *num_unique,
+                                 const tgl_engram_lookup_params *params, void *workspace, size_t workspace_bytes,
+                                 tgl_stream stream)
+{
+    const DLTensor *tensors[] = { grad_out, indices, grad_table, unique_rows, grad_rows, num_unique };
+    tgl_signature *const s = &tgl_engram_lookup_bwd_signature;
+    sizes n;
+    TGL_TRY(tgl_take(s, tensors, params, &n.num_tokens));
+    if (!grad_table && !unique_rows) return tgl_fail(TGL_ERR_ARGUMENT, "grad_table: is NULL, want a tensor or unique_rows");
+    if (num_positions(indices) >= TGL_DIVIDE_LIMIT)
+        return tgl_fail(TGL_ERR_ARGUMENT, "indices: has %lld elements, want fewer than 2^31",
+                        (long long)num_positions(indices));
+    problem p = { .grad_out = tgl_data(grad_out), .indices = tgl_data(indices),
+                  .grad_table = grad_table ? tgl_data(grad_table) : NULL,
+                  .grad_rows = grad_rows ? tgl_data(grad_rows) : NULL,
+                  .unique_rows = unique_rows ? tgl_data(unique_rows) : NULL,
+                  .num_unique = num_unique ? tgl_data(num_unique) : NULL, .row_begin = params->row_begin,
+                  .num_tokens = n.num_tokens, .num_columns = n.num_columns, .dim = n.dim,
+                  .index_bytes = tgl_dtype_bits(indices->dtype) / 8,
+                  .unique_bytes = unique_rows ? tgl_dtype_bits(unique_rows->dtype) / 8 : 0 };
+    TGL_TRY(find_rows(params, indices, grad_table, unique_rows, &p.num_rows));
+    if (!tgl_is_empty(grad_out)) {
+        p.grad_token_stride = n.num_tokens > 1 ? tgl_stride(grad_out, 0) : 0;
+        p.grad_column_stride = n.num_columns > 1 ? tgl_stride(grad_out, 1) : 0;
+    }
+    if (!tgl_is_empty(indices)) {
+        p.index_token_stride = n.num_tokens > 1 ? tgl_stride(indices, 0) : 0;
+        p.index_column_stride = n.num_columns > 1 ? tgl_stride(indices, 1) : 0;
+    }
+    if (grad_table && !tgl_is_empty(grad_table)) p.table_stride = p.num_rows > 1 ? tgl_stride(grad_table, 0) : 0;
+    if (!tgl_on_cpu(grad_out)) {
+        const int64_t count = n.num_tokens * n.num_columns;
+        TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, lay_out(NULL, count, n.dim, NULL)));
+        lay_out(&p, count, n.dim, workspace);
+    }
+    return tgl_run(s, &OPS[tgl_dtype_is(grad_out->dtype, TGL_BF16)], tensors, &p, stream);
+}
+
+size_t tgl_engram_lookup_bwd_workspace_size(const DLTensor *grad_out, const DLTensor *indices,
+                                            const tgl_engram_lookup_params *params)
+{
+    (void)params;
+    if (!grad_out || !indices || !grad_out->shape || !indices->shape || grad_out->ndim != 3 || indices->ndim != 2) return 0;
+    const int64_t n = num_positions(indices);
+    return n >= 0 && n < TGL_DIVIDE_LIMIT && grad_out->shape[2] >= 0 ? lay_out(NULL, n, grad_out->shape[2], NULL) : 0;
+}

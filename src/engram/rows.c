@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ * rows.c - tgl_engram_rows: from raw token ids to table rows. */
+#include "engram/rows.h"
+
+#include "core/threads.h"
+#include "engram/common/columns_host.h"
+#include "engram/common/strides.h"
+#include "engram/common/windows_host.h"
+#include "tegula/engram.h"
+
+typedef rows_args problem;
+
+/* ---- CPU ---- */
+
+static void run_tokens(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    const tgl_windows *w = &p->windows;
+    int64_t window[COLUMN_MAX_NGRAM];
+    tgl_span span = tgl_first_span(w);
+    for (int64_t t = begin; t < end; t++) {
+        while (t >= span.end) span = tgl_next_span(w, span);
+        bool has_rows = tgl_is_request(w, &span);
+        if (has_rows) {
+            const tgl_request r = tgl_request_at(w, span.place);
+            has_rows = tgl_window_of(w, &r, t, w->max_ngram, window) || w->hash_dead;
+        }
+        tgl_columns_put(&p->columns, t, has_rows ? window : NULL);
+    }
+}
+
+static void write_rings(const void *context, int64_t begin, int64_t end)
+{
+    const tgl_windows *w = &((const problem *)context)->windows;
+    tgl_span span = tgl_next_span(w, tgl_first_span(w));
+    for (; tgl_is_request(w, &span) && span.place.number < end; span = tgl_next_span(w, span)) {
+        const int64_t q = span.end - span.place.begin;
+        if (span.place.number < begin || q == 0) continue;
+        const tgl_request r = tgl_request_at(w, span.place);
+        if (r.slot >= 0) tgl_write_last(w, &r, q, 0, 1);
+    }
+}
+
+/* The ring behind all rows: their windows read it. */
+static tgl_status cpu(const void *context)
+{
+    const problem *p = context;
+    const tgl_windows *w = &p->windows;
+    TGL_TRY(tgl_parallel_rows(w->num_tokens, tgl_columns_token_bytes(&p->columns), run_tokens, p));
+    if (!w->writes_ring) return TGL_OK;
+    return tgl_parallel_rows(w->cu_seqlens ? w->num_requests : 1, 64, write_rings, p);
+}
+
+#define FIELD(name) TGL_FIELD(tgl_engram_ngram, name)
+static const tgl_field FIELDS[] = { FIELD(has_stop_id), FIELD(history_newest_first), FIELD(hash_masked),
+                                    FIELD(keep_ring) };         /* the numbers may be any */
+static const tgl_params PARAMS = TGL_PARAMS(tgl_engram_ngram, FIELDS);
+TGL_SIZES(sizes, num_tokens, num_requests, num_slots, ring_size, vocabulary, num_layers, max_ngram, num_heads);
+tgl_signature tgl_engram_rows_signature = TGL_SIGNATURE(
+    "engram_rows(input_ids: i32|i64[num_tokens] strided, image_token_mask: bool[num_tokens]?,"
+    " history: i32|i64[num_requests, max_ngram - 1]? rows, ring: i32|i64[num_slots, ring_size]?! rows,"
+    " batch{cu_seqlens: i32|i64[num_requests + 1]?, start_pos: i32|i64[num_requests]?,"
+    " slots: i32|i64[num_requests]?}, ngram{token_map: i32[vocabulary]?, " COLUMN_TENSORS "},"
+    " has_stop_id: bool, history_newest_first: bool, hash_masked: bool, keep_ring: bool)"
+    " -> rows: i32|i64[num_layers, num_tokens, (max_ngram - 1) * num_heads] strided"
+    " where max_ngram in 1..4096, num_requests < 2^31, ring_size < 2^31, ring needs start_pos, slots needs ring",
+    &PARAMS, TGL_SIZES_OF(sizes));
+
+static tgl_status check(const DLTensor *history, const DLTensor *ring, const DLTensor *rows,
+                        const tgl_engram_batch *batch, const sizes *n)
+{
+    if (batch) TGL_TRY(tgl_expect_reserved(batch->reserved));
+    const bool has_requests = history || (batch && (batch->start_pos || batch->slots));
+    TGL_TRY(tgl_check_requests(batch ? batch->cu_seqlens : NULL, n->num_requests, has_requests));
+    if (history && ring) return tgl_fail(TGL_ERR_ARGUMENT, "history: is given, want NULL with ring");
+    if (ring && n->ring_size < n->max_ngram - 1)
+        return tgl_fail(TGL_ERR_ARGUMENT, "ring: shape is [%lld, %lld], want [%lld, >= %lld]",
+                        (long long)n->num_slots, (long long)n->ring_size, (long long)n->num_slots,
+                        (long long)n->max_ngram - 1);
+    return tgl_expect_rows_apart("rows", rows);
+}
+
+/* ---- launch ---- */
+
+static int plan(const void *context, tgl_kernel *kernels)
+{
+    const problem *p = context;
+    kernels[0] = tgl_columns_kernel(&p->columns, "engram/rows");
+    kernels[0].macros[4] = (tgl_macro){ "ID_BYTES", p->windows.id_bytes };
+    kernels[0].macros[5] = (tgl_macro){ "PAST", p->windows.past };
+    kernels[0].macros[6] = (tgl_macro){ "PAST_BYTES", p->windows.past_bytes };
+    return 1;
+}
+
+static tgl_shape shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    const tgl_windows *w = &p->windows;
+    p->more_tokens = (int32_t)(w->writes_ring ? tgl_max(0, w->max_ngram - 2) : 0);
+    tgl_shape made = tgl_columns_shape(&p->columns, p->more_tokens, REQUEST_SCRATCH_BYTES, target);
+    if (w->writes_ring) made.grid[1] = 1;
+    return tgl_shape_with(made, p, sizeof *p);
+}
+
+static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
+
+tgl_status tgl_engram_rows(const DLTensor *input_ids, const DLTensor *image_token_mask, const DLTensor *history,
+                           DLTensor *ring, DLTensor *rows, const tgl_engram_batch *batch,
+                           const tgl_engram_ngram *ngram, tgl_stream stream)
+{
+    static const tgl_engram_batch one;
+    if (!ngram) return tgl_fail(TGL_ERR_ARGUMENT, "ngram: is NULL, want a struct");
+    const tgl_engram_batch *b = batch ? batch : &one;
+    const DLTensor *tensors[] = { input_ids, image_token_mask, history, ring, b->cu_seqlens, b->start_pos, b->slots,
+                                  ngram->token_map, ngram->multipliers, ngram->vocab_sizes, ngram->offsets, rows };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_engram_rows_signature, tensors, ngram, &n.num_tokens));
+    TGL_TRY(check(history, ring, rows, batch, &n));
+    const bool has_ring = ring && n.ring_size > 0;      /* which may have no row: no slot is one */
+    problem p = { .windows = { .input_ids = tgl_data(input_ids), .id_stride = tgl_stride(input_ids, 0),
+                               .id_bytes = tgl_bytes_of(input_ids), .num_tokens = n.num_tokens,
+                               .image_token_mask = tgl_data_of(image_token_mask),
+                               .cu_seqlens = tgl_data_of(b->cu_seqlens), .cu_bytes = tgl_bytes_of(b->cu_seqlens),
+                               .start_pos = tgl_data_of(b->start_pos), .start_bytes = tgl_bytes_of(b->start_pos),
+                               .slots = tgl_data_of(b->slots), .slot_bytes = tgl_bytes_of(b->slots),
+                               .num_requests = n.num_requests, .num_slots = n.num_slots,
+                               .has_null_slot = b->has_null_slot, .null_slot = b->null_slot,
+                               .past = history ? PAST_HISTORY : has_ring ? PAST_RING : PAST_NONE,
+                               .past_bytes = has_ring ? tgl_bytes_of(ring) : tgl_bytes_of(history),
+                               .history = tgl_data_of(history),
+                               .history_stride = history ? tgl_stride(history, 0) : 0,
+                               .ring = ring ? tgl_data(ring) : NULL,
+                               .ring_stride = ring ? tgl_stride(ring, 0) : 0, .ring_size = (int32_t)n.ring_size,
+                               .ring_reciprocal = has_ring ? UINT64_MAX / (uint64_t)n.ring_size : 0,
+                               .writes_ring = has_ring && !ngram->keep_ring,
+                               .token_map = tgl_data_of(ngram->token_map), .vocabulary = n.vocabulary,
+                               .max_ngram = (int32_t)n.max_ngram, .pad_id = ngram->pad_id,
+                               .has_stop_id = ngram->has_stop_id, .stop_id = ngram->stop_id,
+                               .is_newest_first = ngram->history_newest_first, .hash_dead = ngram->hash_masked } };
+    TGL_TRY(tgl_columns_of(ngram->multipliers, ngram->vocab_sizes, ngram->offsets, rows, &p.columns));
+    return tgl_run(&tgl_engram_rows_signature, &OP, tensors, &p, stream);
+}

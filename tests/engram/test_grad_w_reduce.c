@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_engram_grad_w_reduce, on every device of the tests: partials are added in order, and go crosswise to the
+ * gradients of the two weights. test_gate_bwd.c has it behind the gate. */
+#include "gate_support.h"
+
+TESTS_OF_TABLE("engram_grad_w_reduce")
+
+static void reduce(const backend *b, int64_t partials, const float *partial, float wh, float we, bool zero_centered,
+                   float *to_hidden, float *to_embed, int times)
+{
+    tensor p, h, e, gh, ge;
+    place(b, &p, TGL_F32, 3, SHAPE(partials, 1, 1), partial);
+    put(b, &h, TGL_BF16, 2, SHAPE(1, 1), &wh);
+    put(b, &e, TGL_BF16, 2, SHAPE(1, 1), &we);
+    place(b, &gh, TGL_F32, 2, SHAPE(1, 1), to_hidden);
+    place(b, &ge, TGL_F32, 2, SHAPE(1, 1), to_embed);
+    for (int i = 0; i < times; i++)
+        CHECK_OK(tgl_engram_grad_w_reduce(&p.t, &h.t, &e.t, &gh.t, &ge.t, zero_centered, b->stream));
+    fetch(b, &gh, to_hidden), fetch(b, &ge, to_embed);
+    discard(b, &p), discard(b, &h), discard(b, &e);
+}
+
+TEST(crosswise_and_accumulating)
+{
+    const float partial[] = { 1, 2, 4 };
+    FOR_BACKENDS(b)
+        for (int times = 1; times < 3; times++) {
+            float gh = 10, ge = 20;
+            reduce(b, 3, partial, 3, 5, false, &gh, &ge, times);
+            CHECK(gh == 10 + 35 * (float)times && ge == 20 + 21 * (float)times);
+        }
+}
+
+TEST(one_is_added)              /* in f32 */
+{
+    const float partial[] = { 1 };
+    FOR_BACKENDS(b) {
+        float gh = 0, ge = 0;
+        reduce(b, 1, partial, 0x1p-9f, 0x1p-10f, true, &gh, &ge, 1);
+        CHECK(gh == 1 + 0x1p-10f && ge == 1 + 0x1p-9f);
+    }
+}
+
+TEST(partials_in_order)
+{
+    static float up[40], down[40];
+    for (int i = 0; i < 40; i++) up[i] = down[i] = 1;
+    up[0] = 16777216, down[39] = 16777216;
+    FOR_BACKENDS(b) {
+        float gh = 0, ge = 0;
+        reduce(b, 40, up, 1, 1, false, &gh, &ge, 1);
+        CHECK(gh == 16777216);
+        gh = ge = 0;
+        reduce(b, 40, down, 1, 1, false, &gh, &ge, 1);
+        CHECK(gh == 16777216 + 40);
+        gh = ge = 7;
+        reduce(b, 0, up, 1, 1, false, &gh, &ge, 1);
+        CHECK(gh == 7 && ge == 7);
+    }
+}
+
+static tgl_status call_again(void *context)
+{
+    DLTensor **t = context;
+    return tgl_engram_grad_w_reduce(t[0], t[1], t[2], t[3], t[4], false, ((backend *)(void *)t[5])->stream);
+}
+
+TEST(graph)                     /* every replay adds */
+{
+    const float partial[] = { 1, 2 }, weight = 3;
+    FOR_BACKENDS(b) {
+        float zero = 0, seen = 0;
+        tensor p, h, e, gh, ge;
+        if (!backend_has_graphs(b)) {
+            test_skip("%s has no graphs", b->name);
+            continue;
+        }
+        place(b, &p, TGL_F32, 3, SHAPE(2, 1, 1), partial);
+        put(b, &h, TGL_BF16, 2, SHAPE(1, 1), &weight);
+        put(b, &e, TGL_BF16, 2, SHAPE(1, 1), &weight);
+        place(b, &gh, TGL_F32, 2, SHAPE(1, 1), &zero);
+        place(b, &ge, TGL_F32, 2, SHAPE(1, 1), &zero);
+        DLTensor *t[] = { &p.t, &h.t, &e.t, &gh.t, &ge.t, (DLTensor *)(void *)b };
+        CHECK_OK(call_again(t));
+        CHECK_OK(backend_replay(b, call_again, t, 2));
+        fetch(b, &gh, &seen);
+        CHECK(seen == 27);
+        discard(b, &p), discard(b, &h), discard(b, &e), discard(b, &ge);
+    }
+}
+
+extern tgl_signature tgl_engram_grad_w_reduce_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
+{
+    return tgl_engram_grad_w_reduce(t[0], t[1], t[2], t[3], t[4], false, NULL);
+}
+#define GOOD_CALL &tgl_engram_grad_w_reduce_signature, "num_partials=3 num_streams=2 hidden=8", invoke
+
+TEST(errors)
+{
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_BF16), "grad_w_partial: dtype is bf16, want f32");
+    CHECK_ERROR(x[3].shape[1] = 7; x[3].strides = NULL, "grad_weight_hidden: shape is [2, 7], want [2, 8]");
+}
+
+TEST(empty) { check_empty(&tgl_engram_grad_w_reduce_signature, invoke, "num_partials=3 num_streams=2 hidden=0"); }
+
+TEST(no_driver) { check_no_driver(GOOD_CALL); }

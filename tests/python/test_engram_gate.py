@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: MIT
+"""Engram's gate from Python: against the reference and its gradients, and the layers of tegula.modeling."""
+import pytest
+import torch
+
+import golden
+import tegula.torch as reference
+from tegula import engram
+from tegula.modeling.engram import EngramGateFn, engram_gate, engram_gate_kv
+from tegula.testing import calc_diff
+from tegula.testing.generator import generate_hidden_sizes
+from conftest import IS_FULL
+
+SIZES = generate_hidden_sizes(128) if IS_FULL else [2560]
+
+
+def gate_data(tokens, streams, hidden, device):
+    """(hidden_states, k, v, weight_hidden, weight_embed), as in TileKernels' tests."""
+    def randn(*shape):
+        return torch.randn(*shape, device=device).bfloat16()
+
+    return (randn(tokens, streams, hidden), randn(tokens, streams, hidden), randn(tokens, hidden),
+            randn(streams, hidden), randn(streams, hidden))
+
+
+def away_from_zero(data):
+    """The same with scores away from 0, where gradients change fast: keys like hidden states, weights of one sign."""
+    x, k, v, wh, we = data
+    return x, (x.float() + 0.5 * k.float()).bfloat16(), v, wh.abs(), we.abs()
+
+
+@pytest.mark.parametrize("hidden", [*SIZES, 100, 257])
+@pytest.mark.parametrize("tokens, streams", [(0, 4), (40, 4), (7, 3)])
+def test_forward(tokens, streams, hidden, device):
+    x, k, v, wh, we = gate_data(tokens, streams, hidden, device)
+    fused = engram.fused_weight(wh, we)
+    made = engram.engram_gate_fwd(x, k, v, fused, 1e-20, 1e-6)
+    want = reference.engram_gate_ref(x, k, v, wh, we, 1e-6, 1e-20, True)
+    for a, b in zip(made, want):
+        assert calc_diff(a, b) < 2e-10 + 2.4e-5 * 3 / max(1, a.numel())      # three elements of bf16 the other way
+    alone, *none = engram.engram_gate_fwd(x, k, v, fused, 1e-20, 1e-6, False)
+    assert none == [None] * 4 and torch.equal(alone, made[0])
+    both = engram.engram_gate_fwd(x, k, v, None, 1e-20, 1e-6, weights=(wh, we))
+    assert all(torch.equal(a, b) for a, b in zip(both, made))
+    kv = torch.cat([k, v[:, None]], 1)
+    for a, b in zip(engram.engram_gate_kv_fwd(x, kv, fused, 1e-20, 1e-6, sign="zero"), made):
+        assert torch.equal(a, b)
+    for a, b in zip(engram.engram_gate_fwd(x, kv[:, :streams], kv[:, streams], fused, 1e-20, 1e-6), made):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("hidden", SIZES)
+def test_backward(hidden, device):
+    """With what the reference saved, as in TileKernels' tests."""
+    x, k, v, wh, we = gate_data(60, 4, hidden, device)
+    leaves = [t.clone().requires_grad_() for t in (x, k, v)] + [t.float().requires_grad_() for t in (wh, we)]
+    output, *saved = reference.engram_gate_ref(*leaves, 1e-6, 1e-20, True)
+    go = torch.randn_like(output)
+    output.backward(go)
+    saved = [t.detach() for t in saved]
+    fused = engram.fused_weight(wh, we)
+    made = engram.engram_gate_bwd(go, x, k, v, fused, *saved, 1e-6)
+    grads = [torch.zeros(4, hidden, device=device) for _ in range(2)]
+    engram.grad_w_reduce(made[3], wh, we, *grads)
+    for a, leaf in zip((*made[:3], *grads), leaves):
+        assert calc_diff(a, leaf.grad) < 1e-8
+    kv = torch.cat([k, v[:, None]], 1)
+    grad_x, grad_kv, partial = engram.engram_gate_kv_bwd(go, x, kv, fused, *saved, 1e-6)
+    assert torch.equal(grad_x, made[0]) and torch.equal(partial, made[3])
+    assert torch.equal(grad_kv, torch.cat([made[1], made[2][:, None]], 1))
+
+
+def test_masked_tokens(device):
+    x, k, v, wh, we = gate_data(9, 3, 72, device)
+    mask = torch.arange(9, device=device) % 3 == 0
+    kv = torch.cat([k, v[:, None]], 1)
+    want = engram.engram_gate_kv_fwd(x, kv, None, 1e-20, 1e-6, weights=(wh, we))[0]
+    kv[mask] = float("nan")
+    made = engram.engram_gate_kv_fwd(x, kv, None, 1e-20, 1e-6, True, mask, weights=(wh, we))
+    assert torch.equal(made[0], torch.where(mask[:, None, None], x, want)) and not any(t[mask].any() for t in made[1:])
+    in_place = x.clone()
+    same, *none = engram.engram_gate_kv_fwd(in_place, kv, None, 1e-20, 1e-6, False, mask, True, weights=(wh, we))
+    assert same is in_place and none == [None] * 4 and torch.equal(same, made[0])
+    grads = engram.engram_gate_kv_bwd(x, x, kv, None, *made[1:], 1e-6, mask, weights=(wh, we))
+    assert torch.equal(grads[0][mask], x[mask]) and not grads[1][mask].any() and not grads[2].isnan().any()
+
+
+def test_signs_of_zero(device):
+    """The v1 names follow the reference, those with kv the model's code."""
+    x, k, v, wh, we = gate_data(1, 1, 8, device)
+    k = torch.zeros_like(k)
+    kv, fused = torch.cat([k, v[:, None]], 1), engram.fused_weight(wh, we)
+    assert engram.engram_gate_fwd(x, k, v, fused, 1e-20, 1e-6)[2].item() == 0.5
+    assert engram.engram_gate_kv_fwd(x, kv, fused, 1e-20, 1e-6)[2].item() == pytest.approx(0.50025, abs=1e-7)
+    assert engram.engram_gate_kv_fwd(x, kv, fused, 1e-20, 1e-6, sign="zero")[2].item() == 0.5
+
+
+# ---- layers ----
+
+def by_autograd(data, go, clamp_value, eps, add_residual=True):
+    leaves = [t.detach().clone().float().requires_grad_() for t in data]
+    x, k, v, wh, we = leaves
+    output = reference.engram_gate_ref(x, k, v, wh, we, clamp_value, eps)
+    (output if add_residual else output - x).backward(go.float())
+    return output, [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3), (1, 2, 2)], ids=str)
+@pytest.mark.parametrize("is_strided", [False, True])
+def test_layer(shape, is_strided, device):
+    data = away_from_zero(gate_data(12, 4, 72, device))
+    flat = [t[:torch.Size(shape).numel()] for t in data[:3]] + list(data[3:])
+    x, k, v = (t.clone().view(*shape, *t.shape[1:]) for t in flat[:3])
+    go = torch.randn_like(x)
+    if is_strided:
+        k, v, go = (t.transpose(0, -1).contiguous().transpose(0, -1) for t in (k, v, go))
+    leaves = [t.detach().requires_grad_() for t in (x, k, v, *flat[3:])]
+    output = engram_gate(*leaves, 1e-6, 1e-20)
+    output.backward(go)
+    want, grads = by_autograd(flat, go.reshape(flat[0].shape), 1e-6, 1e-20)
+    assert output.shape == x.shape and calc_diff(output.detach().reshape(want.shape), want.detach()) < 1e-5
+    for leaf, grad in zip(leaves, grads):
+        assert leaf.grad.dtype == leaf.dtype and calc_diff(leaf.grad.reshape(grad.shape), grad) < 1e-5
+
+
+@pytest.mark.parametrize("has_main", [(True, True), (True, False), (False, True)])
+def test_main_grad(has_main, device):
+    """Added to in float32, over two micro-batches; the other weight has its gradient from autograd."""
+    x, k, v, *weights = away_from_zero(gate_data(6, 2, 40, device))
+    weights = [torch.nn.Parameter(w) for w in weights]
+    for w, has in zip(weights, has_main):
+        if has:
+            w.main_grad = torch.zeros(w.shape, device=device)
+    go = torch.randn_like(x)
+    for part in (slice(0, 2), slice(2, 6)):
+        engram_gate(x[part], k[part], v[part], *weights, 1e-6, 1e-20).backward(go[part])
+    grads = by_autograd((x, k, v, *weights), go, 1e-6, 1e-20)[1][3:]
+    for w, has, grad in zip(weights, has_main, grads):
+        assert (w.grad is None) == has
+        assert calc_diff(w.main_grad if has else w.grad, grad) < (1e-9 if has else 1e-5)
+
+
+def test_layer_without_residual_and_without_gradients(device):
+    data = away_from_zero(gate_data(6, 2, 40, device))
+    leaves = [t.clone().requires_grad_() for t in data]
+    go = torch.randn_like(data[0])
+    engram_gate(*leaves, 1e-6, 1e-20, False).backward(go)
+    for leaf, grad in zip(leaves, by_autograd(data, go, 1e-6, 1e-20, False)[1]):
+        assert calc_diff(leaf.grad, grad) < 1e-5
+    assert not EngramGateFn.apply(*data, 1e-6, 1e-20).requires_grad
+    x = data[0].clone().requires_grad_()                # only this one
+    engram_gate(x, *data[1:], 1e-6, 1e-20).backward(go)
+    assert calc_diff(x.grad, by_autograd(data, go, 1e-6, 1e-20)[1][0]) < 1e-5
+
+
+@pytest.mark.parametrize("zero_centered", [False, True])
+def test_layer_of_kv(zero_centered, device):
+    x, k, v, wh, we = away_from_zero(gate_data(6, 2, 40, device))
+    mask, go = torch.arange(6, device=device) == 2, torch.randn_like(x)
+    kv = torch.cat([k.flatten(1), v], 1).view(2, 3, 120)        # [..., (H + 1) * D]
+    leaves = [t.clone().requires_grad_() for t in (x.view(2, 3, 2, 40), kv, wh, we)]
+    engram_gate_kv(*leaves, 1e-6, 1e-20, mask.view(2, 3), True, zero_centered).backward(go.view(2, 3, 2, 40))
+    one = 1 if zero_centered else 0
+    kept = ~mask
+    grads = by_autograd((x[kept], k[kept], v[kept], wh.float() + one, we.float() + one), go[kept], 1e-6, 1e-20)[1]
+    assert torch.equal(leaves[0].grad.view(6, 2, 40)[mask], go[mask])
+    assert calc_diff(leaves[0].grad.view(6, 2, 40)[kept], grads[0]) < 1e-5
+    grad_kv = leaves[1].grad.view(6, 3, 40)
+    assert not grad_kv[mask].any() and calc_diff(grad_kv[kept], torch.cat([grads[1], grads[2][:, None]], 1)) < 1e-5
+    for leaf, grad in zip(leaves[2:], grads[3:]):
+        assert calc_diff(leaf.grad, grad) < 1e-5
+
+
+# ---- recorded data, errors, names ----
+
+@pytest.mark.parametrize("case", [c for c in golden.cases("engram") if c.op == "engram_gate_bwd"], ids=str)
+def test_recorded_backward(case, device):
+    given = case.inputs(device)
+    wh, we = given.pop("weight_hidden"), given.pop("weight_embed")
+    made = engram.engram_gate_bwd(**given, **case.args)
+    grads = [torch.zeros(wh.shape, device=device) for _ in range(2)]
+    engram.grad_w_reduce(made[3], wh, we, *grads)
+    for name, t in zip(("grad_hidden_states", "grad_k", "grad_v", "grad_weight_hidden", "grad_weight_embed"),
+                       (*made[:3], *grads)):
+        case.check(name, t)
+
+
+@pytest.mark.parametrize("case", [c for c in golden.cases("engram") if c.op == "grad_w_reduce"], ids=str)
+def test_recorded_reduce(case, device):
+    for function in (engram.grad_w_reduce, reference.grad_w_reduce_ref):
+        given = case.inputs(device)
+        function(*given.values())
+        for name in ("grad_weight_hidden", "grad_weight_embed"):
+            case.check(name, given[name + "_in"])
+
+
+@pytest.mark.parametrize("case", [c for c in golden.cases("engram") if c.op == "engram_gate"], ids=str)
+def test_recorded_layer(case, device):
+    given = case.inputs(device)
+    go = given.pop("grad_out")
+    leaves = [given[n].requires_grad_() for n in ("hidden_states", "k", "v", "weight_hidden", "weight_embed")]
+    for name in ("weight_hidden", "weight_embed"):
+        given[name].main_grad = torch.zeros(given[name].shape, device=device)
+    output = engram_gate(*leaves, case.args["clamp_value"], case.args["eps"])
+    output.backward(go)
+    case.check("output", output.detach())
+    for name in ("hidden_states", "k", "v"):
+        case.check("grad_" + name, given[name].grad)
+    for name in ("weight_hidden", "weight_embed"):
+        case.check(f"grad_{name}_f32", given[name].main_grad)
+
+
+def test_errors(device):
+    x, k, v, wh, we = gate_data(3, 2, 8, device)
+    kv, fused = torch.cat([k, v[:, None]], 1), engram.fused_weight(wh, we)
+    for call, message in (
+            (lambda: engram.engram_gate_fwd(x, k, v, fused, 1e-20, 1e-6, weights=(wh, we)),
+             "weight_fused: is given, want None"),
+            (lambda: engram.engram_gate_fwd(x, k, v, None, 1e-20, 1e-6, weights=(wh,)), "weights: has 1 items, want 2"),
+            (lambda: engram.engram_gate_fwd(x, k, v, fused, -1.0, 1e-6), "eps: is -1, want >= 0"),
+            (lambda: engram.engram_gate_fwd(x, k, v, fused, 0.0, 1e-6, sign="one"), "sign: "),
+            (lambda: engram.engram_gate_kv_fwd(x, kv[:, 1:], fused, 1e-20, 1e-6),
+             r"kv: shape is \[3, 2, 8\], want \[3, 3, 8\]"),
+            (lambda: engram.engram_gate_kv_fwd(x, kv, fused, 1e-20, 1e-6, True, None, True),
+             "inplace: is True, want False with save_for_backward"),
+            (lambda: engram.engram_gate_fwd(x, k, v, fused, 1e-20, 1e-6, zero_centered=True), "weight_embed: is None")):
+        with pytest.raises(ValueError, match="^" + message):
+            call()
+
+
+def test_v2():
+    import tegula.v2 as v2
+    from tegula.v2.modeling.engram import EngramGateFn as theirs
+    assert v2.engram.engram_gate_fwd is engram.engram_gate_kv_fwd
+    assert v2.engram.engram_gate_bwd is engram.engram_gate_kv_bwd
+    assert v2.modeling.engram.engram_gate is engram_gate_kv and theirs is not EngramGateFn
