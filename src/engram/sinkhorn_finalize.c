@@ -10,11 +10,12 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     const sinkhorn_finalize_args *a = context;
     const sinkhorn_matrix *m = &a->m;
     for (int64_t i = begin; i < end; i++) {
-        const float factor = a->alpha / (tgl_sinkhorn_row_norm(m, i) + a->eps);
-        for (int64_t j = 0; j < m->dim; j++) {
-            const float x = sinkhorn_scaled(m->row_scale[i], m->matrix[i * m->row_stride + j], m->col_scale[j]);
-            a->out[i * a->out_stride + j] = tgl_one_nan(x * factor);
-        }
+        const float *values = m->matrix + i * m->row_stride, *col_scale = m->col_scale;   /* `out` may be `values` */
+        const float row_scale = m->row_scale[i], factor = a->alpha / (tgl_sinkhorn_row_norm(m, i) + a->eps);
+        float *out = a->out + i * a->out_stride;
+        const int64_t dim = m->dim;
+        for (int64_t j = 0; j < dim; j++)
+            out[j] = tgl_one_nan(sinkhorn_scaled(row_scale, values[j], col_scale[j]) * factor);
     }
 }
 

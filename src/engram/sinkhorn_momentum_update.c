@@ -2,6 +2,7 @@
  * sinkhorn_momentum_update.c - tgl_engram_sinkhorn_momentum_update: a moving average of gradients. */
 #include "engram/sinkhorn_momentum_update.h"
 
+#include "core/cpu.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
@@ -11,24 +12,35 @@ typedef struct { momentum_args args; int grad_bytes, momentum_bytes; bool nester
 
 /* ---- CPU ---- */
 
-static float element(const void *x, int64_t i, int bytes)
+TGL_ALWAYS_INLINE float element(const void *x, int64_t i, int bytes)
 {
     return bytes == 2 ? tgl_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
 }
 
 enum { CHUNK = 4096 };      /* elements per "row" of the parallel loop */
 
+/* Inlined with constants: each combination has its own loop, without branches. `out` may be `grad`. */
+TGL_ALWAYS_INLINE void run(momentum_args a, int64_t begin, int64_t end, int grad_bytes, int momentum_bytes,
+                           bool nesterov)
+{
+    void *restrict momentum = a.momentum;
+    for (int64_t i = begin; i < end; i++) {
+        const float grad = element(a.grad, i, grad_bytes);
+        const float next = momentum_next(&a, element(momentum, i, momentum_bytes), grad);
+        if (momentum_bytes == 2) ((uint16_t *)momentum)[i] = tgl_bf16_from_f32(next);
+        else ((float *)momentum)[i] = next;
+        a.out[i] = nesterov ? momentum_ahead(&a, next, grad) : next;
+    }
+}
+
 static void run_chunks(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    const momentum_args *a = &p->args;
-    for (int64_t i = begin * CHUNK; i < tgl_min(end * CHUNK, a->count); i++) {
-        const float grad = element(a->grad, i, p->grad_bytes);
-        const float next = momentum_next(a, element(a->momentum, i, p->momentum_bytes), grad);
-        if (p->momentum_bytes == 2) ((uint16_t *)a->momentum)[i] = tgl_bf16_from_f32(next);
-        else ((float *)a->momentum)[i] = next;
-        a->out[i] = p->nesterov ? momentum_ahead(a, next, grad) : next;
-    }
+    const int64_t first = begin * CHUNK, last = tgl_min(end * CHUNK, p->args.count);
+    if (p->grad_bytes == 4 && p->momentum_bytes == 4) run(p->args, first, last, 4, 4, p->nesterov);
+    else if (p->grad_bytes == 4) run(p->args, first, last, 4, 2, p->nesterov);
+    else if (p->momentum_bytes == 4) run(p->args, first, last, 2, 4, p->nesterov);
+    else run(p->args, first, last, 2, 2, p->nesterov);
 }
 
 static tgl_status cpu(const void *context)

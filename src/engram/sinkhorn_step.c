@@ -17,12 +17,14 @@ int64_t tgl_engram_sinkhorn_num_partials(int64_t num_rows)
 
 /* ---- CPU ---- */
 
-static void run_row(const sinkhorn_step_args *p, int64_t row, float *partial)
+static void run_row(const sinkhorn_step_args *p, int64_t row, float *restrict partial)
 {
     const sinkhorn_matrix *m = &p->m;
+    const float *restrict values = m->matrix + row * m->row_stride, *restrict col_scale = m->col_scale;
     const float norm = tgl_sinkhorn_row_norm(m, row), factor = 1 / (norm + p->eps), row_scale = m->row_scale[row];
-    for (int64_t j = 0; j < m->dim; j++) {
-        const float x = sinkhorn_scaled(row_scale, m->matrix[row * m->row_stride + j], m->col_scale[j]);
+    const int64_t dim = m->dim;
+    for (int64_t j = 0; j < dim; j++) {
+        const float x = sinkhorn_scaled(row_scale, values[j], col_scale[j]);
         const float normed = x * factor;
         partial[j] += normed * normed;
     }

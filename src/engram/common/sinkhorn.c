@@ -18,14 +18,19 @@ sinkhorn_matrix tgl_sinkhorn_matrix_of(const DLTensor *matrix, const DLTensor *r
 
 float tgl_sinkhorn_row_norm(const sinkhorn_matrix *m, int64_t row)
 {
-    const float *x = m->matrix + row * m->row_stride, row_scale = m->row_scale[row];
-    float sums[SINKHORN_SUMS] = { 0 };
-    for (int64_t j = 0; j < m->dim; j += SINKHORN_SUMS)
-        for (int64_t q = 0; q < tgl_min(SINKHORN_SUMS, m->dim - j); q++) {
-            const float scaled = sinkhorn_scaled(row_scale, x[j + q], m->col_scale[j + q]);
+    const float *x = m->matrix + row * m->row_stride, *col_scale = m->col_scale, row_scale = m->row_scale[row];
+    int width = 1;              /* sums past the last column are 0 and change nothing */
+    while (width < SINKHORN_SUMS && width < m->dim) width *= 2;
+    float sums[SINKHORN_SUMS];
+    for (int q = 0; q < width; q++) sums[q] = 0;
+    for (int64_t j = 0; j < m->dim; j += SINKHORN_SUMS) {
+        const int64_t count = tgl_min(SINKHORN_SUMS, m->dim - j);
+        for (int64_t q = 0; q < count; q++) {
+            const float scaled = sinkhorn_scaled(row_scale, x[j + q], col_scale[j + q]);
             sums[q] += scaled * scaled;
         }
-    for (int n = SINKHORN_SUMS / 2; n > 0; n /= 2)
+    }
+    for (int n = width / 2; n > 0; n /= 2)
         for (int q = 0; q < n; q++) sums[q] = sums[2 * q] + sums[2 * q + 1];
     return tgl_one_nan(sqrtf(sums[0]));
 }
@@ -34,8 +39,11 @@ void tgl_sinkhorn_reduce(const void *reduce_args, int64_t begin, int64_t end)
 {
     const sinkhorn_reduce_args *a = reduce_args;
     memset(a->sumsq + begin, 0, (size_t)(end - begin) * sizeof *a->sumsq);
-    for (int64_t p = 0; p < a->num_partials; p++)
-        for (int64_t j = begin; j < end; j++) a->sumsq[j] += a->partial[p * a->stride + j];
+    for (int64_t p = 0; p < a->num_partials; p++) {
+        const float *restrict partial = a->partial + p * a->stride;
+        float *restrict sumsq = a->sumsq;
+        for (int64_t j = begin; j < end; j++) sumsq[j] += partial[j];
+    }
     for (int64_t j = begin; j < end; j++) a->sumsq[j] = tgl_one_nan(a->sumsq[j]);
 }
 
