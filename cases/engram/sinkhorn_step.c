@@ -87,7 +87,7 @@ const case_op sinkhorn_step_cases = {
         "num_rows=50 dim=129,256,512,1000,1024 reduce=0,1",
         "num_rows=20 dim=1025,2048,3000,5120,8192 reduce=1",
         "num_rows=9 dim=8193,9001 reduce=1 values=normal,bits",
-        "num_rows=40 dim=100,256,5000 values=normal,sparse,bits eps=tiny,half",
+        "num_rows=40 dim=100,256,5000 values=normal,sparse,bits eps=tiny,half,zero",
         "num_rows=40 dim=101,256 num_partials=1,3,7,40,41,100 reduce=0,1",
         "num_rows=0 dim=5,256,8200 num_partials=3 reduce=0,1",
         "num_rows=5 dim=8200 num_partials=7 reduce=1",

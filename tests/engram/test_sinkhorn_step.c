@@ -69,6 +69,34 @@ TEST(row_of_zeros)
     }
 }
 
+/* An infinite scale: x is infinite, and so is the norm; columns past the end, which a GPU's vectors have, add nothing,
+ * and neither do rows past it, even if eps is 0. */
+TEST(infinite_scale)
+{
+    const float matrix[] = { 1, 2, 2, 1, 2, 2 }, rows[] = { INFINITY, 1 }, ones[] = { 1, 1, 1 };
+    const float norms[] = { INFINITY, 3 };
+    FOR_BACKENDS(b) {
+        tensor t[5];
+        float seen[2];
+        place(b, &t[0], TGL_F32, 2, SHAPE(2, 3), matrix);
+        place(b, &t[1], TGL_F32, 1, SHAPE(2), rows);
+        place(b, &t[2], TGL_F32, 1, SHAPE(3), ones);
+        place(b, &t[3], TGL_F32, 1, SHAPE(2), NULL);
+        place(b, &t[4], TGL_F32, 2, SHAPE(2, 3), NULL);
+        CHECK_OK(step(t, false, 0, b));
+        check_contents(b, &t[3], norms, "row_norm");
+        fetch(b, &t[1], seen);
+        CHECK(isnan(seen[0]) && seen[1] == 1.0f / 3);
+        float partial[6];
+        fetch(b, &t[4], partial);
+        for (int j = 0; j < 3; j++) {
+            const float normed = matrix[j] * (1.0f / 3);
+            CHECK(isnan(partial[j]) && partial[3 + j] == normed * normed);
+        }
+        discard(b, &t[0]), discard(b, &t[2]);
+    }
+}
+
 TEST(num_partials)
 {
     const int64_t counts[][2] = { { -5, 1 }, { 0, 1 }, { 1, 1 }, { 8, 1 }, { 9, 2 }, { 1001, 126 }, { 4224, 528 },

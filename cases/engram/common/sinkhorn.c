@@ -28,7 +28,7 @@ tgl_status sinkhorn_add_matrix(case_problem *c, case_role matrix_role, case_role
     case_tensor *rows = case_add(c, SINKHORN_ROW_SCALE, "row_scale", row_role, TGL_F32, 1, shape);
     case_tensor *cols = case_add(c, SINKHORN_COL_SCALE, "col_scale", CASE_IN, TGL_F32, 1, shape + 1);
     TGL_TRY(case_check_word(c, "values", "normal sparse bits"));
-    TGL_TRY(case_check_word(c, "eps", "tiny half"));
+    TGL_TRY(case_check_word(c, "eps", "tiny half zero"));
     const bool is_bits = case_is(c, "values", "bits");
     matrix->strides[0] += case_int(c, "gap");
     matrix->offset = case_int(c, "offset");
@@ -38,7 +38,10 @@ tgl_status sinkhorn_add_matrix(case_problem *c, case_role matrix_role, case_role
     return TGL_OK;
 }
 
-float sinkhorn_eps(const case_problem *c) { return case_is(c, "eps", "tiny") ? 1e-20f : 0.5f; }
+float sinkhorn_eps(const case_problem *c)
+{
+    return case_is(c, "eps", "tiny") ? 1e-20f : case_is(c, "eps", "half") ? 0.5f : 0;
+}
 
 void sinkhorn_row(const case_problem *c, int64_t i, float *x)
 {

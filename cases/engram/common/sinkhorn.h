@@ -14,7 +14,7 @@ void sinkhorn_put(const case_tensor *t, const int64_t *index, float value);
  *   values  normal
  *           sparse   half of the elements are 0, and a third of the rows
  *           bits     any; scales too
- *   eps     tiny (1e-20), half (0.5) */
+ *   eps     tiny (1e-20), half (0.5), zero */
 #define SINKHORN_MATRIX "num_rows= dim= values=normal eps=tiny gap=0 offset=0"
 enum { SINKHORN_ROW_SCALE = 1, SINKHORN_COL_SCALE, SINKHORN_NUM_TENSORS };
 tgl_status sinkhorn_add_matrix(case_problem *c, case_role matrix, case_role row_scale);
