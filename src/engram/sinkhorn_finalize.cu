@@ -27,6 +27,23 @@ DEV void finalize_wide(const sinkhorn_finalize_args &a, partial_sums *of_warps)
     }
 }
 
+template <bool HAS_VECTORS>
+DEV void store_rows(const sinkhorn_finalize_args &a, i64 row, const float (&x)[ROWS][HELD][4], float factors)
+{
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const float factor = __shfl_sync(FULL, factors, r);
+        float *const out = a.out + (row + r) * a.out_stride;
+#pragma unroll
+        for (int v = 0; v < HELD; v++) {
+            float y[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) y[e] = tgl_one_nan(x[r][v][e] * factor);
+            store_vector<HAS_VECTORS>(out + first_column(v), y, row + r < a.m.num_rows ? columns_left(a.m, v) : 0);
+        }
+    }
+}
+
 DEV void finalize_held(const sinkhorn_finalize_args &a, float *scales, partial_sums *of_warps)
 {
     const sinkhorn_matrix &m = a.m;
@@ -42,18 +59,8 @@ DEV void finalize_held(const sinkhorn_finalize_args &a, float *scales, partial_s
         if (row + step < m.num_rows) next = load_batch(m, row + step, m.num_rows);
         const float sum = sum_of_row(x, of_warps[turn ^= 1]);
         const float factors = a.alpha / (sqrtf(sum) + a.eps);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const float factor = __shfl_sync(FULL, factors, r);
-            float *const out = a.out + (row + r) * a.out_stride;
-#pragma unroll
-            for (int v = 0; v < HELD; v++) {
-                float y[4];
-#pragma unroll
-                for (int e = 0; e < 4; e++) y[e] = tgl_one_nan(x[r][v][e] * factor);
-                store_vector(out + first_column(v), y, row + r < m.num_rows ? columns_left(m, v) : 0, m.has_vectors);
-            }
-        }
+        if (m.has_vectors) store_rows<true>(a, row, x, factors);
+        else store_rows<false>(a, row, x, factors);
     }
 }
 

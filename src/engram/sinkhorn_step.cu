@@ -18,8 +18,8 @@ struct place { i64 chunk, row, end; };
 
 DEV place place_of_chunk(const sinkhorn_step_args &a, i64 chunk)
 {
-    const i64 row = min(chunk * a.chunk, a.m.num_rows);
-    return { chunk, row, min(row + a.chunk, a.m.num_rows) };
+    const i64 num_rows = a.m.num_rows, row = min(chunk * a.chunk, num_rows);
+    return { chunk, row, min(row + a.chunk, num_rows) };
 }
 DEV place place_after(const sinkhorn_step_args &a, const place &p)
 {
@@ -76,8 +76,9 @@ DEV void step_held(const sinkhorn_step_args &a, float *scales, partial_sums *of_
             for (int v = 0; v < HELD; v++) {
 #pragma unroll
                 for (int e = 0; e < 4; e++) squares[v][e] = tgl_one_nan(squares[v][e]);
-                store_vector(a.partial + now.chunk * m.dim + first_column(v), squares[v], columns_left(m, v),
-                             m.has_vectors);
+                float *const partial = a.partial + now.chunk * m.dim + first_column(v);
+                if (m.has_vectors) store_vector<true>(partial, squares[v], columns_left(m, v));
+                else store_vector<false>(partial, squares[v], columns_left(m, v));
 #pragma unroll
                 for (int e = 0; e < 4; e++) squares[v][e] = 0;
             }

@@ -35,14 +35,16 @@ static_assert(32 % ROWS == 0, "a lane has the scale of one row");
 struct batch { float4 m[ROWS][HELD]; float row_scale; };
 typedef float partial_sums[WARPS][ROWS];
 
-DEV float4 load_vector(const float *row, i32 left, bool has_vectors)    /* `left` columns are there */
+/* `left` columns are there. HAS_VECTORS is m.has_vectors, decided once for many: branches between loads would keep the
+ * compiler from issuing them together. */
+template <bool HAS_VECTORS> DEV float4 load_vector(const float *row, i32 left)
 {
-    if (has_vectors) return left > 0 ? *(const float4 *)row : make_float4(0, 0, 0, 0);
+    if (HAS_VECTORS) return left > 0 ? *(const float4 *)row : make_float4(0, 0, 0, 0);
     return make_float4(left > 0 ? row[0] : 0, left > 1 ? row[1] : 0, left > 2 ? row[2] : 0, left > 3 ? row[3] : 0);
 }
-DEV void store_vector(float *row, const float (&v)[4], i32 left, bool has_vectors)
+template <bool HAS_VECTORS> DEV void store_vector(float *row, const float (&v)[4], i32 left)
 {
-    if (has_vectors) {
+    if (HAS_VECTORS) {
         if (left > 0) *(float4 *)row = make_float4(v[0], v[1], v[2], v[3]);
     } else {
 #pragma unroll
@@ -63,17 +65,22 @@ DEV void stage_col_scale(const sinkhorn_matrix &m, float *scales)
 }
 
 /* Rows row .. row + ROWS - 1 that are before `end`; the others are 0. */
-DEV batch load_batch(const sinkhorn_matrix &m, i64 row, i64 end)
+template <bool HAS_VECTORS> DEV void load_rows(const sinkhorn_matrix &m, i64 row, i64 end, batch &b)
 {
-    batch b;
-    const i32 lane = (i32)threadIdx.x % 32;
     const float *const first = m.matrix + row * m.row_stride;
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
         for (int v = 0; v < HELD; v++)
-            b.m[r][v] = load_vector(first + r * m.row_stride + first_column(v),
-                                    row + r < end ? columns_left(m, v) : 0, m.has_vectors);
+            b.m[r][v] = load_vector<HAS_VECTORS>(first + r * m.row_stride + first_column(v),
+                                                 row + r < end ? columns_left(m, v) : 0);
+}
+DEV batch load_batch(const sinkhorn_matrix &m, i64 row, i64 end)
+{
+    batch b;
+    const i32 lane = (i32)threadIdx.x % 32;
+    if (m.has_vectors) load_rows<true>(m, row, end, b);
+    else load_rows<false>(m, row, end, b);
     b.row_scale = lane < ROWS && row + lane < end ? m.row_scale[row + lane] : 0;
     return b;
 }
@@ -96,31 +103,44 @@ DEV void scale_batch(const sinkhorn_matrix &m, const batch &b, const float *scal
     }
 }
 
-/* Sums over a warp's lanes, neighbours pair by pair. Lanes that have been added to each other need only one result per
- * row: each keeps half of the rows and gives the other half, until every lane has one. That is row r in the lane whose
- * bits are those of r in reverse. -> that of row lane % ROWS */
-DEV float total_of_warp(float (&sum)[ROWS], i32 lane)
-{
-    int d = 1;
+/* Of N rows, keeps those of one half and gives the others to the lane DISTANCE away; then the same with N / 2 rows.
+ * A template: if loops say it, some compilers keep the sums in local memory. */
+template <int N, int DISTANCE> struct halves {
+    static __device__ __forceinline__ float total(const float (&sum)[N], i32 lane)
+    {
+        const bool is_second = lane & DISTANCE;
+        float half[N / 2];
 #pragma unroll
-    for (int n = ROWS / 2; n > 0; n /= 2) {
-#pragma unroll
-        for (int r = 0; r < n; r++) {
-            const bool is_second = lane & d;
-            const float given = is_second ? sum[r] : sum[r + n], kept = is_second ? sum[r + n] : sum[r];
-            sum[r] = kept + __shfl_xor_sync(FULL, given, d);
+        for (int r = 0; r < N / 2; r++) {
+            const float given = is_second ? sum[r] : sum[r + N / 2], kept = is_second ? sum[r + N / 2] : sum[r];
+            half[r] = kept + __shfl_xor_sync(FULL, given, DISTANCE);
         }
-        d *= 2;
+        return halves<N / 2, 2 * DISTANCE>::total(half, lane);
     }
+};
+template <int DISTANCE> struct halves<1, DISTANCE> {
+    static __device__ __forceinline__ float total(const float (&sum)[1], i32 lane)
+    {
+        float all = sum[0];
 #pragma unroll
-    for (; d < 32; d *= 2) sum[0] += __shfl_xor_sync(FULL, sum[0], d);
+        for (int d = DISTANCE; d < 32; d *= 2) all += __shfl_xor_sync(FULL, all, d);
+        return all;
+    }
+};
+
+/* Sums over a warp's lanes, neighbours pair by pair. Lanes that have been added to each other need only one result per
+ * row, so in the end every lane has one row: r is in the lane whose bits are those of r in reverse. -> that of row
+ * lane % ROWS */
+DEV float total_of_warp(const float (&sum)[ROWS], i32 lane)
+{
+    const float total = halves<ROWS, 1>::total(sum, lane);
     const i32 reversed = (i32)((u64)__brev((u32)lane % ROWS) * ROWS >> 32);
-    return ROWS == 1 ? sum[0] : __shfl_sync(FULL, sum[0], reversed);
+    return ROWS == 1 ? total : __shfl_sync(FULL, total, reversed);
 }
 
 /* The same over a block. Two sets of sums take turns: a warp that is one row ahead does not disturb one that still
  * reads. */
-DEV float total_of_row(float (&sum)[ROWS], partial_sums of_warps)
+DEV float total_of_row(const float (&sum)[ROWS], partial_sums of_warps)
 {
     const i32 lane = (i32)threadIdx.x % 32, warp = (i32)threadIdx.x / 32;
     const float mine = total_of_warp(sum, lane);
@@ -170,7 +190,7 @@ DEV float sum_of_wide_row(const sinkhorn_matrix &m, const float *row, float row_
 #pragma unroll
         for (int e = 0; e < 4; e++) own[e] += x[e] * x[e];
     }
-    float sum[ROWS] = { (own[0] + own[1]) + (own[2] + own[3]) };
+    const float sum[ROWS] = { (own[0] + own[1]) + (own[2] + own[3]) };
     return total_of_row(sum, of_warps);
 }
 
