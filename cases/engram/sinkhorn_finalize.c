@@ -56,6 +56,7 @@ const case_op sinkhorn_finalize_cases = {
         "num_rows=0,1,2,15,16,17,33,100 dim=0,1,4,127,128",
         "num_rows=50 dim=129,256,512,1000,1024",
         "num_rows=20 dim=1025,2048,3000,5120,8192",
+        "num_rows=9 dim=4000,6144,7168",
         "num_rows=9 dim=8193,9001 values=normal,bits in_place=0,1",
         "num_rows=40 dim=100,256,1500 values=normal,sparse,bits eps=tiny,half,zero",
         "num_rows=30 dim=256 gap=0,1,4 offset=0,1,4 out_gap=0,3,4 out_offset=0,1",

@@ -86,6 +86,7 @@ const case_op sinkhorn_step_cases = {
         "num_rows=40 dim=0,2,3,5,127 reduce=0,1",
         "num_rows=50 dim=129,256,512,1000,1024 reduce=0,1",
         "num_rows=20 dim=1025,2048,3000,5120,8192 reduce=1",
+        "num_rows=9 dim=4000,6144,7168 reduce=1",
         "num_rows=9 dim=8193,9001 reduce=1 values=normal,bits",
         "num_rows=40 dim=100,256,5000 values=normal,sparse,bits eps=tiny,half,zero",
         "num_rows=40 dim=101,256 num_partials=1,3,7,40,41,100 reduce=0,1",
