@@ -5,6 +5,7 @@ import torch
 
 import golden
 import tegula.torch as reference
+import tegula.modeling.engram as modeling
 from tegula import engram
 from tegula.testing import assert_equal
 
@@ -298,3 +299,38 @@ def test_lookup_bwd_is_the_gradient(device):
     made = torch.zeros(30, 16, device=device)
     engram.engram_lookup_bwd(grad, rows, 30, grad_table=made)
     assert_equal(made.bfloat16(), table.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "f32"])
+def test_lookup_layer(dtype, device):
+    """Against autograd of plain indexing: sums of integers are exact. With main_grad it is added there."""
+    table, rows = torch.randint(-8, 8, (30, 16), device=device).to(dtype), torch.randint(-4, 40, (2, 25, 4), device=device)
+    grad = torch.randint(-8, 8, (2, 25, 4, 16), device=device).to(dtype)
+    is_here = (rows >= 3) & (rows < 33)
+    plain, ours = table.clone().requires_grad_(), torch.nn.Parameter(table.clone())
+    want = plain[(rows - 3).clamp(0, 29)].masked_fill(~is_here[..., None], 0)
+    want.float().backward(grad.float())
+    made = modeling.lookup(ours, rows, 3)
+    assert_equal(made.detach(), want.detach())
+    made.backward(grad)
+    assert_equal(ours.grad, plain.grad)
+    ours.grad, ours.main_grad = None, torch.ones(30, 16, device=device)
+    modeling.lookup(ours, rows, 3).backward(grad)
+    assert ours.grad is None
+    assert_equal(ours.main_grad, 1 + plain.grad.float())
+    with pytest.raises(TypeError, match="table: dtype is torch.float16, want bfloat16 or float32"):
+        modeling.lookup(table.half(), rows)
+
+
+def test_lookup_layer_gradcheck(device):
+    """By finite differences, which are exact enough in float32: the op is linear."""
+    table = torch.randn(6, 3, device=device, requires_grad=True)
+    rows, weight = torch.randint(-1, 7, (4, 2), device=device), torch.randn(4, 2, 3, device=device)
+    (modeling.lookup(table, rows) * weight).sum().backward()
+    for i in range(6):
+        for j in range(3):
+            there, here = table.detach().clone(), table.detach().clone()
+            there[i, j] += 0.5
+            here[i, j] -= 0.5
+            slope = (modeling.lookup(there, rows).double() - modeling.lookup(here, rows).double()).mul(weight.double()).sum()
+            assert abs(slope.item() - table.grad[i, j].item()) < 1e-5

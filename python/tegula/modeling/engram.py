@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Engram's gate with its gradients. A weight that has a tensor main_grad, as Megatron's parameters have, gets its
+"""Engram's lookup and gate with their gradients. A weight that has a tensor main_grad, as Megatron's parameters have, gets its
 gradient added there, in float32, and none from autograd."""
 import torch
 
-from ..engram import (engram_gate_bwd, engram_gate_fwd, engram_gate_kv_bwd, engram_gate_kv_fwd, grad_w_reduce)
+from ..engram import (engram_gate_bwd, engram_gate_fwd, engram_gate_kv_bwd, engram_gate_kv_fwd, engram_lookup,
+                      engram_lookup_bwd, grad_w_reduce)
 
 
 def _flat(t, last):
@@ -82,7 +83,32 @@ class EngramGateKvFn(torch.autograd.Function):
                 *_weight_gradients(ctx, partial, weights, ctx.needs_input_grad[2:4]), *(None,) * 6)
 
 
+class EngramLookupFn(torch.autograd.Function):
+    """apply(table, indices, row_begin=0): rows of a table [R, D], bfloat16 or float32, by index [..., C], as [..., C, D].
+    The gradient is dense, unless the table has a main_grad."""
+
+    @staticmethod
+    def forward(ctx, table, indices, row_begin=0):
+        if table.dtype not in (torch.bfloat16, torch.float32):
+            raise TypeError(f"table: dtype is {table.dtype}, want bfloat16 or float32: others have no gradient")
+        ctx.save_for_backward(table, indices)
+        ctx.row_begin = row_begin
+        rows = indices.reshape(-1, indices.shape[-1])
+        return engram_lookup(table, rows, row_begin=row_begin).view(*indices.shape, table.shape[1])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        table, indices = ctx.saved_tensors
+        main = getattr(table, "main_grad", None)
+        to = torch.zeros(table.shape, dtype=torch.float32, device=table.device) if main is None else main
+        engram_lookup_bwd(_flat(grad_output, 2), indices.reshape(-1, indices.shape[-1]), table.shape[0],
+                          row_begin=ctx.row_begin, grad_table=to)
+        return (to.to(table.dtype) if main is None else None), None, None
+
+
+lookup = EngramLookupFn.apply
 engram_gate = EngramGateFn.apply
 engram_gate_kv = EngramGateKvFn.apply
 
-__all__ = ["EngramGateFn", "EngramGateKvFn", "engram_gate", "engram_gate_kv"]
+__all__ = ["EngramGateFn", "EngramGateKvFn", "EngramLookupFn", "engram_gate", "engram_gate_kv", "lookup"]
