@@ -4,6 +4,9 @@
  * For a product (tokens * topk, rows * columns), one factor is given for a common value of the other. */
 #include "random.h"
 
+#include "src/engram/gate_bwd.h"
+#include "src/engram/gate_fwd.h"
+#include "src/engram/grad_w_reduce.h"
 #include "src/engram/ngram_windows.h"
 #include "src/moe/expand_to_fused.h"
 #include "src/moe/common/gate.h"
@@ -33,6 +36,10 @@ const case_threshold case_thresholds[] = {
     { "batched_transpose", "num_rows", { 32 } },
     { "batched_transpose", "num_cols", { 32, 128 } },
 
+    { "engram_gate_bwd", "hidden", { GATE_VECTOR, GATE_VECTOR * GATE_GROUP, GATE_VECTOR * GATE_BWD_THREADS } },
+    { "engram_gate_fwd", "hidden", { GATE_VECTOR, GATE_VECTOR * GATE_SLOTS, GATE_RING_SHORT } },
+    { "engram_gate_fwd", "num_tokens", { GATE_RING_ROWS / 4 } },
+    { "engram_grad_w_reduce", "num_partials", { GRAD_W_AHEAD, 2 * GRAD_W_AHEAD } },
     { "engram_hash", "max_ngram", { COLUMN_UNROLLED } },
     { "engram_hash", "num_tokens", { WARP, COLUMN_THREADS } },
     { "engram_ngram_windows", "num_tokens", { WINDOW_THREADS } },
