@@ -117,22 +117,69 @@ tgl_signature tgl_engram_gate_bwd_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
+/* CLUSTER has a cluster of blocks for every partial, which splits the columns; ANY has a block for every partial and
+ * stream, and reads column by column. */
+enum { CLUSTER, ANY, NUM_KERNELS };
+
+static int64_t groups_of(const problem *p) { return tgl_ceil_div(p->hidden, GATE_GROUP * GATE_VECTOR); }
+/* Blocks of a cluster, and groups of each but the last. */
+static int64_t cluster_blocks(const problem *p)
+{
+    int64_t blocks = 1;
+    while (tgl_ceil_div(groups_of(p), blocks) * GATE_GROUP > GATE_CLUSTER_THREADS) blocks *= 2;
+    return blocks;
+}
+static int64_t block_groups(const problem *p) { return tgl_ceil_div(groups_of(p), cluster_blocks(p)); }
+
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
-    kernels[0] = (tgl_kernel){ "engram/gate_bwd", { { "WEIGHTS", p->weights.kind },
-                                                    { "ZERO_CENTERED", p->weights.is_zero_centered } } };
-    return 1;
+    const tgl_macro kind = { "WEIGHTS", p->weights.kind }, center = { "ZERO_CENTERED", p->weights.is_zero_centered };
+    const bool is_fit = p->hidden % GATE_VECTOR == 0 && p->num_streams >= 1 && p->num_streams <= GATE_CLUSTER_STREAMS &&
+                        cluster_blocks(p) <= GATE_CLUSTER_BLOCKS;
+    kernels[CLUSTER] = (tgl_kernel){ is_fit ? "engram/gate_bwd_cluster" : NULL,
+        { kind, center, { "STREAMS", p->num_streams }, { "BLOCKS", cluster_blocks(p) } } };
+    kernels[ANY] = (tgl_kernel){ "engram/gate_bwd", { kind, center } };
+    return NUM_KERNELS;
 }
 
-static tgl_shape shape(void *context, const tgl_target *target)
+static int64_t stage_bytes(const problem *p)
+{
+    return (3 * p->num_streams + 1) * block_groups(p) * GATE_GROUP * GATE_VECTOR * 2;
+}
+static int64_t cluster_stages(const problem *p, const tgl_target *target)
+{
+    return tgl_min(GATE_CLUSTER_STAGES, (target->max_smem_per_block - 8192) / stage_bytes(p));
+}
+
+static bool can_cluster(const void *context, const tgl_target *target)
+{
+    const problem *p = context;
+    return target->architecture >= 90 && tgl_gate_has_vectors(p->grad_out) && tgl_gate_has_vectors(p->x) &&
+           tgl_gate_has_vectors(p->k) && tgl_gate_has_vectors(p->v) && tgl_gate_out_has_vectors(p->grad_x) &&
+           tgl_gate_out_has_vectors(p->grad_k) && tgl_gate_out_has_vectors(p->grad_v) &&
+           (uintptr_t)p->grad_w_partial % 16 == 0 && tgl_gate_weights_have_vectors(&p->weights) &&
+           cluster_stages(p, target) >= 1;
+}
+
+static tgl_shape any_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     return (tgl_shape){ { p->num_partials, tgl_strided_grid(p->num_streams, 65535) }, .block = GATE_BWD_THREADS,
                         TGL_ARGS(*p) };
 }
 
-static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
+static tgl_shape cluster_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    p->stages = (int32_t)cluster_stages(p, target);
+    return (tgl_shape){ { p->num_partials * cluster_blocks(p) }, .cluster = (int)cluster_blocks(p),
+                        .block = (int)(block_groups(p) + 1) * 32, .shared_bytes = p->stages * stage_bytes(p),
+                        TGL_ARGS(*p) };
+}
+
+static const tgl_op OP = { cpu, plan, { [CLUSTER] = { can_cluster, NULL, cluster_shape },
+                                        [ANY] = { NULL, NULL, any_shape } } };
 
 int64_t tgl_engram_gate_num_partials(int64_t hidden)
 {

@@ -16,6 +16,7 @@ typedef struct {
     int64_t num_tokens, num_streams, hidden;
     int64_t num_partials, partial_tokens;   /* of one partial: its number times this is its first token */
     int32_t has_residual;
+    int32_t stages;                         /* gate_bwd_cluster: tokens in flight */
 } gate_bwd_args;
 
 /* The sum of grad_out * v over a row has an order that depends on the number of columns alone: the columns of a vector
@@ -47,8 +48,15 @@ TGL_INLINE float gate_grad_k(const gate_slopes *s, float x, float k, float w)
 TGL_INLINE float gate_grad_w(const gate_slopes *s, float x, float k, float sum) { return fmaf(s->q * x, k, sum); }
 
 #define GATE_BWD_THREADS 256
+/* gate_bwd_cluster: streams, blocks of a cluster, threads that have columns, tokens in flight; at most. */
+#define GATE_CLUSTER_STREAMS 4
+#define GATE_CLUSTER_BLOCKS 4
+#define GATE_CLUSTER_THREADS 448
+#define GATE_CLUSTER_STAGES 4
+/* Groups of a row, at most: 4 blocks of 448 vectors. */
+#define GATE_CLUSTER_GROUPS (GATE_CLUSTER_BLOCKS * GATE_CLUSTER_THREADS / GATE_GROUP)
 
-/* Partials that keep 128 SMs busy, 1 or 2 of them on each. */
+/* Partials that keep 128 SMs busy, 1 or 2 of them on each: as many as clusters of blocks with GATE_CLUSTER_THREADS. */
 #define GATE_PARTIALS 64
 #define GATE_PARTIALS_COLUMNS 3584
 

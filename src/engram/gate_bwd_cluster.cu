@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT
+ * gate_bwd_cluster.cu - the gradients of the gate: the blocks of a cluster split the columns; sm_90 and up.
+ *   computes  as gate_bwd.cu
+ *   launch    grid num_partials * BLOCKS, cluster BLOCKS, block of a thread per vector (8 columns) and a
+ *             warp that loads; dynamic shared memory of `stages` tokens: grad_out, x and k of all streams, and v
+ *   moves     10 bytes per element of x, 4 of v, once each; weights and partials once
+ *   macros    WEIGHTS, ZERO_CENTERED as common/gate.cuh says; STREAMS 1..GATE_CLUSTER_STREAMS; BLOCKS 1, 2, 4
+ *
+ * A thread has one vector in all streams: its weights, and the sums of their gradient over all tokens of the partial,
+ * stay in registers, and grad_v needs no other thread. What all blocks need to know of a token is the sums of
+ * grad_out * v, STREAMS numbers for each warp. Every warp stores its sums in all blocks of the cluster, which count
+ * the bytes; grad_v is computed meanwhile. Sums have two buffers: a warp stores those of token t + 2 after it has
+ * seen those of t + 1 from all warps, which then have read those of t. */
+#include "engram/common/gate.cuh"
+#include "engram/gate_bwd.h"
+
+static_assert(STREAMS >= 1 && STREAMS <= GATE_CLUSTER_STREAMS, "STREAMS is 1..GATE_CLUSTER_STREAMS");
+static_assert(BLOCKS == 1 || BLOCKS == 2 || BLOCKS == 4, "BLOCKS is 1, 2 or 4");
+
+#if __CUDA_ARCH__ >= 900
+/* A stage: rows of `pitch` bytes: grad_out of all streams, then x, then k, then v. */
+enum { GRAD_OUT = 0, X = STREAMS, K = 2 * STREAMS, V = 3 * STREAMS, ROWS = 3 * STREAMS + 1 };
+typedef struct { u32 stages, loaded, freed, pitch, bytes; i64 column; } ring;
+
+/* The loading warp: one lane loads the rows of every token. */
+DEV void load_tokens(const gate_bwd_args &a, const ring &r, i64 first, i64 end)
+{
+    const int lane = (int)threadIdx.x % 32;
+    int stage = 0;
+    u32 parity = 0;
+#pragma unroll 1
+    for (i64 t = first; t < end; t++) {
+        const u32 bar = r.loaded + 8 * stage, to = r.stages + (u32)(stage * ROWS) * r.pitch;
+        if (t - first >= a.stages) mbar_wait(r.freed + 8 * stage, parity ^ 1);
+        if (lane == 0) {
+            mbar_expect(bar, ROWS * r.bytes);
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                const u16 *from = i < X ? row_of(a.grad_out, t, i) : i < K ? row_of(a.x, t, i - X)
+                                  : i < V ? row_of(a.k, t, i - K) : row_of(a.v, t, 0);
+                if (r.bytes) bulk_load(to + (u32)i * r.pitch, from + r.column, r.bytes, bar);
+            }
+        }
+        __syncwarp();
+        stage = stage + 1 < a.stages ? stage + 1 : 0;
+        if (stage == 0) parity ^= 1;
+    }
+}
+
+/* Lane h has stream h's numbers of a token. */
+typedef struct { float dot, gate, rstd_x, rstd_k; bool is_masked; } saved;
+DEV saved load_saved(const gate_bwd_args &a, i64 t)
+{
+    const int lane = (int)threadIdx.x % 32;
+    saved s = { 0, 0, 0, 0, a.image_token_mask && a.image_token_mask[t] };
+    if (lane < STREAMS) {
+        const i64 row = t * STREAMS + lane;
+        s.dot = a.dot[row], s.gate = a.gate_score[row], s.rstd_x = a.rstd_x[row], s.rstd_k = a.rstd_k[row];
+    }
+    return s;
+}
+
+/* A lane's vector of grad_out, one stream after the other: its sum with v, and its part of grad_v. Sums of the warp's
+ * group of vectors go to all blocks. */
+DEV uint4 send_sums(u32 from, u32 pitch, bool is_mine, float gate, u32 to, u32 bar, bool is_sent)
+{
+    const uint4 none = make_uint4(0, 0, 0, 0), v = is_mine ? shared_load_u32x4(from + V * pitch) : none;
+    float4 sums = make_float4(0, 0, 0, 0);
+    float grad_v[GATE_VECTOR] = {};
+#pragma unroll
+    for (int h = 0; h < STREAMS; h++) {
+        const uint4 go = is_mine ? shared_load_u32x4(from + (GRAD_OUT + h) * pitch) : none;
+        const float g = __shfl_sync(FULL, gate, h);
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < GATE_VECTOR; i++) {
+            sum = fmaf(column(go, i), column(v, i), sum);
+            grad_v[i] = fmaf(column(go, i), g, grad_v[i]);
+        }
+#pragma unroll
+        for (int half = GATE_GROUP / 2; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
+        (h == 0 ? sums.x : h == 1 ? sums.y : h == 2 ? sums.z : sums.w) = sum;
+    }
+    const u32 block = threadIdx.x % 32;
+    if (block < BLOCKS && is_sent) cluster_store_async(cluster_map(to, block), sums, cluster_map(bar, block));
+    return pack(grad_v);
+}
+
+DEV void run(const gate_bwd_args &a)
+{
+    enum { MOST_GROUPS = GATE_CLUSTER_THREADS / GATE_GROUP * BLOCKS };
+    SHARED_DYNAMIC(memory, 128);
+    SHARED(u64[2 * GATE_CLUSTER_STAGES + 2], bars);         /* of stages loaded, of stages freed, of sums */
+    SHARED(float4[2 * MOST_GROUPS], sums);
+    const int tid = (int)threadIdx.x, warp = tid / 32, warps = (int)blockDim.x / 32 - 1;
+    const i64 partial = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS;
+    const i64 first = partial * a.partial_tokens, end = min(first + a.partial_tokens, a.num_tokens);
+    const i64 block_columns = (i64)warps * GATE_GROUP * GATE_VECTOR, column_0 = rank * block_columns;
+    const i64 columns = max((i64)0, min(block_columns, a.hidden - column_0));
+    const int groups = (int)((a.hidden + GATE_GROUP * GATE_VECTOR - 1) / (GATE_GROUP * GATE_VECTOR));
+    const ring r = { shared_address(memory), shared_address(bars), shared_address(bars + GATE_CLUSTER_STAGES),
+                     (u32)block_columns * 2, (u32)columns * 2, column_0 };
+    const u32 exchanged = shared_address(bars + 2 * GATE_CLUSTER_STAGES);
+    if (tid == 0) {
+#pragma unroll 1
+        for (int i = 0; i < a.stages; i++) {
+            mbar_init(r.loaded + 8 * i, 1);
+            mbar_init(r.freed + 8 * i, (u32)warps);
+        }
+        mbar_init(exchanged, 1);
+        mbar_init(exchanged + 8, 1);
+        mbar_init_fence();
+    }
+    __syncthreads();
+    cluster_arrive_relaxed();
+    cluster_wait();                                         /* mbarriers of all blocks are initialised */
+    pdl_wait();
+    if (warp == warps) {
+        load_tokens(a, r, first, end);
+    } else {
+        const i64 at = column_0 + (i64)tid * GATE_VECTOR;
+        const bool is_mine = at < a.hidden;                 /* else the thread has zeros */
+        const int group = (int)rank * warps + warp;
+        float w[STREAMS][GATE_VECTOR], grad_w[STREAMS][GATE_VECTOR];
+#pragma unroll
+        for (int h = 0; h < STREAMS; h++) {
+#pragma unroll
+            for (int i = 0; i < GATE_VECTOR; i++) w[h][i] = grad_w[h][i] = 0;
+            if (is_mine) load_weights(a.weights, h, at / GATE_VECTOR, w[h]);
+        }
+        saved next = { 0, 0, 0, 0, false };
+        if (first < end) next = load_saved(a, first);
+        int stage = 0, num_exchanged = 0;
+        u32 parity = 0;
+#pragma unroll 1
+        for (i64 t = first; t < end; t++) {
+            const saved s = next;
+            if (t + 1 < end) next = load_saved(a, t + 1);
+            const u32 from = r.stages + (u32)(stage * ROWS) * r.pitch + 16 * tid;
+            mbar_wait(r.loaded + 8 * stage, parity);
+            float q = 0, a_x = 0, a_k = 0;
+            if (!s.is_masked) {
+                const int buffer = num_exchanged % 2;
+                const u32 bar = exchanged + 8 * buffer;
+                if (tid == 0) mbar_expect(bar, (u32)groups * 16);
+                const u32 to = shared_address(sums + buffer * MOST_GROUPS + group);
+                const uint4 grad_v = send_sums(from, r.pitch, is_mine, s.gate, to, bar, group < groups);
+                if (is_mine && a.grad_v.data) store_u32x4(row_of(a.grad_v, t, 0) + at, grad_v);
+                mbar_wait_cluster(bar, num_exchanged / 2 % 2);
+                num_exchanged++;
+                const float *const mine = (const float *)(sums + buffer * MOST_GROUPS) + tid % 4;
+                float grad_gate = 0;
+#pragma unroll 4
+                for (int i = 0; i < groups; i++) grad_gate += mine[4 * i];
+                const gate_slopes slopes = gate_slopes_of(&a.numbers, grad_gate, s.dot, s.gate, s.rstd_x, s.rstd_k);
+                q = slopes.q, a_x = slopes.a_x, a_k = slopes.a_k;
+            } else if (is_mine && a.grad_v.data) {
+                store_u32x4(row_of(a.grad_v, t, 0) + at, make_uint4(0, 0, 0, 0));
+            }
+#pragma unroll
+            for (int h = 0; h < STREAMS; h++) {
+                const gate_slopes slopes = { 0, __shfl_sync(FULL, q, h), __shfl_sync(FULL, a_x, h),
+                                             __shfl_sync(FULL, a_k, h) };
+                if (!is_mine) continue;
+                const uint4 go = shared_load_u32x4(from + (GRAD_OUT + h) * r.pitch);
+                const uint4 x = shared_load_u32x4(from + (X + h) * r.pitch);
+                const uint4 k = shared_load_u32x4(from + (K + h) * r.pitch);
+                float grad_x[GATE_VECTOR], grad_k[GATE_VECTOR];
+#pragma unroll
+                for (int i = 0; i < GATE_VECTOR; i++) {
+                    const float xi = column(x, i), ki = column(k, i);
+                    grad_x[i] = gate_grad_x(&slopes, column(go, i), xi, ki, w[h][i], a.has_residual);
+                    grad_k[i] = gate_grad_k(&slopes, xi, ki, w[h][i]);
+                    if (!s.is_masked) grad_w[h][i] = gate_grad_w(&slopes, xi, ki, grad_w[h][i]);
+                }
+                const uint4 none = make_uint4(0, 0, 0, 0), masked = a.has_residual ? go : none;
+                if (a.grad_x.data) store_u32x4(row_of(a.grad_x, t, h) + at, s.is_masked ? masked : pack(grad_x));
+                if (a.grad_k.data) store_u32x4(row_of(a.grad_k, t, h) + at, s.is_masked ? none : pack(grad_k));
+            }
+            __syncwarp();                                   /* all lanes have read the stage */
+            if (tid % 32 == 0) mbar_arrive(r.freed + 8 * stage);
+            stage = stage + 1 < a.stages ? stage + 1 : 0;
+            if (stage == 0) parity ^= 1;
+        }
+        if (a.grad_w_partial && is_mine) {
+#pragma unroll
+            for (int h = 0; h < STREAMS; h++) {
+                float *to = a.grad_w_partial + (partial * STREAMS + h) * a.hidden + at;
+#pragma unroll
+                for (int i = 0; i < GATE_VECTOR; i += 4)
+                    *(float4 *)(to + i) = make_float4(tgl_one_nan(grad_w[h][i]), tgl_one_nan(grad_w[h][i + 1]),
+                                                      tgl_one_nan(grad_w[h][i + 2]), tgl_one_nan(grad_w[h][i + 3]));
+            }
+        }
+    }
+    __syncwarp();
+    cluster_arrive_relaxed();
+    cluster_wait();                                         /* no block stores into one that has ended */
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(GATE_CLUSTER_THREADS + 32) gate_bwd_cluster(
+    const __grid_constant__ gate_bwd_args a)
+{
+#if __CUDA_ARCH__ >= 900
+    run(a);
+    pdl_trigger();
+#endif
+}
