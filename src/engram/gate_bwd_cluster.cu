@@ -10,7 +10,8 @@
  * stay in registers, and grad_v needs no other thread. What all blocks need to know of a token is the sums of
  * grad_out * v, STREAMS numbers for each warp. Every warp stores its sums in all blocks of the cluster, which count
  * the bytes; grad_v is computed meanwhile. Sums have two buffers: a warp stores those of token t + 2 after it has
- * seen those of t + 1 from all warps, which then have read those of t. */
+ * seen those of t + 1 from all warps, which then have read those of t. A warp without columns sends nothing, so no
+ * other waits for it; it must not wait for sums either, which may be two phases on by the time it looks. */
 #include "engram/common/gate.cuh"
 #include "engram/gate_bwd.h"
 
@@ -62,7 +63,7 @@ DEV saved load_saved(const gate_bwd_args &a, i64 t)
 
 /* A lane's vector of grad_out, one stream after the other: its sum with v, and its part of grad_v. Sums of the warp's
  * group of vectors go to all blocks. */
-DEV uint4 send_sums(u32 from, u32 pitch, bool is_mine, float gate, u32 to, u32 bar, bool is_sent)
+DEV uint4 send_sums(u32 from, u32 pitch, bool is_mine, float gate, u32 to, u32 bar)
 {
     const uint4 none = make_uint4(0, 0, 0, 0), v = is_mine ? shared_load_u32x4(from + V * pitch) : none;
     float4 sums = make_float4(0, 0, 0, 0);
@@ -82,7 +83,7 @@ DEV uint4 send_sums(u32 from, u32 pitch, bool is_mine, float gate, u32 to, u32 b
         (h == 0 ? sums.x : h == 1 ? sums.y : h == 2 ? sums.z : sums.w) = sum;
     }
     const u32 block = threadIdx.x % 32;
-    if (block < BLOCKS && is_sent) cluster_store_async(cluster_map(to, block), sums, cluster_map(bar, block));
+    if (block < BLOCKS) cluster_store_async(cluster_map(to, block), sums, cluster_map(bar, block));
     return pack(grad_v);
 }
 
@@ -139,12 +140,12 @@ DEV void run(const gate_bwd_args &a)
             const u32 from = r.stages + (u32)(stage * ROWS) * r.pitch + 16 * tid;
             mbar_wait(r.loaded + 8 * stage, parity);
             float q = 0, a_x = 0, a_k = 0;
-            if (!s.is_masked) {
+            if (!s.is_masked && group < groups) {
                 const int buffer = num_exchanged % 2;
                 const u32 bar = exchanged + 8 * buffer;
                 if (tid == 0) mbar_expect(bar, (u32)groups * 16);
                 const u32 to = shared_address(sums + buffer * MOST_GROUPS + group);
-                const uint4 grad_v = send_sums(from, r.pitch, is_mine, s.gate, to, bar, group < groups);
+                const uint4 grad_v = send_sums(from, r.pitch, is_mine, s.gate, to, bar);
                 if (is_mine && a.grad_v.data) store_u32x4(row_of(a.grad_v, t, 0) + at, grad_v);
                 mbar_wait_cluster(bar, num_exchanged / 2 % 2);
                 num_exchanged++;
