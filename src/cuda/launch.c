@@ -258,7 +258,7 @@ static int max_cluster(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_co
 static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const tgl_shape *s,
                           tgl_stream stream)
 {
-    if (s->shared_bytes > loaded->max_dynamic_shared || (s->cluster > 1 && !loaded->has_clusters))
+    if (s->shared_bytes > loaded->max_dynamic_shared || (s->cluster && !loaded->has_clusters))
         return tgl_fail(
             TGL_ERR_INTERNAL,
             "%s: wants %lld bytes of shared memory and clusters of %d, cuda:%d has %lld bytes and %s; "
@@ -271,7 +271,7 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const 
     void *args[] = { (void *)s->args };
     tgl_cu_launch_attribute attributes[3];
     uint32_t n = 0;
-    if (s->cluster > 1) {
+    if (s->cluster) {                           /* also of one block: st.async is illegal outside a cluster */
         attributes[n].id = TGL_CU_LAUNCH_CLUSTER;
         attributes[n].value.dim.x = (uint32_t)s->cluster;
         attributes[n].value.dim.y = attributes[n].value.dim.z = 1;

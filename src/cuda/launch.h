@@ -26,7 +26,7 @@ typedef struct {
     int64_t grid[3];        /* blocks; 0 in y or z means 1 */
     int block;              /* threads */
     int64_t shared_bytes;   /* dynamic shared memory, up to what the device has */
-    int cluster;            /* blocks per cluster along x; 0 or 1 means none */
+    int cluster;            /* blocks per cluster along x; 0: no cluster, where st.async is illegal */
     bool cooperative;       /* blocks wait for each other, so all must be resident */
     const void *args;       /* the kernel's one parameter, and its size (TGL_ARGS) */
     size_t args_bytes;

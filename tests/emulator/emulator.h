@@ -19,12 +19,13 @@ typedef struct { const char *file; int line; } emu_site;    /* a place in the ke
 /* Times 0 .. 63, so that neighbours' stacks lie in different cache sets: a switch among 256 threads took 35
  * ns, 46 without. */
 #define EMU_COLOUR 576
-#define EMU_VERSION 4
+#define EMU_VERSION 5
 
 typedef struct emu_thread {
     emu_dim thread, block, block_dim, grid_dim;
     /* number in the block; in the warp; of the block in its cluster */
     emu_u32 tid, lane, rank, cluster_size;
+    emu_u32 in_cluster;                         /* the launch has the attribute, even for one block */
     emu_u32 dynamic, shared_bytes;              /* offset of the dynamic shared memory, and its size */
     emu_u64 stride;  /* from one block's shared memory to the next block's of the cluster */
     unsigned char *window;                      /* shared memory of the cluster's block 0: shared address 0 */

@@ -139,6 +139,7 @@ static fiber *make_thread(const emu_launch *l, block *b, emu_u32 slot, emu_u32 t
         .lane = t & 31,
         .rank = b->rank,
         .cluster_size = cluster_size,
+        .in_cluster = (emu_u32)l->has_cluster,
         .dynamic = STATIC_RESERVE,
         .shared_bytes = (emu_u32)l->dynamic_bytes,
         .stride = stride,

@@ -12,7 +12,7 @@ typedef struct {
     const emu_entry *entry;
     emu_dim grid, block, cluster;               /* cluster: 1 1 1 if none */
     size_t dynamic_bytes;
-    int cooperative, pdl;
+    int cooperative, pdl, has_cluster;
     void **args;
 } emu_launch;
 

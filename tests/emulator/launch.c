@@ -34,7 +34,7 @@ static result check_launch(const kernel *k, const emu_launch *l, int device)
     if (emu_kernel_fits(k, device)) return NO_BINARY_FOR_GPU;
     if (threads > k->entry->max_threads) return LAUNCH_OUT_OF_RESOURCES;
     if (l->dynamic_bytes > k->max_dynamic[device]) return INVALID_VALUE;
-    if ((l->pdl || cluster > 1) && arch < 90) return NOT_SUPPORTED;
+    if ((l->pdl || l->has_cluster) && arch < 90) return NOT_SUPPORTED;
     if (!cluster || cluster > (k->non_portable_cluster[device] ? 16 : 8)) return INVALID_CLUSTER_SIZE;
     if (cluster > (uint64_t)emu_config.cluster) return INVALID_CLUSTER_SIZE;
     /* along x only */
@@ -77,7 +77,7 @@ static result launch(const launch_config *c, kernel *k, void **params, void **ex
     for (uint32_t i = 0; i < c->num_attributes; i++) {
         const attribute *a = &c->attributes[i];
         if (a->id == ATTRIBUTE_COOPERATIVE) l.cooperative = a->value.value;
-        if (a->id == ATTRIBUTE_CLUSTER) l.cluster = a->value.dim;
+        if (a->id == ATTRIBUTE_CLUSTER) l.cluster = a->value.dim, l.has_cluster = 1;
         if (a->id == ATTRIBUTE_PDL) l.pdl = a->value.value;
     }
     const result r = check_launch(k, &l, ctx->device);

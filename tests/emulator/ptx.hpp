@@ -812,6 +812,8 @@ EMU_QUIET static inline void emu_remote_store_run(void *p)
 DEV void cluster_store_async(u32 addr, float4 v, u32 bar, EMU_AT)
 {
     const char *what = "cluster_store_async";
+    if (!emu_self()->in_cluster)                /* an illegal instruction on a GPU */
+        emu_rt->fault(EMU_SITE, "%s: the launch has no cluster", what);
     const emu_remote_store s = { emu_shared<float4, true>(addr, what, EMU_SITE), v,
                                  emu_bar(bar, what, EMU_SITE) };
     emu_rt->later(emu_remote_store_run, &s, sizeof s);

@@ -64,6 +64,7 @@ static const planted faults[] = {
     { "spin_forever", REPORT, "poll for what nobody writes", 1, 1, 0 },
     { "cluster_deadlock", REPORT, "cluster barrier at faults.cu", 4, 4, 0 },
     { "cluster_block_gone", REPORT, "block 0 of the cluster has ended", 2, 2, 0 },
+    { "store_async_no_cluster", REPORT, "the launch has no cluster", 1, 1, 0 },
     { "pdl_without_wait", REPORT, "not every thread calls pdl_wait", 1, 1, 0 },
     { "exited_lane", REPORT, "ended", 1, 1, 0 },
     { "shuffle_outside_mask", REPORT, "reads a lane that the mask 0000ffff does not name", 1, 1, 0 },
