@@ -48,6 +48,7 @@ const case_op hash_cases = {
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=0,1,2,31,32,33,127,128,129,300 max_ngram=2,3,4 mask=none,some",
         "num_tokens=35 max_ngram=1,2,3,4,5,8,9,20 num_heads=0,1,2,3,4,5,6,8,16 num_layers=1,2,7",
+        "num_tokens=35 max_ngram=6,7 ids=bits multipliers=bits mask=some",
         "num_tokens=33 max_ngram=3,4 num_layers=0,1,5 num_heads=8 out_dtype=i32,i64 vocab_dtype=i32,i64 "
         "offset_dtype=i32,i64 id_dtype=i32,i64 mask=no",
         "num_tokens=40 max_ngram=2,4 num_heads=1,2,8 ids=valid,small,bits multipliers=small,model,bits "

@@ -214,6 +214,7 @@ const case_op lookup_bwd_cases = {
         "num_tokens=700 indices=blocks num_rows=100000000 outputs=rows limit=7,1000,1000000,100000000 row_begin=0,77",
         "num_tokens=700 indices=blocks,zipf values=bits dim=9,16 dtype=bf16,f32",
         "num_tokens=300 outputs=rows indices=bits index_dtype=i32,i64 limit=0,1000000000 unique_dtype=i64",
+        "num_tokens=60 outputs=rows indices=some,foreign index_dtype=i32,i64 row_begin=0,77",
         "num_tokens=300 outputs=rows indices=some num_rows=1000 limit=300,1000 row_begin=5 unique_dtype=i32,i64",
         "num_tokens=90 gap=0,1,8 offset=0,1,8 table_gap=0,1,4 grad_layout=tc,ct index_layout=tc,ct",
         "num_tokens=90 num_rows=0,1,2 indices=uniform",

@@ -13,7 +13,7 @@ typedef lookup_bwd_args problem;
 
 /* ---- CPU ---- */
 
-typedef struct { int64_t row, position; } occurrence;
+typedef struct { uint64_t row; int64_t position; } occurrence;
 typedef struct {
     const problem *p;
     const occurrence *sorted;
@@ -57,7 +57,7 @@ static void sum_rows(const void *context, int64_t begin, int64_t end, bool is_bf
             const float total = total_of(p, first, r->begin[u + 1] - r->begin[u], i, is_bf16);
             if (p->grad_rows) p->grad_rows[u * p->dim + i] = tgl_one_nan(total);
             if (!p->grad_table) continue;
-            float *const to = p->grad_table + first->row * p->table_stride + i;
+            float *const to = p->grad_table + (int64_t)first->row * p->table_stride + i;
             *to = tgl_one_nan(*to + total);
         }
     }
@@ -86,7 +86,7 @@ static tgl_status run_on_cpu(const problem *p, bool is_bf16)
     qsort(sorted, (size_t)n, sizeof *sorted, compare);
     for (; num_owned < n && sorted[num_owned].row < p->num_rows; num_owned++) {
         if (num_owned > 0 && sorted[num_owned - 1].row == sorted[num_owned].row) continue;
-        put_unique(p, num_unique, p->row_begin + sorted[num_owned].row);
+        put_unique(p, num_unique, p->row_begin + (int64_t)sorted[num_owned].row);
         begin[num_unique++] = num_owned;
     }
     begin[num_unique] = num_owned;
@@ -159,7 +159,7 @@ static tgl_shape shape_of(problem *p, const tgl_target *target, int element_byte
 {
     const int64_t n = p->num_tokens * p->num_columns, blocks = tgl_min(target->num_sms, max_blocks(n));
     int bits = 1;
-    while (bits < 63 && p->num_rows >> bits) bits++;
+    while (bits < 64 && p->num_rows >> bits) bits++;
     p->num_digits = (uint32_t)tgl_ceil_div(bits, LOOKUP_BWD_DIGIT);
     p->digit_bits = (uint32_t)tgl_ceil_div(bits, p->num_digits);
     p->count = (uint32_t)n;
@@ -177,18 +177,19 @@ static const tgl_op OPS[] = { { cpu_f32, plan_f32, { { .shape = shape_f32 } } },
 
 /* ---- checks ---- */
 
-/* Rows that are owned: those of grad_table, or as many as params say, or all. */
+/* Rows that are owned: those of grad_table, or as many as params say, or all; none that no index can name. */
 static tgl_status find_rows(const tgl_engram_lookup_params *params, const DLTensor *indices, const DLTensor *grad_table,
-                            const DLTensor *unique_rows, int64_t *num_rows)
+                            const DLTensor *unique_rows, uint64_t *num_rows)
 {
-    const int64_t row_begin = params->row_begin, end_of_i32 = (int64_t)1 << 31;
-    *num_rows = grad_table ? grad_table->shape[0] : params->num_rows ? params->num_rows : INT64_MAX - row_begin;
-    if (grad_table && params->num_rows && params->num_rows != *num_rows)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_rows: is %lld, want 0 or %lld, as grad_table has", (long long)params->num_rows,
-                        (long long)*num_rows);
-    if (tgl_dtype_is(indices->dtype, TGL_I32)) *num_rows = tgl_min(*num_rows, tgl_max(0, end_of_i32 - row_begin));
-    *num_rows = tgl_min(*num_rows, INT64_MAX - row_begin);
-    if (unique_rows && tgl_dtype_is(unique_rows->dtype, TGL_I32) && *num_rows > end_of_i32 - row_begin)
+    const uint64_t row_begin = (uint64_t)params->row_begin, end_of_i32 = (uint64_t)1 << 31;
+    const uint64_t end = tgl_dtype_is(indices->dtype, TGL_I32) ? end_of_i32 : (uint64_t)1 << 63;
+    const int64_t given = grad_table ? grad_table->shape[0] : params->num_rows;
+    if (grad_table && params->num_rows && params->num_rows != given)
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_rows: is %lld, want 0 or %lld, as grad_table has",
+                        (long long)params->num_rows, (long long)given);
+    *num_rows = end > row_begin ? end - row_begin : 0;
+    if ((grad_table || given) && (uint64_t)given < *num_rows) *num_rows = (uint64_t)given;
+    if (unique_rows && tgl_dtype_is(unique_rows->dtype, TGL_I32) && row_begin + *num_rows > end_of_i32)
         return tgl_fail(TGL_ERR_ARGUMENT, "unique_rows: dtype is i32, want i64 for rows up to %lld",
                         (long long)(row_begin + *num_rows - 1));
     return TGL_OK;

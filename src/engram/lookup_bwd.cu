@@ -37,7 +37,7 @@ DEV window window_at(const lookup_bwd_args &a, const uint4 *sorted, u32 first)
         const u32 at = first + 32 * half + lane;
         const uint4 entry = at < a.count ? entry_at(sorted, at) : make_uint4(~0u, ~0u, 0, 0);
         const u64 key = sort_key(entry), left = __shfl_up_sync(FULL, key, 1);
-        const bool is_owned = key < (u64)a.num_rows, is_head = is_owned && (lane > 0 ? left : before) != key;
+        const bool is_owned = key < a.num_rows, is_head = is_owned && (lane > 0 ? left : before) != key;
         w.breaks |= (u64)__ballot_sync(FULL, !is_owned || is_head) << 32 * half;
         w.pair[half] = entry.z;
         if (half == 0) {
@@ -245,7 +245,7 @@ template <int N> DEV void put_sums(const lookup_bwd_args &a, uint4 *sorted, u32 
 
         const u32 up_to = w.heads & (lanes_below() << 1 | 1), mine = before + (u32)__popc(up_to) - 1;
         const u32 begins = up_to ? 31 - (u32)__clz((int)up_to) + first : head_before - 1;
-        const bool is_owned = w.key < (u64)a.num_rows, is_head = w.heads >> lane & 1;
+        const bool is_owned = w.key < a.num_rows, is_head = w.heads >> lane & 1;
         const u32 starts = __ballot_sync(FULL, is_owned && (first + lane - begins) % LOOKUP_CHUNK == 0);
         const u32 longs = __ballot_sync(FULL, is_head && is_long(w, lane));
         if (is_head && a.unique_rows) {
@@ -289,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(LOOKUP_BWD_THREADS) lookup_bwd(cons
     pdl_wait();
     sort_pass<THREADS>(s, 0, to, [&](u32 position) {
         const u32 token = tgl_divide(position, a.by_columns);
-        const u64 row = (u64)lookup_bwd_row(&a, token, position - (i64)token * a.num_columns);
+        const u64 row = lookup_bwd_row(&a, token, position - (i64)token * a.num_columns);
         return make_uint4((u32)row, (u32)(row >> 32), position, 0);
     }, (u32 *)memory);
 #pragma unroll 1

@@ -18,7 +18,8 @@ typedef struct {
     float *grad_table, *grad_rows;              /* NULL: not wanted */
     void *unique_rows;
     int32_t *num_unique;
-    int64_t row_begin, num_rows;                /* rows that are owned */
+    int64_t row_begin;
+    uint64_t num_rows;                          /* that are owned: 2^63 at most, any index from 0 on */
     int64_t grad_token_stride, grad_column_stride, index_token_stride, index_column_stride, table_stride;
     int64_t num_tokens, num_columns, dim;
     int32_t index_bytes, unique_bytes;
@@ -34,11 +35,12 @@ typedef struct {
 } lookup_bwd_args;
 
 /* The row that a position belongs to, or num_rows if it is not owned: as the last. */
-TGL_INLINE int64_t lookup_bwd_row(const lookup_bwd_args *a, int64_t token, int64_t column)
+TGL_INLINE uint64_t lookup_bwd_row(const lookup_bwd_args *a, int64_t token, int64_t column)
 {
     const int64_t at = token * a->index_token_stride + column * a->index_column_stride;
     const int64_t index = a->index_bytes == 4 ? ((const int32_t *)a->indices)[at] : ((const int64_t *)a->indices)[at];
-    return index >= a->row_begin && index - a->row_begin < a->num_rows ? index - a->row_begin : a->num_rows;
+    const uint64_t row = (uint64_t)index - (uint64_t)a->row_begin;
+    return index >= a->row_begin && row < a->num_rows ? row : a->num_rows;
 }
 
 #endif

@@ -145,7 +145,7 @@ TEST(errors)
     CHECK_ERROR(PARAMS->num_rows = 4, "num_rows: is 4, want 0 or 5, as grad_table has");
     CHECK_ERROR(PARAMS->row_begin = -4, "row_begin: is -4, want >= 0");
     CHECK_ERROR(x[1].dtype = tgl_dtype_to_dlpack(TGL_I64); x[3].dtype = tgl_dtype_to_dlpack(TGL_I32); c->tensors[2] = NULL;
-                PARAMS->row_begin = 1, "unique_rows: dtype is i32, want i64 for rows up to 9223372036854775806");
+                PARAMS->row_begin = 1, "unique_rows: dtype is i32, want i64 for rows up to 9223372036854775807");
     CHECK_ERROR(x[3].shape[0] = 5, "unique_rows: shape is [5], want [6]");
 }
 
