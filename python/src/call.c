@@ -354,8 +354,9 @@ static route choose_route(const call *c)
     bool is_lost = false;                                            /* a gradient that would be lost */
     for (int i = 0; out && !is_lost && i < row->num_results; i++)
         is_lost = c->taken[i] && may_require_grad(&row->results[i]) && requires_grad(c->taken[i]);
-    for (int i = 0; row->has_in_place && !is_lost && i < row->num_params; i++)
-        is_lost = row->params[i].is_in_place && is_given(object[i]) && requires_grad(object[i]);
+    for (int i = 0; row->has_in_place && !is_lost && i < row->num_params; i++)       /* no output has what is lost */
+        is_lost = row->params[i].kind == 't' && (row->params[i].is_in_place || row->num_results == 0) &&
+                  is_given(object[i]) && requires_grad(object[i]);
     return is_lost ? NO_GRADIENT : row->has_float_output ? DIRECT_UNLESS_WANTED : DIRECT;
 }
 

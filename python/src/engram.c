@@ -255,9 +255,7 @@ static op_row rows[] = {
       .call = call_grad_w_reduce },
     { .text = "engram_sinkhorn_momentum_update(grad[N, D], momentum_buffer[N, D]!, beta1: float, "
               "nesterov: bool = True) -> out: f32[N, D]",
-      .doc = "momentum_buffer = beta1 * momentum_buffer + (1 - beta1) * grad, in place; returns beta1 * "
-             "momentum_buffer + (1 - beta1) * grad, or without nesterov the new momentum, in float32 before its "
-             "rounding.",
+      .doc = "tegula.engram.engram_sinkhorn_momentum_update of matrices.", .is_wrapped = true,
       .call = call_engram_sinkhorn_momentum_update },
     { .text = "engram_sinkhorn_step(matrix[N, D], row_scale[N]!, col_scale[D], eps: float, num_partials: int, "
               "col_sumsq[D]?!) -> row_norm: f32[N], col_sumsq_partial: f32[num_partials, D]",

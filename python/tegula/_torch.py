@@ -131,14 +131,15 @@ def _writer(raw, names):
     return write
 
 
-def _refuse_gradient(row, op_out):
-    """The out= overload for autograd: like torch's own, it refuses tensors that require a gradient."""
+def _refuse_gradient(row, op, what, reads):
+    """An op for autograd that only writes, to out= or in place: like torch's own out=, it refuses tensors that require
+    a gradient, those that it reads if a gradient could come from them."""
     def kernel(keyset, *args, **kwargs):
-        tensors = (*args, *kwargs.values()) if row.has_float_output else kwargs.values()
+        tensors = (*args, *kwargs.values()) if reads else kwargs.values()
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors):
-            raise RuntimeError(f"{row.name}(): out= has no gradient, but an argument requires one")
+            raise RuntimeError(f"{row.name}(): {what} has no gradient, but an argument requires one")
         with torch._C._AutoDispatchBelowAutograd():
-            return op_out().redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+            return op().redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
 
     return kernel
 
@@ -161,7 +162,8 @@ def _define(library, row, raw, read, gradient):
         library.define(row.out_schema(), tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(row.name + ".out", _writer(raw, row.out_names), "CompositeExplicitAutograd")
         library.impl(row.name + ".out", _check_out(row, read), "Meta")
-        library.impl(row.name + ".out", _refuse_gradient(row, lambda: packet().out), "Autograd", with_keyset=True)
+        library.impl(row.name + ".out", _refuse_gradient(row, lambda: packet().out, "out=", row.has_float_output),
+                     "Autograd", with_keyset=True)
 
     def packet():
         return getattr(getattr(torch.ops, library.ns), row.name)
@@ -170,6 +172,10 @@ def _define(library, row, raw, read, gradient):
     def twin():
         return _twin(row, library.ns, packet().default, packet().out if row.results else None)
 
+    if not row.results:
+        library.impl(row.name, _refuse_gradient(row, lambda: packet().default, "a write in place", True), "Autograd",
+                     with_keyset=True)
+        return twin, (None, None)
     if not row.has_float_output:
         library.impl(row.name, torch.library.fallthrough_kernel, "Autograd")  # no gradient, no warning
         return twin, (None, None)

@@ -228,9 +228,38 @@ def test_errors(device):
             call()
 
 
-def test_v2():
-    import tegula.v2 as v2
+def test_v2(device):
+    """With its names, its argument orders and its tests' tolerances; masked rows to the bit."""
+    import tegula.v2 as tile_kernels
     from tegula.v2.modeling.engram import EngramGateFn as theirs
-    assert v2.engram.engram_gate_fwd is engram.engram_gate_kv_fwd
-    assert v2.engram.engram_gate_bwd is engram.engram_gate_kv_bwd
-    assert v2.modeling.engram.engram_gate is engram_gate_kv and theirs is not EngramGateFn
+    from tegula.v2.torch.engram import engram_gate_ref
+    assert tile_kernels.engram.engram_gate_fwd is engram.engram_gate_kv_fwd
+    assert tile_kernels.engram.engram_gate_bwd is engram.engram_gate_kv_bwd
+    assert tile_kernels.modeling.engram.engram_gate is engram_gate_kv and theirs is not EngramGateFn
+    assert tile_kernels.torch.engram_gate_ref is engram_gate_ref
+    x, k, v, wh, we = gate_data(60, 4, 512, device)
+    kv, mask, go = torch.cat([k, v[:, None]], 1), torch.rand(60, device=device) < 0.2, torch.randn_like(x)
+    fused = tile_kernels.engram.fused_weight(wh, we)
+    for given in (None, mask):
+        leaves = [t.clone().requires_grad_() for t in (x, kv)] + [t.float().requires_grad_() for t in (wh, we)]
+        output, *saved = engram_gate_ref(*leaves, 1e-6, 1e-20, save_for_backward=True, image_token_mask=given)
+        output.backward(go)
+        saved = [t.detach() for t in saved]
+        made = tile_kernels.engram.engram_gate_fwd(x, kv, fused, 1e-20, 1e-6, True, given)
+        kept = slice(None) if given is None else ~mask
+        torch.testing.assert_close(made[0], output.detach(), rtol=8e-3, atol=8e-3)
+        for a, b in zip(made[1:], saved):
+            torch.testing.assert_close(a[kept], b[kept], rtol=1e-4, atol=2e-4)
+        if given is not None:
+            assert torch.equal(made[0][mask], x[mask])
+        for in_place in (False, True):
+            target = x.clone()
+            same, *none = tile_kernels.engram.engram_gate_fwd(target, kv, fused, 1e-20, 1e-6, False, given, in_place)
+            assert torch.equal(same, made[0]) and (same is target) == in_place and none == [None] * 4
+        grad_x, grad_kv, partial = tile_kernels.engram.engram_gate_bwd(go, x, kv, fused, *saved, 1e-6, given)
+        grads = [torch.zeros(4, 512, device=device) for _ in range(2)]
+        tile_kernels.engram.grad_w_reduce(partial, wh, we, *grads)
+        for a, leaf in zip((grad_x, grad_kv, *grads), leaves):
+            assert calc_diff(a, leaf.grad) < 1e-8
+        if given is not None:
+            assert torch.equal(grad_x[mask], go[mask]) and not grad_kv[mask].any()

@@ -9,7 +9,7 @@ from conftest import on_one_device
 from tegula import _tegula, moe, quant
 from tegula._gradients import GRADIENTS
 from tegula.testing import assert_equal
-from test_ops import OPERATORS
+from test_ops import OPERATORS, operator_of
 
 OPS = torch.ops.tegula
 GATE = 4, 2, 4, False, 0, 2.5, 0, 1, 0, 1     # num_topk 4, the best 2 of 4 groups, no shared experts, one rank
@@ -393,6 +393,26 @@ def test_no_gradient_of_a_write_in_place(name, device):
         call()
     with torch.no_grad():
         assert not any(t.requires_grad for t in tensors_in(call()))
+
+
+@pytest.mark.parametrize("name", sorted(row["name"] for row in _tegula.table() if not row["results"]))
+def test_no_gradient_of_what_is_only_read(name, device):
+    """An op that returns nothing cannot say later that a gradient is missing."""
+    def floats(args):
+        return [t for t in tensors_in(args) if t.is_floating_point() and t.element_size() > 1]
+
+    refused = pytest.raises(RuntimeError, match=rf"^{name}\(\): a write in place has no gradient, but an argument")
+    for i in range(len(floats(Call(OPERATORS[name], device).args))):
+        call, (op, args, _) = Call(OPERATORS[name], device), operator_of(OPERATORS[name], device)
+        for given in (call.args, args):
+            floats(given)[i].requires_grad_()
+        with refused:
+            call()
+        with refused:
+            op(*args)
+        with torch.no_grad():
+            call()
+            op(*args)
 
 
 def test_detached_in_half_the_graph(device):

@@ -19,6 +19,26 @@ def test_sinkhorn_momentum_update(dtype, grad_dtype, nesterov, device):
     assert_equal(momentum, copy)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (300,), (0,), (2, 3, 4)], ids=str)
+def test_sinkhorn_momentum_update_of_any_rank(shape, device):
+    grad, momentum = torch.randn(shape, device=device), torch.randn(shape, device=device).bfloat16()
+    copies, out = [momentum.clone() for _ in range(2)], torch.empty(shape, device=device)
+    made = engram.engram_sinkhorn_momentum_update(grad, momentum, 0.95)
+    assert_equal(made, reference.engram_sinkhorn_momentum_update_ref(grad, copies[0], 0.95))
+    assert_equal(momentum, copies[0])
+    assert engram.engram_sinkhorn_momentum_update(grad, copies[1], 0.95, out=out) is out
+    assert_equal(out, made)
+
+
+def test_sinkhorn_momentum_update_refuses(device):
+    """A copy would leave the momentum as it was."""
+    grad, momentum = torch.zeros(6, device=device), torch.zeros(12, device=device)
+    for buffer, message in ((momentum[::2], "momentum_buffer: has gaps, want packed memory"),
+                            (momentum[:6].view(2, 3), r"momentum_buffer: shape is \[2, 3\], want \[6\]")):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            engram.engram_sinkhorn_momentum_update(grad, buffer, 0.95)
+
+
 @pytest.mark.parametrize("num_rows, dim", [(0, 5), (1, 1), (33, 256), (1001, 100), (50, 1500), (9, 9000)])
 def test_sinkhorn(num_rows, dim, device):
     matrix = torch.randn(num_rows, dim, device=device)
@@ -85,9 +105,27 @@ def test_sinkhorn_num_partials():
 
 
 def test_v2(device):
+    """With its names, its argument orders and its tests' tolerances."""
     import tegula.v2 as tile_kernels
-    assert tile_kernels.engram.engram_hash is engram.engram_hash
-    matrix, ones, out = torch.randn(3, 4, device=device), torch.ones(4, device=device), torch.empty(3, 4, device=device)
-    args = matrix, ones[:3], ones, 1e-20, 2.0
-    assert tile_kernels.engram.engram_sinkhorn_finalize(*args, out) is out
-    assert_equal(out, engram.engram_sinkhorn_finalize(*args))
+    from tegula.v2.torch.engram import (
+        engram_sinkhorn_finalize_ref, engram_sinkhorn_momentum_update_ref, engram_sinkhorn_step_ref)
+    assert tile_kernels.torch.engram_sinkhorn_step_ref is engram_sinkhorn_step_ref
+    theirs = tile_kernels.engram
+    grad, momentum = torch.randn(4 * 256, device=device).bfloat16(), torch.randn(4 * 256, device=device)
+    copy = momentum.clone()
+    assert_equal(theirs.engram_sinkhorn_momentum_update(grad, momentum, 0.95, False),
+                 engram_sinkhorn_momentum_update_ref(grad, copy, 0.95, False))
+    assert_equal(momentum, copy)
+    matrix = torch.randn(1001, 256, device=device)
+    rows, cols = torch.rand(1001, device=device), torch.rand(256, device=device)
+    want_rows, want_sums = rows.clone(), torch.zeros_like(cols)
+    want_norm = engram_sinkhorn_step_ref(matrix, want_rows, cols, want_sums, 1e-20)
+    norm, partial = theirs.engram_sinkhorn_step(matrix, rows, cols, 1e-20)
+    sums = torch.empty_like(cols)
+    assert theirs.engram_sinkhorn_step_reduce(partial, sums) is None
+    torch.testing.assert_close((norm, rows, partial.sum(0)), (want_norm, want_rows, want_sums))
+    torch.testing.assert_close(sums, want_sums, rtol=3e-6, atol=1e-5)
+    args, out = (matrix, rows, cols, 1e-20, 16.0), torch.empty_like(matrix)
+    assert theirs.engram_sinkhorn_finalize(*args, out) is out
+    assert_equal(out, theirs.engram_sinkhorn_finalize(*args))
+    torch.testing.assert_close(out, engram_sinkhorn_finalize_ref(*args))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Engram, a memory that a layer looks up by the last few token ids: from ids to rows of its table, and the gate
-that lets a value in. Most functions are
-builtins; those here only sort arguments."""
+"""Engram, a memory that a layer looks up by the last few token ids: from ids to rows of its table, the gate that lets
+a value in, and the table's optimiser. Functions are builtins; those here only sort arguments."""
 import typing as _typing
 
 from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
@@ -11,7 +10,8 @@ from .._tegula import (
     engram_gate_kv_fwd as _engram_gate_kv_fwd, engram_gate_kv_fwd_alone as _engram_gate_kv_fwd_alone,
     engram_gate_kv_fwd_inplace as _engram_gate_kv_fwd_inplace, engram_lookup as _engram_lookup,
     engram_lookup_bwd as _engram_lookup_bwd, engram_lookup_bwd_into as _engram_lookup_bwd_into,
-    engram_rows as _engram_rows, engram_sinkhorn_step as _engram_sinkhorn_step,
+    engram_rows as _engram_rows, engram_sinkhorn_momentum_update as _engram_sinkhorn_momentum_update,
+    engram_sinkhorn_step as _engram_sinkhorn_step,
 )
 
 globals().update(_functions("engram"))
@@ -138,6 +138,27 @@ def engram_gate_kv_bwd(grad_out, hidden_states, kv, weight_fused, dot, gate_scor
     hidden, embed = _both(weight_fused, weights)
     return _engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
                                rstd_k, clamp_value, add_residual, zero_centered, out=out)
+
+
+def _as_matrix(name, x, shape):
+    """A packed tensor as a matrix of one row; never a copy, as the op may write to it."""
+    if tuple(x.shape) != tuple(shape):
+        raise ValueError(f"{name}: shape is {list(x.shape)}, want {list(shape)}")
+    if not (x.is_contiguous() if hasattr(x, "is_contiguous") else x.flags.c_contiguous):
+        raise ValueError(f"{name}: has gaps, want packed memory")
+    return x.reshape(1, -1)
+
+
+def engram_sinkhorn_momentum_update(grad, momentum_buffer, beta1, nesterov=True, *, out=None):
+    """momentum_buffer = beta1 * momentum_buffer + (1 - beta1) * grad, in place. Returns beta1 * momentum_buffer + (1 -
+    beta1) * grad, or without nesterov the new momentum, in float32 before its rounding. All have one shape."""
+    shape = getattr(grad, "shape", (0, 0))
+    if len(shape) == 2:
+        return _engram_sinkhorn_momentum_update(grad, momentum_buffer, beta1, nesterov, out=out)
+    made = _engram_sinkhorn_momentum_update(
+        _as_matrix("grad", grad, shape), _as_matrix("momentum_buffer", momentum_buffer, shape), beta1, nesterov,
+        out=None if out is None else _as_matrix("out", out, shape))
+    return made.reshape(shape) if out is None else out
 
 
 def _num_partials(num_rows):

@@ -43,7 +43,7 @@ def assert_equal(x, y, check_dtype=True, check_shape=True, check_stride=True):
 def calc_diff(x, y):
     """1 - 2 sum(xy) / sum(x^2 + y^2) in double: half the squared relative error. 0 where both are all zero;
     NaN if there is one."""
-    x, y = x.double(), y.double()
+    x, y = x.detach().double(), y.detach().double()
     scale = (x * x + y * y).sum()
     return float(1 - 2 * (x * y).sum() / scale) if scale != 0 else 0.0
 
