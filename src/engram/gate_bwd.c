@@ -149,7 +149,7 @@ static int64_t stage_bytes(const problem *p)
 }
 static int64_t cluster_stages(const problem *p, const tgl_target *target)
 {
-    return tgl_min(GATE_CLUSTER_STAGES, (target->max_smem_per_block - 8192) / stage_bytes(p));
+    return tgl_min(GATE_CLUSTER_STAGES, (target->max_smem_per_block / GATE_CLUSTER_SM_BLOCKS - 4096) / stage_bytes(p));
 }
 
 static bool can_cluster(const void *context, const tgl_target *target)

@@ -48,15 +48,16 @@ TGL_INLINE float gate_grad_k(const gate_slopes *s, float x, float k, float w)
 TGL_INLINE float gate_grad_w(const gate_slopes *s, float x, float k, float sum) { return fmaf(s->q * x, k, sum); }
 
 #define GATE_BWD_THREADS 256
-/* gate_bwd_cluster: streams, blocks of a cluster, threads that have columns, tokens in flight; at most. */
+/* gate_bwd_cluster: streams, blocks of a cluster, threads that have columns, tokens in flight; at most. Two blocks of
+ * an SM belong to different tokens in general, so that one computes while the other waits for sums. */
 #define GATE_CLUSTER_STREAMS 4
-#define GATE_CLUSTER_BLOCKS 4
-#define GATE_CLUSTER_THREADS 448
+#define GATE_CLUSTER_BLOCKS 8
+#define GATE_CLUSTER_THREADS 224
 #define GATE_CLUSTER_STAGES 4
-/* Groups of a row, at most: 4 blocks of 448 vectors. */
-#define GATE_CLUSTER_GROUPS (GATE_CLUSTER_BLOCKS * GATE_CLUSTER_THREADS / GATE_GROUP)
+#define GATE_CLUSTER_SM_BLOCKS 2
 
-/* Partials that keep 128 SMs busy, 1 or 2 of them on each: as many as clusters of blocks with GATE_CLUSTER_THREADS. */
+/* Partials that keep 128 SMs busy with GATE_CLUSTER_SM_BLOCKS blocks each, for rows of GATE_PARTIALS_COLUMNS columns
+ * and more; twice as many for shorter ones, and so on. */
 #define GATE_PARTIALS 64
 #define GATE_PARTIALS_COLUMNS 3584
 

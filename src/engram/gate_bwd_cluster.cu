@@ -4,19 +4,18 @@
  *   launch    grid num_partials * BLOCKS, cluster BLOCKS, block of a thread per vector (8 columns) and a
  *             warp that loads; dynamic shared memory of `stages` tokens: grad_out, x and k of all streams, and v
  *   moves     10 bytes per element of x, 4 of v, once each; weights and partials once
- *   macros    WEIGHTS, ZERO_CENTERED as common/gate.cuh says; STREAMS 1..GATE_CLUSTER_STREAMS; BLOCKS 1, 2, 4
+ *   macros    WEIGHTS, ZERO_CENTERED as common/gate.cuh says; STREAMS 1..GATE_CLUSTER_STREAMS; BLOCKS 1, 2, 4, 8
  *
  * A thread has one vector in all streams: its weights, and the sums of their gradient over all tokens of the partial,
  * stay in registers, and grad_v needs no other thread. What all blocks need to know of a token is the sums of
- * grad_out * v, STREAMS numbers for each warp. Every warp stores its sums in all blocks of the cluster, which count
- * the bytes; grad_v is computed meanwhile. Sums have two buffers: a warp stores those of token t + 2 after it has
- * seen those of t + 1 from all warps, which then have read those of t. A warp without columns sends nothing, so no
- * other waits for it; it must not wait for sums either, which may be two phases on by the time it looks. */
+ * grad_out * v, STREAMS numbers for each warp. Every warp, even one past the last column, stores its sums in all blocks
+ * of the cluster, which count the bytes; grad_v is computed meanwhile. Sums have two buffers: a warp stores those of
+ * token t + 2 after it has seen those of t + 1 from all warps, which then have read those of t. */
 #include "engram/common/gate.cuh"
 #include "engram/gate_bwd.h"
 
 static_assert(STREAMS >= 1 && STREAMS <= GATE_CLUSTER_STREAMS, "STREAMS is 1..GATE_CLUSTER_STREAMS");
-static_assert(BLOCKS == 1 || BLOCKS == 2 || BLOCKS == 4, "BLOCKS is 1, 2 or 4");
+static_assert(BLOCKS == 1 || BLOCKS == 2 || BLOCKS == 4 || BLOCKS == 8, "BLOCKS is 1, 2, 4 or 8");
 
 #if __CUDA_ARCH__ >= 900
 /* A stage: rows of `pitch` bytes: grad_out of all streams, then x, then k, then v. */
@@ -140,10 +139,10 @@ DEV void run(const gate_bwd_args &a)
             const u32 from = r.stages + (u32)(stage * ROWS) * r.pitch + 16 * tid;
             mbar_wait(r.loaded + 8 * stage, parity);
             float q = 0, a_x = 0, a_k = 0;
-            if (!s.is_masked && group < groups) {
+            if (!s.is_masked) {
                 const int buffer = num_exchanged % 2;
                 const u32 bar = exchanged + 8 * buffer;
-                if (tid == 0) mbar_expect(bar, (u32)groups * 16);
+                if (tid == 0) mbar_expect(bar, (u32)(warps * BLOCKS) * 16);
                 const u32 to = shared_address(sums + buffer * MOST_GROUPS + group);
                 const uint4 grad_v = send_sums(from, r.pitch, is_mine, s.gate, to, bar);
                 if (is_mine && a.grad_v.data) store_u32x4(row_of(a.grad_v, t, 0) + at, grad_v);
@@ -200,8 +199,8 @@ DEV void run(const gate_bwd_args &a)
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(GATE_CLUSTER_THREADS + 32) gate_bwd_cluster(
-    const __grid_constant__ gate_bwd_args a)
+extern "C" __global__ void __launch_bounds__(GATE_CLUSTER_THREADS + 32, GATE_CLUSTER_SM_BLOCKS)
+    gate_bwd_cluster(const __grid_constant__ gate_bwd_args a)
 {
 #if __CUDA_ARCH__ >= 900
     run(a);
