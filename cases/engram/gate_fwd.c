@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -95,7 +96,8 @@ static void oracle_row(case_problem *c, int64_t t, int64_t h)
         double u = sqrt(fabs((double)score) < (double)p->clamp_value ? (double)p->clamp_value : fabs((double)score));
         if (score < 0 || (score == 0 && signbit(score))) u = -u;
         if (score == 0 && p->sign == TGL_ENGRAM_SIGN_ZERO) u = 0;
-        gate = (float)(1 / (1 + exp(-(double)(float)u)));
+        const double e = exp(-(double)(float)u);
+        gate = e > (double)FLT_MAX ? 0 : (float)(1 / (1 + e));     /* the exponential is a float */
     }
     if (tensors[DOT].name) {
         gate_put(&tensors[DOT], index, dot), gate_put(&tensors[GATE], index, gate);
@@ -155,8 +157,11 @@ const case_op gate_fwd_cases = {
         /* rows that a block holds in registers, at most, and longer ones; what a ring has in flight */
         "num_tokens=2 num_streams=2 hidden=7168,8192,8200,16384,16392",
         "num_tokens=70 num_streams=4 hidden=512 mask=some weights=bf16",
+        "num_tokens=70 num_streams=4 hidden=128 weights=bf16,f32 zero_centered=0,1",
         "num_tokens=133 num_streams=4 hidden=64 mask=some output=same save=0",
-        "num_tokens=31 num_streams=1 hidden=4096,4104 values=zeros"),
+        "num_tokens=31 num_streams=1 hidden=4096,4104 values=zeros",
+        /* more streams than a ring has blocks, where SMs are few */
+        "num_tokens=1 num_streams=37 hidden=5120,7168 mask=none,all"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=4001 hidden=2048,2560,3072,4096,6144,7168 mask=none,some",
         "num_tokens=8001 hidden=2560,5120,7168 weights=bf16 layout=kv output=same save=0",
