@@ -195,4 +195,7 @@ const case_op gate_bwd_cases = {
         "num_tokens=64 hidden=2560,7168,14336,100 weights=fused,bf16",
         "num_tokens=64 hidden=2560,7168 weights=bf16,f32 zero_centered=1 num_streams=1,4",
         "num_tokens=64 hidden=5120 num_streams=2,3"),
+    .models = CASE_LINES(
+        "num_tokens=4096 num_streams={engram_streams} hidden={hidden} weights=bf16 zero_centered={engram_centered} "
+        "residual={engram_residual}"),
 };

@@ -180,4 +180,7 @@ const case_op gate_fwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 hidden=256,2560,4096,5120,7168,16384,100 weights=fused,bf16",
         "num_tokens=64 hidden=2560,7168 weights=bf16,f32 zero_centered=1"),
+    .models = CASE_LINES(
+        "num_tokens=1,128,4096 num_streams={engram_streams} hidden={hidden} weights=bf16 "
+        "zero_centered={engram_centered} residual={engram_residual} save=0,1"),
 };

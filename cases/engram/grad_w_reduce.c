@@ -64,4 +64,6 @@ const case_op grad_w_reduce_cases = {
     .lists[CASE_BENCH] = CASE_LINES("num_partials=64 hidden=7168,5120", "num_partials=128 hidden=2560",
                                     "num_partials=132 hidden=7168"),
     .lists[CASE_KERNELS] = CASE_LINES("num_partials=64 hidden=7168 dtype=bf16,f32 zero_centered=0,1"),
+    .models = CASE_LINES(
+        "num_partials=64 num_streams={engram_streams} hidden={hidden} zero_centered={engram_centered}"),
 };

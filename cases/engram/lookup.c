@@ -272,4 +272,6 @@ const case_op lookup_cases = {
     .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 sf=e8m0 out=bf16,packed,gemm", "num_tokens=64 sf=one,none out=bf16",
         "num_tokens=64 dtype=f16,f32 out=bf16"),
+    .models = CASE_LINES(
+        "num_tokens=4096 num_columns={engram_columns} dim={engram_dim} dtype={engram_dtype} sf={engram_sf} out=bf16"),
 };

@@ -72,4 +72,5 @@ const case_op sinkhorn_finalize_cases = {
         "num_rows=100001 dim=5120 in_place=1"),
     .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=64 dim=128,256,512,1024,2048,3072,4096,5120,6144,7168,8192,9000"),
+    .models = CASE_LINES("num_rows=4096 dim={engram_dim}"),
 };

@@ -80,4 +80,5 @@ const case_op sinkhorn_momentum_update_cases = {
         "num_rows=1000001 dim=512 grad_dtype=bf16 momentum_dtype=bf16",
         "num_rows=100001 dim=5120 grad_dtype=bf16 momentum_dtype=f32 in_place=0"),
     .lists[CASE_KERNELS] = CASE_LINES("num_rows=64 dim=256 grad_dtype=f32,bf16 momentum_dtype=f32,bf16 nesterov=0,1"),
+    .models = CASE_LINES("num_rows=4096 dim={engram_dim} grad_dtype=f32,bf16"),
 };

@@ -105,4 +105,5 @@ const case_op sinkhorn_step_cases = {
         "num_rows=100001 dim=512,1024,2560,7168"),
     .lists[CASE_KERNELS] = CASE_LINES(
         "num_rows=64 dim=128,256,512,1024,2048,3072,4096,5120,6144,7168,8192,9000 reduce=0,1"),
+    .models = CASE_LINES("num_rows=4096 dim={engram_dim} reduce=0,1"),
 };

@@ -44,4 +44,5 @@ const case_op sinkhorn_step_reduce_cases = {
     .lists[CASE_SLOW] = CASE_LINES("num_partials=1,528,5000 dim=256,5120,100000 values=normal,bits"),
     .lists[CASE_BENCH] = CASE_LINES("num_partials=126,396,527 dim=256,5120", "num_partials=527 dim=7168"),
     .lists[CASE_KERNELS] = CASE_LINES("num_partials=4 dim=4"),
+    .models = CASE_LINES("num_partials=528 dim={engram_dim}"),
 };

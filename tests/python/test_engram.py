@@ -144,6 +144,46 @@ def test_rejected_drafts(device):
     # end
 
 
+def test_serving_step(device):
+    """Two layers, a prefill and a step of decoding; as one call of plain torch for all tokens."""
+    streams, hidden, dim, lengths = 2, 16, 32, (5, 3)
+    ngram = engram.NGram(*constants(3, 2, 4, device), pad_id=2)
+    ngram = ngram._replace(vocab_sizes=ngram.vocab_sizes % 90 + 7)
+    ngram = ngram._replace(offsets=reference.make_offsets(ngram.vocab_sizes))
+    tables = [torch.randn(8 * 97, dim, device=device).to(torch.float8_e4m3fn) for _ in range(2)]
+    factors = torch.randint(126, 129, (2, 8 * 97, dim // 32), dtype=torch.uint8, device=device)
+    projections = torch.randn(2, 8 * dim, (streams + 1) * hidden, device=device) / 16
+    weights = torch.randn(2, 2, streams, hidden, device=device).bfloat16()
+    all_ids = [torch.randint(0, 50, (n,), device=device) for n in lengths]
+    hidden_states = [torch.randn(n, streams, hidden, device=device).bfloat16() for n in lengths]
+    masks = [torch.rand(n, device=device) < 0.2 for n in lengths]
+    ring, slots = torch.full((4, 6), 77, dtype=torch.int32, device=device), torch.tensor([3, 1], device=device)
+    done = [torch.empty_like(x) for x in hidden_states]
+    for begin, end in ((0, 2), (2, 3), (3, 5)):                 # of each request; the second ends with the second chunk
+        parts = [slice(begin, min(end, n)) for n in lengths]
+        counts = [max(p.stop - p.start, 0) for p in parts]
+        cu_seqlens, num_tokens = torch.tensor([0, counts[0], sum(counts)], device=device), sum(counts)
+        start_pos = torch.full((2,), begin, device=device)
+        ids, x, mask = (torch.cat([t[p] for t, p in zip(whole, parts)]) for whole in (all_ids, hidden_states, masks))
+        # doc: step
+        rows = engram.engram_rows(ids, ngram, cu_seqlens, start_pos, ring=ring, slots=slots, image_token_mask=mask)
+        for layer in range(2):
+            embedding = engram.engram_lookup(tables[layer], rows[layer], factors[layer], num_sms=16)
+            kv = (embedding.flatten(1).float() @ projections[layer]).bfloat16().view(num_tokens, streams + 1, hidden)
+            engram.engram_gate_kv_fwd(x, kv, None, 1e-20, 1e-6, False, mask, inplace=True, weights=weights[layer])
+        # end
+        for out, p, part in zip(done, parts, x.split(counts)):
+            out[p] = part
+    for ids, x, mask, out in zip(all_ids, hidden_states, masks, done):
+        rows = reference.engram_rows_ref(ids, ngram, image_token_mask=mask)
+        for layer in range(2):
+            e = reference.engram_lookup_ref(tables[layer], rows[layer], factors[layer])
+            kv = (e.flatten(1).float() @ projections[layer]).bfloat16().view(len(ids), streams + 1, hidden)
+            made = reference.engram_gate_ref(x, kv[:, :-1], kv[:, -1], *weights[layer], 1e-6, 1e-20)
+            x = torch.where(mask[:, None, None], x, made)
+        torch.testing.assert_close(out, x, rtol=2**-6, atol=2**-5)
+
+
 def test_rows_out(device):
     ngram, ids = engram.NGram(*constants(3, 2, 8, device), 2), torch.randint(0, 50, (9,), device=device)
     for layout, shape in (("ltc", (2, 9, 16)), ("tlc", (9, 2, 16))):
