@@ -50,7 +50,8 @@ static tgl_status run(const case_arguments *a)
                                a->arg[DOT], a->arg[GATE], a->arg[RSTD_X], a->arg[RSTD_K], params, a->stream);
 }
 
-/* ---- oracle: sums in the documented order, the rest in double, rounded where the definition rounds ---- */
+/* ---- oracle: sums in the documented order, the rest in double, rounded where the definition rounds: a gate of 1 and
+ * one just below differ in every tie ---- */
 
 enum { SQUARES_X, SQUARES_K, PRODUCTS, NUM_SUMS, NUM_SLOTS = 256, WARP = 32 };
 typedef struct { float sum[NUM_SUMS]; } row_sums;
@@ -97,7 +98,7 @@ static void oracle_row(case_problem *c, int64_t t, int64_t h)
         if (score < 0 || (score == 0 && signbit(score))) u = -u;
         if (score == 0 && p->sign == TGL_ENGRAM_SIGN_ZERO) u = 0;
         const double e = exp(-(double)(float)u);
-        gate = e > (double)FLT_MAX ? 0 : (float)(1 / (1 + e));     /* the exponential is a float */
+        gate = e > (double)FLT_MAX ? 0 : (double)(1.0f / (1.0f + (float)e));
     }
     if (tensors[DOT].name) {
         gate_put(&tensors[DOT], index, dot), gate_put(&tensors[GATE], index, gate);
