@@ -79,6 +79,25 @@ STATEMENTS = [  # statement, outputs that it makes (0: none, or they are given; 
     ("swiglu_forward_and_per_token_cast(x, 'e4m3', 8)", 2, ""),
     ("swiglu_forward_and_per_channel_cast_and_transpose(x, 'e4m3', 16)", 2, ""),
     ("swiglu_backward_and_per_token_cast(halves, half, weights, pairs, places, 8)", 5, ""),
+    ("engram_hash(windows, *columns)", 1, ""),
+    ("ngram_windows(ids, 3, 2)", 1, ""),
+    ("engram_rows(ids, ngram)", 1, ""),
+    ("engram_rows(ids, ngram, cu, start, ring=ring, out=rows)", None, "with a ring: 8 tensors"),
+    ("engram_lookup(codes, windows, factors)", 1, ""),
+    ("engram_lookup(codes, windows, factors, out=looked_up)", 0, ""),
+    ("engram_lookup_bwd(looked_up, windows, 16)", 3, "with a workspace"),
+    ("engram_lookup_bwd(looked_up, windows, 16, grad_table=grad_table)", 0, "with a workspace"),
+    ("fused_weight(w, w)", 1, ""),
+    ("engram_gate_fwd(streams, streams, v, fused, 1e-20, 1e-6)", 5, ""),
+    ("engram_gate_fwd(streams, streams, v, fused, 1e-20, 1e-6, False)", 1, ""),
+    ("engram_gate_kv_fwd(streams, kv, None, 1e-20, 1e-6, False, None, True, weights=(w, w))", 0, "in place"),
+    ("engram_gate_bwd(streams, streams, streams, v, fused, *saved, 1e-6)", 4, ""),
+    ("engram_gate_kv_bwd(streams, streams, kv, fused, *saved, 1e-6)", 3, ""),
+    ("grad_w_reduce(partial, w, w, *grads)", 0, ""),
+    ("engram_sinkhorn_momentum_update(x, o, 0.95)", 1, ""),
+    ("engram_sinkhorn_step(x, scales, bias, 1.0)", 2, ""),
+    ("engram_sinkhorn_step_reduce(x, scales)", 0, ""),
+    ("engram_sinkhorn_finalize(x, scales, bias, 1.0, 4.0)", 1, ""),
     ("x + 1", None, "torch"),
     ("x.t().contiguous()", None, "torch"),
     ("torch.empty_strided((16, 16), (16, 1), device=d)", None, "torch, an allocation"),
@@ -109,12 +128,17 @@ def quiet(times):
 
 def measure(device):
     """[(statement, note, ns, ns beyond the launch or None)]"""
-    moe, quant = tegula.moe, tegula.quant
+    engram, moe, quant = tegula.engram, tegula.moe, tegula.quant
     x = torch.randn(16, 16, device=device)
     bias, idx = x[0].clone(), moe.topk_gate(x, 4)
     pairs = torch.arange(16, dtype=torch.int32, device=device)
+    windows, w = idx[:, :3].int().contiguous(), x[:2, :8].bfloat16()
+    columns = torch.ones(1, 3, dtype=torch.int64, device=device), windows[:1, :2, None] + 9, windows[:1, :2].clone()
+    streams, v, codes = x.bfloat16().view(16, 2, 8), x[:, :8].bfloat16(), x.repeat(1, 2).to(torch.float8_e4m3fn)
+    fused, factors = engram.fused_weight(w, w), torch.full((16, 1), 127, dtype=torch.uint8, device=device)
+    looked_up = engram.engram_lookup(codes, windows, factors)
     names = {
-        **vars(tegula.transpose), **vars(moe), **vars(quant), "torch": torch, "d": torch.device(device),
+        **vars(tegula.transpose), **vars(engram), **vars(moe), **vars(quant), "torch": torch, "d": torch.device(device),
         "raw": _tegula.transpose_raw, "op": torch.ops.tegula.transpose.default,
         "x": x, "b": x[None].clone(), "o": torch.empty_like(x), "g": x.clone().requires_grad_(),
         "bias": bias, "groups": x.view(16, 4, 4), "idx": idx, "many": idx.repeat(1024, 1), "marks": idx.clone(),
@@ -125,6 +149,13 @@ def measure(device):
         "fp4": quant.per_token_cast(x, "e2m1", 16, round_sf=True), "back": torch.empty_like(x).bfloat16(),
         "halves": (quant.per_token_cast(x, "e4m3", 8)), "half": x[:, :8].bfloat16(),
         "weights": torch.rand(4, 4, device=device), "pairs": pairs, "places": pairs.view(4, 4),
+        "windows": windows, "columns": columns, "ngram": engram.NGram(*columns, 2), "cu": pairs[:2] * 16,
+        "start": pairs[:1].clone(), "ring": torch.zeros(1, 8, dtype=torch.int32, device=device),
+        "rows": engram.engram_hash(windows, *columns), "codes": codes, "factors": factors, "looked_up": looked_up,
+        "grad_table": torch.zeros(16, 32, device=device), "w": w, "fused": fused, "streams": streams, "v": v,
+        "kv": torch.cat([streams, v[:, None]], 1), "scales": torch.ones(16, device=device),
+        "saved": engram.engram_gate_fwd(streams, streams, v, fused, 1e-20, 1e-6)[1:],
+        "partial": torch.zeros(64, 2, 8, device=device), "grads": torch.zeros(2, 2, 8, device=device).unbind(),
     }
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     launch = bare_launch() if device == "cuda" else lambda: 0.0
