@@ -28,7 +28,8 @@ bool gate_is_masked(const case_problem *c, int64_t token)
 
 typedef struct { const case_problem *c; case_tensor *t; uint64_t seed; } filling;
 
-/* Rows of zeros, special and scaled values, and masked rows full of NaN, over normal ones. */
+/* Rows of zeros, special and scaled values over normal ones. Of masked tokens keys and values are full of NaN, and every
+ * second row of the others: those between would show a NaN that gets through. */
 static void change_rows(void *context, int64_t begin, int64_t end)
 {
     static const double special[] = { INFINITY, -INFINITY, NAN, 0, -0.0 };
@@ -39,15 +40,15 @@ static void change_rows(void *context, int64_t begin, int64_t end)
     const double scale = gate_scale(f->c);
     for (int64_t row = begin; row < end; row++) {
         const int64_t token = row / streams, h = row % streams;
-        const bool is_masked = gate_is_masked(f->c, token);
+        const bool is_nan = gate_is_masked(f->c, token) && (which == GATE_K || which == GATE_V || row % 2);
         const bool is_zero =
             values == ZEROS && ((which == GATE_X && row % 3 == 0) || (which == GATE_K && row % 2 == 0));
-        if (values == NORMAL && !is_masked) continue;
+        if (values == NORMAL && !is_nan) continue;
         for (int64_t i = 0; i < hidden; i++) {
             void *at = case_element(t, t->ndim > 2 ? (int64_t[]){ token, h, i } : (int64_t[]){ token, i });
             const int64_t n = row * hidden + i;
             const bool is_special = values == SPECIAL && case_random_below(f->seed + 1, n, 500) == 0;
-            if (is_masked) *(uint16_t *)at = (uint16_t)(0x7f81 + case_random_below(f->seed, n, 100));
+            if (is_nan) *(uint16_t *)at = (uint16_t)(0x7f81 + case_random_below(f->seed, n, 100));
             else case_encode(t->dtype, is_zero      ? 0
                                        : is_special ? special[case_random_below(f->seed + 2, n, 5)]
                                                     : case_decode(t->dtype, at) * scale, at);
