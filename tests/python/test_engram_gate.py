@@ -6,6 +6,7 @@ import torch
 import golden
 import tegula.torch as reference
 from tegula import engram
+from tegula.modeling import engram as modeling
 from tegula.modeling.engram import EngramGateFn, engram_gate, engram_gate_kv
 from tegula.testing import calc_diff
 from tegula.testing.generator import generate_hidden_sizes
@@ -151,6 +152,31 @@ def test_layer_without_residual_and_without_gradients(device):
     x = data[0].clone().requires_grad_()                # only this one
     engram_gate(x, *data[1:], 1e-6, 1e-20).backward(go)
     assert calc_diff(x.grad, by_autograd(data, go, 1e-6, 1e-20)[1][0]) < 1e-5
+
+
+@pytest.mark.parametrize("form", ["k_and_v", "kv"])
+def test_nothing_is_saved_without_gradients(form, monkeypatch, device):
+    """Parameters require a gradient even where none is recorded."""
+    x, k, v, *weights = gate_data(3, 2, 8, device)
+    weights = [torch.nn.Parameter(w) for w in weights]
+    name, gate, args = {
+        "k_and_v": ("engram_gate_fwd", modeling.engram_gate, (x, k, v, *weights)),
+        "kv": ("engram_gate_kv_fwd", modeling.engram_gate_kv, (x, torch.cat([k, v[:, None]], 1), *weights))}[form]
+    forward, saves = getattr(modeling, name), []
+
+    def spy(*args, **kwargs):
+        made = forward(*args, **kwargs)
+        saves.append(made[1] is not None)
+        return made
+
+    monkeypatch.setattr(modeling, name, spy)
+    want = gate(*args, clamp_value=1e-6, eps=1e-20)
+    with torch.no_grad():
+        seen = gate(*args, 1e-6, 1e-20)
+    with torch.inference_mode():
+        gate(*args, 1e-6, 1e-20)
+    assert saves == [True, False, False] and want.requires_grad and not seen.requires_grad
+    assert torch.equal(seen, want)
 
 
 @pytest.mark.parametrize("zero_centered", [False, True])

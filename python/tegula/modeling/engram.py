@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Engram's lookup and gate with their gradients. A weight that has a tensor main_grad, as Megatron's parameters have, gets its
-gradient added there, in float32, and none from autograd."""
+"""Engram's lookup and gate with their gradients. A weight that has a tensor main_grad, as Megatron's parameters have,
+gets its gradient added there, in float32, and none from autograd."""
 import torch
 
 from ..engram import (engram_gate_bwd, engram_gate_fwd, engram_gate_kv_bwd, engram_gate_kv_fwd, engram_lookup,
@@ -24,21 +24,27 @@ def _weight_gradients(ctx, partial, weights, wanted):
     return tuple(t if m is None and is_wanted else None for t, m, is_wanted in zip(to, main, wanted))
 
 
+def _gate(is_saved, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
+    """(output, what the backward needs)"""
+    output, *saved = engram_gate_fwd(
+        _flat(hidden_states, 2), _flat(k, 2), _flat(v, 1), None, eps, clamp_value, is_saved,
+        weights=(weight_hidden, weight_embed), add_residual=add_residual)
+    return output.view(hidden_states.shape), saved
+
+
 class EngramGateFn(torch.autograd.Function):
     """apply(hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True): leading dimensions
     of the first three may be any, [..., H, D] and [..., D]."""
 
     @staticmethod
     def forward(ctx, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
-        x, k_, v_ = _flat(hidden_states, 2), _flat(k, 2), _flat(v, 1)
-        weights = weight_hidden, weight_embed
         ctx.clamp_value, ctx.add_residual, ctx.zero_centered = clamp_value, add_residual, False
         is_saved = any(ctx.needs_input_grad)
-        output, *saved = engram_gate_fwd(x, k_, v_, None, eps, clamp_value, is_saved, weights=weights,
-                                         add_residual=add_residual)
+        output, saved = _gate(is_saved, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps,
+                              add_residual)
         if is_saved:
-            ctx.save_for_backward(hidden_states, k, v, *weights, *saved)
-        return output.view(hidden_states.shape)
+            ctx.save_for_backward(hidden_states, k, v, weight_hidden, weight_embed, *saved)
+        return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -52,6 +58,17 @@ class EngramGateFn(torch.autograd.Function):
                 *_weight_gradients(ctx, partial, weights, ctx.needs_input_grad[3:5]), None, None, None)
 
 
+def _gate_kv(is_saved, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None,
+             add_residual=True, zero_centered=False, sign="bit"):
+    """(output, what the backward needs)"""
+    streams, hidden = hidden_states.shape[-2:]
+    mask = None if image_token_mask is None else image_token_mask.reshape(-1)
+    output, *saved = engram_gate_kv_fwd(
+        _flat(hidden_states, 2), _flat(kv.reshape(-1, streams + 1, hidden), 2), None, eps, clamp_value, is_saved, mask,
+        weights=(weight_hidden, weight_embed), add_residual=add_residual, zero_centered=zero_centered, sign=sign)
+    return output.view(hidden_states.shape), (mask, *saved)
+
+
 class EngramGateKvFn(torch.autograd.Function):
     """apply(hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None, add_residual=True,
     zero_centered=False, sign="bit"): keys and value in one tensor, [..., (H + 1) * D] or [..., H + 1, D]."""
@@ -59,17 +76,13 @@ class EngramGateKvFn(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None,
                 add_residual=True, zero_centered=False, sign="bit"):
-        streams, hidden = hidden_states.shape[-2:]
-        x, kv_ = _flat(hidden_states, 2), _flat(kv.reshape(-1, streams + 1, hidden), 2)
-        mask = None if image_token_mask is None else image_token_mask.reshape(-1)
-        weights = weight_hidden, weight_embed
         ctx.clamp_value, ctx.add_residual, ctx.zero_centered = clamp_value, add_residual, zero_centered
         is_saved = any(ctx.needs_input_grad)
-        output, *saved = engram_gate_kv_fwd(x, kv_, None, eps, clamp_value, is_saved, mask, weights=weights,
-                                            add_residual=add_residual, zero_centered=zero_centered, sign=sign)
+        output, saved = _gate_kv(is_saved, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps,
+                                 image_token_mask, add_residual, zero_centered, sign)
         if is_saved:
-            ctx.save_for_backward(hidden_states, kv, *weights, mask, *saved)
-        return output.view(hidden_states.shape)
+            ctx.save_for_backward(hidden_states, kv, weight_hidden, weight_embed, *saved)
+        return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -84,8 +97,8 @@ class EngramGateKvFn(torch.autograd.Function):
 
 
 class EngramLookupFn(torch.autograd.Function):
-    """apply(table, indices, row_begin=0): rows of a table [R, D], bfloat16 or float32, by index [..., C], as [..., C, D].
-    The gradient is dense, unless the table has a main_grad."""
+    """apply(table, indices, row_begin=0): rows of a table [R, D], bfloat16 or float32, by index [..., C], as [..., C,
+    D]. The gradient is dense, unless the table has a main_grad."""
 
     @staticmethod
     def forward(ctx, table, indices, row_begin=0):
@@ -107,8 +120,24 @@ class EngramLookupFn(torch.autograd.Function):
         return (to.to(table.dtype) if main is None else None), None, None
 
 
-lookup = EngramLookupFn.apply
-engram_gate = EngramGateFn.apply
-engram_gate_kv = EngramGateKvFn.apply
+def lookup(table, indices, row_begin=0):
+    """Rows indices - row_begin of a table [R, D], bfloat16 or float32: [..., C] -> [..., C, D], zeros where there is no
+    such row."""
+    return EngramLookupFn.apply(table, indices, row_begin)
+
+
+def engram_gate(hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
+    """hidden_states [..., H, D] + gate * v [..., D], with keys k [..., H, D] and weights [H, D] of both norms."""
+    args = hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual
+    return EngramGateFn.apply(*args) if torch.is_grad_enabled() else _gate(False, *args)[0]     # nothing is saved
+
+
+def engram_gate_kv(hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None,
+                   add_residual=True, zero_centered=False, sign="bit"):
+    """The same with keys and value in one tensor, [..., (H + 1) * D] or [..., H + 1, D]."""
+    args = (hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask, add_residual,
+            zero_centered, sign)
+    return EngramGateKvFn.apply(*args) if torch.is_grad_enabled() else _gate_kv(False, *args)[0]
+
 
 __all__ = ["EngramGateFn", "EngramGateKvFn", "EngramLookupFn", "engram_gate", "engram_gate_kv", "lookup"]
