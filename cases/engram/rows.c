@@ -6,47 +6,12 @@
 
 enum { IDS, MASK, HISTORY, RING, CU, START, SLOTS, MAP, COLUMNS, ROWS = COLUMNS + ENGRAM_OUT };
 
-enum { NULL_SLOT = 3 };                 /* where slots are wild */
-
 /* What run() needs beside the tensors. */
 typedef struct {
     tgl_engram_batch batch;
     tgl_engram_ngram ngram;
 } settings;
 _Static_assert(sizeof(settings) <= CASE_SCALARS, "settings are too large");
-
-/* ---- fills ---- */
-
-static void fill_starts(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    enum { SMALL, ZERO, LARGE, BITS };
-    const int kind = case_word(c, "start", "small zero large bits");
-    for (int64_t i = 0; i < t->slots; i++) {
-        const uint64_t r = case_random(seed, i);
-        const int64_t small = (int64_t)(r % 8) - 1, large = ((int64_t)1 << 40) + (int64_t)(r % 1000);
-        const int64_t start = kind == SMALL ? small : kind == ZERO ? 0 : kind == LARGE ? large : (int64_t)r;
-        if (t->element_bytes == 4) ((int32_t *)t->storage)[i] = (int32_t)start;
-        else ((int64_t *)t->storage)[i] = start;
-    }
-}
-
-/* Distinct rows of the ring, shuffled; where they are wild, a third of them are none, or NULL_SLOT. */
-static void fill_slots(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    const int64_t n = c->tensors[RING].shape[0], wild[] = { -1, INT32_MIN, n, INT32_MAX, NULL_SLOT };
-    int64_t *all = case_memory(n, sizeof *all);
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t other = case_random_below(seed, i, i + 1);
-        all[i] = all[other], all[other] = i;
-    }
-    for (int64_t i = 0; i < t->slots; i++) {
-        const bool is_wild = case_is(c, "slots", "wild") && case_random_below(seed + 1, i, 3) == 0;
-        const int64_t slot = is_wild ? wild[case_random_below(seed + 2, i, 5)] : i < n ? all[i] : -1;
-        if (t->element_bytes == 4) ((int32_t *)t->storage)[i] = (int32_t)slot;
-        else ((int64_t *)t->storage)[i] = slot;
-    }
-    free(all);
-}
 
 /* ---- tensors ---- */
 
@@ -68,10 +33,10 @@ static tgl_status add_past(case_problem *c, int64_t requests, int64_t n)
         t->strides[0] += case_int(c, "gap");
         TGL_TRY(engram_choose_ids(c, t, "ids"));
         if (!case_is(c, "slots", "none"))
-            case_add(c, SLOTS, "slots", CASE_IN, batch_dtype, 1, &requests)->fill = fill_slots;
+            case_add(c, SLOTS, "slots", CASE_IN, batch_dtype, 1, &requests)->fill = engram_fill_slots;
     }
     if (!case_is(c, "start", "none"))
-        case_add(c, START, "start_pos", CASE_IN, batch_dtype, 1, &requests)->fill = fill_starts;
+        case_add(c, START, "start_pos", CASE_IN, batch_dtype, 1, &requests)->fill = engram_fill_starts;
     return TGL_OK;
 }
 
@@ -79,7 +44,7 @@ static tgl_status setup(case_problem *c)
 {
     const int64_t t = case_int(c, "num_tokens"), n = case_int(c, "max_ngram"), v = case_int(c, "vocabulary");
     const settings s = {
-        .batch = { .has_null_slot = case_is(c, "slots", "wild"), .null_slot = NULL_SLOT },
+        .batch = { .has_null_slot = case_is(c, "slots", "wild"), .null_slot = ENGRAM_NULL_SLOT },
         .ngram = { .pad_id = case_int(c, "pad_id"), .has_stop_id = !case_is(c, "stop_id", "none"),
                    .stop_id = case_is(c, "stop_id", "none") ? 5 : case_int(c, "stop_id"),
                    .history_newest_first = case_is(c, "past", "newest"),

@@ -256,6 +256,49 @@ TGL_API tgl_status tgl_engram_grad_w_reduce(const DLTensor *grad_w_partial, cons
                                             const DLTensor *weight_embed, DLTensor *grad_weight_hidden,
                                             DLTensor *grad_weight_embed, bool zero_centered, tgl_stream stream);
 
+/* ---- short convolution ---- */
+
+typedef struct tgl_engram_short_conv_params {
+    int64_t dilation;           /* tokens from tap to tap; 0: 3 */
+    bool has_eps;
+    float eps;                  /* used if has_eps, otherwise 1e-5 */
+    bool no_activation;         /* without SiLU */
+    bool add_input;             /* x is added to the result */
+    bool zero_centered;         /* norm_weight is stored minus 1 */
+    bool round_each;            /* round to bf16 after the convolution, SiLU and each sum, as eager PyTorch does */
+    bool keep_ring;             /* the ring is only read */
+    uint64_t reserved[8];       /* zero */
+} tgl_engram_short_conv_params;
+
+/* tgl_engram_short_conv_fwd() - RMSNorm of every stream, a causal depthwise convolution over tokens, SiLU
+ *   x            in      bf16          [num_tokens, num_streams, hidden]    rows packed, any distance apart
+ *   norm_weight  in      bf16 or f32   [num_streams, hidden]                rows may be strided
+ *   conv_weight  in      bf16 or f32   [num_streams * hidden, kernel_size]  packed; the last tap is that of the token
+ *   bias         in      bf16 or f32   [num_streams * hidden]               packed; NULL: none
+ *   residual     in      bf16          [num_tokens, num_streams, hidden]    as x; NULL: none
+ *   mask         in      bool          [num_tokens]                         packed; NULL: none is masked
+ *   ring         in/out  bf16          [num_slots, ring_size, num_streams, hidden]   packed; NULL: none. Normed rows of
+ *                                                                           the tokens before a chunk, by position
+ *   out          out     bf16          [num_tokens, num_streams, hidden]    as x; may be residual
+ *   rstd         out     f32           [num_tokens, num_streams]            packed; for the backward; NULL: not wanted
+ * Of a row x of request b, whose position is p = start_pos[b] + its number in the chunk:
+ *   rstd = 1 / sqrt(sum of x * x / hidden + eps);  a[p] = x * rstd * norm_weight, rounded to bf16;
+ *   z = bias + sum over taps j of conv_weight[j] * a[p - (kernel_size - 1 - j) * dilation], one fma each, j ascending;
+ *   out = z * sigmoid(z) [+ x] [+ residual], in f32, rounded once (round_each: four times).
+ * a at positions before the chunk is ring[slots[b]][position mod ring_size]; 0 without ring or slot, and before position
+ * 0. Afterwards a of the last ring_size tokens of the chunk is stored there, so that a rejected draft token is overwritten
+ * when its position comes again; batch as for tgl_engram_rows(). If up to Q tokens of a chunk may be rejected, ring_size
+ * must be at least (kernel_size - 1) * dilation + Q; it is never below (kernel_size - 1) * dilation.
+ * A masked token, and one in no request: out = residual bit for bit (+0 without), rstd = 0; its x is not read, and its a
+ * is 0. The sum of squares has an order that depends on hidden alone (docs/engram.md), sigmoid a relative error of at most
+ * 2^-21; below -80 SiLU is that of -80. A NaN has all bits set but its sign. Exact: CPU and CUDA agree bit for bit, and no result depends on how a
+ * sequence is cut into chunks. 1 <= kernel_size <= 64, dilation < 2^24, 1 <= hidden < 2^31. Since 0.1. */
+TGL_API tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *norm_weight,
+                                             const DLTensor *conv_weight, const DLTensor *bias,
+                                             const DLTensor *residual, const DLTensor *mask, DLTensor *ring,
+                                             DLTensor *out, DLTensor *rstd, const tgl_engram_batch *batch,
+                                             const tgl_engram_short_conv_params *params, tgl_stream stream);
+
 /* ---- training: momentum and Sinkhorn normalisation of a table's gradient ---- */
 
 /* tgl_engram_sinkhorn_momentum_update() - a moving average of gradients, and the update that follows from it

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+#include "conv_cases.h"
+
+#include <math.h>
+
+#include "core/status.h"
+
+/* ---- inputs ---- */
+
+typedef struct { const case_problem *c; case_tensor *t; uint64_t seed; } filling;
+
+static void change_rows(void *context, int64_t begin, int64_t end)
+{
+    static const double special[] = { INFINITY, -INFINITY, NAN, 0, -0.0 };
+    const filling *f = context;
+    case_tensor *t = f->t;
+    const int64_t streams = t->shape[1], hidden = t->shape[2];
+    const bool is_special = case_is(f->c, "values", "special"), is_large = case_is(f->c, "values", "large");
+    const bool is_x = t == &f->c->tensors[CONV_X];
+    for (int64_t row = begin; row < end; row++) {
+        const bool is_masked = is_x && conv_is_masked(f->c, row / streams);
+        const bool is_zero = is_x && is_special && case_random_below(f->seed + 3, row, 5) == 0;
+        if (!is_masked && !is_special && !is_large) continue;
+        for (int64_t i = 0; i < hidden; i++) {
+            void *at = case_element(t, (int64_t[]){ row / streams, row % streams, i });
+            const int64_t n = row * hidden + i;
+            const bool is_odd = is_special && case_random_below(f->seed + 1, n, 300) == 0;
+            if (is_masked) *(uint16_t *)at = (uint16_t)(0x7f81 + case_random_below(f->seed, n, 100));
+            else case_encode(t->dtype, is_zero  ? 0
+                                       : is_odd ? special[case_random_below(f->seed + 2, n, 5)]
+                                                : case_decode(t->dtype, at) * (is_large ? 1e4 : 1), at);
+        }
+    }
+}
+
+void conv_fill_rows(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    case_fill_normal(c, t, seed);
+    case_parallel(t->shape[0] * t->shape[1], 32 * t->shape[2], change_rows, &(filling){ c, t, seed });
+}
+
+case_tensor *conv_add_rows(case_problem *c, int index, const char *name, case_role role)
+{
+    const int64_t t = case_int(c, "num_tokens"), h = case_int(c, "num_streams"), d = case_int(c, "hidden");
+    const int layout = case_word(c, "layout", "packed gaps outside");
+    const int64_t row = d + (layout == 1 ? case_int(c, "gap") : 0);
+    case_tensor *made = case_add(c, index, name, role, TGL_BF16, 3, (int64_t[]){ t, h, d });
+    made->offset = case_int(c, "offset");
+    made->strides[0] = layout == 2 ? row : h * row + (layout == 1 ? case_int(c, "gap") : 0);
+    made->strides[1] = layout == 2 ? t * row : row;
+    made->fill = conv_fill_rows;
+    return made;
+}
+
+tgl_engram_short_conv_params conv_params(case_problem *c)
+{
+    return (tgl_engram_short_conv_params){
+        .dilation = case_int(c, "dilation"), .has_eps = !case_is(c, "eps", "default"),
+        .eps = case_is(c, "eps", "half") ? 0.5f : 0, .no_activation = !case_int(c, "activation"),
+        .add_input = case_int(c, "add_input") != 0, .zero_centered = case_int(c, "zero_centered") != 0
+    };
+}
+
+tgl_status conv_add_inputs(case_problem *c)
+{
+    TGL_TRY(case_check_word(c, "values", "normal special large"));
+    TGL_TRY(case_check_word(c, "layout", "packed gaps outside"));
+    TGL_TRY(case_check_word(c, "mask", "none no all some"));
+    TGL_TRY(case_check_word(c, "eps", "default half zero"));
+    const int64_t h = case_int(c, "num_streams"), d = case_int(c, "hidden"), k = case_int(c, "kernel_size");
+    engram_add_mask(c, CONV_MASK, case_int(c, "num_tokens"));
+    TGL_TRY(engram_add_cu_seqlens(c, CONV_CU));
+    conv_add_rows(c, CONV_X, "x", CASE_IN);
+    case_tensor *norm = case_add(c, CONV_NORM, "norm_weight", CASE_IN, case_dtype(c, "norm"), 2, (int64_t[]){ h, d });
+    case_tensor *conv = case_add(c, CONV_WEIGHT, "conv_weight", CASE_IN, case_dtype(c, "conv"), 2,
+                                 (int64_t[]){ h * d, k });
+    norm->fill = conv->fill = case_fill_normal;
+    norm->offset = conv->offset = case_int(c, "offset");
+    if (case_is(c, "layout", "gaps")) norm->strides[0] += case_int(c, "gap");
+    if (case_is(c, "bias", "none")) return TGL_OK;
+    case_tensor *bias = case_add(c, CONV_BIAS, "bias", CASE_IN, case_dtype(c, "bias"), 1, (int64_t[]){ h * d });
+    bias->fill = case_fill_normal, bias->offset = case_int(c, "offset");
+    return TGL_OK;
+}
+
+/* ---- oracles ---- */
+
+bool conv_is_masked(const case_problem *c, int64_t token)
+{
+    return c->tensors[CONV_MASK].name && engram_integer(&c->tensors[CONV_MASK], &token);
+}
+
+float conv_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i)
+{
+    return (float)case_decode(t->dtype, case_element(t, (int64_t[]){ token, stream, i }));
+}
+
+float conv_norm_of(const case_problem *c, int64_t stream, int64_t i)
+{
+    const case_tensor *t = &c->tensors[CONV_NORM];
+    const float w = (float)case_decode(t->dtype, case_element(t, (int64_t[]){ stream, i }));
+    return case_is(c, "zero_centered", "0") ? w : 1 + w;
+}
+
+float conv_tap_of(const case_problem *c, int64_t stream, int64_t i, int64_t j)
+{
+    const case_tensor *t = &c->tensors[CONV_WEIGHT];
+    return (float)case_decode(t->dtype, case_element(t, (int64_t[]){ stream * c->tensors[CONV_X].shape[2] + i, j }));
+}
+
+float conv_bias_of(const case_problem *c, int64_t stream, int64_t i)
+{
+    const case_tensor *t = &c->tensors[CONV_BIAS];
+    const int64_t at = stream * c->tensors[CONV_X].shape[2] + i;
+    return t->name ? (float)case_decode(t->dtype, case_element(t, &at)) : 0;
+}
+
+static float tree(const float *values, int count, int step)
+{
+    if (count == 1) return *values;
+    return tree(values, count / 2, 2 * step) + tree(values + step, count / 2, 2 * step);
+}
+
+float conv_rstd_of(const case_problem *c, int64_t token, int64_t stream)
+{
+    enum { VECTOR = 8, GROUP = 32 };
+    const case_tensor *x = &c->tensors[CONV_X];
+    const int64_t count = x->shape[2];
+    float total = 0;
+    for (int64_t group = 0; group < count; group += GROUP * VECTOR) {
+        float sums[GROUP] = { 0 };
+        for (int v = 0; v < GROUP; v++)
+            for (int64_t i = group + v * VECTOR; i < group + (v + 1) * VECTOR && i < count; i++) {
+                const float at = conv_at(x, token, stream, i);
+                sums[v] = fmaf(at, at, sums[v]);
+            }
+        total += tree(sums, GROUP, 1);
+    }
+    const float eps = case_is(c, "eps", "default") ? 1e-5f : case_is(c, "eps", "half") ? 0.5f : 0;
+    const float mean = total / (float)count;
+    return (float)(1 / sqrtl((long double)(mean + eps)));
+}
+
+float conv_bf16(double v)
+{
+    uint16_t code;
+    case_encode(TGL_BF16, v, &code);
+    return v == v ? (float)case_decode(TGL_BF16, &code) : NAN;
+}
+
+void conv_put(case_tensor *t, const int64_t *index, double value)
+{
+    unsigned char *to = case_element(t, index);
+    case_encode(t->dtype, value, to);
+    if (value == value) return;
+    memset(to, 0xff, (size_t)t->element_bytes);
+    to[t->element_bytes - 1] = 0x7f;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ * conv_cases.h - what the cases of the short convolution's two directions share: inputs, and rows as they are defined.
+ *
+ *   norm, conv   dtypes of the weights; bias none, or its dtype
+ *   values   normal   mean 0, deviation 1
+ *            special  and one element of x in 300 is an infinity, a NaN or a zero; one row in 5 is zeros
+ *            large    normal times 1e4
+ *   layout   packed
+ *            gaps     every row of every tensor is `gap` elements longer than it need be
+ *            outside  streams lie outside of tokens
+ * Rows of masked tokens are NaN in x. */
+#ifndef TEGULA_CASES_ENGRAM_CONV_H
+#define TEGULA_CASES_ENGRAM_CONV_H
+
+#include "cases/engram/common/requests.h"
+
+#define CONV_CASE                                                                                                  \
+    "num_tokens= num_streams=4 hidden= kernel_size=4 dilation=3 norm=bf16 conv=bf16 bias=none mask=none "          \
+    "activation=1 add_input=1 zero_centered=0 eps=default values=normal layout=packed gap=3 offset=0 " ENGRAM_REQUESTS
+enum { CONV_MASK, CONV_CU, CONV_START, CONV_SLOTS, CONV_RING, CONV_X, CONV_NORM, CONV_WEIGHT, CONV_BIAS, CONV_NUM_INPUTS };
+tgl_status conv_add_inputs(case_problem *c);
+case_tensor *conv_add_rows(case_problem *c, int index, const char *name, case_role role);
+void conv_fill_rows(const case_problem *c, case_tensor *t, uint64_t seed);
+tgl_engram_short_conv_params conv_params(case_problem *c);
+
+/* ---- for oracles ---- */
+
+bool conv_is_masked(const case_problem *c, int64_t token);
+float conv_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i);          /* of rows */
+float conv_norm_of(const case_problem *c, int64_t stream, int64_t i);                   /* 1 added if it is stored minus 1 */
+float conv_tap_of(const case_problem *c, int64_t stream, int64_t i, int64_t j);
+float conv_bias_of(const case_problem *c, int64_t stream, int64_t i);                   /* 0 without */
+float conv_rstd_of(const case_problem *c, int64_t token, int64_t stream);               /* from x */
+float conv_bf16(double v);                                                              /* rounded */
+void conv_put(case_tensor *t, const int64_t *index, double value);                      /* with the one NaN of ops */
+
+#endif

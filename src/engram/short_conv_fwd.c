@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT
+ * short_conv_fwd.c - tgl_engram_short_conv_fwd: RMSNorm, a causal depthwise convolution over tokens, SiLU. */
+#include "engram/short_conv_fwd.h"
+
+#include "core/math.h"
+#include "core/threads.h"
+#include "cuda/op.h"
+#include "engram/common/gate_host.h"
+#include "engram/common/short_conv_host.h"
+#include "engram/common/windows_host.h"
+
+typedef short_conv_args problem;
+
+/* ---- CPU ---- */
+
+/* One of the rows that a token's result is made of: x with its rstd, or a row of the ring, or nothing: both NULL. */
+typedef struct { const uint16_t *x, *ring; float rstd; } tap;
+
+static tap tap_at(const problem *p, const tgl_request *r, int64_t token, int64_t h)
+{
+    tap made = { NULL, NULL, 0 };
+    const tgl_windows *w = &p->requests;
+    const int64_t before = r->place.begin - token;
+    if (before > r->reach || (before <= 0 && w->image_token_mask && w->image_token_mask[token])) return made;
+    if (before > 0) {
+        const int64_t entry = r->start - before < 0 ? r->start - before + w->ring_size : r->start - before;
+        made.ring = p->ring + conv_ring_row(p, r->slot, entry, h);
+    } else {
+        made.x = p->x.data + token * p->x.token + h * p->x.stream;
+        made.rstd = conv_rstd(&p->numbers, tgl_conv_sum_of_squares(made.x, p->hidden));
+    }
+    return made;
+}
+
+static float norm_weight_at(const problem *p, int64_t h, int64_t i)
+{
+    return conv_norm_weight(&p->numbers, conv_weight_at(&p->norm, h * p->norm.stride + i));
+}
+
+static float value_of(const problem *p, const tap *t, int64_t h, int64_t i)
+{
+    if (t->ring) return tgl_bf16_to_f32(t->ring[i]);
+    if (!t->x) return 0;
+    return conv_rounded(conv_normed(tgl_bf16_to_f32(t->x[i]), t->rstd, norm_weight_at(p, h, i)));
+}
+
+static void run_row(const problem *p, const tgl_request *r, int64_t t, int64_t h)
+{
+    tap taps[CONV_MAX_TAPS];
+    const int32_t last = p->kernel_size - 1;
+    for (int64_t j = 0; j <= last; j++) taps[j] = tap_at(p, r, t - (last - j) * p->dilation, h);
+    if (p->rstd) p->rstd[t * p->num_streams + h] = tgl_one_nan(taps[last].rstd);
+    const uint16_t *residual = p->residual.data ? p->residual.data + t * p->residual.token + h * p->residual.stream : NULL;
+    uint16_t *out = p->out.data + t * p->out.token + h * p->out.stream;
+    for (int64_t i = 0; i < p->hidden; i++) {
+        const int64_t channel = h * p->hidden + i;
+        float z = p->bias.data ? conv_weight_at(&p->bias, channel) : 0;
+        for (int64_t j = 0; j <= last; j++)
+            z = fmaf(conv_weight_at(&p->conv, channel * p->kernel_size + j), value_of(p, &taps[j], h, i), z);
+        if (p->rounds_each) z = conv_rounded(z);
+        out[i] = tgl_bf16_from_f32(conv_result(&p->numbers, z, 1.0f / conv_sigmoid_divisor(z),
+                                               tgl_bf16_to_f32(taps[last].x[i]), residual != NULL,
+                                               residual ? tgl_bf16_to_f32(residual[i]) : 0, p->rounds_each));
+    }
+}
+
+/* A token that is masked or in no request. */
+static void run_dead_row(const problem *p, int64_t t, int64_t h)
+{
+    if (p->rstd) p->rstd[t * p->num_streams + h] = 0;
+    uint16_t *out = p->out.data + t * p->out.token + h * p->out.stream;
+    for (int64_t i = 0; i < p->hidden; i++)
+        out[i] = p->residual.data ? p->residual.data[t * p->residual.token + h * p->residual.stream + i] : 0;
+}
+
+static void run_tokens(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    const tgl_windows *w = &p->requests;
+    tgl_span span = tgl_first_span(w);
+    for (int64_t t = begin; t < end; t++) {
+        while (t >= span.end) span = tgl_next_span(w, span);
+        const bool is_alive = tgl_is_request(w, &span) && !(w->image_token_mask && w->image_token_mask[t]);
+        for (int64_t h = 0; h < p->num_streams; h++) {
+            if (!is_alive) {
+                run_dead_row(p, t, h);
+                continue;
+            }
+            const tgl_request r = tgl_request_at(w, span.place);
+            run_row(p, &r, t, h);
+        }
+    }
+}
+
+static void write_ring(const problem *p, const tgl_request *r, int64_t q)
+{
+    const tgl_windows *w = &p->requests;
+    for (int64_t i = q < w->ring_size ? 0 : q - w->ring_size; i < q; i++)
+        for (int64_t h = 0; h < p->num_streams; h++) {
+            const tap of = tap_at(p, r, r->place.begin + i, h);
+            uint16_t *to = p->ring + conv_ring_row(p, r->slot, (r->start + i) % w->ring_size, h);
+            for (int64_t c = 0; c < p->hidden; c++) to[c] = tgl_bf16_from_f32(value_of(p, &of, h, c));
+        }
+}
+
+static void write_rings(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    const tgl_windows *w = &p->requests;
+    tgl_span span = tgl_next_span(w, tgl_first_span(w));
+    for (; tgl_is_request(w, &span) && span.place.number < end; span = tgl_next_span(w, span)) {
+        const int64_t q = span.end - span.place.begin;
+        if (span.place.number < begin || q == 0) continue;
+        const tgl_request r = tgl_request_at(w, span.place);
+        if (r.slot >= 0) write_ring(p, &r, q);
+    }
+}
+
+/* The ring behind all results: they read it. */
+static tgl_status cpu(const void *context)
+{
+    const problem *p = context;
+    const tgl_windows *w = &p->requests;
+    const int64_t row_bytes = tgl_saturating_product(p->num_streams * (2 * p->kernel_size + 4), p->hidden);
+    TGL_TRY(tgl_parallel_rows(p->num_tokens, row_bytes, run_tokens, p));
+    if (!w->writes_ring) return TGL_OK;
+    return tgl_parallel_rows(w->cu_seqlens ? w->num_requests : 1, row_bytes, write_rings, p);
+}
+
+#define FIELD(name) TGL_FIELD(tgl_engram_short_conv_params, name)
+static const tgl_field FIELDS[] = { FIELD(dilation), FIELD(has_eps), FIELD(eps), FIELD(no_activation), FIELD(add_input),
+                                    FIELD(zero_centered), FIELD(round_each), FIELD(keep_ring) };
+static const tgl_params PARAMS = TGL_PARAMS(tgl_engram_short_conv_params, FIELDS);
+TGL_SIZES(sizes, num_tokens, num_streams, hidden, kernel_size, num_slots, ring_size, num_requests);
+tgl_signature tgl_engram_short_conv_fwd_signature = TGL_SIGNATURE(
+    "engram_short_conv_fwd(x: " GATE_ROWS " rows, norm_weight: bf16|f32[num_streams, hidden] rows,"
+    " conv_weight: bf16|f32[num_streams * hidden, kernel_size], bias: bf16|f32[num_streams * hidden]?,"
+    " residual: " GATE_ROWS "? rows, mask: bool[num_tokens]?,"
+    " ring: bf16[num_slots, ring_size, num_streams, hidden]?!,"
+    " batch{cu_seqlens: i32|i64[num_requests + 1]?, start_pos: i32|i64[num_requests]?,"
+    " slots: i32|i64[num_requests]?}, dilation: int = 3, has_eps: bool, eps: float >= 0 with has_eps,"
+    " no_activation: bool, add_input: bool, zero_centered: bool, round_each: bool, keep_ring: bool)"
+    " -> out: " GATE_ROWS " strided, rstd: f32[num_tokens, num_streams]?"
+    " where hidden in 1..2147483647, num_streams < 2^31, kernel_size in 1..64, dilation < 2^24,"
+    " num_requests < 2^31, ring_size < 2^31, ring needs start_pos, slots needs ring, out may be residual",
+    &PARAMS, TGL_SIZES_OF(sizes));
+
+static tgl_status check(const DLTensor *ring, const DLTensor *out, const tgl_engram_batch *batch, const sizes *n,
+                        int64_t reach)
+{
+    if (batch) TGL_TRY(tgl_expect_reserved(batch->reserved));
+    const bool has_requests = batch && (batch->start_pos || batch->slots);
+    TGL_TRY(tgl_check_requests(batch ? batch->cu_seqlens : NULL, n->num_requests, has_requests));
+    if (ring && n->ring_size < reach)
+        return tgl_fail(TGL_ERR_ARGUMENT, "ring: shape is [%lld, %lld, ...], want [%lld, >= %lld, ...]",
+                        (long long)n->num_slots, (long long)n->ring_size, (long long)n->num_slots, (long long)reach);
+    return tgl_gate_expect_apart("out", out);
+}
+
+/* ---- launch ---- */
+
+/* WALK has a block for a stream of consecutive tokens, whose normed rows it keeps in shared memory; ANY has a block for
+ * every row. */
+enum { WALK, ANY, NUM_KERNELS };
+
+static int64_t reach_of(const problem *p) { return p->requests.max_ngram - 1; }
+static int threads_of(const problem *p)
+{
+    const int64_t vectors = tgl_ceil_div(p->hidden, CONV_VECTOR);
+    return vectors <= CONV_FEW_THREADS ? CONV_FEW_THREADS : vectors <= CONV_SOME_THREADS ? CONV_SOME_THREADS
+                                                                                         : CONV_MANY_THREADS;
+}
+
+static int plan(const void *context, tgl_kernel *kernels)
+{
+    const problem *p = context;
+    const bool is_fit = p->hidden % CONV_VECTOR == 0 && p->hidden <= CONV_MANY_THREADS * CONV_VECTOR &&
+                        p->kernel_size <= CONV_WALK_TAPS && reach_of(p) <= CONV_WALK_REACH;
+    const tgl_macro rounds = { "ROUND_EACH", p->rounds_each };
+    kernels[WALK] = (tgl_kernel){ is_fit ? "engram/short_conv_fwd" : NULL,
+                                  { { "KERNEL_SIZE", p->kernel_size }, { "BLOCK_THREADS", threads_of(p) }, rounds } };
+    kernels[ANY] = (tgl_kernel){ "engram/short_conv_fwd_any", { rounds } };
+    return NUM_KERNELS;
+}
+
+static int64_t walk_bytes(const problem *p)
+{
+    const int threads = threads_of(p);
+    const int64_t rows = CONV_WALK_ROWS(reach_of(p), threads) + (p->residual.data ? CONV_RESIDUAL_ROWS(threads) : 0);
+    return rows * threads * 16;
+}
+
+static bool can_walk(const void *context, const tgl_target *target)
+{
+    const problem *p = context;
+    return tgl_gate_has_vectors(p->x) && tgl_gate_has_vectors(p->residual) && tgl_gate_out_has_vectors(p->out) &&
+           tgl_conv_has_vectors(&p->norm) && tgl_conv_has_vectors(&p->conv) && tgl_conv_has_vectors(&p->bias) &&
+           (uintptr_t)p->ring % 16 == 0 && walk_bytes(p) <= target->max_smem_per_block - 16384;
+}
+
+static tgl_shape walk_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    const int64_t resident = CONV_WALK_BLOCKS * CONV_SOME_THREADS / threads_of(p) * (int64_t)target->num_sms;
+    const int64_t of_stream = tgl_max(1, resident / tgl_max(1, p->num_streams));
+    const int64_t room = tgl_min(CONV_WALK_TOKENS, threads_of(p)) - 2 * reach_of(p);
+    p->tile_tokens = (int32_t)tgl_min(room, tgl_ceil_div(p->num_tokens, of_stream));
+    const int64_t tiles = tgl_ceil_div(p->num_tokens, p->tile_tokens);
+    tgl_shape made = tgl_shape_of_blocks(tiles * p->num_streams, threads_of(p));
+    made.shared_bytes = walk_bytes(p);
+    return tgl_shape_with(made, p, sizeof *p);
+}
+
+static tgl_shape any_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens * p->num_streams, CONV_ANY_THREADS), p, sizeof *p);
+}
+
+static const tgl_op OP = { cpu, plan, { [WALK] = { can_walk, NULL, walk_shape }, [ANY] = { NULL, NULL, any_shape } } };
+
+tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *norm_weight, const DLTensor *conv_weight,
+                                     const DLTensor *bias, const DLTensor *residual, const DLTensor *mask,
+                                     DLTensor *ring, DLTensor *out, DLTensor *rstd, const tgl_engram_batch *batch,
+                                     const tgl_engram_short_conv_params *params, tgl_stream stream)
+{
+    static const tgl_engram_batch one;
+    const tgl_engram_batch *b = batch ? batch : &one;
+    const DLTensor *tensors[] = { x, norm_weight, conv_weight, bias, residual, mask, ring, b->cu_seqlens, b->start_pos,
+                                  b->slots, out, rstd };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_engram_short_conv_fwd_signature, tensors, params, &n.num_tokens));
+    const int64_t dilation = params->dilation ? params->dilation : 3, reach = (n.kernel_size - 1) * dilation;
+    TGL_TRY(check(ring, out, batch, &n, reach));
+    if (n.num_tokens == 0) return TGL_OK;               /* the ring, which is not empty, stays */
+    const bool has_ring = ring && n.ring_size > 0;      /* which may have no row: no slot is one */
+    problem p = {
+        .requests = { .image_token_mask = tgl_data_of(mask), .num_tokens = n.num_tokens,
+                      .cu_seqlens = tgl_data_of(b->cu_seqlens), .cu_bytes = tgl_bytes_of(b->cu_seqlens),
+                      .start_pos = tgl_data_of(b->start_pos), .start_bytes = tgl_bytes_of(b->start_pos),
+                      .slots = tgl_data_of(b->slots), .slot_bytes = tgl_bytes_of(b->slots),
+                      .num_requests = n.num_requests, .num_slots = n.num_slots, .has_null_slot = b->has_null_slot,
+                      .null_slot = b->null_slot, .past = has_ring ? PAST_RING : PAST_NONE,
+                      .ring_size = (int32_t)n.ring_size,
+                      .ring_reciprocal = has_ring ? UINT64_MAX / (uint64_t)n.ring_size : 0,
+                      .writes_ring = has_ring && !params->keep_ring, .max_ngram = (int32_t)reach + 1 },
+        .x = tgl_gate_in(x), .residual = residual ? tgl_gate_in(residual) : (gate_in){ 0 },
+        .norm = tgl_conv_weights(norm_weight, true), .conv = tgl_conv_weights(conv_weight, false),
+        .bias = tgl_conv_weights(bias, false),
+        .ring = ring ? tgl_data(ring) : NULL, .out = tgl_gate_out(out), .rstd = rstd ? tgl_data(rstd) : NULL,
+        .numbers = { .hidden = (float)n.hidden, .eps = params->has_eps ? params->eps : 1e-5f,
+                     .is_zero_centered = params->zero_centered, .has_activation = !params->no_activation,
+                     .adds_input = params->add_input },
+        .num_tokens = n.num_tokens, .num_streams = n.num_streams, .hidden = n.hidden,
+        .kernel_size = (int32_t)n.kernel_size, .dilation = (int32_t)dilation, .rounds_each = params->round_each,
+    };
+    return tgl_run(&tgl_engram_short_conv_fwd_signature, &OP, tensors, &p, stream);
+}
