@@ -299,6 +299,34 @@ TGL_API tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *
                                              DLTensor *out, DLTensor *rstd, const tgl_engram_batch *batch,
                                              const tgl_engram_short_conv_params *params, tgl_stream stream);
 
+/* tgl_engram_short_conv_bwd() - the gradients of tgl_engram_short_conv_fwd, without a ring
+ *   x, norm_weight, conv_weight, bias, mask   in   as in the forward
+ *   rstd               in   f32    [num_tokens, num_streams]                         packed; what the forward wrote
+ *   grad_out           in   bf16   [num_tokens, num_streams, hidden]                 rows packed, any distance apart
+ *   grad_x             out  bf16   [num_tokens, num_streams, hidden]                 likewise
+ *   grad_norm_partial  out  f32    [num_partials, num_streams, hidden]               packed; num_partials >= 1. Their sum
+ *                                                                                    is the gradient of norm_weight
+ *   grad_conv_partial  out  f32    [num_partials, num_streams * hidden, kernel_size] likewise, of conv_weight
+ *   grad_bias_partial  out  f32    [num_partials, num_streams * hidden]              likewise, of bias
+ * Each output may be NULL: not wanted. Of batch only cu_seqlens matters, of params neither eps nor those of the ring:
+ * what came before a chunk counts as 0. With go = grad_out, z and a as in the forward, where a is not rounded for this
+ * purpose, and g the gradient of a:
+ *   gz = go * sigmoid(z) * (1 + z * (1 - sigmoid(z)));  g[t] = sum over taps of conv_weight[j] * gz[t + lag of j];
+ *   grad_x = rstd * (norm_weight * g - x * rstd^2 / hidden * sum of norm_weight * g * x) [+ go if add_input];
+ *   grad_norm_partial[p] = sum of g * x * rstd, grad_conv_partial[p][j] = sum of gz[t] * a[t - lag of j],
+ *   grad_bias_partial[p] = sum of gz, each over its tokens, which are p * n .. p * n + n - 1, with n = num_tokens /
+ *   num_partials, rounded up.
+ * The gradient of residual is grad_out. All in f32, rounded once. A masked token, and one in no request, has grad_x +0 and
+ * adds nothing. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
+TGL_API tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *norm_weight,
+                                             const DLTensor *conv_weight, const DLTensor *bias, const DLTensor *rstd,
+                                             const DLTensor *grad_out, const DLTensor *mask, DLTensor *grad_x,
+                                             DLTensor *grad_norm_partial, DLTensor *grad_conv_partial,
+                                             DLTensor *grad_bias_partial, const tgl_engram_batch *batch,
+                                             const tgl_engram_short_conv_params *params, tgl_stream stream);
+/* The num_partials that is fast. It does not depend on the device. */
+TGL_API int64_t tgl_engram_short_conv_num_partials(int64_t num_streams);
+
 /* ---- training: momentum and Sinkhorn normalisation of a table's gradient ---- */
 
 /* tgl_engram_sinkhorn_momentum_update() - a moving average of gradients, and the update that follows from it

@@ -2,6 +2,7 @@
  * tgl_engram_short_conv_fwd, on every device of the tests. Written from the specification: RMSNorm rounded to bf16, taps
  * that reach back in the request or into the ring by position, SiLU. */
 #include "gate_support.h"
+#include "src/engram/common/short_conv.h"
 
 TESTS_OF_TABLE("engram_short_conv_fwd")
 
@@ -192,6 +193,18 @@ TEST(weights_stored_minus_one)          /* 1 + w is not rounded to bf16 */
         call_conv(b, &whole, want);
         CHECK(!memcmp(out, want, 20 * 32));
     }
+}
+
+TEST(sigmoid)                           /* within 2^-21 of e's power, everywhere; below -80 as at -80 */
+{
+    double worst = 0;
+    for (float z = -80; z < 95; z += 0x1.3p-8f) {
+        const double want = 1 / (1 + exp(-(double)z)), seen = 1 / (double)conv_sigmoid_divisor(z);
+        worst = fmax(worst, fabs(seen / want - 1));
+    }
+    CHECK_THAT(worst < 0x1p-21, "error %g", worst);
+    CHECK(conv_sigmoid_divisor(-INFINITY) == conv_sigmoid_divisor(-80) && conv_bounded(-INFINITY) == -80);
+    CHECK(conv_sigmoid_divisor(INFINITY) == 1 && isnan(conv_bounded(NAN)));
 }
 
 /* ---- state that rolls back by itself ---- */

@@ -2,6 +2,7 @@
 #include "conv_cases.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "core/status.h"
 
@@ -50,6 +51,12 @@ case_tensor *conv_add_rows(case_problem *c, int index, const char *name, case_ro
     made->strides[1] = layout == 2 ? t * row : row;
     made->fill = conv_fill_rows;
     return made;
+}
+
+int64_t conv_dilation(const case_problem *c)
+{
+    const int64_t given = atoll(case_text(c, "dilation"));
+    return given ? given : 3;
 }
 
 tgl_engram_short_conv_params conv_params(case_problem *c)
@@ -115,10 +122,10 @@ float conv_bias_of(const case_problem *c, int64_t stream, int64_t i)
     return t->name ? (float)case_decode(t->dtype, case_element(t, &at)) : 0;
 }
 
-static float tree(const float *values, int count, int step)
+float conv_tree(const float *values, int count, int step)
 {
     if (count == 1) return *values;
-    return tree(values, count / 2, 2 * step) + tree(values + step, count / 2, 2 * step);
+    return conv_tree(values, count / 2, 2 * step) + conv_tree(values + step, count / 2, 2 * step);
 }
 
 float conv_rstd_of(const case_problem *c, int64_t token, int64_t stream)
@@ -134,11 +141,23 @@ float conv_rstd_of(const case_problem *c, int64_t token, int64_t stream)
                 const float at = conv_at(x, token, stream, i);
                 sums[v] = fmaf(at, at, sums[v]);
             }
-        total += tree(sums, GROUP, 1);
+        total += conv_tree(sums, GROUP, 1);
     }
     const float eps = case_is(c, "eps", "default") ? 1e-5f : case_is(c, "eps", "half") ? 0.5f : 0;
     const float mean = total / (float)count;
     return (float)(1 / sqrtl((long double)(mean + eps)));
+}
+
+float conv_sigmoid_of(float z)
+{
+    const float to_log2[] = { 0x1.715476p0f, 0x1.4ae0cp-26f };              /* 1 / ln 2, in two parts */
+    const float terms[] = { 1, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b752p-5f, 0x1.3cea88p-7f, 0x1.5bba14p-10f };
+    const float c = z < -80 ? -80 : z < 80 ? z : 80;
+    const double n = nearbyint((double)c * -(double)to_log2[0]);            /* the product is exact */
+    const float f = fmaf(-to_log2[1], c, fmaf(-to_log2[0], c, (float)-n));
+    float power = terms[5];
+    for (int i = 4; i >= 0; i--) power = fmaf(power, f, terms[i]);
+    return 1 / (1 + ldexpf(power, (int)n));
 }
 
 float conv_bf16(double v)

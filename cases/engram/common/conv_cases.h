@@ -22,6 +22,7 @@ tgl_status conv_add_inputs(case_problem *c);
 case_tensor *conv_add_rows(case_problem *c, int index, const char *name, case_role role);
 void conv_fill_rows(const case_problem *c, case_tensor *t, uint64_t seed);
 tgl_engram_short_conv_params conv_params(case_problem *c);
+int64_t conv_dilation(const case_problem *c);           /* 0: 3 */
 
 /* ---- for oracles ---- */
 
@@ -31,6 +32,8 @@ float conv_norm_of(const case_problem *c, int64_t stream, int64_t i);           
 float conv_tap_of(const case_problem *c, int64_t stream, int64_t i, int64_t j);
 float conv_bias_of(const case_problem *c, int64_t stream, int64_t i);                   /* 0 without */
 float conv_rstd_of(const case_problem *c, int64_t token, int64_t stream);               /* from x */
+float conv_sigmoid_of(float z);                                                         /* as docs/engram.md says */
+float conv_tree(const float *values, int count, int step);                              /* a tree over 32 sums */
 float conv_bf16(double v);                                                              /* rounded */
 void conv_put(case_tensor *t, const int64_t *index, double value);                      /* with the one NaN of ops */
 

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ * short_conv_bwd.h - what the CPU loop, the host and the kernel of short_conv_bwd agree on. */
+#ifndef TEGULA_ENGRAM_SHORT_CONV_BWD_H
+#define TEGULA_ENGRAM_SHORT_CONV_BWD_H
+
+#include "engram/common/short_conv.h"
+
+typedef struct {
+    tgl_windows requests;           /* with the mask; without ring */
+    gate_in x, grad_out;
+    conv_weights norm, conv, bias;  /* bias.data NULL: none */
+    const float *rstd;
+    gate_out grad_x;                /* these four: NULL where not wanted */
+    float *grad_norm, *grad_conv, *grad_bias;
+    conv_numbers numbers;
+    int64_t num_tokens, num_streams, hidden;
+    int64_t num_partials, partial_tokens;   /* of one partial: its number times this is its first token */
+    int32_t kernel_size, dilation;
+} short_conv_bwd_args;
+
+/* The gradient of z, of which sigmoid is given. */
+TGL_INLINE float conv_grad_z(const conv_numbers *n, float grad_out, float z, float sigmoid)
+{
+    if (!n->has_activation) return grad_out;
+    return grad_out * (sigmoid * fmaf(conv_bounded(z), 1.0f - sigmoid, 1.0f));
+}
+
+/* scaled: norm_weight times the gradient of what is convolved. slope: the sum over the row of scaled * x, which has the
+ * order of the sum of squares, times rstd^2 / hidden. */
+TGL_INLINE float conv_slope(const conv_numbers *n, float sum, float rstd) { return sum * (rstd * rstd) / n->hidden; }
+TGL_INLINE float conv_grad_x(const conv_numbers *n, float x, float rstd, float slope, float scaled, float grad_out)
+{
+    const float inner = fmaf(-x, slope, scaled);
+    return n->adds_input ? fmaf(rstd, inner, grad_out) : rstd * inner;
+}
+TGL_INLINE float conv_grad_norm(float grad, float x, float rstd, float sum) { return fmaf(grad, x * rstd, sum); }
+
+#define CONV_BWD_THREADS 256
+#define CONV_BWD_BLOCKS 128         /* that keep a GPU busy */
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_engram_short_conv_bwd, on every device of the tests. */
+#include "gate_support.h"
+
+TESTS_OF_TABLE("engram_short_conv_bwd")
+
+/* ---- calls on tensors written by hand: forward, then backward ---- */
+
+enum { MOST = 512 };
+typedef struct {
+    int64_t tokens, streams, hidden, taps;
+    float x[MOST], go[MOST], norm[64], conv[256], bias[64];
+    tgl_engram_short_conv_params params;
+} call;
+typedef struct { uint16_t grad_x[MOST]; float norm[64], conv[256], bias[64]; } answer;
+
+static void gradients(const backend *b, const call *c, answer *a)
+{
+    const int64_t *rows = SHAPE(c->tokens, c->streams, c->hidden), channels = c->streams * c->hidden;
+    tensor x, go, norm, conv, bias, out, rstd, grad_x, grad_norm, grad_conv, grad_bias;
+    put(b, &x, TGL_BF16, 3, rows, c->x), put(b, &go, TGL_BF16, 3, rows, c->go);
+    put(b, &norm, TGL_F32, 2, rows + 1, c->norm), put(b, &conv, TGL_F32, 2, SHAPE(channels, c->taps), c->conv);
+    put(b, &bias, TGL_F32, 1, SHAPE(channels), c->bias);
+    place(b, &out, TGL_BF16, 3, rows, NULL), place(b, &rstd, TGL_F32, 2, rows, NULL);
+    CHECK_OK(tgl_engram_short_conv_fwd(&x.t, &norm.t, &conv.t, &bias.t, NULL, NULL, NULL, &out.t, &rstd.t, NULL,
+                                       &c->params, b->stream));
+    CHECK_OK(tgl_engram_short_conv_bwd(&x.t, &norm.t, &conv.t, &bias.t, &rstd.t, &go.t, NULL,
+                                       place(b, &grad_x, TGL_BF16, 3, rows, NULL),
+                                       place(b, &grad_norm, TGL_F32, 3, SHAPE(1, c->streams, c->hidden), NULL),
+                                       place(b, &grad_conv, TGL_F32, 3, SHAPE(1, channels, c->taps), NULL),
+                                       place(b, &grad_bias, TGL_F32, 2, SHAPE(1, channels), NULL), NULL, &c->params,
+                                       b->stream));
+    fetch(b, &grad_x, a->grad_x), fetch(b, &grad_norm, a->norm), fetch(b, &grad_conv, a->conv);
+    fetch(b, &grad_bias, a->bias);
+    tensor *const rest[] = { &x, &go, &norm, &conv, &bias, &out, &rstd };
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) discard(b, rest[i]);
+}
+
+/* ---- finite differences ---- */
+
+typedef struct { double x[MOST], norm[64], conv[256], bias[64]; } inputs;
+
+/* sum of go * out, as the forward defines it, without any rounding */
+static double loss(const call *c, const inputs *in)
+{
+    const int64_t d = c->hidden, dilation = c->params.dilation;
+    static double a[MOST];
+    double total = 0;
+    for (int64_t row = 0; row < c->tokens * c->streams; row++) {
+        double squares = 0;
+        for (int64_t i = 0; i < d; i++) squares += in->x[row * d + i] * in->x[row * d + i];
+        for (int64_t i = 0; i < d; i++)
+            a[row * d + i] = in->x[row * d + i] / sqrt(squares / (double)d + 1e-5) *
+                             (in->norm[row % c->streams * d + i] + c->params.zero_centered);
+    }
+    for (int64_t t = 0; t < c->tokens; t++)
+        for (int64_t n = 0; n < c->streams * d; n++) {
+            double z = in->bias[n];
+            for (int64_t j = 0; j < c->taps; j++) {
+                const int64_t from = t - (c->taps - 1 - j) * dilation;
+                if (from >= 0) z += in->conv[n * c->taps + j] * a[from * c->streams * d + n];
+            }
+            const int64_t at = t * c->streams * d + n;
+            const double y = c->params.no_activation ? z : z / (1 + exp(-z));
+            total += (double)c->go[at] * (y + (c->params.add_input ? in->x[at] : 0));
+        }
+    return total;
+}
+
+static double slope(const call *c, inputs *in, double *at)
+{
+    const double was = *at, step = 1e-5;
+    *at = was + step;
+    const double above = loss(c, in);
+    *at = was - step;
+    const double below = loss(c, in);
+    *at = was;
+    return (above - below) / (2 * step);
+}
+
+/* What the forward rounds to bf16 is not rounded here: a relative 2^-9 of terms that partly cancel. */
+static bool is_close(float seen, double want) { return fabs((double)seen - want) <= 0.02 * fabs(want) + 0.05; }
+
+TEST(finite_differences)        /* taps 2 to 4, with and without SiLU and skip, weights as they are and minus 1 */
+{
+    static call c;
+    static answer a;
+    static inputs in;
+    FOR_BACKENDS(b)
+        for (int n = 0; n < 8; n++) {
+            char name[32];
+            snprintf(name, sizeof name, "differences %d", n);
+            test_random r = test_seed(name);
+            c = (call){ .tokens = 9, .streams = 2, .hidden = 5, .taps = 2 + n % 3,
+                        .params = { .dilation = 1 + n % 4, .no_activation = n & 1, .add_input = n & 2,
+                                    .zero_centered = n & 4 } };
+            float *const all[] = { c.x, c.go, c.norm, c.conv, c.bias };
+            const int counts[] = { MOST, MOST, 64, 256, 64 };
+            for (int k = 0; k < 5; k++)
+                for (int i = 0; i < counts[k]; i++) all[k][i] = value(bf16((float)(test_below(&r, 4001) - 2000) / 1000));
+            for (int i = 0; i < MOST; i++) in.x[i] = (double)c.x[i];
+            for (int i = 0; i < 64; i++) in.norm[i] = (double)c.norm[i], in.bias[i] = (double)c.bias[i];
+            for (int i = 0; i < 256; i++) in.conv[i] = (double)c.conv[i];
+            gradients(b, &c, &a);
+            for (int i = 0; i < 90; i++)
+                CHECK_THAT(is_close(value(a.grad_x[i]), slope(&c, &in, &in.x[i])), "%s: %s, x %d: %g %g", b->name, name, i,
+                           (double)value(a.grad_x[i]), slope(&c, &in, &in.x[i]));
+            for (int i = 0; i < 10; i++)
+                CHECK(is_close(a.norm[i], slope(&c, &in, &in.norm[i])) && is_close(a.bias[i], slope(&c, &in, &in.bias[i])));
+            for (int i = 0; i < 10 * c.taps; i++) CHECK(is_close(a.conv[i], slope(&c, &in, &in.conv[i])));
+        }
+}
+
+TEST(devices_agree_to_the_bit)
+{
+    check_same_bits("engram_short_conv_bwd", CASE_LINES(
+        "num_tokens=20 num_streams=2 hidden=264 requests=3 mask=some num_partials=3",
+        "num_tokens=12 num_streams=1 hidden=2560 num_partials=1",
+        "num_tokens=11 num_streams=1 hidden=64 kernel_size=5 num_partials=2"), 1);
+}
+
+TEST(graph) { check_replayed("engram_short_conv_bwd", "num_tokens=20 num_streams=2 hidden=64 mask=some num_partials=2", 1); }
+
+TEST(num_sms)
+{
+    check_num_sms("engram_short_conv_bwd", CASE_LINES("num_tokens=40 num_streams=2 hidden=16 mask=some num_partials=5"));
+}
+
+TEST(fast_number_of_partials)
+{
+    CHECK_INT(tgl_engram_short_conv_num_partials(4), 32);
+    CHECK_INT(tgl_engram_short_conv_num_partials(0), 128);
+    CHECK_INT(tgl_engram_short_conv_num_partials(1000), 1);
+}
+
+/* ---- errors ---- */
+
+extern tgl_signature tgl_engram_short_conv_bwd_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
+{
+    const tgl_engram_batch batch = { .cu_seqlens = t[7] };
+    return tgl_engram_short_conv_bwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[8], t[9], t[10], t[11], &batch, params,
+                                     NULL);
+}
+#define GOOD_CALL                                                                                        \
+    &tgl_engram_short_conv_bwd_signature,                                                                \
+        "num_tokens=3 num_streams=2 hidden=8 kernel_size=2 num_requests=2 num_partials=2", invoke
+
+TEST(errors)
+{
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[4].dtype = tgl_dtype_to_dlpack(TGL_F16), "rstd: dtype is f16, want f32");
+    CHECK_ERROR(x[8].strides[1] = 7,
+                "grad_x: strides are [16, 7, 1], want rows of 8 neighbouring elements that do not overlap");
+    CHECK_ERROR(c->tensors[8] = c->tensors[5], "grad_x: memory is shared with grad_out, want no overlap");
+    CHECK_ERROR(x[9].shape[0] = x[10].shape[0] = x[11].shape[0] = 0,
+                "grad_conv_partial: shape is [0, ...], want [>= 1, ...]");
+}
+
+TEST(empty)
+{
+    check_empty(&tgl_engram_short_conv_bwd_signature, invoke,
+                "num_tokens=0 num_streams=2 hidden=8 kernel_size=2 num_requests=2 num_partials=0");
+}
+
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
