@@ -2,7 +2,7 @@
  * tgl_engram_short_conv_fwd, on every device of the tests. Written from the specification: RMSNorm rounded to bf16, taps
  * that reach back in the request or into the ring by position, SiLU. */
 #include "gate_support.h"
-#include "src/engram/common/short_conv.h"
+#include "src/engram/common/silu.h"
 
 TESTS_OF_TABLE("engram_short_conv_fwd")
 
