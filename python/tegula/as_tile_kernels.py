@@ -36,6 +36,7 @@ _MODULES = {            # package: {module that only TileKernels has: names in i
     "engram": {
         "engram_fused_weight_kernel": "fused_weight", "engram_gate_kernel": "engram_gate_bwd engram_gate_fwd",
         "engram_grad_w_reduce_kernel": "grad_w_reduce", "engram_hash_kernel": "engram_hash"},
+    "modeling.engram": {"engram_gate": "EngramGateFn engram_gate"},
     "transpose": {"batched_transpose_kernel": "batched_transpose transpose"},
     "torch": {
         "cast": "cast cast_back", "cast_e5m6": "cast_back_from_e5m6 cast_to_e5m6",
@@ -96,6 +97,8 @@ class _Alias:
             sys.modules[_NAME + name[len("tegula"):]] = sys.modules[name]
         if real == "tegula.torch":
             _add_modules("torch")
+        if real == "tegula.modeling":
+            _add_modules("modeling.engram")
 
 
 if sys.modules.get(_NAME, tegula) is not tegula:
@@ -103,5 +106,5 @@ if sys.modules.get(_NAME, tegula) is not tegula:
 sys.modules[_NAME] = tegula
 if not any(type(finder) is _Alias for finder in sys.meta_path):
     sys.meta_path.insert(0, _Alias())
-    for _package in ("moe", "quant", "engram", "transpose"):      # torch's modules come with it: it imports torch
+    for _package in ("moe", "quant", "engram", "transpose"):      # others come with packages that import torch
         _add_modules(_package)

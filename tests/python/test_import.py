@@ -147,6 +147,7 @@ engram.engram_gate_kernel: engram_gate_fwd engram_gate_bwd
 engram.engram_grad_w_reduce_kernel: grad_w_reduce
 engram.engram_hash_kernel: engram_hash
 modeling.engram: EngramGateFn engram_gate
+modeling.engram.engram_gate: EngramGateFn engram_gate
 moe.aux_fi_kernel: aux_fi
 moe.common:
 moe.expand_to_fused_kernel: expand_to_fused expand_to_fused_with_sf
