@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Engram's gate from Python: against the reference and its gradients, and the layers of tegula.modeling."""
+import ctypes
+import pathlib
+
 import pytest
 import torch
 
@@ -69,6 +72,18 @@ def test_backward(hidden, device):
     grad_x, grad_kv, partial = engram.engram_gate_kv_bwd(go, x, kv, fused, *saved, 1e-6)
     assert torch.equal(grad_x, made[0]) and torch.equal(partial, made[3])
     assert torch.equal(grad_kv, torch.cat([made[1], made[2][:, None]], 1))
+
+
+def test_num_partials():
+    """As many as C finds fast."""
+    library, = pathlib.Path(engram.__file__).parents[1].glob("libtegula.*")
+    num_partials = ctypes.CDLL(str(library)).tgl_engram_gate_num_partials
+    num_partials.restype, num_partials.argtypes = ctypes.c_int64, [ctypes.c_int64]
+    for hidden in (1, 100, 1792, 1793, 2560, 3584, 3585, 5120, 7168):
+        x = torch.zeros(1, 1, hidden).bfloat16()
+        fused, one = torch.zeros(1, hidden), torch.zeros(1, 1)
+        made = engram.engram_gate_bwd(x, x, x, x[0], fused, one, one, one, one, 1e-6)
+        assert made[3].shape == (num_partials(hidden), 1, hidden)
 
 
 def test_masked_tokens(device):
