@@ -59,11 +59,11 @@ const case_op grad_w_reduce_cases = {
         "num_partials=0,1,2,3,15,16,17,33,131,148 num_streams=1,4 hidden=1,100,128 zero_centered=0,1",
         "num_partials=34 num_streams=0,1,3,8 hidden=0,1,127,129,576 dtype=bf16,f32 gap=0,1",
         "num_partials=5,40 hidden=130 bits=1 dtype=bf16,f32 zero_centered=0,1"),
-    .lists[CASE_SLOW] = CASE_LINES("num_partials=64,132 hidden=2048,2560,3072,4096,6144,7168 dtype=bf16,f32",
+    .lists[CASE_SLOW] = CASE_LINES("num_partials=66,132 hidden=2048,2560,3072,4096,6144,7168 dtype=bf16,f32",
                                    "num_partials=1 num_streams=70000 hidden=64"),
-    .lists[CASE_BENCH] = CASE_LINES("num_partials=64 hidden=7168,5120", "num_partials=128 hidden=2560",
+    .lists[CASE_BENCH] = CASE_LINES("num_partials=66 hidden=7168,5120", "num_partials=132 hidden=2560",
                                     "num_partials=132 hidden=7168"),
-    .lists[CASE_KERNELS] = CASE_LINES("num_partials=64 hidden=7168 dtype=bf16,f32 zero_centered=0,1"),
+    .lists[CASE_KERNELS] = CASE_LINES("num_partials=66 hidden=7168 dtype=bf16,f32 zero_centered=0,1"),
     .models = CASE_LINES(
-        "num_partials=64 num_streams={engram_streams} hidden={hidden} zero_centered={engram_centered}"),
+        "num_partials=66 num_streams={engram_streams} hidden={hidden} zero_centered={engram_centered}"),
 };

@@ -229,8 +229,7 @@ TGL_API tgl_status tgl_engram_gate_fwd(const DLTensor *hidden_states, const DLTe
  *   A * g * (1 - g) * (rstd_x * rstd_k / sqrt(hidden)) / 2 / sqrt(|s|);
  *   grad_hidden_states = go + q * (k * w - x * dot * rstd_x^2 / hidden) (without go if no_residual);
  *   grad_k = q * (x * w - k * dot * rstd_k^2 / hidden);  grad_v = sum over streams of go * g;
- *   grad_w_partial[p] = sum of q * x * k over its tokens, which are p * n .. p * n + n - 1, with n = num_tokens /
- *   num_partials, rounded up.
+ *   grad_w_partial[p] = sum of q * x * k over tokens p, p + num_partials, p + 2 * num_partials, ...
  * All in f32, rounded once. A masked token: grad_hidden_states = grad_out bit for bit (+0 without residual), grad_k and
  * grad_v +0, nothing to grad_w_partial. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
 TGL_API tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor *hidden_states, const DLTensor *k,
@@ -240,7 +239,7 @@ TGL_API tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor 
                                        DLTensor *grad_hidden_states, DLTensor *grad_k, DLTensor *grad_v,
                                        DLTensor *grad_w_partial, const tgl_engram_gate_params *params,
                                        tgl_stream stream);
-/* The num_partials that is fast: 64 for hidden >= 3584, else more. It does not depend on the device. */
+/* The num_partials that is fast: 66 for hidden >= 3584, else more. It does not depend on the device. */
 TGL_API int64_t tgl_engram_gate_num_partials(int64_t hidden);
 
 /* tgl_engram_grad_w_reduce() - adds the gradients of the gate's two weights to buffers

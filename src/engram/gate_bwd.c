@@ -84,8 +84,7 @@ static void run_partials(const void *context, int64_t begin, int64_t end)
     for (int64_t partial = begin; partial < end; partial++) {
         float *grad_w = p->grad_w_partial ? p->grad_w_partial + partial * size : NULL;
         for (int64_t i = 0; grad_w && i < size; i++) grad_w[i] = 0;
-        const int64_t first = partial * p->partial_tokens;
-        for (int64_t t = first; t < tgl_min(first + p->partial_tokens, p->num_tokens); t++) {
+        for (int64_t t = partial; t < p->num_tokens; t += p->num_partials) {
             if (p->image_token_mask && p->image_token_mask[t]) {
                 run_masked(p, t);
                 continue;
@@ -101,8 +100,8 @@ static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     const int64_t token_bytes = tgl_saturating_product(10 * p->num_streams + 4, p->hidden);
-    return tgl_parallel_rows(p->num_partials, tgl_saturating_product(token_bytes, p->partial_tokens + 1), run_partials,
-                             p);
+    const int64_t tokens = p->num_partials ? tgl_ceil_div(p->num_tokens, p->num_partials) : 0;
+    return tgl_parallel_rows(p->num_partials, tgl_saturating_product(token_bytes, tokens + 1), run_partials, p);
 }
 
 TGL_SIZES(sizes, num_tokens, num_streams, hidden, num_partials);
@@ -149,7 +148,7 @@ static int64_t stage_bytes(const problem *p)
 }
 static int64_t cluster_stages(const problem *p, const tgl_target *target)
 {
-    return tgl_min(GATE_CLUSTER_STAGES, (target->max_smem_per_block / GATE_CLUSTER_SM_BLOCKS - 4096) / stage_bytes(p));
+    return tgl_min(GATE_CLUSTER_STAGES, (target->max_smem_per_block - 8192) / stage_bytes(p));
 }
 
 static bool can_cluster(const void *context, const tgl_target *target)
@@ -212,9 +211,7 @@ tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor *hidden_
         .grad_x = tgl_gate_out(grad_hidden_states), .grad_k = tgl_gate_out(grad_k), .grad_v = tgl_gate_out(grad_v),
         .grad_w_partial = grad_w_partial ? tgl_data(grad_w_partial) : NULL,
         .numbers = tgl_gate_numbers(n.hidden, params), .num_tokens = n.num_tokens, .num_streams = n.num_streams,
-        .hidden = n.hidden, .num_partials = num_partials,
-        .partial_tokens = num_partials ? tgl_ceil_div(n.num_tokens, num_partials) : 0,
-            .has_residual = !params->no_residual,
+        .hidden = n.hidden, .num_partials = num_partials, .has_residual = !params->no_residual,
     };
     return tgl_run(&tgl_engram_gate_bwd_signature, &OP, tensors, &p, stream);
 }

@@ -80,7 +80,6 @@ DEV void run_masked(const gate_bwd_args &a, i64 t, i64 h)
 extern "C" __global__ void __launch_bounds__(GATE_BWD_THREADS) gate_bwd(const __grid_constant__ gate_bwd_args a)
 {
     SHARED(float[WARPS], groups);
-    const i64 first = (i64)blockIdx.x * a.partial_tokens, end = min(first + a.partial_tokens, a.num_tokens);
     pdl_wait();
 #pragma unroll 1
     for (i64 h = blockIdx.y; h < a.num_streams; h += gridDim.y) {
@@ -89,14 +88,14 @@ extern "C" __global__ void __launch_bounds__(GATE_BWD_THREADS) gate_bwd(const __
 #pragma unroll 1
         for (i64 i = threadIdx.x; grad_w && i < a.hidden; i += GATE_BWD_THREADS) grad_w[i] = 0;
 #pragma unroll 1
-        for (i64 t = first; t < end; t++) {
+        for (i64 t = blockIdx.x; t < a.num_tokens; t += a.num_partials) {
             const bool is_masked = a.image_token_mask && a.image_token_mask[t];
             if (is_masked) run_masked(a, t, h);
             else run_row(a, t, h, grad_w, groups);
         }
     }
 #pragma unroll 1
-    for (i64 t = first; blockIdx.y == 0 && a.grad_v.data && t < end; t++)
+    for (i64 t = blockIdx.x; blockIdx.y == 0 && a.grad_v.data && t < a.num_tokens; t += a.num_partials)
         run_grad_v(a, t, a.image_token_mask && a.image_token_mask[t]);
     pdl_trigger();
 }

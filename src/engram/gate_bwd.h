@@ -14,7 +14,7 @@ typedef struct {
     float *grad_w_partial;                  /* [num_partials, num_streams, hidden]; NULL: not wanted */
     gate_numbers numbers;
     int64_t num_tokens, num_streams, hidden;
-    int64_t num_partials, partial_tokens;   /* of one partial: its number times this is its first token */
+    int64_t num_partials;                   /* partial p has tokens p, p + num_partials, ... */
     int32_t has_residual;
     int32_t stages;                         /* gate_bwd_cluster: tokens in flight */
 } gate_bwd_args;
@@ -48,17 +48,16 @@ TGL_INLINE float gate_grad_k(const gate_slopes *s, float x, float k, float w)
 TGL_INLINE float gate_grad_w(const gate_slopes *s, float x, float k, float sum) { return fmaf(s->q * x, k, sum); }
 
 #define GATE_BWD_THREADS 256
-/* gate_bwd_cluster: streams, blocks of a cluster, threads that have columns, tokens in flight; at most. Two blocks of
- * an SM belong to different tokens in general, so that one computes while the other waits for sums. */
+/* gate_bwd_cluster: streams, blocks of a cluster, threads that have columns, tokens in flight; at most. One block an SM:
+ * with two of half the threads, rows of 5120 and 7168 take clusters of 4, which do not all fit on an H200 at once. */
 #define GATE_CLUSTER_STREAMS 4
-#define GATE_CLUSTER_BLOCKS 8
-#define GATE_CLUSTER_THREADS 224
+#define GATE_CLUSTER_BLOCKS 4
+#define GATE_CLUSTER_THREADS 448
 #define GATE_CLUSTER_STAGES 4
-#define GATE_CLUSTER_SM_BLOCKS 2
 
-/* Partials that keep 128 SMs busy with GATE_CLUSTER_SM_BLOCKS blocks each, for rows of GATE_PARTIALS_COLUMNS columns
- * and more; twice as many for shorter ones, and so on. */
-#define GATE_PARTIALS 64
+/* Partials that keep 132 SMs busy with clusters of two blocks, for rows of GATE_PARTIALS_COLUMNS columns and more;
+ * twice as many for shorter ones, and so on. */
+#define GATE_PARTIALS 66
 #define GATE_PARTIALS_COLUMNS 3584
 
 #endif

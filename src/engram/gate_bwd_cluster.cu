@@ -4,34 +4,37 @@
  *   launch    grid num_partials * BLOCKS, cluster BLOCKS, block of a thread per vector (8 columns) and a
  *             warp that loads; dynamic shared memory of `stages` tokens: grad_out, x and k of all streams, and v
  *   moves     10 bytes per element of x, 4 of v, once each; weights and partials once
- *   macros    WEIGHTS, ZERO_CENTERED as common/gate.cuh says; STREAMS 1..GATE_CLUSTER_STREAMS; BLOCKS 1, 2, 4, 8
+ *   macros    WEIGHTS, ZERO_CENTERED as common/gate.cuh says; STREAMS 1..GATE_CLUSTER_STREAMS; BLOCKS 1, 2, 4
  *
  * A thread has one vector in all streams: its weights, and the sums of their gradient over all tokens of the partial,
  * stay in registers, and grad_v needs no other thread. What all blocks need to know of a token is the sums of
  * grad_out * v, STREAMS numbers for each warp. Every warp, even one past the last column, stores its sums in all blocks
  * of the cluster, which count the bytes; grad_v is computed meanwhile. Sums have two buffers: a warp stores those of
- * token t + 2 after it has seen those of t + 1 from all warps, which then have read those of t. */
+ * a token after it has seen those of the token before from all warps, which then have read those of the one before
+ * that. Neighbouring clusters have neighbouring tokens, so that together they sweep memory: 5 to 8 % faster on an H200
+ * than with tokens of a partial in a row. */
 #include "engram/common/gate.cuh"
 #include "engram/gate_bwd.h"
 
 static_assert(STREAMS >= 1 && STREAMS <= GATE_CLUSTER_STREAMS, "STREAMS is 1..GATE_CLUSTER_STREAMS");
-static_assert(BLOCKS == 1 || BLOCKS == 2 || BLOCKS == 4 || BLOCKS == 8, "BLOCKS is 1, 2, 4 or 8");
+static_assert(BLOCKS == 1 || BLOCKS == 2 || BLOCKS == 4, "BLOCKS is 1, 2 or 4");
 
 #if __CUDA_ARCH__ >= 900
 /* A stage: rows of `pitch` bytes: grad_out of all streams, then x, then k, then v. */
 enum { GRAD_OUT = 0, X = STREAMS, K = 2 * STREAMS, V = 3 * STREAMS, ROWS = 3 * STREAMS + 1 };
 typedef struct { u32 stages, loaded, freed, pitch, bytes; i64 column; } ring;
 
-/* The loading warp: one lane loads the rows of every token. */
-DEV void load_tokens(const gate_bwd_args &a, const ring &r, i64 first, i64 end)
+/* The loading warp: one lane loads the rows of every token of the partial. */
+DEV void load_tokens(const gate_bwd_args &a, const ring &r, i64 partial)
 {
     const int lane = (int)threadIdx.x % 32;
     int stage = 0;
     u32 parity = 0;
+    bool is_full = false;                                   /* all stages have been filled once */
 #pragma unroll 1
-    for (i64 t = first; t < end; t++) {
+    for (i64 t = partial; t < a.num_tokens; t += a.num_partials) {
         const u32 bar = r.loaded + 8 * stage, to = r.stages + (u32)(stage * ROWS) * r.pitch;
-        if (t - first >= a.stages) mbar_wait(r.freed + 8 * stage, parity ^ 1);
+        if (is_full) mbar_wait(r.freed + 8 * stage, parity ^ 1);
         if (lane == 0) {
             mbar_expect(bar, ROWS * r.bytes);
 #pragma unroll
@@ -43,7 +46,7 @@ DEV void load_tokens(const gate_bwd_args &a, const ring &r, i64 first, i64 end)
         }
         __syncwarp();
         stage = stage + 1 < a.stages ? stage + 1 : 0;
-        if (stage == 0) parity ^= 1;
+        if (stage == 0) parity ^= 1, is_full = true;
     }
 }
 
@@ -94,7 +97,6 @@ DEV void run(const gate_bwd_args &a)
     SHARED(float4[2 * MOST_GROUPS], sums);
     const int tid = (int)threadIdx.x, warp = tid / 32, warps = (int)blockDim.x / 32 - 1;
     const i64 partial = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS;
-    const i64 first = partial * a.partial_tokens, end = min(first + a.partial_tokens, a.num_tokens);
     const i64 block_columns = (i64)warps * GATE_GROUP * GATE_VECTOR, column_0 = rank * block_columns;
     const i64 columns = max((i64)0, min(block_columns, a.hidden - column_0));
     const int groups = (int)((a.hidden + GATE_GROUP * GATE_VECTOR - 1) / (GATE_GROUP * GATE_VECTOR));
@@ -116,7 +118,7 @@ DEV void run(const gate_bwd_args &a)
     cluster_wait();                                         /* mbarriers of all blocks are initialised */
     pdl_wait();
     if (warp == warps) {
-        load_tokens(a, r, first, end);
+        load_tokens(a, r, partial);
     } else {
         const i64 at = column_0 + (i64)tid * GATE_VECTOR;
         const bool is_mine = at < a.hidden;                 /* else the thread has zeros */
@@ -129,13 +131,13 @@ DEV void run(const gate_bwd_args &a)
             if (is_mine) load_weights(a.weights, h, at / GATE_VECTOR, w[h]);
         }
         saved next = { 0, 0, 0, 0, false };
-        if (first < end) next = load_saved(a, first);
+        if (partial < a.num_tokens) next = load_saved(a, partial);
         int stage = 0, num_exchanged = 0;
         u32 parity = 0;
 #pragma unroll 1
-        for (i64 t = first; t < end; t++) {
+        for (i64 t = partial; t < a.num_tokens; t += a.num_partials) {
             const saved s = next;
-            if (t + 1 < end) next = load_saved(a, t + 1);
+            if (t + a.num_partials < a.num_tokens) next = load_saved(a, t + a.num_partials);
             const u32 from = r.stages + (u32)(stage * ROWS) * r.pitch + 16 * tid;
             mbar_wait(r.loaded + 8 * stage, parity);
             float q = 0, a_x = 0, a_k = 0;
@@ -199,7 +201,7 @@ DEV void run(const gate_bwd_args &a)
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(GATE_CLUSTER_THREADS + 32, GATE_CLUSTER_SM_BLOCKS)
+extern "C" __global__ void __launch_bounds__(GATE_CLUSTER_THREADS + 32)
     gate_bwd_cluster(const __grid_constant__ gate_bwd_args a)
 {
 #if __CUDA_ARCH__ >= 900
