@@ -211,7 +211,8 @@ const case_op rows_cases = {
         "start=small",
         "num_tokens=70 max_ngram=4 requests=7 ids=valid,bits multipliers=small,bits moduli=thousands,edges,any,bits "
         "offsets=sums,bits vocabulary=0,90000 pad_id=-1,99091 past=history",
-        "num_tokens=3,70 max_ngram=300,4096 num_heads=1 num_layers=1 requests=2 past=history,ring start=small ids=small"),
+        "num_tokens=70 max_ngram=300 num_heads=1 num_layers=1 requests=2 past=history,ring start=small ids=small",
+        "num_tokens=3 max_ngram=4096 num_heads=1 num_layers=1 requests=2 past=history,ring start=small ids=small"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=1000000 max_ngram=2,3,4,5 requests=none,300 vocabulary=129280 mask=some",
         "num_tokens=8192,65536 max_ngram=4 requests=1,2,7,300,5000 past=ring,history start=small,large batch_dtype=i64 "

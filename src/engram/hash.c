@@ -40,6 +40,7 @@ static int plan(const void *context, tgl_kernel *kernels)
     const problem *p = context;
     if (p->columns.num_columns == 0) return 0;
     kernels[0] = tgl_columns_kernel(&p->columns, "engram/hash");
+    kernels[0].macros[4] = (tgl_macro){ "ID_BYTES", p->id_bytes };
     return 1;
 }
 

@@ -10,9 +10,9 @@
 
 static_assert(PAST != PAST_RING, "there is no ring here");
 
-DEV void stage_window(const tgl_windows &w, const tgl_place &place, i64 token, i64 *to)
+DEV void stage_window(const tgl_windows &w, const tgl_request &r, i64 token, i64 *to)
 {
-    if (is_in_request(w, place)) make_window(w, tgl_request_at(&w, place), token, to);
+    if (is_in_request(w, r.place)) make_window(w, r, token, to);
     else
 #pragma unroll 1
         for (i32 i = 0; i < w.max_ngram; i++) to[i] = w.pad_id;
@@ -23,7 +23,8 @@ extern "C" __global__ void __launch_bounds__(WINDOW_THREADS, 4) ngram_windows(
 {
     tgl_windows w = compiled(a.windows);
     w.keeps_ids = true;
-    SHARED(request_scratch<WINDOW_THREADS>, scratch);
+    typedef request_scratch<WINDOW_THREADS, true> scratch_type;
+    SHARED(scratch_type, scratch);
     SHARED_DYNAMIC(memory, 16);
     i64 *const windows = (i64 *)memory;
     const u32 n = MAX_NGRAM ? MAX_NGRAM : (u32)w.max_ngram;
@@ -31,8 +32,8 @@ extern "C" __global__ void __launch_bounds__(WINDOW_THREADS, 4) ngram_windows(
 #pragma unroll 1
     for (i64 first = (i64)blockIdx.x * a.tile_tokens; first < w.num_tokens; first += (i64)gridDim.x * a.tile_tokens) {
         const u32 tokens = (u32)min((i64)a.tile_tokens, w.num_tokens - first);
-        const tgl_place place = find_place(w, first, scratch);
-        if (threadIdx.x < tokens) stage_window(w, place, first + threadIdx.x, windows + threadIdx.x * n);
+        const tgl_request r = find_request(w, first, scratch).r;
+        if (threadIdx.x < tokens) stage_window(w, r, first + threadIdx.x, windows + threadIdx.x * n);
         __syncthreads();
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < tokens * n; i += WINDOW_THREADS) {

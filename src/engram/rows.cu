@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * rows.cu - table rows of token ids: windows in shared memory, then as hash.cu.
  *   computes  as tegula/engram.h says
- *   launch    grid (tiles of tokens, over which blocks stride; chunks of units), block COLUMN_THREADS, shared memory
- *             for the columns of a chunk, the windows of a tile and request_scratch
+ *   launch    grid (tiles of tokens, over which blocks stride; chunks of units), block up to COLUMN_THREADS, shared
+ *             memory for the columns of a chunk, the windows of a tile and request_scratch
  *   moves     a token: its id, an entry of the map (per chunk of units: one in all models), its rows
  *   macros    as common/columns.cuh and common/requests.cuh say
  *
@@ -14,7 +14,7 @@
 #include "engram/common/requests.cuh"
 #include "engram/rows.h"
 
-typedef request_scratch<COLUMN_THREADS> scratch_type;
+typedef request_scratch<COLUMN_THREADS, true> scratch_type;
 static_assert(sizeof(scratch_type) <= REQUEST_SCRATCH_BYTES, "REQUEST_SCRATCH_BYTES is too small");
 
 /* Puts a token's window into shared memory -> what is there in place of its rows, 0: nothing. */
@@ -56,19 +56,21 @@ extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_SM_BLOCKS) r
         for (i64 first = tile_begin; first < end; first += c.num_windows) {
             const i32 tokens = (i32)min((i64)c.num_windows, end - first);
             const i64 token = first + thread;
-            if (w.cu_seqlens && thread < tokens)
+            if (w.cu_seqlens && thread < tokens) {
                 prefetch_l2((const u8 *)w.input_ids + token * w.id_stride * w.id_bytes);
-            const tgl_place place = find_place(w, first, scratch);
+                if (w.image_token_mask) prefetch_l2(w.image_token_mask + token);
+            }
+            const found_request found = find_request(w, first, scratch);
             if (thread < tokens) {
                 u32 none = token < tile_end ? ~0u : COLUMN_SKIPPED;
-                if (is_in_request(w, place)) {
-                    const tgl_request r = tgl_request_at(&w, place);
+                const tgl_request &r = found.r;
+                if (is_in_request(w, r.place)) {
                     const bool writes = PAST == PAST_RING && r.slot >= 0 && w.writes_ring;
-                    const i64 p = token - place.begin, q = writes ? tgl_end_of(&w, &place) - place.begin : 0;
+                    const i64 p = token - r.place.begin, q = found.end - r.place.begin;
                     const bool is_apart = !writes || tgl_writes_apart(&w, q);
                     bool is_mine = token < tile_end;
                     if (!is_apart && p < w.max_ngram - 1)       /* goes with the first token of its chunk */
-                        is_mine = place.begin >= tile_begin && place.begin < tile_end;
+                        is_mine = r.place.begin >= tile_begin && r.place.begin < tile_end;
                     none = COLUMN_SKIPPED;
                     if (is_mine) none = stage_window(w, r, token, t.window + thread * max_ngram_of(c));
                     if (is_mine && is_apart && writes) tgl_write_ring(&w, &r, token, r.start + p);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * columns.cuh - windows of ids in shared memory to rows: what hash.cu and rows.cu share. A block has
- * COLUMN_THREADS threads, a chunk of units (columns.h) and, one after the other, tiles of tokens:
+ * up to COLUMN_THREADS threads, a chunk of units (columns.h) and, one after the other, tiles of tokens:
  *
  *     const tile t = tile_of(c, memory);
  *     pdl_wait();
@@ -18,7 +18,12 @@
  *
  * A division of 64 bits is a multiplication here. For a modulus m and y <= 2^64 / m < y + 2, both exact, and h
  * below 2^63: floor(h y / 2^64) is the quotient or one less, since h (2^64 / m - y) / 2^64 < 1; so the rest that
- * it leaves is below 2 m. A negative h has the rest m - 1 - (~h mod m). */
+ * it leaves is below 2 m. A negative h has the rest m - 1 - (~h mod m).
+ *
+ * Moduli below 2^30, those of all models, take three multiplications of 32 bits in place of six. h = 2^32 u + v has
+ * the rest of r = u (2^32 mod m) + v, which is below 2^31 (m + 1). With 2^k <= m < 2^(k + 1), x = floor(r / 2^k)
+ * is below 2^32, and so is z = floor(y / 2^(32 - k)), which is above 2^(32 + k) / m - 1.25. So floor(x z / 2^32)
+ * is above r / m - 1 - 1.25 - 1, and the rest that it leaves is below 3.25 m, which 32 bits hold. */
 #ifndef TEGULA_ENGRAM_COLUMNS_CUH
 #define TEGULA_ENGRAM_COLUMNS_CUH
 
@@ -38,21 +43,24 @@ typedef integer_of<OUT_BYTES>::type row_type;               /* unsigned: sums wr
 struct __align__(WIDTH * OUT_BYTES) row_vector { row_type e[WIDTH]; };
 
 struct __align__(8) column { u64 reciprocal; modulus_type modulus; row_type offset; };
-static_assert(sizeof(column) <= COLUMN_BYTES, "COLUMN_BYTES is too small");
+struct __align__(16) narrow_column { u32 reciprocal, factor, minus_modulus, shift; };       /* z, 2^32 mod m, -m, k */
+constexpr u32 NARROW = 1u << 30;
+static_assert(sizeof(column) + sizeof(narrow_column) <= COLUMN_BYTES, "COLUMN_BYTES is too small");
 
 /* Shared memory: the columns of a chunk, the multipliers of its layers (for MAX_NGRAM, else they are read where they
  * are), window[max_ngram] and none of each token. */
-struct tile { column *columns; i64 *multipliers, *window; u32 *none; };
+struct tile { narrow_column *narrow; column *columns; i64 *multipliers, *window; u32 *none; };
 DEV u8 *behind(const tgl_columns &c, const tile &t) { return (u8 *)(t.none + (c.num_windows + 1) / 2 * 2); }
 
 DEV i32 max_ngram_of(const tgl_columns &c) { return MAX_NGRAM ? MAX_NGRAM : c.max_ngram; }
 
 DEV tile tile_of(const tgl_columns &c, u8 *memory)
 {
-    column *const columns = (column *)memory;
+    narrow_column *const narrow = (narrow_column *)memory;
+    column *const columns = (column *)(narrow + c.chunk_units * WIDTH);
     i64 *const multipliers = (i64 *)(columns + c.chunk_units * WIDTH);
     i64 *const window = multipliers + c.chunk_layers * MAX_NGRAM;
-    return { columns, multipliers, window, (u32 *)(window + c.num_windows * max_ngram_of(c)) };
+    return { narrow, columns, multipliers, window, (u32 *)(window + c.num_windows * max_ngram_of(c)) };
 }
 
 /* y of a modulus: the reciprocal of a float is below 2^64 / m by less than 2^-20 of it, and y + y e, where
@@ -65,6 +73,13 @@ DEV u64 reciprocal_of(u32 m)
     return y;
 }
 DEV u64 reciprocal_of(u64 m) { return ~(u64)0 / m; }
+
+/* Of a modulus below NARROW, whose y is given. */
+DEV narrow_column narrow_of(u32 m, u64 y)
+{
+    const u32 k = 31 - (u32)__clz((int)m), rest = 0 - (u32)(y >> 32) * m;       /* 2^32 mod m, or m more */
+    return { (u32)min(y >> (32 - k), (u64)0xffffffffu), min(rest, rest - m), 0 - m, k };
+}
 
 /* What a thread has of every token. */
 struct unit { i32 number, slot, layer, column, order; bool is_there; };     /* number: in the chunk */
@@ -90,19 +105,21 @@ DEV i32 first_layer(const tgl_columns &c, i32 chunk)
 DEV void put_columns(const tgl_columns &c, const tile &t, i32 chunk)
 {
     const i32 count = min(c.chunk_units, c.num_units - chunk * c.chunk_units) * WIDTH, layer = first_layer(c, chunk);
-    const i32 multipliers = min(c.chunk_layers, c.num_layers - layer) * MAX_NGRAM;
+    const i32 multipliers = min(c.chunk_layers, c.num_layers - layer) * MAX_NGRAM, threads = (i32)blockDim.x;
 #pragma unroll 1
-    for (i32 i = COLUMN_THREADS - 1 - (i32)threadIdx.x; i < count; i += COLUMN_THREADS) {
+    for (i32 i = threads - 1 - (i32)threadIdx.x; i < count; i += threads) {
         const i64 at = (i64)chunk * c.chunk_units * WIDTH + i;
         const i64 modulus = tgl_integer_at(c.vocab_sizes, at, VOCAB_BYTES);
         const i64 offset = tgl_integer_at(c.offsets, at, c.offset_bytes);
-        column *const to = &t.columns[i % WIDTH * c.chunk_units + i / WIDTH];
-        to->modulus = modulus > 0 ? (modulus_type)modulus : 1;
-        to->offset = modulus > 0 ? (row_type)offset : ~(row_type)0;
-        to->reciprocal = reciprocal_of(to->modulus);
+        const modulus_type m = modulus > 0 ? (modulus_type)modulus : 1;
+        const u64 y = reciprocal_of(m);
+        const i32 to = i % WIDTH * c.chunk_units + i / WIDTH;
+        t.columns[to] = { y, m, modulus > 0 ? (row_type)offset : ~(row_type)0 };
+        t.narrow[to] = m < NARROW ? narrow_of((u32)m, y) : narrow_column();
     }
+    const i32 turned = (i32)threadIdx.x - threads / 2;      /* a warp in the middle has the first */
 #pragma unroll 1
-    for (i32 i = (i32)(threadIdx.x ^ COLUMN_THREADS / 2); i < multipliers; i += COLUMN_THREADS)
+    for (i32 i = turned < 0 ? turned + threads : turned; i < multipliers; i += threads)
         t.multipliers[i] = c.multipliers[layer * MAX_NGRAM + i];
 }
 
@@ -115,6 +132,22 @@ DEV row_type row_of(u64 hash, const column &c)
     return (row_type)((rest ^ (modulus_type)sign) + (m & (modulus_type)sign)) + c.offset;
 }
 
+DEV u32 narrow_rest(u64 hash, const narrow_column &c)       /* of a hash that is not negative */
+{
+    const u64 r = (u64)(u32)(hash >> 32) * c.factor + (u32)hash;
+    u32 rest = (u32)r + __umulhi((u32)(r >> c.shift), c.reciprocal) * c.minus_modulus;      /* below 3.25 m */
+    rest = min(rest, rest + 2 * c.minus_modulus);
+    return min(rest, rest + c.minus_modulus);
+}
+
+DEV void put_unit(const tgl_columns &c, row_type *to, const row_vector &v)
+{
+    if (c.has_vectors) *(row_vector *)to = v;
+    else
+#pragma unroll
+        for (int q = 0; q < WIDTH; q++) to[q] = v.e[q];
+}
+
 /* The windows of tokens first .. first + tokens - 1 to rows. Past the order of a unit its multipliers are 0, which
  * changes no hash. */
 DEV void put_rows(const tgl_columns &c, const tile &t, i32 chunk, i64 first, i32 tokens)
@@ -122,9 +155,16 @@ DEV void put_rows(const tgl_columns &c, const tile &t, i32 chunk, i64 first, i32
     const unit u = unit_of(c, chunk);
     if (!u.is_there) return;
     const i32 n = max_ngram_of(c);
-    column columns[WIDTH];
+    const column *const columns = t.columns + u.number;
+    narrow_column narrow[WIDTH];
+    row_type offset[WIDTH];
+    u32 special = c.has_vectors ? 0 : 1u << 31;             /* no unit of the models is */
 #pragma unroll
-    for (int q = 0; q < WIDTH; q++) columns[q] = t.columns[q * c.chunk_units + u.number];
+    for (int q = 0; q < WIDTH; q++) {
+        narrow[q] = t.narrow[q * c.chunk_units + u.number];
+        offset[q] = columns[q * c.chunk_units].offset;
+        if (!narrow[q].minus_modulus) special = 1u << 31;
+    }
 #if MAX_NGRAM
     const i64 *const multipliers = t.multipliers + (u.layer - first_layer(c, chunk)) * MAX_NGRAM;
     i64 multiplier[MAX_NGRAM];
@@ -138,27 +178,30 @@ DEV void put_rows(const tgl_columns &c, const tile &t, i32 chunk, i64 first, i32
         const u32 none = t.none[i];
         row_type *const to = out;
         out += c.slots * c.token_stride;
-        if (none == COLUMN_SKIPPED) continue;
         row_vector v;
+        if (none) {
 #pragma unroll
-        for (int q = 0; q < WIDTH; q++) v.e[q] = ~(row_type)0;
-        if (!none) {
-            u64 hash = 0;
+            for (int q = 0; q < WIDTH; q++) v.e[q] = ~(row_type)0;
+            if (none != COLUMN_SKIPPED) put_unit(c, to, v);
+            continue;
+        }
+        u64 hash = 0;
 #if MAX_NGRAM
 #pragma unroll
-            for (int k = 0; k < MAX_NGRAM; k++) hash ^= (u64)window[k] * (u64)multiplier[k];
+        for (int k = 0; k < MAX_NGRAM; k++) hash ^= (u64)window[k] * (u64)multiplier[k];
 #else
 #pragma unroll 1
-            for (i32 k = 0; k <= u.order; k++)
-                hash ^= (u64)window[k] * (u64)c.multipliers[(i64)u.layer * n + k];
+        for (i32 k = 0; k <= u.order; k++) hash ^= (u64)window[k] * (u64)c.multipliers[(i64)u.layer * n + k];
 #endif
+        if ((i32)((u32)(hash >> 32) | special) >= 0) {
 #pragma unroll
-            for (int q = 0; q < WIDTH; q++) v.e[q] = row_of(hash, columns[q]);
+            for (int q = 0; q < WIDTH; q++) v.e[q] = (row_type)narrow_rest(hash, narrow[q]) + offset[q];
+            *(row_vector *)to = v;
+        } else {
+#pragma unroll
+            for (int q = 0; q < WIDTH; q++) v.e[q] = row_of(hash, columns[q * c.chunk_units]);
+            put_unit(c, to, v);
         }
-        if (c.has_vectors) *(row_vector *)to = v;
-        else
-#pragma unroll
-            for (int q = 0; q < WIDTH; q++) to[q] = v.e[q];
     }
 }
 

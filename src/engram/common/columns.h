@@ -6,12 +6,15 @@
 
 #include "numerics/divide.h"
 
-#define COLUMN_THREADS 256
+#define COLUMN_THREADS 256              /* of a block, at most */
+#define COLUMN_MIN_THREADS 128          /* rows at 128 tokens: 3.26 us, with 256 3.49 (H200) */
 #define COLUMN_MAX_NGRAM 4096
 #define COLUMN_MAX_COUNT (1 << 23)      /* less than this: of all layers */
-#define COLUMN_BYTES 24                 /* of shared memory, at most: what a kernel knows of a column */
+#define COLUMN_CHUNK 192                /* units of a block, at most */
+#define COLUMN_BYTES 40                 /* of shared memory, at most: what a kernel knows of a column */
 #define COLUMN_WINDOW_BYTES 36864       /* of shared memory, at most: the windows of a tile, one of any length */
-#define COLUMN_SM_BLOCKS 3              /* resident on an SM (rows has 72 registers): many tokens are so many tiles */
+#define COLUMN_SM_BLOCKS 3              /* resident on an SM (rows has 80 registers) */
+#define COLUMN_SPREAD 3                 /* tiles of an SM before a thread has several tokens, in one wave */
 #define COLUMN_MAX_ROUNDS 8             /* tokens of a thread, one after the other, in a tile */
 #define COLUMN_SKIPPED 1u               /* in place of what tgl_window_bytes() says: a token of another tile */
 #define COLUMN_UNROLLED 8               /* longest n-gram for which a kernel is compiled */

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #endif
 
-#define REQUEST_SCRATCH_BYTES 1536      /* of shared memory, at most: request_scratch (requests.cuh) */
+#define REQUEST_SCRATCH_BYTES (COLUMN_THREADS * 29 + 64)    /* at most: request_scratch (requests.cuh) in shared memory */
 
 #define PAST_NONE 0
 #define PAST_HISTORY 1
@@ -70,21 +70,32 @@ TGL_INLINE int64_t tgl_ring_entry(const tgl_windows *w, int64_t position)
 #endif
 }
 
-TGL_INLINE tgl_request tgl_request_at(const tgl_windows *w, tgl_place place)
+/* Tokens of a request before its chunk, and its row in the ring, as they are given. */
+TGL_INLINE int64_t tgl_start_at(const tgl_windows *w, int64_t number)
+{
+    if (w->start_pos) return tgl_integer_at(w->start_pos, number, w->start_bytes);
+    return w->past == PAST_HISTORY ? w->max_ngram - 1 : 0;
+}
+TGL_INLINE int64_t tgl_slot_at(const tgl_windows *w, int64_t number)
+{
+    return w->past == PAST_RING && w->slots ? tgl_integer_at(w->slots, number, w->slot_bytes) : number;
+}
+
+TGL_INLINE tgl_request tgl_request_of(const tgl_windows *w, tgl_place place, int64_t start, int64_t slot)
 {
     tgl_request r = { place, -1, 0, 0 };
-    const int64_t most = w->max_ngram - 1;
-    int64_t before = w->past == PAST_HISTORY && !w->start_pos ? most : 0;
-    if (w->start_pos) before = tgl_integer_at(w->start_pos, place.number, w->start_bytes);
-    if (before < 0) before = 0;
+    const int64_t most = w->max_ngram - 1, before = start < 0 ? 0 : start;
     if (w->past == PAST_RING) {
-        const int64_t slot = w->slots ? tgl_integer_at(w->slots, place.number, w->slot_bytes) : place.number;
         const bool is_null = w->has_null_slot && slot == w->null_slot;
         if (slot >= 0 && slot < w->num_slots && !is_null) r.slot = slot;
         r.start = tgl_ring_entry(w, before);
     }
     if (w->past == PAST_HISTORY || r.slot >= 0) r.reach = (int32_t)(before < most ? before : most);
     return r;
+}
+TGL_INLINE tgl_request tgl_request_at(const tgl_windows *w, tgl_place place)
+{
+    return tgl_request_of(w, place, tgl_start_at(w, place.number), tgl_slot_at(w, place.number));
 }
 
 /* Raw ids: of the chunk, from token 0 on; -1 where it is masked. And a tokens before it, 1 <= a <= reach. */
