@@ -119,16 +119,28 @@ void backend_host_free(const backend *b, void *memory)
     else if (memory) host_free(b, memory);
 }
 
-tgl_status backend_huge_alloc(const backend *b, size_t bytes, void **out)
+static bool registers_memory(const backend *b)
 {
-    enum { HUGE = 2 << 20 };
-    if (posix_memalign(out, HUGE, bytes)) return tgl_fail(TGL_ERR_MEMORY, "no %zu bytes of host memory", bytes);
+    const tgl_driver_table *cu;
+    return !backend_is_cpu(b) && tgl_driver(&cu) == TGL_OK && cu->MemHostRegister;
+}
+
+tgl_status backend_pages_alloc(const backend *b, size_t bytes, bool is_huge, void **out)
+{
+    enum { HUGE_PAGE = 2 << 20 };
+    if (!registers_memory(b)) return backend_host_alloc(b, bytes, out);
+    if (posix_memalign(out, HUGE_PAGE, bytes)) return tgl_fail(TGL_ERR_MEMORY, "no %zu bytes of host memory", bytes);
 #ifdef MADV_HUGEPAGE
-    madvise(*out, bytes, MADV_HUGEPAGE);
+    madvise(*out, bytes, is_huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 #endif
+    return TGL_OK;
+}
+
+tgl_status backend_pages_lock(const backend *b, void *memory, size_t bytes)
+{
+    if (!registers_memory(b)) return TGL_OK;
     ENTER(b);
-    if (!cu->MemHostRegister) LEAVE(tgl_fail(TGL_ERR_DEVICE, "%s registers no memory", b->name));
-    LEAVE(CU(MemHostRegister, *out, bytes, 0));
+    LEAVE(CU(MemHostRegister, memory, bytes, 0));
 }
 
 static tgl_status unregister(const backend *b, void *memory)
@@ -137,10 +149,26 @@ static tgl_status unregister(const backend *b, void *memory)
     LEAVE(CU(MemHostUnregister, memory));
 }
 
-void backend_huge_free(const backend *b, void *memory)
+void backend_pages_free(const backend *b, void *memory)
 {
+    if (!registers_memory(b)) {
+        backend_host_free(b, memory);
+        return;
+    }
     if (memory) unregister(b, memory);
     free(memory);
+}
+
+tgl_status backend_copy(const backend *b, void *to, const void *from, size_t bytes)
+{
+    if (backend_is_cpu(b)) {
+        memcpy(to, from, bytes);
+        return TGL_OK;
+    }
+    ENTER(b);
+    tgl_status status = CU(MemcpyDtoDAsync, address(to), address(from), bytes, b->stream);
+    if (status == TGL_OK) status = CU(StreamSynchronize, b->stream);
+    LEAVE(status);
 }
 
 /* On our own stream, which the default stream does not wait for, nor it for the default stream. */

@@ -51,15 +51,18 @@ void backend_free(const backend *b, void *memory);
  * backend_host(). */
 tgl_status backend_host_alloc(const backend *b, size_t bytes, void **out);
 void backend_host_free(const backend *b, void *memory);
-/* The same in huge pages where the system has some: memory that is allocated first, then page-locked. */
-tgl_status backend_huge_alloc(const backend *b, size_t bytes, void **out);
-void backend_huge_free(const backend *b, void *memory);
+/* The same in two steps, allocated and then page-locked: what is written in between takes all cores' time, not the
+ * driver's. In pages of the usual size, or in huge ones where the system has some. */
+tgl_status backend_pages_alloc(const backend *b, size_t bytes, bool is_huge, void **out);
+tgl_status backend_pages_lock(const backend *b, void *memory, size_t bytes);
+void backend_pages_free(const backend *b, void *memory);
 static inline DLDevice backend_host(const backend *b)
 {
     return backend_is_cpu(b) ? b->device : (DLDevice){ (DLDeviceType)TGL_DL_CUDA_HOST, 0 };
 }
 
 tgl_status backend_upload(const backend *b, void *to, const void *from, size_t bytes);
+tgl_status backend_copy(const backend *b, void *to, const void *from, size_t bytes);
 tgl_status backend_download(const backend *b, void *to, const void *from, size_t bytes);
 
 /* Waits for a stream; does nothing on the CPU. */

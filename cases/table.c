@@ -8,7 +8,7 @@
 
 #include "core/status.h"
 
-enum { KEPT = 4 };
+enum { KEPT = 8 };
 typedef struct {
     char key[128];
     char *storage, *memory;
@@ -21,8 +21,10 @@ static table kept[KEPT];            /* the one that was used last comes first */
 static void drop(table *t)
 {
     if (t->storage) munmap(t->storage, (size_t)(t->period_bytes * t->num_periods));
-    if (t->has_huge_pages) backend_huge_free(&t->on, t->memory);
-    else if (!backend_is_cpu(&t->on)) (t->on_host ? backend_host_free : backend_free)(&t->on, t->memory);
+    if (!backend_is_cpu(&t->on)) {
+        if (t->on_host) backend_pages_free(&t->on, t->memory);
+        else backend_free(&t->on, t->memory);
+    }
     *t = (table){ 0 };
 }
 
@@ -54,14 +56,19 @@ static tgl_status fill(table *t)
         t->memory = t->storage;
         return TGL_OK;
     }
-    const size_t bytes = (size_t)(t->period_bytes * t->num_periods);
+    const int64_t bytes = t->period_bytes * t->num_periods;
     void *memory = NULL;
-    if (t->has_huge_pages) TGL_TRY(backend_huge_alloc(&t->on, bytes, &memory));
-    else TGL_TRY((t->on_host ? backend_host_alloc : backend_alloc)(&t->on, bytes, &memory));
+    if (t->on_host) {               /* written by all cores, then page-locked: the driver alone takes minutes */
+        TGL_TRY(backend_pages_alloc(&t->on, (size_t)bytes, t->has_huge_pages, &memory));
+        t->memory = memory;
+        case_parallel(t->num_periods, t->period_bytes, copy_periods, t);
+        return backend_pages_lock(&t->on, memory, (size_t)bytes);
+    }
+    TGL_TRY(backend_alloc(&t->on, (size_t)bytes, &memory));
     t->memory = memory;
-    if (t->on_host) case_parallel(t->num_periods, t->period_bytes, copy_periods, t);
-    for (int64_t i = 0; !t->on_host && i < t->num_periods; i++)
-        TGL_TRY(backend_upload(&t->on, t->memory + i * t->period_bytes, t->storage, (size_t)t->period_bytes));
+    TGL_TRY(backend_upload(&t->on, t->memory, t->storage, (size_t)t->period_bytes));
+    for (int64_t done = t->period_bytes; done < bytes; done *= 2)       /* the device copies what it has */
+        TGL_TRY(backend_copy(&t->on, t->memory + done, t->memory, (size_t)(done < bytes - done ? done : bytes - done)));
     return TGL_OK;
 }
 

@@ -77,7 +77,7 @@ static tgl_status setup(case_problem *c)
     *params = (tgl_engram_lookup_params){ .row_begin = case_int(c, "row_begin"), .num_sms = case_int(c, "num_sms"),
                                           .constant_table = case_int(c, "constant_table") };
 
-    const int64_t period = rows >= (int64_t)1 << 25 ? (int64_t)1 << 20 : 0;     /* rows */
+    const int64_t period = rows >= (int64_t)1 << 25 ? (int64_t)1 << 18 : 0;     /* rows */
     case_tensor *t = case_add(c, TABLE, "table", CASE_IN, case_dtype(c, "dtype"), 2, (int64_t[]){ rows, dim });
     t->strides[0] += case_int(c, "gap");
     t->offset = case_int(c, "offset");

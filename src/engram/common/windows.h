@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #endif
 
-#define REQUEST_SCRATCH_BYTES (COLUMN_THREADS * 29 + 64)    /* at most: request_scratch (requests.cuh) in shared memory */
+#define REQUEST_SCRATCH_BYTES (COLUMN_THREADS * 29 + 64)    /* of shared memory, at most: request_scratch */
 
 #define PAST_NONE 0
 #define PAST_HISTORY 1
