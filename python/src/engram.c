@@ -81,7 +81,7 @@ THUNK(engram_lookup_bwd_into)
     "grad_out[T, H, D], hidden_states[T, H, D], " k GATE_WEIGHTS                                       \
     "dot[T, H], gate_score[T, H], rstd_x[T, H], rstd_k[T, H], clamp_value: float, add_residual: bool, "           \
     "zero_centered: bool"
-#define GATE_PARTIAL "grad_w_partial: f32[3584 / D * 64, H, D]"     /* as tgl_engram_gate_num_partials() says */
+#define GATE_PARTIAL "grad_w_partial: f32[3584 / D * 66, H, D]"     /* as tgl_engram_gate_num_partials() says */
 
 #define GATE_PARAMS(a)                                                                                  \
     { .eps = (float)(a)->eps, .clamp_value = (float)(a)->clamp_value, .no_residual = !(a)->add_residual, \

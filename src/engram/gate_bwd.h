@@ -48,8 +48,8 @@ TGL_INLINE float gate_grad_k(const gate_slopes *s, float x, float k, float w)
 TGL_INLINE float gate_grad_w(const gate_slopes *s, float x, float k, float sum) { return fmaf(s->q * x, k, sum); }
 
 #define GATE_BWD_THREADS 256
-/* gate_bwd_cluster: streams, blocks of a cluster, threads that have columns, tokens in flight; at most. One block an SM:
- * with two of half the threads, rows of 5120 and 7168 take clusters of 4, which do not all fit on an H200 at once. */
+/* gate_bwd_cluster: streams, blocks of a cluster, threads that have columns, tokens in flight; at most. An SM has one
+ * block: with two of half the threads, long rows take clusters of 4, which do not all fit on an H200 at once. */
 #define GATE_CLUSTER_STREAMS 4
 #define GATE_CLUSTER_BLOCKS 4
 #define GATE_CLUSTER_THREADS 448
