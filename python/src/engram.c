@@ -179,6 +179,50 @@ THUNK(grad_w_reduce)
                                     a->grad_weight_embed, a->zero_centered != 0, a->stream);
 }
 
+/* ---- short convolution ---- */
+
+#define CONV_ARGS                                                                                        \
+    "x[T, H, D], norm_weight[H, D], conv_weight[C, K], bias[C]?, residual[T, H, D]?, mask[T]?, "         \
+    "ring[S, R, H, D]?!, cu_seqlens[E]?, start_pos[B]?, slots[B]?, dilation: int, eps: float, silu: bool, " \
+    "add_input: bool, zero_centered: bool, round_each: bool, keep_ring: bool, null_slot: int? = None"
+#define CONV_BATCH(a)                                                                                    \
+    { .cu_seqlens = (a)->cu_seqlens, .start_pos = (a)->start_pos, .slots = (a)->slots,                   \
+      .has_null_slot = (a)->has_null_slot, .null_slot = (a)->null_slot }
+#define CONV_PARAMS(a)                                                                                   \
+    { .dilation = (a)->dilation, .has_eps = true, .eps = (float)(a)->eps, .no_activation = !(a)->silu,   \
+      .add_input = (a)->add_input != 0, .zero_centered = (a)->zero_centered != 0,                        \
+      .round_each = (a)->round_each != 0, .keep_ring = (a)->keep_ring != 0 }
+#define CONV_PARTIALS                                                                                    \
+    "grad_norm_partial: f32[32, H, D], grad_conv_partial: f32[32, C, K], grad_bias_partial: f32[32, C]"
+
+CHECK(short_conv) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
+THUNK(short_conv)
+{
+    const tgl_engram_batch batch = CONV_BATCH(a);
+    const tgl_engram_short_conv_params params = CONV_PARAMS(a);
+    return tgl_engram_short_conv_fwd(a->x, a->norm_weight, a->conv_weight, a->bias, a->residual, a->mask, a->ring,
+                                     a->out, a->rstd, &batch, &params, a->stream);
+}
+CHECK(short_conv_alone) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
+THUNK(short_conv_alone)
+{
+    const tgl_engram_batch batch = CONV_BATCH(a);
+    const tgl_engram_short_conv_params params = CONV_PARAMS(a);
+    return tgl_engram_short_conv_fwd(a->x, a->norm_weight, a->conv_weight, a->bias, a->residual, a->mask, a->ring,
+                                     a->out, NULL, &batch, &params, a->stream);
+}
+CHECK(short_conv_bwd) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
+THUNK(short_conv_bwd)
+{
+    const tgl_engram_batch batch = { .cu_seqlens = a->cu_seqlens };
+    const tgl_engram_short_conv_params params = { .dilation = a->dilation, .no_activation = !a->silu,
+                                                  .add_input = a->add_input != 0,
+                                                  .zero_centered = a->zero_centered != 0 };
+    return tgl_engram_short_conv_bwd(a->x, a->norm_weight, a->conv_weight, a->bias, a->rstd, a->grad_out, a->mask,
+                                     a->grad_x, a->grad_norm_partial, a->grad_conv_partial, a->grad_bias_partial,
+                                     &batch, &params, a->stream);
+}
+
 /* ---- optimiser ---- */
 
 THUNK(engram_sinkhorn_momentum_update)
@@ -253,6 +297,14 @@ static op_row rows[] = {
       .doc = "Adds the gradients of the gate's two weights to float32 tensors: the sum of the partial gradients of "
              "their product, times the other weight (plus 1, if they are stored minus 1).",
       .call = call_grad_w_reduce },
+    { .text = "short_conv(" CONV_ARGS ") -> out: bf16[T, H, D], rstd: f32[T, H]", .is_wrapped = true,
+      .check = check_short_conv, .call = call_short_conv },
+    { .text = "short_conv_alone(" CONV_ARGS ") -> out: bf16[T, H, D]", .is_wrapped = true,
+      .check = check_short_conv_alone, .call = call_short_conv_alone },
+    { .text = "short_conv_bwd(grad_out[T, H, D], x[T, H, D], norm_weight[H, D], conv_weight[C, K], rstd[T, H], "
+              "bias[C]?, mask[T]?, cu_seqlens[E]?, dilation: int, silu: bool, add_input: bool, zero_centered: bool) -> "
+              "grad_x: bf16[T, H, D], " CONV_PARTIALS,
+      .is_wrapped = true, .check = check_short_conv_bwd, .call = call_short_conv_bwd },
     { .text = "engram_sinkhorn_momentum_update(grad[N, D], momentum_buffer[N, D]!, beta1: float, "
               "nesterov: bool = True) -> out: f32[N, D]",
       .doc = "tegula.engram.engram_sinkhorn_momentum_update of matrices.", .is_wrapped = true,

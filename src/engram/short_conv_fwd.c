@@ -50,7 +50,8 @@ static void run_row(const problem *p, const tgl_request *r, int64_t t, int64_t h
     const int32_t last = p->kernel_size - 1;
     for (int64_t j = 0; j <= last; j++) taps[j] = tap_at(p, r, t - (last - j) * p->dilation, h);
     if (p->rstd) p->rstd[t * p->num_streams + h] = tgl_one_nan(taps[last].rstd);
-    const uint16_t *residual = p->residual.data ? p->residual.data + t * p->residual.token + h * p->residual.stream : NULL;
+    const uint16_t *residual =
+        p->residual.data ? p->residual.data + t * p->residual.token + h * p->residual.stream : NULL;
     uint16_t *out = p->out.data + t * p->out.token + h * p->out.stream;
     for (int64_t i = 0; i < p->hidden; i++) {
         const int64_t channel = h * p->hidden + i;
@@ -201,7 +202,7 @@ static bool can_walk(const void *context, const tgl_target *target)
 static tgl_shape walk_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    const int64_t resident = CONV_WALK_BLOCKS * CONV_SOME_THREADS / threads_of(p) * (int64_t)target->num_sms;
+    const int64_t resident = CONV_WALK_BLOCKS(threads_of(p)) * (int64_t)target->num_sms;
     const int64_t of_stream = tgl_max(1, resident / tgl_max(1, p->num_streams));
     const int64_t room = tgl_min(CONV_WALK_TOKENS, threads_of(p)) - 2 * reach_of(p);
     p->tile_tokens = (int32_t)tgl_min(room, tgl_ceil_div(p->num_tokens, of_stream));

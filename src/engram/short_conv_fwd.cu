@@ -23,26 +23,24 @@
 #include "engram/common/requests.cuh"
 
 static_assert(KERNEL_SIZE >= 1 && KERNEL_SIZE <= CONV_WALK_TAPS, "KERNEL_SIZE is 1..CONV_WALK_TAPS");
+static_assert(ROUND_EACH == 0 || ROUND_EACH == 1, "ROUND_EACH is 0 or 1");
 static_assert(BLOCK_THREADS == CONV_FEW_THREADS || BLOCK_THREADS == CONV_SOME_THREADS ||
               BLOCK_THREADS == CONV_MANY_THREADS, "BLOCK_THREADS is one of three");
-static_assert(ROUND_EACH == 0 || ROUND_EACH == 1, "ROUND_EACH is 0 or 1");
 
 enum {
     WARPS = BLOCK_THREADS / 32, AHEAD = CONV_AHEAD(BLOCK_THREADS), ROW_BYTES = BLOCK_THREADS * 16,
     TOKENS = BLOCK_THREADS < CONV_WALK_TOKENS ? BLOCK_THREADS : CONV_WALK_TOKENS,
     RESIDUAL_ROWS = CONV_RESIDUAL_ROWS(BLOCK_THREADS),
-    BLOCKS = CONV_WALK_BLOCKS * CONV_SOME_THREADS / BLOCK_THREADS          /* of an SM */
+    BLOCKS = CONV_WALK_BLOCKS(BLOCK_THREADS)
 };
 
 /* What a block knows of a token. */
-enum { ALIVE = 1, WRITES = 2, WRITES_LATER = 4 };
+enum { ALIVE = 1, WRITES = 2, WRITES_LATER = 4, PLAIN = 8 };         /* PLAIN: alive, nothing to do with the ring */
 struct token {
     i64 slot, end;              /* of its request: row of the ring, behind its last token */
     i32 depth, reach, start;    /* tokens of the chunk before it, tokens before the chunk, the chunk's first entry */
     u32 state;
 };
-
-struct weights { float norm[CONV_VECTOR], conv[CONV_VECTOR][KERNEL_SIZE]; };
 
 DEV float column(const uint4 &v, int i)         /* i is a constant after unrolling */
 {
@@ -67,12 +65,56 @@ DEV void load_vector(const conv_weights &w, i64 at, float (&to)[CONV_VECTOR])
     }
 }
 
+/* norm_weight as it counts. */
+DEV void load_norm(const short_conv_args &a, i64 h, i64 first, float (&norm)[CONV_VECTOR])
+{
+    load_vector(a.norm, h * a.norm.stride + first, norm);
+#pragma unroll
+    for (int i = 0; i < CONV_VECTOR; i++) norm[i] = conv_norm_weight(&a.numbers, norm[i]);
+}
+
+DEV float squares_of(const uint4 &x)
+{
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < CONV_VECTOR; i++) sum = fmaf(column(x, i), column(x, i), sum);
+    return sum;
+}
+
+DEV uint4 normed(const uint4 &x, float rstd, const float (&norm)[CONV_VECTOR])
+{
+    float v[CONV_VECTOR];
+#pragma unroll
+    for (int i = 0; i < CONV_VECTOR; i++) v[i] = conv_normed(column(x, i), rstd, norm[i]);
+    return pack(v);
+}
+
+/* 1 / d, rounded to nearest: d is between 1 and 2^116 (quant/common/swiglu.cuh says why that is so). */
+DEV float reciprocal(float d)
+{
+    const float r = rcp_fast(d);
+    return fmaf(r, fmaf(-d, r, 1), r);
+}
+
+DEV uint4 result_of(const conv_numbers &n, float (&z)[CONV_VECTOR], const uint4 &x, bool has_residual,
+                    const uint4 &residual)
+{
+    float out[CONV_VECTOR];
+#pragma unroll
+    for (int i = 0; i < CONV_VECTOR; i++) {
+        const float of = ROUND_EACH ? conv_rounded(z[i]) : z[i];
+        out[i] = conv_result(&n, of, reciprocal(conv_sigmoid_divisor(of)), column(x, i), has_residual,
+                             column(residual, i), ROUND_EACH);
+    }
+    return pack(out);
+}
+
+struct weights { float norm[CONV_VECTOR], conv[CONV_VECTOR][KERNEL_SIZE]; };
+
 DEV void load_weights(const short_conv_args &a, i64 h, i64 first, weights &w)
 {
     const i64 channel = h * a.hidden + first;
-    load_vector(a.norm, h * a.norm.stride + first, w.norm);
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) w.norm[i] = conv_norm_weight(&a.numbers, w.norm[i]);
+    load_norm(a, h, first, w.norm);
 #pragma unroll
     for (int v = 0; v < KERNEL_SIZE; v++) {
         float some[CONV_VECTOR];
@@ -98,6 +140,7 @@ DEV token token_at(const tgl_windows &w, const tgl_place &place, i64 t)
     if (!(w.image_token_mask && w.image_token_mask[t])) made.state |= ALIVE;
     if (r.slot >= 0 && w.writes_ring)
         made.state |= tgl_writes_apart(&w, made.end - place.begin) ? WRITES : WRITES_LATER;
+    if ((made.state & ALIVE) && !(made.state & WRITES) && made.depth >= w.max_ngram - 1) made.state |= PLAIN;
     return made;
 }
 
@@ -119,14 +162,6 @@ DEV float add_group(float first, float second)
     return mine;
 }
 
-DEV float squares_of(const uint4 &x)
-{
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) sum = fmaf(column(x, i), column(x, i), sum);
-    return sum;
-}
-
 /* rstd of two rows, in all threads. A barrier; `groups` is not written again before the next one. */
 DEV float2 rstd_of(const conv_numbers &n, const uint4 (&x)[CONV_STEP], float *groups)
 {
@@ -139,34 +174,6 @@ DEV float2 rstd_of(const conv_numbers &n, const uint4 (&x)[CONV_STEP], float *gr
     for (int i = 0; i < WARPS; i++) total += groups[row * WARPS + i];
     const float rstd = conv_rstd(&n, total);
     return make_float2(__shfl_sync(FULL, rstd, 0), __shfl_sync(FULL, rstd, 16));
-}
-
-DEV uint4 normed(const uint4 &x, float rstd, const weights &w)
-{
-    float v[CONV_VECTOR];
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) v[i] = conv_normed(column(x, i), rstd, w.norm[i]);
-    return pack(v);
-}
-
-/* 1 / d, rounded to nearest: d is between 1 and 2^116 (quant/common/swiglu.cuh says why that is so). */
-DEV float reciprocal(float d)
-{
-    const float r = rcp_fast(d);
-    return fmaf(r, fmaf(-d, r, 1), r);
-}
-
-DEV uint4 result_of(const conv_numbers &n, float (&z)[CONV_VECTOR], const uint4 &x, bool has_residual,
-                    const uint4 &residual)
-{
-    float out[CONV_VECTOR];
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) {
-        const float of = ROUND_EACH ? conv_rounded(z[i]) : z[i];
-        out[i] = conv_result(&n, of, reciprocal(conv_sigmoid_divisor(of)), column(x, i), has_residual,
-                             column(residual, i), ROUND_EACH);
-    }
-    return pack(out);
 }
 
 /* Tokens are counted from `base`, the first that a tile may reach back to. */
@@ -195,17 +202,19 @@ DEV void load_step(const walk &k, i32 first, i32 row, i32 residual_row)
         const i32 n = first + u;
         if (n >= k.end || !k.has_columns) continue;
         const token &of = k.tokens[n];
+        const u32 state = of.state;
         const i64 t = k.base + n, c = threadIdx.x * CONV_VECTOR;
-        if (of.state & ALIVE)
+        if (state & ALIVE)
             copy_async_16(k.rows + (row + u) * ROW_BYTES, k.a.x.data + t * k.a.x.token + k.h * k.a.x.stream + c);
         if (n < k.begin) continue;
         if (k.a.residual.data)
             copy_async_16(k.residuals + (residual_row + u) * ROW_BYTES,
                           k.a.residual.data + t * k.a.residual.token + k.h * k.a.residual.stream + c);
+        if (state & PLAIN || !(state & ALIVE)) continue;
 #pragma unroll
         for (int j = 0; j < KERNEL_SIZE - 1; j++) {
             const i32 before = (KERNEL_SIZE - 1 - j) * k.a.dilation - of.depth;
-            if (before > 0 && before <= of.reach && of.state & ALIVE) prefetch_l2(past_row(k, of, before));
+            if (before > 0 && before <= of.reach) prefetch_l2(past_row(k, of, before));
         }
     }
     copy_async_commit();
@@ -258,6 +267,32 @@ DEV void finish(const walk &k, i32 n, i32 row, i32 residual_row, const uint4 &x,
         store_u32x4(a.out.data + number * a.out.token + k.h * a.out.stream + threadIdx.x * CONV_VECTOR, out);
 }
 
+/* The same for a token that is PLAIN: all taps are in shared memory. */
+DEV void finish_plain(const walk &k, i32 n, i32 row, i32 residual_row, const uint4 &x, const uint4 &own, float rstd,
+                      const weights &w)
+{
+    const short_conv_args &a = k.a;
+    const i64 number = k.base + n;
+    uint4 taps[KERNEL_SIZE], residual = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int j = 0; j < KERNEL_SIZE - 1; j++) {
+        const i32 from = row - (KERNEL_SIZE - 1 - j) * a.dilation;
+        taps[j] = shared_load_u32x4(k.rows + (from < 0 ? from + k.num_rows : from) * ROW_BYTES);
+    }
+    if (a.residual.data) residual = shared_load_u32x4(k.residuals + residual_row * ROW_BYTES);
+    taps[KERNEL_SIZE - 1] = own;
+    float z[CONV_VECTOR] = {};
+    if (a.bias.data && k.has_columns) load_vector(a.bias, k.h * a.hidden + threadIdx.x * CONV_VECTOR, z);
+#pragma unroll
+    for (int j = 0; j < KERNEL_SIZE; j++)
+#pragma unroll
+        for (int i = 0; i < CONV_VECTOR; i++) z[i] = fmaf(w.conv[i][j], column(taps[j], i), z[i]);
+    const uint4 out = result_of(a.numbers, z, x, a.residual.data, residual);
+    if (a.rstd && threadIdx.x == 0) a.rstd[number * a.num_streams + k.h] = tgl_one_nan(rstd);
+    if (k.has_columns)
+        store_u32x4(a.out.data + number * a.out.token + k.h * a.out.stream + threadIdx.x * CONV_VECTOR, out);
+}
+
 /* The last tokens of a chunk into the ring, from x. */
 DEV void store_last(const walk &k, const token &t, i64 chunk, const weights &w, float *groups)
 {
@@ -278,7 +313,7 @@ DEV void store_last(const walk &k, const token &t, i64 chunk, const weights &w, 
         const float2 rstd = rstd_of(a.numbers, x, groups + parity * CONV_STEP * WARPS);
 #pragma unroll
         for (int u = 0; u < CONV_STEP; u++) {
-            const uint4 v = normed(x[u], u ? rstd.y : rstd.x, w);
+            const uint4 v = normed(x[u], u ? rstd.y : rstd.x, w.norm);
             if (at + u < t.end) store_ring(k, t, at + u - chunk, is_alive[u] ? v : make_uint4(0, 0, 0, 0));
         }
     }
@@ -327,20 +362,24 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) short_conv_f
                 next_residual_row = next_residual_row + CONV_STEP < RESIDUAL_ROWS ? next_residual_row + CONV_STEP : 0;
                 copy_async_wait<AHEAD>();
                 uint4 x[CONV_STEP];
+                u32 state[CONV_STEP];
 #pragma unroll
                 for (int u = 0; u < CONV_STEP; u++) {
                     x[u] = make_uint4(0, 0, 0, 0);
-                    if (n + u < k.end && k.has_columns && tokens[n + u].state & ALIVE)
-                        x[u] = shared_load_u32x4(k.rows + (row + u) * ROW_BYTES);
+                    state[u] = n + u < k.end ? tokens[n + u].state : 0;
+                    if (state[u] & ALIVE && k.has_columns) x[u] = shared_load_u32x4(k.rows + (row + u) * ROW_BYTES);
                 }
                 const float2 rstd = rstd_of(a.numbers, x, groups + parity * CONV_STEP * WARPS);
 #pragma unroll
                 for (int u = 0; u < CONV_STEP; u++) {
                     if (n + u >= k.end) continue;
                     uint4 own = make_uint4(0, 0, 0, 0);
-                    if (tokens[n + u].state & ALIVE) own = normed(x[u], u ? rstd.y : rstd.x, w);
+                    if (state[u] & ALIVE) own = normed(x[u], u ? rstd.y : rstd.x, w.norm);
                     shared_store_u32x4(k.rows + (row + u) * ROW_BYTES, own);
-                    if (n + u >= k.begin)
+                    if (n + u < k.begin) continue;
+                    if (state[u] & PLAIN)
+                        finish_plain(k, n + u, row + u, residual_row + u, x[u], own, u ? rstd.y : rstd.x, w);
+                    else
                         finish(k, n + u, row + u, residual_row + u, x[u], own, u ? rstd.y : rstd.x, w);
                 }
                 row = row + CONV_STEP < num_rows ? row + CONV_STEP : 0;

@@ -67,6 +67,15 @@ def engram_cases(device):
     yield "engram_gate_bwd", x, x, k, v, fused, *saved, 1e-6
     yield "engram_gate_kv_bwd", x, x, kv, None, *saved, 1e-6, mask, {"weights": weights, "add_residual": False}
     yield "grad_w_reduce", torch.randn(3, 2, 40, device=device), *weights, fused, fused + 1
+    taps, state = torch.randn(80, 4, device=device).bfloat16(), torch.zeros(3, 11, 2, 40, device=device).bfloat16()
+    yield "short_conv", x, weights[0], taps
+    yield "short_conv", x, weights[0].float(), taps[:, :3].float(), 2, 1e-6, "none", fused.view(-1), True, x.clone(), cu, {
+        "mask": mask, "zero_centered": True}
+    yield "short_conv", x, weights[0], taps, 3, 1e-5, "silu", None, True, None, cu, None, False, {
+        "ring": state, "slots": cu[:2] % 3, "start_pos": cu[1:], "round_each": True}
+    rstd = reference.short_conv_ref(x, weights[0], taps)[1]
+    yield "short_conv_bwd", x, x, weights[0], taps, rstd
+    yield "short_conv_bwd", x, x, weights[0], taps, rstd, 2, "none", fused.view(-1), True, cu, {"mask": mask}
     matrix, scales = torch.randn(20, 8, device=device), torch.rand(20, device=device) + 0.5
     sums = torch.zeros(8, device=device)
     yield "engram_sinkhorn_momentum_update", matrix, torch.randn(20, 8, device=device), 0.95

@@ -11,7 +11,8 @@ from .._tegula import (
     engram_gate_kv_fwd_inplace as _engram_gate_kv_fwd_inplace, engram_lookup as _engram_lookup,
     engram_lookup_bwd as _engram_lookup_bwd, engram_lookup_bwd_into as _engram_lookup_bwd_into,
     engram_rows as _engram_rows, engram_sinkhorn_momentum_update as _engram_sinkhorn_momentum_update,
-    engram_sinkhorn_step as _engram_sinkhorn_step,
+    engram_sinkhorn_step as _engram_sinkhorn_step, short_conv as _short_conv, short_conv_alone as _short_conv_alone,
+    short_conv_bwd as _short_conv_bwd,
 )
 
 globals().update(_functions("engram"))
@@ -138,6 +139,67 @@ def engram_gate_kv_bwd(grad_out, hidden_states, kv, weight_fused, dot, gate_scor
     hidden, embed = _both(weight_fused, weights)
     return _engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
                                rstd_k, clamp_value, add_residual, zero_centered, out=out)
+
+
+def _taps(conv_weight):
+    """[C, K] of [C, K] or [C, 1, K]."""
+    return conv_weight.reshape(conv_weight.shape[0], -1) if getattr(conv_weight, "ndim", 2) == 3 else conv_weight
+
+
+def _is_silu(activation):
+    if activation not in ("silu", "none"):
+        raise ValueError(f"activation: is {activation!r}, want 'silu' or 'none'")
+    return activation == "silu"
+
+
+def _present(ring, cu_seqlens, num_tokens):
+    """The rows of each request in the order of their positions: the ring has position p, counted from its oldest row on,
+    at p modulo its size."""
+    import torch
+    size = ring.shape[1]
+    if cu_seqlens is None:
+        lengths = torch.full((1,), num_tokens, device=ring.device)
+    else:
+        ends = cu_seqlens.long().clamp(0, num_tokens).cummax(0).values
+        lengths = ends[1:] - ends[:-1]
+    entries = (lengths[:, None] + torch.arange(size, device=ring.device)) % max(size, 1)
+    return ring.gather(1, entries[:, :, None, None].expand(ring.shape))
+
+
+def short_conv(x, norm_weight, conv_weight, dilation=3, eps=1e-5, activation="silu", bias=None, add_input=False,
+               residual=None, cu_seqlens=None, past_state=None, save_for_backward=True, *, ring=None, slots=None,
+               start_pos=None, mask=None, zero_centered=False, round_each=False, keep_ring=False, null_slot=None,
+               out=None):
+    """RMSNorm of x [T, H, D], a causal depthwise convolution over the tokens of each request with taps conv_weight [H * D,
+    K] (or [H * D, 1, K]) dilation tokens apart, SiLU; x is added if add_input, and residual. Returns (out, rstd); rstd is
+    None without save_for_backward. Normed rows before a chunk are in row slots[b] of ring [S, R, H, D], by position modulo
+    R, where those of this call are then stored, or in past_state [B, (K - 1) * dilation, H, D], oldest first; the result
+    is then (out, rstd, present_state). mask: tokens that count as 0, and whose result is the residual. zero_centered:
+    norm_weight is stored minus 1. round_each: rounds to bfloat16 after every step, as eager PyTorch does."""
+    is_past = past_state is not None
+    if is_past:
+        if ring is not None or start_pos is not None or slots is not None:
+            raise ValueError("past_state: is given, want None with ring, start_pos or slots")
+        ring = past_state.clone()
+        start_pos = ring.new_full((ring.shape[0],), ring.shape[1], dtype=_int32())
+    args = (x, norm_weight, _taps(conv_weight), bias, residual, mask, ring, cu_seqlens, start_pos, slots, dilation, eps,
+            _is_silu(activation), add_input, zero_centered, round_each, keep_ring, null_slot)
+    made = _short_conv(*args, out=out) if save_for_backward else (_short_conv_alone(*args, out=out), None)
+    return (*made, _present(ring, cu_seqlens, x.shape[0])) if is_past else tuple(made)
+
+
+def _int32():
+    import torch
+    return torch.int32
+
+
+def short_conv_bwd(grad_out, x, norm_weight, conv_weight, rstd, dilation=3, activation="silu", bias=None,
+                   add_input=False, cu_seqlens=None, *, mask=None, zero_centered=False, out=None):
+    """The gradients of short_conv: (grad_x, grad_norm_partial [P, H, D], grad_conv_partial [P, H * D, K],
+    grad_bias_partial [P, H * D]). The sums over the first dimension of the last three are the gradients of the weights.
+    That of residual is grad_out. What came before a chunk counts as 0."""
+    return _short_conv_bwd(grad_out, x, norm_weight, _taps(conv_weight), rstd, bias, mask, cu_seqlens, dilation,
+                           _is_silu(activation), add_input, zero_centered, out=out)
 
 
 def _as_matrix(name, x, shape):

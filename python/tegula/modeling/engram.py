@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Engram's lookup and gate with their gradients. A weight that has a tensor main_grad, as Megatron's parameters have,
+"""Engram's lookup, gate and short convolution with their gradients. A weight that has a tensor main_grad, as Megatron's parameters have,
 gets its gradient added there, in float32, and none from autograd."""
 import torch
 
 from ..engram import (engram_gate_bwd, engram_gate_fwd, engram_gate_kv_bwd, engram_gate_kv_fwd, engram_lookup,
-                      engram_lookup_bwd, grad_w_reduce)
+                      engram_lookup_bwd, grad_w_reduce, short_conv as _short_conv, short_conv_bwd)
 
 
 def _flat(t, last):
@@ -140,4 +140,53 @@ def engram_gate_kv(hidden_states, kv, weight_hidden, weight_embed, clamp_value, 
     return EngramGateKvFn.apply(*args) if torch.is_grad_enabled() else _gate_kv(False, *args)[0]
 
 
-__all__ = ["EngramGateFn", "EngramGateKvFn", "EngramLookupFn", "engram_gate", "engram_gate_kv", "lookup"]
+def _of_weight(weight, partial, is_wanted):
+    """What autograd gets for a weight: None for what is added to main_grad, or not wanted."""
+    if weight is None or not is_wanted:
+        return None
+    grad, main = partial.sum(0).view(weight.shape), getattr(weight, "main_grad", None)
+    if main is None:
+        return grad.to(weight.dtype)
+    main += grad
+    return None
+
+
+class ShortConvFn(torch.autograd.Function):
+    """apply(x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input, cu_seqlens, mask,
+    zero_centered): x and residual [..., H, D]."""
+
+    @staticmethod
+    def forward(ctx, x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input, cu_seqlens, mask,
+                zero_centered):
+        is_saved = any(ctx.needs_input_grad)
+        out, rstd = _short_conv(_flat(x, 2), norm_weight, conv_weight, dilation, eps, activation, bias, add_input,
+                                None if residual is None else _flat(residual, 2), cu_seqlens, None, is_saved, mask=mask,
+                                zero_centered=zero_centered)
+        if is_saved:
+            ctx.save_for_backward(x, norm_weight, conv_weight, bias, cu_seqlens, mask, rstd)
+        ctx.numbers = dilation, activation, add_input, zero_centered
+        return out.view(x.shape)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        x, norm_weight, conv_weight, bias, cu_seqlens, mask, rstd = ctx.saved_tensors
+        dilation, activation, add_input, zero_centered = ctx.numbers
+        grad_x, norm, conv, of_bias = short_conv_bwd(
+            _flat(grad_output, 2), _flat(x, 2), norm_weight, conv_weight, rstd, dilation, activation, bias, add_input,
+            cu_seqlens, mask=mask, zero_centered=zero_centered)
+        wanted = ctx.needs_input_grad
+        return (grad_x.view(x.shape), _of_weight(norm_weight, norm, wanted[1]), _of_weight(conv_weight, conv, wanted[2]),
+                _of_weight(bias, of_bias, wanted[3]), grad_output if wanted[4] else None, *(None,) * 7)
+
+
+def short_conv(x, norm_weight, conv_weight, dilation=3, eps=1e-5, activation="silu", bias=None, add_input=False,
+               residual=None, cu_seqlens=None, mask=None, zero_centered=False):
+    """tegula.engram.short_conv of x [..., H, D] without state, with gradients of x, residual and the weights. With
+    cu_seqlens and mask, tokens are counted over all leading dimensions."""
+    return ShortConvFn.apply(x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input,
+                             cu_seqlens, mask, zero_centered)
+
+
+__all__ = ["EngramGateFn", "EngramGateKvFn", "EngramLookupFn", "ShortConvFn", "engram_gate", "engram_gate_kv", "lookup",
+           "short_conv"]

@@ -170,6 +170,44 @@ def grad_w_reduce_ref(grad_w_partial, weight_hidden, weight_embed, grad_weight_h
     grad_weight_embed += total * weight_hidden.float()
 
 
+def short_conv_ref(x, norm_weight, conv_weight, dilation=3, eps=1e-5, activation="silu", bias=None, add_input=False,
+                   residual=None, cu_seqlens=None, past_state=None, save_for_backward=True, *, mask=None,
+                   zero_centered=False, round_each=False):
+    """In float32, or in float64 if x is, which is then not rounded in between. Differentiable."""
+    kind = torch.float64 if x.dtype == torch.float64 else torch.float32
+    rounded = (lambda v: v) if kind == torch.float64 else (lambda v: v.bfloat16().to(kind))
+    each = rounded if round_each else lambda v: v
+    taps = conv_weight.reshape(conv_weight.shape[0], -1).to(kind)
+    (tokens, streams, hidden), size = x.shape, taps.shape[1]
+    alive = torch.ones(tokens, dtype=torch.bool, device=x.device) if mask is None else ~mask
+    wide = x.to(kind).where(alive[:, None, None], torch.zeros((), dtype=kind, device=x.device))
+    rstd = (wide.square().mean(-1) + eps).rsqrt()
+    norm = norm_weight.to(kind) + (1 if zero_centered else 0)
+    normed = rounded(wide * rstd[..., None] * norm) * alive[:, None, None]
+    cuts = [0, tokens] if cu_seqlens is None else cu_seqlens.tolist()
+    rows, present = [], []
+    for b, (begin, end) in enumerate(zip(cuts, cuts[1:])):
+        before = (normed.new_zeros((size - 1) * dilation, streams, hidden) if past_state is None
+                  else past_state[b].to(kind))
+        a = torch.cat([before, normed[begin:end]])
+        z = normed.new_zeros(end - begin, streams, hidden) if bias is None else bias.to(kind).view(streams, hidden)
+        for j in range(size):
+            z = z + taps[:, j].view(streams, hidden) * a[j * dilation:j * dilation + end - begin]
+        z = each(z)
+        rows.append(each(z * z.sigmoid()) if activation == "silu" else z)
+        present.append(a[end - begin:])
+    rest = normed.new_zeros(tokens - cuts[-1], streams, hidden)
+    out = torch.cat([*rows, rest])
+    alive = alive & (torch.arange(tokens, device=x.device) < cuts[-1])
+    if add_input:
+        out = each(out + wide)
+    out = out * alive[:, None, None]
+    if residual is not None:
+        out = out + residual.to(kind)
+    made = out.to(x.dtype), rstd.float() * alive[:, None] if save_for_backward else None
+    return made if past_state is None else (*made, torch.stack(present).to(past_state.dtype))
+
+
 def engram_sinkhorn_momentum_update_ref(grad, momentum_buffer, beta1, nesterov=True):
     """Changes momentum_buffer in place. In double: a product of floats is exact there, and a sum of two nearly so."""
     old, new = (torch.tensor(x, dtype=torch.float32).double().item() for x in (beta1, 1 - beta1))
