@@ -23,7 +23,8 @@ def signatures():
 
 
 SIGNATURES = signatures()
-OTHER_NAMES = {"per_token_cast_back": "cast_back"}      # of a row whose op's name does not begin its own
+OTHER_NAMES = {"per_token_cast_back": "cast_back",       # of a row whose op's name does not begin its own
+               "short_conv": "engram_short_conv_fwd", "short_conv_alone": "engram_short_conv_fwd"}
 
 
 def signature_of(row):
