@@ -27,6 +27,13 @@ DEV void fill(const gate_fwd_args &a, const ring &r, i64 i, int stage)
     if (a.out.data) bulk_load(to + 2 * r.row_bytes, row_of(a.v, t, 0), r.row_bytes, bar);
 }
 
+/* The first rows, into all stages. */
+DEV void fill_all(const gate_fwd_args &a, const ring &r, i64 rows)
+{
+#pragma unroll 1
+    for (int i = 0; i < a.stages && i < rows; i++) fill(a, r, i, i);
+}
+
 DEV void run(const gate_fwd_args &a)
 {
     SHARED_DYNAMIC(memory, 128);
@@ -38,21 +45,21 @@ DEV void run(const gate_fwd_args &a)
     const ring r = { shared_address(memory), shared_address(loaded), row_bytes, (has_out ? 3u : 2u) * row_bytes,
                      blockIdx.x % streams, blockIdx.x / streams, gridDim.x / streams };
     const i64 rows = r.first < a.num_tokens ? (a.num_tokens - r.first - 1) / r.step + 1 : 0;
+    float w[VECTORS][GATE_VECTOR];
     if (tid == 0) {
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) mbar_init(r.loaded + 8 * i, 1);
         mbar_init_fence();
     }
-    float w[VECTORS][GATE_VECTOR];
     if (!a.weights.is_constant) pdl_wait();
+    /* Rows before weights, which come from L2: 5.5 instead of 5.8 us for 512 rows of 2560 columns on an H200. */
+    if (tid == 0 && !a.weights.is_constant) fill_all(a, r, rows);
 #pragma unroll
     for (int i = 0; i < VECTORS; i++)
         if (tid + i * THREADS < count) load_weights(a.weights, r.h, tid + i * THREADS, w[i]);
     if (a.weights.is_constant) pdl_wait();
+    if (tid == 0 && a.weights.is_constant) fill_all(a, r, rows);
     __syncthreads();                                        /* mbarriers are initialised */
-    if (tid == 0)
-#pragma unroll 1
-        for (int i = 0; i < a.stages && i < rows; i++) fill(a, r, i, i);
     int stage = 0;
     u32 parity = 0;
 #pragma unroll 1
