@@ -75,7 +75,8 @@ static void find_gradients(const work *k)
     const int64_t tokens = x->shape[0], hidden = x->shape[2], taps = c->tensors[CONV_WEIGHT].shape[1];
     for (int64_t n = 0; n < tokens * hidden; n++) {
         const int64_t t = n / hidden, i = n % hidden;
-        if (k->first[t] >= 0) k->normed[n] = conv_bf16(conv_at(x, t, k->h, i) * rstd_at(k, t) * conv_norm_of(c, k->h, i));
+        if (k->first[t] >= 0)
+            k->normed[n] = conv_bf16(conv_at(x, t, k->h, i) * rstd_at(k, t) * conv_norm_of(c, k->h, i));
     }
     for (int64_t n = 0; n < tokens * hidden; n++) {
         const int64_t t = n / hidden, i = n % hidden;

@@ -24,8 +24,8 @@ static tgl_status add_ring(case_problem *c)
         case_add(c, CONV_START, "start_pos", CASE_IN, dtype, 1, &requests)->fill = engram_fill_starts;
     if (case_is(c, "past", "none")) return TGL_OK;
     case_add(c, CONV_RING, "ring", CASE_INOUT, TGL_BF16, 4,
-             (int64_t[]){ requests + case_int(c, "more_slots"), reach + case_int(c, "drafts"), case_int(c, "num_streams"),
-                          case_int(c, "hidden") })->fill = case_fill_normal;
+             (int64_t[]){ requests + case_int(c, "more_slots"), reach + case_int(c, "drafts"),
+                          case_int(c, "num_streams"), case_int(c, "hidden") })->fill = case_fill_normal;
     c->tensors[CONV_RING].offset = case_int(c, "offset");
     if (!case_is(c, "slots", "none"))
         case_add(c, CONV_SLOTS, "slots", CASE_IN, dtype, 1, &requests)->fill = engram_fill_slots;
@@ -75,7 +75,8 @@ static request request_at(const case_problem *c, int64_t token)
     if (c->tensors[CONV_START].name) q.start = engram_integer(&c->tensors[CONV_START], &q.r.number);
     if (q.start < 0) q.start = 0;
     if (!c->tensors[CONV_RING].name) return q;
-    const int64_t slot = c->tensors[CONV_SLOTS].name ? engram_integer(&c->tensors[CONV_SLOTS], &q.r.number) : q.r.number;
+    const case_tensor *slots = &c->tensors[CONV_SLOTS];
+    const int64_t slot = slots->name ? engram_integer(slots, &q.r.number) : q.r.number;
     const bool is_null = q.s.batch.has_null_slot && slot == q.s.batch.null_slot;
     if (slot >= 0 && slot < c->tensors[CONV_RING].shape[0] && !is_null) q.slot = slot;
     return q;
@@ -168,7 +169,7 @@ static void oracle(case_problem *c)
     float *a = case_memory(hidden, sizeof *a);
     case_parallel(tokens * streams, 32 * hidden, find_rstd, &k);
     case_parallel(tokens, 256 * streams * hidden, put_tokens, &k);
-    for (int64_t t = 0; t < tokens && ring->name && ring->shape[1] > 0; t++) {      /* token by token: the last one stays */
+    for (int64_t t = 0; t < tokens && ring->name && ring->shape[1] > 0; t++) {  /* in order: the last one stays */
         const request q = request_at(c, t);
         if (q.r.number < 0 || q.slot < 0 || q.s.params.keep_ring) continue;
         const int64_t p = t - q.r.first;
@@ -193,14 +194,15 @@ static int64_t bytes(const case_problem *c)
         if (c->tensors[i].name && i != CONV_RING) sum += case_tensor_bytes(&c->tensors[i]);
     if (!c->tensors[CONV_RING].name || tokens == 0) return sum;
     const int64_t taps = c->tensors[CONV_WEIGHT].shape[1], reach = c->tensors[CONV_RING].shape[1];
-    const int64_t read = tokens == requests ? taps - 1 : 0, written = tokens < requests * reach ? tokens : requests * reach;
+    const int64_t read = tokens == requests ? taps - 1 : 0;
+    const int64_t written = tokens < requests * reach ? tokens : requests * reach;
     return sum + rows / tokens * (read * requests + written);
 }
 
 const case_op short_conv_fwd_cases = {
     "engram_short_conv_fwd",
-    CONV_CASE " residual=given save=1 round_each=0 past=none start=none slots=none batch_dtype=i32 more_slots=0 drafts=2 "
-    "keep_ring=0",
+    CONV_CASE " residual=given save=1 round_each=0 past=none start=none slots=none batch_dtype=i32 more_slots=0 "
+    "drafts=2 keep_ring=0",
     setup, run, oracle, bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=0,1,14 num_streams=1,2 hidden=1,7,8,9,100,264 save=0,1",
@@ -224,14 +226,15 @@ const case_op short_conv_fwd_cases = {
         "num_tokens=12 num_streams=1 hidden=16 requests=3,12 cu=even past=ring start=small drafts=0,4",
         "num_tokens=30 num_streams=2 hidden=16,15 requests=20 past=ring start=small,bits slots=none,shuffled,wild "
         "more_slots=0,3 keep_ring=0,1 batch_dtype=i64",
-        "num_tokens=30 num_streams=2 hidden=16,15 requests=none,5 past=ring start=zero,large batch_dtype=i64 drafts=0,3 "
-        "round_each=0,1",
+        "num_tokens=30 num_streams=2 hidden=16,15 requests=none,5 past=ring start=zero,large batch_dtype=i64 "
+        "drafts=0,3 round_each=0,1",
         /* blocks of more threads, and more columns than any has */
         "num_tokens=11 num_streams=1 hidden=1024,1032,2560,2568,5120,5128 requests=2 past=ring start=small"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=8192 hidden=2560 requests=none,7,300 mask=none,some",
         "num_tokens=2000 hidden=1024,5120,7168,2563 requests=5 past=ring start=small,large batch_dtype=i64 drafts=0,4",
-        "num_tokens=4001 num_streams=3 hidden=256 kernel_size=2,3,4,8 dilation=1,3,11 requests=40 past=ring start=small"),
+        "num_tokens=4001 num_streams=3 hidden=256 kernel_size=2,3,4,8 dilation=1,3,11 requests=40 past=ring "
+        "start=small"),
     .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=4096,8192 hidden=2560 save=0", "num_tokens=8192 hidden=2560 save=0 residual=none",
         "num_tokens=8192 hidden=2560 save=0 residual=same zero_centered=1 requests=16 past=ring start=zero drafts=4",

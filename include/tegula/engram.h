@@ -284,14 +284,16 @@ typedef struct tgl_engram_short_conv_params {
  *   rstd = 1 / sqrt(sum of x * x / hidden + eps);  a[p] = x * rstd * norm_weight, rounded to bf16;
  *   z = bias + sum over taps j of conv_weight[j] * a[p - (kernel_size - 1 - j) * dilation], one fma each, j ascending;
  *   out = z * sigmoid(z) [+ x] [+ residual], in f32, rounded once (round_each: four times).
- * a at positions before the chunk is ring[slots[b]][position mod ring_size]; 0 without ring or slot, and before position
- * 0. Afterwards a of the last ring_size tokens of the chunk is stored there, so that a rejected draft token is overwritten
- * when its position comes again; batch as for tgl_engram_rows(). If up to Q tokens of a chunk may be rejected, ring_size
- * must be at least (kernel_size - 1) * dilation + Q; it is never below (kernel_size - 1) * dilation.
- * A masked token, and one in no request: out = residual bit for bit (+0 without), rstd = 0; its x is not read, and its a
- * is 0. The sum of squares has an order that depends on hidden alone (docs/engram.md), sigmoid a relative error of at most
- * 2^-21; below -80 SiLU is that of -80. A NaN has all bits set but its sign. Exact: CPU and CUDA agree bit for bit, and no result depends on how a
- * sequence is cut into chunks. 1 <= kernel_size <= 64, dilation < 2^24, 1 <= hidden < 2^31. Since 0.1. */
+ * a at positions before the chunk is ring[slots[b]][position mod ring_size]; 0 without ring or slot, and before
+ * position 0. Afterwards a of the last ring_size tokens of the chunk is stored there, so that a rejected draft token is
+ * overwritten when its position comes again; batch as for tgl_engram_rows(). If up to Q tokens of a chunk may be
+ * rejected, ring_size must be at least (kernel_size - 1) * dilation + Q; it is never below (kernel_size - 1) *
+ * dilation.
+ * A masked token, and one in no request: out = residual bit for bit (+0 without), rstd = 0; its x is not read, and its
+ * a is 0. The sum of squares has an order that depends on hidden alone (docs/engram.md), sigmoid a relative error of at
+ * most 2^-21; below -80 SiLU is that of -80. A NaN has all bits set but its sign. Exact: CPU and CUDA agree bit for
+ * bit, and no result depends on how a sequence is cut into chunks. 1 <= kernel_size <= 64, dilation < 2^24, 1 <= hidden
+ * < 2^31. Since 0.1. */
 TGL_API tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *norm_weight,
                                              const DLTensor *conv_weight, const DLTensor *bias,
                                              const DLTensor *residual, const DLTensor *mask, DLTensor *ring,
@@ -303,8 +305,8 @@ TGL_API tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *
  *   rstd               in   f32    [num_tokens, num_streams]                         packed; what the forward wrote
  *   grad_out           in   bf16   [num_tokens, num_streams, hidden]                 rows packed, any distance apart
  *   grad_x             out  bf16   [num_tokens, num_streams, hidden]                 likewise
- *   grad_norm_partial  out  f32    [num_partials, num_streams, hidden]               packed; num_partials >= 1. Their sum
- *                                                                                    is the gradient of norm_weight
+ *   grad_norm_partial  out  f32    [num_partials, num_streams, hidden]               packed; num_partials >= 1; their
+ *                                                                                    sum is that of norm_weight
  *   grad_conv_partial  out  f32    [num_partials, num_streams * hidden, kernel_size] likewise, of conv_weight
  *   grad_bias_partial  out  f32    [num_partials, num_streams * hidden]              likewise, of bias
  * Each output may be NULL: not wanted. Of batch only cu_seqlens matters, of params neither eps nor those of the ring:
@@ -315,8 +317,8 @@ TGL_API tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *
  *   grad_norm_partial[p] = sum of g * x * rstd, grad_conv_partial[p][j] = sum of gz[t] * a[t - lag of j],
  *   grad_bias_partial[p] = sum of gz, each over its tokens, which are p * n .. p * n + n - 1, with n = num_tokens /
  *   num_partials, rounded up.
- * The gradient of residual is grad_out. All in f32, rounded once. A masked token, and one in no request, has grad_x +0 and
- * adds nothing. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
+ * The gradient of residual is grad_out. All in f32, rounded once. A masked token, and one in no request, has grad_x +0
+ * and adds nothing. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
 TGL_API tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *norm_weight,
                                              const DLTensor *conv_weight, const DLTensor *bias, const DLTensor *rstd,
                                              const DLTensor *grad_out, const DLTensor *mask, DLTensor *grad_x,

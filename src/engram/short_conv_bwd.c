@@ -138,7 +138,8 @@ static void run_partials(const void *context, int64_t begin, int64_t end)
 static tgl_status cpu(const void *context)
 {
     const problem *p = context;
-    const int64_t token_bytes = tgl_saturating_product(p->num_streams * p->kernel_size * p->kernel_size * 16, p->hidden);
+    const int64_t token_bytes =
+        tgl_saturating_product(p->num_streams * p->kernel_size * p->kernel_size * 16, p->hidden);
     return tgl_parallel_rows(p->num_partials, tgl_saturating_product(token_bytes, p->partial_tokens + 1), run_partials,
                              p);
 }

@@ -36,6 +36,6 @@ TGL_INLINE float conv_grad_x(const conv_numbers *n, float x, float rstd, float s
 TGL_INLINE float conv_grad_norm(float grad, float x, float rstd, float sum) { return fmaf(grad, x * rstd, sum); }
 
 #define CONV_BWD_THREADS 256
-#define CONV_BWD_BLOCKS 128         /* that keep a GPU busy */
+#define CONV_BWD_BLOCKS 512         /* that keep a GPU busy, 4 on an SM */
 
 #endif

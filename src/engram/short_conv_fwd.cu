@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT
  * short_conv_fwd.cu - the short convolution of tiles of tokens: a block walks over the tokens of a tile, one stream.
  *   computes  as tegula/engram.h says, sums in the order of common/short_conv.h
- *   launch    grid tiles of tile_tokens tokens * num_streams (block b: stream b % num_streams), block BLOCK_THREADS, dynamic
- *             shared memory of CONV_WALK_ROWS rows, and CONV_RESIDUAL_ROWS if there is a residual
+ *   launch    grid tiles of tile_tokens tokens * num_streams (block b: stream b % num_streams), block BLOCK_THREADS,
+ *             dynamic shared memory of CONV_WALK_ROWS rows, and CONV_RESIDUAL_ROWS if there is a residual
  *   moves     2 bytes per element of x, residual and out, once each, and x of the tokens that a tile reaches back to
  *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; BLOCK_THREADS of a block, a vector of columns each; ROUND_EACH 0, 1
  *
- * A thread has the same 8 columns of all tokens: weights stay in registers (a bias, which no model has, is read for every
- * token), and the rows that taps reach back to are in shared memory, in columns that no other thread reads. A row is
- * copied there (cp.async) some steps ahead, and normed in place once the threads have added up its squares: that is the
+ * A thread has the same 8 columns of all tokens: weights stay in registers (a bias, which no model has, is read for
+ * every token), and the rows that taps reach back to are in shared memory, in columns that no other thread reads. A row
+ * is copied there (cp.async) a step ahead, and normed in place once the threads have added up its squares: that is the
  * one barrier of a step.
  *
  * The ring. A token writes its own entry as soon as it is normed, if no other block reads that entry. In chunks that
- * are longer the first tokens read entries that the last ones write. Those tokens are all in the block that has the first
- * one (tiles shift their ends), and each of its threads writes its columns of the ring after it has read them. */
+ * are longer the first tokens read entries that the last ones write. Those tokens are all in the block that has the
+ * first one (tiles shift their ends), and each of its threads writes its columns of the ring after it has read them. */
 #include "device/ptx.cuh"
 #include "engram/short_conv_fwd.h"
 #define MAX_NGRAM 0

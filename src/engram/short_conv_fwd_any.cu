@@ -115,13 +115,15 @@ DEV void run_row(const short_conv_args &a, const tgl_request &r, bool is_alive, 
     if (writes) store_ring(a, r, t - r.place.begin, taps[last], h);
 }
 
-extern "C" __global__ void __launch_bounds__(CONV_ANY_THREADS) short_conv_fwd_any(const __grid_constant__ short_conv_args a)
+extern "C" __global__ void __launch_bounds__(CONV_ANY_THREADS) short_conv_fwd_any(
+    const __grid_constant__ short_conv_args a)
 {
     SHARED(tap[CONV_MAX_TAPS], taps);
     SHARED(float[WARPS], groups);
     SHARED(tgl_request, shared_request);
     SHARED(request_scratch<CONV_ANY_THREADS>, scratch);
-    const i64 block = (i64)blockIdx.y * gridDim.x + blockIdx.x, t = block / a.num_streams, h = block - t * a.num_streams;
+    const i64 block = (i64)blockIdx.y * gridDim.x + blockIdx.x, t = block / a.num_streams;
+    const i64 h = block - t * a.num_streams;
     const tgl_windows &w = a.requests;
     pdl_wait();
     if (t < a.num_tokens) {

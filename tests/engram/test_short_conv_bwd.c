@@ -97,16 +97,18 @@ TEST(finite_differences)        /* taps 2 to 4, with and without SiLU and skip, 
             float *const all[] = { c.x, c.go, c.norm, c.conv, c.bias };
             const int counts[] = { MOST, MOST, 64, 256, 64 };
             for (int k = 0; k < 5; k++)
-                for (int i = 0; i < counts[k]; i++) all[k][i] = value(bf16((float)(test_below(&r, 4001) - 2000) / 1000));
+                for (int i = 0; i < counts[k]; i++)
+                    all[k][i] = value(bf16((float)(test_below(&r, 4001) - 2000) / 1000));
             for (int i = 0; i < MOST; i++) in.x[i] = (double)c.x[i];
             for (int i = 0; i < 64; i++) in.norm[i] = (double)c.norm[i], in.bias[i] = (double)c.bias[i];
             for (int i = 0; i < 256; i++) in.conv[i] = (double)c.conv[i];
             gradients(b, &c, &a);
             for (int i = 0; i < 90; i++)
-                CHECK_THAT(is_close(value(a.grad_x[i]), slope(&c, &in, &in.x[i])), "%s: %s, x %d: %g %g", b->name, name, i,
-                           (double)value(a.grad_x[i]), slope(&c, &in, &in.x[i]));
+                CHECK_THAT(is_close(value(a.grad_x[i]), slope(&c, &in, &in.x[i])), "%s: %s, x %d: %g %g", b->name,
+                           name, i, (double)value(a.grad_x[i]), slope(&c, &in, &in.x[i]));
             for (int i = 0; i < 10; i++)
-                CHECK(is_close(a.norm[i], slope(&c, &in, &in.norm[i])) && is_close(a.bias[i], slope(&c, &in, &in.bias[i])));
+                CHECK(is_close(a.norm[i], slope(&c, &in, &in.norm[i])) &&
+                      is_close(a.bias[i], slope(&c, &in, &in.bias[i])));
             for (int i = 0; i < 10 * c.taps; i++) CHECK(is_close(a.conv[i], slope(&c, &in, &in.conv[i])));
         }
 }
@@ -119,17 +121,21 @@ TEST(devices_agree_to_the_bit)
         "num_tokens=11 num_streams=1 hidden=64 kernel_size=5 num_partials=2"), 1);
 }
 
-TEST(graph) { check_replayed("engram_short_conv_bwd", "num_tokens=20 num_streams=2 hidden=64 mask=some num_partials=2", 1); }
+TEST(graph)
+{
+    check_replayed("engram_short_conv_bwd", "num_tokens=20 num_streams=2 hidden=64 mask=some num_partials=2", 1);
+}
 
 TEST(num_sms)
 {
-    check_num_sms("engram_short_conv_bwd", CASE_LINES("num_tokens=40 num_streams=2 hidden=16 mask=some num_partials=5"));
+    check_num_sms("engram_short_conv_bwd",
+                  CASE_LINES("num_tokens=40 num_streams=2 hidden=16 mask=some num_partials=5"));
 }
 
 TEST(fast_number_of_partials)
 {
-    CHECK_INT(tgl_engram_short_conv_num_partials(4), 32);
-    CHECK_INT(tgl_engram_short_conv_num_partials(0), 128);
+    CHECK_INT(tgl_engram_short_conv_num_partials(4), 128);
+    CHECK_INT(tgl_engram_short_conv_num_partials(0), 512);
     CHECK_INT(tgl_engram_short_conv_num_partials(1000), 1);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * tgl_engram_short_conv_fwd, on every device of the tests. Written from the specification: RMSNorm rounded to bf16, taps
- * that reach back in the request or into the ring by position, SiLU. */
+ * tgl_engram_short_conv_fwd, on every device of the tests. Written from the specification: RMSNorm rounded to bf16,
+ * taps that reach back in the request or into the ring by position, SiLU. */
 #include "gate_support.h"
 #include "src/engram/common/silu.h"
 
@@ -55,8 +55,8 @@ static void call_conv(const backend *b, const call *c, uint16_t *out)
 static void check_values(const backend *b, const char *what, const uint16_t *seen, const float *want, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        if (!CHECK_THAT(value(seen[i]) == want[i], "%s: %s: number %lld is %.9g, want %.9g", b->name, what, (long long)i,
-                        (double)value(seen[i]), (double)want[i]))
+        if (!CHECK_THAT(value(seen[i]) == want[i], "%s: %s: number %lld is %.9g, want %.9g", b->name, what,
+                        (long long)i, (double)value(seen[i]), (double)want[i]))
             return;
 }
 
@@ -225,7 +225,8 @@ static void start_sequence(const backend *b, test_random *r, sequence *s, const 
 }
 
 /* One run of prefills, drafts and roll-backs, with requests that begin again in a slot -> chunks that were wrong. */
-static int run_schedule(const backend *b, int number, int64_t taps, int64_t dilation, int64_t max_draft, int64_t ring_size)
+static int run_schedule(const backend *b, int number, int64_t taps, int64_t dilation, int64_t max_draft,
+                        int64_t ring_size)
 {
     char name[64];
     snprintf(name, sizeof name, "schedule %d", number);
@@ -256,7 +257,8 @@ static int run_schedule(const backend *b, int number, int64_t taps, int64_t dila
             accepted[i] = is_draft ? test_below(&r, right[i] + 1) : q;
             start[i] = (int32_t)s->next, cu[i + 1] = cu[i] + (int32_t)q;
             for (int64_t n = 0; n < q * WIDTH; n++)
-                c.x[cu[i] * WIDTH + n] = n < right[i] * WIDTH ? s->x[s->next * WIDTH + n] : (float)test_below(&r, 5) - 2;
+                c.x[cu[i] * WIDTH + n] =
+                    n < right[i] * WIDTH ? s->x[s->next * WIDTH + n] : (float)test_below(&r, 5) - 2;
         }
         c.tokens = cu[REQUESTS];
         if (c.tokens > 0) call_conv(b, &c, out);
@@ -275,7 +277,8 @@ TEST(schedules)         /* give the bits of the uncut run, whatever was rejected
         const int count = b->is_emulated && !test_slow() ? 24 : 200;
         for (int i = 0; i < count; i++) {
             const int64_t taps = 2 + i % 4, dilation = 1 + i / 3 % 3, q = 1 + i % 5;
-            CHECK_THAT(run_schedule(b, i, taps, dilation, q, (taps - 1) * dilation + q) == 0, "%s: schedule %d", b->name, i);
+            CHECK_THAT(run_schedule(b, i, taps, dilation, q, (taps - 1) * dilation + q) == 0, "%s: schedule %d",
+                       b->name, i);
         }
     }
 }
@@ -305,7 +308,8 @@ TEST(graph)
 {
     check_replayed("engram_short_conv_fwd", "num_tokens=20 num_streams=2 hidden=264 requests=3 mask=some", 1);
     check_replayed("engram_short_conv_fwd",
-                   "num_tokens=20 num_streams=2 hidden=40 requests=9 past=ring start=small slots=shuffled keep_ring=1", 1);
+                   "num_tokens=20 num_streams=2 hidden=40 requests=9 past=ring start=small slots=shuffled "
+                   "keep_ring=1", 1);
 }
 
 TEST(num_sms)

@@ -69,8 +69,8 @@ def engram_cases(device):
     yield "grad_w_reduce", torch.randn(3, 2, 40, device=device), *weights, fused, fused + 1
     taps, state = torch.randn(80, 4, device=device).bfloat16(), torch.zeros(3, 11, 2, 40, device=device).bfloat16()
     yield "short_conv", x, weights[0], taps
-    yield "short_conv", x, weights[0].float(), taps[:, :3].float(), 2, 1e-6, "none", fused.view(-1), True, x.clone(), cu, {
-        "mask": mask, "zero_centered": True}
+    yield "short_conv", x, weights[0].float(), taps[:, :3].float(), 2, 1e-6, "none", fused.view(-1), True, x.clone(), {
+        "cu_seqlens": cu, "mask": mask, "zero_centered": True}
     yield "short_conv", x, weights[0], taps, 3, 1e-5, "silu", None, True, None, cu, None, False, {
         "ring": state, "slots": cu[:2] % 3, "start_pos": cu[1:], "round_each": True}
     rstd = reference.short_conv_ref(x, weights[0], taps)[1]

@@ -17,7 +17,9 @@
 #define CONV_CASE                                                                                                  \
     "num_tokens= num_streams=4 hidden= kernel_size=4 dilation=3 norm=bf16 conv=bf16 bias=none mask=none "          \
     "activation=1 add_input=1 zero_centered=0 eps=default values=normal layout=packed gap=3 offset=0 " ENGRAM_REQUESTS
-enum { CONV_MASK, CONV_CU, CONV_START, CONV_SLOTS, CONV_RING, CONV_X, CONV_NORM, CONV_WEIGHT, CONV_BIAS, CONV_NUM_INPUTS };
+enum {
+    CONV_MASK, CONV_CU, CONV_START, CONV_SLOTS, CONV_RING, CONV_X, CONV_NORM, CONV_WEIGHT, CONV_BIAS, CONV_NUM_INPUTS
+};
 tgl_status conv_add_inputs(case_problem *c);
 case_tensor *conv_add_rows(case_problem *c, int index, const char *name, case_role role);
 void conv_fill_rows(const case_problem *c, case_tensor *t, uint64_t seed);
@@ -28,7 +30,7 @@ int64_t conv_dilation(const case_problem *c);           /* 0: 3 */
 
 bool conv_is_masked(const case_problem *c, int64_t token);
 float conv_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i);          /* of rows */
-float conv_norm_of(const case_problem *c, int64_t stream, int64_t i);                   /* 1 added if it is stored minus 1 */
+float conv_norm_of(const case_problem *c, int64_t stream, int64_t i);                   /* plus 1 if stored minus 1 */
 float conv_tap_of(const case_problem *c, int64_t stream, int64_t i, int64_t j);
 float conv_bias_of(const case_problem *c, int64_t stream, int64_t i);                   /* 0 without */
 float conv_rstd_of(const case_problem *c, int64_t token, int64_t stream);               /* from x */

@@ -153,8 +153,8 @@ def _is_silu(activation):
 
 
 def _present(ring, cu_seqlens, num_tokens):
-    """The rows of each request in the order of their positions: the ring has position p, counted from its oldest row on,
-    at p modulo its size."""
+    """The rows of each request in the order of their positions: the ring has position p, counted from its oldest row
+    on, at p modulo its size."""
     import torch
     size = ring.shape[1]
     if cu_seqlens is None:
@@ -170,11 +170,11 @@ def short_conv(x, norm_weight, conv_weight, dilation=3, eps=1e-5, activation="si
                residual=None, cu_seqlens=None, past_state=None, save_for_backward=True, *, ring=None, slots=None,
                start_pos=None, mask=None, zero_centered=False, round_each=False, keep_ring=False, null_slot=None,
                out=None):
-    """RMSNorm of x [T, H, D], a causal depthwise convolution over the tokens of each request with taps conv_weight [H * D,
-    K] (or [H * D, 1, K]) dilation tokens apart, SiLU; x is added if add_input, and residual. Returns (out, rstd); rstd is
-    None without save_for_backward. Normed rows before a chunk are in row slots[b] of ring [S, R, H, D], by position modulo
-    R, where those of this call are then stored, or in past_state [B, (K - 1) * dilation, H, D], oldest first; the result
-    is then (out, rstd, present_state). mask: tokens that count as 0, and whose result is the residual. zero_centered:
+    """RMSNorm of x [T, H, D], a causal depthwise convolution over the tokens of each request with taps conv_weight
+    [H * D, K] (or [H * D, 1, K]) dilation tokens apart, SiLU; x is added if add_input, and residual. Returns (out,
+    rstd); rstd is None without save_for_backward. Normed rows before a chunk are in row slots[b] of ring [S, R, H, D],
+    by position modulo R, where those of this call are then stored, or in past_state [B, (K - 1) * dilation, H, D],
+    oldest first; the result is then (out, rstd, present_state). mask: tokens that count as 0, and whose result is the residual. zero_centered:
     norm_weight is stored minus 1. round_each: rounds to bfloat16 after every step, as eager PyTorch does."""
     is_past = past_state is not None
     if is_past:

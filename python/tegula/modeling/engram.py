@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Engram's lookup, gate and short convolution with their gradients. A weight that has a tensor main_grad, as Megatron's parameters have,
-gets its gradient added there, in float32, and none from autograd."""
+"""Engram's lookup, gate and short convolution with their gradients. A weight that has a tensor main_grad, as
+Megatron's parameters have, gets its gradient added there, in float32, and none from autograd."""
 import torch
 
 from ..engram import (engram_gate_bwd, engram_gate_fwd, engram_gate_kv_bwd, engram_gate_kv_fwd, engram_lookup,
@@ -156,8 +156,8 @@ class ShortConvFn(torch.autograd.Function):
     zero_centered): x and residual [..., H, D]."""
 
     @staticmethod
-    def forward(ctx, x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input, cu_seqlens, mask,
-                zero_centered):
+    def forward(ctx, x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input, cu_seqlens,
+                mask, zero_centered):
         is_saved = any(ctx.needs_input_grad)
         out, rstd = _short_conv(_flat(x, 2), norm_weight, conv_weight, dilation, eps, activation, bias, add_input,
                                 None if residual is None else _flat(residual, 2), cu_seqlens, None, is_saved, mask=mask,
@@ -176,8 +176,9 @@ class ShortConvFn(torch.autograd.Function):
             _flat(grad_output, 2), _flat(x, 2), norm_weight, conv_weight, rstd, dilation, activation, bias, add_input,
             cu_seqlens, mask=mask, zero_centered=zero_centered)
         wanted = ctx.needs_input_grad
-        return (grad_x.view(x.shape), _of_weight(norm_weight, norm, wanted[1]), _of_weight(conv_weight, conv, wanted[2]),
-                _of_weight(bias, of_bias, wanted[3]), grad_output if wanted[4] else None, *(None,) * 7)
+        return (grad_x.view(x.shape), _of_weight(norm_weight, norm, wanted[1]),
+                _of_weight(conv_weight, conv, wanted[2]), _of_weight(bias, of_bias, wanted[3]),
+                grad_output if wanted[4] else None, *(None,) * 7)
 
 
 def short_conv(x, norm_weight, conv_weight, dilation=3, eps=1e-5, activation="silu", bias=None, add_input=False,

@@ -12,9 +12,9 @@
 #define CONV_LOWEST (-80.0f)
 TGL_INLINE float conv_bounded(float z) { return tgl_select_f32(z < CONV_LOWEST, CONV_LOWEST, z); }
 
-/* 1 + e^-z, of which the reciprocal is sigmoid(z), with a relative error of at most 2^-21. e^-z = 2^n * 2^f, n the integer
- * nearest to -z / ln 2; 2^f is a polynomial with a relative error of 2^-23. A NaN gives any number: its product with z is
- * a NaN. */
+/* 1 + e^-z, of which the reciprocal is sigmoid(z), with a relative error of at most 2^-21. e^-z = 2^n * 2^f, n the
+ * integer nearest to -z / ln 2; 2^f is a polynomial with a relative error of 2^-23. A NaN gives any number: its product
+ * with z is a NaN. */
 TGL_INLINE float conv_sigmoid_divisor(float z)
 {
 #ifdef __CUDACC__
