@@ -130,7 +130,7 @@ DEV void set_to_zero(float *of_block, i64 count)
     for (i64 i = threadIdx.x; of_block && i < count; i += CONV_BWD_THREADS) of_block[i] = 0;
 }
 
-extern "C" __global__ void __launch_bounds__(CONV_BWD_THREADS) short_conv_bwd(
+extern "C" __global__ void __launch_bounds__(CONV_BWD_THREADS, 4) short_conv_bwd(
     const __grid_constant__ short_conv_bwd_args a)
 {
     SHARED(float[WARPS], groups);

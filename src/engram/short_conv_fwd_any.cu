@@ -115,7 +115,7 @@ DEV void run_row(const short_conv_args &a, const tgl_request &r, bool is_alive, 
     if (writes) store_ring(a, r, t - r.place.begin, taps[last], h);
 }
 
-extern "C" __global__ void __launch_bounds__(CONV_ANY_THREADS) short_conv_fwd_any(
+extern "C" __global__ void __launch_bounds__(CONV_ANY_THREADS, 4) short_conv_fwd_any(
     const __grid_constant__ short_conv_args a)
 {
     SHARED(tap[CONV_MAX_TAPS], taps);
