@@ -28,8 +28,8 @@ bool gate_is_masked(const case_problem *c, int64_t token)
 
 typedef struct { const case_problem *c; case_tensor *t; uint64_t seed; } filling;
 
-/* Rows of zeros, special and scaled values over normal ones. Of masked tokens keys and values are full of NaN, and every
- * second row of the others: those between would show a NaN that gets through. */
+/* Rows of zeros, special and scaled values over normal ones. Of masked tokens keys and values are full of NaN, and
+ * every second row of the others: those between would show a NaN that gets through. */
 static void change_rows(void *context, int64_t begin, int64_t end)
 {
     static const double special[] = { INFINITY, -INFINITY, NAN, 0, -0.0 };
