@@ -207,7 +207,8 @@ const case_op lookup_bwd_cases = {
     "row_begin=0 limit=0 index_layout=tc grad_layout=tc values=normal gap=0 table_gap=0 offset=0",
     setup, run, oracle, bytes, workspace,
     .lists[CASE_CHECK] = CASE_LINES(
-        "num_tokens=0,1,31,32,33,65,300 num_columns=0,1,3 indices=uniform,equal dtype=bf16,f32",
+        "num_tokens=0,1,31,32,33,65,300 num_columns=1,3 indices=uniform,equal",
+        "num_tokens=0,33 num_columns=0,2 indices=uniform dtype=bf16,f32",
         "num_tokens=400 outputs=both,table,rows indices=distinct,uniform,zipf,equal,blocks,some,foreign",
         "num_tokens=70 dim=0,1,3,8,31,32,33,100,256,257,600 dtype=bf16,f32 indices=blocks",
         "num_tokens=700 indices=blocks num_rows=5,3000 index_dtype=i32,i64 row_begin=0,77",
@@ -216,8 +217,10 @@ const case_op lookup_bwd_cases = {
         "num_tokens=300 outputs=rows indices=bits index_dtype=i32,i64 limit=0,1000000000 unique_dtype=i64",
         "num_tokens=60 outputs=rows indices=some,foreign index_dtype=i32,i64 row_begin=0,77",
         "num_tokens=300 outputs=rows indices=some num_rows=1000 limit=300,1000 row_begin=5 unique_dtype=i32,i64",
-        "num_tokens=90 gap=0,1,8 offset=0,1,8 table_gap=0,1,4 grad_layout=tc,ct index_layout=tc,ct",
+        "num_tokens=90 gap=0,1,8 offset=0,1,8 table_gap=1,4",
+        "num_tokens=80 grad_layout=tc,ct index_layout=tc,ct",
         "num_tokens=90 num_rows=0,1,2 indices=uniform",
+        "num_tokens=2500 num_columns=2 dim=4 outputs=rows indices=bits index_dtype=i32,i64",
         "num_tokens=3000 num_columns=5 dim=16 indices=blocks,zipf,distinct num_rows=20000"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=100000 num_columns=1 dim=32 indices=distinct,uniform,zipf,equal,blocks,some num_rows=1000000 "
@@ -228,6 +231,7 @@ const case_op lookup_bwd_cases = {
         "num_tokens=8192 " FLASH " num_rows=384000000 outputs=rows indices=zipf,equal",
         "num_tokens=8192 " FLASH " num_rows=384000000 outputs=rows indices=distinct dtype=f32",
         "num_tokens=8192 " FLASH " num_rows=10000000 outputs=table indices=distinct,zipf"),
-    .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 dtype=bf16,f32"),
+    .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 dtype=bf16,f32",
+                                      "num_tokens=64 dtype=bf16,f32 index_dtype=i64 outputs=rows"),
     .models = CASE_LINES("num_tokens=4096 num_columns={engram_columns} dim={engram_dim} outputs=rows,table"),
 };

@@ -112,39 +112,41 @@ tgl_signature tgl_engram_lookup_bwd_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* Parts of the workspace, each aligned to 256 bytes. */
-enum { BLOCK_POSITIONS = 1024 };
-static int64_t max_blocks(int64_t n)
-{
-    return tgl_max(1, tgl_min(LOOKUP_BWD_MAX_BLOCKS, tgl_ceil_div(n, BLOCK_POSITIONS)));
-}
+/* How positions are sorted: fewer than this by one block, which waits for no other; otherwise a block has this many. */
+enum { ALONE = 4096, PART = 2048, MAX_BITS = 10 };
+static int64_t max_sorters(int64_t n) { return n <= ALONE ? 1 : tgl_min(LOOKUP_BWD_SORTERS, tgl_ceil_div(n, PART)); }
 
-static size_t lay_out(lookup_bwd_args *a, int64_t n, int64_t dim, void *workspace)
+/* Parts of the workspace, each aligned to 256 bytes. i32 has rows of up to 32 bits, in 4 digits; i64 of 64, in 7. */
+static size_t lay_out(lookup_bwd_args *a, int64_t n, int64_t dim, bool is_i64, void *workspace)
 {
-    const int64_t windows = tgl_ceil_div(n, 32) + 1, blocks = max_blocks(n), bins = 1 << LOOKUP_BWD_DIGIT;
-    const int64_t bytes[] = { 16 * n, 16 * n, 4 * bins * blocks, 4 * bins, 4 * blocks, 4 * blocks,
-                              4 * LOOKUP_BWD_BARRIERS, tgl_saturating_product(8 * windows, dim) };
-    char *parts[8], *at = workspace;
+    const int64_t windows = tgl_ceil_div(n, 32) + 1, sorters = max_sorters(n), entry_bytes = is_i64 ? 16 : 8;
+    const int64_t bytes[] = { entry_bytes * n, entry_bytes * n, entry_bytes * n, entry_bytes * n,
+                              sorters > 1 ? (is_i64 ? 7 : 4) * sorters * 4 << MAX_BITS : 0, 8 * windows, 8 * sorters,
+                              32 * (n / (LOOKUP_CHUNK + 1)), 4 * LOOKUP_BWD_WORDS,
+                              tgl_saturating_product(8 * windows, dim) };
+    char *parts[10], *at = workspace;
     size_t total = 0;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
         parts[i] = at ? at + total : NULL;
         total += ((size_t)bytes[i] + 255) / 256 * 256;
     }
     if (!a) return total;
-    a->entries = (uint8_t *)parts[0], a->next_entries = (uint8_t *)parts[1];
-    a->counts = (uint32_t *)(void *)parts[2], a->totals = (uint32_t *)(void *)parts[3];
-    a->block_heads = (uint32_t *)(void *)parts[4], a->block_last = (uint32_t *)(void *)parts[5];
-    a->barriers = (uint32_t *)(void *)parts[6], a->partial = (float *)(void *)parts[7];
+    for (int i = 0; i < LOOKUP_BWD_BUFFERS; i++) a->entries[i] = (uint8_t *)parts[i];
+    a->counts = (uint32_t *)(void *)parts[4], a->windows = (uint32_t *)(void *)parts[5];
+    a->parts = (uint32_t *)(void *)parts[6], a->longs = (uint32_t *)(void *)parts[7];
+    a->words = (uint32_t *)(void *)parts[8], a->partial = (float *)(void *)parts[9];
     return total;
 }
 
-static int plan_of(int element_bytes, tgl_kernel *kernels)
+static int key_bytes(const problem *p) { return p->num_rows < UINT32_MAX ? 4 : 8; }
+static int plan_of(const problem *p, int element_bytes, tgl_kernel *kernels)
 {
-    kernels[0] = (tgl_kernel){ "engram/lookup_bwd", { { "ELEMENT_BYTES", element_bytes } } };
+    kernels[0] = (tgl_kernel){ "engram/lookup_bwd",
+                               { { "ELEMENT_BYTES", element_bytes }, { "KEY_BYTES", key_bytes(p) } } };
     return 1;
 }
-static int plan_bf16(const void *context, tgl_kernel *kernels) { return plan_of(2, kernels); }
-static int plan_f32(const void *context, tgl_kernel *kernels) { return plan_of(4, kernels); }
+static int plan_bf16(const void *context, tgl_kernel *kernels) { return plan_of(context, 2, kernels); }
+static int plan_f32(const void *context, tgl_kernel *kernels) { return plan_of(context, 4, kernels); }
 
 static bool has_vectors(const problem *p, int64_t element_bytes)
 {
@@ -155,19 +157,27 @@ static bool has_vectors(const problem *p, int64_t element_bytes)
            p->table_stride % 4 == 0 && addresses % 16 == 0;
 }
 
+/* A warp has 32 sorted positions at a time, fewer if there are not many for each. */
 static tgl_shape shape_of(problem *p, const tgl_target *target, int element_bytes)
 {
-    const int64_t n = p->num_tokens * p->num_columns, blocks = tgl_min(target->num_sms, max_blocks(n));
-    int bits = 1;
+    const int64_t n = p->num_tokens * p->num_columns, windows = tgl_max(1, tgl_ceil_div(n, 32));
+    const int threads = n <= LOOKUP_BWD_FEW_THREADS * 4 ? LOOKUP_BWD_FEW_THREADS : LOOKUP_BWD_THREADS;
+    const int64_t warps = (int64_t)target->num_sms * threads / 32;
+    p->span = windows >= 8 * warps ? 32 : windows >= warps ? 16 : 8;
+    const int64_t tasks = windows * (32 / p->span), blocks = tgl_strided_grid(tgl_ceil_div(tasks, 4), target->num_sms);
+    const int64_t sorters = tgl_min(max_sorters(n), blocks);
+    int bits = 2;
     while (bits < 64 && p->num_rows >> bits) bits++;
-    p->num_digits = (uint32_t)tgl_ceil_div(bits, LOOKUP_BWD_DIGIT);
-    p->digit_bits = (uint32_t)tgl_ceil_div(bits, p->num_digits);
+    p->num_digits = (uint32_t)tgl_ceil_div(bits, MAX_BITS);
+    p->digit_bits = (uint32_t)tgl_max(2, tgl_ceil_div(bits, p->num_digits));
     p->count = (uint32_t)n;
-    p->block_count = (uint32_t)(tgl_ceil_div(tgl_ceil_div(n, 32), blocks) * 32);
+    p->part = (uint32_t)(tgl_ceil_div(windows, sorters) * 32);
+    p->num_sorters = (uint32_t)tgl_max(1, tgl_ceil_div(n, p->part));
     p->by_columns = tgl_divisor_of(tgl_max(1, p->num_columns));
     p->has_vectors = has_vectors(p, element_bytes);
-    return (tgl_shape){ { blocks }, .block = LOOKUP_BWD_THREADS, .cooperative = true, TGL_ARGS(*p),
-                        .shared_bytes = (int64_t)LOOKUP_BWD_THREADS / 32 * 4 << p->digit_bits };
+    return (tgl_shape){ { blocks }, .block = threads, .cooperative = true, TGL_ARGS(*p),
+                        .shared_bytes = tgl_max(4 * LOOKUP_BWD_SHARED_WORDS((int64_t)threads, p->digit_bits),
+                                                LOOKUP_BWD_STAGE_BYTES((int64_t)threads)) };
 }
 static tgl_shape shape_bf16(void *context, const tgl_target *target) { return shape_of(context, target, 2); }
 static tgl_shape shape_f32(void *context, const tgl_target *target) { return shape_of(context, target, 4); }
@@ -209,7 +219,8 @@ tgl_status tgl_engram_lookup_bwd(const DLTensor *grad_out, const DLTensor *indic
     tgl_signature *const s = &tgl_engram_lookup_bwd_signature;
     sizes n;
     TGL_TRY(tgl_take(s, tensors, params, &n.num_tokens));
-    if (!grad_table && !unique_rows) return tgl_fail(TGL_ERR_ARGUMENT, "grad_table: is NULL, want a tensor or unique_rows");
+    if (!grad_table && !unique_rows)
+        return tgl_fail(TGL_ERR_ARGUMENT, "grad_table: is NULL, want a tensor or unique_rows");
     if (num_positions(indices) >= TGL_DIVIDE_LIMIT)
         return tgl_fail(TGL_ERR_ARGUMENT, "indices: has %lld elements, want fewer than 2^31",
                         (long long)num_positions(indices));
@@ -233,8 +244,9 @@ tgl_status tgl_engram_lookup_bwd(const DLTensor *grad_out, const DLTensor *indic
     if (grad_table && !tgl_is_empty(grad_table)) p.table_stride = p.num_rows > 1 ? tgl_stride(grad_table, 0) : 0;
     if (!tgl_on_cpu(grad_out)) {
         const int64_t count = n.num_tokens * n.num_columns;
-        TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, lay_out(NULL, count, n.dim, NULL)));
-        lay_out(&p, count, n.dim, workspace);
+        const bool is_i64 = p.index_bytes == 8;
+        TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, lay_out(NULL, count, n.dim, is_i64, NULL)));
+        lay_out(&p, count, n.dim, is_i64, workspace);
     }
     return tgl_run(s, &OPS[tgl_dtype_is(grad_out->dtype, TGL_BF16)], tensors, &p, stream);
 }
@@ -243,7 +255,10 @@ size_t tgl_engram_lookup_bwd_workspace_size(const DLTensor *grad_out, const DLTe
                                             const tgl_engram_lookup_params *params)
 {
     (void)params;
-    if (!grad_out || !indices || !grad_out->shape || !indices->shape || grad_out->ndim != 3 || indices->ndim != 2) return 0;
+    if (!grad_out || !indices || !grad_out->shape || !indices->shape || grad_out->ndim != 3 || indices->ndim != 2)
+        return 0;
     const int64_t n = num_positions(indices);
-    return n >= 0 && n < TGL_DIVIDE_LIMIT && grad_out->shape[2] >= 0 ? lay_out(NULL, n, grad_out->shape[2], NULL) : 0;
+    const bool is_i64 = tgl_dtype_bits(indices->dtype) == 64;
+    if (n < 0 || n >= TGL_DIVIDE_LIMIT || grad_out->shape[2] < 0) return 0;
+    return lay_out(NULL, n, grad_out->shape[2], is_i64, NULL);
 }

@@ -8,11 +8,15 @@
 
 #define LOOKUP_CHUNK 32             /* occurrences of a row that are summed one after the other */
 #define LOOKUP_BWD_THREADS 512
-#define LOOKUP_BWD_MAX_BLOCKS 160
-#define LOOKUP_BWD_DIGIT 10         /* bits at most: sort.cuh's */
-#define LOOKUP_BWD_BARRIERS 32      /* 3 for each of up to 7 digits, and 4 */
+#define LOOKUP_BWD_FEW_THREADS 256  /* of a block that has few positions */
+#define LOOKUP_BWD_SORTERS 64       /* blocks that sort, at most */
+#define LOOKUP_BWD_BUFFERS 4        /* of entries: passes of the sort take turns */
+/* Words of shared memory: sort.cuh's counts; then eight rows of 512 bytes a warp. */
+#define LOOKUP_BWD_STAGE_BYTES(threads) ((threads) / 32 * 8 * 512)
+#define LOOKUP_BWD_SHARED_WORDS(threads, bits) (((threads) / 32 + 2) << (bits))
 
-/* Strides in elements. A position is (token, column), t * num_columns + c. */
+/* Strides in elements. A position is (token, column), t * num_columns + c. All words of the workspace are 0 between
+ * launches; a word that blocks wait for is stored plus 1. */
 typedef struct {
     const void *grad_out, *indices;
     float *grad_table, *grad_rows;              /* NULL: not wanted */
@@ -25,14 +29,23 @@ typedef struct {
     int32_t index_bytes, unique_bytes;
     /* of a launch */
     int32_t has_vectors;                        /* all rows are aligned to 16 bytes, and whole vectors */
-    uint32_t count, block_count;                /* positions, of all and of a block */
+    uint32_t count, num_sorters, part;          /* positions; blocks that sort, and positions of each */
     uint32_t digit_bits, num_digits;
+    uint32_t span;                              /* positions of a warp at a time: 8, 16 or 32 */
     tgl_divisor by_columns;
     /* of the workspace */
-    uint8_t *entries, *next_entries;            /* 16 bytes a position: row, position, number of the row */
-    uint32_t *counts, *totals, *block_heads, *block_last, *barriers;
+    uint8_t *entries[LOOKUP_BWD_BUFFERS];       /* of the sort: row, position */
+    uint32_t *counts;                           /* of the sort: a word for each digit, block and bin */
+    uint32_t *windows;                          /* of 32 sorted positions: rows before them in the part, and the
+                                                 * position plus 1 where the last of these begins, 0 if there is none */
+    uint32_t *parts;                            /* the same, of all in a part */
+    uint32_t *longs;                            /* rows of several chunks, 8 words each: first sorted position, chunks,
+                                                 * number, 0, row (2 words), 0, 0 */
+    uint32_t *words;                            /* LOOKUP_BWD_WORDS */
     float *partial;                             /* sums of chunks: two for 32 positions */
 } lookup_bwd_args;
+
+enum { LOOKUP_BWD_BARRIER, LOOKUP_BWD_TICKET, LOOKUP_BWD_NUM_LONGS, LOOKUP_BWD_WORDS };
 
 /* The row that a position belongs to, or num_rows if it is not owned: as the last. */
 TGL_INLINE uint64_t lookup_bwd_row(const lookup_bwd_args *a, int64_t token, int64_t column)
