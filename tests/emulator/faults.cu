@@ -241,20 +241,6 @@ extern "C" __global__ void cluster_block_gone(u32 *out)
     out[threadIdx.x] = cluster_load_u32(cluster_map(shared_address(&word), 0));
 }
 
-extern "C" __global__ void store_async_no_cluster(u32 *out)
-{
-    SHARED(u64, bar);
-    SHARED(float4, word);
-    if (threadIdx.x == 0) {
-        mbar_init(shared_address(&bar), 1);
-        mbar_expect(shared_address(&bar), 16);
-        cluster_store_async(shared_address(&word), make_float4(1, 2, 3, 4), shared_address(&bar));
-    }
-    __syncthreads();
-    mbar_wait(shared_address(&bar), 0);
-    out[threadIdx.x] = threadIdx.x;
-}
-
 extern "C" __global__ void pdl_without_wait(u32 *out)
 {
     out[threadIdx.x] = threadIdx.x;
@@ -342,4 +328,19 @@ extern "C" __global__ void unwritten_converted(u32 *out)        /* through what 
     if (threadIdx.x < 255) a[threadIdx.x] = 1;
     __syncthreads();
     if (pack_f16(1, a[threadIdx.x]) > 0x40000000) out[0] = 1;
+}
+
+/* ---- clusters, once more: documents quote the lines above ---- */
+extern "C" __global__ void store_async_no_cluster(u32 *out)
+{
+    SHARED(u64, bar);
+    SHARED(float4, word);
+    if (threadIdx.x == 0) {
+        mbar_init(shared_address(&bar), 1);
+        mbar_expect(shared_address(&bar), 16);
+        cluster_store_async(shared_address(&word), make_float4(1, 2, 3, 4), shared_address(&bar));
+    }
+    __syncthreads();
+    mbar_wait(shared_address(&bar), 0);
+    out[threadIdx.x] = threadIdx.x;
 }
