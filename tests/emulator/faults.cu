@@ -108,7 +108,7 @@ extern "C" __global__ void missing_mbarrier_wait(u32 *out)
     SHARED(u64, bar);
     const u32 at = shared_address(m), b = shared_address(&bar), t = threadIdx.x;
     out[t] = t;
-    if (t == 0) mbar_init(b, 1);
+    if (t == 0) mbar_init(b, 1), mbar_init_fence();
     __syncthreads();
     if (t == 0) {
         mbar_expect(b, 1024);
@@ -328,4 +328,34 @@ extern "C" __global__ void unwritten_converted(u32 *out)        /* through what 
     if (threadIdx.x < 255) a[threadIdx.x] = 1;
     __syncthreads();
     if (pack_f16(1, a[threadIdx.x]) > 0x40000000) out[0] = 1;
+}
+
+extern "C" __global__ void mbarrier_without_fence(u32 *out)
+{
+    SHARED_DYNAMIC(m, 16);
+    SHARED(u64, bar);
+    const u32 b = shared_address(&bar), t = threadIdx.x;
+    if (t == 0) {
+        mbar_init(b, 1);
+        mbar_expect(b, 1024);
+        bulk_load(shared_address(m), out, 1024, b);
+    }
+    __syncthreads();
+    mbar_wait(b, 0);
+}
+extern "C" __global__ void pdl_wait_of_some_threads(u32 *out)
+{
+    if (threadIdx.x < 128) {
+        pdl_wait();
+        pdl_wait();
+    }
+    out[threadIdx.x] = threadIdx.x;
+}
+extern "C" __global__ void cluster_work_after_arrival(u32 *out)     /* the barrier orders what comes before arrival */
+{
+    SHARED(u32[256], a);
+    cluster_arrive();
+    a[threadIdx.x] = threadIdx.x;
+    cluster_wait();
+    out[threadIdx.x ^ 128] = a[threadIdx.x ^ 128];
 }
