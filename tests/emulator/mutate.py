@@ -46,8 +46,8 @@ def blanked(pattern, text, flags):
 def mutants(text, kind):
     """(line, the statement, the text with it changed) for each."""
     code = blanked(r"/\*.*?\*/|//[^\n]*", text, re.S)
-    if kind == "bound":                 # what a compiler checks is none
-        code = blanked(r"^#[^\n]*|static_assert\([^;]*;|template <[^;{]*?>", code, re.M)
+    if kind == "bound":                 # what a compiler checks is none, nor is a hint of how many blocks an SM holds
+        code = blanked(r"^#[^\n]*|static_assert\([^;]*;|template <[^;{]*?>|enum \{ MIN_BLOCKS[^;]*;", code, re.M)
     for m in re.finditer(patterns[kind], code):
         begin, new = m.start(), ";"
         if kind == "sync" and m[1] == "cluster_wait":   # with its arrive: without it, it is merely misuse
