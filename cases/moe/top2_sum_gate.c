@@ -13,9 +13,9 @@ const case_op top2_sum_gate_cases = {
         "scoring=sigmoid,sqrtsoftplus,softmax,identity",
         "num_tokens=7 num_experts=384 num_topk=6 scoring=sqrtsoftplus,softmax",
         /* any number of tokens */
-        "num_tokens=0,1,2,3,4,5,8,9,31,33,65,129,600,2200 num_experts=256 num_topk=8 num_groups=8 "
+        "num_tokens=0,1,2,3,4,5,8,9,31,33,65,129,601,2203 num_experts=256 num_topk=8 num_groups=8 "
         "num_topk_groups=4",
-        "num_tokens=0,1,2,3,5,9,33,65,600 num_experts=256 num_topk=8 scoring=sqrtsoftplus",
+        "num_tokens=0,1,2,3,5,9,33,65,603 num_experts=256 num_topk=8 scoring=sqrtsoftplus",
         "num_tokens=600 num_experts=64 num_topk=6 scoring=sqrtsoftplus",
         /* any number of experts */
         "num_tokens=5 num_experts=1,2,3,7,31,33,63 num_topk=1 scoring=identity",

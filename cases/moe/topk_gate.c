@@ -64,7 +64,8 @@ const case_op topk_gate_cases = {
         "num_tokens=2 num_experts=256 num_topk=32,33,255,256 values=normal,few_finite,special "
         "dtype=i64,i32",
         "num_tokens=1 num_experts=1024 num_topk=1024 values=ties",
-        "num_tokens=0,1,2,3,4,5,8,9,31,32,33,65,129 num_experts=64 num_topk=6",
+        /* the last two: 4 and 8 warps a block, the last one not full */
+        "num_tokens=0,1,2,3,4,5,8,9,31,32,33,65,129,515,2051 num_experts=64 num_topk=6",
         "num_tokens=9 num_experts=72,256 num_topk=6 layout=half,gap,repeated offset=0,1,2,3 out_offset=0,1 "
         "dtype=i64,i32",
         "num_tokens=9 num_experts=1 num_topk=0 values=special"),

@@ -108,7 +108,8 @@ const case_op topk_sum_and_topk_group_idx_cases = {
         "num_tokens=3 num_groups=4 experts_per_group=8 num_topk_sum=1,2,3,4,5,6,7,8 num_topk_groups=4 "
         "values=normal,magnitudes,few_finite",
         "num_tokens=2 num_groups=2 experts_per_group=128,300,1000 num_topk_sum=1,2,40 num_topk_groups=2",
-        "num_tokens=0,1,2,3,4,5,8,9,33,65 num_groups=8 experts_per_group=32 num_topk_groups=4",
+        /* the last two: 4 and 8 warps a block, the last one not full */
+        "num_tokens=0,1,2,3,4,5,8,9,33,65,515,2051 num_groups=8 experts_per_group=32 num_topk_groups=4",
         "num_tokens=5 num_groups=8 experts_per_group=9,32 num_topk_sum=1,2 num_topk_groups=4 "
         "layout=half,gap,interleaved,repeated offset=0,1,2 out_offset=0,1"),
     .lists[CASE_SLOW] = CASE_LINES(

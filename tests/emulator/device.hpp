@@ -299,7 +299,7 @@ template <class T, T (*NOW)(T *, T)> struct emu_atomic {
     T *p, v;
     bool is_done = false;
     emu_atomic(T *to, T value) : p(to), v(value) { }
-    static void apply(void *to, const void *operand) { NOW((T *)to, *(const T *)operand); }
+    EMU_QUIET static void apply(void *to, const void *operand) { NOW((T *)to, *(const T *)operand); }
     operator T()
     {
         is_done = true;
@@ -513,26 +513,34 @@ EMU_HOOK void __tsan_atomic_thread_fence(int) { }
 EMU_HOOK void __tsan_vptr_update(void **, void *) { }
 /* the stack is nobody else's */
 #define EMU_TELL(p, n)                                                                                \
-    if ((emu_u64)(p) - ((emu_u64)__builtin_frame_address(0) & ~(EMU_STACK - 1)) >= EMU_STACK) \
-    emu_rt->store(p, n)
+    if ((emu_u64)(p) - ((emu_u64)__builtin_frame_address(0) & ~(EMU_STACK - 1)) >= EMU_STACK) {       \
+        EMU_EARLY(p);                                                                                 \
+        emu_rt->store(p, n);                                                                          \
+    }
+#define EMU_EARLY(p) if (emu_rt->num_early) emu_rt->early((const void *)(p))
 #define EMU_ACCESSES(n)                                                  \
-    EMU_HOOK void __tsan_read##n(void *) { }                             \
-    EMU_HOOK void __tsan_unaligned_read##n(void *) { }                   \
-    EMU_HOOK void __tsan_volatile_read##n(void *) { }                    \
+    EMU_HOOK void __tsan_read##n(void *p) { EMU_EARLY(p); }              \
+    EMU_HOOK void __tsan_unaligned_read##n(void *p) { EMU_EARLY(p); }    \
+    EMU_HOOK void __tsan_volatile_read##n(void *p) { EMU_EARLY(p); }     \
     EMU_HOOK void __tsan_write##n(void *p) { EMU_TELL(p, n); }           \
     EMU_HOOK void __tsan_unaligned_write##n(void *p) { EMU_TELL(p, n); } \
     EMU_HOOK void __tsan_volatile_write##n(void *p) { EMU_TELL(p, n); }  \
     EMU_HOOK void __tsan_read_write##n(void *p) { EMU_TELL(p, n); }      \
     EMU_HOOK void __tsan_unaligned_read_write##n(void *p) { EMU_TELL(p, n); }
 EMU_ACCESSES(1) EMU_ACCESSES(2) EMU_ACCESSES(4) EMU_ACCESSES(8) EMU_ACCESSES(16)
-EMU_HOOK void __tsan_read_range(void *, unsigned long) { }
+EMU_HOOK void __tsan_read_range(void *p, unsigned long) { EMU_EARLY(p); }
 EMU_HOOK void __tsan_write_range(void *p, unsigned long n) { EMU_TELL(p, n); }
 /* One OS thread runs all, so none of these needs an atomic instruction. clang tells of atomics in functions, too, of
  * which it is to tell nothing. */
 #define EMU_ORDERED(bits, T)                                                                                  \
-    EMU_HOOK T __tsan_atomic##bits##_load(const volatile void *p, int) { return *(const volatile T *)p; }     \
+    EMU_HOOK T __tsan_atomic##bits##_load(const volatile void *p, int)                                        \
+    {                                                                                                         \
+        EMU_EARLY(p);                                                                                         \
+        return *(const volatile T *)p;                                                                        \
+    }                                                                                                         \
     EMU_HOOK void __tsan_atomic##bits##_store(volatile void *p, T v, int order)                               \
     {                                                                                                         \
+        EMU_EARLY(p);                                                                                         \
         if (order >= __ATOMIC_RELEASE) emu_rt->fence();                                                       \
         emu_rt->store((void *)p, sizeof v);                                                                   \
         *(volatile T *)p = v;                                                                                 \

@@ -19,7 +19,8 @@ typedef struct { const char *file; int line; } emu_site;    /* a place in the ke
 /* Times 0 .. 63, so that neighbours' stacks lie in different cache sets: a switch among 256 threads took 35
  * ns, 46 without. */
 #define EMU_COLOUR 576
-#define EMU_VERSION 5
+#define EMU_MAX_FRESH 32
+#define EMU_VERSION 6
 
 typedef struct emu_thread {
     emu_dim thread, block, block_dim, grid_dim;
@@ -30,6 +31,8 @@ typedef struct emu_thread {
     emu_u64 stride;  /* from one block's shared memory to the next block's of the cluster */
     unsigned char *window;                      /* shared memory of the cluster's block 0: shared address 0 */
     void *copies;                               /* this thread's copies not yet done (ptx.hpp) */
+    emu_u32 is_early;                           /* launched to overlap the kernel before, and not yet at pdl_wait */
+    emu_u32 num_fresh, fresh[EMU_MAX_FRESH];    /* mbarriers that it has initialised since its last mbar_init_fence */
 } emu_thread;
 
 /* The last thread to arrive runs it for all: args[lane] is what the lane gave, NULL for lanes not in the
@@ -49,6 +52,7 @@ typedef struct emu_runtime {                    /* what a kernel asks of the dri
     /* an asynchronous copy: at some later time */
     void (*later)(void (*run)(void *arg), const void *arg, emu_u32 bytes);
     void (*pdl_wait)(void);
+    void (*early)(const void *p);               /* an access before pdl_wait (EMU_WEAK) */
     /* before an access to that block's memory */
     void (*remote)(emu_u32 rank, const char *what, emu_site site);
     /* static shared memory, one piece a declaration */
@@ -62,6 +66,7 @@ typedef struct emu_runtime {                    /* what a kernel asks of the dri
     void (*meets)(void);
     /* ends the launch */
     void (*fault)(emu_site site, const char *format, ...) __attribute__((format(printf, 2, 3)));
+    emu_u32 num_early;                          /* threads that are */
     emu_u64 seed;                               /* 0: threads in order, exact approximations */
 } emu_runtime;
 

@@ -108,7 +108,7 @@ extern "C" __global__ void missing_mbarrier_wait(u32 *out)
     SHARED(u64, bar);
     const u32 at = shared_address(m), b = shared_address(&bar), t = threadIdx.x;
     out[t] = t;
-    if (t == 0) mbar_init(b, 1);
+    if (t == 0) mbar_init(b, 1), mbar_init_fence();
     __syncthreads();
     if (t == 0) {
         mbar_expect(b, 1024);
@@ -330,17 +330,47 @@ extern "C" __global__ void unwritten_converted(u32 *out)        /* through what 
     if (pack_f16(1, a[threadIdx.x]) > 0x40000000) out[0] = 1;
 }
 
-/* ---- clusters, once more: documents quote the lines above ---- */
+/* ---- barriers and clusters, once more: documents quote the lines above ---- */
 extern "C" __global__ void store_async_no_cluster(u32 *out)
 {
     SHARED(u64, bar);
     SHARED(float4, word);
     if (threadIdx.x == 0) {
         mbar_init(shared_address(&bar), 1);
+        mbar_init_fence();
         mbar_expect(shared_address(&bar), 16);
         cluster_store_async(shared_address(&word), make_float4(1, 2, 3, 4), shared_address(&bar));
     }
     __syncthreads();
     mbar_wait(shared_address(&bar), 0);
     out[threadIdx.x] = threadIdx.x;
+}
+extern "C" __global__ void mbarrier_without_fence(u32 *out)
+{
+    SHARED_DYNAMIC(m, 16);
+    SHARED(u64, bar);
+    const u32 b = shared_address(&bar), t = threadIdx.x;
+    if (t == 0) {
+        mbar_init(b, 1);
+        mbar_expect(b, 1024);
+        bulk_load(shared_address(m), out, 1024, b);
+    }
+    __syncthreads();
+    mbar_wait(b, 0);
+}
+extern "C" __global__ void pdl_wait_of_some_threads(u32 *out)
+{
+    if (threadIdx.x < 128) {
+        pdl_wait();
+        pdl_wait();
+    }
+    out[threadIdx.x] = threadIdx.x;
+}
+extern "C" __global__ void cluster_work_after_arrival(u32 *out)     /* the barrier orders what comes before arrival */
+{
+    SHARED(u32[256], a);
+    cluster_arrive();
+    a[threadIdx.x] = threadIdx.x;
+    cluster_wait();
+    out[threadIdx.x ^ 128] = a[threadIdx.x ^ 128];
 }

@@ -144,6 +144,7 @@ static fiber *make_thread(const emu_launch *l, block *b, emu_u32 slot, emu_u32 t
         .shared_bytes = (emu_u32)l->dynamic_bytes,
         .stride = stride,
         .window = b->cl->window,
+        .is_early = l->pdl != 0,
     };
     emu_fiber_start(f, thread_main);
     return f;
@@ -190,6 +191,7 @@ static int run_group(const emu_launch *l, const emu_u32 *units, emu_u32 num_unit
         start_threads(b, num_warps);
     }
     emu_stats.threads += (uint64_t)n * threads;
+    emu_rt.num_early = l->pdl ? n * threads : 0;
     emu_release(&launch_sync);
     emu_weak_begin();
     fiber *to = emu_pick();

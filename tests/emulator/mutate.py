@@ -2,29 +2,31 @@
 # SPDX-License-Identifier: MIT
 """Changes one thing at a time in the kernels and runs their tests on the emulated device.
 
-    mutate.py [--kind KIND,...] [--seeds N] [--tsan] [--only FILE[:LINE],...] [--sample N [--seed S]] [--resume] [--jobs N]
-              [--minutes M] [--timeout S] [FOLDER]
+    mutate.py [--kind KIND,...] [--seeds N] [--tsan] [--only FILE[:LINE],...] [--unlisted] [--sample N [--seed S]]
+              [--resume] [--jobs N] [--minutes M] [--timeout S] [FOLDER]
 
-    kind     what is changed                                            mode of the tests (planting.py)
-    sync     a statement that orders threads or waits is taken out      plain, or --tsan
+    kind     what is changed                                            modes of the tests, in turn (planting.py)
+    sync     a statement that orders threads or waits is taken out      plain, limit, tsan; --tsan: only that
     fence    __threadfence() is taken out                               weak
     order    acquire and release become relaxed                         weak; a cluster's barrier: tsan
     stride   a loop over the grid's stride takes one trip               limit
     shared   a store through shared_store_*() is taken out              plain
-    bound    < becomes <=, <= becomes <                                 asan
+    bound    < becomes <=, <= becomes <                                 plain, asan
 
-Builds the tests in FOLDER (default build/mutate). A mutant is noticed when a test of an op whose kernels include the file
-fails at one of the seeds. A mutant that is not noticed must be listed in mutations.txt beside this file, with the reason, and
-one that is noticed must not be. --sample takes N of all mutants, chosen by S; --jobs tries N at a time; --minutes begins none
-later than that; --resume goes on where an earlier run in FOLDER with the same arguments ended. A tally per kind comes last;
-the exit status is 1 if a mutant is unnoticed and not listed, or listed and noticed, or was not tried."""
-import argparse, collections, concurrent.futures, json, pathlib, queue, random, re, sys, threading, time
+Builds the tests in FOLDER (default build/mutate). A mutant is noticed when a test of an op whose kernels include the
+file fails at one of the seeds. A mutant that is not noticed must be listed in mutations.txt beside this file, with the
+reason, and one that is noticed must not be; --unlisted leaves listed ones out. --sample takes N of all mutants, chosen
+by S; --jobs tries N at a time; --minutes begins none later than that; --resume goes on where an earlier run in FOLDER
+with the same arguments ended. A tally per kind comes last; the exit status is 1 if a mutant is unnoticed and not listed, or
+listed and noticed, or was not tried."""
+import argparse, collections, hashlib, itertools, json, pathlib, queue, random, re, sys, threading, time
 from planting import Tests, planted, root
 
 # a statement that orders threads or waits; the arguments hold no semicolon
 calls = (r"__syncthreads|__syncwarp|mbar_wait|mbar_wait_cluster|mbar_init_fence|cluster_wait|bulk_fence"
          r"|pdl_wait|(?:barrier_sync|barrier_arrive|copy_async_wait|bulk_wait|bulk_wait_read)<[^>]*>")
-mode_of = {"sync": "plain", "fence": "weak", "order": "weak", "stride": "limit", "shared": "plain", "bound": "asan"}
+modes_of = {"sync": ["plain", "limit", "tsan"], "fence": ["weak"], "order": ["weak"], "stride": ["limit"],
+            "shared": ["plain"], "bound": ["plain", "asan"]}    # in turn, the cheapest first: few need another
 patterns = {
     "sync": r"\b(" + calls + r")\([^;]*\);",
     "fence": r"\b__threadfence\(\);",
@@ -44,8 +46,8 @@ def blanked(pattern, text, flags):
 def mutants(text, kind):
     """(line, the statement, the text with it changed) for each."""
     code = blanked(r"/\*.*?\*/|//[^\n]*", text, re.S)
-    if kind == "bound":                 # what a compiler checks is none
-        code = blanked(r"^#[^\n]*|static_assert\([^;]*;|template <[^;{]*?>", code, re.M)
+    if kind == "bound":                 # what a compiler checks is none, nor is a hint of how many blocks an SM holds
+        code = blanked(r"^#[^\n]*|static_assert\([^;]*;|template <[^;{]*?>|enum \{ MIN_BLOCKS[^;]*;", code, re.M)
     for m in re.finditer(patterns[kind], code):
         begin, new = m.start(), ";"
         if kind == "sync" and m[1] == "cluster_wait":   # with its arrive: without it, it is merely misuse
@@ -87,6 +89,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--tsan", action="store_true", help="with ThreadSanitizer (clang)")
     parser.add_argument("--only", default="", help="src/x/y.cu or src/x/y.cu:12, separated by commas")
+    parser.add_argument("--unlisted", action="store_true", help="leave out those in mutations.txt")
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
@@ -95,7 +98,7 @@ def main():
     parser.add_argument("--timeout", type=float, default=600, help="seconds after which a test hangs")
     args = parser.parse_args()
     only = [o for o in args.only.split(",") if o]
-    kinds = list(mode_of) if args.kind == "all" else args.kind.split(",")
+    kinds = list(modes_of) if args.kind == "all" else args.kind.split(",")
     folder = pathlib.Path(args.folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     journal = folder / "journal.json"
@@ -115,7 +118,8 @@ def main():
             continue
         for kind in kinds:
             for which, (line, what, text) in enumerate(mutants(path.read_text(), kind)):
-                if not only or name in only or f"{name}:{line}" in only:
+                if (not only or name in only or f"{name}:{line}" in only) and \
+                        not (args.unlisted and (name, kind, which) in accepted):
                     wanted.append((name, kind, which, line, what, text))
     if args.sample and args.sample < len(wanted):
         chosen = sorted(random.Random(args.seed).sample(range(len(wanted)), args.sample))
@@ -123,22 +127,27 @@ def main():
 
     tests, programs = Tests(folder), {name: programs_of(name) for name, *_ in wanted}
 
-    def mode(kind, what):
+    def modes(kind, what):
         is_shared = kind == "order" and what.startswith("cluster")      # orders shared memory, which TSan watches
-        return "tsan" if args.tsan or is_shared else mode_of[kind]
+        return ["tsan"] if args.tsan or is_shared else modes_of[kind]
 
-    needed = sorted({(mode(kind, what), program) for name, kind, _, _, what, _ in wanted for program in programs[name]})
+    needed = sorted({(mode, program) for name, kind, _, _, what, _ in wanted for mode in modes(kind, what)
+                     for program in programs[name]})
     for m in {m for m, _ in needed}:
         tests.build(m, {program for of, program in needed if of == m})
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:     # none may fail without a mutant; fills the cache, too
-        for (m, program), seen in zip(needed, pool.map(lambda n: tests.run(*n, seed=0), needed)):
-            if seen:
-                sys.exit(f"{program} ({m}) fails without a mutant: {seen}")
+    passes, locks = {}, {key: threading.Lock() for key in needed}
+
+    def require_pass(mode, program):    # without a mutant; fills the cache, too
+        with locks[mode, program]:
+            if (mode, program) not in passes:
+                passes[mode, program] = tests.run(mode, program, seed=0)
+            if seen := passes[mode, program]:
+                raise RuntimeError(f"{program} ({mode}) fails without a mutant: {seen}")
 
     tally, wrong, end = collections.defaultdict(collections.Counter), 0, time.monotonic() + 60 * args.minutes
 
-    def key_of(name, kind, which, line, what, text):
-        return f"{name} {kind} {which} {what}"
+    def key_of(name, kind, which, line, what, text):    # of this text: a journal may be older than a kernel
+        return f"{name} {kind} {which} {what} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def report(name, kind, which, line, what, text):
         nonlocal wrong
@@ -159,10 +168,10 @@ def main():
 
     def first_seen(name, kind, what, text):
         with planted(name, text) as fault:
-            for program in programs[name]:
-                for seed in range(args.seeds):
-                    if seen := tests.run(mode(kind, what), program, seed, fault=fault, timeout=args.timeout):
-                        return f"seed {seed}: {seen[:100]}"
+            for mode, program, seed in itertools.product(modes(kind, what), programs[name], range(args.seeds)):
+                require_pass(mode, program)
+                if seen := tests.run(mode, program, seed, fault=fault, timeout=args.timeout):
+                    return f"{mode}, seed {seed}: {seen[:100]}"
         return ""
 
     def work():

@@ -5,7 +5,8 @@ The tests are built once per mode. A fault is a folder with the changed file, fr
 (TEGULA_TEST_SOURCE), so any number of faults can be tried side by side. A mode says how tests are built and run:
 
     plain   as users build it
-    asan    address and undefined behaviour sanitizers
+    asan    address and undefined behaviour sanitizers; cases run with other kernels and fewer blocks, too
+            (TEGULA_TEST_SEEDS)
     tsan    thread sanitizer (clang)
     msan    memory sanitizer (clang)
     weak    weak memory: stores of a block reach others late and out of order (EMU_WEAK)
@@ -16,7 +17,7 @@ import contextlib, os, pathlib, re, subprocess, sys, tempfile
 root = pathlib.Path(__file__).resolve().parents[2]
 modes = {  # mode: preset, environment
     "plain": ("release", {}),
-    "asan": ("asan", {}),
+    "asan": ("asan", {"TEGULA_TEST_SEEDS": "1"}),
     "tsan": ("tsan", {}),
     "msan": ("msan", {}),
     "weak": ("release", {"EMU_WEAK": "1"}),
@@ -62,6 +63,7 @@ class Tests:
                "TEGULA_LIBCUDA": str(build / "lib/libcuda_emulated.so"),
                "TEGULA_LIBNVRTC": str(build / "lib/libnvrtc_emulated.so"), "TEGULA_CACHE_DIR": str(self.folder / "cache"),
                "TEGULA_TEST_SHARE": "0/1",      # all cases, and no kernel is compiled that none of them launches
+               "TEGULA_TEST_STOP": "1",
                "ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1:atexit_sleep_ms=0",
                **environment, **dict(word.split("=", 1) for word in blocks if "=" in word)}
         if preset in ("tsan", "msan"):
@@ -77,5 +79,5 @@ class Tests:
             return ""
         said = r.stderr + r.stdout
         seen = re.search(r"SUMMARY: MemorySanitizer: .*", said) or \
-            re.search(r"emulator: .*|(?:WARNING|ERROR|==\d+==ERROR): \w+Sanitizer: .*|  .*\.c:\d+: .*", said)
+            re.search(r"emulator: .*|(?:WARNING|ERROR|==\d+==ERROR): \w+Sanitizer: .*|  .*\.[ch]:\d+: .*", said)
         return seen[0].strip().replace(f"{root}/", "") if seen else f"{program} gives status {r.returncode}"

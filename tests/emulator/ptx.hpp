@@ -749,13 +749,20 @@ DEV void cluster_arrive_relaxed(EMU_AT) { emu_rt->cluster_arrive(0, EMU_SITE); }
 DEV void cluster_wait(EMU_AT) { emu_rt->cluster_wait(EMU_SITE); }
 
 /* ---- mbarriers ---- */
-struct __align__(8) emu_mbar { long long tx : 22; u64 pending : 20, expected : 20, phase : 2; };
+struct __align__(8) emu_mbar { long long tx : 22; u64 pending : 20, expected : 20, phase : 1, is_fresh : 1; };
 static_assert(sizeof(emu_mbar) == 8, "an mbarrier is 8 bytes of shared memory");
 EMU_QUIET static inline emu_mbar *emu_bar(u32 bar, const char *what, emu_site site)
 {
     emu_mbar *b = emu_shared<emu_mbar, true>(bar, what, site);
     if (emu_bits<u64>(*b) == ~0ull)
         emu_rt->fault(site, "%s: the mbarrier at 0x%x was never initialised", what, bar);
+    return b;
+}
+/* One that a copy counts on: the engine does not see what its thread has initialised before mbar_init_fence. */
+EMU_QUIET static inline emu_mbar *emu_copy_bar(u32 bar, const char *what, emu_site site)
+{
+    emu_mbar *b = emu_bar(bar, what, site);
+    if (b->is_fresh) emu_rt->fault(site, "%s: no mbar_init_fence since mbar_init of the mbarrier at 0x%x", what, bar);
     return b;
 }
 EMU_QUIET static inline void emu_bar_done(emu_mbar *b)
@@ -777,9 +784,16 @@ EMU_QUIET static inline void emu_bar_arrive(emu_mbar *b, const char *what, emu_s
 }
 EMU_QUIET DEV void mbar_init(u32 bar, u32 count, EMU_AT)
 {
-    *emu_shared<emu_mbar>(bar, "mbar_init", EMU_SITE) = { 0, count, count, 0 };
+    emu_thread *t = emu_self();
+    const bool is_kept = t->num_fresh < EMU_MAX_FRESH;          /* else it passes for a fenced one */
+    *emu_shared<emu_mbar>(bar, "mbar_init", EMU_SITE) = { 0, count, count, 0, is_kept };
+    if (is_kept) t->fresh[t->num_fresh++] = bar;
 }
-DEV void mbar_init_fence(void) { }
+EMU_QUIET DEV void mbar_init_fence(EMU_AT)
+{
+    emu_thread *t = emu_self();
+    while (t->num_fresh) emu_shared<emu_mbar>(t->fresh[--t->num_fresh], "mbar_init_fence", EMU_SITE)->is_fresh = 0;
+}
 DEV void mbar_arrive(u32 bar, EMU_AT)
 {
     emu_bar_arrive(emu_bar(bar, "mbar_arrive", EMU_SITE), "mbar_arrive", EMU_SITE);
@@ -815,7 +829,7 @@ DEV void cluster_store_async(u32 addr, float4 v, u32 bar, EMU_AT)
     if (!emu_self()->in_cluster)                /* an illegal instruction on a GPU */
         emu_rt->fault(EMU_SITE, "%s: the launch has no cluster", what);
     const emu_remote_store s = { emu_shared<float4, true>(addr, what, EMU_SITE), v,
-                                 emu_bar(bar, what, EMU_SITE) };
+                                 emu_copy_bar(bar, what, EMU_SITE) };
     emu_rt->later(emu_remote_store_run, &s, sizeof s);
 }
 struct emu_bulk { void *to; const void *from; u32 bytes; emu_mbar *bar; };
@@ -831,7 +845,7 @@ DEV void bulk_load(u32 to, const void *from, u32 bytes, u32 bar, EMU_AT)
     const char *what = "bulk_load";
     if (bytes % 16) emu_rt->fault(EMU_SITE, "bulk_load: %u bytes is not a multiple of 16", bytes);
     const emu_bulk c = { emu_shared<uint4, true>(to, what, EMU_SITE, bytes),
-                         emu_aligned<uint4>(from, what, EMU_SITE), bytes, emu_bar(bar, what, EMU_SITE) };
+                         emu_aligned<uint4>(from, what, EMU_SITE), bytes, emu_copy_bar(bar, what, EMU_SITE) };
     emu_rt->later(emu_bulk_run, &c, sizeof c);
 }
 DEV void bulk_store(void *to, u32 from, u32 bytes, EMU_AT)
@@ -864,7 +878,7 @@ DEV void tensor_prefetch(const tensor_map *map, EMU_AT)
 static inline void emu_load_box(const emu_box &box, u32 bar, u64 policy, const char *what, emu_site site)
 {
     emu_policy(policy, what, site);
-    const emu_tensor_load t = { box, emu_bar(bar, what, site) };
+    const emu_tensor_load t = { box, emu_copy_bar(bar, what, site) };
     emu_rt->later(emu_tensor_load_run, &t, sizeof t);
 }
 DEV void tensor_load_2d(u32 to, const tensor_map *map, int c0, int c1, u32 bar, u64 policy, EMU_AT)

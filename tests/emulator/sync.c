@@ -104,9 +104,11 @@ static emu_u32 barrier_come(int id, emu_u32 count, int wait, int predicate, cons
         emu_fault(site, "%s (barrier %d): %u threads came, %u expected", what, id, r->arrived, expected);
     if (r->arrived == expected) {
         open_barrier(b, r, f);
-        if (wait && coin()) step_aside(f);
+        if (coin()) step_aside(f);
     } else if (wait) {
         emu_wait_in(f, BARRIER, &r->waiters, what, site);
+    } else if (coin()) {
+        step_aside(f);
     }
     if (wait) emu_acquire(sync);
     return f->result;
@@ -134,6 +136,7 @@ static void cluster_arrive(int releases, emu_site site)
     if (releases) emu_release(&c->sync[f->cluster_target & 1]);
     c->arrived++;
     check_cluster(c);
+    if (coin()) step_aside(f);                  /* what it does next may come long after the others' wait */
 }
 static void cluster_wait(emu_site site)
 {
@@ -189,9 +192,21 @@ static void wake(const void *address)
 
 static void meets(void) { emu_running->block->warps[emu_running->pub.tid >> 5].met++; }
 
-/* ---- programmatic launch: nothing overlaps here, but that a kernel waits at all is checked ---- */
+/* ---- programmatic launch: nothing overlaps here, but every thread must wait and, where kernels report their accesses
+ * (EMU_WEAK), touch no global memory before ---- */
 uint64_t emu_pdl_waits;
-static void pdl_wait(void) { emu_pdl_waits++; }
+static void pdl_wait(void)
+{
+    emu_pdl_waits += emu_running->pub.is_early;
+    emu_rt.num_early -= emu_running->pub.is_early;
+    emu_running->pub.is_early = 0;
+}
+static void early(const void *p)
+{
+    if (emu_running->pub.is_early && emu_is_global(p))
+        emu_fault((emu_site){ "an access to global memory", 0 },
+                  "global memory is accessed before pdl_wait: the kernel before may not have ended");
+}
 
 /* ---- static shared memory: an array is placed, and filled, when its first thread comes to the declaration
  * ---- */
@@ -257,6 +272,7 @@ emu_runtime emu_rt = {
     .wake = wake,
     .later = emu_later,
     .pdl_wait = pdl_wait,
+    .early = early,
     .remote = remote,
     .shared = shared,
     .store = emu_weak_store,

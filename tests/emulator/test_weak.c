@@ -3,6 +3,10 @@
  * otherwise with some seeds does not. */
 #include "host.h"
 
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 static const struct { const char *entry; bool is_ordered; } messages[] = {
     { "relaxed", false }, { "fenced", true }, { "released", true }, { "fenced_for_the_block_only", false },
     { "of_a_block", true }, { "of_a_block_unfenced", false }, { "of_a_block_without_barrier", false },
@@ -28,19 +32,64 @@ static int arrived(void *library, const char *entry, uint64_t first_seed, uint64
     return count;
 }
 
+/* weak.cu, compiled with weak memory; NULL: kernels have the sanitizer of the process instead */
+static char *compile_weak(void)
+{
+    if (dlsym(RTLD_DEFAULT, "__asan_poison_memory_region") || dlsym(RTLD_DEFAULT, "__tsan_create_fiber") ||
+        dlsym(RTLD_DEFAULT, "__msan_poison"))
+        return NULL;
+    char *cubin, *log, *source = read_text("weak.cu");
+    size_t bytes;
+    setenv("EMU_WEAK", "1", 1);
+    if (!CHECK_INT(compile_text(source, "weak.cu", "sm_90a", &cubin, &bytes, &log), 0)) exit(1);
+    free(log);
+    free(source);
+    return cubin;
+}
+
+static void launch_in_child(const char *cubin, const char *entry)
+{
+    void *library;
+    start();
+    CU(LibraryLoadData(&library, cubin, NULL, NULL, 0, NULL, NULL, 0));
+    dptr memory = device_copy(NULL, 1024), out = device_copy(NULL, 1024);
+    void *args[] = { &memory, &out };
+    CHECK_INT(launch(kernel_of(library, entry), 1, 64, 1, PDL, 0, args), 0);
+    _exit(cu.CtxSynchronize() == 719);          /* CUDA_ERROR_LAUNCH_FAILED */
+}
+
+TEST(before_pdl_wait)                           /* first: a process that has called cuInit cannot be forked */
+{
+    static const struct { const char *entry; int fails; } kernels[] = {
+        { "late", 0 }, { "early_load", 1 }, { "early_poll", 1 }, { "early_store", 1 },
+    };
+    load();
+    if (!emu.Seed) SKIP("only for the emulated device");
+    char *cubin = compile_weak();
+    if (!cubin) SKIP("kernels have the sanitizer of the process, not weak memory");
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        int status;
+        fflush(stdout);
+        const pid_t pid = fork();
+        if (!pid) {
+            dup2(open("/dev/null", O_WRONLY), 2);
+            launch_in_child(cubin, kernels[i].entry);
+        }
+        waitpid(pid, &status, 0);
+        CHECK_THAT(WIFEXITED(status) && WEXITSTATUS(status) == kernels[i].fails, "%s: status %d", kernels[i].entry,
+                   status);
+    }
+    free(cubin);
+}
+
 TEST(messages)
 {
     load();
     if (!emu.Seed) SKIP("only for the emulated device");
-    if (dlsym(RTLD_DEFAULT, "__asan_poison_memory_region") || dlsym(RTLD_DEFAULT, "__tsan_create_fiber") ||
-        dlsym(RTLD_DEFAULT, "__msan_poison"))
-        SKIP("kernels have the sanitizer of the process, not weak memory");
-    char *cubin, *log, *source = read_text("weak.cu");
-    size_t bytes;
+    char *cubin = compile_weak();
+    if (!cubin) SKIP("kernels have the sanitizer of the process, not weak memory");
     void *library;
     const int num_seeds = test_slow() ? 1000 : 60;
-    setenv("EMU_WEAK", "1", 1);
-    REQUIRE(CHECK_INT(compile_text(source, "weak.cu", "sm_90a", &cubin, &bytes, &log), 0));
     start();
     CU(LibraryLoadData(&library, cubin, NULL, NULL, 0, NULL, NULL, 0));
     for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
@@ -50,6 +99,4 @@ TEST(messages)
         CHECK_INT(arrived(library, messages[i].entry, 0, 1), 1);        /* in order: all of them */
     }
     free(cubin);
-    free(log);
-    free(source);
 }

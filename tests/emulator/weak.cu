@@ -108,3 +108,28 @@ extern "C" __global__ void own_stores(u32 *memory, u32 *out)
     __syncthreads();
     raise(memory);
 }
+
+/* launched to overlap the kernel before: memory may be touched only after pdl_wait() */
+extern "C" __global__ void late(u32 *memory, u32 *out)
+{
+    prefetch_l2(memory + threadIdx.x);
+    pdl_wait();
+    out[threadIdx.x] = memory[threadIdx.x];
+}
+extern "C" __global__ void early_load(u32 *memory, u32 *out)
+{
+    const u32 v = memory[threadIdx.x];
+    pdl_wait();
+    out[threadIdx.x] = v;
+}
+extern "C" __global__ void early_poll(u32 *memory, u32 *out)
+{
+    const u32 v = load_relaxed_u32(memory);
+    pdl_wait();
+    out[threadIdx.x] = v;
+}
+extern "C" __global__ void early_store(u32 *memory, u32 *out)
+{
+    out[threadIdx.x] = 0;
+    pdl_wait();
+}
