@@ -279,7 +279,7 @@ DEV void finish_plain(const walk &k, i32 n, i32 row, i32 residual_row, const uin
         const i32 from = row - (KERNEL_SIZE - 1 - j) * a.dilation;
         taps[j] = shared_load_u32x4(k.rows + (from < 0 ? from + k.num_rows : from) * ROW_BYTES);
     }
-    if (a.residual.data) residual = shared_load_u32x4(k.residuals + residual_row * ROW_BYTES);
+    if (a.residual.data && k.has_columns) residual = shared_load_u32x4(k.residuals + residual_row * ROW_BYTES);
     taps[KERNEL_SIZE - 1] = own;
     float z[CONV_VECTOR] = {};
     if (a.bias.data && k.has_columns) load_vector(a.bias, k.h * a.hidden + threadIdx.x * CONV_VECTOR, z);
