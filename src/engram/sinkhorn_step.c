@@ -20,9 +20,9 @@ int64_t tgl_engram_sinkhorn_num_partials(int64_t num_rows)
 static void run_row(const sinkhorn_step_args *p, int64_t row, float *restrict partial)
 {
     const sinkhorn_matrix *m = &p->m;
-    const float *restrict values = m->matrix + row * m->row_stride, *restrict col_scale = m->col_scale;
-    const float norm = tgl_sinkhorn_row_norm(m, row), factor = 1 / (norm + p->eps), row_scale = m->row_scale[row];
     const int64_t dim = m->dim;
+    const float *restrict values = dim ? m->matrix + row * m->row_stride : NULL, *restrict col_scale = m->col_scale;
+    const float norm = tgl_sinkhorn_row_norm(m, row), factor = 1 / (norm + p->eps), row_scale = m->row_scale[row];
     for (int64_t j = 0; j < dim; j++) {
         const float x = sinkhorn_scaled(row_scale, values[j], col_scale[j]);
         const float normed = x * factor;
@@ -36,7 +36,7 @@ static void run_chunks(const void *context, int64_t begin, int64_t end)
 {
     const sinkhorn_step_args *p = context;
     for (int64_t i = begin; i < end; i++) {
-        float *partial = p->partial + i * p->m.dim;
+        float *partial = p->m.dim ? p->partial + i * p->m.dim : NULL;       /* without columns there is no memory */
         for (int64_t j = 0; j < p->m.dim; j++) partial[j] = 0;
         for (int64_t row = i * p->chunk; row < tgl_min((i + 1) * p->chunk, p->m.num_rows); row++)
             run_row(p, row, partial);

@@ -18,7 +18,8 @@ sinkhorn_matrix tgl_sinkhorn_matrix_of(const DLTensor *matrix, const DLTensor *r
 
 float tgl_sinkhorn_row_norm(const sinkhorn_matrix *m, int64_t row)
 {
-    const float *x = m->matrix + row * m->row_stride, *col_scale = m->col_scale, row_scale = m->row_scale[row];
+    const float *x = m->dim ? m->matrix + row * m->row_stride : NULL, *col_scale = m->col_scale;
+    const float row_scale = m->row_scale[row];
     int width = 1;              /* sums past the last column are 0 and change nothing */
     while (width < SINKHORN_SUMS && width < m->dim) width *= 2;
     float sums[SINKHORN_SUMS];
