@@ -14,7 +14,7 @@
  * The ring. A token writes its own entry as soon as it is normed, if no other block reads that entry. In chunks that
  * are longer the first tokens read entries that the last ones write. Those tokens are all in the block that has the
  * first one (tiles shift their ends), and each of its threads writes its columns of the ring after it has read them. */
-#include "device/ptx.cuh"
+#include "engram/common/vector.cuh"
 #include "engram/short_conv_fwd.h"
 #define MAX_NGRAM 0
 #define ID_BYTES 4
@@ -41,16 +41,6 @@ struct token {
     i32 depth, reach, start;    /* tokens of the chunk before it, tokens before the chunk, the chunk's first entry */
     u32 state;
 };
-
-DEV float column(const uint4 &v, int i)         /* i is a constant after unrolling */
-{
-    const u32 word = i / 2 == 0 ? v.x : i / 2 == 1 ? v.y : i / 2 == 2 ? v.z : v.w;
-    return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
-}
-DEV uint4 pack(const float (&c)[CONV_VECTOR])
-{
-    return make_uint4(pack_bf16(c[0], c[1]), pack_bf16(c[2], c[3]), pack_bf16(c[4], c[5]), pack_bf16(c[6], c[7]));
-}
 
 DEV void load_vector(const conv_weights &w, i64 at, float (&to)[CONV_VECTOR])
 {

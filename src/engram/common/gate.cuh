@@ -1,28 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * gate.cuh - what the gate's kernels share: vectors of 8 columns, weights.
+ * gate.cuh - what the gate's kernels share: rows, weights.
  *   macros    WEIGHTS GATE_FUSED, GATE_BF16, GATE_F32; ZERO_CENTERED 0, 1 */
 #ifndef TEGULA_ENGRAM_GATE_CUH
 #define TEGULA_ENGRAM_GATE_CUH
 
-#include "device/ptx.cuh"
 #include "engram/common/gate.h"
+#include "engram/common/vector.cuh"
 
 static_assert(WEIGHTS == GATE_FUSED || WEIGHTS == GATE_BF16 || WEIGHTS == GATE_F32, "WEIGHTS is a kind of gate.h");
 static_assert(ZERO_CENTERED == 0 || (ZERO_CENTERED == 1 && WEIGHTS != GATE_FUSED), "ZERO_CENTERED is 0 or 1");
 
 DEV const u16 *row_of(const gate_in &rows, i64 t, i64 h) { return rows.data + t * rows.token + h * rows.stream; }
 DEV u16 *row_of(const gate_out &rows, i64 t, i64 h) { return rows.data + t * rows.token + h * rows.stream; }
-
-/* Column i of a vector; i is a constant after unrolling. */
-DEV float column(const uint4 &v, int i)
-{
-    const u32 word = i / 2 == 0 ? v.x : i / 2 == 1 ? v.y : i / 2 == 2 ? v.z : v.w;
-    return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
-}
-DEV uint4 pack(const float (&c)[GATE_VECTOR])
-{
-    return make_uint4(pack_bf16(c[0], c[1]), pack_bf16(c[2], c[3]), pack_bf16(c[4], c[5]), pack_bf16(c[6], c[7]));
-}
 
 DEV void load_floats(const float *from, float (&to)[GATE_VECTOR])
 {
