@@ -113,7 +113,7 @@ tgl_signature tgl_engram_lookup_bwd_signature = TGL_SIGNATURE(
 /* ---- launch ---- */
 
 /* How positions are sorted: fewer than this by one block, which waits for no other; otherwise a block has this many. */
-enum { ALONE = 4096, PART = 2048, MAX_BITS = 10 };
+enum { ALONE = 2048, PART = 1024, MAX_BITS = 10 };
 static int64_t max_sorters(int64_t n) { return n <= ALONE ? 1 : tgl_min(LOOKUP_BWD_SORTERS, tgl_ceil_div(n, PART)); }
 
 /* Parts of the workspace, each aligned to 256 bytes. i32 has rows of up to 32 bits, in 4 digits; i64 of 64, in 7. */

@@ -9,7 +9,7 @@
 #define LOOKUP_CHUNK 32             /* occurrences of a row that are summed one after the other */
 #define LOOKUP_BWD_THREADS 512
 #define LOOKUP_BWD_FEW_THREADS 256  /* of a block that has few positions */
-#define LOOKUP_BWD_SORTERS 64       /* blocks that sort, at most */
+#define LOOKUP_BWD_SORTERS 96       /* blocks that sort, at most */
 #define LOOKUP_BWD_BUFFERS 4        /* of entries: passes of the sort take turns */
 /* Words of shared memory: sort.cuh's counts; then eight rows of 512 bytes a warp. */
 #define LOOKUP_BWD_STAGE_BYTES(threads) ((threads) / 32 * 8 * 512)
