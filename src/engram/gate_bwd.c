@@ -171,8 +171,9 @@ static tgl_shape any_shape(void *context, const tgl_target *target)
 static tgl_shape cluster_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
+    const int64_t blocks = cluster_blocks(p);
     p->stages = (int32_t)cluster_stages(p, target);
-    return (tgl_shape){ { p->num_partials * cluster_blocks(p) }, .cluster = (int)cluster_blocks(p),
+    return (tgl_shape){ { p->num_partials * blocks }, .cluster = blocks > 1 ? (int)blocks : 0,
                         .block = (int)(block_groups(p) + 1) * 32, .shared_bytes = p->stages * stage_bytes(p),
                         TGL_ARGS(*p) };
 }

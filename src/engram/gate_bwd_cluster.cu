@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * gate_bwd_cluster.cu - the gradients of the gate: the blocks of a cluster split the columns; sm_90 and up.
  *   computes  as gate_bwd.cu
- *   launch    grid num_partials * BLOCKS, cluster BLOCKS, block of a thread per vector (8 columns) and a
+ *   launch    grid num_partials * BLOCKS, cluster BLOCKS (1: none), block of a thread per vector (8 columns) and a
  *             warp that loads; dynamic shared memory of `stages` tokens: grad_out, x and k of all streams, and v
  *   moves     10 bytes per element of x, 4 of v, once each; weights and partials once
  *   macros    WEIGHTS, ZERO_CENTERED as common/gate.cuh says; STREAMS 1..GATE_CLUSTER_STREAMS; BLOCKS 1, 2, 4
@@ -9,10 +9,10 @@
  * A thread has one vector in all streams: its weights, and the sums of their gradient over all tokens of the partial,
  * stay in registers, and grad_v needs no other thread. What all blocks need to know of a token is the sums of
  * grad_out * v, STREAMS numbers for each warp. Every warp, even one past the last column, stores its sums in all blocks
- * of the cluster, which count the bytes; grad_v is computed meanwhile. Sums have two buffers: a warp stores those of
- * a token after it has seen those of the token before from all warps, which then have read those of the one before
- * that. Neighbouring clusters have neighbouring tokens, so that together they sweep memory: on an H200, 4096 tokens
- * take 330 us (7168 columns) and 123 (2560), with tokens of a partial in a row 334 and 133. */
+ * of the cluster, which count the bytes; a block alone counts its warps. grad_v is computed meanwhile. Sums have two
+ * buffers: a warp stores those of a token after it has seen those of the token before from all warps, which then have
+ * read those of the one before that. Neighbouring clusters have neighbouring tokens, so that together they sweep memory:
+ * on an H200, 4096 tokens take 330 us (7168 columns) and 123 (2560), with tokens of a partial in a row 334 and 133. */
 #include "engram/common/gate.cuh"
 #include "engram/gate_bwd.h"
 
@@ -65,7 +65,7 @@ DEV saved load_saved(const gate_bwd_args &a, i64 t)
 
 /* A lane's vector of grad_out, one stream after the other: its sum with v, and its part of grad_v. Sums of the warp's
  * group of vectors go to all blocks. */
-DEV uint4 send_sums(u32 from, u32 pitch, bool is_mine, float gate, u32 to, u32 bar)
+DEV uint4 send_sums(u32 from, u32 pitch, bool is_mine, float gate, float4 *to, u32 bar)
 {
     const uint4 none = make_uint4(0, 0, 0, 0), v = is_mine ? shared_load_u32x4(from + V * pitch) : none;
     float4 sums = make_float4(0, 0, 0, 0);
@@ -85,7 +85,12 @@ DEV uint4 send_sums(u32 from, u32 pitch, bool is_mine, float gate, u32 to, u32 b
         (h == 0 ? sums.x : h == 1 ? sums.y : h == 2 ? sums.z : sums.w) = sum;
     }
     const u32 block = threadIdx.x % 32;
-    if (block < BLOCKS) cluster_store_async(cluster_map(to, block), sums, cluster_map(bar, block));
+    if (BLOCKS > 1 && block < BLOCKS)
+        cluster_store_async(cluster_map(shared_address(to), block), sums, cluster_map(bar, block));
+    if (BLOCKS == 1 && block == 0) {
+        *to = sums;
+        mbar_arrive(bar);
+    }
     return pack(grad_v);
 }
 
@@ -109,13 +114,13 @@ DEV void run(const gate_bwd_args &a)
             mbar_init(r.loaded + 8 * i, 1);
             mbar_init(r.freed + 8 * i, (u32)warps);
         }
-        mbar_init(exchanged, 1);
-        mbar_init(exchanged + 8, 1);
+        const u32 arrivals = BLOCKS > 1 ? 1 : (u32)warps;
+        mbar_init(exchanged, arrivals);
+        mbar_init(exchanged + 8, arrivals);
         mbar_init_fence();
     }
     __syncthreads();
-    cluster_arrive_relaxed();
-    cluster_wait();                                         /* mbarriers of all blocks are initialised */
+    if (BLOCKS > 1) cluster_arrive_relaxed(), cluster_wait();   /* mbarriers of all blocks are initialised */
     pdl_wait();
     if (warp == warps) {
         load_tokens(a, r, partial);
@@ -144,13 +149,14 @@ DEV void run(const gate_bwd_args &a)
             if (!s.is_masked) {
                 const int buffer = num_exchanged % 2;
                 const u32 bar = exchanged + 8 * buffer;
-                if (tid == 0) mbar_expect(bar, (u32)(warps * BLOCKS) * 16);
-                const u32 to = shared_address(sums + buffer * MOST_GROUPS + group);
-                const uint4 grad_v = send_sums(from, r.pitch, is_mine, s.gate, to, bar);
+                if (BLOCKS > 1 && tid == 0) mbar_expect(bar, (u32)(warps * BLOCKS) * 16);
+                float4 *const to = sums + buffer * MOST_GROUPS;
+                const uint4 grad_v = send_sums(from, r.pitch, is_mine, s.gate, to + group, bar);
                 if (is_mine && a.grad_v.data) store_u32x4(row_of(a.grad_v, t, 0) + at, grad_v);
-                mbar_wait_cluster(bar, num_exchanged / 2 % 2);
+                if (BLOCKS > 1) mbar_wait_cluster(bar, num_exchanged / 2 % 2);
+                else mbar_wait(bar, num_exchanged / 2 % 2);
                 num_exchanged++;
-                const float *const mine = (const float *)(sums + buffer * MOST_GROUPS) + tid % 4;
+                const float *const mine = (const float *)to + tid % 4;
                 float grad_gate = 0;
 #pragma unroll 4
                 for (int i = 0; i < groups; i++) grad_gate += mine[4 * i];
@@ -196,8 +202,7 @@ DEV void run(const gate_bwd_args &a)
         }
     }
     __syncwarp();
-    cluster_arrive_relaxed();
-    cluster_wait();                                         /* no block stores into one that has ended */
+    if (BLOCKS > 1) cluster_arrive_relaxed(), cluster_wait();   /* no block stores into one that has ended */
 }
 #endif
 
