@@ -27,6 +27,8 @@ const case_op expand_to_fused_cases = {
         "out_offset=0,1,2,4,8 dtype=e4m3,bf16",
         "num_tokens=6 num_topk=3 num_experts=5 hidden=64 alignment=4 offset=0,1,2 out_offset=0,1,2 "
         "dtype=f32,i64,c128",
+        /* far more positions than tokens */
+        "num_tokens=40 num_topk=3 num_experts=30 hidden=16 alignment=300",
         /* a row in many chunks, in several trips with TEGULA_TEST_GRID */
         "num_tokens=6 num_topk=3 num_experts=5 hidden=1001 alignment=3 dtype=e4m3",
         "num_tokens=9 num_topk=1 num_experts=4 hidden=40 alignment=16",

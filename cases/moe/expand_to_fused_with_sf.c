@@ -98,6 +98,8 @@ const case_op expand_to_fused_with_sf_cases = {
         "slots=mapped,lost,wild sf_layout=packed,columns out_sf_layout=columns,apart",
         "num_tokens=1200 num_topk=8 num_experts=40 hidden=144 alignment=16 num_per_channels=8 "
         "slots=padded out_sf_layout=columns",
+        "num_tokens=1800 num_topk=8 num_experts=40 hidden=144 alignment=16 num_per_channels=8 "
+        "slots=wild routing=some_empty out_sf_layout=columns",
         "num_tokens=20 num_topk=3 num_experts=4 hidden=7,256 alignment=5 slots=padded "
         "num_per_channels=2 out_sf_layout=packed,apart",
         "num_tokens=40 num_topk=3 num_experts=30 hidden=16 alignment=1200 num_per_channels=1 "

@@ -30,6 +30,8 @@ const case_op per_block_cast_cases = {
         "num_rows=7 num_cols=8 dtype=f32 format=e2m1 num_per_tokens=3 num_per_channels=3 round=1 "
         "sf=row_gap,col,packed values=bits",
         "num_rows=200 num_cols=1 num_per_channels=1 values=mixed",
+        /* blocks of more than GROUP_LARGE values, several to a thread block with TEGULA_TEST_GRID */
+        "num_rows=400 num_cols=204 num_per_tokens=67 num_per_channels=68 values=mixed",
         "num_rows=40 num_cols=256 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=32 num_per_channels=32 "
         "round=0,1 values=bits",
         "num_rows=40 num_cols=640 num_per_tokens=8 round=1 sf=row_gap,col_gap,col_tight,packed_gap "

@@ -22,6 +22,8 @@ const case_op per_token_cast_with_precomputed_sf_cases = {
         "num_rows=0,1,3,8,33 num_cols=256 sf=packed values=mixed",
         "num_rows=5 num_cols=256 dtype=bf16,f32 format=e4m3,e2m1 sf=row,packed values=bits",
         "num_rows=5 num_cols=256 dtype=bf16,f32 format=e5m6 num_per_channels=0,64 values=normal,mixed",
+        /* a warp stages one block of columns after the other */
+        "num_rows=3 num_cols=1280 dtype=bf16,f32 format=e5m6 num_per_channels=320 sf=packed values=mixed",
         "num_rows=33 num_cols=256 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32 "
         "x_num_per_tokens=32 x_num_per_channels=32 x_sf=packed sf=row values=powers",
         "num_rows=5 num_cols=384 dtype=e4m3,e2m1 num_per_channels=128,24 x_sf=row_gap,col values=mixed",

@@ -87,7 +87,7 @@ static uint64_t distinct_bits(const case_tensor *t, int64_t i, uint64_t random)
 static uint64_t wild_bits(const case_tensor *t, int64_t i, uint64_t random)
 {
     const int64_t n = (int64_t)t->high, good = (int64_t)(random >> 8) % (n > 0 ? n : 1);
-    const int64_t wild[] = { -1, -2, n, n + 1, INT32_MIN, INT32_MAX, INT64_MIN, INT64_MAX,
+    const int64_t wild[] = { -1, -2, n, n + 1, INT32_MIN, INT32_MAX, (int64_t)INT32_MAX + 1, INT64_MIN, INT64_MAX,
                              good - ((int64_t)1 << 32), good + ((int64_t)1 << 32), (int64_t)random, good };
     return (uint64_t)(random & 1 ? good : wild[(random >> 1) % (sizeof wild / sizeof *wild)]);
 }
