@@ -114,6 +114,8 @@ typedef struct {
 
 /* ---- ops ---- */
 
+typedef struct { int table, factors, indices; } case_gathered;      /* factors: bytes of each row; -1: none */
+
 typedef enum { CASE_CHECK, CASE_SLOW, CASE_BENCH, CASE_KERNELS, CASE_NUM_LISTS } case_list;
 
 typedef struct {
@@ -132,7 +134,7 @@ typedef struct {
     const char *const *lists[CASE_NUM_LISTS];
     /* For an op that reads rows of a table by index, i32: which tensors these are. If the table is in host memory, a
      * bench times a plain gather of the same rows beside it. NULL: no such op. */
-    bool (*gather)(const case_problem *c, int *table, int *indices);
+    bool (*gather)(const case_problem *c, case_gathered *which);
     /* Lines with sizes in braces: how models call the op (models.h). NULL: none does. */
     const char *const *models;
 } case_op;

@@ -111,17 +111,27 @@ static tgl_status time_launches(bench *b, case_instance *k, tool_row *row)
     return timer_host(b->timer, call, k, warm.median, &row->host_ns);
 }
 
-/* An op that reads a table in host memory is as fast as the bus: for such a row that is timed, too. */
+static const void *data_of(const DLTensor *t) { return (const char *)t->data + t->byte_offset; }
+
+/* An op that reads a table in host memory is as fast as the bus: for such a row that is timed, too. Scale factors are
+ * elsewhere, one more request over the bus for each row. */
 static tgl_status time_gather(bench *b, case_instance *k, tool_row *row)
 {
-    int table, indices;
+    case_gathered which;
     timer_stats gather;
-    if (!k->op->gather || !k->op->gather(&k->problem, &table, &indices)) return TGL_OK;
-    const case_tensor *rows = &k->problem.tensors[table];
-    const DLTensor *from = k->arguments.arg[table], *by = k->arguments.arg[indices];
-    TGL_TRY(timer_gather(b->timer, (const char *)from->data + from->byte_offset, by->data,
-                         case_tensor_bytes(&k->problem.tensors[indices]) / 4, rows->strides[0] * rows->element_bytes,
-                         &gather));
+    if (!k->op->gather || !k->op->gather(&k->problem, &which)) return TGL_OK;
+    const case_tensor *table = &k->problem.tensors[which.table], *indices = &k->problem.tensors[which.indices];
+    timer_rows rows = { .table = data_of(k->arguments.arg[which.table]),
+                        .indices = data_of(k->arguments.arg[which.indices]),
+                        .count = case_tensor_bytes(indices) / 4,
+                        .row_bytes = table->strides[0] * table->element_bytes };
+    TGL_TRY(timer_gather(b->timer, &rows, &gather));
+    row->gather_us = gather.median;
+    if (which.factors < 0) return TGL_OK;
+    row->gather_codes_us = gather.median;
+    rows.factors = data_of(k->arguments.arg[which.factors]);
+    rows.factor_bytes = k->problem.tensors[which.factors].strides[0];
+    TGL_TRY(timer_gather(b->timer, &rows, &gather));
     row->gather_us = gather.median;
     return TGL_OK;
 }
@@ -197,9 +207,12 @@ static void print_row(bench *b, const case_op *op, const tool_row *row)
     printf(" %9s ", tool_number(row->gb_per_s));
     printf("%s%9s%s\n", row->copy_share >= 0.92 ? tool_green() : "", tool_percent(row->copy_share),
            tool_plain());
-    if (!isnan(row->gather_us))
-        printf("%s%*s a plain gather of these rows: %s us%s\n", tool_dim(), b->label_width, "",
-               tool_number(row->gather_us), tool_plain());
+    if (!isnan(row->gather_us)) {
+        printf("%s%*s a plain gather of these rows: %s us", tool_dim(), b->label_width, "",
+               tool_number(row->gather_us));
+        if (!isnan(row->gather_codes_us)) printf(", without scale factors %s", tool_number(row->gather_codes_us));
+        printf("%s\n", tool_plain());
+    }
     fflush(stdout);
 }
 

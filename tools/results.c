@@ -19,7 +19,7 @@ static const field fields[] = {
     TEXT(peer),         TEXT(timer),         TEXT(flush),         NUMBER(bytes),       NUMBER(calls),
     NUMBER(cold_us),    NUMBER(cold_min_us), NUMBER(cold_p90_us), NUMBER(cold_spread), NUMBER(warm_us),
     NUMBER(graph_us),   NUMBER(host_ns),     NUMBER(gb_per_s),    NUMBER(copy_us),     NUMBER(copy_share),
-    NUMBER(gather_us),  NUMBER(empty_us),    NUMBER(threads),     NUMBER(checked),
+    NUMBER(gather_us),  NUMBER(gather_codes_us), NUMBER(empty_us), NUMBER(threads),    NUMBER(checked),
 };
 enum { NUM_FIELDS = sizeof fields / sizeof *fields };
 

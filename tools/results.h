@@ -23,6 +23,7 @@ typedef struct {
     double gb_per_s;                        /* bytes / cold_us */
     double copy_us, copy_share;             /* a plain copy of as many bytes, cold; copy_us / cold_us */
     double gather_us;                       /* a plain gather of the same rows from host memory, all SMs, cold */
+    double gather_codes_us;                 /* of rows that have scale factors elsewhere: without those */
     double empty_us;                        /* an empty kernel of the same grid, cold */
     double threads;                         /* on the CPU */
     double checked;                         /* 1: the result was compared with the oracle's first */

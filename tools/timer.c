@@ -62,11 +62,10 @@ tgl_status timer_host(timer *t, timer_call call, void *context, double expected_
 
 tgl_status timer_copy(timer *t, int64_t bytes, timer_stats *out) { return t->methods->copy(t, bytes, out); }
 
-tgl_status timer_gather(timer *t, const void *table, const int32_t *indices, int64_t count, int64_t row_bytes,
-                        timer_stats *out)
+tgl_status timer_gather(timer *t, const timer_rows *rows, timer_stats *out)
 {
     *out = timer_stats_none;
-    return t->methods->gather ? t->methods->gather(t, table, indices, count, row_bytes, out) : TGL_OK;
+    return t->methods->gather ? t->methods->gather(t, rows, out) : TGL_OK;
 }
 
 tgl_status timer_empty(timer *t, timer_stats *out)

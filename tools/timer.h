@@ -33,6 +33,13 @@ bool timer_has_profiler(const timer *t);    /* may timer_start_profiler() find o
 tgl_status timer_start_profiler(timer *t);
 void timer_close(timer *t);
 
+/* Rows of a table: row_bytes each, of which the first 256 count, and up to 32 bytes of scale factors elsewhere. */
+typedef struct {
+    const void *table, *factors;
+    const int32_t *indices;
+    int64_t count, row_bytes, factor_bytes;     /* factor_bytes 0: none */
+} timer_rows;
+
 /* Caches hold none of the call's data before each call. */
 tgl_status timer_cold(timer *t, timer_call call, void *context, int64_t bytes, timer_stats *out);
 /* Back to back: what fits in the caches is in them. */
@@ -46,8 +53,7 @@ tgl_status timer_host(timer *t, timer_call call, void *context, double expected_
 tgl_status timer_copy(timer *t, int64_t bytes, timer_stats *out);
 /* Rows of a table in page-locked memory, read by index with all SMs, cold: the rate of the bus for these rows. NaN on
  * the CPU. */
-tgl_status timer_gather(timer *t, const void *table, const int32_t *indices, int64_t count, int64_t row_bytes,
-                        timer_stats *out);
+tgl_status timer_gather(timer *t, const timer_rows *rows, timer_stats *out);
 /* An empty kernel with the launch shape of the last kernel that timer_cold() saw (events see none: then a
  * block per SM), cold. NaN on the CPU. */
 tgl_status timer_empty(timer *t, timer_stats *out);
@@ -64,8 +70,7 @@ typedef struct timer_methods {
     tgl_status (*graph)(timer *t, timer_call call, void *context, double expected_us, double *us);
     tgl_status (*host)(timer *t, timer_call call, void *context, double expected_us, double *ns);
     tgl_status (*copy)(timer *t, int64_t bytes, timer_stats *out);
-    tgl_status (*gather)(timer *t, const void *table, const int32_t *indices, int64_t count, int64_t row_bytes,
-                         timer_stats *out);
+    tgl_status (*gather)(timer *t, const timer_rows *rows, timer_stats *out);
     tgl_status (*empty)(timer *t, timer_stats *out);
     tgl_status (*empty_host)(timer *t, double *ns);
     void (*close)(timer *t);

@@ -20,7 +20,8 @@ enum { FLUSH_BYTES = 384 << 20 };               /* several times any L2 */
 enum { DROPPED = 5, CALLS = 35, QUICK_CALLS = 11, MAX_CALLS = DROPPED + CALLS };
 
 /* As PTX, which every driver compiles: timing needs neither NVRTC nor the cache. The store of the read kernel
- * never happens; it keeps the loads alive. Of the gather a warp has a row at a time, a lane 8 bytes of it. */
+ * never happens; it keeps the loads alive. Of the gather a warp has a row at a time, a lane 8 bytes of it
+ * and one of its factors. */
 static const char marker_name[] = "tegula_marker", empty_name[] = "tegula_empty", read_name[] = "tegula_read",
                   gather_name[] = "tegula_gather";
 static const char ptx[] =
@@ -42,20 +43,24 @@ static const char ptx[] =
     "    setp.ne.u32 %p, %sum, 0x9e3779b9; @%p bra end; st.global.u32 [%at], %sum;\n"
     "end: ret;\n"
     "}\n"
-    ".visible .entry tegula_gather(.param .u64 table, .param .u64 indices, .param .u64 count, .param .u64 row_bytes) {\n"
-    "    .reg .u64 %at, %to, %i, %n, %step, %t, %lane, %row, %bytes; .reg .u32 %a, %b, %sum, %x, %y; .reg .s32 %index;\n"
-    "    .reg .pred %p;\n"
-    "    ld.param.u64 %at, [table]; ld.param.u64 %to, [indices]; ld.param.u64 %n, [count];\n"
-    "    ld.param.u64 %bytes, [row_bytes]; cvta.to.global.u64 %at, %at; cvta.to.global.u64 %to, %to;\n"
+    ".visible .entry tegula_gather(.param .u64 table, .param .u64 factors, .param .u64 indices,\n"
+    "                               .param .u64 count, .param .u64 row_bytes, .param .u64 factor_bytes) {\n"
+    "    .reg .u64 %at, %sf, %to, %i, %n, %step, %t, %lane, %byte, %row, %bytes, %few;\n"
+    "    .reg .u32 %a, %b, %c, %sum, %x, %y; .reg .s32 %index; .reg .pred %p;\n"
+    "    ld.param.u64 %at, [table]; ld.param.u64 %sf, [factors]; ld.param.u64 %to, [indices];\n"
+    "    ld.param.u64 %n, [count]; ld.param.u64 %bytes, [row_bytes]; ld.param.u64 %few, [factor_bytes];\n"
+    "    cvta.to.global.u64 %at, %at; cvta.to.global.u64 %sf, %sf; cvta.to.global.u64 %to, %to;\n"
     "    mov.u32 %x, %ctaid.x; mov.u32 %y, %ntid.x; mul.wide.u32 %i, %x, %y;\n"
-    "    mov.u32 %x, %tid.x; cvt.u64.u32 %t, %x; add.u64 %i, %i, %t; and.b64 %lane, %i, 31; shl.b64 %lane, %lane, 3;\n"
+    "    mov.u32 %x, %tid.x; cvt.u64.u32 %t, %x; add.u64 %i, %i, %t; and.b64 %byte, %i, 31; shl.b64 %lane, %byte, 3;\n"
     "    shr.u64 %i, %i, 5; mov.u32 %x, %nctaid.x; mul.wide.u32 %step, %x, %y; shr.u64 %step, %step, 5;\n"
     "    mov.u32 %sum, 0;\n"
     "rows:\n"
     "    setp.ge.u64 %p, %i, %n; @%p bra over;\n"
     "    shl.b64 %t, %i, 2; add.u64 %t, %t, %to; ld.global.s32 %index, [%t]; cvt.s64.s32 %row, %index;\n"
+    "    mul.lo.u64 %t, %row, %few; add.u64 %t, %t, %sf; add.u64 %t, %t, %byte;\n"
     "    mul.lo.u64 %row, %row, %bytes; add.u64 %row, %row, %at; add.u64 %row, %row, %lane; mov.u32 %a, 0;\n"
     "    mov.u32 %b, 0; setp.lt.u64 %p, %lane, %bytes; @%p ld.global.v2.u32 { %a, %b }, [%row];\n"
+    "    mov.u32 %c, 0; setp.lt.u64 %p, %byte, %few; @%p ld.global.u8 %c, [%t]; xor.b32 %b, %b, %c;\n"
     "    xor.b32 %a, %a, %b; add.u32 %sum, %sum, %a; add.u64 %i, %i, %step; bra rows;\n"
     "over:\n"
     "    setp.ne.u32 %p, %sum, 0x9e3779b9; @%p bra last; st.global.u32 [%to], %sum;\n"
@@ -304,21 +309,21 @@ static tgl_status copy_time(timer *base, int64_t bytes, timer_stats *out)
     return pass(t, copy_call, &c, true, out);
 }
 
-typedef struct { cuda_timer *t; const void *table; const int32_t *indices; int64_t count, row_bytes; } gather_context;
+typedef struct { cuda_timer *t; timer_rows rows; } gather_context;
 
 static tgl_status gather_call(void *context)
 {
     gather_context *g = context;
-    void *args[] = { &g->table, &g->indices, &g->count, &g->row_bytes };
+    timer_rows *r = &g->rows;
+    void *args[] = { &r->table, &r->factors, &r->indices, &r->count, &r->row_bytes, &r->factor_bytes };
     return launch(g->t, g->t->gather, (uint32_t[]){ 4 * (uint32_t)g->t->device->num_sms, 1, 1 },
                   (uint32_t[]){ 512, 1, 1 }, args);
 }
 
-static tgl_status gather_time(timer *base, const void *table, const int32_t *indices, int64_t count, int64_t row_bytes,
-                              timer_stats *out)
+static tgl_status gather_time(timer *base, const timer_rows *rows, timer_stats *out)
 {
     cuda_timer *t = (cuda_timer *)base;
-    gather_context g = { t, table, indices, count, row_bytes };
+    gather_context g = { t, *rows };
     return pass(t, gather_call, &g, true, out);
 }
 

@@ -5,7 +5,7 @@
 #include "core/status.h"
 
 /* Parameters:
- *   sf       none, e8m0 (u8), ue8m0 (the dtype), one (f32)
+ *   sf       none, e8m0 (u8), ue8m0 (the dtype), one (f32), record (u8, in the table, behind the codes of a row)
  *   out      bf16, same (as the table), packed, gemm (codes, and factors as a GEMM takes them)
  *   indices  valid      rows of the table, each as likely
  *            zipf       some far more often than others
@@ -68,7 +68,7 @@ static tgl_status setup(case_problem *c)
     const bool on_host = !case_is(c, "at", "device"), is_normal = case_is(c, "values", "normal");
     TGL_TRY(case_check_word(c, "at", "device host huge"));
     TGL_TRY(case_check_word(c, "values", "bits normal"));
-    TGL_TRY(case_check_word(c, "sf", "none e8m0 ue8m0 one"));
+    TGL_TRY(case_check_word(c, "sf", "none e8m0 ue8m0 one record"));
     TGL_TRY(case_check_word(c, "out", "bf16 same packed gemm"));
     TGL_TRY(case_check_word(c, "indices", "valid zipf equal some foreign bits sorted none"));
     TGL_TRY(case_check_word(c, "index_layout", "tc ct"));
@@ -78,17 +78,19 @@ static tgl_status setup(case_problem *c)
                                           .constant_table = case_int(c, "constant_table") };
 
     const int64_t period = rows >= (int64_t)1 << 25 ? (int64_t)1 << 18 : 0;     /* rows */
-    case_tensor *t = case_add(c, TABLE, "table", CASE_IN, case_dtype(c, "dtype"), 2, (int64_t[]){ rows, dim });
+    const bool is_record = case_is(c, "sf", "record");
+    const int64_t width_in = is_record ? dim + (dim + 31) / 32 : dim;
+    case_tensor *t = case_add(c, TABLE, "table", CASE_IN, case_dtype(c, "dtype"), 2, (int64_t[]){ rows, width_in });
     t->strides[0] += case_int(c, "gap");
     t->offset = case_int(c, "offset");
     t->on_host = on_host;
-    t->period = period * dim;
+    t->period = period * (is_record ? t->strides[0] : dim);
     t->has_huge_pages = case_is(c, "at", "huge");
     if (is_normal) t->fill = case_fill_normal;
     if (case_is(c, "sf", "one")) {
         t = case_add(c, TABLE_SF, "table_sf", CASE_IN, TGL_F32, 1, (int64_t[]){ 1 });
         if (is_normal) t->fill = case_fill_normal;
-    } else if (!case_is(c, "sf", "none")) {
+    } else if (!case_is(c, "sf", "none") && !is_record) {
         t = case_add(c, TABLE_SF, "table_sf", CASE_IN, case_is(c, "sf", "e8m0") ? TGL_U8 : TGL_UE8M0, 2,
                      (int64_t[]){ rows, (dim + 31) / 32 });
         t->strides[0] += case_int(c, "sf_gap");
@@ -121,9 +123,26 @@ static tgl_status setup(case_problem *c)
     return TGL_OK;
 }
 
+static int64_t dim_of(const case_problem *c) { return strtoll(case_text(c, "dim"), NULL, 10); }
+
 static tgl_status run(const case_arguments *a)
 {
-    return tgl_engram_lookup(a->arg[TABLE], a->arg[TABLE_SF], a->arg[INDICES], a->arg[OUT], a->arg[OUT_SF],
+    const DLTensor *table = a->arg[TABLE], *table_sf = a->arg[TABLE_SF];
+    const int64_t dim = dim_of(a->problem), groups = (dim + 31) / 32;
+    int64_t codes_shape[] = { 0, dim }, factors_shape[] = { 0, groups };
+    DLTensor codes, factors;
+    /* two views, unless a test has changed the table */
+    if (case_is(a->problem, "sf", "record") && table && table->ndim == 2 && table->shape &&
+        table->shape[1] == dim + groups) {
+        codes = factors = *table;
+        codes_shape[0] = factors_shape[0] = table->shape[0];
+        codes.shape = codes_shape;
+        factors.shape = factors_shape;
+        factors.dtype = tgl_dtype_to_dlpack(TGL_U8);
+        factors.byte_offset += (uint64_t)dim;
+        table = &codes, table_sf = &factors;
+    }
+    return tgl_engram_lookup(table, table_sf, a->arg[INDICES], a->arg[OUT], a->arg[OUT_SF],
                              (const void *)a->problem->scalars, a->stream);
 }
 
@@ -140,13 +159,20 @@ static int64_t row_of(const case_problem *c, int64_t token, int64_t column)
     return row >= 0 && row < rows ? (int64_t)row : -1;
 }
 
+static unsigned char exponent_at(const case_problem *c, int64_t row, int64_t group)
+{
+    const case_tensor *table = &c->tensors[TABLE], *sf = &c->tensors[TABLE_SF];
+    if (sf->name) return *(unsigned char *)case_element(sf, (int64_t[]){ row, group });
+    return *(unsigned char *)case_element(table, (int64_t[]){ row, dim_of(c) + group });
+}
+
 /* A factor as the models' code reads it: 2^(e - 127), without exceptions but the NaN. */
 static double factor_of(const case_problem *c, int64_t row, int64_t i)
 {
     const case_tensor *sf = &c->tensors[TABLE_SF];
-    if (!sf->name) return 1;
-    if (sf->dtype == TGL_F32) return case_decode(TGL_F32, sf->data);
-    const int e = *(unsigned char *)case_element(sf, (int64_t[]){ row, i / 32 });
+    if (case_is(c, "sf", "none")) return 1;
+    if (sf->name && sf->dtype == TGL_F32) return case_decode(TGL_F32, sf->data);
+    const int e = exponent_at(c, row, i / 32);
     double factor = 1;
     for (int k = 127; k < e; k++) factor *= 2;
     for (int k = e; k < 127; k++) factor /= 2;
@@ -157,11 +183,11 @@ static void put_row(const case_problem *c, int64_t row, unsigned char *out)
 {
     const case_tensor *table = &c->tensors[TABLE], *to = &c->tensors[OUT];
     const unsigned char *from = case_element(table, (int64_t[]){ row, 0 });
-    const int64_t dim = table->shape[1];
+    const int64_t dim = dim_of(c);
     if (to->dtype == table->dtype || to->dtype == TGL_U8) {
         for (int64_t b = 0; b < dim * table->element_bytes; b++) out[b] = from[b];
         for (int64_t b = dim; to->dtype == TGL_U8 && b < to->shape[2]; b++)
-            out[b] = *(unsigned char *)case_element(&c->tensors[TABLE_SF], (int64_t[]){ row, b - dim });
+            out[b] = exponent_at(c, row, b - dim);
         return;
     }
     for (int64_t i = 0; i < dim; i++) {
@@ -178,7 +204,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
 {
     const case_problem *c = context;
     const case_tensor *out = &c->tensors[OUT], *out_sf = &c->tensors[OUT_SF];
-    const int64_t columns = out->shape[1], groups = c->tensors[TABLE].shape[1] / 32;
+    const int64_t columns = out->shape[1], groups = dim_of(c) / 32;
     for (int64_t t = begin; t < end; t++)
         for (int64_t k = 0; k < columns; k++) {
             const int64_t row = row_of(c, t, k);
@@ -189,8 +215,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
             for (int64_t g = 0; g < groups; g++) {      /* byte k * groups + g of the token; words begin as 0 */
                 const int64_t byte = k * groups + g;
                 unsigned char *word = case_element(out_sf, (int64_t[]){ t, byte / 4 });
-                if (row >= 0)
-                    word[byte % 4] = *(unsigned char *)case_element(&c->tensors[TABLE_SF], (int64_t[]){ row, g });
+                if (row >= 0) word[byte % 4] = exponent_at(c, row, g);
             }
         }
 }
@@ -214,14 +239,16 @@ static int64_t bytes(const case_problem *c)
     return total;
 }
 
-static bool gather(const case_problem *c, int *table, int *indices)
+static bool gather(const case_problem *c, case_gathered *which)
 {
-    *table = TABLE, *indices = INDICES;
+    const case_tensor *sf = &c->tensors[TABLE_SF];
+    *which = (case_gathered){ TABLE, sf->name && sf->ndim == 2 ? TABLE_SF : -1, INDICES };
     return c->tensors[TABLE].on_host && c->tensors[INDICES].name && c->tensors[INDICES].dtype == TGL_I32 &&
            (case_is(c, "indices", "valid") || case_is(c, "indices", "zipf") || case_is(c, "indices", "sorted"));
 }
 
 #define FLASH "num_columns=24 dim=256 sf=e8m0"          /* DeepSeek-V4.1-Flash */
+#define RECORD "num_columns=24 dim=256 sf=record"      /* the same, codes and factors side by side */
 #define QWEN "num_columns=16 dim=160"                   /* Qwen3.8-Flash-Next */
 const case_op lookup_cases = {
     "engram_lookup",
@@ -237,9 +264,10 @@ const case_op lookup_cases = {
         "num_tokens=7 num_columns=3 dim=1,31,33,100,160,256,2048 dtype=f16,f32 out=bf16,same",
         "num_tokens=6 num_columns=1,2,3,5 dim=32,64,96,160,2048 sf=ue8m0,e8m0 out=bf16,same,packed,gemm",
         /* indices */
-        "num_tokens=40 sf=e8m0 out=bf16,packed,gemm indices=valid,zipf,equal,some,foreign,bits,none index_dtype=i32,i64 "
-        "row_begin=0,5000",
-        "num_tokens=40 dtype=bf16 out=same indices=bits,some,none index_dtype=i64 row_begin=3,4294967296,9000000000000000000",
+        "num_tokens=40 sf=e8m0 out=bf16,packed,gemm indices=valid,zipf,equal,some,foreign,bits,none "
+        "index_dtype=i32,i64 row_begin=0,5000",
+        "num_tokens=40 dtype=bf16 out=same indices=bits,some,none index_dtype=i64 "
+        "row_begin=3,4294967296,9000000000000000000",
         "num_tokens=41 dtype=f32 out=bf16 num_rows=0,1,2 indices=valid,some,none",
         "num_tokens=8 sf=e8m0,one out=bf16 num_rows=0,1 indices=valid,foreign,none",
         /* strides and addresses */
@@ -248,6 +276,7 @@ const case_op lookup_cases = {
         "num_tokens=15 sf=e8m0 out=bf16,packed num_columns=1,5 out_layout=tc,ct out_gap=0,1,4,8 out_token_gap=0,8,100",
         "num_tokens=16 sf=e8m0,one out=bf16,same offset=0,1,8 out_offset=0,1,4,8 sf_offset=0,1",
         "num_tokens=17 dtype=bf16,f32,f16 out=bf16,same dim=64,100 offset=0,1,2,4 out_offset=0,1,4 gap=0,1,4",
+        "num_tokens=18 sf=record out=bf16,packed,gemm num_columns=5 dim=64,256 gap=0,24,120,1 at=device,host",
         "num_tokens=300 sf=e8m0 out=bf16,packed,gemm num_sms=0,1,2,16 at=device,host",
         "num_tokens=13 at=host dtype=bf16,f32,f16 out=bf16 constant_table=1",
         "num_tokens=13 at=host sf=one,none out=bf16,same"),
@@ -268,7 +297,8 @@ const case_op lookup_cases = {
         "num_tokens=8192 " FLASH " num_rows=64000000 indices=sorted at=host num_sms=16",
         "num_tokens=8192 " FLASH " num_rows=64000000 indices=valid,sorted,zipf at=huge num_sms=16",
         "num_tokens=1,16,128 " FLASH " num_rows=64000000 indices=valid at=huge num_sms=16",
-        "num_tokens=8192 " FLASH " num_rows=64000000 indices=valid at=host,huge num_sms=1,2,4,8,32,64,132"),
+        "num_tokens=8192 " FLASH " num_rows=64000000 indices=valid at=host,huge num_sms=1,2,4,8,32,64,132",
+        "num_tokens=1,128,8192 " RECORD " num_rows=64000000 indices=valid gap=24,120 at=host num_sms=16"),
     .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 sf=e8m0 out=bf16,packed,gemm", "num_tokens=64 sf=one,none out=bf16",
         "num_tokens=64 dtype=f16,f32 out=bf16"),
