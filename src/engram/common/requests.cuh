@@ -17,6 +17,16 @@ static_assert(PAST_BYTES == 4 || PAST_BYTES == 8 || (PAST_BYTES == 0 && PAST == 
 
 #define REQUEST_ENTRIES 2               /* of a thread at a time */
 
+/* Element i of integers of 4 or 8 bytes, if it is there, else 0. In two steps: the compiler puts a conversion next to
+ * its load, behind a branch, and the loads that follow would wait for it. */
+struct loaded { u32 low, high; };
+DEV loaded load_integer_if(const void *integers, i64 i, i32 bytes, bool is_there)
+{
+    const u8 *const at = (const u8 *)integers + i * bytes;
+    return { load_u32_if(at, is_there), bytes == 8 ? load_u32_if(at + 4, is_there) : 0 };
+}
+DEV i64 value_of(const loaded &v, i32 bytes) { return bytes == 8 ? (i64)((u64)v.high << 32 | v.low) : (i32)v.low; }
+
 /* A request that a token of the block is in, and behind its last token. */
 struct found_request { tgl_request r; i64 end; };
 
@@ -51,15 +61,20 @@ DEV void note_requests(const tgl_windows &w, i64 first, request_scratch<THREADS,
 #pragma unroll 1
     for (i64 begin = 0; begin <= w.num_requests && carry < end; begin += blockDim.x * REQUEST_ENTRIES) {
         const i64 mine = begin + (i64)threadIdx.x * REQUEST_ENTRIES;
-        i64 entry[REQUEST_ENTRIES + 1], start[REQUEST_ENTRIES], slot[REQUEST_ENTRIES], largest = 0;
+        i64 entry[REQUEST_ENTRIES + 1], largest = 0;
+        loaded entries[REQUEST_ENTRIES + 1], starts[REQUEST_ENTRIES], slots[REQUEST_ENTRIES];
 #pragma unroll
         for (int j = 0; j <= REQUEST_ENTRIES; j++)
-            entry[j] = mine + j <= w.num_requests ? tgl_boundary_at(&w, mine + j) : none;
+            entries[j] = load_integer_if(w.cu_seqlens, mine + j, w.cu_bytes, mine + j <= w.num_requests);
 #pragma unroll
         for (int j = 0; j < REQUEST_ENTRIES; j++) {
-            start[j] = HAS_FACTS && mine + j < w.num_requests ? tgl_start_at(&w, mine + j) : 0;
-            slot[j] = HAS_FACTS && mine + j < w.num_requests ? tgl_slot_at(&w, mine + j) : 0;
+            const bool is_there = HAS_FACTS && mine + j < w.num_requests;
+            starts[j] = load_integer_if(w.start_pos, mine + j, w.start_bytes, is_there && w.start_pos);
+            slots[j] = load_integer_if(w.slots, mine + j, w.slot_bytes, is_there && w.past == PAST_RING && w.slots);
         }
+#pragma unroll
+        for (int j = 0; j <= REQUEST_ENTRIES; j++)
+            entry[j] = mine + j <= w.num_requests ? tgl_boundary_of(&w, value_of(entries[j], w.cu_bytes)) : none;
 #pragma unroll
         for (int j = 0; j < REQUEST_ENTRIES; j++)
             if (entry[j] != none) largest = max(largest, entry[j]);
@@ -82,7 +97,9 @@ DEV void note_requests(const tgl_windows &w, i64 first, request_scratch<THREADS,
             if (at == THREADS) s.base_begin = so_far;
             s.number[at] = (i32)(mine + j);
             if constexpr (!HAS_FACTS) continue;
-            const tgl_request r = tgl_request_of(&w, { mine + j, so_far }, start[j], slot[j]);
+            const i64 start = tgl_start_of(&w, value_of(starts[j], w.start_bytes));
+            const i64 slot = tgl_slot_of(&w, mine + j, value_of(slots[j], w.slot_bytes));
+            const tgl_request r = tgl_request_of(&w, { mine + j, so_far }, start, slot);
             s.slot[at] = r.slot;
             s.start[at] = (i32)r.start;
             s.reach[at] = r.reach;
@@ -148,28 +165,31 @@ DEV bool make_window(const tgl_windows &w, const tgl_request &r, i64 token, i64 
 {
 #if MAX_NGRAM
     const i64 p = token - r.place.begin, reach = p + r.reach;
+    loaded ids[MAX_NGRAM], past[MAX_NGRAM];
     i64 id[MAX_NGRAM];
-    bool is_masked[MAX_NGRAM];
+    u32 mapped[MAX_NGRAM];
+    bool is_masked[MAX_NGRAM], has_entry[MAX_NGRAM], is_cut = false, is_alive = true;
 #pragma unroll
     for (int i = 0; i < MAX_NGRAM; i++) {
-        id[i] = -1;
-        if (i <= p) id[i] = tgl_integer_at(w.input_ids, (token - i) * w.id_stride, w.id_bytes);
-        if (PAST != PAST_NONE && i > p && i <= reach) id[i] = tgl_past_id_at(&w, &r, i - p);
+        ids[i] = load_integer_if(w.input_ids, (token - i) * w.id_stride, ID_BYTES, i <= p);
+        if (PAST != PAST_NONE)
+            past[i] = load_integer_if(tgl_past_of(&w), tgl_past_index(&w, &r, i - p), PAST_BYTES, i > p && i <= reach);
     }
 #pragma unroll
     for (int i = 0; i < MAX_NGRAM; i++) is_masked[i] = w.image_token_mask && i <= p && w.image_token_mask[token - i];
-    bool is_cut = false, is_alive = true;
 #pragma unroll
     for (int i = 0; i < MAX_NGRAM; i++) {
-        if (is_masked[i]) id[i] = -1;
+        id[i] = i <= p && !is_masked[i] ? value_of(ids[i], ID_BYTES) : -1;
+        if (PAST != PAST_NONE && i > p && i <= reach) id[i] = value_of(past[i], PAST_BYTES);
         const bool is_stop = i > 0 && w.has_stop_id && id[i] == w.stop_id, is_mapped = tgl_is_mapped(&w, id[i]);
         if (i == 0) is_alive = is_mapped || w.keeps_ids;
         is_cut = is_cut || i > reach || is_stop || !(is_mapped || w.keeps_ids);
+        has_entry[i] = !is_cut && w.token_map && is_mapped;
+        mapped[i] = load_u32_if(w.token_map + id[i], has_entry[i]);
         if (is_cut) id[i] = w.pad_id;
-        else if (w.token_map && is_mapped) id[i] = w.token_map[id[i]];
     }
 #pragma unroll
-    for (int i = 0; i < MAX_NGRAM; i++) to[i] = id[i];
+    for (int i = 0; i < MAX_NGRAM; i++) to[i] = has_entry[i] ? (i32)mapped[i] : id[i];
     return is_alive;
 #else
     return tgl_window_of(&w, &r, token, w.max_ngram, (int64_t *)to);

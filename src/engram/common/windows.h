@@ -44,10 +44,13 @@ typedef struct {
 } tgl_request;
 
 /* An entry of cu_seqlens as it counts, but for the larger one of an entry before it. */
+TGL_INLINE int64_t tgl_boundary_of(const tgl_windows *w, int64_t at)
+{
+    return at < 0 ? 0 : at < w->num_tokens ? at : w->num_tokens;
+}
 TGL_INLINE int64_t tgl_boundary_at(const tgl_windows *w, int64_t i)
 {
-    const int64_t at = tgl_integer_at(w->cu_seqlens, i, w->cu_bytes);
-    return at < 0 ? 0 : at < w->num_tokens ? at : w->num_tokens;
+    return tgl_boundary_of(w, tgl_integer_at(w->cu_seqlens, i, w->cu_bytes));
 }
 
 /* Behind the last token of a request. Of a token that is in it: no entry up to `number` is larger than the token,
@@ -70,15 +73,23 @@ TGL_INLINE int64_t tgl_ring_entry(const tgl_windows *w, int64_t position)
 #endif
 }
 
-/* Tokens of a request before its chunk, and its row in the ring, as they are given. */
+/* Tokens of a request before its chunk, and its row in the ring, from entries of start_pos and slots if there are. */
+TGL_INLINE int64_t tgl_start_of(const tgl_windows *w, int64_t entry)
+{
+    return w->start_pos ? entry : w->past == PAST_HISTORY ? w->max_ngram - 1 : 0;
+}
+TGL_INLINE int64_t tgl_slot_of(const tgl_windows *w, int64_t number, int64_t entry)
+{
+    return w->past == PAST_RING && w->slots ? entry : number;
+}
 TGL_INLINE int64_t tgl_start_at(const tgl_windows *w, int64_t number)
 {
-    if (w->start_pos) return tgl_integer_at(w->start_pos, number, w->start_bytes);
-    return w->past == PAST_HISTORY ? w->max_ngram - 1 : 0;
+    return tgl_start_of(w, w->start_pos ? tgl_integer_at(w->start_pos, number, w->start_bytes) : 0);
 }
 TGL_INLINE int64_t tgl_slot_at(const tgl_windows *w, int64_t number)
 {
-    return w->past == PAST_RING && w->slots ? tgl_integer_at(w->slots, number, w->slot_bytes) : number;
+    const bool has_slots = w->past == PAST_RING && w->slots;
+    return tgl_slot_of(w, number, has_slots ? tgl_integer_at(w->slots, number, w->slot_bytes) : 0);
 }
 
 TGL_INLINE tgl_request tgl_request_of(const tgl_windows *w, tgl_place place, int64_t start, int64_t slot)
@@ -105,14 +116,17 @@ TGL_INLINE int64_t tgl_id_at(const tgl_windows *w, int64_t token)
     return tgl_integer_at(w->input_ids, token * w->id_stride, w->id_bytes);
 }
 
+TGL_INLINE const void *tgl_past_of(const tgl_windows *w) { return w->past == PAST_HISTORY ? w->history : w->ring; }
+TGL_INLINE int64_t tgl_past_index(const tgl_windows *w, const tgl_request *r, int64_t a)
+{
+    if (w->past == PAST_HISTORY)
+        return r->place.number * w->history_stride + (w->is_newest_first ? a - 1 : w->max_ngram - 1 - a);
+    const int64_t entry = r->start - a < 0 ? r->start - a + w->ring_size : r->start - a;    /* a <= ring_size */
+    return r->slot * w->ring_stride + entry;
+}
 TGL_INLINE int64_t tgl_past_id_at(const tgl_windows *w, const tgl_request *r, int64_t a)
 {
-    if (w->past == PAST_HISTORY) {
-        const int64_t at = w->is_newest_first ? a - 1 : w->max_ngram - 1 - a;
-        return tgl_integer_at(w->history, r->place.number * w->history_stride + at, w->past_bytes);
-    }
-    const int64_t entry = r->start - a < 0 ? r->start - a + w->ring_size : r->start - a;    /* a <= ring_size */
-    return tgl_integer_at(w->ring, r->slot * w->ring_stride + entry, w->past_bytes);
+    return tgl_integer_at(tgl_past_of(w), tgl_past_index(w, r, a), w->past_bytes);
 }
 
 TGL_INLINE bool tgl_is_mapped(const tgl_windows *w, int64_t id)
