@@ -22,7 +22,7 @@
  *
  * Moduli below 2^30, those of all models, take three multiplications of 32 bits in place of six. h = 2^32 u + v has
  * the rest of r = u (2^32 mod m) + v, which is below 2^31 (m + 1). With 2^k <= m < 2^(k + 1), x = floor(r / 2^k)
- * is below 2^32, and so is z = floor(y / 2^(32 - k)), which is above 2^(32 + k) / m - 1.25. So floor(x z / 2^32)
+ * is below 2^32, and so is z <= 2^(32 + k) / m, which is above 2^(32 + k) / m - 1.25. So floor(x z / 2^32)
  * is above r / m - 1 - 1.25 - 1, and the rest that it leaves is below 3.25 m, which 32 bits hold. */
 #ifndef TEGULA_ENGRAM_COLUMNS_CUH
 #define TEGULA_ENGRAM_COLUMNS_CUH
@@ -63,22 +63,27 @@ DEV tile tile_of(const tgl_columns &c, u8 *memory)
     return { narrow, columns, multipliers, window, (u32 *)(window + c.num_windows * max_ngram_of(c)) };
 }
 
-/* y of a modulus: the reciprocal of a float is below 2^64 / m by less than 2^-20 of it, and y + y e, where
- * e = 1 - m y / 2^64, by e^2 and the part that is cut off. After two steps that is less than 1 + 2^-15. */
+/* y of a modulus from NARROW on: the reciprocal of a float is below 2^64 / m, which is at most 2^34, by less than 2^-20
+ * of it, and y + y e, where e = 1 - m y / 2^64, by e^2 of it, less than 2^-6, and the part that is cut off. */
 DEV u64 reciprocal_of(u32 m)
 {
-    u64 y = (u64)(rcp_fast((float)m) * 0x1.fffffp63f);
-#pragma unroll
-    for (int i = 0; i < 2; i++) y += __umul64hi(y, 0 - m * y);
-    return y;
+    const u64 y = (u64)(rcp_fast((float)m) * 0x1.fffffp63f);
+    return y + __umul64hi(y, 0 - m * y);
 }
 DEV u64 reciprocal_of(u64 m) { return ~(u64)0 / m; }
 
-/* Of a modulus below NARROW, whose y is given. */
-DEV narrow_column narrow_of(u32 m, u64 y)
+/* Of a modulus below NARROW. y is below 1 / m by 2^-22 .. 2^-20 of it. So z is at first below 2^(32 + k) / m by at most
+ * 2^12 + 1, a number that times m is `less`; less * y is below it by less than 0.01, and is cut off: together z is less
+ * than 1.01 too small, and below 2^32 if m is 2^k. */
+DEV narrow_column narrow_of(u32 m)
 {
-    const u32 k = 31 - (u32)__clz((int)m), rest = 0 - (u32)(y >> 32) * m;       /* 2^32 mod m, or m more */
-    return { (u32)min(y >> (32 - k), (u64)0xffffffffu), min(rest, rest - m), 0 - m, k };
+    const u32 k = 31 - (u32)__clz((int)m);
+    const float y = rcp_fast((float)m) * 0x1.fffffp-1f;
+    u32 z = (u32)(y * __uint_as_float((127 + 32 + k) << 23));
+    const u64 less = ((u64)1 << (32 + k)) - (u64)m * z;
+    z += (u32)((float)less * y);
+    const u32 rest = 0 - (z >> k) * m;          /* 2^32 mod m, or m more */
+    return { z, min(rest, rest - m), 0 - m, k };
 }
 
 /* What a thread has of every token. */
@@ -112,24 +117,14 @@ DEV void put_columns(const tgl_columns &c, const tile &t, i32 chunk)
         const i64 modulus = tgl_integer_at(c.vocab_sizes, at, VOCAB_BYTES);
         const i64 offset = tgl_integer_at(c.offsets, at, c.offset_bytes);
         const modulus_type m = modulus > 0 ? (modulus_type)modulus : 1;
-        const u64 y = reciprocal_of(m);
         const i32 to = i % WIDTH * c.chunk_units + i / WIDTH;
-        t.columns[to] = { y, m, modulus > 0 ? (row_type)offset : ~(row_type)0 };
-        t.narrow[to] = m < NARROW ? narrow_of((u32)m, y) : narrow_column();
+        t.columns[to] = { m < NARROW ? 0 : reciprocal_of(m), m, modulus > 0 ? (row_type)offset : ~(row_type)0 };
+        t.narrow[to] = m < NARROW ? narrow_of((u32)m) : narrow_column();
     }
     const i32 turned = (i32)threadIdx.x - threads / 2;      /* a warp in the middle has the first */
 #pragma unroll 1
     for (i32 i = turned < 0 ? turned + threads : turned; i < multipliers; i += threads)
         t.multipliers[i] = c.multipliers[layer * MAX_NGRAM + i];
-}
-
-DEV row_type row_of(u64 hash, const column &c)
-{
-    const u64 sign = (u64)((i64)hash >> 63), h = hash ^ sign;
-    const modulus_type quotient = (modulus_type)__umul64hi(h, c.reciprocal), m = c.modulus;
-    modulus_type rest = (modulus_type)h - quotient * m;     /* below 2 m, which modulus_type holds */
-    rest = min(rest, (modulus_type)(rest - m));
-    return (row_type)((rest ^ (modulus_type)sign) + (m & (modulus_type)sign)) + c.offset;
 }
 
 DEV u32 narrow_rest(u64 hash, const narrow_column &c)       /* of a hash that is not negative */
@@ -138,6 +133,15 @@ DEV u32 narrow_rest(u64 hash, const narrow_column &c)       /* of a hash that is
     u32 rest = (u32)r + __umulhi((u32)(r >> c.shift), c.reciprocal) * c.minus_modulus;      /* below 3.25 m */
     rest = min(rest, rest + 2 * c.minus_modulus);
     return min(rest, rest + c.minus_modulus);
+}
+
+DEV row_type row_of(u64 hash, const column &c, const narrow_column &narrow)     /* of any hash and modulus */
+{
+    const u64 sign = (u64)((i64)hash >> 63), h = hash ^ sign;
+    const modulus_type quotient = (modulus_type)__umul64hi(h, c.reciprocal), m = c.modulus;
+    modulus_type rest = (modulus_type)h - quotient * m;     /* below 2 m, which modulus_type holds */
+    rest = m < NARROW ? (modulus_type)narrow_rest(h, narrow) : min(rest, (modulus_type)(rest - m));
+    return (row_type)((rest ^ (modulus_type)sign) + (m & (modulus_type)sign)) + c.offset;
 }
 
 DEV void put_unit(const tgl_columns &c, row_type *to, const row_vector &v)
@@ -155,14 +159,13 @@ DEV void put_rows(const tgl_columns &c, const tile &t, i32 chunk, i64 first, i32
     const unit u = unit_of(c, chunk);
     if (!u.is_there) return;
     const i32 n = max_ngram_of(c);
-    const column *const columns = t.columns + u.number;
     narrow_column narrow[WIDTH];
     row_type offset[WIDTH];
     u32 special = c.has_vectors ? 0 : 1u << 31;             /* no unit of the models is */
 #pragma unroll
     for (int q = 0; q < WIDTH; q++) {
         narrow[q] = t.narrow[q * c.chunk_units + u.number];
-        offset[q] = columns[q * c.chunk_units].offset;
+        offset[q] = t.columns[q * c.chunk_units + u.number].offset;
         if (!narrow[q].minus_modulus) special = 1u << 31;
     }
 #if MAX_NGRAM
@@ -198,9 +201,9 @@ DEV void put_rows(const tgl_columns &c, const tile &t, i32 chunk, i64 first, i32
             for (int q = 0; q < WIDTH; q++) v.e[q] = (row_type)narrow_rest(hash, narrow[q]) + offset[q];
             *(row_vector *)to = v;
         } else {
-#pragma unroll
-            for (int q = 0; q < WIDTH; q++) v.e[q] = row_of(hash, columns[q * c.chunk_units]);
-            put_unit(c, to, v);
+#pragma unroll 1
+            for (i32 q = 0, k = u.number; q < WIDTH; q++, k += c.chunk_units)
+                to[q] = row_of(hash, t.columns[k], t.narrow[k]);
         }
     }
 }
