@@ -199,6 +199,7 @@ const case_op rows_cases = {
         "start=small ids=bits",
         "num_tokens=61 num_heads=4 requests=9 id_dtype=i32,i64 past=history,ring past_dtype=i32,i64 batch_dtype=i32,i64 "
         "start=small ids=bits,small",
+        "num_tokens=0 requests=none,7 past=ring start=small keep_ring=0,1",
         /* chunks shorter and longer than the ring, all in one block, or over many */
         "num_tokens=6,40,300 max_ngram=1,2,4,7 requests=1,3,20,100 past=ring start=small drafts=0,2,6 ids=small "
         "mask=some num_layers=1",

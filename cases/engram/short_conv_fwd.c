@@ -218,6 +218,7 @@ const case_op short_conv_fwd_cases = {
         "num_tokens=150 num_streams=1 hidden=8 requests=none,3,200 cu=whole,padded,wild mask=some",
         "num_tokens=1000 num_streams=1 hidden=8 requests=3,200 cu=wild mask=some",
         "num_tokens=40 num_streams=1 hidden=16 requests=600 cu=whole,wild cu_dtype=i64 mask=some",
+        "num_tokens=0 num_streams=1 hidden=8,9,2560 requests=none,3 past=ring start=small",
         /* chunks shorter and longer than the ring, in one tile or over many */
         "num_tokens=60,200 num_streams=1 hidden=8 requests=1,3,20,100 past=ring start=small drafts=0,2,6 mask=some",
         "num_tokens=60 num_streams=1 hidden=9 requests=3,20 past=ring start=small drafts=0,2 mask=some",

@@ -172,8 +172,9 @@ def grad_w_reduce_ref(grad_w_partial, weight_hidden, weight_embed, grad_weight_h
 
 def short_conv_ref(x, norm_weight, conv_weight, dilation=3, eps=1e-5, activation="silu", bias=None, add_input=False,
                    residual=None, cu_seqlens=None, past_state=None, save_for_backward=True, *, mask=None,
-                   zero_centered=False, round_each=False):
-    """In float32, or in float64 if x is, which is then not rounded in between. Differentiable."""
+                   zero_centered=False, round_each=False, rstd=None):
+    """In float32, or in float64 if x is, which is then not rounded in between. Differentiable. With the rstd of the call
+    it is compared with, it rounds the same normed values as that."""
     kind = torch.float64 if x.dtype == torch.float64 else torch.float32
     rounded = (lambda v: v) if kind == torch.float64 else (lambda v: v.bfloat16().to(kind))
     each = rounded if round_each else lambda v: v
@@ -181,7 +182,8 @@ def short_conv_ref(x, norm_weight, conv_weight, dilation=3, eps=1e-5, activation
     (tokens, streams, hidden), size = x.shape, taps.shape[1]
     alive = torch.ones(tokens, dtype=torch.bool, device=x.device) if mask is None else ~mask
     wide = x.to(kind).where(alive[:, None, None], torch.zeros((), dtype=kind, device=x.device))
-    rstd = (wide.square().mean(-1) + eps).rsqrt()
+    if rstd is None:
+        rstd = (wide.square().mean(-1) + eps).rsqrt()
     norm = norm_weight.to(kind) + (1 if zero_centered else 0)
     normed = rounded(wide * rstd[..., None] * norm) * alive[:, None, None]
     cuts = [0, tokens] if cu_seqlens is None else cu_seqlens.tolist()

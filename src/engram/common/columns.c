@@ -90,7 +90,7 @@ tgl_shape tgl_columns_shape(tgl_columns *c, int64_t more_tokens, int64_t more_by
     c->chunk_layers = (int32_t)tgl_min(c->num_layers, (c->chunk_units - 1) / tgl_max(1, layer_units) + 2);
     c->num_chunks = (int32_t)tgl_max(1, tgl_ceil_div(c->num_units, c->chunk_units));
     const int64_t blocks = (int64_t)COLUMN_SPREAD * target->num_sms;
-    const int64_t tile = tgl_ceil_div(c->num_tokens, blocks) + more_tokens;
+    const int64_t tile = tgl_max(1, tgl_ceil_div(c->num_tokens, blocks)) + more_tokens;    /* no tokens: no tiles */
     const int64_t wanted = tgl_min(tile, COLUMN_THREADS) * c->chunk_units;
     const int64_t threads = tgl_max(COLUMN_MIN_THREADS, tgl_min(COLUMN_THREADS, tgl_ceil_div(wanted, 32) * 32));
     c->slots = (int32_t)(threads / c->chunk_units);
