@@ -545,6 +545,7 @@ static bool gaps_are_kept(const case_tensor *t, const unsigned char *image, int 
     if (!is_element) abort();
     case_tensor all = *t;
     all.open_rows = NULL;           /* open rows may be written */
+    all.is_scratch = false;
     case_runs(&all, mark_run, is_element);
     const int64_t front = front_bytes(t), size = t->element_bytes;
     bool ok = true;

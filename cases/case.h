@@ -80,6 +80,7 @@ struct case_tensor {
     double low, high;               /* for fills that take a range */
     case_compare compare;           /* outputs */
     const bool *open_rows;          /* shape[0] flags, or NULL: rows whose contents the op leaves open */
+    bool is_scratch;                /* an output whose contents the op leaves open */
     bool on_host;                   /* in memory that the host can read, wherever the others are */
     int64_t period;                 /* of an input of many GiB: values repeat after as many slots, a multiple of 4096.
                                      * It has no gaps, and is not compared after calls. 0: none (table.h) */
@@ -135,6 +136,7 @@ typedef struct {
     /* For an op that reads rows of a table by index, i32: which tensors these are. If the table is in host memory, a
      * bench times a plain gather of the same rows beside it. NULL: no such op. */
     bool (*gather)(const case_problem *c, case_gathered *which);
+    bool has_no_kernel;         /* it launches nothing: its list of kernels is empty */
     /* Lines with sizes in braces: how models call the op (models.h). NULL: none does. */
     const char *const *models;
 } case_op;
@@ -217,7 +219,7 @@ static inline void *case_element(const case_tensor *t, const int64_t *index)
 }
 
 /* Calls f for every run of elements in consecutive slots of the storage; `element` counts in row-major order.
- * Open rows are skipped. */
+ * Open rows, and all of a scratch tensor, are skipped. */
 void case_runs(const case_tensor *t, void (*f)(void *context, int64_t element, int64_t slot, int64_t run),
                void *context);
 

@@ -338,7 +338,7 @@ void case_runs(const case_tensor *t, void (*f)(void *, int64_t, int64_t, int64_t
     while (outer > (t->open_rows ? 1 : 0) && (t->shape[outer - 1] == 1 || t->strides[outer - 1] == run))
         run *= t->shape[--outer];
     for (int d = 0; d < outer; d++) count *= t->shape[d];
-    if (run == 0) return;
+    if (run == 0 || t->is_scratch) return;
     const int64_t runs_per_row = t->ndim && t->shape[0] ? count / t->shape[0] : 1;
     for (int64_t i = 0; i < count; i++) {
         int64_t slot = (t->data - t->storage) / t->element_bytes;

@@ -317,7 +317,11 @@ static inline void errors_memory_of(errors_call *c, int i)
     const tgl_arg *a = &c->t->tensors[i];
     const DLDevice other = { (DLDeviceType)TGL_DL_CUDA, 1 };
     int num_others = 0;
-    for (int j = 0; j < c->t->num_tensors; j++) num_others += j != i && c->tensors[j] && !c->t->tensors[j].is_host;
+    for (int j = 0; j < c->t->num_tensors; j++) {
+        const tgl_arg *b = &c->t->tensors[j];
+        const bool suits_any = b->is_host || (i == c->t->home && b->is_anywhere && tgl_on_cpu(&c->own[j]));
+        num_others += j != i && c->tensors[j] && !suits_any;
+    }
     if (num_others > 0 && !a->is_host)
         ERRORS_MISTAKE(i != c->t->home ? a->name : NULL, "device is ", "is on another device", x->device = other);
     if (a->is_host) ERRORS_MISTAKE(a->name, "want host memory", "is on a device", x->device = other);

@@ -4,6 +4,7 @@
 #include "glue.h"
 #include "row_args.h"
 #include "tegula/engram.h"
+#include "tegula/experimental.h"
 
 /* ---- ids to rows ---- */
 
@@ -44,6 +45,12 @@ THUNK(engram_lookup)
     const bool is_one = a->table_sf && a->table_sf->dtype.code == TGL_DL_FLOAT;
     if (is_one) one = *a->table_sf, one.ndim = 1;
     return tgl_engram_lookup(a->table, is_one ? &one : a->table_sf, a->indices, a->out, a->out_sf, &params, a->stream);
+}
+
+THUNK(engram_lookup_staged)
+{
+    const tgl_engram_lookup_params params = { .row_begin = a->row_begin };
+    return tgl_engram_lookup_staged(a->table, a->table_sf, a->indices, a->staging, a->out, &params, a->stream);
 }
 
 WORKSPACE(engram_lookup_bwd)
@@ -269,6 +276,9 @@ static op_row rows[] = {
               "packed: bool = False, fmt: {bf16|e4m3|f16|f32} = bf16, num_sms: int = 0, out_sf[U, W]?!) -> "
               "out: u8[T, C, D + D / 32] if packed else fmt[T, C, D]",
       .is_wrapped = true, .call = call_engram_lookup },
+    { .text = "engram_lookup_staged(indices[T, C], table[R, D] host, table_sf[Q, G] host, staging[S]! host, "
+              "row_begin: int = 0) -> out: u8[T, C, D + D / 32]",
+      .is_wrapped = true, .call = call_engram_lookup_staged },
     { .text = "engram_lookup_bwd(grad_out[T, C, D], indices[T, C], num_rows: int, row_begin: int = 0) -> "
               "unique_rows: indices[T * C], grad_rows: f32[T * C, D], num_unique: i32[1]",
       .is_wrapped = true, .call = call_engram_lookup_bwd, .workspace = workspace_engram_lookup_bwd },

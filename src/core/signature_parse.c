@@ -20,7 +20,7 @@
  *   layout      (nothing)    packed
  *               rows         packed rows, any distance apart; rows that are written do not overlap
  *               strided      any strides
- *               host         packed, in host memory
+ *               host         after one of these: in host memory
  *               anywhere     after one of these: on the call's device, or in host memory
  *
  *   The first required tensor that has n determines it; the others must agree. If all tensors with n are

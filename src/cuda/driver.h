@@ -53,7 +53,7 @@ enum {
 /* CUpointer_attribute, CUmemorytype, CUstreamCaptureMode, CUstreamCaptureStatus, flags of streams and
  * events */
 enum { TGL_CU_POINTER_MEMORY_TYPE = 2, TGL_CU_POINTER_ON_DEVICE = 3, TGL_CU_POINTER_DEVICE = 9 };
-enum { TGL_CU_MEMORY_HOST = 1 };
+enum { TGL_CU_MEMORY_HOST = 1, TGL_CU_MEMORY_DEVICE = 2 };
 enum { TGL_CU_CAPTURE_GLOBAL = 0, TGL_CU_CAPTURE_THREAD_LOCAL = 1, TGL_CU_CAPTURE_RELAXED = 2 };
 enum { TGL_CU_CAPTURE_NONE = 0, TGL_CU_CAPTURE_ACTIVE = 1 };
 enum { TGL_CU_STREAM_NON_BLOCKING = 1, TGL_CU_EVENT_DISABLE_TIMING = 2 };
@@ -77,6 +77,22 @@ typedef struct {
 } tgl_cu_launch_config;
 _Static_assert(sizeof(tgl_cu_launch_attribute) == 72, "as CUlaunchAttribute");
 _Static_assert(sizeof(tgl_cu_launch_config) == 56, "as CUlaunchConfig");
+
+/* CUDA_MEMCPY2D: `height` pieces of width_bytes, a pitch apart on each side */
+typedef struct {
+    size_t from_x, from_y;
+    int from_type;
+    const void *from_host;
+    tgl_cu_pointer from_device;
+    void *from_array;
+    size_t from_pitch, to_x, to_y;
+    int to_type;
+    void *to_host;
+    tgl_cu_pointer to_device;
+    void *to_array;
+    size_t to_pitch, width_bytes, height;
+} tgl_cu_copy_2d;
+_Static_assert(sizeof(tgl_cu_copy_2d) == 128, "as CUDA_MEMCPY2D");
 
 typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CUtensorMap */
 
@@ -125,7 +141,11 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
     X(UserObjectRelease, (tgl_cu_user_object object, unsigned count))                                      \
     X(GraphRetainUserObject, (tgl_cu_graph graph, tgl_cu_user_object object, unsigned count,               \
                               unsigned flags))                                                             \
-    X(MemsetD8Async, (tgl_cu_pointer to, unsigned char value, size_t bytes, tgl_stream stream))
+    X(MemsetD8Async, (tgl_cu_pointer to, unsigned char value, size_t bytes, tgl_stream stream))            \
+    X(MemcpyHtoDAsync, (tgl_cu_pointer to, const void *from, size_t bytes, tgl_stream stream))             \
+    X(MemcpyDtoHAsync, (void *to, tgl_cu_pointer from, size_t bytes, tgl_stream stream))                   \
+    X(Memcpy2DAsync, (const tgl_cu_copy_2d *copy, tgl_stream stream))                                      \
+    X(LaunchHostFunc, (tgl_stream stream, void (*function)(void *), void *data))
 
 /* For ops with tensor maps, tests, tools and benches; NULL if the driver (old or emulated) lacks it. */
 #define TGL_DRIVER_MORE(X)                                                                                 \
@@ -145,8 +165,6 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
     X(MemcpyHtoD, (tgl_cu_pointer to, const void *from, size_t bytes))                                     \
     X(MemcpyDtoH, (void *to, tgl_cu_pointer from, size_t bytes))                                           \
     X(MemcpyDtoD, (tgl_cu_pointer to, tgl_cu_pointer from, size_t bytes))                                  \
-    X(MemcpyHtoDAsync, (tgl_cu_pointer to, const void *from, size_t bytes, tgl_stream stream))             \
-    X(MemcpyDtoHAsync, (void *to, tgl_cu_pointer from, size_t bytes, tgl_stream stream))                   \
     X(MemcpyDtoDAsync, (tgl_cu_pointer to, tgl_cu_pointer from, size_t bytes, tgl_stream stream))          \
     X(StreamQuery, (tgl_stream stream))                                                                    \
     X(StreamWaitEvent, (tgl_stream stream, tgl_cu_event event, unsigned flags))                            \

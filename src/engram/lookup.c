@@ -11,6 +11,7 @@
 #include "cuda/op.h"
 #include "engram/common/lookup_params.h"
 #include "engram/common/strides.h"
+#include "engram/lookup_host.h"
 
 typedef struct {
     lookup_args args;
@@ -87,6 +88,11 @@ static tgl_status cpu(const void *context)
     const problem *p = context;
     return tgl_parallel_rows(p->args.num_tokens, tgl_saturating_product(p->args.num_columns, 2 * out_row_bytes(p)),
                              run_tokens, p);
+}
+
+tgl_status tgl_engram_gather_packed(const lookup_args *args)
+{
+    return cpu(&(problem){ .args = *args, .form = LOOKUP_PACKED, .table_bytes = 1, .out_bytes = 1 });
 }
 
 /* One for each kind of out and of factors. */
@@ -187,9 +193,8 @@ static tgl_status check_factors(const DLTensor *out, const DLTensor *out_sf)
     return TGL_OK;
 }
 
-/* The address by which the device reads what may be in host memory. */
-static tgl_status find_address(const char *name, const DLTensor *t, const DLTensor *on, tgl_stream stream,
-                               const void **address)
+tgl_status tgl_engram_find_address(const char *name, const DLTensor *t, const DLTensor *on, tgl_stream stream,
+                                   const void **address)
 {
     *address = t ? tgl_data(t) : NULL;
     if (!*address || tgl_preparing() || tgl_on_cpu(on) || !tgl_on_cpu(t)) return TGL_OK;
@@ -244,9 +249,9 @@ tgl_status tgl_engram_lookup(const DLTensor *table, const DLTensor *table_sf, co
                         .dim = table->shape[1], .index_bytes = indices ? tgl_dtype_bits(indices->dtype) / 8 : 0 };
     if (tgl_is_empty(out)) return tgl_run(s, &OP, tensors, &p, stream);
     const void *address;
-    TGL_TRY(find_address("table", table, out, stream, &address));
+    TGL_TRY(tgl_engram_find_address("table", table, out, stream, &address));
     a->table = address;
-    TGL_TRY(find_address("table_sf", table_sf, out, stream, &a->table_sf));
+    TGL_TRY(tgl_engram_find_address("table_sf", table_sf, out, stream, &a->table_sf));
     a->table_stride = a->num_rows > 1 ? tgl_stride(table, 0) * p.table_bytes : 0;
     a->sf_stride = has_groups && a->num_rows > 1 ? tgl_stride(table_sf, 0) : 0;
     if (indices) {

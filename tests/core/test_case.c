@@ -401,7 +401,8 @@ TEST(every_case_of_every_list)      /* can be made; names are unique within a li
         for (int list = 0; list < CASE_NUM_LISTS; list++) {
             const int64_t count = case_count(op->lists[list]);
             char (*labels)[CASE_LABEL] = calloc((size_t)count + 1, CASE_LABEL);
-            CHECK_THAT(count > 0 || list == CASE_SLOW, "%s: list %d is empty", op->name, list);
+            const bool may_be_empty = list == CASE_SLOW || (list == CASE_KERNELS && op->has_no_kernel);
+            CHECK_THAT(count > 0 || may_be_empty, "%s: list %d is empty", op->name, list);
             for (int64_t k = 0; k < count; k++) {
                 case_params params;
                 case_facts facts;

@@ -212,6 +212,32 @@ API result cuMemcpyDtoDAsync_v2(deviceptr to, deviceptr from, size_t bytes, stre
     ENTER();
     return copy((void *)to, (void *)from, bytes, 1, 1, s, 0);
 }
+/* From the device to the host, as that many copies. */
+typedef struct {
+    size_t from_x, from_y;
+    int from_type;
+    const void *from_host;
+    deviceptr from_device;
+    void *from_array;
+    size_t from_pitch, to_x, to_y;
+    int to_type;
+    void *to_host;
+    deviceptr to_device;
+    void *to_array;
+    size_t to_pitch, width, height;
+} copy_2d;
+API result cuMemcpy2DAsync_v2(const copy_2d *c, stream *s)
+{
+    ENTER();
+    if (!c || c->from_type != 2 || c->to_type != 1) return NOT_SUPPORTED;
+    if (c->from_x || c->from_y || c->to_x || c->to_y) return NOT_SUPPORTED;
+    if (c->from_pitch < c->width || c->to_pitch < c->width) return INVALID_VALUE;
+    if (c->from_pitch > INT32_MAX || c->to_pitch > INT32_MAX) return INVALID_VALUE;
+    result r = SUCCESS;
+    for (size_t i = 0; i < c->height && r == SUCCESS; i++)
+        r = copy((char *)c->to_host + i * c->to_pitch, (char *)c->from_device + i * c->from_pitch, c->width, 0, 1, s, 0);
+    return r;
+}
 static result fill(deviceptr p, uint32_t value, uint32_t width, size_t n, stream *s)
 {
     if (!n) return SUCCESS;

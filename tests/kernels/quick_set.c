@@ -264,7 +264,7 @@ TEST(quick_set)
     int num_cases = 0;
     launched.count = 0;
     for (int i = 0; (op = case_op_at(i)); i++) {
-        if (only && strcmp(op->name, only)) continue;
+        if ((only && strcmp(op->name, only)) || op->has_no_kernel) continue;
         set_num_sms(op);
         list_candidates(op);
         facts known = facts_to_leave_out();
@@ -296,6 +296,7 @@ TEST(lists_of_checks)
     launched.count = planned.count = 0;
     dry_counts = true;
     for (int i = 0; (op = case_op_at(i)); i++) {
+        if (op->has_no_kernel) continue;
         set_num_sms(op);
         num_facts = 0;
         for (int64_t n = 0; n < case_count(op->lists[CASE_CHECK]); n++) {

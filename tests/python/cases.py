@@ -48,6 +48,8 @@ def engram_cases(device):
     yield "engram_lookup", codes, rows, sf, {"packed": True}
     yield "engram_lookup", codes, rows, sf, {"dtype": torch.float8_e4m3fn,
                                              "out_sf": torch.zeros(2, 6, dtype=torch.int32, device=device).t()}
+    staging = torch.empty(256 + 18 * 66, dtype=torch.uint8, pin_memory=device == "cuda")
+    yield "engram_lookup_staged", codes.cpu(), rows, sf.cpu(), staging, {"row_begin": 2}
     grad = torch.randn(6, 3, 64, device=device)
     every = torch.arange(18, device=device).view(6, 3).flip(0)      # so that all of grad_rows is written
     yield "engram_lookup_bwd", grad.bfloat16(), every, 20

@@ -309,6 +309,26 @@ def test_lookup_refuses(device):
             call()
 
 
+def test_lookup_staged(device):
+    """The bytes of the packed lookup; the table is in any host memory, indices in rows that may be strided."""
+    table, sf = a_table(torch.float8_e4m3fn, "groups", "cpu")
+    staging = torch.empty(2000 + 33 * 5 * 99, dtype=torch.uint8, pin_memory=device == "cuda")
+    for rows in (torch.randint(-20, 80, (33, 5), device=device), torch.randint(0, 50, (33, 9), device=device).int()[:, :5],
+                 torch.empty(0, 3, dtype=torch.int64, device=device)):
+        made = engram.engram_lookup_staged(table, rows, sf, staging, row_begin=7)
+        assert made.device == rows.device
+        same_bits(made.cpu(), reference.engram_lookup_ref(table, rows.cpu(), sf, row_begin=7, packed=True))
+    out = torch.empty(33, 5, 99, dtype=torch.uint8, device=device)
+    rows = torch.randint(-20, 80, (33, 5), device=device)
+    assert engram.engram_lookup_staged(table, rows, sf, staging, out=out) is out
+    same_bits(out.cpu(), reference.engram_lookup_ref(table, rows.cpu(), sf, packed=True))
+    with pytest.raises(ValueError, match=r"staging: shape is \[17870\], want \[>= 17871\]"):
+        engram.engram_lookup_staged(table, rows, sf, staging[:17870])
+    if device == "cuda":
+        with pytest.raises(ValueError, match="staging: memory is not page-locked"):
+            engram.engram_lookup_staged(table, rows, sf, staging.clone())
+
+
 # ---- engram_lookup_bwd ----
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "f32"])

@@ -31,6 +31,7 @@ SIGNATURES = {
     "engram_lookup": "table, indices, table_sf=None, *, row_begin=0, packed=False, dtype=None, num_sms=0, out=None, "
                      "out_sf=None",
     "engram_lookup_bwd": "grad_out, indices, num_rows, *, row_begin=0, grad_table=None, out=None",
+    "engram_lookup_staged": "table, indices, table_sf, staging, *, row_begin=0, out=None",
     "engram_rows": "input_ids, ngram, cu_seqlens=None, start_pos=None, history=None, ring=None, slots=None, "
                    "image_token_mask=None, *, layout='ltc', history_newest_first=False, hash_masked=False, "
                    "keep_ring=False, null_slot=None, out=None",
@@ -149,7 +150,7 @@ RECORDED = [case for domain in ("transpose", "engram", "moe", "quant") for case 
 def test_recorded_data_is_here():
     assert len(RECORDED) >= 185
     without = {"hash_gate", "route", "per_token_cast_back", "ngram_windows", "engram_lookup", "engram_lookup_bwd",
-               "engram_rows", "engram_gate_kv_fwd", "engram_gate_kv_bwd", "engram_gate_bwd", "grad_w_reduce",
+               "engram_lookup_staged", "engram_rows", "engram_gate_kv_fwd", "engram_gate_kv_bwd", "engram_gate_bwd", "grad_w_reduce",
                "short_conv", "short_conv_bwd"}
     without |= {name for name in FUNCTIONS if name.startswith("engram_sinkhorn")}
     assert {case.op for case in RECORDED} == set(FUNCTIONS) - without
@@ -342,7 +343,7 @@ def test_one_tensor_on_meta(case, device):
         for call in (lambda: op(*mixed), lambda: op.out(*mixed, **outs))[:2 if outs else 1]:
             with pytest.raises(ValueError, match=f"^{names[i]}: is on meta, want {device}$"):
                 call()
-    on_host = "table", "table_sf", "num_tokens_per_expert_host"        # may be there, wherever the others are
+    on_host = "table", "table_sf", "staging", "num_tokens_per_expert_host"     # may be there, wherever the others are
     others = [i for i in places[1:] if names[i] not in on_host or args[i].device.type != "cpu"]
     if others:
         with pytest.raises(ValueError, match=f"^{names[others[0]]}: is on {device}, want meta$"):

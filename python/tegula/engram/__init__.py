@@ -10,7 +10,8 @@ from .._tegula import (
     engram_gate_kv_fwd as _engram_gate_kv_fwd, engram_gate_kv_fwd_alone as _engram_gate_kv_fwd_alone,
     engram_gate_kv_fwd_inplace as _engram_gate_kv_fwd_inplace, engram_lookup as _engram_lookup,
     engram_lookup_bwd as _engram_lookup_bwd, engram_lookup_bwd_into as _engram_lookup_bwd_into,
-    engram_rows as _engram_rows, engram_sinkhorn_momentum_update as _engram_sinkhorn_momentum_update,
+    engram_lookup_staged as _engram_lookup_staged, engram_rows as _engram_rows,
+    engram_sinkhorn_momentum_update as _engram_sinkhorn_momentum_update,
     engram_sinkhorn_step as _engram_sinkhorn_step, short_conv as _short_conv, short_conv_alone as _short_conv_alone,
     short_conv_bwd as _short_conv_bwd,
 )
@@ -62,6 +63,14 @@ def engram_lookup(table, indices, table_sf=None, *, row_begin=0, packed=False, d
         raise ValueError(f"dtype: is {dtype or name}, want bfloat16 or that of table")
     factors = table_sf.reshape(1, -1) if getattr(table_sf, "ndim", 2) == 1 else table_sf
     return _engram_lookup(indices, table, factors, row_begin, packed, word, num_sms, out_sf, out=out)
+
+
+def engram_lookup_staged(table, indices, table_sf, staging, *, row_begin=0, out=None):
+    """engram_lookup with packed=True by the copy engine, for indices on a GPU and a table in host memory, which need not
+    be pinned: in the order of the stream indices are copied to staging, CPU cores gather rows to staging, one copy
+    brings them to the GPU. No SM is used. staging is pinned, of at least -(-4 * n // 256) * 256 + n * (D + D // 32)
+    bytes for n indices of 4 bytes; table and staging are in use until the stream has passed. Experimental."""
+    return _engram_lookup_staged(indices, table, table_sf, staging, row_begin, out=out)
 
 
 def engram_lookup_bwd(grad_out, indices, num_rows, *, row_begin=0, grad_table=None, out=None):
