@@ -5,6 +5,7 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
+#include "engram/common/gate_cpu.h"
 #include "engram/common/gate_host.h"
 
 typedef gate_bwd_args problem;
@@ -12,23 +13,17 @@ typedef gate_bwd_args problem;
 /* ---- CPU ---- */
 
 static float at(const uint16_t *row, int64_t i) { return tgl_bf16_to_f32(row[i]); }
-static const uint16_t *row_in(gate_in rows, int64_t t, int64_t h)
-{
-    return rows.data + t * rows.token + h * rows.stream;
-}
-static uint16_t *row_out(gate_out rows, int64_t t, int64_t h)
-{
-    return rows.data ? rows.data + t * rows.token + h * rows.stream : NULL;
-}
 
-static float sum_of_products(const uint16_t *a, const uint16_t *b, int64_t count)
+/* The sum of grad_out * v. */
+static float plain_products(const problem *p, int64_t t, int64_t h)
 {
+    const uint16_t *go = gate_row_in(p->grad_out, t, h), *v = gate_row_in(p->v, t, 0);
     float total = 0;
-    for (int64_t first = 0; first < count; first += GATE_GROUP * GATE_VECTOR) {
+    for (int64_t first = 0; first < p->hidden; first += GATE_GROUP * GATE_VECTOR) {
         float vector[GATE_GROUP] = { 0 };
-        for (int64_t i = first; i < tgl_min(count, first + GATE_GROUP * GATE_VECTOR); i++) {
+        for (int64_t i = first; i < tgl_min(p->hidden, first + GATE_GROUP * GATE_VECTOR); i++) {
             float *sum = &vector[(i - first) / GATE_VECTOR];
-            *sum = fmaf(at(a, i), at(b, i), *sum);
+            *sum = fmaf(at(go, i), at(v, i), *sum);
         }
         for (int half = GATE_GROUP / 2; half > 0; half /= 2)
             for (int i = 0; i < half; i++) vector[i] += vector[i + half];
@@ -37,30 +32,35 @@ static float sum_of_products(const uint16_t *a, const uint16_t *b, int64_t count
     return total;
 }
 
-static void run_row(const problem *p, int64_t t, int64_t h, float *grad_w)
+static void plain_gradients(const problem *p, int64_t t, int64_t h, const gate_slopes *s, float *grad_w)
 {
-    const uint16_t *go = row_in(p->grad_out, t, h), *x = row_in(p->x, t, h), *k = row_in(p->k, t, h);
-    const float grad_gate = sum_of_products(go, row_in(p->v, t, 0), p->hidden);
-    const int64_t row = t * p->num_streams + h;
-    const gate_slopes s =
-        gate_slopes_of(&p->numbers, grad_gate, p->dot[row], p->gate_score[row], p->rstd_x[row], p->rstd_k[row]);
-    uint16_t *grad_x = row_out(p->grad_x, t, h), *grad_k = row_out(p->grad_k, t, h);
+    const uint16_t *go = gate_row_in(p->grad_out, t, h), *x = gate_row_in(p->x, t, h), *k = gate_row_in(p->k, t, h);
+    uint16_t *grad_x = gate_row_out(p->grad_x, t, h), *grad_k = gate_row_out(p->grad_k, t, h);
     for (int64_t i = 0; i < p->hidden; i++) {
         const float xi = at(x, i), ki = at(k, i);
         const float w = gate_weight_at(&p->weights, p->weights.kind, p->weights.is_zero_centered, h, i);
-        if (grad_x) grad_x[i] = tgl_bf16_from_f32(gate_grad_x(&s, at(go, i), xi, ki, w, p->has_residual));
-        if (grad_k) grad_k[i] = tgl_bf16_from_f32(gate_grad_k(&s, xi, ki, w));
-        if (grad_w) grad_w[i] = gate_grad_w(&s, xi, ki, grad_w[i]);
+        if (grad_x) grad_x[i] = tgl_bf16_from_f32(gate_grad_x(s, at(go, i), xi, ki, w, p->has_residual));
+        if (grad_k) grad_k[i] = tgl_bf16_from_f32(gate_grad_k(s, xi, ki, w));
+        if (grad_w) grad_w[i] = gate_grad_w(s, xi, ki, grad_w[i]);
     }
 }
 
-static void run_grad_v(const problem *p, int64_t t)
+static void run_row(const problem *p, int64_t t, int64_t h, float *grad_w)
 {
-    uint16_t *grad_v = row_out(p->grad_v, t, 0);
-    for (int64_t i = 0; grad_v && i < p->hidden; i++) {
+    const float grad_gate = TGL_CHOOSE(plain_products, tgl_gate_products)(p, t, h);
+    const int64_t row = t * p->num_streams + h;
+    const gate_slopes s =
+        gate_slopes_of(&p->numbers, grad_gate, p->dot[row], p->gate_score[row], p->rstd_x[row], p->rstd_k[row]);
+    TGL_CHOOSE(plain_gradients, tgl_gate_gradients)(p, t, h, &s, grad_w);
+}
+
+static void plain_grad_v(const problem *p, int64_t t)
+{
+    uint16_t *grad_v = gate_row_out(p->grad_v, t, 0);
+    for (int64_t i = 0; i < p->hidden; i++) {
         float sum = 0;
         for (int64_t h = 0; h < p->num_streams; h++)
-            sum = fmaf(at(row_in(p->grad_out, t, h), i), p->gate_score[t * p->num_streams + h], sum);
+            sum = fmaf(at(gate_row_in(p->grad_out, t, h), i), p->gate_score[t * p->num_streams + h], sum);
         grad_v[i] = tgl_bf16_from_f32(sum);
     }
 }
@@ -68,12 +68,12 @@ static void run_grad_v(const problem *p, int64_t t)
 static void run_masked(const problem *p, int64_t t)
 {
     for (int64_t h = 0; h < p->num_streams; h++) {
-        const uint16_t *go = row_in(p->grad_out, t, h);
-        uint16_t *grad_x = row_out(p->grad_x, t, h), *grad_k = row_out(p->grad_k, t, h);
+        const uint16_t *go = gate_row_in(p->grad_out, t, h);
+        uint16_t *grad_x = gate_row_out(p->grad_x, t, h), *grad_k = gate_row_out(p->grad_k, t, h);
         for (int64_t i = 0; grad_x && i < p->hidden; i++) grad_x[i] = p->has_residual ? go[i] : 0;
         for (int64_t i = 0; grad_k && i < p->hidden; i++) grad_k[i] = 0;
     }
-    uint16_t *grad_v = row_out(p->grad_v, t, 0);
+    uint16_t *grad_v = gate_row_out(p->grad_v, t, 0);
     for (int64_t i = 0; grad_v && i < p->hidden; i++) grad_v[i] = 0;
 }
 
@@ -90,7 +90,7 @@ static void run_partials(const void *context, int64_t begin, int64_t end)
                 continue;
             }
             for (int64_t h = 0; h < p->num_streams; h++) run_row(p, t, h, grad_w ? grad_w + h * p->hidden : NULL);
-            run_grad_v(p, t);
+            if (p->grad_v.data) TGL_CHOOSE(plain_grad_v, tgl_gate_grad_v)(p, t);
         }
         for (int64_t i = 0; grad_w && i < size; i++) grad_w[i] = tgl_one_nan(grad_w[i]);
     }

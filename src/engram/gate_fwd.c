@@ -5,19 +5,19 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
+#include "engram/common/gate_cpu.h"
 #include "engram/common/gate_host.h"
 
 typedef gate_fwd_args problem;
 
 /* ---- CPU ---- */
 
-typedef struct { float squares_x, squares_k, dot; } sums;
-
-static sums sums_of_row(const problem *p, int64_t h, const uint16_t *x, const uint16_t *k)
+static gate_sums plain_sums(const problem *p, int64_t t, int64_t h)
 {
-    sums slot[GATE_SLOTS] = { 0 }, total = { 0 };
+    const uint16_t *x = gate_row_in(p->x, t, h), *k = gate_row_in(p->k, t, h);
+    gate_sums slot[GATE_SLOTS] = { 0 }, total = { 0 };
     for (int64_t i = 0; i < p->hidden; i++) {
-        sums *s = &slot[i / GATE_VECTOR % GATE_SLOTS];
+        gate_sums *s = &slot[i / GATE_VECTOR % GATE_SLOTS];
         const float xi = tgl_bf16_to_f32(x[i]), ki = tgl_bf16_to_f32(k[i]);
         const float w = gate_weight_at(&p->weights, p->weights.kind, p->weights.is_zero_centered, h, i);
         s->squares_x = fmaf(xi, xi, s->squares_x);
@@ -25,7 +25,7 @@ static sums sums_of_row(const problem *p, int64_t h, const uint16_t *x, const ui
         s->dot = fmaf(xi * w, ki, s->dot);
     }
     for (int first = 0; first < GATE_SLOTS; first += GATE_GROUP) {
-        sums *s = &slot[first];
+        gate_sums *s = &slot[first];
         for (int half = GATE_GROUP / 2; half > 0; half /= 2)
             for (int i = 0; i < half; i++) {
                 s[i].squares_x += s[i + half].squares_x;
@@ -37,6 +37,15 @@ static sums sums_of_row(const problem *p, int64_t h, const uint16_t *x, const ui
         total.dot += s->dot;
     }
     return total;
+}
+
+static void plain_results(const problem *p, int64_t t, int64_t h, float gate)
+{
+    const uint16_t *x = gate_row_in(p->x, t, h), *v = gate_row_in(p->v, t, 0);
+    uint16_t *out = gate_row_out(p->out, t, h);
+    for (int64_t i = 0; i < p->hidden; i++)
+        out[i] = tgl_bf16_from_f32(
+            gate_result(tgl_bf16_to_f32(x[i]), tgl_bf16_to_f32(v[i]), gate, p->has_residual));
 }
 
 static void put_saved(const problem *p, int64_t row, float dot, float gate_score, float rstd_x, float rstd_k)
@@ -51,22 +60,19 @@ static void put_saved(const problem *p, int64_t row, float dot, float gate_score
 static void run_row(const problem *p, int64_t t, int64_t h)
 {
     const int64_t row = t * p->num_streams + h;
-    const uint16_t *x = p->x.data + t * p->x.token + h * p->x.stream;
-    const uint16_t *k = p->k.data + t * p->k.token + h * p->k.stream, *v = p->v.data + t * p->v.token;
-    uint16_t *out = p->out.data ? p->out.data + t * p->out.token + h * p->out.stream : NULL;
     if (p->image_token_mask && p->image_token_mask[t]) {
+        const uint16_t *x = gate_row_in(p->x, t, h);
+        uint16_t *out = gate_row_out(p->out, t, h);
         put_saved(p, row, 0, 0, 0, 0);
         const bool has_result = p->is_in_place && p->has_residual;
         for (int64_t i = 0; out && !has_result && i < p->hidden; i++) out[i] = p->has_residual ? x[i] : 0;
         return;
     }
-    const sums s = sums_of_row(p, h, x, k);
+    const gate_sums s = TGL_CHOOSE(plain_sums, tgl_gate_sums)(p, t, h);
     const float rstd_x = gate_rstd(&p->numbers, s.squares_x), rstd_k = gate_rstd(&p->numbers, s.squares_k);
     const float gate = gate_score_of(&p->numbers, gate_scaled(&p->numbers, s.dot, rstd_x, rstd_k));
     put_saved(p, row, s.dot, gate, rstd_x, rstd_k);
-    for (int64_t i = 0; out && i < p->hidden; i++)
-        out[i] = tgl_bf16_from_f32(
-            gate_result(tgl_bf16_to_f32(x[i]), tgl_bf16_to_f32(v[i]), gate, p->has_residual));
+    if (p->out.data) TGL_CHOOSE(plain_results, tgl_gate_results)(p, t, h, gate);
 }
 
 static void run_tokens(const void *context, int64_t begin, int64_t end)
