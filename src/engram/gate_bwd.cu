@@ -8,38 +8,16 @@
  * A thread has the same columns of every token, so that it adds to its own elements of grad_w_partial. The blocks of
  * stream 0 compute grad_v, too. */
 #include "engram/common/gate.cuh"
+#include "engram/common/row_sum.cuh"
 #include "engram/gate_bwd.h"
-
-enum { WARPS = GATE_BWD_THREADS / 32 };
-
-/* The sum over a row of grad_out * v, in all threads. */
-DEV float grad_gate_of(const u16 *go, const u16 *v, i64 hidden, float *groups)
-{
-    const int tid = (int)threadIdx.x;
-    float total = 0;
-#pragma unroll 1
-    for (i64 first = 0; first < hidden; first += GATE_BWD_THREADS * GATE_VECTOR) {
-        float sum = 0;
-        const i64 begin = first + tid * GATE_VECTOR;
-#pragma unroll 1
-        for (i64 i = begin; i < min(begin + GATE_VECTOR, hidden); i++)
-            sum = fmaf(tgl_bf16_to_f32(go[i]), tgl_bf16_to_f32(v[i]), sum);
-#pragma unroll
-        for (int half = GATE_GROUP / 2; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
-        if (tid % 32 == 0) groups[tid / 32] = sum;
-        __syncthreads();
-#pragma unroll 1
-        for (int i = 0; i < WARPS; i++)
-            if (first + (i64)i * GATE_GROUP * GATE_VECTOR < hidden) total += groups[i];
-        __syncthreads();
-    }
-    return total;
-}
 
 DEV void run_row(const gate_bwd_args &a, i64 t, i64 h, float *grad_w, float *groups)
 {
     const u16 *go = row_of(a.grad_out, t, h), *x = row_of(a.x, t, h), *k = row_of(a.k, t, h);
-    const float grad_gate = grad_gate_of(go, row_of(a.v, t, 0), a.hidden, groups);
+    const u16 *v = row_of(a.v, t, 0);
+    const float grad_gate = row_sum<GATE_BWD_THREADS>(a.hidden, groups, [&](float sum, i64 i) {
+        return fmaf(tgl_bf16_to_f32(go[i]), tgl_bf16_to_f32(v[i]), sum);
+    });
     const i64 row = t * a.num_streams + h;
     const gate_slopes s =
         gate_slopes_of(&a.numbers, grad_gate, a.dot[row], a.gate_score[row], a.rstd_x[row], a.rstd_k[row]);
@@ -79,7 +57,7 @@ DEV void run_masked(const gate_bwd_args &a, i64 t, i64 h)
 
 extern "C" __global__ void __launch_bounds__(GATE_BWD_THREADS) gate_bwd(const __grid_constant__ gate_bwd_args a)
 {
-    SHARED(float[WARPS], groups);
+    SHARED(float[GATE_BWD_THREADS / 32], groups);
     pdl_wait();
 #pragma unroll 1
     for (i64 h = blockIdx.y; h < a.num_streams; h += gridDim.y) {

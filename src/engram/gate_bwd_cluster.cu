@@ -11,9 +11,11 @@
  * grad_out * v, STREAMS numbers for each warp. Every warp, even one past the last column, stores its sums in all blocks
  * of the cluster, which count the bytes; a block alone counts its warps. grad_v is computed meanwhile. Sums have two
  * buffers: a warp stores those of a token after it has seen those of the token before from all warps, which then have
- * read those of the one before that. Neighbouring clusters have neighbouring tokens, so that together they sweep memory:
- * on an H200, 4096 tokens take 330 us (7168 columns) and 123 (2560), with tokens of a partial in a row 334 and 133. */
+ * read those of the one before that. Neighbouring clusters have neighbouring tokens, so that together they sweep
+ * memory: on an H200, 4096 tokens take 330 us (7168 columns) and 123 (2560), with tokens of a partial in a row 334 and
+ * 133. */
 #include "engram/common/gate.cuh"
+#include "engram/common/row_sum.cuh"
 #include "engram/gate_bwd.h"
 
 static_assert(STREAMS >= 1 && STREAMS <= GATE_CLUSTER_STREAMS, "STREAMS is 1..GATE_CLUSTER_STREAMS");
@@ -80,8 +82,7 @@ DEV uint4 send_sums(u32 from, u32 pitch, bool is_mine, float gate, float4 *to, u
             sum = fmaf(column(go, i), column(v, i), sum);
             grad_v[i] = fmaf(column(go, i), g, grad_v[i]);
         }
-#pragma unroll
-        for (int half = GATE_GROUP / 2; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
+        sum = group_sum(sum);
         (h == 0 ? sums.x : h == 1 ? sums.y : h == 2 ? sums.z : sums.w) = sum;
     }
     const u32 block = threadIdx.x % 32;

@@ -6,6 +6,7 @@
 #define TEGULA_ENGRAM_GATE_FWD_CUH
 
 #include "engram/common/gate.cuh"
+#include "engram/common/row_sum.cuh"
 #include "engram/gate_fwd.h"
 
 static_assert(THREADS >= 32 && GATE_SLOTS % THREADS == 0, "THREADS is 32, 64, 128 or 256");
@@ -26,24 +27,13 @@ DEV void add_vector(sums &s, const uint4 &x, const uint4 &k, const float (&w)[GA
     for (int i = 0; i < GATE_VECTOR; i++) add_column(s, column(x, i), column(k, i), w[i]);
 }
 
-/* The sums of a group in all lanes; adding is commutative, so all have the same bits. */
-DEV float4 add_group(sums s)
-{
-#pragma unroll
-    for (int half = GATE_GROUP / 2; half > 0; half /= 2) {
-        s.squares_x += __shfl_xor_sync(FULL, s.squares_x, half);
-        s.squares_k += __shfl_xor_sync(FULL, s.squares_k, half);
-        s.dot += __shfl_xor_sync(FULL, s.dot, half);
-    }
-    return make_float4(s.squares_x, s.squares_k, s.dot, 0);
-}
-
 /* Writes the sums of the thread's slots by groups; a barrier follows, then row_sums(). */
 DEV void put_groups(const sums (&slot)[SLOTS], float4 *groups)
 {
 #pragma unroll
     for (int i = 0; i < SLOTS; i++) {
-        const float4 group = add_group(slot[i]);
+        const float4 group =
+            make_float4(group_sum(slot[i].squares_x), group_sum(slot[i].squares_k), group_sum(slot[i].dot), 0);
         if (threadIdx.x % 32 == 0) groups[threadIdx.x / 32 + i * (THREADS / 32)] = group;
     }
 }

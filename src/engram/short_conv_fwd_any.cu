@@ -14,10 +14,9 @@
 #define PAST PAST_RING
 #define PAST_BYTES 4
 #include "engram/common/requests.cuh"
+#include "engram/common/row_sum.cuh"
 
 static_assert(ROUND_EACH == 0 || ROUND_EACH == 1, "ROUND_EACH is 0 or 1");
-
-enum { WARPS = CONV_ANY_THREADS / 32 };
 
 /* One of the rows that a result is made of: x with its rstd, or a row of the ring, or nothing. */
 struct tap { const u16 *x, *ring; float rstd; };
@@ -25,26 +24,10 @@ struct tap { const u16 *x, *ring; float rstd; };
 /* The sum of a row's squares, in all threads. */
 DEV float sum_of_squares(const u16 *row, i64 hidden, float *groups)
 {
-    const int tid = (int)threadIdx.x;
-    float total = 0;
-#pragma unroll 1
-    for (i64 first = 0; first < hidden; first += CONV_ANY_THREADS * CONV_VECTOR) {
-        float sum = 0;
-        const i64 begin = first + tid * CONV_VECTOR;
-#pragma unroll 1
-        for (i64 i = begin; i < min(begin + CONV_VECTOR, hidden); i++) {
-            const float v = tgl_bf16_to_f32(row[i]);
-            sum = fmaf(v, v, sum);
-        }
-#pragma unroll
-        for (int half = CONV_GROUP / 2; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
-        if (tid % 32 == 0) groups[tid / 32] = sum;
-        __syncthreads();
-#pragma unroll 1
-        for (int i = 0; i < WARPS; i++) total += groups[i];
-        __syncthreads();
-    }
-    return total;
+    return row_sum<CONV_ANY_THREADS>(hidden, groups, [&](float sum, i64 i) {
+        const float v = tgl_bf16_to_f32(row[i]);
+        return fmaf(v, v, sum);
+    });
 }
 
 DEV tap tap_at(const short_conv_args &a, const tgl_request &r, i64 token, i64 h, float *groups)
@@ -119,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(CONV_ANY_THREADS, 4) short_conv_fwd
     const __grid_constant__ short_conv_args a)
 {
     SHARED(tap[CONV_MAX_TAPS], taps);
-    SHARED(float[WARPS], groups);
+    SHARED(float[CONV_ANY_THREADS / 32], groups);
     SHARED(tgl_request, shared_request);
     SHARED(request_scratch<CONV_ANY_THREADS>, scratch);
     const i64 block = (i64)blockIdx.y * gridDim.x + blockIdx.x, t = block / a.num_streams;
