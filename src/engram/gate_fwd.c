@@ -164,7 +164,8 @@ static tgl_shape ring_shape(void *context, const tgl_target *target)
     const int64_t of_stream = tgl_strided_grid(tgl_min(p->num_tokens, resident), 65535);
     const int64_t rows = tgl_ceil_div(p->num_tokens, of_stream);
     const int64_t room = (target->max_smem_per_block / per_sm - 2048) / stage_bytes(p);
-    p->stages = (int32_t)tgl_max(1, tgl_min(tgl_min(rows, room), GATE_RING_STAGES));
+    const int64_t enough = tgl_max(2, tgl_min(GATE_RING_BYTES / stage_bytes(p), GATE_RING_STAGES));
+    p->stages = (int32_t)tgl_max(1, tgl_min(tgl_min(rows, room), enough));
     return (tgl_shape){ { of_stream * p->num_streams }, .block = ring_threads(p),
                         .shared_bytes = p->stages * stage_bytes(p), TGL_ARGS(*p) };
 }

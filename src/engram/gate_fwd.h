@@ -39,6 +39,7 @@ typedef struct {
 #define GATE_RING_ROWS 264              /* of up to GATE_RING_SHORT columns: gate_fwd_ring from so many rows on */
 #define GATE_RING_LONG 6144             /* of so many columns and more: gate_fwd_ring ... */
 #define GATE_RING_MANY 4096             /* ... for fewer rows than this */
+#define GATE_RING_BYTES 32768           /* in flight per block: 8192 x 5120 take 277 us, with all that fit 279 */
 #define GATE_RING_BLOCKS 2              /* per SM, of gate_fwd_ring with 256 threads; twice as many with 128 */
 
 #endif
