@@ -6,6 +6,7 @@ import torch
 import golden
 import tegula.torch as reference
 import tegula.modeling.engram as modeling
+from conftest import needs_cuda
 from tegula import engram
 from tegula.testing import assert_equal
 
@@ -182,6 +183,54 @@ def test_serving_step(device):
             made = reference.engram_gate_ref(x, kv[:, :-1], kv[:, -1], *weights[layer], 1e-6, 1e-20)
             x = torch.where(mask[:, None, None], x, made)
         torch.testing.assert_close(out, x, rtol=2**-6, atol=2**-5)
+
+
+@needs_cuda
+@pytest.mark.parametrize("staged", [False, True])
+def test_step_as_graph(staged):
+    """Ids to rows, lookup from pinned memory, gate in place: one graph, replayed with new ids; the ring goes on."""
+    dim, hidden, streams, num_tokens, chunks = 64, 128, 3, 6, 4
+    ngram = engram.NGram(*constants(3, 1, 4, "cuda"), pad_id=2)
+    ngram = ngram._replace(vocab_sizes=ngram.vocab_sizes % 90 + 7)
+    ngram = ngram._replace(offsets=reference.make_offsets(ngram.vocab_sizes))
+    table = torch.randn(8 * 97, dim).to(torch.float8_e4m3fn).pin_memory()
+    sf = torch.randint(126, 129, (8 * 97, dim // 32), dtype=torch.uint8).pin_memory()
+    weights = torch.randn(2, streams, hidden, device="cuda").bfloat16()
+    all_ids = torch.randint(0, 50, (chunks * num_tokens,), device="cuda")
+    all_x = torch.randn(chunks * num_tokens, streams, hidden, device="cuda").bfloat16()
+    ids, x = torch.empty_like(all_ids[:num_tokens]), torch.empty_like(all_x[:num_tokens])
+    cu_seqlens, start_pos = torch.tensor([0, num_tokens], device="cuda"), torch.tensor([0], device="cuda")
+    ring = torch.full((1, 9), 77, dtype=torch.int32, device="cuda")
+    staging = torch.empty(256 + num_tokens * 8 * 66, dtype=torch.uint8, pin_memory=True)
+
+    def step():
+        rows = engram.engram_rows(ids, ngram, cu_seqlens, start_pos, ring=ring)[0]
+        if staged:
+            packed = engram.engram_lookup_staged(table, rows.int(), sf, staging).view(-1, 66)
+            every = torch.arange(len(packed), device="cuda").view(num_tokens, 8)
+            made = engram.engram_lookup(packed[:, :dim].view(torch.float8_e4m3fn), every, packed[:, dim:])
+        else:
+            made = engram.engram_lookup(table, rows, sf, num_sms=2)
+        kv = made.view(num_tokens, streams + 1, hidden)
+        engram.engram_gate_kv_fwd(x, kv, None, 1e-20, 1e-6, False, inplace=True, weights=tuple(weights))
+
+    ids.zero_(), x.zero_()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()                          # loads kernels
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    rows = engram.engram_rows(all_ids, ngram)[0]
+    kv = engram.engram_lookup(table.cuda(), rows, sf.cuda()).view(-1, streams + 1, hidden)
+    want = engram.engram_gate_kv_fwd(all_x, kv, None, 1e-20, 1e-6, False, weights=tuple(weights))[0]
+    for chunk in range(chunks):
+        part = slice(chunk * num_tokens, (chunk + 1) * num_tokens)
+        ids.copy_(all_ids[part]), x.copy_(all_x[part]), start_pos.fill_(chunk * num_tokens)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(x.view(torch.int16), want[part].view(torch.int16)), chunk
 
 
 def test_rows_out(device):
