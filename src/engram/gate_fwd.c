@@ -12,42 +12,6 @@ typedef gate_fwd_args problem;
 
 /* ---- CPU ---- */
 
-static gate_sums plain_sums(const problem *p, int64_t t, int64_t h)
-{
-    const uint16_t *x = gate_row_in(p->x, t, h), *k = gate_row_in(p->k, t, h);
-    gate_sums slot[GATE_SLOTS] = { 0 }, total = { 0 };
-    for (int64_t i = 0; i < p->hidden; i++) {
-        gate_sums *s = &slot[i / GATE_VECTOR % GATE_SLOTS];
-        const float xi = tgl_bf16_to_f32(x[i]), ki = tgl_bf16_to_f32(k[i]);
-        const float w = gate_weight_at(&p->weights, p->weights.kind, p->weights.is_zero_centered, h, i);
-        s->squares_x = fmaf(xi, xi, s->squares_x);
-        s->squares_k = fmaf(ki, ki, s->squares_k);
-        s->dot = fmaf(xi * w, ki, s->dot);
-    }
-    for (int first = 0; first < GATE_SLOTS; first += GATE_GROUP) {
-        gate_sums *s = &slot[first];
-        for (int half = GATE_GROUP / 2; half > 0; half /= 2)
-            for (int i = 0; i < half; i++) {
-                s[i].squares_x += s[i + half].squares_x;
-                s[i].squares_k += s[i + half].squares_k;
-                s[i].dot += s[i + half].dot;
-            }
-        total.squares_x += s->squares_x;
-        total.squares_k += s->squares_k;
-        total.dot += s->dot;
-    }
-    return total;
-}
-
-static void plain_results(const problem *p, int64_t t, int64_t h, float gate)
-{
-    const uint16_t *x = gate_row_in(p->x, t, h), *v = gate_row_in(p->v, t, 0);
-    uint16_t *out = gate_row_out(p->out, t, h);
-    for (int64_t i = 0; i < p->hidden; i++)
-        out[i] = tgl_bf16_from_f32(
-            gate_result(tgl_bf16_to_f32(x[i]), tgl_bf16_to_f32(v[i]), gate, p->has_residual));
-}
-
 static void put_saved(const problem *p, int64_t row, float dot, float gate_score, float rstd_x, float rstd_k)
 {
     if (!p->dot) return;
@@ -57,22 +21,30 @@ static void put_saved(const problem *p, int64_t row, float dot, float gate_score
     p->rstd_k[row] = tgl_one_nan(rstd_k);
 }
 
+static void plain_results(const uint16_t *x, const uint16_t *v, float gate, bool has_residual, int64_t hidden,
+                          uint16_t *out)
+{
+    for (int64_t i = 0; i < hidden; i++)
+        out[i] = tgl_bf16_from_f32(gate_result(tgl_bf16_to_f32(x[i]), tgl_bf16_to_f32(v[i]), gate, has_residual));
+}
+
 static void run_row(const problem *p, int64_t t, int64_t h)
 {
     const int64_t row = t * p->num_streams + h;
+    const uint16_t *x = p->x.data + t * p->x.token + h * p->x.stream;
+    const uint16_t *k = p->k.data + t * p->k.token + h * p->k.stream, *v = p->v.data + t * p->v.token;
+    uint16_t *out = p->out.data ? p->out.data + t * p->out.token + h * p->out.stream : NULL;
     if (p->image_token_mask && p->image_token_mask[t]) {
-        const uint16_t *x = gate_row_in(p->x, t, h);
-        uint16_t *out = gate_row_out(p->out, t, h);
         put_saved(p, row, 0, 0, 0, 0);
         const bool has_result = p->is_in_place && p->has_residual;
         for (int64_t i = 0; out && !has_result && i < p->hidden; i++) out[i] = p->has_residual ? x[i] : 0;
         return;
     }
-    const gate_sums s = TGL_CHOOSE(plain_sums, tgl_gate_sums)(p, t, h);
+    const gate_sums s = tgl_gate_sums(&p->weights, p->hidden, h, x, k);
     const float rstd_x = gate_rstd(&p->numbers, s.squares_x), rstd_k = gate_rstd(&p->numbers, s.squares_k);
     const float gate = gate_score_of(&p->numbers, gate_scaled(&p->numbers, s.dot, rstd_x, rstd_k));
     put_saved(p, row, s.dot, gate, rstd_x, rstd_k);
-    if (p->out.data) TGL_CHOOSE(plain_results, tgl_gate_results)(p, t, h, gate);
+    if (out) TGL_CHOOSE(plain_results, tgl_gate_results)(x, v, gate, p->has_residual, p->hidden, out);
 }
 
 static void run_tokens(const void *context, int64_t begin, int64_t end)

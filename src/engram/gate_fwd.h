@@ -18,11 +18,6 @@ typedef struct {
     int32_t stages;                         /* gate_fwd_ring: rows in flight */
 } gate_fwd_args;
 
-/* The three sums of a row are added in an order that depends on the number of columns alone: vector c belongs to slot
- * c % GATE_SLOTS; a slot adds its vectors in order, column by column, with one fma each; slots of a group of GATE_GROUP
- * are added as a tree, slot i and i + 16, then i + 8, 4, 2, 1; then the groups in order. */
-#define GATE_SLOTS 256
-
 /* gate_fwd: vectors of a thread that stay in registers, at most. */
 #define GATE_ROW_VECTORS 8
 /* gate_fwd_ring: the same; rows in flight, at most; threads of a block for rows of up to GATE_RING_SHORT columns, and

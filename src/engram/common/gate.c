@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "core/math.h"
+#include "engram/common/gate_cpu.h"
 #include "engram/common/gate_host.h"
 
 #define FIELD(name) TGL_FIELD(tgl_engram_gate_params, name)
@@ -72,4 +73,36 @@ bool tgl_gate_weights_have_vectors(const gate_weights *w)
     const uint64_t bytes = w->kind == GATE_BF16 ? 2 : 4;
     const uint64_t strides = bytes * (uint64_t)(w->hidden_stride | w->embed_stride);
     return ((uintptr_t)w->hidden | (uintptr_t)w->embed | strides) % 16 == 0;
+}
+
+static gate_sums plain_sums(const gate_weights *weights, int64_t hidden, int64_t h, const uint16_t *x,
+                            const uint16_t *k)
+{
+    gate_sums slot[GATE_SLOTS] = { 0 }, total = { 0 };
+    for (int64_t i = 0; i < hidden; i++) {
+        gate_sums *s = &slot[i / GATE_VECTOR % GATE_SLOTS];
+        const float xi = tgl_bf16_to_f32(x[i]), ki = tgl_bf16_to_f32(k[i]);
+        const float w = gate_weight_at(weights, weights->kind, weights->is_zero_centered, h, i);
+        s->squares_x = fmaf(xi, xi, s->squares_x);
+        s->squares_k = fmaf(ki, ki, s->squares_k);
+        s->dot = fmaf(xi * w, ki, s->dot);
+    }
+    for (int first = 0; first < GATE_SLOTS; first += GATE_GROUP) {
+        gate_sums *s = &slot[first];
+        for (int half = GATE_GROUP / 2; half > 0; half /= 2)
+            for (int i = 0; i < half; i++) {
+                s[i].squares_x += s[i + half].squares_x;
+                s[i].squares_k += s[i + half].squares_k;
+                s[i].dot += s[i + half].dot;
+            }
+        total.squares_x += s->squares_x;
+        total.squares_k += s->squares_k;
+        total.dot += s->dot;
+    }
+    return total;
+}
+
+gate_sums tgl_gate_sums(const gate_weights *weights, int64_t hidden, int64_t h, const uint16_t *x, const uint16_t *k)
+{
+    return TGL_CHOOSE(plain_sums, tgl_gate_fast_sums)(weights, hidden, h, x, k);
 }

@@ -48,6 +48,11 @@ TGL_INLINE float gate_weight_at(const gate_weights *w, int kind, int is_zero_cen
 #define GATE_VECTOR 8
 #define GATE_GROUP 32               /* sums that are added as a tree */
 
+/* The forward adds the three sums of a row in an order that depends on the number of columns alone: vector c belongs to
+ * slot c % GATE_SLOTS; a slot adds its vectors in order, column by column, with one fma each; slots of a group of
+ * GATE_GROUP are added as a tree, slot i and i + 16, then i + 8, 4, 2, 1; then the groups in order. */
+#define GATE_SLOTS 256
+
 typedef struct {
     float hidden;                   /* columns of a row */
     float scale;                    /* hidden^-0.5 */

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT
- * gate_cpu.h - the loops over a row's columns of gate_fwd and gate_bwd, which are plain in the ops' files, fast in
- * gate_fast.c. */
+ * gate_cpu.h - the loops of gate_fwd and gate_bwd over a row's columns, which are plain in gate.c and the ops' files,
+ * fast in gate_fast.c. */
 #ifndef TEGULA_ENGRAM_GATE_CPU_H
 #define TEGULA_ENGRAM_GATE_CPU_H
 
 #include "core/cpu.h"
+#include "engram/common/gate_host.h"
 #include "engram/gate_bwd.h"
-#include "engram/gate_fwd.h"
 
-/* ---- gate_fwd: row t, h ---- */
+/* ---- gate_fwd: of a row ---- */
 
-typedef struct { float squares_x, squares_k, dot; } gate_sums;
-TGL_DECLARE_FAST(gate_sums, tgl_gate_sums, const gate_fwd_args *p, int64_t t, int64_t h);
-TGL_DECLARE_FAST(void, tgl_gate_results, const gate_fwd_args *p, int64_t t, int64_t h, float gate);
+TGL_DECLARE_FAST(gate_sums, tgl_gate_fast_sums, const gate_weights *w, int64_t hidden, int64_t h, const uint16_t *x,
+                 const uint16_t *k);
+TGL_DECLARE_FAST(void, tgl_gate_results, const uint16_t *x, const uint16_t *v, float gate, bool has_residual,
+                 int64_t hidden, uint16_t *out);           /* out may be x */
 
 /* ---- gate_bwd: row t, h; of grad_v, token t ---- */
 

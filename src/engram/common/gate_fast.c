@@ -78,14 +78,14 @@ static void add_group(const uint16_t *x, const uint16_t *k, const float *w, slot
         }
 }
 
-gate_sums TGL_FAST(tgl_gate_sums)(const gate_fwd_args *p, int64_t t, int64_t h)
+gate_sums TGL_FAST(tgl_gate_fast_sums)(const gate_weights *weights, int64_t hidden, int64_t h, const uint16_t *x,
+                                       const uint16_t *k)
 {
-    const uint16_t *x = gate_row_in(p->x, t, h), *k = gate_row_in(p->k, t, h);
     slots s = { { 0 }, { 0 }, { 0 } };
     float buffer[PIECE];
-    for (int64_t first = 0; first < p->hidden; first += PIECE) {
-        const int64_t count = tgl_min(PIECE, p->hidden - first), slot = first / GATE_VECTOR % GATE_SLOTS;
-        const float *w = weights_of(&p->weights, h, first, count, buffer);
+    for (int64_t first = 0; first < hidden; first += PIECE) {
+        const int64_t count = tgl_min(PIECE, hidden - first), slot = first / GATE_VECTOR % GATE_SLOTS;
+        const float *w = weights_of(weights, h, first, count, buffer);
         if (count == PIECE) {
             add_group(x + first, k + first, w, &s, slot);
             continue;
@@ -107,14 +107,13 @@ gate_sums TGL_FAST(tgl_gate_sums)(const gate_fwd_args *p, int64_t t, int64_t h)
     return total;
 }
 
-void TGL_FAST(tgl_gate_results)(const gate_fwd_args *p, int64_t t, int64_t h, float gate)
+void TGL_FAST(tgl_gate_results)(const uint16_t *x, const uint16_t *v, float gate, bool has_residual, int64_t hidden,
+                                uint16_t *out)
 {
-    const uint16_t *x = gate_row_in(p->x, t, h), *v = gate_row_in(p->v, t, 0);
-    uint16_t *out = gate_row_out(p->out, t, h);
-    for (int64_t first = 0; first < p->hidden; first += PIECE) {
-        const int64_t count = tgl_min(PIECE, p->hidden - first);
+    for (int64_t first = 0; first < hidden; first += PIECE) {
+        const int64_t count = tgl_min(PIECE, hidden - first);
         float results[PIECE];
-        if (p->has_residual)
+        if (has_residual)
             for (int64_t i = 0; i < count; i++)
                 results[i] = gate_result(tgl_bf16_to_f32(x[first + i]), tgl_bf16_to_f32(v[first + i]), gate, 1);
         else

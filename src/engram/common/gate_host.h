@@ -23,6 +23,10 @@ gate_out tgl_gate_out(const DLTensor *t);           /* NULL: not wanted */
 gate_weights tgl_gate_weights(const DLTensor *hidden, const DLTensor *embed, const tgl_engram_gate_params *params);
 gate_numbers tgl_gate_numbers(int64_t hidden, const tgl_engram_gate_params *params);
 
+/* The sums of a row, in the order of gate.h. */
+typedef struct { float squares_x, squares_k, dot; } gate_sums;
+gate_sums tgl_gate_sums(const gate_weights *weights, int64_t hidden, int64_t h, const uint16_t *x, const uint16_t *k);
+
 /* The rows of a written tensor lie apart; TGL_ERR_ARGUMENT otherwise. t may be NULL. */
 tgl_status tgl_gate_expect_apart(const char *name, const DLTensor *t);
 
