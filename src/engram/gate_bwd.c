@@ -14,24 +14,6 @@ typedef gate_bwd_args problem;
 
 static float at(const uint16_t *row, int64_t i) { return tgl_bf16_to_f32(row[i]); }
 
-/* The sum of grad_out * v. */
-static float plain_products(const problem *p, int64_t t, int64_t h)
-{
-    const uint16_t *go = gate_row_in(p->grad_out, t, h), *v = gate_row_in(p->v, t, 0);
-    float total = 0;
-    for (int64_t first = 0; first < p->hidden; first += GATE_GROUP * GATE_VECTOR) {
-        float vector[GATE_GROUP] = { 0 };
-        for (int64_t i = first; i < tgl_min(p->hidden, first + GATE_GROUP * GATE_VECTOR); i++) {
-            float *sum = &vector[(i - first) / GATE_VECTOR];
-            *sum = fmaf(at(go, i), at(v, i), *sum);
-        }
-        for (int half = GATE_GROUP / 2; half > 0; half /= 2)
-            for (int i = 0; i < half; i++) vector[i] += vector[i + half];
-        total += vector[0];
-    }
-    return total;
-}
-
 static void plain_gradients(const problem *p, int64_t t, int64_t h, const gate_slopes *s, float *grad_w)
 {
     const uint16_t *go = gate_row_in(p->grad_out, t, h), *x = gate_row_in(p->x, t, h), *k = gate_row_in(p->k, t, h);
@@ -47,7 +29,8 @@ static void plain_gradients(const problem *p, int64_t t, int64_t h, const gate_s
 
 static void run_row(const problem *p, int64_t t, int64_t h, float *grad_w)
 {
-    const float grad_gate = TGL_CHOOSE(plain_products, tgl_gate_products)(p, t, h);
+    const uint16_t *go = gate_row_in(p->grad_out, t, h), *v = gate_row_in(p->v, t, 0);
+    const float grad_gate = TGL_CHOOSE(tgl_plain_row_products, tgl_row_products)(go, v, p->hidden);
     const int64_t row = t * p->num_streams + h;
     const gate_slopes s =
         gate_slopes_of(&p->numbers, grad_gate, p->dot[row], p->gate_score[row], p->rstd_x[row], p->rstd_k[row]);

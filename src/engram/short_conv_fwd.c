@@ -6,6 +6,7 @@
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "engram/common/gate_host.h"
+#include "engram/common/short_conv_cpu.h"
 #include "engram/common/short_conv_host.h"
 #include "engram/common/windows_host.h"
 
@@ -13,8 +14,7 @@ typedef short_conv_args problem;
 
 /* ---- CPU ---- */
 
-/* One of the rows that a token's result is made of: x with its rstd, or a row of the ring, or nothing: both NULL. */
-typedef struct { const uint16_t *x, *ring; float rstd; } tap;
+typedef conv_tap tap;
 
 static tap tap_at(const problem *p, const tgl_request *r, int64_t token, int64_t h)
 {
@@ -44,12 +44,9 @@ static float value_of(const problem *p, const tap *t, int64_t h, int64_t i)
     return conv_rounded(conv_normed(tgl_bf16_to_f32(t->x[i]), t->rstd, norm_weight_at(p, h, i)));
 }
 
-static void run_row(const problem *p, const tgl_request *r, int64_t t, int64_t h)
+static void plain_results(const problem *p, const tap *taps, int64_t t, int64_t h)
 {
-    tap taps[CONV_MAX_TAPS];
     const int32_t last = p->kernel_size - 1;
-    for (int64_t j = 0; j <= last; j++) taps[j] = tap_at(p, r, t - (last - j) * p->dilation, h);
-    if (p->rstd) p->rstd[t * p->num_streams + h] = tgl_one_nan(taps[last].rstd);
     const uint16_t *residual =
         p->residual.data ? p->residual.data + t * p->residual.token + h * p->residual.stream : NULL;
     uint16_t *out = p->out.data + t * p->out.token + h * p->out.stream;
@@ -63,6 +60,15 @@ static void run_row(const problem *p, const tgl_request *r, int64_t t, int64_t h
                                                tgl_bf16_to_f32(taps[last].x[i]), residual != NULL,
                                                residual ? tgl_bf16_to_f32(residual[i]) : 0, p->rounds_each));
     }
+}
+
+static void run_row(const problem *p, const tgl_request *r, int64_t t, int64_t h)
+{
+    tap taps[CONV_MAX_TAPS];
+    const int32_t last = p->kernel_size - 1;
+    for (int64_t j = 0; j <= last; j++) taps[j] = tap_at(p, r, t - (last - j) * p->dilation, h);
+    if (p->rstd) p->rstd[t * p->num_streams + h] = tgl_one_nan(taps[last].rstd);
+    TGL_CHOOSE(plain_results, tgl_conv_results)(p, taps, t, h);
 }
 
 /* A token that is masked or in no request. */

@@ -76,7 +76,10 @@ TEST(moe)       /* those with fast loops */
                                        "moe_hash_gate", "moe_normalize_weight", "moe_reduce_fused", NULL });
 }
 
-TEST(engram) { compare_ops((const char *const[]){ "engram_gate_fwd", "engram_gate_bwd", NULL }); }
+TEST(engram)
+{
+    compare_ops((const char *const[]){ "engram_gate_fwd", "engram_gate_bwd", "engram_short_conv_fwd", NULL });
+}
 
 TEST(quant)
 {

@@ -6,6 +6,7 @@
 
 #include "core/cpu.h"
 #include "engram/common/gate_host.h"
+#include "engram/common/row_cpu.h"
 #include "engram/gate_bwd.h"
 
 /* ---- gate_fwd: of a row ---- */
@@ -17,7 +18,6 @@ TGL_DECLARE_FAST(void, tgl_gate_results, const uint16_t *x, const uint16_t *v, f
 
 /* ---- gate_bwd: row t, h; of grad_v, token t ---- */
 
-TGL_DECLARE_FAST(float, tgl_gate_products, const gate_bwd_args *p, int64_t t, int64_t h);
 TGL_DECLARE_FAST(void, tgl_gate_gradients, const gate_bwd_args *p, int64_t t, int64_t h, const gate_slopes *s,
                  float *grad_w);
 TGL_DECLARE_FAST(void, tgl_gate_grad_v, const gate_bwd_args *p, int64_t t);

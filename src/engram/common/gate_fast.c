@@ -124,20 +124,19 @@ void TGL_FAST(tgl_gate_results)(const uint16_t *x, const uint16_t *v, float gate
 
 /* ---- gate_bwd ---- */
 
-float TGL_FAST(tgl_gate_products)(const gate_bwd_args *p, int64_t t, int64_t h)
+float TGL_FAST(tgl_row_products)(const uint16_t *a, const uint16_t *b, int64_t count)
 {
-    const uint16_t *a = gate_row_in(p->grad_out, t, h), *b = gate_row_in(p->v, t, 0);
     float total = 0;
-    for (int64_t first = 0; first < p->hidden; first += PIECE) {
+    for (int64_t first = 0; first < count; first += PIECE) {
         float sums[GATE_GROUP] = { 0 };
-        if (first + PIECE <= p->hidden) {
+        if (first + PIECE <= count) {
             group as, bs;
             load_bf16(a + first, as);
             load_bf16(b + first, bs);
             for (int i = 0; i < GATE_VECTOR; i++)
                 for (int j = 0; j < GATE_GROUP; j++) sums[j] = fmaf(as[i][j], bs[i][j], sums[j]);
         } else {
-            for (int64_t i = first; i < p->hidden; i++) {
+            for (int64_t i = first; i < count; i++) {
                 float *sum = &sums[(i - first) / GATE_VECTOR];
                 *sum = fmaf(tgl_bf16_to_f32(a[i]), tgl_bf16_to_f32(b[i]), *sum);
             }

@@ -5,6 +5,7 @@
 
 #include "core/math.h"
 #include "core/tensor.h"
+#include "engram/common/row_cpu.h"
 #include "engram/common/short_conv.h"
 
 /* A tensor of weights, NULL: none; with rows, or one behind the other. */
@@ -24,19 +25,7 @@ static inline bool tgl_conv_has_vectors(const conv_weights *w)
 /* In the order that short_conv.h says. */
 static inline float tgl_conv_sum_of_squares(const uint16_t *row, int64_t count)
 {
-    float total = 0;
-    for (int64_t first = 0; first < count; first += CONV_GROUP * CONV_VECTOR) {
-        float vector[CONV_GROUP] = { 0 };
-        for (int64_t i = first; i < tgl_min(count, first + CONV_GROUP * CONV_VECTOR); i++) {
-            const float v = tgl_bf16_to_f32(row[i]);
-            float *sum = &vector[(i - first) / CONV_VECTOR];
-            *sum = fmaf(v, v, *sum);
-        }
-        for (int half = CONV_GROUP / 2; half > 0; half /= 2)
-            for (int i = 0; i < half; i++) vector[i] += vector[i + half];
-        total += vector[0];
-    }
-    return total;
+    return TGL_CHOOSE(tgl_plain_row_products, tgl_row_products)(row, row, count);
 }
 
 #endif
