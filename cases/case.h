@@ -25,7 +25,7 @@
 #include "tegula/core.h"
 
 enum {
-    CASE_MAX_PARAMS = 32,
+    CASE_MAX_PARAMS = 40,
     CASE_MAX_TENSORS = 24,
     CASE_MAX_DIMS = 8,
     CASE_WORD = 32,         /* bytes of a parameter's name, and of its value */

@@ -1,8 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include <float.h>
-#include <math.h>
-#include <stdlib.h>
-
 #include "cases/engram/common/gate_cases.h"
 #include "core/status.h"
 
@@ -50,36 +46,7 @@ static tgl_status run(const case_arguments *a)
                                a->arg[DOT], a->arg[GATE], a->arg[RSTD_X], a->arg[RSTD_K], params, a->stream);
 }
 
-/* ---- oracle: sums in the documented order, the rest in double, rounded where the definition rounds: a gate of 1 and
- * one just below differ in every tie ---- */
-
-enum { SQUARES_X, SQUARES_K, PRODUCTS, NUM_SUMS, NUM_SLOTS = 256, WARP = 32 };
-typedef struct { float sum[NUM_SUMS]; } row_sums;
-
-static row_sums sums_of(const case_problem *c, int64_t t, int64_t h)
-{
-    float slots[NUM_SUMS][NUM_SLOTS] = { { 0 } };
-    const int64_t hidden = c->tensors[GATE_X].shape[2];
-    for (int s = 0; s < NUM_SLOTS; s++)
-        for (int64_t first = 8 * s; first < hidden; first += 8 * NUM_SLOTS)
-            for (int64_t i = first; i < first + 8 && i < hidden; i++) {
-                const float x = (float)gate_at(&c->tensors[GATE_X], t, h, i);
-                const float k = (float)gate_at(&c->tensors[GATE_K], t, h, i), w = (float)gate_weight_of(c, h, i);
-                slots[SQUARES_X][s] = fmaf(x, x, slots[SQUARES_X][s]);
-                slots[SQUARES_K][s] = fmaf(k, k, slots[SQUARES_K][s]);
-                slots[PRODUCTS][s] = fmaf(x * w, k, slots[PRODUCTS][s]);
-            }
-    row_sums made = { { 0 } };
-    for (int i = 0; i < NUM_SUMS; i++)
-        for (int group = 0; group < NUM_SLOTS; group += WARP) made.sum[i] += gate_tree(slots[i] + group, WARP, 1);
-    return made;
-}
-
-static double rsqrt_of(double squares, double hidden, double eps)
-{
-    const float mean = (float)((float)squares / (float)hidden);
-    return (float)(1 / sqrtl((long double)(float)(mean + (float)eps)));
-}
+/* ---- oracle ---- */
 
 static void oracle_row(case_problem *c, int64_t t, int64_t h)
 {
@@ -87,22 +54,11 @@ static void oracle_row(case_problem *c, int64_t t, int64_t h)
     case_tensor *tensors = c->tensors, *out = tensors[GATE_X].role == CASE_INOUT ? &tensors[GATE_X] : &tensors[OUTPUT];
     const int64_t hidden = tensors[GATE_X].shape[2], index[] = { t, h };
     const bool is_masked = gate_is_masked(c, t);
-    double dot = 0, gate = 0, rstd_x = 0, rstd_k = 0;
-    if (!is_masked) {
-        const row_sums s = sums_of(c, t, h);
-        dot = s.sum[PRODUCTS];
-        rstd_x = rsqrt_of(s.sum[SQUARES_X], (double)hidden, p->eps);
-        rstd_k = rsqrt_of(s.sum[SQUARES_K], (double)hidden, p->eps);
-        const float score = (float)dot * (float)rstd_x * (float)rstd_k * (float)(1 / sqrt((double)hidden));
-        double u = sqrt(fabs((double)score) < (double)p->clamp_value ? (double)p->clamp_value : fabs((double)score));
-        if (score < 0 || (score == 0 && signbit(score))) u = -u;
-        if (score == 0 && p->sign == TGL_ENGRAM_SIGN_ZERO) u = 0;
-        const double e = exp(-(double)(float)u);
-        gate = e > (double)FLT_MAX ? 0 : (double)(1.0f / (1.0f + (float)e));
-    }
+    gate_numbers_of_row n = { 0, 0, 0, 0 };
+    if (!is_masked) n = gate_find_numbers(c, p, t, h);
     if (tensors[DOT].name) {
-        gate_put(&tensors[DOT], index, dot), gate_put(&tensors[GATE], index, gate);
-        gate_put(&tensors[RSTD_X], index, rstd_x), gate_put(&tensors[RSTD_K], index, rstd_k);
+        gate_put(&tensors[DOT], index, n.dot), gate_put(&tensors[GATE], index, n.gate);
+        gate_put(&tensors[RSTD_X], index, n.rstd_x), gate_put(&tensors[RSTD_K], index, n.rstd_k);
     }
     for (int64_t i = 0; out->name && i < hidden; i++) {
         const int64_t at[] = { t, h, i };
@@ -112,7 +68,7 @@ static void oracle_row(case_problem *c, int64_t t, int64_t h)
             else memmove(case_element(out, at), case_element(&tensors[GATE_X], at), 2);
             continue;
         }
-        const float added = (float)gate * (float)gate_at(&tensors[GATE_V], t, h, i);
+        const float added = (float)n.gate * (float)gate_at(&tensors[GATE_V], t, h, i);
         gate_put(out, at, p->no_residual ? added : (float)x + added);
     }
 }

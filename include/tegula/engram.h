@@ -328,6 +328,43 @@ TGL_API tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *
 /* The num_partials that is fast. It does not depend on the device. */
 TGL_API int64_t tgl_engram_short_conv_num_partials(int64_t num_streams);
 
+/* What tgl_engram_gate_conv_fwd() takes of the gate and of the short convolution. */
+typedef struct tgl_engram_gate_conv_params {
+    float eps, clamp_value;     /* of the gate, >= 0; 0 means 0 */
+    bool no_residual;           /* hidden_states is not added */
+    bool zero_centered;         /* the gate's weights are stored minus 1 */
+    bool constant_weights;      /* nothing before this call on the stream writes the gate's weights */
+    tgl_engram_sign sign;
+    int64_t dilation;           /* tokens from tap to tap; 0: 3 */
+    bool has_norm_eps;
+    float norm_eps;             /* used if has_norm_eps, otherwise 1e-5 */
+    bool no_activation;         /* without SiLU */
+    bool norm_zero_centered;    /* norm_weight is stored minus 1 */
+    bool round_each;            /* round to bf16 after the convolution, SiLU and each sum */
+    bool keep_ring;             /* the ring is only read */
+    uint64_t reserved[8];       /* zero */
+} tgl_engram_gate_conv_params;
+
+/* tgl_engram_gate_conv_fwd() - gate and short convolution in one pass: all of an Engram layer behind its projections
+ *   hidden_states  in      bf16          [num_tokens, num_streams, hidden]    rows packed, any distance apart
+ *   k              in      bf16          [num_tokens, num_streams, hidden]    likewise
+ *   v              in      bf16          [num_tokens, hidden]                 likewise
+ *   weight_hidden, weight_embed   in     as for tgl_engram_gate_fwd()
+ *   norm_weight, conv_weight, bias, ring, batch   as for tgl_engram_short_conv_fwd()
+ *   mask           in      bool          [num_tokens]                         packed; NULL: none is masked
+ *   out            out     bf16          [num_tokens, num_streams, hidden]    as hidden_states; not hidden_states
+ * out = hidden_states + gv + silu(conv(norm(gv))) with gv = gate * v, rounded to bf16: bit for bit what
+ * tgl_engram_gate_fwd() without residual gives, and tgl_engram_short_conv_fwd() makes of it with add_input and with
+ * hidden_states as residual, both with this mask. A masked token, and one in no request: out = hidden_states bit for
+ * bit (+0 without residual); neither its k nor its v is read. The same limits as there. Exact: CPU and CUDA agree bit
+ * for bit, and no result depends on how a sequence is cut into chunks. Since 0.1. */
+TGL_API tgl_status tgl_engram_gate_conv_fwd(const DLTensor *hidden_states, const DLTensor *k, const DLTensor *v,
+                                            const DLTensor *weight_hidden, const DLTensor *weight_embed,
+                                            const DLTensor *norm_weight, const DLTensor *conv_weight,
+                                            const DLTensor *bias, const DLTensor *mask, DLTensor *ring, DLTensor *out,
+                                            const tgl_engram_batch *batch, const tgl_engram_gate_conv_params *params,
+                                            tgl_stream stream);
+
 /* ---- training: momentum and Sinkhorn normalisation of a table's gradient ---- */
 
 /* tgl_engram_sinkhorn_momentum_update() - a moving average of gradients, and the update that follows from it

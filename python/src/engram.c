@@ -218,6 +218,28 @@ THUNK(short_conv_alone)
     return tgl_engram_short_conv_fwd(a->x, a->norm_weight, a->conv_weight, a->bias, a->residual, a->mask, a->ring,
                                      a->out, NULL, &batch, &params, a->stream);
 }
+/* ---- gate and short convolution ---- */
+
+#define GATE_CONV_ARGS                                                                                     \
+    "hidden_states[T, H, D], k[T, H, D], v[T, D], weight_hidden[H, D], weight_embed[H, D]?, norm_weight[H, D], " \
+    "conv_weight[C, K], bias[C]?, mask[T]?, ring[S, R, H, D]?!, cu_seqlens[E]?, start_pos[B]?, slots[B]?, "  \
+    "eps: float, clamp_value: float, dilation: int, norm_eps: float, silu: bool, add_residual: bool, "       \
+    "zero_centered: bool, sign: {zero|bit}, norm_zero_centered: bool, round_each: bool, keep_ring: bool, "   \
+    "null_slot: int? = None"
+CHECK(engram_gate_conv_fwd) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
+THUNK(engram_gate_conv_fwd)
+{
+    const tgl_engram_batch batch = CONV_BATCH(a);
+    const tgl_engram_gate_conv_params params = {
+        .eps = (float)a->eps, .clamp_value = (float)a->clamp_value, .no_residual = !a->add_residual,
+        .zero_centered = a->zero_centered != 0, .sign = (tgl_engram_sign)a->sign, .dilation = a->dilation,
+        .has_norm_eps = true, .norm_eps = (float)a->norm_eps, .no_activation = !a->silu,
+        .norm_zero_centered = a->norm_zero_centered != 0, .round_each = a->round_each != 0,
+        .keep_ring = a->keep_ring != 0
+    };
+    return tgl_engram_gate_conv_fwd(a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed, a->norm_weight,
+                                    a->conv_weight, a->bias, a->mask, a->ring, a->out, &batch, &params, a->stream);
+}
 CHECK(short_conv_bwd) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
 THUNK(short_conv_bwd)
 {
@@ -311,6 +333,8 @@ static op_row rows[] = {
       .check = check_short_conv, .call = call_short_conv },
     { .text = "short_conv_alone(" CONV_ARGS ") -> out: bf16[T, H, D]", .is_wrapped = true,
       .check = check_short_conv_alone, .call = call_short_conv_alone },
+    { .text = "engram_gate_conv_fwd(" GATE_CONV_ARGS ") -> out: bf16[T, H, D]", .is_wrapped = true,
+      .check = check_engram_gate_conv_fwd, .call = call_engram_gate_conv_fwd },
     { .text = "short_conv_bwd(grad_out[T, H, D], x[T, H, D], norm_weight[H, D], conv_weight[C, K], rstd[T, H], "
               "bias[C]?, mask[T]?, cu_seqlens[E]?, dilation: int, silu: bool, add_input: bool, zero_centered: bool) -> "
               "grad_x: bf16[T, H, D], " CONV_PARTIALS,

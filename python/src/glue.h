@@ -16,7 +16,7 @@
 
 #include "tegula/core.h"
 
-enum { MAX_PARAMS = 24, MAX_RESULTS = 12, MAX_DIMS = 6, MAX_WORDS = 8, MAX_FACTORS = 6, WARM_CALLS = 32,
+enum { MAX_PARAMS = 28, MAX_RESULTS = 12, MAX_DIMS = 6, MAX_WORDS = 8, MAX_FACTORS = 6, WARM_CALLS = 32,
        NAME_BYTES = 64 };
 
 /* ---- one call, as a row's functions see it ---- */

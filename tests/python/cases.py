@@ -75,6 +75,12 @@ def engram_cases(device):
         "cu_seqlens": cu, "mask": mask, "zero_centered": True}
     yield "short_conv", x, weights[0], taps, 3, 1e-5, "silu", None, True, None, cu, None, False, {
         "ring": state, "slots": cu[:2] % 3, "start_pos": cu[1:], "round_each": True}
+    yield "engram_gate_conv_fwd", x, k, v, fused, 1e-20, 1e-6, weights[0], taps
+    yield "engram_gate_conv_fwd", x, k, v, None, 1e-6, 0.5, fused, taps[:, :3].float(), 2, 1e-6, "none", {
+        "bias": fused.view(-1), "cu_seqlens": cu, "weights": weights, "mask": mask, "add_residual": False,
+        "zero_centered": True, "sign": "bit", "norm_zero_centered": True}
+    yield "engram_gate_conv_fwd", x, k, v, fused, 1e-20, 1e-6, weights[0], taps, {
+        "cu_seqlens": cu, "ring": state.clone(), "slots": cu[:2] % 3, "start_pos": cu[1:], "round_each": True}
     rstd = reference.short_conv_ref(x, weights[0], taps)[1]
     yield "short_conv_bwd", x, x, weights[0], taps, rstd
     yield "short_conv_bwd", x, x, weights[0], taps, rstd, 2, "none", fused.view(-1), True, cu, {"mask": mask}

@@ -53,6 +53,11 @@ SIGNATURES = {
                   "out=None",
     "short_conv_bwd": "grad_out, x, norm_weight, conv_weight, rstd, dilation=3, activation='silu', bias=None, "
                       "add_input=False, cu_seqlens=None, *, mask=None, zero_centered=False, out=None",
+    "engram_gate_conv_fwd": "hidden_states, k, v, weight_fused, eps, clamp_value, norm_weight, conv_weight, dilation=3, "
+                            "norm_eps=1e-05, activation='silu', bias=None, cu_seqlens=None, *, weights=None, "
+                            "add_residual=True, zero_centered=False, sign='zero', norm_zero_centered=False, "
+                            "round_each=False, mask=None, ring=None, slots=None, start_pos=None, keep_ring=False, "
+                            "null_slot=None, out=None",
     "engram_sinkhorn_momentum_update": "grad, momentum_buffer, beta1, nesterov=True, *, out=None",
     "engram_sinkhorn_step": "matrix, row_scale, col_scale, eps, col_sumsq=None, *, out=None",
     "engram_sinkhorn_step_reduce": "col_sumsq_partial, col_sumsq",
@@ -150,8 +155,8 @@ RECORDED = [case for domain in ("transpose", "engram", "moe", "quant") for case 
 def test_recorded_data_is_here():
     assert len(RECORDED) >= 185
     without = {"hash_gate", "route", "per_token_cast_back", "ngram_windows", "engram_lookup", "engram_lookup_bwd",
-               "engram_lookup_staged", "engram_rows", "engram_gate_kv_fwd", "engram_gate_kv_bwd", "engram_gate_bwd", "grad_w_reduce",
-               "short_conv", "short_conv_bwd"}
+               "engram_lookup_staged", "engram_rows", "engram_gate_kv_fwd", "engram_gate_kv_bwd", "engram_gate_bwd",
+               "grad_w_reduce", "short_conv", "short_conv_bwd", "engram_gate_conv_fwd"}
     without |= {name for name in FUNCTIONS if name.startswith("engram_sinkhorn")}
     assert {case.op for case in RECORDED} == set(FUNCTIONS) - without
 

@@ -17,6 +17,26 @@ def assert_close(seen, want):
     torch.testing.assert_close(seen.float(), want.float(), rtol=2**-7, atol=2e-5)
 
 
+@pytest.mark.parametrize("size", [4, 3])
+def test_with_the_gate(size, device):
+    """In one pass: the bits of both ops, and of a ring that is fed token by token."""
+    torch.manual_seed(0)
+    x, kv = normal(23, 2, 40, device=device), normal(23, 3, 40, device=device)
+    fused, norm = normal(2, 40, device=device, dtype=torch.float32), normal(2, 40, device=device)
+    taps, mask = normal(80, size, device=device), torch.arange(23, device=device) % 6 == 4
+    gate = (x, kv[:, :2], kv[:, 2], fused, 1e-20, 1e-6)
+    out = engram.engram_gate_conv_fwd(*gate, norm, taps, mask=mask)
+    gated = engram.engram_gate_fwd(*gate, False, image_token_mask=mask, add_residual=False)[0]
+    assert torch.equal(out, engram.short_conv(gated, norm, taps, add_input=True, residual=x, mask=mask)[0])
+    ring = normal(2, 11, 2, 40, device=device)
+    for t in range(23):
+        one = slice(t, t + 1)
+        made = engram.engram_gate_conv_fwd(x[one], kv[one, :2], kv[one, 2], fused, 1e-20, 1e-6, norm, taps[:, None],
+                                           mask=mask[one], ring=ring, start_pos=torch.tensor([t], device=device),
+                                           slots=torch.tensor([1], device=device))
+        assert torch.equal(made, out[one])
+
+
 @pytest.mark.parametrize("dilation, size", [(3, 4), (1, 2), (2, 3), (5, 1), (1, 8)])
 @pytest.mark.parametrize("options", [{}, {"activation": "none"}, {"add_input": True, "zero_centered": True}])
 def test_forward(dilation, size, options, device):

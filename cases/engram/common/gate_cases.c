@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "gate_cases.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "core/status.h"
@@ -137,4 +138,51 @@ void gate_put(case_tensor *t, const int64_t *index, double value)
     if (value == value) return;
     memset(to, 0xff, (size_t)t->element_bytes);
     to[t->element_bytes - 1] = 0x7f;
+}
+
+/* ---- oracle: sums in the documented order, the rest in double, rounded where the definition rounds: a gate of 1 and
+ * one just below differ in every tie ---- */
+
+enum { SQUARES_X, SQUARES_K, PRODUCTS, NUM_SUMS, NUM_SLOTS = 256, WARP = 32 };
+typedef struct { float sum[NUM_SUMS]; } row_sums;
+
+static row_sums sums_of(const case_problem *c, int64_t t, int64_t h)
+{
+    float slots[NUM_SUMS][NUM_SLOTS] = { { 0 } };
+    const int64_t hidden = c->tensors[GATE_X].shape[2];
+    for (int s = 0; s < NUM_SLOTS; s++)
+        for (int64_t first = 8 * s; first < hidden; first += 8 * NUM_SLOTS)
+            for (int64_t i = first; i < first + 8 && i < hidden; i++) {
+                const float x = (float)gate_at(&c->tensors[GATE_X], t, h, i);
+                const float k = (float)gate_at(&c->tensors[GATE_K], t, h, i), w = (float)gate_weight_of(c, h, i);
+                slots[SQUARES_X][s] = fmaf(x, x, slots[SQUARES_X][s]);
+                slots[SQUARES_K][s] = fmaf(k, k, slots[SQUARES_K][s]);
+                slots[PRODUCTS][s] = fmaf(x * w, k, slots[PRODUCTS][s]);
+            }
+    row_sums made = { { 0 } };
+    for (int i = 0; i < NUM_SUMS; i++)
+        for (int group = 0; group < NUM_SLOTS; group += WARP) made.sum[i] += gate_tree(slots[i] + group, WARP, 1);
+    return made;
+}
+
+static double rsqrt_of(double squares, double hidden, double eps)
+{
+    const float mean = (float)((float)squares / (float)hidden);
+    return (float)(1 / sqrtl((long double)(float)(mean + (float)eps)));
+}
+
+gate_numbers_of_row gate_find_numbers(const case_problem *c, const tgl_engram_gate_params *p, int64_t t, int64_t h)
+{
+    const int64_t hidden = c->tensors[GATE_X].shape[2];
+    const row_sums s = sums_of(c, t, h);
+    const double dot = s.sum[PRODUCTS];
+    const double rstd_x = rsqrt_of(s.sum[SQUARES_X], (double)hidden, p->eps);
+    const double rstd_k = rsqrt_of(s.sum[SQUARES_K], (double)hidden, p->eps);
+    const float score = (float)dot * (float)rstd_x * (float)rstd_k * (float)(1 / sqrt((double)hidden));
+    double u = sqrt(fabs((double)score) < (double)p->clamp_value ? (double)p->clamp_value : fabs((double)score));
+    if (score < 0 || (score == 0 && signbit(score))) u = -u;
+    if (score == 0 && p->sign == TGL_ENGRAM_SIGN_ZERO) u = 0;
+    const double e = exp(-(double)(float)u);
+    const double gate = e > (double)FLT_MAX ? 0 : (double)(1.0f / (1.0f + (float)e));
+    return (gate_numbers_of_row){ dot, gate, rstd_x, rstd_k };
 }

@@ -41,6 +41,10 @@ double gate_weight_of(const case_problem *c, int64_t stream, int64_t i);        
 /* The result of a tree over `count` values, `step` apart: those at even places, plus those at odd places. */
 float gate_tree(const float *values, int count, int step);
 
+/* The numbers of a row that is not masked, for the forward. */
+typedef struct { double dot, gate, rstd_x, rstd_k; } gate_numbers_of_row;
+gate_numbers_of_row gate_find_numbers(const case_problem *c, const tgl_engram_gate_params *p, int64_t t, int64_t h);
+
 /* Stores with the one NaN that ops write. */
 void gate_put(case_tensor *t, const int64_t *index, double value);
 

@@ -5,7 +5,8 @@ import typing as _typing
 
 from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
 from .._tegula import (
-    engram_gate_bwd as _engram_gate_bwd, engram_gate_fwd as _engram_gate_fwd,
+    engram_gate_bwd as _engram_gate_bwd, engram_gate_conv_fwd as _engram_gate_conv_fwd,
+    engram_gate_fwd as _engram_gate_fwd,
     engram_gate_fwd_alone as _engram_gate_fwd_alone, engram_gate_kv_bwd as _engram_gate_kv_bwd,
     engram_gate_kv_fwd as _engram_gate_kv_fwd, engram_gate_kv_fwd_alone as _engram_gate_kv_fwd_alone,
     engram_gate_kv_fwd_inplace as _engram_gate_kv_fwd_inplace, engram_lookup as _engram_lookup,
@@ -209,6 +210,22 @@ def short_conv_bwd(grad_out, x, norm_weight, conv_weight, rstd, dilation=3, acti
     That of residual is grad_out. What came before a chunk counts as 0."""
     return _short_conv_bwd(grad_out, x, norm_weight, _taps(conv_weight), rstd, bias, mask, cu_seqlens, dilation,
                            _is_silu(activation), add_input, zero_centered, out=out)
+
+
+def engram_gate_conv_fwd(hidden_states, k, v, weight_fused, eps, clamp_value, norm_weight, conv_weight, dilation=3,
+                         norm_eps=1e-5, activation="silu", bias=None, cu_seqlens=None, *, weights=None,
+                         add_residual=True, zero_centered=False, sign="zero", norm_zero_centered=False,
+                         round_each=False, mask=None, ring=None, slots=None, start_pos=None, keep_ring=False,
+                         null_slot=None, out=None):
+    """hidden_states [T, H, D] + gv + silu(conv(norm(gv))), gv = gate * v [T, D] rounded to bfloat16: in one pass, bit
+    for bit, what engram_gate_fwd gives with add_residual=False, and short_conv makes of it with add_input=True and
+    residual=hidden_states. The gate's arguments, weights, zero_centered and sign are those of engram_gate_fwd, the others those
+    of short_conv; k and v may be views of one tensor. Masked tokens keep their hidden_states, and count as 0."""
+    hidden, embed = _both(weight_fused, weights)
+    return _engram_gate_conv_fwd(hidden_states, k, v, hidden, embed, norm_weight, _taps(conv_weight), bias, mask, ring,
+                                 cu_seqlens, start_pos, slots, eps, clamp_value, dilation, norm_eps,
+                                 _is_silu(activation), add_residual, zero_centered, sign, norm_zero_centered,
+                                 round_each, keep_ring, null_slot, out=out)
 
 
 def _as_matrix(name, x, shape):

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: MIT
+ * gate_conv_fwd.c - tgl_engram_gate_conv_fwd: the gate, and the short convolution of what it lets in. */
+#include "engram/gate_conv_fwd.h"
+
+#include "core/math.h"
+#include "core/threads.h"
+#include "cuda/op.h"
+#include "engram/common/gate_host.h"
+#include "engram/common/short_conv_host.h"
+#include "engram/common/windows_host.h"
+
+typedef gate_conv_args problem;
+
+/* ---- CPU ---- */
+
+/* One of the rows that a token's result is made of: v with its gate and rstd, or a row of the ring, or nothing: both
+ * NULL. */
+typedef struct { const uint16_t *v, *ring; float gate, rstd; } tap;
+
+/* The numbers of the last rows of a stream, each of which several results need. */
+enum { MEMORY = 64 };
+typedef struct { int64_t token[MEMORY]; float gate[MEMORY], rstd[MEMORY]; } memory;
+
+static float gated(float v, float gate) { return conv_rounded(gate_result(0, v, gate, 0)); }
+
+static float rstd_of(const problem *p, const uint16_t *v, float gate)
+{
+    enum { GROUP = CONV_GROUP * CONV_VECTOR };
+    float total = 0;
+    for (int64_t first = 0; first < p->hidden; first += GROUP) {
+        uint16_t row[GROUP];
+        const int64_t count = tgl_min(GROUP, p->hidden - first);
+        for (int64_t i = 0; i < count; i++) row[i] = tgl_bf16_from_f32(gated(tgl_bf16_to_f32(v[first + i]), gate));
+        total += tgl_conv_sum_of_squares(row, count);
+    }
+    return conv_rstd(&p->numbers, total);
+}
+
+static void find_numbers(const problem *p, memory *m, int64_t token, int64_t h)
+{
+    const int at = (int)(token % MEMORY);
+    if (m->token[at] == token) return;
+    const uint16_t *x = p->x.data + token * p->x.token + h * p->x.stream;
+    const uint16_t *k = p->k.data + token * p->k.token + h * p->k.stream, *v = p->v.data + token * p->v.token;
+    const gate_sums s = tgl_gate_sums(&p->weights, p->hidden, h, x, k);
+    const float rstd_x = gate_rstd(&p->gate, s.squares_x), rstd_k = gate_rstd(&p->gate, s.squares_k);
+    m->token[at] = token;
+    m->gate[at] = gate_score_of(&p->gate, gate_scaled(&p->gate, s.dot, rstd_x, rstd_k));
+    m->rstd[at] = rstd_of(p, v, m->gate[at]);
+}
+
+static tap tap_at(const problem *p, memory *m, const tgl_request *r, int64_t token, int64_t h)
+{
+    tap made = { NULL, NULL, 0, 0 };
+    const tgl_windows *w = &p->requests;
+    const int64_t before = r->place.begin - token;
+    if (before > r->reach || (before <= 0 && w->image_token_mask && w->image_token_mask[token])) return made;
+    if (before > 0) {
+        const int64_t entry = r->start - before < 0 ? r->start - before + w->ring_size : r->start - before;
+        made.ring = p->ring + gate_conv_ring_row(p, r->slot, entry, h);
+    } else {
+        find_numbers(p, m, token, h);
+        made.v = p->v.data + token * p->v.token;
+        made.gate = m->gate[token % MEMORY], made.rstd = m->rstd[token % MEMORY];
+    }
+    return made;
+}
+
+static float value_of(const problem *p, const tap *t, int64_t h, int64_t i)
+{
+    if (t->ring) return tgl_bf16_to_f32(t->ring[i]);
+    if (!t->v) return 0;
+    const float norm = conv_norm_weight(&p->numbers, conv_weight_at(&p->norm, h * p->norm.stride + i));
+    return conv_rounded(conv_normed(gated(tgl_bf16_to_f32(t->v[i]), t->gate), t->rstd, norm));
+}
+
+static void run_row(const problem *p, memory *m, const tgl_request *r, int64_t t, int64_t h)
+{
+    tap taps[CONV_MAX_TAPS];
+    const int32_t last = p->kernel_size - 1;
+    for (int64_t j = 0; j <= last; j++) taps[j] = tap_at(p, m, r, t - (last - j) * p->dilation, h);
+    const uint16_t *x = p->x.data + t * p->x.token + h * p->x.stream;
+    uint16_t *out = p->out.data + t * p->out.token + h * p->out.stream;
+    for (int64_t i = 0; i < p->hidden; i++) {
+        const int64_t channel = h * p->hidden + i;
+        float z = p->bias.data ? conv_weight_at(&p->bias, channel) : 0;
+        for (int64_t j = 0; j <= last; j++)
+            z = fmaf(conv_weight_at(&p->conv, channel * p->kernel_size + j), value_of(p, &taps[j], h, i), z);
+        if (p->rounds_each) z = conv_rounded(z);
+        out[i] = tgl_bf16_from_f32(conv_result(&p->numbers, z, 1.0f / conv_sigmoid_divisor(z),
+                                               gated(tgl_bf16_to_f32(taps[last].v[i]), taps[last].gate),
+                                               p->has_residual, tgl_bf16_to_f32(x[i]), p->rounds_each));
+    }
+}
+
+/* A token that is masked or in no request. */
+static void run_dead_row(const problem *p, int64_t t, int64_t h)
+{
+    const uint16_t *x = p->x.data + t * p->x.token + h * p->x.stream;
+    uint16_t *out = p->out.data + t * p->out.token + h * p->out.stream;
+    for (int64_t i = 0; i < p->hidden; i++) out[i] = p->has_residual ? x[i] : 0;
+}
+
+static void run_tokens(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    const tgl_windows *w = &p->requests;
+    for (int64_t h = 0; h < p->num_streams; h++) {
+        memory m;
+        for (int i = 0; i < MEMORY; i++) m.token[i] = -1;
+        tgl_span span = tgl_first_span(w);
+        for (int64_t t = begin; t < end; t++) {
+            while (t >= span.end) span = tgl_next_span(w, span);
+            if (!tgl_is_request(w, &span) || (w->image_token_mask && w->image_token_mask[t])) {
+                run_dead_row(p, t, h);
+                continue;
+            }
+            const tgl_request r = tgl_request_at(w, span.place);
+            run_row(p, &m, &r, t, h);
+        }
+    }
+}
+
+static void write_ring(const problem *p, const tgl_request *r, int64_t q)
+{
+    const tgl_windows *w = &p->requests;
+    for (int64_t h = 0; h < p->num_streams; h++) {
+        memory m;
+        for (int i = 0; i < MEMORY; i++) m.token[i] = -1;
+        for (int64_t i = q < w->ring_size ? 0 : q - w->ring_size; i < q; i++) {
+            const tap of = tap_at(p, &m, r, r->place.begin + i, h);
+            uint16_t *to = p->ring + gate_conv_ring_row(p, r->slot, (r->start + i) % w->ring_size, h);
+            for (int64_t c = 0; c < p->hidden; c++) to[c] = tgl_bf16_from_f32(value_of(p, &of, h, c));
+        }
+    }
+}
+
+static void write_rings(const void *context, int64_t begin, int64_t end)
+{
+    const problem *p = context;
+    const tgl_windows *w = &p->requests;
+    tgl_span span = tgl_next_span(w, tgl_first_span(w));
+    for (; tgl_is_request(w, &span) && span.place.number < end; span = tgl_next_span(w, span)) {
+        const int64_t q = span.end - span.place.begin;
+        if (span.place.number < begin || q == 0) continue;
+        const tgl_request r = tgl_request_at(w, span.place);
+        if (r.slot >= 0) write_ring(p, &r, q);
+    }
+}
+
+/* The ring behind all results: they read it. */
+static tgl_status cpu(const void *context)
+{
+    const problem *p = context;
+    const tgl_windows *w = &p->requests;
+    const int64_t row_bytes = tgl_saturating_product(p->num_streams * (2 * p->kernel_size + 8), p->hidden);
+    TGL_TRY(tgl_parallel_rows(p->num_tokens, row_bytes, run_tokens, p));
+    if (!w->writes_ring) return TGL_OK;
+    return tgl_parallel_rows(w->cu_seqlens ? w->num_requests : 1, row_bytes, write_rings, p);
+}
+
+#define FIELD(name) TGL_FIELD(tgl_engram_gate_conv_params, name)
+static const tgl_field FIELDS[] = { FIELD(eps), FIELD(clamp_value), FIELD(no_residual), FIELD(zero_centered),
+                                    FIELD(constant_weights), FIELD(sign), FIELD(dilation), FIELD(has_norm_eps),
+                                    FIELD(norm_eps), FIELD(no_activation), FIELD(norm_zero_centered), FIELD(round_each),
+                                    FIELD(keep_ring) };
+static const tgl_params PARAMS = TGL_PARAMS(tgl_engram_gate_conv_params, FIELDS);
+TGL_SIZES(sizes, num_tokens, num_streams, hidden, kernel_size, num_slots, ring_size, num_requests);
+tgl_signature tgl_engram_gate_conv_fwd_signature = TGL_SIGNATURE(
+    "engram_gate_conv_fwd(hidden_states: " GATE_ROWS " rows, k: " GATE_ROWS " rows, v: bf16[num_tokens, hidden] rows,"
+    " weight_hidden: (bf16|f32 if weight_embed else f32)[num_streams, hidden] rows,"
+    " weight_embed: weight_hidden[num_streams, hidden]? rows, norm_weight: bf16|f32[num_streams, hidden] rows,"
+    " conv_weight: bf16|f32[num_streams * hidden, kernel_size], bias: bf16|f32[num_streams * hidden]?,"
+    " mask: bool[num_tokens]?, ring: bf16[num_slots, ring_size, num_streams, hidden]?!,"
+    " batch{cu_seqlens: i32|i64[num_requests + 1]?, start_pos: i32|i64[num_requests]?,"
+    " slots: i32|i64[num_requests]?}, eps: float >= 0, clamp_value: float >= 0, no_residual: bool,"
+    " zero_centered: bool, constant_weights: bool, sign: {zero|bit}, dilation: int = 3, has_norm_eps: bool,"
+    " norm_eps: float >= 0 with has_norm_eps, no_activation: bool, norm_zero_centered: bool, round_each: bool,"
+    " keep_ring: bool) -> out: " GATE_ROWS " strided"
+    " where " GATE_RULES ", kernel_size in 1..64, dilation < 2^24, num_requests < 2^31, ring_size < 2^31,"
+    " ring needs start_pos, slots needs ring",
+    &PARAMS, TGL_SIZES_OF(sizes));
+
+static tgl_status check(const DLTensor *ring, const DLTensor *out, const tgl_engram_batch *batch, const sizes *n,
+                        int64_t reach)
+{
+    if (batch) TGL_TRY(tgl_expect_reserved(batch->reserved));
+    const bool has_requests = batch && (batch->start_pos || batch->slots);
+    TGL_TRY(tgl_check_requests(batch ? batch->cu_seqlens : NULL, n->num_requests, has_requests));
+    if (ring && n->ring_size < reach)
+        return tgl_fail(TGL_ERR_ARGUMENT, "ring: shape is [%lld, %lld, ...], want [%lld, >= %lld, ...]",
+                        (long long)n->num_slots, (long long)n->ring_size, (long long)n->num_slots, (long long)reach);
+    return tgl_gate_expect_apart("out", out);
+}
+
+/* ---- launch ---- */
+
+/* CHAIN has a block for a stream of every dilation-th token of a tile, whose sums it keeps in registers; ANY has a block
+ * for every row. */
+enum { CHAIN, ANY, NUM_KERNELS };
+
+static int threads_of(const problem *p)
+{
+    return p->hidden <= GATE_CONV_FEW * CONV_VECTOR ? GATE_CONV_FEW : GATE_CONV_MANY;
+}
+
+static int plan(const void *context, tgl_kernel *kernels)
+{
+    const problem *p = context;
+    const bool is_fit = p->hidden % CONV_VECTOR == 0 && p->hidden <= GATE_CONV_COLUMNS &&
+                        p->kernel_size == GATE_CONV_TAPS && p->dilation <= GATE_CONV_DILATION && !p->rounds_each;
+    kernels[CHAIN] = (tgl_kernel){ is_fit ? "engram/gate_conv_fwd" : NULL, { { "CONV_THREADS", threads_of(p) } } };
+    kernels[ANY] = (tgl_kernel){ "engram/gate_conv_fwd_any", { { "ROUND_EACH", p->rounds_each } } };
+    return NUM_KERNELS;
+}
+
+static int64_t stage_bytes(const problem *p) { return 6 * p->hidden; }
+static int64_t weight_bytes(const problem *p) { return 4 * p->hidden; }
+
+static int64_t stages_of(const problem *p, const tgl_target *target)
+{
+    const int64_t room = target->max_smem_per_block / GATE_CONV_BLOCKS(threads_of(p)) - GATE_CONV_STATIC;
+    return tgl_min((room - weight_bytes(p)) / tgl_max(1, stage_bytes(p)), GATE_CONV_STAGES);
+}
+
+/* A row is in a stage while its gate is found, and others are under way. */
+static bool can_chain(const void *context, const tgl_target *target)
+{
+    const problem *p = context;
+    const int rows_at_once = GATE_CONV_WARPS(threads_of(p)) / GATE_CONV_ROW_WARPS(threads_of(p));
+    return target->architecture >= 90 && tgl_gate_has_vectors(p->x) && tgl_gate_has_vectors(p->k) &&
+           tgl_gate_has_vectors(p->v) && tgl_gate_out_has_vectors(p->out) &&
+           tgl_gate_weights_have_vectors(&p->weights) && tgl_conv_has_vectors(&p->norm) &&
+           tgl_conv_has_vectors(&p->conv) && tgl_conv_has_vectors(&p->bias) && (uintptr_t)p->ring % 16 == 0 &&
+           stages_of(p, target) >= rows_at_once;
+}
+
+static tgl_shape chain_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    const int threads = threads_of(p);
+    const int64_t resident = GATE_CONV_BLOCKS(threads) * (int64_t)target->num_sms;
+    p->num_parts = (int32_t)tgl_max(1, tgl_ceil_div(p->hidden, (int64_t)threads * CONV_VECTOR));
+    const int64_t of_tile = tgl_max(1, p->num_streams * p->num_parts * p->dilation);    /* blocks */
+    const int64_t tiles_at_once = tgl_max(1, resident / of_tile), rows = tgl_ceil_div(p->num_tokens, p->dilation);
+    p->tile_rows = (int32_t)tgl_max(1, tgl_min(GATE_CONV_ROWS, tgl_ceil_div(rows, tiles_at_once)));
+    p->stages = (int32_t)stages_of(p, target);
+    tgl_shape made = tgl_shape_of_blocks(tgl_ceil_div(rows, p->tile_rows) * of_tile, GATE_CONV_THREADS(threads));
+    made.shared_bytes = weight_bytes(p) + p->stages * stage_bytes(p);
+    return tgl_shape_with(made, p, sizeof *p);
+}
+
+static tgl_shape any_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens * p->num_streams, GATE_CONV_ANY_THREADS), p, sizeof *p);
+}
+
+static const tgl_op OP = { cpu, plan, { [CHAIN] = { can_chain, NULL, chain_shape }, [ANY] = { NULL, NULL, any_shape } } };
+
+tgl_status tgl_engram_gate_conv_fwd(const DLTensor *hidden_states, const DLTensor *k, const DLTensor *v,
+                                    const DLTensor *weight_hidden, const DLTensor *weight_embed,
+                                    const DLTensor *norm_weight, const DLTensor *conv_weight, const DLTensor *bias,
+                                    const DLTensor *mask, DLTensor *ring, DLTensor *out, const tgl_engram_batch *batch,
+                                    const tgl_engram_gate_conv_params *params, tgl_stream stream)
+{
+    static const tgl_engram_batch one;
+    const tgl_engram_batch *b = batch ? batch : &one;
+    const DLTensor *tensors[] = { hidden_states, k, v, weight_hidden, weight_embed, norm_weight, conv_weight, bias,
+                                  mask, ring, b->cu_seqlens, b->start_pos, b->slots, out };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_engram_gate_conv_fwd_signature, tensors, params, &n.num_tokens));
+    const int64_t dilation = params->dilation ? params->dilation : 3, reach = (n.kernel_size - 1) * dilation;
+    TGL_TRY(check(ring, out, batch, &n, reach));
+    if (n.num_tokens == 0) return TGL_OK;               /* the ring, which is not empty, stays */
+    const bool has_ring = ring && n.ring_size > 0;      /* which may have no row: no slot is one */
+    const tgl_engram_gate_params gate = { .eps = params->eps, .clamp_value = params->clamp_value,
+                                          .zero_centered = params->zero_centered,
+                                          .constant_weights = params->constant_weights, .sign = params->sign };
+    problem p = {
+        .requests = { .image_token_mask = tgl_data_of(mask), .num_tokens = n.num_tokens,
+                      .cu_seqlens = tgl_data_of(b->cu_seqlens), .cu_bytes = tgl_bytes_of(b->cu_seqlens),
+                      .start_pos = tgl_data_of(b->start_pos), .start_bytes = tgl_bytes_of(b->start_pos),
+                      .slots = tgl_data_of(b->slots), .slot_bytes = tgl_bytes_of(b->slots),
+                      .num_requests = n.num_requests, .num_slots = n.num_slots, .has_null_slot = b->has_null_slot,
+                      .null_slot = b->null_slot, .past = has_ring ? PAST_RING : PAST_NONE,
+                      .ring_size = (int32_t)n.ring_size,
+                      .ring_reciprocal = has_ring ? UINT64_MAX / (uint64_t)n.ring_size : 0,
+                      .writes_ring = has_ring && !params->keep_ring, .max_ngram = (int32_t)reach + 1 },
+        .x = tgl_gate_in(hidden_states), .k = tgl_gate_in(k), .v = tgl_gate_in(v),
+        .weights = tgl_gate_weights(weight_hidden, weight_embed, &gate), .gate = tgl_gate_numbers(n.hidden, &gate),
+        .norm = tgl_conv_weights(norm_weight, true), .conv = tgl_conv_weights(conv_weight, false),
+        .bias = tgl_conv_weights(bias, false),
+        .numbers = { (float)n.hidden, params->has_norm_eps ? params->norm_eps : 1e-5f, params->norm_zero_centered,
+                     !params->no_activation, true },
+        .ring = has_ring ? tgl_data(ring) : NULL, .out = tgl_gate_out(out),
+        .num_tokens = n.num_tokens, .num_streams = n.num_streams, .hidden = n.hidden,
+        .kernel_size = (int32_t)n.kernel_size, .dilation = (int32_t)dilation, .rounds_each = params->round_each,
+        .has_residual = !params->no_residual,
+    };
+    return tgl_run(&tgl_engram_gate_conv_fwd_signature, &OP, tensors, &p, stream);
+}

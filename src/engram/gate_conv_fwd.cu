@@ -1,0 +1,632 @@
+/* SPDX-License-Identifier: MIT
+ * gate_conv_fwd.cu - gate and short convolution of chains of tokens; sm_90 and up. A chain is every dilation-th token:
+ * what a tap reaches back to is in the same chain.
+ *   computes  as tegula/engram.h says, sums in the orders of common/gate.h and common/short_conv.h
+ *   launch    grid tiles of tile_rows * dilation tokens * chains * parts of 8 * CONV_THREADS columns * num_streams (block
+ *             b: stream b % num_streams), block GATE_CONV_THREADS(CONV_THREADS), dynamic shared memory of the gate's
+ *             weights (f32) and `stages` rows of x, k and v
+ *   moves     6 bytes per element of x, 2 of v, once each from memory, and x, k and v of the rows that a tile reaches
+ *             back to; from L2 v again for every stream, and x, k and v for every part
+ *   macros    CONV_THREADS that convolve: GATE_CONV_FEW, GATE_CONV_MANY
+ *
+ * Three kinds of warps pass rows on. One warp has bulk copies bring x, k and v of a token into a stage. Of others each
+ * (or GATE_CONV_ROW_WARPS) takes a row: it adds up its sums, replaces v by the gated value, and finds its rstd; a row's
+ * numbers are computed once, not by every thread. The CONV_THREADS others have the same 8 columns of all tokens: weights
+ * stay in registers, and so do the sums that later tokens of the chain begin with. With rows a of the chain,
+ *     z = fma(w[3], a, s[0]);  s[0] = fma(w[2], a, s[1]);  s[1] = fma(w[1], a, s[2]);  s[2] = fma(w[0], a, bias)
+ * adds the taps of every token in ascending order, and nothing has to be kept or unpacked again. None of these threads
+ * waits for another but for stages.
+ *
+ * The ring. A token writes its own entry as soon as it is normed, if no other block reads that entry. In chunks that
+ * are longer the first tokens read entries that the last ones write. What the first rows of a chain read of the ring,
+ * one block reads (tiles shift their ends), and each of its threads writes these entries after it has read them: the
+ * last tokens of such chunks follow the tile's as rows that have no result. */
+#include "engram/common/vector.cuh"
+#include "engram/gate_conv_fwd.h"
+#define MAX_NGRAM 0
+#define ID_BYTES 4
+#define PAST PAST_RING
+#define PAST_BYTES 4
+#include "engram/common/requests.cuh"
+
+static_assert(CONV_THREADS == GATE_CONV_FEW || CONV_THREADS == GATE_CONV_MANY, "CONV_THREADS is one of two");
+
+#if __CUDA_ARCH__ >= 900
+enum {
+    CONV_WARPS = CONV_THREADS / 32, GATE_WARPS = GATE_CONV_WARPS(CONV_THREADS), ROW_WARPS = GATE_CONV_ROW_WARPS(CONV_THREADS),
+    ROWS = GATE_WARPS / ROW_WARPS,                          /* whose gates are found at a time */
+    GROUPS = GATE_SLOTS / GATE_GROUP, MINE = GROUPS / ROW_WARPS,    /* groups of a row, those of a warp */
+    SQUARES = GATE_CONV_COLUMNS / (CONV_GROUP * CONV_VECTOR),   /* groups of a row, at most */
+    TAPS = GATE_CONV_TAPS, PAST_ROWS = TAPS - 1, TOKENS = GATE_CONV_ROWS + 2 * PAST_ROWS
+};
+static_assert(GATE_WARPS % ROW_WARPS == 0 && GROUPS % ROW_WARPS == 0 && GATE_GROUP == CONV_GROUP, "warps share a row");
+
+/* ---- tokens ---- */
+
+/* What a block knows of a token. PLAIN: see convolve_rows(). */
+enum { ALIVE = 1, WRITES = 2, WRITES_LATER = 4, PLAIN = 8, LATE = 16 };
+struct token {
+    i64 slot, end;              /* of its request: row of the ring, behind its last token */
+    i32 depth, reach, start;    /* tokens of the chunk before it, tokens before the chunk, the chunk's first entry */
+    u32 state;
+};
+
+DEV token token_at(const tgl_windows &w, const tgl_place &place, i64 t, i32 dilation)
+{
+    token made = {};
+    if (t < 0 || t >= w.num_tokens || !is_in_request(w, place)) return made;
+    const tgl_request r = tgl_request_at(&w, place);
+    made.slot = r.slot;
+    made.end = tgl_end_of(&w, &place);
+    made.depth = (i32)min(t - place.begin, (i64)0x7fffffff);
+    made.reach = r.reach;
+    made.start = (i32)r.start;
+    if (!(w.image_token_mask && w.image_token_mask[t])) made.state |= ALIVE;
+    if (r.slot >= 0 && w.writes_ring)
+        made.state |= tgl_writes_apart(&w, made.end - place.begin) ? WRITES : WRITES_LATER;
+    if ((made.state & ALIVE) && !(made.state & WRITES) && made.depth >= dilation) made.state |= PLAIN;
+    return made;
+}
+
+/* Rows are those of the block's chain, counted from PAST_ROWS before its tile's; row n is token base + n * dilation. */
+struct walk {
+    const gate_conv_args &a;
+    const token *tokens;
+    const i64 &num_items;       /* in shared memory, as tokens are */
+    i64 base;
+    i32 h, dilation;
+    i32 first, begin, end;      /* rows from `first` on, results from `begin` on, up to `end` */
+    i32 tile_end;               /* the tile's own rows are PAST_ROWS .. tile_end - 1 */
+    u32 weights, stages, marks; /* shared memory */
+    u32 row_bytes, column;      /* column: the first of the part */
+};
+
+/* Rows of the chain before row n in its chunk, up to PAST_ROWS. */
+DEV i32 rows_before(const walk &k, i32 n) { return min(k.tokens[n].depth / k.dilation, (i32)PAST_ROWS); }
+
+/* Rows of the chunk that one block has: the first ones, which read the ring that the last ones write. */
+DEV i32 rows_together(const walk &k, i32 n)
+{
+    const token &t = k.tokens[n];
+    const i64 left = t.end - (k.base + (i64)n * k.dilation);
+    return t.state & WRITES_LATER ? min(rows_before(k, n) + (i32)min((left - 1) / k.dilation + 1, (i64)PAST_ROWS),
+                                        (i32)PAST_ROWS) : 0;
+}
+
+/* Is it the first row of a chunk whose last ones follow the tile? */
+DEV bool is_late_head(const walk &k, i32 n)
+{
+    return (k.tokens[n].state & WRITES_LATER) && k.tokens[n].depth < k.dilation;
+}
+
+/* What is known of a stage: mbarriers of its being loaded, having its gate, and being free again; rstd. */
+enum { LOADED = 0, GATED = 8, FREED = 16, RSTD = 24, MARK_BYTES = 32 };
+DEV u32 mark_at(const walk &k, int stage) { return k.marks + (u32)stage * MARK_BYTES; }
+
+/* ---- rows, in the order in which they pass ---- */
+
+struct item { i64 t; u32 state; i32 n; };       /* token; its state; its row, or of LATE ones that of its chunk */
+struct cursor { i64 begin, count, first; i32 head; };               /* the late rows of a chunk */
+
+DEV cursor first_cursor(const walk &k) { return { k.end - k.first, 0, 0, PAST_ROWS - 1 }; }
+
+DEV i64 chunk_of(const walk &k, i32 n) { return k.base + (i64)n * k.dilation - k.tokens[n].depth; }
+DEV i64 late_count(const walk &k, i32 head)
+{
+    return min(k.tokens[head].end - chunk_of(k, head), (i64)k.a.requests.ring_size);
+}
+
+/* The depth of the token of the chunk, less than dilation, that reads the entry which token i of the chunk writes; of
+ * an entry that no token reads, that of any. The entry is that of the token `before` the chunk. */
+DEV i32 reader_of(const walk &k, i64 i, i64 count)
+{
+    const i64 before = k.a.requests.ring_size - tgl_ring_entry(&k.a.requests, i);
+    const i32 rest = (i32)(before % k.dilation), depth = rest ? k.dilation - rest : 0;
+    return depth < count ? depth : 0;
+}
+
+DEV item late_item(const walk &k, i64 i, cursor &c)
+{
+#pragma unroll 1
+    while (i - c.begin >= c.count) {
+        c.begin += c.count;
+        do c.head++;
+        while (!is_late_head(k, c.head));
+        c.count = late_count(k, c.head);
+        c.first = k.tokens[c.head].end - c.count;
+    }
+    const i64 t = c.first + (i - c.begin), chunk = chunk_of(k, c.head);
+    const u8 *const mask = k.a.requests.image_token_mask;
+    if (reader_of(k, t - chunk, k.tokens[c.head].end - chunk) != k.tokens[c.head].depth) return { t, LATE, c.head };
+    return { t, LATE | WRITES | (mask && mask[t] ? 0u : (u32)ALIVE), c.head };
+}
+
+/* Rows are asked for in ascending order. */
+DEV item item_at(const walk &k, i64 i, cursor &c)
+{
+    if (i >= k.end - k.first) return late_item(k, i, c);
+    const i32 n = k.first + (i32)i;
+    return { k.base + (i64)n * k.dilation, k.tokens[n].state, n };
+}
+
+DEV bool has_result(const walk &k, const item &of) { return !(of.state & LATE) && of.n >= k.begin; }
+
+/* By whole warps. */
+DEV i64 count_late(const walk &k)
+{
+    i64 sum = 0;
+#pragma unroll 1
+    for (i32 n = PAST_ROWS + threadIdx.x % 32; n < k.tile_end; n += 32)
+        if (is_late_head(k, n)) sum += late_count(k, n);
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
+    return sum;
+}
+
+DEV u32 stage_at(const walk &k, int stage) { return k.stages + (u32)stage * 3 * k.row_bytes; }
+
+/* The row of the ring that is `before` tokens before the chunk. */
+DEV const u16 *past_row(const walk &k, const token &t, i32 before)
+{
+    const i32 entry = t.start - before;
+    return k.a.ring + gate_conv_ring_row(&k.a, t.slot, entry < 0 ? entry + k.a.requests.ring_size : entry, k.h);
+}
+
+/* ---- the warp that loads ---- */
+
+DEV void prefetch_past(const walk &k, const token &t)
+{
+    const i64 end = min((i64)k.column + CONV_THREADS * CONV_VECTOR, (i64)k.a.hidden);
+#pragma unroll 1
+    for (int j = 0; j < TAPS - 1; j++) {
+        const i32 before = (TAPS - 1 - j) * k.dilation - t.depth;
+        if (before > t.reach) continue;
+        const u16 *const row = past_row(k, t, before);
+#pragma unroll 1
+        for (i64 i = k.column + threadIdx.x % 32 * 64; i < end; i += 32 * 64) prefetch_l2(row + i);
+    }
+}
+
+DEV void load_rows(const walk &k)
+{
+    const gate_conv_args &a = k.a;
+    const int lane = (int)threadIdx.x % 32;
+    int stage = 0;
+    u32 parity = 0;
+    bool is_full = false;                                   /* all stages have been filled once */
+    cursor late = first_cursor(k);
+#pragma unroll 1
+    for (i64 i = 0; i < k.num_items; i++) {
+        const item of = item_at(k, i, late);
+        const u32 bar = mark_at(k, stage) + LOADED, to = stage_at(k, stage);
+        if (is_full) mbar_wait(mark_at(k, stage) + FREED, parity ^ 1);
+        if (lane == 0) {
+            const u16 *const x = a.x.data + of.t * a.x.token + k.h * a.x.stream;
+            if (of.state & ALIVE) {
+                mbar_expect(bar, 3 * k.row_bytes);
+                bulk_load(to, x, k.row_bytes, bar);
+                bulk_load(to + k.row_bytes, a.k.data + of.t * a.k.token + k.h * a.k.stream, k.row_bytes, bar);
+                bulk_load(to + 2 * k.row_bytes, a.v.data + of.t * a.v.token, k.row_bytes, bar);
+            } else if (has_result(k, of) && a.has_residual) {
+                mbar_expect(bar, k.row_bytes);
+                bulk_load(to, x, k.row_bytes, bar);
+            } else {
+                mbar_arrive(bar);
+            }
+        }
+        if (!(of.state & LATE) && (of.state & ALIVE) && k.tokens[of.n].depth < k.dilation)
+            prefetch_past(k, k.tokens[of.n]);
+        __syncwarp();
+        stage = stage + 1 < a.stages ? stage + 1 : 0;
+        if (stage == 0) parity ^= 1, is_full = true;
+    }
+}
+
+/* ---- the warps that find gates ---- */
+
+/* The sums of N values over all lanes, each a tree: of lane i and i ^ 16, then i ^ 8, 4, 2, 1. Lane i ends with that of
+ * value i / (32 / N), in v[0]. */
+template <int N> DEV void add_lanes(float (&v)[N])
+{
+    const int lane = (int)threadIdx.x % 32;
+    int half = 16;
+#pragma unroll
+    for (int n = N / 2; n > 0; n /= 2, half /= 2) {
+        const bool is_upper = lane & half;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const float kept = is_upper ? v[i + n] : v[i], sent = is_upper ? v[i] : v[i + n];
+            v[i] = kept + __shfl_xor_sync(FULL, sent, half);
+        }
+    }
+#pragma unroll
+    for (int h = 16 / N; h > 0; h /= 2) v[0] += __shfl_xor_sync(FULL, v[0], h);
+}
+
+/* A barrier of the warps that have a row. */
+DEV void sync_row(int row)
+{
+    if constexpr (ROW_WARPS == 1) {
+        __syncwarp();
+    } else if (row == 0) {
+        barrier_sync<1>(32 * ROW_WARPS);
+    } else if (row == 1) {
+        barrier_sync<2>(32 * ROW_WARPS);
+    } else if (row == 2) {
+        barrier_sync<3>(32 * ROW_WARPS);
+    } else {
+        barrier_sync<4>(32 * ROW_WARPS);
+    }
+}
+
+struct row { int number, part, lane, count; float *sums, *squares; };     /* of ROWS at a time; count of vectors */
+
+struct row_sums { float squares_x[MINE], squares_k[MINE], dot[MINE]; };
+
+/* A lane's vector, of group g of the warp's. */
+DEV void add_vector(row_sums &s, int g, u32 at, u32 row_bytes, u32 w)
+{
+    const uint4 x = shared_load_u32x4(at), key = shared_load_u32x4(at + row_bytes);
+    const float4 low = shared_load_f32x4(w), high = shared_load_f32x4(w + row_bytes);
+    const float weight[] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
+#pragma unroll
+    for (int i = 0; i < GATE_VECTOR; i++) {
+        const float xi = column(x, i), ki = column(key, i);
+        s.squares_x[g] = fmaf(xi, xi, s.squares_x[g]);
+        s.squares_k[g] = fmaf(ki, ki, s.squares_k[g]);
+        s.dot[g] = fmaf(xi * weight[i], ki, s.dot[g]);
+    }
+}
+
+/* Calls f(g, c) for the lane's vector c in groups g of the warp's. */
+template <class F> DEV void for_groups(const row &r, int first, F f)
+{
+    const int mine = first + r.part * GATE_GROUP + r.lane;
+    if (first + GATE_SLOTS <= r.count) {
+#pragma unroll
+        for (int g = 0; g < MINE; g++) f(g, mine + g * ROW_WARPS * GATE_GROUP);
+    } else {
+#pragma unroll
+        for (int g = 0; g < MINE; g++)
+            if (mine + g * ROW_WARPS * GATE_GROUP < r.count) f(g, mine + g * ROW_WARPS * GATE_GROUP);
+    }
+}
+
+DEV float sum_of_groups(const float *groups)
+{
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < GROUPS; i += 4) {
+        const float4 v = *(const float4 *)(groups + i);
+        sum += v.x, sum += v.y, sum += v.z, sum += v.w;
+    }
+    return sum;
+}
+
+/* The gate of the row at `from`, in all lanes. */
+DEV float find_gate(const walk &k, const row &r, u32 from)
+{
+    row_sums s = {};
+#pragma unroll 1
+    for (int first = 0; first < r.count; first += GATE_SLOTS)
+        for_groups(r, first, [&](int g, int c) { add_vector(s, g, from + 16 * c, k.row_bytes, k.weights + 16 * c); });
+    add_lanes(s.squares_x), add_lanes(s.squares_k), add_lanes(s.dot);
+    const int group = r.lane / (32 / MINE) * ROW_WARPS + r.part;
+    if (r.lane % (32 / MINE) == 0) {
+        r.sums[group] = s.squares_x[0];
+        r.sums[GROUPS + group] = s.squares_k[0];
+        r.sums[2 * GROUPS + group] = s.dot[0];
+    }
+    sync_row(r.number);
+    const float rstd = gate_rstd(&k.a.gate, sum_of_groups(r.sums + r.lane % 2 * GROUPS));  /* of x in even lanes */
+    const float rstd_x = __shfl_sync(FULL, rstd, 0), rstd_k = __shfl_sync(FULL, rstd, 1);
+    return gate_score_of(&k.a.gate, gate_scaled(&k.a.gate, sum_of_groups(r.sums + 2 * GROUPS), rstd_x, rstd_k));
+}
+
+/* Replaces a vector of v by what the gate lets in -> the sum of squares. */
+DEV float let_vector_in(u32 at, float gate)
+{
+    const uint4 v = shared_load_u32x4(at);
+    float product[GATE_VECTOR], sum = 0;
+#pragma unroll
+    for (int i = 0; i < GATE_VECTOR; i++) product[i] = gate_result(0, column(v, i), gate, 0);
+    const uint4 gv = pack(product);
+    shared_store_u32x4(at, gv);
+#pragma unroll
+    for (int i = 0; i < CONV_VECTOR; i++) sum = fmaf(column(gv, i), column(gv, i), sum);
+    return sum;
+}
+
+/* The same for the row of v at `from` -> its rstd, in all lanes. */
+DEV float let_in(const walk &k, const row &r, u32 from, float gate)
+{
+#pragma unroll 1
+    for (int first = 0; first < r.count; first += GATE_SLOTS) {
+        float squares[MINE] = {};
+        for_groups(r, first, [&](int g, int c) { squares[g] = let_vector_in(from + 16 * c, gate); });
+        add_lanes(squares);
+        const int group = first / CONV_GROUP + r.lane / (32 / MINE) * ROW_WARPS + r.part;
+        if (r.lane % (32 / MINE) == 0 && group < SQUARES) r.squares[group] = squares[0];
+    }
+    sync_row(r.number);
+    float sum = 0;
+#pragma unroll 2
+    for (int i = 0; i * CONV_GROUP < r.count; i++) sum += r.squares[i];
+    return conv_rstd(&k.a.numbers, sum);
+}
+
+DEV void find_gates(const walk &k, int warp, float *sums, float *squares)
+{
+    const int number = warp / ROW_WARPS;
+    const row r = { number, warp % ROW_WARPS, (int)threadIdx.x % 32, (int)(k.a.hidden / GATE_VECTOR),
+                    sums + number * 3 * GROUPS, squares + number * SQUARES };
+    int stage = number;
+    u32 parity = 0;
+    cursor late = first_cursor(k);
+#pragma unroll 1
+    for (i64 i = number; i < k.num_items; i += ROWS) {
+        const item of = item_at(k, i, late);
+        const u32 from = stage_at(k, stage), mark = mark_at(k, stage);
+        mbar_wait(mark + LOADED, parity);
+        if (of.state & ALIVE) {
+            const float gate = find_gate(k, r, from), rstd = let_in(k, r, from + 2 * k.row_bytes, gate);
+            if (r.part == 0 && r.lane == 0) shared_store_f32(mark + RSTD, rstd);
+            bulk_fence();                                   /* the next row of the stage comes by a bulk copy */
+        }
+        __syncwarp();
+        if (r.lane == 0) mbar_arrive(mark + GATED);
+        stage += ROWS;
+        if (stage >= k.a.stages) stage -= k.a.stages, parity ^= 1;
+    }
+}
+
+/* ---- the warps that convolve ---- */
+
+DEV void load_vector(const conv_weights &w, i64 at, float (&to)[CONV_VECTOR])
+{
+    if (w.is_bf16) {
+        const uint4 v = *(const uint4 *)((const u16 *)w.data + at);
+#pragma unroll
+        for (int i = 0; i < CONV_VECTOR; i++) to[i] = column(v, i);
+    } else {
+        const float4 a = *(const float4 *)((const float *)w.data + at);
+        const float4 b = *(const float4 *)((const float *)w.data + at + 4);
+        to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w, to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
+    }
+}
+
+struct columns {
+    i32 first;
+    bool are_there;
+    float norm[CONV_VECTOR], conv[TAPS][CONV_VECTOR], sums[PAST_ROWS][CONV_VECTOR];
+};
+
+DEV void load_weights(const gate_conv_args &a, i64 h, columns &of)
+{
+    load_vector(a.norm, h * a.norm.stride + of.first, of.norm);
+#pragma unroll
+    for (int i = 0; i < CONV_VECTOR; i++) of.norm[i] = conv_norm_weight(&a.numbers, of.norm[i]);
+#pragma unroll
+    for (int v = 0; v < TAPS; v++) {
+        float some[CONV_VECTOR];
+        load_vector(a.conv, (h * a.hidden + of.first) * TAPS + v * CONV_VECTOR, some);
+#pragma unroll
+        for (int i = 0; i < CONV_VECTOR; i++) {
+            const int n = v * CONV_VECTOR + i;
+            of.conv[n % TAPS][n / TAPS] = some[i];
+        }
+    }
+}
+
+/* 1 / d, rounded to nearest: d is between 1 and 2^116 (quant/common/swiglu.cuh says why that is so). */
+DEV float reciprocal(float d)
+{
+    const float r = rcp_fast(d);
+    return fmaf(r, fmaf(-d, r, 1), r);
+}
+
+DEV uint4 normed(const columns &of, const uint4 &gv, float rstd)
+{
+    float v[CONV_VECTOR];
+#pragma unroll
+    for (int i = 0; i < CONV_VECTOR; i++) v[i] = conv_normed(column(gv, i), rstd, of.norm[i]);
+    return pack(v);
+}
+
+/* The next row of the chain -> what it is convolved to, before SiLU. */
+DEV float add_row(columns &of, int i, float row, float bias)
+{
+    const float z = fmaf(of.conv[TAPS - 1][i], row, of.sums[0][i]);
+    of.sums[0][i] = fmaf(of.conv[2][i], row, of.sums[1][i]);
+    of.sums[1][i] = fmaf(of.conv[1][i], row, of.sums[2][i]);
+    of.sums[2][i] = fmaf(of.conv[0][i], row, bias);
+    return z;
+}
+static_assert(TAPS == 4, "add_row() has so many sums");
+
+DEV void store_ring(const walk &k, const columns &of, const token &t, i64 number, const uint4 &v)   /* in the chunk */
+{
+    const i64 entry = tgl_ring_entry(&k.a.requests, t.start + number);
+    if (of.are_there) store_u32x4(k.a.ring + gate_conv_ring_row(&k.a, t.slot, entry, k.h) + of.first, v);
+}
+
+/* A row that is PLAIN: there is one before it in its chain, SiLU and a residual, and no bias. */
+DEV uint4 convolve_plain(columns &of, u32 from, u32 row_bytes, float rstd)
+{
+    const uint4 x = shared_load_u32x4(from), gv = shared_load_u32x4(from + 2 * row_bytes), own = normed(of, gv, rstd);
+    const conv_numbers n = { 0, 0, 0, 1, 1 };
+    float out[CONV_VECTOR];
+#pragma unroll
+    for (int i = 0; i < CONV_VECTOR; i++) {
+        const float z = add_row(of, i, column(own, i), 0);
+        out[i] = conv_result(&n, z, reciprocal(conv_sigmoid_divisor(z)), column(gv, i), 1, column(x, i), 0);
+    }
+    return pack(out);
+}
+
+/* Any row. */
+DEV void convolve(const walk &k, columns &of, i32 n, u32 from, float rstd, u16 *out)
+{
+    const gate_conv_args &a = k.a;
+    const token &t = k.tokens[n];
+    const bool is_alive = t.state & ALIVE;
+    const uint4 none = make_uint4(0, 0, 0, 0);
+    const uint4 gv = shared_load_u32x4(from + 2 * k.row_bytes), own = is_alive ? normed(of, gv, rstd) : none;
+    float bias[CONV_VECTOR] = {}, made[CONV_VECTOR];
+    if (a.bias.data && of.are_there) load_vector(a.bias, k.h * a.hidden + of.first, bias);
+#pragma unroll 1
+    for (int j = 0; j < PAST_ROWS && t.depth < k.dilation; j++) {       /* its chunk's first */
+        const i32 before = (PAST_ROWS - j) * k.dilation - t.depth;
+        uint4 past = none;
+        if (before <= t.reach && of.are_there) past = *(const uint4 *)(past_row(k, t, before) + of.first);
+#pragma unroll
+        for (int i = 0; i < CONV_VECTOR; i++) add_row(of, i, column(past, i), bias[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < CONV_VECTOR; i++) made[i] = add_row(of, i, column(own, i), bias[i]);
+    if (n < k.begin) return;
+    const uint4 x = shared_load_u32x4(from);
+#pragma unroll
+    for (int i = 0; i < CONV_VECTOR; i++)
+        made[i] = conv_result(&a.numbers, made[i], reciprocal(conv_sigmoid_divisor(made[i])), column(gv, i),
+                              a.has_residual, column(x, i), 0);
+    if (of.are_there) store_u32x4(out, is_alive ? pack(made) : a.has_residual ? x : none);
+    if (t.state & WRITES) store_ring(k, of, t, t.depth, own);           /* which this row may have read */
+}
+
+/* Threads past the last column compute with the values of others, and store nothing. */
+DEV void convolve_rows(const walk &k)
+{
+    const gate_conv_args &a = k.a;
+    const u32 stage_bytes = 3 * k.row_bytes;
+    columns of = { (i32)(k.column + threadIdx.x * CONV_VECTOR), false, {}, {}, {} };
+    of.are_there = of.first < a.hidden;
+    if (of.are_there) load_weights(a, k.h, of);
+    u16 *out = a.out.data + (k.base + (i64)k.first * k.dilation) * a.out.token + k.h * a.out.stream + of.first;
+    const i64 out_step = k.dilation * a.out.token;
+    const u32 first_mark = k.marks, end_mark = mark_at(k, a.stages);
+    const u32 first_stage = k.stages + (of.are_there ? (u32)of.first * 2 : 0);
+    u32 mark = first_mark, from = first_stage, parity = 0;
+#pragma unroll 1
+    for (i32 n = k.first; n < k.end; n++, out += out_step) {
+        const u32 state = k.tokens[n].state;
+        mbar_wait(mark + GATED, parity);
+        const float rstd = shared_load_f32(mark + RSTD);
+        if (state & PLAIN) {
+            const uint4 made = convolve_plain(of, from, k.row_bytes, rstd);
+            if (of.are_there) store_u32x4(out, made);
+        } else {
+            convolve(k, of, n, from, rstd, out);
+        }
+        __syncwarp();                                       /* all lanes have read the stage */
+        if (threadIdx.x % 32 == 0) mbar_arrive(mark + FREED);
+        mark += MARK_BYTES, from += stage_bytes;
+        if (mark == end_mark) mark = first_mark, from = first_stage, parity ^= 1;
+    }
+    cursor late = first_cursor(k);
+#pragma unroll 1
+    for (i64 i = k.end - k.first; i < k.num_items; i++) {
+        const item it = late_item(k, i, late);
+        mbar_wait(mark + GATED, parity);
+        const uint4 gv = shared_load_u32x4(from + 2 * k.row_bytes);
+        const float rstd = shared_load_f32(mark + RSTD);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) mbar_arrive(mark + FREED);
+        if (it.state & WRITES)
+            store_ring(k, of, k.tokens[it.n], it.t - chunk_of(k, it.n),
+                       it.state & ALIVE ? normed(of, gv, rstd) : make_uint4(0, 0, 0, 0));
+        mark += MARK_BYTES, from += stage_bytes;
+        if (mark == end_mark) mark = first_mark, from = first_stage, parity ^= 1;
+    }
+}
+
+/* ---- the block ---- */
+
+/* The gate's weights of the stream, as f32: first the lower halves of all vectors, then the upper ones. */
+DEV void fill_weights(const gate_conv_args &a, i64 h, u32 to)
+{
+    const u32 count = (u32)(a.hidden / GATE_VECTOR), thread = threadIdx.x;
+#pragma unroll 1
+    for (u32 c = thread; c < 2 * count; c += GATE_CONV_THREADS(CONV_THREADS)) {
+        const u32 vector = c < count ? c : c - count;
+        const i64 at = (i64)vector * GATE_VECTOR + (c < count ? 0 : 4);
+        float w[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w[i] = gate_weight_at(&a.weights, a.weights.kind, a.weights.is_zero_centered, h, at + i);
+        shared_store_u32x4(to + 16 * c, make_uint4(__float_as_uint(w[0]), __float_as_uint(w[1]), __float_as_uint(w[2]),
+                                                   __float_as_uint(w[3])));
+    }
+}
+
+DEV void run(const gate_conv_args &a)
+{
+    SHARED_DYNAMIC(memory, 128);
+    SHARED(token[TOKENS], tokens);
+    SHARED(u64[GATE_CONV_STAGES * MARK_BYTES / 8], marks);
+    SHARED(float[ROWS * 3 * GROUPS], sums);
+    SHARED(float[ROWS * SQUARES], squares);
+    SHARED(request_scratch<GATE_CONV_THREADS(CONV_THREADS)>, scratch);
+    SHARED(i64, num_items);
+    const int tid = (int)threadIdx.x, warp = tid / 32, threads = GATE_CONV_THREADS(CONV_THREADS);
+    const i64 block = (i64)blockIdx.y * gridDim.x + blockIdx.x, of_stream = block / a.num_streams;
+    const i64 of_part = of_stream / a.num_parts, tile = of_part / a.dilation, chain = of_part - tile * a.dilation;
+    const i64 tile_begin = (tile * a.tile_rows) * a.dilation + chain;
+    if (tile_begin >= a.num_tokens) {
+        pdl_wait();
+        return;
+    }
+    const u32 from = shared_address(memory);
+    const i32 tile_rows = (i32)min((i64)a.tile_rows, (a.num_tokens - tile_begin - 1) / a.dilation + 1);
+    walk k = { a, tokens, num_items, tile_begin - PAST_ROWS * (i64)a.dilation, (i32)(block - of_stream * a.num_streams),
+               a.dilation, 0, PAST_ROWS, PAST_ROWS + tile_rows, PAST_ROWS + tile_rows, from, from + 4 * (u32)a.hidden,
+               shared_address(marks), (u32)a.hidden * 2,
+               (u32)(of_stream - of_part * a.num_parts) * (CONV_THREADS * CONV_VECTOR) };
+    if (tid == 0) {
+#pragma unroll 1
+        for (int i = 0; i < a.stages; i++) {
+            mbar_init(mark_at(k, i) + LOADED, 1);
+            mbar_init(mark_at(k, i) + GATED, ROW_WARPS);
+            mbar_init(mark_at(k, i) + FREED, CONV_WARPS);
+        }
+        mbar_init_fence();
+    }
+    if (a.weights.is_constant) fill_weights(a, k.h, k.weights);
+    pdl_wait();
+    if (!a.weights.is_constant) fill_weights(a, k.h, k.weights);
+    const i32 known = tile_rows + 2 * PAST_ROWS;            /* rows */
+#pragma unroll 1
+    for (i32 first = 0; first < known * a.dilation; first += threads) {
+        const tgl_place place = find_place(a.requests, k.base + first, scratch);
+        const i32 n = (first + tid) / a.dilation;
+        if (n * a.dilation == first + tid && n < known)
+            tokens[n] = token_at(a.requests, place, k.base + first + tid, a.dilation);
+        __syncthreads();
+    }
+    const i32 head = PAST_ROWS, tail = k.tile_end - 1, together = rows_together(k, head);
+    if (rows_before(k, head) > 0 && rows_before(k, head) < together) k.begin += together - rows_before(k, head);
+    if (rows_before(k, tail) < tile_rows) k.end = max(k.end, tail - rows_before(k, tail) + rows_together(k, tail));
+    k.begin = min(k.begin, k.end);
+    k.first = k.begin < k.end ? k.begin - rows_before(k, k.begin) : k.end;
+    const i64 num_late = count_late(k);
+    if (tid == 0) num_items = k.end - k.first + num_late;
+    __syncthreads();                                        /* states have been read */
+    const bool can_be_plain = a.numbers.has_activation && a.has_residual && !a.bias.data;
+    if (!can_be_plain || tid < k.begin)
+#pragma unroll 1
+        for (i32 n = tid; n < (can_be_plain ? k.begin : known); n += threads) tokens[n].state &= ~(u32)PLAIN;
+    __syncthreads();
+    if (warp < CONV_WARPS) convolve_rows(k);
+    else if (warp < CONV_WARPS + GATE_WARPS) find_gates(k, warp - CONV_WARPS, sums, squares);
+    else load_rows(k);
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(GATE_CONV_THREADS(CONV_THREADS), GATE_CONV_BLOCKS(CONV_THREADS))
+    gate_conv_fwd(const __grid_constant__ gate_conv_args a)
+{
+#if __CUDA_ARCH__ >= 900
+    run(a);
+    pdl_trigger();
+#endif
+}

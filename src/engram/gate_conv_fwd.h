@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT
+ * gate_conv_fwd.h - what the CPU loop, the host and the kernels of gate_conv_fwd agree on. */
+#ifndef TEGULA_ENGRAM_GATE_CONV_FWD_H
+#define TEGULA_ENGRAM_GATE_CONV_FWD_H
+
+#include "engram/common/short_conv.h"
+
+typedef struct {
+    tgl_windows requests;           /* with the mask; max_ngram - 1 is (kernel_size - 1) * dilation */
+    gate_in x, k, v;
+    gate_weights weights;
+    gate_numbers gate;
+    conv_weights norm, conv, bias;  /* bias.data NULL: none */
+    conv_numbers numbers;
+    uint16_t *ring;                 /* [num_slots, ring_size, num_streams, hidden] */
+    gate_out out;
+    int64_t num_tokens, num_streams, hidden;
+    int32_t kernel_size, dilation;
+    int32_t rounds_each;            /* a macro of gate_conv_fwd_any */
+    int32_t has_residual;
+    int32_t tile_rows;              /* gate_conv_fwd: rows of a chain that a block has */
+    int32_t num_parts;              /* gate_conv_fwd: blocks that share a row's columns */
+    int32_t stages;                 /* gate_conv_fwd: rows in flight */
+} gate_conv_args;
+
+/* The element of the ring at column 0. */
+TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int64_t entry, int64_t h)
+{
+    return ((slot * a->requests.ring_size + entry) * a->num_streams + h) * a->hidden;
+}
+
+/* gate_conv_fwd: taps; columns, at most; the dilation, at most; rows of a tile, at most; rows in flight, at most; shared
+ * memory that is not rows, at most. */
+#define GATE_CONV_TAPS 4
+#define GATE_CONV_COLUMNS 8192
+#define GATE_CONV_DILATION 16
+#define GATE_CONV_ROWS 256
+#define GATE_CONV_STAGES 14
+#define GATE_CONV_STATIC 16384
+/* Threads that convolve, a vector each: of rows of up to 1024 columns, and of others; with them are warps that find
+ * gates, a few for a row, and one that loads. */
+#define GATE_CONV_FEW 128
+#define GATE_CONV_MANY 320
+#define GATE_CONV_WARPS(threads) ((threads) > GATE_CONV_FEW ? 5 : 3)
+#define GATE_CONV_ROW_WARPS(threads) ((threads) > GATE_CONV_FEW ? 1 : 1)
+#define GATE_CONV_THREADS(threads) ((threads) + 32 * GATE_CONV_WARPS(threads) + 32)
+#define GATE_CONV_BLOCKS(threads) ((threads) > GATE_CONV_FEW ? 1 : 2)      /* per SM */
+
+/* gate_conv_fwd_any: threads of a block, which has a row. */
+#define GATE_CONV_ANY_THREADS 256
+
+#endif
