@@ -78,7 +78,8 @@ TEST(moe)       /* those with fast loops */
 
 TEST(engram)
 {
-    compare_ops((const char *const[]){ "engram_gate_fwd", "engram_gate_bwd", "engram_short_conv_fwd", NULL });
+    compare_ops((const char *const[]){ "engram_gate_fwd", "engram_gate_bwd", "engram_short_conv_fwd",
+                                       "engram_gate_conv_fwd", NULL });
 }
 
 TEST(quant)
