@@ -139,8 +139,13 @@ static tgl_status time_gather(bench *b, case_instance *k, tool_row *row)
 static tgl_status time_work(bench *b, case_instance *k, tool_row *row)
 {
     timer_stats cold, warm, copy, empty;
-    TGL_TRY(timer_cold(b->timer, call, k, (int64_t)row->bytes, &cold));
+    b->timer->has_host_work = k->op->has_no_kernel;
+    tgl_status status = timer_cold(b->timer, call, k, (int64_t)row->bytes, &cold);
+    if (status == TGL_OK) status = timer_warm(b->timer, call, k, &warm);
+    b->timer->has_host_work = false;
+    TGL_TRY(status);
     fill_cold(row, &cold);
+    row->warm_us = warm.median;
     if (row->cold_us < small_us && !backend_is_cpu(&b->on)) {
         TGL_TRY(timer_empty(b->timer, &empty));
         row->empty_us = empty.median;
@@ -149,9 +154,7 @@ static tgl_status time_work(bench *b, case_instance *k, tool_row *row)
     row->copy_us = copy.median;
     row->copy_share = copy.median / cold.median;
     TGL_TRY(time_gather(b, k, row));
-    TGL_TRY(timer_warm(b->timer, call, k, &warm));
-    row->warm_us = warm.median;
-    snprintf(row->timer, sizeof row->timer, "%s", b->timer->name); /* CUPTI may have failed */
+    snprintf(row->timer, sizeof row->timer, "%s", k->op->has_no_kernel ? "events" : b->timer->name);
     return TGL_OK;
 }
 

@@ -21,6 +21,7 @@ typedef struct timer {
     const backend *on;
     timer_options options;
     char name[16];              /* "cupti", "events", "clock" */
+    bool has_host_work;         /* the calls that follow have some between their launches: times are between events */
     char note[512];             /* why it is not CUPTI, or "" */
 } timer;
 typedef tgl_status (*timer_call)(void *context);        /* enqueues on the backend's stream */

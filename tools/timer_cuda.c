@@ -3,10 +3,10 @@
  *
  * A pass enqueues, for every call: a flush of the L2 (cold passes), a marker kernel, the call. With CUPTI
  * the time of a call is the sum of the durations of what it launched: all records after its marker and
- * before the next flush or marker. Without CUPTI it is the time between two events, which includes about one
- * launch; the empty kernel is timed the same way and shows how much that is. Durations are taken without
- * programmatic launch, with which they would contain the wait for the previous kernel's end (0.15 to 0.35 us
- * on an H200). Graph and host times are taken with the user's settings. */
+ * before the next flush or marker. Without CUPTI, and of calls with host functions, which it does not see, it is
+ * the time between two events, which includes about one launch; the empty kernel is timed the same way and shows
+ * how much that is. Durations are taken without programmatic launch, with which they would contain the wait for
+ * the previous kernel's end (0.15 to 0.35 us on an H200). Graph and host times are taken with the user's settings. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,7 +172,7 @@ static tgl_status pass(cuda_timer *t, timer_call call, void *context, bool is_co
     const int calls = DROPPED + (t->base.options.quick ? QUICK_CALLS : CALLS);
     TGL_TRY(call(context));
     TGL_TRY(wait(t));
-    if (t->use_cupti) {
+    if (t->use_cupti && !t->base.has_host_work) {
         const cupti_record *records;
         int count;
         if (cupti_start()) {

@@ -23,10 +23,10 @@ extern "C" {
  *   staging_bytes = 256 * ceil(n * bytes of an index / 256) + n * (dim + dim / 32)
  * staging, the table and indices in host memory are in use until the stream has passed the call; the address of staging
  * is a multiple of 8. The table need not be page-locked. params: row_begin counts, num_sms and constant_table do not.
- * The gather runs on a thread of the driver's and on other cores (tgl_set_num_threads); host functions of other streams
- * may wait for it. The call can be captured in a graph; a replay reads indices and table of that time. It allocates a
- * few hundred bytes of host memory, freed after the gather or with the graph; they are lost if a kernel before it
- * faults. On the CPU staging is checked and not touched. dim < 2^30.
+ * The gather runs on a thread of the driver's and others, half of tgl_get_num_threads(); host functions of other
+ * streams may wait for it. The call can be captured in a graph; a replay reads indices and table of that time. It
+ * allocates a few hundred bytes of host memory, freed after the gather or with the graph; they are lost if a kernel
+ * before it faults. On the CPU staging is checked and not touched. dim < 2^30.
  * Exact: CPU and CUDA agree bit for bit. Since 0.1, experimental. */
 TGL_API tgl_status tgl_engram_lookup_staged(const DLTensor *table, const DLTensor *table_sf, const DLTensor *indices,
                                             DLTensor *staging, DLTensor *out, const tgl_engram_lookup_params *params,

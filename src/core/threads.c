@@ -102,10 +102,10 @@ static int available_threads(int wanted)
     return known;
 }
 
-static int threads_for(int64_t rows, int64_t row_bytes)
+static int threads_for(int64_t rows, int64_t row_bytes, bool is_beside)
 {
     if (omp_in_parallel() || atomic_load(&forked)) return 1;
-    int64_t max = tgl_get_num_threads();
+    int64_t max = tgl_get_num_threads() / (is_beside ? 2 : 1);
     if (max > rows) max = rows;
     if (row_bytes < 1) row_bytes = 1;
     const int64_t rows_per_grain = GRAIN_BYTES / row_bytes + 1, grains = rows / rows_per_grain;
@@ -113,11 +113,11 @@ static int threads_for(int64_t rows, int64_t row_bytes)
 }
 #endif
 
-tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context)
+static tgl_status run(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context, bool is_beside)
 {
     if (rows <= 0) return TGL_OK;
 #ifdef _OPENMP
-    const int threads = threads_for(rows, row_bytes);
+    const int threads = threads_for(rows, row_bytes, is_beside);
     if (threads > 1) {
 #pragma omp parallel num_threads(threads)
         {
@@ -132,4 +132,13 @@ tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function 
 #endif
     run_chunk(f, context, 0, rows);
     return TGL_OK;
+}
+
+tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context)
+{
+    return run(rows, row_bytes, f, context, false);
+}
+tgl_status tgl_parallel_rows_beside(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context)
+{
+    return run(rows, row_bytes, f, context, true);
 }

@@ -83,16 +83,20 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     }
 }
 
+static int64_t token_bytes(const problem *p)
+{
+    return tgl_saturating_product(p->args.num_columns, 2 * out_row_bytes(p));
+}
 static tgl_status cpu(const void *context)
 {
     const problem *p = context;
-    return tgl_parallel_rows(p->args.num_tokens, tgl_saturating_product(p->args.num_columns, 2 * out_row_bytes(p)),
-                             run_tokens, p);
+    return tgl_parallel_rows(p->args.num_tokens, token_bytes(p), run_tokens, p);
 }
 
-tgl_status tgl_engram_gather_packed(const lookup_args *args)
+tgl_status tgl_engram_gather_packed(const lookup_args *args, bool is_beside)
 {
-    return cpu(&(problem){ .args = *args, .form = LOOKUP_PACKED, .table_bytes = 1, .out_bytes = 1 });
+    const problem p = { .args = *args, .form = LOOKUP_PACKED, .table_bytes = 1, .out_bytes = 1 };
+    return is_beside ? tgl_parallel_rows_beside(args->num_tokens, token_bytes(&p), run_tokens, &p) : cpu(&p);
 }
 
 /* One for each kind of out and of factors. */

@@ -30,7 +30,7 @@ typedef struct {
 static void gather(void *data)
 {
     job *j = data;
-    tgl_engram_gather_packed(&j->args);
+    tgl_engram_gather_packed(&j->args, true);
     if (!j->is_kept) free(j);
 }
 
@@ -148,7 +148,7 @@ tgl_status tgl_engram_lookup_staged(const DLTensor *table, const DLTensor *table
         a.index_token_stride = tokens > 1 ? tgl_stride(indices, 0) : 0;
         a.index_column_stride = columns > 1 ? tgl_stride(indices, 1) : 0;
     }
-    if (tgl_on_cpu(out)) return tgl_engram_gather_packed(&a);
+    if (tgl_on_cpu(out)) return tgl_engram_gather_packed(&a, false);
     tgl_context_guard guard;
     TGL_TRY(tgl_context_enter(out->device.device_id, stream, &guard));
     const bool has_indices_there = indices && !tgl_on_cpu(indices);
