@@ -60,7 +60,6 @@ static tgl_status setup(case_problem *c)
         .params = { .eps = case_is(c, "eps", "tiny") ? 1e-20f : case_is(c, "eps", "small") ? 1e-6f : 0,
                     .clamp_value = gate_clamp(c), .no_residual = !case_int(c, "residual"),
                     .zero_centered = case_int(c, "zero_centered") != 0,
-                    .constant_weights = case_int(c, "constant") != 0,
                     .sign = case_is(c, "sign", "bit") ? TGL_ENGRAM_SIGN_BIT : TGL_ENGRAM_SIGN_ZERO,
                     .dilation = case_int(c, "dilation"), .has_norm_eps = !case_is(c, "norm_eps", "default"),
                     .norm_eps = case_is(c, "norm_eps", "half") ? 0.5f : 0,
@@ -261,7 +260,7 @@ static int64_t bytes(const case_problem *c)
 
 const case_op gate_conv_fwd_cases = {
     "engram_gate_conv_fwd",
-    GATE_CASE " sign=zero eps=tiny constant=0 kernel_size=4 dilation=3 norm=bf16 conv=bf16 bias=none norm_centered=0 "
+    GATE_CASE " sign=zero eps=tiny kernel_size=4 dilation=3 norm=bf16 conv=bf16 bias=none norm_centered=0 "
     "norm_eps=default activation=1 round_each=0 past=none start=none slots=none batch_dtype=i32 more_slots=0 drafts=2 "
     "keep_ring=0 " ENGRAM_REQUESTS,
     setup, run, oracle, bytes, NULL,
@@ -271,7 +270,7 @@ const case_op gate_conv_fwd_cases = {
         "num_tokens=9 num_streams=2 hidden=40,41 residual=0,1 activation=0,1 round_each=0,1 mask=some",
         "num_tokens=5 num_streams=2 hidden=40,41 norm=bf16,f32 conv=bf16,f32 bias=none,f32 norm_centered=0,1",
         "num_tokens=5 num_streams=2 hidden=40,41 weights=fused,bf16,f32 sign=zero,bit values=zeros eps=tiny,small",
-        "num_tokens=5 num_streams=2 hidden=40,41 weights=bf16,f32 zero_centered=1 constant=0,1",
+        "num_tokens=5 num_streams=2 hidden=40,41 weights=bf16,f32 zero_centered=1",
         "num_tokens=9 num_streams=3 hidden=40,33 values=special,large,tiny norm_eps=default,half,zero mask=none,some",
         "num_tokens=3 num_streams=2 hidden=40,33 mask=no,all residual=0,1",
         "num_tokens=7 num_streams=3 hidden=40,33 layout=kv,gaps,outside gap=1,8 offset=0,1,8 requests=2 "

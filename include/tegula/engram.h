@@ -333,7 +333,6 @@ typedef struct tgl_engram_gate_conv_params {
     float eps, clamp_value;     /* of the gate, >= 0; 0 means 0 */
     bool no_residual;           /* hidden_states is not added */
     bool zero_centered;         /* the gate's weights are stored minus 1 */
-    bool constant_weights;      /* nothing before this call on the stream writes the gate's weights */
     tgl_engram_sign sign;
     int64_t dilation;           /* tokens from tap to tap; 0: 3 */
     bool has_norm_eps;

@@ -161,7 +161,7 @@ static tgl_status cpu(const void *context)
 
 #define FIELD(name) TGL_FIELD(tgl_engram_gate_conv_params, name)
 static const tgl_field FIELDS[] = { FIELD(eps), FIELD(clamp_value), FIELD(no_residual), FIELD(zero_centered),
-                                    FIELD(constant_weights), FIELD(sign), FIELD(dilation), FIELD(has_norm_eps),
+                                    FIELD(sign), FIELD(dilation), FIELD(has_norm_eps),
                                     FIELD(norm_eps), FIELD(no_activation), FIELD(norm_zero_centered), FIELD(round_each),
                                     FIELD(keep_ring) };
 static const tgl_params PARAMS = TGL_PARAMS(tgl_engram_gate_conv_params, FIELDS);
@@ -174,7 +174,7 @@ tgl_signature tgl_engram_gate_conv_fwd_signature = TGL_SIGNATURE(
     " mask: bool[num_tokens]?, ring: bf16[num_slots, ring_size, num_streams, hidden]?!,"
     " batch{cu_seqlens: i32|i64[num_requests + 1]?, start_pos: i32|i64[num_requests]?,"
     " slots: i32|i64[num_requests]?}, eps: float >= 0, clamp_value: float >= 0, no_residual: bool,"
-    " zero_centered: bool, constant_weights: bool, sign: {zero|bit}, dilation: int = 3, has_norm_eps: bool,"
+    " zero_centered: bool, sign: {zero|bit}, dilation: int = 3, has_norm_eps: bool,"
     " norm_eps: float >= 0 with has_norm_eps, no_activation: bool, norm_zero_centered: bool, round_each: bool,"
     " keep_ring: bool) -> out: " GATE_ROWS " strided"
     " where " GATE_RULES ", kernel_size in 1..64, dilation < 2^24, num_requests < 2^31, ring_size < 2^31,"
@@ -217,22 +217,21 @@ static int plan(const void *context, tgl_kernel *kernels)
 static int64_t stage_bytes(const problem *p) { return 6 * p->hidden; }
 static int64_t weight_bytes(const problem *p) { return 4 * p->hidden; }
 
-static int64_t stages_of(const problem *p, const tgl_target *target)
+/* Rows in flight that there is room for; of these, half find their gates, or as many as there are warps for. */
+static int64_t room_of(const problem *p, const tgl_target *target)
 {
     const int64_t room = target->max_smem_per_block / GATE_CONV_BLOCKS(threads_of(p)) - GATE_CONV_STATIC;
-    return tgl_min((room - weight_bytes(p)) / tgl_max(1, stage_bytes(p)), GATE_CONV_STAGES);
+    return tgl_min((room - weight_bytes(p)) / stage_bytes(p), GATE_CONV_STAGES);
 }
 
-/* A row is in a stage while its gate is found, and others are under way. */
 static bool can_chain(const void *context, const tgl_target *target)
 {
     const problem *p = context;
-    const int rows_at_once = GATE_CONV_WARPS(threads_of(p)) / GATE_CONV_ROW_WARPS(threads_of(p));
     return target->architecture >= 90 && tgl_gate_has_vectors(p->x) && tgl_gate_has_vectors(p->k) &&
            tgl_gate_has_vectors(p->v) && tgl_gate_out_has_vectors(p->out) &&
            tgl_gate_weights_have_vectors(&p->weights) && tgl_conv_has_vectors(&p->norm) &&
            tgl_conv_has_vectors(&p->conv) && tgl_conv_has_vectors(&p->bias) && (uintptr_t)p->ring % 16 == 0 &&
-           stages_of(p, target) >= rows_at_once;
+           room_of(p, target) >= 2;
 }
 
 static tgl_shape chain_shape(void *context, const tgl_target *target)
@@ -244,7 +243,9 @@ static tgl_shape chain_shape(void *context, const tgl_target *target)
     const int64_t of_tile = tgl_max(1, p->num_streams * p->num_parts * p->dilation);    /* blocks */
     const int64_t tiles_at_once = tgl_max(1, resident / of_tile), rows = tgl_ceil_div(p->num_tokens, p->dilation);
     p->tile_rows = (int32_t)tgl_max(1, tgl_min(GATE_CONV_ROWS, tgl_ceil_div(rows, tiles_at_once)));
-    p->stages = (int32_t)stages_of(p, target);
+    const int64_t room = room_of(p, target), warps = GATE_CONV_WARPS(threads) / GATE_CONV_ROW_WARPS(threads);
+    p->gate_rows = (int32_t)tgl_min(warps, room / 2);
+    p->stages = (int32_t)(room - room % p->gate_rows);
     tgl_shape made = tgl_shape_of_blocks(tgl_ceil_div(rows, p->tile_rows) * of_tile, GATE_CONV_THREADS(threads));
     made.shared_bytes = weight_bytes(p) + p->stages * stage_bytes(p);
     return tgl_shape_with(made, p, sizeof *p);
@@ -275,8 +276,7 @@ tgl_status tgl_engram_gate_conv_fwd(const DLTensor *hidden_states, const DLTenso
     if (n.num_tokens == 0) return TGL_OK;               /* the ring, which is not empty, stays */
     const bool has_ring = ring && n.ring_size > 0;      /* which may have no row: no slot is one */
     const tgl_engram_gate_params gate = { .eps = params->eps, .clamp_value = params->clamp_value,
-                                          .zero_centered = params->zero_centered,
-                                          .constant_weights = params->constant_weights, .sign = params->sign };
+                                          .zero_centered = params->zero_centered, .sign = params->sign };
     problem p = {
         .requests = { .image_token_mask = tgl_data_of(mask), .num_tokens = n.num_tokens,
                       .cu_seqlens = tgl_data_of(b->cu_seqlens), .cu_bytes = tgl_bytes_of(b->cu_seqlens),

@@ -360,11 +360,12 @@ DEV void find_gates(const walk &k, int warp, float *sums, float *squares)
     const int number = warp / ROW_WARPS;
     const row r = { number, warp % ROW_WARPS, (int)threadIdx.x % 32, (int)(k.a.hidden / GATE_VECTOR),
                     sums + number * 3 * GROUPS, squares + number * SQUARES };
+    const int rows = k.a.gate_rows;
     int stage = number;
     u32 parity = 0;
     cursor late = first_cursor(k);
 #pragma unroll 1
-    for (i64 i = number; i < k.num_items; i += ROWS) {
+    for (i64 i = number; number < rows && i < k.num_items; i += rows) {
         const item of = item_at(k, i, late);
         const u32 from = stage_at(k, stage), mark = mark_at(k, stage);
         mbar_wait(mark + LOADED, parity);
@@ -375,7 +376,7 @@ DEV void find_gates(const walk &k, int warp, float *sums, float *squares)
         }
         __syncwarp();
         if (r.lane == 0) mbar_arrive(mark + GATED);
-        stage += ROWS;
+        stage += rows;                                      /* a stage is always of the same warp, which knows its phase */
         if (stage >= k.a.stages) stage -= k.a.stages, parity ^= 1;
     }
 }
@@ -591,9 +592,8 @@ DEV void run(const gate_conv_args &a)
         }
         mbar_init_fence();
     }
-    if (a.weights.is_constant) fill_weights(a, k.h, k.weights);
     pdl_wait();
-    if (!a.weights.is_constant) fill_weights(a, k.h, k.weights);
+    fill_weights(a, k.h, k.weights);
     const i32 known = tile_rows + 2 * PAST_ROWS;            /* rows */
 #pragma unroll 1
     for (i32 first = 0; first < known * a.dilation; first += threads) {

@@ -20,7 +20,8 @@ typedef struct {
     int32_t has_residual;
     int32_t tile_rows;              /* gate_conv_fwd: rows of a chain that a block has */
     int32_t num_parts;              /* gate_conv_fwd: blocks that share a row's columns */
-    int32_t stages;                 /* gate_conv_fwd: rows in flight */
+    int32_t stages;                 /* gate_conv_fwd: rows in flight, a multiple of gate_rows */
+    int32_t gate_rows;              /* gate_conv_fwd: of them, those whose gates are found at a time */
 } gate_conv_args;
 
 /* The element of the ring at column 0. */
