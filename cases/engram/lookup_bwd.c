@@ -11,24 +11,29 @@
  *            zipf       some far more often than others
  *            equal      one row
  *            blocks     runs of one row: 1, 2, 31, 32, 33, 64, 65 and 200 long
+ *            low        as zipf, but the lower, the more often
  *            some       a third is foreign; foreign: all are; bits: any
  *   limit    rows that are owned, of num_rows, if outputs are rows: 0 is all
  *   index_layout, grad_layout   tc, ct: which dimension is the outer one
  *   values   normal, bits (NaN and infinities too) */
 enum { GRAD, INDICES, TABLE, UNIQUE, ROWS, COUNT };
 
-static int64_t zipf(uint64_t random, int64_t n)
+static int64_t low(uint64_t random, int64_t n)
 {
     int bits = 0;
     while (bits < 62 && (int64_t)1 << (bits + 1) <= n) bits++;
     const int64_t below = (int64_t)1 << (random % (uint64_t)(bits + 1));
-    return (int64_t)((uint64_t)((below - 1 + (int64_t)(random >> 8) % below) % n) * 0x9e3779b97f4a7c15u % (uint64_t)n);
+    return (below - 1 + (int64_t)(random >> 8) % below) % n;
+}
+static int64_t zipf(uint64_t random, int64_t n)
+{
+    return (int64_t)((uint64_t)low(random, n) * 0x9e3779b97f4a7c15u % (uint64_t)n);
 }
 
 static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     static const int runs[] = { 1, 2, 31, 32, 33, 64, 65, 200 };
-    const int kind = case_word(c, "indices", "distinct uniform zipf equal blocks some foreign bits");
+    const int kind = case_word(c, "indices", "distinct uniform zipf equal blocks some foreign bits low");
     const int64_t rows = strtoll(case_text(c, "num_rows"), NULL, 10), begin = strtoll(case_text(c, "row_begin"), NULL, 10);
     int64_t run = 0, left = 0;
     for (int64_t i = 0; i < t->slots; i++) {
@@ -48,6 +53,7 @@ static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
             row = any[(random >> 8) % (t->element_bytes == 4 ? 6 : 8)];
         }
         if (kind == 7) row = (int64_t)random;
+        if (kind == 8 && rows) row = begin + low(random, rows);
         if (t->element_bytes == 4) ((int32_t *)(void *)t->storage)[i] = (int32_t)row;
         else ((int64_t *)(void *)t->storage)[i] = row;
     }
@@ -150,7 +156,7 @@ static tgl_status setup(case_problem *c)
     const int64_t tokens = case_int(c, "num_tokens"), columns = case_int(c, "num_columns"), n = tokens * columns;
     const int64_t dim = case_int(c, "dim"), rows = case_int(c, "num_rows");
     TGL_TRY(case_check_word(c, "outputs", "both table rows"));
-    TGL_TRY(case_check_word(c, "indices", "distinct uniform zipf equal blocks some foreign bits"));
+    TGL_TRY(case_check_word(c, "indices", "distinct uniform zipf equal blocks some foreign bits low"));
     TGL_TRY(case_check_word(c, "index_layout", "tc ct"));
     TGL_TRY(case_check_word(c, "grad_layout", "tc ct"));
     TGL_TRY(case_check_word(c, "values", "normal bits"));
@@ -221,7 +227,9 @@ const case_op lookup_bwd_cases = {
         "num_tokens=80 grad_layout=tc,ct index_layout=tc,ct",
         "num_tokens=90 num_rows=0,1,2 indices=uniform",
         "num_tokens=2500 num_columns=2 dim=4 outputs=rows indices=bits index_dtype=i32,i64",
-        "num_tokens=3000 num_columns=5 dim=16 indices=blocks,zipf,distinct num_rows=20000"),
+        "num_tokens=3000 num_columns=5 dim=16 indices=blocks,zipf,distinct num_rows=20000",
+        "num_tokens=3000 num_columns=5 dim=40 indices=equal",
+        "num_tokens=4000 num_columns=5 dim=4 outputs=rows num_rows=100000000 indices=low index_dtype=i32,i64"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=100000 num_columns=1 dim=32 indices=distinct,uniform,zipf,equal,blocks,some num_rows=1000000 "
         "outputs=both",

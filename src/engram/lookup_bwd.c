@@ -112,29 +112,28 @@ tgl_signature tgl_engram_lookup_bwd_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* How positions are sorted: fewer than this by one block, which waits for no other; otherwise a block has this many. */
-enum { ALONE = 2048, PART = 1024, MAX_BITS = 10 };
-static int64_t max_sorters(int64_t n) { return n <= ALONE ? 1 : tgl_min(LOOKUP_BWD_SORTERS, tgl_ceil_div(n, PART)); }
+/* Positions of a block that sorts, at least; that it sorts in shared memory, at most. */
+enum { PART = 128, CAPACITY = 12288 };
+static int64_t max_sorters(int64_t n) { return tgl_min(LOOKUP_BWD_SORTERS, tgl_max(1, tgl_ceil_div(n, PART))); }
 
-/* Parts of the workspace, each aligned to 256 bytes. i32 has rows of up to 32 bits, in 4 digits; i64 of 64, in 7. */
+/* Parts of the workspace, each aligned to 256 bytes. i32 has rows of up to 32 bits, i64 of 64. */
 static size_t lay_out(lookup_bwd_args *a, int64_t n, int64_t dim, bool is_i64, void *workspace)
 {
     const int64_t windows = tgl_ceil_div(n, 32) + 1, sorters = max_sorters(n), entry_bytes = is_i64 ? 16 : 8;
-    const int64_t bytes[] = { entry_bytes * n, entry_bytes * n, entry_bytes * n, entry_bytes * n,
-                              sorters > 1 ? (is_i64 ? 7 : 4) * sorters * 4 << MAX_BITS : 0, 8 * windows, 8 * sorters,
-                              32 * (n / (LOOKUP_CHUNK + 1)), 4 * LOOKUP_BWD_WORDS,
+    const int64_t bytes[] = { entry_bytes * n, entry_bytes * n, entry_bytes * n, 4 * (sorters + 1) * sorters,
+                              16 * windows, 8 * sorters, 32 * (n / (LOOKUP_CHUNK + 1)), 4 * LOOKUP_BWD_WORDS,
                               tgl_saturating_product(8 * windows, dim) };
-    char *parts[10], *at = workspace;
+    char *parts[9], *at = workspace;
     size_t total = 0;
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 9; i++) {
         parts[i] = at ? at + total : NULL;
         total += ((size_t)bytes[i] + 255) / 256 * 256;
     }
     if (!a) return total;
     for (int i = 0; i < LOOKUP_BWD_BUFFERS; i++) a->entries[i] = (uint8_t *)parts[i];
-    a->counts = (uint32_t *)(void *)parts[4], a->windows = (uint32_t *)(void *)parts[5];
-    a->parts = (uint32_t *)(void *)parts[6], a->longs = (uint32_t *)(void *)parts[7];
-    a->words = (uint32_t *)(void *)parts[8], a->partial = (float *)(void *)parts[9];
+    a->starts = (uint32_t *)(void *)parts[3], a->windows = (uint32_t *)(void *)parts[4];
+    a->buckets = (uint32_t *)(void *)parts[5], a->longs = (uint32_t *)(void *)parts[6];
+    a->words = (uint32_t *)(void *)parts[7], a->partial = (float *)(void *)parts[8];
     return total;
 }
 
@@ -163,21 +162,21 @@ static tgl_shape shape_of(problem *p, const tgl_target *target, int element_byte
     const int64_t n = p->num_tokens * p->num_columns, windows = tgl_max(1, tgl_ceil_div(n, 32));
     const int threads = n <= LOOKUP_BWD_FEW_THREADS * 4 ? LOOKUP_BWD_FEW_THREADS : LOOKUP_BWD_THREADS;
     const int64_t warps = (int64_t)target->num_sms * threads / 32;
-    p->span = windows >= 8 * warps ? 32 : windows >= warps ? 16 : 8;
+    p->span = windows >= 2 * warps ? 32 : windows >= warps ? 16 : 8;
     const int64_t tasks = windows * (32 / p->span), blocks = tgl_strided_grid(tgl_ceil_div(tasks, 4), target->num_sms);
-    const int64_t sorters = tgl_min(max_sorters(n), blocks);
-    int bits = 2;
-    while (bits < 64 && p->num_rows >> bits) bits++;
-    p->num_digits = (uint32_t)tgl_ceil_div(bits, MAX_BITS);
-    p->digit_bits = (uint32_t)tgl_max(2, tgl_ceil_div(bits, p->num_digits));
+    const int64_t sorters = tgl_max(1, tgl_min(max_sorters(n), blocks)), entry_bytes = key_bytes(p) == 4 ? 8 : 16;
+    const int64_t count_bytes = LOOKUP_BWD_COUNT_BYTES((int64_t)threads);
+    const int64_t room = (target->max_smem_per_block - 8192 - count_bytes) / (2 * entry_bytes);
     p->count = (uint32_t)n;
-    p->part = (uint32_t)(tgl_ceil_div(windows, sorters) * 32);
-    p->num_sorters = (uint32_t)tgl_max(1, tgl_ceil_div(n, p->part));
+    p->max_longs = (uint32_t)(n / (LOOKUP_CHUNK + 1));
+    p->part = (uint32_t)tgl_ceil_div(n, sorters);
+    p->num_sorters = (uint32_t)sorters;
+    p->capacity = (uint32_t)tgl_min(tgl_min(CAPACITY, room), tgl_max(n, 2 * threads));
     p->by_columns = tgl_divisor_of(tgl_max(1, p->num_columns));
     p->has_vectors = has_vectors(p, element_bytes);
     return (tgl_shape){ { blocks }, .block = threads, .cooperative = true, TGL_ARGS(*p),
-                        .shared_bytes = tgl_max(4 * LOOKUP_BWD_SHARED_WORDS((int64_t)threads, p->digit_bits),
-                                                LOOKUP_BWD_STAGE_BYTES((int64_t)threads)) };
+                        .shared_bytes = tgl_max(count_bytes + 2 * entry_bytes * p->capacity,
+                                                LOOKUP_BWD_CHUNK_BYTES((int64_t)threads)) };
 }
 static tgl_shape shape_bf16(void *context, const tgl_target *target) { return shape_of(context, target, 2); }
 static tgl_shape shape_f32(void *context, const tgl_target *target) { return shape_of(context, target, 4); }

@@ -106,6 +106,8 @@ extern "C" __global__ void t_float(const float *in, float *out) /* in: 1.0000001
     out[i++] = rsqrtf(two * two);
     out[i++] = __logf(ten * half);
     out[i++] = __log2f(ten * half);
+    out[i++] = nan_of_sum(three + half);
+    out[i++] = (float)(__float_as_uint(nan_of_sum(three + __uint_as_float(0xffc12345))) >> 8);
 }
 
 extern "C" __global__ void t_atomics(u32 *out, float *sum, u64 *wide)

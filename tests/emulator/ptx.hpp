@@ -229,6 +229,7 @@ DEV float tanh_fast(float x) { return emu_off(__builtin_tanh((double)x), 0x1p-11
 
 template <class T> DEV T *kept_pointer(T *p) { return p; }
 DEV u32 kept_u32(u32 v) { return v; }
+DEV float nan_of_sum(float sum) { return sum != sum ? __uint_as_float(0x7fffffffu) : sum; }
 DEV const u8 *nth(const u8 *first, u32 n, u32 bytes) { return first + (u64)n * bytes; }
 
 /* ---- global memory: streaming ---- */

@@ -167,6 +167,8 @@ TEST(floats)
         { 0.5, 0x1p-22 },
         { log(5), 0x1p-20 },
         { log2(5), 0x1p-20 },
+        { 3.5, 0 },
+        { 0x7fffff, 0 },
     };
     FOR_SEEDS(s) {
         dptr src = device_copy(in, sizeof in), out = device_copy(NULL, BYTES);

@@ -123,7 +123,11 @@ TEST(adjoint)
 
 TEST(graph) { check_replayed("engram_lookup_bwd", "num_tokens=400 outputs=rows indices=blocks", 1); }
 
-TEST(num_sms) { check_num_sms("engram_lookup_bwd", CASE_LINES("num_tokens=3000 indices=blocks,zipf num_rows=20000")); }
+TEST(num_sms)
+{
+    check_num_sms("engram_lookup_bwd",
+                  CASE_LINES("num_tokens=3000 num_columns=5 dim=16 indices=blocks,zipf num_rows=20000"));
+}
 
 /* ---- errors ---- */
 

@@ -5,16 +5,15 @@
 
 #include "device/ptx.cuh"
 
-/* All threads of all blocks wait for each other. `word` is 0 before, and the number of blocks from then on: every
- * barrier of a launch has its own. What was stored before it may be read behind it, of other blocks by load_relaxed_*. */
-DEV void grid_barrier(u32 *word)
+/* All threads of num_blocks blocks wait for each other. `word` is 0 before, and not from then on: every barrier of a
+ * launch has its own. What was stored before it may be read behind it, of other blocks by load_relaxed_*. */
+DEV void grid_barrier(u32 *word, u32 num_blocks)
 {
     __syncthreads();
+    if (num_blocks == 1) return;
     if (threadIdx.x == 0) {
-        __threadfence();
         atomic_inc_acq_rel(word, 0xffffffffu);
-        while (load_acquire_u32(word) < gridDim.x) { }
-        __threadfence();
+        while (load_acquire_u32(word) < num_blocks) { }
     }
     __syncthreads();
 }

@@ -263,6 +263,9 @@ template <class T> DEV T *kept_pointer(T *p)
     return (T *)__cvta_global_to_generic(address);
 }
 
+/* A sum that is NaN has all bits set but the sign: GPUs add so. */
+DEV float nan_of_sum(float sum) { return sum; }
+
 /* Hides a number from the compiler, so that computations with it stay in their branch. */
 DEV u32 kept_u32(u32 v)
 {
