@@ -101,18 +101,25 @@ static void find_gradients(const work *k)
 
 static void put_grad_x(const work *k, int64_t t)
 {
-    enum { VECTOR = 8, GROUP = 32 };
+    enum { VECTOR = 4, GROUP = 32 };
     case_problem *c = k->c;
     const tgl_engram_short_conv_params *p = (const void *)c->scalars;
     const int64_t hidden = c->tensors[CONV_X].shape[2];
     const float rstd = rstd_at(k, t), *grad = k->grad + t * hidden;
     float total = 0;
-    for (int64_t group = 0; group < hidden; group += GROUP * VECTOR) {
-        float sums[GROUP] = { 0 };
-        for (int v = 0; v < GROUP; v++)
-            for (int64_t i = group + v * VECTOR; i < group + (v + 1) * VECTOR && i < hidden; i++)
-                sums[v] = fmaf(conv_norm_of(c, k->h, i) * grad[i], conv_at(&c->tensors[CONV_X], t, k->h, i), sums[v]);
-        total += conv_tree(sums, GROUP, 1);
+    for (int64_t many = 0; many < hidden; many += GROUP * GROUP * VECTOR) {
+        float groups[GROUP] = { 0 };
+        for (int g = 0; g < GROUP; g++) {
+            float sums[GROUP] = { 0 };
+            for (int64_t n = 0; n < GROUP * VECTOR; n++) {
+                const int64_t i = many + g * GROUP * VECTOR + n;
+                if (i < hidden)
+                    sums[n / VECTOR] = fmaf(conv_norm_of(c, k->h, i) * grad[i],
+                                            conv_at(&c->tensors[CONV_X], t, k->h, i), sums[n / VECTOR]);
+            }
+            groups[g] = conv_tree(sums, GROUP, 1);
+        }
+        total += conv_tree(groups, GROUP, 1);
     }
     const float slope = total * (rstd * rstd) / (float)hidden;
     for (int64_t i = 0; i < hidden; i++) {
@@ -123,15 +130,26 @@ static void put_grad_x(const work *k, int64_t t)
     }
 }
 
-/* The sums of column i over tokens begin .. end - 1. */
-static void put_partials(const work *k, int64_t p, int64_t i, int64_t begin, int64_t end)
+/* The tokens of a partial in the order in which they are added: 256 at a time, of those every dilation-th. */
+static int64_t tokens_in_order(const work *k, int64_t begin, int64_t end, int64_t *order)
+{
+    int64_t n = 0;
+    for (int64_t tile = begin; tile < end; tile += 256)
+        for (int64_t rest = 0; rest < 256 && rest < conv_dilation(k->c); rest++)
+            for (int64_t t = tile; t < end && t < tile + 256; t++)
+                if ((t - tile) % conv_dilation(k->c) == rest && k->first[t] >= 0) order[n++] = t;
+    return n;
+}
+
+/* The sums of column i over these tokens. */
+static void put_partials(const work *k, int64_t p, int64_t i, const int64_t *order, int64_t count)
 {
     case_problem *c = k->c;
     case_tensor *norm = &c->tensors[GRAD_NORM], *conv = &c->tensors[GRAD_CONV], *bias = &c->tensors[GRAD_BIAS];
     const int64_t hidden = c->tensors[CONV_X].shape[2], taps = c->tensors[CONV_WEIGHT].shape[1];
     float of_norm = 0, of_bias = 0;
-    for (int64_t t = begin; t < end; t++) {
-        if (k->first[t] < 0) continue;
+    for (int64_t n = 0; n < count; n++) {
+        const int64_t t = order[n];
         of_norm = fmaf(k->grad[t * hidden + i], conv_at(&c->tensors[CONV_X], t, k->h, i) * rstd_at(k, t), of_norm);
         of_bias += k->grad_z[t * hidden + i];
     }
@@ -139,8 +157,8 @@ static void put_partials(const work *k, int64_t p, int64_t i, int64_t begin, int
     if (bias->name) conv_put(bias, (int64_t[]){ p, k->h * hidden + i }, of_bias);
     for (int64_t j = 0; j < taps && conv->name; j++) {
         float sum = 0;
-        for (int64_t t = begin; t < end; t++) {
-            const int64_t from = k->first[t] < 0 ? -1 : neighbour(k, t, -lag_of(k, j));
+        for (int64_t n = 0; n < count; n++) {
+            const int64_t t = order[n], from = neighbour(k, t, -lag_of(k, j));
             if (from >= 0) sum = fmaf(k->grad_z[t * hidden + i], k->normed[from * hidden + i], sum);
         }
         conv_put(conv, (int64_t[]){ p, k->h * hidden + i, j }, sum);
@@ -155,6 +173,7 @@ static void oracle(case_problem *c)
     const int64_t partials = some->name ? some->shape[0] : 1, n = partials ? (tokens + partials - 1) / partials : 0;
     work k = { c, 0, case_memory(tokens, sizeof(int64_t)), case_memory(tokens, sizeof(int64_t)),
                case_memory(size, sizeof(float)), case_memory(size, sizeof(float)), case_memory(size, sizeof(float)) };
+    int64_t *const order = case_memory(tokens, sizeof *order);
     for (int64_t i = 0; i < tokens; i++) {
         const engram_request r = engram_request_of(&c->tensors[CONV_CU], tokens, i);
         k.first[i] = r.number < 0 || conv_is_masked(c, i) ? -1 : r.first;
@@ -162,12 +181,14 @@ static void oracle(case_problem *c)
     }
     for (k.h = 0; k.h < x->shape[1]; k.h++) {
         find_gradients(&k);
-        for (int64_t p = 0; p < partials; p++)
-            for (int64_t i = 0; i < hidden; i++)
-                put_partials(&k, p, i, p * n < tokens ? p * n : tokens, (p + 1) * n < tokens ? (p + 1) * n : tokens);
+        for (int64_t p = 0; p < partials; p++) {
+            const int64_t begin = p * n < tokens ? p * n : tokens, end = begin + n < tokens ? begin + n : tokens;
+            const int64_t count = tokens_in_order(&k, begin, end, order);
+            for (int64_t i = 0; i < hidden; i++) put_partials(&k, p, i, order, count);
+        }
         for (int64_t i = 0; i < tokens && c->tensors[GRAD_X].name; i++) put_grad_x(&k, i);
     }
-    free(k.first), free(k.end), free(k.normed), free(k.grad_z), free(k.grad);
+    free(k.first), free(k.end), free(k.normed), free(k.grad_z), free(k.grad), free(order);
 }
 
 const case_op short_conv_bwd_cases = {
@@ -182,8 +203,10 @@ const case_op short_conv_bwd_cases = {
         "num_tokens=9 num_streams=3 hidden=33 values=special,large eps=default,half mask=some num_partials=2",
         "num_tokens=7 num_streams=3 hidden=33 layout=packed,gaps,outside gap=1,8 offset=0,1 requests=2 num_partials=3",
         "num_tokens=40,300 num_streams=1 hidden=8 requests=none,3,200 cu=whole,padded,wild mask=some num_partials=1,5",
-        "num_tokens=6 num_streams=1 hidden=2560 num_partials=2", "num_tokens=70 num_streams=3 hidden=16"),
+        "num_tokens=6 num_streams=1 hidden=2560 num_partials=2",
+        "num_tokens=14 num_streams=1 hidden=2696,5144 kernel_size=3 dilation=2 requests=2 mask=some num_partials=1,2",
+        "num_tokens=70 num_streams=3 hidden=16"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=2000 hidden=2560,5120,1024 requests=none,7 mask=some"),
-    .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096 hidden=2560"),
-    .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 hidden=2560"),
+    .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096 hidden=1024,2560,7168", "num_tokens=8192 hidden=2560"),
+    .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 hidden=2560 kernel_size=4,3,2,1"),
 };

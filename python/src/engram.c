@@ -200,7 +200,7 @@ THUNK(grad_w_reduce)
       .add_input = (a)->add_input != 0, .zero_centered = (a)->zero_centered != 0,                        \
       .round_each = (a)->round_each != 0, .keep_ring = (a)->keep_ring != 0 }
 #define CONV_PARTIALS                                                                                    \
-    "grad_norm_partial: f32[128, H, D], grad_conv_partial: f32[128, C, K], grad_bias_partial: f32[128, C]"
+    "grad_norm_partial: f32[66, H, D], grad_conv_partial: f32[66, C, K], grad_bias_partial: f32[66, C]"
 
 CHECK(short_conv) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
 THUNK(short_conv)

@@ -77,21 +77,37 @@ static float grad_at(const problem *p, chunk of, int64_t t, int64_t h, int64_t i
     return grad;
 }
 
+static float tree(float *v)
+{
+    for (int half = CONV_GROUP / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) v[i] += v[i + half];
+    return v[0];
+}
+
+/* The sum of norm_weight * grad * x over a group that begins at column `first`; adds to the partials. */
+static float run_group(const problem *p, int64_t partial, chunk of, int64_t t, int64_t h, int64_t first)
+{
+    float vector[CONV_GROUP] = { 0 };
+    for (int64_t i = first; i < tgl_min(p->hidden, first + CONV_GROUP * CONV_BWD_VECTOR); i++) {
+        float *sum = &vector[(i - first) / CONV_BWD_VECTOR];
+        const float grad = grad_at(p, of, t, h, i);
+        *sum = fmaf(norm_at(p, h, i) * grad, at(p->x, t, h, i), *sum);
+        add_to_partials(p, partial, of, t, h, i, grad);
+    }
+    return tree(vector);
+}
+
 static void run_row(const problem *p, int64_t partial, chunk of, int64_t t, int64_t h)
 {
     const float rstd = p->rstd[t * p->num_streams + h];
-    float total = 0;                        /* of norm_weight * grad * x, in the order of the sum of squares */
-    for (int64_t first = 0; first < p->hidden; first += CONV_GROUP * CONV_VECTOR) {
-        float vector[CONV_GROUP] = { 0 };
-        for (int64_t i = first; i < tgl_min(p->hidden, first + CONV_GROUP * CONV_VECTOR); i++) {
-            float *sum = &vector[(i - first) / CONV_VECTOR];
-            const float grad = grad_at(p, of, t, h, i);
-            *sum = fmaf(norm_at(p, h, i) * grad, at(p->x, t, h, i), *sum);
-            add_to_partials(p, partial, of, t, h, i, grad);
-        }
-        for (int half = CONV_GROUP / 2; half > 0; half /= 2)
-            for (int i = 0; i < half; i++) vector[i] += vector[i + half];
-        total += vector[0];
+    const int64_t group_columns = CONV_GROUP * CONV_BWD_VECTOR;
+    float total = 0;
+    for (int64_t first = 0; first < p->hidden; first += CONV_GROUP * group_columns) {
+        float group[CONV_GROUP] = { 0 };
+        for (int64_t g = 0; g < CONV_GROUP; g++)
+            if (first + g * group_columns < p->hidden)
+                group[g] = run_group(p, partial, of, t, h, first + g * group_columns);
+        total += tree(group);
     }
     const float slope = conv_slope(&p->numbers, total, rstd);
     for (int64_t i = 0; p->grad_x.data && i < p->hidden; i++)
@@ -113,6 +129,22 @@ static void set_partials(const problem *p, int64_t partial, bool is_end)
     set_partial(p, p->grad_conv, partial, p->kernel_size, is_end);
 }
 
+/* Tokens begin, begin + dilation, ... of a tile; span: that of its first token. */
+static void run_tokens(const problem *p, int64_t partial, tgl_span span, int64_t begin, int64_t end)
+{
+    const tgl_windows *w = &p->requests;
+    for (int64_t t = begin; t < end; t += p->dilation) {
+        while (t >= span.end) span = tgl_next_span(w, span);
+        const bool is_alive = tgl_is_request(w, &span) && !is_masked(p, t);
+        const chunk of = { span.place.begin, span.end };
+        for (int64_t h = 0; h < p->num_streams; h++) {
+            if (is_alive) run_row(p, partial, of, t, h);
+            for (int64_t i = 0; !is_alive && p->grad_x.data && i < p->hidden; i++)
+                p->grad_x.data[t * p->grad_x.token + h * p->grad_x.stream + i] = 0;
+        }
+    }
+}
+
 static void run_partials(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
@@ -120,16 +152,12 @@ static void run_partials(const void *context, int64_t begin, int64_t end)
     tgl_span span = tgl_first_span(w);
     for (int64_t partial = begin; partial < end; partial++) {
         set_partials(p, partial, false);
-        const int64_t first = partial * p->partial_tokens;
-        for (int64_t t = first; t < tgl_min(first + p->partial_tokens, p->num_tokens); t++) {
-            while (t >= span.end) span = tgl_next_span(w, span);
-            const bool is_alive = tgl_is_request(w, &span) && !is_masked(p, t);
-            const chunk of = { span.place.begin, span.end };
-            for (int64_t h = 0; h < p->num_streams; h++) {
-                if (is_alive) run_row(p, partial, of, t, h);
-                for (int64_t i = 0; !is_alive && p->grad_x.data && i < p->hidden; i++)
-                    p->grad_x.data[t * p->grad_x.token + h * p->grad_x.stream + i] = 0;
-            }
+        const int64_t first = partial * p->partial_tokens, last = tgl_min(first + p->partial_tokens, p->num_tokens);
+        for (int64_t tile = first; tile < last; tile += CONV_BWD_TILE) {
+            const int64_t tile_end = tgl_min(tile + CONV_BWD_TILE, last);
+            while (tile >= span.end) span = tgl_next_span(w, span);
+            for (int64_t t = tile; t < tgl_min(tile + p->dilation, tile_end); t++)
+                run_tokens(p, partial, span, t, tile_end);
         }
         set_partials(p, partial, true);
     }
@@ -162,20 +190,61 @@ tgl_signature tgl_engram_short_conv_bwd_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
+/* CLUSTER has a cluster of blocks for every partial of a stream, which splits the columns; ANY has a block, and reads
+ * column by column. */
+enum { CLUSTER, ANY, NUM_KERNELS };
+
+static int64_t groups_of(const problem *p) { return tgl_ceil_div(p->hidden, CONV_GROUP * CONV_BWD_VECTOR); }
+/* Blocks of a cluster, and groups of each but the last. */
+static int64_t cluster_blocks(const problem *p)
+{
+    int64_t blocks = 1;
+    while (tgl_ceil_div(groups_of(p), blocks) * CONV_GROUP > CONV_CLUSTER_THREADS) blocks *= 2;
+    return blocks;
+}
+static int64_t block_groups(const problem *p) { return tgl_ceil_div(groups_of(p), cluster_blocks(p)); }
+
 static int plan(const void *context, tgl_kernel *kernels)
 {
-    kernels[0] = (tgl_kernel){ "engram/short_conv_bwd", { { 0 } } };
-    return 1;
+    const problem *p = context;
+    const bool is_fit = p->hidden % CONV_VECTOR == 0 && cluster_blocks(p) <= CONV_CLUSTER_BLOCKS &&
+                        p->kernel_size <= CONV_CLUSTER_TAPS &&
+                        (p->kernel_size - 1) * (int64_t)p->dilation <= CONV_CLUSTER_REACH;
+    kernels[CLUSTER] = (tgl_kernel){ is_fit ? "engram/short_conv_bwd_cluster" : NULL,
+                                     { { "KERNEL_SIZE", p->kernel_size } } };
+    kernels[ANY] = (tgl_kernel){ "engram/short_conv_bwd", { { 0 } } };
+    return NUM_KERNELS;
 }
 
-static tgl_shape shape(void *context, const tgl_target *target)
+static bool can_cluster(const void *context, const tgl_target *target)
+{
+    const problem *p = context;
+    const uintptr_t partials = (uintptr_t)p->grad_norm | (uintptr_t)p->grad_conv | (uintptr_t)p->grad_bias;
+    return target->architecture >= 90 && tgl_gate_has_vectors(p->x) && tgl_gate_has_vectors(p->grad_out) &&
+           tgl_gate_out_has_vectors(p->grad_x) && tgl_conv_has_vectors(&p->norm) && tgl_conv_has_vectors(&p->conv) &&
+           tgl_conv_has_vectors(&p->bias) && partials % 16 == 0 &&
+           tgl_saturating_product(p->num_partials * cluster_blocks(p), p->num_streams) <= INT32_MAX;
+}
+
+static tgl_shape cluster_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    const int threads = (int)block_groups(p) * CONV_GROUP;
+    p->cluster_blocks = (int32_t)cluster_blocks(p);
+    return (tgl_shape){ { p->num_partials * p->num_streams * p->cluster_blocks }, .cluster = p->cluster_blocks,
+                        .block = threads, .shared_bytes = 2 * CONV_CLUSTER_ROWS * threads * CONV_BWD_VECTOR * 2,
+                        TGL_ARGS(*p) };
+}
+
+static tgl_shape any_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     return (tgl_shape){ { p->num_partials, tgl_strided_grid(p->num_streams, 65535) }, .block = CONV_BWD_THREADS,
                         TGL_ARGS(*p) };
 }
 
-static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
+static const tgl_op OP = { cpu, plan, { [CLUSTER] = { can_cluster, NULL, cluster_shape },
+                                        [ANY] = { NULL, NULL, any_shape } } };
 
 int64_t tgl_engram_short_conv_num_partials(int64_t num_streams)
 {

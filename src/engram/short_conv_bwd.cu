@@ -88,29 +88,36 @@ DEV void add_to_partials(const short_conv_bwd_args &a, const chunk &of, i64 t, c
     }
 }
 
+DEV float tree(float v)                                     /* of a group, in all lanes */
+{
+#pragma unroll
+    for (int half = CONV_GROUP / 2; half > 0; half /= 2) v += __shfl_xor_sync(FULL, v, half);
+    return v;
+}
+
 DEV void run_row(const short_conv_bwd_args &a, const chunk &of, i64 t, i64 h, float *groups)
 {
     const int tid = (int)threadIdx.x;
     const float rstd = a.rstd[t * a.num_streams + h];
     float total = 0;
 #pragma unroll 1
-    for (i64 first = 0; first < a.hidden; first += CONV_BWD_THREADS * CONV_VECTOR) {
-        float sum = 0;
-        const i64 begin = first + tid * CONV_VECTOR;
+    for (i64 first = 0; first < a.hidden; first += CONV_GROUP * CONV_GROUP * CONV_BWD_VECTOR) {
 #pragma unroll 1
-        for (i64 i = begin; i < min(begin + CONV_VECTOR, a.hidden); i++) {
-            const column c = column_at(a, h, i);
-            const float grad = grad_at(a, of, t, c);
-            sum = fmaf(c.norm * grad, at(a.x, t, h, i), sum);
-            add_to_partials(a, of, t, c, grad);
+        for (int g = tid / 32; g < CONV_GROUP; g += WARPS) {
+            float sum = 0;
+            const i64 begin = first + (g * CONV_GROUP + tid % 32) * CONV_BWD_VECTOR;
+#pragma unroll 1
+            for (i64 i = begin; i < min(begin + CONV_BWD_VECTOR, a.hidden); i++) {
+                const column c = column_at(a, h, i);
+                const float grad = grad_at(a, of, t, c);
+                sum = fmaf(c.norm * grad, at(a.x, t, h, i), sum);
+                add_to_partials(a, of, t, c, grad);
+            }
+            sum = tree(sum);
+            if (tid % 32 == 0) groups[g] = sum;
         }
-#pragma unroll
-        for (int half = CONV_GROUP / 2; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
-        if (tid % 32 == 0) groups[tid / 32] = sum;
         __syncthreads();
-#pragma unroll 1
-        for (int i = 0; i < WARPS; i++)
-            if (first + (i64)i * CONV_GROUP * CONV_VECTOR < a.hidden) total += groups[i];
+        total += tree(groups[tid % 32]);
         __syncthreads();
     }
     if (!a.grad_x.data) return;
@@ -133,7 +140,7 @@ DEV void set_to_zero(float *of_block, i64 count)
 extern "C" __global__ void __launch_bounds__(CONV_BWD_THREADS, 4) short_conv_bwd(
     const __grid_constant__ short_conv_bwd_args a)
 {
-    SHARED(float[WARPS], groups);
+    SHARED(float[CONV_GROUP], groups);
     SHARED(chunk[CONV_BWD_THREADS], chunks);
     SHARED(request_scratch<CONV_BWD_THREADS>, scratch);
     const i64 first = (i64)blockIdx.x * a.partial_tokens, end = min(first + a.partial_tokens, a.num_tokens);
@@ -156,19 +163,22 @@ extern "C" __global__ void __launch_bounds__(CONV_BWD_THREADS, 4) short_conv_bwd
         __syncthreads();                                    /* chunks have been read */
         chunks[threadIdx.x] = mine;
         __syncthreads();
+        const i64 some_end = min(some + CONV_BWD_TILE, end);
 #pragma unroll 1
         for (i64 h = blockIdx.y; h < a.num_streams; h += gridDim.y)
 #pragma unroll 1
-            for (i64 t = some; t < min(some + CONV_BWD_THREADS, end); t++) {
-                const chunk of = chunks[t - some];
-                if (is_part(a, of, t)) {
-                    run_row(a, of, t, h, groups);
-                    continue;
-                }
+            for (i64 begin = some; begin < min(some + a.dilation, some_end); begin++)
 #pragma unroll 1
-                for (i64 i = threadIdx.x; a.grad_x.data && i < a.hidden; i += CONV_BWD_THREADS)
-                    a.grad_x.data[t * a.grad_x.token + h * a.grad_x.stream + i] = 0;
-            }
+                for (i64 t = begin; t < some_end; t += a.dilation) {
+                    const chunk of = chunks[t - some];
+                    if (is_part(a, of, t)) {
+                        run_row(a, of, t, h, groups);
+                        continue;
+                    }
+#pragma unroll 1
+                    for (i64 i = threadIdx.x; a.grad_x.data && i < a.hidden; i += CONV_BWD_THREADS)
+                        a.grad_x.data[t * a.grad_x.token + h * a.grad_x.stream + i] = 0;
+                }
     }
     pdl_trigger();
 }

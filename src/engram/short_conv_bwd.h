@@ -16,6 +16,7 @@ typedef struct {
     int64_t num_tokens, num_streams, hidden;
     int64_t num_partials, partial_tokens;   /* of one partial: its number times this is its first token */
     int32_t kernel_size, dilation;
+    int32_t cluster_blocks;         /* short_conv_bwd_cluster */
 } short_conv_bwd_args;
 
 /* The gradient of z, of which sigmoid is given. */
@@ -25,8 +26,11 @@ TGL_INLINE float conv_grad_z(const conv_numbers *n, float grad_out, float z, flo
     return grad_out * (sigmoid * fmaf(conv_bounded(z), 1.0f - sigmoid, 1.0f));
 }
 
-/* scaled: norm_weight times the gradient of what is convolved. slope: the sum over the row of scaled * x, which has the
- * order of the sum of squares, times rstd^2 / hidden. */
+/* scaled: norm_weight times the gradient of what is convolved. slope: the sum over the row of scaled * x, times
+ * rstd^2 / hidden. The columns of a vector are added one after the other, with one fma each; vectors of a group of
+ * CONV_GROUP as a tree (vector i and i + 16, then i + 8, 4, 2, 1), groups likewise, 32 of them at a time; the rest in
+ * order. */
+#define CONV_BWD_VECTOR 4
 TGL_INLINE float conv_slope(const conv_numbers *n, float sum, float rstd) { return sum * (rstd * rstd) / n->hidden; }
 TGL_INLINE float conv_grad_x(const conv_numbers *n, float x, float rstd, float slope, float scaled, float grad_out)
 {
@@ -35,7 +39,18 @@ TGL_INLINE float conv_grad_x(const conv_numbers *n, float x, float rstd, float s
 }
 TGL_INLINE float conv_grad_norm(float grad, float x, float rstd, float sum) { return fmaf(grad, x * rstd, sum); }
 
-#define CONV_BWD_THREADS 256
-#define CONV_BWD_BLOCKS 512         /* that keep a GPU busy, 4 on an SM */
+/* Sums of a partial: its tokens CONV_BWD_TILE at a time; of a tile every dilation-th token from the first one on, then
+ * those from the second one on, and so forth: taps reach from one to the next. */
+#define CONV_BWD_TILE 256
+#define CONV_BWD_THREADS CONV_BWD_TILE
+#define CONV_BWD_BLOCKS 264         /* of partials and streams, which keep a GPU busy: 2 for every SM of an H200 */
+
+/* short_conv_bwd_cluster: taps that it is compiled for, and tokens that they reach; threads of a block, a vector of
+ * columns each; blocks of a cluster. */
+#define CONV_CLUSTER_TAPS 4
+#define CONV_CLUSTER_REACH 64
+#define CONV_CLUSTER_THREADS 320
+#define CONV_CLUSTER_BLOCKS 8
+#define CONV_CLUSTER_ROWS 8         /* of x and of grad_out in shared memory, a power of 2 */
 
 #endif

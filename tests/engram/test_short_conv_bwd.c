@@ -134,8 +134,8 @@ TEST(num_sms)
 
 TEST(fast_number_of_partials)
 {
-    CHECK_INT(tgl_engram_short_conv_num_partials(4), 128);
-    CHECK_INT(tgl_engram_short_conv_num_partials(0), 512);
+    CHECK_INT(tgl_engram_short_conv_num_partials(4), 66);
+    CHECK_INT(tgl_engram_short_conv_num_partials(0), 264);
     CHECK_INT(tgl_engram_short_conv_num_partials(1000), 1);
 }
 
