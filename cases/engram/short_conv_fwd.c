@@ -229,8 +229,12 @@ const case_op short_conv_fwd_cases = {
         "more_slots=0,3 keep_ring=0,1 batch_dtype=i64",
         "num_tokens=30 num_streams=2 hidden=16,15 requests=none,5 past=ring start=zero,large batch_dtype=i64 "
         "drafts=0,3 round_each=0,1",
-        /* blocks of more threads, and more columns than any has */
-        "num_tokens=11 num_streams=1 hidden=1024,1032,2560,2568,5120,5128 requests=2 past=ring start=small"),
+        "num_tokens=12 num_streams=1 hidden=24 kernel_size=1,2,3 dilation=2 round_each=0,1 requests=4 past=ring "
+        "start=small mask=some",
+        /* blocks of more threads, more columns than any has; rows in several blocks */
+        "num_tokens=11 num_streams=1 hidden=1024,1032,2560,2568,5120,5128 requests=2 past=ring start=small",
+        "num_tokens=40 num_streams=1 hidden=1032,5128 requests=3 mask=some",
+        "num_tokens=40 num_streams=1 hidden=2568 requests=3 past=ring start=small round_each=1 drafts=0,4"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=8192 hidden=2560 requests=none,7,300 mask=none,some",
         "num_tokens=2000 hidden=1024,5120,7168,2563 requests=5 past=ring start=small,large batch_dtype=i64 drafts=0,4",

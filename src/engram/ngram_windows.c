@@ -2,6 +2,7 @@
  * ngram_windows.c - tgl_engram_ngram_windows: every token with those before it. */
 #include "engram/ngram_windows.h"
 
+#include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "engram/common/windows_host.h"

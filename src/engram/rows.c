@@ -2,6 +2,7 @@
  * rows.c - tgl_engram_rows: from raw token ids to table rows. */
 #include "engram/rows.h"
 
+#include "core/math.h"
 #include "core/threads.h"
 #include "engram/common/columns_host.h"
 #include "engram/common/strides.h"

@@ -33,25 +33,6 @@ enum {
     GROUPS = CONV_CLUSTER_BLOCKS * CONV_CLUSTER_THREADS / CONV_GROUP
 };
 
-DEV float column(const uint2 &v, int i)         /* i is a constant after unrolling */
-{
-    const u32 word = i / 2 == 0 ? v.x : v.y;
-    return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
-}
-DEV uint2 pack(const float (&c)[VECTOR]) { return make_uint2(pack_bf16(c[0], c[1]), pack_bf16(c[2], c[3])); }
-
-DEV void load_vector(const conv_weights &w, i64 at, float (&to)[VECTOR])
-{
-    if (w.is_bf16) {
-        const uint2 v = *(const uint2 *)((const u16 *)w.data + at);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) to[i] = column(v, i);
-    } else {
-        const float4 v = *(const float4 *)((const float *)w.data + at);
-        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-    }
-}
-
 DEV float tree(float v)                         /* of a group, in all lanes */
 {
 #pragma unroll

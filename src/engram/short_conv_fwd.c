@@ -166,55 +166,99 @@ static tgl_status check(const DLTensor *ring, const DLTensor *out, const tgl_eng
 
 /* ---- launch ---- */
 
-/* WALK has a block for a stream of consecutive tokens, whose normed rows it keeps in shared memory; ANY has a block for
- * every row. */
-enum { WALK, ANY, NUM_KERNELS };
+/* CHAIN has blocks that walk over tokens of a stream; ROW and ANY have a block for every row, ANY of any number of
+ * columns at any address. */
+enum { CHAIN, ROW, ANY, NUM_KERNELS };
 
-static int64_t reach_of(const problem *p) { return p->requests.max_ngram - 1; }
+static int64_t vectors_of(const problem *p) { return tgl_ceil_div(p->hidden, CONV_VECTOR); }
+static int consumers_of(const problem *p)
+{
+    return p->hidden <= CONV_FEW_CONSUMERS * CONV_COLUMNS ? CONV_FEW_CONSUMERS : CONV_MANY_CONSUMERS;
+}
 static int threads_of(const problem *p)
 {
-    const int64_t vectors = tgl_ceil_div(p->hidden, CONV_VECTOR);
+    const int64_t vectors = tgl_ceil_div(vectors_of(p), CONV_ROW_VECTORS);
     return vectors <= CONV_FEW_THREADS ? CONV_FEW_THREADS : vectors <= CONV_SOME_THREADS ? CONV_SOME_THREADS
-                                                                                         : CONV_MANY_THREADS;
+           : CONV_MANY_THREADS;
 }
 
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
-    const bool is_fit = p->hidden % CONV_VECTOR == 0 && p->hidden <= CONV_MANY_THREADS * CONV_VECTOR &&
-                        p->kernel_size <= CONV_WALK_TAPS && reach_of(p) <= CONV_WALK_REACH;
-    const tgl_macro rounds = { "ROUND_EACH", p->rounds_each };
-    kernels[WALK] = (tgl_kernel){ is_fit ? "engram/short_conv_fwd" : NULL,
-                                  { { "KERNEL_SIZE", p->kernel_size }, { "BLOCK_THREADS", threads_of(p) }, rounds } };
+    const tgl_macro rounds = { "ROUND_EACH", p->rounds_each }, taps = { "KERNEL_SIZE", p->kernel_size };
+    const bool has_vectors = p->hidden % CONV_VECTOR == 0 && p->kernel_size <= CONV_WALK_TAPS;
+    const bool has_row = has_vectors && p->hidden <= CONV_MANY_THREADS * CONV_ROW_VECTORS * CONV_VECTOR;
+    kernels[CHAIN] = (tgl_kernel){ has_vectors ? "engram/short_conv_fwd" : NULL,
+                                   { taps, { "CONSUMERS", consumers_of(p) }, rounds } };
+    kernels[ROW] = (tgl_kernel){ has_row ? "engram/short_conv_fwd_row" : NULL,
+                                 { taps, { "BLOCK_THREADS", threads_of(p) }, rounds } };
     kernels[ANY] = (tgl_kernel){ "engram/short_conv_fwd_any", { rounds } };
     return NUM_KERNELS;
 }
 
-static int64_t walk_bytes(const problem *p)
-{
-    const int threads = threads_of(p);
-    const int64_t rows = CONV_WALK_ROWS(reach_of(p), threads) + (p->residual.data ? CONV_RESIDUAL_ROWS(threads) : 0);
-    return rows * threads * 16;
-}
-
-static bool can_walk(const void *context, const tgl_target *target)
+static bool has_vectors(const void *context, const tgl_target *target)
 {
     const problem *p = context;
     return tgl_gate_has_vectors(p->x) && tgl_gate_has_vectors(p->residual) && tgl_gate_out_has_vectors(p->out) &&
            tgl_conv_has_vectors(&p->norm) && tgl_conv_has_vectors(&p->conv) && tgl_conv_has_vectors(&p->bias) &&
-           (uintptr_t)p->ring % 16 == 0 && walk_bytes(p) <= target->max_smem_per_block - 16384;
+           (uintptr_t)p->ring % 16 == 0;
 }
 
-static tgl_shape walk_shape(void *context, const tgl_target *target)
+static int64_t splits_of(const problem *p) { return tgl_ceil_div(p->hidden, consumers_of(p) * CONV_COLUMNS); }
+static int64_t split_vectors(const problem *p) { return tgl_ceil_div(vectors_of(p), splits_of(p)); }
+static int64_t stage_bytes(const problem *p)
+{
+    return 2 * p->hidden + (p->residual.data ? 2 * CONV_VECTOR * split_vectors(p) : 0);
+}
+static int64_t stages_of(const problem *p, const tgl_target *target)
+{
+    const int64_t room = target->max_smem_per_block / CONV_SM_BLOCKS(consumers_of(p)) - 4096;
+    const int64_t most = tgl_min(room / stage_bytes(p), CONV_STAGES);
+    return most - most % CONV_NORM_WARPS;
+}
+
+static bool can_chain(const void *context, const tgl_target *target)
+{
+    return target->architecture >= 90 && has_vectors(context, target) && stages_of(context, target) > 0;
+}
+static bool chain_pays(const void *context, const tgl_target *target)
+{
+    const problem *p = context;
+    const int64_t few = (p->requests.writes_ring ? CONV_ROW_RING_ROWS : CONV_ROW_ROWS) * (int64_t)target->num_sms;
+    return tgl_saturating_product(p->num_tokens, p->num_streams) > few;
+}
+
+static tgl_shape chain_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    const int64_t resident = CONV_WALK_BLOCKS(threads_of(p)) * (int64_t)target->num_sms;
-    const int64_t of_stream = tgl_max(1, resident / tgl_max(1, p->num_streams));
-    const int64_t room = tgl_min(CONV_WALK_TOKENS, threads_of(p)) - 2 * reach_of(p);
-    p->tile_tokens = (int32_t)tgl_min(room, tgl_ceil_div(p->num_tokens, of_stream));
-    const int64_t tiles = tgl_ceil_div(p->num_tokens, p->tile_tokens);
-    tgl_shape made = tgl_shape_of_blocks(tiles * p->num_streams, threads_of(p));
-    made.shared_bytes = walk_bytes(p);
+    const int64_t resident = CONV_SM_BLOCKS(consumers_of(p)) * (int64_t)target->num_sms;
+    p->splits = (int32_t)splits_of(p), p->split_vectors = (int32_t)split_vectors(p);
+    p->stages = (int32_t)stages_of(p, target);
+    p->chains = p->requests.writes_ring ? 1 : (int32_t)tgl_min(p->dilation, p->num_tokens);
+    const int64_t of_tile = tgl_saturating_product(p->num_streams * p->chains, p->splits);
+    const int64_t tiles = tgl_max(1, resident / tgl_max(1, of_tile));
+    p->tile_tokens = tgl_ceil_div(p->num_tokens, tiles);
+    const int64_t blocks = tgl_ceil_div(p->num_tokens, p->tile_tokens) * of_tile;
+    tgl_shape made = tgl_shape_of_blocks(blocks, CONV_THREADS(consumers_of(p)));
+    made.shared_bytes = p->stages * stage_bytes(p);
+    return tgl_shape_with(made, p, sizeof *p);
+}
+
+/* Of shared memory: vectors of 16 bytes of rows, and of weights as they are stored. */
+static int64_t row_bytes(const problem *p)
+{
+    const int norm = p->norm.is_bf16 ? 1 : 2, conv = p->kernel_size * (p->conv.is_bf16 ? 1 : 2);
+    return (p->kernel_size + (p->residual.data ? 1 : 0) + norm + conv) * vectors_of(p) * 16;
+}
+static bool can_row(const void *context, const tgl_target *target)
+{
+    return has_vectors(context, target) && row_bytes(context) <= target->max_smem_per_block - 16384;
+}
+static tgl_shape row_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    tgl_shape made = tgl_shape_of_blocks(p->num_tokens * p->num_streams, threads_of(p));
+    made.shared_bytes = row_bytes(p);
     return tgl_shape_with(made, p, sizeof *p);
 }
 
@@ -224,7 +268,9 @@ static tgl_shape any_shape(void *context, const tgl_target *target)
     return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens * p->num_streams, CONV_ANY_THREADS), p, sizeof *p);
 }
 
-static const tgl_op OP = { cpu, plan, { [WALK] = { can_walk, NULL, walk_shape }, [ANY] = { NULL, NULL, any_shape } } };
+static const tgl_op OP = { cpu, plan, { [CHAIN] = { can_chain, chain_pays, chain_shape },
+                                        [ROW] = { can_row, NULL, row_shape },
+                                        [ANY] = { NULL, NULL, any_shape } } };
 
 tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *norm_weight, const DLTensor *conv_weight,
                                      const DLTensor *bias, const DLTensor *residual, const DLTensor *mask,

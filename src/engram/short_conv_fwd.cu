@@ -1,389 +1,466 @@
 /* SPDX-License-Identifier: MIT
- * short_conv_fwd.cu - the short convolution of tiles of tokens: a block walks over the tokens of a tile, one stream.
+ * short_conv_fwd.cu - the short convolution of many rows: blocks that walk over chains of tokens, one stream; sm_90 and
+ * up.
  *   computes  as tegula/engram.h says, sums in the order of common/short_conv.h
- *   launch    grid tiles of tile_tokens tokens * num_streams (block b: stream b % num_streams), block BLOCK_THREADS,
- *             dynamic shared memory of CONV_WALK_ROWS rows, and CONV_RESIDUAL_ROWS if there is a residual
- *   moves     2 bytes per element of x, residual and out, once each, and x of the tokens that a tile reaches back to
- *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; BLOCK_THREADS of a block, a vector of columns each; ROUND_EACH 0, 1
+ *   launch    grid tiles * chains * num_streams * splits, block CONSUMERS + 128, dynamic shared memory of `stages` rows
+ *             of x and, if there is a residual, of the block's columns of it
+ *   moves     2 bytes per element of x, residual and out, once each from memory; x again from L2 for every split, and
+ *             of KERNEL_SIZE - 1 tokens before each chain
+ *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; CONSUMERS, threads with 4 columns each; ROUND_EACH 0, 1
  *
- * A thread has the same 8 columns of all tokens: weights stay in registers (a bias, which no model has, is read for
- * every token), and the rows that taps reach back to are in shared memory, in columns that no other thread reads. A row
- * is copied there (cp.async) a step ahead, and normed in place once the threads have added up its squares: that is the
- * one barrier of a step.
+ * A chain is every dilation-th token of a tile: what its taps reach is in the chain. A thread keeps, for its columns,
+ * the sums that the next KERNEL_SIZE - 1 results have so far, in the order of taps; a row adds to all of them.
+ *
+ * Four warps serve the others, which need no barrier among themselves. One says which rows come and has them copied to
+ * the stages (bulk copies); three add the squares of whole rows, in turn. A row has an mbarrier for each step: it is
+ * `loaded`, `ready` (its rstd is there) and `done` (all warps have it in registers).
+ *
+ * Instructions are the limit, not memory: an element takes about 30, of which the sigmoid has 18.
  *
  * The ring. A token writes its own entry as soon as it is normed, if no other block reads that entry. In chunks that
- * are longer the first tokens read entries that the last ones write. Those tokens are all in the block that has the
- * first one (tiles shift their ends), and each of its threads writes its columns of the ring after it has read them. */
-#include "engram/common/vector.cuh"
+ * are longer the first tokens read entries that the last ones write. Those first tokens are then all in the block that
+ * has the first one (tiles shift their ends, and a block walks over all chains of its tile), and after them it takes
+ * the last tokens once more, for the ring alone: a thread writes columns that it has read before. */
 #include "engram/short_conv_fwd.h"
 #define MAX_NGRAM 0
 #define ID_BYTES 4
 #define PAST PAST_RING
 #define PAST_BYTES 4
 #include "engram/common/requests.cuh"
+#include "engram/common/short_conv.cuh"
 
 static_assert(KERNEL_SIZE >= 1 && KERNEL_SIZE <= CONV_WALK_TAPS, "KERNEL_SIZE is 1..CONV_WALK_TAPS");
+static_assert(CONSUMERS == CONV_FEW_CONSUMERS || CONSUMERS == CONV_MANY_CONSUMERS, "CONSUMERS is one of two");
 static_assert(ROUND_EACH == 0 || ROUND_EACH == 1, "ROUND_EACH is 0 or 1");
-static_assert(BLOCK_THREADS == CONV_FEW_THREADS || BLOCK_THREADS == CONV_SOME_THREADS ||
-              BLOCK_THREADS == CONV_MANY_THREADS, "BLOCK_THREADS is one of three");
 
+#if __CUDA_ARCH__ >= 900
 enum {
-    WARPS = BLOCK_THREADS / 32, AHEAD = CONV_AHEAD(BLOCK_THREADS), ROW_BYTES = BLOCK_THREADS * 16,
-    TOKENS = BLOCK_THREADS < CONV_WALK_TOKENS ? BLOCK_THREADS : CONV_WALK_TOKENS,
-    RESIDUAL_ROWS = CONV_RESIDUAL_ROWS(BLOCK_THREADS),
-    BLOCKS = CONV_WALK_BLOCKS(BLOCK_THREADS)
+    LAST = KERNEL_SIZE - 1, WARPS = CONSUMERS / 32, NORM_WARPS = CONV_NORM_WARPS, COLUMNS = CONV_COLUMNS,
+    THREADS = CONV_THREADS(CONSUMERS)
 };
 
-/* What a block knows of a token. */
-enum { ALIVE = 1, WRITES = 2, WRITES_LATER = 4, PLAIN = 8 };         /* PLAIN: alive, nothing to do with the ring */
-struct token {
-    i64 slot, end;              /* of its request: row of the ring, behind its last token */
-    i32 depth, reach, start;    /* tokens of the chunk before it, tokens before the chunk, the chunk's first entry */
+/* What is done with a row. END: there are no more. STARTS: rows before it come from the ring. PLAIN: alive, with a
+ * result, and nothing else to do; there is a residual, an activation and no bias. */
+enum { ALIVE = 1, HAS_OUT = 2, STARTS = 4, WRITES = 8, END = 16, PLAIN = 32 };
+struct item {
     u32 state;
+    float rstd;
+    i64 out;                    /* bytes from the first row of out */
+    i64 token, slot;            /* slot: of its request the row of the ring, with ... */
+    i32 start, reach, depth;    /* ... its first entry, tokens before the chunk; if it STARTS, tokens of the chunk */
+    i32 entry;                  /* that it writes */
 };
 
-DEV void load_vector(const conv_weights &w, i64 at, float (&to)[CONV_VECTOR])
+/* What a block does: tokens begin .. end - 1; requests that begin in tile_begin .. tile_end - 1. */
+struct task { tgl_span head; i64 begin, end, tile_begin, tile_end, h; i32 chain, chain_end; };
+
+struct pipe { u32 stages, loaded, ready, done, headers, row_bytes, stage_bytes; item *items; };
+
+/* A span and, if it is one, its request. */
+struct request { tgl_span span; tgl_request r; };
+
+DEV request request_in(const tgl_windows &w, const tgl_span &span)
 {
-    if (w.is_bf16) {
-        const uint4 v = *(const uint4 *)((const u16 *)w.data + at);
+    request made = { span, { span.place, -1, 0, 0 } };
+    if (tgl_is_request(&w, &span)) made.r = tgl_request_at(&w, span.place);
+    return made;
+}
+DEV request request_at(const tgl_windows &w, const tgl_place &place)
+{
+    const bool has_end = place.number < 0 || is_in_request(w, place);
+    return request_in(w, { place, has_end ? tgl_end_of(&w, &place) : NO_END });
+}
+
+DEV bool writes_apart(const tgl_windows &w, const request &q)
+{
+    return tgl_writes_apart(&w, q.span.end - q.span.place.begin);
+}
+DEV bool writes_later(const tgl_windows &w, const request &q)
+{
+    return w.writes_ring && q.r.slot >= 0 && !writes_apart(w, q);
+}
+/* Tokens of the chunk that one block has: the first ones, which read the ring that the last ones write. */
+DEV i64 tokens_together(const tgl_windows &w, const request &q)
+{
+    return writes_later(w, q) ? min(q.span.end - q.span.place.begin, (i64)w.max_ngram - 1) : 0;
+}
+
+/* ---- warps that serve the others ---- */
+
+/* Where it is. Past the last chain it goes from request to request, for the ring. */
+struct cursor {
+    request q;
+    i64 token, out_from;        /* token -1: the request has not been looked at */
+    i32 chain;
+    bool is_past_chains;
+};
+
+DEV void begin_chain(const short_conv_args &a, const task &k, cursor &c)
+{
+    tgl_span span = k.head;
+    c.token = c.out_from = k.begin + c.chain;
+#pragma unroll 1
+    while (c.token >= span.end) span = tgl_next_span(&a.requests, span);
+    c.q = request_in(a.requests, span);
+    i64 depth = tgl_is_request(&a.requests, &span) && c.token < k.end ? c.token - span.place.begin : 0;
 #pragma unroll
-        for (int i = 0; i < CONV_VECTOR; i++) to[i] = column(v, i);
-    } else {
-        const float4 a = *(const float4 *)((const float *)w.data + at);
-        const float4 b = *(const float4 *)((const float *)w.data + at + 4);
-        to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w, to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
+    for (int j = 0; j < LAST; j++) {
+        if (depth < a.dilation) continue;
+        c.token -= a.dilation;
+        depth -= a.dilation;
     }
 }
 
-/* norm_weight as it counts. */
-DEV void load_norm(const short_conv_args &a, i64 h, i64 first, float (&norm)[CONV_VECTOR])
+/* The next of the tokens that are taken once more, for the ring. */
+DEV item stored_item(const short_conv_args &a, const task &k, cursor &c)
 {
-    load_vector(a.norm, h * a.norm.stride + first, norm);
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) norm[i] = conv_norm_weight(&a.numbers, norm[i]);
-}
-
-DEV float squares_of(const uint4 &x)
-{
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) sum = fmaf(column(x, i), column(x, i), sum);
-    return sum;
-}
-
-DEV uint4 normed(const uint4 &x, float rstd, const float (&norm)[CONV_VECTOR])
-{
-    float v[CONV_VECTOR];
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) v[i] = conv_normed(column(x, i), rstd, norm[i]);
-    return pack(v);
-}
-
-/* 1 / d, rounded to nearest: d is between 1 and 2^116 (quant/common/swiglu.cuh says why that is so). */
-DEV float reciprocal(float d)
-{
-    const float r = rcp_fast(d);
-    return fmaf(r, fmaf(-d, r, 1), r);
-}
-
-DEV uint4 result_of(const conv_numbers &n, float (&z)[CONV_VECTOR], const uint4 &x, bool has_residual,
-                    const uint4 &residual)
-{
-    float out[CONV_VECTOR];
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) {
-        const float of = ROUND_EACH ? conv_rounded(z[i]) : z[i];
-        out[i] = conv_result(&n, of, reciprocal(conv_sigmoid_divisor(of)), column(x, i), has_residual,
-                             column(residual, i), ROUND_EACH);
+    const tgl_windows &w = a.requests;
+    item made = {};
+    made.state = END;
+    if (!w.writes_ring) return made;
+    tgl_span span = c.token < 0 ? k.head : c.q.span;
+#pragma unroll 1
+    while (c.token < 0 || c.token >= span.end) {
+        if (c.token >= 0) {
+            if (span.end >= k.tile_end) return made;        /* of the last span, too: it has no end */
+            span = tgl_next_span(&w, span);
+        }
+        c.q = request_in(w, span);
+        const bool has_any = span.place.begin >= k.tile_begin && writes_later(w, c.q);
+        c.token = has_any ? max(span.place.begin, span.end - w.ring_size) : span.end;
     }
-    return pack(out);
+    made.token = c.token++;
+    made.state = WRITES | (w.image_token_mask && w.image_token_mask[made.token] ? 0 : ALIVE);
+    made.slot = c.q.r.slot;
+    made.entry = (i32)tgl_ring_entry(&w, c.q.r.start + (made.token - span.place.begin));
+    return made;
 }
 
-struct weights { float norm[CONV_VECTOR], conv[CONV_VECTOR][KERNEL_SIZE]; };
+DEV item next_item(const short_conv_args &a, const task &k, cursor &c)
+{
+    const tgl_windows &w = a.requests;
+#pragma unroll 1
+    while (!c.is_past_chains && c.token >= k.end) {
+        c.is_past_chains = ++c.chain >= k.chain_end;
+        if (c.is_past_chains) c.token = -1;
+        else begin_chain(a, k, c);
+    }
+    if (c.is_past_chains) return stored_item(a, k, c);
+    if (c.token >= c.q.span.end) {
+        tgl_span span = c.q.span;
+#pragma unroll 1
+        while (c.token >= span.end) span = tgl_next_span(&w, span);
+        c.q = request_in(w, span);
+    }
+    item made = { c.token >= c.out_from ? HAS_OUT : 0u, 0, c.token * a.out.token * 2, c.token, c.q.r.slot,
+                  (i32)c.q.r.start, c.q.r.reach, 0, 0 };
+    if (tgl_is_request(&w, &c.q.span)) {
+        const i64 depth = c.token - c.q.span.place.begin;
+        if (!(w.image_token_mask && w.image_token_mask[c.token])) made.state |= ALIVE;
+        if (depth < a.dilation) made.state |= STARTS, made.depth = (i32)depth;
+        if (made.state & HAS_OUT && w.writes_ring && c.q.r.slot >= 0 && writes_apart(w, c.q)) {
+            made.state |= WRITES;
+            made.entry = (i32)tgl_ring_entry(&w, c.q.r.start + depth);
+        }
+    }
+    c.token += a.dilation;
+    if (made.state == (ALIVE | HAS_OUT) && a.residual.data && a.numbers.has_activation && !a.bias.data)
+        made.state |= PLAIN;
+    return made;
+}
+
+/* Where the rows of an item are. */
+struct source { const u16 *x, *residual; };
+
+DEV source source_of(const short_conv_args &a, i64 h, i64 first, i64 token)
+{
+    const gate_in &r = a.residual.data ? a.residual : a.x;  /* no arithmetic with NULL */
+    return { a.x.data + token * a.x.token + h * a.x.stream, r.data + token * r.token + h * r.stream + first };
+}
+
+/* Has the rows of an item copied to its stage, by one thread. */
+DEV void copy_rows(const pipe &p, const source &from, u32 residual_bytes, int stage)
+{
+    const u32 bar = p.loaded + 8 * stage, to = p.stages + stage * p.stage_bytes;
+    mbar_expect(bar, p.row_bytes + residual_bytes);
+    bulk_load(to, from.x, p.row_bytes, bar);
+    if (residual_bytes) bulk_load(to + p.row_bytes, from.residual, residual_bytes, bar);
+}
+
+DEV void load_rows(const short_conv_args &a, const task &k, const pipe &p, u32 num_columns, i64 first)
+{
+    const bool is_first = threadIdx.x % 32 == 0;
+    cursor c = {};
+    c.chain = k.chain - 1, c.token = k.end;                 /* the first chain is next */
+    int stage = 0, ends = 0;                                /* an end for every warp of add_squares() */
+    u32 parity = 1;                                         /* stages without a row are done */
+#pragma unroll 1
+    while (ends < NORM_WARPS) {
+        item made = next_item(a, k, c);
+        const bool is_end = made.state & END;
+        const u32 residual_bytes = a.residual.data && made.state & HAS_OUT ? num_columns * 2 : 0;
+        source from = source_of(a, k.h, first, made.token);
+        /* The rows that follow in the request, if all that differs is the token: most, and these take few steps. */
+        i64 count = 1;
+        if ((made.state & ~(u32)PLAIN) == (ALIVE | HAS_OUT) && !a.requests.image_token_mask)
+            count += (min(k.end, c.q.span.end) - 1 - made.token) / a.dilation;
+        c.token += (count - 1) * a.dilation;
+        const i64 x_step = a.x.token * a.dilation, residual_step = a.residual.data ? a.residual.token * a.dilation : 0;
+#pragma unroll 1
+        for (; count > 0; count--) {
+            if (is_first) {                                 /* others could miss a phase of `done` */
+                mbar_wait(p.done + 8 * stage, parity);
+                p.items[stage] = made;
+                if (is_end) mbar_arrive(p.loaded + 8 * stage);
+                else copy_rows(p, from, residual_bytes, stage);
+            }
+            __syncwarp();
+            made.token += a.dilation;
+            made.out += a.out.token * a.dilation * 2;
+            from.x += x_step, from.residual += residual_step;
+            stage = stage + 1 < a.stages ? stage + 1 : 0;
+            if (stage == 0) parity ^= 1;
+        }
+        ends += is_end;
+    }
+}
+
+/* rstd of every NORM_WARPS-th row, from `stage` on: of the same stages every time. */
+DEV void add_squares(const short_conv_args &a, i64 h, const pipe &p, i64 first, int stage)
+{
+    const int lane = threadIdx.x % 32, vectors = (int)(p.row_bytes / 16);
+    u32 parity = 0;
+#pragma unroll 1
+    while (true) {
+        item &of = p.items[stage];
+        mbar_wait(p.loaded + 8 * stage, parity);
+        const u32 state = of.state;
+        if (state & END) {                                  /* which the others are to see, too */
+            if (lane == 0) mbar_arrive(p.ready + 8 * stage);
+            return;
+        }
+        const float rstd = conv_rstd(&a.numbers, squares_of_row(p.stages + stage * p.stage_bytes, vectors));
+        if (lane == 0) {
+            of.rstd = rstd;
+            if (state & HAS_OUT && a.rstd && first == 0)
+                a.rstd[of.token * a.num_streams + h] = state & ALIVE ? tgl_one_nan(rstd) : 0;
+            mbar_arrive(p.ready + 8 * stage);
+        }
+        __syncwarp();
+        stage += NORM_WARPS;
+        if (stage >= a.stages) stage -= a.stages, parity ^= 1;  /* a multiple of NORM_WARPS */
+    }
+}
+
+/* ---- warps with columns ---- */
+
+struct weights { float norm[COLUMNS], conv[COLUMNS][KERNEL_SIZE]; };
 
 DEV void load_weights(const short_conv_args &a, i64 h, i64 first, weights &w)
 {
-    const i64 channel = h * a.hidden + first;
-    load_norm(a, h, first, w.norm);
+    load_norm(a.norm, a.numbers, h, first, w.norm);
 #pragma unroll
     for (int v = 0; v < KERNEL_SIZE; v++) {
-        float some[CONV_VECTOR];
-        load_vector(a.conv, channel * KERNEL_SIZE + v * CONV_VECTOR, some);
+        float some[COLUMNS];
+        load_vector(a.conv, (h * a.hidden + first) * KERNEL_SIZE + v * COLUMNS, some);
 #pragma unroll
-        for (int i = 0; i < CONV_VECTOR; i++) {
-            const int n = v * CONV_VECTOR + i;
+        for (int i = 0; i < COLUMNS; i++) {
+            const int n = v * COLUMNS + i;
             w.conv[n / KERNEL_SIZE][n % KERNEL_SIZE] = some[i];
         }
     }
 }
 
-DEV token token_at(const tgl_windows &w, const tgl_place &place, i64 t)
-{
-    token made = {};
-    if (t < 0 || t >= w.num_tokens || !is_in_request(w, place)) return made;
-    const tgl_request r = tgl_request_at(&w, place);
-    made.slot = r.slot;
-    made.end = tgl_end_of(&w, &place);
-    made.depth = (i32)min(t - place.begin, (i64)0x7fffffff);
-    made.reach = r.reach;
-    made.start = (i32)r.start;
-    if (!(w.image_token_mask && w.image_token_mask[t])) made.state |= ALIVE;
-    if (r.slot >= 0 && w.writes_ring)
-        made.state |= tgl_writes_apart(&w, made.end - place.begin) ? WRITES : WRITES_LATER;
-    if ((made.state & ALIVE) && !(made.state & WRITES) && made.depth >= w.max_ngram - 1) made.state |= PLAIN;
-    return made;
-}
+/* Sums of the results of the next tokens of the chain, the next one first: the taps that they have so far. */
+struct sums { float of[KERNEL_SIZE][COLUMNS]; };            /* [LAST]: no tap */
 
-/* Tokens of the chunk that one block has: the first ones, which read the ring that the last ones write. */
-DEV i32 tokens_together(const token &t, i64 number, i32 reach)
-{
-    return t.state & WRITES_LATER ? (i32)min(t.end - (number - t.depth), (i64)reach) : 0;
-}
-
-/* The squares of two rows, added in lanes 0 .. 15 and 16 .. 31. */
-DEV float add_group(float first, float second)
-{
-    const bool is_first = threadIdx.x % 32 < 16;
-    float mine = is_first ? first : second;
-    const float other = is_first ? second : first;
-    mine += __shfl_xor_sync(FULL, other, 16);
-#pragma unroll
-    for (int half = 8; half > 0; half /= 2) mine += __shfl_xor_sync(FULL, mine, half);
-    return mine;
-}
-
-/* rstd of two rows, in all threads. A barrier; `groups` is not written again before the next one. */
-DEV float2 rstd_of(const conv_numbers &n, const uint4 (&x)[CONV_STEP], float *groups)
-{
-    const int lane = threadIdx.x % 32, row = lane / 16;
-    const float group = add_group(squares_of(x[0]), squares_of(x[1]));
-    if (lane % 16 == 0) groups[row * WARPS + threadIdx.x / 32] = group;
-    __syncthreads();
-    float total = 0;
-#pragma unroll 5
-    for (int i = 0; i < WARPS; i++) total += groups[row * WARPS + i];
-    const float rstd = conv_rstd(&n, total);
-    return make_float2(__shfl_sync(FULL, rstd, 0), __shfl_sync(FULL, rstd, 16));
-}
-
-/* Tokens are counted from `base`, the first that a tile may reach back to. */
-struct walk {
-    const short_conv_args &a;
-    const token *tokens;
-    i64 base, h;
-    u32 rows, residuals;        /* shared memory, at this thread's columns */
-    i32 num_rows, begin, end;   /* results from token `begin` on, up to `end` */
-    bool has_columns;
-};
-
-/* The row of the ring that is `before` tokens before the chunk. */
-DEV const u16 *past_row(const walk &k, const token &t, i32 before)
-{
-    const i32 entry = t.start - before;
-    const i64 row = conv_ring_row(&k.a, t.slot, entry < 0 ? entry + k.a.requests.ring_size : entry, k.h);
-    return k.a.ring + row + threadIdx.x * CONV_VECTOR;
-}
-
-/* Begins to load a step. */
-DEV void load_step(const walk &k, i32 first, i32 row, i32 residual_row)
+/* One more row: the sum of its own result is complete. */
+DEV void add_taps(const weights &w, const uint2 &row, sums &s, float (&z)[COLUMNS])
 {
 #pragma unroll
-    for (int u = 0; u < CONV_STEP; u++) {
-        const i32 n = first + u;
-        if (n >= k.end || !k.has_columns) continue;
-        const token &of = k.tokens[n];
-        const u32 state = of.state;
-        const i64 t = k.base + n, c = threadIdx.x * CONV_VECTOR;
-        if (state & ALIVE)
-            copy_async_16(k.rows + (row + u) * ROW_BYTES, k.a.x.data + t * k.a.x.token + k.h * k.a.x.stream + c);
-        if (n < k.begin) continue;
-        if (k.a.residual.data)
-            copy_async_16(k.residuals + (residual_row + u) * ROW_BYTES,
-                          k.a.residual.data + t * k.a.residual.token + k.h * k.a.residual.stream + c);
-        if (state & PLAIN || !(state & ALIVE)) continue;
+    for (int i = 0; i < COLUMNS; i++) {
+        const float v = column(row, i);
+        z[i] = fmaf(w.conv[i][LAST], v, s.of[0][i]);
 #pragma unroll
-        for (int j = 0; j < KERNEL_SIZE - 1; j++) {
-            const i32 before = (KERNEL_SIZE - 1 - j) * k.a.dilation - of.depth;
-            if (before > 0 && before <= of.reach) prefetch_l2(past_row(k, of, before));
-        }
+        for (int j = 0; j < LAST; j++) s.of[j][i] = fmaf(w.conv[i][LAST - 1 - j], v, s.of[j + 1][i]);
     }
-    copy_async_commit();
 }
-
-DEV void add_tap(const walk &k, const token &t, i32 row, int j, const weights &w, float (&z)[CONV_VECTOR])
+DEV void add_row(const short_conv_args &a, i64 channel, const weights &w, const uint2 &row, sums &s,
+                 float (&z)[COLUMNS])
 {
-    const i32 lag = (KERNEL_SIZE - 1 - j) * k.a.dilation, before = lag - t.depth;
-    uint4 tap = make_uint4(0, 0, 0, 0);
-    if (before <= 0) {
-        const i32 from = row - lag;
-        tap = shared_load_u32x4(k.rows + (from < 0 ? from + k.num_rows : from) * ROW_BYTES);
-    } else if (before <= t.reach && k.has_columns) {
-        tap = *(const uint4 *)past_row(k, t, before);
-    }
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) z[i] = fmaf(w.conv[i][j], column(tap, i), z[i]);
-}
-
-DEV void store_ring(const walk &k, const token &t, i64 number, const uint4 &v)      /* number: in the chunk */
-{
-    const i64 entry = tgl_ring_entry(&k.a.requests, t.start + number);
-    if (k.has_columns) store_u32x4(k.a.ring + conv_ring_row(&k.a, t.slot, entry, k.h) + threadIdx.x * CONV_VECTOR, v);
-}
-
-/* A token whose row is normed, in `row` of shared memory: its entry of the ring, its result. */
-DEV void finish(const walk &k, i32 n, i32 row, i32 residual_row, const uint4 &x, const uint4 &own, float rstd,
-                const weights &w)
-{
-    const token &t = k.tokens[n];
-    const i64 number = k.base + n;
-    const short_conv_args &a = k.a;
-    const bool is_alive = t.state & ALIVE;
-    if (a.rstd && threadIdx.x == 0) a.rstd[number * a.num_streams + k.h] = is_alive ? tgl_one_nan(rstd) : 0;
-    uint4 residual = make_uint4(0, 0, 0, 0), out;
-    if (a.residual.data && k.has_columns) residual = shared_load_u32x4(k.residuals + residual_row * ROW_BYTES);
-    if (is_alive) {
-        float z[CONV_VECTOR] = {};
-        if (a.bias.data && k.has_columns) load_vector(a.bias, k.h * a.hidden + threadIdx.x * CONV_VECTOR, z);
-#pragma unroll
-        for (int j = 0; j < KERNEL_SIZE - 1; j++) add_tap(k, t, row, j, w, z);
-#pragma unroll
-        for (int i = 0; i < CONV_VECTOR; i++) z[i] = fmaf(w.conv[i][KERNEL_SIZE - 1], column(own, i), z[i]);
-        out = result_of(a.numbers, z, x, a.residual.data, residual);
+    if (a.bias.data) {                                      /* no model has one: it is read for every token */
+        load_vector(a.bias, channel, s.of[LAST]);
+        add_taps(w, row, s, z);
     } else {
-        out = residual;
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++) s.of[LAST][i] = 0;
+        add_taps(w, row, s, z);
     }
-    if (t.state & WRITES) store_ring(k, t, t.depth, own);   /* a chunk of one token may have read this entry */
-    if (k.has_columns)
-        store_u32x4(a.out.data + number * a.out.token + k.h * a.out.stream + threadIdx.x * CONV_VECTOR, out);
 }
 
-/* The same for a token that is PLAIN: all taps are in shared memory. */
-DEV void finish_plain(const walk &k, i32 n, i32 row, i32 residual_row, const uint4 &x, const uint4 &own, float rstd,
-                      const weights &w)
+/* The rows before a chunk: of the ring, or nothing. */
+DEV void add_past(const short_conv_args &a, i64 h, i64 first, const weights &w, const item &of, sums &s)
 {
-    const short_conv_args &a = k.a;
-    const i64 number = k.base + n;
-    uint4 taps[KERNEL_SIZE], residual = make_uint4(0, 0, 0, 0);
-#pragma unroll
-    for (int j = 0; j < KERNEL_SIZE - 1; j++) {
-        const i32 from = row - (KERNEL_SIZE - 1 - j) * a.dilation;
-        taps[j] = shared_load_u32x4(k.rows + (from < 0 ? from + k.num_rows : from) * ROW_BYTES);
-    }
-    if (a.residual.data && k.has_columns) residual = shared_load_u32x4(k.residuals + residual_row * ROW_BYTES);
-    taps[KERNEL_SIZE - 1] = own;
-    float z[CONV_VECTOR] = {};
-    if (a.bias.data && k.has_columns) load_vector(a.bias, k.h * a.hidden + threadIdx.x * CONV_VECTOR, z);
-#pragma unroll
-    for (int j = 0; j < KERNEL_SIZE; j++)
-#pragma unroll
-        for (int i = 0; i < CONV_VECTOR; i++) z[i] = fmaf(w.conv[i][j], column(taps[j], i), z[i]);
-    const uint4 out = result_of(a.numbers, z, x, a.residual.data, residual);
-    if (a.rstd && threadIdx.x == 0) a.rstd[number * a.num_streams + k.h] = tgl_one_nan(rstd);
-    if (k.has_columns)
-        store_u32x4(a.out.data + number * a.out.token + k.h * a.out.stream + threadIdx.x * CONV_VECTOR, out);
-}
-
-/* The last tokens of a chunk into the ring, from x. */
-DEV void store_last(const walk &k, const token &t, i64 chunk, const weights &w, float *groups)
-{
-    const short_conv_args &a = k.a;
-    const i64 first = max(chunk, t.end - a.requests.ring_size);
-    int parity = 0;
 #pragma unroll 1
-    for (i64 at = first; at < t.end; at += CONV_STEP, parity ^= 1) {
-        uint4 x[CONV_STEP];
-        bool is_alive[CONV_STEP];
-#pragma unroll
-        for (int u = 0; u < CONV_STEP; u++) {
-            const u8 *mask = a.requests.image_token_mask;
-            is_alive[u] = at + u < t.end && !(mask && mask[at + u]);
-            x[u] = load_ahead_u32x4_if(a.x.data + (at + u) * a.x.token + k.h * a.x.stream + threadIdx.x * CONV_VECTOR,
-                                       is_alive[u] && k.has_columns);
-        }
-        const float2 rstd = rstd_of(a.numbers, x, groups + parity * CONV_STEP * WARPS);
-#pragma unroll
-        for (int u = 0; u < CONV_STEP; u++) {
-            const uint4 v = normed(x[u], u ? rstd.y : rstd.x, w.norm);
-            if (at + u < t.end) store_ring(k, t, at + u - chunk, is_alive[u] ? v : make_uint4(0, 0, 0, 0));
-        }
+    for (int lag = LAST; lag > 0; lag--) {
+        const i32 before = lag * a.dilation - of.depth, entry = of.start - before;
+        uint2 row = make_uint2(0, 0);
+        if (before <= of.reach)
+            row = *(const uint2 *)(a.ring + first + conv_ring_row(&a, of.slot,
+                                                                  entry < 0 ? entry + a.requests.ring_size : entry, h));
+        float unused[COLUMNS];
+        add_row(a, h * a.hidden + first, w, row, s, unused);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) short_conv_fwd(
-    const __grid_constant__ short_conv_args a)
+/* What a thread has: columns of stream h from `first` on, in shared memory and in memory. */
+struct columns { i64 h, first; u32 x, residual; u8 *out; bool are_mine; };
+
+DEV void release(u32 done)              /* the stage, once all lanes have read it */
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbar_arrive(done);
+}
+
+DEV void put_result(const columns &k, const uint4 &header, const uint2 &v)
+{
+    if (k.are_mine) *(uint2 *)(k.out + (i64)((u64)header.w << 32 | header.z)) = v;
+}
+
+/* A row that is PLAIN. */
+DEV void convolve_plain(const conv_numbers &n, const columns &k, u32 done, const uint4 &header, const uint2 &x,
+                        const uint2 &residual, const weights &w, sums &s)
+{
+    release(done);
+    float z[COLUMNS], out[COLUMNS];
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) s.of[LAST][i] = 0;
+    add_taps(w, normed(x, __uint_as_float(header.y), w.norm), s, z);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        const float of = ROUND_EACH ? conv_rounded(z[i]) : z[i];
+        const conv_numbers with = { n.hidden, n.eps, n.is_zero_centered, true, n.adds_input };
+        out[i] = conv_result(&with, of, reciprocal(conv_sigmoid_divisor(of)), column(x, i), true,
+                             column(residual, i), ROUND_EACH);
+    }
+    put_result(k, header, pack(out));
+}
+
+DEV void convolve_any(const short_conv_args &a, const columns &k, u32 done, const uint4 &header, const uint2 &x,
+                      const uint2 &loaded, const item &of, const weights &w, sums &s)
+{
+    const u32 state = header.x;
+    const bool has_residual = a.residual.data && state & HAS_OUT;
+    uint2 residual = make_uint2(0, 0), row = residual;
+    if (has_residual) residual = loaded;
+    if (state & STARTS) add_past(a, k.h, k.first, w, of, s);
+    if (state & ALIVE) row = normed(x, __uint_as_float(header.y), w.norm);
+    if (state & WRITES && k.are_mine)
+        *(uint2 *)(a.ring + k.first + conv_ring_row(&a, of.slot, of.entry, k.h)) = row;
+    release(done);
+    float z[COLUMNS];
+    add_row(a, k.h * a.hidden + k.first, w, row, s, z);
+    if (!(state & HAS_OUT)) return;
+    put_result(k, header, state & ALIVE ? result_of(a.numbers, z, x, has_residual, residual, ROUND_EACH) : residual);
+}
+
+DEV void convolve(const short_conv_args &a, const pipe &p, const columns &k)
+{
+    weights w;
+    load_weights(a, k.h, k.first, w);
+    sums s = {};
+    int stage = 0;
+    u32 parity = 0;
+#pragma unroll 1
+    while (true) {
+        const u32 offset = stage * p.stage_bytes, done = p.done + 8 * stage;
+        mbar_wait(p.ready + 8 * stage, parity);
+        const uint4 header = shared_load_u32x4(p.headers + stage * (u32)sizeof(item));
+        const uint2 x = shared_load_u32x2(k.x + offset), residual = shared_load_u32x2(k.residual + offset);
+        if (header.x & PLAIN) {
+            convolve_plain(a.numbers, k, done, header, x, residual, w, s);
+        } else {
+            if (header.x & END) return;
+            convolve_any(a, k, done, header, x, residual, p.items[stage], w, s);
+        }
+        stage = stage + 1 < a.stages ? stage + 1 : 0;
+        if (stage == 0) parity ^= 1;
+    }
+}
+
+DEV void run(const short_conv_args &a)
 {
     SHARED_DYNAMIC(memory, 128);
-    SHARED(token[TOKENS], tokens);
-    SHARED(float[2 * CONV_STEP * WARPS], groups);           /* of this step and the one before */
-    SHARED(request_scratch<BLOCK_THREADS>, scratch);
-    const i64 block = (i64)blockIdx.y * gridDim.x + blockIdx.x, tile = block / a.num_streams;
-    const i32 reach = (KERNEL_SIZE - 1) * a.dilation, num_rows = CONV_WALK_ROWS(reach, BLOCK_THREADS);
-    const i64 tile_begin = tile * a.tile_tokens, tile_end = min(tile_begin + a.tile_tokens, a.num_tokens);
-    const i64 base = tile_begin - reach;
-    pdl_wait();
-    if (tile_begin < a.num_tokens) {
-        const u32 rows = shared_address(memory) + threadIdx.x * 16;
-        const i32 tile_tokens = (i32)(tile_end - tile_begin);
-        walk k = { a, tokens, base, block - tile * a.num_streams, rows, rows + num_rows * ROW_BYTES, num_rows, reach,
-                   reach + tile_tokens, threadIdx.x * CONV_VECTOR < a.hidden };
-        const tgl_place place = find_place(a.requests, base, scratch);
-        if (threadIdx.x < TOKENS) tokens[threadIdx.x] = token_at(a.requests, place, base + threadIdx.x);
-        weights w = {};
-        if (k.has_columns) load_weights(a, k.h, threadIdx.x * CONV_VECTOR, w);
-        __syncthreads();
-        const token &head = tokens[reach], &tail = tokens[reach + tile_tokens - 1];
-        const i32 together = tokens_together(head, tile_begin, reach);
-        if (head.depth > 0 && head.depth < together) k.begin += together - head.depth;
-        if (tail.depth < tile_tokens)
-            k.end = max(k.end, k.end - 1 - tail.depth + tokens_together(tail, tile_end - 1, reach));
-        if (k.begin < k.end) {
-            const i32 first = k.begin - min(tokens[k.begin].depth, reach);
-            i32 row = 0, residual_row = 0, next_row = 0, next_residual_row = 0;
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                load_step(k, first + i * CONV_STEP, next_row, next_residual_row);
-                next_row += CONV_STEP, next_residual_row += CONV_STEP;
-            }
-            int parity = 0;
+    SHARED(u64[3 * CONV_STAGES], bars);
+    SHARED(item[CONV_STAGES], items);
+    SHARED(task, shared_task);
+    SHARED(request_scratch<THREADS>, scratch);
+    const u32 row_bytes = (u32)a.hidden * 2, split_vectors = (u32)a.split_vectors;
+    i64 block = (i64)blockIdx.y * gridDim.x + blockIdx.x;
+    const u32 split = (u32)(block % a.splits);
+    block /= a.splits;
+    const i64 h = block % a.num_streams;
+    block /= a.num_streams;
+    const i32 chain = (i32)(block % a.chains);
+    const i64 tile_begin = block / a.chains * a.tile_tokens, tile_end = min(tile_begin + a.tile_tokens, a.num_tokens);
+    const u32 vectors = min(split_vectors, row_bytes / 16 - split * split_vectors);
+    const i64 first = (i64)split * split_vectors * CONV_VECTOR;
+    const u32 bar = kept_u32(shared_address(bars));         /* else computed again for every row */
+    const pipe p = { shared_address(memory), bar, bar + 8 * CONV_STAGES, bar + 16 * CONV_STAGES,
+                     kept_u32(shared_address(items)), row_bytes,
+                     row_bytes + (a.residual.data ? split_vectors * 16 : 0), items };
+    if (tile_begin >= a.num_tokens) return;                 /* of all threads */
+    if (threadIdx.x == 0) {
 #pragma unroll 1
-            for (i32 n = first; n < k.end; n += CONV_STEP, parity ^= 1) {
-                load_step(k, n + AHEAD * CONV_STEP, next_row, next_residual_row);
-                next_row = next_row + CONV_STEP < num_rows ? next_row + CONV_STEP : 0;
-                next_residual_row = next_residual_row + CONV_STEP < RESIDUAL_ROWS ? next_residual_row + CONV_STEP : 0;
-                copy_async_wait<AHEAD>();
-                uint4 x[CONV_STEP];
-                u32 state[CONV_STEP];
-#pragma unroll
-                for (int u = 0; u < CONV_STEP; u++) {
-                    x[u] = make_uint4(0, 0, 0, 0);
-                    state[u] = n + u < k.end ? tokens[n + u].state : 0;
-                    if (state[u] & ALIVE && k.has_columns) x[u] = shared_load_u32x4(k.rows + (row + u) * ROW_BYTES);
-                }
-                const float2 rstd = rstd_of(a.numbers, x, groups + parity * CONV_STEP * WARPS);
-#pragma unroll
-                for (int u = 0; u < CONV_STEP; u++) {
-                    if (n + u >= k.end) continue;
-                    uint4 own = make_uint4(0, 0, 0, 0);
-                    if (state[u] & ALIVE) own = normed(x[u], u ? rstd.y : rstd.x, w.norm);
-                    shared_store_u32x4(k.rows + (row + u) * ROW_BYTES, own);
-                    if (n + u < k.begin) continue;
-                    if (state[u] & PLAIN)
-                        finish_plain(k, n + u, row + u, residual_row + u, x[u], own, u ? rstd.y : rstd.x, w);
-                    else
-                        finish(k, n + u, row + u, residual_row + u, x[u], own, u ? rstd.y : rstd.x, w);
-                }
-                row = row + CONV_STEP < num_rows ? row + CONV_STEP : 0;
-                residual_row = residual_row + CONV_STEP < RESIDUAL_ROWS ? residual_row + CONV_STEP : 0;
-            }
+        for (int i = 0; i < a.stages; i++) {
+            mbar_init(p.loaded + 8 * i, 1);
+            mbar_init(p.ready + 8 * i, 1);
+            mbar_init(p.done + 8 * i, WARPS);
         }
-        __syncthreads();                                    /* groups have been read */
-#pragma unroll 1
-        for (i32 n = reach; n < reach + tile_tokens; n++) {
-            const token &of = tokens[n];
-            if (!(of.state & WRITES_LATER) || of.depth > 0) continue;
-            store_last(k, of, base + n, w, groups);
-            __syncthreads();
-        }
+        mbar_init_fence();
     }
+    pdl_wait();
+    const tgl_windows &w = a.requests;
+    const bool has_all = w.writes_ring;                     /* chains of the tile */
+    task &k = shared_task;
+#pragma unroll 1
+    for (int i = 0; i < (has_all ? 2 : 1); i++) {           /* the first token of the tile, the last one */
+        const tgl_place place = find_place(w, i == 0 ? tile_begin : tile_end - 1, scratch);
+        if (threadIdx.x == 0) {                             /* whose place this is */
+            const request q = request_at(w, place);
+            const i64 together = tokens_together(w, q);
+            if (i == 0) {
+                const i64 begin = place.begin < tile_begin ? max(tile_begin, place.begin + together) : tile_begin;
+                k = { q.span, begin, tile_end, tile_begin, tile_end, h, has_all ? 0 : chain, chain + 1 };
+            } else if (place.begin >= tile_begin) {
+                k.end = max(tile_end, place.begin + together);
+            }
+        }
+        __syncthreads();                                    /* scratch has been read */
+    }
+    if (has_all && threadIdx.x == 0) k.chain_end = (i32)max((i64)0, min((i64)a.dilation, k.end - k.begin));
+    __syncthreads();                                        /* mbarriers are initialised */
+    const u32 num_columns = vectors * CONV_VECTOR, warp = threadIdx.x / 32;
+    if (warp < WARPS) {
+        const bool are_mine = threadIdx.x * COLUMNS < num_columns;      /* else as the first thread, without results */
+        const u32 at = are_mine ? threadIdx.x * COLUMNS : 0;
+        const u32 x = p.stages + (u32)(first + at) * 2;
+        const columns k = { h, first + at, x, a.residual.data ? p.stages + row_bytes + at * 2 : x,
+                            (u8 *)(a.out.data + h * a.out.stream + first + at), are_mine };
+        convolve(a, p, k);
+    } else if (warp == WARPS) {
+        load_rows(a, shared_task, p, num_columns, first);
+    } else {
+        add_squares(a, h, p, first, (int)warp - WARPS - 1);
+    }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(CONV_THREADS(CONSUMERS), CONV_SM_BLOCKS(CONSUMERS)) short_conv_fwd(
+    const __grid_constant__ short_conv_args a)
+{
+#if __CUDA_ARCH__ >= 900
+    run(a);
     pdl_trigger();
+#endif
 }

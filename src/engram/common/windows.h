@@ -109,6 +109,33 @@ TGL_INLINE tgl_request tgl_request_at(const tgl_windows *w, tgl_place place)
     return tgl_request_of(w, place, tgl_start_at(w, place.number), tgl_slot_at(w, place.number));
 }
 
+/* A request and its tokens, begin .. end - 1. Before the first, number is -1; behind the last it is num_requests. */
+typedef struct { tgl_place place; int64_t end; } tgl_span;
+#define NO_END ((int64_t)0x7fffffffffffffff)
+
+TGL_INLINE tgl_span tgl_first_span(const tgl_windows *w)
+{
+    const tgl_span before = { { -1, 0 }, w->cu_seqlens ? tgl_boundary_at(w, 0) : 0 };
+    return before;
+}
+
+TGL_INLINE tgl_span tgl_next_span(const tgl_windows *w, tgl_span s)
+{
+    const int64_t number = s.place.number + 1;
+    tgl_span next = { { number, s.end }, NO_END };
+    if (!w->cu_seqlens && number == 0) next.end = w->num_tokens;
+    if (w->cu_seqlens && number < w->num_requests) {
+        const int64_t end = tgl_boundary_at(w, number + 1);
+        next.end = end > s.end ? end : s.end;
+    }
+    return next;
+}
+
+TGL_INLINE bool tgl_is_request(const tgl_windows *w, const tgl_span *s)
+{
+    return s->place.number >= 0 && s->place.number < (w->cu_seqlens ? w->num_requests : 1);
+}
+
 /* Raw ids: of the chunk, from token 0 on; -1 where it is masked. And a tokens before it, 1 <= a <= reach. */
 TGL_INLINE int64_t tgl_id_at(const tgl_windows *w, int64_t token)
 {
