@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * short_conv.cuh - what kernels of the short convolution share: vectors of 8 and of 4 columns (common/vector.cuh) and sums of a
- * row. */
+ * short_conv.cuh - what kernels of the short convolution share: vectors of 8 and of 4 columns (common/vector.cuh), and
+ * sums of a row. */
 #ifndef TEGULA_ENGRAM_SHORT_CONV_CUH
 #define TEGULA_ENGRAM_SHORT_CONV_CUH
 
