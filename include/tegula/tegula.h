@@ -6,6 +6,7 @@
 
 #include "tegula/core.h"
 #include "tegula/engram.h"
+#include "tegula/mhc.h"
 #include "tegula/moe.h"
 #include "tegula/quant.h"
 #include "tegula/transpose.h"

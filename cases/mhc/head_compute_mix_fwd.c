@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+#include "cases/mhc/common/gates_cases.h"
+
+static tgl_status setup(case_problem *c)
+{
+    TGL_TRY(gates_add_inputs(c, true));
+    tgl_mhc_params *params = (void *)c->scalars;
+    params->has_pre_eps = true, params->pre_eps = (float)mhc_number(c, "pre_eps");
+    return gates_add_outputs(c, NULL);
+}
+
+static tgl_status run(const case_arguments *a)
+{
+    return tgl_mhc_head_compute_mix_fwd(a->arg[GATES_MIXES], a->arg[GATES_SCALE], a->arg[GATES_BASE],
+                                        a->arg[GATES_PRE_MIX], (const void *)a->problem->scalars, a->stream);
+}
+
+const case_op head_compute_mix_fwd_cases = {
+    "mhc_head_compute_mix_fwd", GATES_CASE " pre_eps=1e-6", setup, run, gates_oracle_fwd, case_all_bytes, NULL,
+    .lists[CASE_CHECK] = CASE_LINES(
+        "num_tokens=0,1,255,300 num_streams=1,2,3,4,5,6,7,8",
+        "num_tokens=40 num_streams=3,4 values=wide,huge,masked,special pre_eps=0,0.01",
+        "num_tokens=9 num_streams=4,8 gap=0,1,20 offset=0,1,4"),
+    .lists[CASE_SLOW] = CASE_LINES("num_tokens=100003 num_streams=1,2,3,4,8", "num_tokens=540000000"),
+    .lists[CASE_BENCH] = CASE_LINES("num_tokens=128,4096,8192"),
+    .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8"),
+};

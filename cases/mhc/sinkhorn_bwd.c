@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cases/mhc/common/mhc_cases.h"
+
+enum { GRAD_OUT, X, GRAD_X };
+
+static tgl_status setup(case_problem *c)
+{
+    const int64_t n = case_int(c, "num_streams"), shape[] = { case_int(c, "num_tokens"), n, n };
+    const tgl_mhc_params params = { .has_sinkhorn_eps = true, .sinkhorn_eps = (float)mhc_number(c, "eps"),
+                                    .sinkhorn_repeat = case_int(c, "repeat") };
+    memcpy(c->scalars, &params, sizeof params);
+    TGL_TRY(case_check_word(c, "in_place", "no grad x"));
+    const int in_place = case_word(c, "in_place", "no grad x");
+    case_tensor *grad = case_add(c, GRAD_OUT, in_place == 1 ? "grad_x" : "grad_out",
+                                 in_place == 1 ? CASE_INOUT : CASE_IN, TGL_F32, 3, shape);
+    case_tensor *x = case_add(c, X, in_place == 2 ? "grad_x" : "x", in_place == 2 ? CASE_INOUT : CASE_IN, TGL_F32, 3,
+                              shape);
+    grad->fill = case_fill_normal;
+    x->fill = mhc_fill_values;
+    x->offset = case_int(c, "offset");
+    if (!in_place) case_add(c, GRAD_X, "grad_x", CASE_OUT, TGL_F32, 3, shape);
+    return case_check_word(c, "values", MHC_VALUES);
+}
+
+static int output_of(const case_problem *c)
+{
+    return c->tensors[GRAD_X].name ? GRAD_X : c->tensors[X].role == CASE_INOUT ? X : GRAD_OUT;
+}
+
+static tgl_status run(const case_arguments *a)
+{
+    return tgl_mhc_sinkhorn_bwd(a->arg[GRAD_OUT], a->arg[X], a->arg[output_of(a->problem)],
+                                (const void *)a->problem->scalars, a->stream);
+}
+
+/* Steps 0 .. 2 R - 2, columns first. Step s makes of[s], the reciprocals of sums[s]. */
+typedef struct { int64_t n, num_steps; float eps, *e, *of; } steps;
+
+static float *of(const steps *s, int64_t step) { return s->of + (step < 0 ? 0 : step + 1) * s->n; }
+
+static void run_forward(steps *s, const float *logits, float *softmax)
+{
+    const int64_t n = s->n;
+    float sums[2][8];
+    for (int64_t i = 0; i < n; i++) {
+        float top = -INFINITY;
+        for (int64_t o = 0; o < n; o++) top = fmaxf(top, logits[i * n + o]);
+        for (int64_t o = 0; o < n; o++) softmax[i * n + o] = mhc_exp_of(logits[i * n + o] - top);
+        const float scale = mhc_reciprocal(mhc_sum_as_tree(softmax + i * n, n, 1));
+        for (int64_t o = 0; o < n; o++) {
+            s->e[i * n + o] = fmaf(softmax[i * n + o], scale, s->eps);
+            softmax[i * n + o] = softmax[i * n + o] * scale;
+        }
+        of(s, -1)[i] = sums[1][i] = 1;
+    }
+    for (int64_t step = 0; step < s->num_steps; step++)
+        for (int64_t a = 0; a < n; a++) {
+            const bool is_row = step % 2;
+            float *sum = &sums[is_row][a];
+            if (step == 0) *sum = mhc_sum_as_tree(s->e + a, n, n) + s->eps;
+            else {
+                *sum = s->eps * *sum;
+                for (int64_t b = 0; b < n; b++)
+                    *sum = fmaf(s->e[is_row ? a * n + b : b * n + a], of(s, step - 1)[b], *sum);
+            }
+            of(s, step)[a] = mhc_reciprocal(*sum);
+        }
+}
+
+static void oracle_tokens(void *context, int64_t begin, int64_t end)
+{
+    case_problem *c = context;
+    const tgl_mhc_params *params = (const void *)c->scalars;
+    const int64_t n = c->tensors[X].shape[1], last = 2 * params->sinkhorn_repeat - 2;
+    float e[64], softmax[64], logits[64], d[64];
+    steps s = { n, last + 1, params->sinkhorn_eps, e, case_memory((last + 3) * n, sizeof(float)) };
+    for (int64_t t = begin; t < end; t++) {
+        float later[2][8] = { { 0 } }, grad[2][8] = { { 0 } };      /* of columns, of rows */
+        for (int64_t k = 0; k < n * n; k++) {
+            logits[k] = mhc_at(&c->tensors[X], (int64_t[]){ t, k / n, k % n });
+            d[k] = mhc_at(&c->tensors[GRAD_OUT], (int64_t[]){ t, k / n, k % n });
+        }
+        run_forward(&s, logits, softmax);
+        const float *row = of(&s, last - 1), *column = of(&s, last);
+        for (int64_t k = 0; k < n * n; k++) {
+            const float g = d[k] * e[k];
+            grad[1][k / n] = fmaf(g, column[k % n], grad[1][k / n]);
+            d[k] = d[k] * row[k / n] * column[k % n];
+        }
+        for (int64_t k = 0; k < n * n; k++)
+            grad[0][k % n] = fmaf(mhc_at(&c->tensors[GRAD_OUT], (int64_t[]){ t, k / n, k % n }) * e[k], row[k / n],
+                                  grad[0][k % n]);
+        for (int64_t step = last; step >= 0; step--)
+            for (int64_t a = 0; a < n; a++) {
+                const bool is_row = step % 2;
+                const float factor = of(&s, step)[a], *with = of(&s, step - 1);
+                const float of_sum = fmaf(-(grad[is_row][a] * factor), factor, later[is_row][a]);
+                later[is_row][a] = s.eps * of_sum;
+                grad[is_row][a] = 0;
+                for (int64_t b = 0; b < n; b++) {
+                    const int64_t k = is_row ? a * n + b : b * n + a;
+                    d[k] = step ? fmaf(of_sum, with[b], d[k]) : d[k] + of_sum;
+                    grad[!is_row][b] = fmaf(of_sum, e[k], grad[!is_row][b]);
+                }
+            }
+        for (int64_t i = 0; i < n; i++) {
+            float dot = 0;
+            for (int64_t o = 0; o < n; o++) dot = fmaf(d[i * n + o], softmax[i * n + o], dot);
+            for (int64_t o = 0; o < n; o++)
+                mhc_put(&c->tensors[output_of(c)], (int64_t[]){ t, i, o }, (d[i * n + o] - dot) * softmax[i * n + o]);
+        }
+    }
+    free(s.of);
+}
+
+static void oracle(case_problem *c)
+{
+    const int64_t *shape = c->tensors[X].shape;
+    case_parallel(shape[0], 300 * shape[1] * shape[1] * case_int(c, "repeat"), oracle_tokens, c);
+}
+
+static int64_t bytes(const case_problem *c) { return 3 * case_tensor_bytes(&c->tensors[X]); }
+
+const case_op sinkhorn_bwd_cases = {
+    "mhc_sinkhorn_bwd", "num_tokens= num_streams=4 repeat=20 eps=1e-6 values=normal offset=0 in_place=no", setup, run,
+    oracle, bytes, NULL,
+    .lists[CASE_CHECK] = CASE_LINES(
+        "num_tokens=0,1,2,31,32,33,70 num_streams=1,2,3,4,5,6,7,8 repeat=1,2,10",
+        "num_tokens=40 num_streams=1,3,4,8 values=wide,huge,equal,masked,special eps=1e-6,1e-2 repeat=1,20",
+        "num_tokens=33 num_streams=2,4,5,6 offset=1,4 in_place=no,grad,x repeat=3",
+        "num_tokens=5 num_streams=3,4 repeat=31,32,33,62,63,64,100 eps=1e-3", "num_tokens=300 repeat=20 eps=0"),
+    .lists[CASE_SLOW] = CASE_LINES("num_tokens=100003 num_streams=3,4,8 repeat=10,20", "num_tokens=140000000 repeat=2"),
+    .lists[CASE_BENCH] = CASE_LINES("num_tokens=128,4096,8192 repeat=10,20"),
+    .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8"),
+};

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT
+ * mhc.h - manifold hyper-connections: n residual streams per token, mixed by matrices that depend on the token.
+ * docs/mhc.md has formulas, examples and speed. */
+#ifndef TEGULA_MHC_H
+#define TEGULA_MHC_H
+
+#include "tegula/core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the ops of this header share; each says which fields it reads, others are ignored. { 0 } is DeepSeek-V4's
+ * setting. */
+typedef struct tgl_mhc_params {
+    bool has_pre_eps, has_sinkhorn_eps, has_post_mult;      /* the next three are given */
+    float pre_eps;              /* added to the pre gate; otherwise 1e-6 */
+    float sinkhorn_eps;         /* otherwise 1e-6 */
+    float post_mult;            /* multiplies the post gate; otherwise 2 */
+    float post_eps;             /* added to the post gate */
+    int64_t sinkhorn_repeat;    /* steps over columns; 0: 20 */
+    uint64_t reserved[8];       /* zero */
+} tgl_mhc_params;
+
+/* ---- gates ---- */
+
+/* tgl_mhc_pre_split_mixes_fwd() - the mixes of a token to its pre gate, post gate and the logits of comb
+ *   mixes     in   f32   [num_tokens, n * (n + 2)]   rows may be strided; columns are n of pre, n of post, n * n of comb,
+ *                        or [num_tokens, 2 * n]      without comb; n = num_streams
+ *   scale     in   f32   [3], or [2] without comb    packed; of pre, post, comb
+ *   base      in   f32   [columns of mixes]          packed
+ *   pre_mix   out  f32   [num_tokens, n]             packed
+ *   post_mix  out  f32   [num_tokens, n]             packed
+ *   comb      out  f32   [num_tokens, n, n]          packed, [input, output stream]; NULL with mixes without comb
+ * With z = mixes * scale + base, one fma: pre_mix = sigmoid(z) + pre_eps; post_mix = sigmoid(z) * post_mult [+ post_eps,
+ * if it is not 0]; comb = z. Reads pre_eps, post_mult, post_eps. A NaN has all bits set but its sign.
+ * 1 <= n <= 8. Exact: CPU and CUDA agree bit for bit. Since 0.2. */
+TGL_API tgl_status tgl_mhc_pre_split_mixes_fwd(const DLTensor *mixes, const DLTensor *scale, const DLTensor *base,
+                                               DLTensor *pre_mix, DLTensor *post_mix, DLTensor *comb,
+                                               const tgl_mhc_params *params, tgl_stream stream);
+
+/* tgl_mhc_pre_split_mixes_bwd() - its gradients
+ *   mixes, scale, base       in   as above
+ *   grad_pre_mix             in   f32   [num_tokens, n]      packed; NULL: zero
+ *   grad_post_mix            in   f32   [num_tokens, n]      packed; NULL: zero
+ *   grad_comb                in   f32   [num_tokens, n, n]   packed; NULL: zero, or mixes without comb
+ *   grad_mixes               out  f32   as mixes             packed
+ *   grad_scale, grad_base    out  f32   as scale, base       packed
+ * With g the gradient of z: grad_mixes = g * scale, grad_base = sum of g over tokens, grad_scale = sum of g * mixes over
+ * tokens and the columns of a group; without tokens the sums are 0. Sums are in f32 over 64 tokens at a time, in order,
+ * and those in f64: they depend on num_tokens alone. Reads post_mult. Exact: CPU and CUDA agree bit for bit.
+ * Since 0.2. */
+TGL_API tgl_status tgl_mhc_pre_split_mixes_bwd(const DLTensor *mixes, const DLTensor *scale, const DLTensor *base,
+                                               const DLTensor *grad_pre_mix, const DLTensor *grad_post_mix,
+                                               const DLTensor *grad_comb, DLTensor *grad_mixes, DLTensor *grad_scale,
+                                               DLTensor *grad_base, const tgl_mhc_params *params, void *workspace,
+                                               size_t workspace_bytes, tgl_stream stream);
+/* 0 on the CPU. */
+TGL_API size_t tgl_mhc_pre_split_mixes_bwd_workspace_size(const DLTensor *mixes);
+
+/* tgl_mhc_head_compute_mix_fwd() - the gate of a head: the pre gate alone, with a scale of its own
+ *   mixes    in   f32   [num_tokens, num_streams]   rows may be strided
+ *   scale    in   f32   [1]                         packed
+ *   base     in   f32   [num_streams]               packed
+ *   pre_mix  out  f32   [num_tokens, num_streams]   packed
+ * pre_mix = sigmoid(mixes * scale + base) + pre_eps. 1 <= num_streams <= 8. Exact: CPU and CUDA agree bit for bit.
+ * Since 0.2. */
+TGL_API tgl_status tgl_mhc_head_compute_mix_fwd(const DLTensor *mixes, const DLTensor *scale, const DLTensor *base,
+                                                DLTensor *pre_mix, const tgl_mhc_params *params, tgl_stream stream);
+
+/* tgl_mhc_head_compute_mix_bwd() - its gradients, as those of tgl_mhc_pre_split_mixes_fwd()
+ *   grad_pre_mix  in   f32   [num_tokens, num_streams]   packed
+ * Since 0.2. */
+TGL_API tgl_status tgl_mhc_head_compute_mix_bwd(const DLTensor *mixes, const DLTensor *scale, const DLTensor *base,
+                                                const DLTensor *grad_pre_mix, DLTensor *grad_mixes,
+                                                DLTensor *grad_scale, DLTensor *grad_base, void *workspace,
+                                                size_t workspace_bytes, tgl_stream stream);
+TGL_API size_t tgl_mhc_head_compute_mix_bwd_workspace_size(const DLTensor *mixes);
+
+/* ---- Sinkhorn ---- */
+
+/* tgl_mhc_sinkhorn_fwd() - logits to a nearly doubly stochastic matrix
+ *   x    in   f32   [num_tokens, num_streams, num_streams]   packed
+ *   out  out  f32   as x                                     packed; may be x
+ * Softmax of every row, plus sinkhorn_eps; every column divided by its sum plus sinkhorn_eps; then sinkhorn_repeat - 1
+ * times rows by their sums plus sinkhorn_eps, and columns again. Computed as E[i][o] * u[i] * v[o] with the reciprocal
+ * and in the order of docs/mhc.md: within 3e-7 of the exact result for sinkhorn_eps from 1e-20 on. A NaN or infinity
+ * above all makes the whole matrix NaN, as a row of -inf does; so may a column whose sum is below 2^-126, with
+ * sinkhorn_eps 0. 1 <= num_streams <= 8. Exact: CPU and CUDA agree bit for bit. Since 0.2. */
+TGL_API tgl_status tgl_mhc_sinkhorn_fwd(const DLTensor *x, DLTensor *out, const tgl_mhc_params *params,
+                                        tgl_stream stream);
+
+/* tgl_mhc_sinkhorn_bwd() - the gradient of x, by all steps backwards
+ *   grad_out  in   f32   [num_tokens, num_streams, num_streams]   packed; gradient of out
+ *   x         in   f32   as grad_out                              packed
+ *   grad_x    out  f32   as grad_out                              packed; may be grad_out or x
+ * The forward is computed again. Past 32 repeats time grows with their square. Exact: CPU and CUDA agree bit for bit.
+ * Since 0.2. */
+TGL_API tgl_status tgl_mhc_sinkhorn_bwd(const DLTensor *grad_out, const DLTensor *x, DLTensor *grad_x,
+                                        const tgl_mhc_params *params, tgl_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+#include "core/math.h"
+#include "core/threads.h"
+#include "mhc/common/gates_host.h"
+
+/* ---- forward, CPU ---- */
+
+static float *out_at(float *const *out, int64_t t, int column, int n)
+{
+    const int group = gates_group(column, n);
+    return out[group] + (group == 2 ? t * n * n : t * n) + column - group * n;
+}
+
+static void run_tokens(const void *context, int64_t begin, int64_t end)
+{
+    const gates_fwd_args *a = context;
+    const int n = a->num_streams, columns = gates_columns(n, a->num_groups);
+    for (int64_t t = begin; t < end; t++)
+        for (int j = 0; j < columns; j++) {
+            const int group = gates_group(j, n);
+            const float z = mhc_logit(a->mixes[t * a->row_stride + j], a->scale[group], a->base[j]);
+            *out_at(a->out, t, j, n) = gates_of(&a->numbers, group, z);
+        }
+}
+
+static tgl_status cpu_fwd(const void *context)
+{
+    const gates_fwd_args *a = context;
+    return tgl_parallel_rows(a->num_tokens, 16 * gates_columns(a->num_streams, a->num_groups), run_tokens, a);
+}
+
+/* ---- backward, CPU ---- */
+
+static float slope_at(const gates_bwd_args *a, int64_t t, int column)
+{
+    const int n = a->num_streams, group = gates_group(column, n);
+    const float *grad = a->grad_out[group];
+    const float d = grad ? grad[(group == 2 ? t * n * n : t * n) + column - group * n] : 0.0f;
+    const float z = mhc_logit(a->mixes[t * a->row_stride + column], a->scale[group], a->base[column]);
+    return gates_slope(&a->numbers, group, z, d);
+}
+
+static void run_tokens_bwd(const void *context, int64_t begin, int64_t end)
+{
+    const gates_bwd_args *a = context;
+    const int columns = gates_columns(a->num_streams, a->num_groups);
+    for (int64_t t = begin; t < end; t++)
+        for (int j = 0; j < columns; j++)
+            a->grad_mixes[t * columns + j] =
+                tgl_one_nan(slope_at(a, t, j) * a->scale[gates_group(j, a->num_streams)]);
+}
+
+typedef struct { const gates_bwd_args *a; double (*sums)[2]; } summing;
+static void run_columns(const void *context, int64_t begin, int64_t end)
+{
+    const summing *s = context;
+    const gates_bwd_args *a = s->a;
+    for (int64_t j = begin; j < end; j++) {
+        double sums[2] = { 0, 0 };
+        for (int64_t first = 0; first < a->num_tokens; first += GATES_CHUNK) {
+            float of_base = 0, of_scale = 0;
+            for (int64_t t = first; t < tgl_min(first + GATES_CHUNK, a->num_tokens); t++) {
+                const float g = slope_at(a, t, (int)j);
+                of_base += g;
+                of_scale = tgl_fma(g, a->mixes[t * a->row_stride + j], of_scale);
+            }
+            sums[0] += (double)of_base, sums[1] += (double)of_scale;
+        }
+        s->sums[j][0] = sums[0], s->sums[j][1] = sums[1];
+    }
+}
+
+static tgl_status cpu_bwd(const void *context)
+{
+    const gates_bwd_args *a = context;
+    const int n = a->num_streams, columns = gates_columns(n, a->num_groups);
+    double sums[GATES_MAX_COLUMNS][2], of_scale[3] = { 0, 0, 0 };
+    TGL_TRY(tgl_parallel_rows(a->num_tokens, 24 * columns, run_tokens_bwd, a));
+    TGL_TRY(tgl_parallel_rows(columns, tgl_saturating_product(24, a->num_tokens), run_columns, &(summing){ a, sums }));
+    for (int j = 0; j < columns; j++) {
+        a->grad_base[j] = tgl_one_nan((float)sums[j][0]);
+        of_scale[gates_group(j, n)] += sums[j][1];
+    }
+    for (int group = 0; group < a->num_groups; group++) a->grad_scale[group] = tgl_one_nan((float)of_scale[group]);
+    return TGL_OK;
+}
+
+/* ---- launch ---- */
+
+enum { VECTORS, ANY, NUM_KERNELS };
+static int plan_fwd(const void *context, tgl_kernel *kernels)
+{
+    const gates_fwd_args *a = context;
+    const tgl_macro streams = { "STREAMS", a->num_streams }, groups = { "GROUPS", a->num_groups };
+    kernels[VECTORS] = (tgl_kernel){ a->num_streams % 4 ? NULL : "mhc/pre_split_mixes_fwd",
+                                     { streams, groups, { "HAS_VECTORS", 1 } } };
+    kernels[ANY] = (tgl_kernel){ "mhc/pre_split_mixes_fwd", { streams, groups, { "HAS_VECTORS", 0 } } };
+    return NUM_KERNELS;
+}
+
+static bool has_vectors(const void *context, const tgl_target *target)
+{
+    const gates_fwd_args *a = context;
+    const uintptr_t out = (uintptr_t)a->out[0] | (uintptr_t)a->out[1] | (uintptr_t)a->out[2];
+    return (out | (uintptr_t)a->mixes | (uintptr_t)a->base | 4 * (uint64_t)a->row_stride) % 16 == 0;
+}
+
+static tgl_shape shape_of(gates_fwd_args *a, int unit)
+{
+    const int tokens = GATES_THREADS / (gates_columns(a->num_streams, a->num_groups) / unit);
+    return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(a->num_tokens, tokens), INT32_MAX) }, .block = GATES_THREADS,
+                        TGL_ARGS(*a) };
+}
+static tgl_shape vectors_shape(void *context, const tgl_target *target) { return shape_of(context, 4); }
+static tgl_shape any_shape(void *context, const tgl_target *target) { return shape_of(context, 1); }
+
+const tgl_op TGL_GATES_FWD = { cpu_fwd, plan_fwd, { [VECTORS] = { has_vectors, NULL, vectors_shape },
+                                                    [ANY] = { NULL, NULL, any_shape } } };
+
+static int plan_bwd(const void *context, tgl_kernel *kernels)
+{
+    const gates_bwd_args *a = context;
+    kernels[0] = (tgl_kernel){ "mhc/pre_split_mixes_bwd",
+                               { { "STREAMS", a->num_streams }, { "GROUPS", a->num_groups } } };
+    return 1;
+}
+
+static int64_t chunks_of(int64_t num_tokens) { return tgl_ceil_div(num_tokens, GATES_CHUNK); }
+
+static tgl_shape shape_bwd(void *context, const tgl_target *target)
+{
+    gates_bwd_args *a = context;        /* without tokens there are sums of none */
+    return (tgl_shape){ { tgl_strided_grid(tgl_max(1, chunks_of(a->num_tokens)), INT32_MAX) }, .block = GATES_THREADS,
+                        TGL_ARGS(*a) };
+}
+
+const tgl_op TGL_GATES_BWD = { cpu_bwd, plan_bwd, { { .shape = shape_bwd } } };
+
+size_t tgl_gates_bwd_workspace_size(const DLTensor *mixes)
+{
+    if (!mixes || mixes->ndim != 2 || tgl_on_cpu(mixes) || mixes->shape[0] < 0 || mixes->shape[1] < 0) return 0;
+    const int64_t row = tgl_saturating_product(8, mixes->shape[1]);
+    const int64_t bytes = tgl_saturating_product(row, chunks_of(mixes->shape[0]));
+    return (size_t)tgl_min(bytes, INT64_MAX - TGL_WORKSPACE_ALIGNMENT) + TGL_WORKSPACE_ALIGNMENT;
+}
+
+tgl_status tgl_gates_take_workspace(gates_bwd_args *a, const DLTensor *mixes, void *workspace, size_t workspace_bytes)
+{
+    TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_gates_bwd_workspace_size(mixes)));
+    a->arrived = workspace;
+    a->partial = workspace ? (float *)workspace + TGL_WORKSPACE_ALIGNMENT / sizeof(float) : NULL;
+    return TGL_OK;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ * gates.h - what pre_split_mixes and head_compute_mix share: gates and logits of a token from its mixes. Columns of the
+ * mixes are n of the pre gate, n of the post gate, n * n of comb; a head has the first group alone. */
+#ifndef TEGULA_MHC_GATES_H
+#define TEGULA_MHC_GATES_H
+
+#include "mhc/common/mhc.h"
+
+#define GATES_THREADS 256
+#define GATES_CHUNK 64              /* tokens whose gradients are added in f32; chunks are added in f64 */
+#define GATES_MAX_COLUMNS (MHC_MAX_STREAMS * (MHC_MAX_STREAMS + 2))
+
+typedef struct { float pre_eps, post_mult, post_eps; } gates_numbers;
+
+TGL_INLINE int gates_columns(int n, int num_groups) { return num_groups == 3 ? n * (n + 2) : num_groups * n; }
+TGL_INLINE int gates_group(int column, int n) { return column < n ? 0 : column < 2 * n ? 1 : 2; }
+
+TGL_INLINE float gates_of(const gates_numbers *g, int group, float z)
+{
+    const float made = group == 0   ? mhc_pre_gate(z, g->pre_eps)
+                       : group == 1 ? mhc_post_gate(z, g->post_mult, g->post_eps)
+                                    : z;
+    return tgl_one_nan(made);
+}
+/* The gradient of z, from that of the gate. */
+TGL_INLINE float gates_slope(const gates_numbers *g, int group, float z, float d)
+{
+    return group == 2 ? d : mhc_gate_slope(z, group == 1 ? d * g->post_mult : d);
+}
+
+typedef struct {
+    const float *mixes, *scale, *base;
+    float *out[3];                              /* of each group: [num_tokens, n or n * n], packed */
+    int64_t num_tokens, row_stride;             /* of mixes, in elements */
+    int32_t num_streams, num_groups;
+    gates_numbers numbers;
+} gates_fwd_args;
+
+/* grad_base is the sum of g over tokens, grad_scale that of g * mix over tokens and the columns of a group. Of each
+ * column both sums are made alike: tokens of a chunk in order, in f32 (g * mix by fma); chunks in order, in f64; of
+ * grad_scale then the columns, in f64. */
+typedef struct {
+    const float *grad_out[3];                   /* NULL: zero */
+    const float *mixes, *scale, *base;
+    float *grad_mixes, *grad_scale, *grad_base;
+    int64_t num_tokens, row_stride;
+    uint32_t *arrived;                          /* blocks; 0 before and after */
+    float *partial;                             /* [chunks][2][columns]: sums of g, of g * mix; 0 before and after */
+    int32_t num_streams, num_groups;
+    gates_numbers numbers;
+} gates_bwd_args;
+
+#endif
