@@ -22,6 +22,61 @@ typedef struct tgl_mhc_params {
     uint64_t reserved[8];       /* zero */
 } tgl_mhc_params;
 
+/* ---- streams ---- Rows of bf16 tensors are packed, any distance apart; streams of an input may also lie at the same
+ * place (stride 0). 1 <= num_streams <= 8. A NaN that is computed has all bits set but its sign. A sum over columns is in
+ * f32, in an order that depends on hidden alone (docs/mhc.md). Exact: CPU and CUDA agree bit for bit. */
+
+/* tgl_mhc_expand_fwd() - an embedding to all streams: out[t][i] = x[t], bits. Since 0.2.
+ *   x    in   bf16   [num_tokens, hidden]
+ *   out  out  bf16   [num_tokens, num_streams, hidden] */
+TGL_API tgl_status tgl_mhc_expand_fwd(const DLTensor *x, DLTensor *out, tgl_stream stream);
+
+/* tgl_mhc_expand_bwd() - the sum of streams: grad_x[t] = 0 + grad_out[t][0] + grad_out[t][1] ..., rounded once. Since 0.2.
+ *   grad_out  in   bf16   [num_tokens, num_streams, hidden]
+ *   grad_x    out  bf16   [num_tokens, hidden] */
+TGL_API tgl_status tgl_mhc_expand_bwd(const DLTensor *grad_out, DLTensor *grad_x, tgl_stream stream);
+
+/* tgl_mhc_pre_apply_mix_fwd() - the input of a sublayer: out[t] = sum over i of mix[t][i] * x[t][i], from +0 by fma, in
+ * order, rounded once. Since 0.2.
+ *   x    in   bf16   [num_tokens, num_streams, hidden]
+ *   mix  in   f32    [num_tokens, num_streams]           packed
+ *   out  out  bf16   [num_tokens, hidden] */
+TGL_API tgl_status tgl_mhc_pre_apply_mix_fwd(const DLTensor *x, const DLTensor *mix, DLTensor *out, tgl_stream stream);
+
+/* tgl_mhc_pre_apply_mix_bwd() - its gradients
+ *   grad_out  in      bf16   [num_tokens, hidden]
+ *   x         in      bf16   [num_tokens, num_streams, hidden]
+ *   mix       in      f32    [num_tokens, num_streams]           packed
+ *   grad_x    in/out  bf16   [num_tokens, num_streams, hidden]   read only if `accumulate`
+ *   grad_mix  out     f32    [num_tokens, num_streams]           packed
+ * grad_x[t][i] = mix[t][i] * grad_out[t] + grad_x[t][i] (+0 unless `accumulate`), one fma, rounded once; grad_mix[t][i] =
+ * sum of grad_out[t] * x[t][i] over columns. Since 0.2. */
+TGL_API tgl_status tgl_mhc_pre_apply_mix_bwd(const DLTensor *grad_out, const DLTensor *x, const DLTensor *mix,
+                                             DLTensor *grad_x, DLTensor *grad_mix, bool accumulate, tgl_stream stream);
+
+/* tgl_mhc_post_fwd() - the output of a sublayer into the residual
+ *   x         in   bf16   [num_tokens, hidden]
+ *   residual  in   bf16   [num_tokens, num_streams, hidden]
+ *   post_mix  in   f32    [num_tokens, num_streams]                packed
+ *   comb_mix  in   f32    [num_tokens, num_streams, num_streams]   packed, [input, output stream]
+ *   out       out  bf16   [num_tokens, num_streams, hidden]        may be residual
+ * out[t][o] = post_mix[t][o] * x[t], then + comb_mix[t][i][o] * residual[t][i] by fma for i in order, rounded once.
+ * Since 0.2. */
+TGL_API tgl_status tgl_mhc_post_fwd(const DLTensor *x, const DLTensor *residual, const DLTensor *post_mix,
+                                    const DLTensor *comb_mix, DLTensor *out, tgl_stream stream);
+
+/* tgl_mhc_post_bwd() - its gradients
+ *   grad_out       in   bf16   [num_tokens, num_streams, hidden]
+ *   x, residual, post_mix, comb_mix   in   as above
+ *   grad_x, grad_residual, grad_post_mix, grad_comb_mix   out   as x, residual, post_mix, comb_mix
+ * grad_x[t] = sum over o of post_mix[t][o] * grad_out[t][o], grad_residual[t][i] = sum over o of comb_mix[t][i][o] *
+ * grad_out[t][o], from +0 by fma, in order, rounded once; grad_post_mix[t][o] and grad_comb_mix[t][i][o] = sums of x[t] *
+ * grad_out[t][o] and residual[t][i] * grad_out[t][o] over columns. Since 0.2. */
+TGL_API tgl_status tgl_mhc_post_bwd(const DLTensor *grad_out, const DLTensor *x, const DLTensor *residual,
+                                    const DLTensor *post_mix, const DLTensor *comb_mix, DLTensor *grad_x,
+                                    DLTensor *grad_residual, DLTensor *grad_post_mix, DLTensor *grad_comb_mix,
+                                    tgl_stream stream);
+
 /* ---- gates ---- */
 
 /* tgl_mhc_pre_split_mixes_fwd() - the mixes of a token to its pre gate, post gate and the logits of comb

@@ -6,11 +6,11 @@
 
 #include "core/log.h"
 #include "core/math.h"
+#include "core/strides.h"
 #include "core/threads.h"
 #include "cuda/driver.h"
 #include "cuda/op.h"
 #include "engram/common/lookup_params.h"
-#include "engram/common/strides.h"
 #include "engram/lookup_host.h"
 
 typedef struct {

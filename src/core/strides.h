@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * strides.h - the layout of outputs with rows in two dimensions. */
-#ifndef TEGULA_ENGRAM_STRIDES_H
-#define TEGULA_ENGRAM_STRIDES_H
+#ifndef TEGULA_STRIDES_H
+#define TEGULA_STRIDES_H
 
 #include "core/tensor.h"
 

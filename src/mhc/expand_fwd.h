@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT
+ * expand_fwd.h - what the kernel of expand_fwd and the code that launches it agree on. */
+#ifndef TEGULA_MHC_EXPAND_FWD_H
+#define TEGULA_MHC_EXPAND_FWD_H
+
+#include "mhc/common/rows.h"
+
+typedef struct {
+    rows_in x;
+    rows_out out;
+    int64_t num_tokens, num_streams, hidden;
+} expand_fwd_args;
+
+#endif
