@@ -42,6 +42,52 @@ static inline void check_near(const char *where, const float *seen, const float 
     }
 }
 
+/* The blocks of an op and its gradient. */
+#define TESTS_OF_TABLES(op_name)                                                                                   \
+    TEST(check_list) { FOR_BACKENDS(b) check_lines(op_name "_fwd", case_find(op_name "_fwd")->lists[CASE_CHECK], b); } \
+    TEST(check_list_bwd)                                                                                           \
+    {                                                                                                              \
+        FOR_BACKENDS(b) check_lines(op_name "_bwd", case_find(op_name "_bwd")->lists[CASE_CHECK], b);              \
+    }                                                                                                              \
+    TEST(slow_list)                                                                                                \
+    {                                                                                                              \
+        if (!test_slow()) SKIP("TEGULA_TEST_SLOW is not set");                                                     \
+        FOR_BACKENDS(b) {                                                                                          \
+            if (b->is_emulated) continue;                                                                          \
+            check_lines(op_name "_fwd", case_find(op_name "_fwd")->lists[CASE_SLOW], b);                           \
+            check_lines(op_name "_bwd", case_find(op_name "_bwd")->lists[CASE_SLOW], b);                           \
+        }                                                                                                          \
+    }
+
+/* Numbers as a tensor of bf16, and back. */
+static inline DLTensor *put(const backend *b, tensor *t, int ndim, const int64_t *shape, const float *from)
+{
+    uint16_t codes[4096];
+    int64_t n = 1;
+    for (int i = 0; i < ndim; i++) n *= shape[i];
+    if (n > 4096) abort();
+    for (int64_t i = 0; i < n; i++) case_encode(TGL_BF16, (double)from[i], &codes[i]);
+    return place(b, t, TGL_BF16, ndim, shape, codes);
+}
+static inline void check_bf16(const backend *b, tensor *t, const char *name, const float *want, int64_t count)
+{
+    uint16_t codes[4096];
+    if (count > 4096) abort();
+    fetch(b, t, codes);
+    for (int64_t i = 0; i < count; i++) {
+        const float seen = (float)case_decode(TGL_BF16, &codes[i]);
+        CHECK_THAT(seen == want[i] || (isnan(seen) && isnan(want[i])), "%s: %s[%lld] is %.9g, want %.9g", b->name, name,
+                   (long long)i, (double)seen, (double)want[i]);
+    }
+}
+static inline void check_f32(const backend *b, tensor *t, const char *name, const float *want, int64_t count)
+{
+    float seen[4096];
+    if (count > 4096) abort();
+    fetch(b, t, seen);
+    check_near(name, seen, want, count, 2e-6, 1e-6);
+}
+
 static inline void sinkhorn(const backend *b, int64_t tokens, int64_t n, const float *x, int repeat, float eps,
                             const float *want, double bound)
 {

@@ -2,17 +2,7 @@
  * tgl_mhc_head_compute_mix_fwd and _bwd, on every device of the tests. */
 #include "mhc_support.h"
 
-TEST(check_list) { FOR_BACKENDS(b) check_lines("mhc_head_compute_mix_fwd", case_find("mhc_head_compute_mix_fwd")->lists[CASE_CHECK], b); }
-TEST(check_list_bwd) { FOR_BACKENDS(b) check_lines("mhc_head_compute_mix_bwd", case_find("mhc_head_compute_mix_bwd")->lists[CASE_CHECK], b); }
-TEST(slow_list)
-{
-    if (!test_slow()) SKIP("TEGULA_TEST_SLOW is not set");
-    FOR_BACKENDS(b) {
-        if (b->is_emulated) continue;
-        check_lines("mhc_head_compute_mix_fwd", case_find("mhc_head_compute_mix_fwd")->lists[CASE_SLOW], b);
-        check_lines("mhc_head_compute_mix_bwd", case_find("mhc_head_compute_mix_bwd")->lists[CASE_SLOW], b);
-    }
-}
+TESTS_OF_TABLES("mhc_head_compute_mix")
 
 TEST(worked_example)
 {

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_mhc_expand_fwd and _bwd, on every device of the tests. */
+#include "mhc_support.h"
+
+TESTS_OF_TABLES("mhc_expand")
+
+TEST(all_codes)              /* of every code */
+{
+    enum { COUNT = 65536 };
+    static uint16_t codes[COUNT], want[2 * COUNT];
+    for (int i = 0; i < COUNT; i++) codes[i] = want[i] = want[COUNT + i] = (uint16_t)i;
+    FOR_BACKENDS(b) {
+        tensor x, out;
+        place(b, &x, TGL_BF16, 2, SHAPE(1, COUNT), codes);
+        place(b, &out, TGL_BF16, 3, SHAPE(1, 2, COUNT), NULL);
+        CHECK_OK(tgl_mhc_expand_fwd(&x.t, &out.t, b->stream));
+        check_contents(b, &out, want, "out");
+        discard(b, &x);
+    }
+}
+
+TEST(worked_example)    /* the first is a tie, to even */
+{
+    const float grad[] = { 1, 2, 3, 4, /**/ 0.00390625f, -0.25f, 0.125f, 0.0234375f };
+    const float want[] = { 1, 1.75f, 3.125f, 4.03125f };
+    FOR_BACKENDS(b) {
+        tensor in, out;
+        put(b, &in, 3, SHAPE(1, 2, 4), grad);
+        place(b, &out, TGL_BF16, 2, SHAPE(1, 4), NULL);
+        CHECK_OK(tgl_mhc_expand_bwd(&in.t, &out.t, b->stream));
+        check_bf16(b, &out, "grad_x", want, 4);
+        discard(b, &in);
+    }
+}
+
+TEST(rounded_once)      /* and in order: what cancels leaves the rest */
+{
+    const float grad[] = { 1, /**/ 0x1p-9f, /**/ 0x1p-9f, /**/ -1, /**/ 0x1p-12f };
+    const float want[] = { 0x1p-8f + 0x1p-12f };
+    FOR_BACKENDS(b) {
+        tensor in, out;
+        put(b, &in, 3, SHAPE(1, 5, 1), grad);
+        place(b, &out, TGL_BF16, 2, SHAPE(1, 1), NULL);
+        CHECK_OK(tgl_mhc_expand_bwd(&in.t, &out.t, b->stream));
+        check_bf16(b, &out, "grad_x", want, 1);
+        discard(b, &in);
+    }
+}
+
+TEST(graph)
+{
+    check_replayed("mhc_expand_fwd", "num_tokens=3 hidden=264", 1);
+    check_replayed("mhc_expand_bwd", "num_tokens=3 hidden=264", 1);
+}
+
+extern tgl_signature tgl_mhc_expand_fwd_signature, tgl_mhc_expand_bwd_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params) { return tgl_mhc_expand_fwd(t[0], t[1], NULL); }
+static tgl_status invoke_bwd(DLTensor *const *t, const void *params) { return tgl_mhc_expand_bwd(t[0], t[1], NULL); }
+#define GOOD_CALL &tgl_mhc_expand_fwd_signature, "num_tokens=3 hidden=5 num_streams=2", invoke
+#define GOOD_CALL_BWD &tgl_mhc_expand_bwd_signature, "num_tokens=3 hidden=5 num_streams=2", invoke_bwd
+
+TEST(errors)
+{
+    check_errors(GOOD_CALL);
+    check_errors(GOOD_CALL_BWD);
+    CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F16), "x: dtype is f16, want bf16");
+    CHECK_ERROR(x[1].strides[1] = 4, "out: strides are [10, 4, 1], want 1 in the last dimension, and rows that do not "
+                "overlap");
+}
+
+TEST(empty)
+{
+    check_empty(&tgl_mhc_expand_fwd_signature, invoke, "num_tokens=0 hidden=8 num_streams=4");
+    check_empty(&tgl_mhc_expand_bwd_signature, invoke_bwd, "num_tokens=3 hidden=0 num_streams=4");
+}
+TEST(no_driver) { check_no_driver(GOOD_CALL), check_no_driver(GOOD_CALL_BWD); }
