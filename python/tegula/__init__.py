@@ -13,7 +13,7 @@ except ImportError as e:
     raise ImportError(
         "tegula cannot be loaded without libgomp.so.1, GCC's OpenMP library: install the package libgomp1 (Debian, "
         f"Ubuntu) or libgomp (Fedora, RHEL). The loader says: {e}", name=e.name, path=e.path) from e
-from . import _after_import, config, engram, moe, quant, transpose, utils, v2
+from . import _after_import, config, engram, mhc, moe, quant, transpose, utils, v2
 from ._jit import compile_count, warmup
 from ._tegula import Error, version as _version
 from .config import get_device_num_sms, get_max_smem_per_sm, get_num_sms, set_num_sms
@@ -21,7 +21,7 @@ from .config import get_device_num_sms, get_max_smem_per_sm, get_num_sms, set_nu
 __version__ = _version()
 __all__ = [
     "Error", "compile_count", "config", "engram", "get_device_num_sms", "get_max_smem_per_sm", "get_num_sms",
-    "modeling", "moe", "quant", "set_num_sms", "testing", "torch", "transpose", "utils", "v2", "warmup",
+    "mhc", "modeling", "moe", "quant", "set_num_sms", "testing", "torch", "transpose", "utils", "v2", "warmup",
 ]
 _LAZY = ("modeling", "testing", "torch")  # these import torch
 

@@ -250,6 +250,55 @@ def _hash_gate_backward(ctx, wanted, _, grad):
                                      renormalize)}
 
 
+# ---- mHC ----
+
+def _rows(t):
+    """With packed rows."""
+    return t if t.stride(-1) == 1 or t.shape[-1] <= 1 else t.contiguous()
+
+
+def _save_mhc(*names, numbers=()):
+    """Saves these tensors and these numbers. An output that is not used has no gradient."""
+    def save(ctx, given, output):
+        ctx.save_for_backward(*(given[name] for name in names))
+        ctx.settings = tuple(given[name] for name in numbers)
+        ctx.set_materialize_grads(False)
+
+    return save
+
+
+def _expand_mhc_backward(ctx, wanted, grad):
+    return {"x": _tegula.mhc_expand_bwd(_rows(grad))}
+
+
+def _pre_apply_mix_backward(ctx, wanted, grad):
+    x, mix = ctx.saved_tensors
+    grad_x, grad_mix = _tegula.mhc_pre_apply_mix_bwd(_rows(grad), x, mix)
+    return {"x": grad_x, "mix": grad_mix}
+
+
+def _post_backward(ctx, wanted, grad):
+    made = _tegula.mhc_post_bwd(_rows(grad), *ctx.saved_tensors)
+    return dict(zip(("x", "residual", "post_mix", "comb_mix"), made))
+
+
+def _packed(t):
+    return t if t is None else t.contiguous()
+
+
+def _split_backward(ctx, wanted, *grads):
+    made = _tegula.mhc_pre_split_mixes_bwd(*ctx.saved_tensors, *map(_packed, grads), *ctx.settings)
+    return dict(zip(("mixes", "scale", "base"), made))
+
+
+def _head_backward(ctx, wanted, grad):
+    return dict(zip(("mixes", "scale", "base"), _tegula.mhc_head_compute_mix_bwd(*ctx.saved_tensors, _packed(grad))))
+
+
+def _sinkhorn_backward(ctx, wanted, grad):
+    return {"x": _tegula.mhc_sinkhorn_bwd(_packed(grad), *ctx.saved_tensors, *ctx.settings)}
+
+
 GRADIENTS = {
     "transpose": _undone_by(_tegula.transpose, _transpose_vmap),
     "batched_transpose": _undone_by(_tegula.batched_transpose, _batched_transpose_vmap),
@@ -260,5 +309,11 @@ GRADIENTS = {
         ("top2_sum_gate", _gate_backward, _save_gate),
         ("route", _gate_backward, _save_gate),
         ("route_with_psum", _gate_backward, _save_gate),
-        ("hash_gate", _hash_gate_backward, _save_hash_gate))},
+        ("hash_gate", _hash_gate_backward, _save_hash_gate),
+        ("mhc_expand_fwd", _expand_mhc_backward, _save_mhc()),
+        ("mhc_pre_apply_mix_fwd", _pre_apply_mix_backward, _save_mhc("x", "mix")),
+        ("mhc_post_fwd", _post_backward, _save_mhc("x", "residual", "post_mix", "comb_mix")),
+        ("mhc_pre_split_mixes_fwd", _split_backward, _save_mhc("mixes", "scale", "base", numbers=("post_mult",))),
+        ("mhc_head_compute_mix_fwd", _head_backward, _save_mhc("mixes", "scale", "base")),
+        ("mhc_sinkhorn_fwd", _sinkhorn_backward, _save_mhc("x", numbers=("repeat", "eps"))))},
 }

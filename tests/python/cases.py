@@ -7,11 +7,11 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import tegula.torch as reference
-from tegula import engram, moe, quant, transpose
+from tegula import engram, mhc, moe, quant, transpose
 from tegula.quant.cast_back_e5m6_kernel import cast_back_e5m6
 from tegula.quant.per_token_cast_to_e5m6_kernel import per_token_cast_to_e5m6
 
-FUNCTIONS = {name: f for module in (engram, moe, quant, transpose) for name, f in vars(module).items()
+FUNCTIONS = {name: f for module in (engram, mhc, moe, quant, transpose) for name, f in vars(module).items()
              if name in module.__all__ and callable(f) and not isinstance(f, type)}
 FUNCTIONS |= {"per_token_cast_to_e5m6": per_token_cast_to_e5m6, "cast_back_e5m6": cast_back_e5m6}
 
@@ -92,6 +92,26 @@ def engram_cases(device):
     yield "engram_sinkhorn_step", matrix, scales, scales[:8], 1e-20, sums
     yield "engram_sinkhorn_step_reduce", matrix, sums
     yield "engram_sinkhorn_finalize", matrix, scales, scales[:8], 1e-20, 3.0
+
+
+def mhc_cases(device):
+    x, y = torch.randn(6, 3, 40, device=device).bfloat16(), torch.randn(6, 40, device=device).bfloat16()
+    mixes, scale, base = (torch.randn(*shape, device=device) for shape in ((6, 15), (3,), (15,)))
+    gate, comb = torch.rand(6, 3, device=device), torch.randn(6, 3, 3, device=device)
+    yield "mhc_expand_fwd", y, 3
+    yield "mhc_expand_bwd", x
+    yield "mhc_pre_apply_mix_fwd", x, gate
+    yield "mhc_pre_apply_mix_bwd", y, x, gate
+    yield "mhc_pre_apply_mix_bwd", y, x, gate, x.clone()
+    yield "mhc_post_fwd", y, x, gate, comb
+    yield "mhc_post_bwd", x, y, x, gate, comb
+    yield "mhc_pre_split_mixes_fwd", mixes, scale, base, 3, 1.0, 1e-2
+    yield "mhc_pre_split_mixes_bwd", mixes, scale, base, gate, gate, comb
+    yield "mhc_pre_split_mixes_bwd", mixes, scale, base, None, gate, None, 1.0
+    yield "mhc_head_compute_mix_fwd", mixes[:, :3], scale[:1], base[:3], 0.0
+    yield "mhc_head_compute_mix_bwd", mixes[:, :3], scale[:1], base[:3], gate
+    yield "mhc_sinkhorn_fwd", comb, 10
+    yield "mhc_sinkhorn_bwd", comb, comb, 2, 1e-2
 
 
 def moe_cases(device):
@@ -180,7 +200,7 @@ def quant_cases(device):
 def cases(device):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return [*transpose_cases(device), *engram_cases(device), *moe_cases(device), *quant_cases(device)]
+        return [*transpose_cases(device), *engram_cases(device), *mhc_cases(device), *moe_cases(device), *quant_cases(device)]
 
 
 IDS = [f"{i}-{name}" for i, (name, *_) in enumerate(cases("cpu"))]

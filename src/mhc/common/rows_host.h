@@ -35,7 +35,8 @@ static inline bool tgl_rows_out_have_vectors(rows_out r)
 /* Columns of a token in blocks of at most ROWS_COLUMN_THREADS threads, tokens along y. */
 static inline tgl_shape tgl_rows_shape(int64_t num_tokens, int64_t hidden)
 {
-    const int64_t units = tgl_ceil_div(hidden, ROWS_UNIT), blocks = tgl_ceil_div(units, ROWS_COLUMN_THREADS);
+    const int64_t units = tgl_max(1, tgl_ceil_div(hidden, ROWS_UNIT));
+    const int64_t blocks = tgl_ceil_div(units, ROWS_COLUMN_THREADS);
     return (tgl_shape){ { blocks, tgl_strided_grid(num_tokens, 65535) },
                         .block = (int)tgl_ceil_div(tgl_ceil_div(units, blocks), 32) * 32 };
 }

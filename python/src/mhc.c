@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT
+ * mhc.c - tegula.mhc: a row of text per op (parse.c has the grammar), the ranges of its numbers, and a thunk into the C
+ * API. */
+#include "glue.h"
+#include "row_args.h"
+#include "tegula/mhc.h"
+
+/* ---- streams ---- */
+
+CHECK(mhc_expand_fwd) { return is_within("num_streams", a->num_streams, 1, 8); }
+THUNK(mhc_expand_fwd) { return tgl_mhc_expand_fwd(a->x, a->out, a->stream); }
+THUNK(mhc_expand_bwd) { return tgl_mhc_expand_bwd(a->grad_out, a->grad_x, a->stream); }
+
+THUNK(mhc_pre_apply_mix_fwd) { return tgl_mhc_pre_apply_mix_fwd(a->x, a->mix, a->out, a->stream); }
+THUNK(mhc_pre_apply_mix_bwd)
+{
+    return tgl_mhc_pre_apply_mix_bwd(a->grad_out, a->x, a->mix, a->grad_x, a->grad_mix, false, a->stream);
+}
+THUNK(mhc_pre_apply_mix_bwd_into)
+{
+    return tgl_mhc_pre_apply_mix_bwd(a->grad_out, a->x, a->mix, a->grad_x, a->grad_mix, true, a->stream);
+}
+
+THUNK(mhc_post_fwd)
+{
+    return tgl_mhc_post_fwd(a->x, a->residual, a->post_mix, a->comb_mix, a->out, a->stream);
+}
+THUNK(mhc_post_bwd)
+{
+    return tgl_mhc_post_bwd(a->grad_out, a->x, a->residual, a->post_mix, a->comb_mix, a->grad_x, a->grad_residual,
+                            a->grad_post_mix, a->grad_comb_mix, a->stream);
+}
+
+/* ---- gates ---- */
+
+CHECK(mhc_pre_split_mixes_fwd) { return is_within("num_streams", a->num_streams, 1, 8); }
+THUNK(mhc_pre_split_mixes_fwd)
+{
+    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = (float)a->pre_eps, .has_post_mult = true,
+                                    .post_mult = (float)a->post_mult, .post_eps = (float)a->post_eps };
+    return tgl_mhc_pre_split_mixes_fwd(a->mixes, a->scale, a->base, a->pre_mix, a->post_mix, a->comb, &params,
+                                       a->stream);
+}
+WORKSPACE(mhc_pre_split_mixes_bwd) { return tgl_mhc_pre_split_mixes_bwd_workspace_size(a->mixes); }
+THUNK(mhc_pre_split_mixes_bwd)
+{
+    const tgl_mhc_params params = { .has_post_mult = true, .post_mult = (float)a->post_mult };
+    return tgl_mhc_pre_split_mixes_bwd(a->mixes, a->scale, a->base, a->grad_pre_mix, a->grad_post_mix, a->grad_comb,
+                                       a->grad_mixes, a->grad_scale, a->grad_base, &params, a->workspace,
+                                       a->workspace_bytes, a->stream);
+}
+
+THUNK(mhc_head_compute_mix_fwd)
+{
+    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = (float)a->pre_eps };
+    return tgl_mhc_head_compute_mix_fwd(a->mixes, a->scale, a->base, a->pre_mix, &params, a->stream);
+}
+WORKSPACE(mhc_head_compute_mix_bwd) { return tgl_mhc_head_compute_mix_bwd_workspace_size(a->mixes); }
+THUNK(mhc_head_compute_mix_bwd)
+{
+    return tgl_mhc_head_compute_mix_bwd(a->mixes, a->scale, a->base, a->grad_pre_mix, a->grad_mixes, a->grad_scale,
+                                        a->grad_base, a->workspace, a->workspace_bytes, a->stream);
+}
+
+/* ---- Sinkhorn ---- */
+
+#define SINKHORN_PARAMS(a) \
+    { .has_sinkhorn_eps = true, .sinkhorn_eps = (float)(a)->eps, .sinkhorn_repeat = (a)->repeat }
+
+CHECK(mhc_sinkhorn_fwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+THUNK(mhc_sinkhorn_fwd)
+{
+    const tgl_mhc_params params = SINKHORN_PARAMS(a);
+    return tgl_mhc_sinkhorn_fwd(a->x, a->out, &params, a->stream);
+}
+CHECK(mhc_sinkhorn_bwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+THUNK(mhc_sinkhorn_bwd)
+{
+    const tgl_mhc_params params = SINKHORN_PARAMS(a);
+    return tgl_mhc_sinkhorn_bwd(a->grad_out, a->x, a->grad_x, &params, a->stream);
+}
+
+static op_row rows[] = {
+    { .text = "mhc_expand_fwd(x[T, H], num_streams: int) -> out: x[T, num_streams, H]",
+      .doc = "An embedding to all streams: out[t, i] = x[t].",
+      .check = check_mhc_expand_fwd, .call = call_mhc_expand_fwd },
+    { .text = "mhc_expand_bwd(grad_out[T, N, H]) -> grad_x: grad_out[T, H]",
+      .doc = "The sum of streams, in order, in float32, rounded once.", .call = call_mhc_expand_bwd },
+    { .text = "mhc_pre_apply_mix_fwd(x[T, N, H], mix[T, N]) -> out: x[T, H]",
+      .doc = "The input of a sublayer: the sum over streams i of mix[t, i] * x[t, i], in float32, rounded once.",
+      .call = call_mhc_pre_apply_mix_fwd },
+    { .text = "mhc_pre_apply_mix_bwd(grad_out[T, H], x[T, N, H], mix[T, N]) -> grad_x: x[T, N, H], "
+              "grad_mix: f32[T, N]",
+      .is_wrapped = true, .call = call_mhc_pre_apply_mix_bwd },
+    { .text = "mhc_pre_apply_mix_bwd_into(grad_out[T, H], x[T, N, H], mix[T, N], grad_x[T, N, H]!) -> "
+              "grad_mix: f32[T, N]",
+      .is_wrapped = true, .call = call_mhc_pre_apply_mix_bwd_into },
+    { .text = "mhc_post_fwd(x[T, H], residual[T, N, H], post_mix[T, N], comb_mix[T, N, M]) -> out: residual[T, N, H]",
+      .doc = "The output of a sublayer into the residual: post_mix[t, o] * x[t] plus the sum over streams i of "
+             "comb_mix[t, i, o] * residual[t, i], in float32, rounded once. out may be residual.",
+      .call = call_mhc_post_fwd },
+    { .text = "mhc_post_bwd(grad_out[T, N, H], x[T, H], residual[T, N, H], post_mix[T, N], comb_mix[T, N, M]) -> "
+              "grad_x: x[T, H], grad_residual: residual[T, N, H], grad_post_mix: f32[T, N], "
+              "grad_comb_mix: f32[T, N, M]",
+      .doc = "The gradients of mhc_post_fwd's arguments.", .call = call_mhc_post_bwd },
+    { .text = "mhc_pre_split_mixes_fwd(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
+              "pre_eps: float = 1e-6, post_eps: float = 0.0) -> pre_mix: f32[T, num_streams], "
+              "post_mix: f32[T, num_streams], comb: f32[T, num_streams, num_streams]",
+      .doc = "The mixes of a token, n of pre, n of post, n * n of comb, to its pre gate, sigmoid(z) + pre_eps, its post "
+             "gate, sigmoid(z) * post_mult + post_eps, and comb's logits z, with z = mixes * scale + base.",
+      .check = check_mhc_pre_split_mixes_fwd, .call = call_mhc_pre_split_mixes_fwd },
+    { .text = "mhc_pre_split_mixes_bwd(mixes[T, P], scale[G], base[P], grad_pre_mix[T, N]?, grad_post_mix[T, N]?, "
+              "grad_comb[T, N, M]?, post_mult: float = 2.0) -> grad_mixes: f32[T, P], grad_scale: f32[G], "
+              "grad_base: f32[P]",
+      .doc = "The gradients of mhc_pre_split_mixes_fwd's tensors; a gradient that is None is zero.",
+      .call = call_mhc_pre_split_mixes_bwd, .workspace = workspace_mhc_pre_split_mixes_bwd },
+    { .text = "mhc_head_compute_mix_fwd(mixes[T, N], scale[G], base[N], pre_eps: float = 1e-6) -> pre_mix: f32[T, N]",
+      .doc = "The gate of a head: sigmoid(mixes * scale + base) + pre_eps.", .call = call_mhc_head_compute_mix_fwd },
+    { .text = "mhc_head_compute_mix_bwd(mixes[T, N], scale[G], base[N], grad_pre_mix[T, N]) -> grad_mixes: f32[T, N], "
+              "grad_scale: f32[G], grad_base: f32[N]",
+      .doc = "The gradients of mhc_head_compute_mix_fwd's tensors.", .call = call_mhc_head_compute_mix_bwd,
+      .workspace = workspace_mhc_head_compute_mix_bwd },
+    { .text = "mhc_sinkhorn_fwd(x[T, N, M], repeat: int = 20, eps: float = 1e-6) -> out: f32[T, N, M]",
+      .doc = "Logits to a nearly doubly stochastic matrix: softmax of rows plus eps, columns divided by their sums plus "
+             "eps, then repeat - 1 times rows and columns. out may be x.",
+      .check = check_mhc_sinkhorn_fwd, .call = call_mhc_sinkhorn_fwd },
+    { .text = "mhc_sinkhorn_bwd(grad_out[T, N, M], x[T, N, M], repeat: int = 20, eps: float = 1e-6) -> "
+              "grad_x: f32[T, N, M]",
+      .doc = "The gradient of mhc_sinkhorn_fwd's x, by all of its steps backwards.",
+      .check = check_mhc_sinkhorn_bwd, .call = call_mhc_sinkhorn_bwd },
+};
+DOMAIN(mhc);

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""tegula.mhc: recorded data, plain torch, gradients."""
+import pytest
+import torch
+
+import golden
+import tegula.torch as reference
+from tegula import mhc
+
+NAMES = {"sinkhorn_normalize": "mhc_sinkhorn", "mhc_pre_split_mixes": "mhc_pre_split_mixes", "expand_to_mhc": "mhc_expand",
+         "mhc_head_compute_mix": "mhc_head_compute_mix", "mhc_pre_apply_mix": "mhc_pre_apply_mix", "mhc_post": "mhc_post"}
+RECORDED = [case for case in golden.cases("mhc") if case.op in NAMES]
+
+
+def flat(t, last):
+    return t.reshape(-1, *t.shape[t.ndim - last:])
+
+
+def call(case, given):
+    """The op's forward as the recorded function has it, with any leading dimensions."""
+    args = case.args
+    if case.op == "sinkhorn_normalize":
+        return mhc.mhc_sinkhorn_fwd(flat(given["x"], 2), args["repeat"], args["eps"]).view(given["x"].shape)
+    if case.op == "expand_to_mhc":
+        x, n = given["hidden"], args["mhc_mult"]
+        return mhc.mhc_expand_fwd(flat(x, 1), n).view(*x.shape[:-1], n, x.shape[-1])
+    if case.op == "mhc_pre_apply_mix":
+        x, mix = given["x"], given["mix"]
+        return mhc.mhc_pre_apply_mix_fwd(flat(x, 2), flat(mix[..., 0], 1)).view(*x.shape[:-2], x.shape[-1])
+    if case.op == "mhc_post":
+        x, residual, gate, comb = (given[name] for name in ("x", "residual", "post_layer_mix", "comb_res_mix"))
+        return mhc.mhc_post_fwd(flat(x, 1), flat(residual, 2), flat(gate[..., 0], 1), flat(comb, 2)).view(residual.shape)
+    if case.op == "mhc_head_compute_mix":
+        mixes = given["input_mix"]
+        made = mhc.mhc_head_compute_mix_fwd(flat(mixes, 1), given["mhc_scale"], given["mhc_base"], args["mhc_pre_eps"])
+        return made.view(mixes.shape)
+    mixes, n = given["input_mixes"], args["mhc_mult"]
+    pre, post, comb = mhc.mhc_pre_split_mixes_fwd(flat(mixes, 1), given["mhc_scale"], given["mhc_base"], n,
+                                                  args["mhc_post_mult_value"], args["mhc_pre_eps"])
+    lead = mixes.shape[:-1]
+    return pre.view(*lead, n, 1), post.view(*lead, n, 1), comb.view(*lead, n, n)
+
+
+GRADIENTS = {"hidden": "hidden_grad", "x": "x_grad", "mix": "mix_grad", "residual": "residual_grad",
+             "post_layer_mix": "post_layer_mix_grad", "comb_res_mix": "comb_res_mix_grad",
+             "input_mix": "input_mix_grad", "input_mixes": "input_mixes_grad", "mhc_scale": "scale_grad",
+             "mhc_base": "base_grad"}
+
+
+def outputs_of(case):
+    return [name for name, row in case.rows.items() if row["role"] == "out" and name not in GRADIENTS.values()]
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=str)
+def test_recorded(case, device):
+    """Forward, and gradients by autograd."""
+    given = case.inputs(device)
+    names = outputs_of(case)
+    incoming = [given.pop(name) for name in [f"{n}_grad" for n in names] if name in given]
+    old = given.pop("x_grad_in", None)
+    leaves = {name: t.requires_grad_() for name, t in given.items()}
+    made = call(case, leaves)
+    made = made if isinstance(made, tuple) else (made,)
+    for name, t in zip(names, made, strict=True):
+        case.check(name, t.detach())
+    if not incoming or old is not None:
+        return
+    grads = torch.autograd.grad(made, list(leaves.values()), incoming)
+    for name, t in zip(leaves, grads):
+        case.check(GRADIENTS[name], t.contiguous())
+
+
+def test_accumulates(device):
+    case = next(c for c in RECORDED if "x_grad_in" in c.rows)
+    given = case.inputs(device)
+    grad = flat(given["x_grad_in"], 2)
+    made = mhc.mhc_pre_apply_mix_bwd(flat(given["out_grad"], 1), flat(given["x"], 2), flat(given["mix"][..., 0], 1), grad)
+    case.check("x_grad", grad.view(given["x"].shape))
+    case.check("mix_grad", made.view(given["mix"].shape))
+
+
+def test_recorded_by_reference(device):
+    """The references themselves."""
+    functions = {"expand_to_mhc": reference.expand_to_mhc_ref, "sinkhorn_normalize": reference.sinkhorn_normalize_ref}
+    for case in RECORDED:
+        f = functions.get(case.op) or getattr(reference, case.op + "_ref")
+        names = outputs_of(case)
+        given = {name: t for name, t in case.inputs(device).items() if name.removesuffix("_grad") not in names
+                 and name != "x_grad_in"}
+        made = f(**given, **case.args)
+        for name, t in zip(names, made if isinstance(made, tuple) else (made,), strict=True):
+            case.check(name, t.contiguous())
+
+
+def test_norm_fn_reference(device):
+    for case in golden.cases("mhc"):
+        if case.op == "mhc_pre_norm_fn" and "out" in case.rows and case.name.startswith("dyadic"):
+            given = case.inputs(device)
+            made = reference.mhc_pre_norm_fn_ref(given["residual"], given["mhc_fn"], given.get("mhc_norm_weight"),
+                                                 case.args["mhc_norm_eps"])
+            case.check("out", made)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 8])
+def test_a_block_of_ops(n, device):
+    """A sublayer's seam, forward and backward, against plain torch in double."""
+    torch.manual_seed(n)
+    tokens, hidden = 37, 72
+    x = torch.randn(tokens, n, hidden, device=device).bfloat16()
+    y = torch.randn(tokens, hidden, device=device).bfloat16()
+    mixes, scale = torch.randn(tokens, n * (n + 2), device=device), torch.randn(3, device=device)
+    base = torch.randn(n * (n + 2), device=device)
+    leaves = [t.requires_grad_() for t in (x, y, mixes, scale, base)]
+    pre, post, logits = mhc.mhc_pre_split_mixes_fwd(mixes, scale, base, n, 1.5, 1e-2)
+    comb = mhc.mhc_sinkhorn_fwd(logits, 10, 1e-3)
+    inner = mhc.mhc_pre_apply_mix_fwd(x, pre)
+    out = mhc.mhc_post_fwd(y, x, post, comb)
+    up = torch.randn_like(out), torch.randn_like(inner)
+    grads = torch.autograd.grad((out, inner), leaves, up)
+    doubles = [t.detach().double().requires_grad_() for t in leaves]
+    dx, dy, dm, ds, db = doubles
+    dpre, dpost, dlogits = reference.mhc_pre_split_mixes_ref(dm, ds, db, n, 1.5, 1e-2)
+    dcomb = reference.sinkhorn_normalize_ref(dlogits, 10, 1e-3)
+    dinner = (dx * dpre).sum(-2)
+    dout = torch.einsum("tio,tih->toh", dcomb, dx) + dy[:, None] * dpost
+    wanted = torch.autograd.grad((dout, dinner), doubles, [t.double() for t in up])
+    for seen, want, name in zip((out, inner, *grads), (dout, dinner, *wanted), ("out", "inner", "x", "y", "mixes", "scale",
+                                                                               "base")):
+        rounding = 2**-7 if seen.dtype == torch.bfloat16 else 1e-5      # that of x is a sum of two, each rounded
+        bound = rounding * want.abs() + rounding * want.abs().max()
+        assert ((seen.double() - want).abs() <= bound).all(), name
+
+
+def test_unused_outputs_have_no_gradient(device):
+    mixes = torch.randn(5, 8, device=device).requires_grad_()
+    scale, base = torch.randn(3, device=device), torch.randn(8, device=device)
+    _, _, comb = mhc.mhc_pre_split_mixes_fwd(mixes, scale, base, 2)
+    grad, = torch.autograd.grad(comb.sum(), mixes)
+    torch.testing.assert_close(grad[:, 4:], scale[2].expand(5, 4))
+    assert (grad[:, :4] == 0).all()
+
+
+def test_messages(device):
+    x = torch.randn(3, 2, 2, device=device)
+    with pytest.raises(ValueError, match="repeat: is 0, want"):
+        mhc.mhc_sinkhorn_fwd(x, 0)
+    with pytest.raises(ValueError, match=r"x: shape is \[3, 2, 1\], want \[3, 1..8, 2\]"):
+        mhc.mhc_sinkhorn_fwd(x[:, :, :1].contiguous())
+    with pytest.raises(ValueError, match="num_streams: is 9, want"):
+        mhc.mhc_expand_fwd(x[0].bfloat16(), 9)
