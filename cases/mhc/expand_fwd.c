@@ -23,8 +23,9 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
     case_tensor *t = c->tensors;
     for (int64_t token = begin; token < end; token++)
         for (int64_t i = 0; i < t[OUT].shape[1]; i++)
-            for (int64_t c0 = 0; c0 < t[X].shape[1]; c0++)
-                memcpy(case_element(&t[OUT], (int64_t[]){ token, i, c0 }), case_element(&t[X], (int64_t[]){ token, c0 }), 2);
+            for (int64_t k = 0; k < t[X].shape[1]; k++)
+                memcpy(case_element(&t[OUT], (int64_t[]){ token, i, k }), case_element(&t[X], (int64_t[]){ token, k }),
+                       2);
 }
 
 static void oracle(case_problem *c)
@@ -35,12 +36,14 @@ static void oracle(case_problem *c)
 const case_op expand_fwd_cases = {
     "mhc_expand_fwd", ROWS_CASE, setup, run, oracle, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
-        "num_tokens=0,1,3 num_streams=1,2,3,4,5,6,7,8 hidden=0,1,7,8,9,64,130",
+        "num_tokens=1,3 num_streams=1,2,3,4,5,6,7,8 hidden=8,9", "num_tokens=0,2 num_streams=2,4 hidden=0,1,7,64,130",
         "num_tokens=2 hidden=2048,2056,7168,4097 values=special",
         "num_tokens=3 num_streams=3,4 hidden=64,65 layout=gaps,outside gap=1,8 offset=0,1,8 values=special",
         "num_tokens=7 hidden=264"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=1001 num_streams=2,4,8 hidden=1280,2560,4096,5120,7168,7680",
                                    "num_tokens=80000 hidden=7168", "num_tokens=70000 hidden=100"),
-    .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096,8192 hidden=7168,5120,2560", "num_tokens=128 hidden=7168", "num_tokens=4096 hidden=4096"),
+    .lists[CASE_BENCH] = CASE_LINES(
+        "num_tokens=4096,8192 hidden=7168,5120,2560", "num_tokens=128 hidden=7168",
+        "num_tokens=4096 hidden=4096"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168"),
 };

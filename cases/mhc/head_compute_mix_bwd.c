@@ -15,7 +15,10 @@ static tgl_status run(const case_arguments *a)
                                         a->arg[GATES_GRAD_BASE], a->workspace, a->workspace_bytes, a->stream);
 }
 
-static size_t workspace(const case_arguments *a) { return tgl_mhc_head_compute_mix_bwd_workspace_size(a->arg[GATES_MIXES]); }
+static size_t workspace(const case_arguments *a)
+{
+    return tgl_mhc_head_compute_mix_bwd_workspace_size(a->arg[GATES_MIXES]);
+}
 
 const case_op head_compute_mix_bwd_cases = {
     "mhc_head_compute_mix_bwd", GATES_CASE, setup, run, gates_oracle_bwd, case_all_bytes, workspace,

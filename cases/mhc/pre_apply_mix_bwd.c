@@ -12,7 +12,7 @@ static tgl_status setup(case_problem *c)
     rows_add_mix(c, MIX, "mix", CASE_IN, 2);
     rows_add(c, GRAD_X, "grad_x", CASE_INOUT, true);
     rows_add_mix(c, GRAD_MIX, "grad_mix", CASE_OUT, 2);
-    c->scalar = case_int(c, "accumulate");
+    c->scalar = case_int(c, "accumulate") != 0;
     return rows_check(c);
 }
 
@@ -51,7 +51,7 @@ static int64_t bytes(const case_problem *c)     /* grad_x is written, and read t
 const case_op pre_apply_mix_bwd_cases = {
     "mhc_pre_apply_mix_bwd", ROWS_CASE " accumulate=0", setup, run, oracle, bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
-        "num_tokens=0,1,3 num_streams=1,2,3,4,5,6,7,8 hidden=0,1,7,8,9,64,130",
+        "num_tokens=1,3 num_streams=1,2,3,4,5,6,7,8 hidden=8,9", "num_tokens=0,2 num_streams=2,4 hidden=0,1,7,64,130",
         "num_tokens=2 hidden=2048,2056,7168,4097 values=special",
         "num_tokens=3 num_streams=3,4 hidden=64,65 layout=gaps,outside,same gap=1,8 offset=0,1,8 values=special",
         "num_tokens=7 hidden=264",
@@ -59,6 +59,8 @@ const case_op pre_apply_mix_bwd_cases = {
         "num_tokens=1 num_streams=2 hidden=8192,8200,16384,24576,33000,40000 accumulate=1"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=1001 num_streams=2,4,8 hidden=1280,2560,4096,5120,7168,7680",
                                    "num_tokens=80000 hidden=7168", "num_tokens=70000 hidden=100"),
-    .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096,8192 hidden=7168,5120,2560 accumulate=1", "num_tokens=4096 hidden=4096,7168", "num_tokens=4096 hidden=4096 accumulate=1"),
+    .lists[CASE_BENCH] = CASE_LINES(
+        "num_tokens=4096,8192 hidden=7168,5120,2560 accumulate=1",
+        "num_tokens=4096 hidden=4096,7168", "num_tokens=4096 hidden=4096 accumulate=1"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168 accumulate=0,1"),
 };

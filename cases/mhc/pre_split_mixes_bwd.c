@@ -16,7 +16,10 @@ static tgl_status run(const case_arguments *a)
                                        (const void *)a->problem->scalars, a->workspace, a->workspace_bytes, a->stream);
 }
 
-static size_t workspace(const case_arguments *a) { return tgl_mhc_pre_split_mixes_bwd_workspace_size(a->arg[GATES_MIXES]); }
+static size_t workspace(const case_arguments *a)
+{
+    return tgl_mhc_pre_split_mixes_bwd_workspace_size(a->arg[GATES_MIXES]);
+}
 
 const case_op pre_split_mixes_bwd_cases = {     /* given: gradients of pre (a), post (b), comb (c) */
     "mhc_pre_split_mixes_bwd", GATES_SPLIT_CASE " given=abc", setup, run, gates_oracle_bwd, case_all_bytes, workspace,

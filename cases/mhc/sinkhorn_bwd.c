@@ -74,7 +74,8 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
 {
     case_problem *c = context;
     const tgl_mhc_params *params = (const void *)c->scalars;
-    const int64_t n = c->tensors[X].shape[1], last = 2 * params->sinkhorn_repeat - 2;
+    const int64_t n = c->tensors[X].shape[1], repeat = params->sinkhorn_repeat ? params->sinkhorn_repeat : 20;
+    const int64_t last = 2 * repeat - 2;
     float e[64], softmax[64], logits[64], d[64];
     steps s = { n, last + 1, params->sinkhorn_eps, e, case_memory((last + 3) * n, sizeof(float)) };
     for (int64_t t = begin; t < end; t++) {

@@ -30,7 +30,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
     case_problem *c = context;
     const tgl_mhc_params *params = (const void *)c->scalars;
     case_tensor *x = &c->tensors[X], *out = c->tensors[OUT].name ? &c->tensors[OUT] : x;
-    const int64_t n = x->shape[1];
+    const int64_t n = x->shape[1], repeat = params->sinkhorn_repeat ? params->sinkhorn_repeat : 20;
     const float eps = params->sinkhorn_eps;
     for (int64_t t = begin; t < end; t++) {
         float e[64], of_row[8], of_column[8], rows[8], columns[8];
@@ -43,7 +43,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
             of_row[i] = rows[i] = 1;
         }
         for (int64_t o = 0; o < n; o++) columns[o] = mhc_sum_as_tree(e + o, n, n) + eps;
-        for (int64_t step = 0; step < 2 * params->sinkhorn_repeat - 1; step++) {
+        for (int64_t step = 0; step < 2 * repeat - 1; step++) {
             const bool is_row = step % 2;
             float *sums = is_row ? rows : columns, *made = is_row ? of_row : of_column;
             const float *with = is_row ? of_column : of_row;

@@ -23,15 +23,16 @@ typedef struct tgl_mhc_params {
 } tgl_mhc_params;
 
 /* ---- streams ---- Rows of bf16 tensors are packed, any distance apart; streams of an input may also lie at the same
- * place (stride 0). 1 <= num_streams <= 8. A NaN that is computed has all bits set but its sign. A sum over columns is in
- * f32, in an order that depends on hidden alone (docs/mhc.md). Exact: CPU and CUDA agree bit for bit. */
+ * place (stride 0). 1 <= num_streams <= 8. A NaN that is computed has all bits set but its sign. A sum over columns is
+ * in f32, in an order that depends on hidden alone (docs/mhc.md). Exact: CPU and CUDA agree bit for bit. */
 
 /* tgl_mhc_expand_fwd() - an embedding to all streams: out[t][i] = x[t], bits. Since 0.2.
  *   x    in   bf16   [num_tokens, hidden]
  *   out  out  bf16   [num_tokens, num_streams, hidden] */
 TGL_API tgl_status tgl_mhc_expand_fwd(const DLTensor *x, DLTensor *out, tgl_stream stream);
 
-/* tgl_mhc_expand_bwd() - the sum of streams: grad_x[t] = 0 + grad_out[t][0] + grad_out[t][1] ..., rounded once. Since 0.2.
+/* tgl_mhc_expand_bwd() - the sum of streams: grad_x[t] = 0 + grad_out[t][0] + grad_out[t][1] ..., rounded once.
+ * Since 0.2.
  *   grad_out  in   bf16   [num_tokens, num_streams, hidden]
  *   grad_x    out  bf16   [num_tokens, hidden] */
 TGL_API tgl_status tgl_mhc_expand_bwd(const DLTensor *grad_out, DLTensor *grad_x, tgl_stream stream);
@@ -49,8 +50,8 @@ TGL_API tgl_status tgl_mhc_pre_apply_mix_fwd(const DLTensor *x, const DLTensor *
  *   mix       in      f32    [num_tokens, num_streams]           packed
  *   grad_x    in/out  bf16   [num_tokens, num_streams, hidden]   read only if `accumulate`
  *   grad_mix  out     f32    [num_tokens, num_streams]           packed
- * grad_x[t][i] = mix[t][i] * grad_out[t] + grad_x[t][i] (+0 unless `accumulate`), one fma, rounded once; grad_mix[t][i] =
- * sum of grad_out[t] * x[t][i] over columns. Since 0.2. */
+ * grad_x[t][i] = mix[t][i] * grad_out[t] + grad_x[t][i] (+0 unless `accumulate`), one fma, rounded once; grad_mix[t][i]
+ * = sum of grad_out[t] * x[t][i] over columns. Since 0.2. */
 TGL_API tgl_status tgl_mhc_pre_apply_mix_bwd(const DLTensor *grad_out, const DLTensor *x, const DLTensor *mix,
                                              DLTensor *grad_x, DLTensor *grad_mix, bool accumulate, tgl_stream stream);
 
@@ -70,8 +71,8 @@ TGL_API tgl_status tgl_mhc_post_fwd(const DLTensor *x, const DLTensor *residual,
  *   x, residual, post_mix, comb_mix   in   as above
  *   grad_x, grad_residual, grad_post_mix, grad_comb_mix   out   as x, residual, post_mix, comb_mix
  * grad_x[t] = sum over o of post_mix[t][o] * grad_out[t][o], grad_residual[t][i] = sum over o of comb_mix[t][i][o] *
- * grad_out[t][o], from +0 by fma, in order, rounded once; grad_post_mix[t][o] and grad_comb_mix[t][i][o] = sums of x[t] *
- * grad_out[t][o] and residual[t][i] * grad_out[t][o] over columns. Since 0.2. */
+ * grad_out[t][o], from +0 by fma, in order, rounded once; grad_post_mix[t][o] and grad_comb_mix[t][i][o] = sums of x[t]
+ * * grad_out[t][o] and residual[t][i] * grad_out[t][o] over columns. Since 0.2. */
 TGL_API tgl_status tgl_mhc_post_bwd(const DLTensor *grad_out, const DLTensor *x, const DLTensor *residual,
                                     const DLTensor *post_mix, const DLTensor *comb_mix, DLTensor *grad_x,
                                     DLTensor *grad_residual, DLTensor *grad_post_mix, DLTensor *grad_comb_mix,
@@ -80,15 +81,15 @@ TGL_API tgl_status tgl_mhc_post_bwd(const DLTensor *grad_out, const DLTensor *x,
 /* ---- gates ---- */
 
 /* tgl_mhc_pre_split_mixes_fwd() - the mixes of a token to its pre gate, post gate and the logits of comb
- *   mixes     in   f32   [num_tokens, n * (n + 2)]   rows may be strided; columns are n of pre, n of post, n * n of comb,
- *                        or [num_tokens, 2 * n]      without comb; n = num_streams
+ *   mixes     in   f32   [num_tokens, n * (n + 2)]   rows may be strided; columns are n of pre, n of post, n * n of
+ *                        or [num_tokens, 2 * n]      comb, or without comb; n = num_streams
  *   scale     in   f32   [3], or [2] without comb    packed; of pre, post, comb
  *   base      in   f32   [columns of mixes]          packed
  *   pre_mix   out  f32   [num_tokens, n]             packed
  *   post_mix  out  f32   [num_tokens, n]             packed
  *   comb      out  f32   [num_tokens, n, n]          packed, [input, output stream]; NULL with mixes without comb
- * With z = mixes * scale + base, one fma: pre_mix = sigmoid(z) + pre_eps; post_mix = sigmoid(z) * post_mult [+ post_eps,
- * if it is not 0]; comb = z. Reads pre_eps, post_mult, post_eps. A NaN has all bits set but its sign.
+ * With z = mixes * scale + base, one fma: pre_mix = sigmoid(z) + pre_eps; post_mix = sigmoid(z) * post_mult [+
+ * post_eps, if it is not 0]; comb = z. Reads pre_eps, post_mult, post_eps. A NaN has all bits set but its sign.
  * 1 <= n <= 8. Exact: CPU and CUDA agree bit for bit. Since 0.2. */
 TGL_API tgl_status tgl_mhc_pre_split_mixes_fwd(const DLTensor *mixes, const DLTensor *scale, const DLTensor *base,
                                                DLTensor *pre_mix, DLTensor *post_mix, DLTensor *comb,
@@ -101,9 +102,9 @@ TGL_API tgl_status tgl_mhc_pre_split_mixes_fwd(const DLTensor *mixes, const DLTe
  *   grad_comb                in   f32   [num_tokens, n, n]   packed; NULL: zero, or mixes without comb
  *   grad_mixes               out  f32   as mixes             packed
  *   grad_scale, grad_base    out  f32   as scale, base       packed
- * With g the gradient of z: grad_mixes = g * scale, grad_base = sum of g over tokens, grad_scale = sum of g * mixes over
- * tokens and the columns of a group; without tokens the sums are 0. Sums are in f32 over 64 tokens at a time, in order,
- * and those in f64: they depend on num_tokens alone. Reads post_mult. Exact: CPU and CUDA agree bit for bit.
+ * With g the gradient of z: grad_mixes = g * scale, grad_base = sum of g over tokens, grad_scale = sum of g * mixes
+ * over tokens and the columns of a group; without tokens the sums are 0. Sums are in f32 over 64 tokens at a time, in
+ * order, and those in f64: they depend on num_tokens alone. Reads post_mult. Exact: CPU and CUDA agree bit for bit.
  * Since 0.2. */
 TGL_API tgl_status tgl_mhc_pre_split_mixes_bwd(const DLTensor *mixes, const DLTensor *scale, const DLTensor *base,
                                                const DLTensor *grad_pre_mix, const DLTensor *grad_post_mix,

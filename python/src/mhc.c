@@ -106,8 +106,8 @@ static op_row rows[] = {
     { .text = "mhc_pre_split_mixes_fwd(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
               "pre_eps: float = 1e-6, post_eps: float = 0.0) -> pre_mix: f32[T, num_streams], "
               "post_mix: f32[T, num_streams], comb: f32[T, num_streams, num_streams]",
-      .doc = "The mixes of a token, n of pre, n of post, n * n of comb, to its pre gate, sigmoid(z) + pre_eps, its post "
-             "gate, sigmoid(z) * post_mult + post_eps, and comb's logits z, with z = mixes * scale + base.",
+      .doc = "The mixes of a token, n of pre, n of post, n * n of comb, to its pre gate, sigmoid(z) + pre_eps, its "
+             "post gate, sigmoid(z) * post_mult + post_eps, and comb's logits z, with z = mixes * scale + base.",
       .check = check_mhc_pre_split_mixes_fwd, .call = call_mhc_pre_split_mixes_fwd },
     { .text = "mhc_pre_split_mixes_bwd(mixes[T, P], scale[G], base[P], grad_pre_mix[T, N]?, grad_post_mix[T, N]?, "
               "grad_comb[T, N, M]?, post_mult: float = 2.0) -> grad_mixes: f32[T, P], grad_scale: f32[G], "
@@ -121,8 +121,8 @@ static op_row rows[] = {
       .doc = "The gradients of mhc_head_compute_mix_fwd's tensors.", .call = call_mhc_head_compute_mix_bwd,
       .workspace = workspace_mhc_head_compute_mix_bwd },
     { .text = "mhc_sinkhorn_fwd(x[T, N, M], repeat: int = 20, eps: float = 1e-6) -> out: f32[T, N, M]",
-      .doc = "Logits to a nearly doubly stochastic matrix: softmax of rows plus eps, columns divided by their sums plus "
-             "eps, then repeat - 1 times rows and columns. out may be x.",
+      .doc = "Logits to a nearly doubly stochastic matrix: softmax of rows plus eps, columns divided by their sums "
+             "plus eps, then repeat - 1 times rows and columns. out may be x.",
       .check = check_mhc_sinkhorn_fwd, .call = call_mhc_sinkhorn_fwd },
     { .text = "mhc_sinkhorn_bwd(grad_out[T, N, M], x[T, N, M], repeat: int = 20, eps: float = 1e-6) -> "
               "grad_x: f32[T, N, M]",

@@ -30,7 +30,8 @@ static tgl_status cpu(const void *context)
 
 TGL_SIZES(sizes, num_tokens, num_streams, hidden);
 tgl_signature tgl_mhc_expand_bwd_signature = TGL_SIGNATURE(
-    "mhc_expand_bwd(grad_out: " ROWS_STREAMS " rows) -> grad_x: bf16[num_tokens, hidden] rows where " MHC_RULES, NULL, TGL_SIZES_OF(sizes));
+    "mhc_expand_bwd(grad_out: " ROWS_STREAMS " rows) -> grad_x: bf16[num_tokens, hidden] rows where " MHC_RULES,
+    NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 

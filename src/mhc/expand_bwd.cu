@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * expand_bwd.cu - the sum of a token's streams.
  *   computes  grad_x[t] = sum over i of grad_out[t][i], in order, in f32, rounded once
- *   launch    grid (blocks of columns, at most 65535 tokens, over which blocks stride), block up to ROWS_COLUMN_THREADS,
- *             a unit of 8 columns per thread
+ *   launch    grid (blocks of columns, at most 65535 tokens, over which blocks stride), block up to
+ *             ROWS_COLUMN_THREADS, a unit of 8 columns per thread
  *   moves     2 * (1 + STREAMS) bytes per column
  *   macros    STREAMS 1..8; HAS_VECTORS 0, 1: as common/rows.cuh says */
 #include "mhc/common/rows.cuh"
 #include "mhc/expand_bwd.h"
 
-static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
+static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
+              "a macro is out of range");
 
 extern "C" __global__ void __launch_bounds__(ROWS_COLUMN_THREADS) expand_bwd(const __grid_constant__ expand_bwd_args a)
 {

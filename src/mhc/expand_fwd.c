@@ -30,7 +30,8 @@ static tgl_status cpu(const void *context)
 
 TGL_SIZES(sizes, num_tokens, hidden, num_streams);
 tgl_signature tgl_mhc_expand_fwd_signature = TGL_SIGNATURE(
-    "mhc_expand_fwd(x: bf16[num_tokens, hidden] rows) -> out: " ROWS_STREAMS " strided where " MHC_RULES, NULL, TGL_SIZES_OF(sizes));
+    "mhc_expand_fwd(x: bf16[num_tokens, hidden] rows) -> out: " ROWS_STREAMS " strided where " MHC_RULES,
+    NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 

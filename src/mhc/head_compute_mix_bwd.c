@@ -26,4 +26,7 @@ tgl_status tgl_mhc_head_compute_mix_bwd(const DLTensor *mixes, const DLTensor *s
     return tgl_run(&tgl_mhc_head_compute_mix_bwd_signature, &TGL_GATES_BWD, tensors, &a, stream);
 }
 
-size_t tgl_mhc_head_compute_mix_bwd_workspace_size(const DLTensor *mixes) { return tgl_gates_bwd_workspace_size(mixes); }
+size_t tgl_mhc_head_compute_mix_bwd_workspace_size(const DLTensor *mixes)
+{
+    return tgl_gates_bwd_workspace_size(mixes);
+}

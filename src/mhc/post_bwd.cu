@@ -10,7 +10,8 @@
 #include "mhc/common/rows.cuh"
 #include "mhc/post_bwd.h"
 
-static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
+static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
+              "a macro is out of range");
 
 /* Sums over columns of this thread's unit of v with each stream of d, over the warp: to values first .. first + STREAMS
  * - 1 of a group. */

@@ -2,14 +2,15 @@
  * post_fwd.cu - the output of a sublayer into all streams, which are mixed.
  *   computes  out[t][o] = post_mix[t][o] * x[t] + sum over i of comb_mix[t][i][o] * residual[t][i], in order by fma, in
  *             f32, rounded once
- *   launch    grid (blocks of columns, at most 65535 tokens, over which blocks stride), block up to ROWS_COLUMN_THREADS,
- *             a unit of 8 columns per thread
+ *   launch    grid (blocks of columns, at most 65535 tokens, over which blocks stride), block up to
+ *             ROWS_COLUMN_THREADS, a unit of 8 columns per thread
  *   moves     2 * (1 + 2 * STREAMS) bytes per column, 4 * (STREAMS + STREAMS^2) per token
  *   macros    STREAMS 1..8; HAS_VECTORS 0, 1: as common/rows.cuh says */
 #include "mhc/common/rows.cuh"
 #include "mhc/post_fwd.h"
 
-static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
+static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
+              "a macro is out of range");
 
 extern "C" __global__ void __launch_bounds__(ROWS_COLUMN_THREADS) post_fwd(const __grid_constant__ post_fwd_args a)
 {

@@ -11,7 +11,8 @@
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_VECTORS == 0 || HAS_VECTORS == 1) &&
               (ACCUMULATE == 0 || ACCUMULATE == 1), "a macro is out of range");
 
-extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS) pre_apply_mix_bwd(const __grid_constant__ pre_apply_mix_bwd_args a)
+extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS) pre_apply_mix_bwd(
+    const __grid_constant__ pre_apply_mix_bwd_args a)
 {
     SHARED(row_sums<STREAMS>, sums);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;

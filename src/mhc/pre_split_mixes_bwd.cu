@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * pre_split_mixes_bwd.cu - gradients of mixes, scale and base; also those of a head.
- *   computes  as common/gates.h says. A block has a chunk of tokens: it writes their grad_mixes, and a thread per column
- *             and sum adds them up. The last block to arrive adds the chunks
+ *   computes  as common/gates.h says. A block has a chunk of tokens: it writes their grad_mixes, and a thread per
+ *             column and sum adds them up. The last block to arrive adds the chunks
  *   launch    grid of chunks, at least one (blocks stride over chunks), block GATES_THREADS
  *   moves     12 bytes per column and token; partial sums
  *   macros    STREAMS 1..8; GROUPS 1 (pre), 2 (and post), 3 (and comb) */
@@ -80,7 +80,8 @@ DEV double sum_of_chunks(const gates_bwd_args &a, i64 num_chunks, float *tile)
     return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(GATES_THREADS) pre_split_mixes_bwd(const __grid_constant__ gates_bwd_args a)
+extern "C" __global__ void __launch_bounds__(GATES_THREADS) pre_split_mixes_bwd(
+    const __grid_constant__ gates_bwd_args a)
 {
     SHARED(float[TILE], tile);
     SHARED(double[COLUMNS], of_scale);

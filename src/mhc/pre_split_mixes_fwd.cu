@@ -14,7 +14,8 @@ static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && GROUPS >= 1 && GROUP
 enum { COLUMNS = GROUPS == 3 ? STREAMS * (STREAMS + 2) : GROUPS * STREAMS, UNIT = HAS_VECTORS ? 4 : 1,
        UNITS = COLUMNS / UNIT, TOKENS = GATES_THREADS / UNITS };
 
-extern "C" __global__ void __launch_bounds__(GATES_THREADS) pre_split_mixes_fwd(const __grid_constant__ gates_fwd_args a)
+extern "C" __global__ void __launch_bounds__(GATES_THREADS) pre_split_mixes_fwd(
+    const __grid_constant__ gates_fwd_args a)
 {
     const int token = (int)threadIdx.x / UNITS, column = (int)threadIdx.x % UNITS * UNIT;
     const int group = gates_group(column, STREAMS), width = group == 2 ? STREAMS * STREAMS : STREAMS;

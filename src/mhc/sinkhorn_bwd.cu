@@ -11,7 +11,8 @@
 
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS, "STREAMS is 1..8");
 
-extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS) sinkhorn_bwd(const __grid_constant__ sinkhorn_bwd_args a)
+extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS) sinkhorn_bwd(
+    const __grid_constant__ sinkhorn_bwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     const sinkhorn_history history = { (float *)memory + threadIdx.x, MHC_SINKHORN_THREADS };

@@ -9,7 +9,8 @@
 
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS, "STREAMS is 1..8");
 
-extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS) sinkhorn_fwd(const __grid_constant__ sinkhorn_fwd_args a)
+extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS) sinkhorn_fwd(
+    const __grid_constant__ sinkhorn_fwd_args a)
 {
     pdl_wait();
     pdl_trigger();

@@ -54,7 +54,8 @@ TEST(worked_example)
 TEST(long_sums)         /* many signed terms, within what TileKernels' test allows of the exact sum */
 {
     enum { TOKENS = 4096, N = 4, COLUMNS = 24 };
-    static float mixes[TOKENS * COLUMNS], pre[TOKENS * N], post[TOKENS * N], comb[TOKENS * N * N], made[TOKENS * COLUMNS];
+    static float mixes[TOKENS * COLUMNS], made[TOKENS * COLUMNS];
+    static float pre[TOKENS * N], post[TOKENS * N], comb[TOKENS * N * N];
     float scale[3], base[COLUMNS];
     for (int i = 0; i < TOKENS * COLUMNS; i++) mixes[i] = (float)normal(1, i);
     for (int i = 0; i < TOKENS * N; i++) pre[i] = (float)normal(20, i), post[i] = (float)normal(40, i);
@@ -92,7 +93,8 @@ static tgl_status invoke(DLTensor *const *t, const void *params)
     return tgl_mhc_pre_split_mixes_bwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params, workspace,
                                        sizeof workspace, NULL);
 }
-#define GOOD_CALL &tgl_mhc_pre_split_mixes_bwd_signature, "num_tokens=3 num_columns=8 num_groups=3 num_streams=2", invoke
+#define SAMPLE "num_tokens=3 num_columns=8 num_groups=3 num_streams=2"
+#define GOOD_CALL &tgl_mhc_pre_split_mixes_bwd_signature, SAMPLE, invoke
 
 TEST(errors)
 {

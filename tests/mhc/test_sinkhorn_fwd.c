@@ -72,7 +72,8 @@ TEST(defaults)          /* 20 repeats, 1e-6; an epsilon of 0 is one */
     const float x[] = { 3, 0, -1, 0, 2, 0, 0, 1, -2 };
     FOR_BACKENDS(b) {
         float seen[4][9];
-        const tgl_mhc_params params[] = { { 0 }, { .has_sinkhorn_eps = true, .sinkhorn_eps = 1e-6f, .sinkhorn_repeat = 20 },
+        const tgl_mhc_params params[] = { { 0 },
+                                          { .has_sinkhorn_eps = true, .sinkhorn_eps = 1e-6f, .sinkhorn_repeat = 20 },
                                           { .has_sinkhorn_eps = true }, { .sinkhorn_eps = 1, .sinkhorn_repeat = 20 } };
         for (int i = 0; i < 4; i++) {
             tensor in, out;
@@ -90,7 +91,10 @@ TEST(defaults)          /* 20 repeats, 1e-6; an epsilon of 0 is one */
 TEST(graph) { check_replayed("mhc_sinkhorn_fwd", "num_tokens=70", 1); }
 
 extern tgl_signature tgl_mhc_sinkhorn_fwd_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params) { return tgl_mhc_sinkhorn_fwd(t[0], t[1], params, NULL); }
+static tgl_status invoke(DLTensor *const *t, const void *params)
+{
+    return tgl_mhc_sinkhorn_fwd(t[0], t[1], params, NULL);
+}
 #define GOOD_CALL &tgl_mhc_sinkhorn_fwd_signature, "num_tokens=3 num_streams=4", invoke
 
 TEST(errors)

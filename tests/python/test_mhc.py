@@ -7,8 +7,8 @@ import golden
 import tegula.torch as reference
 from tegula import mhc
 
-NAMES = {"sinkhorn_normalize": "mhc_sinkhorn", "mhc_pre_split_mixes": "mhc_pre_split_mixes", "expand_to_mhc": "mhc_expand",
-         "mhc_head_compute_mix": "mhc_head_compute_mix", "mhc_pre_apply_mix": "mhc_pre_apply_mix", "mhc_post": "mhc_post"}
+NAMES = ("sinkhorn_normalize", "mhc_pre_split_mixes", "expand_to_mhc", "mhc_head_compute_mix", "mhc_pre_apply_mix",
+         "mhc_post")
 RECORDED = [case for case in golden.cases("mhc") if case.op in NAMES]
 
 
@@ -29,7 +29,8 @@ def call(case, given):
         return mhc.mhc_pre_apply_mix_fwd(flat(x, 2), flat(mix[..., 0], 1)).view(*x.shape[:-2], x.shape[-1])
     if case.op == "mhc_post":
         x, residual, gate, comb = (given[name] for name in ("x", "residual", "post_layer_mix", "comb_res_mix"))
-        return mhc.mhc_post_fwd(flat(x, 1), flat(residual, 2), flat(gate[..., 0], 1), flat(comb, 2)).view(residual.shape)
+        made = mhc.mhc_post_fwd(flat(x, 1), flat(residual, 2), flat(gate[..., 0], 1), flat(comb, 2))
+        return made.view(residual.shape)
     if case.op == "mhc_head_compute_mix":
         mixes = given["input_mix"]
         made = mhc.mhc_head_compute_mix_fwd(flat(mixes, 1), given["mhc_scale"], given["mhc_base"], args["mhc_pre_eps"])
@@ -74,7 +75,8 @@ def test_accumulates(device):
     case = next(c for c in RECORDED if "x_grad_in" in c.rows)
     given = case.inputs(device)
     grad = flat(given["x_grad_in"], 2)
-    made = mhc.mhc_pre_apply_mix_bwd(flat(given["out_grad"], 1), flat(given["x"], 2), flat(given["mix"][..., 0], 1), grad)
+    mix = flat(given["mix"][..., 0], 1)
+    made = mhc.mhc_pre_apply_mix_bwd(flat(given["out_grad"], 1), flat(given["x"], 2), mix, grad)
     case.check("x_grad", grad.view(given["x"].shape))
     case.check("mix_grad", made.view(given["mix"].shape))
 
@@ -124,8 +126,8 @@ def test_a_block_of_ops(n, device):
     dinner = (dx * dpre).sum(-2)
     dout = torch.einsum("tio,tih->toh", dcomb, dx) + dy[:, None] * dpost
     wanted = torch.autograd.grad((dout, dinner), doubles, [t.double() for t in up])
-    for seen, want, name in zip((out, inner, *grads), (dout, dinner, *wanted), ("out", "inner", "x", "y", "mixes", "scale",
-                                                                               "base")):
+    names = ("out", "inner", "x", "y", "mixes", "scale", "base")
+    for seen, want, name in zip((out, inner, *grads), (dout, dinner, *wanted), names, strict=True):
         rounding = 2**-7 if seen.dtype == torch.bfloat16 else 1e-5      # that of x is a sum of two, each rounded
         bound = rounding * want.abs() + rounding * want.abs().max()
         assert ((seen.double() - want).abs() <= bound).all(), name

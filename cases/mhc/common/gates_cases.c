@@ -16,7 +16,7 @@ static sizes sizes_of(const case_problem *c)
 
 tgl_status gates_add_inputs(case_problem *c, bool is_head)
 {
-    const int64_t n = case_int(c, "num_streams"), groups = is_head ? 1 : 2 + case_int(c, "comb");
+    const int64_t n = case_int(c, "num_streams"), groups = is_head ? 1 : case_int(c, "comb") ? 3 : 2;
     const int64_t columns = groups == 3 ? n * (n + 2) : groups * n;
     tgl_mhc_params params = { 0 };
     if (!is_head) params.has_post_mult = true, params.post_mult = (float)mhc_number(c, "post_mult");

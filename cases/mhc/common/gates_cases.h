@@ -14,7 +14,8 @@ enum { GATES_GRAD_MIXES = GATES_FIRST_OUTPUT, GATES_GRAD_SCALE, GATES_GRAD_BASE 
 
 /* groups: 1 for a head, otherwise that of parameter `comb`; fills c->scalars. */
 tgl_status gates_add_inputs(case_problem *c, bool is_head);
-tgl_status gates_add_outputs(case_problem *c, const char *wanted);   /* forward; `wanted` for gradients: pre post comb */
+/* Outputs of the forward; or, `wanted`, the gradients that arrive: those of pre (a), post (b), comb (c). */
+tgl_status gates_add_outputs(case_problem *c, const char *wanted);
 tgl_status gates_add_grads(case_problem *c);
 void gates_oracle_fwd(case_problem *c);
 void gates_oracle_bwd(case_problem *c);

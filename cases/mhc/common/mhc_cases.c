@@ -14,7 +14,10 @@ double mhc_number(case_problem *c, const char *name)
     return value;
 }
 
-float mhc_at(const case_tensor *t, const int64_t *index) { return (float)case_decode(t->dtype, case_element(t, index)); }
+float mhc_at(const case_tensor *t, const int64_t *index)
+{
+    return (float)case_decode(t->dtype, case_element(t, index));
+}
 
 void mhc_put(case_tensor *t, const int64_t *index, double value)
 {

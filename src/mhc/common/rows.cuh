@@ -110,8 +110,8 @@ template <int COUNT> DEV void clear_group(row_sums<COUNT> &s, int group)
     for (int v = (int)threadIdx.x % 32; v < COUNT; v += 32) s.of_warp[v][group] = 0;
 }
 
-/* The trees of a span are there: adds them up. `span` is its number, from 0 on; the last one gives the totals, the first
- * SPLIT of them to `to`, the others to `more`. */
+/* The trees of a span are there: adds them up. `span` is its number, from 0 on; the last one gives the totals, the
+ * first SPLIT of them to `to`, the others to `more`. */
 template <int SPLIT, int COUNT>
 DEV void add_span(row_sums<COUNT> &s, i64 span, i64 num_spans, float *to, float *more)
 {
