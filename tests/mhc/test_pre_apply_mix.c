@@ -4,11 +4,13 @@
 
 TESTS_OF_TABLES("mhc_pre_apply_mix")
 
+/* doc: pre_apply_mix */
 static const float X[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f }, PRE[] = { 0.39041978f, 0.45507687f };
 
 TEST(worked_example)
 {
     const float want[] = { 1.296875f, -0.326171875f, -0.259765625f, 1.28125f };
+    /* end */
     FOR_BACKENDS(b) {
         tensor x, mix, out;
         put(b, &x, 3, SHAPE(1, 2, 4), X);

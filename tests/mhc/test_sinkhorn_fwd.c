@@ -7,13 +7,15 @@ TESTS_OF_TABLE("mhc_sinkhorn_fwd")
 
 TEST(worked_example)
 {
+    /* doc: sinkhorn */
     const float x[] = { 0.5515525f, -0.1912612f, 0.4558979f, 0.3308499f };
     const float twice[] = { 0.5762365f, 0.4230120f, 0.4237625f, 0.5769870f };
     const float ten[] = { 0.5766118f, 0.4233872f, 0.4233872f, 0.5766118f };
     FOR_BACKENDS(b) {
-        sinkhorn(b, 1, 2, x, 2, 1e-6f, twice, 2e-7);
+        sinkhorn(b, 1, 2, x, 2, 1e-6f, twice, 2e-7);    /* one token, n = 2, two repeats, within 2e-7 */
         sinkhorn(b, 1, 2, x, 10, 1e-6f, ten, 2e-7);
     }
+    /* end */
 }
 
 /* Softmax plus eps, columns, then rows and columns. */
