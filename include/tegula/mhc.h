@@ -13,7 +13,8 @@ extern "C" {
 /* What the ops of this header share; each says which fields it reads, others are ignored. { 0 } is DeepSeek-V4's
  * setting. */
 typedef struct tgl_mhc_params {
-    bool has_pre_eps, has_sinkhorn_eps, has_post_mult;      /* the next three are given */
+    bool has_rms_eps, has_pre_eps, has_sinkhorn_eps, has_post_mult;     /* the next four are given */
+    float rms_eps;              /* of the projection's RMSNorm; otherwise 1e-6 */
     float pre_eps;              /* added to the pre gate; otherwise 1e-6 */
     float sinkhorn_eps;         /* otherwise 1e-6 */
     float post_mult;            /* multiplies the post gate; otherwise 2 */
@@ -77,6 +78,27 @@ TGL_API tgl_status tgl_mhc_post_bwd(const DLTensor *grad_out, const DLTensor *x,
                                     const DLTensor *post_mix, const DLTensor *comb_mix, DLTensor *grad_x,
                                     DLTensor *grad_residual, DLTensor *grad_post_mix, DLTensor *grad_comb_mix,
                                     tgl_stream stream);
+
+/* ---- projection ---- */
+
+/* tgl_mhc_norm_fn_fwd() - mixes: RMSNorm of all columns of a token, times the rows of fn
+ *   residual     in   bf16   [num_tokens, num_streams, hidden]   rows packed, any distance apart
+ *   fn           in   f32    [num_rows, num_streams * hidden]    packed
+ *   norm_weight  in   f32    [num_streams * hidden]              packed; NULL: no gain
+ *   mixes        out  f32    [num_tokens, num_rows]              packed
+ *   out_mul      out  f32    [num_tokens, num_rows]              packed; for the backward; NULL: not wanted
+ *   sqrsum       out  f32    [num_tokens]                        packed; for the backward; NULL: not wanted
+ * sqrsum = sum of x * x over the columns of all streams, out_mul = sum of x * tf32(fn * norm_weight), mixes = out_mul *
+ * rsqrt(sqrsum / columns + rms_eps), where tf32 rounds to nearest, ties away from zero, and keeps infinities and NaN.
+ * Sums are in f32 in an order that depends on num_streams and hidden alone (docs/mhc.md): no result depends on the other
+ * tokens or the kernel. sqrsum is exact: CPU and CUDA agree bit for bit. out_mul differs between a CPU and tensor cores
+ * by at most 1e-5 of the sum of |x * fn|. hidden >= 1, 1 <= num_rows <= 80. Since 0.2. */
+TGL_API tgl_status tgl_mhc_norm_fn_fwd(const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,
+                                       DLTensor *mixes, DLTensor *out_mul, DLTensor *sqrsum,
+                                       const tgl_mhc_params *params, void *workspace, size_t workspace_bytes,
+                                       tgl_stream stream);
+/* 0 on the CPU. */
+TGL_API size_t tgl_mhc_norm_fn_fwd_workspace_size(const DLTensor *residual, const DLTensor *fn);
 
 /* ---- gates ---- */
 
