@@ -31,6 +31,16 @@ THUNK(mhc_post_bwd)
                             a->grad_post_mix, a->grad_comb_mix, a->stream);
 }
 
+/* ---- projection ---- */
+
+WORKSPACE(mhc_norm_fn_fwd) { return tgl_mhc_norm_fn_fwd_workspace_size(a->residual, a->fn); }
+THUNK(mhc_norm_fn_fwd)
+{
+    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)a->eps };
+    return tgl_mhc_norm_fn_fwd(a->residual, a->fn, a->norm_weight, a->mixes, a->out_mul, a->sqrsum, &params,
+                               a->workspace, a->workspace_bytes, a->stream);
+}
+
 /* ---- gates ---- */
 
 CHECK(mhc_pre_split_mixes_fwd) { return is_within("num_streams", a->num_streams, 1, 8); }
@@ -103,6 +113,11 @@ static op_row rows[] = {
               "grad_x: x[T, H], grad_residual: residual[T, N, H], grad_post_mix: f32[T, N], "
               "grad_comb_mix: f32[T, N, M]",
       .doc = "The gradients of mhc_post_fwd's arguments.", .call = call_mhc_post_bwd },
+    { .text = "mhc_norm_fn_fwd(residual[T, N, H], fn[P, K], norm_weight[K]?, eps: float = 1e-6) -> mixes: f32[T, P], "
+              "out_mul: f32[T, P], sqrsum: f32[T]",
+      .doc = "The mixes of a token: RMSNorm of all its columns, with gain norm_weight [K] if given, times the rows of fn, "
+             "in TF32. Also their products before the norm, and the sum of squares.",
+      .call = call_mhc_norm_fn_fwd, .workspace = workspace_mhc_norm_fn_fwd },
     { .text = "mhc_pre_split_mixes_fwd(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
               "pre_eps: float = 1e-6, post_eps: float = 0.0) -> pre_mix: f32[T, num_streams], "
               "post_mix: f32[T, num_streams], comb: f32[T, num_streams, num_streams]",

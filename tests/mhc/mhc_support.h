@@ -35,8 +35,8 @@ static inline void check_near(const char *where, const float *seen, const float 
 {
     for (int64_t i = 0; i < count; i++) {
         const double gap = fabs((double)seen[i] - (double)want[i]), bound = atol + rtol * fabs((double)want[i]);
-        const bool is_nan = isnan(seen[i]) && isnan(want[i]);
-        if (!CHECK_THAT(is_nan || gap <= bound, "%s: element %lld is %.9g, want %.9g", where, (long long)i,
+        const bool is_same = seen[i] == want[i] || (isnan(seen[i]) && isnan(want[i]));
+        if (!CHECK_THAT(is_same || gap <= bound, "%s: element %lld is %.9g, want %.9g", where, (long long)i,
                         (double)seen[i], (double)want[i]))
             return;
     }

@@ -105,6 +105,9 @@ def mhc_cases(device):
     yield "mhc_pre_apply_mix_bwd", y, x, gate, x.clone()
     yield "mhc_post_fwd", y, x, gate, comb
     yield "mhc_post_bwd", x, y, x, gate, comb
+    fn = torch.randn(15, 120, device=device)
+    yield "mhc_norm_fn_fwd", x, fn
+    yield "mhc_norm_fn_fwd", x, fn, torch.rand(120, device=device), 1e-2
     yield "mhc_pre_split_mixes_fwd", mixes, scale, base, 3, 1.0, 1e-2
     yield "mhc_pre_split_mixes_bwd", mixes, scale, base, gate, gate, comb
     yield "mhc_pre_split_mixes_bwd", mixes, scale, base, None, gate, None, 1.0
