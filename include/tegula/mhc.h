@@ -20,6 +20,7 @@ typedef struct tgl_mhc_params {
     float post_mult;            /* multiplies the post gate; otherwise 2 */
     float post_eps;             /* added to the post gate */
     int64_t sinkhorn_repeat;    /* steps over columns; 0: 20 */
+    bool accumulate;            /* norm_fn_bwd: grad_residual is added to */
     uint64_t reserved[8];       /* zero */
 } tgl_mhc_params;
 
@@ -99,6 +100,24 @@ TGL_API tgl_status tgl_mhc_norm_fn_fwd(const DLTensor *residual, const DLTensor 
                                        tgl_stream stream);
 /* 0 on the CPU. */
 TGL_API size_t tgl_mhc_norm_fn_fwd_workspace_size(const DLTensor *residual, const DLTensor *fn);
+
+/* tgl_mhc_norm_fn_bwd() - its gradients
+ *   grad_mixes        in      f32    [num_tokens, num_rows]              packed
+ *   residual, fn, norm_weight, out_mul, sqrsum   in   as above           of the forward
+ *   grad_residual     in/out  bf16   [num_tokens, num_streams, hidden]   read only if `accumulate`
+ *   grad_fn           out     f32    as fn                               packed
+ *   grad_norm_weight  out     f32    as norm_weight                      packed; NULL: not wanted
+ * With r = rsqrt(sqrsum / columns + rms_eps): dmul = tf32(grad_mixes * r), ds = -(sum of grad_mixes * out_mul) / 2 * r /
+ * (sqrsum + rms_eps * columns); grad_residual = [grad_residual] + sum over rows of dmul * tf32(fn * norm_weight) + 2 *
+ * residual * ds, rounded once. D = sum over tokens of dmul * residual; grad_fn = D, or with a gain D * norm_weight and
+ * grad_norm_weight = sum over rows of D * fn. Sums over tokens depend on num_tokens alone: up to 8 groups of tokens in
+ * order, then the groups. CPU and tensor cores differ as in the forward. Reads rms_eps, accumulate. Since 0.2. */
+TGL_API tgl_status tgl_mhc_norm_fn_bwd(const DLTensor *grad_mixes, const DLTensor *residual, const DLTensor *fn,
+                                       const DLTensor *norm_weight, const DLTensor *out_mul, const DLTensor *sqrsum,
+                                       DLTensor *grad_residual, DLTensor *grad_fn, DLTensor *grad_norm_weight,
+                                       const tgl_mhc_params *params, void *workspace, size_t workspace_bytes,
+                                       tgl_stream stream);
+TGL_API size_t tgl_mhc_norm_fn_bwd_workspace_size(const DLTensor *residual, const DLTensor *fn);
 
 /* ---- gates ---- */
 

@@ -286,6 +286,24 @@ def _packed(t):
     return t if t is None else t.contiguous()
 
 
+def _save_norm_fn(ctx, given, output):
+    ctx.save_for_backward(given["residual"], given["fn"], given["norm_weight"], *output[1:])
+    ctx.eps = given["eps"]
+    ctx.set_materialize_grads(False)
+
+
+def _norm_fn_backward(ctx, wanted, grad, *others):
+    """Of the mixes: what is saved for this has none."""
+    if any(g is not None for g in others):
+        raise NotImplementedError("mhc_norm_fn_fwd(): out_mul and sqrsum have no gradient: detach() them")
+    residual, fn, norm_weight, out_mul, sqrsum = ctx.saved_tensors
+    args = _packed(grad), residual, fn, out_mul, sqrsum
+    if norm_weight is None:
+        return dict(zip(("residual", "fn"), _tegula.mhc_norm_fn_bwd(*args, ctx.eps)))
+    made = _tegula.mhc_norm_fn_bwd_weighted(*args, norm_weight, ctx.eps)
+    return dict(zip(("residual", "fn", "norm_weight"), made))
+
+
 def _split_backward(ctx, wanted, *grads):
     made = _tegula.mhc_pre_split_mixes_bwd(*ctx.saved_tensors, *map(_packed, grads), *ctx.settings)
     return dict(zip(("mixes", "scale", "base"), made))
@@ -314,6 +332,7 @@ GRADIENTS = {
         ("mhc_pre_apply_mix_fwd", _pre_apply_mix_backward, _save_mhc("x", "mix")),
         ("mhc_post_fwd", _post_backward, _save_mhc("x", "residual", "post_mix", "comb_mix")),
         ("mhc_pre_split_mixes_fwd", _split_backward, _save_mhc("mixes", "scale", "base", numbers=("post_mult",))),
+        ("mhc_norm_fn_fwd", _norm_fn_backward, _save_norm_fn),
         ("mhc_head_compute_mix_fwd", _head_backward, _save_mhc("mixes", "scale", "base")),
         ("mhc_sinkhorn_fwd", _sinkhorn_backward, _save_mhc("x", numbers=("repeat", "eps"))))},
 }

@@ -127,7 +127,7 @@ template <> struct chunk_tree<1> {
     static __device__ __forceinline__ float sum(const float *from) { return *from; }
 };
 
-/* The tree of COUNT entries from FIRST on, `stride` apart; +0 for those past the last. They are left zero. */
+/* The tree of COUNT entries from FIRST on, `stride` apart; +0 for those past the last. */
 template <int FIRST, int COUNT> struct entry_tree {
     static __device__ __forceinline__ float sum(float *from, i64 stride)
     {
@@ -138,12 +138,16 @@ template <int FIRST, int COUNT> struct entry_tree {
 template <int FIRST> struct entry_tree<FIRST, 1> {
     static __device__ __forceinline__ float sum(float *from, i64 stride)
     {
-        if (FIRST >= ENTRIES) return 0;
-        const float v = __uint_as_float(load_relaxed_u32(from + FIRST * stride));
-        from[FIRST * stride] = 0;
-        return v;
+        return FIRST < ENTRIES ? __uint_as_float(load_relaxed_u32(from + FIRST * stride)) : 0.0f;
     }
 };
+DEV float take_entries(float *from, i64 stride)         /* and leaves zeros */
+{
+    const float sum = entry_tree<0, PADDED>::sum(from, stride);
+#pragma unroll
+    for (int i = 0; i < ENTRIES; i++) from[i * stride] = 0;
+    return sum;
+}
 
 /* All blocks have left their sums of the tile. */
 DEV void finish_tile(const norm_fn_fwd_args &a, i64 first, int count, float *of_token)
@@ -151,7 +155,7 @@ DEV void finish_tile(const norm_fn_fwd_args &a, i64 first, int count, float *of_
     enum { ENTRY = ROWS + 1 };
 #pragma unroll 1
     for (int t = (int)threadIdx.x; t < count; t += THREADS) {
-        const float sum = entry_tree<0, PADDED>::sum(a.partial + (first + t) * ENTRIES * ENTRY + ROWS, ENTRY);
+        const float sum = take_entries(a.partial + (first + t) * ENTRIES * ENTRY + ROWS, ENTRY);
         of_token[t] = projection_rms(sum, a.columns, a.eps);
         if (a.sqrsum) a.sqrsum[first + t] = tgl_one_nan(sum);
     }
@@ -159,7 +163,7 @@ DEV void finish_tile(const norm_fn_fwd_args &a, i64 first, int count, float *of_
 #pragma unroll 1
     for (int k = (int)threadIdx.x; k < count * ROWS; k += THREADS) {
         const int t = k / ROWS, j = k % ROWS;
-        const float sum = entry_tree<0, PADDED>::sum(a.partial + (first + t) * ENTRIES * ENTRY + j, ENTRY);
+        const float sum = take_entries(a.partial + (first + t) * ENTRIES * ENTRY + j, ENTRY);
         if (a.out_mul) a.out_mul[first * ROWS + k] = tgl_one_nan(sum);
         a.mixes[first * ROWS + k] = tgl_one_nan(sum * of_token[t]);
     }

@@ -12,7 +12,8 @@ static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && GROUPS >= 1 && GROUP
 
 enum { COLUMNS = GROUPS == 3 ? STREAMS * (STREAMS + 2) : GROUPS * STREAMS, ELEMENTS = GATES_CHUNK * COLUMNS,
        SUMS = 2 * COLUMNS, LOADS = (ELEMENTS + GATES_THREADS - 1) / GATES_THREADS,
-       TILE = 2 * ELEMENTS > 8192 ? 2 * ELEMENTS : 8192, TILE_CHUNKS = TILE / SUMS };
+       TILE = 2 * ELEMENTS > 8192 ? 2 * ELEMENTS : 8192, TILE_CHUNKS = 8192 / SUMS,
+       TILE_LOADS = (TILE_CHUNKS * SUMS + GATES_THREADS - 1) / GATES_THREADS };
 static_assert(SUMS <= GATES_THREADS, "a thread per sum");
 
 /* The chunk's g and mixes to shared memory, its grad_mixes to memory. A thread reads all of its elements before it
@@ -65,11 +66,17 @@ DEV double sum_of_chunks(const gates_bwd_args &a, i64 num_chunks, float *tile)
     for (i64 begin = 0; begin < num_chunks; begin += TILE_CHUNKS) {
         const int count = (int)min((i64)TILE_CHUNKS, num_chunks - begin);
         float *const from = a.partial + begin * SUMS;
+        float v[TILE_LOADS];                    /* all loads before the first store, which they would wait for */
+#pragma unroll
+        for (int i = 0; i < TILE_LOADS; i++) {
+            const int k = (int)threadIdx.x + i * GATES_THREADS;
+            v[i] = k < count * SUMS ? __uint_as_float(load_relaxed_u32(from + k)) : 0.0f;
+        }
         __syncthreads();                        /* the tile before has been added */
-#pragma unroll 16
-        for (int k = (int)threadIdx.x; k < count * SUMS; k += GATES_THREADS) {
-            tile[k] = __uint_as_float(load_relaxed_u32(from + k));
-            from[k] = 0;
+#pragma unroll
+        for (int i = 0; i < TILE_LOADS; i++) {
+            const int k = (int)threadIdx.x + i * GATES_THREADS;
+            if (k < count * SUMS) tile[k] = v[i], from[k] = 0;
         }
         __syncthreads();
         if (threadIdx.x < SUMS) {

@@ -99,6 +99,35 @@ static tgl_status post(const golden_call *c)
                             flat(c, "comb_res_mix_grad", 3, &t[9]), c->call->stream);
 }
 
+static size_t norm_fn_workspace(const golden_call *c)
+{
+    tensor t;
+    const DLTensor *x = flat(c, "residual", 3, &t), *fn = golden_arg(c, "mhc_fn");
+    const size_t forward = tgl_mhc_norm_fn_fwd_workspace_size(x, fn), backward = tgl_mhc_norm_fn_bwd_workspace_size(x, fn);
+    return forward > backward ? forward : backward;
+}
+static tgl_status norm_fn(const golden_call *c)             /* what the forward saves is not recorded */
+{
+    tensor t[4], out_mul, sqrsum;
+    const DLTensor *x = flat(c, "residual", 3, &t[0]), *fn = golden_arg(c, "mhc_fn");
+    const DLTensor *weight = golden_arg(c, "mhc_norm_weight");
+    const backend b = { .device = x->device, .stream = c->call->stream };
+    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)golden_double(c->golden, "mhc_norm_eps"),
+                                    .accumulate = !strcmp(c->golden->name, "accumulate") };
+    place(&b, &out_mul, TGL_F32, 2, SHAPE(x->shape[0], fn->shape[0]), NULL);
+    place(&b, &sqrsum, TGL_F32, 1, SHAPE(x->shape[0]), NULL);
+    tgl_status status = tgl_mhc_norm_fn_fwd(x, fn, weight, flat(c, "out", 2, &t[1]), &out_mul.t, &sqrsum.t, &params,
+                                            c->call->workspace, c->call->workspace_bytes, c->call->stream);
+    if (status == TGL_OK && golden_arg(c, "fn_grad"))
+        status = tgl_mhc_norm_fn_bwd(flat(c, "out_grad", 2, &t[2]), x, fn, weight, &out_mul.t, &sqrsum.t,
+                                     flat(c, "residual_grad", 3, &t[3]), golden_arg(c, "fn_grad"),
+                                     golden_arg(c, "norm_weight_grad"), &params, c->call->workspace,
+                                     c->call->workspace_bytes, c->call->stream);
+    CHECK_OK(backend_wait(&b, c->call->stream));
+    discard(&b, &out_mul), discard(&b, &sqrsum);
+    return status;
+}
+
 static void check_recorded(const char *op, golden_run run, golden_workspace workspace, int want_count)
 {
     int count = 0;
@@ -116,5 +145,6 @@ TEST(expand_to_mhc) { check_recorded("expand_to_mhc", expand, NULL, 6); }
 TEST(mhc_head_compute_mix) { check_recorded("mhc_head_compute_mix", head, head_workspace, 4); }
 TEST(mhc_post) { check_recorded("mhc_post", post, NULL, 6); }
 TEST(mhc_pre_apply_mix) { check_recorded("mhc_pre_apply_mix", pre_apply_mix, NULL, 6); }
+TEST(mhc_pre_norm_fn) { check_recorded("mhc_pre_norm_fn", norm_fn, norm_fn_workspace, 9); }
 TEST(mhc_pre_split_mixes) { check_recorded("mhc_pre_split_mixes", split, split_workspace, 8); }
 TEST(sinkhorn_normalize) { check_recorded("sinkhorn_normalize", sinkhorn, NULL, 8); }

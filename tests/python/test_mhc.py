@@ -98,10 +98,15 @@ def test_recorded_by_reference(device):
 def test_norm_fn(case, device):
     given, eps = case.inputs(device), case.args["mhc_norm_eps"]
     x, fn, weight = given["residual"], given["mhc_fn"], given.get("mhc_norm_weight")
+    leaves = [t.requires_grad_() for t in (x, fn, weight) if t is not None]
     mixes, out_mul, sqrsum = mhc.mhc_norm_fn_fwd(flat(x, 2), fn, weight, eps)
-    case.check("out", mixes.view(*x.shape[:-2], -1))
-    finite = x.isfinite().all()
-    if finite:
+    case.check("out", mixes.detach().view(*x.shape[:-2], -1))
+    if "fn_grad" in case.rows and "residual_grad_in" not in case.rows:
+        grads = torch.autograd.grad(mixes, leaves, flat(given["out_grad"], 1))
+        for name, grad in zip(("residual_grad", "fn_grad", "norm_weight_grad"), grads):
+            case.check(name, grad)
+    x, fn, sqrsum = x.detach(), fn.detach(), sqrsum.detach()
+    if x.isfinite().all():
         torch.testing.assert_close(sqrsum, flat(x, 2).flatten(1).float().square().sum(1), rtol=2e-6, atol=0)
     if case.name.startswith("dyadic"):
         case.check("out", reference.mhc_pre_norm_fn_ref(x, fn, weight, eps))

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_mhc_norm_fn_bwd, on every device of the tests. test_mhc_golden.c has it behind the forward. */
+#include "mhc_support.h"
+
+TESTS_OF_TABLE("mhc_norm_fn_bwd")
+
+static const float X[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f };
+static const float GRAD[] = { 0.3830134f, 0.06174586f, -0.4953421f, -0.4973054f,
+                              0.8521441f, -0.8521441f, -0.8501027f, 0.8501027f };
+static const float OUT_MUL[] = { -0.359375f, 0.09375f, -0.109375f, 0.234375f,
+                                 0.90625f, -0.9375f, 0.171875f, -0.359375f };
+
+static void backward(const backend *b, const float *old, bool accumulate, const float *want, const float *of_fn)
+{
+    float fn[64], seen[64], bf16[8];
+    uint16_t codes[8];
+    for (int j = 0; j < 8; j++)
+        for (int k = 0; k < 8; k++) fn[8 * j + k] = (float)((3 * j + 5 * k) % 7 - 3) / 16;
+    const tgl_mhc_params params = { .accumulate = accumulate };
+    tensor d, x, f, m, s, grad_x, grad_fn;
+    place(b, &d, TGL_F32, 2, SHAPE(1, 8), GRAD);
+    put(b, &x, 3, SHAPE(1, 2, 4), X);
+    place(b, &f, TGL_F32, 2, SHAPE(8, 8), fn);
+    place(b, &m, TGL_F32, 2, SHAPE(1, 8), OUT_MUL);
+    place(b, &s, TGL_F32, 1, SHAPE(1), (float[]){ 20.3125f });
+    put(b, &grad_x, 3, SHAPE(1, 2, 4), old);
+    place(b, &grad_fn, TGL_F32, 2, SHAPE(8, 8), NULL);
+    const size_t bytes = tgl_mhc_norm_fn_bwd_workspace_size(&x.t, &f.t);
+    void *workspace = NULL;
+    if (!backend_is_cpu(b)) CHECK_OK(tgl_workspace_get(b->device.device_id, bytes, b->stream, &workspace));
+    CHECK_OK(tgl_mhc_norm_fn_bwd(&d.t, &x.t, &f.t, NULL, &m.t, &s.t, &grad_x.t, &grad_fn.t, NULL, &params, workspace,
+                                 bytes, b->stream));
+    fetch(b, &grad_x, codes), fetch(b, &grad_fn, seen);
+    for (int i = 0; i < 8; i++) bf16[i] = (float)case_decode(TGL_BF16, &codes[i]);
+    check_near(b->name, bf16, want, 8, 0, 0x1p-8);
+    check_near(b->name, seen, of_fn, 8, 1e-7, 0);
+    discard(b, &d), discard(b, &x), discard(b, &f), discard(b, &m), discard(b, &s);
+}
+
+TEST(worked_example)    /* and onto the gradients of post and pre_apply_mix */
+{
+    const float alone[] = { -0.1121828f, 0.1212697f, -0.02678691f, -0.05486743f,
+                            0.2193561f, -0.07951758f, -0.1959150f, -0.09074216f };
+    const float before[] = { 1.1796875f, 0.033447265625f, -0.3828125f, 0.73046875f,
+                             1.1640625f, 0.123046875f, -0.1962890625f, 0.271484375f };
+    const float after[] = { 1.070312f, 0.1542969f, -0.4101562f, 0.6757812f,
+                            1.382812f, 0.04345703f, -0.3925781f, 0.1806641f };
+    const float of_fn[] = { 0.2403564f, -0.4807129f, 0.1201782f, 0.7210693f,
+                            0.4807129f, 0.2403564f, -0.2403564f, 0.06008911f };
+    FOR_BACKENDS(b) {
+        backward(b, before, false, alone, of_fn);
+        backward(b, before, true, after, of_fn);
+    }
+}
+
+TEST(graph) { check_replayed("mhc_norm_fn_bwd", "num_tokens=20 hidden=136", 1); }
+
+extern tgl_signature tgl_mhc_norm_fn_bwd_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
+{
+    static _Alignas(256) char workspace[8192];
+    return tgl_mhc_norm_fn_bwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params, workspace,
+                               sizeof workspace, NULL);
+}
+#define GOOD_CALL &tgl_mhc_norm_fn_bwd_signature, "num_tokens=3 num_streams=2 hidden=5 num_rows=4", invoke
+
+TEST(errors)
+{
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[1].dtype = tgl_dtype_to_dlpack(TGL_F16), "residual: dtype is f16, want bf16");
+}
+
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
