@@ -70,7 +70,8 @@ static double factor(const case_problem *c, int64_t t)
 {
     const case_tensor *x = &c->tensors[X];
     const float mean = mhc_at(&c->tensors[SQRSUM], &t) / (float)(x->shape[1] * x->shape[2]);
-    return (double)(float)(1 / sqrtl((long double)(mean + ((const tgl_mhc_params *)(const void *)c->scalars)->rms_eps)));
+    const float eps = ((const tgl_mhc_params *)(const void *)c->scalars)->rms_eps;
+    return (double)(float)(1 / sqrtl((long double)(mean + eps)));
 }
 static double dmul(const case_problem *c, int64_t t, int64_t j)
 {
@@ -122,14 +123,16 @@ static int64_t bytes(const case_problem *c)     /* grad_residual is written, and
 }
 
 const case_op norm_fn_bwd_cases = {     /* num_rows=0: n (n + 2) */
-    "mhc_norm_fn_bwd", ROWS_CASE " num_rows=0 weight=0 eps=0 accumulate=0 sums=exact", setup, run, oracle, bytes, workspace,
+    "mhc_norm_fn_bwd", ROWS_CASE " num_rows=0 weight=0 eps=0 accumulate=0 sums=exact", setup, run, oracle, bytes,
+    workspace,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=3 num_streams=1,2,3,4,5,6,7,8 hidden=24,9 weight=1 accumulate=1",
-        "num_tokens=0,1,15,17,63,64,65,130 hidden=40 num_streams=2", "num_tokens=5 hidden=8,128,136,264 num_rows=1,4,24",
+        "num_tokens=0,1,15,17,63,64,65,130 hidden=40 num_streams=2",
+        "num_tokens=5 hidden=8,128,136,264 num_rows=1,4,24",
         "num_tokens=40 num_streams=2 hidden=130,136 weight=0,1 accumulate=0,1 sums=normal,exact eps=1e-6",
         "num_tokens=3 num_streams=3 hidden=72,65 layout=gaps,outside,same gap=8 offset=0,1 accumulate=1",
         "num_tokens=2100 num_streams=1 hidden=16"),
-    .lists[CASE_SLOW] = CASE_LINES("num_tokens=300 num_streams=4 hidden=1280 sums=normal,exact accumulate=1 weight=0,1"),
+    .lists[CASE_SLOW] = CASE_LINES("num_tokens=300 hidden=1280 sums=normal,exact accumulate=1 weight=0,1"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096,8192 hidden=7168 accumulate=1",
                                     "num_tokens=4096 hidden=5120,4096,2560 accumulate=1"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=64 accumulate=1",

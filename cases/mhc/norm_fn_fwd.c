@@ -11,7 +11,8 @@ static void fill_exact(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     for (int64_t i = 0; i < t->slots; i++) {
         const double steps = (double)case_random_below(seed, i, 23) - 11;
-        const double odd = (double)(2 * case_random_below(seed, i, 2) + 1) * (case_random_below(seed + 1, i, 2) ? 1 : -1);
+        const double sign = case_random_below(seed + 1, i, 2) ? 1 : -1;
+        const double odd = (double)(2 * case_random_below(seed, i, 2) + 1) * sign;
         case_encode(t->dtype, t->dtype == TGL_BF16 ? odd : steps / 512, t->storage + i * t->element_bytes);
     }
 }
@@ -27,7 +28,8 @@ static tgl_status setup(case_problem *c)
     case_tensor *fn = case_add(c, FN, "fn", CASE_IN, TGL_F32, 2, (int64_t[]){ rows, columns });
     fn->fill = case_fill_normal;
     fn->offset = case_int(c, "offset");
-    if (case_int(c, "weight")) case_add(c, WEIGHT, "norm_weight", CASE_IN, TGL_F32, 1, &columns)->fill = case_fill_normal;
+    if (case_int(c, "weight"))
+        case_add(c, WEIGHT, "norm_weight", CASE_IN, TGL_F32, 1, &columns)->fill = case_fill_normal;
     case_tensor *mixes = case_add(c, MIXES, "mixes", CASE_OUT, TGL_F32, 2, (int64_t[]){ t, rows });
     if (is_exact) c->tensors[X].fill = fn->fill = fill_exact;
     else mixes->compare = (case_compare){ CASE_CLOSE, .rtol = 1e-5, .atol = 2e-6 * sqrt((double)columns) };
@@ -105,8 +107,8 @@ static void oracle(case_problem *c)
 }
 
 const case_op norm_fn_fwd_cases = {     /* num_rows=0: n (n + 2) */
-    "mhc_norm_fn_fwd", ROWS_CASE " num_rows=0 weight=0 eps=1e-6 saved=1 sums=normal", setup, run, oracle, case_all_bytes,
-    workspace,
+    "mhc_norm_fn_fwd", ROWS_CASE " num_rows=0 weight=0 eps=1e-6 saved=1 sums=normal", setup, run, oracle,
+    case_all_bytes, workspace,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=3 num_streams=1,2,3,4,5,6,7,8 hidden=64,100 sums=exact eps=0",
         "num_tokens=0,1,63,64,65,130 hidden=128 num_rows=1,4,24 sums=exact,normal",

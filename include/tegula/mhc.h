@@ -91,9 +91,9 @@ TGL_API tgl_status tgl_mhc_post_bwd(const DLTensor *grad_out, const DLTensor *x,
  *   sqrsum       out  f32    [num_tokens]                        packed; for the backward; NULL: not wanted
  * sqrsum = sum of x * x over the columns of all streams, out_mul = sum of x * tf32(fn * norm_weight), mixes = out_mul *
  * rsqrt(sqrsum / columns + rms_eps), where tf32 rounds to nearest, ties away from zero, and keeps infinities and NaN.
- * Sums are in f32 in an order that depends on num_streams and hidden alone (docs/mhc.md): no result depends on the other
- * tokens or the kernel. sqrsum is exact: CPU and CUDA agree bit for bit. out_mul differs between a CPU and tensor cores
- * by at most 1e-5 of the sum of |x * fn|. hidden >= 1, 1 <= num_rows <= 80. Since 0.2. */
+ * Sums are in f32 in an order that depends on num_streams and hidden alone (docs/mhc.md): no result depends on the
+ * other tokens or the kernel. sqrsum is exact: CPU and CUDA agree bit for bit. out_mul differs between a CPU and
+ * tensor cores by at most 1e-5 of the sum of |x * fn|. hidden >= 1, 1 <= num_rows <= 80. Since 0.2. */
 TGL_API tgl_status tgl_mhc_norm_fn_fwd(const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,
                                        DLTensor *mixes, DLTensor *out_mul, DLTensor *sqrsum,
                                        const tgl_mhc_params *params, void *workspace, size_t workspace_bytes,
@@ -107,10 +107,10 @@ TGL_API size_t tgl_mhc_norm_fn_fwd_workspace_size(const DLTensor *residual, cons
  *   grad_residual     in/out  bf16   [num_tokens, num_streams, hidden]   read only if `accumulate`
  *   grad_fn           out     f32    as fn                               packed
  *   grad_norm_weight  out     f32    as norm_weight                      packed; NULL: not wanted
- * With r = rsqrt(sqrsum / columns + rms_eps): dmul = tf32(grad_mixes * r), ds = -(sum of grad_mixes * out_mul) / 2 * r /
- * (sqrsum + rms_eps * columns); grad_residual = [grad_residual] + sum over rows of dmul * tf32(fn * norm_weight) + 2 *
- * residual * ds, rounded once. D = sum over tokens of dmul * residual; grad_fn = D, or with a gain D * norm_weight and
- * grad_norm_weight = sum over rows of D * fn. Sums over tokens depend on num_tokens alone: up to 8 groups of tokens in
+ * With r = rsqrt(sqrsum / columns + rms_eps): dmul = tf32(grad_mixes * r), ds = -(sum of grad_mixes * out_mul) / 2 * r
+ * / (sqrsum + rms_eps * columns); grad_residual = [grad_residual] + sum over rows of dmul * tf32(fn * norm_weight) + 2
+ * * residual * ds, rounded once. D = sum over tokens of dmul * residual; grad_fn = D, or with a gain D * norm_weight
+ * and grad_norm_weight = sum over rows of D * fn. Sums over tokens depend on num_tokens alone: up to 8 groups of tokens in
  * order, then the groups. CPU and tensor cores differ as in the forward. Reads rms_eps, accumulate. Since 0.2. */
 TGL_API tgl_status tgl_mhc_norm_fn_bwd(const DLTensor *grad_mixes, const DLTensor *residual, const DLTensor *fn,
                                        const DLTensor *norm_weight, const DLTensor *out_mul, const DLTensor *sqrsum,

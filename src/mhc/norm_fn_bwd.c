@@ -49,7 +49,7 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     }
 }
 
-/* grad_fn of some columns: of each row and column the sums with hi and lo of a group, and those of the groups before. */
+/* grad_fn of some columns: of each row and column the sums with hi and lo of a group, and that of the groups before. */
 enum { BLOCK = 16 };
 typedef float block[PROJECTION_MAX_ROWS][BLOCK];
 typedef struct { block hi, lo, all; } sums;
@@ -149,14 +149,17 @@ static int64_t slices_of(int64_t num_streams, int64_t hidden)
 {
     return num_streams * tgl_ceil_div(hidden, NORM_FN_BWD_COLUMNS);
 }
-static int64_t groups_of(int64_t num_tokens) { return tgl_max(1, tgl_min(NORM_FN_BWD_GROUPS, tgl_ceil_div(num_tokens, 1024))); }
+static int64_t groups_of(int64_t num_tokens)
+{
+    return tgl_max(1, tgl_min(NORM_FN_BWD_GROUPS, tgl_ceil_div(num_tokens, 1024)));
+}
 
 static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const int64_t padded = tgl_ceil_div(p->num_rows, 8) * 8;
-    const int64_t bytes = NORM_FN_BWD_TOKENS * (NORM_FN_BWD_COLUMNS + 8) * 2 + 2 * padded * (NORM_FN_BWD_TOKENS + 8) * 2 +
-                          NORM_FN_BWD_TOKENS * (padded + 2) * 4;
+    const int64_t bytes = NORM_FN_BWD_TOKENS * (NORM_FN_BWD_COLUMNS + 8) * 2 +
+                          2 * padded * (NORM_FN_BWD_TOKENS + 8) * 2 + NORM_FN_BWD_TOKENS * (padded + 2) * 4;
     return (tgl_shape){ { slices_of(p->num_streams, p->hidden), p->num_groups }, .block = NORM_FN_BWD_THREADS,
                         .shared_bytes = bytes, TGL_ARGS(*p) };
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * norm_fn_bwd.cu - gradients of the projection.
- *   computes  dmul, ds as norm_fn_bwd.h says; grad_residual = bf16([grad_residual] + sum over rows of dmul * fn + 2 x ds),
- *             rows in steps of 8 on tensor cores, in TF32; grad_fn[j][k] = sum over tokens of dmul[j] * x[k], in a group of
- *             tokens in steps of 16 on tensor cores, dmul split in two bf16; groups in order. With a gain D, that sum, is
- *             the gradient of fn * norm_weight: grad_fn = D * norm_weight, grad_norm_weight = sum over rows of D * fn
- *   launch    grid (slices of NORM_FN_BWD_COLUMNS columns of a stream, groups), block NORM_FN_BWD_THREADS: a warp has 16
- *             columns. The last block of a slice adds the groups
+ *   computes  dmul, ds as norm_fn_bwd.h says; grad_residual = bf16([grad_residual] + sum over rows of dmul * fn + 2 x
+ *             ds), rows in steps of 8 on tensor cores, in TF32; grad_fn[j][k] = sum over tokens of dmul[j] * x[k], in a
+ *             group of tokens in steps of 16 on tensor cores, dmul split in two bf16; groups in order. With a gain, D,
+ *             that sum, is the gradient of fn * norm_weight: grad_fn = D * norm_weight, grad_norm_weight = sum over
+ *             rows of D * fn
+ *   launch    grid (slices of NORM_FN_BWD_COLUMNS columns of a stream, groups), block NORM_FN_BWD_THREADS: a warp has
+ *             16 columns. The last block of a slice adds the groups
  *   moves     4 bytes per column of a token, 6 if it accumulates; partial sums
  *   macros    STREAMS 1..8; ROWS 1..80: rows of fn; ACCUMULATE, HAS_WEIGHT 0, 1; HAS_VECTORS 0, 1: as common/rows.cuh
  *             says */
@@ -79,9 +80,8 @@ DEV void add_tile(const shared &s, int first_column, float (&sums)[ROW_TILES][2]
         ldmatrix_x4_trans(b, shared_address(&s.x[step + lane % 16][first_column + lane / 16 * 8]));
 #pragma unroll
         for (int r = 0; r < ROW_TILES; r++) {
-            const u32 f[4] = { *(const u32 *)&s.hi[8 * r + quad][step + 2 * q], *(const u32 *)&s.lo[8 * r + quad][step + 2 * q],
-                               *(const u32 *)&s.hi[8 * r + quad][step + 8 + 2 * q],
-                               *(const u32 *)&s.lo[8 * r + quad][step + 8 + 2 * q] };
+            const u16 *const hi = &s.hi[8 * r + quad][step + 2 * q], *const lo = &s.lo[8 * r + quad][step + 2 * q];
+            const u32 f[4] = { *(const u32 *)hi, *(const u32 *)lo, *(const u32 *)(hi + 8), *(const u32 *)(lo + 8) };
             mma_bf16(sums[r][0], f, b[0], b[1]);
             mma_bf16(sums[r][1], f, b[2], b[3]);
         }
@@ -164,7 +164,8 @@ DEV void finish_slice(const norm_fn_bwd_args &a, i64 stream, i64 column)
     if (HAS_WEIGHT && a.grad_norm_weight) a.grad_norm_weight[at] = tgl_one_nan(of_weight);
 }
 
-extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS) norm_fn_bwd(const __grid_constant__ norm_fn_bwd_args a)
+extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS) norm_fn_bwd(
+    const __grid_constant__ norm_fn_bwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(u32, is_last);

@@ -23,8 +23,8 @@ typedef struct {
 #define NORM_FN_BWD_TOKENS 64               /* at a time */
 #define NORM_FN_BWD_GROUPS 8                /* of tokens, at most */
 
-/* A token's share: dmul[j] = tf32(grad_mixes[j] * r), ds = -(sum of grad_mixes[j] * out_mul[j], by fma in order) / 2 * r
- * / (sqrsum + eps * columns). */
+/* A token's share: dmul[j] = tf32(grad_mixes[j] * r), ds = -(sum of grad_mixes[j] * out_mul[j], by fma in order) / 2 *
+ * r / (sqrsum + eps * columns). */
 TGL_INLINE float norm_fn_slope(float dr, float r, float sqrsum, float columns, float eps)
 {
     return -0.5f * dr * r / (sqrsum + eps * columns);

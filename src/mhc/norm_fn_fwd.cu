@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: MIT
  * norm_fn_fwd.cu - mixes: RMSNorm of a token's streams times the rows of fn.
  *   computes  as common/projection.h says; mixes = out_mul * rsqrt(sqrsum / columns + eps)
- *   launch    grid (segments, tiles of tokens up to 65535, over which blocks stride), block 64 * STREAMS: a warp per chunk;
- *             shared memory for the chunks' sums. Blocks leave sums of groups of chunks in the workspace; the last of a
- *             tile adds them up
+ *   launch    grid (segments, tiles of tokens up to 65535, over which blocks stride), block 64 * STREAMS: a warp per
+ *             chunk; shared memory for the chunks' sums. Blocks leave sums of groups of chunks in the workspace; the
+ *             last of a tile adds them up
  *   moves     2 bytes per column of a token; fn once per tile of tokens and segment, mostly from L2; partial sums
- *   macros    STREAMS 1..8; ROWS 1..80: rows of fn; SEGMENTS 1, 2, 4, 8, 16; HAS_WEIGHT 0, 1: with a gain; HAS_VECTORS 0,
- *             1: as common/rows.cuh says, and rows of fn too */
+ *   macros    STREAMS 1..8; ROWS 1..80: rows of fn; SEGMENTS 1, 2, 4, 8, 16; HAS_WEIGHT 0, 1: with a gain; HAS_VECTORS
+ *             0, 1: as common/rows.cuh says, and rows of fn too */
 #include "mhc/common/rows.cuh"
 #include "mhc/norm_fn_fwd.h"
 
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && ROWS >= 1 && ROWS <= PROJECTION_MAX_ROWS &&
               SEGMENTS >= 1 && SEGMENTS <= PROJECTION_MAX_SEGMENTS && (SEGMENTS & (SEGMENTS - 1)) == 0 &&
-              (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
+              (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
+              "a macro is out of range");
 
 enum { THREADS = 64 * STREAMS, TILES = NORM_FN_TILES(STREAMS), TOKENS = NORM_FN_TOKENS(STREAMS),
-       ROW_TILES = (ROWS + 7) / 8, PASS = ROW_TILES < NORM_FN_PASS ? ROW_TILES : NORM_FN_PASS, WIDTH = 8 * NORM_FN_PASS + 1,
+       ROW_TILES = (ROWS + 7) / 8, PASS = ROW_TILES < NORM_FN_PASS ? ROW_TILES : NORM_FN_PASS,
+       WIDTH = 8 * NORM_FN_PASS + 1,
        GROUP = NORM_FN_GROUP(STREAMS), GROUPS = NORM_FN_GROUPS(STREAMS), ENTRIES = SEGMENTS * GROUPS,
        PADDED = ENTRIES <= 1 ? 1 : ENTRIES <= 2 ? 2 : ENTRIES <= 4 ? 4 : ENTRIES <= 8 ? 8 : ENTRIES <= 16 ? 16
                 : ENTRIES <= 32 ? 32 : ENTRIES <= 64 ? 64 : 128 };

@@ -17,8 +17,8 @@ typedef struct {
     float columns, eps;                     /* num_streams * hidden */
 } norm_fn_fwd_args;
 
-/* A warp has a chunk of 8 * NORM_FN_TILES tokens, a block those of a segment. So that a block fits, fewer tokens if there
- * are many warps. */
+/* A warp has a chunk of 8 * NORM_FN_TILES tokens, a block those of a segment. So that a block fits, fewer tokens if
+ * there are many warps. */
 #define NORM_FN_TILES(streams) ((streams) <= 4 ? 8 : 2)
 #define NORM_FN_TOKENS(streams) (8 * NORM_FN_TILES(streams))
 #define NORM_FN_PASS 3                      /* tiles of 8 rows of fn at a time */

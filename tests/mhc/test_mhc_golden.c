@@ -24,7 +24,8 @@ static tgl_status sinkhorn(const golden_call *c)
                                     .sinkhorn_repeat = golden_int(c->golden, "repeat") };
     const DLTensor *x = flat(c, "x", 3, &t[0]);
     TGL_TRY(tgl_mhc_sinkhorn_fwd(x, flat(c, "out", 3, &t[1]), &params, c->call->stream));
-    return tgl_mhc_sinkhorn_bwd(flat(c, "out_grad", 3, &t[2]), x, flat(c, "x_grad", 3, &t[3]), &params, c->call->stream);
+    return tgl_mhc_sinkhorn_bwd(flat(c, "out_grad", 3, &t[2]), x, flat(c, "x_grad", 3, &t[3]), &params,
+                                c->call->stream);
 }
 
 static size_t split_workspace(const golden_call *c)
@@ -103,7 +104,8 @@ static size_t norm_fn_workspace(const golden_call *c)
 {
     tensor t;
     const DLTensor *x = flat(c, "residual", 3, &t), *fn = golden_arg(c, "mhc_fn");
-    const size_t forward = tgl_mhc_norm_fn_fwd_workspace_size(x, fn), backward = tgl_mhc_norm_fn_bwd_workspace_size(x, fn);
+    const size_t forward = tgl_mhc_norm_fn_fwd_workspace_size(x, fn);
+    const size_t backward = tgl_mhc_norm_fn_bwd_workspace_size(x, fn);
     return forward > backward ? forward : backward;
 }
 static tgl_status norm_fn(const golden_call *c)             /* what the forward saves is not recorded */

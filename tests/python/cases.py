@@ -205,7 +205,8 @@ def quant_cases(device):
 def cases(device):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return [*transpose_cases(device), *engram_cases(device), *mhc_cases(device), *moe_cases(device), *quant_cases(device)]
+        return [*transpose_cases(device), *engram_cases(device), *mhc_cases(device), *moe_cases(device),
+                *quant_cases(device)]
 
 
 IDS = [f"{i}-{name}" for i, (name, *_) in enumerate(cases("cpu"))]

@@ -2,12 +2,12 @@
  * projection.h - products of a token's streams with the rows of fn, and the sum of its squares: the order that all ops
  * with a projection keep. It depends on n and h alone, so no result depends on the number of tokens or on the kernel.
  *
- * fn, times the gain, is rounded to TF32 and split exactly into two bf16, hi and lo. Columns of a stream are padded with
- * zeros to a multiple of 64 and cut into S segments, S the largest power of two up to 16 for which segments are multiples
- * of 64. Chunk 2 n s + 2 i + u is half u of segment s in stream i. In a chunk, pieces of 32 columns are two steps of 16
- * each, columns 8q .. 8q + 3 (q = 0 .. 3) and the rest, which a tensor core multiplies and adds to an accumulator, of hi
- * and of lo; then hi + lo. Squares: of each q the sums of even and of odd columns, by fma in order, added up; then (q 0 +
- * q 1) + (q 2 + q 3). Chunks are added as a tree.
+ * fn, times the gain, is rounded to TF32 and split exactly into two bf16, hi and lo. Columns of a stream are padded
+ * with zeros to a multiple of 64 and cut into S segments, S the largest power of two up to 16 for which segments are
+ * multiples of 64. Chunk 2 n s + 2 i + u is half u of segment s in stream i. In a chunk, pieces of 32 columns are two
+ * steps of 16 each, columns 8q .. 8q + 3 (q = 0 .. 3) and the rest, which a tensor core multiplies and adds to an
+ * accumulator, of hi and of lo; then hi + lo. Squares: of each q the sums of even and of odd columns, by fma in order,
+ * added up; then (q 0 + q 1) + (q 2 + q 3). Chunks are added as a tree.
  *
  * A tensor core does not say how it adds 16 products and the accumulator; the CPU does it in double and rounds. */
 #ifndef TEGULA_MHC_PROJECTION_H
