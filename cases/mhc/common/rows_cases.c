@@ -49,6 +49,13 @@ float rows_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i)
     return mhc_at(t, t->ndim > 2 ? (int64_t[]){ token, stream, i } : (int64_t[]){ token, i, 0 });
 }
 
+bool rows_is_wild(const case_tensor *t, double most)
+{
+    for (int64_t i = 0; t->name && i < t->slots; i++)
+        if (!(fabs(case_decode(t->dtype, t->storage + i * t->element_bytes)) <= most)) return true;
+    return false;
+}
+
 float rows_dot(const case_tensor *a, int64_t i, const case_tensor *b, int64_t o, int64_t token)
 {
     const int64_t hidden = a->shape[a->ndim - 1];
