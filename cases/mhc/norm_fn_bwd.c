@@ -84,41 +84,75 @@ static double fn_of(const case_problem *c, int64_t j, int64_t k)
     return tf32((double)(c->tensors[WEIGHT].name ? fn * mhc_at(&c->tensors[WEIGHT], &k) : fn));
 }
 
-static void oracle(case_problem *c)
+/* dmul of all rows and tokens, fn of all rows and columns. */
+typedef struct { case_problem *c; double *dmul, *fn; } tables;
+
+static void oracle_tokens(void *context, int64_t begin, int64_t end)
 {
+    const tables *made = context;
+    case_problem *c = made->c;
     case_tensor *t = c->tensors;
     const tgl_mhc_params *params = (const void *)c->scalars;
     const int64_t tokens = t[X].shape[0], hidden = t[X].shape[2], rows = t[FN].shape[0], columns = t[FN].shape[1];
-    static const int all[] = { GRAD_MIXES, X, FN, WEIGHT, OUT_MUL, GRAD_X };
-    for (int i = 0; i < 6; i++) c->is_undecided |= rows_is_wild(&t[all[i]], 50);
-    for (int64_t token = 0; token < tokens; token++)
-        if (mhc_at(&t[SQRSUM], &token) != 4 * (float)columns) c->is_undecided = true;
-    for (int64_t token = 0; token < tokens; token++) {
+    double *sums = case_memory(columns, sizeof *sums);
+    for (int64_t token = begin; token < end; token++) {
         double dr = 0;
         const double s = (double)mhc_at(&t[SQRSUM], &token);
-        for (int64_t j = 0; j < rows; j++)
+        memset(sums, 0, (size_t)columns * sizeof *sums);
+        for (int64_t j = 0; j < rows; j++) {
+            const double d = made->dmul[j * tokens + token], *fn = made->fn + j * columns;
             dr += (double)mhc_at(&t[GRAD_MIXES], (int64_t[]){ token, j }) *
                   (double)mhc_at(&t[OUT_MUL], (int64_t[]){ token, j });
+            for (int64_t k = 0; k < columns; k++) sums[k] += d * fn[k];
+        }
         const double ds = -0.5 * dr * factor(c, token) / (s + (double)params->rms_eps * (double)columns);
         for (int64_t k = 0; k < columns; k++) {
             const int64_t at[] = { token, k / hidden, k % hidden };
-            double sum = params->accumulate ? (double)mhc_at(&t[GRAD_X], at) : 0;
-            for (int64_t j = 0; j < rows; j++) sum += dmul(c, token, j) * fn_of(c, j, k);
-            mhc_put(&t[GRAD_X], at, (double)(float)(sum + 2 * (double)mhc_at(&t[X], at) * ds));
+            const double old = params->accumulate ? (double)mhc_at(&t[GRAD_X], at) : 0;
+            mhc_put(&t[GRAD_X], at, (double)(float)(old + sums[k] + 2 * (double)mhc_at(&t[X], at) * ds));
         }
     }
-    for (int64_t k = 0; k < columns; k++) {
+    free(sums);
+}
+
+static void oracle_columns(void *context, int64_t begin, int64_t end)
+{
+    const tables *made = context;
+    case_tensor *t = made->c->tensors;
+    const int64_t tokens = t[X].shape[0], hidden = t[X].shape[2], rows = t[FN].shape[0];
+    double *x = case_memory(tokens, sizeof *x);
+    for (int64_t k = begin; k < end; k++) {
         double of_weight = 0;
+        for (int64_t token = 0; token < tokens; token++)
+            x[token] = (double)rows_at(&t[X], token, k / hidden, k % hidden);
         for (int64_t j = 0; j < rows; j++) {
             double sum = 0;
-            for (int64_t token = 0; token < tokens; token++)
-                sum += dmul(c, token, j) * (double)rows_at(&t[X], token, k / hidden, k % hidden);
+            for (int64_t token = 0; token < tokens; token++) sum += made->dmul[j * tokens + token] * x[token];
             of_weight += sum * (double)mhc_at(&t[FN], (int64_t[]){ j, k });
             if (t[WEIGHT].name) sum = sum * (double)mhc_at(&t[WEIGHT], &k);
             mhc_put(&t[GRAD_FN], (int64_t[]){ j, k }, sum);
         }
         if (t[GRAD_WEIGHT].name) mhc_put(&t[GRAD_WEIGHT], &k, of_weight);
     }
+    free(x);
+}
+
+static void oracle(case_problem *c)
+{
+    static const int all[] = { GRAD_MIXES, X, FN, WEIGHT, OUT_MUL, GRAD_X };
+    case_tensor *t = c->tensors;
+    const int64_t tokens = t[X].shape[0], rows = t[FN].shape[0], columns = t[FN].shape[1];
+    tables made = { c, case_memory(rows * tokens, sizeof(double)), case_memory(rows * columns, sizeof(double)) };
+    for (int i = 0; i < 6; i++) c->is_undecided |= rows_is_wild(&t[all[i]], 50);
+    for (int64_t token = 0; token < tokens; token++) {
+        if (mhc_at(&t[SQRSUM], &token) != 4 * (float)columns) c->is_undecided = true;
+        for (int64_t j = 0; j < rows; j++) made.dmul[j * tokens + token] = dmul(c, token, j);
+    }
+    for (int64_t j = 0; j < rows; j++)
+        for (int64_t k = 0; k < columns; k++) made.fn[j * columns + k] = fn_of(c, j, k);
+    case_parallel(columns, 8 * rows * tokens, oracle_columns, &made);
+    case_parallel(tokens, 8 * rows * columns, oracle_tokens, &made);
+    free(made.dmul), free(made.fn);
 }
 
 static int64_t bytes(const case_problem *c)     /* grad_residual is written, and read to be added to */
