@@ -164,7 +164,10 @@ DEV void finish_slice(const norm_fn_bwd_args &a, i64 stream, i64 column)
     if (HAS_WEIGHT && a.grad_norm_weight) a.grad_norm_weight[at] = tgl_one_nan(of_weight);
 }
 
-extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS) norm_fn_bwd(
+/* Elements one by one take more registers: one block an SM suffices, so that none is spilled. 0: no wish. */
+enum { BLOCKS = HAS_VECTORS ? 0 : 1 };
+
+extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS, BLOCKS) norm_fn_bwd(
     const __grid_constant__ norm_fn_bwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
