@@ -34,7 +34,8 @@ struct found_request { tgl_request r; i64 end; };
  * find_request(); find_place() needs none. */
 template <int THREADS, bool HAS_FACTS = false> struct request_scratch {
     enum { FACTS = HAS_FACTS ? THREADS + 1 : 1 };
-    i64 warp_max[THREADS / 32], base_begin, slot[FACTS], end[FACTS];
+    i64 warp_max[(THREADS / 32 + 1) / 2 * 2];   /* loads of 16 bytes read nothing that others write */
+    i64 base_begin, slot[FACTS], end[FACTS];
     i32 warp_last[THREADS / 32], number[THREADS + 1], start[FACTS], reach[FACTS];
 };
 
