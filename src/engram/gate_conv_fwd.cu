@@ -479,7 +479,9 @@ DEV void convolve(const walk &k, columns &of, i32 n, u32 from, float rstd, u16 *
     for (int j = 0; j < PAST_ROWS && t.depth < k.dilation; j++) {       /* its chunk's first */
         const i32 before = (PAST_ROWS - j) * k.dilation - t.depth;
         uint4 past = none;
-        if (before <= t.reach && of.are_there) past = *(const uint4 *)(past_row(k, t, before) + of.first);
+        /* no result of the block reaches further back than PAST_ROWS before it; other blocks may write there by now */
+        if (before <= t.reach && of.are_there && k.begin - n < PAST_ROWS)
+            past = *(const uint4 *)(past_row(k, t, before) + of.first);
 #pragma unroll
         for (int i = 0; i < CONV_VECTOR; i++) add_row(of, i, column(past, i), bias[i]);
     }

@@ -664,7 +664,7 @@ lookup_bwd(const __grid_constant__ lookup_bwd_args a)
     clear(a.buckets, (a.num_sorters + 1) / 2);
     finish_rows(a, (float *)memory);
     __syncthreads();
-    if (threadIdx.x == 0) is_last = atomic_inc_relaxed(a.words + LOOKUP_BWD_TICKET, gridDim.x - 1) == gridDim.x - 1;
+    if (threadIdx.x == 0) is_last = atomic_inc_acq_rel(a.words + LOOKUP_BWD_TICKET, gridDim.x - 1) == gridDim.x - 1;
     __syncthreads();
     if (!is_last) return;
     const u32 num_few = load_relaxed_u32(a.words + LOOKUP_BWD_NUM_FEW);

@@ -158,6 +158,8 @@ DEV item next_item(const short_conv_args &a, const task &k, cursor &c)
         const i64 depth = c.token - c.q.span.place.begin;
         if (!(w.image_token_mask && w.image_token_mask[c.token])) made.state |= ALIVE;
         if (depth < a.dilation) made.state |= STARTS, made.depth = (i32)depth;
+        /* if no result of the block reaches beyond the chunk's first token: other blocks may write the ring by now */
+        if (c.out_from - c.q.span.place.begin >= (i64)LAST * a.dilation) made.reach = 0;
         if (made.state & HAS_OUT && w.writes_ring && c.q.r.slot >= 0 && writes_apart(w, c.q)) {
             made.state |= WRITES;
             made.entry = (i32)tgl_ring_entry(&w, c.q.r.start + depth);
@@ -298,23 +300,23 @@ DEV void add_row(const short_conv_args &a, i64 channel, const weights &w, const 
     }
 }
 
+/* What a thread has: columns of stream h from `first` on, in shared memory and in memory. */
+struct columns { i64 h, first; u32 x, residual; u8 *out; bool are_mine; };
+
 /* The rows before a chunk: of the ring, or nothing. */
-DEV void add_past(const short_conv_args &a, i64 h, i64 first, const weights &w, const item &of, sums &s)
+DEV void add_past(const short_conv_args &a, const columns &k, const weights &w, const item &of, sums &s)
 {
 #pragma unroll 1
     for (int lag = LAST; lag > 0; lag--) {
         const i32 before = lag * a.dilation - of.depth, entry = of.start - before;
         uint2 row = make_uint2(0, 0);
-        if (before <= of.reach)
-            row = *(const uint2 *)(a.ring + first + conv_ring_row(&a, of.slot,
-                                                                  entry < 0 ? entry + a.requests.ring_size : entry, h));
+        if (before <= of.reach && k.are_mine)               /* else another thread may write it by now */
+            row = *(const uint2 *)(a.ring + k.first +
+                                   conv_ring_row(&a, of.slot, entry < 0 ? entry + a.requests.ring_size : entry, k.h));
         float unused[COLUMNS];
-        add_row(a, h * a.hidden + first, w, row, s, unused);
+        add_row(a, k.h * a.hidden + k.first, w, row, s, unused);
     }
 }
-
-/* What a thread has: columns of stream h from `first` on, in shared memory and in memory. */
-struct columns { i64 h, first; u32 x, residual; u8 *out; bool are_mine; };
 
 DEV void release(u32 done)              /* the stage, once all lanes have read it */
 {
@@ -353,7 +355,7 @@ DEV void convolve_any(const short_conv_args &a, const columns &k, u32 done, cons
     const bool has_residual = a.residual.data && state & HAS_OUT;
     uint2 residual = make_uint2(0, 0), row = residual;
     if (has_residual) residual = loaded;
-    if (state & STARTS) add_past(a, k.h, k.first, w, of, s);
+    if (state & STARTS) add_past(a, k, w, of, s);
     if (state & ALIVE) row = normed(x, __uint_as_float(header.y), w.norm);
     if (state & WRITES && k.are_mine)
         *(uint2 *)(a.ring + k.first + conv_ring_row(&a, of.slot, of.entry, k.h)) = row;
