@@ -65,10 +65,11 @@ static float sum_token(const problem *p, int64_t t, int64_t row)
 {
     float entries[MAX_CHUNKS];
     const int64_t n = p->num_streams, count = 2 * n * p->segments;
+    if (p->hidden == 0) return 0;               /* there is no memory */
     for (int64_t chunk = 0; chunk < count; chunk++) {
         const int64_t i = chunk % (2 * n) / 2, half = 2 * (chunk / (2 * n)) + chunk % 2;
         const int64_t first = half * p->pieces * PROJECTION_PIECE;
-        const uint16_t *x = p->residual.data + t * p->residual.token + i * p->residual.stream;
+        const uint16_t *x = tgl_row_in(p->residual, t, i);
         entries[chunk] = row < 0 ? square_chunk(p, x, first)
                                  : multiply_chunk(p, x, p->fn + (row * n + i) * p->hidden,
                                                   p->norm_weight ? p->norm_weight + i * p->hidden : NULL, first);

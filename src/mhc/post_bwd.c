@@ -16,19 +16,17 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     const problem *p = context;
     const int n = (int)p->num_streams;
     for (int64_t t = begin; t < end; t++) {
-        const uint16_t *d = p->grad_out.data + t * p->grad_out.token, *y = p->x.data + t * p->x.token;
-        const uint16_t *x = p->residual.data + t * p->residual.token;
         const float *post = p->post_mix + t * n, *comb = p->comb_mix + t * n * n;
         for (int o = 0; o < n; o++) {
-            const uint16_t *of = d + o * p->grad_out.stream;
-            p->grad_post_mix[t * n + o] = tgl_one_nan(tgl_rows_dot(y, of, p->hidden));
+            const uint16_t *of = tgl_row_in(p->grad_out, t, o);
+            p->grad_post_mix[t * n + o] = tgl_one_nan(tgl_rows_dot(tgl_row_in(p->x, t, 0), of, p->hidden));
             for (int i = 0; i < n; i++)
                 p->grad_comb_mix[(t * n + i) * n + o] =
-                    tgl_one_nan(tgl_rows_dot(x + i * p->residual.stream, of, p->hidden));
+                    tgl_one_nan(tgl_rows_dot(tgl_row_in(p->residual, t, i), of, p->hidden));
         }
         for (int64_t c = 0; c < p->hidden; c++) {
             float in[MHC_MAX_STREAMS];
-            for (int o = 0; o < n; o++) in[o] = tgl_bf16_to_f32(d[o * p->grad_out.stream + c]);
+            for (int o = 0; o < n; o++) in[o] = tgl_bf16_to_f32(tgl_row_in(p->grad_out, t, o)[c]);
             p->grad_x.data[t * p->grad_x.token + c] = tgl_bf16_from_f32(rows_apply(post, in, n));
             for (int i = 0; i < n; i++)
                 p->grad_residual.data[t * p->grad_residual.token + i * p->grad_residual.stream + c] =

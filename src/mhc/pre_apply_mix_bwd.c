@@ -16,9 +16,8 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     const problem *p = context;
     for (int64_t t = begin; t < end; t++)
         for (int64_t i = 0; i < p->num_streams; i++) {
-            const uint16_t *d = p->grad_out.data + t * p->grad_out.token;
-            const uint16_t *x = p->x.data + t * p->x.token + i * p->x.stream;
-            uint16_t *grad_x = p->grad_x.data + t * p->grad_x.token + i * p->grad_x.stream;
+            const uint16_t *d = tgl_row_in(p->grad_out, t, 0), *x = tgl_row_in(p->x, t, i);
+            uint16_t *grad_x = tgl_row_out(p->grad_x, t, i);
             const float mix = p->mix[t * p->num_streams + i];
             p->grad_mix[t * p->num_streams + i] = tgl_one_nan(tgl_rows_dot(d, x, p->hidden));
             for (int64_t c = 0; c < p->hidden; c++)

@@ -22,6 +22,16 @@ static inline rows_out tgl_rows_out(const DLTensor *t)
     return (rows_out){ tgl_data(t), tgl_rows_stride(t, 0), t->ndim > 2 ? tgl_rows_stride(t, 1) : 0 };
 }
 
+/* Row (t, i). Rows without columns have no memory. */
+static inline const uint16_t *tgl_row_in(rows_in r, int64_t t, int64_t i)
+{
+    return r.data ? r.data + t * r.token + i * r.stream : NULL;
+}
+static inline uint16_t *tgl_row_out(rows_out r, int64_t t, int64_t i)
+{
+    return r.data ? r.data + t * r.token + i * r.stream : NULL;
+}
+
 /* Are all rows whole vectors (16 bytes) at aligned addresses? */
 static inline bool tgl_rows_have_vectors(rows_in r)
 {
