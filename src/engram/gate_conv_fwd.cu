@@ -21,13 +21,13 @@
  * are longer the first tokens read entries that the last ones write. What the first rows of a chain read of the ring,
  * one block reads (tiles shift their ends), and each of its threads writes these entries after it has read them: the
  * last tokens of such chunks follow the tile's as rows that have no result. */
-#include "engram/common/vector.cuh"
 #include "engram/gate_conv_fwd.h"
 #define MAX_NGRAM 0
 #define ID_BYTES 4
 #define PAST PAST_RING
 #define PAST_BYTES 4
 #include "engram/common/requests.cuh"
+#include "engram/common/short_conv.cuh"
 
 static_assert(CONV_THREADS == GATE_CONV_FEW || CONV_THREADS == GATE_CONV_MANY, "CONV_THREADS is one of two");
 
@@ -327,14 +327,12 @@ DEV float find_gate(const walk &k, const row &r, u32 from)
 DEV float let_vector_in(u32 at, float gate)
 {
     const uint4 v = shared_load_u32x4(at);
-    float product[GATE_VECTOR], sum = 0;
+    float product[GATE_VECTOR];
 #pragma unroll
     for (int i = 0; i < GATE_VECTOR; i++) product[i] = gate_result(0, column(v, i), gate, 0);
     const uint4 gv = pack(product);
     shared_store_u32x4(at, gv);
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) sum = fmaf(column(gv, i), column(gv, i), sum);
-    return sum;
+    return squares_of(gv);
 }
 
 /* The same for the row of v at `from` -> its rstd, in all lanes. */
@@ -383,19 +381,6 @@ DEV void find_gates(const walk &k, int warp, float *sums, float *squares)
 
 /* ---- the warps that convolve ---- */
 
-DEV void load_vector(const conv_weights &w, i64 at, float (&to)[CONV_VECTOR])
-{
-    if (w.is_bf16) {
-        const uint4 v = *(const uint4 *)((const u16 *)w.data + at);
-#pragma unroll
-        for (int i = 0; i < CONV_VECTOR; i++) to[i] = column(v, i);
-    } else {
-        const float4 a = *(const float4 *)((const float *)w.data + at);
-        const float4 b = *(const float4 *)((const float *)w.data + at + 4);
-        to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w, to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
-    }
-}
-
 struct columns {
     i32 first;
     bool are_there;
@@ -404,9 +389,7 @@ struct columns {
 
 DEV void load_weights(const gate_conv_args &a, i64 h, columns &of)
 {
-    load_vector(a.norm, h * a.norm.stride + of.first, of.norm);
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) of.norm[i] = conv_norm_weight(&a.numbers, of.norm[i]);
+    load_norm(a.norm, a.numbers, h, of.first, of.norm);
 #pragma unroll
     for (int v = 0; v < TAPS; v++) {
         float some[CONV_VECTOR];
@@ -417,13 +400,6 @@ DEV void load_weights(const gate_conv_args &a, i64 h, columns &of)
             of.conv[n % TAPS][n / TAPS] = some[i];
         }
     }
-}
-
-/* 1 / d, rounded to nearest: d is between 1 and 2^116 (quant/common/swiglu.cuh says why that is so). */
-DEV float reciprocal(float d)
-{
-    const float r = rcp_fast(d);
-    return fmaf(r, fmaf(-d, r, 1), r);
 }
 
 DEV uint4 normed(const columns &of, const uint4 &gv, float rstd)
