@@ -14,25 +14,6 @@ typedef struct {
 } settings;
 _Static_assert(sizeof(settings) <= CASE_SCALARS, "settings are too large");
 
-static tgl_status add_ring(case_problem *c)
-{
-    TGL_TRY(case_check_word(c, "start", "none small zero large bits"));
-    TGL_TRY(case_check_word(c, "slots", "none shuffled wild"));
-    TGL_TRY(case_check_word(c, "past", "none ring"));
-    const int64_t requests = engram_num_requests(c), reach = (case_int(c, "kernel_size") - 1) * conv_dilation(c);
-    const tgl_dtype dtype = case_dtype(c, "batch_dtype");
-    if (!case_is(c, "start", "none"))
-        case_add(c, START, "start_pos", CASE_IN, dtype, 1, &requests)->fill = engram_fill_starts;
-    if (case_is(c, "past", "none")) return TGL_OK;
-    case_tensor *ring = case_add(c, RING, "ring", CASE_INOUT, TGL_BF16, 4,
-                                 (int64_t[]){ requests + case_int(c, "more_slots"), reach + case_int(c, "drafts"),
-                                              case_int(c, "num_streams"), case_int(c, "hidden") });
-    ring->fill = case_fill_normal, ring->offset = case_int(c, "offset");
-    if (!case_is(c, "slots", "none"))
-        case_add(c, SLOTS, "slots", CASE_IN, dtype, 1, &requests)->fill = engram_fill_slots;
-    return TGL_OK;
-}
-
 static void add_weights(case_problem *c)
 {
     const int64_t h = case_int(c, "num_streams"), d = case_int(c, "hidden"), k = case_int(c, "kernel_size");
@@ -53,7 +34,7 @@ static tgl_status setup(case_problem *c)
     TGL_TRY(case_check_word(c, "eps", "tiny small zero"));
     TGL_TRY(case_check_word(c, "norm_eps", "default half zero"));
     TGL_TRY(engram_add_cu_seqlens(c, CU));
-    TGL_TRY(add_ring(c));
+    TGL_TRY(conv_add_ring(c, START, SLOTS, RING));
     add_weights(c);
     const settings s = {
         .batch = { .has_null_slot = case_is(c, "slots", "wild"), .null_slot = ENGRAM_NULL_SLOT },

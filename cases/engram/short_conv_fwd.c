@@ -13,29 +13,10 @@ typedef struct {
 } settings;
 _Static_assert(sizeof(settings) <= CASE_SCALARS, "settings are too large");
 
-static tgl_status add_ring(case_problem *c)
-{
-    TGL_TRY(case_check_word(c, "start", "none small zero large bits"));
-    TGL_TRY(case_check_word(c, "slots", "none shuffled wild"));
-    TGL_TRY(case_check_word(c, "past", "none ring"));
-    const int64_t requests = engram_num_requests(c), reach = (case_int(c, "kernel_size") - 1) * conv_dilation(c);
-    const tgl_dtype dtype = case_dtype(c, "batch_dtype");
-    if (!case_is(c, "start", "none"))
-        case_add(c, CONV_START, "start_pos", CASE_IN, dtype, 1, &requests)->fill = engram_fill_starts;
-    if (case_is(c, "past", "none")) return TGL_OK;
-    case_add(c, CONV_RING, "ring", CASE_INOUT, TGL_BF16, 4,
-             (int64_t[]){ requests + case_int(c, "more_slots"), reach + case_int(c, "drafts"),
-                          case_int(c, "num_streams"), case_int(c, "hidden") })->fill = case_fill_normal;
-    c->tensors[CONV_RING].offset = case_int(c, "offset");
-    if (!case_is(c, "slots", "none"))
-        case_add(c, CONV_SLOTS, "slots", CASE_IN, dtype, 1, &requests)->fill = engram_fill_slots;
-    return TGL_OK;
-}
-
 static tgl_status setup(case_problem *c)
 {
     TGL_TRY(conv_add_inputs(c));
-    TGL_TRY(add_ring(c));
+    TGL_TRY(conv_add_ring(c, CONV_START, CONV_SLOTS, CONV_RING));
     TGL_TRY(case_check_word(c, "residual", "none given same"));
     settings s = { .batch = { .has_null_slot = case_is(c, "slots", "wild"), .null_slot = ENGRAM_NULL_SLOT },
                    .params = conv_params(c) };

@@ -59,6 +59,25 @@ int64_t conv_dilation(const case_problem *c)
     return given ? given : 3;
 }
 
+tgl_status conv_add_ring(case_problem *c, int start, int slots, int ring)
+{
+    TGL_TRY(case_check_word(c, "start", "none small zero large bits"));
+    TGL_TRY(case_check_word(c, "slots", "none shuffled wild"));
+    TGL_TRY(case_check_word(c, "past", "none ring"));
+    const int64_t requests = engram_num_requests(c), reach = (case_int(c, "kernel_size") - 1) * conv_dilation(c);
+    const tgl_dtype dtype = case_dtype(c, "batch_dtype");
+    if (!case_is(c, "start", "none"))
+        case_add(c, start, "start_pos", CASE_IN, dtype, 1, &requests)->fill = engram_fill_starts;
+    if (case_is(c, "past", "none")) return TGL_OK;
+    case_tensor *made = case_add(c, ring, "ring", CASE_INOUT, TGL_BF16, 4,
+                                 (int64_t[]){ requests + case_int(c, "more_slots"), reach + case_int(c, "drafts"),
+                                              case_int(c, "num_streams"), case_int(c, "hidden") });
+    made->fill = case_fill_normal, made->offset = case_int(c, "offset");
+    if (!case_is(c, "slots", "none"))
+        case_add(c, slots, "slots", CASE_IN, dtype, 1, &requests)->fill = engram_fill_slots;
+    return TGL_OK;
+}
+
 tgl_engram_short_conv_params conv_params(case_problem *c)
 {
     return (tgl_engram_short_conv_params){

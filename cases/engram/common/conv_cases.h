@@ -23,6 +23,8 @@ enum {
 tgl_status conv_add_inputs(case_problem *c);
 case_tensor *conv_add_rows(case_problem *c, int index, const char *name, case_role role);
 void conv_fill_rows(const case_problem *c, case_tensor *t, uint64_t seed);
+/* A ring with start_pos and slots, as past, start and slots of the case say, at these places. */
+tgl_status conv_add_ring(case_problem *c, int start, int slots, int ring);
 tgl_engram_short_conv_params conv_params(case_problem *c);
 int64_t conv_dilation(const case_problem *c);           /* 0: 3 */
 
