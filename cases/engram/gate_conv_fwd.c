@@ -246,6 +246,8 @@ const case_op gate_conv_fwd_cases = {
     "keep_ring=0 " ENGRAM_REQUESTS,
     setup, run, oracle, bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
+        /* tiles that begin a few tokens behind the first of a request */
+        "num_tokens=300 num_streams=1 hidden=8 requests=60 past=ring start=large batch_dtype=i64 drafts=0,40",
         "num_tokens=0,1,14 num_streams=1,2 hidden=1,8,9,264",
         "num_tokens=12 num_streams=0,3 hidden=24 kernel_size=1,4,8 dilation=0,1,5,17 requests=4",
         "num_tokens=9 num_streams=2 hidden=40,41 residual=0,1 activation=0,1 round_each=0,1 mask=some",
