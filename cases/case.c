@@ -378,27 +378,42 @@ static tgl_status allocate(case_instance *k)
     return TGL_OK;
 }
 
-typedef struct { unsigned char *image; int round; } poisoning;
+typedef struct { unsigned char *image; int64_t first; int round; } poisoning;
 
 static void poison_chunk(void *context, int64_t begin, int64_t end)
 {
     const poisoning *p = context;
-    for (int64_t b = begin; b < end; b++) p->image[b] = poison(b, p->round);
+    for (int64_t b = begin; b < end; b++) p->image[b] = poison(p->first + b, p->round);
 }
 
-/* Poison in a whole allocation, but for `slots` (NULL: none) from `front` on. On the host if `on` is NULL. */
+static tgl_status upload_bytes(const backend *on, char *to, const void *from, size_t bytes)
+{
+    if (on) return backend_upload(on, to, from, bytes);
+    memcpy(to, from, bytes);
+    return TGL_OK;
+}
+
+/* Poison in bytes begin .. end - 1 of an allocation. On the host if `on` is NULL. */
+static tgl_status upload_poison(const backend *on, char *memory, int64_t begin, int64_t end, int round)
+{
+    if (begin >= end) return TGL_OK;
+    unsigned char *image = malloc((size_t)(end - begin));
+    if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
+    case_parallel(end - begin, 1, poison_chunk, &(poisoning){ image, begin, round });
+    const tgl_status status = upload_bytes(on, memory + begin, image, (size_t)(end - begin));
+    free(image);
+    return status;
+}
+
+/* Poison in a whole allocation, but for `slots` (NULL: none) from `front` on. */
 static tgl_status upload(const backend *on, char *memory, size_t bytes, int round, int64_t front,
                          const void *slots, int64_t slot_bytes)
 {
-    unsigned char *image = malloc(bytes);
-    if (!image) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
-    case_parallel((int64_t)bytes, 1, poison_chunk, &(poisoning){ image, round });
-    if (slots) memcpy(image + front, slots, (size_t)slot_bytes);
-    tgl_status status = TGL_OK;
-    if (on) status = backend_upload(on, memory, image, bytes);
-    else memcpy(memory, image, bytes);
-    free(image);
-    return status;
+    const int64_t end = (int64_t)bytes;
+    if (!slots || slot_bytes == 0) return upload_poison(on, memory, 0, end, round);
+    TGL_TRY(upload_poison(on, memory, 0, front, round));
+    TGL_TRY(upload_bytes(on, memory + front, slots, (size_t)slot_bytes));
+    return upload_poison(on, memory, front + slot_bytes, end, round);
 }
 
 static tgl_status upload_tensor(case_instance *k, int i, const char *slots, int round)

@@ -199,6 +199,28 @@ static double unit(uint64_t bits) { return (double)(bits >> 11) * 0x1p-53; }    
 
 typedef struct { case_tensor *t; uint64_t seed; } filling;
 
+/* A prime, so that equal values are at different columns of a matrix. Random values cost more than all else that a row
+ * of a benchmark needs on the host. */
+enum { PERIOD = 10000019 };
+
+static void repeat_chunk(void *context, int64_t begin, int64_t end)     /* of periods after the first */
+{
+    const filling *f = context;
+    const int64_t size = f->t->element_bytes;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t first = (i + 1) * PERIOD, rest = f->t->slots - first;
+        memcpy(f->t->storage + first * size, f->t->storage, (size_t)((rest < PERIOD ? rest : PERIOD) * size));
+    }
+}
+
+/* Values of a tensor by chunks of it, those after PERIOD again the first. */
+static void fill_periods(case_tensor *t, uint64_t seed, int64_t item_cost, void (*chunk)(void *, int64_t, int64_t))
+{
+    filling f = { t, seed };
+    case_parallel(t->slots < PERIOD ? t->slots : PERIOD, item_cost, chunk, &f);
+    case_parallel((t->slots - 1) / PERIOD, PERIOD, repeat_chunk, &f);
+}
+
 static void bits_chunk(void *context, int64_t begin, int64_t end)       /* of words of 8 bytes */
 {
     const filling *f = context;
@@ -228,7 +250,7 @@ static void normal_chunk(void *context, int64_t begin, int64_t end)
 
 void case_fill_normal(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    case_parallel(t->slots, 64, normal_chunk, &(filling){ t, seed });
+    fill_periods(t, seed, 64, normal_chunk);
 }
 
 static void uniform_chunk(void *context, int64_t begin, int64_t end)
@@ -243,7 +265,7 @@ static void uniform_chunk(void *context, int64_t begin, int64_t end)
 
 void case_fill_uniform(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    case_parallel(t->slots, 32, uniform_chunk, &(filling){ t, seed });
+    fill_periods(t, seed, 32, uniform_chunk);
 }
 
 /* ---- comparison ---- */
