@@ -48,6 +48,21 @@ THUNK(mhc_norm_fn_bwd)
     return tgl_mhc_norm_fn_bwd(a->grad_mixes, a->residual, a->fn, NULL, a->out_mul, a->sqrsum, a->grad_residual,
                                a->grad_fn, NULL, &params, a->workspace, a->workspace_bytes, a->stream);
 }
+WORKSPACE(mhc_norm_fn_bwd_into) { return tgl_mhc_norm_fn_bwd_workspace_size(a->residual, a->fn); }
+THUNK(mhc_norm_fn_bwd_into)
+{
+    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)a->eps, .accumulate = true };
+    return tgl_mhc_norm_fn_bwd(a->grad_mixes, a->residual, a->fn, NULL, a->out_mul, a->sqrsum, a->grad_residual,
+                               a->grad_fn, NULL, &params, a->workspace, a->workspace_bytes, a->stream);
+}
+WORKSPACE(mhc_norm_fn_bwd_weighted_into) { return tgl_mhc_norm_fn_bwd_workspace_size(a->residual, a->fn); }
+THUNK(mhc_norm_fn_bwd_weighted_into)
+{
+    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)a->eps, .accumulate = true };
+    return tgl_mhc_norm_fn_bwd(a->grad_mixes, a->residual, a->fn, a->norm_weight, a->out_mul, a->sqrsum,
+                               a->grad_residual, a->grad_fn, a->grad_norm_weight, &params, a->workspace,
+                               a->workspace_bytes, a->stream);
+}
 WORKSPACE(mhc_norm_fn_bwd_weighted) { return tgl_mhc_norm_fn_bwd_workspace_size(a->residual, a->fn); }
 THUNK(mhc_norm_fn_bwd_weighted)
 {
@@ -141,6 +156,13 @@ static op_row rows[] = {
               "norm_weight[K], eps: float) -> grad_residual: residual[T, N, H], grad_fn: f32[P, K], "
               "grad_norm_weight: f32[K]",
       .is_wrapped = true, .call = call_mhc_norm_fn_bwd_weighted, .workspace = workspace_mhc_norm_fn_bwd_weighted },
+    { .text = "mhc_norm_fn_bwd_into(grad_mixes[T, P], residual[T, N, H], fn[P, K], out_mul[T, P], sqrsum[T], "
+              "grad_residual[T, N, H]!, eps: float) -> grad_fn: f32[P, K]",
+      .is_wrapped = true, .call = call_mhc_norm_fn_bwd_into, .workspace = workspace_mhc_norm_fn_bwd_into },
+    { .text = "mhc_norm_fn_bwd_weighted_into(grad_mixes[T, P], residual[T, N, H], fn[P, K], out_mul[T, P], sqrsum[T], "
+              "norm_weight[K], grad_residual[T, N, H]!, eps: float) -> grad_fn: f32[P, K], grad_norm_weight: f32[K]",
+      .is_wrapped = true, .call = call_mhc_norm_fn_bwd_weighted_into,
+      .workspace = workspace_mhc_norm_fn_bwd_weighted_into },
     { .text = "mhc_pre_split_mixes_fwd(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
               "pre_eps: float = 1e-6, post_eps: float = 0.0) -> pre_mix: f32[T, num_streams], "
               "post_mix: f32[T, num_streams], comb: f32[T, num_streams, num_streams]",

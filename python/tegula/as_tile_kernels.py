@@ -43,11 +43,10 @@ _MODULES = {            # package: {module that only TileKernels has: names in i
         "expand_to_fused": "expand_to_fused expand_to_fused_with_sf", "reduce_fused": "reduce_fused",
         "swiglu": "swiglu_backward swiglu_forward", "topk": "stable_topk top2_sum_gate topk_sum_and_topk_group_idx"},
 }
-_NOT_YET = (            # modules, with what is in them
-    *(f"mhc.{name}_kernel" for name in (
+_NOT_YET = tuple(       # modules
+    f"mhc.{name}_kernel" for name in (
         "expand", "head_compute_mix", "multilayer_recompute", "norm_fn", "post", "pre_apply_mix", "pre_big_fuse",
-        "pre_split_mixes", "sinkhorn")),
-    "modeling.mhc")
+        "pre_split_mixes", "sinkhorn"))
 
 
 def _make_module(package, name, names):

@@ -80,6 +80,28 @@ def test_gradient():
     assert torch.allclose(x.grad, 2 * x.detach())
 
 
+def test_mhc():
+    from types import SimpleNamespace
+
+    def parameters(rows, scales):
+        return SimpleNamespace(fn=torch.randn(rows, 256) / 16, scale=torch.ones(scales), base=torch.zeros(rows))
+
+    embedding = torch.randn(5, 64).bfloat16()
+    layers, head = [(parameters(24, 3), torch.nn.functional.silu) for _ in range(2)], parameters(4, 1)
+    # doc: mhc
+    from tegula.modeling.mhc import expand_from_embedding, mhc_head, mhc_pre
+    from tegula.modeling.mhc.ops import mhc_post
+
+    streams = expand_from_embedding(embedding, mhc_mult=4)              # [tokens, 4, hidden]
+    for site, sublayer in layers:                                       # attention, FFN, attention, ...
+        layer_input, (post_mix, comb_mix) = mhc_pre(streams, site.fn, site.scale, site.base,
+                                                    post_mult_value=2.0, sinkhorn_repeat=20)
+        streams = mhc_post(sublayer(layer_input), streams, post_mix, comb_mix)
+    out = mhc_head(streams, head.fn, head.scale, head.base)             # [tokens, hidden]
+    # end
+    assert out.shape == embedding.shape and out.isfinite().all()
+
+
 def test_moe():
     # doc: moe
     from tegula import moe

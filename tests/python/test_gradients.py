@@ -362,7 +362,8 @@ def test_swiglu_backward(clamp, device):
 
 NAMES = {row["name"] for row in _tegula.table() if row["has_float_output"]} - set(GRADIENTS)
 NAMES -= {"aux_fi", "engram_hash", "mask_indices_by_tp", "unpack_from_e2m1fn_x2"}      # of integers
-WRITERS = {"engram_sinkhorn_momentum_update", "engram_sinkhorn_step", "mhc_pre_apply_mix_bwd_into"}     # in place
+WRITERS = {"engram_sinkhorn_momentum_update", "engram_sinkhorn_step", "mhc_pre_apply_mix_bwd_into",
+           "mhc_norm_fn_bwd_into", "mhc_norm_fn_bwd_weighted_into"}     # in place
 NAMES -= WRITERS
 
 

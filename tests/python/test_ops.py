@@ -69,7 +69,8 @@ SIGNATURES = {
     "mhc_post_fwd": "x, residual, post_mix, comb_mix, *, out=None",
     "mhc_post_bwd": "grad_out, x, residual, post_mix, comb_mix, *, out=None",
     "mhc_norm_fn_fwd": "residual, fn, norm_weight=None, eps=1e-06, *, out=None",
-    "mhc_norm_fn_bwd": "grad_mixes, residual, fn, out_mul, sqrsum, norm_weight=None, eps=1e-06, *, out=None",
+    "mhc_norm_fn_bwd": "grad_mixes, residual, fn, out_mul, sqrsum, norm_weight=None, eps=1e-06, grad_residual=None, *, "
+                       "out=None",
     "mhc_pre_split_mixes_fwd": "mixes, scale, base, num_streams, post_mult=2.0, pre_eps=1e-06, post_eps=0.0, *, "
                                "out=None",
     "mhc_pre_split_mixes_bwd": "mixes, scale, base, grad_pre_mix=None, grad_post_mix=None, grad_comb=None, "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
 """Layers with gradients, for torch."""
-from . import engram
+from . import engram, mhc
 
-__all__ = ["engram"]
+__all__ = ["engram", "mhc"]

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+import torch
+
+from .ops import (expand_to_mhc, mhc_head_compute_mix, mhc_pre_apply_mix, mhc_pre_norm_fn, mhc_pre_split_mixes,
+                  sinkhorn_normalize)
+from .ops.pre_big_fuse import pre
+
+
+def expand_from_embedding(x, mhc_mult=4):
+    """An embedding [..., H] to all streams, [..., mhc_mult, H]."""
+    return expand_to_mhc(x, mhc_mult)
+
+
+def mhc_pre(residual, fn, scale, base, *, norm_weight=None, norm_eps=1e-6, mhc_mult=4, post_mult_value=1.0,
+            pre_eps=1e-6, sinkhorn_eps=1e-6, sinkhorn_repeat=10, n_splits=16):
+    """Before a sublayer: its input [..., H], and (post_mix, comb_mix), which mhc_post takes with its output. The results
+    are the same bits with gradients and without. (DeepSeek-V4 has post_mult_value 2 and sinkhorn_repeat 20.)"""
+    if not torch.is_grad_enabled():
+        post_mix, comb_mix, layer_input = pre(residual, fn, norm_weight, scale, base, norm_eps, pre_eps, sinkhorn_eps,
+                                              post_mult_value, sinkhorn_repeat)
+        return layer_input, (post_mix, comb_mix)
+    mixes = mhc_pre_norm_fn(residual, fn, norm_weight, norm_eps, n_splits=n_splits)
+    pre_mix, post_mix, comb = mhc_pre_split_mixes(mixes, scale, base, mhc_mult, post_mult_value, pre_eps)
+    return mhc_pre_apply_mix(residual, pre_mix), (post_mix, sinkhorn_normalize(comb, sinkhorn_repeat, sinkhorn_eps))
+
+
+def mhc_head(residual, fn, scale, base, *, norm_weight=None, norm_eps=1e-6, mhc_mult=4, pre_eps=1e-6, n_splits=16):
+    """After the last sublayer: the streams as one, [..., H], by a gate of its own. fn is [mhc_mult, columns of all
+    streams]; of more rows the first mhc_mult are used."""
+    fn = fn if fn.shape[0] == mhc_mult else fn[:mhc_mult]
+    mixes = mhc_pre_norm_fn(residual, fn, norm_weight, norm_eps, n_splits=n_splits)
+    mix = mhc_head_compute_mix(mixes, scale.reshape(1), base, pre_eps)
+    return mhc_pre_apply_mix(residual, mix.unsqueeze(-1))
+
+
+__all__ = ["expand_from_embedding", "mhc_head", "mhc_pre"]

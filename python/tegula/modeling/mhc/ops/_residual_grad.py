@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+"""The gradient of a residual, from the three ops that read it, in one buffer: autograd would add three, which are two
+more passes over the largest tensors there are.
+
+In the order of a backward: that of mhc_post returns its gradient to autograd and leaves it in the attribute
+grad_from_mhc_post of the residual's storage. That of mhc_pre_apply_mix adds its own to it, in place, and returns None.
+That of mhc_pre_norm_fn (with fuse_grad_acc) does so, too, and removes the attribute. Autograd uses what mhc_post
+returned when all three are done. A caller may also set the attribute, to a buffer of as many elements.
+
+What is added in place is lost if autograd no longer has the tensor that mhc_post returned, as when another reader of the
+residual has a gradient: autograd then adds the two to a new tensor. Such a buffer is not used, nor one of an earlier
+backward, of another tensor in the same storage, or of a residual that two mhc_post read: each op then returns a gradient
+of its own, and autograd adds them."""
+import torch
+
+_NAME = "grad_from_mhc_post"
+_backward_id = getattr(torch._C, "_current_graph_task_id", lambda: -1)       # -1 outside of a backward
+
+
+def _uses(t):
+    """How many tensors and Python objects hold t's memory."""
+    return torch._C._storage_Use_Count(t.untyped_storage()._cdata)
+
+
+_USES_OF_ONE = _uses(torch.empty(1)) if hasattr(torch._C, "_storage_Use_Count") else 0
+
+
+def leave(residual, grad, is_returned):
+    """mhc_post's gradient, for the others. is_returned: autograd gets grad, and this call is part of its backward."""
+    storage, backward = residual.untyped_storage(), _backward_id()
+    if backward >= 0 and getattr(storage, "tegula_mhc_post", None) == (backward, residual.data_ptr()):
+        discard(storage)        # a second mhc_post of this residual: autograd adds the two
+        return
+    # A tensor of its own, not a view, which would hold the memory twice.
+    buffer = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(
+        grad.untyped_storage(), grad.storage_offset(), grad.shape, grad.stride())
+    if is_returned and backward >= 0:
+        storage.tegula_mhc_post = buffer.tegula_mhc_post = backward, residual.data_ptr()
+    setattr(storage, _NAME, buffer)
+
+
+def discard(storage):
+    if hasattr(storage, _NAME):
+        delattr(storage, _NAME)
+
+
+def find(residual):
+    """The buffer for residual [..., N, H] as [T, N, H], or None."""
+    storage = residual.untyped_storage()
+    buffer = getattr(storage, _NAME, None)
+    if buffer is None:
+        return None
+    left = getattr(buffer, "tegula_mhc_post", None)         # None: set by the caller
+    if left is not None:
+        backward, address = left
+        if backward != _backward_id() or (_USES_OF_ONE and _uses(buffer) <= _USES_OF_ONE):
+            discard(storage)
+            return None
+        if address != residual.data_ptr():
+            return None
+    if buffer.dtype != residual.dtype or buffer.device != residual.device or buffer.numel() != residual.numel():
+        raise ValueError(f"{_NAME}: is {buffer.dtype} {list(buffer.shape)} on {buffer.device}, want {residual.dtype} "
+                         f"{list(residual.shape)} on {residual.device}, as the residual")
+    return buffer.view(residual.shape[:-2].numel(), *residual.shape[-2:])

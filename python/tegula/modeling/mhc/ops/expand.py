@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: MIT
+import torch
+
+from ....mhc import mhc_expand_bwd, mhc_expand_fwd
+from ._shapes import flat, flat_out, is_traced
+
+
+class _Into(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, mhc_mult, out, to):
+        mhc_expand_fwd(hidden, mhc_mult, out=to)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        return mhc_expand_bwd(flat(grad, 2)), None, None, None
+
+
+def expand_to_mhc(hidden, mhc_mult, out=None):
+    """[..., H] to mhc_mult equal streams, [..., mhc_mult, H]."""
+    shape = *hidden.shape[:-1], mhc_mult, hidden.shape[-1]
+    if out is None:
+        return mhc_expand_fwd(flat(hidden, 1), mhc_mult).view(shape)
+    to = flat_out(out, shape, 2)
+    if is_traced() or not torch.is_grad_enabled():
+        mhc_expand_fwd(flat(hidden, 1), mhc_mult, out=to)
+        return out
+    return _Into.apply(flat(hidden, 1), mhc_mult, out, to)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+import torch
+
+from ....mhc import mhc_norm_fn_bwd, mhc_norm_fn_fwd
+from ._residual_grad import discard, find
+from ._shapes import flat, is_traced
+
+
+def _to_main_grad(grad, main_grad):
+    """What autograd gets."""
+    if main_grad is None:
+        return grad
+    main_grad.add_(grad)
+    return None
+
+
+class _NormFn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, residual, fn, norm_weight, eps, fuse_grad_acc):
+        mixes, out_mul, sqrsum = mhc_norm_fn_fwd(flat(residual, 2), fn, norm_weight, eps)
+        ctx.save_for_backward(residual, fn, norm_weight, out_mul, sqrsum)
+        ctx.eps, ctx.fuse_grad_acc = eps, fuse_grad_acc
+        # As TileKernels has it: of the product of fn and the gain, and looked up here.
+        weights = (fn, norm_weight) if norm_weight is not None else (None, None)
+        ctx.main_grads = tuple(getattr(w, "main_grad", None) for w in weights)
+        return mixes
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        residual, fn, norm_weight, out_mul, sqrsum = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        buffer = find(residual) if ctx.fuse_grad_acc and wanted[0] else None
+        made = mhc_norm_fn_bwd(grad.contiguous(), flat(residual, 2), fn, out_mul, sqrsum, norm_weight, ctx.eps,
+                               grad_residual=buffer)
+        if buffer is None:
+            grad_residual, *made = made
+        else:
+            discard(residual.untyped_storage())
+            made = made if norm_weight is not None else (made,)
+        of_weights = [_to_main_grad(g, main) if is_wanted else None
+                      for g, main, is_wanted in zip(made, ctx.main_grads, wanted[1:3])]
+        return (grad_residual.view(residual.shape) if buffer is None and wanted[0] else None, of_weights[0],
+                of_weights[1] if norm_weight is not None else None, None, None)
+
+
+def mhc_pre_norm_fn(residual, mhc_fn, mhc_norm_weight, mhc_norm_eps, fuse_grad_acc=True, n_splits=16):
+    """Mixes [..., P]: RMSNorm of the columns of all streams of residual [..., N, H], with gain mhc_norm_weight [N * H]
+    or None, times the rows of mhc_fn [P, N * H], in TF32. Results do not depend on n_splits. If mhc_fn or
+    mhc_norm_weight, both given, has a tensor main_grad, its gradient is added there and autograd gets none."""
+    shape = *residual.shape[:-2], mhc_fn.shape[0]
+    if is_traced() or not torch.is_grad_enabled():
+        return mhc_norm_fn_fwd(flat(residual, 2), mhc_fn.contiguous(), mhc_norm_weight, mhc_norm_eps)[0].view(shape)
+    return _NormFn.apply(residual, mhc_fn.contiguous(), mhc_norm_weight, mhc_norm_eps, fuse_grad_acc).view(shape)

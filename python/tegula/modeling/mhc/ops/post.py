@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT
+import torch
+
+from ....mhc import mhc_post_bwd as _bwd, mhc_post_fwd as _fwd
+from ._residual_grad import leave
+from ._shapes import flat, flat_mix, flat_out, is_traced
+
+
+def _flat(x, residual, post_layer_mix, comb_res_mix):
+    return flat(x, 1), flat(residual, 2), flat_mix(post_layer_mix, residual), flat(comb_res_mix, 2).contiguous()
+
+
+def mhc_post_fwd(x, residual, post_layer_mix, comb_res_mix, out=None):
+    """mhc_post without gradients."""
+    made = _fwd(*_flat(x, residual, post_layer_mix, comb_res_mix), out=flat_out(out, residual.shape, 2))
+    return made.view(residual.shape) if out is None else out
+
+
+def _grads(inputs, d_o):
+    made = _bwd(flat(d_o, 2), *_flat(*inputs))
+    return made[1], tuple(grad.view(t.shape) for grad, t in zip(made, inputs))
+
+
+def mhc_post_bwd(x, residual, post_layer_mix, comb_res_mix, d_o, fuse_grad_acc=True):
+    """The gradients of mhc_post's four tensors. With fuse_grad_acc that of residual is also left on its storage."""
+    d_residual, made = _grads((x, residual, post_layer_mix, comb_res_mix), d_o)
+    if fuse_grad_acc:
+        leave(residual, d_residual, False)
+    return made
+
+
+class _Post(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, residual, post_layer_mix, comb_res_mix, out):
+        ctx.save_for_backward(x, residual, post_layer_mix, comb_res_mix)
+        return mhc_post_fwd(x, residual, post_layer_mix, comb_res_mix, out)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, d_o):
+        inputs = ctx.saved_tensors
+        d_residual, made = _grads(inputs, d_o)
+        if ctx.needs_input_grad[1]:
+            leave(inputs[1], d_residual, True)
+        return (*made, None)
+
+
+def mhc_post(x, residual, post_layer_mix, comb_res_mix, out=None):
+    """A sublayer's output x [..., H] into residual [..., N, H]: post_layer_mix [..., N, 1] or [..., N] times x, plus the
+    streams mixed by comb_res_mix [..., N, N], [input, output stream]."""
+    if is_traced() or not torch.is_grad_enabled():
+        return mhc_post_fwd(x, residual, post_layer_mix, comb_res_mix, out)
+    return _Post.apply(x, residual, post_layer_mix, comb_res_mix, out)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+import torch
+
+from ....mhc import mhc_pre_apply_mix_bwd, mhc_pre_apply_mix_fwd
+from ._residual_grad import find
+from ._shapes import flat, flat_mix, flat_out, is_traced
+
+
+class _PreApplyMix(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, mix, out, to):
+        ctx.save_for_backward(x, mix)
+        made = mhc_pre_apply_mix_fwd(flat(x, 2), flat_mix(mix, x), out=to)
+        return made.view(*x.shape[:-2], x.shape[-1]) if out is None else out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        x, mix = ctx.saved_tensors
+        is_wanted = ctx.needs_input_grad[0]
+        buffer = find(x) if is_wanted else None
+        args = flat(grad, 1), flat(x, 2), flat_mix(mix, x)
+        if buffer is not None:
+            return None, mhc_pre_apply_mix_bwd(*args, buffer).view(mix.shape), None, None
+        grad_x, grad_mix = mhc_pre_apply_mix_bwd(*args)
+        return grad_x.view(x.shape) if is_wanted else None, grad_mix.view(mix.shape), None, None
+
+
+def mhc_pre_apply_mix(x, mix, out=None):
+    """The streams of x [..., N, H] as one, [..., H], weighted by mix [..., N, 1] or [..., N]."""
+    shape = *x.shape[:-2], x.shape[-1]
+    to = flat_out(out, shape, 1)
+    if is_traced() or not torch.is_grad_enabled():
+        made = mhc_pre_apply_mix_fwd(flat(x, 2), flat_mix(mix, x), out=to)
+        return made.view(shape) if out is None else out
+    return _PreApplyMix.apply(x, mix, out, to)

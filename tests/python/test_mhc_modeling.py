@@ -1,0 +1,660 @@
+# SPDX-License-Identifier: MIT
+"""tegula.modeling.mhc under TileKernels' names: its tests' matrices, with fewer tokens on the CPU, against references
+that share no code with it; the buffer that three backwards share; what surrounds a training step."""
+import importlib
+import inspect
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import tegula.as_tile_kernels  # noqa: F401
+import tegula.torch as reference
+from conftest import IS_FULL, on_one_device
+from tile_kernels.modeling.mhc import expand_from_embedding, mhc_head, mhc_pre
+from tile_kernels.modeling.mhc.ops import (
+    expand_to_mhc, mhc_head_compute_mix, mhc_multilayer_recompute, mhc_post, mhc_post_bwd, mhc_post_fwd,
+    mhc_pre_apply_mix, mhc_pre_big_fuse, mhc_pre_norm_fn, mhc_pre_split_mixes, sinkhorn_normalize)
+
+SIGNATURES = """
+ops.expand.expand_to_mhc(hidden, mhc_mult, out=None)
+ops.norm_fn.mhc_pre_norm_fn(residual, mhc_fn, mhc_norm_weight, mhc_norm_eps, fuse_grad_acc=True, n_splits=16)
+ops.pre_split_mixes.mhc_pre_split_mixes(input_mixes, mhc_scale, mhc_base, mhc_mult, mhc_post_mult_value, mhc_pre_eps)
+ops.sinkhorn.sinkhorn_normalize(x, repeat=10, eps=1e-06)
+ops.pre_apply_mix.mhc_pre_apply_mix(x, mix, out=None)
+ops.post.mhc_post(x, residual, post_layer_mix, comb_res_mix, out=None)
+ops.post.mhc_post_fwd(x, residual, post_layer_mix, comb_res_mix, out=None)
+ops.post.mhc_post_bwd(x, residual, post_layer_mix, comb_res_mix, d_o, fuse_grad_acc=True)
+ops.head_compute_mix.mhc_head_compute_mix(input_mix, mhc_scale, mhc_base, mhc_pre_eps)
+ops.pre_big_fuse.mhc_pre_big_fuse(residual, fn, mhc_scale, mhc_base, rms_eps, mhc_pre_eps, mhc_sinkhorn_eps, mhc_post_mult_value, sinkhorn_repeat, n_splits=16)
+ops.multilayer_recompute.mhc_multilayer_recompute(initial_residual, pre_mix_list, layer_output_list, post_mix_list, comb_mix_list, layer_input_list, residual_list)
+functional.expand_from_embedding(x, mhc_mult=4)
+functional.mhc_pre(residual, fn, scale, base, *, norm_weight=None, norm_eps=1e-06, mhc_mult=4, post_mult_value=1.0, pre_eps=1e-06, sinkhorn_eps=1e-06, sinkhorn_repeat=10, n_splits=16)
+functional.mhc_head(residual, fn, scale, base, *, norm_weight=None, norm_eps=1e-06, mhc_mult=4, pre_eps=1e-06, n_splits=16)
+""".split("\n")[1:-1]
+
+
+@pytest.mark.parametrize("line", SIGNATURES, ids=lambda line: line.split("(")[0])
+def test_signatures(line):
+    path, _, _ = line.partition("(")
+    module, _, name = path.rpartition(".")
+    assert str(inspect.signature(getattr(importlib.import_module(f"tile_kernels.modeling.mhc.{module}"), name))) == \
+        line[len(path):]
+
+
+def tokens(device, *few):
+    """Leading dimensions (n0, n1) of TileKernels' tests; on the CPU its second is one of few."""
+    return [(n0, n1) for n0 in (1, 2) for n1 in ((1024, 4096) if device == "cuda" and IS_FULL else few)]
+
+
+def leaves(*tensors):
+    return [None if t is None else t.detach().clone().requires_grad_() for t in tensors]
+
+
+def compare(ours, theirs, inputs, call, want, grads=None, **tolerance):
+    """Outputs and gradients of two functions of equal leaves."""
+    made, wanted = call(*ours), want(*theirs)
+    made, wanted = (t if isinstance(t, tuple) else (t,) for t in (made, wanted))
+    for a, b in zip(made, wanted, strict=True):
+        torch.testing.assert_close(a, b, **tolerance)
+    up = [torch.randn_like(t) for t in wanted]
+    seen = torch.autograd.grad(made, [t for t in ours if t is not None], up)
+    for a, b in zip(seen, torch.autograd.grad(wanted, [t for t in theirs if t is not None], up)):
+        torch.testing.assert_close(a, b, **(grads or tolerance))
+
+
+# ---- TileKernels' matrices ----
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+@pytest.mark.parametrize("h", [1280, 2560, 7168])
+def test_expand(n, h, device):
+    for lead in tokens(device, 5, 16):
+        x = torch.randn(*lead, h, device=device).bfloat16()
+        assert torch.equal(expand_to_mhc(x, n), reference.expand_to_mhc_ref(x, n))
+        out = x.new_empty(*lead, n, h)
+        made = expand_to_mhc(x, n, out=out)
+        assert made.data_ptr() == out.data_ptr() and torch.equal(out, reference.expand_to_mhc_ref(x, n))
+        for arguments in ({}, {"out": out}):
+            compare(leaves(x), leaves(x), (x,), lambda x: expand_to_mhc(x, n, **arguments),
+                    lambda x: reference.expand_to_mhc_ref(x.float(), n).bfloat16())
+
+
+def projection(device, lead, h, n=4, has_weight=True):
+    """As TileKernels' tests make them."""
+    x = torch.randn(*lead, n, h, device=device) * (1 + 0.01 * torch.arange(n, device=device)[:, None])
+    fn = 1e-4 * torch.randn(n * (n + 2), n, h, device=device) * (1 + 0.01 * torch.arange(n, device=device)[:, None])
+    weight = 1 + 0.1 * torch.randn(n * h, device=device) if has_weight else None
+    return x.bfloat16(), fn.flatten(1), weight
+
+
+def tf32(t):
+    """Rounded to nearest, ties away from zero."""
+    return ((t.detach().view(torch.int32) + 0x1000) & ~0x1fff).view(torch.float32)
+
+
+@pytest.mark.parametrize("has_weight", [False, True])
+@pytest.mark.parametrize("h", [1280, 2560, 7168])
+@pytest.mark.parametrize("n1", [13, 48])
+def test_norm_fn(n1, h, has_weight, device):
+    """With the buffer set to zeros by the caller, as TileKernels' test has it; and that of the gain, which it leaves
+    out."""
+    x, fn, weight = projection(device, (1, n1), h, has_weight=has_weight)
+    ours, theirs = leaves(x, fn, weight), leaves(x, fn, weight)
+    out = mhc_pre_norm_fn(*ours, 1e-6, n_splits=16)
+    want = reference.mhc_pre_norm_fn_ref(*theirs, 1e-6)
+    torch.testing.assert_close(out, want, rtol=1e-3, atol=1e-3)
+    merged = fn if weight is None else fn * weight
+    torch.testing.assert_close(out, reference.mhc_pre_norm_fn_ref(x, tf32(merged), None, 1e-6), rtol=1e-5, atol=1e-6)
+    up = torch.randn_like(out)
+    ours[0].untyped_storage().grad_from_mhc_post = buffer = torch.zeros_like(x)
+    grads = torch.autograd.grad(out, [t for t in ours if t is not None], up, allow_unused=True)
+    wanted = torch.autograd.grad(want, [t for t in theirs if t is not None], up)
+    assert grads[0] is None and not hasattr(ours[0].untyped_storage(), "grad_from_mhc_post")
+    torch.testing.assert_close(buffer, wanted[0])
+    # d is rounded to TF32, which a reference on the CPU does not do
+    r = (x.flatten(-2).double().square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    terms = torch.einsum("btj,btk->jk", (up * r).square(), x.flatten(-2).double().square()).sqrt() * 6 * 2**-12
+    bound = terms if weight is None else terms * weight.abs()
+    assert ((grads[1] - wanted[1]).abs() <= bound + 1e-5).all()
+    if has_weight:
+        of_gain = (terms * fn.abs()).sum(0)
+        assert ((grads[2] - wanted[2]).abs() <= of_gain + 1e-5 * wanted[2].abs().max()).all()
+
+
+@pytest.mark.parametrize("h", [1280, 2560, 4096, 7168])
+def test_norm_fn_does_not_depend_on_splits(h, device):
+    x, fn, _ = projection(device, (1, 48), h)
+    with torch.no_grad():
+        want = mhc_pre_norm_fn(x, fn, None, 1e-6)
+        torch.testing.assert_close(want, reference.mhc_pre_norm_fn_ref(x, fn, None, 1e-6), rtol=1e-3, atol=1e-3)
+        for splits in (1, 2, 7, 16):
+            assert torch.equal(mhc_pre_norm_fn(x, fn, None, 1e-6, n_splits=splits), want)
+        for i in range(0, 48, 7):
+            assert torch.equal(mhc_pre_norm_fn(x[:, i], fn, None, 1e-6), want[:, i])
+        assert torch.equal(mhc_pre_norm_fn(x, fn, torch.ones_like(fn[0]), 1e-6), want)
+
+
+def test_pre_split_mixes(device):
+    n = 4
+    for lead in tokens(device, 1024):
+        inputs = torch.randn(*lead, n * (n + 2)), torch.randn(3), torch.randn(n * (n + 2))
+        inputs = [t.to(device) for t in inputs]
+        def split(f): return lambda mixes, scale, base: f(mixes, scale, base, n, 2.0, 1e-2)
+        compare(leaves(*inputs), leaves(*inputs), inputs, split(mhc_pre_split_mixes),
+                split(reference.mhc_pre_split_mixes_ref), rtol=1e-5, atol=2e-5)
+
+
+def test_sinkhorn(device):
+    for lead in [(1, 1), (2, 1), *tokens(device, 1024)]:
+        x = torch.randn(*lead, 4, 4, device=device)
+        for repeat, eps in ((10, 1e-6), (1, 1e-2), (20, 1e-6)):
+            compare(leaves(x), leaves(x), (x,), lambda x: sinkhorn_normalize(x, repeat, eps),
+                    lambda x: reference.sinkhorn_normalize_ref(x, repeat, eps))
+        assert torch.equal(sinkhorn_normalize(x), sinkhorn_normalize(x, 10, 1e-6))
+        assert torch.equal(sinkhorn_normalize(x.transpose(-1, -2)), sinkhorn_normalize(x.transpose(-1, -2).contiguous()))
+
+
+@pytest.mark.parametrize("h", [1280, 2560, 7680])
+def test_pre_apply_mix(h, device):
+    for lead in tokens(device, 33):
+        x = torch.sigmoid(torch.randn(*lead, 4, h, device=device)).bfloat16()
+        mix = torch.randn(*lead, 4, 1, device=device).softmax(-2)
+        ours, theirs = leaves(x, mix), leaves(x, mix)
+        out, want = mhc_pre_apply_mix(*ours), reference.mhc_pre_apply_mix_ref(*theirs)
+        torch.testing.assert_close(out, want, atol=1e-2, rtol=1e-3)
+        up = torch.randn_like(want)
+        ours[0].untyped_storage().grad_from_mhc_post = buffer = torch.zeros_like(x)
+        torch.autograd.backward(out, up)
+        torch.autograd.backward(want, up)
+        assert ours[0].grad is None
+        torch.testing.assert_close(buffer, theirs[0].grad, atol=1e-2, rtol=1e-3)
+        torch.testing.assert_close(ours[1].grad, theirs[1].grad, atol=1e-2, rtol=1e-3)
+
+
+@pytest.mark.parametrize("h", [1280, 2560, 7168])
+@pytest.mark.parametrize("n0", [1, 2])
+def test_post(n0, h, device):
+    lead = n0, 4096 if device == "cuda" and IS_FULL else 33
+    inputs = (torch.randn(*lead, h).bfloat16(), torch.randn(*lead, 4, h).bfloat16(), torch.randn(*lead, 4, 1),
+              torch.randn(*lead, 4, 4))
+    inputs = [t.to(device) for t in inputs]
+    ours, theirs = leaves(*inputs), leaves(*inputs)
+    out, want = mhc_post(*ours), reference.mhc_post_ref(*theirs)
+    torch.testing.assert_close(out, want)
+    assert torch.equal(mhc_post_fwd(*inputs), out)
+    up = torch.randn_like(out)
+    grads, wanted = torch.autograd.grad(out, ours, up), torch.autograd.grad(want, theirs, up)
+    for i, (a, b) in enumerate(zip(grads, wanted)):
+        torch.testing.assert_close(a, b, **({"atol": 1e-4, "rtol": 1e-4} if i > 1 else {}))
+    for fuse in (False, True):
+        for a, b in zip(mhc_post_bwd(*inputs, up, fuse_grad_acc=fuse), grads, strict=True):
+            assert torch.equal(a, b) and a.shape == b.shape
+        assert hasattr(inputs[1].untyped_storage(), "grad_from_mhc_post") == fuse
+    left = inputs[1].untyped_storage().grad_from_mhc_post
+    assert left.shape == (lead[0] * lead[1], 4, h) and torch.equal(left.view(inputs[1].shape), grads[1])
+
+
+def test_head_compute_mix(device):
+    for lead in tokens(device, 1024):
+        inputs = [t.to(device) for t in (torch.randn(*lead, 4), torch.randn(1), torch.randn(4))]
+        compare(leaves(*inputs), leaves(*inputs), inputs, lambda *a: mhc_head_compute_mix(*a, 1e-2),
+                lambda *a: reference.mhc_head_compute_mix_ref(*a, 1e-2), rtol=1e-4, atol=1e-5)
+        mixes = torch.randn(*lead, 24, device=device)
+        assert torch.equal(mhc_head_compute_mix(mixes[..., :4], inputs[1][0], inputs[2], 1e-2),
+                           mhc_head_compute_mix(mixes[..., :4].contiguous(), inputs[1], inputs[2], 1e-2))
+
+
+@pytest.mark.parametrize("h", [1280, 2560, 4096])
+@pytest.mark.parametrize("n1", [17, 64])
+def test_pre_big_fuse(n1, h, device):
+    """Bit for bit the chain of separate ops, with gradients on."""
+    x, fn, _ = projection(device, (1, n1), h)
+    scale, base = 0.1 * torch.randn(3, device=device), 0.1 * torch.randn(24, device=device)
+    for lead in ((1, n1), (n1,), (1, 1, n1)):
+        made = mhc_pre_big_fuse(x.view(*lead, 4, h), fn, scale, base, 1e-6, 1e-6, 1e-6, 1.0, 10)
+        params = leaves(fn, scale, base)
+        mixes = mhc_pre_norm_fn(x.view(*lead, 4, h), params[0], None, 1e-6, fuse_grad_acc=False)
+        pre, post, comb = mhc_pre_split_mixes(mixes, *params[1:], 4, 1.0, 1e-6)
+        chain = post, sinkhorn_normalize(comb, 10, 1e-6), mhc_pre_apply_mix(x.view(*lead, 4, h), pre)
+        for a, b in zip(made, chain, strict=True):
+            assert a.shape == b.shape and torch.equal(a, b) and not a.requires_grad and b.requires_grad
+
+
+@pytest.mark.parametrize("n, h", [(4, 2560), (4, 100), (1, 8), (2, 1030), (8, 64)])
+@pytest.mark.parametrize("count, posts", [(1, 0), (1, 1), (3, 2), (3, 3), (10, 9), (10, 10), (61, 61)])
+def test_multilayer_recompute(count, posts, n, h, device):
+    """Bit for bit the loop of separate ops."""
+    lead = (1, 5) if h < 2000 or count < 60 else (1, 1)
+    x = torch.randn(*lead, n, h, device=device).bfloat16()
+    pre = [torch.randn(*lead, n, 1, device=device) for _ in range(count)]
+    y = [torch.randn(*lead, h, device=device).bfloat16() for _ in range(posts)]
+    post = [torch.randn(*lead, n, 1, device=device) for _ in range(posts)]
+    comb = [torch.randn(*lead, n, n, device=device) / 2 for _ in range(posts)]
+    inputs, residuals = [torch.empty(*lead, h, dtype=torch.bfloat16, device=device) for _ in pre], [x + 1 for _ in y]
+    assert mhc_multilayer_recompute(x, pre, y, post, comb, inputs, residuals) is None
+    residual = x
+    for i in range(count):
+        assert torch.equal(inputs[i], mhc_pre_apply_mix(residual, pre[i])), i
+        if i < posts:
+            residual = mhc_post_fwd(y[i], residual, post[i], comb[i])
+            assert torch.equal(residuals[i], residual), i
+    if posts:                               # over the residual that it begins with
+        again = [x, *(torch.empty_like(x) for _ in residuals[1:])]
+        mhc_multilayer_recompute(x, pre, y, post, comb, inputs, again)
+        assert torch.equal(again[0], residuals[0]) and torch.equal(again[-1], residuals[-1])
+    with pytest.raises(ValueError, match="lists: "):
+        mhc_multilayer_recompute(x, pre, y, post, comb, inputs[1:], residuals)
+
+
+# ---- a block: mhc_pre, a sublayer, mhc_post ----
+
+def block_parts(device, n=4, h=64, lead=(2, 9), has_weight=True):
+    x = torch.randn(*lead, n, h, device=device).bfloat16()
+    fn = torch.randn(n * (n + 2), n * h, device=device) / h
+    parts = [fn, torch.randn(3, device=device), torch.randn(n * (n + 2), device=device)]
+    weight = 1 + 0.1 * torch.randn(n * h, device=device) if has_weight else None
+    return x, parts, weight, (torch.randn(h, h, device=device) / h**0.5).bfloat16()
+
+
+def block(x, fn, scale, base, weight, matrix, n=4):
+    layer_input, (post, comb) = mhc_pre(x, fn, scale, base, norm_weight=weight, mhc_mult=n, post_mult_value=2.0,
+                                        sinkhorn_repeat=20)
+    return mhc_post(layer_input @ matrix, x, post, comb)
+
+
+def reference_block(x, fn, scale, base, weight, matrix, n=4):
+    """In float64; nothing is rounded but fn, to TF32, and what a block rounds to bfloat16."""
+    def rounded(t):                                     # forward only: its gradient is one
+        return t + (t.detach().bfloat16().double() - t.detach())
+
+    merged = fn if weight is None else fn * weight
+    merged = merged + (tf32(merged.detach().float()).double() - merged.detach())
+    mixes = x.flatten(-2) @ merged.T * (x.flatten(-2).square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    pre, post, comb = reference.mhc_pre_split_mixes_ref(mixes, scale, base, n, 2.0, 1e-6)
+    comb = reference.sinkhorn_normalize_ref(comb, 20, 1e-6)
+    y = rounded(rounded((x * pre).sum(-2)) @ matrix)
+    return torch.einsum("...io,...ih->...oh", comb, x) + y.unsqueeze(-2) * post
+
+
+@pytest.mark.parametrize("has_weight", [False, True])
+@pytest.mark.parametrize("n", [1, 4])
+def test_gradients_of_a_block(n, has_weight, device):
+    x, parts, weight, matrix = block_parts(device, n, has_weight=has_weight)
+    ours = leaves(x, *parts, weight, matrix)
+    doubles = [t if t is None else t.double().detach().requires_grad_() for t in ours]
+    out, want = block(*ours, n=n), reference_block(*doubles, n=n)
+    up = torch.randn_like(out)
+    grads = torch.autograd.grad(out, [t for t in ours if t is not None], up)
+    wanted = torch.autograd.grad(want, [t for t in doubles if t is not None], up.double())
+    assert ((out - want).abs() <= 2**-7 * want.abs() + 2e-2).all()
+    for a, b in zip(grads, wanted, strict=True):
+        assert a.dtype in (torch.bfloat16, torch.float32)
+        assert (a.double() - b).norm() <= 1e-2 * b.norm(), (a.shape, (a.double() - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize("has_weight", [False, True])
+def test_same_bits_with_and_without_gradients(has_weight, device):
+    for lead in ((), (3,), (2, 3), (2, 1, 3), (0, 2)):
+        x, parts, weight, _ = block_parts(device, lead=lead, has_weight=has_weight)
+        made, (post, comb) = mhc_pre(*leaves(x, *parts), norm_weight=weight)
+        assert made.requires_grad and post.shape == (*lead, 4, 1) and comb.shape == (*lead, 4, 4)
+        with torch.no_grad():
+            served, mixes = mhc_pre(x, *parts, norm_weight=weight)
+        for a, b in zip((made, post, comb), (served, *mixes), strict=True):
+            assert torch.equal(a, b) and a.shape == b.shape
+
+
+def test_norm_weight_changes_results_without_gradients(device):
+    x, parts, weight, _ = block_parts(device)
+    with torch.no_grad():
+        assert not torch.equal(mhc_pre(x, *parts, norm_weight=weight)[0], mhc_pre(x, *parts)[0])
+
+
+def test_no_tokens(device):
+    x, parts, weight, matrix = block_parts(device, lead=(0, 3))
+    ours = leaves(x, *parts, weight, matrix)
+    out = block(*ours)
+    assert out.shape == x.shape
+    for grad, t in zip(torch.autograd.grad(out.sum(), ours), ours):
+        assert grad.shape == t.shape and (grad == 0).all()
+
+
+@pytest.mark.parametrize("has_weight", [False, True])
+def test_head(has_weight, device):
+    x, parts, weight, _ = block_parts(device, has_weight=has_weight)
+    fn, scale, base = parts[0][:4].clone(), parts[1][:1], parts[2][:4].clone()
+    ours = leaves(x, fn, scale, base, weight)
+    out = mhc_head(*ours[:4], norm_weight=ours[4])
+    assert torch.equal(out, mhc_head(x, parts[0], scale.view(()), base, norm_weight=weight))
+    doubles = [t if t is None else t.double().detach().requires_grad_() for t in ours]
+    dx, dfn, dscale, dbase, dweight = doubles
+    merged = dfn if dweight is None else dfn * dweight
+    mixes = dx.flatten(-2) @ merged.T * (dx.flatten(-2).square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    want = (dx * (torch.sigmoid(mixes * dscale + dbase) + 1e-6).unsqueeze(-1)).sum(-2)
+    assert ((out - want).abs() <= 2**-8 * want.abs() + 1e-2).all()
+    up = torch.randn_like(out)
+    grads = torch.autograd.grad(out, [t for t in ours if t is not None], up)
+    wanted = torch.autograd.grad(want, [t for t in doubles if t is not None], up.double())
+    for a, b in zip(grads, wanted, strict=True):
+        assert (a.double() - b).norm() <= 1e-2 * b.norm()
+
+
+# ---- the gradients' formulas, in float64 ----
+
+class LineByLine(torch.autograd.Function):
+    """The ops' backwards as docs/mhc.md has them, without rounding: one node for pre, and post."""
+
+    @staticmethod
+    def forward(ctx, x, fn, scale, base, y, repeat, eps):
+        n, columns = x.shape[1], x.shape[1] * x.shape[2]
+        v = x.flatten(1)
+        s = v.square().sum(1)
+        r = (s / columns + 1e-6).rsqrt()
+        out_mul = v @ fn.T
+        mixes = out_mul * r[:, None]
+        of = torch.tensor([0] * n + [1] * n + [2] * n * n)
+        z = mixes * scale[of] + base
+        sigma = torch.sigmoid(z[:, :2 * n])
+        pre, post = sigma[:, :n] + 1e-2, sigma[:, n:] * 1.5
+        p = z[:, 2 * n:].view(-1, n, n).softmax(-1)
+        steps, a = [], p + eps
+        for k in range(2 * repeat - 1):
+            axis = 1 if k % 2 == 0 else 2
+            total = a.sum(axis, keepdim=True) + eps
+            steps.append((a, total, axis))
+            a = a / total
+        inner = torch.einsum("ti,tih->th", pre, x)
+        out = torch.einsum("tio,tih->toh", a, x) + post[:, :, None] * y[:, None]
+        ctx.values = x, fn, scale, y, s, r, out_mul, mixes, of, sigma, pre, post, p, steps, a
+        return inner, out
+
+    @staticmethod
+    def backward(ctx, d_inner, d_out):
+        x, fn, scale, y, s, r, out_mul, mixes, of, sigma, pre, post, p, steps, comb = ctx.values
+        n, columns = x.shape[1], x.shape[1] * x.shape[2]
+        # post
+        grad_x = torch.einsum("tio,toh->tih", comb, d_out)
+        grad_y = torch.einsum("to,toh->th", post, d_out)
+        d = torch.einsum("tih,toh->tio", x, d_out)
+        d_post = torch.einsum("th,toh->to", y, d_out)
+        # pre_apply_mix
+        d_pre = torch.einsum("th,tih->ti", d_inner, x)
+        grad_x = grad_x + pre[:, :, None] * d_inner[:, None]
+        # sinkhorn
+        for a, total, axis in reversed(steps):
+            d = (d - (d * a).sum(axis, keepdim=True) / total) / total
+        d = (d - (d * p).sum(2, keepdim=True)) * p
+        # pre_split_mixes
+        slope = sigma * (1 - sigma)
+        g = torch.cat([d_pre * slope[:, :n], d_post * 1.5 * slope[:, n:], d.flatten(1)], 1)
+        d_mixes = g * scale[of]
+        grad_scale = torch.stack([(g * mixes)[:, of == k].sum() for k in range(3)])
+        # norm_fn
+        LineByLine.d_mul = d_mul = d_mixes * r[:, None]
+        d_s = -0.5 * (d_mixes * out_mul).sum(1) * r / (s + 1e-6 * columns)
+        grad_x = grad_x + (d_mul @ fn).view(x.shape) + 2 * x * d_s[:, None, None]
+        return grad_x, d_mul.T @ x.flatten(1), grad_scale, g.sum(0), grad_y, None, None
+
+
+def double_inputs(n, h, count):
+    shapes = (count, n, h), (n * (n + 2), n * h), (3,), (n * (n + 2),), (count, h)
+    return [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("repeat, eps", [(1, 1e-2), (3, 1e-6), (20, 1e-6)])
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_formulas_of_gradients(n, repeat, eps):
+    assert torch.autograd.gradcheck(lambda *t: LineByLine.apply(*t, repeat, eps), double_inputs(n, 3, 2))
+
+
+@pytest.mark.parametrize("repeat", [1, 3, 20])
+@pytest.mark.parametrize("n", [1, 2, 4, 8])
+def test_gradients_follow_the_formulas(n, repeat, device):
+    """Every gradient of the ops, through the shared buffer, against the formulas on the same numbers."""
+    x, fn, scale, base, y = (t.detach().to(device) for t in double_inputs(n, 40, 7))
+    x, y, fn = x.bfloat16(), y.bfloat16(), tf32((fn / 8).float())
+    ours = leaves(x, fn, scale.float(), base.float(), y)
+    mixes = mhc_pre_norm_fn(ours[0], ours[1], None, 1e-6)
+    pre, post, comb = mhc_pre_split_mixes(mixes, ours[2], ours[3], n, 1.5, 1e-2)
+    inner = mhc_pre_apply_mix(ours[0], pre)
+    out = mhc_post(ours[4], ours[0], post, sinkhorn_normalize(comb, repeat, 1e-3))
+    up = torch.randn_like(inner), torch.randn_like(out)
+    grads = torch.autograd.grad((inner, out), ours, up)
+    doubles = [t.detach().double().cpu().requires_grad_() for t in ours]
+    wanted = torch.autograd.grad(LineByLine.apply(*doubles, repeat, 1e-3), doubles, [t.double().cpu() for t in up])
+    d_mul = LineByLine.d_mul.abs() * 2**-11                             # which the ops round to TF32
+    of_tf32 = {"fn": d_mul.T @ x.flatten(1).double().cpu().abs(),
+               "x": (d_mul @ fn.double().cpu().abs()).view(x.shape)}
+    for name, a, b in zip(("x", "fn", "scale", "base", "y"), grads, wanted, strict=True):
+        rounding = {"x": 3 * 2**-8, "y": 2**-8}.get(name, 1e-5)         # that of x is rounded three times
+        bound = rounding * b.abs() + (rounding / 4 if name == "x" else 1e-5) * b.abs().max() + of_tf32.get(name, 0)
+        assert ((a.cpu().double() - b).abs() <= bound).all(), name
+
+
+# ---- the buffer ----
+
+def attribute(t):
+    return getattr(t.untyped_storage(), "grad_from_mhc_post", None)
+
+
+def same_as_unfused(run, *tensors):
+    """Gradients of run(*leaves), with the buffer and without, are close; returns those with it. run's second call has
+    ops that return every gradient to autograd: those that torch.compile sees."""
+    from tegula.modeling.mhc.ops import norm_fn, post, pre_apply_mix
+    ours = leaves(*tensors)
+    grads = torch.autograd.grad(run(*ours), ours)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (norm_fn, post, pre_apply_mix):
+            patch.setattr(module, "is_traced", lambda: True)
+        plain = leaves(*tensors)
+        wanted = torch.autograd.grad(run(*plain), plain)
+    for a, b in zip(grads, wanted, strict=True):
+        assert (a.float() - b.float()).norm() <= 2e-2 * b.float().norm()
+    return ours, grads
+
+
+def test_the_buffer_is_used_and_removed(device, monkeypatch):
+    """One mhc_post, and every backward adds to what it left."""
+    from tegula.modeling.mhc.ops import norm_fn, pre_apply_mix
+    found = []
+    for module in (norm_fn, pre_apply_mix):
+        find = module.find
+        monkeypatch.setattr(module, "find", lambda x, find=find: found.append(find(x)) or found[-1])
+    x, parts, weight, matrix = block_parts(device)
+    ours, _ = same_as_unfused(lambda *t: block(*t).float().square().sum(), x, *parts, weight, matrix)
+    assert len(found) == 2 and found[0] is not None and found[0].data_ptr() == found[1].data_ptr()
+    assert attribute(ours[0]) is None
+
+
+def test_stacked_blocks(device):
+    """Also of a residual that is no leaf, with the entry and the head."""
+    x, parts, weight, matrix = block_parts(device)
+
+    def run(e, fn, scale, base, weight, matrix):
+        streams = expand_from_embedding(e, 4)
+        for _ in range(3):
+            streams = block(streams, fn, scale, base, weight, matrix)
+        return mhc_head(streams, fn[:4], scale[0], base[:4]).float().square().sum()
+
+    same_as_unfused(run, x[..., 0, :].contiguous(), *parts, weight, matrix)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_another_reader_of_the_residual(first, device):
+    """Its gradient makes autograd drop the tensor that mhc_post has returned: nothing may be added to that."""
+    x, parts, weight, matrix = block_parts(device)
+
+    def run(x, *rest):
+        other = (x.float() * 3).square().sum() if first else None
+        out = block(x, *rest).float().square().sum()
+        return out + (other if first else (x.float() * 3).square().sum())
+
+    same_as_unfused(run, x, *parts, weight, matrix)
+
+
+@pytest.fixture(params=["counts", "no_counts"])
+def counts(request, monkeypatch):
+    """With and without knowing whether autograd still has a tensor: it may, for a hook, or torch may not say."""
+    if request.param == "no_counts":
+        monkeypatch.setattr("tegula.modeling.mhc.ops._residual_grad._USES_OF_ONE", 0)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_posts_of_one_residual(count, counts, device):
+    x, parts, weight, matrix = block_parts(device)
+
+    def run(x, fn, scale, base, weight, matrix):
+        layer_input, (post, comb) = mhc_pre(x, fn, scale, base, norm_weight=weight)
+        made = layer_input @ matrix
+        return sum(((k + 1) * mhc_post(made, x, post, comb).float()).square().sum() for k in range(count))
+
+    same_as_unfused(run, x, *parts, weight, matrix)
+
+
+def test_halves_of_one_storage(counts, device):
+    """What mhc_post leaves for one half is not for the other."""
+    x, parts, _, _ = block_parts(device, lead=(2, 8))
+    mix, comb = torch.rand(8, 4, device=device), torch.rand(8, 4, 4, device=device)
+
+    def run(x, fn, scale, base):
+        posted, other = x[0], x[1]
+        head = mhc_head(other, fn[:4], scale[:1], base[:4]).float().square().sum()
+        return head + mhc_post(posted[:, 0], posted, mix, comb).float().square().sum()      # its backward is first
+
+    same_as_unfused(run, x, *parts)
+
+
+def test_a_buffer_of_an_earlier_backward_is_not_used(counts, device):
+    x, parts, _, _ = block_parts(device)
+    ours, = leaves(x)
+    ones = torch.ones(*x.shape[:-2], 4, 1, device=device)
+    y, comb = x[..., 0, :], torch.ones(*x.shape[:-2], 4, 4, device=device)
+    kept = []
+    for _ in range(2):
+        kept.append(torch.autograd.grad(mhc_post(y, ours, ones, comb).sum(), ours))
+        assert attribute(ours) is not None          # nobody took it
+    grad, = torch.autograd.grad(mhc_pre_norm_fn(ours, parts[0], None, 1e-6).sum(), ours)
+    want, = torch.autograd.grad(mhc_pre_norm_fn(ours, parts[0], None, 1e-6, fuse_grad_acc=False).sum(), ours)
+    assert torch.equal(grad, want) and attribute(ours) is None
+
+
+def test_a_buffer_of_the_caller(device):
+    """Is added to, whatever its shape; a wrong one is refused."""
+    x, parts, _, _ = block_parts(device)
+    ours, = leaves(x)
+    mix = torch.rand(*x.shape[:-1], 1, device=device)
+    up = torch.randn_like(x[..., 0, :])
+    start = torch.randn_like(x)
+    ours.untyped_storage().grad_from_mhc_post = buffer = start.clone().view(-1, x.shape[-1])
+    assert torch.autograd.grad(mhc_pre_apply_mix(ours, mix), ours, up, allow_unused=True) == (None,)
+    want = (mix.double() * up.double().unsqueeze(-2) + start.double()).bfloat16()
+    assert torch.equal(buffer.view(x.shape), want)
+    assert attribute(ours) is buffer                # norm_fn's backward removes it
+    mixes = mhc_pre_norm_fn(ours, parts[0], None, 1e-6)
+    for wrong in (buffer.float(), buffer[1:]):
+        ours.untyped_storage().grad_from_mhc_post = wrong
+        for out in (mixes, mhc_pre_apply_mix(ours, mix)):
+            with pytest.raises(ValueError, match="grad_from_mhc_post: is torch"):
+                torch.autograd.grad(out.sum(), ours, retain_graph=True, allow_unused=True)
+
+
+def test_fuse_grad_acc_false(device):
+    """Returns the gradient and leaves the attribute alone; close to what is added to zeros."""
+    x, parts, weight, _ = block_parts(device)
+    ours, = leaves(x)
+    ours.untyped_storage().grad_from_mhc_post = buffer = torch.zeros_like(x)
+    up = torch.randn(*x.shape[:-2], 24, device=device)
+    grad, = torch.autograd.grad(mhc_pre_norm_fn(ours, parts[0], weight, 1e-6, False), ours, up)
+    assert attribute(ours) is buffer and (buffer == 0).all()
+    torch.autograd.grad(mhc_pre_norm_fn(ours, parts[0], weight, 1e-6), ours, up, allow_unused=True)
+    assert torch.equal(grad, buffer) and attribute(ours) is None
+
+
+@pytest.mark.parametrize("which", ["fn", "weight", "both"])
+def test_main_grad(which, device):
+    """Gets the gradient added to it, and autograd none; without a gain it is not looked at, as in TileKernels."""
+    x, parts, weight, _ = block_parts(device)
+    up = torch.randn(*x.shape[:-2], 24, device=device)
+    fn, gain = leaves(parts[0], weight)
+    wanted = torch.autograd.grad(mhc_pre_norm_fn(x, fn, gain, 1e-6), (fn, gain), up)
+    has = which in ("fn", "both"), which in ("weight", "both")
+    for t, is_there in zip((fn, gain), has):
+        if is_there:
+            t.main_grad = torch.ones_like(t)
+    made = torch.autograd.grad(mhc_pre_norm_fn(x, fn, gain, 1e-6), (fn, gain), up, allow_unused=True)
+    for t, grad, want, is_there in zip((fn, gain), made, wanted, has):
+        if is_there:
+            assert grad is None and torch.equal(t.main_grad, want + 1)
+        else:
+            assert torch.equal(grad, want)
+    grad, = torch.autograd.grad(mhc_pre_norm_fn(x, fn, None, 1e-6), fn, up)
+    assert grad is not None
+
+
+def test_strided_gradients_and_residuals(device):
+    x, parts, weight, matrix = block_parts(device)
+    wide = torch.cat([x, x], -1)[..., :x.shape[-1]]                     # rows apart
+    out, want = (block(t, *parts, weight, matrix) for t in (wide, x))
+    assert torch.equal(out, want)
+    ours, theirs = leaves(x, *parts, weight, matrix), leaves(x, *parts, weight, matrix)
+    up = torch.randn(x.shape[-1], *x.shape[:-1], device=device).bfloat16().movedim(0, -1)
+    grads = torch.autograd.grad(block(*ours), ours, up)
+    for a, b in zip(grads, torch.autograd.grad(block(*theirs), theirs, up.contiguous()), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoint(use_reentrant, device):
+    """What is recomputed shares its buffers like the first, to the bit."""
+    x, parts, weight, matrix = block_parts(device)
+    grads = []
+    for wrap in (lambda f, *a: f(*a), lambda f, *a: checkpoint(f, *a, use_reentrant=use_reentrant)):
+        ours = leaves(x, *parts, weight, matrix)
+        streams = ours[0]
+        for _ in range(2):
+            streams = wrap(block, streams, *ours[1:])
+        streams.float().square().sum().backward()
+        grads.append([t.grad for t in ours])
+    for a, b in zip(*grads, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_out(device):
+    x, parts, weight, matrix = block_parts(device)
+    mix = torch.rand(*x.shape[:-1], 1, device=device)
+    comb = torch.rand(*x.shape[:-1], 4, device=device)
+    y = x[..., 0, :].contiguous()
+    ours, gate = leaves(x, mix)
+    for make, shape in ((lambda out: mhc_pre_apply_mix(ours, gate, out=out), y.shape),
+                        (lambda out: mhc_post(y, ours, gate, comb, out=out), x.shape)):
+        out = x.new_empty(shape)
+        made, want = make(out), make(None)
+        assert made.data_ptr() == out.data_ptr() and torch.equal(out, want) and made.requires_grad
+        up = torch.randn_like(want)
+        for a, b in zip(torch.autograd.grad(made, (ours, gate), up), torch.autograd.grad(want, (ours, gate), up)):
+            assert torch.equal(a, b)
+        with pytest.raises(ValueError, match="out: shape is"):
+            make(out[:1])
+    inplace = x.clone()
+    with torch.no_grad():
+        want = mhc_post(y, x, mix, comb)
+        assert mhc_post(y, inplace, mix, comb, out=inplace) is inplace and torch.equal(inplace, want)
+        assert torch.equal(mhc_post(y, x, mix.squeeze(-1), comb), want)
+
+
+@on_one_device
+def test_compiled(device):
+    """One graph, forward and backward; autograd adds the gradients."""
+    x, parts, weight, matrix = block_parts(device)
+
+    def step(*t):
+        return mhc_head(block(*t), t[1][:4], t[2][:1], t[3][:4])
+
+    eager, compiled = leaves(x, *parts, weight, matrix), leaves(x, *parts, weight, matrix)
+    want, made = step(*eager), torch.compile(step, fullgraph=True, backend="aot_eager")(*compiled)
+    assert torch.equal(want, made)
+    up = torch.randn_like(want)
+    for a, b in zip(torch.autograd.grad(made, compiled, up), torch.autograd.grad(want, eager, up), strict=True):
+        assert (a.float() - b.float()).norm() <= 1e-2 * b.float().norm()
+    with torch.no_grad():
+        assert torch.equal(torch.compile(step, fullgraph=True, backend="aot_eager")(x, *parts, weight, matrix), want)
