@@ -1,21 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include <math.h>
-#include <stdlib.h>
 
-#include "cases/mhc/common/rows_cases.h"
+#include "cases/mhc/common/projection_cases.h"
 
 enum { X, FN, WEIGHT, MIXES, OUT_MUL, SQRSUM };
-
-/* x of 1 and 3 with either sign, fn in steps of 1/512: all sums are exact. */
-static void fill_exact(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    for (int64_t i = 0; i < t->slots; i++) {
-        const double steps = (double)case_random_below(seed, i, 23) - 11;
-        const double sign = case_random_below(seed + 1, i, 2) ? 1 : -1;
-        const double odd = (double)(2 * case_random_below(seed, i, 2) + 1) * sign;
-        case_encode(t->dtype, t->dtype == TGL_BF16 ? odd : steps / 512, t->storage + i * t->element_bytes);
-    }
-}
 
 static tgl_status setup(case_problem *c)
 {
@@ -32,7 +20,7 @@ static tgl_status setup(case_problem *c)
     if (case_int(c, "weight"))
         case_add(c, WEIGHT, "norm_weight", CASE_IN, TGL_F32, 1, &columns)->fill = case_fill_normal;
     case_tensor *mixes = case_add(c, MIXES, "mixes", CASE_OUT, TGL_F32, 2, (int64_t[]){ t, rows });
-    if (is_filled) c->tensors[X].fill = fn->fill = fill_exact;
+    if (is_filled) c->tensors[X].fill = fn->fill = projection_fill_exact;
     if (!is_exact) mixes->compare = (case_compare){ CASE_CLOSE, .rtol = 1e-5, .atol = 2e-6 * sqrt((double)columns) };
     if (is_wanted) {
         case_add(c, OUT_MUL, "out_mul", CASE_OUT, TGL_F32, 2, (int64_t[]){ t, rows })->compare = mixes->compare;
@@ -51,34 +39,6 @@ static tgl_status run(const case_arguments *a)
 
 static size_t workspace(const case_arguments *a) { return tgl_mhc_norm_fn_fwd_workspace_size(a->arg[X], a->arg[FN]); }
 
-/* Squares in their order: those of column k go to chunk, quad and parity. */
-static float squares_of(const case_tensor *x, int64_t token)
-{
-    const int64_t n = x->shape[1], hidden = x->shape[2], units = (hidden + 63) / 64;
-    int64_t segments = 16;
-    while (units % segments) segments /= 2;
-    const int64_t half = units / segments * 32, chunks = 2 * n * segments;
-    float *sums = case_memory(chunks * 8, sizeof *sums), *of_chunk = case_memory(chunks, sizeof *of_chunk);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < hidden; k++) {
-            float *sum = &sums[((k / half / 2 * n + i) * 2 + k / half % 2) * 8 + k % 32 / 8 * 2 + k % 2];
-            *sum = fmaf(rows_at(x, token, i, k), rows_at(x, token, i, k), *sum);
-        }
-    for (int64_t c = 0; c < chunks; c++) of_chunk[c] = mhc_sum_as_tree(sums + 8 * c, 8, 1);
-    const float sum = mhc_sum_as_tree(of_chunk, chunks, 1);
-    free(sums), free(of_chunk);
-    return sum;
-}
-
-static double tf32(double x)        /* to nearest, ties away from zero, of a float */
-{
-    int exponent;
-    if (x == 0 || !isfinite(x)) return x;
-    frexp(x, &exponent);
-    const double step = ldexp(1, exponent - 11);
-    return copysign(floor(fabs(x) / step + 0.5) * step, x);
-}
-
 static void oracle_tokens(void *context, int64_t begin, int64_t end)
 {
     case_problem *c = context;
@@ -86,17 +46,12 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
     const tgl_mhc_params *params = (const void *)c->scalars;
     const int64_t n = t[X].shape[1], hidden = t[X].shape[2];
     for (int64_t token = begin; token < end; token++) {
-        const float squares = squares_of(&t[X], token), mean = squares / (float)(n * hidden);
-        if (!(mean > 1e-3f)) __atomic_store_n(&c->is_undecided, true, __ATOMIC_RELAXED);
-        const double r = (double)(float)(1 / sqrtl((long double)(mean + params->rms_eps)));
+        const float squares = projection_squares(&t[X], token);
+        if (!(squares / (float)(n * hidden) > 1e-3f)) __atomic_store_n(&c->is_undecided, true, __ATOMIC_RELAXED);
+        const double r = (double)projection_factor(squares, n * hidden, params->rms_eps);
         if (t[SQRSUM].name) mhc_put(&t[SQRSUM], &token, squares);
         for (int64_t j = 0; j < t[FN].shape[0]; j++) {
-            double sum = 0;
-            for (int64_t k = 0; k < n * hidden; k++) {
-                float fn = mhc_at(&t[FN], (int64_t[]){ j, k });
-                if (t[WEIGHT].name) fn = fn * mhc_at(&t[WEIGHT], &k);
-                sum += (double)rows_at(&t[X], token, k / hidden, k % hidden) * tf32((double)fn);
-            }
+            const double sum = projection_product(&t[X], &t[FN], &t[WEIGHT], token, j);
             if (t[OUT_MUL].name) mhc_put(&t[OUT_MUL], (int64_t[]){ token, j }, sum);
             mhc_put(&t[MIXES], (int64_t[]){ token, j }, (double)(float)sum * r);
         }

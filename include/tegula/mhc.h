@@ -13,13 +13,16 @@ extern "C" {
 /* What the ops of this header share; each says which fields it reads, others are ignored. { 0 } is DeepSeek-V4's
  * setting. */
 typedef struct tgl_mhc_params {
-    bool has_rms_eps, has_pre_eps, has_sinkhorn_eps, has_post_mult;     /* the next four are given */
+    bool has_rms_eps, has_pre_eps, has_sinkhorn_eps, has_norm_eps, has_post_mult;   /* the next five are given */
     float rms_eps;              /* of the projection's RMSNorm; otherwise 1e-6 */
     float pre_eps;              /* added to the pre gate; otherwise 1e-6 */
     float sinkhorn_eps;         /* otherwise 1e-6 */
+    float norm_eps;             /* of the RMSNorm of a sublayer's input; otherwise 1e-6 */
     float post_mult;            /* multiplies the post gate; otherwise 2 */
     float post_eps;             /* added to the post gate */
+    float norm_scale;           /* multiplies the gain of the input's RMSNorm; 0: 1 */
     int64_t sinkhorn_repeat;    /* steps over columns; 0: 20 */
+    bool norm;                  /* pre_fwd: the input is RMS-normalised */
     bool accumulate;            /* norm_fn_bwd: grad_residual is added to */
     uint64_t reserved[8];       /* zero */
 } tgl_mhc_params;
@@ -118,6 +121,34 @@ TGL_API tgl_status tgl_mhc_norm_fn_bwd(const DLTensor *grad_mixes, const DLTenso
                                        const tgl_mhc_params *params, void *workspace, size_t workspace_bytes,
                                        tgl_stream stream);
 TGL_API size_t tgl_mhc_norm_fn_bwd_workspace_size(const DLTensor *residual, const DLTensor *fn);
+
+/* tgl_mhc_pre_fwd() - the input of a sublayer from the residual, in one launch and one pass
+ *   residual      in   bf16        [num_tokens, n, hidden]         rows packed, any distance apart; n = num_streams
+ *   fn            in   f32         [num_rows, n * hidden]          packed
+ *   norm_weight   in   f32         [n * hidden]                    packed; NULL: no gain
+ *   scale, base   in   f32         [3, 2 or 1], [num_rows]         packed
+ *   input_weight  in   bf16, f32   [hidden]                        packed; NULL: no gain; needs `norm`
+ *   pre_mix       out  f32         [num_tokens, n]                 packed; NULL: not wanted
+ *   post_mix      out  f32         [num_tokens, n]                 packed; NULL: not wanted; needs 2 or 3 scales
+ *   comb_mix      out  f32         [num_tokens, n, n]              packed; NULL: not wanted; needs 3 scales
+ *   out           out  bf16        [num_tokens, hidden]            rows packed, any distance apart
+ *   raw           out  bf16        [num_tokens, hidden]            as out; before `norm`; NULL: not wanted
+ *   rstd          out  f32         [num_tokens]                    packed; NULL: not wanted; needs `norm`
+ *   out_mul, sqrsum   out   as tgl_mhc_norm_fn_fwd()'s             packed; NULL: not wanted
+ * num_rows is n (n + 2) with 3 scales (pre, post, comb), 2 n with 2 (pre, post), n with 1 (pre: a learned head). Equal,
+ * bit for bit, to tgl_mhc_norm_fn_fwd(), _pre_split_mixes_fwd() (or _head_compute_mix_fwd()), _sinkhorn_fwd() and
+ * _pre_apply_mix_fwd() one after the other. With `norm` then, of the rounded sum v: rstd = rsqrt((sum of v * v over
+ * columns) / hidden + norm_eps), out = v * rstd * (input_weight * norm_scale), each product rounded. No result depends
+ * on the other tokens or the kernel; CPU and tensor cores differ as in norm_fn_fwd. Reads rms_eps, pre_eps, post_mult,
+ * post_eps, sinkhorn_eps, sinkhorn_repeat, norm, norm_eps, norm_scale. Since 0.2. */
+TGL_API tgl_status tgl_mhc_pre_fwd(const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,
+                                   const DLTensor *scale, const DLTensor *base, const DLTensor *input_weight,
+                                   DLTensor *pre_mix, DLTensor *post_mix, DLTensor *comb_mix, DLTensor *out,
+                                   DLTensor *raw, DLTensor *rstd, DLTensor *out_mul, DLTensor *sqrsum,
+                                   const tgl_mhc_params *params, void *workspace, size_t workspace_bytes,
+                                   tgl_stream stream);
+/* 0 on the CPU. */
+TGL_API size_t tgl_mhc_pre_fwd_workspace_size(const DLTensor *residual, const DLTensor *fn);
 
 /* ---- gates ---- */
 

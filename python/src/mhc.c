@@ -72,6 +72,27 @@ THUNK(mhc_norm_fn_bwd_weighted)
                                a->workspace_bytes, a->stream);
 }
 
+#define PRE_ARGS \
+    "residual[T, N, H], fn[P, K], scale[G], base[P], norm_weight[K]?, input_weight[H]?, norm: bool = False, " \
+    "rms_eps: float = 1e-6, pre_eps: float = 1e-6, sinkhorn_eps: float = 1e-6, norm_eps: float = 1e-6, " \
+    "post_mult: float = 2.0, post_eps: float = 0.0, norm_scale: float = 1.0, repeat: int = 20"
+#define PRE_PARAMS(a) \
+    { .has_rms_eps = true, .rms_eps = (float)(a)->rms_eps, .has_pre_eps = true, .pre_eps = (float)(a)->pre_eps, \
+      .has_sinkhorn_eps = true, .sinkhorn_eps = (float)(a)->sinkhorn_eps, .has_norm_eps = true, \
+      .norm_eps = (float)(a)->norm_eps, .has_post_mult = true, .post_mult = (float)(a)->post_mult, \
+      .post_eps = (float)(a)->post_eps, .norm_scale = (float)(a)->norm_scale, .sinkhorn_repeat = (a)->repeat, \
+      .norm = (a)->norm }
+
+CHECK(mhc_pre_fwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+WORKSPACE(mhc_pre_fwd) { return tgl_mhc_pre_fwd_workspace_size(a->residual, a->fn); }
+THUNK(mhc_pre_fwd)
+{
+    const tgl_mhc_params params = PRE_PARAMS(a);
+    return tgl_mhc_pre_fwd(a->residual, a->fn, a->norm_weight, a->scale, a->base, a->input_weight, a->pre_mix,
+                           a->post_mix, a->comb_mix, a->out, NULL, NULL, NULL, NULL, &params, a->workspace,
+                           a->workspace_bytes, a->stream);
+}
+
 /* ---- gates ---- */
 
 CHECK(mhc_pre_split_mixes_fwd) { return is_within("num_streams", a->num_streams, 1, 8); }
@@ -163,6 +184,12 @@ static op_row rows[] = {
               "norm_weight[K], grad_residual[T, N, H]!, eps: float) -> grad_fn: f32[P, K], grad_norm_weight: f32[K]",
       .is_wrapped = true, .call = call_mhc_norm_fn_bwd_weighted_into,
       .workspace = workspace_mhc_norm_fn_bwd_weighted_into },
+    { .text = "mhc_pre_fwd(" PRE_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N], post_mix: f32[T, N], "
+              "comb_mix: f32[T, N, N]",
+      .doc = "The input of a sublayer from the residual, in one launch: mhc_norm_fn_fwd, mhc_pre_split_mixes_fwd, "
+             "mhc_sinkhorn_fwd and mhc_pre_apply_mix_fwd, the same bits; with norm then RMSNorm, with gain "
+             "input_weight [H] * norm_scale.",
+      .check = check_mhc_pre_fwd, .call = call_mhc_pre_fwd, .workspace = workspace_mhc_pre_fwd },
     { .text = "mhc_pre_split_mixes_fwd(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
               "pre_eps: float = 1e-6, post_eps: float = 0.0) -> pre_mix: f32[T, num_streams], "
               "post_mix: f32[T, num_streams], comb: f32[T, num_streams, num_streams]",

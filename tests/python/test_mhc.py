@@ -113,6 +113,24 @@ def test_norm_fn(case, device):
 
 
 @pytest.mark.parametrize("n", [1, 3, 4, 8])
+def test_pre_is_its_parts(n, device):
+    """To the bit; the norm against torch."""
+    torch.manual_seed(n)
+    x = torch.randn(37, n, 136, device=device).bfloat16()
+    fn, scale, base = (torch.randn(*shape, device=device) for shape in ((n * (n + 2), n * 136), (3,), (n * (n + 2),)))
+    weight, gain = torch.rand(n * 136, device=device), torch.randn(136, device=device).bfloat16()
+    made = mhc.mhc_pre_fwd(x, fn, scale, base, weight, None, False, 1e-5, 1e-2, 1e-3, post_mult=1.5, repeat=7)
+    pre, post, logits = mhc.mhc_pre_split_mixes_fwd(mhc.mhc_norm_fn_fwd(x, fn, weight, 1e-5)[0], scale, base, n, 1.5, 1e-2)
+    out = mhc.mhc_pre_apply_mix_fwd(x, pre)
+    for seen, want in zip(made, (out, pre, post, mhc.mhc_sinkhorn_fwd(logits, 7, 1e-3)), strict=True):
+        assert torch.equal(seen, want)
+    normed = mhc.mhc_pre_fwd(x, fn, scale, base, weight, gain, True, 1e-5, 1e-2, 1e-3, norm_eps=1e-3, post_mult=1.5,
+                             norm_scale=0.5, repeat=7)
+    want = torch.nn.functional.rms_norm(out.double(), (136,), gain.double() * 0.5, 1e-3)
+    torch.testing.assert_close(normed[0].double(), want, rtol=2 ** -8, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 8])
 def test_a_block_of_ops(n, device):
     """A sublayer's seam, forward and backward, against plain torch in double."""
     torch.manual_seed(n)

@@ -18,6 +18,7 @@ extern const tgl_params TGL_MHC_PARAMS;
 /* In parentheses, so that it is compared: the first tensor determines num_streams by the dimension before. */
 #define MHC_SQUARE "f32[num_tokens, num_streams, (num_streams)]"
 #define MHC_RULES "num_streams in 1..8"
+static inline float tgl_mhc_rms_eps(const tgl_mhc_params *p) { return p->has_rms_eps ? p->rms_eps : 1e-6f; }
 static inline float tgl_mhc_sinkhorn_eps(const tgl_mhc_params *p)
 {
     return p->has_sinkhorn_eps ? p->sinkhorn_eps : 1e-6f;

@@ -1,30 +1,33 @@
 /* SPDX-License-Identifier: MIT
- * norm_fn_fwd.cu - mixes: RMSNorm of a token's streams times the rows of fn.
- *   computes  as common/projection.h says; mixes = out_mul * rsqrt(sqrsum / columns + eps)
+ * pre_fwd.cu - the input of a sublayer from the residual, for any sizes; also the mixes alone.
+ *   computes  as common/projection.h says; mixes = out_mul * rsqrt(sqrsum / columns + rms_eps); gates, Sinkhorn, the
+ *             weighted sum of streams and its RMSNorm as the ops that have them
  *   launch    grid (segments, tiles of tokens up to 65535, over which blocks stride), block 64 * STREAMS: a warp per
  *             chunk; shared memory for the chunks' sums. Blocks leave sums of groups of chunks in the workspace; the
- *             last of a tile adds them up
- *   moves     2 bytes per column of a token; fn once per tile of tokens and segment, mostly from L2; partial sums
- *   macros    STREAMS 1..8; ROWS 1..80: rows of fn; SEGMENTS 1, 2, 4, 8, 16; HAS_WEIGHT 0, 1: with a gain; HAS_VECTORS
- *             0, 1: as common/rows.cuh says, and rows of fn too */
+ *             last of a tile adds them up and does the rest of the tile
+ *   moves     2 bytes per column of a token; fn once per tile of tokens and segment, mostly from L2; partial sums; with
+ *             GROUPS the columns once more, mostly from L2, and 2 bytes per column of out
+ *   macros    STREAMS 1..8; ROWS 1..80: rows of fn; SEGMENTS 1, 2, 4, 8, 16; HAS_WEIGHT 0, 1: with a gain; GROUPS 0
+ *             (mixes alone), 1 (pre), 2 (and post), 3 (and comb); HAS_VECTORS 0, 1: as common/rows.cuh says, and rows of
+ *             fn too */
 #include "mhc/common/rows.cuh"
-#include "mhc/norm_fn_fwd.h"
+#include "mhc/pre_fwd.h"
 
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && ROWS >= 1 && ROWS <= PROJECTION_MAX_ROWS &&
               SEGMENTS >= 1 && SEGMENTS <= PROJECTION_MAX_SEGMENTS && (SEGMENTS & (SEGMENTS - 1)) == 0 &&
-              (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
+              GROUPS >= 0 && GROUPS <= 3 && (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
               "a macro is out of range");
 
-enum { THREADS = 64 * STREAMS, TILES = NORM_FN_TILES(STREAMS), TOKENS = NORM_FN_TOKENS(STREAMS),
-       ROW_TILES = (ROWS + 7) / 8, PASS = ROW_TILES < NORM_FN_PASS ? ROW_TILES : NORM_FN_PASS,
-       WIDTH = 8 * NORM_FN_PASS + 1,
-       GROUP = NORM_FN_GROUP(STREAMS), GROUPS = NORM_FN_GROUPS(STREAMS), ENTRIES = SEGMENTS * GROUPS,
+enum { THREADS = 64 * STREAMS, TILES = PRE_TILES(STREAMS), TOKENS = PRE_TOKENS(STREAMS),
+       ROW_TILES = (ROWS + 7) / 8, PASS = ROW_TILES < PRE_PASS ? ROW_TILES : PRE_PASS,
+       WIDTH = 8 * PRE_PASS + 1,
+       SUBTREE = PRE_SUBTREE(STREAMS), SUBTREES = PRE_SUBTREES(STREAMS), ENTRIES = SEGMENTS * SUBTREES,
        PADDED = ENTRIES <= 1 ? 1 : ENTRIES <= 2 ? 2 : ENTRIES <= 4 ? 4 : ENTRIES <= 8 ? 8 : ENTRIES <= 16 ? 16
                 : ENTRIES <= 32 ? 32 : ENTRIES <= 64 ? 64 : 128 };
 
 struct fragments { u32 step[2][4]; };           /* of 8 rows: hi and lo of four columns per lane, in two steps */
 
-DEV void load_fn(const norm_fn_fwd_args &a, i64 row, i64 stream, i64 column, float (&f)[8])
+DEV void load_fn(const pre_fwd_args &a, i64 row, i64 stream, i64 column, float (&f)[8])
 {
     const i64 at = row * a.num_streams * a.hidden + stream * a.hidden + column;
 #if HAS_VECTORS
@@ -41,7 +44,7 @@ DEV void load_fn(const norm_fn_fwd_args &a, i64 row, i64 stream, i64 column, flo
 #endif
 }
 
-DEV fragments load_fragments(const norm_fn_fwd_args &a, i64 row, i64 stream, i64 column, const float (&weight)[8])
+DEV fragments load_fragments(const pre_fwd_args &a, i64 row, i64 stream, i64 column, const float (&weight)[8])
 {
     float f[8];
     fragments made;
@@ -57,7 +60,7 @@ DEV fragments load_fragments(const norm_fn_fwd_args &a, i64 row, i64 stream, i64
 }
 
 /* A chunk's sums of TOKENS tokens, with rows 8 * first_tile .. of fn, to `to`, [TOKENS][WIDTH]; squares are last. */
-DEV void sum_chunk(const norm_fn_fwd_args &a, i64 first_token, i64 stream, i64 first_column, int first_tile, float *to)
+DEV void sum_chunk(const pre_fwd_args &a, i64 first_token, i64 stream, i64 first_column, int first_tile, float *to)
 {
     const int lane = (int)threadIdx.x % 32, quad = lane / 4, q = lane % 4;
     float sums[TILES][PASS][4], squares[TILES][2];
@@ -151,14 +154,112 @@ DEV float take_entries(float *from, i64 stride)         /* and leaves zeros */
     return sum;
 }
 
+#if GROUPS
+/* What a tile's tokens need of each other's threads: after their mixes. */
+typedef struct {
+    float pre[TOKENS][STREAMS], logits[GROUPS == 3 ? TOKENS : 1][STREAMS * STREAMS];
+    row_sums<1> squares;
+    float sum;                                  /* of a token's squares */
+} tile_state;
+
+DEV void take_mix(const pre_fwd_args &a, i64 first, int t, int j, float mix, tile_state &s)
+{
+    const int group = gates_group(j, STREAMS), k = j - group * STREAMS;
+    const float made = gates_of(&a.numbers, group, mhc_logit(mix, a.scale[group], a.base[j]));
+    if (group == 0) s.pre[t][k] = made;
+    if (group == 2) s.logits[GROUPS == 3 ? t : 0][k] = made;
+    else if (a.gates[group]) a.gates[group][(first + t) * STREAMS + k] = made;
+}
+
+DEV void make_comb(const pre_fwd_args &a, i64 token, const float *logits)
+{
+    mhc_matrix m;
+#pragma unroll
+    for (int i = 0; i < STREAMS * STREAMS; i++) m.e[i / STREAMS][i % STREAMS] = logits[i];
+    mhc_sinkhorn(&m, STREAMS, a.repeat, a.sinkhorn_eps);
+#pragma unroll
+    for (int i = 0; i < STREAMS * STREAMS; i++)
+        a.gates[2][token * (STREAMS * STREAMS) + i] = tgl_one_nan(m.e[i / STREAMS][i % STREAMS]);
+}
+
+/* A unit of the weighted sum of streams -> its squares. */
+DEV float collapse_unit(const pre_fwd_args &a, i64 token, i64 first, const float *pre)
+{
+    uint4 x[STREAMS];
+    float made[8], sum = 0;
+#pragma unroll
+    for (int i = 0; i < STREAMS; i++)
+        x[i] = load_unit(a.residual.data + token * a.residual.token + i * a.residual.stream, first, a.hidden);
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        float in[STREAMS];
+#pragma unroll
+        for (int i = 0; i < STREAMS; i++) in[i] = column(x[i], c);
+        made[c] = rows_apply(pre, in, STREAMS);
+    }
+    const uint4 v = pack(made);
+    store_unit(a.out.data + token * a.out.token, first, a.hidden, v);
+    if (a.raw.data) store_unit(a.raw.data + token * a.raw.token, first, a.hidden, v);
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+        if (HAS_VECTORS || first + c < a.hidden) sum = fmaf(column(v, c), column(v, c), sum);
+    return sum;
+}
+
+DEV void norm_unit(const pre_fwd_args &a, i64 token, i64 first, float rstd)
+{
+    u16 *const row = a.out.data + token * a.out.token;
+    const uint4 v = load_own_unit(row, first, a.hidden);
+    float made[8];
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+        made[c] = HAS_VECTORS || first + c < a.hidden
+                      ? pre_normed(column(v, c), rstd, pre_input_weight(&a, first + c)) : 0.0f;
+    store_unit(row, first, a.hidden, pack(made));
+}
+
+/* A token's sum of streams, and its RMSNorm: a thread's units are the same in both sweeps. */
+DEV void collapse(const pre_fwd_args &a, i64 token, const float *pre, tile_state &s)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = THREADS / 32;
+    const i64 units = (a.hidden + ROWS_UNIT - 1) / ROWS_UNIT, spans = (units + ROWS_SPAN - 1) / ROWS_SPAN;
+#pragma unroll 1
+    for (i64 span = 0; span < spans; span++) {
+#pragma unroll 1
+        for (int group = warp; group < ROWS_WARPS; group += warps) {
+            const i64 unit = span * ROWS_SPAN + group * 32 + lane;
+            float sum = unit < units ? collapse_unit(a, token, unit * ROWS_UNIT, pre) : 0.0f;
+            if (!a.is_normed) continue;
+#pragma unroll
+            for (int d = 1; d < 32; d *= 2) sum += __shfl_xor_sync(FULL, sum, d);
+            if (lane == 0) s.squares.of_warp[0][group] = sum;
+        }
+        if (!a.is_normed) continue;
+        __syncthreads();
+        add_span<1>(s.squares, span, spans, &s.sum, &s.sum);
+        __syncthreads();
+    }
+    if (!a.is_normed) return;
+    const float rstd = pre_rstd(&a, s.sum);
+    if (a.rstd && threadIdx.x == 0) a.rstd[token] = tgl_one_nan(rstd);
+#pragma unroll 1
+    for (i64 group = warp; group * 32 < units; group += warps)      /* ROWS_WARPS groups a span: the same ones */
+        if (group * 32 + lane < units) norm_unit(a, token, (group * 32 + lane) * ROWS_UNIT, rstd);
+    __syncthreads();                            /* all have read the sum */
+}
+#endif
+
 /* All blocks have left their sums of the tile. */
-DEV void finish_tile(const norm_fn_fwd_args &a, i64 first, int count, float *of_token)
+DEV void finish_tile(const pre_fwd_args &a, i64 first, int count, float *of_token)
 {
     enum { ENTRY = ROWS + 1 };
+#if GROUPS
+    SHARED(tile_state, s);
+#endif
 #pragma unroll 1
     for (int t = (int)threadIdx.x; t < count; t += THREADS) {
         const float sum = take_entries(a.partial + (first + t) * ENTRIES * ENTRY + ROWS, ENTRY);
-        of_token[t] = projection_rms(sum, a.columns, a.eps);
+        of_token[t] = projection_rms(sum, a.columns, a.rms_eps);
         if (a.sqrsum) a.sqrsum[first + t] = tgl_one_nan(sum);
     }
     __syncthreads();
@@ -166,12 +267,23 @@ DEV void finish_tile(const norm_fn_fwd_args &a, i64 first, int count, float *of_
     for (int k = (int)threadIdx.x; k < count * ROWS; k += THREADS) {
         const int t = k / ROWS, j = k % ROWS;
         const float sum = take_entries(a.partial + (first + t) * ENTRIES * ENTRY + j, ENTRY);
+        const float mix = tgl_one_nan(sum * of_token[t]);
         if (a.out_mul) a.out_mul[first * ROWS + k] = tgl_one_nan(sum);
-        a.mixes[first * ROWS + k] = tgl_one_nan(sum * of_token[t]);
+        if (a.mixes) a.mixes[first * ROWS + k] = mix;
+#if GROUPS
+        take_mix(a, first, t, j, mix, s);
+#endif
     }
+#if GROUPS
+    __syncthreads();
+    if (GROUPS == 3 && a.gates[2] && (int)threadIdx.x < count)
+        make_comb(a, first + threadIdx.x, s.logits[GROUPS == 3 ? threadIdx.x : 0]);
+#pragma unroll 1
+    for (int t = 0; t < count; t++) collapse(a, first + t, s.pre[t], s);
+#endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) norm_fn_fwd(const __grid_constant__ norm_fn_fwd_args a)
+extern "C" __global__ void __launch_bounds__(THREADS) pre_fwd(const __grid_constant__ pre_fwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(u32, is_last);
@@ -188,13 +300,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_fn_fwd(const __grid_c
             sum_chunk(a, first, warp / 2, (2 * segment + warp % 2) * chunk_columns, pass, sums + warp * TOKENS * WIDTH);
             __syncthreads();
 #pragma unroll 1
-            for (int k = (int)threadIdx.x; k < count * GROUPS * WIDTH; k += THREADS) {
-                const int w = k % WIDTH, group = k / WIDTH % GROUPS, t = k / (WIDTH * GROUPS);
+            for (int k = (int)threadIdx.x; k < count * SUBTREES * WIDTH; k += THREADS) {
+                const int w = k % WIDTH, group = k / WIDTH % SUBTREES, t = k / (WIDTH * SUBTREES);
                 const bool is_square = w == WIDTH - 1;
                 const int row = is_square ? ROWS : 8 * pass + w;
                 if (is_square ? pass > 0 : w >= 8 * PASS || row >= ROWS) continue;
-                a.partial[((first + t) * ENTRIES + segment * GROUPS + group) * (ROWS + 1) + row] =
-                    chunk_tree<GROUP>::sum(sums + (group * GROUP * TOKENS + t) * WIDTH + w);
+                a.partial[((first + t) * ENTRIES + segment * SUBTREES + group) * (ROWS + 1) + row] =
+                    chunk_tree<SUBTREE>::sum(sums + (group * SUBTREE * TOKENS + t) * WIDTH + w);
             }
             __syncthreads();
         }

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT
+ * pre_fwd.c - tgl_mhc_pre_fwd: from the residual to a sublayer's input: projection, gates, Sinkhorn, collapse, RMSNorm. */
+#include "mhc/pre_fwd_host.h"
+
+#include "core/threads.h"
+#include "mhc/common/mhc_host.h"
+#include "mhc/common/rows_host.h"
+
+/* A row of fn for each mix: n of pre, n of post, n * n of comb. */
+#define ROWS_OF_FN "num_streams * (num_streams + 2 if num_groups > 2 else num_groups)"
+
+/* ---- CPU ---- */
+
+enum { MAX_CHUNKS = 2 * MHC_MAX_STREAMS * PROJECTION_MAX_SEGMENTS };
+
+static float tree(float *entries, int64_t count)
+{
+    int64_t padded = 1;
+    while (padded < count) padded *= 2;
+    for (int64_t i = count; i < padded; i++) entries[i] = 0;
+    for (; padded > 1; padded /= 2)
+        for (int64_t i = 0; i < padded / 2; i++) entries[i] = entries[2 * i] + entries[2 * i + 1];
+    return entries[0];
+}
+
+/* Where column k of a step is in its piece. */
+static int64_t column_of_step(int step, int k) { return 8 * (k % 8 / 2) + 4 * step + 2 * (k / 8) + k % 2; }
+
+static float multiply_chunk(const pre_fwd_args *p, const uint16_t *x, const float *fn, const float *weight, int64_t first)
+{
+    float sums[2] = { 0, 0 };
+    for (int64_t piece = first; piece < first + p->pieces * PROJECTION_PIECE; piece += PROJECTION_PIECE)
+        for (int step = 0; step < 2; step++) {
+            double hi = (double)sums[0], lo = (double)sums[1];
+            for (int k = 0; k < 16; k++) {
+                const int64_t column = piece + column_of_step(step, k);
+                if (column >= p->hidden) continue;
+                const projection_parts f = projection_split(weight ? fn[column] * weight[column] : fn[column]);
+                const double v = (double)tgl_bf16_to_f32(x[column]);
+                hi += v * (double)tgl_f32_from_bits(f.hi);
+                lo += v * (double)tgl_f32_from_bits(f.lo);
+            }
+            sums[0] = (float)hi, sums[1] = (float)lo;
+        }
+    return sums[0] + sums[1];
+}
+
+static float square_chunk(const pre_fwd_args *p, const uint16_t *x, int64_t first)
+{
+    float of_quad[4];
+    for (int q = 0; q < 4; q++) {
+        float sums[2] = { 0, 0 };
+        for (int64_t piece = first; piece < first + p->pieces * PROJECTION_PIECE; piece += PROJECTION_PIECE)
+            for (int64_t i = 0; i < 8; i++) {
+                const int64_t column = piece + 8 * q + i;
+                const float v = column < p->hidden ? tgl_bf16_to_f32(x[column]) : 0.0f;
+                sums[i % 2] = tgl_fma(v, v, sums[i % 2]);
+            }
+        of_quad[q] = sums[0] + sums[1];
+    }
+    return (of_quad[0] + of_quad[1]) + (of_quad[2] + of_quad[3]);
+}
+
+/* row < 0: squares */
+static float sum_token(const pre_fwd_args *p, int64_t t, int64_t row)
+{
+    float entries[MAX_CHUNKS];
+    const int64_t n = p->num_streams, count = 2 * n * p->segments;
+    if (p->hidden == 0) return 0;               /* there is no memory */
+    for (int64_t chunk = 0; chunk < count; chunk++) {
+        const int64_t i = chunk % (2 * n) / 2, half = 2 * (chunk / (2 * n)) + chunk % 2;
+        const int64_t first = half * p->pieces * PROJECTION_PIECE;
+        const uint16_t *x = tgl_row_in(p->residual, t, i);
+        entries[chunk] = row < 0 ? square_chunk(p, x, first)
+                                 : multiply_chunk(p, x, p->fn + (row * n + i) * p->hidden,
+                                                  p->norm_weight ? p->norm_weight + i * p->hidden : NULL, first);
+    }
+    return tree(entries, count);
+}
+
+static void take_mix(const pre_fwd_args *p, int64_t t, int column, float mix, float *pre, mhc_matrix *comb)
+{
+    const int n = (int)p->num_streams, group = gates_group(column, n), k = column - group * n;
+    const float made = gates_of(&p->numbers, group, mhc_logit(mix, p->scale[group], p->base[column]));
+    if (group == 0) pre[k] = made;
+    if (group == 2) comb->e[k / n][k % n] = made;
+    else if (p->gates[group]) p->gates[group][t * n + k] = made;
+}
+
+static void collapse(const pre_fwd_args *p, int64_t t, const float *pre)
+{
+    const int n = (int)p->num_streams;
+    uint16_t *const out = tgl_row_out(p->out, t, 0), *const raw = tgl_row_out(p->raw, t, 0);
+    for (int64_t c = 0; c < p->hidden; c++) {
+        float x[MHC_MAX_STREAMS];
+        for (int i = 0; i < n; i++) x[i] = tgl_bf16_to_f32(tgl_row_in(p->residual, t, i)[c]);
+        out[c] = tgl_bf16_from_f32(rows_apply(pre, x, n));
+        if (raw) raw[c] = out[c];
+    }
+    if (!p->is_normed) return;
+    const float rstd = pre_rstd(p, tgl_rows_dot(out, out, p->hidden));
+    if (p->rstd) p->rstd[t] = tgl_one_nan(rstd);
+    for (int64_t c = 0; c < p->hidden; c++)
+        out[c] = tgl_bf16_from_f32(pre_normed(tgl_bf16_to_f32(out[c]), rstd, pre_input_weight(p, c)));
+}
+
+static void run_tokens(const void *context, int64_t begin, int64_t end)
+{
+    const pre_fwd_args *p = context;
+    const int n = (int)p->num_streams;
+    for (int64_t t = begin; t < end; t++) {
+        const float squares = sum_token(p, t, -1), r = projection_rms(squares, p->columns, p->rms_eps);
+        float pre[MHC_MAX_STREAMS];
+        mhc_matrix comb;
+        if (p->sqrsum) p->sqrsum[t] = tgl_one_nan(squares);
+        for (int64_t j = 0; j < p->num_rows; j++) {
+            const float sum = sum_token(p, t, j), mix = tgl_one_nan(sum * r);
+            if (p->out_mul) p->out_mul[t * p->num_rows + j] = tgl_one_nan(sum);
+            if (p->mixes) p->mixes[t * p->num_rows + j] = mix;
+            if (p->num_groups) take_mix(p, t, (int)j, mix, pre, &comb);
+        }
+        if (p->gates[2]) {
+            mhc_sinkhorn(&comb, n, p->repeat, p->sinkhorn_eps);
+            for (int i = 0; i < n * n; i++) p->gates[2][t * n * n + i] = tgl_one_nan(comb.e[i / n][i % n]);
+        }
+        if (p->num_groups) collapse(p, t, pre);
+    }
+}
+
+static tgl_status cpu(const void *context)
+{
+    const pre_fwd_args *p = context;
+    const int64_t work = tgl_saturating_product(32 * p->num_rows, p->num_streams * p->hidden);
+    return tgl_parallel_rows(p->num_tokens, work, run_tokens, p);
+}
+
+TGL_SIZES(sizes, num_tokens, num_streams, hidden, num_groups);
+tgl_signature tgl_mhc_pre_fwd_signature = TGL_SIGNATURE(
+    "mhc_pre_fwd(residual: " ROWS_STREAMS " rows, fn: f32[" ROWS_OF_FN ", num_streams * hidden],"
+    " norm_weight: f32[num_streams * hidden]?, scale: f32[num_groups], base: f32[" ROWS_OF_FN "],"
+    " input_weight: bf16|f32[hidden]?, has_rms_eps: bool, rms_eps: float >= 0 with has_rms_eps, " MHC_PRE ", " MHC_POST
+    ", " MHC_SINKHORN ", norm: bool, has_norm_eps: bool, norm_eps: float >= 0 with has_norm_eps, norm_scale: float >= 0)"
+    " -> pre_mix: f32[num_tokens, num_streams]?, post_mix: f32[num_tokens, num_streams]?, comb_mix: " MHC_SQUARE "?,"
+    " out: bf16[num_tokens, hidden] rows, raw: bf16[num_tokens, hidden]? rows, rstd: f32[num_tokens]?,"
+    " out_mul: f32[num_tokens, " ROWS_OF_FN "]?, sqrsum: f32[num_tokens]?"
+    " where " MHC_RULES ", hidden >= 1, num_groups in 1..3, input_weight needs norm, rstd needs norm",
+    &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
+
+/* ---- launch ---- */
+
+enum { VECTORS, ANY, NUM_KERNELS };
+static int plan(const void *context, tgl_kernel *kernels)
+{
+    const pre_fwd_args *p = context;
+    const tgl_macro streams = { "STREAMS", p->num_streams }, rows = { "ROWS", p->num_rows };
+    const tgl_macro segments = { "SEGMENTS", p->segments }, weight = { "HAS_WEIGHT", p->norm_weight != NULL };
+    const tgl_macro groups = { "GROUPS", p->num_groups };
+    kernels[VECTORS] = (tgl_kernel){ p->hidden % ROWS_UNIT ? NULL : "mhc/pre_fwd",
+                                     { streams, rows, segments, weight, groups, { "HAS_VECTORS", 1 } } };
+    kernels[ANY] = (tgl_kernel){ "mhc/pre_fwd", { streams, rows, segments, weight, groups, { "HAS_VECTORS", 0 } } };
+    return NUM_KERNELS;
+}
+
+static bool has_vectors(const void *context, const tgl_target *target)
+{
+    const pre_fwd_args *p = context;
+    return tgl_rows_have_vectors(p->residual) && (uintptr_t)p->fn % 16 == 0 && tgl_rows_out_have_vectors(p->out) &&
+           tgl_rows_out_have_vectors(p->raw);
+}
+
+static int64_t tiles_of(int64_t num_tokens, int64_t num_streams)
+{
+    return tgl_ceil_div(num_tokens, PRE_TOKENS(num_streams));
+}
+
+static tgl_shape shape(void *context, const tgl_target *target)
+{
+    pre_fwd_args *p = context;
+    return (tgl_shape){ { p->segments, tgl_strided_grid(tiles_of(p->num_tokens, p->num_streams), 65535) },
+                        .block = (int)(64 * p->num_streams),
+                        .shared_bytes = PRE_SHARED_BYTES(p->num_streams), TGL_ARGS(*p) };
+}
+
+const tgl_op TGL_PRE_FWD = { cpu, plan, { [VECTORS] = { has_vectors, NULL, shape }, [ANY] = { NULL, NULL, shape } } };
+
+/* Of the workspace: counters, then partial sums. */
+static int64_t counter_bytes(int64_t num_tokens, int64_t num_streams)
+{
+    return tgl_ceil_div(4 * tiles_of(num_tokens, num_streams), TGL_WORKSPACE_ALIGNMENT) * TGL_WORKSPACE_ALIGNMENT;
+}
+
+size_t tgl_mhc_pre_fwd_workspace_size(const DLTensor *residual, const DLTensor *fn)
+{
+    if (!residual || !fn || residual->ndim != 3 || fn->ndim != 2 || tgl_on_cpu(residual)) return 0;
+    const int64_t tokens = residual->shape[0], n = residual->shape[1], hidden = residual->shape[2], rows = fn->shape[0];
+    if (tokens < 0 || tokens >= (int64_t)1 << 40 || n < 1 || n > MHC_MAX_STREAMS || hidden < 1 || rows < 1 ||
+        rows > PROJECTION_MAX_ROWS)
+        return 0;
+    const int64_t entry = projection_segments(hidden) * PRE_SUBTREES(n) * (rows + 1) * (int64_t)sizeof(float);
+    return (size_t)(counter_bytes(tokens, n) + tokens * entry);
+}
+
+void tgl_pre_take(pre_fwd_args *a, const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,
+                  void *workspace)
+{
+    a->residual = tgl_rows_in(residual);
+    a->fn = tgl_data(fn);
+    a->norm_weight = tgl_data_or_null(norm_weight);
+    a->num_tokens = residual->shape[0], a->num_streams = residual->shape[1], a->hidden = residual->shape[2];
+    a->num_rows = fn->shape[0];
+    a->pieces = projection_pieces(a->hidden), a->segments = projection_segments(a->hidden);
+    a->columns = (float)(a->num_streams * a->hidden);
+    a->arrived = workspace;
+    if (workspace) a->partial = (void *)((char *)workspace + counter_bytes(a->num_tokens, a->num_streams));
+}
+
+tgl_status tgl_mhc_pre_fwd(const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,
+                           const DLTensor *scale, const DLTensor *base, const DLTensor *input_weight,
+                           DLTensor *pre_mix, DLTensor *post_mix, DLTensor *comb_mix, DLTensor *out, DLTensor *raw,
+                           DLTensor *rstd, DLTensor *out_mul, DLTensor *sqrsum, const tgl_mhc_params *params,
+                           void *workspace, size_t workspace_bytes, tgl_stream stream)
+{
+    const DLTensor *tensors[] = { residual, fn,       norm_weight, scale, base, input_weight, pre_mix,
+                                  post_mix, comb_mix, out,         raw,   rstd, out_mul,      sqrsum };
+    sizes n;
+    TGL_TRY(tgl_take(&tgl_mhc_pre_fwd_signature, tensors, params, &n.num_tokens));
+    if ((post_mix && n.num_groups < 2) || (comb_mix && n.num_groups < 3))
+        return tgl_fail(TGL_ERR_ARGUMENT, "scale: shape is [%d], want [%s] with %s", (int)n.num_groups,
+                        comb_mix ? "3" : "2 or 3", comb_mix ? "comb_mix" : "post_mix");
+    TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_mhc_pre_fwd_workspace_size(residual, fn)));
+    pre_fwd_args a = { .scale = tgl_data(scale), .base = tgl_data(base), .input_weight = tgl_data_or_null(input_weight),
+                       .out_mul = tgl_data_or_null(out_mul), .sqrsum = tgl_data_or_null(sqrsum),
+                       .gates = { tgl_data_or_null(pre_mix), tgl_data_or_null(post_mix), tgl_data_or_null(comb_mix) },
+                       .out = tgl_rows_out(out), .rstd = tgl_data_or_null(rstd), .num_groups = (int32_t)n.num_groups,
+                       .repeat = tgl_mhc_sinkhorn_repeat(params), .is_normed = params->norm,
+                       .has_bf16_weight = input_weight && tgl_dtype_bits(input_weight->dtype) == 16,
+                       .rms_eps = tgl_mhc_rms_eps(params), .sinkhorn_eps = tgl_mhc_sinkhorn_eps(params),
+                       .norm_eps = params->has_norm_eps ? params->norm_eps : 1e-6f,
+                       .norm_scale = params->norm_scale != 0 ? params->norm_scale : 1, .numbers = tgl_mhc_gates(params) };
+    if (raw) a.raw = tgl_rows_out(raw);
+    tgl_pre_take(&a, residual, fn, norm_weight, workspace);
+    return tgl_run(&tgl_mhc_pre_fwd_signature, &TGL_PRE_FWD, tensors, &a, stream);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT
+ * pre_fwd_host.h - pre_fwd as an op, for norm_fn_fwd, too. */
+#ifndef TEGULA_MHC_PRE_FWD_HOST_H
+#define TEGULA_MHC_PRE_FWD_HOST_H
+
+#include "cuda/op.h"
+#include "mhc/pre_fwd.h"
+
+extern const tgl_op TGL_PRE_FWD;
+
+/* Fills in what comes from these tensors. Their shapes have been checked. */
+void tgl_pre_take(pre_fwd_args *a, const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,
+                  void *workspace);
+/* The data of a tensor that may be missing. */
+static inline void *tgl_data_or_null(const DLTensor *t) { return t ? tgl_data(t) : NULL; }
+
+#endif

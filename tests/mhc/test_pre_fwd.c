@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: MIT
+ * tgl_mhc_pre_fwd, on every device of the tests. */
+#include "mhc_support.h"
+
+TESTS_OF_TABLE("mhc_pre_fwd")
+
+/* ---- calls ---- */
+
+enum { PRE, POST, COMB, OUT, RAW, RSTD, OUT_MUL, SQRSUM, NUM_OUTPUTS };
+typedef struct {
+    int64_t tokens, n, hidden, groups;
+    const uint16_t *residual;                   /* bf16 */
+    const float *fn, *weight, *scale, *base, *input_weight;     /* the weights may be NULL */
+    tgl_mhc_params params;
+} call;
+typedef struct { void *out[NUM_OUTPUTS]; size_t bytes[NUM_OUTPUTS]; } results;
+
+static int64_t rows_of(const call *c) { return c->groups == 3 ? c->n * (c->n + 2) : c->groups * c->n; }
+
+static void place_outputs(const backend *b, const call *c, tensor out[NUM_OUTPUTS])
+{
+    place(b, &out[PRE], TGL_F32, 2, SHAPE(c->tokens, c->n), NULL);
+    place(b, &out[POST], TGL_F32, 2, SHAPE(c->tokens, c->n), NULL);
+    place(b, &out[COMB], TGL_F32, 3, SHAPE(c->tokens, c->n, c->n), NULL);
+    place(b, &out[OUT], TGL_BF16, 2, SHAPE(c->tokens, c->hidden), NULL);
+    place(b, &out[RAW], TGL_BF16, 2, SHAPE(c->tokens, c->hidden), NULL);
+    place(b, &out[RSTD], TGL_F32, 1, SHAPE(c->tokens), NULL);
+    place(b, &out[OUT_MUL], TGL_F32, 2, SHAPE(c->tokens, rows_of(c)), NULL);
+    place(b, &out[SQRSUM], TGL_F32, 1, SHAPE(c->tokens), NULL);
+}
+static results fetch_outputs(const backend *b, tensor out[NUM_OUTPUTS])
+{
+    results made;
+    for (int i = 0; i < NUM_OUTPUTS; i++) {
+        made.bytes[i] = bytes_of(&out[i]);
+        made.out[i] = malloc(made.bytes[i] + 1);
+        fetch(b, &out[i], made.out[i]);
+    }
+    return made;
+}
+static void discard_results(results *r)
+{
+    for (int i = 0; i < NUM_OUTPUTS; i++) free(r->out[i]);
+}
+
+typedef struct { tensor residual, fn, weight, scale, base, input_weight; } inputs;
+static void place_inputs(const backend *b, const call *c, inputs *in)
+{
+    const int64_t columns = c->n * c->hidden;
+    place(b, &in->residual, TGL_BF16, 3, SHAPE(c->tokens, c->n, c->hidden), c->residual);
+    place(b, &in->fn, TGL_F32, 2, SHAPE(rows_of(c), columns), c->fn);
+    if (c->weight) place(b, &in->weight, TGL_F32, 1, SHAPE(columns), c->weight);
+    place(b, &in->scale, TGL_F32, 1, SHAPE(c->groups), c->scale);
+    place(b, &in->base, TGL_F32, 1, SHAPE(rows_of(c)), c->base);
+    if (c->input_weight) place(b, &in->input_weight, TGL_F32, 1, SHAPE(c->hidden), c->input_weight);
+}
+static void discard_inputs(const backend *b, const call *c, inputs *in)
+{
+    discard(b, &in->residual), discard(b, &in->fn), discard(b, &in->scale), discard(b, &in->base);
+    if (c->weight) discard(b, &in->weight);
+    if (c->input_weight) discard(b, &in->input_weight);
+}
+static void *workspace_of(const backend *b, const inputs *in, size_t *bytes)
+{
+    void *workspace = NULL;
+    *bytes = tgl_mhc_pre_fwd_workspace_size(&in->residual.t, &in->fn.t);
+    if (!backend_is_cpu(b)) CHECK_OK(tgl_workspace_get(b->device.device_id, *bytes, b->stream, &workspace));
+    return workspace;
+}
+
+static results fused(const backend *b, const call *c)
+{
+    inputs in;
+    tensor out[NUM_OUTPUTS];
+    size_t bytes;
+    place_inputs(b, c, &in), place_outputs(b, c, out);
+    void *workspace = workspace_of(b, &in, &bytes);
+    CHECK_OK(tgl_mhc_pre_fwd(&in.residual.t, &in.fn.t, c->weight ? &in.weight.t : NULL, &in.scale.t, &in.base.t,
+                             c->input_weight ? &in.input_weight.t : NULL, &out[PRE].t, c->groups > 1 ? &out[POST].t : NULL,
+                             c->groups > 2 ? &out[COMB].t : NULL, &out[OUT].t, &out[RAW].t,
+                             c->params.norm ? &out[RSTD].t : NULL, &out[OUT_MUL].t, &out[SQRSUM].t, &c->params, workspace,
+                             bytes, b->stream));
+    discard_inputs(b, c, &in);
+    return fetch_outputs(b, out);
+}
+
+/* The same by the ops that it stands for; out and raw are both before the norm. */
+static results separate(const backend *b, const call *c)
+{
+    inputs in;
+    tensor out[NUM_OUTPUTS], mixes, logits;
+    size_t bytes;
+    place_inputs(b, c, &in), place_outputs(b, c, out);
+    place(b, &mixes, TGL_F32, 2, SHAPE(c->tokens, rows_of(c)), NULL);
+    place(b, &logits, TGL_F32, 3, SHAPE(c->tokens, c->n, c->n), NULL);
+    void *workspace = workspace_of(b, &in, &bytes);
+    CHECK_OK(tgl_mhc_norm_fn_fwd(&in.residual.t, &in.fn.t, c->weight ? &in.weight.t : NULL, &mixes.t, &out[OUT_MUL].t,
+                                 &out[SQRSUM].t, &c->params, workspace, bytes, b->stream));
+    if (c->groups == 1)
+        CHECK_OK(tgl_mhc_head_compute_mix_fwd(&mixes.t, &in.scale.t, &in.base.t, &out[PRE].t, &c->params, b->stream));
+    else
+        CHECK_OK(tgl_mhc_pre_split_mixes_fwd(&mixes.t, &in.scale.t, &in.base.t, &out[PRE].t, &out[POST].t,
+                                             c->groups > 2 ? &logits.t : NULL, &c->params, b->stream));
+    if (c->groups > 2) CHECK_OK(tgl_mhc_sinkhorn_fwd(&logits.t, &out[COMB].t, &c->params, b->stream));
+    CHECK_OK(tgl_mhc_pre_apply_mix_fwd(&in.residual.t, &out[PRE].t, &out[OUT].t, b->stream));
+    CHECK_OK(tgl_mhc_pre_apply_mix_fwd(&in.residual.t, &out[PRE].t, &out[RAW].t, b->stream));
+    const results made = fetch_outputs(b, out);
+    discard_inputs(b, c, &in), discard(b, &mixes), discard(b, &logits);
+    return made;
+}
+
+static void check_same(const backend *b, const char *what, const call *c, const results *seen, const results *want)
+{
+    static const char *const names[] = { "pre", "post", "comb", "out", "raw", "rstd", "out_mul", "sqrsum" };
+    for (int i = 0; i < NUM_OUTPUTS; i++)
+        CHECK_THAT((i == OUT && c->params.norm) || !memcmp(seen->out[i], want->out[i], seen->bytes[i]) ||
+                       (i == RSTD && c->params.norm),
+                   "%s: %s: %s differs: %d tokens, n %d, hidden %d, %d groups", b->name, what, names[i], (int)c->tokens,
+                   (int)c->n, (int)c->hidden, (int)c->groups);
+}
+
+/* ---- random data ---- */
+
+static void *memory_of(int64_t count, size_t size) { return malloc((size_t)count * size + 1); }
+
+static call random_call(int64_t tokens, int64_t n, int64_t hidden, int64_t groups)
+{
+    call c = { tokens, n, hidden, groups, .params = { .post_eps = groups == 2 ? 0.25f : 0, .sinkhorn_repeat = 3 } };
+    uint16_t *residual = memory_of(tokens * n * hidden, 2);
+    float *fn = memory_of(rows_of(&c) * n * hidden, 4), *scale = memory_of(3, 4), *base = memory_of(rows_of(&c), 4);
+    for (int64_t i = 0; i < tokens * n * hidden; i++) case_encode(TGL_BF16, normal(1, i), &residual[i]);
+    for (int64_t i = 0; i < rows_of(&c) * n * hidden; i++) fn[i] = (float)normal(2, i) / 16;
+    for (int64_t i = 0; i < 3; i++) scale[i] = (float)normal(3, i);
+    for (int64_t i = 0; i < rows_of(&c); i++) base[i] = (float)normal(4, i);
+    c.residual = residual, c.fn = fn, c.scale = scale, c.base = base;
+    return c;
+}
+static void free_call(call *c)
+{
+    free((void *)c->residual), free((void *)c->fn), free((void *)c->scale), free((void *)c->base);
+    free((void *)c->weight), free((void *)c->input_weight);
+}
+
+static void check_fused(const backend *b, int64_t tokens, int64_t n, int64_t hidden, int64_t groups)
+{
+    call c = random_call(tokens, n, hidden, groups);
+    results seen = fused(b, &c), want = separate(b, &c);
+    check_same(b, "fused", &c, &seen, &want);
+    discard_results(&seen), discard_results(&want), free_call(&c);
+}
+
+TEST(equals_separate_ops)
+{
+    static const int64_t tokens[] = { 0, 1, 2, 7, 8, 16, 17, 33, 64, 65, 97, 129, 300 };
+    static const int64_t hidden[] = { 1, 8, 63, 64, 100, 256, 1280, 2560 }, streams[] = { 1, 2, 3, 4, 8 };
+    FOR_BACKENDS(b) {
+        for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) check_fused(b, tokens[i], 4, 64, 3);
+        for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) check_fused(b, 9, 4, hidden[i], 3);
+        for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+            for (int64_t groups = 1; groups <= 3; groups++) check_fused(b, 17, streams[i], 72, groups);
+        if (!b->is_emulated) check_fused(b, 129, 4, 4096, 3), check_fused(b, 100, 4, 7168, 3);
+    }
+}
+
+/* A token's bits do not depend on its batch. */
+TEST(batches)
+{
+    enum { TOKENS = 37, N = 4, H = 256 };
+    FOR_BACKENDS(b) {
+        call c = random_call(TOKENS, N, H, 3);
+        float *const gain = memory_of(H, 4);
+        for (int i = 0; i < H; i++) gain[i] = (float)normal(5, i);
+        c.input_weight = gain;
+        c.params.norm = true;
+        results all = fused(b, &c);
+        for (int64_t t = 0; t < TOKENS; t += 12) {
+            call one = c;
+            one.tokens = 1;
+            one.residual = c.residual + t * N * H;
+            results alone = fused(b, &one);
+            for (int i = 0; i < NUM_OUTPUTS; i++)
+                CHECK_THAT(!memcmp(alone.out[i], (char *)all.out[i] + t * (int64_t)alone.bytes[i], alone.bytes[i]),
+                           "%s: output %d of token %d", b->name, i, (int)t);
+            discard_results(&alone);
+        }
+        discard_results(&all), free_call(&c);
+    }
+}
+
+/* ---- numbers from the specification ---- */
+
+static void fill_fn(float *fn, int rows)
+{
+    for (int j = 0; j < rows; j++)
+        for (int k = 0; k < 8; k++) fn[8 * j + k] = (float)((3 * j + 5 * k) % 7 - 3) / 16;
+}
+static void encode(const float *from, uint16_t *to, int count)
+{
+    for (int i = 0; i < count; i++) case_encode(TGL_BF16, (double)from[i], &to[i]);
+}
+static void check_codes(const backend *b, const char *name, const uint16_t *seen, const float *want, int count)
+{
+    for (int i = 0; i < count; i++)
+        CHECK_THAT((float)case_decode(TGL_BF16, &seen[i]) == want[i], "%s: %s[%d] is %.9g, want %.9g", b->name, name, i,
+                   case_decode(TGL_BF16, &seen[i]), (double)want[i]);
+}
+
+static const float X[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f };
+static const float SCALE[] = { 0.5f, 1, 0.75f }, BASE[] = { -0.375f, -0.25f, -0.125f, 0, 0.125f, 0.25f, 0.375f, 0.5f };
+
+TEST(worked_example)
+{
+    const float pre[] = { 0.3904198f, 0.4550769f }, post[] = { 0.9034811f, 1.073411f };
+    const float comb[] = { 0.5762365f, 0.4230120f, 0.4237625f, 0.5769870f };
+    const float out[] = { 1.296875f, -0.326171875f, -0.259765625f, 1.28125f };
+    const float products[] = { -0.359375f, 0.09375f, -0.109375f, 0.234375f, 0.90625f, -0.9375f, 0.171875f, -0.359375f };
+    float fn[64];
+    uint16_t x[8];
+    fill_fn(fn, 8), encode(X, x, 8);
+    const call c = { 1, 2, 4, 3, x, fn, NULL, SCALE, BASE, NULL,
+                     { .has_pre_eps = true, .pre_eps = 0.01f, .sinkhorn_repeat = 2 } };
+    FOR_BACKENDS(b) {
+        results made = fused(b, &c);
+        check_near(b->name, made.out[PRE], pre, 2, 2e-7, 0);
+        check_near(b->name, made.out[POST], post, 2, 5e-7, 0);
+        check_near(b->name, made.out[COMB], comb, 4, 2e-7, 0);
+        check_near(b->name, made.out[OUT_MUL], products, 8, 0, 0);
+        CHECK(*(float *)made.out[SQRSUM] == 20.3125f);
+        check_codes(b, "out", made.out[OUT], out, 4);
+        check_codes(b, "raw", made.out[RAW], out, 4);
+        discard_results(&made);
+    }
+}
+
+/* The norm reads the rounded input: with unrounded squares rstd was 0.64584893 and the last element 1.03125. */
+TEST(normed_example)
+{
+    const float z[] = { 1.875f, -1.6328125f, 1.671875f, 2.0625f, /**/ 2.109375f, -1.34375f, 1.78125f, 1.6796875f };
+    const float gain[] = { 1, 2, 0.5f, 1 }, rstd = 0.6463841f;
+    /* doc: pre */
+    const float pre[] = { 0.35636503f, 0.51678854f }, post[] = { 0.96952057f, 0.96881986f };
+    const float comb[] = { 0.50753945f, 0.49245852f, 0.49245957f, 0.50754052f };
+    const float raw[] = { 1.7578125f, -1.2734375f, 1.515625f, 1.6015625f };
+    const float out[] = { 1.1328125f, -1.6484375f, 0.490234375f, 1.0390625f };
+    /* end */
+    float fn[64];
+    uint16_t x[8];
+    fill_fn(fn, 8), encode(z, x, 8);
+    const call c = { 1, 2, 4, 3, x, fn, NULL, SCALE, BASE, gain,
+                     { .has_pre_eps = true, .pre_eps = 0.01f, .sinkhorn_repeat = 2, .norm = true } };
+    FOR_BACKENDS(b) {
+        results made = fused(b, &c);
+        check_near(b->name, made.out[PRE], pre, 2, 2e-7, 0);
+        check_near(b->name, made.out[POST], post, 2, 5e-7, 0);
+        check_near(b->name, made.out[COMB], comb, 4, 2e-7, 0);
+        check_near(b->name, made.out[RSTD], &rstd, 1, 2e-7, 0);
+        check_codes(b, "raw", made.out[RAW], raw, 4);
+        check_codes(b, "out", made.out[OUT], out, 4);
+        discard_results(&made);
+    }
+}
+
+TEST(head_example)
+{
+    const float scale[] = { 1.5f }, base[] = { 0.1f, -0.2f }, pre[] = { 0.4507053f, 0.4820921f };
+    const float out[] = { 1.4140625f, -0.419921875f, -0.255859375f, 1.46875f };
+    float fn[16];
+    uint16_t x[8];
+    fill_fn(fn, 2), encode(X, x, 8);
+    const call c = { 1, 2, 4, 1, x, fn, NULL, scale, base, NULL, { .has_pre_eps = true, .pre_eps = 0.01f } };
+    FOR_BACKENDS(b) {
+        results made = fused(b, &c);
+        check_near(b->name, made.out[PRE], pre, 2, 2e-7, 0);
+        check_codes(b, "out", made.out[OUT], out, 4);
+        discard_results(&made);
+    }
+}
+
+/* Zero rows; epsilons of 0 and 1e-20 are no defaults; a NaN stays in its token. */
+TEST(special_values)
+{
+    const float rows[] = { 0, 0, 0, 0, 0, 0, 0, 0, /**/ 1, -2, 0.5f, 3, 2, NAN, -1, 0.25f, /**/ 1, -2, 0.5f, 3, 2, 1, -1, 0 };
+    float fn[64];
+    uint16_t x[24];
+    fill_fn(fn, 8), encode(rows, x, 24);
+    call c = { 3, 2, 4, 3, x, fn, NULL, SCALE, BASE, NULL,
+               { .has_rms_eps = true, .rms_eps = 1e-20f, .has_norm_eps = true, .norm_eps = 1e-20f, .norm = true } };
+    FOR_BACKENDS(b) {
+        for (int is_zero = 0; is_zero < 2; is_zero++) {
+            c.params.rms_eps = c.params.norm_eps = is_zero ? 0 : 1e-20f;
+            results made = fused(b, &c);
+            const float *pre = made.out[PRE], *comb = made.out[COMB], *rstd = made.out[RSTD];
+            const uint16_t *out = made.out[OUT];
+            CHECK((isnan(pre[0]) != 0) == is_zero && (isnan(comb[0]) != 0) == is_zero);
+            CHECK(is_zero ? isnan(rstd[0]) : rstd[0] == 1e10f);
+            CHECK(is_zero || (out[0] == 0 && out[3] == 0));
+            CHECK(isnan(pre[2]) && isnan(comb[4]) && isnan(rstd[1]) && out[4] == 0x7fff);
+            CHECK(!isnan(pre[4]) && !isnan(comb[8]) && !isnan(rstd[2]) && out[8] != 0x7fff);
+            discard_results(&made);
+        }
+    }
+}
+
+TEST(graph) { check_replayed("mhc_pre_fwd", "num_tokens=70 hidden=128 norm=bf16 wanted=abcdefg repeat=2", 1); }
+
+/* ---- errors ---- */
+
+extern tgl_signature tgl_mhc_pre_fwd_signature;
+static tgl_status invoke(DLTensor *const *t, const void *params)
+{
+    static _Alignas(256) char workspace[8192];
+    return tgl_mhc_pre_fwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11], t[12], t[13], params,
+                           workspace, sizeof workspace, NULL);
+}
+#define SIZES_OF_CALL "num_streams=2 hidden=5 num_groups=3 norm=1"
+#define GOOD_CALL &tgl_mhc_pre_fwd_signature, "num_tokens=3 " SIZES_OF_CALL, invoke
+
+TEST(errors)
+{
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F16), "residual: dtype is f16, want bf16");
+    CHECK_ERROR(x[1].shape[0] = 7, "fn: shape is [7, 10], want [8, 10]");
+    CHECK_ERROR(x[3].shape[0] = 2; x[1].shape[0] = x[4].shape[0] = x[12].shape[1] = 4; x[12].strides = NULL,
+                "scale: shape is [2], want [3] with comb_mix");
+}
+
+TEST(empty) { check_empty(&tgl_mhc_pre_fwd_signature, invoke, "num_tokens=0 " SIZES_OF_CALL); }
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
