@@ -2,6 +2,7 @@
  * _tegula.c - the extension module: two builtins per row, the settings, and what tegula/_torch.py binds. */
 #include "glue.h"
 #include "row_args.h"
+#include "row_help.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -252,12 +253,16 @@ static PyMethodDef op_methods[] = { { "__reduce__", op_reduce, METH_NOARGS, NULL
 static PyType_Slot op_slots[] = { { Py_tp_dealloc, op_dealloc }, { Py_tp_methods, op_methods }, { 0, NULL } };
 static PyType_Spec op_spec = { GLUE_NAME ".row", sizeof(op_object), 0, Py_TPFLAGS_DEFAULT, op_slots };
 
-static bool add_row(PyObject *m, PyTypeObject *type, const char *package, op_row *row)
+/* `help` is "name(x, group=128, *, out=None)\n--\n\ndocstring", as inspect.signature() and help() read it. */
+static bool add_row(PyObject *m, PyTypeObject *type, const char *package, op_row *row, const char *help)
 {
     if (!parse_row(row)) return PyErr_Format(PyExc_SystemError, "bad row: %s", row->text), false;
+    const size_t length = strlen(row->name);
+    if (strncmp(help, row->name, length) || help[length] != '(')
+        return PyErr_Format(PyExc_SystemError, "%s has the help of another row", row->name), false;
     PyMethodDef *method = calloc(1, sizeof *method);                 /* lives as long as the process */
     if (!method) return PyErr_NoMemory(), false;
-    if (!(method->ml_doc = doc_of(row))) return free(method), false;
+    method->ml_doc = help;
     method->ml_name = row->name;
     method->ml_meth = (PyCFunction)(void (*)(void))call_op;
     method->ml_flags = METH_FASTCALL | METH_KEYWORDS;
@@ -295,8 +300,10 @@ PyMODINIT_FUNC GLUE_INIT(void)
         "tegula.Error", "What the library could not do; .status names the reason, as in tegula/core.h.",
         PyExc_RuntimeError, NULL);
     bool ok = m && type && error_type && init_strings() && PyModule_AddObjectRef(m, "Error", error_type) == 0;
+    const char *const *help = row_help;
     for (const domain *const *d = domains; *d; d++)
-        for (int i = 0; ok && i < (*d)->num_rows; i++) ok = add_row(m, type, (*d)->module, &(*d)->rows[i]);
+        for (int i = 0; ok && i < (*d)->num_rows; i++)
+            ok = add_row(m, type, (*d)->module, &(*d)->rows[i], *help++);
     Py_XDECREF(type);
     if (!ok) Py_CLEAR(m);
     return m;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * export.c - a parsed row as Python objects, from which the torch operator, its fake implementation and help() are
- * made. */
+ * export.c - a parsed row as Python objects, from which the torch operator and its fake implementation are made. */
 #include "glue.h"
 
 /* Steals the reference to the item. */
@@ -101,30 +100,4 @@ PyObject *export_row(const op_row *row, const char *module)
                          PyBool_FromLong(row->is_wrapped), "has_float_output",
                          PyBool_FromLong(row->has_float_output), "params", params, "results", results, "face",
                          export_face(row), "first", name_at(row, row->first_tensor));
-}
-
-/* "name(x, group=128, *, out=None)\n--\n\ndoc": what inspect.signature() and help() read. Never freed. */
-const char *doc_of(const op_row *row)
-{
-    const argument_list *s = &row->public;
-    PyObject *text = PyUnicode_FromFormat("%s(", row->name);
-    for (int i = 0; text && i < s->count; i++) {
-        const argument whole = { i, -1, row->params[i].has_default };
-        const argument *a = row->face ? &row->arguments[i] : &whole;
-        PyObject *standard = a->second < 0 ? default_of(&row->params[a->first]) : Py_BuildValue("");
-        PyObject *longer = standard ? PyUnicode_FromFormat("%U%s%s%U", text, i ? ", " : "",
-                                                           i == s->num_positions ? "*, " : "", s->names[i])
-                                    : NULL;
-        Py_DECREF(text);
-        text = longer && a->has_default ? PyUnicode_FromFormat("%U=%R", longer, standard)
-                                        : (Py_XINCREF(longer), longer);
-        Py_XDECREF(longer);
-        Py_XDECREF(standard);
-    }
-    const char *out = !row->num_results ? "" : s->num_positions < s->count ? ", out=None" : ", *, out=None";
-    PyObject *doc = text ? PyUnicode_FromFormat("%U%s)\n--\n\n%s\n\n%s", text, out, row->text,
-                                                row->doc ? row->doc : "")
-                         : NULL;
-    Py_XDECREF(text);
-    return doc ? PyUnicode_AsUTF8AndSize(doc, NULL) : NULL;
 }

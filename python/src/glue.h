@@ -106,7 +106,7 @@ typedef struct {
 } memo;
 
 typedef struct {
-    const char *text, *doc;
+    const char *text, *doc;           /* doc: for row_help.py, which makes the docstring */
     const char *face;                 /* arguments of the public function; NULL: those of the text */
     bool (*check)(const void *args);  /* what the op itself cannot check; sets an exception */
     tgl_status (*call)(const void *args);
@@ -137,7 +137,6 @@ typedef struct { const char *module; op_row *rows; int num_rows; } domain;
 bool parse_row(op_row *row);
 PyObject *export_row(const op_row *row, const char *module);
 PyObject *default_of(const param *p);
-const char *doc_of(const op_row *row);
 bool may_require_grad(const result *o);
 
 /* ---- dtypes ---- */

@@ -167,7 +167,7 @@ static op_row rows[] = {
       .doc = "The gradients of mhc_post_fwd's arguments.", .call = call_mhc_post_bwd },
     { .text = "mhc_norm_fn_fwd(residual[T, N, H], fn[P, K], norm_weight[K]?, eps: float = 1e-6) -> mixes: f32[T, P], "
               "out_mul: f32[T, P], sqrsum: f32[T]",
-      .doc = "The mixes of a token: RMSNorm of all its columns, with gain norm_weight [K] if given, times the rows of "
+      .doc = "The mixes of a token: RMSNorm of all its columns, with gain norm_weight if given, times the rows of "
              "fn, in TF32. Also their products before the norm, and the sum of squares.",
       .call = call_mhc_norm_fn_fwd, .workspace = workspace_mhc_norm_fn_fwd },
     { .text = "mhc_norm_fn_bwd(grad_mixes[T, P], residual[T, N, H], fn[P, K], out_mul[T, P], sqrsum[T], eps: float) -> "

@@ -13,12 +13,17 @@ except ImportError as e:
     raise ImportError(
         "tegula cannot be loaded without libgomp.so.1, GCC's OpenMP library: install the package libgomp1 (Debian, "
         f"Ubuntu) or libgomp (Fedora, RHEL). The loader says: {e}", name=e.name, path=e.path) from e
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from . import _after_import, config, engram, mhc, moe, quant, transpose, utils, v2
 from ._jit import compile_count, warmup
 from ._tegula import Error, version as _version
 from .config import get_device_num_sms, get_max_smem_per_sm, get_num_sms, set_num_sms
 
-__version__ = _version()
+if _TYPE_CHECKING:
+    from . import modeling, testing, torch
+
+__version__: str = _version()
 __all__ = [
     "Error", "compile_count", "config", "engram", "get_device_num_sms", "get_max_smem_per_sm", "get_num_sms",
     "mhc", "modeling", "moe", "quant", "set_num_sms", "testing", "torch", "transpose", "utils", "v2", "warmup",

@@ -21,13 +21,13 @@ _no_gpu_num_sms = 0  # set by set_num_sms() if there is no GPU; 0: not set
 _JIT_MODES = ("auto", "never")
 
 
-def current_device():
+def current_device() -> int:
     """torch's current CUDA device; 0 if torch is not imported or has not used CUDA."""
     torch = sys.modules.get("torch")
     return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else 0
 
 
-def get_device_num_sms():
+def get_device_num_sms() -> int:
     """Multiprocessors of the current device; 132 if there is no GPU."""
     try:
         return _tegula.get_device_num_sms(current_device())
@@ -35,7 +35,7 @@ def get_device_num_sms():
         return _NO_GPU_NUM_SMS
 
 
-def get_max_smem_per_sm():
+def get_max_smem_per_sm() -> int:
     """Bytes of shared memory per multiprocessor of the current device; 233472 if there is no GPU."""
     try:
         return _tegula.get_max_smem_per_sm(current_device())
@@ -43,7 +43,7 @@ def get_max_smem_per_sm():
         return _NO_GPU_SMEM_PER_SM
 
 
-def set_num_sms(num_sms):
+def set_num_sms(num_sms: int) -> None:
     """Sets how many multiprocessors persistent kernels may use, on every device; the rest stays free for other work."""
     global _no_gpu_num_sms
     try:
@@ -61,7 +61,7 @@ def set_num_sms(num_sms):
             _no_gpu_num_sms = num_sms
 
 
-def get_num_sms():
+def get_num_sms() -> int:
     """The bound in force: what was set, or all of the current device."""
     try:
         _tegula.get_device_num_sms(current_device())
@@ -70,40 +70,40 @@ def get_num_sms():
     return _tegula.get_num_sms(current_device())
 
 
-def set_num_threads(num_threads):
+def set_num_threads(num_threads: int) -> None:
     """CPU threads of an op; 0 means what OpenMP would use."""
     _tegula.set_num_threads(num_threads)
 
 
-def get_num_threads():
+def get_num_threads() -> int:
     return _tegula.get_num_threads()
 
 
-def set_pdl(use_pdl):
+def set_pdl(use_pdl: bool) -> None:
     """Programmatic dependent launch: a kernel starts while the one before it ends. On by default, if the GPU has it."""
     _tegula.set_pdl(use_pdl)
 
 
-def get_pdl():
+def get_pdl() -> bool:
     return _tegula.get_pdl()
 
 
-def set_jit_mode(mode):
+def set_jit_mode(mode: str) -> None:
     """'auto' compiles kernels that are not cached; 'never' raises an error that names the kernel."""
     if mode not in _JIT_MODES:
         raise ValueError(f"mode: is {mode!r}, want one of {', '.join(map(repr, _JIT_MODES))}")
     _tegula.set_jit_mode(_JIT_MODES.index(mode))
 
 
-def get_jit_mode():
+def get_jit_mode() -> str:
     return _JIT_MODES[_tegula.get_jit_mode()]
 
 
-def set_cache_dir(path):
+def set_cache_dir(path: str | None) -> None:
     """Folder of compiled kernels. None is the default folder, "" no disk cache."""
     _tegula.set_cache_dir(path)
 
 
-def get_cache_dir():
+def get_cache_dir() -> str:
     """The folder in use, "" if there is none."""
     return _tegula.get_cache_dir()

@@ -135,7 +135,10 @@ def test_every_function_has_a_signature_and_cases():
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_signature(name):
     function = FUNCTIONS[name]
-    assert str(inspect.signature(function)) == f"({SIGNATURES[name]})"
+    shown = inspect.signature(function)         # annotations aside, which test_types.py is about
+    shown = shown.replace(return_annotation=shown.empty, parameters=[
+        p.replace(annotation=p.empty) for p in shown.parameters.values()])
+    assert str(shown) == f"({SIGNATURES[name]})"
     assert function.__module__.startswith("tegula.") and function.__name__ == name and function.__doc__
     if module_of(name) == "moe":                # TileKernels' reference of this op names one argument otherwise
         theirs = inspect.signature(getattr(reference, name)).parameters

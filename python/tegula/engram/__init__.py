@@ -17,6 +17,9 @@ from .._tegula import (
     short_conv_bwd as _short_conv_bwd,
 )
 
+if _typing.TYPE_CHECKING:
+    from .._engram import *         # a stub made from the table of functions
+
 globals().update(_functions("engram"))
 
 

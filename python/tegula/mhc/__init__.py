@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Manifold hyper-connections: several residual streams per token, mixed by matrices that depend on the token. Functions
 are builtins; those here only sort arguments."""
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from .._rows import functions as _functions
 from .._tegula import (
     mhc_norm_fn_bwd as _mhc_norm_fn_bwd, mhc_norm_fn_bwd_into as _mhc_norm_fn_bwd_into,
@@ -8,6 +10,9 @@ from .._tegula import (
     mhc_norm_fn_bwd_weighted_into as _mhc_norm_fn_bwd_weighted_into, mhc_pre_apply_mix_bwd as _mhc_pre_apply_mix_bwd,
     mhc_pre_apply_mix_bwd_into as _mhc_pre_apply_mix_bwd_into,
 )
+
+if _TYPE_CHECKING:
+    from .._mhc import *            # a stub made from the table of functions
 
 globals().update(_functions("mhc"))
 

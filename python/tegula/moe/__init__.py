@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Routing of tokens to experts: choosing experts and their weights, the mapping from tokens to experts, moving tokens
 to their experts and back. Most functions are builtins; those here only prepare arguments."""
+from __future__ import annotations as _annotations
+
 from math import prod as _prod
 from operator import index as _index
+from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
 
 from . import scoring
 from .. import _after_import
@@ -13,6 +16,10 @@ from .._tegula import (
     reduce_fused as _reduce_fused, reduce_fused_e4m3 as _reduce_fused_e4m3, route as _route,
     route_with_psum as _route_with_psum,
 )
+
+if _TYPE_CHECKING:
+    from .._moe import *            # a stub made from the table of functions
+    from .._typing import Array
 
 globals().update(_functions("moe"))
 
@@ -26,8 +33,9 @@ def _flag(name, value):
     return bool(value)
 
 
-def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, force_no_sync=False, *,
-                      with_psum=False, out=None):
+def get_fused_mapping(topk_idx: Array, num_experts: int, num_expanded_tokens: int, alignment: int,
+                      force_no_sync: bool = False, *, with_psum: bool = False,
+                      out: tuple[Array | None, ...] | None = None) -> tuple[_Any, ...]:
     """Maps pairs of token and slot to positions of a buffer in which the pairs of each expert are one segment, padded
     to a multiple of alignment. Returns (pos_to_expert, pos_to_token, pos_to_token_topk, token_topk_to_pos,
     expert_start, expert_end, num_tokens_per_expert, num_tokens_per_expert_list); with_psum adds (count, psum_end): the
@@ -103,10 +111,13 @@ def _wait_outside_graphs():
 _after_import.run("torch._dynamo", _wait_outside_graphs)
 
 
-def route(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed, num_shared_experts,
-          routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks, scoring_func, num_experts,
-          num_expanded_tokens, alignment, mask=None, fix_routing_mask=None, to_physical_map=None,
-          logical_count=None, unmapped_topk_idx=None, *, with_psum=False, out=None):
+def route(logits: Array, bias: Array | None, num_topk: int, num_topk_groups: int, num_groups: int,
+          use_shared_as_routed: bool, num_shared_experts: int, routed_scaling_factor: float, ep_rank: int,
+          num_ep_ranks: int, tp_rank: int, num_tp_ranks: int, scoring_func: str, num_experts: int,
+          num_expanded_tokens: int, alignment: int, mask: Array | None = None, fix_routing_mask: Array | None = None,
+          to_physical_map: Array | None = None, logical_count: Array | None = None,
+          unmapped_topk_idx: Array | None = None, *, with_psum: bool = False,
+          out: tuple[Array | None, ...] | None = None) -> tuple[_Any, ...]:
     """top2_sum_gate and get_fused_mapping, in one launch for few tokens. Returns (topk_idx, topk_weights) and the seven
     tensors of the mapping for num_experts experts; with_psum adds (count, psum_end). It never waits, so there is no
     list."""
@@ -119,7 +130,8 @@ def route(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_rou
                     to_physical_map, logical_count, unmapped_topk_idx, out=out)
 
 
-def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out=None):
+def reduce_fused(x: Array | tuple[Array, Array | None], topk_weights: Array | None, token_topk_to_pos: Array,
+                 fp8_format: str = "", sf: Array | None = None, out: Array | None = None) -> _Any:
     """Sums each token's rows, times their weights, in the order of its slots. The result has x's dtype; with
     fp8_format='e4m3' it is multiplied by sf and cast to e4m3. x is a tensor, or a pair (data, x_sf) with one scale
     factor per row. topk_weights may be None: all 1."""

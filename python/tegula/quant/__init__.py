@@ -6,6 +6,10 @@ A quantised tensor is a pair (data, sf): value = code * sf. Data is float8_e4m3f
 uint8 (e5m6). sf has a float32 factor for every block of values. With use_tma_aligned_col_major_sf it is column-major,
 with columns padded to a multiple of four. With round_sf factors are powers of two. With both, use_packed_ue8m0 packs
 the exponents of four neighbours into an int32."""
+from __future__ import annotations as _annotations
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
+
 from . import types
 from .. import _after_import
 from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
@@ -13,6 +17,10 @@ from .._tegula import (
     swiglu_backward_and_per_token_cast as _swiglu_backward_and_per_token_cast,
     unpack_from_e2m1fn_x2 as _unpack_from_e2m1fn_x2,
 )
+
+if _TYPE_CHECKING:
+    from .._quant import *          # a stub made from the table of functions
+    from .._typing import Array
 
 globals().update(_functions("quant"))
 
@@ -33,7 +41,7 @@ def _packed(t):
     return row.copy() if flags is not None and not flags.c_contiguous else row
 
 
-def unpack_from_e2m1fn_x2(x, out_dtype=None, *, out=None):
+def unpack_from_e2m1fn_x2(x: Array, out_dtype: _Any = None, *, out: Array | None = None) -> _Any:
     """Unpacks pairs of e2m1 (int8 or uint8), the low four bits first: the last dimension gets twice as long. out_dtype
     None is float32. x may have any strides; if it is not packed, it is copied first."""
     name = "float32" if out_dtype is None else _name_of(out_dtype)
@@ -77,9 +85,10 @@ def _flat(t):
     return t.reshape(-1, t.shape[-1]) if getattr(t, "ndim", 2) > 2 else t
 
 
-def swiglu_backward_and_per_token_cast(x, grad_out, weight, pos_to_token_topk, token_topk_to_pos,
-                                       num_per_channels, round_sf=False, swiglu_clamp_value=None, *,
-                                       out=None):
+def swiglu_backward_and_per_token_cast(
+        x: tuple[Array, Array], grad_out: Array, weight: Array, pos_to_token_topk: Array, token_topk_to_pos: Array,
+        num_per_channels: int, round_sf: bool = False, swiglu_clamp_value: float | None = None, *,
+        out: tuple[Array | None, ...] | None = None) -> tuple[_Any, tuple[_Any, _Any], _Any, _Any]:
     """(out, (x_grad_fp8, x_grad_sf), x_grad, weight_grad): the weighted activation, computed again, in bfloat16, then
     the gradients of x and weight. x is a pair of e4m3 and a factor per num_per_channels values of each half of a row. out=
     takes the five tensors in this order."""

@@ -1,4 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What functions of tegula.quant take and give."""
+from typing import TYPE_CHECKING
 
-QuantTensor = tuple["torch.Tensor", "torch.Tensor"]  # data, sf; torch is not imported for it
+if TYPE_CHECKING:
+    import torch
+
+QuantTensor = tuple["torch.Tensor", "torch.Tensor"]  # data, sf; torch is imported for type checkers alone

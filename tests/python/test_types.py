@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""What editors, help() and type checkers say of a function is what the running one does."""
+import ast
+import importlib.util
+import inspect
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tegula                                               # noqa: E402
+from cases import FUNCTIONS                                 # noqa: E402
+
+PACKAGE = pathlib.Path(tegula.__file__).parent
+CALLS = pathlib.Path(__file__).parent / "typed_calls.py"
+MODULES = "transpose moe quant engram mhc".split()
+BUILTINS = {name: f for name, f in FUNCTIONS.items() if inspect.isbuiltin(f)}
+
+
+def stubs():
+    """{function: its forms in the stub} of all modules."""
+    found = {}
+    for module in MODULES:
+        for node in ast.parse((PACKAGE / f"_{module}.pyi").read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                found.setdefault((module, node.name), []).append(node)
+    return found
+
+
+STUBS = stubs()
+
+
+def signature_of(node):
+    """Of a function in a stub, without its annotations."""
+    words = ast.FunctionDef(node.name, node.args, [ast.Pass()], [], lineno=0)
+    for argument in [*words.args.args, *words.args.kwonlyargs]:
+        argument.annotation = None
+    here = {}
+    exec(compile(ast.fix_missing_locations(ast.Module([words], [])), "stub", "exec"), here)
+    return inspect.signature(here[node.name])
+
+
+def test_every_builtin_has_a_stub():
+    assert {name for _, name in STUBS} == BUILTINS.keys()
+    for module, name in STUBS:
+        assert getattr(tegula, module).__dict__[name] is BUILTINS[name]
+    assert (PACKAGE / "py.typed").exists()
+
+
+@pytest.mark.parametrize("module, name", STUBS, ids=[name for _, name in STUBS])
+def test_stub_and_function(module, name):
+    function, forms = BUILTINS[name], STUBS[module, name]
+    results = getattr(torch.ops.tegula, name).default._schema.returns
+    returns = [f"tuple[{', '.join([kind] * len(results))}]" if len(results) > 1 else kind for kind in ("Tensor", "Any")]
+    assert [ast.unparse(form.returns) for form in forms] == (returns if results else ["None"])
+    for form in forms:
+        assert signature_of(form) == inspect.signature(function)
+    assert inspect.cleandoc(ast.get_docstring(forms[0])) == inspect.cleandoc(function.__doc__)
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+def test_help(name):
+    """Every argument and result with its type and shape; an example; nothing of the table's own grammar."""
+    text, function = inspect.getdoc(BUILTINS[name]), BUILTINS[name]
+    summary, args, returns, example = re.fullmatch(
+        r"(.+?)\n\nArgs:\n(.+?)\n\nReturns:\n(.+?)\n\nExample:\n(.+)", text, re.DOTALL).groups()
+    assert re.findall(r"^    (\w+): \S", args, re.MULTILINE) == list(inspect.signature(function).parameters)
+    schema = getattr(torch.ops.tegula, name).default._schema
+    assert len(re.findall(r"^    \w+: .*\[", returns, re.MULTILINE)) == len(schema.returns)
+    assert not re.search(r"->|\]\?|\]!|\b[A-Z]\b.*\]|\b(f32|i32|i64|bf16\[)\b", summary + args + returns), text
+    assert max(map(len, text.splitlines())) <= 100
+    call = ast.parse(inspect.cleandoc(example)).body[0]
+    call = call.value
+    assert ast.unparse(call.func) == f"tegula.{function.__module__.split('.')[1]}.{name}"
+    inspect.signature(function).bind(*call.args, **{k.arg: k.value for k in call.keywords})
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_dir_and_docstring(name):
+    """As completion in a notebook sees it."""
+    module = sys.modules[FUNCTIONS[name].__module__]
+    assert name in dir(module) and len(inspect.getdoc(FUNCTIONS[name])) > 20
+
+
+# ---- type checkers ----
+
+def wrong_lines():
+    return {i for i, line in enumerate(CALLS.read_text().splitlines(), 1) if "# wrong: " in line}
+
+
+def checker(name):
+    return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.skipif(
+        importlib.util.find_spec(name) is None, reason=f"no {name} here")])
+
+
+@pytest.mark.parametrize("name", [checker("mypy"), checker("pyright")])
+def test_type_checker(name, tmp_path):
+    """Accepts all right calls and refuses each wrong one."""
+    calls = shutil.copy(CALLS, tmp_path)
+    if name == "mypy":
+        # as an installed package: its own code is of no interest
+        (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-tegula.*]\nfollow_imports = silent\n")
+        done = subprocess.run([sys.executable, "-m", "mypy", "--config-file", tmp_path / "mypy.ini", "--cache-dir",
+                               tmp_path, calls], capture_output=True, text=True,
+                              env={"MYPYPATH": str(PACKAGE.parent), "PATH": "/usr/bin:/bin"})
+        lines = re.findall(r"^(\S+\.pyi?):(\d+): error", done.stdout, re.MULTILINE)
+        assert {pathlib.Path(path).name for path, _ in lines} == {CALLS.name}, done.stdout
+        found = {int(line) for _, line in lines}
+    else:
+        (tmp_path / "pyrightconfig.json").write_text(json.dumps(
+            {"include": [CALLS.name], "extraPaths": [str(PACKAGE.parent)]}))
+        done = subprocess.run([sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p",
+                               tmp_path], capture_output=True, text=True)
+        found = {d["range"]["start"]["line"] + 1 for d in json.loads(done.stdout)["generalDiagnostics"]
+                 if d["severity"] == "error"}
+    assert found == wrong_lines(), done.stdout
