@@ -25,7 +25,7 @@ build: configure
 	@cmake --build build --parallel $(JOBS)
 
 run: configure
-	@cmake --build build --parallel $(JOBS) --target tegula_tool
+	@cmake --build build --parallel $(JOBS) --target tegula_tool tegula
 	@build/bin/tegula demo
 	build/bin/tegula bench --quick transpose num_rows=64,4032 num_cols=7168 dtype=e4m3,bf16,f32
 

@@ -7,10 +7,8 @@
 
 static int transpose(const float *x, float *out, int64_t num_rows, int64_t num_cols)
 {
-    int64_t x_shape[] = { num_rows, num_cols }, out_shape[] = { num_cols, num_rows };
-    const DLDataType f32 = { TGL_DL_FLOAT, 32, 1 };
-    const DLTensor from = { (void *)x, { kDLCPU, 0 }, 2, f32, x_shape, NULL, 0 };
-    DLTensor to = { out, { kDLCPU, 0 }, 2, f32, out_shape, NULL, 0 };
+    const DLTensor from = tgl_cpu_tensor(x, TGL_DTYPE_F32, 2, (int64_t[]){ num_rows, num_cols });
+    DLTensor to = tgl_cpu_tensor(out, TGL_DTYPE_F32, 2, (int64_t[]){ num_cols, num_rows });
 
     if (tgl_transpose(&from, &to, NULL) == TGL_OK) return 0;
     fprintf(stderr, "%s\n", tgl_last_error());      /* such as "out: shape is [3, 5], want [5, 3]" */

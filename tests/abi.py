@@ -40,8 +40,8 @@ check("names that do not begin with tgl_", {name for name in exported if not nam
 check("order of tests/abi.txt", {"sorted, each once" if lines == sorted(listed) else "unsorted"}, {"sorted, each once"})
 
 dynamic = output("readelf", "-d", library)
-major = re.search(r"#define TGL_VERSION_MAJOR (\d+)", headers)[1]
-check("SONAME", set(re.findall(r"SONAME\).*\[(.*)\]", dynamic)), {f"libtegula.so.{major}"})
+version = ".".join(re.search(rf"#define TGL_VERSION_{part} (\d+)", headers)[1] for part in ("MAJOR", "MINOR"))
+check("SONAME", set(re.findall(r"SONAME\).*\[(.*)\]", dynamic)), {f"libtegula.so.{version}"})   # until 1.0
 # OpenMP is libgomp (gcc) or libomp (clang); old glibcs have dl and pthread apart.
 allowed = re.compile(r"(libc|libm|libdl|libpthread|libgomp|ld-linux.*)\.so\.\d+|libomp\.so(\.5)?")
 needed = set(re.findall(r"NEEDED\).*\[(.*)\]", dynamic))

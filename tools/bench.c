@@ -2,6 +2,7 @@
  * bench.c - how fast is it? Checks every row, then times it; docs/benchmarking.md explains the numbers. */
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,13 +276,38 @@ static void print_failure(bench *b, const wanted_row *w, tgl_status status, cons
     b->failed += !is_memory;
 }
 
+/* Times that are this far apart say more of other programs on the machine than of the kernel. */
+static void warn_of_noise(const tool_rows *rows)
+{
+    const double limit = 0.15;
+    int num_noisy = 0;
+    for (int i = 0; i < rows->count; i++) num_noisy += rows->rows[i].cold_spread > limit;
+    if (3 * num_noisy > rows->count)
+        fprintf(stderr,
+                "warning: this machine is too noisy to measure: in %d of %d rows calls spread by more than %.0f %%; "
+                "stop other programs, or fix clocks\n",
+                num_noisy, rows->count, 100 * limit);
+}
+
+static volatile sig_atomic_t interrupted;
+
+/* The first Ctrl-C ends the run after a row, so that its files are whole; the second ends it at once. */
+static void on_interrupt(int number) { interrupted = number; }
+static void watch_for_interrupts(void)
+{
+    struct sigaction action = { .sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND | SA_RESTART };
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
 static int measure_all(bench *b)
 {
     const bool in_two_rounds = timer_has_profiler(b->timer);
     double launch_ns;
     if (timer_empty_host(b->timer, &launch_ns) != TGL_OK)
         return tool_failed(&tool_bench, "%s", tgl_last_error());
-    for (int i = 0; in_two_rounds && i < b->num_wanted; i++) {
+    watch_for_interrupts();
+    for (int i = 0; in_two_rounds && i < b->num_wanted && !interrupted; i++) {
         wanted_row *w = &b->wanted[i];
         w->status = measure_row(b, i, FIRST_PART);
         if (w->status != TGL_OK) snprintf(w->message, sizeof w->message, "%.511s", tgl_last_error());
@@ -291,7 +317,7 @@ static int measure_all(bench *b)
     if (measure_headline(b) != TGL_OK) return tool_failed(&tool_bench, "plain copy: %s", tgl_last_error());
     printf("\n");
     print_heads(b);
-    for (int i = 0; i < b->num_wanted; i++) {
+    for (int i = 0; i < b->num_wanted && !interrupted; i++) {
         wanted_row *w = &b->wanted[i];
         tgl_status status = w->status;
         const char *message = w->message;
@@ -307,6 +333,8 @@ static int measure_all(bench *b)
             print_failure(b, w, status, message);
         }
     }
+    if (interrupted)
+        return tool_failed(&tool_bench, "interrupted: %d of %d rows were measured", b->rows.count - 1, b->num_wanted);
     if (b->left_out)
         printf("%snote: %d rows that move more than %s are left out on the CPU; parameters bring them in%s\n",
                tool_dim(), b->left_out, tool_size((double)cpu_limit(b->options.quick)), tool_plain());
@@ -360,12 +388,17 @@ static int run(int argc, char **argv)
     if (against && tool_rows_read(against, &other) != TGL_OK)
         return tool_usage(&tool_bench, "--against: %s", tgl_last_error());
 
+    FILE *page = html ? fopen(html, "a") : NULL;        /* a path that cannot be written is known before measuring */
+    if (html && !page) return tool_failed(&tool_bench, "--html: %s: %s", html, strerror(errno));
+    if (page) fclose(page);
+
     bench b = { .options = { quick, !strcmp(flush, "read"), events },
                 .with_check = !no_check,
                 .commit = commit };
     if (!from) code = run_rows(&b, device, json, &words);
     else if (tool_rows_read(from, &b.rows) != TGL_OK)
         code = tool_usage(&tool_bench, "--from: %s", tgl_last_error());
+    warn_of_noise(&b.rows);
     if (b.rows.count && against && tool_compare(&b.rows, &other, against) && code == TOOL_OK)
         code = TOOL_FAILED;
     if (b.rows.count && html && tool_report_html(html, &b.rows, against ? &other : NULL) != TGL_OK)

@@ -19,12 +19,15 @@ typedef struct {
     int64_t elements;                   /* of a random case; 0: the device's default */
 } wishes;
 
+typedef struct { int64_t ops, passed, failed, skipped; } sum;    /* of all devices */
+
 typedef struct {
     const wishes *wishes;
     backend on;
     char device[48];   /* "cuda:0 (emulated device)" */
     const case_op *op; /* of the counts */
-    int64_t done, passed, failed, skipped, all_failed;
+    int64_t done, passed, failed, skipped;
+    sum *all;
     char reason[256]; /* of the last skip */
     double begin;
     tool_table *table;
@@ -39,6 +42,10 @@ static void finish_op(progress *p, const char *note)
     tool_table_row(p->table, (const char *const[]){ p->op->name, p->device,
                                                     tool_text("%lld", (long long)p->passed), failed,
                                                     tool_text("%.1f", tool_seconds() - p->begin), note });
+    p->all->ops++;
+    p->all->passed += p->passed;
+    p->all->failed += p->failed;
+    p->all->skipped += p->skipped;
     p->passed = p->failed = p->skipped = 0;
 }
 
@@ -95,7 +102,6 @@ static case_result try(progress *p, const case_op *op, const case_params *params
 static int note_failure(progress *p, const char *text, const case_report *report)
 {
     p->failed++;
-    p->all_failed++;
     tool_progress(NULL);
     printf("%sfailed%s  %s %s on %s\n        %s\n        again: tegula check %s %s --device %s%s\n",
            tool_red(), tool_plain(), p->op->name, text, p->device, report->text, p->op->name, text,
@@ -193,10 +199,9 @@ static int check_random(progress *p, const case_op *op)
 /* ---- the command ---- */
 
 /* All wanted cases on one device. */
-static int check_on(const char *device, const tool_words *words, const wishes *w, tool_table *table,
-                    int64_t *failed)
+static int check_on(const char *device, const tool_words *words, const wishes *w, tool_table *table, sum *all)
 {
-    progress p = { .wishes = w, .table = table };
+    progress p = { .wishes = w, .table = table, .all = all };
     int code = tool_open_device(&tool_check, device, &p.on);
     if (code != TOOL_OK) return code;
     snprintf(p.device, sizeof p.device, "%s%s", p.on.name, p.on.is_emulated ? " (emulated device)" : "");
@@ -211,7 +216,6 @@ static int check_on(const char *device, const tool_words *words, const wishes *w
         finish_op(&p, NULL);
     }
     tool_progress(NULL);
-    *failed += p.all_failed;
     backend_close(&p.on);
     return code;
 }
@@ -257,20 +261,23 @@ static int run(int argc, char **argv)
     static const char *const heads[] = { "op", "device", ">passed", ">failed", ">s", "skipped" };
     static const char *const random_heads[] = { "op", "device", ">passed", ">failed", ">s", "drawn again" };
     tool_table *table = tool_table_new(6, random ? random_heads : heads);
-    int64_t failed = 0;
+    sum all = { 0 };
     backend cuda;
-    code = check_on(device ? device : "cpu", &words, &w, table, &failed);
+    code = check_on(device ? device : "cpu", &words, &w, table, &all);
     if (code == TOOL_OK && !device) {
         if (backend_open("cuda", &cuda) == TGL_OK) {
             backend_close(&cuda);
-            code = check_on("cuda", &words, &w, table, &failed);
+            code = check_on("cuda", &words, &w, table, &all);
         } else {
             printf("%snot on cuda: %s%s\n", tool_dim(), tgl_last_error(), tool_plain());
         }
     }
     if (code == TOOL_USAGE) return code;
     tool_table_print(table);
-    return failed ? TOOL_FAILED : code;
+    if (all.ops > 1)
+        printf("%s%lld passed, %lld failed, %lld skipped%s\n", all.failed ? tool_red() : tool_bold(),
+               (long long)all.passed, (long long)all.failed, (long long)all.skipped, tool_plain());
+    return all.failed ? TOOL_FAILED : code;
 }
 
 const tool_command tool_check = {

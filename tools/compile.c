@@ -10,6 +10,9 @@
 #include "cuda/cache.h"
 #include "tool.h"
 
+/* What devices of each generation look for. */
+static const char all_architectures[] = "sm_80,sm_86,sm_87,sm_89,sm_90a,sm_100a,sm_103a,sm_110a,sm_120a,sm_121a";
+
 typedef struct {
     tool_table *table;
     double milliseconds;
@@ -56,14 +59,23 @@ static const char *model_names(void)
     return names;
 }
 
-static int compile_for(const char *architecture, const case_model *model, const tool_words *words,
+/* `first`, or it and all models after it. */
+static int compile_models(const case_model *first, bool is_all, progress *p)
+{
+    int code = compile_model(first, p);
+    for (const case_model *m = first + 1; is_all && code == TOOL_OK && m->name; m++) code = compile_model(m, p);
+    return code;
+}
+
+static int compile_for(const char *architecture, const case_model *model, bool is_all, const tool_words *words,
                        progress *p)
 {
     const tgl_status status = tgl_prepare_begin(0, architecture);
     if (status == TGL_ERR_ARGUMENT) return tool_usage(&tool_compile, "--arch: %s", tgl_last_error());
     if (status != TGL_OK) return tool_failed(&tool_compile, "%s", tgl_last_error());
     const unsigned lists = TOOL_LIST(CASE_KERNELS);
-    const int code = model ? compile_model(model, p) : tool_each_case(&tool_compile, words, lists, visit, p);
+    const int code = model ? compile_models(model, is_all, p)
+                           : tool_each_case(&tool_compile, words, lists, visit, p);
     tgl_prepare_end();
     return code;
 }
@@ -71,8 +83,10 @@ static int compile_for(const char *architecture, const case_model *model, const 
 static int run(int argc, char **argv)
 {
     const char *architectures = NULL, *model = NULL, *folder = NULL;
+    bool is_all = false;
     const tool_option options[] = {
         { "arch", "LIST", "architectures: sm_90a,sm_100a", NULL, &architectures },
+        { "all", NULL, "the kernels of all models; without --arch for sm_80 to sm_121a", &is_all, NULL },
         { "model", "NAME", tool_text("the kernels of a model: %s", model_names()), NULL, &model },
         { "output", "DIR", "(or -o) the folder (default: the cache in use)", NULL, &folder },
         { 0 },
@@ -80,12 +94,15 @@ static int run(int argc, char **argv)
     tool_words words;
     int code;
     if (!tool_parse(&tool_compile, options, argc, argv, &words, &code)) return code;
+    if (is_all && !architectures) architectures = all_architectures;
     if (!architectures)
         return tool_usage(&tool_compile, "--arch: wants architectures, such as sm_90a,sm_100a");
     if (model && !case_model_named(model))
         return tool_usage(&tool_compile, "--model: is %s, want one of %s", model, model_names());
-    if (model && (words.num_ops || words.params[0]))
-        return tool_usage(&tool_compile, "--model: names the ops itself");
+    if ((model || is_all) && (words.num_ops || words.params[0]))
+        return tool_usage(&tool_compile, "--%s: names the ops itself", is_all ? "all" : "model");
+    if (model && is_all) return tool_usage(&tool_compile, "--all: has all models, so takes no --model");
+    const case_model *wanted = is_all ? case_models : model ? case_model_named(model) : NULL;
     unsetenv("TEGULA_CACHE_READONLY");      /* what is there only would be missing in the folder to fill */
     if (folder && mkdir(folder, 0755) != 0 && errno != EEXIST)
         return tool_failed(&tool_compile, "%s: %s", folder, strerror(errno));
@@ -103,7 +120,7 @@ static int run(int argc, char **argv)
     tgl_set_compile_callback(compiled, &p);
     code = TOOL_OK;
     for (char *a = strtok_r(list, ",", &rest); a && code == TOOL_OK; a = strtok_r(NULL, ",", &rest))
-        code = compile_for(a, model ? case_model_named(model) : NULL, &words, &p);
+        code = compile_for(a, wanted, is_all, &words, &p);
     tgl_set_compile_callback(NULL, NULL);
     tool_progress(NULL);
     tool_table_print(p.table);
@@ -119,5 +136,5 @@ static int run(int argc, char **argv)
                        num_failures, num_failures == 1 ? "" : "s", failure);
 }
 
-const tool_command tool_compile = { "compile", "--arch LIST [--model NAME | op... [k=v ...]] [-o DIR]",
+const tool_command tool_compile = { "compile", "--all | --arch LIST [--model NAME | op... [k=v ...]] [-o DIR]",
                                     "compiles kernels ahead, without a GPU", run };

@@ -26,5 +26,5 @@ static int run(int argc, char **argv)
     return TOOL_OK;
 }
 
-const tool_command tool_list = { "list", "[op...]", "the ops, with their parameters and numbers of cases",
+const tool_command tool_list = { "list", "[op|domain ...]", "the ops, with their parameters and numbers of cases",
                                  run };

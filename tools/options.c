@@ -32,6 +32,41 @@ static void help(const tool_command *command, const tool_option *options)
     }
 }
 
+/* Text of a manual page: troff takes a backslash and a dot or quote at the beginning of a line for its own. */
+static void print_troff(const char *text)
+{
+    if (*text == '.' || *text == '\'') printf("\\&");
+    for (; *text; text++) {
+        if (*text == '\\' || *text == '-') putchar('\\');
+        putchar(*text == '\\' ? 'e' : *text);
+    }
+    putchar('\n');
+}
+
+/* What a command takes, for the manual page. */
+static void help_man(const tool_command *command, const tool_option *options)
+{
+    printf(".SS ");
+    print_troff(tool_text("tegula %s %s", command->name, command->arguments));
+    print_troff(command->summary);
+    for (const tool_option *o = options; o->name; o++) {
+        printf(".TP\n.B ");
+        print_troff(tool_text("--%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : ""));
+        print_troff(o->help);
+    }
+}
+
+/* The same for a shell: a branch of its `case`. */
+static void help_words(const tool_command *command, const tool_option *options)
+{
+    printf("    *:%s) words='--help", command->name);
+    for (const tool_option *o = options; o->name; o++) printf(" --%s", o->name);
+    const case_op *op;
+    for (int i = 0; strstr(command->arguments, "op") && (op = case_op_at(i)); i++) printf(" %s", op->name);
+    if (!strcmp(command->name, tool_completion.name)) printf(" bash zsh");
+    printf("' ;;\n");
+}
+
 /* Finds the option that `word` ("--json=FILE" or "--json") names; *value is what follows '=', or NULL. */
 static const tool_option *find_option(const tool_option *options, const char *word, const char **value)
 {
@@ -54,11 +89,17 @@ static int add_word(const tool_command *command, const char *word, tool_words *w
         snprintf(words->params + n, sizeof words->params - n, "%s%s", n ? " " : "", word);
         return TOOL_OK;
     }
-    const case_op *op = case_find(word);
-    if (!op) return tool_usage(command, "%s: no such op; tegula list names them", word);
-    if (words->num_ops == TOOL_MAX_OPS) return tool_usage(command, "%s: too many ops", word);
-    words->ops[words->num_ops++] = op;
-    return TOOL_OK;
+    const case_op *named = case_find(word), *op;
+    const size_t length = strlen(word);
+    const int before = words->num_ops;
+    for (int i = 0; (op = case_op_at(i)); i++) {
+        const bool is_in_domain = !named && !strncmp(op->name, word, length) && op->name[length] == '_';
+        if (op != named && !is_in_domain) continue;
+        if (words->num_ops == TOOL_MAX_OPS) return tool_usage(command, "%s: too many ops", word);
+        words->ops[words->num_ops++] = op;
+    }
+    if (words->num_ops > before) return TOOL_OK;
+    return tool_usage(command, "%s: no such op or domain; tegula list names them", word);
 }
 
 const case_op *tool_op_at(const tool_words *words, int i)
@@ -92,6 +133,10 @@ bool tool_parse(const tool_command *command, const tool_option *options, int arg
     for (int i = 1; i < argc && *code == TOOL_OK; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
             help(command, options);
+            return false;
+        }
+        if (!strcmp(argv[i], "--help=man") || !strcmp(argv[i], "--help=words")) {
+            (strchr(argv[i], 'm') ? help_man : help_words)(command, options);
             return false;
         }
         *code = argv[i][0] == '-' ? read_option(command, options, argc, argv, &i)

@@ -5,9 +5,15 @@
 
 #include "tool.h"
 
-static const tool_command *const commands[] = { &tool_info,  &tool_list,    &tool_check,
-                                                &tool_bench, &tool_compile, &tool_demo };
-enum { NUM_COMMANDS = sizeof commands / sizeof *commands };
+const tool_command *const tool_commands[] = { &tool_info,    &tool_list, &tool_check,      &tool_bench,
+                                              &tool_compile, &tool_demo, &tool_completion, NULL };
+
+static const tool_command *command_named(const char *name)
+{
+    for (const tool_command *const *c = tool_commands; *c; c++)
+        if (!strcmp((*c)->name, name)) return *c;
+    return NULL;
+}
 
 static void help(FILE *file)
 {
@@ -15,9 +21,15 @@ static void help(FILE *file)
             "tegula %s - kernels for large language models, on the CPU and on NVIDIA GPUs\n\nusage: tegula "
             "<command> [...]\n\n",
             tgl_version());
-    for (int i = 0; i < NUM_COMMANDS; i++)
-        fprintf(file, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(file, "\ntegula <command> --help lists a command's options.\n");
+    for (const tool_command *const *c = tool_commands; *c; c++)
+        fprintf(file, "  %-10s %s\n", (*c)->name, (*c)->summary);
+    fprintf(file, "\ntegula help <command> lists a command's options, tegula help man prints the manual page.\n");
+}
+
+static int no_such_command(const char *name)
+{
+    fprintf(stderr, "tegula: %s: no such command\nSee: tegula --help\n", name);
+    return TOOL_USAGE;
 }
 
 int main(int argc, char **argv)
@@ -26,7 +38,14 @@ int main(int argc, char **argv)
         help(stderr);
         return TOOL_USAGE;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+    const tool_command *command;
+    const bool is_help = !strcmp(argv[1], "help");
+    if (is_help && argc > 2) {
+        if (!strcmp(argv[2], "man")) return tool_print_manual();
+        if (!(command = command_named(argv[2]))) return no_such_command(argv[2]);
+        return command->run(2, (char *[]){ argv[2], "--help", NULL });
+    }
+    if (is_help || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         help(stdout);
         return TOOL_OK;
     }
@@ -34,8 +53,6 @@ int main(int argc, char **argv)
         printf("tegula %s\n", tgl_version());
         return TOOL_OK;
     }
-    for (int i = 0; i < NUM_COMMANDS; i++)
-        if (!strcmp(argv[1], commands[i]->name)) return commands[i]->run(argc - 1, argv + 1);
-    fprintf(stderr, "tegula: %s: no such command\nSee: tegula --help\n", argv[1]);
-    return TOOL_USAGE;
+    command = command_named(argv[1]);
+    return command ? command->run(argc - 1, argv + 1) : no_such_command(argv[1]);
 }

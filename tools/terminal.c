@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -140,6 +142,32 @@ static int width_of(const char *text)
     return width;
 }
 
+/* Columns of the terminal; "no end" where stdout is none. */
+static int terminal_width(void)
+{
+    struct winsize size;
+    const bool is_known = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return is_known ? size.ws_col : INT_MAX;
+}
+
+/* Breaks a text at spaces into lines of `width`, each but the first indented. A text with escape sequences, or a terminal
+ * that is too narrow for it, is left alone. */
+static void print_wrapped(const char *text, int indent, int width)
+{
+    if (width < 20 || strchr(text, '\033')) width = INT_MAX;
+    while (width_of(text) > width) {
+        const char *end = text, *space = NULL;
+        for (int w = 0; w <= width; end++) {
+            if (*end == ' ') space = end;
+            w += ((unsigned char)end[1] & 0xc0) != 0x80;
+        }
+        if (!space) break;
+        printf("%.*s\n%*s", (int)(space - text), text, indent, "");
+        text = space + 1;
+    }
+    printf("%s", text);
+}
+
 void tool_table_print(tool_table *t)
 {
     if (t->rows == 1) t->rows = 0;
@@ -148,6 +176,9 @@ void tool_table_print(tool_table *t)
         const int w = width_of(t->cells[i]);
         if (w > width[i % t->columns]) width[i % t->columns] = w;
     }
+    int indent = 0;                             /* of the last column */
+    for (int c = 0; c < t->columns - 1; c++) indent += width[c] + 2;
+    const int space = terminal_width() - indent;
     for (int r = 0; r < t->rows; r++) {
         printf("%s", r == 0 ? tool_dim() : "");
         for (int c = 0; c < t->columns; c++) {
@@ -155,7 +186,8 @@ void tool_table_print(tool_table *t)
             const int gap = width[c] - width_of(cell);
             const bool is_last = c == t->columns - 1;
             if (t->is_right[c]) printf("%*s%s%s", gap, "", cell, is_last ? "" : "  ");
-            else printf("%s%*s%s", cell, is_last ? 0 : gap, "", is_last ? "" : "  ");
+            else if (is_last) print_wrapped(cell, indent, space);
+            else printf("%s%*s  ", cell, gap, "");
             free(cell);
         }
         printf("%s\n", r == 0 ? tool_plain() : "");

@@ -5,6 +5,7 @@
  *   options.c      options and words of a command line
  *   terminal.c     tables, colours, the progress line, numbers for people; facts.c: what machine this is
  *   info.c list.c check.c compile.c demo.c bench.c   the commands
+ *   help.c         the manual page, completion in shells
  *   scrub_launch.c what check --scrub puts before every launch
  *   timer.c        times of a call: timer_cpu.c, timer_cuda.c; cupti.c: GPU time as NVIDIA's profiler sees it
  *   results.c      bench rows as JSON lines
@@ -26,7 +27,12 @@ typedef struct {
     const char *name, *arguments, *summary;     /* for the help: "bench", "[op...] [k=v ...]", a line */
     int (*run)(int argc, char **argv);          /* argv[0] is the command's name */
 } tool_command;
-extern const tool_command tool_info, tool_list, tool_check, tool_bench, tool_compile, tool_demo;
+extern const tool_command tool_info, tool_list, tool_check, tool_bench, tool_compile, tool_demo, tool_completion;
+extern const tool_command *const tool_commands[];       /* all of them; ends with NULL */
+
+/* ---- help.c ---- */
+
+int tool_print_manual(void);                    /* in man's own format */
 
 /* ---- options.c ---- */
 
@@ -37,7 +43,7 @@ typedef struct {
     const char **value;
 } tool_option;
 
-/* Words that are not options: ops, and "k=v" joined to one line of parameters for case_at(). */
+/* Words that are not options: ops, domains ("moe": all of its ops), and "k=v" joined to one line of parameters for case_at(). */
 enum { TOOL_MAX_OPS = 128, TOOL_LINE = 1024 };
 typedef struct {
     int num_ops;
@@ -96,7 +102,8 @@ const char *tool_time(double us);
 const char *tool_number(double value);
 const char *tool_percent(double share);
 
-/* A table of texts in aligned columns; those whose head begins with '>' are aligned to the right. */
+/* A table of texts in aligned columns; those whose head begins with '>' are aligned to the right. The last column is
+ * wrapped where the terminal ends. */
 typedef struct tool_table tool_table;
 tool_table *tool_table_new(int columns, const char *const *heads);
 void tool_table_row(tool_table *t, const char *const *cells);

@@ -33,6 +33,7 @@ extern "C" {
 #define TGL_VERSION_MAJOR 0
 #define TGL_VERSION_MINOR 1
 #define TGL_VERSION_PATCH 0
+#define TGL_VERSION_NUMBER (TGL_VERSION_MAJOR * 10000 + TGL_VERSION_MINOR * 100 + TGL_VERSION_PATCH)
 
 /* The version of the library that is linked, "0.1.0"; TGL_VERSION_* are the headers'. Since 0.1. */
 TGL_API const char *tgl_version(void);
@@ -65,8 +66,8 @@ TGL_API const char *tgl_last_error(void);
 typedef struct CUstream_st *tgl_stream;
 
 /* ---- settings ----
- * Each has an environment variable (docs/environment.md), which the first call of anything here reads. A
- * setter overrides its variable. Results never depend on settings. */
+ * Each has an environment variable, which the first call of anything here reads; `tegula info` lists them
+ * all. A setter overrides its variable. Results never depend on settings. */
 
 /* TEGULA_NUM_SMS: how many SMs persistent kernels on a device may use, so that the others stay free; 0
  * (the default) means all. The getter returns the number in use: all SMs of the device if none is set; 0,

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/cancel.h"
 #include "core/log.h"
@@ -96,8 +97,9 @@ static bool try_versions(const char *folder, int flags)
 }
 
 /* NVIDIA's wheels install it in site-packages/nvidia/cu13/lib or site-packages/nvidia/cuda_nvrtc/lib.
- * Python programs have loaded some extension from that site-packages: this library, numpy or torch. This
- * also finds a loaded copy with an unusual name (old torch wheels had libnvrtc-<hash>.so). */
+ * Python programs have loaded some extension from that site-packages: this library, numpy or torch; the
+ * tool of a wheel lies in it. This also finds a loaded copy with an unusual name (old torch wheels had
+ * libnvrtc-<hash>.so). */
 typedef struct { char folders[16][TGL_PATH_BYTES]; char loaded[TGL_PATH_BYTES]; int count; } surroundings;
 
 #ifdef __linux__
@@ -105,7 +107,14 @@ static int look_around(struct dl_phdr_info *info, size_t bytes, void *context)
 {
     surroundings *s = context;
     const char *name = info->dlpi_name;
-    if (!name || strlen(name) >= TGL_PATH_BYTES) return 0;
+    char program[TGL_PATH_BYTES];
+    if (!name || !name[0]) {    /* the program itself, which a wheel may have brought along */
+        const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+        if (n <= 0) return 0;
+        program[n] = 0;
+        name = program;
+    }
+    if (strlen(name) >= TGL_PATH_BYTES) return 0;
     const char *base = strrchr(name, '/');
     base = base ? base + 1 : name;
     if (!strncmp(base, "libnvrtc", 8) && !strstr(base, "builtins")) strcpy(s->loaded, name);

@@ -4,7 +4,7 @@ with pkg-config, and with add_subdirectory on the sources.
 
     python3 check.py SOURCE_FOLDER BUILD_FOLDER SCRATCH_FOLDER CC CXX
 """
-import os, pathlib, shutil, subprocess, sys
+import os, pathlib, re, shutil, subprocess, sys
 
 source, build, scratch = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
 cc, cxx = sys.argv[4:6]
@@ -74,9 +74,41 @@ def installed_tool():
 @check
 def nothing_else_is_installed():
     files = {str(f.relative_to(prefix)) for f in prefix.rglob("*") if not f.is_dir()}
-    strange = [f for f in files if "internal" in f or f.endswith((".a", ".o", ".py"))]
+    strange = [f for f in files if "internal" in f or (f.endswith((".a", ".o", ".py")) and "/examples/" not in f)]
     if strange:
         raise RuntimeError(f"installed: {strange}")
+
+
+@check
+def documents_and_examples():
+    folder = next(prefix.rglob("getting-started.md")).parent.parent
+    for name in ("LICENSE", "README.md", "CHANGELOG.md", "docs/moe.md", "examples/transpose.c"):
+        if not (folder / name).exists():
+            raise RuntimeError(f"{name} is not installed")
+    for header in prefix.rglob("*.h"):
+        cited = re.findall(r"\b(?:docs|src|tests|cases)/[\w./-]+", header.read_text())
+        if missing := [name for name in cited if not (folder / name).exists()]:
+            raise RuntimeError(f"{header.name} cites {missing}, which are not installed")
+
+
+@check
+def static_library():
+    out, installed = scratch / "static", scratch / "static_installed"
+    run("cmake", "-S", source, "-B", out, f"-DCMAKE_C_COMPILER={cc}", "-DBUILD_SHARED_LIBS=OFF", "-DTEGULA_TOOLS=OFF",
+        "-DCMAKE_BUILD_TYPE=Debug")
+    run("cmake", "--build", out, "--parallel", os.cpu_count(), "--target", "tegula")
+    run("cmake", "--install", out, "--prefix", installed)
+    if list(installed.rglob("*.so*")) or not list(installed.rglob("libtegula.a")):
+        raise RuntimeError(f"installed: {sorted(installed.rglob('*tegula*'))}")
+    run(*configure, "-B", scratch / "uses_static", f"-DCMAKE_PREFIX_PATH={installed}")
+    run("cmake", "--build", scratch / "uses_static")
+    run(scratch / "uses_static/use_c")
+    run(scratch / "uses_static/use_cpp")
+    if shutil.which("pkg-config"):
+        folder = next(installed.rglob("tegula.pc")).parent
+        run("sh", "-ec", f'{cc} -std=c11 {here}/use.c $(pkg-config --static --cflags --libs tegula) -o {out}/use',
+            PKG_CONFIG_PATH=str(folder))
+        run(out / "use")
 
 
 if shutil.which("pkg-config"):

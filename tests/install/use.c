@@ -15,6 +15,9 @@ int main(void)
         printf("%s\n", tgl_last_error());
         return 1;
     }
+#if TGL_VERSION_NUMBER < 100
+#error "a version below 0.1"
+#endif
     char version[32];
     snprintf(version, sizeof version, "%d.%d.%d", TGL_VERSION_MAJOR, TGL_VERSION_MINOR, TGL_VERSION_PATCH);
     for (int i = 0; i < 2; i++)

@@ -85,20 +85,20 @@ def test_without_libgomp(tmp_path):
         return done.stdout.strip()
 
     package = pathlib.Path(tegula.__file__).parent
-    library = (package / "libtegula.so.0").read_bytes()
+    library = (package / "libtegula.so.0.1").read_bytes()
     if b"libgomp.so.1\0" not in library:
         pytest.skip("built without OpenMP")
     copy = tmp_path / "package" / "tegula"
     shutil.copytree(package, copy)
-    (copy / "libtegula.so.0").write_bytes(library.replace(b"libgomp.so.1\0", b"libgomp.so.9\0"))     # one that nobody has
+    (copy / "libtegula.so.0.1").write_bytes(library.replace(b"libgomp.so.1\0", b"libgomp.so.9\0"))     # one that nobody has
     assert re.fullmatch(sentence + r"libgomp\.so\.9: cannot open shared object file: .*", import_fails(copy.parent))
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "libgomp.so.1").write_bytes(b"")
     seen = import_fails(package.parent, LD_LIBRARY_PATH=str(broken))
     assert re.fullmatch(sentence + r".*/libgomp\.so\.1: file too short", seen)
-    (copy / "libtegula.so.0").unlink()          # another reason: the loader's own words
-    assert "libtegula.so.0: cannot open shared object file" in import_fails(copy.parent)
+    (copy / "libtegula.so.0.1").unlink()          # another reason: the loader's own words
+    assert "libtegula.so.0.1: cannot open shared object file" in import_fails(copy.parent)
 
 
 @has_torch

@@ -13,7 +13,7 @@ TENSOR = re.compile(r"(\w+): (\([^)]*\)|[\w|]+)\[([^]]*)\]([?!]*)([\w ]*)")
 
 def signatures():
     """{op: [(text of inputs, of outputs), ...]}: the strings in the library that look like one, of each form of an op."""
-    library = next(pathlib.Path(tegula.__file__).parent.glob("libtegula.so*")).read_bytes()
+    library = max(pathlib.Path(tegula.__file__).parent.glob("libtegula.so*")).read_bytes()
     library = re.sub(rb" \(\w+, \w+\)", b"", library)      # a note to a size: "2 * num_cols (gates, ups)"
     text = rb"(?<=\0)(?:moe_|quant_)?(\w+)\((\w+: [ -~]*?)\)(?: -> ([ -~]*?))?(?: where [ -~]*)?(?=\0)"
     found = {}

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.slow
-PARTS = ["CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "include", "python", "src", "tools"]
+PARTS = ["CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cases", "cmake", "include", "python", "src", "tools"]
 
 if not (ROOT / "pyproject.toml").exists() or not (ROOT / "src").exists():
     pytest.skip("not a source tree", allow_module_level=True)
@@ -56,11 +56,14 @@ def test_tags_and_contents(wheel):
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     assert wheel.name == f"tegula-{version}-cp310-abi3-{platform}.whl"
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {"tegula/__init__.py", "tegula/_tegula.abi3.so", "tegula/libtegula.so.0", "tegula/testing/numeric.py",
-            "tegula/torch/transpose.py", "tegula/as_tile_kernels.py"} <= names
+    assert {"tegula/__init__.py", "tegula/_tegula.abi3.so", "tegula/libtegula.so.0.1", "tegula/testing/numeric.py",
+            "tegula/torch/transpose.py", "tegula/as_tile_kernels.py", "tegula/py.typed", "tegula/_moe.pyi",
+            "tegula/bin/tegula", "tegula/include/tegula/moe.h", "tegula/cmake/tegulaConfig.cmake"} <= names
+    assert len([n for n in names if "libtegula" in n]) == 1 and wheel.stat().st_size < 4 << 20
     assert all(n.startswith(("tegula/", f"tegula-{version}.dist-info/")) for n in names), names
     metadata = zipfile.ZipFile(wheel).read(f"tegula-{version}.dist-info/METADATA").decode()
-    for line in ("Requires-Python: >=3.10", "Provides-Extra: cuda13", "Provides-Extra: cuda12", "License-Expression: MIT"):
+    for line in ("Requires-Python: >=3.10", "Provides-Extra: cuda13", "Provides-Extra: cuda12", "Provides-Extra: dev",
+                 "Provides-Extra: test", "License-Expression: MIT", "Classifier: Typing :: Typed"):
         assert line in metadata
     assert "Requires-Dist: torch" not in metadata.replace("Requires-Dist: torch>=2.10; extra", "")
 
@@ -79,6 +82,55 @@ def test_in_an_empty_environment(wheel, tmp_path):
         try: tegula.transpose.transpose(3)
         except TypeError as e: print(e)"""
     assert "want a tensor" in run(python, "-c", code, env=env, cwd=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The Python of an environment into which pip has installed the wheel alone."""
+    folder = tmp_path_factory.mktemp("installed")
+    run(sys.executable, "-m", "venv", folder)
+    run(folder / "bin/python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel)
+    return folder / "bin/python"
+
+
+def run_clean(*command, **kwargs):
+    """Without the built folder on Python's path, or settings."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "TEGULA_"))}
+    return run(*command, env=env, **kwargs)
+
+
+def test_command(installed, tmp_path):
+    version = __import__("tegula").__version__
+    for command in ([installed, "-m", "tegula"], [installed.parent / "tegula"]):
+        assert run_clean(*command, "--version").strip() == f"tegula {version}"
+        out = run_clean(*command, "check", "transpose", "num_rows=7", "num_cols=9", "dtype=f32", "--device", "cpu", cwd=tmp_path)
+        assert out.splitlines()[1].split()[:4] == ["transpose", "cpu", "1", "0"]
+    assert subprocess.run([installed, "-m", "tegula", "nonsense"], capture_output=True).returncode == 2
+
+
+def test_command_finds_nvrtc_beside_it(installed, tmp_path):
+    """In the wheel of NVIDIA that an extra installs."""
+    nvrtc = list(pathlib.Path(sys.prefix).glob("lib/python*/site-packages/nvidia/cu13"))
+    if not nvrtc:
+        pytest.skip("no NVRTC here")
+    site = pathlib.Path(run_clean(installed, "-c", "import site; print(site.getsitepackages()[0])").strip())
+    (site / "nvidia").mkdir()
+    (site / "nvidia/cu13").symlink_to(nvrtc[0])
+    out = run_clean(installed.parent / "tegula", "compile", "transpose", "num_rows=64", "num_cols=64", "dtype=bf16", "--arch",
+                    "sm_90a", "-o", tmp_path)
+    assert "compiled" in out and list(tmp_path.rglob("*")), out
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="no CMake here")
+def test_c_program(installed, tmp_path):
+    """Finds headers and library in the wheel, by tegula_DIR or with site-packages in CMAKE_PREFIX_PATH."""
+    folder = run_clean(installed, "-m", "tegula", "--cmake-dir").strip()
+    site = pathlib.Path(folder).parent.parent
+    assert (pathlib.Path(run_clean(installed, "-m", "tegula", "--include-dir").strip()) / "tegula/tegula.h").exists()
+    for name, where in (("dir", f"-Dtegula_DIR={folder}"), ("prefix", f"-DCMAKE_PREFIX_PATH={site}")):
+        run_clean("cmake", "-S", ROOT / "tests/install", "-B", tmp_path / name, where)
+        run_clean("cmake", "--build", tmp_path / name, "--target", "use_c")
+        assert "C, tegula" in run_clean(tmp_path / name / "use_c")
 
 
 def test_with_the_packages_of_this_one(wheel, tmp_path):

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: MIT
 """bin/tegula: every command on the CPU, its files, its complaints. TEGULA_TOOL names another binary than build/bin/tegula."""
+import fcntl
 import functools
 import html.parser
 import json
 import os
+import pty
 import re
+import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import textwrap
 import time
 from pathlib import Path
@@ -17,7 +22,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = Path(os.environ.get("TEGULA_TOOL", ROOT / "build/bin/tegula"))
 PEERS = ROOT / "bench/peers/tilekernels-1.0.0-h200.jsonl"
-COMMANDS = ["info", "list", "check", "bench", "compile", "demo"]
+COMMANDS = ["info", "list", "check", "bench", "compile", "demo", "completion"]
 SMALL = ["transpose", "num_rows=64,128", "num_cols=96", "dtype=bf16,f32"]      # four rows of no size
 
 
@@ -71,6 +76,34 @@ def test_help_names_every_command(tegula):
 def test_help_of_a_command(tegula, command):
     done = tegula(command, "--help")
     assert done.returncode == 0 and done.stdout.startswith(f"usage: tegula {command} ") and not done.stderr
+    assert tegula("help", command).stdout == done.stdout
+
+
+def options_of(tegula, command):
+    return re.findall(r"^  (--[\w-]+)", tegula(command, "--help").stdout, re.M)
+
+
+def test_manual_page_has_what_the_help_has(tegula, tmp_path):
+    page = tegula("help", "man").stdout
+    sections = page.replace("\\-", "-").split(".SS ")
+    assert [section.split()[1] for section in sections[1:]] == COMMANDS
+    for command, section in zip(COMMANDS, sections[1:]):
+        assert re.findall(r"^\.B (--[\w-]+)", section, re.M) == options_of(tegula, command)
+    if shutil.which("groff"):
+        done = subprocess.run(["groff", "-man", "-Tascii", "-ww"], input=page, text=True, capture_output=True)
+        assert done.returncode == 0 and not done.stderr
+        assert "tegula bench" in re.sub(".\b", "", done.stdout)            # bold letters are struck twice
+
+
+@pytest.mark.parametrize("line, words", [
+    ("tegula ", [*COMMANDS, "help"]), ("tegula be", ["bench"]), ("tegula help comp", ["compile", "completion"]),
+    ("tegula bench --j", ["--json"]), ("tegula check moe_topk_g", ["moe_topk_gate"]), ("tegula info moe", [])])
+def test_completion(tegula, line, words):
+    script = tegula("completion", "bash").stdout
+    given = line.split(" ")
+    ask = f'COMP_WORDS=({" ".join(map(repr, given))}); COMP_CWORD={len(given) - 1}; _tegula; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], text=True, capture_output=True)
+    assert sorted(done.stdout.split()) == sorted(words), done.stderr
 
 
 @pytest.mark.parametrize("words, sentence", [
@@ -80,7 +113,10 @@ def test_help_of_a_command(tegula, command):
     (["info", "--prune"], "tegula info: --prune: wants SIZE"),
     (["info", "--prune", "7Q"], "tegula info: --prune: is 7Q, want a size such as 500K, 64M or 0"),
     (["info", "--prune", "-1"], "tegula info: --prune: is -1, want a size such as 500K, 64M or 0"),
-    (["list", "nonsense"], "tegula list: nonsense: no such op; tegula list names them"),
+    (["list", "nonsense"], "tegula list: nonsense: no such op or domain; tegula list names them"),
+    (["help", "nonsense"], "tegula: nonsense: no such command"),
+    (["completion", "tcsh"], "tegula completion: tcsh: not understood"),
+    (["completion"], "tegula completion: wants a shell: bash or zsh"),
     (["check", "--slow=1"], "tegula check: --slow: takes no value"),
     (["check", "--device", "gpu"], "tegula check: --device: is gpu, want cpu, cuda or cuda:<number>"),
     (["check", "transpose", "color=red"], "tegula check: transpose: has no parameter color; it has: "),
@@ -96,6 +132,8 @@ def test_help_of_a_command(tegula, command):
     (["compile"], "tegula compile: --arch: wants architectures, such as sm_90a,sm_100a"),
     (["compile", "--arch", "sm_90a", "--model", "gpt-1"], "tegula compile: --model: is gpt-1, want one of "),
     (["compile", "--arch", "sm_90a", "--model", "deepseek-v3", "transpose"], "tegula compile: --model: names the ops itself"),
+    (["compile", "--all", "transpose"], "tegula compile: --all: names the ops itself"),
+    (["compile", "--all", "--model", "deepseek-v3"], "tegula compile: --all: has all models, so takes no --model"),
     (["compile", "--arch", "pentium"], "tegula compile: --arch: "),
     (["demo", "--device", "tpu"], "tegula demo: --device: is tpu, want cpu, cuda or cuda:<number>"),
 ])
@@ -151,6 +189,27 @@ def test_list(tegula):
     assert "num_rows= num_cols= dtype=" in lines["transpose"]
     assert all(int(n) > 0 for n in lines["transpose"].split()[1:5])
     assert len(tegula("list", "transpose").stdout.splitlines()) == 2
+    ops = [line.split()[0] for line in tegula("list", "moe").stdout.splitlines()[1:]]
+    assert ops == [op for op in lines if op.startswith("moe_")] and len(ops) > 10
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_tables_fit_the_terminal(width, tmp_path):
+    screen, ours = pty.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    with subprocess.Popen([TOOL, "list", "moe"], stdout=ours, cwd=tmp_path, env={**os.environ, "NO_COLOR": "1"}):
+        os.close(ours)
+        text = b""
+        try:
+            while part := os.read(screen, 1 << 16):
+                text += part
+        except OSError:                         # the other side is closed
+            pass
+    os.close(screen)
+    lines = text.decode().splitlines()
+    assert len(lines) > 12 and (width == 60 or max(map(len, lines)) <= width)
+    plain = run_tool(tmp_path, "list", "moe").stdout
+    assert text.decode().split() == plain.split()
 
 
 def test_check(tegula):
@@ -161,11 +220,12 @@ def test_check(tegula):
 
 def test_check_picks_listed_cases(tegula):
     """Without an op's name: of every op that has such cases, and no others."""
-    few = tegula("check", "dtype=c128", "--device", "cpu").stdout.splitlines()[1:]
+    *few, end = tegula("check", "dtype=c128", "--device", "cpu").stdout.splitlines()[1:]
     ops = ["moe_expand_to_fused", "moe_expand_to_fused_with_sf", "batched_transpose", "transpose"]      # as listed
-    all_of_them = tegula("check", *ops, "--device", "cpu").stdout.splitlines()[1:]
+    all_of_them = tegula("check", *ops, "--device", "cpu").stdout.splitlines()[1:-1]
     assert [line.split()[0] for line in few] == [line.split()[0] for line in all_of_them]
     assert all(0 < int(a.split()[2]) < int(b.split()[2]) for a, b in zip(few, all_of_them))
+    assert end == f"{sum(int(line.split()[2]) for line in few)} passed, 0 failed, 0 skipped"
 
 
 @pytest.mark.parametrize("words, sentence", [
@@ -201,7 +261,9 @@ def test_check_random(tegula):
     def rows(*words):
         done = tegula("check", "moe_topk_gate", "transpose", "--random", "30", *words, "--device", "cpu")
         assert done.returncode == 0, done.stdout + done.stderr
-        return [re.split(r"  +", line) for line in done.stdout.splitlines()[1:]]
+        *table, end = done.stdout.splitlines()[1:]
+        assert end == "60 passed, 0 failed, 0 skipped"
+        return [re.split(r"  +", line) for line in table]
     first = rows()
     assert [row[:4] for row in first] == [["moe_topk_gate", "cpu", "30", "0"], ["transpose", "cpu", "30", "0"]]
     assert [row[5] for row in first] == [row[5] for row in rows("--seed", "1")]
@@ -269,6 +331,23 @@ def test_compile_of_a_model(tegula):
     assert done.returncode == 0 and "sm_90a" in done.stdout, done.stdout + done.stderr
 
 
+def test_compile_all(tegula, tmp_path):
+    """The kernels of every model, once each. A libnvrtc that compiles nothing makes it quick."""
+    nvrtc = TOOL.parent.parent / "lib/librecording_nvrtc.so"
+    if not nvrtc.exists():
+        pytest.skip("the libnvrtc of tests was not built")
+    env = {"TEGULA_LIBNVRTC": str(nvrtc), "TEGULA_TEST_NVRTC": "12.8"}
+    models = re.search(r"a model: (.*)", tegula("compile", "--help").stdout)[1].split(", ")
+    one_by_one = set()
+    for model in models:
+        done = tegula("compile", "--arch", "sm_90a", "--model", model, "-o", model, env=env)
+        assert done.returncode == 0, done.stderr
+        one_by_one |= {file.name for file in (tmp_path / model).iterdir()}
+    done = tegula("compile", "--all", "--arch", "sm_90a", "-o", "all", env=env)
+    assert done.returncode == 0, done.stderr
+    assert {file.name for file in (tmp_path / "all").iterdir()} == one_by_one and len(one_by_one) > 50
+
+
 def test_demo(tegula):
     done = tegula("demo", "--device", "cpu")
     assert done.returncode == 0, done.stderr
@@ -313,7 +392,8 @@ def test_check_on_the_emulated_device(tegula, emulated):
     done = tegula("check", "transpose", "num_rows=65", "num_cols=66", "dtype=bf16", env=emulated)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [re.split(r"  +", line)[:4] for line in done.stdout.splitlines()[1:]]
-    assert rows == [["transpose", "cpu", "1", "0"], ["transpose", "cuda:0 (emulated device)", "1", "0"]]
+    assert rows == [["transpose", "cpu", "1", "0"], ["transpose", "cuda:0 (emulated device)", "1", "0"],
+                    ["2 passed, 0 failed, 0 skipped"]]
 
 
 # ---- rows ----
@@ -394,6 +474,34 @@ def test_page(tegula, tmp_path, rows):
     assert float(axis[0]["x1"]) == float(bars[0]["x"])
     scale = [float(a["width"]) / r["gb_per_s"] for a, r in zip(bars, rows[1:])]
     assert scale == pytest.approx([scale[0]] * len(scale), rel=0.05, abs=1)
+
+
+def test_a_page_that_cannot_be_written_is_known_before_measuring(tegula):
+    begin = time.monotonic()
+    done = tegula("bench", "transpose", "--device", "cpu", "--html", "nowhere/page.html")
+    assert done.returncode == 1 and time.monotonic() - begin < 5 and not done.stdout
+    assert done.stderr == "tegula bench: --html: nowhere/page.html: No such file or directory\n"
+
+
+def test_an_interrupted_run_leaves_its_files(tmp_path):
+    sizes = ",".join(str(n) for n in range(64, 4096, 64))
+    words = ["bench", "transpose", f"num_rows={sizes}", "num_cols=512", "dtype=f32", "--device", "cpu", "--json", "rows.jsonl",
+             "--html", "page.html", "--no-check"]
+    with subprocess.Popen([TOOL, *words], cwd=tmp_path, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+        while not (tmp_path / "rows.jsonl").exists() or (tmp_path / "rows.jsonl").read_text().count("\n") < 3:
+            assert run.poll() is None
+            time.sleep(0.02)
+        run.send_signal(signal.SIGINT)
+        errors = run.stderr.read()
+    measured = len(read_lines(tmp_path / "rows.jsonl")) - 1     # without the plain copy
+    assert run.returncode == 1 and f"interrupted: {measured} of 63 rows were measured" in errors
+    assert (tmp_path / "page.html").read_text().rstrip().endswith("</html>")
+
+
+@pytest.mark.parametrize("spread, is_noisy", [(0.05, False), (0.5, True)])
+def test_noise_is_told(tegula, tmp_path, rows, spread, is_noisy):
+    write_lines(tmp_path / "rows.jsonl", [{**row, "cold_spread": spread} for row in rows])
+    assert ("too noisy" in tegula("bench", "--from", "rows.jsonl").stderr) == is_noisy
 
 
 # ---- comparing ----

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT
+ * help.c - the manual page and completion in shells. Commands say what they take in one place, the tables of tegula.c and
+ * of tool_parse(); a command that is run with --help=man or --help=words prints its part of either. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tool.h"
+
+static int run_each(char *option)
+{
+    int code = TOOL_OK;
+    for (const tool_command *const *c = tool_commands; *c && code == TOOL_OK; c++)
+        code = (*c)->run(2, (char *[]){ (char *)(*c)->name, option, NULL });
+    return code;
+}
+
+int tool_print_manual(void)
+{
+    printf(".TH TEGULA 1 \"\" \"tegula %s\" \"User Commands\"\n.SH NAME\ntegula \\- kernels for large language models: "
+           "what is here, is it right, how fast is it\n.SH SYNOPSIS\n.B tegula\n.I command\n[...]\n.SH COMMANDS\n",
+           tgl_version());
+    const int code = run_each("--help=man");
+    printf(".SH EXIT STATUS\n0: all is well. 1: something failed. 2: the command line makes no sense.\n");
+    return code;
+}
+
+/* Words of commands, one case of the shell's each: options, then ops. */
+static int print_bash(void)
+{
+    printf("# bash completion for tegula, printed by `tegula completion bash`\n_tegula() {\n"
+           "    local word=${COMP_WORDS[COMP_CWORD]} words\n    case $COMP_CWORD:${COMP_WORDS[1]} in\n    1:*) words='help");
+    for (const tool_command *const *c = tool_commands; *c; c++) printf(" %s", (*c)->name);
+    printf("' ;;\n    *:help) words='man");
+    for (const tool_command *const *c = tool_commands; *c; c++) printf(" %s", (*c)->name);
+    printf("' ;;\n");
+    const int code = run_each("--help=words");
+    printf("    esac\n    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n}\n"
+           "complete -o default -F _tegula tegula\n");
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    const tool_option options[] = { { 0 } };
+    if (argc == 2 && !strcmp(argv[1], "bash")) return print_bash();
+    if (argc == 2 && !strcmp(argv[1], "zsh")) {     /* zsh reads bash's */
+        printf("autoload -U +X bashcompinit && bashcompinit\n");
+        return print_bash();
+    }
+    int code;
+    if (!tool_parse(&tool_completion, options, argc, argv, NULL, &code)) return code;
+    return tool_usage(&tool_completion, "wants a shell: bash or zsh");
+}
+
+const tool_command tool_completion = { "completion", "bash|zsh", "prints a script that completes tegula's words in a shell",
+                                       run };
