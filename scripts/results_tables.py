@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Fills the tables of the documents from committed measurements.
+"""Fills the tables of the documents from committed measurements, and draws docs/speed.svg.
 
     results_tables.py [--check] [DOCUMENT...]      all of README.md and docs/ without
 
@@ -9,16 +9,25 @@ A document marks where a table goes and what it is made of:
     <!-- table: bench/results/h200/transpose.jsonl op=transpose against=bench/peers/tilekernels-1.0.0-h200.jsonl -->
     <!-- end table -->
 
-`op` and `against` may be left out. What is between the two lines is written anew; --check only says whether that would
-change anything (exit status 1 if so).
+    <!-- rows: bench/results/h200 against=bench/peers/tilekernels-1.0.0-h200.jsonl
+    moe_top2_sum_gate num_tokens=128 num_experts=256
+    -->
+    <!-- end rows -->
+
+`op` and `against` may be left out. A table of rows has one of each label, with the command that measures it. What is
+between the two lines is written anew; --check only says whether that would change anything (exit status 1 if so).
 """
 import argparse
 import json
+import math
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PEER = "bench/peers/tilekernels-1.0.0-h200.jsonl"
+DOMAINS = ["transpose", "moe", "quant", "engram", "mhc"]
+ROWS = re.compile(r"(^<!-- rows: (\S+) against=(\S+)\n(.*?)^-->\n)(.*?)(^<!-- end rows -->$)", re.M | re.S)
 SECTION = re.compile(r"(^<!-- table: (\S+)((?: \w+=\S+)*) -->\n)(.*?)(^<!-- end table -->$)", re.M | re.S)
 
 
@@ -54,6 +63,15 @@ def caption(rows, shown):
     return ", ".join(parts) + "."
 
 
+def best_of(path):
+    """The fastest of each label."""
+    best = {}
+    for r in rows_of(path):
+        if r["cold_us"] is not None and (r["row"] not in best or r["cold_us"] < best[r["row"]]["cold_us"]):
+            best[r["row"]] = r
+    return best
+
+
 def table(path, op=None, against=None):
     rows = rows_of(path)
     shown = [r for r in rows if r["op"] != "copy" and op in (None, r["op"])]
@@ -64,11 +82,8 @@ def table(path, op=None, against=None):
     on_gpu = any(r.get("graph_us") is not None for r in shown)
     if on_gpu:
         columns += [("graph us", "---:"), ("host us", "---:")]
-    best = {}
+    best = best_of(against) if against else {}
     if against:
-        for r in rows_of(against):
-            if r["row"] not in best or r["cold_us"] < best[r["row"]]["cold_us"]:
-                best[r["row"]] = r
         columns += [(next(iter(best.values()))["peer"].split(",")[0] + " us", "---:"), ("ratio", "---:")]
     lines = [caption(rows, shown), "", "| " + " | ".join(name for name, _ in columns) + " |",
              "| " + " | ".join(line for _, line in columns) + " |"]
@@ -84,11 +99,88 @@ def table(path, op=None, against=None):
     return "\n".join(lines) + "\n"
 
 
+def table_of_rows(folder, against, labels):
+    """A row each of several domains, with the command that gives it."""
+    best = best_of(against)
+    ours = {r["row"]: r for domain in DOMAINS for r in rows_of(f"{folder}/{domain}.jsonl")}
+    peer = next(iter(best.values()))["peer"].split(",")[0]
+    lines = [f"| command | us | of a plain copy | {peer} |", "| --- | ---: | ---: | ---: |"]
+    for label in labels:
+        if label not in ours:
+            raise SystemExit(f"{folder} has no row {label}")
+        theirs = f"{number(best[label]['cold_us'])} us" if label in best else ""
+        lines.append(f"| `tegula bench {label}` | {number(ours[label]['cold_us'])} | "
+                     f"{percent(ours[label].get('copy_share'))} | {theirs} |")
+    return "\n".join(lines) + "\n"
+
+
+# ---- the picture ----
+
+SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {height}" font-family="system-ui, sans-serif" font-size="13">
+<style>
+text {{ fill: #24292f }} .dim {{ fill: #57606a }} .bar {{ fill: #2f81f7 }} .line {{ stroke: #8c959f; stroke-width: 1 }}
+@media (prefers-color-scheme: dark) {{ text {{ fill: #e6edf3 }} .dim {{ fill: #9198a1 }} .line {{ stroke: #6e7681 }} }}
+</style>
+{parts}
+</svg>
+"""
+
+
+def geometric_mean(values):
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
+
+
+def reads_host(row):
+    """From a table in host memory: its rate is that of PCIe, not to be compared with a copy's."""
+    return row["op"].endswith("_staged") or bool({"at=host", "at=huge"} & set(row["params"].split()))
+
+
+def domain_facts(folder):
+    """[(domain, [times of the peer over ours], [shares of a copy of rows that move 64 MB and more])]"""
+    best, facts = best_of(PEER), []
+    for domain in DOMAINS:
+        rows = [r for r in rows_of(f"{folder}/{domain}.jsonl") if r["op"] != "copy" and not reads_host(r)]
+        facts.append((domain, [best[r["row"]]["cold_us"] / r["cold_us"] for r in rows if r["row"] in best],
+                      [r["copy_share"] for r in rows if r.get("copy_share") and r["bytes"] >= 64e6]))
+    return facts
+
+
+def picture(folder):
+    """Two bars per domain: against TileKernels, and against a plain copy. A line marks 1."""
+    facts, parts = domain_facts(folder), []
+
+    def bar(x, y, value, scale, text):
+        parts.append(f'<rect class="bar" x="{x}" y="{y}" width="{value * scale:.1f}" height="18" rx="2"/>')
+        parts.append(f'<text class="dim" x="{x + value * scale + 6:.1f}" y="{y + 14}">{text}</text>')
+
+    left, right, scale, height = 90, 430, 130, 40 + 34 * len(facts)
+    parts.append(f'<text x="{left}" y="18">times as fast as TileKernels 1.0 (geometric mean)</text>')
+    parts.append(f'<text x="{right}" y="18">share of a plain copy\'s rate (median of large rows)</text>')
+    for i, (domain, ratios, shares) in enumerate(facts):
+        y = 34 + 34 * i
+        parts.append(f'<text x="{left - 10}" y="{y + 14}" text-anchor="end">{domain}</text>')
+        if ratios:
+            bar(left, y, geometric_mean(ratios), scale, f"{geometric_mean(ratios):.2f}, {len(ratios)} rows")
+        else:
+            parts.append(f'<text class="dim" x="{left + 6}" y="{y + 14}">not timed there</text>')
+        bar(right, y, median(shares), scale, f"{percent(median(shares))}, {len(shares)} rows")
+    for x in (left + scale, right + scale):
+        parts.append(f'<line class="line" x1="{x}" y1="28" x2="{x}" y2="{height - 6}" stroke-dasharray="3 3"/>')
+    return SVG.format(height=height, parts="\n".join(parts))
+
+
 def filled(text):
     def replace(match):
         settings = dict(pair.split("=", 1) for pair in match[3].split())
         return match[1] + table(match[2], **settings) + match[5]
-    return SECTION.sub(replace, text)
+
+    def replace_rows(match):
+        return match[1] + table_of_rows(match[2], match[3], match[4].splitlines()) + match[6]
+    return ROWS.sub(replace_rows, SECTION.sub(replace, text))
 
 
 def main():
@@ -97,10 +189,18 @@ def main():
     parser.add_argument("document", nargs="*", type=Path)
     options = parser.parse_args()
     stale = []
+    drawn, drawing = ROOT / "docs/speed.svg", picture("bench/results/h200")
+    if not options.document and (not drawn.exists() or drawn.read_text() != drawing):
+        stale.append(str(drawn))
+        if not options.check:
+            drawn.write_text(drawing)
+            print(f"wrote {drawn}")
     for path in options.document or [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
         text = path.read_text()
         if text.count("\n<!-- table: ") != len(SECTION.findall(text)):
             sys.exit(f"{path}: a <!-- table: --> has no <!-- end table -->, or does not read as one")
+        if text.count("\n<!-- rows: ") != len(ROWS.findall(text)):
+            sys.exit(f"{path}: a <!-- rows: --> has no <!-- end rows -->, or does not read as one")
         new = filled(text)
         if new == text:
             continue

@@ -15,6 +15,7 @@ import sys
 import termios
 import textwrap
 import time
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
@@ -608,6 +609,19 @@ def test_peers_rows_are_rows_of_ours(tegula, tmp_path):
 def test_documents_show_what_was_measured():
     done = subprocess.run([sys.executable, str(ROOT / "scripts/results_tables.py"), "--check"], text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_picture():
+    """Bars are as long as their numbers; nothing is cut off."""
+    root = xml.etree.ElementTree.fromstring((ROOT / "docs/speed.svg").read_text())
+    width, height = map(int, root.get("viewBox").split()[2:])
+    bars = [e for e in root if e.tag.endswith("rect")]
+    labels = [e for e in root if e.tag.endswith("text") and re.match(r"[\d.]+( %)?, \d+ rows", e.text)]
+    assert len(bars) == len(labels) >= 8
+    for bar, label in zip(bars, labels):
+        value = float(label.text.split(",")[0].split()[0]) / (100 if "%" in label.text else 1)
+        assert float(bar.get("width")) == pytest.approx(130 * value, abs=1)
+        assert float(label.get("x")) + 7 * len(label.text) < width and float(label.get("y")) < height
 
 
 def test_tables_are_made_from_rows(tmp_path, rows):
