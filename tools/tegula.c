@@ -5,8 +5,8 @@
 
 #include "tool.h"
 
-const tool_command *const tool_commands[] = { &tool_info,    &tool_list, &tool_check,      &tool_bench,
-                                              &tool_compile, &tool_demo, &tool_completion, NULL };
+const tool_command *const tool_commands[] = { &tool_info, &tool_list,   &tool_check,      &tool_bench, &tool_compile,
+                                              &tool_demo, &tool_report, &tool_completion, NULL };
 
 static const tool_command *command_named(const char *name)
 {

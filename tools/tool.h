@@ -4,7 +4,7 @@
  *   tegula.c       main: picks the command
  *   options.c      options and words of a command line
  *   terminal.c     tables, colours, the progress line, numbers for people; facts.c: what machine this is
- *   info.c list.c check.c compile.c demo.c bench.c   the commands
+ *   info.c list.c check.c compile.c demo.c bench.c report.c   the commands
  *   help.c         the manual page, completion in shells
  *   scrub_launch.c what check --scrub puts before every launch
  *   timer.c        times of a call: timer_cpu.c, timer_cuda.c; cupti.c: GPU time as NVIDIA's profiler sees it
@@ -27,7 +27,8 @@ typedef struct {
     const char *name, *arguments, *summary;     /* for the help: "bench", "[op...] [k=v ...]", a line */
     int (*run)(int argc, char **argv);          /* argv[0] is the command's name */
 } tool_command;
-extern const tool_command tool_info, tool_list, tool_check, tool_bench, tool_compile, tool_demo, tool_completion;
+extern const tool_command tool_info, tool_list, tool_check, tool_bench, tool_compile, tool_demo, tool_report,
+    tool_completion;
 extern const tool_command *const tool_commands[];       /* all of them; ends with NULL */
 
 /* ---- help.c ---- */

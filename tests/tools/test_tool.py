@@ -23,7 +23,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = Path(os.environ.get("TEGULA_TOOL", ROOT / "build/bin/tegula"))
 PEERS = ROOT / "bench/peers/tilekernels-1.0.0-h200.jsonl"
-COMMANDS = ["info", "list", "check", "bench", "compile", "demo", "completion"]
+COMMANDS = ["info", "list", "check", "bench", "compile", "demo", "report", "completion"]
 SMALL = ["transpose", "num_rows=64,128", "num_cols=96", "dtype=bf16,f32"]      # four rows of no size
 
 
@@ -117,6 +117,9 @@ def test_completion(tegula, line, words):
     (["list", "nonsense"], "tegula list: nonsense: no such op or domain; tegula list names them"),
     (["help", "nonsense"], "tegula: nonsense: no such command"),
     (["completion", "tcsh"], "tegula completion: tcsh: not understood"),
+    (["report"], "tegula report: wants files of JSON lines"),
+    (["report", "nowhere.jsonl"], "tegula report: --output: wants PAGE"),
+    (["report", "nowhere.jsonl", "-o", "page.html"], "tegula report: nowhere.jsonl: No such file or directory"),
     (["completion"], "tegula completion: wants a shell: bash or zsh"),
     (["check", "--slow=1"], "tegula check: --slow: takes no value"),
     (["check", "--device", "gpu"], "tegula check: --device: is gpu, want cpu, cuda or cuda:<number>"),
@@ -460,7 +463,8 @@ def test_page(tegula, tmp_path, rows):
     page = Page(text)
     tags = {tag for tag, _ in page.elements}
     assert "svg" in tags and not tags & {"script", "link", "img", "iframe", "object"}
-    assert not re.search(r"https?:|src=|href=|url\(|@import", text)
+    assert not re.search(r"https?:|src=|href='[^#]|url\(|@import", text)
+    assert {a["href"][1:] for tag, a in page.elements if tag == "a"} <= {a.get("id") for _, a in page.elements}
     assert "prefers-color-scheme:dark" in text
     words = " ".join(page.words)
     assert all(r["params"] in words for r in rows[1:]) and rows[0]["timer"] in words
@@ -475,6 +479,24 @@ def test_page(tegula, tmp_path, rows):
     assert float(axis[0]["x1"]) == float(bars[0]["x"])
     scale = [float(a["width"]) / r["gb_per_s"] for a, r in zip(bars, rows[1:])]
     assert scale == pytest.approx([scale[0]] * len(scale), rel=0.05, abs=1)
+
+
+def test_summary_of_a_page(tegula, tmp_path, rows):
+    """Geometric mean, rows met and the worst ones on top; what all rows have in common is in the heading."""
+    rows = [{**row, "cold_us": 20.0, "copy_us": 19.5, "copy_share": 0.9} for row in rows]
+    theirs = [{**row, "cold_us": us} for row, us in zip(rows[1:], (80.0, 40.0, 20.0, 10.0))]
+    write_lines(tmp_path / "ours.jsonl", rows[:3])
+    write_lines(tmp_path / "more.jsonl", rows[3:])
+    write_lines(tmp_path / "theirs.jsonl", theirs)
+    done = tegula("report", "ours.jsonl", "more.jsonl", "-o", "page.html", "--against", "theirs.jsonl")
+    assert done.returncode == 0 and done.stdout == "page.html: 5 rows\n", done.stderr
+    page = Page((tmp_path / "page.html").read_text())
+    words = " ".join(" ".join(page.words).split())
+    assert "4 rows of 1 ops; half of them at 90 % of a plain copy's rate or more" in words
+    assert "1.41 times as fast (geometric mean of 4 rows); 3 rows met their goal, 1 did not" in words
+    assert f"Slowest against theirs: 2.00: {rows[4]['row']} 1.00: {rows[3]['row']} 0.50: {rows[2]['row']}" in words
+    assert "transpose num_cols=96 GB/s" in words                # the heading; bars and table have the rest
+    assert len([a for tag, a in page.elements if tag == "rect" and a.get("fill") == "var(--peer)"]) == 4
 
 
 def test_a_page_that_cannot_be_written_is_known_before_measuring(tegula):
