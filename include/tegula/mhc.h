@@ -83,6 +83,27 @@ TGL_API tgl_status tgl_mhc_post_bwd(const DLTensor *grad_out, const DLTensor *x,
                                     DLTensor *grad_residual, DLTensor *grad_post_mix, DLTensor *grad_comb_mix,
                                     tgl_stream stream);
 
+/* tgl_mhc_multilayer_recompute() - the inputs of consecutive sublayers and the residuals after them, again
+ *   residual     in   bf16   [num_tokens, num_streams, hidden]   before the first
+ * of every layer:
+ *   pre_mix      in   f32    [num_tokens, num_streams]                packed
+ *   x            in   bf16   [num_tokens, hidden]                     packed; the sublayer's output
+ *   post_mix     in   f32    [num_tokens, num_streams]                packed
+ *   comb_mix     in   f32    [num_tokens, num_streams, num_streams]   packed
+ *   layer_input  out  bf16   [num_tokens, hidden]                     packed
+ *   new_residual out  bf16   [num_tokens, num_streams, hidden]        packed; may be that of the layer before, of the
+ *                            first layer `residual`
+ * layer_input is tgl_mhc_pre_apply_mix_fwd() of the residual with pre_mix, new_residual tgl_mhc_post_fwd() of x,
+ * the residual, post_mix and comb_mix: the same bits. It is the residual of the next layer. Of the last layer x,
+ * post_mix, comb_mix and new_residual may all be NULL. Other outputs overlap nothing, which is checked within a
+ * layer only. num_layers >= 1; one launch for 64 layers, in which a residual is written and not read again. Since 0.2. */
+typedef struct tgl_mhc_layer {
+    const DLTensor *pre_mix, *x, *post_mix, *comb_mix;
+    DLTensor *layer_input, *new_residual;
+} tgl_mhc_layer;
+TGL_API tgl_status tgl_mhc_multilayer_recompute(const DLTensor *residual, const tgl_mhc_layer *layers,
+                                                int64_t num_layers, tgl_stream stream);
+
 /* ---- projection ---- */
 
 /* tgl_mhc_norm_fn_fwd() - mixes: RMSNorm of all columns of a token, times the rows of fn
