@@ -301,9 +301,11 @@ PyMODINIT_FUNC GLUE_INIT(void)
         PyExc_RuntimeError, NULL);
     bool ok = m && type && error_type && init_strings() && PyModule_AddObjectRef(m, "Error", error_type) == 0;
     const char *const *help = row_help;
-    for (const domain *const *d = domains; *d; d++)
+    for (const domain *const *d = domains; *d; d++) {
         for (int i = 0; ok && i < (*d)->num_rows; i++)
             ok = add_row(m, type, (*d)->module, &(*d)->rows[i], *help++);
+        if (ok && (*d)->others) ok = PyModule_AddFunctions(m, (*d)->others) == 0;
+    }
     Py_XDECREF(type);
     if (!ok) Py_CLEAR(m);
     return m;

@@ -130,9 +130,10 @@ typedef struct {
     PyObject *transform;       /* the same for torch.func: has setup_context(), is four times as slow */
 } op_row;
 
-/* The rows of a C file; it has the name of the Python module of its functions. */
-typedef struct { const char *module; op_row *rows; int num_rows; } domain;
-#define DOMAIN(name) const domain name##_domain = { #name, rows, sizeof rows / sizeof rows[0] }
+/* The rows of a C file; it has the name of the Python module of its functions. Others are for ops that are no row. */
+typedef struct { const char *module; op_row *rows; int num_rows; PyMethodDef *others; } domain;
+#define DOMAIN(name) DOMAIN_WITH(name, NULL)
+#define DOMAIN_WITH(name, others_) const domain name##_domain = { #name, rows, sizeof rows / sizeof rows[0], others_ }
 
 bool parse_row(op_row *row);
 PyObject *export_row(const op_row *row, const char *module);

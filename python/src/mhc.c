@@ -2,6 +2,9 @@
  * mhc.c - tegula.mhc: a row of text per op (parse.c has the grammar), the ranges of its numbers, and a thunk into the C
  * API. */
 #include "glue.h"
+
+#include <stdlib.h>
+
 #include "row_args.h"
 #include "tegula/mhc.h"
 
@@ -124,6 +127,73 @@ THUNK(mhc_head_compute_mix_bwd)
                                         a->grad_base, a->workspace, a->workspace_bytes, a->stream);
 }
 
+/* ---- recompute ---- Takes lists of tensors, which rows do not have: tegula/modeling makes a torch operator of it. */
+
+enum { LAYER_TENSORS = 6 };
+static const char *const LAYER_NAMES[] = { "pre_mix", "x", "post_mix", "comb_mix", "layer_input", "new_residual" };
+
+static bool read_named(const char *word, PyObject *object, tensor_ref *ref)
+{
+    PyObject *name = PyUnicode_FromString(word);
+    const bool ok = name && read_tensor(name, object, entry_of(object), NULL, ref);
+    Py_XDECREF(name);
+    if (!ok || ref->tensor.ndim <= MAX_DIMS) return ok;
+    PyErr_Format(PyExc_ValueError, "%s: has %d dimensions, want at most 3", word, ref->tensor.ndim);
+    return false;
+}
+
+/* Tensors of a tuple, of which those that are None are NULL; counts them. */
+static bool read_layer(PyObject *layer, tensor_ref *refs, int *num_refs, tgl_mhc_layer *to)
+{
+    DLTensor *t[LAYER_TENSORS] = { NULL };
+    for (int i = 0; i < LAYER_TENSORS; i++) {
+        PyObject *object = PyTuple_GetItem(layer, i);
+        if (!object) return false;
+        if (object == Py_None) continue;
+        tensor_ref *ref = &refs[(*num_refs)++];
+        if (!read_named(LAYER_NAMES[i], object, ref)) return false;
+        hold_dims(ref);
+        t[i] = &ref->tensor;
+    }
+    *to = (tgl_mhc_layer){ t[0], t[1], t[2], t[3], t[4], t[5] };
+    return true;
+}
+
+/* (residual, a tuple of layers, each a tuple of torch's tensors or None): writes their last two. */
+static PyObject *multilayer_recompute(PyObject *module, PyObject *args)
+{
+    PyObject *residual, *all;
+    if (!PyArg_ParseTuple(args, "OO!", &residual, &PyTuple_Type, &all)) return NULL;
+    const Py_ssize_t n = PyTuple_Size(all);
+    tensor_ref *refs = calloc(1 + LAYER_TENSORS * (size_t)n, sizeof *refs);
+    tgl_mhc_layer *layers = calloc((size_t)n + 1, sizeof *layers);
+    tgl_stream stream = NULL;
+    int num_refs = 1;
+    bool ok = refs && layers;
+    if (!ok) PyErr_NoMemory();
+    ok = ok && read_named("residual", residual, &refs[0]);
+    if (ok) hold_dims(&refs[0]);
+    ok = ok && (!refs[0].api || stream_of(refs[0].api, &refs[0].tensor, &stream));
+    for (Py_ssize_t i = 0; ok && i < n; i++) ok = read_layer(PyTuple_GetItem(all, i), refs, &num_refs, &layers[i]);
+    tgl_status status = TGL_OK;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        status = tgl_mhc_multilayer_recompute(&refs[0].tensor, layers, n, stream);
+        Py_END_ALLOW_THREADS
+    }
+    for (int i = 0; refs && i < num_refs; i++) drop_tensor(&refs[i]);
+    free(refs);
+    free(layers);
+    if (!ok) return NULL;
+    if (status != TGL_OK) return raise_status(status);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef others[] = {
+    { "mhc_multilayer_recompute", multilayer_recompute, METH_VARARGS, NULL },
+    { NULL, NULL, 0, NULL },
+};
+
 /* ---- Sinkhorn ---- */
 
 #define SINKHORN_PARAMS(a) \
@@ -216,4 +286,4 @@ static op_row rows[] = {
       .doc = "The gradient of mhc_sinkhorn_fwd's x, by all of its steps backwards.",
       .check = check_mhc_sinkhorn_bwd, .call = call_mhc_sinkhorn_bwd },
 };
-DOMAIN(mhc);
+DOMAIN_WITH(mhc, others);

@@ -246,6 +246,28 @@ def test_multilayer_recompute(count, posts, n, h, device):
         mhc_multilayer_recompute(x, pre, y, post, comb, inputs[1:], residuals)
 
 
+@on_one_device
+def test_multilayer_recompute_as_an_operator(device):
+    x, mix, comb = torch.randn(3, 2, 8).bfloat16(), torch.rand(3, 2), torch.rand(3, 2, 2)
+    x, mix, comb = (t.to(device) for t in (x, mix, comb))
+    args = x, [mix, mix], [x[:, 0].contiguous()], [mix], [comb], [x[:, 0].contiguous(), x[:, 1].contiguous()], [x + 1]
+    torch.library.opcheck(torch.ops.tegula.mhc_multilayer_recompute, args)
+
+    def run(x):
+        inputs, residuals = [torch.empty_like(x[:, 0]) for _ in range(2)], [torch.empty_like(x)]
+        mhc_multilayer_recompute(x, *args[1:5], inputs, residuals)
+        return inputs[1] + residuals[0][:, 0]
+
+    assert torch.equal(torch.compile(run, fullgraph=True, backend="aot_eager")(x), run(x))
+    version = args[5][0]._version
+    mhc_multilayer_recompute(*args)
+    assert args[5][0]._version > version
+    with pytest.raises(ValueError, match=r"layer_input: dtype is f32, want bf16"):
+        mhc_multilayer_recompute(*args[:5], [t.float() for t in args[5]], args[6])
+    with pytest.raises(ValueError, match=r"comb_mix: shape is \[1, 3, 4\], want \[3, 2, 2\]"):
+        mhc_multilayer_recompute(*args[:4], [comb.flatten(1)], *args[5:])
+
+
 # ---- a block: mhc_pre, a sublayer, mhc_post ----
 
 def block_parts(device, n=4, h=64, lead=(2, 9), has_weight=True):

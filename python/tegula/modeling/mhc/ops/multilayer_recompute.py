@@ -1,8 +1,36 @@
 # SPDX-License-Identifier: MIT
+from itertools import zip_longest
+
 import torch
 
-from .post import mhc_post_fwd
-from .pre_apply_mix import mhc_pre_apply_mix
+from ...._tegula import mhc_multilayer_recompute as _recompute
+from ._shapes import flat_out
+
+# Of one layer: how many of its last dimensions are not tokens.
+_LAST = 1, 1, 1, 2, 1, 2
+
+_library = torch.library.Library("tegula", "FRAGMENT")
+_library.define(
+    "mhc_multilayer_recompute(Tensor initial_residual, Tensor[] pre_mix_list, Tensor[] layer_output_list, "
+    "Tensor[] post_mix_list, Tensor[] comb_mix_list, Tensor(a!)[] layer_input_list, Tensor(b!)[] residual_list) -> ()",
+    tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def _run(residual, *lists):
+    _recompute(residual, tuple(zip_longest(*lists)))
+    torch.autograd.graph.increment_version((*lists[4], *lists[5]))
+
+
+_library.impl("mhc_multilayer_recompute", _run, "CompositeExplicitAutograd")
+_library.impl("mhc_multilayer_recompute", lambda *args: None, "Meta")
+_library.impl("mhc_multilayer_recompute", torch.library.fallthrough_kernel, "Autograd")     # called without gradients
+
+
+def _flat(t, last, residual):
+    """A view as [T, ...], as it has to be; of a mix [..., N, 1] or [..., N]."""
+    if last == 1 and t.ndim == residual.ndim:
+        t = t.squeeze(-1)
+    return flat_out(t, t.shape, last)
 
 
 @torch.no_grad()
@@ -10,15 +38,15 @@ def mhc_multilayer_recompute(initial_residual, pre_mix_list, layer_output_list, 
                              layer_input_list, residual_list):
     """The inputs of consecutive sublayers, and the residuals after them, from the first residual, the mixes and the
     sublayers' outputs: writes layer_input_list, of as many tensors as pre_mix_list has, and residual_list, of as many
-    or one less."""
+    or one less. All in one launch (64 layers), to the bits of mhc_pre_apply_mix and mhc_post. All tensors but the first
+    are packed; residual_list[0] may be initial_residual."""
     count, posts = len(pre_mix_list), len(layer_output_list)
     lengths = len(layer_input_list), len(post_mix_list), len(comb_mix_list), len(residual_list)
     if count < 1 or posts not in (count - 1, count) or lengths != (count, posts, posts, posts):
-        raise ValueError(f"lists: have {count} mixes, {posts} outputs, then {lengths}; want L >= 1 of pre_mix_list and "
-                         "layer_input_list, and L or L - 1 of the others")
-    residual = initial_residual
-    for i in range(count):
-        mhc_pre_apply_mix(residual, pre_mix_list[i], out=layer_input_list[i])
-        if i < posts:
-            residual = mhc_post_fwd(layer_output_list[i], residual, post_mix_list[i], comb_mix_list[i],
-                                    out=residual_list[i])
+        raise ValueError(f"lists: have {count} pre mixes, {posts} layer outputs, {lengths[0]} layer inputs, {lengths[1]} "
+                         f"and {lengths[2]} mixes, {lengths[3]} residuals; want L >= 1 pre mixes and layer inputs, and L "
+                         "or L - 1 of the others")
+    lists = pre_mix_list, layer_output_list, post_mix_list, comb_mix_list, layer_input_list, residual_list
+    torch.ops.tegula.mhc_multilayer_recompute(
+        flat_out(initial_residual, initial_residual.shape, 2),
+        *([_flat(t, last, initial_residual) for t in tensors] for last, tensors in zip(_LAST, lists)))
