@@ -5,7 +5,7 @@ TileKernels runs unchanged:
     import tegula.as_tile_kernels
     from tile_kernels.transpose import transpose
 
-Every module of TileKernels 1.0 can be imported, or raises an error that says it is missing."""
+Every module of TileKernels 1.0 can be imported."""
 import importlib
 import importlib.machinery
 import sys
@@ -43,10 +43,6 @@ _MODULES = {            # package: {module that only TileKernels has: names in i
         "expand_to_fused": "expand_to_fused expand_to_fused_with_sf", "reduce_fused": "reduce_fused",
         "swiglu": "swiglu_backward swiglu_forward", "topk": "stable_topk top2_sum_gate topk_sum_and_topk_group_idx"},
 }
-_NOT_YET = tuple(       # modules
-    f"mhc.{name}_kernel" for name in (
-        "expand", "head_compute_mix", "multilayer_recompute", "norm_fn", "post", "pre_apply_mix", "pre_big_fuse",
-        "pre_split_mixes", "sinkhorn"))
 
 
 def _make_module(package, name, names):
@@ -80,10 +76,6 @@ class _Alias:
         package, _, rest = name.partition(".")
         if package not in (_NAME, "tegula") or not rest:
             return None
-        for absent in _NOT_YET:
-            if (rest + ".").startswith(absent + "."):
-                # with this name, or `from tile_kernels import mhc` would hide the message
-                raise ModuleNotFoundError(f"{_NAME}.{absent} is not in tegula yet", name=f"{_NAME}.{rest}")
         return importlib.machinery.ModuleSpec(name, self) if package == _NAME else None
 
     def create_module(self, spec):

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: MIT
 import torch
 
-from ....mhc import mhc_norm_fn_fwd, mhc_pre_apply_mix_fwd, mhc_pre_split_mixes_fwd, mhc_sinkhorn_fwd
+from ....mhc import mhc_pre_fwd
 from ._shapes import flat
 
 
 def pre(residual, fn, norm_weight, scale, base, rms_eps, pre_eps, sinkhorn_eps, post_mult, sinkhorn_repeat):
     """mhc_pre_big_fuse, with a gain."""
     lead, (n, h) = residual.shape[:-2], residual.shape[-2:]
-    x = flat(residual, 2)
-    mixes = mhc_norm_fn_fwd(x, fn, norm_weight, rms_eps)[0]
-    pre_mix, post_mix, comb = mhc_pre_split_mixes_fwd(mixes, scale, base, n, post_mult, pre_eps)
-    comb = mhc_sinkhorn_fwd(comb, sinkhorn_repeat, sinkhorn_eps)
-    layer_input = mhc_pre_apply_mix_fwd(x, pre_mix)
+    layer_input, _, post_mix, comb = mhc_pre_fwd(
+        flat(residual, 2), fn, scale, base, norm_weight, post_mult=post_mult, rms_eps=rms_eps, pre_eps=pre_eps,
+        sinkhorn_eps=sinkhorn_eps, repeat=sinkhorn_repeat)
     return post_mix.view(*lead, n, 1), comb.view(*lead, n, n), layer_input.view(*lead, h)
 
 

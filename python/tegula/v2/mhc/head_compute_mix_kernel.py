@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT
+from ... import mhc
+
+
+def in_row_0(partial, total):
+    """Partial sums of blocks, which the caller adds up: here one row has it all, whatever their number."""
+    partial.zero_()
+    partial[0] = total
+
+
+def mhc_head_compute_mix_fwd(input_mix, mhc_scale, mhc_base, output_mix, mhc_pre_eps, token_block_size=0):
+    """sigmoid(input_mix [T, N] * mhc_scale + mhc_base) + mhc_pre_eps to output_mix."""
+    mhc.mhc_head_compute_mix_fwd(input_mix, mhc_scale, mhc_base, mhc_pre_eps, out=output_mix)
+
+
+def mhc_head_compute_mix_bwd(output_mix_grad, input_mix, mhc_scale, mhc_base, input_mix_grad, mhc_scale_grad_partial,
+                             mhc_base_grad_partial, num_sms, token_block_size=0):
+    """Writes input_mix_grad, and rows [num_sms, 1], [num_sms, N] whose sums are the gradients of mhc_scale, mhc_base."""
+    _, scale, base = mhc.mhc_head_compute_mix_bwd(input_mix, mhc_scale, mhc_base, output_mix_grad,
+                                                  out=(input_mix_grad, None, None))
+    in_row_0(mhc_scale_grad_partial, scale)
+    in_row_0(mhc_base_grad_partial, base)

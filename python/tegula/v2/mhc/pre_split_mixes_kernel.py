@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: MIT
+from ... import mhc
+
+
+def mhc_pre_split_mixes_fwd(input_mixes, mhc_scale, mhc_base, pre_layer_mix, post_layer_mix, comb_res_mix,
+                            mhc_post_mult_value, mhc_pre_eps):
+    """Mixes [T, P] to pre_layer_mix [T, N], post_layer_mix [T, N] and the logits comb_res_mix [T, N * N]."""
+    n = pre_layer_mix.shape[1]
+    mhc.mhc_pre_split_mixes_fwd(input_mixes, mhc_scale, mhc_base, n, mhc_post_mult_value, mhc_pre_eps,
+                                out=(pre_layer_mix, post_layer_mix, comb_res_mix.view(-1, n, n)))
+
+
+def mhc_pre_split_mixes_bwd(pre_grad, post_grad, comb_grad, input_mixes, post_layer_mix, mhc_scale, mhc_base,
+                            input_mixes_grad, mhc_scale_grad, mhc_base_grad, mhc_post_mult_value):
+    """Writes the gradients of input_mixes, mhc_scale [3] and mhc_base [P]."""
+    n = pre_grad.shape[1]
+    mhc.mhc_pre_split_mixes_bwd(input_mixes, mhc_scale, mhc_base, pre_grad, post_grad, comb_grad.reshape(-1, n, n),
+                                mhc_post_mult_value, out=(input_mixes_grad, mhc_scale_grad, mhc_base_grad))
