@@ -5,6 +5,9 @@ Functions take torch tensors, NumPy arrays or anything else that speaks DLPack. 
 imports neither torch nor CUDA; if the process uses torch, before or after, the ops are also torch operators
 (torch.ops.tegula) that compile, export and differentiate."""
 
+from . import _cubins
+
+_cubins.use()       # the library reads its settings on first use
 try:
     from . import _tegula  # noqa: F401  (it loads the library)
 except ImportError as e:

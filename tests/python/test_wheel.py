@@ -121,6 +121,27 @@ def test_command_finds_nvrtc_beside_it(installed, tmp_path):
     assert "compiled" in out and list(tmp_path.rglob("*")), out
 
 
+def test_compiled_kernels(wheel, tmp_path):
+    """A wheel of kernels is found by the package beside it, the command too; what the user names wins."""
+    library = ROOT / "build/lib/librecording_nvrtc.so"                  # compiles nothing
+    if not library.exists():
+        pytest.skip("the libnvrtc of tests was not built")
+    env = {**os.environ, "TEGULA_LIBNVRTC": str(library), "TEGULA_TEST_NVRTC": "12.8"}
+    out = run(sys.executable, ROOT / "scripts/cubins", "--arch", "sm_90a", "-o", tmp_path, env=env)
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    made, = tmp_path.glob("tegula_cubins-*-py3-none-any.whl")
+    python = tmp_path / "venv/bin/python"
+    run(python, "-m", "pip", "install", "--quiet", "--no-index", wheel, made)
+    site = run_clean(python, "-c", "import tegula_cubins; print(tegula_cubins.__path__[0])", cwd=tmp_path).strip()
+    count = len(list(pathlib.Path(site).glob("*.tgl")))
+    assert count > 50 and f"{count} kernels" in out
+    code = "import os, tegula; print(os.environ['TEGULA_CACHE_READONLY'])"
+    assert run_clean(python, "-c", code, cwd=tmp_path).strip() == site
+    assert site in run_clean(tmp_path / "venv/bin/tegula", "info", cwd=tmp_path)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | {"TEGULA_CACHE_READONLY": "/mine"}
+    assert run(python, "-c", code, cwd=tmp_path, env=env).strip() == "/mine"
+
+
 @pytest.mark.skipif(not shutil.which("cmake"), reason="no CMake here")
 def test_c_program(installed, tmp_path):
     """Finds headers and library in the wheel, by tegula_DIR or with site-packages in CMAKE_PREFIX_PATH."""

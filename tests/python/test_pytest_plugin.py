@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""tegula.testing.pytest_plugin: options, marker and fixtures that tests written for TileKernels use."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+# As TileKernels' tree has it: plugins by name, which do not exist here, and a test of either kind.
+CONFTEST = """
+from tilelang.utils.target import determine_target
+pytest_plugins = ["tests.pytest_random_plugin", "tests.pytest_benchmark_plugin"]
+IS_HIP = determine_target(return_object=True).kind.name == "hip"
+"""
+TESTS = """
+import pytest, torch
+import tile_kernels
+from tile_kernels.testing.bench import make_param_id
+from tile_kernels.testing.numeric import count_bytes
+from tests.conftest import IS_HIP
+
+PARAMS = [{"num_rows": 64, "dtype": torch.bfloat16}]
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=make_param_id)
+def test_transpose(params):
+    x = torch.randn(params["num_rows"], 128)
+    print("random", x[0, 0].item())
+    assert not IS_HIP and torch.equal(tile_kernels.transpose.transpose(x), x.T)
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize("params", PARAMS, ids=make_param_id)
+def test_transpose_benchmark(benchmark_timer, benchmark_record, params):
+    x = torch.randn(params["num_rows"], 128)
+    t_us = benchmark_timer(lambda: tile_kernels.transpose.transpose(x), rep=5)
+    assert t_us > 0
+    benchmark_record(kernel="transpose", operation="fwd", params=params, time_us=t_us,
+                     bandwidth_gbs=count_bytes(x, x) / t_us / 1e3, extras={"speedup": 2.0})
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "tests").mkdir()
+    for name, text in (("__init__.py", ""), ("conftest.py", CONFTEST), ("test_transpose.py", TESTS)):
+        (tmp_path / "tests" / name).write_text(text)
+
+    def run(*words, code=0):
+        import tegula
+        env = {**os.environ, "PYTHONPATH": f"{pathlib.Path(tegula.__file__).parent.parent}", "PYTEST_ADDOPTS": ""}
+        command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "-p", "tegula.testing.pytest_plugin"]
+        done = subprocess.run([*command, *words, "tests"], cwd=tmp_path, env=env, text=True, capture_output=True)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def number_in(out):
+    return [line for line in out.splitlines() if "random" in line][0].split()[-1]
+
+
+def test_flags(run, tmp_path):
+    out = run()
+    assert "1 passed, 1 skipped" in out and "benchmarks" not in out
+    assert number_in(out) != number_in(run("--seed", "7"))
+
+    key = {"kernel": "transpose", "operation": "fwd", "params": {"dtype": "torch.bfloat16", "num_rows": 64}}
+    (tmp_path / "slow.jsonl").write_text(json.dumps({**key, "time_us": 1e9}) + "\n")
+    (tmp_path / "fast.jsonl").write_text(json.dumps({**key, "time_us": 1e-3}) + "\n")
+    again = run("--run-benchmark", "--benchmark-output", "records.jsonl", "--benchmark-verbose", "--benchmark-baseline",
+                "slow.jsonl")
+    assert "2 passed" in again and number_in(again) == number_in(out) and "slower" not in again
+    assert "transpose/fwd[dtype=torch.bfloat16,num_rows=64]: " in again and "'speedup': 2.0" in again
+    record, = map(json.loads, (tmp_path / "records.jsonl").read_text().splitlines())
+    assert {name: record[name] for name in key} == key and record["time_us"] > 0 and record["bandwidth_gbs"] > 0
+    assert "slower: transpose/fwd" in run("--run-benchmark", "--benchmark-baseline", "fast.jsonl", code=1)
