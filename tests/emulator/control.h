@@ -30,6 +30,7 @@ typedef void (*emuLive_function)(emu_live_objects *out);        /* to compare be
  * of which a few pages are touched. -> 0: failed */
 typedef int (*emuAdopt_function)(void *p, size_t bytes);
 typedef void (*emuWhere_function)(void);  /* for a debugger: where threads are, on stderr */
+typedef void (*emuInherit_function)(void);      /* a child without threads goes on with its parent's device */
 typedef int (*emuLastLaunch_function)(emu_last_launch *out);    /* 0: there was none */
 
 #endif

@@ -93,6 +93,7 @@ API result cuInit(unsigned flags)
     initialized_in = getpid();
     return SUCCESS;
 }
+API void emuInherit(void) { initialized_in = getpid(); }        /* control.h */
 API result cuDriverGetVersion(int *version)
 {
     ENTER_ANY();

@@ -11,10 +11,12 @@
     order    acquire and release become relaxed                         weak; a cluster's barrier: tsan
     stride   a loop over the grid's stride takes one trip               limit
     shared   a store through shared_store_*() is taken out              plain
-    bound    < becomes <=, <= becomes <                                 plain, asan
+    bound    < becomes <=, <= becomes <                                 asan, with a seed per case
 
 Builds the tests in FOLDER (default build/mutate). A mutant is noticed when a test of an op whose kernels include the
-file fails at one of the seeds. A mutant that is not noticed must be listed in mutations.txt beside this file, with the
+file fails at one of the seeds. Bounds are tried all at once: a kernel is compiled with switches for all of its bounds, and
+each case runs again with those that can change its result (../mutants.c). A constant has no switch and is tried as the
+other kinds are. A mutant that is not noticed must be listed in mutations.txt beside this file, with the
 reason, and one that is noticed must not be; --unlisted leaves listed ones out. --sample takes N of all mutants, chosen
 by S; --jobs tries N at a time; --minutes begins none later than that; --resume goes on where an earlier run in FOLDER
 with the same arguments ended. A tally per kind comes last; the exit status is 1 if a mutant is unnoticed and not listed, or
@@ -26,7 +28,7 @@ from planting import Tests, planted, root
 calls = (r"__syncthreads|__syncwarp|mbar_wait|mbar_wait_cluster|mbar_init_fence|cluster_wait|bulk_fence"
          r"|pdl_wait|(?:barrier_sync|barrier_arrive|copy_async_wait|bulk_wait|bulk_wait_read)<[^>]*>")
 modes_of = {"sync": ["plain", "limit", "tsan"], "fence": ["weak"], "order": ["weak"], "stride": ["limit"],
-            "shared": ["plain"], "bound": ["plain", "asan"]}    # in turn, the cheapest first: few need another
+            "shared": ["plain"], "bound": ["asan"]}    # in turn, the cheapest first: few need another
 patterns = {
     "sync": r"\b(" + calls + r")\([^;]*\);",
     "fence": r"\b__threadfence\(\);",
@@ -43,11 +45,12 @@ def blanked(pattern, text, flags):
     return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=flags)
 
 
-def mutants(text, kind):
-    """(line, the statement, the text with it changed) for each."""
+def changes(text, kind):
+    """(line, the statement, begin and end of what is changed, what it becomes) for each."""
     code = blanked(r"/\*.*?\*/|//[^\n]*", text, re.S)
-    if kind == "bound":                 # what a compiler checks is none, nor is a hint of how many blocks an SM holds
-        code = blanked(r"^#[^\n]*|static_assert\([^;]*;|template <[^;{]*?>|enum \{ MIN_BLOCKS[^;]*;", code, re.M)
+    if kind == "bound":                 # what a compiler checks is none, nor is a hint of how many blocks an SM holds, nor min
+        code = blanked(r"^#[^\n]*|static_assert\([^;]*;|template <[^;{]*?>|enum \{\s*MIN_BLOCKS[^;]*;"
+                       r"|\b(\w[\w ./]*) <=? (\w+) \? \1 : \2\b", code, re.M)
     for m in re.finditer(patterns[kind], code):
         begin, new = m.start(), ";"
         if kind == "sync" and m[1] == "cluster_wait":   # with its arrive: without it, it is merely misuse
@@ -62,7 +65,97 @@ def mutants(text, kind):
             new = "<" if m[0] == "<=" else "<="
         line = text.count("\n", 0, m.start()) + 1
         what = m[0] if kind != "bound" else text.splitlines()[line - 1].strip()
-        yield line, what, text[:begin] + new + text[m.end():]
+        yield line, what, begin, m.end(), new
+
+
+def kernel_files():
+    """Kernels and the headers of their own, as paths below the root."""
+    paths = sorted([*root.glob("src/*/*.cu"), *root.glob("src/**/*.cuh")])
+    return [p.relative_to(root).as_posix() for p in paths if root / "src/cuda" not in p.parents]
+
+
+def write_switched(folder):
+    """Writes all kernels into the folder with comparisons that a test program can move (mutants.hpp). Returns the numbers of
+    these mutants: {(file, which of its bounds): number}."""
+    numbers, preamble = {}, pathlib.Path(__file__).with_name("mutants.hpp").read_text()
+    for file in kernel_files():
+        text = (root / file).read_text()
+        for which, (_, _, begin, end, _) in reversed([*enumerate(changes(text, "bound"))]):
+            numbers[file, which] = len(numbers)
+            form = "emu_less_equal" if text[begin:end] == "<=" else "emu_less"
+            text = f"{text[:begin]}<= {form}{{ {numbers[file, which]} }} <={text[end:]}"
+        path = pathlib.Path(folder, file.removeprefix("src/"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{preamble}#line 1\n{text}")
+    assert len(numbers) <= 4092, "mutants.hpp and mutants.c have room for fewer"
+    return numbers
+
+
+class Bounds:
+    """Tries all bounds at once: a test program runs each case again with every mutant that can matter to it (../mutants.c)."""
+    shares = 5          # of a program's cases, tried one after the other: the first few notice most
+
+    def __init__(self, tests, resume):
+        self.tests, self.switched = tests, tests.folder / "switched"
+        self.numbers = write_switched(self.switched)
+        texts = "".join((self.switched / f.removeprefix("src/")).read_text() for f in kernel_files())
+        self.results = tests.folder / f"bounds-{hashlib.sha256(texts.encode()).hexdigest()[:12]}.txt"
+        earlier = self.results.read_text().splitlines(True) if resume and self.results.exists() else []
+        self.results.write_text("".join(line for line in earlier if not line.startswith("skip ")))
+        self.read()
+
+    def read(self):
+        self.noticed, self.done, self.evaluated = {}, set(), set()
+        self.equal_in = collections.defaultdict(list)           # number: programs
+        for line in filter(None, self.results.read_text().splitlines()):
+            word, which, *rest = line.split(None, 2)
+            if word == "noticed":
+                self.noticed.setdefault(int(which), *rest)
+            elif word == "seen":
+                flags, program = rest[0].split()
+                self.evaluated.add(int(which))
+                self.equal_in[int(which)] += [program] * (flags == "3")
+            elif word == "done":
+                self.done.add(which)
+
+    def append(self, line):
+        with self.results.open("a") as f:
+            f.write(f"{line}\n")
+
+    def only(self, wanted):
+        """Programs try no others: [(file, which)]."""
+        self.append("\n".join(f"skip {n}" for key, n in self.numbers.items() if key not in wanted))
+
+    def run(self, program, *variables):
+        """Kernels with switches, compiled once and kept."""
+        return self.tests.run("asan", program, 0, [f"TEGULA_TEST_SOURCE={self.switched}", "TEGULA_NUM_THREADS=1",
+                                                   "OMP_NUM_THREADS=1", "ASAN_OPTIONS=detect_leaks=0:symbolize=0", *variables],
+                              timeout=7200)
+
+    def try_all(self, task):
+        """With every case of a program's share, all mutants that have not been noticed yet."""
+        program, share = task
+        if f"{program}:{share}" not in self.done:
+            less = ["TEGULA_TEST_BLOCKS=list"] * (share > 0)    # what is not a list is not shared
+            if seen := self.run(program, f"TEGULA_TEST_MUTANTS={self.results}",
+                                f"TEGULA_TEST_SHARE={share}/{self.shares}", *less):
+                raise RuntimeError(f"{program} fails without a mutant: {seen}")
+            self.append(f"done {program}:{share}")
+
+    def first_seen(self, file, which):
+        """How the mutant is noticed, '' if it is not; None: it is in no code that runs, e.g. in a constant."""
+        number = self.numbers[file, which]
+        if number in self.noticed:
+            return self.noticed[number]
+        if number not in self.evaluated:
+            return None
+        for program in self.equal_in[number]:       # what is not a list: no list has as many cases
+            if seen := self.run(program, f"TEGULA_TEST_MUTANT={number}", "TEGULA_TEST_SHARE=999999/1000000"):
+                return seen[:100]
+        return ""
+
+    def can_matter(self, file, which):
+        return self.numbers[file, which] not in self.evaluated or self.equal_in[self.numbers[file, which]]
 
 
 def programs_of(file):
@@ -104,28 +197,38 @@ def main():
     journal = folder / "journal.json"
     done = json.loads(journal.read_text()) if args.resume and journal.exists() else {}
 
-    accepted = {}                       # (file, kind, which of its statements): reason
+    listed = {}                         # (file, kind, which): reason
     for line in pathlib.Path(__file__).with_name("mutations.txt").read_text().splitlines():
-        if line and not line.startswith("#"):
-            file, which, reason = line.split(None, 2)
-            kind, which = which.split(":") if ":" in which else ("sync", which)
-            accepted[file, kind, int(which)] = reason
+        if m := re.fullmatch(r"(\S+) (\w+) (\d+|`[^`]*`(?: #\d+)?) (.*)", line):
+            listed[m[1], m[2], m[3]] = m[4]
+        elif line and not line.startswith("#"):
+            sys.exit(f"mutations.txt: cannot read {line!r}")
 
-    wanted = []
-    for path in sorted([*root.glob("src/*/*.cu"), *root.glob("src/**/*.cuh")]):
-        name = path.relative_to(root).as_posix()
-        if name.startswith("src/cuda/"):
-            continue
+    wanted, accepted = [], {}           # accepted: (file, kind, number): reason
+    for name in kernel_files():
+        text = (root / name).read_text()
         for kind in kinds:
-            for which, (line, what, text) in enumerate(mutants(path.read_text(), kind)):
+            same = collections.Counter()
+            for which, (line, what, begin, end, new) in enumerate(changes(text, kind)):
+                changed = text[:begin] + new + text[end:]
+                mark = str(which)
+                if kind == "bound":     # by its text: kernels have many bounds, and change
+                    mark = re.sub(r"\s*/\*.*", "", changed.splitlines()[line - 1])
+                    mark = f"`{mark.strip()}`"
+                    same[mark] += 1
+                    mark += f" #{same[mark]}" * (same[mark] > 1)
+                if (name, kind, mark) in listed:
+                    accepted[name, kind, which] = listed.pop((name, kind, mark))
                 if (not only or name in only or f"{name}:{line}" in only) and \
                         not (args.unlisted and (name, kind, which) in accepted):
-                    wanted.append((name, kind, which, line, what, text))
+                    wanted.append((name, kind, which, line, what, changed))
+    missing = [" ".join(key) for key in listed if key[1] in kinds]
     if args.sample and args.sample < len(wanted):
         chosen = sorted(random.Random(args.seed).sample(range(len(wanted)), args.sample))
         wanted = [wanted[i] for i in chosen]
 
-    tests, programs = Tests(folder), {name: programs_of(name) for name, *_ in wanted}
+    tests, programs = Tests(folder), {name: programs_of(name) for name in {name for name, *_ in wanted}}
+    bounds = Bounds(tests, args.resume) if "bound" in kinds else None
 
     def modes(kind, what):
         is_shared = kind == "order" and what.startswith("cluster")      # orders shared memory, which TSan watches
@@ -144,7 +247,9 @@ def main():
             if seen := passes[mode, program]:
                 raise RuntimeError(f"{program} ({mode}) fails without a mutant: {seen}")
 
-    tally, wrong, end = collections.defaultdict(collections.Counter), 0, time.monotonic() + 60 * args.minutes
+    tally, wrong, end = collections.defaultdict(collections.Counter), len(missing), time.monotonic() + 60 * args.minutes
+    for mark in missing:
+        print(f"{mark}   IS IN mutations.txt, BUT NOT IN THE FILE")
 
     def key_of(name, kind, which, line, what, text):    # of this text: a journal may be older than a kernel
         return f"{name} {kind} {which} {what} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -156,17 +261,48 @@ def main():
         if bool(seen) == bool(reason) and not (seen and args.tsan):
             wrong += 1
         verdict = seen + "   BUT IT IS IN mutations.txt" * bool(seen and reason and not args.tsan) if seen else \
-            f"not noticed ({reason})" if reason else "NOT NOTICED"
+            f"not noticed ({reason})" if reason else \
+            "NOT NOTICED" + ": the sides are never equal" * (kind == "bound" and not bounds.can_matter(name, which))
         print(f"{name}:{line:<4} {kind:6} {what[:60]:62} {verdict}", flush=True)
 
-    todo, lock, failures = queue.SimpleQueue(), threading.Lock(), []
+    lock, failures = threading.Lock(), []
+
+    def for_each(things, work):         # several at a time, until the end
+        todo = queue.SimpleQueue()
+        for thing in things:
+            todo.put(thing)
+
+        def worker():
+            while time.monotonic() < end:
+                try:
+                    work(todo.get_nowait())
+                except queue.Empty:
+                    return
+                except RuntimeError as failure:         # of one program; the others go on
+                    failures.append(str(failure))
+        workers = [threading.Thread(target=worker) for _ in range(args.jobs)]
+        for w in workers:
+            w.start()
+        for w in workers:
+            w.join()
+
+    todo = []
     for mutant in wanted:
         if key_of(*mutant) in done:
             report(*mutant)
         else:
-            todo.put(mutant)
+            todo.append(mutant)
+    if bounds:
+        bounds.only({(name, which) for name, kind, which, *_ in todo if kind == "bound"})
+        of_bounds = collections.Counter(p for name, kind, which, *_ in todo if kind == "bound"
+                                        and bounds.numbers[name, which] not in bounds.noticed for p in programs[name])
+        for_each([(program, share) for share in range(bounds.shares) for program, _ in of_bounds.most_common()],
+                 bounds.try_all)
+        bounds.read()
 
-    def first_seen(name, kind, what, text):
+    def first_seen(name, kind, which, what, text):
+        if kind == "bound" and (seen := bounds.first_seen(name, which)) is not None:
+            return seen
         with planted(name, text) as fault:
             for mode, program, seed in itertools.product(modes(kind, what), programs[name], range(args.seeds)):
                 require_pass(mode, program)
@@ -174,33 +310,22 @@ def main():
                     return f"{mode}, seed {seed}: {seen[:100]}"
         return ""
 
-    def work():
-        try:
-            while time.monotonic() < end and not failures:
-                name, kind, which, line, what, text = mutant = todo.get_nowait()
-                seen = first_seen(name, kind, what, text)
-                with lock:
-                    done[key_of(*mutant)] = seen
-                    journal.write_text(json.dumps(done))
-                    report(*mutant)
-        except queue.Empty:
-            pass
-        except Exception as failure:
-            failures.append(failure)
+    def try_one(mutant):
+        name, kind, which, line, what, text = mutant
+        seen = first_seen(name, kind, which, what, text)
+        with lock:
+            done[key_of(*mutant)] = seen
+            journal.write_text(json.dumps(done))
+            report(*mutant)
 
-    workers = [threading.Thread(target=work) for _ in range(args.jobs)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    if failures:
-        sys.exit(str(failures[0]))
+    for_each(todo, try_one)
     for kind, n in tally.items():
         print(f"{kind}: {n['noticed']} of {n['tried']} noticed, {n['accepted']} accepted, "
               f"{n['tried'] - n['noticed'] - n['accepted']} not noticed")
+    print(*failures, sep="\n", end="\n" * bool(failures))
     untried = len(wanted) - sum(n["tried"] for n in tally.values())
     print(f"{sum(n['noticed'] for n in tally.values())} of {len(wanted)} noticed, {wrong} wrong, {untried} not tried")
-    return wrong + untried != 0
+    return wrong + untried + len(failures) != 0
 
 
 if __name__ == "__main__":
