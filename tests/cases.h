@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "cases/case.h"
 #include "cuda/driver.h"
@@ -64,7 +65,12 @@ static inline case_result check_case_once(const case_op *op, const case_params *
 {
     char text[CASE_LABEL];
     case_params_text(op, params, text, sizeof text);
+    const char *shown = getenv("TEGULA_TEST_TIMES");    /* cases of this many milliseconds of CPU or more */
+    const clock_t begin = clock();
     const case_result result = case_check(op, params, b, report);
+    const long milliseconds = (long)((clock() - begin) / (CLOCKS_PER_SEC / 1000));
+    if (shown && milliseconds >= atol(shown))
+        printf("  %ld ms of CPU: %s %s %s%s\n", milliseconds, b->name, op->name, text, order);
     CHECK_THAT(result == CASE_PASSED || result == CASE_SKIPPED, "%s: %s %s%s: %s", b->name, op->name, text, order,
                report->text);
     return result;

@@ -32,9 +32,17 @@ void emu_fill(void *p, size_t bytes)
     const int kind = kind_now();
     const uint64_t some = words[kind].some, always = words[kind].always;
     uint64_t random = (emu_rt.seed + ++emu_num_fills) * 0x9e3779b97f4a7c15ull;
-    /* Volatile stores, not memset: TSan would take that for an access of the kernel's. */
+    /* Volatile stores, not memset: TSan would take that for an access of the kernel's. Two words at a time: every thread's
+     * stack begins with a fill, which would otherwise take a tenth of the time of small kernels. */
     typedef volatile uint64_t __attribute__((aligned(1), may_alias)) word;
+    typedef uint64_t pair __attribute__((vector_size(16)));
+    typedef volatile pair __attribute__((aligned(1), may_alias)) word_pair;
     size_t i = 0;
+    const pair both = { always, always };
+    for (; !some && i + 64 <= bytes; i += 64) {
+        word_pair *to = (word_pair *)((char *)p + i);
+        to[0] = both, to[1] = both, to[2] = both, to[3] = both;
+    }
     for (; i + 8 <= bytes; i += 8) {
         if (some) random = random * 6364136223846793005ull + 1442695040888963407ull;
         *(word *)((char *)p + i) = ((random ^ random >> 32) & some) | always;
