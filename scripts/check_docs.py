@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Keeps the documents true: every block of code is cut from a file that is built and run, every link between documents
-leads somewhere, and every file, tgl_ name and TEGULA_ or EMU_ variable that they mention exists.
+leads somewhere, every file, tgl_ name and TEGULA_ or EMU_ variable that they mention exists, and the page of a domain has
+all of its ops.
 
     python3 check_docs.py SOURCE_FOLDER
 
@@ -101,6 +102,13 @@ for document in sorted(documents):
                 check(f"{name}:{number}", f"link to {target}: no such heading")
             else:
                 check(f"{name}:{number}", None)
+
+# An op is named in full, as its heading has it, without the domain, or as "tgl_..._fwd, _bwd".
+for header in sorted((root / "include/tegula").glob("*.h")):
+    page = root / "docs" / f"{header.stem}.md"
+    for op in re.findall(r"TGL_API tgl_status tgl_(\w+)\(", header.read_text()) if page.exists() else ():
+        forms = [f"tgl_{op}", op, op.removeprefix(f"{header.stem}_"), f"tgl_{op.removesuffix('_bwd')}_fwd, _bwd"]
+        check(page.relative_to(root), not re.search(rf"\b({'|'.join(forms)})\b", page.read_text()) and f"lacks {op}")
 
 print(f"{passed} passed, {failed} failed, 0 skipped")
 sys.exit(failed > 0)
