@@ -80,7 +80,7 @@ static bool has_vectors(const void *context, const tgl_target *target)
 static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    return tgl_shape_with(tgl_rows_shape(p->num_tokens, p->hidden), p, sizeof *p);
+    return tgl_shape_with(tgl_rows_shape_of(p->num_tokens, p->hidden, RECOMPUTE_THREADS), p, sizeof *p);
 }
 
 static const tgl_op OP = { cpu, plan, { [VECTORS] = { has_vectors, NULL, shape }, [ANY] = { NULL, NULL, shape } } };

@@ -4,7 +4,7 @@
  *   computes  of every layer: layer_input[t] = sum over i of pre_mix[t][i] * X[t][i]; X[t][o] = post_mix[t][o] * x[t] +
  *             sum over i of comb_mix[t][i][o] * X[t][i], rounded, which is new_residual
  *   launch    grid (blocks of columns, at most 65535 tokens, over which blocks stride), block up to
- *             ROWS_COLUMN_THREADS, a unit of 8 columns per thread
+ *             RECOMPUTE_THREADS, a unit of 8 columns per thread
  *   moves     2 * STREAMS bytes per column; of every layer 2 * (2 + STREAMS) per column, 4 * (2 * STREAMS + STREAMS^2)
  *             per token
  *   macros    STREAMS 1..8; HAS_VECTORS 0, 1: as common/rows.cuh says */
@@ -39,7 +39,7 @@ DEV void columns_of(const uint4 (&x)[STREAMS], int c, float (&to)[STREAMS])
     for (int i = 0; i < STREAMS; i++) to[i] = column(x[i], c);
 }
 
-extern "C" __global__ void __launch_bounds__(ROWS_COLUMN_THREADS) multilayer_recompute(
+extern "C" __global__ void __launch_bounds__(RECOMPUTE_THREADS) multilayer_recompute(
     const __grid_constant__ multilayer_recompute_args a)
 {
     const i64 first = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * ROWS_UNIT;

@@ -42,13 +42,17 @@ static inline bool tgl_rows_out_have_vectors(rows_out r)
     return tgl_rows_have_vectors((rows_in){ r.data, r.token, r.stream });
 }
 
-/* Columns of a token in blocks of at most ROWS_COLUMN_THREADS threads, tokens along y. */
-static inline tgl_shape tgl_rows_shape(int64_t num_tokens, int64_t hidden)
+/* Columns of a token in blocks of at most as many threads, tokens along y. */
+static inline tgl_shape tgl_rows_shape_of(int64_t num_tokens, int64_t hidden, int max_threads)
 {
     const int64_t units = tgl_max(1, tgl_ceil_div(hidden, ROWS_UNIT));
-    const int64_t blocks = tgl_ceil_div(units, ROWS_COLUMN_THREADS);
+    const int64_t blocks = tgl_ceil_div(units, max_threads);
     return (tgl_shape){ { blocks, tgl_strided_grid(num_tokens, 65535) },
                         .block = (int)tgl_ceil_div(tgl_ceil_div(units, blocks), 32) * 32 };
+}
+static inline tgl_shape tgl_rows_shape(int64_t num_tokens, int64_t hidden)
+{
+    return tgl_rows_shape_of(num_tokens, hidden, ROWS_COLUMN_THREADS);
 }
 
 /* A block a token, of at most ROWS_MAX_THREADS threads: as few warps as take the same number of sweeps. */
