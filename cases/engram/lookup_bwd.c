@@ -228,7 +228,7 @@ const case_op lookup_bwd_cases = {
         "num_tokens=90 num_rows=0,1,2 indices=uniform",
         "num_tokens=2500 num_columns=2 dim=4 outputs=rows indices=bits index_dtype=i32,i64",
         "num_tokens=3000 num_columns=5 dim=16 indices=blocks,zipf,distinct num_rows=20000",
-        "num_tokens=3000 num_columns=5 dim=40 indices=equal",
+        "num_tokens=3000 num_columns=5 dim=72 indices=equal",     /* a long row of three slabs: more than the blocks of TEGULA_TEST_GRID */
         "num_tokens=4000 num_columns=5 dim=4 outputs=rows num_rows=100000000 indices=low index_dtype=i32,i64"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=100000 num_columns=1 dim=32 indices=distinct,uniform,zipf,equal,blocks,some num_rows=1000000 "

@@ -47,6 +47,7 @@ const case_op group_count_cases = {
         "num_tokens=33 num_topk=5,6,8 num_groups=72 layout=half,gap,repeated offset=0,1 out_offset=0,1 "
         "dtype=i64,i32",
         "num_tokens=33 num_topk=8 num_groups=72 offset=2,3 dtype=i32",
+        "num_tokens=1500 num_topk=5,6 num_groups=72 layout=gap dtype=i64,i32",    /* threads go on in rows with gaps */
         "num_tokens=1000,4097 num_topk=8 num_groups=4,256 routing=uniform,one",
         "num_tokens=40000 num_topk=8 num_groups=256 routing=skewed",
         "num_tokens=9 num_topk=8 num_groups=100000",
