@@ -17,10 +17,9 @@ TGL_INLINE int gates_group(int column, int n) { return column < n ? 0 : column <
 
 TGL_INLINE float gates_of(const gates_numbers *g, int group, float z)
 {
-    const float made = group == 0   ? mhc_pre_gate(z, g->pre_eps)
-                       : group == 1 ? mhc_post_gate(z, g->post_mult, g->post_eps)
-                                    : z;
-    return tgl_one_nan(made);
+    if (group == 2) return tgl_one_nan(z);
+    const float s = mhc_sigmoid(z);             /* once: a kernel's first run waits for its code */
+    return tgl_one_nan(group == 0 ? mhc_pre_gate(s, g->pre_eps) : mhc_post_gate(s, g->post_mult, g->post_eps));
 }
 /* The gradient of z, from that of the gate. */
 TGL_INLINE float gates_slope(const gates_numbers *g, int group, float z, float d)

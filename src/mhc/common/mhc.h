@@ -47,10 +47,10 @@ TGL_INLINE float mhc_rcp(float x)
 
 TGL_INLINE float mhc_logit(float mix, float scale, float base) { return tgl_fma(mix, scale, base); }
 TGL_INLINE float mhc_sigmoid(float z) { return 1.0f / (1.0f + tgl_exp(-z)); }
-TGL_INLINE float mhc_pre_gate(float z, float pre_eps) { return mhc_sigmoid(z) + pre_eps; }
-TGL_INLINE float mhc_post_gate(float z, float post_mult, float post_eps)
+TGL_INLINE float mhc_pre_gate(float sigmoid, float pre_eps) { return sigmoid + pre_eps; }
+TGL_INLINE float mhc_post_gate(float sigmoid, float post_mult, float post_eps)
 {
-    const float gate = mhc_sigmoid(z) * post_mult;
+    const float gate = sigmoid * post_mult;
     return post_eps != 0 ? gate + post_eps : gate;
 }
 /* d is the gradient of the gate; for post times post_mult. */
