@@ -50,10 +50,14 @@ static bool has_vectors(const void *context, const tgl_target *target)
     return p->hidden % ROWS_UNIT == 0 && tgl_rows_have_vectors(p->x) && tgl_rows_out_have_vectors(p->out);
 }
 
+/* Up to so many tokens a thread has two: 3.4 us instead of 3.8 for 128 of 7168 columns on an H200; with 4096 tokens 1 %
+ * slower. */
+enum { FEW_TOKENS = 512 };
 static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    return tgl_shape_with(tgl_rows_shape(p->num_tokens, p->hidden), p, sizeof *p);
+    const int64_t rows = p->num_tokens <= FEW_TOKENS ? tgl_ceil_div(p->num_tokens, 2) : p->num_tokens;
+    return tgl_shape_with(tgl_rows_shape(rows, p->hidden), p, sizeof *p);
 }
 
 static const tgl_op OP = { cpu, plan, { [VECTORS] = { has_vectors, NULL, shape }, [ANY] = { NULL, NULL, shape } } };

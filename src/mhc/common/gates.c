@@ -87,35 +87,23 @@ static tgl_status cpu_bwd(const void *context)
 
 /* ---- launch ---- */
 
-enum { VECTORS, ANY, NUM_KERNELS };
 static int plan_fwd(const void *context, tgl_kernel *kernels)
 {
     const gates_fwd_args *a = context;
-    const tgl_macro streams = { "STREAMS", a->num_streams }, groups = { "GROUPS", a->num_groups };
-    kernels[VECTORS] = (tgl_kernel){ a->num_streams % 4 ? NULL : "mhc/pre_split_mixes_fwd",
-                                     { streams, groups, { "HAS_VECTORS", 1 } } };
-    kernels[ANY] = (tgl_kernel){ "mhc/pre_split_mixes_fwd", { streams, groups, { "HAS_VECTORS", 0 } } };
-    return NUM_KERNELS;
+    kernels[0] = (tgl_kernel){ "mhc/pre_split_mixes_fwd",
+                               { { "STREAMS", a->num_streams }, { "GROUPS", a->num_groups } } };
+    return 1;
 }
 
-static bool has_vectors(const void *context, const tgl_target *target)
+static tgl_shape shape_fwd(void *context, const tgl_target *target)
 {
-    const gates_fwd_args *a = context;
-    const uintptr_t out = (uintptr_t)a->out[0] | (uintptr_t)a->out[1] | (uintptr_t)a->out[2];
-    return (out | (uintptr_t)a->mixes | (uintptr_t)a->base | 4 * (uint64_t)a->row_stride) % 16 == 0;
-}
-
-static tgl_shape shape_of(gates_fwd_args *a, int unit)
-{
-    const int tokens = GATES_THREADS / (gates_columns(a->num_streams, a->num_groups) / unit);
+    gates_fwd_args *a = context;
+    const int tokens = GATES_THREADS / gates_columns(a->num_streams, a->num_groups);
     return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(a->num_tokens, tokens), INT32_MAX) }, .block = GATES_THREADS,
                         TGL_ARGS(*a) };
 }
-static tgl_shape vectors_shape(void *context, const tgl_target *target) { return shape_of(context, 4); }
-static tgl_shape any_shape(void *context, const tgl_target *target) { return shape_of(context, 1); }
 
-const tgl_op TGL_GATES_FWD = { cpu_fwd, plan_fwd, { [VECTORS] = { has_vectors, NULL, vectors_shape },
-                                                    [ANY] = { NULL, NULL, any_shape } } };
+const tgl_op TGL_GATES_FWD = { cpu_fwd, plan_fwd, { { .shape = shape_fwd } } };
 
 static int plan_bwd(const void *context, tgl_kernel *kernels)
 {
