@@ -15,6 +15,7 @@ static void add_layers(case_problem *c, int index, const char *name, case_role r
     t->shape[0] = num_layers;
     t->strides[t->ndim - 1] = 1;
     for (int d = t->ndim - 1; d > 0; d--) t->strides[d - 1] = t->strides[d] * (t->shape[d] > 0 ? t->shape[d] : 1);
+    if (num_layers == 0) t->name = NULL;
 }
 
 static tgl_status setup(case_problem *c)
