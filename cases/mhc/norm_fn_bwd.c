@@ -7,10 +7,19 @@
 enum { GRAD_MIXES, X, FN, WEIGHT, OUT_MUL, SQRSUM, GRAD_X, GRAD_FN, GRAD_WEIGHT };
 
 /* Small whole numbers, with which sums over tokens and rows are exact. */
+typedef struct { case_tensor *t; uint64_t seed; char codes[9][4]; } exact_numbers;
+static void exact_chunk(void *context, int64_t begin, int64_t end)
+{
+    const exact_numbers *e = context;
+    const size_t bytes = (size_t)e->t->element_bytes;
+    for (int64_t i = begin; i < end; i++)
+        memcpy(e->t->storage + (size_t)i * bytes, e->codes[case_random_below(e->seed, i, 9)], bytes);
+}
 static void fill_exact(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    for (int64_t i = 0; i < t->slots; i++)
-        case_encode(t->dtype, (double)case_random_below(seed, i, 9) - 4, t->storage + i * t->element_bytes);
+    exact_numbers e = { .t = t, .seed = seed };
+    for (int i = 0; i < 9; i++) case_encode(t->dtype, i - 4, e.codes[i]);
+    case_parallel(t->slots, 8, exact_chunk, &e);
 }
 static void fill_squares(const case_problem *c, case_tensor *t, uint64_t seed)      /* of which r is 1/2 */
 {
@@ -171,11 +180,14 @@ const case_op norm_fn_bwd_cases = {     /* num_rows=0: n (n + 2) */
         "num_tokens=5 hidden=8,128,136,264 num_rows=1,4,24",
         "num_tokens=40 num_streams=2 hidden=130,136 weight=0,1 accumulate=0,1 sums=normal,exact eps=1e-6",
         "num_tokens=3 num_streams=3 hidden=72,65 layout=gaps,outside,same gap=8 offset=0,1 accumulate=1",
-        "num_tokens=2100 num_streams=1 hidden=16"),
+        "num_tokens=70 num_streams=2 hidden=264 num_rows=24,32 weight=1 accumulate=0,1",
+        "num_tokens=2100 num_streams=1 hidden=16 accumulate=0,1"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=300 hidden=1280 sums=normal,exact accumulate=1 weight=0,1"),
-    .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096,8192 hidden=7168 accumulate=1",
-                                    "num_tokens=4096 hidden=5120,4096,2560 accumulate=1"),
+    .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096,8192 hidden=7168 accumulate=1 weight=0,1",
+                                    "num_tokens=4096 hidden=7168", "num_tokens=128 hidden=7168 accumulate=1",
+                                    "num_tokens=4096 hidden=5120,4096,2560 accumulate=1",
+                                    "num_tokens=8192 hidden=2560 accumulate=1"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=64 accumulate=1",
                                       "num_tokens=64 hidden=7168,65 weight=0,1 accumulate=0,1",
-                                      "num_tokens=64 hidden=128 num_rows=1,4"),
+                                      "num_tokens=64 hidden=128 num_rows=1,4,32 accumulate=1"),
 };
