@@ -23,13 +23,14 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     const problem *p = context;
     const int64_t rows = p->num_rows, n = p->num_streams, columns = n * p->hidden;
     for (int64_t t = begin; t < end; t++) {
-        float dmul[PROJECTION_MAX_ROWS], dr = 0;
+        float dmul[PROJECTION_MAX_ROWS], of_lane[NORM_FN_BWD_LANES] = { 0 };
         for (int64_t j = 0; j < rows; j++) {
             dmul[j] = dmul_at(p, t, j);
-            dr = tgl_fma(p->grad_mixes[t * rows + j], p->out_mul[t * rows + j], dr);
+            float *dr = of_lane + j % NORM_FN_BWD_LANES;
+            *dr = tgl_fma(p->grad_mixes[t * rows + j], p->out_mul[t * rows + j], *dr);
         }
         const float r = projection_rms(p->sqrsum[t], p->columns, p->eps);
-        const float ds = norm_fn_slope(dr, r, p->sqrsum[t], p->columns, p->eps);
+        const float slope = norm_fn_slope(norm_fn_lane_tree(of_lane), r, p->sqrsum[t], p->eps_columns);
         for (int64_t k = 0; k < columns; k++) {
             const int64_t i = k / p->hidden, c = k % p->hidden;
             float sum = 0;
@@ -44,7 +45,7 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
             }
             const float x = tgl_bf16_to_f32(p->residual.data[t * p->residual.token + i * p->residual.stream + c]);
             uint16_t *to = p->grad_residual.data + t * p->grad_residual.token + i * p->grad_residual.stream + c;
-            *to = tgl_bf16_from_f32(norm_fn_grad(p->accumulate ? tgl_bf16_to_f32(*to) : 0.0f, sum, x, ds));
+            *to = tgl_bf16_from_f32(norm_fn_grad(p->accumulate ? tgl_bf16_to_f32(*to) : 0.0f, sum, x, slope));
         }
     }
 }
@@ -127,15 +128,18 @@ tgl_signature tgl_mhc_norm_fn_bwd_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-enum { VECTORS, ANY, NUM_KERNELS };
+enum { RING, VECTORS, ANY, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
-    const tgl_macro streams = { "STREAMS", p->num_streams }, rows = { "ROWS", p->num_rows };
+    const tgl_macro rows = { "ROWS", p->num_rows };
     const tgl_macro accumulate = { "ACCUMULATE", p->accumulate }, weight = { "HAS_WEIGHT", p->norm_weight != NULL };
-    kernels[VECTORS] = (tgl_kernel){ p->hidden % ROWS_UNIT ? NULL : "mhc/norm_fn_bwd",
-                                     { streams, rows, accumulate, weight, { "HAS_VECTORS", 1 } } };
-    kernels[ANY] = (tgl_kernel){ "mhc/norm_fn_bwd", { streams, rows, accumulate, weight, { "HAS_VECTORS", 0 } } };
+    const bool has_units = p->hidden % ROWS_UNIT == 0;
+    kernels[RING] = (tgl_kernel){ has_units && p->num_rows <= NORM_FN_BWD_RING_ROWS ? "mhc/norm_fn_bwd_ring" : NULL,
+                                  { rows, accumulate, weight } };
+    kernels[VECTORS] = (tgl_kernel){ has_units ? "mhc/norm_fn_bwd" : NULL,
+                                     { rows, accumulate, weight, { "HAS_VECTORS", 1 } } };
+    kernels[ANY] = (tgl_kernel){ "mhc/norm_fn_bwd", { rows, accumulate, weight, { "HAS_VECTORS", 0 } } };
     return NUM_KERNELS;
 }
 
@@ -143,6 +147,16 @@ static bool has_vectors(const void *context, const tgl_target *target)
 {
     const problem *p = context;
     return tgl_rows_have_vectors(p->residual) && tgl_rows_out_have_vectors(p->grad_residual);
+}
+
+static int64_t ring_bytes(const problem *p)
+{
+    return p->accumulate ? NORM_FN_BWD_RING_BYTES(p->num_rows, 1) : NORM_FN_BWD_RING_BYTES(p->num_rows, 0);
+}
+static bool has_ring(const void *context, const tgl_target *target)
+{
+    const problem *p = context;                 /* the kernel counts tokens of a group in 32 bits */
+    return has_vectors(p, target) && ring_bytes(p) <= target->max_smem_per_block && p->group <= INT32_MAX / 2;
 }
 
 static int64_t slices_of(int64_t num_streams, int64_t hidden)
@@ -157,14 +171,24 @@ static int64_t groups_of(int64_t num_tokens)
 static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    const int64_t padded = tgl_ceil_div(p->num_rows, 8) * 8;
+    const int64_t padded = NORM_FN_BWD_PADDED(p->num_rows);
     const int64_t bytes = NORM_FN_BWD_TOKENS * (NORM_FN_BWD_COLUMNS + 8) * 2 +
-                          2 * padded * (NORM_FN_BWD_TOKENS + 8) * 2 + NORM_FN_BWD_TOKENS * (padded + 2) * 4;
+                          2 * padded * (NORM_FN_BWD_TOKENS + 8) * 2 +
+                          NORM_FN_BWD_TOKENS * (NORM_FN_BWD_DMUL_STRIDE(p->num_rows) + 1) * 4;
     return (tgl_shape){ { slices_of(p->num_streams, p->hidden), p->num_groups }, .block = NORM_FN_BWD_THREADS,
                         .shared_bytes = bytes, TGL_ARGS(*p) };
 }
 
-static const tgl_op OP = { cpu, plan, { [VECTORS] = { has_vectors, NULL, shape }, [ANY] = { NULL, NULL, shape } } };
+static tgl_shape ring_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    const int64_t slices = p->num_streams * tgl_ceil_div(p->hidden, NORM_FN_BWD_RING_COLUMNS);
+    return (tgl_shape){ { slices * p->num_groups }, .block = NORM_FN_BWD_RING_THREADS,
+                        .shared_bytes = ring_bytes(p), TGL_ARGS(*p) };
+}
+
+static const tgl_op OP = { cpu, plan, { [RING] = { has_ring, NULL, ring_shape }, [VECTORS] = { has_vectors, NULL, shape },
+                                        [ANY] = { NULL, NULL, shape } } };
 
 static int64_t counter_bytes(int64_t num_streams, int64_t hidden)
 {
@@ -203,6 +227,7 @@ tgl_status tgl_mhc_norm_fn_bwd(const DLTensor *grad_mixes, const DLTensor *resid
                   .num_groups = groups, .group = tgl_ceil_div(n.num_tokens, groups), .arrived = workspace,
                   .columns = (float)(n.num_streams * n.hidden), .eps = params->has_rms_eps ? params->rms_eps : 1e-6f,
                   .accumulate = params->accumulate };
+    p.eps_columns = p.eps * p.columns;
     if (workspace) p.partial = (float *)(void *)((char *)workspace + counter_bytes(n.num_streams, n.hidden));
     return tgl_run(&tgl_mhc_norm_fn_bwd_signature, &OP, tensors, &p, stream);
 }

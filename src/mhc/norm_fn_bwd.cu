@@ -1,31 +1,29 @@
 /* SPDX-License-Identifier: MIT
  * norm_fn_bwd.cu - gradients of the projection.
- *   computes  dmul, ds as norm_fn_bwd.h says; grad_residual = bf16([grad_residual] + sum over rows of dmul * fn + 2 x
- *             ds), rows in steps of 8 on tensor cores, in TF32; grad_fn[j][k] = sum over tokens of dmul[j] * x[k], in a
- *             group of tokens in steps of 16 on tensor cores, dmul split in two bf16; groups in order. With a gain, D,
- *             that sum, is the gradient of fn * norm_weight: grad_fn = D * norm_weight, grad_norm_weight = sum over
- *             rows of D * fn
+ *   computes  dmul, slope as norm_fn_bwd.h says; grad_residual = bf16([grad_residual] + sum over rows of dmul * fn +
+ *             x * slope), rows in steps of 8 on tensor cores, in TF32; grad_fn[j][k] = sum over tokens of dmul[j] *
+ *             x[k], in a group of tokens in steps of 16 on tensor cores, dmul split in two bf16; groups in order. With
+ *             a gain, D, that sum, is the gradient of fn * norm_weight: grad_fn = D * norm_weight, grad_norm_weight =
+ *             sum over rows of D * fn
  *   launch    grid (slices of NORM_FN_BWD_COLUMNS columns of a stream, groups), block NORM_FN_BWD_THREADS: a warp has
  *             16 columns. The last block of a slice adds the groups
  *   moves     4 bytes per column of a token, 6 if it accumulates; partial sums
- *   macros    STREAMS 1..8; ROWS 1..80: rows of fn; ACCUMULATE, HAS_WEIGHT 0, 1; HAS_VECTORS 0, 1: as common/rows.cuh
- *             says */
-#include "mhc/common/rows.cuh"
-#include "mhc/norm_fn_bwd.h"
+ *   macros    ROWS 1..80: rows of fn; ACCUMULATE, HAS_WEIGHT 0, 1; HAS_VECTORS 0, 1: as common/rows.cuh says */
+#include "mhc/norm_fn_bwd.cuh"
 
-static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && ROWS >= 1 && ROWS <= PROJECTION_MAX_ROWS &&
-              (ACCUMULATE == 0 || ACCUMULATE == 1) && (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) &&
-              (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
+static_assert(ROWS >= 1 && ROWS <= PROJECTION_MAX_ROWS && (ACCUMULATE == 0 || ACCUMULATE == 1) &&
+              (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
+              "a macro is out of range");
 
 enum { THREADS = NORM_FN_BWD_THREADS, COLUMNS = NORM_FN_BWD_COLUMNS, TOKENS = NORM_FN_BWD_TOKENS,
        ROW_TILES = (ROWS + 7) / 8, PADDED = 8 * ROW_TILES,
        X_STRIDE = COLUMNS + 8,          /* elements: rows of ldmatrix lie in different banks */
-       PART_STRIDE = TOKENS + 8 };
+       PART_STRIDE = TOKENS + 8, DMUL_STRIDE = NORM_FN_BWD_DMUL_STRIDE(ROWS) };
 struct shared {
     u16 x[TOKENS][X_STRIDE];
     u16 hi[PADDED][PART_STRIDE], lo[PADDED][PART_STRIDE];       /* of dmul */
-    float dmul[TOKENS][PADDED + 1];
-    float ds[TOKENS];
+    float dmul[TOKENS][DMUL_STRIDE];
+    float slope[TOKENS];
 };
 
 /* Tokens first .. first + count - 1 of a slice to shared memory, zeros past the end. */
@@ -40,34 +38,28 @@ DEV void load_tile(const norm_fn_bwd_args &a, shared &s, i64 first, int count, i
                           a.hidden);
         *(uint4 *)&s.x[t][c] = v;
     }
+    const int l = (int)threadIdx.x % NORM_FN_BWD_LANES;
 #pragma unroll 1
-    for (int k = (int)threadIdx.x; k < TOKENS * PADDED; k += THREADS) {
-        const int t = k / PADDED, j = k % PADDED;
-        float d = 0;
-        if (t < count && j < ROWS)
-            d = tgl_tf32_from_f32(a.grad_mixes[(first + t) * ROWS + j] *
-                                  projection_rms(a.sqrsum[first + t], a.columns, a.eps));
-        const projection_parts parts = projection_split(d);
-        s.dmul[t][j] = d;
-        s.hi[j][t] = (u16)(parts.hi >> 16), s.lo[j][t] = (u16)(parts.lo >> 16);
-    }
-    if (threadIdx.x < TOKENS) {
-        const i64 t = first + threadIdx.x;
+    for (int t = (int)threadIdx.x / NORM_FN_BWD_LANES; t < TOKENS; t += THREADS / NORM_FN_BWD_LANES) {
+        const bool is_there = t < count;
+        const float sqrsum = is_there ? a.sqrsum[first + t] : 0.0f;
+        const float rms = is_there ? projection_rms(sqrsum, a.columns, a.eps) : 0.0f;
         float dr = 0;
-        if ((int)threadIdx.x < count) {
 #pragma unroll 4
-            for (int j = 0; j < ROWS; j++) dr = fmaf(a.grad_mixes[t * ROWS + j], a.out_mul[t * ROWS + j], dr);
-            dr = norm_fn_slope(dr, projection_rms(a.sqrsum[t], a.columns, a.eps), a.sqrsum[t], a.columns, a.eps);
+        for (int j = l; j < PADDED; j += NORM_FN_BWD_LANES) {
+            const i64 at = (first + t) * ROWS + j;
+            float d = 0;
+            if (is_there && j < ROWS) {
+                d = tgl_tf32_from_f32(a.grad_mixes[at] * rms);
+                dr = fmaf(a.grad_mixes[at], a.out_mul[at], dr);
+            }
+            const projection_parts parts = projection_split_tf32(d);
+            s.dmul[t][j] = d;
+            s.hi[j][t] = (u16)(parts.hi >> 16), s.lo[j][t] = (u16)(parts.lo >> 16);
         }
-        s.ds[threadIdx.x] = dr;
+        dr = lane_tree(dr);
+        if (l == 0) s.slope[t] = is_there ? norm_fn_slope(dr, rms, sqrsum, a.eps_columns) : 0.0f;
     }
-}
-
-DEV float fn_at(const norm_fn_bwd_args &a, int row, i64 at, bool is_there)
-{
-    if (row >= ROWS || !is_there) return 0;
-    const float fn = a.fn[row * a.num_streams * a.hidden + at];
-    return HAS_WEIGHT ? fn * a.norm_weight[at] : fn;
 }
 
 /* Adds a tile's products to the sums of grad_fn: of 16 columns, hi and lo of each row. */
@@ -96,10 +88,9 @@ DEV void put_tokens(const norm_fn_bwd_args &a, const shared &s, i64 first, int c
     float sum[4] = { 0, 0, 0, 0 };
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++) {
-        const u32 d[4] = { __float_as_uint(s.dmul[token + quad][8 * r + q]),
-                           __float_as_uint(s.dmul[token + quad + 8][8 * r + q]),
-                           __float_as_uint(s.dmul[token + quad][8 * r + q + 4]),
-                           __float_as_uint(s.dmul[token + quad + 8][8 * r + q + 4]) };
+        const float *const dmul = &s.dmul[token + quad][8 * r + 2 * q], *const next = dmul + 8 * DMUL_STRIDE;
+        const u32 d[4] = { __float_as_uint(dmul[0]), __float_as_uint(next[0]), __float_as_uint(dmul[1]),
+                           __float_as_uint(next[1]) };
         mma_tf32(sum, d, fn[r][0], fn[r][1]);
     }
 #pragma unroll
@@ -107,14 +98,14 @@ DEV void put_tokens(const norm_fn_bwd_args &a, const shared &s, i64 first, int c
         const int t = token + quad + 8 * half;
         u16 *const row = a.grad_residual.data + (first + t) * a.grad_residual.token + stream * a.grad_residual.stream;
         if (t >= count) continue;
-        const float ds = s.ds[t];
+        const float slope = s.slope[t];
 #if HAS_VECTORS
         if (column + local + 2 * q < a.hidden) {
             u32 *const to = (u32 *)(row + column + local + 2 * q);
             const u32 x = *(const u32 *)&s.x[t][local + 2 * q], old = ACCUMULATE ? *to : 0;
-            *to = pack_bf16(norm_fn_grad(__uint_as_float(old << 16), sum[2 * half], __uint_as_float(x << 16), ds),
+            *to = pack_bf16(norm_fn_grad(__uint_as_float(old << 16), sum[2 * half], __uint_as_float(x << 16), slope),
                             norm_fn_grad(__uint_as_float(old & 0xffff0000u), sum[2 * half + 1],
-                                         __uint_as_float(x & 0xffff0000u), ds));
+                                         __uint_as_float(x & 0xffff0000u), slope));
         }
 #else
 #pragma unroll
@@ -123,51 +114,14 @@ DEV void put_tokens(const norm_fn_bwd_args &a, const shared &s, i64 first, int c
             if (column + c < a.hidden)
                 row[column + c] = tgl_bf16_from_f32(norm_fn_grad(
                     ACCUMULATE ? tgl_bf16_to_f32(row[column + c]) : 0.0f, sum[2 * half + i], tgl_bf16_to_f32(s.x[t][c]),
-                    ds));
+                    slope));
         }
 #endif
     }
 }
 
-/* Adds the groups of a slice in order, and leaves zeros. */
-DEV void finish_slice(const norm_fn_bwd_args &a, i64 stream, i64 column)
-{
-    const i64 columns = a.num_streams * a.hidden, c = column + threadIdx.x, at = stream * a.hidden + c;
-    if (threadIdx.x >= COLUMNS || c >= a.hidden) return;
-    const float weight = HAS_WEIGHT ? a.norm_weight[at] : 1;
-    float of_weight = 0;
-#pragma unroll 1
-    for (int first = 0; first < ROWS; first += 2) {
-        float v[2][NORM_FN_BWD_GROUPS];         /* all loads before the first store, which they would wait for */
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-#pragma unroll
-            for (int g = 0; g < NORM_FN_BWD_GROUPS; g++)
-                v[r][g] = g < a.num_groups && first + r < ROWS
-                              ? __uint_as_float(load_relaxed_u32(a.partial + (g * ROWS + first + r) * columns + at))
-                              : 0.0f;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int j = first + r;
-            if (j >= ROWS) continue;
-            float sum = v[r][0];
-#pragma unroll
-            for (int g = 0; g < NORM_FN_BWD_GROUPS; g++) {
-                if (g >= a.num_groups) continue;
-                if (g > 0) sum = sum + v[r][g];
-                a.partial[(g * ROWS + j) * columns + at] = 0;
-            }
-            a.grad_fn[j * columns + at] = tgl_one_nan(HAS_WEIGHT ? sum * weight : sum);
-            if (HAS_WEIGHT) of_weight = fmaf(sum, a.fn[j * columns + at], of_weight);
-        }
-    }
-    if (HAS_WEIGHT && a.grad_norm_weight) a.grad_norm_weight[at] = tgl_one_nan(of_weight);
-}
-
-/* Elements one by one take more registers: one block an SM suffices, so that none is spilled. 0: no wish. */
-enum { BLOCKS = HAS_VECTORS ? 0 : 1 };
-
-extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS, BLOCKS) norm_fn_bwd(
+/* One block an SM suffices, so that no register is spilled. */
+extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS, 1) norm_fn_bwd(
     const __grid_constant__ norm_fn_bwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
@@ -189,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS, BLOCKS) norm_f
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 fn[n][r][i] = __float_as_uint(
-                    tgl_tf32_from_f32(fn_at(a, 8 * r + q + 4 * i, stream * a.hidden + c, c < a.hidden)));
+                    tgl_tf32_from_f32(fn_at(a, 8 * r + 2 * q + i, stream * a.hidden + c, c < a.hidden)));
 #pragma unroll
             for (int i = 0; i < 4; i++) sums[r][n][i] = 0;
         }
@@ -221,6 +175,6 @@ extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS, BLOCKS) norm_f
     __syncthreads();
     if (threadIdx.x == 0) is_last = atomic_inc_acq_rel(a.arrived + blockIdx.x, gridDim.y - 1) == gridDim.y - 1;
     __syncthreads();
-    if (is_last) finish_slice(a, stream, column);
+    if (is_last) finish_slice<COLUMNS, 2>(a, stream, column);
     pdl_trigger();
 }

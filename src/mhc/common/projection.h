@@ -36,14 +36,14 @@ TGL_INLINE int64_t projection_pieces(int64_t hidden)
 
 /* The high halves of hi and lo. Infinity and NaN are in hi; lo is then 0. */
 typedef struct { uint32_t hi, lo; } projection_parts;
-TGL_INLINE projection_parts projection_split(float fn)
+TGL_INLINE projection_parts projection_split_tf32(float rounded)
 {
-    const float rounded = tgl_tf32_from_f32(fn);
     const uint32_t hi = tgl_f32_to_bits(rounded) & 0xFFFF0000u;
     const uint32_t lo = tgl_f32_to_bits(rounded - tgl_f32_from_bits(hi)) & 0xFFFF0000u;
     const projection_parts parts = { hi, (hi & 0x7F800000u) == 0x7F800000u ? 0 : lo };
     return parts;
 }
+TGL_INLINE projection_parts projection_split(float fn) { return projection_split_tf32(tgl_tf32_from_f32(fn)); }
 
 TGL_INLINE float projection_rms(float sqrsum, float columns, float eps) { return tgl_rsqrt(sqrsum / columns + eps); }
 
