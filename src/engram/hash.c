@@ -47,7 +47,7 @@ static int plan(const void *context, tgl_kernel *kernels)
 static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    return tgl_shape_with(tgl_columns_shape(&p->columns, 0, 0, target), p, sizeof *p);
+    return tgl_shape_with(tgl_columns_shape(&p->columns, COLUMN_HASH_BLOCKS, 0, 0, target), p, sizeof *p);
 }
 
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };

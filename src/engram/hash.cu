@@ -24,15 +24,19 @@ DEV void stage_windows(const hash_args &a, const tile &t, i64 first, i32 tokens)
             if (i < count) ids[j] = ((const integer_of<ID_BYTES>::type *)a.ngram_token_ids)[at];
         }
 #pragma unroll
-        for (u32 j = 0; j < AHEAD; j++)
-            if (begin + j * threads < count) t.window[begin + j * threads] = ID_BYTES == 4 ? (i32)ids[j] : (i64)ids[j];
+        for (u32 j = 0; j < AHEAD; j++) {
+            const u32 i = begin + j * threads, token = i / n;
+            if (i < count)
+                window_at(a.columns, t, (i32)token)[i - token * n] = ID_BYTES == 4 ? (i32)ids[j] : (i64)ids[j];
+        }
     }
 #pragma unroll 1
     for (i32 i = (i32)threadIdx.x; i < tokens; i += (i32)threads)
-        t.none[i] = a.image_token_mask && a.image_token_mask[first + i] ? ~0u : 0;
+        window_at(a.columns, t, i)[n] = a.image_token_mask && a.image_token_mask[first + i] ? COLUMN_NONE : 0;
 }
 
-extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_SM_BLOCKS) hash(const __grid_constant__ hash_args a)
+extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_HASH_BLOCKS)
+    hash(const __grid_constant__ hash_args a)
 {
     const tgl_columns &c = a.columns;
     SHARED_DYNAMIC(memory, 16);

@@ -98,8 +98,8 @@ static tgl_shape shape(void *context, const tgl_target *target)
     problem *p = context;
     const tgl_windows *w = &p->windows;
     p->more_tokens = (int32_t)(w->writes_ring ? tgl_max(0, w->max_ngram - 2) : 0);
-    tgl_shape made = tgl_columns_shape(&p->columns, p->more_tokens, w->cu_seqlens ? REQUEST_SCRATCH_BYTES : 0,
-                                        target);
+    tgl_shape made = tgl_columns_shape(&p->columns, COLUMN_ROWS_BLOCKS, p->more_tokens,
+                                       w->cu_seqlens ? REQUEST_SCRATCH_BYTES : 0, target);
     if (w->writes_ring) made.grid[1] = 1;
     return tgl_shape_with(made, p, sizeof *p);
 }

@@ -20,7 +20,7 @@ static_assert(sizeof(scratch_type) <= REQUEST_SCRATCH_BYTES, "REQUEST_SCRATCH_BY
 /* Puts a token's window into shared memory -> what is there in place of its rows, 0: nothing. */
 DEV u32 stage_window(const tgl_windows &w, const tgl_request &r, i64 token, i64 *to)
 {
-    return make_window(w, r, token, to) || w.hash_dead ? 0 : ~0u;
+    return make_window(w, r, token, to) || w.hash_dead ? 0 : COLUMN_NONE;
 }
 
 DEV tgl_request request_of_lane(const tgl_request &r, int lane)
@@ -34,7 +34,7 @@ DEV tgl_request request_of_lane(const tgl_request &r, int lane)
     return of;
 }
 
-extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_SM_BLOCKS) rows(const __grid_constant__ rows_args a)
+extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_ROWS_BLOCKS) rows(const __grid_constant__ rows_args a)
 {
     const tgl_columns &c = a.columns;
     tgl_windows w = compiled(a.windows);
@@ -62,8 +62,11 @@ extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_SM_BLOCKS) r
             }
             const found_request found = find_request(w, first, scratch);
             if (thread < tokens) {
-                u32 none = token < tile_end ? ~0u : COLUMN_SKIPPED;
+                i64 *const window = window_at(c, t, thread);
+                u32 none = token < tile_end ? COLUMN_NONE : COLUMN_SKIPPED;
                 const tgl_request &r = found.r;
+#pragma unroll
+                for (int i = 0; i < MAX_NGRAM; i++) window[i] = 0;      /* read even if there is none */
                 if (is_in_request(w, r.place)) {
                     const bool writes = PAST == PAST_RING && r.slot >= 0 && w.writes_ring;
                     const i64 p = token - r.place.begin, q = found.end - r.place.begin;
@@ -72,11 +75,11 @@ extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_SM_BLOCKS) r
                     if (!is_apart && p < w.max_ngram - 1)       /* goes with the first token of its chunk */
                         is_mine = r.place.begin >= tile_begin && r.place.begin < tile_end;
                     none = COLUMN_SKIPPED;
-                    if (is_mine) none = stage_window(w, r, token, t.window + thread * max_ngram_of(c));
+                    if (is_mine) none = stage_window(w, r, token, window);
                     if (is_mine && is_apart && writes) tgl_write_ring(&w, &r, token, r.start + p);
                     if (is_mine && !is_apart && p == 0) later = r, later_tokens = q;
                 }
-                t.none[thread] = none;
+                window[max_ngram_of(c)] = none;
             }
 #pragma unroll 1
             for (i32 chunk = (i32)blockIdx.y; chunk < c.num_chunks; chunk += (i32)gridDim.y) {

@@ -6,7 +6,7 @@
  *     pdl_wait();
  *     put_columns(c, t, chunk);
  *     for (i64 first = ...) {
- *         t.window[...] = ..., t.none[...] = ...; the windows of tokens first .. first + tokens - 1
+ *         window_at(c, t, i) = ...; the windows of tokens first .. first + tokens - 1
  *         __syncthreads();
  *         put_rows(c, t, chunk, first, tokens);
  *         __syncthreads();
@@ -47,20 +47,23 @@ struct __align__(16) narrow_column { u32 reciprocal, factor, minus_modulus, shif
 constexpr u32 NARROW = 1u << 30;
 static_assert(sizeof(column) + sizeof(narrow_column) <= COLUMN_BYTES, "COLUMN_BYTES is too small");
 
-/* Shared memory: the columns of a chunk, the multipliers of its layers (for MAX_NGRAM, else they are read where they
- * are), window[max_ngram] and none of each token. */
-struct tile { narrow_column *narrow; column *columns; i64 *multipliers, *window; u32 *none; };
-DEV u8 *behind(const tgl_columns &c, const tile &t) { return (u8 *)(t.none + (c.num_windows + 1) / 2 * 2); }
-
 DEV i32 max_ngram_of(const tgl_columns &c) { return MAX_NGRAM ? MAX_NGRAM : c.max_ngram; }
+
+/* Shared memory: windows, which threads load 16 bytes at a time; the columns of a chunk, the multipliers of its layers
+ * (for MAX_NGRAM, else they are read where they are). */
+struct tile { narrow_column *narrow; i64 *windows; column *columns; i64 *multipliers; };
+DEV i64 *window_at(const tgl_columns &c, const tile &t, i32 i)
+{
+    return t.windows + i * tgl_window_words(max_ngram_of(c));
+}
+DEV u8 *behind(const tgl_columns &c, const tile &t) { return (u8 *)(t.multipliers + c.chunk_layers * MAX_NGRAM); }
 
 DEV tile tile_of(const tgl_columns &c, u8 *memory)
 {
     narrow_column *const narrow = (narrow_column *)memory;
-    column *const columns = (column *)(narrow + c.chunk_units * WIDTH);
-    i64 *const multipliers = (i64 *)(columns + c.chunk_units * WIDTH);
-    i64 *const window = multipliers + c.chunk_layers * MAX_NGRAM;
-    return { narrow, columns, multipliers, window, (u32 *)(window + c.num_windows * max_ngram_of(c)) };
+    i64 *const windows = (i64 *)(narrow + c.chunk_units * WIDTH);
+    column *const columns = (column *)(windows + c.num_windows * tgl_window_words(max_ngram_of(c)));
+    return { narrow, windows, columns, (i64 *)(columns + c.chunk_units * WIDTH) };
 }
 
 /* y of a modulus from NARROW on: the reciprocal of a float is below 2^64 / m, which is at most 2^34, by less than 2^-20
@@ -144,66 +147,87 @@ DEV row_type row_of(u64 hash, const column &c, const narrow_column &narrow)     
     return (row_type)((rest ^ (modulus_type)sign) + (m & (modulus_type)sign)) + c.offset;
 }
 
-DEV void put_unit(const tgl_columns &c, row_type *to, const row_vector &v)
+/* A token that is not as those of models are: without rows, or with a negative hash, a wide modulus, rows out of
+ * line. */
+DEV void put_special(const tgl_columns &c, const tile &t, const unit &u, u32 none, u64 hash, row_type *to)
 {
-    if (c.has_vectors) *(row_vector *)to = v;
-    else
+    if (none == COLUMN_SKIPPED) return;
+    if (none && c.has_vectors) {
+        row_vector v;
 #pragma unroll
-        for (int q = 0; q < WIDTH; q++) to[q] = v.e[q];
+        for (int q = 0; q < WIDTH; q++) v.e[q] = ~(row_type)0;
+        *(row_vector *)to = v;
+        return;
+    }
+#pragma unroll 1
+    for (i32 q = 0, k = u.number; q < WIDTH; q++, k += c.chunk_units)
+        to[q] = none ? ~(row_type)0 : row_of(hash, t.columns[k], t.narrow[k]);
 }
 
-/* The windows of tokens first .. first + tokens - 1 to rows. Past the order of a unit its multipliers are 0, which
- * changes no hash. */
+/* The hash of a unit, and what is behind the window. */
+struct hashed { u64 hash; u32 none; };
+
+#if MAX_NGRAM
+/* Past the order of a unit its multipliers are 0, which changes no hash. */
+DEV hashed hash_of(u32 window, const i64 (&multiplier)[MAX_NGRAM])
+{
+    u64 hash = 0;
+#pragma unroll
+    for (int k = 0; k + 1 < MAX_NGRAM; k += 2) {
+        const uint4 ids = shared_load_u32x4(window + 8 * k);
+        hash ^= ((u64)ids.y << 32 | ids.x) * (u64)multiplier[k];
+        hash ^= ((u64)ids.w << 32 | ids.z) * (u64)multiplier[k + 1];
+    }
+    if (MAX_NGRAM % 2 == 0) return { hash, shared_load_u32(window + 8 * MAX_NGRAM) };
+    const uint4 last = shared_load_u32x4(window + 8 * (MAX_NGRAM - 1));
+    return { hash ^ ((u64)last.y << 32 | last.x) * (u64)multiplier[MAX_NGRAM - 1], last.z };
+}
+#endif
+
+/* The windows of tokens first .. first + tokens - 1 to rows. All that a loop over tokens needs is in registers: with
+ * few tokens a thread waits for every step of it. */
 DEV void put_rows(const tgl_columns &c, const tile &t, i32 chunk, i64 first, i32 tokens)
 {
     const unit u = unit_of(c, chunk);
     if (!u.is_there) return;
-    const i32 n = max_ngram_of(c);
     narrow_column narrow[WIDTH];
     row_type offset[WIDTH];
-    u32 special = c.has_vectors ? 0 : 1u << 31;             /* no unit of the models is */
+    bool is_special = !c.has_vectors;                       /* no unit of the models is */
 #pragma unroll
     for (int q = 0; q < WIDTH; q++) {
         narrow[q] = t.narrow[q * c.chunk_units + u.number];
         offset[q] = t.columns[q * c.chunk_units + u.number].offset;
-        if (!narrow[q].minus_modulus) special = 1u << 31;
+        is_special = is_special || !narrow[q].minus_modulus;
     }
+    const u32 special = kept_u32(is_special ? 1u << 31 : 0);
 #if MAX_NGRAM
     const i64 *const multipliers = t.multipliers + (u.layer - first_layer(c, chunk)) * MAX_NGRAM;
     i64 multiplier[MAX_NGRAM];
 #pragma unroll
     for (int i = 0; i < MAX_NGRAM; i++) multiplier[i] = i <= u.order ? multipliers[i] : 0;
+    const u32 window_bytes = 8 * tgl_window_words(MAX_NGRAM), window_step = kept_u32((u32)c.slots * window_bytes);
+    u32 window = kept_u32(shared_address(t.windows)) + (u32)u.slot * window_bytes;
 #endif
-    row_type *out = (row_type *)c.out + u.layer * c.layer_stride + (first + u.slot) * c.token_stride + u.column;
+    row_type *to = (row_type *)c.out + u.layer * c.layer_stride + (first + u.slot) * c.token_stride + u.column;
 #pragma unroll 1
-    for (i32 i = u.slot; i < tokens; i += c.slots) {
-        const i64 *const window = t.window + i * n;
-        const u32 none = t.none[i];
-        row_type *const to = out;
-        out += c.slots * c.token_stride;
-        row_vector v;
-        if (none) {
-#pragma unroll
-            for (int q = 0; q < WIDTH; q++) v.e[q] = ~(row_type)0;
-            if (none != COLUMN_SKIPPED) put_unit(c, to, v);
-            continue;
-        }
-        u64 hash = 0;
+    for (i32 i = u.slot; i < tokens; i += c.slots, to += c.slots_stride) {
 #if MAX_NGRAM
-#pragma unroll
-        for (int k = 0; k < MAX_NGRAM; k++) hash ^= (u64)window[k] * (u64)multiplier[k];
+        const hashed h = hash_of(window, multiplier);
+        window += window_step;
 #else
+        const i64 *const window = window_at(c, t, i);
+        hashed h = { 0, (u32)window[c.max_ngram] };
 #pragma unroll 1
-        for (i32 k = 0; k <= u.order; k++) hash ^= (u64)window[k] * (u64)c.multipliers[(i64)u.layer * n + k];
+        for (i32 k = 0; k <= u.order && !h.none; k++)
+            h.hash ^= (u64)window[k] * (u64)c.multipliers[(i64)u.layer * c.max_ngram + k];
 #endif
-        if ((i32)((u32)(hash >> 32) | special) >= 0) {
+        if ((i32)((u32)(h.hash >> 32) | h.none | special) >= 0) {
+            row_vector v;
 #pragma unroll
-            for (int q = 0; q < WIDTH; q++) v.e[q] = (row_type)narrow_rest(hash, narrow[q]) + offset[q];
+            for (int q = 0; q < WIDTH; q++) v.e[q] = (row_type)narrow_rest(h.hash, narrow[q]) + offset[q];
             *(row_vector *)to = v;
         } else {
-#pragma unroll 1
-            for (i32 q = 0, k = u.number; q < WIDTH; q++, k += c.chunk_units)
-                to[q] = row_of(hash, t.columns[k], t.narrow[k]);
+            put_special(c, t, u, h.none, h.hash, to);
         }
     }
 }
