@@ -97,18 +97,21 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
 
 static void oracle(case_problem *c)
 {
-    case_parallel(c->tensors[RESIDUAL].shape[0], 500 * case_int(c, "hidden") * case_int(c, "num_layers"), oracle_tokens, c);
+    const int64_t columns = case_int(c, "hidden") * case_int(c, "num_layers");
+    case_parallel(c->tensors[RESIDUAL].shape[0], 500 * columns, oracle_tokens, c);
 }
 
 const case_op multilayer_recompute_cases = {
     "mhc_multilayer_recompute", ROWS_CASE " num_layers=10 ends_before_post=0", setup, run, oracle, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
-        "num_tokens=1,3 num_streams=1,2,3,4,5,6,7,8 hidden=8,9 num_layers=1,3", "num_tokens=0,2 hidden=0,1,7,64,130 num_layers=2",
+        "num_tokens=1,3 num_streams=1,2,3,4,5,6,7,8 hidden=8,9 num_layers=1,3",
+        "num_tokens=0,2 hidden=0,1,7,64,130 num_layers=2",
         "num_tokens=3 num_streams=3,4,8 hidden=64,65 num_layers=1,2,4 ends_before_post=0,1 offset=0,1,8",
         "num_tokens=2 hidden=2056,4097 num_layers=3 values=special", "num_tokens=2 hidden=64 num_layers=64,65,100",
         "num_tokens=3 num_streams=3,4 hidden=64 layout=gaps,outside,same gap=1,8 num_layers=2"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=501 num_streams=2,4,8 hidden=2560,4096,7168,8192 ends_before_post=0,1",
-                                   "num_tokens=70000 hidden=100 num_layers=3", "num_tokens=80000 hidden=7168 num_layers=2"),
+                                   "num_tokens=70000 hidden=100 num_layers=3",
+                                   "num_tokens=80000 hidden=7168 num_layers=2"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096 hidden=7168,5120,4096,2560", "num_tokens=8192 hidden=7168",
                                     "num_tokens=128 hidden=7168"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168 num_layers=2"),

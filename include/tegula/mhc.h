@@ -96,7 +96,8 @@ TGL_API tgl_status tgl_mhc_post_bwd(const DLTensor *grad_out, const DLTensor *x,
  * layer_input is tgl_mhc_pre_apply_mix_fwd() of the residual with pre_mix, new_residual tgl_mhc_post_fwd() of x,
  * the residual, post_mix and comb_mix: the same bits. It is the residual of the next layer. Of the last layer x,
  * post_mix, comb_mix and new_residual may all be NULL. Other outputs overlap nothing, which is checked within a
- * layer only. num_layers >= 1; one launch for 64 layers, in which a residual is written and not read again. Since 0.2. */
+ * layer only. num_layers >= 1; one launch for 64 layers, in which a residual is written and not read again.
+ * Since 0.2. */
 typedef struct tgl_mhc_layer {
     const DLTensor *pre_mix, *x, *post_mix, *comb_mix;
     DLTensor *layer_input, *new_residual;

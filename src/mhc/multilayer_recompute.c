@@ -50,8 +50,8 @@ tgl_signature tgl_mhc_multilayer_recompute_signature = TGL_SIGNATURE(
     "mhc_multilayer_recompute(residual: " ROWS_STREAMS " rows, pre_mix: f32[num_tokens, num_streams],"
     " x: bf16[num_tokens, hidden]?, post_mix: f32[num_tokens, num_streams]?, comb_mix: " MHC_SQUARE "?)"
     " -> layer_input: bf16[num_tokens, hidden], new_residual: " ROWS_STREAMS "?"
-    " where " MHC_RULES ", x needs post_mix, x needs comb_mix, x needs new_residual, post_mix needs x, comb_mix needs x,"
-    " new_residual needs x, new_residual may be residual", NULL, TGL_SIZES_OF(sizes));
+    " where " MHC_RULES ", x needs post_mix, x needs comb_mix, x needs new_residual, post_mix needs x,"
+    " comb_mix needs x, new_residual needs x, new_residual may be residual", NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -87,7 +87,8 @@ static const tgl_op OP = { cpu, plan, { [VECTORS] = { has_vectors, NULL, shape }
 
 static void tensors_of(const DLTensor *residual, const tgl_mhc_layer *l, const DLTensor *to[7])
 {
-    const DLTensor *tensors[] = { residual, l->pre_mix, l->x, l->post_mix, l->comb_mix, l->layer_input, l->new_residual };
+    const DLTensor *tensors[] = { residual,    l->pre_mix,     l->x,           l->post_mix,
+                                  l->comb_mix, l->layer_input, l->new_residual };
     for (int i = 0; i < 7; i++) to[i] = tensors[i];
 }
 
@@ -118,10 +119,10 @@ tgl_status tgl_mhc_multilayer_recompute(const DLTensor *residual, const tgl_mhc_
         tensors_of(before, &layers[first], tensors);
         for (int32_t i = 0; i < p.num_layers; i++) {
             const tgl_mhc_layer *l = &layers[first + i];
-            p.layers[i] = (recompute_layer){ tgl_data(l->pre_mix), data_of(l->post_mix), data_of(l->comb_mix), data_of(l->x),
-                                             tgl_data(l->layer_input), data_of(l->new_residual) };
+            p.layers[i] = (recompute_layer){ tgl_data(l->pre_mix), data_of(l->post_mix),     data_of(l->comb_mix),
+                                             data_of(l->x),        tgl_data(l->layer_input), data_of(l->new_residual) };
             p.num_posts += l->x != NULL;
-            mixes |= (uintptr_t)tgl_data(l->pre_mix) | (uintptr_t)data_of(l->post_mix) | (uintptr_t)data_of(l->comb_mix);
+            mixes |= (uintptr_t)p.layers[i].pre_mix | (uintptr_t)p.layers[i].post_mix | (uintptr_t)p.layers[i].comb_mix;
             before = l->new_residual;
         }
         p.has_mix_vectors = mixes % 16 == 0;

@@ -77,7 +77,8 @@ extern "C" __global__ void __launch_bounds__(RECOMPUTE_THREADS) multilayer_recom
                             made[c] = rows_post(now.post[o], column(now.x, c), now.comb, in, STREAMS, o);
                         }
                         mixed[o] = pack(made);
-                        store_unit(a.layers[layer].new_residual + (t * STREAMS + o) * a.hidden, first, a.hidden, mixed[o]);
+                        store_unit(a.layers[layer].new_residual + (t * STREAMS + o) * a.hidden, first, a.hidden,
+                                   mixed[o]);
                     }
 #pragma unroll
                     for (int o = 0; o < STREAMS; o++) x[o] = mixed[o];

@@ -12,7 +12,8 @@ static const float POST[] = { 0.9034811f, 1.073411f }, COMB[] = { 0.5762365f, 0.
 static void two_layers(const backend *b, bool in_place)
 {
     const float of_first[] = { 1.296875f, -0.326171875f, -0.259765625f, 1.28125f };
-    const float between[] = { 1.875f, -1.6328125f, 1.671875f, 2.0625f, /**/ 2.109375f, -1.34375f, 1.78125f, 1.6796875f };
+    const float between[] = { 1.875f,    -1.6328125f, 1.671875f, 2.0625f, /**/
+                              2.109375f, -1.34375f,   1.78125f,  1.6796875f };
     const float of_second[] = { 2.046875f, -1.4140625f, 1.75f, 1.7734375f };
     tensor residual, pre, next, x, post, comb, first, second, new;
     put(b, &residual, 3, SHAPE(1, 2, 4), X);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What a trainer computes and what an engine samples from are the same bits: models of four sublayers, in the forms that
-DeepSeek-V4, V4.1, GLM-5.3 and HY-V4 have, through the layers with gradients, through the op that is one launch, in
+"""What a trainer computes and what an engine samples from are the same bits: models of four sublayers, in the forms
+that DeepSeek-V4, V4.1, GLM-5.3 and HY-V4 have, through the layers with gradients, through the op that is one launch, in
 batches of any size and order; all against every token alone, through the separate ops. The last test plants faults into
-the served path, and this one must notice each of them."""
+the served path, and each must be noticed."""
 from typing import NamedTuple
 
 import pytest

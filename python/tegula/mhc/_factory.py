@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Kernel factories of TileKernels 1.0 that other projects import: sizes first, then a call with tensors. How its kernels
-are tuned is accepted and ignored."""
+"""Kernel factories of TileKernels 1.0 that other projects import: sizes first, then a call with tensors. How its
+kernels are tuned is accepted and ignored."""
 
 
 def ignored(**tuning):

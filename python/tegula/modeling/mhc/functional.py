@@ -13,8 +13,8 @@ def expand_from_embedding(x, mhc_mult=4):
 
 def mhc_pre(residual, fn, scale, base, *, norm_weight=None, norm_eps=1e-6, mhc_mult=4, post_mult_value=1.0,
             pre_eps=1e-6, sinkhorn_eps=1e-6, sinkhorn_repeat=10, n_splits=16):
-    """Before a sublayer: its input [..., H], and (post_mix, comb_mix), which mhc_post takes with its output. The results
-    are the same bits with gradients and without. (DeepSeek-V4 has post_mult_value 2 and sinkhorn_repeat 20.)"""
+    """Before a sublayer: its input [..., H], and (post_mix, comb_mix), which mhc_post takes with its output. The
+    results are the same bits with gradients and without. (DeepSeek-V4 has post_mult_value 2 and sinkhorn_repeat 20.)"""
     if not torch.is_grad_enabled():
         post_mix, comb_mix, layer_input = pre(residual, fn, norm_weight, scale, base, norm_eps, pre_eps, sinkhorn_eps,
                                               post_mult_value, sinkhorn_repeat)

@@ -15,7 +15,8 @@ def mhc_head_compute_mix_fwd(input_mix, mhc_scale, mhc_base, output_mix, mhc_pre
 
 def mhc_head_compute_mix_bwd(output_mix_grad, input_mix, mhc_scale, mhc_base, input_mix_grad, mhc_scale_grad_partial,
                              mhc_base_grad_partial, num_sms, token_block_size=0):
-    """Writes input_mix_grad, and rows [num_sms, 1], [num_sms, N] whose sums are the gradients of mhc_scale, mhc_base."""
+    """Writes input_mix_grad, and rows [num_sms, 1] and [num_sms, N], whose sums are the gradients of mhc_scale and
+    mhc_base."""
     _, scale, base = mhc.mhc_head_compute_mix_bwd(input_mix, mhc_scale, mhc_base, output_mix_grad,
                                                   out=(input_mix_grad, None, None))
     in_row_0(mhc_scale_grad_partial, scale)

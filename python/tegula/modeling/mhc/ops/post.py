@@ -46,8 +46,8 @@ class _Post(torch.autograd.Function):
 
 
 def mhc_post(x, residual, post_layer_mix, comb_res_mix, out=None):
-    """A sublayer's output x [..., H] into residual [..., N, H]: post_layer_mix [..., N, 1] or [..., N] times x, plus the
-    streams mixed by comb_res_mix [..., N, N], [input, output stream]."""
+    """A sublayer's output x [..., H] into residual [..., N, H]: post_layer_mix [..., N, 1] or [..., N] times x, plus
+    the streams mixed by comb_res_mix [..., N, N], [input, output stream]."""
     if is_traced() or not torch.is_grad_enabled():
         return mhc_post_fwd(x, residual, post_layer_mix, comb_res_mix, out)
     return _Post.apply(x, residual, post_layer_mix, comb_res_mix, out)
