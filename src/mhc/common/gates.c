@@ -56,17 +56,21 @@ static void run_columns(const void *context, int64_t begin, int64_t end)
     const summing *s = context;
     const gates_bwd_args *a = s->a;
     for (int64_t j = begin; j < end; j++) {
-        double sums[2] = { 0, 0 };
+        double of_base[GATES_CHUNK_STRANDS] = { 0 }, of_scale[GATES_CHUNK_STRANDS] = { 0 };
         for (int64_t first = 0; first < a->num_tokens; first += GATES_CHUNK) {
-            float of_base = 0, of_scale = 0;
+            const int64_t strand = first / GATES_CHUNK % GATES_CHUNK_STRANDS;
+            float g_sums[GATES_STRANDS] = { 0 }, product_sums[GATES_STRANDS] = { 0 };
             for (int64_t t = first; t < tgl_min(first + GATES_CHUNK, a->num_tokens); t++) {
                 const float g = slope_at(a, t, (int)j);
-                of_base += g;
-                of_scale = tgl_fma(g, a->mixes[t * a->row_stride + j], of_scale);
+                float *of = &product_sums[t % GATES_STRANDS];
+                g_sums[t % GATES_STRANDS] += g;
+                *of = tgl_fma(g, a->mixes[t * a->row_stride + j], *of);
             }
-            sums[0] += (double)of_base, sums[1] += (double)of_scale;
+            of_base[strand] += (double)mhc_tree(g_sums, GATES_STRANDS);
+            of_scale[strand] += (double)mhc_tree(product_sums, GATES_STRANDS);
         }
-        s->sums[j][0] = sums[0], s->sums[j][1] = sums[1];
+        s->sums[j][0] = (of_base[0] + of_base[1]) + (of_base[2] + of_base[3]);
+        s->sums[j][1] = (of_scale[0] + of_scale[1]) + (of_scale[2] + of_scale[3]);
     }
 }
 
@@ -118,8 +122,8 @@ static int64_t chunks_of(int64_t num_tokens) { return tgl_ceil_div(num_tokens, G
 static tgl_shape shape_bwd(void *context, const tgl_target *target)
 {
     gates_bwd_args *a = context;        /* without tokens there are sums of none */
-    return (tgl_shape){ { tgl_strided_grid(tgl_max(1, chunks_of(a->num_tokens)), INT32_MAX) }, .block = GATES_THREADS,
-                        TGL_ARGS(*a) };
+    return (tgl_shape){ { tgl_strided_grid(tgl_max(1, chunks_of(a->num_tokens)), INT32_MAX) },
+                        .block = GATES_BWD_THREADS(gates_columns(a->num_streams, a->num_groups)), TGL_ARGS(*a) };
 }
 
 const tgl_op TGL_GATES_BWD = { cpu_bwd, plan_bwd, { { .shape = shape_bwd } } };

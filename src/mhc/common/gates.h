@@ -8,6 +8,9 @@
 
 #define GATES_THREADS 256
 #define GATES_CHUNK 64              /* tokens whose gradients are added in f32; chunks are added in f64 */
+#define GATES_STRANDS 8             /* of a chunk's tokens */
+#define GATES_CHUNK_STRANDS 4       /* of chunks */
+#define GATES_BWD_THREADS(columns) ((GATES_STRANDS * (columns) + 31) / 32 * 32)
 #define GATES_MAX_COLUMNS (MHC_MAX_STREAMS * (MHC_MAX_STREAMS + 2))
 
 typedef struct { float pre_eps, post_mult, post_eps; } gates_numbers;
@@ -36,8 +39,9 @@ typedef struct {
 } gates_fwd_args;
 
 /* grad_base is the sum of g over tokens, grad_scale that of g * mix over tokens and the columns of a group. Of each
- * column both sums are made alike: tokens of a chunk in order, in f32 (g * mix by fma); chunks in order, in f64; of
- * grad_scale then the columns, in f64. */
+ * column both sums are made alike. In a chunk token t belongs to strand t % GATES_STRANDS: in a strand in order, in f32
+ * (g * mix by fma), then strands as a tree. Chunk c belongs to strand c % GATES_CHUNK_STRANDS: the same in f64. Of
+ * grad_scale then the columns in order, in f64. */
 typedef struct {
     const float *grad_out[3];                   /* NULL: zero */
     const float *mixes, *scale, *base;
