@@ -20,16 +20,22 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     for (int64_t t = begin; t < end; t++) {
         const float *x = p->x + t * n * n;
         mhc_matrix m;
+        float softmax[MHC_MAX_STREAMS][MHC_MAX_STREAMS];
         sinkhorn_grads d;
         for (int i = 0; i < n * n; i++) {
             m.e[i / n][i % n] = x[i];
             d.e[i / n][i % n] = p->grad_out[t * n * n + i];
         }
-        mhc_sinkhorn_logits(&m, n, p->eps);
+        for (int i = 0; i < n; i++) {
+            const float rcp = mhc_softmax(m.e[i], n);
+            for (int o = 0; o < n; o++) {
+                softmax[i][o] = m.e[i][o] * rcp;
+                m.e[i][o] = tgl_fma(m.e[i][o], rcp, p->eps);
+            }
+        }
         sinkhorn_bwd_steps(&m, &d, n, p->repeat, p->eps, &history);
         for (int i = 0; i < n; i++) {
-            for (int o = 0; o < n; o++) m.e[i][o] = x[i * n + o];
-            sinkhorn_bwd_softmax(m.e[i], d.e[i], n);
+            sinkhorn_bwd_softmax(softmax[i], d.e[i], n);
             for (int o = 0; o < n; o++) p->grad_x[(t * n + i) * n + o] = d.e[i][o];
         }
     }
@@ -62,10 +68,10 @@ static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     p->has_vectors = ((uintptr_t)p->x | (uintptr_t)p->grad_out | (uintptr_t)p->grad_x) % 16 == 0;
-    return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(p->num_tokens, MHC_SINKHORN_THREADS), INT32_MAX) },
-                        .block = MHC_SINKHORN_THREADS,
+    return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(p->num_tokens, MHC_SINKHORN_TOKENS), INT32_MAX) },
+                        .block = MHC_SINKHORN_THREADS(p->num_streams),
                         .shared_bytes = (int64_t)sinkhorn_bwd_slots(p->repeat) * 2 * p->num_streams *
-                                        MHC_SINKHORN_THREADS * (int64_t)sizeof(float),
+                                        MHC_SINKHORN_TOKENS * (int64_t)sizeof(float),
                         TGL_ARGS(*p) };
 }
 

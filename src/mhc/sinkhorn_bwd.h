@@ -3,9 +3,8 @@
 #ifndef TEGULA_MHC_SINKHORN_BWD_H
 #define TEGULA_MHC_SINKHORN_BWD_H
 
-#include "mhc/common/mhc.h"
+#include "mhc/sinkhorn_fwd.h"
 
-#define MHC_SINKHORN_THREADS 32     /* as sinkhorn_fwd.h */
 /* Repeats whose u and v are kept at a time, so that any number of repeats takes bounded memory: of those before, the
  * forward runs again. */
 #define MHC_SINKHORN_SPAN 31
@@ -150,18 +149,14 @@ TGL_INLINE void sinkhorn_bwd_steps(mhc_matrix *m, sinkhorn_grads *d, int n, int 
     }
 }
 
-/* A row of logits and the gradient of E to that of the logits. */
-TGL_INLINE void sinkhorn_bwd_softmax(float *logits, float *d, int n)
+/* A row's softmax, and the gradient of E to that of the logits. */
+TGL_INLINE void sinkhorn_bwd_softmax(const float *softmax, float *d, int n)
 {
-    const float rcp = mhc_softmax(logits, n);
     float dot = 0.0f;
     MHC_UNROLL
-    for (int o = 0; o < n; o++) {
-        logits[o] = logits[o] * rcp;
-        dot = tgl_fma(d[o], logits[o], dot);
-    }
+    for (int o = 0; o < n; o++) dot = tgl_fma(d[o], softmax[o], dot);
     MHC_UNROLL
-    for (int o = 0; o < n; o++) d[o] = tgl_one_nan((d[o] - dot) * logits[o]);
+    for (int o = 0; o < n; o++) d[o] = tgl_one_nan((d[o] - dot) * softmax[o]);
 }
 
 #endif

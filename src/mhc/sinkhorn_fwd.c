@@ -48,8 +48,8 @@ static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     p->has_vectors = ((uintptr_t)p->x | (uintptr_t)p->out) % 16 == 0;
-    return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(p->num_tokens, MHC_SINKHORN_THREADS), INT32_MAX) },
-                        .block = MHC_SINKHORN_THREADS, TGL_ARGS(*p) };
+    return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(p->num_tokens, MHC_SINKHORN_TOKENS), INT32_MAX) },
+                        .block = MHC_SINKHORN_THREADS(p->num_streams), TGL_ARGS(*p) };
 }
 
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };

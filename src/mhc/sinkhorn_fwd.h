@@ -5,9 +5,10 @@
 
 #include "mhc/common/mhc.h"
 
-/* A token is a thread: steps depend on each other, and there are fewer tokens than a GPU has lanes. So a block is a
- * warp, and spreads over all schedulers. */
-#define MHC_SINKHORN_THREADS 32
+/* Of a block. A token's steps are a thread: they depend on each other, and there are fewer tokens than a GPU has lanes.
+ * So a block has few tokens, and blocks spread over all schedulers; their rows of logits have a warp each. */
+#define MHC_SINKHORN_TOKENS 32
+#define MHC_SINKHORN_THREADS(streams) (MHC_SINKHORN_TOKENS * (streams))
 
 typedef struct {
     const float *x;

@@ -80,14 +80,16 @@ TGL_INLINE float mhc_softmax(float *row, int n)
     return mhc_rcp(mhc_tree(row, n));
 }
 
+TGL_INLINE void mhc_sinkhorn_row(float *row, int n, float eps)         /* logits to a row of E */
+{
+    const float rcp = mhc_softmax(row, n);
+    MHC_UNROLL
+    for (int o = 0; o < n; o++) row[o] = tgl_fma(row[o], rcp, eps);
+}
 TGL_INLINE void mhc_sinkhorn_logits(mhc_matrix *m, int n, float eps)
 {
     MHC_UNROLL
-    for (int i = 0; i < n; i++) {
-        const float rcp = mhc_softmax(m->e[i], n);
-        MHC_UNROLL
-        for (int o = 0; o < n; o++) m->e[i][o] = tgl_fma(m->e[i][o], rcp, eps);
-    }
+    for (int i = 0; i < n; i++) mhc_sinkhorn_row(m->e[i], n, eps);
 }
 
 /* The first step, over columns. */
@@ -125,16 +127,22 @@ TGL_INLINE void mhc_sinkhorn_repeat(mhc_matrix *m, int n, float eps)
     }
 }
 
-TGL_INLINE void mhc_sinkhorn(mhc_matrix *m, int n, int repeat, float eps)       /* repeat >= 1; the result is in e */
+TGL_INLINE void mhc_sinkhorn_steps(mhc_matrix *m, int n, int repeat, float eps)        /* repeat >= 1 */
 {
-    mhc_sinkhorn_logits(m, n, eps);
     mhc_sinkhorn_begin(m, n, eps);
     MHC_KEEP_LOOP
     for (int r = 1; r < repeat; r++) mhc_sinkhorn_repeat(m, n, eps);
+}
+TGL_INLINE float mhc_sinkhorn_product(float e, float u, float v) { return (e * u) * v; }
+
+TGL_INLINE void mhc_sinkhorn(mhc_matrix *m, int n, int repeat, float eps)       /* e: logits, then the result */
+{
+    mhc_sinkhorn_logits(m, n, eps);
+    mhc_sinkhorn_steps(m, n, repeat, eps);
     MHC_UNROLL
     for (int i = 0; i < n; i++) {
         MHC_UNROLL
-        for (int o = 0; o < n; o++) m->e[i][o] = (m->e[i][o] * m->u[i]) * m->v[o];
+        for (int o = 0; o < n; o++) m->e[i][o] = mhc_sinkhorn_product(m->e[i][o], m->u[i], m->v[o]);
     }
 }
 
