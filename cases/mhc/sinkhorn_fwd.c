@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include <math.h>
-
 #include "cases/mhc/common/mhc_cases.h"
 
 enum { X, OUT };
@@ -31,32 +29,11 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
     const tgl_mhc_params *params = (const void *)c->scalars;
     case_tensor *x = &c->tensors[X], *out = c->tensors[OUT].name ? &c->tensors[OUT] : x;
     const int64_t n = x->shape[1], repeat = params->sinkhorn_repeat ? params->sinkhorn_repeat : 20;
-    const float eps = params->sinkhorn_eps;
     for (int64_t t = begin; t < end; t++) {
-        float e[64], of_row[8], of_column[8], rows[8], columns[8];
-        for (int64_t i = 0; i < n; i++) {
-            float top = -INFINITY;
-            for (int64_t o = 0; o < n; o++) top = fmaxf(top, mhc_at(x, (int64_t[]){ t, i, o }));
-            for (int64_t o = 0; o < n; o++) e[i * n + o] = mhc_exp_of(mhc_at(x, (int64_t[]){ t, i, o }) - top);
-            const float scale = mhc_reciprocal(mhc_sum_as_tree(e + i * n, n, 1));
-            for (int64_t o = 0; o < n; o++) e[i * n + o] = fmaf(e[i * n + o], scale, eps);
-            of_row[i] = rows[i] = 1;
-        }
-        for (int64_t o = 0; o < n; o++) columns[o] = mhc_sum_as_tree(e + o, n, n) + eps;
-        for (int64_t step = 0; step < 2 * repeat - 1; step++) {
-            const bool is_row = step % 2;
-            float *sums = is_row ? rows : columns, *made = is_row ? of_row : of_column;
-            const float *with = is_row ? of_column : of_row;
-            for (int64_t a = 0; a < n; a++) {
-                float sum = eps * sums[a];
-                for (int64_t b = 0; b < n && step; b++) sum = fmaf(e[is_row ? a * n + b : b * n + a], with[b], sum);
-                if (step) sums[a] = sum;
-                made[a] = mhc_reciprocal(sums[a]);
-            }
-        }
-        for (int64_t i = 0; i < n; i++)
-            for (int64_t o = 0; o < n; o++)
-                mhc_put(out, (int64_t[]){ t, i, o }, e[i * n + o] * of_row[i] * of_column[o]);
+        float e[64];
+        for (int64_t k = 0; k < n * n; k++) e[k] = mhc_at(x, (int64_t[]){ t, k / n, k % n });
+        mhc_sinkhorn_of(e, n, repeat, params->sinkhorn_eps);
+        for (int64_t k = 0; k < n * n; k++) mhc_put(out, (int64_t[]){ t, k / n, k % n }, (double)e[k]);
     }
 }
 

@@ -172,6 +172,40 @@ TGL_API tgl_status tgl_mhc_pre_fwd(const DLTensor *residual, const DLTensor *fn,
 /* 0 on the CPU. */
 TGL_API size_t tgl_mhc_pre_fwd_workspace_size(const DLTensor *residual, const DLTensor *fn);
 
+/* ---- parts of a projection ---- What a GEMM of one's own, or of another library, leaves: out_mul and sqrsum of
+ * tgl_mhc_norm_fn_fwd() as num_splits parts each. They are added as a tree of neighbours, padded with +0 to a power of
+ * two of at least 16. Exact: CPU and CUDA agree bit for bit. */
+
+/* tgl_mhc_norm_fn_finish_fwd() - parts to mixes. Since 0.2.
+ *   out_mul_parts  in   f32   [num_splits, num_tokens, num_rows]   packed; 1 <= num_splits <= 4096
+ *   sqrsum_parts   in   f32   [num_splits, num_tokens]             packed
+ *   mixes          out  f32   [num_tokens, num_rows]               packed
+ *   out_mul        out  f32   [num_tokens, num_rows]               packed; NULL: not wanted
+ *   sqrsum         out  f32   [num_tokens]                         packed; NULL: not wanted
+ * mixes = out_mul * rsqrt(sqrsum / num_columns + rms_eps), num_columns being those of a token, num_streams * hidden.
+ * 1 <= num_rows <= 80. Reads rms_eps. */
+TGL_API tgl_status tgl_mhc_norm_fn_finish_fwd(const DLTensor *out_mul_parts, const DLTensor *sqrsum_parts,
+                                              DLTensor *mixes, DLTensor *out_mul, DLTensor *sqrsum, int64_t num_columns,
+                                              const tgl_mhc_params *params, tgl_stream stream);
+
+/* tgl_mhc_pre_finish_fwd() - parts, and the residual, to gates, comb and the input of a sublayer. Since 0.2.
+ *   residual       in   bf16   [num_tokens, n, hidden]                rows packed, any distance apart; n = num_streams
+ *   out_mul_parts  in   f32    [num_splits, num_tokens, num_rows]     packed; 1 <= num_splits <= 4096
+ *   sqrsum_parts   in   f32    [num_splits, num_tokens]               packed
+ *   scale, base    in   f32    [3, 2 or 1], [num_rows]                packed
+ *   pre_mix        out  f32    [num_tokens, n]                        packed; NULL: not wanted
+ *   post_mix       out  f32    [num_tokens, n]                        packed; NULL: not wanted; needs 2 or 3 scales
+ *   comb_mix       out  f32    [num_tokens, n, n]                     packed; NULL: not wanted; needs 3 scales
+ *   out            out  bf16   [num_tokens, hidden]                   rows packed, any distance apart
+ * num_rows is n (n + 2) with 3 scales (pre, post, comb), 2 n with 2 (pre, post), n with 1 (pre). Equal, bit for bit, to
+ * tgl_mhc_norm_fn_finish_fwd(), _pre_split_mixes_fwd() (or _head_compute_mix_fwd()), _sinkhorn_fwd() and
+ * _pre_apply_mix_fwd() one after the other. Reads rms_eps, pre_eps, post_mult, post_eps, sinkhorn_eps,
+ * sinkhorn_repeat. */
+TGL_API tgl_status tgl_mhc_pre_finish_fwd(const DLTensor *residual, const DLTensor *out_mul_parts,
+                                          const DLTensor *sqrsum_parts, const DLTensor *scale, const DLTensor *base,
+                                          DLTensor *pre_mix, DLTensor *post_mix, DLTensor *comb_mix, DLTensor *out,
+                                          const tgl_mhc_params *params, tgl_stream stream);
+
 /* ---- gates ---- */
 
 /* tgl_mhc_pre_split_mixes_fwd() - the mixes of a token to its pre gate, post gate and the logits of comb
@@ -197,8 +231,8 @@ TGL_API tgl_status tgl_mhc_pre_split_mixes_fwd(const DLTensor *mixes, const DLTe
  *   grad_mixes               out  f32   as mixes             packed
  *   grad_scale, grad_base    out  f32   as scale, base       packed
  * With g the gradient of z: grad_mixes = g * scale, grad_base = sum of g over tokens, grad_scale = sum of g * mixes
- * over tokens and the columns of a group; without tokens the sums are 0. Sums are in f32 over 64 tokens at a time, in
- * order, and those in f64: they depend on num_tokens alone. Reads post_mult. Exact: CPU and CUDA agree bit for bit.
+ * over tokens and the columns of a group; without tokens the sums are 0. Sums are in f32 over 64 tokens at a time, and
+ * those in f64, in an order (docs/mhc.md) that depends on num_tokens alone. Reads post_mult. Exact: CPU and CUDA agree bit for bit.
  * Since 0.2. */
 TGL_API tgl_status tgl_mhc_pre_split_mixes_bwd(const DLTensor *mixes, const DLTensor *scale, const DLTensor *base,
                                                const DLTensor *grad_pre_mix, const DLTensor *grad_post_mix,
@@ -248,6 +282,19 @@ TGL_API tgl_status tgl_mhc_sinkhorn_fwd(const DLTensor *x, DLTensor *out, const 
  * Since 0.2. */
 TGL_API tgl_status tgl_mhc_sinkhorn_bwd(const DLTensor *grad_out, const DLTensor *x, DLTensor *grad_x,
                                         const tgl_mhc_params *params, tgl_stream stream);
+
+/* tgl_mhc_split_sinkhorn_fwd() - mixes to gates and comb, in one launch. Since 0.2.
+ *   mixes     in   f32   [num_tokens, n * (n + 2)]   rows may be strided
+ *   scale     in   f32   [3]                         packed; of pre, post, comb
+ *   base      in   f32   [n * (n + 2)]               packed
+ *   pre_mix   out  f32   [num_tokens, n]             packed
+ *   post_mix  out  f32   [num_tokens, n]             packed
+ *   comb_mix  out  f32   [num_tokens, n, n]          packed, [input, output stream]
+ * Equal, bit for bit, to tgl_mhc_pre_split_mixes_fwd() and tgl_mhc_sinkhorn_fwd() of its comb. Reads pre_eps,
+ * post_mult, post_eps, sinkhorn_eps, sinkhorn_repeat. 1 <= n <= 8. Exact: CPU and CUDA agree bit for bit. */
+TGL_API tgl_status tgl_mhc_split_sinkhorn_fwd(const DLTensor *mixes, const DLTensor *scale, const DLTensor *base,
+                                              DLTensor *pre_mix, DLTensor *post_mix, DLTensor *comb_mix,
+                                              const tgl_mhc_params *params, tgl_stream stream);
 
 #ifdef __cplusplus
 }

@@ -70,6 +70,32 @@ float mhc_reciprocal(float x)
     return fmaf(better, fmaf(-x, better, 1), better);
 }
 
+void mhc_sinkhorn_of(float *e, int64_t n, int64_t repeat, float eps)
+{
+    float of_row[8], of_column[8], rows[8], columns[8];
+    for (int64_t i = 0; i < n; i++) {
+        float top = -INFINITY;
+        for (int64_t o = 0; o < n; o++) top = fmaxf(top, e[i * n + o]);
+        for (int64_t o = 0; o < n; o++) e[i * n + o] = mhc_exp_of(e[i * n + o] - top);
+        const float scale = mhc_reciprocal(mhc_sum_as_tree(e + i * n, n, 1));
+        for (int64_t o = 0; o < n; o++) e[i * n + o] = fmaf(e[i * n + o], scale, eps);
+        of_row[i] = rows[i] = 1;
+    }
+    for (int64_t o = 0; o < n; o++) columns[o] = mhc_sum_as_tree(e + o, n, n) + eps;
+    for (int64_t step = 0; step < 2 * repeat - 1; step++) {
+        const bool is_row = step % 2;
+        float *sums = is_row ? rows : columns, *made = is_row ? of_row : of_column;
+        const float *with = is_row ? of_column : of_row;
+        for (int64_t a = 0; a < n; a++) {
+            float sum = eps * sums[a];
+            for (int64_t b = 0; b < n && step; b++) sum = fmaf(e[is_row ? a * n + b : b * n + a], with[b], sum);
+            if (step) sums[a] = sum;
+            made[a] = mhc_reciprocal(sums[a]);
+        }
+    }
+    for (int64_t k = 0; k < n * n; k++) e[k] = e[k] * of_row[k / n] * of_column[k % n];
+}
+
 /* ---- inputs ---- */
 
 void mhc_fill_values(const case_problem *c, case_tensor *t, uint64_t seed)

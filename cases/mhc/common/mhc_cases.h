@@ -20,6 +20,7 @@ float mhc_sum_as_tree(const float *values, int64_t count, int64_t step);     /* 
 float mhc_exp_of(float x);                                                   /* numerics/exp.h's */
 float mhc_sigmoid_of(float z);
 float mhc_reciprocal(float x);
+void mhc_sinkhorn_of(float *e, int64_t n, int64_t repeat, float eps);         /* logits of a token to its matrix */
 
 /* Logits of gates, and of [num_tokens, n, n]:
  *   normal    mean 0, deviation 1

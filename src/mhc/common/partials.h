@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT
+ * partials.h - sums that a GEMM left in parts, as splits of its columns: added as a tree of neighbours, padded with +0
+ * to a power of two of at least PARTIALS_BLOCK. */
+#ifndef TEGULA_MHC_PARTIALS_H
+#define TEGULA_MHC_PARTIALS_H
+
+#include "mhc/common/mhc.h"
+
+#define PARTIALS_BLOCK 16           /* parts whose loads are in flight together */
+#define PARTIALS_LEVELS 8           /* of the tree over blocks */
+#define PARTIALS_SPLITS "1..4096"   /* PARTIALS_BLOCK << PARTIALS_LEVELS */
+
+typedef struct { const float *out_mul, *sqrsum; int64_t num_splits; } partials;  /* [splits][tokens][rows], [splits][tokens] */
+
+TGL_INLINE float partials_block(const float *from, int64_t stride, int64_t count)
+{
+    float l[PARTIALS_BLOCK];
+    MHC_UNROLL
+    for (int i = 0; i < PARTIALS_BLOCK; i++) l[i] = i < count ? from[i * stride] : 0.0f;
+    return mhc_tree(l, PARTIALS_BLOCK / 2) + mhc_tree(l + PARTIALS_BLOCK / 2, PARTIALS_BLOCK / 2);
+}
+
+TGL_INLINE float partials_sum(const float *from, int64_t stride, int64_t count)
+{
+    float sum = partials_block(from, stride, count), level[PARTIALS_LEVELS];    /* of 2^l blocks, the left of a pair */
+    int32_t blocks = 1;
+    MHC_UNROLL
+    for (int l = 0; l < PARTIALS_LEVELS; l++) level[l] = sum;
+    while ((int64_t)blocks * PARTIALS_BLOCK < count) blocks *= 2;
+    MHC_KEEP_LOOP
+    for (int32_t b = 1; b < blocks; b++) {
+        const int64_t first = (int64_t)b * PARTIALS_BLOCK;
+        sum = first < count ? partials_block(from + first * stride, stride, count - first) : 0.0f;
+        MHC_UNROLL
+        for (int l = 0; l < PARTIALS_LEVELS; l++) {     /* as a counter is incremented: a 1 is carried on */
+            const int is_carried = (b & ((1 << l) - 1)) == (1 << l) - 1;
+            if (is_carried && b >> l & 1) sum = level[l] + sum;
+            else if (is_carried) level[l] = sum;
+        }
+    }
+    return sum;
+}
+
+#endif
