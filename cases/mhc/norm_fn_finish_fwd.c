@@ -31,7 +31,7 @@ static void oracle(case_problem *c)
     const tgl_mhc_params *p = (const void *)c->scalars;
     for (int64_t token = 0; token < t[MIXES].shape[0]; token++) {
         const float squares = parts_sum(&t[SQRSUM_PARTS], token, 0);
-        const float r = parts_factor(squares, c->scalar, p->rms_eps);
+        const float r = projection_factor(squares, c->scalar, p->rms_eps);
         if (t[SQRSUM].name) mhc_put(&t[SQRSUM], &token, (double)squares);
         for (int64_t j = 0; j < t[MIXES].shape[1]; j++) {
             const float sum = parts_sum(&t[OUT_MUL_PARTS], token, j);

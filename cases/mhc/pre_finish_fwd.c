@@ -41,7 +41,7 @@ static void oracle_token(case_problem *c, int64_t token)
     case_tensor *t = c->tensors;
     const tgl_mhc_params *p = (const void *)c->scalars;
     const int64_t n = t[X].shape[1], hidden = t[X].shape[2];
-    const float r = parts_factor(parts_sum(&t[SQRSUM_PARTS], token, 0), n * hidden, p->rms_eps);
+    const float r = projection_factor(parts_sum(&t[SQRSUM_PARTS], token, 0), n * hidden, p->rms_eps);
     float pre[8], comb[64];
     for (int64_t j = 0; j < t[BASE].shape[0]; j++) {
         const int64_t group = j < n ? 0 : j < 2 * n ? 1 : 2, k = j - group * n;

@@ -96,6 +96,23 @@ THUNK(mhc_pre_fwd)
                            a->workspace_bytes, a->stream);
 }
 
+THUNK(mhc_norm_fn_finish_fwd)
+{
+    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)a->eps };
+    return tgl_mhc_norm_fn_finish_fwd(a->out_mul_parts, a->sqrsum_parts, a->mixes, a->out_mul, a->sqrsum,
+                                      a->num_columns, &params, a->stream);
+}
+CHECK(mhc_pre_finish_fwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+THUNK(mhc_pre_finish_fwd)
+{
+    const tgl_mhc_params params = {
+        .has_rms_eps = true, .rms_eps = (float)a->rms_eps, .has_pre_eps = true, .pre_eps = (float)a->pre_eps,
+        .has_sinkhorn_eps = true, .sinkhorn_eps = (float)a->sinkhorn_eps, .has_post_mult = true,
+        .post_mult = (float)a->post_mult, .post_eps = (float)a->post_eps, .sinkhorn_repeat = a->repeat };
+    return tgl_mhc_pre_finish_fwd(a->residual, a->out_mul_parts, a->sqrsum_parts, a->scale, a->base, a->pre_mix,
+                                  a->post_mix, a->comb_mix, a->out, &params, a->stream);
+}
+
 /* ---- gates ---- */
 
 CHECK(mhc_pre_split_mixes_fwd) { return is_within("num_streams", a->num_streams, 1, 8); }
@@ -212,6 +229,20 @@ THUNK(mhc_sinkhorn_bwd)
     return tgl_mhc_sinkhorn_bwd(a->grad_out, a->x, a->grad_x, &params, a->stream);
 }
 
+CHECK(mhc_split_sinkhorn_fwd)
+{
+    return is_within("num_streams", a->num_streams, 1, 8) && is_within("repeat", a->repeat, 1, INT32_MAX);
+}
+THUNK(mhc_split_sinkhorn_fwd)
+{
+    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = (float)a->pre_eps, .has_post_mult = true,
+                                    .post_mult = (float)a->post_mult, .post_eps = (float)a->post_eps,
+                                    .has_sinkhorn_eps = true, .sinkhorn_eps = (float)a->eps,
+                                    .sinkhorn_repeat = a->repeat };
+    return tgl_mhc_split_sinkhorn_fwd(a->mixes, a->scale, a->base, a->pre_mix, a->post_mix, a->comb_mix, &params,
+                                      a->stream);
+}
+
 static op_row rows[] = {
     { .text = "mhc_expand_fwd(x[T, H], num_streams: int) -> out: x[T, num_streams, H]",
       .doc = "An embedding to all streams: out[t, i] = x[t].",
@@ -260,6 +291,18 @@ static op_row rows[] = {
              "mhc_sinkhorn_fwd and mhc_pre_apply_mix_fwd, the same bits; with norm then RMSNorm, with gain "
              "input_weight [H] * norm_scale.",
       .check = check_mhc_pre_fwd, .call = call_mhc_pre_fwd, .workspace = workspace_mhc_pre_fwd },
+    { .text = "mhc_norm_fn_finish_fwd(out_mul_parts[S, T, P], sqrsum_parts[S, T], num_columns: int, eps: float = 1e-6) "
+              "-> mixes: f32[T, P], out_mul: f32[T, P], sqrsum: f32[T]",
+      .doc = "What mhc_norm_fn_fwd gives, from its products and sums of squares as S parts each, such as the splits of "
+             "a GEMM, of num_columns (K) columns in all. Parts are added as a binary tree.",
+      .call = call_mhc_norm_fn_finish_fwd },
+    { .text = "mhc_pre_finish_fwd(residual[T, N, H], out_mul_parts[S, T, P], sqrsum_parts[S, T], scale[G], base[P], "
+              "rms_eps: float = 1e-6, pre_eps: float = 1e-6, sinkhorn_eps: float = 1e-6, post_mult: float = 2.0, "
+              "post_eps: float = 0.0, repeat: int = 20) -> out: residual[T, H], pre_mix: f32[T, N], "
+              "post_mix: f32[T, N], comb_mix: f32[T, N, N]",
+      .doc = "mhc_pre_fwd from there on: mhc_norm_fn_finish_fwd, mhc_pre_split_mixes_fwd, mhc_sinkhorn_fwd and "
+             "mhc_pre_apply_mix_fwd in one launch, the same bits.",
+      .check = check_mhc_pre_finish_fwd, .call = call_mhc_pre_finish_fwd },
     { .text = "mhc_pre_split_mixes_fwd(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
               "pre_eps: float = 1e-6, post_eps: float = 0.0) -> pre_mix: f32[T, num_streams], "
               "post_mix: f32[T, num_streams], comb: f32[T, num_streams, num_streams]",
@@ -285,5 +328,11 @@ static op_row rows[] = {
               "grad_x: f32[T, N, M]",
       .doc = "The gradient of mhc_sinkhorn_fwd's x, by all of its steps backwards.",
       .check = check_mhc_sinkhorn_bwd, .call = call_mhc_sinkhorn_bwd },
+    { .text = "mhc_split_sinkhorn_fwd(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
+              "pre_eps: float = 1e-6, post_eps: float = 0.0, repeat: int = 20, eps: float = 1e-6) -> "
+              "pre_mix: f32[T, num_streams], post_mix: f32[T, num_streams], "
+              "comb_mix: f32[T, num_streams, num_streams]",
+      .doc = "mhc_pre_split_mixes_fwd, and mhc_sinkhorn_fwd of its comb, in one launch, the same bits.",
+      .check = check_mhc_split_sinkhorn_fwd, .call = call_mhc_split_sinkhorn_fwd },
 };
 DOMAIN_WITH(mhc, others);

@@ -309,6 +309,17 @@ def _split_backward(ctx, wanted, *grads):
     return dict(zip(("mixes", "scale", "base"), made))
 
 
+def _split_sinkhorn_backward(ctx, wanted, *grads):
+    mixes, scale, base = ctx.saved_tensors
+    num_streams, post_mult, repeat, eps = ctx.settings
+    pre, post, comb = map(_packed, grads)
+    if comb is not None:
+        logits = _tegula.mhc_pre_split_mixes_fwd(mixes, scale, base, num_streams)[2]
+        comb = _tegula.mhc_sinkhorn_bwd(comb, logits, repeat, eps)
+    made = _tegula.mhc_pre_split_mixes_bwd(mixes, scale, base, pre, post, comb, post_mult)
+    return dict(zip(("mixes", "scale", "base"), made))
+
+
 def _head_backward(ctx, wanted, grad):
     return dict(zip(("mixes", "scale", "base"), _tegula.mhc_head_compute_mix_bwd(*ctx.saved_tensors, _packed(grad))))
 
@@ -332,6 +343,8 @@ GRADIENTS = {
         ("mhc_pre_apply_mix_fwd", _pre_apply_mix_backward, _save_mhc("x", "mix")),
         ("mhc_post_fwd", _post_backward, _save_mhc("x", "residual", "post_mix", "comb_mix")),
         ("mhc_pre_split_mixes_fwd", _split_backward, _save_mhc("mixes", "scale", "base", numbers=("post_mult",))),
+        ("mhc_split_sinkhorn_fwd", _split_sinkhorn_backward,
+         _save_mhc("mixes", "scale", "base", numbers=("num_streams", "post_mult", "repeat", "eps"))),
         ("mhc_norm_fn_fwd", _norm_fn_backward, _save_norm_fn),
         ("mhc_head_compute_mix_fwd", _head_backward, _save_mhc("mixes", "scale", "base")),
         ("mhc_sinkhorn_fwd", _sinkhorn_backward, _save_mhc("x", numbers=("repeat", "eps"))))},

@@ -56,8 +56,8 @@ tgl_status tgl_mhc_norm_fn_finish_fwd(const DLTensor *out_mul_parts, const DLTen
     if (num_columns < 1)
         return tgl_fail(TGL_ERR_ARGUMENT, "num_columns: is %lld, want >= 1", (long long)num_columns);
     problem p = { .in = { tgl_data(out_mul_parts), tgl_data(sqrsum_parts), n.num_splits }, .mixes = tgl_data(mixes),
-                  .out_mul = out_mul ? tgl_data(out_mul) : NULL, .sqrsum = sqrsum ? tgl_data(sqrsum) : NULL,
+                  .out_mul = tgl_data_or_null(out_mul), .sqrsum = tgl_data_or_null(sqrsum),
                   .num_tokens = n.num_tokens, .num_rows = n.num_rows, .columns = (float)num_columns,
-                  .eps = params->has_rms_eps ? params->rms_eps : 1e-6f };
+                  .eps = tgl_mhc_rms_eps(params) };
     return tgl_run(&tgl_mhc_norm_fn_finish_fwd_signature, &OP, tensors, &p, stream);
 }

@@ -99,12 +99,11 @@ tgl_status tgl_mhc_pre_finish_fwd(const DLTensor *residual, const DLTensor *out_
                         comb_mix ? "3" : "2 or 3", comb_mix ? "comb_mix" : "post_mix");
     problem p = { .in = { tgl_data(out_mul_parts), tgl_data(sqrsum_parts), n.num_splits },
                   .residual = tgl_rows_in(residual), .scale = tgl_data(scale), .base = tgl_data(base),
-                  .gates = { pre_mix ? tgl_data(pre_mix) : NULL, post_mix ? tgl_data(post_mix) : NULL,
-                             comb_mix ? tgl_data(comb_mix) : NULL },
+                  .gates = { tgl_data_or_null(pre_mix), tgl_data_or_null(post_mix), tgl_data_or_null(comb_mix) },
                   .out = tgl_rows_out(out), .num_tokens = n.num_tokens, .num_streams = n.num_streams, .hidden = n.hidden,
                   .num_groups = (int32_t)n.num_groups, .num_rows = gates_columns((int)n.num_streams, (int)n.num_groups),
                   .repeat = tgl_mhc_sinkhorn_repeat(params), .columns = (float)(n.num_streams * n.hidden),
-                  .rms_eps = params->has_rms_eps ? params->rms_eps : 1e-6f,
+                  .rms_eps = tgl_mhc_rms_eps(params),
                   .sinkhorn_eps = tgl_mhc_sinkhorn_eps(params), .numbers = tgl_mhc_gates(params) };
     return tgl_run(&tgl_mhc_pre_finish_fwd_signature, &OP, tensors, &p, stream);
 }

@@ -11,7 +11,5 @@ extern const tgl_op TGL_PRE_FWD;
 /* Fills in what comes from these tensors. Their shapes have been checked. */
 void tgl_pre_take(pre_fwd_args *a, const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,
                   void *workspace);
-/* The data of a tensor that may be missing. */
-static inline void *tgl_data_or_null(const DLTensor *t) { return t ? tgl_data(t) : NULL; }
 
 #endif

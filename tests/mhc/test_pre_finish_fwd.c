@@ -5,7 +5,6 @@
 
 TESTS_OF_TABLE("mhc_pre_finish_fwd")
 
-/* [pre_finish] */
 TEST(worked_example)
 {
     const float x[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f };
@@ -17,7 +16,6 @@ TEST(worked_example)
     const float comb[] = { 0.5762365f, 0.4230120f, 0.4237625f, 0.5769870f };
     const float out[] = { 1.296875f, -0.326171875f, -0.259765625f, 1.28125f };
     const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = 0.01f, .sinkhorn_repeat = 2 };
-/* [pre_finish] */
     FOR_BACKENDS(b) {
         tensor in, p, q, s, of, made[4];
         put(b, &in, 3, SHAPE(1, 2, 4), x);

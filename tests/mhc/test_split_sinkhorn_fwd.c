@@ -5,7 +5,6 @@
 
 TESTS_OF_TABLE("mhc_split_sinkhorn_fwd")
 
-/* [split_sinkhorn] */
 TEST(worked_example)
 {
     const float mixes[] = { -0.2255335f, 0.05883483f, -0.06864063f, 0.1470871f,
@@ -14,7 +13,6 @@ TEST(worked_example)
     const float pre[] = { 0.3904198f, 0.4550769f }, post[] = { 0.9034811f, 1.073411f };
     const float comb[] = { 0.5762365f, 0.4230120f, 0.4237625f, 0.5769870f };
     const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = 0.01f, .sinkhorn_repeat = 2 };
-/* [split_sinkhorn] */
     FOR_BACKENDS(b) {
         tensor m, s, of, out[3];
         place(b, &m, TGL_F32, 2, SHAPE(1, 8), mixes);

@@ -114,6 +114,10 @@ def mhc_cases(device):
     yield "mhc_norm_fn_bwd", mixes, x, fn, mixes, base.square()[:6] + 1, torch.rand(120, device=device), 1e-2, x.clone()
     yield "mhc_pre_fwd", x, fn, scale, base
     yield "mhc_pre_fwd", x, fn, scale, base, torch.rand(120, device=device), y[0], True, 1e-5, 1e-2, {"repeat": 3}
+    parts, squares = torch.randn(5, 6, 15, device=device), torch.rand(5, 6, device=device)
+    yield "mhc_norm_fn_finish_fwd", parts, squares, 120, 1e-2
+    yield "mhc_pre_finish_fwd", x, parts, squares, scale, base, 1e-5, {"repeat": 3}
+    yield "mhc_split_sinkhorn_fwd", mixes, scale, base, 3, 1.0, 1e-2
     yield "mhc_pre_split_mixes_fwd", mixes, scale, base, 3, 1.0, 1e-2
     yield "mhc_pre_split_mixes_bwd", mixes, scale, base, gate, gate, comb
     yield "mhc_pre_split_mixes_bwd", mixes, scale, base, None, gate, None, 1.0

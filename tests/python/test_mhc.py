@@ -130,6 +130,45 @@ def test_pre_is_its_parts(n, device):
     torch.testing.assert_close(normed[0].double(), want, rtol=2 ** -8, atol=1e-6)
 
 
+@pytest.mark.parametrize("splits", [1, 3, 16, 40])
+def test_parts_of_a_projection(splits, device):
+    """Parts of a plain matmul, finished: close to norm_fn; and the launch that does all the rest is its parts, to the bit."""
+    torch.manual_seed(splits)
+    x = torch.randn(9, 4, 240, device=device).bfloat16()
+    fn, scale, base = (torch.randn(*shape, device=device) for shape in ((24, 960), (3,), (24,)))
+    columns = torch.arange(960, device=device) * splits // 960
+    parts = torch.stack([x.view(9, 960).float() * (columns == s) @ fn.T for s in range(splits)])
+    squares = torch.stack([(x.view(9, 960).float() * (columns == s)).square().sum(1) for s in range(splits)])
+    made = mhc.mhc_norm_fn_finish_fwd(parts, squares, 960, 1e-5)
+    for seen, want in zip(made, mhc.mhc_norm_fn_fwd(x, fn, None, 1e-5), strict=True):
+        torch.testing.assert_close(seen, want, rtol=1e-3, atol=0.1)         # fn is not rounded to TF32
+    pre, post, logits = mhc.mhc_pre_split_mixes_fwd(made[0], scale, base, 4, 1.5, 1e-2)
+    parts_of = mhc.mhc_pre_apply_mix_fwd(x, pre), pre, post, mhc.mhc_sinkhorn_fwd(logits, 7, 1e-3)
+    for seen, want in zip(mhc.mhc_pre_finish_fwd(x, parts, squares, scale, base, 1e-5, 1e-2, 1e-3, 1.5, repeat=7), parts_of,
+                          strict=True):
+        assert torch.equal(seen, want)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 8])
+def test_split_sinkhorn(n, device):
+    """Forward and gradients are those of the two ops, to the bit."""
+    torch.manual_seed(n)
+    given = [torch.randn(*shape, device=device) for shape in ((50, n * (n + 2)), (3,), (n * (n + 2),))]
+    grads = [torch.randn(*shape, device=device) for shape in ((50, n), (50, n), (50, n, n))]
+    made = []
+    for fused in (True, False):
+        leaves = [t.clone().requires_grad_() for t in given]
+        if fused:
+            out = mhc.mhc_split_sinkhorn_fwd(*leaves, n, 1.5, 1e-2, 1e-3, 7, 1e-3)
+        else:
+            pre, post, logits = mhc.mhc_pre_split_mixes_fwd(*leaves, n, 1.5, 1e-2, 1e-3)
+            out = pre, post, mhc.mhc_sinkhorn_fwd(logits, 7, 1e-3)
+        torch.autograd.backward(out, grads)
+        made.append([*out, *(t.grad for t in leaves)])
+    for seen, want in zip(*made, strict=True):
+        assert torch.equal(seen, want)
+
+
 @pytest.mark.parametrize("n", [1, 3, 4, 8])
 def test_a_block_of_ops(n, device):
     """A sublayer's seam, forward and backward, against plain torch in double."""

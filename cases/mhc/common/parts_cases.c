@@ -39,9 +39,3 @@ float parts_sum(const case_tensor *parts, int64_t token, int64_t j)
     free(l);
     return sum;
 }
-
-float parts_factor(float squares, int64_t columns, float eps)
-{
-    const float mean = squares / (float)columns + eps;
-    return (float)(1 / sqrtl((long double)mean));
-}

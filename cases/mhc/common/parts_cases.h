@@ -3,12 +3,11 @@
 #ifndef TEGULA_CASES_MHC_PARTS_H
 #define TEGULA_CASES_MHC_PARTS_H
 
-#include "cases/mhc/common/rows_cases.h"
+#include "cases/mhc/common/projection_cases.h"
 
 /* out_mul_parts [num_splits, num_tokens, rows] and sqrsum_parts [num_splits, num_tokens]. */
 void parts_add(case_problem *c, int out_mul, int sqrsum, int64_t rows);
-/* The parts of row j of a token, or of its squares, added up; and the token's factor. */
+/* The parts of row j of a token, or of its squares, added up. */
 float parts_sum(const case_tensor *parts, int64_t token, int64_t j);
-float parts_factor(float squares, int64_t columns, float eps);
 
 #endif
