@@ -47,7 +47,8 @@ const case_op norm_fn_finish_fwd_cases = {
     oracle, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_splits=1,2,3,15,16,17,31,32,33,48,100,300 num_tokens=7 num_rows=1,24",
-        "num_tokens=0,1,255,256,257,700 num_rows=1,4,80 num_splits=2 saved=0,1", "num_splits=4096 num_tokens=2 num_rows=3",
+        "num_tokens=0,1,255,256,257,700 num_rows=1,4,80 num_splits=2 saved=0,1",
+        "num_splits=4096 num_tokens=2 num_rows=3",
         "num_tokens=50 num_splits=1,5 values=special offset=0,1 num_columns=1,16777217 eps=0,1e-20,1e-2"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=2000000 num_splits=48"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=1,128,4096,8192 num_splits=16 saved=0"),

@@ -40,7 +40,7 @@ const case_op split_sinkhorn_fwd_cases = {
     case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=0,1,31,32,33,70 num_streams=1,2,3,4,5,6,7,8 repeat=1,2,10",
-        "num_tokens=40 num_streams=3,4 values=wide,huge,masked,special post_mult=0,1 post_eps=0,1e-6 pre_eps=0.01 eps=1e-2",
+        "num_tokens=40 num_streams=3,4 values=wide,huge,masked,special post_mult=0,1 post_eps=0,1e-6 eps=1e-2",
         "num_tokens=40 num_streams=4,8 gap=0,1,8 offset=0,1,4 repeat=3", "num_tokens=300"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=100003 num_streams=3,4,8", "num_tokens=90000000 repeat=2"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=128,4096,8192"),

@@ -232,8 +232,8 @@ TGL_API tgl_status tgl_mhc_pre_split_mixes_fwd(const DLTensor *mixes, const DLTe
  *   grad_scale, grad_base    out  f32   as scale, base       packed
  * With g the gradient of z: grad_mixes = g * scale, grad_base = sum of g over tokens, grad_scale = sum of g * mixes
  * over tokens and the columns of a group; without tokens the sums are 0. Sums are in f32 over 64 tokens at a time, and
- * those in f64, in an order (docs/mhc.md) that depends on num_tokens alone. Reads post_mult. Exact: CPU and CUDA agree bit for bit.
- * Since 0.2. */
+ * those in f64, in an order (docs/mhc.md) that depends on num_tokens alone. Reads post_mult. Exact: CPU and CUDA agree
+ * bit for bit. Since 0.2. */
 TGL_API tgl_status tgl_mhc_pre_split_mixes_bwd(const DLTensor *mixes, const DLTensor *scale, const DLTensor *base,
                                                const DLTensor *grad_pre_mix, const DLTensor *grad_post_mix,
                                                const DLTensor *grad_comb, DLTensor *grad_mixes, DLTensor *grad_scale,

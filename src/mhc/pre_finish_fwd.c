@@ -45,8 +45,9 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
 static tgl_status cpu(const void *context)
 {
     const problem *p = context;
-    const int64_t work = 4 * p->num_rows * p->in.num_splits + 8 * p->num_rows * p->repeat;
-    return tgl_parallel_rows(p->num_tokens, work + tgl_saturating_product(4 * p->num_streams, p->hidden), run_tokens, p);
+    const int64_t of_columns = tgl_saturating_product(4 * p->num_streams, p->hidden);
+    const int64_t of_rows = tgl_saturating_product(8 * p->num_rows, p->in.num_splits + p->repeat);
+    return tgl_parallel_rows(p->num_tokens, tgl_max(of_columns, of_rows), run_tokens, p);
 }
 
 TGL_SIZES(sizes, num_tokens, num_streams, hidden, num_splits, num_groups);
@@ -91,7 +92,8 @@ tgl_status tgl_mhc_pre_finish_fwd(const DLTensor *residual, const DLTensor *out_
                                   const DLTensor *scale, const DLTensor *base, DLTensor *pre_mix, DLTensor *post_mix,
                                   DLTensor *comb_mix, DLTensor *out, const tgl_mhc_params *params, tgl_stream stream)
 {
-    const DLTensor *tensors[] = { residual, out_mul_parts, sqrsum_parts, scale, base, pre_mix, post_mix, comb_mix, out };
+    const DLTensor *tensors[] = { residual, out_mul_parts, sqrsum_parts, scale, base, pre_mix, post_mix, comb_mix,
+                                  out };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_pre_finish_fwd_signature, tensors, params, &n.num_tokens));
     if ((post_mix && n.num_groups < 2) || (comb_mix && n.num_groups < 3))
@@ -100,7 +102,8 @@ tgl_status tgl_mhc_pre_finish_fwd(const DLTensor *residual, const DLTensor *out_
     problem p = { .in = { tgl_data(out_mul_parts), tgl_data(sqrsum_parts), n.num_splits },
                   .residual = tgl_rows_in(residual), .scale = tgl_data(scale), .base = tgl_data(base),
                   .gates = { tgl_data_or_null(pre_mix), tgl_data_or_null(post_mix), tgl_data_or_null(comb_mix) },
-                  .out = tgl_rows_out(out), .num_tokens = n.num_tokens, .num_streams = n.num_streams, .hidden = n.hidden,
+                  .out = tgl_rows_out(out), .num_tokens = n.num_tokens, .num_streams = n.num_streams,
+                  .hidden = n.hidden,
                   .num_groups = (int32_t)n.num_groups, .num_rows = gates_columns((int)n.num_streams, (int)n.num_groups),
                   .repeat = tgl_mhc_sinkhorn_repeat(params), .columns = (float)(n.num_streams * n.hidden),
                   .rms_eps = tgl_mhc_rms_eps(params),

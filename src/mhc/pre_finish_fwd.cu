@@ -2,7 +2,7 @@
  * pre_finish_fwd.cu - parts of a projection, and the residual, to gates, comb and the sublayer's input.
  *   computes  as common/partials.h, common/gates.h and common/mhc.h say; out as pre_apply_mix_fwd. The last warp has
  *             Sinkhorn, a lane a row of the logits, then all lanes all steps; the others have the columns meanwhile
- *   launch    grid num_tokens (blocks stride), block: warps for units of 8 columns, up to ROWS_MAX_THREADS, and one more
+ *   launch    grid num_tokens (blocks stride), block: up to ROWS_MAX_THREADS for units of 8 columns, and a warp
  *   moves     2 * (STREAMS + 1) bytes per column; 4 per row and part
  *   macros    STREAMS 1..8; GROUPS 1 (pre), 2 (and post), 3 (and comb); HAS_VECTORS 0, 1: as common/rows.cuh says */
 #include "mhc/common/rows.cuh"
@@ -21,7 +21,8 @@ DEV void load_units(const pre_finish_fwd_args &a, i64 t, i64 unit, i64 units, ui
     for (int i = 0; i < STREAMS; i++) {
         x[i] = make_uint4(0, 0, 0, 0);
         if (unit < units)
-            x[i] = load_unit(a.residual.data + t * a.residual.token + i * a.residual.stream, unit * ROWS_UNIT, a.hidden);
+            x[i] = load_unit(a.residual.data + t * a.residual.token + i * a.residual.stream, unit * ROWS_UNIT,
+                             a.hidden);
     }
 }
 

@@ -56,8 +56,8 @@ static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const gates_fwd_args *g = &p->gates;
-    p->has_vectors = ((uintptr_t)g->mixes | (uintptr_t)g->base | (uintptr_t)g->out[2] | 4 * (uint64_t)g->row_stride) % 16
-                     == 0;
+    const uintptr_t rows = (uintptr_t)g->mixes | (uintptr_t)g->base | (uintptr_t)g->out[2];
+    p->has_vectors = (rows | 4 * (uint64_t)g->row_stride) % 16 == 0;
     return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(g->num_tokens, MHC_SINKHORN_TOKENS), INT32_MAX) },
                         .block = MHC_SINKHORN_THREADS(g->num_streams), TGL_ARGS(*p) };
 }

@@ -7,8 +7,9 @@ TESTS_OF_TABLE("mhc_norm_fn_finish_fwd")
 TEST(worked_example)        /* the projection of docs/mhc.md's example, in two parts */
 {
     /* doc: norm_fn_finish */
-    const float products[] = { 0, -0.0625f, 0.3125f, 0.25f, 0.1875f, -0.75f, 0.0625f, 0,
-                               -0.359375f, 0.15625f, -0.421875f, -0.015625f, 0.71875f, -0.1875f, 0.109375f, -0.359375f };
+    const float products[] = { 0, -0.0625f, 0.3125f, 0.25f, 0.1875f, -0.75f, 0.0625f, 0,     /**/
+                               -0.359375f, 0.15625f, -0.421875f, -0.015625f, 0.71875f, -0.1875f, 0.109375f,
+                               -0.359375f };
     const float squares[] = { 10, 10.3125f };
     const float want[] = { -0.2255335f, 0.05883483f, -0.06864063f, 0.1470871f,
                            0.5687367f, -0.5883483f, 0.1078639f, -0.2255335f };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * tgl_mhc_pre_finish_fwd, on every device of the tests: bits by the table of cases, which has an oracle of its own; here
- * by hand, and against the ops that it stands for. */
+ * tgl_mhc_pre_finish_fwd, on every device of the tests: bits by the table of cases, which has an oracle of its own;
+ * here by hand, and against the ops that it stands for. */
 #include "mhc_support.h"
 
 TESTS_OF_TABLE("mhc_pre_finish_fwd")
@@ -8,8 +8,9 @@ TESTS_OF_TABLE("mhc_pre_finish_fwd")
 TEST(worked_example)
 {
     const float x[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f };
-    const float products[] = { 0, -0.0625f, 0.3125f, 0.25f, 0.1875f, -0.75f, 0.0625f, 0,
-                               -0.359375f, 0.15625f, -0.421875f, -0.015625f, 0.71875f, -0.1875f, 0.109375f, -0.359375f };
+    const float products[] = { 0, -0.0625f, 0.3125f, 0.25f, 0.1875f, -0.75f, 0.0625f, 0,     /**/
+                               -0.359375f, 0.15625f, -0.421875f, -0.015625f, 0.71875f, -0.1875f, 0.109375f,
+                               -0.359375f };
     const float squares[] = { 10, 10.3125f };
     const float scale[] = { 0.5f, 1, 0.75f }, base[] = { -0.375f, -0.25f, -0.125f, 0, 0.125f, 0.25f, 0.375f, 0.5f };
     const float pre[] = { 0.3904198f, 0.4550769f }, post[] = { 0.9034811f, 1.073411f };
@@ -78,7 +79,8 @@ static void check_chain(const backend *b, int n, int groups)
         const int64_t bytes = i == 3 ? 2 * TOKENS * HIDDEN : 4 * TOKENS * n * (i == 2 ? n : 1);
         fetch(b, &made[i], seen), fetch(b, &want[i], chain);
         if (i == 3 || i < groups)
-            CHECK_THAT(memcmp(seen, chain, (size_t)bytes) == 0, "%s: n %d, %d scales, output %d", b->name, n, groups, i);
+            CHECK_THAT(memcmp(seen, chain, (size_t)bytes) == 0, "%s: n %d, %d scales, output %d", b->name, n, groups,
+                       i);
     }
     discard(b, &in), discard(b, &p), discard(b, &q), discard(b, &s), discard(b, &of), discard(b, &mixes);
     discard(b, &logits);

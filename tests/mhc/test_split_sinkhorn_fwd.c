@@ -46,7 +46,8 @@ TEST(is_split_then_sinkhorn)
             place(b, &of, TGL_F32, 1, SHAPE(columns), base);
             for (int i = 0; i < 3; i++) place(b, &out[i], TGL_F32, i == 2 ? 3 : 2, SHAPE(TOKENS, n, n), NULL);
             for (int i = 0; i < 4; i++) place(b, &parts[i], TGL_F32, i >= 2 ? 3 : 2, SHAPE(TOKENS, n, n), NULL);
-            CHECK_OK(tgl_mhc_split_sinkhorn_fwd(&m.t, &s.t, &of.t, &out[0].t, &out[1].t, &out[2].t, &params, b->stream));
+            CHECK_OK(tgl_mhc_split_sinkhorn_fwd(&m.t, &s.t, &of.t, &out[0].t, &out[1].t, &out[2].t, &params,
+                                                b->stream));
             CHECK_OK(tgl_mhc_pre_split_mixes_fwd(&m.t, &s.t, &of.t, &parts[0].t, &parts[1].t, &parts[3].t, &params,
                                                  b->stream));
             CHECK_OK(tgl_mhc_sinkhorn_fwd(&parts[3].t, &parts[2].t, &params, b->stream));

@@ -132,7 +132,7 @@ def test_pre_is_its_parts(n, device):
 
 @pytest.mark.parametrize("splits", [1, 3, 16, 40])
 def test_parts_of_a_projection(splits, device):
-    """Parts of a plain matmul, finished: close to norm_fn; and the launch that does all the rest is its parts, to the bit."""
+    """Parts of a plain matmul, finished, are close to norm_fn; pre_finish is its parts, to the bit."""
     torch.manual_seed(splits)
     x = torch.randn(9, 4, 240, device=device).bfloat16()
     fn, scale, base = (torch.randn(*shape, device=device) for shape in ((24, 960), (3,), (24,)))
@@ -144,8 +144,8 @@ def test_parts_of_a_projection(splits, device):
         torch.testing.assert_close(seen, want, rtol=1e-3, atol=0.1)         # fn is not rounded to TF32
     pre, post, logits = mhc.mhc_pre_split_mixes_fwd(made[0], scale, base, 4, 1.5, 1e-2)
     parts_of = mhc.mhc_pre_apply_mix_fwd(x, pre), pre, post, mhc.mhc_sinkhorn_fwd(logits, 7, 1e-3)
-    for seen, want in zip(mhc.mhc_pre_finish_fwd(x, parts, squares, scale, base, 1e-5, 1e-2, 1e-3, 1.5, repeat=7), parts_of,
-                          strict=True):
+    fused = mhc.mhc_pre_finish_fwd(x, parts, squares, scale, base, 1e-5, 1e-2, 1e-3, 1.5, repeat=7)
+    for seen, want in zip(fused, parts_of, strict=True):
         assert torch.equal(seen, want)
 
 

@@ -10,7 +10,10 @@
 #define PARTIALS_LEVELS 8           /* of the tree over blocks */
 #define PARTIALS_SPLITS "1..4096"   /* PARTIALS_BLOCK << PARTIALS_LEVELS */
 
-typedef struct { const float *out_mul, *sqrsum; int64_t num_splits; } partials;  /* [splits][tokens][rows], [splits][tokens] */
+typedef struct {
+    const float *out_mul, *sqrsum;  /* [num_splits, num_tokens, rows], [num_splits, num_tokens] */
+    int64_t num_splits;
+} partials;
 
 TGL_INLINE float partials_block(const float *from, int64_t stride, int64_t count)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * tokens.cuh - matrices of a block's tokens, n x n numbers each. A warp has one row of 32 tokens, a lane that of a token:
- * what is done row by row, exp above all, takes all warps. The steps of Sinkhorn, each of which needs the one before,
- * take the first warp, a lane a token. */
+ * tokens.cuh - matrices of a block's tokens, n x n numbers each. A warp has one row of 32 tokens, a lane that of a
+ * token: what is done row by row, exp above all, takes all warps. The steps of Sinkhorn, each of which needs the one
+ * before, take the first warp, a lane a token. */
 #ifndef TEGULA_MHC_TOKENS_CUH
 #define TEGULA_MHC_TOKENS_CUH
 
