@@ -51,6 +51,10 @@ extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS) post_bwd(const __
     pdl_wait();
 #pragma unroll 1
     for (i64 t = blockIdx.x; t < a.num_tokens; t += gridDim.x) {
+        if (threadIdx.x == 0) {                 /* first needed when all columns are there */
+            prefetch_l2(a.post_mix + t * STREAMS);
+            prefetch_l2(a.comb_mix + t * (STREAMS * STREAMS));
+        }
 #pragma unroll 1
         for (i64 span = 0; span < spans; span++) {
 #pragma unroll 1

@@ -81,7 +81,8 @@ static bool has_vectors(const void *context, const tgl_target *target)
 static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    tgl_shape s = tgl_shape_with(tgl_rows_token_shape(p->num_tokens, p->hidden), p, sizeof *p);
+    p->tile = p->num_tokens < 1024 ? 1 : PRE_FINISH_TILE;       /* few tokens: all SMs have some */
+    tgl_shape s = tgl_shape_with(tgl_rows_token_shape(tgl_ceil_div(p->num_tokens, p->tile), p->hidden), p, sizeof *p);
     s.block += 32;
     return s;
 }

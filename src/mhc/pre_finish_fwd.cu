@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * pre_finish_fwd.cu - parts of a projection, and the residual, to gates, comb and the sublayer's input.
  *   computes  as common/partials.h, common/gates.h and common/mhc.h say; out as pre_apply_mix_fwd. The last warp has
- *             Sinkhorn, a lane a row of the logits, then all lanes all steps; the others have the columns meanwhile
- *   launch    grid num_tokens (blocks stride), block: up to ROWS_MAX_THREADS for units of 8 columns, and a warp
+ *             Sinkhorn, a lane a row of the logits, then a lane a token; the others have the columns meanwhile
+ *   launch    grid of tiles of a.tile tokens (blocks stride), block: up to ROWS_MAX_THREADS for units of 8 columns, and
+ *             a warp
  *   moves     2 * (STREAMS + 1) bytes per column; 4 per row and part
  *   macros    STREAMS 1..8; GROUPS 1 (pre), 2 (and post), 3 (and comb); HAS_VECTORS 0, 1: as common/rows.cuh says */
 #include "mhc/common/rows.cuh"
@@ -13,16 +14,17 @@ static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && GROUPS >= 1 && GROUP
 
 enum { GATES = (GROUPS > 1 ? 2 : 1) * STREAMS, ROWS = GROUPS == 3 ? STREAMS * (STREAMS + 2) : GATES };
 
-struct shared { float sums[ROWS + 1], pre[STREAMS]; };
+struct shared { float sums[PRE_FINISH_TILE][ROWS + 1], r[PRE_FINISH_TILE], pre[PRE_FINISH_TILE][STREAMS]; };
 
-DEV void load_units(const pre_finish_fwd_args &a, i64 t, i64 unit, i64 units, uint4 (&x)[STREAMS])
+/* The residual's unit number k of the tile's `count` units. */
+DEV void load_units(const pre_finish_fwd_args &a, i64 first, i64 k, i64 units, i64 count, uint4 (&x)[STREAMS])
 {
+    const i64 t = first + k / units, column = k % units * ROWS_UNIT;
 #pragma unroll
     for (int i = 0; i < STREAMS; i++) {
         x[i] = make_uint4(0, 0, 0, 0);
-        if (unit < units)
-            x[i] = load_unit(a.residual.data + t * a.residual.token + i * a.residual.stream, unit * ROWS_UNIT,
-                             a.hidden);
+        if (k < count)
+            x[i] = load_unit(a.residual.data + t * a.residual.token + i * a.residual.stream, column, a.hidden);
     }
 }
 
@@ -39,29 +41,26 @@ DEV uint4 collapsed(const float (&pre)[STREAMS], const uint4 (&x)[STREAMS])
     return pack(made);
 }
 
-DEV void make_comb(const pre_finish_fwd_args &a, const shared &s, i64 t, float r)
+DEV void make_combs(const pre_finish_fwd_args &a, const shared &s, i64 first, int tokens)
 {
-    const int lane = (int)threadIdx.x % 32, row = min(lane, STREAMS - 1);
+    const int lane = (int)threadIdx.x % 32, token = min(lane / STREAMS, tokens - 1), row = lane % STREAMS;
     float logits[STREAMS];
     mhc_matrix m;
 #pragma unroll
     for (int o = 0; o < STREAMS; o++) {
         const int j = (2 + row) * STREAMS + o;
-        logits[o] = mhc_logit(s.sums[j] * r, a.scale[2], a.base[j]);
+        logits[o] = mhc_logit(s.sums[token][j] * s.r[token], a.scale[2], a.base[j]);
     }
     mhc_sinkhorn_row(logits, STREAMS, a.sinkhorn_eps);
 #pragma unroll
     for (int i = 0; i < STREAMS * STREAMS; i++)
-        m.e[i / STREAMS][i % STREAMS] = __shfl_sync(FULL, logits[i % STREAMS], i / STREAMS);
+        m.e[i / STREAMS][i % STREAMS] = __shfl_sync(FULL, logits[i % STREAMS], lane * STREAMS + i / STREAMS);
     mhc_sinkhorn_steps(&m, STREAMS, a.repeat, a.sinkhorn_eps);
+    if (lane < tokens)
 #pragma unroll
-    for (int i = 0; i < STREAMS; i++) {
-        if (lane != i) continue;
-#pragma unroll
-        for (int o = 0; o < STREAMS; o++)
-            a.gates[2][(t * STREAMS + i) * STREAMS + o] =
-                tgl_one_nan(mhc_sinkhorn_product(m.e[i][o], m.u[i], m.v[o]));
-    }
+        for (int i = 0; i < STREAMS * STREAMS; i++)
+            a.gates[2][(first + lane) * (STREAMS * STREAMS) + i] = tgl_one_nan(
+                mhc_sinkhorn_product(m.e[i / STREAMS][i % STREAMS], m.u[i / STREAMS], m.v[i % STREAMS]));
 }
 
 extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS + 32) pre_finish_fwd(
@@ -73,33 +72,39 @@ extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS + 32) pre_finish_f
     const i64 units = (a.hidden + ROWS_UNIT - 1) / ROWS_UNIT;
     pdl_wait();
 #pragma unroll 1
-    for (i64 t = blockIdx.x; t < a.num_tokens; t += gridDim.x) {
+    for (i64 first = (i64)blockIdx.x * a.tile; first < a.num_tokens; first += (i64)gridDim.x * a.tile) {
+        const int tokens = (int)min((i64)a.tile, a.num_tokens - first);
+        const i64 count = tokens * units;
         uint4 x[STREAMS];
-        load_units(a, t, has_columns ? tid : units, units, x);         /* on their way while gates are made */
-        for (int j = tid; j <= ROWS; j += (int)blockDim.x) s.sums[j] = pre_finish_sum(&a, t, j, ROWS);
+        load_units(a, first, has_columns ? tid : count, units, count, x);      /* on their way while gates are made */
+        for (int k = tid; k < tokens * (ROWS + 1); k += (int)blockDim.x)
+            s.sums[k / (ROWS + 1)][k % (ROWS + 1)] = pre_finish_sum(&a, first + k / (ROWS + 1), k % (ROWS + 1), ROWS);
         __syncthreads();
-        const float r = projection_rms(s.sums[ROWS], a.columns, a.rms_eps);
-        if (tid < GATES) {
-            const float gate = pre_finish_gate(&a, tid, STREAMS, s.sums[tid], r);
-            float *const to = tid < STREAMS ? a.gates[0] : a.gates[1];
-            if (tid < STREAMS) s.pre[tid] = gate;
-            if (to) to[t * STREAMS + tid % STREAMS] = gate;
+        for (int k = tid; k < tokens * GATES; k += (int)blockDim.x) {
+            const int token = k / GATES, j = k % GATES;
+            const float r = projection_rms(s.sums[token][ROWS], a.columns, a.rms_eps);
+            const float gate = pre_finish_gate(&a, j, STREAMS, s.sums[token][j], r);
+            float *const to = j < STREAMS ? a.gates[0] : a.gates[1];
+            if (j < STREAMS) s.pre[token][j] = gate;
+            if (j == 0) s.r[token] = r;
+            if (to) to[(first + token) * STREAMS + j % STREAMS] = gate;
         }
         __syncthreads();
         if (has_columns) {
-            float pre[STREAMS];
-#pragma unroll
-            for (int i = 0; i < STREAMS; i++) pre[i] = s.pre[i];
 #pragma unroll 1
-            for (i64 unit = tid; unit < units; unit += column_threads) {
+            for (i64 k = tid; k < count; k += column_threads) {
+                const int token = (int)(k / units);
+                float pre[STREAMS];
+#pragma unroll
+                for (int i = 0; i < STREAMS; i++) pre[i] = s.pre[token][i];
                 const uint4 made = collapsed(pre, x);
-                load_units(a, t, unit + column_threads, units, x);
-                store_unit(a.out.data + t * a.out.token, unit * ROWS_UNIT, a.hidden, made);
+                load_units(a, first, k + column_threads, units, count, x);
+                store_unit(a.out.data + (first + token) * a.out.token, (k - token * units) * ROWS_UNIT, a.hidden, made);
             }
         } else if (GROUPS == 3 && a.gates[2]) {
-            make_comb(a, s, t, r);
+            make_combs(a, s, first, tokens);
         }
-        __syncthreads();                        /* before the next token's sums */
+        __syncthreads();                        /* before the next tile's sums */
     }
     pdl_trigger();
 }

@@ -14,10 +14,13 @@ typedef struct {
     float *gates[3];                        /* pre_mix, post_mix, comb_mix; each NULL: not wanted */
     rows_out out;
     int64_t num_tokens, num_streams, hidden;
-    int32_t num_groups, num_rows, repeat;
+    int32_t num_groups, num_rows, repeat, tile;     /* tokens of a block */
     float columns, rms_eps, sinkhorn_eps;   /* columns: num_streams * hidden */
     gates_numbers numbers;
 } pre_finish_fwd_args;
+
+/* Most tokens of a block: rows of their logits are the lanes of a warp. Sinkhorn takes as long for all as for one. */
+#define PRE_FINISH_TILE 4
 
 /* The sum of row j of token t; of its squares, if j is the number of rows. */
 TGL_INLINE float pre_finish_sum(const pre_finish_fwd_args *a, int64_t t, int j, int rows)

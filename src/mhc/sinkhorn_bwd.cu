@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * sinkhorn_bwd.cu - the gradient of Sinkhorn's logits.
  *   computes  as sinkhorn_bwd.h says: the forward again, which keeps its factors in shared memory, then all steps
- *             backwards. A warp has a row of 32 tokens, the first warp all their steps
+ *             backwards. A thread has a row, a lane of the first warp all steps of a token
  *   launch    grid ceil(num_tokens / MHC_SINKHORN_TOKENS) (blocks stride over tokens), block
  *             MHC_SINKHORN_THREADS(STREAMS), shared memory for sinkhorn_bwd_slots(repeat) * 2 * STREAMS floats of each
  *             token
@@ -25,19 +25,20 @@ DEV void run_steps(const sinkhorn_bwd_args &a, const token_numbers<STREAMS * STR
     for (int i = 0; i < STREAMS * STREAMS; i++) grads.v[i][threadIdx.x] = d.e[i / STREAMS][i % STREAMS];
 }
 
-extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS(STREAMS)) sinkhorn_bwd(
+/* One block an SM would do: so that the compiler spends registers on overlapping the steps. */
+extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS(STREAMS), 1) sinkhorn_bwd(
     const __grid_constant__ sinkhorn_bwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(token_numbers<STREAMS * STREAMS>, matrices);
     SHARED(token_numbers<STREAMS * STREAMS>, grads);
-    const int warp = (int)threadIdx.x / 32;
+    const int token = (int)threadIdx.x / STREAMS, i = (int)threadIdx.x % STREAMS;
     pdl_wait();
     pdl_trigger();
 #pragma unroll 1
     for (i64 first = (i64)blockIdx.x * MHC_SINKHORN_TOKENS; first < a.num_tokens;
          first += (i64)gridDim.x * MHC_SINKHORN_TOKENS) {
-        const i64 t = first + threadIdx.x % 32, at = (t * STREAMS + warp) * STREAMS;
+        const i64 t = first + token, at = (t * STREAMS + i) * STREAMS;
         float row[STREAMS] = { 0 }, d[STREAMS] = { 0 }, e[STREAMS];
         if (t < a.num_tokens) {
             load_row(a.x + at, a.has_vectors, row);
@@ -49,12 +50,12 @@ extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS(STREAMS)) sink
             e[o] = fmaf(row[o], rcp, a.eps);
             row[o] = row[o] * rcp;
         }
-        matrices.put(warp * STREAMS, e);
-        grads.put(warp * STREAMS, d);
+        matrices.put(token, i * STREAMS, e);
+        grads.put(token, i * STREAMS, d);
         __syncthreads();
-        if (warp == 0) run_steps(a, matrices, grads, memory);
+        if (threadIdx.x < 32) run_steps(a, matrices, grads, memory);
         __syncthreads();
-        grads.get(warp * STREAMS, d);
+        grads.get(token, i * STREAMS, d);
         sinkhorn_bwd_softmax(row, d, STREAMS);
         if (t < a.num_tokens) store_row(a.grad_x + at, a.has_vectors, d);
     }

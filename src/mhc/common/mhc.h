@@ -43,6 +43,24 @@ TGL_INLINE float mhc_rcp(float x)
     return tgl_fma(r, e, r);
 }
 
+/* Of n numbers, step by step: their chains overlap. */
+TGL_INLINE void mhc_rcps(const float *x, int n, float *to)
+{
+    float e[MHC_MAX_STREAMS];
+    MHC_UNROLL
+    for (int i = 0; i < n; i++) to[i] = tgl_f32_from_bits(0x7ef31000u - tgl_f32_to_bits(x[i]));
+    MHC_UNROLL
+    for (int i = 0; i < n; i++) e[i] = tgl_fma(-x[i], to[i], 1.0f);
+    MHC_UNROLL
+    for (int i = 0; i < n; i++) e[i] = tgl_fma(e[i], e[i], e[i]);
+    MHC_UNROLL
+    for (int i = 0; i < n; i++) to[i] = tgl_fma(to[i], e[i], to[i]);
+    MHC_UNROLL
+    for (int i = 0; i < n; i++) e[i] = tgl_fma(-x[i], to[i], 1.0f);
+    MHC_UNROLL
+    for (int i = 0; i < n; i++) to[i] = tgl_fma(to[i], e[i], to[i]);
+}
+
 /* ---- gates ---- A mix m, its group's scale and its base make z = m * scale + base. */
 
 TGL_INLINE float mhc_logit(float mix, float scale, float base) { return tgl_fma(mix, scale, base); }
@@ -106,25 +124,25 @@ TGL_INLINE void mhc_sinkhorn_begin(mhc_matrix *m, int n, float eps)
     }
 }
 
-/* Rows, then columns. */
+/* Rows, then columns. Of all sums together, term by term: their chains overlap. */
 TGL_INLINE void mhc_sinkhorn_repeat(mhc_matrix *m, int n, float eps)
 {
     MHC_UNROLL
-    for (int i = 0; i < n; i++) {
-        float sum = eps * m->p[i];
-        MHC_UNROLL
-        for (int o = 0; o < n; o++) sum = tgl_fma(m->e[i][o], m->v[o], sum);
-        m->p[i] = sum;
-        m->u[i] = mhc_rcp(sum);
-    }
+    for (int i = 0; i < n; i++) m->p[i] = eps * m->p[i];
     MHC_UNROLL
     for (int o = 0; o < n; o++) {
-        float sum = eps * m->w[o];
         MHC_UNROLL
-        for (int i = 0; i < n; i++) sum = tgl_fma(m->e[i][o], m->u[i], sum);
-        m->w[o] = sum;
-        m->v[o] = mhc_rcp(sum);
+        for (int i = 0; i < n; i++) m->p[i] = tgl_fma(m->e[i][o], m->v[o], m->p[i]);
     }
+    mhc_rcps(m->p, n, m->u);
+    MHC_UNROLL
+    for (int o = 0; o < n; o++) m->w[o] = eps * m->w[o];
+    MHC_UNROLL
+    for (int i = 0; i < n; i++) {
+        MHC_UNROLL
+        for (int o = 0; o < n; o++) m->w[o] = tgl_fma(m->e[i][o], m->u[i], m->w[o]);
+    }
+    mhc_rcps(m->w, n, m->v);
 }
 
 TGL_INLINE void mhc_sinkhorn_steps(mhc_matrix *m, int n, int repeat, float eps)        /* repeat >= 1 */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * tokens.cuh - matrices of a block's tokens, n x n numbers each. A warp has one row of 32 tokens, a lane that of a
- * token: what is done row by row, exp above all, takes all warps. The steps of Sinkhorn, each of which needs the one
- * before, take the first warp, a lane a token. */
+ * tokens.cuh - matrices of a block's 32 tokens, n x n numbers each. A thread has a row, neighbours those of a token:
+ * what is done row by row, exp above all, takes all warps. The steps of Sinkhorn, each of which needs the one before,
+ * take the first warp, a lane a token. */
 #ifndef TEGULA_MHC_TOKENS_CUH
 #define TEGULA_MHC_TOKENS_CUH
 
@@ -33,25 +33,26 @@ template <int N> DEV void store_row(float *to, bool has_vectors, const float (&r
     }
 }
 
-/* In shared memory: of each token COUNT numbers, such as a matrix or its factors. */
+/* In shared memory: of each token COUNT numbers, such as a matrix or its factors. Rows are padded, as threads write
+ * those of a few tokens at a time. */
 template <int COUNT> struct token_numbers {
-    float v[COUNT][32];
-    template <int N> __device__ __forceinline__ void put(int first, const float (&from)[N])
+    float v[COUNT][33];
+    template <int N> __device__ __forceinline__ void put(int token, int first, const float (&from)[N])
     {
 #pragma unroll
-        for (int i = 0; i < N; i++) v[first + i][threadIdx.x % 32] = from[i];
+        for (int i = 0; i < N; i++) v[first + i][token] = from[i];
     }
-    template <int N> __device__ __forceinline__ void get(int first, float (&to)[N]) const
+    template <int N> __device__ __forceinline__ void get(int token, int first, float (&to)[N]) const
     {
 #pragma unroll
-        for (int i = 0; i < N; i++) to[i] = v[first + i][threadIdx.x % 32];
+        for (int i = 0; i < N; i++) to[i] = v[first + i][token];
     }
 };
 template <int N>
 DEV void get_matrix(const token_numbers<N * N> &from, float (&m)[MHC_MAX_STREAMS][MHC_MAX_STREAMS])
 {
 #pragma unroll
-    for (int i = 0; i < N * N; i++) m[i / N][i % N] = from.v[i][threadIdx.x % 32];
+    for (int i = 0; i < N * N; i++) m[i / N][i % N] = from.v[i][threadIdx.x];
 }
 
 #endif
