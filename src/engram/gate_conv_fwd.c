@@ -214,10 +214,10 @@ static int plan(const void *context, tgl_kernel *kernels)
     return NUM_KERNELS;
 }
 
-static int64_t stage_bytes(const problem *p) { return 6 * p->hidden; }
+static int64_t stage_bytes(const problem *p) { return 3 * gate_conv_pitch(p->hidden); }
 static int64_t weight_bytes(const problem *p) { return 4 * p->hidden; }
 
-/* Rows in flight that there is room for; of these, half find their gates, or as many as there are warps for. */
+/* Rows in flight that there is room for; of these as many find their gates as there are warps for. */
 static int64_t room_of(const problem *p, const tgl_target *target)
 {
     const int64_t room = target->max_smem_per_block / GATE_CONV_BLOCKS(threads_of(p)) - GATE_CONV_STATIC;
@@ -243,8 +243,8 @@ static tgl_shape chain_shape(void *context, const tgl_target *target)
     const int64_t of_tile = tgl_max(1, p->num_streams * p->num_parts * p->dilation);    /* blocks */
     const int64_t tiles_at_once = tgl_max(1, resident / of_tile), rows = tgl_ceil_div(p->num_tokens, p->dilation);
     p->tile_rows = (int32_t)tgl_max(1, tgl_min(GATE_CONV_ROWS, tgl_ceil_div(rows, tiles_at_once)));
-    const int64_t room = room_of(p, target), warps = GATE_CONV_WARPS(threads) / GATE_CONV_ROW_WARPS(threads);
-    p->gate_rows = (int32_t)tgl_min(warps, room / 2);
+    const int64_t room = room_of(p, target), warps = GATE_CONV_WARPS(threads);
+    p->gate_rows = (int32_t)tgl_min(warps, room);
     p->stages = (int32_t)(room - room % p->gate_rows);
     tgl_shape made = tgl_shape_of_blocks(tgl_ceil_div(rows, p->tile_rows) * of_tile, GATE_CONV_THREADS(threads));
     made.shared_bytes = weight_bytes(p) + p->stages * stage_bytes(p);

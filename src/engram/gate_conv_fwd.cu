@@ -10,8 +10,8 @@
  *   macros    CONV_THREADS that convolve: GATE_CONV_FEW, GATE_CONV_MANY
  *
  * Three kinds of warps pass rows on. One warp has bulk copies bring x, k and v of a token into a stage. Of others each
- * (or GATE_CONV_ROW_WARPS) takes a row: it adds up its sums, replaces v by the gated value, and finds its rstd; a row's
- * numbers are computed once, not by every thread. The CONV_THREADS others have the same 8 columns of all tokens: weights
+ * takes a row: it adds up its sums, replaces v by the gated value, and finds its rstd; a row's numbers are computed once,
+ * not by every thread. The CONV_THREADS others have the same 8 columns of all tokens: weights
  * stay in registers, and so do the sums that later tokens of the chain begin with. With rows a of the chain,
  *     z = fma(w[3], a, s[0]);  s[0] = fma(w[2], a, s[1]);  s[1] = fma(w[1], a, s[2]);  s[2] = fma(w[0], a, bias)
  * adds the taps of every token in ascending order, and nothing has to be kept or unpacked again. None of these threads
@@ -33,13 +33,13 @@ static_assert(CONV_THREADS == GATE_CONV_FEW || CONV_THREADS == GATE_CONV_MANY, "
 
 #if __CUDA_ARCH__ >= 900
 enum {
-    CONV_WARPS = CONV_THREADS / 32, GATE_WARPS = GATE_CONV_WARPS(CONV_THREADS), ROW_WARPS = GATE_CONV_ROW_WARPS(CONV_THREADS),
-    ROWS = GATE_WARPS / ROW_WARPS,                          /* whose gates are found at a time */
-    GROUPS = GATE_SLOTS / GATE_GROUP, MINE = GROUPS / ROW_WARPS,    /* groups of a row, those of a warp */
-    SQUARES = GATE_CONV_COLUMNS / (CONV_GROUP * CONV_VECTOR),   /* groups of a row, at most */
+    GATE_WARPS = GATE_CONV_WARPS(CONV_THREADS), CONV_WARPS = CONV_THREADS / 32, GROUPS = GATE_SLOTS / GATE_GROUP,
+    FIRST_CONV = 32 * (GATE_WARPS + 1),         /* warps: those that find gates, the one that loads, those that convolve */
     TAPS = GATE_CONV_TAPS, PAST_ROWS = TAPS - 1, TOKENS = GATE_CONV_ROWS + 2 * PAST_ROWS
 };
-static_assert(GATE_WARPS % ROW_WARPS == 0 && GROUPS % ROW_WARPS == 0 && GATE_GROUP == CONV_GROUP, "warps share a row");
+static_assert(GATE_GROUP == CONV_GROUP && GATE_VECTOR == CONV_VECTOR, "a warp has a group at a time");
+static_assert(GATE_CONV_COLUMNS <= 32 * CONV_GROUP * CONV_VECTOR, "a lane has a group");
+static_assert(GATE_CONV_LINE == CONV_GROUP * 4 + 16, "a line is the sums of a group, and more");
 
 /* ---- tokens ---- */
 
@@ -78,7 +78,8 @@ struct walk {
     i32 first, begin, end;      /* rows from `first` on, results from `begin` on, up to `end` */
     i32 tile_end;               /* the tile's own rows are PAST_ROWS .. tile_end - 1 */
     u32 weights, stages, marks; /* shared memory */
-    u32 row_bytes, column;      /* column: the first of the part */
+    u32 row_bytes, pitch;       /* of a row, and where there is room for more */
+    u32 column;                 /* the first of the part */
 };
 
 /* Rows of the chain before row n in its chunk, up to PAST_ROWS. */
@@ -163,7 +164,7 @@ DEV i64 count_late(const walk &k)
     return sum;
 }
 
-DEV u32 stage_at(const walk &k, int stage) { return k.stages + (u32)stage * 3 * k.row_bytes; }
+DEV u32 stage_at(const walk &k, int stage) { return k.stages + (u32)stage * 3 * k.pitch; }
 
 /* The row of the ring that is `before` tokens before the chunk. */
 DEV const u16 *past_row(const walk &k, const token &t, i32 before)
@@ -205,8 +206,8 @@ DEV void load_rows(const walk &k)
             if (of.state & ALIVE) {
                 mbar_expect(bar, 3 * k.row_bytes);
                 bulk_load(to, x, k.row_bytes, bar);
-                bulk_load(to + k.row_bytes, a.k.data + of.t * a.k.token + k.h * a.k.stream, k.row_bytes, bar);
-                bulk_load(to + 2 * k.row_bytes, a.v.data + of.t * a.v.token, k.row_bytes, bar);
+                bulk_load(to + k.pitch, a.k.data + of.t * a.k.token + k.h * a.k.stream, k.row_bytes, bar);
+                bulk_load(to + 2 * k.pitch, a.v.data + of.t * a.v.token, k.row_bytes, bar);
             } else if (has_result(k, of) && a.has_residual) {
                 mbar_expect(bar, k.row_bytes);
                 bulk_load(to, x, k.row_bytes, bar);
@@ -243,31 +244,15 @@ template <int N> DEV void add_lanes(float (&v)[N])
     for (int h = 16 / N; h > 0; h /= 2) v[0] += __shfl_xor_sync(FULL, v[0], h);
 }
 
-/* A barrier of the warps that have a row. */
-DEV void sync_row(int row)
+struct row { int lane, count; float *sums; };               /* count of vectors */
+
+struct row_sums { float squares_x[GROUPS], squares_k[GROUPS], dot[GROUPS]; };
+
+/* A lane's vector, of group g. */
+DEV void add_vector(row_sums &s, int g, u32 at, u32 pitch, u32 w, u32 half)
 {
-    if constexpr (ROW_WARPS == 1) {
-        __syncwarp();
-    } else if (row == 0) {
-        barrier_sync<1>(32 * ROW_WARPS);
-    } else if (row == 1) {
-        barrier_sync<2>(32 * ROW_WARPS);
-    } else if (row == 2) {
-        barrier_sync<3>(32 * ROW_WARPS);
-    } else {
-        barrier_sync<4>(32 * ROW_WARPS);
-    }
-}
-
-struct row { int number, part, lane, count; float *sums, *squares; };     /* of ROWS at a time; count of vectors */
-
-struct row_sums { float squares_x[MINE], squares_k[MINE], dot[MINE]; };
-
-/* A lane's vector, of group g of the warp's. */
-DEV void add_vector(row_sums &s, int g, u32 at, u32 row_bytes, u32 w)
-{
-    const uint4 x = shared_load_u32x4(at), key = shared_load_u32x4(at + row_bytes);
-    const float4 low = shared_load_f32x4(w), high = shared_load_f32x4(w + row_bytes);
+    const uint4 x = shared_load_u32x4(at), key = shared_load_u32x4(at + pitch);
+    const float4 low = shared_load_f32x4(w), high = shared_load_f32x4(w + half);
     const float weight[] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
 #pragma unroll
     for (int i = 0; i < GATE_VECTOR; i++) {
@@ -275,20 +260,6 @@ DEV void add_vector(row_sums &s, int g, u32 at, u32 row_bytes, u32 w)
         s.squares_x[g] = fmaf(xi, xi, s.squares_x[g]);
         s.squares_k[g] = fmaf(ki, ki, s.squares_k[g]);
         s.dot[g] = fmaf(xi * weight[i], ki, s.dot[g]);
-    }
-}
-
-/* Calls f(g, c) for the lane's vector c in groups g of the warp's. */
-template <class F> DEV void for_groups(const row &r, int first, F f)
-{
-    const int mine = first + r.part * GATE_GROUP + r.lane;
-    if (first + GATE_SLOTS <= r.count) {
-#pragma unroll
-        for (int g = 0; g < MINE; g++) f(g, mine + g * ROW_WARPS * GATE_GROUP);
-    } else {
-#pragma unroll
-        for (int g = 0; g < MINE; g++)
-            if (mine + g * ROW_WARPS * GATE_GROUP < r.count) f(g, mine + g * ROW_WARPS * GATE_GROUP);
     }
 }
 
@@ -307,57 +278,101 @@ DEV float sum_of_groups(const float *groups)
 DEV float find_gate(const walk &k, const row &r, u32 from)
 {
     row_sums s = {};
+    const u32 half = 2 * (u32)k.a.hidden;                   /* between the lower halves of weights and the upper ones */
 #pragma unroll 1
-    for (int first = 0; first < r.count; first += GATE_SLOTS)
-        for_groups(r, first, [&](int g, int c) { add_vector(s, g, from + 16 * c, k.row_bytes, k.weights + 16 * c); });
+    for (int first = 0; first < r.count; first += GATE_SLOTS) {
+        const int mine = first + r.lane;
+        if (first + GATE_SLOTS <= r.count) {
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++) {
+                const int c = mine + g * GATE_GROUP;
+                add_vector(s, g, from + 16 * c, k.pitch, k.weights + 16 * c, half);
+            }
+        } else {
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++) {
+                const int c = mine + g * GATE_GROUP;
+                if (c < r.count) add_vector(s, g, from + 16 * c, k.pitch, k.weights + 16 * c, half);
+            }
+        }
+    }
     add_lanes(s.squares_x), add_lanes(s.squares_k), add_lanes(s.dot);
-    const int group = r.lane / (32 / MINE) * ROW_WARPS + r.part;
-    if (r.lane % (32 / MINE) == 0) {
+    const int group = r.lane / (32 / GROUPS);
+    if (r.lane % (32 / GROUPS) == 0) {
         r.sums[group] = s.squares_x[0];
         r.sums[GROUPS + group] = s.squares_k[0];
         r.sums[2 * GROUPS + group] = s.dot[0];
     }
-    sync_row(r.number);
+    __syncwarp();
     const float rstd = gate_rstd(&k.a.gate, sum_of_groups(r.sums + r.lane % 2 * GROUPS));  /* of x in even lanes */
     const float rstd_x = __shfl_sync(FULL, rstd, 0), rstd_k = __shfl_sync(FULL, rstd, 1);
     return gate_score_of(&k.a.gate, gate_scaled(&k.a.gate, sum_of_groups(r.sums + 2 * GROUPS), rstd_x, rstd_k));
 }
 
-/* Replaces a vector of v by what the gate lets in -> the sum of squares. */
-DEV float let_vector_in(u32 at, float gate)
+/* Sums of the vectors of a group, a line of shared memory; at this distance lanes that read a line each have different
+ * banks. */
+enum { LINE_BYTES = GATE_CONV_LINE, LINE_BATCH = 5 };     /* lines that are written, or added, at a time */
+
+/* Line 0 + line 1 + ... + line count - 1, each added up as a tree, in all lanes. A lane has a line: all trees at
+ * once, where shuffles would wait for each other. */
+DEV float add_lines(u32 lines, int count)
 {
-    const uint4 v = shared_load_u32x4(at);
-    float product[GATE_VECTOR];
+    const int lane = threadIdx.x % 32;
+    float of_line = 0, sum = 0;
+    __syncwarp();                                           /* lines have been written */
+    if (lane < count) {
+        float4 v[CONV_GROUP / 4];
 #pragma unroll
-    for (int i = 0; i < GATE_VECTOR; i++) product[i] = gate_result(0, column(v, i), gate, 0);
-    const uint4 gv = pack(product);
-    shared_store_u32x4(at, gv);
-    return squares_of(gv);
-}
-
-/* The same for the row of v at `from` -> its rstd, in all lanes. */
-DEV float let_in(const walk &k, const row &r, u32 from, float gate)
-{
-#pragma unroll 1
-    for (int first = 0; first < r.count; first += GATE_SLOTS) {
-        float squares[MINE] = {};
-        for_groups(r, first, [&](int g, int c) { squares[g] = let_vector_in(from + 16 * c, gate); });
-        add_lanes(squares);
-        const int group = first / CONV_GROUP + r.lane / (32 / MINE) * ROW_WARPS + r.part;
-        if (r.lane % (32 / MINE) == 0 && group < SQUARES) r.squares[group] = squares[0];
+        for (int i = 0; i < CONV_GROUP / 4; i++) v[i] = shared_load_f32x4(lines + lane * LINE_BYTES + 16 * i);
+#pragma unroll
+        for (int half = CONV_GROUP / 8; half > 0; half /= 2)
+#pragma unroll
+            for (int i = 0; i < half; i++)
+                v[i].x += v[i + half].x, v[i].y += v[i + half].y, v[i].z += v[i + half].z, v[i].w += v[i + half].w;
+        of_line = v[0].x + v[0].z + (v[0].y + v[0].w);
     }
-    sync_row(r.number);
-    float sum = 0;
-#pragma unroll 2
-    for (int i = 0; i * CONV_GROUP < r.count; i++) sum += r.squares[i];
-    return conv_rstd(&k.a.numbers, sum);
+    __syncwarp();                                           /* and read */
+#pragma unroll 1
+    for (int g = 0; g < count; g += LINE_BATCH)
+#pragma unroll
+        for (int j = 0; j < LINE_BATCH; j++) {
+            const float v = __shfl_sync(FULL, of_line, (g + j) % 32);
+            if (g + j < count) sum += v;
+        }
+    return sum;
 }
 
-DEV void find_gates(const walk &k, int warp, float *sums, float *squares)
+/* Replaces the row of v at `from` by what the gate lets in -> its rstd, in all lanes. A few vectors at a time are
+ * loaded before the first is stored; sums go where k was. */
+DEV float let_in(const walk &k, const row &r, u32 from, u32 lines, float gate)
 {
-    const int number = warp / ROW_WARPS;
-    const row r = { number, warp % ROW_WARPS, (int)threadIdx.x % 32, (int)(k.a.hidden / GATE_VECTOR),
-                    sums + number * 3 * GROUPS, squares + number * SQUARES };
+    const int groups = (r.count + CONV_GROUP - 1) / CONV_GROUP;
+#pragma unroll 1
+    for (int g = 0; g < groups; g += LINE_BATCH) {
+        const int mine = g * CONV_GROUP + r.lane;
+        uint4 v[LINE_BATCH];
+#pragma unroll
+        for (int j = 0; j < LINE_BATCH; j++)
+            v[j] = shared_load_u32x4(from + 16 * min(mine + j * CONV_GROUP, r.count - 1));
+        __syncwarp();                                       /* lanes past the last vector have read that of another */
+#pragma unroll
+        for (int j = 0; j < LINE_BATCH; j++) {
+            const int c = mine + j * CONV_GROUP;
+            float product[GATE_VECTOR];
+#pragma unroll
+            for (int i = 0; i < GATE_VECTOR; i++) product[i] = gate_result(0, column(v[j], i), gate, 0);
+            const uint4 gv = pack(product);
+            if (c < r.count) shared_store_u32x4(from + 16 * c, gv);
+            if (g + j < groups)
+                shared_store_f32(lines + (g + j) * LINE_BYTES + r.lane * 4, c < r.count ? squares_of(gv) : 0.0f);
+        }
+    }
+    return conv_rstd(&k.a.numbers, add_lines(lines, groups));
+}
+
+DEV void find_gates(const walk &k, int number, float *sums)
+{
+    const row r = { (int)threadIdx.x % 32, (int)(k.a.hidden / GATE_VECTOR), sums + number * 3 * GROUPS };
     const int rows = k.a.gate_rows;
     int stage = number;
     u32 parity = 0;
@@ -368,12 +383,11 @@ DEV void find_gates(const walk &k, int warp, float *sums, float *squares)
         const u32 from = stage_at(k, stage), mark = mark_at(k, stage);
         mbar_wait(mark + LOADED, parity);
         if (of.state & ALIVE) {
-            const float gate = find_gate(k, r, from), rstd = let_in(k, r, from + 2 * k.row_bytes, gate);
-            if (r.part == 0 && r.lane == 0) shared_store_f32(mark + RSTD, rstd);
+            const float gate = find_gate(k, r, from), rstd = let_in(k, r, from + 2 * k.pitch, from + k.pitch, gate);
+            if (r.lane == 0) shared_store_f32(mark + RSTD, rstd);
             bulk_fence();                                   /* the next row of the stage comes by a bulk copy */
         }
-        __syncwarp();
-        if (r.lane == 0) mbar_arrive(mark + GATED);
+        mbar_arrive(mark + GATED);                          /* every lane for what it has read and written */
         stage += rows;                                      /* a stage is always of the same warp, which knows its phase */
         if (stage >= k.a.stages) stage -= k.a.stages, parity ^= 1;
     }
@@ -428,9 +442,9 @@ DEV void store_ring(const walk &k, const columns &of, const token &t, i64 number
 }
 
 /* A row that is PLAIN: there is one before it in its chain, SiLU and a residual, and no bias. */
-DEV uint4 convolve_plain(columns &of, u32 from, u32 row_bytes, float rstd)
+DEV uint4 convolve_plain(columns &of, u32 from, u32 pitch, float rstd)
 {
-    const uint4 x = shared_load_u32x4(from), gv = shared_load_u32x4(from + 2 * row_bytes), own = normed(of, gv, rstd);
+    const uint4 x = shared_load_u32x4(from), gv = shared_load_u32x4(from + 2 * pitch), own = normed(of, gv, rstd);
     const conv_numbers n = { 0, 0, 0, 1, 1 };
     float out[CONV_VECTOR];
 #pragma unroll
@@ -448,7 +462,7 @@ DEV void convolve(const walk &k, columns &of, i32 n, u32 from, float rstd, u16 *
     const token &t = k.tokens[n];
     const bool is_alive = t.state & ALIVE;
     const uint4 none = make_uint4(0, 0, 0, 0);
-    const uint4 gv = shared_load_u32x4(from + 2 * k.row_bytes), own = is_alive ? normed(of, gv, rstd) : none;
+    const uint4 gv = shared_load_u32x4(from + 2 * k.pitch), own = is_alive ? normed(of, gv, rstd) : none;
     float bias[CONV_VECTOR] = {}, made[CONV_VECTOR];
     if (a.bias.data && of.are_there) load_vector(a.bias, k.h * a.hidden + of.first, bias);
 #pragma unroll 1
@@ -477,8 +491,8 @@ DEV void convolve(const walk &k, columns &of, i32 n, u32 from, float rstd, u16 *
 DEV void convolve_rows(const walk &k)
 {
     const gate_conv_args &a = k.a;
-    const u32 stage_bytes = 3 * k.row_bytes;
-    columns of = { (i32)(k.column + threadIdx.x * CONV_VECTOR), false, {}, {}, {} };
+    const u32 stage_bytes = 3 * k.pitch;
+    columns of = { (i32)(k.column + (threadIdx.x - FIRST_CONV) * CONV_VECTOR), false, {}, {}, {} };
     of.are_there = of.first < a.hidden;
     if (of.are_there) load_weights(a, k.h, of);
     u16 *out = a.out.data + (k.base + (i64)k.first * k.dilation) * a.out.token + k.h * a.out.stream + of.first;
@@ -492,7 +506,7 @@ DEV void convolve_rows(const walk &k)
         mbar_wait(mark + GATED, parity);
         const float rstd = shared_load_f32(mark + RSTD);
         if (state & PLAIN) {
-            const uint4 made = convolve_plain(of, from, k.row_bytes, rstd);
+            const uint4 made = convolve_plain(of, from, k.pitch, rstd);
             if (of.are_there) store_u32x4(out, made);
         } else {
             convolve(k, of, n, from, rstd, out);
@@ -507,7 +521,7 @@ DEV void convolve_rows(const walk &k)
     for (i64 i = k.end - k.first; i < k.num_items; i++) {
         const item it = late_item(k, i, late);
         mbar_wait(mark + GATED, parity);
-        const uint4 gv = shared_load_u32x4(from + 2 * k.row_bytes);
+        const uint4 gv = shared_load_u32x4(from + 2 * k.pitch);
         const float rstd = shared_load_f32(mark + RSTD);
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbar_arrive(mark + FREED);
@@ -543,8 +557,7 @@ DEV void run(const gate_conv_args &a)
     SHARED_DYNAMIC(memory, 128);
     SHARED(token[TOKENS], tokens);
     SHARED(u64[GATE_CONV_STAGES * MARK_BYTES / 8], marks);
-    SHARED(float[ROWS * 3 * GROUPS], sums);
-    SHARED(float[ROWS * SQUARES], squares);
+    SHARED(float[GATE_WARPS * 3 * GROUPS], sums);
     SHARED(request_scratch<GATE_CONV_THREADS(CONV_THREADS)>, scratch);
     SHARED(i64, num_items);
     const int tid = (int)threadIdx.x, warp = tid / 32, threads = GATE_CONV_THREADS(CONV_THREADS);
@@ -559,13 +572,13 @@ DEV void run(const gate_conv_args &a)
     const i32 tile_rows = (i32)min((i64)a.tile_rows, (a.num_tokens - tile_begin - 1) / a.dilation + 1);
     walk k = { a, tokens, num_items, tile_begin - PAST_ROWS * (i64)a.dilation, (i32)(block - of_stream * a.num_streams),
                a.dilation, 0, PAST_ROWS, PAST_ROWS + tile_rows, PAST_ROWS + tile_rows, from, from + 4 * (u32)a.hidden,
-               shared_address(marks), (u32)a.hidden * 2,
+               shared_address(marks), (u32)a.hidden * 2, (u32)gate_conv_pitch(a.hidden),
                (u32)(of_stream - of_part * a.num_parts) * (CONV_THREADS * CONV_VECTOR) };
     if (tid == 0) {
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) {
             mbar_init(mark_at(k, i) + LOADED, 1);
-            mbar_init(mark_at(k, i) + GATED, ROW_WARPS);
+            mbar_init(mark_at(k, i) + GATED, 32);
             mbar_init(mark_at(k, i) + FREED, CONV_WARPS);
         }
         mbar_init_fence();
@@ -594,9 +607,9 @@ DEV void run(const gate_conv_args &a)
 #pragma unroll 1
         for (i32 n = tid; n < (can_be_plain ? k.begin : known); n += threads) tokens[n].state &= ~(u32)PLAIN;
     __syncthreads();
-    if (warp < CONV_WARPS) convolve_rows(k);
-    else if (warp < CONV_WARPS + GATE_WARPS) find_gates(k, warp - CONV_WARPS, sums, squares);
-    else load_rows(k);
+    if (warp < GATE_WARPS) find_gates(k, warp, sums);
+    else if (warp == GATE_WARPS) load_rows(k);
+    else convolve_rows(k);
 }
 #endif
 

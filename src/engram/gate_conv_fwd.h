@@ -24,6 +24,10 @@ typedef struct {
     int32_t gate_rows;              /* gate_conv_fwd: of them, those whose gates are found at a time */
 } gate_conv_args;
 
+/* Bytes of a row in shared memory: of k also what the sums of a group of vectors take, which replace it. */
+#define GATE_CONV_LINE 144
+TGL_INLINE int64_t gate_conv_pitch(int64_t hidden) { return hidden * 2 > GATE_CONV_LINE ? hidden * 2 : GATE_CONV_LINE; }
+
 /* The element of the ring at column 0. */
 TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int64_t entry, int64_t h)
 {
@@ -39,11 +43,10 @@ TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int
 #define GATE_CONV_STAGES 14
 #define GATE_CONV_STATIC 16384
 /* Threads that convolve, a vector each: of rows of up to 1024 columns, and of others; with them are warps that find
- * gates, a few for a row, and one that loads. */
+ * gates, one for a row, and one that loads. */
 #define GATE_CONV_FEW 128
 #define GATE_CONV_MANY 320
 #define GATE_CONV_WARPS(threads) ((threads) > GATE_CONV_FEW ? 5 : 3)
-#define GATE_CONV_ROW_WARPS(threads) ((threads) > GATE_CONV_FEW ? 1 : 1)
 #define GATE_CONV_THREADS(threads) ((threads) + 32 * GATE_CONV_WARPS(threads) + 32)
 #define GATE_CONV_BLOCKS(threads) ((threads) > GATE_CONV_FEW ? 1 : 2)      /* per SM */
 
