@@ -11,7 +11,7 @@
 
 enum { TGL_KNOWN_PLANS = 8 };
 
-/* Never freed once it can be found; after that only `context`, `cluster` and `plans` change. */
+/* Never freed once it can be found; after that only `context`, `cluster`, `fitting` and `plans` change. */
 typedef struct {
     uint64_t hash;
     tgl_kernel kernel;                      /* with its own copies of the names */
@@ -24,6 +24,7 @@ typedef struct {
     /* a context, with 1 + log2 of the max cluster size there in its lowest bits; 0: not known yet. One
      * word, since another thread may ask in another context. */
     atomic_uintptr_t cluster;
+    _Atomic(uint64_t) fitting;              /* how many clusters fit at once, in the lowest 16 bits; above, of which launch */
     /* hashes (plan_hash()) of plans whose kernels are all loaded; 0: none */
     _Atomic(uint64_t) plans[TGL_KNOWN_PLANS];
 } tgl_loaded;

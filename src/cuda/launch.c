@@ -255,7 +255,40 @@ static int max_cluster(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_co
     return 1 << log_size;
 }
 
-static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const tgl_shape *s,
+/* How many clusters of this launch fit at once; at least 1. Queried once per context and shape: if two of them have the
+ * same hash, or threads of two contexts take turns, only time is lost. */
+static int64_t fitting_clusters(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context, const tgl_shape *s)
+{
+    const uint64_t shape = (uint64_t)s->cluster << 48 ^ (uint64_t)s->block << 32 ^ (uint64_t)s->shared_bytes;
+    const uint64_t key = (((uint64_t)(uintptr_t)context ^ shape) * 0x9e3779b97f4a7c15u) & ~(uint64_t)0xffff;
+    const uint64_t known = atomic_load_explicit(&loaded->fitting, memory_order_relaxed);
+    if ((known & 0xffff) && (known & ~(uint64_t)0xffff) == key) return (int64_t)(known & 0xffff);
+    tgl_cu_launch_attribute cluster = { .id = TGL_CU_LAUNCH_CLUSTER, .value.dim = { (uint32_t)s->cluster, 1, 1 } };
+    const tgl_cu_launch_config config = { (uint32_t)s->cluster, 1, 1, (uint32_t)s->block, 1, 1,
+                                          (uint32_t)s->shared_bytes, NULL, &cluster, 1 };
+    int clusters = 0;
+    const int mode = tgl_capture_relax(cu);
+    if (cu->OccupancyMaxActiveClusters(&clusters, (tgl_cu_function)loaded->handle, &config)) clusters = 0;
+    tgl_capture_restore(cu, mode);
+    clusters = clusters < 1 ? 1 : clusters > 0xffff ? 0xffff : clusters;
+    atomic_store_explicit(&loaded->fitting, key | (uint64_t)clusters, memory_order_relaxed);
+    return clusters;
+}
+
+static tgl_status encode(const tgl_driver_table *cu, const tgl_loaded *loaded, const tgl_copied_tensor *t)
+{
+    enum { BF16 = 9, SWIZZLE_128 = 3, PROMOTE_128 = 2 };
+    static const uint32_t every[5] = { 1, 1, 1, 1, 1 };
+    const tgl_cu_result result = cu->TensorMapEncodeTiled(t->map, BF16, (uint32_t)t->rank, (void *)(uintptr_t)t->data,
+                                                          t->sizes, t->strides, t->box, every, 0, SWIZZLE_128,
+                                                          PROMOTE_128, 0);
+    if (!result) return TGL_OK;
+    char call[160];
+    snprintf(call, sizeof call, "%.100s: cuTensorMapEncodeTiled", loaded->kernel.name);
+    return tgl_driver_check(result, call);
+}
+
+static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context, const tgl_shape *s,
                           tgl_stream stream)
 {
     if (s->shared_bytes > loaded->max_dynamic_shared || (s->cluster && !loaded->has_clusters))
@@ -268,6 +301,8 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const 
     if (loaded->args_bytes && loaded->args_bytes != s->args_bytes)
         return tgl_fail(TGL_ERR_INTERNAL, "%s: takes %zu bytes of arguments, gets %zu; please report this",
                         loaded->kernel.name, loaded->args_bytes, s->args_bytes);
+    if (s->copied) TGL_TRY(encode(cu, loaded, s->copied));
+    const int64_t blocks = s->is_cut ? tgl_min(s->grid[0], s->cluster * fitting_clusters(cu, loaded, context, s)) : s->grid[0];
     void *args[] = { (void *)s->args };
     tgl_cu_launch_attribute attributes[3];
     uint32_t n = 0;
@@ -286,7 +321,7 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, const 
         attributes[n++].value.value = 1;
     }
     const tgl_cu_launch_config config = {
-        (uint32_t)s->grid[0], s->grid[1] ? (uint32_t)s->grid[1] : 1, s->grid[2] ? (uint32_t)s->grid[2] : 1,
+        (uint32_t)blocks, s->grid[1] ? (uint32_t)s->grid[1] : 1, s->grid[2] ? (uint32_t)s->grid[2] : 1,
         (uint32_t)s->block,   1, 1, (uint32_t)s->shared_bytes, stream, attributes, n
     };
     const tgl_cu_result result = cu->LaunchKernelEx(&config, (tgl_cu_function)loaded->handle, args, NULL);
@@ -317,8 +352,10 @@ tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const 
     if (status == TGL_OK && atomic_load_explicit(&loaded->context, memory_order_relaxed) != guard.context)
         status = tgl_kernels_enter(loaded, guard.context);
     const tgl_other_launch *other = status == TGL_OK ? shape->otherwise : NULL;
-    if (other && shape->cluster <= max_cluster(cu, loaded, guard.context)) other = NULL;
-    if (status == TGL_OK && !other) status = enqueue(cu, loaded, shape, stream);
+    if (other && shape->cluster <= max_cluster(cu, loaded, guard.context) &&
+        (!shape->copied || cu->TensorMapEncodeTiled))
+        other = NULL;
+    if (status == TGL_OK && !other) status = enqueue(cu, loaded, guard.context, shape, stream);
     tgl_context_leave(&guard);
     if (other) return tgl_launch(plan, num_kernels, other->which, on, other->shape, stream);
     return status;

@@ -21,6 +21,16 @@ typedef struct {
     tgl_macro macros[TGL_MAX_MACROS];
 } tgl_kernel;
 
+/* A tensor of 16-bit elements whose boxes the kernel copies as one (tensor_load_*), with a swizzle of 128 bytes. The
+ * launch encodes it into the arguments. */
+typedef struct {
+    void *map;              /* 128 bytes of the arguments, aligned to 64 */
+    const void *data;
+    int rank;
+    uint64_t sizes[5], strides[4];      /* the contiguous dimension first, which has no stride; in bytes */
+    uint32_t box[5];
+} tgl_copied_tensor;
+
 typedef struct tgl_other_launch tgl_other_launch;
 typedef struct {
     int64_t grid[3];        /* blocks; 0 in y or z means 1 */
@@ -28,9 +38,11 @@ typedef struct {
     int64_t shared_bytes;   /* dynamic shared memory, up to what the device has */
     int cluster;            /* blocks per cluster along x; 0: no cluster, where st.async is illegal */
     bool cooperative;       /* blocks wait for each other, so all must be resident */
+    bool is_cut;            /* of clusters that stride over the work: no more are launched than fit at once */
+    const tgl_copied_tensor *copied;    /* or NULL */
     const void *args;       /* the kernel's one parameter, and its size (TGL_ARGS) */
     size_t args_bytes;
-    const tgl_other_launch *otherwise;  /* if the device has no room for such a cluster; or NULL */
+    const tgl_other_launch *otherwise;  /* if the device has no room for such a cluster, or no copies; or NULL */
 } tgl_shape;
 
 #define TGL_ARGS(struct_) .args = &(struct_), .args_bytes = sizeof(struct_)

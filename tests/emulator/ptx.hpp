@@ -346,7 +346,7 @@ DEV u32 atomic_inc_acq_rel(u32 *p, u32 last, EMU_AT)
 }
 
 /* ---- tensor maps: where the elements of a box lie; shared by loads and stores ---- */
-typedef struct __align__(64) { u64 opaque[16]; } tensor_map;
+typedef struct { u64 opaque[16]; } tensor_map;  /* not aligned to 64 bytes: AArch64 passes no argument so */
 static_assert(sizeof(emu_tensor_map) <= sizeof(tensor_map), "an emulated tensor map is a CUtensorMap's size");
 struct emu_box { emu_tensor_map map; unsigned char *window; u32 shared; int at[5]; };
 /* what a copy engine does: no thread's access */
@@ -892,6 +892,12 @@ DEV void tensor_load_3d(u32 to, const tensor_map *map, int c0, int c1, int c2, u
 {
     const int at[] = { c0, c1, c2 };
     emu_load_box(emu_make_box(map, 3, at, to, "tensor_load_3d", EMU_SITE), bar, policy, "tensor_load_3d",
+                 EMU_SITE);
+}
+DEV void tensor_load_4d(u32 to, const tensor_map *map, int c0, int c1, int c2, int c3, u32 bar, u64 policy, EMU_AT)
+{
+    const int at[] = { c0, c1, c2, c3 };
+    emu_load_box(emu_make_box(map, 4, at, to, "tensor_load_4d", EMU_SITE), bar, policy, "tensor_load_4d",
                  EMU_SITE);
 }
 static inline void emu_store_box(const emu_box &box)

@@ -783,6 +783,12 @@ DEV void tensor_load_3d(u32 to, const tensor_map *map, int c0, int c1, int c2, u
                  "[%0], [%1, {%2, %3, %4}], [%5], %6;"
                  :: "r"(to), "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(bar), "l"(policy) : "memory");
 }
+DEV void tensor_load_4d(u32 to, const tensor_map *map, int c0, int c1, int c2, int c3, u32 bar, u64 policy)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;"
+                 :: "r"(to), "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(bar), "l"(policy) : "memory");
+}
 DEV void tensor_store_2d(const tensor_map *map, int c0, int c1, u32 from)
 {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
