@@ -106,8 +106,8 @@ static void collapse(case_tensor *t, const tgl_mhc_params *p, int64_t token, con
     for (int64_t k = 0; k < hidden; k++) {
         float w = t[INPUT_WEIGHT].name ? mhc_at(&t[INPUT_WEIGHT], &k) : 1;
         if (p->norm_scale != 0) w = w * p->norm_scale;
-        const float normed = v[k] * rstd;
-        mhc_put(&t[OUT], (int64_t[]){ token, k }, (double)normed * (double)w);
+        const float normed = v[k] * rstd, weighted = normed * w;
+        mhc_put(&t[OUT], (int64_t[]){ token, k }, weighted);
     }
 }
 
@@ -161,11 +161,15 @@ const case_op pre_fwd_cases = {
         "num_tokens=0,1,31,32,33,70 hidden=128 groups=1,2,3 norm=none,plain sums=exact wanted=abcdefg repeat=2",
         "num_tokens=2 hidden=1,8,63,256,1280,2560 norm=bf16 sums=exact,normal wanted=abcdefg repeat=1",
         "num_tokens=2 hidden=320,2048 weight=1 norm=plain wanted=-,a,b,c,d,e,f,g",
+        "num_tokens=1,9,40 hidden=1280 norm=none,bf16 sums=exact wanted=abcdefg repeat=2",
+        "num_tokens=3 hidden=1280 groups=1,2 weight=1 layout=gaps,outside gap=8 norm=none,f32",
+        "num_tokens=33 hidden=2560 norm=bf16 sums=exact repeat=1",      /* tells apart one and two roundings of out */
         "num_tokens=1 hidden=16456 num_streams=3 norm=f32 groups=1 sums=exact",
         "num_tokens=3 num_streams=3 hidden=128,72,65 layout=gaps,outside,same gap=8 offset=0,1 norm=none,f32 wanted=abcd"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=300 hidden=1280,2560,4096,5120,6144,7168 norm=none,bf16 sums=normal,exact"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=1,64,128,1024,4096,8192 hidden=7168,5120,4096,2560"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=64",
                                       "num_tokens=64 hidden=7168,2560,1280,128,65 weight=0,1",
-                                      "num_tokens=64 hidden=128 groups=1,2"),
+                                      "num_tokens=64 hidden=128,1280 groups=1,2 weight=0,1",
+                                      "num_tokens=64 hidden=4096,5120,6144 weight=0,1"),
 };

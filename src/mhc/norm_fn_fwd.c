@@ -23,8 +23,8 @@ tgl_status tgl_mhc_norm_fn_fwd(const DLTensor *residual, const DLTensor *fn, con
     const DLTensor *tensors[] = { residual, fn, norm_weight, mixes, out_mul, sqrsum };
     TGL_TRY(tgl_take(&tgl_mhc_norm_fn_fwd_signature, tensors, params, NULL));
     TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_mhc_norm_fn_fwd_workspace_size(residual, fn)));
-    pre_fwd_args a = { .mixes = tgl_data(mixes), .out_mul = tgl_data_or_null(out_mul),
-                       .sqrsum = tgl_data_or_null(sqrsum), .rms_eps = tgl_mhc_rms_eps(params) };
-    tgl_pre_take(&a, residual, fn, norm_weight, workspace);
-    return tgl_run(&tgl_mhc_norm_fn_fwd_signature, &TGL_PRE_FWD, tensors, &a, stream);
+    pre_problem p = { .args = { .mixes = tgl_data(mixes), .out_mul = tgl_data_or_null(out_mul),
+                                .sqrsum = tgl_data_or_null(sqrsum), .rms_eps = tgl_mhc_rms_eps(params) } };
+    tgl_pre_take(&p.args, residual, fn, norm_weight, workspace);
+    return tgl_run(&tgl_mhc_norm_fn_fwd_signature, &TGL_PRE_FWD, tensors, &p, stream);
 }

@@ -129,7 +129,7 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
 
 static tgl_status cpu(const void *context)
 {
-    const pre_fwd_args *p = context;
+    const pre_fwd_args *p = &((const pre_problem *)context)->args;
     const int64_t work = tgl_saturating_product(32 * p->num_rows, p->num_streams * p->hidden);
     return tgl_parallel_rows(p->num_tokens, work, run_tokens, p);
 }
@@ -148,14 +148,27 @@ tgl_signature tgl_mhc_pre_fwd_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-enum { VECTORS, ANY, NUM_KERNELS };
+enum { SPLIT, STREAM, VECTORS, ANY, NUM_KERNELS };
+/* Are there kernels for few and for many tokens? */
+static bool has_stream(int64_t num_streams, int64_t hidden, int64_t num_rows)
+{
+    const int64_t pieces = projection_pieces(hidden);
+    return num_streams == PRE_STREAM_STREAMS && hidden % 64 == 0 && pieces >= PRE_STREAM_MIN_PIECES &&
+           pieces <= PRE_STREAM_MAX_PIECES && projection_segments(hidden) >= PRE_STREAM_MIN_SEGMENTS && num_rows <= 24;
+}
+
 static int plan(const void *context, tgl_kernel *kernels)
 {
-    const pre_fwd_args *p = context;
-    const tgl_macro streams = { "STREAMS", p->num_streams }, rows = { "ROWS", p->num_rows };
-    const tgl_macro segments = { "SEGMENTS", p->segments }, weight = { "HAS_WEIGHT", p->norm_weight != NULL };
-    const tgl_macro groups = { "GROUPS", p->num_groups };
-    kernels[VECTORS] = (tgl_kernel){ p->hidden % ROWS_UNIT ? NULL : "mhc/pre_fwd",
+    const pre_fwd_args *a = &((const pre_problem *)context)->args;
+    const tgl_macro streams = { "STREAMS", a->num_streams }, rows = { "ROWS", a->num_rows };
+    const tgl_macro segments = { "SEGMENTS", a->segments }, weight = { "HAS_WEIGHT", a->has_weight };
+    const tgl_macro groups = { "GROUPS", a->num_groups };
+    const tgl_macro pieces = { "PIECES", a->pieces };
+    const bool is_tuned = has_stream(a->num_streams, a->hidden, a->num_rows);
+    kernels[SPLIT] = (tgl_kernel){ is_tuned ? "mhc/pre_fwd_split" : NULL, { pieces, segments, rows, groups, weight } };
+    const bool spills = a->pieces == 6 && a->has_weight && a->num_groups > 0;   /* 2 registers: 6144 columns, with a gain */
+    kernels[STREAM] = (tgl_kernel){ is_tuned && !spills ? "mhc/pre_fwd_stream" : NULL, { pieces, segments, rows, groups, weight } };
+    kernels[VECTORS] = (tgl_kernel){ a->hidden % ROWS_UNIT ? NULL : "mhc/pre_fwd",
                                      { streams, rows, segments, weight, groups, { "HAS_VECTORS", 1 } } };
     kernels[ANY] = (tgl_kernel){ "mhc/pre_fwd", { streams, rows, segments, weight, groups, { "HAS_VECTORS", 0 } } };
     return NUM_KERNELS;
@@ -163,9 +176,34 @@ static int plan(const void *context, tgl_kernel *kernels)
 
 static bool has_vectors(const void *context, const tgl_target *target)
 {
-    const pre_fwd_args *p = context;
-    return tgl_rows_have_vectors(p->residual) && (uintptr_t)p->fn % 16 == 0 && tgl_rows_out_have_vectors(p->out) &&
-           tgl_rows_out_have_vectors(p->raw);
+    const pre_fwd_args *a = &((const pre_problem *)context)->args;
+    return tgl_rows_have_vectors(a->residual) && (uintptr_t)a->fn % 16 == 0 && tgl_rows_out_have_vectors(a->out) &&
+           tgl_rows_out_have_vectors(a->raw);
+}
+
+/* All blocks are resident at once: one per SM, as clusters' SMs are few. */
+static bool fits_split(const void *context, const tgl_target *target)
+{
+    const pre_fwd_args *a = &((const pre_problem *)context)->args;
+    return has_vectors(context, target) && (uintptr_t)a->norm_weight % 16 == 0 &&
+           a->num_tokens <= PRE_SPLIT_CHUNKS(a->segments) && target->num_sms >= PRE_SPLIT_CHUNKS(a->segments) &&
+           target->max_smem_per_block >= PRE_SPLIT_BYTES(a->pieces, a->segments, a->num_rows, a->num_tokens);
+}
+
+/* Rows that a tensor copy can have, which may lie at any distance, but not at the same place. */
+static bool fits_stream(const void *context, const tgl_target *target)
+{
+    const pre_fwd_args *a = &((const pre_problem *)context)->args;
+    const rows_in *r = &a->residual;
+    return target->architecture >= 90 && has_vectors(context, target) && (uintptr_t)a->norm_weight % 16 == 0 &&
+           !a->is_normed && r->stream > 0 && r->token >= 0 && (r->token > 0 || a->num_tokens == 1) &&
+           r->stream < (int64_t)1 << 38 && r->token < (int64_t)1 << 38 && a->num_tokens < (int64_t)1 << 31 &&
+           target->max_smem_per_block >= PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows, a->num_groups);
+}
+
+static bool pays_stream(const void *context, const tgl_target *target)
+{
+    return ((const pre_problem *)context)->args.num_tokens > 96;
 }
 
 static int64_t tiles_of(int64_t num_tokens, int64_t num_streams)
@@ -175,13 +213,41 @@ static int64_t tiles_of(int64_t num_tokens, int64_t num_streams)
 
 static tgl_shape shape(void *context, const tgl_target *target)
 {
-    pre_fwd_args *p = context;
-    return (tgl_shape){ { p->segments, tgl_strided_grid(tiles_of(p->num_tokens, p->num_streams), 65535) },
-                        .block = (int)(64 * p->num_streams),
-                        .shared_bytes = PRE_SHARED_BYTES(p->num_streams), TGL_ARGS(*p) };
+    pre_fwd_args *a = &((pre_problem *)context)->args;
+    return (tgl_shape){ { a->segments, tgl_strided_grid(tiles_of(a->num_tokens, a->num_streams), 65535) },
+                        .block = (int)(64 * a->num_streams),
+                        .shared_bytes = PRE_SHARED_BYTES(a->num_streams), TGL_ARGS(*a) };
 }
 
-const tgl_op TGL_PRE_FWD = { cpu, plan, { [VECTORS] = { has_vectors, NULL, shape }, [ANY] = { NULL, NULL, shape } } };
+static tgl_shape split_shape(void *context, const tgl_target *target)
+{
+    pre_fwd_args *a = &((pre_problem *)context)->args;
+    return (tgl_shape){ { PRE_SPLIT_CHUNKS(a->segments) }, .block = PRE_SPLIT_THREADS, .cooperative = true,
+                        .shared_bytes = PRE_SPLIT_BYTES(a->pieces, a->segments, a->num_rows, a->num_tokens), TGL_ARGS(*a) };
+}
+
+static tgl_shape stream_shape(void *context, const tgl_target *target)
+{
+    pre_problem *p = context;
+    const pre_fwd_args *a = &p->args;
+    const int64_t tiles = tgl_ceil_div(a->num_tokens, PRE_STREAM_TILE);
+    const uint64_t hidden = (uint64_t)a->hidden, between = a->num_tokens > 1 ? (uint64_t)a->residual.token : hidden;
+    p->stream.args = *a;
+    p->copied = (tgl_copied_tensor){ .map = p->stream.map, .data = a->residual.data, .rank = 4,
+                                     .sizes = { 64, PRE_STREAM_STREAMS, (uint64_t)a->num_tokens, hidden / 64 },
+                                     .strides = { 2 * (uint64_t)a->residual.stream, 2 * between, 128 },
+                                     .box = { 64, PRE_STREAM_STREAMS, PRE_STREAM_TILE, (uint32_t)a->pieces } };
+    p->any = shape(context, target);
+    p->otherwise = (tgl_other_launch){ VECTORS, &p->any };
+    const int64_t clusters = tgl_strided_grid(tgl_min(tiles, tgl_max(1, target->num_sms / a->segments)), INT32_MAX);
+    return (tgl_shape){ { a->segments * clusters }, .block = PRE_STREAM_THREADS, .cluster = (int)a->segments,
+                        .shared_bytes = PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows, a->num_groups),
+                        .is_cut = true, .copied = &p->copied, .otherwise = &p->otherwise, TGL_ARGS(p->stream) };
+}
+
+const tgl_op TGL_PRE_FWD = { cpu, plan, { [SPLIT] = { fits_split, NULL, split_shape },
+                                          [STREAM] = { fits_stream, pays_stream, stream_shape },
+                                          [VECTORS] = { has_vectors, NULL, shape }, [ANY] = { NULL, NULL, shape } } };
 
 /* Of the workspace: counters, then partial sums. */
 static int64_t counter_bytes(int64_t num_tokens, int64_t num_streams)
@@ -197,7 +263,10 @@ size_t tgl_mhc_pre_fwd_workspace_size(const DLTensor *residual, const DLTensor *
         rows > PROJECTION_MAX_ROWS)
         return 0;
     const int64_t entry = projection_segments(hidden) * PRE_SUBTREES(n) * (rows + 1) * (int64_t)sizeof(float);
-    return (size_t)(counter_bytes(tokens, n) + tokens * entry);
+    const int64_t any = counter_bytes(tokens, n) + tokens * entry, pieces = projection_pieces(hidden);
+    const int64_t segments = projection_segments(hidden), most = PRE_SPLIT_CHUNKS(segments);
+    if (!has_stream(n, hidden, rows)) return (size_t)any;
+    return (size_t)tgl_max(any, 4 * PRE_SPLIT_WORDS(pieces, segments, rows, tgl_min(tokens, most)));
 }
 
 void tgl_pre_take(pre_fwd_args *a, const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,
@@ -205,12 +274,12 @@ void tgl_pre_take(pre_fwd_args *a, const DLTensor *residual, const DLTensor *fn,
 {
     a->residual = tgl_rows_in(residual);
     a->fn = tgl_data(fn);
-    a->norm_weight = tgl_data_or_null(norm_weight);
+    a->norm_weight = tgl_data_or_null(norm_weight), a->has_weight = norm_weight != NULL;
     a->num_tokens = residual->shape[0], a->num_streams = residual->shape[1], a->hidden = residual->shape[2];
     a->num_rows = fn->shape[0];
     a->pieces = projection_pieces(a->hidden), a->segments = projection_segments(a->hidden);
     a->columns = (float)(a->num_streams * a->hidden);
-    a->arrived = workspace;
+    a->arrived = a->words = workspace;
     if (workspace) a->partial = (void *)((char *)workspace + counter_bytes(a->num_tokens, a->num_streams));
 }
 
@@ -228,7 +297,7 @@ tgl_status tgl_mhc_pre_fwd(const DLTensor *residual, const DLTensor *fn, const D
         return tgl_fail(TGL_ERR_ARGUMENT, "scale: shape is [%d], want [%s] with %s", (int)n.num_groups,
                         comb_mix ? "3" : "2 or 3", comb_mix ? "comb_mix" : "post_mix");
     TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_mhc_pre_fwd_workspace_size(residual, fn)));
-    pre_fwd_args a = { .scale = tgl_data(scale), .base = tgl_data(base), .input_weight = tgl_data_or_null(input_weight),
+    pre_problem p = { .args = { .scale = tgl_data(scale), .base = tgl_data(base), .input_weight = tgl_data_or_null(input_weight),
                        .out_mul = tgl_data_or_null(out_mul), .sqrsum = tgl_data_or_null(sqrsum),
                        .gates = { tgl_data_or_null(pre_mix), tgl_data_or_null(post_mix), tgl_data_or_null(comb_mix) },
                        .out = tgl_rows_out(out), .rstd = tgl_data_or_null(rstd), .num_groups = (int32_t)n.num_groups,
@@ -236,8 +305,8 @@ tgl_status tgl_mhc_pre_fwd(const DLTensor *residual, const DLTensor *fn, const D
                        .has_bf16_weight = input_weight && tgl_dtype_bits(input_weight->dtype) == 16,
                        .rms_eps = tgl_mhc_rms_eps(params), .sinkhorn_eps = tgl_mhc_sinkhorn_eps(params),
                        .norm_eps = params->has_norm_eps ? params->norm_eps : 1e-6f,
-                       .norm_scale = params->norm_scale != 0 ? params->norm_scale : 1, .numbers = tgl_mhc_gates(params) };
-    if (raw) a.raw = tgl_rows_out(raw);
-    tgl_pre_take(&a, residual, fn, norm_weight, workspace);
-    return tgl_run(&tgl_mhc_pre_fwd_signature, &TGL_PRE_FWD, tensors, &a, stream);
+                       .norm_scale = params->norm_scale != 0 ? params->norm_scale : 1, .numbers = tgl_mhc_gates(params) } };
+    if (raw) p.args.raw = tgl_rows_out(raw);
+    tgl_pre_take(&p.args, residual, fn, norm_weight, workspace);
+    return tgl_run(&tgl_mhc_pre_fwd_signature, &TGL_PRE_FWD, tensors, &p, stream);
 }

@@ -20,7 +20,9 @@ typedef struct {
     int64_t pieces;
     uint32_t *arrived;                      /* of each tile of tokens: blocks; 0 before and after */
     float *partial;                         /* [num_tokens][groups][num_rows + 1]; 0 before and after */
+    uint32_t *words;                        /* the workspace of pre_fwd_split; 0 before and after */
     int32_t segments, num_groups, repeat;   /* num_groups 0: mixes alone */
+    int32_t has_weight;                     /* norm_weight is given; its data may be missing while kernels are prepared */
     int32_t is_normed, has_bf16_weight;     /* of the input */
     float columns, rms_eps, sinkhorn_eps, norm_eps, norm_scale;     /* columns: num_streams * hidden */
     gates_numbers numbers;
@@ -48,6 +50,71 @@ TGL_INLINE float pre_normed(float v, float rstd, float weight) { return (v * rst
 /* Chunks of a segment that are a subtree, and such groups in a segment. */
 #define PRE_SUBTREE(streams) (2 * ((streams) & -(streams)))
 #define PRE_SUBTREES(streams) (2 * (streams) / PRE_SUBTREE(streams))
+/* pre_fwd_stream.cu: four streams; tiles of 8 tokens flow through a ring of stages in shared memory. */
+#define PRE_STREAM_STREAMS 4
+#define PRE_STREAM_TILE 8
+#define PRE_STREAM_THREADS 512
+#define PRE_STREAM_MIN_PIECES 4             /* of a chunk: fewer leave too little work between exchanges */
+#define PRE_STREAM_MAX_PIECES 7             /* more do not fit into registers: 24 a piece */
+#define PRE_STREAM_MIN_SEGMENTS 4
+#define PRE_STREAM_ROW_TILES(rows) (((rows) + 7) / 8)
+/* Tiles in the ring, and tiles that products may be ahead of gates. */
+#define PRE_STREAM_STAGES(pieces) ((pieces) == 4 ? 11 : (pieces) == 5 ? 8 : (pieces) == 6 ? 7 : 6)
+#define PRE_STREAM_AHEAD(pieces) ((pieces) == 4 ? 4 : 6)
+/* Bytes of shared memory, in this order: a stage (64 columns of 32 rows are 4096 bytes); a warp's sums of a tile, the
+ * rows' and the squares'; sums of pre, and of all rows, that the blocks of a cluster exchange; gates; 16 for nothing; mbarriers. */
+#define PRE_STREAM_STAGE(pieces) ((pieces) * 4096)
+#define PRE_STREAM_SUMS(rows) ((8 * PRE_STREAM_ROW_TILES(rows) + 1) * PRE_STREAM_TILE * 4)
+#define PRE_STREAM_HOT ((PRE_STREAM_STREAMS + 1) * PRE_STREAM_TILE * 4)
+#define PRE_STREAM_AT_SUMS(pieces) (PRE_STREAM_STAGES(pieces) * PRE_STREAM_STAGE(pieces))
+#define PRE_STREAM_AT_HOT(pieces, rows) (PRE_STREAM_AT_SUMS(pieces) + 16 * PRE_STREAM_SUMS(rows))
+#define PRE_STREAM_AT_COLD(pieces, segments, rows, groups)                                                             \
+    (PRE_STREAM_AT_HOT(pieces, rows) + ((groups) ? 2 * PRE_STREAM_AHEAD(pieces) * (segments) * PRE_STREAM_HOT : 0))
+/* fn turns in shared memory, before sums are in use: 1 KB per tile of rows and warp. */
+#define PRE_STREAM_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define PRE_STREAM_AT_GATES(pieces, segments, rows, groups)                                                            \
+    PRE_STREAM_MAX(PRE_STREAM_AT_COLD(pieces, segments, rows, groups) + (segments) * PRE_STREAM_SUMS(rows),            \
+                   PRE_STREAM_AT_SUMS(pieces) + 8 * 1024 * PRE_STREAM_ROW_TILES(rows))
+#define PRE_STREAM_AT_BARS(pieces, segments, rows, groups)                                                             \
+    (PRE_STREAM_AT_GATES(pieces, segments, rows, groups) + PRE_STREAM_STAGES(pieces) * PRE_STREAM_TILE * 16 + 16)
+#define PRE_STREAM_BYTES(pieces, segments, rows, groups)                                                               \
+    (PRE_STREAM_AT_BARS(pieces, segments, rows, groups) +                                                              \
+     8 * (2 * PRE_STREAM_STAGES(pieces) + 4 + 2 * PRE_STREAM_AHEAD(pieces) + 1 + (segments)))
+/* A tensor map is aligned to 64 bytes; AArch64, on which an emulated device may be, passes no argument so. */
+#ifdef EMU_VERSION
+#define PRE_STREAM_ALIGNED
+#else
+#define PRE_STREAM_ALIGNED __attribute__((aligned(64)))
+#endif
+typedef struct {
+    uint64_t map[16] PRE_STREAM_ALIGNED;        /* CUtensorMap of the residual: [hidden / 64][token][stream][64] */
+    pre_fwd_args args;
+    char filler[64 - sizeof(pre_fwd_args) % 64];
+} pre_stream_args;
+
+/* pre_fwd_split.cu: sizes as for streams; a block per chunk, at most as many tokens. */
+#define PRE_SPLIT_THREADS 256
+#define PRE_SPLIT_CHUNKS(segments) (8 * (segments))
+#define PRE_SPLIT_BLOCKS(pieces, segments) ((pieces) * (segments))      /* that have 64 columns of the input each */
+#define PRE_SPLIT_WIDTH(rows) (8 * PRE_STREAM_ROW_TILES(rows) + 4)      /* words of a chunk: rows, squares, filler */
+/* Words of the workspace: sums [token][chunk][WIDTH], gates [block][token][4], squares [token][block], factors
+ * [block][token]. */
+#define PRE_SPLIT_AT_GATES(pieces, segments, rows, tokens)                                                             \
+    ((int64_t)(tokens) * PRE_SPLIT_CHUNKS(segments) * PRE_SPLIT_WIDTH(rows))
+#define PRE_SPLIT_AT_SQUARES(pieces, segments, rows, tokens)                                                           \
+    (PRE_SPLIT_AT_GATES(pieces, segments, rows, tokens) + (int64_t)(tokens) * PRE_SPLIT_BLOCKS(pieces, segments) * 4)
+#define PRE_SPLIT_WORDS(pieces, segments, rows, tokens)                                                                \
+    (PRE_SPLIT_AT_SQUARES(pieces, segments, rows, tokens) + (int64_t)(tokens) * PRE_SPLIT_BLOCKS(pieces, segments) * 2)
+/* Bytes of shared memory: fragments of a step, 64 more so that stores have no conflicts; the owner's totals; of each token
+ * its columns of the chunk, rows 64 bytes past a multiple of 128, and the block's columns of the input. */
+#define PRE_SPLIT_STEP(rows) (512 * PRE_STREAM_ROW_TILES(rows) + 64)
+#define PRE_SPLIT_X_ROW(pieces) (64 * ((pieces) | 1))
+#define PRE_SPLIT_AT_TOTALS(pieces, rows) (2 * (pieces) * PRE_SPLIT_STEP(rows))
+#define PRE_SPLIT_AT_X(pieces, segments, rows)                                                                         \
+    (PRE_SPLIT_AT_TOTALS(pieces, rows) + 4 * (PRE_SPLIT_CHUNKS(segments) * PRE_SPLIT_WIDTH(rows) + PRE_SPLIT_THREADS))
+#define PRE_SPLIT_BYTES(pieces, segments, rows, tokens)                                                                \
+    (PRE_SPLIT_AT_X(pieces, segments, rows) + (tokens) * (PRE_SPLIT_X_ROW(pieces) + 512))
+
 #define PRE_SHARED_BYTES(streams) (2 * (streams) * PRE_TOKENS(streams) * (8 * PRE_PASS + 1) * 4)
 
 #endif

@@ -462,6 +462,26 @@ extern "C" __global__ void t_tensor_3d(const __grid_constant__ tensor_map map,
         bulk_wait<0>();
     }
 }
+/* A box of 2 x 2 x 4 x 64 u16, likewise. */
+extern "C" __global__ void t_tensor_4d(const __grid_constant__ tensor_map map, u32 *out, int c0, int c1, int c2, int c3)
+{
+    SHARED_DYNAMIC(memory, 1024);
+    const u32 at = shared_address(memory), bar = at + 2048, t = threadIdx.x;
+    if (t == 0) {
+        mbar_init(bar, 1);
+        mbar_init_fence();
+    }
+    __syncthreads();
+    if (t == 0) {
+        mbar_expect(bar, 2048);
+        tensor_load_4d(at, &map, c0, c1, c2, c3, bar, policy_evict_first());
+    }
+    mbar_wait(bar, 0);
+    for (u32 i = t; i < 1024; i += blockDim.x) {
+        const u32 row = i / 64, unit = i % 64 / 8;
+        out[i] = shared_load_u16(at + row * 128 + ((unit ^ (row & 7)) << 4) + i % 8 * 2);
+    }
+}
 extern "C" __global__ void t_tensor_2d(const __grid_constant__ tensor_map map,
                                        const __grid_constant__ tensor_map to, int c0, int c1)
 {  /* a box of 8 x 32 floats, no swizzle: to at (c0, c1) = map at (c0, c1) */

@@ -687,6 +687,32 @@ TEST(tensor_copies_3d)
         }
 }
 
+TEST(tensor_copies_4d)      /* the last dimension is inside of the others, as columns in blocks are */
+{
+    if (before_hopper()) SKIP("%s has no tensor copies", arch);
+    static uint16_t x[5][4][192];
+    for (int i = 0; i < 5 * 4 * 192; i++) ((uint16_t *)x)[i] = (uint16_t)(i * 7 + 1);
+    const uint64_t dims[] = { 64, 4, 5, 3 }, strides[] = { 2 * 192, 2 * 4 * 192, 128 };
+    const uint32_t box[] = { 64, 4, 2, 2 }, element_strides[] = { 1, 1, 1, 1 };
+    FOR_SEEDS(s)
+        for (int c = 0; c < 3; c++) {
+            int at[] = { 0, 0, 2 * c, c };
+            dptr src = device_copy(x, sizeof x), out = device_copy(NULL, BYTES);
+            _Alignas(64) char map[128];
+            CU(TensorMapEncodeTiled(map, 1, 4, (void *)src, dims, strides, box, element_strides, 0, 3, 0, 0));
+            void *args[] = { map, &out, &at[0], &at[1], &at[2], &at[3] };
+            ran("t_tensor_4d", launch(kernel("t_tensor_4d"), 1, 64, 1, PLAIN, 2048 + 8, args));
+            uint32_t *o = host_copy(out, BYTES);
+            for (int i = 0; i < 1024; i++) {
+                const int e = i % 64, r = i / 64 % 4, p = at[2] + i / 256 % 2, b = at[3] + i / 512;
+                CHECK_THAT(o[i] == (p < 5 && b < 3 ? x[p][r][64 * b + e] : 0u), "box %d element %d: %u", c, i, o[i]);
+            }
+            free(o);
+            CU(MemFree(src));
+            CU(MemFree(out));
+        }
+}
+
 TEST(tensor_copies_2d)
 {
     if (before_hopper()) SKIP("%s has no tensor copies", arch);

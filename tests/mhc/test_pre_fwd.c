@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_mhc_pre_fwd, on every device of the tests. */
 #include "mhc_support.h"
+#include "wrapped_launch.h"
 
 TESTS_OF_TABLE("mhc_pre_fwd")
 
@@ -159,6 +160,40 @@ TEST(equals_separate_ops)
         for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
             for (int64_t groups = 1; groups <= 3; groups++) check_fused(b, 17, streams[i], 72, groups);
         if (!b->is_emulated) check_fused(b, 129, 4, 4096, 3), check_fused(b, 100, 4, 7168, 3);
+    }
+}
+
+/* Every kernel that can do a call gives the same bits; sizes that kernels for few and for many tokens take. */
+TEST(kernels_agree)
+{
+    static const struct { int64_t tokens, hidden, groups; } calls[] = { { 1, 1280, 3 }, { 19, 1280, 3 }, { 32, 1280, 1 },
+                                                                        { 33, 1280, 2 } };
+    if (!&test_choice) SKIP("kernels cannot be chosen");
+    FOR_BACKENDS(b) {
+        if (backend_is_cpu(b)) continue;
+        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+            for (int is_normed = 0; is_normed < 2; is_normed++) {
+                call c = random_call(calls[i].tokens, 4, calls[i].hidden, calls[i].groups);
+                c.params.norm = is_normed;
+                results want = fused(b, &c);
+                test_choice = (test_choices){ 0 };
+                results again = fused(b, &c);
+                const int num_fitting = test_choice.num_fitting;
+                discard_results(&again);
+                for (int k = 0; k < num_fitting; k++) {
+                    char number[8];
+                    snprintf(number, sizeof number, "%d", k);
+                    setenv("TEGULA_TEST_KERNEL", number, 1);
+                    results seen = fused(b, &c);
+                    unsetenv("TEGULA_TEST_KERNEL");
+                    for (int o = 0; o < NUM_OUTPUTS; o++)
+                        CHECK_THAT(!memcmp(seen.out[o], want.out[o], seen.bytes[o]),
+                                   "%s: kernel %d: output %d differs: %d tokens, hidden %d, norm %d", b->name, k, o,
+                                   (int)c.tokens, (int)c.hidden, is_normed);
+                    discard_results(&seen);
+                }
+                discard_results(&want), free_call(&c);
+            }
     }
 }
 

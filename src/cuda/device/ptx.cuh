@@ -800,7 +800,10 @@ DEV void tensor_store_3d(const tensor_map *map, int c0, int c1, int c2, u32 from
                  :: "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(from) : "memory");
 }
 
-/* ---- registers of a warp group (all four warps call): sm_90a, sm_100a ... ---- */
+/* ---- registers of a warp group (all four warps call): sm_90a, sm_100a ...; without effect in PTX for any device of
+ * an architecture ---- */
+#if defined __CUDA_ARCH_FEAT_SM90_ALL || defined __CUDA_ARCH_FEAT_SM100_ALL || defined __CUDA_ARCH_FEAT_SM103_ALL || \
+    defined __CUDA_ARCH_FEAT_SM110_ALL || defined __CUDA_ARCH_FEAT_SM120_ALL || defined __CUDA_ARCH_FEAT_SM121_ALL
 template <int N> DEV void registers_up(void)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));
@@ -809,6 +812,10 @@ template <int N> DEV void registers_down(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N));
 }
+#else
+template <int N> DEV void registers_up(void) { }
+template <int N> DEV void registers_down(void) { }
+#endif
 #endif
 
 #endif

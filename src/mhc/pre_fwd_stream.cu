@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: MIT
+ * pre_fwd_stream.cu - the input of a sublayer from the residual, for many tokens: columns are read once, and stay in
+ * shared memory until they are used up; sm_90 and up.
+ *   computes  as pre_fwd.cu, without the input's RMSNorm
+ *   launch    cluster SEGMENTS, grid SEGMENTS * clusters, of which each takes every so-manieth tile of 8 tokens, block
+ *             PRE_STREAM_THREADS, PRE_STREAM_BYTES of shared memory; no cluster waits for another
+ *   moves     2 bytes per column of a token, 2 per column of out; fn once, then per cluster from L2
+ *   macros    PIECES of a chunk 4..7, SEGMENTS 4, 8, 16: hidden is 64 * PIECES * SEGMENTS; ROWS 1..24: rows of fn;
+ *             GROUPS 0 (mixes alone), 1 (pre), 2 (and post), 3 (and comb); HAS_WEIGHT 0, 1: with a gain
+ *
+ * Block r of a cluster has segment r of all streams, and keeps its part of fn in registers: eight warps have a chunk
+ * each, as fragments for tensor cores (24 registers per piece), so fn costs neither shared memory nor L2 per tile. A tile
+ * is one tensor copy into a stage of the ring; the products' warps read it; their sums go to the other blocks; gates come
+ * back; the applying warps read the stage again.
+ *   warps 0..7    products and squares of a chunk
+ *   warps 8..11   the weighted sum of streams; the first then refills the stage
+ *   warp 12       adds the block's eight chunks, sends them to the tile's owner
+ *   warp 13       adds those of pre and of squares, sends them to all blocks
+ *   warp 14       adds all segments, makes the pre gates
+ *   warp 15       of tiles that this block owns (every SEGMENTS-th): all outputs but `out`
+ * Flow control: products of tile k begin after the gates of tile k - AHEAD, so all blocks have sent tile k - AHEAD, and
+ * have made the gates of k - 2 AHEAD: 2 AHEAD slots for sums of pre are enough. Owners have one slot, and tell all blocks
+ * when they have read it.
+ * On an H200 7 clusters of 16 fit; 4096 x 7168 takes 93 us, with mixes alone 78; 4096 x 4096 70 and 46. So with gates the
+ * one warp that makes them is the limit at 4096 columns. */
+#include "device/ptx.cuh"
+#include "mhc/pre_fwd.h"
+
+static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES &&
+              (SEGMENTS == 4 || SEGMENTS == 8 || SEGMENTS == 16) && ROWS >= 1 && ROWS <= 24 && GROUPS >= 0 &&
+              GROUPS <= 3 && (HAS_WEIGHT == 0 || HAS_WEIGHT == 1), "a macro is out of range");
+
+#if __CUDA_ARCH__ >= 900
+enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECES * SEGMENTS, COLUMNS = 64 * PIECES,
+       ROW_TILES = PRE_STREAM_ROW_TILES(ROWS), STAGES = PRE_STREAM_STAGES(PIECES), AHEAD = PRE_STREAM_AHEAD(PIECES),
+       STAGE = PRE_STREAM_STAGE(PIECES), BOX = 4096, SUMS = PRE_STREAM_SUMS(ROWS), HOT = PRE_STREAM_HOT, SLOTS = 2 * AHEAD,
+       PRODUCTS = 8, APPLIERS = 4,                                  /* warps */
+       AT_SUMS = PRE_STREAM_AT_SUMS(PIECES), AT_HOT = PRE_STREAM_AT_HOT(PIECES, ROWS),
+       AT_COLD = PRE_STREAM_AT_COLD(PIECES, SEGMENTS, ROWS, GROUPS), AT_FN = AT_SUMS,
+       AT_GATES = PRE_STREAM_AT_GATES(PIECES, SEGMENTS, ROWS, GROUPS),
+       AT_BARS = PRE_STREAM_AT_BARS(PIECES, SEGMENTS, ROWS, GROUPS), AT_NOWHERE = AT_BARS - 16,
+       UNITS = COLUMNS / 8, PASS = 32 * APPLIERS / UNITS / 2 * 2,       /* tokens at a time, an even number */
+       /* Registers of a thread. On an H200 the compiler loads the next piece ahead of products from 208 on, not at 200
+        * (1024 x 7168: 30.1 us, not 33.8), and the applying warps need 56 (at 48: 33.9). */
+       PRODUCT_REGISTERS = PIECES > 6 ? 208 : PIECES > 5 ? 192 : 160,
+       APPLY_REGISTERS = PIECES > 6 ? 56 : PIECES > 5 ? 72 : 96, OTHER_REGISTERS = PIECES > 6 ? 40 : PIECES > 5 ? 56 : 96 };
+
+/* mbarriers, by their number */
+enum { LOADED = 0, GATED = STAGES, SUMMED = 2 * STAGES, SENT = SUMMED + 2, RECEIVED = SENT + 2,
+       OWNED = RECEIVED + SLOTS, READ = OWNED + 1 };
+/* GATED: gates of the stage are there, or without gates: the stage has been read. SUMMED, SENT: of two buffers of sums.
+ * RECEIVED: sums of pre, of all blocks. OWNED: those of an owned tile. READ: of each block: it has read those. */
+
+typedef struct { u32 memory, bars; int rank, clusters, first, tiles; } place;
+DEV u32 bar(const place &p, int number) { return p.bars + 8 * number; }
+/* Tile k of the cluster; its first token. */
+DEV int token_of(const place &p, int k) { return (p.first + k * p.clusters) * TILE; }
+
+DEV float4 add(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+DEV float4 sum_chunks(u32 from)         /* of the block, for four tokens */
+{
+    float4 v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = add(shared_load_f32x4(from + 2 * i * SUMS), shared_load_f32x4(from + (2 * i + 1) * SUMS));
+    return add(add(v[0], v[1]), add(v[2], v[3]));
+}
+/* The tree of COUNT floats, depth first: few registers. */
+template <int COUNT> struct segments {
+    static __device__ __forceinline__ float sum(u32 from, u32 stride)
+    {
+        const float left = segments<COUNT / 2>::sum(from, stride);
+        return left + segments<COUNT / 2>::sum(from + COUNT / 2 * stride, stride);
+    }
+};
+template <> struct segments<1> {
+    static __device__ __forceinline__ float sum(u32 from, u32 stride) { return shared_load_f32(from); }
+};
+
+/* ---- products ---- */
+
+struct fragments { u32 of[2 * PIECES][ROW_TILES][4]; };     /* hi and lo of four columns in eight rows, a step each */
+
+DEV uint4 split(float4 f)
+{
+    const projection_parts a = projection_split(f.x), b = projection_split(f.y);
+    const projection_parts c = projection_split(f.z), d = projection_split(f.w);
+    return make_uint4(a.hi >> 16 | b.hi, a.lo >> 16 | b.lo, c.hi >> 16 | d.hi, c.lo >> 16 | d.lo);
+}
+
+/* Whole 128-byte parts of rows come in and turn in shared memory. (Fragments straight from memory touched 32 lines a
+ * load: twice the time for few tokens.) */
+DEV void load_fragments(const pre_fwd_args &a, const place &p, fragments &f)
+{
+    enum { LOADS = 2 * ROW_TILES, FLIGHT = PIECES < 5 ? PIECES : 5 };     /* pieces under way */
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, row = lane / 8;
+    const i64 column = (warp / 2) * HIDDEN + p.rank * COLUMNS + (warp % 2) * (COLUMNS / 2) + lane % 8 * 4;
+    const float *const from = a.fn + row * (i64)(STREAMS * HIDDEN) + column;
+    const u32 staging = p.memory + AT_FN + warp * (1024 * ROW_TILES);
+    const u32 put = staging + row * 128, get = staging + lane / 4 * 128;
+    uint4 raw[PIECES][LOADS], gain[PIECES];
+#pragma unroll
+    for (int i = 0; i < PIECES; i++)
+        if (i < FLIGHT) {
+            if (HAS_WEIGHT) gain[i] = load_stream_u32x4(a.norm_weight + column + i * PROJECTION_PIECE);
+#pragma unroll
+            for (int l = 0; l < LOADS; l++) {
+                raw[i][l] = make_uint4(0, 0, 0, 0);
+                if (ROWS == 8 * ROW_TILES || 4 * l + row < ROWS)
+                    raw[i][l] = load_stream_u32x4(from + 4 * l * (i64)(STREAMS * HIDDEN) + i * PROJECTION_PIECE);
+            }
+        }
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        __syncwarp();
+#pragma unroll
+        for (int l = 0; l < LOADS; l++) {
+            uint4 v = raw[i][l];
+            if (HAS_WEIGHT)
+                v = make_uint4(__float_as_uint(__uint_as_float(v.x) * __uint_as_float(gain[i].x)),
+                               __float_as_uint(__uint_as_float(v.y) * __uint_as_float(gain[i].y)),
+                               __float_as_uint(__uint_as_float(v.z) * __uint_as_float(gain[i].z)),
+                               __float_as_uint(__uint_as_float(v.w) * __uint_as_float(gain[i].w)));
+            shared_store_u32x4(put + l * 512 + ((lane % 8 ^ (l % 2 * 4 + row)) << 4), v);
+            if (i + FLIGHT < PIECES) {
+                const int next = i + FLIGHT < PIECES ? i + FLIGHT : 0;
+                if (HAS_WEIGHT && l == 0) gain[next] = load_stream_u32x4(a.norm_weight + column + next * PROJECTION_PIECE);
+                raw[next][l] = make_uint4(0, 0, 0, 0);
+                if (ROWS == 8 * ROW_TILES || 4 * l + row < ROWS)
+                    raw[next][l] = load_stream_u32x4(from + 4 * l * (i64)(STREAMS * HIDDEN) + next * PROJECTION_PIECE);
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int m = 0; m < ROW_TILES; m++)
+#pragma unroll
+            for (int step = 0; step < 2; step++) {
+                const uint4 v = split(shared_load_f32x4(get + m * 1024 + ((lane % 4 * 2 + step ^ lane / 4) << 4)));
+                u32 (&to)[4] = f.of[2 * i + step][m];       /* converted now, not after the last load */
+                to[0] = kept_u32(v.x), to[1] = kept_u32(v.y), to[2] = kept_u32(v.z), to[3] = kept_u32(v.w);
+            }
+    }
+}
+
+/* Where a lane's 16 bytes of piece `i` of its chunk are in a stage: unit u of row r (token r / 4, stream r % 4) of a box
+ * of 64 columns is at u ^ r % 8. */
+DEV u32 unit_of_piece(int warp, int lane, int i)
+{
+    const int row = lane / 4 * STREAMS + warp / 2, piece = warp % 2 * PIECES + i;
+    return piece / 2 * BOX + row * 128 + ((piece % 2 * 4 + lane % 4 ^ row % 8) << 4);
+}
+
+DEV void run_products(const pre_fwd_args &a, const place &p)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    fragments f;
+    load_fragments(a, p, f);
+    cluster_arrive();                           /* the space where fn turned is free for sums of all blocks */
+    cluster_wait();
+    const u32 even = p.memory + unit_of_piece(warp, lane, 0), odd = p.memory + unit_of_piece(warp, lane, 1);
+    const u32 sums = p.memory + AT_SUMS + warp * SUMS + lane / 4 * (TILE * 4) + lane % 4 * 8;
+    const u32 squares = p.memory + AT_SUMS + warp * SUMS + ROW_TILES * 8 * TILE * 4 + lane / 4 * 4;
+    int stage = 0, gated = 0;
+    u32 parity = 0, gated_parity = 0;
+#pragma unroll 1
+    for (int k = 0; k < p.tiles; k++) {
+        mbar_wait(bar(p, LOADED + stage), parity);
+        const u32 from[2] = { even + stage * STAGE, odd + stage * STAGE };
+        float of_rows[ROW_TILES][4] = {}, of_squares[2] = {};
+        uint4 next = shared_load_u32x4(from[0]);
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            const uint4 x = next;
+            if (i + 1 < PIECES) next = shared_load_u32x4(from[(i + 1) % 2] + (i + 1) / 2 * BOX);
+#pragma unroll
+            for (int m = 0; m < ROW_TILES; m++) mma_bf16(of_rows[m], f.of[2 * i][m], x.x, x.y);
+#pragma unroll
+            for (int m = 0; m < ROW_TILES; m++) mma_bf16(of_rows[m], f.of[2 * i + 1][m], x.z, x.w);
+            const u32 words[4] = { x.x, x.y, x.z, x.w };
+#pragma unroll
+            for (int w = 0; w < 4; w++) {
+                const float low = __uint_as_float(words[w] << 16), high = __uint_as_float(words[w] & 0xffff0000u);
+                of_squares[0] = fmaf(low, low, of_squares[0]);
+                of_squares[1] = fmaf(high, high, of_squares[1]);
+            }
+        }
+        float square = of_squares[0] + of_squares[1];
+        square += __shfl_xor_sync(FULL, square, 1);
+        square += __shfl_xor_sync(FULL, square, 2);
+        const int b = k % 2;
+        if (GROUPS == 0 && lane == 0) mbar_arrive(bar(p, GATED + stage));
+        if (k >= 2) mbar_wait(bar(p, SENT + b), k / 2 - 1 & 1);
+        if (GROUPS && AHEAD < STAGES && k >= AHEAD) {
+            mbar_wait(bar(p, GATED + gated), gated_parity);
+            if (++gated == STAGES) gated = 0, gated_parity ^= 1;
+        }
+#pragma unroll
+        for (int m = 0; m < ROW_TILES; m++)     /* a lane has hi and lo of row lane / 4 for two tokens */
+            shared_store_f32x2(sums + b * (PRODUCTS * SUMS) + m * (8 * TILE * 4), of_rows[m][0] + of_rows[m][2],
+                               of_rows[m][1] + of_rows[m][3]);
+        if (lane % 4 == 0) shared_store_f32(squares + b * (PRODUCTS * SUMS), square);
+        __syncwarp();
+        if (lane == 0) mbar_arrive(bar(p, SUMMED + b));
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+}
+
+/* ---- tiles in, inputs of the sublayer out ---- */
+
+DEV void load_tile(const pre_stream_args &a, const place &p, int k, int stage, u64 policy)
+{
+    mbar_expect(bar(p, LOADED + stage), STAGE);     /* tokens past the last arrive as zeros, and count */
+    tensor_load_4d(p.memory + stage * STAGE, (const tensor_map *)a.map, 0, 0, token_of(p, k), p.rank * PIECES,
+                   bar(p, LOADED + stage), policy);
+}
+
+#if GROUPS
+DEV uint4 mix_units(const uint4 (&x)[STREAMS], float4 gate)
+{
+    const float mix[STREAMS] = { gate.x, gate.y, gate.z, gate.w };
+    u32 made[4];
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        float low[STREAMS], high[STREAMS];
+#pragma unroll
+        for (int i = 0; i < STREAMS; i++) {
+            const u32 word = w == 0 ? x[i].x : w == 1 ? x[i].y : w == 2 ? x[i].z : x[i].w;
+            low[i] = __uint_as_float(word << 16), high[i] = __uint_as_float(word & 0xffff0000u);
+        }
+        made[w] = pack_bf16(rows_apply(mix, low, STREAMS), rows_apply(mix, high, STREAMS));
+    }
+    return make_uint4(made[0], made[1], made[2], made[3]);
+}
+
+/* A unit of all streams, from where that of stream 0 is. */
+DEV void load_unit_of_streams(u32 at, uint4 (&x)[STREAMS])
+{
+#pragma unroll
+    for (int i = 0; i < STREAMS; i++) x[i] = shared_load_u32x4((at ^ i << 4) + i * 128);
+}
+#endif
+
+DEV void run_appliers(const pre_stream_args &a, const place &p)
+{
+    const int tid = (int)threadIdx.x - 32 * PRODUCTS;
+    const u64 policy = policy_evict_first();
+    int stage = 0;
+    u32 parity = 0;
+    cluster_arrive_relaxed();
+    if (tid == 0)
+#pragma unroll 1
+        for (int k = 0; k < p.tiles && k < STAGES; k++) load_tile(a, p, k, k, policy);
+    __syncwarp();
+    cluster_wait();
+#if GROUPS
+    /* A thread has a unit of every PASS-th token; those that are left over have one of another thread's. */
+    const int unit = tid % UNITS, token = min(tid / UNITS, PASS - 1);
+    const u32 at = p.memory + unit / 8 * BOX + token * (STREAMS * 128) + ((unit % 8 ^ token % 2 * 4) << 4);
+#pragma unroll 1
+    for (int k = 0; k < p.tiles; k++) {
+        mbar_wait(bar(p, GATED + stage), parity);
+        const u32 from = at + stage * STAGE, gates = p.memory + AT_GATES + (stage * TILE + token) * 16;
+        const int first = token_of(p, k) + token, left = tid < PASS * UNITS ? (int)a.args.num_tokens - first : 0;
+        uint4 x[STREAMS];
+        float4 gate = shared_load_f32x4(gates);
+        load_unit_of_streams(from, x);
+#pragma unroll
+        for (int t = 0; t < TILE; t += PASS) {      /* the next loads are under way while this is computed */
+            uint4 next[STREAMS];
+            float4 next_gate;
+            if (t + PASS < TILE) {
+                load_unit_of_streams(from + (t + PASS) * (STREAMS * 128), next);
+                next_gate = shared_load_f32x4(gates + (t + PASS) * 16);
+            }
+            const uint4 v = mix_units(x, gate);
+            if (t < left) {
+                const i64 row = first + t, column = p.rank * COLUMNS + unit * 8;
+                store_u32x4(a.args.out.data + row * a.args.out.token + column, v);
+                if (a.args.raw.data) store_u32x4(a.args.raw.data + row * a.args.raw.token + column, v);
+            }
+            if (t + PASS < TILE) {
+#pragma unroll
+                for (int i = 0; i < STREAMS; i++) x[i] = next[i];
+                gate = next_gate;
+            }
+        }
+        barrier_sync<1>(32 * APPLIERS);         /* all of the stage has been read */
+        if (tid == 0 && k + STAGES < p.tiles) load_tile(a, p, k + STAGES, stage, policy);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+#else
+    if (tid == 0)
+#pragma unroll 1
+        for (int k = 0; k + STAGES < p.tiles; k++) {
+            mbar_wait(bar(p, GATED + stage), parity);
+            load_tile(a, p, k + STAGES, stage, policy);
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+    __syncwarp();
+#endif
+}
+
+/* ---- sums and gates ---- */
+
+DEV void send_to_owners(const place &p)
+{
+    const int lane = (int)threadIdx.x % 32;
+    cluster_wait();
+#pragma unroll 1
+    for (int k = 0; k < p.tiles; k++) {
+        const int b = k % 2, owner = k % SEGMENTS;
+        if (k >= SEGMENTS) {
+            if (lane == 0) mbar_expect(bar(p, READ + owner), 16);
+            mbar_wait_cluster(bar(p, READ + owner), k / SEGMENTS - 1 & 1);
+        }
+        mbar_wait(bar(p, SUMMED + b), k / 2 & 1);
+        const u32 to = cluster_map(p.memory + AT_COLD + p.rank * SUMS, owner), then = cluster_map(bar(p, OWNED), owner);
+#pragma unroll
+        for (int i = 0; i < SUMS / 16; i += 32)
+            if (i + lane < SUMS / 16)
+                cluster_store_async(to + (i + lane) * 16,
+                                    sum_chunks(p.memory + AT_SUMS + b * (PRODUCTS * SUMS) + (i + lane) * 16), then);
+        __syncwarp();
+        if (lane == 0) mbar_arrive(bar(p, SENT + b));
+    }
+}
+
+#if GROUPS
+/* The four rows of pre, and squares: ten vectors, each sent by three lanes to a third of the blocks. */
+DEV void send_to_all(const place &p)
+{
+    enum { VECTORS = HOT / 16, SENDERS = 32 / VECTORS, BLOCKS = (SEGMENTS + SENDERS - 1) / SENDERS };
+    const int lane = (int)threadIdx.x % 32, vector = lane % VECTORS, sender = lane / VECTORS;
+    const u32 from = p.memory + AT_SUMS + (vector < TILE ? vector : vector - TILE + ROW_TILES * 8 * TILE / 4) * 16;
+    u32 distance[BLOCKS];                       /* of another block's shared memory */
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++)
+        distance[i] = cluster_map(p.memory, (i * SENDERS + sender + p.rank) % SEGMENTS) - p.memory;
+    cluster_wait();
+#pragma unroll 1
+    for (int k = 0; k < p.tiles; k++) {
+        const int b = k % 2, slot = k % SLOTS;
+        mbar_wait(bar(p, SUMMED + b), k / 2 & 1);
+        if (sender < SENDERS) {
+            const float4 v = sum_chunks(from + b * (PRODUCTS * SUMS));
+            const u32 to = p.memory + AT_HOT + (slot * SEGMENTS + p.rank) * HOT + vector * 16;
+#pragma unroll
+            for (int i = 0; i < BLOCKS; i++)
+                if (i * SENDERS + sender < SEGMENTS)
+                    cluster_store_async(to + distance[i], v, bar(p, RECEIVED + slot) + distance[i]);
+        }
+        __syncwarp();
+        if (lane == 0) mbar_arrive(bar(p, SENT + b));
+    }
+}
+
+DEV void make_gates(const pre_fwd_args &a, const place &p)
+{
+    const int lane = (int)threadIdx.x % 32, token = lane / STREAMS, i = lane % STREAMS;
+    const float scale = a.scale[0], base = a.base[i];
+    cluster_wait();
+#pragma unroll 1
+    for (int k = 0; k < p.tiles; k++) {
+        const int slot = k % SLOTS, stage = k % STAGES;
+        if (lane == 0) mbar_expect(bar(p, RECEIVED + slot), SEGMENTS * HOT);    /* bytes may have come before */
+        mbar_wait_cluster(bar(p, RECEIVED + slot), k / SLOTS & 1);
+        const u32 from = p.memory + AT_HOT + slot * (SEGMENTS * HOT) + token * 4;
+        const float sum = segments<SEGMENTS>::sum(from + i * (TILE * 4), HOT);
+        const float r = projection_rms(segments<SEGMENTS>::sum(from + STREAMS * TILE * 4, HOT), a.columns, a.rms_eps);
+        shared_store_f32(p.memory + AT_GATES + (stage * TILE + token) * 16 + i * 4,
+                         gates_of(&a.numbers, 0, mhc_logit(tgl_one_nan(sum * r), scale, base)));
+        __syncwarp();
+        if (lane == 0) mbar_arrive(bar(p, GATED + stage));
+    }
+}
+#endif
+
+#if GROUPS == 3
+/* Four lanes have a token's logits, a column each -> its columns of comb. A lane has row and column o of E, and the
+ * factors of both: few registers. */
+DEV void sinkhorn(float (&column)[STREAMS], int o, int repeat, float eps)
+{
+    float row[STREAMS];
+#pragma unroll
+    for (int i = 0; i < STREAMS; i++) {
+        float top = fmaxf(column[i], __shfl_xor_sync(FULL, column[i], 1));
+        top = fmaxf(top, __shfl_xor_sync(FULL, top, 2));
+        column[i] = tgl_exp(column[i] - top);
+        float sum = column[i] + __shfl_xor_sync(FULL, column[i], 1);
+        sum += __shfl_xor_sync(FULL, sum, 2);
+        column[i] = tgl_fma(column[i], mhc_rcp(sum), eps);
+    }
+#pragma unroll
+    for (int k = 0; k < STREAMS; k++) {         /* element o of column k is that of row o in lane k */
+        row[k] = 0;
+#pragma unroll
+        for (int i = 0; i < STREAMS; i++) {
+            const float e = __shfl_sync(FULL, column[i], k, STREAMS);
+            row[k] = i == o ? e : row[k];
+        }
+    }
+    float w = mhc_tree(column, STREAMS) + eps, v = mhc_rcp(w), p = 1, u = 1;
+#pragma unroll 1
+    for (int r = 1; r < repeat; r++) {
+        p = eps * p;
+#pragma unroll
+        for (int k = 0; k < STREAMS; k++) p = tgl_fma(row[k], __shfl_sync(FULL, v, k, STREAMS), p);
+        u = mhc_rcp(p);
+        w = eps * w;
+#pragma unroll
+        for (int k = 0; k < STREAMS; k++) w = tgl_fma(column[k], __shfl_sync(FULL, u, k, STREAMS), w);
+        v = mhc_rcp(w);
+    }
+#pragma unroll
+    for (int i = 0; i < STREAMS; i++) column[i] = (column[i] * __shfl_sync(FULL, u, i, STREAMS)) * v;
+}
+#endif
+
+/* Lane l has every fourth row, from l % 4 on, of token l / 4. */
+DEV void finish_tiles(const pre_fwd_args &a, const place &p)
+{
+    enum { MINE = (ROWS + STREAMS - 1) / STREAMS };
+    const int lane = (int)threadIdx.x % 32, q = lane % STREAMS;
+    cluster_wait();
+#pragma unroll 1
+    for (int k = p.rank; k < p.tiles; k += SEGMENTS) {
+        if (lane == 0) mbar_expect(bar(p, OWNED), SEGMENTS * SUMS);
+        mbar_wait_cluster(bar(p, OWNED), k / SEGMENTS & 1);
+        const u32 from = p.memory + AT_COLD + lane / STREAMS * 4;
+        const float square = segments<SEGMENTS>::sum(from + ROW_TILES * 8 * TILE * 4, SUMS);
+        const float r = projection_rms(square, a.columns, a.rms_eps);
+        const i64 token = token_of(p, k) + lane / STREAMS;
+        const bool is_there = token < a.num_tokens;
+        float column[STREAMS];                  /* of comb's logits */
+        if (is_there && q == 0 && a.sqrsum) a.sqrsum[token] = tgl_one_nan(square);
+#pragma unroll
+        for (int m = 0; m < MINE; m++) {
+            const int row = STREAMS * m + q, group = m < 2 ? m : 2;
+            const float sum = segments<SEGMENTS>::sum(from + row * (TILE * 4), SUMS), mix = tgl_one_nan(sum * r);
+            const bool is_row = is_there && (ROWS % STREAMS == 0 || row < ROWS);
+            if (is_row && a.out_mul) a.out_mul[token * ROWS + row] = tgl_one_nan(sum);
+            if (is_row && a.mixes) a.mixes[token * ROWS + row] = mix;
+#if GROUPS
+            const float gate = gates_of(&a.numbers, group, mhc_logit(mix, a.scale[group], a.base[row]));
+            if (m >= 2) column[m < 2 ? 0 : m - 2] = gate;
+            else if (is_there && a.gates[group]) a.gates[group][token * STREAMS + q] = gate;
+#endif
+        }
+        __syncwarp();
+        if (k + SEGMENTS < p.tiles && lane < SEGMENTS) {        /* to where nobody reads: it is its arrival that counts */
+            const u32 to = cluster_map(p.memory, lane) - p.memory;
+            cluster_store_async(p.memory + AT_NOWHERE + to, make_float4(0, 0, 0, 0), bar(p, READ + p.rank) + to);
+        }
+#if GROUPS == 3
+        if (a.gates[2]) {
+            sinkhorn(column, q, a.repeat, a.sinkhorn_eps);
+#pragma unroll
+            for (int i = 0; i < STREAMS; i++)
+                if (is_there) a.gates[2][token * (STREAMS * STREAMS) + i * STREAMS + q] = tgl_one_nan(column[i]);
+        }
+#endif
+    }
+}
+
+DEV void run(const pre_stream_args &a)
+{
+    SHARED_DYNAMIC(memory, 1024);
+    const int warp = (int)threadIdx.x / 32, clusters = (int)gridDim.x / SEGMENTS, cluster = (int)blockIdx.x / SEGMENTS;
+    const int tiles = (int)((a.args.num_tokens + TILE - 1) / TILE);
+    const u32 base = shared_address(memory);
+    const place p = { base, base + AT_BARS, (int)blockIdx.x % SEGMENTS, clusters, cluster,
+                      cluster < tiles ? (tiles - cluster + clusters - 1) / clusters : 0 };
+    if (threadIdx.x == 32 * PRODUCTS) {
+        tensor_prefetch((const tensor_map *)a.map);
+#pragma unroll 1
+        for (int i = 0; i < READ + SEGMENTS; i++)
+            mbar_init(p.bars + 8 * i, i >= GATED && i < SUMMED ? (GROUPS ? 1 : PRODUCTS)
+                                      : i >= SUMMED && i < SENT ? PRODUCTS : i >= SENT && i < RECEIVED ? (GROUPS ? 2 : 1) : 1);
+        mbar_init_fence();
+    }
+    __syncthreads();
+    pdl_wait();
+    if (warp < PRODUCTS) {
+        registers_up<PRODUCT_REGISTERS>();
+        run_products(a.args, p);
+    } else if (warp < PRODUCTS + APPLIERS) {
+        registers_down<APPLY_REGISTERS>();
+        run_appliers(a, p);
+    } else {
+        registers_down<OTHER_REGISTERS>();
+        cluster_arrive_relaxed();
+        if (warp == 12) send_to_owners(p);
+#if GROUPS
+        else if (warp == 13) send_to_all(p);
+        else if (warp == 14) make_gates(a.args, p);
+#endif
+        else if (warp == 15) finish_tiles(a.args, p);
+        else cluster_wait();
+    }
+    pdl_trigger();
+    __syncwarp();
+    cluster_arrive_relaxed();                   /* none leaves while others may write to it */
+    cluster_wait();
+}
+#else
+DEV void run(const pre_stream_args &a) { }
+#endif
+
+extern "C" __global__ void __launch_bounds__(PRE_STREAM_THREADS, 1) pre_fwd_stream(
+    const __grid_constant__ pre_stream_args a)
+{
+    run(a);
+}
