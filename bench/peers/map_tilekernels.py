@@ -285,6 +285,12 @@ def mixes(per_token):
     return plain("tokens=* mult=4", "num_tokens={}", lambda t: per_token * t)
 
 
+def multilayer_recompute(shape, dtypes):
+    t, h, layers, posts = fields(shape, "tokens=* mult=4 hidden=* layers=* post=*")
+    return (f"num_tokens={t} hidden={h}{given('num_layers', layers, 10)}{given('ends_before_post', layers - posts, 0)}",
+            t * (8 * h + layers * (2 * h + 16) + posts * (10 * h + 80)))
+
+
 # The op of a recorded row -> a function of (shape, dtypes) that gives our parameters and the bytes moved.
 OPS = {
     "transpose": transpose(["num_rows", "num_cols"]),
@@ -309,6 +315,7 @@ OPS = {
     "mhc_post fwd": streams(lambda t, h: 18 * t * h + 80 * t),
     "mhc_post bwd": streams(lambda t, h: 28 * t * h + 160 * t),
     "mhc_pre_big_fuse": streams(lambda t, h: 10 * t * h + 4 * 24 * 4 * h + 80 * t),
+    "mhc_multilayer_recompute": multilayer_recompute,
     "topk_gate": plain("tokens=* experts=* topk=*", "num_tokens={} num_experts={} num_topk={}",
                        lambda t, e, k: 4 * t * e + 8 * t * k),
     "topk_sum_and_topk_group_idx": topk_sum_and_topk_group_idx,
