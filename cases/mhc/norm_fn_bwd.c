@@ -177,7 +177,7 @@ const case_op norm_fn_bwd_cases = {     /* num_rows=0: n (n + 2) */
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=3 num_streams=1,2,3,4,5,6,7,8 hidden=24,9 weight=1 accumulate=1",
         "num_tokens=0,1,15,17,63,64,65,130 hidden=40 num_streams=2",
-        "num_tokens=5 hidden=8,128,136,264 num_rows=1,4,24",
+        "num_tokens=5 hidden=8,128,136,264 num_rows=1,4,24", "num_tokens=3 hidden=65 num_rows=1,4,32 accumulate=1",
         "num_tokens=40 num_streams=2 hidden=130,136 weight=0,1 accumulate=0,1 sums=normal,exact eps=1e-6",
         "num_tokens=3 num_streams=3 hidden=72,65 layout=gaps,outside,same gap=8 offset=0,1 accumulate=1",
         "num_tokens=70 num_streams=2 hidden=264 num_rows=24,32 weight=1 accumulate=0,1",

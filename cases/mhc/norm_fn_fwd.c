@@ -71,8 +71,9 @@ const case_op norm_fn_fwd_cases = {     /* num_rows=0: n (n + 2) */
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=3 num_streams=1,2,3,4,5,6,7,8 hidden=64,100 sums=exact eps=0",
         "num_tokens=0,1,63,64,65,130 hidden=128 num_rows=1,4,24 sums=exact,normal",
-        "num_tokens=1,9,40 hidden=1280 num_rows=0,4,9 weight=0,1 sums=exact",
+        "num_tokens=1,9,40 hidden=1280 num_rows=0,1,4,9 weight=0,1 sums=exact",
         "num_tokens=2 hidden=1,8,256,512,1024,2048,4160 sums=exact", "num_tokens=2 hidden=320,2048 weight=0,1",
+        "num_tokens=3 hidden=65 num_rows=9 weight=0,1",
         "num_tokens=3 num_streams=3 hidden=128,72,65 layout=gaps,outside,same gap=8 offset=0,1 weight=1 saved=0,1"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=300 hidden=1280,2560,4096,5120,6144,7168 weight=0,1 sums=normal,exact"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=1,128,4096,8192 hidden=7168", "num_tokens=4096 hidden=5120,4096,2560"),

@@ -133,7 +133,7 @@ static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     const tgl_macro rows = { "ROWS", p->num_rows };
-    const tgl_macro accumulate = { "ACCUMULATE", p->accumulate }, weight = { "HAS_WEIGHT", p->norm_weight != NULL };
+    const tgl_macro accumulate = { "ACCUMULATE", p->accumulate }, weight = { "HAS_WEIGHT", p->has_weight };
     const bool has_units = p->hidden % ROWS_UNIT == 0;
     kernels[RING] = (tgl_kernel){ has_units && p->num_rows <= NORM_FN_BWD_RING_ROWS ? "mhc/norm_fn_bwd_ring" : NULL,
                                   { rows, accumulate, weight } };
@@ -219,8 +219,8 @@ tgl_status tgl_mhc_norm_fn_bwd(const DLTensor *grad_mixes, const DLTensor *resid
     TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_mhc_norm_fn_bwd_workspace_size(residual, fn)));
     const int64_t groups = groups_of(n.num_tokens);
     problem p = { .grad_mixes = tgl_data(grad_mixes), .fn = tgl_data(fn),
-                  .norm_weight = norm_weight ? tgl_data(norm_weight) : NULL, .out_mul = tgl_data(out_mul),
-                  .sqrsum = tgl_data(sqrsum), .residual = tgl_rows_in(residual),
+                  .norm_weight = norm_weight ? tgl_data(norm_weight) : NULL, .has_weight = norm_weight != NULL,
+                  .out_mul = tgl_data(out_mul), .sqrsum = tgl_data(sqrsum), .residual = tgl_rows_in(residual),
                   .grad_residual = tgl_rows_out(grad_residual), .grad_fn = tgl_data(grad_fn),
                   .grad_norm_weight = grad_norm_weight ? tgl_data(grad_norm_weight) : NULL,
                   .num_tokens = n.num_tokens, .num_streams = n.num_streams, .hidden = n.hidden, .num_rows = n.num_rows,

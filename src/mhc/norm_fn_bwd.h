@@ -15,7 +15,7 @@ typedef struct {
     uint32_t *arrived;                      /* of each slice of columns: blocks; 0 before and after */
     float *partial;                         /* [num_groups][num_rows][columns]; 0 before and after */
     float columns, eps, eps_columns;        /* the last: eps * columns */
-    int32_t accumulate;
+    int32_t accumulate, has_weight;         /* the latter also without data, before kernels are compiled ahead */
 } norm_fn_bwd_args;
 
 #define NORM_FN_BWD_THREADS 256

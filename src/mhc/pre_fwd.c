@@ -166,8 +166,8 @@ static int plan(const void *context, tgl_kernel *kernels)
     const tgl_macro pieces = { "PIECES", a->pieces };
     const bool is_tuned = has_stream(a->num_streams, a->hidden, a->num_rows);
     kernels[SPLIT] = (tgl_kernel){ is_tuned ? "mhc/pre_fwd_split" : NULL, { pieces, segments, rows, groups, weight } };
-    const bool spills = a->pieces == 6 && a->has_weight && a->num_groups > 0;   /* 2 registers: 6144 columns, with a gain */
-    kernels[STREAM] = (tgl_kernel){ is_tuned && !spills ? "mhc/pre_fwd_stream" : NULL, { pieces, segments, rows, groups, weight } };
+    kernels[STREAM] = (tgl_kernel){ is_tuned && !a->has_weight ? "mhc/pre_fwd_stream" : NULL,
+                                    { pieces, segments, rows, groups } };
     kernels[VECTORS] = (tgl_kernel){ a->hidden % ROWS_UNIT ? NULL : "mhc/pre_fwd",
                                      { streams, rows, segments, weight, groups, { "HAS_VECTORS", 1 } } };
     kernels[ANY] = (tgl_kernel){ "mhc/pre_fwd", { streams, rows, segments, weight, groups, { "HAS_VECTORS", 0 } } };
@@ -181,7 +181,7 @@ static bool has_vectors(const void *context, const tgl_target *target)
            tgl_rows_out_have_vectors(a->raw);
 }
 
-/* All blocks are resident at once: one per SM, as clusters' SMs are few. */
+/* All blocks are resident at once, one per SM. */
 static bool fits_split(const void *context, const tgl_target *target)
 {
     const pre_fwd_args *a = &((const pre_problem *)context)->args;
@@ -195,15 +195,15 @@ static bool fits_stream(const void *context, const tgl_target *target)
 {
     const pre_fwd_args *a = &((const pre_problem *)context)->args;
     const rows_in *r = &a->residual;
-    return target->architecture >= 90 && has_vectors(context, target) && (uintptr_t)a->norm_weight % 16 == 0 &&
-           !a->is_normed && r->stream > 0 && r->token >= 0 && (r->token > 0 || a->num_tokens == 1) &&
-           r->stream < (int64_t)1 << 38 && r->token < (int64_t)1 << 38 && a->num_tokens < (int64_t)1 << 31 &&
+    return target->architecture >= 90 && target->architecture < 120 && has_vectors(context, target) && !a->is_normed &&
+           r->stream > 0 && r->stream < (int64_t)1 << 38 && r->token >= 0 && r->token < (int64_t)1 << 38 &&
+           (r->token > 0 || a->num_tokens == 1) && a->num_tokens < (int64_t)1 << 31 &&
            target->max_smem_per_block >= PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows, a->num_groups);
 }
 
 static bool pays_stream(const void *context, const tgl_target *target)
 {
-    return ((const pre_problem *)context)->args.num_tokens > 96;
+    return ((const pre_problem *)context)->args.num_tokens > 96 || !fits_split(context, target);
 }
 
 static int64_t tiles_of(int64_t num_tokens, int64_t num_streams)

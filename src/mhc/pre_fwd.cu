@@ -283,7 +283,9 @@ DEV void finish_tile(const pre_fwd_args &a, i64 first, int count, float *of_toke
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) pre_fwd(const __grid_constant__ pre_fwd_args a)
+/* Without vectors 1: the compiler then does not save registers and spill. 0 says nothing. */
+extern "C" __global__ void __launch_bounds__(THREADS, HAS_VECTORS ? 0 : 1) pre_fwd(
+    const __grid_constant__ pre_fwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(u32, is_last);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * pre_fwd_stream.cu - the input of a sublayer from the residual, for many tokens: columns are read once, and stay in
- * shared memory until they are used up; sm_90 and up.
+ * shared memory until they are used up; sm_90 to sm_110.
  *   computes  as pre_fwd.cu, without the input's RMSNorm
  *   launch    cluster SEGMENTS, grid SEGMENTS * clusters, of which each takes every so-manieth tile of 8 tokens, block
  *             PRE_STREAM_THREADS, PRE_STREAM_BYTES of shared memory; no cluster waits for another
  *   moves     2 bytes per column of a token, 2 per column of out; fn once, then per cluster from L2
  *   macros    PIECES of a chunk 4..7, SEGMENTS 4, 8, 16: hidden is 64 * PIECES * SEGMENTS; ROWS 1..24: rows of fn;
- *             GROUPS 0 (mixes alone), 1 (pre), 2 (and post), 3 (and comb); HAS_WEIGHT 0, 1: with a gain
+ *             GROUPS 0 (mixes alone), 1 (pre), 2 (and post), 3 (and comb). No gain: it would take registers that are not there
  *
  * Block r of a cluster has segment r of all streams, and keeps its part of fn in registers: eight warps have a chunk
  * each, as fragments for tensor cores (24 registers per piece), so fn costs neither shared memory nor L2 per tile. A tile
@@ -28,9 +28,9 @@
 
 static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES &&
               (SEGMENTS == 4 || SEGMENTS == 8 || SEGMENTS == 16) && ROWS >= 1 && ROWS <= 24 && GROUPS >= 0 &&
-              GROUPS <= 3 && (HAS_WEIGHT == 0 || HAS_WEIGHT == 1), "a macro is out of range");
+              GROUPS <= 3, "a macro is out of range");
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200       /* later ones have too little shared memory */
 enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECES * SEGMENTS, COLUMNS = 64 * PIECES,
        ROW_TILES = PRE_STREAM_ROW_TILES(ROWS), STAGES = PRE_STREAM_STAGES(PIECES), AHEAD = PRE_STREAM_AHEAD(PIECES),
        STAGE = PRE_STREAM_STAGE(PIECES), BOX = 4096, SUMS = PRE_STREAM_SUMS(ROWS), HOT = PRE_STREAM_HOT, SLOTS = 2 * AHEAD,
@@ -98,11 +98,10 @@ DEV void load_fragments(const pre_fwd_args &a, const place &p, fragments &f)
     const float *const from = a.fn + row * (i64)(STREAMS * HIDDEN) + column;
     const u32 staging = p.memory + AT_FN + warp * (1024 * ROW_TILES);
     const u32 put = staging + row * 128, get = staging + lane / 4 * 128;
-    uint4 raw[PIECES][LOADS], gain[PIECES];
+    uint4 raw[PIECES][LOADS];
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
         if (i < FLIGHT) {
-            if (HAS_WEIGHT) gain[i] = load_stream_u32x4(a.norm_weight + column + i * PROJECTION_PIECE);
 #pragma unroll
             for (int l = 0; l < LOADS; l++) {
                 raw[i][l] = make_uint4(0, 0, 0, 0);
@@ -115,16 +114,9 @@ DEV void load_fragments(const pre_fwd_args &a, const place &p, fragments &f)
         __syncwarp();
 #pragma unroll
         for (int l = 0; l < LOADS; l++) {
-            uint4 v = raw[i][l];
-            if (HAS_WEIGHT)
-                v = make_uint4(__float_as_uint(__uint_as_float(v.x) * __uint_as_float(gain[i].x)),
-                               __float_as_uint(__uint_as_float(v.y) * __uint_as_float(gain[i].y)),
-                               __float_as_uint(__uint_as_float(v.z) * __uint_as_float(gain[i].z)),
-                               __float_as_uint(__uint_as_float(v.w) * __uint_as_float(gain[i].w)));
-            shared_store_u32x4(put + l * 512 + ((lane % 8 ^ (l % 2 * 4 + row)) << 4), v);
+            shared_store_u32x4(put + l * 512 + ((lane % 8 ^ (l % 2 * 4 + row)) << 4), raw[i][l]);
             if (i + FLIGHT < PIECES) {
                 const int next = i + FLIGHT < PIECES ? i + FLIGHT : 0;
-                if (HAS_WEIGHT && l == 0) gain[next] = load_stream_u32x4(a.norm_weight + column + next * PROJECTION_PIECE);
                 raw[next][l] = make_uint4(0, 0, 0, 0);
                 if (ROWS == 8 * ROW_TILES || 4 * l + row < ROWS)
                     raw[next][l] = load_stream_u32x4(from + 4 * l * (i64)(STREAMS * HIDDEN) + next * PROJECTION_PIECE);

@@ -26,8 +26,10 @@ TEST(every_op)
             const case_tensor *t = &c.tensors[k];
             char want[128];
             int n = snprintf(want, sizeof want, "%s %s [", t->name, t->name ? tgl_dtype_name(t->dtype) : "");
-            for (int d = 0; t->name && d < t->ndim; d++)
-                n += snprintf(want + n, sizeof want - (size_t)n, "%s%" PRId64, d ? ", " : "", t->shape[d]);
+            /* Its case has one tensor for all layers; the op takes one for each, and logs the first's. */
+            const int first = k > 0 && !strcmp(op->name, "mhc_multilayer_recompute");
+            for (int d = first; t->name && d < t->ndim; d++)
+                n += snprintf(want + n, sizeof want - (size_t)n, "%s%" PRId64, d > first ? ", " : "", t->shape[d]);
             if (t->name) CHECK_THAT(strstr(text, want), "want \"%s]\", is \"%s\"", want, text);
         }
     }

@@ -481,7 +481,7 @@ def test_the_buffer_is_used_and_removed(device, monkeypatch):
     found = []
     for module in (norm_fn, pre_apply_mix):
         find = module.find
-        monkeypatch.setattr(module, "find", lambda x, find=find: found.append(find(x)) or found[-1])
+        monkeypatch.setattr(module, "find", lambda x, edge, find=find: found.append(find(x, edge)) or found[-1])
     x, parts, weight, matrix = block_parts(device)
     ours, _ = same_as_unfused(lambda *t: block(*t).float().square().sum(), x, *parts, weight, matrix)
     assert len(found) == 2 and found[0] is not None and found[0].data_ptr() == found[1].data_ptr()
@@ -680,3 +680,50 @@ def test_compiled(device):
         assert (a.float() - b.float()).norm() <= 1e-2 * b.float().norm()
     with torch.no_grad():
         assert torch.equal(torch.compile(step, fullgraph=True, backend="aot_eager")(x, *parts, weight, matrix), want)
+
+
+def _block_grads(reader, of_view):
+    """Gradients of a residual that mhc_post reads itself and a reader through of_view(), fused and without the fused buffer
+    in sight."""
+    made = []
+    for is_fused in True, False:
+        torch.manual_seed(3)
+        leaf = torch.randn(4, 4, 4, 64).bfloat16().requires_grad_()
+        residual = leaf * 1
+        mix, comb = torch.randn(4, 4, 4), torch.randn(4, 4, 4, 4)
+        x = reader(of_view(residual if is_fused else leaf * 1))
+        mhc_post(x, residual, mix, comb).float().square().sum().backward()
+        made.append(leaf.grad.float())
+    return made
+
+
+@pytest.mark.parametrize("of_view", [lambda x: x.transpose(0, 1), lambda x: x.view(x.shape) * 2,
+                                     lambda x: x.view(x.shape)], ids=["transposed", "scaled", "view"])
+@pytest.mark.parametrize("reader", [
+    lambda x: mhc_pre_apply_mix(x, torch.ones(4, 4, 4) / 4),
+    lambda x: mhc_pre_norm_fn(x, torch.linspace(-1, 1, 64 * 256).view(64, 256), None, 1e-6).bfloat16(),
+], ids=["pre_apply_mix", "norm_fn"])
+def test_readers_of_views(reader, of_view):
+    """The buffer is of the very tensor that mhc_post read: a view at the same address has another gradient."""
+    fused, apart = _block_grads(reader, of_view)
+    assert (fused - apart).abs().max() <= 0.02 * apart.abs().max()
+
+
+def test_out_over_an_argument_with_gradients():
+    residual, x = torch.randn(2, 4, 8).bfloat16(), torch.randn(2, 8).bfloat16()
+    mix, comb = torch.randn(2, 4), torch.randn(2, 4, 4, requires_grad=True)
+    with pytest.raises(ValueError, match="out: shares memory with an argument that the gradients need"):
+        mhc_post(x, residual, mix, comb, out=residual)
+    with torch.no_grad():
+        assert mhc_post(x, residual, mix, comb, out=residual) is residual
+    mix.requires_grad_()
+    with pytest.raises(ValueError, match="out: shares memory with an argument that the gradients need"):
+        mhc_pre_apply_mix(residual, mix, out=residual[:, 0])
+
+
+def test_leading_dimensions_differ():
+    residual = torch.randn(2, 6, 4, 8).bfloat16()
+    with pytest.raises(ValueError, match=r"mix: shape is \[6, 2, 4\], want \[2, 6, 4\], as residual \[2, 6, 4, 8\]"):
+        mhc_pre_apply_mix(residual, torch.randn(6, 2, 4, 1))
+    with pytest.raises(ValueError, match=r"x: shape is \[12, 8\], want \[2, 6, 8\], as residual \[2, 6, 4, 8\]"):
+        mhc_post(torch.randn(12, 8).bfloat16(), residual, torch.randn(2, 6, 4), torch.randn(2, 6, 4, 4))

@@ -159,8 +159,8 @@ def test_post(form, device):
         assert not hasattr(residual.untyped_storage(), "grad_from_mhc_post")
     else:
         made = torch.empty_like(residual[0])
-        v1("post", "_mhc_post_fwd")(N, H, n_thr=128, h_blk=512)(comb[0], residual[0], mix[0, :, :, 0], x[0], made)
-        grads = v1("post", "_mhc_post_bwd")(N, H)(grad[0], comb[0], residual[0], mix[0, :, :, 0], x[0])
+        v1("post", "_mhc_post_fwd")(mhc=N, hidden=H, n_thr=128, h_blk=512)(comb[0], residual[0], mix[0, :, :, 0], x[0], made)
+        grads = v1("post", "_mhc_post_bwd")(N, H, 128, 1024)(grad[0], comb[0], residual[0], mix[0, :, :, 0], x[0])
         grads = grads[3], grads[1], grads[2], grads[0]
         assert v1("post", "mhc_post_fwd") is ops.mhc_post_fwd and v1("post", "mhc_post_bwd") is ops.mhc_post_bwd
     same((made, ops.mhc_post_fwd(x, residual, mix, comb)), *zip(grads, wanted))

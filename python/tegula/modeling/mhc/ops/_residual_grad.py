@@ -9,8 +9,8 @@ returned when all three are done. A caller may also set the attribute, to a buff
 
 What is added in place is lost if autograd no longer has the tensor that mhc_post returned, as when another reader of the
 residual has a gradient: autograd then adds the two to a new tensor. Such a buffer is not used, nor one of an earlier
-backward, of another tensor in the same storage, or of a residual that two mhc_post read: each op then returns a gradient
-of its own, and autograd adds them."""
+backward, of another tensor in the same storage, such as a view of the residual, or of a residual that two mhc_post read:
+each op then returns a gradient of its own, and autograd adds them."""
 import torch
 
 _NAME = "grad_from_mhc_post"
@@ -25,17 +25,24 @@ def _uses(t):
 _USES_OF_ONE = _uses(torch.empty(1)) if hasattr(torch._C, "_storage_Use_Count") else 0
 
 
-def leave(residual, grad, is_returned):
-    """mhc_post's gradient, for the others. is_returned: autograd gets grad, and this call is part of its backward."""
-    storage, backward = residual.untyped_storage(), _backward_id()
-    if backward >= 0 and getattr(storage, "tegula_mhc_post", None) == (backward, residual.data_ptr()):
+def _mark(edge):
+    """Something that belongs to the tensor that an edge of autograd's graph leads to, and keeps nothing alive."""
+    node, index = edge
+    return node.metadata.setdefault("tegula_mhc", object()), index
+
+
+def leave(residual, grad, edge=None):
+    """mhc_post's gradient, for the others. edge: where autograd takes grad in the backward that this call is part of."""
+    storage = residual.untyped_storage()
+    left = (_backward_id(), *_mark(edge)) if edge is not None and _backward_id() >= 0 else None
+    if left is not None and getattr(storage, "tegula_mhc_post", None) == left:
         discard(storage)        # a second mhc_post of this residual: autograd adds the two
         return
     # A tensor of its own, not a view, which would hold the memory twice.
     buffer = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(
         grad.untyped_storage(), grad.storage_offset(), grad.shape, grad.stride())
-    if is_returned and backward >= 0:
-        storage.tegula_mhc_post = buffer.tegula_mhc_post = backward, residual.data_ptr()
+    if left is not None:
+        storage.tegula_mhc_post = buffer.tegula_mhc_post = left
     setattr(storage, _NAME, buffer)
 
 
@@ -44,19 +51,18 @@ def discard(storage):
         delattr(storage, _NAME)
 
 
-def find(residual):
-    """The buffer for residual [..., N, H] as [T, N, H], or None."""
+def find(residual, edge):
+    """The buffer for residual [..., N, H] as [T, N, H], or None. edge: where autograd takes residual's gradient."""
     storage = residual.untyped_storage()
     buffer = getattr(storage, _NAME, None)
     if buffer is None:
         return None
     left = getattr(buffer, "tegula_mhc_post", None)         # None: set by the caller
     if left is not None:
-        backward, address = left
-        if backward != _backward_id() or (_USES_OF_ONE and _uses(buffer) <= _USES_OF_ONE):
+        if left[0] != _backward_id() or (_USES_OF_ONE and _uses(buffer) <= _USES_OF_ONE):
             discard(storage)
             return None
-        if address != residual.data_ptr():
+        if left[1:] != _mark(edge):
             return None
     if buffer.dtype != residual.dtype or buffer.device != residual.device or buffer.numel() != residual.numel():
         raise ValueError(f"{_NAME}: is {buffer.dtype} {list(buffer.shape)} on {buffer.device}, want {residual.dtype} "

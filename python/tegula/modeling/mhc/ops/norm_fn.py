@@ -30,7 +30,7 @@ class _NormFn(torch.autograd.Function):
     def backward(ctx, grad):
         residual, fn, norm_weight, out_mul, sqrsum = ctx.saved_tensors
         wanted = ctx.needs_input_grad
-        buffer = find(residual) if ctx.fuse_grad_acc and wanted[0] else None
+        buffer = find(residual, ctx.next_functions[0]) if ctx.fuse_grad_acc and wanted[0] else None
         made = mhc_norm_fn_bwd(grad.contiguous(), flat(residual, 2), fn, out_mul, sqrsum, norm_weight, ctx.eps,
                                grad_residual=buffer)
         if buffer is None:

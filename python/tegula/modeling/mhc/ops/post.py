@@ -3,10 +3,12 @@ import torch
 
 from ....mhc import mhc_post_bwd as _bwd, mhc_post_fwd as _fwd
 from ._residual_grad import leave
-from ._shapes import flat, flat_mix, flat_out, is_traced
+from ._shapes import check_lead, check_out, flat, flat_mix, flat_out, is_traced
 
 
 def _flat(x, residual, post_layer_mix, comb_res_mix):
+    check_lead("x", x, 1, residual)
+    check_lead("comb_res_mix", comb_res_mix, 2, residual)
     return flat(x, 1), flat(residual, 2), flat_mix(post_layer_mix, residual), flat(comb_res_mix, 2).contiguous()
 
 
@@ -25,7 +27,7 @@ def mhc_post_bwd(x, residual, post_layer_mix, comb_res_mix, d_o, fuse_grad_acc=T
     """The gradients of mhc_post's four tensors. With fuse_grad_acc that of residual is also left on its storage."""
     d_residual, made = _grads((x, residual, post_layer_mix, comb_res_mix), d_o)
     if fuse_grad_acc:
-        leave(residual, d_residual, False)
+        leave(residual, d_residual)
     return made
 
 
@@ -41,7 +43,7 @@ class _Post(torch.autograd.Function):
         inputs = ctx.saved_tensors
         d_residual, made = _grads(inputs, d_o)
         if ctx.needs_input_grad[1]:
-            leave(inputs[1], d_residual, True)
+            leave(inputs[1], d_residual, ctx.next_functions[1])
         return (*made, None)
 
 
@@ -50,4 +52,6 @@ def mhc_post(x, residual, post_layer_mix, comb_res_mix, out=None):
     the streams mixed by comb_res_mix [..., N, N], [input, output stream]."""
     if is_traced() or not torch.is_grad_enabled():
         return mhc_post_fwd(x, residual, post_layer_mix, comb_res_mix, out)
+    if any(t.requires_grad for t in (x, residual, post_layer_mix, comb_res_mix)):
+        check_out(out, x, residual, post_layer_mix, comb_res_mix)
     return _Post.apply(x, residual, post_layer_mix, comb_res_mix, out)

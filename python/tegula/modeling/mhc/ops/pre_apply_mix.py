@@ -3,7 +3,7 @@ import torch
 
 from ....mhc import mhc_pre_apply_mix_bwd, mhc_pre_apply_mix_fwd
 from ._residual_grad import find
-from ._shapes import flat, flat_mix, flat_out, is_traced
+from ._shapes import check_out, flat, flat_mix, flat_out, is_traced
 
 
 class _PreApplyMix(torch.autograd.Function):
@@ -18,7 +18,7 @@ class _PreApplyMix(torch.autograd.Function):
     def backward(ctx, grad):
         x, mix = ctx.saved_tensors
         is_wanted = ctx.needs_input_grad[0]
-        buffer = find(x) if is_wanted else None
+        buffer = find(x, ctx.next_functions[0]) if is_wanted else None
         args = flat(grad, 1), flat(x, 2), flat_mix(mix, x)
         if buffer is not None:
             return None, mhc_pre_apply_mix_bwd(*args, buffer).view(mix.shape), None, None
@@ -33,4 +33,6 @@ def mhc_pre_apply_mix(x, mix, out=None):
     if is_traced() or not torch.is_grad_enabled():
         made = mhc_pre_apply_mix_fwd(flat(x, 2), flat_mix(mix, x), out=to)
         return made.view(shape) if out is None else out
+    if x.requires_grad or mix.requires_grad:
+        check_out(out, x, mix)
     return _PreApplyMix.apply(x, mix, out, to)
