@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "cases/mhc/common/rows_cases.h"
+#include "cases/mhc/common/projection_cases.h"
 
 enum { GRAD_MIXES, X, FN, WEIGHT, OUT_MUL, SQRSUM, GRAD_X, GRAD_FN, GRAD_WEIGHT };
 
@@ -68,15 +68,6 @@ static tgl_status run(const case_arguments *a)
 
 static size_t workspace(const case_arguments *a) { return tgl_mhc_norm_fn_bwd_workspace_size(a->arg[X], a->arg[FN]); }
 
-static double tf32(double x)        /* to nearest, ties away from zero, of a float */
-{
-    int exponent;
-    if (x == 0 || !isfinite(x)) return x;
-    frexp(x, &exponent);
-    const double step = ldexp(1, exponent - 11);
-    return copysign(floor(fabs(x) / step + 0.5) * step, x);
-}
-
 static double factor(const case_problem *c, int64_t t)
 {
     const case_tensor *x = &c->tensors[X];
@@ -86,12 +77,12 @@ static double factor(const case_problem *c, int64_t t)
 }
 static double dmul(const case_problem *c, int64_t t, int64_t j)
 {
-    return tf32((double)(float)((double)mhc_at(&c->tensors[GRAD_MIXES], (int64_t[]){ t, j }) * factor(c, t)));
+    return projection_tf32((double)(float)((double)mhc_at(&c->tensors[GRAD_MIXES], (int64_t[]){ t, j }) * factor(c, t)));
 }
 static double fn_of(const case_problem *c, int64_t j, int64_t k)
 {
     const float fn = mhc_at(&c->tensors[FN], (int64_t[]){ j, k });
-    return tf32((double)(c->tensors[WEIGHT].name ? fn * mhc_at(&c->tensors[WEIGHT], &k) : fn));
+    return projection_tf32((double)(c->tensors[WEIGHT].name ? fn * mhc_at(&c->tensors[WEIGHT], &k) : fn));
 }
 
 /* dmul of all rows and tokens, fn of all rows and columns. */

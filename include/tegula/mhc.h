@@ -144,7 +144,7 @@ TGL_API tgl_status tgl_mhc_norm_fn_bwd(const DLTensor *grad_mixes, const DLTenso
                                        tgl_stream stream);
 TGL_API size_t tgl_mhc_norm_fn_bwd_workspace_size(const DLTensor *residual, const DLTensor *fn);
 
-/* tgl_mhc_pre_fwd() - the input of a sublayer from the residual, in one launch and one pass
+/* tgl_mhc_pre_fwd() - the input of a sublayer from the residual, in one launch
  *   residual      in   bf16        [num_tokens, n, hidden]         rows packed, any distance apart; n = num_streams
  *   fn            in   f32         [num_rows, n * hidden]          packed
  *   norm_weight   in   f32         [n * hidden]                    packed; NULL: no gain

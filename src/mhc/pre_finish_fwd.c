@@ -8,9 +8,6 @@
 
 typedef pre_finish_fwd_args problem;
 
-/* A row for each mix: n of pre, n of post, n * n of comb. */
-#define ROWS_OF_MIXES "num_streams * (num_streams + 2 if num_groups > 2 else num_groups)"
-
 /* ---- CPU ---- */
 
 static void run_token(const problem *p, int64_t t)
@@ -52,8 +49,8 @@ static tgl_status cpu(const void *context)
 
 TGL_SIZES(sizes, num_tokens, num_streams, hidden, num_splits, num_groups);
 tgl_signature tgl_mhc_pre_finish_fwd_signature = TGL_SIGNATURE(
-    "mhc_pre_finish_fwd(residual: " ROWS_STREAMS " rows, out_mul_parts: f32[num_splits, num_tokens, " ROWS_OF_MIXES "],"
-    " sqrsum_parts: f32[num_splits, num_tokens], scale: f32[num_groups], base: f32[" ROWS_OF_MIXES "],"
+    "mhc_pre_finish_fwd(residual: " ROWS_STREAMS " rows, out_mul_parts: f32[num_splits, num_tokens, " MHC_MIXES "],"
+    " sqrsum_parts: f32[num_splits, num_tokens], scale: f32[num_groups], base: f32[" MHC_MIXES "],"
     " has_rms_eps: bool, rms_eps: float >= 0 with has_rms_eps, " MHC_PRE ", " MHC_POST ", " MHC_SINKHORN ")"
     " -> pre_mix: f32[num_tokens, num_streams]?, post_mix: f32[num_tokens, num_streams]?, comb_mix: " MHC_SQUARE "?,"
     " out: bf16[num_tokens, hidden] rows"

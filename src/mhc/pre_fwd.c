@@ -6,9 +6,6 @@
 #include "mhc/common/mhc_host.h"
 #include "mhc/common/rows_host.h"
 
-/* A row of fn for each mix: n of pre, n of post, n * n of comb. */
-#define ROWS_OF_FN "num_streams * (num_streams + 2 if num_groups > 2 else num_groups)"
-
 /* ---- CPU ---- */
 
 enum { MAX_CHUNKS = 2 * MHC_MAX_STREAMS * PROJECTION_MAX_SEGMENTS };
@@ -136,13 +133,13 @@ static tgl_status cpu(const void *context)
 
 TGL_SIZES(sizes, num_tokens, num_streams, hidden, num_groups);
 tgl_signature tgl_mhc_pre_fwd_signature = TGL_SIGNATURE(
-    "mhc_pre_fwd(residual: " ROWS_STREAMS " rows, fn: f32[" ROWS_OF_FN ", num_streams * hidden],"
-    " norm_weight: f32[num_streams * hidden]?, scale: f32[num_groups], base: f32[" ROWS_OF_FN "],"
+    "mhc_pre_fwd(residual: " ROWS_STREAMS " rows, fn: f32[" MHC_MIXES ", num_streams * hidden],"
+    " norm_weight: f32[num_streams * hidden]?, scale: f32[num_groups], base: f32[" MHC_MIXES "],"
     " input_weight: bf16|f32[hidden]?, has_rms_eps: bool, rms_eps: float >= 0 with has_rms_eps, " MHC_PRE ", " MHC_POST
     ", " MHC_SINKHORN ", norm: bool, has_norm_eps: bool, norm_eps: float >= 0 with has_norm_eps, norm_scale: float >= 0)"
     " -> pre_mix: f32[num_tokens, num_streams]?, post_mix: f32[num_tokens, num_streams]?, comb_mix: " MHC_SQUARE "?,"
     " out: bf16[num_tokens, hidden] rows, raw: bf16[num_tokens, hidden]? rows, rstd: f32[num_tokens]?,"
-    " out_mul: f32[num_tokens, " ROWS_OF_FN "]?, sqrsum: f32[num_tokens]?"
+    " out_mul: f32[num_tokens, " MHC_MIXES "]?, sqrsum: f32[num_tokens]?"
     " where " MHC_RULES ", hidden >= 1, num_groups in 1..3, input_weight needs norm, rstd needs norm",
     &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
 

@@ -243,7 +243,7 @@ DEV void collapse(const pre_fwd_args &a, i64 token, const float *pre, tile_state
     const float rstd = pre_rstd(&a, s.sum);
     if (a.rstd && threadIdx.x == 0) a.rstd[token] = tgl_one_nan(rstd);
 #pragma unroll 1
-    for (i64 group = warp; group * 32 < units; group += warps)      /* ROWS_WARPS groups a span: the same ones */
+    for (i64 group = warp; group * 32 < units; group += warps)      /* of any warp: a barrier was since */
         if (group * 32 + lane < units) norm_unit(a, token, (group * 32 + lane) * ROWS_UNIT, rstd);
     __syncthreads();                            /* all have read the sum */
 }

@@ -33,7 +33,7 @@ float projection_squares(const case_tensor *x, int64_t token)
     return sum;
 }
 
-static double tf32(double x)        /* to nearest, ties away from zero, of a float */
+double projection_tf32(double x)
 {
     int exponent;
     if (x == 0 || !isfinite(x)) return x;
@@ -55,7 +55,7 @@ double projection_product(const case_tensor *x, const case_tensor *fn, const cas
     for (int64_t k = 0; k < x->shape[1] * hidden; k++) {
         float f = mhc_at(fn, (int64_t[]){ j, k });
         if (weight->name) f = f * mhc_at(weight, &k);
-        sum += (double)rows_at(x, token, k / hidden, k % hidden) * tf32((double)f);
+        sum += (double)rows_at(x, token, k / hidden, k % hidden) * projection_tf32((double)f);
     }
     return sum;
 }

@@ -10,6 +10,7 @@ void projection_fill_exact(const case_problem *c, case_tensor *t, uint64_t seed)
 /* A token's sum of squares, in its order, and its reciprocal root; the factor's bits say nothing if it is tiny. */
 float projection_squares(const case_tensor *x, int64_t token);
 float projection_factor(float squares, int64_t columns, float eps);
+double projection_tf32(double x);       /* to nearest, ties away from zero, of a float */
 /* A token's product with row j of fn, in double. The weight may have no name: none. */
 double projection_product(const case_tensor *x, const case_tensor *fn, const case_tensor *weight, int64_t token,
                           int64_t j);

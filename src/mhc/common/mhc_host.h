@@ -20,6 +20,8 @@ static inline void *tgl_data_or_null(const DLTensor *t) { return t ? tgl_data(t)
 #define MHC_POST "has_post_mult: bool, post_mult: float >= 0 with has_post_mult, post_eps: float >= 0"
 /* In parentheses, so that it is compared: the first tensor determines num_streams by the dimension before. */
 #define MHC_SQUARE "f32[num_tokens, num_streams, (num_streams)]"
+/* Mixes of a token: n of pre, n of post, n * n of comb; of num_groups of them. */
+#define MHC_MIXES "num_streams * (num_streams + 2 if num_groups > 2 else num_groups)"
 #define MHC_RULES "num_streams in 1..8"
 static inline float tgl_mhc_rms_eps(const tgl_mhc_params *p) { return p->has_rms_eps ? p->rms_eps : 1e-6f; }
 static inline float tgl_mhc_sinkhorn_eps(const tgl_mhc_params *p)
