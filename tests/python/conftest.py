@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Run with the built package on the path: PYTHONPATH=build/python pytest tests/python."""
 import hashlib
+import inspect
 import os
 import pathlib
 import sys
@@ -55,3 +56,12 @@ def pytest_report_header(config):
     if torch is not None:
         what = f"torch {torch.__version__}, {'CUDA' if HAS_CUDA else 'no CUDA'}"
     return f"tegula {tegula.__version__} of {pathlib.Path(tegula.__file__).parent}, {what}"
+
+
+def names_and_defaults(function):
+    """A signature without its types, of which none is missing."""
+    signature = inspect.signature(function)
+    types = [signature.return_annotation, *(p.annotation for p in signature.parameters.values())]
+    assert inspect.Signature.empty not in types, function
+    return str(signature.replace(return_annotation=inspect.Signature.empty, parameters=[
+        p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]))

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tegula.as_tile_kernels  # noqa: F401
 import tegula.torch as reference
-from conftest import IS_FULL, on_one_device
+from conftest import IS_FULL, names_and_defaults, on_one_device
 from tile_kernels.modeling.mhc import expand_from_embedding, mhc_head, mhc_pre
 from tile_kernels.modeling.mhc.ops import (
     expand_to_mhc, mhc_head_compute_mix, mhc_multilayer_recompute, mhc_post, mhc_post_bwd, mhc_post_fwd,
@@ -38,8 +38,8 @@ functional.mhc_head(residual, fn, scale, base, *, norm_weight=None, norm_eps=1e-
 def test_signatures(line):
     path, _, _ = line.partition("(")
     module, _, name = path.rpartition(".")
-    assert str(inspect.signature(getattr(importlib.import_module(f"tile_kernels.modeling.mhc.{module}"), name))) == \
-        line[len(path):]
+    function = getattr(importlib.import_module(f"tile_kernels.modeling.mhc.{module}"), name)
+    assert names_and_defaults(function) == line[len(path):]
 
 
 def tokens(device, *few):
@@ -546,15 +546,33 @@ def test_halves_of_one_storage(counts, device):
     same_as_unfused(run, x, *parts)
 
 
-def test_a_buffer_of_an_earlier_backward_is_not_used(counts, device):
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise ArithmeticError("planted")
+
+
+def test_a_buffer_that_nobody_takes(counts, device):
+    """Is gone when the backward ends; one of a backward that failed stays, and is not used."""
     x, parts, _, _ = block_parts(device)
     ours, = leaves(x)
     ones = torch.ones(*x.shape[:-2], 4, 1, device=device)
-    y, comb = x[..., 0, :], torch.ones(*x.shape[:-2], 4, 4, device=device)
-    kept = []
+    y, comb = x[..., 0, :].clone().requires_grad_(), torch.ones(*x.shape[:-2], 4, 4, device=device)
+    seen = []
+    y.register_hook(lambda grad: seen.append(attribute(ours)))
+    want = mhc_post_bwd(y, ours, ones, comb, torch.ones_like(x), fuse_grad_acc=False)[1]
     for _ in range(2):
-        kept.append(torch.autograd.grad(mhc_post(y, ours, ones, comb).sum(), ours))
-        assert attribute(ours) is not None          # nobody took it
+        grad, _ = torch.autograd.grad(mhc_post(y, ours, ones, comb).sum(), (ours, y))
+        assert torch.equal(grad, want) and seen.pop() is not None and attribute(ours) is None
+    mhc_post(ours[..., 0, :], ours.view(ours.shape), ones, comb).sum().backward()      # of a view: the same storage
+    assert attribute(ours) is None
+    with pytest.raises(ArithmeticError):
+        mhc_post(Fails.apply(y), ours, ones, comb).sum().backward()
+    assert attribute(ours) is not None
     grad, = torch.autograd.grad(mhc_pre_norm_fn(ours, parts[0], None, 1e-6).sum(), ours)
     want, = torch.autograd.grad(mhc_pre_norm_fn(ours, parts[0], None, 1e-6, fuse_grad_acc=False).sum(), ours)
     assert torch.equal(grad, want) and attribute(ours) is None
@@ -592,12 +610,14 @@ def test_fuse_grad_acc_false(device):
     assert torch.equal(grad, buffer) and attribute(ours) is None
 
 
+@pytest.mark.parametrize("is_packed", [True, False])
 @pytest.mark.parametrize("which", ["fn", "weight", "both"])
-def test_main_grad(which, device):
+def test_main_grad(which, is_packed, device):
     """Gets the gradient added to it, and autograd none; without a gain it is not looked at, as in TileKernels."""
     x, parts, weight, _ = block_parts(device)
     up = torch.randn(*x.shape[:-2], 24, device=device)
-    fn, gain = leaves(parts[0], weight)
+    fn, gain = leaves(parts[0], weight) if is_packed else (
+        strided(parts[0]).requires_grad_(), strided(weight).requires_grad_())
     wanted = torch.autograd.grad(mhc_pre_norm_fn(x, fn, gain, 1e-6), (fn, gain), up)
     has = which in ("fn", "both"), which in ("weight", "both")
     for t, is_there in zip((fn, gain), has):
@@ -611,6 +631,30 @@ def test_main_grad(which, device):
             assert torch.equal(grad, want)
     grad, = torch.autograd.grad(mhc_pre_norm_fn(x, fn, None, 1e-6), fn, up)
     assert grad is not None
+
+
+def strided(t):
+    """Equal, with gaps between elements."""
+    wide = torch.stack([t, t - 1], -1)[..., 0]
+    assert not wide.is_contiguous() or t.numel() == 1
+    return wide
+
+
+@pytest.mark.parametrize("is_grad_enabled", [True, False])
+def test_strided_parameters(is_grad_enabled, device):
+    """A transposed fn, as of a Linear layer that is stored the other way round, and every second element."""
+    x, (fn, scale, base), weight, _ = block_parts(device)
+    head = fn[:4].contiguous(), scale[:1].contiguous(), base[:4].contiguous()
+    with torch.set_grad_enabled(is_grad_enabled):
+        want, (post, comb) = mhc_pre(x, fn, scale, base, norm_weight=weight)
+        for of in (strided, lambda t: t.t().contiguous().t() if t.ndim == 2 else t):
+            seen, mixes = mhc_pre(x, of(fn), of(scale), of(base), norm_weight=of(weight))
+            for a, b in zip((seen, *mixes), (want, post, comb), strict=True):
+                assert torch.equal(a, b)
+            assert torch.equal(mhc_head(x, *map(of, head), norm_weight=of(weight)), mhc_head(x, *head, norm_weight=weight))
+        fused = mhc_pre_big_fuse(x, strided(fn), strided(scale), strided(base), 1e-6, 1e-6, 1e-6, 1.0, 10)
+        for a, b in zip(fused, mhc_pre_big_fuse(x, fn, scale, base, 1e-6, 1e-6, 1e-6, 1.0, 10), strict=True):
+            assert torch.equal(a, b)
 
 
 def test_strided_gradients_and_residuals(device):
@@ -697,8 +741,20 @@ def _block_grads(reader, of_view):
     return made
 
 
-@pytest.mark.parametrize("of_view", [lambda x: x.transpose(0, 1), lambda x: x.view(x.shape) * 2,
-                                     lambda x: x.view(x.shape)], ids=["transposed", "scaled", "view"])
+class Twice(torch.autograd.Function):
+    """The very same elements, in the same storage, whose gradient counts twice."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+
+@pytest.mark.parametrize("of_view", [lambda x: x.transpose(0, 1), Twice.apply, lambda x: x.view(x.shape)],
+                         ids=["transposed", "twice", "view"])
 @pytest.mark.parametrize("reader", [
     lambda x: mhc_pre_apply_mix(x, torch.ones(4, 4, 4) / 4),
     lambda x: mhc_pre_norm_fn(x, torch.linspace(-1, 1, 64 * 256).view(64, 256), None, 1e-6).bfloat16(),

@@ -2,14 +2,15 @@
 """TileKernels 2's forms of mHC, whose outputs the caller makes, and the kernel factories of TileKernels 1.0 that other
 projects import: each against the public op of tegula.modeling.mhc.ops or tegula.mhc."""
 import importlib
-import inspect
 
+import numpy
 import pytest
 import torch
 
 import tegula.as_tile_kernels  # noqa: F401
 import tegula.torch as reference
 import tegula.v2.mhc as v2
+from conftest import names_and_defaults
 from tegula import mhc
 from tegula.modeling.mhc import ops
 
@@ -40,7 +41,7 @@ def test_signatures_of_v2(line):
     module, _, rest = line.partition(".")
     name = rest.partition("(")[0]
     function = getattr(importlib.import_module(f"tegula.v2.mhc.{module}"), name)
-    assert str(inspect.signature(function)) == rest[len(name):] and getattr(v2, name) is function
+    assert names_and_defaults(function) == rest[len(name):] and getattr(v2, name) is function
 
 
 def test_v2_has_no_other_names():
@@ -201,13 +202,34 @@ def test_partials(splits, form, device):
     same((made[0], gate), (made[1], ops.sinkhorn_normalize(logits, 20, 1e-6)), (made[2], ops.mhc_pre_apply_mix(residual, pre)))
 
 
-def test_partials_are_added_as_a_tree(device):
-    """Any number of them, in the order of the fused ops."""
-    from tegula.v2.mhc.norm_fn_kernel import tree
-    parts = random(device, 11, 3)
-    t = parts
-    want = (((t[0] + t[1]) + (t[2] + t[3])) + ((t[4] + t[5]) + (t[6] + t[7]))) + ((t[8] + t[9]) + t[10])
-    assert torch.equal(tree(parts), want) and torch.equal(tree(parts[:1]), parts[0])
+def correctly_rounded(sqrsum, size, eps):
+    """1 / sqrt(sqrsum / size + eps), whose quotient and sum are rounded to float32."""
+    mean = sqrsum.cpu().numpy() / numpy.float32(size) + numpy.float32(eps)
+    return torch.from_numpy((1 / numpy.sqrt(mean.astype(numpy.float64))).astype(numpy.float32)).to(sqrsum.device)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("splits", [1, 11])
+def test_the_bits_of_partials(splits, groups, device):
+    """Any number of splits is added as a tree, then normed, and groups are added in order. 96 is no power of two: a
+    product with its reciprocal is not the quotient."""
+    parts, squares = random(device, splits, T, groups, P), random(device, splits, T, groups).square() * 96
+    out_mul, sqrsum, out = (torch.empty(*shape, device=device) for shape in ((T, groups, P), (T, groups), (T, P)))
+    v2.mhc_reduce_partials_and_rmsnorm_fwd(parts, squares, out_mul, sqrsum, out, 96, 1e-5, splits)
+
+    def tree(t):
+        if splits == 1:
+            return t[0]
+        return (((t[0] + t[1]) + (t[2] + t[3])) + ((t[4] + t[5]) + (t[6] + t[7]))) + ((t[8] + t[9]) + t[10])
+
+    r = correctly_rounded(sqrsum, 96, 1e-5)
+    normed = (out_mul * r.unsqueeze(-1)).unbind(1)
+    same((out_mul, tree(parts)), (sqrsum, tree(squares)), (out, normed[0] if groups == 1 else normed[0] + normed[1] + normed[2]))
+    grad, mul_grad, sqr_grad = random(device, T, P), torch.empty_like(out_mul), torch.empty_like(sqrsum)
+    v2.mhc_reduce_partials_and_rmsnorm_bwd(grad, out_mul, sqrsum, mul_grad, sqr_grad, 96, 1e-5)
+    same((mul_grad, grad.unsqueeze(1) * r.unsqueeze(-1)))
+    with pytest.raises(ValueError, match="out_mul_splitted: shape is"):
+        v2.mhc_reduce_partials_and_rmsnorm_fwd(parts, squares, out_mul, sqrsum, out, 96, 1e-5, splits + 1)
 
 
 def test_norm_backward(form, device):
@@ -293,3 +315,45 @@ def test_dtypes_of_factories():
     with pytest.raises(ValueError, match="accum_dtype: is bfloat16, want float32"):
         v1("post", "_mhc_post_fwd")(N, H, accum_dtype="bfloat16")
     assert v1("multilayer_recompute", "mhc_multilayer_recompute") is ops.mhc_multilayer_recompute
+
+
+# ---- no graph ----
+
+def test_nothing_is_recorded(device):
+    """Outputs that the caller made have no gradient, whatever asks for one, and may be views of a leaf."""
+    def leaf(*shape, dtype=torch.float32):
+        return random(device, *shape, dtype=dtype).requires_grad_()
+
+    x, residual, mix, comb = leaf(T, H, dtype=torch.bfloat16), leaf(T, N, H, dtype=torch.bfloat16), leaf(T, N), leaf(T, N, N)
+    mixes, scale, base, fn, weight = leaf(T, P), leaf(3), leaf(P), leaf(P, K), leaf(K)
+    parts, squares = leaf(2, T, P), random(device, 2, T).square().requires_grad_()
+
+    def empty(*shape, dtype=torch.float32):
+        return torch.empty(*shape, dtype=dtype, device=device)
+
+    made = [empty(T, N, H, dtype=torch.bfloat16), empty(T, N), empty(T, N), empty(T, N * N), empty(T, N, N),
+            empty(T, H, dtype=torch.bfloat16), empty(P, K), empty(T, 1, P), empty(T, 1), empty(T, P), empty(T, P), empty(3),
+            empty(P), empty(T, N, H, dtype=torch.bfloat16)]
+    streams, a, c, wide, square, layer_input, merged, out_mul, sqrsum, out, d_mixes, d_scale, d_base, again = made
+    returned = [v2.mhc_post_fwd(x, residual, mix, comb), *v2.mhc_post_bwd(x, residual, mix, comb, residual),
+                ops.mhc_post_fwd(x, residual, mix, comb, out=again), *ops.mhc_post_bwd(x, residual, mix, comb, residual, False)]
+    v2.expand_to_mhc_fwd(x, streams), v2.expand_to_mhc_bwd(residual, layer_input)
+    v2.mhc_head_compute_mix_fwd(mix, scale[:1], base[:N], a, 1e-6)
+    v2.mhc_pre_split_mixes_fwd(mixes, scale, base, a, c, wide, 2.0, 1e-6)
+    v2.mhc_pre_split_mixes_bwd(mix, mix, wide, mixes, mix, scale, base, d_mixes, d_scale, d_base, 2.0)
+    v2.mhc_sinkhorn_fwd(comb, square, 3, 1e-6), v2.mhc_sinkhorn_bwd(comb, comb, square, 3, 1e-6)
+    v2.mhc_pre_apply_mix_fwd(residual, mix, layer_input)
+    returned.append(v2.mhc_pre_apply_mix_bwd(x, residual, mix, streams))
+    v2.mhc_fn_normw_merge_fwd(fn, weight, merged), v2.mhc_fn_normw_merge_bwd(fn, weight, fn, merged, merged[0].clone())
+    v2.mhc_reduce_partials_and_rmsnorm_fwd(parts.unsqueeze(2), squares.unsqueeze(2), out_mul, sqrsum, out, K, 1e-6, 2)
+    v2.mhc_reduce_partials_and_rmsnorm_bwd(mixes, out_mul, sqrsum, out_mul.clone(), sqrsum.clone(), K, 1e-6)
+    v2.mhc_pre_big_fuse_fwd(parts, squares, scale, base, residual, a, wide, layer_input, 1e-6, 1e-6, 1e-6, 2.0, 3, 2)
+    v1("post", "_mhc_post_fwd")(N, H)(comb, residual, mix, x, again)
+    returned += v1("post", "_mhc_post_bwd")(N, H)(residual, comb, residual, mix, x)
+    v1("norm_fn", "_mhc_pre_norm_fn_fwd_mul")(P, 1, K)(residual.view(T, K), fn, out_mul, sqrsum)
+    v1("norm_fn", "_mhc_pre_norm_fn_bwd_mul")(P, 1, K)(mixes.view(T, 1, P), sqrsum, residual.view(T, K), fn, again.view(T, K),
+                                                       merged)
+    v1("pre_split_mixes", "_mhc_pre_split_mixes_bwd")(N, 2.0)(mix, mix, wide, mixes, mix, scale, base, d_mixes,
+                                                              empty(148, 3), empty(148, P))
+    for t in [*made, *returned]:
+        assert not t.requires_grad and t.grad_fn is None

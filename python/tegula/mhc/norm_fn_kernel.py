@@ -42,6 +42,7 @@ def _mhc_pre_norm_fn_fwd_mul(mhc_mult3, n_rms_group, rms_group_size, token_block
     ignored(**tuning)
     n = _streams(mhc_mult3, rms_group_size)
 
+    @torch.no_grad()
     def call(x, fn, out, sqrsum):
         fn = _cut(fn).view(mhc_mult3, n_rms_group, rms_group_size)
         for g in range(n_rms_group):
@@ -80,6 +81,7 @@ def _mhc_pre_norm_fn_bwd_mul(mhc_mult3, n_rms_group, rms_group_size, token_block
     ignored(**tuning)
     n, columns = _streams(mhc_mult3, rms_group_size), float(rms_group_size)
 
+    @torch.no_grad()
     def call(out_mul_grad, sqrsum_grad, x, fn, x_grad, fn_grad):
         num_tokens, shape = x.shape[0], (x.shape[0], n_rms_group, n, rms_group_size // n)
         fn = _cut(fn).view(mhc_mult3, n_rms_group, rms_group_size)

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+import torch
+
 from .. import mhc
 from ..v2.mhc.head_compute_mix_kernel import in_row_0
 from ..v2.mhc.pre_split_mixes_kernel import mhc_pre_split_mixes_fwd
@@ -19,6 +21,7 @@ def _mhc_pre_split_mixes_bwd(mhc_mult, mhc_post_mult_value, token_block_size=32,
     """Of the partial sums the first row has the total, the others are 0."""
     ignored(**tuning)
 
+    @torch.no_grad()
     def call(pre_grad, post_grad, comb_grad, input_mixes, post_layer_mix, mhc_scale, mhc_base, input_mixes_grad,
              mhc_scale_grad_partial, mhc_base_grad_partial):
         _, scale, base = mhc.mhc_pre_split_mixes_bwd(

@@ -1,20 +1,37 @@
 # SPDX-License-Identifier: MIT
+from typing import Optional
+
 import torch
+from torch import Tensor
 
 from .ops import (expand_to_mhc, mhc_head_compute_mix, mhc_pre_apply_mix, mhc_pre_norm_fn, mhc_pre_split_mixes,
                   sinkhorn_normalize)
 from .ops.pre_big_fuse import pre
 
 
-def expand_from_embedding(x, mhc_mult=4):
-    """An embedding [..., H] to all streams, [..., mhc_mult, H]."""
+def expand_from_embedding(x: Tensor, mhc_mult: int = 4) -> Tensor:
+    """An embedding [..., H] to all streams, [..., mhc_mult, H].
+
+    Example:
+        >>> expand_from_embedding(torch.randn(6, 64).bfloat16()).shape
+        torch.Size([6, 4, 64])
+    """
     return expand_to_mhc(x, mhc_mult)
 
 
-def mhc_pre(residual, fn, scale, base, *, norm_weight=None, norm_eps=1e-6, mhc_mult=4, post_mult_value=1.0,
-            pre_eps=1e-6, sinkhorn_eps=1e-6, sinkhorn_repeat=10, n_splits=16):
+def mhc_pre(residual: Tensor, fn: Tensor, scale: Tensor, base: Tensor, *, norm_weight: Optional[Tensor] = None,
+            norm_eps: float = 1e-6, mhc_mult: int = 4, post_mult_value: float = 1.0, pre_eps: float = 1e-6,
+            sinkhorn_eps: float = 1e-6, sinkhorn_repeat: int = 10,
+            n_splits: int = 16) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Before a sublayer: its input [..., H], and (post_mix, comb_mix), which mhc_post takes with its output. The
-    results are the same bits with gradients and without. (DeepSeek-V4 has post_mult_value 2 and sinkhorn_repeat 20.)"""
+    results are the same bits with gradients and without. (DeepSeek-V4 has post_mult_value 2 and sinkhorn_repeat 20.)
+
+    Example:
+        >>> residual, fn = torch.randn(6, 4, 64).bfloat16(), torch.randn(24, 256) / 16
+        >>> layer_input, (post_mix, comb_mix) = mhc_pre(residual, fn, torch.ones(3), torch.zeros(24))
+        >>> layer_input.shape, comb_mix.shape
+        (torch.Size([6, 64]), torch.Size([6, 4, 4]))
+    """
     if not torch.is_grad_enabled():
         post_mix, comb_mix, layer_input = pre(residual, fn, norm_weight, scale, base, norm_eps, pre_eps, sinkhorn_eps,
                                               post_mult_value, sinkhorn_repeat)
@@ -24,9 +41,16 @@ def mhc_pre(residual, fn, scale, base, *, norm_weight=None, norm_eps=1e-6, mhc_m
     return mhc_pre_apply_mix(residual, pre_mix), (post_mix, sinkhorn_normalize(comb, sinkhorn_repeat, sinkhorn_eps))
 
 
-def mhc_head(residual, fn, scale, base, *, norm_weight=None, norm_eps=1e-6, mhc_mult=4, pre_eps=1e-6, n_splits=16):
+def mhc_head(residual: Tensor, fn: Tensor, scale: Tensor, base: Tensor, *, norm_weight: Optional[Tensor] = None,
+             norm_eps: float = 1e-6, mhc_mult: int = 4, pre_eps: float = 1e-6, n_splits: int = 16) -> Tensor:
     """After the last sublayer: the streams as one, [..., H], by a gate of its own. fn is [mhc_mult, columns of all
-    streams]; of more rows the first mhc_mult are used."""
+    streams]; of more rows the first mhc_mult are used.
+
+    Example:
+        >>> residual, fn = torch.randn(6, 4, 64).bfloat16(), torch.randn(4, 256) / 16
+        >>> mhc_head(residual, fn, torch.ones(1), torch.zeros(4)).shape
+        torch.Size([6, 64])
+    """
     fn = fn if fn.shape[0] == mhc_mult else fn[:mhc_mult]
     mixes = mhc_pre_norm_fn(residual, fn, norm_weight, norm_eps, n_splits=n_splits)
     mix = mhc_head_compute_mix(mixes, scale.reshape(1), base, pre_eps)

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: MIT
+import torch
+from torch import Tensor
+
 from ... import mhc
 
 
@@ -8,13 +11,17 @@ def in_row_0(partial, total):
     partial[0] = total
 
 
-def mhc_head_compute_mix_fwd(input_mix, mhc_scale, mhc_base, output_mix, mhc_pre_eps, token_block_size=0):
+@torch.no_grad()
+def mhc_head_compute_mix_fwd(input_mix: Tensor, mhc_scale: Tensor, mhc_base: Tensor, output_mix: Tensor,
+                             mhc_pre_eps: float, token_block_size: int = 0) -> None:
     """sigmoid(input_mix [T, N] * mhc_scale + mhc_base) + mhc_pre_eps to output_mix."""
     mhc.mhc_head_compute_mix_fwd(input_mix, mhc_scale, mhc_base, mhc_pre_eps, out=output_mix)
 
 
-def mhc_head_compute_mix_bwd(output_mix_grad, input_mix, mhc_scale, mhc_base, input_mix_grad, mhc_scale_grad_partial,
-                             mhc_base_grad_partial, num_sms, token_block_size=0):
+@torch.no_grad()
+def mhc_head_compute_mix_bwd(output_mix_grad: Tensor, input_mix: Tensor, mhc_scale: Tensor, mhc_base: Tensor,
+                             input_mix_grad: Tensor, mhc_scale_grad_partial: Tensor, mhc_base_grad_partial: Tensor,
+                             num_sms: int, token_block_size: int = 0) -> None:
     """Writes input_mix_grad, and rows [num_sms, 1] and [num_sms, N], whose sums are the gradients of mhc_scale and
     mhc_base."""
     _, scale, base = mhc.mhc_head_compute_mix_bwd(input_mix, mhc_scale, mhc_base, output_mix_grad,

@@ -1,47 +1,54 @@
 # SPDX-License-Identifier: MIT
 import torch
+from torch import Tensor
+
+from ... import mhc
 
 
-def mhc_fn_normw_merge_fwd(fn, normw, out_fn):
+@torch.no_grad()
+def mhc_fn_normw_merge_fwd(fn: Tensor, normw: Tensor, out_fn: Tensor) -> None:
     """fn [P, K] * normw [K] to out_fn."""
     torch.mul(fn, normw, out=out_fn)
 
 
-def mhc_fn_normw_merge_bwd(fn, normw, out_fn_grad, fn_grad, normw_grad):
+@torch.no_grad()
+def mhc_fn_normw_merge_bwd(fn: Tensor, normw: Tensor, out_fn_grad: Tensor, fn_grad: Tensor,
+                           normw_grad: Tensor) -> None:
     """Adds to fn_grad and normw_grad."""
     fn_grad += out_fn_grad * normw
     normw_grad += (out_fn_grad * fn).sum(0)
 
 
-def tree(parts):
-    """The sum over the first dimension: padded with zeros to a power of two, neighbours added, and so on. Of our own
-    partial sums, which are subtrees, that is the sum over all columns to the bit."""
-    while parts.shape[0] > 1:
-        odd, parts = parts[-1:] if parts.shape[0] % 2 else None, parts[:parts.shape[0] // 2 * 2]
-        parts = parts[0::2] + parts[1::2]
-        if odd is not None:
-            parts = torch.cat([parts, odd + 0.0])
-    return parts[0]
-
-
-def rms(sqrsum, size, eps):
-    """1 / sqrt(sqrsum / size + eps), correctly rounded, as the C ops have it."""
-    return (1.0 / (sqrsum / size + eps).double().sqrt()).float()
-
-
-def mhc_reduce_partials_and_rmsnorm_fwd(out_mul_splitted, sqrsum_splitted, out_mul, sqrsum, out, rms_group_size,
-                                        rms_eps, n_splits):
+@torch.no_grad()
+def mhc_reduce_partials_and_rmsnorm_fwd(out_mul_splitted: Tensor, sqrsum_splitted: Tensor, out_mul: Tensor,
+                                        sqrsum: Tensor, out: Tensor, rms_group_size: int, rms_eps: float,
+                                        n_splits: int) -> None:
     """Partial products [n_splits, T, G, P] and sums of squares [n_splits, T, G] of a GEMM, for G groups of columns, to
-    their sums, out_mul and sqrsum, and to mixes, out [T, P]."""
-    assert out_mul_splitted.shape[0] == sqrsum_splitted.shape[0] == n_splits
-    out_mul.copy_(tree(out_mul_splitted))
-    sqrsum.copy_(tree(sqrsum_splitted))
-    normed = out_mul * rms(sqrsum, float(rms_group_size), rms_eps).unsqueeze(-1)
-    out.copy_(normed[:, 0] if normed.shape[1] == 1 else normed.sum(1))
+    their sums, out_mul and sqrsum, and to mixes, out [T, P]: the sum over groups of normed out_mul."""
+    splits, num_tokens, groups, rows = out_mul_splitted.shape
+    if splits != n_splits:
+        raise ValueError(f"out_mul_splitted: shape is {list(out_mul_splitted.shape)}, want [{n_splits}, ...], as n_splits")
+    tokens = num_tokens * groups                        # a group of a token is a token of its own
+    mixes, _, _ = mhc.mhc_norm_fn_finish_fwd(
+        out_mul_splitted.view(splits, tokens, rows), sqrsum_splitted.view(splits, tokens), rms_group_size, rms_eps,
+        out=(out if groups == 1 else None, out_mul.view(tokens, rows), sqrsum.view(tokens)))
+    if groups > 1:
+        first, *others = mixes.view(num_tokens, groups, rows).unbind(1)
+        out.copy_(first)
+        for of_group in others:
+            out += of_group
 
 
-def mhc_reduce_partials_and_rmsnorm_bwd(out_grad, out_mul, sqrsum, out_mul_grad, sqrsum_grad, rms_group_size, rms_eps):
+@torch.no_grad()
+def mhc_reduce_partials_and_rmsnorm_bwd(out_grad: Tensor, out_mul: Tensor, sqrsum: Tensor, out_mul_grad: Tensor,
+                                        sqrsum_grad: Tensor, rms_group_size: int, rms_eps: float) -> None:
     """The gradients of out_mul [T, G, P] and sqrsum [T, G] from that of out [T, P]."""
-    r, out_grad = rms(sqrsum, float(rms_group_size), rms_eps), out_grad.unsqueeze(1)
+    ones = sqrsum.new_ones(1, sqrsum.numel(), 1)        # whose mixes are the forward's factor, to the bit
+    r = mhc.mhc_norm_fn_finish_fwd(ones, sqrsum.view(1, -1), rms_group_size, rms_eps)[0].view(sqrsum.shape)
+    out_grad = out_grad.unsqueeze(1)
     torch.mul(out_grad, r.unsqueeze(-1), out=out_mul_grad)
     torch.mul((out_grad * out_mul).sum(-1) * -0.5, r / (sqrsum + rms_eps * rms_group_size), out=sqrsum_grad)
+
+
+__all__ = ["mhc_fn_normw_merge_bwd", "mhc_fn_normw_merge_fwd", "mhc_reduce_partials_and_rmsnorm_bwd",
+           "mhc_reduce_partials_and_rmsnorm_fwd"]

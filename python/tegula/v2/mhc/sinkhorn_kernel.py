@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: MIT
+import torch
+from torch import Tensor
+
 from ... import mhc
 
 
-def mhc_sinkhorn_fwd(comb_res_mix, out, repeat, eps):
+@torch.no_grad()
+def mhc_sinkhorn_fwd(comb_res_mix: Tensor, out: Tensor, repeat: int, eps: float) -> None:
     """Logits [T, N, N] to nearly doubly stochastic matrices, out, which may be comb_res_mix."""
     mhc.mhc_sinkhorn_fwd(comb_res_mix, repeat, eps, out=out)
 
 
-def mhc_sinkhorn_bwd(grad_output, x, grad_input, repeat, eps):
+@torch.no_grad()
+def mhc_sinkhorn_bwd(grad_output: Tensor, x: Tensor, grad_input: Tensor, repeat: int, eps: float) -> None:
     """The gradient of the logits x to grad_input."""
     mhc.mhc_sinkhorn_bwd(grad_output, x, repeat, eps, out=grad_input)

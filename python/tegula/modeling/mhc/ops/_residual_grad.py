@@ -10,7 +10,10 @@ returned when all three are done. A caller may also set the attribute, to a buff
 What is added in place is lost if autograd no longer has the tensor that mhc_post returned, as when another reader of the
 residual has a gradient: autograd then adds the two to a new tensor. Such a buffer is not used, nor one of an earlier
 backward, of another tensor in the same storage, such as a view of the residual, or of a residual that two mhc_post read:
-each op then returns a gradient of its own, and autograd adds them."""
+each op then returns a gradient of its own, and autograd adds them. A buffer that nobody takes is removed when the backward
+ends, so that it does not live as long as the residual."""
+import weakref
+
 import torch
 
 _NAME = "grad_from_mhc_post"
@@ -41,9 +44,22 @@ def leave(residual, grad, edge=None):
     # A tensor of its own, not a view, which would hold the memory twice.
     buffer = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(
         grad.untyped_storage(), grad.storage_offset(), grad.shape, grad.stride())
+    setattr(storage, _NAME, buffer)
     if left is not None:
         storage.tegula_mhc_post = buffer.tegula_mhc_post = left
-    setattr(storage, _NAME, buffer)
+        _discard_after_backward(storage, left)
+
+
+def _discard_after_backward(storage, left):
+    """Keeps neither the storage nor the buffer alive until then."""
+    to = weakref.ref(storage)
+
+    def callback():
+        storage = to()
+        if storage is not None and getattr(getattr(storage, _NAME, None), "tegula_mhc_post", None) == left:
+            discard(storage)
+
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 def discard(storage):

@@ -16,6 +16,11 @@ def flat(t, last):
     return t if t.stride(-1) == 1 or t.shape[-1] <= 1 else t.contiguous()
 
 
+def packed(t):
+    """A parameter, or None, as the C ops want it."""
+    return t if t is None or t.is_contiguous() else t.contiguous()
+
+
 def check_lead(name, t, last, residual):
     """t [..., the last dimensions] has the leading dimensions of residual [..., N, H]."""
     want = residual.shape[:-2]

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
+from typing import Optional
+
 import torch
+from torch import Tensor
 
 from ....mhc import mhc_expand_bwd, mhc_expand_fwd
 from ._shapes import flat, flat_out, is_traced
@@ -17,8 +20,13 @@ class _Into(torch.autograd.Function):
         return mhc_expand_bwd(flat(grad, 2)), None, None, None
 
 
-def expand_to_mhc(hidden, mhc_mult, out=None):
-    """[..., H] to mhc_mult equal streams, [..., mhc_mult, H]."""
+def expand_to_mhc(hidden: Tensor, mhc_mult: int, out: Optional[Tensor] = None) -> Tensor:
+    """[..., H] to mhc_mult equal streams, [..., mhc_mult, H].
+
+    Example:
+        >>> expand_to_mhc(torch.randn(2, 3, 64).bfloat16(), 4).shape
+        torch.Size([2, 3, 4, 64])
+    """
     shape = *hidden.shape[:-1], mhc_mult, hidden.shape[-1]
     if out is None:
         return mhc_expand_fwd(flat(hidden, 1), mhc_mult).view(shape)
@@ -26,4 +34,5 @@ def expand_to_mhc(hidden, mhc_mult, out=None):
     if is_traced() or not torch.is_grad_enabled():
         mhc_expand_fwd(flat(hidden, 1), mhc_mult, out=to)
         return out
-    return _Into.apply(flat(hidden, 1), mhc_mult, out, to)
+    made: Tensor = _Into.apply(flat(hidden, 1), mhc_mult, out, to)
+    return made

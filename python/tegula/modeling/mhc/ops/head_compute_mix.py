@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: MIT
+from torch import Tensor
+
 from ....mhc import mhc_head_compute_mix_fwd
-from ._shapes import flat
+from ._shapes import flat, packed
 
 
-def mhc_head_compute_mix(input_mix, mhc_scale, mhc_base, mhc_pre_eps):
-    """sigmoid(input_mix * mhc_scale + mhc_base) + mhc_pre_eps, [..., N]. mhc_scale has one element."""
-    return mhc_head_compute_mix_fwd(flat(input_mix, 1), mhc_scale.reshape(1), mhc_base, mhc_pre_eps).view(
+def mhc_head_compute_mix(input_mix: Tensor, mhc_scale: Tensor, mhc_base: Tensor, mhc_pre_eps: float) -> Tensor:
+    """sigmoid(input_mix * mhc_scale + mhc_base) + mhc_pre_eps, [..., N]. mhc_scale has one element.
+
+    Example:
+        >>> mhc_head_compute_mix(torch.randn(2, 3, 4), torch.ones(1), torch.zeros(4), 1e-6).shape
+        torch.Size([2, 3, 4])
+    """
+    return mhc_head_compute_mix_fwd(flat(input_mix, 1), mhc_scale.reshape(1), packed(mhc_base), mhc_pre_eps).view(
         input_mix.shape)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
+from collections.abc import Sequence
 from itertools import zip_longest
 
 import torch
+from torch import Tensor
 
 from ...._tegula import mhc_multilayer_recompute as _recompute
 from ._shapes import flat_out
@@ -34,12 +36,21 @@ def _flat(t, last, residual):
 
 
 @torch.no_grad()
-def mhc_multilayer_recompute(initial_residual, pre_mix_list, layer_output_list, post_mix_list, comb_mix_list,
-                             layer_input_list, residual_list):
+def mhc_multilayer_recompute(initial_residual: Tensor, pre_mix_list: Sequence[Tensor],
+                             layer_output_list: Sequence[Tensor], post_mix_list: Sequence[Tensor],
+                             comb_mix_list: Sequence[Tensor], layer_input_list: Sequence[Tensor],
+                             residual_list: Sequence[Tensor]) -> None:
     """The inputs of consecutive sublayers, and the residuals after them, from the first residual, the mixes and the
     sublayers' outputs: writes layer_input_list, of as many tensors as pre_mix_list has, and residual_list, of as many
     or one less. All in one launch (64 layers), to the bits of mhc_pre_apply_mix and mhc_post. All tensors but the first
-    are packed; residual_list[0] may be initial_residual."""
+    are packed; residual_list[0] may be initial_residual.
+
+    Example:
+        >>> residual, output = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 64).bfloat16()
+        >>> pre_mix, post_mix, comb_mix = torch.rand(6, 4), torch.rand(6, 4), torch.rand(6, 4, 4)
+        >>> layer_input, new_residual = torch.empty_like(output), torch.empty_like(residual)
+        >>> mhc_multilayer_recompute(residual, [pre_mix], [output], [post_mix], [comb_mix], [layer_input], [new_residual])
+    """
     count, posts = len(pre_mix_list), len(layer_output_list)
     lengths = len(layer_input_list), len(post_mix_list), len(comb_mix_list), len(residual_list)
     if count < 1 or posts not in (count - 1, count) or lengths != (count, posts, posts, posts):

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
+from typing import Optional
+
 import torch
+from torch import Tensor
 
 from ....mhc import mhc_norm_fn_bwd, mhc_norm_fn_fwd
 from ._residual_grad import discard, find
-from ._shapes import flat, is_traced
+from ._shapes import flat, is_traced, packed
 
 
 def _to_main_grad(grad, main_grad):
@@ -17,7 +20,7 @@ def _to_main_grad(grad, main_grad):
 class _NormFn(torch.autograd.Function):
     @staticmethod
     def forward(ctx, residual, fn, norm_weight, eps, fuse_grad_acc):
-        mixes, out_mul, sqrsum = mhc_norm_fn_fwd(flat(residual, 2), fn, norm_weight, eps)
+        mixes, out_mul, sqrsum = mhc_norm_fn_fwd(flat(residual, 2), packed(fn), packed(norm_weight), eps)
         ctx.save_for_backward(residual, fn, norm_weight, out_mul, sqrsum)
         ctx.eps, ctx.fuse_grad_acc = eps, fuse_grad_acc
         # As TileKernels has it: of the product of fn and the gain, and looked up here.
@@ -31,8 +34,8 @@ class _NormFn(torch.autograd.Function):
         residual, fn, norm_weight, out_mul, sqrsum = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         buffer = find(residual, ctx.next_functions[0]) if ctx.fuse_grad_acc and wanted[0] else None
-        made = mhc_norm_fn_bwd(grad.contiguous(), flat(residual, 2), fn, out_mul, sqrsum, norm_weight, ctx.eps,
-                               grad_residual=buffer)
+        made = mhc_norm_fn_bwd(grad.contiguous(), flat(residual, 2), packed(fn), out_mul, sqrsum, packed(norm_weight),
+                               ctx.eps, grad_residual=buffer)
         if buffer is None:
             grad_residual, *made = made
         else:
@@ -44,11 +47,18 @@ class _NormFn(torch.autograd.Function):
                 of_weights[1] if norm_weight is not None else None, None, None)
 
 
-def mhc_pre_norm_fn(residual, mhc_fn, mhc_norm_weight, mhc_norm_eps, fuse_grad_acc=True, n_splits=16):
+def mhc_pre_norm_fn(residual: Tensor, mhc_fn: Tensor, mhc_norm_weight: Optional[Tensor], mhc_norm_eps: float,
+                    fuse_grad_acc: bool = True, n_splits: int = 16) -> Tensor:
     """Mixes [..., P]: RMSNorm of the columns of all streams of residual [..., N, H], with gain mhc_norm_weight [N * H]
     or None, times the rows of mhc_fn [P, N * H], in TF32. Results do not depend on n_splits. If mhc_fn or
-    mhc_norm_weight, both given, has a tensor main_grad, its gradient is added there and autograd gets none."""
+    mhc_norm_weight, both given, has a tensor main_grad, its gradient is added there and autograd gets none.
+
+    Example:
+        >>> mhc_pre_norm_fn(torch.randn(2, 3, 4, 64).bfloat16(), torch.randn(24, 256), None, 1e-6).shape
+        torch.Size([2, 3, 24])
+    """
     shape = *residual.shape[:-2], mhc_fn.shape[0]
     if is_traced() or not torch.is_grad_enabled():
-        return mhc_norm_fn_fwd(flat(residual, 2), mhc_fn.contiguous(), mhc_norm_weight, mhc_norm_eps)[0].view(shape)
-    return _NormFn.apply(residual, mhc_fn.contiguous(), mhc_norm_weight, mhc_norm_eps, fuse_grad_acc).view(shape)
+        return mhc_norm_fn_fwd(flat(residual, 2), packed(mhc_fn), packed(mhc_norm_weight), mhc_norm_eps)[0].view(shape)
+    made: Tensor = _NormFn.apply(residual, mhc_fn, mhc_norm_weight, mhc_norm_eps, fuse_grad_acc)
+    return made.view(shape)

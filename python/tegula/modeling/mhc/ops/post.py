@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
+from typing import Optional
+
 import torch
+from torch import Tensor
 
 from ....mhc import mhc_post_bwd as _bwd, mhc_post_fwd as _fwd
 from ._residual_grad import leave
@@ -12,10 +15,22 @@ def _flat(x, residual, post_layer_mix, comb_res_mix):
     return flat(x, 1), flat(residual, 2), flat_mix(post_layer_mix, residual), flat(comb_res_mix, 2).contiguous()
 
 
-def mhc_post_fwd(x, residual, post_layer_mix, comb_res_mix, out=None):
-    """mhc_post without gradients."""
+def _post(x, residual, post_layer_mix, comb_res_mix, out):
     made = _fwd(*_flat(x, residual, post_layer_mix, comb_res_mix), out=flat_out(out, residual.shape, 2))
     return made.view(residual.shape) if out is None else out
+
+
+@torch.no_grad()
+def mhc_post_fwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: Tensor,
+                 out: Optional[Tensor] = None) -> Tensor:
+    """mhc_post without gradients.
+
+    Example:
+        >>> x, residual = torch.randn(6, 64).bfloat16(), torch.randn(6, 4, 64).bfloat16()
+        >>> mhc_post_fwd(x, residual, torch.rand(6, 4), torch.rand(6, 4, 4), out=residual) is residual
+        True
+    """
+    return _post(x, residual, post_layer_mix, comb_res_mix, out)
 
 
 def _grads(inputs, d_o):
@@ -23,8 +38,17 @@ def _grads(inputs, d_o):
     return made[1], tuple(grad.view(t.shape) for grad, t in zip(made, inputs))
 
 
-def mhc_post_bwd(x, residual, post_layer_mix, comb_res_mix, d_o, fuse_grad_acc=True):
-    """The gradients of mhc_post's four tensors. With fuse_grad_acc that of residual is also left on its storage."""
+@torch.no_grad()
+def mhc_post_bwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: Tensor, d_o: Tensor,
+                 fuse_grad_acc: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of mhc_post's four tensors. With fuse_grad_acc that of residual is also left on its storage.
+
+    Example:
+        >>> x, residual = torch.randn(6, 64).bfloat16(), torch.randn(6, 4, 64).bfloat16()
+        >>> d_x, d_residual, d_post, d_comb = mhc_post_bwd(x, residual, torch.rand(6, 4), torch.rand(6, 4, 4), residual)
+        >>> d_x.shape, d_comb.shape
+        (torch.Size([6, 64]), torch.Size([6, 4, 4]))
+    """
     d_residual, made = _grads((x, residual, post_layer_mix, comb_res_mix), d_o)
     if fuse_grad_acc:
         leave(residual, d_residual)
@@ -35,7 +59,7 @@ class _Post(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, residual, post_layer_mix, comb_res_mix, out):
         ctx.save_for_backward(x, residual, post_layer_mix, comb_res_mix)
-        return mhc_post_fwd(x, residual, post_layer_mix, comb_res_mix, out)
+        return _post(x, residual, post_layer_mix, comb_res_mix, out)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -47,11 +71,20 @@ class _Post(torch.autograd.Function):
         return (*made, None)
 
 
-def mhc_post(x, residual, post_layer_mix, comb_res_mix, out=None):
+def mhc_post(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: Tensor,
+             out: Optional[Tensor] = None) -> Tensor:
     """A sublayer's output x [..., H] into residual [..., N, H]: post_layer_mix [..., N, 1] or [..., N] times x, plus
-    the streams mixed by comb_res_mix [..., N, N], [input, output stream]."""
+    the streams mixed by comb_res_mix [..., N, N], [input, output stream].
+
+    Example:
+        >>> x, residual = torch.randn(2, 3, 64).bfloat16(), torch.randn(2, 3, 4, 64).bfloat16()
+        >>> mhc_post(x, residual, torch.rand(2, 3, 4, 1), torch.rand(2, 3, 4, 4)).shape
+        torch.Size([2, 3, 4, 64])
+    """
     if is_traced() or not torch.is_grad_enabled():
-        return mhc_post_fwd(x, residual, post_layer_mix, comb_res_mix, out)
+        return _post(x, residual, post_layer_mix, comb_res_mix, out)
     if any(t.requires_grad for t in (x, residual, post_layer_mix, comb_res_mix)):
         check_out(out, x, residual, post_layer_mix, comb_res_mix)
-    return _Post.apply(x, residual, post_layer_mix, comb_res_mix, out)
+        made: Tensor = _Post.apply(x, residual, post_layer_mix, comb_res_mix, out)
+        return made
+    return _post(x, residual, post_layer_mix, comb_res_mix, out)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
+from typing import Optional
+
 import torch
+from torch import Tensor
 
 from ....mhc import mhc_pre_apply_mix_bwd, mhc_pre_apply_mix_fwd
 from ._residual_grad import find
@@ -26,13 +29,18 @@ class _PreApplyMix(torch.autograd.Function):
         return grad_x.view(x.shape) if is_wanted else None, grad_mix.view(mix.shape), None, None
 
 
-def mhc_pre_apply_mix(x, mix, out=None):
-    """The streams of x [..., N, H] as one, [..., H], weighted by mix [..., N, 1] or [..., N]."""
+def mhc_pre_apply_mix(x: Tensor, mix: Tensor, out: Optional[Tensor] = None) -> Tensor:
+    """The streams of x [..., N, H] as one, [..., H], weighted by mix [..., N, 1] or [..., N].
+
+    Example:
+        >>> mhc_pre_apply_mix(torch.randn(2, 3, 4, 64).bfloat16(), torch.rand(2, 3, 4, 1)).shape
+        torch.Size([2, 3, 64])
+    """
     shape = *x.shape[:-2], x.shape[-1]
     to = flat_out(out, shape, 1)
-    if is_traced() or not torch.is_grad_enabled():
+    if is_traced() or not torch.is_grad_enabled() or not (x.requires_grad or mix.requires_grad):
         made = mhc_pre_apply_mix_fwd(flat(x, 2), flat_mix(mix, x), out=to)
         return made.view(shape) if out is None else out
-    if x.requires_grad or mix.requires_grad:
-        check_out(out, x, mix)
-    return _PreApplyMix.apply(x, mix, out, to)
+    check_out(out, x, mix)
+    weighted: Tensor = _PreApplyMix.apply(x, mix, out, to)
+    return weighted

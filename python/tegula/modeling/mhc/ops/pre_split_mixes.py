@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: MIT
+from torch import Tensor
+
 from ....mhc import mhc_pre_split_mixes_fwd
-from ._shapes import flat
+from ._shapes import flat, packed
 
 
-def mhc_pre_split_mixes(input_mixes, mhc_scale, mhc_base, mhc_mult, mhc_post_mult_value, mhc_pre_eps):
+def mhc_pre_split_mixes(input_mixes: Tensor, mhc_scale: Tensor, mhc_base: Tensor, mhc_mult: int,
+                        mhc_post_mult_value: float, mhc_pre_eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Mixes [..., N * (N + 2)] to (pre_layer_mix [..., N, 1], post_layer_mix [..., N, 1], comb_res_mix [..., N, N]), of
-    which the last has logits, for sinkhorn_normalize."""
+    which the last has logits, for sinkhorn_normalize.
+
+    Example:
+        >>> made = mhc_pre_split_mixes(torch.randn(2, 3, 24), torch.ones(3), torch.zeros(24), 4, 2.0, 1e-6)
+        >>> [t.shape[2:] for t in made]
+        [torch.Size([4, 1]), torch.Size([4, 1]), torch.Size([4, 4])]
+    """
     lead, n = input_mixes.shape[:-1], mhc_mult
-    pre, post, comb = mhc_pre_split_mixes_fwd(flat(input_mixes, 1), mhc_scale, mhc_base, n, mhc_post_mult_value,
-                                              mhc_pre_eps)
+    pre, post, comb = mhc_pre_split_mixes_fwd(flat(input_mixes, 1), packed(mhc_scale), packed(mhc_base), n,
+                                              mhc_post_mult_value, mhc_pre_eps)
     return pre.view(*lead, n, 1), post.view(*lead, n, 1), comb.view(*lead, n, n)

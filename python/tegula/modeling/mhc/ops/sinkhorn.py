@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: MIT
+from torch import Tensor
+
 from ....mhc import mhc_sinkhorn_fwd
 from ._shapes import flat
 
 
-def sinkhorn_normalize(x, repeat=10, eps=1e-6):
-    """Logits [..., N, N] to nearly doubly stochastic matrices; the last step is over columns."""
+def sinkhorn_normalize(x: Tensor, repeat: int = 10, eps: float = 1e-6) -> Tensor:
+    """Logits [..., N, N] to nearly doubly stochastic matrices; the last step is over columns.
+
+    Example:
+        >>> sinkhorn_normalize(torch.randn(2, 3, 4, 4)).sum(-2).sub(1).abs().max() < 1e-5
+        tensor(True)
+    """
     return mhc_sinkhorn_fwd(flat(x, 2).contiguous(), repeat, eps).view(x.shape)
