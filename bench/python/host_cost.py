@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Host nanoseconds per eager call, against torch's own ops in the same run.
 
-    PYTHONPATH=build/python python bench/python/host_cost.py [--device cpu|cuda] [--json FILE] [--commit TEXT] [--check]
+    PYTHONPATH=build/python python bench/python/host_cost.py [--device cpu|cuda] [--only REGEX] [--json FILE] [--commit TEXT]
+        [--check]
 
 Tensors are tiny, so that all time is the host's; CPU ops run in warm-up mode, where they do all but their work.
 Batches of all statements take turns, so that drifts of the machine affect all alike. Each turn starts with an idle
@@ -16,6 +17,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -26,7 +28,7 @@ import torch
 
 import machine
 import tegula
-from tegula import _tegula
+from tegula import _tegula, modeling
 
 BATCH, TURNS = 200, 60
 ONE_OUTPUT, FURTHER, GIVEN = 2000, 1400, 600
@@ -98,6 +100,22 @@ STATEMENTS = [  # statement, outputs that it makes (0: none, or they are given; 
     ("engram_sinkhorn_step(x, scales, bias, 1.0)", 2, ""),
     ("engram_sinkhorn_step_reduce(x, scales)", 0, ""),
     ("engram_sinkhorn_finalize(x, scales, bias, 1.0, 4.0)", 1, ""),
+    ("mhc_expand_fwd(layer, 4)", 1, ""),
+    ("mhc_norm_fn_fwd(residual, fn)", 3, "with a workspace"),
+    ("mhc_pre_fwd(residual, fn, gates, base)", 4, "with a workspace"),
+    ("mhc_pre_split_mixes_fwd(mixes, gates, base, 4)", 3, ""),
+    ("mhc_sinkhorn_fwd(comb)", 1, ""),
+    ("mhc_pre_apply_mix_fwd(residual, gate)", 1, ""),
+    ("mhc_post_fwd(layer, residual, gate, comb)", 1, ""),
+    ("mhc_post_fwd(layer, residual, gate, comb, out=residual)", 0, ""),
+    ("mhc_post_bwd(residual, layer, residual, gate, comb)", 4, ""),
+    ("mhc_pre(residual, fn, gates, base)", None, "a layer, without gradients"),
+    ("mhc_pre(leaf, fn, gates, base)", None, "a layer, with gradients"),
+    ("mhc_post(layer, residual, gate, comb)", None, "a layer, without gradients"),
+    ("mhc_post(layer, leaf, gate, comb)", None, "a layer, with gradients"),
+    ("mhc_head(residual, fn[:4], gates[:1], base[:4])", None, "a layer, without gradients"),
+    ("engram_gate(residual, residual, layer, both, both, 1e-6, 1e-20)", None, "a layer, without gradients"),
+    ("engram_gate(leaf, residual, layer, both, both, 1e-6, 1e-20)", None, "a layer, with gradients"),
     ("x + 1", None, "torch"),
     ("x.t().contiguous()", None, "torch"),
     ("torch.empty_strided((16, 16), (16, 1), device=d)", None, "torch, an allocation"),
@@ -126,7 +144,7 @@ def quiet(times):
     return statistics.quantiles(times, n=10)[0]
 
 
-def measure(device):
+def measure(device, statements):
     """[(statement, note, ns, ns beyond the launch or None)]"""
     engram, moe, quant = tegula.engram, tegula.moe, tegula.quant
     x = torch.randn(16, 16, device=device)
@@ -137,8 +155,14 @@ def measure(device):
     streams, v, codes = x.bfloat16().view(16, 2, 8), x[:, :8].bfloat16(), x.repeat(1, 2).to(torch.float8_e4m3fn)
     fused, factors = engram.fused_weight(w, w), torch.full((16, 1), 127, dtype=torch.uint8, device=device)
     looked_up = engram.engram_lookup(codes, windows, factors)
+    residual, mixes = torch.randn(16, 4, 16, device=device).bfloat16(), torch.randn(16, 24, device=device)
     names = {
-        **vars(tegula.transpose), **vars(engram), **vars(moe), **vars(quant), "torch": torch, "d": torch.device(device),
+        **vars(tegula.transpose), **vars(tegula.mhc), "mhc_pre": modeling.mhc.mhc_pre, "mhc_head": modeling.mhc.mhc_head,
+        "mhc_post": modeling.mhc.ops.mhc_post, "engram_gate": modeling.engram.engram_gate,
+        "residual": residual, "leaf": residual.clone().requires_grad_(), "layer": residual[:, 0].contiguous(),
+        "mixes": mixes, "fn": torch.randn(24, 64, device=device), "gates": mixes[0, :3].clone(), "base": mixes[0].clone(),
+        "gate": torch.rand(16, 4, device=device), "comb": torch.rand(16, 4, 4, device=device), "both": residual[0].clone(),
+        **vars(engram), **vars(moe), **vars(quant), "torch": torch, "d": torch.device(device),
         "raw": _tegula.transpose_raw, "op": torch.ops.tegula.transpose.default,
         "x": x, "b": x[None].clone(), "o": torch.empty_like(x), "g": x.clone().requires_grad_(),
         "bias": bias, "groups": x.view(16, 4, 4), "idx": idx, "many": idx.repeat(1024, 1), "marks": idx.clone(),
@@ -159,7 +183,7 @@ def measure(device):
     }
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     launch = bare_launch() if device == "cuda" else lambda: 0.0
-    timers = [timeit.Timer(statement, globals=names) for statement, *_ in STATEMENTS]
+    timers = [timeit.Timer(statement, globals=names) for statement, *_ in statements]
     times, bare = [[] for _ in timers], []
     with tegula.warmup(architecture="sm_90a") if device == "cpu" else contextlib.nullcontext():
         for turn in range(TURNS + 2):
@@ -173,17 +197,17 @@ def measure(device):
     rows, bare = [], bare[2:]                               # the first two turns warm up
     if device == "cuda":
         rows.append(("cuLaunchKernelEx", "the driver alone", quiet(bare), None))
-    for (statement, _, note), out in zip(STATEMENTS, times):
+    for (statement, _, note), out in zip(statements, times):
         beyond = quiet(t - b for t, b in zip(out[2:], bare)) if device == "cuda" else None
         rows.append((statement, note, quiet(out[2:]), beyond))
     return rows
 
 
-def check(device, rows):
+def check(device, statements, rows):
     """Sentences about what is over budget."""
     ns = {statement: (total, beyond) for statement, _, total, beyond in rows}
     limit = ns["x + 1"][0]
-    for statement, outputs, _ in STATEMENTS:
+    for statement, outputs, _ in statements:
         (total, beyond), budget = ns[statement], budget_of(outputs)
         if outputs == 1 and total >= limit:
             yield f"{device}: {statement} takes {total:.0f} ns, want less than torch's x + 1, {limit:.0f} ns"
@@ -196,12 +220,14 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], action="append")
     parser.add_argument("--json", metavar="FILE", help="append a JSON line per row")
     parser.add_argument("--commit", default=machine.commit(), metavar="TEXT", help="what to write as commit")
+    parser.add_argument("--only", default="", metavar="REGEX", help="calls that match, and torch's")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     problems = []
+    statements = [row for row in STATEMENTS if re.search(options.only, row[0]) or row[2].startswith("torch")]
     for device in options.device or ["cpu"] + ["cuda"] * torch.cuda.is_available():
-        rows = measure(device)
+        rows = measure(device, statements)
         name = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
         about = {"bench": "host_cost", "device": name, "cpu": machine.cpu(), "torch": torch.__version__,
                  "python": platform.python_version(), "version": tegula.__version__, "commit": options.commit}
@@ -216,7 +242,7 @@ def main():
                     beyond = None if beyond is None else round(beyond)
                     row = {**about, "call": statement, "ns": round(total), "beyond_launch_ns": beyond}
                     file.write(json.dumps(row) + "\n")
-        problems += check(device, rows)
+        problems += check(device, statements, rows)
     print("\n".join(problems) or "within budget")
     return bool(problems) and options.check
 

@@ -779,7 +779,7 @@ def test_out_over_an_argument_with_gradients():
 
 def test_leading_dimensions_differ():
     residual = torch.randn(2, 6, 4, 8).bfloat16()
-    with pytest.raises(ValueError, match=r"mix: shape is \[6, 2, 4\], want \[2, 6, 4\], as residual \[2, 6, 4, 8\]"):
+    with pytest.raises(ValueError, match=r"mix: shape is \[6, 2, 4, 1\], want \[2, 6, 4, 1\], as residual \[2, 6, 4, 8\]"):
         mhc_pre_apply_mix(residual, torch.randn(6, 2, 4, 1))
     with pytest.raises(ValueError, match=r"x: shape is \[12, 8\], want \[2, 6, 8\], as residual \[2, 6, 4, 8\]"):
         mhc_post(torch.randn(12, 8).bfloat16(), residual, torch.randn(2, 6, 4), torch.randn(2, 6, 4, 4))

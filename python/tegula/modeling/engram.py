@@ -9,8 +9,18 @@ from ..engram import (engram_gate_bwd, engram_gate_fwd, engram_gate_kv_bwd, engr
 
 def _flat(t, last):
     """[..., the last dimensions] as [T, the last dimensions], of rows that are packed."""
-    flat = t.reshape(-1, *t.shape[t.ndim - last:])
-    return flat if flat.stride(-1) == 1 else flat.contiguous()
+    if t.ndim != last + 1:
+        t = t.reshape(t.shape[:t.ndim - last].numel(), *t.shape[t.ndim - last:])
+    return t if t.stride(-1) == 1 else t.contiguous()
+
+
+def _unflat(t, shape):
+    """[T, ...] in a shape with the same last dimensions."""
+    return t if t.ndim == len(shape) else t.view(shape)
+
+
+def _wants_gradient(*tensors):
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def _weight_gradients(ctx, partial, weights, wanted):
@@ -29,7 +39,7 @@ def _gate(is_saved, hidden_states, k, v, weight_hidden, weight_embed, clamp_valu
     output, *saved = engram_gate_fwd(
         _flat(hidden_states, 2), _flat(k, 2), _flat(v, 1), None, eps, clamp_value, is_saved,
         weights=(weight_hidden, weight_embed), add_residual=add_residual)
-    return output.view(hidden_states.shape), saved
+    return _unflat(output, hidden_states.shape), saved
 
 
 class EngramGateFn(torch.autograd.Function):
@@ -58,15 +68,20 @@ class EngramGateFn(torch.autograd.Function):
                 *_weight_gradients(ctx, partial, weights, ctx.needs_input_grad[3:5]), None, None, None)
 
 
+def _by_stream(kv, hidden_states):
+    """[..., (H + 1) * D] or [..., H + 1, D] as [T, H + 1, D]."""
+    streams, hidden = hidden_states.shape[-2:]
+    return kv if kv.shape[1:] == (streams + 1, hidden) else kv.reshape(-1, streams + 1, hidden)
+
+
 def _gate_kv(is_saved, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None,
              add_residual=True, zero_centered=False, sign="bit"):
     """(output, what the backward needs)"""
-    streams, hidden = hidden_states.shape[-2:]
     mask = None if image_token_mask is None else image_token_mask.reshape(-1)
     output, *saved = engram_gate_kv_fwd(
-        _flat(hidden_states, 2), _flat(kv.reshape(-1, streams + 1, hidden), 2), None, eps, clamp_value, is_saved, mask,
+        _flat(hidden_states, 2), _flat(_by_stream(kv, hidden_states), 2), None, eps, clamp_value, is_saved, mask,
         weights=(weight_hidden, weight_embed), add_residual=add_residual, zero_centered=zero_centered, sign=sign)
-    return output.view(hidden_states.shape), (mask, *saved)
+    return _unflat(output, hidden_states.shape), (mask, *saved)
 
 
 class EngramGateKvFn(torch.autograd.Function):
@@ -88,9 +103,9 @@ class EngramGateKvFn(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output):
         hidden_states, kv, weight_hidden, weight_embed, mask, *saved = ctx.saved_tensors
-        weights, (streams, hidden) = (weight_hidden, weight_embed), hidden_states.shape[-2:]
+        weights = weight_hidden, weight_embed
         grad_x, grad_kv, partial = engram_gate_kv_bwd(
-            _flat(grad_output, 2), _flat(hidden_states, 2), _flat(kv.reshape(-1, streams + 1, hidden), 2), None, *saved,
+            _flat(grad_output, 2), _flat(hidden_states, 2), _flat(_by_stream(kv, hidden_states), 2), None, *saved,
             ctx.clamp_value, mask, weights=weights, add_residual=ctx.add_residual, zero_centered=ctx.zero_centered)
         return (grad_x.view(hidden_states.shape), grad_kv.view(kv.shape),
                 *_weight_gradients(ctx, partial, weights, ctx.needs_input_grad[2:4]), *(None,) * 6)
@@ -129,7 +144,7 @@ def lookup(table, indices, row_begin=0):
 def engram_gate(hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
     """hidden_states [..., H, D] + gate * v [..., D], with keys k [..., H, D] and weights [H, D] of both norms."""
     args = hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual
-    return EngramGateFn.apply(*args) if torch.is_grad_enabled() else _gate(False, *args)[0]     # nothing is saved
+    return EngramGateFn.apply(*args) if _wants_gradient(*args[:5]) else _gate(False, *args)[0]      # nothing is saved
 
 
 def engram_gate_kv(hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None,
@@ -137,7 +152,7 @@ def engram_gate_kv(hidden_states, kv, weight_hidden, weight_embed, clamp_value, 
     """The same with keys and value in one tensor, [..., (H + 1) * D] or [..., H + 1, D]."""
     args = (hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask, add_residual,
             zero_centered, sign)
-    return EngramGateKvFn.apply(*args) if torch.is_grad_enabled() else _gate_kv(False, *args)[0]
+    return EngramGateKvFn.apply(*args) if _wants_gradient(*args[:4]) else _gate_kv(False, *args)[0]
 
 
 def _of_weight(weight, partial, is_wanted):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 from typing import Optional
 
-import torch
 from torch import Tensor
 
 from .ops import (expand_to_mhc, mhc_head_compute_mix, mhc_pre_apply_mix, mhc_pre_norm_fn, mhc_pre_split_mixes,
                   sinkhorn_normalize)
+from .ops._shapes import wants_gradient
 from .ops.pre_big_fuse import pre
 
 
@@ -32,7 +32,7 @@ def mhc_pre(residual: Tensor, fn: Tensor, scale: Tensor, base: Tensor, *, norm_w
         >>> layer_input.shape, comb_mix.shape
         (torch.Size([6, 64]), torch.Size([6, 4, 4]))
     """
-    if not torch.is_grad_enabled():
+    if not wants_gradient(residual, fn, scale, base, norm_weight):
         post_mix, comb_mix, layer_input = pre(residual, fn, norm_weight, scale, base, norm_eps, pre_eps, sinkhorn_eps,
                                               post_mult_value, sinkhorn_repeat)
         return layer_input, (post_mix, comb_mix)

@@ -9,11 +9,27 @@ def is_traced():
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
+def wants_gradient(*tensors):
+    """Whether a gradient of these may be wanted. Of what is traced: whether gradients are enabled."""
+    if not torch.is_grad_enabled():
+        return False
+    for t in tensors:
+        if t is not None and t.requires_grad:
+            return True
+    return is_traced()
+
+
 def flat(t, last):
     """[..., the last dimensions] as [T, the last dimensions], of packed rows."""
     lead = t.ndim - last
-    t = t.unsqueeze(0) if lead == 0 else t.flatten(0, lead - 1)
+    if lead != 1:                       # flatten() costs twice as much
+        t = t.reshape(t.shape[:lead].numel(), *t.shape[lead:])
     return t if t.stride(-1) == 1 or t.shape[-1] <= 1 else t.contiguous()
+
+
+def unflat(t, shape):
+    """[T, ...] in a shape with the same last dimensions."""
+    return t if t.ndim == len(shape) else t.view(shape)
 
 
 def packed(t):
@@ -31,11 +47,14 @@ def check_lead(name, t, last, residual):
 
 def flat_mix(mix, residual):
     """[..., N] or [..., N, 1] as [T, N]: residual is [..., N, H]."""
+    last = 1
     if mix.ndim == residual.ndim:
         if mix.shape[-1] != 1:
             raise ValueError(f"mix: shape is {list(mix.shape)}, want [..., {residual.shape[-2]}, 1]")
-        mix = mix.squeeze(-1)
-    check_lead("mix", mix, 1, residual)
+        last = 2
+    check_lead("mix", mix, last, residual)
+    if mix.ndim > 2 or last == 2:
+        mix = mix.reshape(residual.shape[:-2].numel(), mix.shape[-last])
     return flat(mix, 1).contiguous()
 
 

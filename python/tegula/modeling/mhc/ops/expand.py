@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from ....mhc import mhc_expand_bwd, mhc_expand_fwd
-from ._shapes import flat, flat_out, is_traced
+from ._shapes import flat, flat_out, is_traced, unflat, wants_gradient
 
 
 class _Into(torch.autograd.Function):
@@ -29,9 +29,9 @@ def expand_to_mhc(hidden: Tensor, mhc_mult: int, out: Optional[Tensor] = None) -
     """
     shape = *hidden.shape[:-1], mhc_mult, hidden.shape[-1]
     if out is None:
-        return mhc_expand_fwd(flat(hidden, 1), mhc_mult).view(shape)
+        return unflat(mhc_expand_fwd(flat(hidden, 1), mhc_mult), shape)
     to = flat_out(out, shape, 2)
-    if is_traced() or not torch.is_grad_enabled():
+    if not wants_gradient(hidden) or is_traced():
         mhc_expand_fwd(flat(hidden, 1), mhc_mult, out=to)
         return out
     made: Tensor = _Into.apply(flat(hidden, 1), mhc_mult, out, to)

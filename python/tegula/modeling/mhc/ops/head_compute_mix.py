@@ -2,7 +2,7 @@
 from torch import Tensor
 
 from ....mhc import mhc_head_compute_mix_fwd
-from ._shapes import flat, packed
+from ._shapes import flat, packed, unflat
 
 
 def mhc_head_compute_mix(input_mix: Tensor, mhc_scale: Tensor, mhc_base: Tensor, mhc_pre_eps: float) -> Tensor:
@@ -12,5 +12,5 @@ def mhc_head_compute_mix(input_mix: Tensor, mhc_scale: Tensor, mhc_base: Tensor,
         >>> mhc_head_compute_mix(torch.randn(2, 3, 4), torch.ones(1), torch.zeros(4), 1e-6).shape
         torch.Size([2, 3, 4])
     """
-    return mhc_head_compute_mix_fwd(flat(input_mix, 1), mhc_scale.reshape(1), packed(mhc_base), mhc_pre_eps).view(
-        input_mix.shape)
+    made = mhc_head_compute_mix_fwd(flat(input_mix, 1), mhc_scale.reshape(1), packed(mhc_base), mhc_pre_eps)
+    return unflat(made, input_mix.shape)

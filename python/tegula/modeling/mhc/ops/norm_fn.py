@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ....mhc import mhc_norm_fn_bwd, mhc_norm_fn_fwd
 from ._residual_grad import discard, find
-from ._shapes import flat, is_traced, packed
+from ._shapes import flat, is_traced, packed, unflat, wants_gradient
 
 
 def _to_main_grad(grad, main_grad):
@@ -58,7 +58,8 @@ def mhc_pre_norm_fn(residual: Tensor, mhc_fn: Tensor, mhc_norm_weight: Optional[
         torch.Size([2, 3, 24])
     """
     shape = *residual.shape[:-2], mhc_fn.shape[0]
-    if is_traced() or not torch.is_grad_enabled():
-        return mhc_norm_fn_fwd(flat(residual, 2), packed(mhc_fn), packed(mhc_norm_weight), mhc_norm_eps)[0].view(shape)
+    if not wants_gradient(residual, mhc_fn, mhc_norm_weight) or is_traced():
+        return unflat(mhc_norm_fn_fwd(flat(residual, 2), packed(mhc_fn), packed(mhc_norm_weight), mhc_norm_eps)[0],
+                      shape)
     made: Tensor = _NormFn.apply(residual, mhc_fn, mhc_norm_weight, mhc_norm_eps, fuse_grad_acc)
-    return made.view(shape)
+    return unflat(made, shape)

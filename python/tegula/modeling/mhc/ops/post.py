@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ....mhc import mhc_post_bwd as _bwd, mhc_post_fwd as _fwd
 from ._residual_grad import leave
-from ._shapes import check_lead, check_out, flat, flat_mix, flat_out, is_traced
+from ._shapes import check_lead, check_out, flat, flat_mix, flat_out, is_traced, unflat, wants_gradient
 
 
 def _flat(x, residual, post_layer_mix, comb_res_mix):
@@ -17,7 +17,7 @@ def _flat(x, residual, post_layer_mix, comb_res_mix):
 
 def _post(x, residual, post_layer_mix, comb_res_mix, out):
     made = _fwd(*_flat(x, residual, post_layer_mix, comb_res_mix), out=flat_out(out, residual.shape, 2))
-    return made.view(residual.shape) if out is None else out
+    return unflat(made, residual.shape) if out is None else out
 
 
 @torch.no_grad()
@@ -81,10 +81,8 @@ def mhc_post(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: 
         >>> mhc_post(x, residual, torch.rand(2, 3, 4, 1), torch.rand(2, 3, 4, 4)).shape
         torch.Size([2, 3, 4, 64])
     """
-    if is_traced() or not torch.is_grad_enabled():
+    if not wants_gradient(x, residual, post_layer_mix, comb_res_mix) or is_traced():
         return _post(x, residual, post_layer_mix, comb_res_mix, out)
-    if any(t.requires_grad for t in (x, residual, post_layer_mix, comb_res_mix)):
-        check_out(out, x, residual, post_layer_mix, comb_res_mix)
-        made: Tensor = _Post.apply(x, residual, post_layer_mix, comb_res_mix, out)
-        return made
-    return _post(x, residual, post_layer_mix, comb_res_mix, out)
+    check_out(out, x, residual, post_layer_mix, comb_res_mix)
+    made: Tensor = _Post.apply(x, residual, post_layer_mix, comb_res_mix, out)
+    return made

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ....mhc import mhc_pre_apply_mix_bwd, mhc_pre_apply_mix_fwd
 from ._residual_grad import find
-from ._shapes import check_out, flat, flat_mix, flat_out, is_traced
+from ._shapes import check_out, flat, flat_mix, flat_out, is_traced, unflat, wants_gradient
 
 
 class _PreApplyMix(torch.autograd.Function):
@@ -38,9 +38,9 @@ def mhc_pre_apply_mix(x: Tensor, mix: Tensor, out: Optional[Tensor] = None) -> T
     """
     shape = *x.shape[:-2], x.shape[-1]
     to = flat_out(out, shape, 1)
-    if is_traced() or not torch.is_grad_enabled() or not (x.requires_grad or mix.requires_grad):
+    if not wants_gradient(x, mix) or is_traced():
         made = mhc_pre_apply_mix_fwd(flat(x, 2), flat_mix(mix, x), out=to)
-        return made.view(shape) if out is None else out
+        return unflat(made, shape) if out is None else out
     check_out(out, x, mix)
     weighted: Tensor = _PreApplyMix.apply(x, mix, out, to)
     return weighted

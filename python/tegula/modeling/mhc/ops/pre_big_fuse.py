@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from ....mhc import mhc_pre_fwd
-from ._shapes import flat, packed
+from ._shapes import flat, packed, unflat
 
 
 def pre(residual, fn, norm_weight, scale, base, rms_eps, pre_eps, sinkhorn_eps, post_mult, sinkhorn_repeat):
@@ -12,7 +12,7 @@ def pre(residual, fn, norm_weight, scale, base, rms_eps, pre_eps, sinkhorn_eps, 
     layer_input, _, post_mix, comb = mhc_pre_fwd(
         flat(residual, 2), packed(fn), packed(scale), packed(base), packed(norm_weight), post_mult=post_mult,
         rms_eps=rms_eps, pre_eps=pre_eps, sinkhorn_eps=sinkhorn_eps, repeat=sinkhorn_repeat)
-    return post_mix.view(*lead, n, 1), comb.view(*lead, n, n), layer_input.view(*lead, h)
+    return post_mix.view(*lead, n, 1), unflat(comb, (*lead, n, n)), unflat(layer_input, (*lead, h))
 
 
 @torch.no_grad()

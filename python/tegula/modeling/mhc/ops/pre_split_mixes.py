@@ -2,7 +2,7 @@
 from torch import Tensor
 
 from ....mhc import mhc_pre_split_mixes_fwd
-from ._shapes import flat, packed
+from ._shapes import flat, packed, unflat
 
 
 def mhc_pre_split_mixes(input_mixes: Tensor, mhc_scale: Tensor, mhc_base: Tensor, mhc_mult: int,
@@ -18,4 +18,4 @@ def mhc_pre_split_mixes(input_mixes: Tensor, mhc_scale: Tensor, mhc_base: Tensor
     lead, n = input_mixes.shape[:-1], mhc_mult
     pre, post, comb = mhc_pre_split_mixes_fwd(flat(input_mixes, 1), packed(mhc_scale), packed(mhc_base), n,
                                               mhc_post_mult_value, mhc_pre_eps)
-    return pre.view(*lead, n, 1), post.view(*lead, n, 1), comb.view(*lead, n, n)
+    return pre.view(*lead, n, 1), post.view(*lead, n, 1), unflat(comb, (*lead, n, n))

@@ -2,7 +2,7 @@
 from torch import Tensor
 
 from ....mhc import mhc_sinkhorn_fwd
-from ._shapes import flat
+from ._shapes import flat, packed, unflat
 
 
 def sinkhorn_normalize(x: Tensor, repeat: int = 10, eps: float = 1e-6) -> Tensor:
@@ -12,4 +12,4 @@ def sinkhorn_normalize(x: Tensor, repeat: int = 10, eps: float = 1e-6) -> Tensor
         >>> sinkhorn_normalize(torch.randn(2, 3, 4, 4)).sum(-2).sub(1).abs().max() < 1e-5
         tensor(True)
     """
-    return mhc_sinkhorn_fwd(flat(x, 2).contiguous(), repeat, eps).view(x.shape)
+    return unflat(mhc_sinkhorn_fwd(packed(flat(x, 2)), repeat, eps), x.shape)
