@@ -10,6 +10,7 @@ import torch
 import tegula.as_tile_kernels  # noqa: F401
 import tegula.torch as reference
 import tegula.v2.mhc as v2
+import tegula.v2.torch as v2_torch
 from conftest import names_and_defaults
 from tegula import mhc
 from tegula.modeling.mhc import ops
@@ -254,6 +255,29 @@ def test_merge(form, device):
     fwd(fn, weight, out), bwd(fn, weight, grad, fn_grad, weight_grad)
     same((out, fn * weight), (fn_grad, 1 + grad * weight))
     torch.testing.assert_close(weight_grad, 1 + (grad.double() * fn.double()).sum(0).float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lead", [(), (2, 3), (5,), (0,)])
+@pytest.mark.parametrize("splits", [1, 3, 16])
+def test_references_of_v2(splits, lead, device):
+    """Of partial sums, as TileKernels 2's tests use them; the others are those of tegula.torch."""
+    names = ("expand_to_mhc_ref mhc_head_compute_mix_ref mhc_post_ref mhc_pre_apply_mix_ref mhc_pre_norm_fn_ref "
+             "mhc_pre_split_mixes_ref sinkhorn_normalize_ref").split()
+    for name in names:
+        assert getattr(v2_torch, name) is getattr(v2_torch.mhc, name) is getattr(reference, name)
+    assert names_and_defaults(v2_torch.mhc_pre_norm_fn_partials_ref) == "(residual, mhc_fn, n_splits)"
+    residual, fn = bf16(device, *lead, N, H), random(device, P, K) / 16
+    out_mul, sqrsum = v2_torch.mhc_pre_norm_fn_partials_ref(residual, fn, splits)
+    x, tokens = residual.reshape(-1, K).double(), residual.numel() // K
+    assert out_mul.shape == (splits, tokens, 1, P) and sqrsum.shape == (splits, tokens, 1)
+    torch.testing.assert_close(out_mul.double().sum(0)[:, 0], x @ fn.double().T, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(sqrsum.double().sum(0)[:, 0], x.square().sum(1), rtol=1e-6, atol=0)
+    first = K // splits + (K % splits > 0)
+    torch.testing.assert_close(sqrsum[0, :, 0].double(), x[:, :first].square().sum(1), rtol=1e-6, atol=0)
+    made = torch.empty(tokens, 1, P, device=device), torch.empty(tokens, 1, device=device), torch.empty(tokens, P, device=device)
+    v2.mhc_reduce_partials_and_rmsnorm_fwd(out_mul, sqrsum, *made, K, 1e-6, splits)
+    want = v2_torch.mhc_pre_norm_fn_ref(residual, fn, None, 1e-6)
+    torch.testing.assert_close(made[2].view(want.shape), want, rtol=1e-3, atol=1e-3)
 
 
 # ---- the projection in parts, of v1 ----
