@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * report_html.c - rows as a page: a summary, then per op bars of GB/s beside the copy's rate and another library's, time
- * against size, a table. It has no script and fetches nothing. */
+ * report_html.c - rows as a page: a summary and a roofline, then per op a table with bars of GB/s (ours, another library's,
+ * a plain copy's) and, folded, time against size and the other times. It has no script and fetches nothing. What is
+ * horizontal has its length in percent and what is text wraps, so that the page fits a phone; there a row of a table
+ * becomes a paragraph in which each cell has its name (data-n). */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,70 +13,125 @@
 
 static const char style[] =
     ":root{color-scheme:light dark;--bg:#fbfaf8;--card:#fff;--fg:#24231f;--soft:#6f6c64;--line:#d9d6cd;"
-    "--bar:#b4552d;--copy:#3f6c8f;--warm:#d9a441;--peer:#a39d90;--good:#2f7d4f;--bad:#b3261e}\n"
+    "--bar:#b4552d;--copy:#3f6c8f;--warm:#d9a441;--peer:#a39d90;--good:#2f7d4f;--bad:#b3261e;"
+    "--d0:#b4552d;--d1:#3f6c8f;--d2:#2f7d4f;--d3:#8a5aa8;--d4:#b28a1f;--d5:#6f6c64}\n"
     "@media(prefers-color-scheme:dark){:root{--bg:#191817;--card:#211f1d;--fg:#e9e6df;--soft:#9d998f;"
-    "--line:#3a3833;--bar:#e08356;--copy:#7fb2d9;--warm:#e3bd6b;--peer:#7c776d;--good:#6cc391;--bad:#f2877d}}\n"
-    "body{margin:0 auto;padding:2rem 1.2rem 4rem;max-width:78rem;background:var(--bg);color:var(--fg);"
-    "font:15px/1.5 system-ui,sans-serif}\n"
+    "--line:#3a3833;--bar:#e08356;--copy:#7fb2d9;--warm:#e3bd6b;--peer:#7c776d;--good:#6cc391;--bad:#f2877d;"
+    "--d0:#e08356;--d1:#7fb2d9;--d2:#6cc391;--d3:#c39ae0;--d4:#e3bd6b;--d5:#9d998f}}\n"
+    "body{margin:0 auto;padding:2rem 1.2rem 4rem;max-width:76rem;background:var(--bg);color:var(--fg);"
+    "font:15px/1.5 system-ui,sans-serif;overflow-wrap:break-word}\n"
     "h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.2rem;margin:2.4rem 0 .6rem}p{margin:.3rem 0}\n"
     ".soft{color:var(--soft)}h2 small{font:13px ui-monospace,monospace;color:var(--soft)}\n"
-    "a{color:var(--copy)}nav a{display:inline-block;margin-right:1em}\n"
-    ".card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:1rem;margin:.8rem 0;"
-    "overflow-x:auto}\n"
+    "a{color:var(--copy)}nav b{margin-right:.6em}nav a{display:inline-block;margin-right:.9em}\n"
+    ".card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:1rem;margin:.8rem 0}\n"
     ".card h3{font-size:.95rem;margin:0 0 .5rem;font-weight:600}\n"
-    ".key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .35em 0 .9em;"
-    "vertical-align:-.05em}\n"
-    ".key:first-child{margin-left:0}\n"
-    "svg{display:block;width:100%;height:auto;min-width:38rem;font:12px system-ui,sans-serif}\n"
-    "svg text{fill:var(--fg)}svg .name{font:12px ui-monospace,monospace}svg .soft{fill:var(--soft)}\n"
-    "svg .value{fill:var(--soft);paint-order:stroke;stroke:var(--card);stroke-width:5px}\n"
-    "svg .grid{stroke:var(--line)}svg .axis{stroke:var(--soft)}\n"
+    "summary{cursor:pointer;color:var(--soft);margin-top:.6rem}\n"
+    ".entry{display:inline-block;margin-right:.9em}"
+    ".key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.35em;vertical-align:-.05em}\n"
+    "svg{display:block;width:100%;margin:.5rem 0;font:11px system-ui,sans-serif}\n"
+    "svg text{fill:var(--soft)}svg .grid{stroke:var(--line)}svg .roof{stroke:var(--fg);stroke-width:1.5}\n"
     "svg .warm{fill:none;stroke:var(--warm);stroke-width:1.6}\n"
     "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:12.5px}\n"
-    "th{font-weight:600;color:var(--soft)}\n"
-    "th,td{padding:.25rem .4rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\n"
-    "th:first-child,td:first-child,.left{text-align:left}.good{color:var(--good)}.bad{color:var(--bad)}\n";
+    "th{font-weight:600;color:var(--soft);vertical-align:bottom}\n"
+    "th,td{overflow-wrap:normal;padding:.25rem .4rem;text-align:right;border-bottom:1px solid var(--line)}\n"
+    "td{white-space:nowrap}.left{text-align:left;white-space:normal}.good{color:var(--good)}.bad{color:var(--bad)}\n"
+    ".plot{width:34%;text-align:left}.plot div{position:relative}\n"
+    ".plot i{display:block;height:8px;border-radius:1px;margin:1px 0;background:var(--bar)}.plot .peer{background:var(--peer)}\n"
+    ".plot .copy{position:absolute;top:-3px;bottom:-3px;width:2px;height:auto;margin:0;background:var(--copy)}\n"
+    "@media(max-width:48rem){.wide{display:none}body{padding:1rem .6rem}.card{padding:.6rem}thead{display:none}"
+    "table,tbody,tr,.plot{display:block;width:auto}tr{border-bottom:1px solid var(--line);padding:.4rem 0}"
+    "td{display:inline-block;border:0;padding:0 .8em 0 0;white-space:normal}td:empty{display:none}"
+    "td[data-n]::before{content:attr(data-n) ' ';color:var(--soft)}.plot{padding:.3rem 0}}\n";
 
-/* The rows of one op. `common` are the parameters that all of them have: they stand in the heading. */
-typedef struct { const tool_row **rows; int count; char common[sizeof((tool_row *)0)->params]; } selection;
+/* The rows of one op. Parameters that all of them have (`common`) stand in the heading; one that half of them have is a
+ * column; what else a row has is words in one more column. */
+enum { MAX_COLUMNS = 6, NAME = 32 };
+typedef struct {
+    const tool_row **rows;
+    int count, num_columns;
+    char common[sizeof((tool_row *)0)->params], columns[MAX_COLUMNS][NAME];
+    bool has_rest;
+} selection;
 
-/* Is the word one of those of `words`? */
-static bool has_word(const char *words, const char *word, int length)
+/* The word of `words` ("a=1 b=2") that begins so; NULL if there is none. */
+static const char *word_with(const char *words, const char *begin, size_t length)
 {
     for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ')
-        if ((int)strcspn(at, " ") == length && !memcmp(at, word, (size_t)length)) return true;
+        if (!strncmp(at, begin, length)) return at;
+    return NULL;
+}
+
+static bool has_word(const char *words, const char *word, size_t length)
+{
+    const char *found = word_with(words, word, length);
+    return found && strcspn(found, " ") == length;
+}
+
+static void add_word(char *words, const char *word, size_t length)
+{
+    const size_t n = strlen(words);
+    sprintf(words + n, "%s%.*s", n ? " " : "", (int)length, word);   /* part of a text that has the same room */
+}
+
+/* "num_rows=", in a static buffer. */
+static const char *named(const char *column)
+{
+    static char begin[NAME + 1];
+    sprintf(begin, "%s=", column);
+    return begin;
+}
+
+static bool is_column(const selection *s, const char *word)
+{
+    for (int c = 0; c < s->num_columns; c++)
+        if (word_with(word, named(s->columns[c]), strlen(s->columns[c]) + 1) == word) return true;
     return false;
 }
 
-static void add_word(char *words, const char *word, int length)
+/* The value of a column, in a static buffer; "" if the row has the default. */
+static const char *value_of(const tool_row *row, const char *column)
 {
-    const size_t n = strlen(words);
-    sprintf(words + n, "%s%.*s", n ? " " : "", length, word);   /* part of a text that has the same room */
+    static char value[sizeof row->params];
+    const size_t length = strlen(column) + 1;
+    const char *word = word_with(row->params, named(column), length);
+    sprintf(value, "%.*s", word ? (int)strcspn(word + length, " ") : 0, word ? word + length : "");
+    return value;
 }
 
-static void find_common(selection *s)
-{
-    s->common[0] = 0;
-    const char *at = s->rows[0]->params;
-    for (int length; s->count > 1 && *at; at += length, at += *at == ' ') {
-        length = (int)strcspn(at, " ");
-        bool is_common = memchr(at, '=', (size_t)length) != NULL;
-        for (int i = 1; i < s->count && is_common; i++) is_common = has_word(s->rows[i]->params, at, length);
-        if (is_common) add_word(s->common, at, length);
-    }
-}
-
-/* The other parameters of a row, in a static buffer. */
+/* The parameters of a row that are neither common nor columns, in a static buffer. */
 static const char *rest(const selection *s, const tool_row *row)
 {
     static char words[sizeof row->params];
     words[0] = 0;
-    const char *at = row->params;
-    for (int length; *at; at += length, at += *at == ' ') {
-        length = (int)strcspn(at, " ");
-        if (!has_word(s->common, at, length)) add_word(words, at, length);
+    for (const char *at = row->params; *at; at += strcspn(at, " "), at += *at == ' ')
+        if (!has_word(s->common, at, strcspn(at, " ")) && !is_column(s, at)) add_word(words, at, strcspn(at, " "));
+    return words;
+}
+
+static void add_column(selection *s, const char *word)
+{
+    const size_t length = strcspn(word, "= ");
+    int count = 0;
+    for (int i = 0; i < s->count; i++) count += word_with(s->rows[i]->params, word, length + 1) != NULL;
+    if (word[length] != '=' || length >= NAME || 2 * count < s->count) return;
+    if (s->num_columns < MAX_COLUMNS && !is_column(s, word) && !has_word(s->common, word, strcspn(word, " ")))
+        sprintf(s->columns[s->num_columns++], "%.*s", (int)length, word);
+}
+
+static void sort_parameters(selection *s)
+{
+    s->common[0] = 0;
+    s->num_columns = 0;
+    s->has_rest = false;
+    for (const char *at = s->rows[0]->params; s->count > 1 && *at; at += strcspn(at, " "), at += *at == ' ') {
+        const size_t length = strcspn(at, " ");
+        bool is_common = memchr(at, '=', length) != NULL;
+        for (int i = 1; i < s->count && is_common; i++) is_common = has_word(s->rows[i]->params, at, length);
+        if (is_common) add_word(s->common, at, length);
     }
-    return words[0] ? words : row->params;
+    for (int i = 0; i < s->count; i++)
+        for (const char *at = s->rows[i]->params; *at; at += strcspn(at, " "), at += *at == ' ') add_column(s, at);
+    for (int i = 0; i < s->count; i++) s->has_rest |= *rest(s, s->rows[i]) != 0;
 }
 
 /* The same row of `other`, if it was timed on this device; else NULL. */
@@ -82,6 +139,12 @@ static const tool_row *partner(const tool_rows *other, const tool_row *row)
 {
     const tool_row *theirs = other ? tool_rows_find(other, row->row) : NULL;
     return theirs && theirs->cold_us > 0 && !strcmp(theirs->device, row->device) ? theirs : NULL;
+}
+
+/* The transposes have no domain in their names. */
+static const char *domain_of(const char *op)
+{
+    return !strcmp(op, "batched_transpose") ? "transpose" : tool_text("%.*s", (int)strcspn(op, "_"), op);
 }
 
 /* Escaped, in one of a few static buffers that hold any field of a row. */
@@ -101,83 +164,124 @@ static const char *text(const char *s)
 
 static void key(FILE *f, const char *color, const char *name)
 {
-    fprintf(f, "<span class='key' style='background:var(--%s)'></span>%s", color, name);
+    fprintf(f, "<span class='entry'><span class='key' style='background:var(--%s)'></span>%s</span> ", color, name);
 }
 
-/* ---- bars ---- */
+/* ---- tables ---- */
 
-enum { WIDTH = 1160, BAR = 24, RIGHT = 150 };
-
-/* The next round number (1, 2 or 5 times a power of ten) at or above x. */
-static double round_up(double x)
+/* "num_rows", which may be broken after its underscores. */
+static void head_cell(FILE *f, const char *name)
 {
-    const double power = pow(10, floor(log10(x)));
-    return x <= power ? power : x <= 2 * power ? 2 * power : x <= 5 * power ? 5 * power : 10 * power;
+    fprintf(f, "<th>");
+    for (; *name; name++) {
+        fputs(text((char[]){ *name, 0 }), f);
+        if (*name == '_') fprintf(f, "<wbr/>");
+    }
+    fprintf(f, "</th>");
+}
+
+static void parameter_heads(FILE *f, const selection *s)
+{
+    fprintf(f, "<table><thead><tr>");
+    for (int c = 0; c < s->num_columns; c++) head_cell(f, s->columns[c]);
+    if (s->has_rest) fprintf(f, "<th class='left'>also</th>");
+}
+
+static void parameter_cells(FILE *f, const selection *s, const tool_row *r)
+{
+    fprintf(f, "<tr>");
+    for (int c = 0; c < s->num_columns; c++)
+        fprintf(f, "<td data-n='%s'>%s</td>", text(s->columns[c]), text(value_of(r, s->columns[c])));
+    if (s->has_rest) fprintf(f, "<td class='left'>%s</td>", text(rest(s, r)));
+}
+
+static void cell(FILE *f, const char *name, double value)
+{
+    fprintf(f, "<td data-n='%s'>%s</td>", name, tool_number(value));
 }
 
 /* NaN without a copy; fmax() passes over that. */
 static double copy_rate(const tool_row *row) { return 1e-3 * row->bytes / row->copy_us; }
+static double rate_of(const tool_row *row, const tool_row *theirs) { return 1e-3 * row->bytes / theirs->cold_us; }
 
-/* The bar whose top is at y; `left` is where 0 GB/s is. Theirs, if there is one, is a thinner one below. */
-static void bar(FILE *f, const selection *s, const tool_row *r, const tool_row *theirs, double y, int left, double scale)
+/* A bar each for ours and theirs, one below the other, and a mark for the copy; `end` GB/s is the whole width. */
+static void bars_cell(FILE *f, const tool_row *r, const tool_row *theirs, double end)
 {
-    fprintf(f, "<g><title>%s: %s us, %s GB/s</title>", text(r->row), tool_number(r->cold_us),
-            tool_number(r->gb_per_s));
-    fprintf(f, "<text class='name' x='%d' y='%.1f' text-anchor='end'>%s</text>", left - 8, y + 13,
-            text(rest(s, r)));
-    fprintf(f, "<rect x='%d' y='%.1f' width='%.1f' height='%d' rx='2' fill='var(--bar)'/>", left, y,
-            r->gb_per_s * scale, theirs ? BAR - 12 : BAR - 7);
-    if (theirs)
-        fprintf(f, "<rect x='%d' y='%.1f' width='%.1f' height='4' rx='1' fill='var(--peer)'/>", left, y + BAR - 11,
-                1e-3 * r->bytes / theirs->cold_us * scale);
-    if (!isnan(r->copy_us))
-        fprintf(f, "<rect x='%.1f' y='%.1f' width='3' height='%d' fill='var(--copy)'/>",
-                left + copy_rate(r) * scale - 1.5, y - 2, BAR - 3);
-    fprintf(f, "<text class='value' x='%.1f' y='%.1f'>%s", left + fmax(r->gb_per_s, copy_rate(r)) * scale + 8,
-            y + 13, tool_number(r->gb_per_s));
-    if (!isnan(r->copy_share)) fprintf(f, ", %.0f %% of copy", 100 * r->copy_share);
-    fprintf(f, "</text></g>\n");
+    fprintf(f, "<td class='plot'><div><i style='width:%.1f%%'></i>", 100 * r->gb_per_s / end);
+    if (theirs) fprintf(f, "<i class='peer' style='width:%.1f%%'></i>", 100 * rate_of(r, theirs) / end);
+    if (r->copy_us > 0) fprintf(f, "<i class='copy' style='left:%.1f%%'></i>", 100 * copy_rate(r) / end);
+    fprintf(f, "</div></td>");
 }
 
 static void bars(FILE *f, const selection *s, const tool_rows *other)
 {
-    const char *op = text(s->rows[0]->op);
-    const int height = BAR * s->count;
-    int longest = 0;
-    double largest = 0;
+    double end = 0;
     for (int i = 0; i < s->count; i++) {
-        const tool_row *theirs = partner(other, s->rows[i]);
-        longest = (int)fmax(longest, (double)strlen(rest(s, s->rows[i])));
-        largest = fmax(largest, fmax(s->rows[i]->gb_per_s, copy_rate(s->rows[i])));
-        if (theirs) largest = fmax(largest, 1e-3 * s->rows[i]->bytes / theirs->cold_us);
+        const tool_row *r = s->rows[i], *theirs = partner(other, r);
+        end = fmax(end, fmax(r->gb_per_s, copy_rate(r)));
+        if (theirs) end = fmax(end, rate_of(r, theirs));
     }
-    if (!(largest > 0)) return;
-    const int left = longest < 70 ? 73 * longest / 10 + 16 : 540;   /* a letter is at most 7.3 wide */
-    const double step = round_up(largest / 6), end = step * ceil(largest / step);
-    const double scale = (WIDTH - left - RIGHT) / end;
-    fprintf(f, "<div class='card'><h3>GB/s, caches cold (longer is better)</h3>\n<p class='soft'>");
-    key(f, "bar", op);
-    key(f, "copy", "a plain copy of as many bytes in the same run");
+    if (!(end > 0)) return;
+    end *= 1.01;                                /* so that the mark of the fastest copy is inside */
+    fprintf(f, "<p class='soft'>GB/s, caches cold (longer is better): ");
+    key(f, "bar", text(s->rows[0]->op));
     if (other && other->count) key(f, "peer", other->rows[0].peer[0] ? text(other->rows[0].peer) : "the earlier run");
-    fprintf(f, "</p>\n<svg viewBox='0 0 %d %d' role='img' aria-label='GB/s of %s by size'>\n", WIDTH,
-            height + 34, op);
-    for (double v = 0; v <= end * 1.0001; v += step) {
-        const double x = left + v * scale;
-        fprintf(f, "<line class='%s' x1='%.1f' x2='%.1f' y1='0' y2='%d'/>", v == 0 ? "axis" : "grid", x, x,
-                height + 4);
-        fprintf(f, "<text class='soft' x='%.1f' y='%d' text-anchor='middle'>%g</text>\n", x, height + 22, v);
+    key(f, "copy", "a plain copy of as many bytes in the same run");
+    fprintf(f, "</p>\n");
+    parameter_heads(f, s);
+    fprintf(f, "<th class='plot'></th><th>GB/s</th><th>of copy</th><th>cold us</th>%s</tr></thead><tbody>\n",
+            other ? "<th>theirs us</th><th>ratio</th>" : "");
+    for (int i = 0; i < s->count; i++) {
+        const tool_row *r = s->rows[i], *theirs = other ? tool_rows_find(other, r->row) : NULL;
+        parameter_cells(f, s, r);
+        bars_cell(f, r, partner(other, r), end);
+        cell(f, "GB/s", r->gb_per_s);
+        fprintf(f, "<td data-n='of copy'>%s</td>", tool_percent(r->copy_share));
+        cell(f, "cold us", r->cold_us);
+        if (theirs) {
+            const tool_verdict v = tool_judge(r, theirs);
+            cell(f, "theirs us", theirs->cold_us);
+            fprintf(f, "<td data-n='ratio' class='ratio%s' title='%s'>%s</td>",
+                    v.is_met ? " good" : v.is_missed ? " bad" : "", v.text, v.ratio);
+        } else if (other) {
+            fprintf(f, "<td></td><td></td>");
+        }
+        fprintf(f, "</tr>\n");
     }
-    for (int i = 0; i < s->count; i++)
-        bar(f, s, s->rows[i], partner(other, s->rows[i]), BAR * i + 3, left, scale);
-    fprintf(f, "</svg></div>\n");
+    fprintf(f, "</tbody></table>\n");
 }
 
-/* ---- time against size, both logarithmic ---- */
+static void other_times(FILE *f, const selection *s, const tool_rows *other)
+{
+    bool is_gpu = false;
+    for (int i = 0; i < s->count; i++) is_gpu |= !isnan(s->rows[i]->graph_us);
+    parameter_heads(f, s);
+    fprintf(f, "<th>min us</th><th>90 %% us</th><th>warm us</th>%s%s</tr></thead><tbody>\n",
+            is_gpu ? "<th>graph us</th><th>host us</th><th>empty us</th>" : "", other ? "<th class='left'>verdict</th>" : "");
+    for (int i = 0; i < s->count; i++) {
+        const tool_row *r = s->rows[i], *theirs = other ? tool_rows_find(other, r->row) : NULL;
+        parameter_cells(f, s, r);
+        cell(f, "min us", r->cold_min_us);
+        cell(f, "90 % us", r->cold_p90_us);
+        cell(f, "warm us", r->warm_us);
+        if (is_gpu) {
+            cell(f, "graph us", r->graph_us);
+            cell(f, "host us", 1e-3 * r->host_ns);
+            cell(f, "empty us", r->empty_us);
+        }
+        if (other) fprintf(f, "<td class='left'>%s</td>", theirs ? tool_judge(r, theirs).text : "");
+        fprintf(f, "</tr>\n");
+    }
+    fprintf(f, "</tbody></table>\n");
+}
 
-enum { HEIGHT = 360, X_BEGIN = 64, X_END = WIDTH - 30, Y_BEGIN = HEIGHT - 44, Y_END = 10 };
+/* ---- plots, both axes logarithmic; x in percent, y in pixels ---- */
+
+enum { HEIGHT = 300, X_BEGIN = 4, X_END = 96, Y_BEGIN = HEIGHT - 26, Y_END = 18 };
 
 /* Whole decades, low to high, drawn from `begin` to `end`. */
 typedef struct { double low, high, begin, end; } axis;
+static const axis empty_x = { INFINITY, 0, X_BEGIN, X_END }, empty_y = { INFINITY, 0, Y_BEGIN, Y_END };
 
 static void widen(axis *a, double value)
 {
@@ -191,23 +295,24 @@ static double place(const axis *a, double value)
     return a->begin + (a->end - a->begin) * log10(value / a->low) / log10(a->high / a->low);
 }
 
-static void decades(FILE *f, const axis *xs, const axis *ys)
+static void begin_plot(FILE *f, const axis *xs, const axis *ys, const char *unit, const char *label)
 {
+    bool is_odd = false;                        /* every other size is named only where there is room */
+    fprintf(f, "<svg height='%d' role='img' aria-label='%s'>\n", HEIGHT, label);
     for (double v = xs->low; v <= xs->high * 1.001; v *= 10) {
         static const char *const names[] = { "B", "KB", "MB", "GB", "TB" };
-        const int unit = (int)fmin(4, fmax(0, floor(log10(v * 1.001) / 3)));
+        const int u = (int)fmin(4, fmax(0, floor(log10(v * 1.001) / 3)));
         const double x = place(xs, v);
-        fprintf(f, "<line class='grid' x1='%.1f' x2='%.1f' y1='%d' y2='%d'/>", x, x, Y_END, Y_BEGIN);
-        fprintf(f, "<text class='soft' x='%.1f' y='%d' text-anchor='middle'>%g %s</text>\n", x, Y_BEGIN + 17,
-                v / pow(1000, unit), names[unit]);
+        fprintf(f, "<line class='grid' x1='%.2f%%' x2='%.2f%%' y1='%d' y2='%d'/>", x, x, Y_END, Y_BEGIN);
+        fprintf(f, "<text%s x='%.2f%%' y='%d' text-anchor='middle'>%g %s</text>\n", is_odd ? " class='wide'" : "", x,
+                Y_BEGIN + 17, v / pow(1000, u), names[u]);
+        is_odd = !is_odd;
     }
     for (double v = ys->low; v <= ys->high * 1.001; v *= 10) {
         const double y = place(ys, v);
-        fprintf(f, "<line class='grid' x1='%d' x2='%d' y1='%.1f' y2='%.1f'/>", X_BEGIN, X_END, y, y);
-        fprintf(f, "<text class='soft' x='%d' y='%.1f' text-anchor='end'>%.10g</text>\n", X_BEGIN - 7, y + 4,
-                v);
+        fprintf(f, "<line class='grid' x1='0' x2='100%%' y1='%.1f' y2='%.1f'/>", y, y);
+        fprintf(f, "<text x='0' y='%.1f'>%.10g %s</text>\n", y - 3, v, unit);
     }
-    fprintf(f, "<text class='soft' x='%d' y='%d' text-anchor='end'>bytes moved</text>\n", X_END, HEIGHT - 8);
 }
 
 static void points(FILE *f, const tool_row *r, const axis *xs, const axis *ys)
@@ -216,16 +321,16 @@ static void points(FILE *f, const tool_row *r, const axis *xs, const axis *ys)
     fprintf(f, "<g><title>%s: cold %s us, warm %s us, copy %s us</title>", text(r->row),
             tool_number(r->cold_us), tool_number(r->warm_us), tool_number(r->copy_us));
     if (r->copy_us > 0)
-        fprintf(f, "<rect x='%.1f' y='%.1f' width='16' height='3' fill='var(--copy)'/>", x - 8,
+        fprintf(f, "<rect x='%.2f%%' y='%.1f' width='16' height='3' transform='translate(-8)' fill='var(--copy)'/>", x,
                 place(ys, r->copy_us) - 1.5);
     if (r->warm_us > 0)
-        fprintf(f, "<circle class='warm' cx='%.1f' cy='%.1f' r='6.5'/>", x, place(ys, r->warm_us));
-    fprintf(f, "<circle cx='%.1f' cy='%.1f' r='4.5' fill='var(--bar)'/></g>\n", x, place(ys, r->cold_us));
+        fprintf(f, "<circle class='warm' cx='%.2f%%' cy='%.1f' r='6.5'/>", x, place(ys, r->warm_us));
+    fprintf(f, "<circle cx='%.2f%%' cy='%.1f' r='4.5' fill='var(--bar)'/></g>\n", x, place(ys, r->cold_us));
 }
 
 static void latency(FILE *f, const selection *s)
 {
-    axis xs = { INFINITY, 0, X_BEGIN, X_END }, ys = { INFINITY, 0, Y_BEGIN, Y_END };
+    axis xs = empty_x, ys = empty_y;
     for (int i = 0; i < s->count; i++) {
         const tool_row *r = s->rows[i];
         if (!(r->bytes > 0)) return;
@@ -235,53 +340,95 @@ static void latency(FILE *f, const selection *s)
         widen(&ys, r->copy_us);
     }
     if (s->count < 2) return;
-    fprintf(f, "<div class='card'><h3>Time of a call in us against bytes moved (both axes logarithmic)</h3>\n"
-               "<p class='soft'>");
+    fprintf(f, "<h3>Time of a call against bytes moved (both axes logarithmic)</h3>\n<p class='soft'>");
     key(f, "bar", "cold");
     key(f, "warm", "warm");
     key(f, "copy", "plain copy, cold");
-    fprintf(f, "</p>\n<svg viewBox='0 0 %d %d' role='img' aria-label='time of %s against bytes'>\n", WIDTH,
-            HEIGHT, text(s->rows[0]->op));
-    decades(f, &xs, &ys);
+    fprintf(f, "</p>\n");
+    begin_plot(f, &xs, &ys, "us", "time against bytes");
     for (int i = 0; i < s->count; i++) points(f, s->rows[i], &xs, &ys);
-    fprintf(f, "</svg></div>\n");
+    fprintf(f, "</svg>\n");
 }
 
-/* ---- the table ---- */
+/* ---- the roofline ---- */
 
-static void cells(FILE *f, int count, const double *values)
+static int compare_doubles(const void *a, const void *b)
 {
-    for (int i = 0; i < count; i++) fprintf(f, "<td>%s</td>", tool_number(values[i]));
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
-static void verdict_cells(FILE *f, const tool_row *ours, const tool_row *theirs)
+/* The roof at one size: the median rate of copies that are at most an eighth of a decade off. NaN without any. */
+static double roof_at(const tool_rows *rows, double bytes, double *rates)
 {
-    tool_verdict v = { .text = "-", .ratio = "-" };
-    if (theirs) v = tool_judge(ours, theirs);
-    const double their_us = theirs ? theirs->cold_us : (double)NAN;
-    fprintf(f, "<td>%s</td><td>%s</td><td class='left%s'>%s</td>", tool_number(their_us), v.ratio,
-            v.is_met ? " good" : v.is_missed ? " bad" : "", v.text);
+    int count = 0;
+    for (int i = 0; i < rows->count; i++)
+        if (fabs(log10(rows->rows[i].bytes / bytes)) <= 0.125 && rows->rows[i].copy_us > 0)
+            rates[count++] = copy_rate(&rows->rows[i]);
+    qsort(rates, (size_t)count, sizeof *rates, compare_doubles);
+    return count ? rates[count / 2] : (double)NAN;
 }
 
-static void table(FILE *f, const selection *s, const tool_rows *other)
+static void roof(FILE *f, const tool_rows *rows, const axis *xs, const axis *ys)
 {
-    bool is_gpu = false;
-    for (int i = 0; i < s->count; i++) is_gpu |= !isnan(s->rows[i]->graph_us);
-    fprintf(f, "<div class='card'><table><tr><th>parameters</th><th>cold us</th><th>GB/s</th><th>of copy</th>"
-               "%s<th>min</th><th>90 %%</th><th>warm us</th>%s</tr>\n",
-            other ? "<th>theirs us</th><th>ratio</th><th class='left'>verdict</th>" : "",
-            is_gpu ? "<th>graph us</th><th>host us</th><th>empty us</th>" : "");
-    for (int i = 0; i < s->count; i++) {
-        const tool_row *r = s->rows[i];
-        fprintf(f, "<tr><td>%s</td>", text(rest(s, r)));
-        cells(f, 2, (double[]){ r->cold_us, r->gb_per_s });
-        fprintf(f, "<td>%s</td>", tool_percent(r->copy_share));
-        if (other) verdict_cells(f, r, tool_rows_find(other, r->row));
-        cells(f, 3, (double[]){ r->cold_min_us, r->cold_p90_us, r->warm_us });
-        if (is_gpu) cells(f, 3, (double[]){ r->graph_us, 1e-3 * r->host_ns, r->empty_us });
-        fprintf(f, "</tr>\n");
+    double *rates = case_memory(rows->count, sizeof *rates), last_bytes = 0, last = 0;
+    for (double bytes = xs->low; bytes <= xs->high * 1.001; bytes *= pow(10, 0.25)) {
+        const double rate = roof_at(rows, bytes, rates);
+        if (isnan(rate)) continue;
+        if (last_bytes > 0)
+            fprintf(f, "<line class='roof' x1='%.2f%%' y1='%.1f' x2='%.2f%%' y2='%.1f'/>\n", place(xs, last_bytes),
+                    place(ys, last), place(xs, bytes), place(ys, rate));
+        last_bytes = bytes;
+        last = rate;
     }
-    fprintf(f, "</table></div>\n");
+    free(rates);
+}
+
+enum { MAX_DOMAINS = 6 };                       /* as many colours as the style has; the last is that of all others */
+
+/* The domains in the order of their first rows; gives their number. */
+static int find_domains(const tool_rows *rows, char domains[MAX_DOMAINS][NAME])
+{
+    int count = 0;
+    for (int i = 0; i < rows->count && count < MAX_DOMAINS; i++) {
+        int d = 0;
+        while (d < count && strncmp(domains[d], domain_of(rows->rows[i].op), NAME - 1)) d++;
+        if (d == count && strcmp(rows->rows[i].op, "copy"))
+            snprintf(domains[count++], NAME, "%.31s", domain_of(rows->rows[i].op));
+    }
+    return count;
+}
+
+static void roofline(FILE *f, const tool_rows *rows)
+{
+    char domains[MAX_DOMAINS][NAME];
+    const int num_domains = find_domains(rows, domains);
+    axis xs = empty_x, ys = empty_y;
+    int count = 0;
+    for (const tool_row *r = rows->rows; r < rows->rows + rows->count; r++) {
+        if (!strcmp(r->op, "copy") || !(r->bytes > 0) || !(r->gb_per_s > 0)) continue;
+        widen(&xs, r->bytes);
+        widen(&ys, r->gb_per_s);
+        widen(&ys, copy_rate(r));
+        count++;
+    }
+    if (count < 2) return;
+    fprintf(f, "<div class='card'><h3>Roofline: GB/s against bytes moved (both axes logarithmic)</h3>\n<p class='soft'>");
+    key(f, "fg", "the roof, a plain copy of as many bytes: launch cost limits it on the left, memory on the right");
+    for (int d = 0; d < num_domains; d++) key(f, tool_text("d%d", d), text(domains[d]));
+    fprintf(f, "</p>\n");
+    begin_plot(f, &xs, &ys, "GB/s", "GB/s against bytes");
+    for (const tool_row *r = rows->rows; r < rows->rows + rows->count; r++) {
+        if (!strcmp(r->op, "copy") || !(r->bytes > 0) || !(r->gb_per_s > 0)) continue;
+        int d = 0;
+        while (d < num_domains - 1 && strncmp(domains[d], domain_of(r->op), NAME - 1)) d++;
+        fprintf(f, "<a href='#%s'><title>%s: %s us, %s GB/s, %s of copy</title>"
+                   "<circle class='row' cx='%.2f%%' cy='%.1f' r='3.5' fill='var(--d%d)' fill-opacity='.75'/></a>\n",
+                text(r->op), text(r->row), tool_number(r->cold_us), tool_number(r->gb_per_s),
+                tool_percent(r->copy_share), place(&xs, r->bytes), place(&ys, r->gb_per_s), d);
+    }
+    roof(f, rows, &xs, &ys);
+    fprintf(f, "</svg></div>\n");
 }
 
 /* ---- the page ---- */
@@ -291,6 +438,33 @@ static void labelled(FILE *f, const char *label, const char *value)
     if (*value) fprintf(f, ", %s %s", label, text(value));
 }
 
+/* Files of record are not all of one commit. */
+static void commits(FILE *f, const tool_rows *rows)
+{
+    for (int i = 0; i < rows->count; i++) {
+        int j = 0;
+        while (j < i && strcmp(rows->rows[j].commit, rows->rows[i].commit)) j++;
+        if (j == i) labelled(f, i ? "" : "commit", rows->rows[i].commit);
+    }
+}
+
+/* One line for the copies of all runs. */
+static void copies(FILE *f, const tool_rows *rows)
+{
+    double low = INFINITY, high = 0;
+    const tool_row *some = NULL;
+    for (const tool_row *r = rows->rows; r < rows->rows + rows->count; r++) {
+        if (strcmp(r->op, "copy") || !(r->gb_per_s > 0)) continue;
+        some = r;
+        low = fmin(low, r->gb_per_s);
+        high = fmax(high, r->gb_per_s);
+    }
+    if (!some) return;
+    fprintf(f, "<p>A plain copy, %s: <strong>%s", text(some->params), tool_number(low));
+    if (high > low) fprintf(f, " to %s", tool_number(high));
+    fprintf(f, " GB/s</strong> (read plus written).</p>\n");
+}
+
 static void head(FILE *f, const tool_rows *rows, const tool_rows *other)
 {
     const tool_row *first = &rows->rows[0];
@@ -298,16 +472,13 @@ static void head(FILE *f, const tool_rows *rows, const tool_rows *other)
                "content='width=device-width'/><title>tegula bench: %s</title><style>\n%s</style></head>\n"
                "<body><h1>%s</h1>\n<p class='soft'>tegula %s",
             text(first->device), style, text(first->device), text(first->library));
-    labelled(f, "commit", first->commit);
+    commits(f, rows);
     labelled(f, "driver", first->driver);
     labelled(f, "NVRTC", first->nvrtc);
     if (!isnan(first->threads)) fprintf(f, ", %.0f threads", first->threads);
     fprintf(f, "; timer: %s; caches flushed by a %s before each cold call</p>\n", text(first->timer),
             text(first->flush));
-    for (const tool_row *r = first; r < first + rows->count; r++)
-        if (!strcmp(r->op, "copy"))
-            fprintf(f, "<p>A plain copy, %s: %s, <strong>%s GB/s</strong> (read plus written).</p>\n",
-                    text(r->params), tool_time(r->cold_us), tool_number(r->gb_per_s));
+    copies(f, rows);
     if (other && other->count)
         fprintf(f, "<p>Compared with %s on %s; a ratio below 1 means that ours is faster.</p>\n",
                 other->rows[0].peer[0] ? text(other->rows[0].peer) : "an earlier run",
@@ -320,12 +491,6 @@ static bool is_first_of_op(const tool_rows *rows, int i)
     for (int j = 0; j < i; j++)
         if (!strcmp(rows->rows[j].op, rows->rows[i].op)) return false;
     return true;
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* The rows that a reader looks at first: slowest against theirs. */
@@ -348,6 +513,23 @@ static void worst(FILE *f, const tool_rows *rows, const tool_rows *other)
         last = ratio;
     }
     fprintf(f, "</ol>\n");
+}
+
+/* Ops by domain, as links. */
+static void contents(FILE *f, const tool_rows *rows)
+{
+    char domain[NAME] = "";
+    fprintf(f, "<nav>");
+    for (int i = 0; i < rows->count; i++) {
+        const char *op = rows->rows[i].op;
+        if (!is_first_of_op(rows, i)) continue;
+        if (strncmp(domain, domain_of(op), NAME - 1)) {
+            snprintf(domain, sizeof domain, "%.31s", domain_of(op));
+            fprintf(f, "<p><b>%s</b></p>\n", text(domain));
+        }
+        fprintf(f, "<a href='#%s'>%s</a>\n", text(op), text(op));
+    }
+    fprintf(f, "</nav>\n");
 }
 
 static void summary(FILE *f, const tool_rows *rows, const tool_rows *other)
@@ -376,20 +558,18 @@ static void summary(FILE *f, const tool_rows *rows, const tool_rows *other)
                 exp(sum_of_logs / num_compared), num_compared, num_met, num_compared - num_met);
         worst(f, rows, other);
     }
-    fprintf(f, "<nav>");
-    for (int i = 0; i < rows->count; i++)
-        if (is_first_of_op(rows, i))
-            fprintf(f, "<a href='#%s'>%s</a>\n", text(rows->rows[i].op), text(rows->rows[i].op));
-    fprintf(f, "</nav></div>\n");
+    contents(f, rows);
+    fprintf(f, "</div>\n");
 }
 
 tgl_status tool_report_html(const char *path, const tool_rows *rows, const tool_rows *other)
 {
     FILE *f = fopen(path, "w");
     if (!f) return tgl_fail(TGL_ERR_ARGUMENT, "%s: %s", path, strerror(errno));
-    selection s = { case_memory(rows->count, sizeof *s.rows), 0, "" };
+    selection s = { .rows = case_memory(rows->count, sizeof *s.rows) };
     head(f, rows, other);
     summary(f, rows, other);
+    roofline(f, rows);
     for (int i = 0; i < rows->count; i++) {
         const char *op = rows->rows[i].op;
         if (!is_first_of_op(rows, i)) continue;
@@ -397,11 +577,14 @@ tgl_status tool_report_html(const char *path, const tool_rows *rows, const tool_
         for (const tool_row *r = &rows->rows[i]; r < rows->rows + rows->count; r++)
             if (!strcmp(r->op, op) && !isnan(r->cold_us)) s.rows[s.count++] = r;
         if (s.count == 0) continue;
-        find_common(&s);
+        sort_parameters(&s);
         fprintf(f, "<h2 id='%s'>%s <small>%s</small></h2>\n", text(op), text(op), text(s.common));
+        fprintf(f, "<div class='card'>");
         bars(f, &s, other);
+        fprintf(f, "<details><summary>time against size; other times%s</summary>\n", other ? ", verdicts" : "");
         latency(f, &s);
-        table(f, &s, other);
+        other_times(f, &s, other);
+        fprintf(f, "</details></div>\n");
     }
     fprintf(f, "</body></html>\n");
     free(s.rows);

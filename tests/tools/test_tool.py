@@ -467,18 +467,53 @@ def test_page(tegula, tmp_path, rows):
     assert {a["href"][1:] for tag, a in page.elements if tag == "a"} <= {a.get("id") for _, a in page.elements}
     assert "prefers-color-scheme:dark" in text
     words = " ".join(page.words)
-    assert all(r["params"] in words for r in rows[1:]) and rows[0]["timer"] in words
-    verdicts = [a["class"] for tag, a in page.elements if tag == "td" and "class" in a]
-    assert verdicts == ["left", "left bad", "left good", "left"]        # not timed, slower, same, not in the other file
+    assert 'a<b & "c"' in words and rows[0]["timer"] in words and {"num_rows", "dtype"} <= {
+        a["data-n"] for tag, a in page.elements if "data-n" in a}
+    ratios = [a["class"] for tag, a in page.elements if a.get("data-n") == "ratio"]
+    assert ratios == ["ratio", "ratio bad", "ratio good"]        # not timed, slower, same; the last is not in the other file
+    assert all(verdict in page.words for verdict in ("not timed", "slower", "same"))
     assert "nan" not in words.lower() and "nan" not in " ".join(str(a) for _, a in page.elements).lower()
 
-    # Bars begin at 0 and are as long as their rates.
-    bars = [a for tag, a in page.elements if tag == "rect" and a.get("fill") == "var(--bar)"]
-    assert len(bars) == len(rows) - 1 and len({a["x"] for a in bars}) == 1
-    axis = [a for tag, a in page.elements if tag == "line" and a["class"] == "axis"]
-    assert float(axis[0]["x1"]) == float(bars[0]["x"])
-    scale = [float(a["width"]) / r["gb_per_s"] for a, r in zip(bars, rows[1:])]
-    assert scale == pytest.approx([scale[0]] * len(scale), rel=0.05, abs=1)
+    # Bars are as long as their rates; marks of the copy and theirs have the same scale.
+    def lengths(kind, side):
+        return [float(re.search(rf"{side}:([\d.]+)%", a["style"])[1]) for tag, a in page.elements
+                if tag == "i" and a.get("class", "ours") == kind]
+    ours, theirs, copies = lengths("ours", "width"), lengths("peer", "width"), lengths("copy", "left")
+    assert len(ours) == len(rows) - 1 and len(theirs) == 2 and len(copies) == len(rows) - 2
+    scale = max(theirs) / (1e-3 * rows[2]["bytes"] / 1e-3)       # the longest: 1 ns
+    assert ours == pytest.approx([r["gb_per_s"] * scale for r in rows[1:]], abs=0.1)
+    assert copies == pytest.approx([1e-3 * r["bytes"] / r["copy_us"] * scale for r in rows[1:] if r["copy_us"]], abs=0.1)
+
+
+def test_roofline(tegula, tmp_path, rows):
+    """A point for each row at its bytes and rate; the roof is the copy's rate."""
+    rows = [{**rows[1], "row": f"{op} n={n}", "op": op, "params": f"n={n}", "bytes": n, "cold_us": us, "gb_per_s": 1e-3 * n / us,
+             "copy_us": us / 2} for op, n, us in (("moe_a", 1000, 1.0), ("moe_a", 10000, 1.0), ("quant_b", 100000, 10.0))]
+    write_lines(tmp_path / "rows.jsonl", rows)
+    assert tegula("report", "rows.jsonl", "-o", "page.html").returncode == 0
+    page = Page((tmp_path / "page.html").read_text())
+    points = [a for tag, a in page.elements if tag == "circle" and a.get("class") == "row"]
+    x, y = ([float(a[k].rstrip("%")) for a in points] for k in ("cx", "cy"))
+    assert x[1] - x[0] == pytest.approx(x[2] - x[1], abs=0.02) and x[0] < x[1]          # a decade each
+    assert y[0] > y[1] and y[1] == y[2]                                                  # 1, 10 and 10 GB/s
+    assert [a["fill"] for a in points] == ["var(--d0)", "var(--d0)", "var(--d1)"]
+    roof = [a for tag, a in page.elements if tag == "line" and a.get("class") == "roof"]
+    assert [(float(a["x1"].rstrip("%")), float(a["x2"].rstrip("%"))) for a in roof] == [(x[0], x[1]), (x[1], x[2])]
+    decade = y[0] - y[1]
+    assert [y[i] - float(roof[i]["y1"]) for i in (0, 1)] == pytest.approx([decade * 0.30103] * 2, abs=0.2)
+
+
+def test_parameters_of_a_page_are_columns(tegula, tmp_path, rows):
+    """Common ones are in the heading, frequent ones are columns, rare ones are words."""
+    params = ["n=1 dtype=bf16 fused=1", "n=2 dtype=bf16 fused=1", "n=3 dtype=f32 fused=1 odd=yes"]
+    write_lines(tmp_path / "rows.jsonl", [{**rows[1], "row": f"op_a {p}", "op": "op_a", "params": p} for p in params])
+    assert tegula("report", "rows.jsonl", "-o", "page.html").returncode == 0
+    text = (tmp_path / "page.html").read_text()
+    assert "<h2 id='op_a'>op_a <small>fused=1</small></h2>" in text
+    assert "<thead><tr><th>n</th><th>dtype</th><th class='left'>also</th>" in text
+    assert [re.findall(r"<td(?: data-n='(?:n|dtype)'| class='left')>(.*?)</td>", line)
+            for line in re.findall(r"^<tr>.*class='plot'.*$", text, re.M)] == [
+        ["1", "bf16", ""], ["2", "bf16", ""], ["3", "f32", "odd=yes"]]
 
 
 def test_summary_of_a_page(tegula, tmp_path, rows):
@@ -496,7 +531,7 @@ def test_summary_of_a_page(tegula, tmp_path, rows):
     assert "1.41 times as fast (geometric mean of 4 rows); 3 rows met their goal, 1 did not" in words
     assert f"Slowest against theirs: 2.00: {rows[4]['row']} 1.00: {rows[3]['row']} 0.50: {rows[2]['row']}" in words
     assert "transpose num_cols=96 GB/s" in words                # the heading; bars and table have the rest
-    assert len([a for tag, a in page.elements if tag == "rect" and a.get("fill") == "var(--peer)"]) == 4
+    assert len([a for tag, a in page.elements if tag == "i" and a.get("class") == "peer"]) == 4
 
 
 def test_a_page_that_cannot_be_written_is_known_before_measuring(tegula):
