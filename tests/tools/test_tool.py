@@ -677,8 +677,12 @@ def test_picture():
     assert len(bars) == len(labels) >= 8
     for bar, label in zip(bars, labels):
         value = float(label.text.split(",")[0].split()[0]) / (100 if "%" in label.text else 1)
-        assert float(bar.get("width")) == pytest.approx(130 * value, abs=1)
-        assert float(label.get("x")) + 7 * len(label.text) < width and float(label.get("y")) < height
+        assert float(bar.get("width")) == pytest.approx(150 * value, abs=1)
+        assert float(label.get("x")) > float(bar.get("x")) + float(bar.get("width"))
+    for text in (e for e in root if e.tag.endswith("text")):
+        is_right_aligned = text.get("text-anchor") == "end"
+        assert (7 * len(text.text) < float(text.get("x")) if is_right_aligned else
+                float(text.get("x")) + 7.3 * len(text.text) < width) and float(text.get("y")) < height, text.text
 
 
 def test_tables_are_made_from_rows(tmp_path, rows):

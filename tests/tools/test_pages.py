@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: MIT
+"""The pages that people see: that of `tegula report`, and the site of the documents (scripts/site). Links and images resolve;
+in a headless browser, where there is one, nothing is cut off on a desktop's screen and on a phone's."""
+import html.parser
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = Path(os.environ.get("TEGULA_TOOL", ROOT / "build/bin/tegula"))
+WIDTHS = [1280, 390]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    page = tmp_path_factory.mktemp("report") / "page.html"
+    record = [ROOT / f"bench/results/h200/{domain}.jsonl" for domain in ("transpose", "moe", "quant", "engram", "mhc")]
+    subprocess.run([TOOL, "report", *record, "--against", ROOT / "bench/peers/tilekernels-1.0.0-h200.jsonl", "-o", page],
+                   check=True, stdout=subprocess.DEVNULL)
+    return page
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("markdown_it")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run([sys.executable, ROOT / "scripts/site", "--tool", TOOL, folder], text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+# ---- links ----
+
+class Links(html.parser.HTMLParser):
+    def __init__(self, path):
+        super().__init__()
+        self.ids, self.targets, self.images = set(), [], []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.ids.add(attrs.get("id"))
+        if tag in ("a", "link"):
+            self.targets.append(attrs["href"])
+        if tag == "img":
+            self.images.append(attrs["src"])
+
+
+def test_links_of_the_site_resolve(site):
+    pages = {path: Links(path) for path in site.rglob("*.html")}
+    for path, page in pages.items():
+        for target in page.targets + page.images:
+            if re.match(r"[a-z]+:", target):
+                continue                        # another site's
+            address, _, anchor = target.partition("#")
+            to = (path.parent / address).resolve() if address else path
+            assert to.is_file() and site in to.parents, f"{path}: {target}"
+            assert not anchor or anchor in pages[to].ids, f"{path}: {target}"
+    assert any(page.images for page in pages.values())
+
+
+def test_every_document_is_in_the_site(site):
+    tracked = subprocess.run(["git", "ls-files", "docs/*.md"], cwd=ROOT, text=True, capture_output=True).stdout.split()
+    documents = tracked or [f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")]
+    for document in documents:
+        page = site / document.replace("README.md", "index.html").replace(".md", ".html")
+        assert page.exists() and "<h1" in page.read_text(), document
+    assert all((site / name).exists() for name in ("index.html", "CONTRIBUTING.html", "CHANGELOG.html", "measurements.html"))
+
+
+def test_a_link_to_nowhere_fails(tmp_path):
+    pytest.importorskip("markdown_it")
+    for name in ("docs/README.md", "docs/getting-started.md", "docs/python.md", "docs/benchmarking.md", "CONTRIBUTING.md",
+                 "CHANGELOG.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("# A\n")
+    (tmp_path / "README.md").write_text("# A\n\n[here](docs/nowhere.md)\n")
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/site", tmp_path / "scripts/site")
+    done = subprocess.run([sys.executable, tmp_path / "scripts/site", tmp_path / "out"], text=True, capture_output=True)
+    assert done.returncode == 1 and done.stderr == "README.md: link to docs/nowhere.md: no such file\n"
+
+
+# ---- commands ----
+
+def test_getting_started_can_be_copied(tmp_path):
+    """Its commands, line by line; what `make build` makes is there already. Blocks of sh are all from that file, and all of
+    the file's blocks are on the page (scripts/check_docs.py compares their text)."""
+    script, page = ROOT / "tests/install/getting_started.sh", (ROOT / "docs/getting-started.md").read_text()
+    shown = re.findall(r"<!-- from: (\S+) -->\n```sh\n", page)
+    assert shown == [f"tests/install/getting_started.sh#{name}" for name in re.findall("^# doc: (.*)", script.read_text(), re.M)]
+    assert page.count("```sh\n") == len(shown)
+    if not shutil.which("pkg-config"):
+        pytest.skip("no pkg-config here")
+    pytest.importorskip("torch")
+    env = {**os.environ, "HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", f"make() {{ :; }}\n. {script}"], cwd=ROOT, env=env, text=True, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("1 4\n2 5\n3 6\n(8, 4032, 576) -> (8, 576, 4032) on cpu\n") or "on cuda" in done.stdout
+
+
+# ---- in a browser ----
+
+# What of the page in a frame is not inside of it, or hides part of its text, and which texts of a plot overlap. What scrolls
+# by itself (code, wide tables of documents) counts as a whole.
+MEASURE = """
+const faults = []
+for (const frame of document.querySelectorAll("iframe")) {
+    const page = frame.contentDocument, width = frame.clientWidth
+    for (const e of page.querySelectorAll("details")) e.open = true
+    const name = (e) => `${width}: <${e.tagName} class='${e.getAttribute("class") || ""}'> ${e.textContent.trim().slice(0, 60)}`
+    if (page.documentElement.scrollWidth > width) faults.push(`${width}: the page is ${page.documentElement.scrollWidth} wide`)
+    for (const e of page.body.querySelectorAll("*")) {
+        const scrolls = e.parentElement.closest("pre, .table")
+        const box = e.getBoundingClientRect()
+        if (!scrolls && box.width > 0 && (box.right > width + 1 || box.left < -1)) faults.push(name(e) + " is outside")
+    }
+    for (const plot of page.querySelectorAll("svg")) {
+        const boxes = [...plot.querySelectorAll("text")].map(t => [t, t.getBoundingClientRect()]).filter(b => b[1].width > 0)
+        for (const [a, p] of boxes) for (const [b, q] of boxes)
+            if (a !== b && p.left < q.right && q.left < p.right && p.top + 3 < q.bottom && q.top + 3 < p.bottom)
+                faults.push(name(a) + " overlaps " + b.textContent)
+    }
+    for (const image of page.images) if (!image.naturalWidth) faults.push(`${width}: ${image.src} is not shown`)
+}
+document.title = JSON.stringify(faults.slice(0, 20))
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Runs a headless Chromium on a file, with its options; gives what it prints."""
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if not program:
+        pytest.skip("no Chromium here (Debian package chromium)")
+    profile = tmp_path_factory.mktemp("profile")
+
+    def run(path, *options):
+        command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}",
+                   "--allow-file-access-from-files", *options, path.as_uri()]
+        done = subprocess.run(command, text=True, capture_output=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+    return run
+
+
+def faults(browser, folder, page):
+    frames = "".join(f"<iframe src='{page.as_uri()}' style='width:{width}px;height:900px;border:0'></iframe>" for width in WIDTHS)
+    outer = folder / "outer.html"
+    outer.write_text(f"<!DOCTYPE html><title>not measured</title><body>{frames}<script>onload = () => {{{MEASURE}}}</script>")
+    title = re.search("<title>(.*?)</title>", browser(outer, "--window-size=1400,1000", "--dump-dom"), re.S)[1]
+    return json.loads(html.unescape(title))
+
+
+def test_the_measurement_sees_faults(browser, tmp_path):
+    page = tmp_path / "bad.html"
+    page.write_text("<body style='margin:0'><p style='width:600px'>wide</p><svg width='100'><text x='5' y='20'>one</text>"
+                    "<text x='8' y='20'>two</text></svg><img src='nowhere.png'>")
+    found = faults(browser, tmp_path, page)
+    assert any("390: <P class=''> wide is outside" == f for f in found) and not any(f.startswith("1280: <P") for f in found)
+    assert any("overlaps two" in f for f in found) and any("is not shown" in f for f in found)
+
+
+def test_nothing_of_the_report_is_cut_off(browser, tmp_path, report):
+    found = faults(browser, tmp_path, report)
+    assert not found, "\n".join(found)
+
+
+def test_nothing_of_the_site_is_cut_off(browser, tmp_path, site):
+    for name in ("index", "docs/index", "docs/getting-started", "docs/python", "docs/moe", "docs/mhc", "docs/engram",
+                 "docs/environment", "CONTRIBUTING"):
+        found = faults(browser, tmp_path, site / f"{name}.html")
+        assert not found, name + "\n".join(["", *found])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_screenshot(browser, tmp_path, report, width):
+    """A picture of the page is as wide as asked for and shows something. TEGULA_TEST_SCREENSHOTS=<folder> keeps it."""
+    folder = Path(os.environ.get("TEGULA_TEST_SCREENSHOTS", tmp_path))
+    outer, picture = tmp_path / "outer.html", folder / f"report-{width}.png"
+    outer.write_text(f"<!DOCTYPE html><body style='margin:0'><iframe src='{report.as_uri()}' style='width:{width}px;"
+                     "height:2400px;border:0'></iframe>")
+    browser(outer, f"--window-size={max(width, 500)},2400", f"--screenshot={picture}")
+    data = picture.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[20:24], "big") == 2400 and len(data) > 50000
