@@ -37,7 +37,7 @@ static void write_seen(void)
 {
     FILE *f = fopen(results, "a");
     for (int i = 0; f && i < MAX_MUTANTS; i++)
-        if (seen_before[i] | table->seen[i]) 
+        if (seen_before[i] | table->seen[i])
             fprintf(f, "seen %d %d %s\n", i, seen_before[i] | table->seen[i], program_invocation_short_name);
     if (f) fclose(f);
 }

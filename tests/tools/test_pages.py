@@ -105,6 +105,42 @@ def test_getting_started_can_be_copied(tmp_path):
     assert done.stdout.endswith("1 4\n2 5\n3 6\n(8, 4032, 576) -> (8, 576, 4032) on cpu\n") or "on cuda" in done.stdout
 
 
+# ---- workflows ----
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def test_workflows_run_every_stage():
+    """Each stage of `make test` is a job; planted faults and mutations are of make test-slow."""
+    text = (ROOT / ".github/workflows/test.yml").read_text()
+    listed = re.search(r"^        stage: \[(.*)\]$", text, re.M)[1].split(", ")
+    stages = re.findall(r'"(\w+)": \w+', re.search(r"^stages = \{(.*?)\}", (ROOT / "tests/run").read_text(), re.M | re.S)[1])
+    default = [stage for stage in stages if stage not in ("setup", "planted", "mutations")]
+    assert sorted(listed) == sorted(default)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_name_files_that_are_there(path):
+    for name in re.findall(r"(?<![\w./])((?:scripts|tests|docs|examples)/[\w./-]*\w)", path.read_text()):
+        assert (ROOT / name).exists() or list(ROOT.glob(name)), name
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_are_well_formed(path):
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"} and {"name", "jobs"} <= workflow.keys()
+    for name, job in workflow["jobs"].items():
+        assert job["runs-on"] and 0 < job["timeout-minutes"] <= 60, name
+        for step in job["steps"]:
+            assert ("run" in step) != ("uses" in step), name
+            assert "uses" not in step or re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]), step
+            if "run" in step:                   # ${{ }} is filled in before a shell sees it
+                script = re.sub(r"\$\{\{.*?\}\}", "x", step["run"])
+                done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
+                assert done.returncode == 0, f"{name}: {done.stderr}"
+
+
 # ---- in a browser ----
 
 # What of the page in a frame is not inside of it, or hides part of its text, and which texts of a plot overlap. What scrolls
