@@ -35,6 +35,8 @@ typedef struct {
     wanted_row *wanted;
     int num_wanted, left_out, failed;
     int label_width;
+    int rounds, done;                   /* how often each row is visited; visits so far */
+    double began;
     const case_op *shown;               /* whose heading was printed last */
     tool_rows rows;
 } bench;
@@ -182,7 +184,7 @@ static tgl_status measure_row(bench *b, int i, int parts)
         snprintf(row->row, sizeof row->row, "%s %.190s", row->op, row->params);
         row->checked = b->with_check;
     }
-    tool_progress("[%d/%d] %s", i + 1, b->num_wanted, row->row);
+    tool_progress("%s %s", tool_done(b->done++, (int64_t)b->rounds * b->num_wanted, b->began), row->row);
     TGL_TRY(case_open(w->op, &w->params, &b->on, &k));
     row->bytes = (double)w->op->bytes(&k->problem);
     const tgl_status status = measure_parts(b, k, parts, row);
@@ -192,9 +194,16 @@ static tgl_status measure_row(bench *b, int i, int parts)
 
 /* ---- the table ---- */
 
+/* Columns of a line's numbers. */
+static int numbers_width(const bench *b) { return backend_is_cpu(&b->on) ? 48 : 78; }
+
+/* Where the terminal is too narrow for both, the numbers of a row are below its parameters. */
+static bool is_narrow(const bench *b) { return b->label_width > tool_width() - numbers_width(b); }
+static int number_column(const bench *b) { return is_narrow(b) ? 0 : b->label_width; }
+
 static void print_heads(const bench *b)
 {
-    printf("%s%-*s %9s %7s %9s", tool_dim(), b->label_width, "", "cold us", "spread", "warm us");
+    printf("%s%*s %9s %7s %9s", tool_dim(), number_column(b), "", "cold us", "spread", "warm us");
     if (!backend_is_cpu(&b->on)) printf(" %9s %9s %9s", "graph us", "host us", "empty us");
     printf(" %9s %9s%s\n", "GB/s", "of copy", tool_plain());
 }
@@ -203,8 +212,9 @@ static void print_row(bench *b, const case_op *op, const tool_row *row)
 {
     if (op != b->shown) printf("%s%s%s\n", tool_bold(), op->name, tool_plain());
     b->shown = op;
-    printf("%-*s %9s %5.0f %% %9s", b->label_width, row->params, tool_number(row->cold_us),
-           100 * row->cold_spread, tool_number(row->warm_us));
+    if (is_narrow(b)) tool_print_wrapped(row->params);
+    else printf("%-*s", b->label_width, row->params);
+    printf(" %9s %5.0f %% %9s", tool_number(row->cold_us), 100 * row->cold_spread, tool_number(row->warm_us));
     if (!backend_is_cpu(&b->on))
         printf(" %9s %9s %9s", tool_number(row->graph_us), tool_number(1e-3 * row->host_ns),
                tool_number(row->empty_us));
@@ -212,7 +222,7 @@ static void print_row(bench *b, const case_op *op, const tool_row *row)
     printf("%s%9s%s\n", row->copy_share >= 0.92 ? tool_green() : "", tool_percent(row->copy_share),
            tool_plain());
     if (!isnan(row->gather_us)) {
-        printf("%s%*s a plain gather of these rows: %s us", tool_dim(), b->label_width, "",
+        printf("%s%*s a plain gather of these rows: %s us", tool_dim(), number_column(b), "",
                tool_number(row->gather_us));
         if (!isnan(row->gather_codes_us)) printf(", without scale factors %s", tool_number(row->gather_codes_us));
         printf("%s\n", tool_plain());
@@ -307,6 +317,8 @@ static int measure_all(bench *b)
     if (timer_empty_host(b->timer, &launch_ns) != TGL_OK)
         return tool_failed(&tool_bench, "%s", tgl_last_error());
     watch_for_interrupts();
+    b->rounds = in_two_rounds ? 2 : 1;
+    b->began = tool_seconds();
     for (int i = 0; in_two_rounds && i < b->num_wanted && !interrupted; i++) {
         wanted_row *w = &b->wanted[i];
         w->status = measure_row(b, i, FIRST_PART);

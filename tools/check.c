@@ -26,7 +26,8 @@ typedef struct {
     backend on;
     char device[48];   /* "cuda:0 (emulated device)" */
     const case_op *op; /* of the counts */
-    int64_t done, passed, failed, skipped;
+    int64_t done, total, passed, failed, skipped;      /* done, total: of all ops on this device */
+    double began;
     sum *all;
     char reason[256]; /* of the last skip */
     double begin;
@@ -121,7 +122,7 @@ static int visit(void *context, const case_op *op, const case_params *params)
     char text[CASE_LABEL];
     case_report report;
     case_params_text(op, params, text, sizeof text);
-    tool_progress("%s: %lld cases, %s %s", p->device, (long long)++p->done, op->name, text);
+    tool_progress("%s %s: %s %s", tool_done(p->done++, p->total, p->began), p->device, op->name, text);
     switch (try(p, op, params, text, &report)) {
     case CASE_PASSED: p->passed++; break;
     case CASE_SKIPPED:
@@ -159,8 +160,7 @@ static int try_draw(progress *p, int64_t i, uint64_t compiled, passed_over *over
         return tool_failed(&tool_check, "%s: no case was found that it takes: %s", p->op->name,
                            over->redraws.reason);
     case_params_text(p->op, &params, text, sizeof text);
-    tool_progress("%s: %lld of %lld, %s %s", p->device, (long long)p->passed, (long long)w->num_random,
-                  p->op->name, text);
+    tool_progress("%s %s: %s %s", tool_done(p->done + p->passed, p->total, p->began), p->device, p->op->name, text);
     const bool may_compile = tgl_compile_count() - compiled < (uint64_t)w->compiles;
     if (!may_compile) tgl_set_jit_mode(TGL_JIT_NEVER);
     const case_result result = try(p, p->op, &params, text, &report);
@@ -207,12 +207,16 @@ static int check_on(const char *device, const tool_words *words, const wishes *w
     snprintf(p.device, sizeof p.device, "%s%s", p.on.name, p.on.is_emulated ? " (emulated device)" : "");
     scrub_set(w->scrub);
     watch_for_crashes();
+    p.began = tool_seconds();
     if (w->num_random >= 0) {
         const case_op *op;
-        for (int i = 0; code == TOOL_OK && (op = tool_op_at(words, i)); i++) code = check_random(&p, op);
+        for (int i = 0; tool_op_at(words, i); i++) p.total += w->num_random;
+        for (int i = 0; code == TOOL_OK && (op = tool_op_at(words, i)); i++, p.done += w->num_random)
+            code = check_random(&p, op);
     } else {
         const unsigned lists = TOOL_LIST(CASE_CHECK) | (w->slow ? TOOL_LIST(CASE_SLOW) : 0);
-        code = tool_each_case(&tool_check, words, lists, visit, &p);
+        code = tool_each_case(&tool_check, words, lists, tool_count_case, &p.total);
+        if (code == TOOL_OK) code = tool_each_case(&tool_check, words, lists, visit, &p);
         finish_op(&p, NULL);
     }
     tool_progress(NULL);

@@ -15,8 +15,9 @@ static const char all_architectures[] = "sm_80,sm_86,sm_87,sm_89,sm_90a,sm_100a,
 
 typedef struct {
     tool_table *table;
-    double milliseconds;
+    double milliseconds, began;
     int compiled;
+    int64_t done, total;                    /* cases, of all architectures */
 } progress;
 
 static void compiled(void *context, const char *kernel, const char *macros, const char *architecture,
@@ -33,22 +34,39 @@ static int visit(void *context, const case_op *op, const case_params *params)
 {
     char text[CASE_LABEL];
     case_params_text(op, params, text, sizeof text);
-    tool_progress("%s %s", op->name, text);
+    progress *p = context;
+    tool_progress("%s %s %s", tool_done(p->done++, p->total, p->began), op->name, text);
     if (case_prepare(op, params, 0) == TGL_OK) return 0;
     return tool_failed(&tool_compile, "%s %s: %s", op->name, text, tgl_last_error());
 }
 
-static int compile_model(const case_model *model, progress *p)
+/* What to compile. */
+typedef struct {
+    const case_model *model;                /* NULL: the words name it */
+    bool is_all;                            /* that model and all after it */
+    const tool_words *words;
+} wanted;
+
+static int each_case_of_model(const case_model *model, tool_visit meet, void *context)
 {
     const case_op *op;
     for (int i = 0; (op = case_op_at(i)); i++)
         for (const char *const *line = op->models; line && *line; line++) {
             tool_words words = { .num_ops = 1, .ops = { op } };
             if (!case_model_line(model, *line, words.params, sizeof words.params)) continue;
-            const int code = tool_each_case(&tool_compile, &words, TOOL_LIST(CASE_KERNELS), visit, p);
+            const int code = tool_each_case(&tool_compile, &words, TOOL_LIST(CASE_KERNELS), meet, context);
             if (code) return code;
         }
     return TOOL_OK;
+}
+
+static int each_case(const wanted *w, tool_visit meet, void *context)
+{
+    if (!w->model) return tool_each_case(&tool_compile, w->words, TOOL_LIST(CASE_KERNELS), meet, context);
+    int code = each_case_of_model(w->model, meet, context);
+    for (const case_model *m = w->model + 1; w->is_all && code == TOOL_OK && m->name; m++)
+        code = each_case_of_model(m, meet, context);
+    return code;
 }
 
 static const char *model_names(void)
@@ -59,23 +77,12 @@ static const char *model_names(void)
     return names;
 }
 
-/* `first`, or it and all models after it. */
-static int compile_models(const case_model *first, bool is_all, progress *p)
-{
-    int code = compile_model(first, p);
-    for (const case_model *m = first + 1; is_all && code == TOOL_OK && m->name; m++) code = compile_model(m, p);
-    return code;
-}
-
-static int compile_for(const char *architecture, const case_model *model, bool is_all, const tool_words *words,
-                       progress *p)
+static int compile_for(const char *architecture, const wanted *w, progress *p)
 {
     const tgl_status status = tgl_prepare_begin(0, architecture);
     if (status == TGL_ERR_ARGUMENT) return tool_usage(&tool_compile, "--arch: %s", tgl_last_error());
     if (status != TGL_OK) return tool_failed(&tool_compile, "%s", tgl_last_error());
-    const unsigned lists = TOOL_LIST(CASE_KERNELS);
-    const int code = model ? compile_models(model, is_all, p)
-                           : tool_each_case(&tool_compile, words, lists, visit, p);
+    const int code = each_case(w, visit, p);
     tgl_prepare_end();
     return code;
 }
@@ -102,7 +109,7 @@ static int run(int argc, char **argv)
     if ((model || is_all) && (words.num_ops || words.params[0]))
         return tool_usage(&tool_compile, "--%s: names the ops itself", is_all ? "all" : "model");
     if (model && is_all) return tool_usage(&tool_compile, "--all: has all models, so takes no --model");
-    const case_model *wanted = is_all ? case_models : model ? case_model_named(model) : NULL;
+    const wanted w = { is_all ? case_models : model ? case_model_named(model) : NULL, is_all, &words };
     unsetenv("TEGULA_CACHE_READONLY");      /* what is there only would be missing in the folder to fill */
     if (folder && mkdir(folder, 0755) != 0 && errno != EEXIST)
         return tool_failed(&tool_compile, "%s: %s", folder, strerror(errno));
@@ -114,13 +121,16 @@ static int run(int argc, char **argv)
     const int64_t files = cache.files;
 
     static const char *const heads[] = { "kernel", "arch", ">ms", "macros" };
-    progress p = { .table = tool_table_new(4, heads) };
+    progress p = { .table = tool_table_new(4, heads), .began = tool_seconds() };
     char list[256], *rest = NULL;
     snprintf(list, sizeof list, "%s", architectures);
+    int num_architectures = 1;
     tgl_set_compile_callback(compiled, &p);
-    code = TOOL_OK;
+    code = each_case(&w, tool_count_case, &p.total);
+    for (const char *a = list; *a; a++) num_architectures += *a == ',';
+    p.total *= num_architectures;
     for (char *a = strtok_r(list, ",", &rest); a && code == TOOL_OK; a = strtok_r(NULL, ",", &rest))
-        code = compile_for(a, wanted, is_all, &words, &p);
+        code = compile_for(a, &w, &p);
     tgl_set_compile_callback(NULL, NULL);
     tool_progress(NULL);
     tool_table_print(p.table);

@@ -238,6 +238,14 @@ int tool_each_case(const tool_command *command, const tool_words *words, unsigne
     return code;
 }
 
+int tool_count_case(void *count, const case_op *op, const case_params *params)
+{
+    (void)op;
+    (void)params;
+    ++*(int64_t *)count;
+    return TOOL_OK;
+}
+
 int tool_open_device(const tool_command *command, const char *name, backend *out)
 {
     int count = 0;

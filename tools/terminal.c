@@ -43,6 +43,14 @@ void tool_progress(const char *format, ...)
     fflush(stderr);
 }
 
+const char *tool_done(int64_t done, int64_t total, double begin)
+{
+    const double gone = tool_seconds() - begin, left = done > 0 ? gone * (double)(total - done) / (double)done : 0;
+    if (gone < 2 || done == 0) return tool_text("[%lld/%lld]", (long long)done, (long long)total);
+    if (left < 100) return tool_text("[%lld/%lld, %.0f s left]", (long long)done, (long long)total, left);
+    return tool_text("[%lld/%lld, %.0f min left]", (long long)done, (long long)total, left / 60);
+}
+
 const char *tool_text(const char *format, ...)
 {
     static char buffers[16][512];
@@ -142,30 +150,70 @@ static int width_of(const char *text)
     return width;
 }
 
-/* Columns of the terminal; "no end" where stdout is none. */
-static int terminal_width(void)
+int tool_width(void)
 {
     struct winsize size;
     const bool is_known = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
     return is_known ? size.ws_col : INT_MAX;
 }
 
-/* Breaks a text at spaces into lines of `width`, each but the first indented. A text with escape sequences, or a terminal
- * that is too narrow for it, is left alone. */
-static void print_wrapped(const char *text, int indent, int width)
+/* Bytes of the text's first line of `width` columns: up to a space, else up to the end of a part of a name, else as much as
+ * fits. A text with escape sequences is one line. */
+static int first_line(const char *text, int width)
 {
-    if (width < 20 || strchr(text, '\033')) width = INT_MAX;
-    while (width_of(text) > width) {
-        const char *end = text, *space = NULL;
-        for (int w = 0; w <= width; end++) {
-            if (*end == ' ') space = end;
-            w += ((unsigned char)end[1] & 0xc0) != 0x80;
-        }
-        if (!space) break;
-        printf("%.*s\n%*s", (int)(space - text), text, indent, "");
-        text = space + 1;
+    if (width_of(text) <= width || strchr(text, '\033')) return (int)strlen(text);
+    const char *end = text, *space = NULL, *part = NULL;
+    for (int w = 0; w < width || ((unsigned char)*end & 0xc0) == 0x80; end++) {
+        w += ((unsigned char)*end & 0xc0) != 0x80;
+        if (end > text && *end == ' ') space = end;
+        if (strchr("_=,", *end) && w <= width) part = end + 1;
     }
-    printf("%s", text);
+    return (int)((*end == ' ' ? end : space ? space : part ? part : end) - text);
+}
+
+void tool_print_wrapped(const char *text)
+{
+    for (int length; *text; text += length, text += *text == ' ') {
+        length = first_line(text, tool_width());
+        printf("%.*s\n", length, text);
+    }
+}
+
+/* Makes the widest columns narrower, as far as they may be, until a line fits. Numbers and colours stay whole. */
+static void fit(const tool_table *t, int width[MAX_COLUMNS])
+{
+    enum { MIN_WIDTH = 16 };
+    int total = 2 * (t->columns - 1);
+    for (int c = 0; c < t->columns; c++) total += width[c];
+    while (total > tool_width()) {
+        int widest = -1;
+        for (int c = 0; c < t->columns; c++)
+            if (!t->is_right[c] && width[c] > MIN_WIDTH && (widest < 0 || width[c] > width[widest])) widest = c;
+        if (widest < 0) return;
+        width[widest]--;
+        total--;
+    }
+}
+
+/* A row, in as many lines as its longest cell takes. */
+static void print_table_row(const tool_table *t, char *const *cells, const int width[MAX_COLUMNS])
+{
+    const char *rest[MAX_COLUMNS];
+    for (int c = 0; c < t->columns; c++) rest[c] = cells[c];
+    for (bool is_more = true; is_more;) {
+        is_more = false;
+        int gap = 0;                            /* not printed yet, so that no line ends in blanks */
+        for (int c = 0; c < t->columns; c++) {
+            const int length = t->is_right[c] ? (int)strlen(rest[c]) : first_line(rest[c], width[c]);
+            const int blanks = width[c] - width_of(tool_text("%.*s", length, rest[c]));
+            if (length) printf("%*s%.*s", gap + (t->is_right[c] ? blanks : 0), "", length, rest[c]);
+            gap = (length ? t->is_right[c] ? 0 : blanks : gap + width[c]) + 2;
+            rest[c] += length;
+            rest[c] += *rest[c] == ' ';
+            is_more |= *rest[c] != 0;
+        }
+        if (is_more) printf("\n");
+    }
 }
 
 void tool_table_print(tool_table *t)
@@ -176,21 +224,12 @@ void tool_table_print(tool_table *t)
         const int w = width_of(t->cells[i]);
         if (w > width[i % t->columns]) width[i % t->columns] = w;
     }
-    int indent = 0;                             /* of the last column */
-    for (int c = 0; c < t->columns - 1; c++) indent += width[c] + 2;
-    const int space = terminal_width() - indent;
+    fit(t, width);
     for (int r = 0; r < t->rows; r++) {
         printf("%s", r == 0 ? tool_dim() : "");
-        for (int c = 0; c < t->columns; c++) {
-            char *cell = t->cells[r * t->columns + c];
-            const int gap = width[c] - width_of(cell);
-            const bool is_last = c == t->columns - 1;
-            if (t->is_right[c]) printf("%*s%s%s", gap, "", cell, is_last ? "" : "  ");
-            else if (is_last) print_wrapped(cell, indent, space);
-            else printf("%s%*s  ", cell, gap, "");
-            free(cell);
-        }
+        print_table_row(t, t->cells + r * t->columns, width);
         printf("%s\n", r == 0 ? tool_plain() : "");
+        for (int c = 0; c < t->columns; c++) free(t->cells[r * t->columns + c]);
     }
     free(t->cells);
     free(t);

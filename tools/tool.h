@@ -77,6 +77,7 @@ int64_t tool_bytes(const char *word);
 typedef int (*tool_visit)(void *context, const case_op *op, const case_params *params);
 int tool_each_case(const tool_command *command, const tool_words *words, unsigned lists, tool_visit visit,
                    void *context);
+int tool_count_case(void *count, const case_op *op, const case_params *params);     /* a visit that adds 1 to an int64_t */
 
 /* Opens the device of --device: "cpu", "cuda", "cuda:1"; NULL is the first GPU, else the CPU (not the
  * emulated device). Gives TOOL_OK, or an exit code after a sentence. */
@@ -94,6 +95,10 @@ const char *tool_plain(void);
 /* One line on stderr that the next one overwrites; nothing where stderr is no terminal. NULL clears it. */
 void tool_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* "[12/340, 3 min left]" for its begin: how much is done, and what the rest will take at the pace since `begin`
+ * (tool_seconds()), once that is known. */
+const char *tool_done(int64_t done, int64_t total, double begin);
+
 /* Text in one of a few static buffers, cut at 511 bytes. */
 const char *tool_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Numbers for people, in the same buffers: "12.3 MiB", "3.07 us" or "1.20 ms". */
@@ -103,8 +108,12 @@ const char *tool_time(double us);
 const char *tool_number(double value);
 const char *tool_percent(double share);
 
-/* A table of texts in aligned columns; those whose head begins with '>' are aligned to the right. The last column is
- * wrapped where the terminal ends. */
+int tool_width(void);                           /* columns of the terminal; "no end" where stdout is none */
+
+void tool_print_wrapped(const char *text);      /* lines that the terminal can show */
+
+/* A table of texts in aligned columns; those whose head begins with '>' are aligned to the right. Where the terminal is
+ * too narrow, the widest columns of the others are wrapped. */
 typedef struct tool_table tool_table;
 tool_table *tool_table_new(int columns, const char *const *heads);
 void tool_table_row(tool_table *t, const char *const *cells);

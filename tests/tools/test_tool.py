@@ -197,11 +197,13 @@ def test_list(tegula):
     assert ops == [op for op in lines if op.startswith("moe_")] and len(ops) > 10
 
 
-@pytest.mark.parametrize("width", [60, 100, 200])
-def test_tables_fit_the_terminal(width, tmp_path):
+def on_a_terminal(folder, width, *words, stream="stdout", env=None):
+    """What the tool writes to a terminal as wide; the exit status."""
     screen, ours = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-    with subprocess.Popen([TOOL, "list", "moe"], stdout=ours, cwd=tmp_path, env={**os.environ, "NO_COLOR": "1"}):
+    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
+    settings = {**os.environ, "NO_COLOR": "1", "TEGULA_CACHE_DIR": str(folder / "cache"), **(env or {})}
+    with subprocess.Popen([TOOL, *map(str, words)], cwd=folder, env=settings, **{stream: ours, other: subprocess.DEVNULL}) as run:
         os.close(ours)
         text = b""
         try:
@@ -210,10 +212,45 @@ def test_tables_fit_the_terminal(width, tmp_path):
         except OSError:                         # the other side is closed
             pass
     os.close(screen)
-    lines = text.decode().splitlines()
-    assert len(lines) > 12 and (width == 60 or max(map(len, lines)) <= width)
-    plain = run_tool(tmp_path, "list", "moe").stdout
-    assert text.decode().split() == plain.split()
+    return text.decode(), run.returncode
+
+
+@pytest.mark.parametrize("width", [80, 100, 400])
+@pytest.mark.parametrize("words", [["list", "moe"], ["list", "quant"], ["list", "engram"], ["info"]], ids=" ".join)
+def test_tables_fit_the_terminal(tmp_path, width, words):
+    """Cells are wrapped; nothing is lost."""
+    def table(text):                            # of settings; facts before it are one line each
+        return text.replace("\r", "").split("\n\n")[-1]
+    text = table(on_a_terminal(tmp_path, width, *words)[0])
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width and not any(line != line.rstrip() for line in lines)
+    plain = table(run_tool(tmp_path, *words).stdout)
+    assert sorted("".join(text.split())) == sorted("".join(plain.split()))
+    assert width < 400 or text.split() == plain.split()
+
+
+def test_rows_of_a_bench_fit_the_terminal(tmp_path, rows):
+    label = ["moe_top2_sum_gate", "num_tokens=4", "num_experts=64", "num_topk=6", "num_groups=8", "num_topk_groups=4", "scoring=softmax"]
+    for width in 80, 200:
+        text = on_a_terminal(tmp_path, width, "bench", *label, "--quick", "--no-check", "--device", "cpu")[0]
+        table = text.split("cold us")[1].splitlines()[1:]
+        assert max(map(len, table)) <= width and " ".join(label[1:]) in " ".join(text.split())
+        assert re.search(r"scoring=softmax" + (r"\s*\n" if width == 80 else "") + r" +[\d.]+ +\d+ % +[\d.]+ +[\d.]+ +\d+ %", text)
+    against = on_a_terminal(tmp_path, 80, "bench", "--from", "rows.jsonl", "--against", "rows.jsonl")[0]
+    table = against.split("against ")[1].split("rows compared")[0].splitlines()[1:-1]
+    assert len(table) >= 5 and max(map(len, table)) <= 80
+
+
+def test_long_work_says_how_long(tmp_path):
+    text, code = on_a_terminal(tmp_path, 80, "check", "moe_topk_gate", "moe_route", "quant_per_token_cast", "--random", "1500",
+                               "--device", "cpu", stream="stderr")
+    parts = re.findall(r"\[(\d+)/(\d+)(?:, (\d+) (s|min) left)?\]", text)
+    assert code == 0 and {total for _, total, _, _ in parts} == {"4500"} and not parts[0][2]
+    left = [int(n) * (60 if unit == "min" else 1) for _, _, n, unit in parts if n]
+    assert left and left[-1] <= left[0] and left[-1] <= 2
+    text, code = on_a_terminal(tmp_path, 80, "check", "transpose", "--device", "cpu", stream="stderr")
+    listed = run_tool(tmp_path, "list", "transpose").stdout.splitlines()[1].split()[1]
+    assert code == 0 and f"[0/{listed}]" in text and re.search(rf"\[{int(listed) - 1}/{listed}[,\]]", text)
 
 
 def test_check(tegula):
