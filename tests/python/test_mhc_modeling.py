@@ -2,7 +2,6 @@
 """tegula.modeling.mhc under TileKernels' names: its tests' matrices, with fewer tokens on the CPU, against references
 that share no code with it; the buffer that three backwards share; what surrounds a training step."""
 import importlib
-import inspect
 
 import pytest
 import torch
