@@ -12,6 +12,7 @@ import re
 import sys
 import textwrap
 
+from row_examples import EXAMPLES
 from row_text import read_rows
 
 # ---- what the library's signatures say ----
@@ -78,8 +79,14 @@ class Sizes:
 
     def of_tensor(self, name, dims):
         sizes = self.signature[name][1] if name in self.signature else [self.names.get(dim, dim) for dim in dims]
+        sizes = list(map(self.named, sizes))
         sizes = [re.sub(r"(\w+) / ([a-z]\w+)", r"ceil(\1 / \2)", size) for size in sizes]
         return ", ".join(re.sub(r"^\((\w+)\)$", r"\1", size) for size in sizes)
+
+    def named(self, size):
+        """A size that depends on what else is given has a name here, which the summary explains."""
+        is_given = any(word in self.signature for word in re.findall(r"[a-z]\w*", size))
+        return size if not is_given and " if " not in size else "num_rows" if "*" in size else "num_scales"
 
     def of_result(self, result):
         """As the row has it, where that is made of plain names; else as the signature has it, which counts values where
@@ -160,7 +167,8 @@ def docstring_of(row, signatures, package):
     parts += ["Args:", *(wrapped(f"{name}: {words}", "    ", "    ") for name, words in items), "", "Returns:"]
     parts += [wrapped(f"{r.name}: {result_words(row, r, sizes)}", "    ", "    ")
               for r in row.results] or ["    None"]
-    return "\n".join([*parts, "", "Example:", wrapped(usage(row, package), "    ", "    ")])
+    given = textwrap.indent(EXAMPLES.get(row.name, "").strip(), "    ")
+    return "\n".join([*parts, "", "Example:", *filter(None, [given]), wrapped(usage(row, package), "    ", "    ")])
 
 
 def head_of(row):

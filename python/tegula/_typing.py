@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Types in signatures. Only type checkers import this module."""
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+# Of the argument whose library makes the outputs: torch's tensors, of Parameters too, or another's arrays.
+AnyTensor = TypeVar("AnyTensor", Tensor, Any)
+Saved = Any         # a tensor for the backward, or None if none was wanted
 
 
 class Array(Protocol):

@@ -64,6 +64,12 @@ def test_stub_and_function(module, name):
     assert inspect.cleandoc(ast.get_docstring(forms[0])) == inspect.cleandoc(function.__doc__)
 
 
+def numbers_of(name):
+    """Arguments that are integers."""
+    arguments = getattr(torch.ops.tegula, name).default._schema.arguments
+    return [a.name for a in arguments if str(a.type) in ("int", "Optional[int]", "bool")]
+
+
 @pytest.mark.parametrize("name", BUILTINS)
 def test_help(name):
     """Every argument and result with its type and shape; an example; nothing of the table's own grammar."""
@@ -74,10 +80,13 @@ def test_help(name):
     schema = getattr(torch.ops.tegula, name).default._schema
     assert len(re.findall(r"^    \w+: .*\[", returns, re.MULTILINE)) == len(schema.returns)
     assert not re.search(r"->|\]\?|\]!|\w: \{", summary + args + returns), text
+    sizes = " ".join(re.findall(r"\[(.*?)\]", re.sub(r"\s+", " ", args + returns)))
+    assert not re.search(r"\b(if|else)\b|[<>]", sizes), text
+    others = {name for name in inspect.signature(function).parameters if name != "out"} - set(numbers_of(name))
+    assert not others & set(re.findall(r"\w+", sizes)), text
     assert not re.search(r"\b[A-Z]\b|\b(f32|i32|i64|u8|bf16\[)\b", args + returns), text
     assert max(map(len, text.splitlines())) <= 100
-    call = ast.parse(inspect.cleandoc(example)).body[0]
-    call = call.value
+    call = ast.parse(inspect.cleandoc(example)).body[-1].value
     assert ast.unparse(call.func) == f"tegula.{function.__module__.split('.')[1]}.{name}"
     inspect.signature(function).bind(*call.args, **{k.arg: k.value for k in call.keywords})
 

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: MIT
 """Calls that type checkers read (test_types.py) and nobody runs. A line is an error if its comment
 says what is wrong."""
-from typing import Any
+from typing import Any, Optional
 
 import numpy
 import torch
 from torch import Tensor
 
 import tegula
+import tegula.v2.mhc as v2_mhc
+import tegula.v2.torch as v2_torch
+from tegula import modeling
+from tegula.modeling.mhc import expand_from_embedding, mhc_head, mhc_pre, ops
 from tegula.moe import topk_gate
 from tegula.quant.types import QuantTensor
 
@@ -30,6 +34,39 @@ def right(x: Tensor, weight: torch.nn.Parameter, array: "numpy.ndarray[Any, nump
         tegula.transpose.batched_transpose(x)
     assert tegula.compile_count() >= 0 and tegula.utils.align(5, 4) == 8 and lengths
     return made + back + denominator + mixed + rows
+
+
+def layers(x: Tensor, fn: torch.nn.Parameter, mask: Optional[Tensor]) -> Tensor:
+    streams: Tensor = expand_from_embedding(x, mhc_mult=4)
+    layer_input, (post_mix, comb_mix) = mhc_pre(streams, fn, x, x, norm_weight=None, post_mult_value=2.0)
+    streams = ops.mhc_post(layer_input, streams, post_mix, comb_mix)
+    pre_mix, _, logits = ops.mhc_pre_split_mixes(ops.mhc_pre_norm_fn(streams, fn, None, 1e-6), x, x, 4, 2.0, 1e-6)
+    streams = ops.mhc_post_fwd(ops.mhc_pre_apply_mix(streams, pre_mix), streams, post_mix, ops.sinkhorn_normalize(logits))
+    ops.mhc_multilayer_recompute(streams, [pre_mix], [], [], [], [x], [])
+    grads: Tensor = ops.mhc_post_bwd(x, streams, post_mix, comb_mix, streams)[1]
+    v2_mhc.mhc_sinkhorn_fwd(logits, logits, 20, 1e-6)
+    parts, squares = v2_torch.mhc_pre_norm_fn_partials_ref(streams, fn, 16)
+    gated: Tensor = modeling.engram.engram_gate_kv(streams, x, fn, fn, 1e-6, 1e-20, mask, sign="zero")
+    gated = modeling.engram.short_conv(gated, fn, fn, activation="none") + modeling.engram.lookup(fn, x)
+    output, dot, score, rstd_x, rstd_k = tegula.engram.engram_gate_fwd(streams, streams, x, None, 1e-20, 1e-6,
+                                                                       weights=(fn, fn))
+    grad_x, *_ = tegula.engram.engram_gate_bwd(output, streams, streams, x, fn, dot, score, rstd_x, rstd_k, 1e-6)
+    ngram = tegula.engram.NGram(x, x, x, 0)
+    looked_up: Tensor = tegula.engram.engram_lookup(fn, tegula.engram.engram_rows(x, ngram, layout="tlc"))
+    gated = gated + tegula.engram.engram_gate_conv_fwd(streams, x, x, fn, 1e-20, 1e-6, fn, fn, mask=mask)
+    return mhc_head(gated + grads + grad_x + looked_up + parts + squares, fn, x, x)
+
+
+def wrong_layers(x: Tensor) -> None:
+    mhc_pre(x, x, x)                                            # wrong: base is missing
+    mhc_pre(x, x, x, x, x)                                      # wrong: a keyword
+    ops.mhc_post(x, x, x, 1.0)                                  # wrong: a number
+    ops.sinkhorn_normalize(x, "20")                             # wrong: a string
+    tegula.engram.engram_rows(x, (x, x, x, 0))                  # wrong: an NGram is needed
+    tegula.engram.engram_rows(x, tegula.engram.NGram(x, x, x, 0), layout="lct")     # wrong: no such layout
+    tegula.engram.short_conv(x, x, x, activation="relu")        # wrong: no such activation
+    modeling.engram.engram_gate(x, x, x, x, x)                  # wrong: two numbers are missing
+    v2_mhc.mhc_post_bwd(x, x, x, x, x, False)                   # wrong: one too many
 
 
 def wrong(x: Tensor) -> None:

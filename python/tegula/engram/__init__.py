@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Engram, a memory that a layer looks up by the last few token ids: from ids to rows of its table, the gate that lets
 a value in, and the table's optimiser. Functions are builtins; those here only sort arguments."""
+from __future__ import annotations
+
 import typing as _typing
 
 from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
@@ -18,7 +20,10 @@ from .._tegula import (
 )
 
 if _typing.TYPE_CHECKING:
+    from typing import Literal
+
     from .._engram import *         # a stub made from the table of functions
+    from .._typing import AnyTensor, Array, Saved
 
 globals().update(_functions("engram"))
 
@@ -26,21 +31,29 @@ globals().update(_functions("engram"))
 class NGram(_typing.NamedTuple):
     """What makes rows of ids: tensors multipliers [L, N], vocab_sizes [L, N - 1, J], offsets [L, (N - 1) * J], the id
     behind the map that stands for none, the map of ids, and the id, before the map, that ends a window."""
-    multipliers: object
-    vocab_sizes: object
-    offsets: object
+    multipliers: Array
+    vocab_sizes: Array
+    offsets: Array
     pad_id: int
-    token_map: object = None
-    stop_id: _typing.Optional[int] = None
+    token_map: Array | None = None
+    stop_id: int | None = None
 
 
-def engram_rows(input_ids, ngram, cu_seqlens=None, start_pos=None, history=None, ring=None, slots=None,
-                image_token_mask=None, *, layout="ltc", history_newest_first=False, hash_masked=False, keep_ring=False,
-                null_slot=None, out=None):
+def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = None, start_pos: Array | None = None,
+                history: Array | None = None, ring: Array | None = None, slots: Array | None = None,
+                image_token_mask: Array | None = None, *, layout: Literal["ltc", "tlc"] = "ltc",
+                history_newest_first: bool = False, hash_masked: bool = False, keep_ring: bool = False,
+                null_slot: int | None = None, out: Array | None = None) -> AnyTensor:
     """From raw token ids to table rows, for all layers, in one launch: [L, T, C], or [T, L, C] with layout "tlc", in
     the dtype of ngram.offsets. Request b has tokens cu_seqlens[b] .. cu_seqlens[b + 1] - 1; start_pos[b] tokens of it
     came before. Their raw ids are in history [B, N - 1], oldest first, or in row slots[b] of ring [S, R], by position
-    modulo R, where the ids of this call are then stored. Rows of masked, negative and unmapped tokens are -1."""
+    modulo R, where the ids of this call are then stored. Rows of masked, negative and unmapped tokens are -1.
+
+    Example:
+        >>> ngram = NGram(torch.ones(1, 2, dtype=torch.int64), torch.full((1, 1, 3), 97), torch.arange(3).view(1, 3) * 97, 0)
+        >>> engram_rows(torch.arange(5), ngram).shape
+        torch.Size([1, 5, 3])
+    """
     if layout not in ("ltc", "tlc"):
         raise ValueError(f"layout: is {layout!r}, want 'ltc' or 'tlc'")
     tlc = layout == "tlc"
@@ -53,14 +66,20 @@ def engram_rows(input_ids, ngram, cu_seqlens=None, start_pos=None, history=None,
     return rows.swapaxes(0, 1) if tlc else rows
 
 
-def engram_lookup(table, indices, table_sf=None, *, row_begin=0, packed=False, dtype=None, num_sms=0, out=None,
-                  out_sf=None):
+def engram_lookup(table: Array, indices: AnyTensor, table_sf: Array | None = None, *, row_begin: int = 0,
+                  packed: bool = False, dtype: object = None, num_sms: int = 0, out: Array | None = None,
+                  out_sf: Array | None = None) -> AnyTensor:
     """Rows indices[t, c] - row_begin of a table [R, D], as [T, C, D]; zeros where there is no such row. An e4m3 table
     becomes bfloat16, its codes times 2^(E - 127) with a byte E of table_sf [R, D / 32] for 32 codes, or times table_sf
     [1]; other tables, and those with dtype= their own, are copied; dtype=torch.bfloat16 rounds. packed: [T, C, D + D /
     32] bytes, codes and then scale factors. out_sf [T, C * D / 128], int32 with columns side by side, gets the factors
     of copied codes as an FP8 GEMM takes them. For indices on a GPU, table and table_sf [R, D / 32] may be in pinned
-    memory; num_sms bounds the SMs that read it."""
+    memory; num_sms bounds the SMs that read it.
+
+    Example:
+        >>> engram_lookup(torch.randn(100, 64), torch.randint(100, (5, 3))).shape
+        torch.Size([5, 3, 64])
+    """
     name = _name_of(table.dtype) if dtype is None and hasattr(table, "dtype") else _name_of(dtype)
     word = "bf16" if dtype is None and name == "float8_e4m3fn" else _WORDS.get(name)
     if word not in ("bf16", "e4m3", "f16", "f32"):
@@ -69,7 +88,8 @@ def engram_lookup(table, indices, table_sf=None, *, row_begin=0, packed=False, d
     return _engram_lookup(indices, table, factors, row_begin, packed, word, num_sms, out_sf, out=out)
 
 
-def engram_lookup_staged(table, indices, table_sf, staging, *, row_begin=0, out=None):
+def engram_lookup_staged(table: Array, indices: AnyTensor, table_sf: Array, staging: Array, *, row_begin: int = 0,
+                         out: Array | None = None) -> AnyTensor:
     """engram_lookup with packed=True by the copy engine, for indices on a GPU and a table in host memory, which need not
     be pinned: in the order of the stream indices are copied to staging, CPU cores gather rows to staging, one copy
     brings them to the GPU. No SM is used. staging is pinned, of at least -(-4 * n // 256) * 256 + n * (D + D // 32)
@@ -77,11 +97,19 @@ def engram_lookup_staged(table, indices, table_sf, staging, *, row_begin=0, out=
     return _engram_lookup_staged(indices, table, table_sf, staging, row_begin, out=out)
 
 
-def engram_lookup_bwd(grad_out, indices, num_rows, *, row_begin=0, grad_table=None, out=None):
+def engram_lookup_bwd(grad_out: AnyTensor, indices: Array, num_rows: int, *, row_begin: int = 0,
+                      grad_table: Array | None = None,
+                      out: tuple[Array | None, ...] | None = None) -> _typing.Any:
     """The gradient of a table's num_rows rows, from that of engram_lookup's output: (unique_rows, grad_rows,
     num_unique), the rows that occur in ascending order, then -1; their sums in float32, of which those behind num_unique
     are not written; how many they are, [1]. With grad_table [num_rows, D], float32, sums are added to it, and the result
-    is None. num_rows 0 is all. The order of summation is defined: results do not depend on the device."""
+    is None. num_rows 0 is all. The order of summation is defined: results do not depend on the device.
+
+    Example:
+        >>> rows, sums, count = engram_lookup_bwd(torch.ones(2, 3, 64), torch.tensor([[7, 9, 7], [9, 9, -1]]), 100)
+        >>> rows[:2], sums[:2, 0], int(count)
+        (tensor([7, 9]), tensor([2., 3.]), 2)
+    """
     if grad_table is None:
         return _engram_lookup_bwd(grad_out, indices, num_rows, row_begin, out=out)
     if out is not None:
@@ -105,14 +133,24 @@ def _both(weight_fused, weights):
 _NOT_SAVED = (None,) * 4
 
 
-def engram_gate_fwd(hidden_states, k, v, weight_fused, eps, clamp_value, save_for_backward=True, *, weights=None,
-                    image_token_mask=None, add_residual=True, zero_centered=False, sign="zero", out=None):
+def engram_gate_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: Array | None, eps: float,
+                    clamp_value: float, save_for_backward: bool = True, *, weights: tuple[Array, Array] | None = None,
+                    image_token_mask: Array | None = None, add_residual: bool = True, zero_centered: bool = False,
+                    sign: Literal["zero", "bit"] = "zero",
+                    out: object = None) -> tuple[AnyTensor, Saved, Saved, Saved, Saved]:
     """hidden_states [T, H, D] + gate * v [T, D], where the gate of a token and stream is the sigmoid of the signed root
     of the dot product of two RMS norms, of hidden_states and k [T, H, D]. Returns (output, dot, gate_score, rstd_x,
     rstd_k), of which the backward needs the last four; None without save_for_backward. weights = (weight_hidden,
     weight_embed) in place of their product weight_fused; zero_centered: they are stored minus 1. Masked tokens keep
     their hidden_states. sign: what a score of 0 becomes, "zero" (gate 0.5) or "bit" (by its sign bit). out= takes the
-    outputs, or the output alone if nothing is saved."""
+    outputs, or the output alone if nothing is saved.
+
+    Example:
+        >>> x, v, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 64).bfloat16(), torch.rand(4, 64)
+        >>> output, *_ = engram_gate_fwd(x, x, v, weight, 1e-20, 1e-6, save_for_backward=False)
+        >>> output.shape
+        torch.Size([6, 4, 64])
+    """
     hidden, embed = _both(weight_fused, weights)
     args = (hidden_states, k, v, hidden, embed, image_token_mask, eps, clamp_value, add_residual, zero_centered, sign)
     if save_for_backward:
@@ -120,10 +158,20 @@ def engram_gate_fwd(hidden_states, k, v, weight_fused, eps, clamp_value, save_fo
     return _engram_gate_fwd_alone(*args, out=out), *_NOT_SAVED
 
 
-def engram_gate_kv_fwd(hidden_states, kv, weight_fused, eps, clamp_value, save_for_backward=True, image_token_mask=None,
-                       inplace=False, *, weights=None, add_residual=True, zero_centered=False, sign="bit", out=None):
+def engram_gate_kv_fwd(hidden_states: AnyTensor, kv: Array, weight_fused: Array | None, eps: float, clamp_value: float,
+                       save_for_backward: bool = True, image_token_mask: Array | None = None, inplace: bool = False, *,
+                       weights: tuple[Array, Array] | None = None, add_residual: bool = True,
+                       zero_centered: bool = False, sign: Literal["zero", "bit"] = "bit",
+                       out: object = None) -> tuple[AnyTensor, Saved, Saved, Saved, Saved]:
     """engram_gate_fwd with keys and value in one tensor kv [T, H + 1, D], the value last. inplace writes to
-    hidden_states and returns it."""
+    hidden_states and returns it.
+
+    Example:
+        >>> x, kv = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 5, 64).bfloat16()
+        >>> output, *saved = engram_gate_kv_fwd(x, kv, torch.rand(4, 64), 1e-20, 1e-6)
+        >>> len(saved)
+        4
+    """
     hidden, embed = _both(weight_fused, weights)
     args = (hidden_states, kv, hidden, embed, image_token_mask, eps, clamp_value, add_residual, zero_centered, sign)
     if inplace:
@@ -137,18 +185,40 @@ def engram_gate_kv_fwd(hidden_states, kv, weight_fused, eps, clamp_value, save_f
     return _engram_gate_kv_fwd_alone(*args, out=out), *_NOT_SAVED
 
 
-def engram_gate_bwd(grad_out, hidden_states, k, v, weight_fused, dot, gate_score, rstd_x, rstd_k, clamp_value, *,
-                    weights=None, image_token_mask=None, add_residual=True, zero_centered=False, out=None):
+def engram_gate_bwd(grad_out: AnyTensor, hidden_states: Array, k: Array, v: Array, weight_fused: Array | None,
+                    dot: Array, gate_score: Array, rstd_x: Array, rstd_k: Array, clamp_value: float, *,
+                    weights: tuple[Array, Array] | None = None, image_token_mask: Array | None = None,
+                    add_residual: bool = True, zero_centered: bool = False,
+                    out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor, AnyTensor, AnyTensor]:
     """The gradients of engram_gate_fwd: (grad_hidden_states, grad_k, grad_v, grad_w_partial). The sum of grad_w_partial
-    [P, H, D] over its rows is the gradient of the product of the weights: see grad_w_reduce."""
+    [P, H, D] over its rows is the gradient of the product of the weights: see grad_w_reduce.
+
+    Example:
+        >>> x, v, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 64).bfloat16(), torch.rand(4, 64)
+        >>> output, *saved = engram_gate_fwd(x, x, v, weight, 1e-20, 1e-6)
+        >>> grad_x, grad_k, grad_v, grad_w_partial = engram_gate_bwd(output, x, x, v, weight, *saved, 1e-6)
+        >>> grad_v.shape
+        torch.Size([6, 64])
+    """
     hidden, embed = _both(weight_fused, weights)
     return _engram_gate_bwd(grad_out, hidden_states, k, v, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
                             rstd_k, clamp_value, add_residual, zero_centered, out=out)
 
 
-def engram_gate_kv_bwd(grad_out, hidden_states, kv, weight_fused, dot, gate_score, rstd_x, rstd_k, clamp_value,
-                       image_token_mask=None, *, weights=None, add_residual=True, zero_centered=False, out=None):
-    """The gradients of engram_gate_kv_fwd: (grad_hidden_states, grad_kv, grad_w_partial)."""
+def engram_gate_kv_bwd(grad_out: AnyTensor, hidden_states: Array, kv: Array, weight_fused: Array | None, dot: Array,
+                       gate_score: Array, rstd_x: Array, rstd_k: Array, clamp_value: float,
+                       image_token_mask: Array | None = None, *, weights: tuple[Array, Array] | None = None,
+                       add_residual: bool = True, zero_centered: bool = False,
+                       out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor, AnyTensor]:
+    """The gradients of engram_gate_kv_fwd: (grad_hidden_states, grad_kv, grad_w_partial).
+
+    Example:
+        >>> x, kv, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 5, 64).bfloat16(), torch.rand(4, 64)
+        >>> output, *saved = engram_gate_kv_fwd(x, kv, weight, 1e-20, 1e-6)
+        >>> grad_x, grad_kv, grad_w_partial = engram_gate_kv_bwd(output, x, kv, weight, *saved, 1e-6)
+        >>> grad_kv.shape
+        torch.Size([6, 5, 64])
+    """
     hidden, embed = _both(weight_fused, weights)
     return _engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
                                rstd_k, clamp_value, add_residual, zero_centered, out=out)
@@ -179,16 +249,25 @@ def _present(ring, cu_seqlens, num_tokens):
     return ring.gather(1, entries[:, :, None, None].expand(ring.shape))
 
 
-def short_conv(x, norm_weight, conv_weight, dilation=3, eps=1e-5, activation="silu", bias=None, add_input=False,
-               residual=None, cu_seqlens=None, past_state=None, save_for_backward=True, *, ring=None, slots=None,
-               start_pos=None, mask=None, zero_centered=False, round_each=False, keep_ring=False, null_slot=None,
-               out=None):
+def short_conv(x: AnyTensor, norm_weight: Array, conv_weight: Array, dilation: int = 3, eps: float = 1e-5,
+               activation: Literal["silu", "none"] = "silu", bias: Array | None = None, add_input: bool = False,
+               residual: Array | None = None, cu_seqlens: Array | None = None, past_state: Array | None = None,
+               save_for_backward: bool = True, *, ring: Array | None = None, slots: Array | None = None,
+               start_pos: Array | None = None, mask: Array | None = None, zero_centered: bool = False,
+               round_each: bool = False, keep_ring: bool = False, null_slot: int | None = None,
+               out: object = None) -> tuple[AnyTensor, ...]:
     """RMSNorm of x [T, H, D], a causal depthwise convolution over the tokens of each request with taps conv_weight
     [H * D, K] (or [H * D, 1, K]) dilation tokens apart, SiLU; x is added if add_input, and residual. Returns (out,
     rstd); rstd is None without save_for_backward. Normed rows before a chunk are in row slots[b] of ring [S, R, H, D],
     by position modulo R, where those of this call are then stored, or in past_state [B, (K - 1) * dilation, H, D],
     oldest first; the result is then (out, rstd, present_state). mask: tokens that count as 0, and whose result is the residual. zero_centered:
-    norm_weight is stored minus 1. round_each: rounds to bfloat16 after every step, as eager PyTorch does."""
+    norm_weight is stored minus 1. round_each: rounds to bfloat16 after every step, as eager PyTorch does.
+
+    Example:
+        >>> out, rstd = short_conv(torch.randn(6, 4, 64).bfloat16(), torch.ones(4, 64), torch.randn(256, 4))
+        >>> out.shape, rstd.shape
+        (torch.Size([6, 4, 64]), torch.Size([6, 4]))
+    """
     is_past = past_state is not None
     if is_past:
         if ring is not None or start_pos is not None or slots is not None:
@@ -206,24 +285,44 @@ def _int32():
     return torch.int32
 
 
-def short_conv_bwd(grad_out, x, norm_weight, conv_weight, rstd, dilation=3, activation="silu", bias=None,
-                   add_input=False, cu_seqlens=None, *, mask=None, zero_centered=False, out=None):
+def short_conv_bwd(grad_out: AnyTensor, x: Array, norm_weight: Array, conv_weight: Array, rstd: Array, dilation: int = 3,
+                   activation: Literal["silu", "none"] = "silu", bias: Array | None = None, add_input: bool = False,
+                   cu_seqlens: Array | None = None, *, mask: Array | None = None, zero_centered: bool = False,
+                   out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor, AnyTensor, AnyTensor]:
     """The gradients of short_conv: (grad_x, grad_norm_partial [P, H, D], grad_conv_partial [P, H * D, K],
     grad_bias_partial [P, H * D]). The sums over the first dimension of the last three are the gradients of the weights.
-    That of residual is grad_out. What came before a chunk counts as 0."""
+    That of residual is grad_out. What came before a chunk counts as 0.
+
+    Example:
+        >>> x, norm_weight, conv_weight = torch.randn(6, 4, 64).bfloat16(), torch.ones(4, 64), torch.randn(256, 4)
+        >>> out, rstd = short_conv(x, norm_weight, conv_weight)
+        >>> grad_x, *of_weights = short_conv_bwd(out, x, norm_weight, conv_weight, rstd)
+        >>> grad_x.shape, len(of_weights)
+        (torch.Size([6, 4, 64]), 3)
+    """
     return _short_conv_bwd(grad_out, x, norm_weight, _taps(conv_weight), rstd, bias, mask, cu_seqlens, dilation,
                            _is_silu(activation), add_input, zero_centered, out=out)
 
 
-def engram_gate_conv_fwd(hidden_states, k, v, weight_fused, eps, clamp_value, norm_weight, conv_weight, dilation=3,
-                         norm_eps=1e-5, activation="silu", bias=None, cu_seqlens=None, *, weights=None,
-                         add_residual=True, zero_centered=False, sign="zero", norm_zero_centered=False,
-                         round_each=False, mask=None, ring=None, slots=None, start_pos=None, keep_ring=False,
-                         null_slot=None, out=None):
+def engram_gate_conv_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: Array | None, eps: float,
+                         clamp_value: float, norm_weight: Array, conv_weight: Array, dilation: int = 3,
+                         norm_eps: float = 1e-5, activation: Literal["silu", "none"] = "silu",
+                         bias: Array | None = None, cu_seqlens: Array | None = None, *,
+                         weights: tuple[Array, Array] | None = None, add_residual: bool = True,
+                         zero_centered: bool = False, sign: Literal["zero", "bit"] = "zero",
+                         norm_zero_centered: bool = False, round_each: bool = False, mask: Array | None = None,
+                         ring: Array | None = None, slots: Array | None = None, start_pos: Array | None = None,
+                         keep_ring: bool = False, null_slot: int | None = None, out: Array | None = None) -> AnyTensor:
     """hidden_states [T, H, D] + gv + silu(conv(norm(gv))), gv = gate * v [T, D] rounded to bfloat16: in one pass, bit
     for bit, what engram_gate_fwd gives with add_residual=False, and short_conv makes of it with add_input=True and
     residual=hidden_states. The gate's arguments, weights, zero_centered and sign are those of engram_gate_fwd, the others those
-    of short_conv; k and v may be views of one tensor. Masked tokens keep their hidden_states, and count as 0."""
+    of short_conv; k and v may be views of one tensor. Masked tokens keep their hidden_states, and count as 0.
+
+    Example:
+        >>> x, v, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 64).bfloat16(), torch.rand(4, 64)
+        >>> engram_gate_conv_fwd(x, x, v, weight, 1e-20, 1e-6, torch.ones(4, 64), torch.randn(256, 4)).shape
+        torch.Size([6, 4, 64])
+    """
     hidden, embed = _both(weight_fused, weights)
     return _engram_gate_conv_fwd(hidden_states, k, v, hidden, embed, norm_weight, _taps(conv_weight), bias, mask, ring,
                                  cu_seqlens, start_pos, slots, eps, clamp_value, dilation, norm_eps,
@@ -240,9 +339,16 @@ def _as_matrix(name, x, shape):
     return x.reshape(1, -1)
 
 
-def engram_sinkhorn_momentum_update(grad, momentum_buffer, beta1, nesterov=True, *, out=None):
+def engram_sinkhorn_momentum_update(grad: AnyTensor, momentum_buffer: Array, beta1: float, nesterov: bool = True, *,
+                                    out: Array | None = None) -> AnyTensor:
     """momentum_buffer = beta1 * momentum_buffer + (1 - beta1) * grad, in place. Returns beta1 * momentum_buffer + (1 -
-    beta1) * grad, or without nesterov the new momentum, in float32 before its rounding. All have one shape."""
+    beta1) * grad, or without nesterov the new momentum, in float32 before its rounding. All have one shape.
+
+    Example:
+        >>> momentum = torch.zeros(3, 4)
+        >>> engram_sinkhorn_momentum_update(torch.ones(3, 4), momentum, 0.5, nesterov=False)[0], momentum[0]
+        (tensor([0.5000, 0.5000, 0.5000, 0.5000]), tensor([0.5000, 0.5000, 0.5000, 0.5000]))
+    """
     shape = getattr(grad, "shape", (0, 0))
     if len(shape) == 2:
         return _engram_sinkhorn_momentum_update(grad, momentum_buffer, beta1, nesterov, out=out)
@@ -258,12 +364,22 @@ def _num_partials(num_rows):
     return max((num_rows + rows_of_each - 1) // rows_of_each, 1)
 
 
-def engram_sinkhorn_step(matrix, row_scale, col_scale, eps, col_sumsq=None, *, out=None):
+def engram_sinkhorn_step(matrix: AnyTensor, row_scale: Array, col_scale: Array, eps: float,
+                         col_sumsq: Array | None = None, *,
+                         out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor]:
     """Divides the rows of x = row_scale * matrix * col_scale by their norms plus eps, by changing row_scale in place.
     Returns (row_norm, col_sumsq_partial): the norms before, and sums of the squares of columns after, each over some
-    of the rows. With col_sumsq the sums over all rows are written there, as engram_sinkhorn_step_reduce does."""
+    of the rows. With col_sumsq the sums over all rows are written there, as engram_sinkhorn_step_reduce does.
+
+    Example:
+        >>> row_scale = torch.ones(2)
+        >>> row_norm, _ = engram_sinkhorn_step(torch.tensor([[3.0, 4.0], [0.0, 2.0]]), row_scale, torch.ones(2), 0.0)
+        >>> row_norm, row_scale
+        (tensor([5., 2.]), tensor([0.2000, 0.5000]))
+    """
     num_partials = _num_partials(matrix.shape[0]) if len(getattr(matrix, "shape", ())) else 1
     return _engram_sinkhorn_step(matrix, row_scale, col_scale, eps, num_partials, col_sumsq, out=out)
 
 
+del annotations
 __all__ = sorted(name for name in globals() if not name.startswith("_"))

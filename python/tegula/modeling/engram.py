@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Engram's lookup, gate and short convolution with their gradients. A weight that has a tensor main_grad, as
 Megatron's parameters have, gets its gradient added there, in float32, and none from autograd."""
+from typing import Literal, Optional
+
 import torch
+from torch import Tensor
 
 from ..engram import (engram_gate_bwd, engram_gate_fwd, engram_gate_kv_bwd, engram_gate_kv_fwd, engram_lookup,
                       engram_lookup_bwd, grad_w_reduce, short_conv as _short_conv, short_conv_bwd)
@@ -135,24 +138,48 @@ class EngramLookupFn(torch.autograd.Function):
         return (to.to(table.dtype) if main is None else None), None, None
 
 
-def lookup(table, indices, row_begin=0):
+def lookup(table: Tensor, indices: Tensor, row_begin: int = 0) -> Tensor:
     """Rows indices - row_begin of a table [R, D], bfloat16 or float32: [..., C] -> [..., C, D], zeros where there is no
-    such row."""
-    return EngramLookupFn.apply(table, indices, row_begin)
+    such row.
+
+    Example:
+        >>> table = torch.randn(100, 64, requires_grad=True)
+        >>> lookup(table, torch.tensor([[7, 9, 7]])).sum().backward()
+        >>> table.grad[7, 0], table.grad[9, 0], table.grad[8, 0]
+        (tensor(2.), tensor(1.), tensor(0.))
+    """
+    made: Tensor = EngramLookupFn.apply(table, indices, row_begin)
+    return made
 
 
-def engram_gate(hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
-    """hidden_states [..., H, D] + gate * v [..., D], with keys k [..., H, D] and weights [H, D] of both norms."""
+def engram_gate(hidden_states: Tensor, k: Tensor, v: Tensor, weight_hidden: Tensor, weight_embed: Tensor,
+                clamp_value: float, eps: float, add_residual: bool = True) -> Tensor:
+    """hidden_states [..., H, D] + gate * v [..., D], with keys k [..., H, D] and weights [H, D] of both norms.
+
+    Example:
+        >>> x, v, weight = torch.randn(2, 3, 4, 64).bfloat16(), torch.randn(2, 3, 64).bfloat16(), torch.rand(4, 64)
+        >>> engram_gate(x, x, v, weight, weight, 1e-6, 1e-20).shape
+        torch.Size([2, 3, 4, 64])
+    """
     args = hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual
-    return EngramGateFn.apply(*args) if _wants_gradient(*args[:5]) else _gate(False, *args)[0]      # nothing is saved
+    made: Tensor = EngramGateFn.apply(*args) if _wants_gradient(*args[:5]) else _gate(False, *args)[0]  # saves nothing
+    return made
 
 
-def engram_gate_kv(hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None,
-                   add_residual=True, zero_centered=False, sign="bit"):
-    """The same with keys and value in one tensor, [..., (H + 1) * D] or [..., H + 1, D]."""
+def engram_gate_kv(hidden_states: Tensor, kv: Tensor, weight_hidden: Tensor, weight_embed: Tensor, clamp_value: float,
+                   eps: float, image_token_mask: Optional[Tensor] = None, add_residual: bool = True,
+                   zero_centered: bool = False, sign: Literal["zero", "bit"] = "bit") -> Tensor:
+    """The same with keys and value in one tensor, [..., (H + 1) * D] or [..., H + 1, D].
+
+    Example:
+        >>> x, kv, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 320).bfloat16(), torch.rand(4, 64)
+        >>> engram_gate_kv(x, kv, weight, weight, 1e-6, 1e-20).shape
+        torch.Size([6, 4, 64])
+    """
     args = (hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask, add_residual,
             zero_centered, sign)
-    return EngramGateKvFn.apply(*args) if _wants_gradient(*args[:4]) else _gate_kv(False, *args)[0]
+    made: Tensor = EngramGateKvFn.apply(*args) if _wants_gradient(*args[:4]) else _gate_kv(False, *args)[0]
+    return made
 
 
 def _of_weight(weight, partial, is_wanted):
@@ -196,12 +223,22 @@ class ShortConvFn(torch.autograd.Function):
                 grad_output if wanted[4] else None, *(None,) * 7)
 
 
-def short_conv(x, norm_weight, conv_weight, dilation=3, eps=1e-5, activation="silu", bias=None, add_input=False,
-               residual=None, cu_seqlens=None, mask=None, zero_centered=False):
+def short_conv(x: Tensor, norm_weight: Tensor, conv_weight: Tensor, dilation: int = 3, eps: float = 1e-5,
+               activation: Literal["silu", "none"] = "silu", bias: Optional[Tensor] = None, add_input: bool = False,
+               residual: Optional[Tensor] = None, cu_seqlens: Optional[Tensor] = None, mask: Optional[Tensor] = None,
+               zero_centered: bool = False) -> Tensor:
     """tegula.engram.short_conv of x [..., H, D] without state, with gradients of x, residual and the weights. With
-    cu_seqlens and mask, tokens are counted over all leading dimensions."""
-    return ShortConvFn.apply(x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input,
-                             cu_seqlens, mask, zero_centered)
+    cu_seqlens and mask, tokens are counted over all leading dimensions.
+
+    Example:
+        >>> conv_weight = torch.randn(256, 4, requires_grad=True)
+        >>> short_conv(torch.randn(6, 4, 64).bfloat16(), torch.ones(4, 64), conv_weight).float().sum().backward()
+        >>> conv_weight.grad.shape
+        torch.Size([256, 4])
+    """
+    made: Tensor = ShortConvFn.apply(x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input,
+                                     cu_seqlens, mask, zero_centered)
+    return made
 
 
 __all__ = ["EngramGateFn", "EngramGateKvFn", "EngramLookupFn", "ShortConvFn", "engram_gate", "engram_gate_kv", "lookup",
