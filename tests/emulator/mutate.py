@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Changes one thing at a time in the kernels and runs their tests on the emulated device.
 
-    mutate.py [--kind KIND,...] [--seeds N] [--tsan] [--only FILE[:LINE],...] [--unlisted] [--sample N [--seed S]]
-              [--resume] [--jobs N] [--minutes M] [--timeout S] [FOLDER]
+    mutate.py [--kind KIND,...] [--seeds N] [--tsan] [--without MODE,...] [--only FILE[:LINE],...] [--unlisted]
+              [--sample N [--seed S]] [--resume] [--jobs N] [--minutes M] [--timeout S] [FOLDER]
 
     kind     what is changed                                            modes of the tests, in turn (planting.py)
     sync     a statement that orders threads or waits is taken out      plain, limit, tsan; --tsan: only that
@@ -18,9 +18,10 @@ file fails at one of the seeds. Bounds are tried all at once: a kernel is compil
 each case runs again with those that can change its result (../mutants.c). A constant has no switch and is tried as the
 other kinds are. A mutant that is not noticed must be listed in mutations.txt beside this file, with the
 reason, and one that is noticed must not be; --unlisted leaves listed ones out. --sample takes N of all mutants, chosen
-by S; --jobs tries N at a time; --minutes begins none later than that; --resume goes on where an earlier run in FOLDER
-with the same arguments ended. A tally per kind comes last; the exit status is 1 if a mutant is unnoticed and not listed, or
-listed and noticed, or was not tried."""
+by S; --jobs tries N at a time; --minutes begins none later than that; --resume goes on where earlier runs in FOLDER
+ended, for files that are the same now. --without leaves out modes, such as tsan where there is
+no clang; what is not noticed then is tried again by the next run. A tally per kind comes last; the exit status is 1 if a
+mutant is unnoticed and not listed, or listed and noticed, or was not tried."""
 import argparse, collections, hashlib, itertools, json, pathlib, queue, random, re, sys, threading, time
 from planting import Tests, planted, root
 
@@ -100,9 +101,27 @@ class Bounds:
         self.numbers = write_switched(self.switched)
         texts = "".join((self.switched / f.removeprefix("src/")).read_text() for f in kernel_files())
         self.results = tests.folder / f"bounds-{hashlib.sha256(texts.encode()).hexdigest()[:12]}.txt"
-        earlier = self.results.read_text().splitlines(True) if resume and self.results.exists() else []
+        earlier = self.results.read_text().splitlines(True) if resume and self.results.exists() else \
+            self.of_other_kernels() if resume else []
         self.results.write_text("".join(line for line in earlier if not line.startswith("skip ")))
+        self.results.with_suffix(".json").write_text(json.dumps({key: n for n, key in self.keys().items()}))
         self.read()
+
+    def keys(self):
+        """number: a text that says which bound of which text of a file."""
+        digests = {f: hashlib.sha256((root / f).read_bytes()).hexdigest()[:12] for f in kernel_files()}
+        return {n: f"{file} {which} {digests[file]}" for (file, which), n in self.numbers.items()}
+
+    def of_other_kernels(self):
+        """What runs with other kernels noticed, with today's numbers: lines about files that are the same."""
+        numbers, lines = {key: n for n, key in self.keys().items()}, {}
+        for path in self.tests.folder.glob("bounds-*.json"):
+            now = {n: numbers[key] for key, n in json.loads(path.read_text()).items() if key in numbers}
+            for line in path.with_suffix(".txt").read_text().splitlines(True):
+                if m := re.match(r"noticed (\d+) ", line):
+                    if int(m[1]) in now:
+                        lines[now[int(m[1])]] = f"noticed {now[int(m[1])]} {line[m.end():]}"
+        return lines.values()
 
     def read(self):
         self.noticed, self.done, self.evaluated = {}, set(), set()
@@ -181,6 +200,7 @@ def main():
     parser.add_argument("--kind", default="sync", help="separated by commas, or all")
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--tsan", action="store_true", help="with ThreadSanitizer (clang)")
+    parser.add_argument("--without", default="", help="modes, separated by commas")
     parser.add_argument("--only", default="", help="src/x/y.cu or src/x/y.cu:12, separated by commas")
     parser.add_argument("--unlisted", action="store_true", help="leave out those in mutations.txt")
     parser.add_argument("--sample", type=int, default=0)
@@ -232,7 +252,7 @@ def main():
 
     def modes(kind, what):
         is_shared = kind == "order" and what.startswith("cluster")      # orders shared memory, which TSan watches
-        return ["tsan"] if args.tsan or is_shared else modes_of[kind]
+        return [m for m in (["tsan"] if args.tsan or is_shared else modes_of[kind]) if m not in args.without.split(",")]
 
     needed = sorted({(mode, program) for name, kind, _, _, what, _ in wanted for mode in modes(kind, what)
                      for program in programs[name]})
@@ -310,14 +330,23 @@ def main():
                     return f"{mode}, seed {seed}: {seen[:100]}"
         return ""
 
+    def write_journal():
+        kept = {key: seen for key, seen in done.items() if seen or not args.without}
+        journal.with_suffix(".new").write_text(json.dumps(kept))
+        journal.with_suffix(".new").replace(journal)
+
     def try_one(mutant):
         name, kind, which, line, what, text = mutant
         seen = first_seen(name, kind, which, what, text)
         with lock:
             done[key_of(*mutant)] = seen
-            journal.write_text(json.dumps(done))
+            write_journal()
             report(*mutant)
 
+    if args.jobs > 1:                   # all at once: workers would wait for the first one with a program
+        for_each(sorted({(modes(kind, what)[0], p) for name, kind, _, _, what, _ in todo if modes(kind, what) and kind != "bound"
+                         for p in programs[name]}), lambda key: require_pass(*key))
+        random.Random(0).shuffle(todo)
     for_each(todo, try_one)
     for kind, n in tally.items():
         print(f"{kind}: {n['noticed']} of {n['tried']} noticed, {n['accepted']} accepted, "
