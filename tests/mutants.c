@@ -6,7 +6,7 @@
  * such mutant, in a child process, since a wrong kernel may crash or hang. FILE, which several programs may share, gets a
  * line "noticed NUMBER how" for each mutant with which a case fails, and at the end "seen NUMBER 1 PROGRAM", or 3 if the
  * sides were equal once. Mutants that FILE says are noticed, or to be left out ("skip NUMBER"), are not tried; nor is one that
- * 25 cases of the program did not notice.
+ * 25 cases of the program, or TEGULA_TEST_TRIES, did not notice.
  *
  * TEGULA_TEST_MUTANT=NUMBER instead: the program runs with this one. The linker replaces case_check() (--wrap). */
 #include <dlfcn.h>
@@ -26,11 +26,12 @@
 #include "cuda/driver.h"
 #include "emulator/control.h"
 
-enum { MAX_MUTANTS = 4092, MAX_TRIES = 25, WAS_EQUAL = 2 };
+enum { MAX_MUTANTS = 4092, WAS_EQUAL = 2 };
 typedef struct { int chosen; unsigned char seen[MAX_MUTANTS]; } mutants;       /* as in emulator/mutants.hpp */
 static mutants *table;
 static const char *results;
-static unsigned char is_left_out[MAX_MUTANTS], tries[MAX_MUTANTS], seen_before[MAX_MUTANTS];
+static unsigned char is_left_out[MAX_MUTANTS], seen_before[MAX_MUTANTS];
+static int tries[MAX_MUTANTS], max_tries = 25;
 static unsigned num_cases;
 
 static void write_seen(void)
@@ -47,6 +48,7 @@ __attribute__((constructor)) static void make_table(void)
     char address[32], line[1024];
     const char *only = getenv("TEGULA_TEST_MUTANT");
     results = getenv("TEGULA_TEST_MUTANTS");
+    if (getenv("TEGULA_TEST_TRIES")) max_tries = atoi(getenv("TEGULA_TEST_TRIES"));
     if (!results && !only) return;
     table = mmap(NULL, sizeof *table, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (table == MAP_FAILED) abort();
@@ -126,6 +128,6 @@ case_result __wrap_case_check(const case_op *op, const case_params *params, cons
         abort();
     }
     for (int i = 0; i < MAX_MUTANTS; i++)
-        if (seen[i] & WAS_EQUAL && !is_left_out[i] && tries[i] < MAX_TRIES) try_mutant(i, &c);
+        if (seen[i] & WAS_EQUAL && !is_left_out[i] && tries[i] < max_tries) try_mutant(i, &c);
     return result;
 }

@@ -152,14 +152,15 @@ class Bounds:
                               timeout=7200)
 
     def try_all(self, task):
-        """With every case of a program's share, all mutants that have not been noticed yet."""
-        program, share = task
-        if f"{program}:{share}" not in self.done:
+        """With every case of a program's share, all mutants that have not been noticed yet, each in so many cases."""
+        program, share, tries = task
+        name = f"{program}:{share}:{tries}"
+        if name not in self.done:
             less = ["TEGULA_TEST_BLOCKS=list"] * (share > 0)    # what is not a list is not shared
-            if seen := self.run(program, f"TEGULA_TEST_MUTANTS={self.results}",
+            if seen := self.run(program, f"TEGULA_TEST_MUTANTS={self.results}", f"TEGULA_TEST_TRIES={tries}",
                                 f"TEGULA_TEST_SHARE={share}/{self.shares}", *less):
                 raise RuntimeError(f"{program} fails without a mutant: {seen}")
-            self.append(f"done {program}:{share}")
+            self.append(f"done {name}")
 
     def first_seen(self, file, which):
         """How the mutant is noticed, '' if it is not; None: it is in no code that runs, e.g. in a constant."""
@@ -314,10 +315,14 @@ def main():
             todo.append(mutant)
     if bounds:
         bounds.only({(name, which) for name, kind, which, *_ in todo if kind == "bound"})
-        of_bounds = collections.Counter(p for name, kind, which, *_ in todo if kind == "bound"
-                                        and bounds.numbers[name, which] not in bounds.noticed for p in programs[name])
-        for_each([(program, share) for share in range(bounds.shares) for program, _ in of_bounds.most_common()],
-                 bounds.try_all)
+        for tries in (25, 100000):      # few cases notice most; what is left then is tried with all
+            bounds.read()
+            left = {bounds.numbers[name, which]: name for name, kind, which, *_ in todo if kind == "bound"
+                    and bounds.numbers[name, which] not in bounds.noticed}
+            of_bounds = collections.Counter(p for number, name in left.items()
+                                            for p in (programs[name] if tries == 25 else set(bounds.equal_in[number])))
+            for_each([(program, share, tries) for share in range(bounds.shares) for program, _ in of_bounds.most_common()],
+                     bounds.try_all)
         bounds.read()
 
     def first_seen(name, kind, which, what, text):
