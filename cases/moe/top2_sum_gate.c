@@ -68,6 +68,9 @@ const case_op top2_sum_gate_cases = {
         "bias=none,small,large scoring=softmax",
         "num_tokens=9 num_experts=256 num_topk=8 values=saturated,branch,deep bias=none,zero "
         "scoring=sigmoid,sqrtsoftplus",
+        "num_tokens=9 num_experts=128,256 num_topk=1,6 values=high_last bias=large scoring=sqrtsoftplus",
+        "num_tokens=9 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 values=saturated,high_last "
+        "bias=large scoring=sqrtsoftplus",
         "num_tokens=9 num_experts=36,144,1025 num_topk=6 values=normal,ties bias=disabled,few "
         "scoring=sigmoid,softmax,identity",
         "num_tokens=9 num_experts=64 num_topk=40 values=ties,special bias=special,disabled "

@@ -16,6 +16,7 @@
  *   branch      around 20, where sqrtsoftplus switches formulas
  *   deep        scores around 1e-20, the initial value of the divisor
  *   descending  the same in every row, best expert first
+ *   high_last   exact for sqrtsoftplus, and 100 for the last expert: too much for the filter, not for a large bias
  * Of bias:
  *   none, zero, small (normal / 8), large (normal * 100), near (1 and up to 1e-3 more, in steps of an ulp),
  *   disabled (-inf for two of three experts), few (for all but one of 32), special

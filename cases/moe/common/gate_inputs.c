@@ -109,6 +109,14 @@ static void fill_descending(const case_problem *c, case_tensor *t, uint64_t seed
             *(float *)case_element(t, (int64_t[]){ row, e }) = 3 - 6 * (float)e / (float)t->shape[1];
 }
 
+/* The last expert's is above 88, where the filter of sqrtsoftplus is infinite. All scores are exact. */
+static void fill_high_last(const case_problem *c, case_tensor *t, uint64_t seed)
+{
+    moe_fill_any_of(t, seed, exact_sqrtsoftplus, COUNT_OF(exact_sqrtsoftplus));
+    for (int64_t row = 0; row < num_rows(t) && t->shape[1]; row++)
+        *(float *)case_element(t, (int64_t[]){ row, t->shape[1] - 1 }) = 100;
+}
+
 /* hash_gate does not choose by score. */
 static bool is_hash(const case_problem *c)
 {
@@ -122,6 +130,7 @@ static tgl_status choose_values(const case_problem *c, case_tensor *t)
     t->fill = !strcmp(values, "normal")       ? (is_hash(c) ? case_fill_normal : fill_decided)
               : !strcmp(values, "near")       ? fill_near
               : !strcmp(values, "descending") ? fill_descending
+              : !strcmp(values, "high_last")  ? fill_high_last
                                               : NULL;
     for (size_t i = 0; i < COUNT_OF(tables); i++)
         if (!strcmp(values, tables[i].name)) t->fill = fill_table;
