@@ -58,6 +58,7 @@ const case_op topk_gate_cases = {
         "values=normal,ties",
         "num_tokens=2 num_experts=1,2,31,32,33,65,256,300 num_topk=1 layout=gap,repeated offset=0,1",
         "num_tokens=37 num_experts=36,256,384,1000 num_topk=6,32 values=close,coarse",
+        "num_tokens=3 num_experts=128,256,512,1024 num_topk=6 values=mirrored",
         "num_tokens=1 num_experts=4096,5000 num_topk=8,33 values=normal,few_finite,coarse",
         "num_tokens=7 num_experts=8 num_topk=0,1,2,7,8 values=ties,few_finite",
         "num_tokens=3 num_experts=33 num_topk=31,32,33 values=normal,ties,special",

@@ -77,6 +77,14 @@ static uint64_t coarse_bits(const case_tensor *t, int64_t i, uint64_t random)
     return (((const uint32_t *)t->storage)[i] & 0xfff80000) | (random & 0x7ff);
 }
 
+/* Experts e and n - 1 - e, whose numbers differ in all bits if n is a power of two, differ by one step, and the upper one
+ * is better; others are far away. */
+static uint64_t mirrored_bits(const case_tensor *t, int64_t i, uint64_t random)
+{
+    const int64_t n = t->shape[1], e = i % n, pair = e < n - 1 - e ? e : n - 1 - e;
+    return 0x40000000 + (uint64_t)((37 * pair + 11 * (i / n)) % (n / 2 + 1) << 12) + (e != pair);
+}
+
 static uint64_t same_bits(const case_tensor *t, int64_t i, uint64_t random) { return 2; }
 static uint64_t distinct_bits(const case_tensor *t, int64_t i, uint64_t random)
 {
@@ -93,8 +101,8 @@ static uint64_t wild_bits(const case_tensor *t, int64_t i, uint64_t random)
 }
 
 static const struct { const char *name; formula bits_of; } formulas[] = {
-    { "close", close_bits }, { "coarse", coarse_bits }, { "same", same_bits }, { "distinct", distinct_bits },
-    { "wild", wild_bits },
+    { "close", close_bits }, { "coarse", coarse_bits }, { "mirrored", mirrored_bits }, { "same", same_bits },
+    { "distinct", distinct_bits }, { "wild", wild_bits },
 };
 
 static void formula_chunk(void *context, int64_t begin, int64_t end)
@@ -121,11 +129,12 @@ tgl_status moe_choose_fill(const case_problem *c, case_tensor *t)
     t->fill = !strcmp(values, "normal")    ? case_fill_normal
               : !strcmp(values, "uniform") ? case_fill_uniform
               : !strcmp(values, "bits")    ? case_fill_bits
-              : !strcmp(values, "close") || !strcmp(values, "coarse") ? fill_formula : NULL;
+              : !strcmp(values, "close") || !strcmp(values, "coarse") || !strcmp(values, "mirrored") ? fill_formula
+                                                                                                     : NULL;
     for (int i = 0; i < NUM_TABLES; i++)
         if (!strcmp(values, tables[i].name)) t->fill = fill_table;
     if (t->fill) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, uniform, bits, close, coarse, ties, "
+    return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, uniform, bits, close, coarse, mirrored, ties, "
                     "equal, zero, few_finite, special or magnitudes", values);
 }
 
