@@ -300,17 +300,19 @@ static void mixed_chunk(void *context, int64_t begin, int64_t end)
                     f->t->storage + i * f->t->element_bytes);
 }
 
-/* One or two codes a byte: zeros of both signs, large ones, any but NaN. */
+/* One or two codes a byte: zeros of both signs, large ones, any of e2m1 for the largest, any but NaN. */
 static void mixed_codes_chunk(void *context, int64_t begin, int64_t end)
 {
     const filling *f = context;
     const bool is_e4m3 = f->t->dtype == TGL_E4M3;
     for (int64_t i = begin; i < end; i++) {
-        const uint64_t kind = kind_of_block(f, i) % 8;
+        const uint64_t random = kind_of_block(f, i), kind = random % 8;
+        const unsigned limit = 1 + (unsigned)(random >> 8 & 7);
         unsigned code = (unsigned)case_random(f->seed, i) & 0xff;
         if (kind == 0) code &= is_e4m3 ? 0x80 : 0x88;
         else if (kind == 1) code |= is_e4m3 ? 0x70 : 0x66;
         else if (kind == 2) code &= is_e4m3 ? 0x87 : 0x99;              /* subnormal */
+        else if (kind == 3 && !is_e4m3) code = (code & 0x88) | (code & 7) % limit | (code >> 4 & 7) % limit << 4;
         if (is_e4m3 && (code & 0x7f) == 0x7f) code ^= 8;
         f->t->storage[i] = (char)code;
     }
