@@ -4,6 +4,7 @@
 
     mutate.py [--kind KIND,...] [--seeds N] [--tsan] [--without MODE,...] [--only FILE[:LINE],...] [--unlisted]
               [--sample N [--seed S]] [--resume] [--jobs N] [--minutes M] [--timeout S] [FOLDER]
+    mutate.py --check                   only whether every line of mutations.txt is of a change that there is
 
     kind     what is changed                                            modes of the tests, in turn (planting.py)
     sync     a statement that orders threads or waits is taken out      plain, limit, tsan; --tsan: only that
@@ -210,11 +211,15 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--timeout", type=float, default=600, help="seconds after which a test hangs")
+    parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
+    if args.check:
+        args.kind = "all"
     only = [o for o in args.only.split(",") if o]
     kinds = list(modes_of) if args.kind == "all" else args.kind.split(",")
     folder = pathlib.Path(args.folder).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    if not args.check:
+        folder.mkdir(parents=True, exist_ok=True)
     journal = folder / "journal.json"
     done = json.loads(journal.read_text()) if args.resume and journal.exists() else {}
 
@@ -244,6 +249,9 @@ def main():
                         not (args.unlisted and (name, kind, which) in accepted):
                     wanted.append((name, kind, which, line, what, changed))
     missing = [" ".join(key) for key in listed if key[1] in kinds]
+    if args.check:
+        print(*(f"mutations.txt: no such change: {mark}" for mark in missing), sep="\n")
+        return bool(missing)
     if args.sample and args.sample < len(wanted):
         chosen = sorted(random.Random(args.seed).sample(range(len(wanted)), args.sample))
         wanted = [wanted[i] for i in chosen]

@@ -3,6 +3,7 @@
 """Plants the faults of planted.txt one by one: each must be noticed by the test that its line names.
 
     planted.py [--seeds N] [--mode MODE,...] [--only WORD,...] [FOLDER]
+    planted.py --check                  only whether every line can be planted
 
 Builds the tests in FOLDER (default build/planted), which may be there from an earlier run. A line of planted.txt is
 
@@ -31,7 +32,12 @@ def main():
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--mode", default="", help="only these, separated by commas")
     parser.add_argument("--only", default="", help="words, separated by commas")
+    parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
+    if args.check:
+        lost = [line for line, file, text, *_ in faults() if (root / file).read_text().count(text) != 1]
+        print(*(f"not once in its file: {line}" for line in lost), sep="\n")
+        return bool(lost)
     wanted = [fault for fault in faults() if (not args.mode or fault[5] in args.mode.split(",")) and
               (not args.only or any(word in fault[0] for word in args.only.split(",")))]
     tests, noticed = Tests(args.folder), 0
