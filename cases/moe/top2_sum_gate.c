@@ -84,6 +84,8 @@ const case_op top2_sum_gate_cases = {
         "scoring=sigmoid,sqrtsoftplus,softmax,identity",
         "num_tokens=21 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 values=exact bias=near "
         "scoring=sigmoid,sqrtsoftplus,softmax,identity",
+        "num_tokens=130 num_experts=256 num_topk=6 num_groups=4 num_topk_groups=2 values=exact bias=near "
+        "scoring=sqrtsoftplus,identity",        /* more lanes a group than groups */
         "num_tokens=21 num_experts=36,72,144 num_topk=6 values=near bias=none "
         "scoring=sigmoid,sqrtsoftplus,softmax,identity",
         "num_tokens=21 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 values=close,coarse "
