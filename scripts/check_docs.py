@@ -110,5 +110,12 @@ for header in sorted((root / "include/tegula").glob("*.h")):
         forms = [f"tgl_{op}", op, op.removeprefix(f"{header.stem}_"), f"tgl_{op.removesuffix('_bwd')}_fwd, _bwd"]
         check(page.relative_to(root), not re.search(rf"\b({'|'.join(forms)})\b", page.read_text()) and f"lacks {op}")
 
+# A header promises nothing that is newer than the library.
+core = (root / "include/tegula/core.h").read_text()
+version = tuple(int(re.search(rf"TGL_VERSION_{part} (\d+)", core)[1]) for part in ("MAJOR", "MINOR"))
+for header in sorted((root / "include/tegula").glob("*.h")):
+    later = [since for since in re.findall(r"Since (\d+\.\d+)", header.read_text()) if tuple(map(int, since.split("."))) > version]
+    check(header.relative_to(root), later and f"\"Since {later[0]}\", but this is {version[0]}.{version[1]}")
+
 print(f"{passed} passed, {failed} failed, 0 skipped")
 sys.exit(failed > 0)

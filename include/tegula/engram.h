@@ -71,8 +71,8 @@ typedef struct tgl_engram_ngram {
  *   rows              out     i32 or i64   [num_layers, num_tokens, (max_ngram - 1) * num_heads]
  *                                                                          packed columns; any strides of layers and
  *                                                                          tokens for which rows do not overlap
- * batch may be NULL: one request. start_pos[b] (below 0: 0) tokens of request b came before its chunk. The id a of
- * them back is history[b][max_ngram - 1 - a], or ring[slots[b]][(start_pos[b] - a) mod ring_size]. Without
+ * batch may be NULL: one request. start_pos[b] (below 0: 0) tokens of request b came before its chunk. The id a
+ * tokens back is history[b][max_ngram - 1 - a], or ring[slots[b]][(start_pos[b] - a) mod ring_size]. Without
  * start_pos all of history counts; ring needs it.
  * A token is dead if it is masked, its id is negative or is not in the map. The window of a token is its id and the
  * max_ngram - 1 ids before it in its request, mapped. The first slot whose token is dead, does not exist or (except
@@ -97,8 +97,8 @@ TGL_API tgl_status tgl_engram_rows(const DLTensor *input_ids, const DLTensor *im
  *   image_token_mask  in   bool         [num_tokens]                             packed; NULL: none is masked
  *   out               out  i32 or i64   [num_layers, num_tokens, (max_ngram - 1) * num_heads]   packed
  * With h[0] = id[0] * multiplier[0] and h[i] = h[i - 1] ^ (id[i] * multiplier[i]), in 64 bits that wrap:
- * out[l][t][(i - 1) * num_heads + j] = h[i] mod vocab_sizes[l][i - 1][j] + offset, the modulo from 0 on for
- * a negative h too, the sum cut to out's bits. A vocab_size below 1 gives -1, and so does a masked token.
+ * out[l][t][(i - 1) * num_heads + j] = h[i] mod vocab_sizes[l][i - 1][j] + offset; the modulo is never negative,
+ * the sum is truncated to out's bits. A vocab_size below 1 gives -1, and so does a masked token.
  * 1 <= max_ngram <= 4096; fewer than 2^23 vocab_sizes in all. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
 TGL_API tgl_status tgl_engram_hash(const DLTensor *ngram_token_ids, const DLTensor *multipliers,
                                    const DLTensor *vocab_sizes, const DLTensor *offsets,
@@ -109,7 +109,7 @@ TGL_API tgl_status tgl_engram_hash(const DLTensor *ngram_token_ids, const DLTens
 typedef struct tgl_engram_lookup_params {
     int64_t row_begin;      /* the number of the table's first row; >= 0 */
     int64_t num_rows;       /* lookup_bwd without grad_table: rows owned; 0: all */
-    int64_t num_sms;        /* blocks at most, of an SM each; 0: tgl_get_num_sms() */
+    int64_t num_sms;        /* at most as many blocks, an SM each; 0: tgl_get_num_sms() */
     bool constant_table;    /* nothing before this call on the stream writes the table */
     uint64_t reserved[8];   /* zero */
 } tgl_engram_lookup_params;
@@ -124,7 +124,7 @@ typedef struct tgl_engram_lookup_params {
  *                                          row of table, then those of table_sf
  *   out_sf    out  i32                     [num_tokens, num_columns * dim / 128]   strides [1, >= num_tokens]; NULL,
  *                                          or with out e4m3 and table_sf UE8M0: the scale factors of a token's rows
- *                                          one behind the other, four in a word, as quant.h packs them; columns of
+ *                                          one after the other, four in a word, as quant.h packs them; columns of
  *                                          out are packed then
  * Row r = indices[t][c] - row_begin of the table goes to out[t][c]. If there is no such row, as for any negative
  * index, nothing is read and all bytes are 0: tables that are split over ranks are looked up with the same indices.
@@ -149,9 +149,9 @@ TGL_API tgl_status tgl_engram_lookup(const DLTensor *table, const DLTensor *tabl
  *   num_unique   out     i32           [1]
  * Rows row_begin .. row_begin + num_rows - 1 are owned: those of grad_table, or as params say; other indices are left
  * out. unique_rows gets the owned rows that occur, in ascending order, then -1; grad_rows their sums, num_unique their
- * number; what lies behind in grad_rows is not written. grad_table[r] += sum, rows that do not occur are not touched.
- * The sum is defined: a row's occurrences in the order of t * num_columns + c are cut into chunks of 32; a chunk is
- * summed one by one from 0, then the chunks' sums are, in f32. Every NaN is the same. Exact: CPU and CUDA agree bit for
+ * number; the rest of grad_rows is not written. grad_table[r] += sum; rows that do not occur are not touched.
+ * The order of a sum is defined: a row's occurrences, by t * num_columns + c, are cut into chunks of 32; each chunk is
+ * summed in order from 0, then the chunks' sums are, all in f32. Every NaN has the same bits. Exact: CPU and CUDA agree bit for
  * bit. num_tokens * num_columns < 2^31, dim < 2^30. On the CPU no workspace is used and 24 bytes per index are
  * allocated. Since 0.1. */
 TGL_API tgl_status tgl_engram_lookup_bwd(const DLTensor *grad_out, const DLTensor *indices, DLTensor *grad_table,
