@@ -389,6 +389,12 @@ def test_compile_all(tegula, tmp_path):
     assert {file.name for file in (tmp_path / "all").iterdir()} == one_by_one and len(one_by_one) > 50
 
 
+def test_compile_counts_the_cases_of_all_architectures(tmp_path, emulated):
+    words = [*COMPILE[:2], "sm_80,sm_90a", *COMPILE[3:], "-o", "baked"]
+    text, code = on_a_terminal(tmp_path, 80, *words, stream="stderr", env=emulated)
+    assert code == 0 and re.findall(r"\[(\d+/\d+)\]", text) == ["0/2", "1/2"]
+
+
 def test_demo(tegula):
     done = tegula("demo", "--device", "cpu")
     assert done.returncode == 0, done.stderr
