@@ -381,3 +381,28 @@ def test_nothing_is_recorded(device):
                                                               empty(148, 3), empty(148, P))
     for t in [*made, *returned]:
         assert not t.requires_grad and t.grad_fn is None
+
+
+# ---- TileKernels' own tests (tests/tile_kernels runs them where there is a checkout) ----
+
+IMPORTED = """
+modeling.mhc.functional: mhc_pre
+modeling.mhc.ops: expand_to_mhc mhc_head_compute_mix mhc_post mhc_pre_apply_mix mhc_pre_big_fuse mhc_pre_norm_fn mhc_pre_split_mixes sinkhorn_normalize
+modeling.mhc.ops.multilayer_recompute: mhc_multilayer_recompute
+modeling.mhc.ops.post: mhc_post
+modeling.mhc.ops.pre_apply_mix: mhc_pre_apply_mix
+torch.mhc: expand_to_mhc_ref mhc_head_compute_mix_ref mhc_post_ref mhc_pre_apply_mix_ref mhc_pre_norm_fn_ref mhc_pre_split_mixes_ref sinkhorn_normalize_ref
+engram: engram_gate_bwd engram_gate_fwd engram_hash fused_weight grad_w_reduce
+torch.engram: engram_gate_ref engram_hash_ref make_offsets
+config: get_num_sms
+testing.numeric: assert_equal calc_diff count_bytes
+testing.generator: generate_hidden_sizes generate_num_tokens
+testing.bench: make_param_id
+""".split("\n")[1:-1]
+
+
+@pytest.mark.parametrize("line", IMPORTED, ids=lambda line: line.partition(":")[0])
+def test_what_their_tests_import(line):
+    module, _, names = line.partition(":")
+    for name in names.split():
+        assert callable(getattr(importlib.import_module(f"tile_kernels.{module}"), name))
