@@ -223,7 +223,7 @@ static void bars(FILE *f, const selection *s, const tool_rows *other)
     }
     if (!(end > 0)) return;
     end *= 1.01;                                /* so that the mark of the fastest copy is inside */
-    fprintf(f, "<p class='soft'>GB/s, caches cold (longer is better): ");
+    fprintf(f, "<p class='soft'>GB/s, caches cold (longer is better; a parameter that is blank has its default): ");
     key(f, "bar", text(s->rows[0]->op));
     if (other && other->count) key(f, "peer", other->rows[0].peer[0] ? text(other->rows[0].peer) : "the earlier run");
     key(f, "copy", "a plain copy of as many bytes in the same run");
