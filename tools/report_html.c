@@ -69,15 +69,19 @@ static bool has_word(const char *words, const char *word, size_t length)
 
 static void add_word(char *words, const char *word, size_t length)
 {
-    const size_t n = strlen(words);
-    sprintf(words + n, "%s%.*s", n ? " " : "", (int)length, word);   /* part of a text that has the same room */
+    char *end = words + strlen(words);
+    if (end != words) *end++ = ' ';
+    memcpy(end, word, length);                  /* part of a text that has the same room */
+    end[length] = 0;
 }
 
 /* "num_rows=", in a static buffer. */
 static const char *named(const char *column)
 {
     static char begin[NAME + 1];
-    sprintf(begin, "%s=", column);
+    const size_t length = strnlen(column, NAME - 1);
+    memcpy(begin, column, length);
+    memcpy(begin + length, "=", 2);
     return begin;
 }
 
@@ -94,7 +98,8 @@ static const char *value_of(const tool_row *row, const char *column)
     static char value[sizeof row->params];
     const size_t length = strlen(column) + 1;
     const char *word = word_with(row->params, named(column), length);
-    sprintf(value, "%.*s", word ? (int)strcspn(word + length, " ") : 0, word ? word + length : "");
+    value[0] = 0;
+    if (word) add_word(value, word + length, strcspn(word + length, " "));
     return value;
 }
 
@@ -114,8 +119,10 @@ static void add_column(selection *s, const char *word)
     int count = 0;
     for (int i = 0; i < s->count; i++) count += word_with(s->rows[i]->params, word, length + 1) != NULL;
     if (word[length] != '=' || length >= NAME || 2 * count < s->count) return;
-    if (s->num_columns < MAX_COLUMNS && !is_column(s, word) && !has_word(s->common, word, strcspn(word, " ")))
-        sprintf(s->columns[s->num_columns++], "%.*s", (int)length, word);
+    if (s->num_columns == MAX_COLUMNS || is_column(s, word) || has_word(s->common, word, strcspn(word, " "))) return;
+    char *column = s->columns[s->num_columns++];
+    column[0] = 0;
+    add_word(column, word, length);
 }
 
 static void sort_parameters(selection *s)
