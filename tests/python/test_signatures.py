@@ -69,3 +69,16 @@ def test_row_and_signature(row):
             assert result.dtype in dtypes_of(words) or dtypes_of(known[result.dtype][0]) <= dtypes_of(words), name
         elif isinstance(result.dtype, int):             # else what a word says
             assert result.dtype in [KEYS.get(word) for word in dtypes_of(words)] or words == "sf", name
+
+
+def test_any_strides_is_said_only_where_it_is_true():
+    root, claims = pathlib.Path(__file__).resolve().parents[2], 0
+    for header in (root / "include/tegula").glob("*.h"):
+        for op, block in re.findall(r"/\* tgl_(\w+)\(\) - (.*?)\*/", header.read_text(), re.S):
+            for name in re.findall(r"^ \*   (\w+) .*\bany strides?\b", block, re.M):
+                forms = SIGNATURES[op.removeprefix("moe_").removeprefix("quant_")]
+                layouts = {layout.split()[0] if layout.split() else "packed" for form in forms for text in form
+                           for tensor, _, _, _, layout in TENSOR.findall(text) if tensor == name}
+                assert layouts == {"strided"}, f"{op}: {name}"
+                claims += 1
+    assert claims >= 8
