@@ -88,7 +88,7 @@ static const char *named(const char *column)
 static bool is_column(const selection *s, const char *word)
 {
     for (int c = 0; c < s->num_columns; c++)
-        if (word_with(word, named(s->columns[c]), strlen(s->columns[c]) + 1) == word) return true;
+        if (!strncmp(word, named(s->columns[c]), strlen(s->columns[c]) + 1)) return true;
     return false;
 }
 
