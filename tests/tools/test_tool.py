@@ -242,12 +242,14 @@ def test_rows_of_a_bench_fit_the_terminal(tmp_path, rows):
 
 
 def test_long_work_says_how_long(tmp_path):
+    begin = time.monotonic()
     text, code = on_a_terminal(tmp_path, 80, "check", "moe_topk_gate", "moe_route", "quant_per_token_cast", "--random", "1500",
                                "--device", "cpu", stream="stderr")
+    is_long = time.monotonic() - begin > 3              # it is told from 2 s on
     parts = re.findall(r"\[(\d+)/(\d+)(?:, (\d+) (s|min) left)?\]", text)
     assert code == 0 and {total for _, total, _, _ in parts} == {"4500"} and not parts[0][2]
     left = [int(n) * (60 if unit == "min" else 1) for _, _, n, unit in parts if n]
-    assert left and left[-1] <= left[0] and left[-1] <= 2
+    assert left[-1] <= 2 if left else not is_long
     text, code = on_a_terminal(tmp_path, 80, "check", "transpose", "--device", "cpu", stream="stderr")
     listed = run_tool(tmp_path, "list", "transpose").stdout.splitlines()[1].split()[1]
     assert code == 0 and f"[0/{listed}]" in text and re.search(rf"\[{int(listed) - 1}/{listed}[,\]]", text)
@@ -392,7 +394,7 @@ def test_compile_all(tegula, tmp_path):
 def test_compile_counts_the_cases_of_all_architectures(tmp_path, emulated):
     words = [*COMPILE[:2], "sm_80,sm_90a", *COMPILE[3:], "-o", "baked"]
     text, code = on_a_terminal(tmp_path, 80, *words, stream="stderr", env=emulated)
-    assert code == 0 and re.findall(r"\[(\d+/\d+)\]", text) == ["0/2", "1/2"]
+    assert code == 0 and re.findall(r"\[(\d+/\d+)[],]", text) == ["0/2", "1/2"]
 
 
 def test_demo(tegula):
