@@ -112,7 +112,7 @@ TGL_API tgl_status tgl_prepare_end(void);
 /* How many kernels this process has compiled; those from the disk cache do not count. Since 0.1. */
 TGL_API uint64_t tgl_compile_count(void);
 
-/* Called after each compilation, on the thread that compiled, with the kernel's name
+/* Called after each compilation, on the thread whose call needs it, with the kernel's name
  * ("transpose/transpose"), its macros ("ELEMENT_BYTES=2"), the architecture and the milliseconds it took.
  * NULL removes it; calls already running on other threads finish. The callback must not call Tegula. Since
  * 0.1. */

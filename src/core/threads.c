@@ -3,7 +3,9 @@
 
 #include <fenv.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -141,4 +143,52 @@ tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function 
 tgl_status tgl_parallel_rows_beside(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context)
 {
     return run(rows, row_bytes, f, context, true);
+}
+
+/* ---- few pieces of long work ---- */
+
+static atomic_int num_helpers;              /* in this process */
+static void no_helpers_in_child(void) { atomic_store(&num_helpers, 0); }
+__attribute__((constructor)) static void watch_forks_of_helpers(void)
+{
+    pthread_atfork(NULL, NULL, no_helpers_in_child);
+}
+
+static int reserve_helpers(int wanted)
+{
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int used = atomic_load(&num_helpers), n;
+    do {
+        const int limit = cores - 1 < TGL_MAX_HELPERS ? (int)cores - 1 : TGL_MAX_HELPERS, left = limit - used;
+        n = wanted < left ? wanted : left;
+        if (n <= 0) return 0;
+    } while (!atomic_compare_exchange_weak(&num_helpers, &used, used + n));
+    return n;
+}
+
+typedef struct { int n; void (*f)(void *context, int i); void *context; atomic_int next; } each;
+
+static void *take_turns(void *work)
+{
+    each *e = work;
+    for (int i; (i = atomic_fetch_add(&e->next, 1)) < e->n;) e->f(e->context, i);
+    return NULL;
+}
+
+void tgl_parallel_each(int n, void (*f)(void *context, int i), void *context)
+{
+    each e = { .n = n, .f = f, .context = context };
+    pthread_t made[TGL_MAX_HELPERS];
+    const int reserved = reserve_helpers(n - 1);
+    int started = 0;
+    const int cancelling = tgl_cancel_hold();       /* the threads use this stack */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);    /* a new thread inherits the mask */
+    while (started < reserved && pthread_create(&made[started], NULL, take_turns, &e) == 0) started++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    take_turns(&e);
+    for (int i = 0; i < started; i++) pthread_join(made[i], NULL);
+    atomic_fetch_sub(&num_helpers, reserved);
+    tgl_cancel_restore(cancelling);
 }

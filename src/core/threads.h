@@ -17,4 +17,10 @@ tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function 
  * each would wait for the one that shares its core. */
 tgl_status tgl_parallel_rows_beside(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context);
 
+/* Calls f(context, i) for i = 0 .. n - 1, begun in this order, on this thread and on others that end before it returns:
+ * for work of milliseconds, such as compiling. The process has at most TGL_MAX_HELPERS of those threads at a time, and no
+ * more than it has cores; they get no signals. */
+enum { TGL_MAX_HELPERS = 7 };
+void tgl_parallel_each(int n, void (*f)(void *context, int i), void *context);
+
 #endif

@@ -258,18 +258,29 @@ static tgl_status run_compiler(const tgl_nvrtc_table *nvrtc, const job *j, tgl_i
     return status;
 }
 
-static void report(const job *j, double milliseconds)
+static _Thread_local tgl_compile_report *kept_report;
+void tgl_jit_keep_report(tgl_compile_report *report) { kept_report = report; }
+
+void tgl_jit_deliver(const tgl_compile_report *r)
 {
-    atomic_fetch_add(&compile_count, 1);
-    tgl_log(TGL_LOG_INFO, "compiled %s in %.1f ms", j->what, milliseconds);
     pthread_mutex_lock(&lock);
     const tgl_compile_callback callback = reporting.callback;
     void *context = reporting.context;
     pthread_mutex_unlock(&lock);
-    if (!callback) return;
-    char text[TGL_MACRO_TEXT_BYTES];
-    tgl_macro_text(j->macros, text);
-    callback(context, j->source->name, text, j->architecture, milliseconds);
+    if (callback && r->is_set) callback(context, r->kernel, r->macros, r->architecture, r->milliseconds);
+}
+
+static void report(const job *j, double milliseconds)
+{
+    atomic_fetch_add(&compile_count, 1);
+    tgl_log(TGL_LOG_INFO, "compiled %s in %.1f ms", j->what, milliseconds);
+    tgl_compile_report own, *const r = kept_report ? kept_report : &own;
+    r->is_set = true;
+    r->milliseconds = milliseconds;
+    snprintf(r->kernel, sizeof r->kernel, "%s", j->source->name);
+    snprintf(r->architecture, sizeof r->architecture, "%s", j->architecture);
+    tgl_macro_text(j->macros, r->macros);
+    if (!kept_report) tgl_jit_deliver(r);
 }
 
 static tgl_status compile(const tgl_nvrtc_table *nvrtc, const job *j, tgl_image *out)

@@ -57,6 +57,16 @@ void tgl_jit_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS
 enum { TGL_MACRO_TEXT_BYTES = 768 };
 void tgl_macro_text(const tgl_macro macros[TGL_MAX_MACROS], char text[TGL_MACRO_TEXT_BYTES]);
 
+/* What the callback of tgl_set_compile_callback() gets. While `report` is not NULL, a compilation on this thread is written
+ * there instead, for another thread to deliver. */
+typedef struct {
+    bool is_set;
+    char kernel[64], macros[TGL_MACRO_TEXT_BYTES], architecture[16];
+    double milliseconds;
+} tgl_compile_report;
+void tgl_jit_keep_report(tgl_compile_report *report);
+void tgl_jit_deliver(const tgl_compile_report *report);
+
 /* The architectures of Tegula that this NVRTC can compile for, as "sm_90a". */
 tgl_status tgl_jit_architectures(const char *const **names, int *count);
 

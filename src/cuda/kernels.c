@@ -295,6 +295,26 @@ static tgl_status get_code(const tgl_driver_table *cu, const tgl_kernel *kernel,
     return status;
 }
 
+static tgl_status code_for(const tgl_kernel *kernel, const tgl_device *d, bool may_compile, code **out)
+{
+    const tgl_driver_table *cu;
+    TGL_TRY(tgl_driver(&cu));
+    do TGL_TRY(get_code(cu, kernel, d->architecture, may_compile, out));
+    while (!*out);
+    return TGL_OK;
+}
+
+tgl_status tgl_kernels_build(const tgl_kernel *kernel, int device)
+{
+    const tgl_device *d;
+    code *c;
+    TGL_TRY(tgl_device_get(device, &d));
+    const int cancelling = tgl_cancel_hold();
+    const tgl_status status = code_for(kernel, d, true, &c);
+    tgl_cancel_restore(cancelling);
+    return status;
+}
+
 /* Sets the maximum of what launches may need, once. */
 static tgl_status set_attributes(const tgl_driver_table *cu, const tgl_device *d, tgl_loaded *e)
 {
@@ -336,8 +356,7 @@ static tgl_status load(const tgl_kernel *kernel, int device, tgl_cu_context cont
     code *c;
     TGL_TRY(tgl_driver(&cu));
     TGL_TRY(tgl_device_get(device, &d));
-    do TGL_TRY(get_code(cu, kernel, d->architecture, may_compile, &c));
-    while (!c);
+    TGL_TRY(code_for(kernel, d, may_compile, &c));
 
     tgl_loaded *e = calloc(1, sizeof *e);
     if (!e || !copy_kernel(&e->kernel, kernel)) {

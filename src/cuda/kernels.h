@@ -38,6 +38,9 @@ tgl_loaded *tgl_kernels_find(const tgl_kernel *kernel, int device);
 tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile,
                             tgl_loaded **out);
 
+/* The part of it that takes long and needs no context: compiles it, or finds it on disk, and gives the code to the driver. */
+tgl_status tgl_kernels_build(const tgl_kernel *kernel, int device);
+
 /* Loads it in another context of its device now, not at a launch, which may be captured. */
 tgl_status tgl_kernels_enter(tgl_loaded *loaded, tgl_cu_context context);
 

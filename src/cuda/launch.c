@@ -2,10 +2,14 @@
  * launch.c - launches, and prepare mode, where launches only load. */
 #include "cuda/launch.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "core/cancel.h"
 #include "core/math.h"
+#include "core/threads.h"
 #include "cuda/driver.h"
 #include "cuda/jit.h"
 #include "cuda/kernels.h"
@@ -55,8 +59,75 @@ tgl_status tgl_prepare_end(void)
     return TGL_OK;
 }
 
-static tgl_status load_plan(const tgl_kernel *plan, int num_kernels, int device, tgl_cu_context context)
+/* ---- all kernels of a plan ---- */
+
+/* One kernel to build, and what came of it. */
+typedef struct {
+    const tgl_kernel *kernel;
+    tgl_status status;
+    char message[TGL_MESSAGE_BYTES];
+    tgl_compile_report report;
+} piece;
+
+typedef struct {
+    piece *pieces;
+    int num_pieces, device;
+    const char *architecture;                       /* "": for the device */
+    atomic_bool has_failed;
+} building;
+
+static tgl_status build_image(const tgl_kernel *kernel, const char *architecture)
 {
+    tgl_image image;
+    const tgl_status status = tgl_jit_image(kernel, architecture, true, &image);
+    tgl_image_free(&image);
+    return status;
+}
+
+static void build_piece(void *context, int i)
+{
+    building *b = context;
+    piece *p = &b->pieces[i];
+    if (atomic_load(&b->has_failed)) return;
+    tgl_jit_keep_report(&p->report);
+    p->status = b->architecture[0] ? build_image(p->kernel, b->architecture) : tgl_kernels_build(p->kernel, b->device);
+    tgl_jit_keep_report(NULL);
+    if (p->status == TGL_OK) return;
+    snprintf(p->message, sizeof p->message, "%s", tgl_last_error());
+    atomic_store(&b->has_failed, true);
+}
+
+/* Builds them at the same time: NVRTC takes 50 to 200 ms for one. Pieces begin in their order, so every one before the first
+ * that fails has been built, and the failure does not depend on the threads. */
+static tgl_status build_pieces(building *b)
+{
+    tgl_parallel_each(b->num_pieces, build_piece, b);
+    for (int i = 0; i < b->num_pieces; i++) tgl_jit_deliver(&b->pieces[i].report);
+    for (int i = 0; i < b->num_pieces; i++)
+        if (b->pieces[i].status != TGL_OK) return tgl_fail(b->pieces[i].status, "%s", b->pieces[i].message);
+    return TGL_OK;
+}
+
+/* Builds what is not loaded on `device`, or all for an architecture, beginning with kernel `first`. */
+static tgl_status build_plan(const tgl_kernel *plan, int num_kernels, int first, int device, const char *architecture)
+{
+    const int cancelling = tgl_cancel_hold();
+    building b = { .device = device, .architecture = architecture,
+                   .pieces = calloc((size_t)num_kernels + 1, sizeof *b.pieces) };  /* + 1: NULL means no memory */
+    tgl_status status = b.pieces ? TGL_OK : tgl_fail(TGL_ERR_MEMORY, "no memory to load %d kernels", num_kernels);
+    for (int i = 0; i < num_kernels && b.pieces; i++) {
+        const tgl_kernel *k = &plan[(first + i) % num_kernels];
+        if (k->name && (architecture[0] || !tgl_kernels_find(k, device))) b.pieces[b.num_pieces++].kernel = k;
+    }
+    if (status == TGL_OK) status = build_pieces(&b);
+    free(b.pieces);
+    tgl_cancel_restore(cancelling);
+    return status;
+}
+
+static tgl_status load_plan(const tgl_kernel *plan, int num_kernels, int first, int device, tgl_cu_context context)
+{
+    TGL_TRY(build_plan(plan, num_kernels, first, device, ""));
     for (int i = 0; i < num_kernels; i++) {
         if (!plan[i].name) continue;
         tgl_loaded *loaded = tgl_kernels_find(&plan[i], device);
@@ -67,24 +138,12 @@ static tgl_status load_plan(const tgl_kernel *plan, int num_kernels, int device,
     return TGL_OK;
 }
 
-static tgl_status prepare_image(const tgl_kernel *kernel)
-{
-    tgl_image image;
-    const tgl_status status = tgl_jit_image(kernel, preparing.architecture, true, &image);
-    tgl_image_free(&image);
-    return status;
-}
-
 static tgl_status prepare(const tgl_kernel *plan, int num_kernels)
 {
-    if (preparing.architecture[0]) {
-        for (int i = 0; i < num_kernels; i++)
-            if (plan[i].name) TGL_TRY(prepare_image(&plan[i]));
-        return TGL_OK;
-    }
+    if (preparing.architecture[0]) return build_plan(plan, num_kernels, 0, 0, preparing.architecture);
     tgl_context_guard guard;
     TGL_TRY(tgl_context_enter(preparing.device, NULL, &guard));
-    const tgl_status status = load_plan(plan, num_kernels, preparing.device, guard.context);
+    const tgl_status status = load_plan(plan, num_kernels, 0, preparing.device, guard.context);
     tgl_context_leave(&guard);
     return status;
 }
@@ -175,9 +234,9 @@ static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *plan, int n
 {
     bool may;
     TGL_TRY(may_compile(cu, stream, &may));
-    if (!*loaded) TGL_TRY(tgl_kernels_load(&plan[which], device, context, may, loaded));
-    if (!may) return TGL_OK;
-    TGL_TRY(load_plan(plan, num_kernels, device, context));
+    if (!may) return *loaded ? TGL_OK : tgl_kernels_load(&plan[which], device, context, false, loaded);
+    TGL_TRY(load_plan(plan, num_kernels, which, device, context));
+    *loaded = tgl_kernels_find(&plan[which], device);
     note_complete(*loaded, plan, num_kernels);
     return TGL_OK;
 }

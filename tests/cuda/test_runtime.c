@@ -271,6 +271,38 @@ TEST(options_of_nvrtc_12_8) { WITH_NVRTC("12.8"); check_options(false); }
 TEST(options_of_nvrtc_12_9) { WITH_NVRTC("12.9"); check_options(true); }
 TEST(options_of_nvrtc_13_0) { WITH_NVRTC("13.0"); check_options(true); }
 
+/* Callbacks run on the calling thread, in the order of the plan, whichever thread compiled. */
+typedef struct { pthread_t thread; char seen[128]; } callbacks;
+
+static void note_callback(void *context, const char *kernel, const char *macros, const char *architecture, double ms)
+{
+    callbacks *c = context;
+    CHECK(pthread_equal(pthread_self(), c->thread));
+    CHECK_TEXT(kernel, "tests/add");
+    CHECK_TEXT(architecture, "sm_90a");
+    CHECK(ms >= 0);
+    strncat(strcat(c->seen, macros), ";", 2);
+}
+
+TEST(kernels_of_a_plan_compile_at_the_same_time)
+{
+    IN_CHILD("TEGULA_LIBCUDA=/nonexistent/libcuda.so.1", "TEGULA_LIBNVRTC=" TEGULA_RECORDING_NVRTC,
+             "TEGULA_TEST_NVRTC=13.0", "TEGULA_TEST_MEET=2");
+    if (sysconf(_SC_NPROCESSORS_ONLN) < 2) SKIP("one core: one thread compiles");
+    use_new_cache();
+    callbacks c = { .thread = pthread_self() };
+    CHECK_OK(tgl_set_compile_callback(note_callback, &c));
+    const array a = { .tensor = { .device = { kDLCUDA, 0 } } };
+    const tgl_kernel plan[] = { add_kernel(1), add_kernel(2), add_kernel(3) };
+    CHECK_OK(tgl_prepare_begin(0, "sm_90a"));
+    CHECK_OK(tgl_launch(plan, 3, 0, &a.tensor, NULL, NULL));
+    CHECK_OK(tgl_prepare_end());
+    CHECK_INT(tgl_compile_count(), 3);
+    CHECK_INT(support_count(cache.path, ".tgl"), 3);
+    CHECK_TEXT(c.seen, "AMOUNT=1;AMOUNT=2;AMOUNT=3;");
+    support_remove(cache.path);
+}
+
 TEST(prepare_in_pairs)
 {
     CHECK_FAILS(tgl_prepare_end(), TGL_ERR_ARGUMENT,
@@ -395,6 +427,42 @@ ON_DEVICE(arguments_of_another_size, "EMU_SMS=4")
     CHECK_INT(tgl_launch(&k, 1, 0, &a->tensor, &shape, NULL), TGL_ERR_INTERNAL);
     CHECK_TEXT(tgl_last_error(), "tests/add: takes 16 bytes of arguments, gets 24; please report this");
     check_array(a, 0);
+}
+
+/* Whichever thread fails first, the message is that of the first kernel in order, beginning with the one to launch. */
+ON_DEVICE(a_plan_with_kernels_that_do_not_compile, "EMU_SMS=4")
+{
+    const tgl_kernel none = { "tests/none", { { NULL, 0 } } }, no_amount = { "tests/add", { { NULL, 0 } } };
+    const tgl_kernel plan[] = { add_kernel(1), none, add_kernel(2), no_amount };
+    const add_args args = { a->data, COUNT };
+    const tgl_shape shape = { .grid = { (COUNT + 255) / 256 }, .block = 256, TGL_ARGS(args) };
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(tgl_launch(plan, 4, 0, &a->tensor, &shape, NULL), TGL_ERR_INTERNAL);
+        CHECK_BEGINS(tgl_last_error(), "tests/none");
+        CHECK_INT(tgl_launch(plan, 4, 2, &a->tensor, &shape, NULL), TGL_ERR_COMPILE);
+        CHECK_BEGINS(tgl_last_error(), "tests/add for ");
+    }
+    check_array(a, 0);
+}
+
+static void *launch_plan(void *context)
+{
+    const array *a = context;
+    const tgl_kernel plan[] = { add_kernel(1), add_kernel(0), add_kernel(2), add_kernel(3) };
+    const add_args args = { a->data, COUNT };
+    const tgl_shape shape = { .grid = { (COUNT + 255) / 256 }, .block = 256, TGL_ARGS(args) };
+    CHECK_OK(tgl_launch(plan, 4, 1, &a->tensor, &shape, NULL));
+    return NULL;
+}
+
+/* Each kernel is compiled once, however many threads want the plan. */
+ON_DEVICE(a_plan_that_threads_share, "EMU_SMS=4")
+{
+    pthread_t threads[6];
+    for (int i = 0; i < 6; i++) CHECK(pthread_create(&threads[i], NULL, launch_plan, a) == 0);
+    for (int i = 0; i < 6; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    check_array(a, 0);
+    CHECK_INT(tgl_compile_count(), 4);
 }
 
 /* The first call of a configuration loads all of its kernels, so that no later choice among them compiles. In strict
