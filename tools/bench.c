@@ -30,6 +30,7 @@ typedef struct {
     timer *timer;
     timer_options options;
     bool with_check, are_named;         /* parameters were given */
+    bool are_first_calls;
     const char *commit;
     FILE *json;
     wanted_row *wanted;
@@ -353,12 +354,52 @@ static int measure_all(bench *b)
     return b->failed ? TOOL_FAILED : TOOL_OK;
 }
 
+/* ---- first calls ---- */
+
+static tgl_status time_call(case_instance *k, double *ms)
+{
+    const double begin = tool_seconds();
+    TGL_TRY(case_call(k));
+    *ms = 1e3 * (tool_seconds() - begin);
+    return TGL_OK;
+}
+
+/* How long the host takes for the first call of each row, with all that it finds, compiles and loads, and for the second. The
+ * driver, a context and the inputs are there before. */
+static int time_first_calls(bench *b)
+{
+    static const char *const heads[] = { "op", ">first ms", ">second ms", ">compiled", "parameters" };
+    tool_table *table = tool_table_new(5, heads);
+    for (int i = 0; i < b->num_wanted; i++) {
+        const wanted_row *w = &b->wanted[i];
+        char text[CASE_LABEL];
+        case_params_text(w->op, &w->params, text, sizeof text);
+        case_instance *k = NULL;
+        double first = 0, second = 0;
+        tgl_status status = case_open(w->op, &w->params, &b->on, &k);
+        const uint64_t before = tgl_compile_count();
+        if (status == TGL_OK) status = time_call(k, &first);
+        if (status == TGL_OK) status = time_call(k, &second);
+        if (k) case_close(k);
+        if (status != TGL_OK) return tool_failed(&tool_bench, "%s %s: %s", w->op->name, text, tgl_last_error());
+        tool_table_row(table, (const char *const[]){ w->op->name, tool_text("%.3f", first), tool_text("%.3f", second),
+                                                     tool_text("%d", (int)(tgl_compile_count() - before)), text });
+    }
+    tool_table_print(table);
+    return TOOL_OK;
+}
+
 static int run_rows(bench *b, const char *device, const char *json_path, const tool_words *words)
 {
     int code = tool_open_device(&tool_bench, device, &b->on);
     if (code != TOOL_OK) return code;
     b->are_named = words->params[0] != 0;
     code = tool_each_case(&tool_bench, words, TOOL_LIST(CASE_BENCH), want, b);
+    if (b->are_first_calls) {
+        if (code == TOOL_OK) code = time_first_calls(b);
+        backend_close(&b->on);
+        return code;
+    }
     if (code == TOOL_OK && timer_open(&b->on, &b->options, &b->timer) != TGL_OK)
         code = tool_failed(&tool_bench, "%s", tgl_last_error());
     if (code == TOOL_OK && json_path && !(b->json = fopen(json_path, "w")))
@@ -375,7 +416,7 @@ static int run(int argc, char **argv)
 {
     const char *device = NULL, *json = NULL, *html = NULL, *against = NULL, *from = NULL, *flush = "write",
                *commit = tool_commit();
-    bool quick = false, no_check = false, events = false;
+    bool quick = false, no_check = false, events = false, first_call = false;
     const tool_option options[] = {
         { "device", "NAME", "cpu, cuda or cuda:1 (default: the first GPU, else the CPU)", NULL, &device },
         { "json", "FILE", "write a JSON line per row", NULL, &json },
@@ -385,6 +426,7 @@ static int run(int argc, char **argv)
         { "quick", NULL, "fewer calls per row: for a look, not for the record", &quick, NULL },
         { "flush", "read|write", "what empties the caches before a cold call (write)", NULL, &flush },
         { "events", NULL, "time with CUDA events even where CUPTI is there", &events, NULL },
+        { "first-call", NULL, "time the first call of each row alone, which compiles and loads", &first_call, NULL },
         { "no-check", NULL, "time results that were not checked", &no_check, NULL },
         { "commit", "TEXT", "what to write as commit (default: the build's)", NULL, &commit },
         { 0 },
@@ -396,6 +438,8 @@ static int run(int argc, char **argv)
         return tool_usage(&tool_bench, "--flush: is %s, want read or write", flush);
     if (from && (json || device || words.num_ops || words.params[0]))
         return tool_usage(&tool_bench, "--from: measures nothing, so it takes no ops, --json or --device");
+    if (first_call && (from || json || html || against))
+        return tool_usage(&tool_bench, "--first-call: makes no rows, so it takes no --from, --json, --html or --against");
     tool_rows other = { 0 };
     if (against && tool_rows_read(against, &other) != TGL_OK)
         return tool_usage(&tool_bench, "--against: %s", tgl_last_error());
@@ -406,6 +450,7 @@ static int run(int argc, char **argv)
 
     bench b = { .options = { quick, !strcmp(flush, "read"), events },
                 .with_check = !no_check,
+                .are_first_calls = first_call,
                 .commit = commit };
     if (!from) code = run_rows(&b, device, json, &words);
     else if (tool_rows_read(from, &b.rows) != TGL_OK)

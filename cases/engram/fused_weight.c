@@ -40,4 +40,5 @@ const case_op fused_weight_cases = {
     .lists[CASE_SLOW] = CASE_LINES("num_streams=4,70000 hidden=2048,2560,3072,4096,6144,7168 dtype=bf16,f32"),
     .lists[CASE_BENCH] = CASE_LINES("hidden=2560,5120,7168"),
     .lists[CASE_KERNELS] = CASE_LINES("hidden=7168,7 dtype=bf16,f32"),
+    .models = CASE_LINES("num_streams={engram_streams} hidden={hidden} dtype=bf16"),
 };

@@ -285,4 +285,6 @@ const case_op gate_conv_fwd_cases = {
         "drafts=0,4"),
     .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 hidden=1024,2560,7168 round_each=0,1"),
+    .models = CASE_LINES("num_tokens=64 num_streams={engram_streams} hidden={hidden} "
+        "weights=bf16 zero_centered={engram_centered} residual={engram_residual}"),
 };

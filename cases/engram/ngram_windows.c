@@ -96,4 +96,5 @@ const case_op ngram_windows_cases = {
         "num_tokens=128 max_ngram=4 vocabulary=129280 requests=128 history=i32"),
     .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 max_ngram=1,2,3,4,5,6,7,8,9", "num_tokens=64 max_ngram=3 history=i32,i64 id_dtype=i64"),
+    .models = CASE_LINES("num_tokens=64 max_ngram={engram_ngram}"),
 };

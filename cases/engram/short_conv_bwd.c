@@ -209,4 +209,5 @@ const case_op short_conv_bwd_cases = {
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=2000 hidden=2560,5120,1024 requests=none,7 mask=some"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096 hidden=1024,2560,7168", "num_tokens=8192 hidden=2560"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 hidden=2560 kernel_size=4,3,2,1"),
+    .models = CASE_LINES("num_tokens=64 num_streams={engram_streams} hidden={hidden}"),
 };

@@ -230,4 +230,5 @@ const case_op short_conv_fwd_cases = {
         "residual=same drafts=0,4"),
     .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 hidden=1024,2560,5120,7168 kernel_size=1,2,3,4 round_each=0,1"),
+    .models = CASE_LINES("num_tokens=64 num_streams={engram_streams} hidden={hidden}"),
 };

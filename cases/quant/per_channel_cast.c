@@ -155,4 +155,5 @@ const case_op per_channel_cast_cases = {
         "num_rows=256 num_cols=100 num_tokens=100 map=none,random dtype=bf16,f32,e4m3",
         "num_rows=256 num_cols=100 dtype=e4m3 x_sf=col,packed num_per_tokens=32,100 round=0,1",
         "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=e4m3 x_num_per_channels=10"),
+    .models = CASE_LINES("num_rows=4096 num_cols={hidden} round=0,1"),
 };

@@ -47,4 +47,5 @@ const case_op per_token_cast_with_precomputed_sf_cases = {
         "num_rows=64 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=32,128,7168,100",
         "num_rows=64 num_cols=7168 dtype=e4m3,e2m1 format=e4m3,e2m1 num_per_channels=128 sf=packed "
         "x_sf=packed"),
+    .models = CASE_LINES("num_rows=4096 num_cols={hidden}"),
 };

@@ -295,4 +295,6 @@ const case_op swiglu_backward_and_per_token_cast_cases = {
         "num_rows=64 num_cols=2048 num_tokens=64 num_topk=8 num_picks=64 round=1 sf=col,packed "
         "x_sf=row,col,packed",
         "num_rows=64 num_cols=100 num_tokens=64 num_topk=8 num_picks=64 num_per_channels=16,100"),
+    .models = CASE_LINES("num_rows=4096 num_cols={intermediate} num_tokens=64 num_topk={num_topk} "
+        "num_picks=64 round=0,1"),
 };

@@ -119,4 +119,5 @@ const case_op swiglu_forward_and_per_channel_cast_and_transpose_cases = {
         "num_rows=256 num_cols=2048 dtype=bf16,f32 num_per_tokens=32,64,128,100 round=0,1 "
         "without_transpose=0,1 clamp=none,10",
         "num_rows=255 num_cols=100 dtype=bf16,f32 num_per_tokens=32,128 without_transpose=0,1"),
+    .models = CASE_LINES("num_rows=4096 num_cols={intermediate} round=0,1"),
 };

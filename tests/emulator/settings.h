@@ -19,10 +19,12 @@
  *                a sanitizer it must be the compiler of the program
  *   EMU_OPT      its optimisation and debug flags, default "-Og -finline-functions-called-once -g1", for clang
  *                "-O0 -g1"
+ *   EMU_NVRTC    N: NVRTC says that it is 13.N, a real version, as a cache that is used without NVRTC wants it; use a
+ *                folder of its own for it
  *   EMU_WEAK     1: weak memory between blocks (weak.c), with a seed and without a sanitizer
  *   EMU_KEEP     a folder where the sources of compiled kernels stay, for a debugger
  *
- * The first call of an entry point reads them, except for the last four, which nvrtcCompileProgram and
+ * The first call of an entry point reads them, except for the last five, which nvrtcCompileProgram and
  * nvrtcVersion read. */
 #ifndef EMU_SETTINGS_H
 #define EMU_SETTINGS_H

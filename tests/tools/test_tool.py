@@ -133,6 +133,7 @@ def test_completion(tegula, line, words):
     (["bench", "--against", "nowhere.jsonl"], "tegula bench: --against: nowhere.jsonl: No such file or directory"),
     (["bench", "--from", "nowhere.jsonl"], "tegula bench: --from: nowhere.jsonl: No such file or directory"),
     (["bench", "--from", "a", "--json", "b"], "tegula bench: --from: measures nothing, "),
+    (["bench", "--first-call", "--json", "b"], "tegula bench: --first-call: makes no rows, "),
     (["compile"], "tegula compile: --arch: wants architectures, such as sm_90a,sm_100a"),
     (["compile", "--arch", "sm_90a", "--model", "gpt-1"], "tegula compile: --model: is gpt-1, want one of "),
     (["compile", "--arch", "sm_90a", "--model", "deepseek-v3", "transpose"], "tegula compile: --model: names the ops itself"),
@@ -427,6 +428,23 @@ def test_the_emulated_device_is_named_and_never_timed(tegula, emulated):
     assert refused.stderr == "tegula bench: cuda:0: is the emulated device, which has no time worth measuring\n"
     chosen = tegula("bench", *SMALL, "--quick", "--json", "rows.jsonl", env=emulated)
     assert chosen.returncode == 0 and "times: clock" in chosen.stdout      # the CPU, where nothing else is asked for
+
+
+def test_a_pack_needs_no_compiler(tegula, emulated):
+    """What compile stored in a folder is all that a call needs, with NVRTC hidden and compiling forbidden."""
+    words = ["quant_per_token_cast", "num_rows=8", "num_cols=512"]
+    done = tegula("compile", *words, "--arch", "sm_90a", "-o", "pack", env={**emulated, "EMU_NVRTC": "0"})
+    assert done.returncode == 0, done.stderr
+
+    def first_call(*words, **settings):
+        done = tegula("bench", *words, "--first-call", "--device", "cuda", env={**emulated, "EMU_SMS": "4", **settings})
+        return done.returncode, done.stderr, re.findall(r"^quant_per_token_cast +[\d.]+ +[\d.]+ +(\d+) ", done.stdout, re.M)
+
+    packed = {"TEGULA_CACHE_DIR": "", "TEGULA_CACHE_READONLY": "pack", "TEGULA_JIT": "never", "TEGULA_LIBNVRTC": "/nowhere"}
+    assert first_call(*words, **packed) == (0, "", ["0"])
+    assert first_call(*words, TEGULA_CACHE_DIR="") == (0, "", ["3"])
+    code, message, _ = first_call(*words, "num_per_channels=64", **packed)
+    assert code == 1 and "quant/per_token_cast (" in message and "TEGULA_JIT=never forbids compiling it" in message
 
 
 def test_check_random_on_the_emulated_device(tegula, emulated):
