@@ -684,6 +684,8 @@ static PyObject *pack_answer(call *c)
     const int n = c->row->num_results;
     if (n == 0) Py_RETURN_NONE;
     if (c->is_whole) return Py_INCREF(c->given), c->given;
+    for (int i = 0; c->has_foreign && i < n; i++)
+        if (!c->taken[i] && !finish_output(&c->out[i])) return NULL;
     PyObject *answer = n == 1 ? c->out[0].object : PyTuple_New(n);
     for (int i = 0; n > 1 && answer && i < n; i++) PyTuple_SetItem(answer, i, c->out[i].object);
     for (int i = 0; answer && i < n; i++) c->out[i].object = NULL;

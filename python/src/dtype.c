@@ -57,6 +57,21 @@ bool dtype_is(DLDataType a, DLDataType b)
     return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
 
+/* By its name in torch and ml_dtypes. */
+bool dtype_of_library(const char *name, DLDataType *dtype)
+{
+    for (int i = 0; i < NUM_DTYPES; i++)
+        if (dtypes[i].name && !strcmp(name, dtypes[i].name)) return *dtype = dtypes[i].dtype, true;
+    return false;
+}
+
+const char *library_name_of(DLDataType dtype)
+{
+    for (int i = 0; i < NUM_DTYPES; i++)
+        if (dtypes[i].name && dtype_is(dtype, dtypes[i].dtype)) return dtypes[i].name;
+    return NULL;
+}
+
 /* As in the library's messages. */
 const char *name_of_dtype(DLDataType dtype, char buffer[32])
 {

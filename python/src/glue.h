@@ -144,6 +144,8 @@ bool may_require_grad(const result *o);
 
 bool dtype_named(const char *word, DLDataType *dtype, int *bits);
 bool dtype_is(DLDataType a, DLDataType b);
+bool dtype_of_library(const char *name, DLDataType *dtype);
+const char *library_name_of(DLDataType dtype); /* NULL: none */
 const char *name_of_dtype(DLDataType dtype, char buffer[32]);
 uint32_t key_of_dtype(DLDataType dtype); /* a number for each dtype: the key of Python dicts */
 PyObject *list_dtypes(PyObject *module, PyObject *none);
@@ -197,6 +199,7 @@ typedef struct {
     PyObject *object, *capsule; /* references held for the call, or NULL */
     const exchange_api *api;
     bool is_torch, is_read_only;
+    bool is_for_jax;            /* an output that finish_output() turns into an array of JAX */
     int64_t dims[2 * MAX_DIMS]; /* a copy of shape and strides, after hold_dims() */
 } tensor_ref;
 
@@ -209,6 +212,7 @@ bool stream_of(const exchange_api *api, const DLTensor *t, tgl_stream *stream);
 void hold_dims(tensor_ref *ref);
 bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, bool zeroes_ends,
                  memo *memory, tgl_stream stream, tensor_ref *out);
+bool finish_output(tensor_ref *out); /* after the call */
 bool is_lazy(PyObject *object, const DLTensor *t);
 bool is_hollow(const DLTensor *t);
 void drop_tensor(tensor_ref *ref);

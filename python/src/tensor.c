@@ -152,10 +152,51 @@ done:
     return capsule;
 }
 
+/* NumPy does not export the dtypes of ml_dtypes (bfloat16, float8_e4m3fn): after its BufferError the same memory is read as
+ * integers, and `dtype` set. NULL with that error still set if the array is not of such a dtype. */
+static PyObject *export_as_integers(PyObject *name, PyObject *object, tgl_stream stream, DLDataType *dtype)
+{
+    PyObject *type, *error, *trace, *capsule = NULL, *view = NULL;
+    PyErr_Fetch(&type, &error, &trace);
+    PyObject *own = PyObject_GetAttrString(object, "dtype"), *text = own ? PyObject_GetAttrString(own, "name") : NULL;
+    const char *word = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    if (word && dtype_of_library(word, dtype) && dtype->lanes == 1 && dtype->code > TGL_DL_UINT &&
+        (dtype->bits == 8 || dtype->bits == 16))
+        view = PyObject_CallMethod(object, "view", "s", dtype->bits == 8 ? "uint8" : "uint16");
+    if (view) capsule = export_capsule(name, view, stream);
+    Py_XDECREF(view);
+    Py_XDECREF(text);
+    Py_XDECREF(own);
+    PyErr_Clear();
+    if (!capsule) return PyErr_Restore(type, error, trace), NULL;
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return capsule;
+}
+
+/* "jax" of jaxlib._jax.ArrayImpl: the package that a type is of. */
+static bool is_of_package(PyObject *object, const char *package)
+{
+    PyObject *module = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__module__");
+    const char *name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8AndSize(module, NULL) : NULL;
+    const size_t length = strlen(package);
+    const bool yes = name && !strncmp(name, package, length) && (!name[length] || name[length] == '.');
+    Py_XDECREF(module);
+    PyErr_Clear();
+    return yes;
+}
+
+static bool is_of_jax(PyObject *object) { return is_of_package(object, "jaxlib") || is_of_package(object, "jax"); }
+
 /* The capsule is held for the call and not consumed: its own destructor frees the tensor. */
 static bool read_capsule(PyObject *name, PyObject *object, tgl_stream stream, tensor_ref *ref)
 {
-    PyObject *capsule = ref->capsule = export_capsule(name, object, stream);
+    DLDataType dtype = { 0 };
+    PyObject *capsule = export_capsule(name, object, stream);
+    if (!capsule && PyErr_ExceptionMatches(PyExc_BufferError))
+        capsule = export_as_integers(name, object, stream, &dtype);
+    ref->capsule = capsule;
     if (!capsule) return false;
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         const managed_versioned *m = PyCapsule_GetPointer(capsule, "dltensor_versioned");
@@ -168,10 +209,12 @@ static bool read_capsule(PyObject *name, PyObject *object, tgl_stream stream, te
     } else if (PyCapsule_IsValid(capsule, "dltensor")) {
         const managed_tensor *m = PyCapsule_GetPointer(capsule, "dltensor");
         ref->tensor = m->tensor;
+        ref->is_read_only = is_of_jax(object);          /* such a capsule cannot tell */
     } else
         return PyErr_Format(PyExc_TypeError, "%U: __dlpack__() is %R, want a capsule of a tensor", name,
                             capsule),
                false;
+    if (dtype.bits) ref->tensor.dtype = dtype;
     return true;
 }
 
@@ -436,44 +479,66 @@ static const char *numpy_name(DLDataType d)
     return d.code <= TGL_DL_FLOAT ? names[d.code][log2_bytes] : NULL;
 }
 
-/* NumPy and CuPy have empty(), found by the package of the type. Other libraries need out= (JAX's arrays are
- * read-only). */
+/* The dtype to make an array of, for empty(): ml_dtypes' own if it is installed; without it FP8 is bytes. */
+static PyObject *array_dtype(DLDataType d)
+{
+    const char *name = numpy_name(d), *other = library_name_of(d);
+    if (name) return PyUnicode_FromString(name);
+    PyObject *package = other ? PyImport_ImportModule("ml_dtypes") : NULL;
+    PyObject *dtype = package ? PyObject_GetAttrString(package, other) : NULL;
+    Py_XDECREF(package);
+    if (dtype) return dtype;
+    PyErr_Clear();
+    if (d.bits == 8 && d.lanes == 1) return PyUnicode_FromString("uint8");
+    return PyErr_Format(PyExc_TypeError, "NumPy has no dtype for an output of %s: install ml_dtypes, or give out=",
+                        other ? other : "this dtype");
+}
+
+/* NumPy and CuPy have empty(), found by the package of the type. JAX's arrays cannot be written: on the CPU one of NumPy
+ * becomes one of JAX after the call. Other libraries need out=. */
 static bool make_array_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want,
                               tgl_stream stream, tensor_ref *out)
 {
-    PyObject *shape = NULL, *dtype = NULL, *package = NULL,
-             *module = PyObject_GetAttrString((PyObject *)Py_TYPE(like_object), "__module__");
-    const char *name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8AndSize(module, NULL) : NULL;
-    bool ok = false;
+    PyObject *shape = NULL, *dtype = NULL, *package = NULL;
+    bool is_packed = true, ok = false;          /* empty() makes only packed arrays */
     int64_t step = 1;
     for (int d = want->ndim - 1; d >= 0; d--) {
-        if (want->shape[d] > 1 && want->strides[d] != step) name = NULL; /* empty() makes only packed arrays */
+        is_packed &= want->shape[d] <= 1 || want->strides[d] == step;
         step *= want->shape[d] > 1 ? want->shape[d] : 1;
     }
-    const size_t length = name ? strcspn(name, ".") : 0;
-    if (length == 5 && !strncmp(name, "numpy", 5)) package = PyImport_ImportModule("numpy");
-    else if (length == 4 && !strncmp(name, "cupy", 4)) package = PyImport_ImportModule("cupy");
+    out->is_for_jax = want->device.device_type == kDLCPU && is_of_jax(like_object);
+    if (is_packed && (out->is_for_jax || is_of_package(like_object, "numpy"))) package = PyImport_ImportModule("numpy");
+    else if (is_packed && is_of_package(like_object, "cupy")) package = PyImport_ImportModule("cupy");
     else
         PyErr_Format(PyExc_TypeError,
                      "no output can be made for a %R: give out=", (PyObject *)Py_TYPE(like_object));
-    const char *word = numpy_name(want->dtype);
-    if (package) {
-        if (dtype_is(want->dtype, like->tensor.dtype)) dtype = PyObject_GetAttrString(like_object, "dtype");
-        else if (word) dtype = PyUnicode_FromString(word);
-        else PyErr_SetString(PyExc_TypeError, "NumPy has no dtype for this output: give out=");
-    }
+    if (package)
+        dtype = dtype_is(want->dtype, like->tensor.dtype) ? PyObject_GetAttrString(like_object, "dtype")
+                                                          : array_dtype(want->dtype);
     if (dtype) shape = tuple_of(want->shape, want->ndim);
     if (shape) out->object = PyObject_CallMethod(package, "empty", "OO", shape, dtype);
     if (out->object) {
         PyObject *made = out->object;
         ok = read_tensor(str_out, made, entry_of(made), stream, out);
+        out->tensor.dtype = want->dtype;        /* FP8 that is bytes to NumPy */
         out->object = made;
     }
     Py_XDECREF(shape);
     Py_XDECREF(dtype);
     Py_XDECREF(package);
-    Py_XDECREF(module);
     return ok;
+}
+
+bool finish_output(tensor_ref *out)
+{
+    if (!out->is_for_jax) return true;
+    PyObject *package = PyImport_ImportModule("jax.numpy");
+    PyObject *made = package ? PyObject_CallMethod(package, "asarray", "O", out->object) : NULL;
+    Py_XDECREF(package);
+    if (!made) return false;
+    Py_DECREF(out->object);
+    out->object = made;
+    return true;
 }
 
 bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, bool zeroes_ends,
@@ -481,7 +546,7 @@ bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *
 {
     out->object = out->capsule = NULL;
     out->api = NULL;
-    out->is_read_only = false;
+    out->is_read_only = out->is_for_jax = false;
     if (like->is_torch) return make_torch_output(like, want, zeroes_ends, memory, out);
     return make_array_output(like, like_object, want, stream, out);
 }

@@ -5,15 +5,95 @@ TileKernels runs unchanged:
     import tegula.as_tile_kernels
     from tile_kernels.transpose import transpose
 
-Every module of TileKernels 1.0 can be imported."""
+Every module of TileKernels 1.0 can be imported. What this package lacks is an error, unless fall_back() is called: then it
+comes from the tile_kernels that is installed."""
+import functools
 import importlib
 import importlib.machinery
+import importlib.util
 import sys
 import types
+import warnings
 
 import tegula
 
 _NAME = "tile_kernels"
+_INSTALLED = "tegula_installed_tile_kernels"    # the name under which fall_back() imports the other package
+
+
+_installed_spec = None                          # where it is, once fall_back() was called
+
+
+def fall_back():
+    """From now on functions and modules that tegula lacks are those of the installed tile_kernels, whose own imports of
+    tile_kernels get tegula's where there are any. Warns once of each name. ImportError if none is installed."""
+    global _installed_spec
+    if _installed_spec is not None:
+        return
+    found = importlib.machinery.PathFinder.find_spec(_NAME, sys.path)       # which does not ask _Alias
+    if found is None or found.origin is None:
+        raise ImportError("no tile_kernels is installed to fall back to", name=_NAME)
+    _installed_spec = importlib.util.spec_from_file_location(
+        _INSTALLED, found.origin, submodule_search_locations=found.submodule_search_locations)
+    for name, module in list(sys.modules.items()):
+        if name == "tegula" or name.startswith("tegula."):
+            _let_fall_back(module)
+
+
+def _import_installed(name):
+    """The module that is called `name` ("tile_kernels.moe") in the installed package; None if it has none."""
+    if _INSTALLED not in sys.modules:
+        package = sys.modules[_INSTALLED] = importlib.util.module_from_spec(_installed_spec)
+        try:
+            _installed_spec.loader.exec_module(package)
+        except BaseException:
+            del sys.modules[_INSTALLED]
+            raise
+    real = _INSTALLED + name[len(_NAME):]
+    try:
+        return importlib.import_module(real)
+    except ModuleNotFoundError as e:
+        if e.name and (real == e.name or real.startswith(e.name + ".")):
+            return None
+        raise               # it is there, and lacks something itself
+
+
+def _fallback(module, attribute):
+    """module.attribute of the installed package, as (value,); () if it has none. `module` is "tile_kernels.moe"."""
+    if attribute.startswith("__") or _installed_spec is None or (theirs := _import_installed(module)) is None:
+        return ()
+    if hasattr(theirs, attribute):
+        value = getattr(theirs, attribute)
+    elif (value := _import_installed(f"{module}.{attribute}")) is None:
+        return ()
+    _warn(f"{module}.{attribute}")
+    return (value,)
+
+
+@functools.cache
+def _warn(name):
+    warnings.warn(f"{name} is not in tegula: it is that of the installed tile_kernels", stacklevel=4)
+
+
+def _let_fall_back(module):
+    """Gives a module of tegula a __getattr__ that asks the installed package last."""
+    before, name = vars(module).get("__getattr__"), _NAME + module.__name__[len("tegula"):]
+    if getattr(before, "falls_back", False):
+        return
+
+    def find(attribute):
+        if before is not None:
+            try:
+                return before(attribute)
+            except AttributeError:
+                pass
+        if found := _fallback(name, attribute):
+            setattr(module, attribute, found[0])
+            return found[0]
+        raise AttributeError(f"module {module.__name__!r} has no attribute {attribute!r}")
+
+    find.falls_back = True
+    module.__getattr__ = find
 
 
 def _of_one_op_each(package):
@@ -52,6 +132,9 @@ def _make_module(package, name, names):
     vars(module).update((n, getattr(real, n)) for n in names.split())
 
     def missing(attribute):
+        if found := _fallback(module.__name__, attribute):
+            setattr(module, attribute, found[0])
+            return found[0]
         raise AttributeError(f"{module.__name__}.{attribute} is not in tegula: of this module it has "
                              f"{names.replace(' ', ', ') or 'nothing'}, not what its kernels are made of")
 
@@ -83,7 +166,16 @@ class _Alias:
 
     def exec_module(self, module):
         real = "tegula" + module.__name__[len(_NAME):]
-        sys.modules[module.__name__] = importlib.import_module(real)
+        try:
+            sys.modules[module.__name__] = importlib.import_module(real)
+        except ModuleNotFoundError as e:
+            if e.name != real or _installed_spec is None or (theirs := _import_installed(module.__name__)) is None:
+                raise
+            _warn(module.__name__)
+            sys.modules[module.__name__] = theirs
+            return
+        if _installed_spec is not None:
+            _let_fall_back(sys.modules[module.__name__])
         for name in [name for name in sys.modules if name.startswith(real + ".")]:
             # imported already: a second import would replace what the package has under that name
             sys.modules[_NAME + name[len("tegula"):]] = sys.modules[name]

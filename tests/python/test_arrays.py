@@ -223,3 +223,75 @@ def test_capsules_that_are_rare_but_right(is_versioned):
 def test_describe():
     seen = _tegula.describe(numpy.zeros((3, 5), numpy.int16)[1:, ::2])
     assert (seen["dtype"], seen["shape"], seen["strides"], seen["device"]) == ((0, 16, 1), (2, 3), (5, 2), (1, 0))
+
+
+# ---- dtypes that NumPy itself lacks ----
+
+def values(rows=4, cols=256):
+    return numpy.random.default_rng(1).standard_normal((rows, cols), dtype=numpy.float32)
+
+
+def test_fp8_is_bytes_without_ml_dtypes(monkeypatch):
+    from tegula.quant import cast_back, per_token_cast
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    x = values()
+    codes, sf = per_token_cast(x, "e4m3", 128)
+    assert codes.dtype == numpy.uint8 and codes.shape == x.shape and sf.dtype == numpy.float32
+    largest = numpy.abs(x).reshape(4, 2, 128).max(-1)
+    assert numpy.allclose(sf, largest / 448, rtol=1e-6)
+    assert (codes.reshape(4, 2, 128) & 0x7f).max(-1).tolist() == [[0x7e] * 2] * 4      # 448
+    with pytest.raises(TypeError, match="NumPy has no dtype for an output of bfloat16: install ml_dtypes, or give out="):
+        cast_back((numpy.zeros((4, 64), "i1"), numpy.ones((4, 1), "f4")), "bf16", (1, 128))
+
+
+def test_ml_dtypes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    from tegula.quant import cast_back, per_token_cast
+    x = values().astype(ml_dtypes.bfloat16)
+    codes, sf = per_token_cast(x, "e4m3", 128)
+    assert codes.dtype == ml_dtypes.float8_e4m3fn
+    scaled = x.astype(numpy.float64).reshape(4, 2, 128) / sf.astype(numpy.float64)[..., None]
+    assert (numpy.abs(scaled.reshape(4, 256) - codes.astype(numpy.float64)) <= numpy.abs(scaled.reshape(4, 256)) / 16 + 2**-9).all()
+    back = cast_back((codes, sf), "bf16", (1, 128))
+    want = (codes.astype(numpy.float32).reshape(4, 2, 128) * sf[..., None]).reshape(4, 256)
+    assert back.dtype == ml_dtypes.bfloat16 and (back == want.astype(ml_dtypes.bfloat16)).all()
+    y = transpose(x)
+    assert y.dtype == x.dtype and (y == x.T).all()
+
+
+def test_ml_dtypes_with_strides_out_and_read_only_memory():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for dtype in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu):
+        x = numpy.arange(1, 61).reshape(6, 10).astype(dtype)
+        x.flags.writeable = False
+        assert (transpose(x[::-2, 1::3]) == x[::-2, 1::3].T).all()
+        out = numpy.zeros((10, 6), dtype)
+        assert transpose(x, out=out) is out and (out == x.T).all()
+        with pytest.raises(ValueError, match="out: is read-only"):
+            transpose(out, out=x)
+    with pytest.raises(BufferError, match="x: cannot be read"):          # a value in each byte: not our pairs
+        transpose(numpy.zeros((2, 3), ml_dtypes.float4_e2m1fn))
+    from tegula.quant import cast_back
+    with pytest.raises(ValueError, match="x: dtype is bf16, want "):
+        cast_back((numpy.zeros((2, 128), ml_dtypes.bfloat16), numpy.ones((2, 1), "f4")), "fp32", (1, 128))
+
+
+def test_jax_arrays():
+    """Those of the CPU get outputs of JAX; none is written."""
+    jax = pytest.importorskip("jax")
+    from tegula.moe import topk_gate
+    from tegula.quant import cast_back, per_token_cast
+    x = jax.numpy.asarray(values()).astype(jax.numpy.bfloat16)
+    want = per_token_cast(numpy.asarray(x), "e4m3", 128)
+    codes, sf = per_token_cast(x, "e4m3", 128)
+    assert isinstance(codes, jax.Array) and codes.dtype == jax.numpy.float8_e4m3fn and isinstance(sf, jax.Array)
+    assert (numpy.asarray(codes).view("uint8") == want[0].view("uint8")).all() and (numpy.asarray(sf) == want[1]).all()
+    back = cast_back((codes, sf), "fp32", (1, 128))
+    assert isinstance(back, jax.Array) and (numpy.asarray(back) == cast_back(want, "fp32", (1, 128))).all()
+    assert (topk_gate(x.astype("float32"), 2) == jax.lax.top_k(x, 2)[1]).all()
+    out = tuple(map(numpy.empty_like, want))
+    assert per_token_cast(x, "e4m3", 128, out=out) is out and (out[1] == want[1]).all()
+    with pytest.raises(ValueError, match="out: is read-only"):
+        transpose(x, out=jax.numpy.zeros(x.shape[::-1], x.dtype))
+    with pytest.raises(TypeError, match="no output can be made for a <class 'jax.*'>: give out="):
+        per_token_cast(x, "e4m3", 128, use_tma_aligned_col_major_sf=True)      # columns with padding

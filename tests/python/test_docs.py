@@ -181,6 +181,20 @@ def test_drop_in():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def fall_back():
+    # doc: fall_back
+    import tegula.as_tile_kernels
+
+    tegula.as_tile_kernels.fall_back()          # ImportError if no tile_kernels is installed
+    # end
+
+
+def test_fall_back(tmp_path):
+    (tmp_path / "tile_kernels.py").write_text("theirs = 5")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n" + inspect.getsource(fall_back)
+    subprocess.run([sys.executable, "-c", code + "fall_back(); import tile_kernels; assert tile_kernels.theirs == 5"], check=True)
+
+
 def test_settings():
     import tegula
     before = tegula.config.get_num_threads(), tegula.config.get_jit_mode()

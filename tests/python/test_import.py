@@ -273,3 +273,53 @@ def test_as_tile_kernels_does_not_replace_the_real_one():
         except ImportError: pass
         else: raise AssertionError
         assert sys.modules["tile_kernels"] is real""")
+
+
+def test_falls_back_to_the_installed_tile_kernels_on_request(tmp_path):
+    """A tile_kernels with an op, a package and a kernel builder that tegula lacks. It imports itself by its own name."""
+    files = {
+        "__init__.py": "from . import moe, sparse",
+        "moe/__init__.py": "from .only_theirs_kernel import only_theirs\ndef topk_gate(): return 'theirs'",
+        "moe/only_theirs_kernel.py": "from tile_kernels.utils import align\ndef only_theirs(n): return align(n, 4)",
+        "moe/topk_gate_kernel.py": "def get_topk_gate_kernel(): return 'builder'",
+        "sparse/__init__.py": "from tile_kernels.moe import topk_gate, only_theirs\ndef pick(): return topk_gate",
+        "broken.py": "import a_package_that_is_not_there",
+    }
+    for name, text in files.items():
+        path = tmp_path / "tile_kernels" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    code = """if True:
+        import sys, warnings
+        sys.path.insert(0, {folder!r})
+        import tegula.as_tile_kernels
+
+        def fails(statement):
+            try: exec(statement, {{}})
+            except (ImportError, AttributeError) as e: return str(e)
+            raise AssertionError(statement)
+
+        for statement in ("from tile_kernels.moe import only_theirs", "import tile_kernels.sparse",
+                          "from tile_kernels.moe.topk_gate_kernel import get_topk_gate_kernel"):
+            fails(statement)
+        if not {exists}:
+            assert "no tile_kernels is installed" in fails("import tegula.as_tile_kernels as a; a.fall_back()")
+            sys.exit()
+        for _ in range(2): tegula.as_tile_kernels.fall_back()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            from tile_kernels.moe import only_theirs, topk_gate
+            from tile_kernels.moe import only_theirs
+            import tile_kernels.sparse
+            from tile_kernels.moe.topk_gate_kernel import get_topk_gate_kernel, topk_gate as same
+        assert only_theirs(5) == 8 and get_topk_gate_kernel() == "builder"
+        assert topk_gate is same is tile_kernels.sparse.pick() is tegula.moe.topk_gate     # ours, in their code too
+        names = [str(w.message).split()[0] for w in seen]
+        assert sorted(set(names)) == ["tile_kernels.moe.only_theirs", "tile_kernels.moe.topk_gate_kernel.get_topk_gate_kernel",
+                                      "tile_kernels.sparse"] and len(names) == 3, names
+        assert "nonsense" in fails("import tile_kernels.nonsense")
+        assert "nonsense" in fails("from tile_kernels.moe import nonsense")
+        assert "a_package_that_is_not_there" in fails("import tile_kernels.broken")
+        assert tegula.as_tile_kernels.__name__ == "tegula.as_tile_kernels" and not hasattr(tegula.moe, "nonsense")"""
+    run(code.format(folder=str(tmp_path), exists=True))
+    run(code.format(folder=str(tmp_path / "empty"), exists=False))

@@ -17,6 +17,7 @@ pytest_plugins = ["tests.pytest_random_plugin", "tests.pytest_benchmark_plugin"]
 IS_HIP = determine_target(return_object=True).kind.name == "hip"
 """
 TESTS = """
+import random
 import pytest, torch
 import tile_kernels
 from tile_kernels.testing.bench import make_param_id
@@ -29,8 +30,15 @@ PARAMS = [{"num_rows": 64, "dtype": torch.bfloat16}]
 @pytest.mark.parametrize("params", PARAMS, ids=make_param_id)
 def test_transpose(params):
     x = torch.randn(params["num_rows"], 128)
-    print("random", x[0, 0].item())
+    print("random", x[0, 0].item(), random.random())
     assert not IS_HIP and torch.equal(tile_kernels.transpose.transpose(x), x.T)
+
+
+@pytest.mark.parametrize("num_sms", [1, 2])
+def test_fixtures(seed, num_sms):
+    assert random.random() == random.Random(seed).random() and torch.initial_seed() == seed
+    assert tile_kernels.get_num_sms() == tile_kernels.get_device_num_sms()     # what the other has set is gone
+    tile_kernels.set_num_sms(num_sms)
 
 
 @pytest.mark.benchmark
@@ -61,22 +69,31 @@ def run(tmp_path):
     return run
 
 
-def number_in(out):
-    return [line for line in out.splitlines() if "random" in line][0].split()[-1]
+def numbers_in(out):
+    return [line for line in out.splitlines() if "random" in line][0].split()[-2:]
 
 
 def test_flags(run, tmp_path):
     out = run()
-    assert "1 passed, 1 skipped" in out and "benchmarks" not in out
-    assert number_in(out) != number_in(run("--seed", "7"))
+    assert "3 passed, 1 skipped" in out and "benchmarks" not in out
+    assert all(a != b for a, b in zip(numbers_in(out), numbers_in(run("--seed", "7"))))
 
     key = {"kernel": "transpose", "operation": "fwd", "params": {"dtype": "torch.bfloat16", "num_rows": 64}}
     (tmp_path / "slow.jsonl").write_text(json.dumps({**key, "time_us": 1e9}) + "\n")
     (tmp_path / "fast.jsonl").write_text(json.dumps({**key, "time_us": 1e-3}) + "\n")
     again = run("--run-benchmark", "--benchmark-output", "records.jsonl", "--benchmark-verbose", "--benchmark-baseline",
                 "slow.jsonl")
-    assert "2 passed" in again and number_in(again) == number_in(out) and "slower" not in again
+    assert "4 passed" in again and numbers_in(again) == numbers_in(out) and "slower" not in again
     assert "transpose/fwd[dtype=torch.bfloat16,num_rows=64]: " in again and "'speedup': 2.0" in again
     record, = map(json.loads, (tmp_path / "records.jsonl").read_text().splitlines())
     assert {name: record[name] for name in key} == key and record["time_us"] > 0 and record["bandwidth_gbs"] > 0
     assert "slower: transpose/fwd" in run("--run-benchmark", "--benchmark-baseline", "fast.jsonl", code=1)
+
+
+def test_fall_back(run, tmp_path):
+    (tmp_path / "tile_kernels").mkdir()
+    (tmp_path / "tile_kernels" / "__init__.py").write_text("def only_theirs(): return 5\n")
+    (tmp_path / "tests" / "test_theirs.py").write_text(
+        "import tile_kernels\ndef test(): assert tile_kernels.only_theirs() == 5\n")
+    assert "4 passed" in run("--fall-back")
+    assert "1 failed, 3 passed" in run(code=1)

@@ -5,11 +5,13 @@
 
 tile_kernels is tegula. The options, the marker `benchmark` and the fixtures are those of TileKernels' own plugins, which this
 one replaces: theirs time with TileLang. TK_FULL_TEST=1 asks the generators of parameters (tegula.testing.generator) for
-all of them. Ours is --benchmark-baseline: records that are slower than the file's fail the run."""
+all of them. Ours are --benchmark-baseline, where records that are slower than the file's fail the run, --fall-back
+(tegula.as_tile_kernels.fall_back) and the fixture `seed`."""
 import hashlib
 import importlib.util
 import json
 import pathlib
+import random
 import statistics
 import sys
 import time
@@ -41,6 +43,7 @@ def pytest_addoption(parser, pluginmanager):
                     help="how much slower than the baseline fails (default: 0.15)")
     group.addoption("--benchmark-verbose", action="store_true", help="show what else a record has")
     group.addoption("--seed", type=int, default=0, help="of random numbers; every test adds a number of its own")
+    group.addoption("--fall-back", action="store_true", help="what tegula lacks is that of the installed tile_kernels")
     for name in ("tests.pytest_benchmark_plugin", "tests.pytest_random_plugin"):
         pluginmanager.register(types.ModuleType(name), name)       # conftest.py asks for them: they are here already
 
@@ -48,6 +51,11 @@ def pytest_addoption(parser, pluginmanager):
 def pytest_configure(config):
     config.addinivalue_line("markers", "benchmark: measures, and needs --run-benchmark")
     config.stash[_RECORDS] = []
+    if config.getoption("--fall-back"):
+        tegula.as_tile_kernels.fall_back()
+    worker = getattr(config, "workerinput", {}).get("workerid", "")       # "gw3" of pytest-xdist: workers share the GPUs
+    if worker and torch.cuda.is_available():
+        torch.cuda.set_device(int(worker.removeprefix("gw")) % torch.cuda.device_count())
 
 
 def pytest_collection_modifyitems(config, items):
@@ -57,10 +65,30 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.skip(reason="needs --run-benchmark"))
 
 
-def pytest_runtest_setup(item):
-    """A test's random numbers depend on the seed and its name alone."""
+def _seed_of(item):
+    """A test's random numbers depend on --seed and its name alone."""
     digest = hashlib.sha256(item.nodeid.encode()).hexdigest()
-    torch.manual_seed(item.config.getoption("--seed") + int(digest, 16) % 2**31)
+    return item.config.getoption("--seed") + int(digest, 16) % 2**31
+
+
+def pytest_runtest_setup(item):
+    seed = _seed_of(item)
+    torch.manual_seed(seed)
+    random.seed(seed)           # as TileKernels 2 does
+
+
+@pytest.fixture
+def seed(request):
+    """What torch and Python's random began this test with."""
+    return _seed_of(request.node)
+
+
+@pytest.fixture(autouse=True)
+def _num_sms_as_before():
+    """What a test sets does not reach the next one."""
+    before = tegula.get_num_sms()
+    yield
+    tegula.set_num_sms(before)
 
 
 # ---- measuring ----
