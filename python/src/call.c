@@ -772,6 +772,39 @@ static PyObject *differentiate(const call *c)
     return call_function(c, says_true(&torch.has_transform) ? c->row->transform : c->row->gradient);
 }
 
+/* Rows of x are independent: with more dimensions x is rows all the same, and float16 is exact in float32. */
+static bool is_to_adapt(const call *c, int i)
+{
+    const op_row *row = c->row;
+    const DLTensor *t = &c->in[i].tensor;
+    if (!row->adapts || !c->is_public || i != row->first_tensor) return false;
+    for (int k = i + 1; k < row->num_params; k++)       /* codes and factors have their own rules */
+        if (row->params[k].kind == 't' && is_given(c->object[k])) return false;
+    const bool is_f16 = dtype_is(t->dtype, (DLDataType){ TGL_DL_FLOAT, 16, 1 });
+    return t->ndim > row->params[i].ndim ? !c->given : is_f16 && t->ndim == row->params[i].ndim;
+}
+
+static PyObject *call_adapter(const call *c)
+{
+    PyObject *module = PyImport_ImportModule("tegula._adapt");
+    PyObject *adapt = module ? PyObject_GetAttrString(module, "adapt") : NULL, *answer = NULL;
+    const Py_ssize_t num_keywords = c->kwnames ? PyTuple_Size(c->kwnames) : 0;
+    PyObject *args = PyTuple_New(c->num_args + 1), *kw = PyDict_New(), *name = PyUnicode_FromString(c->row->name);
+    if (args && name) PyTuple_SetItem(args, 0, name);
+    for (Py_ssize_t i = 0; args && i < c->num_args; i++) {
+        Py_INCREF(c->args[i]);
+        PyTuple_SetItem(args, i + 1, c->args[i]);
+    }
+    for (Py_ssize_t k = 0; kw && k < num_keywords; k++)
+        if (PyDict_SetItem(kw, PyTuple_GetItem(c->kwnames, k), c->args[c->num_args + k])) Py_CLEAR(kw);
+    if (adapt && args && name && kw) answer = PyObject_Call(adapt, args, kw);
+    Py_XDECREF(kw);
+    Py_XDECREF(args);
+    Py_XDECREF(adapt);
+    Py_XDECREF(module);
+    return answer;
+}
+
 static bool read_input(call *c, int i)
 {
     const param *p = &c->row->params[i];
@@ -787,6 +820,7 @@ static bool read_input(call *c, int i)
     if (!is_read) return false;
     if (c->may_want_gradient && is_floating(t->dtype) && requires_grad(object)) return answer_with(c, differentiate(c));
     c->f.arg[i].tensor = &ref->tensor;
+    if (is_to_adapt(c, i)) return answer_with(c, call_adapter(c));
     if (t->ndim != p->ndim)
         PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want %d", p->name, t->ndim, p->ndim);
     else if (p->is_in_place && ref->is_read_only)

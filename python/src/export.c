@@ -96,8 +96,8 @@ PyObject *export_row(const op_row *row, const char *module)
             Py_CLEAR(both);
         if (!append(results, both)) Py_CLEAR(results);
     }
-    return Py_BuildValue("{sssssNsNsNsNsNsO}", "name", row->name, "module", module, "is_wrapped",
-                         PyBool_FromLong(row->is_wrapped), "has_float_output",
+    return Py_BuildValue("{sssssNsNsNsNsNsNsO}", "name", row->name, "module", module, "is_wrapped",
+                         PyBool_FromLong(row->is_wrapped), "adapts", PyBool_FromLong(row->adapts), "has_float_output",
                          PyBool_FromLong(row->has_float_output), "params", params, "results", results, "face",
                          export_face(row), "first", name_at(row, row->first_tensor));
 }

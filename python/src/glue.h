@@ -113,6 +113,7 @@ typedef struct {
     size_t (*workspace)(const void *args); /* bytes wanted on CUDA; NULL: none */
     bool is_wrapped;                  /* the public function is Python code that calls this one */
     bool zeroes_ends;                 /* zeroes the padding at the end of columns */
+    bool adapts;                      /* _adapt.py calls it again for a first tensor of more dimensions or of float16 */
     /* from here on: filled at import */
     char name[NAME_BYTES];
     int num_params, num_results, num_others, first_tensor;

@@ -260,8 +260,9 @@ static op_row rows[] = {
       .face = "x & x_sf, fmt, num_per_channels, " X_BLOCK_SIZE " = None, " SF_FLAG_NAMES,
       .doc = "(out, out_sf): x in 'e4m3', 'e2m1' or 'e5m6' with a factor per num_per_channels values of a "
              "row. x is bfloat16 or float32, or a pair (data, sf) with blocks of x_block_size, which is "
-             "dequantised first.",
-      .check = check_per_token_cast, .call = call_per_token_cast },
+             "dequantised first. float16 is converted to float32 before; x may have more dimensions, outputs then have "
+             "them too.",
+      .adapts = true, .check = check_per_token_cast, .call = call_per_token_cast },
     { .text = "per_token_cast_with_sf_only(" TOKEN_CAST SF_FLAGS ") -> " OUT_SF("T", "W * x / num_per_channels"),
       .face = "x & x_sf, fmt, num_per_channels, " X_BLOCK_SIZE " = None, " SF_FLAG_NAMES,
       .doc = "The out_sf of per_token_cast.",

@@ -55,9 +55,9 @@ def spread(op, face, args, kwargs):
 
 
 class Row:
-    def __init__(self, name, module, params, results, face, first, is_wrapped, has_float_output):
+    def __init__(self, name, module, params, results, face, first, is_wrapped, adapts, has_float_output):
         self.name, self.module, self.face, self.first = name, module, face, first
-        self.is_wrapped, self.has_float_output = is_wrapped, has_float_output
+        self.is_wrapped, self.adapts, self.has_float_output = is_wrapped, adapts, has_float_output
         self.params = [Param(*p) for p in params]
         self.results = [[Result(*r) for r in alternatives] for alternatives in results]
         self.defaults = {p.name: p.default[0] for p in self.params if p.default}

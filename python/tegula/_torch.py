@@ -99,10 +99,15 @@ def _twin(row, namespace, op, op_out):
     """What Dynamo traces in place of the builtin, and how eager calls reach the dispatcher: it has the builtin's
     signature and calls torch's operators."""
     names, face, name = row.out_names, row.face, row.name
-    has_float_output = row.has_float_output
+    has_float_output, adapts = row.has_float_output, row.adapts
+    public_names = [argument for argument, _ in face or ()]
+    if adapts:
+        from ._adapt import adapt_call, is_to_adapt
     _ROWS[namespace, name] = row
 
     def twin(*args, out=None, **kwargs):
+        if adapts and is_to_adapt(x := args[0] if args else kwargs.get("x")) and (out is None or len(x.shape) == 2):
+            return adapt_call(twin, public_names, args, kwargs if out is None else {**kwargs, "out": out})
         if face is not None:
             args, kwargs = (), spread(name, face, args, kwargs)
         if out is None:

@@ -215,3 +215,58 @@ def test_memory_of_column_major_factors(num_tokens, device):
                    quant.per_token_cast_with_sf_only(x, "e4m3", 128, None, *flags)):
             assert sf.shape == (num_tokens, columns) and sf.stride() == (1, length)
             assert sf.untyped_storage().nbytes() == 4 * columns * length
+
+
+# ---- x of more dimensions, and of float16 ----
+
+@pytest.mark.parametrize("shape", [(3, 5, 256), (2, 3, 4, 128), (0, 5, 128), (3, 5, 0), (1, 1, 128)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("fmt", ["e4m3", "e2m1", "e5m6"])
+def test_x_of_more_dimensions(device, shape, dtype, fmt):
+    x = torch.randn(shape, device=device).to(dtype)
+    rows = x.reshape(-1, shape[-1]) if x.numel() else x.new_empty(shape[0] * shape[1], shape[-1])
+    want = quant.per_token_cast(rows.float() if dtype is torch.float16 else rows, fmt, 128)
+    for seen, flat in zip(quant.per_token_cast(x, fmt, 128), want):
+        assert seen.dtype == flat.dtype and seen.shape == (*shape[:-1], flat.shape[-1]) and seen.is_contiguous()
+        assert torch.equal(seen.view(torch.uint8).flatten(), flat.view(torch.uint8).flatten())
+
+
+def test_float16(device):
+    """The bits of float32, subnormals and infinities too, with every way to name the arguments; out= takes the results."""
+    x = torch.arange(-2**15, 2**15, device=device).to(torch.int16).view(torch.float16).reshape(512, 128)
+    x = torch.where(x.isnan(), 1, x)
+    want = quant.per_token_cast(x.float(), "e4m3", 128)
+    outs = tuple(map(torch.empty_like, want))
+    for seen in (quant.per_token_cast(x, "e4m3", 128), quant.per_token_cast(fmt="e4m3", num_per_channels=128, x=x),
+                 quant.per_token_cast(x, "e4m3", 128, out=outs)):
+        assert torch.equal(seen[0].view(torch.uint8), want[0].view(torch.uint8)) and torch.equal(seen[1], want[1])
+    assert quant.per_token_cast(x, "e4m3", 128, out=outs)[0] is outs[0]
+    packed = {"use_tma_aligned_col_major_sf": True, "round_sf": True, "use_packed_ue8m0": True}
+    assert torch.equal(quant.per_token_cast(x, "e4m3", 128, **packed)[1], quant.per_token_cast(x.float(), "e4m3", 128, **packed)[1])
+
+
+def test_more_dimensions_compiled(device):
+    def cast(x):
+        return quant.per_token_cast(x, "e4m3", 64)
+
+    compiled = torch.compile(cast, fullgraph=True, backend="eager")
+    for dtype in (torch.bfloat16, torch.float16):
+        x = torch.randn(2, 3, 128, device=device).to(dtype)
+        for seen, want in zip(compiled(x), cast(x)):
+            assert seen.shape == want.shape and torch.equal(seen.view(torch.uint8), want.view(torch.uint8))
+
+
+def test_more_dimensions_that_are_refused(device):
+    x = torch.randn(2, 3, 128, device=device)
+    with pytest.raises(ValueError, match="^x: has 3 dimensions, want 2 with use_tma_aligned_col_major_sf$"):
+        quant.per_token_cast(x, "e4m3", 64, use_tma_aligned_col_major_sf=True)
+    outs = x.new_empty((6, 128), dtype=torch.float8_e4m3fn), x.new_empty((6, 2))
+    with pytest.raises(ValueError, match="^x: has 3 dimensions, want 2$"):
+        quant.per_token_cast(x, "e4m3", 64, out=outs)
+    with pytest.raises(ValueError, match="^x: has 1 dimensions, want 2$"):
+        quant.per_token_cast(x[0, 0], "e4m3", 64)
+    with pytest.raises(ValueError, match="^x: has 3 dimensions, want 2$"):
+        quant.per_block_cast(x, "e4m3", (1, 64))
+    codes = torch.zeros(2, 3, 128, dtype=torch.float8_e4m3fn, device=device)
+    with pytest.raises(ValueError, match="^x: has 3 dimensions, want 2$"):
+        quant.per_token_cast((codes, torch.ones(6, 1, device=device)), "e4m3", 64, x_block_size=(1, 128))
