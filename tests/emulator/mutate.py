@@ -7,11 +7,11 @@
     mutate.py --check                   only whether every line of mutations.txt is of a change that there is
 
     kind     what is changed                                            modes of the tests, in turn (planting.py)
-    sync     a statement that orders threads or waits is taken out      plain, limit, tsan; --tsan: only that
+    sync     a statement that orders threads or waits is taken out      any, limit, tsan; --tsan: only that
     fence    __threadfence() is taken out                               weak
-    order    acquire and release become relaxed                         weak; a cluster's barrier: tsan
+    order    acquire and release become relaxed                         weak, tsan; a cluster's barrier: tsan
     stride   a loop over the grid's stride takes one trip               limit
-    shared   a store through shared_store_*() is taken out              plain
+    shared   a store through shared_store_*() is taken out              any
     bound    < becomes <=, <= becomes <                                 asan, with a seed per case
 
 Builds the tests in FOLDER (default build/mutate). A mutant is noticed when a test of an op whose kernels include the
@@ -29,13 +29,13 @@ from planting import Tests, planted, root
 # a statement that orders threads or waits; the arguments hold no semicolon
 calls = (r"__syncthreads|__syncwarp|mbar_wait|mbar_wait_cluster|mbar_init_fence|cluster_wait|bulk_fence"
          r"|pdl_wait|(?:barrier_sync|barrier_arrive|copy_async_wait|bulk_wait|bulk_wait_read)<[^>]*>")
-modes_of = {"sync": ["plain", "limit", "tsan"], "fence": ["weak"], "order": ["weak"], "stride": ["limit"],
-            "shared": ["plain"], "bound": ["asan"]}    # in turn, the cheapest first: few need another
+modes_of = {"sync": ["any", "limit", "tsan"], "fence": ["weak"], "order": ["weak", "tsan"], "stride": ["limit"],
+            "shared": ["any"], "bound": ["asan"]}    # in turn, the cheapest first: few need another
 patterns = {
     "sync": r"\b(" + calls + r")\([^;]*\);",
     "fence": r"\b__threadfence\(\);",
     "order": r"\b(?:atomic_inc_acq_rel|store_release_u32|load_acquire_u32|cluster_arrive)\(",
-    "stride": r"\b\w+ \+= [^;%/]*\b(?:gridDim\.[xyz]|num_blocks)\b[^;)]*(?=[;)])",
+    "stride": r"\b\w+ \+= [^;%/{]*\b(?:gridDim\.[xyz]|num_blocks)\b[^;)]*(?=[;)])",
     "shared": r"\bshared_store_\w+\([^;]*\);",
     "bound": r"(?<=[\w)\]] )<=?(?= [\w(-])",
 }
@@ -340,6 +340,8 @@ def main():
             for mode, program, seed in itertools.product(modes(kind, what), programs[name], range(args.seeds)):
                 require_pass(mode, program)
                 if seen := tests.run(mode, program, seed, fault=fault, timeout=args.timeout):
+                    if "TGL_ERR_COMPILE" in seen:
+                        raise RuntimeError(f"{name} {kind} {which} does not compile: {what}")
                     return f"{mode}, seed {seed}: {seen[:100]}"
         return ""
 

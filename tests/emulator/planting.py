@@ -5,6 +5,7 @@ The tests are built once per mode. A fault is a folder with the changed file, fr
 (TEGULA_TEST_SOURCE), so any number of faults can be tried side by side. A mode says how tests are built and run:
 
     plain   as users build it
+    any     the same; every case has a thread order of its own, some with other kernels that can do it (TEGULA_TEST_SEEDS)
     asan    address and undefined behaviour sanitizers; cases run with other kernels and fewer blocks, too
             (TEGULA_TEST_SEEDS)
     tsan    thread sanitizer (clang)
@@ -17,6 +18,7 @@ import contextlib, os, pathlib, re, subprocess, sys, tempfile
 root = pathlib.Path(__file__).resolve().parents[2]
 modes = {  # mode: preset, environment
     "plain": ("release", {}),
+    "any": ("release", {"TEGULA_TEST_SEEDS": "1"}),
     "asan": ("asan", {"TEGULA_TEST_SEEDS": "1"}),
     "tsan": ("tsan", {}),
     "msan": ("msan", {}),
