@@ -8,6 +8,7 @@ The tests are built once per mode. A fault is a folder with the changed file, fr
     any     the same; every case has a thread order of its own, some with other kernels that can do it (TEGULA_TEST_SEEDS)
     asan    address and undefined behaviour sanitizers; cases run with other kernels and fewer blocks, too
             (TEGULA_TEST_SEEDS)
+    older   as `any`, on a device of sm_80, which has other code in some kernels
     tsan    thread sanitizer (clang)
     msan    memory sanitizer (clang)
     weak    weak memory: stores of a block reach others late and out of order (EMU_WEAK)
@@ -20,6 +21,7 @@ modes = {  # mode: preset, environment
     "plain": ("release", {}),
     "any": ("release", {"TEGULA_TEST_SEEDS": "1"}),
     "asan": ("asan", {"TEGULA_TEST_SEEDS": "1"}),
+    "older": ("release", {"TEGULA_TEST_SEEDS": "1", "EMU_ARCH": "80"}),
     "tsan": ("tsan", {}),
     "msan": ("msan", {}),
     "weak": ("release", {"EMU_WEAK": "1"}),
