@@ -71,6 +71,7 @@ tgl_status tgl_engram_grad_w_reduce(const DLTensor *grad_w_partial, const DLTens
                   tgl_data(grad_weight_hidden),
                   tgl_data(grad_weight_embed), n.num_partials, n.num_streams, n.hidden,
                   has_rows ? tgl_stride(weight_hidden, 0) : 0, has_rows ? tgl_stride(weight_embed, 0) : 0,
-                  tgl_dtype_is(weight_hidden->dtype, TGL_BF16), zero_centered };
+                  tgl_dtype_is(weight_hidden->dtype, TGL_BF16), zero_centered,
+                  n.hidden % 4 == 0 && (uintptr_t)tgl_data(grad_w_partial) % 16 == 0 };
     return tgl_run(&tgl_engram_grad_w_reduce_signature, &OP, tensors, &p, stream);
 }
