@@ -104,8 +104,8 @@ void gates_oracle_bwd(case_problem *c)
     for (int64_t j = 0; j < s.columns; j++) {
         const int group = group_of(&s, j);
         const case_tensor *grad = &c->tensors[GATES_GRAD_PRE + group];
-        double totals[2][4] = { { 0 } };        /* chunks of 64 tokens in turn */
-        float sums[2][8] = { { 0 } };           /* tokens of a chunk in turn */
+        double totals[2][8] = { { 0 } };        /* chunks of 64 tokens in turn */
+        float sums[2][16] = { { 0 } };          /* tokens of a chunk in turn */
         for (int64_t t = 0; t < tokens; t++) {
             int64_t at[3];
             find(&s, t, j, at);
@@ -115,14 +115,17 @@ void gates_oracle_bwd(case_problem *c)
             if (group < 2) g = g * gate * (1 - gate);
             mhc_put(&c->tensors[GATES_GRAD_MIXES], (int64_t[]){ t, j },
                     g * mhc_at(&c->tensors[GATES_SCALE], (int64_t[]){ group }));
-            sums[0][t % 8] = sums[0][t % 8] + g;
-            sums[1][t % 8] = fmaf(g, mhc_at(&c->tensors[GATES_MIXES], (int64_t[]){ t, j }), sums[1][t % 8]);
+            sums[0][t % 16] = sums[0][t % 16] + g;
+            sums[1][t % 16] = fmaf(g, mhc_at(&c->tensors[GATES_MIXES], (int64_t[]){ t, j }), sums[1][t % 16]);
             if (t % 64 < 63 && t + 1 < tokens) continue;
-            for (int i = 0; i < 2; i++) totals[i][t / 64 % 4] += (double)mhc_sum_as_tree(sums[i], 8, 1);
+            for (int i = 0; i < 2; i++) totals[i][t / 64 % 8] += (double)mhc_sum_as_tree(sums[i], 16, 1);
             memset(sums, 0, sizeof sums);
         }
-        mhc_put(&c->tensors[GATES_GRAD_BASE], &j, totals[0][0] + totals[0][1] + (totals[0][2] + totals[0][3]));
-        of_scale[group] += totals[1][0] + totals[1][1] + (totals[1][2] + totals[1][3]);
+        for (int i = 0; i < 2; i++)
+            for (int64_t span = 1; span < 8; span *= 2)
+                for (int64_t k = 0; k < 8; k += 2 * span) totals[i][k] += totals[i][k + span];
+        mhc_put(&c->tensors[GATES_GRAD_BASE], &j, totals[0][0]);
+        of_scale[group] += totals[1][0];
     }
     for (int64_t i = 0; i < s.groups; i++) mhc_put(&c->tensors[GATES_GRAD_SCALE], &i, of_scale[i]);
 }

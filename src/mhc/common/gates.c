@@ -66,11 +66,11 @@ static void run_columns(const void *context, int64_t begin, int64_t end)
                 g_sums[t % GATES_STRANDS] += g;
                 *of = tgl_fma(g, a->mixes[t * a->row_stride + j], *of);
             }
-            of_base[strand] += (double)mhc_tree(g_sums, GATES_STRANDS);
-            of_scale[strand] += (double)mhc_tree(product_sums, GATES_STRANDS);
+            of_base[strand] += (double)(mhc_tree(g_sums, 8) + mhc_tree(g_sums + 8, 8));
+            of_scale[strand] += (double)(mhc_tree(product_sums, 8) + mhc_tree(product_sums + 8, 8));
         }
-        s->sums[j][0] = (of_base[0] + of_base[1]) + (of_base[2] + of_base[3]);
-        s->sums[j][1] = (of_scale[0] + of_scale[1]) + (of_scale[2] + of_scale[3]);
+        s->sums[j][0] = gates_chunk_tree(of_base, 1);
+        s->sums[j][1] = gates_chunk_tree(of_scale, 1);
     }
 }
 
@@ -139,7 +139,7 @@ size_t tgl_gates_bwd_workspace_size(const DLTensor *mixes)
 tgl_status tgl_gates_take_workspace(gates_bwd_args *a, const DLTensor *mixes, void *workspace, size_t workspace_bytes)
 {
     TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_gates_bwd_workspace_size(mixes)));
-    a->arrived = workspace;
-    a->partial = workspace ? (float *)workspace + TGL_WORKSPACE_ALIGNMENT / sizeof(float) : NULL;
+    a->started = workspace;
+    a->partial = workspace ? a->started + TGL_WORKSPACE_ALIGNMENT / sizeof *a->partial : NULL;
     return TGL_OK;
 }

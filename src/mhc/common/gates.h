@@ -8,9 +8,10 @@
 
 #define GATES_THREADS 256
 #define GATES_CHUNK 64              /* tokens whose gradients are added in f32; chunks are added in f64 */
-#define GATES_STRANDS 8             /* of a chunk's tokens */
-#define GATES_CHUNK_STRANDS 4       /* of chunks */
-#define GATES_BWD_THREADS(columns) ((GATES_STRANDS * (columns) + 31) / 32 * 32)
+#define GATES_STRANDS 16            /* of a chunk's tokens */
+#define GATES_CHUNK_STRANDS 8       /* of chunks */
+#define GATES_BWD_LANES(columns) ((columns) <= 32 ? 16 : 8)     /* of a column: each has a strand or two of a chunk */
+#define GATES_BWD_THREADS(columns) ((GATES_BWD_LANES(columns) * (columns) + 31) / 32 * 32)
 #define GATES_MAX_COLUMNS (MHC_MAX_STREAMS * (MHC_MAX_STREAMS + 2))
 
 typedef struct { float pre_eps, post_mult, post_eps; } gates_numbers;
@@ -30,6 +31,13 @@ TGL_INLINE float gates_slope(const gates_numbers *g, int group, float z, float d
     return group == 2 ? d : mhc_gate_slope(z, group == 1 ? d * g->post_mult : d);
 }
 
+/* Of the strands of chunks, `stride` numbers apart. */
+TGL_INLINE double gates_chunk_tree(const double *l, int stride)
+{
+    return ((l[0] + l[stride]) + (l[2 * stride] + l[3 * stride])) +
+           ((l[4 * stride] + l[5 * stride]) + (l[6 * stride] + l[7 * stride]));
+}
+
 typedef struct {
     const float *mixes, *scale, *base;
     float *out[3];                              /* of each group: [num_tokens, n or n * n], packed */
@@ -47,8 +55,8 @@ typedef struct {
     const float *mixes, *scale, *base;
     float *grad_mixes, *grad_scale, *grad_base;
     int64_t num_tokens, row_stride;
-    uint32_t *arrived;                          /* blocks; 0 before and after */
-    float *partial;                             /* [chunks][2][columns]: sums of g, of g * mix; 0 before and after */
+    uint32_t *started;                          /* blocks; 0 before and after */
+    uint32_t *partial;                          /* [chunks][2][columns]: sums of g, of g * mix; 0 before and after */
     int32_t num_streams, num_groups;
     gates_numbers numbers;
 } gates_bwd_args;
