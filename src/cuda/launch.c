@@ -347,8 +347,9 @@ static tgl_status encode(const tgl_driver_table *cu, const tgl_loaded *loaded, c
     return tgl_driver_check(result, call);
 }
 
+/* is_refused: all blocks were to be resident at once, and the context has fewer SMs than the device. Nothing has run. */
 static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context, const tgl_shape *s,
-                          tgl_stream stream)
+                          tgl_stream stream, bool *is_refused)
 {
     if (s->shared_bytes > loaded->max_dynamic_shared || (s->cluster && !loaded->has_clusters))
         return tgl_fail(
@@ -384,7 +385,8 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu
         (uint32_t)s->block,   1, 1, (uint32_t)s->shared_bytes, stream, attributes, n
     };
     const tgl_cu_result result = cu->LaunchKernelEx(&config, (tgl_cu_function)loaded->handle, args, NULL);
-    if (!result) return TGL_OK;
+    *is_refused = result == TGL_CU_COOPERATIVE_LAUNCH_TOO_LARGE && s->otherwise;
+    if (!result || *is_refused) return TGL_OK;
     char call[160];
     snprintf(call, sizeof call, "%.100s: cuLaunchKernelEx", loaded->kernel.name);
     return tgl_driver_check(result, call);
@@ -410,12 +412,11 @@ tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const 
         status = load(cu, plan, num_kernels, which, device, stream, guard.context, &loaded);
     if (status == TGL_OK && atomic_load_explicit(&loaded->context, memory_order_relaxed) != guard.context)
         status = tgl_kernels_enter(loaded, guard.context);
-    const tgl_other_launch *other = status == TGL_OK ? shape->otherwise : NULL;
-    if (other && shape->cluster <= max_cluster(cu, loaded, guard.context) &&
-        (!shape->copied || cu->TensorMapEncodeTiled))
-        other = NULL;
-    if (status == TGL_OK && !other) status = enqueue(cu, loaded, guard.context, shape, stream);
+    const tgl_other_launch *other = shape->otherwise;
+    bool is_refused = status == TGL_OK && other &&
+                      ((shape->cluster && shape->cluster > max_cluster(cu, loaded, guard.context)) ||
+                       (shape->copied && !cu->TensorMapEncodeTiled));
+    if (status == TGL_OK && !is_refused) status = enqueue(cu, loaded, guard.context, shape, stream, &is_refused);
     tgl_context_leave(&guard);
-    if (other) return tgl_launch(plan, num_kernels, other->which, on, other->shape, stream);
-    return status;
+    return is_refused ? tgl_launch(plan, num_kernels, other->which, on, other->shape, stream) : status;
 }

@@ -42,7 +42,8 @@ typedef struct {
     const tgl_copied_tensor *copied;    /* or NULL */
     const void *args;       /* the kernel's one parameter, and its size (TGL_ARGS) */
     size_t args_bytes;
-    const tgl_other_launch *otherwise;  /* if the device has no room for such a cluster, or no copies; or NULL */
+    const tgl_other_launch *otherwise;  /* if the context has no room for such a cluster or for all blocks at once
+                                         * (cooperative), or the driver has no copies; or NULL */
 } tgl_shape;
 
 #define TGL_ARGS(struct_) .args = &(struct_), .args_bytes = sizeof(struct_)

@@ -218,9 +218,13 @@ static tgl_shape shape(void *context, const tgl_target *target)
 
 static tgl_shape split_shape(void *context, const tgl_target *target)
 {
-    pre_fwd_args *a = &((pre_problem *)context)->args;
+    pre_problem *p = context;
+    pre_fwd_args *a = &p->args;
+    p->any = shape(context, target);
+    p->otherwise = (tgl_other_launch){ VECTORS, &p->any };
     return (tgl_shape){ { PRE_SPLIT_CHUNKS(a->segments) }, .block = PRE_SPLIT_THREADS, .cooperative = true,
-                        .shared_bytes = PRE_SPLIT_BYTES(a->pieces, a->segments, a->num_rows, a->num_tokens), TGL_ARGS(*a) };
+                        .shared_bytes = PRE_SPLIT_BYTES(a->pieces, a->segments, a->num_rows, a->num_tokens),
+                        .otherwise = &p->otherwise, TGL_ARGS(*a) };
 }
 
 static tgl_shape stream_shape(void *context, const tgl_target *target)

@@ -594,6 +594,26 @@ ON_EMULATOR(no_room_for_a_cluster, "EMU_ARCH=90", "EMU_CLUSTER=8")      /* the d
     check_array(a, (float)sum);
 }
 
+ON_EMULATOR(no_room_for_all_blocks_at_once, "EMU_SMS=3")
+{
+    const add_args args = { a->data, COUNT };
+    const tgl_kernel plan[] = { add_kernel(1), add_kernel(2) };
+    const tgl_shape blocks = { .grid = { 3 }, .block = 256, TGL_ARGS(args) };
+    const tgl_other_launch other = { 1, &blocks };
+    tgl_shape shape = { .grid = { 3 }, .block = 256, .shared_bytes = 200 << 10, .cooperative = true, .otherwise = &other,
+                        TGL_ARGS(args) };
+    CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL));
+    CHECK(last_launch().cooperative);
+    shape.grid[0] = 4;
+    CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL));
+    CHECK(last_launch().grid[0] == 3 && !last_launch().cooperative);
+    check_array(a, 3);
+    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), 0);
+    shape.otherwise = NULL;
+    CHECK_FAILS(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL), TGL_ERR_CUDA, NULL);
+    check_array(a, 3);
+}
+
 ON_EMULATOR(an_older_architecture, "EMU_ARCH=80")
 {
     CHECK_OK(add(a, 2, NULL));                          /* without PDL, which it does not have */
