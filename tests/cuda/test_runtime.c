@@ -614,6 +614,42 @@ ON_EMULATOR(no_room_for_all_blocks_at_once, "EMU_SMS=3")
     check_array(a, 3);
 }
 
+ON_EMULATOR(no_more_clusters_than_fit, "EMU_ARCH=90", "EMU_SMS=7")      /* three of two blocks; asked once per shape */
+{
+    tgl_shape shape = { .grid = { 16 }, .block = 64, .shared_bytes = 200 << 10, .cluster = 2, .is_cut = true };
+    for (int i = 0; i < 2; i++) CHECK_OK(add_shaped(a, 1, shape, NULL));
+    CHECK_INT(last_launch().grid[0], 6);
+    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), 1);
+    shape.grid[0] = 4;
+    CHECK_OK(add_shaped(a, 1, shape, NULL));
+    CHECK_INT(last_launch().grid[0], 4);
+    shape.grid[0] = 16, shape.shared_bytes = 100 << 10;
+    CHECK_OK(add_shaped(a, 1, shape, NULL));
+    CHECK_INT(last_launch().grid[0], 14);
+    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), 2);
+    shape.is_cut = false;
+    CHECK_OK(add_shaped(a, 1, shape, NULL));
+    CHECK_INT(last_launch().grid[0], 16);
+}
+
+ON_EMULATOR(a_copied_tensor, "EMU_ARCH=90", "EMU_SMS=4")        /* is described anew by each launch */
+{
+    static _Alignas(64) uint64_t map[16];
+    tgl_copied_tensor copied = { .map = map, .data = (const void *)(uintptr_t)a->data, .rank = 2, .sizes = { 64, 2 },
+                                 .strides = { 128 }, .box = { 64, 2 } };
+    const tgl_shape shape = { .grid = { (COUNT + 255) / 256 }, .block = 256, .copied = &copied };
+    static const uint64_t none[16];
+    CHECK_OK(add_shaped(a, 1, shape, NULL));
+    CHECK(memcmp(map, none, sizeof map) != 0);
+    check_array(a, 1);
+    const uint64_t before = calls("cuLaunchKernelEx");
+    copied.strides[0] = 130;                            /* no multiple of 16 */
+    CHECK_INT(add_shaped(a, 1, shape, NULL), TGL_ERR_CUDA);
+    CHECK_BEGINS(tgl_last_error(), "tests/add: cuTensorMapEncodeTiled");
+    CHECK_INT(calls("cuLaunchKernelEx"), before);
+    check_array(a, 1);
+}
+
 ON_EMULATOR(an_older_architecture, "EMU_ARCH=80")
 {
     CHECK_OK(add(a, 2, NULL));                          /* without PDL, which it does not have */

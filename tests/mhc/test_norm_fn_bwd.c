@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_mhc_norm_fn_bwd, on every device of the tests. test_mhc_golden.c has it behind the forward. */
 #include "mhc_support.h"
+#include "wrapped_launch.h"
 
 TESTS_OF_TABLE("mhc_norm_fn_bwd")
 
@@ -51,6 +52,75 @@ TEST(worked_example)    /* and onto the gradients of post and pre_apply_mix */
         backward(b, before, false, alone, of_fn);
         backward(b, before, true, after, of_fn);
     }
+}
+
+/* Every kernel that can do a call gives the same bits. */
+TEST(kernels_agree)
+{
+    static const char *const lines[] = {
+        "num_tokens=70 num_streams=2 hidden=136 num_rows=4,24 weight=0,1 accumulate=0,1 sums=normal",
+        "num_tokens=1,33 num_streams=4 hidden=264 sums=normal", "num_tokens=2100 num_streams=1 hidden=16 sums=normal", NULL
+    };
+    const case_op *op = case_find("mhc_norm_fn_bwd");
+    if (!&test_choice) SKIP("kernels cannot be chosen");
+    FOR_BACKENDS(b) {
+        if (backend_is_cpu(b)) continue;
+        for (int64_t i = 0; i < case_count(lines); i++) {
+            case_params params;
+            case_instance *k;
+            uint64_t hash[3];
+            REQUIRE(CHECK_OK(case_at(op, lines, i, &params)));
+            REQUIRE(CHECK_OK(case_open(op, &params, b, &k)));
+            for (int kernel = 0; kernel < 3; kernel++) {
+                case_report report = { 0 };
+                char number[8];
+                snprintf(number, sizeof number, "%d", kernel);
+                setenv("TEGULA_TEST_KERNEL", number, 1);
+                test_choice = (test_choices){ 0 };
+                CHECK_OK(case_poison(k, 0));
+                CHECK_OK(case_call(k));
+                unsetenv("TEGULA_TEST_KERNEL");
+                CHECK_OK(case_verify(k, 0, &report, &hash[kernel]));
+                CHECK_INT(test_choice.num_fitting, 3);
+                CHECK_THAT(report.result == CASE_PASSED, "%s: %s: %s", b->name, k->problem.label, report.text);
+                CHECK_THAT(hash[kernel] == hash[0], "%s: %s: kernel %d gives other bits than the first", b->name,
+                           k->problem.label, kernel);
+            }
+            case_close(k);
+        }
+    }
+}
+
+/* A token's gradient does not depend on its batch. */
+TEST(batches)
+{
+    enum { TOKENS = 37, N = 2, H = 136, ROWS = 8 };
+    static float d[TOKENS * ROWS], fn[ROWS * N * H], mul[TOKENS * ROWS], squares[TOKENS];
+    static uint16_t x[TOKENS * N * H], all[TOKENS * N * H], alone[N * H];
+    for (int i = 0; i < TOKENS * ROWS; i++) d[i] = (float)normal(1, i), mul[i] = (float)normal(2, i);
+    for (int i = 0; i < ROWS * N * H; i++) fn[i] = (float)normal(3, i);
+    for (int i = 0; i < TOKENS * N * H; i++) case_encode(TGL_BF16, normal(4, i), &x[i]);
+    for (int i = 0; i < TOKENS; i++) squares[i] = 200 + (float)i;
+    FOR_BACKENDS(b)
+        for (int t = -1; t < TOKENS; t = t < 0 ? 0 : t + 12) {  /* all, then one at a time */
+            const int64_t first = t < 0 ? 0 : t, count = t < 0 ? TOKENS : 1;
+            tensor grad, in, f, m, s, grad_x, grad_fn;
+            place(b, &grad, TGL_F32, 2, SHAPE(count, ROWS), d + first * ROWS);
+            place(b, &in, TGL_BF16, 3, SHAPE(count, N, H), x + first * N * H);
+            place(b, &f, TGL_F32, 2, SHAPE(ROWS, N * H), fn);
+            place(b, &m, TGL_F32, 2, SHAPE(count, ROWS), mul + first * ROWS);
+            place(b, &s, TGL_F32, 1, SHAPE(count), squares + first);
+            place(b, &grad_x, TGL_BF16, 3, SHAPE(count, N, H), NULL);
+            place(b, &grad_fn, TGL_F32, 2, SHAPE(ROWS, N * H), NULL);
+            const size_t bytes = tgl_mhc_norm_fn_bwd_workspace_size(&in.t, &f.t);
+            void *workspace = NULL;
+            if (!backend_is_cpu(b)) CHECK_OK(tgl_workspace_get(b->device.device_id, bytes, b->stream, &workspace));
+            CHECK_OK(tgl_mhc_norm_fn_bwd(&grad.t, &in.t, &f.t, NULL, &m.t, &s.t, &grad_x.t, &grad_fn.t, NULL,
+                                         &(tgl_mhc_params){ 0 }, workspace, bytes, b->stream));
+            fetch(b, &grad_x, t < 0 ? all : alone);
+            CHECK_THAT(t < 0 || !memcmp(alone, all + t * N * H, sizeof alone), "%s: token %d", b->name, t);
+            discard(b, &grad), discard(b, &in), discard(b, &f), discard(b, &m), discard(b, &s), discard(b, &grad_fn);
+        }
 }
 
 TEST(graph) { check_replayed("mhc_norm_fn_bwd", "num_tokens=20 hidden=136", 1); }

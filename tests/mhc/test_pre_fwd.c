@@ -163,37 +163,107 @@ TEST(equals_separate_ops)
     }
 }
 
-/* Every kernel that can do a call gives the same bits; sizes that kernels for few and for many tokens take. */
+/* Every kernel that can do a call gives the same bits. -> how many can */
+static int check_kernels(const backend *b, const call *c)
+{
+    test_choice = (test_choices){ 0 };
+    results want = fused(b, c);
+    const int num_fitting = test_choice.num_fitting;
+    for (int k = 0; k < num_fitting; k++) {
+        char number[8];
+        snprintf(number, sizeof number, "%d", k);
+        setenv("TEGULA_TEST_KERNEL", number, 1);
+        results seen = fused(b, c);
+        unsetenv("TEGULA_TEST_KERNEL");
+        for (int o = 0; o < NUM_OUTPUTS; o++)
+            CHECK_THAT(!memcmp(seen.out[o], want.out[o], seen.bytes[o]),
+                       "%s: kernel %d: output %d differs: %d tokens, hidden %d, norm %d", b->name, k, o, (int)c->tokens,
+                       (int)c->hidden, c->params.norm);
+        discard_results(&seen);
+    }
+    discard_results(&want);
+    return num_fitting;
+}
+static int check_random(const backend *b, int64_t tokens, int64_t hidden, int64_t groups, bool is_normed)
+{
+    call c = random_call(tokens, 4, hidden, groups);
+    c.params.norm = is_normed;
+    const int num_fitting = check_kernels(b, &c);
+    free_call(&c);
+    return num_fitting;
+}
+#define FOR_GPUS(b) if (!&test_choice) SKIP("kernels cannot be chosen"); FOR_BACKENDS(b) if (!backend_is_cpu(b))
+
+/* Sizes that kernels for few and for many tokens take. */
 TEST(kernels_agree)
 {
     static const struct { int64_t tokens, hidden, groups; } calls[] = { { 1, 1280, 3 }, { 19, 1280, 3 }, { 32, 1280, 1 },
                                                                         { 33, 1280, 2 } };
-    if (!&test_choice) SKIP("kernels cannot be chosen");
-    FOR_BACKENDS(b) {
-        if (backend_is_cpu(b)) continue;
+    FOR_GPUS(b)
         for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+            for (int is_normed = 0; is_normed < 2; is_normed++)
+                check_random(b, calls[i].tokens, calls[i].hidden, calls[i].groups, is_normed);
+}
+
+/* All sizes that have such kernels. Emulated: one of each number of segments. */
+TEST(tuned_sizes_agree)
+{
+    static const int64_t hidden[] = { 1280, 2560, 7168, 4096, 5120, 6144 };
+    FOR_GPUS(b)
+        for (int i = 0; i < (b->is_emulated ? 3 : 6); i++)
             for (int is_normed = 0; is_normed < 2; is_normed++) {
-                call c = random_call(calls[i].tokens, 4, calls[i].hidden, calls[i].groups);
-                c.params.norm = is_normed;
-                results want = fused(b, &c);
-                test_choice = (test_choices){ 0 };
-                results again = fused(b, &c);
-                const int num_fitting = test_choice.num_fitting;
-                discard_results(&again);
-                for (int k = 0; k < num_fitting; k++) {
-                    char number[8];
-                    snprintf(number, sizeof number, "%d", k);
-                    setenv("TEGULA_TEST_KERNEL", number, 1);
-                    results seen = fused(b, &c);
-                    unsetenv("TEGULA_TEST_KERNEL");
-                    for (int o = 0; o < NUM_OUTPUTS; o++)
-                        CHECK_THAT(!memcmp(seen.out[o], want.out[o], seen.bytes[o]),
-                                   "%s: kernel %d: output %d differs: %d tokens, hidden %d, norm %d", b->name, k, o,
-                                   (int)c.tokens, (int)c.hidden, is_normed);
-                    discard_results(&seen);
-                }
-                discard_results(&want), free_call(&c);
+                const int num_fitting = check_random(b, 3, hidden[i], 3, is_normed);
+                if (b->is_emulated && !getenv("EMU_ARCH")) CHECK_INT(num_fitting, is_normed ? 3 : 4);
+                if (!b->is_emulated) check_random(b, 100, hidden[i], 3, is_normed), check_random(b, 1000, hidden[i], 3, is_normed);
             }
+}
+
+/* A cluster takes many tiles in turn: every stage and every slot is used again and again. */
+TEST(many_trips)
+{
+    FOR_GPUS(b) {
+        CHECK_OK(tgl_set_num_sms(b->device.device_id, 4));
+        check_random(b, 240, 1280, 3, false);
+        if (!b->is_emulated) check_random(b, 4096, 7168, 3, false), check_random(b, 1000, 4096, 1, false);
+        CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+    }
+}
+
+/* For runs with weak memory (tests/run): blocks send each other sums, gates, and with a norm squares and factors. */
+TEST(exchange)
+{
+    FOR_BACKENDS(b)
+        check_lines("mhc_pre_fwd", (const char *const[]){ "num_tokens=9 hidden=1280 norm=none,bf16 repeat=1 sums=exact",
+                                                          "num_tokens=40 hidden=1280 repeat=1 sums=exact", NULL }, b);
+}
+
+/* NaN, infinities and numbers that round to infinity, in fn and in the residual: where they are, and nowhere else. */
+TEST(odd_numbers_agree)
+{
+    enum { TOKENS = 12, N = 4, H = 1280, ODD = 11 };
+    static const uint32_t odd[ODD] = { 0x7fffffff, 0x7f800001, 0xffc00000, 0x7f800000, 0xff800000, 0x7f7fffff, 0xff7ff000,
+                                    0x7f7fefff, 0x00000001, 0x80001000, 0x007fffff };
+    FOR_GPUS(b) {
+        call c = random_call(TOKENS, N, H, 3);
+        float *const fn = (float *)(uintptr_t)c.fn;
+        uint16_t *const x = (uint16_t *)(uintptr_t)c.residual;
+        for (int j = 0; j < ODD; j++) memcpy(&fn[j * N * H + 401 * j], &odd[j], 4);
+        for (int t = 0; t < TOKENS; t++)        /* 0 times infinity is no number, and signs would tell too little */
+            for (int j = 0; j < ODD; j++) x[t * N * H + 401 * j] = 0x3f80;
+        check_kernels(b, &c);
+        results made = fused(b, &c);
+        for (int t = 0; t < TOKENS; t++) {
+            const float *mul = (const float *)made.out[OUT_MUL] + t * 24;
+            for (int j = 0; j < 24; j++)
+                CHECK_THAT(j < 3 ? isnan(mul[j]) : j < 7 ? isinf(mul[j]) && (mul[j] < 0) == (odd[j] >> 31) : isfinite(mul[j]),
+                           "%s: product %d of token %d is %g", b->name, j, t, (double)mul[j]);
+        }
+        discard_results(&made);
+        for (int j = 0; j < ODD; j++) fn[j * N * H + 401 * j] = 0.5f;
+        x[1 * N * H + 5] = 0x7fc1, x[2 * N * H + 700] = 0x7f80, x[9 * N * H + 1300] = 0xff80;
+        for (int i = 0; i < N * H; i++) x[4 * N * H + i] = 0x8000;
+        check_kernels(b, &c);
+        free_call(&c);
     }
 }
 
@@ -336,7 +406,12 @@ TEST(special_values)
     }
 }
 
-TEST(graph) { check_replayed("mhc_pre_fwd", "num_tokens=70 hidden=128 norm=bf16 wanted=abcdefg repeat=2", 1); }
+TEST(graph)
+{
+    check_replayed("mhc_pre_fwd", "num_tokens=70 hidden=128 norm=bf16 wanted=abcdefg repeat=2", 1);
+    check_replayed("mhc_pre_fwd", "num_tokens=9 hidden=1280 norm=bf16 wanted=abcdefg repeat=2", 1);     /* split */
+    check_replayed("mhc_pre_fwd", "num_tokens=40 hidden=1280 wanted=abcdfg repeat=2", 1);               /* stream */
+}
 
 /* ---- errors ---- */
 
