@@ -195,7 +195,7 @@ static bool fits_stream(const void *context, const tgl_target *target)
     return target->architecture >= 90 && target->architecture < 120 && has_vectors(context, target) && !a->is_normed &&
            r->stream > 0 && r->stream < (int64_t)1 << 38 && r->token >= 0 && r->token < (int64_t)1 << 38 &&
            (r->token > 0 || a->num_tokens == 1) && a->num_tokens < (int64_t)1 << 31 &&
-           target->max_smem_per_block >= PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows, a->num_groups);
+           target->max_smem_per_block >= PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows);
 }
 
 static bool pays_stream(const void *context, const tgl_target *target)
@@ -242,7 +242,7 @@ static tgl_shape stream_shape(void *context, const tgl_target *target)
     p->otherwise = (tgl_other_launch){ VECTORS, &p->any };
     const int64_t clusters = tgl_strided_grid(tgl_min(tiles, tgl_max(1, target->num_sms / a->segments)), INT32_MAX);
     return (tgl_shape){ { a->segments * clusters }, .block = PRE_STREAM_THREADS, .cluster = (int)a->segments,
-                        .shared_bytes = PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows, a->num_groups),
+                        .shared_bytes = PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows),
                         .is_cut = true, .copied = &p->copied, .otherwise = &p->otherwise, TGL_ARGS(p->stream) };
 }
 

@@ -58,28 +58,19 @@ TGL_INLINE float pre_normed(float v, float rstd, float weight) { return (v * rst
 #define PRE_STREAM_MAX_PIECES 7             /* more do not fit into registers: 24 a piece */
 #define PRE_STREAM_MIN_SEGMENTS 4
 #define PRE_STREAM_ROW_TILES(rows) (((rows) + 7) / 8)
-/* Tiles in the ring, and tiles that products may be ahead of gates. */
-#define PRE_STREAM_STAGES(pieces) ((pieces) == 4 ? 11 : (pieces) == 5 ? 8 : (pieces) == 6 ? 7 : 6)
-#define PRE_STREAM_AHEAD(pieces) ((pieces) == 4 ? 4 : 6)
+#define PRE_STREAM_STAGES(pieces) ((pieces) == 4 ? 12 : (pieces) == 5 ? 10 : (pieces) == 6 ? 8 : 7)        /* tiles in the ring */
 /* Bytes of shared memory, in this order: a stage (64 columns of 32 rows are 4096 bytes); a warp's sums of a tile, the
- * rows' and the squares'; sums of pre, and of all rows, that the blocks of a cluster exchange; gates; 16 for nothing; mbarriers. */
+ * rows' and the squares'; those of all blocks, of an owned tile; gates; 16 for nothing; mbarriers. */
 #define PRE_STREAM_STAGE(pieces) ((pieces) * 4096)
 #define PRE_STREAM_SUMS(rows) ((8 * PRE_STREAM_ROW_TILES(rows) + 1) * PRE_STREAM_TILE * 4)
-#define PRE_STREAM_HOT ((PRE_STREAM_STREAMS + 1) * PRE_STREAM_TILE * 4)
 #define PRE_STREAM_AT_SUMS(pieces) (PRE_STREAM_STAGES(pieces) * PRE_STREAM_STAGE(pieces))
-#define PRE_STREAM_AT_HOT(pieces, rows) (PRE_STREAM_AT_SUMS(pieces) + 16 * PRE_STREAM_SUMS(rows))
-#define PRE_STREAM_AT_COLD(pieces, segments, rows, groups)                                                             \
-    (PRE_STREAM_AT_HOT(pieces, rows) + ((groups) ? 2 * PRE_STREAM_AHEAD(pieces) * (segments) * PRE_STREAM_HOT : 0))
-/* fn turns in shared memory, before sums are in use: 1 KB per tile of rows and warp. */
-#define PRE_STREAM_MAX(a, b) ((a) > (b) ? (a) : (b))
-#define PRE_STREAM_AT_GATES(pieces, segments, rows, groups)                                                            \
-    PRE_STREAM_MAX(PRE_STREAM_AT_COLD(pieces, segments, rows, groups) + (segments) * PRE_STREAM_SUMS(rows),            \
-                   PRE_STREAM_AT_SUMS(pieces) + 8 * 1024 * PRE_STREAM_ROW_TILES(rows))
-#define PRE_STREAM_AT_BARS(pieces, segments, rows, groups)                                                             \
-    (PRE_STREAM_AT_GATES(pieces, segments, rows, groups) + PRE_STREAM_STAGES(pieces) * PRE_STREAM_TILE * 16 + 16)
-#define PRE_STREAM_BYTES(pieces, segments, rows, groups)                                                               \
-    (PRE_STREAM_AT_BARS(pieces, segments, rows, groups) +                                                              \
-     8 * (2 * PRE_STREAM_STAGES(pieces) + 4 + 2 * PRE_STREAM_AHEAD(pieces) + 1 + (segments)))
+#define PRE_STREAM_AT_OWNED(pieces, rows) (PRE_STREAM_AT_SUMS(pieces) + 16 * PRE_STREAM_SUMS(rows))
+#define PRE_STREAM_AT_GATES(pieces, segments, rows)                                                                    \
+    (PRE_STREAM_AT_OWNED(pieces, rows) + (segments) * PRE_STREAM_SUMS(rows))
+#define PRE_STREAM_AT_BARS(pieces, segments, rows)                                                                     \
+    (PRE_STREAM_AT_GATES(pieces, segments, rows) + PRE_STREAM_STAGES(pieces) * PRE_STREAM_TILE * 16 + 16)
+#define PRE_STREAM_BYTES(pieces, segments, rows)                                                                       \
+    (PRE_STREAM_AT_BARS(pieces, segments, rows) + 8 * (2 * PRE_STREAM_STAGES(pieces) + 7 + (segments)))
 /* A tensor map is aligned to 64 bytes; AArch64, on which an emulated device may be, passes no argument so. */
 #ifdef EMU_VERSION
 #define PRE_STREAM_ALIGNED

@@ -15,6 +15,7 @@
  * word is the complement of a float's bits, which is 0 for no float once NaN have no sign.
  * On an H200 1 x 7168 takes 8.3 us, 64 x 7168 13 and 128 x 7168 17. */
 #include "device/ptx.cuh"
+#include "mhc/common/projection.cuh"
 #include "mhc/pre_fwd.h"
 
 static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES &&
@@ -41,13 +42,6 @@ DEV float wait_for(const u32 *p)
 
 /* ---- sums ---- */
 
-DEV uint4 split(uint4 f)
-{
-    const projection_parts a = projection_split(__uint_as_float(f.x)), b = projection_split(__uint_as_float(f.y));
-    const projection_parts c = projection_split(__uint_as_float(f.z)), d = projection_split(__uint_as_float(f.w));
-    return make_uint4(a.hi >> 16 | b.hi, a.lo >> 16 | b.lo, c.hi >> 16 | d.hi, c.lo >> 16 | d.lo);
-}
-
 /* fn to fragments in shared memory: a vector is a lane's part of one step, four columns of a row. */
 enum { VECTORS = COLUMNS / 4, LOADS = (8 * ROW_TILES * VECTORS + THREADS - 1) / THREADS };
 DEV void load_fn(const pre_fwd_args &a, i64 column, uint4 (&f)[LOADS])
@@ -64,17 +58,16 @@ DEV void store_fn(const pre_fwd_args &a, i64 column, u32 fragments, const uint4 
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
         const int at = (int)threadIdx.x + THREADS * i, row = at / VECTORS, v = at % VECTORS;
-        uint4 made = f[i];
         if (row >= 8 * ROW_TILES) continue;
+        float4 columns = make_float4(__uint_as_float(f[i].x), __uint_as_float(f[i].y), __uint_as_float(f[i].z),
+                                     __uint_as_float(f[i].w));
         if (HAS_WEIGHT) {
             const uint4 gain = load_stream_u32x4(a.norm_weight + column + v * 4);
-            made = make_uint4(__float_as_uint(__uint_as_float(made.x) * __uint_as_float(gain.x)),
-                              __float_as_uint(__uint_as_float(made.y) * __uint_as_float(gain.y)),
-                              __float_as_uint(__uint_as_float(made.z) * __uint_as_float(gain.z)),
-                              __float_as_uint(__uint_as_float(made.w) * __uint_as_float(gain.w)));
+            columns.x *= __uint_as_float(gain.x), columns.y *= __uint_as_float(gain.y);
+            columns.z *= __uint_as_float(gain.z), columns.w *= __uint_as_float(gain.w);
         }
         const int step = v / 8 * 2 + v % 2, lane = row % 8 * 4 + v / 2 % 4;
-        shared_store_u32x4(fragments + step * STEP + row / 8 * 512 + lane * 16, split(made));
+        shared_store_u32x4(fragments + step * STEP + row / 8 * 512 + lane * 16, split_columns(columns));
     }
 }
 

@@ -2,7 +2,7 @@
  * pre_fwd_stream.cu - the input of a sublayer from the residual, for many tokens: columns are read once, and stay in
  * shared memory until they are used up; sm_90 to sm_110.
  *   computes  as pre_fwd.cu, without the input's RMSNorm
- *   launch    cluster SEGMENTS, grid SEGMENTS * clusters, of which each takes every so-manieth tile of 8 tokens, block
+ *   launch    cluster SEGMENTS, grid SEGMENTS * clusters, of which each takes every clusters-th tile of 8 tokens, block
  *             PRE_STREAM_THREADS, PRE_STREAM_BYTES of shared memory; no cluster waits for another
  *   moves     2 bytes per column of a token, 2 per column of out; fn once, then per cluster from L2
  *   macros    PIECES of a chunk 4..7, SEGMENTS 4, 8, 16: hidden is 64 * PIECES * SEGMENTS; ROWS 1..24: rows of fn;
@@ -10,20 +10,19 @@
  *
  * Block r of a cluster has segment r of all streams, and keeps its part of fn in registers: eight warps have a chunk
  * each, as fragments for tensor cores (24 registers per piece), so fn costs neither shared memory nor L2 per tile. A tile
- * is one tensor copy into a stage of the ring; the products' warps read it; their sums go to the other blocks; gates come
- * back; the applying warps read the stage again.
+ * is one tensor copy into a stage of the ring; the products' warps read it; their sums go to the tile's owner, one of the
+ * blocks in turn; gates come back; the applying warps read the stage again.
  *   warps 0..7    products and squares of a chunk
  *   warps 8..11   the weighted sum of streams; the first then refills the stage
- *   warp 12       adds the block's eight chunks, sends them to the tile's owner
- *   warp 13       adds those of pre and of squares, sends them to all blocks
- *   warp 14       adds all segments, makes the pre gates
- *   warp 15       of tiles that this block owns (every SEGMENTS-th): all outputs but `out`
- * Flow control: products of tile k begin after the gates of tile k - AHEAD, so all blocks have sent tile k - AHEAD, and
- * have made the gates of k - 2 AHEAD: 2 AHEAD slots for sums of pre are enough. Owners have one slot, and tell all blocks
- * when they have read it.
- * On an H200 7 clusters of 16 fit; 4096 x 7168 takes 93 us, with mixes alone 78; 4096 x 4096 70 and 46. So with gates the
- * one warp that makes them is the limit at 4096 columns. */
+ *   warps 12, 13  add the block's eight chunks, send them to the tile's owner; every other tile
+ *   warp 14       of tiles that this block owns: adds all segments, makes the pre gates, sends them to all blocks
+ *   warp 15       of tiles that this block owns: all outputs but `out`
+ * An owner has one slot for sums, and tells all blocks when both warps have read it. Gates need no more than the stages
+ * have: those of tile k + STAGES are made after all blocks have sent its sums, so have applied tile k.
+ * On an H200 7 clusters of 16 fit; 4096 x 7168 takes 90 us, with mixes alone 77; 4096 x 4096 55 and 45 (70 when sums went to
+ * all blocks and each made all gates). Further tokens come at 3.9 TB/s, of 4.3 that a copy has. */
 #include "device/ptx.cuh"
+#include "mhc/common/projection.cuh"
 #include "mhc/pre_fwd.h"
 
 static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES &&
@@ -32,13 +31,16 @@ static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES
 
 #if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200       /* later ones have too little shared memory */
 enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECES * SEGMENTS, COLUMNS = 64 * PIECES,
-       ROW_TILES = PRE_STREAM_ROW_TILES(ROWS), STAGES = PRE_STREAM_STAGES(PIECES), AHEAD = PRE_STREAM_AHEAD(PIECES),
-       STAGE = PRE_STREAM_STAGE(PIECES), BOX = 4096, SUMS = PRE_STREAM_SUMS(ROWS), HOT = PRE_STREAM_HOT, SLOTS = 2 * AHEAD,
+       ROW_TILES = PRE_STREAM_ROW_TILES(ROWS), STAGES = PRE_STREAM_STAGES(PIECES),
+       STAGE = PRE_STREAM_STAGE(PIECES), BOX = 4096, SUMS = PRE_STREAM_SUMS(ROWS),
        PRODUCTS = 8, APPLIERS = 4,                                  /* warps */
-       AT_SUMS = PRE_STREAM_AT_SUMS(PIECES), AT_HOT = PRE_STREAM_AT_HOT(PIECES, ROWS),
-       AT_COLD = PRE_STREAM_AT_COLD(PIECES, SEGMENTS, ROWS, GROUPS), AT_FN = AT_SUMS,
-       AT_GATES = PRE_STREAM_AT_GATES(PIECES, SEGMENTS, ROWS, GROUPS),
-       AT_BARS = PRE_STREAM_AT_BARS(PIECES, SEGMENTS, ROWS, GROUPS), AT_NOWHERE = AT_BARS - 16,
+       /* Tiles that are loaded at once; fn turns in the last two stages before they are in use. If all are loaded before fn
+        * has come, fn waits for them (4096 x 7168: 93 us, not 90). */
+       EARLY = 3, AT_FN = (STAGES - 2) * STAGE,
+       AT_SUMS = PRE_STREAM_AT_SUMS(PIECES), AT_OWNED = PRE_STREAM_AT_OWNED(PIECES, ROWS),
+       AT_GATES = PRE_STREAM_AT_GATES(PIECES, SEGMENTS, ROWS), AT_BARS = PRE_STREAM_AT_BARS(PIECES, SEGMENTS, ROWS),
+       AT_NOWHERE = AT_BARS - 16, GATES = TILE * STREAMS * 4,       /* bytes of a tile's */
+       HOT = GROUPS ? 2 * STREAMS + 2 : 0, VECTORS = SUMS / 16,     /* vectors of sums: what gates need, all */
        UNITS = COLUMNS / 8, PASS = 32 * APPLIERS / UNITS / 2 * 2,       /* tokens at a time, an even number */
        /* Registers of a thread. On an H200 the compiler loads the next piece ahead of products from 208 on, not at 200
         * (1024 x 7168: 30.1 us, not 33.8), and the applying warps need 56 (at 48: 33.9). */
@@ -46,10 +48,11 @@ enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECE
        APPLY_REGISTERS = PIECES > 6 ? 56 : PIECES > 5 ? 72 : 96, OTHER_REGISTERS = PIECES > 6 ? 40 : PIECES > 5 ? 56 : 96 };
 
 /* mbarriers, by their number */
-enum { LOADED = 0, GATED = STAGES, SUMMED = 2 * STAGES, SENT = SUMMED + 2, RECEIVED = SENT + 2,
-       OWNED = RECEIVED + SLOTS, READ = OWNED + 1 };
+enum { LOADED = 0, GATED = STAGES, SUMMED = 2 * STAGES, SENT = SUMMED + 2, HOT_OWNED = SENT + 2, OWNED, TURNED, READ };
 /* GATED: gates of the stage are there, or without gates: the stage has been read. SUMMED, SENT: of two buffers of sums.
- * RECEIVED: sums of pre, of all blocks. OWNED: those of an owned tile. READ: of each block: it has read those. */
+ * HOT_OWNED: sums of pre and of squares of an owned tile; OWNED: the others. TURNED: all warps have fn in registers.
+ * READ: of each block: it has read the sums that it owns. */
+static_assert(EARLY <= STAGES - 2 && 2 * STAGE >= PRODUCTS * 1024 * ROW_TILES, "fn turns in the last two stages");
 
 typedef struct { u32 memory, bars; int rank, clusters, first, tiles; } place;
 DEV u32 bar(const place &p, int number) { return p.bars + 8 * number; }
@@ -81,18 +84,16 @@ template <> struct segments<1> {
 
 struct fragments { u32 of[2 * PIECES][ROW_TILES][4]; };     /* hi and lo of four columns in eight rows, a step each */
 
-DEV uint4 split(float4 f)
+DEV float4 floats_of(uint4 v)
 {
-    const projection_parts a = projection_split(f.x), b = projection_split(f.y);
-    const projection_parts c = projection_split(f.z), d = projection_split(f.w);
-    return make_uint4(a.hi >> 16 | b.hi, a.lo >> 16 | b.lo, c.hi >> 16 | d.hi, c.lo >> 16 | d.lo);
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
 }
 
-/* Whole 128-byte parts of rows come in and turn in shared memory. (Fragments straight from memory touched 32 lines a
- * load: twice the time for few tokens.) */
+/* Whole 128-byte parts of rows come in, are split and turn in shared memory. (Fragments straight from memory touched 32
+ * lines a load: twice the time for few tokens.) */
 DEV void load_fragments(const pre_fwd_args &a, const place &p, fragments &f)
 {
-    enum { LOADS = 2 * ROW_TILES, FLIGHT = PIECES < 5 ? PIECES : 5 };     /* pieces under way */
+    enum { LOADS = 2 * ROW_TILES, FLIGHT = PIECES < 4 ? PIECES : 4 };     /* pieces under way */
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, row = lane / 8;
     const i64 column = (warp / 2) * HIDDEN + p.rank * COLUMNS + (warp % 2) * (COLUMNS / 2) + lane % 8 * 4;
     const float *const from = a.fn + row * (i64)(STREAMS * HIDDEN) + column;
@@ -114,7 +115,7 @@ DEV void load_fragments(const pre_fwd_args &a, const place &p, fragments &f)
         __syncwarp();
 #pragma unroll
         for (int l = 0; l < LOADS; l++) {
-            shared_store_u32x4(put + l * 512 + ((lane % 8 ^ (l % 2 * 4 + row)) << 4), raw[i][l]);
+            shared_store_u32x4(put + l * 512 + ((lane % 8 ^ (l % 2 * 4 + row)) << 4), split_columns(floats_of(raw[i][l])));
             if (i + FLIGHT < PIECES) {
                 const int next = i + FLIGHT < PIECES ? i + FLIGHT : 0;
                 raw[next][l] = make_uint4(0, 0, 0, 0);
@@ -127,9 +128,9 @@ DEV void load_fragments(const pre_fwd_args &a, const place &p, fragments &f)
         for (int m = 0; m < ROW_TILES; m++)
 #pragma unroll
             for (int step = 0; step < 2; step++) {
-                const uint4 v = split(shared_load_f32x4(get + m * 1024 + ((lane % 4 * 2 + step ^ lane / 4) << 4)));
-                u32 (&to)[4] = f.of[2 * i + step][m];       /* converted now, not after the last load */
-                to[0] = kept_u32(v.x), to[1] = kept_u32(v.y), to[2] = kept_u32(v.z), to[3] = kept_u32(v.w);
+                const uint4 v = shared_load_u32x4(get + m * 1024 + ((lane % 4 * 2 + step ^ lane / 4) << 4));
+                u32 (&to)[4] = f.of[2 * i + step][m];
+                to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
             }
     }
 }
@@ -147,13 +148,14 @@ DEV void run_products(const pre_fwd_args &a, const place &p)
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     fragments f;
     load_fragments(a, p, f);
-    cluster_arrive();                           /* the space where fn turned is free for sums of all blocks */
-    cluster_wait();
+    bulk_fence();                               /* tiles will be copied to where fn turned */
+    __syncwarp();
+    if (lane == 0) mbar_arrive(bar(p, TURNED));
     const u32 even = p.memory + unit_of_piece(warp, lane, 0), odd = p.memory + unit_of_piece(warp, lane, 1);
     const u32 sums = p.memory + AT_SUMS + warp * SUMS + lane / 4 * (TILE * 4) + lane % 4 * 8;
     const u32 squares = p.memory + AT_SUMS + warp * SUMS + ROW_TILES * 8 * TILE * 4 + lane / 4 * 4;
-    int stage = 0, gated = 0;
-    u32 parity = 0, gated_parity = 0;
+    int stage = 0;
+    u32 parity = 0;
 #pragma unroll 1
     for (int k = 0; k < p.tiles; k++) {
         mbar_wait(bar(p, LOADED + stage), parity);
@@ -182,10 +184,6 @@ DEV void run_products(const pre_fwd_args &a, const place &p)
         const int b = k % 2;
         if (GROUPS == 0 && lane == 0) mbar_arrive(bar(p, GATED + stage));
         if (k >= 2) mbar_wait(bar(p, SENT + b), k / 2 - 1 & 1);
-        if (GROUPS && AHEAD < STAGES && k >= AHEAD) {
-            mbar_wait(bar(p, GATED + gated), gated_parity);
-            if (++gated == STAGES) gated = 0, gated_parity ^= 1;
-        }
 #pragma unroll
         for (int m = 0; m < ROW_TILES; m++)     /* a lane has hi and lo of row lane / 4 for two tokens */
             shared_store_f32x2(sums + b * (PRODUCTS * SUMS) + m * (8 * TILE * 4), of_rows[m][0] + of_rows[m][2],
@@ -238,19 +236,22 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
     const u64 policy = policy_evict_first();
     int stage = 0;
     u32 parity = 0;
-    cluster_arrive_relaxed();
-    if (tid == 0)
+    if (tid == 0) {
 #pragma unroll 1
-        for (int k = 0; k < p.tiles && k < STAGES; k++) load_tile(a, p, k, k, policy);
+        for (int k = 0; k < p.tiles && k < EARLY; k++) load_tile(a, p, k, k, policy);
+        mbar_wait(bar(p, TURNED), 0);
+#pragma unroll 1
+        for (int k = EARLY; k < p.tiles && k < STAGES; k++) load_tile(a, p, k, k, policy);
+    }
     __syncwarp();
-    cluster_wait();
 #if GROUPS
     /* A thread has a unit of every PASS-th token; those that are left over have one of another thread's. */
     const int unit = tid % UNITS, token = min(tid / UNITS, PASS - 1);
     const u32 at = p.memory + unit / 8 * BOX + token * (STREAMS * 128) + ((unit % 8 ^ token % 2 * 4) << 4);
 #pragma unroll 1
     for (int k = 0; k < p.tiles; k++) {
-        mbar_wait(bar(p, GATED + stage), parity);
+        mbar_wait(bar(p, LOADED + stage), parity);      /* long since; but it is what makes the columns visible here */
+        mbar_wait_cluster(bar(p, GATED + stage), parity);
         const u32 from = at + stage * STAGE, gates = p.memory + AT_GATES + (stage * TILE + token) * 16;
         const int first = token_of(p, k) + token, left = tid < PASS * UNITS ? (int)a.args.num_tokens - first : 0;
         uint4 x[STREAMS];
@@ -294,75 +295,70 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
 
 /* ---- sums and gates ---- */
 
-DEV void send_to_owners(const place &p)
+/* Every other tile, from `mine` on. What gates need goes first. */
+DEV void send_to_owners(const place &p, int mine)
 {
     const int lane = (int)threadIdx.x % 32;
+    const u32 from = p.memory + AT_SUMS + mine * (PRODUCTS * SUMS);
     cluster_wait();
 #pragma unroll 1
-    for (int k = 0; k < p.tiles; k++) {
-        const int b = k % 2, owner = k % SEGMENTS;
+    for (int k = mine; k < p.tiles; k += 2) {
+        const int owner = k % SEGMENTS;
         if (k >= SEGMENTS) {
-            if (lane == 0) mbar_expect(bar(p, READ + owner), 16);
+            if (lane == 0) mbar_expect(bar(p, READ + owner), GROUPS ? 32 : 16);
             mbar_wait_cluster(bar(p, READ + owner), k / SEGMENTS - 1 & 1);
         }
-        mbar_wait(bar(p, SUMMED + b), k / 2 & 1);
-        const u32 to = cluster_map(p.memory + AT_COLD + p.rank * SUMS, owner), then = cluster_map(bar(p, OWNED), owner);
+        mbar_wait(bar(p, SUMMED + mine), k / 2 & 1);
+        if (GROUPS && lane == 0) mbar_expect(bar(p, GATED + k % STAGES), GATES);        /* tile k - STAGES has been applied */
+        const u32 to = cluster_map(p.memory + AT_OWNED + p.rank * SUMS, owner), then = cluster_map(bar(p, OWNED), owner);
 #pragma unroll
-        for (int i = 0; i < SUMS / 16; i += 32)
-            if (i + lane < SUMS / 16)
-                cluster_store_async(to + (i + lane) * 16,
-                                    sum_chunks(p.memory + AT_SUMS + b * (PRODUCTS * SUMS) + (i + lane) * 16), then);
+        for (int i = 0; i < VECTORS; i += 32) {
+            const int n = i + lane;
+            const int vector = n < HOT - 2 ? n : n < HOT ? n + VECTORS - HOT : n - 2 * (HOT > 0);
+            if (n < VECTORS) cluster_store_async(to + vector * 16, sum_chunks(from + vector * 16), n < HOT ? then - 8 : then);
+        }
         __syncwarp();
-        if (lane == 0) mbar_arrive(bar(p, SENT + b));
+        if (lane == 0) mbar_arrive(bar(p, SENT + mine));
+    }
+}
+
+/* To all blocks: this one has read an owned tile's sums. It is the arrival that counts, not the bytes. */
+DEV void tell_read(const place &p, int k)
+{
+    const int lane = (int)threadIdx.x % 32;
+    __syncwarp();
+    if (k + SEGMENTS < p.tiles && lane < SEGMENTS) {
+        const u32 to = cluster_map(p.memory, lane) - p.memory;
+        cluster_store_async(p.memory + AT_NOWHERE + to, make_float4(0, 0, 0, 0), bar(p, READ + p.rank) + to);
     }
 }
 
 #if GROUPS
-/* The four rows of pre, and squares: ten vectors, each sent by three lanes to a third of the blocks. */
-DEV void send_to_all(const place &p)
-{
-    enum { VECTORS = HOT / 16, SENDERS = 32 / VECTORS, BLOCKS = (SEGMENTS + SENDERS - 1) / SENDERS };
-    const int lane = (int)threadIdx.x % 32, vector = lane % VECTORS, sender = lane / VECTORS;
-    const u32 from = p.memory + AT_SUMS + (vector < TILE ? vector : vector - TILE + ROW_TILES * 8 * TILE / 4) * 16;
-    u32 distance[BLOCKS];                       /* of another block's shared memory */
-#pragma unroll
-    for (int i = 0; i < BLOCKS; i++)
-        distance[i] = cluster_map(p.memory, (i * SENDERS + sender + p.rank) % SEGMENTS) - p.memory;
-    cluster_wait();
-#pragma unroll 1
-    for (int k = 0; k < p.tiles; k++) {
-        const int b = k % 2, slot = k % SLOTS;
-        mbar_wait(bar(p, SUMMED + b), k / 2 & 1);
-        if (sender < SENDERS) {
-            const float4 v = sum_chunks(from + b * (PRODUCTS * SUMS));
-            const u32 to = p.memory + AT_HOT + (slot * SEGMENTS + p.rank) * HOT + vector * 16;
-#pragma unroll
-            for (int i = 0; i < BLOCKS; i++)
-                if (i * SENDERS + sender < SEGMENTS)
-                    cluster_store_async(to + distance[i], v, bar(p, RECEIVED + slot) + distance[i]);
-        }
-        __syncwarp();
-        if (lane == 0) mbar_arrive(bar(p, SENT + b));
-    }
-}
-
+/* Lane l has gate l % 4 of token l / 4; then lanes 0..7 have the gates of a token, as do 8..15 and so on. */
 DEV void make_gates(const pre_fwd_args &a, const place &p)
 {
     const int lane = (int)threadIdx.x % 32, token = lane / STREAMS, i = lane % STREAMS;
     const float scale = a.scale[0], base = a.base[i];
     cluster_wait();
 #pragma unroll 1
-    for (int k = 0; k < p.tiles; k++) {
-        const int slot = k % SLOTS, stage = k % STAGES;
-        if (lane == 0) mbar_expect(bar(p, RECEIVED + slot), SEGMENTS * HOT);    /* bytes may have come before */
-        mbar_wait_cluster(bar(p, RECEIVED + slot), k / SLOTS & 1);
-        const u32 from = p.memory + AT_HOT + slot * (SEGMENTS * HOT) + token * 4;
-        const float sum = segments<SEGMENTS>::sum(from + i * (TILE * 4), HOT);
-        const float r = projection_rms(segments<SEGMENTS>::sum(from + STREAMS * TILE * 4, HOT), a.columns, a.rms_eps);
-        shared_store_f32(p.memory + AT_GATES + (stage * TILE + token) * 16 + i * 4,
-                         gates_of(&a.numbers, 0, mhc_logit(tgl_one_nan(sum * r), scale, base)));
-        __syncwarp();
-        if (lane == 0) mbar_arrive(bar(p, GATED + stage));
+    for (int k = p.rank; k < p.tiles; k += SEGMENTS) {
+        if (lane == 0) mbar_expect(bar(p, HOT_OWNED), SEGMENTS * HOT * 16);
+        mbar_wait_cluster(bar(p, HOT_OWNED), k / SEGMENTS & 1);
+        const u32 from = p.memory + AT_OWNED + token * 4;
+        const float sum = segments<SEGMENTS>::sum(from + i * (TILE * 4), SUMS);
+        const float r = projection_rms(segments<SEGMENTS>::sum(from + ROW_TILES * 8 * TILE * 4, SUMS), a.columns, a.rms_eps);
+        const float gate = gates_of(&a.numbers, 0, mhc_logit(tgl_one_nan(sum * r), scale, base));
+        float gates[STREAMS];
+#pragma unroll
+        for (int g = 0; g < STREAMS; g++) gates[g] = __shfl_sync(FULL, gate, lane % TILE * STREAMS + g);
+        const u32 slot = p.memory + AT_GATES + (k % STAGES * TILE + lane % TILE) * 16;
+#pragma unroll
+        for (int b = 0; b < SEGMENTS; b += 32 / TILE) {
+            const u32 to = cluster_map(p.memory, b + lane / TILE) - p.memory;
+            cluster_store_async(slot + to, make_float4(gates[0], gates[1], gates[2], gates[3]),
+                                bar(p, GATED + k % STAGES) + to);
+        }
+        tell_read(p, k);
     }
 }
 #endif
@@ -416,9 +412,10 @@ DEV void finish_tiles(const pre_fwd_args &a, const place &p)
     cluster_wait();
 #pragma unroll 1
     for (int k = p.rank; k < p.tiles; k += SEGMENTS) {
-        if (lane == 0) mbar_expect(bar(p, OWNED), SEGMENTS * SUMS);
+        if (lane == 0) mbar_expect(bar(p, OWNED), SEGMENTS * (VECTORS - HOT) * 16);
+        if (GROUPS) mbar_wait_cluster(bar(p, HOT_OWNED), k / SEGMENTS & 1);
         mbar_wait_cluster(bar(p, OWNED), k / SEGMENTS & 1);
-        const u32 from = p.memory + AT_COLD + lane / STREAMS * 4;
+        const u32 from = p.memory + AT_OWNED + lane / STREAMS * 4;
         const float square = segments<SEGMENTS>::sum(from + ROW_TILES * 8 * TILE * 4, SUMS);
         const float r = projection_rms(square, a.columns, a.rms_eps);
         const i64 token = token_of(p, k) + lane / STREAMS;
@@ -438,11 +435,7 @@ DEV void finish_tiles(const pre_fwd_args &a, const place &p)
             else if (is_there && a.gates[group]) a.gates[group][token * STREAMS + q] = gate;
 #endif
         }
-        __syncwarp();
-        if (k + SEGMENTS < p.tiles && lane < SEGMENTS) {        /* to where nobody reads: it is its arrival that counts */
-            const u32 to = cluster_map(p.memory, lane) - p.memory;
-            cluster_store_async(p.memory + AT_NOWHERE + to, make_float4(0, 0, 0, 0), bar(p, READ + p.rank) + to);
-        }
+        tell_read(p, k);
 #if GROUPS == 3
         if (a.gates[2]) {
             sinkhorn(column, q, a.repeat, a.sinkhorn_eps);
@@ -466,24 +459,25 @@ DEV void run(const pre_stream_args &a)
         tensor_prefetch((const tensor_map *)a.map);
 #pragma unroll 1
         for (int i = 0; i < READ + SEGMENTS; i++)
-            mbar_init(p.bars + 8 * i, i >= GATED && i < SUMMED ? (GROUPS ? 1 : PRODUCTS)
-                                      : i >= SUMMED && i < SENT ? PRODUCTS : i >= SENT && i < RECEIVED ? (GROUPS ? 2 : 1) : 1);
+            mbar_init(p.bars + 8 * i, (GROUPS == 0 && i >= GATED && i < SUMMED) || (i >= SUMMED && i < SENT) || i == TURNED
+                                          ? PRODUCTS : 1);
         mbar_init_fence();
     }
     __syncthreads();
+    cluster_arrive_relaxed();                   /* warps that send to other blocks wait for theirs */
     pdl_wait();
     if (warp < PRODUCTS) {
         registers_up<PRODUCT_REGISTERS>();
         run_products(a.args, p);
+        cluster_wait();
     } else if (warp < PRODUCTS + APPLIERS) {
         registers_down<APPLY_REGISTERS>();
         run_appliers(a, p);
+        cluster_wait();
     } else {
         registers_down<OTHER_REGISTERS>();
-        cluster_arrive_relaxed();
-        if (warp == 12) send_to_owners(p);
+        if (warp <= 13) send_to_owners(p, warp - 12);
 #if GROUPS
-        else if (warp == 13) send_to_all(p);
         else if (warp == 14) make_gates(a.args, p);
 #endif
         else if (warp == 15) finish_tiles(a.args, p);
