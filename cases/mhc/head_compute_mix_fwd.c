@@ -24,5 +24,5 @@ const case_op head_compute_mix_fwd_cases = {
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=100003 num_streams=1,2,3,4,8", "num_tokens=540000000"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=128,4096,8192"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8"),
-    .models = CASE_LINES("num_tokens=64 num_streams={mhc_streams}"),
+    .models = CASE_LINES("num_tokens=4096 num_streams={mhc_head_streams}"),
 };

@@ -115,5 +115,5 @@ const case_op multilayer_recompute_cases = {
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096 hidden=7168,5120,4096,2560", "num_tokens=8192 hidden=7168",
                                     "num_tokens=128 hidden=7168"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168 num_layers=2"),
-    .models = CASE_LINES("num_tokens=64 num_streams={mhc_streams} hidden={hidden} num_layers=2"),
+    .models = CASE_LINES("num_tokens=4096 num_streams={mhc_comb_streams} hidden={hidden}"),
 };

@@ -181,5 +181,5 @@ const case_op norm_fn_bwd_cases = {     /* num_rows=0: n (n + 2) */
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=64 accumulate=1",
                                       "num_tokens=64 hidden=7168,65 weight=0,1 accumulate=0,1",
                                       "num_tokens=64 hidden=128 num_rows=1,4,32 accumulate=1"),
-    .models = CASE_LINES("num_tokens=64 num_streams={mhc_streams} hidden={hidden} accumulate=0,1"),
+    .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} num_rows={mhc_rows} accumulate=0,1"),
 };

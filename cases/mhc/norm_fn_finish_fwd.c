@@ -53,5 +53,5 @@ const case_op norm_fn_finish_fwd_cases = {
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=2000000 num_splits=48"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=1,128,4096,8192 num_splits=16 saved=0"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_rows=1,4,24,80"),
-    .models = CASE_LINES("num_tokens=64 num_rows={mhc_rows}"),
+    .models = CASE_LINES("num_tokens=4096 num_rows={mhc_rows}"),
 };

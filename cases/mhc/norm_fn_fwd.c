@@ -81,5 +81,5 @@ const case_op norm_fn_fwd_cases = {     /* num_rows=0: n (n + 2) */
                                       "num_tokens=64 hidden=7168,2560,1280,128,65 weight=0,1",
                                       "num_tokens=64 hidden=128,1280 num_rows=1,4,9 weight=0,1",
                                       "num_tokens=64 hidden=4096,5120,6144 weight=0,1"),
-    .models = CASE_LINES("num_tokens=64 num_streams={mhc_streams} hidden={hidden}"),
+    .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} num_rows={mhc_rows}"),
 };

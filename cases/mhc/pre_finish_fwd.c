@@ -89,5 +89,5 @@ const case_op pre_finish_fwd_cases = {
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=1,128,4096,8192 hidden=7168", "num_tokens=4096 hidden=5120,4096,2560"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=64,65",
                                       "num_tokens=64 hidden=128 groups=1,2"),
-    .models = CASE_LINES("num_tokens=64 num_streams={mhc_streams} hidden={hidden}"),
+    .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} groups={mhc_scales}"),
 };

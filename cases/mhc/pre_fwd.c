@@ -174,5 +174,5 @@ const case_op pre_fwd_cases = {
                                       "num_tokens=64 hidden=7168,2560,1280,128,65 weight=0,1",
                                       "num_tokens=64 hidden=128,1280 groups=1,2 weight=0,1",
                                       "num_tokens=64 hidden=4096,5120,6144 weight=0,1"),
-    .models = CASE_LINES("num_tokens=64 num_streams={mhc_streams} hidden={hidden}"),
+    .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} groups={mhc_scales} norm=bf16"),
 };

@@ -27,5 +27,5 @@ const case_op pre_split_mixes_fwd_cases = {
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=100003 num_streams=1,2,3,4,8 comb=0,1", "num_tokens=90000000"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=128,4096,8192"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 comb=0,1"),
-    .models = CASE_LINES("num_tokens=64 num_streams={mhc_streams} comb=0,1"),
+    .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} comb={mhc_comb}"),
 };

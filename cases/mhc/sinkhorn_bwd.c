@@ -136,5 +136,5 @@ const case_op sinkhorn_bwd_cases = {
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=100003 num_streams=3,4,8 repeat=10,20", "num_tokens=140000000 repeat=2"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=128,4096,8192 repeat=10,20"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8"),
-    .models = CASE_LINES("num_tokens=64 num_streams={mhc_streams}"),
+    .models = CASE_LINES("num_tokens=4096 num_streams={mhc_comb_streams}"),
 };

@@ -45,5 +45,5 @@ const case_op split_sinkhorn_fwd_cases = {
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=100003 num_streams=3,4,8", "num_tokens=90000000 repeat=2"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=128,4096,8192"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8"),
-    .models = CASE_LINES("num_tokens=64 num_streams={mhc_streams}"),
+    .models = CASE_LINES("num_tokens=4096 num_streams={mhc_comb_streams}"),
 };

@@ -64,10 +64,10 @@ TGL_API tgl_status tgl_mhc_pre_apply_mix_bwd(const DLTensor *grad_out, const DLT
  *   x         in   bf16   [num_tokens, hidden]
  *   residual  in   bf16   [num_tokens, num_streams, hidden]
  *   post_mix  in   f32    [num_tokens, num_streams]                packed
- *   comb_mix  in   f32    [num_tokens, num_streams, num_streams]   packed, [input, output stream]
+ *   comb_mix  in   f32    [num_tokens, num_streams, num_streams]   packed, [input, output stream]; NULL: not mixed
  *   out       out  bf16   [num_tokens, num_streams, hidden]        may be residual
- * out[t][o] = post_mix[t][o] * x[t], then + comb_mix[t][i][o] * residual[t][i] by fma for i in order, rounded once.
- * Since 0.1. */
+ * out[t][o] = post_mix[t][o] * x[t], then + comb_mix[t][i][o] * residual[t][i] by fma for i in order, rounded once; without
+ * comb_mix post_mix[t][o] * x[t] + residual[t][o], in f32, rounded to bf16 once. Since 0.1. */
 TGL_API tgl_status tgl_mhc_post_fwd(const DLTensor *x, const DLTensor *residual, const DLTensor *post_mix,
                                     const DLTensor *comb_mix, DLTensor *out, tgl_stream stream);
 
@@ -77,7 +77,8 @@ TGL_API tgl_status tgl_mhc_post_fwd(const DLTensor *x, const DLTensor *residual,
  *   grad_x, grad_residual, grad_post_mix, grad_comb_mix   out   as x, residual, post_mix, comb_mix
  * grad_x[t] = sum over o of post_mix[t][o] * grad_out[t][o], grad_residual[t][i] = sum over o of comb_mix[t][i][o] *
  * grad_out[t][o], from +0 by fma, in order, rounded once; grad_post_mix[t][o] and grad_comb_mix[t][i][o] = sums of x[t]
- * * grad_out[t][o] and residual[t][i] * grad_out[t][o] over columns. Since 0.1. */
+ * * grad_out[t][o] and residual[t][i] * grad_out[t][o] over columns. Without comb_mix residual, grad_residual and
+ * grad_comb_mix are NULL, too: the gradient of residual is grad_out. Since 0.1. */
 TGL_API tgl_status tgl_mhc_post_bwd(const DLTensor *grad_out, const DLTensor *x, const DLTensor *residual,
                                     const DLTensor *post_mix, const DLTensor *comb_mix, DLTensor *grad_x,
                                     DLTensor *grad_residual, DLTensor *grad_post_mix, DLTensor *grad_comb_mix,
@@ -172,9 +173,21 @@ TGL_API tgl_status tgl_mhc_pre_fwd(const DLTensor *residual, const DLTensor *fn,
 /* 0 on the CPU. */
 TGL_API size_t tgl_mhc_pre_fwd_workspace_size(const DLTensor *residual, const DLTensor *fn);
 
-/* ---- parts of a projection ---- For a GEMM of your own or of another library that leaves out_mul and sqrsum of
+/* ---- parts of a projection ---- What norm_fn_parts_fwd or a GEMM of another library leaves: out_mul and sqrsum of
  * tgl_mhc_norm_fn_fwd() as num_splits parts each. They are added as a tree of neighbours, padded with +0 to a power of
  * two of at least 16. Exact: CPU and CUDA agree bit for bit. */
+
+/* tgl_mhc_norm_fn_parts_fwd() - parts of our own: what tgl_mhc_norm_fn_fwd() sums, before the last additions
+ *   residual, fn, norm_weight   in   as tgl_mhc_norm_fn_fwd()'s
+ *   out_mul_parts  out  f32   [num_splits, num_tokens, num_rows]   packed; num_splits 1, 2, 4, 8 or 16
+ *   sqrsum_parts   out  f32   [num_splits, num_tokens]             packed
+ * Parts are subtrees of those sums, in order (docs/mhc.md), so that tgl_mhc_norm_fn_finish_fwd() makes of them, and
+ * tgl_mhc_pre_finish_fwd() of them and the residual, the bits of tgl_mhc_norm_fn_fwd() and tgl_mhc_pre_fwd(); one part is
+ * out_mul and sqrsum. If a sum has too few terms, the last parts are 0. No workspace on the CPU. Since 0.1. */
+TGL_API tgl_status tgl_mhc_norm_fn_parts_fwd(const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,
+                                             DLTensor *out_mul_parts, DLTensor *sqrsum_parts, void *workspace,
+                                             size_t workspace_bytes, tgl_stream stream);
+TGL_API size_t tgl_mhc_norm_fn_parts_fwd_workspace_size(const DLTensor *residual, const DLTensor *fn);
 
 /* tgl_mhc_norm_fn_finish_fwd() - mixes from their parts. Since 0.1.
  *   out_mul_parts  in   f32   [num_splits, num_tokens, num_rows]   packed; 1 <= num_splits <= 4096

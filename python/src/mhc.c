@@ -28,6 +28,11 @@ THUNK(mhc_post_fwd)
 {
     return tgl_mhc_post_fwd(a->x, a->residual, a->post_mix, a->comb_mix, a->out, a->stream);
 }
+THUNK(mhc_post_bwd_gates)
+{
+    return tgl_mhc_post_bwd(a->grad_out, a->x, NULL, a->post_mix, NULL, a->grad_x, NULL, a->grad_post_mix, NULL,
+                            a->stream);
+}
 THUNK(mhc_post_bwd)
 {
     return tgl_mhc_post_bwd(a->grad_out, a->x, a->residual, a->post_mix, a->comb_mix, a->grad_x, a->grad_residual,
@@ -96,21 +101,67 @@ THUNK(mhc_pre_fwd)
                            a->workspace_bytes, a->stream);
 }
 
+/* With two scales, and with one: rows have no output that may be missing. */
+CHECK(mhc_pre_fwd_gates) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+WORKSPACE(mhc_pre_fwd_gates) { return tgl_mhc_pre_fwd_workspace_size(a->residual, a->fn); }
+THUNK(mhc_pre_fwd_gates)
+{
+    const tgl_mhc_params params = PRE_PARAMS(a);
+    return tgl_mhc_pre_fwd(a->residual, a->fn, a->norm_weight, a->scale, a->base, a->input_weight, a->pre_mix,
+                           a->post_mix, NULL, a->out, NULL, NULL, NULL, NULL, &params, a->workspace,
+                           a->workspace_bytes, a->stream);
+}
+CHECK(mhc_pre_fwd_head) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+WORKSPACE(mhc_pre_fwd_head) { return tgl_mhc_pre_fwd_workspace_size(a->residual, a->fn); }
+THUNK(mhc_pre_fwd_head)
+{
+    const tgl_mhc_params params = PRE_PARAMS(a);
+    return tgl_mhc_pre_fwd(a->residual, a->fn, a->norm_weight, a->scale, a->base, a->input_weight, a->pre_mix, NULL,
+                           NULL, a->out, NULL, NULL, NULL, NULL, &params, a->workspace, a->workspace_bytes, a->stream);
+}
+
+CHECK(mhc_norm_fn_parts_fwd) { return is_within("num_splits", a->num_splits, 1, 16); }
+WORKSPACE(mhc_norm_fn_parts_fwd) { return tgl_mhc_norm_fn_parts_fwd_workspace_size(a->residual, a->fn); }
+THUNK(mhc_norm_fn_parts_fwd)
+{
+    return tgl_mhc_norm_fn_parts_fwd(a->residual, a->fn, a->norm_weight, a->out_mul_parts, a->sqrsum_parts, a->workspace,
+                                     a->workspace_bytes, a->stream);
+}
+
 THUNK(mhc_norm_fn_finish_fwd)
 {
     const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)a->eps };
     return tgl_mhc_norm_fn_finish_fwd(a->out_mul_parts, a->sqrsum_parts, a->mixes, a->out_mul, a->sqrsum,
                                       a->num_columns, &params, a->stream);
 }
+#define FINISH_ARGS \
+    "residual[T, N, H], out_mul_parts[S, T, P], sqrsum_parts[S, T], scale[G], base[P], rms_eps: float = 1e-6, " \
+    "pre_eps: float = 1e-6, sinkhorn_eps: float = 1e-6, post_mult: float = 2.0, post_eps: float = 0.0, repeat: int = 20"
+#define FINISH_PARAMS(a) \
+    { .has_rms_eps = true, .rms_eps = (float)(a)->rms_eps, .has_pre_eps = true, .pre_eps = (float)(a)->pre_eps, \
+      .has_sinkhorn_eps = true, .sinkhorn_eps = (float)(a)->sinkhorn_eps, .has_post_mult = true, \
+      .post_mult = (float)(a)->post_mult, .post_eps = (float)(a)->post_eps, .sinkhorn_repeat = (a)->repeat }
+
 CHECK(mhc_pre_finish_fwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
 THUNK(mhc_pre_finish_fwd)
 {
-    const tgl_mhc_params params = {
-        .has_rms_eps = true, .rms_eps = (float)a->rms_eps, .has_pre_eps = true, .pre_eps = (float)a->pre_eps,
-        .has_sinkhorn_eps = true, .sinkhorn_eps = (float)a->sinkhorn_eps, .has_post_mult = true,
-        .post_mult = (float)a->post_mult, .post_eps = (float)a->post_eps, .sinkhorn_repeat = a->repeat };
+    const tgl_mhc_params params = FINISH_PARAMS(a);
     return tgl_mhc_pre_finish_fwd(a->residual, a->out_mul_parts, a->sqrsum_parts, a->scale, a->base, a->pre_mix,
                                   a->post_mix, a->comb_mix, a->out, &params, a->stream);
+}
+CHECK(mhc_pre_finish_fwd_gates) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+THUNK(mhc_pre_finish_fwd_gates)
+{
+    const tgl_mhc_params params = FINISH_PARAMS(a);
+    return tgl_mhc_pre_finish_fwd(a->residual, a->out_mul_parts, a->sqrsum_parts, a->scale, a->base, a->pre_mix,
+                                  a->post_mix, NULL, a->out, &params, a->stream);
+}
+CHECK(mhc_pre_finish_fwd_head) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+THUNK(mhc_pre_finish_fwd_head)
+{
+    const tgl_mhc_params params = FINISH_PARAMS(a);
+    return tgl_mhc_pre_finish_fwd(a->residual, a->out_mul_parts, a->sqrsum_parts, a->scale, a->base, a->pre_mix, NULL,
+                                  NULL, a->out, &params, a->stream);
 }
 
 /* ---- gates ---- */
@@ -122,6 +173,13 @@ THUNK(mhc_pre_split_mixes_fwd)
                                     .post_mult = (float)a->post_mult, .post_eps = (float)a->post_eps };
     return tgl_mhc_pre_split_mixes_fwd(a->mixes, a->scale, a->base, a->pre_mix, a->post_mix, a->comb, &params,
                                        a->stream);
+}
+CHECK(mhc_pre_split_mixes_fwd_gates) { return is_within("num_streams", a->num_streams, 1, 8); }
+THUNK(mhc_pre_split_mixes_fwd_gates)
+{
+    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = (float)a->pre_eps, .has_post_mult = true,
+                                    .post_mult = (float)a->post_mult, .post_eps = (float)a->post_eps };
+    return tgl_mhc_pre_split_mixes_fwd(a->mixes, a->scale, a->base, a->pre_mix, a->post_mix, NULL, &params, a->stream);
 }
 WORKSPACE(mhc_pre_split_mixes_bwd) { return tgl_mhc_pre_split_mixes_bwd_workspace_size(a->mixes); }
 THUNK(mhc_pre_split_mixes_bwd)
@@ -258,14 +316,18 @@ static op_row rows[] = {
     { .text = "mhc_pre_apply_mix_bwd_into(grad_out[T, H], x[T, N, H], mix[T, N], grad_x[T, N, H]!) -> "
               "grad_mix: f32[T, N]",
       .is_wrapped = true, .call = call_mhc_pre_apply_mix_bwd_into },
-    { .text = "mhc_post_fwd(x[T, H], residual[T, N, H], post_mix[T, N], comb_mix[T, N, M]) -> out: residual[T, N, H]",
+    { .text = "mhc_post_fwd(x[T, H], residual[T, N, H], post_mix[T, N], comb_mix[T, N, M]?) -> out: residual[T, N, H]",
       .doc = "The output of a sublayer into the residual: post_mix[t, o] * x[t] plus the sum over streams i of "
-             "comb_mix[t, i, o] * residual[t, i], in float32, rounded once. out may be residual.",
+             "comb_mix[t, i, o] * residual[t, i], or residual[t, o] if comb_mix is None, in float32, rounded once. out may be "
+             "residual.",
       .call = call_mhc_post_fwd },
     { .text = "mhc_post_bwd(grad_out[T, N, H], x[T, H], residual[T, N, H], post_mix[T, N], comb_mix[T, N, M]) -> "
               "grad_x: x[T, H], grad_residual: residual[T, N, H], grad_post_mix: f32[T, N], "
               "grad_comb_mix: f32[T, N, M]",
-      .doc = "The gradients of mhc_post_fwd's arguments.", .call = call_mhc_post_bwd },
+      .is_wrapped = true, .call = call_mhc_post_bwd },
+    { .text = "mhc_post_bwd_gates(grad_out[T, N, H], x[T, H], post_mix[T, N]) -> grad_x: x[T, H], "
+              "grad_post_mix: f32[T, N]",
+      .is_wrapped = true, .call = call_mhc_post_bwd_gates },
     { .text = "mhc_norm_fn_fwd(residual[T, N, H], fn[P, K], norm_weight[K]?, eps: float = 1e-6) -> mixes: f32[T, P], "
               "out_mul: f32[T, P], sqrsum: f32[T]",
       .doc = "The mixes of a token: RMSNorm of all its columns, with gain norm_weight if given, times the rows of "
@@ -287,28 +349,40 @@ static op_row rows[] = {
       .workspace = workspace_mhc_norm_fn_bwd_weighted_into },
     { .text = "mhc_pre_fwd(" PRE_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N], post_mix: f32[T, N], "
               "comb_mix: f32[T, N, N]",
-      .doc = "The input of a sublayer from the residual, in one launch: mhc_norm_fn_fwd, mhc_pre_split_mixes_fwd, "
-             "mhc_sinkhorn_fwd and mhc_pre_apply_mix_fwd, the same bits; with norm then RMSNorm, with gain "
-             "input_weight [H] * norm_scale.",
-      .check = check_mhc_pre_fwd, .call = call_mhc_pre_fwd, .workspace = workspace_mhc_pre_fwd },
+      .is_wrapped = true, .check = check_mhc_pre_fwd, .call = call_mhc_pre_fwd, .workspace = workspace_mhc_pre_fwd },
+    { .text = "mhc_pre_fwd_gates(" PRE_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N], post_mix: f32[T, N]",
+      .is_wrapped = true, .check = check_mhc_pre_fwd_gates, .call = call_mhc_pre_fwd_gates,
+      .workspace = workspace_mhc_pre_fwd_gates },
+    { .text = "mhc_pre_fwd_head(" PRE_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N]",
+      .is_wrapped = true, .check = check_mhc_pre_fwd_head, .call = call_mhc_pre_fwd_head,
+      .workspace = workspace_mhc_pre_fwd_head },
+    { .text = "mhc_norm_fn_parts_fwd(residual[T, N, H], fn[P, K], norm_weight[K]?, num_splits: int = 1) -> "
+              "out_mul_parts: f32[num_splits, T, P], sqrsum_parts: f32[num_splits, T]",
+      .doc = "The products and sums of squares of mhc_norm_fn_fwd as 1, 2, 4, 8 or 16 parts each, of which "
+             "mhc_norm_fn_finish_fwd makes the same mixes, to the bit.",
+      .check = check_mhc_norm_fn_parts_fwd, .call = call_mhc_norm_fn_parts_fwd,
+      .workspace = workspace_mhc_norm_fn_parts_fwd },
     { .text = "mhc_norm_fn_finish_fwd(out_mul_parts[S, T, P], sqrsum_parts[S, T], num_columns: int, eps: float = 1e-6) "
               "-> mixes: f32[T, P], out_mul: f32[T, P], sqrsum: f32[T]",
       .doc = "What mhc_norm_fn_fwd gives, from its products and sums of squares as S parts each, such as the splits of "
              "a GEMM, of num_columns (K) columns in all. Parts are added as a binary tree.",
       .call = call_mhc_norm_fn_finish_fwd },
-    { .text = "mhc_pre_finish_fwd(residual[T, N, H], out_mul_parts[S, T, P], sqrsum_parts[S, T], scale[G], base[P], "
-              "rms_eps: float = 1e-6, pre_eps: float = 1e-6, sinkhorn_eps: float = 1e-6, post_mult: float = 2.0, "
-              "post_eps: float = 0.0, repeat: int = 20) -> out: residual[T, H], pre_mix: f32[T, N], "
-              "post_mix: f32[T, N], comb_mix: f32[T, N, N]",
-      .doc = "mhc_pre_fwd from there on: mhc_norm_fn_finish_fwd, mhc_pre_split_mixes_fwd, mhc_sinkhorn_fwd and "
-             "mhc_pre_apply_mix_fwd in one launch, the same bits.",
-      .check = check_mhc_pre_finish_fwd, .call = call_mhc_pre_finish_fwd },
+    { .text = "mhc_pre_finish_fwd(" FINISH_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N], post_mix: f32[T, N], "
+              "comb_mix: f32[T, N, N]",
+      .is_wrapped = true, .check = check_mhc_pre_finish_fwd, .call = call_mhc_pre_finish_fwd },
+    { .text = "mhc_pre_finish_fwd_gates(" FINISH_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N], "
+              "post_mix: f32[T, N]",
+      .is_wrapped = true, .check = check_mhc_pre_finish_fwd_gates, .call = call_mhc_pre_finish_fwd_gates },
+    { .text = "mhc_pre_finish_fwd_head(" FINISH_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N]",
+      .is_wrapped = true, .check = check_mhc_pre_finish_fwd_head, .call = call_mhc_pre_finish_fwd_head },
     { .text = "mhc_pre_split_mixes_fwd(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
               "pre_eps: float = 1e-6, post_eps: float = 0.0) -> pre_mix: f32[T, num_streams], "
               "post_mix: f32[T, num_streams], comb: f32[T, num_streams, num_streams]",
-      .doc = "The mixes of a token, n of pre, n of post, n * n of comb, to its pre gate, sigmoid(z) + pre_eps, its "
-             "post gate, sigmoid(z) * post_mult + post_eps, and comb's logits z, with z = mixes * scale + base.",
-      .check = check_mhc_pre_split_mixes_fwd, .call = call_mhc_pre_split_mixes_fwd },
+      .is_wrapped = true, .check = check_mhc_pre_split_mixes_fwd, .call = call_mhc_pre_split_mixes_fwd },
+    { .text = "mhc_pre_split_mixes_fwd_gates(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
+              "pre_eps: float = 1e-6, post_eps: float = 0.0) -> pre_mix: f32[T, num_streams], "
+              "post_mix: f32[T, num_streams]",
+      .is_wrapped = true, .check = check_mhc_pre_split_mixes_fwd_gates, .call = call_mhc_pre_split_mixes_fwd_gates },
     { .text = "mhc_pre_split_mixes_bwd(mixes[T, P], scale[G], base[P], grad_pre_mix[T, N]?, grad_post_mix[T, N]?, "
               "grad_comb[T, N, M]?, post_mult: float = 2.0) -> grad_mixes: f32[T, P], grad_scale: f32[G], "
               "grad_base: f32[P]",

@@ -278,7 +278,11 @@ def _pre_apply_mix_backward(ctx, wanted, grad):
 
 
 def _post_backward(ctx, wanted, grad):
-    made = _tegula.mhc_post_bwd(_rows(grad), *ctx.saved_tensors)
+    x, residual, post_mix, comb_mix = ctx.saved_tensors
+    if comb_mix is None:
+        grad_x, grad_post_mix = _tegula.mhc_post_bwd_gates(_rows(grad), x, post_mix)
+        return {"x": grad_x, "residual": grad, "post_mix": grad_post_mix}
+    made = _tegula.mhc_post_bwd(_rows(grad), x, residual, post_mix, comb_mix)
     return dict(zip(("x", "residual", "post_mix", "comb_mix"), made))
 
 
@@ -304,8 +308,9 @@ def _norm_fn_backward(ctx, wanted, grad, *others):
     return dict(zip(("residual", "fn", "norm_weight"), made))
 
 
-def _split_backward(ctx, wanted, *grads):
-    made = _tegula.mhc_pre_split_mixes_bwd(*ctx.saved_tensors, *map(_packed, grads), *ctx.settings)
+def _split_backward(ctx, wanted, pre, post, comb=None):
+    grads = map(_packed, (pre, post, comb))
+    made = _tegula.mhc_pre_split_mixes_bwd(*ctx.saved_tensors, *grads, *ctx.settings)
     return dict(zip(("mixes", "scale", "base"), made))
 
 
@@ -343,6 +348,7 @@ GRADIENTS = {
         ("mhc_pre_apply_mix_fwd", _pre_apply_mix_backward, _save_mhc("x", "mix")),
         ("mhc_post_fwd", _post_backward, _save_mhc("x", "residual", "post_mix", "comb_mix")),
         ("mhc_pre_split_mixes_fwd", _split_backward, _save_mhc("mixes", "scale", "base", numbers=("post_mult",))),
+        ("mhc_pre_split_mixes_fwd_gates", _split_backward, _save_mhc("mixes", "scale", "base", numbers=("post_mult",))),
         ("mhc_split_sinkhorn_fwd", _split_sinkhorn_backward,
          _save_mhc("mixes", "scale", "base", numbers=("num_streams", "post_mult", "repeat", "eps"))),
         ("mhc_norm_fn_fwd", _norm_fn_backward, _save_norm_fn),

@@ -5,18 +5,19 @@
  *             once; grad_comb_mix[t][i][o] = sum of residual[t][i] * grad_out[t][o] over columns,
  *             grad_post_mix[t][o] that of x[t] * grad_out[t][o], as common/rows.h says
  *   launch    grid num_tokens (blocks stride), block up to ROWS_MAX_THREADS, a unit of 8 columns per thread and sweep
- *   moves     2 * (2 + 3 * STREAMS) bytes per column
- *   macros    STREAMS 1..8; HAS_VECTORS 0, 1: as common/rows.cuh says */
+ *   moves     2 * (2 + 3 * STREAMS) bytes per column, without comb 2 * (2 + STREAMS)
+ *   macros    STREAMS 1..8; HAS_COMB 0 (grad_x and grad_post_mix alone), 1; HAS_VECTORS 0, 1: as common/rows.cuh says */
 #include "mhc/common/rows.cuh"
 #include "mhc/post_bwd.h"
 
-static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
-              "a macro is out of range");
+static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_COMB == 0 || HAS_COMB == 1) &&
+              (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
+
+enum { MIXED = HAS_COMB ? STREAMS : 0, VALUES = STREAMS * (1 + MIXED) };    /* streams of the residual; a token's sums */
 
 /* Sums over columns of this thread's unit of v with each stream of d, over the warp: to values first .. first + STREAMS
  * - 1 of a group. */
-DEV void add_products(row_sums<STREAMS * (STREAMS + 1)> &sums, const uint4 &v, const uint4 (&d)[STREAMS], int first,
-                      int group)
+DEV void add_products(row_sums<VALUES> &sums, const uint4 &v, const uint4 (&d)[STREAMS], int first, int group)
 {
     float dot[STREAMS], sum;
 #pragma unroll
@@ -44,7 +45,7 @@ DEV uint4 mixed(const float (&mix)[STREAMS], const uint4 (&d)[STREAMS])
 
 extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS) post_bwd(const __grid_constant__ post_bwd_args a)
 {
-    SHARED(row_sums<STREAMS * (STREAMS + 1)>, sums);
+    SHARED(row_sums<VALUES>, sums);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
     const i64 units = (a.hidden + ROWS_UNIT - 1) / ROWS_UNIT;
     const i64 spans = units <= ROWS_SPAN ? 1 : (units + ROWS_SPAN - 1) / ROWS_SPAN;
@@ -53,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS) post_bwd(const __
     for (i64 t = blockIdx.x; t < a.num_tokens; t += gridDim.x) {
         if (threadIdx.x == 0) {                 /* first needed when all columns are there */
             prefetch_l2(a.post_mix + t * STREAMS);
-            prefetch_l2(a.comb_mix + t * (STREAMS * STREAMS));
+            if (HAS_COMB) prefetch_l2(a.comb_mix + t * (STREAMS * STREAMS));
         }
 #pragma unroll 1
         for (i64 span = 0; span < spans; span++) {
@@ -74,19 +75,20 @@ extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS) post_bwd(const __
                     for (int o = 0; o < STREAMS; o++) {
                         d[o] = load_unit(a.grad_out.data + t * a.grad_out.token + o * a.grad_out.stream, first,
                                          a.hidden);
-                        x[o] = load_unit(a.residual.data + t * a.residual.token + o * a.residual.stream, first,
-                                         a.hidden);
+                        if (HAS_COMB)
+                            x[o] = load_unit(a.residual.data + t * a.residual.token + o * a.residual.stream, first,
+                                             a.hidden);
                     }
                 }
                 add_products(sums, y, d, 0, group);
 #pragma unroll
-                for (int i = 0; i < STREAMS; i++) add_products(sums, x[i], d, (i + 1) * STREAMS, group);
+                for (int i = 0; i < MIXED; i++) add_products(sums, x[i], d, (i + 1) * STREAMS, group);
                 if (is_there) {
                     float mix[STREAMS];
                     load_numbers(a.post_mix + t * STREAMS, a.has_mix_vectors, mix);
                     store_unit(a.grad_x.data + t * a.grad_x.token, first, a.hidden, mixed(mix, d));
 #pragma unroll
-                    for (int i = 0; i < STREAMS; i++) {
+                    for (int i = 0; i < MIXED; i++) {
                         load_numbers(a.comb_mix + (t * STREAMS + i) * STREAMS, a.has_mix_vectors, mix);
                         store_unit(a.grad_residual.data + t * a.grad_residual.token + i * a.grad_residual.stream, first,
                                    a.hidden, mixed(mix, d));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * post_fwd.c - tgl_mhc_post_fwd: the output of a sublayer into all streams, which are mixed. */
+ * post_fwd.c - tgl_mhc_post_fwd: the output of a sublayer into all streams, which may be mixed. */
 #include "mhc/post_fwd.h"
 
 #include "core/strides.h"
@@ -21,9 +21,12 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
             float x[MHC_MAX_STREAMS];
             for (int i = 0; i < n; i++)
                 x[i] = tgl_bf16_to_f32(p->residual.data[t * p->residual.token + i * p->residual.stream + c]);
-            for (int o = 0; o < n; o++)
+            for (int o = 0; o < n; o++) {
+                const float gate = p->post_mix[t * n + o];
                 p->out.data[t * p->out.token + o * p->out.stream + c] =
-                    tgl_bf16_from_f32(rows_post(p->post_mix[t * n + o], y, p->comb_mix + t * n * n, x, n, o));
+                    tgl_bf16_from_f32(p->has_comb ? rows_post(gate, y, p->comb_mix + t * n * n, x, n, o)
+                                                  : post_alone(gate, y, x[o]));
+            }
         }
 }
 
@@ -36,7 +39,7 @@ static tgl_status cpu(const void *context)
 TGL_SIZES(sizes, num_tokens, hidden, num_streams);
 tgl_signature tgl_mhc_post_fwd_signature = TGL_SIGNATURE(
     "mhc_post_fwd(x: bf16[num_tokens, hidden] rows, residual: " ROWS_STREAMS " rows,"
-    " post_mix: f32[num_tokens, num_streams], comb_mix: " MHC_SQUARE ") -> out: " ROWS_STREAMS " strided"
+    " post_mix: f32[num_tokens, num_streams], comb_mix: " MHC_SQUARE "?) -> out: " ROWS_STREAMS " strided"
     " where " MHC_RULES ", out may be residual", NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
@@ -44,9 +47,10 @@ tgl_signature tgl_mhc_post_fwd_signature = TGL_SIGNATURE(
 enum { VECTORS, ANY, NUM_KERNELS };
 static int plan(const void *context, tgl_kernel *kernels)
 {
-    const tgl_macro streams = { "STREAMS", ((const problem *)context)->num_streams };
-    kernels[VECTORS] = (tgl_kernel){ "mhc/post_fwd", { streams, { "HAS_VECTORS", 1 } } };
-    kernels[ANY] = (tgl_kernel){ "mhc/post_fwd", { streams, { "HAS_VECTORS", 0 } } };
+    const problem *p = context;
+    const tgl_macro streams = { "STREAMS", p->num_streams }, comb = { "HAS_COMB", p->has_comb };
+    kernels[VECTORS] = (tgl_kernel){ "mhc/post_fwd", { streams, comb, { "HAS_VECTORS", 1 } } };
+    kernels[ANY] = (tgl_kernel){ "mhc/post_fwd", { streams, comb, { "HAS_VECTORS", 0 } } };
     return NUM_KERNELS;
 }
 
@@ -72,8 +76,8 @@ tgl_status tgl_mhc_post_fwd(const DLTensor *x, const DLTensor *residual, const D
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_post_fwd_signature, tensors, NULL, &n.num_tokens));
     TGL_TRY(tgl_expect_rows_apart("out", out));
-    problem p = { tgl_rows_in(x), tgl_rows_in(residual), tgl_data(post_mix), tgl_data(comb_mix), tgl_rows_out(out),
-                  n.num_tokens, n.num_streams, n.hidden,
-                  ((uintptr_t)tgl_data(post_mix) | (uintptr_t)tgl_data(comb_mix)) % 16 == 0 };
+    const float *const post = tgl_data(post_mix), *const comb = tgl_data_or_null(comb_mix);
+    problem p = { tgl_rows_in(x), tgl_rows_in(residual), post, comb, comb_mix != NULL, tgl_rows_out(out),
+                  n.num_tokens, n.num_streams, n.hidden, ((uintptr_t)post | (uintptr_t)comb) % 16 == 0 };
     return tgl_run(&tgl_mhc_post_fwd_signature, &OP, tensors, &p, stream);
 }

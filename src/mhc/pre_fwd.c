@@ -10,14 +10,15 @@
 
 enum { MAX_CHUNKS = 2 * MHC_MAX_STREAMS * PROJECTION_MAX_SEGMENTS };
 
-static float tree(float *entries, int64_t count)
+/* The first levels of a tree: entries to sums of aligned groups, `group` of them or more, and at most `parts`. */
+static void add_groups(float *entries, int64_t count, int64_t group, int64_t parts)
 {
-    int64_t padded = 1;
+    int64_t padded = group;
     while (padded < count) padded *= 2;
     for (int64_t i = count; i < padded; i++) entries[i] = 0;
-    for (; padded > 1; padded /= 2)
-        for (int64_t i = 0; i < padded / 2; i++) entries[i] = entries[2 * i] + entries[2 * i + 1];
-    return entries[0];
+    for (int64_t left = padded; left > padded / group || left > parts; left /= 2)
+        for (int64_t i = 0; i < left / 2; i++) entries[i] = entries[2 * i] + entries[2 * i + 1];
+    for (int64_t i = padded / group; i < parts; i++) entries[i] = 0;
 }
 
 /* Where column k of a step is in its piece. */
@@ -58,12 +59,12 @@ static float square_chunk(const pre_fwd_args *p, const uint16_t *x, int64_t firs
     return (of_quad[0] + of_quad[1]) + (of_quad[2] + of_quad[3]);
 }
 
-/* row < 0: squares */
-static float sum_token(const pre_fwd_args *p, int64_t t, int64_t row)
+/* A token's sums, in parts; row < 0: squares. */
+static void sum_token(const pre_fwd_args *p, int64_t t, int64_t row, float entries[MAX_CHUNKS], int64_t parts)
 {
-    float entries[MAX_CHUNKS];
     const int64_t n = p->num_streams, count = 2 * n * p->segments;
-    if (p->hidden == 0) return 0;               /* there is no memory */
+    for (int64_t i = 0; i < parts; i++) entries[i] = 0;
+    if (p->hidden == 0) return;                 /* there is no memory */
     for (int64_t chunk = 0; chunk < count; chunk++) {
         const int64_t i = chunk % (2 * n) / 2, half = 2 * (chunk / (2 * n)) + chunk % 2;
         const int64_t first = half * p->pieces * PROJECTION_PIECE;
@@ -72,7 +73,27 @@ static float sum_token(const pre_fwd_args *p, int64_t t, int64_t row)
                                  : multiply_chunk(p, x, p->fn + (row * n + i) * p->hidden,
                                                   p->norm_weight ? p->norm_weight + i * p->hidden : NULL, first);
     }
-    return tree(entries, count);
+    add_groups(entries, count, PRE_SUBTREE(n), parts);
+}
+static float sum_all(const pre_fwd_args *p, int64_t t, int64_t row)
+{
+    float entries[MAX_CHUNKS];
+    sum_token(p, t, row, entries, 1);
+    return entries[0];
+}
+
+static void run_tokens_in_parts(const void *context, int64_t begin, int64_t end)
+{
+    const pre_fwd_args *p = context;
+    for (int64_t t = begin; t < end; t++)
+        for (int64_t j = -1; j < p->num_rows; j++) {
+            float parts[MAX_CHUNKS];
+            sum_token(p, t, j, parts, p->num_splits);
+            for (int64_t s = 0; s < p->num_splits; s++) {
+                const int64_t row = s * p->num_tokens + t;
+                *(j < 0 ? &p->sqrsum[row] : &p->out_mul[row * p->num_rows + j]) = tgl_one_nan(parts[s]);
+            }
+        }
 }
 
 static void take_mix(const pre_fwd_args *p, int64_t t, int column, float mix, float *pre, mhc_matrix *comb)
@@ -106,12 +127,12 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     const pre_fwd_args *p = context;
     const int n = (int)p->num_streams;
     for (int64_t t = begin; t < end; t++) {
-        const float squares = sum_token(p, t, -1), r = projection_rms(squares, p->columns, p->rms_eps);
+        const float squares = sum_all(p, t, -1), r = projection_rms(squares, p->columns, p->rms_eps);
         float pre[MHC_MAX_STREAMS];
         mhc_matrix comb;
         if (p->sqrsum) p->sqrsum[t] = tgl_one_nan(squares);
         for (int64_t j = 0; j < p->num_rows; j++) {
-            const float sum = sum_token(p, t, j), mix = tgl_one_nan(sum * r);
+            const float sum = sum_all(p, t, j), mix = tgl_one_nan(sum * r);
             if (p->out_mul) p->out_mul[t * p->num_rows + j] = tgl_one_nan(sum);
             if (p->mixes) p->mixes[t * p->num_rows + j] = mix;
             if (p->num_groups) take_mix(p, t, (int)j, mix, pre, &comb);
@@ -128,7 +149,7 @@ static tgl_status cpu(const void *context)
 {
     const pre_fwd_args *p = &((const pre_problem *)context)->args;
     const int64_t work = tgl_saturating_product(32 * p->num_rows, p->num_streams * p->hidden);
-    return tgl_parallel_rows(p->num_tokens, work, run_tokens, p);
+    return tgl_parallel_rows(p->num_tokens, work, p->num_splits ? run_tokens_in_parts : run_tokens, p);
 }
 
 TGL_SIZES(sizes, num_tokens, num_streams, hidden, num_groups);
@@ -159,15 +180,16 @@ static int plan(const void *context, tgl_kernel *kernels)
     const pre_fwd_args *a = &((const pre_problem *)context)->args;
     const tgl_macro streams = { "STREAMS", a->num_streams }, rows = { "ROWS", a->num_rows };
     const tgl_macro segments = { "SEGMENTS", a->segments }, weight = { "HAS_WEIGHT", a->has_weight };
-    const tgl_macro groups = { "GROUPS", a->num_groups };
+    const tgl_macro groups = { "GROUPS", a->num_groups }, parts = { "PARTS", a->num_splits > 0 };
     const tgl_macro pieces = { "PIECES", a->pieces };
     const bool is_tuned = has_stream(a->num_streams, a->hidden, a->num_rows);
-    kernels[SPLIT] = (tgl_kernel){ is_tuned ? "mhc/pre_fwd_split" : NULL, { pieces, segments, rows, groups, weight } };
+    kernels[SPLIT] = (tgl_kernel){ is_tuned ? "mhc/pre_fwd_split" : NULL, { pieces, segments, rows, groups, weight, parts } };
     kernels[STREAM] = (tgl_kernel){ is_tuned && !a->has_weight ? "mhc/pre_fwd_stream" : NULL,
-                                    { pieces, segments, rows, groups } };
+                                    { pieces, segments, rows, groups, parts } };
     kernels[VECTORS] = (tgl_kernel){ a->hidden % ROWS_UNIT ? NULL : "mhc/pre_fwd",
-                                     { streams, rows, segments, weight, groups, { "HAS_VECTORS", 1 } } };
-    kernels[ANY] = (tgl_kernel){ "mhc/pre_fwd", { streams, rows, segments, weight, groups, { "HAS_VECTORS", 0 } } };
+                                     { streams, rows, segments, weight, groups, parts, { "HAS_VECTORS", 1 } } };
+    kernels[ANY] = (tgl_kernel){ "mhc/pre_fwd",
+                                 { streams, rows, segments, weight, groups, parts, { "HAS_VECTORS", 0 } } };
     return NUM_KERNELS;
 }
 

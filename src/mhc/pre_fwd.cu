@@ -8,15 +8,15 @@
  *   moves     2 bytes per column of a token; fn once per tile of tokens and segment, mostly from L2; partial sums; with
  *             GROUPS the columns once more, mostly from L2, and 2 bytes per column of out
  *   macros    STREAMS 1..8; ROWS 1..80: rows of fn; SEGMENTS 1, 2, 4, 8, 16; HAS_WEIGHT 0, 1: with a gain; GROUPS 0
- *             (mixes alone), 1 (pre), 2 (and post), 3 (and comb); HAS_VECTORS 0, 1: as common/rows.cuh says, and rows of
- *             fn too */
+ *             (mixes alone), 1 (pre), 2 (and post), 3 (and comb); PARTS 0, 1: sums in parts instead of mixes, with
+ *             GROUPS 0; HAS_VECTORS 0, 1: as common/rows.cuh says, and rows of fn too */
 #include "mhc/common/rows.cuh"
 #include "mhc/pre_fwd.h"
 
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && ROWS >= 1 && ROWS <= PROJECTION_MAX_ROWS &&
               SEGMENTS >= 1 && SEGMENTS <= PROJECTION_MAX_SEGMENTS && (SEGMENTS & (SEGMENTS - 1)) == 0 &&
-              GROUPS >= 0 && GROUPS <= 3 && (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
-              "a macro is out of range");
+              GROUPS >= 0 && GROUPS <= 3 && (PARTS == 0 || (PARTS == 1 && GROUPS == 0)) &&
+              (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
 
 enum { THREADS = 64 * STREAMS, TILES = PRE_TILES(STREAMS), TOKENS = PRE_TOKENS(STREAMS),
        ROW_TILES = (ROWS + 7) / 8, PASS = ROW_TILES < PRE_PASS ? ROW_TILES : PRE_PASS,
@@ -132,25 +132,27 @@ template <> struct chunk_tree<1> {
     static __device__ __forceinline__ float sum(const float *from) { return *from; }
 };
 
-/* The tree of COUNT entries from FIRST on, `stride` apart; +0 for those past the last. */
-template <int FIRST, int COUNT> struct entry_tree {
-    static __device__ __forceinline__ float sum(float *from, i64 stride)
+/* The tree of COUNT entries from `first` on, `stride` apart; +0 for those past the last. */
+template <int COUNT> struct entry_tree {
+    static __device__ __forceinline__ float sum(float *from, int first, i64 stride)
     {
-        const float left = entry_tree<FIRST, COUNT / 2>::sum(from, stride);
-        return left + entry_tree<FIRST + COUNT / 2, COUNT / 2>::sum(from, stride);
+        const float left = entry_tree<COUNT / 2>::sum(from, first, stride);
+        return left + entry_tree<COUNT / 2>::sum(from, first + COUNT / 2, stride);
     }
 };
-template <int FIRST> struct entry_tree<FIRST, 1> {
-    static __device__ __forceinline__ float sum(float *from, i64 stride)
+template <> struct entry_tree<1> {
+    static __device__ __forceinline__ float sum(float *from, int first, i64 stride)
     {
-        return FIRST < ENTRIES ? __uint_as_float(load_relaxed_u32(from + FIRST * stride)) : 0.0f;
+        return first < ENTRIES ? __uint_as_float(load_relaxed_u32(from + first * stride)) : 0.0f;
     }
 };
-DEV float take_entries(float *from, i64 stride)         /* and leaves zeros */
+/* And leaves zeros. */
+template <int COUNT> DEV float take_entries(float *from, int first, i64 stride)
 {
-    const float sum = entry_tree<0, PADDED>::sum(from, stride);
+    const float sum = entry_tree<COUNT>::sum(from, first, stride);
 #pragma unroll
-    for (int i = 0; i < ENTRIES; i++) from[i * stride] = 0;
+    for (int i = 0; i < COUNT; i++)
+        if (first + i < ENTRIES) from[(first + i) * stride] = 0;
     return sum;
 }
 
@@ -249,6 +251,34 @@ DEV void collapse(const pre_fwd_args &a, i64 token, const float *pre, tile_state
 }
 #endif
 
+#if PARTS
+/* `count` entries, a power of two up to COUNT. */
+template <int COUNT> struct some_entries {
+    static __device__ __forceinline__ float take(float *from, int first, i64 stride, int count)
+    {
+        return count == COUNT ? take_entries<COUNT>(from, first, stride)
+                              : some_entries<COUNT / 2>::take(from, first, stride, count);
+    }
+};
+template <> struct some_entries<0> {
+    static __device__ __forceinline__ float take(float *from, int first, i64 stride, int count) { return 0; }
+};
+
+/* All blocks have left their sums of the tile: subtrees of them are the parts. */
+DEV void finish_tile(const pre_fwd_args &a, i64 first, int count, float *of_token)
+{
+    enum { ENTRY = ROWS + 1 };
+    const int parts = min(a.num_splits, (int)PADDED), mine = PADDED / parts;
+#pragma unroll 1
+    for (int k = (int)threadIdx.x; k < a.num_splits * count * ENTRY; k += THREADS) {
+        const int j = k % ENTRY, t = k / ENTRY % count, part = k / (count * ENTRY);
+        const i64 row = part * a.num_tokens + first + t;
+        float *const from = a.partial + (first + t) * ENTRIES * ENTRY + j;
+        const float sum = part < parts ? some_entries<PADDED>::take(from, part * mine, ENTRY, mine) : 0.0f;
+        *(j < ROWS ? &a.out_mul[row * ROWS + j] : &a.sqrsum[row]) = tgl_one_nan(sum);
+    }
+}
+#else
 /* All blocks have left their sums of the tile. */
 DEV void finish_tile(const pre_fwd_args &a, i64 first, int count, float *of_token)
 {
@@ -258,7 +288,7 @@ DEV void finish_tile(const pre_fwd_args &a, i64 first, int count, float *of_toke
 #endif
 #pragma unroll 1
     for (int t = (int)threadIdx.x; t < count; t += THREADS) {
-        const float sum = take_entries(a.partial + (first + t) * ENTRIES * ENTRY + ROWS, ENTRY);
+        const float sum = take_entries<PADDED>(a.partial + (first + t) * ENTRIES * ENTRY + ROWS, 0, ENTRY);
         of_token[t] = projection_rms(sum, a.columns, a.rms_eps);
         if (a.sqrsum) a.sqrsum[first + t] = tgl_one_nan(sum);
     }
@@ -266,7 +296,7 @@ DEV void finish_tile(const pre_fwd_args &a, i64 first, int count, float *of_toke
 #pragma unroll 1
     for (int k = (int)threadIdx.x; k < count * ROWS; k += THREADS) {
         const int t = k / ROWS, j = k % ROWS;
-        const float sum = take_entries(a.partial + (first + t) * ENTRIES * ENTRY + j, ENTRY);
+        const float sum = take_entries<PADDED>(a.partial + (first + t) * ENTRIES * ENTRY + j, 0, ENTRY);
         const float mix = tgl_one_nan(sum * of_token[t]);
         if (a.out_mul) a.out_mul[first * ROWS + k] = tgl_one_nan(sum);
         if (a.mixes) a.mixes[first * ROWS + k] = mix;
@@ -282,9 +312,10 @@ DEV void finish_tile(const pre_fwd_args &a, i64 first, int count, float *of_toke
     for (int t = 0; t < count; t++) collapse(a, first + t, s.pre[t], s);
 #endif
 }
+#endif
 
-/* Without vectors 1: the compiler then does not save registers and spill. 0 says nothing. */
-extern "C" __global__ void __launch_bounds__(THREADS, HAS_VECTORS ? 0 : 1) pre_fwd(
+/* Without vectors, and with one or two streams, 1: the compiler then does not save registers and spill. 0 says nothing. */
+extern "C" __global__ void __launch_bounds__(THREADS, HAS_VECTORS && STREAMS > 2 ? 0 : 1) pre_fwd(
     const __grid_constant__ pre_fwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);

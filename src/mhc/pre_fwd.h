@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * pre_fwd.h - what the kernels of pre_fwd and norm_fn_fwd and the code that launches them agree on. norm_fn_fwd is the
- * part of pre_fwd up to the mixes: GROUPS is 0 in its kernels. */
+ * pre_fwd.h - what the kernels of pre_fwd, norm_fn_fwd and norm_fn_parts_fwd and the code that launches them agree on.
+ * norm_fn_fwd is the part of pre_fwd up to the mixes: GROUPS is 0 in its kernels. norm_fn_parts_fwd leaves out
+ * the tree's last levels, too: PARTS is 1. */
 #ifndef TEGULA_MHC_PRE_FWD_H
 #define TEGULA_MHC_PRE_FWD_H
 
@@ -12,7 +13,7 @@ typedef struct {
     const float *fn, *norm_weight;          /* [num_rows, num_streams * hidden], packed; NULL: no gain */
     const float *scale, *base;
     const void *input_weight;               /* [hidden], packed; NULL: no gain */
-    float *mixes, *out_mul, *sqrsum;        /* each NULL: not wanted */
+    float *mixes, *out_mul, *sqrsum;        /* each NULL: not wanted; of parts: [num_splits, num_tokens, ..] */
     float *gates[3];                        /* pre_mix, post_mix, comb_mix; each NULL: not wanted */
     rows_out out, raw;                      /* raw: no data: not wanted */
     float *rstd;                            /* NULL: not wanted */
@@ -22,6 +23,7 @@ typedef struct {
     float *partial;                         /* [num_tokens][groups][num_rows + 1]; 0 before and after */
     uint32_t *words;                        /* the workspace of pre_fwd_split; 0 before and after */
     int32_t segments, num_groups, repeat;   /* num_groups 0: mixes alone */
+    int32_t num_splits;                     /* 0: no parts */
     int32_t has_weight;                     /* norm_weight is given; its data may be missing while kernels are prepared */
     int32_t is_normed, has_bf16_weight;     /* of the input */
     float columns, rms_eps, sinkhorn_eps, norm_eps, norm_scale;     /* columns: num_streams * hidden */

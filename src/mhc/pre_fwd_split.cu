@@ -5,7 +5,8 @@
  *             of PRE_SPLIT_BYTES; num_tokens <= CHUNKS
  *   moves     2 bytes per column of a token, with GROUPS twice, once from L2, and 2 per column of out; fn once; words
  *   macros    PIECES of a chunk 4..7, SEGMENTS 4, 8, 16: hidden is 64 * PIECES * SEGMENTS; ROWS 1..24: rows of fn;
- *             GROUPS 0 (mixes alone), 1 (pre), 2 (and post), 3 (and comb); HAS_WEIGHT 0, 1: with a gain
+ *             GROUPS 0 (mixes alone), 1 (pre), 2 (and post), 3 (and comb); HAS_WEIGHT 0, 1: with a gain; PARTS 0,
+ *             1: sums in parts instead of mixes, with GROUPS 0
  *
  * Block c multiplies chunk c of all tokens, and sends each sum to its token's owner, block t. The owner adds the chunks,
  * makes the gates and sends those of pre to all blocks that have columns of the input, 64 each, which they have loaded
@@ -20,7 +21,8 @@
 
 static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES &&
               (SEGMENTS == 4 || SEGMENTS == 8 || SEGMENTS == 16) && ROWS >= 1 && ROWS <= 24 && GROUPS >= 0 &&
-              GROUPS <= 3 && (HAS_WEIGHT == 0 || HAS_WEIGHT == 1), "a macro is out of range");
+              GROUPS <= 3 && (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (PARTS == 0 || (PARTS == 1 && GROUPS == 0)),
+              "a macro is out of range");
 
 enum { STREAMS = PRE_STREAM_STREAMS, HIDDEN = 64 * PIECES * SEGMENTS, CHUNKS = PRE_SPLIT_CHUNKS(SEGMENTS),
        BLOCKS = PRE_SPLIT_BLOCKS(PIECES, SEGMENTS), COLUMNS = 32 * PIECES, ROW_TILES = PRE_STREAM_ROW_TILES(ROWS),
@@ -166,7 +168,7 @@ DEV void add_chunks(const pre_fwd_args &a, u32 totals)
             store_relaxed_u32x4(from + (lane + 32 * i) * 4, make_uint4(0, 0, 0, 0));
         }
     __syncwarp();
-    if (lane <= SQUARES)
+    if (PARTS == 0 && lane <= SQUARES)
         shared_store_f32(totals + (CHUNKS * WIDTH + warp * 32 + lane) * 4, words<MINE>::sum(to + lane * 4, WIDTH * 4));
 }
 
@@ -195,6 +197,33 @@ DEV float sinkhorn(float z, int lane, int repeat, float eps)
 }
 #endif
 
+#if PARTS
+/* `count` words, a power of two up to COUNT. */
+template <int COUNT> struct some_words {
+    static __device__ __forceinline__ float sum(u32 from, u32 stride, int count)
+    {
+        return count == COUNT ? words<COUNT>::sum(from, stride) : some_words<COUNT / 2>::sum(from, stride, count);
+    }
+};
+template <> struct some_words<4> {              /* a segment has eight chunks */
+    static __device__ __forceinline__ float sum(u32 from, u32 stride, int count) { return 0; }
+};
+
+/* The owner of a token: subtrees of its chunks are the parts. */
+DEV void finish_parts(const pre_fwd_args &a, u32 totals)
+{
+    enum { ENTRY = ROWS + 1 };
+    const int parts = min(a.num_splits, (int)SEGMENTS), mine = CHUNKS / parts;
+#pragma unroll 1
+    for (int k = (int)threadIdx.x; k < a.num_splits * ENTRY; k += THREADS) {
+        const int j = k % ENTRY, part = k / ENTRY;
+        const i64 row = part * a.num_tokens + blockIdx.x;
+        const u32 from = totals + (part * mine * WIDTH + (j < ROWS ? j : SQUARES)) * 4;
+        const float sum = part < parts ? some_words<CHUNKS>::sum(from, WIDTH * 4, mine) : 0.0f;
+        *(j < ROWS ? &a.out_mul[row * ROWS + j] : &a.sqrsum[row]) = tgl_one_nan(sum);
+    }
+}
+#else
 /* The first warp of the owner of token t, which is its block's number: lane j has row j, then the squares. */
 DEV void finish_token(const pre_fwd_args &a, u32 totals)
 {
@@ -231,6 +260,7 @@ DEV void finish_token(const pre_fwd_args &a, u32 totals)
     }
 #endif
 }
+#endif
 
 /* ---- the input ---- Warps 1 .. 7; a thread has 8 columns of a token, eight neighbours its 64 of the block. */
 
@@ -388,7 +418,11 @@ extern "C" __global__ void __launch_bounds__(PRE_SPLIT_THREADS, 1) pre_fwd_split
     if (chunk < num_tokens) {
         add_chunks(a, totals);
         __syncthreads();
+#if PARTS
+        finish_parts(a, totals);
+#else
         if (warp == 0) finish_token(a, totals);
+#endif
     }
 #if GROUPS
     if (warp > 0) apply(a, rows);

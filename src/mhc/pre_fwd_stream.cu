@@ -6,7 +6,8 @@
  *             PRE_STREAM_THREADS, PRE_STREAM_BYTES of shared memory; no cluster waits for another
  *   moves     2 bytes per column of a token, 2 per column of out; fn once, then per cluster from L2
  *   macros    PIECES of a chunk 4..7, SEGMENTS 4, 8, 16: hidden is 64 * PIECES * SEGMENTS; ROWS 1..24: rows of fn;
- *             GROUPS 0 (mixes alone), 1 (pre), 2 (and post), 3 (and comb). No gain: it would take registers that are not there
+ *             GROUPS 0 (mixes alone), 1 (pre), 2 (and post), 3 (and comb); PARTS 0, 1: sums in parts instead of
+ *             mixes, with GROUPS 0. No gain: it would take registers that are not there
  *
  * Block r of a cluster has segment r of all streams, and keeps its part of fn in registers: eight warps have a chunk
  * each, as fragments for tensor cores (24 registers per piece), so fn costs neither shared memory nor L2 per tile. A tile
@@ -27,7 +28,7 @@
 
 static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES &&
               (SEGMENTS == 4 || SEGMENTS == 8 || SEGMENTS == 16) && ROWS >= 1 && ROWS <= 24 && GROUPS >= 0 &&
-              GROUPS <= 3, "a macro is out of range");
+              GROUPS <= 3 && (PARTS == 0 || (PARTS == 1 && GROUPS == 0)), "a macro is out of range");
 
 #if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200       /* later ones have too little shared memory */
 enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECES * SEGMENTS, COLUMNS = 64 * PIECES,
@@ -404,6 +405,55 @@ DEV void sinkhorn(float (&column)[STREAMS], int o, int repeat, float eps)
 }
 #endif
 
+/* An owner has read its slot: all blocks may write it again. */
+DEV void tell_read(const place &p, int k)
+{
+    const int lane = (int)threadIdx.x % 32;
+    __syncwarp();
+    if (k + SEGMENTS < p.tiles && lane < SEGMENTS) {        /* to where nobody reads: it is its arrival that counts */
+        const u32 to = cluster_map(p.memory, lane) - p.memory;
+        cluster_store_async(p.memory + AT_NOWHERE + to, make_float4(0, 0, 0, 0), bar(p, READ + p.rank) + to);
+    }
+}
+
+#if PARTS
+/* `count` segments, a power of two up to COUNT. */
+template <int COUNT> struct some_segments {
+    static __device__ __forceinline__ float sum(u32 from, u32 stride, int count)
+    {
+        return count == COUNT ? segments<COUNT>::sum(from, stride) : some_segments<COUNT / 2>::sum(from, stride, count);
+    }
+};
+template <> struct some_segments<0> {
+    static __device__ __forceinline__ float sum(u32 from, u32 stride, int count) { return 0; }
+};
+
+/* Of owned tiles: subtrees of their segments are the parts. Neighbouring lanes have neighbouring rows of a token. */
+DEV void finish_tiles(const pre_fwd_args &a, const place &p)
+{
+    enum { ENTRY = ROWS + 1 };
+    const int lane = (int)threadIdx.x % 32, parts = min(a.num_splits, (int)SEGMENTS), mine = SEGMENTS / parts;
+    cluster_wait();
+#pragma unroll 1
+    for (int k = p.rank; k < p.tiles; k += SEGMENTS) {
+        if (lane == 0) mbar_expect(bar(p, OWNED), SEGMENTS * SUMS);
+        mbar_wait_cluster(bar(p, OWNED), k / SEGMENTS & 1);
+        const int first = token_of(p, k), count = min((int)TILE, (int)a.num_tokens - first);
+#pragma unroll 1
+        for (int part = 0; part < a.num_splits; part++)
+#pragma unroll 1
+            for (int i = lane; i < count * ENTRY; i += 32) {
+                const int j = i % ENTRY, token = i / ENTRY;
+                const i64 row = part * a.num_tokens + first + token;
+                const u32 from = p.memory + AT_COLD + part * mine * SUMS +
+                                 ((j < ROWS ? j : 8 * ROW_TILES) * TILE + token) * 4;
+                const float sum = part < parts ? some_segments<SEGMENTS>::sum(from, SUMS, mine) : 0.0f;
+                *(j < ROWS ? &a.out_mul[row * ROWS + j] : &a.sqrsum[row]) = tgl_one_nan(sum);
+            }
+        tell_read(p, k);
+    }
+}
+#else
 /* Lane l has every fourth row, from l % 4 on, of token l / 4. */
 DEV void finish_tiles(const pre_fwd_args &a, const place &p)
 {
@@ -446,6 +496,7 @@ DEV void finish_tiles(const pre_fwd_args &a, const place &p)
 #endif
     }
 }
+#endif
 
 DEV void run(const pre_stream_args &a)
 {

@@ -138,7 +138,8 @@ static const backend *cuda(void)
 /* The check lists are made for 4 SMs; ops whose blocks wait for each other use all. */
 static bool uses_all_sms(const case_op *op)
 {
-    static const char *const names[] = { "moe_route", "moe_get_fused_mapping", "mhc_pre_fwd", "mhc_norm_fn_fwd" };
+    static const char *const names[] = { "moe_route", "moe_get_fused_mapping", "mhc_pre_fwd", "mhc_norm_fn_fwd",
+                                         "mhc_norm_fn_parts_fwd" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(op->name, names[i])) return true;
     return false;

@@ -150,3 +150,96 @@ TEST(mhc_pre_apply_mix) { check_recorded("mhc_pre_apply_mix", pre_apply_mix, NUL
 TEST(mhc_pre_norm_fn) { check_recorded("mhc_pre_norm_fn", norm_fn, norm_fn_workspace, 9); }
 TEST(mhc_pre_split_mixes) { check_recorded("mhc_pre_split_mixes", split, split_workspace, 8); }
 TEST(sinkhorn_normalize) { check_recorded("sinkhorn_normalize", sinkhorn, NULL, 8); }
+
+/* ---- forms of models: embedding, three sites, exit ---- */
+
+/* Of a tensor [sites, ...]: that of a site. */
+static DLTensor *of_site(const golden_call *c, const char *name, int64_t site, tensor *made)
+{
+    const DLTensor *t = golden_arg(c, name);
+    if (!t) return NULL;
+    *made = (tensor){ .t = *t };
+    made->t.ndim = t->ndim - 1;
+    made->t.shape = made->shape, made->t.strides = made->strides;
+    for (int d = 0; d < made->t.ndim; d++) made->shape[d] = t->shape[d + 1], made->strides[d] = tgl_stride(t, d + 1);
+    made->t.byte_offset = t->byte_offset + (uint64_t)(site * tgl_stride(t, 0) * tgl_dtype_bits(t->dtype) / 8);
+    return &made->t;
+}
+
+/* The residual before a site: that of the site before, at first the embedding, a row for all streams. */
+static const DLTensor *residual_at(const golden_call *c, int64_t site, tensor *made)
+{
+    if (site > 0) return of_site(c, "residual", site - 1, made);
+    const DLTensor *e = golden_arg(c, "embedding");
+    *made = (tensor){ .t = *e };
+    made->t.ndim = 3, made->t.shape = made->shape, made->t.strides = made->strides;
+    const int64_t shape[] = { e->shape[0], golden_arg(c, "residual")->shape[2], e->shape[1] };
+    const int64_t strides[] = { tgl_stride(e, 0), 0, tgl_stride(e, 1) };
+    memcpy(made->shape, shape, sizeof shape), memcpy(made->strides, strides, sizeof strides);
+    return &made->t;
+}
+
+static size_t form_workspace(const golden_call *c)
+{
+    tensor x, fn;
+    return tgl_mhc_pre_fwd_workspace_size(of_site(c, "residual", 0, &x), of_site(c, "fn", 0, &fn));
+}
+
+static tgl_mhc_params form_params(const golden_call *c)
+{
+    return (tgl_mhc_params){ .has_rms_eps = true, .rms_eps = (float)golden_double(c->golden, "rms_eps"),
+                             .has_norm_eps = true, .norm_eps = (float)golden_double(c->golden, "norm_eps"),
+                             .post_eps = (float)golden_double(c->golden, "post_eps"),
+                             .sinkhorn_repeat = golden_int(c->golden, "repeat"), .norm = !golden_bool(c->golden, "shifted") };
+}
+
+/* A site of the shifted form, by separate ops: its input is collapsed by the gate of the site before. */
+static tgl_status shifted_site(const golden_call *c, int64_t site, const DLTensor *x, const tgl_mhc_params *params)
+{
+    tensor t[8], mixes;
+    const backend b = { .device = x->device, .stream = c->call->stream };
+    const DLTensor *fn = of_site(c, "fn", site, &t[0]);
+    const DLTensor *carried = site ? of_site(c, "pre_mix", site - 1, &t[1]) : golden_arg(c, "mix");
+    place(&b, &mixes, TGL_F32, 2, SHAPE(x->shape[0], fn->shape[0]), NULL);
+    tgl_status status = tgl_mhc_pre_apply_mix_fwd(x, carried, of_site(c, "input", site, &t[2]), c->call->stream);
+    if (status == TGL_OK)
+        status = tgl_mhc_norm_fn_fwd(x, fn, NULL, &mixes.t, NULL, NULL, params, c->call->workspace,
+                                     c->call->workspace_bytes, c->call->stream);
+    if (status == TGL_OK)
+        status = tgl_mhc_split_sinkhorn_fwd(&mixes.t, of_site(c, "scale", site, &t[3]), of_site(c, "base", site, &t[4]),
+                                            of_site(c, "pre_mix", site, &t[5]), of_site(c, "post_mix", site, &t[6]),
+                                            of_site(c, "comb_mix", site, &t[7]), params, c->call->stream);
+    CHECK_OK(backend_wait(&b, c->call->stream));
+    discard(&b, &mixes);
+    return status;
+}
+
+static tgl_status form(const golden_call *c)
+{
+    const tgl_mhc_params params = form_params(c);
+    const int64_t sites = golden_arg(c, "fn")->shape[0];
+    tensor t[9], at;
+    for (int64_t site = 0; site < sites; site++) {
+        const DLTensor *x = residual_at(c, site, &at), *comb = of_site(c, "comb_mix", site, &t[0]);
+        const DLTensor *post_mix = of_site(c, "post_mix", site, &t[1]);
+        if (golden_bool(c->golden, "shifted")) TGL_TRY(shifted_site(c, site, x, &params));
+        else
+            TGL_TRY(tgl_mhc_pre_fwd(x, of_site(c, "fn", site, &t[2]), NULL, of_site(c, "scale", site, &t[3]),
+                                    of_site(c, "base", site, &t[4]), of_site(c, "gain", site, &t[5]),
+                                    of_site(c, "pre_mix", site, &t[6]), &t[1].t, comb ? &t[0].t : NULL,
+                                    of_site(c, "input", site, &t[7]), NULL, NULL, NULL, NULL, &params,
+                                    c->call->workspace, c->call->workspace_bytes, c->call->stream));
+        TGL_TRY(tgl_mhc_post_fwd(of_site(c, "y", site, &t[2]), x, post_mix, comb, of_site(c, "residual", site, &t[8]),
+                                 c->call->stream));
+    }
+    const DLTensor *last = residual_at(c, sites, &at);
+    if (golden_arg(c, "head_fn"))
+        return tgl_mhc_pre_fwd(last, golden_arg(c, "head_fn"), NULL, golden_arg(c, "head_scale"),
+                               golden_arg(c, "head_base"), golden_arg(c, "head_gain"), NULL, NULL, NULL,
+                               golden_arg(c, "out"), NULL, NULL, NULL, NULL, &params, c->call->workspace,
+                               c->call->workspace_bytes, c->call->stream);
+    const bool is_last = !strcmp(golden_text(c->golden, "exit"), "last");       /* otherwise the mean */
+    return tgl_mhc_pre_apply_mix_fwd(last, is_last ? of_site(c, "pre_mix", sites - 1, &t[0]) : golden_arg(c, "mix"),
+                                     golden_arg(c, "out"), c->call->stream);
+}
+TEST(mhc_form) { check_recorded("mhc_form", form, form_workspace, 8); }

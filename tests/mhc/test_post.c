@@ -13,9 +13,9 @@ static void forward(const backend *b, const float *post, const float *comb, bool
     put(b, &x, 2, SHAPE(1, 4), Y);
     put(b, &residual, 3, SHAPE(1, 2, 4), X);
     place(b, &p, TGL_F32, 2, SHAPE(1, 2), post);
-    place(b, &c, TGL_F32, 3, SHAPE(1, 2, 2), comb);
+    place(b, &c, TGL_F32, 3, SHAPE(1, 2, 2), comb);     /* NULL: not given */
     place(b, &out, TGL_BF16, 3, SHAPE(1, 2, 4), NULL);
-    CHECK_OK(tgl_mhc_post_fwd(&x.t, &residual.t, &p.t, &c.t, in_place ? &residual.t : &out.t, b->stream));
+    CHECK_OK(tgl_mhc_post_fwd(&x.t, &residual.t, &p.t, comb ? &c.t : NULL, in_place ? &residual.t : &out.t, b->stream));
     check_bf16(b, in_place ? &residual : &out, "out", want, 8);
     discard(b, &x), discard(b, in_place ? &out : &residual), discard(b, &p), discard(b, &c);
 }
@@ -31,6 +31,16 @@ TEST(identity)          /* and a permutation: comb is [input, output] */
     const float none[] = { 0, 0 }, same[] = { 1, 0, 0, 1 }, up[] = { 0, 0, 1, 0 };
     const float first[] = { 2, 1, -1, 0.25f, /**/ 0, 0, 0, 0 };
     FOR_BACKENDS(b) forward(b, none, same, false, X), forward(b, none, up, false, first);
+}
+
+TEST(without_comb)      /* the worked example; with its identity the same, but for the sign of zero and infinities */
+{
+    const float want[] = { 1.453125f, -2.90625f, 2.3125f, 3.21875f, /**/ 2.53125f, -0.0732421875f, 1.1484375f, 0.51953125f };
+    const float same[] = { 1, 0, 0, 1 };
+    FOR_BACKENDS(b) {
+        forward(b, POST, NULL, false, want), forward(b, POST, NULL, true, want);
+        forward(b, POST, same, false, want);
+    }
 }
 
 TEST(worked_example_bwd)
@@ -53,8 +63,13 @@ TEST(worked_example_bwd)
         CHECK_OK(tgl_mhc_post_bwd(&d.t, &x.t, &residual.t, &p.t, &c.t, &out[0].t, &out[1].t, &out[2].t, &out[3].t,
                                   b->stream));
         check_bf16(b, &out[0], "grad_x", of_x, 4);
+        place(b, &out[0], TGL_BF16, 2, SHAPE(1, 4), NULL);
         check_bf16(b, &out[1], "grad_residual", of_residual, 8);
         check_f32(b, &out[2], "grad_post_mix", (float[]){ -1, -1 }, 2);
+        place(b, &out[2], TGL_F32, 2, SHAPE(1, 2), NULL);
+        CHECK_OK(tgl_mhc_post_bwd(&d.t, &x.t, NULL, &p.t, NULL, &out[0].t, NULL, &out[2].t, NULL, b->stream));
+        check_bf16(b, &out[0], "grad_x without comb", of_x, 4);
+        check_f32(b, &out[2], "grad_post_mix without comb", (float[]){ -1, -1 }, 2);
         check_f32(b, &out[3], "grad_comb_mix", (float[]){ 6.5f, -4.5f, 3.5f, 1.75f }, 4);
         discard(b, &d), discard(b, &x), discard(b, &residual), discard(b, &p), discard(b, &c);
     }

@@ -104,7 +104,9 @@ def mhc_cases(device):
     yield "mhc_pre_apply_mix_bwd", y, x, gate
     yield "mhc_pre_apply_mix_bwd", y, x, gate, x.clone()
     yield "mhc_post_fwd", y, x, gate, comb
+    yield "mhc_post_fwd", y, x, gate
     yield "mhc_post_bwd", x, y, x, gate, comb
+    yield "mhc_post_bwd", x, y, x, gate
     fn = torch.randn(15, 120, device=device)
     yield "mhc_norm_fn_fwd", x, fn
     yield "mhc_norm_fn_fwd", x, fn, torch.rand(120, device=device), 1e-2
@@ -114,11 +116,19 @@ def mhc_cases(device):
     yield "mhc_norm_fn_bwd", mixes, x, fn, mixes, base.square()[:6] + 1, torch.rand(120, device=device), 1e-2, x.clone()
     yield "mhc_pre_fwd", x, fn, scale, base
     yield "mhc_pre_fwd", x, fn, scale, base, torch.rand(120, device=device), y[0], True, 1e-5, 1e-2, {"repeat": 3}
+    yield "mhc_pre_fwd", x, fn[:6], scale[:2], base[:6], None, y[0], True, {"post_eps": 1e-6}
+    yield "mhc_pre_fwd", x, fn[:3], scale[:1], base[:3]
     parts, squares = torch.randn(5, 6, 15, device=device), torch.rand(5, 6, device=device)
+    yield "mhc_norm_fn_parts_fwd", x, fn
+    yield "mhc_norm_fn_parts_fwd", x, fn, torch.rand(120, device=device), 4
     yield "mhc_norm_fn_finish_fwd", parts, squares, 120, 1e-2
     yield "mhc_pre_finish_fwd", x, parts, squares, scale, base, 1e-5, {"repeat": 3}
+    few = torch.randn(5, 6, 6, device=device)
+    yield "mhc_pre_finish_fwd", x, few, squares, scale[:2], base[:6], {"post_eps": 1e-6}
+    yield "mhc_pre_finish_fwd", x, few[:, :, :3].contiguous(), squares, scale[:1], base[:3], 1e-5, 0.0
     yield "mhc_split_sinkhorn_fwd", mixes, scale, base, 3, 1.0, 1e-2
     yield "mhc_pre_split_mixes_fwd", mixes, scale, base, 3, 1.0, 1e-2
+    yield "mhc_pre_split_mixes_fwd", mixes[:, :6], scale[:2], base[:6], 3, 1.0, 1e-2, 1e-3
     yield "mhc_pre_split_mixes_bwd", mixes, scale, base, gate, gate, comb
     yield "mhc_pre_split_mixes_bwd", mixes, scale, base, None, gate, None, 1.0
     yield "mhc_head_compute_mix_fwd", mixes[:, :3], scale[:1], base[:3], 0.0

@@ -101,6 +101,19 @@ def test_mhc():
     # end
     assert out.shape == embedding.shape and out.isfinite().all()
 
+    import tegula
+
+    residual, fn, scale, base = streams, site.fn, site.scale, site.base
+    # doc: mhc_parts
+    from tegula.mhc import deep_gemm
+
+    a, b = residual.flatten(1), fn                          # [T, n * hidden], [n * (n + 2), n * hidden]
+    d, sqr_sum = torch.empty(16, len(a), len(b)), torch.empty(16, len(a))
+    deep_gemm.hc_prenorm_gemm(a, b, d, sqr_sum, num_splits=16)
+    out, pre_mix, post_mix, comb_mix = tegula.mhc.mhc_pre_finish_fwd(residual, d, sqr_sum, scale, base)
+    # end
+    assert all(map(torch.equal, (out, pre_mix, post_mix, comb_mix), tegula.mhc.mhc_pre_fwd(residual, fn, scale, base)))
+
 
 def test_moe():
     # doc: moe

@@ -6,6 +6,7 @@ import torch
 import golden
 import tegula.torch as reference
 from tegula import mhc
+from tegula.mhc import deep_gemm
 
 NAMES = ("sinkhorn_normalize", "mhc_pre_split_mixes", "expand_to_mhc", "mhc_head_compute_mix", "mhc_pre_apply_mix",
          "mhc_post")
@@ -130,6 +131,33 @@ def test_pre_is_its_parts(n, device):
     torch.testing.assert_close(normed[0].double(), want, rtol=2 ** -8, atol=1e-6)
 
 
+@pytest.mark.parametrize("n", [1, 3, 4, 8])
+@pytest.mark.parametrize("scales", [1, 2])
+def test_pre_without_comb(n, scales, device):
+    """Two scales, and one, are the first groups of three, to the bit, as ops, as one op and from parts; so are gradients."""
+    torch.manual_seed(n)
+    x, rows = torch.randn(37, n, 136, device=device).bfloat16(), scales * n
+    fn, scale, base = (torch.randn(*shape, device=device) for shape in ((n * (n + 2), n * 136), (3,), (n * (n + 2),)))
+    few = fn[:rows].contiguous(), scale[:scales], base[:rows]
+    want = mhc.mhc_pre_fwd(x, fn, scale, base, post_mult=1.5, post_eps=1e-3, repeat=1)[:1 + scales]
+    mixes, out_mul, sqrsum = mhc.mhc_norm_fn_fwd(x, few[0])
+    made = mhc.mhc_pre_fwd(x, *few, post_mult=1.5, post_eps=1e-3)
+    finished = mhc.mhc_pre_finish_fwd(x, out_mul[None], sqrsum[None], *few[1:], post_mult=1.5, post_eps=1e-3)
+    for seen in (made, finished):
+        assert len(seen) == len(want) and all(map(torch.equal, seen, want))
+    if scales == 1:
+        assert torch.equal(mhc.mhc_head_compute_mix_fwd(mixes, *few[1:]), want[1])
+        return
+    grads = []
+    for all_of in (mhc.mhc_norm_fn_fwd(x, fn)[0], scale, base), (mixes, *few[1:]):
+        leaves = [t.clone().requires_grad_() for t in all_of]
+        pre, post, *_ = mhc.mhc_pre_split_mixes_fwd(*leaves, n, 1.5, post_eps=1e-3)
+        assert torch.equal(pre, want[1]) and torch.equal(post, want[2])
+        grads.append(torch.autograd.grad((pre.square() + post.square()).sum(), leaves))
+    for few_of, all_of in zip(*reversed(grads), strict=True):
+        assert torch.equal(few_of, all_of[..., :few_of.shape[-1]])
+
+
 @pytest.mark.parametrize("splits", [1, 3, 16, 40])
 def test_parts_of_a_projection(splits, device):
     """Parts of a plain matmul, finished, are close to norm_fn; pre_finish is its parts, to the bit."""
@@ -147,6 +175,42 @@ def test_parts_of_a_projection(splits, device):
     fused = mhc.mhc_pre_finish_fwd(x, parts, squares, scale, base, 1e-5, 1e-2, 1e-3, 1.5, repeat=7)
     for seen, want in zip(fused, parts_of, strict=True):
         assert torch.equal(seen, want)
+
+
+@pytest.mark.parametrize("n, hidden", [(1, 64), (3, 136), (4, 240), (4, 1280), (8, 128)])
+@pytest.mark.parametrize("splits", [None, 1, 2, 3, 16, 40])
+def test_hc_prenorm_gemm(splits, n, hidden, device):
+    """Parts, finished, are norm_fn and pre, to the bit; those that are not used are zeros."""
+    torch.manual_seed(n)
+    x = torch.randn(9, n, hidden, device=device).bfloat16()
+    fn, scale, base = (torch.randn(*s, device=device) for s in ((n * (n + 2), n * hidden), (3,), (n * (n + 2),)))
+    shape = () if splits is None else (splits,)
+    d = torch.full((*shape, 9, len(fn)), torch.nan, device=device)
+    sqr_sum = torch.full((*shape, 9), torch.nan, device=device)
+    assert deep_gemm.hc_prenorm_gemm(x.view(9, -1), fn, d, sqr_sum, splits, num_streams=n) is None
+    want = mhc.mhc_norm_fn_fwd(x, fn)
+    if splits is None:
+        assert torch.equal(d, want[1]) and torch.equal(sqr_sum, want[2])
+        d, sqr_sum = d[None], sqr_sum[None]
+    for seen, one in zip(mhc.mhc_norm_fn_finish_fwd(d, sqr_sum, n * hidden), want, strict=True):
+        assert torch.equal(seen, one)
+    pre = mhc.mhc_pre_fwd(x, fn, scale, base)
+    for seen, one in zip(mhc.mhc_pre_finish_fwd(x, d, sqr_sum, scale, base), pre, strict=True):
+        assert torch.equal(seen, one)
+
+
+def test_hc_prenorm_gemm_is_deepgemms(device):
+    """Within DeepGEMM's own bound, and under its name."""
+    a, b = torch.randn(13, 7680, device=device).bfloat16(), torch.nn.Parameter(torch.randn(24, 7680, device=device))
+    d, sqr_sum = torch.empty(16, 13, 24, device=device), torch.empty(16, 13, device=device)
+    deep_gemm.tf32_hc_prenorm_gemm(a, b, d, sqr_sum, num_splits=16)
+    assert not d.requires_grad
+    rounded = (b.detach().view(torch.int32) + 0x1000 & ~0x1FFF).view(torch.float32).double()         # to TF32
+    for seen, want in ((d.sum(0), a.double() @ rounded.T), (sqr_sum.sum(0), a.double().square().sum(1))):
+        seen = seen.double()
+        assert 1 - 2 * (seen * want).sum() / (seen.square() + want.square()).sum() < 1e-8
+    with pytest.raises(ValueError, match="num_splits: is 4, want 16, that of d"):
+        deep_gemm.hc_prenorm_gemm(a, b, d, sqr_sum, 4)
 
 
 @pytest.mark.parametrize("n", [1, 3, 4, 8])
@@ -167,6 +231,24 @@ def test_split_sinkhorn(n, device):
         made.append([*out, *(t.grad for t in leaves)])
     for seen, want in zip(*made, strict=True):
         assert torch.equal(seen, want)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 8])
+def test_post_without_comb(n, device):
+    """Is post with the identity, to the bit, but for its gradient: the residual's is handed on, which keeps -0."""
+    torch.manual_seed(n)
+    y, x, post = (torch.randn(*shape, device=device) for shape in ((37, 72), (37, n, 72), (37, n)))
+    given = y.bfloat16(), x.bfloat16(), post
+    grad = torch.randn(37, n, 72, device=device).bfloat16()
+    made = []
+    for comb in (None, torch.eye(n, device=device).repeat(37, 1, 1)):
+        leaves = [t.clone().requires_grad_() for t in given]
+        out = mhc.mhc_post_fwd(*leaves, comb)
+        made.append([out, *torch.autograd.grad(out, leaves, grad)])
+    for seen, want in zip(*made, strict=True):
+        assert torch.equal(seen, want)
+    grad_x, grad_post = mhc.mhc_post_bwd(grad, *given)
+    assert torch.equal(grad_x, made[0][1]) and torch.equal(grad_post, made[0][3])
 
 
 @pytest.mark.parametrize("n", [1, 3, 4, 8])

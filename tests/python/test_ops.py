@@ -66,14 +66,15 @@ SIGNATURES = {
     "mhc_expand_bwd": "grad_out, *, out=None",
     "mhc_pre_apply_mix_fwd": "x, mix, *, out=None",
     "mhc_pre_apply_mix_bwd": "grad_out, x, mix, grad_x=None, *, out=None",
-    "mhc_post_fwd": "x, residual, post_mix, comb_mix, *, out=None",
-    "mhc_post_bwd": "grad_out, x, residual, post_mix, comb_mix, *, out=None",
+    "mhc_post_fwd": "x, residual, post_mix, comb_mix=None, *, out=None",
+    "mhc_post_bwd": "grad_out, x, residual, post_mix, comb_mix=None, *, out=None",
     "mhc_norm_fn_fwd": "residual, fn, norm_weight=None, eps=1e-06, *, out=None",
     "mhc_norm_fn_bwd": "grad_mixes, residual, fn, out_mul, sqrsum, norm_weight=None, eps=1e-06, grad_residual=None, *, "
                        "out=None",
     "mhc_pre_fwd": "residual, fn, scale, base, norm_weight=None, input_weight=None, norm=False, rms_eps=1e-06, "
                    "pre_eps=1e-06, sinkhorn_eps=1e-06, norm_eps=1e-06, post_mult=2.0, post_eps=0.0, norm_scale=1.0, "
                    "repeat=20, *, out=None",
+    "mhc_norm_fn_parts_fwd": "residual, fn, norm_weight=None, num_splits=1, *, out=None",
     "mhc_norm_fn_finish_fwd": "out_mul_parts, sqrsum_parts, num_columns, eps=1e-06, *, out=None",
     "mhc_pre_finish_fwd": "residual, out_mul_parts, sqrsum_parts, scale, base, rms_eps=1e-06, pre_eps=1e-06, "
                           "sinkhorn_eps=1e-06, post_mult=2.0, post_eps=0.0, repeat=20, *, out=None",

@@ -14,22 +14,48 @@ void projection_fill_exact(const case_problem *c, case_tensor *t, uint64_t seed)
     }
 }
 
-/* Squares in their order: those of column k go to chunk, quad and parity. */
-float projection_squares(const case_tensor *x, int64_t token)
+/* Of a stream: columns of a chunk. Chunks of a token; how many of them make a part, at least those of a segment in as many
+ * streams as the largest power of two that divides n. */
+static int64_t half_segment(const case_tensor *x)
 {
-    const int64_t n = x->shape[1], hidden = x->shape[2], units = (hidden + 63) / 64;
+    const int64_t units = (x->shape[2] + 63) / 64;
     int64_t segments = 16;
     while (units % segments) segments /= 2;
-    const int64_t half = units / segments * 32, chunks = 2 * n * segments;
-    float *sums = case_memory(chunks * 8, sizeof *sums), *of_chunk = case_memory(chunks, sizeof *of_chunk);
+    return units / segments * 32;
+}
+static int64_t num_chunks(const case_tensor *x)
+{
+    return 2 * x->shape[1] * ((x->shape[2] + 63) / 64 * 32 / half_segment(x));
+}
+static int64_t chunks_of_part(const case_tensor *x, int64_t splits)
+{
+    int64_t fewest = 2, padded = 1;
+    while (x->shape[1] % fewest == 0) fewest *= 2;      /* 2 times that power of two */
+    while (padded < num_chunks(x)) padded *= 2;
+    return padded / splits > fewest ? padded / splits : fewest;
+}
+static int64_t chunk_of(int64_t half, int64_t n, int64_t stream, int64_t column)
+{
+    return (column / half / 2 * n + stream) * 2 + column / half % 2;
+}
+
+void projection_squares_in_parts(const case_tensor *x, int64_t token, int64_t splits, float *parts)
+{
+    const int64_t n = x->shape[1], chunks = num_chunks(x), mine = chunks_of_part(x, splits), half = half_segment(x);
+    float *sums = case_memory(chunks * 8, sizeof *sums), *of_chunk = case_memory(mine * splits, sizeof *of_chunk);
     for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < hidden; k++) {
-            float *sum = &sums[((k / half / 2 * n + i) * 2 + k / half % 2) * 8 + k % 32 / 8 * 2 + k % 2];
+        for (int64_t k = 0; k < x->shape[2]; k++) {         /* those of column k go to chunk, quad and parity */
+            float *sum = &sums[chunk_of(half, n, i, k) * 8 + k % 32 / 8 * 2 + k % 2];
             *sum = fmaf(rows_at(x, token, i, k), rows_at(x, token, i, k), *sum);
         }
     for (int64_t c = 0; c < chunks; c++) of_chunk[c] = mhc_sum_as_tree(sums + 8 * c, 8, 1);
-    const float sum = mhc_sum_as_tree(of_chunk, chunks, 1);
+    for (int64_t s = 0; s < splits; s++) parts[s] = mhc_sum_as_tree(of_chunk + s * mine, mine, 1);
     free(sums), free(of_chunk);
+}
+float projection_squares(const case_tensor *x, int64_t token)
+{
+    float sum;
+    projection_squares_in_parts(x, token, 1, &sum);
     return sum;
 }
 
@@ -47,15 +73,22 @@ float projection_factor(float squares, int64_t columns, float eps)
     return (float)(1 / sqrtl((long double)(squares / (float)columns + eps)));
 }
 
+void projection_product_in_parts(const case_tensor *x, const case_tensor *fn, const case_tensor *weight, int64_t token,
+                                 int64_t j, int64_t splits, double *parts)
+{
+    const int64_t n = x->shape[1], hidden = x->shape[2], mine = chunks_of_part(x, splits), half = half_segment(x);
+    for (int64_t s = 0; s < splits; s++) parts[s] = 0;
+    for (int64_t k = 0; k < n * hidden; k++) {
+        float f = mhc_at(fn, (int64_t[]){ j, k });
+        if (weight->name) f = f * mhc_at(weight, &k);
+        parts[chunk_of(half, n, k / hidden, k % hidden) / mine] +=
+            (double)rows_at(x, token, k / hidden, k % hidden) * projection_tf32((double)f);
+    }
+}
 double projection_product(const case_tensor *x, const case_tensor *fn, const case_tensor *weight, int64_t token,
                           int64_t j)
 {
-    const int64_t hidden = x->shape[2];
-    double sum = 0;
-    for (int64_t k = 0; k < x->shape[1] * hidden; k++) {
-        float f = mhc_at(fn, (int64_t[]){ j, k });
-        if (weight->name) f = f * mhc_at(weight, &k);
-        sum += (double)rows_at(x, token, k / hidden, k % hidden) * projection_tf32((double)f);
-    }
+    double sum;
+    projection_product_in_parts(x, fn, weight, token, j, 1, &sum);
     return sum;
 }

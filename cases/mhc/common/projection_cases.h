@@ -14,5 +14,9 @@ double projection_tf32(double x);       /* to nearest, ties away from zero, of a
 /* A token's product with row j of fn, in double. The weight may have no name: none. */
 double projection_product(const case_tensor *x, const case_tensor *fn, const case_tensor *weight, int64_t token,
                           int64_t j);
+/* The same as parts: subtrees of the sums. */
+void projection_squares_in_parts(const case_tensor *x, int64_t token, int64_t splits, float *parts);
+void projection_product_in_parts(const case_tensor *x, const case_tensor *fn, const case_tensor *weight, int64_t token,
+                                 int64_t j, int64_t splits, double *parts);
 
 #endif
