@@ -405,17 +405,6 @@ DEV void sinkhorn(float (&column)[STREAMS], int o, int repeat, float eps)
 }
 #endif
 
-/* An owner has read its slot: all blocks may write it again. */
-DEV void tell_read(const place &p, int k)
-{
-    const int lane = (int)threadIdx.x % 32;
-    __syncwarp();
-    if (k + SEGMENTS < p.tiles && lane < SEGMENTS) {        /* to where nobody reads: it is its arrival that counts */
-        const u32 to = cluster_map(p.memory, lane) - p.memory;
-        cluster_store_async(p.memory + AT_NOWHERE + to, make_float4(0, 0, 0, 0), bar(p, READ + p.rank) + to);
-    }
-}
-
 #if PARTS
 /* `count` segments, a power of two up to COUNT. */
 template <int COUNT> struct some_segments {
@@ -445,7 +434,7 @@ DEV void finish_tiles(const pre_fwd_args &a, const place &p)
             for (int i = lane; i < count * ENTRY; i += 32) {
                 const int j = i % ENTRY, token = i / ENTRY;
                 const i64 row = part * a.num_tokens + first + token;
-                const u32 from = p.memory + AT_COLD + part * mine * SUMS +
+                const u32 from = p.memory + AT_OWNED + part * mine * SUMS +
                                  ((j < ROWS ? j : 8 * ROW_TILES) * TILE + token) * 4;
                 const float sum = part < parts ? some_segments<SEGMENTS>::sum(from, SUMS, mine) : 0.0f;
                 *(j < ROWS ? &a.out_mul[row * ROWS + j] : &a.sqrsum[row]) = tgl_one_nan(sum);
