@@ -101,7 +101,7 @@ static void find_gradients(const work *k)
 
 static void put_grad_x(const work *k, int64_t t)
 {
-    enum { VECTOR = 4, GROUP = 32 };
+    enum { VECTOR = 8, GROUP = 32 };
     case_problem *c = k->c;
     const tgl_engram_short_conv_params *p = (const void *)c->scalars;
     const int64_t hidden = c->tensors[CONV_X].shape[2];
@@ -205,6 +205,7 @@ const case_op short_conv_bwd_cases = {
         "num_tokens=40,300 num_streams=1 hidden=8 requests=none,3,200 cu=whole,padded,wild mask=some num_partials=1,5",
         "num_tokens=6 num_streams=1 hidden=2560 num_partials=2",
         "num_tokens=14 num_streams=1 hidden=2696,5144 kernel_size=3 dilation=2 requests=2 mask=some num_partials=1,2",
+        "num_tokens=5 num_streams=1 hidden=10248 num_partials=1",
         "num_tokens=70 num_streams=3 hidden=16"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=2000 hidden=2560,5120,1024 requests=none,7 mask=some"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096 hidden=1024,2560,7168", "num_tokens=8192 hidden=2560"),

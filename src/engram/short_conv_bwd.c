@@ -232,8 +232,8 @@ static tgl_shape cluster_shape(void *context, const tgl_target *target)
     const int threads = (int)block_groups(p) * CONV_GROUP;
     p->cluster_blocks = (int32_t)cluster_blocks(p);
     return (tgl_shape){ { p->num_partials * p->num_streams * p->cluster_blocks }, .cluster = p->cluster_blocks,
-                        .block = threads, .shared_bytes = 2 * CONV_CLUSTER_ROWS * threads * CONV_BWD_VECTOR * 2,
-                        TGL_ARGS(*p) };
+                        .block = threads,
+                        .shared_bytes = (2 * CONV_CLUSTER_ROWS * 2 + 8) * threads * CONV_BWD_VECTOR, TGL_ARGS(*p) };
 }
 
 static tgl_shape any_shape(void *context, const tgl_target *target)
